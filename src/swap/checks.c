@@ -54,6 +54,7 @@ int check_writable(const struct nvs_engine *engine, struct nvs_error *error)
 
 void begin_batch(struct nvs_engine *engine)
 {
+	lock_check(engine);
 	engine->batch++;
 	assert(engine->batch);
 }
@@ -66,6 +67,7 @@ int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, s
 	if (rc)
 		return rc;
 	assert(engine->batch && tensor->batch <= engine->batch);
+	assert(tensor->registration == REGISTRATION_DONE);
 	if (tensor->batch == engine->batch)
 		return error_about(error, -EINVAL, tensor->name, 0, 0,
 				   "%s is named twice in one batch", tensor->name);
@@ -77,6 +79,7 @@ int check_not_external(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
 	if (!is_external(tensor))
 		return 0;
+	assert(in_flight(tensor) && !tensor->pins.count);
 	return error_about(error, -EBUSY, tensor->name, 0, 0,
 			   "%s is in flight from or to external memory: wait for it first",
 			   tensor->name);
@@ -88,10 +91,11 @@ int check_unpinned_one(const struct nvs_tensor *tensor, struct nvs_error *error)
 
 	if (rc)
 		return rc;
-	if (tensor->pins.count)
-		return error_about(error, -EBUSY, tensor->name, 0, 0,
-				   "%s is pinned: release it first", tensor->name);
-	return 0;
+	if (!tensor->pins.count)
+		return 0;
+	assert(tensor->placement == PLACED_PINNED && tensor->memory == MEMORY_POOL);
+	return error_about(error, -EBUSY, tensor->name, 0, 0, "%s is pinned: release it first",
+			   tensor->name);
 }
 
 int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -117,6 +121,9 @@ struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i
 
 	assert(!rc);
 	(void)rc;
+	assert(range.tensor && (range.data || !range.nbytes));
+	assert(range.offset <= range.tensor->nbytes);
+	assert(range.nbytes <= range.tensor->nbytes - range.offset);
 	return range;
 }
 

@@ -26,13 +26,16 @@ static const char *unfinished(const struct nvs_tensor *tensor)
 
 static int check_finished(const struct nvs_engine *engine, struct nvs_error *error)
 {
+	lock_check(engine);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		const struct nvs_tensor *tensor = engine->tensors[i];
 		const char *why = unfinished(tensor);
 
-		if (why)
-			return error_about(error, -EBUSY, tensor->name, 0, 0,
-					   "%s is %s before the commit", tensor->name, why);
+		if (!why)
+			continue;
+		assert(tensor->pins.count || is_external(tensor));
+		return error_about(error, -EBUSY, tensor->name, 0, 0, "%s is %s before the commit",
+				   tensor->name, why);
 	}
 	return 0;
 }
@@ -42,6 +45,7 @@ static int check_reported(const struct nvs_engine *engine, struct nvs_error *err
 {
 	int rc = 0;
 
+	assert(!engine->read_only);
 	for (size_t i = 0; i < engine->ntensors && !rc; i++)
 		rc = report_failed_write(engine, engine->tensors[i], error);
 	return rc;
@@ -52,6 +56,7 @@ static struct transfer *write_back(struct nvs_engine *engine)
 {
 	size_t n = 0;
 
+	lock_check(engine);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 
@@ -59,8 +64,10 @@ static struct transfer *write_back(struct nvs_engine *engine)
 			engine->scratch[n++] = tensor;
 	}
 	assert(n <= engine->ntensors && !engine->committing);
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
+		assert(is_listed(engine->scratch[i]));
 		leave_idle(engine, engine->scratch[i]);
+	}
 	return runs_build(engine, engine->scratch, n, NVS_WRITE);
 }
 
@@ -87,6 +94,8 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 {
 	uint64_t failures = engine->write_failures;
 
+	lock_check(engine);
+	assert(!engine->unsettled && !engine->held_writes);
 	for (;;) {
 		int rc = check_finished(engine, error);
 		struct transfer *list;
@@ -119,6 +128,7 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 struct snapshot {
 	struct store_entry *entries;
 	char *names;
+	size_t names_nbytes;
 	size_t n;
 	struct nvs_tensor *forgotten; /* since the last commit */
 	struct note *note;
@@ -128,11 +138,13 @@ static int snapshot_alloc(const struct nvs_engine *engine, struct snapshot *snap
 {
 	size_t nbytes = 0;
 
+	lock_check(engine);
 	assert(!snapshot->entries && !snapshot->names);
 	for (size_t i = 0; i < engine->ntensors; i++)
 		nbytes += strlen(engine->tensors[i]->name) + 1;
 	snapshot->entries = calloc(engine->ntensors + 1, sizeof(*snapshot->entries));
-	snapshot->names = malloc(nbytes + 1);
+	snapshot->names_nbytes = nbytes + 1;
+	snapshot->names = malloc(snapshot->names_nbytes);
 	return snapshot->entries && snapshot->names ? 0 : -ENOMEM;
 }
 
@@ -154,6 +166,7 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 
 		/* What the manifest names is on the drive, and nothing writes there. */
 		assert(!is_dirty(tensor) && tensor->io != IO_WRITING && !is_external(tensor));
+		extents_check(engine, tensor);
 		tensor->snapshot = on_drive(tensor->content) ? tensor->offset : NOWHERE;
 		snapshot->entries[i] = (struct store_entry){
 			.name = name,
@@ -166,6 +179,7 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 			.has_checksum = tensor->checksum_state != CHECKSUM_NONE,
 			.checksum = tensor->checksum};
 		name = stpcpy(name, tensor->name) + 1;
+		assert((size_t)(name - snapshot->names) < snapshot->names_nbytes);
 	}
 	assert(!snapshot->forgotten);
 	snapshot->n = engine->ntensors;
@@ -179,7 +193,8 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
  * names them. */
 static void snapshot_apply(struct nvs_engine *engine, const struct snapshot *snapshot)
 {
-	assert(!engine->committing && snapshot->entries);
+	assert(!engine->committing && snapshot->entries && snapshot->note);
+	assert(!engine->unsettled);
 	tensors_committed(engine);
 	note_committed(engine, snapshot->note);
 	tensors_release_forgotten(engine, snapshot->forgotten);
@@ -187,9 +202,15 @@ static void snapshot_apply(struct nvs_engine *engine, const struct snapshot *sna
 
 static void unfreeze(struct nvs_engine *engine)
 {
-	assert(engine->keep && !engine->committing);
-	for (size_t i = 0; i < engine->ntensors; i++)
-		engine->tensors[i]->snapshot = NOWHERE;
+	lock_check(engine);
+	assert(engine->keep && !engine->committing && !engine->unsettled);
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		struct nvs_tensor *tensor = engine->tensors[i];
+
+		assert(tensor->snapshot == NOWHERE || tensor->snapshot == tensor->offset ||
+		       tensor->snapshot == tensor->spare);
+		tensor->snapshot = NOWHERE;
+	}
 }
 
 /* Under the lock: the previous manifest stays in effect, unless the drive may name the new one. */
@@ -197,6 +218,7 @@ static void snapshot_drop(struct nvs_engine *engine, const struct snapshot *snap
 {
 	struct nvs_tensor **last = &engine->forgotten;
 
+	lock_check(engine);
 	assert(!engine->committing && engine->keep);
 	engine->unsettled = store_unsettled(engine->store);
 	if (!engine->unsettled)
@@ -221,10 +243,11 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	}
 	snapshot_take(engine, &snapshot);
 	note = note_contents(snapshot.note);
+	engine_sums_check(engine);
 	engine_unlock(engine);
 	rc = store_commit(engine->store, snapshot.entries, snapshot.n, &note, error);
 	engine_lock(engine);
-	assert(engine->committing);
+	assert(engine->committing && !engine->unsettled);
 	engine_sums_check(engine);
 	engine->committing = false;
 	if (rc)
@@ -238,6 +261,7 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	snapshot_free(&snapshot);
 	launch(engine, list);
 	engine_lock(engine);
+	engine_sums_check(engine);
 	return rc;
 }
 
@@ -248,10 +272,15 @@ static int settle(struct nvs_engine *engine, struct nvs_error *error)
 
 	if (!engine->unsettled)
 		return 0;
+	engine_sums_check(engine);
 	assert(engine->keep && !engine->committing);
+	/* Writes that waited for the failed commit were refused. */
+	assert(!engine->held_writes);
 	engine_unlock(engine);
 	rc = store_settle(engine->store, error);
 	engine_lock(engine);
+	engine_sums_check(engine);
+	assert(engine->unsettled && !engine->committing);
 	engine->unsettled = rc != 0;
 	if (!rc)
 		unfreeze(engine);
@@ -267,6 +296,7 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 	rc = check_writable(engine, error);
 	if (rc)
 		return rc;
+	unlocked_check(engine);
 	pthread_mutex_lock(&engine->commit_lock);
 	engine_lock(engine);
 	engine_sums_check(engine);
@@ -275,7 +305,7 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 		rc = write_all(engine, error);
 	if (!rc && engine->keep)
 		rc = write_manifest(engine, error);
-	assert(!engine->committing);
+	assert(!engine->committing && (rc || !engine->unsettled));
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	pthread_mutex_unlock(&engine->commit_lock);

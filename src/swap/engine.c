@@ -78,6 +78,7 @@ static void say_for_store(void *arg, enum nvs_log_level level, const char *text)
 {
 	struct nvs_engine *engine = arg;
 
+	assert(engine->store_log.arg == engine && engine->log.fn);
 	if (engine->opened)
 		say_later(engine, level, "%s", text);
 	else
@@ -101,11 +102,14 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 		.rollback = config->rollback,
 		.log = &engine->store_log,
 	};
+	int rc;
 
 	assert(offload->npaths <= NVS_PATHS_MAX && engine->aio && !engine->store);
 	for (unsigned i = 0; i < offload->npaths; i++)
 		paths[i] = offload->nvme_path[i];
-	return store_open(&engine->store, engine->aio, &options, error);
+	rc = store_open(&engine->store, engine->aio, &options, error);
+	assert((rc == 0) == (engine->store != NULL));
+	return rc;
 }
 
 /* The NUMA node that the store's drives share; -1: none, or unknown. */
@@ -113,7 +117,7 @@ static int node_of(const struct nvs_engine *engine, const struct offload_config 
 {
 	const char *paths[NVS_PATHS_MAX];
 
-	assert(offload->npaths <= NVS_PATHS_MAX && engine->topo);
+	assert(offload->npaths <= NVS_PATHS_MAX && engine->topo && engine->store);
 	if (offload->device != NVS_DEVICE_NVME)
 		return -1;
 	for (unsigned i = 0; i < offload->npaths; i++)
@@ -169,9 +173,10 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 
 static void engine_free(struct nvs_engine *engine)
 {
+	unlocked_check(engine);
 	assert(!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE]);
 	assert(!engine->held_writes && !engine->committing && !engine->waiting);
-	assert(queue_empty(engine));
+	assert(queue_empty(engine) && !engine->events.followers);
 	/* The last log lines are said while their handler may still ask for the tensors. */
 	events_stop(engine);
 	scrub_close(engine);
@@ -212,7 +217,7 @@ static int share_aio(struct nvs_engine *engine, const struct nvs_config *config,
 
 	if (rc)
 		return rc;
-	assert(!engine->aio && !engine->shares_aio);
+	assert(!engine->aio && !engine->shares_aio && !engine->events.completions);
 	engine->aio = aio;
 	engine->shares_aio = true;
 	aio_hold(aio);
@@ -329,6 +334,7 @@ static void check_opened(struct nvs_engine *engine)
 {
 	engine_lock(engine);
 	engine_check(engine);
+	assert(!engine->transfers && !engine->live_numel && !engine->nregistered);
 	engine_unlock(engine);
 }
 
@@ -371,23 +377,31 @@ int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config
 int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config *config,
 		    enum nvs_block block, struct nvs_error *error)
 {
+	int rc;
+
 	if (engine)
 		*engine = NULL;
 	if (!engine || !config)
 		return error_set(error, -EINVAL, "the engine or the configuration is NULL");
-	return engine_open_with(engine, config, block, NULL, NULL, error);
+	rc = engine_open_with(engine, config, block, NULL, NULL, error);
+	assert((rc == 0) == (*engine != NULL));
+	return rc;
 }
 
 int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 		       const struct nvs_config *config, enum nvs_block block,
 		       struct nvs_error *error)
 {
+	int rc;
+
 	if (engine)
 		*engine = NULL;
 	if (!engine || !aio || !config)
 		return error_set(error, -EINVAL,
 				 "the engine, the aio or the configuration is NULL");
-	return open_engine(engine, config, block, &(struct workers){.aio = aio}, error);
+	rc = open_engine(engine, config, block, &(struct workers){.aio = aio}, error);
+	assert((rc == 0) == (*engine != NULL));
+	return rc;
 }
 
 int engine_close(struct nvs_engine *engine, struct nvs_error *error)
@@ -402,8 +416,10 @@ int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 	engine_lock(engine);
 	engine_sums_check(engine);
 	assert(engine->opened && !engine->committing && !engine->waiting);
+	assert(!engine->scrub.tensor);
 	plan_drop(engine);
 	rc = drain_all(engine, error);
+	assert(!rc || rc == -ETIMEDOUT);
 	engine_check(engine);
 	engine_unlock(engine);
 	if (!rc && engine->keep && !engine->read_only && !engine->abandoned)
@@ -444,6 +460,7 @@ uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last
 	uint64_t n;
 
 	engine_lock(engine);
+	engine_sums_check(engine);
 	n = engine->write_failures;
 	*last = engine->failure;
 	assert((n == 0) == (last->code == 0));
@@ -453,6 +470,7 @@ uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last
 
 struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine)
 {
+	assert(!engine || (engine->opened && engine->aio));
 	return engine ? engine->aio : NULL;
 }
 
@@ -464,6 +482,7 @@ int nvs_engine_pool(struct nvs_engine *engine, void **data, size_t *nbytes)
 	/* The arena is whole pages. */
 	*nbytes = round_to_pages(pool_bytes(engine->pool));
 	assert(*data && *nbytes >= pool_bytes(engine->pool));
+	assert(round_to_pages((uintptr_t)*data) == (uintptr_t)*data);
 	return 0;
 }
 
@@ -490,6 +509,8 @@ static void gather_stats(struct nvs_engine *engine, struct nvs_engine_stats *sta
 	stats->scrub_rounds = engine->scrub.rounds;
 	stats->scrub_bytes = engine->scrub.nbytes;
 	stats->scrub_errors = engine->scrub.errors;
+	assert(stats->pool.used <= stats->pool.bytes && stats->tensors <= engine->ntensors);
+	engine_sums_check(engine);
 	engine_unlock(engine);
 }
 

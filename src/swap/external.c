@@ -14,6 +14,7 @@ static int check_idle(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 {
 	int rc = check_unpinned(engine, tensors, n, error);
 
+	assert(rc || n <= engine->ntensors);
 	for (size_t i = 0; i < n && !rc; i++) {
 		if (in_flight(tensors[i]))
 			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,
@@ -66,7 +67,7 @@ int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *ten
 		for (size_t i = 0; i < n; i++) {
 			/* The caller's data supersedes the copy in the pool. */
 			drop(engine, tensors[i]);
-			assert(needs_memory(tensors[i]) && !engine->read_only);
+			assert(!engine->read_only && i < engine->ntensors);
 			lend(tensors[i], data[i], 0, tensors[i]->nbytes);
 			engine->scratch[i] = tensors[i];
 		}
@@ -85,7 +86,7 @@ static bool begin_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->status = 0;
 	if (tensor_state(tensor) != NVS_RESIDENT)
 		return false;
-	assert(!tensor->copy_pin && !tensor->pins.count);
+	assert(!tensor->copy_pin && is_listed(tensor));
 	number_pin(engine);
 	tensor_pin(engine, tensor);
 	tensor->copy_pin = engine->last_pin;
@@ -98,6 +99,7 @@ static void end_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	uint64_t pin = tensor->copy_pin;
 
 	assert(!pin || (pins_have(tensor, pin) && tensor->memory == MEMORY_POOL));
+	assert(pin <= engine->last_pin);
 	tensor->copy_pin = 0;
 	if (pin)
 		tensor_unpin(engine, tensor, pin);
@@ -108,6 +110,7 @@ static size_t begin_reads(struct nvs_engine *engine, struct nvs_tensor *const *t
 {
 	size_t count = 0;
 
+	lock_check(engine);
 	for (size_t i = 0; i < n; i++) {
 		if (begin_copy(engine, tensors[i]))
 			continue;
@@ -121,16 +124,19 @@ static size_t begin_reads(struct nvs_engine *engine, struct nvs_tensor *const *t
 static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			  void *const *data, size_t n)
 {
+	unlocked_check(engine);
 	for (size_t i = 0; i < n; i++) {
 		if (!tensors[i]->copy_pin || !tensors[i]->nbytes)
 			continue;
-		assert(tensors[i]->memory == MEMORY_POOL && tensors[i]->data);
+		assert(tensors[i]->memory == MEMORY_POOL && tensors[i]->data && data[i]);
 		memcpy(data[i], tensors[i]->data, tensors[i]->nbytes);
 	}
 	engine_lock(engine);
+	engine_sums_check(engine);
 	for (size_t i = 0; i < n; i++)
 		end_copy(engine, tensors[i]);
 	events_changed(engine);
+	engine_sums_check(engine);
 	engine_unlock(engine);
 }
 
@@ -152,6 +158,7 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 		list = runs_build(engine, engine->scratch, begin_reads(engine, tensors, data, n),
 				  NVS_READ);
 	}
+	assert(!rc || !list);
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	if (rc)
@@ -173,6 +180,7 @@ static size_t tensors_of(struct nvs_engine *engine, const struct nvs_tensor_rang
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_tensor *tensor = range_at(ranges, i).tensor;
 
+		assert(tensor->batch <= engine->batch && count <= i);
 		if (tensor->batch != engine->batch)
 			engine->scratch[count++] = tensor;
 		tensor->batch = engine->batch;
@@ -190,6 +198,7 @@ static int check_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 {
 	int rc = 0;
 
+	lock_check(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor *tensor = range_at(ranges, i).tensor;
 
@@ -199,7 +208,7 @@ static int check_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 		return rc;
 	/* From here on the lock is held, so nothing else uses `scratch`. */
 	*count = tensors_of(engine, ranges, n);
-	assert(*count || !n);
+	assert(*count <= n && (*count || !n) && !*spare);
 	rc = check_idle(engine, engine->scratch, *count, true, error);
 	if (!rc && !parts_alloc(spare, n - *count))
 		rc = error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
@@ -212,6 +221,7 @@ static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_ran
 {
 	size_t count = 0;
 
+	lock_check(engine);
 	while (n--) {
 		struct nvs_tensor_range range = range_at(ranges, n);
 		struct nvs_tensor *tensor = range.tensor;
@@ -232,6 +242,7 @@ static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_ran
 
 static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n)
 {
+	unlocked_check(engine);
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_tensor_range range = range_at(ranges, i);
 
@@ -242,9 +253,11 @@ static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 		memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
 	}
 	engine_lock(engine);
+	engine_sums_check(engine);
 	for (size_t i = 0; i < n; i++)
 		end_copy(engine, range_at(ranges, i).tensor);
 	events_changed(engine);
+	engine_sums_check(engine);
 	engine_unlock(engine);
 }
 
@@ -266,11 +279,13 @@ int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 		count = begin_parts(engine, ranges, n, &spare);
 		list = runs_build(engine, engine->scratch, count, NVS_READ);
 	}
+	assert(!rc || !list);
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	parts_free(spare);
 	if (rc)
 		return rc;
+	assert(count <= n);
 	/* Until the others are launched, only this call looks at `copy_pin`. */
 	copy_parts(engine, ranges, n);
 	launch(engine, list);

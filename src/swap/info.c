@@ -40,6 +40,9 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 					.dirty = is_dirty(tensor),
 					.pins = tensor->pins.count,
 					.status = tensor->status};
+	table_check(engine, tensor);
+	assert(tensor->registration == REGISTRATION_DONE && full.status <= 0);
+	engine_sums_check(engine);
 	engine_unlock(engine);
 	return struct_out(info, &full, sizeof(full));
 }
@@ -52,7 +55,9 @@ void *nvs_tensor_data(const struct nvs_tensor *tensor)
 		return NULL;
 	engine_lock(tensor->engine);
 	data = is_external(tensor) ? NULL : tensor->data;
+	assert(tensor->registration == REGISTRATION_DONE);
 	assert(!data || tensor->memory == MEMORY_POOL);
+	assert(!tensor->pins.count || data);
 	engine_unlock(tensor->engine);
 	return data;
 }
@@ -64,11 +69,13 @@ struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name)
 	if (!engine || !name)
 		return NULL;
 	engine_lock(engine);
+	engine_sums_check(engine);
 	tensor = table_find(engine, name);
 	if (tensor)
 		table_check(engine, tensor);
 	if (tensor && tensor->registration != REGISTRATION_DONE)
 		tensor = NULL;
+	engine_sums_check(engine);
 	engine_unlock(engine);
 	return tensor;
 }
@@ -79,11 +86,13 @@ bool engine_has_stored(struct nvs_engine *engine, const char *name, uint64_t *nu
 	bool stored;
 
 	engine_lock(engine);
+	engine_sums_check(engine);
 	tensor = table_find(engine, name);
 	stored = tensor && tensor->registration != REGISTRATION_DONE;
 	assert(!stored || engine->keep);
 	if (stored)
 		*numel = tensor->numel;
+	engine_sums_check(engine);
 	engine_unlock(engine);
 	return stored;
 }

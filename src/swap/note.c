@@ -61,15 +61,18 @@ int note_open(struct nvs_engine *engine, struct nvs_error *error)
 	struct store_note found = store_found_note(engine->store);
 
 	assert(!engine->note && !engine->committed_note);
+	assert(!engine->opened);
 	engine->committed_note = note_new(found.data, found.nbytes);
 	if (!engine->committed_note)
 		return error_set(error, -ENOMEM, "out of memory while reading the manifest");
 	engine->note = note_hold(engine->committed_note);
+	assert(engine->keep || !engine->note->nbytes);
 	return 0;
 }
 
 void note_close(struct nvs_engine *engine)
 {
+	assert((engine->note == NULL) == (engine->committed_note == NULL));
 	note_release(engine->note);
 	note_release(engine->committed_note);
 	engine->note = engine->committed_note = NULL;
@@ -77,6 +80,7 @@ void note_close(struct nvs_engine *engine)
 
 void note_committed(struct nvs_engine *engine, struct note *note)
 {
+	lock_check(engine);
 	assert(engine->keep && !engine->read_only);
 	assert(engine->committed_note && note->references);
 	note_release(engine->committed_note);
@@ -102,9 +106,11 @@ int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 	if (!made)
 		return error_set(error, -ENOMEM, "out of memory while copying a note");
 	engine_lock(engine);
+	engine_sums_check(engine);
 	assert(engine->note && made->references == 1);
 	note_release(engine->note);
 	engine->note = made;
+	engine_sums_check(engine);
 	engine_unlock(engine);
 	return 0;
 }
@@ -117,7 +123,9 @@ int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
 	if (!engine || !nbytes)
 		return -EINVAL;
 	engine_lock(engine);
+	engine_sums_check(engine);
 	committed = note_hold(engine->committed_note);
+	assert(committed->references > 1);
 	engine_unlock(engine);
 	if (note && *nbytes < committed->nbytes)
 		rc = -ERANGE;
@@ -125,7 +133,9 @@ int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
 		memcpy(note, committed->bytes, committed->nbytes);
 	*nbytes = committed->nbytes;
 	engine_lock(engine);
+	engine_sums_check(engine);
 	note_release(committed);
+	engine_sums_check(engine);
 	engine_unlock(engine);
 	return rc;
 }

@@ -42,16 +42,20 @@ struct pinning {
 
 static void pinning_check(const struct nvs_engine *engine, const struct pinning *pinning)
 {
+	lock_check(engine);
 	assert(pinning->tensors || !pinning->n);
 	assert(!pinning->stuck || (!pinning->list && !pinning->failed_again));
 	assert(pinning->failures <= engine->write_failures);
 	assert(!pinning->waits_from_ns || engine->waiting);
 	assert(!pinning->ticket.queued || pinning->waits_from_ns);
+	assert(pinning->lack != LACKS_TURN || (pinning->stuck && !pinning->list));
 	assert(pinning->need <= pinning->nbytes && pinning->nbytes <= pool_bytes(engine->pool));
 }
 
 static void note_wait(struct nvs_engine *engine, struct pinning *pinning)
 {
+	lock_check(engine);
+	assert(pinning->list || pinning->stuck);
 	if (!pinning->waited)
 		pool_note_wait(engine->pool);
 	pinning->waited = true;
@@ -65,6 +69,8 @@ static void make_room(struct nvs_engine *engine, struct pinning *pinning)
 	bool in_pieces = pinning->need <= eviction.reached && !engine->landing;
 
 	/* Enough is free, but fragmented: one more eviction may join two free runs. */
+	pinning_check(engine, pinning);
+	assert(pinning->need && !pinning->list);
 	if (in_pieces)
 		eviction.goal = eviction.reached + 1;
 	evict_until_enough(engine, &eviction);
@@ -93,12 +99,13 @@ static int check_contents(struct nvs_engine *engine, struct nvs_tensor *tensor,
 		return rc;
 	if (tensor_state(tensor) == NVS_EMPTY)
 		return no_contents(tensor, error);
-	if (is_unwritten(tensor))
-		return error_about(error, -EBUSY, tensor->name, 0, 0,
-				   "%s is pinned for new contents, which are not released yet: "
-				   "release it first",
-				   tensor->name);
-	return 0;
+	if (!is_unwritten(tensor))
+		return 0;
+	assert(tensor->pins.count && !engine->read_only);
+	return error_about(error, -EBUSY, tensor->name, 0, 0,
+			   "%s is pinned for new contents, which are not released yet: "
+			   "release it first",
+			   tensor->name);
 }
 
 static int check_pin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents,
@@ -135,7 +142,7 @@ static int check_pin(struct nvs_engine *engine, struct pinning *pinning, struct 
 	}
 	if (rc)
 		return rc;
-	assert(sum || !n || !pinning->tensors[0]->extent);
+	assert(n <= engine->ntensors && (sum || !n || !pinning->tensors[0]->extent));
 	pinning->nbytes = sum;
 	if (sum <= pool_bytes(engine->pool))
 		return 0;
@@ -165,6 +172,7 @@ static struct transfer *begin(struct nvs_engine *engine, const struct pinning *p
 
 	step_access(engine, pinning->tensors, pinning->n, pinning->contents);
 	pinning_check(engine, pinning);
+	assert(nread <= pinning->n && (pinning->contents || !engine->read_only));
 	number_pin(engine);
 	for (size_t i = 0; i < pinning->n; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
@@ -180,6 +188,7 @@ static struct transfer *begin(struct nvs_engine *engine, const struct pinning *p
 	}
 	if (pinning->contents)
 		list = runs_build(engine, engine->scratch, nread, NVS_READ);
+	assert(nread || !list);
 	return list;
 }
 
@@ -212,6 +221,7 @@ static int write_before_pin(struct nvs_engine *engine, struct pinning *pinning,
 {
 	size_t ndirty = 0, nfailed = 0;
 
+	assert(!pinning->contents && !engine->read_only);
 	for (size_t i = 0; i < pinning->n; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
 
@@ -228,6 +238,7 @@ static int write_before_pin(struct nvs_engine *engine, struct pinning *pinning,
 		nfailed += tensor->status != 0;
 		engine->scratch[ndirty++] = tensor;
 	}
+	assert(nfailed <= ndirty && ndirty <= pinning->n);
 	for (size_t i = 0; i < ndirty; i++)
 		leave_idle(engine, engine->scratch[i]);
 	pinning->list = runs_build(engine, engine->scratch, ndirty, NVS_WRITE);
@@ -239,8 +250,10 @@ static int write_before_pin(struct nvs_engine *engine, struct pinning *pinning,
 static int await_turn(struct nvs_engine *engine, struct pinning *pinning)
 {
 	assert(!pinning->list && !queue_empty(engine));
+	assert(pinning->nbytes && pinning->turn_ns);
 	pinning->stuck = true;
 	pinning->lack = LACKS_TURN;
+	pinning_check(engine, pinning);
 	note_wait(engine, pinning);
 	return -EAGAIN;
 }
@@ -265,6 +278,7 @@ static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct 
 	if (rc)
 		return rc;
 	count = collect(engine, pinning->tensors, pinning->n, &pinning->need);
+	assert(pinning->need <= pinning->nbytes);
 	if (!queue_lets_pass(engine, &pinning->ticket, pinning->nbytes, &pinning->turn_ns))
 		return await_turn(engine, pinning);
 	if (pinning->need <= free_bytes(engine) && lease_all(engine, count)) {
@@ -287,6 +301,7 @@ static int no_time_left(const struct nvs_engine *engine, const struct pinning *p
 	char text[SHORTAGE_TEXT_BYTES];
 
 	assert(code == -ETIMEDOUT || code == -EAGAIN);
+	assert(pinning->lack != LACKS_NOTHING);
 	if (code == -ETIMEDOUT && pinning->lack == LACKS_ROOM) {
 		shortage_text(engine, text);
 		return error_set(error, code,
@@ -327,12 +342,15 @@ static bool room_is_coming(const struct nvs_engine *engine, const struct pinning
 static uint64_t runs_to_wait_for(const struct nvs_engine *engine, const struct pinning *pinning)
 {
 	double missing;
+	uint64_t runs;
 
 	if (!room_is_coming(engine, pinning))
 		return 1;
 	assert(engine->landing && pinning->need > free_bytes(engine));
 	missing = (double)(pinning->need - free_bytes(engine));
-	return (uint64_t)(missing / (double)engine->landing * (double)engine->inflight[NVS_WRITE]);
+	runs = (uint64_t)(missing / (double)engine->landing * (double)engine->inflight[NVS_WRITE]);
+	assert(runs <= engine->inflight[NVS_WRITE]);
+	return runs;
 }
 
 /* An error if waiting is pointless, else 0. */
@@ -341,6 +359,7 @@ static int check_waiting(const struct nvs_engine *engine, const struct pinning *
 {
 	int rc = 0;
 
+	lock_check(engine);
 	assert(pinning->lack != LACKS_NOTHING);
 	if (!any_overdue(engine))
 		return 0;
@@ -353,12 +372,15 @@ static int check_waiting(const struct nvs_engine *engine, const struct pinning *
 static int end_polling(const struct nvs_engine *engine, const struct pinning *pinning,
 		       struct nvs_error *error)
 {
+	/* A call that does not wait is never counted among those that do. */
+	assert(!pinning->waits_from_ns && !pinning->ticket.queued);
 	return pinning->failed_again ? write_back_failed(engine, error)
 				     : no_time_left(engine, pinning, -EAGAIN, error);
 }
 
 static void begin_waiting(struct nvs_engine *engine, struct pinning *pinning)
 {
+	assert(pinning->list || pinning->stuck);
 	if (!pinning->waits_from_ns) {
 		pinning->waits_from_ns = clock_ns();
 		engine->waiting++;
@@ -373,6 +395,7 @@ static void end_waiting(struct nvs_engine *engine, struct pinning *pinning)
 {
 	if (!pinning->waits_from_ns)
 		return;
+	pinning_check(engine, pinning);
 	assert(engine->waiting && !(pinning->ticket.queued && queue_empty(engine)));
 	engine->waiting--;
 	step_stalled(engine, pinning->waits_from_ns);
@@ -386,6 +409,7 @@ static void end_waiting(struct nvs_engine *engine, struct pinning *pinning)
 /* What the call waits for goes before reading ahead. */
 static void promote(struct nvs_engine *engine, const struct pinning *pinning)
 {
+	lock_check(engine);
 	assert(pinning->lack != LACKS_NOTHING && !pinning->list);
 	if (pinning->lack == LACKS_ROOM)
 		room_promote(engine, pinning->need);
@@ -397,7 +421,7 @@ static void promote(struct nvs_engine *engine, const struct pinning *pinning)
 static uint64_t sleep_until(const struct nvs_engine *engine, struct pinning *pinning,
 			    uint64_t deadline)
 {
-	assert(pinning->lack != LACKS_NOTHING);
+	assert(pinning->lack != LACKS_NOTHING && deadline);
 	if (pinning->lack == LACKS_ROOM)
 		return shortage_deadline(engine, &pinning->shortage, deadline);
 	if (pinning->lack == LACKS_TURN && pinning->turn_ns < deadline)
@@ -414,6 +438,7 @@ static int wait_for_room(struct nvs_engine *engine, struct pinning *pinning, uin
 	pinning_check(engine, pinning);
 	assert(deadline && pinning->stuck);
 	promote(engine, pinning);
+	assert(until && until <= deadline);
 	do {
 		rc = events_wait_for(engine, runs_to_wait_for(engine, pinning), until);
 	} while (!rc && room_is_coming(engine, pinning));
@@ -432,6 +457,7 @@ static int begin_in_time(struct nvs_engine *engine, struct pinning *pinning, uin
 	for (;;) {
 		int rc = try_begin(engine, pinning, error);
 
+		assert(rc <= 0 && (rc == 0) == (pinning->lack == LACKS_NOTHING));
 		if (rc != -EAGAIN)
 			return rc;
 		if (deadline && (pinning->list || pinning->stuck))
@@ -488,6 +514,7 @@ static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		list = join(pinning.list, keep_to_max_live(engine));
 		list = join(list, move_ahead(engine));
 	}
+	assert((rc == 0) == (*pin != 0) && (!rc || !list));
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);
@@ -509,8 +536,10 @@ int batch_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 int engine_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 	       uint64_t *pin, struct nvs_error *error)
 {
-	int rc = batch_swap_in(engine, tensors, n, -1, pin, error);
+	int rc;
 
+	unlocked_check(engine);
+	rc = batch_swap_in(engine, tensors, n, -1, pin, error);
 	if (rc)
 		return rc;
 	rc = batch_wait(engine, tensors, n, *pin, -1, error);

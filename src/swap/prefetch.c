@@ -13,6 +13,7 @@ static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 	uint64_t need = 0, have;
 	size_t count = 0;
 
+	lock_check(engine);
 	for (size_t i = 0; i < n; i++)
 		need += needs_memory(tensors[i]) ? tensors[i]->extent : 0;
 	if (need > free_bytes(engine)) {
@@ -27,13 +28,14 @@ static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 		if (need > have)
 			break;
 	}
-	assert(count <= n);
+	assert(count == n || (count < n && need > have));
 	return count;
 }
 
 /* What the plan reads becomes the caller's, who hears of its failure. */
 static void claim(struct nvs_tensor *tensor)
 {
+	assert(tensor->on_landing == LANDING_STAYS);
 	if (tensor->io == IO_READING)
 		tensor->origin = ORIGIN_CALL;
 	assert(tensor->io == IO_IDLE || !needs_memory(tensor));
@@ -57,6 +59,7 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 	uint64_t need;
 	size_t count;
 
+	assert(n <= engine->ntensors && !*list);
 	if (!queue_empty(engine))
 		return staying(tensors, n);
 	for (n = fitting(engine, tensors, n); n; n /= 2) {
@@ -96,6 +99,7 @@ long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	if (!rc)
 		rc = (long)read_ahead(engine, tensors, n, &list);
 	assert(rc < 0 || (size_t)rc <= n);
+	assert(rc > 0 || !list);
 	if (rc >= 0)
 		trace_calls(engine, TRACE_PREFETCH, tensors, n);
 	engine_sums_check(engine);

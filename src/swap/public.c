@@ -5,6 +5,7 @@
  * what the optimizer knows of them. The optimizer makes the same calls by swap.h. Calls that only
  * look are elsewhere, and need no refusal.
  */
+#include <assert.h>
 #include <errno.h>
 
 #include "base/error.h"
@@ -14,7 +15,10 @@
 static int refuse_owned(const struct nvs_engine *engine, const char *instead,
 			struct nvs_error *error)
 {
-	if (!engine || !engine->owned)
+	if (!engine)
+		return 0;
+	assert(engine->opened && *instead);
+	if (!engine->owned)
 		return 0;
 	return error_set(error, -EBUSY,
 			 "the engine belongs to an optimizer, which alone changes it: %s", instead);

@@ -39,10 +39,13 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 			tensor->checksum_state = CHECKSUM_UNVERIFIED;
 		tensor->content = entries[i].written ? CONTENT_DRIVE : CONTENT_NONE;
 		tensor->committed = on_drive(tensor->content) ? tensor->offset : NOWHERE;
+		assert(tensor->nbytes == entries[i].nbytes);
+		extents_check(engine, tensor);
 		tensor_check(tensor);
 	}
 	if (rc)
 		return error_set(error, rc, "out of memory while reading the manifest");
+	assert(engine->ntensors == n && !engine->nregistered);
 	return 0;
 }
 
@@ -74,6 +77,7 @@ static int check_found(const struct nvs_tensor *tensor, const struct nvs_tensor_
 		return error_about(error, -EEXIST, spec->name, 0, 0,
 				   "%s is registered already: nvs_tensor_find returns it",
 				   spec->name);
+	assert(tensor->engine->keep && tensor->memory == MEMORY_NONE);
 	if (tensor->dtype != spec->dtype || tensor->numel != spec->numel)
 		return error_about(error, -ESTALE, spec->name, 0, 0,
 				   "the kept store holds %s as %s x %" PRIu64
@@ -94,6 +98,7 @@ static int find_or_make(struct nvs_engine *engine, const struct nvs_tensor_spec 
 
 		if (rc)
 			return rc;
+		table_check(engine, tensor);
 		tensor->registration = REGISTRATION_DONE;
 	} else {
 		tensor = table_add(engine, spec);
@@ -157,6 +162,8 @@ static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *spe
 	void *names = NULL;
 	int rc = 0;
 
+	lock_check(engine);
+	assert(!reserved->count && !reserved->extents);
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor_spec spec;
 		struct nvs_tensor *tensor;
@@ -168,7 +175,8 @@ static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *spe
 		tensor = table_find(engine, spec.name);
 		if (tensor && !rc)
 			rc = check_found(tensor, &spec, error);
-		else if (!rc)
+		assert(reserved->count <= i);
+		if (!tensor && !rc)
 			reserved->nbytes[reserved->count++] = spec.numel *
 							      nvs_dtype_size(spec.dtype);
 	}
@@ -183,6 +191,8 @@ static int reserve(struct nvs_engine *engine, struct reserved *reserved, struct 
 	size_t count = reserved->count, extents = engine->keep ? 2 * count : count;
 	int rc = count ? check_writable(engine, error) : 0;
 
+	unlocked_check(engine);
+	assert(!reserved->extents);
 	/* All spare extents after all first ones, so that those in use lie side by side. */
 	memcpy(reserved->nbytes + count, reserved->nbytes, count * sizeof(*reserved->nbytes));
 	if (!rc && count)
@@ -196,9 +206,10 @@ static int reserve(struct nvs_engine *engine, struct reserved *reserved, struct 
 
 static void release_reserved(struct nvs_engine *engine, struct reserved *reserved)
 {
+	unlocked_check(engine);
+	assert(reserved->extents <= 2 * reserved->count);
 	for (size_t i = 0; i < reserved->extents; i++)
 		store_release(engine->store, reserved->offsets[i], reserved->nbytes[i]);
-	assert(reserved->extents <= 2 * reserved->count);
 	reserved->extents = 0;
 }
 
@@ -206,6 +217,7 @@ static void undo_register(struct nvs_engine *engine, struct nvs_tensor **tensors
 {
 	while (n--) {
 		assert(tensors[n]->memory == MEMORY_NONE);
+		table_check(engine, tensors[n]);
 		if (tensors[n]->registration == REGISTRATION_NEW) {
 			table_remove(engine, tensors[n]);
 			tensor_free(tensors[n]);
@@ -224,6 +236,7 @@ static int add_all(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 	size_t done = 0, k = 0;
 	int rc = table_grow(engine, n);
 
+	lock_check(engine);
 	if (rc)
 		error_set(error, rc, "out of memory while registering %zu tensor%s", n, plural(n));
 	while (done < n && !rc) {
@@ -241,10 +254,10 @@ static int add_all(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 		engine->tensor_bytes += tensors[i]->nbytes;
 		if (tensors[i]->registration != REGISTRATION_NEW)
 			continue;
+		assert(k < reserved->count && reserved->nbytes[k] == tensors[i]->nbytes);
 		tensors[i]->offset = reserved->offsets[k];
 		tensors[i]->spare = reserved->offsets[reserved->count + k++];
-		assert(tensors[i]->offset % store_unit(engine->store) == 0);
-		assert(!engine->keep || tensors[i]->spare % store_unit(engine->store) == 0);
+		extents_check(engine, tensors[i]);
 		tensors[i]->registration = REGISTRATION_DONE;
 		tensor_check(tensors[i]);
 	}
@@ -264,7 +277,6 @@ static int register_all(struct nvs_engine *engine, const struct nvs_tensor_spec 
 	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = find_new(engine, specs, n, &reserved, error);
-	assert(reserved.count <= n && !reserved.extents);
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	if (!rc)
@@ -292,6 +304,7 @@ int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 				 !engine  ? "engine"
 				 : !specs ? "specs"
 					  : "tensors");
+	unlocked_check(engine);
 	pthread_mutex_lock(&engine->naming);
 	rc = register_all(engine, specs, n, tensors, error);
 	pthread_mutex_unlock(&engine->naming);
@@ -302,7 +315,8 @@ int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 
 static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	assert(!in_flight(tensor) && !tensor->pins.count);
+	assert(!in_flight(tensor) && !tensor->pins.count && !engine->read_only);
+	extents_check(engine, tensor);
 	assert(engine->nregistered && engine->tensor_bytes >= tensor->nbytes);
 	if (plan_has(&engine->plan, tensor))
 		plan_drop(engine);

@@ -15,6 +15,7 @@ static int check_release_one(const struct nvs_tensor *tensor, uint64_t pin, enum
 
 	if (rc || pin_failed(tensor, pin))
 		return rc;
+	assert(tensor->placement == PLACED_PINNED);
 	if (tensor_state(tensor) == NVS_READING)
 		return error_about(error, -EBUSY, tensor->name, 0, 0,
 				   "%s is still being read: wait for it before releasing it",
@@ -103,6 +104,7 @@ void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t
 
 	engine_lock(engine);
 	engine_sums_check(engine);
+	table_check(engine, tensor);
 	if (pins_have(tensor, pin)) {
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
 		end_pin(engine, tensor, pin, NVS_CLEAN);
@@ -119,12 +121,14 @@ void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 
 	engine_lock(engine);
 	engine_sums_check(engine);
+	table_check(engine, tensor);
 	if (pins_have(tensor, pin)) {
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
 		end_pin(engine, tensor, pin, NVS_CLEAN);
 	}
 	if (tensor_state(tensor) == NVS_RESIDENT && !tensor->pins.count)
 		drop(engine, tensor);
+	assert(needs_memory(tensor) || in_flight(tensor) || tensor->pins.count);
 	tensor_check(tensor);
 	list = after_release(engine);
 	engine_sums_check(engine);

@@ -21,6 +21,7 @@ static void step_check(const struct nvs_engine *engine)
 {
 	const struct step *step = &engine->step;
 
+	lock_check(engine);
 	assert(!step->begun || (step->from_ns && engine->plan.step));
 	assert(step->stalls || !step->stall_ns);
 	assert(step->swapped[NVS_READ] <= engine->swapped[NVS_READ]);
@@ -36,6 +37,7 @@ void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 
 	if (!step->begun)
 		return;
+	assert(n <= engine->ntensors);
 	for (size_t i = 0; i < n; i++) {
 		bool found = in_pool(tensors[i]->content);
 
@@ -70,6 +72,7 @@ void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor
 
 	if (!engine->trace)
 		return;
+	lock_check(engine);
 	assert(from_ns);
 	if (tensor) {
 		/* Names differ at their ends. */
@@ -93,7 +96,7 @@ static uint64_t above(uint64_t a, uint64_t b)
 /* The two extents of a kept store swap roles; the lower offset identifies the tensor. */
 static uint64_t lower_offset(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	assert(tensor->engine == engine);
+	assert(tensor->engine == engine && tensor->registration == REGISTRATION_DONE);
 	return engine->keep ? least(tensor->offset, tensor->spare) : tensor->offset;
 }
 
@@ -102,6 +105,7 @@ void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
 {
 	uint64_t now = engine->trace ? clock_ns() : 0;
 
+	lock_check(engine);
 	for (size_t i = 0; i < n && engine->trace; i++) {
 		const struct nvs_tensor *tensor = tensors[i];
 		struct trace_subject subject = {
@@ -140,6 +144,7 @@ static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
 
 static void trace_step(const struct nvs_engine *engine, enum trace_kind call)
 {
+	lock_check(engine);
 	trace_call(engine->trace, call, clock_ns(), &(struct trace_subject){.name = ""});
 }
 

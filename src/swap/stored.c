@@ -21,6 +21,8 @@ int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_st
 	if (index >= n)
 		return -ENOENT;
 	assert(engine->keep && entries[index].name);
+	assert(entries[index].nbytes ==
+	       entries[index].numel * nvs_dtype_size(entries[index].dtype));
 
 	const struct nvs_stored_tensor all = {.size = stored->size,
 					      .name = entries[index].name,
@@ -68,10 +70,12 @@ int engine_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const ch
 	copy = strdup(name);
 	if (!copy)
 		return error_set(error, -ENOMEM, "out of memory while renaming a tensor");
+	unlocked_check(engine);
 	pthread_mutex_lock(&engine->naming);
 	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = table_rename(engine, tensor, copy, error);
+	assert((rc == 0) == (tensor->name == copy));
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	pthread_mutex_unlock(&engine->naming);

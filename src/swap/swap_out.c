@@ -12,6 +12,8 @@ static struct transfer *swap_out(struct nvs_engine *engine, struct nvs_tensor *c
 {
 	size_t ndirty = 0;
 
+	lock_check(engine);
+	assert(n <= engine->ntensors);
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_tensor *tensor = tensors[i];
 

@@ -3,6 +3,7 @@
  * Waiting: for the transfers of tensors, and until nothing is in flight.
  */
 #include <assert.h>
+#include <errno.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -56,10 +57,12 @@ static int wait_for_all(struct nvs_engine *engine, struct nvs_tensor *const *ten
 	uint64_t from_ns = 0;
 	int rc = 0;
 
+	lock_check(engine);
 	for (size_t i = 0; i < n && deadline; i++)
 		tensor_promote(engine, tensors[i]);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = wait_for(engine, tensors + i, n - i, pin, deadline, &from_ns, error);
+	assert(deadline || !from_ns);
 	if (from_ns)
 		step_stalled(engine, from_ns);
 	return rc;
@@ -71,6 +74,7 @@ static int first_failure(struct nvs_engine *engine, struct nvs_tensor *const *te
 {
 	int rc = 0;
 
+	lock_check(engine);
 	for (size_t i = 0; i < n; i++) {
 		if (!rc && pin_failed(tensors[i], pin))
 			rc = pin_error(engine, tensors[i], error);
@@ -79,6 +83,7 @@ static int first_failure(struct nvs_engine *engine, struct nvs_tensor *const *te
 		if (!pin && tensors[i]->unreported) {
 			int failed = report_failed_write(engine, tensors[i], rc ? NULL : error);
 
+			assert(failed <= 0);
 			rc = rc ? rc : failed;
 		}
 	}
@@ -121,6 +126,7 @@ int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tens
 	engine_sums_check(engine);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = wait_for(engine, tensors + i, n - i, 0, UINT64_MAX, &from_ns, error);
+	assert(!rc || rc == -ETIMEDOUT);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
 	engine_sums_check(engine);
@@ -133,19 +139,22 @@ int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 {
 	int rc = 0;
 
+	lock_check(engine);
 	for (size_t i = 0; i < n && !rc; i++)
 		while (tensors[i]->origin == ORIGIN_PLAN) {
 			rc = check_overdue(engine, tensors[i], error);
 			if (rc)
 				break;
-			assert(in_flight(tensors[i]));
+			assert(in_flight(tensors[i]) && !is_external(tensors[i]));
 			(void)events_wait(engine, UINT64_MAX);
 		}
+	assert(!rc || rc == -ETIMEDOUT);
 	return rc;
 }
 
 int drain_writes(struct nvs_engine *engine, struct nvs_error *error)
 {
+	lock_check(engine);
 	while (engine->inflight[NVS_WRITE]) {
 		if (engine->overdue[NVS_WRITE])
 			return first_overdue(engine, true, error);
@@ -157,6 +166,7 @@ int drain_writes(struct nvs_engine *engine, struct nvs_error *error)
 
 int drain_all(struct nvs_engine *engine, struct nvs_error *error)
 {
+	lock_check(engine);
 	while (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE]) {
 		if (engine->overdue[NVS_READ] || engine->overdue[NVS_WRITE])
 			return first_overdue(engine, false, error);

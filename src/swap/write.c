@@ -5,6 +5,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,7 @@ static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_ra
 		rc = check_in_batch(engine, range.tensor, i, error);
 		if (!rc)
 			rc = check_unpinned_one(range.tensor, error);
+		assert(*ntensors < n);
 		tensors[(*ntensors)++] = range.tensor;
 	}
 	assert(*ntensors <= n);
@@ -46,6 +48,8 @@ static int remaining_ms(uint64_t deadline)
 
 	if (!deadline || deadline == UINT64_MAX)
 		return deadline ? -1 : 0;
+	/* It was a number of milliseconds. */
+	assert(deadline <= now || (deadline - now) / 1000000 <= INT_MAX);
 	return deadline > now ? (int)((deadline - now + 999999) / 1000000) : 1;
 }
 

@@ -11,6 +11,7 @@
 
 static struct transfer *keep_to(struct nvs_engine *engine, struct eviction eviction)
 {
+	lock_check(engine);
 	evict_until_enough(engine, &eviction);
 	assert(eviction.writes && eviction.own);
 	return runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
@@ -75,6 +76,7 @@ static struct transfer *read_ahead(struct nvs_engine *engine)
 	}
 	for (size_t i = 0; i < count; i++) {
 		assert(in_plan(engine->scratch[i]) && !engine->scratch[i]->pins.count);
+		assert(!engine->scratch[i]->status && !engine->scratch[i]->unread);
 		set_ahead(engine, engine->scratch[i], AHEAD_FOR_PLAN);
 		engine->scratch[i]->origin = ORIGIN_PLAN;
 	}
@@ -88,6 +90,7 @@ static struct transfer *write_behind(struct nvs_engine *engine)
 	size_t count;
 
 	assert(engine->step.begun && !engine->waiting);
+	assert(engine->plan.ready <= engine->plan.n);
 	if (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE])
 		return NULL;
 	count = policy_choose_writes(engine);
@@ -95,6 +98,7 @@ static struct transfer *write_behind(struct nvs_engine *engine)
 		return NULL;
 	for (size_t i = 0; i < count; i++) {
 		assert(is_dirty(engine->scratch[i]) && is_listed(engine->scratch[i]));
+		assert(!engine->scratch[i]->status && !engine->scratch[i]->pins.count);
 		leave_idle(engine, engine->scratch[i]);
 		engine->scratch[i]->origin = ORIGIN_PLAN;
 	}
@@ -105,6 +109,7 @@ struct transfer *move_ahead(struct nvs_engine *engine)
 {
 	struct transfer *list;
 
+	lock_check(engine);
 	if (!engine->step.begun || !engine->plan.n || engine->waiting)
 		return NULL;
 	list = read_ahead(engine);

@@ -19,6 +19,7 @@ void events_check(const struct nvs_engine *engine)
 {
 	const struct events *events = &engine->events;
 
+	lock_check(engine);
 	assert(events->completions);
 	assert(events->helped || !events->patient);
 }
@@ -27,6 +28,7 @@ void events_check(const struct nvs_engine *engine)
 
 static void land(struct nvs_engine *engine, struct transfer *list)
 {
+	unlocked_check(engine);
 	assert(list);
 	runs_trace(engine, list);
 	engine_lock(engine);
@@ -42,6 +44,7 @@ static void land(struct nvs_engine *engine, struct transfer *list)
 static void mark_overdue(struct nvs_engine *engine)
 {
 	engine_lock(engine);
+	engine_sums_check(engine);
 	runs_overdue(engine);
 	events_changed(engine);
 	engine_sums_check(engine);
@@ -51,9 +54,12 @@ static void mark_overdue(struct nvs_engine *engine)
 bool events_land_ready(struct nvs_engine *engine)
 {
 	struct completions *completions = engine->events.completions;
-	struct transfer *list = completions_take(completions);
-	bool any = list;
+	struct transfer *list;
+	bool any;
 
+	unlocked_check(engine);
+	list = completions_take(completions);
+	any = list;
 	runs_check(list);
 	if (completions_take_overdue(completions))
 		mark_overdue(engine);
@@ -71,6 +77,7 @@ static bool compute_slice(struct nvs_engine *engine)
 	bool any = sums_work(engine, &run);
 
 	assert(any || !run);
+	assert(!run || run->state.phase == TRANSFER_COMPLETED);
 	if (any && run)
 		land(engine, run);
 	return any;
@@ -91,9 +98,11 @@ static bool thread_blocks(struct events *events)
 static int help(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 {
 	struct events *events = &engine->events;
-	int rc = completions_wait(events->completions, COMPLETIONS_CALLER, runs, deadline);
+	int rc;
 
-	assert(runs);
+	unlocked_check(engine);
+	assert(runs && deadline);
+	rc = completions_wait(events->completions, COMPLETIONS_CALLER, runs, deadline);
 	if (rc)
 		return rc;
 	events_land_ready(engine);
@@ -137,6 +146,7 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 		events_hurry(engine);
 		events->followers++;
 		rc = engine_sleep(engine, &engine->changed, deadline);
+		engine_sums_check(engine);
 		assert(events->followers);
 		events->followers--;
 		return rc;
@@ -147,9 +157,11 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 	events->helper = pthread_self();
 	events->patient = runs > 1;
 	events_check(engine);
+	engine_sums_check(engine);
 	engine_unlock(engine);
 	rc = help(engine, runs, deadline);
 	engine_lock(engine);
+	engine_sums_check(engine);
 	assert(events->helped && pthread_equal(events->helper, pthread_self()));
 	events->helped = events->patient = false;
 	/* One of them may help next. */
@@ -201,8 +213,10 @@ static bool sleep_until_event(struct nvs_engine *engine, uint64_t asked)
 	struct events *events = &engine->events;
 	bool closing;
 
+	unlocked_check(engine);
 	pthread_mutex_lock(&events->lock);
 	assert(!events->idle && asked >= events->answered && asked <= events->asked);
+	assert(!events->messages.saying);
 	closing = events->closing;
 	events->idle = true;
 	events->answered = asked;
@@ -227,6 +241,7 @@ static void *events_main(void *arg)
 	do {
 		bool busy = true;
 
+		unlocked_check(engine);
 		asked = rounds_asked(&engine->events);
 		while (busy) {
 			busy = events_land_ready(engine);
@@ -257,7 +272,8 @@ int events_open(struct nvs_engine *engine, struct nvs_error *error)
 	struct events *events = &engine->events;
 	int rc;
 
-	assert(!events->completions && !events->started);
+	assert(!events->completions && !events->started && !events->closing);
+	assert(engine->aio && !engine->transfers);
 	rc = completions_open(&events->completions);
 	if (rc)
 		return error_set(error, rc, "out of memory while opening the engine");
@@ -273,6 +289,7 @@ int events_open(struct nvs_engine *engine, struct nvs_error *error)
 			  "can't start the engine's thread: %s (the limits of threads and of "
 			  "memory are in ulimit -u, ulimit -v and the control group)",
 			  nvs_strerror(rc));
+	assert((rc == 0) == events->started);
 	return rc;
 }
 
@@ -282,6 +299,7 @@ void events_stop(struct nvs_engine *engine)
 
 	if (!events->started)
 		return;
+	unlocked_check(engine);
 	pthread_mutex_lock(&events->lock);
 	assert(!events->closing);
 	events->closing = true;
@@ -299,7 +317,9 @@ void events_close(struct nvs_engine *engine)
 	if (!events->completions)
 		return;
 	assert(!events->started && !events->helped && !events->followers);
+	assert(!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE]);
 	(void)messages_say(engine);
+	assert(STAILQ_EMPTY(&events->messages.list) && !events->messages.lost);
 	sums_close(engine);
 	completions_close(events->completions);
 	events->completions = NULL;
@@ -312,6 +332,7 @@ void events_await_idle(struct nvs_engine *engine)
 	struct events *events = &engine->events;
 	uint64_t asked;
 
+	unlocked_check(engine);
 	assert(events->started);
 	/* What has happened until now is done in a round that begins later. */
 	pthread_mutex_lock(&events->lock);

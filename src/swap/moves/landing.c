@@ -16,6 +16,7 @@ static void compare_checksum(struct nvs_engine *engine, struct nvs_tensor *tenso
 	if (!sums_compared(engine, tensor))
 		return;
 	assert(tensor->checksum_state != CHECKSUM_NONE && !is_part(tensor));
+	assert(keeps_sums(engine));
 	assert(tensor->io == IO_IDLE && !tensor->status);
 	if (tensor->new_checksum == tensor->checksum) {
 		tensor->checksum_state = CHECKSUM_KNOWN;
@@ -33,6 +34,7 @@ static void compare_checksum(struct nvs_engine *engine, struct nvs_tensor *tenso
 static void read_ahead_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(tensor->status < 0 && !tensor->pins.count && needs_memory(tensor));
+	assert(tensor->content == CONTENT_DRIVE && tensor->status_direction == NVS_READ);
 	say_later(engine, NVS_LOG_WARNING,
 		  "%s could not be read ahead: %s; it is read again when a call asks for it",
 		  tensor->name, nvs_strerror(tensor->status));
@@ -67,7 +69,7 @@ static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	assert(tensor->status < 0 && tensor->io == IO_IDLE);
 	if (is_external(tensor))
 		return;
-	assert(is_dirty(tensor));
+	assert(is_dirty(tensor) && tensor->status_direction == NVS_WRITE);
 	set_on_landing(engine, tensor, LANDING_STAYS);
 	engine->write_failures++;
 	tensor_error(engine, tensor, &engine->failure);
@@ -82,6 +84,7 @@ static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 static void write_succeeded(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	if (tensor->place != tensor->offset) {
+		assert(engine->keep && tensor->place == tensor->spare);
 		tensor->spare = tensor->offset;
 		tensor->offset = tensor->place;
 	}
@@ -128,11 +131,14 @@ static void trace_run(const struct nvs_engine *engine, const struct transfer *ru
 {
 	const struct nvs_tensor *first = run->user;
 
-	for (const struct nvs_tensor *t = first; t; t = t->run_next)
+	assert(first->launched_ns <= now);
+	for (const struct nvs_tensor *t = first; t; t = t->run_next) {
+		assert(t->run_first == first && in_flight(t));
 		trace_tensor(engine->trace, run->direction == NVS_WRITE, t->name,
 			     first->launched_ns, now,
 			     t->place + (is_external(t) ? t->part_offset : 0),
 			     is_external(t) ? t->part_nbytes : t->nbytes);
+	}
 }
 
 /* Loads what the landing of the next tensor needs; it was last used when the run began. */
@@ -149,7 +155,7 @@ static bool parts_follow(struct nvs_tensor *tensor)
 		parts_free(tensor->parts);
 		tensor->parts = NULL;
 	}
-	assert(!tensor->parts || needs_memory(tensor));
+	assert(!tensor->parts || (needs_memory(tensor) && tensor->content == CONTENT_DRIVE));
 	return tensor->parts;
 }
 
@@ -163,6 +169,7 @@ static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t
 
 	run_check(run);
 	assert(engine->inflight[direction] && run->state.phase == TRANSFER_COMPLETED);
+	assert(direction == NVS_READ || !engine->read_only);
 	landed_late(engine, run);
 	run_ends(engine, tensor);
 	while (tensor) {
@@ -197,6 +204,7 @@ void runs_trace(const struct nvs_engine *engine, const struct transfer *list)
 {
 	uint64_t now = engine->trace ? clock_ns() : 0;
 
+	unlocked_check(engine);
 	if (!engine->trace)
 		return;
 	for (const struct transfer *run = list; run; run = run->state.next)
@@ -207,10 +215,11 @@ static struct transfer *read_next_parts(struct nvs_engine *engine, size_t n, boo
 {
 	struct transfer *list;
 
-	assert(n <= engine->ntensors);
+	assert(n && n <= engine->ntensors);
 	for (size_t i = 0; i < n; i++)
 		lend_next(engine->scratch[i]);
 	list = runs_build(engine, engine->scratch, n, NVS_READ);
+	assert(list);
 	if (awaited)
 		runs_promote_new(engine, list);
 	return list;
@@ -221,6 +230,7 @@ struct transfer *runs_land(struct nvs_engine *engine, struct transfer *list)
 	size_t nparts = 0;
 	bool awaited = false;
 
+	lock_check(engine);
 	while (list) {
 		struct transfer *next = list->state.next;
 		bool waited_for = list->priority == TRANSFER_AWAITED;

@@ -14,13 +14,14 @@ static void note_launch(struct transfer *list)
 	for (struct transfer *run = list; run; run = run->state.next) {
 		struct nvs_tensor *first = run->user;
 
-		assert(first->run_first == first);
+		assert(first->run_first == first && now >= first->launched_ns);
 		first->launched_ns = now;
 	}
 }
 
 void launch(struct nvs_engine *engine, struct transfer *list)
 {
+	unlocked_check(engine);
 	if (!list)
 		return;
 	if (engine->trace)

@@ -19,7 +19,7 @@ int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tens
 
 	if (!is_overdue(tensor))
 		return 0;
-	assert(in_flight(tensor));
+	assert(in_flight(tensor) && tensor->engine == engine);
 	return aio_overdue_error(&transfer, tensor->hangs_at, tensor->name, error);
 }
 
@@ -29,7 +29,7 @@ static void mark_run(struct nvs_engine *engine, struct nvs_tensor *first, uint64
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
-	assert(first->run_first == first);
+	assert(first->run_first == first && offset != NOWHERE);
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
 		assert(in_flight(tensor) && !is_overdue(tensor));
 		tensor->hangs_at = offset;
@@ -45,6 +45,7 @@ void runs_overdue(struct nvs_engine *engine)
 {
 	uint64_t offset;
 
+	lock_check(engine);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 
@@ -60,16 +61,20 @@ void landed_late(struct nvs_engine *engine, const struct transfer *run)
 
 	if (!is_overdue(first))
 		return;
-	assert(engine->overdue[run->direction]);
+	lock_check(engine);
+	assert(engine->overdue[run->direction] && in_flight(first));
 	engine->overdue[run->direction]--;
 	say_later(engine, NVS_LOG_WARNING, "%s: %s completed late: %s", first->name,
 		  run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));
-	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
+	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
+		assert(is_overdue(tensor) && tensor->run_first == first);
 		tensor->hangs_at = NOWHERE;
+	}
 }
 
 int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs_error *error)
 {
+	lock_check(engine);
 	for (size_t i = 0; i < engine->ntensors; i++)
 		if (!writes_alone || tensor_state(engine->tensors[i]) == NVS_WRITING) {
 			int rc = check_overdue(engine, engine->tensors[i], error);
@@ -83,8 +88,12 @@ int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs
 int check_hung(const struct nvs_engine *engine, struct nvs_error *error)
 {
 	uint64_t hung = engine->overdue[NVS_READ] + engine->overdue[NVS_WRITE];
+	int rc;
 
+	assert(hung <= engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE]);
 	if (!hung || hung < engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE])
 		return 0;
-	return first_overdue(engine, false, error);
+	rc = first_overdue(engine, false, error);
+	assert(rc == -ETIMEDOUT);
+	return rc;
 }

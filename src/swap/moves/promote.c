@@ -23,7 +23,9 @@ static void promote(struct nvs_engine *engine, struct nvs_tensor *first)
 
 void runs_promote_new(struct nvs_engine *engine, struct transfer *list)
 {
+	lock_check(engine);
 	for (struct transfer *run = list; run; run = run->state.next) {
+		assert(run->state.phase == TRANSFER_NEW);
 		if (run->priority == TRANSFER_AWAITED)
 			continue;
 		run_check(run);
@@ -67,6 +69,7 @@ static void promote_listed(struct nvs_engine *engine, struct promotion *promotio
 		uint64_t nbytes = 0;
 
 		next = TAILQ_NEXT(first, launched);
+		assert(first->run_first == first && first->transfer.file);
 		for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
 			nbytes += room_in(promotion, tensor);
 		if (nbytes)
@@ -83,6 +86,7 @@ static void promote_held(struct nvs_engine *engine, struct promotion *promotion)
 		uint64_t nbytes = room_in(promotion, tensor);
 
 		assert(tensor->run_first == tensor && !tensor->transfer.file);
+		assert(tensor->io == IO_WRITING);
 		if (nbytes)
 			promote(engine, tensor);
 		promotion->covered += nbytes;
@@ -98,6 +102,7 @@ void room_promote(struct nvs_engine *engine, uint64_t need)
 		.evicted = need <= free + engine->landing,
 	};
 
+	lock_check(engine);
 	assert(need && need <= pool_bytes(engine->pool));
 	for (int direction = NVS_WRITE; direction >= NVS_READ; direction--) {
 		struct tensor_list *runs = engine->runs[direction];

@@ -32,6 +32,8 @@ void run_check(const struct transfer *run)
 	const struct nvs_tensor *first = run->user;
 	const struct store *store = first->engine->store;
 
+	assert(run->direction == NVS_READ || run->direction == NVS_WRITE);
+	assert(run->priority < TRANSFER_PRIORITIES);
 	assert(run == &first->transfer && first->run_first == first);
 	assert(first->io == io_of(run->direction));
 	assert(run->file == store_file(first->engine->store));
@@ -39,6 +41,9 @@ void run_check(const struct transfer *run)
 	assert(run->offset == first->place + first_moved(first));
 	assert(is_external(first) || run->nbytes % store_unit(store) == 0);
 	assert(is_part(first) || run->offset % store_unit(store) == 0);
+	assert(is_external(first) || pool_has(first->engine->pool, run->data, run->nbytes));
+	assert(run->nbytes <= UINT64_MAX - run->offset);
+	assert(!first->parts || (run->direction == NVS_READ && is_external(first)));
 }
 
 void runs_check(const struct transfer *list)
@@ -71,7 +76,7 @@ static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *be
 static void land_empty(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(tensor->memory != MEMORY_NONE && tensor->io == IO_IDLE);
-	assert(!tensor->extent && !tensor->nbytes);
+	assert(!tensor->extent && !tensor->nbytes && !tensor->parts);
 	tensor->origin = ORIGIN_CALL;
 	if (is_external(tensor)) {
 		tensor->content = CONTENT_DRIVE;
@@ -99,6 +104,8 @@ uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now)
 {
 	bool busy = engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE];
 
+	lock_check(engine);
+	assert(!busy || now >= engine->busy_from_ns);
 	return engine->busy_ns + (busy ? now - engine->busy_from_ns : 0);
 }
 
@@ -117,6 +124,8 @@ static struct tensor_list *list_of(struct nvs_engine *engine, const struct nvs_t
 	const struct transfer *run = &first->transfer;
 
 	assert(run->user == first && run->priority < TRANSFER_PRIORITIES);
+	/* A held write is in no list. */
+	assert(run->file);
 	return &engine->runs[run->direction][run->priority];
 }
 
@@ -130,7 +139,8 @@ void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
 		  enum transfer_priority priority)
 {
 	assert(first->transfer.priority != priority && first->run_first == first);
-	assert(in_flight(first));
+	assert(in_flight(first) && priority < TRANSFER_PRIORITIES);
+	assert(!TAILQ_EMPTY(list_of(engine, first)));
 	TAILQ_REMOVE(list_of(engine, first), first, launched);
 	TAILQ_INSERT_TAIL(&engine->runs[first->transfer.direction][priority], first, launched);
 }
@@ -138,6 +148,8 @@ void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
 void run_ends(struct nvs_engine *engine, struct nvs_tensor *first)
 {
 	assert(!TAILQ_EMPTY(list_of(engine, first)) && first->run_first == first);
+	/* No thread computes its checksum any more. */
+	assert(first->sum != SUM_BEGUN);
 	TAILQ_REMOVE(list_of(engine, first), first, launched);
 }
 
@@ -146,6 +158,7 @@ void run_ends(struct nvs_engine *engine, struct nvs_tensor *first)
 /* A call may wait for a tensor whose write is held. */
 static enum transfer_priority priority_of(struct nvs_tensor *const *tensors, size_t n)
 {
+	assert(n);
 	for (size_t i = 0; i < n; i++)
 		if (in_flight(tensors[i]) && tensors[i]->transfer.priority == TRANSFER_AWAITED)
 			return TRANSFER_AWAITED;
@@ -159,6 +172,7 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 	uint64_t end = 0;
 
 	assert(n && first->extent);
+	assert(first->sum != SUM_BEGUN);
 	first->sum = SUM_NONE;
 	first->transfer = (struct transfer){.file = store_file(engine->store),
 					    .direction = direction,
@@ -207,6 +221,7 @@ static struct transfer *build_all(struct nvs_engine *engine, struct nvs_tensor *
 		tail = &(*tail)->state.next;
 		i += k;
 	}
+	assert(i == n);
 	return list;
 }
 
@@ -223,6 +238,7 @@ static size_t hold_frozen(struct nvs_engine *engine, struct nvs_tensor **tensors
 			i++;
 			continue;
 		}
+		assert(is_dirty(tensor) || is_external(tensor));
 		begin_io(tensor, NVS_WRITE);
 		tensor->run_first = tensor;
 		tensor->sum = SUM_NONE;
@@ -244,6 +260,7 @@ static void refuse_held(struct nvs_engine *engine)
 	assert(engine->unsettled && !engine->committing);
 	while ((tensor = engine->held_writes)) {
 		assert(tensor->io == IO_WRITING && tensor->run_first == tensor);
+		assert(!tensor->transfer.file && must_wait(tensor));
 		engine->held_writes = tensor->run_next;
 		tensor->run_next = NULL;
 		/* Nothing was written there. */
@@ -257,6 +274,7 @@ static void refuse_held(struct nvs_engine *engine)
 						     .status = -EIO,
 						     .error_offset = NOWHERE,
 						     .state.phase = TRANSFER_COMPLETED};
+		run_check(&tensor->transfer);
 		run_begins(engine, tensor);
 		completions_append(engine->events.completions, &tensor->transfer,
 				   &tensor->transfer);
@@ -266,6 +284,8 @@ static void refuse_held(struct nvs_engine *engine)
 struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 			    enum nvs_direction direction)
 {
+	lock_check(engine);
+	assert(direction == NVS_READ || !n || !engine->read_only);
 	if ((engine->committing || engine->unsettled) && direction == NVS_WRITE)
 		n = hold_frozen(engine, tensors, n);
 	if (engine->unsettled && !engine->committing)
@@ -279,17 +299,19 @@ struct transfer *runs_build_held(struct nvs_engine *engine)
 	struct transfer *list;
 	size_t n = 0;
 
+	lock_check(engine);
 	assert(!engine->committing);
 	if (engine->unsettled)
 		refuse_held(engine);
 	while ((tensor = engine->held_writes)) {
-		assert(!must_wait(tensor));
+		assert(!must_wait(tensor) && !tensor->transfer.file);
+		assert(tensor->io == IO_WRITING && n < engine->ntensors);
 		engine->held_writes = tensor->run_next;
 		engine->scratch[n++] = tensor;
 	}
 	list = build_all(engine, engine->scratch, n, NVS_WRITE);
 	/* They have counted as in flight since they were held, each as a run. */
-	assert(engine->inflight[NVS_WRITE] >= n);
+	assert(engine->inflight[NVS_WRITE] >= n && (list || !n));
 	engine->inflight[NVS_WRITE] -= n;
 	return list;
 }

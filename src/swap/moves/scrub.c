@@ -36,6 +36,7 @@ static void scrub_check(const struct nvs_engine *engine)
 {
 	const struct scrub *scrub = &engine->scrub;
 
+	lock_check(engine);
 	assert(scrub->wanted && !scrub->ended);
 	assert(!scrub->tensor || (scrub->tensor->engine == engine && scrub->tensor->nbytes));
 	assert(!scrub->tensor || scrub->tensor->io != IO_WRITING);
@@ -54,6 +55,7 @@ static bool wait_until_quiet(struct nvs_engine *engine)
 {
 	struct scrub *scrub = &engine->scrub;
 
+	scrub_check(engine);
 	while (!scrub->closing && !is_quiet(engine)) {
 		scrub->transfers = engine->transfers;
 		(void)engine_sleep(engine, &scrub->wake, clock_ns() + QUIET_NS);
@@ -81,7 +83,7 @@ static bool next_tensor(struct nvs_engine *engine, struct scrubbed *next)
 	while (scrub->left) {
 		struct nvs_tensor *tensor = engine->tensors[--scrub->left];
 
-		assert(tensor->index == scrub->left);
+		table_check(engine, tensor);
 		if (!is_due(tensor))
 			continue;
 		*next = (struct scrubbed){tensor, tensor->offset, tensor->nbytes, tensor->checksum};
@@ -100,6 +102,8 @@ static void report(struct nvs_engine *engine, const struct scrubbed *scrubbed, i
 
 	assert(status < 0 && engine->scrub.tensor == scrubbed->tensor);
 	assert(on_drive(scrubbed->tensor->content));
+	assert(scrubbed->tensor->offset == scrubbed->offset);
+	assert(scrubbed->tensor->checksum_state != CHECKSUM_NONE);
 	if (!engine->verify)
 		scrubbed->tensor->checksum_state = CHECKSUM_UNVERIFIED;
 	engine->scrub.errors++;
@@ -112,7 +116,9 @@ static void report(struct nvs_engine *engine, const struct scrubbed *scrubbed, i
 static void note_overdue(struct nvs_engine *engine)
 {
 	engine_lock(engine);
-	assert(engine->scrub.started && !engine->scrub.ended);
+	engine_sums_check(engine);
+	scrub_check(engine);
+	assert(engine->scrub.started);
 	engine->scrub.overdue = true;
 	pthread_cond_broadcast(&engine->changed);
 	engine_unlock(engine);
@@ -130,7 +136,9 @@ static int read_block(struct nvs_engine *engine, uint64_t offset, uint64_t nbyte
 				.offset = offset,
 				.priority = TRANSFER_USUAL};
 
+	unlocked_check(engine);
 	assert(nbytes && nbytes <= scrub->block_nbytes);
+	assert(nbytes <= UINT64_MAX - offset);
 	aio_submit_list(engine->aio, scrub->completions, &read);
 	while (!completions_take(scrub->completions)) {
 		if (completions_take_overdue(scrub->completions))
@@ -153,21 +161,24 @@ static int sum_tensor(struct nvs_engine *engine, const struct scrubbed *scrubbed
 	uint64_t at = 0;
 	int rc = 0;
 
+	assert(scrubbed->nbytes && !scrub->overdue);
 	XXH3_64bits_reset(scrub->state);
 	while (at < scrubbed->nbytes && !rc && wait_until_quiet(engine) && scrub->tensor) {
 		uint64_t left = scrubbed->nbytes - at;
 		uint64_t nbytes = left < scrub->block_nbytes ? left : scrub->block_nbytes;
 
+		engine_sums_check(engine);
 		engine_unlock(engine);
 		rc = read_block(engine, scrubbed->offset + at, nbytes, error_offset);
 		if (!rc)
 			XXH3_64bits_update(scrub->state, scrub->block, nbytes);
 		engine_lock(engine);
+		engine_sums_check(engine);
 		scrub->overdue = false;
 		scrub->nbytes += rc ? 0 : nbytes;
 		at += nbytes;
 	}
-	assert(rc <= 0 && at <= scrubbed->nbytes);
+	assert(rc <= 0 && at <= scrubbed->nbytes && !scrub->overdue);
 	*checksum = XXH3_64bits_digest(scrub->state);
 	return rc;
 }
@@ -179,6 +190,7 @@ static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrub
 	int rc = sum_tensor(engine, scrubbed, &checksum, &offset);
 
 	scrub_check(engine);
+	assert(!scrub->tensor || scrub->tensor == scrubbed->tensor);
 	if (!rc && checksum != scrubbed->checksum)
 		rc = -EBADMSG;
 	if (rc && scrub->tensor && !scrub->closing)
@@ -192,6 +204,7 @@ static void scrub_round(struct nvs_engine *engine)
 	struct scrubbed scrubbed;
 
 	assert(!scrub->tensor);
+	scrub_check(engine);
 	scrub->left = engine->ntensors;
 	while (wait_until_quiet(engine) && next_tensor(engine, &scrubbed))
 		scrub_tensor(engine, &scrubbed);
@@ -207,15 +220,18 @@ static void *scrub_main(void *arg)
 
 	take_short_slices();
 	engine_lock(engine);
+	engine_sums_check(engine);
 	while (!scrub->closing) {
 		scrub_round(engine);
 		scrub->next_ns = clock_ns() + PAUSE_NS;
 		while (!scrub->closing && clock_ns() < scrub->next_ns)
 			(void)engine_sleep(engine, &scrub->wake, scrub->next_ns);
 	}
-	assert(!scrub->tensor && !scrub->ended);
+	scrub_check(engine);
+	assert(!scrub->tensor && !scrub->overdue);
 	scrub->ended = true;
 	pthread_cond_broadcast(&engine->changed);
+	engine_sums_check(engine);
 	engine_unlock(engine);
 	return NULL;
 }
@@ -234,6 +250,7 @@ static int allocate(struct nvs_engine *engine)
 	int rc;
 
 	assert(!scrub->completions && !scrub->state && !scrub->block);
+	assert(engine->aio_config.block_size);
 	rc = completions_open(&scrub->completions);
 	scrub->block_nbytes = engine->aio_config.block_size < BLOCK_MAX
 				      ? engine->aio_config.block_size
@@ -250,7 +267,10 @@ int scrub_start(struct nvs_engine *engine, struct nvs_error *error)
 
 	if (!scrub->wanted)
 		return 0;
+	unlocked_check(engine);
 	assert(!scrub->started && !scrub->ended);
+	/* Without checksums there is nothing to compare. */
+	assert(keeps_sums(engine));
 	rc = allocate(engine);
 	if (rc)
 		return error_set(error, rc, "out of memory for the scrub");
@@ -270,6 +290,7 @@ int scrub_stop(struct nvs_engine *engine, struct nvs_error *error)
 	if (!scrub->started)
 		return 0;
 	engine_lock(engine);
+	engine_sums_check(engine);
 	scrub->closing = true;
 	pthread_cond_signal(&scrub->wake);
 	while (!scrub->ended && !scrub->overdue)
@@ -289,7 +310,8 @@ void scrub_close(struct nvs_engine *engine)
 {
 	struct scrub *scrub = &engine->scrub;
 
-	assert(!scrub->started && !scrub->tensor);
+	assert(!scrub->started && !scrub->tensor && !scrub->overdue);
+	assert(!scrub->block || scrub->block_nbytes);
 	if (scrub->block)
 		munmap(scrub->block, round_to_pages(scrub->block_nbytes));
 	XXH3_freeState(scrub->state);

@@ -47,6 +47,7 @@ void sums_check(const struct sums *sums)
 
 	assert((sums->completed == NULL) == (sums->end == &sums->completed) && !*sums->end);
 	assert(sums->run || (!sums->computing && !sums->tensor && !sums->at));
+	assert(!sums->run || !sums->has_completed || sums->run->state.phase == TRANSFER_COMPLETED);
 	if (!first || sums->run->direction == NVS_READ)
 		return;
 	assert(first->sum == SUM_BEGUN || (first->sum == SUM_DONE && sums->has_completed));
@@ -56,6 +57,7 @@ void sums_check(const struct sums *sums)
 
 static void sum_run(struct nvs_engine *engine, const struct transfer *run)
 {
+	assert(run->nbytes <= AT_ONCE_BYTES);
 	for (struct nvs_tensor *t = run->user; t; t = t->run_next)
 		if (needs_its_own(engine, run, t)) {
 			assert(t->run_first == run->user && !is_part(t));
@@ -69,7 +71,7 @@ static uint64_t sum_some(struct nvs_engine *engine, struct sums *sums, uint64_t 
 	struct nvs_tensor *tensor = sums->tensor;
 	uint64_t left = tensor->nbytes - sums->at, nbytes = left < max ? left : max;
 
-	assert(sums->computing && sums->at < tensor->nbytes);
+	assert(sums->computing && sums->at < tensor->nbytes && max);
 	if (!needs_its_own(engine, sums->run, tensor)) {
 		sums->tensor = tensor->run_next;
 		return 0;
@@ -105,6 +107,7 @@ int sums_open(struct nvs_engine *engine)
 	struct sums *sums = &engine->events.sums;
 
 	assert(!sums->state && !sums->run && !sums->completed);
+	assert(!sums->computing && !sums->tensor && !sums->at);
 	TAILQ_INIT(&sums->writing);
 	sums->end = &sums->completed;
 	sums->state = XXH3_createState();
@@ -130,12 +133,14 @@ static bool queue_writes(struct events *events, struct transfer *list)
 	bool any = false;
 
 	pthread_mutex_lock(&events->lock);
+	sums_check(&events->sums);
 	for (struct transfer *run = list; run; run = run->state.next) {
 		struct nvs_tensor *first = run->user;
 
 		if (run->direction != NVS_WRITE)
 			continue;
-		assert(first->sum == SUM_NONE);
+		assert(first->sum == SUM_NONE && first->run_first == first);
+		assert(run->state.phase == TRANSFER_NEW);
 		first->sum = SUM_QUEUED;
 		TAILQ_INSERT_TAIL(&events->sums.writing, first, to_sum);
 		any = true;
@@ -149,6 +154,7 @@ void sums_begin(struct nvs_engine *engine, struct transfer *list)
 {
 	uint64_t nbytes = 0;
 
+	unlocked_check(engine);
 	if (!keeps_sums(engine))
 		return;
 	for (struct transfer *run = list; run; run = run->state.next)
@@ -169,6 +175,7 @@ static bool needs_sum(const struct nvs_engine *engine, const struct transfer *ru
 {
 	const struct nvs_tensor *first = run->user;
 
+	assert(run->state.phase == TRANSFER_COMPLETED && run->status <= 0);
 	if (run->direction == NVS_WRITE)
 		return first->sum == SUM_QUEUED || first->sum == SUM_BEGUN;
 	for (const struct nvs_tensor *t = first; t && !run->status; t = t->run_next)
@@ -182,14 +189,14 @@ static void leave_writing(struct sums *sums, const struct transfer *run)
 {
 	struct nvs_tensor *first = run->user;
 
-	assert(run->state.phase == TRANSFER_COMPLETED);
+	assert(first->sum != SUM_DONE && first->run_first == first);
 	if (run->direction == NVS_WRITE && first->sum == SUM_QUEUED)
 		TAILQ_REMOVE(&sums->writing, first, to_sum);
 }
 
 static void keep_for_later(struct sums *sums, struct transfer *run)
 {
-	assert(!*sums->end);
+	assert(!*sums->end && run->state.phase == TRANSFER_COMPLETED);
 	run->state.next = NULL;
 	*sums->end = run;
 	sums->end = &run->state.next;
@@ -203,9 +210,11 @@ struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list)
 	uint64_t budget = AT_ONCE_BYTES;
 	bool kept = false;
 
+	unlocked_check(engine);
 	if (!keeps_sums(engine))
 		return list;
 	pthread_mutex_lock(&events->lock);
+	sums_check(&events->sums);
 	while (list) {
 		struct transfer *run = list;
 		const struct nvs_tensor *first = run->user;
@@ -228,6 +237,7 @@ struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list)
 			kept = true;
 		}
 	}
+	sums_check(&events->sums);
 	pthread_mutex_unlock(&events->lock);
 	for (struct transfer *run = shorts; run; run = run->state.next)
 		sum_run(engine, run);
@@ -259,6 +269,8 @@ static void begin(struct sums *sums)
 	if (!sums->run)
 		return;
 	first = sums->run->user;
+	assert(sums->has_completed || sums->run->direction == NVS_WRITE);
+	assert(first->sum != SUM_BEGUN && first->run_first == first);
 	sums->tensor = first->sum == SUM_DONE ? NULL : first;
 	if (sums->run->direction == NVS_WRITE && first->sum != SUM_DONE)
 		first->sum = SUM_BEGUN;
@@ -292,7 +304,8 @@ static struct transfer *end_slice(struct events *events, bool last)
 	if (last) {
 		struct nvs_tensor *first = sums->run->user;
 
-		assert(first->run_first == first && !sums->tensor);
+		assert(first->run_first == first && !sums->tensor && !sums->at);
+		assert(sums->run->direction == NVS_WRITE || sums->has_completed);
 		if (sums->run->direction == NVS_WRITE)
 			first->sum = SUM_DONE;
 		run = sums->has_completed ? sums->run : NULL;
@@ -308,6 +321,7 @@ bool sums_work(struct nvs_engine *engine, struct transfer **landed)
 {
 	struct events *events = &engine->events;
 
+	unlocked_check(engine);
 	*landed = NULL;
 	if (!begin_slice(events))
 		return false;

@@ -62,6 +62,7 @@ int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tens
 int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
 	assert(tensor_state(tensor) == NVS_EMPTY);
+	assert(!tensor->pins.count && !tensor->data);
 	return error_about(error, -ENODATA, tensor->name, 0, 0,
 			   "%s has no contents to read: it has never been written, or its last "
 			   "write failed; pin it with nvs_tensor_pin and write it first",

@@ -218,7 +218,8 @@ static void set_class(struct nvs_engine *engine, struct nvs_tensor *tensor, enum
 
 static enum plan_class class_of(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	assert(tensor->engine == engine);
+	assert(tensor->engine == engine && !in_plan(tensor));
+	assert(tensor->next_use < engine->plan.n);
 	return tensor->numel < engine->persistence_threshold ? PLAN_SMALL : PLAN_LARGE;
 }
 

@@ -139,6 +139,8 @@ int table_grow(struct nvs_engine *engine, size_t n);
 struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec);
 /* Asserts that the table has the tensor at its index. */
 void table_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
+/* Asserts that its extents are whole units, and of a kept store two that do not overlap. */
+void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor);
 /*
  * Gives the tensor another name, which the engine takes over and frees; the next commit has it. The

@@ -95,6 +95,7 @@ static void check_store(const struct nvs_tensor *tensor)
 		assert(tensor->checksum_state != CHECKSUM_UNVERIFIED);
 		return;
 	}
+	assert(!tensor->nbytes || tensor->spare != tensor->offset);
 	assert(tensor->committed == NOWHERE || tensor->committed == tensor->offset ||
 	       tensor->committed == tensor->spare);
 	assert(tensor->snapshot == NOWHERE || tensor->engine->committing ||
@@ -124,16 +125,60 @@ static void runs_check_lists(const struct nvs_engine *engine)
 			n[i % 2]++;
 		}
 	}
-	for (tensor = engine->held_writes; tensor; tensor = tensor->run_next)
+	for (tensor = engine->held_writes; tensor; tensor = tensor->run_next) {
+		assert(tensor->io == IO_WRITING && is_held(tensor));
 		n[NVS_WRITE]++;
+	}
 	assert(n[NVS_READ] == engine->inflight[NVS_READ]);
 	assert(n[NVS_WRITE] == engine->inflight[NVS_WRITE]);
+}
+
+static size_t list_check(const struct tensor_list *list, enum placement placement)
+{
+	const struct nvs_tensor *tensor;
+	size_t n = 0;
+
+	TAILQ_FOREACH(tensor, list, idle)
+	{
+		assert(tensor->placement == placement && !tensor->pins.count);
+		n++;
+	}
+	return n;
+}
+
+/* Each unpinned tensor in the pool is in one of the lists. */
+static void lists_check(const struct nvs_engine *engine)
+{
+	size_t listed = 0;
+
+	for (size_t i = 0; i < engine->ntensors; i++)
+		listed += is_listed(engine->tensors[i]);
+	listed -= list_check(&engine->idle, PLACED_IDLE);
+	listed -= list_check(&engine->ahead, PLACED_AHEAD);
+	listed -= list_check(&engine->planned, PLACED_PLANNED);
+	assert(!listed);
+}
+
+static void registered_check(const struct nvs_engine *engine)
+{
+	uint64_t n = 0, nbytes = 0;
+
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		const struct nvs_tensor *tensor = engine->tensors[i];
+
+		table_check(engine, tensor);
+		extents_check(engine, tensor);
+		pins_check(tensor);
+		n += tensor->registration == REGISTRATION_DONE;
+		nbytes += tensor->registration == REGISTRATION_DONE ? tensor->nbytes : 0;
+	}
+	assert(n == engine->nregistered && nbytes == engine->tensor_bytes);
 }
 
 void engine_check(const struct nvs_engine *engine)
 {
 	uint64_t live = 0, counted = 0, ahead = 0, landing = 0, resident = 0;
-	uint64_t pinned = 0;
+	uint64_t pinned = 0, landing_numel = 0;
 
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		const struct nvs_tensor *tensor = engine->tensors[i];
@@ -144,6 +189,7 @@ void engine_check(const struct nvs_engine *engine)
 		counted += tensor->counted ? tensor->numel : 0;
 		ahead += in_plan(tensor) && is_ahead(tensor) ? tensor->numel : 0;
 		landing += tensor->on_landing == LANDING_EVICTS ? tensor->extent : 0;
+		landing_numel += tensor->on_landing == LANDING_EVICTS ? tensor->numel : 0;
 		if (in_plan(tensor) && tensor->memory == MEMORY_POOL)
 			resident += tensor->extent;
 		pinned += tensor->pins.count ? tensor->extent : 0;
@@ -151,7 +197,10 @@ void engine_check(const struct nvs_engine *engine)
 	assert(live == engine->live_numel && counted == engine->counted_numel);
 	assert(ahead == engine->ahead_numel && landing == engine->landing);
 	assert(resident == engine->plan.resident && pinned == engine->pinners.all);
+	assert(landing_numel == engine->landing_numel);
 	pinners_check(&engine->pinners);
+	registered_check(engine);
+	lists_check(engine);
 	runs_check_lists(engine);
 	engine_sums_check(engine);
 }
@@ -203,4 +252,5 @@ void engine_sums_check(const struct nvs_engine *engine)
 	assert((engine->last_pin == 0) == (engine->last_pin_ns == 0));
 	assert((engine->write_failures == 0) == (engine->failure.code == 0));
 	assert(engine->transfers >= engine->inflight[NVS_READ]);
+	assert(engine->verify || engine->keep || !engine->verify_errors);
 }

@@ -15,7 +15,6 @@ static uintptr_t holder(const struct nvs_engine *engine)
 
 static void set_holder(struct nvs_engine *engine, uintptr_t thread)
 {
-	assert((holder(engine) == 0) == (thread != 0));
 	atomic_store_explicit(&engine->holder, thread, memory_order_relaxed);
 }
 
@@ -33,6 +32,7 @@ void engine_lock(struct nvs_engine *engine)
 {
 	unlocked_check(engine);
 	pthread_mutex_lock(&engine->lock);
+	assert(!holder(engine));
 	set_holder(engine, (uintptr_t)pthread_self());
 }
 
@@ -50,6 +50,7 @@ int engine_sleep(struct nvs_engine *engine, pthread_cond_t *cond, uint64_t deadl
 	lock_check(engine);
 	set_holder(engine, 0);
 	rc = cond_wait_until(cond, &engine->lock, deadline);
+	assert(!holder(engine));
 	set_holder(engine, (uintptr_t)pthread_self());
 	return rc;
 }

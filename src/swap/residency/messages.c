@@ -87,6 +87,7 @@ bool messages_say(struct nvs_engine *engine)
 	lost = take(events, &list);
 	if (STAILQ_EMPTY(&list) && !lost)
 		return false;
+	assert(engine->log.fn);
 	/* While the log function blocks, a waiting caller does the thread's work. */
 	completions_wake(events->completions, COMPLETIONS_CALLER);
 	while ((message = STAILQ_FIRST(&list))) {

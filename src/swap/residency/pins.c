@@ -134,6 +134,7 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 	uint64_t after = 0;
 	size_t n = 0;
 
+	assert(max);
 	for (; n < max && n < tensor->pins.count; n++) {
 		list[n] = UINT64_MAX;
 		for (uint32_t i = 0; i < tensor->pins.count; i++) {
@@ -155,6 +156,7 @@ void pins_fail(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		return;
 	assert(tensor->placement == PLACED_PINNED && tensor->memory == MEMORY_POOL);
 	assert(tensor->status_direction == NVS_READ);
+	assert(pins_newest(tensor) <= engine->last_pin);
 	tensor->pins.count = 0;
 	pinner_ends(engine, tensor);
 	tensor->placement = PLACED_NOWHERE;

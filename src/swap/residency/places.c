@@ -36,10 +36,12 @@ static void sink(struct nvs_tensor **heap, size_t i, size_t n)
 
 bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset)
 {
+	if (!tensor->engine->keep)
+		return false;
 	/* NOWHERE means that no manifest names an extent. */
 	assert(offset != NOWHERE);
 	assert(offset == tensor->offset || offset == tensor->spare);
-	return tensor->engine->keep && (tensor->committed == offset || tensor->snapshot == offset);
+	return tensor->committed == offset || tensor->snapshot == offset;
 }
 
 bool must_wait(const struct nvs_tensor *tensor)

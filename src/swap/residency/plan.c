@@ -33,6 +33,7 @@ void plan_clear(struct plan *plan)
 
 void plan_free(struct plan *plan)
 {
+	plan_check(plan);
 	plan_clear(plan);
 	free(plan->order);
 	free(plan->recording);
@@ -144,6 +145,7 @@ void plan_mark_idle(struct plan *plan, const struct nvs_tensor *tensor, bool idl
 	uint64_t *word = &plan->idle[tensor->class][tensor->next_use / WORD_BITS];
 	uint64_t bit = UINT64_C(1) << (tensor->next_use % WORD_BITS);
 
+	assert(plan->order[tensor->next_use].tensor == tensor);
 	assert(plan_is_idle(plan, tensor) != idle);
 	if (idle)
 		*word |= bit;

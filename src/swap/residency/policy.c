@@ -25,6 +25,7 @@ uint64_t free_bytes(const struct nvs_engine *engine)
 bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	assert(!in_plan(tensor) || tensor->next_use < engine->plan.n);
+	assert(tensor->memory == MEMORY_POOL && !tensor->pins.count);
 	if (is_ahead(tensor))
 		return false;
 	return !in_plan(tensor) ||
@@ -145,9 +146,11 @@ static void begin_turn(const struct nvs_engine *engine, struct eviction *evictio
 	switch (eviction->turn) {
 	case TURN_IDLE:
 		eviction->tensor = TAILQ_FIRST(&engine->idle);
+		assert(!eviction->tensor || eviction->tensor->placement == PLACED_IDLE);
 		break;
 	case TURN_AHEAD:
 		eviction->tensor = eviction->ahead ? TAILQ_LAST(&engine->ahead, tensor_list) : NULL;
+		assert(!eviction->tensor || eviction->tensor->placement == PLACED_AHEAD);
 		break;
 	case TURN_LARGE:
 		eviction->at = plan_last(&engine->plan, PLAN_LARGE);
@@ -209,6 +212,7 @@ struct nvs_tensor *eviction_next(const struct nvs_engine *engine, struct evictio
 			eviction->turn++;
 			begin_turn(engine, eviction);
 		} else if (may_evict(engine, tensor, eviction)) {
+			assert(tensor->engine == engine);
 			return tensor;
 		}
 	}

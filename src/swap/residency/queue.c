@@ -76,7 +76,8 @@ static bool first_goes_on(struct nvs_engine *engine, const struct ticket *first)
 {
 	uint64_t free = free_bytes(engine);
 
-	assert(first->queued && first->tried <= engine->queue.changes);
+	assert(first == TAILQ_FIRST(&engine->queue.tickets) && first->queued);
+	assert(first->tried <= engine->queue.changes);
 	if (first->tried != engine->queue.changes) {
 		engine->queue.awaits_first = true;
 		return true;

@@ -143,7 +143,7 @@ void set_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum o
 		return;
 	tensor->on_landing = value;
 	if (value == LANDING_EVICTS) {
-		assert(tensor->memory == MEMORY_POOL);
+		assert(tensor->memory == MEMORY_POOL && !tensor->pins.count);
 		engine->landing += tensor->extent;
 		engine->landing_numel += tensor->numel;
 		assert(engine->landing <= pool_bytes(engine->pool));
@@ -201,6 +201,7 @@ void stay_or_leave(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	bool evicts = tensor->on_landing == LANDING_EVICTS;
 
 	assert(tensor->memory == MEMORY_POOL && in_pool(tensor->content));
+	assert(tensor->io == IO_IDLE);
 	if (tensor->pins.count)
 		return;
 	if (evicts && !is_dirty(tensor))
@@ -240,6 +241,7 @@ void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 void tensor_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
 {
 	assert(tensor->memory == MEMORY_POOL && tensor->placement == PLACED_PINNED);
+	assert(pin <= engine->last_pin);
 	pins_remove(tensor, pin);
 	if (tensor->pins.count) {
 		pinner_stays(engine, tensor, pins_newest_pinner(tensor));

@@ -56,11 +56,12 @@ static struct holders find_holders(const struct nvs_engine *engine)
 
 		if (!tensor->pins.count || tensor->memory != MEMORY_POOL)
 			continue;
+		assert(tensor->placement == PLACED_PINNED);
 		holders.tensors++;
 		holders.nbytes += tensor->extent;
 		note_largest(&holders, tensor);
 	}
-	assert(holders.nbytes <= pool_bytes(engine->pool));
+	assert(holders.nbytes == engine->pinners.all);
 	assert((holders.nlargest == 0) == (holders.tensors == 0));
 	return holders;
 }
@@ -150,6 +151,7 @@ uint64_t shortage_deadline(const struct nvs_engine *engine, struct shortage *sho
 		return deadline;
 	if (!shortage->tell_at_ns)
 		shortage->tell_at_ns = clock_ns() + engine->shortage_after_ns;
+	assert(shortage->tell_at_ns >= engine->shortage_after_ns);
 	return shortage->tell_at_ns < deadline ? shortage->tell_at_ns : deadline;
 }
 

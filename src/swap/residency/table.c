@@ -35,6 +35,20 @@ void table_check(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 	assert(engine->tensors[tensor->index] == tensor);
 }
 
+void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	uint32_t unit = store_unit(engine->store);
+
+	assert(tensor->extent >= tensor->nbytes && tensor->extent - tensor->nbytes < unit);
+	assert(tensor->extent % unit == 0 && tensor->offset % unit == 0);
+	assert(tensor->offset <= UINT64_MAX - tensor->extent);
+	if (!engine->keep || !tensor->nbytes)
+		return;
+	assert(tensor->spare % unit == 0 && tensor->spare <= UINT64_MAX - tensor->extent);
+	assert(tensor->spare >= tensor->offset + tensor->extent ||
+	       tensor->offset >= tensor->spare + tensor->extent);
+}
+
 /* ---- Making and freeing ---- */
 
 int table_grow(struct nvs_engine *engine, size_t n)
@@ -73,7 +87,7 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 {
 	struct nvs_tensor *tensor = aligned_alloc(_Alignof(struct nvs_tensor), sizeof(*tensor));
 
-	assert(spec->name && spec->name[0] && nvs_dtype_size(spec->dtype));
+	assert(spec->name && spec->name[0]);
 	assert(engine->ntensors < engine->ntensors_max);
 	if (!tensor)
 		return NULL;
@@ -83,6 +97,7 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 	tensor->dtype = spec->dtype;
 	tensor->numel = spec->numel;
 	tensor->nbytes = spec->numel * nvs_dtype_size(spec->dtype);
+	assert(tensor->nbytes >= tensor->numel && (tensor->nbytes || !tensor->numel));
 	tensor->extent = in_units(engine, tensor->nbytes);
 	tensor->content = CONTENT_NONE;
 	tensor->class = PLAN_OUTSIDE;
@@ -144,7 +159,8 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *nam
 void tensor_free(struct nvs_tensor *tensor)
 {
 	assert(tensor->io == IO_IDLE && tensor->memory != MEMORY_EXTERNAL);
-	assert(!tensor->parts);
+	assert(!tensor->parts && !tensor->copy_pin);
+	assert(tensor->status <= 0 && tensor->unreported <= 0);
 	pins_free(tensor);
 	free(tensor->name);
 	free(tensor);
@@ -154,7 +170,7 @@ void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	assert(tensor->memory == MEMORY_NONE && tensor->io == IO_IDLE);
 	assert(tensor->registration != REGISTRATION_NEW);
-	assert(!engine->keep || !tensor->nbytes || tensor->spare != tensor->offset);
+	extents_check(engine, tensor);
 	store_release(engine->store, tensor->offset, tensor->nbytes);
 	if (engine->keep)
 		store_release(engine->store, tensor->spare, tensor->nbytes);
