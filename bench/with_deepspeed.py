@@ -19,6 +19,7 @@ HANDLE = {SMALL: (2048, 64 << 10), BIG: (8, 64 << 20)}  # tensors and bytes of e
 RANKS, STEPS = 2, 5
 LAYERS, WIDTH = 6, 512  # some 20 million parameters
 PARAM_BUFFERS = 64  # its own swapper ends a run that reads more parameters ahead
+STATE_BUFFERS = 12  # its own swapper needs four for each sub-group that is read, updated or written
 
 
 def virtual_environment(args):
@@ -68,7 +69,7 @@ def handle_round(args):
 
 
 def job_config(args, depth):
-    block = {"device": "nvme", "nvme_path": args.work, "pin_memory": True, "buffer_count": 8}
+    block = {"device": "nvme", "nvme_path": args.work, "pin_memory": True}
     return {
         "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
         "gradient_clipping": 1.0,
@@ -78,7 +79,8 @@ def job_config(args, depth):
             "stage3_prefetch_bucket_size": 0,  # its own swapper asserts that it reads nothing twice
             "offload_param": dict(block, buffer_count=PARAM_BUFFERS,
                                   buffer_size=WIDTH * WIDTH * 4 + 4096, max_in_cpu=0),
-            "offload_optimizer": dict(block)},
+            "offload_optimizer": dict(block, buffer_count=STATE_BUFFERS, pipeline_read=True,
+                                      pipeline_write=True)},
         "aio": {"block_size": 1 << 20, "queue_depth": args.iodepth, "intra_op_parallelism": 1,
                 "single_submit": False, "overlap_events": True},
         **({"nvswap": {"deepspeed": depth}} if depth else {})}
