@@ -15,7 +15,7 @@ import numpy
 import torch
 
 # Complete sub-groups that may wait to be written; a step waits for the drive beyond that.
-_WAITING_MAX = 3
+_WAITING_MAX = 1
 
 
 class NewWeights:
