@@ -179,8 +179,8 @@ NVS_API int nvs_engine_pool(struct nvs_engine *engine, void **data, size_t *nbyt
  * -EINVAL     the engine is NULL
  * -EBUSY      a tensor is pinned and dirty, or in flight from or to external memory
  * -ETIMEDOUT  a write is overdue (io_timeout_ms)
- * -ESTALE     the store's files were removed or moved since it was opened: nothing is committed
- *             until they are back
+ * -ESTALE     the store's files, or the directory that an nvme_path names, were removed, moved or
+ *             unmounted since it was opened: nothing is committed until they are back
  * -EUCLEAN    the last commit has the highest number that there is: the labels are false
  * -EROFS      the store is open read-only
  * -ENOSPC     the drive has no room for the list of tensors, or it exceeds the 16 MiB of a raw device

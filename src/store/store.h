@@ -86,7 +86,7 @@ struct store_note store_found_note(const struct store *store);
  * a crash either the old or the new manifest is found. Without `keep` it does nothing; entries and a
  * note equal to the last commit's are not written again, unless a copy of the metadata is damaged. On an error the
  * old manifest stays valid. If the data could not be made durable, every later commit returns -EIO.
- * -ESTALE: its files were removed or moved. -EROFS: the store is read-only.
+ * -ESTALE: its files or paths were removed or moved. -EROFS: the store is read-only.
  *
  * If a label could be neither written nor taken back, store_unsettled() is true until a later
  * commit has taken it back: a crash may leave either of the two manifests.

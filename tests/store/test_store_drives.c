@@ -265,6 +265,26 @@ static void a_full_drive_still_commits(void **state)
 	close(loop.fd);
 }
 
+static void a_commit_to_a_mount_that_is_gone_is_stale(void **state)
+{
+	struct how how = mounted;
+	struct loop loop;
+	struct store *store;
+
+	(void)state;
+	need(missing);
+	need(missing_ext4);
+	mount_ext4(&loop, MIB(16));
+	how.keep = true;
+	store = must_open(how);
+	assert_int_equal(store_commit(store, NULL, 0, NULL, &error), 0);
+	assert_int_equal(umount2(at("mnt"), MNT_DETACH), 0);
+	assert_int_equal(store_commit(store, NULL, 0, NULL, &error), -ESTALE);
+	assert_non_null(strstr(error.text, "/mnt was removed or moved"));
+	store_close(store);
+	close(loop.fd);
+}
+
 /* ---- Raw devices ---- */
 
 static struct how raw(const struct loop *loop, bool keep)
@@ -483,6 +503,7 @@ int main(void)
 		drive_test(holes_are_filled_when_the_drive_is_full),
 		drive_test(members_shrink_back_when_one_is_full),
 		drive_test(a_full_drive_still_commits),
+		drive_test(a_commit_to_a_mount_that_is_gone_is_stale),
 		drive_test(a_raw_device_is_a_store_and_blank_afterwards),
 		drive_test(a_raw_device_with_other_contents_is_refused),
 		drive_test(a_raw_device_that_is_mounted_or_too_small_is_refused),

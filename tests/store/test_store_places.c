@@ -149,9 +149,9 @@ static void fifos_and_sockets_are_refused_and_not_waited_for(void **state)
 
 /* ---- Files that disappear while the store is open ---- */
 
-static struct store *must_commit_one(struct store_entry *entry)
+static struct store *must_commit_one(struct how how, struct store_entry *entry)
 {
-	struct store *store = must_open(kept);
+	struct store *store = must_open(how);
 	const uint64_t nbytes[2] = {4096, 4096};
 	uint64_t offsets[2];
 
@@ -176,13 +176,18 @@ static void must_be_stale(struct store *store, const struct store_entry *entry, 
 
 static void a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back(void **state)
 {
-	static const char *const names[] = {"nvswap", "nvswap/rank0", "nvswap/rank0/data",
-					    "nvswap/rank0/manifest.0", "nvswap/rank0/manifest.1"};
+	static const char *const names[] = {"a",
+					    "a/nvswap",
+					    "a/nvswap/rank0",
+					    "a/nvswap/rank0/data",
+					    "a/nvswap/rank0/manifest.0",
+					    "a/nvswap/rank0/manifest.1"};
 
 	(void)state;
 	for (size_t i = 0; i < LENGTH(names); i++) {
 		struct store_entry entry;
-		struct store *store = must_commit_one(&entry);
+		struct store *store = must_commit_one((struct how){.paths = {"a"}, .keep = true},
+						      &entry);
 
 		assert_int_equal(rename(at("%s", names[i]), at("elsewhere")), 0);
 		/* A commit without changes detects it, too. */
@@ -193,14 +198,98 @@ static void a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back(void **
 		assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 		assert_int_equal(store->manifest.generation, 2);
 		store_close(store);
-		remove_tree(at("nvswap"));
+		remove_tree(at("a/nvswap"));
 	}
+}
+
+static void copy_tree(const char *from, const char *to)
+{
+	char command[1100];
+
+	snprintf(command, sizeof(command), "cp -a '%s' '%s'", from, to);
+	assert_int_equal(system(command), 0);
+}
+
+/* Of any path, also one with a copy of the store in its place. */
+static void a_commit_to_a_path_that_was_moved_is_stale_until_it_is_back(void **state)
+{
+	static const struct {
+		struct how how;
+		const char *path;
+	} stores[] = {
+		{{.paths = {"a"}, .keep = true}, "a"},
+		{{.paths = {"a"}, .keep = true, .optimizer = true}, "a"},
+		{{.paths = {"a", "b"}, .npaths = 2, .keep = true}, "a"},
+		{{.paths = {"a", "b"}, .npaths = 2, .keep = true}, "b"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < 2 * LENGTH(stores); i++) {
+		const char *path = at("%s", stores[i / 2].path), *moved = at("moved");
+		struct store_entry entry;
+		struct store *store = must_commit_one(stores[i / 2].how, &entry);
+		char said[128];
+
+		snprintf(said, sizeof(said), "%s was removed or moved", path);
+		assert_int_equal(rename(path, moved), 0);
+		if (i % 2)
+			copy_tree(moved, path);
+		must_be_stale(store, &entry, said);
+		entry.written = false;
+		must_be_stale(store, &entry, said);
+		if (i % 2)
+			remove_tree(path);
+		assert_int_equal(rename(moved, path), 0);
+		assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
+		assert_int_equal(store->manifest.generation, 2);
+		store_close(store);
+		remove_tree(at("a/nvswap"));
+		remove_tree(at("b/nvswap"));
+	}
+}
+
+/* The path of the fixture is relative. */
+static void a_program_that_changes_its_working_directory_commits(void **state)
+{
+	struct store_entry entry;
+	struct store *store = must_commit_one(kept, &entry);
+	int back = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	(void)state;
+	assert_true(back >= 0 && root[0] != '/');
+	assert_int_equal(chdir("/"), 0);
+	entry.written = false;
+	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
+	store_close(store);
+	assert_int_equal(fchdir(back), 0);
+	close(back);
+	store = must_open(kept);
+	assert_int_equal(store->manifest.generation, 2);
+	store_close(store);
+}
+
+/* A later run opens what the link names by then. */
+static void a_commit_to_a_link_that_names_another_directory_is_stale(void **state)
+{
+	struct store_entry entry;
+	struct store *store;
+
+	(void)state;
+	assert_int_equal(symlink("a", at("link")), 0);
+	store = must_commit_one((struct how){.paths = {"link"}, .keep = true}, &entry);
+	entry.written = false;
+	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
+	assert_int_equal(unlink(at("link")), 0);
+	must_be_stale(store, &entry, "link was removed or moved");
+	assert_int_equal(symlink("b", at("link")), 0);
+	must_be_stale(store, &entry, "link was removed or moved");
+	store_close(store);
 }
 
 static void a_commit_to_a_store_that_was_removed_is_stale(void **state)
 {
 	struct store_entry entry;
-	struct store *store = must_commit_one(&entry);
+	struct store *store = must_commit_one(kept, &entry);
 
 	(void)state;
 	remove_tree(at("nvswap"));
@@ -265,6 +354,9 @@ int main(void)
 		store_test(a_file_system_that_creates_no_files_is_refused),
 		store_test(fifos_and_sockets_are_refused_and_not_waited_for),
 		store_test(a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back),
+		store_test(a_commit_to_a_path_that_was_moved_is_stale_until_it_is_back),
+		store_test(a_program_that_changes_its_working_directory_commits),
+		store_test(a_commit_to_a_link_that_names_another_directory_is_stale),
 		store_test(a_commit_to_a_store_that_was_removed_is_stale),
 		store_test(a_store_whose_files_can_not_be_opened_is_described_or_refused),
 	};

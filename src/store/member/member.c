@@ -43,7 +43,7 @@ int member_named_twice(const struct member *members, unsigned index, struct nvs_
 static void start(struct member *member, bool read_only)
 {
 	/* Nothing of another member is lost. */
-	assert(!member->path && !member->directory);
+	assert(!member->path && !member->directory && !member->parent);
 	*member = (struct member){.parent_fd = -1,
 				  .nvswap_fd = -1,
 				  .directory_fd = -1,
@@ -117,6 +117,7 @@ void member_close(struct member *member)
 	member_close_fd(&member->parent_fd);
 	free(member->path);
 	free(member->directory);
+	free(member->parent);
 }
 
 /* ---- Checking ---- */
@@ -132,6 +133,7 @@ void member_open_check(const struct member *member)
 		assert(member->directory && strrchr(member->directory, '/'));
 		assert(member->directory_fd >= 0);
 		assert(member->parent_fd >= 0 && member->nvswap_fd >= 0);
+		assert(member->parent && member->parent[0] == '/');
 		break;
 	case MEMBER_RAW:
 		assert(member->base == LABEL_AREA_BYTES ||

@@ -34,6 +34,7 @@ struct member {
 	enum member_kind kind;
 	char *path;				/* of the file or device */
 	char *directory;			/* a file's: <path>/nvswap/<name> */
+	char *parent;				/* a file's: <path>, absolute */
 	int parent_fd, nvswap_fd, directory_fd; /* <path>, <path>/nvswap, directory; else -1 */
 	int fd, direct_fd;			/* the lock is on fd */
 	bool read_only;				/* nothing of it is ever written */
@@ -122,8 +123,8 @@ int member_open_file(const struct member *member, const char *name, int *fd,
 int member_sync_names(const struct member *member, struct nvs_error *error);
 
 /*
- * -ESTALE: the path no longer leads to the open file, as after rm -r or mv, so that a later run
- * would not find it. member_check_name is for another open file in the member's directory.
+ * -ESTALE: the path no longer leads to the open file, as after rm -r, mv or umount -l, so that a
+ * later run would not find it. member_check_name is for another open file in the member's directory.
  */
 int member_check_place(const struct member *member, struct nvs_error *error);
 int member_check_name(const struct member *member, const char *name, int fd,

@@ -113,20 +113,46 @@ int member_leads_to(int from_fd, const char *name, int fd)
 	return there.st_dev == opened.st_dev && there.st_ino == opened.st_ino ? 0 : -ENOENT;
 }
 
+static int stale(const char *path, const char *below, struct nvs_error *error)
+{
+	assert(path && *path);
+	return error_set(error, -ESTALE,
+			 "%s%s was removed or moved while the kept store was open: what is "
+			 "committed could not be found there; put it back, or close the engine "
+			 "without a commit (nvs_engine_abandon)",
+			 path, below);
+}
+
+/* Symbolic links in the user's path are followed, as at opening. */
+static int check_parent(const struct member *member, struct nvs_error *error)
+{
+	struct stat there, opened;
+
+	assert(member->parent && member->parent_fd >= 0);
+	if (fstat(member->parent_fd, &opened))
+		return member_cannot(error, "look at", member->parent, -errno);
+	if (stat(member->parent, &there)) {
+		if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
+			return member_cannot(error, "look at", member->parent, -errno);
+	} else if (there.st_dev == opened.st_dev && there.st_ino == opened.st_ino) {
+		return 0;
+	}
+	return stale(member->parent, "", error);
+}
+
 int member_check_name(const struct member *member, const char *name, int fd,
 		      struct nvs_error *error)
 {
+	char below[32];
 	int rc;
 
 	assert(member->kind == MEMBER_FILE);
 	assert(member_is_file_name(name));
 	rc = member_leads_to(member->directory_fd, name, fd);
-	if (rc == -ENOENT)
-		return error_set(error, -ESTALE,
-				 "%s/%s was removed or moved while the kept store was open: what "
-				 "is committed could not be found there; put it back, or close the "
-				 "engine without a commit (nvs_engine_abandon)",
-				 member->directory, name);
+	if (rc == -ENOENT) {
+		snprintf(below, sizeof(below), "/%s", name);
+		return stale(member->directory, below, error);
+	}
 	return rc ? member_cannot(error, "look at", member->directory, rc) : 0;
 }
 
@@ -138,16 +164,15 @@ int member_check_place(const struct member *member, struct nvs_error *error)
 	if (member->kind != MEMBER_FILE)
 		return 0;
 	assert(member_is_store_name(strrchr(member->directory, '/') + 1));
+	rc = check_parent(member, error);
+	if (rc)
+		return rc;
 	rc = member_leads_to(member->parent_fd, "nvswap", member->nvswap_fd);
 	if (!rc)
 		rc = member_leads_to(member->nvswap_fd, strrchr(member->directory, '/') + 1,
 				     member->directory_fd);
 	if (rc == -ENOENT)
-		return error_set(error, -ESTALE,
-				 "%s was removed or moved while the kept store was open: what is "
-				 "committed could not be found there; put it back, or close the "
-				 "engine without a commit (nvs_engine_abandon)",
-				 member->directory);
+		return stale(member->directory, "", error);
 	if (rc)
 		return member_cannot(error, "look at", member->directory, rc);
 	return member_check_name(member, "data", member->fd, error);
