@@ -64,13 +64,10 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 					    .unit = first->label.unit,
 					    .generation = first->label.generation,
 					    .rollback = rollback};
-	int rc = slots_open(&store->slots, first, false, error);
+	int rc = slots_open(&store->slots, first, error);
 
 	assert(store->keep && first->label.kept);
 	assert(!store->manifest.generation && !store->extents);
-	/* A missing manifest file was just created again. */
-	if (!rc && !store->read_only)
-		rc = member_sync_names(first, error);
 	if (!rc)
 		rc = slots_read(&store->slots, &wanted, &store->found, &store->log, error);
 	if (rc)
@@ -85,7 +82,19 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 			"written after it when they are read",
 			first->path, wanted.generation, store->manifest.generation);
 	report_labels(store);
-	return store->read_only ? 0 : settle_labels(store, error);
+	return 0;
+}
+
+int store_begin_writing(struct store *store, struct nvs_error *error)
+{
+	int rc = slots_complete(&store->slots, &store->members[0], false, error);
+
+	assert(store->keep && !store->read_only);
+	assert(store->manifest.generation == store->found.header.generation);
+	/* A missing manifest file was just created again. */
+	if (!rc)
+		rc = member_sync_names(&store->members[0], error);
+	return rc ? rc : settle_labels(store, error);
 }
 
 const struct store_entry *store_entries(const struct store *store, size_t *n)

@@ -215,8 +215,10 @@ int store_begin(struct store *store, const struct store_options *options, struct
 
 int store_begin_keeping(struct store *store, struct nvs_error *error)
 {
-	int rc = slots_open(&store->slots, &store->members[0], true, error);
+	int rc = slots_open(&store->slots, &store->members[0], error);
 
+	if (!rc)
+		rc = slots_complete(&store->slots, &store->members[0], true, error);
 	assert(store->keep && !store->read_only);
 	/* All is in place but the labels that lead to it. */
 	assert(store->extents && !store->live);

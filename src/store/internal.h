@@ -74,6 +74,8 @@ int store_begin(struct store *store, const struct store_options *options, struct
 int store_begin_keeping(struct store *store, struct nvs_error *error);
 /* Reads the manifest of a reopened store; `rollback`: the one before it will do. */
 int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error);
+/* The last step of reopening a store that is not read-only, and the first that changes it. */
+int store_begin_writing(struct store *store, struct nvs_error *error);
 
 /* check.c: assert what must hold. The first: of what is constant once the store is open. */
 void store_check(const struct store *store);

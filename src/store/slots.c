@@ -35,7 +35,7 @@ static int open_region(struct slot *slot, unsigned i, const struct member *membe
 	return slot->path ? 0 : no_memory(error);
 }
 
-static int open_file(struct slot *slot, unsigned i, const struct member *member, bool fresh,
+static int open_file(struct slot *slot, unsigned i, const struct member *member,
 		     struct nvs_error *error)
 {
 	char name[32];
@@ -51,8 +51,32 @@ static int open_file(struct slot *slot, unsigned i, const struct member *member,
 		return no_memory(error);
 	}
 	rc = member_open_file(member, name, &slot->fd, error);
-	if (rc == -ENOENT && member->read_only)
-		return 0;
+	return rc == -ENOENT ? 0 : rc;
+}
+
+int slots_open(struct slots *slots, const struct member *member, struct nvs_error *error)
+{
+	int rc = 0;
+
+	assert(member->kind != MEMBER_MEMORY);
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
+		slots->slot[i] = (struct slot){.fd = -1};
+	slots->current = MANIFEST_TURN_COUNT;
+	slots->read_only = member->read_only;
+	slots->complete = false;
+	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++)
+		rc = member->kind == MEMBER_RAW ? open_region(&slots->slot[i], i, member, error)
+						: open_file(&slots->slot[i], i, member, error);
+	if (!rc)
+		slots_check(slots);
+	return rc;
+}
+
+static int complete_file(struct slot *slot, const struct member *member, bool fresh,
+			 struct nvs_error *error)
+{
+	int rc = member_make_file(member, strrchr(slot->path, '/') + 1, &slot->fd, error);
+
 	if (rc)
 		return rc;
 	if (fresh && ftruncate(slot->fd, 0)) {
@@ -60,28 +84,22 @@ static int open_file(struct slot *slot, unsigned i, const struct member *member,
 		return error_set(error, rc, "cannot empty %s: %s", slot->path, nvs_strerror(rc));
 	}
 	/* Of no effect unless the file is empty. */
-	if (!member->read_only)
-		cow_turn_off(slot->fd);
+	cow_turn_off(slot->fd);
 	return 0;
 }
 
-int slots_open(struct slots *slots, const struct member *member, bool fresh,
-	       struct nvs_error *error)
+int slots_complete(struct slots *slots, const struct member *member, bool fresh,
+		   struct nvs_error *error)
 {
 	int rc = 0;
 
-	assert(member->kind != MEMBER_MEMORY);
-	assert(!(fresh && member->read_only));
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
-		slots->slot[i] = (struct slot){.fd = -1};
-	slots->current = MANIFEST_TURN_COUNT;
-	slots->read_only = member->read_only;
-	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++)
-		rc = member->kind == MEMBER_RAW
-			     ? open_region(&slots->slot[i], i, member, error)
-			     : open_file(&slots->slot[i], i, member, fresh, error);
-	if (!rc)
-		slots_check(slots);
+	slots_check(slots);
+	assert(!slots->read_only && !slots->complete);
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
+		if (slots->slot[i].owned)
+			rc = complete_file(&slots->slot[i], member, fresh, error);
+	slots->complete = !rc;
+	slots_check(slots);
 	return rc;
 }
 
@@ -98,10 +116,11 @@ void slots_close(struct slots *slots)
 void slots_check(const struct slots *slots)
 {
 	assert(slots->current <= MANIFEST_TURN_COUNT);
+	assert(!slots->complete || !slots->read_only);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		const struct slot *slot = &slots->slot[i];
 
-		assert(slot->path && (slot->fd >= 0 || slots->read_only));
+		assert(slot->path && (slot->fd >= 0 || !slots->complete));
 		assert(slot->generation <= slots->highest);
 		assert(memchr(slot->why, 0, sizeof(slot->why)));
 		assert(slot->owned ? !slot->base && slot->capacity == MANIFEST_BYTES_MAX
@@ -387,7 +406,7 @@ int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct ma
 static unsigned not_current(const struct slots *slots)
 {
 	assert(slots->current <= MANIFEST_TURN_COUNT);
-	assert(!slots->read_only);
+	assert(slots->complete);
 	return slots->current == 0 ? 1 : 0;
 }
 

@@ -23,6 +23,7 @@ struct slot {
 struct slots {
 	struct slot slot[MANIFEST_SLOT_COUNT];
 	bool read_only;
+	bool complete; /* all exist, and can be written */
 	unsigned
 		current; /* the turn of the valid manifest, never written; MANIFEST_TURN_COUNT: none */
 	bool damaged;	 /* a copy of it must be written anew */
@@ -38,11 +39,12 @@ struct slots_wanted {
 };
 
 /*
- * Opens or creates all, on member 0; `fresh`: empties them. A read-only member may lack one. After
- * an error call slots_close.
+ * Opens those that are there, on member 0, and changes nothing. After an error call slots_close.
  */
-int slots_open(struct slots *slots, const struct member *member, bool fresh,
-	       struct nvs_error *error);
+int slots_open(struct slots *slots, const struct member *member, struct nvs_error *error);
+/* Creates those that are missing, before anything is written. `fresh`: empties them all. */
+int slots_complete(struct slots *slots, const struct member *member, bool fresh,
+		   struct nvs_error *error);
 void slots_close(struct slots *slots);
 /* Asserts what must hold of open slots. */
 void slots_check(const struct slots *slots);

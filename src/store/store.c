@@ -96,6 +96,55 @@ static int open_file(struct store *store, struct nvs_aio *aio, struct nvs_error 
 	return rc;
 }
 
+static int make_private(struct store *store, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < store->nmembers && !rc; i++)
+		rc = member_make_private(&store->members[i], &store->log, error);
+	return rc;
+}
+
+/* A damaged store is refused before anything of it is changed. */
+static int reopen(struct store *store, struct nvs_aio *aio, const struct store_options *options,
+		  struct nvs_error *error)
+{
+	int rc;
+
+	adopt_shape(store);
+	rc = store_read_manifest(store, options->rollback, error);
+	if (!rc)
+		rc = open_file(store, aio, error);
+	if (!rc)
+		rc = store_open_space(store, error);
+	if (rc || store->read_only)
+		return rc;
+	rc = make_private(store, error);
+	return rc ? rc : store_begin_writing(store, error);
+}
+
+static int create(struct store *store, struct nvs_aio *aio, const struct store_options *options,
+		  struct nvs_error *error)
+{
+	int rc;
+
+	if (store->read_only)
+		return error_set(
+			error, -ENODATA,
+			"%s holds no kept store to read: give the path and rank of one, or "
+			"leave out \"read_only\" to make one",
+			store->members[0].path);
+	rc = make_private(store, error);
+	store->stripe = round_to_unit(options->stripe_size, store->unit);
+	if (!rc)
+		rc = store_begin(store, options, error);
+	if (!rc)
+		rc = open_file(store, aio, error);
+	if (!rc)
+		rc = store_open_space(store, error);
+	return rc || !store->keep ? rc : store_begin_keeping(store, error);
+}
+
 static int open_parts(struct store *store, struct nvs_aio *aio, const struct store_options *options,
 		      struct nvs_error *error)
 {
@@ -104,31 +153,11 @@ static int open_parts(struct store *store, struct nvs_aio *aio, const struct sto
 
 	if (!rc)
 		rc = store_identify(store, options, &found, error);
-	for (unsigned i = 0; i < store->nmembers && !rc; i++)
-		rc = member_make_private(&store->members[i], &store->log, error);
 	if (!rc)
 		rc = probe_members(store, found, error);
-	if (rc)
-		return rc;
-	if (found) {
-		adopt_shape(store);
-		rc = store_read_manifest(store, options->rollback, error);
-	} else if (store->read_only) {
-		return error_set(
-			error, -ENODATA,
-			"%s holds no kept store to read: give the path and rank of one, or "
-			"leave out \"read_only\" to make one",
-			store->members[0].path);
-	} else {
-		store->stripe = round_to_unit(options->stripe_size, store->unit);
-		rc = store_begin(store, options, error);
-	}
 	if (!rc)
-		rc = open_file(store, aio, error);
-	if (!rc)
-		rc = store_open_space(store, error);
-	if (!rc && !found && store->keep)
-		rc = store_begin_keeping(store, error);
+		rc = found ? reopen(store, aio, options, error)
+			   : create(store, aio, options, error);
 	if (rc)
 		return rc;
 	for (unsigned i = 0; i < store->nmembers && !store->read_only; i++)

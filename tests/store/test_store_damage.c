@@ -259,6 +259,57 @@ static void a_lost_commit_is_named_and_rolled_back_only_when_asked(void **state)
 	must_not_open((struct how){.keep = true, .rollback = true}, -EUCLEAN, "restore the store");
 }
 
+enum { NAMES = 7 };
+
+static void look_at_names(struct stat found[NAMES])
+{
+	static const char *const names[NAMES] = {
+		"nvswap",
+		"nvswap/rank0",
+		DATA,
+		"nvswap/rank0/manifest.0",
+		"nvswap/rank0/manifest.1",
+		"nvswap/rank0/manifest.2",
+		"nvswap/rank0/manifest.3",
+	};
+
+	memset(found, 0, NAMES * sizeof(found[0]));
+	for (unsigned i = 0; i < NAMES; i++)
+		if (lstat(at("%s", names[i]), &found[i]))
+			assert_int_equal(errno, ENOENT);
+}
+
+static void must_be_refused_without_a_trace(const char *said)
+{
+	struct stat before[NAMES], after[NAMES];
+
+	assert_int_equal(chmod(at("nvswap/rank0"), 0755), 0);
+	assert_int_equal(chmod(at(DATA), 0644), 0);
+	assert_int_equal(chmod(at(MANIFEST, 0u), 0644), 0);
+	look_at_names(before);
+	must_not_open(kept, -EUCLEAN, said);
+	look_at_names(after);
+	for (unsigned i = 0; i < NAMES; i++) {
+		assert_int_equal(after[i].st_ino, before[i].st_ino);
+		assert_int_equal(after[i].st_mode, before[i].st_mode);
+		assert_int_equal(after[i].st_size, before[i].st_size);
+		/* The time of any other change. */
+		assert_int_equal(after[i].st_ctim.tv_sec, before[i].st_ctim.tv_sec);
+		assert_int_equal(after[i].st_ctim.tv_nsec, before[i].st_ctim.tv_nsec);
+	}
+}
+
+static void an_open_that_is_refused_changes_nothing(void **state)
+{
+	(void)state;
+	make_two_versions();
+	assert_int_equal(unlink(at(MANIFEST, 3u)), 0);
+	assert_int_equal(truncate(at(DATA), LABEL_AREA_BYTES), 0);
+	must_be_refused_without_a_trace("is truncated");
+	assert_int_equal(unlink(at(MANIFEST, 1u)), 0);
+	must_be_refused_without_a_trace("manifest.1 1: it is missing");
+}
+
 static void both_labels_damaged_from_their_first_byte_are_a_damaged_store(void **state)
 {
 	static const uint8_t zeros[LABEL_BYTES];
@@ -319,6 +370,7 @@ int main(void)
 		store_test(a_lost_sector_of_the_metadata_costs_nothing),
 		store_test(an_unreadable_sector_of_the_metadata_costs_nothing),
 		store_test(a_damaged_copy_is_logged_with_its_offset),
+		store_test(an_open_that_is_refused_changes_nothing),
 		store_test(both_labels_damaged_from_their_first_byte_are_a_damaged_store),
 		store_test(a_second_path_with_lost_labels_is_a_damaged_store),
 		store_test(the_next_commit_writes_damaged_copies_anew),

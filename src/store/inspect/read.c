@@ -53,7 +53,7 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 	int rc;
 
 	assert(!store->has_slots && !store->found.header.generation);
-	rc = slots_open(&store->slots, first, false, why);
+	rc = slots_open(&store->slots, first, why);
 	store->has_slots = !rc;
 	if (rc)
 		slots_close(&store->slots);

@@ -169,24 +169,39 @@ static int open_plain(const struct member *member, const char *name, const char 
 	return member_cannot(error, "open", path, -errno);
 }
 
-int member_open_file(const struct member *member, const char *name, int *fd,
+static int open_file(const struct member *member, const char *name, int create, int *fd,
 		     struct nvs_error *error)
 {
 	char *path = NULL;
-	int rc;
+	int rc = 0;
 
 	assert(member->kind == MEMBER_FILE);
 	assert(member->directory);
 	if (asprintf(&path, "%s/%s", member->directory, name) < 0)
 		return error_set(error, -ENOMEM, "out of memory while opening a manifest");
-	rc = open_plain(member, name, path, O_CREAT, fd, error);
+	if (*fd < 0)
+		rc = open_plain(member, name, path, create, fd, error);
 	if (rc == MEMBER_GONE)
 		rc = member_cannot(error, "open", path, -ENOENT);
 	assert(rc || *fd >= 0);
-	if (!rc && !member->read_only)
+	if (!rc && create)
 		rc = member_make_fd_private(*fd, path, 0600, NULL, error);
 	free(path);
 	return rc;
+}
+
+int member_open_file(const struct member *member, const char *name, int *fd,
+		     struct nvs_error *error)
+{
+	assert(*fd < 0);
+	return open_file(member, name, 0, fd, error);
+}
+
+int member_make_file(const struct member *member, const char *name, int *fd,
+		     struct nvs_error *error)
+{
+	assert(!member->read_only);
+	return open_file(member, name, O_CREAT, fd, error);
 }
 
 /* The previous owner may have unlinked the file after we opened it and before we locked it. */

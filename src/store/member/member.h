@@ -113,10 +113,13 @@ bool member_has_copy(const struct member *member, enum label_copy state);
 /* Empties the member and makes room for a label. On a device, only the label is written. */
 int member_begin(struct member *member, struct nvs_error *error);
 /*
- * Opens a file in the member's directory, or creates it unless the member is read-only; it must be
- * a regular file of this user. -ENOENT: a read-only member does not have it.
+ * Opens a file in the member's directory, which must be a regular file of this user, and changes
+ * nothing. -ENOENT: there is none.
  */
 int member_open_file(const struct member *member, const char *name, int *fd,
+		     struct nvs_error *error);
+/* Creates the file if *fd is -1, and removes other users' permissions from it. */
+int member_make_file(const struct member *member, const char *name, int *fd,
 		     struct nvs_error *error);
 
 /* Makes the directory entries durable, from the member's up to the user's path. */
