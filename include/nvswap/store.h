@@ -183,8 +183,9 @@ struct nvs_store_verdict {
 NVS_API int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
 			     struct nvs_store_verdict *verdicts, struct nvs_error *error);
 /*
- * Removes a store that no process holds, with all its tensors: of a raw device, its labels. Parts
- * that are missing already are no error.
+ * Removes a store that no process holds, with all its tensors: of a raw device, its labels and
+ * manifests. Parts that are missing already are no error; what can't be recognized on a device
+ * without a valid label stays.
  * Errors: those of nvs_store_open with NVS_STORE_LOCK, also if a process reads it, and
  * -EUCLEAN  the store lies on other paths than these, or on more of them
  * Others    those of unlink(2) and write(2)

@@ -33,7 +33,7 @@ static int refuse_kept(const struct member *member, struct nvs_error *error)
 			 "%s holds a kept store: set \"nvswap\": {\"keep\": true} to reopen it, "
 			 "or remove %s if it is not needed",
 			 member->path,
-			 member->kind == MEMBER_RAW ? "its labels (wipe the first 2 MiB)"
+			 member->kind == MEMBER_RAW ? "it (nvswap store remove)"
 						    : member->directory);
 }
 

@@ -343,6 +343,193 @@ static void a_raw_device_with_other_contents_is_refused(void **state)
 	close(loop.fd);
 }
 
+/* ---- Damaged labels of a raw device ---- */
+
+/* Makes a kept store with one commit. */
+static void make_kept_device(struct loop *loop, struct how *how)
+{
+	const struct store_entry entry = {.name = "t", .dtype = NVS_U8};
+	struct store *store;
+
+	make_loop(loop, "image", MIB(80));
+	*how = raw(loop, true);
+	store = must_open(*how);
+	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
+	store_close(store);
+}
+
+static void must_have_its_commit(struct how how, bool damaged)
+{
+	struct store *store;
+	size_t n;
+
+	log_text[0] = 0;
+	store = must_open(how);
+	assert_string_equal(store_entries(store, &n)[0].name, "t");
+	assert_int_equal(n, 1);
+	assert_int_equal(strstr(log_text, "the next commit writes both anew") != NULL, damaged);
+	/* Nothing has changed but for the damage. */
+	assert_int_equal(store_commit(store, store_entries(store, &n), 1, NULL, &error), 0);
+	store_close(store);
+}
+
+static void a_damaged_label_of_a_raw_device_costs_nothing(void **state)
+{
+	static const uint64_t sizes[] = {512, 4096};
+	uint8_t junk[LABEL_BYTES];
+	struct loop loop;
+	struct how how;
+
+	(void)state;
+	need(missing);
+	make_kept_device(&loop, &how);
+	fill(junk, sizeof(junk), 5);
+	for (unsigned copy = 0; copy < LABEL_COPY_COUNT; copy++)
+		for (size_t k = 0; k < LENGTH(sizes); k++)
+			for (uint64_t from = 0; from < LABEL_BYTES; from += sizes[k]) {
+				write_file(loop.device, junk + from, sizes[k],
+					   copy * LABEL_DISTANCE + from);
+				must_have_its_commit(how, true);
+				must_have_its_commit(how, false);
+			}
+	close(loop.fd);
+}
+
+enum in_label { ZEROS, JUNK, HALF, IN_LABEL };
+
+static void spoil_label(const struct loop *loop, unsigned copy, enum in_label in)
+{
+	uint8_t bytes[LABEL_BYTES] = {0};
+
+	if (in == HALF)
+		read_file(loop->device, bytes, 8, copy * LABEL_DISTANCE);
+	if (in != ZEROS)
+		fill(bytes + 8 * (in == HALF), LABEL_BYTES / 2, 1 + copy);
+	write_file(loop->device, bytes, sizeof(bytes), copy * LABEL_DISTANCE);
+}
+
+static void must_be_refused_unwiped(struct how how, int code, const char *said)
+{
+	must_not_open(how, code, said);
+	assert_null(strstr(error.text, "wipe"));
+	assert_null(strstr(error.text, "dd if="));
+	how.keep = false;
+	must_not_open(how, code, said);
+}
+
+static void a_device_whose_labels_are_lost_is_refused_and_not_overwritten(void **state)
+{
+	static uint8_t before[4 << 20], after[sizeof(before)];
+	uint8_t labels[LABEL_COPY_COUNT][LABEL_BYTES];
+	struct loop loop;
+	struct how how;
+
+	(void)state;
+	need(missing);
+	make_kept_device(&loop, &how);
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+		read_file(loop.device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+	for (unsigned k = 0; k < IN_LABEL * IN_LABEL; k++) {
+		for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+			write_file(loop.device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+		spoil_label(&loop, 0, k % IN_LABEL);
+		spoil_label(&loop, 1, k / IN_LABEL);
+		read_file(loop.device, before, sizeof(before), 0);
+		must_be_refused_unwiped(how, -EUCLEAN, "there is manifest number 1");
+		read_file(loop.device, after, sizeof(after), 0);
+		assert_memory_equal(after, before, sizeof(after));
+	}
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+		write_file(loop.device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+	must_have_its_commit(how, false);
+	close(loop.fd);
+}
+
+static void a_damaged_label_without_a_manifest_is_a_damaged_store(void **state)
+{
+	struct loop loop;
+	struct how how;
+
+	(void)state;
+	need(missing);
+	make_loop(&loop, "image", MIB(80));
+	how = raw(&loop, true);
+	store_close(must_open(how));
+	spoil_label(&loop, 0, HALF);
+	spoil_label(&loop, 1, JUNK);
+	must_be_refused_unwiped(how, -EUCLEAN,
+				"at offset 0: a damaged label; at 1048576: no label");
+	/* Nothing of a store. */
+	spoil_label(&loop, 0, JUNK);
+	must_not_open(how, -EMEDIUMTYPE, "wipe it first: wipefs -a");
+	close(loop.fd);
+}
+
+static void a_second_device_with_lost_labels_is_a_damaged_store(void **state)
+{
+	struct loop loop;
+	const char *paths[2] = {root, loop.device};
+	struct store_options options = {
+		.paths = paths, .npaths = 2, .stripe_size = 65536, .keep = true, .log = &test_log};
+	struct store *store;
+
+	(void)state;
+	need(missing);
+	make_loop(&loop, "image", MIB(80));
+	assert_int_equal(store_open(&store, aio, &options, &error), 0);
+	store_close(store);
+	for (enum in_label in = ZEROS; in < IN_LABEL; in++) {
+		spoil_label(&loop, 1, in);
+		spoil_label(&loop, 0, in == HALF ? JUNK : in);
+		assert_int_equal(store_open(&store, aio, &options, &error), -EUCLEAN);
+		assert_non_null(strstr(error.text, loop.device));
+		assert_null(strstr(error.text, "wipe"));
+	}
+	close(loop.fd);
+}
+
+/* mkfs and its like may leave the second copy, and even manifests, in place. */
+static void what_another_program_wrote_over_a_store_is_not_touched(void **state)
+{
+	static const struct {
+		uint64_t at;
+		const char *bytes;
+		size_t nbytes;
+		const char *said;
+	} written[] = {
+		{0, "\xfc\x4e\x2b\xa9", 4, "a RAID member"},
+		{510, "\x55\xaa", 2, "a boot sector or partition table"},
+		{512, "EFI PART", 8, "a partition table"},
+		{4086, "SWAPSPACE2", 10, "swap space"},
+		{4096, "LABELONE", 8, "data where a store has zeros"},
+		{65600, "_BHRfS_M", 8, "data where a store has zeros"},
+		{LABEL_DISTANCE + LABEL_BYTES, "x", 1, "data where a store has zeros"},
+	};
+	static uint8_t before[4 << 20], after[sizeof(before)];
+	uint8_t label[LABEL_BYTES];
+	struct loop loop;
+	struct how how;
+
+	(void)state;
+	need(missing);
+	make_kept_device(&loop, &how);
+	read_file(loop.device, label, sizeof(label), 0);
+	for (size_t i = 0; i < LENGTH(written); i++) {
+		static const uint8_t zeros[16];
+
+		spoil_label(&loop, 0, ZEROS);
+		write_file(loop.device, written[i].bytes, written[i].nbytes, written[i].at);
+		read_file(loop.device, before, sizeof(before), 0);
+		must_be_refused_unwiped(how, -EMEDIUMTYPE, written[i].said);
+		read_file(loop.device, after, sizeof(after), 0);
+		assert_memory_equal(after, before, sizeof(after));
+		write_file(loop.device, zeros, written[i].nbytes, written[i].at);
+	}
+	write_file(loop.device, label, sizeof(label), 0);
+	must_have_its_commit(how, false);
+	close(loop.fd);
+}
+
 static void a_raw_device_that_is_mounted_or_too_small_is_refused(void **state)
 {
 	struct loop loop, small;
@@ -506,6 +693,11 @@ int main(void)
 		drive_test(a_commit_to_a_mount_that_is_gone_is_stale),
 		drive_test(a_raw_device_is_a_store_and_blank_afterwards),
 		drive_test(a_raw_device_with_other_contents_is_refused),
+		drive_test(a_damaged_label_of_a_raw_device_costs_nothing),
+		drive_test(a_device_whose_labels_are_lost_is_refused_and_not_overwritten),
+		drive_test(a_damaged_label_without_a_manifest_is_a_damaged_store),
+		drive_test(a_second_device_with_lost_labels_is_a_damaged_store),
+		drive_test(what_another_program_wrote_over_a_store_is_not_touched),
 		drive_test(a_raw_device_that_is_mounted_or_too_small_is_refused),
 		drive_test(a_kept_raw_device_is_found_again),
 		drive_test(a_manifest_too_large_for_its_place_on_a_device_is_refused),

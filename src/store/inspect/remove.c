@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "store/disk.h"
 #include "store/inspect/internal.h"
 #include "store/member/internal.h"
 
@@ -46,20 +45,15 @@ static int remove_files(const struct member *member, struct nvs_error *error)
 	return rc;
 }
 
-static int clear_labels(const struct member *member, struct nvs_error *error)
+static int clear_device(const struct member *member, struct nvs_error *error)
 {
-	static const uint8_t zeros[LABEL_BYTES];
-	int fd = open(member->path, O_WRONLY | O_EXCL | O_CLOEXEC | O_NOCTTY), rc = 0;
+	int fd = open(member->path, O_WRONLY | O_EXCL | O_CLOEXEC | O_NOCTTY), rc;
 
 	member_open_check(member);
 	assert(member->kind == MEMBER_RAW && !member->in_use);
 	if (fd < 0)
 		return member_cannot(error, "open", member->path, -errno);
-	/* The second first: an older version knows only the first. */
-	for (unsigned i = LABEL_COPY_COUNT; i-- > 0 && !rc;)
-		rc = disk_write(fd, member->path, zeros, sizeof(zeros), i * LABEL_DISTANCE, error);
-	if (!rc)
-		rc = disk_sync(fd, member->path, error);
+	rc = member_clear_places(member, fd, error);
 	close(fd);
 	return rc;
 }
@@ -100,7 +94,7 @@ int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *erro
 	for (unsigned i = store->npaths; i-- > 0 && !rc;)
 		if (look_opened(store, i))
 			rc = store->members[i].kind == MEMBER_RAW
-				     ? clear_labels(&store->members[i], error)
+				     ? clear_device(&store->members[i], error)
 				     : remove_files(&store->members[i], error);
 	nvs_store_close(store);
 	return rc;

@@ -46,10 +46,21 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 /* Whether the name in a directory is that of the open file: 0, -ENOENT, or why it is not known. */
 int member_leads_to(int from_fd, const char *name, int fd);
 
+/*
+ * -EMEDIUMTYPE: one copy of a raw device's label is valid, and what lies beside it is recognized as
+ * another program's, which has left that copy in place.
+ */
+int member_check_beside_label(const struct member *member, const uint8_t first[LABEL_BYTES],
+			      struct nvs_error *error);
+/* The number of the newest valid header of a manifest on a raw device; 0: there is none. */
+uint64_t member_newest_on_device(const struct member *member);
+
 void member_unlink_files(struct member *member, const struct nvs_log *log);
 /* Directories that are not empty stay. */
 void member_remove_directories(const struct member *member);
-/* Writes zeros over the labels. */
+/* Writes zeros over the labels and manifests of a raw device, through `fd`. */
+int member_clear_places(const struct member *member, int fd, struct nvs_error *error);
+/* The same for a member that is disposed of; errors are logged. */
 void member_clear_device(struct member *member, const struct nvs_log *log);
 
 #endif

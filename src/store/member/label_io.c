@@ -5,6 +5,8 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 
 #include "base/error.h"
 #include "store/disk.h"
@@ -25,7 +27,9 @@ static void read_copy(const struct member *member, unsigned copy, struct found_l
 	found->why = (struct nvs_error){.size = sizeof(found->why)};
 	found->rc = disk_read(member->fd, member->path, found->bytes, LABEL_BYTES,
 			      copy * LABEL_DISTANCE, &found->why);
-	if (!found->rc)
+	if (found->rc)
+		memset(found->bytes, 0, LABEL_BYTES);
+	else
 		found->rc = label_decode(found->bytes, &found->label);
 	/* What was accepted is safe to use as it is. */
 	if (!found->rc)
@@ -57,8 +61,18 @@ static bool resembles(const uint8_t bytes[LABEL_BYTES], const struct label *labe
 	return 2 * same >= set;
 }
 
+/* Another program may have been given a raw device since, and overwritten the first copy alone. */
+static bool may_be_overwritten(const struct member *member, const struct found_label *found,
+			       const struct label *label)
+{
+	assert(found->rc <= 0);
+	if (member->kind != MEMBER_RAW || !found->rc || found->rc == -EUCLEAN)
+		return false;
+	return found->rc != -EMEDIUMTYPE || !resembles(found->bytes, label);
+}
+
 /* The copy that counts; LABEL_COPY_COUNT: none. */
-static unsigned choose(const struct member *member, const struct found_label *found)
+static unsigned choose(const struct found_label *found)
 {
 	unsigned best = LABEL_COPY_COUNT;
 
@@ -69,33 +83,55 @@ static unsigned choose(const struct member *member, const struct found_label *fo
 	/* An older version knows only the first place. */
 	if (found[0].rc == -EPROTONOSUPPORT)
 		return LABEL_COPY_COUNT;
-	if (best < LABEL_COPY_COUNT && found[0].rc == -EMEDIUMTYPE && member->kind == MEMBER_RAW &&
-	    !resembles(found[0].bytes, &found[best].label))
-		return LABEL_COPY_COUNT;
 	assert(best == LABEL_COPY_COUNT || !found[best].rc);
 	return best;
 }
 
-static int lost_labels(const struct member *member, struct nvs_error *error)
+/* What is there of a copy that is not valid, in place of a label. */
+static const char *in_place(const struct found_label *found)
 {
-	assert(member->directory || !member->has_manifests);
-	return error_set(
-		error, -EUCLEAN,
-		"the label of the store at %s is damaged or missing, and so is its copy%s%s: "
-		"restore the store from a copy, or remove it if it is not needed",
-		member->path, member->has_manifests ? ", but manifests are in " : "",
-		member->has_manifests ? member->directory : "");
+	assert(found->rc < 0);
+	switch (found->rc) {
+	case -ENODATA:
+		return "zeros";
+	case -EMEDIUMTYPE:
+		return "no label";
+	case -EUCLEAN:
+		return "a damaged label";
+	case -EPROTONOSUPPORT:
+		return "another version's label";
+	default:
+		return "nothing readable";
+	}
 }
 
+static int lost_labels(const struct member *member, const struct found_label *found,
+		       struct nvs_error *error)
+{
+	uint64_t newest = member->kind == MEMBER_RAW ? member_newest_on_device(member) : 0;
+	char manifests[64] = "";
+
+	static_assert(LABEL_COPY_COUNT == 2, "the error names two copies");
+	assert(member->directory || !member->has_manifests);
+	if (newest)
+		snprintf(manifests, sizeof(manifests), ", but there is manifest number %" PRIu64,
+			 newest);
+	return error_set(
+		error, -EUCLEAN,
+		"the label of the store at %s is damaged or missing, and so is its copy%s%s%s (at "
+		"offset 0: %s; at %" PRIu64 ": %s): if this is the right path, restore the store "
+		"from a copy, or remove it (nvswap store remove) if it is not needed",
+		member->path, member->has_manifests ? ", but manifests are in " : "",
+		member->has_manifests ? member->directory : "", manifests, in_place(&found[0]),
+		LABEL_DISTANCE, in_place(&found[1]));
+}
+
+/* `found` is the copy that explains most. */
 static int refuse(const struct member *member, const struct found_label *found,
 		  struct nvs_error *error)
 {
-	bool no_label = found->rc == -ENODATA || found->rc == -EMEDIUMTYPE;
-
-	assert(found->rc < 0);
+	assert(found->rc < 0 && found->rc != -EUCLEAN);
 	assert(member->kind == MEMBER_FILE || member->kind == MEMBER_RAW);
-	if (found->rc == -EUCLEAN || (member->expected && no_label))
-		return lost_labels(member, error);
 	if (found->rc == -EPROTONOSUPPORT)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the store at %s was made by another version of nvswap, in a "
@@ -127,7 +163,7 @@ static unsigned explains(const struct member *member, const struct found_label *
 	case -ENODATA:
 		return 0;
 	case -EPROTONOSUPPORT:
-		return copy ? 1 : 4;
+		return copy ? 2 : 4;
 	case -EMEDIUMTYPE:
 		/* A device without a label is looked at as a whole. */
 		return copy && member->kind == MEMBER_RAW ? 0 : 1;
@@ -136,6 +172,15 @@ static unsigned explains(const struct member *member, const struct found_label *
 	default:
 		return 2;
 	}
+}
+
+/* Whether a store was there, of whose labels no copy is valid; `rc` explains most. */
+static bool is_lost(const struct member *member, int rc)
+{
+	assert(rc < 0);
+	if (rc != -ENODATA && rc != -EMEDIUMTYPE)
+		return rc == -EUCLEAN;
+	return member->expected || (member->kind == MEMBER_RAW && member_newest_on_device(member));
 }
 
 static int without_label(struct member *member, const struct found_label *found,
@@ -152,7 +197,9 @@ static int without_label(struct member *member, const struct found_label *found,
 		rank = mine > rank ? mine : rank;
 	}
 	assert(most < LABEL_COPY_COUNT && found[most].rc < 0);
-	if (rank || member->expected)
+	if (is_lost(member, found[most].rc))
+		return lost_labels(member, found, error);
+	if (rank)
 		return refuse(member, &found[most], error);
 	member->blank = true;
 	return 0;
@@ -166,9 +213,15 @@ int member_read_label(struct member *member, struct nvs_error *error)
 	member_open_check(member);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		read_copy(member, i, &found[i]);
-	best = choose(member, found);
+	best = choose(found);
 	if (best == LABEL_COPY_COUNT)
 		return without_label(member, found, error);
+	if (may_be_overwritten(member, &found[0], &found[best].label)) {
+		int rc = member_check_beside_label(member, found[0].bytes, error);
+
+		if (rc)
+			return rc;
+	}
 	member->label = found[best].label;
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		member->copies[i] = found[i].rc ? LABEL_DAMAGED

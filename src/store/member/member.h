@@ -14,7 +14,7 @@
 /* Each member has two copies of its label, which no bad sector has in common. */
 #define LABEL_COPY_COUNT 2
 #define LABEL_DISTANCE	 (UINT64_C(1) << 20) /* bytes from one copy to the next */
-/* Before the data; on a raw device all zeros or a store's labels. */
+/* Before the data; on a raw device all zeros but for a store's labels. */
 #define LABEL_AREA_BYTES (LABEL_COPY_COUNT * LABEL_DISTANCE)
 /* Two manifests take turns, and each has two copies. Manifest i is in the slots i and i + 2. */
 #define MANIFEST_TURN_COUNT 2

@@ -204,6 +204,61 @@ static void a_raw_device_is_repaired_and_removed(void **state)
 	make_store(quoted(device), 0, 1);
 }
 
+static void spoil(const char *device, uint64_t offset, size_t nbytes, int byte)
+{
+	char bytes[4096];
+	int fd = open(device, O_WRONLY | O_CLOEXEC);
+
+	assert_true(fd >= 0 && nbytes <= sizeof(bytes));
+	memset(bytes, byte, nbytes);
+	assert_int_equal(pwrite(fd, bytes, nbytes, (off_t)offset), nbytes);
+	assert_int_equal(close(fd), 0);
+}
+
+static void garbage_in_a_label_of_a_raw_device_is_repaired(void **state)
+{
+	const char *why, *device = loop_device(UINT64_C(128) << 20, 512, &why);
+
+	(void)state;
+	if (!device)
+		SKIP("%s", why);
+	make_store(quoted(device), 0, 2);
+	for (unsigned copy = 0; copy < 2; copy++) {
+		spoil(device, (uint64_t)copy << 20, 512, 'g');
+		EXITS(1, "list %s", device);
+		assert_says(output, "1 of 6 copies of the metadata damaged");
+		EXITS(0, "repair %s", device);
+		assert_says(output, "1 of labels, 0 of the manifest");
+		EXITS(0, "list %s", device);
+	}
+}
+
+static void a_raw_device_with_lost_labels_is_described_and_removed(void **state)
+{
+	const char *why, *device = loop_device(UINT64_C(128) << 20, 512, &why);
+
+	(void)state;
+	if (!device)
+		SKIP("%s", why);
+	for (int byte = 0; byte <= 'g'; byte += 'g') {
+		make_store(quoted(device), 0, 2);
+		spoil(device, 0, 4096, byte);
+		spoil(device, 1 << 20, 4096, byte);
+		EXITS(1, "list %s", device);
+		assert_says(output, "2 of 2 copies of the metadata damaged");
+		assert_null(strstr(output, "wipe"));
+		EXITS(1, "show %s", device);
+		assert_says(output, "there is manifest number 1");
+		EXITS(1, "repair %s", device);
+		assert_says(output, "there is manifest number 1");
+		assert_null(strstr(output, "wipe"));
+		EXITS(0, "remove %s", device);
+		/* What is no label stays: it may be another program's. */
+		EXITS(1, "list %s", device);
+		assert_says(output, byte ? "not nvswap's" : "holds no store");
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -216,6 +271,8 @@ int main(void)
 		test(one_store_is_removed_and_others_stay),
 		test(a_link_is_not_followed),
 		test(a_raw_device_is_repaired_and_removed),
+		test(garbage_in_a_label_of_a_raw_device_is_repaired),
+		test(a_raw_device_with_lost_labels_is_described_and_removed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
