@@ -39,5 +39,7 @@ int output_open(struct output *output, const char *path);
 /* Truncates the file; call it before the first write. */
 int output_begin(struct output *output);
 int output_close(struct output *output);
+/* Prints text from outside, such as a name or path, with what a terminal obeys escaped as \xHH. */
+void print_visible(FILE *file, const char *text);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -66,6 +67,15 @@ int output_begin(struct output *output)
 		return 0;
 	say("can't empty the output %s: %s", output->path, strerror(errno));
 	return STATUS_FAILED;
+}
+
+void print_visible(FILE *file, const char *text)
+{
+	size_t length = strlen(text), nbytes = 4 * length + 1;
+	char *visible = malloc(nbytes);
+
+	fputs(visible ? visible_text(text, length, visible, nbytes) : "?", file);
+	free(visible);
 }
 
 int output_close(struct output *output)

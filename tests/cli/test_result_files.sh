@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Reports and logs follow no link that another user could have planted, messages obey no control
-# character, and a file that is no job file is not quoted.
+# Reports and logs follow no link that another user could have planted, messages and reports obey no
+# control character, and a file that is no job file is not quoted.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 # shellcheck source=tests/support/command.sh
@@ -68,6 +68,28 @@ obeys_nothing job_files_are_not_obeyed bench "$T/hostile.ini" --nvme-path "$T/dr
 obeys_nothing names_of_tensors_are_not_obeyed bench --model "$T/hostile.json" --nvme-path "$T/drive"
 obeys_nothing keys_of_configurations_are_not_obeyed bench --config "$T/config.json"
 obeys_nothing names_of_accesses_are_not_obeyed replay "$T/hostile.txt" --nvme-path "$T/drive"
+
+# shows NAME TEXT COMMAND...: the report on standard output has TEXT, and no byte of a control or outside of UTF-8
+shows() {
+	"$NVSWAP" "${@:3}" >"$T/out" 2>"$T/err" && grep -qF "$2" "$T/out" &&
+		! LC_ALL=C grep -q $'\e\|\x9b\|\xff\|\xe2\x80\xae' "$T/out"
+	result "$1" $?
+}
+
+place="$T/$hostile" shown='x\x1b[2J\xc2\x9b31m\xe2\x80\xaey'
+mkdir "$place"
+printf 'swapin a 4k\nrelease a\n' >"$place/trace"
+printf '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}' >"$place/model.json"
+printf '[x\xffy]\nrw=read\nbs=4k\nsize=64k\n' >"$T/named.ini"
+bench=(bench --eta never --nvme-path)
+shows paths_in_a_report_of_info_are_not_obeyed "$shown" info --nvme-path "$place"
+shows paths_in_a_report_of_replay_are_not_obeyed "$shown" replay "$place/trace" --nvme-path "$T/drive"
+shows paths_in_a_report_of_bench_are_not_obeyed "$shown" "${bench[@]}" "$T/drive" --model "$place/model.json"
+shows descriptions_in_a_report_of_bench_are_not_obeyed "$shown" "${bench[@]}" "$T/drive" \
+	"$T/named.ini" --description "$hostile"
+shows names_of_jobs_in_a_report_are_text 'x\xffy' "${bench[@]}" "$T/drive" "$T/named.ini"
+shows paths_in_a_forecast_are_not_obeyed "$shown" "${bench[@]}" "$place" "$T/named.ini" --dry-run
+shows names_of_jobs_in_a_forecast_are_text 'x\xffy' "${bench[@]}" "$place" "$T/named.ini" --dry-run
 
 # A file that is no job file or list of accesses may be secret.
 for text in 'root:SECRET:19000::' '[SECRET' '[a] SECRET' $'[a]\nSECRET SECRET'; do

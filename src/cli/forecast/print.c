@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json/write.h"
+#include "cli/commands.h"
 #include "cli/forecast/forecast.h"
 #include "cli/replay/accesses.h"
 
@@ -46,14 +47,19 @@ static void print_places(FILE *file, const struct bench_job *job, uint64_t space
 	char need[32], left[32];
 	int n = forecast_places(job, places, &error);
 
-	if (n < 0)
-		fprintf(file, "  %-13s: %s\n", "space", error.text);
+	if (n < 0) {
+		fprintf(file, "  %-13s: ", "space");
+		print_visible(file, error.text);
+		fputc('\n', file);
+	}
 	if (!n)
 		fprintf(file, "  %-13s: %s of host memory\n", "space", size_text(space, need));
-	for (int i = 0; i < n; i++)
-		fprintf(file, "  %-13s: %s on %s (%s, %s free)\n", "space",
-			size_text(places[i].need, need), places[i].path, places[i].filesystem,
+	for (int i = 0; i < n; i++) {
+		fprintf(file, "  %-13s: %s on ", "space", size_text(places[i].need, need));
+		print_visible(file, places[i].path);
+		fprintf(file, " (%s, %s free)\n", places[i].filesystem,
 			size_text(places[i].free, left));
+	}
 }
 
 static void print_moves(FILE *file, const struct forecast *forecast)
@@ -81,7 +87,8 @@ void forecast_text(FILE *file, const struct bench_plan *plan)
 		const struct bench_job *job = &plan->jobs[i];
 
 		forecast_job(job, &forecast);
-		fprintf(file, "%s: rw=%s", job->name, bench_rw_name(job->options.rw));
+		print_visible(file, job->name);
+		fprintf(file, ": rw=%s", bench_rw_name(job->options.rw));
 		if (job->model.n)
 			fprintf(file, ", %zu tensor%s of %s together", job->model.n,
 				plural(job->model.n), size_text(job->model.nbytes, written));

@@ -4,6 +4,7 @@
  */
 #include <stdint.h>
 
+#include "cli/commands.h"
 #include "cli/info/info.h"
 
 static const char *size(uint64_t nbytes, char text[32])
@@ -16,6 +17,14 @@ static const char *size(uint64_t nbytes, char text[32])
 		value /= 1024;
 	snprintf(text, 32, "%.4g %s", value, units[unit]);
 	return text;
+}
+
+/* Names, paths and reasons come from outside: drives, sysfs and the command line. */
+static void print_named(FILE *out, const char *name, const char *text)
+{
+	fprintf(out, "  %-20s ", name);
+	print_visible(out, text);
+	fputc('\n', out);
 }
 
 static void print_machine(FILE *out, const struct nvs_machine_info *machine)
@@ -78,15 +87,17 @@ static void print_drive(FILE *out, const struct nvs_path_info *path)
 		fprintf(out, "  drive                none or unknown\n");
 		return;
 	}
-	fprintf(out, "  drive                %s%s%s%s\n", path->device, path->model[0] ? ", " : "",
-		path->model, path->rotational ? ", rotational" : "");
+	fprintf(out, "  %-20s ", "drive");
+	print_visible(out, path->device);
+	fputs(path->model[0] ? ", " : "", out);
+	print_visible(out, path->model);
+	fputs(path->rotational ? ", rotational\n" : "\n", out);
 	fprintf(out, "  blocks               %s logical, %s physical\n",
 		size(path->logical_block_bytes, a), size(path->physical_block_bytes, b));
 	fprintf(out, "  longest I/O          %s, in up to %u segments\n",
 		size(path->max_io_bytes, a), path->max_segments);
 	fprintf(out, "  requests in queue    %u\n", path->nr_requests);
-	fprintf(out, "  scheduler            %s\n",
-		path->scheduler[0] ? path->scheduler : "unknown");
+	print_named(out, "scheduler", path->scheduler[0] ? path->scheduler : "unknown");
 	if (path->numa_node >= 0)
 		fprintf(out, "  NUMA node            %d\n", path->numa_node);
 	else
@@ -97,12 +108,17 @@ static void print_path(FILE *out, const struct nvs_path_info *path)
 {
 	char left[32], total[32];
 
-	fprintf(out, "\n%s\n  file system          %s\n", path->path,
-		path->filesystem[0] ? path->filesystem : "unknown");
+	fputc('\n', out);
+	print_visible(out, path->path);
+	fputc('\n', out);
+	print_named(out, "file system", path->filesystem[0] ? path->filesystem : "unknown");
 	fprintf(out, "  space                %s free of %s\n", size(path->free_bytes, left),
 		size(path->total_bytes, total));
-	if (path->reserve_fails[0])
-		fprintf(out, "  reserved space       may not suffice: %s\n", path->reserve_fails);
+	if (path->reserve_fails[0]) {
+		fprintf(out, "  %-20s may not suffice: ", "reserved space");
+		print_visible(out, path->reserve_fails);
+		fputc('\n', out);
+	}
 	print_direct(out, path);
 	print_drive(out, path);
 }
@@ -116,7 +132,18 @@ static void print_advice(void *arg, const char *line)
 {
 	struct numbered *list = arg;
 
-	fprintf(list->out, "  %u. %s\n", ++list->n, line);
+	fprintf(list->out, "  %u. ", ++list->n);
+	print_visible(list->out, line);
+	fputc('\n', list->out);
+}
+
+static void print_refusal(FILE *out, const char *path, const struct nvs_error *error)
+{
+	fputc('\n', out);
+	print_visible(out, path);
+	fputs("\n  ", out);
+	print_visible(out, error->text);
+	fputc('\n', out);
 }
 
 void info_text(FILE *out, const struct report *report)
@@ -127,8 +154,7 @@ void info_text(FILE *out, const struct report *report)
 	print_engines(out, &report->machine);
 	for (unsigned i = 0; i < report->npaths; i++) {
 		if (report->paths[i].status)
-			fprintf(out, "\n%s\n  %s\n", report->paths[i].asked,
-				report->paths[i].error.text);
+			print_refusal(out, report->paths[i].asked, &report->paths[i].error);
 		else
 			print_path(out, &report->paths[i].info);
 	}

@@ -2,7 +2,10 @@
 /*
  * nvswap and fio in two columns with their ratio, in the units of fio's text.
  */
+#include <string.h>
+
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/report/text.h"
 
 #define MIB 1048576.0
@@ -49,8 +52,11 @@ void report_fio_text(FILE *file, const struct fio_row *rows, unsigned nrows)
 		rows->rounds, plural(rows->rounds));
 	for (unsigned i = 0; i < nrows; i++) {
 		const struct fio_row *row = &rows[i];
+		char job[64];
 
-		fprintf(file, "%-26.63s %12s %12s %8s\n", row->job, "nvswap", "fio", "ratio");
+		fprintf(file, "%-26s %12s %12s %8s\n",
+			visible_text(row->job, strlen(row->job), job, sizeof(job)), "nvswap", "fio",
+			"ratio");
 		put_direction(file, row, NVS_READ);
 		put_direction(file, row, NVS_WRITE);
 		fprintf(file, "  %-50s %8.2f\n", "bw, both ways, median of the rounds' ratios",

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 
 #include "base/error.h"
+#include "cli/commands.h"
 #include "cli/report/text.h"
 
 #define LABEL	 "  %-13s: "
@@ -51,10 +52,12 @@ static void print_model(FILE *file, const struct report_group *group)
 	char text[SHORT_NUMBER];
 
 	label(file, bench_rw_name(options->rw));
-	if (model->path)
-		fprintf(file, "%s, %zu tensor%s, ", model->path, model->n, plural(model->n));
-	else
-		fprintf(file, "%zu made-up tensor%s, ", model->n, plural(model->n));
+	if (model->path) {
+		print_visible(file, model->path);
+		fputs(", ", file);
+	}
+	fprintf(file, "%zu %stensor%s, ", model->n, model->path ? "" : "made-up ",
+		plural(model->n));
 	fputs(memory(model->nbytes, text), file);
 	if (model->n < model->n_whole)
 		fprintf(file, " (of %zu, %s)", model->n_whole, memory(model->nbytes_whole, text));
@@ -257,7 +260,9 @@ static void print_checkpoints(FILE *file, const struct report_group *group)
 	}
 	if (*figures->why_no_loop) {
 		sublabel(file, way_names[WAY_LOOP]);
-		fprintf(file, "not measured: %s\n", figures->why_no_loop);
+		fputs("not measured: ", file);
+		print_visible(file, figures->why_no_loop);
+		fputc('\n', file);
 	}
 }
 
@@ -332,8 +337,10 @@ static void print_open_verify(FILE *file, const struct report_group *group)
 	else
 		fprintf(file, "%s compared, every byte equal so far",
 			memory(result->verified_bytes, text));
-	if (result->error.code)
-		fprintf(file, "; the run failed: %s", result->error.text);
+	if (result->error.code) {
+		fputs("; the run failed: ", file);
+		print_visible(file, result->error.text);
+	}
 }
 
 static void print_equal(FILE *file, const struct report_group *group)

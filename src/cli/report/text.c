@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/text.h"
+#include "cli/commands.h"
 #include "cli/report/group.h"
 
 static const char *const direction_names[] = {[NVS_READ] = "read", [NVS_WRITE] = "write"};
@@ -75,8 +75,8 @@ static void print_head(FILE *file, const struct bench_report *report)
 			fputs(job->clone == 1 ? "...\n" : "", file);
 			continue;
 		}
-		fprintf(file, "%s: (g=%u): rw=%s, ", job->name, job->groupid,
-			bench_rw_name(job->options.rw));
+		print_visible(file, job->name);
+		fprintf(file, ": (g=%u): rw=%s, ", job->groupid, bench_rw_name(job->options.rw));
 		print_block_sizes(file, job);
 		fprintf(file, ", ioengine=%s, iodepth=%" PRIu64 "\n",
 			report->results[i]->opened
@@ -95,19 +95,24 @@ static void print_name(FILE *file, const struct report_group *group)
 	const struct bench_result *result = &group->result;
 	time_t now = time(NULL);
 	struct tm local;
-	char date[64] = "", why[sizeof(result->error.text)];
+	char date[64] = "";
 
 	if (localtime_r(&now, &local))
 		strftime(date, sizeof(date), "%a %b %e %H:%M:%S %Y", &local);
-	fprintf(file, "%s: (groupid=%u, jobs=%u): err=%2d", group->job->name, group->job->groupid,
-		group->njobs, -result->error.code);
-	if (result->error.code)
-		fprintf(file, " (%s)",
-			visible_text(result->error.text, strlen(result->error.text), why,
-				     sizeof(why)));
+	print_visible(file, group->job->name);
+	fprintf(file, ": (groupid=%u, jobs=%u): err=%2d", group->job->groupid, group->njobs,
+		-result->error.code);
+	if (result->error.code) {
+		fputs(" (", file);
+		print_visible(file, result->error.text);
+		fputc(')', file);
+	}
 	fprintf(file, ": pid=%d: %s\n", result->pid, date);
-	if (group->job->options.description)
-		fprintf(file, "  Description  : [%s]\n", group->job->options.description);
+	if (group->job->options.description) {
+		fputs("  Description  : [", file);
+		print_visible(file, group->job->options.description);
+		fputs("]\n", file);
+	}
 }
 
 struct unit {

@@ -15,7 +15,7 @@ static void say_place(struct store_job *job, const struct nvs_store_place *place
 		json_text(job->json, "kind", place->optimizer ? "optimizer" : "parameters");
 		return;
 	}
-	store_print_text(job->out, place->paths[0]);
+	print_visible(job->out, place->paths[0]);
 	fprintf(job->out, "  rank %" PRIu32 "%s: %s", place->rank,
 		place->optimizer ? ", optimizer" : "", what);
 }

@@ -132,14 +132,14 @@ static void report_text(const struct copy *copy, const char *file, const char *v
 	FILE *out = copy->job->out;
 	char size[32];
 
-	store_print_text(out, copy->place.paths[0]);
+	print_visible(out, copy->place.paths[0]);
 	fprintf(out, "  rank %" PRIu32 "%s, commit %" PRIu64 ": %" PRIu64 " %s%s of %s ",
 		copy->place.rank, optimizer ? ", optimizer" : "", copy->commit, copy->n,
 		optimizer ? "group" : "tensor", plural(copy->n), size_text(copy->nbytes, size));
 	if (optimizer)
 		fprintf(out, "after %" PRIu64 " step%s ", copy->step, plural(copy->step));
 	fprintf(out, "%s ", verb);
-	store_print_text(out, file);
+	print_visible(out, file);
 	fprintf(out, " in %.1f s\n", seconds);
 }
 

@@ -25,7 +25,7 @@ static void print_line(FILE *out, const struct nvs_store_info *info)
 		fprintf(out, ", in use");
 	if (info->owner) {
 		fprintf(out, " by process %d (", info->owner);
-		store_print_text(out, info->owner_name);
+		print_visible(out, info->owner_name);
 		fputs(")", out);
 	}
 	fputs("\n", out);
@@ -61,7 +61,7 @@ int store_list(struct store_job *job)
 		one.paths = &job->paths[i];
 		one.npaths = 1;
 		if (!job->json) {
-			store_print_text(job->out, job->paths[i]);
+			print_visible(job->out, job->paths[i]);
 			fputs("\n", job->out);
 			fflush(job->out);
 		}

@@ -14,7 +14,7 @@ static const char *const copy_states[] = {"current", "older", "unused", "damaged
 static void print_row(FILE *out, const char *name, const char *text)
 {
 	fprintf(out, "  %-12s  ", name);
-	store_print_text(out, text);
+	print_visible(out, text);
 	fputs("\n", out);
 }
 
@@ -69,7 +69,7 @@ static void print_info(FILE *out, const struct nvs_store_place *place,
 {
 	char text[128], rank[48];
 
-	store_print_text(out, place->paths[0]);
+	print_visible(out, place->paths[0]);
 	fprintf(out, "  %s\n", store_rank_text(info, rank));
 	print_row(out, "state", store_state_name(info->state));
 	if (info->problem[0])
@@ -90,9 +90,10 @@ static void print_copy(FILE *out, const struct nvs_store_copy *copy)
 		fprintf(out, "commit %-6" PRIu64 "  ", copy->commit);
 	else
 		fprintf(out, "%-15s", "");
-	store_print_text(out, copy->path ? copy->path : "");
-	fprintf(out, " at %" PRIu64 "%s%s\n", copy->offset, copy->problem[0] ? ": " : "",
-		copy->problem);
+	print_visible(out, copy->path ? copy->path : "");
+	fprintf(out, " at %" PRIu64 "%s", copy->offset, copy->problem[0] ? ": " : "");
+	print_visible(out, copy->problem);
+	fputs("\n", out);
 }
 
 static void print_tensor(FILE *out, const struct nvs_store_tensor *tensor)
@@ -102,9 +103,9 @@ static void print_tensor(FILE *out, const struct nvs_store_tensor *tensor)
 		!tensor->written       ? "empty"
 		: tensor->has_checksum ? "checksum"
 				       : "without checksum");
-	store_print_text(out, tensor->name);
+	print_visible(out, tensor->name);
 	fputs(" at ", out);
-	store_print_text(out, tensor->path ? tensor->path : "a path that was not given");
+	print_visible(out, tensor->path ? tensor->path : "a path that was not given");
 	fprintf(out, " %" PRIu64 "\n", tensor->offset);
 }
 

@@ -56,8 +56,6 @@ const char *store_rank_text(const struct nvs_store_info *info, char text[48]);
 const char *store_state_name(enum nvs_store_state state);
 /* Local time, or "unknown". */
 const char *store_time_text(uint64_t seconds, char text[48]);
-/* A name or path for a terminal. */
-void store_print_text(FILE *out, const char *text);
 /* The members of an open object that describe a store. */
 void store_info_json(struct json_writer *json, const struct nvs_store_place *place,
 		     const struct nvs_store_info *info);

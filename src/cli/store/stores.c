@@ -8,7 +8,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/text.h"
 #include "cli/store/store.h"
 
 static bool chosen(const struct store_job *job, const struct nvs_store_place *place)
@@ -103,15 +102,6 @@ const char *store_time_text(uint64_t seconds, char text[48])
 	    !strftime(text, 48, "%Y-%m-%d %H:%M:%S", &local))
 		snprintf(text, 48, "unknown");
 	return text;
-}
-
-void store_print_text(FILE *out, const char *text)
-{
-	size_t length = strlen(text), nbytes = 4 * length + 1;
-	char *visible = malloc(nbytes);
-
-	fputs(visible ? visible_text(text, length, visible, nbytes) : "?", out);
-	free(visible);
 }
 
 /* Its bytes in hexadecimal digits. */

@@ -44,7 +44,7 @@ static void report(struct store_job *job, const struct nvs_store_tensor *tensor,
 		return;
 	if (!job->json) {
 		fputs("  damaged: ", job->out);
-		store_print_text(job->out, verdict->problem);
+		print_visible(job->out, verdict->problem);
 		fputs("\n", job->out);
 		return;
 	}
@@ -106,7 +106,7 @@ static int verify(struct store_job *job, const struct nvs_store_place *place,
 		store_info_json(job->json, place, info);
 		json_open_list(job->json, "damaged");
 	} else {
-		store_print_text(job->out, place->paths[0]);
+		print_visible(job->out, place->paths[0]);
 		fprintf(job->out, "  %s\n", store_rank_text(info, rank));
 	}
 	if (info->damaged_copies && !job->json)

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "cli/commands.h"
 #include "cli/tune/tune.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -127,10 +128,13 @@ static void print_drive(FILE *file, const struct tune_result *result)
 	const struct tune_drive *drive = result->drive;
 	const struct nvs_path_info *path = &drive->path;
 
-	fprintf(file, "%s: %s%s%s%s%s, %" PRIu64 " MiB worked on, %.1f GiB written in %.0f s\n\n",
-		path->path, path->filesystem, path->device[0] ? " on " : "", path->device,
-		path->model[0] ? ", " : "", path->model, drive->working_set / MIB,
-		(double)drive->written_bytes / (double)(1024 * MIB),
+	print_visible(file, path->path);
+	fprintf(file, ": %s%s", path->filesystem, path->device[0] ? " on " : "");
+	print_visible(file, path->device);
+	fputs(path->model[0] ? ", " : "", file);
+	print_visible(file, path->model);
+	fprintf(file, ", %" PRIu64 " MiB worked on, %.1f GiB written in %.0f s\n\n",
+		drive->working_set / MIB, (double)drive->written_bytes / (double)(1024 * MIB),
 		(double)result->elapsed_ns / 1e9);
 }
 
@@ -141,8 +145,11 @@ static void print_advice(FILE *file, const struct tune_drive *drive)
 	nvs_machine_advise(&drive->machine, &drive->path, &advice);
 	if (advice.count)
 		fprintf(file, "\nwhat to change before tuning again\n");
-	for (unsigned i = 0; i < advice.count; i++)
-		fprintf(file, "  %u. %s\n", i + 1, advice.line[i]);
+	for (unsigned i = 0; i < advice.count; i++) {
+		fprintf(file, "  %u. ", i + 1);
+		print_visible(file, advice.line[i]);
+		fputc('\n', file);
+	}
 }
 
 void tune_table(FILE *file, const struct tune_result *result)
