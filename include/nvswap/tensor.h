@@ -36,7 +36,8 @@ struct nvs_tensor_spec {
  * -EEXIST  a name is registered twice
  * -ESTALE  the kept store holds a tensor of that name with another dtype or numel
  * -ENOSPC  the drive has no room
- * -EINVAL  an argument is NULL, a name is too short or too long, a dtype is unknown
+ * -EINVAL  an argument is NULL, a name is too short or too long, a dtype is unknown, a tensor has
+ *          2^63 bytes or more, or those of the call have 2^64 or more together
  * -EROFS   the store is open read-only, and has no such tensor
  * -ENOMEM
  */

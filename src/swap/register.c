@@ -159,6 +159,7 @@ static void keep_name(void *name)
 static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
 		    struct reserved *reserved, struct nvs_error *error)
 {
+	uint64_t total = 0, nbytes;
 	void *names = NULL;
 	int rc = 0;
 
@@ -173,12 +174,14 @@ static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *spe
 			break;
 		rc = note_name(&names, spec.name, error);
 		tensor = table_find(engine, spec.name);
+		nbytes = spec.numel * nvs_dtype_size(spec.dtype);
 		if (tensor && !rc)
 			rc = check_found(tensor, &spec, error);
-		assert(reserved->count <= i);
-		if (!tensor && !rc)
-			reserved->nbytes[reserved->count++] = spec.numel *
-							      nvs_dtype_size(spec.dtype);
+		else if (!rc && __builtin_add_overflow(total, nbytes, &total))
+			rc = error_set(error, -EINVAL, "the tensors have 2^64 bytes or more");
+		else if (!rc)
+			reserved->nbytes[reserved->count++] = nbytes;
+		assert(reserved->count <= i + 1);
 	}
 	assert(reserved->count <= n);
 	tdestroy(names, keep_name);

@@ -148,6 +148,10 @@ static void wrong_arguments_of_an_update_are_refused(void **state)
 	update = good;
 	update.weights = NULL;
 	DONE(&o, nvs_adam_update(&update, &o.error));
+	update.weights_dtype = (enum nvs_dtype)0; /* not given */
+	DONE(&o, nvs_adam_update(&update, &o.error));
+	update.weights_dtype = (enum nvs_dtype)99;
+	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "F32");
 	optim_close(&o);
 }
 
