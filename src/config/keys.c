@@ -14,10 +14,12 @@
 
 /* At 8 bytes per element, this many elements still fit into an off_t. */
 #define ELEMENTS_MAX ((uint64_t)1000000000000000000)
-#define BUFFERS_MAX  ((uint64_t)1 << 20)
-#define STRIPE_MAX   ((uint64_t)1 << 40)
-#define THREADS_MAX  1024
-#define POWER_MAX    127 /* power of two that a float can represent */
+/* The elements of an optimizer; with the default buffer_count a pool of such buffers is 2^60 bytes. */
+#define SUB_GROUP_MAX ((uint64_t)1 << 56)
+#define BUFFERS_MAX   ((uint64_t)1 << 20)
+#define STRIPE_MAX    ((uint64_t)1 << 40)
+#define THREADS_MAX   1024
+#define POWER_MAX     127 /* power of two that a float can represent */
 
 #define AT(field) .place = offsetof(struct nvs_config, field)
 #define KEY(block_, name_, type_, meaning_)                                                        \
@@ -83,7 +85,7 @@ const struct config_key config_keys[] = {
 
 	BLOCK(ZERO, "offload_param", PARAM),
 	BLOCK(ZERO, "offload_optimizer", OPTIMIZER),
-	WHOLE(ZERO, "sub_group_size", 64, sub_group_size, 1000000000, 1, ELEMENTS_MAX, 0,
+	WHOLE(ZERO, "sub_group_size", 64, sub_group_size, 1000000000, 1, SUB_GROUP_MAX, 0,
 	      "maximum elements of an optimizer group; elements per buffer of the optimizer's "
 	      "pool"),
 	WHOLE(ZERO, "stage3_prefetch_bucket_size", 64, prefetch_bucket_size, 50000000, 0,

@@ -1103,6 +1103,32 @@ static void the_pool_of_the_optimizer_has_room_for_its_cache(void **state)
 	config_free(&config);
 }
 
+/* "No limit" is written in many ways; a sum of elements must still fit into 64 bits. */
+static void a_sub_group_has_up_to_2_to_the_56_elements(void **state)
+{
+	static const char *const sizes[] = {"1e9", "1e12", "1e14", "72057594037927936"};
+	char text[128];
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(sizes); i++) {
+		struct nvs_config config;
+
+		snprintf(text, sizeof(text),
+			 "{\"zero_optimization\": {\"sub_group_size\": %s, "
+			 "\"offload_optimizer\": {\"device\": \"cpu\"}}}",
+			 sizes[i]);
+		accepted(&config, text);
+		config_free(&config);
+	}
+	REFUSED("{\"zero_optimization\": {\n\"sub_group_size\": 72057594037927937}}", 2,
+		"zero_optimization.sub_group_size", "72057594037927936");
+	REFUSED("{\"zero_optimization\": {\n\"sub_group_size\": 1e18}}", 2,
+		"zero_optimization.sub_group_size", "72057594037927936");
+	REFUSED("{\"offload_optimizer\": {\"device\": \"cpu\", \"buffer_count\": 1}, "
+		"\"zero_optimization\": {\n\"sub_group_size\": 1e18}}",
+		2, "zero_optimization.sub_group_size", "72057594037927936");
+}
+
 static void a_pool_beyond_any_memory_is_refused(void **state)
 {
 	struct nvs_config config;
@@ -1114,9 +1140,9 @@ static void a_pool_beyond_any_memory_is_refused(void **state)
 	config_free(&config);
 	REFUSED("{\"offload_param\": {\"device\": \"cpu\",\n\"buffer_size\": 461168601842738791}}",
 		2, "offload_param.buffer_size", "buffer_count 5", "461168601842738791", "exceed");
-	REFUSED("{\"offload_optimizer\": {\"device\": \"cpu\"}, \"zero_optimization\": {\n"
-		"\"sub_group_size\": 1e18}}",
-		2, "zero_optimization.sub_group_size", "offload_optimizer.buffer_count 4",
+	REFUSED("{\"offload_optimizer\": {\"device\": \"cpu\", \"buffer_count\": 32}, "
+		"\"zero_optimization\": {\n\"sub_group_size\": 72057594037927936}}",
+		2, "zero_optimization.sub_group_size", "offload_optimizer.buffer_count 32",
 		"exceed");
 	/* (2^63 - 4 * 10 * 4) / 12 is 768614336404564637.3 */
 	accepted(&config, "{\"offload_optimizer\": {\"device\": \"cpu\"}, \"zero_optimization\": "
@@ -1131,10 +1157,11 @@ static void a_pool_beyond_any_memory_is_refused(void **state)
 	/* A pool that is not configured is not checked. */
 	accepted(&config, "{\"nvswap\": {\"optimizer_max_in_cpu\": 1e18}}");
 	config_free(&config);
-	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 1e18}}");
-	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size, 1000000000000000000);
+	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 72057594037927936}, "
+			  "\"offload_optimizer\": {\"buffer_count\": 32}}");
+	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size, 72057594037927936);
 	config_free(&config);
-	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 1e18}}");
+	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 72057594037927936}}");
 	config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	assert_int_equal(parse(&config, "{\"offload_optimizer\": {\"buffer_count\": 100}}", NULL),
 			 -EINVAL);
@@ -1697,6 +1724,7 @@ int main(void)
 		cmocka_unit_test(paths_can_be_set_by_a_call),
 		cmocka_unit_test(a_pool_is_count_times_size_times_element),
 		cmocka_unit_test(the_pool_of_the_optimizer_has_room_for_its_cache),
+		cmocka_unit_test(a_sub_group_has_up_to_2_to_the_56_elements),
 		cmocka_unit_test(a_pool_beyond_any_memory_is_refused),
 		cmocka_unit_test(element_types_follow_fp16_and_bf16),
 		cmocka_unit_test(fp16_and_bf16_exclude_each_other),

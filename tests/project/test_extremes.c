@@ -1093,7 +1093,9 @@ static void elements_that_sum_to_2_to_the_64_are_refused(void **state)
 	(void)state;
 	SUCCEEDS(nvs_config_copy(config, &large, &error), &error);
 	SUCCEEDS(nvs_config_set(large, "offload_optimizer.buffer_count", "1", &error), &error);
-	SUCCEEDS(nvs_config_set(large, "zero_optimization.sub_group_size", "1e18", &error), &error);
+	SUCCEEDS(nvs_config_set(large, "zero_optimization.sub_group_size", "72057594037927936",
+				&error),
+		 &error);
 	for (size_t i = 0; i < COUNT(groups); i++) {
 		snprintf(names[i], sizeof(names[i]), "g%zu", i);
 		groups[i] = (struct nvs_group_spec){sizeof(groups[i]), names[i], UINT64_C(1) << 56,
