@@ -12,14 +12,18 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
 LAYERS = ("base", "trace", "config", "topo", "aio", "pool", "memory", "store", "swap", "optim",
           "checkpoint", "cli")
-BUILD_S = 600
+# A change may make a build or a test slower than the unchanged code, which measures the machine.
+SLOWER = 5
+SPARE_S = 60  # also what a build takes if there was nothing to build without a change
 
 # A change, and what it applies to: each match on a line of a function's body is one place.
 CHANGES = (
@@ -96,35 +100,85 @@ def tests_of(layer, tree):
     return ["build/" + str(path.relative_to(tree).with_suffix("")) for path in programs]
 
 
-def build(tree, programs):
+def run(command, tree, seconds, **environment):
+    """Returns why the command failed, or None; None for seconds is no limit. With a limit the command and
+    what it started are killed at its end."""
+    with subprocess.Popen(command, cwd=tree, env=dict(os.environ, **environment), text=True,
+                          errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          start_new_session=seconds is not None) as process:
+        try:
+            output = process.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return f"took longer than {seconds:g} s"
+        except KeyboardInterrupt:
+            if seconds is not None:
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode == 0:
+        return None
+    # Lines of tests/run name the tests; else the last lines tell.
+    failed = [line for line in output.splitlines() if line.startswith("failed: ")]
+    return "\n".join(failed or output.splitlines()[-20:]) or f"exited with {process.returncode}"
+
+
+def build(tree, programs, seconds):
     """Warnings are no errors: a change may leave a variable unused."""
-    make = ["make", f"-j{os.cpu_count()}", "BUILD=build", "WERROR=", *programs]
-    return subprocess.run(make, cwd=tree, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                          timeout=BUILD_S, check=False).returncode == 0
+    return run(["make", f"-j{os.cpu_count()}", "BUILD=build", "WERROR=", *programs], tree, seconds)
 
 
-def passes(tree, programs, seconds):
+def test(tree, programs, seconds):
     """Ends with the first program that fails: after a change that makes calls hang, each takes long."""
-    environment = dict(os.environ, BUILD="build", TEST_TIMEOUT=str(seconds))
     per_run = os.cpu_count() or 1
-    return all(subprocess.run(["tests/run", *programs[first:first + per_run]], cwd=tree,
-                              env=environment, check=False, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL).returncode == 0
-               for first in range(0, len(programs), per_run))
+    for first in range(0, len(programs), per_run):
+        why = run(["tests/run", *programs[first:first + per_run]], tree, None, BUILD="build",
+                  TEST_TIMEOUT=str(seconds))
+        if why:
+            return why
+    return None
 
 
-def fate(tree, place, seconds):
+class Limits:
+    """Seconds that a build and a test program of a layer may take, by the options or by the time that the
+    unchanged code takes."""
+
+    def __init__(self, options):
+        self.options = options
+        self.build_s = options.build_seconds
+        self.test_s = {}
+
+    def measure(self, layer, tree):
+        """Builds and tests without a change; returns why that fails, or None."""
+        programs = tests_of(layer, tree)
+        begin = time.monotonic()
+        why = build(tree, programs, self.options.build_seconds)
+        built = time.monotonic()
+        if why:
+            return f"the tests of {layer} do not build without a change: {why}"
+        why = test(tree, programs, self.options.seconds or 3600)
+        if why:
+            return f"the tests of {layer} fail without a change: {why}"
+        if not self.options.build_seconds:
+            self.build_s = max(self.build_s or 0, round(SLOWER * (built - begin)) + SPARE_S)
+        self.test_s[layer] = self.options.seconds or \
+            round(SLOWER * (time.monotonic() - built)) + SPARE_S
+        return None
+
+
+def fate(tree, place, limits):
     """Makes the change in the copy, and takes it back whatever happens."""
     path, index, _, _, changed = place
     original = (tree / path).read_text()
     lines = original.splitlines()
     lines[index] = changed
-    programs = tests_of(path.parts[1], tree)
+    layer = path.parts[1]
+    programs = tests_of(layer, tree)
     try:
         (tree / path).write_text("\n".join(lines) + "\n")
-        if not build(tree, programs):
-            return "does not build"
-        return "UNSEEN" if passes(tree, programs, seconds) else "seen"
+        why = build(tree, programs, limits.build_s)
+        if why:
+            return "build too slow" if why.startswith("took longer") else "does not build"
+        return "seen" if test(tree, programs, limits.test_s[layer]) else "UNSEEN"
     finally:
         (tree / path).write_text(original)
 
@@ -135,7 +189,12 @@ def parse():
                         help="folders of src/ (all)")
     parser.add_argument("--count", type=int, default=100, help="places to change (100)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=int, default=120, help="limit of a test program (120)")
+    parser.add_argument("--seconds", type=float,
+                        help=f"limit of a test program ({SLOWER} times what all tests of its layer "
+                        f"take without a change, and {SPARE_S} s)")
+    parser.add_argument("--build-seconds", type=float,
+                        help=f"limit of a build ({SLOWER} times the longest without a change, and "
+                        f"{SPARE_S} s)")
     parser.add_argument("--list", action="store_true", help="print the changes and make none")
     options = parser.parse_args()
     options.only = options.only.split(",")
@@ -166,16 +225,18 @@ def main():
         return 0
     tree = ROOT / BUILD / "mutate"
     copy_tree(tree)
+    limits = Limits(options)
     for layer in sorted({place[0].parts[1] for place in chosen}):
-        programs = tests_of(layer, tree)
-        if not build(tree, programs) or not passes(tree, programs, options.seconds):
-            sys.exit(f"the tests of {layer} fail without a change")
+        why = limits.measure(layer, tree)
+        if why:
+            sys.exit(why)
     fates = []
     for place in chosen:
-        fates.append(fate(tree, place, options.seconds))
+        fates.append(fate(tree, place, limits))
         show(place, fates[-1])
     print(f"seed {options.seed}: {len(fates)} changes, {fates.count('seen')} seen, "
-          f"{fates.count('UNSEEN')} unseen, {fates.count('does not build')} do not build")
+          f"{fates.count('UNSEEN')} unseen, {fates.count('does not build')} do not build, "
+          f"{fates.count('build too slow')} built for longer than {limits.build_s or 0:g} s")
     return 0
 
 
