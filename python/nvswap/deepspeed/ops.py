@@ -14,7 +14,6 @@ import fcntl
 import os
 import resource
 import threading
-import warnings
 import weakref
 from collections import OrderedDict
 from typing import Any, Dict, List, Optional, Tuple, Union
@@ -24,7 +23,7 @@ import torch
 from nvswap.aio import Aio, File
 from nvswap.config import Config
 from nvswap.deepspeed.pinned import PINNED, is_pinned
-from nvswap.deepspeed.transfers import Pending, Transfers
+from nvswap.deepspeed.transfers import Pending, Transfers, warn_dropped
 from nvswap.errors import Error, invalid
 
 Name = Union[str, "os.PathLike[str]", int]
@@ -316,13 +315,12 @@ class aio_handle:  # pylint: disable=invalid-name
         return is_pinned(buffer)
 
     def __del__(self) -> None:
-        if not getattr(self, "_pending", None):
+        if not getattr(self, "_pending", None) or self._shared.transfers.adopt(self._pending):
             return
         try:
             self.wait()
         except Error as error:
-            warnings.warn(f"a transfer of an aio_handle that was dropped without wait(): {error}",
-                          ResourceWarning, stacklevel=2)
+            warn_dropped(error)
 
 
 def _finish(pending: Pending) -> None:

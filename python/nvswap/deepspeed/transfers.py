@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import errno
 import threading
-from typing import Any, List, Optional
+import warnings
+from typing import Any, List, NamedTuple, Optional
 
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio, File
@@ -35,8 +36,26 @@ class Pending:
         self.failure: Optional[Error] = None
 
 
+def warn_dropped(failure: Error) -> None:
+    """No caller is left to hear of it."""
+    warnings.warn(f"a transfer of an aio_handle that was dropped without wait(): {failure}",
+                  ResourceWarning, stacklevel=3)
+
+
+class _Gathered(NamedTuple):
+    pending: Pending
+    file: File
+    direction: int
+    address: int
+    nbytes: int
+    offset: int
+
+
 class Transfers:
-    """The transfers of an aio, started by any thread."""
+    """
+    The transfers of an aio, started by any thread. The collector may drop a handle, which waits,
+    anywhere within a call of its thread; so what is gathered changes by single assignments.
+    """
 
     def __init__(self, aio: Aio) -> None:
         self._aio = aio
@@ -47,9 +66,10 @@ class Transfers:
         self._requests = ffi.new("struct nvs_request *[]", GATHERED)
         for each in self._array:
             each.size = _SIZE
-        self._gathered: List[Pending] = []
-        self._files: List[File] = []
+        self._gathered: List[_Gathered] = []
         self._nbytes = 0
+        self._submitting: Optional[int] = None  # the thread that submits
+        self._adopted: List[Pending] = []
 
     def start(self, file: File, write: bool, address: int, nbytes: int, offset: int,
               owner: Any) -> Pending:
@@ -64,48 +84,58 @@ class Transfers:
         if offset < 0:
             raise Error(errno.EINVAL, f"an offset is not negative: {offset}")
         pending = Pending(owner, file.path)
-        each = self._array[len(self._gathered)]
-        each.file = file._pointer
-        each.direction = lib.NVS_WRITE if write else lib.NVS_READ
-        each.data = ffi.cast("void *", address)
-        each.nbytes = nbytes
-        each.offset = offset
-        self._gathered.append(pending)
-        self._files.append(file)
+        self._gathered.append(_Gathered(pending, file, lib.NVS_WRITE if write else lib.NVS_READ,
+                                        address, nbytes, offset))
         self._nbytes += nbytes
-        if len(self._gathered) == GATHERED or self._nbytes >= GATHERED_BYTES:
+        if len(self._gathered) >= GATHERED or self._nbytes >= GATHERED_BYTES:
             self.submit()
         return pending
 
     def submit(self) -> None:
         """Submits what is gathered. What can't be submitted fails in its wait."""
         with self.lock:
-            n = len(self._gathered)
-            if not n:
+            if self._submitting is not None or not self._gathered:
                 return
+            self._submitting = threading.get_ident()
+            # It keeps their files open.
             gathered, self._gathered, self._nbytes = self._gathered, [], 0
-            files, self._files = self._files, []
             try:
                 with self._aio._open() as pointer:
-                    self._submit(pointer, gathered)
+                    for first in range(0, len(gathered), GATHERED):
+                        self._submit(pointer, gathered[first:first + GATHERED])
             except Error as error:
-                for pending in gathered:
-                    pending.failure = error
-            del files  # They were kept open until here.
+                for each in gathered:
+                    each.pending.failure = error
+            finally:
+                self._submitting = None
 
-    def _submit(self, pointer: Any, gathered: List[Pending]) -> None:
+    def adopt(self, pending: List[Pending]) -> bool:
+        """Takes over the transfers of a handle that is dropped while its thread submits, maybe
+        these very ones: the next wait ends them. False: the handle can wait."""
+        if self._submitting != threading.get_ident():
+            return False
+        self._adopted.extend(pending)
+        return True
+
+    def _submit(self, pointer: Any, gathered: List[_Gathered]) -> None:
         n, error = len(gathered), new_error()
+        for each, entry in zip(gathered, self._array):
+            entry.file = each.file._pointer
+            entry.direction = each.direction
+            entry.data = ffi.cast("void *", each.address)
+            entry.nbytes = each.nbytes
+            entry.offset = each.offset
         if lib.nvs_aio_submit(pointer, self._array, n, self._requests, error) == 0:
-            for pending, request in zip(gathered, self._requests):
-                pending.request = request
+            for each, request in zip(gathered, self._requests):
+                each.pending.request = request
             return
         # None was started: one at a time, each hears of its own error.
-        for index, pending in enumerate(gathered):
+        for index, each in enumerate(gathered):
             code = lib.nvs_aio_submit(pointer, self._array + index, 1, self._requests, error)
             if code == 0:
-                pending.request = self._requests[0]
+                each.pending.request = self._requests[0]
             else:
-                pending.failure = error_of(code, error, pending.path)
+                each.pending.failure = error_of(code, error, each.pending.path)
 
     def wait(self, pending: List[Pending]) -> Optional[Error]:
         """
@@ -113,6 +143,21 @@ class Transfers:
         exception, such as KeyboardInterrupt, all of them stay to be waited for.
         """
         self.submit()
+        adopted, self._adopted = self._adopted, []
+        failure = self._wait(pending)
+        self._end_adopted(adopted)
+        return failure
+
+    def _end_adopted(self, adopted: List[Pending]) -> None:
+        try:
+            failure = self._wait(adopted)
+        except BaseException:
+            self._adopted.extend(adopted)
+            raise
+        if failure is not None:
+            warn_dropped(failure)
+
+    def _wait(self, pending: List[Pending]) -> Optional[Error]:
         array = ffi.new("struct nvs_request *[]", [each.request for each in pending
                                                    if each.request is not None])
         if len(array):

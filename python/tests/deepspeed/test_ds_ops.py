@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from promises import Skip, child, main, promise, raises  # noqa: E402
@@ -186,6 +187,30 @@ def a_dropped_handle_finishes_its_transfers(directory):
     gc.collect()
     for i in range(20):
         assert open(f"{directory}/{i}", "rb").read() == bytes([i]) * 100000
+
+
+@promise
+def a_handle_that_is_dropped_amid_a_submission_finishes_its_transfers(directory):
+    dropped, it = handle(), handle()
+    transfers = it._shared.transfers
+    assert dropped._shared.transfers is transfers
+    tensor = torch.full((1000,), 1, dtype=torch.uint8)
+    dropped.async_pwrite(tensor, f"{directory}/1")
+    dropped.itself, memory = dropped, weakref.ref(tensor)
+    del dropped, tensor
+    submit, alive = transfers._submit, []
+
+    def collect_and_submit(*arguments):
+        gc.collect()
+        alive.append(memory() is not None)
+        submit(*arguments)
+
+    transfers._submit = collect_and_submit
+    it.async_pwrite(torch.full((1000,), 2, dtype=torch.uint8), f"{directory}/2")
+    assert it.wait() == 1 and alive == [True] and memory() is None
+    del transfers._submit
+    for i in (1, 2):
+        assert open(f"{directory}/{i}", "rb").read() == bytes([i]) * 1000
 
 
 @promise
