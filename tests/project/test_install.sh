@@ -30,8 +30,8 @@ functions() {
 }
 
 exports() { # nm's arguments
-	# The sanitizers export symbols such as __odr_asan.
-	nm --defined-only --extern-only --format=posix "$@" | awk 'NF > 2 && $2 != "A" { print $1 }' |
+	# Of an archive, nm prints its path and a colon first. The sanitizers export symbols such as __odr_asan.
+	nm --defined-only --extern-only --format=posix "$@" | awk '!/:$/ && NF > 2 && $2 != "A" { print $1 }' |
 		sed 's/@.*//' | grep -v '^__\(odr_\)\?[at]san' | sort
 }
 
