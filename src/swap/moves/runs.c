@@ -33,7 +33,7 @@ void run_check(const struct transfer *run)
 	const struct store *store = first->engine->store;
 
 	assert(run->direction == NVS_READ || run->direction == NVS_WRITE);
-	assert(run->priority < TRANSFER_PRIORITIES);
+	assert(!run->requests);
 	assert(run == &first->transfer && first->run_first == first);
 	assert(first->io == io_of(run->direction));
 	assert(run->file == store_file(first->engine->store));
