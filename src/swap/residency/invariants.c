@@ -135,11 +135,10 @@ static void runs_check_lists(const struct nvs_engine *engine)
 
 static size_t list_check(const struct tensor_list *list, enum placement placement)
 {
-	const struct nvs_tensor *tensor;
+	const struct nvs_tensor *tensor = TAILQ_FIRST(list);
 	size_t n = 0;
 
-	TAILQ_FOREACH(tensor, list, idle)
-	{
+	for (; tensor; tensor = TAILQ_NEXT(tensor, idle)) {
 		assert(tensor->placement == placement && !tensor->pins.count);
 		n++;
 	}
