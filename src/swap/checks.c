@@ -67,7 +67,6 @@ int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, s
 	if (rc)
 		return rc;
 	assert(engine->batch && tensor->batch <= engine->batch);
-	assert(tensor->registration == REGISTRATION_DONE);
 	if (tensor->batch == engine->batch)
 		return error_about(error, -EINVAL, tensor->name, 0, 0,
 				   "%s is named twice in one batch", tensor->name);

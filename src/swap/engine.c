@@ -464,6 +464,7 @@ uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last
 	n = engine->write_failures;
 	*last = engine->failure;
 	assert((n == 0) == (last->code == 0));
+	engine_sums_check(engine);
 	engine_unlock(engine);
 	return n;
 }

@@ -74,6 +74,7 @@ int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *ten
 		list = runs_build(engine, engine->scratch, n, NVS_WRITE);
 		events_changed(engine);
 	}
+	assert(!rc || !list);
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);

@@ -470,6 +470,7 @@ static int begin_in_time(struct nvs_engine *engine, struct pinning *pinning, uin
 			launch(engine, pinning->list);
 			engine_lock(engine);
 			engine_sums_check(engine);
+			pinning_check(engine, pinning);
 		}
 		/* The write-backs may have landed while the lock was released. */
 		if (!pinning->stuck && (deadline || !pinning->list))

@@ -75,6 +75,7 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 			claim(tensors[i]);
 		}
 		*list = runs_build(engine, engine->scratch, count, NVS_READ);
+		assert(*list || !need);
 		return n;
 	}
 	return 0;

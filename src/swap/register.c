@@ -319,7 +319,6 @@ int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(!in_flight(tensor) && !tensor->pins.count && !engine->read_only);
-	extents_check(engine, tensor);
 	assert(engine->nregistered && engine->tensor_bytes >= tensor->nbytes);
 	if (plan_has(&engine->plan, tensor))
 		plan_drop(engine);

@@ -92,6 +92,7 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 			    tensors, n);
 		list = after_release(engine);
 	}
+	assert(!rc || !list);
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);

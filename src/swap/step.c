@@ -171,6 +171,7 @@ int engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 		list = move_ahead(engine);
 		trace_step(engine, TRACE_STEP_BEGIN);
 	}
+	assert(!rc || !list);
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);

@@ -53,6 +53,7 @@ int batch_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		list = swap_out(engine, tensors, n);
 		events_changed(engine);
 	}
+	assert(!rc || !list);
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);

@@ -25,7 +25,6 @@ uint64_t free_bytes(const struct nvs_engine *engine)
 bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	assert(!in_plan(tensor) || tensor->next_use < engine->plan.n);
-	assert(tensor->memory == MEMORY_POOL && !tensor->pins.count);
 	if (is_ahead(tensor))
 		return false;
 	return !in_plan(tensor) ||

@@ -201,7 +201,6 @@ void stay_or_leave(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	bool evicts = tensor->on_landing == LANDING_EVICTS;
 
 	assert(tensor->memory == MEMORY_POOL && in_pool(tensor->content));
-	assert(tensor->io == IO_IDLE);
 	if (tensor->pins.count)
 		return;
 	if (evicts && !is_dirty(tensor))
