@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
 DeepSpeed's benchmark ds_io on nvswap's ops, in several processes. The directory for compiled ops
