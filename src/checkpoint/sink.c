@@ -59,7 +59,7 @@ int requests_finish(struct nvs_aio *aio, struct nvs_request **requests, size_t n
 {
 	int rc = n ? nvs_aio_wait(aio, requests, n, -1, error) : 0;
 
-	/* An overdue one stays open: the owner of its memory waits in nvs_file_close. */
+	/* An overdue request stays open: the owner of its memory waits in nvs_file_close. */
 	for (size_t i = 0; i < n; i++)
 		nvs_request_close(requests[i]);
 	return rc;

@@ -197,7 +197,7 @@ static uint64_t highest_generation(const struct store *store)
 	return highest;
 }
 
-/* No store gets there by committing, but a label that was tampered with can have any number. */
+/* Commits never reach the highest number; only a label that was tampered with can have it. */
 static int check_number(const struct store *store, struct nvs_error *error)
 {
 	uint64_t highest = highest_generation(store);

@@ -372,7 +372,7 @@ static int check_waiting(const struct nvs_engine *engine, const struct pinning *
 static int end_polling(const struct nvs_engine *engine, const struct pinning *pinning,
 		       struct nvs_error *error)
 {
-	/* A call that does not wait is never counted among those that do. */
+	/* A call that does not wait is neither timed nor queued. */
 	assert(!pinning->waits_from_ns && !pinning->ticket.queued);
 	return pinning->failed_again ? write_back_failed(engine, error)
 				     : no_time_left(engine, pinning, -EAGAIN, error);

@@ -48,7 +48,7 @@ static int remaining_ms(uint64_t deadline)
 
 	if (!deadline || deadline == UINT64_MAX)
 		return deadline ? -1 : 0;
-	/* It was a number of milliseconds. */
+	/* Deadlines are made of an int of milliseconds. */
 	assert(deadline <= now || (deadline - now) / 1000000 <= INT_MAX);
 	return deadline > now ? (int)((deadline - now + 999999) / 1000000) : 1;
 }

@@ -161,7 +161,7 @@ static bool is_first(const struct parser *p)
 }
 
 /* The current token, shortened for an error message. A file that does not begin as JSON may be
- * another program's, and secret: one character of it. */
+ * another program's secret, so only its first character is quoted. */
 static const char *token_text(const struct parser *p, char token[32])
 {
 	size_t n = 0, most = is_first(p) ? 1 : 24;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tile has a flight: its transfers between pool and files. A tile with more pieces than a flight
- * has room for waits for those it has begun.
+ * Moves tiles of optimizer state between the pool and files. The transfers of a tile are its flight;
+ * a tile with more pieces than a flight has room for waits for those it has begun.
  */
 #include "checkpoint/state/state_move.h"
 
@@ -24,7 +24,7 @@ struct flight {
 	int rc; /* the first error; no other I/O of the tile is begun */
 };
 
-/* The first thread that fails has the error to itself. */
+/* The first thread that fails stores the error; the others leave it. */
 static int fail(struct state_move *move, const struct nvs_error *error)
 {
 	int none = 0;

@@ -326,7 +326,7 @@ static int complete(struct export_job *export, struct nvs_error *error)
 		rc = complete_param(export, i, error);
 	if (!rc)
 		rc = write_state(export, error);
-	/* Apart from writing: the first sync makes much of the rest durable too. */
+	/* Sync after all writes: the first sync makes much of the rest durable too. */
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = sync_param(export, i, error);
 	if (!rc)
@@ -346,7 +346,7 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 
 	if (rc)
 		return rc;
-	/* A rank that fails meets the others too, or they would wait for it. */
+	/* A rank that fails still calls the exchange, or the others would wait for it. */
 	rc = begin(&export, optimizer, params, n, path, error);
 	rc = ranks_agree(&export.options, rc, params_sum(&export.params), error);
 	if (!rc) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that write one checkpoint together: each learns whether the others are well. */
+/* Ranks that write one checkpoint together: each learns whether another one has failed. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ int universal_options_in(struct nvs_universal_options *into,
 	return 0;
 }
 
-/* The first rank that is not well. */
+/* Reports the first rank that has failed. */
 static int judge(const struct nvs_universal_options *options, int rc, const uint32_t *codes,
 		 struct nvs_error *error)
 {

@@ -206,7 +206,7 @@ int tree_sync(const struct tree *tree, const char *name, const char *file, struc
 	return rc;
 }
 
-/* Exchanges names with the directory that is there, which is removed; without one, renames. */
+/* Exchanges names with an existing zero/, which is then removed; renames if there is none. */
 static int take_name(const struct tree *tree, struct nvs_error *error)
 {
 	if (!renameat2(tree->top, PARTIAL, tree->top, "zero", RENAME_EXCHANGE))

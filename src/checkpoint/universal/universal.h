@@ -59,7 +59,7 @@ int universal_options_in(struct nvs_universal_options *into,
 int ranks_agree(const struct nvs_universal_options *options, int rc, uint32_t word,
 		struct nvs_error *error);
 /*
- * Waits for all ranks, which tell how they fared, `rc`, and combine `words`: 0 if all are well, else
+ * Waits for all ranks, exchanges their results `rc`, and combines `words`: 0 if no rank failed, else
  * this rank's `rc`, or -ECANCELED with the error of another one. -ENOMEM, errno of the exchange.
  */
 int ranks_meet(const struct nvs_universal_options *options, int rc, uint32_t *words, size_t n,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `nvswap store export` and `import`: the contents of a store to a checkpoint that other programs
- * read, and from one into a store.
+ * `nvswap store export` writes the contents of a store to a checkpoint that other programs read;
+ * `import` reads one into a store.
  */
 #include <inttypes.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of an optimizer to a checkpoint, and from one into its store. The groups are those of the
+ * Copies the state of an optimizer's store to a checkpoint, and back. The groups are those of the
  * store; in a universal checkpoint each is a parameter.
  */
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tensors of a store of parameters to a checkpoint, and from one into a store. */
+/* Copies the tensors of a store of parameters to a checkpoint, and from one into a store. */
 #include <stdlib.h>
 
 #include "cli/store/copy.h"

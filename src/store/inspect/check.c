@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of a store that is looked at, asserted wherever it was read or is used. What the
- * drive has may be anything; these functions rely on what was made of it.
+ * What must hold of a store that is open for inspection, asserted wherever it was read or is used.
+ * Bytes of the drive may be anything; these functions check only what was decoded from them.
  */
 #include <assert.h>
 

@@ -157,7 +157,7 @@ uint64_t member_newest_on_device(const struct member *member)
 	return newest;
 }
 
-/* Signatures in the place of the first label, of what leaves the rest of the labels' area empty. */
+/* What other programs write over the first label, leaving the rest of the labels' area empty. */
 static const struct signature {
 	unsigned at, nbytes;
 	const char *bytes, *of;
@@ -168,7 +168,7 @@ static const struct signature {
 	{4086, 10, "SWAPSPACE2", "swap space"},
 };
 
-/* Whose bytes these are; NULL: nobody's that is known. */
+/* What wrote these bytes; NULL: they have no known signature. */
 static const char *signed_by(const uint8_t first[LABEL_BYTES])
 {
 	for (size_t i = 0; i < sizeof(signatures) / sizeof(signatures[0]); i++) {
@@ -224,8 +224,8 @@ static bool has_label(const struct member *member, unsigned i)
 }
 
 /*
- * Manifests first: those without a label are a damaged store. Of a member without a valid label only
- * what is recognized is cleared, since the rest may be another program's.
+ * Manifests first: those without a label are a damaged store. Of a member without a valid label
+ * only what is recognized is cleared, since the rest may be another program's.
  */
 int member_clear_places(const struct member *member, int fd, struct nvs_error *error)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's lock, with the thread that holds it: what is to be called under the lock, or without
- * it, can assert so.
+ * The engine's lock, and which thread holds it: functions that must be called with the lock, or
+ * without it, assert that. The thread is read without the lock, so it says nothing about others.
  */
 #include <assert.h>
 
