@@ -143,12 +143,17 @@ class Transfers:
         exception, such as KeyboardInterrupt, all of them stay to be waited for.
         """
         self.submit()
-        adopted, self._adopted = self._adopted, []
         failure = self._wait(pending)
-        self._end_adopted(adopted)
+        self._end_adopted()
         return failure
 
-    def _end_adopted(self, adopted: List[Pending]) -> None:
+    def _end_adopted(self) -> None:
+        if not self._adopted:
+            return
+        with self.lock:  # No other thread submits, so all that were adopted have been submitted.
+            if self._submitting is not None:
+                return
+            adopted, self._adopted = self._adopted, []
         try:
             failure = self._wait(adopted)
         except BaseException:
