@@ -193,29 +193,29 @@ static void write_backs_leave_room_for_awaited_reads_and_go_on(void **state)
 	static struct rig rig;
 
 	(void)state;
-	rig_open(&rig, 8);
+	rig_open(&rig, 9);
 	start(&rig, &read, NVS_READ, 100, 1);
 	aio_promote(rig.aio, &read);
 	assert_true(fake_await_ios(&rig.fake, 1));
-	/* While the read is in flight, writes get half of the queue. */
+	/* While the read is in flight, writes get a third of the queue. */
 	start(&rig, &writes, NVS_WRITE, 0, 80);
-	assert_true(fake_await_ios(&rig.fake, 5));
+	assert_true(fake_await_ios(&rig.fake, 4));
 	/*
 	 * The read completes, and another is likely: the next four queues of writes keep to their
-	 * half.
+	 * third.
 	 */
 	fake_release(&rig.fake, 1);
 	assert_int_equal(completions_wait(rig.queue, COMPLETIONS_THREAD, 1, UINT64_MAX), 0);
 	assert_ptr_equal(completions_take(rig.queue), &read);
-	for (unsigned i = 1; i < 4 * 8; i++) {
+	for (unsigned i = 1; i < 4 * 9; i++) {
 		fake_release(&rig.fake, 1);
-		assert_true(fake_await_ios(&rig.fake, 5 + i));
+		assert_true(fake_await_ios(&rig.fake, 4 + i));
 	}
-	assert_int_equal(fake_in_flight_max(&rig.fake), 5);
+	assert_int_equal(fake_in_flight_max(&rig.fake), 4);
 	/* After that, writes fill the queue. */
 	fake_release(&rig.fake, 1);
-	assert_true(fake_await_ios(&rig.fake, 5 + 4 * 8 + 4));
-	assert_int_equal(fake_in_flight_max(&rig.fake), 8);
+	assert_true(fake_await_ios(&rig.fake, 4 + 4 * 9 + 6));
+	assert_int_equal(fake_in_flight_max(&rig.fake), 9);
 	rig_close(&rig);
 }
 
