@@ -16,7 +16,7 @@ import resource
 import threading
 import weakref
 from collections import OrderedDict
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -39,20 +39,33 @@ def files_max() -> int:
     return _FILES_MAX if soft == resource.RLIM_INFINITY else max(8, min(_FILES_MAX, soft // 8))
 
 
+class _Opened(NamedTuple):
+    """An open file. Writes to it are of whole `unit` bytes; 0: it is open for reading alone."""
+
+    file: File
+    unit: int
+
+    def writes(self, nbytes: int, offset: int) -> bool:
+        return self.unit > 0 and (nbytes | offset) % self.unit == 0
+
+
 class _Files:
     """
     The open files of an Aio, by device and inode: opening one for each of many small transfers
     would cost more than the transfers. The least recently used is closed first.
+
+    A file is opened for writes of whole units until another write comes: only those go to the
+    drive directly to the last byte. The end of another passes through the page cache and is flushed.
     """
 
     def __init__(self, aio: Aio, transfers: Transfers) -> None:
         self._aio = aio
         self._transfers = transfers
-        self._files: "OrderedDict[Tuple[int, int], Tuple[File, bool]]" = OrderedDict()
+        self._files: "OrderedDict[Tuple[int, int], _Opened]" = OrderedDict()
         self._max = files_max()
         self._to_look_at: List[Any] = []  # keys of files that may have been deleted
 
-    def get(self, name: Name, write: bool) -> File:
+    def get(self, name: Name, write: bool, nbytes: int, offset: int) -> File:
         """The file, opened if it is not; created with mode 0600 if it is missing and written. With
         the lock of the transfers held."""
         try:
@@ -61,43 +74,47 @@ class _Files:
             if not write:
                 raise
             key = None
-        file, writable = self._files.get(key, (None, False)) if key else (None, False)
-        if file is not None and (writable or not write):
+        found = self._files.get(key) if key else None
+        if found is not None and (not write or found.writes(nbytes, offset)):
             self._files.move_to_end(key)
-            return file
-        if file is not None:
+            return found.file
+        if found is not None:
             self._close(key)
         self._make_room()
-        file, key, writable = self._open(name, write, key)
-        self._files[key] = (file, writable)
-        return file
+        opened, key = self._open(name, write, key, True)
+        if write and not opened.writes(nbytes, offset):
+            opened.file.close()
+            opened, key = self._open(name, write, key, False)
+        self._files[key] = opened
+        return opened.file
 
     def _close(self, key: Any) -> None:
         """Gathered transfers of the file start before it is closed, which waits for them."""
         self._transfers.submit()
-        self._files.pop(key)[0].close()
+        self._files.pop(key).file.close()
 
-    def _open(self, name: Name, write: bool, key: Any) -> Tuple[File, Any, bool]:
+    def _open(self, name: Name, write: bool, key: Any, units: bool) -> Tuple[_Opened, Any]:
         if isinstance(name, int):
-            return self._open_descriptor(name, write, key), key, write
-        if write:
-            file = self._aio.open_file(name, "a")
-            return file, _key_of(name), True
-        if os.access(name, os.W_OK):
-            return self._aio.open_file(name, "r+"), key, True
-        return self._aio.open_file(name, "r"), key, False
+            file, writable = self._open_descriptor(name, write, key, units), write
+        elif write:
+            file, writable = self._aio.open_file(name, "a", units=units), True
+            key = _key_of(name)
+        else:
+            writable = os.access(name, os.W_OK)
+            file = self._aio.open_file(name, "r+" if writable else "r", units=units)
+        return _Opened(file, (file.unit if units else 1) if writable else 0), key
 
-    def _open_descriptor(self, number: int, write: bool, key: Any) -> File:
+    def _open_descriptor(self, number: int, write: bool, key: Any, units: bool) -> File:
         """A descriptor that is open for writing alone is opened anew by its path: writing parts of
         a page reads the rest."""
         mode = "r+" if write else "r"
         if not write or fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR:
-            return self._aio.open_file(number, mode)
+            return self._aio.open_file(number, mode, units=units)
         path = os.readlink(f"/proc/self/fd/{number}")
         if not os.path.exists(path) or _key_of(path) != key:
             raise invalid(f"descriptor {number} is open for writing alone and its file was renamed "
                           "or deleted: open it for reading and writing")
-        return self._aio.open_file(path, mode)
+        return self._aio.open_file(path, mode, units=units)
 
     def _make_room(self) -> None:
         """Closes the oldest, and some of the files that were deleted or replaced, whose space stays
@@ -105,7 +122,7 @@ class _Files:
         if not self._to_look_at:
             self._to_look_at = list(self._files)
         for key in self._to_look_at[:_LOOKS]:
-            if key in self._files and not _is_still(self._files[key][0], key):
+            if key in self._files and not _is_still(self._files[key].file, key):
                 self._close(key)
         del self._to_look_at[:_LOOKS]
         while len(self._files) >= self._max:
@@ -299,8 +316,9 @@ class aio_handle:  # pylint: disable=invalid-name
                 into = None
         shared = self._shared
         with shared.transfers.lock:
-            return shared.transfers.start(shared.files.get(name, write), write, buffer.data_ptr(),
-                                          buffer.nbytes, offset, (buffer, into))
+            return shared.transfers.start(
+                shared.files.get(name, write, buffer.nbytes, offset), write, buffer.data_ptr(),
+                buffer.nbytes, offset, (buffer, into))
 
     # ---- Pinned memory ----
 
