@@ -63,8 +63,10 @@ def watch_configurations() -> None:
     from deepspeed.runtime.config import DeepSpeedConfig
 
     from nvswap.deepspeed.checkpoint.engine import watch_saves
+    from nvswap.deepspeed.checkpoint.frozen import watch_frozen
 
     watch_saves()
+    watch_frozen()
     read = DeepSpeedConfig.__init__
     if hasattr(read, "nvswap_watches"):
         return

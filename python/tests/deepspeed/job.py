@@ -2,8 +2,9 @@
 """
 A training job: a small GPT on the text of this repository's documents, with DeepSpeed's ZeRO-3.
 Each rank prints its losses, all digits, as one line of JSON; with "inspect" also what DeepSpeed's
-functions say of gradients, weights and states, some of which it changes in between. "saves" are
-checkpoints after the last step: the "checkpoint" block of each, a tag for each rank, and the folder.
+functions say of gradients, weights and states, some of which it changes in between. With "frozen" some
+parameters are not trained. "saves" are checkpoints after the last step: the "checkpoint" block of each,
+a tag for each rank, and the folder.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -129,7 +130,7 @@ def moved_bytes():
 
 
 def main():
-    torch.manual_seed(1)
+    torch.manual_seed(JOB.get("seed", 1))
     torch.set_num_threads(1)
     deepspeed.init_distributed("gloo")
     if JOB.get("fp16_by_torch"):
@@ -137,6 +138,9 @@ def main():
         type(deepspeed.accelerator.get_accelerator()).is_fp16_supported = lambda self: True
     with deepspeed.zero.Init(config_dict_or_path=JOB["config"]):
         model = GPT(JOB["width"], JOB["layers"], JOB["heads"])
+    if JOB.get("frozen"):
+        for each in (model.places, model.blocks[0].up, model.norm):
+            each.requires_grad_(False)
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups_of(model),
                                            config=JOB["config"])
     rank, text = torch.distributed.get_rank(), text_of_documents()

@@ -58,13 +58,15 @@ def assert_equal(one, other):
         assert same, key
 
 
-def resumes(directory, **settings):
-    """Eight steps in one run, and four after a checkpoint: the same losses and state."""
+def resumes(directory, frozen=False, **settings):
+    """Eight steps in one run, and four after a checkpoint, by a job that begins with other weights:
+    the same losses and state."""
     config = configuration(directory, **settings)
     whole, parts = (os.path.join(directory, name) for name in ("whole", "parts"))
-    losses = job(config, steps=STEPS, save_steps=[STEPS], checkpoint=whole)
-    first = job(config, steps=4, save_steps=[4], checkpoint=parts)
-    second = job(config, steps=STEPS, load_step=4, save_steps=[STEPS], checkpoint=parts)
+    losses = job(config, steps=STEPS, save_steps=[STEPS], checkpoint=whole, frozen=frozen)
+    first = job(config, steps=4, save_steps=[4], checkpoint=parts, frozen=frozen)
+    second = job(config, steps=STEPS, load_step=4, save_steps=[STEPS], checkpoint=parts, seed=2,
+                 frozen=frozen)
     assert [one + two for one, two in zip(first, second)] == losses
     state = optimizer_state(whole, "step8")
     assert [each for key, each in state.items() if key.endswith("/step")][0] == STEPS
@@ -90,6 +92,14 @@ def a_job_in_bf16_goes_on_exactly_with_the_swappers(directory):
 def a_job_in_fp32_goes_on_exactly_with_the_swappers(directory):
     resumes(directory, depth="swappers", dtype="fp32",
             optimizer={"pipeline_read": True, "pipeline_write": True})
+
+
+@promise
+def a_job_with_frozen_parameters_goes_on_exactly(directory):
+    for depth in ("step", "swappers"):
+        part = os.path.join(directory, depth)
+        os.mkdir(part)
+        resumes(part, depth=depth, frozen=True)
 
 
 def saved(directory, ranks=2, **settings):
@@ -233,6 +243,18 @@ def names_in(*path):
 def files_of_rank(rank):
     name = f"zero_pp_rank_{rank}_mp_rank_00"
     return [f"bf16_{name}_optim_states.pt", f"{name}_model_states.pt"]
+
+
+@promise
+def all_ranks_hear_of_a_save_that_one_cannot_make(directory):
+    checkpoint = os.path.join(directory, "saved")
+    name = next(name for name in files_of_rank(1) if "optim" in name)
+    os.makedirs(os.path.join(checkpoint, "step1", f"{name}.partial"))
+    first, second = outputs_of(start(configuration(directory, depth="step"), steps=1, save_steps=[1],
+                                     checkpoint=checkpoint))
+    assert "rank 1 could not save its part of step1: " in first, first[-3000:]
+    assert "IsADirectoryError" in second, second[-3000:]
+    assert not os.path.exists(os.path.join(checkpoint, "latest"))
 
 
 @promise

@@ -11,7 +11,8 @@ import errno
 import functools
 import os
 import zipfile
-from typing import Any, List, Set
+from contextlib import contextmanager
+from typing import Any, Iterator, List, Optional, Set
 
 import torch
 from deepspeed import comm as dist
@@ -26,10 +27,36 @@ from nvswap.errors import Error
 
 
 class CheckpointEngine(theirs.TorchCheckpointEngine):
-    """Takes the arguments of DeepSpeed's class."""
+    """
+    Takes the arguments of DeepSpeed's class. From create() to commit() a rank that can't save goes on,
+    because the others would wait for it; commit() raises on all of them.
+    """
+
+    def __init__(self, config_params: Any = None) -> None:
+        super().__init__(config_params)
+        self._failures: Optional[List[Exception]] = None  # since create(), until commit()
+
+    def create(self, info: Any) -> None:
+        self._failures = []
+        super().create(info)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Keeps an exception for commit()."""
+        try:
+            yield
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            if self._failures is None:
+                raise
+            self._failures.append(error)
+
+    def end(self) -> None:
+        """After commit(), or in its place if something else has failed."""
+        self._failures = None
 
     def save(self, state_dict: Any, path: str) -> None:
-        with replacing(path) as partial:
+        """Replaces the file."""
+        with self.collecting(), replacing(path) as partial:
             if stored.has_stored(state_dict):
                 stored.save(state_dict, partial)
             else:
@@ -46,7 +73,24 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         return torch.load(path, map_location=map_location or "cpu", weights_only=False, mmap=True)
 
     def commit(self, info: Any) -> bool:
-        dist.barrier()
+        """
+        Waits until all ranks have saved.
+
+        Raises
+        ------
+        Exception
+            What this rank's save failed with.
+        Error
+            EIO: another rank's failed.
+        """
+        failures, self._failures = self._failures or [], None
+        texts: List[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(texts, str(failures[0]) if failures else None)
+        if failures:
+            raise failures[0]
+        for rank, text in enumerate(texts):
+            if text is not None:
+                raise Error(errno.EIO, f"rank {rank} could not save its part of {info.tag}: {text}")
         return bool(super().commit(info))
 
 
@@ -91,17 +135,31 @@ def watch_saves() -> None:
     if hasattr(DeepSpeedEngine.save_checkpoint, "nvswap_watches"):
         return
     save, on_nvme = DeepSpeedEngine.save_checkpoint, DeepSpeedEngine.zero_nvme_offload_optimizer
+    save_state = DeepSpeedEngine._save_zero_checkpoint
 
     @functools.wraps(save)
     def saved(self: Any, save_dir: str, tag: Any = None, client_state: Any = None,
               save_latest: bool = True, **kwargs: Any) -> Any:
         ours = isinstance(self.checkpoint_engine, CheckpointEngine)
-        result = save(self, save_dir, tag, client_state or {}, save_latest and not ours, **kwargs)
+        try:
+            result = save(self, save_dir, tag, client_state or {}, save_latest and not ours, **kwargs)
+        finally:
+            if ours:
+                self.checkpoint_engine.end()
         if ours and save_latest:
             _name_latest(self, save_dir, tag_of(self, tag))
         return result
 
+    @functools.wraps(save_state)
+    def saved_state(self: Any, *args: Any) -> None:
+        if not isinstance(self.checkpoint_engine, CheckpointEngine):
+            return save_state(self, *args)
+        with self.checkpoint_engine.collecting():
+            save_state(self, *args)
+        return None
+
     saved.nvswap_watches = True  # type: ignore[attr-defined]
+    DeepSpeedEngine._save_zero_checkpoint = saved_state
     DeepSpeedEngine.save_checkpoint = saved
     DeepSpeedEngine.zero_nvme_offload_optimizer = lambda self: on_nvme(self) and \
         not isinstance(self.checkpoint_engine, CheckpointEngine)

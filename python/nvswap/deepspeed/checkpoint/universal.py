@@ -17,6 +17,7 @@ import torch
 from deepspeed import comm as dist
 from deepspeed.checkpoint.constants import (
     LOSS_SCALER, OPTIMIZER_STATE_DICT, PARAM_GROUPS, ZERO_STAGE)
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointCommitInfo
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
 from nvswap.checkpoint import export_universal
@@ -41,8 +42,10 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None) -> Non
     engine.optimizer.checkpoint_event_prologue()
     os.makedirs(folder, exist_ok=True)
     engine._create_checkpoint_file(save_dir, tag, False)
+    info = CheckpointCommitInfo(tag=tag, save_dir=save_dir, save_latest=False)
+    engine.checkpoint_engine.create(info)
     engine._save_checkpoint(save_dir, tag)
-    dist.barrier()
+    engine.checkpoint_engine.commit(info)
     stored = engine.optimizer._stored_parameters()
     if stored is None:
         _gather(engine, folder)

@@ -89,12 +89,30 @@ class ParameterSwapper:
                                     src_fp32_params: Sequence[torch.Tensor]) -> None:
         """Replaces partitions by the optimizer's new weights, in the parameters' type."""
         for param, source in zip(dst_fp16_params, src_fp32_params):
-            self._release(param, False)
-            hold = self._holds.new(_name(param))
-            hold.tensor.copy_(source.data)
-            hold.end(True)
+            self.replace(param, source)
         if self._step is _Step.BEGUN:
             self._step = _Step.UPDATED
+
+    def replace(self, param: Any, source: torch.Tensor) -> None:
+        """Replaces a partition that no kernel uses, in the parameter's type."""
+        self._release(param, False)
+        hold = self._holds.new(_name(param))
+        hold.tensor.copy_(source.data)
+        hold.end(True)
+
+    def has(self, param: Any) -> bool:
+        """Whether the partition is a tensor of the store."""
+        return _name(param) in self.engine
+
+    def copy(self, param: Any) -> torch.Tensor:
+        """A copy of a partition, wherever it is."""
+        if param.ds_tensor.status is PartitionedParamStatus.INFLIGHT:
+            self.synchronize_reads()
+        if param.ds_tensor.status is PartitionedParamStatus.AVAILABLE:
+            return param.ds_tensor.detach().clone()
+        partition = torch.empty(param.ds_tensor.ds_numel, dtype=param.dtype)
+        self.copy_stored(_name(param), partition)
+        return partition
 
     def remove_partition_and_release_buffers(self, params: Sequence[Any]) -> None:
         """Ends the use of partitions that were not changed. DeepSpeed says so of a persistent parameter

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Frozen parameters in checkpoints. No optimizer has their weights, so DeepSpeed saves each rank's partition
+from memory, and loads it there; of a parameter in a store only a placeholder is in memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+from typing import Any, Optional
+
+import torch
+from deepspeed.checkpoint.constants import FROZEN_PARAM_FRAGMENTS
+
+from nvswap.deepspeed.swappers.parameters import ParameterSwapper
+from nvswap.errors import Error
+
+
+def watch_frozen() -> None:
+    """Has each DeepSpeedEngine save and load frozen parameters that are in a store; calling it again
+    changes nothing."""
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    fragment, load = DeepSpeedEngine._get_param_fragment_func, DeepSpeedEngine.load_module_state_dict
+    if hasattr(load, "nvswap_watches"):
+        return
+
+    @functools.wraps(fragment)
+    def fragment_of(self: Any, param: Any) -> torch.Tensor:
+        swapper = _swapper_of(param)
+        partition: torch.Tensor = swapper.copy(param) if swapper else fragment(self, param)
+        return partition
+
+    @functools.wraps(load)
+    def loaded(self: Any, checkpoint: Any, *args: Any, **kwargs: Any) -> Any:
+        fragments = checkpoint.get(FROZEN_PARAM_FRAGMENTS)
+        if fragments is None or not any(map(_swapper_of, self.module.parameters())):
+            return load(self, checkpoint, *args, **kwargs)
+        result = load(self, {**checkpoint, FROZEN_PARAM_FRAGMENTS: None}, *args, **kwargs)
+        for param in self.module.parameters():
+            if not param.requires_grad:
+                _load_fragment(param, self.param_names[param], fragments)
+        return result
+
+    loaded.nvswap_watches = True  # type: ignore[attr-defined]
+    DeepSpeedEngine._get_param_fragment_func = fragment_of
+    DeepSpeedEngine.load_module_state_dict = loaded
+
+
+def _swapper_of(param: Any) -> Optional[ParameterSwapper]:
+    """Of a parameter whose partition is in a store."""
+    swapper = getattr(param, "nvme_swapper", None)
+    in_store = isinstance(swapper, ParameterSwapper) and swapper.has(param)
+    return swapper if in_store else None
+
+
+def _load_fragment(param: Any, name: str, fragments: Any) -> None:
+    if name not in fragments:
+        raise Error(errno.ENOENT, f"{name}: the checkpoint has no weights of this frozen parameter: it "
+                    "was trained when the checkpoint was saved, or is new", tensor=name)
+    partition = getattr(param, "ds_tensor", param)
+    if fragments[name].numel() != partition.numel():
+        raise Error(errno.EINVAL, f"{name}: the checkpoint has {fragments[name].numel()} elements of "
+                    f"this frozen parameter for a rank, and this job has {partition.numel()}: load it on "
+                    "as many ranks as saved it", tensor=name)
+    swapper = _swapper_of(param)
+    if swapper:
+        swapper.replace(param, fragments[name])
+    else:
+        partition.data.copy_(fragments[name].data)
