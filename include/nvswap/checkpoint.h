@@ -204,7 +204,7 @@ struct nvs_universal_options {
  *             is out of bounds; exchange is NULL with several; a size is not set, or differs
  * -E2BIG      fields of a later version are set
  * -EBUSY      another process writes to `path`; a step has failed and is not finished
- * -EEXIST     `path`/zero.partial is not what this call leaves behind
+ * -EEXIST     `path`/zero or `path`/zero.partial has other files than this call writes
  * -ECANCELED  another rank has failed: the error names it
  * -ENOSPC     the file system has no room
  * -ENOMEM

@@ -40,6 +40,55 @@ static int open_directory(const struct tree *tree, int at, const char *name,
 
 /* ---- Removing what an earlier call has left, or what is replaced ---- */
 
+static bool ends_with(const char *text, const char *end)
+{
+	size_t n = strlen(text), length = strlen(end);
+
+	return n > length && !strcmp(text + n - length, end);
+}
+
+static bool is_part(const char *name)
+{
+	return ends_with(name, ".pt") || ends_with(name, ".pt" PARTIAL_SUFFIX);
+}
+
+/* Refuses to replace or remove a directory with other files than .pt files, in it or one below. */
+static int check_parts(const struct tree *tree, int at, const char *name, unsigned depth,
+		       struct nvs_error *error)
+{
+	const struct dirent *entry;
+	struct stat status;
+	int rc = 0, fd = openat(at, name, DIRECTORY | O_NOFOLLOW);
+	DIR *directory = fd < 0 ? NULL : fdopendir(fd);
+
+	if (fd < 0 && errno == ENOENT)
+		return 0;
+	if (fd < 0 && (errno == ELOOP || errno == ENOTDIR))
+		return error_set(error, -EEXIST, "%s: %s is no directory", tree->path, name);
+	if (!directory) {
+		rc = failed(tree, "read the directory", name, error);
+		if (fd >= 0)
+			close(fd);
+		return rc;
+	}
+	while (!rc && (entry = readdir(directory))) {
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		if (fstatat(fd, entry->d_name, &status, AT_SYMLINK_NOFOLLOW))
+			rc = failed(tree, "look at", entry->d_name, error);
+		else if (S_ISDIR(status.st_mode) && depth)
+			rc = check_parts(tree, fd, entry->d_name, depth - 1, error);
+		else if (!S_ISREG(status.st_mode) || !is_part(entry->d_name))
+			rc = error_set(
+				error, -EEXIST,
+				"%s: %s has \"%s\", which is no part of a universal checkpoint: "
+				"move it away, or choose another directory",
+				tree->path, name, entry->d_name);
+	}
+	closedir(directory);
+	return rc;
+}
+
 /* Removes the entries of a directory; with `depth`, those of directories in it too. */
 static int empty(int fd, unsigned depth)
 {
@@ -111,7 +160,11 @@ int tree_create(struct tree *tree, const char *path, struct nvs_error *error)
 		return errno == EWOULDBLOCK
 			       ? error_set(error, -EBUSY, "another process writes to %s", path)
 			       : failed(tree, "lock", ".", error);
-	rc = remove_partial(tree, error);
+	rc = check_parts(tree, tree->top, "zero", 1, error);
+	if (!rc)
+		rc = check_parts(tree, tree->top, PARTIAL, 1, error);
+	if (!rc)
+		rc = remove_partial(tree, error);
 	if (rc)
 		return rc;
 	if (mkdirat(tree->top, PARTIAL, 0700))

@@ -567,6 +567,29 @@ static void a_planted_link_is_not_followed(void **state)
 	optim_close(&optim);
 }
 
+/* Others' files in a directory with one of the names that an export replaces. */
+static void a_directory_with_other_files_is_not_replaced(void **state)
+{
+	static const char *const places[] = {"zero/mine", "zero.partial/mine", "zero/params/mine",
+					     "zero/a/b/fp32.pt"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		const char *path = path_in(temp_directory(), "tag"),
+			   *mine = path_in(path, places[i]);
+		char command[512];
+		struct optim optim;
+
+		start(&optim, 0);
+		snprintf(command, sizeof(command), "mkdir -p '%s' && rmdir '%s' && echo 1 > '%s'",
+			 mine, mine, mine);
+		assert_int_equal(system(command), 0);
+		REFUSED(&optim, export_to(&optim, path), -EEXIST, "no part of a universal");
+		assert_int_equal(access(mine, F_OK), 0);
+		optim_close(&optim);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -579,6 +602,7 @@ int main(void)
 		test(params_that_are_wrong_are_refused),
 		test(paths_and_options_that_are_wrong_are_refused),
 		test(a_planted_link_is_not_followed),
+		test(a_directory_with_other_files_is_not_replaced),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
