@@ -246,15 +246,18 @@ def files_of_rank(rank):
 
 
 @promise
-def all_ranks_hear_of_a_save_that_one_cannot_make(directory):
-    checkpoint = os.path.join(directory, "saved")
+def all_ranks_hear_of_a_save_that_one_cannot_make_and_the_tag_stays(directory):
+    checkpoint, config = os.path.join(directory, "saved"), configuration(directory, depth="step")
+    job(config, steps=1, save_steps=[1], checkpoint=checkpoint)
+    before = optimizer_state(checkpoint, "step1")
     name = next(name for name in files_of_rank(1) if "optim" in name)
     os.makedirs(os.path.join(checkpoint, "step1", f"{name}.partial"))
-    first, second = outputs_of(start(configuration(directory, depth="step"), steps=1, save_steps=[1],
-                                     checkpoint=checkpoint))
+    first, second = outputs_of(start(config, steps=1, save_steps=[1], checkpoint=checkpoint, seed=2))
     assert "rank 1 could not save its part of step1: " in first, first[-3000:]
     assert "IsADirectoryError" in second, second[-3000:]
-    assert not os.path.exists(os.path.join(checkpoint, "latest"))
+    assert_equal(before, optimizer_state(checkpoint, "step1"))
+    os.rmdir(os.path.join(checkpoint, "step1", f"{name}.partial"))
+    assert names_in(checkpoint, "step1") == sorted(files_of_rank(0) + files_of_rank(1))
 
 
 @promise

@@ -7,26 +7,42 @@ renamed. After a crash a path is what it was before, or complete.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Iterator
 
 
 @contextmanager
-def replacing(path: str) -> Iterator[str]:
+def replacing(path: str, rename: bool = True) -> Iterator[str]:
     """The name to write the new contents of `path` to; a killed process leaves it behind, and the next
-    one with that path replaces it."""
-    partial = f"{path}.partial"
+    one with that path replaces it. Unless `rename`, the caller ends it by replace() or discard()."""
+    partial = _partial(path)
     if os.path.lexists(partial):
         os.unlink(partial)
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     try:
         yield partial
         _sync(partial)
-        os.rename(partial, path)
+        if rename:
+            replace(path)
     except BaseException:
-        os.unlink(partial)
+        discard(path)
         raise
+
+
+def replace(path: str) -> None:
+    """Puts the new contents, which are durable, in the place of the old."""
+    os.rename(_partial(path), path)
     _sync(os.path.dirname(path) or ".")
+
+
+def discard(path: str) -> None:
+    """Removes the new contents, if they are there."""
+    with suppress(FileNotFoundError):
+        os.unlink(_partial(path))
+
+
+def _partial(path: str) -> str:
+    return f"{path}.partial"
 
 
 def replace_text(path: str, text: str) -> None:

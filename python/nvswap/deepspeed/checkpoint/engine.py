@@ -22,21 +22,24 @@ from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.utils import logger
 
 from nvswap.deepspeed.checkpoint import stored
-from nvswap.deepspeed.checkpoint.durable import replace_text, replacing
+from nvswap.deepspeed.checkpoint.durable import discard, replace, replace_text, replacing
 from nvswap.errors import Error
 
 
 class CheckpointEngine(theirs.TorchCheckpointEngine):
     """
-    Takes the arguments of DeepSpeed's class. From create() to commit() a rank that can't save goes on,
-    because the others would wait for it; commit() raises on all of them.
+    Takes the arguments of DeepSpeed's class. From create() to commit() files are written under
+    temporary names, and a rank that can't save goes on, because the others would wait for it; commit()
+    raises on all ranks, or renames all files once those of all ranks are durable.
     """
 
     def __init__(self, config_params: Any = None) -> None:
         super().__init__(config_params)
         self._failures: Optional[List[Exception]] = None  # since create(), until commit()
+        self._written: List[str] = []  # files to be renamed
 
     def create(self, info: Any) -> None:
+        self.end()
         self._failures = []
         super().create(info)
 
@@ -53,14 +56,21 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
     def end(self) -> None:
         """After commit(), or in its place if something else has failed."""
         self._failures = None
+        for path in self._written:
+            discard(path)
+        self._written = []
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Replaces the file."""
-        with self.collecting(), replacing(path) as partial:
-            if stored.has_stored(state_dict):
-                stored.save(state_dict, partial)
-            else:
-                torch.save(state_dict, partial)
+        """Replaces the file; between create() and commit(), in commit()."""
+        later = self._failures is not None
+        with self.collecting():
+            with replacing(path, rename=not later) as partial:
+                if stored.has_stored(state_dict):
+                    stored.save(state_dict, partial)
+                else:
+                    torch.save(state_dict, partial)
+            if later:
+                self._written.append(path)
 
     def load(self, path: str, map_location: Any = None) -> Any:
         """Maps the file, so that tensors take memory only as they are read."""
@@ -83,15 +93,27 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         Error
             EIO: another rank's failed.
         """
-        failures, self._failures = self._failures or [], None
+        self._agree(info)
+        with self.collecting():
+            for path in self._written:
+                replace(path)
+            self._written = []
+        self._agree(info)
+        self.end()
+        return bool(super().commit(info))
+
+    def _agree(self, info: Any) -> None:
+        """Raises on all ranks what one has failed with."""
+        failures = self._failures or []
         texts: List[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(texts, str(failures[0]) if failures else None)
+        if any(text is not None for text in texts):
+            self.end()
         if failures:
             raise failures[0]
         for rank, text in enumerate(texts):
             if text is not None:
                 raise Error(errno.EIO, f"rank {rank} could not save its part of {info.tag}: {text}")
-        return bool(super().commit(info))
 
 
 def create_checkpoint_engine(config_params: Any, *args: Any, **kwargs: Any) -> Any:
