@@ -1,31 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 `python -m nvswap.deepspeed script.py ...` runs a script as Python does, after install(); so do the
-processes that it starts by multiprocessing.
+processes that it starts by multiprocessing. Under DeepSpeed's launcher it is
+`deepspeed --module nvswap.deepspeed script.py ...`.
 """
 
+import os
 import runpy
 import sys
+from typing import List
 
 from nvswap.deepspeed import install
 from nvswap.deepspeed.spawned import install_in_children
 
+USAGE = "usage: python -m nvswap.deepspeed (SCRIPT | -m MODULE) [ARGUMENT ...]"
 
-def main() -> None:
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        print("usage: python -m nvswap.deepspeed (SCRIPT | -m MODULE) [ARGUMENT ...]")
-        sys.exit(0 if len(sys.argv) > 1 else 2)
+
+def main(arguments: List[str]) -> None:
+    launched = []
+    # DeepSpeed's launcher puts it before the arguments of the module, and a script has it behind its name.
+    while arguments and arguments[0].startswith("--local_rank="):
+        launched.append(arguments.pop(0))
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        sys.exit(0 if arguments else 2)
+    is_module = arguments[0] == "-m"
+    name, *others = arguments[is_module:] or [""]
+    if name.startswith("-") or not name:
+        sys.exit(f"{USAGE}\n{name or 'a module'}: " + ("unknown option" if name else "missing after -m"))
+    if not is_module and not os.path.exists(name):
+        sys.exit(f"python -m nvswap.deepspeed: {name}: there is no such script")
+    sys.argv = [name, *launched, *others]
     install_in_children()
     install()
-    if sys.argv[1] == "-m":
-        if len(sys.argv) < 3:
-            sys.exit("python -m nvswap.deepspeed -m: a module is missing")
-        sys.argv = sys.argv[2:]
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    if is_module:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
-        sys.argv = sys.argv[1:]
-        sys.path.insert(0, sys.argv[0].rpartition("/")[0] or ".")
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.path.insert(0, name.rpartition("/")[0] or ".")
+        runpy.run_path(name, run_name="__main__")
 
 
-main()
+main(sys.argv[1:])

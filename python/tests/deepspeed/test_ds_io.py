@@ -75,4 +75,21 @@ def a_spawned_process_has_the_ops_and_the_arguments_of_its_parent(directory):
             "(2, 'nvswap.deepspeed.op.async_io', ['x', 'y'])", "['x', 'y']"], lines
 
 
+@promise
+def deepspeeds_launcher_starts_a_script_on_the_ops(directory):
+    script = os.path.join(directory, "script.py")
+    with open(script, "w", encoding="ascii") as file:
+        file.write("import sys\nfrom deepspeed.ops.op_builder import AsyncIOBuilder\n"
+                   "print(AsyncIOBuilder().load().__name__, sys.argv[1:])\n")
+    environment = dict(os.environ, PYTHONPATH=PACKAGE, DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1")
+    done = subprocess.run(
+        [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2", "--master_addr",
+         "127.0.0.1", "--module", "nvswap.deepspeed", script, "x"],
+        cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=300, check=False)
+    for rank in (0, 1):
+        line = f"nvswap.deepspeed.op.async_io ['--local_rank={rank}', 'x']"
+        assert line in done.stdout, done.stdout
+
+
 main()
