@@ -140,6 +140,29 @@ def loaded_on(directory, checkpoint, weights, ranks, depth):
     assert_equal(weights, torch.load(after))
 
 
+@promise
+def damage_of_a_universal_checkpoint_is_refused_by_all_ranks(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    job(config, steps=1, universal=checkpoint)
+    path, = glob.glob(os.path.join(checkpoint, "step1", "zero", "head.weight", "exp_avg.pt"))
+    damage(path)
+    for depth in ("step", "swappers"):
+        config = configuration(directory, depth=depth)
+        config["checkpoint"] = {"load_universal": True}
+        for output in outputs_of(start(config, steps=2, load_step=1, tag="step1",
+                                       checkpoint=checkpoint)):
+            assert f"{path} is damaged" in output, output[-3000:]
+
+
+def damage(path):
+    """Changes a bit in the middle of a file."""
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+
+
 def universal_state(folder):
     """The tensors of a universal checkpoint, by file."""
     paths = glob.glob(os.path.join(folder, "zero", "*", "*.pt"))

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Files that are replaced as a whole: written under a temporary name with mode 0600, made durable, then
-renamed. After a crash a path is what it was before, or complete.
+renamed. After a crash a path is what it was before, or complete. And whether files of torch.save have
+the bytes that were written.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import zipfile
 from contextlib import contextmanager, suppress
 from typing import Iterator
+
+from nvswap.errors import Error
 
 
 @contextmanager
@@ -39,6 +44,25 @@ def discard(path: str) -> None:
     """Removes the new contents, if they are there."""
     with suppress(FileNotFoundError):
         os.unlink(_partial(path))
+
+
+def check_whole(path: str) -> None:
+    """
+    Compares the contents of a file of torch.save with their CRC-32.
+
+    Raises
+    ------
+    Error
+        EIO: they differ, or the file was cut off.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except zipfile.BadZipFile as error:
+        raise Error(errno.EIO, f"{path} is damaged, or no file of torch.save: {error}",
+                    path=path) from error
+    if damaged is not None:
+        raise Error(errno.EIO, f"{path} is damaged: the CRC-32 of {damaged} differs", path=path)
 
 
 def _partial(path: str) -> str:

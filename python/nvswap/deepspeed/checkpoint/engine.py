@@ -22,7 +22,8 @@ from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.utils import logger
 
 from nvswap.deepspeed.checkpoint import stored
-from nvswap.deepspeed.checkpoint.durable import discard, replace, replace_text, replacing
+from nvswap.deepspeed.checkpoint.durable import (
+    check_whole, discard, replace, replace_text, replacing)
 from nvswap.errors import Error
 
 
@@ -76,10 +77,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         """Maps the file, so that tensors take memory only as they are read."""
         if not zipfile.is_zipfile(path):
             return super().load(path, map_location)
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise Error(errno.EIO, f"{path} is damaged: the CRC-32 of {damaged} differs")
+        check_whole(path)
         return torch.load(path, map_location=map_location or "cpu", weights_only=False, mmap=True)
 
     def commit(self, info: Any) -> bool:

@@ -8,13 +8,16 @@ loading takes one sub-group after the other.
 from __future__ import annotations
 
 import errno
+import glob
 import os
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
+from deepspeed import comm as dist
 from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, LOSS_SCALER, OPTIMIZER_STATE_DICT
 
 from nvswap.checkpoint import Parameter, import_universal
+from nvswap.deepspeed.checkpoint.durable import check_whole
 from nvswap.deepspeed.checkpoint.stored import Stored
 from nvswap.errors import Error
 from nvswap.optimizer import Optimizer
@@ -98,6 +101,7 @@ class Checkpoints:
 
     def load_hp_checkpoint_state_from_checkpoint_dir_stage3(self: Any, checkpoint_dir: str) -> None:
         folder = os.path.join(checkpoint_dir, "zero")
+        _check_files(folder)
         saved = torch.load(os.path.join(folder, "optimizer_state.pt"), weights_only=False)
         self._load_global_state_stage3(saved)
         self._set_param_group_numbers(saved[OPTIMIZER_STATE_DICT]["param_groups"])
@@ -123,6 +127,24 @@ class Checkpoints:
             flat.narrow(0, offset, part.numel()).copy_(part)
             offset += part.numel()
         return flat
+
+
+def _check_files(folder: str) -> None:
+    """Compares all files with their CRC-32, each on one rank: a rank that reads its part of a file can't.
+    Raises on all ranks."""
+    paths = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*.pt"), recursive=True))
+    failure, failures = None, [None] * dist.get_world_size()
+    try:
+        for path in paths[dist.get_rank()::dist.get_world_size()]:
+            check_whole(path)
+    except OSError as error:
+        failure = error
+    dist.all_gather_object(failures, failure and str(failure))
+    if failure is not None:
+        raise failure
+    for text in failures:
+        if text is not None:
+            raise Error(errno.EIO, text)
 
 
 def runs_of(numel: int, run_numel: int, read: Callable[[int, torch.Tensor], Any]) -> Any:
