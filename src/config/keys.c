@@ -214,6 +214,12 @@ const struct config_key config_keys[] = {
 	WHOLE(NVSWAP, "rank", 32, rank, 0, 0, UINT32_MAX, 0,
 	      "number of the store under the paths, or the name of the environment variable that "
 	      "has it; see nvs_config_read_rank"),
+	{KEY(NVSWAP, "param_nvme_path", PATHS,
+	     "`nvme_path` of offload_param, in its place: DeepSpeed takes no list there"),
+	 AT(offload[NVS_OFFLOAD_PARAM])},
+	{KEY(NVSWAP, "optimizer_nvme_path", PATHS,
+	     "`nvme_path` of offload_optimizer, in its place"),
+	 AT(offload[NVS_OFFLOAD_OPTIMIZER])},
 	WHOLE(NVSWAP, "stripe_size", 64, stripe_size, 0, 0, STRIPE_MAX, 512,
 	      "bytes per stripe; 0: block_size"),
 	WHOLE(NVSWAP, "optimizer_max_in_cpu", 64, optimizer_max_in_cpu, 0, 0, ELEMENTS_MAX, 0,

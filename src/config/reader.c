@@ -290,7 +290,8 @@ static int read_paths(struct reader *r, const struct config_key *key,
 		      const struct json_value *value, const char *name)
 {
 	struct offload_config *offload = place_of(r, key);
-	bool *fresh = key->block == BLOCK_PARAM ? &r->new_param_paths : &r->new_optimizer_paths;
+	bool *fresh = offload == &r->config.offload[NVS_OFFLOAD_PARAM] ? &r->new_param_paths
+								       : &r->new_optimizer_paths;
 	const char *paths[NVS_PATHS_MAX];
 	int n;
 
@@ -299,7 +300,10 @@ static int read_paths(struct reader *r, const struct config_key *key,
 	n = gather_paths(r, key, value, name, paths);
 	if (n < 0)
 		return n;
-	assert(!*fresh);
+	if (*fresh && key->block != BLOCK_NVSWAP)
+		return 0; /* the nvswap block's are in its place */
+	if (*fresh)
+		paths_free(offload->nvme_path, offload->npaths);
 	memset(offload->nvme_path, 0, sizeof(offload->nvme_path));
 	offload->npaths = 0;
 	*fresh = true;

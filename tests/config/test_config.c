@@ -673,7 +673,7 @@ static void an_unknown_key_is_refused_with_the_nearest_one(void **state)
 		"it is a key of `offload_optimizer`");
 	REFUSED("{\"nvswap\": {\"color\": 1}}", 1, NULL,
 		"its keys are `ioengine` `io_timeout_ms` `verify` `keep` `read_only` `scrub` "
-		"`rollback` `rank` `stripe_size`");
+		"`rollback` `rank` `param_nvme_path` `optimizer_nvme_path` `stripe_size`");
 	REFUSED("{\"nvswap\": {\"\": 1}}", 1, "nvswap.", "its keys are");
 	REFUSED("{\"aio\": {\"use_gds\\u0000\": true}}", 1, "aio.use_gds?",
 		"did you mean `use_gds`?");
@@ -939,6 +939,31 @@ static void nvme_needs_a_path(void **state)
 	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].device, NVS_DEVICE_CPU);
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], "/x");
 	config_free(&config);
+}
+
+static void paths_of_the_nvswap_block_replace_those_of_the_offload_blocks(void **state)
+{
+	static const char offload[] =
+		"\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"p\"}, "
+		"\"offload_optimizer\": {\"device\": \"nvme\", "
+		"\"nvme_path\": [\"x\", \"y\"]}";
+	static const char nvswap[] = "\"nvswap\": {\"param_nvme_path\": [\"a\", \"b\"], "
+				     "\"optimizer_nvme_path\": \"c\"}";
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct nvs_config config;
+		char text[512];
+
+		snprintf(text, sizeof(text), "{%s, %s}", i ? offload : nvswap,
+			 i ? nvswap : offload);
+		accepted(&config, text);
+		assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, 2);
+		assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[1], "b");
+		assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].npaths, 1);
+		assert_string_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].nvme_path[0], "c");
+		config_free(&config);
+	}
 }
 
 /* {"offload_param": {"device": "nvme", "nvme_path": [n different short paths]}} */
@@ -1722,6 +1747,7 @@ int main(void)
 		cmocka_unit_test(there_are_one_to_sixteen_different_paths),
 		cmocka_unit_test(a_path_leaves_room_for_the_names_of_the_store),
 		cmocka_unit_test(paths_can_be_set_by_a_call),
+		cmocka_unit_test(paths_of_the_nvswap_block_replace_those_of_the_offload_blocks),
 		cmocka_unit_test(a_pool_is_count_times_size_times_element),
 		cmocka_unit_test(the_pool_of_the_optimizer_has_room_for_its_cache),
 		cmocka_unit_test(a_sub_group_has_up_to_2_to_the_56_elements),
