@@ -141,6 +141,8 @@ def what_a_model_and_deepspeed_save_is_read(directory):
         assert found[f"module.{name}"][1:] == expected("", tensor)[1:], name
     assert found["shared.0"] == found["module.0.weight"]
     assert found["bytes.1"] == expected("I64", torch.arange(3))
+    torch.save({"empty": torch.empty(0, 3, 2).transpose(1, 2)}, path)
+    assert read(path) == {"empty": ("F32", [0, 2, 3], b"")}
     torch.save(torch.arange(5), path)
     assert read(path) == {"tensor": expected("I64", torch.arange(5))}
 
@@ -161,7 +163,10 @@ def what_is_not_permitted_or_not_stored_is_refused_with_the_reason(directory):
             packed.writestr(name, saved.read(name) * 100)
     assert "is compressed" in refusal(path + "z")
     torch.save({"a": torch.ones(1)}, path, _use_new_zipfile_serialization=False)
-    refusal(path)
+    assert "before version 1.6" in refusal(path)
+    for view in (torch._neg_view(torch.arange(4.)), torch.ones(2, dtype=torch.complex64).conj().imag):
+        torch.save({"a": view}, path)
+        assert "a negated or conjugated view" in refusal(path)
     torch.save({"a": 1}, path)
     assert "holds no tensor" in refusal(path)
 

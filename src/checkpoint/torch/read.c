@@ -73,9 +73,10 @@ static bool is_contiguous(const struct object *shape, const struct object *strid
 {
 	uint64_t expected = 1;
 
-	for (size_t i = shape->n; i-- > 0;) {
+	for (size_t i = 0; i < shape->n; i++)
 		if (!number_of(shape, i))
 			return true;
+	for (size_t i = shape->n; i-- > 0;) {
 		if (number_of(shape, i) == 1)
 			continue;
 		if (number_of(stride, i) != expected)
@@ -348,13 +349,17 @@ static void reader_free(struct reader *reader)
 	free(reader->prefix);
 }
 
-static bool starts_as_zip(int fd)
+#define ZIP_BEGIN 0x04034b50u
+/* A pickle of protocol 2 with a long integer, as torch.save wrote before version 1.6. */
+#define OLD_BEGIN 0x0a8a0280u
+
+static bool starts_as(int fd, uint32_t begin)
 {
 	uint8_t first[4];
 	struct stat status;
 
 	return !fstat(fd, &status) && S_ISREG(status.st_mode) &&
-	       pread(fd, first, sizeof(first), 0) == sizeof(first) && get_u32(first) == 0x04034b50;
+	       pread(fd, first, sizeof(first), 0) == sizeof(first) && get_u32(first) == begin;
 }
 
 static int read_tensors(struct reader *reader)
@@ -393,7 +398,12 @@ int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, b
 	struct reader reader = {.checkpoint = checkpoint, .fd = fd, .path = path, .error = error};
 	int rc;
 
-	*is_torch = starts_as_zip(fd);
+	*is_torch = true;
+	if (starts_as(fd, OLD_BEGIN))
+		return reject(&reader,
+			      "it has the form of torch.save before version 1.6: load it and "
+			      "save it again with a newer one");
+	*is_torch = starts_as(fd, ZIP_BEGIN);
 	if (!*is_torch)
 		return 0;
 	*checkpoint = (struct nvs_checkpoint){0};
@@ -506,7 +516,7 @@ int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t
 	struct reader reader = {.checkpoint = &none, .fd = fd, .path = path, .error = error};
 	int rc = 0;
 
-	if (!starts_as_zip(fd))
+	if (!starts_as(fd, ZIP_BEGIN))
 		rc = reject(&reader, "it is no file of torch.save");
 	if (!rc)
 		rc = read_values(&reader);
