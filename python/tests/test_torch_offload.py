@@ -53,6 +53,29 @@ def adamw_gives_the_losses_of_torch_within_rounding(directory):
 
 
 @promise
+def adamw_has_the_settings_of_its_group(directory):
+    def trained(make):
+        module = model()
+        optimizer = make([{"params": list(module.parameters()), "lr": 0.1, "weight_decay": 0.5,
+                           "betas": (0.5, 0.6), "eps": 1e-3}])
+        return losses(module, optimizer), optimizer
+
+    ours, optimizer = trained(lambda groups: nvswap.torch.AdamW(groups, settings(directory)))
+    theirs, _ = trained(torch.optim.AdamW)
+    # Other settings differ in the first digit from the second step on.
+    assert all(abs(a - b) < 1e-3 * a for a, b in zip(ours, theirs)), (ours, theirs)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10, cycle_momentum=False)
+    optimizer.step()
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+    assert "betas" in str(raises(nvswap.Error, optimizer.step, errno.EINVAL))
+    optimizer.close()
+    groups = [{"params": list(model().parameters()), "amsgrad": True}]
+    error = raises(nvswap.Error, lambda: nvswap.torch.AdamW(groups, settings(directory)),
+                   errno.EINVAL)
+    assert "amsgrad" in str(error)
+
+
+@promise
 def a_model_larger_than_its_pool_trains_with_the_losses_of_memory(directory):
     expected, reference = in_memory(directory)
     module = model()

@@ -17,6 +17,9 @@ from nvswap.errors import invalid
 from nvswap.optimizer import Group, Optimizer
 from nvswap.torch.offload import Offloaded
 
+# What a group has besides settings; learning-rate schedulers keep initial_lr there.
+_NO_SETTINGS = ("params", "param_names", "initial_lr")
+
 
 class AdamW(torch.optim.Optimizer):
     """
@@ -35,7 +38,8 @@ class AdamW(torch.optim.Optimizer):
     Raises
     ------
     nvswap.Error
-        EINVAL: several groups, or parameters that are elsewhere; and those of nvswap.Optimizer.
+        EINVAL: several groups, a setting that is not of AdamW, or parameters that are elsewhere;
+        and those of nvswap.Optimizer. Later, in a step: a setting but the learning rate has changed.
 
     Notes
     -----
@@ -50,9 +54,13 @@ class AdamW(torch.optim.Optimizer):
         super().__init__(params, defaults)
         if len(self.param_groups) != 1:
             raise invalid("nvswap.torch.AdamW has one group of parameters")
+        for name, value in self.param_groups[0].items():
+            if name not in (*defaults, *_NO_SETTINGS) and value:
+                raise invalid(f"nvswap.torch.AdamW has no setting {name}")
+        self._fixed = self._settings()
         own = Config(config)
         own.parse(json.dumps({"optimizer": {"type": "AdamW", "params": dict(
-            defaults, betas=list(betas))}}))
+            self._fixed, lr=float(self.param_groups[0]["lr"]))}}))
         self._offloaded = offloaded
         self._writing = threading.Lock()
         # Each parameter is cut into groups of sub_group_size elements at most.
@@ -69,6 +77,12 @@ class AdamW(torch.optim.Optimizer):
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._add_gradient)
                        for parameter in self._offloaded_parameters()]
         self._start_offloaded()
+
+    def _settings(self) -> Dict[str, Any]:
+        """The settings of the one group without the learning rate."""
+        group = self.param_groups[0]
+        return {"betas": [float(beta) for beta in group["betas"]], "eps": float(group["eps"]),
+                "weight_decay": float(group["weight_decay"])}
 
     def _offloaded_parameters(self) -> List[torch.nn.Parameter]:
         return [parameter for parameter in self.param_groups[0]["params"]
@@ -118,6 +132,9 @@ class AdamW(torch.optim.Optimizer):
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Takes a step of all parameters that have gradients."""
+        if self._settings() != self._fixed:
+            raise invalid(f"the settings {self._fixed} can't change to {self._settings()}; "
+                          "with OneCycleLR and CyclicLR: cycle_momentum=False")
         loss = None
         if closure is not None:
             with torch.enable_grad():
