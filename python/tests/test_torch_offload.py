@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvswap.torch: training with parameters and optimizer state on the drive. Needs torch."""
 
+import copy
 import errno
 import gc
 
 import torch
+import torch.utils.checkpoint
 
 from promises import main, promise, raises, settings
 import nvswap
@@ -96,6 +98,107 @@ def a_model_larger_than_its_pool_trains_with_the_losses_of_memory(directory):
     offloaded.engine.close()
     for ours, theirs in zip(module.parameters(), reference.parameters()):
         assert torch.equal(ours, theirs)
+
+
+class Reads(torch.nn.Module):
+    """Reads parameters of its children without calling them."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = torch.nn.ParameterList(torch.randn(16, 16) / 4 for _ in range(2))
+        self.attention = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+        self.layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, data):
+        for table in self.tables:
+            data = torch.tanh(data @ table)
+        data = self.layer(self.attention(data, data, data)[0])
+        return torch.nn.functional.linear(data, self.linear.weight, self.linear.bias)
+
+
+def trained(directory, make, optimizer=None, data=torch.linspace(-1, 1, 96).view(1, 6, 16)):
+    """Losses of a module in memory, or of one that is offloaded to the directory."""
+    torch.manual_seed(1)
+    module, result = make(), []
+    offloaded = None if optimizer else nvswap.torch.offload(module, settings(directory))
+    optimizer = optimizer(module) if optimizer else nvswap.torch.AdamW(
+        module.parameters(), settings(directory), lr=0.01, offloaded=offloaded)
+    for _ in range(4):
+        loss = module(data).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        result.append(loss.item())
+    module.eval()
+    with torch.no_grad():
+        result.append(module(data).square().mean().item())
+    optimizer.close()
+    if offloaded:
+        offloaded.load()
+        offloaded.engine.close()
+    return result
+
+
+def the_same_as_in_memory(directory, make):
+    ours = trained(directory, make)
+    theirs = trained(directory, make, lambda module: nvswap.torch.AdamW(
+        module.parameters(), settings(directory + "/"), lr=0.01))
+    assert ours == theirs, (ours, theirs)
+    assert ours[-1] < ours[0]
+
+
+@promise
+def a_forward_may_read_the_parameters_of_other_modules(directory):
+    the_same_as_in_memory(directory, Reads)
+
+
+@promise
+def what_reads_a_parameter_outside_of_forwards_is_refused(directory):
+    class Recomputes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, data):
+            return torch.utils.checkpoint.checkpoint(
+                lambda data: torch.tanh(data @ self.linear.weight), data, use_reentrant=False)
+
+    module = Recomputes()
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    loss = module(torch.ones(4, 4)).sum()
+    assert "linear.weight" in str(raises(nvswap.Error, loss.backward, errno.EINVAL))
+    raises(nvswap.Error, lambda: copy.deepcopy(module), errno.EINVAL)
+    del loss
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+    for compute in (torch.nn.utils.weight_norm, torch.nn.utils.parametrizations.weight_norm,
+                    lambda module: torch.nn.utils.prune.l1_unstructured(module, "weight", 2)):
+        named = torch.nn.Sequential(torch.nn.ReLU(), compute(torch.nn.Linear(4, 4)))
+        error = raises(nvswap.Error, lambda named=named: nvswap.torch.offload(
+            named, settings(directory)), errno.EINVAL)
+        assert "module 1 " in str(error)
+
+
+@promise
+def a_change_of_what_the_backward_needs_is_an_error(directory):
+    class Changes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, data, harmful=True):
+            result = torch.sigmoid(torch.relu_(self.linear(data)))
+            return result.mul_(2) if harmful else result.add(1).mul_(2)
+
+    module = Changes()
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    module(torch.ones(4, 4), False).sum().backward()
+    assert "inplace" in str(raises(RuntimeError, module(torch.ones(4, 4)).sum().backward))
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
 
 
 @promise

@@ -1,35 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Keeps the parameters of a module in an engine. Each module that has parameters of its own is given
-them, pinned in the pool, for the time of its forward. What autograd saves of them is replaced by
-name and place, and pinned again when the backward asks for it. Between, a parameter has its shape
-and no memory: every element reads as nan.
+Keeps the parameters of a module in an engine. Each module is given its own, pinned in the pool, for
+the time of its forward; reading those of another module there pins them too, until that forward
+ends. Between, a parameter has its shape and no memory: every element reads as nan.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+import threading
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from nvswap.engine import Engine
 from nvswap.errors import Error, invalid
+from nvswap.torch.saved import SavedTensors
 
 Initialize = Callable[[str, torch.Tensor], None]
 
 
-class _Saved(NamedTuple):
-    """A tensor over pool memory that autograd saves."""
-
-    name: str
-    offset: int  # in elements
-    size: Tuple[int, ...]
-    stride: Tuple[int, ...]
-
-
 def _placeholder(dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
     return torch.full((1,), float("nan"), dtype=dtype).expand(shape)
+
+
+class _Parameters(Dict[str, Any]):
+    """The parameters of a module; looking one up in a forward pins it."""
+
+    def __init__(self, parameters: Dict[str, Any],
+                 look_up: Callable[[Optional[torch.nn.Parameter]], None]) -> None:
+        super().__init__(parameters)
+        self._look_up = look_up
+
+    def __getitem__(self, key: str) -> Any:
+        parameter = super().__getitem__(key)
+        self._look_up(parameter)
+        return parameter
+
+    def __reduce__(self) -> Any:
+        raise invalid("an offloaded module can't be copied or pickled; load() it first")
 
 
 class Offloaded:
@@ -48,17 +60,16 @@ class Offloaded:
         self.engine = engine
         self._initialize = initialize
         self._names: Dict[torch.nn.Parameter, str] = {}
-        # The parameters that are pinned now, by address, for what autograd saves of them.
-        self._pool = engine.pool()
-        self._pinned: Dict[str, torch.Tensor] = {}
+        self._saved = SavedTensors(engine)
         self._depth: Dict[str, int] = {}
+        # What each forward that runs now has pinned, by thread.
+        self._running = threading.local()
         self._step = False
         self._forwards: List[Tuple[torch.nn.Module, Any]] = []
         self._take_parameters()
         for each in module.modules():
-            owned = list(each.parameters(recurse=False))
-            if owned:
-                self._wrap(each, [self._names[parameter] for parameter in owned], owned)
+            if next(each.parameters(), None) is not None:
+                self._wrap(each)
         self._begin = module.register_forward_pre_hook(self._begin_step)
 
     def name_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
@@ -99,63 +110,70 @@ class Offloaded:
 
     # ---- Forward and backward
 
-    def _wrap(self, module: torch.nn.Module, names: List[str],
-              parameters: List[torch.nn.Parameter]) -> None:
-        forward = module.forward
+    def _wrap(self, module: torch.nn.Module) -> None:
+        forward, owned = module.forward, list(module.parameters(recurse=False))
         self._forwards.append((module, forward))
+        module.__dict__["_parameters"] = _Parameters(module._parameters, self._look_up)
 
         @functools.wraps(forward)
         def pinned_forward(*args: Any, **kwargs: Any) -> Any:
-            unique = list(dict.fromkeys(names))
-            with self.engine.pinned(unique, arrays="torch") as tensors:
-                self._enter(tensors, names, parameters)
-                try:
-                    with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
-                        return self._checked(module, forward(*args, **kwargs))
-                finally:
-                    self._leave(names, parameters)
+            mine: List[torch.nn.Parameter] = []
+            forwards = self._forwards_of_thread()
+            forwards.append(mine)
+            try:
+                self._pin(owned, mine)
+                with self._saved.hooks():
+                    return self._checked(module, forward(*args, **kwargs))
+            finally:
+                forwards.pop()
+                self._unpin(mine)
 
         module.forward = pinned_forward  # type: ignore[method-assign]
 
-    def _enter(self, tensors: Any, names: List[str], parameters: List[torch.nn.Parameter]) -> None:
-        for name, parameter in zip(names, parameters):
-            self._depth[name] = self._depth.get(name, 0) + 1
-            self._pinned[name] = parameter.data = tensors[name]
+    def _forwards_of_thread(self) -> List[List[torch.nn.Parameter]]:
+        if not hasattr(self._running, "forwards"):
+            self._running.forwards = []
+        forwards: List[List[torch.nn.Parameter]] = self._running.forwards
+        return forwards
 
-    def _leave(self, names: List[str], parameters: List[torch.nn.Parameter]) -> None:
-        for name, parameter in zip(names, parameters):
+    def _pin(self, parameters: Iterable[torch.nn.Parameter],
+             forward: List[torch.nn.Parameter]) -> None:
+        names = {self._names[parameter]: parameter for parameter in parameters}
+        if not names:
+            return
+        with self.engine.pinned(list(names), arrays="torch") as tensors:
+            for name, parameter in names.items():
+                self._depth[name] = self._depth.get(name, 0) + 1
+                self._saved.pinned[name] = parameter.data = tensors[name]
+                forward.append(parameter)
+
+    def _unpin(self, forward: List[torch.nn.Parameter]) -> None:
+        for parameter in forward:
+            name = self._names[parameter]
             self._depth[name] -= 1
             if self._depth[name] == 0:
-                del self._pinned[name]
+                del self._saved.pinned[name]
                 parameter.data = _placeholder(parameter.dtype, parameter.shape)
 
-    def _in_pool(self, tensor: torch.Tensor) -> bool:
-        base, nbytes = self._pool
-        return tensor.device.type == "cpu" and tensor.layout is torch.strided and \
-            base <= tensor.data_ptr() < base + nbytes
-
-    def _pack(self, tensor: torch.Tensor) -> Any:
-        if not self._in_pool(tensor):
-            return tensor
-        storage = tensor.untyped_storage().data_ptr()
-        for name, pinned in self._pinned.items():
-            if pinned.untyped_storage().data_ptr() == storage and pinned.dtype == tensor.dtype:
-                return _Saved(name, tensor.storage_offset(), tuple(tensor.size()), tensor.stride())
-        return tensor  # It keeps its pin.
-
-    def _unpack(self, saved: Any) -> torch.Tensor:
-        if not isinstance(saved, _Saved):
-            return saved
-        with self.engine.pinned(saved.name, arrays="torch") as tensors:
-            # The tensor keeps the pin for as long as the backward needs it.
-            return tensors[saved.name].as_strided(saved.size, saved.stride, saved.offset)
+    def _look_up(self, parameter: Optional[torch.nn.Parameter]) -> None:
+        """Pins a parameter until the innermost forward of this thread ends."""
+        name = self._names.get(parameter) if parameter is not None else None
+        forwards = self._forwards_of_thread()
+        if parameter is None or name is None or any(
+                parameter is each for forward in forwards for each in forward):
+            return
+        if forwards:
+            self._pin([parameter], forwards[-1])
+        elif torch._C._current_graph_task_id() != -1:
+            raise invalid(f"parameter {name} is read in a backward outside of any forward: call the "
+                          "module that has it, or checkpoint a whole module")
 
     def _checked(self, module: torch.nn.Module, output: Any) -> Any:
         values = output.values() if isinstance(output, dict) else \
             output if isinstance(output, (tuple, list)) else (output,)
         for value in values:
-            if isinstance(value, torch.Tensor) and self._in_pool(value):
-                raise invalid(f"{type(module).__name__} returns its parameter or a view of it, "
+            if isinstance(value, torch.Tensor) and self._saved.in_pool(value):
+                raise invalid(f"{type(module).__name__} returns a parameter or a view of it, "
                               "which is not in memory after its forward")
         return output
 
@@ -172,6 +190,7 @@ class Offloaded:
         """Brings all parameters back into memory, and ends the hooks; the engine can be closed."""
         for module, forward in self._forwards:
             module.forward = forward
+            module.__dict__["_parameters"] = dict(module._parameters)
         self._forwards.clear()
         self._begin.remove()
         if self._step:
@@ -195,7 +214,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
         With floating-point parameters in host memory or on the meta device.
     config : Config, str or dict
         Its offload_param block has path and pool. The pool must hold the parameters of the largest
-        module, twice for what a backward needs at once.
+        module, twice for what a backward needs at once, and those of other modules that a forward
+        reads.
     engine : Engine, optional
         Instead of one that is opened here.
     initialize : callable, optional
@@ -214,13 +234,18 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
 
     Notes
     -----
-    A parameter is in memory only in the forward of the module that has it, and is nan elsewhere.
-    Modules with parametrizations, and code that uses another module's parameters, can't be
-    offloaded.
+    A parameter is in memory in the forward of the module that has it. A forward that reads it as
+    an attribute of another module, as torch.nn.MultiheadAttention and users of
+    torch.nn.ParameterList do, has it until that forward ends. Elsewhere it is nan, as what
+    `module.parameters()` gives is in a forward. Modules that compute a parameter from others
+    (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded.
     """
-    for each in module.modules():
-        if hasattr(each, "parametrizations"):
-            raise invalid(f"{type(each).__name__} has parametrizations")
+    for name, each in module.named_modules():
+        hooks = each._forward_pre_hooks.values()
+        if hasattr(each, "parametrizations") or any(
+                isinstance(hook, (WeightNorm, SpectralNorm, BasePruningMethod)) for hook in hooks):
+            raise invalid(f"module {name or type(each).__name__} computes a parameter from others: "
+                          "it can't be offloaded")
     own = engine or Engine(config, "param", arrays="torch")
     try:
         return Offloaded(module, own, initialize)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What autograd saves in a forward. Of a tensor over pool memory these are its name and place, which the
+backward pins again; another tensor is saved as it is, with its version, as autograd does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Tuple
+
+import torch
+
+from nvswap.engine import Engine
+
+
+class _Place(NamedTuple):
+    """Of a tensor over pool memory."""
+
+    name: str
+    offset: int  # in elements
+    size: Tuple[int, ...]
+    stride: Tuple[int, ...]
+
+
+class _Kept(NamedTuple):
+    tensor: torch.Tensor
+    version: int
+
+
+class SavedTensors:
+    """
+    Saves tensors for a backward.
+
+    Attributes
+    ----------
+    pinned : dict of str to torch.Tensor
+        What is pinned now, by name.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._pool = engine.pool()
+        self.pinned: Dict[str, torch.Tensor] = {}
+
+    def hooks(self) -> Any:
+        """A context manager for a forward."""
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+
+    def in_pool(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has pool memory."""
+        base, nbytes = self._pool
+        return tensor.device.type == "cpu" and tensor.layout is torch.strided and \
+            base <= tensor.data_ptr() < base + nbytes
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        if self.in_pool(tensor):
+            storage = tensor.untyped_storage().data_ptr()
+            for name, pinned in self.pinned.items():
+                if pinned.untyped_storage().data_ptr() == storage and pinned.dtype == tensor.dtype:
+                    return _Place(name, tensor.storage_offset(), tuple(tensor.size()),
+                                  tensor.stride())
+        return _Kept(tensor, tensor._version)  # One over pool memory keeps its pin.
+
+    def _unpack(self, saved: Any) -> torch.Tensor:
+        if isinstance(saved, _Kept):
+            if saved.tensor._version != saved.version:
+                raise RuntimeError("a tensor that the backward needs was modified by an inplace "
+                                   f"operation: it has shape {list(saved.tensor.shape)}")
+            return saved.tensor
+        with self._engine.pinned(saved.name, arrays="torch") as tensors:
+            # The tensor keeps the pin for as long as the backward needs it.
+            return tensors[saved.name].as_strided(saved.size, saved.stride, saved.offset)
