@@ -154,6 +154,38 @@ def a_forward_may_read_the_parameters_of_other_modules(directory):
 
 
 @promise
+def a_parameter_may_have_any_shape(directory):
+    class Shapes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(2.0))
+            self.none = torch.nn.Parameter(torch.empty(0))
+            self.linear = torch.nn.Linear(16, 16)
+
+        def forward(self, data):
+            return self.linear(data) * self.scale
+
+    the_same_as_in_memory(directory, Shapes)
+
+
+@promise
+def an_offload_that_fails_leaves_the_module_as_it_was(directory):
+    class Failure(Exception):
+        pass
+
+    def fail(_name, _tensor):
+        raise Failure
+
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, device="meta"))
+    before = module[0].weight.clone()
+    raises(Failure, lambda: nvswap.torch.offload(module, settings(directory), initialize=fail))
+    assert module[0].weight.equal(before)
+    assert module[0](torch.ones(4)).isfinite().all()
+    # The store is free again.
+    nvswap.torch.offload(module[0], settings(directory)).engine.abandon()
+
+
+@promise
 def what_reads_a_parameter_outside_of_forwards_is_refused(directory):
     class Recomputes(torch.nn.Module):
         def __init__(self):

@@ -7,6 +7,7 @@ ends. Between, a parameter has its shape and no memory: every element reads as n
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -24,7 +25,7 @@ Initialize = Callable[[str, torch.Tensor], None]
 
 
 def _placeholder(dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
-    return torch.full((1,), float("nan"), dtype=dtype).expand(shape)
+    return torch.full((), float("nan"), dtype=dtype).expand(shape)
 
 
 class _Parameters(Dict[str, Any]):
@@ -66,11 +67,15 @@ class Offloaded:
         self._running = threading.local()
         self._step = False
         self._forwards: List[Tuple[torch.nn.Module, Any]] = []
-        self._take_parameters()
+        self._begin = module.register_forward_pre_hook(self._begin_step)
+        try:
+            self._take_parameters()
+        except BaseException:
+            self.load()
+            raise
         for each in module.modules():
             if next(each.parameters(), None) is not None:
                 self._wrap(each)
-        self._begin = module.register_forward_pre_hook(self._begin_step)
 
     def name_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
         """The tensor of a parameter; None if it is not offloaded."""
@@ -249,7 +254,9 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     own = engine or Engine(config, "param", arrays="torch")
     try:
         return Offloaded(module, own, initialize)
-    except Error:
+    except BaseException:
         if engine is None:
-            own.close()
+            # A tensor that `initialize` has kept keeps the engine open.
+            with contextlib.suppress(Error):
+                own.close()
         raise
