@@ -169,6 +169,27 @@ def a_parameter_may_have_any_shape(directory):
 
 
 @promise
+def frozen_parameters_are_left_alone_and_cost_no_state(directory):
+    def frozen():
+        module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 16))
+        module[0].weight.requires_grad_(False)
+        return module
+
+    the_same_as_in_memory(directory, frozen)
+    torch.manual_seed(1)
+    module = frozen()
+    before = module[0].weight.clone()
+    trained(directory, lambda: module)
+    assert module[0].weight.equal(before)
+    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory))
+    assert len(optimizer.optimizer.groups) == 3
+    module[0].weight.requires_grad_(True)
+    module(torch.ones(16)).sum().backward()
+    assert "parameter 0 was frozen" in str(raises(nvswap.Error, optimizer.step, errno.EINVAL))
+    optimizer.close()
+
+
+@promise
 def an_offload_that_fails_leaves_the_module_as_it_was(directory):
     class Failure(Exception):
         pass

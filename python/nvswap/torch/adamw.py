@@ -28,7 +28,8 @@ class AdamW(torch.optim.Optimizer):
     Parameters
     ----------
     params : iterable of torch.nn.Parameter
-        In host memory and contiguous: F32, BF16 or F16; or those of `offloaded`. One group.
+        In host memory and contiguous: F32, BF16 or F16; or those of `offloaded`. One group. Frozen
+        ones (`requires_grad` is false) have no state, and can't be stepped later.
     config : Config, str or dict
     lr, betas, eps, weight_decay : optional
         As in torch.optim.AdamW; they replace those of the configuration.
@@ -68,14 +69,17 @@ class AdamW(torch.optim.Optimizer):
         limit = int(own["zero_optimization.sub_group_size"])
         groups = []
         for index, parameter in enumerate(self.param_groups[0]["params"]):
+            if not parameter.requires_grad:
+                continue
             for offset in range(0, parameter.numel(), limit):
                 numel = min(limit, parameter.numel() - offset)
                 self._pieces.append((parameter, offset, numel))
                 groups.append(self._group(f"{index}.{offset}", parameter, offset, numel))
         self.optimizer = Optimizer(own, groups,
                                    weights_final=self._write_weights if offloaded else None)
+        self._stepped = {parameter for parameter, _, _ in self._pieces}
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._add_gradient)
-                       for parameter in self._offloaded_parameters()]
+                       for parameter in self._stepped if self._tensor_of(parameter) is not None]
         self._start_offloaded()
 
     def _settings(self) -> Dict[str, Any]:
@@ -83,10 +87,6 @@ class AdamW(torch.optim.Optimizer):
         group = self.param_groups[0]
         return {"betas": [float(beta) for beta in group["betas"]], "eps": float(group["eps"]),
                 "weight_decay": float(group["weight_decay"])}
-
-    def _offloaded_parameters(self) -> List[torch.nn.Parameter]:
-        return [parameter for parameter in self.param_groups[0]["params"]
-                if self._tensor_of(parameter) is not None]
 
     def _tensor_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
         return self._offloaded.name_of(parameter) if self._offloaded else None
@@ -139,6 +139,10 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        for index, parameter in enumerate(self.param_groups[0]["params"]):
+            if parameter.grad is not None and parameter not in self._stepped and parameter.numel():
+                raise invalid(f"parameter {index} was frozen when the optimizer was made: make a "
+                              "new one to train it")
         for group, (parameter, offset, numel) in enumerate(self._pieces):
             if parameter.grad is not None:
                 flat = parameter.grad.contiguous().view(-1)
