@@ -190,6 +190,27 @@ def frozen_parameters_are_left_alone_and_cost_no_state(directory):
 
 
 @promise
+def a_state_dict_has_the_weights(directory):
+    module = torch.nn.Sequential(model(), torch.nn.BatchNorm1d(4))
+    expected = copy.deepcopy(module.state_dict())
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    found = torch.nn.ModuleDict({"whole": module}).state_dict()
+    assert found.keys() == {f"whole.{name}" for name in expected}
+    assert all(found[f"whole.{name}"].equal(tensor) for name, tensor in expected.items())
+    # With a prefetch and a graph that needs the tensors in progress.
+    output = module[0](torch.zeros(1, 4, dtype=torch.long))
+    assert module[0].state_dict()["1.weight"].equal(expected["0.1.weight"])
+    error = raises(nvswap.Error, lambda: module.load_state_dict(expected), errno.EINVAL)
+    assert "before offload()" in str(error)
+    del output
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+    module.load_state_dict({name: tensor + 1 for name, tensor in expected.items()})
+    assert module.state_dict()["0.1.weight"].equal(expected["0.1.weight"] + 1)
+
+
+@promise
 def an_offload_that_fails_leaves_the_module_as_it_was(directory):
     class Failure(Exception):
         pass

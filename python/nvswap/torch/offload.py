@@ -67,15 +67,19 @@ class Offloaded:
         self._running = threading.local()
         self._step = False
         self._forwards: List[Tuple[torch.nn.Module, Any]] = []
-        self._begin = module.register_forward_pre_hook(self._begin_step)
+        self._hooks = [module.register_forward_pre_hook(self._begin_step)]
         try:
             self._take_parameters()
         except BaseException:
             self.load()
             raise
+        # torch sets an attribute of a hook, which a bound method can't have.
+        copy_to = functools.partial(self._copy_to)
         for each in module.modules():
             if next(each.parameters(), None) is not None:
                 self._wrap(each)
+                self._hooks += [each.register_state_dict_post_hook(copy_to),
+                                each.register_load_state_dict_pre_hook(_refuse_to_load)]
 
     def name_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
         """The tensor of a parameter; None if it is not offloaded."""
@@ -189,6 +193,16 @@ class Offloaded:
         self.engine.step_begin()
         self._step = True
 
+    # ---- State dictionaries
+
+    def _copy_to(self, module: torch.nn.Module, state: Dict[str, Any], prefix: str, _: Any) -> None:
+        """Replaces the entries of a module's own parameters by copies in memory."""
+        for key, parameter in module._parameters.items():
+            name = self._names.get(parameter) if parameter is not None else None
+            if name is not None:
+                with self.engine.pinned(name, arrays="torch") as tensors:
+                    state[prefix + key] = tensors[name].clone()
+
     # ---- The end
 
     def load(self) -> None:
@@ -197,7 +211,9 @@ class Offloaded:
             module.forward = forward
             module.__dict__["_parameters"] = dict(module._parameters)
         self._forwards.clear()
-        self._begin.remove()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
         if self._step:
             self.engine.step_end()
             self._step = False
@@ -206,6 +222,11 @@ class Offloaded:
             self.engine.load_to({name: data})
             parameter.data = data
         self._names.clear()
+
+
+def _refuse_to_load(module: torch.nn.Module, *_: Any) -> None:
+    raise invalid(f"load_state_dict of an offloaded {type(module).__name__}: load it before "
+                  "offload(), or fill parameters on the meta device by `initialize`")
 
 
 def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = None,
@@ -243,7 +264,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     an attribute of another module, as torch.nn.MultiheadAttention and users of
     torch.nn.ParameterList do, has it until that forward ends. Elsewhere it is nan, as what
     `module.parameters()` gives is in a forward. Modules that compute a parameter from others
-    (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded.
+    (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded. state_dict() has copies
+    of all parameters in memory; load_state_dict() is refused.
     """
     for name, each in module.named_modules():
         hooks = each._forward_pre_hooks.values()
