@@ -78,6 +78,16 @@ def adamw_has_the_settings_of_its_group(directory):
 
 
 @promise
+def adamw_has_one_group(directory):
+    groups = [{"params": [torch.nn.Parameter(torch.ones(3))]} for _ in range(2)]
+    raises(nvswap.Error, lambda: nvswap.torch.AdamW(groups, settings(directory)), errno.EINVAL)
+    optimizer = nvswap.torch.AdamW(groups[:1], settings(directory))
+    raises(nvswap.Error, lambda: optimizer.add_param_group(groups[1]), errno.EINVAL)
+    assert len(optimizer.param_groups) == 1
+    optimizer.close()
+
+
+@promise
 def a_model_larger_than_its_pool_trains_with_the_losses_of_memory(directory):
     expected, reference = in_memory(directory)
     module = model()

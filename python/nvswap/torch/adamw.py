@@ -53,8 +53,6 @@ class AdamW(torch.optim.Optimizer):
                  weight_decay: float = 1e-2, offloaded: Optional[Offloaded] = None) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
-        if len(self.param_groups) != 1:
-            raise invalid("nvswap.torch.AdamW has one group of parameters")
         for name, value in self.param_groups[0].items():
             if name not in (*defaults, *_NO_SETTINGS) and value:
                 raise invalid(f"nvswap.torch.AdamW has no setting {name}")
@@ -81,6 +79,12 @@ class AdamW(torch.optim.Optimizer):
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._add_gradient)
                        for parameter in self._stepped if self._tensor_of(parameter) is not None]
         self._start_offloaded()
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """Takes the one group that the constructor has; refuses others."""
+        if self.param_groups:
+            raise invalid("nvswap.torch.AdamW has one group of parameters")
+        super().add_param_group(param_group)
 
     def _settings(self) -> Dict[str, Any]:
         """The settings of the one group without the learning rate."""
