@@ -88,6 +88,33 @@ def adamw_has_one_group(directory):
 
 
 @promise
+def a_state_dict_goes_with_the_state_of_its_step_alone(directory):
+    def opened(module, lr, keep=True):
+        return nvswap.torch.AdamW(module.parameters(), settings(directory, keep=keep), lr=lr)
+
+    straight, module = model(), model()
+    whole = opened(straight, 1e-3, False)
+    expected = losses(straight, whole, 2) + losses(straight, whole, 2)
+    whole.close()
+    first = opened(module, 0.01)
+    first.param_groups[0]["lr"] = 1e-3
+    found, middle = losses(module, first, 2), first.state_dict()
+    first.close()
+    second = opened(module, 0.5)
+    second.load_state_dict(middle)
+    assert second.param_groups[0]["lr"] == 1e-3
+    assert found + losses(module, second, 2) == expected
+    raises(nvswap.Error, lambda: second.load_state_dict(middle), errno.ESTALE)
+    theirs = torch.optim.AdamW(model().parameters()).state_dict()
+    raises(nvswap.Error, lambda: second.load_state_dict(theirs), errno.EINVAL)
+    other = copy.deepcopy(second.state_dict())
+    other["param_groups"][0]["eps"] = 1e-3
+    raises(nvswap.Error, lambda: second.load_state_dict(other), errno.EINVAL)
+    assert second.param_groups[0]["eps"] == 1e-8
+    second.close()
+
+
+@promise
 def a_model_larger_than_its_pool_trains_with_the_losses_of_memory(directory):
     expected, reference = in_memory(directory)
     module = model()

@@ -6,6 +6,7 @@ added to the optimizer's as the backward makes them, so that they are never in m
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -13,7 +14,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 import torch
 
 from nvswap.config import Config
-from nvswap.errors import invalid
+from nvswap.errors import Error, invalid
 from nvswap.optimizer import Group, Optimizer
 from nvswap.torch.offload import Offloaded
 
@@ -44,8 +45,9 @@ class AdamW(torch.optim.Optimizer):
 
     Notes
     -----
-    Settings of the one group but the learning rate are fixed. The state is not in state_dict():
-    `commit()` of a kept store makes it durable.
+    Settings of the one group but the learning rate are fixed. state_dict() has these and the number
+    of the step; the moments and master weights stay in the store, which `commit()` makes durable if it
+    is kept. load_state_dict() takes it when the store has the state of that step.
     """
 
     def __init__(self, params: Iterable[torch.nn.Parameter], config: Any, *, lr: float = 1e-3,
@@ -158,6 +160,33 @@ class AdamW(torch.optim.Optimizer):
         """Drops the gradients, those that were added included."""
         super().zero_grad(set_to_none)
         self.optimizer.clear_gradients()
+
+    def state_dict(self) -> Dict[str, Any]:
+        """The settings of the group and the number of the step; the state itself is in the store."""
+        return dict(super().state_dict(), nvswap={"step": self.optimizer.step_count})
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """
+        Takes the learning rate and what schedulers keep in the group.
+
+        Raises
+        ------
+        nvswap.Error
+            EINVAL: it is of another optimizer, whose moments would be lost, or has other settings;
+            ESTALE: the store has the state of another step.
+        """
+        if "nvswap" not in state_dict:
+            raise invalid("the state_dict is not of nvswap.torch.AdamW: its moments can't be loaded")
+        step, own = state_dict["nvswap"]["step"], self.optimizer.step_count
+        if step != own:
+            raise Error(errno.ESTALE, f"the state_dict is of step {step}, the store has the state of "
+                        f"step {own}: open the kept store that was committed then")
+        before = self.param_groups
+        super().load_state_dict(state_dict)
+        settings = self._settings()
+        if settings != self._fixed:
+            self.param_groups = before
+            raise invalid(f"the state_dict has settings {settings}, the optimizer {self._fixed}")
 
     def commit(self) -> None:
         """Makes the state of a kept store durable."""
