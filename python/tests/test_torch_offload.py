@@ -115,6 +115,28 @@ def a_state_dict_goes_with_the_state_of_its_step_alone(directory):
 
 
 @promise
+def adamw_names_the_parameter_that_it_refuses(directory):
+    def refused(call):
+        return str(raises(nvswap.Error, call, errno.EINVAL))
+
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Embedding(4, 2, sparse=True))
+    parameters = list(module.named_parameters())
+    optimizer = nvswap.torch.AdamW(parameters, settings(directory))
+    module[1](torch.tensor([1, 2])).sum().backward()
+    assert "parameter 1.weight, of shape [4, 2], has sparse gradients" in refused(optimizer.step)
+    optimizer.close()
+    module.zero_grad()
+    offloaded = nvswap.torch.offload(module[1], settings(directory))
+    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), offloaded=offloaded)
+    loss = module[1](torch.tensor([1, 2])).sum()
+    assert "parameter weight, of shape [4, 2], has sparse gradients" in refused(loss.backward)
+    optimizer.close()
+    parameters = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2, 3).t())]
+    assert "parameter 1, of shape [3, 2], is not contiguous" in refused(
+        lambda: nvswap.torch.AdamW(parameters, settings(directory)))
+
+
+@promise
 def a_model_larger_than_its_pool_trains_with_the_losses_of_memory(directory):
     expected, reference = in_memory(directory)
     module = model()
@@ -222,7 +244,7 @@ def frozen_parameters_are_left_alone_and_cost_no_state(directory):
     assert len(optimizer.optimizer.groups) == 3
     module[0].weight.requires_grad_(True)
     module(torch.ones(16)).sum().backward()
-    assert "parameter 0 was frozen" in str(raises(nvswap.Error, optimizer.step, errno.EINVAL))
+    assert "parameter 0, of shape" in str(raises(nvswap.Error, optimizer.step, errno.EINVAL))
     optimizer.close()
 
 
@@ -351,12 +373,16 @@ def what_can_not_work_is_refused(directory):
             super().__init__()
             self.weight = torch.nn.Parameter(torch.ones(10))
 
-        def forward(self):
-            return self.weight[2:]
+        def forward(self, within):
+            return within(self.weight[2:])
 
     module = Returns()
     offloaded = nvswap.torch.offload(module, settings(directory))
-    raises(nvswap.Error, module, errno.EINVAL)
+    for within in (lambda weight: weight, lambda weight: {"a": [(1, weight)]}):
+        raises(nvswap.Error, lambda within=within: module(within), errno.EINVAL)
+    outer = torch.nn.Sequential(module)
+    error = raises(nvswap.Error, lambda: nvswap.torch.offload(outer, settings(directory + "/o")))
+    assert "module 0 is offloaded already" in str(error)
     assert module.weight.isnan().all() and module.weight.shape == (10,)
     gc.collect()
     offloaded.load()

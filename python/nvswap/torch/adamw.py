@@ -74,7 +74,7 @@ class AdamW(torch.optim.Optimizer):
             for offset in range(0, parameter.numel(), limit):
                 numel = min(limit, parameter.numel() - offset)
                 self._pieces.append((parameter, offset, numel))
-                groups.append(self._group(f"{index}.{offset}", parameter, offset, numel))
+                groups.append(self._group(index, parameter, offset, numel))
         self.optimizer = Optimizer(own, groups,
                                    weights_final=self._write_weights if offloaded else None)
         self._stepped = {parameter for parameter, _, _ in self._pieces}
@@ -97,11 +97,27 @@ class AdamW(torch.optim.Optimizer):
     def _tensor_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
         return self._offloaded.name_of(parameter) if self._offloaded else None
 
-    def _group(self, name: str, parameter: torch.nn.Parameter, offset: int, numel: int) -> Group:
+    def _described(self, parameter: torch.nn.Parameter) -> str:
+        group = self.param_groups[0]
+        index = [each is parameter for each in group["params"]].index(True)
+        name = self._tensor_of(parameter) or group.get("param_names", {index: index})[index]
+        return f"parameter {name}, of shape {list(parameter.shape)},"
+
+    def _flat_gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.layout is not torch.strided:
+            raise invalid(f"{self._described(parameter)} has sparse gradients: an Embedding takes "
+                          "sparse=False")
+        return gradient.contiguous().view(-1)
+
+    def _group(self, index: int, parameter: torch.nn.Parameter, offset: int, numel: int) -> Group:
+        name = f"{index}.{offset}"
         if self._tensor_of(parameter) is not None:
             return Group(name, None, numel, parameter.dtype)
         if parameter.device.type != "cpu" or not parameter.is_contiguous():
-            raise invalid("a parameter is not contiguous in host memory, and not of `offloaded`")
+            raise invalid(f"{self._described(parameter)} is not contiguous in host memory, and not "
+                          "of `offloaded`")
         return Group(name, parameter.data.view(-1)[offset:offset + numel])
 
     def _start_offloaded(self) -> None:
@@ -129,9 +145,7 @@ class AdamW(torch.optim.Optimizer):
                                                    (start + offset) * weights.itemsize)
 
     def _add_gradient(self, parameter: torch.nn.Parameter) -> None:
-        gradient, parameter.grad = parameter.grad, None
-        assert gradient is not None
-        flat = gradient.contiguous().view(-1)
+        flat, parameter.grad = self._flat_gradient(parameter), None
         for group, (owner, offset, numel) in enumerate(self._pieces):
             if owner is parameter:
                 self.optimizer.add_gradients(group, flat[offset:offset + numel])
@@ -145,13 +159,13 @@ class AdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for index, parameter in enumerate(self.param_groups[0]["params"]):
+        for parameter in self.param_groups[0]["params"]:
             if parameter.grad is not None and parameter not in self._stepped and parameter.numel():
-                raise invalid(f"parameter {index} was frozen when the optimizer was made: make a "
-                              "new one to train it")
+                raise invalid(f"{self._described(parameter)} was frozen when the optimizer was made: "
+                              "make a new one to train it")
         for group, (parameter, offset, numel) in enumerate(self._pieces):
             if parameter.grad is not None:
-                flat = parameter.grad.contiguous().view(-1)
+                flat = self._flat_gradient(parameter)
                 self.optimizer.lend_gradients(group, flat[offset:offset + numel])
         self.result: Dict[str, Any] = self.optimizer.step(lr=self.param_groups[0]["lr"])
         return loss

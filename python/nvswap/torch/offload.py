@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 from torch.nn.utils.prune import BasePruningMethod
@@ -26,6 +26,15 @@ Initialize = Callable[[str, torch.Tensor], None]
 
 def _placeholder(dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
     return torch.full((), float("nan"), dtype=dtype).expand(shape)
+
+
+def _tensors_of(output: Any) -> Iterator[torch.Tensor]:
+    """The tensors of what a forward returns: in dictionaries, lists and tuples, of any depth."""
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, (dict, list, tuple)):
+        for value in output.values() if isinstance(output, dict) else output:
+            yield from _tensors_of(value)
 
 
 class _Parameters(Dict[str, Any]):
@@ -178,12 +187,9 @@ class Offloaded:
                           "module that has it, or checkpoint a whole module")
 
     def _checked(self, module: torch.nn.Module, output: Any) -> Any:
-        values = output.values() if isinstance(output, dict) else \
-            output if isinstance(output, (tuple, list)) else (output,)
-        for value in values:
-            if isinstance(value, torch.Tensor) and self._saved.in_pool(value):
-                raise invalid(f"{type(module).__name__} returns a parameter or a view of it, "
-                              "which is not in memory after its forward")
+        if any(self._saved.in_pool(tensor) for tensor in _tensors_of(output)):
+            raise invalid(f"{type(module).__name__} returns a parameter or a view of it, "
+                          "which is not in memory after its forward")
         return output
 
     def _begin_step(self, *_: Any) -> None:
@@ -256,7 +262,7 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     Raises
     ------
     Error
-        EINVAL: a parameter can't be offloaded. Later, in a forward: a module returns its parameter.
+        EINVAL: a parameter can't be offloaded, or is already. Later, in a forward: a module returns its parameter.
 
     Notes
     -----
@@ -268,6 +274,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     of all parameters in memory; load_state_dict() is refused.
     """
     for name, each in module.named_modules():
+        if isinstance(each._parameters, _Parameters):
+            raise invalid(f"module {name or type(each).__name__} is offloaded already")
         hooks = each._forward_pre_hooks.values()
         if hasattr(each, "parametrizations") or any(
                 isinstance(hook, (WeightNorm, SpectralNorm, BasePruningMethod)) for hook in hooks):
