@@ -115,6 +115,31 @@ def a_state_dict_goes_with_the_state_of_its_step_alone(directory):
 
 
 @promise
+def the_configuration_clips_offloaded_gradients(directory):
+    data = torch.linspace(-9, 9, 64).view(4, 16)
+
+    class Clipping(torch.optim.AdamW):
+        def step(self, closure=None):
+            torch.nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 0.1)
+            super().step(closure)
+
+        def close(self):
+            pass
+
+    def make():
+        return torch.nn.Linear(16, 16)
+
+    def clipped(clipping):
+        return trained(directory, make, data=data, eps=1.0, clipping=clipping)
+
+    theirs = trained(directory, make, lambda module: Clipping(module.parameters(), lr=0.01, eps=1),
+                     data)
+    ours = clipped(0.1)
+    assert all(abs(a - b) < 1e-5 * a for a, b in zip(ours, theirs)), (ours, theirs)
+    assert abs(clipped(0.0)[1] - theirs[1]) > 1e-3 * theirs[1]
+
+
+@promise
 def adamw_names_the_parameter_that_it_refuses(directory):
     def refused(call):
         return str(raises(nvswap.Error, call, errno.EINVAL))
@@ -176,13 +201,16 @@ class Reads(torch.nn.Module):
         return torch.nn.functional.linear(data, self.linear.weight, self.linear.bias)
 
 
-def trained(directory, make, optimizer=None, data=torch.linspace(-1, 1, 96).view(1, 6, 16)):
+def trained(directory, make, optimizer=None, data=torch.linspace(-1, 1, 96).view(1, 6, 16),
+            eps=1e-8, clipping=0.0):
     """Losses of a module in memory, or of one that is offloaded to the directory."""
     torch.manual_seed(1)
     module, result = make(), []
-    offloaded = None if optimizer else nvswap.torch.offload(module, settings(directory))
+    config = settings(directory)
+    config["gradient_clipping"] = clipping
+    offloaded = None if optimizer else nvswap.torch.offload(module, config)
     optimizer = optimizer(module) if optimizer else nvswap.torch.AdamW(
-        module.parameters(), settings(directory), lr=0.01, offloaded=offloaded)
+        module.parameters(), config, lr=0.01, eps=eps, offloaded=offloaded)
     for _ in range(4):
         loss = module(data).square().mean()
         loss.backward()

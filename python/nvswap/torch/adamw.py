@@ -41,13 +41,20 @@ class AdamW(torch.optim.Optimizer):
     ------
     nvswap.Error
         EINVAL: several groups, a setting that is not of AdamW, or parameters that are elsewhere;
-        and those of nvswap.Optimizer. Later, in a step: a setting but the learning rate has changed.
+        in a step: a setting but the learning rate has changed. And those of nvswap.Optimizer.
 
     Notes
     -----
     Settings of the one group but the learning rate are fixed. state_dict() has these and the number
-    of the step; the moments and master weights stay in the store, which `commit()` makes durable if it
-    is kept. load_state_dict() takes it when the store has the state of that step.
+    of the step; the moments and master weights stay in the store, which `commit()` makes durable if
+    it is kept. load_state_dict() takes it when the store has the state of that step.
+
+    Gradients of offloaded parameters leave the backward for the store: `parameter.grad` is None, so
+    torch.nn.utils.clip_grad_norm_ neither sees nor clips them. `gradient_clipping` of the
+    configuration clips all.
+
+    A step computes the weights from the master weights in the store. What else changes a weight
+    after the optimizer was made (load_state_dict, `weight.mul_(0.5)`) lasts until the next step.
     """
 
     def __init__(self, params: Iterable[torch.nn.Parameter], config: Any, *, lr: float = 1e-3,
@@ -161,8 +168,8 @@ class AdamW(torch.optim.Optimizer):
                 loss = closure()
         for parameter in self.param_groups[0]["params"]:
             if parameter.grad is not None and parameter not in self._stepped and parameter.numel():
-                raise invalid(f"{self._described(parameter)} was frozen when the optimizer was made: "
-                              "make a new one to train it")
+                raise invalid(f"{self._described(parameter)} was frozen when the optimizer was "
+                              "made: make a new one to train it")
         for group, (parameter, offset, numel) in enumerate(self._pieces):
             if parameter.grad is not None:
                 flat = self._flat_gradient(parameter)
@@ -176,7 +183,7 @@ class AdamW(torch.optim.Optimizer):
         self.optimizer.clear_gradients()
 
     def state_dict(self) -> Dict[str, Any]:
-        """The settings of the group and the number of the step; the state itself is in the store."""
+        """The settings of the group and the number of the step; the state is in the store."""
         return dict(super().state_dict(), nvswap={"step": self.optimizer.step_count})
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
@@ -190,11 +197,12 @@ class AdamW(torch.optim.Optimizer):
             ESTALE: the store has the state of another step.
         """
         if "nvswap" not in state_dict:
-            raise invalid("the state_dict is not of nvswap.torch.AdamW: its moments can't be loaded")
+            raise invalid("the state_dict is not of nvswap.torch.AdamW: its moments can't be "
+                          "loaded")
         step, own = state_dict["nvswap"]["step"], self.optimizer.step_count
         if step != own:
-            raise Error(errno.ESTALE, f"the state_dict is of step {step}, the store has the state of "
-                        f"step {own}: open the kept store that was committed then")
+            raise Error(errno.ESTALE, f"the state_dict is of step {step}, the store has the state "
+                        f"of step {own}: open the kept store that was committed then")
         before = self.param_groups
         super().load_state_dict(state_dict)
         settings = self._settings()

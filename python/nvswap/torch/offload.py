@@ -183,8 +183,8 @@ class Offloaded:
         if forwards:
             self._pin([parameter], forwards[-1])
         elif torch._C._current_graph_task_id() != -1:
-            raise invalid(f"parameter {name} is read in a backward outside of any forward: call the "
-                          "module that has it, or checkpoint a whole module")
+            raise invalid(f"parameter {name} is read in a backward outside of any forward: call "
+                          "the module that has it, or checkpoint a whole module")
 
     def _checked(self, module: torch.nn.Module, output: Any) -> Any:
         if any(self._saved.in_pool(tensor) for tensor in _tensors_of(output)):
@@ -262,7 +262,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     Raises
     ------
     Error
-        EINVAL: a parameter can't be offloaded, or is already. Later, in a forward: a module returns its parameter.
+        EINVAL: a parameter can't be offloaded, or is already; in a forward: a module returns a
+        parameter.
 
     Notes
     -----
@@ -270,8 +271,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     an attribute of another module, as torch.nn.MultiheadAttention and users of
     torch.nn.ParameterList do, has it until that forward ends. Elsewhere it is nan, as what
     `module.parameters()` gives is in a forward. Modules that compute a parameter from others
-    (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded. state_dict() has copies
-    of all parameters in memory; load_state_dict() is refused.
+    (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded. state_dict() has
+    copies of all parameters in memory; load_state_dict() is refused.
     """
     for name, each in module.named_modules():
         if isinstance(each._parameters, _Parameters):

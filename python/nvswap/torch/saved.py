@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What autograd saves in a forward. Of a tensor over pool memory these are its name and place, which the
-backward pins again; another tensor is saved as it is, with its version, as autograd does.
+What autograd saves in a forward. Of a tensor over pool memory these are its name and place, which
+the backward pins again; another tensor is saved as it is, with its version, as autograd does.
 """
 
 from __future__ import annotations
