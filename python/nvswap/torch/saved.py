@@ -57,7 +57,7 @@ class SavedTensors:
             storage = tensor.untyped_storage().data_ptr()
             for name, pinned in self.pinned.items():
                 if pinned.untyped_storage().data_ptr() == storage and pinned.dtype == tensor.dtype:
-                    return _Place(name, tensor.storage_offset(), tuple(tensor.size()),
+                    return _Place(name, int(tensor.storage_offset()), tuple(tensor.size()),
                                   tensor.stride())
         return _Kept(tensor, tensor._version)  # One over pool memory keeps its pin.
 
