@@ -5,6 +5,7 @@
 import copy
 import errno
 import gc
+import threading
 
 import torch
 import torch.utils.checkpoint
@@ -358,6 +359,30 @@ def a_change_of_what_the_backward_needs_is_an_error(directory):
     module(torch.ones(4, 4), False).sum().backward()
     assert "inplace" in str(raises(RuntimeError, module(torch.ones(4, 4)).sum().backward))
     gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
+def several_threads_may_run_forwards(directory):
+    module, data = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(2))), torch.ones(16)
+    expected, failures = module(data), []
+    offloaded = nvswap.torch.offload(module, settings(directory))
+
+    def run():
+        for _ in range(100):
+            try:
+                if not module(data).equal(expected):
+                    failures.append("another result")
+            except nvswap.Error as error:
+                failures.append(str(error))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[:3]
     offloaded.load()
     offloaded.engine.close()
 

@@ -72,6 +72,8 @@ class Offloaded:
         self._names: Dict[torch.nn.Parameter, str] = {}
         self._saved = SavedTensors(engine)
         self._depth: Dict[str, int] = {}
+        # Of the step, and of what forwards of several threads do to one parameter.
+        self._lock = threading.Lock()
         # What each forward that runs now has pinned, by thread.
         self._running = threading.local()
         self._step = False
@@ -159,19 +161,20 @@ class Offloaded:
         names = {self._names[parameter]: parameter for parameter in parameters}
         if not names:
             return
-        with self.engine.pinned(list(names), arrays="torch") as tensors:
+        with self.engine.pinned(list(names), arrays="torch") as tensors, self._lock:
             for name, parameter in names.items():
                 self._depth[name] = self._depth.get(name, 0) + 1
                 self._saved.pinned[name] = parameter.data = tensors[name]
                 forward.append(parameter)
 
     def _unpin(self, forward: List[torch.nn.Parameter]) -> None:
-        for parameter in forward:
-            name = self._names[parameter]
-            self._depth[name] -= 1
-            if self._depth[name] == 0:
-                del self._saved.pinned[name]
-                parameter.data = _placeholder(parameter.dtype, parameter.shape)
+        with self._lock:
+            for parameter in forward:
+                name = self._names[parameter]
+                self._depth[name] -= 1
+                if self._depth[name] == 0:
+                    del self._saved.pinned[name]
+                    parameter.data = _placeholder(parameter.dtype, parameter.shape)
 
     def _look_up(self, parameter: Optional[torch.nn.Parameter]) -> None:
         """Pins a parameter until the innermost forward of this thread ends."""
@@ -194,10 +197,11 @@ class Offloaded:
 
     def _begin_step(self, *_: Any) -> None:
         """The engine learns the order of a forward and its backward, and reads ahead by it."""
-        if self._step:
-            self.engine.step_end()
-        self.engine.step_begin()
-        self._step = True
+        with self._lock:
+            if self._step:
+                self.engine.step_end()
+            self.engine.step_begin()
+            self._step = True
 
     # ---- State dictionaries
 

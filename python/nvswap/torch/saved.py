@@ -55,7 +55,7 @@ class SavedTensors:
     def _pack(self, tensor: torch.Tensor) -> Any:
         if self.in_pool(tensor):
             storage = tensor.untyped_storage().data_ptr()
-            for name, pinned in self.pinned.items():
+            for name, pinned in list(self.pinned.items()):
                 if pinned.untyped_storage().data_ptr() == storage and pinned.dtype == tensor.dtype:
                     return _Place(name, int(tensor.storage_offset()), tuple(tensor.size()),
                                   tensor.stride())
