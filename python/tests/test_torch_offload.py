@@ -5,6 +5,8 @@
 import copy
 import errno
 import gc
+import os
+import shutil
 import threading
 
 import torch
@@ -113,6 +115,37 @@ def a_state_dict_goes_with_the_state_of_its_step_alone(directory):
     raises(nvswap.Error, lambda: second.load_state_dict(other), errno.EINVAL)
     assert second.param_groups[0]["eps"] == 1e-8
     second.close()
+
+
+@promise
+def a_kept_store_gives_its_weights_to_parameters_in_memory_and_on_the_drive(directory):
+    for offloaded in (False, True):
+        place = os.path.join(directory, str(offloaded))
+        os.mkdir(place)
+
+        def opened(module):
+            weights = nvswap.torch.offload(module, settings(place)) if offloaded else None
+            return weights, nvswap.torch.AdamW(module.parameters(), settings(place, keep=True),
+                                               lr=0.01, offloaded=weights)
+
+        def closed(weights, optimizer):
+            optimizer.close()
+            if weights is not None:
+                weights.load()
+                weights.engine.close()
+
+        straight, first, second = model(), model(), model()
+        torch.nn.init.zeros_(second[1].weight)
+        both = opened(straight)
+        expected = losses(straight, both[1], 2) + losses(straight, both[1], 2)
+        closed(*both)
+        shutil.rmtree(os.path.join(place, "nvswap"))
+        both = opened(first)
+        found = losses(first, both[1], 2)
+        closed(*both)
+        both = opened(second)
+        assert found + losses(second, both[1], 2) == expected
+        closed(*both)
 
 
 @promise

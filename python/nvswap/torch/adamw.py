@@ -47,7 +47,8 @@ class AdamW(torch.optim.Optimizer):
     -----
     Settings of the one group but the learning rate are fixed. state_dict() has these and the number
     of the step; the moments and master weights stay in the store, which `commit()` makes durable if
-    it is kept. load_state_dict() takes it when the store has the state of that step.
+    it is kept. load_state_dict() takes it when the store has the state of that step. Over a kept store
+    that has steps, the parameters get its weights when the optimizer is made.
 
     Gradients of offloaded parameters leave the backward for the store: `parameter.grad` is None, so
     torch.nn.utils.clip_grad_norm_ neither sees nor clips them. `gradient_clipping` of the
@@ -87,7 +88,10 @@ class AdamW(torch.optim.Optimizer):
         self._stepped = {parameter for parameter, _, _ in self._pieces}
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._add_gradient)
                        for parameter in self._stepped if self._tensor_of(parameter) is not None]
-        self._start_offloaded()
+        if self.optimizer.step_count:
+            self._take_kept_weights()
+        else:
+            self._start_offloaded()
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Takes the one group that the constructor has; refuses others."""
@@ -128,10 +132,7 @@ class AdamW(torch.optim.Optimizer):
         return Group(name, parameter.data.view(-1)[offset:offset + numel])
 
     def _start_offloaded(self) -> None:
-        """The master weights of offloaded parameters begin as these, unless the store kept some."""
-        assert self.optimizer is not None
-        if self.optimizer.step_count:
-            return
+        """The master weights of offloaded parameters begin as these."""
         for group, (parameter, offset, numel) in enumerate(self._pieces):
             name = self._tensor_of(parameter)
             if name is None:
@@ -140,6 +141,15 @@ class AdamW(torch.optim.Optimizer):
             assert self._offloaded is not None
             self._offloaded.engine.read_range(name, piece, offset * piece.element_size())
             self.optimizer.set_state(group, "master", piece.float())
+
+    def _take_kept_weights(self) -> None:
+        """Gives the parameters the weights of the last step that a kept store has."""
+        self.optimizer.get_weights()
+        for group, (parameter, _, numel) in enumerate(self._pieces):
+            if self._tensor_of(parameter) is not None:
+                master = torch.empty(numel)
+                self.optimizer.get_state(group, "master", out=master)
+                self._write_weights(group, 0, master.to(parameter.dtype))
 
     def _write_weights(self, group: int, offset: int, weights: Any) -> None:
         parameter, start, _ = self._pieces[group]
