@@ -84,6 +84,7 @@ const struct command_spec store_command = {
 		 "\nexport writes the one store that is chosen to --to: the tensors of parameters, "
 		 "or "
 		 "of each group G of an optimizer G.fp32, G.exp_avg and G.exp_avg_sq, and step. A "
+		 "store has no shapes: each tensor is written with one dimension. A "
 		 "name that ends otherwise than .safetensors or .pt is that of a directory, for a "
 		 "universal checkpoint of DeepSpeed with a parameter for each group\n"
 		 "\nimport reads the tensors of the file of --from into the store of --rank (0), "
