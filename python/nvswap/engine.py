@@ -87,13 +87,11 @@ class _Pin:
         with engine._idle:
             if engine._state is State.CLOSED:
                 return
-            engine._calls += 1
+            engine._begin_call()
         _release(engine._pointer, self.record())
         # Not before: close() frees the engine once there is no pin.
         engine._pins.pop(id(self), None)
-        with engine._idle:
-            engine._calls -= 1
-            engine._idle.notify_all()
+        engine._end_call()
 
     def keep(self, _: Any) -> None:
         """Called when an array over the pool is gone; the reference to this method kept the pin."""
@@ -242,7 +240,7 @@ class Engine(Handle):
         for pin in pins:
             _release(pointer, pin)
         with self._idle:
-            self._idle.wait_for(lambda: self._calls == 0)
+            self._idle.wait_for(lambda: not self._calls)
 
     def abandon(self) -> None:
         """Closes the engine without a commit: a kept store stays as last committed."""

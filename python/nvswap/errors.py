@@ -98,6 +98,11 @@ def closed(what: str) -> ClosedError:
     return ClosedError(errno.EBADF, f"the {what} is closed")
 
 
+def closed_within_call(what: str) -> Error:
+    return Error(errno.EDEADLK, f"the {what} can't be closed within a call on it, in a callback or "
+                 "a signal handler: close it when the call has returned, or in another thread")
+
+
 def forked(what: str) -> ClosedError:
     return ClosedError(errno.EBADF, f"the {what} was opened before a fork, in process "
                        f"{os.getppid()} or above; a child opens its own")

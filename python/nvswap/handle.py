@@ -2,7 +2,7 @@
 """
 Handles: the base of every object that owns something of the library. A handle counts the calls in
 progress, so that no call meets a freed object: close() refuses new calls and waits for those that
-have begun. It knows its process, and closes itself when it is collected or the interpreter exits.
+have begun. In a thread that is in such a call itself it fails. It knows its process, and closes itself when it is collected or the interpreter exits.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import threading
 import time
 import weakref
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, List, Optional
 
 from nvswap._native import lib
-from nvswap.errors import Error, closed, error_of, forked
+from nvswap.errors import Error, closed, closed_within_call, error_of, forked
 
 # A call that waits without end wakes up this often for signals (Ctrl-C) and for close().
 SLICE_MS = 200
@@ -41,7 +41,8 @@ class Handle:
     def __init__(self, pointer: Any, *users: "Handle") -> None:
         # Reentrant: the collector may close another object within a call on this one.
         self._idle = threading.Condition(threading.RLock())
-        self._calls = 0
+        # The threads that are in a call, once for each call.
+        self._calls: List[int] = []
         self._pid = os.getpid()
         self._pointer = pointer
         # Objects that must outlive this one.
@@ -62,14 +63,21 @@ class Handle:
         with self._idle:
             if self._state is not State.OPEN:
                 raise closed(self._what)
-            self._calls += 1
+            self._begin_call()
         try:
             yield self._pointer
         finally:
-            with self._idle:
-                self._calls -= 1
-                if self._calls == 0:
-                    self._idle.notify_all()
+            self._end_call()
+
+    def _begin_call(self) -> None:
+        with self._idle:
+            self._calls.append(threading.get_ident())
+
+    def _end_call(self) -> None:
+        with self._idle:
+            self._calls.remove(threading.get_ident())
+            if not self._calls:
+                self._idle.notify_all()
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
         """Frees the library's object; with an exception the object stays open."""
@@ -85,8 +93,10 @@ class Handle:
         with self._idle:
             if self._state is not State.OPEN:
                 return
+            if threading.get_ident() in self._calls:
+                raise closed_within_call(self._what)
             self._state = State.CLOSING
-            self._idle.wait_for(lambda: self._calls == 0)
+            self._idle.wait_for(lambda: not self._calls)
         try:
             free(self._pointer)
         except Error as error:
@@ -99,7 +109,8 @@ class Handle:
 
     def close(self) -> None:
         """Closes the object, after the calls on it in other threads have ended. Closing a closed
-        object, or in a child process one of the parent's, does nothing."""
+        object, or in a child process one of the parent's, does nothing. In a thread that is in a
+        call on the object, such as in a callback or a signal handler, raises Error EDEADLK."""
         self._close(lambda pointer: self._free(pointer, False))
 
     def __enter__(self) -> Any:

@@ -6,7 +6,9 @@ Optimizer: Adam over state on the drive, by groups; and one Adam update of array
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
+import weakref
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
@@ -121,13 +123,28 @@ def _check_adam(numbers: Dict[str, Any]) -> None:
 
 
 class _Calls:
-    """What the library calls back, and the first exception of a call, which C can't pass on."""
+    """What the library calls back in the calls on an optimizer, and the first exception of a callback,
+    which C can't pass on."""
 
-    def __init__(self, update: Any, weights_final: Any) -> None:
+    def __init__(self, update: Any, weights_final: Any, optimizer: "Optimizer") -> None:
+        self._optimizer = weakref.ref(optimizer)
         self.update = update
         self.weights_final = weights_final
         self.state: Any = None
         self.failure: Optional[BaseException] = None
+
+    @contextmanager
+    def callback(self) -> Iterator[None]:
+        """A callback, of any thread: it is a part of the call, in which close() is refused."""
+        optimizer = self._optimizer()
+        assert optimizer is not None
+        optimizer._begin_call()
+        try:
+            yield
+        except BaseException as failure:
+            self.failure = self.failure or failure
+        finally:
+            optimizer._end_call()
 
     def raise_failure(self) -> None:
         failure, self.failure = self.failure, None
@@ -142,36 +159,30 @@ def _floats(data: Any, numel: int) -> Any:
 @ffi.def_extern()
 def nvswap_update(arg: Any, update: Any) -> None:
     calls = ffi.from_handle(arg)
-    try:
+    with calls.callback():
         arrays = [_floats(each, update.numel) for each in (
             update.gradients, update.master, update.exp_avg, update.exp_avg_sq)]
         calls.update(Update(update.group, update.offset, update.step, update.lr, *arrays))
-    except BaseException as failure:
-        calls.failure = calls.failure or failure
 
 
 @ffi.def_extern()
 def nvswap_weights_final(arg: Any, group: int, offset: int, numel: int, dtype: int,
                          data: Any) -> None:
     calls = ffi.from_handle(arg)
-    try:
+    with calls.callback():
         name = ffi.string(lib.nvs_dtype_name(dtype)).decode()
         buffer = ffi.buffer(ffi.cast("char *", data), numel * lib.nvs_dtype_size(dtype))
         calls.weights_final(group, offset, array_over(buffer, name, (numel,), "numpy", False))
-    except BaseException as failure:
-        calls.failure = calls.failure or failure
 
 
 @ffi.def_extern(error=-5)
 def nvswap_state(arg: Any, run: Any) -> int:
     calls = ffi.from_handle(arg)
-    try:
+    with calls.callback():
         arrays = [_floats(each, run.numel) for each in (run.master, run.exp_avg, run.exp_avg_sq)]
         calls.state(StateRun(run.group, run.offset, *arrays))
         return 0
-    except BaseException as failure:
-        calls.failure = calls.failure or failure
-        return -5
+    return -5
 
 
 class Optimizer(Handle):
@@ -205,7 +216,7 @@ class Optimizer(Handle):
         optimizer, error = ffi.new("struct nvs_optimizer **"), new_error()
         self._config = config_of(config)
         self.groups: List[Group] = [] if groups is None else _groups_of(groups)
-        self._calls_back = _Calls(update, weights_final)
+        self._calls_back = _Calls(update, weights_final, self)
         self._arg = ffi.new_handle(self._calls_back)
         self._weights, specs, keep = _specs_of(self.groups)
         if groups is None:
@@ -457,7 +468,7 @@ class Optimizer(Handle):
         self._pass(lib.nvs_optimizer_import, function)
 
     def _pass(self, call: Any, function: Callable[[StateRun], None]) -> None:
-        calls, error = _Calls(None, None), new_error()
+        calls, error = _Calls(None, None, self), new_error()
         calls.state, arg = function, ffi.new_handle(calls)
         with self._open() as pointer:
             code = call(pointer, lib.nvswap_state, arg, error)

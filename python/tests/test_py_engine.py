@@ -4,6 +4,8 @@
 
 import errno
 import gc
+import os
+import signal
 import threading
 
 import numpy
@@ -134,11 +136,34 @@ def close_ends_a_wait_of_another_thread(directory):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while engine._calls == 0 and thread.is_alive():
+    while not engine._calls and thread.is_alive():
         pass
     raises(nvswap.Error, engine.close, errno.EBUSY)
     thread.join()
     assert isinstance(failures[0], nvswap.ClosedError)
+    pinned.release()
+    engine.close()
+
+
+def signal_within_call(engine):
+    while not engine._calls:
+        pass
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@promise
+def closing_in_a_signal_handler_within_a_call_is_an_exception(directory):
+    engine = opened(directory)
+    engine.register_all({name: ("F32", 600000) for name in "ab"})
+    pinned = engine.swap_in("a", "w")
+    before = signal.signal(signal.SIGUSR1, lambda *_: engine.close())
+    thread = threading.Thread(target=signal_within_call, args=(engine,))
+    try:
+        thread.start()
+        raises(nvswap.Error, lambda: engine.swap_in("b", "w"), errno.EDEADLK)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
     pinned.release()
     engine.close()
 

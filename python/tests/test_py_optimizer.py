@@ -130,6 +130,21 @@ def an_exception_of_a_callback_is_raised(directory):
 
 
 @promise
+def closing_in_a_callback_is_an_exception(directory):
+    def close(*_):
+        optimizer.close()
+
+    for options in ({"update": close}, {"weights_final": close}):
+        optimizer = nvswap.Optimizer(settings(directory), {"g": numpy.zeros(1000, "f4")}, **options)
+        optimizer.lend_gradients("g", numpy.ones(1000, "f4"))
+        error = raises(nvswap.Error, optimizer.step, errno.EDEADLK)
+        assert "in a callback" in str(error)
+        raises(nvswap.Error, lambda: optimizer.export_state(close), errno.EDEADLK)
+        optimizer.close()
+        assert optimizer.closed
+
+
+@promise
 def new_weights_are_given_once(directory):
     seen = numpy.zeros(300000, int)
 
