@@ -13,7 +13,9 @@ import errno
 import os
 import select
 import threading
-from typing import Any, Callable, Dict, Generator, Iterable, List, NamedTuple, Optional, Union
+from contextlib import contextmanager
+from typing import (Any, Callable, Dict, Generator, Iterable, Iterator, List, NamedTuple, Optional,
+                    Tuple, Union)
 
 from nvswap._native import ffi, lib
 from nvswap.config import config_of
@@ -96,13 +98,15 @@ class Request:
         return self._error
 
     def add_done_callback(self, callback: Callable[["Request"], None]) -> None:
-        """Calls `callback(request)` when the completion is seen, by the thread that sees it: now,
-        in a wait, or in an event loop."""
+        """
+        Calls `callback(request)` when the completion is seen, by the thread that sees it: now, in a
+        wait, in an event loop, or in the thread of futures. The callback may close the aio.
+        """
         with self._aio._lock:
             if not self._finished:
                 self._callbacks.append(callback)
                 return
-        callback(self)
+        _call_back(iter([(callback, self)]))
 
     def future(self) -> "concurrent.futures.Future[int]":
         """A future with the bytes transferred, set by a thread of the aio. It can't be cancelled:
@@ -145,6 +149,15 @@ def _in_loop(loop: Any, call: Callable[..., None], *args: Any) -> None:
         loop.call_soon_threadsafe(call, *args)
     except RuntimeError:  # The loop was closed, so nobody awaits.
         pass
+
+
+_Due = Tuple[Callable[[Request], None], Request]
+
+
+def _call_back(due: Iterator[_Due]) -> None:
+    """Calls the callbacks of requests that have completed."""
+    for callback, request in due:
+        callback(request)
 
 
 class File(Handle):
@@ -230,12 +243,17 @@ class Aio(Handle):
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
         self._stop_watching()
-        if self._in_flight:
-            lib.nvs_aio_wait_all(pointer, -1, _NULL, _NULL)
-            self._finish_completed(pointer)
-        check(lib.nvs_aio_close(pointer))
-        for request in list(self._in_flight.values()):
-            self._finish(request, error_of(-errno.ECANCELED))
+        due: List[_Due] = []
+        try:
+            if self._in_flight:
+                lib.nvs_aio_wait_all(pointer, -1, _NULL, _NULL)
+                self._finish_completed(None, due)
+            check(lib.nvs_aio_close(pointer))
+            for request in list(self._in_flight.values()):
+                request._pointer = _NULL  # The library has ended it.
+                self._finish(request, error_of(-errno.ECANCELED), due)
+        finally:
+            _call_back(iter(due))
 
     def open_file(self, path: Union[str, "os.PathLike[str]", int], mode: str = "r", *,
                   buffered: bool = False, units: bool = False) -> File:
@@ -319,17 +337,17 @@ class Aio(Handle):
 
     def wait(self, requests: Iterable[Request], timeout: Optional[float] = None) -> None:
         """Waits for all of several requests, as :meth:`Request.wait`; raises what failed first."""
-        wanted = list(requests)
-        with self._waiting_for(wanted) as pending:
-            if pending:
-                error = new_error()
-                array = ffi.new("struct nvs_request *[]", [each._pointer for each in pending])
-                with self._open() as pointer:
+        wanted = self._own(requests)
+        if not all(request._finished for request in wanted):
+            code, error = 0, new_error()
+            with self._completing() as (pointer, due), _Waiting(self, wanted) as pending:
+                if pending:
+                    array = ffi.new("struct nvs_request *[]", [each._pointer for each in pending])
                     code = wait_sliced(self, lambda ms, error: lib.nvs_aio_wait(
                         pointer, array, len(pending), ms, error), timeout, error)
-                    self._finish_completed(pointer, pending)
-                if code < 0 and not all(each._finished for each in pending):
-                    raise error_of(code, error)
+                    self._finish_completed(pending, due)
+            if code < 0 and not all(request._finished for request in wanted):
+                raise error_of(code, error)
         for request in wanted:
             if request._error is not None:
                 raise request._error
@@ -337,19 +355,19 @@ class Aio(Handle):
     def wait_any(self, requests: Iterable[Request], timeout: Optional[float] = None) -> Request:
         """Waits for one of several requests, and returns it, failed or not: its
         :meth:`Request.wait` raises what failed."""
-        wanted = list(requests)
+        wanted = self._own(requests)
         if not wanted:
             raise invalid("no requests to wait for")
-        with self._waiting_for(wanted) as pending:
-            if len(pending) == len(wanted):
-                error, index = new_error(), ffi.new("size_t *")
-                array = ffi.new("struct nvs_request *[]", [each._pointer for each in pending])
-                with self._open() as pointer:
+        if not any(request._finished for request in wanted):
+            code, error, index = 0, new_error(), ffi.new("size_t *")
+            with self._completing() as (pointer, due), _Waiting(self, wanted) as pending:
+                if len(pending) == len(wanted):
+                    array = ffi.new("struct nvs_request *[]", [each._pointer for each in pending])
                     code = wait_sliced(self, lambda ms, error: _any_in_flight(
                         lib.nvs_aio_wait_any(pointer, array, len(pending), ms, index, error),
                         index[0], len(pending)), timeout, error)
-                    self._finish_completed(pointer, pending)
-                check(code, error)
+                    self._finish_completed(pending, due)
+            check(code, error)
         return next(request for request in wanted if request._finished)
 
     def wait_all(self, timeout: Optional[float] = None) -> int:
@@ -374,9 +392,9 @@ class Aio(Handle):
             code = lib.nvs_aio_wait_all(pointer, timeout_ms, completed, error)
             return code if completed[0] == finished[0] or code == 0 else 1
 
-        with self._open() as pointer:
+        with self._completing() as (pointer, due):
             code = wait_sliced(self, wait, timeout, error)
-            self._finish_completed(pointer)
+            self._finish_completed(None, due)
         if code > 0:
             raise error_of(error.code, error)
         check(code, error)
@@ -390,7 +408,7 @@ class Aio(Handle):
     def take(self) -> List[Request]:
         """The requests whose completion no call has seen yet. Does not wait."""
         taken: List[Request] = []
-        with self._open() as pointer:
+        with self._completing() as (pointer, due):
             array = ffi.new("struct nvs_request *[]", _TAKEN)
             while True:
                 with self._lock:
@@ -398,7 +416,7 @@ class Aio(Handle):
                     users = [int(ffi.cast("uintptr_t", lib.nvs_request_user(array[i])))
                              for i in range(n)]
                     new = [self._in_flight[user] for user in users if user in self._in_flight]
-                self._finish_completed(pointer, new)
+                self._finish_completed(new, due)
                 taken += new
                 if n < _TAKEN:
                     return taken
@@ -413,21 +431,34 @@ class Aio(Handle):
 
     # ---- Completion
 
-    def _waiting_for(self, requests: List[Request]) -> "_Waiting":
-        for request in requests:
+    def _own(self, requests: Iterable[Request]) -> List[Request]:
+        """The requests, once each, which must be of this aio."""
+        wanted = list(dict.fromkeys(requests))
+        for request in wanted:
             if request._aio is not self:
                 raise invalid("a request belongs to another aio")
-        return _Waiting(self, requests)
+        return wanted
+
+    @contextmanager
+    def _completing(self) -> Iterator[Tuple[Any, List[_Due]]]:
+        """The pointer, and a list for the callbacks of the requests that complete in the block. They
+        are called after it, so that they may close the aio."""
+        due: List[_Due] = []
+        try:
+            with self._open() as pointer:
+                yield pointer, due
+        finally:
+            _call_back(iter(due))
 
     def _poll(self, request: Request) -> None:
         with self._lock:
             if request._finished:
                 return
         if self._state.value == 1 and self._pid == os.getpid():
-            with self._open() as pointer:
-                self._finish_completed(pointer, [request])
+            with self._completing() as (_, due):
+                self._finish_completed([request], due)
 
-    def _finish_completed(self, pointer: Any, requests: Optional[List[Request]] = None) -> None:
+    def _finish_completed(self, requests: Optional[List[Request]], due: List[_Due]) -> None:
         """Finishes those of the requests (None: of all) that have completed."""
         error = new_error()
         for request in list(self._in_flight.values()) if requests is None else requests:
@@ -442,20 +473,19 @@ class Aio(Handle):
                 if code == -errno.ETIMEDOUT:
                     continue
             path = request.file.path
-            self._finish(request, error_of(code, error, path) if code < 0 else None)
+            self._finish(request, error_of(code, error, path) if code < 0 else None, due)
 
-    def _finish(self, request: Request, failure: Optional[Error]) -> None:
+    def _finish(self, request: Request, failure: Optional[Error], due: List[_Due]) -> None:
         with self._lock:
             if request._finished:
                 return
             request._error, request._finished = failure, True
-            callbacks, request._callbacks = request._callbacks, []
+            due += [(callback, request) for callback in request._callbacks]
+            request._callbacks = []
             request._owner = None
             self._in_flight.pop(id(request), None)
             if request._waiters == 0:
                 lib.nvs_request_close(request._pointer)
-        for callback in callbacks:
-            callback(request)
 
     # ---- Event loops
 
@@ -512,12 +542,11 @@ def _watch(aio: Aio, descriptor: int, wake: int) -> None:
 
 
 class _Waiting:
-    """Keeps the library's requests while a call waits for them, whoever finishes them."""
+    """Keeps the library's requests while a call waits for them, whichever thread finishes them."""
 
     def __init__(self, aio: Aio, requests: List[Request]) -> None:
         self._aio = aio
-        unique = {id(request): request for request in requests}
-        self._requests = list(unique.values())
+        self._requests = requests
 
     def __enter__(self) -> List[Request]:
         with self._aio._lock:

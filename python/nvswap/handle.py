@@ -2,7 +2,8 @@
 """
 Handles: the base of every object that owns something of the library. A handle counts the calls in
 progress, so that no call meets a freed object: close() refuses new calls and waits for those that
-have begun. In a thread that is in such a call itself it fails. It knows its process, and closes itself when it is collected or the interpreter exits.
+have begun in other threads. A handle knows its process, and closes itself when it is collected or
+the interpreter exits.
 """
 
 from __future__ import annotations

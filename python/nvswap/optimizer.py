@@ -123,8 +123,8 @@ def _check_adam(numbers: Dict[str, Any]) -> None:
 
 
 class _Calls:
-    """What the library calls back in the calls on an optimizer, and the first exception of a callback,
-    which C can't pass on."""
+    """What the library calls back in the calls on an optimizer, and the first exception of a
+    callback, which C can't pass on."""
 
     def __init__(self, update: Any, weights_final: Any, optimizer: "Optimizer") -> None:
         self._optimizer = weakref.ref(optimizer)

@@ -60,6 +60,35 @@ def a_request_becomes_a_future(directory):
 
 
 @promise
+def a_done_callback_may_close_the_aio(directory):
+    def watched(call):
+        aio = nvswap.Aio()
+        closed = threading.Event()
+
+        def close(_):
+            aio.close()
+            closed.set()
+
+        file = aio.open_file(directory + "/f", "w")
+        others = [file.pwrite(bytes(65536), (i + 1) * 65536) for i in range(10)]
+        request = file.pwrite(bytes(4096))
+        request.add_done_callback(close)
+        call(aio, request)
+        assert closed.wait(60) and aio.closed
+        assert [other.wait() for other in others] == [65536] * 10 and request.wait() == 4096
+
+    async def awaited(request):
+        await request
+
+    watched(lambda aio, request: request.wait())
+    watched(lambda aio, request: aio.wait_any([request, request]))
+    watched(lambda aio, request: aio.wait_all())
+    watched(lambda aio, request: request.future().result(60))
+    watched(lambda aio, request: asyncio.run(awaited(request)))
+    watched(lambda aio, request: aio.close())
+
+
+@promise
 def wait_all_counts_requests_and_raises_what_failed(directory):
     with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
         requests = [file.pwrite(bytes(100), i * 100) for i in range(5)]
