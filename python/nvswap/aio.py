@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import errno
+import logging
 import os
 import select
 import threading
@@ -32,6 +33,8 @@ _MODES = {
 }
 _TAKEN = 64
 _NULL = ffi.NULL
+
+_log = logging.getLogger("nvswap")
 
 
 class Transfer(NamedTuple):
@@ -100,7 +103,8 @@ class Request:
     def add_done_callback(self, callback: Callable[["Request"], None]) -> None:
         """
         Calls `callback(request)` when the completion is seen, by the thread that sees it: now, in a
-        wait, in an event loop, or in the thread of futures. The callback may close the aio.
+        wait, in an event loop, or in the thread of futures. The callback may close the aio. An
+        exception of it is logged, by the logger "nvswap", and ends nothing else.
         """
         with self._aio._lock:
             if not self._finished:
@@ -155,9 +159,15 @@ _Due = Tuple[Callable[[Request], None], Request]
 
 
 def _call_back(due: Iterator[_Due]) -> None:
-    """Calls the callbacks of requests that have completed."""
+    """Calls the callbacks of requests that have completed, all of them."""
     for callback, request in due:
-        callback(request)
+        try:
+            callback(request)
+        except Exception:
+            _log.exception("a done callback of %r failed", request)
+        except BaseException:
+            _call_back(due)
+            raise
 
 
 class File(Handle):
@@ -534,11 +544,20 @@ def _watch(aio: Aio, descriptor: int, wake: int) -> None:
     poll.register(wake, select.POLLIN)
     try:
         while not any(ready == wake for ready, _ in poll.poll()):
-            aio.take()
+            _take_and_log(aio)
     except Error:  # The aio is being closed, which finishes its requests.
         pass
     finally:
         os.close(wake)
+
+
+def _take_and_log(aio: Aio) -> None:
+    try:
+        aio.take()
+    except Error:
+        raise
+    except BaseException:  # Of a callback, such as SystemExit.
+        _log.exception("a done callback ended the thread of futures, which goes on")
 
 
 class _Waiting:

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import errno
 import gc
+import logging
 import os
 import threading
 
@@ -86,6 +87,36 @@ def a_done_callback_may_close_the_aio(directory):
     watched(lambda aio, request: request.future().result(60))
     watched(lambda aio, request: asyncio.run(awaited(request)))
     watched(lambda aio, request: aio.close())
+
+
+@promise
+def a_failing_done_callback_is_logged_and_ends_nothing_else(directory):
+    def fail(_):
+        raise KeyError("wrong")
+
+    def leave(_):
+        if threading.current_thread() is not threading.main_thread():
+            left.append(True)
+            raise SystemExit
+
+    logger, records, left = logging.getLogger("nvswap"), [], []
+    logger.addFilter(lambda record: records.append(record))
+    try:
+        with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+            request, seen = file.pwrite(bytes(4096)), []
+            for callback in (fail, seen.append):
+                request.add_done_callback(callback)
+            assert request.wait() == 4096 and seen == [request]
+            request.add_done_callback(fail)
+            for callback in (fail, leave):
+                requests = [file.pwrite(bytes(4096), i * 4096) for i in range(5)]
+                for request in requests:
+                    request.add_done_callback(callback)
+                assert [each.future().result(60) for each in requests] == [4096] * 5
+    finally:
+        logger.filters.clear()
+    assert sum(record.exc_info[0] is KeyError for record in records) == 7
+    assert any("thread of futures" in record.getMessage() for record in records) == bool(left)
 
 
 @promise
