@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 from nvswap._native import ffi, lib
@@ -15,6 +16,11 @@ from nvswap.dtypes import _NUMPY, array_over, dtype_name, is_tensor, itemsize
 from nvswap.errors import check, invalid, new_error
 
 Shape = Union[int, Sequence[int]]
+
+# In a format of the buffer protocol without field names: objects, pointers, functions, C strings.
+# "Z" before a float is a complex number.
+_POINTERS = re.compile(r"[OP&Xz]|Z(?![efdg])")
+_FIELD_NAMES = re.compile(r":[^:]*:")
 
 
 class Span(NamedTuple):
@@ -44,8 +50,8 @@ def span_of(array: Any, writable: bool) -> Span:
     Raises
     ------
     ValueError, BufferError, TypeError
-        The array is not contiguous, is on another device, is read-only and must be written, or is
-        no array.
+        The array is not contiguous, is on another device, is read-only and must be written, has
+        pointers as elements (numpy's dtype object), or is no array.
     """
     if is_tensor(array):
         return _span_of_tensor(array)
@@ -54,10 +60,14 @@ def span_of(array: Any, writable: bool) -> Span:
 
 
 def _viewed(array: Any) -> Any:
-    """ffi.from_buffer also takes Fortran order, in which offsets mean something else."""
+    """ffi.from_buffer also takes Fortran order, in which offsets mean something else, and arrays of
+    Python objects."""
     view = memoryview(array)
     if not view.c_contiguous:
         raise ValueError("the array is not contiguous in C order")
+    if _POINTERS.search(_FIELD_NAMES.sub(" ", view.format)):
+        raise TypeError(f"the array's elements are or hold pointers (format {view.format!r}), which "
+                        "mean nothing outside of this process")
     return array
 
 

@@ -4,6 +4,7 @@
 
 import asyncio
 import concurrent.futures
+import ctypes
 import errno
 import gc
 import logging
@@ -206,6 +207,16 @@ def bad_arrays_are_exceptions(directory):
         raises((BufferError, ValueError, TypeError), lambda: file.pread(b"read only"))
         raises(TypeError, lambda: file.pwrite("text"))
         raises(TypeError, lambda: file.pwrite(None))
+        fields = [("O", "f4"), ("P", "c16")]
+        file.pwrite(numpy.zeros(10, fields)).wait()
+        file.pwrite(numpy.zeros(10, numpy.complex64)).wait()
+        for pointers in (numpy.array(["a", None], dtype=object),
+                         numpy.zeros(10, [*fields, ("x", object)]), (ctypes.c_char_p * 3)(),
+                         (ctypes.c_wchar_p * 3)(), (ctypes.c_void_p * 3)(),
+                         (ctypes.POINTER(ctypes.c_int) * 3)(), (ctypes.CFUNCTYPE(None) * 3)()):
+            error = raises(TypeError, lambda: file.pread(pointers))
+            assert "pointers" in str(error)
+            raises(TypeError, lambda: file.pwrite(pointers))
         raises(nvswap.Error, lambda: file.pwrite(b"x", -1), errno.EINVAL)
         raises(nvswap.Error, lambda: file.pwrite(b"x", 0, 2), errno.EINVAL)
         raises(nvswap.Error, lambda: aio.submit([nvswap.Transfer(file, "copy", b"x")]),

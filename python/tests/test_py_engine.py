@@ -90,6 +90,12 @@ def reading_what_was_never_written_is_an_error(directory):
         raises(nvswap.Error, lambda: engine.register("c", "complex", 1), errno.EINVAL)
         raises(nvswap.Error, lambda: engine.swap_in("a", "rw"), errno.EINVAL)
         raises(nvswap.Error, lambda: engine.store_from({"a": bytes(3)}), errno.EINVAL)
+        objects = numpy.full(500, None, dtype=object)
+        for call in (lambda: engine.store_from({"a": objects}),
+                     lambda: engine.load_to({"a": objects}),
+                     lambda: engine.read_range("a", objects),
+                     lambda: engine.write_range("a", objects)):
+            raises(TypeError, call)
 
 
 @promise
