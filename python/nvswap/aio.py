@@ -24,6 +24,7 @@ from nvswap.errors import Error, check, error_of, invalid, new_error
 from nvswap.handle import Handle, wait_sliced
 from nvswap.memory import Span, span_of
 from nvswap.statistics import fields_of
+from nvswap.strings import encoded_path
 
 _MODES = {
     "r": 0,
@@ -286,6 +287,8 @@ class Aio(Handle):
         ------
         Error
             Those of open(2), such as ENOENT; EINVAL: neither a file nor a block device.
+        ValueError
+            A NUL in the path.
         """
         if mode not in _MODES:
             raise invalid(f'a mode is one of {", ".join(_MODES)}, not {mode!r}')
@@ -297,8 +300,8 @@ class Aio(Handle):
                 name = f"descriptor {path}"
                 check(lib.nvs_file_from_fd(pointer, path, flags, file, error), error)
             else:
-                name = os.fspath(path)
-                check(lib.nvs_file_open(pointer, os.fsencode(path), flags, file, error), error,
+                name = os.fsdecode(path)
+                check(lib.nvs_file_open(pointer, encoded_path(path), flags, file, error), error,
                       name)
         return File(self, file[0], name)
 

@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence
 from nvswap._native import ffi, lib
 from nvswap.errors import check, new_error
 from nvswap.optimizer import Optimizer
+from nvswap.strings import encoded_path
 
 _NULL = ffi.NULL
 
@@ -104,7 +105,7 @@ def export_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
     options.rank, options.world, options.exchange_arg = rank, world, arg
     options.exchange = lib.nvswap_exchange if exchange else _NULL
     with optimizer._open() as pointer:
-        code = lib.nvs_checkpoint_export_universal(pointer, given, len(given), os.fsencode(path),
+        code = lib.nvs_checkpoint_export_universal(pointer, given, len(given), encoded_path(path),
                                                    options, error)
     del keep
     if own.failure is not None:
@@ -126,7 +127,7 @@ def import_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
     given, keep = _params_of(optimizer, parameters)
     error = new_error()
     with optimizer._open() as pointer:
-        code = lib.nvs_checkpoint_import_universal(pointer, given, len(given), os.fsencode(path),
+        code = lib.nvs_checkpoint_import_universal(pointer, given, len(given), encoded_path(path),
                                                    error)
     del keep
     check(code, error)
@@ -138,7 +139,7 @@ def _params_of(optimizer: Optimizer, parameters: Iterable[Parameter]) -> Any:
     array, keep = ffi.new("struct nvs_checkpoint_param[]", len(parameters)), []
     for given, parameter in zip(array, parameters):
         given.size = ffi.sizeof("struct nvs_checkpoint_param")
-        name = ffi.new("char[]", os.fsencode(parameter.name))
+        name = ffi.new("char[]", encoded_path(parameter.name))
         given.name, given.group = name, optimizer._number(parameter.group)
         given.offset, given.numel, given.first = parameter.offset, parameter.numel, parameter.first
         keep.append(name)

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 from nvswap._native import ffi, lib
 from nvswap.errors import check, invalid, new_error
 from nvswap.handle import Handle
+from nvswap.strings import encoded, encoded_path
 
 LogFunction = Callable[[int, str], None]
 
@@ -83,13 +84,14 @@ class Config(Handle):
         """Reads a DeepSpeed JSON file over the settings; on an error none has changed."""
         error = new_error()
         with self._open() as pointer:
-            check(lib.nvs_config_load(pointer, os.fsencode(path), error), error, os.fspath(path))
+            check(lib.nvs_config_load(pointer, encoded_path(path), error), error,
+                  os.fsdecode(path))
 
     def parse(self, text: str, name: str = "the text") -> None:
         """Reads JSON over the settings; errors name `name` as the file."""
         data, error = text.encode(), new_error()
         with self._open() as pointer:
-            check(lib.nvs_config_parse(pointer, data, len(data), name.encode(), error), error)
+            check(lib.nvs_config_parse(pointer, data, len(data), encoded(name), error), error)
 
     def set(self, key: str, value: Any) -> None:
         """
@@ -117,14 +119,14 @@ class Config(Handle):
             text = value if isinstance(value, str) else json.dumps(value)
         error = new_error()
         with self._open() as pointer:
-            check(lib.nvs_config_set(pointer, key.encode(), os.fsencode(text), error), error)
+            check(lib.nvs_config_set(pointer, encoded(key), encoded_path(text), error), error)
 
     def get(self, key: str) -> Any:
         """The value of a setting: an int, float, bool or str; None for no path."""
         error, nbytes = new_error(), 1 << 17
         text = ffi.new("char[]", nbytes)
         with self._open() as pointer:
-            check(lib.nvs_config_get(pointer, key.encode(), text, nbytes, error), error)
+            check(lib.nvs_config_get(pointer, encoded(key), text, nbytes, error), error)
         value = os.fsdecode(ffi.string(text))
         if key.endswith("nvme_path"):
             return value or None
@@ -138,7 +140,7 @@ class Config(Handle):
 
     def set_paths(self, block: str, paths: Sequence[Union[str, "os.PathLike[str]"]]) -> None:
         """Sets the directories or block devices of block "param" or "optimizer", 1 to 16."""
-        names = [ffi.new("char[]", os.fsencode(path)) for path in paths]
+        names = [ffi.new("char[]", encoded_path(path)) for path in paths]
         error = new_error()
         with self._open() as pointer:
             check(lib.nvs_config_set_paths(pointer, block_number(block),

@@ -22,6 +22,7 @@ from nvswap.errors import Error, check, invalid, new_error
 from nvswap.handle import Handle, State, wait_sliced
 from nvswap.memory import Shape, Span, shape_of, span_of
 from nvswap.statistics import fields_of
+from nvswap.strings import encoded
 
 Names = Union[str, "Tensor", Iterable[Union[str, "Tensor"]]]
 
@@ -270,11 +271,13 @@ class Engine(Handle):
         Error
             EEXIST: a name is registered; ESTALE: the kept store has it with another type or length;
             ENOSPC; EROFS. None is registered then.
+        ValueError
+            A NUL in a name.
         """
         made = [(name, dtype_name(dtype), shape_of(shape)) for name, (dtype, shape) in specs.items()]
         if not made:
             return []
-        names = [ffi.new("char[]", name.encode()) for name, _, _ in made]
+        names = [ffi.new("char[]", encoded(name)) for name, _, _ in made]
         array = ffi.new("struct nvs_tensor_spec[]", len(made))
         for spec, c_name, (_, dtype, shape) in zip(array, names, made):
             spec.size, spec.name = ffi.sizeof("struct nvs_tensor_spec"), c_name
@@ -328,9 +331,9 @@ class Engine(Handle):
 
     def rename(self, name: Union[str, Tensor], new_name: str) -> None:
         """Renames a tensor; a kept store has the new name from the next commit on."""
-        (tensor,), error = self._named(name), new_error()
+        (tensor,), name_bytes, error = self._named(name), encoded(new_name), new_error()
         with self._open() as pointer:
-            check(lib.nvs_tensor_rename(pointer, tensor._pointer, new_name.encode(), error), error)
+            check(lib.nvs_tensor_rename(pointer, tensor._pointer, name_bytes, error), error)
             del self._tensors[tensor.name]
             tensor.name = new_name
             self._tensors[new_name] = tensor

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 from nvswap._native import ffi, lib
 from nvswap.dtypes import _NUMPY, array_over, dtype_name, is_tensor, itemsize
 from nvswap.errors import check, invalid, new_error
+from nvswap.strings import encoded_path
 
 Shape = Union[int, Sequence[int]]
 
@@ -106,7 +107,7 @@ def array_numel(array: Any) -> int:
 def pinned_buffer(nbytes: int, aio: Any = None, path: Optional[str] = None) -> Any:
     """A buffer of `nbytes` over pinned memory, freed with the last reference to it."""
     data, error = ffi.new("void **"), new_error()
-    name = ffi.NULL if path is None else os.fsencode(path)
+    name = ffi.NULL if path is None else encoded_path(path)
     if aio is None:
         check(lib.nvs_memory_alloc(ffi.NULL, nbytes, name, data, error), error)
     else:

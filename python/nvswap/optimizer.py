@@ -19,6 +19,7 @@ from nvswap.errors import check, invalid, new_error
 from nvswap.handle import Handle
 from nvswap.memory import Span, array_dtype, array_numel, span_of
 from nvswap.statistics import fields_of
+from nvswap.strings import encoded
 
 _NULL = ffi.NULL
 _PARTS = {"master": lib.NVS_MASTER, "exp_avg": lib.NVS_EXP_AVG, "exp_avg_sq": lib.NVS_EXP_AVG_SQ}
@@ -541,7 +542,7 @@ def _groups_of(groups: Any) -> List[Group]:
 
 def _specs_of(groups: List[Group]) -> Any:
     """What keeps the weights alive, the groups for the library, and their names."""
-    names = [ffi.new("char[]", group.name.encode()) for group in groups]
+    names = [ffi.new("char[]", encoded(group.name)) for group in groups]
     specs, spans = ffi.new("struct nvs_group_spec[]", max(1, len(groups))), []
     for spec, name, group in zip(specs, names, groups):
         assert group.numel is not None

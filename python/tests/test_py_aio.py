@@ -192,6 +192,11 @@ def a_full_or_missing_file_is_an_os_error(directory):
         assert error.path == directory + "/none"
         raises(OSError, lambda: aio.open_file(directory), errno.EISDIR)
         raises(OSError, lambda: aio.open_file(directory, "x"), errno.EINVAL)
+        error = raises(OSError, lambda: aio.open_file(os.fsencode(directory + "/none")))
+        assert error.path == directory + "/none"
+        raises(ValueError, lambda: aio.open_file(directory + "/f\0g", "w"))
+        raises(ValueError, lambda: nvswap.empty(4096, path=directory + "\0"))
+        raises(TypeError, lambda: aio.open_file(3.5))
         with aio.open_file(directory + "/f", "w"):
             pass
         with aio.open_file(directory + "/f") as file:

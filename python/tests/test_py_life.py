@@ -114,6 +114,12 @@ def settings_are_read_and_set_by_key(directory):
     error = raises(nvswap.Error, lambda: nvswap.Config({"aio": {"queue_depth": -1}}), errno.EINVAL)
     assert error.tensor and error.line == 1
     raises(nvswap.Error, lambda: nvswap.Config(directory + "/none.json"), errno.ENOENT)
+    for call in (lambda: config.set("aio.block_size\0", 1), lambda: config["aio\0"],
+                 lambda: config.set("offload_param.nvme_path", directory + "\0x"),
+                 lambda: config.set_paths("param", [directory + "\0x"]),
+                 lambda: nvswap.Config(directory + "/f\0")):
+        raises(ValueError, call)
+    assert config["offload_param.nvme_path"] is None
     copy = nvswap.Config(config)
     config.close()
     assert copy["aio.block_size"] == 1 << 20

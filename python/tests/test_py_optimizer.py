@@ -244,6 +244,7 @@ def bad_groups_and_updates_are_errors(directory):
     config = settings(directory)
     raises(nvswap.Error, lambda: nvswap.Optimizer(config, {}), errno.EINVAL)
     raises(nvswap.Error, lambda: nvswap.Optimizer(config, [("a",)]), errno.EINVAL)
+    raises(ValueError, lambda: nvswap.Optimizer(config, {"a\0b": numpy.zeros(10, "f4")}))
     raises(nvswap.Error, lambda: nvswap.Optimizer(config, {"a": numpy.zeros(3)}), errno.EINVAL)
     raises(nvswap.Error, lambda: nvswap.Optimizer(config, {"a": numpy.zeros(300000, "f4")}),
            errno.E2BIG)
