@@ -15,6 +15,13 @@ from nvswap._native import ffi, lib
 
 # The library's text of a failed or overdue I/O has the path before the offset.
 _PATH = re.compile(r"(?:reading|writing) (.+?) at offset \d+")
+# What the library's texts advise to call, as Python has it.
+_CALLS = {"nvs_config_read_rank": "Config.read_rank", "nvs_engine_abandon": "its abandon()",
+          "nvs_engine_step_begin": "Engine.step_begin", "nvs_memory_alloc": "nvswap.empty",
+          "nvs_optimizer_set_step": "Optimizer.step_count",
+          "nvs_optimizer_step": "Optimizer.step", "nvs_tensor_find": "Engine[name]",
+          "nvs_tensor_pin": 'Engine.pinned, mode "w",'}
+_CALL = re.compile(r"\bnvs_\w+")
 
 
 class Error(OSError):
@@ -76,6 +83,7 @@ def error_of(code: int, error: Any = None, path: Optional[str] = None) -> Error:
         text = ffi.string(lib.nvs_strerror(-code)).decode()
         return (Timeout if code == errno.ETIMEDOUT else Error)(code, text, path=path)
     text = ffi.string(error.text).decode(errors="replace")
+    text = _CALL.sub(lambda call: _CALLS.get(call[0], call[0]), text)
     match = _PATH.search(text)
     offset = int(error.offset) if match else None
     return (Timeout if code == errno.ETIMEDOUT else Error)(

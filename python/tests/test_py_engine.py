@@ -102,6 +102,18 @@ def reading_what_was_never_written_is_an_error(directory):
 
 
 @promise
+def errors_name_what_to_call_in_python(directory):
+    with opened(directory) as engine:
+        engine.register("a", "F32", 1000)
+        for advised, call in (("call Engine.step_begin", engine.step_end),
+                              ("Engine[name] returns it", lambda: engine.register("a", "F32", 9)),
+                              ('Engine.pinned, mode "w"', lambda: engine.swap_in("a")),
+                              ("nvswap.empty needs", lambda: nvswap.empty(1 << 46))):
+            error = raises(nvswap.Error, call)
+            assert advised in str(error) and "nvs_" not in str(error), error
+
+
+@promise
 def a_wait_for_room_ends_at_its_timeout(directory):
     with opened(directory) as engine:
         engine.register_all({name: ("F32", 600000) for name in "ab"})
