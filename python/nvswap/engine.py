@@ -7,18 +7,20 @@ keep their pin: it ends when the with block has ended and the last array or view
 from __future__ import annotations
 
 import errno
+import logging
 import math
 import os
+import time
 import weakref
 from contextlib import contextmanager
-from typing import (Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence,
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence,
                     Tuple, Union)
 
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
 from nvswap.config import block_number, config_of
 from nvswap.dtypes import array_over, dtype_name, dtype_number, itemsize, number_name
-from nvswap.errors import Error, check, invalid, new_error
+from nvswap.errors import Error, check, error_of, invalid, new_error
 from nvswap.handle import Handle, State, wait_sliced
 from nvswap.memory import Shape, Span, shape_of, span_of
 from nvswap.statistics import fields_of
@@ -27,6 +29,10 @@ from nvswap.strings import encoded
 Names = Union[str, "Tensor", Iterable[Union[str, "Tensor"]]]
 
 _NULL = ffi.NULL
+
+# A wait for room in the pool that lasts longer says which tensors are pinned, as those of C do.
+SHORTAGE_S = 5.0
+_NO_ROOM = "the time limit ran out, and the pool"
 
 
 class StoredTensor(NamedTuple):
@@ -363,7 +369,8 @@ class Engine(Handle):
         mode : {"r", "r+", "w"}
             Contents, to be read only; contents, to be changed; new contents, nothing is read.
         timeout : float, optional
-            Seconds to wait for room in the pool; None waits without end.
+            Seconds to wait for room in the pool; None waits without end, also for what this thread
+            itself has pinned. After 5 seconds the log says which tensors are pinned.
         arrays : {"numpy", "torch", "memoryview"}, optional
             Instead of the engine's.
 
@@ -385,7 +392,7 @@ class Engine(Handle):
         array = _array_of(tensors)
         call = lib.nvs_tensor_pin if mode == "w" else lib.nvs_tensor_swap_in
         with self._open() as pointer:
-            code = wait_sliced(self, lambda ms, error: call(
+            code = self._wait_for_room(lambda ms, error: call(
                 pointer, array, len(tensors), ms, number, error), timeout, error)
             check(code, error)
             how = lib.NVS_CLEAN if mode == "r" else lib.NVS_DIRTY
@@ -474,9 +481,31 @@ class Engine(Handle):
         (tensor,), error, span = self._named(name), new_error(), span_of(array, False)
         ranges = _range_of(tensor, span, offset)
         with self._open() as pointer:
-            code = wait_sliced(self, lambda ms, error: lib.nvs_tensor_write(
+            code = self._wait_for_room(lambda ms, error: lib.nvs_tensor_write(
                 pointer, ranges, 1, ms, error), timeout, error)
             check(code, error)
+
+    def _wait_for_room(self, call: Callable[[int, Any], int], timeout: Optional[float],
+                       error: Any) -> int:
+        """As wait_sliced(). No slice lasts until the library says what holds the pool."""
+        tell_at = time.monotonic() + SHORTAGE_S
+
+        def call_and_tell(timeout_ms: int, error: Any) -> int:
+            nonlocal tell_at
+            code = call(timeout_ms, error)
+            if code == -errno.ETIMEDOUT and time.monotonic() >= tell_at:
+                tell_at = math.inf if self._tell_shortage(code, error) else tell_at
+            return code
+
+        return wait_sliced(self, call_and_tell, timeout, error)
+
+    def _tell_shortage(self, code: int, error: Any) -> bool:
+        text = error_of(code, error).strerror
+        if not text.startswith(_NO_ROOM):  # Another call waits first, and says it.
+            return False
+        self._config._log(logging.WARNING, "a call waits for tensors to be released: the pool"
+                          + text[len(_NO_ROOM):])
+        return True
 
     # ---- Steps and commits
 
