@@ -454,8 +454,8 @@ class Aio(Handle):
 
     @contextmanager
     def _completing(self) -> Iterator[Tuple[Any, List[_Due]]]:
-        """The pointer, and a list for the callbacks of the requests that complete in the block. They
-        are called after it, so that they may close the aio."""
+        """The pointer, and a list for the callbacks of the requests that complete in the block.
+        They are called after it, so that they may close the aio."""
         due: List[_Due] = []
         try:
             with self._open() as pointer:

@@ -13,8 +13,8 @@ import os
 import time
 import weakref
 from contextlib import contextmanager
-from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence,
-                    Tuple, Union)
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
+                    Sequence, Tuple, Union)
 
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
@@ -385,6 +385,10 @@ class Engine(Handle):
             ENODATA: a tensor was never written; E2BIG, ENOBUFS: larger than the pool; EBUSY.
         Timeout
             There was no room in time.
+
+        Notes
+        -----
+        The arrays are not mapped in a child of fork(), as those of :func:`nvswap.empty`.
         """
         if mode not in ("r", "r+", "w"):
             raise invalid(f'a mode is "r", "r+" or "w", not {mode!r}')

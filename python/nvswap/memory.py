@@ -67,8 +67,8 @@ def _viewed(array: Any) -> Any:
     if not view.c_contiguous:
         raise ValueError("the array is not contiguous in C order")
     if _POINTERS.search(_FIELD_NAMES.sub(" ", view.format)):
-        raise TypeError(f"the array's elements are or hold pointers (format {view.format!r}), which "
-                        "mean nothing outside of this process")
+        raise TypeError(f"the array's elements are or hold pointers (format {view.format!r}), "
+                        "which mean nothing outside of this process")
     return array
 
 
@@ -147,6 +147,13 @@ def empty(shape: Shape, dtype: Any = None, *, aio: Any = None, path: Optional[st
     ------
     Error
         ENOMEM: the memory can't be locked; EINVAL: no elements or no such type.
+
+    Notes
+    -----
+    The memory is not mapped in a child of fork(), which SIGSEGV ends when it touches the array.
+    Give children a copy made before the fork, ``numpy.array(array)`` or ``tensor.clone()``. Those
+    started by multiprocessing's "spawn" or "forkserver" get a copy of a numpy array; torch moves a
+    tensor that it passes out of the pinned memory, so pass a clone.
     """
     lengths = shape_of(shape)
     if dtype is None:

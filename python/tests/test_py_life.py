@@ -58,6 +58,33 @@ def a_child_after_fork_gets_exceptions(directory):
     aio.close()
 
 
+def mapped(address):
+    """Whether the process has memory at an address."""
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        ranges = [line.split()[0].split("-") for line in maps]
+    return any(int(begin, 16) <= address < int(end, 16) for begin, end in ranges)
+
+
+@promise
+def pinned_memory_is_not_mapped_in_a_child(directory):
+    memory = nvswap.empty(4096, "U8")
+    with nvswap.Engine(settings(directory)) as engine:
+        addresses = memory.ctypes.data, engine.pool()[0]
+        assert all(mapped(address) for address in addresses)
+        memory[:] = 3
+        copy = numpy.array(memory)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                assert not any(mapped(address) for address in addresses)
+                assert (copy == 3).all()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
+
+
 @promise
 def the_exit_of_the_interpreter_commits_and_closes(directory):
     child(OPENED.replace("KEEP", "True") + """
