@@ -21,7 +21,7 @@ from nvswap.aio import Aio
 from nvswap.config import block_number, config_of
 from nvswap.dtypes import array_over, dtype_name, dtype_number, itemsize, number_name
 from nvswap.errors import Error, check, error_of, invalid, new_error
-from nvswap.handle import Handle, State, wait_sliced
+from nvswap.handle import Handle, wait_sliced
 from nvswap.memory import Shape, Span, shape_of, span_of
 from nvswap.statistics import fields_of
 from nvswap.strings import encoded
@@ -92,12 +92,11 @@ class _Pin:
         if engine._pid != os.getpid():
             return
         with engine._idle:
-            if engine._state is State.CLOSED:
+            # At exit the engine has ended its pins, and may be freed at any time.
+            if engine._pins.pop(id(self), None) is None:
                 return
             engine._begin_call()
         _release(engine._pointer, self.record())
-        # Not before: close() frees the engine once there is no pin.
-        engine._pins.pop(id(self), None)
         engine._end_call()
 
     def keep(self, _: Any) -> None:
@@ -240,10 +239,13 @@ class Engine(Handle):
 
     def _end_pins(self, pointer: Any, at_exit: bool) -> None:
         """Refuses to free memory that arrays are over, unless the program ends."""
-        pins = list(self._pins.values())
-        if pins and not at_exit:
-            names = ", ".join(sorted({name for pin in pins for name in pin[-1]})[:4])
-            raise Error(errno.EBUSY, f"the engine has arrays over pinned tensors: {names}", names)
+        with self._idle:
+            pins = list(self._pins.values())
+            if pins and not at_exit:
+                names = ", ".join(sorted({name for pin in pins for name in pin[-1]})[:4])
+                raise Error(errno.EBUSY, f"the engine has arrays over pinned tensors: {names}",
+                            names)
+            self._pins.clear()
         for pin in pins:
             _release(pointer, pin)
         with self._idle:

@@ -113,6 +113,26 @@ threading.Thread(target=lambda: [aio.stats() for _ in range(100000)], daemon=Tru
 
 
 @promise
+def the_exit_while_another_thread_drops_pins_does_not_crash(directory):
+    with nvswap.Engine(settings(directory)) as engine:
+        engine.register("a", "F32", 1000)
+        pinned, release, released = engine.swap_in("a", "w"), nvswap.engine._release, []
+        nvswap.engine._release = lambda *args: (released.append(args), release(*args))
+        try:
+            engine._end_pins(engine._pointer, True)
+            # The engine may be freed from now on.
+            pinned.release()
+            assert len(released) == 1
+        finally:
+            nvswap.engine._release = release
+    child(OPENED.replace("KEEP", "False") + """
+engine.register("b", "F32", 600000)
+import threading
+threading.Thread(target=lambda: [engine.swap_in(name, "w") for name in 3 * "ab"], daemon=True).start()
+""", directory)
+
+
+@promise
 def the_log_goes_to_logging_or_a_function(directory):
     text = json.dumps({"zero_optimization": {"stage": 3, "offload_param": {"buffer_count": 5}},
                        "aio": {}, "nvswap": {}})
