@@ -247,7 +247,8 @@ class Aio(Handle):
         # Reentrant: a callback may submit or wait.
         self._lock = threading.RLock()
         self._in_flight: Dict[int, Request] = {}
-        self._loops: Dict[Any, int] = {}
+        # Awaits of each event loop, and the descriptor that it polls.
+        self._loops: Dict[Any, Tuple[int, int]] = {}
         self._watcher: Optional[threading.Thread] = None
         self._wake = -1
         super().__init__(aio[0])
@@ -504,17 +505,22 @@ class Aio(Handle):
 
     def _add_loop(self, loop: Any) -> None:
         with self._lock:
-            self._loops[loop] = self._loops.get(loop, 0) + 1
-            if self._loops[loop] == 1:
-                loop.add_reader(self.fileno(), self._take_in_loop)
+            awaits, descriptor = self._loops.get(loop, (0, -1))
+            if awaits == 0:
+                # The loop's own: it still polls it for a moment after the aio was closed.
+                descriptor = os.dup(self.fileno())
+                loop.add_reader(descriptor, self._take_in_loop)
+            self._loops[loop] = awaits + 1, descriptor
 
     def _remove_loop(self, loop: Any) -> None:
         with self._lock:
-            self._loops[loop] -= 1
-            if self._loops[loop] == 0:
+            awaits, descriptor = self._loops[loop]
+            self._loops[loop] = awaits - 1, descriptor
+            if awaits == 1:
                 del self._loops[loop]
-                if not loop.is_closed() and self._state.value != 3:
-                    loop.remove_reader(lib.nvs_aio_eventfd(self._pointer))
+                if not loop.is_closed():
+                    loop.remove_reader(descriptor)
+                os.close(descriptor)
 
     def _take_in_loop(self) -> None:
         if not self.closed:

@@ -42,6 +42,26 @@ def a_request_can_be_awaited(directory):
 
 
 @promise
+def an_aio_may_be_closed_while_a_request_is_awaited(directory):
+    async def wait_for(request):
+        return await request
+
+    async def run():
+        # The next aio has the descriptors that the one before had.
+        for _ in range(3):
+            with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+                awaited = asyncio.ensure_future(wait_for(file.pwrite(bytes(1 << 20))))
+                await asyncio.sleep(0)
+            with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+                assert await asyncio.wait_for(wait_for(file.pwrite(bytes(4096))), 60) == 4096
+            assert await awaited == 1 << 20
+
+    descriptors = len(os.listdir("/proc/self/fd"))
+    asyncio.run(run())
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@promise
 def an_awaited_failure_is_raised(directory):
     async def run(file):
         await file.pread(bytearray(10), 1 << 20)
