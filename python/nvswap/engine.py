@@ -316,7 +316,8 @@ class Engine(Handle):
         for name in wanted:
             if isinstance(name, Tensor):
                 if self._tensors.get(name.name) is not name:
-                    raise invalid(f"tensor {name.name} is not registered with this engine")
+                    raise invalid(f"tensor {name.name} is not registered with this engine",
+                                  name.name)
                 tensors.append(name)
             elif name in self._tensors:
                 tensors.append(self._tensors[name])
@@ -469,7 +470,8 @@ class Engine(Handle):
     @staticmethod
     def _whole(tensor: Tensor, span: Span) -> Span:
         if span.nbytes != tensor.nbytes:
-            raise invalid(f"tensor {tensor.name} has {tensor.nbytes} bytes, the array {span.nbytes}")
+            raise invalid(f"tensor {tensor.name} has {tensor.nbytes} bytes, the array "
+                          f"{span.nbytes}", tensor.name)
         return span
 
     def read_range(self, name: Union[str, Tensor], array: Any, offset: int = 0) -> None:
@@ -618,7 +620,7 @@ def _array_of(tensors: Sequence[Tensor]) -> Any:
 
 def _range_of(tensor: Tensor, span: Span, offset: int) -> Any:
     if offset < 0:
-        raise invalid(f"an offset is not negative: {offset}")
+        raise invalid(f"an offset is not negative: {offset}", tensor.name)
     ranges = ffi.new("struct nvs_tensor_range[]", 1)
     ranges[0].size = ffi.sizeof("struct nvs_tensor_range")
     ranges[0].tensor, ranges[0].data = tensor._pointer, span.pointer

@@ -98,8 +98,8 @@ def check(code: int, error: Any = None, path: Optional[str] = None) -> int:
     return code
 
 
-def invalid(text: str) -> Error:
-    return Error(errno.EINVAL, text)
+def invalid(text: str, tensor: Optional[str] = None) -> Error:
+    return Error(errno.EINVAL, text, tensor)
 
 
 def closed(what: str) -> ClosedError:
