@@ -3,11 +3,13 @@
 """nvswap.Optimizer and nvswap.adam_update."""
 
 import errno
+import os
 
 import numpy
 
 from promises import main, promise, raises, settings
 import nvswap
+from nvswap.checkpoint import Parameter, export_universal
 
 
 def adam(master, gradients, mean, square, step, lr=0.01):
@@ -142,6 +144,20 @@ def closing_in_a_callback_is_an_exception(directory):
         raises(nvswap.Error, lambda: optimizer.export_state(close), errno.EDEADLK)
         optimizer.close()
         assert optimizer.closed
+
+
+@promise
+def an_exception_of_an_exchange_is_raised_and_writes_no_checkpoint(directory):
+    def fail(_words):
+        raise KeyError("exchange")
+
+    path = os.path.join(directory, "step0")
+    weights, parameters = numpy.zeros(1000, numpy.float32), [Parameter("w", "g", 0, 1000)]
+    with nvswap.Optimizer(settings(directory), {"g": weights}) as optimizer:
+        raises(KeyError, lambda: export_universal(optimizer, path, parameters, world=2, exchange=fail))
+        assert not os.path.exists(os.path.join(path, "zero"))
+        export_universal(optimizer, path, parameters)
+        assert os.listdir(os.path.join(path, "zero", "w"))
 
 
 @promise
