@@ -4,7 +4,8 @@ A training job: a small GPT on the text of this repository's documents, with Dee
 Each rank prints its losses, all digits, as one line of JSON; with "inspect" also what DeepSpeed's
 functions say of gradients, weights and states, some of which it changes in between. With "frozen" some
 parameters are not trained. "saves" are checkpoints after the last step: the "checkpoint" block of each,
-a tag for each rank, and the folder.
+a tag for each rank, the folder and save_latest. "universal" is the folder of a universal checkpoint after
+"universal_step", or the last step. "refused" are tags that must not load.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -108,18 +109,35 @@ def groups_of(model):
     return [{"params": matrices, "lr": 2e-3}, {"params": vectors, "weight_decay": 0.0}]
 
 
-def save_under(engine, block, tags, folder=CHECKPOINT):
+def save_under(engine, block, tags, folder=CHECKPOINT, save_latest=True):
     """Saves with this "checkpoint" block under the rank's tag; returns the error and the warnings."""
     engine._config.checkpoint_config = get_checkpoint_config({"checkpoint": block})
     warnings, handler, error = [], logging.Handler(logging.WARNING), None
     handler.emit = lambda record: warnings.append(record.getMessage())
     deepspeed.utils.logger.addHandler(handler)
     try:
-        engine.save_checkpoint(folder, tag=tags[torch.distributed.get_rank()])
+        engine.save_checkpoint(folder, tag=tags[torch.distributed.get_rank()],
+                               save_latest=save_latest)
     except AssertionError as refused:
         error = str(refused)
     deepspeed.utils.logger.removeHandler(handler)
     return {"error": error, "warnings": warnings}
+
+
+def save_universal_after(engine, step):
+    """Saves a universal checkpoint if it is to be one after so many steps."""
+    if JOB.get("universal") and step == JOB.get("universal_step", JOB["steps"]):
+        from nvswap.deepspeed.checkpoint.universal import save_universal
+        save_universal(engine, JOB["universal"], f"step{step}")
+
+
+def load_refused(engine, tag):
+    """The error of a load, or None."""
+    try:
+        engine.load_checkpoint(CHECKPOINT, tag=tag)
+    except OSError as refused:
+        return str(refused)
+    return None
 
 
 def moved_bytes():
@@ -148,7 +166,8 @@ def main():
     losses, seconds, seen = [], [], []
     first = JOB.get("load_step", 0)
     if first:
-        engine.load_checkpoint(CHECKPOINT, tag=JOB.get("tag", f"step{first}"))
+        engine.load_checkpoint(CHECKPOINT, tag=JOB.get("tag", f"step{first}"), **JOB.get("load", {}))
+        save_universal_after(engine, first)
         for _ in range(first * JOB["config"]["gradient_accumulation_steps"]):
             torch.randint(len(text) - LENGTH - 1, (2,), generator=random)
     torch.distributed.barrier()
@@ -172,10 +191,9 @@ def main():
         print(f"STEP {step}", flush=True)
         if step + 1 in JOB.get("save_steps", []):
             engine.save_checkpoint(CHECKPOINT, tag=f"step{step + 1}")
+        save_universal_after(engine, step + 1)
     saves = [save_under(engine, *each) for each in JOB.get("saves", [])]
-    if JOB.get("universal"):
-        from nvswap.deepspeed.checkpoint.universal import save_universal
-        save_universal(engine, JOB["universal"], f"step{JOB['steps']}")
+    refused = [load_refused(engine, tag) for tag in JOB.get("refused", [])]
     if JOB.get("weights"):
         weights = {name: safe_get_full_fp32_param(parameter)
                    for name, parameter in model.named_parameters()}
@@ -183,7 +201,8 @@ def main():
             torch.save(weights, JOB["weights"])
     ended, after = time.perf_counter(), os.times()
     print("RESULT " + json.dumps({
-        "rank": rank, "losses": losses, "seen": seen, "saves": saves, "step_s": sum(seconds),
+        "rank": rank, "losses": losses, "seen": seen, "saves": saves,
+        "refused": refused, "step_s": sum(seconds),
         "train_s": ended - begun,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "cpu_s": after.user + after.system - times.user - times.system,

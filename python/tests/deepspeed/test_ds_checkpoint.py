@@ -44,11 +44,11 @@ def tensors_of(state, path=""):
 
 
 def optimizer_state(checkpoint, tag):
-    """Weights, moments and steps of all ranks."""
+    """Weights, moments, steps, learning rates and loss scales of all ranks."""
     files = sorted(glob.glob(os.path.join(checkpoint, tag, "*_optim_states.pt")))
     states = [torch.load(file, weights_only=False)["optimizer_state_dict"] for file in files]
-    return tensors_of([(state["optimizer_state_dict"], state["fp32_flat_groups"])
-                       for state in states])
+    return tensors_of([(state["optimizer_state_dict"], state["fp32_flat_groups"],
+                        vars(state["loss_scaler"]), state["dynamic_loss_scale"]) for state in states])
 
 
 def assert_equal(one, other):
@@ -58,15 +58,20 @@ def assert_equal(one, other):
         assert same, key
 
 
+def with_other_numbers(config):
+    """The same job with another learning rate and decay, which a checkpoint replaces."""
+    return dict(config, optimizer={"type": "AdamW", "params": {"lr": 0.5, "weight_decay": 0.3}})
+
+
 def resumes(directory, frozen=False, **settings):
-    """Eight steps in one run, and four after a checkpoint, by a job that begins with other weights:
-    the same losses and state."""
+    """Eight steps in one run, and four after a checkpoint, by a job that begins with other weights and
+    another learning rate: the same losses and state."""
     config = configuration(directory, **settings)
     whole, parts = (os.path.join(directory, name) for name in ("whole", "parts"))
     losses = job(config, steps=STEPS, save_steps=[STEPS], checkpoint=whole, frozen=frozen)
     first = job(config, steps=4, save_steps=[4], checkpoint=parts, frozen=frozen)
-    second = job(config, steps=STEPS, load_step=4, save_steps=[STEPS], checkpoint=parts, seed=2,
-                 frozen=frozen)
+    second = job(with_other_numbers(config), steps=STEPS, load_step=4, save_steps=[STEPS],
+                 checkpoint=parts, seed=2, frozen=frozen)
     assert [one + two for one, two in zip(first, second)] == losses
     state = optimizer_state(whole, "step8")
     assert [each for key, each in state.items() if key.endswith("/step")][0] == STEPS
@@ -164,23 +169,31 @@ def damage(path):
 
 
 def universal_state(folder):
-    """The tensors of a universal checkpoint, by file."""
+    """The tensors of a universal checkpoint, by file; its step, learning rates and so on."""
     paths = glob.glob(os.path.join(folder, "zero", "*", "*.pt"))
-    return {os.path.relpath(path, folder): torch.load(path) for path in paths}
+    whole = torch.load(os.path.join(folder, "zero", "optimizer_state.pt"), weights_only=False)
+    return {**{os.path.relpath(path, folder): torch.load(path) for path in paths},
+            **tensors_of(whole), **tensors_of(vars(whole["loss_scaler"]), "/loss_scaler")}
 
 
 @promise
 def a_universal_checkpoint_is_written_and_loads_on_one_two_and_four_ranks(directory):
     written = os.path.join(directory, "universal0")
-    config = configuration(directory, depth="step")
-    job(config, steps=2, universal=written)
+    losses = job(configuration(directory, depth="step"), steps=4, universal=written, universal_step=2)
     state = universal_state(os.path.join(written, "step2"))
-    config["checkpoint"] = {"load_universal": True}
-    for ranks in (1, 2, 4):
+    assert state["/optimizer_state_dict/state/0/step"] == 2
+    assert all(values.any() for path, values in state.items() if "exp_avg" in path)
+    for ranks, depth in ((1, "step"), (2, "step"), (4, "swappers")):
         again = os.path.join(directory, f"universal{ranks}")
-        job(config, ranks=ranks, steps=2, load_step=2, tag=None, checkpoint=written,
-            universal=again)
+        config = with_other_numbers(configuration(directory, depth=depth))
+        config["checkpoint"] = {"load_universal": True}
+        steps = 4 if ranks == 2 else 3
+        after = job(config, ranks=ranks, steps=steps, load_step=2, tag=None, checkpoint=written,
+                    universal=again, universal_step=2)
         assert_equal(state, universal_state(os.path.join(again, "step2")))
+        # The losses up to the next step depend on no other rank.
+        for one, two in zip(losses, after):
+            assert one[4:] == two if ranks == 2 else one[4:6] == two
 
 
 @promise
