@@ -5,6 +5,7 @@
 import errno
 import glob
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,6 +205,29 @@ def every_file_has_the_checksums_of_its_contents_and_is_for_its_owner_alone(dire
     for path in files:
         assert zipfile.ZipFile(path).testzip() is None
         assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+@promise
+def a_checkpoint_that_is_damaged_or_of_another_job_is_refused_with_the_reason(directory):
+    checkpoint, _ = saved(directory, ranks=1, depth="step")
+    damaged, = [name for name in names_in(checkpoint, "step2") if "optim" in name]
+    shutil.copytree(os.path.join(checkpoint, "step2"), os.path.join(checkpoint, "damaged"))
+    flip_byte_of(os.path.join(checkpoint, "damaged", damaged))
+    other = configuration(directory, depth="step", zero={"sub_group_size": 200000})
+    result, = results_of(start(other, ranks=1, steps=0, checkpoint=checkpoint,
+                               refused=["damaged", "step2"]))
+    of_damaged, of_other = result["refused"]
+    assert damaged in of_damaged and "CRC-32" in of_damaged
+    assert "it is of another model, sub_group_size or number of ranks" in of_other
+
+
+def flip_byte_of(path):
+    """Changes the byte in the middle of a file, which belongs to the largest tensors."""
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 2)
+        byte, = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
 
 
 def save_tag(directory, tag):
