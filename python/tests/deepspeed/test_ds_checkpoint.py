@@ -108,6 +108,28 @@ def a_job_with_frozen_parameters_goes_on_exactly(directory):
         resumes(part, depth=depth, frozen=True)
 
 
+def in_fp16(config, initial_scale_power):
+    """Slow without float16 in the processor; the scale doubles every second step."""
+    block = {"enabled": True, "initial_scale_power": initial_scale_power, "loss_scale_window": 2}
+    return dict(config, fp16=block)
+
+
+@promise
+def the_loss_scale_goes_on_where_it_was(directory):
+    settings = {"ranks": 1, "width": 32, "steps": 3, "fp16_by_torch": True}
+    config = configuration(directory, dtype="fp16", depth="step")
+    native, written, again = (os.path.join(directory, name) for name in ("native", "one", "two"))
+    job(in_fp16(config, 10), save_steps=[3], checkpoint=native, universal=written, **settings)
+    settings["load_step"] = 3
+    job(in_fp16(config, 4), checkpoint=native, saves=[[{}, ["again"]]], **settings)
+    state = optimizer_state(native, "step3")
+    assert state["/0/2/cur_scale"] >= 2 ** 10
+    assert_equal(state, optimizer_state(native, "again"))
+    config["checkpoint"] = {"load_universal": True}
+    job(in_fp16(config, 4), checkpoint=written, universal=again, **settings)
+    assert_equal(*(universal_state(os.path.join(path, "step3")) for path in (written, again)))
+
+
 def saved(directory, ranks=2, **settings):
     """A job's checkpoint, and the fp32 weights that the job ended with."""
     checkpoint, weights = (os.path.join(directory, name) for name in ("saved", "weights.pt"))
