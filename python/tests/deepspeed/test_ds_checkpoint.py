@@ -12,6 +12,7 @@ import sys
 import time
 import zipfile
 from random import Random
+from types import SimpleNamespace
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from jobs import await_step, configuration, job, outputs_of, results_of, start  # noqa: E402
@@ -26,6 +27,7 @@ from nvswap.deepspeed.checkpoint.durable import replace_text  # noqa: E402
 from nvswap.deepspeed.checkpoint.engine import (  # noqa: E402
     CheckpointEngine, create_checkpoint_engine)  # noqa: E402
 from nvswap.deepspeed.checkpoint.stored import Stored  # noqa: E402
+from nvswap.deepspeed.checkpoint.zero3 import Checkpoints  # noqa: E402
 
 STEPS = 8
 
@@ -128,6 +130,60 @@ def the_loss_scale_goes_on_where_it_was(directory):
     config["checkpoint"] = {"load_universal": True}
     job(in_fp16(config, 4), checkpoint=written, universal=again, **settings)
     assert_equal(*(universal_state(os.path.join(path, "step3")) for path in (written, again)))
+
+
+@promise
+def save_latest_and_load_optimizer_states_do_as_they_say(directory):
+    for depth in ("step",):
+        part = os.path.join(directory, depth)
+        os.mkdir(part)
+        saves_aside(part, configuration(part, depth=depth))
+
+
+def saves_aside(directory, config):
+    """Saves a tag that `latest` is not to name, then loads weights without moments."""
+    checkpoint = os.path.join(directory, "saved")
+    job(config, ranks=1, steps=2, save_steps=[2], checkpoint=checkpoint,
+        saves=[[{}, ["aside"], checkpoint, False]])
+    assert latest_of(checkpoint) == "step2" and names_in(checkpoint, "aside") == files_of_rank(0)
+    job(with_other_numbers(config), ranks=1, steps=2, load_step=2, checkpoint=checkpoint, seed=2,
+        load={"load_optimizer_states": False}, saves=[[{}, ["again"]]])
+    before, after = (optimizer_state(checkpoint, tag) for tag in ("step2", "again"))
+    assert after["/0/0/param_groups/0/lr"] == 0.5
+    for path, values in before.items():
+        if path.startswith("/0/1/"):
+            assert values.bfloat16().float().equal(after[path]), path
+        elif "exp_avg" in path:
+            assert values.any() and not torch.as_tensor(after.get(path, 0)).any(), path
+
+
+class OneSubGroup(Checkpoints):
+    """An optimizer that keeps what a checkpoint gives it."""
+
+    def __init__(self):
+        self.fp16_groups, self.sub_group_to_group_id = [[]], {0: 0}
+        self.fp16_partitioned_groups_flat_numel = [3]
+        self.optimizer = SimpleNamespace(param_groups=[{"lr": 1.0}])
+        self.given = None
+
+    def _partition_all_parameters(self):
+        pass
+
+    def _put_state(self, group, state, step):
+        self.given = sorted(state), step
+
+
+@promise
+def an_optimizer_takes_moments_and_numbers_of_a_checkpoint_only_if_asked(_directory):
+    moments = {part: torch.ones(3) for part in ("exp_avg", "exp_avg_sq")}
+    state = {"loss_scaler": None, "dynamic_loss_scale": True, "overflow": False,
+             "fp32_flat_groups": [torch.ones(3)], "optimizer_state_dict": {
+                 "state": {0: {"step": 7, **moments}}, "param_groups": [{"lr": 2.0}]}}
+    for asked, given, rate in ((False, (["master"], None), 1.0),
+                               (True, (["exp_avg", "exp_avg_sq", "master"], 7), 2.0)):
+        optimizer = OneSubGroup()
+        optimizer._rigid_load_state_dict(state, load_optimizer_states=asked)
+        assert optimizer.given == given and optimizer.optimizer.param_groups[0]["lr"] == rate
 
 
 def saved(directory, ranks=2, **settings):
