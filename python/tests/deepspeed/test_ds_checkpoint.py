@@ -134,7 +134,7 @@ def the_loss_scale_goes_on_where_it_was(directory):
 
 @promise
 def save_latest_and_load_optimizer_states_do_as_they_say(directory):
-    for depth in ("step",):
+    for depth in ("step", "swappers"):
         part = os.path.join(directory, depth)
         os.mkdir(part)
         saves_aside(part, configuration(part, depth=depth))

@@ -58,3 +58,9 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
                 current[part] = values.clone().contiguous()
         self._reassign_or_swap_out_partitioned_parameters(group)
         self._release_sub_group(group, None)
+
+    def _restore_from_bit16_weights(self) -> None:
+        for group, numel in enumerate(self.fp16_partitioned_groups_flat_numel):
+            weights = torch.empty(int(numel))
+            self._swap_in_sub_group_to_flat_buffer(weights, group)
+            self._put_state(group, {"master": weights}, None)
