@@ -162,6 +162,9 @@ def deepspeed_goals(rounds):
                            ratio(rounds, key, own, "gb_s")),
                   at_most(f"aio_handle, {way}, {SMALL}: CPU per GiB of its own", 0.1,
                           ratio(rounds, key, own, "cpu_ms_gib"))]
+        key = ("deepspeed", f"{way}, tensors of {BIG}", "nvswap, ops")
+        goals.append(at_most(f"aio_handle, {way}, {BIG}: CPU per GiB of its own", 0.5,
+                             ratio(rounds, key, (*key[:2], OWN), "cpu_ms_gib")))
     own = ("deepspeed", "job", OWN)
     ops, step = (("deepspeed", "job", f"nvswap, {depth}") for depth in ("ops", "step"))
     goals += [

@@ -27,11 +27,11 @@ class Parameter(NamedTuple):
     Parameters
     ----------
     name : str
-        In the checkpoint; a name for a directory, up to 255 bytes.
+        In the checkpoint, where it is the name of a directory: up to 255 bytes.
     group : int or str
-        The optimizer's group with the elements.
+        The optimizer's group that has the elements.
     offset, numel : int
-        They are elements `offset` to ``offset + numel`` of the group.
+        The group's elements `offset` to ``offset + numel`` are of this parameter.
     first : int
         The parameter's element at `offset`; 0 unless it is cut between ranks.
     shape : sequence of int, optional
@@ -47,7 +47,7 @@ class Parameter(NamedTuple):
 
 
 class _Exchange:
-    """What an exchange is called with, and the exception that it has ended with."""
+    """The caller's exchange, and the first exception that it raised."""
 
     def __init__(self, exchange: Optional[Exchange]) -> None:
         self.exchange = exchange

@@ -342,7 +342,7 @@ class aio_handle:  # pylint: disable=invalid-name
 
 
 def _finish(pending: Pending) -> None:
-    """Copies what was read to the tensor that it is for, and lets go of both."""
+    """Copies what was read to its tensor, and releases both."""
     staged, into = pending.owner
     pending.owner = None
     if into is not None and pending.failure is None:

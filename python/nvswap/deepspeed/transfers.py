@@ -37,7 +37,7 @@ class Pending:
 
 
 def warn_dropped(failure: Error) -> None:
-    """No caller is left to hear of it."""
+    """Warns of a failed transfer whose handle is gone: no wait() can raise it."""
     warnings.warn(f"a transfer of an aio_handle that was dropped without wait(): {failure}",
                   ResourceWarning, stacklevel=3)
 
@@ -110,8 +110,10 @@ class Transfers:
                 self._submitting = None
 
     def adopt(self, pending: List[Pending]) -> bool:
-        """Takes over the transfers of a handle that is dropped while its thread submits, maybe
-        these very ones: the next wait ends them. False: the handle can wait."""
+        """
+        Takes over the transfers of a handle that the collector drops while its thread submits,
+        which may be these transfers; the next wait ends them. False: the handle can wait itself.
+        """
         if self._submitting != threading.get_ident():
             return False
         self._adopted.extend(pending)
