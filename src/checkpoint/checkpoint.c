@@ -76,6 +76,14 @@ const struct entry *checkpoint_find(const struct nvs_checkpoint *checkpoint, con
 	return NULL;
 }
 
+int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
+		     struct nvs_error *error)
+{
+	return error_about(error, -ENOENT, name, 0, 0, "%s%s: no tensor %s",
+			   checkpoint->nfiles ? checkpoint->paths[0] : "the checkpoint",
+			   checkpoint->nfiles > 1 ? " and the files beside it" : "", name);
+}
+
 int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
 	       const uint64_t *shape, size_t ndim)
 {

@@ -48,6 +48,9 @@ void checkpoint_free(struct nvs_checkpoint *checkpoint);
 int checkpoint_sort(struct nvs_checkpoint *checkpoint, const char *what, struct nvs_error *error);
 /* The entry of that name; NULL: none. It must have been sorted. */
 const struct entry *checkpoint_find(const struct nvs_checkpoint *checkpoint, const char *name);
+/* Sets the error to -ENOENT for a tensor that it does not have, and returns that. */
+int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
+		     struct nvs_error *error);
 /* Sets an entry without a place. `shape` NULL: one dimension. -ENOMEM. */
 int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
 	       const uint64_t *shape, size_t ndim);

@@ -131,13 +131,13 @@ static int find_item(struct pair *pair, struct nvs_engine *engine,
 	pair->tensor = item.tensor;
 	pair->entry = checkpoint_find(checkpoint, item.name);
 	if (!pair->entry)
-		return error_about(error, -ENOENT, item.name, 0, 0,
-				   "the checkpoint has no tensor %s", item.name);
+		return checkpoint_lacks(checkpoint, item.name, error);
 	if (pair->entry->dtype != info.dtype || pair->entry->numel != info.numel)
 		return error_about(error, -ESTALE, item.name, 0, 0,
-				   "%s: the checkpoint has %llu elements of %s, the tensor has "
-				   "%llu of %s",
-				   item.name, (unsigned long long)pair->entry->numel,
+				   "%s: tensor %s has %llu elements of %s, that of the engine %llu "
+				   "of %s",
+				   checkpoint->paths[pair->entry->file], item.name,
+				   (unsigned long long)pair->entry->numel,
 				   nvs_dtype_name(pair->entry->dtype),
 				   (unsigned long long)info.numel, nvs_dtype_name(info.dtype));
 	return 0;
@@ -151,10 +151,10 @@ int nvs_checkpoint_import(struct nvs_engine *engine, const struct nvs_checkpoint
 	struct pair *pairs;
 	int rc = check_call(engine, items, n, error);
 
-	if (!rc && !checkpoint)
-		rc = error_set(error, -EINVAL, "checkpoint is NULL");
 	if (rc)
 		return rc;
+	if (!checkpoint)
+		return error_set(error, -EINVAL, "checkpoint is NULL");
 	pairs = calloc(n + 1, sizeof(*pairs));
 	if (!pairs)
 		return error_set(error, -ENOMEM, "no memory for the names of %zu tensors", n);

@@ -19,14 +19,14 @@ static int find_part(struct groups *groups, size_t i, struct nvs_error *error)
 	entry = checkpoint_find(groups->reading->checkpoint, name);
 	groups->entries[i] = entry;
 	if (!entry)
-		return error_about(error, -ENOENT, name, 0, 0, "the checkpoint has no tensor %s",
-				   name);
+		return checkpoint_lacks(groups->reading->checkpoint, name, error);
 	if (entry->dtype != NVS_F32 || entry->numel != numel)
 		return error_about(error, -ESTALE, name, 0, 0,
-				   "%s: the checkpoint has %llu elements of %s, the optimizer has "
+				   "%s: tensor %s has %llu elements of %s, the optimizer's group "
 				   "%llu of F32",
-				   name, (unsigned long long)entry->numel,
-				   nvs_dtype_name(entry->dtype), (unsigned long long)numel);
+				   groups->reading->checkpoint->paths[entry->file], name,
+				   (unsigned long long)entry->numel, nvs_dtype_name(entry->dtype),
+				   (unsigned long long)numel);
 	return 0;
 }
 
@@ -40,11 +40,11 @@ static int read_tensor(const struct groups *groups, uint64_t *step, struct nvs_e
 	int rc;
 
 	if (!entry)
-		return error_about(error, -ENOENT, STEP_NAME, 0, 0,
-				   "the checkpoint has no tensor " STEP_NAME);
+		return checkpoint_lacks(groups->reading->checkpoint, STEP_NAME, error);
 	if (entry->dtype != NVS_U64 || entry->numel != 1)
 		return error_about(error, -ESTALE, STEP_NAME, 0, 0,
-				   "the tensor " STEP_NAME " must be one element of U64");
+				   "%s: tensor " STEP_NAME " must be one element of U64",
+				   groups->reading->checkpoint->paths[entry->file]);
 	rc = nvs_aio_pread(groups->aio, groups->reading->files[entry->file], bytes, sizeof(bytes),
 			   entry->offset, &request, error);
 	if (!rc)
