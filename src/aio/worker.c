@@ -107,7 +107,7 @@ static bool claim_one(struct worker *worker, struct transfer *transfer, uint64_t
 static bool may_claim(struct worker *worker, int direction)
 {
 	struct nvs_aio *aio = worker->aio;
-	uint32_t part = aio->config.queue_depth / RESTRAINED_PART;
+	uint32_t part = (aio->config.queue_depth + RESTRAINED_PART - 1) / RESTRAINED_PART;
 
 	assert(direction == NVS_READ || direction == NVS_WRITE);
 	assert(part <= aio->config.queue_depth);
