@@ -98,3 +98,10 @@ const char *visible_text(const char *text, size_t left, char *buffer, size_t nby
 	buffer[n] = '\0';
 	return buffer;
 }
+
+bool text_ends_with(const char *text, const char *suffix)
+{
+	size_t length = strlen(text), n = strlen(suffix);
+
+	return length >= n && !strcmp(text + length - n, suffix);
+}

@@ -24,4 +24,6 @@ bool utf8_is_control(const char *text, size_t length);
  */
 const char *visible_text(const char *text, size_t length, char *buffer, size_t nbytes);
 
+bool text_ends_with(const char *text, const char *suffix);
+
 #endif

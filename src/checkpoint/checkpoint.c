@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/text.h"
 
 void checkpoint_free(struct nvs_checkpoint *checkpoint)
 {
@@ -105,13 +106,6 @@ int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint
 	return 0;
 }
 
-static bool ends_with(const char *text, const char *suffix)
-{
-	size_t length = strlen(text), n = strlen(suffix);
-
-	return length >= n && !strcmp(text + length - n, suffix);
-}
-
 /* The file `path`, or the files of its index. */
 static int load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
 {
@@ -119,7 +113,7 @@ static int load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_
 	bool is_torch;
 	int rc;
 
-	if (ends_with(path, INDEX_SUFFIX))
+	if (text_ends_with(path, INDEX_SUFFIX))
 		return index_load(checkpoint, path, error);
 	rc = torch_load(checkpoint, path, &is_torch, error);
 	if (is_torch)

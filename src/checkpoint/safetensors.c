@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/json/read.h"
+#include "base/text.h"
 
 #define JSON_MEMORY_MAX ((size_t)2 << 30) /* memory for the JSON document of a header */
 
@@ -346,21 +347,14 @@ int read_at(int fd, const char *path, uint64_t offset, void *data, size_t nbytes
 	return 0;
 }
 
-static bool has_suffix(const char *text, const char *suffix)
-{
-	size_t length = strlen(text), n = strlen(suffix);
-
-	return length >= n && !strcmp(text + length - n, suffix);
-}
-
 /*
  * By name, or else by the length before the header, whose high bytes are zero. JSON contains no
  * zero bytes.
  */
 static bool looks_like_safetensors(const char *path, const unsigned char *first, size_t n)
 {
-	return has_suffix(path, ".safetensors") ||
-	       (!has_suffix(path, ".json") && n == 8 && memchr(first, 0, n));
+	return text_ends_with(path, ".safetensors") ||
+	       (!text_ends_with(path, ".json") && n == 8 && memchr(first, 0, n));
 }
 
 /* Finds the JSON in the file, and checks that it is complete. */

@@ -49,6 +49,14 @@ static void visible_text_ends_with_a_whole_character(void **state)
 	assert_string_equal(visible_text("a", 1, buffer, 1), "");
 }
 
+static void a_suffix_is_the_end_of_a_text(void **state)
+{
+	(void)state;
+	assert_true(text_ends_with("a.pt", ".pt") && text_ends_with(".pt", ".pt"));
+	assert_true(text_ends_with("a", ""));
+	assert_false(text_ends_with("pt", ".pt") || text_ends_with("a.pt.partial", ".pt"));
+}
+
 static void an_error_obeys_no_name(void **state)
 {
 	struct nvs_error error = {.size = sizeof(error)};
@@ -95,6 +103,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(control_characters_are_visible),
 		cmocka_unit_test(visible_text_ends_with_a_whole_character),
+		cmocka_unit_test(a_suffix_is_the_end_of_a_text),
 		cmocka_unit_test(an_error_obeys_no_name),
 		cmocka_unit_test(the_log_obeys_no_name),
 		cmocka_unit_test(json_escapes_what_a_terminal_would_obey),

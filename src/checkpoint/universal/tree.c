@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "checkpoint/universal/universal.h"
 
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
@@ -40,16 +41,10 @@ static int open_directory(const struct tree *tree, int at, const char *name,
 
 /* ---- Removing what an earlier call has left, or what is replaced ---- */
 
-static bool ends_with(const char *text, const char *end)
-{
-	size_t n = strlen(text), length = strlen(end);
-
-	return n > length && !strcmp(text + n - length, end);
-}
-
 static bool is_part(const char *name)
 {
-	return ends_with(name, ".pt") || ends_with(name, ".pt" PARTIAL_SUFFIX);
+	return *name != '.' &&
+	       (text_ends_with(name, ".pt") || text_ends_with(name, ".pt" PARTIAL_SUFFIX));
 }
 
 /* Refuses to replace or remove a directory with other files than .pt files, in it or one below. */

@@ -161,18 +161,11 @@ static int run(struct copy *copy, int (*fn)(struct copy *copy), const char *file
 
 /* ---- Export ---- */
 
-static bool ends_with(const char *text, const char *suffix)
-{
-	size_t length = strlen(text), n = strlen(suffix);
-
-	return length >= n && !strcmp(text + length - n, suffix);
-}
-
 /* Everything else is the name of a file, or a wrong one of a file. */
 static bool names_directory(const char *path)
 {
-	return !ends_with(path, ".safetensors") && !ends_with(path, ".pt") &&
-	       !ends_with(path, ".index.json");
+	return !text_ends_with(path, ".safetensors") && !text_ends_with(path, ".pt") &&
+	       !text_ends_with(path, ".index.json");
 }
 
 static int export_one(struct store_job *job, const struct nvs_store_place *place)
