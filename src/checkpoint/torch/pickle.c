@@ -467,7 +467,7 @@ static int make_tensor(struct machine *machine, const struct object *arguments)
 	object.tensor.stride = items[3];
 	if (arguments->n > 6 && items[6]->kind == OBJECT_NAME && items[6]->name->has_dtype)
 		object.tensor.dtype = items[6]->name->dtype;
-	/* The last argument may be a dictionary of such bits, which change what the bytes mean. */
+	/* The last argument may be a dictionary with the negative and the conjugate bit. */
 	for (size_t i = 6; i < arguments->n; i++)
 		if (items[i]->kind == OBJECT_DICT && items[i]->n)
 			return reject(machine, "a negated or conjugated view: save the tensor's "

@@ -353,13 +353,15 @@ static void reader_free(struct reader *reader)
 /* A pickle of protocol 2 with a long integer, as torch.save wrote before version 1.6. */
 #define OLD_BEGIN 0x0a8a0280u
 
-static bool starts_as(int fd, uint32_t begin)
+/* The first four bytes of a file; 0: it has none, or is no regular file. */
+static uint32_t begin_of(int fd)
 {
 	uint8_t first[4];
 	struct stat status;
+	bool is_read = !fstat(fd, &status) && S_ISREG(status.st_mode) &&
+		       pread(fd, first, sizeof(first), 0) == sizeof(first);
 
-	return !fstat(fd, &status) && S_ISREG(status.st_mode) &&
-	       pread(fd, first, sizeof(first), 0) == sizeof(first) && get_u32(first) == begin;
+	return is_read ? get_u32(first) : 0;
 }
 
 static int read_tensors(struct reader *reader)
@@ -396,16 +398,16 @@ int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, b
 		  struct nvs_error *error)
 {
 	struct reader reader = {.checkpoint = checkpoint, .fd = fd, .path = path, .error = error};
+	uint32_t begin = begin_of(fd);
 	int rc;
 
-	*is_torch = true;
-	if (starts_as(fd, OLD_BEGIN))
+	*is_torch = begin == ZIP_BEGIN || begin == OLD_BEGIN;
+	if (!*is_torch)
+		return 0;
+	if (begin == OLD_BEGIN)
 		return reject(&reader,
 			      "it has the form of torch.save before version 1.6: load it and "
 			      "save it again with a newer one");
-	*is_torch = starts_as(fd, ZIP_BEGIN);
-	if (!*is_torch)
-		return 0;
 	*checkpoint = (struct nvs_checkpoint){0};
 	rc = read_file(&reader);
 	reader_free(&reader);
@@ -516,7 +518,7 @@ int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t
 	struct reader reader = {.checkpoint = &none, .fd = fd, .path = path, .error = error};
 	int rc = 0;
 
-	if (!starts_as(fd, ZIP_BEGIN))
+	if (begin_of(fd) != ZIP_BEGIN)
 		rc = reject(&reader, "it is no file of torch.save");
 	if (!rc)
 		rc = read_values(&reader);
