@@ -24,6 +24,7 @@ from deepspeed.utils import logger
 from nvswap.deepspeed.checkpoint import stored
 from nvswap.deepspeed.checkpoint.durable import (
     check_whole, discard, replace, replace_text, replacing)
+from nvswap.deepspeed.checkpoint.ranks import share_failure
 from nvswap.errors import Error
 
 
@@ -102,16 +103,14 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
 
     def _agree(self, info: Any) -> None:
         """Raises on all ranks what one has failed with."""
-        failures = self._failures or []
-        texts: List[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(texts, str(failures[0]) if failures else None)
-        if any(text is not None for text in texts):
-            self.end()
-        if failures:
-            raise failures[0]
-        for rank, text in enumerate(texts):
-            if text is not None:
+        try:
+            failed = share_failure(self._failures[0] if self._failures else None)
+            if failed is not None:
+                rank, text = failed
                 raise Error(errno.EIO, f"rank {rank} could not save its part of {info.tag}: {text}")
+        except Exception:
+            self.end()
+            raise
 
 
 def create_checkpoint_engine(config_params: Any, *args: Any, **kwargs: Any) -> Any:

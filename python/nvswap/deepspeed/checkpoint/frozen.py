@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Frozen parameters in checkpoints. No optimizer has their weights, so DeepSpeed saves each rank's partition
-from memory, and loads it there; of a parameter in a store only a placeholder is in memory.
+Frozen parameters in checkpoints. No optimizer has their weights, so DeepSpeed saves each rank's
+partition from memory, and loads it there; of a parameter in a store only a placeholder is in memory.
 """
 
 from __future__ import annotations

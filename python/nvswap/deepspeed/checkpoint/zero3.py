@@ -18,6 +18,7 @@ from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, LOSS_SCALER, OPTIMI
 
 from nvswap.checkpoint import Parameter, import_universal
 from nvswap.deepspeed.checkpoint.durable import check_whole
+from nvswap.deepspeed.checkpoint.ranks import share_failure
 from nvswap.deepspeed.checkpoint.stored import Stored
 from nvswap.errors import Error
 from nvswap.optimizer import Optimizer
@@ -130,21 +131,18 @@ class Checkpoints:
 
 
 def _check_files(folder: str) -> None:
-    """Compares all files with their CRC-32, each on one rank: a rank that reads its part of a file can't.
-    Raises on all ranks."""
+    """Compares all files with their CRC-32, each on one rank: a rank that reads its part of a file
+    can't. Raises on all ranks."""
     paths = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*.pt"), recursive=True))
-    failure, failures = None, [None] * dist.get_world_size()
+    failure = None
     try:
         for path in paths[dist.get_rank()::dist.get_world_size()]:
             check_whole(path)
     except OSError as error:
         failure = error
-    dist.all_gather_object(failures, failure and str(failure))
-    if failure is not None:
-        raise failure
-    for text in failures:
-        if text is not None:
-            raise Error(errno.EIO, text)
+    failed = share_failure(failure)
+    if failed is not None:
+        raise Error(errno.EIO, failed[1])
 
 
 def runs_of(numel: int, run_numel: int, read: Callable[[int, torch.Tensor], Any]) -> Any:
