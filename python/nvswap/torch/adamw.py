@@ -144,7 +144,8 @@ class AdamW(torch.optim.Optimizer):
 
     def _take_kept_weights(self) -> None:
         """Gives the parameters the weights of the last step that a kept store has."""
-        self.optimizer.get_weights()
+        if any(self._tensor_of(parameter) is None for parameter in self._stepped):
+            self.optimizer.get_weights()
         for group, (parameter, _, numel) in enumerate(self._pieces):
             if self._tensor_of(parameter) is not None:
                 master = torch.empty(numel)
