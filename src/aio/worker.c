@@ -44,8 +44,9 @@ void list_add_completed(struct transfer_list *completed, struct transfer *transf
 }
 
 /*
- * While reads are awaited, write-backs fill at most a third of the queue. With half of it, a queue of
- * awaited reads takes twice its time on an idle drive; swapping in and out together is as fast.
+ * While reads are awaited, write-backs fill at most a third of the queue, rounded up. With half of it
+ * a queue of awaited reads takes twice as long as on an idle drive; the rate of swapping in and out
+ * together is the same.
  */
 #define RESTRAINED_PART 3
 

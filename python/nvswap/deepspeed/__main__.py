@@ -18,7 +18,7 @@ USAGE = "usage: python -m nvswap.deepspeed (SCRIPT | -m MODULE) [ARGUMENT ...]"
 
 def main(arguments: List[str]) -> None:
     launched = []
-    # DeepSpeed's launcher puts it before the arguments of the module, and a script has it behind its name.
+    # DeepSpeed's launcher puts it before the script; scripts expect it behind their name.
     while arguments and arguments[0].startswith("--local_rank="):
         launched.append(arguments.pop(0))
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -27,7 +27,8 @@ def main(arguments: List[str]) -> None:
     is_module = arguments[0] == "-m"
     name, *others = arguments[is_module:] or [""]
     if name.startswith("-") or not name:
-        sys.exit(f"{USAGE}\n{name or 'a module'}: " + ("unknown option" if name else "missing after -m"))
+        sys.exit(f"{USAGE}\n" + (f"{name}: unknown option" if name
+                                 else "a module: missing after -m"))
     if not is_module and not os.path.exists(name):
         sys.exit(f"python -m nvswap.deepspeed: {name}: there is no such script")
     sys.argv = [name, *launched, *others]
