@@ -73,6 +73,13 @@ struct nvs_checkpoint_item {
 	size_t ndim; /* up to 64 */
 };
 
+/* Bytes of the caller's that are a storage of a file of torch.save. */
+struct nvs_checkpoint_storage {
+	size_t size; /* of this structure in bytes; all of an array have the same */
+	const void *data;
+	uint64_t nbytes;
+};
+
 struct nvs_checkpoint_options {
 	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
 	/*
@@ -81,6 +88,16 @@ struct nvs_checkpoint_options {
 	 * model.safetensors.index.json. 0, or all data fits into one: the file `path` alone.
 	 */
 	uint64_t shard_bytes;
+	/*
+	 * The value of a file of torch.save, as torch.save pickles it, whatever `path` ends with; such as
+	 * DeepSpeed's *_optim_states.pt. It has the storages "0", "1" and so on: the tensors in their
+	 * order (of an optimizer, fp32, exp_avg and exp_avg_sq of group 0, then of group 1), and behind
+	 * them `storages`. The pickle is written as it is. NULL: a dictionary of the tensors.
+	 */
+	const void *pickle;
+	size_t pickle_bytes;
+	const struct nvs_checkpoint_storage *storages;
+	size_t nstorages;
 };
 
 /*
@@ -95,8 +112,8 @@ struct nvs_checkpoint_options {
  * torch.load reads with weights_only=True. It is one file.
  * Errors:
  * -EINVAL  an argument is NULL; two names are equal, or no UTF-8; a shape is not the tensor's;
- *          `path` ends otherwise, or with ".pt" and shard_bytes is set; a size is not set, or
- *          differs
+ *          `path` ends otherwise; shard_bytes is set for a file of torch.save; there are storages
+ *          and no pickle; a size is not set, or differs
  * -ENOTSUP a path with ".pt": torch.save has no such elements
  * -E2BIG   a tensor exceeds the pool, or the header 100 MB; fields of a later version are set
  * -EBUSY   another process writes to that path
@@ -133,6 +150,9 @@ NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
  * U64 tensor of one element; in a file of torch.save a number of the dictionary, where importing
  * takes a tensor of one element of F32, I64 or U64 too. All three parts of a tile are read or
  * written once.
+ * Importing, `names` are those of the tensors: of group 0 fp32, exp_avg and exp_avg_sq, then of group
+ * 1 and so on; a part whose name is NULL becomes 0, and the number of steps stays. `names` may be
+ * NULL.
  * Errors: those of nvs_checkpoint_export and nvs_checkpoint_import; those of nvs_optimizer_export
  * and nvs_optimizer_import, after which some tiles are imported and the others are not, as after
  * -EBADMSG; and
@@ -144,7 +164,7 @@ NVS_API int nvs_checkpoint_export_optimizer(struct nvs_optimizer *optimizer, con
 					    struct nvs_error *error);
 NVS_API int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 					    const struct nvs_checkpoint *checkpoint,
-					    struct nvs_error *error);
+					    const char *const *names, struct nvs_error *error);
 
 /*
  * DeepSpeed's universal checkpoints (version 0.4): a directory with files `zero/NAME/fp32.pt`,

@@ -175,8 +175,8 @@ void draft_close(struct draft *draft);
 int options_in(struct nvs_checkpoint_options *into, const struct nvs_checkpoint_options *options,
 	       struct nvs_error *error);
 
-/* Whether a file of that path has the form of torch.save. */
-bool path_is_torch(const char *path);
+/* Whether the file gets the form of torch.save. */
+bool writes_torch(const char *path, const struct nvs_checkpoint_options *options);
 
 struct writing {
 	struct nvs_checkpoint plan;
@@ -188,8 +188,9 @@ struct writing {
 };
 
 /*
- * Lays the plan out and creates its files with their headers. `count` stands beside the tensors in a
- * file of torch.save; NULL: none. writing_end follows in any case.
+ * Lays the plan out and creates its files with their headers and the caller's storages, which are
+ * added to the plan: its entries have room for them. `count` stands beside the tensors in a
+ * dictionary of torch.save; NULL: none. writing_end follows in any case.
  */
 int writing_begin(struct writing *writing, struct nvs_aio *aio, const char *path,
 		  const struct nvs_checkpoint_options *options, const struct torch_count *count,
@@ -198,6 +199,15 @@ int writing_begin(struct writing *writing, struct nvs_aio *aio, const char *path
 int writing_commit(struct writing *writing, struct nvs_error *error);
 /* Ends it, with all transfers in flight; without a commit, nothing has changed. */
 void writing_end(struct writing *writing);
+
+/* ---- storages.c ---- */
+
+/* Adds the caller's storages to the plan, whose entries have room for them. -EINVAL, -E2BIG, -ENOMEM. */
+int storages_plan(struct nvs_checkpoint *plan, const struct nvs_checkpoint_options *options,
+		  struct nvs_error *error);
+/* Writes them. They are the last of the plan, which is placed. */
+int storages_write(struct writing *writing, const struct nvs_checkpoint_options *options,
+		   struct nvs_error *error);
 
 /* ---- reading.c ---- */
 

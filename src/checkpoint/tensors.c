@@ -108,7 +108,7 @@ int nvs_checkpoint_export(struct nvs_engine *engine, const struct nvs_checkpoint
 	if (rc)
 		return rc;
 	pairs = calloc(n + 1, sizeof(*pairs));
-	writing.plan.entries = calloc(n + 1, sizeof(struct entry));
+	writing.plan.entries = calloc(n + chosen.nstorages + 1, sizeof(struct entry));
 	if (!pairs || !writing.plan.entries)
 		rc = error_set(error, -ENOMEM, "no memory for the names of %zu tensors", n);
 	else

@@ -20,7 +20,15 @@ int options_in(struct nvs_checkpoint_options *into, const struct nvs_checkpoint_
 	*into = (struct nvs_checkpoint_options){.size = sizeof(*into)};
 	if (options)
 		rc = struct_in(into, sizeof(*into), options);
-	return rc ? struct_refused(error, rc, "nvs_checkpoint_options", "the options") : 0;
+	if (rc)
+		return struct_refused(error, rc, "nvs_checkpoint_options", "the options");
+	if (into->nstorages && (!into->pickle || !into->storages))
+		return error_set(error, -EINVAL, "the options have %zu storages, but %s is NULL",
+				 into->nstorages, into->pickle ? "storages" : "pickle");
+	return into->nstorages <= ENTRIES_MAX
+		       ? 0
+		       : error_set(error, -EINVAL, "%zu storages; allowed are up to %u",
+				   into->nstorages, ENTRIES_MAX);
 }
 
 static int begin_files(struct writing *writing, struct nvs_error *error)
@@ -44,21 +52,27 @@ static int begin_files(struct writing *writing, struct nvs_error *error)
 	return rc;
 }
 
-bool path_is_torch(const char *path)
+bool writes_torch(const char *path, const struct nvs_checkpoint_options *options)
 {
 	size_t length = strlen(path);
 
-	return length > 3 && !strcmp(path + length - 3, ".pt");
+	return options->pickle || (length > 3 && !strcmp(path + length - 3, ".pt"));
 }
 
-static int begin_torch(struct writing *writing, const char *path, uint64_t shard_bytes,
+static int begin_torch(struct writing *writing, const char *path,
+		       const struct nvs_checkpoint_options *options,
 		       const struct torch_count *count, struct nvs_error *error)
 {
-	int rc = placement_make_single(&writing->placement, &writing->plan, path, error);
+	int rc = storages_plan(&writing->plan, options, error);
 
-	if (!rc && shard_bytes)
-		rc = error_set(error, -EINVAL, "%s: a file of torch.save has no shards", path);
 	if (!rc)
+		rc = placement_make_single(&writing->placement, &writing->plan, path, error);
+	if (!rc && options->shard_bytes)
+		rc = error_set(error, -EINVAL, "%s: a file of torch.save has no shards", path);
+	if (!rc && options->pickle)
+		rc = torch_place_pickle(&writing->torch, &writing->plan, options->pickle,
+					options->pickle_bytes, path, error);
+	else if (!rc)
 		rc = torch_place(&writing->torch, &writing->plan, count, path, error);
 	if (rc)
 		return rc;
@@ -76,12 +90,14 @@ int writing_begin(struct writing *writing, struct nvs_aio *aio, const char *path
 	int rc;
 
 	writing->aio = aio;
-	if (path_is_torch(path))
-		rc = begin_torch(writing, path, options->shard_bytes, count, error);
+	if (writes_torch(path, options))
+		rc = begin_torch(writing, path, options, count, error);
 	else
 		rc = placement_make(&writing->placement, &writing->plan, path, options->shard_bytes,
 				    error);
-	return rc ? rc : begin_files(writing, error);
+	if (!rc)
+		rc = begin_files(writing, error);
+	return rc ? rc : storages_write(writing, options, error);
 }
 
 /* The index that is replaced. A damaged one names no files. */

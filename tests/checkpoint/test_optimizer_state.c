@@ -51,8 +51,8 @@ static void steps_after_an_import_have_the_bits_of_one_run(void **state)
 		DONE(&other, optim_open(&other));
 		DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
 		assert_int_equal(nvs_checkpoint_count(checkpoint), files[i].ntensors);
-		DONE(&other,
-		     nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, &other.error));
+		DONE(&other, nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, NULL,
+							     &other.error));
 		optim_run(&other, 5, 8);
 		IS_AS(&other, &expected);
 		nvs_checkpoint_close(checkpoint);
@@ -89,7 +89,8 @@ static void many_small_groups_are_exported_and_imported(void **state)
 	DONE(&optim, nvs_checkpoint_export_optimizer(optim.optimizer, path, NULL, &optim.error));
 	memset(weights, 0, sizeof(weights));
 	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
-	DONE(&optim, nvs_checkpoint_import_optimizer(optim.optimizer, checkpoint, &optim.error));
+	DONE(&optim,
+	     nvs_checkpoint_import_optimizer(optim.optimizer, checkpoint, NULL, &optim.error));
 	nvs_checkpoint_close(checkpoint);
 	for (size_t i = 0; i < GROUPS; i++) {
 		for (size_t k = 0; k < NUMEL; k++)
@@ -115,7 +116,8 @@ static void a_file_that_cannot_be_read_ends_the_import(void **state)
 	assert_int_equal(truncate(path, 1000000), 0);
 	optim_init(&other, groups, COUNT(groups));
 	DONE(&other, optim_open(&other));
-	REFUSED(&other, nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, &other.error),
+	REFUSED(&other,
+		nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, NULL, &other.error),
 		-ENODATA, "state.safetensors");
 	nvs_checkpoint_close(checkpoint);
 	optim_run(&other, 1, 1);
@@ -137,12 +139,14 @@ static void state_of_other_groups_is_refused(void **state)
 	optim_close(&optim);
 	optim_init(&other, fewer, COUNT(fewer));
 	DONE(&other, optim_open(&other));
-	REFUSED(&other, nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, &other.error),
+	REFUSED(&other,
+		nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, NULL, &other.error),
 		-ESTALE, "layers.fp32");
 	optim_close(&other);
 	optim_init(&other, others, COUNT(others));
 	DONE(&other, optim_open(&other));
-	REFUSED(&other, nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, &other.error),
+	REFUSED(&other,
+		nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, NULL, &other.error),
 		-ENOENT, "body.fp32");
 	optim_close(&other);
 	nvs_checkpoint_close(checkpoint);
@@ -160,11 +164,59 @@ static int import_anew(struct optim *other, const char *path, uint64_t *step)
 	optim_init(other, groups, COUNT(groups));
 	DONE(other, optim_open(other));
 	DONE(other, nvs_checkpoint_open(&checkpoint, path, &other->error));
-	rc = nvs_checkpoint_import_optimizer(other->optimizer, checkpoint, &other->error);
+	rc = nvs_checkpoint_import_optimizer(other->optimizer, checkpoint, NULL, &other->error);
 	nvs_checkpoint_close(checkpoint);
 	DONE(other, nvs_optimizer_get_info(other->optimizer, &info, NULL));
 	*step = info.step;
 	return rc;
+}
+
+static void read_part(struct optim *optim, size_t group, enum nvs_optimizer_part part, float *data)
+{
+	DONE(optim, nvs_optimizer_get(optim->optimizer, group, part, 0, groups[group].numel, data,
+				      &optim->error));
+}
+
+/* The moments of "head" change places, those of "embed" become 0. */
+static void parts_are_read_by_the_names_of_the_caller(void **state)
+{
+	static const char *const names[] = {"embed.fp32",
+					    NULL,
+					    NULL,
+					    "layers.fp32",
+					    "layers.exp_avg",
+					    "layers.exp_avg_sq",
+					    "head.fp32",
+					    "head.exp_avg_sq",
+					    "head.exp_avg"};
+	static float before[100000], after[100000];
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	struct nvs_checkpoint *checkpoint;
+	struct optim optim, other;
+	const char *path = export_after(&optim, 4, "state.pt", 0);
+
+	(void)state;
+	optim_init(&other, groups, COUNT(groups));
+	DONE(&other, optim_open(&other));
+	optim_run(&other, 1, 1);
+	DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
+	DONE(&other,
+	     nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, names, &other.error));
+	nvs_checkpoint_close(checkpoint);
+	DONE(&other, nvs_optimizer_get_info(other.optimizer, &info, NULL));
+	assert_int_equal(info.step, 1);
+	read_part(&optim, 0, NVS_MASTER, before);
+	read_part(&other, 0, NVS_MASTER, after);
+	assert_memory_equal(before, after, sizeof(before));
+	memset(before, 0, sizeof(before));
+	read_part(&other, 0, NVS_EXP_AVG_SQ, after);
+	assert_memory_equal(before, after, sizeof(before));
+	read_part(&optim, 2, NVS_EXP_AVG, before);
+	read_part(&other, 2, NVS_EXP_AVG_SQ, after);
+	assert_memory_equal(before, after, 7 * sizeof(float));
+	assert_true(before[0] != 0);
+	optim_close(&optim);
+	optim_close(&other);
 }
 
 static void flip(const char *path, uint64_t at)
@@ -308,6 +360,7 @@ int main(void)
 		test(many_small_groups_are_exported_and_imported),
 		test(a_file_that_cannot_be_read_ends_the_import),
 		test(state_of_other_groups_is_refused),
+		test(parts_are_read_by_the_names_of_the_caller),
 		test(damage_in_any_part_of_a_file_for_torch_is_an_error),
 		test(the_number_of_steps_is_any_whole_number_of_the_dictionary),
 		test(a_file_for_torch_has_no_shards),

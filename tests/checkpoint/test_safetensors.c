@@ -307,7 +307,7 @@ static void null_arguments_are_refused(void **state)
 			 -EINVAL);
 	assert_int_equal(nvs_checkpoint_import(w.f.engine, NULL, w.items, N, NULL), -EINVAL);
 	assert_int_equal(nvs_checkpoint_export_optimizer(NULL, w.path, NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_checkpoint_import_optimizer(NULL, NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_checkpoint_import_optimizer(NULL, NULL, NULL, NULL), -EINVAL);
 	nvs_checkpoint_close(NULL);
 	world_end(&w);
 }

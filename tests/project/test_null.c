@@ -421,8 +421,8 @@ static void checkpoint_functions(void)
 	REFUSES(nvs_checkpoint_import(NULL, NULL, &item, 1, &error));
 	REFUSES(nvs_checkpoint_export_optimizer(NULL, "a.safetensors", NULL, &error));
 	REFUSES(nvs_checkpoint_export_optimizer(optimizer, NULL, NULL, &error));
-	REFUSES(nvs_checkpoint_import_optimizer(NULL, NULL, &error));
-	REFUSES(nvs_checkpoint_import_optimizer(optimizer, NULL, &error));
+	REFUSES(nvs_checkpoint_import_optimizer(NULL, NULL, NULL, &error));
+	REFUSES(nvs_checkpoint_import_optimizer(optimizer, NULL, NULL, &error));
 	REFUSES(nvs_checkpoint_export_universal(NULL, &param, 1, "tag", NULL, &error));
 	REFUSES(nvs_checkpoint_export_universal(optimizer, NULL, 1, "tag", NULL, &error));
 	REFUSES(nvs_checkpoint_export_universal(optimizer, &param, 1, NULL, NULL, &error));

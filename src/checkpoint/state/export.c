@@ -19,7 +19,8 @@ static int add(struct nvs_checkpoint *plan, const char *name, enum nvs_dtype dty
 }
 
 /* The number of steps comes last, as a tensor; a file of torch.save has it as a number. */
-static int plan(const struct groups *groups, bool with_step, struct nvs_error *error)
+static int plan(const struct groups *groups, bool with_step, size_t nstorages,
+		struct nvs_error *error)
 {
 	struct nvs_checkpoint *plan = &groups->writing->plan;
 	char name[GROUP_PART_ROOM];
@@ -27,7 +28,7 @@ static int plan(const struct groups *groups, bool with_step, struct nvs_error *e
 	uint64_t numel;
 	int rc = 0;
 
-	plan->entries = calloc(n + 1, sizeof(struct entry));
+	plan->entries = calloc(n + nstorages + 1, sizeof(struct entry));
 	if (!plan->entries)
 		rc = -ENOMEM;
 	for (size_t i = 0; i < n && !rc; i++) {
@@ -84,7 +85,7 @@ int nvs_checkpoint_export_optimizer(struct nvs_optimizer *optimizer, const char 
 	rc = groups_begin(&groups, optimizer, error);
 	step.value = groups.step;
 	if (!rc)
-		rc = plan(&groups, !path_is_torch(path), error);
+		rc = plan(&groups, !writes_torch(path, &chosen), chosen.nstorages, error);
 	if (!rc)
 		rc = writing_begin(&writing, groups.aio, path, &chosen, &step, error);
 	if (!rc)

@@ -18,10 +18,10 @@ struct groups {
 	size_t n;
 	uint64_t step;
 	/* Of the parts of group 0, of group 1 and so on: */
-	const struct entry **entries;
-	uint32_t *sums;		 /* CRC-32 of the data that has moved */
-	struct writing *writing; /* NULL: importing */
-	struct reading *reading; /* NULL: exporting */
+	const struct entry **entries; /* importing, NULL: the part becomes 0 */
+	uint32_t *sums;		      /* CRC-32 of the data that has moved */
+	struct writing *writing;      /* NULL: importing */
+	struct reading *reading;      /* NULL: exporting */
 };
 
 /* Call groups_end in any case. -ENOMEM, and the errors of nvs_optimizer_get_info. */

@@ -9,13 +9,18 @@
 #include "checkpoint/state/groups.h"
 #include "checkpoint/torch/torch.h"
 
-static int find_part(struct groups *groups, size_t i, struct nvs_error *error)
+/* `names` NULL: the tensor is called as the group and the part. */
+static int find_part(struct groups *groups, size_t i, const char *const *names,
+		     struct nvs_error *error)
 {
-	char name[GROUP_PART_ROOM];
+	char own[GROUP_PART_ROOM];
+	const char *name = names ? names[i] : own;
 	const struct entry *entry;
 	uint64_t numel;
 
-	groups_name(groups, i, name, &numel);
+	groups_name(groups, i, own, &numel);
+	if (!name)
+		return 0;
 	entry = checkpoint_find(groups->reading->checkpoint, name);
 	groups->entries[i] = entry;
 	if (!entry)
@@ -87,7 +92,7 @@ static int check_sums(const struct groups *groups, struct nvs_error *error)
 	for (size_t i = 0; i < groups->n * PARTS; i++) {
 		const struct entry *entry = groups->entries[i];
 
-		if (entry->has_crc && groups->sums[i] != entry->crc)
+		if (entry && entry->has_crc && groups->sums[i] != entry->crc)
 			return error_about(error, -EBADMSG, entry->name, 0, entry->offset,
 					   "%s: tensor %s: its bytes do not have the checksum that "
 					   "the file states",
@@ -98,25 +103,25 @@ static int check_sums(const struct groups *groups, struct nvs_error *error)
 }
 
 static int import(struct groups *groups, const struct nvs_checkpoint *checkpoint,
-		  struct nvs_error *error)
+		  const char *const *names, struct nvs_error *error)
 {
 	uint64_t step = 0;
 	int rc = reading_begin(groups->reading, groups->aio, checkpoint, error);
 
 	for (size_t i = 0; i < groups->n * PARTS && !rc; i++)
-		rc = find_part(groups, i, error);
-	if (!rc)
+		rc = find_part(groups, i, names, error);
+	if (!rc && !names)
 		rc = read_step(groups, &step, error);
 	if (!rc)
 		rc = groups_move(groups, error);
 	if (!rc)
 		rc = check_sums(groups, error);
-	return rc ? rc : nvs_optimizer_set_step(groups->optimizer, step, error);
+	return rc || names ? rc : nvs_optimizer_set_step(groups->optimizer, step, error);
 }
 
 int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 				    const struct nvs_checkpoint *checkpoint,
-				    struct nvs_error *error)
+				    const char *const *names, struct nvs_error *error)
 {
 	struct reading reading = {0};
 	struct groups groups = {.reading = &reading};
@@ -126,7 +131,7 @@ int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 		return error_set(error, -EINVAL, "checkpoint is NULL");
 	rc = groups_begin(&groups, optimizer, error);
 	if (!rc) {
-		rc = import(&groups, checkpoint, error);
+		rc = import(&groups, checkpoint, names, error);
 		reading_end(&reading);
 	}
 	groups_end(&groups);

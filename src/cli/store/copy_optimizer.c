@@ -81,7 +81,8 @@ static int move_universal(const struct copy *copy, struct nvs_optimizer *optimiz
 
 int copy_optimizer_out(struct copy *copy)
 {
-	const struct nvs_checkpoint_options options = {sizeof(options), copy->job->shard_bytes};
+	const struct nvs_checkpoint_options options = {.size = sizeof(options),
+						       .shard_bytes = copy->job->shard_bytes};
 	struct nvs_optimizer *optimizer = NULL;
 	int rc = open_optimizer(copy, false, &optimizer);
 
@@ -103,7 +104,7 @@ static int import_file(const struct copy *copy, struct nvs_optimizer *optimizer)
 	int rc = nvs_checkpoint_open(&checkpoint, copy->job->from, copy->error);
 
 	if (!rc)
-		rc = nvs_checkpoint_import_optimizer(optimizer, checkpoint, copy->error);
+		rc = nvs_checkpoint_import_optimizer(optimizer, checkpoint, NULL, copy->error);
 	nvs_checkpoint_close(checkpoint);
 	return rc;
 }

@@ -68,7 +68,8 @@ static int take_stored(struct taken *taken, size_t n)
 
 int copy_parameters_out(struct copy *copy)
 {
-	const struct nvs_checkpoint_options options = {sizeof(options), copy->job->shard_bytes};
+	const struct nvs_checkpoint_options options = {.size = sizeof(options),
+						       .shard_bytes = copy->job->shard_bytes};
 	struct taken taken = {.copy = copy};
 	size_t n = (size_t)copy->n;
 	int rc = open_engine(&taken, false, copy_pool_bytes(copy->stored, copy->largest));

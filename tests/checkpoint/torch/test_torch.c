@@ -4,8 +4,12 @@
  * reads the dictionary with the names that torch.load permits.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "checkpoint/torch/zip.h"
 #include "support/support.h"
 #include "swap/swap_fixture.h"
 
@@ -61,30 +65,125 @@ static void make(struct fixture *f, struct nvs_tensor **t, const char *prefix)
 	}
 }
 
-static void zip_and_pickle_are_those_of_torch_save(void **state)
+/* Exports the tensors as the dictionary that the reader expects, and returns the file. */
+static const char *export_all(struct fixture *f, struct nvs_checkpoint_item *items,
+			      struct nvs_tensor *const *t)
 {
-	const char *directory = temp_directory(), *path = path_in(directory, "model.pt");
-	const char *script = path_in(directory, "read.py");
-	const uint64_t shape[] = {64, 64};
-	struct nvs_checkpoint_item items[N];
-	struct nvs_tensor *t[N];
-	char command[1024];
-	struct fixture f;
-	FILE *file;
+	static const uint64_t shape[] = {64, 64};
+	const char *path = path_in(temp_directory(), "model.pt");
 
-	(void)state;
-	make(&f, t, "t");
 	for (unsigned i = 0; i < N; i++)
 		items[i] = (struct nvs_checkpoint_item){.size = sizeof(items[i]), .tensor = t[i]};
 	items[0].shape = shape;
 	items[0].ndim = 2;
-	OK(&f, nvs_checkpoint_export(f.engine, items, N, path, NULL, &f.error));
-	file = fopen(script, "w");
+	OK(f, nvs_checkpoint_export(f->engine, items, N, path, NULL, &f->error));
+	return path;
+}
+
+static void check_with_python(const char *path)
+{
+	const char *script = path_in(temp_directory(), "read.py");
+	FILE *file = fopen(script, "w");
+	char command[1024];
+
 	assert_non_null(file);
 	fputs(reader, file);
 	assert_int_equal(fclose(file), 0);
 	snprintf(command, sizeof(command), "python3 %s %s", script, path);
 	assert_int_equal(system(command), 0);
+}
+
+static void zip_and_pickle_are_those_of_torch_save(void **state)
+{
+	struct nvs_checkpoint_item items[N];
+	struct nvs_tensor *t[N];
+	struct fixture f;
+
+	(void)state;
+	make(&f, t, "t");
+	check_with_python(export_all(&f, items, t));
+	fixture_close(&f);
+}
+
+/* The pickle of a file of torch.save. */
+static void *read_pickle(const char *path, size_t *nbytes)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	const struct zip_record *record;
+	struct stat status;
+	struct zip zip;
+	char *data;
+
+	assert_true(fd >= 0);
+	assert_int_equal(fstat(fd, &status), 0);
+	assert_int_equal(zip_read(&zip, fd, (uint64_t)status.st_size, path, NULL), 0);
+	record = zip_find(&zip, "archive/data.pkl");
+	assert_non_null(record);
+	*nbytes = record->nbytes;
+	data = malloc(*nbytes);
+	assert_non_null(data);
+	assert_int_equal(pread(fd, data, *nbytes, (off_t)record->data_at), *nbytes);
+	zip_free(&zip);
+	close(fd);
+	return data;
+}
+
+/* t3 and t4 come from memory, the others from the engine. */
+static void a_pickle_of_the_caller_has_the_tensors_and_then_its_storages(void **state)
+{
+	static unsigned char data[2][MIB];
+	const struct nvs_checkpoint_storage storages[2] = {{sizeof(storages[0]), data[0], 70000},
+							   {sizeof(storages[1]), data[1], MIB}};
+	struct nvs_checkpoint_options options = {
+		.size = sizeof(options), .storages = storages, .nstorages = 2};
+	const char *path = path_in(temp_directory(), "state_of_a_rank");
+	struct nvs_checkpoint_item items[N];
+	struct nvs_tensor *t[N];
+	struct fixture f;
+	void *pickle;
+
+	(void)state;
+	make(&f, t, "t");
+	pickle = read_pickle(export_all(&f, items, t), &options.pickle_bytes);
+	options.pickle = pickle;
+	for (unsigned i = 0; i < 2; i++)
+		for (uint64_t k = 0; k < MIB; k++)
+			data[i][k] = (unsigned char)(k * 7 + 3 + i);
+	OK(&f, nvs_checkpoint_export(f.engine, items, 3, path, &options, &f.error));
+	check_with_python(path);
+	free(pickle);
+	fixture_close(&f);
+}
+
+static void storages_without_a_pickle_or_data_are_refused(void **state)
+{
+	struct nvs_checkpoint_storage storage = {sizeof(storage), NULL, 1};
+	struct nvs_checkpoint_options options = {
+		.size = sizeof(options), .storages = &storage, .nstorages = 1};
+	const char *directory = temp_directory(), *path = path_in(directory, "model.pt");
+	struct nvs_checkpoint_item item = {.size = sizeof(item)};
+	struct nvs_tensor *t[N];
+	struct fixture f;
+
+	(void)state;
+	make(&f, t, "t");
+	item.tensor = t[0];
+#define REFUSES(words)                                                                             \
+	expect_error(&f, nvs_checkpoint_export(f.engine, &item, 1, path, &options, &f.error),      \
+		     -EINVAL, words)
+	REFUSES("pickle is NULL");
+	options.pickle = "}.";
+	options.pickle_bytes = 2;
+	REFUSES("storages[0]: data is NULL");
+	storage.size = 0;
+	REFUSES("storages[0]");
+	options.storages = NULL;
+	REFUSES("storages is NULL");
+	options.nstorages = 0;
+	options.shard_bytes = 4096;
+	REFUSES("no shards");
+#undef REFUSES
+	assert_int_equal(entries_of(directory), 0);
 	fixture_close(&f);
 }
 
@@ -113,6 +212,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(zip_and_pickle_are_those_of_torch_save),
+		test(a_pickle_of_the_caller_has_the_tensors_and_then_its_storages),
+		test(storages_without_a_pickle_or_data_are_refused),
 		test(what_torch_save_lacks_is_refused),
 	};
 

@@ -76,7 +76,8 @@ static int restore_file(struct saving *saving)
 
 	if (rc)
 		return rc;
-	rc = nvs_checkpoint_import_optimizer(saving->optimizer, checkpoint, &saving->result->error);
+	rc = nvs_checkpoint_import_optimizer(saving->optimizer, checkpoint, NULL,
+					     &saving->result->error);
 	nvs_checkpoint_close(checkpoint);
 	return rc;
 }
