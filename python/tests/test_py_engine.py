@@ -4,6 +4,7 @@
 
 import errno
 import gc
+import json
 import logging
 import os
 import signal
@@ -31,6 +32,42 @@ def contents_survive_the_drive(directory):
         assert engine.info("t3")["state"] == "on_drive" or engine.info("t3")["pins"] == 0
         with engine.pinned(["t3", "t5"]) as tensors:
             assert (tensors["t3"] == 3).all() and tensors["t5"].shape == (100, 257)
+
+
+def header_of(path):
+    with open(path, "rb") as file:
+        return json.loads(file.read(int.from_bytes(file.read(8), "little")))
+
+
+@promise
+def tensors_leave_for_files_and_come_back(directory):
+    path = os.path.join(directory, "model.safetensors")
+    with opened(directory) as engine:
+        engine.register_all({"a": ("F32", (100, 257)), "b": ("F32", ()), "c": ("F32", 7)})
+        contents = {"a": numpy.random.default_rng(1).normal(size=(100, 257)).astype("float32"),
+                    "b": numpy.array(2, "float32"), "c": numpy.arange(7, dtype="float32")}
+        engine.store_from(contents)
+        nvswap.export_tensors(engine, path, {"a": "layer.a", "b": "b"})
+        header = header_of(path)
+        assert {name: header[name]["shape"] for name in header if name != "__metadata__"} == \
+            {"layer.a": [100, 257], "b": []}
+        nvswap.export_tensors(engine, os.path.join(directory, "all.pt"))
+        for name, array in contents.items():
+            engine.store_from({name: numpy.zeros_like(array)})
+        nvswap.import_tensors(engine, path, {"a": "layer.a", "b": "b"})
+        with engine.pinned(list(engine)) as tensors:
+            assert (tensors["a"] == contents["a"]).all() and tensors["b"] == 2
+            assert (tensors["c"] == 0).all()
+        nvswap.import_tensors(engine, os.path.join(directory, "all.pt"), ["c"])
+        with engine.pinned("c") as tensors:
+            assert (tensors["c"] == contents["c"]).all()
+        raises(nvswap.Error, lambda: nvswap.import_tensors(engine, path), errno.ENOENT)
+        raises(nvswap.Error, lambda: nvswap.import_tensors(engine, path + "x"), errno.ENOENT)
+        raises(nvswap.Error, lambda: nvswap.export_tensors(engine, path, ["d"]), errno.ENOENT)
+        nvswap.export_tensors(engine, path, shard_bytes=100000)
+        assert sorted(os.listdir(directory))[1:4] == [
+            "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+            "model.safetensors"]
 
 
 @promise

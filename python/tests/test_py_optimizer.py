@@ -120,6 +120,46 @@ def state_is_exported_and_imported(directory):
         assert (optimizer.get_state("g", "exp_avg", 5, 10) == 3).all()
 
 
+PARTS = ("master", "exp_avg", "exp_avg_sq")
+
+
+def states_of(optimizer):
+    return [optimizer.get_state(group.name, part).copy() for group in optimizer.groups for part in PARTS]
+
+
+@promise
+def state_leaves_for_a_file_and_comes_back(directory):
+    random = numpy.random.default_rng(3)
+    weights = {name: random.normal(size=n).astype("float32") for name, n in (("a", 50000), ("b", 9))}
+    with nvswap.Optimizer(settings(directory), weights) as optimizer:
+        for name, array in weights.items():
+            optimizer.lend_gradients(name, array + 1)
+        optimizer.step()
+        saved = states_of(optimizer)
+        for name in "state.safetensors", "state.pt":
+            nvswap.export_optimizer(optimizer, os.path.join(directory, name))
+            optimizer.import_state(clear)
+            optimizer.step_count = 0
+            nvswap.import_optimizer(optimizer, os.path.join(directory, name))
+            assert all(map(numpy.array_equal, states_of(optimizer), saved))
+            assert optimizer.step_count == 1
+        names = [f"{group}.{part}" for group in "ab" for part in ("fp32", "exp_avg", "exp_avg_sq")]
+        names[1], names[3:] = None, ["b.exp_avg", "b.fp32", "b.exp_avg_sq"]
+        optimizer.step_count = 7
+        nvswap.import_optimizer(optimizer, os.path.join(directory, "state.pt"), names)
+        saved[1][:] = 0
+        saved[3], saved[4] = saved[4], saved[3]
+        assert all(map(numpy.array_equal, states_of(optimizer), saved))
+        assert optimizer.step_count == 7
+        raises(ValueError, lambda: nvswap.import_optimizer(
+            optimizer, os.path.join(directory, "state.pt"), names[1:]))
+
+
+def clear(run):
+    for part in run.master, run.exp_avg, run.exp_avg_sq:
+        part[:] = 0
+
+
 @promise
 def an_exception_of_a_callback_is_raised(directory):
     def fail(_run):

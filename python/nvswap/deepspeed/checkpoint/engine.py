@@ -16,6 +16,7 @@ from typing import Any, Iterator, List, Optional, Set
 
 import torch
 from deepspeed import comm as dist
+from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, OPTIMIZER_STATE_DICT
 from deepspeed.runtime import checkpoint_engine as theirs
 from deepspeed.runtime.model_checkpointing import CHECKPOINT_SERIALIZATION, CHECKPOINT_WRITER
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
@@ -25,6 +26,7 @@ from nvswap.deepspeed.checkpoint import stored
 from nvswap.deepspeed.checkpoint.durable import (
     check_whole, discard, replace, replace_text, replacing)
 from nvswap.deepspeed.checkpoint.ranks import share_failure
+from nvswap.deepspeed.checkpoint.zero3 import FILE
 from nvswap.errors import Error
 
 
@@ -78,8 +80,14 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         """Maps the file, so that tensors take memory only as they are read."""
         if not zipfile.is_zipfile(path):
             return super().load(path, map_location)
-        check_whole(path)
-        return torch.load(path, map_location=map_location or "cpu", weights_only=False, mmap=True)
+        check_whole(path, data=False)
+        loaded = torch.load(path, map_location=map_location or "cpu", weights_only=False, mmap=True)
+        state = loaded.get(OPTIMIZER_STATE_DICT) if isinstance(loaded, dict) else None
+        if isinstance(state, dict) and FP32_FLAT_GROUPS in state:
+            state[FILE] = path  # its tensors are compared when they are read
+        else:
+            check_whole(path)
+        return loaded
 
     def commit(self, info: Any) -> bool:
         """

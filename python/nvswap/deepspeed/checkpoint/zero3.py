@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
@@ -19,11 +19,11 @@ from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, LOSS_SCALER, OPTIMI
 from nvswap.checkpoint import Parameter, import_universal
 from nvswap.deepspeed.checkpoint.durable import check_whole
 from nvswap.deepspeed.checkpoint.ranks import share_failure
-from nvswap.deepspeed.checkpoint.stored import Stored
+from nvswap.deepspeed.checkpoint.stored import MOMENTS, Stored
 from nvswap.errors import Error
 from nvswap.optimizer import Optimizer
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+FILE = "nvswap_file"  # in a state dictionary: the path that it was loaded from
 State = Dict[str, torch.Tensor]
 
 
@@ -42,6 +42,11 @@ class Checkpoints:
         """Replaces those parts of a sub-group's state that `state` has, and its parameters. `step` is
         None if the moments stay."""
         raise NotImplementedError
+
+    def _import_state(self, path: str, names: List[Optional[str]], step: int) -> bool:
+        """Replaces all state and all parameters by tensors of a file of torch.save: the names of each
+        sub-group's PARTS, None for what becomes 0. False: it can't be done, and nothing was."""
+        return False
 
     def _stored_parameters(self) -> Optional[Tuple[Optimizer, List[Parameter]]]:
         """The optimizer with this rank's elements of the parameters; None: they are elsewhere."""
@@ -71,26 +76,48 @@ class Checkpoints:
         self.dynamic_loss_scale = state_dict["dynamic_loss_scale"]
         self.overflow = state_dict["overflow"]
         saved, masters = state_dict[OPTIMIZER_STATE_DICT], state_dict[FP32_FLAT_GROUPS]
+        states = self._checked_states(saved["state"], masters)
+        path = state_dict.get(FILE)
         if load_optimizer_states:
             self._set_param_group_numbers(saved["param_groups"])
         self._partition_all_parameters()
-        for index, group in enumerate(self._in_order_of_param_groups()):
-            state = {"master": masters[group]}
-            of_group, step = saved["state"].get(index, {}), None
+        if load_optimizer_states and path is not None and \
+                self._import_state(path, self._names_in_file(saved["state"]), _step(states[0])):
+            return
+        if path is not None:
+            check_whole(path)
+        for group, state in enumerate(states):
+            parts = {"master": masters[group]}
             if load_optimizer_states:
-                state.update({part: of_group.get(part, torch.zeros(1).expand_as(masters[group]))
+                parts.update({part: state.get(part, torch.zeros(1).expand_as(masters[group]))
                               for part in MOMENTS})
-                step = int(of_group.get("step", 0))
-            self._put_checked(group, state, step)
+            self._put_state(group, parts, _step(state) if load_optimizer_states else None)
 
-    def _put_checked(self: Any, group: int, state: State, step: Optional[int]) -> None:
+    def _checked_states(self: Any, saved: Any, masters: List[torch.Tensor]) -> List[Any]:
+        """What a state dictionary has of each sub-group beside its weights."""
+        states: List[Any] = [{}] * len(self.fp16_groups)
+        for index, group in enumerate(self._in_order_of_param_groups()):
+            states[group] = saved.get(index, {})
+            self._check_numel(group, {"master": masters[group], **{
+                part: states[group][part] for part in MOMENTS if part in states[group]}})
+        return states
+
+    def _names_in_file(self: Any, saved: Any) -> List[Optional[str]]:
+        """What the library calls the tensors of a file with this state."""
+        names: Dict[int, List[Optional[str]]] = {}
+        for index, group in enumerate(self._in_order_of_param_groups()):
+            names[group] = [f"{OPTIMIZER_STATE_DICT}.{FP32_FLAT_GROUPS}.{group}", *(
+                f"{OPTIMIZER_STATE_DICT}.{OPTIMIZER_STATE_DICT}.state.{index}.{part}"
+                if part in saved.get(index, {}) else None for part in MOMENTS)]
+        return [name for group in sorted(names) for name in names[group]]
+
+    def _check_numel(self: Any, group: int, state: State) -> None:
         numel = int(self.fp16_partitioned_groups_flat_numel[group])
         for part, tensor in state.items():
             if tensor.numel() != numel:
                 raise Error(errno.ESTALE, f"sub-group {group} has {numel} elements on this rank, "
                             f"{part} of the checkpoint has {tensor.numel()}: it is of another model, "
                             "sub_group_size or number of ranks")
-        self._put_state(group, state, step)
 
     def _set_param_group_numbers(self: Any, saved: List[Dict[str, Any]]) -> None:
         """Learning rates, decay and so on."""
@@ -130,6 +157,10 @@ class Checkpoints:
         return flat
 
 
+def _step(state: Any) -> int:
+    return int(state.get("step", 0))
+
+
 def _check_files(folder: str) -> None:
     """Compares all files with their CRC-32, each on one rank: a rank that reads its part of a file
     can't. Raises on all ranks."""
@@ -143,12 +174,3 @@ def _check_files(folder: str) -> None:
     failed = share_failure(failure)
     if failed is not None:
         raise Error(errno.EIO, failed[1])
-
-
-def runs_of(numel: int, run_numel: int, read: Callable[[int, torch.Tensor], Any]) -> Any:
-    """Of a tensor that `read` reads from an offset on: its runs, in one buffer."""
-    buffer = torch.empty(min(numel, run_numel))
-    for offset in range(0, numel, run_numel):
-        run = buffer.narrow(0, 0, min(run_numel, numel - offset))
-        read(offset, run)
-        yield run

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import errno
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -38,16 +37,14 @@ from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 from nvswap.checkpoint import Parameter
-from nvswap.deepspeed.checkpoint.stored import Stored
-from nvswap.deepspeed.checkpoint.zero3 import MOMENTS, Checkpoints, runs_of
+from nvswap.deepspeed.checkpoint.stored import PARTS, OptimizerFile, Stored
+from nvswap.deepspeed.checkpoint.zero3 import Checkpoints
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.step.state import open_optimizer
 from nvswap.deepspeed.step.weights import NewWeights
 from nvswap.errors import Error
 from nvswap.optimizer import Group, GroupAdam, Optimizer
-
-# Elements of state in memory at a time, for a checkpoint.
-_RUN_NUMEL = 1 << 22
+from nvswap.tensor_files import import_optimizer
 
 
 class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
@@ -231,12 +228,7 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
 
     def _stored_state(self, group: int) -> Dict[str, Stored]:
         numel = self._store.groups[group].numel or 0
-
-        def runs(part: str) -> Iterator[torch.Tensor]:
-            return runs_of(numel, _RUN_NUMEL, lambda offset, run: self._store.get_state(
-                group, part, offset, out=run))
-
-        return {part: Stored(numel, partial(runs, part)) for part in ("master", *MOMENTS)}
+        return {part: Stored(OptimizerFile(self._store), (group, part), numel) for part in PARTS}
 
     def _step_of(self, group: int) -> int:
         return self._store.step_count
@@ -247,6 +239,12 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
         if step is not None:
             self._store.step_count = step
         self._put_master(group, state["master"])
+
+    def _import_state(self, path: str, names: List[Optional[str]], step: int) -> bool:
+        import_optimizer(self._store, path, names)
+        self._store.step_count = step
+        self._take_imported_weights()
+        return True
 
     def _put_master(self, group: int, master: torch.Tensor) -> None:
         if self.fp16_partitioned_groups_flat[group] is None:

@@ -269,15 +269,10 @@ class PartitionedOptimizerSwapper:
 
     # ---- Checkpoints
 
-    def contents(self, parameter: torch.Tensor, key: Optional[str] = None) -> Iterator[torch.Tensor]:
-        """The weights of a sub-group that is not in memory, or one of its states: valid until the next
-        is asked for."""
+    def names_of(self, parameter: torch.Tensor) -> Dict[str, str]:
+        """The tensors of a sub-group: "master", its weights, and its states."""
         group = self._groups[parameter.ds_id]
-        hold, = self._holds.read([group.state(key) if key else group.weights])
-        try:
-            yield hold.tensor
-        finally:
-            hold.end(False)
+        return {"master": group.weights, **{key: group.state(key) for key in group.states}}
 
     # ---- Timers
 

@@ -6,15 +6,14 @@ state of the store. With offload_optimizer on any other device than nvme it is D
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Optional
 
 import torch
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
-from nvswap.deepspeed.checkpoint.stored import Stored
-from nvswap.deepspeed.checkpoint.zero3 import MOMENTS, Checkpoints
+from nvswap.deepspeed.checkpoint.stored import MOMENTS, EngineFile, Stored
+from nvswap.deepspeed.checkpoint.zero3 import Checkpoints
 
 
 class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
@@ -32,11 +31,9 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
         parameter = self.fp32_partitioned_groups_flat[group]
         numel = int(self.fp16_partitioned_groups_flat_numel[group])
         parts = ["master", *(part for part in MOMENTS if part in self._state_of(group))]
-
-        def runs(part: str) -> Iterator[torch.Tensor]:
-            return self.optimizer_swapper.contents(parameter, None if part == "master" else part)
-
-        return {part: Stored(numel, partial(runs, part)) for part in parts}
+        names = self.optimizer_swapper.names_of(parameter)
+        return {part: Stored(EngineFile(self.optimizer_swapper.engine), names[part], numel)
+                for part in parts}
 
     def _state_of(self, group: int) -> Dict[str, Any]:
         state: Dict[str, Any] = self.optimizer.state[self.fp32_partitioned_groups_flat[group]]
