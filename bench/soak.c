@@ -205,8 +205,10 @@ static void open_engine(struct soak *soak)
 	     "opening the engine");
 	for (size_t i = 0; i < TENSORS; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%zu", i);
-		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
-						    NVS_U64, soak->words[i]};
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = names[i],
+						    .dtype = NVS_U64,
+						    .numel = soak->words[i]};
 	}
 	must(soak, nvs_tensor_register(soak->engine, specs, TENSORS, soak->tensors, &soak->error),
 	     "registering");

@@ -36,8 +36,10 @@ static int register_layer(struct model *model, unsigned layer)
 
 	for (unsigned p = 0; p < PARTS; p++) {
 		snprintf(names[p], sizeof(names[p]), "layer.%u.%s", layer, part_name[p]);
-		specs[p] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[p],
-						    NVS_F32, part_numel[p]};
+		specs[p] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = names[p],
+						    .dtype = NVS_F32,
+						    .numel = part_numel[p]};
 	}
 	return nvs_tensor_register(model->engine, specs, PARTS, model->layers[layer],
 				   &model->error);

@@ -22,7 +22,8 @@ void objects_open(uint64_t numel)
 		"{\"offload_param\": {\"device\": \"cpu\", \"buffer_size\": 65536},"
 		" \"offload_optimizer\": {\"device\": \"cpu\"},"
 		" \"zero_optimization\": {\"sub_group_size\": 65536}}";
-	const struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_F32, numel};
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "t", .dtype = NVS_F32, .numel = numel};
 	const struct nvs_group_spec group = {sizeof(group), "g", numel, NVS_F32, NULL};
 	struct nvs_error error = {.size = sizeof(error)};
 

@@ -186,7 +186,8 @@ static const struct nvs_store_place good_place = {sizeof(good_place), places, 1,
 
 static struct nvs_gradient_sums sums = {.size = sizeof(sums), .sum_squares = 1};
 
-static const struct nvs_tensor_spec good_tensor = {sizeof(good_tensor), "extreme", NVS_F32, 4};
+static const struct nvs_tensor_spec good_tensor = {
+	.size = sizeof(good_tensor), .name = "extreme", .dtype = NVS_F32, .numel = 4};
 static const struct nvs_group_spec good_group = {sizeof(good_group), "g", NUMEL, NVS_BF16, weights};
 static const struct nvs_optimizer_options good_options = {.size = sizeof(good_options)};
 static const struct nvs_step_options good_step = {
@@ -838,7 +839,8 @@ static void refused_well(const char *what, int rc)
 /* Opens both, swaps a tensor and takes a step. */
 static void use(const struct nvs_config *with, const char *what)
 {
-	static const struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_F32, NUMEL};
+	static const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "t", .dtype = NVS_F32, .numel = NUMEL};
 	static const struct nvs_group_spec group = {sizeof(group), "g", NUMEL, NVS_F16, NULL};
 	struct nvs_optimizer *stepped = NULL;
 	struct nvs_engine *opened = NULL;
@@ -1118,8 +1120,10 @@ static void tensors_that_sum_to_2_to_the_64_are_refused(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(specs); i++) {
 		snprintf(names[i], sizeof(names[i]), "s%zu", i);
-		specs[i] = (struct nvs_tensor_spec){sizeof(specs[i]), names[i], NVS_U8,
-						    UINT64_C(1) << 60};
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(specs[i]),
+						    .name = names[i],
+						    .dtype = NVS_U8,
+						    .numel = UINT64_C(1) << 60};
 	}
 	/* From 2^63 bytes on no drive has the room; below it, memory hasn't. */
 	for (size_t n = 8; n < COUNT(specs); n++)

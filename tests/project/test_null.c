@@ -229,7 +229,8 @@ static void engine_functions(void)
 
 static void tensor_functions(void)
 {
-	struct nvs_tensor_spec spec = {sizeof(spec), "u", NVS_F32, 4};
+	struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "u", .dtype = NVS_F32, .numel = 4};
 	struct nvs_tensor *none = NULL, *registered;
 	struct nvs_tensor_info info = {.size = sizeof(info)};
 	struct nvs_tensor_range range = {sizeof(range), tensor, 0, 1, NULL};
@@ -242,7 +243,8 @@ static void tensor_functions(void)
 	REFUSES(nvs_tensor_register(engine, &spec, 1, NULL, &error));
 	spec.dtype = BAD;
 	REFUSES(nvs_tensor_register(engine, &spec, 1, &registered, &error));
-	spec = (struct nvs_tensor_spec){sizeof(spec), NULL, NVS_F32, 4};
+	spec = (struct nvs_tensor_spec){
+		.size = sizeof(spec), .name = NULL, .dtype = NVS_F32, .numel = 4};
 	REFUSES(nvs_tensor_register(engine, &spec, 1, &registered, &error));
 	assert_null(nvs_tensor_find(NULL, "t"));
 	assert_null(nvs_tensor_find(engine, NULL));

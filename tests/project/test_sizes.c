@@ -215,7 +215,8 @@ static int start(void **state)
 		" \"offload_optimizer\": {\"device\": \"cpu\"},"
 		" \"zero_optimization\": {\"sub_group_size\": 65536}}";
 	struct nvs_error error = {.size = sizeof(error)};
-	struct nvs_tensor_spec tensor = {sizeof(tensor), "t", NVS_F32, 100};
+	struct nvs_tensor_spec tensor = {
+		.size = sizeof(tensor), .name = "t", .dtype = NVS_F32, .numel = 100};
 	struct nvs_group_spec group = {sizeof(group), "g", 100, NVS_F32, NULL};
 	struct nvs_config config;
 
@@ -306,7 +307,8 @@ static void keep_store(const char *const *paths)
 {
 	struct nvs_config config;
 	struct nvs_engine *engine;
-	struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_F32, 4};
+	struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "t", .dtype = NVS_F32, .numel = 4};
 	struct nvs_tensor *tensor;
 
 	config_init(&config);
@@ -474,8 +476,9 @@ static void a_tensor_spec_with_unknown_fields_is_refused(void **state)
 	struct {
 		struct nvs_tensor_spec known;
 		uint64_t unknown;
-	} specs[2] = {{{sizeof(specs[0]), "later.0", NVS_F32, 10}, 0},
-		      {{sizeof(specs[0]), "later.1", NVS_F32, 10}, 0}};
+	} specs[2] = {
+		{{.size = sizeof(specs[0]), .name = "later.0", .dtype = NVS_F32, .numel = 10}, 0},
+		{{.size = sizeof(specs[0]), .name = "later.1", .dtype = NVS_F32, .numel = 10}, 0}};
 	struct running *running = *state;
 	struct nvs_tensor *tensors[2];
 

@@ -325,8 +325,10 @@ void tensors_add(struct fixture *fixture, const char *prefix, const uint64_t *nb
 	assert_true(specs && names);
 	for (size_t i = 0; i < n; i++) {
 		snprintf(names[i], sizeof(names[i]), "%.20s%zu", prefix, i);
-		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
-						    NVS_U8, nbytes[i]};
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = names[i],
+						    .dtype = NVS_U8,
+						    .numel = nbytes[i]};
 	}
 	OK(fixture, nvs_tensor_register(fixture->engine, specs, n, tensors, &fixture->error));
 	free(specs);
@@ -335,7 +337,8 @@ void tensors_add(struct fixture *fixture, const char *prefix, const uint64_t *nb
 
 struct nvs_tensor *tensor_add(struct fixture *fixture, const char *name, uint64_t nbytes)
 {
-	struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_U8, nbytes};
+	struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = nbytes};
 	struct nvs_tensor *tensor;
 
 	OK(fixture, nvs_tensor_register(fixture->engine, &spec, 1, &tensor, &fixture->error));

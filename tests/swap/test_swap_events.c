@@ -135,7 +135,8 @@ static void a_log_function_may_call_the_engine(void **state)
 /* The space of one path is reserved, that of the other is not, and the former can't be undone. */
 static void a_log_function_may_call_the_engine_while_tensors_are_registered(void **state)
 {
-	const struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_U8, LARGE};
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "t", .dtype = NVS_U8, .numel = LARGE};
 	struct fixture f;
 	struct gate gate;
 	struct nvs_tensor *t;

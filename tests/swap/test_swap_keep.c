@@ -141,10 +141,16 @@ static void refuses_tensors_of_another_size_or_type(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N], *tensor;
-	struct nvs_tensor_spec spec = {sizeof(spec), "t0", NVS_U8, 5001};
-	const struct nvs_tensor_spec two[] = {
-		{sizeof(struct nvs_tensor_spec), "t1", NVS_U8, lengths[1]},
-		{sizeof(struct nvs_tensor_spec), "t0", NVS_U8, 1}};
+	struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "t0", .dtype = NVS_U8, .numel = 5001};
+	const struct nvs_tensor_spec two[] = {{.size = sizeof(struct nvs_tensor_spec),
+					       .name = "t1",
+					       .dtype = NVS_U8,
+					       .numel = lengths[1]},
+					      {.size = sizeof(struct nvs_tensor_spec),
+					       .name = "t0",
+					       .dtype = NVS_U8,
+					       .numel = 1}};
 
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
@@ -266,8 +272,10 @@ static void child_register(struct fixture *f, struct nvs_tensor **t)
 
 	for (int i = 0; i < N; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%d", i);
-		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
-						    NVS_U8, lengths[i]};
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = names[i],
+						    .dtype = NVS_U8,
+						    .numel = lengths[i]};
 	}
 	MUST(!nvs_tensor_register(f->engine, specs, N, t, NULL));
 }
@@ -325,9 +333,14 @@ static void committed_data_survives_a_crash(void **state)
 /* Registers two of the tensors, commits them twice and writes them a third time. */
 static void rewrite_two_of_all(struct fixture *f)
 {
-	const struct nvs_tensor_spec specs[] = {
-		{sizeof(struct nvs_tensor_spec), "t1", NVS_U8, lengths[1]},
-		{sizeof(struct nvs_tensor_spec), "t6", NVS_U8, lengths[6]}};
+	const struct nvs_tensor_spec specs[] = {{.size = sizeof(struct nvs_tensor_spec),
+						 .name = "t1",
+						 .dtype = NVS_U8,
+						 .numel = lengths[1]},
+						{.size = sizeof(struct nvs_tensor_spec),
+						 .name = "t6",
+						 .dtype = NVS_U8,
+						 .numel = lengths[6]}};
 	struct nvs_tensor *t[LENGTH(specs)];
 
 	MUST(!nvs_tensor_register(f->engine, specs, LENGTH(specs), t, NULL));
@@ -425,8 +438,12 @@ static void forget_and_register_again(struct fixture *f)
 	child_write(f, t[6], 100);
 	for (int i = 1; i <= 6; i += 5) {
 		const char name[] = {'t', (char)('0' + i), 0}, other[] = {'u', (char)('0' + i), 0};
-		const struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_U8, lengths[i]};
-		const struct nvs_tensor_spec small = {sizeof(small), other, NVS_U8, lengths[i] / 4};
+		const struct nvs_tensor_spec spec = {
+			.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = lengths[i]};
+		const struct nvs_tensor_spec small = {.size = sizeof(small),
+						      .name = other,
+						      .dtype = NVS_U8,
+						      .numel = lengths[i] / 4};
 
 		MUST(!nvs_tensor_forget(f->engine, &t[i], 1, NULL));
 		MUST(!nvs_tensor_register(f->engine, &spec, 1, &again, NULL));

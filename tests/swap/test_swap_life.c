@@ -20,8 +20,10 @@ static void registers_every_element_type(void **state)
 	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	for (int dtype = 0; dtype < NVS_DTYPE_COUNT; dtype++) {
-		struct nvs_tensor_spec spec = {sizeof(spec), nvs_dtype_name((enum nvs_dtype)dtype),
-					       (enum nvs_dtype)dtype, 1001};
+		struct nvs_tensor_spec spec = {.size = sizeof(spec),
+					       .name = nvs_dtype_name((enum nvs_dtype)dtype),
+					       .dtype = (enum nvs_dtype)dtype,
+					       .numel = 1001};
 		struct nvs_tensor_info info = {.size = sizeof(info)};
 
 		OK(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error));
@@ -42,7 +44,8 @@ static void refuses_a_name_of_no_or_too_many_bytes(void **state)
 {
 	struct fixture f;
 	char name[NVS_NAME_MAX + 2];
-	struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_U8, 1};
+	struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = 1};
 	struct nvs_tensor *tensor;
 
 	(void)state;
@@ -81,7 +84,8 @@ static void copies_the_name(void **state)
 static void refuses_an_unknown_type_and_too_many_elements(void **state)
 {
 	struct fixture f;
-	struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_DTYPE_COUNT, 1};
+	struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "t", .dtype = NVS_DTYPE_COUNT, .numel = 1};
 	struct nvs_tensor *tensor;
 
 	(void)state;
@@ -91,8 +95,10 @@ static void refuses_an_unknown_type_and_too_many_elements(void **state)
 	spec.dtype = (enum nvs_dtype) - 1;
 	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
 		     "dtype -1");
-	spec = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), "t", NVS_F64,
-					UINT64_MAX / 8 + 2};
+	spec = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+					.name = "t",
+					.dtype = NVS_F64,
+					.numel = UINT64_MAX / 8 + 2};
 	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
 		     "elements");
 	fixture_close(&f);
@@ -148,9 +154,16 @@ static void registers_all_of_a_batch_or_none(void **state)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[3], *known;
-	struct nvs_tensor_spec specs[] = {{sizeof(struct nvs_tensor_spec), "a", NVS_U8, 100},
-					  {sizeof(struct nvs_tensor_spec), "b", NVS_U8, 100},
-					  {sizeof(struct nvs_tensor_spec), "", NVS_U8, 1}};
+	struct nvs_tensor_spec specs[] = {
+		{.size = sizeof(struct nvs_tensor_spec),
+		 .name = "a",
+		 .dtype = NVS_U8,
+		 .numel = 100},
+		{.size = sizeof(struct nvs_tensor_spec),
+		 .name = "b",
+		 .dtype = NVS_U8,
+		 .numel = 100},
+		{.size = sizeof(struct nvs_tensor_spec), .name = "", .dtype = NVS_U8, .numel = 1}};
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 
 	(void)state;
@@ -208,8 +221,10 @@ static void a_full_drive_is_detected_when_registering(void **state)
 	for (int i = 0; i < 100; i++) {
 		nbytes[i] = 3 * MIB;
 		snprintf(names[i], sizeof(names[i]), "t%d", i);
-		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
-						    NVS_U8, nbytes[i]};
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = names[i],
+						    .dtype = NVS_U8,
+						    .numel = nbytes[i]};
 	}
 	expect_error(&f, nvs_tensor_register(f.engine, specs, 100, tensors, &f.error), -ENOSPC,
 		     "300 MiB");
@@ -737,12 +752,14 @@ static void an_error_structure_is_optional(void **state)
 	t = tensor_add(&f, "t", 5000);
 	assert_int_equal(sole_swap_in(f.engine, &t, 1, 0, NULL), -ENODATA);
 	assert_int_equal(sole_release(f.engine, &t, 1, NVS_CLEAN, NULL), -EINVAL);
-	assert_int_equal(
-		nvs_tensor_register(
-			f.engine,
-			&(struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), "t", NVS_U8, 1},
-			1, &t, NULL),
-		-EEXIST);
+	assert_int_equal(nvs_tensor_register(
+				 f.engine,
+				 &(struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+							   .name = "t",
+							   .dtype = NVS_U8,
+							   .numel = 1},
+				 1, &t, NULL),
+			 -EEXIST);
 	assert_int_equal(nvs_engine_close(NULL, NULL), 0);
 	fixture_close(&f);
 }

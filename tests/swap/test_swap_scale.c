@@ -161,8 +161,10 @@ static struct nvs_tensor_spec *many_specs(char (**names)[24])
 	assert_true(specs && *names);
 	for (size_t i = 0; i < MANY; i++) {
 		snprintf((*names)[i], sizeof((*names)[i]), "layer.%zu.weight", i);
-		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), (*names)[i],
-						    NVS_F32, 1 + i % 1024};
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = (*names)[i],
+						    .dtype = NVS_F32,
+						    .numel = 1 + i % 1024};
 	}
 	return specs;
 }

@@ -175,8 +175,10 @@ static void register_own(struct worker *w)
 	for (size_t i = 0; i < OWN; i++) {
 		w->nbytes[i] = 1 + below(&w->random, 60000);
 		snprintf(names[i], sizeof(names[i]), "own.%u.%zu", w->number, i);
-		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
-						    NVS_U8, w->nbytes[i]};
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = names[i],
+						    .dtype = NVS_U8,
+						    .numel = w->nbytes[i]};
 	}
 	must_be_ok(w->shared, nvs_tensor_register(engine, specs, OWN, w->own, &error), &error);
 	for (size_t i = 0; i < OWN; i++) {

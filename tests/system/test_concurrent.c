@@ -122,8 +122,10 @@ static void register_and_forget(struct member *m)
 {
 	struct nvs_engine *engine = m->crowd->f.engine;
 	char name[32];
-	struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_U8,
-				       1 + below(&m->random, LENGTH_MAX)};
+	struct nvs_tensor_spec spec = {.size = sizeof(spec),
+				       .name = name,
+				       .dtype = NVS_U8,
+				       .numel = 1 + below(&m->random, LENGTH_MAX)};
 	struct nvs_tensor *tensor;
 	uint64_t pin;
 	int rc;
@@ -271,8 +273,10 @@ static void write_for_ever(struct fixture *f, int ready)
 	MUST(!fixture_reopen(f));
 	for (size_t i = 0; i < N; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%zu", i);
-		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
-						    NVS_U8, PART};
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = names[i],
+						    .dtype = NVS_U8,
+						    .numel = PART};
 	}
 	MUST(!nvs_tensor_register(f->engine, specs, N, t, NULL));
 	begin_to_write(f, t, 1);

@@ -378,8 +378,10 @@ static void add_many(struct world *w, bool *failed, uint64_t n)
 
 	for (int i = 0; i < MANY; i++) {
 		snprintf(names[i], sizeof(names[i]), "many.%d", i);
-		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
-						    NVS_BF16, 100};
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = names[i],
+						    .dtype = NVS_BF16,
+						    .numel = 100};
 	}
 	inject_fail(ALLOCATIONS, n, 1, ENOMEM);
 	rc = nvs_tensor_register(w->f.engine, specs, MANY, tensors, &w->f.error);

@@ -318,9 +318,14 @@ static void the_nth_call_removes_no_manifest(void **state)
 /* A refused batch registers nothing and takes no space. */
 static bool nth_call_of_register_fails(struct world *w, uint64_t n)
 {
-	const struct nvs_tensor_spec specs[] = {
-		{sizeof(struct nvs_tensor_spec), "new.0", NVS_F32, 9000},
-		{sizeof(struct nvs_tensor_spec), "new.1", NVS_U8, 1}};
+	const struct nvs_tensor_spec specs[] = {{.size = sizeof(struct nvs_tensor_spec),
+						 .name = "new.0",
+						 .dtype = NVS_F32,
+						 .numel = 9000},
+						{.size = sizeof(struct nvs_tensor_spec),
+						 .name = "new.1",
+						 .dtype = NVS_U8,
+						 .numel = 1}};
 	struct nvs_engine_stats before = {.size = sizeof(before)}, now = {.size = sizeof(now)};
 	struct nvs_tensor *t[2];
 	uint64_t failed;

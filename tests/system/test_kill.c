@@ -177,7 +177,8 @@ static void name_of(uint64_t tensor, char name[16])
 static void register_one(struct round *r, uint64_t i)
 {
 	char name[16];
-	const struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_U8, lengths[i]};
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = lengths[i]};
 
 	name_of(i, name);
 	MUST(!nvs_tensor_register(r->f.engine, &spec, 1, &r->t[i], NULL));
@@ -185,7 +186,8 @@ static void register_one(struct round *r, uint64_t i)
 
 static void open_store(struct round *r)
 {
-	const struct nvs_tensor_spec number = {sizeof(number), "number", NVS_U64, 1};
+	const struct nvs_tensor_spec number = {
+		.size = sizeof(number), .name = "number", .dtype = NVS_U64, .numel = 1};
 	int rc;
 
 	WHEN_FREE(rc, fixture_reopen(&r->f));

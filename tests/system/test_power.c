@@ -142,8 +142,10 @@ static int open_store(struct run *run)
 	}
 	for (size_t i = 0; i < TENSORS; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%zu", i);
-		specs[i] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec), names[i],
-						    NVS_U8, lengths[i]};
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = names[i],
+						    .dtype = NVS_U8,
+						    .numel = lengths[i]};
 	}
 	return nvs_tensor_register(run->fixture.engine, specs, TENSORS, run->tensors,
 				   &run->fixture.error);

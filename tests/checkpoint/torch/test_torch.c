@@ -191,7 +191,8 @@ static void what_torch_save_lacks_is_refused(void **state)
 {
 	const struct nvs_checkpoint_options shards = {.size = sizeof(shards), .shard_bytes = 4096};
 	const char *directory = temp_directory(), *path = path_in(directory, "model.pt");
-	struct nvs_tensor_spec spec = {sizeof(spec), "u", NVS_U64, 4};
+	struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "u", .dtype = NVS_U64, .numel = 4};
 	struct nvs_checkpoint_item item = {.size = sizeof(item)};
 	struct nvs_tensor *t[N];
 	struct fixture f;

@@ -48,7 +48,8 @@ static inline void write_tensors(struct nvs_engine *engine, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
 		char name[16];
-		struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_F32, NUMEL};
+		struct nvs_tensor_spec spec = {
+			.size = sizeof(spec), .name = name, .dtype = NVS_F32, .numel = NUMEL};
 		struct nvs_tensor *tensor;
 		uint64_t pin;
 

@@ -50,7 +50,8 @@ static void begin(struct optim *o)
 
 static struct nvs_tensor *open_header(struct optim *o, struct nvs_engine **engine, uint64_t nbytes)
 {
-	const struct nvs_tensor_spec spec = {sizeof(spec), "optimizer", NVS_U8, nbytes};
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "optimizer", .dtype = NVS_U8, .numel = nbytes};
 	struct nvs_tensor *tensor;
 
 	DONE(o, nvs_engine_open(engine, &o->config, NVS_OFFLOAD_OPTIMIZER, &o->error));

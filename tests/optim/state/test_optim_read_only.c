@@ -190,7 +190,8 @@ static void calls_that_would_change_the_state_are_refused(void **state)
 /* A store with tensors of a caller and no optimizer's header. */
 static void make_other_store(struct optim *o)
 {
-	const struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_F32, 100};
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "t", .dtype = NVS_F32, .numel = 100};
 	struct nvs_tensor *tensor;
 	struct nvs_engine *engine;
 

@@ -792,7 +792,10 @@ static void op_write(struct world *w)
 /* The space of a batch of new tensors can't be reserved: none of them is registered. */
 static void op_register_failing(struct world *w)
 {
-	struct nvs_tensor_spec spec = {sizeof(spec), "failing", NVS_U8, UINT64_C(1) << 21};
+	struct nvs_tensor_spec spec = {.size = sizeof(spec),
+				       .name = "failing",
+				       .dtype = NVS_U8,
+				       .numel = UINT64_C(1) << 21};
 	struct nvs_tensor *tensor;
 	bool failed;
 	int rc, error;
@@ -815,8 +818,10 @@ static void add(struct world *w)
 	int rc;
 
 	for (size_t k = 0; k < w->n; k++)
-		specs[k] = (struct nvs_tensor_spec){sizeof(struct nvs_tensor_spec),
-						    w->which[k]->name, NVS_U8, w->which[k]->nbytes};
+		specs[k] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = w->which[k]->name,
+						    .dtype = NVS_U8,
+						    .numel = w->which[k]->nbytes};
 	log_call(w, "register");
 	rc = nvs_tensor_register(w->engine, specs, w->n, w->batch, &w->error);
 	log_result(w, rc);
@@ -844,7 +849,8 @@ static void op_register(struct world *w)
 
 static void op_register_too_large(struct world *w)
 {
-	const struct nvs_tensor_spec spec = {sizeof(spec), "too large", NVS_U8, w->pool + 1};
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "too large", .dtype = NVS_U8, .numel = w->pool + 1};
 	struct nvs_tensor *tensor;
 	uint64_t pin;
 

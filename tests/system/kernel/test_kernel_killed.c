@@ -239,7 +239,8 @@ static void registering_memory_does_not_wait_for_a_killed_worker(void **state)
 static int kill_during_swaps(void *arg)
 {
 	const struct killing *killing = arg;
-	const struct nvs_tensor_spec spec = {sizeof(spec), "t", NVS_U8, 300 * KIB + 17};
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "t", .dtype = NVS_U8, .numel = 300 * KIB + 17};
 	struct nvs_config config = config_for(killing);
 	struct nvs_tensor_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};

@@ -57,7 +57,8 @@ static int open_in(struct nvs_engine **engine, const struct child *child, struct
 static int add(struct nvs_engine *engine, const char *name, struct nvs_tensor **tensor,
 	       struct nvs_error *error)
 {
-	const struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_U8, TENSOR_BYTES};
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = TENSOR_BYTES};
 
 	return nvs_tensor_register(engine, &spec, 1, tensor, error);
 }
@@ -463,7 +464,8 @@ static void too_little_address_space_is_an_error_that_leaves_nothing(void **stat
 static int reserve_more_than_a_file_may_have(void *arg)
 {
 	const struct child *child = arg;
-	const struct nvs_tensor_spec much = {sizeof(much), "much", NVS_U8, 3 * MIB};
+	const struct nvs_tensor_spec much = {
+		.size = sizeof(much), .name = "much", .dtype = NVS_U8, .numel = 3 * MIB};
 	struct nvs_tensor *tensor, *other;
 	struct nvs_engine *engine;
 	struct nvs_error error = {.size = sizeof(error)};

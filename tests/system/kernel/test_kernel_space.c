@@ -73,9 +73,14 @@ static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 /* The tensor is refused with the free space and a remedy. */
 static void is_refused(struct fixture *f)
 {
-	static const struct nvs_tensor_spec specs[] = {
-		{sizeof(struct nvs_tensor_spec), "little", NVS_U8, 1000},
-		{sizeof(struct nvs_tensor_spec), "much", NVS_U8, 4 * MIB}};
+	static const struct nvs_tensor_spec specs[] = {{.size = sizeof(struct nvs_tensor_spec),
+							.name = "little",
+							.dtype = NVS_U8,
+							.numel = 1000},
+						       {.size = sizeof(struct nvs_tensor_spec),
+							.name = "much",
+							.dtype = NVS_U8,
+							.numel = 4 * MIB}};
 	struct nvs_tensor *tensors[2];
 
 	int rc = nvs_tensor_register(f->engine, specs, 2, tensors, &f->error);
