@@ -2,7 +2,8 @@
 /*
  * The first byte of the input selects what the rest is: a label, the header of a manifest, or
  * entries, each as it is or with a corrected checksum. Accepted input is consistent (no two extents
- * overlap, no sum overflows), and encoding its contents gives the same bytes.
+ * overlap, no sum overflows, shapes have as many elements as their tensors), and encoding its
+ * contents gives the same bytes.
  */
 #include <assert.h>
 #include <errno.h>
@@ -81,12 +82,23 @@ static void check_extent(const struct manifest *manifest, uint64_t offset, uint6
 	assert(end > offset && end <= manifest->end);
 }
 
+static void check_shape(const struct store_entry *entry)
+{
+	uint64_t numel = 1;
+
+	assert(!entry->shape || (entry->ndim <= NVS_NDIM_MAX && entry->ndim != 1));
+	for (size_t i = 0; entry->shape && i < entry->ndim; i++)
+		assert(!__builtin_mul_overflow(numel, entry->shape[i], &numel));
+	assert(!entry->shape || numel == entry->numel);
+}
+
 static void check_entry(const struct manifest *manifest, const struct store_entry *entry,
 			uint32_t unit)
 {
 	assert(strlen(entry->name) >= 1 && strlen(entry->name) <= NVS_NAME_MAX);
 	assert(entry->dtype < NVS_DTYPE_COUNT);
 	assert((unsigned __int128)entry->numel * nvs_dtype_size(entry->dtype) == entry->nbytes);
+	check_shape(entry);
 	if (!entry->nbytes)
 		return;
 	check_extent(manifest, entry->offset, entry->nbytes, unit);

@@ -23,11 +23,15 @@ def header(count, body_bytes, generation=1, note_bytes=0):
                        note_bytes)
 
 
-def entry(name, numel, nbytes, offset, spare, dtype=F32, flags=1, checksum=0):
+def entry(name, numel, nbytes, offset, spare, dtype=F32, flags=1, checksum=0, shape=None, ndim=None):
+    """An entry; `shape` None is one dimension, and `ndim` another number than its dimensions."""
     text = name.encode() + b"\0"
     text += bytes(-len(text) % 8)
-    return struct.pack("<QQQQQIII4x", numel, nbytes, offset, spare, checksum, dtype, flags,
-                       len(name)) + text
+    if shape is not None:
+        text += struct.pack(f"<{len(shape)}Q", *shape)
+        ndim = len(shape) if ndim is None else ndim
+    return struct.pack("<QQQQQIIII", numel, nbytes, offset, spare, checksum, dtype, flags,
+                       len(name), 0 if shape is None else ndim + 1) + text
 
 
 def entries(*made, count=None, unit=3, note=0):
@@ -64,6 +68,16 @@ SEEDS = {
     "behind": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0, 4096), bytes(8), count=1)),
     "note": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0, 4096), b"step5\0\0\0", count=1, note=5)),
     "note_padding": (ENTRIES_REPAIRED, entries(b"step5\0\0x", count=0, note=5)),
+    "shapes": (ENTRIES_REPAIRED, entries(entry("w", 6, 24, 0, 4096, shape=[2, 3]),
+                                         entry("scale", 1, 4, 8192, 12288, shape=[]),
+                                         entry("none", 0, 0, 0, 0, shape=[4, 0, 2]),
+                                         entry("b", 3, 12, 16384, 20480))),
+    "shape_product": (ENTRIES_REPAIRED, entries(entry("w", 6, 24, 0, 4096, shape=[2, 4]))),
+    "shape_overflow": (ENTRIES_REPAIRED, entries(entry("w", 0, 0, 0, 0, shape=[1 << 63, 2, 0]))),
+    "shape_long": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0, 4096, shape=[1] * 64))),
+    "shape_too_long": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0, 4096, shape=[1] * 65))),
+    "shape_of_one": (ENTRIES_REPAIRED, entries(entry("w", 6, 24, 0, 4096, shape=[6]))),
+    "shape_beyond": (ENTRIES_REPAIRED, entries(entry("w", 1, 4, 0, 4096, shape=[1], ndim=60))),
     "damaged": (ENTRIES, entries(entry("w", 1, 4, 0, 4096))),
 }
 

@@ -100,7 +100,9 @@ struct nvs_stored_tensor {
 	uint64_t numel, nbytes;
 	bool has_contents; /* false: registered when it was committed, and never written */
 	bool has_checksum;
-	uint64_t checksum; /* XXH3 (64 bits) of its nbytes, without a seed */
+	uint64_t checksum;     /* XXH3 (64 bits) of its nbytes, without a seed */
+	size_t ndim;	       /* dimensions; 0: a scalar */
+	const uint64_t *shape; /* valid as long as the name */
 };
 
 /*

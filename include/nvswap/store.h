@@ -100,7 +100,9 @@ struct nvs_store_tensor {
 	uint64_t checksum; /* XXH3, 64 bits */
 	const char *
 		path; /* of the file or device with its first byte, valid until close; NULL: not given */
-	uint64_t offset; /* of its first byte in that file, bytes */
+	uint64_t offset;       /* of its first byte in that file, bytes */
+	size_t ndim;	       /* dimensions; 0: a scalar */
+	const uint64_t *shape; /* valid until nvs_store_close */
 };
 
 /*

@@ -18,26 +18,36 @@ extern "C" {
 struct nvs_tensor;
 
 #define NVS_NAME_MAX 511 /* bytes in the name of a tensor */
+#define NVS_NDIM_MAX 64	 /* dimensions of a tensor */
 
 struct nvs_tensor_spec {
 	size_t size;	  /* of this structure in bytes; all of an array have the same */
 	const char *name; /* 1 to NVS_NAME_MAX bytes, unique in the engine; copied */
 	enum nvs_dtype dtype;
 	uint64_t numel; /* elements; 0 is allowed */
+	/*
+	 * `ndim` dimensions whose product is numel; ndim 0: a scalar; copied. NULL: one dimension, or
+	 * the shape that the kept store holds.
+	 */
+	const uint64_t *shape;
+	size_t ndim; /* up to NVS_NDIM_MAX */
 };
 
 /*
  * Registers `n` tensors and reserves their space in the store, in array order. Tensors that are
  * used together should be registered together: they lie side by side and move in few I/Os. In a
  * kept store a tensor takes twice its space, since committed data is never overwritten. A tensor
- * that a kept store already holds keeps its data. tensors[0..n-1] receive handles, which are valid
- * until nvs_tensor_forget or nvs_engine_close. Either all or none are registered.
+ * that a kept store already holds keeps its data. Another shape for it, of as many elements,
+ * replaces the one that the store has, from the next commit on: its bytes are the same in either,
+ * and tensors of stores written without shapes have one dimension. tensors[0..n-1] receive handles,
+ * which are valid until nvs_tensor_forget or nvs_engine_close. Either all or none are registered.
  * Errors:
  * -EEXIST  a name is registered twice
  * -ESTALE  the kept store holds a tensor of that name with another dtype or numel
  * -ENOSPC  the drive has no room
- * -EINVAL  an argument is NULL, a name is too short or too long, a dtype is unknown, a tensor has
- *          2^63 bytes or more, or those of the call have 2^64 or more together
+ * -EINVAL  an argument is NULL, a name is too short or too long, a dtype is unknown, a shape has
+ *          another number of elements or more than NVS_NDIM_MAX dimensions, a tensor has 2^63 bytes
+ *          or more, or those of the call have 2^64 or more together
  * -EROFS   the store is open read-only, and has no such tensor
  * -ENOMEM
  */
@@ -282,8 +292,10 @@ struct nvs_tensor_info {
 	uint64_t store_offset;
 	enum nvs_tensor_state state;
 	bool dirty;
-	uint32_t pins; /* how many it has */
-	int status;    /* of the last transfer: 0 or a negative errno */
+	uint32_t pins;	       /* how many it has */
+	int status;	       /* of the last transfer: 0 or a negative errno */
+	size_t ndim;	       /* dimensions; 0: a scalar */
+	const uint64_t *shape; /* does not change while the tensor is registered */
 };
 
 /*

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
+#include "base/shape.h"
 #include "store/disk.h"
 
 /* Offsets and lengths up to here can be added and rounded without overflow. */
@@ -30,7 +31,11 @@ enum {
 	AT_WRITER = 80,
 	AT_HEADER_CHECKSUM = MANIFEST_HEADER_BYTES - 8,
 
-	/* Offsets in an entry. The name and its 0 follow, padded with zeros to a multiple of 8. */
+	/*
+	 * Offsets in an entry. The name and its 0 follow, padded with zeros to a multiple of 8, and
+	 * behind them the dimensions. AT_SHAPE has 0 for one dimension, which is not written out, or
+	 * their number and 1.
+	 */
 	AT_NUMEL = 0,
 	AT_NBYTES = 8,
 	AT_OFFSET = 16,
@@ -39,6 +44,7 @@ enum {
 	AT_DTYPE = 40,
 	AT_FLAGS = 44,
 	AT_NAME_LENGTH = 48,
+	AT_SHAPE = 52,
 	AT_NAME = 56,
 
 	FLAG_WRITTEN = 1,
@@ -46,16 +52,43 @@ enum {
 	FLAGS = FLAG_WRITTEN | FLAG_CHECKSUM,
 };
 
-_Static_assert(MANIFEST_ENTRY_MAX >= AT_NAME + ((NVS_NAME_MAX + 8) & ~7), "room for any name");
+_Static_assert(MANIFEST_ENTRY_MAX >= AT_NAME + ((NVS_NAME_MAX + 8) & ~7) + 8 * NVS_NDIM_MAX,
+	       "room for any name and shape");
 
-static uint64_t entry_bytes(size_t name_length)
+/* `shape` is the field at AT_SHAPE. */
+static uint64_t entry_bytes(size_t name_length, uint32_t shape)
 {
 	assert(name_length && name_length <= NVS_NAME_MAX);
-	return AT_NAME + ((name_length + 8) & ~(uint64_t)7);
+	assert(shape <= NVS_NDIM_MAX + 1);
+	return AT_NAME + ((name_length + 8) & ~(uint64_t)7) + (shape ? 8 * (shape - 1) : 0);
+}
+
+/* The shortest one. */
+#define ENTRY_MIN entry_bytes(1, 0)
+
+static uint32_t shape_field(const struct store_entry *entry)
+{
+	size_t ndim;
+
+	entry_shape(entry, &ndim);
+	assert(ndim <= NVS_NDIM_MAX);
+	return ndim == 1 ? 0 : (uint32_t)ndim + 1;
+}
+
+static void entry_shape_check(const struct store_entry *entry)
+{
+	size_t ndim;
+	const uint64_t *shape = entry_shape(entry, &ndim);
+	uint64_t numel;
+	bool counted = shape_numel(shape, ndim, &numel);
+
+	assert(ndim <= NVS_NDIM_MAX);
+	assert(counted && numel == entry->numel);
 }
 
 void entry_check(const struct store_entry *entry, uint32_t unit)
 {
+	entry_shape_check(entry);
 	assert(entry->name && *entry->name && strlen(entry->name) <= NVS_NAME_MAX);
 	assert(entry->dtype < NVS_DTYPE_COUNT);
 	assert(entry->nbytes == entry->numel * nvs_dtype_size(entry->dtype));
@@ -76,19 +109,19 @@ void manifest_header_check(const struct manifest_header *header)
 	assert(header->body_bytes <= MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES);
 	assert(note <= header->body_bytes);
 	/* The shortest entries for so many tensors fit. */
-	assert(header->count <= (header->body_bytes - note) / entry_bytes(1));
+	assert(header->count <= (header->body_bytes - note) / ENTRY_MIN);
 }
 
 void manifest_check(const struct manifest *manifest)
 {
 	if (!manifest->header.generation) {
-		assert(!manifest->body && !manifest->entries);
+		assert(!manifest->body && !manifest->entries && !manifest->shapes);
 		assert(!manifest->header.count && !manifest->header.note_bytes);
 		assert(!manifest->end);
 		return;
 	}
 	manifest_header_check(&manifest->header);
-	assert(manifest->body && manifest->entries);
+	assert(manifest->body && manifest->entries && manifest->shapes);
 	assert(manifest->header.body_bytes % 8 == 0);
 	assert(manifest->end % UNIT_MIN == 0);
 	assert(manifest->header.count || !manifest->end);
@@ -114,9 +147,20 @@ void manifest_encode_header(const struct manifest_header *header,
 	put_u64(bytes + AT_HEADER_CHECKSUM, XXH3_64bits(bytes, AT_HEADER_CHECKSUM));
 }
 
+/* `at` is that of the dimensions; one that is alone is the number of elements. */
+static void encode_shape(const struct store_entry *entry, uint8_t *at)
+{
+	size_t ndim;
+	const uint64_t *shape = entry_shape(entry, &ndim);
+
+	for (size_t i = 0; ndim != 1 && i < ndim; i++)
+		put_u64(at + 8 * i, shape[i]);
+}
+
 static uint8_t *encode_entry(const struct store_entry *entry, uint8_t *at)
 {
 	size_t length = strlen(entry->name);
+	uint32_t shape = shape_field(entry);
 	uint32_t flags = (entry->written ? FLAG_WRITTEN : 0) |
 			 (entry->has_checksum ? FLAG_CHECKSUM : 0);
 
@@ -129,8 +173,10 @@ static uint8_t *encode_entry(const struct store_entry *entry, uint8_t *at)
 	put_u32(at + AT_DTYPE, (uint32_t)entry->dtype);
 	put_u32(at + AT_FLAGS, flags);
 	put_u32(at + AT_NAME_LENGTH, (uint32_t)length);
+	put_u32(at + AT_SHAPE, shape);
 	memcpy(at + AT_NAME, entry->name, length);
-	return at + entry_bytes(length);
+	encode_shape(entry, at + entry_bytes(length, 0));
+	return at + entry_bytes(length, shape);
 }
 
 uint64_t manifest_bytes(const struct store_entry *entries, size_t n, const struct store_note *note)
@@ -143,7 +189,7 @@ uint64_t manifest_bytes(const struct store_entry *entries, size_t n, const struc
 		size_t length = strlen(entries[i].name);
 
 		assert(length > 0 && length <= NVS_NAME_MAX);
-		nbytes += entry_bytes(length);
+		nbytes += entry_bytes(length, shape_field(&entries[i]));
 	}
 	/* Entries and note are padded, so all that stands in it is aligned. */
 	assert(nbytes % 8 == 0);
@@ -211,7 +257,7 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 	    header->body_bytes > MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES ||
 	    header->note_bytes > NVS_NOTE_MAX ||
 	    note_room(header->note_bytes) > header->body_bytes ||
-	    header->count > (header->body_bytes - note_room(header->note_bytes)) / entry_bytes(1))
+	    header->count > (header->body_bytes - note_room(header->note_bytes)) / ENTRY_MIN)
 		return -EUCLEAN;
 	manifest_encode_header(header, written);
 	return memcmp(bytes, written, sizeof(written)) != 0 ? -EUCLEAN : 0;
@@ -220,14 +266,40 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 /* The name stays in the body; it must be a string of the entry's length. */
 static const char *check_name(const uint8_t *at, uint64_t left, uint32_t length)
 {
-	assert(left >= entry_bytes(1));
+	assert(left >= ENTRY_MIN);
 	if (length == 0 || length > NVS_NAME_MAX)
 		return "the length of a name is out of range";
-	if (entry_bytes(length) > left)
+	if (entry_bytes(length, 0) > left)
 		return "an entry goes past the end";
 	if (at[AT_NAME + length] != 0 || memchr(at + AT_NAME, 0, length))
 		return "a name does not end where it should";
 	return NULL;
+}
+
+/* Decodes the dimensions of an entry with a valid name to *shapes, and moves behind them. */
+static const char *decode_shape(const uint8_t *bytes, uint64_t left, uint32_t name_length,
+				struct store_entry *entry, uint64_t **shapes)
+{
+	const uint8_t *at = bytes + entry_bytes(name_length, 0);
+	uint32_t shape = get_u32(bytes + AT_SHAPE);
+	uint64_t numel;
+
+	assert(entry_bytes(name_length, 0) <= left);
+	if (!shape)
+		return NULL;
+	if (shape > NVS_NDIM_MAX + 1)
+		return "a shape has too many dimensions";
+	if (shape == 2)
+		return "a shape of one dimension is written out";
+	if (entry_bytes(name_length, shape) > left)
+		return "an entry goes past the end";
+	entry->shape = *shapes;
+	entry->ndim = shape - 1;
+	for (size_t i = 0; i < entry->ndim; i++)
+		*(*shapes)++ = get_u64(at + 8 * i);
+	return shape_numel(entry->shape, entry->ndim, &numel) && numel == entry->numel
+		       ? NULL
+		       : "the product of a shape is not its tensor's number of elements";
 }
 
 static const char *check_extents(const struct store_entry *entry, uint32_t dtype, uint32_t unit)
@@ -257,13 +329,16 @@ static const char *check_rest(const struct store_entry *entry, const uint8_t *by
 						   : NULL;
 }
 
-/* Decodes the entry at *at and moves behind it; returns what is wrong with it, or NULL. */
+/*
+ * Decodes the entry at *at and moves behind it, and its dimensions to *shapes likewise; returns what
+ * is wrong with it, or NULL.
+ */
 static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
-				struct store_entry *entry)
+				struct store_entry *entry, uint64_t **shapes)
 {
 	uint8_t *bytes = *at;
 
-	if (left < entry_bytes(1))
+	if (left < ENTRY_MIN)
 		return "it holds fewer entries than it says";
 
 	uint32_t length = get_u32(bytes + AT_NAME_LENGTH), dtype = get_u32(bytes + AT_DTYPE);
@@ -285,7 +360,10 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 		.has_checksum = flags & FLAG_CHECKSUM,
 		.checksum = get_u64(bytes + AT_CHECKSUM),
 	};
-	*at = bytes + entry_bytes(length);
+	why = decode_shape(bytes, left, length, entry, shapes);
+	if (why)
+		return why;
+	*at = bytes + entry_bytes(length, shape_field(entry));
 	why = check_extents(entry, dtype, unit);
 	return why ? why : check_rest(entry, bytes);
 }
@@ -364,20 +442,28 @@ static const char *check_note(const uint8_t *note, uint64_t nbytes)
 	return NULL;
 }
 
+/* More dimensions than the body has room for. */
+static uint64_t shapes_max(const struct manifest *manifest)
+{
+	return manifest->header.body_bytes / 8 + 1;
+}
+
 static const char *decode_entries(struct manifest *manifest, uint32_t unit)
 {
 	uint64_t note_bytes = manifest->header.note_bytes;
 	uint8_t *at = manifest->body;
 	uint8_t *end = at + manifest->header.body_bytes - note_room(note_bytes);
+	uint64_t *shapes = manifest->shapes;
 
 	assert(at <= end);
 	for (size_t i = 0; i < manifest->header.count; i++) {
 		const char *why = decode_entry(&at, (uint64_t)(end - at), unit,
-					       &manifest->entries[i]);
+					       &manifest->entries[i], &shapes);
 
 		if (why)
 			return why;
 		assert(at <= end);
+		assert((size_t)(shapes - manifest->shapes) < shapes_max(manifest));
 	}
 	return at == end ? check_note(end, note_bytes) : "something stands behind its entries";
 }
@@ -403,7 +489,8 @@ int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **
 	int rc = 0;
 
 	manifest->entries = calloc(count ? count : 1, sizeof(*manifest->entries));
-	if (!table || !ranges || !manifest->entries) {
+	manifest->shapes = calloc(shapes_max(manifest), sizeof(*manifest->shapes));
+	if (!table || !ranges || !manifest->entries || !manifest->shapes) {
 		rc = -ENOMEM;
 	} else {
 		*why = decode_entries(manifest, unit);
@@ -438,5 +525,6 @@ void manifest_free(struct manifest *manifest)
 {
 	free(manifest->body);
 	free(manifest->entries);
+	free(manifest->shapes);
 	*manifest = (struct manifest){0};
 }

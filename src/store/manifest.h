@@ -13,7 +13,7 @@
 
 #define MANIFEST_HEADER_BYTES	128u
 #define MANIFEST_BYTES_MAX	(UINT64_C(1) << 32)
-#define MANIFEST_ENTRY_MAX	568u /* bytes of one entry, at most */
+#define MANIFEST_ENTRY_MAX	1080u /* bytes of one entry, at most */
 #define MANIFEST_GENERATION_MAX (UINT64_MAX - 1)
 
 struct manifest_header {
@@ -27,7 +27,8 @@ struct manifest {
 	struct manifest_header header;
 	uint8_t *body; /* holds the names, and behind the entries the note */
 	struct store_entry *entries;
-	uint64_t end; /* bytes; where the last extent ends */
+	uint64_t *shapes; /* those of the entries, one behind the other */
+	uint64_t end;	  /* bytes; where the last extent ends */
 };
 
 /* The size of the encoded manifest; slots_check_size says whether it fits. `note` may be NULL. */

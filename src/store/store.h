@@ -68,8 +68,17 @@ struct store_entry {
 	uint64_t spare;	 /* of the other extent, as long, for the next contents */
 	bool written;	 /* it has contents */
 	bool has_checksum;
-	uint64_t checksum; /* XXH3 (64 bits) of its nbytes */
+	uint64_t checksum;     /* XXH3 (64 bits) of its nbytes */
+	const uint64_t *shape; /* `ndim` dimensions whose product is numel; NULL: one dimension */
+	size_t ndim;	       /* up to NVS_NDIM_MAX */
 };
+
+/* The dimensions, of which there are *ndim. */
+static inline const uint64_t *entry_shape(const struct store_entry *entry, size_t *ndim)
+{
+	*ndim = entry->shape ? entry->ndim : 1;
+	return entry->shape ? entry->shape : &entry->numel;
+}
 
 /* Bytes of the caller that a commit carries. */
 struct store_note {
@@ -92,9 +101,9 @@ struct store_note store_found_note(const struct store *store);
  * commit has taken it back: a crash may leave either of the two manifests.
  *
  * Until it returns, the extents at `offset` that these entries or those of the last commit name as
- * written must not be written or released: a crash may leave either manifest. `entries` and names
- * belong to the caller and must not change meanwhile. Transfers to all other extents may be in
- * flight.
+ * written must not be written or released: a crash may leave either manifest. `entries`, names and
+ * shapes belong to the caller and must not change meanwhile. Transfers to all other extents may be
+ * in flight.
  */
 int store_commit(struct store *store, const struct store_entry *entries, size_t n,
 		 const struct store_note *note, struct nvs_error *error);

@@ -123,12 +123,14 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 
 /* ---- The manifest ---- */
 
-/* The tensors as a commit finds them, with names of their own: tensors may be forgotten while the
- * manifest is written. */
+/* The tensors as a commit finds them, with names and shapes of their own: tensors may be forgotten,
+ * and get other shapes by registration, while the manifest is written. */
 struct snapshot {
 	struct store_entry *entries;
 	char *names;
 	size_t names_nbytes;
+	uint64_t *shapes;
+	size_t ndims; /* dimensions in `shapes` */
 	size_t n;
 	struct nvs_tensor *forgotten; /* since the last commit */
 	struct note *note;
@@ -139,25 +141,43 @@ static int snapshot_alloc(const struct nvs_engine *engine, struct snapshot *snap
 	size_t nbytes = 0;
 
 	lock_check(engine);
-	assert(!snapshot->entries && !snapshot->names);
-	for (size_t i = 0; i < engine->ntensors; i++)
+	assert(!snapshot->entries && !snapshot->names && !snapshot->shapes);
+	for (size_t i = 0; i < engine->ntensors; i++) {
 		nbytes += strlen(engine->tensors[i]->name) + 1;
+		snapshot->ndims += engine->tensors[i]->ndim;
+	}
 	snapshot->entries = calloc(engine->ntensors + 1, sizeof(*snapshot->entries));
 	snapshot->names_nbytes = nbytes + 1;
 	snapshot->names = malloc(snapshot->names_nbytes);
-	return snapshot->entries && snapshot->names ? 0 : -ENOMEM;
+	snapshot->shapes = calloc(snapshot->ndims + 1, sizeof(*snapshot->shapes));
+	return snapshot->entries && snapshot->names && snapshot->shapes ? 0 : -ENOMEM;
 }
 
 static void snapshot_free(struct snapshot *snapshot)
 {
 	free(snapshot->entries);
 	free(snapshot->names);
+	free(snapshot->shapes);
+}
+
+/* Copies the tensor's shape to *room, and moves behind it; NULL: it has one dimension. */
+static const uint64_t *snapshot_shape(const struct nvs_tensor *tensor, uint64_t **room)
+{
+	const uint64_t *copy = *room;
+
+	assert(tensor->shape || !tensor->ndim);
+	if (!tensor->shape)
+		return NULL;
+	for (size_t i = 0; i < tensor->ndim; i++)
+		*(*room)++ = tensor->shape[i];
+	return copy;
 }
 
 /* Under the lock, with everything on the drive. */
 static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 {
 	char *name = snapshot->names;
+	uint64_t *shape = snapshot->shapes;
 
 	assert(!engine->committing && !engine->held_writes && !engine->inflight[NVS_WRITE]);
 	engine_check(engine);
@@ -177,7 +197,10 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 			.spare = tensor->spare,
 			.written = on_drive(tensor->content),
 			.has_checksum = tensor->checksum_state != CHECKSUM_NONE,
-			.checksum = tensor->checksum};
+			.checksum = tensor->checksum,
+			.shape = snapshot_shape(tensor, &shape),
+			.ndim = tensor->ndim};
+		assert((size_t)(shape - snapshot->shapes) <= snapshot->ndims);
 		name = stpcpy(name, tensor->name) + 1;
 		assert((size_t)(name - snapshot->names) < snapshot->names_nbytes);
 	}

@@ -23,6 +23,8 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 			struct nvs_tensor_info *info)
 {
 	struct nvs_tensor_info full;
+	const uint64_t *shape;
+	size_t ndim;
 
 	if (!info || check_arguments(engine, &tensor, 1, NULL))
 		return -EINVAL;
@@ -30,6 +32,7 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 	engine_sums_check(engine);
 	tensor_check(tensor);
 	events_hurry(engine);
+	shape = shape_of(tensor, &ndim);
 	full = (struct nvs_tensor_info){.size = sizeof(full),
 					.name = tensor->name,
 					.dtype = tensor->dtype,
@@ -39,7 +42,9 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 					.state = tensor_state(tensor),
 					.dirty = is_dirty(tensor),
 					.pins = tensor->pins.count,
-					.status = tensor->status};
+					.status = tensor->status,
+					.ndim = ndim,
+					.shape = shape};
 	table_check(engine, tensor);
 	assert(tensor->registration == REGISTRATION_DONE && full.status <= 0);
 	engine_sums_check(engine);

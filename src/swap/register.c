@@ -11,8 +11,41 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/shape.h"
 #include "base/struct_size.h"
 #include "swap/calls.h"
+
+/* The dimensions, to be freed; NULL: out of memory. */
+static uint64_t *copy_shape(const uint64_t *shape, size_t ndim)
+{
+	uint64_t *copy = calloc(ndim + 1, sizeof(*copy));
+
+	assert(shape && ndim <= NVS_NDIM_MAX);
+	for (size_t i = 0; copy && i < ndim; i++)
+		copy[i] = shape[i];
+	return copy;
+}
+
+/* A tensor of the table, as the kept store has it. NULL: out of memory. */
+static struct nvs_tensor *add_found(struct nvs_engine *engine, const struct store_entry *entry)
+{
+	const struct nvs_tensor_spec spec = {.size = sizeof(spec),
+					     .name = entry->name,
+					     .dtype = entry->dtype,
+					     .numel = entry->numel};
+	uint64_t *shape = entry->shape ? copy_shape(entry->shape, entry->ndim) : NULL;
+	struct nvs_tensor *tensor = NULL;
+
+	if (shape || !entry->shape)
+		tensor = table_add(engine, &spec);
+	if (!tensor) {
+		free(shape);
+		return NULL;
+	}
+	tensor->shape = shape;
+	tensor->ndim = entry->ndim;
+	return tensor;
+}
 
 int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 {
@@ -22,11 +55,7 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 
 	assert(!engine->opened && !engine->ntensors && (!n || (engine->keep && entries)));
 	for (size_t i = 0; i < n && !rc; i++) {
-		struct nvs_tensor_spec spec = {.size = sizeof(spec),
-					       .name = entries[i].name,
-					       .dtype = entries[i].dtype,
-					       .numel = entries[i].numel};
-		struct nvs_tensor *tensor = table_add(engine, &spec);
+		struct nvs_tensor *tensor = add_found(engine, &entries[i]);
 
 		if (!tensor) {
 			rc = -ENOMEM;
@@ -51,6 +80,27 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 
 /* ---- Registering ---- */
 
+static int check_spec_shape(const struct nvs_tensor_spec *spec, struct nvs_error *error)
+{
+	uint64_t numel = 0;
+
+	if (!spec->shape)
+		return 0;
+	if (spec->ndim > NVS_NDIM_MAX)
+		return error_about(error, -EINVAL, spec->name, 0, 0,
+				   "%s: a shape of %zu dimensions; allowed are up to %d",
+				   spec->name, spec->ndim, NVS_NDIM_MAX);
+	if (!shape_numel(spec->shape, spec->ndim, &numel))
+		return error_about(error, -EINVAL, spec->name, 0, 0,
+				   "%s: its shape has more elements than 64 bits can count",
+				   spec->name);
+	if (numel != spec->numel)
+		return error_about(error, -EINVAL, spec->name, 0, 0,
+				   "%s: its shape has %" PRIu64 " elements, and numel is %" PRIu64,
+				   spec->name, numel, spec->numel);
+	return 0;
+}
+
 static int check_spec(const struct nvs_tensor_spec *spec, struct nvs_error *error)
 {
 	size_t size = nvs_dtype_size(spec->dtype);
@@ -66,7 +116,7 @@ static int check_spec(const struct nvs_tensor_spec *spec, struct nvs_error *erro
 		return error_about(error, -EINVAL, spec->name, 0, 0,
 				   "%s: %" PRIu64 " elements are more than can be addressed",
 				   spec->name, spec->numel);
-	return 0;
+	return check_spec_shape(spec, error);
 }
 
 /* A tensor that the kept store holds must match its registration. */
@@ -111,18 +161,64 @@ static int find_or_make(struct nvs_engine *engine, const struct nvs_tensor_spec 
 	return 0;
 }
 
-/* Extents for the tensors that are new to the engine: all first ones, then all spare ones. */
+struct shape {
+	uint64_t *dimensions; /* NULL: none was given */
+	size_t ndim;
+};
+
+/*
+ * Extents for the tensors that are new to the engine: all first ones, then all spare ones; and the
+ * shapes of all tensors of the call.
+ */
 struct reserved {
 	uint64_t *nbytes, *offsets; /* one block of memory */
 	size_t count;		    /* new tensors */
 	size_t extents;
+	struct shape *shapes;
+	size_t nshapes;
 };
 
 static int reserved_alloc(struct reserved *reserved, size_t n)
 {
-	*reserved = (struct reserved){.nbytes = calloc(4 * n + 1, sizeof(*reserved->nbytes))};
+	*reserved = (struct reserved){.nbytes = calloc(4 * n + 1, sizeof(*reserved->nbytes)),
+				      .shapes = calloc(n + 1, sizeof(*reserved->shapes)),
+				      .nshapes = n};
 	reserved->offsets = reserved->nbytes ? reserved->nbytes + 2 * n : NULL;
-	return reserved->nbytes ? 0 : -ENOMEM;
+	return reserved->nbytes && reserved->shapes ? 0 : -ENOMEM;
+}
+
+/* Frees the memory, and the shapes that no tensor has taken. */
+static void reserved_free(struct reserved *reserved)
+{
+	for (size_t i = 0; reserved->shapes && i < reserved->nshapes; i++)
+		free(reserved->shapes[i].dimensions);
+	free(reserved->shapes);
+	free(reserved->nbytes);
+}
+
+static int reserve_shape(struct reserved *reserved, size_t i, const struct nvs_tensor_spec *spec,
+			 struct nvs_error *error)
+{
+	struct shape *shape = &reserved->shapes[i];
+
+	assert(i < reserved->nshapes && !shape->dimensions);
+	if (!spec->shape)
+		return 0;
+	shape->ndim = spec->ndim;
+	shape->dimensions = copy_shape(spec->shape, spec->ndim);
+	return shape->dimensions
+		       ? 0
+		       : error_set(error, -ENOMEM, "out of memory while registering tensors");
+}
+
+static void take_shape(struct nvs_tensor *tensor, struct shape *shape)
+{
+	if (!shape->dimensions)
+		return;
+	free(tensor->shape);
+	tensor->shape = shape->dimensions;
+	tensor->ndim = shape->ndim;
+	shape->dimensions = NULL;
 }
 
 static int read_spec(struct nvs_tensor_spec *spec, const struct nvs_tensor_spec *specs, size_t i,
@@ -173,6 +269,8 @@ static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *spe
 		if (rc)
 			break;
 		rc = note_name(&names, spec.name, error);
+		if (!rc)
+			rc = reserve_shape(reserved, i, &spec, error);
 		tensor = table_find(engine, spec.name);
 		nbytes = spec.numel * nvs_dtype_size(spec.dtype);
 		if (tensor && !rc)
@@ -232,8 +330,7 @@ static void undo_register(struct nvs_engine *engine, struct nvs_tensor **tensors
 
 /* Under the lock, which the tensors' extents, if any, were reserved without. */
 static int add_all(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
-		   const struct reserved *reserved, struct nvs_tensor **tensors,
-		   struct nvs_error *error)
+		   struct reserved *reserved, struct nvs_tensor **tensors, struct nvs_error *error)
 {
 	struct nvs_tensor_spec spec;
 	size_t done = 0, k = 0;
@@ -255,6 +352,7 @@ static int add_all(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 	for (size_t i = 0; i < n; i++) {
 		engine->nregistered++;
 		engine->tensor_bytes += tensors[i]->nbytes;
+		take_shape(tensors[i], &reserved->shapes[i]);
 		if (tensors[i]->registration != REGISTRATION_NEW)
 			continue;
 		assert(k < reserved->count && reserved->nbytes[k] == tensors[i]->nbytes);
@@ -275,8 +373,10 @@ static int register_all(struct nvs_engine *engine, const struct nvs_tensor_spec 
 	struct reserved reserved;
 	int rc = reserved_alloc(&reserved, n);
 
-	if (rc)
+	if (rc) {
+		reserved_free(&reserved);
 		return error_set(error, rc, "out of memory while registering tensors");
+	}
 	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = find_new(engine, specs, n, &reserved, error);
@@ -293,7 +393,7 @@ static int register_all(struct nvs_engine *engine, const struct nvs_tensor_spec 
 		if (rc)
 			release_reserved(engine, &reserved);
 	}
-	free(reserved.nbytes);
+	reserved_free(&reserved);
 	return rc;
 }
 

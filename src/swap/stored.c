@@ -13,7 +13,8 @@
 int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_stored_tensor *stored)
 {
 	const struct store_entry *entries;
-	size_t n, size;
+	const uint64_t *shape;
+	size_t n, size, ndim;
 
 	if (!engine || !stored || stored->size < sizeof(stored->size))
 		return -EINVAL;
@@ -24,6 +25,8 @@ int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_st
 	assert(entries[index].nbytes ==
 	       entries[index].numel * nvs_dtype_size(entries[index].dtype));
 
+	shape = entry_shape(&entries[index], &ndim);
+
 	const struct nvs_stored_tensor all = {.size = stored->size,
 					      .name = entries[index].name,
 					      .dtype = entries[index].dtype,
@@ -31,7 +34,9 @@ int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_st
 					      .nbytes = entries[index].nbytes,
 					      .has_contents = entries[index].written,
 					      .has_checksum = entries[index].has_checksum,
-					      .checksum = entries[index].checksum};
+					      .checksum = entries[index].checksum,
+					      .ndim = ndim,
+					      .shape = shape};
 
 	size = stored->size < sizeof(all) ? stored->size : sizeof(all);
 	memcpy(stored, &all, size);

@@ -188,6 +188,12 @@ static struct nvs_gradient_sums sums = {.size = sizeof(sums), .sum_squares = 1};
 
 static const struct nvs_tensor_spec good_tensor = {
 	.size = sizeof(good_tensor), .name = "extreme", .dtype = NVS_F32, .numel = 4};
+static const struct nvs_tensor_spec good_shaped = {.size = sizeof(good_shaped),
+						   .name = "extreme",
+						   .dtype = NVS_F32,
+						   .numel = NUMEL,
+						   .shape = whole_shape,
+						   .ndim = 1};
 static const struct nvs_group_spec good_group = {sizeof(good_group), "g", NUMEL, NVS_BF16, weights};
 static const struct nvs_optimizer_options good_options = {.size = sizeof(good_options)};
 static const struct nvs_step_options good_step = {
@@ -272,6 +278,18 @@ static const struct field tensor_fields[] = {
 	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_DTYPE_COUNT - 1, 0),
 	/* More than fit the machine are refused for want of memory. */
 	WHOLE_FIELD(nvs_tensor_spec, numel, 0, 1 << 20, UINT64_MAX),
+	OPTIONAL(nvs_tensor_spec, shape),
+	/* Without a shape it means nothing. */
+	ANY_WHOLE(nvs_tensor_spec, ndim),
+};
+/* The shape has NUMEL elements, and as many as numel are registered. */
+static const struct field shaped_fields[] = {
+	SIZE_FIELD(nvs_tensor_spec),
+	NAME_FIELD(nvs_tensor_spec, name),
+	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_DTYPE_COUNT - 1, 0),
+	WHOLE_FIELD(nvs_tensor_spec, numel, NUMEL, NUMEL, 0),
+	OPTIONAL(nvs_tensor_spec, shape),
+	FIELD_OF(nvs_tensor_spec, ndim, .kind = WHOLE, .least = 1, .most = 1, .untried = 64),
 };
 static const struct field group_fields[] = {
 	SIZE_FIELD(nvs_group_spec),
@@ -465,6 +483,10 @@ static const struct structure {
 	S(nvs_log, set_log, &good_log, log_fields),
 	S(nvs_error, fail_with_error, &good_error, error_fields),
 };
+
+/* With a shape, whose elements bound what a field can be. */
+static const struct structure shaped = S(nvs_tensor_spec, register_tensor, &good_shaped,
+					 shaped_fields);
 
 /* The library fills these in; it reads no field but the size (test_sizes). */
 static const char *const results[] = {
@@ -674,25 +696,32 @@ static uint64_t peak_kib(void)
 
 #define GROWTH_KIB (UINT64_C(4) << 20)
 
+static void try_fields(const struct structure *structure)
+{
+	reset(structure);
+	if (structure->call(given))
+		fail_msg("struct %s as it should be: %s", structure->name, error.text);
+	for (size_t k = 0; k < structure->nfields; k++) {
+		uint64_t before = peak_kib();
+
+		try_field(structure, &structure->fields[k]);
+		if (peak_kib() > before + GROWTH_KIB)
+			fail_msg("%s of struct %s: %" PRIu64 " KiB are mapped",
+				 structure->fields[k].name, structure->name, peak_kib() - before);
+	}
+}
+
 static void every_field_is_accepted_or_refused(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < COUNT(structures); i++) {
-		const struct structure *structure = &structures[i];
+	for (size_t i = 0; i < COUNT(structures); i++)
+		try_fields(&structures[i]);
+}
 
-		reset(structure);
-		if (structure->call(given))
-			fail_msg("struct %s as it should be: %s", structure->name, error.text);
-		for (size_t k = 0; k < structure->nfields; k++) {
-			uint64_t before = peak_kib();
-
-			try_field(structure, &structure->fields[k]);
-			if (peak_kib() > before + GROWTH_KIB)
-				fail_msg("%s of struct %s: %" PRIu64 " KiB are mapped",
-					 structure->fields[k].name, structure->name,
-					 peak_kib() - before);
-		}
-	}
+static void every_field_is_accepted_or_refused_beside_a_shape(void **state)
+{
+	(void)state;
+	try_fields(&shaped);
 }
 
 /* ---- The tables against the headers ---- */
@@ -1184,6 +1213,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(no_field_of_the_headers_is_left_out),
 		cmocka_unit_test(every_field_is_accepted_or_refused),
+		cmocka_unit_test(every_field_is_accepted_or_refused_beside_a_shape),
 		cmocka_unit_test(a_block_has_1_to_16_paths),
 		cmocka_unit_test(elements_that_sum_to_2_to_the_64_are_refused),
 		cmocka_unit_test(tensors_that_sum_to_2_to_the_64_are_refused),

@@ -133,7 +133,9 @@ int nvs_store_get_tensor(const struct nvs_store *store, uint64_t index,
 {
 	struct nvs_store_tensor full;
 	const struct store_entry *entry;
+	const uint64_t *shape;
 	unsigned member;
+	size_t ndim;
 
 	if (!store || !tensor || !tensor->size)
 		return -EINVAL;
@@ -141,13 +143,16 @@ int nvs_store_get_tensor(const struct nvs_store *store, uint64_t index,
 		return -ENODATA;
 	entry = &store->found.entries[index];
 	entry_check(entry, store->info.unit);
+	shape = entry_shape(entry, &ndim);
 	full = (struct nvs_store_tensor){.name = entry->name,
 					 .dtype = entry->dtype,
 					 .numel = entry->numel,
 					 .nbytes = entry->nbytes,
 					 .written = entry->written,
 					 .has_checksum = entry->has_checksum,
-					 .checksum = entry->checksum};
+					 .checksum = entry->checksum,
+					 .ndim = ndim,
+					 .shape = shape};
 	member = member_of(store, entry->offset, &full.offset);
 	full.path = member < store->npaths ? store->members[member].path : NULL;
 	return struct_out(tensor, &full, sizeof(full));

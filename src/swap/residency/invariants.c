@@ -5,6 +5,7 @@
  */
 #include <assert.h>
 
+#include "base/shape.h"
 #include "swap/residency/internal.h"
 
 static void check_memory(const struct nvs_tensor *tensor)
@@ -102,8 +103,20 @@ static void check_store(const struct nvs_tensor *tensor)
 	       tensor->engine->unsettled);
 }
 
+static void check_shape(const struct nvs_tensor *tensor)
+{
+	size_t ndim;
+	const uint64_t *shape = shape_of(tensor, &ndim);
+	uint64_t numel;
+	bool counted = shape_numel(shape, ndim, &numel);
+
+	assert(ndim <= NVS_NDIM_MAX);
+	assert(counted && numel == tensor->numel);
+}
+
 void tensor_check(const struct nvs_tensor *tensor)
 {
+	check_shape(tensor);
 	check_memory(tensor);
 	check_io(tensor);
 	check_placement(tensor);

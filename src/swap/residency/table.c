@@ -163,6 +163,7 @@ void tensor_free(struct nvs_tensor *tensor)
 	assert(tensor->status <= 0 && tensor->unreported <= 0);
 	pins_free(tensor);
 	free(tensor->name);
+	free(tensor->shape);
 	free(tensor);
 }
 

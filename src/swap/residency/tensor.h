@@ -153,6 +153,8 @@ struct nvs_tensor {
 	uint64_t copy_pin;	/* pins it while it is copied to external memory; or 0 */
 	char *name;
 	enum nvs_dtype dtype;
+	uint64_t *shape; /* `ndim` dimensions whose product is numel; NULL: one dimension */
+	size_t ndim;
 	size_t index; /* in engine->tensors */
 	/* With external memory: the bytes of the tensor that `data` has. */
 	uint64_t part_offset, part_nbytes;
@@ -192,6 +194,13 @@ static inline bool is_part(const struct nvs_tensor *tensor)
 static inline bool needs_memory(const struct nvs_tensor *tensor)
 {
 	return tensor->memory == MEMORY_NONE;
+}
+
+/* The dimensions, of which there are *ndim. */
+static inline const uint64_t *shape_of(const struct nvs_tensor *tensor, size_t *ndim)
+{
+	*ndim = tensor->shape ? tensor->ndim : 1;
+	return tensor->shape ? tensor->shape : &tensor->numel;
 }
 
 static inline bool in_pool(enum content content)

@@ -81,7 +81,6 @@ static void move(const char *directory)
 	remove(path);
 }
 
-/* The last field of struct nvs_tensor_spec is the number of elements, so the tensors have none. */
 static void swap(void)
 {
 	struct nvs_tensor_spec specs[2] = {
@@ -143,7 +142,6 @@ static void look(const char *directory)
 	CHECK(nvs_store_remove(&store_place, NULL) == 0);
 }
 
-/* The tensors have no elements, as those of swap(). */
 static void save(const char *directory)
 {
 	struct nvs_tensor_spec specs[2] = {

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shape of a tensor: the lengths of its dimensions, of which there may be none. */
+#ifndef BASE_SHAPE_H
+#define BASE_SHAPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Stores the product of the dimensions in *numel; 1 if there are none. False: a product of the
+ * first ones exceeds 64 bits, even if a later one is 0.
+ */
+static inline bool shape_numel(const uint64_t *shape, size_t ndim, uint64_t *numel)
+{
+	*numel = 1;
+	for (size_t i = 0; i < ndim; i++)
+		if (__builtin_mul_overflow(*numel, shape[i], numel))
+			return false;
+	return true;
+}
+
+#endif

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Shapes of tensors: given at registration, told by nvs_tensor_get_info, kept by a kept store and
+ * replaced by another registration.
+ */
+#include <errno.h>
+
+#include "swap_fixture.h"
+
+static const uint64_t matrix[] = {3, 4, 5}, turned[] = {12, 5}, empty[] = {7, 0, 2}, line[] = {60};
+
+static int try_add(struct fixture *f, const char *name, uint64_t numel, const uint64_t *shape,
+		   size_t ndim, struct nvs_tensor **tensor)
+{
+	const struct nvs_tensor_spec spec = {.size = sizeof(spec),
+					     .name = name,
+					     .dtype = NVS_U8,
+					     .numel = numel,
+					     .shape = shape,
+					     .ndim = ndim};
+
+	return nvs_tensor_register(f->engine, &spec, 1, tensor, &f->error);
+}
+
+static struct nvs_tensor *add(struct fixture *f, const char *name, uint64_t numel,
+			      const uint64_t *shape, size_t ndim)
+{
+	struct nvs_tensor *tensor;
+
+	OK(f, try_add(f, name, numel, shape, ndim, &tensor));
+	return tensor;
+}
+
+static void expect_dimensions(const uint64_t *got, size_t ngot, const uint64_t *shape, size_t ndim)
+{
+	assert_int_equal(ngot, ndim);
+	assert_non_null(got);
+	assert_memory_equal(got, shape, ndim * sizeof(*shape));
+}
+
+static void expect_shape(struct fixture *f, struct nvs_tensor *tensor, const uint64_t *shape,
+			 size_t ndim)
+{
+	struct nvs_tensor_info info = info_of(f, tensor);
+
+	expect_dimensions(info.shape, info.ndim, shape, ndim);
+}
+
+/* Of a tensor that the store held when it was opened. */
+static void expect_stored(struct fixture *f, const char *name, const uint64_t *shape, size_t ndim)
+{
+	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
+
+	for (size_t i = 0; !nvs_engine_get_stored(f->engine, i, &stored); i++)
+		if (!strcmp(stored.name, name)) {
+			expect_dimensions(stored.shape, stored.ndim, shape, ndim);
+			return;
+		}
+	fail_msg("%s is not in the store", name);
+}
+
+static void keep(struct fixture *f)
+{
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+}
+
+static void reopen(struct fixture *f)
+{
+	fixture_shut(f);
+	OK(f, fixture_reopen(f));
+}
+
+/* ---- Registering ---- */
+
+static void a_tensor_has_the_shape_it_is_registered_with(void **state)
+{
+	uint64_t given[] = {3, 4, 5};
+	struct nvs_tensor *t;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	t = add(&f, "matrix", 60, given, 3);
+	/* The shape was copied. */
+	memset(given, 0xff, sizeof(given));
+	expect_shape(&f, t, matrix, 3);
+	expect_shape(&f, add(&f, "empty", 0, empty, 3), empty, 3);
+	expect_shape(&f, add(&f, "line", 60, line, 1), line, 1);
+	expect_shape(&f, add(&f, "scalar", 1, given, 0), given, 0);
+	expect_shape(&f, add(&f, "without", 60, NULL, 0), line, 1);
+	OK(&f, nvs_tensor_rename(f.engine, t, "renamed", &f.error));
+	expect_shape(&f, t, matrix, 3);
+	OK(&f, nvs_tensor_forget(f.engine, &t, 1, &f.error));
+	fixture_close(&f);
+}
+
+static void a_shape_of_another_number_of_elements_is_refused(void **state)
+{
+	const uint64_t wraps[] = {UINT64_C(1) << 63, 2}, wraps_to_0[] = {UINT64_C(1) << 63, 2, 0};
+	uint64_t ones[NVS_NDIM_MAX + 1];
+	struct nvs_tensor *t;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK);
+	for (size_t i = 0; i < NVS_NDIM_MAX + 1; i++)
+		ones[i] = 1;
+	expect_error(&f, try_add(&f, "t", 61, matrix, 3, &t), -EINVAL, "60 elements");
+	expect_error(&f, try_add(&f, "t", 60, matrix, 2, &t), -EINVAL, "12 elements");
+	expect_error(&f, try_add(&f, "t", 0, matrix, 0, &t), -EINVAL, "1 elements");
+	expect_error(&f, try_add(&f, "t", 0, wraps, 2, &t), -EINVAL, "64 bits");
+	expect_error(&f, try_add(&f, "t", 0, wraps_to_0, 3, &t), -EINVAL, "64 bits");
+	expect_error(&f, try_add(&f, "t", 1, ones, NVS_NDIM_MAX + 1, &t), -EINVAL, "65 dim");
+	assert_null(nvs_tensor_find(f.engine, "t"));
+	expect_shape(&f, add(&f, "t", 1, ones, NVS_NDIM_MAX), ones, NVS_NDIM_MAX);
+	fixture_close(&f);
+}
+
+/* ---- Kept stores ---- */
+
+static void a_kept_store_keeps_shapes(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	keep(&f);
+	tensor_write(&f, add(&f, "matrix", 60, matrix, 3), 1);
+	add(&f, "empty", 0, empty, 3);
+	add(&f, "scalar", 1, matrix, 0);
+	add(&f, "line", 60, line, 1);
+	for (unsigned again = 0; again < 2; again++) {
+		reopen(&f);
+		expect_stored(&f, "matrix", matrix, 3);
+		expect_stored(&f, "empty", empty, 3);
+		expect_stored(&f, "scalar", NULL, 0);
+		expect_stored(&f, "line", line, 1);
+		/* A registration without a shape leaves the one that the store has. */
+		expect_shape(&f, add(&f, "matrix", 60, NULL, 0), matrix, 3);
+		expect_shape(&f, add(&f, "empty", 0, NULL, 0), empty, 3);
+		expect_shape(&f, add(&f, "scalar", 1, NULL, 0), matrix, 0);
+	}
+	tensor_compare(&f, nvs_tensor_find(f.engine, "matrix"), 1);
+	assert_int_equal(nvs_engine_generation(f.engine), 1);
+	fixture_close(&f);
+}
+
+static void another_shape_replaces_that_of_a_kept_tensor_with_the_next_commit(void **state)
+{
+	struct nvs_tensor *t;
+	struct fixture f;
+
+	(void)state;
+	keep(&f);
+	tensor_write(&f, add(&f, "t", 60, matrix, 3), 1);
+	reopen(&f);
+	t = add(&f, "t", 60, turned, 2);
+	expect_shape(&f, t, turned, 2);
+	tensor_compare(&f, t, 1);
+	/* Without a commit the store has the shape of before. */
+	OK(&f, nvs_engine_abandon(f.engine, &f.error));
+	f.engine = NULL;
+	OK(&f, fixture_reopen(&f));
+	expect_stored(&f, "t", matrix, 3);
+	add(&f, "t", 60, line, 1);
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	assert_int_equal(nvs_engine_generation(f.engine), 2);
+	reopen(&f);
+	expect_stored(&f, "t", line, 1);
+	tensor_compare(&f, add(&f, "t", 60, NULL, 0), 1);
+	fixture_close(&f);
+}
+
+static void another_shape_in_a_read_only_store_changes_nothing_of_it(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	keep(&f);
+	tensor_write(&f, add(&f, "t", 60, matrix, 3), 1);
+	fixture_shut(&f);
+	f.config.keep = false;
+	f.config.read_only = true;
+	OK(&f, fixture_reopen(&f));
+	expect_shape(&f, add(&f, "t", 60, turned, 2), turned, 2);
+	reopen(&f);
+	expect_stored(&f, "t", matrix, 3);
+	fixture_close(&f);
+}
+
+/* The first specification is right, and fits a tensor that the store holds. */
+static void a_failed_registration_leaves_the_shapes(void **state)
+{
+	struct nvs_tensor_spec specs[] = {{.size = sizeof(specs[0]),
+					   .name = "t",
+					   .dtype = NVS_U8,
+					   .numel = 60,
+					   .shape = turned,
+					   .ndim = 2},
+					  {.size = sizeof(specs[0]),
+					   .name = "other",
+					   .dtype = NVS_U8,
+					   .numel = 61,
+					   .shape = matrix,
+					   .ndim = 3}};
+	struct nvs_tensor *t[2];
+	struct fixture f;
+
+	(void)state;
+	keep(&f);
+	add(&f, "t", 60, matrix, 3);
+	reopen(&f);
+	expect_error(&f, nvs_tensor_register(f.engine, specs, 2, t, &f.error), -EINVAL,
+		     "60 elements");
+	specs[1].numel = 60;
+	specs[1].dtype = NVS_F64;
+	specs[1].name = "t";
+	expect_error(&f, nvs_tensor_register(f.engine, specs, 2, t, &f.error), -EEXIST, "already");
+	expect_shape(&f, add(&f, "t", 60, NULL, 0), matrix, 3);
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_tensor_has_the_shape_it_is_registered_with),
+		cmocka_unit_test(a_shape_of_another_number_of_elements_is_refused),
+		cmocka_unit_test(a_kept_store_keeps_shapes),
+		cmocka_unit_test(another_shape_replaces_that_of_a_kept_tensor_with_the_next_commit),
+		cmocka_unit_test(another_shape_in_a_read_only_store_changes_nothing_of_it),
+		cmocka_unit_test(a_failed_registration_leaves_the_shapes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, places_leave_all);
+}
