@@ -68,7 +68,7 @@ struct nvs_checkpoint_item {
 	size_t size; /* of this structure in bytes; all of an array have the same */
 	struct nvs_tensor *tensor;
 	const char *name; /* in the checkpoint, 1 to NVS_NAME_MAX bytes; NULL: the tensor's own */
-	/* for exporting: `ndim` dimensions whose product is the tensor's numel; NULL: one dimension */
+	/* for exporting: `ndim` dimensions whose product is the tensor's numel; NULL: its own shape */
 	const uint64_t *shape;
 	size_t ndim; /* up to 64 */
 };

@@ -19,6 +19,10 @@ static int read_item(struct nvs_checkpoint_item *item, const struct nvs_checkpoi
 		return error_set(error, -EINVAL, "items[%zu]: the tensor is NULL", i);
 	if (!item->name)
 		item->name = info->name;
+	if (!item->shape) {
+		item->shape = info->shape;
+		item->ndim = info->ndim;
+	}
 	return 0;
 }
 
@@ -27,8 +31,6 @@ static int check_shape(const struct nvs_checkpoint_item *item, const struct nvs_
 {
 	uint64_t numel = 1;
 
-	if (!item->shape)
-		return 0;
 	for (size_t i = 0; i < item->ndim && item->ndim <= NDIM_MAX; i++)
 		if (__builtin_mul_overflow(numel, item->shape[i], &numel))
 			return error_about(error, -EINVAL, item->name, 0, 0,

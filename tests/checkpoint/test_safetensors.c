@@ -158,6 +158,49 @@ static void a_shape_must_be_that_of_the_tensor(void **state)
 	world_end(&w);
 }
 
+static void a_tensor_is_exported_with_its_own_shape(void **state)
+{
+	const uint64_t matrix[] = {8, 0, 3}, turned[] = {3, 0};
+	const struct nvs_tensor_spec specs[] = {{.size = sizeof(specs[0]),
+						 .name = "matrix",
+						 .dtype = NVS_F32,
+						 .shape = matrix,
+						 .ndim = 3},
+						{.size = sizeof(specs[0]),
+						 .name = "scalar",
+						 .dtype = NVS_F32,
+						 .numel = 1,
+						 .shape = matrix}};
+	struct nvs_checkpoint_item items[3] = {
+		{.size = sizeof(items[0])},
+		{.size = sizeof(items[0])},
+		{.size = sizeof(items[0]), .name = "turned", .shape = turned, .ndim = 2}};
+	const struct nvs_checkpoint_item *const wanted[] = {
+		&(struct nvs_checkpoint_item){.shape = matrix, .ndim = 3},
+		&(struct nvs_checkpoint_item){.shape = matrix, .ndim = 0}, &items[2]};
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_checkpoint *checkpoint;
+	struct nvs_tensor *t[2];
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	OK(&w.f, nvs_tensor_register(w.f.engine, specs, 2, t, &w.f.error));
+	for (unsigned i = 0; i < 2; i++)
+		tensor_write(&w.f, t[i], 1);
+	for (unsigned i = 0; i < 3; i++)
+		items[i].tensor = t[i % 2];
+	OK(&w.f, nvs_checkpoint_export(w.f.engine, items, 3, w.path, NULL, &w.f.error));
+	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
+	for (unsigned i = 0; i < 3; i++) {
+		OK(&w.f, nvs_checkpoint_get(checkpoint, i, &tensor));
+		assert_int_equal(tensor.ndim, wanted[i]->ndim);
+		assert_memory_equal(tensor.shape, wanted[i]->shape, 8 * tensor.ndim);
+	}
+	nvs_checkpoint_close(checkpoint);
+	world_end(&w);
+}
+
 static void names_are_unique_and_utf8(void **state)
 {
 	struct world w;
@@ -319,6 +362,7 @@ int main(void)
 		test(shards_have_at_most_their_bytes_and_an_index),
 		test(the_files_of_a_replaced_index_are_removed),
 		test(a_shape_must_be_that_of_the_tensor),
+		test(a_tensor_is_exported_with_its_own_shape),
 		test(names_are_unique_and_utf8),
 		test(what_the_checkpoint_lacks_is_refused_before_anything_is_read),
 		test(a_second_writer_is_refused),
