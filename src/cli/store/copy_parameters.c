@@ -99,7 +99,9 @@ static int take_checkpoint(struct taken *taken, const struct nvs_checkpoint *che
 		specs[i] = (struct nvs_tensor_spec){.size = sizeof(*specs),
 						    .name = tensor.name,
 						    .dtype = tensor.dtype,
-						    .numel = tensor.numel};
+						    .numel = tensor.numel,
+						    .shape = tensor.shape,
+						    .ndim = tensor.ndim};
 	}
 	if (!rc)
 		rc = take(taken, specs, n);

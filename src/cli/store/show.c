@@ -96,6 +96,14 @@ static void print_copy(FILE *out, const struct nvs_store_copy *copy)
 	fputs("\n", out);
 }
 
+static void print_shape(FILE *out, const struct nvs_store_tensor *tensor)
+{
+	fputs(" [", out);
+	for (size_t i = 0; i < tensor->ndim; i++)
+		fprintf(out, "%s%" PRIu64, i ? ", " : "", tensor->shape[i]);
+	fputs("]", out);
+}
+
 static void print_tensor(FILE *out, const struct nvs_store_tensor *tensor)
 {
 	fprintf(out, "  %-9s  %12" PRIu64 "  %14" PRIu64 "  %-16s  ", nvs_dtype_name(tensor->dtype),
@@ -104,6 +112,7 @@ static void print_tensor(FILE *out, const struct nvs_store_tensor *tensor)
 		: tensor->has_checksum ? "checksum"
 				       : "without checksum");
 	print_visible(out, tensor->name);
+	print_shape(out, tensor);
 	fputs(" at ", out);
 	print_visible(out, tensor->path ? tensor->path : "a path that was not given");
 	fprintf(out, " %" PRIu64 "\n", tensor->offset);
@@ -121,7 +130,7 @@ static void print_all(struct store_job *job, const struct nvs_store_place *place
 		print_copy(job->out, &copy);
 	if (info->tensors)
 		fprintf(job->out, "\n  %-9s  %12s  %14s  %-16s  %s\n", "type", "elements", "bytes",
-			"contents", "name and place");
+			"contents", "name, shape and place");
 	for (uint64_t i = 0; !nvs_store_get_tensor(store, i, &tensor); i++)
 		print_tensor(job->out, &tensor);
 	fputs("\n", job->out);
@@ -147,6 +156,10 @@ static void put_tensor(struct json_writer *json, const struct nvs_store_tensor *
 	json_text(json, "name", tensor->name);
 	json_text(json, "dtype", nvs_dtype_name(tensor->dtype));
 	json_count(json, "numel", tensor->numel);
+	json_open_list(json, "shape");
+	for (size_t i = 0; i < tensor->ndim; i++)
+		json_count(json, NULL, tensor->shape[i]);
+	json_close_list(json);
 	json_count(json, "nbytes", tensor->nbytes);
 	json_bool(json, "written", tensor->written);
 	if (tensor->has_checksum)

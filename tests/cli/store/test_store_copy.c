@@ -3,6 +3,8 @@
  * `nvswap store export` and `import`: tensors leave a store for a file and come back, and what is
  * refused changes neither.
  */
+#include <endian.h>
+
 #include "cli/store/store_command_fixture.h"
 
 #define TENSORS 40
@@ -49,6 +51,64 @@ static void tensors_leave_a_store_and_come_back(void **state)
 	assert_says(output, "rank 2, commit 1: 40 tensors of 781.25 KiB read from ");
 	holds(quoted(to), 2, TENSORS);
 	EXITS(0, "verify %s", from);
+}
+
+/* A file with a matrix, a scalar and a tensor without elements. */
+static void make_shaped(const char *file)
+{
+	static const char header[] =
+		"{\"matrix\":{\"dtype\":\"U8\",\"shape\":[2,3],\"data_offsets\":[0,6]},"
+		"\"scalar\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[6,7]},"
+		"\"none\":{\"dtype\":\"U8\",\"shape\":[4,0,2],\"data_offsets\":[7,7]}}";
+	const uint64_t length = htole64(sizeof(header) - 1);
+	FILE *out = fopen(file, "w");
+
+	assert_non_null(out);
+	fwrite(&length, sizeof(length), 1, out);
+	fputs(header, out);
+	fputs("abcdefg", out);
+	assert_int_equal(fclose(out), 0);
+}
+
+static void has_shape(const struct nvs_checkpoint *checkpoint, const char *name,
+		      const uint64_t *shape, size_t ndim)
+{
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	size_t i = 0;
+
+	while (!nvs_checkpoint_get(checkpoint, i, &tensor) && strcmp(tensor.name, name) != 0)
+		i++;
+	assert_string_equal(tensor.name, name);
+	assert_int_equal(tensor.ndim, ndim);
+	assert_memory_equal(tensor.shape, shape, ndim * sizeof(*shape));
+}
+
+static void is_shaped(const char *file)
+{
+	const uint64_t matrix[] = {2, 3}, none[] = {4, 0, 2};
+	struct nvs_checkpoint *checkpoint;
+
+	SUCCEEDS(nvs_checkpoint_open(&checkpoint, file, &error), &error);
+	has_shape(checkpoint, "matrix", matrix, 2);
+	has_shape(checkpoint, "scalar", matrix, 0);
+	has_shape(checkpoint, "none", none, 3);
+	nvs_checkpoint_close(checkpoint);
+}
+
+static void tensors_have_their_shapes_when_they_leave_a_store(void **state)
+{
+	const char *path = temp_directory();
+
+	(void)state;
+	make_shaped(path_in(path, "in.safetensors"));
+	EXITS(0, "import --from %s/in.safetensors %s", path, path);
+	EXITS(0, "export --to %s/out.safetensors %s", path, path);
+	is_shaped(path_in(path, "out.safetensors"));
+	EXITS(0, "export --to %s/out.pt %s", path, path);
+	is_shaped(path_in(path, "out.pt"));
+	EXITS(0, "import --from %s/out.pt --rank 1 %s", path, path);
+	EXITS(0, "export --to %s/again.safetensors --rank 1 %s", path, path);
+	is_shaped(path_in(path, "again.safetensors"));
 }
 
 static void a_striped_store_is_exported_in_shards(void **state)
@@ -195,6 +255,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(tensors_leave_a_store_and_come_back),
+		test(tensors_have_their_shapes_when_they_leave_a_store),
 		test(a_striped_store_is_exported_in_shards),
 		test(a_file_for_torch_is_written),
 		test(tensors_that_the_file_lacks_stay),

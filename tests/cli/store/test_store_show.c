@@ -20,10 +20,41 @@ static void list_and_show_describe_a_kept_store(void **state)
 	assert_int_equal(count_of("manifest  current  commit 1 "), 2);
 	assert_says(output, "/nvswap/rank0/data at 1048576");
 	assert_int_equal(count_of("  checksum "), 3);
-	assert_says(output, "t2 at ");
+	assert_says(output, "t2 [5000] at ");
 	EXITS(0, "show %s --output-format json", path);
 	assert_says(output, "\"state\": \"kept\"");
 	assert_says(output, "\"numel\": 5000");
+}
+
+static void shapes_are_shown(void **state)
+{
+	const char *path = temp_directory();
+	const uint64_t shape[] = {20, 30};
+	const struct nvs_tensor_spec specs[] = {{.size = sizeof(specs[0]),
+						 .name = "matrix",
+						 .dtype = NVS_F32,
+						 .numel = 600,
+						 .shape = shape,
+						 .ndim = 2},
+						{.size = sizeof(specs[0]),
+						 .name = "scalar",
+						 .dtype = NVS_F32,
+						 .numel = 1,
+						 .shape = shape}};
+	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
+	struct nvs_tensor *tensors[2];
+	const char *at;
+
+	(void)state;
+	SUCCEEDS(nvs_tensor_register(engine, specs, 2, tensors, &error), &error);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	EXITS(0, "show %s", path);
+	assert_says(output, "matrix [20, 30] at ");
+	assert_says(output, "scalar [] at ");
+	EXITS(0, "show %s --output-format json", path);
+	at = strstr(output, "\"shape\"");
+	assert_non_null(at);
+	assert_int_equal(strtoul(at + strcspn(at, "23"), NULL, 10), 20);
 }
 
 static void stores_are_listed_by_rank(void **state)
@@ -286,6 +317,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(list_and_show_describe_a_kept_store),
+		test(shapes_are_shown),
 		test(stores_are_listed_by_rank),
 		test(an_optimizer_store_is_shown),
 		test(a_running_engine_is_named_and_its_commits_are_seen),
