@@ -73,6 +73,11 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_array(value: Any) -> bool:
+    """Whether it is an array of numpy, a torch tensor or alike, and not the type of one."""
+    return not isinstance(value, type) and hasattr(value, "dtype") and hasattr(value, "shape")
+
+
 def array_over(buffer: Any, dtype: str, shape: Any, kind: str, writable: bool = True) -> Any:
     """An array of `kind` ("numpy", "torch", "memoryview") over a buffer, which it keeps."""
     if kind == "torch":

@@ -19,7 +19,7 @@ from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, Name
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
 from nvswap.config import block_number, config_of
-from nvswap.dtypes import array_over, dtype_name, dtype_number, itemsize, number_name
+from nvswap.dtypes import array_over, dtype_name, dtype_number, is_array, itemsize, number_name
 from nvswap.errors import Error, check, error_of, invalid, new_error
 from nvswap.handle import Handle, wait_sliced
 from nvswap.memory import Shape, Span, shape_of, span_of
@@ -27,6 +27,10 @@ from nvswap.statistics import fields_of
 from nvswap.strings import encoded
 
 Names = Union[str, "Tensor", Iterable[Union[str, "Tensor"]]]
+
+# (dtype, shape), an array that has both, or None for those of the kept store, as may be the shape of
+# a pair.
+Spec = Any
 
 _NULL = ffi.NULL
 
@@ -44,6 +48,7 @@ class StoredTensor(NamedTuple):
     nbytes: int
     has_contents: bool
     checksum: Optional[int]  # XXH3, 64 bits
+    shape: Tuple[int, ...]
 
 
 class Tensor:
@@ -262,34 +267,41 @@ class Engine(Handle):
 
     # ---- Tensors
 
-    def register(self, name: str, dtype: Any, shape: Shape) -> Tensor:
-        """Registers one tensor; see :meth:`register_all`."""
-        return self.register_all({name: (dtype, shape)})[0]
+    def register(self, name: str, dtype: Any = None, shape: Optional[Shape] = None) -> Tensor:
+        """Registers one tensor, also ``register(name, array)`` and ``register(name)``; see
+        :meth:`register_all`."""
+        return self.register_all({name: dtype if is_array(dtype) else (dtype, shape)})[0]
 
-    def register_all(self, specs: Mapping[str, Tuple[Any, Shape]]) -> List[Tensor]:
+    def register_all(self, specs: Mapping[str, Spec]) -> List[Tensor]:
         """
         Registers tensors, which lie side by side in the store and move together.
 
         Parameters
         ----------
-        specs : mapping of str to (dtype, shape)
+        specs : mapping of str to (dtype, shape), array or None
+            An array or torch tensor stands for its dtype and shape; nothing is copied from it.
+            None, also in the place of a shape, stands for what the kept store had when it was opened.
+            Another shape of as many elements replaces the one that the store has, with the next
+            commit.
 
         Raises
         ------
         Error
             EEXIST: a name is registered; ESTALE: the kept store has it with another type or length;
-            ENOSPC; EROFS. None is registered then.
+            ENOENT: it has no such tensor; ENOSPC; EROFS. None is registered then.
         ValueError
             A NUL in a name.
         """
-        made = [(name, dtype_name(dtype), shape_of(shape)) for name, (dtype, shape) in specs.items()]
+        made = self._completed(specs)
         if not made:
             return []
         names = [ffi.new("char[]", encoded(name)) for name, _, _ in made]
+        shapes = [ffi.new("uint64_t[]", list(shape) or [0]) for _, _, shape in made]
         array = ffi.new("struct nvs_tensor_spec[]", len(made))
-        for spec, c_name, (_, dtype, shape) in zip(array, names, made):
+        for spec, c_name, c_shape, (_, dtype, shape) in zip(array, names, shapes, made):
             spec.size, spec.name = ffi.sizeof("struct nvs_tensor_spec"), c_name
             spec.dtype, spec.numel = dtype_number(dtype), math.prod(shape)
+            spec.shape, spec.ndim = c_shape, len(shape)
         handles, error = ffi.new("struct nvs_tensor *[]", len(made)), new_error()
         with self._open() as pointer:
             check(lib.nvs_tensor_register(pointer, array, len(made), handles, error), error)
@@ -297,6 +309,21 @@ class Engine(Handle):
                        for handle, (name, dtype, shape) in zip(handles, made)]
             self._tensors.update((tensor.name, tensor) for tensor in tensors)
         return tensors
+
+    def _completed(self, specs: Mapping[str, Spec]) -> List[Tuple[str, str, Tuple[int, ...]]]:
+        """Names, types and shapes; those that are not given are the kept store's."""
+        pairs = {name: _pair_of(name, spec) for name, spec in specs.items()}
+        stored = {}
+        if any(shape is None for _, shape in pairs.values()):
+            stored = {each.name: each for each in self.stored()}
+        made = []
+        for name, (dtype, shape) in pairs.items():
+            if shape is None and name not in stored:
+                raise Error(errno.ENOENT, f"the kept store has no tensor {name!r}: register it with "
+                            "its dtype and shape", name)
+            made.append((name, stored[name].dtype if dtype is None else dtype_name(dtype),
+                         stored[name].shape if shape is None else shape_of(shape)))
+        return made
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -348,13 +375,14 @@ class Engine(Handle):
             self._tensors[new_name] = tensor
 
     def info(self, name: Union[str, Tensor]) -> Dict[str, Any]:
-        """The fields of struct nvs_tensor_info: state, dirty, pins, store_offset, status."""
+        """The fields of struct nvs_tensor_info: state, dirty, pins, store_offset, status, shape."""
         (tensor,) = self._named(name)
         info = ffi.new("struct nvs_tensor_info *")
         info.size = ffi.sizeof("struct nvs_tensor_info")
         with self._open() as pointer:
             check(lib.nvs_tensor_get_info(pointer, tensor._pointer, info))
             fields = fields_of(info)
+            fields["shape"] = tuple(info.shape[0:info.ndim])
         fields["dtype"] = number_name(info.dtype)
         fields["state"] = ffi.string(lib.nvs_tensor_state_name(info.state)).decode()
         return fields
@@ -584,7 +612,8 @@ class Engine(Handle):
                 result.append(StoredTensor(
                     ffi.string(each.name).decode(errors="replace"), number_name(each.dtype),
                     each.numel, each.nbytes, each.has_contents,
-                    each.checksum if each.has_checksum else None))
+                    each.checksum if each.has_checksum else None,
+                    tuple(each.shape[0:each.ndim])))
 
     def pool(self) -> Tuple[int, int]:
         """Address and bytes of the pool, to be registered with a GPU until the engine closes."""
@@ -612,6 +641,20 @@ def _release(pointer: Any, record: Tuple[Any, int, int, int, List[str]]) -> None
     if lib.nvs_tensor_release(pointer, array, n, number, how, _NULL) == -errno.EBUSY:
         lib.nvs_tensor_wait(pointer, array, n, number, -1, _NULL)
         lib.nvs_tensor_release(pointer, array, n, number, how, _NULL)
+
+
+def _pair_of(name: str, spec: Spec) -> Tuple[Any, Optional[Shape]]:
+    """dtype and shape; None where the kept store says it."""
+    if spec is None:
+        return None, None
+    if isinstance(spec, (tuple, list)) and len(spec) == 2:
+        dtype, shape = spec
+        if dtype is None and shape is not None:
+            raise invalid(f"tensor {name} has a shape and no dtype", name)
+        return dtype, shape
+    if not is_array(spec):
+        raise invalid(f"tensor {name}: (dtype, shape), an array or None, not {spec!r}", name)
+    return spec.dtype, tuple(spec.shape)
 
 
 def _array_of(tensors: Sequence[Tensor]) -> Any:

@@ -24,12 +24,19 @@ def _value_of(kind: Any, value: Any) -> Any:
     return value
 
 
+def _is_elsewhere(kind: Any) -> bool:
+    """Whether it points to something whose length another field has."""
+    return bool(kind.kind == "pointer" and kind.item.cname != "char")
+
+
 def fields_of(structure: Any) -> Dict[str, Any]:
-    """The fields of a structure; arrays of I/O by direction become "read" and "write"."""
+    """The fields of a structure without arrays elsewhere; arrays of I/O by direction become "read" and
+    "write"."""
     kind = ffi.typeof(structure)
     kind = kind.item if kind.kind == "pointer" else kind
     result = {name: _value_of(field.type, getattr(structure, name))
-              for name, field in kind.fields if name not in _HIDDEN}
+              for name, field in kind.fields
+              if name not in _HIDDEN and not _is_elsewhere(field.type)}
     if "io" in result and isinstance(result["io"], list):
         result["read"], result["write"] = result.pop("io")
     return result

@@ -274,8 +274,8 @@ def a_kept_store_has_what_was_committed(directory):
         assert engine.generation == generation > 0
         assert engine.note == b"step 7\0"
         raises(nvswap.Error, lambda: setattr(engine, "note", bytes(65537)), errno.E2BIG)
-        assert [(each.name, each.dtype, each.numel) for each in engine.stored()] == \
-            [("a", "BF16", 200)]
+        assert [(each.name, each.dtype, each.numel, each.shape) for each in engine.stored()] == \
+            [("a", "BF16", 200, (10, 20))]
         raises(nvswap.Error, lambda: engine.register("a", "F32", 200), errno.ESTALE)
         engine.register("a", "BF16", (10, 20))
         with engine.pinned("a") as tensors:
@@ -283,6 +283,36 @@ def a_kept_store_has_what_was_committed(directory):
     with nvswap.Engine(settings(directory, keep=True, read_only=True)) as engine:
         engine.register("a", "BF16", (10, 20))
         raises(nvswap.Error, lambda: engine.swap_in("a", "w"), errno.EROFS)
+
+
+@promise
+def tensors_of_a_kept_store_come_back_in_their_shapes(directory):
+    config = settings(directory, keep=True)
+    given = {"matrix": numpy.ones((3, 4, 5), numpy.float32), "scalar": numpy.float32(7),
+             "none": numpy.zeros((2, 0), numpy.uint8)}
+    with nvswap.Engine(config) as engine:
+        engine.register_all(given)
+        assert {name: engine[name].shape for name in given} == \
+            {"matrix": (3, 4, 5), "scalar": (), "none": (2, 0)}
+        assert engine.info("matrix")["shape"] == (3, 4, 5) and engine.info("scalar")["ndim"] == 0
+        engine.store_from({"matrix": given["matrix"], "scalar": numpy.asarray(given["scalar"])})
+        raises(nvswap.Error, lambda: engine.register("other"), errno.ENOENT)
+        raises(nvswap.Error, lambda: engine.register("other", "F32"), errno.ENOENT)
+        raises(nvswap.Error, lambda: engine.register("other", None, 4), errno.EINVAL)
+        raises(nvswap.Error, lambda: engine.register_all({"other": "F32"}), errno.EINVAL)
+        raises(nvswap.Error, lambda: engine.register("other", "U8", [1] * 65), errno.EINVAL)
+    with nvswap.Engine(config) as engine:
+        assert {each.name: each.shape for each in engine.stored()} == \
+            {"matrix": (3, 4, 5), "scalar": (), "none": (2, 0)}
+        engine.register("matrix")
+        engine.register_all({"scalar": None, "none": ("U8", None)})
+        with engine.pinned(["matrix", "scalar"]) as tensors:
+            assert (tensors["matrix"] == given["matrix"]).all() and tensors["scalar"] == 7
+            assert tensors["matrix"].shape == (3, 4, 5) and tensors["scalar"].shape == ()
+    with nvswap.Engine(config) as engine:
+        engine.register("matrix", given["matrix"].reshape(5, 12))
+    with nvswap.Engine(config) as engine:
+        assert engine.register("matrix").shape == (5, 12)
 
 
 @promise
