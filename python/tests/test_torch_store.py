@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What `nvswap store export` writes of an optimizer, read by torch, and what torch saves, imported."""
+"""What `nvswap store export` writes, read by torch, and what torch saves, imported."""
 
 import os
 import subprocess
@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from promises import BUILD, main, promise  # noqa: E402
 
 import nvswap  # noqa: E402
+import nvswap.torch  # noqa: E402
 
 PARTS = ("fp32", "exp_avg", "exp_avg_sq")
 GROUPS = {"embed": 50000, "head": 7}
@@ -51,6 +52,33 @@ def torch_reads_what_is_exported_and_what_torch_saves_is_imported(directory):
     for name, tensor in state.items():
         path = os.path.join(universal, "zero", *name.split(".")) + ".pt"
         assert torch.load(path, weights_only=True).equal(tensor)
+
+
+@promise
+def weights_load_into_their_model_after_a_store(directory):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.BatchNorm2d(5))
+    first, second = (os.path.join(directory, name) for name in ("first.pt", "second.pt"))
+    torch.save(model.state_dict(), first)
+    store("import", "--from", first, directory)
+    store("export", "--to", second, directory)
+    found = torch.load(second, weights_only=True)
+    for name, tensor in model.state_dict().items():
+        assert found[name].shape == tensor.shape and found[name].equal(tensor), name
+    torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.BatchNorm2d(5)).load_state_dict(found)
+
+
+@promise
+def weights_of_an_offloaded_module_load_into_one_that_is_not(directory):
+    path = os.path.join(directory, "weights.pt")
+    model = torch.nn.Linear(7, 5)
+    wanted = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    offloaded = nvswap.torch.offload(model, {
+        "offload_param": {"device": "nvme", "nvme_path": directory}, "nvswap": {"keep": True}})
+    offloaded.engine.close()
+    store("export", "--to", path, directory)
+    found = torch.load(path, weights_only=True)
+    torch.nn.Linear(7, 5).load_state_dict(found)
+    assert all(found[name].equal(tensor) for name, tensor in wanted.items())
 
 
 main()
