@@ -321,18 +321,26 @@ void tensors_add(struct fixture *fixture, const char *prefix, const uint64_t *nb
 {
 	struct nvs_tensor_spec *specs = calloc(n, sizeof(*specs));
 	char(*names)[48] = calloc(n, sizeof(*names));
+	uint64_t(*shapes)[2] = calloc(n, sizeof(*shapes));
 
-	assert_true(specs && names);
+	assert_true(specs && names && shapes);
 	for (size_t i = 0; i < n; i++) {
 		snprintf(names[i], sizeof(names[i]), "%.20s%zu", prefix, i);
 		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
 						    .name = names[i],
 						    .dtype = NVS_U8,
 						    .numel = nbytes[i]};
+		/* Some have more than one dimension. */
+		if (i % 4 == 1) {
+			memcpy(shapes[i], (uint64_t[]){1, nbytes[i]}, sizeof(shapes[i]));
+			specs[i].shape = shapes[i];
+			specs[i].ndim = 2;
+		}
 	}
 	OK(fixture, nvs_tensor_register(fixture->engine, specs, n, tensors, &fixture->error));
 	free(specs);
 	free(names);
+	free(shapes);
 }
 
 struct nvs_tensor *tensor_add(struct fixture *fixture, const char *name, uint64_t nbytes)

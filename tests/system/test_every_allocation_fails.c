@@ -370,6 +370,7 @@ static void opening_an_engine_succeeds_or_leaves_nothing(void **state)
 
 static void add_many(struct world *w, bool *failed, uint64_t n)
 {
+	static const uint64_t square[] = {10, 10};
 	static char names[MANY][16];
 	struct nvs_tensor_spec specs[MANY];
 	struct nvs_tensor *tensors[MANY];
@@ -381,7 +382,9 @@ static void add_many(struct world *w, bool *failed, uint64_t n)
 		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
 						    .name = names[i],
 						    .dtype = NVS_BF16,
-						    .numel = 100};
+						    .numel = 100,
+						    .shape = i % 50 ? NULL : square,
+						    .ndim = 2};
 	}
 	inject_fail(ALLOCATIONS, n, 1, ENOMEM);
 	rc = nvs_tensor_register(w->f.engine, specs, MANY, tensors, &w->f.error);

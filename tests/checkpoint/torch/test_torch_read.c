@@ -78,7 +78,8 @@ static void what_was_exported_is_imported(void **state)
 		assert_int_equal(nvs_checkpoint_get(checkpoint, i, &tensor), 0);
 		assert_int_equal(tensor.dtype, NVS_U8);
 		assert_int_equal(tensor.numel, sizes[i]);
-		assert_int_equal(tensor.ndim, 1);
+		assert_int_equal(tensor.ndim, info_of(&saved.f, saved.t[i]).ndim);
+		assert_int_equal(tensor.shape[tensor.ndim - 1], sizes[i]);
 		tensor_store(&saved.f, saved.t[i], 100 + i);
 	}
 	nvs_checkpoint_close(checkpoint);
