@@ -161,6 +161,8 @@ class AdamW(torch.optim.Optimizer):
             with self._writing:
                 self._offloaded.engine.write_range(name, weights,
                                                    (start + offset) * weights.itemsize)
+                # For graphs of forwards before, as a change in memory.
+                torch.autograd.graph.increment_version(parameter)
 
     def _add_gradient(self, parameter: torch.nn.Parameter) -> None:
         flat, parameter.grad = self._flat_gradient(parameter), None

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What autograd saves in a forward. Of a tensor over pool memory these are its name and place, which
-the backward pins again; another tensor is saved as it is, with its version, as autograd does.
+What autograd saves in a forward. Of a tensor over pool memory these are its parameter and place,
+which the backward pins again; another tensor is saved as it is. Each has its version, as in
+autograd: a backward does not compute with what has changed since its forward.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ class _Place(NamedTuple):
     """Of a tensor over pool memory."""
 
     name: str
+    parameter: torch.Tensor
+    version: int  # of the parameter
     offset: int  # in elements
     size: Tuple[int, ...]
     stride: Tuple[int, ...]
@@ -33,14 +36,14 @@ class SavedTensors:
 
     Attributes
     ----------
-    pinned : dict of str to torch.Tensor
-        What is pinned now, by name.
+    pinned : dict of str to torch.nn.Parameter
+        The parameters that have pool memory now, by name.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._pool = engine.pool()
-        self.pinned: Dict[str, torch.Tensor] = {}
+        self.pinned: Dict[str, torch.nn.Parameter] = {}
 
     def hooks(self) -> Any:
         """A context manager for a forward."""
@@ -57,8 +60,8 @@ class SavedTensors:
             storage = tensor.untyped_storage().data_ptr()
             for name, pinned in list(self.pinned.items()):
                 if pinned.untyped_storage().data_ptr() == storage and pinned.dtype == tensor.dtype:
-                    return _Place(name, int(tensor.storage_offset()), tuple(tensor.size()),
-                                  tensor.stride())
+                    return _Place(name, pinned, pinned._version, int(tensor.storage_offset()),
+                                  tuple(tensor.size()), tensor.stride())
         return _Kept(tensor, tensor._version)  # One over pool memory keeps its pin.
 
     def _unpack(self, saved: Any) -> torch.Tensor:
@@ -67,6 +70,10 @@ class SavedTensors:
                 raise RuntimeError("a tensor that the backward needs was modified by an inplace "
                                    f"operation: it has shape {list(saved.tensor.shape)}")
             return saved.tensor
+        if saved.parameter._version != saved.version:
+            raise RuntimeError(f"parameter {saved.name}, of shape {list(saved.parameter.shape)}, "
+                               "was modified by a step or an inplace operation since the forward "
+                               "whose backward needs it: run the forward again")
         with self._engine.pinned(saved.name, arrays="torch") as tensors:
             # The tensor keeps the pin for as long as the backward needs it.
             return tensors[saved.name].as_strided(saved.size, saved.stride, saved.offset)

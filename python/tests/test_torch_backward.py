@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""nvswap.torch: what the backward of an offloaded module needs of its forward. Needs torch."""
+
+import contextlib
+import gc
+
+import torch
+
+from promises import main, promise, raises, settings
+import nvswap.torch
+
+
+@contextlib.contextmanager
+def offloaded_to(directory, module):
+    """The module with its parameters on the drive within the block."""
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    yield offloaded
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
+def a_change_of_what_the_backward_needs_is_an_error(directory):
+    class Changes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, data, harmful=True):
+            result = torch.sigmoid(torch.relu_(self.linear(data)))
+            return result.mul_(2) if harmful else result.add(1).mul_(2)
+
+    module = Changes()
+    with offloaded_to(directory, module):
+        module(torch.ones(4, 4), False).sum().backward()
+        assert "inplace" in str(raises(RuntimeError, module(torch.ones(4, 4)).sum().backward))
+
+
+@promise
+def a_backward_of_a_forward_before_the_last_step_is_an_error(directory):
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
+    with offloaded_to(directory, module) as offloaded:
+        optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory),
+                                       offloaded=offloaded)
+        loss = module(torch.ones(2, 4)).sum()
+        loss.backward(retain_graph=True)
+        loss.backward(retain_graph=True)
+        optimizer.step()
+        error = raises(RuntimeError, loss.backward)
+        assert "parameter 2.weight, of shape [4, 4]," in str(error), error
+        module(torch.ones(2, 4)).sum().backward()
+        del loss
+        optimizer.close()
+
+
+@promise
+def a_backward_after_a_step_of_other_parameters_has_its_gradients(directory):
+    module, data = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(2))), torch.ones(2, 4)
+    with offloaded_to(directory, module) as offloaded:
+        optimizer = nvswap.torch.AdamW(module[1].parameters(), settings(directory),
+                                       offloaded=offloaded)
+        module[1](data).sum().backward()
+        loss = module[0](data).square().sum()
+        optimizer.step()
+        loss.backward()
+        assert module[0].weight.grad.abs().sum() > 0
+        del loss
+        optimizer.close()
+
+
+@promise
+def a_part_of_a_parameter_is_the_same_part_in_the_backward(directory):
+    class Parts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.arange(48.0).view(6, 8))
+
+        def forward(self, data):
+            return (data * self.weight[1:5, 3:6] * self.weight.t()[2:5, 2:6].t()).sum()
+
+    def gradient_of(module):
+        data = torch.ones(4, 3, requires_grad=True)
+        module(data).backward()
+        return data.grad, module.weight.grad
+
+    expected, module = gradient_of(Parts()), Parts()
+    with offloaded_to(directory, module):
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(gradient_of(module), expected))
+
+
+main()
