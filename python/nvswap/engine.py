@@ -455,10 +455,10 @@ class Engine(Handle):
         with self._open() as pointer:
             code = wait_sliced(self, lambda ms, error: lib.nvs_tensor_wait(
                 pointer, array, len(tensors), 0, ms, error), timeout, error)
-        if code not in (-errno.EAGAIN, -errno.ETIMEDOUT):
-            for tensor in tensors:
-                self._external.pop(tensor.name, None)
-        check(code, error)
+            if code not in (-errno.EAGAIN, -errno.ETIMEDOUT):
+                for tensor in tensors:
+                    self._external.pop(tensor.name, None)
+            check(code, error)
 
     # ---- External memory
 

@@ -121,14 +121,16 @@ def a_drive_too_small_for_the_state_ends_all_ranks_with_an_error_that_names_the_
 
 
 @promise
-def a_failed_write_of_state_ends_all_ranks_with_an_error_that_names_path_and_offset(directory):
+def a_failed_write_of_state_ends_all_ranks_with_an_error_that_names_parameter_path_and_offset(directory):
     processes = start(configuration(directory, param={"device": "cpu"}, **DEPTH), steps=1000)
     await_step(processes[1])
     resource.prlimit(processes[1].pid, resource.RLIMIT_FSIZE, (8192, 8192))
     output = outputs_of(processes)[1]
     assert all(process.returncode for process in processes)
-    found = re.search(r"writing (.+?) at offset \d+ failed: .*EFBIG", output)
-    assert found and found[1].startswith(f"{directory}/nvswap/rank"), output[-3000:]
+    found = re.search(r"Error: from (\S+) on \(group\d+\+\d+ .+?\): writing (.+?) at offset \d+ failed: "
+                      ".*EFBIG", output)
+    assert found and found[2].startswith(f"{directory}/nvswap/rank"), output[-3000:]
+    assert re.match(r"(tokens|places|blocks\.\d\.\w+|norm|head)\.(weight|bias)$", found[1]), found[0]
 
 
 @promise

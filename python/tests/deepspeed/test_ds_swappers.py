@@ -85,15 +85,17 @@ def a_full_drive_ends_all_ranks_with_an_error_that_names_the_path(directory):
 
 
 @promise
-def a_failed_write_ends_all_ranks_with_an_error_that_names_tensor_path_and_offset(directory):
+def a_failed_write_ends_all_ranks_with_an_error_that_names_parameter_path_and_offset(directory):
     processes = start(configuration(directory, **DEPTH), steps=1000)
     await_step(processes[1])
     resource.prlimit(processes[1].pid, resource.RLIMIT_FSIZE, (8192, 8192))
     output = outputs_of(processes)[1]
     assert all(process.returncode for process in processes)
-    found = re.search(r"Error: (\S+): writing (.+?) at offset \d+ failed: .*EFBIG", output)
-    assert found and found[1].startswith(("parameter.", "optimizer.")), output[-3000:]
-    assert found[2].startswith(f"{directory}/nvswap/rank"), found[2]
+    found = re.search(r"Error: (\S+)( to \S+)? \((\S+)\): writing (.+?) at offset \d+ failed: .*EFBIG",
+                      output)
+    assert found and found[3].startswith(("parameter.", "optimizer.")), output[-3000:]
+    assert re.match(r"(tokens|places|blocks\.\d\.\w+|norm|head)\.(weight|bias)$", found[1]), found[0]
+    assert found[4].startswith(f"{directory}/nvswap/rank"), found[4]
 
 
 @promise

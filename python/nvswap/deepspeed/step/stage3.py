@@ -27,6 +27,8 @@ by the factor of the step, which is so computed by its own code, to the last bit
 from __future__ import annotations
 
 import errno
+import re
+import weakref
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
@@ -42,9 +44,13 @@ from nvswap.deepspeed.checkpoint.zero3 import Checkpoints
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.step.state import open_optimizer
 from nvswap.deepspeed.step.weights import NewWeights
+from nvswap.deepspeed.swappers.names import name_at, names_of
 from nvswap.errors import Error
 from nvswap.optimizer import Group, GroupAdam, Optimizer
 from nvswap.tensor_files import import_optimizer
+
+# A tensor of the optimizer, which may go beyond its first sub-group: the sub-group, and an element.
+_TENSOR = re.compile(r"group(\d+)(?:\+(\d+) )?")
 
 
 class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
@@ -94,6 +100,7 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
                   for group, numel in enumerate(numels)]
         self._store = open_optimizer(choice().document, dist.get_rank(), groups, self._adam,
                                      self._new_weights.add)
+        self._store.describe = weakref.WeakMethod(self._described)
         self.subgroup_to_device = {group: "cpu" for group in range(len(numels))}
         for group, _ in enumerate(numels):
             if flats[group] is None:
@@ -101,6 +108,16 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
             self.fp32_partitioned_groups_flat.append(self._stand_in(group))
         for param_group in self.optimizer.param_groups:
             param_group["params"] = []
+
+    def _described(self, tensor: str) -> Optional[str]:
+        found = _TENSOR.match(tensor)
+        if not found:
+            return None
+        parameters = self.fp16_groups[int(found[1])]
+        if found[2] is None:
+            return names_of(parameters)
+        first = name_at(parameters, int(found[2]))
+        return None if first is None else f"from {first} on"
 
     def _stand_in(self, group: int) -> torch.Tensor:
         stand_in = torch.ones(1, requires_grad=True)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List
 
 from nvswap.config import Config
+from nvswap.deepspeed.swappers.names import NamingOptimizer
 from nvswap.deepspeed.swappers.store import on_own_store
-from nvswap.optimizer import Group, GroupAdam, Optimizer
+from nvswap.optimizer import Group, GroupAdam
 
 
 def open_optimizer(document: Dict[str, Any], rank: int, groups: List[Group], adam: GroupAdam,
-                   weights_final: Callable[[int, int, Any], None]) -> Optimizer:
+                   weights_final: Callable[[int, int, Any], None]) -> NamingOptimizer:
     """
     Parameters
     ----------
@@ -27,7 +28,7 @@ def open_optimizer(document: Dict[str, Any], rank: int, groups: List[Group], ada
     config = _config_of(document, max(int(group.numel or 0) for group in groups))
     return on_own_store(
         config, document, "optimizer", rank,
-        lambda: Optimizer(config, groups, update=adam, weights_final=weights_final))
+        lambda: NamingOptimizer(config, groups, update=adam, weights_final=weights_final))
 
 
 def _config_of(document: Dict[str, Any], largest_numel: int) -> Config:

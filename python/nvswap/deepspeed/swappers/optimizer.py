@@ -9,6 +9,8 @@ pipeline_write the one before is written. Relies on DeepSpeed for the order of i
 from __future__ import annotations
 
 import errno
+import re
+import weakref
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
 
@@ -17,11 +19,15 @@ from deepspeed import comm
 
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.swappers.hold import Hold, Holds
+from nvswap.deepspeed.swappers.names import name_at, names_of
 from nvswap.deepspeed.swappers.store import open_engine
 from nvswap.errors import Error
 
 # A tensor takes whole units of the pool; this many elements of 4 bytes are one unit at most.
 _UNIT_ELEMENTS = 1024
+
+# A sub-group's ds_id, and the offset of a parameter's gradient.
+_TENSOR = re.compile(r"optimizer\.([^.]+)(?:\.gradient\.(\d+)$)?")
 
 _SWAP_IN, _SWAP_OUT, _SWAP_OUT_GRADIENT = "swap_in_state", "swap_out_state", "swap_out_gradient"
 
@@ -55,7 +61,14 @@ class _SubGroup:
 
 
 class PartitionedOptimizerSwapper:
-    """What DeepSpeed calls. Reads and writes are awaited."""
+    """
+    What DeepSpeed calls. Reads and writes are awaited.
+
+    Attributes
+    ----------
+    parameters : dict of str to sequence
+        Those of each sub-group by its ds_id, for errors.
+    """
 
     pipeline_read = False
     pipeline_write = False
@@ -69,11 +82,20 @@ class PartitionedOptimizerSwapper:
         numel = -(-int(largest_numel) // _UNIT_ELEMENTS) * _UNIT_ELEMENTS
         self.engine = open_engine(choice().document, "optimizer", comm.get_rank(),
                                   zero_optimization__sub_group_size=numel)
+        self.engine.describe = weakref.WeakMethod(self._described)
+        self.parameters: Dict[str, Sequence[Any]] = {}
         self._holds = Holds(self.engine)
         self._holds.register({"gradient": torch.empty(0, dtype=dtype)}, numel)
         self._groups: Dict[str, _SubGroup] = {}
         self._writing: List[str] = []
         self._caches = self.engine._config["nvswap.optimizer_max_in_cpu"] > 0
+
+    def _described(self, tensor: str) -> Optional[str]:
+        found = _TENSOR.match(tensor)
+        parameters = self.parameters.get(found[1]) if found else None
+        if not found or not parameters:
+            return None
+        return name_at(parameters, int(found[2])) if found[2] else names_of(parameters)
 
     # ---- What can be swapped
 

@@ -18,6 +18,7 @@ from deepspeed.runtime.swap_tensor.partitioned_param_swapper import PartitionedP
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
 from nvswap.deepspeed.swappers.hold import Hold, Holds
+from nvswap.deepspeed.swappers.names import name_of
 from nvswap.deepspeed.swappers.store import open_engine
 
 
@@ -45,6 +46,8 @@ class ParameterSwapper:
     def __init__(self, document: Dict[str, Any], dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.engine = open_engine(document, "param", comm.get_rank())
+        self.engine.describe = weakref.WeakMethod(self._described)
+        self._parameters: "weakref.WeakValueDictionary[str, Any]" = weakref.WeakValueDictionary()
         self._holds = Holds(self.engine)
         self._held: Dict[int, Hold] = {}
         self._reading: List[Any] = []
@@ -69,11 +72,15 @@ class ParameterSwapper:
         """How many partitions, as large as the largest, there is room for to read ahead."""
         return self._holds.free_bytes() // self._largest
 
+    def _described(self, tensor: str) -> Optional[str]:
+        return name_of(self._parameters.get(tensor))
+
     # ---- Partitions that are made or updated
 
     def get_buffer(self, param: Any, numel: int) -> torch.Tensor:
         """Memory for a new partition."""
         name = _name(param)
+        self._parameters[name] = param
         self._holds.register({name: param}, numel)
         self._largest = max(self._largest, self.engine[name].nbytes)
         hold = self._held[param.ds_id] = self._holds.new(name)

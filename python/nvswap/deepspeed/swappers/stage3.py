@@ -27,6 +27,12 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
         DeepSpeedZeroOptimizer_Stage3.__init__(
             self, *args, offload_optimizer_config=offload_optimizer_config, **kwargs)
 
+    def _configure_tensor_swapping(self, *args: Any) -> None:
+        super()._configure_tensor_swapping(*args)
+        self.optimizer_swapper.parameters = {
+            f"{numbers[0]}_{numbers[-1]}": parameters for numbers, parameters in zip(
+                self.fp16_partitioned_groups_flat_id, self.fp16_groups)}
+
     def _stored_state(self, group: int) -> Dict[str, Stored]:
         parameter = self.fp32_partitioned_groups_flat[group]
         numel = int(self.fp16_partitioned_groups_flat_numel[group])

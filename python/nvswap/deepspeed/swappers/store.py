@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, TypeVar
 
 from nvswap.aio import Aio
 from nvswap.config import Config
-from nvswap.engine import Engine
+from nvswap.deepspeed.swappers.names import NamingEngine
 from nvswap.errors import Error
 
 # A job takes the next number for its store when another job has the one before.
@@ -26,7 +26,7 @@ _lock = threading.Lock()
 Opened = TypeVar("Opened")
 
 
-def open_engine(document: Dict[str, Any], block: str, rank: int, **settings: Any) -> Engine:
+def open_engine(document: Dict[str, Any], block: str, rank: int, **settings: Any) -> NamingEngine:
     """
     The engine of a rank.
 
@@ -45,7 +45,7 @@ def open_engine(document: Dict[str, Any], block: str, rank: int, **settings: Any
         config[key.replace("__", ".")] = value
     aio = _aio_of(config)
     return on_own_store(config, document, block, rank,
-                        lambda: Engine(config, block, aio=aio, arrays="torch"))
+                        lambda: NamingEngine(config, block, aio=aio, arrays="torch"))
 
 
 def on_own_store(config: Config, document: Dict[str, Any], block: str, rank: int,

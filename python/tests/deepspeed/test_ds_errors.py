@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of the swappers name parameters as the model does. In one process, called as DeepSpeed does."""
+
+import contextlib
+import errno
+import os
+import re
+import resource
+import socket
+import sys
+import types
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from promises import main, promise, raises, settings  # noqa: E402
+
+os.environ.update(DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1",
+                  MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+import deepspeed  # noqa: E402
+import torch  # noqa: E402
+from deepspeed.utils.debug import debug_extract_module_and_param_names  # noqa: E402
+
+import nvswap.deepspeed  # noqa: E402
+
+nvswap.deepspeed.install()
+deepspeed.init_distributed("gloo")
+
+from nvswap.deepspeed import depth  # noqa: E402
+from nvswap.deepspeed.swappers.optimizer import PartitionedOptimizerSwapper  # noqa: E402
+from nvswap.deepspeed.swappers.parameters import ParameterSwapper  # noqa: E402
+
+NUMEL = 4096
+
+
+@contextlib.contextmanager
+def failing_writes():
+    """Writes beyond the first block of a file fail within the block."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def parameters_of(module, first=7):
+    """A module's parameters, with what DeepSpeed gives them, numbered from the first on."""
+    parameters = list(module.parameters())
+    for number, parameter in enumerate(parameters, first):
+        parameter.ds_id, parameter.ds_tensor = number, torch.empty(0)
+        parameter.ds_tensor.ds_numel = parameter.numel()
+        parameter.partition_numel = parameter.numel
+    return parameters
+
+
+def named(error, names, directory):
+    """Whether an error begins with the names, and goes on with path and offset."""
+    return re.match(rf"{re.escape(names)}: writing {re.escape(directory)}/nvswap/\S+ at offset \d+ "
+                    "failed: ", str(error))
+
+
+@promise
+def a_failed_write_of_a_partition_names_its_parameter(directory):
+    module, other = (torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False)) for _ in range(2))
+    debug_extract_module_and_param_names(module)
+    swapper = ParameterSwapper(settings(directory), torch.float32)
+    for parameter, names in ((*parameters_of(module), "0.weight (parameter.7)"),
+                             (*parameters_of(other, 8), "parameter.8")):
+        tensor = f"parameter.{parameter.ds_id}"
+        swapper.get_buffer(parameter, NUMEL).fill_(1)
+        with failing_writes():
+            swapper.swap_out_and_release([parameter])
+            swapper.engine.swap_out(tensor)
+            error = raises(nvswap.Error, lambda tensor=tensor: swapper.engine.wait(tensor),
+                           errno.EFBIG)
+        assert named(error, names, directory), error
+        assert error.tensor == tensor and error.path and error.offset is not None
+    swapper.engine.abandon()
+
+
+@promise
+def a_failed_write_of_optimizer_state_names_the_parameters_of_the_sub_group(directory):
+    module = torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False) for _ in range(3)))
+    debug_extract_module_and_param_names(module)
+    depth.choose(dict(settings(directory), nvswap={"deepspeed": "swappers"}))
+    flat = torch.nn.Parameter(torch.empty(0))
+    flat.ds_id = "7_9"
+    keys = types.SimpleNamespace(pipeline_read=False, pipeline_write=False)
+    swapper = PartitionedOptimizerSwapper(keys, {}, directory, torch.optim.AdamW([flat]), 3 * NUMEL,
+                                          "cpu", torch.float32, None)
+    swapper.parameters = {"7_9": parameters_of(module)}
+    swapper.initialize_parameters([flat], [torch.ones(3 * NUMEL)])
+    for offset, name in ((0, "0.weight"), (NUMEL, "1.weight"), (2 * NUMEL, "2.weight")):
+        tensor = f"optimizer.7_9.gradient.{offset}"
+        swapper.swap_out_gradients(flat, [offset], [torch.ones(NUMEL)])
+        with failing_writes():
+            swapper.engine.swap_out(tensor)
+            error = raises(nvswap.Error, lambda tensor=tensor: swapper.engine.wait(tensor),
+                           errno.EFBIG)
+        assert named(error, f"{name} ({tensor})", directory), error
+    swapper.swap_in_optimizer_state(flat)
+    with failing_writes():
+        error = raises(nvswap.Error, lambda: swapper.swap_out_optimizer_state(flat), errno.EFBIG)
+    assert named(error, "0.weight to 2.weight (optimizer.7_9)", directory), error
+    swapper.engine.abandon()
+
+
+main()
