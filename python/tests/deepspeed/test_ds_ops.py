@@ -3,6 +3,7 @@
 """DeepSpeed's ops async_io, pin_memory and cpu_adam in nvswap's place, called as DeepSpeed does."""
 
 import errno
+import functools
 import gc
 import os
 import subprocess
@@ -74,6 +75,36 @@ def each_call_returns_what_deepspeeds_does(directory):
     copy = torch.empty(10, 100)
     assert aio.deepspeed_memcpy(copy, data) == 0 and torch.equal(copy.view(-1), data)
     assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+@promise
+def a_validated_transfer_that_differs_from_the_file_is_an_error(directory):
+    it, path, data = handle(), directory + "/f", torch.rand(60, 50)
+    now = it._now
+
+    def change_last_byte():
+        end = os.path.getsize(path) - 1
+        os.pwrite(descriptor, bytes([os.pread(descriptor, 1, end)[0] ^ 1]), end)
+
+    def shorten():
+        os.truncate(path, os.path.getsize(path) - 1)
+
+    def now_and(change):
+        return lambda *arguments: (now(*arguments), change())
+
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
+    calls = [(it.read, (path, True, 4096)), (it.pread, (descriptor, True, False, 4096)),
+             (it.write, (path, True, 4096)), (it.pwrite, (descriptor, True, False, 4096))]
+    for tensor in (data, data.t(), data.bfloat16()):
+        for change in (change_last_byte, shorten):
+            for call, arguments in calls:
+                it._now = now
+                os.truncate(path, 0)
+                assert it.write(tensor, path, True, 4096) == 0
+                it._now = now_and(change)
+                error = raises(OSError, functools.partial(call, tensor, *arguments), errno.EIO)
+                assert error.offset == 4096 and error.path in (path, f"/proc/self/fd/{descriptor}")
+    os.close(descriptor)
 
 
 @promise
