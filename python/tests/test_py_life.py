@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects at fork, at interpreter exit, and the configuration and its log."""
 
+import ctypes
 import errno
 import gc
 import json
 import logging
+import mmap
 import os
 import pickle
 
@@ -72,13 +74,20 @@ def pinned_memory_is_not_mapped_in_a_child(directory):
         addresses = memory.ctypes.data, engine.pool()[0]
         assert all(mapped(address) for address in addresses)
         memory[:] = 3
-        copy = numpy.array(memory)
+        copy, libc = numpy.array(memory), ctypes.CDLL(None)
+        libc.mmap.restype, libc.mmap.argtypes = ctypes.c_size_t, [ctypes.c_size_t] * 6
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
                 assert not any(mapped(address) for address in addresses)
                 assert (copy == 3).all()
+                # What the child has there itself stays when its copy of the array is gone.
+                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+                there = libc.mmap(addresses[0], 4096, mmap.PROT_READ, flags, 2 ** 64 - 1, 0)
+                assert there == addresses[0]
+                del memory
+                assert mapped(addresses[0])
                 status = 0
             finally:
                 os._exit(status)
@@ -97,6 +106,59 @@ print("end")
         engine.register("a", "F32", 1000)
         with engine.pinned("a") as tensors:
             assert (tensors["a"] == 4).all()
+
+
+# Prints at exit what was closed in which order, and then the states of `handles`.
+RECORDED = """
+import atexit
+events, handles = [], []
+# Functions that are registered before nvswap's run after it.
+atexit.register(lambda: print(*events, *(handle._state.name for handle in handles)))
+import os, nvswap, numpy
+from promises import settings
+
+def recorded(handle, free):
+    if handle in handles:
+        events.append(f"{type(handle).__name__}.{handle.number}")
+    close(handle, free)
+
+class Library:
+    def nvswap_end_log(self):
+        events.append("end_log")
+
+close, nvswap.handle.Handle._close = nvswap.handle.Handle._close, recorded
+nvswap.handle.lib = Library()
+for i in range(6):
+    directory = os.path.join(os.environ["DIRECTORY"], str(i))
+    os.mkdir(directory)
+    aio = nvswap.Aio(settings(directory))
+    handles += [aio, aio.open_file(directory + "/f", "w"),
+                nvswap.Engine(settings(directory, keep=True), aio=aio),
+                nvswap.Optimizer(settings(directory), {"a": numpy.zeros(10, "f4")}, aio=aio)]
+    for handle in handles[-4:]:
+        handle.number = i
+"""
+
+
+@promise
+def the_exit_closes_users_before_their_aio_and_ends_the_log_last(directory):
+    output = child(RECORDED, directory).split()
+    events, states = output[:-24], output[-24:]
+    assert states == ["CLOSED"] * 24, states
+    assert events[-1] == "end_log" and events.count("end_log") == 1, events
+    for i in range(6):
+        users = [events.index(f"{kind}.{i}") for kind in ("File", "Engine", "Optimizer")]
+        assert max(users) < events.index(f"Aio.{i}"), events
+
+
+@promise
+def the_exit_closes_all_others_when_some_can_not_close(directory):
+    output = child(RECORDED + """
+for handle in handles[1::4]:  # as in a call that the exit interrupts
+    handle._begin_call()
+""", directory).split()
+    assert output[-24:] == ["CLOSED", "OPEN", "CLOSED", "CLOSED"] * 6, output
+    assert output[-25] == "end_log", output
 
 
 @promise
