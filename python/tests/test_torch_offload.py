@@ -433,6 +433,71 @@ def parameters_on_the_meta_device_are_made_in_the_pool(directory):
 
 
 @promise
+def tied_parameters_on_the_meta_device_stay_tied_and_frozen(directory):
+    with torch.device("meta"):
+        module = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(3)))
+        module[2].weight = module[0].weight
+        module[1].weight.requires_grad_(False)
+    offloaded = nvswap.torch.offload(module, settings(directory), initialize=lambda name, tensor:
+                                     tensor.fill_(2 if name == "0.weight" else 3))
+    assert (module(torch.ones(4)) == 8 * 12 * 8).all()
+    assert module[0].weight is module[2].weight
+    assert [each.weight.requires_grad for each in module] == [True, False, True]
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
+def a_parameter_stays_until_the_last_forward_that_has_it_ends(directory):
+    class Shares(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4, 4))
+            self.inner = torch.nn.Linear(4, 4)
+            self.inner.weight = self.weight
+
+        def forward(self, data):
+            weight = self.weight
+            return self.inner(data) @ weight
+
+    module, data = Shares(), torch.ones(4)
+    expected = module(data)
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    assert torch.equal(module(data), expected)
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
+def a_module_is_as_before_when_it_is_loaded(directory):
+    module = torch.nn.Linear(4, 6)
+    module.weight = torch.nn.Parameter(torch.arange(24.0).view(4, 6).t())
+    before = copy.deepcopy(module)
+    engine = nvswap.Engine(settings(directory))
+    offloaded = nvswap.torch.offload(module, settings(directory), engine=engine)
+    assert torch.equal(module(torch.ones(4)), before(torch.ones(4)))
+    offloaded.load()
+    assert all(torch.equal(*each) for each in zip(copy.deepcopy(module).parameters(),
+                                                  before.parameters()))
+    with engine.step():
+        pass
+    engine.close()
+
+
+@promise
+def an_offload_that_fails_leaves_the_callers_engine_open(directory):
+    module = torch.nn.Linear(4, 4)
+    module.numbers = torch.nn.Parameter(torch.ones(3, dtype=torch.long), requires_grad=False)
+    with nvswap.Engine(settings(directory)) as engine:
+        error = raises(nvswap.Error, lambda: nvswap.torch.offload(
+            module, settings(directory), engine=engine), errno.EINVAL)
+        assert "parameter numbers is torch.int64" in str(error)
+        assert not engine.closed
+
+
+@promise
 def what_can_not_work_is_refused(directory):
     class Returns(torch.nn.Module):
         def __init__(self):

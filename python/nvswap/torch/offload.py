@@ -287,7 +287,7 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
                 isinstance(hook, (WeightNorm, SpectralNorm, BasePruningMethod)) for hook in hooks):
             raise invalid(f"module {name or type(each).__name__} computes a parameter from others: "
                           "it can't be offloaded")
-    own = engine or Engine(config, "param", arrays="torch")
+    own = engine if engine is not None else Engine(config, "param", arrays="torch")
     try:
         return Offloaded(module, own, initialize)
     except BaseException:
