@@ -90,4 +90,24 @@ def a_part_of_a_parameter_is_the_same_part_in_the_backward(directory):
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(gradient_of(module), expected))
 
 
+@promise
+def a_parameter_that_is_seen_as_another_type_is_the_same_in_the_backward(directory):
+    class Complex(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.arange(24.0).view(4, 3, 2))
+
+        def forward(self, data):
+            return (torch.view_as_complex(self.weight)[1:].t() * data).abs().sum()
+
+    def gradient_of(module):
+        data = torch.ones(3, 3, dtype=torch.complex64, requires_grad=True)
+        module(data).backward()
+        return data.grad, module.weight.grad
+
+    expected, module = gradient_of(Complex()), Complex()
+    with offloaded_to(directory, module):
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(gradient_of(module), expected))
+
+
 main()

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""nvswap.torch.AdamW: closures, gradients and weights piece by piece. Needs torch."""
+
+import gc
+
+import torch
+
+from promises import main, promise, settings
+import nvswap.torch
+
+
+def small_groups(directory, **more):
+    """Settings that cut a parameter into groups of 1536 elements at most."""
+    config = settings(directory, **more)
+    config["zero_optimization"]["sub_group_size"] = 1536
+    return config
+
+
+def linear(dtype=torch.float32):
+    torch.manual_seed(1)
+    return torch.nn.Linear(64, 64).to(dtype)
+
+
+def trained(module, optimizer):
+    data = torch.linspace(-1, 1, 640).view(10, 64).to(module.weight.dtype)
+    for _ in range(3):
+        module(data).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def weights_of(module, offloaded):
+    """Copies, after the end of the offload."""
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+@promise
+def a_parameter_of_several_groups_is_stepped_as_in_memory(directory):
+    ours, theirs = linear(), linear()
+    offloaded = nvswap.torch.offload(ours, settings(directory))
+    with_store = nvswap.torch.AdamW(ours.parameters(), small_groups(directory), lr=0.01,
+                                    offloaded=offloaded)
+    assert len(with_store.optimizer.groups) == 4
+    in_memory = torch.optim.AdamW(theirs.parameters(), lr=0.01)
+    trained(ours, with_store)
+    trained(theirs, in_memory)
+    with_store.close()
+    for found, expected in zip(weights_of(ours, offloaded), theirs.parameters()):
+        assert torch.allclose(found, expected, atol=1e-6)
+
+
+@promise
+def offloaded_weights_of_16_bits_are_taken_from_a_kept_store(directory):
+    first, second = linear(torch.bfloat16), linear(torch.bfloat16)
+    torch.nn.init.zeros_(second.weight)
+    results = []
+    for module in (first, second):
+        offloaded = nvswap.torch.offload(module, settings(directory))
+        optimizer = nvswap.torch.AdamW(module.parameters(), small_groups(directory, keep=True),
+                                       lr=0.01, offloaded=offloaded)
+        if module is first:
+            trained(module, optimizer)
+        optimizer.close()
+        results.append(weights_of(module, offloaded))
+    assert all(torch.equal(*pair) for pair in zip(*results))
+    assert results[0][0].any()
+
+
+@promise
+def a_closure_has_gradients_and_its_loss_is_returned(directory):
+    module = linear()
+    before = module.weight.clone()
+    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), lr=0.01)
+
+    def closure():
+        loss = module(torch.ones(64)).sum()
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        loss = optimizer.step(closure)
+    assert loss.item() != 0 and not module.weight.equal(before)
+    optimizer.close()
+
+
+@promise
+def zero_grad_drops_gradients_of_offloaded_parameters(directory):
+    module = linear()
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), lr=0.01,
+                                   weight_decay=0, offloaded=offloaded)
+    module(torch.ones(64)).sum().backward()
+    optimizer.zero_grad()
+    optimizer.step()
+    optimizer.close()
+    assert all(torch.equal(*pair) for pair in zip(weights_of(module, offloaded), before))
+
+
+@promise
+def a_gradient_in_another_order_of_elements_is_stepped_as_in_memory(directory):
+    gradient, weights = torch.arange(-2048.0, 2048).view(64, 64).t(), []
+    for make in (lambda parameters: nvswap.torch.AdamW(parameters, small_groups(directory), lr=0.01),
+                 lambda parameters: torch.optim.AdamW(parameters, lr=0.01)):
+        module = linear()
+        optimizer = make([module.weight])
+        module.weight.grad = gradient
+        optimizer.step()
+        weights.append(module.weight.detach())
+    assert torch.allclose(*weights, atol=1e-6)
+
+
+main()
