@@ -79,6 +79,7 @@ def a_request_becomes_a_future(directory):
         assert len(done) == 20 and not left and futures[0].result() == 4096
         failed = file.pread(bytearray(1), 1 << 30).future()
         assert isinstance(failed.exception(60), nvswap.Error)
+    assert "nvswap-futures" not in [thread.name for thread in threading.enumerate()]
 
 
 @promise
@@ -161,6 +162,92 @@ def wait_any_returns_a_completed_request(directory):
             assert request.done() and request.wait() == 100
             left.remove(request)
         raises(nvswap.Error, lambda: aio.wait_any([]), errno.EINVAL)
+        failing = file.pread(bytearray(1), 1 << 30)
+        assert aio.wait_any([failing]) is failing
+        raises(nvswap.Error, failing.wait, errno.ENODATA)
+
+
+class Library:
+    """The library as a module calls it, with other functions in some places."""
+
+    def __init__(self, module, **functions):
+        self.module, self.theirs, self.functions = module, module.lib, functions
+
+    def __getattr__(self, name):
+        return self.functions.get(name) or getattr(self.theirs, name)
+
+    def __enter__(self):
+        self.module.lib = self
+
+    def __exit__(self, *_):
+        self.module.lib = self.theirs
+
+
+@promise
+def a_request_in_flight_or_overdue_has_a_timeout_as_its_exception(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        for code in (-errno.EINPROGRESS, -errno.ETIMEDOUT):
+            with Library(nvswap.aio, nvs_request_status=lambda *_, code=code: code):
+                request = file.pwrite(bytes(4096))
+                assert not request.done() and isinstance(request.exception(), nvswap.Timeout)
+                assert "in flight" in repr(request)
+            assert request.wait() == 4096 and request.exception() is None
+
+
+@promise
+def a_failed_sync_names_the_file(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        with Library(nvswap.aio, nvs_file_sync=lambda *_: -errno.EIO):
+            assert raises(nvswap.Error, file.sync, errno.EIO).path == directory + "/f"
+        file.sync()
+
+
+@promise
+def a_file_is_opened_as_its_mode_says(directory):
+    path = directory + "/f"
+    with nvswap.Aio() as aio:
+        with aio.open_file(path, "a") as file:
+            assert file.direct and file.unit > 1
+            assert file.pwrite(bytes(100)).wait() == 100
+        for mode, left in (("a", 100), ("r+", 100), ("w", 0)):
+            aio.open_file(path, mode).close()
+            assert os.path.getsize(path) == left
+        with aio.open_file(path, "r+", buffered=True) as file:
+            assert not file.direct and file.unit == 1
+        with aio.open_file(path, "r+", units=True) as file:
+            raises(nvswap.Error, lambda: file.pwrite(bytes(file.unit + 1)), errno.EINVAL)
+            assert file.pwrite(bytes(file.unit)).wait() == file.unit
+
+
+@promise
+def a_part_of_an_array_is_transferred(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        assert file.pwrite(b"0123456789", 0, 7).wait() == 7
+        assert os.path.getsize(directory + "/f") == 7
+        read = bytearray(b"x" * 7)
+        assert file.pread(read, 2, 3).wait() == 3 and read == b"234xxxx"
+        raises(nvswap.Error, lambda: file.pwrite(b"x", 0, -1), errno.EINVAL)
+
+
+@promise
+def a_request_of_another_aio_is_refused(directory):
+    with nvswap.Aio() as aio, nvswap.Aio() as other, aio.open_file(directory + "/f", "w") as file:
+        request = file.pwrite(bytes(4096))
+        for _ in ("in flight", "completed"):
+            for call in (other.wait, other.wait_any):
+                error = raises(nvswap.Error, lambda call=call: call([request]), errno.EINVAL)
+                assert "another aio" in str(error)
+            request.wait()
+
+
+@promise
+def a_loop_that_is_closed_is_not_called(_):
+    loop, called = asyncio.new_event_loop(), []
+    nvswap.aio._in_loop(loop, called.append, 1)
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    nvswap.aio._in_loop(loop, called.append, 2)
+    assert called == [1]
 
 
 @promise
@@ -278,6 +365,8 @@ def pinned_memory_lives_as_long_as_its_arrays(directory):
     assert not nvswap.is_pinned(numpy.zeros(10))
     memory = nvswap.empty(4096)
     assert isinstance(memory, memoryview) and memory.nbytes == 4096
+    assert isinstance(nvswap.empty(8, "F32", arrays="memoryview"), memoryview)
+    raises(nvswap.ClosedError, lambda: nvswap.empty(8, aio=aio))
     raises(nvswap.Error, lambda: nvswap.empty(0), errno.EINVAL)
     raises(nvswap.Error, lambda: nvswap.empty(-1), errno.EINVAL)
     raises(nvswap.Error, lambda: nvswap.empty(1, "F128"), errno.EINVAL)

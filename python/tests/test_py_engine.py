@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import threading
+import weakref
 
 import numpy
 
@@ -93,6 +94,7 @@ def a_pin_for_reading_gives_read_only_arrays(directory):
         engine.store_from({"a": numpy.ones(1000, numpy.float32)})
         with engine.pinned("a") as tensors:
             assert not tensors["a"].flags.writeable
+        assert not engine.info("a")["dirty"]
         with engine.pinned("a", "r+") as tensors:
             tensors["a"][0] = 9
         with engine.pinned("a") as tensors:
@@ -114,6 +116,124 @@ def new_contents_are_discarded_after_an_exception(directory):
         gc.collect()
         with engine.pinned("a") as tensors:
             assert (tensors["a"] == 1).all()
+
+
+@promise
+def changed_contents_are_kept_after_an_exception(directory):
+    with opened(directory) as engine:
+        engine.register("a", "F32", 1000)
+        engine.store_from({"a": numpy.ones(1000, numpy.float32)})
+
+        def change():
+            with engine.pinned("a", "r+") as tensors:
+                tensors["a"][:] = 2
+                raise KeyError("in the middle")
+
+        raises(KeyError, change)
+        gc.collect()
+        assert engine.info("a")["dirty"]
+        with engine.pinned("a") as tensors:
+            assert (tensors["a"] == 2).all()
+
+
+@promise
+def the_caller_says_whether_the_contents_of_a_pin_are_kept(directory):
+    with opened(directory) as engine:
+        engine.register("a", "F32", 1000)
+        for value, keep in ((1, True), (2, False)):
+            pinned = engine.swap_in("a", "w")
+            pinned["a"][:] = value
+            pinned.keep_contents(keep)
+            pinned.release()
+            with engine.pinned("a") as tensors:
+                assert (tensors["a"] == 1).all()
+
+
+@promise
+def a_pin_is_released_while_its_contents_are_read(directory):
+    with opened(directory) as engine:
+        engine.register("a", "F32", 600000)
+        engine.store_from({"a": numpy.ones(600000, numpy.float32)})
+        for _ in range(20):
+            engine.swap_in("a").release()
+            assert engine.info("a")["pins"] == 0
+            engine.swap_out("a")
+            engine.wait("a")
+
+
+@promise
+def the_memory_of_a_transfer_is_kept_alive_until_it_was_waited_for(directory):
+    def referred(call):
+        """A weak reference to a new array that a call has got."""
+        array = numpy.ones(1000, numpy.float32)
+        call(array)
+        return weakref.ref(array)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def read_interrupted(array):
+        try:
+            engine.read_range("a", array)
+        except KeyboardInterrupt:
+            pass
+
+    waiting = nvswap.engine.wait_sliced
+    with opened(directory) as engine:
+        engine.register("a", "F32", 1000)
+        try:
+            stored = referred(lambda array: engine.store_from({"a": array}, wait=False))
+            assert stored() is not None
+            nvswap.engine.wait_sliced = lambda *_: -errno.ETIMEDOUT
+            raises(nvswap.Timeout, lambda: engine.wait("a"))
+            assert stored() is not None
+            nvswap.engine.wait_sliced = waiting
+            engine.wait("a")
+            assert stored() is None
+            nvswap.engine.wait_sliced = interrupt
+            read = referred(read_interrupted)
+            assert read() is not None
+        finally:
+            nvswap.engine.wait_sliced = waiting
+        engine.wait("a")
+        assert read() is None
+
+
+@promise
+def a_step_ends_with_an_exception_too(directory):
+    def fail():
+        with engine.step():
+            raise KeyError("in the step")
+
+    with opened(directory) as engine:
+        raises(KeyError, fail)
+        with engine.step() as io:
+            pass
+        assert io["misses"] == 0
+
+
+@promise
+def a_tensor_that_is_forgotten_or_of_another_engine_is_refused(directory):
+    os.mkdir(directory + "/other")
+    with opened(directory) as engine, opened(directory + "/other") as other:
+        tensor = engine.register("a", "F32", 1000)
+        other.register("a", "F32", 1000)
+        raises(nvswap.Error, lambda: other.swap_in(tensor, "w"), errno.EINVAL)
+        engine.swap_in(tensor, "w").release()
+        engine.forget(tensor)
+        engine.register("a", "F32", 1000)
+        error = raises(nvswap.Error, lambda: engine.swap_in(tensor, "w"), errno.EINVAL)
+        assert error.tensor == "a" and "not registered with this engine" in str(error)
+
+
+@promise
+def a_prefetch_counts_what_it_reads(directory):
+    with opened(directory) as engine:
+        engine.register_all({name: ("F32", 300000) for name in "abcdefgh"})
+        for name in engine:
+            engine.store_from({name: numpy.ones(300000, numpy.float32)})
+        assert engine.prefetch(["a", "b"]) == 2
+        assert 2 <= engine.prefetch(list(engine)) < 8
 
 
 @promise
@@ -200,12 +320,15 @@ def a_long_wait_for_room_says_which_tensors_are_pinned(directory):
             thread = threading.Thread(target=lambda: engine.swap_in("b", "w").release())
             thread.start()
             assert told.wait(60)
+            # Several slices of a wait.
+            raises(nvswap.Timeout, lambda: engine.swap_in("b", "w", timeout=0.7))
             pinned.release()
             thread.join()
     finally:
         nvswap.engine.SHORTAGE_S = seconds
-    ((level, text),) = said
-    assert level == logging.WARNING and "pinned by 1 tensor: hoarded (" in text, text
+    assert len(said) == 2, said
+    for level, text in said:
+        assert level == logging.WARNING and "pinned by 1 tensor: hoarded (" in text, text
 
 
 @promise
@@ -260,6 +383,7 @@ def a_kept_store_has_what_was_committed(directory):
     config = settings(directory, keep=True)
     with nvswap.Engine(config) as engine:
         engine.register("a", "BF16", (10, 20))
+        engine.register("never written", "F32", 1)
         engine.store_from({"a": numpy.arange(200, dtype=numpy.uint16)})
         engine.commit()
         generation = engine.generation
@@ -274,8 +398,10 @@ def a_kept_store_has_what_was_committed(directory):
         assert engine.generation == generation > 0
         assert engine.note == b"step 7\0"
         raises(nvswap.Error, lambda: setattr(engine, "note", bytes(65537)), errno.E2BIG)
-        assert [(each.name, each.dtype, each.numel, each.shape) for each in engine.stored()] == \
-            [("a", "BF16", 200, (10, 20))]
+        first, second = engine.stored()
+        assert first[:5] == ("a", "BF16", 200, 400, True) and first.checksum
+        assert first.shape == (10, 20)
+        assert second == ("never written", "F32", 1, 4, False, None, (1,))
         raises(nvswap.Error, lambda: engine.register("a", "F32", 200), errno.ESTALE)
         engine.register("a", "BF16", (10, 20))
         with engine.pinned("a") as tensors:
@@ -362,6 +488,7 @@ def tensors_are_renamed_and_forgotten(directory):
         engine.rename("a", "b")
         assert list(engine) == ["b"] and tensor.name == "b"
         with engine.pinned("b", arrays="memoryview") as tensors:
+            assert isinstance(tensors["b"], memoryview)
             assert bytes(tensors["b"]) == b"0123456789"
             raises(nvswap.Error, lambda: engine.forget("b"), errno.EBUSY)
         engine.forget("b")

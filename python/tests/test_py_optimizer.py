@@ -2,8 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvswap.Optimizer and nvswap.adam_update."""
 
+import array
 import errno
+import gc
 import os
+import weakref
 
 import numpy
 
@@ -38,6 +41,83 @@ def a_step_is_adams(directory):
         assert numpy.array_equal(optimizer.get_state("g", "master"), weights)
         assert numpy.allclose(optimizer.get_state(0, "exp_avg", 5, 10), expected[1][5:15], atol=1e-5)
         assert optimizer.step_count == 3
+
+
+@promise
+def a_step_takes_the_learning_rate_of_its_call(directory):
+    weights, gradients = numpy.ones(1000, numpy.float32), numpy.ones(1000, numpy.float32)
+    master, state = weights.copy(), [numpy.zeros(1000, numpy.float32) for _ in range(2)]
+    with nvswap.Optimizer(settings(directory), {"g": weights}) as optimizer:
+        for step, lr in ((1, 0.5), (2, 0.0), (3, None)):
+            optimizer.lend_gradients("g", gradients)
+            optimizer.step(lr)
+            nvswap.adam_update(master, gradients, *state, step=step, lr=0.01 if lr is None else lr)
+            assert numpy.array_equal(master, weights)
+        for lr in (-1, float("nan")):
+            raises(nvswap.Error, lambda lr=lr: optimizer.step(lr), errno.EINVAL)
+
+
+@promise
+def gradients_of_all_ranks_are_clipped_by_the_sum_of_their_squares(directory):
+    config = dict(settings(directory), gradient_clipping=1.0)
+    with nvswap.Optimizer(config, {"g": numpy.ones(100, "f4")}) as optimizer:
+        optimizer.lend_gradients("g", numpy.ones(100, "f4"))
+        assert optimizer.sum_squares() == 100
+        result = optimizer.step(sum_squares=10000.0)
+        assert result["norm"] == 100 and abs(result["clip"] - 0.01) < 1e-6, result
+
+
+@promise
+def lent_gradients_are_kept_until_they_are_discarded(directory):
+    with nvswap.Optimizer(settings(directory), {"g": numpy.ones(1000, "f4")}) as optimizer:
+        for discard in (optimizer.step, optimizer.clear_gradients):
+            gradients = numpy.ones(1000, "f4")
+            lent = weakref.ref(gradients)
+            optimizer.lend_gradients("g", gradients)
+            del gradients
+            gc.collect()
+            assert lent() is not None
+            discard()
+            assert lent() is None
+
+
+def bits(floats):
+    """The upper halves of floats, which are bfloat16."""
+    return (numpy.asarray(floats, "f4").view("u4") >> 16).astype("u2")
+
+
+@promise
+def weights_and_gradients_of_16_bits_are_taken_by_their_type(directory):
+    values = [1.0, -2.0, 0.5, 4.0]
+    groups = [nvswap.Group("b", bits(values), None, "BF16"),
+              nvswap.Group("h", numpy.array(values, "f2"))]
+    with nvswap.Optimizer(settings(directory), groups) as optimizer:
+        for group, dtype in (("b", "BF16"), ("h", "F16")):
+            assert optimizer.group_info(group)["dtype"] == dtype
+            assert optimizer.get_state(group, "master").tolist() == values
+        optimizer.lend_gradients("b", bits([3.0] * 4), "BF16")
+        optimizer.add_gradients("h", bits([4.0] * 2), 1, "BF16")
+        assert optimizer.sum_squares() == 4 * 9 + 2 * 16
+        raises(nvswap.Error, lambda: optimizer.lend_gradients("b", array.array("H", [0] * 4)),
+               errno.EINVAL)
+        optimizer.step()
+    assert nvswap.memory.array_dtype(array.array("H")) == "U16"
+    master, weights, state = numpy.ones(4, "f4"), numpy.zeros(4, "u2"), numpy.zeros((2, 4), "f4")
+    nvswap.adam_update(master, bits(values), *state, step=1, lr=0.5, gradients_dtype="BF16",
+                       weights=weights, weights_dtype="BF16")
+    assert numpy.allclose(state[0], 0.1 * numpy.array(values)) and weights.tolist() == [
+        0x3f00 if value > 0 else 0x3fc0 for value in values]
+
+
+@promise
+def the_first_exception_of_a_callback_is_raised_once(directory):
+    with nvswap.Optimizer(settings(directory), {"g": numpy.ones(10, "f4")}) as optimizer:
+        calls = nvswap.optimizer._Calls(None, None, optimizer)
+        for error in (KeyError(1), KeyError(2)):
+            with calls.callback():
+                raise error
+        assert raises(KeyError, calls.raise_failure).args == (1,)
+        calls.raise_failure()
 
 
 @promise
@@ -118,6 +198,11 @@ def state_is_exported_and_imported(directory):
         assert all(numpy.array_equal(seen[part], arrays[part]) for part in arrays)
         optimizer.set_state("g", "exp_avg", numpy.full(10, 3, numpy.float32), 5)
         assert (optimizer.get_state("g", "exp_avg", 5, 10) == 3).all()
+        assert numpy.array_equal(optimizer.get_state("g", "exp_avg", 15), arrays["exp_avg"][15:])
+        for call in (lambda: optimizer.get_state("g", "master", -1, 1),
+                     lambda: optimizer.set_state("g", "master", numpy.zeros(3), 0),
+                     lambda: setattr(optimizer, "step_count", -1)):
+            raises(nvswap.Error, call, errno.EINVAL)
 
 
 PARTS = ("master", "exp_avg", "exp_avg_sq")
@@ -206,7 +291,7 @@ def new_weights_are_given_once(directory):
 
     def final(_group, offset, array):
         seen[offset:offset + len(array)] += 1
-        assert array.dtype == numpy.uint16
+        assert array.dtype == numpy.uint16 and not array.flags.writeable
 
     config = settings(directory)
     groups = [nvswap.Group("a", None, 200000, "BF16"), nvswap.Group("b", None, 100000, "BF16")]
@@ -302,6 +387,8 @@ def bad_groups_and_updates_are_errors(directory):
     raises(nvswap.Error, lambda: nvswap.Optimizer(config, [("a",)]), errno.EINVAL)
     raises(ValueError, lambda: nvswap.Optimizer(config, {"a\0b": numpy.zeros(10, "f4")}))
     raises(nvswap.Error, lambda: nvswap.Optimizer(config, {"a": numpy.zeros(3)}), errno.EINVAL)
+    raises(nvswap.Error, lambda: nvswap.Optimizer(config, [
+        nvswap.Group("a", numpy.zeros(3, "f4"), None, "BF16")]), errno.EINVAL)
     raises(nvswap.Error, lambda: nvswap.Optimizer(config, {"a": numpy.zeros(300000, "f4")}),
            errno.E2BIG)
     arrays = [numpy.zeros(10, numpy.float32) for _ in range(4)]
