@@ -82,6 +82,26 @@ def a_failed_write_of_a_partition_names_its_parameter(directory):
 
 
 @promise
+def damage_of_a_partition_names_its_parameter(directory):
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False))
+    debug_extract_module_and_param_names(module)
+    swapper = ParameterSwapper(settings(directory, verify=True), torch.float32)
+    parameter, = parameters_of(module)
+    swapper.get_buffer(parameter, NUMEL).fill_(1)
+    swapper.swap_out_and_release([parameter])
+    swapper.engine.swap_out("parameter.7")
+    swapper.engine.wait("parameter.7")
+    with open(f"{directory}/nvswap/rank0/data", "r+b") as file:
+        file.seek(file.read().index(torch.ones(NUMEL).numpy().tobytes()))
+        file.write(b"damage")
+    error = raises(nvswap.Error, lambda: swapper.swap_in([parameter], async_op=False),
+                   errno.EBADMSG)
+    assert "0.weight (parameter.7)" in str(error), error
+    del error  # Its traceback has the pin.
+    swapper.engine.abandon()
+
+
+@promise
 def a_failed_write_of_optimizer_state_names_the_parameters_of_the_sub_group(directory):
     module = torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False) for _ in range(3)))
     debug_extract_module_and_param_names(module)
