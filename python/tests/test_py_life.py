@@ -9,6 +9,7 @@ import json
 import logging
 import mmap
 import os
+import pathlib
 import pickle
 
 import numpy
@@ -131,34 +132,35 @@ nvswap.handle.lib = Library()
 for i in range(6):
     directory = os.path.join(os.environ["DIRECTORY"], str(i))
     os.mkdir(directory)
-    aio = nvswap.Aio(settings(directory))
-    handles += [aio, aio.open_file(directory + "/f", "w"),
-                nvswap.Engine(settings(directory, keep=True), aio=aio),
-                nvswap.Optimizer(settings(directory), {"a": numpy.zeros(10, "f4")}, aio=aio)]
-    for handle in handles[-4:]:
-        handle.number = i
+    aio, of_engine, of_optimizer = (nvswap.Aio(settings(directory)) for _ in range(3))
+    handles += [aio, aio.open_file(directory + "/f", "w"), of_engine,
+                nvswap.Engine(settings(directory, keep=True), aio=of_engine), of_optimizer,
+                nvswap.Optimizer(settings(directory), {"a": numpy.zeros(10, "f4")},
+                                 aio=of_optimizer)]
+    for n, handle in enumerate(handles[-6:]):
+        handle.number = 3 * i + n // 2
 """
 
 
 @promise
 def the_exit_closes_users_before_their_aio_and_ends_the_log_last(directory):
     output = child(RECORDED, directory).split()
-    events, states = output[:-24], output[-24:]
-    assert states == ["CLOSED"] * 24, states
+    events, states = output[:-36], output[-36:]
+    assert states == ["CLOSED"] * 36, states
     assert events[-1] == "end_log" and events.count("end_log") == 1, events
-    for i in range(6):
-        users = [events.index(f"{kind}.{i}") for kind in ("File", "Engine", "Optimizer")]
-        assert max(users) < events.index(f"Aio.{i}"), events
+    for i in range(18):
+        user = f"{('File', 'Engine', 'Optimizer')[i % 3]}.{i}"
+        assert events.index(user) < events.index(f"Aio.{i}"), events
 
 
 @promise
 def the_exit_closes_all_others_when_some_can_not_close(directory):
     output = child(RECORDED + """
-for handle in handles[1::4]:  # as in a call that the exit interrupts
+for handle in handles[1::6]:  # as in a call that the exit interrupts
     handle._begin_call()
 """, directory).split()
-    assert output[-24:] == ["CLOSED", "OPEN", "CLOSED", "CLOSED"] * 6, output
-    assert output[-25] == "end_log", output
+    assert output[-36:] == ["CLOSED", "OPEN", *["CLOSED"] * 4] * 6, output
+    assert output[-37] == "end_log", output
 
 
 @promise
@@ -205,6 +207,19 @@ def the_log_goes_to_logging_or_a_function(directory):
         config.parse('{"zero_optimization": {"offload_optimizer": {"buffer_size": 8}}}')
         assert config["offload_param.buffer_count"] == 5
     assert said and said[0][0] == logging.WARNING
+    config = nvswap.Config(log=lambda *line: said.append(line))
+    for each in (config, nvswap.Config(config)):
+        said.clear()
+        each.parse('{"zero_optimization": {"offload_optimizer": {"buffer_size": 8}}}')
+        assert said
+    records, logger = [], logging.getLogger("nvswap")
+    logger.addFilter(records.append)
+    try:
+        nvswap.Config({"zero_optimization": {"offload_optimizer": {"buffer_size": 8}}})
+    finally:
+        logger.filters.clear()
+    assert records[0].levelno == logging.WARNING
+    assert "the dictionary" in records[0].getMessage()
 
 
 @promise
@@ -216,13 +231,24 @@ def settings_are_read_and_set_by_key(directory):
     assert config.paths("param") == [directory, directory + "/other"]
     config["offload_param.nvme_path"] = None
     assert config["offload_param.nvme_path"] is None and config.paths("param") == []
+    config["offload_optimizer.nvme_path"] = [directory]
+    assert config.paths("optimizer") == [directory] and config.paths("param") == []
+    config["offload_optimizer.nvme_path"] = pathlib.Path(directory)
+    assert config["offload_optimizer.nvme_path"] == directory
+    config["nvswap.ioengine"] = "posix"
+    assert config["nvswap.ioengine"] == "posix"
+    os.environ["NVSWAP_TEST_RANK"] = "7"
+    config["nvswap.rank"] = "NVSWAP_TEST_RANK"
+    config.read_rank()
+    assert config["nvswap.rank"] == 7
     config.set("nvswap.keep", True)
     assert config["nvswap.keep"] is True
     error = raises(nvswap.Error, lambda: config.set("aio.blok_size", 1), errno.EINVAL)
     assert "block_size" in str(error)
     error = raises(nvswap.Error, lambda: nvswap.Config({"aio": {"queue_depth": -1}}), errno.EINVAL)
     assert error.tensor and error.line == 1
-    raises(nvswap.Error, lambda: nvswap.Config(directory + "/none.json"), errno.ENOENT)
+    error = raises(nvswap.Error, lambda: nvswap.Config(directory + "/none.json"), errno.ENOENT)
+    assert error.path == directory + "/none.json"
     for call in (lambda: config.set("aio.block_size\0", 1), lambda: config["aio\0"],
                  lambda: config.set("offload_param.nvme_path", directory + "\0x"),
                  lambda: config.set_paths("param", [directory + "\0x"]),

@@ -524,6 +524,7 @@ def what_can_not_work_is_refused(directory):
     with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
         raises(ValueError, lambda: file.pwrite(torch.zeros(4, 4).t()[1:]))
         raises(ValueError, lambda: file.pwrite(torch.zeros(4, device="meta")))
+        raises(ValueError, lambda: file.pwrite(torch.ones(4, dtype=torch.complex64).conj()))
         assert file.pwrite(torch.ones(100, dtype=torch.bfloat16)).wait() == 200
 
 
