@@ -29,6 +29,7 @@ nvswap.deepspeed.install()
 deepspeed.init_distributed("gloo")
 
 from nvswap.deepspeed import depth  # noqa: E402
+from nvswap.deepspeed.swappers.names import _add_name  # noqa: E402
 from nvswap.deepspeed.swappers.optimizer import PartitionedOptimizerSwapper  # noqa: E402
 from nvswap.deepspeed.swappers.parameters import ParameterSwapper  # noqa: E402
 
@@ -79,6 +80,14 @@ def a_failed_write_of_a_partition_names_its_parameter(directory):
         assert named(error, names, directory), error
         assert error.tensor == tensor and error.path and error.offset is not None
     swapper.engine.abandon()
+
+
+@promise
+def the_tensor_of_an_error_is_named_and_no_other(_):
+    error = nvswap.Error(errno.EBUSY, "optimizer.7_9.exp_avg, optimizer.7_91, optimizer.7_9: busy")
+    _add_name(error, "optimizer.7_9", "weight")
+    assert error.strerror == \
+        "optimizer.7_9.exp_avg, optimizer.7_91, weight (optimizer.7_9): busy", error
 
 
 @promise

@@ -65,7 +65,7 @@ class _Naming(Handle):
 
 
 def _add_name(error: Error, tensor: str, name: Optional[str]) -> None:
-    if name is not None and f"({tensor})" not in error.strerror:
+    if name is not None:
         error.strerror = re.sub(rf"(?<![\w.]){re.escape(tensor)}(?!\.?\w)",
                                 lambda _: f"{name} ({tensor})", error.strerror, count=1)
 
