@@ -272,10 +272,11 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
 
     Notes
     -----
-    A parameter is in memory in the forward of the module that has it. A forward that reads it as
-    an attribute of another module, as torch.nn.MultiheadAttention and users of
-    torch.nn.ParameterList do, has it until that forward ends. Elsewhere it is nan, as what
-    `module.parameters()` gives is in a forward. Modules that compute a parameter from others
+    A parameter is in memory in the forward of the module that has it. A forward that reads it as an
+    attribute of another module, as torch.nn.MultiheadAttention and users of torch.nn.ParameterList
+    do, has it until that forward ends. Elsewhere it is nan, as what `module.parameters()` gives is
+    in a forward. What a forward changes in place of its parameter, as torch.nn.Embedding does with
+    max_norm, lasts until the pool needs the room. Modules that compute a parameter from others
     (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded. state_dict() has
     copies of all parameters in memory; load_state_dict() is refused.
     """
