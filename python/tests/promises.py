@@ -64,6 +64,23 @@ def raises(kind, call, errno=None):
     raise AssertionError(f"no {kind.__name__}")
 
 
+def timeouts_of(module, calls):
+    """The timeouts with which a module's calls wait; each call gets one to wait with."""
+    seen, wait = [], module.wait_sliced
+
+    def recorded(handle, call, timeout, error):
+        seen.append(timeout)
+        return wait(handle, call, timeout, error)
+
+    module.wait_sliced = recorded
+    try:
+        for timeout, call in enumerate(calls, 60):
+            call(timeout)
+    finally:
+        module.wait_sliced = wait
+    return seen
+
+
 def child(script, directory, timeout=60):
     """Runs a script in another interpreter and returns its output; it must end by itself."""
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(

@@ -13,7 +13,7 @@ import threading
 
 import numpy
 
-from promises import main, promise, raises
+from promises import main, promise, raises, timeouts_of
 import nvswap
 
 
@@ -195,6 +195,31 @@ def a_request_in_flight_or_overdue_has_a_timeout_as_its_exception(directory):
 
 
 @promise
+def waits_have_the_timeouts_of_their_calls(directory):
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        assert timeouts_of(nvswap.aio, [
+            lambda timeout: file.pwrite(b"x").wait(timeout),
+            lambda timeout: aio.wait([file.pwrite(b"x")], timeout),
+            lambda timeout: aio.wait_any([file.pwrite(b"x")], timeout),
+            aio.wait_all]) == [60, 61, 62, 63]
+
+
+@promise
+def a_wait_without_time_is_told_from_one_that_ends(_):
+    def returned(timeout, *codes):
+        """What a wait returns that gets these codes, from calls that return at once."""
+        left = list(codes)
+        return nvswap.handle.wait_sliced(aio, lambda *_: left.pop(0), timeout, None)
+
+    with nvswap.Aio() as aio:
+        assert returned(0, -errno.EAGAIN) == -errno.EAGAIN
+        assert returned(1e-9, -errno.EAGAIN) == -errno.ETIMEDOUT
+        assert returned(None, 7) == 7
+        # An I/O is overdue.
+        assert returned(None, -errno.ETIMEDOUT) == -errno.ETIMEDOUT
+
+
+@promise
 def a_failed_sync_names_the_file(directory):
     with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
         with Library(nvswap.aio, nvs_file_sync=lambda *_: -errno.EIO):
@@ -367,6 +392,8 @@ def pinned_memory_lives_as_long_as_its_arrays(directory):
     assert isinstance(memory, memoryview) and memory.nbytes == 4096
     assert isinstance(nvswap.empty(8, "F32", arrays="memoryview"), memoryview)
     raises(nvswap.ClosedError, lambda: nvswap.empty(8, aio=aio))
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert not nvswap.is_pinned((ctypes.c_char * (1 << 40)).from_address(address))
     raises(nvswap.Error, lambda: nvswap.empty(0), errno.EINVAL)
     raises(nvswap.Error, lambda: nvswap.empty(-1), errno.EINVAL)
     raises(nvswap.Error, lambda: nvswap.empty(1, "F128"), errno.EINVAL)

@@ -13,7 +13,7 @@ import weakref
 
 import numpy
 
-from promises import main, promise, raises, settings
+from promises import main, promise, raises, settings, timeouts_of
 import nvswap
 
 
@@ -224,6 +224,18 @@ def a_tensor_that_is_forgotten_or_of_another_engine_is_refused(directory):
         engine.register("a", "F32", 1000)
         error = raises(nvswap.Error, lambda: engine.swap_in(tensor, "w"), errno.EINVAL)
         assert error.tensor == "a" and "not registered with this engine" in str(error)
+
+
+@promise
+def waits_have_the_timeouts_of_their_calls(directory):
+    with opened(directory) as engine:
+        engine.register("a", "U8", 1000)
+        engine.store_from({"a": bytes(1000)})
+        assert timeouts_of(nvswap.engine, [
+            lambda timeout: engine.write_range("a", b"x", timeout=timeout),
+            lambda timeout: engine.wait("a", timeout),
+            lambda timeout: engine.swap_in("a", timeout=timeout).release(),
+            lambda timeout: engine.swap_in("a").wait(timeout).release()]) == [60, 61, 62, None, 63]
 
 
 @promise

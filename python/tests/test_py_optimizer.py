@@ -68,6 +68,14 @@ def gradients_of_all_ranks_are_clipped_by_the_sum_of_their_squares(directory):
 
 
 @promise
+def the_loss_scale_and_statistics_are_the_optimizers(directory):
+    config = dict(settings(directory), fp16={"enabled": True, "initial_scale_power": 4})
+    with nvswap.Optimizer(config, {"g": numpy.ones(100, "f4")}) as optimizer:
+        assert optimizer.loss_scale == 16
+        assert optimizer.stats()["tensors"] > 0
+
+
+@promise
 def lent_gradients_are_kept_until_they_are_discarded(directory):
     with nvswap.Optimizer(settings(directory), {"g": numpy.ones(1000, "f4")}) as optimizer:
         for discard in (optimizer.step, optimizer.clear_gradients):

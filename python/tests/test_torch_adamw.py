@@ -71,6 +71,22 @@ def offloaded_weights_of_16_bits_are_taken_from_a_kept_store(directory):
 
 
 @promise
+def a_commit_makes_the_steps_before_it_durable(directory):
+    steps = []
+    for commit in (True, False):
+        module = linear()
+        optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory, keep=True), lr=0.01)
+        steps.append(optimizer.optimizer.step_count)
+        trained(module, optimizer)
+        if commit:
+            optimizer.commit()
+        optimizer.optimizer.abandon()
+    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory, keep=True), lr=0.01)
+    assert [*steps, optimizer.optimizer.step_count] == [0, 3, 3]
+    optimizer.close()
+
+
+@promise
 def a_closure_has_gradients_and_its_loss_is_returned(directory):
     module = linear()
     before = module.weight.clone()
