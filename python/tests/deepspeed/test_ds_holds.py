@@ -4,25 +4,13 @@
 optimizer's swapper, called as DeepSpeed does, in one process."""
 
 import os
-import socket
 import sys
 import types
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from promises import main, promise, settings  # noqa: E402
-
-os.environ.update(DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1",
-                  MASTER_ADDR="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    os.environ["MASTER_PORT"] = str(free.getsockname()[1])
-import deepspeed  # noqa: E402
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import one_rank  # noqa: E402, F401
 import torch  # noqa: E402
-
-import nvswap.deepspeed  # noqa: E402
-
-nvswap.deepspeed.install()
-deepspeed.init_distributed("gloo")
+from promises import main, promise, settings  # noqa: E402
 
 from nvswap.deepspeed import depth  # noqa: E402
 from nvswap.deepspeed.swappers.hold import Holds  # noqa: E402
