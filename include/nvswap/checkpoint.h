@@ -104,8 +104,10 @@ struct nvs_checkpoint_options {
  * Writes tensors of an engine, including contents that are in the pool only, to a .safetensors file
  * or files. They are written under temporary names with mode 0600, made durable, and renamed: after
  * a crash `path` is what it was before, or complete. Files of an index take effect together, by the
- * name of the index; the files of an index that is replaced are removed. A call that is killed
- * leaves files `*.partial`, which the next one with that path replaces. `options` may be NULL.
+ * name of the index; the files of an index that is replaced are removed. A single file also replaces
+ * the index `path`.index.json, and an index the single file `path`: the older one is removed when the
+ * new one is durable, so that readers find the new one whichever they look for first. A call that is
+ * killed leaves files `*.partial`, which the next one with that path replaces. `options` may be NULL.
  * Tensors are read in turn into the pool, where each needs room, and may be read by other threads
  * at the same time.
  * A `path` that ends with ".pt" has the form of torch.save: a dictionary of tensors, which
@@ -121,7 +123,7 @@ struct nvs_checkpoint_options {
  * -ENOMEM
  * Others   those of nvs_tensor_swap_in and nvs_tensor_wait; those of creating, writing and renaming
  *          a file. With all of them `path` is what it was, unless the error says that only the
- *          directory could not be made durable
+ *          directory could not be made durable, or the older form not removed
  */
 NVS_API int nvs_checkpoint_export(struct nvs_engine *engine,
 				  const struct nvs_checkpoint_item *items, size_t n,

@@ -108,6 +108,9 @@ struct placement {
 	size_t *header_bytes;
 	uint64_t *file_bytes;
 	char *index_path; /* NULL: a single file */
+	/* What stands for the checkpoint if it has the other form, a single file or an index; NULL: a
+	 * file of torch.save, which has one form. */
+	char *other_path;
 	char *index;
 	size_t index_bytes;
 };
@@ -166,6 +169,8 @@ int draft_sync(struct draft *draft, struct nvs_error *error);
 int draft_rename(struct draft *draft, struct nvs_error *error);
 /* Makes the names in the directory of `path` durable. */
 int sync_directory(const char *path, struct nvs_error *error);
+/* Removes a file, durably, if there is one. */
+int remove_durably(const char *path, struct nvs_error *error);
 /* Waits for its transfers; removes the temporary file unless it was renamed. */
 void draft_close(struct draft *draft);
 

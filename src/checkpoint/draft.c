@@ -115,6 +115,13 @@ int sync_directory(const char *path, struct nvs_error *error)
 	return rc;
 }
 
+int remove_durably(const char *path, struct nvs_error *error)
+{
+	if (!unlinkat(AT_FDCWD, path, 0))
+		return sync_directory(path, error);
+	return errno == ENOENT || errno == EISDIR ? 0 : failed(error, "remove", path);
+}
+
 void draft_close(struct draft *draft)
 {
 	sink_close(&draft->sink);

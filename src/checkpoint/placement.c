@@ -182,17 +182,25 @@ static int name_apart(struct nvs_checkpoint *plan, const char *path)
 	return name_files(plan, path, series);
 }
 
-static int make_index(struct placement *placement, const struct nvs_checkpoint *plan,
-		      const char *path)
+/* The names of both forms of the checkpoint. */
+static int name_forms(struct placement *placement, const char *path, bool has_index)
 {
-	FILE *stream;
+	char *single = strdup(path), *index;
+
+	if (asprintf(&index, "%s" INDEX_SUFFIX, path) < 0)
+		index = NULL;
+	placement->index_path = has_index ? index : NULL;
+	placement->other_path = has_index ? single : index;
+	if (!has_index)
+		free(single);
+	return single && index ? 0 : -ENOMEM;
+}
+
+static int make_index(struct placement *placement, const struct nvs_checkpoint *plan)
+{
+	FILE *stream = open_memstream(&placement->index, &placement->index_bytes);
 	struct json_writer json;
 
-	if (asprintf(&placement->index_path, "%s" INDEX_SUFFIX, path) < 0) {
-		placement->index_path = NULL;
-		return -ENOMEM;
-	}
-	stream = open_memstream(&placement->index, &placement->index_bytes);
 	if (!stream)
 		return -ENOMEM;
 	json = json_to(stream, 2);
@@ -271,8 +279,10 @@ int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoin
 		rc = name_apart(checkpoint, path);
 	if (!rc)
 		rc = make_headers(placement, checkpoint);
+	if (!rc)
+		rc = name_forms(placement, path, nfiles > 1);
 	if (!rc && nfiles > 1)
-		rc = make_index(placement, checkpoint, path);
+		rc = make_index(placement, checkpoint);
 	if (rc == -E2BIG)
 		return error_set(error, rc, "%s: the header exceeds %u bytes", path, HEADER_MAX);
 	return rc ? no_memory(path, error) : 0;
@@ -300,6 +310,7 @@ void placement_free(struct placement *placement, const struct nvs_checkpoint *ch
 	free(placement->header_bytes);
 	free(placement->file_bytes);
 	free(placement->index_path);
+	free(placement->other_path);
 	free(placement->index);
 	*placement = (struct placement){0};
 }

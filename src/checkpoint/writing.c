@@ -101,24 +101,31 @@ int writing_begin(struct writing *writing, struct nvs_aio *aio, const char *path
 }
 
 /* The index that is replaced. A damaged one names no files. */
-static int load_before(struct nvs_checkpoint *before, const char *path, struct nvs_error *error)
+static int load_before(struct nvs_checkpoint *before, const struct placement *placement,
+		       struct nvs_error *error)
 {
-	int rc = access(path, F_OK) ? 0 : index_load(before, path, error);
+	const char *path = placement->index_path ? placement->index_path : placement->other_path;
+	int rc = !path || access(path, F_OK) ? 0 : index_load(before, path, error);
 
 	return rc == -EINVAL || rc == -ENOENT || rc == -ENODATA ? 0 : rc;
 }
 
-/* Writes the index and removes the files of the one that it replaces. */
-static int commit_index(struct writing *writing, struct nvs_error *error)
+static int rename_files(struct writing *writing, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < writing->plan.nfiles && !rc; i++)
+		rc = draft_rename(&writing->drafts[i], error);
+	return rc ? rc : sync_directory(writing->plan.paths[0], error);
+}
+
+static int write_index(struct writing *writing, struct nvs_error *error)
 {
 	const struct placement *placement = &writing->placement;
-	struct nvs_checkpoint before = {0};
 	struct draft draft = {.fd = -1};
-	int rc = load_before(&before, placement->index_path, error);
+	int rc = draft_open(&draft, writing->aio, placement->index_path, placement->index_bytes,
+			    error);
 
-	if (!rc)
-		rc = draft_open(&draft, writing->aio, placement->index_path, placement->index_bytes,
-				error);
 	if (!rc)
 		rc = sink_write_now(&draft.sink, writing->aio, placement->index,
 				    placement->index_bytes, 0, error);
@@ -129,28 +136,43 @@ static int commit_index(struct writing *writing, struct nvs_error *error)
 	writing->complete = !rc;
 	if (!rc)
 		rc = sync_directory(placement->index_path, error);
-	if (!rc)
-		index_remove_files(&before, &writing->plan);
 	draft_close(&draft);
-	checkpoint_free(&before);
+	return rc;
+}
+
+/*
+ * Some readers look for the single file first and some for the index, so the one that is replaced by
+ * the other may not stay. Each reader finds the old checkpoint or the new one, whole, at any time.
+ */
+static int remove_before(const struct writing *writing, const struct nvs_checkpoint *before,
+			 struct nvs_error *error)
+{
+	int rc = remove_durably(writing->placement.other_path, error);
+
+	if (!rc)
+		index_remove_files(before, &writing->plan);
 	return rc;
 }
 
 int writing_commit(struct writing *writing, struct nvs_error *error)
 {
-	size_t n = writing->plan.nfiles;
-	int rc = 0;
+	const struct placement *placement = &writing->placement;
+	struct nvs_checkpoint before = {0};
+	int rc = load_before(&before, placement, error);
 
-	if (writing->torch.crcs)
+	if (!rc && writing->torch.crcs)
 		rc = torch_finish(&writing->torch, &writing->plan, &writing->drafts[0].sink,
 				  writing->plan.paths[0], writing->aio, error);
-	for (size_t i = 0; i < n && !rc; i++)
+	for (size_t i = 0; i < writing->plan.nfiles && !rc; i++)
 		rc = draft_sync(&writing->drafts[i], error);
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = draft_rename(&writing->drafts[i], error);
 	if (!rc)
-		rc = sync_directory(writing->plan.paths[0], error);
-	return rc || n == 1 ? rc : commit_index(writing, error);
+		rc = rename_files(writing, error);
+	if (!rc && placement->index_path)
+		rc = write_index(writing, error);
+	if (!rc && placement->other_path)
+		rc = remove_before(writing, &before, error);
+	checkpoint_free(&before);
+	return rc;
 }
 
 /* Files that no index names are removed. */

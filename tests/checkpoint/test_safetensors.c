@@ -133,6 +133,39 @@ static void the_files_of_a_replaced_index_are_removed(void **state)
 	world_end(&w);
 }
 
+/* Readers differ in which of both they look for first. */
+static void a_single_file_replaces_shards_and_their_index(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	OK(&w.f, export_to(&w, MIB));
+	change_all(&w);
+	OK(&w.f, export_to(&w, 0));
+	assert_int_equal(entries_of(w.directory), 1);
+	write_all(&w, 1);
+	OK(&w.f, import_from(&w, w.path));
+	compare_all(&w, 100);
+	world_end(&w);
+}
+
+static void shards_replace_a_single_file(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	OK(&w.f, export_to(&w, 0));
+	change_all(&w);
+	OK(&w.f, export_to(&w, MIB));
+	assert_int_equal(entries_of(w.directory), 5);
+	write_all(&w, 1);
+	OK(&w.f, import_from(&w, w.path));
+	compare_all(&w, 100);
+	world_end(&w);
+}
+
 static void a_shape_must_be_that_of_the_tensor(void **state)
 {
 	const uint64_t shape[] = {64, 64}, wrong[] = {64, 63}, huge[] = {UINT64_MAX, 2};
@@ -311,6 +344,115 @@ static void each_failing_call_leaves_the_old_files_or_the_new(void **state)
 	world_end(&w);
 }
 
+/* Whether what a reader finds by that name is whole, and of which seed. */
+static uint64_t seed_in(struct world *w, const char *path)
+{
+	uint64_t seed;
+
+	write_all(w, 50);
+	OK(&w->f, import_from(w, path));
+	seed = filled_as(w, 1) ? 1 : 100;
+	compare_all(w, seed);
+	return seed;
+}
+
+/* The same where the new checkpoint has the other form; and readers of either form find a whole one. */
+static void fail_calls_of_replacing(uint64_t old_shard_bytes, uint64_t new_shard_bytes)
+{
+	uint64_t failed = 1;
+	const char *index;
+	struct world w;
+
+	world_begin(&w);
+	index = path_in(w.directory, "model.safetensors.index.json");
+	for (uint64_t nth = 1; failed; nth++) {
+		int rc;
+
+		write_all(&w, 1);
+		OK(&w.f, export_to(&w, old_shard_bytes));
+		write_all(&w, 100);
+		inject_fail(INJECT_OPEN | INJECT_SYNC | INJECT_NAME, nth, 1, EIO);
+		rc = export_to(&w, new_shard_bytes);
+		inject_stop(&failed);
+		if (access(index, F_OK) == 0)
+			assert_true(seed_in(&w, index) == 100 || rc);
+		assert_true(seed_in(&w, w.path) == 100 || rc);
+		assert_true(rc || !failed || nth < 2000);
+	}
+	assert_in_range(entries_of(w.directory), new_shard_bytes ? 5 : 1, 30);
+	world_end(&w);
+}
+
+static void a_failing_call_leaves_shards_or_the_single_file_that_replaces_them(void **state)
+{
+	(void)state;
+	fail_calls_of_replacing(MIB, 0);
+}
+
+static void a_failing_call_leaves_a_single_file_or_the_shards_that_replace_it(void **state)
+{
+	(void)state;
+	fail_calls_of_replacing(0, MIB);
+}
+
+/* Names that were changed and not synced since. */
+struct names {
+	bool renamed, removed;
+	unsigned removals;
+};
+
+static void name_synced(void *arg, int fd)
+{
+	struct names *names = arg;
+	struct stat status;
+
+	assert_int_equal(fstat(fd, &status), 0);
+	if (S_ISDIR(status.st_mode))
+		names->renamed = names->removed = false;
+}
+
+static void before_name(void *arg, struct inject_name *name)
+{
+	const struct names *names = arg;
+
+	if (name->change == INJECT_REMOVES)
+		assert_false(names->renamed);
+}
+
+static void after_name(void *arg, struct inject_name *name, bool done)
+{
+	struct names *names = arg;
+
+	names->renamed |= done && name->change == INJECT_RENAMES;
+	/* Readers find the checkpoint by one of these; shards may return. */
+	if (done && name->change == INJECT_REMOVES && !strstr(name->path, "-of-")) {
+		names->removed = true;
+		names->removals++;
+	}
+}
+
+static void the_old_form_is_removed_durably_once_the_new_one_is_durable(void **state)
+{
+	const uint64_t shard_bytes[] = {0, MIB, 0};
+	struct names names = {0};
+	const struct inject_observer observer = {.arg = &names,
+						 .synced = name_synced,
+						 .before_name = before_name,
+						 .after_name = after_name};
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	inject_observe(&observer);
+	for (size_t i = 0; i < COUNT(shard_bytes); i++) {
+		OK(&w.f, export_to(&w, shard_bytes[i]));
+		assert_false(names.renamed || names.removed);
+	}
+	inject_observe(NULL);
+	assert_int_equal(names.removals, 2);
+	world_end(&w);
+}
+
 static void a_failed_import_leaves_nothing_pinned(void **state)
 {
 	struct world w;
@@ -361,6 +503,8 @@ int main(void)
 		test(what_was_exported_is_imported),
 		test(shards_have_at_most_their_bytes_and_an_index),
 		test(the_files_of_a_replaced_index_are_removed),
+		test(a_single_file_replaces_shards_and_their_index),
+		test(shards_replace_a_single_file),
 		test(a_shape_must_be_that_of_the_tensor),
 		test(a_tensor_is_exported_with_its_own_shape),
 		test(names_are_unique_and_utf8),
@@ -368,6 +512,9 @@ int main(void)
 		test(a_second_writer_is_refused),
 		test(a_planted_link_is_not_followed),
 		test(each_failing_call_leaves_the_old_files_or_the_new),
+		test(a_failing_call_leaves_shards_or_the_single_file_that_replaces_them),
+		test(a_failing_call_leaves_a_single_file_or_the_shards_that_replace_it),
+		test(the_old_form_is_removed_durably_once_the_new_one_is_durable),
 		test(a_failed_import_leaves_nothing_pinned),
 		test(null_arguments_are_refused),
 	};
