@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Files of checkpoints after a loss of power: what was synced, under the names that were synced."""
+
+import contextlib
+import os
+import stat
+import sys
+from unittest import mock
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from promises import main, promise  # noqa: E402
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+import torch  # noqa: E402
+
+from nvswap.deepspeed.checkpoint.durable import replace, replace_text, replacing  # noqa: E402
+from nvswap.deepspeed.checkpoint.engine import CheckpointEngine  # noqa: E402
+
+
+def contents(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+class Drive:
+    """What a drive has for sure. A new name may become durable before it is synced, so the contents
+    must be durable before the file is renamed."""
+
+    def __init__(self):
+        self._fsync, self._rename = os.fsync, os.rename
+        self._synced = {}  # contents by inode
+        self.names = {}  # renamed paths, and whether their directory was synced since
+
+    @contextlib.contextmanager
+    def watched(self):
+        with mock.patch("os.fsync", self._sync), mock.patch("os.rename", self._renamed):
+            yield self
+
+    def _sync(self, descriptor):
+        self._fsync(descriptor)
+        status = os.fstat(descriptor)
+        if not stat.S_ISDIR(status.st_mode):
+            self._synced[status.st_ino] = contents(f"/proc/self/fd/{descriptor}")
+        for path in self.names:
+            self.names[path] |= os.stat(os.path.dirname(path)).st_ino == status.st_ino
+
+    def _renamed(self, old, new):
+        assert self._synced.get(os.stat(old).st_ino) == contents(old), f"{old} is not durable"
+        self._rename(old, new)
+        self.names[new] = False
+
+
+@promise
+def a_file_is_durable_before_it_has_its_name_and_the_name_when_the_call_returns(directory):
+    latest, saved, pair = (os.path.join(directory, name) for name in ("latest", "saved.pt", "pair"))
+    with Drive().watched() as drive:
+        replace_text(latest, "step1")
+        assert drive.names == {latest: True}
+        replace_text(latest, "step2")
+        assert drive.names == {latest: True}
+        CheckpointEngine().save({"weights": torch.rand(70001)}, saved)
+        assert drive.names == {latest: True, saved: True}
+        with replacing(pair, rename=False) as partial, open(partial, "w", encoding="ascii") as file:
+            file.write("both")
+        assert pair not in drive.names
+        replace(pair)
+        assert drive.names == {latest: True, saved: True, pair: True}
+    assert contents(latest) == b"step2" and contents(pair) == b"both"
+
+
+main()
