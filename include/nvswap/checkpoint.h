@@ -136,8 +136,9 @@ NVS_API int nvs_checkpoint_export(struct nvs_engine *engine,
  * -ENOENT   the checkpoint has no tensor of that name; nothing was read
  * -ESTALE   it has another dtype or number of elements; nothing was read
  * -ENODATA  a file was truncated since the checkpoint was opened
- * -EBADMSG  bytes do not have the CRC-32 that a file of torch.save has of them, which is compared
- *           where a tensor is the whole of its storage; the tensor has its contents of before
+ * -EBADMSG  bytes do not have the CRC-32 that a file of torch.save has of their storage; the tensor
+ *           has its contents of before. The storage of a tensor that is a part of it is read and
+ *           compared as a whole before anything is imported
  * Others    those of nvs_tensor_pin, and of opening and reading a file. Some tensors then have
  *           their new contents and the others those of before
  */
@@ -245,8 +246,9 @@ NVS_API int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
  * -ENOENT   `path` has no such directory, or not this parameter
  * -ESTALE   it has another type or number of elements; nothing was read
  * -EINVAL   a file is damaged: the error has file and reason
- * -EBADMSG  a parameter's bytes do not have the CRC-32 that its file has of them, which is compared
- *           if all of them are read; tiles are imported
+ * -EBADMSG  a parameter's bytes, or those of the storage that it is a part of, do not have the CRC-32
+ *           that its file has of them, which is compared if the whole parameter is read; tiles may be
+ *           imported
  * -ERANGE   the number of steps is above 2^53 - 1
  * Others    those of nvs_optimizer_import, after which some tiles are imported and the others are
  *           not, and of opening and reading files

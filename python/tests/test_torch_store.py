@@ -5,6 +5,7 @@
 import os
 import subprocess
 import sys
+import zipfile
 
 import torch
 
@@ -26,6 +27,25 @@ def opened(directory, groups=None):
 def store(*arguments):
     subprocess.run([os.path.join(BUILD, "nvswap"), "store", *arguments], check=True,
                    stdout=subprocess.DEVNULL)
+
+
+def refused(*arguments):
+    """What the command says."""
+    done = subprocess.run([os.path.join(BUILD, "nvswap"), "store", *arguments], check=False,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert done.returncode != 0
+    return done.stderr
+
+
+def flip_last_byte_of_data(path):
+    """Of the only storage."""
+    with zipfile.ZipFile(path) as archive:
+        name, = (name for name in archive.namelist() if "/data/" in name)
+        data = archive.read(name)
+    with open(path, "r+b") as file:
+        whole = file.read()
+        file.seek(whole.index(data) + len(data) - 1)
+        file.write(bytes([data[-1] ^ 1]))
 
 
 def random_state():
@@ -79,6 +99,44 @@ def weights_of_an_offloaded_module_load_into_one_that_is_not(directory):
     found = torch.load(path, weights_only=True)
     torch.nn.Linear(7, 5).load_state_dict(found)
     assert all(found[name].equal(tensor) for name, tensor in wanted.items())
+
+
+@promise
+def damage_of_a_storage_that_parts_of_the_state_share_is_refused(directory):
+    weights = {name: torch.zeros(numel).numpy() for name, numel in GROUPS.items()}
+    opened(directory, weights).close()
+    first, second = (os.path.join(directory, name) for name in ("first.pt", "second.pt"))
+    # An element that belongs to none comes last.
+    flat, state, offset = torch.rand(3 * sum(GROUPS.values()) + 1), {}, 0
+    for name, tensor in random_state().items():
+        state[name] = flat.narrow(0, offset, tensor.numel())
+        offset += tensor.numel()
+    torch.save(state | {"step": 5}, first)
+    store("import", "--kind", "optimizer", "--from", first, directory)
+    store("export", "--to", second, directory)
+    found = torch.load(second, weights_only=True)
+    assert all(tensor.equal(found[name]) for name, tensor in state.items())
+    flip_last_byte_of_data(first)
+    error = refused("import", "--kind", "optimizer", "--from", first, directory)
+    assert f"{first}: tensor embed.fp32 is a part of a storage" in error, error
+
+
+@promise
+def damage_of_a_storage_of_which_a_parameter_is_a_part_is_refused(directory):
+    weights = {name: torch.ones(numel).numpy() for name, numel in GROUPS.items()}
+    opened(directory, weights).close()
+    saved = os.path.join(directory, "step1")
+    store("export", "--to", saved, directory)
+    path = os.path.join(saved, "zero", "embed", "exp_avg.pt")
+    part = torch.rand(GROUPS["embed"] + 1)[:-1]
+    torch.save({"param": part}, path)
+    store("import", "--kind", "optimizer", "--from", saved, directory)
+    store("export", "--to", os.path.join(directory, "step2"), directory)
+    again = path.replace("step1", "step2")
+    assert torch.load(again, weights_only=True).equal(part)
+    flip_last_byte_of_data(path)
+    error = refused("import", "--kind", "optimizer", "--from", saved, directory)
+    assert "zero/embed/exp_avg.pt: its bytes do not have the checksum" in error, error
 
 
 main()

@@ -26,6 +26,7 @@ void checkpoint_free(struct nvs_checkpoint *checkpoint)
 	free(checkpoint->entries);
 	free(checkpoint->paths);
 	free(checkpoint->sorted);
+	free(checkpoint->storages);
 	*checkpoint = (struct nvs_checkpoint){0};
 }
 
@@ -104,6 +105,11 @@ int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint
 	else
 		entry->shape[0] = numel;
 	return 0;
+}
+
+bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry)
+{
+	return checkpoint->storages && entry->nbytes && !entry->has_crc;
 }
 
 /* The file `path`, or the files of its index. */

@@ -29,6 +29,13 @@ struct entry {
 	uint64_t offset; /* of its data in the file */
 	uint32_t crc;	 /* CRC-32 of the data, if the file has one */
 	bool has_crc;
+	uint32_t storage; /* index in `storages` of what it is all or a part of */
+};
+
+/* A record of a file of torch.save: a storage of tensors, or other data. */
+struct storage {
+	uint64_t offset, nbytes;
+	uint32_t crc;
 };
 
 struct nvs_checkpoint {
@@ -39,6 +46,8 @@ struct nvs_checkpoint {
 	struct entry *entries;
 	size_t n;
 	uint64_t nbytes;
+	struct storage *storages; /* of a file of torch.save */
+	size_t nstorages;
 	size_t *sorted; /* indices of the entries, by name; NULL: not sorted yet */
 };
 
@@ -54,6 +63,8 @@ int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
 /* Sets an entry without a place. `shape` NULL: one dimension. -ENOMEM. */
 int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
 	       const uint64_t *shape, size_t ndim);
+/* Whether the file has the CRC-32 of its storage alone, of which the data are a part. */
+bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry);
 
 /*
  * Reads and checks the header of one file into an empty checkpoint. A file is taken for safetensors
@@ -214,16 +225,35 @@ int storages_plan(struct nvs_checkpoint *plan, const struct nvs_checkpoint_optio
 int storages_write(struct writing *writing, const struct nvs_checkpoint_options *options,
 		   struct nvs_error *error);
 
+/* ---- storage_sum.c ---- */
+
+#define STORAGE_MEMORY ((uint64_t)4 << 20)
+
+/*
+ * The CRC-32 of a storage's bytes. `memory`, which huge_map has made of STORAGE_MEMORY bytes, stays valid
+ * until the file is closed. Errors: those of nvs_aio_pread and nvs_aio_wait.
+ */
+int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_file *file,
+		char *memory, uint32_t *crc, struct nvs_error *error);
+
 /* ---- reading.c ---- */
 
 struct reading {
 	const struct nvs_checkpoint *checkpoint;
-	struct nvs_file **files; /* opened when they are first needed */
+	struct nvs_file **files;
 	struct nvs_aio *aio;
+	/* For tensors that are parts of their storages; NULL until there is one: */
+	bool *checked; /* by storage */
+	char *memory;  /* STORAGE_MEMORY bytes */
 };
 
 int reading_begin(struct reading *reading, struct nvs_aio *aio,
 		  const struct nvs_checkpoint *checkpoint, struct nvs_error *error);
+/*
+ * Compares the storage of an entry that is a part of it, once. -EBADMSG: it is damaged; -ENOMEM, and the
+ * errors of storage_sum.
+ */
+int reading_check(struct reading *reading, const struct entry *entry, struct nvs_error *error);
 void reading_end(struct reading *reading);
 
 #endif

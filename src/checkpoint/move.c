@@ -221,8 +221,12 @@ int move_in(struct nvs_engine *engine, const struct pair *pairs, size_t n, struc
 {
 	struct move move = {
 		.engine = engine, .aio = reading->aio, .pairs = pairs, .n = n, .reading = reading};
-	int rc = run(&move, error);
+	int rc = 0;
 
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = reading_check(reading, pairs[i].entry, error);
+	if (!rc)
+		rc = run(&move, error);
 	if (rc) {
 		reading_end(reading);
 		unpin_all(&move);

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The files of a checkpoint whose data is read. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/huge_map.h"
 #include "checkpoint/checkpoint.h"
 
 static int open_file(struct reading *reading, size_t i, struct nvs_error *error)
@@ -36,10 +39,50 @@ int reading_begin(struct reading *reading, struct nvs_aio *aio,
 	return rc;
 }
 
+static int prepare_check(struct reading *reading, struct nvs_error *error)
+{
+	if (!reading->checked)
+		reading->checked = calloc(reading->checkpoint->nstorages, sizeof(bool));
+	if (!reading->memory)
+		reading->memory = huge_map(STORAGE_MEMORY, NULL);
+	return reading->checked && reading->memory
+		       ? 0
+		       : error_set(error, -ENOMEM, "no memory to read the storages of %s",
+				   reading->checkpoint->paths[0]);
+}
+
+int reading_check(struct reading *reading, const struct entry *entry, struct nvs_error *error)
+{
+	const struct nvs_checkpoint *checkpoint = reading->checkpoint;
+	const struct storage *storage;
+	uint32_t crc = 0;
+	int rc;
+
+	if (!entry_is_view(checkpoint, entry))
+		return 0;
+	assert(entry->storage < checkpoint->nstorages);
+	storage = &checkpoint->storages[entry->storage];
+	rc = prepare_check(reading, error);
+	if (rc || reading->checked[entry->storage])
+		return rc;
+	rc = storage_sum(storage, reading->aio, reading->files[entry->file], reading->memory, &crc,
+			 error);
+	if (!rc && crc != storage->crc)
+		rc = error_about(error, -EBADMSG, entry->name, 0, storage->offset,
+				 "%s: tensor %s is a part of a storage whose bytes do not have the "
+				 "checksum that the file states",
+				 checkpoint->paths[entry->file], entry->name);
+	reading->checked[entry->storage] = !rc;
+	return rc;
+}
+
 void reading_end(struct reading *reading)
 {
 	for (size_t i = 0; reading->files && i < reading->checkpoint->nfiles; i++)
 		nvs_file_close(reading->files[i]);
+	if (reading->memory)
+		munmap(reading->memory, STORAGE_MEMORY);
+	free(reading->checked);
 	free(reading->files);
 	*reading = (struct reading){0};
 }

@@ -112,6 +112,9 @@ static int import(struct groups *groups, const struct nvs_checkpoint *checkpoint
 		rc = find_part(groups, i, names, error);
 	if (!rc && !names)
 		rc = read_step(groups, &step, error);
+	for (size_t i = 0; i < groups->n * PARTS && !rc; i++)
+		if (groups->entries[i])
+			rc = reading_check(groups->reading, groups->entries[i], error);
 	if (!rc)
 		rc = groups_move(groups, error);
 	if (!rc)

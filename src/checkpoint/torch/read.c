@@ -151,6 +151,7 @@ static int read_place(const struct reader *reader, const struct object *tensor, 
 		return reject(reader, "the tensors have more than the %llu bytes that are allowed",
 			      DATA_MAX);
 	entry->offset = record->data_at + begin;
+	entry->storage = (uint32_t)(record - reader->zip.records);
 	entry->crc = record->crc;
 	entry->has_crc = entry->nbytes == record->nbytes;
 	return 0;
@@ -374,6 +375,23 @@ static int read_tensors(struct reader *reader)
 	return visit(reader, root, 0);
 }
 
+/* What the entries are parts of, by the index that they have. */
+static int take_storages(const struct reader *reader)
+{
+	struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	const struct zip *zip = &reader->zip;
+
+	checkpoint->storages = calloc(zip->n + 1, sizeof(*checkpoint->storages));
+	if (!checkpoint->storages)
+		return no_memory(reader);
+	checkpoint->nstorages = zip->n;
+	for (size_t i = 0; i < zip->n; i++)
+		checkpoint->storages[i] = (struct storage){.offset = zip->records[i].data_at,
+							   .nbytes = zip->records[i].nbytes,
+							   .crc = zip->records[i].crc};
+	return 0;
+}
+
 static int read_file(struct reader *reader)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
@@ -387,6 +405,8 @@ static int read_file(struct reader *reader)
 	checkpoint->nfiles = 1;
 	checkpoint->has_data = checkpoint->of_torch = true;
 	rc = read_values(reader);
+	if (!rc)
+		rc = take_storages(reader);
 	if (!rc)
 		rc = read_tensors(reader);
 	if (!rc && !checkpoint->n)

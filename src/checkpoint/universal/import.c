@@ -6,9 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/huge_map.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 
@@ -20,6 +22,7 @@ struct place {
 };
 
 struct import_job {
+	struct nvs_aio *aio;
 	struct params params;
 	struct tree tree;
 	struct open_files files;
@@ -28,16 +31,18 @@ struct import_job {
 };
 
 /* DeepSpeed writes a tensor alone, or as "param" of a dictionary. */
-static int take_place(const struct import_job *import, const struct param *param,
-		      const struct nvs_checkpoint *file, struct place *place,
-		      struct nvs_error *error)
+static const struct entry *tensor_of(const struct nvs_checkpoint *file)
 {
-	const struct entry *entry = NULL;
-
 	for (size_t i = 0; i < file->n; i++)
 		if (!strcmp(file->entries[i].name, "tensor") ||
 		    !strcmp(file->entries[i].name, "param"))
-			entry = &file->entries[i];
+			return &file->entries[i];
+	return NULL;
+}
+
+static int take_place(const struct import_job *import, const struct param *param,
+		      const struct entry *entry, struct place *place, struct nvs_error *error)
+{
 	if (!entry)
 		return error_about(error, -EINVAL, param->name, 0, 0,
 				   "%s: the file of %s has no tensor \"param\"", import->tree.path,
@@ -54,11 +59,48 @@ static int take_place(const struct import_job *import, const struct param *param
 	return 0;
 }
 
+static int damaged(const struct import_job *import, const struct param *param, unsigned part,
+		   uint64_t offset, struct nvs_error *error)
+{
+	return error_about(error, -EBADMSG, param->name, 0, offset,
+			   "%s/zero/%s/%s.pt: its bytes do not have the checksum that the file "
+			   "states",
+			   import->tree.path, param->name, part_names[part]);
+}
+
+/* Compares the storage that a parameter is a part of. */
+static int check_storage(const struct import_job *import, const struct storage *storage, int fd,
+			 const struct param *param, unsigned part, struct nvs_error *error)
+{
+	char *memory = huge_map(STORAGE_MEMORY, NULL);
+	struct nvs_file *file = NULL;
+	uint32_t crc = 0;
+	int rc;
+
+	if (!memory)
+		return error_set(error, -ENOMEM, "no memory to read a storage of %s", param->name);
+	rc = nvs_file_from_fd(import->aio, fd, 0, &file, error);
+	if (!rc)
+		rc = storage_sum(storage, import->aio, file, memory, &crc, error);
+	nvs_file_close(file);
+	munmap(memory, STORAGE_MEMORY);
+	if (!rc && crc != storage->crc)
+		rc = damaged(import, param, part, storage->offset, error);
+	return rc;
+}
+
+/* What is read as a whole is compared with its checksum. */
+static bool is_whole(const struct param *param)
+{
+	return param->numel && param->piece.numel == param->numel;
+}
+
 static int find_part(struct import_job *import, size_t i, unsigned part, struct nvs_error *error)
 {
 	const struct param *param = &import->params.all[i];
 	struct nvs_checkpoint file = {0};
 	char name[PART_FILE_MAX], path[PLACE_MAX];
+	const struct entry *entry = NULL;
 	bool is_torch;
 	int rc, fd;
 
@@ -71,8 +113,12 @@ static int find_part(struct import_job *import, size_t i, unsigned part, struct 
 	if (!is_torch)
 		rc = error_about(error, -EINVAL, param->name, 0, 0,
 				 "%s: %s is no file of torch.save", import->tree.path, path);
-	if (!rc)
-		rc = take_place(import, param, &file, &import->places[i * PARTS + part], error);
+	if (!rc) {
+		entry = tensor_of(&file);
+		rc = take_place(import, param, entry, &import->places[i * PARTS + part], error);
+	}
+	if (!rc && is_whole(param) && entry_is_view(&file, entry))
+		rc = check_storage(import, &file.storages[entry->storage], fd, param, part, error);
 	checkpoint_free(&file);
 	close(fd);
 	return rc;
@@ -123,19 +169,15 @@ static void landed(struct state_move *move, const struct state_io *io)
 	sum_add(import->sums, &import->params, io);
 }
 
-/* Of a parameter that was read as a whole. */
 static int check_sums(const struct import_job *import, size_t i, struct nvs_error *error)
 {
 	const struct param *param = &import->params.all[i];
 
-	for (unsigned part = 0; part < PARTS && param->piece.numel == param->numel; part++) {
+	for (unsigned part = 0; part < PARTS && is_whole(param); part++) {
 		const struct place *place = &import->places[i * PARTS + part];
 
-		if (param->numel && place->has_crc && import->sums[i * PARTS + part] != place->crc)
-			return error_about(error, -EBADMSG, param->name, 0, place->offset,
-					   "%s/zero/%s/%s.pt: its bytes do not have the checksum "
-					   "that the file states",
-					   import->tree.path, param->name, part_names[part]);
+		if (place->has_crc && import->sums[i * PARTS + part] != place->crc)
+			return damaged(import, param, part, place->offset, error);
 	}
 	return 0;
 }
@@ -154,11 +196,11 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 	uint64_t step = 0;
 	int rc = read_step(import, &step, error);
 
+	import->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));
 	for (size_t i = 0; i < params->n && !rc; i++)
 		for (unsigned part = 0; part < PARTS && !rc && params->all[i].piece.numel; part++)
 			rc = find_part(import, i, part, error);
-	open_files_begin(&import->files, nvs_engine_aio(nvs_optimizer_engine(optimizer)),
-			 &import->tree, params, O_RDONLY);
+	open_files_begin(&import->files, import->aio, &import->tree, params, O_RDONLY);
 	if (!rc)
 		rc = state_move_run(&move, optimizer, error);
 	open_files_end(&import->files);

@@ -107,6 +107,96 @@ static void data_without_its_checksum_is_not_imported(void **state)
 	fixture_close(&saved.f);
 }
 
+/* A tensor of bytes in a pickle: a name of one letter, the storage, and numbers of two bytes each. */
+#define VIEW(name, storage, storage_bytes, offset, numel)                                          \
+	"X\x01\0\0\0" name "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n"       \
+	"ByteStorage\nX\x01\0\0\0" storage "X\x03\0\0\0cpu" storage_bytes "tQM" offset "M" numel   \
+	"\x85K\x01\x85\x89"                                                                        \
+	"ccollections\nOrderedDict\n)RtR"
+
+#define SHARED (6 * MIB + 1001) /* bytes, J\xe9\x03\x60\0 in a pickle */
+#define VIEWS  2u
+
+/* Two parts of a storage: "a" are bytes 0 to 1000, "b" 2001 to 2501. "t" is another storage, whole. */
+static const char views[] = "\x80\x02}(" VIEW("t", "0", "M\x88\x13", "\0\0", "\x88\x13")
+	VIEW("a", "1", "J\xe9\x03\x60\0", "\0\0", "\xe8\x03")
+		VIEW("b", "1", "J\xe9\x03\x60\0", "\xd1\x07", "\xf4\x01") "u.";
+
+static void export_views(struct saved *saved)
+{
+	static unsigned char shared[SHARED];
+	const struct nvs_checkpoint_storage storage = {sizeof(storage), shared, SHARED};
+	const struct nvs_checkpoint_options options = {.size = sizeof(options),
+						       .pickle = views,
+						       .pickle_bytes = sizeof(views) - 1,
+						       .storages = &storage,
+						       .nstorages = 1};
+
+	fill(shared, 1000, 10);
+	fill(shared + 2001, 500, 11);
+	OK(&saved->f, nvs_checkpoint_export(saved->f.engine, &saved->items[1], 1, saved->path,
+					    &options, &saved->f.error));
+}
+
+/* Imports the parts, and tells whether they have changed. */
+static int read_views(struct saved *saved, struct nvs_tensor *const *t, uint64_t *data_at)
+{
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_checkpoint_item items[VIEWS + 1] = {
+		{.size = sizeof(items[0]), .tensor = saved->t[1], .name = "t"},
+		{.size = sizeof(items[0]), .tensor = t[0], .name = "a"},
+		{.size = sizeof(items[0]), .tensor = t[1], .name = "b"}};
+	struct nvs_checkpoint *checkpoint;
+	int rc;
+
+	OK(&saved->f, nvs_checkpoint_open(&checkpoint, saved->path, &saved->f.error));
+	assert_int_equal(nvs_checkpoint_get(checkpoint, 1, &tensor), 0);
+	*data_at = tensor.offset;
+	rc = nvs_checkpoint_import(saved->f.engine, checkpoint, items, COUNT(items),
+				   &saved->f.error);
+	nvs_checkpoint_close(checkpoint);
+	return rc;
+}
+
+static uint64_t bytes_read(struct saved *saved)
+{
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
+
+	assert_int_equal(nvs_aio_get_stats(nvs_engine_aio(saved->f.engine), &stats), 0);
+	return stats.io[NVS_READ].bytes;
+}
+
+static void damage_anywhere_in_a_storage_is_found_by_the_tensors_that_are_parts_of_it(void **state)
+{
+	static const uint64_t nbytes[VIEWS] = {1000, 500};
+	const uint64_t damaged[] = {0, 2500, 1500, SHARED / 2, SHARED - 1};
+	struct nvs_tensor *t[VIEWS];
+	uint64_t data_at, before;
+	struct saved saved;
+
+	(void)state;
+	saved_make(&saved);
+	tensors_add(&saved.f, "view", nbytes, VIEWS, t);
+	export_views(&saved);
+	before = bytes_read(&saved);
+	OK(&saved.f, read_views(&saved, t, &data_at));
+	assert_in_range(bytes_read(&saved) - before, SHARED, SHARED + MIB);
+	tensor_compare(&saved.f, t[0], 10);
+	tensor_compare(&saved.f, t[1], 11);
+	for (size_t i = 0; i < COUNT(damaged); i++) {
+		tensor_store(&saved.f, saved.t[1], 101);
+		tensor_store(&saved.f, t[0], 102);
+		tensor_store(&saved.f, t[1], 103);
+		flip(saved.path, (off_t)(data_at + damaged[i]), 1);
+		expect_error(&saved.f, read_views(&saved, t, &data_at), -EBADMSG, "tensor a");
+		flip(saved.path, (off_t)(data_at + damaged[i]), 1);
+		tensor_compare(&saved.f, saved.t[1], 101);
+		tensor_compare(&saved.f, t[0], 102);
+		tensor_compare(&saved.f, t[1], 103);
+	}
+	fixture_close(&saved.f);
+}
+
 /* Every damage of a byte is an error, or makes no difference. */
 static void no_damaged_file_is_read_wrongly(void **state)
 {
@@ -283,6 +373,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(what_was_exported_is_imported),
 		test(data_without_its_checksum_is_not_imported),
+		test(damage_anywhere_in_a_storage_is_found_by_the_tensors_that_are_parts_of_it),
 		test(no_damaged_file_is_read_wrongly),
 		test(a_truncated_file_is_refused),
 		test(a_name_that_is_not_permitted_is_refused),
