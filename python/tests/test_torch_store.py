@@ -38,9 +38,9 @@ def refused(*arguments):
 
 
 def flip_last_byte_of_data(path):
-    """Of the only storage."""
+    """Of the last storage."""
     with zipfile.ZipFile(path) as archive:
-        name, = (name for name in archive.namelist() if "/data/" in name)
+        *_, name = (name for name in archive.namelist() if "/data/" in name)
         data = archive.read(name)
     with open(path, "r+b") as file:
         whole = file.read()
@@ -137,6 +137,18 @@ def damage_of_a_storage_of_which_a_parameter_is_a_part_is_refused(directory):
     flip_last_byte_of_data(path)
     error = refused("import", "--kind", "optimizer", "--from", saved, directory)
     assert "zero/embed/exp_avg.pt: its bytes do not have the checksum" in error, error
+
+
+@promise
+def damage_of_a_step_that_is_a_tensor_is_refused(directory):
+    weights = {name: torch.zeros(numel).numpy() for name, numel in GROUPS.items()}
+    opened(directory, weights).close()
+    path = os.path.join(directory, "state.pt")
+    torch.save(random_state() | {"step": torch.tensor([7, 8])[:1]}, path)
+    store("import", "--kind", "optimizer", "--from", path, directory)
+    flip_last_byte_of_data(path)
+    error = refused("import", "--kind", "optimizer", "--from", path, directory)
+    assert f"{path}: tensor step: record state/data/6 is damaged" in error, error
 
 
 main()

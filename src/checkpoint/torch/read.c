@@ -488,16 +488,21 @@ static double value_of(const uint8_t bytes[8], enum nvs_dtype dtype)
 static int read_element(struct reader *reader, const struct object *tensor, double *value)
 {
 	struct entry entry = {.dtype = tensor->tensor.dtype};
-	uint8_t bytes[8] = {0};
+	uint8_t bytes[8] = {0}, *data = NULL;
+	const struct zip_record *record;
 	int rc = read_shape(reader, tensor->tensor.shape, &entry);
 
 	if (!rc)
 		rc = read_place(reader, tensor, &entry);
 	if (!rc && !is_count(&entry))
 		rc = reject(reader, "it must be one element of F32, I64 or U64");
+	record = &reader->zip.records[entry.storage];
 	if (!rc)
-		rc = read_at(reader->fd, reader->path, entry.offset, bytes, entry.nbytes,
-			     reader->error);
+		rc = read_record(reader, record, &data);
+	assert(rc || data);
+	if (!rc)
+		memcpy(bytes, data + (entry.offset - record->data_at), entry.nbytes);
+	free(data);
 	free(entry.shape);
 	*value = value_of(bytes, entry.dtype);
 	return rc;
