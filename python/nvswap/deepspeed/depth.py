@@ -64,8 +64,10 @@ def watch_configurations() -> None:
 
     from nvswap.deepspeed.checkpoint.engine import watch_saves
     from nvswap.deepspeed.checkpoint.frozen import watch_frozen
+    from nvswap.deepspeed.checkpoint.loads import watch_loads
 
     watch_saves()
+    watch_loads()
     watch_frozen()
     read = DeepSpeedConfig.__init__
     if hasattr(read, "nvswap_watches"):

@@ -46,6 +46,12 @@ def discard(path: str) -> None:
         os.unlink(_partial(path))
 
 
+def is_zip(path: str) -> bool:
+    """Whether a file begins as torch.save writes it since version 1.6; it may have been cut off."""
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\3\4"
+
+
 def check_whole(path: str, data: bool = True) -> None:
     """
     Compares the contents of a file of torch.save with their CRC-32; without `data`, all but those of

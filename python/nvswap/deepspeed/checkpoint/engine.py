@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import zipfile
 from contextlib import contextmanager
 from typing import Any, Iterator, List, Optional, Set
 
@@ -24,7 +23,7 @@ from deepspeed.utils import logger
 
 from nvswap.deepspeed.checkpoint import stored
 from nvswap.deepspeed.checkpoint.durable import (
-    check_whole, discard, replace, replace_text, replacing)
+    check_whole, discard, is_zip, replace, replace_text, replacing)
 from nvswap.deepspeed.checkpoint.ranks import share_failure
 from nvswap.deepspeed.checkpoint.zero3 import FILE
 from nvswap.errors import Error
@@ -78,7 +77,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
 
     def load(self, path: str, map_location: Any = None) -> Any:
         """Maps the file, so that tensors take memory only as they are read."""
-        if not zipfile.is_zipfile(path):
+        if not is_zip(path):
             return super().load(path, map_location)
         check_whole(path, data=False)
         loaded = torch.load(path, map_location=map_location or "cpu", weights_only=False, mmap=True)
@@ -134,6 +133,9 @@ def create_checkpoint_engine(config_params: Any, *args: Any, **kwargs: Any) -> A
     if offload is None or offload.device != OffloadDeviceEnum.nvme:
         return theirs.create_checkpoint_engine(config_params, *args, **kwargs)
     _refuse_what_is_set(config_params)
+    # Ranks that wait for their turn would not hear of one that fails; state is streamed to the store, so
+    # they need no memory for all of it at once.
+    config_params.zero_config.pipeline_loading_checkpoint = False
     return CheckpointEngine(config_params)
 
 

@@ -5,16 +5,45 @@ Failures of one rank that all ranks must know: the others would wait for it in t
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+import errno
+from typing import Any, Callable, List, Optional, Tuple, TypeVar
 
 from deepspeed import comm as dist
+
+from nvswap.errors import Error
+
+_Result = TypeVar("_Result")
 
 
 def share_failure(failure: Optional[Exception]) -> Optional[Tuple[int, str]]:
     """Raises this rank's failure, on all ranks at once; all of them call it. Returns the first other
     rank that failed, with its message; None if none did."""
     texts: List[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(texts, failure and str(failure))
+    dist.all_gather_object(texts, failure and (str(failure) or repr(failure)))
     if failure is not None:
         raise failure
     return next(((rank, text) for rank, text in enumerate(texts) if text is not None), None)
+
+
+def together(what: str, call: Callable[[], _Result]) -> _Result:
+    """
+    Calls on all ranks, which wait for each other behind it.
+
+    Raises
+    ------
+    Exception
+        What this rank's call raised.
+    Error
+        EIO: another rank could not do `what`.
+    """
+    result: Any = None
+    failure = None
+    try:
+        result = call()
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        failure = error
+    failed = share_failure(failure)
+    if failed is not None:
+        rank, text = failed
+        raise Error(errno.EIO, f"rank {rank} could not {what}: {text}")
+    return result  # type: ignore[no-any-return]

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Loads of checkpoints that can't be loaded by one rank: all ranks get an error that names the file."""
+
+import os
+import shutil
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from jobs import configuration, job, outputs_of, results_of, start  # noqa: E402
+from promises import main, promise  # noqa: E402
+
+STATE, MODEL = "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", "zero_pp_rank_1_mp_rank_00_model_states.pt"
+
+
+def refusals(config, checkpoint, tags, ranks=2, **settings):
+    """What each rank says of each tag."""
+    results = results_of(start(config, ranks=ranks, steps=0, checkpoint=checkpoint, refused=tags,
+                               **settings))
+    return [result["refused"] for result in sorted(results, key=lambda result: result["rank"])]
+
+
+def copy_of(checkpoint, tag, name, change):
+    """A copy of step1 in which one file has been changed; returns the file."""
+    shutil.copytree(os.path.join(checkpoint, "step1"), os.path.join(checkpoint, tag))
+    path = os.path.join(checkpoint, tag, name)
+    change(path)
+    return path
+
+
+def flip_byte(path):
+    """The byte in the middle, which belongs to the largest tensors."""
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 2)
+        byte, = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+
+
+def flip_byte_of_pickle(path):
+    with open(path, "r+b") as file:
+        at = file.read().index(b"param_shapes")
+        file.seek(at)
+        file.write(b"q")
+
+
+def cut_off(path):
+    os.truncate(path, os.path.getsize(path) // 2)
+
+
+@promise
+def a_file_that_one_rank_cannot_load_is_an_error_on_all_ranks_that_names_it(directory):
+    for depth in ("step", "swappers"):
+        part = os.path.join(directory, depth)
+        os.mkdir(part)
+        config, checkpoint = configuration(part, depth=depth), os.path.join(part, "saved")
+        job(config, steps=1, save_steps=[1], checkpoint=checkpoint)
+        changed = {"without-state": (STATE, os.remove), "without-model": (MODEL, os.remove),
+                   "damaged-state": (STATE, flip_byte), "damaged-model": (MODEL, flip_byte_of_pickle),
+                   "cut-state": (STATE, cut_off), "cut-model": (MODEL, cut_off)}
+        paths = [copy_of(checkpoint, tag, *how) for tag, how in changed.items()]
+        first, second = refusals(config, checkpoint, [*changed, "step1"])
+        assert first.pop() is None and second.pop() is None
+        for path, of_other, own in zip(paths, first, second):
+            tag = os.path.basename(os.path.dirname(path))
+            reasons = ("is missing",) if "without" in tag else ("is damaged", "not have the checksum")
+            assert path in str(own) and any(reason in own for reason in reasons), (tag, own)
+            assert f"rank 1 could not load {tag}: " in str(of_other) and path in of_other, \
+                (tag, of_other)
+
+
+@promise
+def a_checkpoint_of_fewer_ranks_is_an_error_on_all_ranks_that_load_it(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    job(config, ranks=1, steps=1, save_steps=[1], checkpoint=checkpoint)
+    for said, in refusals(config, checkpoint, ["step1"]):
+        assert MODEL in said and "fewer ranks saved it" in said, said
+
+
+@promise
+def nodes_whose_latest_names_different_tags_are_told_so(directory):
+    config = configuration(directory, depth="step")
+    config["checkpoint"] = {"use_node_local_storage": True}
+    checkpoint = os.path.join(directory, "node{rank}")
+    job(config, nodes=2, steps=2, save_steps=[1, 2], checkpoint=checkpoint)
+    latest = os.path.join(checkpoint.format(rank=1), "latest")
+    with open(latest, "w", encoding="ascii") as file:
+        file.write("step1")
+    for said, in refusals(config, checkpoint, [None], nodes=2):
+        assert f"rank 1 'step1' in {latest}: name the tag to load" in said, said
+    os.remove(latest)
+    for said, in refusals(config, checkpoint, [None], nodes=2):
+        assert f"rank 1 'None' in {latest}" in said, said
+
+
+@promise
+def ranks_that_load_in_turns_hear_of_the_first_one_that_fails(directory):
+    config = configuration(directory, depth="step", zero={"pipeline_loading_checkpoint": True})
+    checkpoint = os.path.join(directory, "saved")
+    losses = job(config, steps=2, save_steps=[1], checkpoint=checkpoint)
+    assert job(config, steps=2, load_step=1, checkpoint=checkpoint) == [each[2:] for each in losses]
+    path = copy_of(checkpoint, "damaged", STATE.replace("rank_1", "rank_0"), flip_byte)
+    for output in outputs_of(start(config, steps=2, load_step=1, tag="damaged",
+                                   checkpoint=checkpoint), timeout=120):
+        assert path in output, output[-3000:]
+
+
+main()
