@@ -5,7 +5,8 @@ Each rank prints its losses, all digits, as one line of JSON; with "inspect" als
 functions say of gradients, weights and states, some of which it changes in between. With "frozen" some
 parameters are not trained. "saves" are checkpoints after the last step: the "checkpoint" block of each,
 a tag for each rank, the folder and save_latest. "universal" is the folder of a universal checkpoint after
-"universal_step", or the last step. "refused" are tags that must not load.
+"universal_step", or the last step. "refused" are tags that must not load. With "killed_at_rename" it
+kills itself before it gives so manyth .pt file its name.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -15,6 +16,7 @@ import json
 import logging
 import os
 import resource
+import signal
 import sys
 import time
 
@@ -140,6 +142,19 @@ def load_refused(engine, tag):
     return None
 
 
+def kill_at_rename(number):
+    """Ends this process before its call of that number, from 1."""
+    rename, left = os.rename, [number]
+
+    def renamed(old, new):
+        left[0] -= new.endswith(".pt")
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(old, new)
+
+    os.rename = renamed
+
+
 def moved_bytes():
     """Bytes that this process has read from and written to drives."""
     with open("/proc/self/io", encoding="ascii") as file:
@@ -151,6 +166,8 @@ def main():
     torch.manual_seed(JOB.get("seed", 1))
     torch.set_num_threads(1)
     deepspeed.init_distributed("gloo")
+    if JOB.get("killed_at_rename"):
+        kill_at_rename(JOB["killed_at_rename"])
     if JOB.get("fp16_by_torch"):
         # Slow on processors without float16, which DeepSpeed refuses.
         type(deepspeed.accelerator.get_accelerator()).is_fp16_supported = lambda self: True

@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 import sys
+from types import SimpleNamespace
 from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -14,7 +15,8 @@ from promises import main, promise  # noqa: E402
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402
 
-from nvswap.deepspeed.checkpoint.durable import replace, replace_text, replacing  # noqa: E402
+from nvswap.deepspeed.checkpoint.durable import (  # noqa: E402
+    REPLACING, replace, replace_text, replacing)
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine  # noqa: E402
 
 
@@ -31,6 +33,7 @@ class Drive:
         self._fsync, self._rename = os.fsync, os.rename
         self._synced = {}  # contents by inode
         self.names = {}  # renamed paths, and whether their directory was synced since
+        self.listed = []  # the last directory that was synced
 
     @contextlib.contextmanager
     def watched(self):
@@ -40,7 +43,9 @@ class Drive:
     def _sync(self, descriptor):
         self._fsync(descriptor)
         status = os.fstat(descriptor)
-        if not stat.S_ISDIR(status.st_mode):
+        if stat.S_ISDIR(status.st_mode):
+            self.listed = os.listdir(f"/proc/self/fd/{descriptor}")
+        else:
             self._synced[status.st_ino] = contents(f"/proc/self/fd/{descriptor}")
         for path in self.names:
             self.names[path] |= os.stat(os.path.dirname(path)).st_ino == status.st_ino
@@ -67,6 +72,32 @@ def a_file_is_durable_before_it_has_its_name_and_the_name_when_the_call_returns(
         replace(pair)
         assert drive.names == {latest: True, saved: True, pair: True}
     assert contents(latest) == b"step2" and contents(pair) == b"both"
+
+
+def save_pair(folder):
+    """As a job of one rank."""
+    engine = CheckpointEngine()
+    info = SimpleNamespace(save_dir=os.path.dirname(folder), tag=os.path.basename(folder))
+    engine.create(info)
+    for name in ("model.pt", "state.pt"):
+        engine.save({"weights": torch.rand(100)}, os.path.join(folder, name))
+    engine.commit(info)
+
+
+@promise
+def a_tag_is_durably_marked_while_its_files_are_replaced(directory):
+    folder, marked = os.path.join(directory, "step1"), []
+    os.mkdir(folder)
+    drive = Drive()
+    with drive.watched(), mock.patch("deepspeed.comm.get_world_size", lambda: 1), \
+            mock.patch("deepspeed.comm.all_gather_object", lambda into, each: into.__setitem__(0, each)):
+        save_pair(folder)
+        assert REPLACING not in drive.listed
+        renamed = drive._rename
+        drive._rename = lambda *names: (marked.append(REPLACING in drive.listed), renamed(*names))
+        save_pair(folder)
+    assert marked == [True, True]
+    assert sorted(drive.listed) == ["model.pt", "state.pt"]
 
 
 main()

@@ -46,6 +46,43 @@ def discard(path: str) -> None:
         os.unlink(_partial(path))
 
 
+# In the folder of a tag while files of a new save take the place of old ones.
+REPLACING = "replacing"
+
+
+def mark_replacing(folder: str) -> bool:
+    """Says in the folder, durably, that files of two saves may be in it. False: it said so before."""
+    try:
+        descriptor = os.open(os.path.join(folder, REPLACING),
+                             os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return False
+    os.close(descriptor)
+    _sync(folder)
+    return True
+
+
+def unmark_replacing(folder: str) -> None:
+    """Any rank may do it, and several at once."""
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(folder, REPLACING))
+    _sync(folder)
+
+
+def check_replaced(folder: str) -> None:
+    """
+    Raises
+    ------
+    Error
+        ESTALE: files of two saves may be in the folder.
+    """
+    mark = os.path.join(folder, REPLACING)
+    if os.path.exists(mark):
+        raise Error(errno.ESTALE, f"{folder} was being replaced when the job that saved it ended, so its "
+                    f"files may be of two saves, as {mark} says: load another tag, or save this one again",
+                    path=folder)
+
+
 def is_zip(path: str) -> bool:
     """Whether a file begins as torch.save writes it since version 1.6; it may have been cut off."""
     with open(path, "rb") as file:

@@ -23,8 +23,8 @@ from deepspeed.utils import logger
 
 from nvswap.deepspeed.checkpoint import stored
 from nvswap.deepspeed.checkpoint.durable import (
-    check_whole, discard, is_zip, replace, replace_text, replacing)
-from nvswap.deepspeed.checkpoint.ranks import share_failure
+    check_whole, discard, is_zip, mark_replacing, replace, replace_text, replacing, unmark_replacing)
+from nvswap.deepspeed.checkpoint.ranks import share_failure, together
 from nvswap.deepspeed.checkpoint.zero3 import FILE
 from nvswap.errors import Error
 
@@ -99,14 +99,34 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         Error
             EIO: another rank's failed.
         """
+        self.rename(info)
+        self.finish(info)
+        return bool(super().commit(info))
+
+    def rename(self, info: Any) -> None:
+        """The part of commit() after which more files may be replaced. If there were files of these
+        names, the tag can't be loaded until finish(): a crash in between leaves files of two saves."""
         self._agree(info)
+        folder, marked = _folder_of(info), False
+        with self.collecting():
+            if any(map(os.path.lexists, self._written)):
+                marked = mark_replacing(folder)
+        try:
+            self._agree(info)
+        except Exception:
+            if marked:
+                unmark_replacing(folder)
+            raise
         with self.collecting():
             for path in self._written:
                 replace(path)
             self._written = []
         self._agree(info)
         self.end()
-        return bool(super().commit(info))
+
+    def finish(self, info: Any) -> None:
+        """The part of commit() after rename(): all files are those of this save."""
+        together(f"finish {info.tag}", lambda: unmark_replacing(_folder_of(info)))
 
     def _agree(self, info: Any) -> None:
         """Raises on all ranks what one has failed with."""
@@ -118,6 +138,10 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         except Exception:
             self.end()
             raise
+
+
+def _folder_of(info: Any) -> str:
+    return os.path.join(info.save_dir, str(info.tag))
 
 
 def create_checkpoint_engine(config_params: Any, *args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, List, Optional
 
 from deepspeed import comm as dist
 
-from nvswap.deepspeed.checkpoint.durable import check_whole, is_zip
+from nvswap.deepspeed.checkpoint.durable import check_replaced, check_whole, is_zip
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
 from nvswap.deepspeed.checkpoint.ranks import together
 from nvswap.errors import Error
@@ -75,7 +75,8 @@ def _tag_of_latest(engine: Any, load_dir: str) -> Optional[str]:
 
 
 def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None:
-    """Whether this rank's files are there; those of optimizer state are read later."""
+    """Whether this rank's files are there and of one save; those of optimizer state are read later."""
+    check_replaced(os.path.join(load_dir, tag))
     universal = engine.load_universal_checkpoint()
     found = engine._get_all_ckpt_names(load_dir, tag)
     if not found:

@@ -45,7 +45,7 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None) -> Non
     info = CheckpointCommitInfo(tag=tag, save_dir=save_dir, save_latest=False)
     engine.checkpoint_engine.create(info)
     engine._save_checkpoint(save_dir, tag)
-    engine.checkpoint_engine.commit(info)
+    engine.checkpoint_engine.rename(info)
     stored = engine.optimizer._stored_parameters()
     if stored is None:
         _gather(engine, folder)
@@ -55,6 +55,7 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None) -> Non
         optimizer, parameters = stored
         export_universal(optimizer, folder, parameters, optimizer_state=state.getvalue(),
                          rank=dist.get_rank(), world=dist.get_world_size(), exchange=_exchange)
+    engine.checkpoint_engine.finish(info)
     engine.optimizer.checkpoint_event_epilogue()
     dist.barrier()
 

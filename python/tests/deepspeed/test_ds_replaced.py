@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints that are saved again under the same tag, by jobs that are killed amid it."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from jobs import configuration, job, outputs_of, results_of, start  # noqa: E402
+from promises import main, promise  # noqa: E402
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint  # noqa: E402
+
+from nvswap.deepspeed.checkpoint.durable import REPLACING  # noqa: E402
+
+
+def assert_refused(config, checkpoint, tags):
+    for result in results_of(start(config, steps=0, checkpoint=checkpoint, refused=tags)):
+        for said in result["refused"]:
+            assert f"{os.path.join(checkpoint, 'step1')} was being replaced" in str(said), said
+            assert "load another tag" in said
+
+
+@promise
+def a_tag_whose_files_are_of_two_saves_is_refused_until_it_is_saved_again(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    job(config, steps=1, save_steps=[1], checkpoint=checkpoint)
+    tag = os.path.join(checkpoint, "step1")
+    files = sorted(os.listdir(tag))
+    outputs_of(start(config, steps=1, save_steps=[1], checkpoint=checkpoint, seed=2,
+                     killed_at_rename=2))
+    assert REPLACING in os.listdir(tag)
+    assert_refused(config, checkpoint, ["step1", None])
+    assert get_fp32_state_dict_from_zero_checkpoint(checkpoint)  # DeepSpeed's tools still read it
+    losses = job(config, steps=2, save_steps=[1], checkpoint=checkpoint, seed=2)
+    assert sorted(os.listdir(tag)) == files
+    again = job(config, steps=2, load_step=1, checkpoint=checkpoint)
+    assert again == [each[2:] for each in losses]
+
+
+@promise
+def a_tag_that_was_never_whole_is_refused(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    outputs_of(start(config, steps=1, save_steps=[1], checkpoint=checkpoint, killed_at_rename=2))
+    for result in results_of(start(config, steps=0, checkpoint=checkpoint, refused=["step1"])):
+        assert "_optim_states.pt is missing" in str(result["refused"][0]), result["refused"]
+
+
+@promise
+def a_universal_checkpoint_of_two_saves_is_refused_until_it_is_saved_again(directory):
+    config, checkpoint = configuration(directory, depth="swappers"), os.path.join(directory, "saved")
+    job(config, steps=1, universal=checkpoint)
+    tag = os.path.join(checkpoint, "step1")
+    files = sorted(os.listdir(tag))
+    outputs_of(start(config, steps=1, universal=checkpoint, seed=2, killed_at_rename=5))
+    loading = dict(config, checkpoint={"load_universal": True})
+    assert_refused(loading, checkpoint, ["step1", None])
+    losses = job(config, steps=2, universal=checkpoint, universal_step=1, seed=2)
+    assert sorted(os.listdir(tag)) == files
+    again = job(loading, steps=2, load_step=1, checkpoint=checkpoint)
+    assert again == [each[2:] for each in losses]
+
+
+main()
