@@ -67,8 +67,8 @@ def watch_configurations() -> None:
     from nvswap.deepspeed.checkpoint.loads import watch_loads
 
     watch_saves()
-    watch_loads()
     watch_frozen()
+    watch_loads()  # around what the others change
     read = DeepSpeedConfig.__init__
     if hasattr(read, "nvswap_watches"):
         return

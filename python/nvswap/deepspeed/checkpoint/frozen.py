@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Frozen parameters in checkpoints. No optimizer has their weights, so DeepSpeed saves each rank's
-partition from memory, and loads it there; of a parameter in a store only a placeholder is in memory.
+partition from memory, and loads it there; of a parameter in a store only a placeholder is in memory. With
+a universal checkpoint DeepSpeed loads none of them, as each rank reads the first rank's file alone.
 """
 
 from __future__ import annotations
 
 import errno
 import functools
-from typing import Any, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
+from deepspeed import comm as dist
 from deepspeed.checkpoint.constants import FROZEN_PARAM_FRAGMENTS
 
+from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
 from nvswap.deepspeed.swappers.parameters import ParameterSwapper
 from nvswap.errors import Error
 
@@ -23,6 +26,7 @@ def watch_frozen() -> None:
     from deepspeed.runtime.engine import DeepSpeedEngine
 
     fragment, load = DeepSpeedEngine._get_param_fragment_func, DeepSpeedEngine.load_module_state_dict
+    load_files = DeepSpeedEngine._load_checkpoint
     if hasattr(load, "nvswap_watches"):
         return
 
@@ -43,7 +47,15 @@ def watch_frozen() -> None:
                 _load_fragment(param, self.param_names[param], fragments)
         return result
 
+    @functools.wraps(load_files)
+    def loaded_files(self: Any, load_dir: str, tag: Any, *args: Any, **kwargs: Any) -> Any:
+        result = load_files(self, load_dir, tag, *args, **kwargs)
+        if self.load_universal_checkpoint() and isinstance(self.checkpoint_engine, CheckpointEngine):
+            _load_universal(self, load_dir, tag)
+        return result
+
     loaded.nvswap_watches = True  # type: ignore[attr-defined]
+    DeepSpeedEngine._load_checkpoint = loaded_files
     DeepSpeedEngine._get_param_fragment_func = fragment_of
     DeepSpeedEngine.load_module_state_dict = loaded
 
@@ -55,10 +67,35 @@ def _swapper_of(param: Any) -> Optional[ParameterSwapper]:
     return swapper if in_store else None
 
 
-def _load_fragment(param: Any, name: str, fragments: Any) -> None:
+def _load_universal(engine: Any, load_dir: str, tag: Any) -> None:
+    """Loads this rank's part of each parameter from the files of all ranks that saved it."""
+    frozen = [param for param in engine.module.parameters() if not param.requires_grad]
+    saved: List[Dict[str, torch.Tensor]] = []
+    for rank in range(engine.loaded_checkpoint_dp_world_size if frozen else 0):
+        path = engine._get_ckpt_name(load_dir, tag, pp_placeholder=str(rank))
+        fragments = engine.checkpoint_engine.load(path).get(FROZEN_PARAM_FRAGMENTS)
+        if fragments is None:  # they were excluded
+            return
+        saved.append(fragments)
+    for param in frozen:
+        name = engine.param_names[param]
+        _check_saved(name, saved[0])
+        whole = torch.cat([fragments[name].flatten() for fragments in saved])[:param.ds_numel]
+        numel = getattr(param, "ds_tensor", param).numel()
+        part = torch.zeros(numel, dtype=whole.dtype)
+        mine = whole[numel * dist.get_rank(engine.optimizer.dp_process_group):][:numel]
+        part[:mine.numel()] = mine
+        _load_fragment(param, name, {name: part})
+
+
+def _check_saved(name: str, fragments: Any) -> None:
     if name not in fragments:
         raise Error(errno.ENOENT, f"{name}: the checkpoint has no weights of this frozen parameter: it "
                     "was trained when the checkpoint was saved, or is new", tensor=name)
+
+
+def _load_fragment(param: Any, name: str, fragments: Any) -> None:
+    _check_saved(name, fragments)
     partition = getattr(param, "ds_tensor", param)
     if fragments[name].numel() != partition.numel():
         raise Error(errno.EINVAL, f"{name}: the checkpoint has {fragments[name].numel()} elements of "

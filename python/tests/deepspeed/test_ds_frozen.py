@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters that are not trained, in universal checkpoints."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from jobs import configuration, job  # noqa: E402
+from promises import main, promise  # noqa: E402
+
+
+def assert_goes_on(directory, checkpoint, tag, losses):
+    """Jobs that begin with other weights, on one, two and four ranks. The losses up to the next step
+    depend on no other rank."""
+    for ranks, depth in ((1, "step"), (2, "swappers"), (4, "step")):
+        config = configuration(directory, depth=depth)
+        config["checkpoint"] = {"load_universal": True}
+        after = job(config, ranks=ranks, steps=3, load_step=2, tag=tag, checkpoint=checkpoint,
+                    frozen=True, seed=2)
+        for one, two in zip(losses, after):
+            assert one[4:6] == two, (ranks, depth)
+
+
+@promise
+def frozen_parameters_of_a_universal_checkpoint_load_on_one_two_and_four_ranks(directory):
+    checkpoint = os.path.join(directory, "saved")
+    losses = job(configuration(directory, depth="step"), steps=3, universal=checkpoint,
+                 universal_step=2, frozen=True)
+    assert_goes_on(directory, checkpoint, "step2", losses)
+
+
+@promise
+def frozen_parameters_of_a_converted_checkpoint_load_on_one_two_and_four_ranks(directory):
+    checkpoint = os.path.join(directory, "saved")
+    losses = job(configuration(directory, depth="step"), steps=3, save_steps=[2],
+                 checkpoint=checkpoint, frozen=True)
+    tag = os.path.join(checkpoint, "step2")
+    subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder",
+                    tag, "--output_folder", f"{tag}_universal"], check=True,
+                   stdout=subprocess.DEVNULL)
+    shutil.rmtree(tag)
+    assert_goes_on(directory, checkpoint, "step2_universal", losses)
+
+
+main()
