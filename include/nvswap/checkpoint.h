@@ -95,9 +95,9 @@ struct nvs_checkpoint_options {
 	 * them `storages`. The pickle is written as it is. NULL: a dictionary of the tensors.
 	 */
 	const void *pickle;
-	size_t pickle_bytes;
+	size_t pickle_bytes; /* 1 to 100 MiB */
 	const struct nvs_checkpoint_storage *storages;
-	size_t nstorages;
+	size_t nstorages; /* up to 2^24 */
 };
 
 /*
@@ -115,7 +115,7 @@ struct nvs_checkpoint_options {
  * Errors:
  * -EINVAL  an argument is NULL; two names are equal, or no UTF-8; a shape is not the tensor's;
  *          `path` ends otherwise; shard_bytes is set for a file of torch.save; there are storages
- *          and no pickle; a size is not set, or differs
+ *          and no pickle; there is nothing to write; a size is not set, or differs
  * -ENOTSUP a path with ".pt": torch.save has no such elements
  * -E2BIG   a tensor exceeds the pool, or the header 100 MB; fields of a later version are set
  * -EBUSY   another process writes to that path

@@ -21,7 +21,7 @@ from nvswap.tensor_files import export_optimizer, export_tensors, import_optimiz
 __version__ = _ffi.string(_lib.nvs_version()).decode()
 
 __all__ = ["Aio", "ClosedError", "Config", "Engine", "Error", "File", "Group", "GroupAdam",
-           "Optimizer", "Parameter", "Pinned", "Request", "StateRun", "StoredTensor", "Tensor", "Timeout",
-           "Transfer", "Update", "adam_update", "dtype_name", "empty", "export_optimizer",
+           "Optimizer", "Parameter", "Pinned", "Request", "StateRun", "StoredTensor", "Tensor",
+           "Timeout", "Transfer", "Update", "adam_update", "dtype_name", "empty", "export_optimizer",
            "export_tensors", "export_universal", "import_optimizer", "import_tensors",
            "import_universal", "is_pinned"]

@@ -211,7 +211,8 @@ class Optimizer(Handle):
 
     _what = "optimizer"
 
-    def __init__(self, config: Any, groups: Any = None, *, update: Union[None, GroupAdam, Callable[[Update], None]] = None,
+    def __init__(self, config: Any, groups: Any = None, *,
+                 update: Union[None, GroupAdam, Callable[[Update], None]] = None,
                  weights_final: Optional[Callable[[int, int, Any], None]] = None,
                  aio: Optional[Aio] = None) -> None:
         optimizer, error = ffi.new("struct nvs_optimizer **"), new_error()

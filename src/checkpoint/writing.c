@@ -25,6 +25,9 @@ int options_in(struct nvs_checkpoint_options *into, const struct nvs_checkpoint_
 	if (into->nstorages && (!into->pickle || !into->storages))
 		return error_set(error, -EINVAL, "the options have %zu storages, but %s is NULL",
 				 into->nstorages, into->pickle ? "storages" : "pickle");
+	if (into->pickle && (!into->pickle_bytes || into->pickle_bytes > HEADER_MAX))
+		return error_set(error, -EINVAL, "a pickle of %zu bytes; allowed are 1 to %u",
+				 into->pickle_bytes, HEADER_MAX);
 	return into->nstorages <= ENTRIES_MAX
 		       ? 0
 		       : error_set(error, -EINVAL, "%zu storages; allowed are up to %u",

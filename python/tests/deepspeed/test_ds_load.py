@@ -10,7 +10,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from jobs import configuration, job, outputs_of, results_of, start  # noqa: E402
 from promises import main, promise  # noqa: E402
 
-STATE, MODEL = "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", "zero_pp_rank_1_mp_rank_00_model_states.pt"
+STATE = "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
+MODEL = "zero_pp_rank_1_mp_rank_00_model_states.pt"
 
 
 def refusals(config, checkpoint, tags, ranks=2, **settings):

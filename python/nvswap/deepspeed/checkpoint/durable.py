@@ -78,9 +78,9 @@ def check_replaced(folder: str) -> None:
     """
     mark = os.path.join(folder, REPLACING)
     if os.path.exists(mark):
-        raise Error(errno.ESTALE, f"{folder} was being replaced when the job that saved it ended, so its "
-                    f"files may be of two saves, as {mark} says: load another tag, or save this one again",
-                    path=folder)
+        raise Error(errno.ESTALE, f"{folder} was being replaced when the job that saved it ended, so "
+                    f"its files may be of two saves, as {mark} says: load another tag, or save this "
+                    "one again", path=folder)
 
 
 def is_zip(path: str) -> bool:

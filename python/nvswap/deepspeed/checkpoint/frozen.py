@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Frozen parameters in checkpoints. No optimizer has their weights, so DeepSpeed saves each rank's
-partition from memory, and loads it there; of a parameter in a store only a placeholder is in memory. With
-a universal checkpoint DeepSpeed loads none of them, as each rank reads the first rank's file alone.
+partition from memory, and loads it there; of a parameter in a store only a placeholder is in memory.
+With a universal checkpoint DeepSpeed loads none of them, as each rank reads the first rank's file
+alone.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ def _load_fragment(param: Any, name: str, fragments: Any) -> None:
     partition = getattr(param, "ds_tensor", param)
     if fragments[name].numel() != partition.numel():
         raise Error(errno.EINVAL, f"{name}: the checkpoint has {fragments[name].numel()} elements of "
-                    f"this frozen parameter for a rank, and this job has {partition.numel()}: load it on "
-                    "as many ranks as saved it", tensor=name)
+                    f"this frozen parameter for a rank, and this job has {partition.numel()}: load it "
+                    "on as many ranks as saved it", tensor=name)
     swapper = _swapper_of(param)
     if swapper:
         swapper.replace(param, fragments[name])

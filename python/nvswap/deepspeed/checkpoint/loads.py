@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Loads of checkpoints that fail on all ranks if they fail on one, naming the file. DeepSpeed's loader fails
-on the one rank, and the others wait for it in their next collective or go on without it.
+Loads of checkpoints that fail on all ranks if they fail on one, naming the file. DeepSpeed's loader
+fails on the one rank, and the others wait for it in their next collective or go on without it.
 """
 
 from __future__ import annotations
@@ -91,5 +91,5 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None
 
 
 def _fail_missing(path: str) -> None:
-    raise Error(errno.ENOENT, f"{path} is missing: the checkpoint is not complete, or fewer ranks saved it "
-                "than load it", path=path)
+    raise Error(errno.ENOENT, f"{path} is missing: the checkpoint is not complete, or fewer ranks "
+                "saved it than load it", path=path)

@@ -291,7 +291,7 @@ class PartitionedOptimizerSwapper:
 
     # ---- Checkpoints
 
-    def names_of(self, parameter: torch.Tensor) -> Dict[str, str]:
+    def state_names(self, parameter: torch.Tensor) -> Dict[str, str]:
         """The tensors of a sub-group: "master", its weights, and its states."""
         group = self._groups[parameter.ds_id]
         return {"master": group.weights, **{key: group.state(key) for key in group.states}}

@@ -37,7 +37,7 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
         parameter = self.fp32_partitioned_groups_flat[group]
         numel = int(self.fp16_partitioned_groups_flat_numel[group])
         parts = ["master", *(part for part in MOMENTS if part in self._state_of(group))]
-        names = self.optimizer_swapper.names_of(parameter)
+        names = self.optimizer_swapper.state_names(parameter)
         return {part: Stored(EngineFile(self.optimizer_swapper.engine), names[part], numel)
                 for part in parts}
 
