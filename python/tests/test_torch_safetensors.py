@@ -49,7 +49,7 @@ def random_tensors(dtypes=tuple(DTYPES)):
 
 
 def bits(tensor):
-    return tensor.dtype, tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return tensor.dtype, tensor.shape, tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def assert_same_bits(one, other):
@@ -69,8 +69,6 @@ def its_files_are_imported_and_it_reads_what_is_exported_in_every_dtype(director
     assert_same_bits(tensors, safetensors.torch.load_file(second))
     with safetensors.safe_open(second, "pt") as file:
         assert file.metadata() == {"format": "pt"}
-        for name, tensor in tensors.items():
-            assert file.get_slice(name).get_shape() == [tensor.numel()]
 
 
 @promise
@@ -84,7 +82,8 @@ def its_numpy_files_are_imported_and_it_reads_what_is_exported(directory):
     found = safetensors.numpy.load_file(second)
     assert found.keys() == arrays.keys()
     for name, array in arrays.items():
-        assert found[name].dtype == array.dtype and found[name].tobytes() == array.tobytes(), name
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
+        assert found[name].tobytes() == array.tobytes(), name
 
 
 @promise
