@@ -15,6 +15,9 @@ from typing import Iterator, Optional
 
 from nvswap.errors import Error
 
+# In the folder of a tag while files of a new save take the place of old ones.
+REPLACING = "replacing"
+
 
 @contextmanager
 def replacing(path: str, rename: bool = True) -> Iterator[str]:
@@ -44,10 +47,6 @@ def discard(path: str) -> None:
     """Removes the new contents, if they are there."""
     with suppress(FileNotFoundError):
         os.unlink(_partial(path))
-
-
-# In the folder of a tag while files of a new save take the place of old ones.
-REPLACING = "replacing"
 
 
 def mark_replacing(folder: str) -> bool:
