@@ -68,7 +68,7 @@ def tensors_leave_for_files_and_come_back(directory):
         nvswap.export_tensors(engine, path, shard_bytes=100000)
         assert sorted(os.listdir(directory))[1:4] == [
             "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
-            "model.safetensors"]
+            "model.safetensors.index.json"]
 
 
 @promise
