@@ -33,7 +33,7 @@ struct nvs_store_place {
 
 enum nvs_store_state {
 	NVS_STORE_KEPT,	     /* a kept store that an engine can open */
-	NVS_STORE_TEMPORARY, /* not kept: of a running engine, or left by a crash */
+	NVS_STORE_TEMPORARY, /* not kept: of a running engine, or left by one that was killed */
 	NVS_STORE_PARTIAL,   /* some of its paths are missing, or out of order */
 	NVS_STORE_DAMAGED,   /* no copy of a label, or of the last commit's manifest, is valid */
 };

@@ -153,6 +153,8 @@ static int open_parts(struct store *store, struct nvs_aio *aio, const struct sto
 
 	if (!rc)
 		rc = store_identify(store, options, &found, error);
+	for (unsigned i = 0; i < store->nmembers && !rc && !store->keep; i++)
+		rc = member_make_nameless(&store->members[i], error);
 	if (!rc)
 		rc = probe_members(store, found, error);
 	if (!rc)

@@ -292,21 +292,15 @@ result progress_line_is_as_wide_as_the_terminal_and_erased $?
 
 # ---- Failures during a run
 
-DATA=$T/store/nvswap/rank0/data
-started() {
-	"$NVSWAP" bench "${SMALL[@]}" --output-format json "$@" >"$T/out" 2>"$T/err" &
-	pid=$!
-	while kill -0 $pid 2>/dev/null && [ ! -s "$DATA" ]; do :; done
-}
-started --runtime 1h --time-based
+started rank0 "${SMALL[@]}" --runtime 1h --time-based
 kill -TERM $pid
 wait $pid
-[ $? = 143 ] && [ ! -e "$DATA" ] && grep -q "stopped by a signal" "$T/err"
+[ $? = 143 ] && [ ! -e "$T/store/nvswap" ] && grep -q "stopped by a signal" "$T/err"
 result signal_stops_it_cleanly $?
 holds stopped_run_has_eintr_in_json "job['error'] == 4"
 # A run that is too short to be damaged is repeated with a longer runtime.
 for runtime in 1 8 60; do
-	started --rw swapin --verify --runtime $runtime --time-based
+	started rank0 "${SMALL[@]}" --rw swapin --verify --runtime $runtime --time-based
 	while kill -0 $pid 2>/dev/null; do
 		dd if=/dev/zero of="$DATA" bs=1M seek=2 count=1 conv=notrunc,nocreat status=none 2>/dev/null
 	done

@@ -205,6 +205,26 @@ static inline uint64_t size_of(const char *path)
 	return (uint64_t)st.st_size;
 }
 
+/* Of the data of a member of an open store. */
+static inline uint64_t data_bytes(const struct store *store, unsigned member)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(store->members[member].fd, &st), 0);
+	return (uint64_t)st.st_size;
+}
+
+/* Whether the first member's named file is the one that it has locked. */
+static inline bool locks_its_name(const struct store *store, const char *path)
+{
+	const struct member *member = &store->members[0];
+	struct stat named, held;
+
+	return !stat(path, &named) &&
+	       !fstat(member->lock_fd >= 0 ? member->lock_fd : member->fd, &held) &&
+	       named.st_ino == held.st_ino;
+}
+
 static inline size_t read_file(const char *path, void *data, size_t nbytes, uint64_t offset)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);

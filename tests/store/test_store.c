@@ -20,6 +20,22 @@
 
 static void (*before_flock)(void);
 static bool drive_is_full;
+static int tmpfile_errno; /* of making a file without a name; 0: it is made */
+
+int openat(int fd, const char *path, int flags, ...)
+{
+	va_list args;
+	mode_t mode;
+
+	va_start(args, flags);
+	mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0;
+	va_end(args);
+	if ((flags & O_TMPFILE) == O_TMPFILE && tmpfile_errno) {
+		errno = tmpfile_errno;
+		return -1;
+	}
+	return (int)syscall(SYS_openat, fd, path, flags, mode);
+}
 
 int flock(int fd, int operation)
 {
@@ -265,7 +281,6 @@ static void *rival_run(void *arg)
 	while (rival->opened < 100 && !rival->wrong) {
 		struct store *store = NULL;
 		struct store_options options = {.paths = &path, .npaths = 1, .stripe_size = 65536};
-		struct stat named, held;
 		int rc = store_open(&store, aio, &options, NULL);
 
 		rival->refused += rc == -EBUSY;
@@ -276,8 +291,7 @@ static void *rival_run(void *arg)
 		}
 		rival->opened++;
 		rival->wrong |= atomic_fetch_add(rival->owners, 1) != 0;
-		rival->wrong |= stat(store_path(store), &named) ||
-				fstat(store->members[0].fd, &held) || named.st_ino != held.st_ino;
+		rival->wrong |= !locks_its_name(store, store_path(store));
 		atomic_fetch_sub(rival->owners, 1);
 		store_close(store);
 	}
@@ -323,18 +337,37 @@ static void a_file_unlinked_before_it_is_locked_is_not_the_store(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < LENGTH(acts); i++) {
-		struct stat named, held;
 		struct store *store;
 
 		before_flock = acts[i];
 		store = must_open((struct how){.rank = 0});
 		assert_null(before_flock);
-		assert_int_equal(stat(at(DATA), &named), 0);
-		assert_int_equal(fstat(store->members[0].fd, &held), 0);
-		assert_int_equal(named.st_ino, held.st_ino);
+		assert_true(locks_its_name(store, at(DATA)));
 		must_not_open((struct how){.rank = 0}, -EBUSY, "has locked the store at");
 		store_close(store);
 	}
+}
+
+static void data_has_a_name_only_if_it_is_kept_or_must_have_one(void **state)
+{
+	struct store *store = must_open((struct how){.keep = true});
+
+	(void)state;
+	assert_int_equal(size_of(at(DATA)), LABEL_AREA_BYTES);
+	store_close(store);
+	store = must_open((struct how){.rank = 1});
+	if (store->members[0].lock_fd >= 0)
+		assert_int_equal(size_of(at("nvswap/rank1/data")), 0);
+	store_close(store);
+	tmpfile_errno = EMFILE;
+	must_not_open((struct how){.rank = 1}, -EMFILE, "oo many open files");
+	assert_int_equal(mode_of(at("nvswap/rank1")), 0);
+	tmpfile_errno = EOPNOTSUPP;
+	store = must_open((struct how){.rank = 1});
+	tmpfile_errno = 0;
+	assert_int_equal(size_of(at("nvswap/rank1/data")), LABEL_AREA_BYTES);
+	store_close(store);
+	assert_int_equal(mode_of(at("nvswap/rank1")), 0);
 }
 
 static void files_left_by_a_crash_are_reused_and_logged(void **state)
@@ -344,7 +377,7 @@ static void files_left_by_a_crash_are_reused_and_logged(void **state)
 	uint64_t nbytes = MIB(3), offset;
 
 	(void)state;
-	assert_int_equal(read_file(at(DATA), label, sizeof(label), 0), sizeof(label));
+	assert_int_equal(pread(store->members[0].fd, label, sizeof(label), 0), sizeof(label));
 	store_close(store);
 	for (int keep = 0; keep < 2; keep++) {
 		assert_int_equal(mkdir(at("nvswap"), 0700), 0);
@@ -354,7 +387,8 @@ static void files_left_by_a_crash_are_reused_and_logged(void **state)
 		log_text[0] = 0;
 		store = must_open((struct how){.keep = keep});
 		assert_non_null(strstr(log_text, "left by a crashed run"));
-		assert_int_equal(size_of(at(DATA)), LABEL_AREA_BYTES);
+		assert_int_equal(data_bytes(store, 0), LABEL_AREA_BYTES);
+		assert_true(size_of(at(DATA)) <= LABEL_AREA_BYTES);
 		assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 		assert_int_equal(offset, 0);
 		store_close(store);
@@ -390,7 +424,7 @@ static void extents_lie_side_by_side_in_units(void **state)
 		next += round_to_unit(nbytes[i], unit);
 	}
 	assert_int_equal(store_bytes(store), next);
-	assert_int_equal(size_of(at(DATA)), LABEL_AREA_BYTES + next);
+	assert_int_equal(data_bytes(store, 0), LABEL_AREA_BYTES + next);
 	for (size_t i = 0; i < LENGTH(nbytes); i++)
 		store_release(store, offsets[i], nbytes[i]);
 	assert_int_equal(extents_free_units(store->extents) * unit, next);
@@ -407,7 +441,7 @@ static void space_is_really_reserved(void **state)
 
 	(void)state;
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
-	assert_int_equal(stat(at(DATA), &st), 0);
+	assert_int_equal(fstat(store->members[0].fd, &st), 0);
 	assert_true((uint64_t)st.st_blocks * 512 >= MIB(7));
 	store_close(store);
 }
@@ -482,7 +516,7 @@ static void an_impossible_size_is_refused_with_numbers(void **state)
 	assert_int_equal(store_reserve(store, &first, 1, &offset, &error), 0);
 	for (size_t i = 0; i < LENGTH(batches); i++) {
 		assert_int_equal(store_reserve(store, batches[i], 2, offsets, &error), -ENOSPC);
-		assert_int_equal(size_of(at(DATA)), MIB(3));
+		assert_int_equal(data_bytes(store, 0), MIB(3));
 		assert_int_equal(store_bytes(store), MIB(1));
 		assert_int_equal(extents_free_units(store->extents), 0);
 	}
@@ -508,7 +542,7 @@ static void a_limit_on_file_sizes_is_an_error_and_not_a_signal(void **state)
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
 	assert_int_equal(rc, -ENOSPC);
 	assert_non_null(strstr(error.text, "ulimit -f"));
-	assert_int_equal(size_of(at(DATA)), LABEL_AREA_BYTES);
+	assert_int_equal(data_bytes(store, 0), LABEL_AREA_BYTES);
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	store_close(store);
 }
@@ -526,8 +560,8 @@ static void a_file_that_could_not_grow_is_as_long_as_before(void **state)
 
 	drive_is_full = false;
 	assert_int_equal(rc, -ENOSPC);
-	assert_int_equal(size_of(at("a/" DATA)), MIB(4));
-	assert_int_equal(size_of(at("b/" DATA)), MIB(4));
+	assert_int_equal(data_bytes(store, 0), MIB(4));
+	assert_int_equal(data_bytes(store, 1), MIB(4));
 	assert_int_equal(store_bytes(store), MIB(4));
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_int_equal(offset, MIB(4));
@@ -557,11 +591,11 @@ static void stripes_lie_on_members_by_turns(void **state)
 	fill(data, nbytes, 5);
 	move(store, NVS_WRITE, data, nbytes, offset);
 	for (unsigned i = 0; i < N; i++)
-		assert_int_equal(size_of(at("%c/" DATA, 'a' + (int)i)),
-				 LABEL_AREA_BYTES + STRIPE * ROWS);
+		assert_int_equal(data_bytes(store, i), LABEL_AREA_BYTES + STRIPE * ROWS);
 	for (unsigned i = 0; i < nbytes / STRIPE; i++) {
-		read_file(at("%c/" DATA, 'a' + (int)(i % N)), stripe, STRIPE,
-			  LABEL_AREA_BYTES + (uint64_t)(i / N) * STRIPE);
+		assert_int_equal(pread(store->members[i % N].fd, stripe, STRIPE,
+				       LABEL_AREA_BYTES + (off_t)(i / N) * STRIPE),
+				 STRIPE);
 		assert_memory_equal(stripe, data + (size_t)i * STRIPE, STRIPE);
 	}
 	store_close(store);
@@ -693,6 +727,7 @@ int main(void)
 		store_test(one_path_named_twice_is_refused),
 		store_test(closing_and_opening_at_once_never_gives_two_owners),
 		store_test(a_file_unlinked_before_it_is_locked_is_not_the_store),
+		store_test(data_has_a_name_only_if_it_is_kept_or_must_have_one),
 		store_test(files_left_by_a_crash_are_reused_and_logged),
 		store_test(files_that_a_crash_left_without_a_label_are_used_again),
 		store_test(extents_lie_side_by_side_in_units),

@@ -131,11 +131,11 @@ static void a_full_drive_is_found_when_space_is_reserved(void **state)
 	mount_ext4(&loop, MIB(64));
 	store = must_open(mounted);
 	assert_int_equal(store_reserve(store, &first, 1, &offset, &error), 0);
-	assert_int_equal(size_of(at("mnt/" DATA)), MIB(22));
+	assert_int_equal(data_bytes(store, 0), MIB(22));
 	assert_int_equal(store_reserve(store, &much, 1, &other, &error), -ENOSPC);
 	assert_non_null(strstr(error.text, "mnt/" DATA " has no room for another 60 MiB"));
 	assert_non_null(strstr(error.text, "the store has 20 MiB already"));
-	assert_int_equal(size_of(at("mnt/" DATA)), MIB(22));
+	assert_int_equal(data_bytes(store, 0), MIB(22));
 	assert_int_equal(store_bytes(store), MIB(20));
 
 	/*
@@ -212,8 +212,8 @@ static void members_shrink_back_when_one_is_full(void **state)
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_int_equal(store_reserve(store, &much, 1, &offset, &error), -ENOSPC);
 	assert_non_null(strstr(error.text, "mnt/" DATA " has no room"));
-	assert_int_equal(size_of(at("plain/" DATA)), MIB(6));
-	assert_int_equal(size_of(at("mnt/" DATA)), MIB(6));
+	assert_int_equal(data_bytes(store, 0), MIB(6));
+	assert_int_equal(data_bytes(store, 1), MIB(6));
 	store_close(store);
 	assert_int_equal(umount2(at("mnt"), 0), 0);
 	close(loop.fd);

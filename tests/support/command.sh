@@ -31,3 +31,18 @@ until_true() {
 		sleep 0.02
 	done
 }
+
+# has_data STORE: whether the command $pid, or a process of its jobs, has a store, such as rank0, with
+# data, and sets DATA to a path of that file, which has no name; true as well if the command has ended
+has_data() {
+	DATA=$(find /proc/[0-9]*/fd -lname "$(realpath "$T")/store/nvswap/$1/*" 2>/dev/null |
+		while read -r file; do [ -s "$file" ] && echo "$file" && break; done)
+	[ -n "$DATA" ] || ! kill -0 $pid 2>/dev/null
+}
+
+# started STORE ARGUMENT...: starts nvswap bench in the background and waits until it has such a store
+started() {
+	"$NVSWAP" bench --output-format json "${@:2}" >"$T/out" 2>"$T/err" &
+	pid=$!
+	until_true has_data "$1"
+}

@@ -160,6 +160,27 @@ const char *path_in(const char *directory, const char *name)
 	return remember(NAME, path, -1);
 }
 
+void data_path(const char *directory, char path[512])
+{
+	DIR *files = opendir("/proc/self/fd");
+	char *real = realpath(directory, NULL);
+	size_t length = real ? strlen(real) : 0;
+
+	assert_true(files && snprintf(path, 512, "%s/data", directory) < 512);
+	for (struct dirent *file; length && (file = readdir(files));) {
+		char name[300], target[1024];
+		ssize_t n;
+
+		snprintf(name, sizeof(name), "/proc/self/fd/%s", file->d_name);
+		n = readlink(name, target, sizeof(target) - 1);
+		target[n > 0 ? n : 0] = 0;
+		if (!strncmp(target, real, length) && !strncmp(target + length, "/#", 2))
+			snprintf(path, 512, "%s", name);
+	}
+	free(real);
+	closedir(files);
+}
+
 unsigned entries_of(const char *directory)
 {
 	DIR *open = opendir(directory);

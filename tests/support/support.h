@@ -81,6 +81,11 @@ const char *ext4_mount(const char *device, unsigned long flags, const char *opti
 		       const char **why);
 /* "directory/name", until cleanup(). */
 const char *path_in(const char *directory, const char *name);
+/*
+ * A path by which this process may open the data of a store: of the file in `directory`, or, if the
+ * store is not kept, of its own open file, which has no name.
+ */
+void data_path(const char *directory, char path[512]);
 /* The number of entries of the directory. */
 unsigned entries_of(const char *directory);
 

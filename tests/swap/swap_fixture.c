@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "store/member/member.h"
 #include "support/sole_owner.h"
+#include "support/support.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -276,10 +277,11 @@ void fixture_store_file(const struct fixture *fixture, const char *name, char pa
 void store_flip(const struct fixture *fixture, uint64_t store_offset)
 {
 	off_t offset = (off_t)(LABEL_AREA_BYTES + store_offset);
-	char path[512], byte;
+	char directory[512], path[512], byte;
 	int fd;
 
-	fixture_store_file(fixture, "data", path);
+	fixture_store_file(fixture, ".", directory);
+	data_path(directory, path);
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	assert_true(fd >= 0);
 	assert_int_equal(pread(fd, &byte, 1, offset), 1);

@@ -2,11 +2,14 @@
 /*
  * Processes that swap, step and commit on one kept store, and are killed at random moments, many
  * times. Each time, the contents found are those of one commit, bit for bit: the last that
- * returned, or the one in progress. `test_kill soak [--minutes N] [--seed N]` kills for that time.
+ * returned, or the one in progress. Of a store that is not kept nothing is left. `test_kill soak
+ * [--minutes N] [--seed N]` kills for that time.
  */
 #include "optim/optim_fixture.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -20,6 +23,7 @@
 #include "base/clock.h"
 #include "support/soak.h"
 #include "support/sole_owner.h"
+#include "support/support.h"
 
 #define GIVE_UP_NS UINT64_C(20000000000)
 /* Enough for some commits. */
@@ -361,6 +365,72 @@ static void a_commit_survives_a_kill_over_stripes(void **state)
 		      rounds_of(SANITIZED ? 4 : 15));
 }
 
+/* ---- A store that is not kept ---- */
+
+/* Swaps for good. */
+static void swap_on(void *arg)
+{
+	struct round *r = arg;
+
+	open_store(r);
+	for (uint64_t i = 0; i < N; i++)
+		write_tensor(r, i, i, 0);
+	tell_opened();
+	for (uint64_t round = 1;; round++)
+		for (uint64_t i = 0; i < N; i++)
+			write_tensor(r, i, round, round % 2);
+}
+
+static int has_no_bytes(const char *path, const struct stat *st, int type, struct FTW *where)
+{
+	if (type == FTW_F && (st->st_size || st->st_blocks))
+		fail_msg("%s is left, with %jd bytes", path, (intmax_t)st->st_size);
+	if (type == FTW_F)
+		assert_string_equal(path + where->base, "data");
+	return 0;
+}
+
+/* What is left are the names of the directories and of the empty file that was locked. */
+static void nothing_is_left_but_names(const struct fixture *f)
+{
+	for (unsigned i = 0; i < f->setup.npaths; i++)
+		assert_int_equal(nftw(f->paths[i], has_no_bytes, 8, FTW_PHYS), 0);
+}
+
+static void a_killed_job_leaves_no_data_behind(void **state)
+{
+	static const struct setup setups[] = {
+		{.place = PLACE_DISK, .pool_bytes = 200 * KIB},
+		{.place = PLACE_DISK, .pool_bytes = 200 * KIB, .ioengine = NVS_IOENGINE_POSIX},
+		{.place = PLACE_TMPFS,
+		 .pool_bytes = 200 * KIB,
+		 .npaths = 2,
+		 .stripe_size = 12 * KIB},
+	};
+	int fd = open(temp_directory(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	uint64_t seed = next_seed();
+
+	(void)state;
+	if (fd < 0 && errno == EOPNOTSUPP)
+		SKIP("the file system has no files without a name");
+	close(fd);
+	for (size_t i = 0; i < LENGTH(setups); i++) {
+		struct round r;
+
+		fixture_init(&r.f, &setups[i]);
+		for (unsigned round = 0; round < rounds_of(4); round++) {
+			kill_in(swap_on, &r, SWAPS_NS, &seed);
+			nothing_is_left_but_names(&r.f);
+		}
+		open_store(&r);
+		nothing_is_left_but_names(&r.f);
+		fixture_shut(&r.f);
+		for (unsigned path = 0; path < r.f.setup.npaths; path++)
+			assert_int_equal(entries_of(r.f.paths[path]), 0);
+		fixture_close(&r.f);
+	}
+}
+
 /* ---- The optimizer ---- */
 
 #define STEPS_MAX 120 /* steps in one store */
@@ -506,6 +576,7 @@ static void an_optimizer_goes_on_from_its_last_commit_after_a_kill(void **state)
 static const struct CMUnitTest tests[] = {
 	cmocka_unit_test(a_commit_survives_a_kill),
 	cmocka_unit_test(a_commit_survives_a_kill_over_stripes),
+	cmocka_unit_test_teardown(a_killed_job_leaves_no_data_behind, cleanup),
 	cmocka_unit_test(an_optimizer_goes_on_from_its_last_commit_after_a_kill),
 };
 

@@ -58,6 +58,8 @@ int member_lock(struct member *member, struct nvs_error *error)
 
 void member_unlock(const struct member *member)
 {
-	if (member->fd >= 0)
-		(void)flock(member->fd, LOCK_UN);
+	int fd = member->lock_fd >= 0 ? member->lock_fd : member->fd;
+
+	if (fd >= 0)
+		(void)flock(fd, LOCK_UN);
 }

@@ -49,6 +49,7 @@ static void start(struct member *member, bool read_only)
 				  .directory_fd = -1,
 				  .fd = -1,
 				  .direct_fd = -1,
+				  .lock_fd = -1,
 				  .read_only = read_only};
 }
 
@@ -112,6 +113,7 @@ void member_close(struct member *member)
 		member_close_fd(&member->fd);
 		member_close_fd(&member->direct_fd);
 	}
+	member_close_fd(&member->lock_fd);
 	member_close_fd(&member->directory_fd);
 	member_close_fd(&member->nvswap_fd);
 	member_close_fd(&member->parent_fd);
@@ -127,6 +129,7 @@ void member_open_check(const struct member *member)
 	assert(member->path && member->fd >= 0);
 	assert(!member->read_only || (!member->disposable && !member->made));
 	assert(member->read_only || (!member->beside && !member->in_use));
+	assert(member->lock_fd < 0 || (member->kind == MEMBER_FILE && !member->read_only));
 	switch (member->kind) {
 	case MEMBER_FILE:
 		assert(member->base == LABEL_AREA_BYTES && member->capacity == UINT64_MAX);

@@ -36,8 +36,9 @@ struct member {
 	char *directory;			/* a file's: <path>/nvswap/<name> */
 	char *parent;				/* a file's: <path>, absolute */
 	int parent_fd, nvswap_fd, directory_fd; /* <path>, <path>/nvswap, directory; else -1 */
-	int fd, direct_fd;			/* the lock is on fd */
-	bool read_only;				/* nothing of it is ever written */
+	int fd, direct_fd;			/* of the data */
+	int lock_fd; /* the named file, if that of the data has no name; else -1, and the lock is on fd */
+	bool read_only;	 /* nothing of it is ever written */
 	bool beside;	 /* read-only: a lock of another process is no error */
 	bool in_use;	 /* `beside`, and another process has locked it */
 	bool lent;	 /* an nvs_file owns these two */
@@ -74,6 +75,12 @@ int member_open_beside(struct member *members, unsigned index, const char *path,
  */
 int member_make_private(const struct member *member, const struct nvs_log *log,
 			struct nvs_error *error);
+/*
+ * For a store that is not kept: puts the data into a file without a name, which the kernel removes
+ * however the process ends; the named file keeps the lock. Does nothing if the file system can't, or
+ * the member is a device or host memory.
+ */
+int member_make_nameless(struct member *member, struct nvs_error *error);
 /* A member in host memory. */
 int member_open_memory(struct member *member, struct nvs_error *error);
 /* lock.c: waits a second for a process that was just killed, then -EBUSY. */

@@ -147,14 +147,14 @@ static int allocate(int fd, uint64_t offset, uint64_t nbytes)
 	return -rc;
 }
 
-static int set_size(const struct member *member, uint64_t nbytes, struct nvs_error *error)
+static int set_size(const struct member *member, int fd, uint64_t nbytes, struct nvs_error *error)
 {
 	int rc;
 
 	assert(!member->read_only && member->kind != MEMBER_RAW);
-	assert(nbytes <= INT64_MAX);
+	assert(fd >= 0 && nbytes <= INT64_MAX);
 	do
-		rc = ftruncate(member->fd, (off_t)nbytes) ? -errno : 0;
+		rc = ftruncate(fd, (off_t)nbytes) ? -errno : 0;
 	while (rc == -EINTR);
 	return rc ? error_set(error, rc, "cannot set the size of %s to %" PRIu64 " bytes: %s",
 			      member->path, nbytes, nvs_strerror(rc))
@@ -169,7 +169,7 @@ int member_begin(struct member *member, struct nvs_error *error)
 	assert(!member->read_only && member->disposable);
 	if (member->kind != MEMBER_FILE)
 		return 0;
-	rc = set_size(member, 0, error);
+	rc = set_size(member, member->lock_fd >= 0 ? member->lock_fd : member->fd, 0, error);
 	if (!rc)
 		cow_turn_off(member->fd);
 	if (!rc)
@@ -250,7 +250,8 @@ int member_shrink(struct member *member, uint64_t to, struct nvs_error *error)
 {
 	assert(!member->read_only);
 	assert(to <= member->capacity && to <= INT64_MAX - member->base);
-	return member->kind == MEMBER_RAW ? 0 : set_size(member, member->base + to, error);
+	return member->kind == MEMBER_RAW ? 0
+					  : set_size(member, member->fd, member->base + to, error);
 }
 
 int member_reserve_again(struct member *member, uint64_t nbytes, struct nvs_error *error)

@@ -295,14 +295,7 @@ result table_of_params_has_the_figures $? "lacks $text"
 
 # ---- Failures during a run
 
-# started FILE ARGUMENT...: starts a run and waits until the store's file has contents
-started() {
-	DATA=$T/store/nvswap/$1/data
-	"$NVSWAP" bench --output-format json "${@:2}" >"$T/out" 2>"$T/err" &
-	pid=$!
-	while kill -0 $pid 2>/dev/null && [ ! -s "$DATA" ]; do :; done
-}
-# overwritten MIB FILE ARGUMENT...: overwrites the store behind its label with zeros until the run
+# overwritten MIB STORE ARGUMENT...: overwrites the store behind its label with zeros until the run
 # ends; a run that is too short for that is repeated with a longer runtime
 overwritten() {
 	local mib=$1 runtime
@@ -321,7 +314,7 @@ overwritten() {
 started rank0-optimizer --rw step "${SMALL[@]}" --runtime 1h --time-based
 kill -TERM $pid
 wait $pid
-[ $? = 143 ] && [ ! -e "$DATA" ] && grep -q "stopped by a signal" "$T/err"
+[ $? = 143 ] && [ ! -e "$T/store/nvswap" ] && grep -q "stopped by a signal" "$T/err"
 result signal_stops_steps_cleanly $?
 holds stopped_steps_have_eintr_in_json "job['error'] == 4"
 overwritten 8 rank0-optimizer --rw step "${SMALL[@]}"

@@ -42,8 +42,12 @@ static void cut_at(struct drive_store *on, uint64_t store_offset)
 {
 	uint64_t place = on->base + store_offset;
 
-	if (on->drive.directory)
-		place = kernel_drive_place(&on->drive, on->path, place, 4096);
+	if (on->drive.directory) {
+		char data[512];
+
+		data_path(path_in(on->drive.directory, "nvswap/rank0"), data);
+		place = kernel_drive_place(&on->drive, data, place, 4096);
+	}
 	kernel_drive_cut(&on->drive, place);
 }
 
