@@ -35,7 +35,7 @@ from deepspeed.utils import (  # noqa: E402
 from torch import nn  # noqa: E402
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
-LENGTH = 64
+LENGTH = JOB.get("length", 64)  # characters of a text
 # {rank} in it gives each rank a folder of its own.
 CHECKPOINT = JOB.get("checkpoint", "").format(rank=os.environ["RANK"])
 
@@ -180,18 +180,19 @@ def main():
                                            config=JOB["config"])
     rank, text = torch.distributed.get_rank(), text_of_documents()
     random = torch.Generator().manual_seed(100 + rank)
+    texts = engine.train_micro_batch_size_per_gpu()
     losses, seconds, seen = [], [], []
     first = JOB.get("load_step", 0)
     if first:
         engine.load_checkpoint(CHECKPOINT, tag=JOB.get("tag", f"step{first}"), **JOB.get("load", {}))
         save_universal_after(engine, first)
         for _ in range(first * JOB["config"]["gradient_accumulation_steps"]):
-            torch.randint(len(text) - LENGTH - 1, (2,), generator=random)
+            torch.randint(len(text) - LENGTH - 1, (texts,), generator=random)
     torch.distributed.barrier()
     moved, times, begun = moved_bytes(), os.times(), time.perf_counter()
     for step in range(first, JOB["steps"]):
         for _ in range(JOB["config"]["gradient_accumulation_steps"]):
-            begins = torch.randint(len(text) - LENGTH - 1, (2,), generator=random)
+            begins = torch.randint(len(text) - LENGTH - 1, (texts,), generator=random)
             batch = torch.stack([text[i:i + LENGTH + 1] for i in begins])
             loss = engine(batch)
             engine.backward(loss)

@@ -1,0 +1,20 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""20 million parameters for 50 steps (large.py) in bfloat16; `make soak-deepspeed` has the other depths."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from large import in_memory, on_drive  # noqa: E402
+from promises import main, promise  # noqa: E402
+
+
+@promise
+def fifty_steps_of_a_large_model_have_the_losses_of_those_in_memory(directory):
+    losses = on_drive(directory, "bf16", "step")
+    assert float.fromhex(losses[0][-1]) < float.fromhex(losses[0][0]) - 1
+    assert losses == in_memory("bf16")
+
+
+main()

@@ -1,0 +1,21 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""20 million parameters for 50 steps (large.py) in float32, at each depth."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from large import in_memory, on_drive  # noqa: E402
+from promises import main, promise  # noqa: E402
+
+
+@promise
+def fifty_steps_of_a_large_model_have_the_losses_of_those_in_memory(directory):
+    expected = in_memory("fp32")
+    assert float.fromhex(expected[0][-1]) < float.fromhex(expected[0][0]) - 1
+    for depth in ("ops", "swappers", "step"):
+        assert on_drive(directory, "fp32", depth) == expected, depth
+
+
+main()
