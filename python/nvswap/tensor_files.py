@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple, Union
 
 from nvswap._native import ffi, lib
-from nvswap.engine import Engine, Tensor
+from nvswap.engine import Engine, Names
 from nvswap.errors import check, new_error
 from nvswap.optimizer import Optimizer
 from nvswap.strings import Path, encoded, encoded_path
 
 _NULL = ffi.NULL
 
-# What a tensor of the engine is called in the file, by its name in the engine.
-Names = Union[Sequence[str], Mapping[str, str]]
+# Tensors, or what they are called in the file by their names in the engine.
+FileNames = Union[Names, Mapping[str, str]]
 
 
-def export_tensors(engine: Engine, path: Path, names: Optional[Names] = None, *, shard_bytes: int = 0,
-                   pickle: Optional[bytes] = None, storages: Sequence[Any] = ()) -> None:
+def export_tensors(engine: Engine, path: Path, names: Optional[FileNames] = None, *,
+                   shard_bytes: int = 0, pickle: Optional[bytes] = None,
+                   storages: Sequence[Any] = ()) -> None:
     """
     Writes registered tensors to `path`, which a crash leaves as it was, or complete.
 
@@ -32,7 +33,7 @@ def export_tensors(engine: Engine, path: Path, names: Optional[Names] = None, *,
     engine : Engine
     path : str or path
         Ends with ".safetensors", or with ".pt" for the form of torch.save.
-    names : sequence of str, or dict of str to str, optional
+    names : str or Tensor, a sequence of them, or dict of str to str, optional
         The tensors to write, or what they are called in the file by their names in the engine; by
         default all.
     shard_bytes : int, optional
@@ -55,14 +56,14 @@ def export_tensors(engine: Engine, path: Path, names: Optional[Names] = None, *,
     check(code, error)
 
 
-def import_tensors(engine: Engine, path: Path, names: Optional[Names] = None) -> None:
+def import_tensors(engine: Engine, path: Path, names: Optional[FileNames] = None) -> None:
     """
     Reads registered tensors from `path`: a .safetensors file, its index, or a file of torch.save, of
     which nothing is executed. In that, keys and indices make a name: "module.layers.0.weight".
 
     Parameters
     ----------
-    names : sequence of str, or dict of str to str, optional
+    names : str or Tensor, a sequence of them, or dict of str to str, optional
         As for export_tensors. The file may have other tensors too.
 
     Raises
@@ -135,16 +136,14 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _items(engine: Engine, names: Optional[Names]) -> Iterator[Tuple[Any, int]]:
-    wanted: Mapping[str, str] = names if isinstance(names, Mapping) else {
-        name: name for name in (engine if names is None else names)}
-    tensors: List[Tensor] = engine._named(wanted)
-    array, keep = ffi.new("struct nvs_checkpoint_item[]", len(tensors)), []
-    for item, tensor, name in zip(array, tensors, wanted.values()):
-        c_name, shape = ffi.new("char[]", encoded(name)), ffi.new("uint64_t[]", tensor.shape or [0])
+def _items(engine: Engine, names: Optional[FileNames]) -> Iterator[Tuple[Any, int]]:
+    tensors = engine._named(engine if names is None else names)
+    in_file = [ffi.new("char[]", encoded(name)) for name in names.values()] \
+        if isinstance(names, Mapping) else [_NULL] * len(tensors)
+    array = ffi.new("struct nvs_checkpoint_item[]", len(tensors))
+    for item, tensor, name in zip(array, tensors, in_file):
         item.size, item.tensor = ffi.sizeof("struct nvs_checkpoint_item"), tensor._pointer
-        item.name, item.shape, item.ndim = c_name, shape, len(tensor.shape)
-        keep += [c_name, shape]
+        item.name = name
     yield array, len(tensors)
 
 

@@ -59,7 +59,7 @@ def tensors_leave_for_files_and_come_back(directory):
         with engine.pinned(list(engine)) as tensors:
             assert (tensors["a"] == contents["a"]).all() and tensors["b"] == 2
             assert (tensors["c"] == 0).all()
-        nvswap.import_tensors(engine, os.path.join(directory, "all.pt"), ["c"])
+        nvswap.import_tensors(engine, os.path.join(directory, "all.pt"), engine["c"])
         with engine.pinned("c") as tensors:
             assert (tensors["c"] == contents["c"]).all()
         raises(nvswap.Error, lambda: nvswap.import_tensors(engine, path), errno.ENOENT)
