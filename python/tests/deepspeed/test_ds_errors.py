@@ -52,6 +52,13 @@ def named(error, names, directory):
                     "failed: ", str(error))
 
 
+def data_in(directory):
+    """A path of the data of this process's store, whose file has no name."""
+    paths = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+    return next(path for path in paths if os.path.isfile(path) and os.path.getsize(path) and
+                os.readlink(path).startswith(f"{directory}/nvswap/"))
+
+
 @promise
 def a_failed_write_of_a_partition_names_its_parameter(directory):
     module, other = (torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False)) for _ in range(2))
@@ -89,7 +96,7 @@ def damage_of_a_partition_names_its_parameter(directory):
     swapper.swap_out_and_release([parameter])
     swapper.engine.swap_out("parameter.7")
     swapper.engine.wait("parameter.7")
-    with open(f"{directory}/nvswap/rank0/data", "r+b") as file:
+    with open(data_in(directory), "r+b") as file:
         file.seek(file.read().index(torch.ones(NUMEL).numpy().tobytes()))
         file.write(b"damage")
     error = raises(nvswap.Error, lambda: swapper.swap_in([parameter], async_op=False),
