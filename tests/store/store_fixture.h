@@ -217,11 +217,9 @@ static inline uint64_t data_bytes(const struct store *store, unsigned member)
 /* Whether the first member's named file is the one that it has locked. */
 static inline bool locks_its_name(const struct store *store, const char *path)
 {
-	const struct member *member = &store->members[0];
 	struct stat named, held;
 
-	return !stat(path, &named) &&
-	       !fstat(member->lock_fd >= 0 ? member->lock_fd : member->fd, &held) &&
+	return !stat(path, &named) && !fstat(member_named_fd(&store->members[0]), &held) &&
 	       named.st_ino == held.st_ino;
 }
 

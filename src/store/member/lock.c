@@ -58,8 +58,6 @@ int member_lock(struct member *member, struct nvs_error *error)
 
 void member_unlock(const struct member *member)
 {
-	int fd = member->lock_fd >= 0 ? member->lock_fd : member->fd;
-
-	if (fd >= 0)
-		(void)flock(fd, LOCK_UN);
+	if (member->fd >= 0)
+		(void)flock(member_named_fd(member), LOCK_UN);
 }

@@ -58,6 +58,12 @@ struct member {
 	enum label_copy copies[LABEL_COPY_COUNT]; /* what the drive has */
 };
 
+/* The file or device that has the member's name, and the lock. */
+static inline int member_named_fd(const struct member *member)
+{
+	return member->lock_fd >= 0 ? member->lock_fd : member->fd;
+}
+
 /*
  * Opens and locks member `index` of `members` (the ones before it are open, the ones after it
  * zeroed) and reads its label. Data that is not nvswap's is refused and left unchanged.

@@ -96,8 +96,8 @@ int member_make_private(const struct member *member, const struct nvs_log *log,
 		rc = member_make_fd_private(member->directory_fd, member->directory, 0700, log,
 					    error);
 	if (!rc)
-		rc = member_make_fd_private(member->lock_fd >= 0 ? member->lock_fd : member->fd,
-					    member->path, 0600, log, error);
+		rc = member_make_fd_private(member_named_fd(member), member->path, 0600, log,
+					    error);
 	free(nvswap);
 	return rc;
 }

@@ -169,7 +169,7 @@ int member_begin(struct member *member, struct nvs_error *error)
 	assert(!member->read_only && member->disposable);
 	if (member->kind != MEMBER_FILE)
 		return 0;
-	rc = set_size(member, member->lock_fd >= 0 ? member->lock_fd : member->fd, 0, error);
+	rc = set_size(member, member_named_fd(member), 0, error);
 	if (!rc)
 		cow_turn_off(member->fd);
 	if (!rc)
