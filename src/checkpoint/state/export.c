@@ -77,9 +77,11 @@ int nvs_checkpoint_export_optimizer(struct nvs_optimizer *optimizer, const char 
 	struct groups groups = {.writing = &writing};
 	struct torch_count step = {.name = STEP_NAME};
 	struct nvs_checkpoint_options chosen;
-	int rc = path ? options_in(&chosen, options, error)
-		      : error_set(error, -EINVAL, "path is NULL");
+	int rc;
 
+	if (!path)
+		return error_set(error, -EINVAL, "path is NULL");
+	rc = options_in(&chosen, options, error);
 	if (rc)
 		return rc;
 	rc = groups_begin(&groups, optimizer, error);
