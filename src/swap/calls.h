@@ -9,6 +9,15 @@
 #include "swap/moves/moves.h"
 #include "swap/swap.h"
 
+/* The first loop of a call over its tensors: starts to load one that comes soon after the i-th. */
+static inline void load_ahead(struct nvs_tensor *const *tensors, size_t i, size_t n)
+{
+	const size_t distance = 4;
+
+	if (i + distance < n)
+		load_lines(tensors[i + distance]);
+}
+
 /* ---- checks.c ---- */
 /* -EINVAL: the i-th tensor of a call is NULL or another engine's. */
 int check_tensor(const struct nvs_engine *engine, const struct nvs_tensor *tensor, size_t i,

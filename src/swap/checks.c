@@ -104,6 +104,7 @@ int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
+		load_ahead(tensors, i, n);
 		rc = check_in_batch(engine, tensors[i], i, error);
 		if (!rc)
 			rc = check_unpinned_one(tensors[i], error);

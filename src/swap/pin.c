@@ -135,6 +135,7 @@ static int check_pin(struct nvs_engine *engine, struct pinning *pinning, struct 
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
 
+		load_ahead(pinning->tensors, i, n);
 		rc = check_in_batch(engine, tensor, i, error);
 		if (!rc)
 			rc = check_pin_one(engine, tensor, pinning->contents, error);

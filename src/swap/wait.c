@@ -101,6 +101,7 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 	engine_lock(engine);
 	engine_sums_check(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
+		load_ahead(tensors, i, n);
 		rc = check_tensor(engine, tensors[i], i, error);
 		if (!rc && pin)
 			rc = pin_check(tensors[i], pin, error);

@@ -141,13 +141,6 @@ static void trace_run(const struct nvs_engine *engine, const struct transfer *ru
 	}
 }
 
-/* Loads what the landing of the next tensor needs; it was last used when the run began. */
-static void prefetch(const struct nvs_tensor *tensor)
-{
-	for (int line = 0; line < 3; line++)
-		__builtin_prefetch((const char *)tensor + (ptrdiff_t)line * CACHE_LINE);
-}
-
 /* The rest of a tensor's parts, if one failed, is left out. Returns whether there is one to read. */
 static bool parts_follow(struct nvs_tensor *tensor)
 {
@@ -175,8 +168,10 @@ static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t
 	while (tensor) {
 		struct nvs_tensor *next = tensor->run_next;
 		enum origin origin = tensor->origin;
+		bool external = is_external(tensor);
 
-		prefetch(next);
+		/* It was last used when the run began. */
+		load_lines(next);
 		end = run_member_check(run, tensor, end);
 		tensor->status = status;
 		tensor->status_direction = direction;
@@ -187,7 +182,7 @@ static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t
 			landed_read(engine, tensor, origin);
 		else
 			landed_write(engine, tensor);
-		if (parts_follow(tensor))
+		if (external && parts_follow(tensor))
 			engine->scratch[nparts++] = tensor;
 		else
 			tensor_check(tensor);

@@ -172,6 +172,13 @@ _Static_assert(offsetof(struct nvs_tensor, numel) == CACHE_LINE, "the state fill
 _Static_assert(offsetof(struct nvs_tensor, pins) == 2 * CACHE_LINE, "the run fills one line");
 _Static_assert(offsetof(struct nvs_tensor, spare) == 3 * CACHE_LINE, "pins fill one line");
 
+/* Starts to load the lines that calls and landings need; the tensor may be NULL. */
+static inline void load_lines(const struct nvs_tensor *tensor)
+{
+	for (int line = 0; line < 3; line++)
+		__builtin_prefetch((const char *)tensor + (ptrdiff_t)line * CACHE_LINE);
+}
+
 /* ---- What follows from the state ---- */
 
 static inline bool in_flight(const struct nvs_tensor *tensor)
