@@ -14,9 +14,9 @@ from ranks import Rank  # noqa: E402
 
 
 def configuration(directory, device="nvme", dtype="bf16", depth="ops", param=None, optimizer=None,
-                  zero=None, nvswap=None):
-    """A ds_config with everything that can be offloaded on the device. `param`, `optimizer`, `zero`
-    and `nvswap` are keys to change in their blocks."""
+                  zero=None, nvswap=None, bf16=None):
+    """A ds_config with everything that can be offloaded on the device. `param`, `optimizer`, `zero`,
+    `nvswap` and `bf16` are keys to change in their blocks."""
     block = {"device": device, "pin_memory": True}
     if device == "nvme":
         block["nvme_path"] = directory
@@ -36,7 +36,7 @@ def configuration(directory, device="nvme", dtype="bf16", depth="ops", param=Non
     result["zero_optimization"]["offload_param"].update(param or {})
     result["zero_optimization"]["offload_optimizer"].update(optimizer or {})
     if dtype == "bf16":
-        result["bf16"] = {"enabled": True}
+        result["bf16"] = {"enabled": True, **(bf16 or {})}
     return result
 
 

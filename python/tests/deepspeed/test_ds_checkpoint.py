@@ -104,6 +104,11 @@ def a_job_in_fp32_goes_on_exactly_with_the_swappers(directory):
 
 
 @promise
+def a_job_with_masters_in_bf16_goes_on_exactly_with_the_swappers(directory):
+    resumes(directory, depth="swappers", bf16={"bf16_master_weights_and_grads": True})
+
+
+@promise
 def a_job_with_frozen_parameters_goes_on_exactly(directory):
     for depth in ("step", "swappers"):
         part = os.path.join(directory, depth)

@@ -56,7 +56,7 @@ class OptimizerFile:
 
 class Stored:
     """
-    A flat float32 tensor in a store, as a value of a state dictionary.
+    A flat tensor in a store, as a value of a state dictionary.
 
     Parameters
     ----------
@@ -64,12 +64,15 @@ class Stored:
     key : str or tuple
         The tensor.
     numel : int
+    dtype : torch.dtype, optional
     """
 
-    def __init__(self, file: Union[EngineFile, OptimizerFile], key: Hashable, numel: int) -> None:
+    def __init__(self, file: Union[EngineFile, OptimizerFile], key: Hashable, numel: int,
+                 dtype: torch.dtype = torch.float32) -> None:
         self.file = file
         self.key = key
         self.numel = numel
+        self.dtype = dtype
 
     def __reduce__(self) -> Any:
         raise Error(errno.ENOTSUP, "state in a store is saved by DeepSpeed's save_checkpoint, not by "
@@ -80,7 +83,13 @@ class _Storage(NamedTuple):
     """What a stored tensor is pickled with in place of a storage of torch."""
 
     number: int
+    kind: Any  # the class that torch pickles for the element type
     numel: int
+
+
+# By the element type of a tensor in a store.
+_KINDS = {torch.float32: torch.FloatStorage, torch.bfloat16: torch.BFloat16Storage,
+          torch.float16: torch.HalfStorage}
 
 
 class _Pickler(pickle.Pickler):
@@ -98,12 +107,12 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         if obj.key not in self._numbers:
             raise Error(errno.ENOTSUP, "state in a store is in an object that is no dict, list or tuple")
-        storage = _Storage(self._numbers[obj.key], obj.numel)
+        storage = _Storage(self._numbers[obj.key], _KINDS[obj.dtype], obj.numel)
         return torch._utils._rebuild_tensor_v2, (storage, 0, (obj.numel,), (1,), False, OrderedDict())
 
     def persistent_id(self, obj: Any) -> Any:
         if isinstance(obj, _Storage):
-            return "storage", torch.FloatStorage, str(obj.number), "cpu", obj.numel
+            return "storage", obj.kind, str(obj.number), "cpu", obj.numel
         if isinstance(obj, torch.storage.TypedStorage):
             kind = getattr(torch, obj._pickle_storage_type())
             return "storage", kind, self._number(obj._untyped_storage), "cpu", obj._size()

@@ -38,8 +38,10 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
         numel = int(self.fp16_partitioned_groups_flat_numel[group])
         parts = ["master", *(part for part in MOMENTS if part in self._state_of(group))]
         names = self.optimizer_swapper.state_names(parameter)
-        return {part: Stored(EngineFile(self.optimizer_swapper.engine), names[part], numel)
-                for part in parts}
+        dtypes = {part: parameter.dtype if part == "master" else self._state_of(group)[part].dtype
+                  for part in parts}
+        return {part: Stored(EngineFile(self.optimizer_swapper.engine), names[part], numel,
+                             dtypes[part]) for part in parts}
 
     def _state_of(self, group: int) -> Dict[str, Any]:
         state: Dict[str, Any] = self.optimizer.state[self.fp32_partitioned_groups_flat[group]]
