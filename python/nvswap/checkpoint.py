@@ -107,10 +107,10 @@ def export_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
     with optimizer._open() as pointer:
         code = lib.nvs_checkpoint_export_universal(pointer, given, len(given), encoded_path(path),
                                                    options, error)
+        if own.failure is not None:
+            raise own.failure
+        check(code, error)
     del keep
-    if own.failure is not None:
-        raise own.failure
-    check(code, error)
 
 
 def import_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
@@ -127,10 +127,9 @@ def import_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
     given, keep = _params_of(optimizer, parameters)
     error = new_error()
     with optimizer._open() as pointer:
-        code = lib.nvs_checkpoint_import_universal(pointer, given, len(given), encoded_path(path),
-                                                   error)
+        check(lib.nvs_checkpoint_import_universal(pointer, given, len(given), encoded_path(path), error),
+              error)
     del keep
-    check(code, error)
 
 
 def _params_of(optimizer: Optimizer, parameters: Iterable[Parameter]) -> Any:

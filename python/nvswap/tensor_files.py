@@ -51,9 +51,8 @@ def export_tensors(engine: Engine, path: Path, names: Optional[FileNames] = None
     """
     error, options, keep = new_error(), *_options(shard_bytes, pickle, storages)
     with engine._open() as pointer, _items(engine, names) as (items, n):
-        code = lib.nvs_checkpoint_export(pointer, items, n, encoded_path(path), options, error)
+        check(lib.nvs_checkpoint_export(pointer, items, n, encoded_path(path), options, error), error)
     del keep
-    check(code, error)
 
 
 def import_tensors(engine: Engine, path: Path, names: Optional[FileNames] = None) -> None:
@@ -74,8 +73,7 @@ def import_tensors(engine: Engine, path: Path, names: Optional[FileNames] = None
     """
     error = new_error()
     with engine._open() as pointer, _items(engine, names) as (items, n), _opened(path) as checkpoint:
-        code = lib.nvs_checkpoint_import(pointer, checkpoint, items, n, error)
-    check(code, error)
+        check(lib.nvs_checkpoint_import(pointer, checkpoint, items, n, error), error)
 
 
 def export_optimizer(optimizer: Optimizer, path: Path, *, shard_bytes: int = 0,
@@ -92,9 +90,8 @@ def export_optimizer(optimizer: Optimizer, path: Path, *, shard_bytes: int = 0,
     """
     error, options, keep = new_error(), *_options(shard_bytes, pickle, storages)
     with optimizer._open() as pointer:
-        code = lib.nvs_checkpoint_export_optimizer(pointer, encoded_path(path), options, error)
+        check(lib.nvs_checkpoint_export_optimizer(pointer, encoded_path(path), options, error), error)
     del keep
-    check(code, error)
 
 
 def import_optimizer(optimizer: Optimizer, path: Path,
@@ -120,9 +117,8 @@ def import_optimizer(optimizer: Optimizer, path: Path,
             raise ValueError(f"{len(keep)} names for {len(optimizer.groups)} groups of 3 tensors")
         array = ffi.new("char *[]", keep)
     with optimizer._open() as pointer, _opened(path) as checkpoint:
-        code = lib.nvs_checkpoint_import_optimizer(pointer, checkpoint, array, error)
+        check(lib.nvs_checkpoint_import_optimizer(pointer, checkpoint, array, error), error)
     del keep
-    check(code, error)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from nvswap.deepspeed import depth  # noqa: E402
 from nvswap.deepspeed.swappers.names import _add_name  # noqa: E402
 from nvswap.deepspeed.swappers.optimizer import PartitionedOptimizerSwapper  # noqa: E402
 from nvswap.deepspeed.swappers.parameters import ParameterSwapper  # noqa: E402
+from nvswap.tensor_files import export_tensors  # noqa: E402
 
 NUMEL = 4096
 
@@ -103,6 +104,20 @@ def damage_of_a_partition_names_its_parameter(directory):
                    errno.EBADMSG)
     assert "0.weight (parameter.7)" in str(error), error
     del error  # Its traceback has the pin.
+    swapper.engine.abandon()
+
+
+@promise
+def a_failed_save_names_the_parameter(directory):
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False))
+    debug_extract_module_and_param_names(module)
+    swapper = ParameterSwapper(settings(directory), torch.float32)
+    parameter, = parameters_of(module)
+    swapper.get_buffer(parameter, NUMEL)
+    error = raises(nvswap.Error, lambda: export_tensors(
+        swapper.engine, os.path.join(directory, "saved.pt"), "parameter.7"), errno.EBUSY)
+    assert "0.weight (parameter.7)" in str(error), error
+    swapper.swap_out_and_release([parameter])
     swapper.engine.abandon()
 
 
