@@ -3,6 +3,7 @@
 """Files of checkpoints after a loss of power: what was synced, under the names that were synced."""
 
 import contextlib
+import errno
 import os
 import stat
 import sys
@@ -10,13 +11,13 @@ from types import SimpleNamespace
 from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from promises import main, promise  # noqa: E402
+from promises import main, promise, raises  # noqa: E402
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402
 
 from nvswap.deepspeed.checkpoint.durable import (  # noqa: E402
-    REPLACING, replace, replace_text, replacing)
+    REPLACING, mark_replacing, replace, replace_text, replacing)
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine  # noqa: E402
 
 
@@ -98,6 +99,13 @@ def a_tag_is_durably_marked_while_its_files_are_replaced(directory):
         save_pair(folder)
     assert marked == [True, True]
     assert sorted(drive.listed) == ["model.pt", "state.pt"]
+
+
+@promise
+def a_mark_that_cannot_be_made_durable_is_not_left(directory):
+    with mock.patch("os.fsync", side_effect=OSError(errno.EIO, "no")):
+        raises(OSError, lambda: mark_replacing(directory), errno.EIO)
+    assert not os.listdir(directory)
 
 
 main()

@@ -50,19 +50,23 @@ def discard(path: str) -> None:
 
 
 def mark_replacing(folder: str) -> bool:
-    """Says in the folder, durably, that files of two saves may be in it. False: it said so before."""
+    """Marks the folder, durably: its files may be of two saves. False: it was marked already."""
+    mark = os.path.join(folder, REPLACING)
     try:
-        descriptor = os.open(os.path.join(folder, REPLACING),
-                             os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return False
     os.close(descriptor)
-    _sync(folder)
+    try:
+        _sync(folder)
+    except BaseException:
+        os.unlink(mark)
+        raise
     return True
 
 
 def unmark_replacing(folder: str) -> None:
-    """Any rank may do it, and several at once."""
+    """Removes the mark, durably. Several ranks may do it at once."""
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(folder, REPLACING))
     _sync(folder)
