@@ -270,6 +270,8 @@ class Engine(Handle):
     def register(self, name: str, dtype: Any = None, shape: Optional[Shape] = None) -> Tensor:
         """Registers one tensor, also ``register(name, array)`` and ``register(name)``; see
         :meth:`register_all`."""
+        if is_array(dtype) and shape is not None:
+            raise invalid(f"tensor {name}: an array has its own shape: leave the other out", name)
         return self.register_all({name: dtype if is_array(dtype) else (dtype, shape)})[0]
 
     def register_all(self, specs: Mapping[str, Spec]) -> List[Tensor]:

@@ -258,6 +258,7 @@ def reading_what_was_never_written_is_an_error(directory):
         raises(nvswap.Error, lambda: engine.register("a", "F32", 1), errno.EEXIST)
         raises(nvswap.Error, lambda: engine.register("", "F32", 1), errno.EINVAL)
         raises(nvswap.Error, lambda: engine.register("c", "complex", 1), errno.EINVAL)
+        raises(nvswap.Error, lambda: engine.register("c", numpy.ones(6), (2, 3)), errno.EINVAL)
         raises(nvswap.Error, lambda: engine.swap_in("a", "rw"), errno.EINVAL)
         for call in (lambda: engine.store_from({"a": bytes(3)}),
                      lambda: engine.write_range("a", bytes(3), -1)):
