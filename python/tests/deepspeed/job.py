@@ -5,8 +5,8 @@ Each rank prints its losses, all digits, as one line of JSON; with "inspect" als
 functions say of gradients, weights and states, some of which it changes in between. With "frozen" some
 parameters are not trained. "saves" are checkpoints after the last step: the "checkpoint" block of each,
 a tag for each rank, the folder and save_latest. "universal" is the folder of a universal checkpoint after
-"universal_step", or the last step. "refused" are tags that must not load. With "killed_at_rename" it
-kills itself before it gives so manyth .pt file its name.
+"universal_step", or the last step. "refused" are tags that must not load. With "killed_at_rename": N it
+kills itself before it renames its N-th .pt file.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -136,7 +136,7 @@ def save_universal_after(engine, step):
 def load_refused(engine, tag):
     """The error of a load, or None."""
     try:
-        engine.load_checkpoint(CHECKPOINT, tag=tag)
+        engine.load_checkpoint(CHECKPOINT, tag=tag, **JOB.get("load", {}))
     except OSError as refused:
         return str(refused)
     return None

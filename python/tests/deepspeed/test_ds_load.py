@@ -71,6 +71,32 @@ def a_file_that_one_rank_cannot_load_is_an_error_on_all_ranks_that_names_it(dire
 
 
 @promise
+def optimizer_state_is_compared_where_only_weights_are_loaded(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    job(config, steps=1, save_steps=[1], checkpoint=checkpoint)
+    path = copy_of(checkpoint, "damaged", STATE, flip_byte)
+    for load in ({"load_optimizer_states": False}, {"load_module_only": True}):
+        for said, of_whole in refusals(config, checkpoint, ["damaged", "step1"], load=load):
+            assert path in said and "is damaged" in said and of_whole is None, (said, of_whole)
+
+
+@promise
+def weights_alone_are_those_of_the_tag_that_is_loaded(directory):
+    for depth in ("step", "swappers"):
+        part = os.path.join(directory, depth)
+        os.mkdir(part)
+        config, saved, universal = configuration(part, depth=depth), *(
+            os.path.join(part, name) for name in ("saved", "universal"))
+        losses = job(config, steps=2, save_steps=[1, 2], checkpoint=saved, universal=universal,
+                     universal_step=1)
+        of_universal = dict(config, checkpoint={"load_universal": True})
+        for load in ({"load_optimizer_states": False}, {"load_module_only": True}):
+            for loading, checkpoint in ((config, saved), (of_universal, universal)):
+                again = job(loading, steps=2, load_step=1, checkpoint=checkpoint, seed=2, load=load)
+                assert again == [each[2:] for each in losses], (depth, load, checkpoint)
+
+
+@promise
 def a_checkpoint_of_fewer_ranks_is_an_error_on_all_ranks_that_load_it(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
     job(config, ranks=1, steps=1, save_steps=[1], checkpoint=checkpoint)
@@ -92,6 +118,10 @@ def nodes_whose_latest_names_different_tags_are_told_so(directory):
     os.remove(latest)
     for said, in refusals(config, checkpoint, [None], nodes=2):
         assert f"rank 1 'None' in {latest}" in said, said
+    with open(latest, "wb") as file:
+        file.write(b"\xff")
+    for said, in refusals(config, checkpoint, [None], nodes=2):
+        assert f"{latest} is damaged" in said, said
 
 
 @promise

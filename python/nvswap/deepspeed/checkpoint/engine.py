@@ -104,8 +104,8 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         return bool(super().commit(info))
 
     def rename(self, info: Any) -> None:
-        """The part of commit() after which more files may be replaced. If there were files of these
-        names, the tag can't be loaded until finish(): a crash in between leaves files of two saves."""
+        """Renames the files of all ranks. If any replaces an older one, the tag is marked, and can't be
+        loaded until finish(): a crash in between leaves files of two saves."""
         self._agree(info)
         folder, marked = _folder_of(info), False
         with self.collecting():

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import errno
 import functools
+import glob
 import inspect
 import os
-from typing import Any, List, Optional
+from contextlib import contextmanager
+from typing import Any, Iterator, List, Optional
 
 from deepspeed import comm as dist
+from deepspeed.runtime import engine as runtime
 
 from nvswap.deepspeed.checkpoint.durable import check_replaced, check_whole, is_zip
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
@@ -21,8 +24,8 @@ from nvswap.errors import Error
 
 
 def watch_loads() -> None:
-    """Has each DeepSpeedEngine with our checkpoint engine load on all ranks or on none; calling it
-    again changes nothing."""
+    """Makes load_checkpoint of each DeepSpeedEngine with our checkpoint engine raise on all ranks if it
+    fails on one; what was loaded before stays. Calling it again changes nothing."""
     from deepspeed.runtime.engine import DeepSpeedEngine
 
     load = DeepSpeedEngine.load_checkpoint
@@ -31,18 +34,36 @@ def watch_loads() -> None:
 
     @functools.wraps(load)
     def loaded(self: Any, load_dir: str, tag: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(self.checkpoint_engine, CheckpointEngine):
-            given = inspect.signature(load).bind(self, load_dir, tag, *args, **kwargs).arguments
-            wanted = _tag_of_latest(self, load_dir) if tag is None else str(tag)
-            if wanted is not None:
-                together(f"load {wanted}", lambda: _check_files(
-                    self, load_dir, wanted, with_state=not given.get("load_module_only")))
-        return load(self, load_dir, tag, *args, **kwargs)
+        if not isinstance(self.checkpoint_engine, CheckpointEngine):
+            return load(self, load_dir, tag, *args, **kwargs)
+        given = inspect.signature(load).bind(self, load_dir, tag, *args, **kwargs)
+        states = not given.arguments.get("load_module_only") and \
+            given.arguments.get("load_optimizer_states", True)
+        # Else DeepSpeed loads no weights with load_module_only.
+        given.arguments["load_optimizer_states"] = states
+        wanted = _tag_of_latest(self, load_dir) if tag is None else str(tag)
+        if wanted is not None:
+            together(f"load {wanted}", lambda: _check_files(self, load_dir, wanted, states))
+        with _weights_of(self, wanted):
+            return load(*given.args, **given.kwargs)
 
     loaded.nvswap_watches = True  # type: ignore[attr-defined]
     DeepSpeedEngine.load_checkpoint = loaded
     for name in ("_load_checkpoint", "_load_zero_checkpoint"):
         setattr(DeepSpeedEngine, name, _on_all_ranks(getattr(DeepSpeedEngine, name)))
+
+
+@contextmanager
+def _weights_of(engine: Any, tag: Optional[str]) -> Iterator[None]:
+    """Without optimizer states DeepSpeed loads the weights of the tag that `latest` names: has it load
+    those of `tag`. With a universal checkpoint it has no use for what it reads there."""
+    read = runtime.get_fp32_state_dict_from_zero_checkpoint
+    runtime.get_fp32_state_dict_from_zero_checkpoint = (lambda load_dir: None) \
+        if engine.load_universal_checkpoint() else functools.partial(read, tag=tag)
+    try:
+        yield
+    finally:
+        runtime.get_fp32_state_dict_from_zero_checkpoint = read
 
 
 def _on_all_ranks(load_part: Any) -> Any:
@@ -60,10 +81,7 @@ def _tag_of_latest(engine: Any, load_dir: str) -> Optional[str]:
     """None: there is none, on any rank. Raises on all ranks if they find different ones."""
     path = os.path.join(load_dir,
                         "latest_universal" if engine.load_universal_checkpoint() else "latest")
-    tag = None
-    if os.path.isfile(path):
-        with open(path, encoding="utf-8") as file:
-            tag = file.read().strip()
+    tag = together(f"read {path}", lambda: _text_of(path))
     found: List[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, (path, tag))
     for rank, (where, other) in enumerate(found):
@@ -74,8 +92,22 @@ def _tag_of_latest(engine: Any, load_dir: str) -> Optional[str]:
     return tag
 
 
+def _text_of(path: str) -> Optional[str]:
+    """None if there is no such file."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    except UnicodeDecodeError as error:
+        raise Error(errno.EINVAL, f"{path} is damaged: {error}: name the tag to load",
+                    path=path) from error
+
+
 def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None:
-    """Whether this rank's files are there and of one save; those of optimizer state are read later."""
+    """Raises unless this rank's files are there and of one save. With `with_state` those of optimizer
+    state are compared with their CRC-32 when they are read. Without it DeepSpeed reads the weights of
+    all ranks on each: this rank compares its share of the files."""
     check_replaced(os.path.join(load_dir, tag))
     universal = engine.load_universal_checkpoint()
     found = engine._get_all_ckpt_names(load_dir, tag)
@@ -83,10 +115,17 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None
         _fail_missing(engine._get_ckpt_name(load_dir, tag, pp_placeholder="0" if universal else None))
     for path in filter(is_zip, found):
         check_whole(path)
+    if universal:
+        return
+    if not with_state:
+        files = sorted(glob.glob(os.path.join(glob.escape(load_dir), tag, "*_optim_states.pt")))
+        for path in filter(is_zip, files[dist.get_rank()::dist.get_world_size()]):
+            check_whole(path)
+        return
     path = engine._get_zero_ckpt_name(load_dir, tag)
     # DeepSpeed takes an old name too.
     names = (path, path.replace("_optim_states.pt", "optim_states.pt"))
-    if with_state and not universal and not any(map(os.path.exists, names)):
+    if not any(map(os.path.exists, names)):
         _fail_missing(path)
 
 

@@ -27,7 +27,7 @@ def share_failure(failure: Optional[Exception]) -> Optional[Tuple[int, str]]:
 
 def together(what: str, call: Callable[[], _Result]) -> _Result:
     """
-    Calls on all ranks, which wait for each other behind it.
+    Runs `call`, and returns once all ranks have run theirs; all of them call this.
 
     Raises
     ------

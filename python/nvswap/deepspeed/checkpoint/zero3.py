@@ -145,6 +145,14 @@ class Checkpoints:
             self._put_state(group, {part: self._universal_part(folder, group, key) for part, key in
                                     (("master", "fp32"), *((each, each) for each in MOMENTS))}, step)
 
+    def load_module_checkpoint_state_from_checkpoint_dir_stage3(self: Any, checkpoint_dir: str,
+                                                                _fp32: bool) -> None:
+        folder = os.path.join(checkpoint_dir, "zero")
+        _check_files(folder)
+        self._partition_all_parameters()
+        for group, _ in enumerate(self.fp16_groups):
+            self._put_state(group, {"master": self._universal_part(folder, group, "fp32")}, None)
+
     def _universal_part(self: Any, folder: str, group: int, key: str) -> torch.Tensor:
         """This rank's partitions of a sub-group's parameters."""
         flat = torch.zeros(int(self.fp16_partitioned_groups_flat_numel[group]))
