@@ -70,14 +70,14 @@ struct nvs_checkpoint_item {
 	const char *name; /* in the checkpoint, 1 to NVS_NAME_MAX bytes; NULL: the tensor's own */
 	/* for exporting: `ndim` dimensions whose product is the tensor's numel; NULL: its own shape */
 	const uint64_t *shape;
-	size_t ndim; /* up to 64 */
+	size_t ndim; /* up to NVS_NDIM_MAX */
 };
 
-/* Bytes of the caller's that are a storage of a file of torch.save. */
+/* A storage of a file of torch.save, in the caller's memory. */
 struct nvs_checkpoint_storage {
-	size_t size; /* of this structure in bytes; all of an array have the same */
-	const void *data;
-	uint64_t nbytes;
+	size_t size;	  /* of this structure in bytes; all of an array have the same */
+	const void *data; /* must not change until the call returns; NULL only if nbytes is 0 */
+	uint64_t nbytes;  /* the file has at most 2^59 bytes */
 };
 
 struct nvs_checkpoint_options {
@@ -92,10 +92,11 @@ struct nvs_checkpoint_options {
 	 * The value of a file of torch.save, as torch.save pickles it, whatever `path` ends with; such as
 	 * DeepSpeed's *_optim_states.pt. It has the storages "0", "1" and so on: the tensors in their
 	 * order (of an optimizer, fp32, exp_avg and exp_avg_sq of group 0, then of group 1), and behind
-	 * them `storages`. The pickle is written as it is. NULL: a dictionary of the tensors.
+	 * them `storages`. The pickle is written as it is, and names of tensors are not used. NULL: a
+	 * dictionary of the tensors.
 	 */
 	const void *pickle;
-	size_t pickle_bytes; /* 1 to 100 MiB */
+	size_t pickle_bytes; /* 1 to 10^8; without `pickle` 0 */
 	const struct nvs_checkpoint_storage *storages;
 	size_t nstorages; /* up to 2^24 */
 };
@@ -115,10 +116,11 @@ struct nvs_checkpoint_options {
  * Errors:
  * -EINVAL  an argument is NULL; two names are equal, or no UTF-8; a shape is not the tensor's;
  *          `path` ends otherwise; shard_bytes is set for a file of torch.save; there are storages
- *          and no pickle; there is nothing to write; a size is not set, or differs
+ *          and no pickle; pickle_bytes or nstorages is out of bounds; there is nothing to write; a
+ *          size is not set, or differs
  * -ENOTSUP a path with ".pt": torch.save has no such elements
- * -E2BIG   a tensor exceeds the pool, or the header 100 MB; fields of a later version are set
- * -EBUSY   another process writes to that path
+ * -E2BIG   a tensor exceeds the pool, or the header 10^8 bytes; fields of a later version are set
+ * -EBUSY   another call, of any process, writes the same file
  * -ENOSPC  the file system has no room
  * -ENOMEM
  * Others   those of nvs_tensor_swap_in and nvs_tensor_wait; those of creating, writing and renaming
@@ -153,9 +155,9 @@ NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
  * U64 tensor of one element; in a file of torch.save a number of the dictionary, where importing
  * takes a tensor of one element of F32, I64 or U64 too. All three parts of a tile are read or
  * written once.
- * Importing, `names` are those of the tensors: of group 0 fp32, exp_avg and exp_avg_sq, then of group
- * 1 and so on; a part whose name is NULL becomes 0, and the number of steps stays. `names` may be
- * NULL.
+ * `names` has three names for each group, in the order fp32, exp_avg, exp_avg_sq: those of the tensors
+ * in the checkpoint. A part whose name is NULL becomes 0. The number of steps is not read then: set it
+ * by nvs_optimizer_set_step. NULL: the names that nvs_checkpoint_export_optimizer writes.
  * Errors: those of nvs_checkpoint_export and nvs_checkpoint_import; those of nvs_optimizer_export
  * and nvs_optimizer_import, after which some tiles are imported and the others are not, as after
  * -EBADMSG; and

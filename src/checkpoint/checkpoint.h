@@ -12,9 +12,9 @@
 
 #include "nvswap.h"
 
-#define HEADER_MAX  (100u << 20) /* limit of the safetensors library */
+/* Bytes: the limit of the safetensors library, and here of a pickle and an index too. */
+#define HEADER_MAX  100000000u
 #define ENTRIES_MAX (16u << 20)
-#define NDIM_MAX    64u
 /* Below this limit, rounding up and counting elements of any type cannot overflow. */
 #define DATA_MAX (1ull << 59)
 
@@ -63,7 +63,7 @@ int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
 /* Sets an entry without a place. `shape` NULL: one dimension. -ENOMEM. */
 int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
 	       const uint64_t *shape, size_t ndim);
-/* Whether the file has the CRC-32 of its storage alone, of which the data are a part. */
+/* Whether the tensor is only a part of its storage, so that the file has no CRC-32 of the tensor itself. */
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry);
 
 /*
@@ -127,9 +127,9 @@ struct placement {
 };
 int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoint, const char *path,
 		   uint64_t shard_bytes, struct nvs_error *error);
-/* One file `path` without headers and offsets, for another format. */
+/* One file `path` without headers and offsets, for another format; `named`: which has the names. */
 int placement_make_single(struct placement *placement, struct nvs_checkpoint *checkpoint,
-			  const char *path, struct nvs_error *error);
+			  const char *path, bool named, struct nvs_error *error);
 void placement_free(struct placement *placement, const struct nvs_checkpoint *checkpoint);
 
 /* ---- index.c ---- */
@@ -180,6 +180,11 @@ int draft_sync(struct draft *draft, struct nvs_error *error);
 int draft_rename(struct draft *draft, struct nvs_error *error);
 /* Makes the names in the directory of `path` durable. */
 int sync_directory(const char *path, struct nvs_error *error);
+/*
+ * Waits until no other call has the lock of the directory of `path`, and returns a descriptor, whose
+ * closing ends the lock.
+ */
+int lock_directory(const char *path, struct nvs_error *error);
 /* Removes a file, durably, if there is one. */
 int remove_durably(const char *path, struct nvs_error *error);
 /* Waits for its transfers; removes the temporary file unless it was renamed. */
@@ -230,8 +235,8 @@ int storages_write(struct writing *writing, const struct nvs_checkpoint_options 
 #define STORAGE_MEMORY ((uint64_t)4 << 20)
 
 /*
- * The CRC-32 of a storage's bytes. `memory`, which huge_map has made of STORAGE_MEMORY bytes, stays valid
- * until the file is closed. Errors: those of nvs_aio_pread and nvs_aio_wait.
+ * The CRC-32 of a storage's bytes. `memory`, STORAGE_MEMORY bytes of huge_map, must stay valid until the
+ * file is closed. Errors: those of nvs_aio_pread and nvs_aio_wait.
  */
 int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_file *file,
 		char *memory, uint32_t *crc, struct nvs_error *error);

@@ -98,20 +98,48 @@ int draft_rename(struct draft *draft, struct nvs_error *error)
 	return 0;
 }
 
-int sync_directory(const char *path, struct nvs_error *error)
+/* Returns a descriptor of the directory of `path`. */
+static int open_directory(const char *path, struct nvs_error *error)
 {
 	const char *slash = strrchr(path, '/');
 	char *directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-	int rc = 0, fd;
+	int fd;
 
 	if (!directory)
 		return error_set(error, -ENOMEM, "no memory for the directory of %s", path);
 	fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0 || fsync(fd))
-		rc = failed(error, "make the new names durable in", directory);
-	if (fd >= 0)
-		close(fd);
+	if (fd < 0)
+		fd = failed(error, "open", directory);
 	free(directory);
+	return fd;
+}
+
+int sync_directory(const char *path, struct nvs_error *error)
+{
+	int rc = 0, fd = open_directory(path, error);
+
+	if (fd < 0)
+		return fd;
+	if (fsync(fd))
+		rc = failed(error, "make the new names durable in the directory of", path);
+	close(fd);
+	return rc;
+}
+
+int lock_directory(const char *path, struct nvs_error *error)
+{
+	int rc, fd = open_directory(path, error);
+
+	if (fd < 0)
+		return fd;
+	do
+		rc = flock(fd, LOCK_EX);
+	while (rc && errno == EINTR);
+	/* Of a directory, NFS has no such lock. */
+	if (!rc || errno == EBADF || errno == EOPNOTSUPP)
+		return fd;
+	rc = failed(error, "lock the directory of", path);
+	close(fd);
 	return rc;
 }
 

@@ -185,15 +185,13 @@ static int name_apart(struct nvs_checkpoint *plan, const char *path)
 /* The names of both forms of the checkpoint. */
 static int name_forms(struct placement *placement, const char *path, bool has_index)
 {
-	char *single = strdup(path), *index;
+	char **index = has_index ? &placement->index_path : &placement->other_path;
 
-	if (asprintf(&index, "%s" INDEX_SUFFIX, path) < 0)
-		index = NULL;
-	placement->index_path = has_index ? index : NULL;
-	placement->other_path = has_index ? single : index;
-	if (!has_index)
-		free(single);
-	return single && index ? 0 : -ENOMEM;
+	if (asprintf(index, "%s" INDEX_SUFFIX, path) < 0)
+		*index = NULL;
+	if (has_index)
+		placement->other_path = strdup(path);
+	return *index && placement->other_path ? 0 : -ENOMEM;
 }
 
 static int make_index(struct placement *placement, const struct nvs_checkpoint *plan)
@@ -246,12 +244,15 @@ static int allocate(struct placement *placement, struct nvs_checkpoint *plan, si
 	return 0;
 }
 
-static int check_plan(struct nvs_checkpoint *plan, const char *path, struct nvs_error *error)
+static int check_plan(struct nvs_checkpoint *plan, const char *path, bool named,
+		      struct nvs_error *error)
 {
 	int rc = 0;
 
 	if (!plan->n)
 		return error_set(error, -EINVAL, "%s: there is no tensor to write", path);
+	if (!named)
+		return 0;
 	for (size_t i = 0; i < plan->n && !rc; i++)
 		rc = check_name(&plan->entries[i], path, error);
 	return rc ? rc : checkpoint_sort(plan, path, error);
@@ -267,7 +268,7 @@ int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoin
 	if (length <= suffix || strcmp(path + length - suffix, SUFFIX) != 0)
 		return error_set(error, -EINVAL, "%s: the name must end with " SUFFIX " or .pt",
 				 path);
-	rc = check_plan(checkpoint, path, error);
+	rc = check_plan(checkpoint, path, true, error);
 	if (rc)
 		return rc;
 	nfiles = distribute(checkpoint, shard_bytes);
@@ -289,9 +290,9 @@ int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoin
 }
 
 int placement_make_single(struct placement *placement, struct nvs_checkpoint *checkpoint,
-			  const char *path, struct nvs_error *error)
+			  const char *path, bool named, struct nvs_error *error)
 {
-	int rc = check_plan(checkpoint, path, error);
+	int rc = check_plan(checkpoint, path, named, error);
 
 	*placement = (struct placement){0};
 	if (rc)

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/json/read.h"
+#include "base/shape.h"
 #include "base/text.h"
 
 #define JSON_MEMORY_MAX ((size_t)2 << 30) /* memory for the JSON document of a header */
@@ -95,10 +96,9 @@ static int read_shape(const struct reader *reader, const struct json_value *valu
 
 	if (value->type != JSON_ARRAY)
 		return unexpected(reader, value, "shape as an array of whole numbers");
-	if (value->count > NDIM_MAX)
+	if (value->count > NVS_NDIM_MAX)
 		return reject(reader, "shape has %u dimensions; allowed are up to %u", value->count,
-			      NDIM_MAX);
-	tensor->numel = 1;
+			      NVS_NDIM_MAX);
 	tensor->shape = calloc(value->count + 1u, sizeof(*tensor->shape));
 	if (!tensor->shape)
 		return no_memory(reader);
@@ -106,9 +106,9 @@ static int read_shape(const struct reader *reader, const struct json_value *valu
 		if (!read_count(item, &size))
 			return unexpected(reader, item, "a whole number of 0 or more in shape");
 		tensor->shape[tensor->ndim++] = size;
-		if (__builtin_mul_overflow(tensor->numel, size, &tensor->numel))
-			return reject(reader, "its shape has more elements than 64 bits can count");
 	}
+	if (!shape_numel(tensor->shape, tensor->ndim, &tensor->numel))
+		return reject(reader, "its shape has more elements than 64 bits can count");
 	return 0;
 }
 

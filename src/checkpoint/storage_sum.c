@@ -21,26 +21,26 @@ struct sum {
 	uint32_t crc;
 };
 
-static uint64_t chunk_end(const struct sum *sum, uint64_t begin)
+static uint64_t chunk_end(const struct sum *sum, uint64_t offset)
 {
-	uint64_t end = (begin / CHUNK + 1) * CHUNK;
+	uint64_t end = (offset / CHUNK + 1) * CHUNK;
 
 	return end < sum->end ? end : sum->end;
 }
 
 /* A chunk lies in memory as in the file, so that it is read directly. */
-static char *place_of(const struct sum *sum, uint64_t begin)
+static char *place_of(const struct sum *sum, uint64_t offset)
 {
-	return sum->memory + begin % STORAGE_MEMORY;
+	return sum->memory + offset % STORAGE_MEMORY;
 }
 
-static struct nvs_request **request_of(struct sum *sum, uint64_t begin)
+static struct nvs_request **request_of(struct sum *sum, uint64_t offset)
 {
-	return &sum->requests[begin / CHUNK % DEPTH];
+	return &sum->requests[offset / CHUNK % DEPTH];
 }
 
 /* Begins to read the next chunks; those in flight have places of their own. */
-static int begin(struct sum *sum, struct nvs_error *error)
+static int submit_chunks(struct sum *sum, struct nvs_error *error)
 {
 	uint64_t end = (sum->summed / CHUNK + DEPTH) * CHUNK;
 	int rc = 0;
@@ -58,7 +58,7 @@ static int begin(struct sum *sum, struct nvs_error *error)
 }
 
 /* Waits for the oldest chunk that is being read. */
-static int finish(struct sum *sum, struct nvs_error *error)
+static int sum_oldest(struct sum *sum, struct nvs_error *error)
 {
 	uint64_t from = sum->summed, next = chunk_end(sum, from);
 	int rc = requests_finish(sum->aio, request_of(sum, from), 1, error);
@@ -82,12 +82,12 @@ int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_f
 	int rc = 0;
 
 	while (!rc && sum.summed < sum.end) {
-		rc = begin(&sum, error);
+		rc = submit_chunks(&sum, error);
 		if (!rc)
-			rc = finish(&sum, error);
+			rc = sum_oldest(&sum, error);
 	}
 	while (sum.summed < sum.begun)
-		finish(&sum, NULL);
+		sum_oldest(&sum, NULL);
 	*crc = sum.crc;
 	return rc;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/shape.h"
 #include "base/struct_size.h"
 #include "checkpoint/move.h"
 
@@ -29,19 +30,21 @@ static int read_item(struct nvs_checkpoint_item *item, const struct nvs_checkpoi
 static int check_shape(const struct nvs_checkpoint_item *item, const struct nvs_tensor_info *info,
 		       struct nvs_error *error)
 {
-	uint64_t numel = 1;
+	uint64_t numel;
 
-	for (size_t i = 0; i < item->ndim && item->ndim <= NDIM_MAX; i++)
-		if (__builtin_mul_overflow(numel, item->shape[i], &numel))
-			return error_about(error, -EINVAL, item->name, 0, 0,
-					   "%s: its shape has more elements than 64 bits can count",
-					   item->name);
-	if (item->ndim > NDIM_MAX || numel != info->numel)
+	if (item->ndim > NVS_NDIM_MAX)
 		return error_about(error, -EINVAL, item->name, 0, 0,
-				   "%s: its shape has %zu dimensions and %llu elements, the tensor "
-				   "has %llu; allowed are up to %u dimensions",
-				   item->name, item->ndim, (unsigned long long)numel,
-				   (unsigned long long)info->numel, NDIM_MAX);
+				   "%s: its shape has %zu dimensions; allowed are up to %u",
+				   item->name, item->ndim, NVS_NDIM_MAX);
+	if (!shape_numel(item->shape, item->ndim, &numel))
+		return error_about(error, -EINVAL, item->name, 0, 0,
+				   "%s: its shape has more elements than 64 bits can count",
+				   item->name);
+	if (numel != info->numel)
+		return error_about(error, -EINVAL, item->name, 0, 0,
+				   "%s: its shape has %llu elements, the tensor has %llu",
+				   item->name, (unsigned long long)numel,
+				   (unsigned long long)info->numel);
 	return 0;
 }
 

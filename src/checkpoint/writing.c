@@ -5,11 +5,11 @@
  */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/text.h"
 #include "checkpoint/torch/torch.h"
 
 int options_in(struct nvs_checkpoint_options *into, const struct nvs_checkpoint_options *options,
@@ -22,6 +22,9 @@ int options_in(struct nvs_checkpoint_options *into, const struct nvs_checkpoint_
 		rc = struct_in(into, sizeof(*into), options);
 	if (rc)
 		return struct_refused(error, rc, "nvs_checkpoint_options", "the options");
+	if (into->pickle_bytes && !into->pickle)
+		return error_set(error, -EINVAL, "a pickle of %zu bytes, but pickle is NULL",
+				 into->pickle_bytes);
 	if (into->nstorages && (!into->pickle || !into->storages))
 		return error_set(error, -EINVAL, "the options have %zu storages, but %s is NULL",
 				 into->nstorages, into->pickle ? "storages" : "pickle");
@@ -57,9 +60,7 @@ static int begin_files(struct writing *writing, struct nvs_error *error)
 
 bool writes_torch(const char *path, const struct nvs_checkpoint_options *options)
 {
-	size_t length = strlen(path);
-
-	return options->pickle || (length > 3 && !strcmp(path + length - 3, ".pt"));
+	return options->pickle || text_ends_with(path, ".pt");
 }
 
 static int begin_torch(struct writing *writing, const char *path,
@@ -69,7 +70,8 @@ static int begin_torch(struct writing *writing, const char *path,
 	int rc = storages_plan(&writing->plan, options, error);
 
 	if (!rc)
-		rc = placement_make_single(&writing->placement, &writing->plan, path, error);
+		rc = placement_make_single(&writing->placement, &writing->plan, path,
+					   !options->pickle, error);
 	if (!rc && options->shard_bytes)
 		rc = error_set(error, -EINVAL, "%s: a file of torch.save has no shards", path);
 	if (!rc && options->pickle)
@@ -157,17 +159,13 @@ static int remove_before(const struct writing *writing, const struct nvs_checkpo
 	return rc;
 }
 
-int writing_commit(struct writing *writing, struct nvs_error *error)
+/* Takes the place of the checkpoint before, in the form that it has. */
+static int replace_before(struct writing *writing, struct nvs_error *error)
 {
 	const struct placement *placement = &writing->placement;
 	struct nvs_checkpoint before = {0};
 	int rc = load_before(&before, placement, error);
 
-	if (!rc && writing->torch.crcs)
-		rc = torch_finish(&writing->torch, &writing->plan, &writing->drafts[0].sink,
-				  writing->plan.paths[0], writing->aio, error);
-	for (size_t i = 0; i < writing->plan.nfiles && !rc; i++)
-		rc = draft_sync(&writing->drafts[i], error);
 	if (!rc)
 		rc = rename_files(writing, error);
 	if (!rc && placement->index_path)
@@ -175,6 +173,26 @@ int writing_commit(struct writing *writing, struct nvs_error *error)
 	if (!rc && placement->other_path)
 		rc = remove_before(writing, &before, error);
 	checkpoint_free(&before);
+	return rc;
+}
+
+int writing_commit(struct writing *writing, struct nvs_error *error)
+{
+	int rc = 0, directory;
+
+	if (writing->torch.crcs)
+		rc = torch_finish(&writing->torch, &writing->plan, &writing->drafts[0].sink,
+				  writing->plan.paths[0], writing->aio, error);
+	for (size_t i = 0; i < writing->plan.nfiles && !rc; i++)
+		rc = draft_sync(&writing->drafts[i], error);
+	if (rc)
+		return rc;
+	/* Of two calls at once, one that writes the other form may not remove this one amid it. */
+	directory = lock_directory(writing->plan.paths[0], error);
+	if (directory < 0)
+		return directory;
+	rc = replace_before(writing, error);
+	close(directory);
 	return rc;
 }
 

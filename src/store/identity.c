@@ -67,8 +67,8 @@ static const char *block_name(bool optimizer)
 	return optimizer ? "offload_optimizer" : "offload_param";
 }
 
-static int check_shape(const struct store *store, const struct store_options *options,
-		       struct nvs_error *error)
+static int check_layout(const struct store *store, const struct store_options *options,
+			struct nvs_error *error)
 {
 	const struct label *label = &store->members[0].label;
 	const char *path = store->members[0].path;
@@ -157,10 +157,10 @@ int store_identify(const struct store *store, const struct store_options *option
 		return check_free(store, error);
 	/* Check the number of paths first: it explains a missing member better. */
 	if (first->label.index == 0 && first->label.count != store->nmembers)
-		return check_shape(store, options, error);
+		return check_layout(store, options, error);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
 		rc = check_place(store, i, error);
-	return rc ? rc : check_shape(store, options, error);
+	return rc ? rc : check_layout(store, options, error);
 }
 
 /* ---- Creating ---- */

@@ -64,7 +64,7 @@ static int probe_members(struct store *store, bool found, struct nvs_error *erro
 }
 
 /* A kept store's unit never changes: its extents depend on it. */
-static void adopt_shape(struct store *store)
+static void adopt_layout(struct store *store)
 {
 	const struct label *label = &store->members[0].label;
 
@@ -111,7 +111,7 @@ static int reopen(struct store *store, struct nvs_aio *aio, const struct store_o
 {
 	int rc;
 
-	adopt_shape(store);
+	adopt_layout(store);
 	rc = store_read_manifest(store, options->rollback, error);
 	if (!rc)
 		rc = open_file(store, aio, error);

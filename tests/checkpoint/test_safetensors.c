@@ -5,8 +5,11 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "support/inject.h"
@@ -284,6 +287,60 @@ static void a_second_writer_is_refused(void **state)
 	world_end(&w);
 }
 
+/* Starts to write the form with an index when the call in progress is about to remove that form. */
+struct rival {
+	struct world *world;
+	pthread_t thread;
+	bool started, ended;
+	int rc;
+};
+
+static void *export_shards(void *arg)
+{
+	const struct nvs_checkpoint_options options = {.size = sizeof(options), .shard_bytes = MIB};
+	struct nvs_error error = {.size = sizeof(error)};
+	struct rival *rival = arg;
+	const struct world *w = rival->world;
+
+	rival->rc = nvs_checkpoint_export(w->f.engine, w->items, N, w->path, &options, &error);
+	return NULL;
+}
+
+static void start_rival(void *arg, struct inject_name *name)
+{
+	struct rival *rival = arg;
+	struct timespec until;
+
+	if (rival->started || name->change != INJECT_REMOVES || !strstr(name->path, ".index.json"))
+		return;
+	rival->started = true;
+	assert_int_equal(pthread_create(&rival->thread, NULL, export_shards, rival), 0);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec++;
+	rival->ended = !pthread_timedjoin_np(rival->thread, NULL, &until);
+}
+
+/* Each form removes the other, so two calls at once must not remove both. */
+static void of_two_forms_written_at_once_one_stays(void **state)
+{
+	struct world w;
+	struct rival rival = {.world = &w};
+	struct inject_observer observer = {.arg = &rival, .before_name = start_rival};
+
+	(void)state;
+	world_begin(&w);
+	inject_observe(&observer);
+	OK(&w.f, export_to(&w, 0));
+	if (!rival.ended)
+		pthread_join(rival.thread, NULL);
+	inject_observe(NULL);
+	assert_true(rival.started);
+	assert_int_equal(rival.rc, 0);
+	assert_int_equal(entries_of(w.directory), 5);
+	OK(&w.f, import_from(&w, path_in(w.directory, "model.safetensors.index.json")));
+	world_end(&w);
+}
+
 static void a_planted_link_is_not_followed(void **state)
 {
 	const char *victim;
@@ -510,6 +567,7 @@ int main(void)
 		test(names_are_unique_and_utf8),
 		test(what_the_checkpoint_lacks_is_refused_before_anything_is_read),
 		test(a_second_writer_is_refused),
+		test(of_two_forms_written_at_once_one_stays),
 		test(a_planted_link_is_not_followed),
 		test(each_failing_call_leaves_the_old_files_or_the_new),
 		test(a_failing_call_leaves_shards_or_the_single_file_that_replaces_them),

@@ -388,7 +388,7 @@ static const struct field files_fields[] = {
 	SIZE_FIELD(nvs_checkpoint_options),
 	ANY_WHOLE(nvs_checkpoint_options, shard_bytes),
 	OPTIONAL(nvs_checkpoint_options, pickle),
-	ANY_WHOLE(nvs_checkpoint_options, pickle_bytes),
+	WHOLE_FIELD(nvs_checkpoint_options, pickle_bytes, 0, 0, 0),
 	OPTIONAL(nvs_checkpoint_options, storages),
 	WHOLE_FIELD(nvs_checkpoint_options, nstorages, 0, 0, 0),
 };
@@ -397,7 +397,7 @@ static const struct field pickled_fields[] = {
 	WHOLE_FIELD(nvs_checkpoint_options, shard_bytes, 0, 0, 0),
 	GIVEN(nvs_checkpoint_options, pickle),
 	FIELD_OF(nvs_checkpoint_options, pickle_bytes, .kind = WHOLE, .least = 1, .most = 4096,
-		 .untried = 100 << 20),
+		 .untried = 100000000),
 	GIVEN(nvs_checkpoint_options, storages),
 	FIELD_OF(nvs_checkpoint_options, nstorages, .kind = WHOLE, .least = 1, .most = 1,
 		 .untried = 1 << 24),

@@ -28,7 +28,8 @@ int openat(int fd, const char *path, int flags, ...)
 	mode_t mode;
 
 	va_start(args, flags);
-	mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0;
+	/* O_TMPFILE contains O_DIRECTORY. */
+	mode = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(args, mode_t) : 0;
 	va_end(args);
 	if ((flags & O_TMPFILE) == O_TMPFILE && tmpfile_errno) {
 		errno = tmpfile_errno;

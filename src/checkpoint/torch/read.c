@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "base/shape.h"
 #include "checkpoint/torch/pickle.h"
 #include "checkpoint/torch/zip.h"
 
@@ -88,19 +89,17 @@ static bool is_contiguous(const struct object *shape, const struct object *strid
 
 static int read_shape(const struct reader *reader, const struct object *shape, struct entry *entry)
 {
-	if (shape->n > NDIM_MAX)
+	if (shape->n > NVS_NDIM_MAX)
 		return reject(reader, "it has %zu dimensions; allowed are up to %u", shape->n,
-			      NDIM_MAX);
+			      NVS_NDIM_MAX);
 	entry->shape = calloc(shape->n + 1, sizeof(*entry->shape));
 	if (!entry->shape)
 		return no_memory(reader);
 	entry->ndim = shape->n;
-	entry->numel = 1;
-	for (size_t i = 0; i < shape->n; i++) {
+	for (size_t i = 0; i < shape->n; i++)
 		entry->shape[i] = number_of(shape, i);
-		if (__builtin_mul_overflow(entry->numel, entry->shape[i], &entry->numel))
-			return reject(reader, "its shape has more elements than 64 bits can count");
-	}
+	if (!shape_numel(entry->shape, entry->ndim, &entry->numel))
+		return reject(reader, "its shape has more elements than 64 bits can count");
 	return 0;
 }
 

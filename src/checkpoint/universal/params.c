@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/shape.h"
 #include "base/struct_size.h"
 #include "checkpoint/torch/zip.h"
 
@@ -33,18 +34,18 @@ static int count(struct param *param, struct nvs_error *error)
 
 	if (__builtin_add_overflow(param->piece.at, param->piece.numel, &end))
 		end = UINT64_MAX;
-	param->numel = param->shape ? 1 : end;
-	for (size_t i = 0; param->shape && i < param->ndim && param->ndim <= NDIM_MAX; i++)
-		if (__builtin_mul_overflow(param->numel, param->shape[i], &param->numel))
-			param->numel = UINT64_MAX;
-	if (param->ndim <= NDIM_MAX && param->numel <= DATA_MAX / sizeof(float) &&
+	param->numel = end;
+	if (param->shape && param->ndim <= NVS_NDIM_MAX &&
+	    !shape_numel(param->shape, param->ndim, &param->numel))
+		param->numel = UINT64_MAX;
+	if (param->ndim <= NVS_NDIM_MAX && param->numel <= DATA_MAX / sizeof(float) &&
 	    end <= param->numel)
 		return 0;
 	return error_about(error, -EINVAL, param->name, 0, 0,
 			   "%s: its shape has %zu dimensions and %" PRIu64
 			   " elements, and elements up to %" PRIu64
 			   " are here; allowed are up to %u dimensions and %llu elements",
-			   param->name, param->ndim, param->numel, end, NDIM_MAX,
+			   param->name, param->ndim, param->numel, end, NVS_NDIM_MAX,
 			   DATA_MAX / (unsigned long long)sizeof(float));
 }
 
