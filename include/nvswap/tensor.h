@@ -242,7 +242,8 @@ struct nvs_tensor_range {
  * -EINVAL   an argument, a tensor or its data is NULL; a range exceeds its tensor; a size is
  *           not set, or differs
  * -E2BIG    fields of a later version are set, which this library does not know
- * -EBUSY    a tensor is pinned or in flight
+ * -EBUSY    a tensor is pinned, or in flight by a call of the caller's; what the engine itself reads
+ *           ahead or writes back is waited for
  * -ENODATA  a tensor was never written, or its last write from external memory failed
  * -ENOMEM   out of memory for several parts of one tensor
  * Others    a failed write from external memory that no call returned, as nvs_tensor_swap_in

@@ -68,7 +68,7 @@ static struct transfer *write_back(struct nvs_engine *engine)
 		assert(is_listed(engine->scratch[i]));
 		leave_idle(engine, engine->scratch[i]);
 	}
-	return runs_build(engine, engine->scratch, n, NVS_WRITE);
+	return runs_build_own(engine, engine->scratch, n, NVS_WRITE);
 }
 
 static bool anything_dirty(const struct nvs_engine *engine)

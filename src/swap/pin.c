@@ -79,7 +79,7 @@ static void make_room(struct nvs_engine *engine, struct pinning *pinning)
 		eviction.own = true;
 		evict_until_enough(engine, &eviction);
 	}
-	pinning->list = runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
+	pinning->list = runs_build_own(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
 	pinning->stuck = !eviction.ntaken;
 	pinning->failed_again = eviction.ntaken && eviction.nfailed == eviction.ntaken;
 	if (pinning->list || pinning->stuck)
@@ -162,7 +162,8 @@ static void add_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor_pin(engine, tensor);
 	set_on_landing(engine, tensor, LANDING_STAYS);
 	set_ahead(engine, tensor, AHEAD_NOT);
-	tensor->origin = ORIGIN_CALL;
+	if (tensor->io != IO_WRITING)
+		tensor->origin = ORIGIN_CALL;
 	assert(tensor->placement == PLACED_PINNED && tensor->on_landing == LANDING_STAYS);
 }
 
@@ -242,7 +243,7 @@ static int write_before_pin(struct nvs_engine *engine, struct pinning *pinning,
 	assert(nfailed <= ndirty && ndirty <= pinning->n);
 	for (size_t i = 0; i < ndirty; i++)
 		leave_idle(engine, engine->scratch[i]);
-	pinning->list = runs_build(engine, engine->scratch, ndirty, NVS_WRITE);
+	pinning->list = runs_build_own(engine, engine->scratch, ndirty, NVS_WRITE);
 	pinning->failed_again = ndirty && nfailed == ndirty;
 	return ndirty ? -EAGAIN : 0;
 }

@@ -141,14 +141,20 @@ int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	int rc = 0;
 
 	lock_check(engine);
-	for (size_t i = 0; i < n && !rc; i++)
-		while (tensors[i]->origin == ORIGIN_PLAN) {
-			rc = check_overdue(engine, tensors[i], error);
-			if (rc)
-				break;
-			assert(in_flight(tensors[i]) && !is_external(tensors[i]));
-			(void)events_wait(engine, UINT64_MAX);
+	for (size_t i = 0; i < n && !rc;) {
+		if (tensors[i]->origin != ORIGIN_ENGINE) {
+			i++;
+			continue;
 		}
+		assert(in_flight(tensors[i]) && !is_external(tensors[i]));
+		rc = check_overdue(engine, tensors[i], error);
+		if (rc)
+			break;
+		tensor_promote(engine, tensors[i]);
+		(void)events_wait(engine, UINT64_MAX);
+		/* Others may have been started meanwhile. */
+		i = 0;
+	}
 	assert(!rc || rc == -ETIMEDOUT);
 	return rc;
 }

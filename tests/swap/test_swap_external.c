@@ -7,6 +7,7 @@
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 #define N	40
 #define GUARD	64
@@ -197,6 +198,109 @@ static void an_external_write_replaces_the_resident_copy(void **state)
 	fixture_close(&f);
 }
 
+/* ---- Write-backs that no call has asked for ---- */
+
+static void *let_writes_go(void *arg)
+{
+	struct fixture *f = arg;
+
+	usleep(20000);
+	sim_go(f->sim, SIM_WRITES);
+	return NULL;
+}
+
+static void *make_room(void *arg)
+{
+	struct fixture *f = arg;
+	struct nvs_tensor *other = nvs_tensor_find(f->engine, "other");
+	uint64_t pin;
+
+	MUST(!nvs_tensor_pin(f->engine, &other, 1, -1, &pin, NULL));
+	MUST(!nvs_tensor_release(f->engine, &other, 1, pin, NVS_CLEAN, NULL));
+	return NULL;
+}
+
+static void *commit(void *arg)
+{
+	struct fixture *f = arg;
+
+	MUST(!nvs_engine_commit(f->engine, NULL));
+	return NULL;
+}
+
+static int swap_in_to(struct fixture *f, struct nvs_tensor *t, void *data)
+{
+	return nvs_tensor_swap_in_to(f->engine, &t, &data, 1, &f->error);
+}
+
+static int swap_out_from(struct fixture *f, struct nvs_tensor *t, void *data)
+{
+	return nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)&data, 1, &f->error);
+}
+
+static int read_range(struct fixture *f, struct nvs_tensor *t, void *data)
+{
+	const struct nvs_tensor_range range = {sizeof(range), t, 0, 3 * MIB, data};
+
+	return nvs_tensor_read(f->engine, &range, 1, &f->error);
+}
+
+static int forget(struct fixture *f, struct nvs_tensor *t, void *data)
+{
+	(void)data;
+	return nvs_tensor_forget(f->engine, &t, 1, &f->error);
+}
+
+/* Has the engine write "t" back, for a call of another thread or none, and calls meanwhile. */
+static void call_during_write_back(const struct setup *setup, void *(*start)(void *),
+				   int (*call)(struct fixture *, struct nvs_tensor *, void *))
+{
+	struct fixture f;
+	struct nvs_tensor *t;
+	pthread_t starter, letter;
+	char *data = malloc(3 * MIB);
+
+	assert_non_null(data);
+	fixture_open(&f, setup);
+	t = tensor_add(&f, "t", 3 * MIB);
+	tensor_add(&f, "other", 3 * MIB);
+	sim_hold(f.sim, SIM_WRITES);
+	tensor_write(&f, t, 1);
+	if (start)
+		assert_int_equal(pthread_create(&starter, NULL, start, &f), 0);
+	assert_true(sim_await_in_flight(f.sim, 1));
+	STATE(&f, t, NVS_WRITING, false, 0);
+	assert_int_equal(pthread_create(&letter, NULL, let_writes_go, &f), 0);
+	OK(&f, call(&f, t, data));
+	pthread_join(letter, NULL);
+	if (start)
+		pthread_join(starter, NULL);
+	if (call != forget)
+		OK(&f, nvs_tensor_wait(f.engine, &t, 1, 0, -1, &f.error));
+	if (call == swap_in_to || call == read_range)
+		assert_true(filled(data, 3 * MIB, 1));
+	free(data);
+	fixture_close(&f);
+}
+
+static void waits_for_write_backs_that_no_call_asked_for(void **state)
+{
+	int (*const calls[])(struct fixture *, struct nvs_tensor *,
+			     void *) = {swap_in_to, swap_out_from, read_range, forget};
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(calls); i++) {
+		const struct setup room = {.place = PLACE_DISK, .simulated = true};
+		struct setup budget = room, kept = room;
+
+		budget.max_in_cpu = NONE_STAYS;
+		kept.keep = true;
+		call_during_write_back(&budget, NULL, calls[i]);
+		call_during_write_back(&room, make_room, calls[i]);
+		call_during_write_back(&kept, commit, calls[i]);
+	}
+}
+
 static void refuses_tensors_pinned_or_in_flight(void **state)
 {
 	struct fixture f;
@@ -310,6 +414,7 @@ int main(void)
 		cmocka_unit_test(needs_no_room_in_the_pool),
 		cmocka_unit_test(reads_of_resident_tensors_copy_from_the_pool),
 		cmocka_unit_test(an_external_write_replaces_the_resident_copy),
+		cmocka_unit_test(waits_for_write_backs_that_no_call_asked_for),
 		cmocka_unit_test(refuses_tensors_pinned_or_in_flight),
 		cmocka_unit_test(a_failed_write_leaves_no_contents),
 		cmocka_unit_test(a_failed_read_leaves_the_tensor_as_it_was),

@@ -14,7 +14,7 @@ static struct transfer *keep_to(struct nvs_engine *engine, struct eviction evict
 	lock_check(engine);
 	evict_until_enough(engine, &eviction);
 	assert(eviction.writes && eviction.own);
-	return runs_build(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
+	return runs_build_own(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
 }
 
 struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine)
@@ -78,9 +78,8 @@ static struct transfer *read_ahead(struct nvs_engine *engine)
 		assert(in_plan(engine->scratch[i]) && !engine->scratch[i]->pins.count);
 		assert(!engine->scratch[i]->status && !engine->scratch[i]->unread);
 		set_ahead(engine, engine->scratch[i], AHEAD_FOR_PLAN);
-		engine->scratch[i]->origin = ORIGIN_PLAN;
 	}
-	return runs_build(engine, engine->scratch, count, NVS_READ);
+	return runs_build_own(engine, engine->scratch, count, NVS_READ);
 }
 
 /* ---- Writing behind ---- */
@@ -100,9 +99,8 @@ static struct transfer *write_behind(struct nvs_engine *engine)
 		assert(is_dirty(engine->scratch[i]) && is_listed(engine->scratch[i]));
 		assert(!engine->scratch[i]->status && !engine->scratch[i]->pins.count);
 		leave_idle(engine, engine->scratch[i]);
-		engine->scratch[i]->origin = ORIGIN_PLAN;
 	}
-	return runs_build(engine, engine->scratch, count, NVS_WRITE);
+	return runs_build_own(engine, engine->scratch, count, NVS_WRITE);
 }
 
 struct transfer *move_ahead(struct nvs_engine *engine)

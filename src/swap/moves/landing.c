@@ -55,7 +55,7 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, en
 	} else if (tensor->status) {
 		pins_fail(engine, tensor);
 		drop(engine, tensor);
-		if (origin == ORIGIN_PLAN)
+		if (origin == ORIGIN_ENGINE)
 			read_ahead_failed(engine, tensor);
 	} else {
 		set_clean(tensor);

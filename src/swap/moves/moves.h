@@ -20,6 +20,9 @@ struct transfer *join(struct transfer *first, struct transfer *second);
  */
 struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 			    enum nvs_direction direction);
+/* The same for what no call has asked for. */
+struct transfer *runs_build_own(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
+				enum nvs_direction direction);
 /* Under the lock: builds the writes that waited for the commit to end. */
 struct transfer *runs_build_held(struct nvs_engine *engine);
 /* Under the lock: the run in flight is now among those of that priority; and it has landed. */

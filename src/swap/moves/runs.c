@@ -293,6 +293,16 @@ struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tenso
 	return build_all(engine, tensors, n, direction);
 }
 
+struct transfer *runs_build_own(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
+				enum nvs_direction direction)
+{
+	for (size_t i = 0; i < n; i++) {
+		assert(tensors[i]->io == IO_IDLE && !tensors[i]->pins.count);
+		tensors[i]->origin = ORIGIN_ENGINE;
+	}
+	return runs_build(engine, tensors, n, direction);
+}
+
 struct transfer *runs_build_held(struct nvs_engine *engine)
 {
 	struct nvs_tensor *tensor;
