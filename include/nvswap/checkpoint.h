@@ -109,8 +109,8 @@ struct nvs_checkpoint_options {
  * the index `path`.index.json, and an index the single file `path`: the older one is removed when the
  * new one is durable, so that readers find the new one whichever they look for first. A call that is
  * killed leaves files `*.partial`, which the next one with that path replaces. `options` may be NULL.
- * Tensors are read in turn into the pool, where each needs room, and may be read by other threads
- * at the same time.
+ * Tensors are pinned in turn, each for the time of its write, and need room in the pool. Other threads
+ * may pin and read them by nvs_tensor_swap_in at the same time.
  * A `path` that ends with ".pt" has the form of torch.save: a dictionary of tensors, which
  * torch.load reads with weights_only=True. It is one file.
  * Errors:

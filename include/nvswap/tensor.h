@@ -94,6 +94,9 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * nor keeps this caller's pin. Tensors that lie side by side are read in one transfer, and fail
  * together.
  *
+ * nvs_tensor_read, nvs_tensor_swap_in_to and nvs_tensor_write pin tensors while they copy bytes of
+ * them. Other calls wait for the end of such pins, or share them: none fails for them.
+ *
  * Calls take an array of tensors, which must not name one twice. They start transfers for all of
  * the array or for none, and return; nvs_tensor_wait waits for the transfers.
  */
@@ -257,7 +260,8 @@ NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_r
  * are copied: those that are not there are read first, which the call waits for, for timeout_ms at
  * most (-1: without limit; 0: not at all, so that only tensors in the pool can be written). Then
  * they are dirty and unpinned, as after nvs_tensor_release; the ranges' memory is the caller's
- * again. After an error no byte has changed. A whole tensor is written faster, and without the
+ * again. After an error no byte has changed. Several threads may write ranges of a tensor at once; of
+ * ranges that overlap the bytes are then those of either. A whole tensor is written faster, and without the
  * pool, by nvs_tensor_swap_out_from. A range of 0 bytes asks nothing of its tensor.
  * Errors:
  * -EINVAL     an argument, a tensor or its data is NULL; a range exceeds its tensor; a size is not

@@ -40,7 +40,8 @@ int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, s
 /* Under the lock: -EBUSY: it is in flight from or to external memory; or that, or pinned. */
 int check_not_external(const struct nvs_tensor *tensor, struct nvs_error *error);
 int check_unpinned_one(const struct nvs_tensor *tensor, struct nvs_error *error);
-/* Under the lock: makes the tensors a batch. -EINVAL and -EBUSY as above. */
+/* Under the lock: waits for calls that copy bytes of the tensors, and makes them a batch. -EINVAL and
+ * -EBUSY as above. */
 int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		   struct nvs_error *error);
 
@@ -50,6 +51,14 @@ int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range 
 		 struct nvs_error *error);
 /* One of the ranges that check_ranges() has checked. */
 struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i);
+
+/* ---- pin.c and release.c: pins of calls that copy bytes; other calls wait for their end ---- */
+/* As batch_swap_in(). */
+int pin_to_copy(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		int timeout_ms, uint64_t *pin, struct nvs_error *error);
+/* Ends them. NVS_DIRTY: all reads that they waited for succeeded, and contents were changed. */
+void end_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		uint64_t pin, enum nvs_how how);
 
 /* ---- step.c: under the lock ---- */
 /* Records an access to the tensors, before the call changes their states. */
@@ -64,8 +73,8 @@ void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
 		 struct nvs_tensor *const *tensors, size_t n);
 
 /* ---- wait.c: under the lock ---- */
-/* Waits until no transfer of the tensors that the engine started on its own is in flight: 0,
- * -ETIMEDOUT. */
+/* Waits until no transfer of the tensors that the engine started on its own is in flight, and no
+ * call copies bytes of them: 0, -ETIMEDOUT. */
 int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		    struct nvs_error *error);
 /* Wait until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */

@@ -24,6 +24,20 @@ static const char *unfinished(const struct nvs_tensor *tensor)
 	return NULL;
 }
 
+/* Waits for calls that copy bytes of tensors; what they have pinned is unpinned soon. */
+static void await_copies(struct nvs_engine *engine)
+{
+	lock_check(engine);
+	for (size_t i = 0; i < engine->ntensors;) {
+		if (is_copied(engine->tensors[i]) && unfinished(engine->tensors[i])) {
+			(void)events_wait(engine, UINT64_MAX);
+			i = 0;
+		} else {
+			i++;
+		}
+	}
+}
+
 static int check_finished(const struct nvs_engine *engine, struct nvs_error *error)
 {
 	lock_check(engine);
@@ -97,9 +111,11 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 	lock_check(engine);
 	assert(!engine->unsettled && !engine->held_writes);
 	for (;;) {
-		int rc = check_finished(engine, error);
 		struct transfer *list;
+		int rc;
 
+		await_copies(engine);
+		rc = check_finished(engine, error);
 		if (!rc)
 			rc = check_reported(engine, error);
 		if (rc)

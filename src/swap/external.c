@@ -90,6 +90,7 @@ static bool begin_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	assert(!tensor->copy_pin && is_listed(tensor));
 	number_pin(engine);
 	tensor_pin(engine, tensor);
+	tensor->copies++;
 	tensor->copy_pin = engine->last_pin;
 	tensor_check(tensor);
 	return true;
@@ -102,8 +103,10 @@ static void end_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	assert(!pin || (pins_have(tensor, pin) && tensor->memory == MEMORY_POOL));
 	assert(pin <= engine->last_pin);
 	tensor->copy_pin = 0;
-	if (pin)
-		tensor_unpin(engine, tensor, pin);
+	if (!pin)
+		return;
+	tensor->copies--;
+	tensor_unpin(engine, tensor, pin);
 }
 
 static size_t begin_reads(struct nvs_engine *engine, struct nvs_tensor *const *tensors,

@@ -16,7 +16,7 @@
 /* Why the call can't pin its tensors yet. */
 enum lack {
 	LACKS_NOTHING,
-	LACKS_LANDING, /* one of them is in flight */
+	LACKS_LANDING, /* one of them is in flight, or bytes of it are being copied */
 	LACKS_TURN,    /* other calls wait for room, and came earlier */
 	LACKS_ROOM,
 };
@@ -27,6 +27,7 @@ struct pinning {
 	size_t n;
 	uint64_t nbytes;	/* of all of them in the pool */
 	bool contents;		/* read them; false: for new ones */
+	bool copies;		/* the pins are those of a call that copies bytes */
 	uint64_t failures;	/* write-backs that failed before the call */
 	bool waited;		/* the pool's statistics have counted the wait for room */
 	uint64_t waits_from_ns; /* when it began to wait; 0: it did not */
@@ -180,6 +181,7 @@ static struct transfer *begin(struct nvs_engine *engine, const struct pinning *p
 		struct nvs_tensor *tensor = pinning->tensors[i];
 
 		add_pin(engine, tensor);
+		tensor->copies += pinning->copies;
 		if (!pinning->contents)
 			forget_pool(tensor);
 		if (tensor->io == IO_IDLE)
@@ -205,10 +207,10 @@ static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *
 			   why->text);
 }
 
-static bool any_in_flight(const struct pinning *pinning)
+static bool any_used(const struct pinning *pinning)
 {
 	for (size_t i = 0; i < pinning->n; i++)
-		if (in_flight(pinning->tensors[i]))
+		if (in_flight(pinning->tensors[i]) || is_copied(pinning->tensors[i]))
 			return true;
 	return false;
 }
@@ -271,8 +273,8 @@ static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct 
 	pinning->lack = LACKS_LANDING;
 	if (rc)
 		return rc;
-	/* The caller writes new contents at once, so the old ones must have landed. */
-	if (!pinning->contents && any_in_flight(pinning)) {
+	/* The caller writes new contents at once, so nobody may use the old ones. */
+	if (!pinning->contents && any_used(pinning)) {
 		pinning->stuck = true;
 		return -EAGAIN;
 	}
@@ -488,11 +490,9 @@ static int begin_in_time(struct nvs_engine *engine, struct pinning *pinning, uin
 	}
 }
 
-static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		   bool contents, int timeout_ms, uint64_t *pin, struct nvs_error *error)
+static int pin_all(struct nvs_engine *engine, struct pinning pinning, int timeout_ms, uint64_t *pin,
+		   struct nvs_error *error)
 {
-	struct pinning pinning = {
-		.tensors = tensors, .n = n, .contents = contents, .ticket.pinner = pinner_self()};
 	struct transfer *list = NULL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc;
@@ -500,12 +500,13 @@ static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	if (!pin)
 		return error_set(error, -EINVAL, "there is nowhere to store the pin: pin is NULL");
 	*pin = 0;
-	rc = check_array(engine, tensors, n, error);
+	rc = check_array(engine, pinning.tensors, pinning.n, error);
 	/* New contents could not be written. */
-	if (!rc && !contents)
+	if (!rc && !pinning.contents)
 		rc = check_writable(engine, error);
 	if (rc)
 		return rc;
+	pinning.ticket.pinner = pinner_self();
 	engine_lock(engine);
 	engine_sums_check(engine);
 	pinning.failures = engine->write_failures;
@@ -513,7 +514,8 @@ static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	end_waiting(engine, &pinning);
 	if (!rc) {
 		*pin = engine->last_pin;
-		trace_calls(engine, contents ? TRACE_SWAP_IN : TRACE_LEASE, tensors, n);
+		trace_calls(engine, pinning.contents ? TRACE_SWAP_IN : TRACE_LEASE, pinning.tensors,
+			    pinning.n);
 		list = join(pinning.list, keep_to_max_live(engine));
 		list = join(list, move_ahead(engine));
 	}
@@ -527,13 +529,25 @@ static int pin_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 int batch_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 	      int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
-	return pin_all(engine, tensors, n, false, timeout_ms, pin, error);
+	return pin_all(engine, (struct pinning){.tensors = tensors, .n = n}, timeout_ms, pin,
+		       error);
 }
 
 int batch_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		  int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
-	return pin_all(engine, tensors, n, true, timeout_ms, pin, error);
+	const struct pinning pinning = {.tensors = tensors, .n = n, .contents = true};
+
+	return pin_all(engine, pinning, timeout_ms, pin, error);
+}
+
+int pin_to_copy(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		int timeout_ms, uint64_t *pin, struct nvs_error *error)
+{
+	const struct pinning pinning = {
+		.tensors = tensors, .n = n, .contents = true, .copies = true};
+
+	return pin_all(engine, pinning, timeout_ms, pin, error);
 }
 
 int engine_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

@@ -117,6 +117,26 @@ void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t
 	launch(engine, list);
 }
 
+void end_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		uint64_t pin, enum nvs_how how)
+{
+	struct transfer *list;
+
+	engine_lock(engine);
+	engine_sums_check(engine);
+	for (size_t i = 0; i < n; i++) {
+		assert(tensors[i]->copies);
+		tensors[i]->copies--;
+		end_pin(engine, tensors[i], pin, how);
+	}
+	trace_calls(engine, how == NVS_DIRTY ? TRACE_RELEASE_DIRTY : TRACE_RELEASE_CLEAN, tensors,
+		    n);
+	list = after_release(engine);
+	engine_sums_check(engine);
+	engine_unlock(engine);
+	launch(engine, list);
+}
+
 void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
 {
 	struct transfer *list;

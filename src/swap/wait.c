@@ -142,11 +142,11 @@ int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 
 	lock_check(engine);
 	for (size_t i = 0; i < n && !rc;) {
-		if (tensors[i]->origin != ORIGIN_ENGINE) {
+		if (tensors[i]->origin != ORIGIN_ENGINE && !is_copied(tensors[i])) {
 			i++;
 			continue;
 		}
-		assert(in_flight(tensors[i]) && !is_external(tensors[i]));
+		assert(!is_external(tensors[i]));
 		rc = check_overdue(engine, tensors[i], error);
 		if (rc)
 			break;

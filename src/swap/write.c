@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "swap/calls.h"
 
-/* Stores in `tensors` each tensor of which bytes are written, once. */
+/* Stores in `tensors` each tensor of which bytes are written, once. Calls that copy bytes share it. */
 static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 			   size_t n, struct nvs_tensor **tensors, size_t *ntensors,
 			   struct nvs_error *error)
@@ -30,7 +30,7 @@ static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_ra
 		if (!range.nbytes || range.tensor->batch == engine->batch)
 			continue;
 		rc = check_in_batch(engine, range.tensor, i, error);
-		if (!rc)
+		if (!rc && !is_copied(range.tensor))
 			rc = check_unpinned_one(range.tensor, error);
 		assert(*ntensors < n);
 		tensors[(*ntensors)++] = range.tensor;
@@ -55,24 +55,36 @@ static int remaining_ms(uint64_t deadline)
 
 /* Pins the tensors when they are in the pool and nothing of them is in flight. */
 static int pin_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		      int timeout_ms, uint64_t *pin, struct nvs_error *error)
+		      uint64_t deadline, uint64_t *pin, struct nvs_error *error)
 {
-	uint64_t deadline = deadline_ns(timeout_ms);
-	int rc = batch_swap_in(engine, tensors, n, timeout_ms, pin, error);
+	int rc = pin_to_copy(engine, tensors, n, remaining_ms(deadline), pin, error);
 
 	if (rc)
 		return rc;
 	rc = batch_wait(engine, tensors, n, *pin, remaining_ms(deadline), error);
-	for (size_t i = 0; i < n && rc; i++)
-		engine_unpin(engine, tensors[i], *pin);
+	if (rc)
+		end_copies(engine, tensors, n, *pin, NVS_CLEAN);
 	return rc;
+}
+
+static void copy_ranges(const struct nvs_tensor_range *ranges, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor_range range = range_at(ranges, i);
+
+		if (!range.nbytes)
+			continue;
+		assert(range.tensor->memory == MEMORY_POOL && range.tensor->data);
+		assert(range.offset + range.nbytes <= range.tensor->nbytes);
+		memcpy(range.tensor->data + range.offset, range.data, range.nbytes);
+	}
 }
 
 int batch_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
 		int timeout_ms, struct nvs_error *error)
 {
+	uint64_t pin, deadline = deadline_ns(timeout_ms);
 	struct nvs_tensor **tensors = NULL;
-	uint64_t pin;
 	size_t ntensors;
 	int rc = check_ranges(engine, ranges, n, error);
 
@@ -85,18 +97,11 @@ int batch_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges
 		return error_set(error, -ENOMEM, "out of memory while writing parts of tensors");
 	rc = collect_tensors(engine, ranges, n, tensors, &ntensors, error);
 	if (!rc)
-		rc = pin_landed(engine, tensors, ntensors, timeout_ms, &pin, error);
-	for (size_t i = 0; i < n && !rc; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		if (!range.nbytes)
-			continue;
-		assert(range.tensor->memory == MEMORY_POOL && range.tensor->data);
-		assert(range.offset + range.nbytes <= range.tensor->nbytes);
-		memcpy(range.tensor->data + range.offset, range.data, range.nbytes);
+		rc = pin_landed(engine, tensors, ntensors, deadline, &pin, error);
+	if (!rc) {
+		copy_ranges(ranges, n);
+		end_copies(engine, tensors, ntensors, pin, NVS_DIRTY);
 	}
-	if (!rc)
-		rc = batch_release(engine, tensors, ntensors, pin, NVS_DIRTY, error);
 	free(tensors);
 	return rc;
 }

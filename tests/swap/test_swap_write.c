@@ -8,6 +8,7 @@
 #include "swap/contents_fixture.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 
 /* What the drive has, read without the pool. */
 static void expect_on_drive(struct fixture *f, const struct contents *c, struct nvs_tensor **t)
@@ -231,6 +232,96 @@ static void what_can_not_be_written_is_refused(void **state)
 	fixture_close(&f);
 }
 
+/* ---- Several threads ---- */
+
+#define HALF   (MIB / 2)
+#define ROUNDS (SANITIZED ? 100 : 400)
+
+struct copier {
+	struct fixture *f;
+	struct nvs_tensor *t;
+	uint64_t offset;
+	atomic_bool *ended;
+	char *data;
+};
+
+static struct nvs_tensor_range half_of(const struct copier *copier)
+{
+	return (struct nvs_tensor_range){sizeof(struct nvs_tensor_range), copier->t, copier->offset,
+					 HALF, copier->data};
+}
+
+static void *write_half(void *arg)
+{
+	struct copier *copier = arg;
+	const struct nvs_tensor_range range = half_of(copier);
+
+	for (uint64_t seed = 0; seed < ROUNDS; seed++) {
+		fill(copier->data, HALF, seed);
+		MUST(!nvs_tensor_write(copier->f->engine, &range, 1, -1, NULL));
+	}
+	return NULL;
+}
+
+static void *read_half(void *arg)
+{
+	struct copier *copier = arg;
+	const struct nvs_tensor_range range = half_of(copier);
+
+	while (!*copier->ended)
+		MUST(!nvs_tensor_read(copier->f->engine, &range, 1, NULL));
+	return NULL;
+}
+
+static void *commit_and_evict(void *arg)
+{
+	struct copier *copier = arg;
+
+	while (!*copier->ended) {
+		MUST(!nvs_engine_commit(copier->f->engine, NULL));
+		MUST(!nvs_tensor_swap_out(copier->f->engine, &copier->t, 1, NULL));
+	}
+	return NULL;
+}
+
+/* Two threads write halves of a tensor that a third commits and evicts, and two read another one. */
+static void calls_that_copy_bytes_do_not_fail_for_each_other(void **state)
+{
+	void *(*const calls[])(void *) = {write_half, write_half, commit_and_evict, read_half,
+					  read_half};
+	struct nvs_tensor *written, *read;
+	struct copier copiers[LENGTH(calls)];
+	pthread_t threads[LENGTH(calls)];
+	atomic_bool ended = false;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .keep = true);
+	written = tensor_add(&f, "written", MIB);
+	read = tensor_add(&f, "read", MIB);
+	tensor_write(&f, written, 0);
+	tensor_write(&f, read, 0);
+	for (size_t i = 0; i < LENGTH(calls); i++) {
+		copiers[i] = (struct copier){&f, calls[i] == read_half ? read : written,
+					     i % 2 * HALF, &ended, malloc(HALF)};
+		assert_non_null(copiers[i].data);
+		assert_int_equal(pthread_create(&threads[i], NULL, calls[i], &copiers[i]), 0);
+	}
+	for (size_t i = 0; i < LENGTH(calls); i++) {
+		pthread_join(threads[i], NULL);
+		ended = ended || i == 1;
+	}
+	OK(&f, nvs_tensor_wait(f.engine, &written, 1, 0, -1, &f.error));
+	OK(&f, sole_swap_in(f.engine, &written, 1, -1, &f.error));
+	OK(&f, sole_wait(f.engine, &written, 1, -1, &f.error));
+	for (size_t i = 0; i < 2; i++)
+		assert_true(filled((char *)nvs_tensor_data(written) + i * HALF, HALF, ROUNDS - 1));
+	OK(&f, sole_release(f.engine, &written, 1, NVS_CLEAN, &f.error));
+	for (size_t i = 0; i < LENGTH(calls); i++)
+		free(copiers[i].data);
+	fixture_close(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -241,6 +332,7 @@ int main(void)
 		cmocka_unit_test(after_an_error_no_byte_has_changed),
 		cmocka_unit_test(a_time_limit_bounds_the_wait_for_reads),
 		cmocka_unit_test(what_can_not_be_written_is_refused),
+		cmocka_unit_test(calls_that_copy_bytes_do_not_fail_for_each_other),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

@@ -152,6 +152,7 @@ struct nvs_tensor {
 
 	uint64_t unreported_at; /* the offset in the store of the failed write */
 	uint64_t copy_pin;	/* pins it while it is copied to external memory; or 0 */
+	uint32_t copies;	/* of the pins, those of calls that copy bytes and then end them */
 	char *name;
 	enum nvs_dtype dtype;
 	uint64_t *shape; /* `ndim` dimensions whose product is numel; NULL: one dimension */
