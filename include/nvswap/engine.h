@@ -40,7 +40,7 @@ struct nvs_engine;
  * -EBUSY        another engine, of this or another process, has locked the store for more than a
  *               second
  * -EEXIST       the path holds a kept store and neither `keep` nor `read_only` is set
- * -ENODATA      `read_only` is set, and the path holds no kept store
+ * -ENODATA      `read_only` is set, and the path holds no kept store, or device is "cpu"
  * -EMEDIUMTYPE  the path holds data that is not nvswap's or another user's, another store's member,
  *               or a store of another version; none of it is changed
  * -EOPNOTSUPP   the path is in a file system that holds no files, such as /proc or /sys

@@ -27,6 +27,10 @@ static int open_members(struct store *store, const struct store_options *options
 		 options->optimizer ? "-optimizer" : "");
 	if (!options->npaths) {
 		assert(!store->keep && !store->read_only);
+		if (options->read_only)
+			return error_about(error, -ENODATA, "read_only", 0, 0,
+					   "nvswap.read_only is true, but a store in host memory "
+					   "(device cpu) is never kept: there is nothing to read");
 		if (options->keep)
 			log_say(&store->log, NVS_LOG_WARNING,
 				"\"keep\" is ignored: a store in host memory can't be kept");

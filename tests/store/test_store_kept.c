@@ -938,6 +938,22 @@ static void after_a_failed_sync_nothing_is_committed(void **state)
 	assert_state(1);
 }
 
+static void a_store_in_host_memory_can_not_be_read_only(void **state)
+{
+	struct nvs_config *config;
+	struct nvs_engine *engine;
+
+	(void)state;
+	assert_int_equal(nvs_config_open(&config, &error), 0);
+	assert_int_equal(nvs_config_set(config, "nvswap.read_only", "true", &error), 0);
+	assert_int_equal(nvs_config_set(config, "offload_param.device", "cpu", &error), 0);
+	assert_int_equal(nvs_config_set(config, "offload_param.buffer_size", "4096", &error), 0);
+	assert_int_equal(nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, &error), -ENODATA);
+	assert_string_equal(error.subject, "read_only");
+	assert_null(engine);
+	nvs_config_close(config);
+}
+
 /* ---- Members ---- */
 
 static void a_store_of_another_version_is_refused(void **state)
@@ -1140,6 +1156,7 @@ int main(void)
 		store_test(a_label_that_was_not_taken_back_names_a_whole_manifest),
 		store_test(a_label_that_cant_be_made_durable_is_not_opened),
 		store_test(after_a_failed_sync_nothing_is_committed),
+		store_test(a_store_in_host_memory_can_not_be_read_only),
 		store_test(a_store_of_another_version_is_refused),
 		store_test(members_are_one_store_in_one_order),
 		store_test(ranks_are_not_mixed_up),
