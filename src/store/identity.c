@@ -67,6 +67,15 @@ static const char *block_name(bool optimizer)
 	return optimizer ? "offload_optimizer" : "offload_param";
 }
 
+/* An unset stripe size takes that of the kept store, which was made with another block size. */
+static bool stripe_differs(const struct store *store, const struct store_options *options)
+{
+	const struct label *label = &store->members[0].label;
+
+	return store->nmembers > 1 && options->stripe_size != store->block_size &&
+	       label->stripe != round_to_unit(options->stripe_size, label->unit);
+}
+
 static int check_layout(const struct store *store, const struct store_options *options,
 			struct nvs_error *error)
 {
@@ -90,12 +99,11 @@ static int check_layout(const struct store *store, const struct store_options *o
 				 "of the two its own device",
 				 path, block_name(label->optimizer),
 				 block_name(options->optimizer));
-	if (store->nmembers > 1 &&
-	    label->stripe != round_to_unit(options->stripe_size, label->unit))
+	if (stripe_differs(store, options))
 		return error_set(error, -EMEDIUMTYPE,
 				 "the kept store at %s has stripes of %" PRIu64
 				 " bytes, not of %" PRIu64
-				 ": set \"nvswap\": {\"stripe_size\": %" PRIu64 "}",
+				 ": leave \"stripe_size\" of \"nvswap\" out, or set it to %" PRIu64,
 				 path, label->stripe, options->stripe_size, label->stripe);
 	for (unsigned i = 1; i < store->nmembers; i++) {
 		const struct label *other = &store->members[i].label;

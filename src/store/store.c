@@ -191,6 +191,7 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 	if (options->log)
 		store->log = *options->log;
 	store->read_only = options->read_only && options->npaths;
+	store->block_size = aio_settings(aio)->block_size;
 	store->keep = (options->keep || options->read_only) && options->npaths;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		store->slots.slot[i].fd = -1;

@@ -1002,7 +1002,7 @@ static void members_are_one_store_in_one_order(void **state)
 		 "which stands first"},
 		{{.paths = {"a", "b", "c"}, .npaths = 3, .keep = true, .stripe_size = 131072},
 		 -EMEDIUMTYPE,
-		 "\"stripe_size\": 65536"},
+		 "set it to 65536"},
 		{{.paths = {"d", "b"}, .npaths = 2}, -EEXIST, "b/" DATA " holds a kept store"},
 		{{.paths = {"a", "b", "c"}, .npaths = 3}, -EEXIST, "a/" DATA " holds a kept store"},
 	};
@@ -1017,6 +1017,22 @@ static void members_are_one_store_in_one_order(void **state)
 		assert_int_equal(mode_of(at("d/nvswap")), 0);
 	}
 	store_close(must_open(three));
+}
+
+static void a_store_opens_with_its_own_stripes_where_no_size_is_set(void **state)
+{
+	struct how unset = {.paths = {"a", "b", "c"},
+			    .npaths = 3,
+			    .keep = true,
+			    .stripe_size = aio_settings(aio)->block_size};
+	struct store *store;
+
+	(void)state;
+	assert_true(unset.stripe_size != 65536);
+	store_close(must_open(three));
+	store = must_open(unset);
+	assert_true(store->stripe == 65536);
+	store_close(store);
 }
 
 static void ranks_are_not_mixed_up(void **state)
@@ -1159,6 +1175,7 @@ int main(void)
 		store_test(a_store_in_host_memory_can_not_be_read_only),
 		store_test(a_store_of_another_version_is_refused),
 		store_test(members_are_one_store_in_one_order),
+		store_test(a_store_opens_with_its_own_stripes_where_no_size_is_set),
 		store_test(ranks_are_not_mixed_up),
 		store_test(striped_data_is_found_again),
 		store_test(a_crash_before_any_write_leaves_a_store_that_opens),
