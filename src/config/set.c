@@ -198,12 +198,12 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 		return -EINVAL;
 	if (!value)
 		return error_about(error, -EINVAL, key, 0, 0, "the value of %.200s is NULL", key);
-	if (setting->type == KEY_PATHS && !is_json(setting, value))
-		return set_path(config, setting, value, error);
-	if (setting->type == KEY_PATHS && !strcmp(value, "null")) {
+	if (setting->type == KEY_PATHS && (!*value || !strcmp(value, "null"))) {
 		clear_paths(config, setting);
 		return 0;
 	}
+	if (setting->type == KEY_PATHS && !is_json(setting, value))
+		return set_path(config, setting, value, error);
 	text = value_text(setting, value);
 	if (!text)
 		return error_about(error, -ENOMEM, key, 0, 0, "out of memory for %.200s", key);
@@ -243,14 +243,18 @@ static const void *place_of(const struct nvs_config *config, const struct config
 	return (const char *)config + key->place;
 }
 
-static void put_paths(FILE *file, const struct offload_config *offload)
+/* One path is written bare, unless nvs_config_set would read it as JSON. */
+static void put_paths(FILE *file, const struct config_key *key,
+		      const struct offload_config *offload)
 {
 	struct json_writer json = json_to(file, 0);
 
-	if (offload->npaths == 1)
-		fputs(offload->nvme_path[0], file);
-	if (offload->npaths < 2)
+	if (!offload->npaths)
 		return;
+	if (offload->npaths == 1 && !is_json(key, offload->nvme_path[0])) {
+		fputs(offload->nvme_path[0], file);
+		return;
+	}
 	json_open_list(&json, NULL);
 	for (unsigned i = 0; i < offload->npaths; i++)
 		json_text(&json, NULL, offload->nvme_path[i]);
@@ -319,7 +323,7 @@ static void put_value(FILE *file, const struct nvs_config *config, const struct 
 		fputs(place, file);
 		break;
 	case KEY_PATHS:
-		put_paths(file, place);
+		put_paths(file, key, place);
 		break;
 	case KEY_BLOCK:
 	case KEY_UNUSED:

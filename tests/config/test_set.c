@@ -81,7 +81,7 @@ static void paths_and_device_are_set_in_any_order(void **state)
 		"[\"/mnt/a\",\"/mnt/b\"]");
 	becomes(config, "offload_optimizer.nvme_path", "/mnt/c", "/mnt/c");
 	becomes(config, "offload_optimizer.device", "cpu", "cpu");
-	is_refused(config, "offload_param.nvme_path", "", "is empty");
+	is_refused(config, "offload_param.nvme_path", "\"\"", "is empty");
 }
 
 static void an_unknown_key_is_refused_with_the_nearest(void **state)
@@ -212,11 +212,30 @@ static void every_key_can_be_read_and_set_to_what_was_read(void **state)
 		const char *block = config_block_name(key->block);
 		char name[128], text[256];
 
-		if (key->type == KEY_BLOCK || key->type == KEY_UNUSED || key->type == KEY_PATHS)
+		if (key->type == KEY_BLOCK || key->type == KEY_UNUSED)
 			continue;
 		snprintf(name, sizeof(name), "%s%s%s", block, *block ? "." : "", key->name);
 		assert_int_equal(nvs_config_get(config, name, text, sizeof(text), &error), 0);
 		becomes(config, name, text, text);
+	}
+}
+
+static void paths_can_be_read_and_set_to_what_was_read(void **state)
+{
+	static const char *const paths[] = {"/mnt/a", "[a", "\"a\"", " \"a", "null", "/mnt/\xff"};
+	struct nvs_config *config = *state;
+	char text[256];
+
+	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+		assert_int_equal(
+			nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, &paths[i], 1, &error), 0);
+		assert_int_equal(nvs_config_get(config, "nvswap.param_nvme_path", text,
+						sizeof(text), &error),
+				 0);
+		becomes(config, "offload_param.nvme_path", "", "");
+		assert_null(nvs_config_get_path(config, NVS_OFFLOAD_PARAM, 0));
+		becomes(config, "nvswap.param_nvme_path", text, text);
+		assert_string_equal(nvs_config_get_path(config, NVS_OFFLOAD_PARAM, 0), paths[i]);
 	}
 }
 
@@ -324,6 +343,7 @@ int main(void)
 		TEST(a_copy_has_the_settings_and_its_own_paths),
 		TEST(a_text_that_does_not_fit_is_not_copied),
 		TEST(every_key_can_be_read_and_set_to_what_was_read),
+		TEST(paths_can_be_read_and_set_to_what_was_read),
 		TEST(the_rank_is_read_from_the_environment_when_asked),
 		TEST(a_rank_that_can_not_be_read_is_refused),
 		TEST(null_is_refused),
