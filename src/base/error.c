@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -131,7 +132,10 @@ const char *nvs_strerror(int code)
 	case -EAGAIN:
 		return "not without waiting";
 	default:
-		return code < 0 ? strerrordesc_np(-code) ? strerrordesc_np(-code) : "unknown error"
-				: "not an error code";
+		if (code > 0)
+			return "not an error code";
+		if (code == INT_MIN || !strerrordesc_np(-code))
+			return "unknown error";
+		return strerrordesc_np(-code);
 	}
 }

@@ -6,6 +6,7 @@
 #include "project/objects_fixture.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,6 +189,7 @@ static void names(void)
 	REFUSES(nvs_dtype_parse(NULL, &dtype));
 	REFUSES(nvs_dtype_parse("F32", NULL));
 	assert_non_null(nvs_strerror(12345));
+	assert_string_equal(nvs_strerror(INT_MIN), "unknown error");
 	assert_non_null(nvs_version());
 }
 
