@@ -333,6 +333,10 @@ int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_fil
 	rc = check_flags(name, flags, NVS_FILE_WRITE | NVS_FILE_BUFFERED | NVS_FILE_UNITS, error);
 	if (!rc)
 		rc = check_kind(fd, name, error);
+	/* A descriptor with O_PATH reads as O_RDONLY, and is open for neither. */
+	if (!rc && oflags & O_PATH)
+		rc = error_set(error, -EINVAL, "%s is open with O_PATH only: open it for reading%s",
+			       name, flags & NVS_FILE_WRITE ? " and writing" : "");
 	if (!rc && (oflags & O_ACCMODE) != (flags & NVS_FILE_WRITE ? O_RDWR : O_RDONLY) &&
 	    (oflags & O_ACCMODE) != O_RDWR)
 		rc = error_set(error, -EINVAL, "%s must be open for reading%s", name,

@@ -84,7 +84,7 @@ static void a_descriptor_that_cannot_be_used_is_refused(void **state)
 	const char *directory = temp_directory(), *path = path_in(directory, "file");
 	struct nvs_aio *aio = aio_of_posix();
 	struct nvs_file *file;
-	int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0600), pipes[2];
+	int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0600), path_fd, pipes[2];
 
 	(void)state;
 	assert_int_equal(nvs_file_from_fd(aio, fd, NVS_FILE_WRITE, &file, &error), -EINVAL);
@@ -93,6 +93,10 @@ static void a_descriptor_that_cannot_be_used_is_refused(void **state)
 	assert_int_equal(nvs_file_from_fd(aio, fd, NVS_FILE_CREATE, &file, &error), -EINVAL);
 	SUCCEEDS(nvs_file_from_fd(aio, fd, 0, &file, &error), &error);
 	nvs_file_close(file);
+	path_fd = open(path, O_PATH | O_CLOEXEC);
+	assert_int_equal(nvs_file_from_fd(aio, path_fd, 0, &file, &error), -EINVAL);
+	assert_says(error.text, "O_PATH");
+	close(path_fd);
 	assert_int_equal(nvs_file_from_fd(NULL, fd, 0, &file, &error), -EINVAL);
 	assert_int_equal(nvs_file_from_fd(aio, fd, 0, NULL, &error), -EINVAL);
 	close(fd);
