@@ -52,9 +52,9 @@ static int measure_device(struct member *member, unsigned index, struct nvs_erro
 	if (index == 0)
 		member->base += MANIFEST_SLOT_COUNT * RAW_MANIFEST_BYTES;
 	if (nbytes < member->base + UNIT_MAX)
-		return error_set(error, -ENOSPC, "%s has %s, and a store needs more than %s of it",
-				 member->path, size_text(nbytes, have),
-				 size_text(member->base, need));
+		return error_set(error, member->read_only ? -ENODATA : -ENOSPC,
+				 "%s has %s, and a store needs more than %s of it", member->path,
+				 size_text(nbytes, have), size_text(member->base, need));
 	member->capacity = nbytes - member->base;
 	return 0;
 }

@@ -355,6 +355,18 @@ static void a_raw_device_without_a_store_stays_as_it_is(void **state)
 	fixture_close(&f);
 }
 
+static void a_raw_device_too_small_for_a_store_holds_none(void **state)
+{
+	struct nvs_error error = {.size = sizeof(error)};
+	struct kernel_drive drive;
+	struct nvs_store_place place = {.size = sizeof(place), .npaths = 1, .paths = &drive.device};
+
+	(void)state;
+	kernel_drive_make(&drive, 8 * MIB);
+	assert_int_equal(nvs_store_remove(&place, &error), -ENODATA);
+	assert_non_null(strstr(error.text, drive.device));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -365,6 +377,7 @@ int main(void)
 		cmocka_unit_test_teardown(a_raw_device_is_read_and_no_byte_of_it_changes,
 					  allow_writes_and_clean_up),
 		test(a_raw_device_without_a_store_stays_as_it_is),
+		test(a_raw_device_too_small_for_a_store_holds_none),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);
