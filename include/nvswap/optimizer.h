@@ -222,8 +222,9 @@ struct nvs_step_result {
  * a parameter without gradients is not stepped. If `sums` are given, the loss scale follows them,
  * so that it stays the same on all ranks.
  * Errors:
- * -EINVAL  lr is not finite in fp32; sum_squares is negative, or not finite without fp16; nothing
- *          was changed
+ * -EINVAL  lr is not finite in fp32; sum_squares is negative, or not finite without fp16; or a step
+ *          was begun by an earlier run with gradients lent (NVS_GRADIENTS_OWED): lend them again
+ *          and call again; nothing was changed
  * -EOVERFLOW  2^53 - 1 steps have been taken, the most that are counted; nothing was changed
  * -ERANGE  the step was skipped and the loss scale is at its minimum
  * -EIO and other errors of the drive
