@@ -51,17 +51,18 @@ NVS_API int nvs_aio_close(struct nvs_aio *aio);
 
 /*
  * Registers the caller's memory with the workers' rings, which saves pinning its pages for every
- * I/O. `data` must be aligned to a page and stay mapped until nvs_aio_unregister_memory. An
- * engine without registered buffers ignores the call and returns 0. After an error nothing is
- * registered, and transfers still work. Any thread may call it, while transfers are in flight: it
- * interrupts the waits of all workers and returns when each has registered the memory with its
- * ring, so a program registers few and long runs, not each transfer's.
+ * I/O. `data` must be aligned to a page, and be mapped for reading and writing until
+ * nvs_aio_unregister_memory. An engine without registered buffers ignores the call and returns 0.
+ * After an error nothing is registered, and transfers still work. Any thread may call it, while
+ * transfers are in flight: it interrupts the waits of all workers and returns when each has
+ * registered the memory with its ring, so a program registers few and long runs, not each
+ * transfer's.
  * Errors:
  * -EINVAL      `aio` or `data` is NULL, `data` is not aligned to a page, or `nbytes` is 0
  * -ENOMEM      the memlock limit is too low
  * -ENOSPC      all 1024 regions are taken: one per GiB or part thereof, one per bounce buffer
- * -EFAULT      the memory is not mapped
- * -EOPNOTSUPP  it is a mapping of a file
+ * -EFAULT      the memory is not mapped, can't be written, or is a shared mapping of a file
+ * -EOPNOTSUPP  it is a shared mapping of a file, from older kernels
  */
 NVS_API int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes);
 /* Ends that, and interrupts the waits of all workers as well. Transfers from or to the memory may

@@ -41,6 +41,10 @@ static void explain_buffers(struct nvs_aio_stats *stats, int status)
 			 "registered memory counts towards the memlock limit of %s: raise it with "
 			 "ulimit -l",
 			 size_text(limit.rlim_cur, text));
+	else if (status == -EFAULT)
+		snprintf(stats->buffers_reason, sizeof(stats->buffers_reason),
+			 "memory is not mapped for reading and writing, or it is a shared mapping "
+			 "of a file");
 	else if (status)
 		snprintf(stats->buffers_reason, sizeof(stats->buffers_reason), "%s",
 			 nvs_strerror(status));
