@@ -239,6 +239,8 @@ void piece_check(const struct worker *worker, const struct piece *piece);
 void piece_begin(struct piece *piece);
 /* Evaluates the result of the I/O; false if it must be submitted again. */
 bool piece_finish(struct worker *worker, struct piece *piece);
+/* Under the lock: a transfer has the status of its first piece, by offset, that failed. */
+void piece_tell_transfer(const struct piece *piece);
 /* Fails an I/O that the engine refused. */
 void piece_fail(struct worker *worker, struct piece *piece, int status);
 

@@ -25,10 +25,7 @@ static void account(struct piece *piece, struct transfer_list *completed)
 	assert(piece->io.owner == piece);
 	transfer_check(transfer);
 	assert(transfer->state.pending && piece->status <= 0);
-	if (piece->status && !transfer->status) {
-		transfer->status = piece->status;
-		transfer->error_offset = piece->position;
-	}
+	piece_tell_transfer(piece);
 	if (!--transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED)
 		list_add_completed(completed, transfer);
 	piece->transfer = NULL;

@@ -359,6 +359,32 @@ static bool has_ended(struct piece *piece)
 	return !continue_short(piece, (uint32_t)result);
 }
 
+/* Where it begins or, if the data end before it does, where they do. */
+static uint64_t failed_at(const struct piece *piece)
+{
+	uint64_t end = piece->position - piece->skip + piece->done;
+
+	assert(piece->status && piece->position >= piece->skip);
+	if (piece->status != -ENODATA || piece->io.result < 0)
+		return piece->position;
+	end += (uint32_t)piece->io.result;
+	return end > piece->position ? end : piece->position;
+}
+
+void piece_tell_transfer(const struct piece *piece)
+{
+	struct transfer *transfer = piece->transfer;
+	uint64_t at;
+
+	if (!piece->status)
+		return;
+	at = failed_at(piece);
+	if (transfer->status && transfer->error_offset <= at)
+		return;
+	transfer->status = piece->status;
+	transfer->error_offset = at;
+}
+
 static void give_bounce(struct worker *worker, struct piece *piece)
 {
 	assert(piece->bounce < (int)worker->bounce.slots);

@@ -208,10 +208,7 @@ static void account_pieces(struct worker *worker, uint64_t now, struct transfer_
 		struct piece *piece = worker->reaped[i];
 		struct transfer *transfer = piece->transfer;
 
-		if (piece->status && !transfer->status) {
-			transfer->status = piece->status;
-			transfer->error_offset = piece->position;
-		}
+		piece_tell_transfer(piece);
 		transfer_check(transfer);
 		assert(transfer->state.pending);
 		if (!--transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED)

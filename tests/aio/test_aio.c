@@ -21,6 +21,7 @@
 #include "aio/internal.h"
 #include "config/config.h"
 #include "support/fake_engine.h"
+#include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"
 
@@ -517,11 +518,13 @@ static void reading_past_the_end_is_told(struct nvs_aio *aio, const char *path, 
 				 -ENODATA);
 		assert_int_equal(error.code, -ENODATA);
 		assert_says(error.text, path);
-		assert_true(error.offset <= length);
+		assert_int_equal(error.offset, length);
 		assert_int_equal(move(aio, file, NVS_READ, data + odd, PAGE, length, &error),
 				 -ENODATA);
+		assert_int_equal(error.offset, length);
 		assert_int_equal(move(aio, file, NVS_READ, data + odd, PAGE, MIB, &error),
 				 -ENODATA);
+		assert_int_equal(error.offset, MIB);
 	}
 	nvs_file_close(file);
 	free(data);
