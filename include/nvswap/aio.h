@@ -32,7 +32,7 @@ enum nvs_direction { NVS_READ, NVS_WRITE };
  * -EINVAL   an argument is NULL
  * -ENOTSUP  use_gds is set, or the I/O engine does not work on this machine
  * -ENOMEM
- * -EAGAIN   with io_timeout_ms: no thread can be started for it
+ * -EAGAIN   the limit on threads is reached
  * Others    with ioengine auto, which tries all: why the last one, posix, does not work
  */
 NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config,

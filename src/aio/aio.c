@@ -230,7 +230,7 @@ static int start_one(struct nvs_aio *aio, const struct engine_ops *ops, struct n
 	assert(ops->name && rc <= 0);
 	if (!rc)
 		return 0;
-	return error_about(error, rc == -ENOMEM ? rc : -ENOTSUP, "ioengine", 0, 0,
+	return error_about(error, rc == -ENOMEM || rc == -EAGAIN ? rc : -ENOTSUP, "ioengine", 0, 0,
 			   "ioengine %s does not work here: %s; set it to auto to use one that "
 			   "does",
 			   ops->name, why);

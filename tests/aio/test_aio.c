@@ -913,6 +913,23 @@ static int explicit_engine_is_refused(enum nvs_ioengine ioengine, const char *sa
 	return CHILD_OK;
 }
 
+static void without_threads_no_engine_opens(void **state)
+{
+	struct aio_config config = plain;
+	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_aio *aio;
+
+	(void)state;
+	for (int i = NVS_IOENGINE_AUTO; i < NVS_IOENGINE_COUNT; i++) {
+		config.ioengine = (enum nvs_ioengine)i;
+		inject_fail(INJECT_THREAD, 1, INJECT_ALWAYS, EAGAIN);
+		assert_int_equal(aio_open(&aio, &config, NULL, &error), -EAGAIN);
+		inject_stop(NULL);
+		assert_int_equal(error.code, -EAGAIN);
+		assert_says(error.text, "the limit on threads is reached");
+	}
+}
+
 static int info_agrees(const struct blocked *blocked)
 {
 	static struct nvs_machine_info info = {.size = sizeof(info)};
@@ -1405,6 +1422,7 @@ int main(void)
 		test(values_out_of_bounds_are_refused_with_the_bounds),
 		test(values_at_their_bounds_work),
 		test(gpu_memory_is_refused_with_what_to_do),
+		test(without_threads_no_engine_opens),
 		test(auto_takes_io_uring_where_nothing_is_blocked),
 		test(auto_takes_libaio_where_io_uring_is_forbidden),
 		test(auto_takes_libaio_where_there_is_no_io_uring),

@@ -127,7 +127,8 @@ fail:
 	why_not(rc, options->depth + 1 + (queue ? queue->stops_max : 0), reason, reason_bytes);
 	if (queue)
 		queue_free(queue);
-	return rc;
+	/* -EAGAIN means the limit on threads. */
+	return rc == -EAGAIN ? -ENOTSUP : rc;
 }
 
 static void libaio_close(void *arg)
