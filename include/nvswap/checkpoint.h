@@ -112,13 +112,13 @@ struct nvs_checkpoint_options {
  * Tensors are pinned in turn, each for the time of its write, and need room in the pool. Other threads
  * may pin and read them by nvs_tensor_swap_in at the same time.
  * A `path` that ends with ".pt" has the form of torch.save: a dictionary of tensors, which
- * torch.load reads with weights_only=True. It is one file.
+ * torch.load reads with weights_only=True. Elements of F8, U16, U32 and U64 have the form that
+ * torch 2 gives them. It is one file.
  * Errors:
  * -EINVAL  an argument is NULL; two names are equal, or no UTF-8; a shape is not the tensor's;
  *          `path` ends otherwise; shard_bytes is set for a file of torch.save; there are storages
  *          and no pickle; pickle_bytes or nstorages is out of bounds; there is nothing to write; a
  *          size is not set, or differs
- * -ENOTSUP a path with ".pt": torch.save has no such elements
  * -E2BIG   a tensor exceeds the pool, or the header 10^8 bytes; fields of a later version are set
  * -EBUSY   another call, of any process, writes the same file
  * -ENOSPC  the file system has no room

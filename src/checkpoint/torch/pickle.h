@@ -100,5 +100,7 @@ void pickle_free(struct pickle *pickle);
 
 /* NULL: it is not permitted. */
 const struct pickle_name *pickle_name_find(const char *text);
+/* The first name of that use for a type; NULL: it has none. */
+const char *pickle_name_of(enum name_use use, enum nvs_dtype dtype);
 
 #endif

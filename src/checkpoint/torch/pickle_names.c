@@ -71,3 +71,11 @@ const struct pickle_name *pickle_name_find(const char *text)
 			return &names[i];
 	return NULL;
 }
+
+const char *pickle_name_of(enum name_use use, enum nvs_dtype dtype)
+{
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (names[i].use == use && names[i].has_dtype && names[i].dtype == dtype)
+			return names[i].text;
+	return NULL;
+}

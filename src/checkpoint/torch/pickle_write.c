@@ -8,11 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
-static const char *const storages[NVS_DTYPE_COUNT] = {
-	[NVS_F64] = "Double", [NVS_F32] = "Float", [NVS_F16] = "Half",	[NVS_BF16] = "BFloat16",
-	[NVS_I64] = "Long",   [NVS_I32] = "Int",   [NVS_I16] = "Short", [NVS_I8] = "Char",
-	[NVS_U8] = "Byte",    [NVS_BOOL] = "Bool",
-};
+#include "checkpoint/torch/pickle.h"
 
 void put_number(FILE *out, uint64_t value, unsigned nbytes)
 {
@@ -45,6 +41,14 @@ void pickle_number(FILE *out, uint64_t number)
 		fputc(0, out);
 }
 
+static void pickle_name(FILE *out, const char *name)
+{
+	const char *dot = strrchr(name, '.');
+
+	assert(dot);
+	fprintf(out, "c%.*s\n%s\n", (int)(dot - name), name, dot + 1);
+}
+
 static void pickle_shape(FILE *out, const struct entry *entry)
 {
 	uint64_t stride;
@@ -62,31 +66,28 @@ static void pickle_shape(FILE *out, const struct entry *entry)
 	fputc('t', out);
 }
 
-bool pickle_has_dtype(enum nvs_dtype dtype)
-{
-	assert(dtype < NVS_DTYPE_COUNT);
-	return storages[dtype] != NULL;
-}
-
+/* Types without a storage of their own lie in bytes, and name the type behind the rest. */
 void pickle_tensor(FILE *out, const struct entry *entry, size_t index)
 {
+	const char *storage = pickle_name_of(NAME_STORAGE, entry->dtype);
 	char number[24];
 
-	assert(storages[entry->dtype]);
-
 	snprintf(number, sizeof(number), "%zu", index);
-	fputs("ctorch._utils\n_rebuild_tensor_v2\n((", out);
+	fprintf(out, "ctorch._utils\n_rebuild_tensor_v%d\n((", storage ? 2 : 3);
 	pickle_text(out, "storage");
-	fprintf(out, "ctorch\n%sStorage\n", storages[entry->dtype]);
+	pickle_name(out, storage ? storage : "torch.storage.UntypedStorage");
 	pickle_text(out, number);
 	pickle_text(out, "cpu");
-	pickle_number(out, entry->numel);
+	pickle_number(out, storage ? entry->numel : entry->nbytes);
 	fputs("tQK", out);
 	fputc(0, out);
 	pickle_shape(out, entry);
 	fputs("\x89"
-	      "ccollections\nOrderedDict\n)RtR",
+	      "ccollections\nOrderedDict\n)R",
 	      out);
+	if (!storage)
+		pickle_name(out, pickle_name_of(NAME_CONSTANT, entry->dtype));
+	fputs("tR", out);
 }
 
 void pickle_begin(FILE *out)

@@ -15,8 +15,6 @@ void pickle_begin(FILE *out);
 void pickle_end(FILE *out);
 void pickle_text(FILE *out, const char *text);
 void pickle_number(FILE *out, uint64_t number);
-/* Whether torch has tensors of that type. */
-bool pickle_has_dtype(enum nvs_dtype dtype);
 /* A tensor of which record `index` of the zip has the data. */
 void pickle_tensor(FILE *out, const struct entry *entry, size_t index);
 

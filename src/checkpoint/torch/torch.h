@@ -7,7 +7,7 @@
 
 /*
  * Places the tensors and makes the records before them: a dictionary of them, and of `count` unless
- * that is NULL. torch_free follows in any case. -ENOTSUP: torch has no such type.
+ * that is NULL. torch_free follows in any case.
  */
 int torch_place(struct torch *torch, struct nvs_checkpoint *plan, const struct torch_count *count,
 		const char *path, struct nvs_error *error);

@@ -262,18 +262,6 @@ static void put_dictionary(FILE *out, const struct nvs_checkpoint *plan,
 	fputs("u", out);
 }
 
-static int check_types(const struct nvs_checkpoint *plan, const char *path, struct nvs_error *error)
-{
-	for (size_t i = 0; i < plan->n; i++)
-		if (!pickle_has_dtype(plan->entries[i].dtype))
-			return error_about(error, -ENOTSUP, plan->entries[i].name, 0, 0,
-					   "%s: tensor %s: a file of torch.save has no elements of "
-					   "%s: write a .safetensors file",
-					   path, plan->entries[i].name,
-					   nvs_dtype_name(plan->entries[i].dtype));
-	return 0;
-}
-
 /* `alone`: the only tensor is the value, and there is no dictionary. */
 static int place_values(struct torch *torch, struct nvs_checkpoint *plan, bool alone,
 			const struct torch_count *count, const char *path, struct nvs_error *error)
@@ -302,17 +290,13 @@ static int place_values(struct torch *torch, struct nvs_checkpoint *plan, bool a
 int torch_place(struct torch *torch, struct nvs_checkpoint *plan, const struct torch_count *count,
 		const char *path, struct nvs_error *error)
 {
-	int rc = check_types(plan, path, error);
-
-	return rc ? rc : place_values(torch, plan, false, count, path, error);
+	return place_values(torch, plan, false, count, path, error);
 }
 
 int torch_place_alone(struct torch *torch, struct nvs_checkpoint *plan, const char *path,
 		      struct nvs_error *error)
 {
-	int rc = check_types(plan, path, error);
-
-	return rc ? rc : place_values(torch, plan, true, NULL, path, error);
+	return place_values(torch, plan, true, NULL, path, error);
 }
 
 static int write_local(const struct torch *torch, const struct nvs_checkpoint *plan, size_t i,
