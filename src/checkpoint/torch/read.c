@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/little_endian.h"
 #include "base/shape.h"
+#include "base/text.h"
 #include "checkpoint/torch/pickle.h"
 #include "checkpoint/torch/zip.h"
 
@@ -138,14 +139,15 @@ static int read_place(const struct reader *reader, const struct object *tensor, 
 	if (rc)
 		return rc;
 	assert(record);
+	/* An expanded tensor has more elements than its storage. */
+	if (!is_contiguous(tensor->tensor.shape, tensor->tensor.stride))
+		return reject(reader, "its elements do not follow one another: it was transposed, "
+				      "sliced or expanded; save it with .contiguous()");
 	if (__builtin_mul_overflow(entry->numel, size, &entry->nbytes) ||
 	    __builtin_mul_overflow(offset, size, &begin) ||
 	    __builtin_add_overflow(begin, entry->nbytes, &end) || end > record->nbytes)
 		return reject(reader, "it ends behind its storage of %" PRIu64 " bytes",
 			      record->nbytes);
-	if (!is_contiguous(tensor->tensor.shape, tensor->tensor.stride))
-		return reject(reader, "its elements do not follow one another: it was transposed, "
-				      "sliced or expanded; save it with .contiguous()");
 	if (entry->nbytes > DATA_MAX - reader->checkpoint->nbytes)
 		return reject(reader, "the tensors have more than the %llu bytes that are allowed",
 			      DATA_MAX);
@@ -439,11 +441,18 @@ int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_tor
 	       struct nvs_error *error)
 {
 	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat status;
 
 	*is_torch = false;
 	if (fd < 0)
 		return 0;
 	rc = torch_load_fd(checkpoint, fd, path, is_torch, error);
+	if (!*is_torch && text_ends_with(path, ".pt") && !fstat(fd, &status) &&
+	    S_ISREG(status.st_mode)) {
+		*is_torch = true;
+		rc = error_set(error, -EINVAL, "%s: it %s, so no file of torch.save", path,
+			       status.st_size ? "does not begin as a zip" : "is empty");
+	}
 	close(fd);
 	return rc;
 }

@@ -246,6 +246,39 @@ static void a_truncated_file_is_refused(void **state)
 	fixture_close(&saved.f);
 }
 
+static void a_file_that_does_not_begin_as_a_zip_is_named(void **state)
+{
+	struct saved saved;
+
+	(void)state;
+	saved_make(&saved);
+	flip(saved.path, 0, 0xff);
+	expect_error(&saved.f, read_back(&saved), -EINVAL, "does not begin as a zip");
+	assert_int_equal(truncate(saved.path, 0), 0);
+	expect_error(&saved.f, read_back(&saved), -EINVAL, "is empty");
+	fixture_close(&saved.f);
+}
+
+/* 2 x 5000 elements over a storage of 5000, as torch.expand makes it. */
+static void an_expanded_tensor_is_refused_as_other_views_are(void **state)
+{
+	static const char pickle[] = "\x80\x02}(X\x01\0\0\0tctorch._utils\n_rebuild_tensor_v2\n(("
+				     "X\x07\0\0\0storagectorch"
+				     "\nByteStorage\nX\x01\0\0\0"
+				     "0X\x03\0\0\0cpuM\x88\x13tQK\0(K\x02M\x88\x13t(K\0K\x01t\x89"
+				     "ccollections\nOrderedDict\n)RtRu.";
+	const struct nvs_checkpoint_options options = {
+		.size = sizeof(options), .pickle = pickle, .pickle_bytes = sizeof(pickle) - 1};
+	struct saved saved;
+
+	(void)state;
+	saved_make(&saved);
+	OK(&saved.f, nvs_checkpoint_export(saved.f.engine, &saved.items[1], 1, saved.path, &options,
+					   &saved.f.error));
+	expect_error(&saved.f, read_back(&saved), -EINVAL, "do not follow one another");
+	fixture_close(&saved.f);
+}
+
 /* ---- The pickle alone ---- */
 
 static int read_text(struct pickle *pickle, const char *text, size_t nbytes,
@@ -376,6 +409,8 @@ int main(void)
 		test(damage_anywhere_in_a_storage_is_found_by_the_tensors_that_are_parts_of_it),
 		test(no_damaged_file_is_read_wrongly),
 		test(a_truncated_file_is_refused),
+		test(a_file_that_does_not_begin_as_a_zip_is_named),
+		test(an_expanded_tensor_is_refused_as_other_views_are),
 		test(a_name_that_is_not_permitted_is_refused),
 		test(values_are_those_of_python),
 		test(a_pickle_that_is_no_program_is_refused),
