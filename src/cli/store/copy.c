@@ -168,6 +168,26 @@ static bool names_directory(const char *path)
 	       !text_ends_with(path, ".index.json");
 }
 
+static bool is_directory(const char *path)
+{
+	struct stat status;
+
+	return !stat(path, &status) && S_ISDIR(status.st_mode);
+}
+
+/* Whether the last name of the path has a dot, as the mistyped name of a file has. */
+static bool has_dot(const char *path)
+{
+	size_t length = strlen(path);
+
+	while (length && path[length - 1] == '/')
+		length--;
+	while (length && path[length - 1] != '/')
+		if (path[--length] == '.')
+			return true;
+	return false;
+}
+
 static int export_one(struct store_job *job, const struct nvs_store_place *place)
 {
 	struct nvs_error error = {.size = sizeof(error)};
@@ -179,6 +199,12 @@ static int export_one(struct store_job *job, const struct nvs_store_place *place
 	if (copy.universal && !place->optimizer) {
 		say("--to %s names the directory of a universal checkpoint, which holds the state "
 		    "of an optimizer; for parameters the name must end with .safetensors or .pt",
+		    job->to);
+		return STATUS_FAILED;
+	}
+	if (copy.universal && has_dot(job->to) && !is_directory(job->to)) {
+		say("--to %s ends neither with .safetensors nor with .pt; a directory for a "
+		    "universal checkpoint is there already, or its name has no dot",
 		    job->to);
 		return STATUS_FAILED;
 	}
@@ -207,13 +233,6 @@ int store_export(struct store_job *job)
 }
 
 /* ---- Import ---- */
-
-static bool is_directory(const char *path)
-{
-	struct stat status;
-
-	return !stat(path, &status) && S_ISDIR(status.st_mode);
-}
 
 /* The stripes of the store that is there; what else is wrong with it, its engine says. */
 static uint64_t stripe_size_of(const struct nvs_store_place *place)

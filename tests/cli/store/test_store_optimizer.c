@@ -96,7 +96,7 @@ static void is_as(const char *const *paths, unsigned npaths, const char *other)
 
 static void state_leaves_a_store_and_comes_back(void **state)
 {
-	static const char *const names[] = {"s.safetensors", "s.pt", "run/step3", "run/t.bin/"};
+	static const char *const names[] = {"s.safetensors", "s.pt", "run/step3", "run/t/"};
 	const char *from = temp_directory(), *to = temp_directory();
 	char run[512];
 
@@ -301,6 +301,23 @@ static void wrong_kinds_groups_and_names_are_refused(void **state)
 	assert_says(output, "add --kind optimizer");
 }
 
+static void a_universal_checkpoint_has_no_file_s_name(void **state)
+{
+	static const char *const names[] = {"x.bin", "x.SAFETENSORS", "x.safetensors/", "x.pt//"};
+	const char *path = temp_directory(), *to = temp_directory();
+
+	(void)state;
+	make_state(&path, 1, 1);
+	for (size_t i = 0; i < COUNT(names); i++) {
+		EXITS(1, "export --to %s/%s %s", to, names[i], path);
+		assert_says(output, "its name has no dot");
+		assert_int_equal(entries_of(to), 0);
+	}
+	assert_int_equal(mkdir(path_in(to, "x.bin"), 0700), 0);
+	EXITS(0, "export --to %s/x.bin %s", to, path);
+	EXITS(0, "export --to %s/step1 %s", to, path);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -312,6 +329,7 @@ int main(void)
 		test(a_failed_import_of_state_leaves_the_commit_of_before),
 		test(a_store_of_state_in_use_is_neither_read_nor_filled),
 		test(wrong_kinds_groups_and_names_are_refused),
+		test(a_universal_checkpoint_has_no_file_s_name),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
