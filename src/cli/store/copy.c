@@ -291,10 +291,26 @@ static int import_optimizer(const struct store_job *job)
 	return status;
 }
 
+/* A store of parameters would be made beside it, whatever the file holds. */
+static bool is_optimizers(const struct store_job *job)
+{
+	struct store_job optimizers = *job, all = *job;
+
+	optimizers.kind = KIND_OPTIMIZER;
+	optimizers.any_rank = all.any_rank = true;
+	return store_count(&optimizers) && store_count(&optimizers) == store_count(&all);
+}
+
 int store_import(struct store_job *job)
 {
 	if (!job->from) {
 		say("store import needs --from PATH, such as --from model.safetensors");
+		return STATUS_USAGE;
+	}
+	if (job->kind == KIND_ANY && !is_directory(job->from) && is_optimizers(job)) {
+		say("%s holds the store of an optimizer alone: add --kind optimizer to fill it, or "
+		    "--kind parameters for a store of parameters beside it",
+		    job->paths[0]);
 		return STATUS_USAGE;
 	}
 	return job->kind == KIND_OPTIMIZER ? import_optimizer(job) : import_parameters(job);

@@ -299,6 +299,10 @@ static void wrong_kinds_groups_and_names_are_refused(void **state)
 	assert_says(output, "must end with .safetensors or .pt");
 	EXITS(2, "import --from %s %s", path, path);
 	assert_says(output, "add --kind optimizer");
+	EXITS(2, "import --from %s/s.pt %s", path, path);
+	assert_says(output, "add --kind optimizer to fill it");
+	EXITS(1, "show --kind parameters %s", path);
+	assert_says(output, "no store of that rank and kind");
 }
 
 static void a_universal_checkpoint_has_no_file_s_name(void **state)
