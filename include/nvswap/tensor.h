@@ -37,10 +37,10 @@ struct nvs_tensor_spec {
  * Registers `n` tensors and reserves their space in the store, in array order. Tensors that are
  * used together should be registered together: they lie side by side and move in few I/Os. In a
  * kept store a tensor takes twice its space, since committed data is never overwritten. A tensor
- * that a kept store already holds keeps its data. Another shape for it, of as many elements,
- * replaces the one that the store has, from the next commit on: its bytes are the same in either,
- * and tensors of stores written without shapes have one dimension. tensors[0..n-1] receive handles,
- * which are valid until nvs_tensor_forget or nvs_engine_close. Either all or none are registered.
+ * that a kept store already holds keeps its data; another shape of as many elements replaces the one
+ * in the store at the next commit. Tensors of stores written without shapes have one dimension.
+ * tensors[0..n-1] receive handles, which are valid until nvs_tensor_forget or nvs_engine_close. Either
+ * all or none are registered.
  * Errors:
  * -EEXIST  a name is registered twice
  * -ESTALE  the kept store holds a tensor of that name with another dtype or numel

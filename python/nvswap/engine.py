@@ -28,8 +28,7 @@ from nvswap.strings import encoded
 
 Names = Union[str, "Tensor", Iterable[Union[str, "Tensor"]]]
 
-# (dtype, shape), an array that has both, or None for those of the kept store, as may be the shape of
-# a pair.
+# (dtype, shape), or an array that has both. None, or None as the shape, takes what the kept store has.
 Spec = Any
 
 _NULL = ffi.NULL

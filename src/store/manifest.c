@@ -33,8 +33,8 @@ enum {
 
 	/*
 	 * Offsets in an entry. The name and its 0 follow, padded with zeros to a multiple of 8, and
-	 * behind them the dimensions. AT_SHAPE has 0 for one dimension, which is not written out, or
-	 * their number and 1.
+	 * behind them the dimensions. AT_SHAPE is 0 for one dimension, which is not written out, else
+	 * the number of dimensions plus 1.
 	 */
 	AT_NUMEL = 0,
 	AT_NBYTES = 8,

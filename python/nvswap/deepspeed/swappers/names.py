@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Parameters by the names that the model has for them, in errors. The tensors of a store are numbered:
-zero.Init fills partitions before DeepSpeed knows the model, which it does from initialize() on.
+Adds the model's names of parameters to errors. Tensors of a store are numbered, because zero.Init fills
+partitions before initialize() tells DeepSpeed the names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def names_of(parameters: Sequence[Any]) -> Optional[str]:
 
 
 def name_at(parameters: Sequence[Any], offset: int) -> Optional[str]:
-    """The one that has an element of this rank's part of a sub-group."""
+    """The name of the parameter that has element `offset` of this rank's part of a sub-group."""
     for parameter in parameters:
         numel = int(parameter.partition_numel())
         if offset < numel:
