@@ -918,13 +918,15 @@ static void without_threads_no_engine_opens(void **state)
 	struct aio_config config = plain;
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
+	int rc;
 
 	(void)state;
 	for (int i = NVS_IOENGINE_AUTO; i < NVS_IOENGINE_COUNT; i++) {
 		config.ioengine = (enum nvs_ioengine)i;
 		inject_fail(INJECT_THREAD, 1, INJECT_ALWAYS, EAGAIN);
-		assert_int_equal(aio_open(&aio, &config, NULL, &error), -EAGAIN);
+		rc = aio_open(&aio, &config, NULL, &error);
 		inject_stop(NULL);
+		assert_int_equal(rc, -EAGAIN);
 		assert_int_equal(error.code, -EAGAIN);
 		assert_says(error.text, "the limit on threads is reached");
 	}
@@ -1261,6 +1263,28 @@ static void an_interrupt_ends_any_wait_or_the_next(void **state)
 		end_waits(min, interrupt);
 }
 
+static void memory_that_cannot_be_written_is_not_registered(void **state)
+{
+	struct aio_config config = plain;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
+	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_aio *aio;
+	char reason[192];
+	void *data = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	(void)state;
+	assert_ptr_not_equal(data, MAP_FAILED);
+	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
+		SKIP("io_uring does not work here: %s", reason);
+	config.ioengine = NVS_IOENGINE_IO_URING;
+	SUCCEEDS(aio_open(&aio, &config, NULL, &error), &error);
+	assert_int_equal(nvs_aio_register_memory(aio, data, PAGE), -EFAULT);
+	assert_int_equal(nvs_aio_get_stats(aio, &stats), 0);
+	assert_says(stats.buffers_reason, "not mapped for reading and writing");
+	nvs_aio_close(aio);
+	munmap(data, PAGE);
+}
+
 /* ---- The memlock limit ---- */
 
 static int register_beyond_the_limit(void *arg)
@@ -1423,6 +1447,7 @@ int main(void)
 		test(values_at_their_bounds_work),
 		test(gpu_memory_is_refused_with_what_to_do),
 		test(without_threads_no_engine_opens),
+		test(memory_that_cannot_be_written_is_not_registered),
 		test(auto_takes_io_uring_where_nothing_is_blocked),
 		test(auto_takes_libaio_where_io_uring_is_forbidden),
 		test(auto_takes_libaio_where_there_is_no_io_uring),
