@@ -74,9 +74,7 @@ int copy_configure(const struct copy *copy, bool keep, uint64_t pool, struct nvs
 		{"aio.queue_depth", 32},
 		{"nvswap.rank", place->rank},
 		{keep ? "nvswap.keep" : "nvswap.read_only", 1},
-		{"nvswap.stripe_size", copy->stripe_size},
 	};
-	size_t n = sizeof(settings) / sizeof(*settings) - !copy->stripe_size;
 	int rc = nvs_config_open(config, copy->error);
 
 	if (!rc)
@@ -85,7 +83,8 @@ int copy_configure(const struct copy *copy, bool keep, uint64_t pool, struct nvs
 			place->paths, place->npaths, copy->error);
 	if (!rc)
 		rc = set_pool(*config, place->optimizer, pool, copy->error);
-	return rc ? rc : set_all(*config, settings, n, copy->error);
+	return rc ? rc
+		  : set_all(*config, settings, sizeof(settings) / sizeof(*settings), copy->error);
 }
 
 /* What the store holds, or says why not and returns false. */
@@ -101,7 +100,6 @@ static bool look(struct copy *copy)
 		copy->largest = tensor.nbytes > copy->largest ? tensor.nbytes : copy->largest;
 	copy->n = info.tensors;
 	copy->stored = info.tensor_bytes;
-	copy->stripe_size = copy->place.npaths > 1 ? info.stripe_size : 0;
 	nvs_store_close(store);
 	return true;
 }
@@ -234,19 +232,6 @@ int store_export(struct store_job *job)
 
 /* ---- Import ---- */
 
-/* The stripes of the store that is there; what else is wrong with it, its engine says. */
-static uint64_t stripe_size_of(const struct nvs_store_place *place)
-{
-	struct nvs_store_info info = {.size = sizeof(info)};
-	struct nvs_store *store;
-
-	if (place->npaths == 1 || nvs_store_open(place, 0, &store, NULL))
-		return 0;
-	nvs_store_get_info(store, &info);
-	nvs_store_close(store);
-	return info.stripe_size;
-}
-
 static int import_parameters(struct store_job *job)
 {
 	struct nvs_error error = {.size = sizeof(error)};
@@ -261,7 +246,6 @@ static int import_parameters(struct store_job *job)
 		    job->from);
 		return STATUS_USAGE;
 	}
-	copy.stripe_size = stripe_size_of(&copy.place);
 	return run(&copy, copy_parameters_in, job->from, "read from");
 }
 

@@ -16,7 +16,6 @@ struct copy {
 	struct nvs_store_place place;
 	bool universal;		    /* the checkpoint is a directory */
 	uint64_t stored, largest;   /* bytes of the store's tensors; of one */
-	uint64_t stripe_size;	    /* of the store that is there; 0: there is none, or one path */
 	uint64_t n, nbytes, commit; /* tensors, or groups of an optimizer */
 	uint64_t step;		    /* of an optimizer */
 	struct nvs_error *error;
