@@ -221,7 +221,7 @@ const struct config_key config_keys[] = {
 	     "`nvme_path` of offload_optimizer, in its place"),
 	 AT(offload[NVS_OFFLOAD_OPTIMIZER])},
 	WHOLE(NVSWAP, "stripe_size", 64, stripe_size, 0, 0, STRIPE_MAX, 512,
-	      "bytes per stripe; 0, or block_size: block_size, and in a kept store its own"),
+	      "bytes per stripe; 0: block_size or, in a kept store, its own"),
 	WHOLE(NVSWAP, "optimizer_max_in_cpu", 64, optimizer_max_in_cpu, 0, 0, ELEMENTS_MAX, 0,
 	      "elements whose optimizer state stays in the pool between steps"),
 	WHOLE(NVSWAP, "optimizer_threads", 32, optimizer_threads, 0, 0, THREADS_MAX, 0,

@@ -67,12 +67,12 @@ static const char *block_name(bool optimizer)
 	return optimizer ? "offload_optimizer" : "offload_param";
 }
 
-/* An unset stripe size takes that of the kept store, which was made with another block size. */
+/* With a stripe size that is not set a kept store is opened with its own. */
 static bool stripe_differs(const struct store *store, const struct store_options *options)
 {
 	const struct label *label = &store->members[0].label;
 
-	return store->nmembers > 1 && options->stripe_size != store->block_size &&
+	return store->nmembers > 1 && options->stripe_size &&
 	       label->stripe != round_to_unit(options->stripe_size, label->unit);
 }
 

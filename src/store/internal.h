@@ -38,7 +38,6 @@ struct store {
 	uint32_t unit;
 	uint64_t stripe;
 	bool keep, read_only, direct;
-	uint64_t block_size; /* of the aio: a stripe size equal to it counts as unset */
 	struct nvs_file *file;
 
 	pthread_mutex_t lock;

@@ -139,7 +139,9 @@ static int create(struct store *store, struct nvs_aio *aio, const struct store_o
 			"leave out \"read_only\" to make one",
 			store->members[0].path);
 	rc = make_private(store, error);
-	store->stripe = round_to_unit(options->stripe_size, store->unit);
+	store->stripe = round_to_unit(options->stripe_size ? options->stripe_size
+							   : aio_settings(aio)->block_size,
+				      store->unit);
 	if (!rc)
 		rc = store_begin(store, options, error);
 	if (!rc)
@@ -184,14 +186,12 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 	assert(aio && out);
 	assert(options->npaths <= NVS_PATHS_MAX);
 	assert(options->paths || !options->npaths);
-	assert(options->npaths <= 1 || options->stripe_size > 0);
 	assert(options->stripe_size <= STRIPE_MAX);
 	if (!store)
 		return error_set(error, -ENOMEM, "out of memory while opening a store");
 	if (options->log)
 		store->log = *options->log;
 	store->read_only = options->read_only && options->npaths;
-	store->block_size = aio_settings(aio)->block_size;
 	store->keep = (options->keep || options->read_only) && options->npaths;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		store->slots.slot[i].fd = -1;

@@ -20,8 +20,8 @@ struct store_options {
 	unsigned npaths;	  /* 0: the store is in host memory (memfd), for device "cpu" */
 	uint32_t rank;		  /* the store is rank<N> below each path */
 	bool optimizer;		  /* the store is rank<N>-optimizer */
-	/* bytes; rounded up to a multiple of the unit. The block size of the aio stands for a size that
-	 * is not set: a kept store is then opened with its own. */
+	/* bytes, rounded up to a multiple of the unit; 0: the block size of the aio or, of a kept store,
+	 * its own */
 	uint64_t stripe_size;
 	bool keep;
 	bool read_only;		   /* a kept store; nothing is written, and readers share it */

@@ -96,7 +96,7 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 		.rank = config->rank,
 		/* Both blocks may name one path. */
 		.optimizer = block == NVS_OFFLOAD_OPTIMIZER,
-		.stripe_size = config->stripe_size ? config->stripe_size : config->aio.block_size,
+		.stripe_size = config->stripe_size,
 		.keep = config->keep,
 		.read_only = config->read_only,
 		.rollback = config->rollback,

@@ -140,6 +140,7 @@ struct how {
 	unsigned npaths;
 	uint32_t rank;
 	uint64_t stripe_size;
+	bool stripe_unset;
 	bool keep, rollback, in_memory, absolute, optimizer;
 };
 
@@ -151,7 +152,9 @@ static inline int try_open(struct how how, struct store **store)
 					.npaths = how.npaths ? how.npaths : !how.in_memory,
 					.rank = how.rank,
 					.optimizer = how.optimizer,
-					.stripe_size = how.stripe_size ? how.stripe_size : 65536,
+					.stripe_size = how.stripe_unset	 ? 0
+						       : how.stripe_size ? how.stripe_size
+									 : 65536,
 					.keep = how.keep,
 					.rollback = how.rollback,
 					.log = &test_log};

@@ -1021,14 +1021,12 @@ static void members_are_one_store_in_one_order(void **state)
 
 static void a_store_opens_with_its_own_stripes_where_no_size_is_set(void **state)
 {
-	struct how unset = {.paths = {"a", "b", "c"},
-			    .npaths = 3,
-			    .keep = true,
-			    .stripe_size = aio_settings(aio)->block_size};
+	const struct how unset = {
+		.paths = {"a", "b", "c"}, .npaths = 3, .keep = true, .stripe_unset = true};
 	struct store *store;
 
 	(void)state;
-	assert_true(unset.stripe_size != 65536);
+	assert_true(aio_settings(aio)->block_size != 65536);
 	store_close(must_open(three));
 	store = must_open(unset);
 	assert_true(store->stripe == 65536);
