@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvswap.torch: what the backward of an offloaded module needs of its forward. Needs torch."""
 
+import concurrent.futures
 import contextlib
+import errno
 import gc
 
 import torch
 
 from promises import main, promise, raises, settings
+import nvswap
 import nvswap.torch
 
 
@@ -108,6 +111,65 @@ def a_parameter_that_is_seen_as_another_type_is_the_same_in_the_backward(directo
     expected, module = gradient_of(Complex()), Complex()
     with offloaded_to(directory, module):
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(gradient_of(module), expected))
+
+
+@contextlib.contextmanager
+def trained_in_threads(directory):
+    """An offloaded module of two layers, its optimizer, and a thread."""
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    with offloaded_to(directory, module) as offloaded, \
+            concurrent.futures.ThreadPoolExecutor(1) as other:
+        optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory),
+                                       offloaded=offloaded)
+        yield module, optimizer, lambda call: other.submit(call).result()
+        optimizer.close()
+
+
+def loss_of(module, within=lambda: None):
+    """Of the second layer, whose backward comes before `within`, and the first."""
+    hidden = module[0](torch.ones(2, 4))
+    hidden.register_hook(lambda _: within())
+    return module[1](hidden).sum()
+
+
+@promise
+def a_backward_beside_one_of_another_thread_is_refused(directory):
+    with trained_in_threads(directory) as (module, optimizer, in_thread):
+        loss_of(module).backward()
+        alone = optimizer.optimizer.sum_squares()
+        optimizer.zero_grad()
+        beside = loss_of(module)
+
+        def refused():
+            for call in (beside.backward, lambda: module(torch.ones(2, 4))):
+                error = in_thread(lambda call=call: raises(nvswap.Error, call, errno.EBUSY))
+                assert "one thread at a time" in str(error)
+
+        loss_of(module, refused).backward()
+        assert optimizer.optimizer.sum_squares() == alone
+        in_thread(beside.backward)
+        assert optimizer.optimizer.sum_squares() == 4 * alone
+
+
+@promise
+def a_backward_beside_a_forward_of_another_thread_is_refused(directory):
+    with trained_in_threads(directory) as (module, _, in_thread):
+        loss = loss_of(module)
+        hook = module[0].register_forward_hook(
+            lambda *_: in_thread(lambda: raises(nvswap.Error, loss.backward, errno.EBUSY)) and None)
+        torch.nn.Sequential(module)(torch.ones(2, 4))
+        hook.remove()
+
+
+@promise
+def a_backward_that_failed_hinders_no_other_thread(directory):
+    def fail():
+        raise KeyError("hook")
+
+    with trained_in_threads(directory) as (module, _, in_thread):
+        error = raises(KeyError, loss_of(module, fail).backward)
+        in_thread(lambda: loss_of(module).backward())
+        del error
 
 
 main()

@@ -165,6 +165,8 @@ class AdamW(torch.optim.Optimizer):
                 torch.autograd.graph.increment_version(parameter)
 
     def _add_gradient(self, parameter: torch.nn.Parameter) -> None:
+        assert self._offloaded is not None
+        self._offloaded.threads.begin_backward()
         flat, parameter.grad = self._flat_gradient(parameter), None
         for group, (owner, offset, numel) in enumerate(self._pieces):
             if owner is parameter:

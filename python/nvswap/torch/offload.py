@@ -20,6 +20,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from nvswap.engine import Engine
 from nvswap.errors import Error, invalid
 from nvswap.torch.saved import SavedTensors
+from nvswap.torch.threads import Threads
 
 Initialize = Callable[[str, torch.Tensor], None]
 
@@ -62,6 +63,7 @@ class Offloaded:
     ----------
     module : torch.nn.Module
     engine : nvswap.Engine
+    threads : Threads
     """
 
     def __init__(self, module: torch.nn.Module, engine: Engine,
@@ -70,12 +72,11 @@ class Offloaded:
         self.engine = engine
         self._initialize = initialize
         self._names: Dict[torch.nn.Parameter, str] = {}
-        self._saved = SavedTensors(engine)
+        self.threads = Threads()
+        self._saved = SavedTensors(engine, self.threads)
         self._depth: Dict[str, int] = {}
         # Of the step, and of what forwards of several threads do to one parameter.
         self._lock = threading.Lock()
-        # What each forward that runs now has pinned, by thread.
-        self._running = threading.local()
         self._step = False
         self._forwards: List[Tuple[torch.nn.Module, Any]] = []
         self._hooks = [module.register_forward_pre_hook(self._begin_step)]
@@ -137,24 +138,15 @@ class Offloaded:
 
         @functools.wraps(forward)
         def pinned_forward(*args: Any, **kwargs: Any) -> Any:
-            mine: List[torch.nn.Parameter] = []
-            forwards = self._forwards_of_thread()
-            forwards.append(mine)
-            try:
-                self._pin(owned, mine)
-                with self._saved.hooks():
-                    return self._checked(module, forward(*args, **kwargs))
-            finally:
-                forwards.pop()
-                self._unpin(mine)
+            with self.threads.forward() as mine:
+                try:
+                    self._pin(owned, mine)
+                    with self._saved.hooks():
+                        return self._checked(module, forward(*args, **kwargs))
+                finally:
+                    self._unpin(mine)
 
         module.forward = pinned_forward  # type: ignore[method-assign]
-
-    def _forwards_of_thread(self) -> List[List[torch.nn.Parameter]]:
-        if not hasattr(self._running, "forwards"):
-            self._running.forwards = []
-        forwards: List[List[torch.nn.Parameter]] = self._running.forwards
-        return forwards
 
     def _pin(self, parameters: Iterable[torch.nn.Parameter],
              forward: List[torch.nn.Parameter]) -> None:
@@ -180,7 +172,7 @@ class Offloaded:
     def _look_up(self, parameter: Optional[torch.nn.Parameter]) -> None:
         """Pins a parameter until the innermost forward of this thread ends."""
         name = self._names.get(parameter) if parameter is not None else None
-        forwards = self._forwards_of_thread()
+        forwards = self.threads.forwards()
         if parameter is None or name is None or any(
                 parameter is each for forward in forwards for each in forward):
             return
@@ -268,7 +260,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     ------
     Error
         EINVAL: a parameter can't be offloaded, or is already; in a forward: a module returns a
-        parameter.
+        parameter. EBUSY: in a backward, a forward or a backward of another thread runs; in a
+        forward, such a backward.
 
     Notes
     -----

@@ -12,6 +12,7 @@ from typing import Any, Dict, NamedTuple, Tuple
 import torch
 
 from nvswap.engine import Engine
+from nvswap.torch.threads import Threads
 
 
 class _Place(NamedTuple):
@@ -34,14 +35,21 @@ class SavedTensors:
     """
     Saves tensors for a backward.
 
+    Parameters
+    ----------
+    engine : nvswap.Engine
+    threads : Threads
+        Told when a backward needs a tensor.
+
     Attributes
     ----------
     pinned : dict of str to torch.nn.Parameter
         The parameters that have pool memory now, by name.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, threads: Threads) -> None:
         self._engine = engine
+        self._threads = threads
         self._pool = engine.pool()
         self.pinned: Dict[str, torch.nn.Parameter] = {}
 
@@ -65,6 +73,7 @@ class SavedTensors:
         return _Kept(tensor, tensor._version)  # One over pool memory keeps its pin.
 
     def _unpack(self, saved: Any) -> torch.Tensor:
+        self._threads.begin_backward()
         if isinstance(saved, _Kept):
             if saved.tensor._version != saved.version:
                 raise RuntimeError("a tensor that the backward needs was modified by an inplace "

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Which threads run forwards and backwards of an offloaded module. Forwards may run together; a backward
+runs alone: torch adds a gradient to a parameter outside of any lock that hooks could take, and reads
+the parameter's strides, which a forward changes.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import weakref
+from contextlib import contextmanager
+from typing import Callable, Dict, Iterator, List, Optional
+
+import torch
+
+from nvswap.errors import Error
+
+
+class _Backward:
+    """A backward's callback for its end, which torch keeps for as long as the backward runs, also
+    one that fails."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+
+    def __call__(self) -> None:
+        pass
+
+
+class Threads:
+    """The threads that run a module."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # What each forward that runs now has pinned, by thread.
+        self._forwards: Dict[int, List[List[torch.nn.Parameter]]] = {}
+        self._backward: Callable[[], Optional[_Backward]] = lambda: None
+
+    def forwards(self) -> List[List[torch.nn.Parameter]]:
+        """What the forwards of this thread have pinned, the innermost last."""
+        return self._forwards.get(threading.get_ident(), [])
+
+    @contextmanager
+    def forward(self) -> Iterator[List[torch.nn.Parameter]]:
+        """A forward, with a list for what it pins; EBUSY as :meth:`begin_backward`."""
+        thread = threading.get_ident()
+        mine: List[torch.nn.Parameter] = []
+        with self._lock:
+            self._refuse_other(self._backward_threads())
+            self._forwards.setdefault(thread, []).append(mine)
+        try:
+            yield mine
+        finally:
+            with self._lock:
+                self._forwards[thread].pop()
+                if not self._forwards[thread]:
+                    del self._forwards[thread]
+
+    def begin_backward(self) -> None:
+        """
+        Called by what runs in a backward, any number of times.
+
+        Raises
+        ------
+        nvswap.Error
+            EBUSY: a forward or a backward runs in another thread.
+        """
+        with self._lock:
+            self._refuse_other([*self._forwards, *self._backward_threads()])
+            if not self._backward_threads() and torch._C._current_graph_task_id() != -1:
+                backward = _Backward()
+                torch.autograd.Variable._execution_engine.queue_callback(backward)
+                self._backward = weakref.ref(backward)
+
+    def _backward_threads(self) -> List[int]:
+        """The thread of the backward, if one runs. The backward itself stays out of frames that a
+        traceback could keep."""
+        backward = self._backward()
+        return [] if backward is None else [backward.thread]
+
+    def _refuse_other(self, threads: List[int]) -> None:
+        if any(thread != threading.get_ident() for thread in threads):
+            raise Error(errno.EBUSY, "a backward of an offloaded module would run beside a forward "
+                        "or a backward of another thread: one thread at a time trains it")
