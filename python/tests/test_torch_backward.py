@@ -113,6 +113,50 @@ def a_parameter_that_is_seen_as_another_type_is_the_same_in_the_backward(directo
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(gradient_of(module), expected))
 
 
+class Drops(torch.autograd.Function):
+    """Adds a parameter, and gives it no gradient."""
+
+    @staticmethod
+    def forward(_context, data, parameter):
+        return data + parameter
+
+    @staticmethod
+    def backward(_context, gradient):
+        return gradient, None
+
+
+@promise
+def a_backward_may_give_a_parameter_no_gradient(directory):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.linear = torch.nn.Linear(4, 4)
+            self.dropped = torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, data):
+            return Drops.apply(torch.tanh(self.linear(data)), self.dropped)
+
+    def trained(module, optimizer):
+        for _ in range(3):
+            data = torch.linspace(-1, 1, 16).view(4, 4).requires_grad_()
+            penalty, = torch.autograd.grad(module(data).sum(), data, create_graph=True)
+            penalty.square().sum().backward()
+            module(data).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    expected, module = Model(), Model()
+    trained(expected, torch.optim.AdamW(expected.parameters(), lr=0.01))
+    with offloaded_to(directory, module) as offloaded:
+        optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), lr=0.01,
+                                       offloaded=offloaded)
+        trained(module, optimizer)
+        optimizer.close()
+    for ours, theirs in zip(module.parameters(), expected.parameters()):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+
+
 @contextlib.contextmanager
 def trained_in_threads(directory):
     """An offloaded module of two layers, its optimizer, and a thread."""

@@ -114,9 +114,8 @@ class AdamW(torch.optim.Optimizer):
         name = self._tensor_of(parameter) or group.get("param_names", {index: index})[index]
         return f"parameter {name}, of shape {list(parameter.shape)},"
 
-    def _flat_gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        gradient = parameter.grad
-        assert gradient is not None
+    def _flat_gradient(self, parameter: torch.nn.Parameter,
+                       gradient: torch.Tensor) -> torch.Tensor:
         if gradient.layout is not torch.strided:
             raise invalid(f"{self._described(parameter)} has sparse gradients: an Embedding takes "
                           "sparse=False")
@@ -167,7 +166,10 @@ class AdamW(torch.optim.Optimizer):
     def _add_gradient(self, parameter: torch.nn.Parameter) -> None:
         assert self._offloaded is not None
         self._offloaded.threads.begin_backward()
-        flat, parameter.grad = self._flat_gradient(parameter), None
+        # A backward that gives a parameter no gradient calls the hook too.
+        if parameter.grad is None:
+            return
+        flat, parameter.grad = self._flat_gradient(parameter, parameter.grad), None
         for group, (owner, offset, numel) in enumerate(self._pieces):
             if owner is parameter:
                 self.optimizer.add_gradients(group, flat[offset:offset + numel])
@@ -187,7 +189,7 @@ class AdamW(torch.optim.Optimizer):
                               "made: make a new one to train it")
         for group, (parameter, offset, numel) in enumerate(self._pieces):
             if parameter.grad is not None:
-                flat = self._flat_gradient(parameter)
+                flat = self._flat_gradient(parameter, parameter.grad)
                 self.optimizer.lend_gradients(group, flat[offset:offset + numel])
         self.result: Dict[str, Any] = self.optimizer.step(lr=self.param_groups[0]["lr"])
         return loss
