@@ -29,6 +29,7 @@ void nvswap_end_log(void);
 struct nvswap_adam {
     double lr, beta1, beta2, eps, weight_decay, grad_factor;
     bool adam_w_mode, bias_correction;
+    uint64_t missed;
 };
 void nvswap_update_adam(void *arg, const struct nvs_update *update);
 """
@@ -52,8 +53,10 @@ static void nvswap_end_log(void)
 
 /* Adam's numbers for one group; see nvs_adam_update. */
 struct nvswap_adam {
-    double lr, beta1, beta2, eps, weight_decay, grad_factor;
+    double lr; /* below 0: the step's */
+    double beta1, beta2, eps, weight_decay, grad_factor;
     bool adam_w_mode, bias_correction;
+    uint64_t missed; /* steps of the optimizer that the group does not count */
 };
 
 /* The update function with an array of numbers, one for each group, which Python has checked. */
@@ -61,8 +64,9 @@ static void nvswap_update_adam(void *arg, const struct nvs_update *update)
 {
     const struct nvswap_adam *adam = (const struct nvswap_adam *)arg + update->group;
     const struct nvs_adam_update run = {
-        .size = sizeof(run), .numel = update->numel, .step = update->step,
-        .lr = adam->lr, .beta1 = adam->beta1, .beta2 = adam->beta2, .eps = adam->eps,
+        .size = sizeof(run), .numel = update->numel,
+        .step = update->step > adam->missed ? update->step - adam->missed : 1,
+        .lr = adam->lr < 0 ? update->lr : adam->lr, .beta1 = adam->beta1, .beta2 = adam->beta2, .eps = adam->eps,
         .weight_decay = adam->weight_decay, .grad_factor = adam->grad_factor,
         .adam_w_mode = adam->adam_w_mode, .bias_correction = adam->bias_correction,
         .gradients = update->gradients, .gradients_dtype = NVS_F32,

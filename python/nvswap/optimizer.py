@@ -91,11 +91,19 @@ class GroupAdam:
         for group in range(ngroups):
             self.set(group)
 
-    def set(self, group: int, *, lr: float = 1e-3, betas: Sequence[float] = (0.9, 0.999),
+    def set(self, group: int, *, lr: Optional[float] = 1e-3, betas: Sequence[float] = (0.9, 0.999),
             eps: float = 1e-8, weight_decay: float = 0.0, adam_w_mode: bool = True,
-            bias_correction: bool = True, grad_factor: float = 1.0) -> None:
+            bias_correction: bool = True, grad_factor: float = 1.0, missed: int = 0) -> None:
         """
         Sets the numbers of a group, between steps.
+
+        Parameters
+        ----------
+        lr : float, optional
+            None: that of :meth:`Optimizer.step`.
+        missed : int
+            The optimizer's steps that the group's bias correction does not count, such as those in
+            which it had no gradients.
 
         Raises
         ------
@@ -106,11 +114,13 @@ class GroupAdam:
             raise invalid(f"no group {group}")
         if not math.isfinite(grad_factor) or grad_factor == 0:
             raise invalid(f"a gradient's factor is finite and not 0: {grad_factor}")
-        numbers = dict(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay,
-                       grad_factor=grad_factor, adam_w_mode=adam_w_mode,
+        if missed < 0:
+            raise invalid(f"missed steps are not negative: {missed}")
+        numbers = dict(lr=0.0 if lr is None else lr, beta1=betas[0], beta2=betas[1], eps=eps,
+                       weight_decay=weight_decay, grad_factor=grad_factor, adam_w_mode=adam_w_mode,
                        bias_correction=bias_correction)
         _check_adam(numbers)
-        self._table[group] = numbers
+        self._table[group] = dict(numbers, lr=-1.0 if lr is None else lr, missed=missed)
 
 
 def _check_adam(numbers: Dict[str, Any]) -> None:

@@ -353,9 +353,24 @@ def each_group_has_its_own_numbers_of_adam(directory):
 
 
 @promise
+def a_group_does_not_count_missed_steps_and_may_take_the_steps_learning_rate(directory):
+    weights, gradients = numpy.ones(1000, numpy.float32), numpy.ones(1000, numpy.float32)
+    master, state = weights.copy(), [numpy.zeros(1000, numpy.float32) for _ in range(2)]
+    adam_of_groups = nvswap.GroupAdam(1)
+    with nvswap.Optimizer(settings(directory), {"g": weights}, update=adam_of_groups) as optimizer:
+        optimizer.step_count = 10
+        adam_of_groups.set(0, lr=None, missed=8)
+        optimizer.lend_gradients("g", gradients)
+        optimizer.step(lr=0.5)
+        nvswap.adam_update(master, gradients, *state, step=3, lr=0.5)
+        assert numpy.array_equal(master, weights)
+
+
+@promise
 def numbers_of_adam_out_of_bounds_are_errors(directory):
     adam_of_groups = nvswap.GroupAdam(1)
-    for numbers in ({"lr": -1}, {"lr": float("nan")}, {"betas": (1, 0.9)}, {"grad_factor": 0}):
+    for numbers in ({"lr": -1}, {"lr": float("nan")}, {"betas": (1, 0.9)}, {"grad_factor": 0},
+                    {"missed": -1}):
         raises(nvswap.Error, lambda: adam_of_groups.set(0, **numbers), errno.EINVAL)
     raises(nvswap.Error, lambda: adam_of_groups.set(1), errno.EINVAL)
     raises(nvswap.Error, lambda: nvswap.Optimizer(settings(directory), {
