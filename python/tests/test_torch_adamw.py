@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvswap.torch.AdamW: closures, gradients and weights piece by piece. Needs torch."""
 
+import errno
 import gc
 
 import torch
 
-from promises import main, promise, settings
+from promises import main, promise, raises, settings
+import nvswap
 import nvswap.torch
 
 
@@ -128,6 +130,68 @@ def a_gradient_in_another_order_of_elements_is_stepped_as_in_memory(directory):
         optimizer.step()
         weights.append(module.weight.detach())
     assert torch.allclose(*weights, atol=1e-6)
+
+
+def two_parts():
+    """Two layers; the first is trained in each step, the other in some."""
+    torch.manual_seed(1)
+    return torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(2))
+
+
+def trained_in_parts(module, optimizer, steps):
+    for step in steps:
+        loss = module[0](torch.ones(64)).square().mean()
+        if step in (3, 4, 8):
+            loss = loss + module[1](torch.ones(64)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def parts_as_torch():
+    module = two_parts()
+    trained_in_parts(module, torch.optim.AdamW(module.parameters(), lr=0.01), range(9))
+    return list(module.parameters())
+
+
+@promise
+def a_parameter_counts_the_steps_in_which_it_has_gradients(directory):
+    for offloads in (False, True):
+        module = two_parts()
+        offloaded = nvswap.torch.offload(module, settings(directory)) if offloads else None
+        optimizer = nvswap.torch.AdamW(module.parameters(), small_groups(directory), lr=0.01,
+                                       offloaded=offloaded)
+        trained_in_parts(module, optimizer, range(9))
+        optimizer.close()
+        found = weights_of(module, offloaded) if offloads else module.parameters()
+        for ours, theirs in zip(found, parts_as_torch()):
+            assert torch.allclose(ours, theirs, atol=1e-6), offloads
+
+
+@promise
+def a_state_dict_has_the_steps_of_each_parameter(directory):
+    def opened():
+        return nvswap.torch.AdamW(module.parameters(), small_groups(directory, keep=True), lr=0.01)
+
+    module = two_parts()
+    first = opened()
+    trained_in_parts(module, first, range(5))
+    state = first.state_dict()
+    first.close()
+    second = opened()
+    second.load_state_dict(state)
+    assert second.state_dict() == state
+    trained_in_parts(module, second, range(5, 9))
+    for ours, theirs in zip(module.parameters(), parts_as_torch()):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+    steps = second.state_dict()["nvswap"]["steps"]
+    assert sorted(set(steps)) == [3, 9]
+    state["nvswap"] = {"step": 9}
+    second.load_state_dict(state)
+    assert second.state_dict()["nvswap"]["steps"] == [9] * len(steps)
+    state["nvswap"]["steps"] = [9]
+    raises(nvswap.Error, lambda: second.load_state_dict(state), errno.ESTALE)
+    second.close()
 
 
 main()

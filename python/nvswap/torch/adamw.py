@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import operator
 import threading
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
@@ -15,7 +16,7 @@ import torch
 
 from nvswap.config import Config
 from nvswap.errors import Error, invalid
-from nvswap.optimizer import Group, Optimizer
+from nvswap.optimizer import Group, GroupAdam, Optimizer
 from nvswap.torch.offload import Offloaded
 
 # What a group has besides settings; learning-rate schedulers keep initial_lr there.
@@ -45,10 +46,11 @@ class AdamW(torch.optim.Optimizer):
 
     Notes
     -----
-    Settings of the one group but the learning rate are fixed. state_dict() has these and the number
-    of the step; the moments and master weights stay in the store, which `commit()` makes durable if
-    it is kept. load_state_dict() takes it when the store has the state of that step. Over a kept store
-    that has steps, the parameters get its weights when the optimizer is made.
+    Settings of the one group but the learning rate are fixed. state_dict() has these and the numbers
+    of steps; the moments and master weights stay in the store, which `commit()` makes durable if it is
+    kept. load_state_dict() takes it when the store has the state of that step. Over a kept store that
+    has steps, the parameters get its weights when the optimizer is made, and all its steps count for
+    each of them until load_state_dict().
 
     Gradients of offloaded parameters leave the backward for the store: `parameter.grad` is None, so
     torch.nn.utils.clip_grad_norm_ neither sees nor clips them. `gradient_clipping` of the
@@ -83,7 +85,11 @@ class AdamW(torch.optim.Optimizer):
                 numel = min(limit, parameter.numel() - offset)
                 self._pieces.append((parameter, offset, numel))
                 groups.append(self._group(index, parameter, offset, numel))
-        self.optimizer = Optimizer(own, groups,
+        # The optimizer's steps in which each group had no gradients.
+        self._missed = [0] * len(groups)
+        self._adam = GroupAdam(len(groups))
+        self._set_missed(self._missed)
+        self.optimizer = Optimizer(own, groups, update=self._adam,
                                    weights_final=self._write_weights if offloaded else None)
         self._stepped = {parameter for parameter, _, _ in self._pieces}
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._add_gradient)
@@ -104,6 +110,11 @@ class AdamW(torch.optim.Optimizer):
         group = self.param_groups[0]
         return {"betas": [float(beta) for beta in group["betas"]], "eps": float(group["eps"]),
                 "weight_decay": float(group["weight_decay"])}
+
+    def _set_missed(self, missed: List[int]) -> None:
+        self._missed = missed
+        for group, steps in enumerate(missed):
+            self._adam.set(group, lr=None, missed=steps, **self._fixed)
 
     def _tensor_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
         return self._offloaded.name_of(parameter) if self._offloaded else None
@@ -191,7 +202,11 @@ class AdamW(torch.optim.Optimizer):
             if parameter.grad is not None:
                 flat = self._flat_gradient(parameter, parameter.grad)
                 self.optimizer.lend_gradients(group, flat[offset:offset + numel])
+        without = [self.optimizer.group_info(group)["gradients"] == "none"
+                   for group in range(len(self._pieces))]
         self.result: Dict[str, Any] = self.optimizer.step(lr=self.param_groups[0]["lr"])
+        if not self.result["skipped"] and not all(without):
+            self._set_missed([*map(operator.add, self._missed, without)])
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -200,18 +215,21 @@ class AdamW(torch.optim.Optimizer):
         self.optimizer.clear_gradients()
 
     def state_dict(self) -> Dict[str, Any]:
-        """The settings of the group and the number of the step; the state is in the store."""
-        return dict(super().state_dict(), nvswap={"step": self.optimizer.step_count})
+        """The settings of the group, the number of the step, and the steps that each parameter, or
+        piece of it in the store, was part of; the state is in the store."""
+        step = self.optimizer.step_count
+        return dict(super().state_dict(), nvswap={
+            "step": step, "steps": [step - missed for missed in self._missed]})
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """
-        Takes the learning rate and what schedulers keep in the group.
+        Takes the learning rate, what schedulers keep in the group, and the steps of each parameter.
 
         Raises
         ------
         nvswap.Error
             EINVAL: it is of another optimizer, whose moments would be lost, or has other settings;
-            ESTALE: the store has the state of another step.
+            ESTALE: the store has the state of another step, or of other pieces.
         """
         if "nvswap" not in state_dict:
             raise invalid("the state_dict is not of nvswap.torch.AdamW: its moments can't be "
@@ -220,12 +238,18 @@ class AdamW(torch.optim.Optimizer):
         if step != own:
             raise Error(errno.ESTALE, f"the state_dict is of step {step}, the store has the state "
                         f"of step {own}: open the kept store that was committed then")
+        # Those of versions before have the number of the step alone.
+        steps = state_dict["nvswap"].get("steps", [step] * len(self._pieces))
+        if len(steps) != len(self._pieces):
+            raise Error(errno.ESTALE, f"the state_dict has steps of {len(steps)} pieces, the store "
+                        f"{len(self._pieces)}")
         before = self.param_groups
         super().load_state_dict(state_dict)
         settings = self._settings()
         if settings != self._fixed:
             self.param_groups = before
             raise invalid(f"the state_dict has settings {settings}, the optimizer {self._fixed}")
+        self._set_missed([step - each for each in steps])
 
     def commit(self) -> None:
         """Makes the state of a kept store durable."""
