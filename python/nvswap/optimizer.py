@@ -207,7 +207,8 @@ class Optimizer(Handle):
     groups : sequence of Group or mapping of str to array, optional
         None: those of the kept store, without weights; ratio and grad_accum_dtype are its own too.
     update : callable or GroupAdam, optional
-        Gets an :class:`Update` instead of the configured optimizer; of several threads.
+        Gets an :class:`Update` instead of the configured optimizer; of several threads. The library
+        can't end a step for its exception: see :meth:`step`.
     weights_final : callable, optional
         Gets ``(group, offset, array)`` once for each run of new weights, of several threads.
     aio : Aio, optional
@@ -363,6 +364,11 @@ class Optimizer(Handle):
         Error
             EIO and others of the drive, Timeout: the step isn't finished; call it again with the
             same gradients. ERANGE: skipped at the smallest loss scale.
+        Exception
+            The first of `update` and `weights_final`. The step has gone on: each run was given to the
+            callback once, and has what the callback made of it until its exception. If no error of
+            the drive came too, which `info()["unfinished"]` tells, the step is counted and the
+            gradients are discarded; a second call does not repeat it.
         """
         if lr is not None and not lr >= 0:
             raise invalid(f"a learning rate is not negative: {lr}")
@@ -376,9 +382,10 @@ class Optimizer(Handle):
             options.sums = sums
         with self._open() as pointer:
             code = lib.nvs_optimizer_step(pointer, options, result, error)
+            if not code:
+                self._lent.clear()
             self._calls_back.raise_failure()
             check(code, error)
-            self._lent.clear()
         return fields_of(result)
 
     @property

@@ -327,6 +327,31 @@ def an_update_of_the_callers_replaces_adam(directory):
 
 
 @promise
+def an_exception_of_an_update_is_raised_at_the_end_of_its_step(directory):
+    def descend(update):
+        if update.group == failing:
+            raise KeyError(update.group)
+        update.master[:] -= update.gradients
+
+    weights = [numpy.ones(1000, numpy.float32) for _ in range(2)]
+    with nvswap.Optimizer(settings(directory), list(zip("ab", weights)), update=descend) as optimizer:
+        for step, failing in enumerate((1, None), 1):
+            gradients = numpy.full(1000, 3, numpy.float32)
+            lent = weakref.ref(gradients)
+            optimizer.lend_gradients("a", gradients)
+            optimizer.lend_gradients("b", gradients)
+            del gradients
+            if failing is None:
+                optimizer.step()
+            else:
+                raises(KeyError, optimizer.step)
+            gc.collect()
+            assert lent() is None and optimizer.step_count == step
+            assert not optimizer.info()["unfinished"]
+        assert (weights[0] == -5).all() and (weights[1] == -2).all()
+
+
+@promise
 def each_group_has_its_own_numbers_of_adam(directory):
     random = numpy.random.default_rng(3)
     weights = [random.normal(size=5000).astype(numpy.float32) for _ in range(2)]
