@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, Iterator, List, Optional, TypeVar
 
 from nvswap._native import lib
 from nvswap.errors import Error, closed, closed_within_call, error_of, forked
@@ -30,6 +30,8 @@ class State(enum.Enum):
     CLOSING = 2
     CLOSED = 3
 
+
+_Self = TypeVar("_Self", bound="Handle")
 
 _handles: "weakref.WeakSet[Handle]" = weakref.WeakSet()
 
@@ -114,7 +116,7 @@ class Handle:
         call on the object, such as in a callback or a signal handler, raises Error EDEADLK."""
         self._close(lambda pointer: self._free(pointer, False))
 
-    def __enter__(self) -> Any:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -11,6 +11,7 @@ import mmap
 import os
 import pathlib
 import pickle
+import typing
 
 import numpy
 
@@ -281,6 +282,13 @@ print([name for name in ("numpy", "torch", "asyncio.events") if name in sys.modu
 """, directory)
     assert "numpy" not in output and "torch" not in output
     assert numpy is not None
+
+
+@promise
+def a_with_block_has_the_type_of_its_object(_directory):
+    for kind in (nvswap.Aio, nvswap.Config, nvswap.Engine, nvswap.File, nvswap.Optimizer):
+        hints = typing.get_type_hints(kind.__enter__)
+        assert hints["return"] is hints["self"], kind
 
 
 main()
