@@ -332,6 +332,25 @@ def a_state_dict_has_the_weights(directory):
 
 
 @promise
+def a_conversion_of_an_offloaded_module_is_refused(directory):
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    outer, data = torch.nn.Sequential(module), torch.arange(8.0).view(2, 4)
+    expected = module(data)
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    for convert in (module.half, module.double, outer.bfloat16, module[0].half,
+                    lambda: module.to(torch.float16), lambda: module.to("meta")):
+        error = raises(nvswap.Error, convert, errno.EINVAL)
+        assert "before offload()" in str(error)
+    for change in (module.float, module.cpu, lambda: module.to(torch.float32)):
+        assert change() is module
+        assert module(data).equal(expected)
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+    assert module.double()(data.double()).dtype is torch.float64
+
+
+@promise
 def an_offload_that_fails_leaves_the_module_as_it_was(directory):
     class Failure(Exception):
         pass

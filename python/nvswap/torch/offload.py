@@ -147,6 +147,8 @@ class Offloaded:
                     self._unpin(mine)
 
         module.forward = pinned_forward  # type: ignore[method-assign]
+        module._apply = functools.partial(  # type: ignore[method-assign]
+            _apply_unless_converted, module, module._apply)
 
     def _pin(self, parameters: Iterable[torch.nn.Parameter],
              forward: List[torch.nn.Parameter]) -> None:
@@ -212,6 +214,7 @@ class Offloaded:
         """Brings all parameters back into memory, and ends the hooks; the engine can be closed."""
         for module, forward in self._forwards:
             module.forward = forward
+            del module._apply
             module.__dict__["_parameters"] = dict(module._parameters)
         self._forwards.clear()
         for hook in self._hooks:
@@ -225,6 +228,19 @@ class Offloaded:
             self.engine.load_to({name: data})
             parameter.data = data
         self._names.clear()
+
+
+def _apply_unless_converted(module: torch.nn.Module, apply: Any, function: Any,
+                            recurse: bool = True) -> torch.nn.Module:
+    """_apply of a module, which converts and moves it, for functions that do neither."""
+    for dtype in {parameter.dtype for parameter in module.parameters(recurse)}:
+        before = torch.empty((), dtype=dtype)
+        after = function(before)
+        if (after.dtype, after.device) != (before.dtype, before.device):
+            raise invalid(f"an offloaded {type(module).__name__} can't become {after.dtype} on "
+                          f"{after.device}: convert it before offload(), or after load()")
+    result: torch.nn.Module = apply(function, recurse)
+    return result
 
 
 def _refuse_to_load(module: torch.nn.Module, *_: Any) -> None:
@@ -271,7 +287,9 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     in a forward. What a forward changes in place of its parameter, as torch.nn.Embedding does with
     max_norm, lasts until the pool needs the room. Modules that compute a parameter from others
     (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded. state_dict() has
-    copies of all parameters in memory; load_state_dict() is refused.
+    copies of all parameters in memory; load_state_dict(), and conversions such as half() and
+    to(dtype), are refused. What is written to a parameter outside of forwards (torch.nn.init,
+    ``parameter.data = tensor``) is lost without an error.
     """
     for name, each in module.named_modules():
         if isinstance(each._parameters, _Parameters):
