@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvswap.torch.AdamW: closures, gradients and weights piece by piece. Needs torch."""
 
+import copy
 import errno
 import gc
+import pickle
 
 import torch
 
@@ -85,6 +87,14 @@ def a_commit_makes_the_steps_before_it_durable(directory):
         optimizer.optimizer.abandon()
     optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory, keep=True), lr=0.01)
     assert [*steps, optimizer.optimizer.step_count] == [0, 3, 3]
+    optimizer.close()
+
+
+@promise
+def an_optimizer_is_not_copied_or_pickled(directory):
+    optimizer = nvswap.torch.AdamW(linear().parameters(), settings(directory))
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        assert "state_dict()" in str(raises(TypeError, lambda copied=copied: copied(optimizer)))
     optimizer.close()
 
 

@@ -99,6 +99,9 @@ class AdamW(torch.optim.Optimizer):
         else:
             self._start_offloaded()
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a nvswap.torch.AdamW can't be pickled or copied: save its state_dict()")
+
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Takes the one group that the constructor has; refuses others."""
         if self.param_groups:
