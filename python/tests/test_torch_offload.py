@@ -351,6 +351,23 @@ def a_conversion_of_an_offloaded_module_is_refused(directory):
 
 
 @promise
+def a_module_larger_than_the_pool_is_refused_by_name(directory):
+    large = torch.nn.Linear(1024, 1024)
+    before = large.weight.clone()
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), large)
+    config = settings(directory)
+    config["zero_optimization"]["offload_param"]["buffer_size"] = 1024 * 1024 // 4
+    config["zero_optimization"]["offload_param"]["max_in_cpu"] = 0
+    error = raises(nvswap.Error, lambda: nvswap.torch.offload(module, config), errno.E2BIG)
+    assert "module 1 has parameters of 4198400 bytes" in str(error) and "whole pool" in str(error)
+    assert large.weight.equal(before) and module[0].weight.isfinite().all()
+    tables = torch.nn.ParameterList(torch.ones(512, 1024) for _ in range(3))
+    offloaded = nvswap.torch.offload(torch.nn.ModuleList([tables]), config)
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
 def an_offload_that_fails_leaves_the_module_as_it_was(directory):
     class Failure(Exception):
         pass

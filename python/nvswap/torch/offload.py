@@ -8,6 +8,7 @@ ends. Between, a parameter has its shape and no memory: every element reads as n
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import threading
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
@@ -105,6 +106,7 @@ class Offloaded:
             if not parameter.is_floating_point() or parameter.device.type not in ("cpu", "meta"):
                 raise invalid(f"parameter {name} is {parameter.dtype} on {parameter.device}; "
                               "floating-point ones in host memory can be offloaded")
+        self._check_room()
         self.engine.register_all({name: (parameter.dtype, tuple(parameter.shape))
                                   for name, parameter in parameters})
         for name, parameter in parameters:
@@ -114,6 +116,19 @@ class Offloaded:
                 self.engine.store_from({name: parameter.data.contiguous()})
                 parameter.data = _placeholder(parameter.dtype, parameter.shape)
                 self._names[parameter] = name
+
+    def _check_room(self) -> None:
+        """Refuses a module whose own parameters, which a forward pins together, exceed the pool."""
+        _, room = self.engine.pool()
+        for name, module in self.module.named_modules():
+            sizes = [parameter.nbytes for parameter in module.parameters(recurse=False)]
+            # Those of a ParameterList are pinned one by one.
+            has_forward = type(module).forward is not torch.nn.Module.forward
+            nbytes = sum(sizes) if has_forward else max(sizes, default=0)
+            if nbytes > room:
+                raise Error(errno.E2BIG, f"module {name or type(module).__name__} has parameters of "
+                            f"{nbytes} bytes, more than the whole pool of {room} bytes: raise "
+                            "buffer_count or buffer_size of offload_param")
 
     def _replace_meta(self, name: str, parameter: torch.nn.Parameter) -> None:
         """A parameter on the meta device never was in memory: its contents are made in the pool."""
@@ -275,7 +290,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     Raises
     ------
     Error
-        EINVAL: a parameter can't be offloaded, or is already; in a forward: a module returns a
+        EINVAL: a parameter can't be offloaded, or is already; E2BIG: the parameters of one module
+        exceed the pool; in a forward: a module returns a
         parameter. EBUSY: in a backward, a forward or a backward of another thread runs; in a
         forward, such a backward.
 
@@ -289,7 +305,9 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded. state_dict() has
     copies of all parameters in memory; load_state_dict(), and conversions such as half() and
     to(dtype), are refused. What is written to a parameter outside of forwards (torch.nn.init,
-    ``parameter.data = tensor``) is lost without an error.
+    ``parameter.data = tensor``) is lost without an error. The weights are in the engine alone: a
+    module whose engine was closed before :meth:`Offloaded.load` has none, and its forwards raise
+    ClosedError.
     """
     for name, each in module.named_modules():
         if isinstance(each._parameters, _Parameters):
