@@ -196,6 +196,23 @@ def a_backward_beside_one_of_another_thread_is_refused(directory):
 
 
 @promise
+def a_backward_runs_in_all_threads_that_torch_gives_it(directory):
+    """As with nodes of a GPU; here another thread says that it runs the same backward."""
+    with trained_in_threads(directory) as (module, _, in_thread):
+        current, results = torch._C._current_graph_task_id, []
+
+        def same_backward():
+            task = current()
+            torch._C._current_graph_task_id = lambda: task
+            results.append(in_thread(lambda: module(torch.ones(2, 4))))
+            torch._C._current_graph_task_id = current
+
+        loss_of(module, same_backward).backward()
+        assert len(results) == 1
+        results.clear()
+
+
+@promise
 def a_backward_beside_a_forward_of_another_thread_is_refused(directory):
     with trained_in_threads(directory) as (module, _, in_thread):
         loss = loss_of(module)

@@ -24,6 +24,8 @@ class _Backward:
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
+        # torch runs nodes of other devices in threads of its own.
+        self.task = torch._C._current_graph_task_id()
 
     def __call__(self) -> None:
         pass
@@ -48,7 +50,8 @@ class Threads:
         thread = threading.get_ident()
         mine: List[torch.nn.Parameter] = []
         with self._lock:
-            self._refuse_other(self._backward_threads())
+            if self._other_backward():
+                raise _two_threads()
             self._forwards.setdefault(thread, []).append(mine)
         try:
             yield mine
@@ -68,19 +71,21 @@ class Threads:
             EBUSY: a forward or a backward runs in another thread.
         """
         with self._lock:
-            self._refuse_other([*self._forwards, *self._backward_threads()])
-            if not self._backward_threads() and torch._C._current_graph_task_id() != -1:
+            if self._other_backward() or self._forwards.keys() - {threading.get_ident()}:
+                raise _two_threads()
+            if self._backward() is None and torch._C._current_graph_task_id() != -1:
                 backward = _Backward()
                 torch.autograd.Variable._execution_engine.queue_callback(backward)
                 self._backward = weakref.ref(backward)
 
-    def _backward_threads(self) -> List[int]:
-        """The thread of the backward, if one runs. The backward itself stays out of frames that a
-        traceback could keep."""
+    def _other_backward(self) -> bool:
+        """Whether a backward runs that is not of this thread. No frame that raises has the backward,
+        since a traceback would keep it."""
         backward = self._backward()
-        return [] if backward is None else [backward.thread]
+        return backward is not None and backward.thread != threading.get_ident() and \
+            backward.task != torch._C._current_graph_task_id()
 
-    def _refuse_other(self, threads: List[int]) -> None:
-        if any(thread != threading.get_ident() for thread in threads):
-            raise Error(errno.EBUSY, "a backward of an offloaded module would run beside a forward "
-                        "or a backward of another thread: one thread at a time trains it")
+
+def _two_threads() -> Error:
+    return Error(errno.EBUSY, "a backward of an offloaded module would run beside a forward or a "
+                 "backward of another thread: one thread at a time trains it")
