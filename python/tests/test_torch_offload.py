@@ -437,6 +437,29 @@ def several_threads_may_run_forwards(directory):
 
 
 @promise
+def a_forward_leaves_a_parameter_that_another_has_pinned(directory):
+    module, seen = torch.nn.Linear(4, 4), []
+    offloaded = nvswap.torch.offload(module, settings(directory))
+
+    def within(*_):
+        seen.append(module.weight.untyped_storage()._cdata)
+        if len(seen) == 1:
+            thread = threading.Thread(target=lambda: module(torch.ones(4)))
+            thread.start()
+            thread.join()
+            seen.append(module.weight.untyped_storage()._cdata)
+
+    forward = torch.nn.functional.linear
+    torch.nn.functional.linear = lambda *arguments: (within(), forward(*arguments))[1]
+    module(torch.ones(4))
+    torch.nn.functional.linear = forward
+    assert len(seen) == 3 and len(set(seen)) == 1
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
 def several_threads_finish_the_weights_of_one_tensor(directory):
     module = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
     offloaded = nvswap.torch.offload(module, settings(directory))

@@ -173,8 +173,10 @@ class Offloaded:
         with self.engine.pinned(list(names), arrays="torch") as tensors, self._lock:
             for name, parameter in names.items():
                 self._depth[name] = self._depth.get(name, 0) + 1
-                parameter.data = tensors[name]
-                self._saved.pinned[name] = parameter
+                # Another thread may be computing with it: its memory stays.
+                if name not in self._saved.pinned:
+                    parameter.data = tensors[name]
+                    self._saved.pinned[name] = parameter
                 forward.append(parameter)
 
     def _unpin(self, forward: List[torch.nn.Parameter]) -> None:
