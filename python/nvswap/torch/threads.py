@@ -11,19 +11,22 @@ import errno
 import threading
 import weakref
 from contextlib import contextmanager
-from typing import Callable, Dict, Iterator, List, Optional
+from typing import Callable, Iterator, List, Optional
 
 import torch
 
 from nvswap.errors import Error
+
+# What each forward of a thread that runs now has pinned.
+Forwards = List[List[torch.nn.Parameter]]
 
 
 class _Backward:
     """A backward's callback for its end, which torch keeps for as long as the backward runs, also
     one that fails."""
 
-    def __init__(self) -> None:
-        self.thread = threading.get_ident()
+    def __init__(self, forwards: Forwards) -> None:
+        self.forwards = forwards
         # torch runs nodes of other devices in threads of its own.
         self.task = torch._C._current_graph_task_id()
 
@@ -36,30 +39,36 @@ class Threads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # What each forward that runs now has pinned, by thread.
-        self._forwards: Dict[int, List[List[torch.nn.Parameter]]] = {}
+        self._own = threading.local()
+        # Those of the threads that run one now.
+        self._running: List[Forwards] = []
         self._backward: Callable[[], Optional[_Backward]] = lambda: None
 
-    def forwards(self) -> List[List[torch.nn.Parameter]]:
-        """What the forwards of this thread have pinned, the innermost last."""
-        return self._forwards.get(threading.get_ident(), [])
+    def forwards(self) -> Forwards:
+        """What each forward of this thread has pinned, the innermost last. The list is always the
+        same, and stands for the thread: torch.compile warns of threading.get_ident()."""
+        if not hasattr(self._own, "forwards"):
+            self._own.forwards = []
+        forwards: Forwards = self._own.forwards
+        return forwards
 
     @contextmanager
     def forward(self) -> Iterator[List[torch.nn.Parameter]]:
         """A forward, with a list for what it pins; EBUSY as :meth:`begin_backward`."""
-        thread = threading.get_ident()
+        forwards = self.forwards()
         mine: List[torch.nn.Parameter] = []
         with self._lock:
             if self._other_backward():
                 raise _two_threads()
-            self._forwards.setdefault(thread, []).append(mine)
+            if not forwards:
+                self._running.append(forwards)
+            forwards.append(mine)
         try:
             yield mine
         finally:
             with self._lock:
-                self._forwards[thread].pop()
-                if not self._forwards[thread]:
-                    del self._forwards[thread]
+                forwards.pop()
+                self._running = [each for each in self._running if each]
 
     def begin_backward(self) -> None:
         """
@@ -71,10 +80,11 @@ class Threads:
             EBUSY: a forward or a backward runs in another thread.
         """
         with self._lock:
-            if self._other_backward() or self._forwards.keys() - {threading.get_ident()}:
+            if self._other_backward() or any(each is not self.forwards()
+                                             for each in self._running):
                 raise _two_threads()
             if self._backward() is None and torch._C._current_graph_task_id() != -1:
-                backward = _Backward()
+                backward = _Backward(self.forwards())
                 torch.autograd.Variable._execution_engine.queue_callback(backward)
                 self._backward = weakref.ref(backward)
 
@@ -82,7 +92,7 @@ class Threads:
         """Whether a backward runs that is not of this thread. No frame that raises has the backward,
         since a traceback would keep it."""
         backward = self._backward()
-        return backward is not None and backward.thread != threading.get_ident() and \
+        return backward is not None and backward.forwards is not self.forwards() and \
             backward.task != torch._C._current_graph_task_id()
 
 
