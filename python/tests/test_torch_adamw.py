@@ -6,6 +6,7 @@ import copy
 import errno
 import gc
 import pickle
+import resource
 
 import torch
 
@@ -176,6 +177,38 @@ def a_parameter_counts_the_steps_in_which_it_has_gradients(directory):
         found = weights_of(module, offloaded) if offloads else module.parameters()
         for ours, theirs in zip(found, parts_as_torch()):
             assert torch.allclose(ours, theirs, atol=1e-6), offloads
+
+
+@promise
+def a_step_that_failed_is_finished_by_a_later_call(directory):
+    def layer():
+        torch.manual_seed(1)
+        return torch.nn.Linear(512, 1024)
+
+    def stepped(optimizer):
+        """Whether the step is finished; writes that failed behind are told of by later calls."""
+        try:
+            optimizer.step()
+        except nvswap.Error as error:
+            assert error.errno == errno.EFBIG, error
+        return not optimizer.optimizer.info()["unfinished"]
+
+    module, theirs = layer(), layer()
+    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), lr=0.01)
+    for each in (module, theirs):
+        each(torch.ones(512)).square().mean().backward()
+    torch.optim.AdamW(theirs.parameters(), lr=0.01).step()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        assert not stepped(optimizer)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert any(stepped(optimizer) for _ in range(9))
+    assert set(optimizer.state_dict()["nvswap"]["steps"]) == {1}
+    optimizer.close()
+    for ours, other in zip(module.parameters(), theirs.parameters()):
+        assert torch.allclose(ours, other, atol=1e-6)
 
 
 @promise

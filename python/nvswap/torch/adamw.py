@@ -189,7 +189,16 @@ class AdamW(torch.optim.Optimizer):
                 self.optimizer.add_gradients(group, flat[offset:offset + numel])
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """Takes a step of all parameters that have gradients."""
+        """
+        Takes a step of all parameters that have gradients.
+
+        Raises
+        ------
+        nvswap.Error
+            EIO and others of the drive: the step is not finished; call it again, without a closure,
+            before other gradients are computed. EINVAL: a setting but the learning rate has
+            changed, or gradients are sparse. And those of nvswap.Optimizer.step.
+        """
         if self._settings() != self._fixed:
             raise invalid(f"the settings {self._fixed} can't change to {self._settings()}; "
                           "with OneCycleLR and CyclicLR: cycle_momentum=False")
@@ -201,16 +210,22 @@ class AdamW(torch.optim.Optimizer):
             if parameter.grad is not None and parameter not in self._stepped and parameter.numel():
                 raise invalid(f"{self._described(parameter)} was frozen when the optimizer was "
                               "made: make a new one to train it")
+        unfinished = self.optimizer.info()["unfinished"]
         for group, (parameter, offset, numel) in enumerate(self._pieces):
-            if parameter.grad is not None:
+            # A step that failed has its gradients already.
+            if parameter.grad is not None and not (unfinished and self._gradients(group) == "lent"):
                 flat = self._flat_gradient(parameter, parameter.grad)
                 self.optimizer.lend_gradients(group, flat[offset:offset + numel])
-        without = [self.optimizer.group_info(group)["gradients"] == "none"
-                   for group in range(len(self._pieces))]
+        without = [self._gradients(group) == "none" for group in range(len(self._pieces))]
         self.result: Dict[str, Any] = self.optimizer.step(lr=self.param_groups[0]["lr"])
         if not self.result["skipped"] and not all(without):
             self._set_missed([*map(operator.add, self._missed, without)])
         return loss
+
+    def _gradients(self, group: int) -> str:
+        """Those of the next step: none, lent, added or owed."""
+        gradients: str = self.optimizer.group_info(group)["gradients"]
+        return gradients
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients, those that were added included."""
