@@ -180,6 +180,23 @@ def a_parameter_counts_the_steps_in_which_it_has_gradients(directory):
 
 
 @promise
+def a_step_whose_weights_were_not_written_is_counted(directory):
+    def fail(*_):
+        raise KeyError("write_range")
+
+    module = two_parts()
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), offloaded=offloaded)
+    write_range, offloaded.engine.write_range = offloaded.engine.write_range, fail
+    module[0](torch.ones(64)).sum().backward()
+    raises(KeyError, optimizer.step)
+    offloaded.engine.write_range = write_range
+    assert optimizer.state_dict()["nvswap"] == {"step": 1, "steps": [1, 1, 0, 0]}
+    optimizer.close()
+    weights_of(module, offloaded)
+
+
+@promise
 def a_step_that_failed_is_finished_by_a_later_call(directory):
     def layer():
         torch.manual_seed(1)

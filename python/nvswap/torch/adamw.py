@@ -217,9 +217,13 @@ class AdamW(torch.optim.Optimizer):
                 flat = self._flat_gradient(parameter, parameter.grad)
                 self.optimizer.lend_gradients(group, flat[offset:offset + numel])
         without = [self._gradients(group) == "none" for group in range(len(self._pieces))]
-        self.result: Dict[str, Any] = self.optimizer.step(lr=self.param_groups[0]["lr"])
-        if not self.result["skipped"] and not all(without):
-            self._set_missed([*map(operator.add, self._missed, without)])
+        steps = self.optimizer.step_count
+        try:
+            self.result: Dict[str, Any] = self.optimizer.step(lr=self.param_groups[0]["lr"])
+        finally:
+            # A step is counted also when weights could not be written to the parameters' engine.
+            if self.optimizer.step_count > steps:
+                self._set_missed([*map(operator.add, self._missed, without)])
         return loss
 
     def _gradients(self, group: int) -> str:
