@@ -3,7 +3,8 @@
 A training job: a small GPT on the text of this repository's documents, with DeepSpeed's ZeRO-3.
 Each rank prints its losses, all digits, as one line of JSON; with "inspect" also what DeepSpeed's
 functions say of gradients, weights and states, some of which it changes in between. With "frozen" some
-parameters are not trained. "saves" are checkpoints after the last step: the "checkpoint" block of each,
+parameters are not trained; with "unused" one layer is never called, and the last block in every second
+step only. "saves" are checkpoints after the last step: the "checkpoint" block of each,
 a tag for each rank, the folder and save_latest. "universal" is the folder of a universal checkpoint after
 "universal_step", or the last step. "refused" are tags that must not load. With "killed_at_rename": N it
 kills itself before it renames its N-th .pt file.
@@ -68,11 +69,15 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 256)
+        self.unused = nn.Linear(width, width) if JOB.get("unused") else None
+        self.calls = 0
 
     def forward(self, text):
         inputs, targets = text[:, :-1], text[:, 1:]
         x = self.tokens(inputs) + self.places(torch.arange(inputs.shape[1]))
-        for block in self.blocks:
+        step = self.calls // JOB["config"]["gradient_accumulation_steps"]
+        self.calls += 1
+        for block in self.blocks[:-1] if self.unused and step % 2 else self.blocks:
             x = block(x)
         return nn.functional.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(),
                                            targets.flatten())

@@ -55,6 +55,14 @@ def a_large_persistent_parameter_is_swapped(directory):
 
 
 @promise
+def losses_with_parameters_that_some_or_all_steps_leave_unused_are_those_in_memory(directory):
+    zero = {"sub_group_size": 5000}
+    for dtype in ("bf16", "fp32"):
+        config = configuration(directory, dtype=dtype, zero=zero, **DEPTH)
+        assert job(config, unused=True) == in_memory(dtype, tuple(zero.items()), unused=True)
+
+
+@promise
 def gradients_weights_and_states_can_be_read_and_changed(directory):
     for pipelined in (False, True):
         config = configuration(directory, optimizer={"pipeline_read": pipelined}, **DEPTH)

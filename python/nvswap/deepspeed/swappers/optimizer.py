@@ -40,6 +40,7 @@ class _SubGroup:
         self.numel = numel
         self.states: Set[str] = set()
         self.gradients: Dict[int, int] = {}  # elements, by offset
+        self.factors: Dict[int, float] = {}  # of gradients that were scaled after they were written
         self.held: Dict[str, Hold] = {}
 
     @property
@@ -158,6 +159,7 @@ class PartitionedOptimizerSwapper:
         name = group.gradient(offset)
         self._holds.register({name: tensor}, tensor.numel())
         group.gradients[offset] = tensor.numel()
+        group.factors.pop(offset, None)
         hold = self._holds.new(name)
         hold.tensor.copy_(tensor.data.view(-1))
         hold.end(True)
@@ -170,7 +172,17 @@ class PartitionedOptimizerSwapper:
             gradient.zero_()
         self.engine.load_to({group.gradient(offset): gradient.narrow(0, offset, numel)
                              for offset, numel in group.gradients.items()})
+        for offset, factor in list(group.factors.items()):
+            part = gradient.narrow(0, offset, group.gradients[offset]).mul_(factor)
+            self._put_gradient(group, offset, part)
         group.parameter.grad = gradient
+
+    def scale_gradient(self, parameter: torch.Tensor, factor: float) -> None:
+        """Scales the gradient of a sub-group in memory. In host memory DeepSpeed leaves it so for a
+        later step that has no new gradient of a parameter, so the next read of the store scales it."""
+        parameter.grad.mul_(factor)
+        group = self._groups[parameter.ds_id]
+        group.factors = dict.fromkeys(group.gradients, factor) if factor != 1 else {}
 
     def flush_gradients(self) -> None:
         """The engine orders reads behind the writes of the same tensor."""
@@ -197,8 +209,7 @@ class PartitionedOptimizerSwapper:
             group.held[hold.name] = hold
         try:
             group.parameter.data = group.held[group.weights].tensor
-            if group.gradients:
-                self._read_gradient(group)
+            self._read_gradient(group)
             for key in group.states:
                 self._state_of(group)[key].data = group.held[group.state(key)].tensor
         except BaseException:

@@ -33,6 +33,17 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
             f"{numbers[0]}_{numbers[-1]}": parameters for numbers, parameters in zip(
                 self.fp16_partitioned_groups_flat_id, self.fp16_groups)}
 
+    def unscale_and_clip_grads(self, sub_group_id: int, total_norm: Any) -> None:
+        """Has DeepSpeed's code scale a 1, for the swapper to know the factor."""
+        flat, factor = self.fp32_partitioned_groups_flat, torch.ones(1)
+        parameter, flat[sub_group_id] = flat[sub_group_id], torch.empty(1, requires_grad=True)
+        flat[sub_group_id].grad = factor
+        try:
+            super().unscale_and_clip_grads(sub_group_id, total_norm)
+        finally:
+            flat[sub_group_id] = parameter
+        self.optimizer_swapper.scale_gradient(parameter, factor.item())
+
     def _stored_state(self, group: int) -> Dict[str, Stored]:
         parameter = self.fp32_partitioned_groups_flat[group]
         numel = int(self.fp16_partitioned_groups_flat_numel[group])
