@@ -135,9 +135,11 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
         """The store has them."""
 
     def destroy(self) -> None:
-        super().destroy()
-        self._new_weights.close()
-        self._store.close()
+        try:
+            super().destroy()
+        finally:
+            self._new_weights.close()
+            self._store.close()
 
     # ---- Gradients
 

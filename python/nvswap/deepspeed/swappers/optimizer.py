@@ -300,6 +300,12 @@ class PartitionedOptimizerSwapper:
         if group is not None:
             self._end(group, False)
 
+    def close(self) -> None:
+        """Ends what is in memory, and closes the store."""
+        for group in self._groups.values():
+            self._end(group, False)
+        self.engine.close()
+
     # ---- Checkpoints
 
     def state_names(self, parameter: torch.Tensor) -> Dict[str, str]:

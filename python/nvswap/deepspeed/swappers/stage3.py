@@ -33,6 +33,12 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
             f"{numbers[0]}_{numbers[-1]}": parameters for numbers, parameters in zip(
                 self.fp16_partitioned_groups_flat_id, self.fp16_groups)}
 
+    def destroy(self) -> None:
+        try:
+            super().destroy()
+        finally:
+            self.optimizer_swapper.close()
+
     def unscale_and_clip_grads(self, sub_group_id: int, total_norm: Any) -> None:
         """Has DeepSpeed's code scale a 1, for the swapper to know the factor."""
         flat, factor = self.fp32_partitioned_groups_flat, torch.ones(1)

@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine of DeepSpeed leaves when it is destroyed, in one process."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import one_rank  # noqa: E402, F401
+import deepspeed  # noqa: E402
+import torch  # noqa: E402
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa: E402
+from jobs import configuration  # noqa: E402
+from promises import main, promise, raises  # noqa: E402
+
+WIDTH = 600  # DeepSpeed's own swappers leave tensors of less than 1 MiB in memory
+
+
+def trained(config, module=None):
+    """An engine after two steps, from the second on by the order of modules that it has learned."""
+    if module is None:
+        with deepspeed.zero.Init(config_dict_or_path=config):
+            module = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(3)))
+    engine, _, _, _ = deepspeed.initialize(model=module, model_parameters=module.parameters(),
+                                           config=config)
+    for _ in range(2 * config["gradient_accumulation_steps"]):
+        engine.backward(engine(torch.ones(2, WIDTH)).square().mean())
+        engine.step()
+    return engine
+
+
+@promise
+def a_failure_in_destroying_is_raised_and_the_store_of_the_optimizer_is_closed(directory):
+    def failing(optimizer):
+        destroy(optimizer)
+        raise RuntimeError("of DeepSpeed")
+
+    destroy = DeepSpeedZeroOptimizer_Stage3.destroy
+    for depth in ("swappers", "step"):
+        engine = trained(configuration(directory, dtype="fp32", depth=depth))
+        optimizer = engine.optimizer
+        DeepSpeedZeroOptimizer_Stage3.destroy = failing
+        try:
+            assert str(raises(RuntimeError, engine.destroy)) == "of DeepSpeed"
+        finally:
+            DeepSpeedZeroOptimizer_Stage3.destroy = destroy
+        state = optimizer._store if depth == "step" else optimizer.optimizer_swapper.engine
+        assert state.closed
+
+
+main()
