@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an engine of DeepSpeed leaves when it is destroyed, in one process."""
 
+import gc
 import os
+import re
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -27,6 +29,42 @@ def trained(config, module=None):
         engine.backward(engine(torch.ones(2, WIDTH)).square().mean())
         engine.step()
     return engine
+
+
+def left_of(directory):
+    """Descriptors of files in a directory, and MiB of locked memory."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        locked = int(re.search(r"VmLck:\s+(\d+)", file.read())[1])
+    paths = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+    return [path for path in paths if os.path.lexists(path) and
+            os.readlink(path).startswith(directory)], locked >> 10
+
+
+@promise
+def a_destroyed_engine_leaves_no_descriptor_and_no_locked_memory(directory):
+    for depth in ("swappers", "step"):
+        for persistent in (0, 10 ** 6):
+            zero = {"stage3_param_persistence_threshold": persistent}
+            engine = trained(configuration(directory, dtype="fp32", depth=depth, zero=zero))
+            descriptors, locked = left_of(directory)
+            assert descriptors and locked, depth
+            engine.destroy()
+            del engine
+            gc.collect()
+            assert left_of(directory) == ([], 0), (depth, left_of(directory))
+
+
+@promise
+def the_parameters_of_a_destroyed_engine_stay_as_long_as_their_module(directory):
+    for depth in ("swappers", "step"):
+        config = configuration(directory, dtype="fp32", depth=depth)
+        engine = trained(config)
+        module, parameters = engine.module, list(engine.module.parameters())
+        engine.destroy()
+        with deepspeed.zero.GatheredParameters(parameters):
+            weights = [parameter.clone() for parameter in parameters]
+        assert all(weight.isfinite().all() and weight.any() for weight in weights)
+        trained(config, module).destroy()
 
 
 @promise
