@@ -13,7 +13,9 @@ import deepspeed  # noqa: E402
 import torch  # noqa: E402
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa: E402
 from jobs import configuration  # noqa: E402
-from promises import main, promise, raises  # noqa: E402
+from promises import main, promise, raises, settings  # noqa: E402
+
+from nvswap.deepspeed.swappers import store  # noqa: E402
 
 WIDTH = 600  # DeepSpeed's own swappers leave tensors of less than 1 MiB in memory
 
@@ -84,6 +86,24 @@ def a_failure_in_destroying_is_raised_and_the_store_of_the_optimizer_is_closed(d
             DeepSpeedZeroOptimizer_Stage3.destroy = destroy
         state = optimizer._store if depth == "step" else optimizer.optimizer_swapper.engine
         assert state.closed
+
+
+@promise
+def an_engine_beside_another_waits_for_no_lock_of_its_own_process(directory):
+    opened, opening = [], store.NamingEngine
+
+    def counted(config, *arguments, **keywords):
+        opened.append(config["nvswap.rank"])
+        return opening(config, *arguments, **keywords)
+
+    store.NamingEngine = counted
+    try:
+        engines = [store.open_engine(settings(directory), "param", 0) for _ in range(3)]
+        engines[1].close()
+        engines.append(store.open_engine(settings(directory), "param", 0))
+    finally:
+        store.NamingEngine = opening
+    assert len(opened) == 4 and len(set(opened)) == 3 and opened[1] == opened[3], opened
 
 
 main()

@@ -15,6 +15,7 @@ from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.deepspeed.swappers.names import NamingEngine
 from nvswap.errors import Error
+from nvswap.handle import Handle
 
 # A job takes the next number for its store when another job has the one before.
 _RANKS_MAX = 1 << 16
@@ -22,8 +23,10 @@ _JOBS_MAX = 1 << 8
 
 _aios: "weakref.WeakValueDictionary[Any, Aio]" = weakref.WeakValueDictionary()
 _lock = threading.Lock()
+# What this process has opened, by the number and the paths of its store.
+_opened: "weakref.WeakValueDictionary[Any, Handle]" = weakref.WeakValueDictionary()
 
-Opened = TypeVar("Opened")
+Opened = TypeVar("Opened", bound=Handle)
 
 
 def open_engine(document: Dict[str, Any], block: str, rank: int, **settings: Any) -> NamingEngine:
@@ -53,22 +56,32 @@ def on_own_store(config: Config, document: Dict[str, Any], block: str, rank: int
     """
     Opens what lies in a store, with "nvswap.rank" set to the first number whose store no other job
     has: other jobs' stores are deleted with them. A kept store has its rank's number alone. `rank`
-    is that of a document which names none.
+    is that of a document which names none. Opening a store that is locked waits for its lock, so those
+    that this process has open come last.
     """
     if "rank" in (document.get("nvswap") or {}):
         config.read_rank()
         rank = int(config["nvswap.rank"])
-    last = None
-    for job in range(1 if config["nvswap.keep"] else _JOBS_MAX):
-        config["nvswap.rank"] = _number(rank, block, job)
+    last, paths = None, config.paths(block)
+    stores = [(_number(rank, block, job), *paths)
+              for job in range(1 if config["nvswap.keep"] else _JOBS_MAX)]
+    for store in sorted(stores, key=_is_open):
+        config["nvswap.rank"] = store[0]
         try:
-            return opening()
+            opened = opening()
+            _opened[store] = opened
+            return opened
         except Error as error:
             if config["nvswap.keep"] or error.errno not in (errno.EBUSY, errno.EEXIST):
                 raise
             last = error
     assert last is not None
     raise last
+
+
+def _is_open(store: Any) -> bool:
+    opened = _opened.get(store)
+    return opened is not None and not opened.closed
 
 
 def _number(rank: int, block: str, job: int) -> int:
