@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 DeepSpeed's op `pin_memory`: page-locked tensors, with one manager for the process, so that what one
-handle allocated is pinned for all of them and can be freed by any.
+handle allocated is pinned for all of them and can be freed by any. Memory of which all tensors are gone is
+freed too: DeepSpeed's swapper of parameters never does.
 """
 
 from __future__ import annotations
 
 import bisect
 import threading
+import weakref
 from typing import Any, Dict, List, Tuple
 
 import torch
@@ -18,11 +20,11 @@ from nvswap.memory import pinned_buffer
 
 
 class PinnedMemory:
-    """The pinned tensors that were allocated and not freed yet, by base address."""
+    """The pinned tensors that were allocated and not freed yet, by base address; some may be gone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._regions: Dict[int, Tuple[int, Any]] = {}
+        self._regions: Dict[int, Tuple[int, "weakref.ref[Any]"]] = {}
         self._addresses: List[int] = []  # ascending
 
     def allocate(self, numel: int, example: torch.Tensor, aio: Any = None) -> torch.Tensor:
@@ -36,8 +38,11 @@ class PinnedMemory:
         buffer = pinned_buffer(nbytes, aio)
         tensor = array_over(buffer, dtype_name(example.dtype), (numel,), "torch")
         with self._lock:
-            self._regions[tensor.data_ptr()] = (nbytes, buffer)
-            bisect.insort(self._addresses, tensor.data_ptr())
+            # Their addresses may be those of the new one.
+            self._regions = {address: region for address, region in self._regions.items()
+                             if region[1]() is not None}
+            self._regions[tensor.data_ptr()] = (nbytes, weakref.ref(buffer))
+            self._addresses = sorted(self._regions)
         return tensor
 
     def free(self, address: int) -> bool:
@@ -46,10 +51,11 @@ class PinnedMemory:
         the last tensor over it is gone: where DeepSpeed's is a use after free, this one is none.
         """
         with self._lock:
-            if self._regions.pop(address, None) is None:
+            region = self._regions.pop(address, None)
+            if region is None:
                 return False
             del self._addresses[bisect.bisect_left(self._addresses, address)]
-        return True
+        return region[1]() is not None
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether all of the tensor lies in one region."""
@@ -60,7 +66,8 @@ class PinnedMemory:
             if i < 0:
                 return False
             begin = self._addresses[i]
-            return end <= begin + self._regions[begin][0]
+            nbytes, buffer = self._regions[begin]
+            return buffer() is not None and end <= begin + nbytes
 
 
 PINNED = PinnedMemory()

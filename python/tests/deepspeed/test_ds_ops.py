@@ -272,6 +272,23 @@ def pinned_memory_is_one_for_the_process(_):
 
 
 @promise
+def pinned_memory_is_freed_with_the_last_tensor_over_it(_):
+    it, pins = handle(), PinMemoryBuilder().load().pin_handle()
+    tensor = it.new_cpu_locked_tensor(1 << 20, torch.zeros(1))
+    address, view = tensor.data_ptr(), tensor[10:]
+    del tensor
+    gc.collect()
+    assert it.is_pinned(view) and nvswap.memory.is_pinned(view)
+    del view
+    gc.collect()
+    assert not nvswap._native.lib.nvs_memory_is_pinned(
+        nvswap._native.ffi.cast("char *", address), 4)
+    assert not pins.free_cpu_locked_tensor_by_ptr(address)
+    again = it.new_cpu_locked_tensor(1 << 20, torch.zeros(1))
+    assert it.is_pinned(again[100:]) and pins.free_cpu_locked_tensor(again)
+
+
+@promise
 def adam_is_torchs_within_the_rounding_of_fp32(_):
     op, numel = CPUAdamBuilder().load(), 2500001
     op.create_adam(7, 1e-3, 0.9, 0.999, 1e-8, 0.01, True, False)
