@@ -68,6 +68,8 @@ class _Files:
     def get(self, name: Name, write: bool, nbytes: int, offset: int) -> File:
         """The file, opened if it is not; created with mode 0600 if it is missing and written. With
         the lock of the transfers held."""
+        if isinstance(name, int):
+            _check_access(name, write)
         try:
             key = _key_of(name)
         except FileNotFoundError:
@@ -135,6 +137,13 @@ def _is_still(file: File, key: Any) -> bool:
         return file.path.startswith("descriptor ") or _key_of(file.path) == key
     except OSError:
         return False
+
+
+def _check_access(number: int, write: bool) -> None:
+    """As the kernel does, since the file may be open by another descriptor or its path."""
+    if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == (os.O_RDONLY if write else os.O_WRONLY):
+        raise Error(errno.EBADF, f"descriptor {number} is not open for "
+                    f"{'writing' if write else 'reading'}")
 
 
 def _key_of(name: Name) -> Tuple[int, int]:
@@ -308,6 +317,10 @@ class aio_handle:  # pylint: disable=invalid-name
     def _started(self, buffer: torch.Tensor, name: Name, offset: int, write: bool) -> Pending:
         if not isinstance(buffer, torch.Tensor):
             raise invalid(f"a buffer is a tensor, not {type(buffer).__name__}")
+        if buffer.is_meta:
+            raise invalid("the tensor is on the meta device, where tensors have no data")
+        if buffer.is_conj() or buffer.is_neg():
+            raise invalid("the tensor is a lazy conjugate or negative; resolve it first")
         into = None
         if not buffer.is_cpu or not buffer.is_contiguous():
             into, buffer = buffer, torch.empty(buffer.shape, dtype=buffer.dtype)

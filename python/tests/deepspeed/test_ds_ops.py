@@ -210,6 +210,37 @@ def a_descriptor_for_writing_alone_is_written(directory):
 
 
 @promise
+def a_descriptor_is_transferred_only_in_ways_that_it_is_open_for(directory):
+    it, path, data = handle(), directory + "/f", torch.ones(1000, dtype=torch.uint8)
+    for known in (False, True):  # whether the handle has the file open by its path
+        for flags, write in ((os.O_RDONLY, True), (os.O_WRONLY, False)):
+            if known:
+                it.sync_pwrite(data, path)
+            fd = os.open(path, os.O_CREAT | flags, 0o600)
+            try:
+                call = it.async_pwrite if write else it.async_pread
+                raises(OSError, lambda call=call, fd=fd: call(data + 1, fd), errno.EBADF)
+            finally:
+                os.close(fd)
+    assert open(path, "rb").read() == bytes(data)
+
+
+@promise
+def tensors_whose_memory_is_not_their_contents_are_refused(directory):
+    it, path = handle(), directory + "/f"
+    it.sync_pwrite(torch.ones(100), path)
+    numbers = torch.ones(3, dtype=torch.complex64)
+    for tensor, word in ((numbers.conj(), "conjugate"), (torch._neg_view(torch.ones(3)), "negative"),
+                         (numbers.view(1, 3).t().conj(), "conjugate"),
+                         (torch.empty(3, device="meta"), "meta")):
+        for call in (it.sync_pwrite, it.sync_pread, it.async_pwrite, it.async_pread):
+            error = raises(OSError, functools.partial(call, tensor, path), errno.EINVAL)
+            assert word in str(error), error
+    assert it.wait() == 0
+    assert it.sync_pwrite(numbers.conj().resolve_conj(), path) == 1
+
+
+@promise
 def a_dropped_handle_finishes_its_transfers(directory):
     it = handle()
     for i in range(20):
