@@ -107,6 +107,15 @@ def halve(parameter):
     safe_set_full_grad(parameter, safe_get_full_grad(parameter) / 2)
 
 
+def error_of_unknown_state(parameter):
+    """The type of the error for a state that the optimizer does not have."""
+    try:
+        safe_get_full_optimizer_state(parameter, "unknown")
+    except Exception as error:
+        return type(error).__name__
+    return None
+
+
 def groups_of(model):
     """Parameters in one group, or with "decay" the biases in one of their own."""
     if not JOB.get("decay"):
@@ -210,6 +219,8 @@ def main():
             begin = time.perf_counter()
             engine.step()
             seconds.append(time.perf_counter() - begin)
+            if JOB.get("inspect"):
+                seen.append(error_of_unknown_state(model.head.weight))
             losses.append(loss.item().hex())
         print(f"STEP {step}", flush=True)
         if step + 1 in JOB.get("save_steps", []):

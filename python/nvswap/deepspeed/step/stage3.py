@@ -39,7 +39,7 @@ from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 from nvswap.checkpoint import Parameter
-from nvswap.deepspeed.checkpoint.stored import PARTS, OptimizerFile, Stored
+from nvswap.deepspeed.checkpoint.stored import MOMENTS, PARTS, OptimizerFile, Stored
 from nvswap.deepspeed.checkpoint.zero3 import Checkpoints
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.step.state import open_optimizer
@@ -218,6 +218,8 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
 
     def _get_fp32_opt_state_partition(self, param: Any, release_swap_buffers: bool,
                                       optim_state_key: Any = None) -> Any:
+        if optim_state_key is not None and optim_state_key not in MOMENTS:
+            raise KeyError(optim_state_key)  # as a lookup in the optimizer's state
         group, offset, numel = self.grad_position[self.get_param_id(param)]
         part = self._store.get_state(group, optim_state_key or "master", offset,
                                      out=torch.empty(numel))
