@@ -50,6 +50,13 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
             flat[sub_group_id] = parameter
         self.optimizer_swapper.scale_gradient(parameter, factor.item())
 
+    def _get_fp32_opt_state_partition(self, param: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super()._get_fp32_opt_state_partition(param, *args, **kwargs)
+        except KeyError:  # no such state; the sub-group's gradient in memory must not stay for a step
+            self._release_swap_buffers(self.grad_position[self.get_param_id(param)][0])
+            raise
+
     def _stored_state(self, group: int) -> Dict[str, Stored]:
         parameter = self.fp32_partitioned_groups_flat[group]
         numel = int(self.fp16_partitioned_groups_flat_numel[group])
