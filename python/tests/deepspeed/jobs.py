@@ -16,7 +16,7 @@ from ranks import Rank  # noqa: E402
 def configuration(directory, device="nvme", dtype="bf16", depth="ops", param=None, optimizer=None,
                   zero=None, nvswap=None, bf16=None):
     """A ds_config with everything that can be offloaded on the device. `param`, `optimizer`, `zero`,
-    `nvswap` and `bf16` are keys to change in their blocks."""
+    `nvswap` and `bf16` are keys to change in their blocks; with False for `param` it has no block."""
     block = {"device": device, "pin_memory": True}
     if device == "nvme":
         block["nvme_path"] = directory
@@ -34,6 +34,8 @@ def configuration(directory, device="nvme", dtype="bf16", depth="ops", param=Non
                 "single_submit": False, "overlap_events": True}}
     result["zero_optimization"].update(zero or {})
     result["zero_optimization"]["offload_param"].update(param or {})
+    if param is False:
+        del result["zero_optimization"]["offload_param"]
     result["zero_optimization"]["offload_optimizer"].update(optimizer or {})
     if dtype == "bf16":
         result["bf16"] = {"enabled": True, **(bf16 or {})}

@@ -289,11 +289,11 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
         return self._store, parameters
 
     def _take_imported_weights(self) -> None:
-        for group, flat in enumerate(self.fp16_partitioned_groups_flat):
-            if flat is None:
+        for group, given in enumerate(self._store.groups):
+            if given.weights is None:
                 self._put_master(group, self._master_of(group))
             else:
-                # The import has written to it.
+                # The import has written to them.
                 self._unflatten_partitioned_parameters(group)
 
     def _master_of(self, group: int) -> torch.Tensor:
