@@ -8,6 +8,11 @@ step only. "saves" are checkpoints after the last step: the "checkpoint" block o
 a tag for each rank, the folder and save_latest. "universal" is the folder of a universal checkpoint after
 "universal_step", or the last step. "refused" are tags that must not load. With "killed_at_rename": N it
 kills itself before it renames its N-th .pt file.
+
+parameters are not trained. "saves" are checkpoints after the last step: the "checkpoint" block of each,
+a tag for each rank, the folder, save_latest and exclude_frozen_parameters. "universal" is the folder of a
+universal checkpoint after "universal_step", or the last step. "refused" are tags that must not load. With
+"killed_at_rename": N it kills itself before it renames its N-th .pt file.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -125,16 +130,15 @@ def groups_of(model):
     return [{"params": matrices, "lr": 2e-3}, {"params": vectors, "weight_decay": 0.0}]
 
 
-def save_under(engine, block, tags, folder=CHECKPOINT, save_latest=True):
+def save_under(engine, block, tags, folder=CHECKPOINT, *more):
     """Saves with this "checkpoint" block under the rank's tag; returns the error and the warnings."""
     engine._config.checkpoint_config = get_checkpoint_config({"checkpoint": block})
     warnings, handler, error = [], logging.Handler(logging.WARNING), None
     handler.emit = lambda record: warnings.append(record.getMessage())
     deepspeed.utils.logger.addHandler(handler)
     try:
-        engine.save_checkpoint(folder, tag=tags[torch.distributed.get_rank()],
-                               save_latest=save_latest)
-    except AssertionError as refused:
+        engine.save_checkpoint(folder, tags[torch.distributed.get_rank()], {}, *more)
+    except (AssertionError, OSError) as refused:
         error = str(refused)
     deepspeed.utils.logger.removeHandler(handler)
     return {"error": error, "warnings": warnings}

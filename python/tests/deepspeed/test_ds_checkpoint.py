@@ -419,6 +419,22 @@ def all_ranks_hear_of_a_save_that_one_cannot_make_and_the_tag_stays(directory):
 
 
 @promise
+def all_ranks_hear_of_directories_that_cannot_be_made_and_the_next_save_is_whole(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    file = os.path.join(directory, "file")
+    with open(file, "w", encoding="ascii"):
+        saves = [[{}, ["step1"] * 2, os.path.join(file, "saved")], [{}, ["../file/tag"] * 2, checkpoint],
+                 [{}, ["step1"] * 2, checkpoint]]
+    for result in results_of(start(config, steps=1, saves=saves, checkpoint=checkpoint), timeout=120):
+        first, second, third = (told["error"] for told in result["saves"])
+        for error in first, second:
+            assert file in str(error), error
+        assert third is None
+    assert latest_of(checkpoint) == "step1"
+    assert names_in(checkpoint, "step1") == sorted(files_of_rank(0) + files_of_rank(1))
+
+
+@promise
 def tags_that_differ_between_ranks_pass_warn_or_fail_as_tag_validation_says(directory):
     checkpoint = os.path.join(directory, "saved")
     saves = [[{"tag_validation": "Fail"}, [0, 0]]]

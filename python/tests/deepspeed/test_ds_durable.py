@@ -79,6 +79,7 @@ def save_pair(folder):
     """As a job of one rank."""
     engine = CheckpointEngine()
     info = SimpleNamespace(save_dir=os.path.dirname(folder), tag=os.path.basename(folder))
+    engine.begin()
     engine.create(info)
     for name in ("model.pt", "state.pt"):
         engine.save({"weights": torch.rand(100)}, os.path.join(folder, name))
@@ -99,6 +100,22 @@ def a_tag_is_durably_marked_while_its_files_are_replaced(directory):
         save_pair(folder)
     assert marked == [True, True]
     assert sorted(drive.listed) == ["model.pt", "state.pt"]
+
+
+@promise
+def directories_that_are_made_are_durable_in_their_parents(directory):
+    listed, fsync = {}, os.fsync
+
+    def synced(descriptor):
+        fsync(descriptor)
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        listed[os.path.relpath(path, directory)] = os.listdir(path)
+
+    with mock.patch("os.fsync", synced):
+        CheckpointEngine().makedirs(os.path.join(directory, "saved", "runs", "a"), exist_ok=True)
+        assert listed == {".": ["saved"], "saved": ["runs"], "saved/runs": ["a"]}
+        CheckpointEngine().makedirs(os.path.join(directory, "saved", "runs", "b"), exist_ok=True)
+        assert sorted(listed["saved/runs"]) == ["a", "b"]
 
 
 @promise

@@ -19,6 +19,16 @@ from nvswap.errors import Error
 REPLACING = "replacing"
 
 
+def make_directories(path: str) -> None:
+    """Makes a directory and those above it that are missing, each durable in its parent."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(os.path.abspath(path))
+    make_directories(parent)
+    os.makedirs(path, exist_ok=True)  # another rank may have made it
+    _sync(parent)
+
+
 @contextmanager
 def replacing(path: str, rename: bool = True) -> Iterator[str]:
     """The name to write the new contents of `path` to; a killed process leaves it behind, and the next

@@ -11,7 +11,7 @@ import errno
 import functools
 import os
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional, Set
+from typing import Any, Callable, Iterator, List, Optional, Set
 
 import torch
 from deepspeed import comm as dist
@@ -23,7 +23,8 @@ from deepspeed.utils import logger
 
 from nvswap.deepspeed.checkpoint import stored
 from nvswap.deepspeed.checkpoint.durable import (
-    check_whole, discard, is_zip, mark_replacing, replace, replace_text, replacing, unmark_replacing)
+    check_whole, discard, is_zip, make_directories, mark_replacing, replace, replace_text, replacing,
+    unmark_replacing)
 from nvswap.deepspeed.checkpoint.ranks import share_failure, together
 from nvswap.deepspeed.checkpoint.zero3 import FILE
 from nvswap.errors import Error
@@ -31,20 +32,24 @@ from nvswap.errors import Error
 
 class CheckpointEngine(theirs.TorchCheckpointEngine):
     """
-    Takes the arguments of DeepSpeed's class. From create() to commit() files are written under
+    Takes the arguments of DeepSpeed's class. From begin() to commit() files are written under
     temporary names, and a rank that can't save goes on, because the others would wait for it; commit()
     raises on all ranks, or renames all files once those of all ranks are durable.
     """
 
     def __init__(self, config_params: Any = None) -> None:
         super().__init__(config_params)
-        self._failures: Optional[List[Exception]] = None  # since create(), until commit()
+        self._failures: Optional[List[Exception]] = None  # since begin(), until end()
         self._written: List[str] = []  # files to be renamed
 
-    def create(self, info: Any) -> None:
+    def begin(self) -> None:
+        """Before DeepSpeed makes directories and calls create()."""
         self.end()
         self._failures = []
-        super().create(info)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        with self.collecting():
+            make_directories(path)
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -64,7 +69,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         self._written = []
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Replaces the file; between create() and commit(), in commit()."""
+        """Replaces the file; between begin() and commit(), in commit()."""
         later = self._failures is not None
         with self.collecting():
             with replacing(path, rename=not later) as partial:
@@ -194,6 +199,8 @@ def watch_saves() -> None:
     def saved(self: Any, save_dir: str, tag: Any = None, client_state: Any = None,
               save_latest: bool = True, **kwargs: Any) -> Any:
         ours = isinstance(self.checkpoint_engine, CheckpointEngine)
+        if ours:
+            self.checkpoint_engine.begin()
         try:
             result = save(self, save_dir, tag, client_state or {}, save_latest and not ours, **kwargs)
         finally:
@@ -231,13 +238,19 @@ def _name_latest(engine: Any, save_dir: str, tag: str) -> None:
             logger.warning(f"{path} is not replaced: the ranks have saved under {len(tags)} tags, such "
                            f"as '{tag}', and none has the files of all ranks. Load each rank's tag")
         return
-    if engine.global_rank == 0:
-        replace_text(path, tag)
-    dist.barrier()
+    name_tag(path, tag, lambda: engine.global_rank == 0)
     # Nodes that share the directory find it there: no two ranks replace one file at once.
-    if engine.use_node_local_storage() and engine.local_rank == 0 and not _has_text(path, tag):
-        replace_text(path, tag)
-    dist.barrier()
+    name_tag(path, tag, lambda: engine.use_node_local_storage() and engine.local_rank == 0 and
+             not _has_text(path, tag))
+
+
+def name_tag(path: str, tag: str, on_this_rank: Callable[[], bool]) -> None:
+    """Makes the tag the contents of a file. Raises on all ranks if one can't write it."""
+    def write() -> None:
+        if on_this_rank():
+            replace_text(path, tag)
+
+    together(f"replace {path}", write)
 
 
 def _tags_of_all_ranks(tag: str) -> Set[Any]:
@@ -248,7 +261,7 @@ def _tags_of_all_ranks(tag: str) -> Set[Any]:
 
 def _has_text(path: str, text: str) -> bool:
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read() == text
+        with open(path, "rb") as file:
+            return file.read() == text.encode()
     except FileNotFoundError:
         return False
