@@ -150,7 +150,7 @@ def saves_aside(directory, config):
     """Saves a tag that `latest` is not to name, then loads weights without moments."""
     checkpoint = os.path.join(directory, "saved")
     job(config, ranks=1, steps=2, save_steps=[2], checkpoint=checkpoint,
-        saves=[[{}, ["aside"], checkpoint, False]])
+        saves=[[{}, ["aside"], checkpoint, False, True]])
     assert latest_of(checkpoint) == "step2" and names_in(checkpoint, "aside") == files_of_rank(0)
     job(with_other_numbers(config), ranks=1, steps=2, load_step=2, checkpoint=checkpoint, seed=2,
         load={"load_optimizer_states": False}, saves=[[{}, ["again"]]])

@@ -197,12 +197,13 @@ def watch_saves() -> None:
 
     @functools.wraps(save)
     def saved(self: Any, save_dir: str, tag: Any = None, client_state: Any = None,
-              save_latest: bool = True, **kwargs: Any) -> Any:
+              save_latest: bool = True, *args: Any, **kwargs: Any) -> Any:
         ours = isinstance(self.checkpoint_engine, CheckpointEngine)
         if ours:
             self.checkpoint_engine.begin()
         try:
-            result = save(self, save_dir, tag, client_state or {}, save_latest and not ours, **kwargs)
+            result = save(self, save_dir, tag, client_state or {}, save_latest and not ours, *args,
+                          **kwargs)
         finally:
             if ours:
                 self.checkpoint_engine.end()
