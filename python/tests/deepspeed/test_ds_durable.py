@@ -5,6 +5,7 @@
 import contextlib
 import errno
 import os
+import resource
 import stat
 import sys
 from types import SimpleNamespace
@@ -116,6 +117,19 @@ def directories_that_are_made_are_durable_in_their_parents(directory):
         assert listed == {".": ["saved"], "saved": ["runs"], "saved/runs": ["a"]}
         CheckpointEngine().makedirs(os.path.join(directory, "saved", "runs", "b"), exist_ok=True)
         assert sorted(listed["saved/runs"]) == ["a", "b"]
+
+
+@promise
+def a_file_that_cannot_be_written_is_an_error_with_errno_and_path(directory):
+    path, limit = os.path.join(directory, "model.pt"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20000, limit[1]))
+    try:
+        error = raises(OSError, lambda: CheckpointEngine().save({"weights": torch.rand(10000)}, path),
+                       errno.EFBIG)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert path in error.filename
+    assert not os.listdir(directory)
 
 
 @promise

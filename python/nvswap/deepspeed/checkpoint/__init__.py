@@ -2,7 +2,7 @@
 """
 Checkpoints of ZeRO-3 jobs whose optimizer state is in a store, in DeepSpeed's own layout. `zero3` has
 the methods of DeepSpeed's optimizer that save and load state, `stored` makes the pickle of a .pt file
-whose data the library writes from the store, `durable` replaces files so that a crash leaves the old or
-the new one, `engine` is the checkpoint engine that DeepSpeed calls, `loads` has a load fail on all ranks
-if it fails on one.
+whose data the library writes from the store, `writing` saves all else, `durable` replaces files so that
+a crash leaves the old or the new one, `engine` is the checkpoint engine that DeepSpeed calls, `loads` has
+a load fail on all ranks if it fails on one.
 """

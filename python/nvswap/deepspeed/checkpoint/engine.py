@@ -21,7 +21,7 @@ from deepspeed.runtime.model_checkpointing import CHECKPOINT_SERIALIZATION, CHEC
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.utils import logger
 
-from nvswap.deepspeed.checkpoint import stored
+from nvswap.deepspeed.checkpoint import stored, writing
 from nvswap.deepspeed.checkpoint.durable import (
     check_whole, discard, is_zip, make_directories, mark_replacing, replace, replace_text, replacing,
     unmark_replacing)
@@ -76,7 +76,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
                 if stored.has_stored(state_dict):
                     stored.save(state_dict, partial)
                 else:
-                    torch.save(state_dict, partial)
+                    writing.save(state_dict, partial)
             if later:
                 self._written.append(path)
 
