@@ -11,8 +11,9 @@ kills itself before it renames its N-th .pt file.
 
 parameters are not trained. "saves" are checkpoints after the last step: the "checkpoint" block of each,
 a tag for each rank, the folder, save_latest and exclude_frozen_parameters. "universal" is the folder of a
-universal checkpoint after "universal_step", or the last step. "refused" are tags that must not load. With
-"killed_at_rename": N it kills itself before it renames its N-th .pt file.
+universal checkpoint after "universal_step", or the last step, of the tag "universal_tag"; "too_large" are
+bytes of a file that can't be written when it is saved again at the end. "refused" are tags that must not load.
+With "killed_at_rename": N it kills itself before its N-th file or directory gets its name.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -148,7 +149,22 @@ def save_universal_after(engine, step):
     """Saves a universal checkpoint if it is to be one after so many steps."""
     if JOB.get("universal") and step == JOB.get("universal_step", JOB["steps"]):
         from nvswap.deepspeed.checkpoint.universal import save_universal
-        save_universal(engine, JOB["universal"], f"step{step}")
+        save_universal(engine, JOB["universal"], JOB.get("universal_tag", f"step{step}"))
+
+
+def save_too_large(engine):
+    """The error of a universal checkpoint on a drive with no room for its largest files, or None."""
+    if "too_large" not in JOB:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (JOB["too_large"], limit[1]))
+    try:
+        save_universal_after(engine, JOB["universal_step"])
+    except OSError as refused:
+        return str(refused)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    return None
 
 
 def load_refused(engine, tag):
@@ -165,7 +181,7 @@ def kill_at_rename(number):
     rename, left = os.rename, [number]
 
     def renamed(old, new):
-        left[0] -= new.endswith(".pt")
+        left[0] -= ".partial" not in new
         if not left[0]:
             os.kill(os.getpid(), signal.SIGKILL)
         rename(old, new)
@@ -201,11 +217,11 @@ def main():
     texts = engine.train_micro_batch_size_per_gpu()
     losses, seconds, seen = [], [], []
     first = JOB.get("load_step", 0)
-    if first:
+    if "load_step" in JOB:
         engine.load_checkpoint(CHECKPOINT, tag=JOB.get("tag", f"step{first}"), **JOB.get("load", {}))
-        save_universal_after(engine, first)
-        for _ in range(first * JOB["config"]["gradient_accumulation_steps"]):
-            torch.randint(len(text) - LENGTH - 1, (texts,), generator=random)
+    save_universal_after(engine, first)
+    for _ in range(first * JOB["config"]["gradient_accumulation_steps"]):
+        torch.randint(len(text) - LENGTH - 1, (texts,), generator=random)
     torch.distributed.barrier()
     moved, times, begun = moved_bytes(), os.times(), time.perf_counter()
     for step in range(first, JOB["steps"]):
@@ -231,6 +247,7 @@ def main():
             engine.save_checkpoint(CHECKPOINT, tag=f"step{step + 1}")
         save_universal_after(engine, step + 1)
     saves = [save_under(engine, *each) for each in JOB.get("saves", [])]
+    too_large = save_too_large(engine)
     refused = [load_refused(engine, tag) for tag in JOB.get("refused", [])]
     if JOB.get("weights"):
         weights = {name: safe_get_full_fp32_param(parameter)
@@ -240,7 +257,7 @@ def main():
     ended, after = time.perf_counter(), os.times()
     print("RESULT " + json.dumps({
         "rank": rank, "losses": losses, "seen": seen, "saves": saves,
-        "refused": refused, "step_s": sum(seconds),
+        "refused": refused, "too_large": too_large, "step_s": sum(seconds),
         "train_s": ended - begun,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "cpu_s": after.user + after.system - times.user - times.system,

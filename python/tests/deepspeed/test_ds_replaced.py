@@ -47,19 +47,50 @@ def a_tag_that_was_never_whole_is_refused(directory):
         assert "_optim_states.pt is missing" in str(result["refused"][0]), result["refused"]
 
 
+def universal_jobs(directory):
+    """For each depth a configuration, and where a job has saved a universal checkpoint."""
+    for depth in ("step", "swappers"):
+        part = os.path.join(directory, depth)
+        os.mkdir(part)
+        yield configuration(part, depth=depth), os.path.join(part, "saved")
+
+
 @promise
 def a_universal_checkpoint_of_two_saves_is_refused_until_it_is_saved_again(directory):
-    config, checkpoint = configuration(directory, depth="swappers"), os.path.join(directory, "saved")
+    for config, checkpoint in universal_jobs(directory):
+        universal_of_two_saves(config, checkpoint)
+
+
+def universal_of_two_saves(config, checkpoint):
     job(config, steps=1, universal=checkpoint)
     tag = os.path.join(checkpoint, "step1")
     files = sorted(os.listdir(tag))
-    outputs_of(start(config, steps=1, universal=checkpoint, seed=2, killed_at_rename=5))
+    outputs_of(start(config, steps=1, universal=checkpoint, seed=2, killed_at_rename=2))
     loading = dict(config, checkpoint={"load_universal": True})
     assert_refused(loading, checkpoint, ["step1", None])
     losses = job(config, steps=2, universal=checkpoint, universal_step=1, seed=2)
     assert sorted(os.listdir(tag)) == files
     again = job(loading, steps=2, load_step=1, checkpoint=checkpoint)
     assert again == [each[2:] for each in losses]
+
+
+@promise
+def a_universal_checkpoint_that_cannot_be_written_leaves_the_one_before(directory):
+    for config, checkpoint in universal_jobs(directory):
+        saving = {"universal": checkpoint, "universal_step": 1, "universal_tag": "runs/a"}
+        results = results_of(start(config, steps=3, too_large=200000, **saving))
+        for result in results:
+            assert "File too large" in result["too_large"] or \
+                "rank 0 " in result["too_large"], result["too_large"]
+        assert sorted(os.listdir(os.path.join(checkpoint, "runs"))) == ["a"]
+        assert not [name for name in os.listdir(os.path.join(checkpoint, "runs", "a"))
+                    if "partial" in name or name == REPLACING]
+        with open(os.path.join(checkpoint, "latest_universal"), encoding="ascii") as file:
+            assert file.read() == "runs/a"
+        loading = dict(config, checkpoint={"load_universal": True})
+        again = results_of(start(loading, steps=3, load_step=1, tag=None, checkpoint=checkpoint, seed=2))
+        for before, after in zip(results, again):
+            assert after["losses"] == before["losses"][2:]
 
 
 main()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import zipfile
 from contextlib import contextmanager, suppress
 from typing import Iterator, Optional
@@ -47,16 +48,34 @@ def replacing(path: str, rename: bool = True) -> Iterator[str]:
         raise
 
 
+def new_directory(path: str) -> str:
+    """Where the new contents of `path`, a directory, are made; what is made beside them is removed with
+    the old ones."""
+    return os.path.join(_partial(path), "new", os.path.basename(path))
+
+
 def replace(path: str) -> None:
-    """Puts the new contents, which are durable, in the place of the old."""
-    os.rename(_partial(path), path)
+    """Puts the new contents, which are durable, in the place of the old. A crash amid the renames of a
+    directory leaves neither there."""
+    partial = _partial(path)
+    if os.path.isdir(partial):
+        if os.path.lexists(path):
+            os.rename(path, os.path.join(partial, "old"))
+        os.rename(new_directory(path), path)
+    else:
+        os.rename(partial, path)
     _sync(os.path.dirname(path) or ".")
+    discard(path)
 
 
 def discard(path: str) -> None:
-    """Removes the new contents, if they are there."""
+    """Removes the new contents, if they are there, and a directory's old ones."""
+    partial = _partial(path)
+    if os.path.isdir(partial):
+        shutil.rmtree(partial)
+        return
     with suppress(FileNotFoundError):
-        os.unlink(_partial(path))
+        os.unlink(partial)
 
 
 def mark_replacing(folder: str) -> bool:

@@ -23,8 +23,8 @@ from deepspeed.utils import logger
 
 from nvswap.deepspeed.checkpoint import stored, writing
 from nvswap.deepspeed.checkpoint.durable import (
-    check_whole, discard, is_zip, make_directories, mark_replacing, replace, replace_text, replacing,
-    unmark_replacing)
+    check_whole, discard, is_zip, make_directories, mark_replacing, new_directory, replace, replace_text,
+    replacing, unmark_replacing)
 from nvswap.deepspeed.checkpoint.ranks import share_failure, together
 from nvswap.deepspeed.checkpoint.zero3 import FILE
 from nvswap.errors import Error
@@ -40,7 +40,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
     def __init__(self, config_params: Any = None) -> None:
         super().__init__(config_params)
         self._failures: Optional[List[Exception]] = None  # since begin(), until end()
-        self._written: List[str] = []  # files to be renamed
+        self._written: List[str] = []  # files and directories to be renamed
 
     def begin(self) -> None:
         """Before DeepSpeed makes directories and calls create()."""
@@ -80,6 +80,12 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
             if later:
                 self._written.append(path)
 
+    def add_directory(self, path: str) -> None:
+        """Has commit() replace a directory by new_directory(), which is to be made."""
+        discard(path)
+        make_directories(os.path.dirname(new_directory(path)))
+        self._written.append(path)
+
     def load(self, path: str, map_location: Any = None) -> Any:
         """Maps the file, so that tensors take memory only as they are read."""
         if not is_zip(path):
@@ -104,13 +110,13 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         Error
             EIO: another rank's failed.
         """
-        self.rename(info)
-        self.finish(info)
+        self._rename(info)
+        together(f"finish {info.tag}", lambda: unmark_replacing(_folder_of(info)))
         return bool(super().commit(info))
 
-    def rename(self, info: Any) -> None:
+    def _rename(self, info: Any) -> None:
         """Renames the files of all ranks. If any replaces an older one, the tag is marked, and can't be
-        loaded until finish(): a crash in between leaves files of two saves."""
+        loaded until all have been: a crash in between leaves files of two saves."""
         self._agree(info)
         folder, marked = _folder_of(info), False
         with self.collecting():
@@ -128,10 +134,6 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
             self._written = []
         self._agree(info)
         self.end()
-
-    def finish(self, info: Any) -> None:
-        """The part of commit() after rename(): all files are those of this save."""
-        together(f"finish {info.tag}", lambda: unmark_replacing(_folder_of(info)))
 
     def _agree(self, info: Any) -> None:
         """Raises on all ranks what one has failed with."""

@@ -2,11 +2,13 @@
 """
 Universal checkpoints of ZeRO-3 jobs, written directly: a file for each parameter's weights and moments,
 whole, so that any number of ranks loads them. Ranks with an optimizer in a store write their elements
-from it to the same files; else all ranks gather one tensor after the other, and the first writes it.
+from it to the same files; else all ranks gather one tensor after the other, and the first writes it. All
+files are durable before any takes its place.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from functools import reduce
@@ -21,9 +23,11 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointComm
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
 from nvswap.checkpoint import export_universal
-from nvswap.deepspeed.checkpoint.durable import replace_text, replacing
-from nvswap.deepspeed.checkpoint.engine import tag_of
+from nvswap.deepspeed.checkpoint import writing
+from nvswap.deepspeed.checkpoint.durable import make_directories, new_directory, replacing
+from nvswap.deepspeed.checkpoint.engine import name_tag, tag_of
 from nvswap.deepspeed.checkpoint.zero3 import MOMENTS
+from nvswap.errors import Error
 
 
 def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None) -> None:
@@ -35,29 +39,60 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None) -> Non
     engine : DeepSpeedEngine
         With ZeRO-3, and the checkpoint engine of this package.
     save_dir, tag : str
-        As for engine.save_checkpoint. `latest_universal` names the tag when all files are durable.
+        As for engine.save_checkpoint. `latest_universal` in `save_dir` names the tag when all files
+        are durable.
+
+    Raises
+    ------
+    Error
+        EEXIST: zero/ of the tag has other files than those of a checkpoint. EIO: another rank has
+        failed.
+    OSError
+        Those of making, writing and renaming files; what was there before is whole, unless they come
+        of renaming.
     """
-    tag = tag_of(engine, tag)
-    folder = os.path.join(save_dir, tag)
-    engine.optimizer.checkpoint_event_prologue()
-    os.makedirs(folder, exist_ok=True)
-    engine._create_checkpoint_file(save_dir, tag, False)
+    tag, saver = tag_of(engine, tag), engine.checkpoint_engine
     info = CheckpointCommitInfo(tag=tag, save_dir=save_dir, save_latest=False)
-    engine.checkpoint_engine.create(info)
-    engine._save_checkpoint(save_dir, tag)
-    engine.checkpoint_engine.rename(info)
-    stored = engine.optimizer._stored_parameters()
-    if stored is None:
-        _gather(engine, folder)
-    else:
-        state = io.BytesIO()
-        torch.save(_global_state(engine.optimizer), state)
-        optimizer, parameters = stored
-        export_universal(optimizer, folder, parameters, optimizer_state=state.getvalue(),
-                         rank=dist.get_rank(), world=dist.get_world_size(), exchange=_exchange)
-    engine.checkpoint_engine.finish(info)
+    engine.optimizer.checkpoint_event_prologue()
+    saver.begin()
+    try:
+        saver.create(info)
+        saver.makedirs(os.path.join(save_dir, tag), exist_ok=True)
+        engine._save_checkpoint(save_dir, tag)
+        _save_parameters(engine, os.path.join(save_dir, tag, "zero"))
+        saver.commit(info)
+    finally:
+        saver.end()
     engine.optimizer.checkpoint_event_epilogue()
-    dist.barrier()
+    name_tag(os.path.join(save_dir, "latest_universal"), tag, lambda: engine.global_rank == 0)
+
+
+def _save_parameters(engine: Any, zero: str) -> None:
+    """Writes what replaces zero/ in commit()."""
+    saver, stored = engine.checkpoint_engine, engine.optimizer._stored_parameters()
+    with saver.collecting():
+        if engine.global_rank == 0:
+            _refuse_other_files(zero)
+            saver.add_directory(zero)
+    if stored is None:
+        _gather(engine, new_directory(zero))
+        return
+    state = io.BytesIO()
+    torch.save(_global_state(engine.optimizer), state)
+    optimizer, parameters = stored
+    with saver.collecting():
+        export_universal(optimizer, os.path.dirname(new_directory(zero)), parameters,
+                         optimizer_state=state.getvalue(), rank=dist.get_rank(),
+                         world=dist.get_world_size(), exchange=_exchange)
+
+
+def _refuse_other_files(zero: str) -> None:
+    """They would be removed."""
+    for folder, _, names in os.walk(zero):
+        for name in names:
+            if not name.endswith(".pt"):
+                raise Error(errno.EEXIST, f"{os.path.join(folder, name)} is no part of a universal "
+                            "checkpoint: move it away, or choose another tag", path=zero)
 
 
 def _exchange(words: List[int]) -> List[int]:
@@ -67,20 +102,15 @@ def _exchange(words: List[int]) -> List[int]:
     return [reduce(xor, each) for each in zip(*gathered)]
 
 
-def _gather(engine: Any, folder: str) -> None:
-    zero = os.path.join(folder, "zero")
-    for path, tensor in _tensors_of(engine):
+def _gather(engine: Any, zero: str) -> None:
+    for path, value in _files_of(engine):
         if engine.global_rank == 0:
-            _save(tensor, os.path.join(zero, path))
-    if engine.global_rank == 0:
-        _save(_global_state(engine.optimizer), os.path.join(zero, "optimizer_state.pt"))
-    dist.barrier()
-    if engine.global_rank == 0:
-        replace_text(os.path.join(os.path.dirname(folder), "latest_universal"),
-                     os.path.basename(folder))
+            with engine.checkpoint_engine.collecting():
+                _save(value, os.path.join(zero, path))
 
 
-def _tensors_of(engine: Any) -> Iterator[Tuple[str, torch.Tensor]]:
+def _files_of(engine: Any) -> Iterator[Tuple[str, Any]]:
+    yield "optimizer_state.pt", _global_state(engine.optimizer)
     for group in engine.optimizer.fp16_groups:
         for param in group:
             name = engine.param_names[param]
@@ -99,9 +129,9 @@ def _global_state(optimizer: Any) -> Any:
 
 
 def _save(value: Any, path: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    make_directories(os.path.dirname(path))
     if isinstance(value, torch.Tensor):
         # A view would be saved with its whole storage.
         value = value.detach().flatten().cpu().clone()
     with replacing(path) as partial:
-        torch.save(value, partial)
+        writing.save(value, partial)
