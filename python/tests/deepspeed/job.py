@@ -12,8 +12,9 @@ kills itself before it renames its N-th .pt file.
 parameters are not trained. "saves" are checkpoints after the last step: the "checkpoint" block of each,
 a tag for each rank, the folder, save_latest and exclude_frozen_parameters. "universal" is the folder of a
 universal checkpoint after "universal_step", or the last step, of the tag "universal_tag"; "too_large" are
-bytes of a file that can't be written when it is saved again at the end. "refused" are tags that must not load.
-With "killed_at_rename": N it kills itself before its N-th file or directory gets its name.
+bytes of a file that can't be written when it is saved again at the end. With "exclude_frozen" it has no frozen
+parameters. "refused" are tags that must not load. With "killed_at_rename": N it kills itself before its
+N-th file or directory gets its name.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -149,7 +150,8 @@ def save_universal_after(engine, step):
     """Saves a universal checkpoint if it is to be one after so many steps."""
     if JOB.get("universal") and step == JOB.get("universal_step", JOB["steps"]):
         from nvswap.deepspeed.checkpoint.universal import save_universal
-        save_universal(engine, JOB["universal"], JOB.get("universal_tag", f"step{step}"))
+        save_universal(engine, JOB["universal"], JOB.get("universal_tag", f"step{step}"),
+                       {"place": step}, exclude_frozen_parameters=JOB.get("exclude_frozen", False))
 
 
 def save_too_large(engine):
@@ -215,10 +217,11 @@ def main():
     rank, text = torch.distributed.get_rank(), text_of_documents()
     random = torch.Generator().manual_seed(100 + rank)
     texts = engine.train_micro_batch_size_per_gpu()
-    losses, seconds, seen = [], [], []
+    losses, seconds, seen, client = [], [], [], None
     first = JOB.get("load_step", 0)
     if "load_step" in JOB:
-        engine.load_checkpoint(CHECKPOINT, tag=JOB.get("tag", f"step{first}"), **JOB.get("load", {}))
+        _, client = engine.load_checkpoint(CHECKPOINT, tag=JOB.get("tag", f"step{first}"),
+                                           **JOB.get("load", {}))
     save_universal_after(engine, first)
     for _ in range(first * JOB["config"]["gradient_accumulation_steps"]):
         torch.randint(len(text) - LENGTH - 1, (texts,), generator=random)
@@ -257,7 +260,7 @@ def main():
     ended, after = time.perf_counter(), os.times()
     print("RESULT " + json.dumps({
         "rank": rank, "losses": losses, "seen": seen, "saves": saves,
-        "refused": refused, "too_large": too_large, "step_s": sum(seconds),
+        "refused": refused, "too_large": too_large, "client": client, "step_s": sum(seconds),
         "train_s": ended - begun,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "cpu_s": after.user + after.system - times.user - times.system,

@@ -11,6 +11,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from jobs import configuration, job  # noqa: E402
 from promises import main, promise  # noqa: E402
 
+os.environ["DS_ACCELERATOR"] = "cpu"
+import torch  # noqa: E402
+
 
 def assert_goes_on(directory, checkpoint, tag, losses):
     """Jobs that begin with other weights, on one, two and four ranks. The losses up to the next step
@@ -43,6 +46,17 @@ def frozen_parameters_of_a_converted_checkpoint_load_on_one_two_and_four_ranks(d
                    stdout=subprocess.DEVNULL)
     shutil.rmtree(tag)
     assert_goes_on(directory, checkpoint, "step2_universal", losses)
+
+
+@promise
+def frozen_parameters_are_excluded_from_a_universal_checkpoint_if_asked(directory):
+    checkpoint = os.path.join(directory, "saved")
+    for exclude in (False, True):
+        job(configuration(directory, depth="step"), ranks=1, steps=1, universal=checkpoint, frozen=True,
+            exclude_frozen=exclude)
+        path = os.path.join(checkpoint, "step1", "zero_pp_rank_0_mp_rank_00_model_states.pt")
+        fragments = torch.load(path, weights_only=False)["frozen_param_fragments"]
+        assert (fragments is None) == exclude
 
 
 main()

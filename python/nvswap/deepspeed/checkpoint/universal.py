@@ -13,7 +13,7 @@ import io
 import os
 from functools import reduce
 from operator import xor
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
@@ -30,7 +30,9 @@ from nvswap.deepspeed.checkpoint.zero3 import MOMENTS
 from nvswap.errors import Error
 
 
-def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None) -> None:
+def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None,
+                   client_state: Optional[Dict[str, Any]] = None,
+                   exclude_frozen_parameters: bool = False) -> None:
     """
     Saves a universal checkpoint of a DeepSpeedEngine; all ranks call it, between steps.
 
@@ -38,7 +40,7 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None) -> Non
     ----------
     engine : DeepSpeedEngine
         With ZeRO-3, and the checkpoint engine of this package.
-    save_dir, tag : str
+    save_dir, tag, client_state, exclude_frozen_parameters
         As for engine.save_checkpoint. `latest_universal` in `save_dir` names the tag when all files
         are durable.
 
@@ -58,7 +60,7 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None) -> Non
     try:
         saver.create(info)
         saver.makedirs(os.path.join(save_dir, tag), exist_ok=True)
-        engine._save_checkpoint(save_dir, tag)
+        engine._save_checkpoint(save_dir, tag, client_state or {}, exclude_frozen_parameters)
         _save_parameters(engine, os.path.join(save_dir, tag, "zero"))
         saver.commit(info)
     finally:
