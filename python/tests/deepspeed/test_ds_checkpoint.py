@@ -282,6 +282,17 @@ def a_universal_checkpoint_is_written_and_loads_on_one_two_and_four_ranks(direct
 
 
 @promise
+def a_universal_checkpoint_from_before_the_first_step_loads(directory):
+    for depth in ("step", "swappers"):
+        part = os.path.join(directory, depth)
+        os.mkdir(part)
+        config = configuration(part, depth=depth)
+        losses = job(config, steps=2, universal=part, universal_step=0)
+        config["checkpoint"] = {"load_universal": True}
+        assert job(config, steps=2, load_step=0, checkpoint=part, seed=2) == losses
+
+
+@promise
 def every_file_has_the_checksums_of_its_contents_and_is_for_its_owner_alone(directory):
     checkpoint, _ = saved(directory, ranks=1, depth="step")
     files = glob.glob(os.path.join(checkpoint, "step2", "*.pt"))

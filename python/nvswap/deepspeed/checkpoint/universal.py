@@ -113,12 +113,14 @@ def _gather(engine: Any, zero: str) -> None:
 
 def _files_of(engine: Any) -> Iterator[Tuple[str, Any]]:
     yield "optimizer_state.pt", _global_state(engine.optimizer)
-    for group in engine.optimizer.fp16_groups:
+    for number, group in enumerate(engine.optimizer.fp16_groups):
+        moments = engine.optimizer._stored_state(number)  # none before the first step
         for param in group:
-            name = engine.param_names[param]
-            yield os.path.join(name, "fp32.pt"), safe_get_full_fp32_param(param)
+            name, weights = engine.param_names[param], safe_get_full_fp32_param(param)
+            yield os.path.join(name, "fp32.pt"), weights
             for part in MOMENTS:
-                yield os.path.join(name, f"{part}.pt"), safe_get_full_optimizer_state(param, part)
+                yield os.path.join(name, f"{part}.pt"), safe_get_full_optimizer_state(param, part) \
+                    if part in moments else torch.zeros_like(weights)
 
 
 def _global_state(optimizer: Any) -> Any:
