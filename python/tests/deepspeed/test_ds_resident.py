@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of ZeRO-3 jobs that have only the optimizer state on NVMe, and parameters in memory."""
+"""Checkpoints of ZeRO-3 jobs that have only the optimizer state on NVMe, or only parameters."""
 
 import os
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import configuration, job  # noqa: E402
+from jobs import configuration, job, outputs_of, start  # noqa: E402
 from promises import main, promise  # noqa: E402
 
 WITHOUT_BLOCK, ON_CPU = False, {"device": "cpu"}
@@ -49,6 +50,24 @@ def weights_alone_are_loaded_to_parameters_in_memory(directory):
     for depth in ("step", "swappers"):
         for param in (WITHOUT_BLOCK, ON_CPU):
             goes_on(directory, alone, depth=depth, param=param)
+
+
+@promise
+def a_job_with_only_parameters_on_nvme_goes_on_exactly(directory):
+    for depth, max_in_cpu in (("step", 0), ("swappers", 100000)):
+        saved = os.path.join(directory, depth)
+        config = configuration(directory, depth=depth, optimizer={"device": "cpu"},
+                               param={"max_in_cpu": max_in_cpu})
+        losses = job(config, steps=3, save_steps=[1], checkpoint=saved)
+        subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder",
+                        os.path.join(saved, "step1"), "--output_folder", os.path.join(saved, "whole")],
+                       check=True, stdout=subprocess.DEVNULL)
+        of_universal = dict(config, checkpoint={"load_universal": True})
+        for loading, tag in ((config, "step1"), (of_universal, "whole")):
+            again = job(loading, steps=3, load_step=1, tag=tag, checkpoint=saved, seed=2)
+            assert again == [each[2:] for each in losses], (depth, tag)
+    for output in outputs_of(start(config, steps=1, universal=saved)):
+        assert "save_universal: no optimizer state is on NVMe" in output, output[-3000:]
 
 
 main()

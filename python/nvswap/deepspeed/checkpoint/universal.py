@@ -25,7 +25,7 @@ from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_st
 from nvswap.checkpoint import export_universal
 from nvswap.deepspeed.checkpoint import writing
 from nvswap.deepspeed.checkpoint.durable import make_directories, new_directory, replacing
-from nvswap.deepspeed.checkpoint.engine import name_tag, tag_of
+from nvswap.deepspeed.checkpoint.engine import CheckpointEngine, name_tag, tag_of
 from nvswap.deepspeed.checkpoint.zero3 import MOMENTS
 from nvswap.errors import Error
 
@@ -47,13 +47,16 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None,
     Raises
     ------
     Error
-        EEXIST: zero/ of the tag has other files than those of a checkpoint. EIO: another rank has
-        failed.
+        ENOTSUP: no optimizer state is on NVMe. EEXIST: zero/ of the tag has other files than those of
+        a checkpoint. EIO: another rank has failed.
     OSError
         Those of making, writing and renaming files; what was there before is whole, unless they come
         of renaming.
     """
     tag, saver = tag_of(engine, tag), engine.checkpoint_engine
+    if not isinstance(saver, CheckpointEngine):
+        raise Error(errno.ENOTSUP, "save_universal: no optimizer state is on NVMe: use save_checkpoint, and "
+                    "convert the checkpoint by deepspeed.checkpoint.ds_to_universal")
     info = CheckpointCommitInfo(tag=tag, save_dir=save_dir, save_latest=False)
     engine.optimizer.checkpoint_event_prologue()
     saver.begin()

@@ -4,7 +4,7 @@ DeepSpeed's ZeRO-3 optimizer whose state lies in the store of an nvswap.Optimize
 
 With "offload_optimizer": {"device": "nvme"} it takes DeepSpeed's path for state in host memory and
 replaces the methods that touch the state, so norm, clipping, overflow, loss scale and gradient
-accumulation are DeepSpeed's own code. With any other device it is DeepSpeed's class. Replaced are:
+accumulation are DeepSpeed's own code. With any other device it is DeepSpeed's class, or swappers.host's. Replaced are:
 
 _configure_offloading                 no optimizer swapper is made
 _create_fp32_partitions               the store is opened; stand-ins take the partitions' place
@@ -44,6 +44,7 @@ from nvswap.deepspeed.checkpoint.zero3 import Checkpoints
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.step.state import open_optimizer
 from nvswap.deepspeed.step.weights import NewWeights
+from nvswap.deepspeed.swappers.host import class_with_state_in_memory
 from nvswap.deepspeed.swappers.names import name_at, names_of
 from nvswap.errors import Error
 from nvswap.optimizer import Group, GroupAdam, Optimizer
@@ -59,7 +60,7 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
     def __init__(self, *args: Any, offload_optimizer_config: Any = None, **kwargs: Any) -> None:
         if offload_optimizer_config is None or \
                 offload_optimizer_config.device != OffloadDeviceEnum.nvme:
-            self.__class__ = DeepSpeedZeroOptimizer_Stage3
+            self.__class__ = class_with_state_in_memory(kwargs.get("offload_param_config"))
         # super() takes no object whose class is no longer this one.
         DeepSpeedZeroOptimizer_Stage3.__init__(
             self, *args, offload_optimizer_config=offload_optimizer_config, **kwargs)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 DeepSpeed's ZeRO-3 optimizer with the swappers of this package: its own step, and checkpoints with the
-state of the store. With offload_optimizer on any other device than nvme it is DeepSpeed's class.
+state of the store. With offload_optimizer on any other device than nvme it is DeepSpeed's class, or `host`'s.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 from nvswap.deepspeed.checkpoint.stored import MOMENTS, EngineFile, Stored
 from nvswap.deepspeed.checkpoint.zero3 import Checkpoints
+from nvswap.deepspeed.swappers.host import class_with_state_in_memory
 
 
 class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
@@ -22,7 +23,7 @@ class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
     def __init__(self, *args: Any, offload_optimizer_config: Any = None, **kwargs: Any) -> None:
         if offload_optimizer_config is None or \
                 offload_optimizer_config.device != OffloadDeviceEnum.nvme:
-            self.__class__ = DeepSpeedZeroOptimizer_Stage3
+            self.__class__ = class_with_state_in_memory(kwargs.get("offload_param_config"))
         # super() takes no object whose class is no longer this one.
         DeepSpeedZeroOptimizer_Stage3.__init__(
             self, *args, offload_optimizer_config=offload_optimizer_config, **kwargs)

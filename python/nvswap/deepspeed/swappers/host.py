@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+DeepSpeed's ZeRO-3 optimizer where its state is in memory and parameters are on NVMe. DeepSpeed saves
+such a job, but its loader takes all parameters for being in memory.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any, Iterator
+
+import torch
+from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+
+
+def class_with_state_in_memory(offload_param_config: Any) -> Any:
+    """HostStage3, or DeepSpeed's class if no parameters are on NVMe either."""
+    on_drive = offload_param_config is not None and \
+        offload_param_config.device == OffloadDeviceEnum.nvme
+    return HostStage3 if on_drive else DeepSpeedZeroOptimizer_Stage3
+
+
+class HostStage3(DeepSpeedZeroOptimizer_Stage3):
+    """Loads state as DeepSpeed does, and then writes the new weights to the drive."""
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._partition_all_parameters()
+        # Else it would refresh the master weights from the stand-ins.
+        kwargs["load_from_fp32_weights"] = True
+        with self._stand_ins():
+            super().load_state_dict(*args, **kwargs)
+        for group, flat in enumerate(self.fp16_partitioned_groups_flat):
+            if flat is None:
+                self._partitioned_params_swap_out(group)
+
+    @contextmanager
+    def _stand_ins(self) -> Iterator[None]:
+        """Tensors without memory for what is on the drive."""
+        flats, partitions = self.fp16_partitioned_groups_flat, self.fp16_partitioned_groups
+        stand_ins = [torch.empty(int(numel), dtype=self.dtype, device="meta") if flat is None else None
+                     for flat, numel in zip(flats, self.fp16_partitioned_groups_flat_numel)]
+        self.fp16_partitioned_groups_flat = [
+            flat if each is None else each for flat, each in zip(flats, stand_ins)]
+        self.fp16_partitioned_groups = [
+            own if each is None else [each] for own, each in zip(partitions, stand_ins)]
+        try:
+            yield
+        finally:
+            self.fp16_partitioned_groups_flat = flats
+            self.fp16_partitioned_groups = partitions
+
+    def _restore_from_bit16_weights(self) -> None:
+        for group, master in enumerate(self.fp32_partitioned_groups_flat):
+            self._swap_in_sub_group_to_flat_buffer(master.data, group)
