@@ -49,6 +49,16 @@ def cut_off(path):
     os.truncate(path, os.path.getsize(path) // 2)
 
 
+def empty(path):
+    os.truncate(path, 0)
+
+
+def zero(path):
+    size = os.path.getsize(path)
+    os.truncate(path, 0)
+    os.truncate(path, size)
+
+
 @promise
 def a_file_that_one_rank_cannot_load_is_an_error_on_all_ranks_that_names_it(directory):
     for depth in ("step", "swappers"):
@@ -58,7 +68,9 @@ def a_file_that_one_rank_cannot_load_is_an_error_on_all_ranks_that_names_it(dire
         job(config, steps=1, save_steps=[1], checkpoint=checkpoint)
         changed = {"without-state": (STATE, os.remove), "without-model": (MODEL, os.remove),
                    "damaged-state": (STATE, flip_byte), "damaged-model": (MODEL, flip_byte_of_pickle),
-                   "cut-state": (STATE, cut_off), "cut-model": (MODEL, cut_off)}
+                   "cut-state": (STATE, cut_off), "cut-model": (MODEL, cut_off),
+                   "empty-state": (STATE, empty), "empty-model": (MODEL, empty),
+                   "zero-state": (STATE, zero)}
         paths = [copy_of(checkpoint, tag, *how) for tag, how in changed.items()]
         first, second = refusals(config, checkpoint, [*changed, "step1"])
         assert first.pop() is None and second.pop() is None
@@ -74,10 +86,11 @@ def a_file_that_one_rank_cannot_load_is_an_error_on_all_ranks_that_names_it(dire
 def optimizer_state_is_compared_where_only_weights_are_loaded(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
     job(config, steps=1, save_steps=[1], checkpoint=checkpoint)
-    path = copy_of(checkpoint, "damaged", STATE, flip_byte)
+    paths = [copy_of(checkpoint, "damaged", STATE, flip_byte), copy_of(checkpoint, "empty", STATE, empty)]
     for load in ({"load_optimizer_states": False}, {"load_module_only": True}):
-        for said, of_whole in refusals(config, checkpoint, ["damaged", "step1"], load=load):
-            assert path in said and "is damaged" in said and of_whole is None, (said, of_whole)
+        for *said, of_whole in refusals(config, checkpoint, ["damaged", "empty", "step1"], load=load):
+            assert all(path in each and "is damaged" in each for path, each in zip(paths, said)), said
+            assert of_whole is None
 
 
 @promise
@@ -102,6 +115,29 @@ def a_checkpoint_of_fewer_ranks_is_an_error_on_all_ranks_that_load_it(directory)
     job(config, ranks=1, steps=1, save_steps=[1], checkpoint=checkpoint)
     for said, in refusals(config, checkpoint, ["step1"]):
         assert MODEL in said and "fewer ranks saved it" in said, said
+
+
+@promise
+def a_latest_file_without_a_tag_is_an_error_that_names_it(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    os.mkdir(checkpoint)
+    for name, loading in (("latest", config),
+                          ("latest_universal", dict(config, checkpoint={"load_universal": True}))):
+        path = os.path.join(checkpoint, name)
+        for contents in (b"", bytes(5), b"\xff"):
+            with open(path, "wb") as file:
+                file.write(contents)
+            for said, in refusals(loading, checkpoint, [None], ranks=1):
+                assert f"{path} is damaged" in said and "name the tag to load" in said, said
+
+
+@promise
+def a_tag_that_is_no_universal_checkpoint_is_refused_as_one(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    job(config, steps=1, save_steps=[1], checkpoint=checkpoint)
+    config["checkpoint"] = {"load_universal": True}
+    for said, in refusals(config, checkpoint, ["step1"]):
+        assert f"{os.path.join(checkpoint, 'step1')} is no universal checkpoint" in said, said
 
 
 @promise

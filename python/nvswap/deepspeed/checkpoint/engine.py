@@ -89,7 +89,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
     def load(self, path: str, map_location: Any = None) -> Any:
         """Maps the file, so that tensors take memory only as they are read."""
         if not is_zip(path):
-            return super().load(path, map_location)
+            return self._load_old(path, map_location)
         check_whole(path, data=False)
         loaded = torch.load(path, map_location=map_location or "cpu", weights_only=False, mmap=True)
         state = loaded.get(OPTIMIZER_STATE_DICT) if isinstance(loaded, dict) else None
@@ -98,6 +98,14 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         else:
             check_whole(path)
         return loaded
+
+    def _load_old(self, path: str, map_location: Any) -> Any:
+        """A file of torch.save before version 1.6, which has no checksums."""
+        try:
+            return super().load(path, map_location)
+        except Exception as error:
+            raise Error(errno.EIO, f"{path} is damaged, or no file of torch.save: {error!r}",
+                        path=path) from error
 
     def commit(self, info: Any) -> bool:
         """

@@ -98,10 +98,13 @@ def _text_of(path: str) -> Optional[str]:
         return None
     try:
         with open(path, encoding="utf-8") as file:
-            return file.read().strip()
+            tag = file.read().strip()
     except UnicodeDecodeError as error:
         raise Error(errno.EINVAL, f"{path} is damaged: {error}: name the tag to load",
                     path=path) from error
+    if not tag.isprintable() or not tag:
+        raise Error(errno.EINVAL, f"{path} is damaged: it has no tag: name the tag to load", path=path)
+    return tag
 
 
 def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None:
@@ -116,10 +119,11 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None
     for path in filter(is_zip, found):
         check_whole(path)
     if universal:
+        _check_universal(os.path.join(load_dir, tag))
         return
     if not with_state:
         files = sorted(glob.glob(os.path.join(glob.escape(load_dir), tag, "*_optim_states.pt")))
-        for path in filter(is_zip, files[dist.get_rank()::dist.get_world_size()]):
+        for path in files[dist.get_rank()::dist.get_world_size()]:
             check_whole(path)
         return
     path = engine._get_zero_ckpt_name(load_dir, tag)
@@ -127,6 +131,13 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None
     names = (path, path.replace("_optim_states.pt", "optim_states.pt"))
     if not any(map(os.path.exists, names)):
         _fail_missing(path)
+
+
+def _check_universal(folder: str) -> None:
+    path = os.path.join(folder, "zero", "optimizer_state.pt")
+    if not os.path.exists(path):
+        raise Error(errno.ENOENT, f'{path} is missing: {folder} is no universal checkpoint: load it without '
+                    '"load_universal"', path=path)
 
 
 def _fail_missing(path: str) -> None:
