@@ -4,7 +4,8 @@ DeepSpeed's ZeRO-3 optimizer whose state lies in the store of an nvswap.Optimize
 
 With "offload_optimizer": {"device": "nvme"} it takes DeepSpeed's path for state in host memory and
 replaces the methods that touch the state, so norm, clipping, overflow, loss scale and gradient
-accumulation are DeepSpeed's own code. With any other device it is DeepSpeed's class, or swappers.host's. Replaced are:
+accumulation are DeepSpeed's own code. With any other device it is DeepSpeed's class, or that of
+swappers.host. Replaced are:
 
 _configure_offloading                 no optimizer swapper is made
 _create_fp32_partitions               the store is opened; stand-ins take the partitions' place
