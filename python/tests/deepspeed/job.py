@@ -12,9 +12,9 @@ kills itself before it renames its N-th .pt file.
 parameters are not trained. "saves" are checkpoints after the last step: the "checkpoint" block of each,
 a tag for each rank, the folder, save_latest and exclude_frozen_parameters. "universal" is the folder of a
 universal checkpoint after "universal_step", or the last step, of the tag "universal_tag"; "too_large" are
-bytes of a file that can't be written when it is saved again at the end. With "exclude_frozen" it has no frozen
-parameters. "refused" are tags that must not load. With "killed_at_rename": N it kills itself before its
-N-th file or directory gets its name.
+bytes of a file that can't be written when it is saved again at the end. With "exclude_frozen" it has no
+frozen parameters. "gathered" are folders for save_16bit_model. "refused" are tags that must not load.
+With "killed_at_rename": N it kills itself before its N-th file or directory gets its name.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -169,6 +169,15 @@ def save_too_large(engine):
     return None
 
 
+def save_gathered(engine, folder):
+    """The error of saving all weights to one file, or None."""
+    try:
+        engine.save_16bit_model(folder)
+    except OSError as refused:
+        return str(refused)
+    return None
+
+
 def load_refused(engine, tag):
     """The error of a load, or None."""
     try:
@@ -250,6 +259,7 @@ def main():
             engine.save_checkpoint(CHECKPOINT, tag=f"step{step + 1}")
         save_universal_after(engine, step + 1)
     saves = [save_under(engine, *each) for each in JOB.get("saves", [])]
+    gathered = [save_gathered(engine, folder) for folder in JOB.get("gathered", [])]
     too_large = save_too_large(engine)
     refused = [load_refused(engine, tag) for tag in JOB.get("refused", [])]
     if JOB.get("weights"):
@@ -260,7 +270,8 @@ def main():
     ended, after = time.perf_counter(), os.times()
     print("RESULT " + json.dumps({
         "rank": rank, "losses": losses, "seen": seen, "saves": saves,
-        "refused": refused, "too_large": too_large, "client": client, "step_s": sum(seconds),
+        "refused": refused, "too_large": too_large, "client": client, "gathered": gathered,
+        "step_s": sum(seconds),
         "train_s": ended - begun,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "cpu_s": after.user + after.system - times.user - times.system,

@@ -446,6 +446,20 @@ def all_ranks_hear_of_directories_that_cannot_be_made_and_the_next_save_is_whole
 
 
 @promise
+def weights_are_saved_to_one_file_or_all_ranks_hear_that_they_are_not(directory):
+    config = configuration(directory, depth="step",
+                           zero={"stage3_gather_16bit_weights_on_model_save": True})
+    file, folder = (os.path.join(directory, name) for name in ("file", "folder"))
+    with open(file, "w", encoding="ascii"):
+        results = results_of(start(config, steps=1, gathered=[folder, os.path.join(file, "x"), folder]))
+    for result in results:
+        first, second, third = result["gathered"]
+        assert first is None and file in second and third is None, result["gathered"]
+    assert names_in(folder) == ["pytorch_model.bin"]
+    assert torch.load(os.path.join(folder, "pytorch_model.bin"))["head.weight"].shape == (256, 128)
+
+
+@promise
 def tags_that_differ_between_ranks_pass_warn_or_fail_as_tag_validation_says(directory):
     checkpoint = os.path.join(directory, "saved")
     saves = [[{"tag_validation": "Fail"}, [0, 0]]]

@@ -95,10 +95,10 @@ def mark_replacing(folder: str) -> bool:
 
 
 def unmark_replacing(folder: str) -> None:
-    """Removes the mark, durably. Several ranks may do it at once."""
+    """Removes the mark, durably, if there is one. Several ranks may do it at once."""
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(folder, REPLACING))
-    _sync(folder)
+        _sync(folder)
 
 
 def check_replaced(folder: str) -> None:

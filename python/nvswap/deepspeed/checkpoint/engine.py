@@ -43,9 +43,14 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         self._written: List[str] = []  # files and directories to be renamed
 
     def begin(self) -> None:
-        """Before DeepSpeed makes directories and calls create()."""
+        """Before DeepSpeed makes directories and calls create(), which does it otherwise."""
         self.end()
         self._failures = []
+
+    def create(self, info: Any) -> None:
+        if self._failures is None:
+            self.begin()
+        super().create(info)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         with self.collecting():
@@ -123,12 +128,13 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         return bool(super().commit(info))
 
     def _rename(self, info: Any) -> None:
-        """Renames the files of all ranks. If any replaces an older one, the tag is marked, and can't be
-        loaded until all have been: a crash in between leaves files of two saves."""
+        """Renames the files of all ranks. If any replaces an older one of the tag, the tag is marked, and
+        can't be loaded until all have been: a crash in between leaves files of two saves."""
         self._agree(info)
         folder, marked = _folder_of(info), False
         with self.collecting():
-            if any(map(os.path.lexists, self._written)):
+            of_tag = [path for path in self._written if path.startswith(os.path.join(folder, ""))]
+            if any(map(os.path.lexists, of_tag)):
                 marked = mark_replacing(folder)
         try:
             self._agree(info)
