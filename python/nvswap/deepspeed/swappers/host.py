@@ -7,7 +7,7 @@ such a job, but its loader takes all parameters for being in memory.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Any, Iterator
+from typing import Any, Iterator, List, Optional
 
 import torch
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
@@ -23,6 +23,9 @@ def class_with_state_in_memory(offload_param_config: Any) -> Any:
 
 class HostStage3(DeepSpeedZeroOptimizer_Stage3):
     """Loads state as DeepSpeed does, and then writes the new weights to the drive."""
+
+    fp16_partitioned_groups_flat: List[Optional[torch.Tensor]]  # None: on the drive
+    fp16_partitioned_groups: List[List[torch.Tensor]]
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         self._partition_all_parameters()
