@@ -4,17 +4,12 @@ A training job: a small GPT on the text of this repository's documents, with Dee
 Each rank prints its losses, all digits, as one line of JSON; with "inspect" also what DeepSpeed's
 functions say of gradients, weights and states, some of which it changes in between. With "frozen" some
 parameters are not trained; with "unused" one layer is never called, and the last block in every second
-step only. "saves" are checkpoints after the last step: the "checkpoint" block of each,
-a tag for each rank, the folder and save_latest. "universal" is the folder of a universal checkpoint after
-"universal_step", or the last step. "refused" are tags that must not load. With "killed_at_rename": N it
-kills itself before it renames its N-th .pt file.
-
-parameters are not trained. "saves" are checkpoints after the last step: the "checkpoint" block of each,
-a tag for each rank, the folder, save_latest and exclude_frozen_parameters. "universal" is the folder of a
-universal checkpoint after "universal_step", or the last step, of the tag "universal_tag"; "too_large" are
-bytes of a file that can't be written when it is saved again at the end. With "exclude_frozen" it has no
-frozen parameters. "gathered" are folders for save_16bit_model. "refused" are tags that must not load.
-With "killed_at_rename": N it kills itself before its N-th file or directory gets its name.
+step only. "saves" are checkpoints after the last step: the "checkpoint" block of each, a tag for each
+rank, the folder, save_latest and exclude_frozen_parameters. "universal" is the folder of a universal
+checkpoint after "universal_step", or the last step, of the tag "universal_tag"; "too_large" are bytes of a
+file that can't be written when it is saved again at the end. With "exclude_frozen" it has no frozen
+parameters. "gathered" are folders for save_16bit_model. "refused" are tags that must not load. With
+"killed_at_rename": N it kills itself before its N-th file or directory gets its name.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
