@@ -66,7 +66,8 @@ static void nvswap_update_adam(void *arg, const struct nvs_update *update)
     const struct nvs_adam_update run = {
         .size = sizeof(run), .numel = update->numel,
         .step = update->step > adam->missed ? update->step - adam->missed : 1,
-        .lr = adam->lr < 0 ? update->lr : adam->lr, .beta1 = adam->beta1, .beta2 = adam->beta2, .eps = adam->eps,
+        .lr = adam->lr < 0 ? update->lr : adam->lr,
+        .beta1 = adam->beta1, .beta2 = adam->beta2, .eps = adam->eps,
         .weight_decay = adam->weight_decay, .grad_factor = adam->grad_factor,
         .adam_w_mode = adam->adam_w_mode, .bias_correction = adam->bias_correction,
         .gradients = update->gradients, .gradients_dtype = NVS_F32,

@@ -265,7 +265,8 @@ def main():
     ended, after = time.perf_counter(), os.times()
     print("RESULT " + json.dumps({
         "rank": rank, "losses": losses, "seen": seen, "saves": saves,
-        "refused": refused, "too_large": too_large, "place": (client or {}).get("place"), "gathered": gathered,
+        "refused": refused, "too_large": too_large, "place": (client or {}).get("place"),
+        "gathered": gathered,
         "step_s": sum(seconds),
         "train_s": ended - begun,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

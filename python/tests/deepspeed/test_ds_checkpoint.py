@@ -21,6 +21,7 @@ from promises import main, promise, raises  # noqa: E402
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402
 from deepspeed.runtime.config import DeepSpeedConfig  # noqa: E402
+from deepspeed.runtime.fp16.loss_scaler import LossScaler  # noqa: E402
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint  # noqa: E402
 
 from nvswap import Engine  # noqa: E402
@@ -198,6 +199,15 @@ def saved(directory, ranks=2, **settings):
     job(configuration(directory, **settings), ranks=ranks, steps=2, save_steps=[2],
         checkpoint=checkpoint, weights=weights)
     return checkpoint, torch.load(weights)
+
+
+@promise
+def torch_reads_files_of_state_without_executing_anything_but_the_loss_scaler(directory):
+    checkpoint, _ = saved(directory, ranks=1, depth="step")
+    path, = glob.glob(os.path.join(checkpoint, "step2", "*_optim_states.pt"))
+    with torch.serialization.safe_globals([LossScaler]):
+        state = torch.load(path, weights_only=True)["optimizer_state_dict"]
+    assert state["zero_stage"] == 3 and state["optimizer_state_dict"]["state"][0]["step"] == 2
 
 
 @promise

@@ -14,7 +14,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
-from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, LOSS_SCALER, OPTIMIZER_STATE_DICT
+from deepspeed.checkpoint.constants import (
+    FP32_FLAT_GROUPS, LOSS_SCALER, OPTIMIZER_STATE_DICT, ZERO_STAGE)
 
 from nvswap.checkpoint import Parameter, import_universal
 from nvswap.deepspeed.checkpoint.durable import check_whole
@@ -64,6 +65,7 @@ class Checkpoints:
     def _rigid_state_dict(self: Any) -> Any:
         result = super()._rigid_state_dict()  # type: ignore[misc]
         groups = [self._stored_state(group) for group in range(len(self.fp16_groups))]
+        result[ZERO_STAGE] = int(result[ZERO_STAGE])  # an enumeration is pickled as a call of getattr
         result[FP32_FLAT_GROUPS] = [state["master"] for state in groups]
         result[OPTIMIZER_STATE_DICT]["state"] = {
             index: {"step": self._step_of(group),
