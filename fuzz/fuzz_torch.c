@@ -40,7 +40,7 @@ static void check_entry(const struct entry *entry, uint64_t file_bytes)
 	uint64_t numel = 1;
 
 	assert(*entry->name && strlen(entry->name) <= NVS_NAME_MAX);
-	assert(entry->dtype < NVS_DTYPE_COUNT && entry->ndim <= NDIM_MAX);
+	assert(entry->dtype < NVS_DTYPE_COUNT && entry->ndim <= NVS_NDIM_MAX);
 	for (size_t i = 0; i < entry->ndim; i++)
 		numel *= entry->shape[i];
 	assert(numel == entry->numel);

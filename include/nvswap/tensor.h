@@ -249,6 +249,7 @@ struct nvs_tensor_range {
  *           ahead or writes back is waited for
  * -ENODATA  a tensor was never written, or its last write from external memory failed
  * -ENOMEM   out of memory for several parts of one tensor
+ * -ETIMEDOUT  the call would wait for a transfer that is overdue (io_timeout_ms)
  * Others    a failed write from external memory that no call returned, as nvs_tensor_swap_in
  */
 NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,

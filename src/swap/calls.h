@@ -40,8 +40,7 @@ int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, s
 /* Under the lock: -EBUSY: it is in flight from or to external memory; or that, or pinned. */
 int check_not_external(const struct nvs_tensor *tensor, struct nvs_error *error);
 int check_unpinned_one(const struct nvs_tensor *tensor, struct nvs_error *error);
-/* Under the lock: waits for calls that copy bytes of the tensors, and makes them a batch. -EINVAL and
- * -EBUSY as above. */
+/* Under the lock: makes the tensors a batch. -EINVAL and -EBUSY as above. */
 int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		   struct nvs_error *error);
 
@@ -77,6 +76,8 @@ void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
  * call copies bytes of them: 0, -ETIMEDOUT. */
 int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		    struct nvs_error *error);
+/* Waits until no call copies bytes of the tensors. */
+void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n);
 /* Wait until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
 int drain_writes(struct nvs_engine *engine, struct nvs_error *error);
 int drain_all(struct nvs_engine *engine, struct nvs_error *error);

@@ -106,10 +106,6 @@ int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	for (size_t i = 0; i < n && !rc; i++) {
 		load_ahead(tensors, i, n);
 		rc = check_in_batch(engine, tensors[i], i, error);
-		if (!rc && is_copied(tensors[i])) {
-			(void)events_wait(engine, UINT64_MAX);
-			return check_unpinned(engine, tensors, n, error);
-		}
 		if (!rc)
 			rc = check_unpinned_one(tensors[i], error);
 	}

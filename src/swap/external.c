@@ -203,10 +203,16 @@ static int check_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 	int rc = 0;
 
 	lock_check(engine);
-	for (size_t i = 0; i < n && !rc; i++) {
+	for (size_t i = 0; i < n && !rc;) {
 		struct nvs_tensor *tensor = range_at(ranges, i).tensor;
 
+		if (tensor->origin != ORIGIN_ENGINE && !is_copied(tensor)) {
+			i++;
+			continue;
+		}
 		rc = wait_for_engine(engine, &tensor, 1, error);
+		/* Others may have been started meanwhile. */
+		i = 0;
 	}
 	if (rc)
 		return rc;

@@ -210,7 +210,7 @@ static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *
 static bool any_used(const struct pinning *pinning)
 {
 	for (size_t i = 0; i < pinning->n; i++)
-		if (in_flight(pinning->tensors[i]) || is_copied(pinning->tensors[i]))
+		if (in_flight(pinning->tensors[i]) || pinning->tensors[i]->copies)
 			return true;
 	return false;
 }
@@ -320,7 +320,7 @@ static int no_time_left(const struct nvs_engine *engine, const struct pinning *p
 				 pinning->n, plural(pinning->n), nvs_strerror(code));
 	return error_set(error, code,
 			 "the pool has no room for a batch of %zu tensor%s, or one of them is in "
-			 "flight: %s",
+			 "flight or being copied: %s",
 			 pinning->n, plural(pinning->n), nvs_strerror(code));
 }
 

@@ -41,12 +41,13 @@ int batch_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		   struct nvs_error *error)
 {
 	struct transfer *list = NULL;
-	int rc = check_array(engine, tensors, n, error);
+	int rc = check_arguments(engine, tensors, n, error);
 
 	if (rc)
 		return rc;
 	engine_lock(engine);
 	engine_sums_check(engine);
+	wait_for_copies(engine, tensors, n);
 	rc = check_unpinned(engine, tensors, n, error);
 	if (!rc) {
 		trace_calls(engine, TRACE_SWAP_OUT, tensors, n);

@@ -159,6 +159,19 @@ int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	return rc;
 }
 
+void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
+{
+	lock_check(engine);
+	for (size_t i = 0; i < n;) {
+		if (!is_copied(tensors[i])) {
+			i++;
+			continue;
+		}
+		(void)events_wait(engine, UINT64_MAX);
+		i = 0;
+	}
+}
+
 int drain_writes(struct nvs_engine *engine, struct nvs_error *error)
 {
 	lock_check(engine);

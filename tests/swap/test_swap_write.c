@@ -322,6 +322,37 @@ static void calls_that_copy_bytes_do_not_fail_for_each_other(void **state)
 	fixture_close(&f);
 }
 
+static void *write_and_fail(void *arg)
+{
+	struct copier *copier = arg;
+	const struct nvs_tensor_range range = half_of(copier);
+
+	MUST(nvs_tensor_write(copier->f->engine, &range, 1, -1, NULL) == -EIO);
+	return NULL;
+}
+
+static void a_write_whose_read_fails_ends_before_its_tensor_is_forgotten(void **state)
+{
+	struct copier copier;
+	struct fixture f;
+	pthread_t thread;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
+	copier = (struct copier){.f = &f, .t = tensor_add(&f, "t", MIB), .data = calloc(1, HALF)};
+	assert_non_null(copier.data);
+	tensor_store(&f, copier.t, 1);
+	sim_hold(f.sim, SIM_READS);
+	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
+	assert_int_equal(pthread_create(&thread, NULL, write_and_fail, &copier), 0);
+	assert_true(sim_await_in_flight(f.sim, 1));
+	sim_go(f.sim, SIM_READS);
+	OK(&f, nvs_tensor_forget(f.engine, &copier.t, 1, &f.error));
+	pthread_join(thread, NULL);
+	free(copier.data);
+	fixture_close(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -333,6 +364,7 @@ int main(void)
 		cmocka_unit_test(a_time_limit_bounds_the_wait_for_reads),
 		cmocka_unit_test(what_can_not_be_written_is_refused),
 		cmocka_unit_test(calls_that_copy_bytes_do_not_fail_for_each_other),
+		cmocka_unit_test(a_write_whose_read_fails_ends_before_its_tensor_is_forgotten),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

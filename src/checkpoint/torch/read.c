@@ -437,22 +437,35 @@ int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, b
 	return rc;
 }
 
+/* A file that is of torch.save by its name alone. What is no file, the other readers refuse. */
+static int refuse_by_name(int fd, const char *path, bool *is_torch, struct nvs_error *error)
+{
+	struct stat status;
+	char first;
+	ssize_t n;
+
+	if (fstat(fd, &status) || !S_ISREG(status.st_mode))
+		return 0;
+	*is_torch = true;
+	n = pread(fd, &first, 1, 0);
+	if (n < 0)
+		return error_set(error, -errno, "reading %s failed: %s", path,
+				 nvs_strerror(-errno));
+	return error_set(error, -EINVAL, "%s: it %s, so no file of torch.save", path,
+			 n ? "does not begin as a zip" : "is empty");
+}
+
 int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_torch,
 	       struct nvs_error *error)
 {
 	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	struct stat status;
 
 	*is_torch = false;
 	if (fd < 0)
 		return 0;
 	rc = torch_load_fd(checkpoint, fd, path, is_torch, error);
-	if (!*is_torch && text_ends_with(path, ".pt") && !fstat(fd, &status) &&
-	    S_ISREG(status.st_mode)) {
-		*is_torch = true;
-		rc = error_set(error, -EINVAL, "%s: it %s, so no file of torch.save", path,
-			       status.st_size ? "does not begin as a zip" : "is empty");
-	}
+	if (!rc && !*is_torch && text_ends_with(path, ".pt"))
+		rc = refuse_by_name(fd, path, is_torch, error);
 	close(fd);
 	return rc;
 }

@@ -122,13 +122,6 @@ struct nvs_engine {
 	struct scrub scrub;
 };
 
-/* Only calls that copy bytes have it pinned, and no read hangs, so it is unpinned soon. */
-static inline bool is_copied(const struct nvs_tensor *tensor)
-{
-	return tensor->pins.count && tensor->pins.count == tensor->copies &&
-	       !tensor->engine->overdue[NVS_READ];
-}
-
 /* ---- lock.c ---- */
 void engine_lock(struct nvs_engine *engine);
 void engine_unlock(struct nvs_engine *engine);

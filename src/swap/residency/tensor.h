@@ -152,7 +152,7 @@ struct nvs_tensor {
 
 	uint64_t unreported_at; /* the offset in the store of the failed write */
 	uint64_t copy_pin;	/* pins it while it is copied to external memory; or 0 */
-	uint32_t copies;	/* of the pins, those of calls that copy bytes and then end them */
+	uint32_t copies;	/* calls that copy bytes of it, and each pin it until they end */
 	char *name;
 	enum nvs_dtype dtype;
 	uint64_t *shape; /* `ndim` dimensions whose product is numel; NULL: one dimension */
@@ -254,6 +254,12 @@ static inline bool is_ahead(const struct nvs_tensor *tensor)
 static inline bool is_overdue(const struct nvs_tensor *tensor)
 {
 	return tensor->hangs_at != NOWHERE;
+}
+
+/* Calls copy bytes of it, and no other has it pinned: a failed read may have ended their pins. */
+static inline bool is_copied(const struct nvs_tensor *tensor)
+{
+	return tensor->copies && tensor->pins.count <= tensor->copies;
 }
 
 /* Whether a failed read ended the pin. */
