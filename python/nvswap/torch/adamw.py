@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import operator
-import threading
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
@@ -73,7 +72,6 @@ class AdamW(torch.optim.Optimizer):
         own.parse(json.dumps({"optimizer": {"type": "AdamW", "params": dict(
             self._fixed, lr=float(self.param_groups[0]["lr"]))}}))
         self._offloaded = offloaded
-        self._writing = threading.Lock()
         # Each parameter is cut into groups of sub_group_size elements at most.
         self._pieces: List[Tuple[torch.nn.Parameter, int, int]] = []
         limit = int(own["zero_optimization.sub_group_size"])
@@ -170,12 +168,9 @@ class AdamW(torch.optim.Optimizer):
         name = self._tensor_of(parameter)
         if name is not None:
             assert self._offloaded is not None
-            # The library pins a tensor while it writes to it, and refuses a second writer.
-            with self._writing:
-                self._offloaded.engine.write_range(name, weights,
-                                                   (start + offset) * weights.itemsize)
-                # For graphs of forwards before, as a change in memory.
-                torch.autograd.graph.increment_version(parameter)
+            self._offloaded.engine.write_range(name, weights, (start + offset) * weights.itemsize)
+            # For graphs of forwards before, as a change in memory.
+            torch.autograd.graph.increment_version(parameter)
 
     def _add_gradient(self, parameter: torch.nn.Parameter) -> None:
         assert self._offloaded is not None

@@ -293,9 +293,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     ------
     Error
         EINVAL: a parameter can't be offloaded, or is already; E2BIG: the parameters of one module
-        exceed the pool; in a forward: a module returns a
-        parameter. EBUSY: in a backward, a forward or a backward of another thread runs; in a
-        forward, such a backward.
+        exceed the pool. In a forward, EINVAL: a module returns a parameter; EBUSY: a backward of
+        another thread runs. In a backward, EBUSY: a forward or a backward of another thread runs.
 
     Notes
     -----

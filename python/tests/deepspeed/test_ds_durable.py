@@ -17,8 +17,9 @@ from promises import main, promise, raises  # noqa: E402
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402
 
+import nvswap  # noqa: E402
 from nvswap.deepspeed.checkpoint.durable import (  # noqa: E402
-    REPLACING, mark_replacing, replace, replace_text, replacing)
+    REPLACING, check_whole, discard, mark_replacing, new_directory, replace, replace_text, replacing)
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine  # noqa: E402
 
 
@@ -137,6 +138,43 @@ def a_mark_that_cannot_be_made_durable_is_not_left(directory):
     with mock.patch("os.fsync", side_effect=OSError(errno.EIO, "no")):
         raises(OSError, lambda: mark_replacing(directory), errno.EIO)
     assert not os.listdir(directory)
+
+
+@promise
+def a_directory_that_cannot_be_replaced_stays(directory):
+    zero = os.path.join(directory, "zero")
+    for folder, text in ((zero, "old"), (new_directory(zero), "new")):
+        os.makedirs(folder)
+        replace_text(os.path.join(folder, "file"), text)
+    rename = os.rename
+
+    def fail(old, new):
+        if new == zero and old == new_directory(zero):
+            raise OSError(errno.EIO, "no")
+        rename(old, new)
+
+    with mock.patch("os.rename", fail):
+        raises(OSError, lambda: replace(zero), errno.EIO)
+        discard(zero)
+    assert contents(os.path.join(zero, "file")) == b"old" and os.listdir(directory) == ["zero"]
+
+
+@promise
+def damage_of_any_field_of_a_file_is_an_error_that_names_it(directory):
+    path = os.path.join(directory, "saved.pt")
+    torch.save({"weights": torch.rand(1000)}, path)
+    whole = contents(path)
+    begin = whole.index(b"PK\1\2")
+    for offset in (begin + 6, begin + 8, begin + 10, begin + 20, begin + 42, len(whole) // 2):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[offset] ^= 1 << bit
+            with open(path, "wb") as file:
+                file.write(damaged)
+            try:
+                check_whole(path)
+            except nvswap.Error as error:
+                assert error.errno == errno.EIO and path in str(error), error
 
 
 main()

@@ -93,4 +93,19 @@ def a_universal_checkpoint_that_cannot_be_written_leaves_the_one_before(director
             assert after["losses"] == before["losses"][2:] and after["place"] == 1
 
 
+@promise
+def a_universal_checkpoint_does_not_replace_other_files_and_leaves_none(directory):
+    for depth in ("step", "swappers"):
+        part = os.path.join(directory, depth)
+        notes = os.path.join(part, "saved", "step1", "zero", "notes.txt")
+        os.makedirs(os.path.dirname(notes))
+        with open(notes, "w", encoding="ascii") as file:
+            file.write("mine")
+        outputs = outputs_of(start(configuration(part, depth=depth), steps=1,
+                                   universal=os.path.join(part, "saved")))
+        assert all(f"{notes} is no part of a universal checkpoint" in output for output in outputs)
+        found = [name for _, _, names in os.walk(os.path.join(part, "saved")) for name in names]
+        assert found == ["notes.txt"], found
+
+
 main()

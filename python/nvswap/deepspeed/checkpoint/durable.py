@@ -11,10 +11,14 @@ import errno
 import os
 import shutil
 import zipfile
+import zlib
 from contextlib import contextmanager, suppress
 from typing import Iterator, Optional
 
 from nvswap.errors import Error
+
+# What zipfile raises for a damaged file, in its data, methods, flags or numbers.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError)
 
 # In the folder of a tag while files of a new save take the place of old ones.
 REPLACING = "replacing"
@@ -69,9 +73,14 @@ def replace(path: str) -> None:
 
 
 def discard(path: str) -> None:
-    """Removes the new contents, if they are there, and a directory's old ones."""
+    """Removes the new contents, if they are there. A directory's old ones go back to their place, unless
+    the new ones have it."""
     partial = _partial(path)
     if os.path.isdir(partial):
+        old = os.path.join(partial, "old")
+        if os.path.lexists(old) and not os.path.lexists(path):
+            os.rename(old, path)
+            _sync(os.path.dirname(path) or ".")
         shutil.rmtree(partial)
         return
     with suppress(FileNotFoundError):
@@ -134,7 +143,7 @@ def check_whole(path: str, data: bool = True) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip() if data else _damaged_value(archive)
-    except zipfile.BadZipFile as error:
+    except _DAMAGE as error:
         raise Error(errno.EIO, f"{path} is damaged, or no file of torch.save: {error}",
                     path=path) from error
     if damaged is not None:
@@ -147,7 +156,7 @@ def _damaged_value(archive: zipfile.ZipFile) -> Optional[str]:
         if "/data/" not in name:
             try:
                 archive.read(name)
-            except zipfile.BadZipFile:
+            except _DAMAGE:
                 return name
     return None
 

@@ -66,6 +66,10 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
                 raise
             self._failures.append(error)
 
+    def has_failed(self) -> bool:
+        """Whether this rank will have commit() raise."""
+        return bool(self._failures)
+
     def end(self) -> None:
         """After commit(), or in its place if something else has failed."""
         self._failures = None
@@ -88,8 +92,8 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
     def add_directory(self, path: str) -> None:
         """Has commit() replace a directory by new_directory(), which is to be made."""
         discard(path)
-        make_directories(os.path.dirname(new_directory(path)))
         self._written.append(path)
+        make_directories(os.path.dirname(new_directory(path)))
 
     def load(self, path: str, map_location: Any = None) -> Any:
         """Maps the file, so that tensors take memory only as they are read."""

@@ -20,7 +20,6 @@ from deepspeed import comm as dist
 from deepspeed.checkpoint.constants import (
     LOSS_SCALER, OPTIMIZER_STATE_DICT, PARAM_GROUPS, ZERO_STAGE)
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointCommitInfo
-from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
 from nvswap.checkpoint import export_universal
 from nvswap.deepspeed.checkpoint import writing
@@ -77,8 +76,8 @@ def _save_parameters(engine: Any, zero: str) -> None:
     saver, stored = engine.checkpoint_engine, engine.optimizer._stored_parameters()
     with saver.collecting():
         if engine.global_rank == 0:
-            _refuse_other_files(zero)
             saver.add_directory(zero)
+            _refuse_other_files(zero)
     if stored is None:
         _gather(engine, new_directory(zero))
         return
@@ -109,7 +108,7 @@ def _exchange(words: List[int]) -> List[int]:
 
 def _gather(engine: Any, zero: str) -> None:
     for path, value in _files_of(engine):
-        if engine.global_rank == 0:
+        if engine.global_rank == 0 and not engine.checkpoint_engine.has_failed():
             with engine.checkpoint_engine.collecting():
                 _save(value, os.path.join(zero, path))
 
@@ -119,11 +118,23 @@ def _files_of(engine: Any) -> Iterator[Tuple[str, Any]]:
     for number, group in enumerate(engine.optimizer.fp16_groups):
         moments = engine.optimizer._stored_state(number)  # none before the first step
         for param in group:
-            name, weights = engine.param_names[param], safe_get_full_fp32_param(param)
+            name, weights = engine.param_names[param], _gathered(engine, param)
             yield os.path.join(name, "fp32.pt"), weights
             for part in MOMENTS:
-                yield os.path.join(name, f"{part}.pt"), safe_get_full_optimizer_state(param, part) \
+                yield os.path.join(name, f"{part}.pt"), _gathered(engine, param, part) \
                     if part in moments else torch.zeros_like(weights)
+
+
+def _gathered(engine: Any, param: Any, part: Optional[str] = None) -> torch.Tensor:
+    """Weights or moments of all ranks. One that can't read its part takes zeros, as the others wait
+    for it, and has the save fail."""
+    optimizer = engine.optimizer
+    own = torch.zeros(int(optimizer.grad_position[optimizer.get_param_id(param)][-1]))
+    with engine.checkpoint_engine.collecting():
+        own = optimizer._get_fp32_opt_state_partition(param, release_swap_buffers=True,
+                                                      optim_state_key=part)[0]
+    gathered: torch.Tensor = optimizer._fp32_state_allgather(param, own.to(param.device))
+    return gathered
 
 
 def _global_state(optimizer: Any) -> Any:

@@ -175,11 +175,11 @@ def _check_files(folder: str) -> None:
     """Compares all files with their CRC-32, each on one rank: a rank that reads its part of a file
     can't. Raises on all ranks."""
     paths = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*.pt"), recursive=True))
-    failure = None
+    failure: Optional[Exception] = None
     try:
         for path in paths[dist.get_rank()::dist.get_world_size()]:
             check_whole(path)
-    except OSError as error:
+    except Exception as error:  # pylint: disable=broad-exception-caught
         failure = error
     failed = share_failure(failure)
     if failed is not None:

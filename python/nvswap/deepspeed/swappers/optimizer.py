@@ -159,10 +159,10 @@ class PartitionedOptimizerSwapper:
         name = group.gradient(offset)
         self._holds.register({name: tensor}, tensor.numel())
         group.gradients[offset] = tensor.numel()
-        group.factors.pop(offset, None)
         hold = self._holds.new(name)
         hold.tensor.copy_(tensor.data.view(-1))
         hold.end(True)
+        group.factors.pop(offset, None)
 
     def _read_gradient(self, group: _SubGroup) -> None:
         """Gathers the parts in one tensor; elements that never had a gradient are 0."""
