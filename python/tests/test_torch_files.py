@@ -141,6 +141,11 @@ def what_a_model_and_deepspeed_save_is_read(directory):
         assert found[f"module.{name}"][1:] == expected("", tensor)[1:], name
     assert found["shared.0"] == found["module.0.weight"]
     assert found["bytes.1"] == expected("I64", torch.arange(3))
+    marked = {"tensor": torch.arange(3.), "parameter": torch.nn.Parameter(torch.arange(3.))}
+    for tensor in marked.values():
+        tensor.ds_id = "10_0"
+    torch.save(marked, path)
+    assert read(path) == {name: expected("F32", torch.arange(3.)) for name in marked}
     torch.save({"empty": torch.empty(0, 3, 2).transpose(1, 2)}, path)
     assert read(path) == {"empty": ("F32", [0, 2, 3], b"")}
     torch.save(torch.arange(5), path)

@@ -110,6 +110,18 @@ def a_job_with_masters_in_bf16_goes_on_exactly_with_the_swappers(directory):
 
 
 @promise
+def a_job_with_state_in_memory_goes_on_with_its_state_on_nvme(directory):
+    in_memory, checkpoint = configuration(None, "cpu"), os.path.join(directory, "saved")
+    losses = job(in_memory, steps=STEPS, save_steps=[4], checkpoint=checkpoint)
+    later = [each[2 * 4:] for each in losses]
+    for depth in ("step", "swappers"):
+        part = os.path.join(directory, depth)
+        os.mkdir(part)
+        assert job(configuration(part, depth=depth), steps=STEPS, load_step=4, seed=2,
+                   checkpoint=checkpoint) == later, depth
+
+
+@promise
 def a_job_with_frozen_parameters_goes_on_exactly(directory):
     for depth in ("step", "swappers"):
         part = os.path.join(directory, depth)

@@ -35,6 +35,7 @@ enum name_use {
 	NAME_STORAGE,  /* the type of a storage; not called either */
 	NAME_TENSOR,
 	NAME_PARAMETER,
+	NAME_FROM_TYPE, /* calls one of those two */
 	NAME_DICT,
 	NAME_TUPLE,
 	NAME_INSTANCE,

@@ -48,6 +48,10 @@ static const struct pickle_name names[] = {
 	NAME("torch._utils._rebuild_tensor_v2", NAME_TENSOR),
 	NAME("torch._utils._rebuild_tensor_v3", NAME_TENSOR),
 	NAME("torch._utils._rebuild_parameter", NAME_PARAMETER),
+	NAME("torch._utils._rebuild_parameter_with_state", NAME_PARAMETER),
+	/* Tensors with attributes, as DeepSpeed's flat groups have. */
+	NAME("torch._tensor._rebuild_from_type_v2", NAME_FROM_TYPE),
+	NAME("torch.Tensor", NAME_CONSTANT),
 	NAME("collections.OrderedDict", NAME_DICT),
 	NAME("collections.defaultdict", NAME_DICT),
 	NAME("torch.Size", NAME_TUPLE),

@@ -380,6 +380,11 @@ static void a_pickle_that_is_no_program_is_refused(void **state)
 		TEXT("](N\x85R."),
 		TEXT("K\x01Q."),
 		TEXT("ctorch._utils\n_rebuild_tensor_v2\n)R."),
+		TEXT("ctorch._tensor\n_rebuild_from_type_v2\n)R."),
+		TEXT("ctorch._tensor\n_rebuild_from_type_v2\n"
+		     "(ccollections\nOrderedDict\nctorch\nTensor\n)}tR."),
+		TEXT("ctorch._tensor\n_rebuild_from_type_v2\n"
+		     "(ctorch._tensor\n_rebuild_from_type_v2\nctorch\nTensor\n)}tR."),
 		TEXT("i"),
 		TEXT("\xff."),
 #undef TEXT
