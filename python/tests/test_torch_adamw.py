@@ -43,6 +43,41 @@ def weights_of(module, offloaded):
     return [parameter.detach().clone() for parameter in module.parameters()]
 
 
+def step_of(module, optimizer):
+    module(torch.ones(1, 64)).sum().backward()
+    return optimizer.step
+
+
+@promise
+def a_step_that_would_not_reach_the_parameters_is_refused(directory):
+    module, config = linear(), settings(directory)
+    before = nvswap.torch.AdamW(module.parameters(), config, lr=0.01)
+    offloaded = nvswap.torch.offload(module, config)
+    assert "has other memory" in str(raises(nvswap.Error, step_of(module, before), errno.EINVAL))
+    before.close()
+    optimizer = nvswap.torch.AdamW(module.parameters(), config, lr=0.01, offloaded=offloaded)
+    step_of(module, optimizer)()
+    gc.collect()
+    offloaded.load()
+    assert "has other memory" in str(raises(nvswap.Error, step_of(module, optimizer), errno.EINVAL))
+    optimizer.close()
+    offloaded.engine.close()
+
+
+@promise
+def an_offloaded_module_has_one_optimizer_at_a_time(directory):
+    module, config = linear(), settings(directory)
+    offloaded = nvswap.torch.offload(module, config)
+
+    def made():
+        return nvswap.torch.AdamW(module.parameters(), config, lr=0.01, offloaded=offloaded)
+
+    first = made()
+    raises(nvswap.Error, made, errno.EBUSY)
+    first.close()
+    trained(module, made())
+
+
 @promise
 def a_parameter_of_several_groups_is_stepped_as_in_memory(directory):
     ours, theirs = linear(), linear()

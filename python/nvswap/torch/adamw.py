@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import operator
+import weakref
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
@@ -72,6 +73,9 @@ class AdamW(torch.optim.Optimizer):
         own.parse(json.dumps({"optimizer": {"type": "AdamW", "params": dict(
             self._fixed, lr=float(self.param_groups[0]["lr"]))}}))
         self._offloaded = offloaded
+        if offloaded is not None and offloaded.has_optimizer():
+            raise Error(errno.EBUSY, "the offloaded module has an optimizer, which takes its gradients: "
+                        "close() that one before making another")
         # Each parameter is cut into groups of sub_group_size elements at most.
         self._pieces: List[Tuple[torch.nn.Parameter, int, int]] = []
         limit = int(own["zero_optimization.sub_group_size"])
@@ -96,6 +100,10 @@ class AdamW(torch.optim.Optimizer):
             self._take_kept_weights()
         else:
             self._start_offloaded()
+        # Where steps write new weights to.
+        self._memory = {parameter: parameter.data_ptr() for parameter in self._stepped}
+        if offloaded is not None:
+            offloaded.optimizer = weakref.ref(self)
 
     def __reduce__(self) -> Any:
         raise TypeError("a nvswap.torch.AdamW can't be pickled or copied: save its state_dict()")
@@ -192,11 +200,16 @@ class AdamW(torch.optim.Optimizer):
         nvswap.Error
             EIO and others of the drive: the step is not finished; call it again, without a closure,
             before other gradients are computed. EINVAL: a setting but the learning rate has
-            changed, or gradients are sparse. And those of nvswap.Optimizer.step.
+            changed, a parameter has other memory, or gradients are sparse. And those of
+            nvswap.Optimizer.step.
         """
         if self._settings() != self._fixed:
             raise invalid(f"the settings {self._fixed} can't change to {self._settings()}; "
                           "with OneCycleLR and CyclicLR: cycle_momentum=False")
+        for parameter, memory in self._memory.items():
+            if self._tensor_of(parameter) is None and parameter.data_ptr() != memory:
+                raise invalid(f"{self._described(parameter)} has other memory than when the optimizer "
+                              "was made, by offload(), load() or `.data =`: make a new one after that")
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -65,6 +65,8 @@ class Offloaded:
     module : torch.nn.Module
     engine : nvswap.Engine
     threads : Threads
+    optimizer : callable
+        The AdamW that trains it, or None.
     """
 
     def __init__(self, module: torch.nn.Module, engine: Engine,
@@ -73,6 +75,7 @@ class Offloaded:
         self.engine = engine
         self._initialize = initialize
         self._names: Dict[torch.nn.Parameter, str] = {}
+        self.optimizer: Callable[[], Any] = lambda: None
         self.threads = Threads()
         self._saved = SavedTensors(engine, self.threads)
         self._depth: Dict[str, int] = {}
@@ -224,6 +227,11 @@ class Offloaded:
             if name is not None:
                 with self.engine.pinned(name, arrays="torch") as tensors:
                     state[prefix + key] = tensors[name].clone()
+
+    def has_optimizer(self) -> bool:
+        """Whether an AdamW that is not closed trains it."""
+        own = self.optimizer()
+        return own is not None and not own.optimizer.closed
 
     # ---- The end
 
