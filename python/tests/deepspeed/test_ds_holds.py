@@ -58,6 +58,22 @@ def a_tensor_that_was_not_changed_keeps_its_contents(directory):
 
 
 @promise
+def new_contents_are_taken_while_a_view_has_the_last_ones(directory):
+    holds = Holds(open_engine(settings(directory), "param", 0))
+    filled(holds, 1)
+    hold, = holds.read(["0"])
+    view = hold.tensor.narrow(0, 10, 10)
+    hold.end(False)
+    for i in (1, 2):
+        hold = holds.new("0")
+        hold.tensor.fill_(i)
+        hold.end(True)
+        hold, = holds.read(["0"])
+        assert (hold.tensor == i).all() and (view == i).all()
+        hold.end(False)
+
+
+@promise
 def a_view_stays_valid_when_its_hold_ends(directory):
     holds = Holds(open_engine(settings(directory), "param", 0))
     count = holds.pool_bytes // (4 * NUMEL) + 4

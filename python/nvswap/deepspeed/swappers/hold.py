@@ -106,6 +106,10 @@ class Holds:
             try:
                 return self.engine.swap_in(name, mode, timeout=timeout)
             except Error as error:
+                if error.errno == errno.EBUSY and mode == "w":
+                    # A view has the last contents pinned, which are not written: it sees the new
+                    # ones, as a view of memory does.
+                    return self.engine.swap_in(name, "r+")
                 if error.errno not in _NO_ROOM:
                     raise
         return None
