@@ -8,8 +8,9 @@ step only. "saves" are checkpoints after the last step: the "checkpoint" block o
 rank, the folder, save_latest and exclude_frozen_parameters. "universal" is the folder of a universal
 checkpoint after "universal_step", or the last step, of the tag "universal_tag"; "too_large" are bytes of a
 file that can't be written when it is saved again at the end. With "exclude_frozen" it has no frozen
-parameters. "gathered" are folders for save_16bit_model. "refused" are tags that must not load. With
-"killed_at_rename": N it kills itself before its N-th file or directory gets its name.
+parameters. "gathered" are folders for save_16bit_model. With "amid" a micro batch of the next step comes
+before all these. "refused" are tags that must not load. With "killed_at_rename": N it kills itself before
+its N-th file or directory gets its name.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -253,6 +254,9 @@ def main():
         if step + 1 in JOB.get("save_steps", []):
             engine.save_checkpoint(CHECKPOINT, tag=f"step{step + 1}")
         save_universal_after(engine, step + 1)
+    if JOB.get("amid"):
+        engine.backward(engine(batch))
+        engine.step()
     saves = [save_under(engine, *each) for each in JOB.get("saves", [])]
     gathered = [save_gathered(engine, folder) for folder in JOB.get("gathered", [])]
     too_large = save_too_large(engine)

@@ -220,6 +220,7 @@ def watch_saves() -> None:
               save_latest: bool = True, *args: Any, **kwargs: Any) -> Any:
         ours = isinstance(self.checkpoint_engine, CheckpointEngine)
         if ours:
+            warn_of_window(self)
             self.checkpoint_engine.begin()
         try:
             result = save(self, save_dir, tag, client_state or {}, save_latest and not ours, *args,
@@ -244,6 +245,14 @@ def watch_saves() -> None:
     DeepSpeedEngine.save_checkpoint = saved
     DeepSpeedEngine.zero_nvme_offload_optimizer = lambda self: on_nvme(self) and \
         not isinstance(self.checkpoint_engine, CheckpointEngine)
+
+
+def warn_of_window(engine: Any) -> None:
+    """No checkpoint has gradients."""
+    left_out = engine.micro_steps % engine.gradient_accumulation_steps()
+    if left_out and engine.global_rank == 0:
+        logger.warning(f"saving amid gradient accumulation: the gradients of {left_out} micro batches are "
+                       f"not saved, so go on with micro batch {engine.micro_steps - left_out}, from 0")
 
 
 def tag_of(engine: Any, tag: Any) -> str:

@@ -36,6 +36,10 @@ def watch_loads() -> None:
     def loaded(self: Any, load_dir: str, tag: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self.checkpoint_engine, CheckpointEngine):
             return load(self, load_dir, tag, *args, **kwargs)
+        if self.micro_steps % self.gradient_accumulation_steps():
+            raise Error(errno.EBUSY, "load_checkpoint amid gradient accumulation: the gradients of the "
+                        "micro batches before would go into the first step after it: call it after a "
+                        "step, or of a new engine")
         given = inspect.signature(load).bind(self, load_dir, tag, *args, **kwargs)
         states = not given.arguments.get("load_module_only") and \
             given.arguments.get("load_optimizer_states", True)

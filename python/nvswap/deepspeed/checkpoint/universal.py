@@ -24,7 +24,8 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointComm
 from nvswap.checkpoint import export_universal
 from nvswap.deepspeed.checkpoint import writing
 from nvswap.deepspeed.checkpoint.durable import make_directories, new_directory, replacing
-from nvswap.deepspeed.checkpoint.engine import CheckpointEngine, name_tag, tag_of
+from nvswap.deepspeed.checkpoint.engine import (
+    CheckpointEngine, name_tag, tag_of, warn_of_window)
 from nvswap.deepspeed.checkpoint.zero3 import MOMENTS
 from nvswap.errors import Error
 
@@ -56,6 +57,7 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None,
     if not isinstance(saver, CheckpointEngine):
         raise Error(errno.ENOTSUP, "save_universal: no optimizer state is on NVMe: use save_checkpoint, and "
                     "convert the checkpoint by deepspeed.checkpoint.ds_to_universal")
+    warn_of_window(engine)
     info = CheckpointCommitInfo(tag=tag, save_dir=save_dir, save_latest=False)
     engine.optimizer.checkpoint_event_prologue()
     saver.begin()
