@@ -162,6 +162,7 @@ NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
  * and nvs_optimizer_import, after which some tiles are imported and the others are not, as after
  * -EBADMSG; and
  * -EINVAL  importing from a file of torch.save: it has no whole number "step"; nothing was read
+ * -EBUSY   exporting: another thread took a step meanwhile; nothing was replaced
  * -ERANGE  importing: the number of steps is above 2^53 - 1
  */
 NVS_API int nvs_checkpoint_export_optimizer(struct nvs_optimizer *optimizer, const char *path,

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "optim/optim_fixture.h"
+#include "support/inject.h"
 #include "support/support.h"
 
 static const struct group groups[] = {
@@ -353,9 +354,47 @@ static void a_file_for_torch_has_no_shards(void **state)
 	optim_close(&optim);
 }
 
+/* Takes a step when the first file is made. */
+static void step_once(void *arg, struct inject_name *name)
+{
+	struct optim **optim = arg;
+	struct optim *own = *optim;
+
+	if (name->change != INJECT_MAKES || !own)
+		return;
+	*optim = NULL;
+	optim_run(own, 2, 2);
+}
+
+static void state_that_a_step_changes_meanwhile_is_not_exported(void **state)
+{
+	static const char *const names[] = {SAFETENSORS, "state.pt"};
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(names); i++) {
+		struct optim optim, *steps = &optim;
+		const struct inject_observer observer = {.arg = &steps, .before_name = step_once};
+		const char *directory = temp_directory();
+
+		optim_init(&optim, groups, COUNT(groups));
+		DONE(&optim, optim_open(&optim));
+		optim_run(&optim, 1, 1);
+		inject_observe(&observer);
+		REFUSED(&optim,
+			nvs_checkpoint_export_optimizer(
+				optim.optimizer, path_in(directory, names[i]), NULL, &optim.error),
+			-EBUSY, "took a step");
+		inject_observe(NULL);
+		assert_null(steps);
+		assert_int_equal(entries_of(directory), 0);
+		optim_close(&optim);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		test(state_that_a_step_changes_meanwhile_is_not_exported),
 		test(steps_after_an_import_have_the_bits_of_one_run),
 		test(many_small_groups_are_exported_and_imported),
 		test(a_file_that_cannot_be_read_ends_the_import),

@@ -64,6 +64,8 @@ static int export(struct groups *groups, struct nvs_error *error)
 		rc = write_step(groups, error);
 	if (!rc)
 		rc = groups_move(groups, error);
+	if (!rc)
+		rc = check_step_since(groups->optimizer, groups->step, error);
 	if (!rc && writing->torch.crcs)
 		memcpy(writing->torch.crcs, groups->sums, n * sizeof(*groups->sums));
 	return rc ? rc : writing_commit(writing, error);

@@ -10,6 +10,18 @@
 
 #include "base/error.h"
 
+int check_step_since(struct nvs_optimizer *optimizer, uint64_t step, struct nvs_error *error)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	int rc = nvs_optimizer_get_info(optimizer, &info, error);
+
+	if (rc || info.step == step)
+		return rc;
+	return error_set(error, -EBUSY,
+			 "the optimizer took a step while its state was exported: export it "
+			 "between steps");
+}
+
 int groups_begin(struct groups *groups, struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};

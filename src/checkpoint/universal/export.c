@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "checkpoint/state/groups.h"
 #include "checkpoint/torch/pickle_write.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
@@ -351,6 +352,8 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 	rc = ranks_agree(&export.options, rc, params_sum(&export.params), error);
 	if (!rc) {
 		rc = write_elements(&export, error);
+		if (!rc)
+			rc = check_step_since(optimizer, export.step, error);
 		rc = ranks_meet(&export.options, rc, export.sums, n * PARTS, error);
 	}
 	if (!rc) {

@@ -52,7 +52,7 @@ static void interrupt_step(void *arg, size_t group, uint64_t offset, uint64_t nu
 	(void)data;
 	switch (atomic_exchange(&interruption.then, GO_ON)) {
 	case FAIL_WRITES:
-		sim_fail(interruption.sim, NVS_WRITE, 3, EIO, SIM_ALWAYS);
+		sim_fail(interruption.sim, NVS_WRITE, 1, EIO, SIM_ALWAYS);
 		break;
 	case KILL:
 		kill(getpid(), SIGKILL);
