@@ -19,6 +19,13 @@ DEPTH = {"depth": "step"}
 
 
 @promise
+def a_small_model_is_trained(directory):
+    zero = {"sub_group_size": 100}
+    found = job(configuration(directory, depth="step", zero=zero), width=4, steps=2)
+    assert found == in_memory(zero=tuple(zero.items()), width=4, steps=2)
+
+
+@promise
 def losses_of_two_ranks_in_bf16_are_those_in_memory(directory):
     losses = job(configuration(directory, **DEPTH))
     assert float.fromhex(losses[0][-1]) < float.fromhex(losses[0][0]) - 0.3

@@ -14,6 +14,8 @@ from nvswap.deepspeed.swappers.names import NamingOptimizer
 from nvswap.deepspeed.swappers.store import on_own_store
 from nvswap.optimizer import Group, GroupAdam
 
+_NUMEL_LEAST = 6144
+
 
 def open_optimizer(document: Dict[str, Any], rank: int, groups: List[Group], adam: GroupAdam,
                    weights_final: Callable[[int, int, Any], None]) -> NamingOptimizer:
@@ -38,6 +40,7 @@ def _config_of(document: Dict[str, Any], largest_numel: int) -> Config:
     config = Config(blocks)
     # State outlives the job in DeepSpeed's checkpoints alone.
     config["nvswap.keep"] = False
-    # DeepSpeed ends a sub-group with the parameter that passes sub_group_size.
-    config["zero_optimization.sub_group_size"] = largest_numel
+    # DeepSpeed ends a sub-group with the parameter that passes sub_group_size. The pool, which follows
+    # from it, holds two of the smallest tiles.
+    config["zero_optimization.sub_group_size"] = max(largest_numel, _NUMEL_LEAST)
     return config
