@@ -8,6 +8,7 @@ the bytes that were written.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import zipfile
@@ -166,9 +167,21 @@ def _partial(path: str) -> str:
 
 
 def replace_text(path: str, text: str) -> None:
-    """Makes `text` the contents of a file."""
-    with replacing(path) as partial, open(partial, "w", encoding="utf-8") as file:
+    """Makes `text` the contents of a file. Jobs that do so at once take turns."""
+    with _locked(os.path.dirname(path) or "."), replacing(path) as partial, \
+            open(partial, "w", encoding="utf-8") as file:
         file.write(text)
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # of a directory, NFS has no such lock
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _sync(path: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from deepspeed import comm as dist
 from deepspeed.checkpoint.constants import (
     FP32_FLAT_GROUPS, LOSS_SCALER, OPTIMIZER_STATE_DICT, ZERO_STAGE)
+from deepspeed.utils import logger
 
 from nvswap.checkpoint import Parameter, import_universal
 from nvswap.deepspeed.checkpoint.durable import check_whole
@@ -123,8 +124,12 @@ class Checkpoints:
 
     def _set_param_group_numbers(self: Any, saved: List[Dict[str, Any]]) -> None:
         """Learning rates, decay and so on."""
-        for index, param_group in enumerate(self.optimizer.param_groups):
-            numbers = saved[index if len(saved) == len(self.optimizer.param_groups) else 0]
+        own = self.optimizer.param_groups
+        if len(saved) != len(own):
+            logger.warning(f"the checkpoint has {len(saved)} parameter groups and the job {len(own)}: their "
+                           "learning rates and other settings stay those of the job")
+            return
+        for param_group, numbers in zip(own, saved):
             param_group.update({key: value for key, value in numbers.items() if key != "params"})
 
     # ---- Universal checkpoints
