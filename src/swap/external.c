@@ -206,7 +206,7 @@ static int check_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 	for (size_t i = 0; i < n && !rc;) {
 		struct nvs_tensor *tensor = range_at(ranges, i).tensor;
 
-		if (tensor->origin != ORIGIN_ENGINE && !is_copied(tensor)) {
+		if (!is_used_by_engine(tensor)) {
 			i++;
 			continue;
 		}

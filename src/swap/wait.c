@@ -142,7 +142,7 @@ int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 
 	lock_check(engine);
 	for (size_t i = 0; i < n && !rc;) {
-		if (tensors[i]->origin != ORIGIN_ENGINE && !is_copied(tensors[i])) {
+		if (!is_used_by_engine(tensors[i])) {
 			i++;
 			continue;
 		}

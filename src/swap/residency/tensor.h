@@ -262,6 +262,12 @@ static inline bool is_copied(const struct nvs_tensor *tensor)
 	return tensor->copies && tensor->pins.count <= tensor->copies;
 }
 
+/* In use without a call of the caller's to wait for: calls wait for the end by themselves. */
+static inline bool is_used_by_engine(const struct nvs_tensor *tensor)
+{
+	return tensor->origin == ORIGIN_ENGINE || is_copied(tensor);
+}
+
 /* Whether a failed read ended the pin. */
 static inline bool pin_failed(const struct nvs_tensor *tensor, uint64_t pin)
 {
