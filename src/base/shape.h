@@ -20,4 +20,10 @@ static inline bool shape_numel(const uint64_t *shape, size_t ndim, uint64_t *num
 	return true;
 }
 
+struct nvs_error;
+
+/* Of a caller's shape for a tensor of numel elements: 0, or -EINVAL with an error that names it. */
+int shape_check(const char *name, const uint64_t *shape, size_t ndim, uint64_t numel,
+		struct nvs_error *error);
+
 #endif

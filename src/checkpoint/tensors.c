@@ -27,27 +27,6 @@ static int read_item(struct nvs_checkpoint_item *item, const struct nvs_checkpoi
 	return 0;
 }
 
-static int check_shape(const struct nvs_checkpoint_item *item, const struct nvs_tensor_info *info,
-		       struct nvs_error *error)
-{
-	uint64_t numel;
-
-	if (item->ndim > NVS_NDIM_MAX)
-		return error_about(error, -EINVAL, item->name, 0, 0,
-				   "%s: its shape has %zu dimensions; allowed are up to %u",
-				   item->name, item->ndim, NVS_NDIM_MAX);
-	if (!shape_numel(item->shape, item->ndim, &numel))
-		return error_about(error, -EINVAL, item->name, 0, 0,
-				   "%s: its shape has more elements than 64 bits can count",
-				   item->name);
-	if (numel != info->numel)
-		return error_about(error, -EINVAL, item->name, 0, 0,
-				   "%s: its shape has %llu elements, the tensor has %llu",
-				   item->name, (unsigned long long)numel,
-				   (unsigned long long)info->numel);
-	return 0;
-}
-
 static int plan_item(struct nvs_checkpoint *plan, struct nvs_engine *engine,
 		     const struct nvs_checkpoint_item *items, size_t i, struct pair *pair,
 		     struct nvs_error *error)
@@ -57,7 +36,7 @@ static int plan_item(struct nvs_checkpoint *plan, struct nvs_engine *engine,
 	int rc = read_item(&item, items, i, &info, engine, error);
 
 	if (!rc)
-		rc = check_shape(&item, &info, error);
+		rc = shape_check(item.name, item.shape, item.ndim, info.numel, error);
 	if (rc)
 		return rc;
 	if (info.nbytes > DATA_MAX - plan->nbytes)

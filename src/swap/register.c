@@ -80,27 +80,6 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 
 /* ---- Registering ---- */
 
-static int check_spec_shape(const struct nvs_tensor_spec *spec, struct nvs_error *error)
-{
-	uint64_t numel = 0;
-
-	if (!spec->shape)
-		return 0;
-	if (spec->ndim > NVS_NDIM_MAX)
-		return error_about(error, -EINVAL, spec->name, 0, 0,
-				   "%s: a shape of %zu dimensions; allowed are up to %d",
-				   spec->name, spec->ndim, NVS_NDIM_MAX);
-	if (!shape_numel(spec->shape, spec->ndim, &numel))
-		return error_about(error, -EINVAL, spec->name, 0, 0,
-				   "%s: its shape has more elements than 64 bits can count",
-				   spec->name);
-	if (numel != spec->numel)
-		return error_about(error, -EINVAL, spec->name, 0, 0,
-				   "%s: its shape has %" PRIu64 " elements, and numel is %" PRIu64,
-				   spec->name, numel, spec->numel);
-	return 0;
-}
-
 static int check_spec(const struct nvs_tensor_spec *spec, struct nvs_error *error)
 {
 	size_t size = nvs_dtype_size(spec->dtype);
@@ -116,7 +95,8 @@ static int check_spec(const struct nvs_tensor_spec *spec, struct nvs_error *erro
 		return error_about(error, -EINVAL, spec->name, 0, 0,
 				   "%s: %" PRIu64 " elements are more than can be addressed",
 				   spec->name, spec->numel);
-	return check_spec_shape(spec, error);
+	return spec->shape ? shape_check(spec->name, spec->shape, spec->ndim, spec->numel, error)
+			   : 0;
 }
 
 /* A tensor that the kept store holds must match its registration. */
