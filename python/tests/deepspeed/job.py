@@ -120,9 +120,13 @@ def error_of_unknown_state(parameter):
 
 
 def groups_of(model):
-    """Parameters in one group, or with "decay" the biases in one of their own."""
+    """Parameters in one group, or with "decay" the biases in one of their own; with "exchanged" two of the
+    same shape have changed places."""
     if not JOB.get("decay"):
-        return list(model.parameters())
+        parameters = list(model.parameters())
+        if JOB.get("exchanged"):
+            parameters[2:4] = parameters[3], parameters[2]
+        return parameters
     vectors = [each for each in model.parameters() if len(each.ds_shape) < 2]
     matrices = [each for each in model.parameters() if len(each.ds_shape) > 1]
     return [{"params": matrices, "lr": 2e-3}, {"params": vectors, "weight_decay": 0.0}]
@@ -214,6 +218,8 @@ def main():
         type(deepspeed.accelerator.get_accelerator()).is_fp16_supported = lambda self: True
     with deepspeed.zero.Init(config_dict_or_path=JOB["config"]):
         model = GPT(JOB["width"], JOB["layers"], JOB["heads"])
+        if JOB.get("wrapped"):
+            model = nn.Sequential(model)
     if JOB.get("frozen"):
         for each in (model.places, model.blocks[0].up, model.norm):
             each.requires_grad_(False)

@@ -118,6 +118,26 @@ def a_checkpoint_of_fewer_ranks_is_an_error_on_all_ranks_that_load_it(directory)
 
 
 @promise
+def state_of_parameters_in_another_order_is_refused_by_name(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    job(config, steps=1, save_steps=[1], checkpoint=checkpoint)
+    for depth in ("step", "swappers"):
+        config = configuration(directory, depth=depth)
+        for said, in refusals(config, checkpoint, ["step1"], exchanged=True):
+            assert "has blocks.0.first.weight of shape (128,) where this job has blocks.0.first.bias" in said, said
+        assert refusals(config, checkpoint, ["step1"], exchanged=True,
+                        load={"load_optimizer_states": False}) == [[None]] * 2
+
+
+@promise
+def state_of_renamed_parameters_loads_if_names_need_not_match(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    losses = job(config, steps=2, save_steps=[1], checkpoint=checkpoint)
+    assert job(config, steps=2, load_step=1, checkpoint=checkpoint, seed=2, wrapped=True,
+               load={"load_module_strict": False}) == [each[2:] for each in losses]
+
+
+@promise
 def a_latest_file_without_a_tag_is_an_error_that_names_it(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
     os.mkdir(checkpoint)

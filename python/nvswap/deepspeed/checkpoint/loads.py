@@ -12,9 +12,11 @@ import glob
 import inspect
 import os
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional
+from itertools import zip_longest
+from typing import Any, Iterator, List, Optional, Tuple
 
 from deepspeed import comm as dist
+from deepspeed.checkpoint.constants import PARAM_SHAPES
 from deepspeed.runtime import engine as runtime
 
 from nvswap.deepspeed.checkpoint.durable import check_replaced, check_whole, is_zip
@@ -135,6 +137,33 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None
     names = (path, path.replace("_optim_states.pt", "optim_states.pt"))
     if not any(map(os.path.exists, names)):
         _fail_missing(path)
+    _check_parameters(engine, engine._get_ckpt_name(load_dir, tag))
+
+
+def _check_parameters(engine: Any, path: str) -> None:
+    """State has no names: raises unless this file of model states has the job's parameters in the same
+    order. A name that the job lacks is that of a renamed parameter."""
+    own = _listed(engine._get_zero_param_shapes())
+    saved = _listed(engine.checkpoint_engine.load(path).get(PARAM_SHAPES) or [])
+    names = {name for name, _ in own}
+    for mine, other in zip_longest(own, saved) if saved else ():
+        renamed = mine and other and other[0] not in names and mine[1] == other[1]
+        if mine != other and not renamed:
+            raise Error(errno.ESTALE, f"{path} has {_described(other)} where this job has "
+                        f"{_described(mine)}: its state is in the order of its parameters and parameter "
+                        "groups. Have the job's in the same order, or load the weights alone "
+                        "(load_optimizer_states=False), or convert the checkpoint to a universal one",
+                        tensor=(mine or other)[0], path=path)
+
+
+def _listed(groups: Any) -> List[Tuple[str, Tuple[int, ...]]]:
+    """Names and shapes of all parameters; old releases of DeepSpeed saved one group."""
+    return [(name, tuple(shape)) for shapes in (groups if isinstance(groups, list) else [groups])
+            for name, shape in shapes.items()]
+
+
+def _described(parameter: Optional[Tuple[str, Tuple[int, ...]]]) -> str:
+    return f"{parameter[0]} of shape {parameter[1]}" if parameter else "no further parameter"
 
 
 def _check_universal(folder: str) -> None:
