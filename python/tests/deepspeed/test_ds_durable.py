@@ -105,6 +105,19 @@ def a_tag_is_durably_marked_while_its_files_are_replaced(directory):
 
 
 @promise
+def tensors_of_a_file_are_compared_with_their_checksums_once_within_a_load(directory):
+    path, engine = os.path.join(directory, "model.pt"), CheckpointEngine()
+    engine.save({"weights": torch.rand(10000)}, path)
+    with engine.comparing_once():
+        engine.check_whole(path)
+        with open(path, "r+b") as file:
+            file.seek(os.path.getsize(path) // 2)
+            file.write(bytes(8))
+        engine.load(path)
+    raises(OSError, lambda: engine.load(path), errno.EIO)
+
+
+@promise
 def directories_that_are_made_are_durable_in_their_parents(directory):
     listed, fsync = {}, os.fsync
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import configuration, job  # noqa: E402
+from jobs import configuration, job, results_of, start  # noqa: E402
 from promises import main, promise  # noqa: E402
 
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -46,6 +46,18 @@ def frozen_parameters_of_a_converted_checkpoint_load_on_one_two_and_four_ranks(d
                    stdout=subprocess.DEVNULL)
     shutil.rmtree(tag)
     assert_goes_on(directory, checkpoint, "step2_universal", losses)
+
+
+@promise
+def a_rank_reads_only_the_files_that_have_its_part_of_frozen_parameters(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    job(config, steps=1, universal=checkpoint, frozen=True)
+    path = os.path.join(checkpoint, "step1", "zero_pp_rank_1_mp_rank_00_model_states.pt")
+    os.truncate(path, os.path.getsize(path) // 2)
+    config["checkpoint"] = {"load_universal": True}
+    results = results_of(start(config, steps=0, checkpoint=checkpoint, frozen=True, refused=["step1"]))
+    (first,), (second,) = (each["refused"] for each in sorted(results, key=lambda each: each["rank"]))
+    assert first.startswith("rank 1 could not load step1: ") and second.startswith(path), (first, second)
 
 
 @promise

@@ -41,6 +41,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         super().__init__(config_params)
         self._failures: Optional[List[Exception]] = None  # since begin(), until end()
         self._written: List[str] = []  # files and directories to be renamed
+        self._compared: Optional[Set[str]] = None  # files, within comparing_once()
 
     def begin(self) -> None:
         """Before DeepSpeed makes directories and calls create(), which does it otherwise."""
@@ -95,6 +96,22 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         self._written.append(path)
         make_directories(os.path.dirname(new_directory(path)))
 
+    @contextmanager
+    def comparing_once(self) -> Iterator[None]:
+        """Within the block check_whole() and load() compare a file with its CRC-32 once."""
+        self._compared = set()
+        try:
+            yield
+        finally:
+            self._compared = None
+
+    def check_whole(self, path: str) -> None:
+        """durable.check_whole() of a file that has checksums."""
+        compared = set() if self._compared is None else self._compared
+        if is_zip(path) and path not in compared:
+            check_whole(path)
+            compared.add(path)
+
     def load(self, path: str, map_location: Any = None) -> Any:
         """Maps the file, so that tensors take memory only as they are read."""
         if not is_zip(path):
@@ -105,7 +122,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         if isinstance(state, dict) and FP32_FLAT_GROUPS in state:
             state[FILE] = path  # its tensors are compared when they are read
         else:
-            check_whole(path)
+            self.check_whole(path)
         return loaded
 
     def _load_old(self, path: str, map_location: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import functools
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 import torch
 from deepspeed import comm as dist
@@ -69,22 +69,28 @@ def _swapper_of(param: Any) -> Optional[ParameterSwapper]:
 
 
 def _load_universal(engine: Any, load_dir: str, tag: Any) -> None:
-    """Loads this rank's part of each parameter from the files of all ranks that saved it."""
-    frozen = [param for param in engine.module.parameters() if not param.requires_grad]
-    saved: List[Dict[str, torch.Tensor]] = []
-    for rank in range(engine.loaded_checkpoint_dp_world_size if frozen else 0):
+    """Loads this rank's part of each parameter from the files that have it, one of each rank that saved."""
+    @functools.lru_cache(maxsize=None)
+    def fragments_of(rank: int) -> Any:
         path = engine._get_ckpt_name(load_dir, tag, pp_placeholder=str(rank))
-        fragments = engine.checkpoint_engine.load(path).get(FROZEN_PARAM_FRAGMENTS)
-        if fragments is None:  # they were excluded
+        return engine.checkpoint_engine.load(path).get(FROZEN_PARAM_FRAGMENTS)
+
+    for param in engine.module.parameters():
+        if param.requires_grad:
+            continue
+        if fragments_of(0) is None:  # they were excluded
             return
-        saved.append(fragments)
-    for param in frozen:
         name = engine.param_names[param]
-        _check_saved(name, saved[0])
-        whole = torch.cat([fragments[name].flatten() for fragments in saved])[:param.ds_numel]
-        numel = getattr(param, "ds_tensor", param).numel()
-        part = torch.zeros(numel, dtype=whole.dtype)
-        mine = whole[numel * dist.get_rank(engine.optimizer.dp_process_group):][:numel]
+        _check_saved(name, fragments_of(0))
+        first = fragments_of(0)[name].flatten()
+        each = max(first.numel(), 1)
+        part = first.new_zeros(getattr(param, "ds_tensor", param).numel())
+        begin = part.numel() * dist.get_rank(engine.optimizer.dp_process_group)
+        end = min(begin + part.numel(), param.ds_numel)
+        skipped = begin // each
+        saved = torch.cat([first[:0], *(fragments_of(rank)[name].flatten() for rank in
+                                        range(skipped, -(-end // each)))])
+        mine = saved[begin - skipped * each:end - skipped * each]
         part[:mine.numel()] = mine
         _load_fragment(param, name, {name: part})
 

@@ -19,7 +19,7 @@ from deepspeed import comm as dist
 from deepspeed.checkpoint.constants import PARAM_SHAPES
 from deepspeed.runtime import engine as runtime
 
-from nvswap.deepspeed.checkpoint.durable import check_replaced, check_whole, is_zip
+from nvswap.deepspeed.checkpoint.durable import check_replaced, check_whole
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
 from nvswap.deepspeed.checkpoint.ranks import together
 from nvswap.errors import Error
@@ -48,9 +48,9 @@ def watch_loads() -> None:
         # Else DeepSpeed loads no weights with load_module_only.
         given.arguments["load_optimizer_states"] = states
         wanted = _tag_of_latest(self, load_dir) if tag is None else str(tag)
-        if wanted is not None:
-            together(f"load {wanted}", lambda: _check_files(self, load_dir, wanted, states))
-        with _weights_of(self, wanted):
+        with self.checkpoint_engine.comparing_once(), _weights_of(self, wanted):
+            if wanted is not None:
+                together(f"load {wanted}", lambda: _check_files(self, load_dir, wanted, states))
             return load(*given.args, **given.kwargs)
 
     loaded.nvswap_watches = True  # type: ignore[attr-defined]
@@ -122,8 +122,8 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None
     found = engine._get_all_ckpt_names(load_dir, tag)
     if not found:
         _fail_missing(engine._get_ckpt_name(load_dir, tag, pp_placeholder="0" if universal else None))
-    for path in filter(is_zip, found):
-        check_whole(path)
+    for path in found:
+        engine.checkpoint_engine.check_whole(path)
     if universal:
         _check_universal(os.path.join(load_dir, tag))
         return
