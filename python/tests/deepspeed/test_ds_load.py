@@ -118,6 +118,20 @@ def a_checkpoint_of_fewer_ranks_is_an_error_on_all_ranks_that_load_it(directory)
 
 
 @promise
+def state_that_a_job_of_another_type_saved_is_refused_as_such(directory):
+    for saved, own, said in (("bf16", "fp32", 'with "bf16", which is false in this job'),
+                             ("fp32", "bf16", 'without "bf16", which is true in this job')):
+        checkpoint = os.path.join(directory, saved)
+        config = configuration(directory, depth="step", dtype=saved)
+        job(config, ranks=1, steps=1, save_steps=[1], checkpoint=checkpoint)
+        config = configuration(directory, depth="step", dtype=own)
+        (refusal,), = refusals(config, checkpoint, ["step1"], ranks=1)
+        assert said in refusal, refusal
+        assert refusals(config, checkpoint, ["step1"], ranks=1,
+                        load={"load_optimizer_states": False}) == [[None]]
+
+
+@promise
 def state_of_parameters_in_another_order_is_refused_by_name(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
     job(config, steps=1, save_steps=[1], checkpoint=checkpoint)

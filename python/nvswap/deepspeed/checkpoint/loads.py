@@ -24,6 +24,10 @@ from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
 from nvswap.deepspeed.checkpoint.ranks import together
 from nvswap.errors import Error
 
+# For a checkpoint whose state this job can't load.
+_BY_NAME = "load the weights alone (load_optimizer_states=False), or convert the checkpoint to a " \
+    "universal one"
+
 
 def watch_loads() -> None:
     """Makes load_checkpoint of each DeepSpeedEngine with our checkpoint engine raise on all ranks if it
@@ -136,8 +140,20 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None
     # DeepSpeed takes an old name too.
     names = (path, path.replace("_optim_states.pt", "optim_states.pt"))
     if not any(map(os.path.exists, names)):
+        _check_type(engine, load_dir, tag)
         _fail_missing(path)
     _check_parameters(engine, engine._get_ckpt_name(load_dir, tag))
+
+
+def _check_type(engine: Any, load_dir: str, tag: str) -> None:
+    """Raises if the missing file of state is there as a job of another type names it."""
+    bf16 = engine.bfloat16_enabled()
+    path = engine._get_rank_zero_ckpt_name(load_dir, tag, engine.checkpoint_mp_rank, dist.get_rank(
+        group=engine.optimizer.dp_process_group), bf16_mode=not bf16)
+    if os.path.exists(path):
+        saved, own = ("without", "true") if bf16 else ("with", "false")
+        raise Error(errno.ESTALE, f'{path} was saved {saved} "bf16", which is {own} in this job. Set it as '
+                    f"it was, or {_BY_NAME}", path=path)
 
 
 def _check_parameters(engine: Any, path: str) -> None:
@@ -151,8 +167,7 @@ def _check_parameters(engine: Any, path: str) -> None:
         if mine != other and not renamed:
             raise Error(errno.ESTALE, f"{path} has {_described(other)} where this job has "
                         f"{_described(mine)}: its state is in the order of its parameters and parameter "
-                        "groups. Have the job's in the same order, or load the weights alone "
-                        "(load_optimizer_states=False), or convert the checkpoint to a universal one",
+                        f"groups. Have the job's in the same order, or {_BY_NAME}",
                         tensor=(mine or other)[0], path=path)
 
 
