@@ -64,8 +64,8 @@ static int create(struct draft *draft, uint64_t nbytes, struct nvs_error *error)
 	if (ftruncate(draft->fd, 0) || fchmod(draft->fd, 0600))
 		return failed(error, "empty", draft->partial);
 	if (fallocate(draft->fd, 0, 0, (off_t)nbytes) && errno != EOPNOTSUPP)
-		return failed(error, "reserve space for", draft->partial);
-	return ftruncate(draft->fd, (off_t)nbytes) ? failed(error, "extend", draft->partial) : 0;
+		return failed(error, "reserve space for", draft->path);
+	return ftruncate(draft->fd, (off_t)nbytes) ? failed(error, "extend", draft->path) : 0;
 }
 
 int draft_open(struct draft *draft, struct nvs_aio *aio, const char *path, uint64_t nbytes,

@@ -4,6 +4,7 @@
 
 import contextlib
 import errno
+import glob
 import os
 import resource
 import stat
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from promises import main, promise, raises  # noqa: E402
+from promises import main, promise, raises, settings  # noqa: E402
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402
@@ -21,6 +22,7 @@ import nvswap  # noqa: E402
 from nvswap.deepspeed.checkpoint.durable import (  # noqa: E402
     REPLACING, check_whole, discard, mark_replacing, new_directory, replace, replace_text, replacing)
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine  # noqa: E402
+from nvswap.deepspeed.checkpoint.stored import EngineFile, Stored  # noqa: E402
 
 
 def contents(path):
@@ -144,6 +146,23 @@ def a_file_that_cannot_be_written_is_an_error_with_errno_and_path(directory):
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert path in error.filename
     assert not os.listdir(directory)
+
+
+@promise
+def state_that_has_no_room_is_an_error_that_names_the_file(directory):
+    path, limit = os.path.join(directory, "state.pt"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    with nvswap.Engine(settings(directory)) as engine:
+        engine.register("state", torch.float32, 10000)
+        with engine.pinned("state", "w"):
+            pass
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20000, limit[1]))
+        try:
+            error = raises(OSError, lambda: CheckpointEngine().save(
+                {"state": Stored(EngineFile(engine), "state", 10000)}, path), errno.EFBIG)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert path in str(error) and ".partial.partial" not in str(error), error
+    assert not glob.glob(f"{path}*")
 
 
 @promise
