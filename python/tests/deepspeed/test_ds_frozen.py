@@ -57,7 +57,7 @@ def a_rank_reads_only_the_files_that_have_its_part_of_frozen_parameters(director
     config["checkpoint"] = {"load_universal": True}
     results = results_of(start(config, steps=0, checkpoint=checkpoint, frozen=True, refused=["step1"]))
     (first,), (second,) = (each["refused"] for each in sorted(results, key=lambda each: each["rank"]))
-    assert first.startswith("rank 1 could not load step1: ") and second.startswith(path), (first, second)
+    assert first == f"rank 1 could not load step1: {second}" and second.startswith(path), (first, second)
 
 
 @promise

@@ -19,7 +19,8 @@ def share_failure(failure: Optional[Exception]) -> Optional[Tuple[int, str]]:
     """Raises this rank's failure, on all ranks at once; all of them call it. Returns the first other
     rank that failed, with its message; None if none did."""
     texts: List[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(texts, failure and (str(failure) or repr(failure)))
+    own = failure.strerror if isinstance(failure, Error) else failure and str(failure)
+    dist.all_gather_object(texts, failure and (own or repr(failure)))
     if failure is not None:
         raise failure
     return next(((rank, text) for rank, text in enumerate(texts) if text is not None), None)
