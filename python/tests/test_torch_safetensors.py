@@ -7,6 +7,8 @@ imported: every tensor has the same bits.
 
 import json
 import os
+import re
+import struct
 import subprocess
 import sys
 
@@ -16,7 +18,7 @@ import safetensors.torch
 import torch
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from promises import BUILD, main, promise, settings  # noqa: E402
+from promises import BUILD, main, promise, raises, settings  # noqa: E402
 
 import nvswap  # noqa: E402
 
@@ -69,6 +71,31 @@ def its_files_are_imported_and_it_reads_what_is_exported_in_every_dtype(director
     assert_same_bits(tensors, safetensors.torch.load_file(second))
     with safetensors.safe_open(second, "pt") as file:
         assert file.metadata() == {"format": "pt"}
+
+
+def refusal_of(directory, dtype):
+    """What `nvswap store import` says of a file with this type."""
+    path = os.path.join(directory, "other.safetensors")
+    header = json.dumps({"t": {"dtype": dtype, "shape": [16], "data_offsets": [0, 16]}}).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header + bytes(16))
+    done = subprocess.run([os.path.join(BUILD, "nvswap"), "store", "import", "--from", path, directory],
+                          check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    return done.stderr
+
+
+@promise
+def its_dtypes_that_nvswap_lacks_are_told_from_those_that_are_unknown(directory):
+    header = b'{"t":{"dtype":"X9","shape":[],"data_offsets":[0,0]}}'
+    error = raises(Exception, lambda: safetensors.deserialize(struct.pack("<Q", len(header)) + header))
+    known = set(re.findall("`([A-Z0-9_]+)`", str(error))) - {"X9"}
+    lacking = known - set(DTYPES)
+    assert len(known) > len(lacking) > 0, error
+    for dtype in lacking:
+        said = refusal_of(directory, dtype)
+        assert f"nvswap lacks dtype {dtype} of safetensors" in said, said
+    assert "dtype X9 is not one of safetensors's" in refusal_of(directory, "X9")
 
 
 @promise

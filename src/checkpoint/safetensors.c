@@ -76,10 +76,27 @@ static bool read_count(const struct json_value *value, uint64_t *count)
 	return json_read_whole(value, count) == JSON_WHOLE;
 }
 
+/* A type of safetensors for which there is no enum nvs_dtype. */
+static bool is_lacking(const char *name)
+{
+	static const char *const names[] = {"C64",     "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+					    "F6_E2M3", "F6_E3M2", "F4"};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+		if (!strcmp(name, names[i]))
+			return true;
+	return false;
+}
+
 static int read_dtype(const struct reader *reader, const struct json_value *value)
 {
 	if (value->type != JSON_STRING)
 		return unexpected(reader, value, "dtype as a string such as \"BF16\"");
+	if (strlen(value->string) == value->length && is_lacking(value->string))
+		return reject(reader,
+			      "nvswap lacks dtype %s of safetensors: leave the tensor out, or save "
+			      "its bytes as U8",
+			      value->string);
 	if (strlen(value->string) != value->length ||
 	    nvs_dtype_parse(value->string, &reader->tensor->dtype))
 		return reject(reader,
