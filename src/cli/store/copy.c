@@ -87,6 +87,18 @@ int copy_configure(const struct copy *copy, bool keep, uint64_t pool, struct nvs
 		  : set_all(*config, settings, sizeof(settings) / sizeof(*settings), copy->error);
 }
 
+int copy_opened(const struct copy *copy, int rc)
+{
+	struct nvs_store *store;
+
+	/* The engine's advice is for programs: they can take another rank. */
+	if (rc != -EBUSY || nvs_store_open(&copy->place, NVS_STORE_LOCK, &store, copy->error))
+		return rc;
+	nvs_store_close(store);
+	return error_set(copy->error, rc, "a process reads the store at %s: wait until it ends",
+			 copy->place.paths[0]);
+}
+
 /* What the store holds, or says why not and returns false. */
 static bool look(struct copy *copy)
 {

@@ -25,6 +25,8 @@ struct copy {
 uint64_t copy_pool_bytes(uint64_t total, uint64_t largest);
 /* A configuration for the store: kept, or read alone. Close it in any case. */
 int copy_configure(const struct copy *copy, bool keep, uint64_t pool, struct nvs_config **config);
+/* Passes on what opening the store returned; after -EBUSY the error tells which process has it. */
+int copy_opened(const struct copy *copy, int rc);
 static inline int copy_no_memory(const struct copy *copy)
 {
 	*copy->error = (struct nvs_error){

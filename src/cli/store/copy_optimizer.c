@@ -20,7 +20,7 @@ static int open_optimizer(const struct copy *copy, bool keep, struct nvs_optimiz
 	if (!rc)
 		rc = nvs_optimizer_open(optimizer, config, NULL, 0, NULL, copy->error);
 	nvs_config_close(config);
-	return rc;
+	return copy_opened(copy, rc);
 }
 
 /* What the report tells. */

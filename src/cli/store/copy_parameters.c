@@ -21,7 +21,7 @@ static int open_engine(struct taken *taken, bool keep, uint64_t pool)
 	if (!rc)
 		rc = nvs_engine_open(&taken->engine, config, NVS_OFFLOAD_PARAM, copy->error);
 	nvs_config_close(config);
-	return rc;
+	return copy_opened(copy, rc);
 }
 
 /* Registers tensors, and names them as the items of the checkpoint. */

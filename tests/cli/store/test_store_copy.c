@@ -215,17 +215,26 @@ static void a_failed_import_leaves_the_commit_of_before(void **state)
 
 static void a_store_in_use_is_not_filled(void **state)
 {
+	struct nvs_store_place place = {.size = sizeof(place), .npaths = 1};
 	const char *path = temp_directory();
 	struct nvs_engine *engine;
+	struct nvs_store *store;
+	char who[64];
 
 	(void)state;
+	snprintf(who, sizeof(who), "in use by process %d (test_store_copy)", (int)getpid());
 	make_store(quoted(path), 0, 2);
 	EXITS(0, "export --to %s/a.safetensors %s", path, path);
+	place.paths = &path;
+	SUCCEEDS(nvs_store_open(&place, NVS_STORE_LOCK, &store, &error), &error);
+	EXITS(1, "import --from %s/a.safetensors %s", path, path);
+	assert_says(output, "a process reads the store");
+	nvs_store_close(store);
 	engine = open_engine(quoted(path), 0, true);
 	EXITS(1, "import --from %s/a.safetensors %s", path, path);
-	assert_says(output, "has locked the store");
+	assert_says(output, who);
 	EXITS(1, "export --to %s/b.safetensors %s", path, path);
-	assert_says(output, "has locked the store");
+	assert_says(output, who);
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
 }
 
