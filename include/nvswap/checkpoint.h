@@ -157,12 +157,14 @@ NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
  * written once.
  * `names` has three names for each group, in the order fp32, exp_avg, exp_avg_sq: those of the tensors
  * in the checkpoint. A part whose name is NULL becomes 0. The number of steps is not read then: set it
- * by nvs_optimizer_set_step. NULL: the names that nvs_checkpoint_export_optimizer writes.
+ * by nvs_optimizer_set_step before the next step. NULL: the names that nvs_checkpoint_export_optimizer
+ * writes.
  * Errors: those of nvs_checkpoint_export and nvs_checkpoint_import; those of nvs_optimizer_export
  * and nvs_optimizer_import, after which some tiles are imported and the others are not, as after
  * -EBADMSG; and
  * -EINVAL  importing from a file of torch.save: it has no whole number "step"; nothing was read
- * -EBUSY   exporting: another thread took a step meanwhile; nothing was replaced
+ * -EBUSY   another thread took a step meanwhile. Exporting: nothing was replaced; importing: import
+ *          again, as the state is neither the imported one nor that of the steps
  * -ERANGE  importing: the number of steps is above 2^53 - 1
  */
 NVS_API int nvs_checkpoint_export_optimizer(struct nvs_optimizer *optimizer, const char *path,
@@ -229,7 +231,8 @@ struct nvs_universal_options {
  *             the group, in two parameters, or beyond the shape; `path` ends with "." or ".."; a rank
  *             is out of bounds; exchange is NULL with several; a size is not set, or differs
  * -E2BIG      fields of a later version are set
- * -EBUSY      another process writes to `path`; a step has failed and is not finished
+ * -EBUSY      another process writes to `path`; a step has failed and is not finished; another thread
+ *             took a step meanwhile
  * -EEXIST     `path`/zero or `path`/zero.partial has other files than this call writes
  * -ECANCELED  another rank has failed: the error names it
  * -ENOSPC     the file system has no room
@@ -252,6 +255,7 @@ NVS_API int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
  * -EBADMSG  a parameter's bytes, or those of the storage that it is a part of, do not have the CRC-32
  *           that its file has of them, which is compared if the whole parameter is read; tiles may be
  *           imported
+ * -EBUSY    another thread took a step meanwhile: import again
  * -ERANGE   the number of steps is above 2^53 - 1
  * Others    those of nvs_optimizer_import, after which some tiles are imported and the others are
  *           not, and of opening and reading files

@@ -391,10 +391,48 @@ static void state_that_a_step_changes_meanwhile_is_not_exported(void **state)
 	}
 }
 
+/* Takes a step when the first file is opened. */
+static void step_before_open(void *arg, const char *path)
+{
+	struct optim **optim = arg;
+	struct optim *own = *optim;
+
+	(void)path;
+	*optim = NULL;
+	if (own)
+		optim_run(own, 2, 2);
+}
+
+static void an_import_that_a_step_changes_meanwhile_is_told(void **state)
+{
+	const char *path = path_in(temp_directory(), SAFETENSORS);
+	struct optim optim, *steps = &optim;
+	const struct inject_observer observer = {.arg = &steps, .before_open = step_before_open};
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	struct nvs_checkpoint *checkpoint;
+
+	(void)state;
+	optim_init(&optim, groups, COUNT(groups));
+	DONE(&optim, optim_open(&optim));
+	DONE(&optim, nvs_checkpoint_export_optimizer(optim.optimizer, path, NULL, &optim.error));
+	optim_run(&optim, 1, 1);
+	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
+	inject_observe(&observer);
+	REFUSED(&optim,
+		nvs_checkpoint_import_optimizer(optim.optimizer, checkpoint, NULL, &optim.error),
+		-EBUSY, "took a step");
+	inject_observe(NULL);
+	DONE(&optim, nvs_optimizer_get_info(optim.optimizer, &info, &optim.error));
+	assert_int_equal(info.step, 2);
+	nvs_checkpoint_close(checkpoint);
+	optim_close(&optim);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(state_that_a_step_changes_meanwhile_is_not_exported),
+		test(an_import_that_a_step_changes_meanwhile_is_told),
 		test(steps_after_an_import_have_the_bits_of_one_run),
 		test(many_small_groups_are_exported_and_imported),
 		test(a_file_that_cannot_be_read_ends_the_import),

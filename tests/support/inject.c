@@ -362,6 +362,16 @@ static bool has_mode(int flags)
 		result;                                                                            \
 	})
 
+/* Tells the observer, then makes the call. */
+#define OPENED(path, call)                                                                         \
+	({                                                                                         \
+		const struct inject_observer *hooks = observer();                                  \
+                                                                                                   \
+		if (hooks && hooks->before_open)                                                   \
+			hooks->before_open(hooks->arg, path);                                      \
+		(call);                                                                            \
+	})
+
 static unsigned kind_of_open(int flags)
 {
 	return flags & O_CREAT ? INJECT_OPEN | INJECT_NAME : INJECT_OPEN;
@@ -385,7 +395,7 @@ int __wrap_open(const char *path, int flags, ...)
 	if (error)
 		return minus_one(error);
 	return flags & O_CREAT ? OBSERVED(&name, __real_open(path, flags, mode))
-			       : __real_open(path, flags, mode);
+			       : OPENED(path, __real_open(path, flags, mode));
 }
 
 int __real_openat(int from, const char *path, int flags, ...);
@@ -406,7 +416,7 @@ int __wrap_openat(int from, const char *path, int flags, ...)
 	if (error)
 		return minus_one(error);
 	return flags & O_CREAT ? OBSERVED(&name, __real_openat(from, path, flags, mode))
-			       : __real_openat(from, path, flags, mode);
+			       : OPENED(path, __real_openat(from, path, flags, mode));
 }
 
 /* FORTIFY's forms of the calls without a mode. */

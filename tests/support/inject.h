@@ -72,8 +72,8 @@ struct inject_name {
 };
 
 /*
- * Observes plain writes (labels, manifests) before they are made, syncs after they succeeded, and
- * changes of names before and after (mkostemp's excepted), in the calling thread. Injected failures
+ * Observes plain writes (labels, manifests) and opening files that are there before they are made,
+ * syncs after they succeeded, and changes of names before and after (mkostemp's excepted), in the calling thread. Injected failures
  * are not observed.
  */
 struct inject_observer {
@@ -83,6 +83,7 @@ struct inject_observer {
 	/* A name to make may exist already, and one to remove may be missing. */
 	void (*before_name)(void *arg, struct inject_name *name);
 	void (*after_name)(void *arg, struct inject_name *name, bool done);
+	void (*before_open)(void *arg, const char *path);
 };
 /* NULL ends it. Its functions may be NULL. The structure must stay valid until no call is in
  * progress. */

@@ -18,8 +18,8 @@ int check_step_since(struct nvs_optimizer *optimizer, uint64_t step, struct nvs_
 	if (rc || info.step == step)
 		return rc;
 	return error_set(error, -EBUSY,
-			 "the optimizer took a step while its state was exported: export it "
-			 "between steps");
+			 "the optimizer took a step meanwhile: export and import its state between "
+			 "steps");
 }
 
 int groups_begin(struct groups *groups, struct nvs_optimizer *optimizer, struct nvs_error *error)

@@ -119,6 +119,8 @@ static int import(struct groups *groups, const struct nvs_checkpoint *checkpoint
 		rc = groups_move(groups, error);
 	if (!rc)
 		rc = check_sums(groups, error);
+	if (!rc)
+		rc = check_step_since(groups->optimizer, groups->step, error);
 	return rc || names ? rc : nvs_optimizer_set_step(groups->optimizer, step, error);
 }
 

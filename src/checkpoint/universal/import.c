@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/huge_map.h"
+#include "checkpoint/state/groups.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 
@@ -193,9 +194,12 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 				  .landed = landed,
 				  .release = release,
 				  .arg = import};
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	uint64_t step = 0;
-	int rc = read_step(import, &step, error);
+	int rc = nvs_optimizer_get_info(optimizer, &info, error);
 
+	if (!rc)
+		rc = read_step(import, &step, error);
 	import->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));
 	for (size_t i = 0; i < params->n && !rc; i++)
 		for (unsigned part = 0; part < PARTS && !rc && params->all[i].piece.numel; part++)
@@ -206,6 +210,8 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 	open_files_end(&import->files);
 	for (size_t i = 0; i < params->n && !rc; i++)
 		rc = check_sums(import, i, error);
+	if (!rc)
+		rc = check_step_since(optimizer, info.step, error);
 	return rc ? rc : nvs_optimizer_set_step(optimizer, step, error);
 }
 

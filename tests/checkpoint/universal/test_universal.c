@@ -260,6 +260,34 @@ static void rank_is_as(struct rank *rank, struct optim *whole)
 }
 
 /* From one rank to three, from these to one, which compares the checksums, and to four. */
+/* Takes a step when a file of the parameters is opened. */
+static void step_before_open(void *arg, const char *path)
+{
+	struct optim **optim = arg;
+	struct optim *own = *optim;
+
+	if (!own || !strstr(path, "fp32.pt"))
+		return;
+	*optim = NULL;
+	optim_run(own, 2, 2);
+}
+
+static void an_import_that_a_step_changes_meanwhile_is_told(void **state)
+{
+	const char *path = path_in(temp_directory(), "tag");
+	struct optim optim, *steps = &optim;
+	const struct inject_observer observer = {.arg = &steps, .before_open = step_before_open};
+
+	(void)state;
+	start(&optim, 1);
+	DONE(&optim, export_to(&optim, path));
+	inject_observe(&observer);
+	REFUSED(&optim, import_from(&optim, path), -EBUSY, "took a step");
+	inject_observe(NULL);
+	assert_int_equal(steps_of(&optim), 2);
+	optim_close(&optim);
+}
+
 static void ranks_cut_and_join_parameters(void **state)
 {
 	const char *directory = temp_directory();
@@ -594,6 +622,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(what_is_exported_is_imported),
+		test(an_import_that_a_step_changes_meanwhile_is_told),
 		test(ranks_cut_and_join_parameters),
 		test(a_rank_that_fails_ends_the_export_of_all),
 		test(each_failing_call_leaves_the_old_checkpoint_or_the_new),

@@ -145,8 +145,8 @@ void sim_remember(struct sim *sim, uint64_t crash_after)
 	pthread_mutex_lock(&sim->lock);
 	sim->remembers = true;
 	sim->crash_after = crash_after;
-	sim->observer = (struct inject_observer){sim, before_write, synced, sim_before_name,
-						 sim_after_name};
+	sim->observer = (struct inject_observer){
+		sim, before_write, synced, sim_before_name, sim_after_name, NULL};
 	pthread_mutex_unlock(&sim->lock);
 	inject_observe(&sim->observer);
 }
