@@ -110,7 +110,8 @@ struct nvs_checkpoint_options {
  * new one is durable, so that readers find the new one whichever they look for first. A call that is
  * killed leaves files `*.partial`, which the next one with that path replaces. `options` may be NULL.
  * Tensors are pinned in turn, each for the time of its write, and need room in the pool. Other threads
- * may pin and read them by nvs_tensor_swap_in at the same time.
+ * may pin and read them by nvs_tensor_swap_in at the same time; of a tensor that one of them writes the
+ * file may have elements from before and others from after.
  * A `path` that ends with ".pt" has the form of torch.save: a dictionary of tensors, which
  * torch.load reads with weights_only=True. Elements of F8, U16, U32 and U64 have the form that
  * torch 2 gives them. It is one file.
