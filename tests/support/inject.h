@@ -72,9 +72,9 @@ struct inject_name {
 };
 
 /*
- * Observes plain writes (labels, manifests) and opening files that are there before they are made,
- * syncs after they succeeded, and changes of names before and after (mkostemp's excepted), in the calling thread. Injected failures
- * are not observed.
+ * Observes plain writes (labels, manifests) before they are made, files that are there before they
+ * are opened, syncs after they succeeded, and changes of names before and after (mkostemp's
+ * excepted), in the calling thread. Injected failures are not observed.
  */
 struct inject_observer {
 	void *arg;

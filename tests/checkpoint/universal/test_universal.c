@@ -259,7 +259,6 @@ static void rank_is_as(struct rank *rank, struct optim *whole)
 	}
 }
 
-/* From one rank to three, from these to one, which compares the checksums, and to four. */
 /* Takes a step when a file of the parameters is opened. */
 static void step_before_open(void *arg, const char *path)
 {
@@ -288,6 +287,7 @@ static void an_import_that_a_step_changes_meanwhile_is_told(void **state)
 	optim_close(&optim);
 }
 
+/* From one rank to three, from these to one, which compares the checksums, and to four. */
 static void ranks_cut_and_join_parameters(void **state)
 {
 	const char *directory = temp_directory();
