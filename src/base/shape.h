@@ -20,6 +20,22 @@ static inline bool shape_numel(const uint64_t *shape, size_t ndim, uint64_t *num
 	return true;
 }
 
+/* Whether the product of the dimensions is numel; a shape that is NULL has one dimension, numel. */
+static inline bool shape_has(const uint64_t *shape, size_t ndim, uint64_t numel)
+{
+	uint64_t product;
+
+	return !shape || (shape_numel(shape, ndim, &product) && product == numel);
+}
+
+/* The dimensions, of which there are *n; of a shape that is NULL likewise. */
+static inline const uint64_t *shape_dimensions(const uint64_t *shape, size_t ndim,
+					       const uint64_t *numel, size_t *n)
+{
+	*n = shape ? ndim : 1;
+	return shape ? shape : numel;
+}
+
 struct nvs_error;
 
 /* Of a caller's shape for a tensor of numel elements: 0, or -EINVAL with an error that names it. */

@@ -68,27 +68,14 @@ static uint64_t entry_bytes(size_t name_length, uint32_t shape)
 
 static uint32_t shape_field(const struct store_entry *entry)
 {
-	size_t ndim;
-
-	entry_shape(entry, &ndim);
-	assert(ndim <= NVS_NDIM_MAX);
-	return ndim == 1 ? 0 : (uint32_t)ndim + 1;
-}
-
-static void entry_shape_check(const struct store_entry *entry)
-{
-	size_t ndim;
-	const uint64_t *shape = entry_shape(entry, &ndim);
-	uint64_t numel;
-	bool counted = shape_numel(shape, ndim, &numel);
-
-	assert(ndim <= NVS_NDIM_MAX);
-	assert(counted && numel == entry->numel);
+	assert(entry->ndim <= NVS_NDIM_MAX);
+	return !entry->shape || entry->ndim == 1 ? 0 : (uint32_t)entry->ndim + 1;
 }
 
 void entry_check(const struct store_entry *entry, uint32_t unit)
 {
-	entry_shape_check(entry);
+	assert(entry->ndim <= NVS_NDIM_MAX);
+	assert(shape_has(entry->shape, entry->ndim, entry->numel));
 	assert(entry->name && *entry->name && strlen(entry->name) <= NVS_NAME_MAX);
 	assert(entry->dtype < NVS_DTYPE_COUNT);
 	assert(entry->nbytes == entry->numel * nvs_dtype_size(entry->dtype));
@@ -147,16 +134,6 @@ void manifest_encode_header(const struct manifest_header *header,
 	put_u64(bytes + AT_HEADER_CHECKSUM, XXH3_64bits(bytes, AT_HEADER_CHECKSUM));
 }
 
-/* `at` is that of the dimensions; one that is alone is the number of elements. */
-static void encode_shape(const struct store_entry *entry, uint8_t *at)
-{
-	size_t ndim;
-	const uint64_t *shape = entry_shape(entry, &ndim);
-
-	for (size_t i = 0; ndim != 1 && i < ndim; i++)
-		put_u64(at + 8 * i, shape[i]);
-}
-
 static uint8_t *encode_entry(const struct store_entry *entry, uint8_t *at)
 {
 	size_t length = strlen(entry->name);
@@ -175,7 +152,8 @@ static uint8_t *encode_entry(const struct store_entry *entry, uint8_t *at)
 	put_u32(at + AT_NAME_LENGTH, (uint32_t)length);
 	put_u32(at + AT_SHAPE, shape);
 	memcpy(at + AT_NAME, entry->name, length);
-	encode_shape(entry, at + entry_bytes(length, 0));
+	for (size_t i = 0; shape && i < entry->ndim; i++)
+		put_u64(at + entry_bytes(length, 0) + 8 * i, entry->shape[i]);
 	return at + entry_bytes(length, shape);
 }
 
@@ -282,7 +260,6 @@ static const char *decode_shape(const uint8_t *bytes, uint64_t left, uint32_t na
 {
 	const uint8_t *at = bytes + entry_bytes(name_length, 0);
 	uint32_t shape = get_u32(bytes + AT_SHAPE);
-	uint64_t numel;
 
 	assert(entry_bytes(name_length, 0) <= left);
 	if (!shape)
@@ -297,7 +274,7 @@ static const char *decode_shape(const uint8_t *bytes, uint64_t left, uint32_t na
 	entry->ndim = shape - 1;
 	for (size_t i = 0; i < entry->ndim; i++)
 		*(*shapes)++ = get_u64(at + 8 * i);
-	return shape_numel(entry->shape, entry->ndim, &numel) && numel == entry->numel
+	return shape_has(entry->shape, entry->ndim, entry->numel)
 		       ? NULL
 		       : "the product of a shape is not its tensor's number of elements";
 }

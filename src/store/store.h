@@ -75,13 +75,6 @@ struct store_entry {
 	size_t ndim;	       /* up to NVS_NDIM_MAX */
 };
 
-/* The dimensions, of which there are *ndim. */
-static inline const uint64_t *entry_shape(const struct store_entry *entry, size_t *ndim)
-{
-	*ndim = entry->shape ? entry->ndim : 1;
-	return entry->shape ? entry->shape : &entry->numel;
-}
-
 /* Bytes of the caller that a commit carries. */
 struct store_note {
 	const void *data;

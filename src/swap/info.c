@@ -5,6 +5,7 @@
 #include <assert.h>
 
 #include "base/error.h"
+#include "base/shape.h"
 #include "base/struct_size.h"
 #include "swap/calls.h"
 
@@ -32,7 +33,7 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 	engine_sums_check(engine);
 	tensor_check(tensor);
 	events_hurry(engine);
-	shape = shape_of(tensor, &ndim);
+	shape = shape_dimensions(tensor->shape, tensor->ndim, &tensor->numel, &ndim);
 	full = (struct nvs_tensor_info){.size = sizeof(full),
 					.name = tensor->name,
 					.dtype = tensor->dtype,

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/shape.h"
 #include "swap/calls.h"
 
 int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_stored_tensor *stored)
@@ -25,7 +26,8 @@ int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_st
 	assert(entries[index].nbytes ==
 	       entries[index].numel * nvs_dtype_size(entries[index].dtype));
 
-	shape = entry_shape(&entries[index], &ndim);
+	shape = shape_dimensions(entries[index].shape, entries[index].ndim, &entries[index].numel,
+				 &ndim);
 
 	const struct nvs_stored_tensor all = {.size = stored->size,
 					      .name = entries[index].name,

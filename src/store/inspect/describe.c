@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "base/shape.h"
 #include "base/struct_size.h"
 #include "store/inspect/internal.h"
 
@@ -143,7 +144,7 @@ int nvs_store_get_tensor(const struct nvs_store *store, uint64_t index,
 		return -ENODATA;
 	entry = &store->found.entries[index];
 	entry_check(entry, store->info.unit);
-	shape = entry_shape(entry, &ndim);
+	shape = shape_dimensions(entry->shape, entry->ndim, &entry->numel, &ndim);
 	full = (struct nvs_store_tensor){.name = entry->name,
 					 .dtype = entry->dtype,
 					 .numel = entry->numel,

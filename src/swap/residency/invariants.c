@@ -107,13 +107,8 @@ static void check_store(const struct nvs_tensor *tensor)
  */
 static void check_rest(const struct nvs_tensor *tensor)
 {
-	size_t ndim;
-	const uint64_t *shape = shape_of(tensor, &ndim);
-	uint64_t numel;
-	bool counted = shape_numel(shape, ndim, &numel);
-
-	assert(ndim <= NVS_NDIM_MAX);
-	assert(counted && numel == tensor->numel);
+	assert(tensor->ndim <= NVS_NDIM_MAX);
+	assert(shape_has(tensor->shape, tensor->ndim, tensor->numel));
 	assert(!tensor->parts || is_external(tensor));
 }
 

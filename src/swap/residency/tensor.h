@@ -205,13 +205,6 @@ static inline bool needs_memory(const struct nvs_tensor *tensor)
 	return tensor->memory == MEMORY_NONE;
 }
 
-/* The dimensions, of which there are *ndim. */
-static inline const uint64_t *shape_of(const struct nvs_tensor *tensor, size_t *ndim)
-{
-	*ndim = tensor->shape ? tensor->ndim : 1;
-	return tensor->shape ? tensor->shape : &tensor->numel;
-}
-
 static inline bool in_pool(enum content content)
 {
 	return content >= CONTENT_BOTH;
