@@ -9,40 +9,35 @@
 
 #include "base/error.h"
 #include "base/shape.h"
+#include "base/struct_size.h"
 #include "swap/calls.h"
 
 int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_stored_tensor *stored)
 {
-	const struct store_entry *entries;
+	struct nvs_stored_tensor full;
+	const struct store_entry *entry;
 	const uint64_t *shape;
-	size_t n, size, ndim;
+	size_t n, ndim;
 
-	if (!engine || !stored || stored->size < sizeof(stored->size))
+	if (!engine || !stored)
 		return -EINVAL;
-	entries = store_entries(engine->store, &n);
+	entry = store_entries(engine->store, &n);
 	if (index >= n)
 		return -ENOENT;
-	assert(engine->keep && entries[index].name);
-	assert(entries[index].nbytes ==
-	       entries[index].numel * nvs_dtype_size(entries[index].dtype));
-
-	shape = shape_dimensions(entries[index].shape, entries[index].ndim, &entries[index].numel,
-				 &ndim);
-
-	const struct nvs_stored_tensor all = {.size = stored->size,
-					      .name = entries[index].name,
-					      .dtype = entries[index].dtype,
-					      .numel = entries[index].numel,
-					      .nbytes = entries[index].nbytes,
-					      .has_contents = entries[index].written,
-					      .has_checksum = entries[index].has_checksum,
-					      .checksum = entries[index].checksum,
-					      .ndim = ndim,
-					      .shape = shape};
-
-	size = stored->size < sizeof(all) ? stored->size : sizeof(all);
-	memcpy(stored, &all, size);
-	return 0;
+	entry += index;
+	assert(engine->keep && entry->name);
+	assert(entry->nbytes == entry->numel * nvs_dtype_size(entry->dtype));
+	shape = shape_dimensions(entry->shape, entry->ndim, &entry->numel, &ndim);
+	full = (struct nvs_stored_tensor){.name = entry->name,
+					  .dtype = entry->dtype,
+					  .numel = entry->numel,
+					  .nbytes = entry->nbytes,
+					  .has_contents = entry->written,
+					  .has_checksum = entry->has_checksum,
+					  .checksum = entry->checksum,
+					  .ndim = ndim,
+					  .shape = shape};
+	return struct_out(stored, &full, sizeof(full));
 }
 
 uint64_t nvs_engine_generation(struct nvs_engine *engine)
