@@ -184,6 +184,12 @@ static int random_id(uint8_t id[STORE_ID_SIZE], struct nvs_error *error)
 				  : error_set(error, -EIO, "the kernel gives no random numbers");
 }
 
+/* Whether a later run can find its data, and must know what it is. */
+static bool has_a_name(const struct member *member)
+{
+	return member->kind != MEMBER_MEMORY && member->lock_fd < 0;
+}
+
 static void say_what_was_left(const struct store *store)
 {
 	assert(!store->read_only);
@@ -215,7 +221,7 @@ int store_begin(struct store *store, const struct store_options *options, struct
 		memcpy(member->label.id, id, sizeof(id));
 		member->disposable = true;
 		rc = member_begin(member, error);
-		if (!rc && member->kind != MEMBER_MEMORY)
+		if (!rc && has_a_name(member))
 			rc = member_write_label(member, error);
 	}
 	return rc;
