@@ -262,8 +262,10 @@ NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_r
  * most (-1: without limit; 0: not at all, so that only tensors in the pool can be written). Then
  * they are dirty and unpinned, as after nvs_tensor_release; the ranges' memory is the caller's
  * again. After an error no byte has changed. Several threads may write ranges of a tensor at once; of
- * ranges that overlap the bytes are then those of either. A whole tensor is written faster, and without the
- * pool, by nvs_tensor_swap_out_from. A range of 0 bytes asks nothing of its tensor.
+ * ranges that overlap the bytes are then those of either. Another call on such a tensor waits until
+ * they have ended, and writes that begin meanwhile wait for that call. A whole tensor is written
+ * faster, and without the pool, by nvs_tensor_swap_out_from. A range of 0 bytes asks nothing of its
+ * tensor.
  * Errors:
  * -EINVAL     an argument, a tensor or its data is NULL; a range exceeds its tensor; a size is not
  *             set, or differs
@@ -274,7 +276,8 @@ NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_r
  *             beside the range don't exist
  * -EROFS      the store is open read-only
  * -ENOBUFS    the tensors together are larger than the pool
- * -EAGAIN     timeout_ms is 0, and a tensor is not in the pool or is in flight
+ * -EAGAIN     timeout_ms is 0, and a tensor is not in the pool or is in flight, or another call
+ *             waits for present writes of it to end
  * -ETIMEDOUT  timeout_ms has passed, or a transfer is overdue (io_timeout_ms)
  * -ENOMEM     out of memory
  * Others      a read or a write-back failed, as nvs_tensor_swap_in and nvs_tensor_wait

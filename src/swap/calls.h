@@ -78,6 +78,9 @@ int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 		    struct nvs_error *error);
 /* Waits until no call copies bytes of the tensors. */
 void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n);
+/* Between these two, calls that would write bytes of the tensors wait before they pin them. */
+void hold_copies(struct nvs_tensor *const *tensors, size_t n);
+void resume_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n);
 /* Wait until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
 int drain_writes(struct nvs_engine *engine, struct nvs_error *error);
 int drain_all(struct nvs_engine *engine, struct nvs_error *error);

@@ -28,6 +28,7 @@ struct pinning {
 	uint64_t nbytes;	/* of all of them in the pool */
 	bool contents;		/* read them; false: for new ones */
 	bool copies;		/* the pins are those of a call that copies bytes */
+	bool holds_copies;	/* hold_copies() was called for the tensors */
 	uint64_t failures;	/* write-backs that failed before the call */
 	bool waited;		/* the pool's statistics have counted the wait for room */
 	uint64_t waits_from_ns; /* when it began to wait; 0: it did not */
@@ -207,11 +208,21 @@ static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *
 			   why->text);
 }
 
-static bool any_used(const struct pinning *pinning)
+/* Whether what other calls do with the tensors must end first. */
+static bool others_first(const struct pinning *pinning)
 {
-	for (size_t i = 0; i < pinning->n; i++)
-		if (in_flight(pinning->tensors[i]) || pinning->tensors[i]->copies)
+	if (pinning->contents && !pinning->copies)
+		return false;
+	for (size_t i = 0; i < pinning->n; i++) {
+		const struct nvs_tensor *tensor = pinning->tensors[i];
+
+		/* The caller writes new contents at once, so nobody may use the old ones. */
+		if (!pinning->contents && (in_flight(tensor) || tensor->copies))
 			return true;
+		/* Copies that overlap one another must not keep other calls waiting for ever. */
+		if (pinning->copies && tensor->copies_awaited)
+			return true;
+	}
 	return false;
 }
 
@@ -273,8 +284,7 @@ static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct 
 	pinning->lack = LACKS_LANDING;
 	if (rc)
 		return rc;
-	/* The caller writes new contents at once, so nobody may use the old ones. */
-	if (!pinning->contents && any_used(pinning)) {
+	if (others_first(pinning)) {
 		pinning->stuck = true;
 		return -EAGAIN;
 	}
@@ -382,9 +392,21 @@ static int end_polling(const struct nvs_engine *engine, const struct pinning *pi
 				     : no_time_left(engine, pinning, -EAGAIN, error);
 }
 
+static void set_holds_copies(struct nvs_engine *engine, struct pinning *pinning, bool holds)
+{
+	if (pinning->holds_copies == holds)
+		return;
+	pinning->holds_copies = holds;
+	if (holds)
+		hold_copies(pinning->tensors, pinning->n);
+	else
+		resume_copies(engine, pinning->tensors, pinning->n);
+}
+
 static void begin_waiting(struct nvs_engine *engine, struct pinning *pinning)
 {
 	assert(pinning->list || pinning->stuck);
+	set_holds_copies(engine, pinning, pinning->lack == LACKS_LANDING && !pinning->contents);
 	if (!pinning->waits_from_ns) {
 		pinning->waits_from_ns = clock_ns();
 		engine->waiting++;
@@ -400,6 +422,7 @@ static void end_waiting(struct nvs_engine *engine, struct pinning *pinning)
 	if (!pinning->waits_from_ns)
 		return;
 	pinning_check(engine, pinning);
+	set_holds_copies(engine, pinning, false);
 	assert(engine->waiting && !(pinning->ticket.queued && queue_empty(engine)));
 	engine->waiting--;
 	step_stalled(engine, pinning->waits_from_ns);

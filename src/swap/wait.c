@@ -135,26 +135,51 @@ int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tens
 	return rc;
 }
 
+void hold_copies(struct nvs_tensor *const *tensors, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		tensors[i]->copies_awaited++;
+}
+
+void resume_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		assert(tensors[i]->copies_awaited);
+		tensors[i]->copies_awaited--;
+	}
+	events_wake(engine);
+}
+
+static struct nvs_tensor *first(struct nvs_tensor *const *tensors, size_t n,
+				bool (*is)(const struct nvs_tensor *))
+{
+	for (size_t i = 0; i < n; i++)
+		if (is(tensors[i]))
+			return tensors[i];
+	return NULL;
+}
+
 int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		    struct nvs_error *error)
 {
+	struct nvs_tensor *used = first(tensors, n, is_used_by_engine);
 	int rc = 0;
 
 	lock_check(engine);
-	for (size_t i = 0; i < n && !rc;) {
-		if (!is_used_by_engine(tensors[i])) {
-			i++;
-			continue;
-		}
-		assert(!is_external(tensors[i]));
-		rc = check_overdue(engine, tensors[i], error);
+	if (!used)
+		return 0;
+	hold_copies(tensors, n);
+	while (used) {
+		assert(!is_external(used));
+		rc = check_overdue(engine, used, error);
 		if (rc)
 			break;
-		tensor_promote(engine, tensors[i]);
+		tensor_promote(engine, used);
 		(void)events_wait(engine, UINT64_MAX);
 		/* Others may have been started meanwhile. */
-		i = 0;
+		used = first(tensors, n, is_used_by_engine);
 	}
+	resume_copies(engine, tensors, n);
 	assert(!rc || rc == -ETIMEDOUT);
 	return rc;
 }
@@ -162,14 +187,12 @@ int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
 {
 	lock_check(engine);
-	for (size_t i = 0; i < n;) {
-		if (!is_copied(tensors[i])) {
-			i++;
-			continue;
-		}
+	if (!first(tensors, n, is_copied))
+		return;
+	hold_copies(tensors, n);
+	while (first(tensors, n, is_copied))
 		(void)events_wait(engine, UINT64_MAX);
-		i = 0;
-	}
+	resume_copies(engine, tensors, n);
 }
 
 int drain_writes(struct nvs_engine *engine, struct nvs_error *error)

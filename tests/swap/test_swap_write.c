@@ -8,6 +8,7 @@
 #include "swap/contents_fixture.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdatomic.h>
 
 /* What the drive has, read without the pool. */
@@ -322,6 +323,102 @@ static void calls_that_copy_bytes_do_not_fail_for_each_other(void **state)
 	fixture_close(&f);
 }
 
+/* A call on `t`, which a write of both has pinned while it reads `other`. */
+struct outsider {
+	struct fixture *f;
+	struct nvs_tensor *t, *other;
+	void (*call)(struct outsider *outsider);
+	char *data;
+};
+
+static void swaps_out(struct outsider *o)
+{
+	MUST(!nvs_tensor_swap_out(o->f->engine, &o->t, 1, NULL));
+}
+
+static void pins_for_new_contents(struct outsider *o)
+{
+	uint64_t pin;
+
+	MUST(!nvs_tensor_pin(o->f->engine, &o->t, 1, -1, &pin, NULL));
+	MUST(!nvs_tensor_release(o->f->engine, &o->t, 1, pin, NVS_CLEAN, NULL));
+}
+
+static void reads_to_external_memory(struct outsider *o)
+{
+	void *data = o->data;
+
+	MUST(!nvs_tensor_swap_in_to(o->f->engine, &o->t, &data, 1, NULL));
+	MUST(!nvs_tensor_wait(o->f->engine, &o->t, 1, 0, -1, NULL));
+}
+
+static void *call_outside(void *arg)
+{
+	struct outsider *outsider = arg;
+
+	outsider->call(outsider);
+	return NULL;
+}
+
+static void *write_both(void *arg)
+{
+	const struct outsider *o = arg;
+	const struct nvs_tensor_range ranges[] = {
+		{sizeof(struct nvs_tensor_range), o->t, 0, 1, o->data},
+		{sizeof(struct nvs_tensor_range), o->other, 0, 1, o->data}};
+
+	MUST(!nvs_tensor_write(o->f->engine, ranges, 2, -1, NULL));
+	return NULL;
+}
+
+static void await_call(struct fixture *f, const struct nvs_tensor *t)
+{
+	bool waits = false;
+
+	while (!waits) {
+		sched_yield();
+		engine_lock(f->engine);
+		waits = t->copies_awaited;
+		engine_unlock(f->engine);
+	}
+}
+
+static void later_writes_do_not_pass_a_call_that_waits_for_earlier_ones(void **state)
+{
+	static void (*const calls[])(struct outsider *) = {swaps_out, pins_for_new_contents,
+							   reads_to_external_memory};
+	char bytes[100] = "";
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(calls); i++) {
+		struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1, .data = bytes};
+		struct outsider o = {.call = calls[i], .data = bytes};
+		pthread_t writer, caller;
+		struct fixture f;
+
+		OPEN(&f, .place = PLACE_DISK, .simulated = true);
+		o.f = &f;
+		o.t = range.tensor = tensor_add(&f, "t", sizeof(bytes));
+		o.other = tensor_add(&f, "other", sizeof(bytes));
+		tensor_write(&f, o.t, 1);
+		tensor_store(&f, o.other, 2);
+		sim_hold(f.sim, SIM_READS);
+		assert_int_equal(pthread_create(&writer, NULL, write_both, &o), 0);
+		assert_true(sim_await_in_flight(f.sim, 1));
+		OK(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error));
+		assert_int_equal(pthread_create(&caller, NULL, call_outside, &o), 0);
+		await_call(&f, o.t);
+		expect_error(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error), -EAGAIN,
+			     "being copied");
+		sim_go(f.sim, SIM_READS);
+		pthread_join(writer, NULL);
+		pthread_join(caller, NULL);
+		OK(&f, nvs_tensor_wait(f.engine, &o.t, 1, 0, -1, &f.error));
+		OK(&f, nvs_tensor_write(f.engine, &range, 1, -1, &f.error));
+		fixture_close(&f);
+	}
+}
+
 static void *write_and_fail(void *arg)
 {
 	struct copier *copier = arg;
@@ -364,6 +461,7 @@ int main(void)
 		cmocka_unit_test(a_time_limit_bounds_the_wait_for_reads),
 		cmocka_unit_test(what_can_not_be_written_is_refused),
 		cmocka_unit_test(calls_that_copy_bytes_do_not_fail_for_each_other),
+		cmocka_unit_test(later_writes_do_not_pass_a_call_that_waits_for_earlier_ones),
 		cmocka_unit_test(a_write_whose_read_fails_ends_before_its_tensor_is_forgotten),
 	};
 

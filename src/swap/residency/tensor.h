@@ -150,9 +150,10 @@ struct nvs_tensor {
 	uint64_t error_offset; /* of the last transfer that failed; NOWHERE: it was refused, since a
 				  failed commit is not settled */
 
-	uint64_t unreported_at; /* the offset in the store of the failed write */
-	uint64_t copy_pin;	/* pins it while it is copied to external memory; or 0 */
-	uint32_t copies;	/* calls that copy bytes of it, and each pin it until they end */
+	uint64_t unreported_at;	 /* the offset in the store of the failed write */
+	uint64_t copy_pin;	 /* pins it while it is copied to external memory; or 0 */
+	uint32_t copies;	 /* calls that copy bytes of it, and each pin it until they end */
+	uint32_t copies_awaited; /* calls that wait for their end; no write of bytes begins then */
 	char *name;
 	enum nvs_dtype dtype;
 	uint64_t *shape; /* `ndim` dimensions whose product is numel; NULL: one dimension */
