@@ -15,7 +15,7 @@
 #include "base/struct_size.h"
 #include "config/config.h"
 #include "optim/internal.h"
-#include "optim/state/stored.h"
+#include "optim/state/stored_groups.h"
 #include "swap/swap.h"
 
 /* ---- The engine ---- */

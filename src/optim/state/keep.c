@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/little_endian.h"
 #include "optim/internal.h"
-#include "optim/state/stored.h"
+#include "optim/state/stored_groups.h"
 
 _Static_assert(HEADER_UNIT == TILE_UNIT, "a stored tile is as aligned as a new one");
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of groups in a kept store, read before the optimizer is opened. */
-#ifndef OPTIM_STORED_H
-#define OPTIM_STORED_H
+#ifndef OPTIM_STORED_GROUPS_H
+#define OPTIM_STORED_GROUPS_H
 
 #include "optim/state/groups.h"
 #include "swap/swap.h"
