@@ -16,7 +16,7 @@
 #include "cli/jobs/measure.h"
 #include "cli/jobs/watch.h"
 #include "cli/modes/checkpoint/copies.h"
-#include "cli/modes/checkpoint/state.h"
+#include "cli/modes/checkpoint/seeded_state.h"
 #include "cli/modes/checkpoint/universal.h"
 #include "cli/modes/modes.h"
 #include "cli/modes/optimizer.h"

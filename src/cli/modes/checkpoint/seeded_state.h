@@ -3,8 +3,8 @@
  * Optimizer state that a seed and a generation determine, written and compared in bulk without
  * memory for a copy.
  */
-#ifndef CLI_MODES_CHECKPOINT_STATE_H
-#define CLI_MODES_CHECKPOINT_STATE_H
+#ifndef CLI_MODES_CHECKPOINT_SEEDED_STATE_H
+#define CLI_MODES_CHECKPOINT_SEEDED_STATE_H
 
 #include "nvswap.h"
 

@@ -3,7 +3,7 @@
  * Values are hashes of seed, generation, group, part and element, with the bits masked that would
  * make them negative, infinite or not a number.
  */
-#include "cli/modes/checkpoint/state.h"
+#include "cli/modes/checkpoint/seeded_state.h"
 
 #include <errno.h>
 #include <inttypes.h>
