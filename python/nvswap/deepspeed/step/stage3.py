@@ -36,16 +36,13 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import torch
 from deepspeed import comm as dist
 from deepspeed.ops.adam import DeepSpeedCPUAdam
-from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
-from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 from nvswap.checkpoint import Parameter
 from nvswap.deepspeed.checkpoint.stored import MOMENTS, PARTS, OptimizerFile, Stored
-from nvswap.deepspeed.checkpoint.zero3 import Checkpoints
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.step.state import open_optimizer
 from nvswap.deepspeed.step.weights import NewWeights
-from nvswap.deepspeed.swappers.host import class_with_state_in_memory
+from nvswap.deepspeed.swappers.host import StoredStage3
 from nvswap.deepspeed.swappers.names import name_at, names_of
 from nvswap.errors import Error
 from nvswap.optimizer import Group, GroupAdam, Optimizer
@@ -55,17 +52,7 @@ from nvswap.tensor_files import import_optimizer
 _TENSOR = re.compile(r"group(\d+)(?:\+(\d+) )?")
 
 
-class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
-    """Takes the arguments of DeepSpeed's class, and stands in its place."""
-
-    def __init__(self, *args: Any, offload_optimizer_config: Any = None, **kwargs: Any) -> None:
-        if offload_optimizer_config is None or \
-                offload_optimizer_config.device != OffloadDeviceEnum.nvme:
-            self.__class__ = class_with_state_in_memory(kwargs.get("offload_param_config"))
-        # super() takes no object whose class is no longer this one.
-        DeepSpeedZeroOptimizer_Stage3.__init__(
-            self, *args, offload_optimizer_config=offload_optimizer_config, **kwargs)
-
+class Stage3(StoredStage3):
     # ---- Setup
 
     def _configure_offloading(self, *args: Any) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-DeepSpeed's ZeRO-3 optimizer where its state is in memory and parameters are on NVMe. DeepSpeed saves
-such a job, but its loader takes all parameters for being in memory.
+Which class DeepSpeed's ZeRO-3 optimizer is, by the devices of a job, and the one for state in memory
+with parameters on NVMe. DeepSpeed saves such a job, but its loader takes all parameters for being in
+memory.
 """
 
 from __future__ import annotations
@@ -13,12 +14,27 @@ import torch
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
+from nvswap.deepspeed.checkpoint.zero3 import Checkpoints
+
 
 def class_with_state_in_memory(offload_param_config: Any) -> Any:
     """HostStage3, or DeepSpeed's class if no parameters are on NVMe either."""
     on_drive = offload_param_config is not None and \
         offload_param_config.device == OffloadDeviceEnum.nvme
     return HostStage3 if on_drive else DeepSpeedZeroOptimizer_Stage3
+
+
+class StoredStage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
+    """Takes the arguments of DeepSpeed's class, and stands in its place. A subclass has the state in a
+    store; with offload_optimizer on any other device than nvme it becomes class_with_state_in_memory."""
+
+    def __init__(self, *args: Any, offload_optimizer_config: Any = None, **kwargs: Any) -> None:
+        if offload_optimizer_config is None or \
+                offload_optimizer_config.device != OffloadDeviceEnum.nvme:
+            self.__class__ = class_with_state_in_memory(kwargs.get("offload_param_config"))
+        # super() takes no object whose class is no longer this one.
+        DeepSpeedZeroOptimizer_Stage3.__init__(
+            self, *args, offload_optimizer_config=offload_optimizer_config, **kwargs)
 
 
 class HostStage3(DeepSpeedZeroOptimizer_Stage3):

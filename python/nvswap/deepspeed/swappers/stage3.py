@@ -9,25 +9,12 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 import torch
-from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
-from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 from nvswap.deepspeed.checkpoint.stored import MOMENTS, EngineFile, Stored
-from nvswap.deepspeed.checkpoint.zero3 import Checkpoints
-from nvswap.deepspeed.swappers.host import class_with_state_in_memory
+from nvswap.deepspeed.swappers.host import StoredStage3
 
 
-class Stage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
-    """Takes the arguments of DeepSpeed's class, and stands in its place."""
-
-    def __init__(self, *args: Any, offload_optimizer_config: Any = None, **kwargs: Any) -> None:
-        if offload_optimizer_config is None or \
-                offload_optimizer_config.device != OffloadDeviceEnum.nvme:
-            self.__class__ = class_with_state_in_memory(kwargs.get("offload_param_config"))
-        # super() takes no object whose class is no longer this one.
-        DeepSpeedZeroOptimizer_Stage3.__init__(
-            self, *args, offload_optimizer_config=offload_optimizer_config, **kwargs)
-
+class Stage3(StoredStage3):
     def _configure_tensor_swapping(self, *args: Any) -> None:
         super()._configure_tensor_swapping(*args)
         self.optimizer_swapper.parameters = {
