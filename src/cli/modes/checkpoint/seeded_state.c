@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "cli/modes/model/random.h"
 
 #define PARTS	    3u
 #define FINITE_BITS 0x3fffffffu
@@ -23,16 +24,6 @@ struct state {
 	uint64_t differences;
 	struct nvs_error *first;
 };
-
-/* A hash that compilers vectorize in a loop. */
-static inline uint32_t mix(uint32_t x)
-{
-	x ^= x >> 16;
-	x *= 0x85ebca6bu;
-	x ^= x >> 13;
-	x *= 0xc2b2ae35u;
-	return x ^ x >> 16;
-}
 
 static uint32_t salt_of(const struct state *state, size_t group, unsigned part)
 {

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/huge_map.h"
+#include "cli/modes/model/random.h"
 
 #define LEAST_EXPONENT (-10)
 #define SCALE_LOG2_MAX 20 /* keeps scaled gradients within the range of fp16 */
@@ -45,16 +46,6 @@ uint64_t parameters_numel(const struct model *model, enum nvs_dtype dtype)
 	for (size_t i = 0; i < model->n; i++)
 		numel += parameters_numel_of(model, i, dtype);
 	return numel;
-}
-
-/* A hash that compilers vectorize in a loop. */
-static inline uint32_t mix(uint32_t x)
-{
-	x ^= x >> 16;
-	x *= 0x85ebca6bu;
-	x ^= x >> 13;
-	x *= 0xc2b2ae35u;
-	return x ^ x >> 16;
 }
 
 static inline uint32_t encode(const struct format *format, int least, uint32_t random)

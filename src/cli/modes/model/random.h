@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pseudo-random numbers from a seed, the same on every machine. */
+/* Pseudo-random numbers from a seed, and a hash, the same on every machine. */
 #ifndef CLI_MODES_MODEL_RANDOM_H
 #define CLI_MODES_MODEL_RANDOM_H
 
@@ -19,6 +19,16 @@ static inline uint64_t spread(uint64_t *state)
 static inline double spread_percent(uint64_t *state)
 {
 	return (double)(spread(state) >> 11) * (100.0 / (double)((uint64_t)1 << 53));
+}
+
+/* A hash that compilers vectorize in a loop. */
+static inline uint32_t mix(uint32_t x)
+{
+	x ^= x >> 16;
+	x *= 0x85ebca6bu;
+	x ^= x >> 13;
+	x *= 0xc2b2ae35u;
+	return x ^ x >> 16;
 }
 
 #endif
