@@ -100,7 +100,8 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 	return rc;
 }
 
-void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
+static void unpin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin,
+		      bool discard)
 {
 	struct transfer *list;
 
@@ -111,10 +112,24 @@ void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
 		end_pin(engine, tensor, pin, NVS_CLEAN);
 	}
+	if (discard && tensor_state(tensor) == NVS_RESIDENT && !tensor->pins.count)
+		drop(engine, tensor);
+	assert(!discard || needs_memory(tensor) || in_flight(tensor) || tensor->pins.count);
+	tensor_check(tensor);
 	list = after_release(engine);
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);
+}
+
+void engine_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
+{
+	unpin_one(engine, tensor, pin, false);
+}
+
+void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
+{
+	unpin_one(engine, tensor, pin, true);
 }
 
 void end_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -131,27 +146,6 @@ void end_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, si
 	}
 	trace_calls(engine, how == NVS_DIRTY ? TRACE_RELEASE_DIRTY : TRACE_RELEASE_CLEAN, tensors,
 		    n);
-	list = after_release(engine);
-	engine_sums_check(engine);
-	engine_unlock(engine);
-	launch(engine, list);
-}
-
-void engine_discard(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
-{
-	struct transfer *list;
-
-	engine_lock(engine);
-	engine_sums_check(engine);
-	table_check(engine, tensor);
-	if (pins_have(tensor, pin)) {
-		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
-		end_pin(engine, tensor, pin, NVS_CLEAN);
-	}
-	if (tensor_state(tensor) == NVS_RESIDENT && !tensor->pins.count)
-		drop(engine, tensor);
-	assert(needs_memory(tensor) || in_flight(tensor) || tensor->pins.count);
-	tensor_check(tensor);
 	list = after_release(engine);
 	engine_sums_check(engine);
 	engine_unlock(engine);
