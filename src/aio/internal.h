@@ -239,7 +239,7 @@ void piece_check(const struct worker *worker, const struct piece *piece);
 void piece_begin(struct piece *piece);
 /* Evaluates the result of the I/O; false if it must be submitted again. */
 bool piece_finish(struct worker *worker, struct piece *piece);
-/* Under the lock: a transfer has the status of its first piece, by offset, that failed. */
+/* Under the lock: the failure at the lowest offset so far is the transfer's status. */
 void piece_tell_transfer(const struct piece *piece);
 /* Fails an I/O that the engine refused. */
 void piece_fail(struct worker *worker, struct piece *piece, int status);
@@ -258,9 +258,9 @@ bool watch_takes(struct nvs_aio *aio, struct transfer *transfer);
 /* ---- killed.c ---- */
 /* Under the lock: fails the transfers of workers whose thread was killed. */
 void workers_look(struct nvs_aio *aio);
-/* Until when a wait may sleep before it must look. */
+/* Until when a wait may sleep before it must call workers_look(); `deadline` at the latest. */
 uint64_t look_deadline(const struct nvs_aio *aio, uint64_t deadline);
-/* cond_wait_until() with the aio's lock, which looks, and then returns before the deadline, too. */
+/* cond_wait_until() with the aio's lock. Returns early when workers_look() was due and called. */
 int aio_cond_wait(struct nvs_aio *aio, pthread_cond_t *cond, uint64_t deadline);
 /* Waits until the workers, told to end, have ended, and all transfers have completed. */
 void workers_join(struct nvs_aio *aio);

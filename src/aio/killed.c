@@ -32,7 +32,7 @@ static void account(struct piece *piece, struct transfer_list *completed)
 	piece->claimed_ns = 0;
 }
 
-/* Accounts the pieces that were finished, and marks them and those that were free. */
+/* Accounts the reaped pieces. After that only pieces in flight name a transfer. */
 static void note_killed(struct worker *worker, struct transfer_list *completed)
 {
 	assert(worker->life == WORKER_STARTED);

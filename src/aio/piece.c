@@ -359,7 +359,7 @@ static bool has_ended(struct piece *piece)
 	return !continue_short(piece, (uint32_t)result);
 }
 
-/* Where it begins or, if the data end before it does, where they do. */
+/* Where the piece begins; of a read past the end of the file, that end if it lies behind. */
 static uint64_t failed_at(const struct piece *piece)
 {
 	uint64_t end = piece->position - piece->skip + piece->done;

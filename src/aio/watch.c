@@ -176,7 +176,7 @@ static void postpone(uint64_t *time_ns, uint64_t gap_ns, uint64_t now_ns)
 	assert(*time_ns <= now_ns);
 }
 
-/* Under the lock: nothing in flight ages by the gap. */
+/* Under the lock: the gap does not count for the age of anything in flight. */
 static void skip_time(struct nvs_aio *aio, uint64_t gap_ns, uint64_t now_ns)
 {
 	watch_check(aio);

@@ -119,15 +119,16 @@ struct placement {
 	size_t *header_bytes;
 	uint64_t *file_bytes;
 	char *index_path; /* NULL: a single file */
-	/* What stands for the checkpoint if it has the other form, a single file or an index; NULL: a
-	 * file of torch.save, which has one form. */
+	/* The path of the checkpoint's other form: an index for a single file, and the reverse. NULL: a
+	 * file of torch.save, which has no other. */
 	char *other_path;
 	char *index;
 	size_t index_bytes;
 };
 int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoint, const char *path,
 		   uint64_t shard_bytes, struct nvs_error *error);
-/* One file `path` without headers and offsets, for another format; `named`: which has the names. */
+/* A single file of another format, whose headers and offsets are not made here; `named`: it has the
+ * names of tensors. */
 int placement_make_single(struct placement *placement, struct nvs_checkpoint *checkpoint,
 			  const char *path, bool named, struct nvs_error *error);
 void placement_free(struct placement *placement, const struct nvs_checkpoint *checkpoint);

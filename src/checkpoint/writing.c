@@ -159,7 +159,7 @@ static int remove_before(const struct writing *writing, const struct nvs_checkpo
 	return rc;
 }
 
-/* Takes the place of the checkpoint before, in the form that it has. */
+/* Replaces the checkpoint of before, whichever of the two forms it has. */
 static int replace_before(struct writing *writing, struct nvs_error *error)
 {
 	const struct placement *placement = &writing->placement;
@@ -187,7 +187,7 @@ int writing_commit(struct writing *writing, struct nvs_error *error)
 		rc = draft_sync(&writing->drafts[i], error);
 	if (rc)
 		return rc;
-	/* Of two calls at once, one that writes the other form may not remove this one amid it. */
+	/* A call that writes the other form at the same time must not remove what this one has renamed. */
 	directory = lock_directory(writing->plan.paths[0], error);
 	if (directory < 0)
 		return directory;

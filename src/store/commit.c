@@ -186,7 +186,7 @@ static bool nothing_changed(const struct store *store, const struct manifest_hea
 	       header->body_checksum == store->manifest.body_checksum;
 }
 
-/* Of all numbers that a label or a manifest has, also those of commits that were cut off. */
+/* The highest number in any label or manifest, including those of commits that were cut off. */
 static uint64_t highest_generation(const struct store *store)
 {
 	uint64_t highest = store->slots.highest;
@@ -228,8 +228,9 @@ static int sync_data(struct store *store, struct nvs_error *error)
 }
 
 /*
- * After a label that may be on the drive or not, so that either manifest may count. Until this has
- * succeeded no extent that either names may be written (store_unsettled).
+ * Writes the old label again after the new one may or may not have reached the drive. Until that
+ * has succeeded either manifest may count, and no extent that either names may be written
+ * (store_unsettled).
  */
 static int take_back(struct store *store, struct nvs_error *error)
 {

@@ -67,7 +67,7 @@ static const char *block_name(bool optimizer)
 	return optimizer ? "offload_optimizer" : "offload_param";
 }
 
-/* With a stripe size that is not set a kept store is opened with its own. */
+/* A kept store has its own stripe size, which is taken if none is given. */
 static bool stripe_differs(const struct store *store, const struct store_options *options)
 {
 	const struct label *label = &store->members[0].label;

@@ -32,7 +32,7 @@ static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 	return count;
 }
 
-/* What the plan reads becomes the caller's, who hears of its failure. */
+/* A read that the plan started counts as the caller's from now on: its failure is reported. */
 static void claim(struct nvs_tensor *tensor)
 {
 	assert(tensor->on_landing == LANDING_STAYS);
@@ -41,8 +41,8 @@ static void claim(struct nvs_tensor *tensor)
 	assert(tensor->io == IO_IDLE || !needs_memory(tensor));
 }
 
-/* How many of them, from the first, are in the pool and stay there. A call waits for room, so nothing
- * else gets any. */
+/* While a call waits for room nothing is read ahead: returns how many of the tensors, from the
+ * first, are in the pool already and stay there. */
 static size_t staying(struct nvs_tensor *const *tensors, size_t n)
 {
 	size_t count = 0;

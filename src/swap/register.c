@@ -308,7 +308,7 @@ static void undo_register(struct nvs_engine *engine, struct nvs_tensor **tensors
 	}
 }
 
-/* Under the lock, which the tensors' extents, if any, were reserved without. */
+/* Under the lock. Extents of new tensors were reserved before, without it. */
 static int add_all(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
 		   struct reserved *reserved, struct nvs_tensor **tensors, struct nvs_error *error)
 {

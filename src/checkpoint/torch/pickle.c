@@ -737,7 +737,7 @@ int pickle_read(struct pickle *pickle, const uint8_t *bytes, size_t nbytes, cons
 	int rc;
 
 	*pickle = (struct pickle){0};
-	/* Never NULL, so that no values of it are an array too. */
+	/* Allocated at once, so that a pointer to 0 of its values is not NULL. */
 	if (!grow(&stack, 0, &machine.stack_room, sizeof(struct object *)))
 		return no_memory(&machine);
 	machine.stack = stack;

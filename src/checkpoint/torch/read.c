@@ -376,7 +376,7 @@ static int read_tensors(struct reader *reader)
 	return visit(reader, root, 0);
 }
 
-/* What the entries are parts of, by the index that they have. */
+/* Lists the records of the zip as storages, which entries name by their index. */
 static int take_storages(const struct reader *reader)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
@@ -437,7 +437,8 @@ int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, b
 	return rc;
 }
 
-/* A file that is of torch.save by its name alone. What is no file, the other readers refuse. */
+/* Refuses a file that only its name takes for one of torch.save. What is no regular file is left to
+ * the other readers to refuse. */
 static int refuse_by_name(int fd, const char *path, bool *is_torch, struct nvs_error *error)
 {
 	struct stat status;
@@ -498,7 +499,7 @@ static double value_of(const uint8_t bytes[8], enum nvs_dtype dtype)
 {
 	float real;
 
-	/* A negative one is above all that are allowed. */
+	/* A negative number becomes one above every bound. */
 	if (dtype == NVS_I64 || dtype == NVS_U64)
 		return (double)get_u64(bytes);
 	memcpy(&real, bytes, sizeof(real));

@@ -34,11 +34,11 @@ const struct zip_record *zip_find(const struct zip *zip, const char *name);
 void zip_free(struct zip *zip);
 /* The CRC-32 that a zip has of each record. */
 uint32_t zip_crc32(const void *data, size_t nbytes);
-/* The CRC-32 of what has the CRC `crc`, and these bytes behind it. */
+/* The CRC-32 of bytes whose own is `crc`, followed by these. */
 uint32_t zip_crc32_add(uint32_t crc, const void *data, size_t nbytes);
 /*
- * What bytes with the CRC `crc`, with `nbytes` behind them, contribute to the CRC of the whole: that
- * is the exclusive or of the contributions of all its parts, in any order.
+ * The contribution of a part to the CRC-32 of the whole, which is the exclusive or of those of all
+ * parts, in any order: `crc` is the part's own, and `nbytes` the bytes that follow it in the whole.
  */
 uint32_t zip_crc32_before(uint32_t crc, uint64_t nbytes);
 

@@ -51,7 +51,7 @@ static void describe_label(const struct nvs_store *store, unsigned member, unsig
 	}
 }
 
-/* Those of the older manifest are read by nobody, so damage there is none. */
+/* Copies of the older manifest are never read again, so they can't count as damaged. */
 static void describe_slot(const struct nvs_store *store, unsigned i, struct nvs_store_copy *copy)
 {
 	const struct slots *slots = &store->slots;

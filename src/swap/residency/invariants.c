@@ -30,7 +30,7 @@ static void check_memory(const struct nvs_tensor *tensor)
 	}
 }
 
-/* Of a write that waits for the commit, the transfer has no file yet. */
+/* A write that begins when the commit ends; its transfer has no file until then. */
 static bool is_held(const struct nvs_tensor *tensor)
 {
 	return !tensor->run_first->transfer.file;

@@ -61,7 +61,7 @@ static int save(struct saving *saving)
 				    : save_file(saving);
 }
 
-/* A new checkpoint has a new name: the one before must not be freed in its time. */
+/* Called before the clock runs: saving over the old checkpoint would also measure its removal. */
 static int remove_checkpoint(struct saving *saving)
 {
 	if (is_universal(saving))
