@@ -24,9 +24,10 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 	assert(offset != NOWHERE || direction == NVS_WRITE);
 	if (offset == NOWHERE)
 		return error_about(error, status, tensor->name, 0, 0,
-				   "%s was not written to %s: a commit failed and could not be "
-				   "taken back, and no contents that it may name are written over "
-				   "before one succeeds; they stay in the pool: commit again",
+				   "%s stays in the pool and was not written to %s: a commit "
+				   "failed and could not be taken back, and contents that it may "
+				   "name are not overwritten before another one succeeds; commit "
+				   "again",
 				   tensor->name, store_path(engine->store));
 	return transfer_error(&transfer, tensor->name, error);
 }
