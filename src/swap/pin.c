@@ -328,9 +328,12 @@ static int no_time_left(const struct nvs_engine *engine, const struct pinning *p
 				 "the pool has no room for a batch of %zu tensor%s before calls "
 				 "that came earlier have theirs: %s",
 				 pinning->n, plural(pinning->n), nvs_strerror(code));
-	return error_set(error, code,
-			 "the pool has no room for a batch of %zu tensor%s, or one of them is in "
-			 "flight or being copied: %s",
+	if (pinning->lack == LACKS_LANDING)
+		return error_set(error, code,
+				 "a batch of %zu tensor%s can't be pinned while one of them is in "
+				 "flight or being copied: %s",
+				 pinning->n, plural(pinning->n), nvs_strerror(code));
+	return error_set(error, code, "the pool has no room for a batch of %zu tensor%s: %s",
 			 pinning->n, plural(pinning->n), nvs_strerror(code));
 }
 

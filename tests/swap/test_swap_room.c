@@ -149,7 +149,7 @@ static void a_full_pool_of_pinned_tensors_is_an_error(void **state)
 	OK(&f, sole_swap_in(f.engine, &t[3], 1, 0, &f.error));
 	assert_int_equal(stats_of(&f).pool.used_max, 4 * PART);
 	OK(&f, sole_wait(f.engine, &t[3], 1, -1, &f.error));
-	expect_error(&f, sole_pin(f.engine, &t[4], 1, 0, &f.error), -EAGAIN, "batch of 1 tensor,");
+	expect_error(&f, sole_pin(f.engine, &t[4], 1, 0, &f.error), -EAGAIN, "batch of 1 tensor:");
 	OK(&f, sole_release(f.engine, t, 4, NVS_CLEAN, &f.error));
 	fixture_close(&f);
 }
@@ -588,7 +588,8 @@ static void a_pin_for_new_contents_promotes_what_its_tensors_wait_for(void **sta
 
 	(void)state;
 	open_queued_write_back(&f, t);
-	expect_error(&f, nvs_tensor_pin(f.engine, &t[1], 2, 1, &pin, &f.error), -ETIMEDOUT, "room");
+	expect_error(&f, nvs_tensor_pin(f.engine, &t[1], 2, 1, &pin, &f.error), -ETIMEDOUT,
+		     "one of them is in flight");
 	assert_int_equal(t[1]->run_first->transfer.priority, TRANSFER_AWAITED);
 	assert_int_equal(t[2]->run_first->transfer.priority, TRANSFER_AWAITED);
 	sim_go(f.sim, SIM_ALL);

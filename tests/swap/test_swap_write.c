@@ -409,7 +409,7 @@ static void later_writes_do_not_pass_a_call_that_waits_for_earlier_ones(void **s
 		assert_int_equal(pthread_create(&caller, NULL, call_outside, &o), 0);
 		await_call(&f, o.t);
 		expect_error(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error), -EAGAIN,
-			     "being copied");
+			     "can't be pinned while one of them is in flight or being copied");
 		sim_go(f.sim, SIM_READS);
 		pthread_join(writer, NULL);
 		pthread_join(caller, NULL);
