@@ -6,16 +6,24 @@ state of the store. With offload_optimizer on any other device than nvme it is D
 
 from __future__ import annotations
 
+import errno
 from typing import Any, Dict, Optional
 
 import torch
 
 from nvswap.deepspeed.checkpoint.stored import MOMENTS, EngineFile, Stored
 from nvswap.deepspeed.swappers.host import StoredStage3
+from nvswap.errors import Error
 
 
 class Stage3(StoredStage3):
     def _configure_tensor_swapping(self, *args: Any) -> None:
+        if self.partial_offload < 1:
+            raise Error(
+                errno.ENOTSUP, f"offload_optimizer.ratio is {self.partial_offload}, but DeepSpeed's "
+                "swappers keep the state of all sub-groups on the drive: leave it out, or use "
+                '"nvswap": {"deepspeed": "step"}, which keeps the rest of the state in memory',
+                "offload_optimizer.ratio")
         super()._configure_tensor_swapping(*args)
         self.optimizer_swapper.parameters = {
             f"{numbers[0]}_{numbers[-1]}": parameters for numbers, parameters in zip(
