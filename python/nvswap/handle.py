@@ -109,6 +109,7 @@ class Handle:
             self._state = State.OPEN
             raise
         self._state = State.CLOSED
+        _close_kept()
 
     def close(self) -> None:
         """Closes the object, after the calls on it in other threads have ended. Closing a closed
@@ -126,8 +127,8 @@ class Handle:
         if getattr(self, "_state", State.CLOSED) is State.OPEN:
             try:
                 self.close()
-            except Exception:  # The object stays open until the process ends.
-                _kept.append(self._pointer)
+            except Exception:
+                _kept.append(self)
 
     def __repr__(self) -> str:
         return f"<nvswap.{type(self).__name__}{' closed' if self.closed else ''}>"
@@ -136,7 +137,18 @@ class Handle:
         raise TypeError(f"a nvswap.{type(self).__name__} can't be pickled or copied")
 
 
-_kept: list = []
+# What could not be closed: an aio that was collected before its engine, since both were in a cycle.
+_kept: List[Handle] = []
+
+
+def _close_kept() -> None:
+    """Tries it again when another object, which may have used it, was closed."""
+    for _ in range(len(_kept)):
+        try:
+            handle = _kept.pop(0)
+        except IndexError:  # another thread took it
+            return
+        handle.__del__()  # pylint: disable=unnecessary-dunder-call
 
 
 def wait_sliced(handle: Handle, call: Callable[[int, Any], int], timeout: Optional[float],
@@ -171,13 +183,16 @@ def raise_status(code: int, error: Any) -> None:
 def _close_at_exit() -> None:
     """Closes what is open, users before what they use. The log ends after that, since no thread of
     the library may enter an interpreter that is gone."""
-    handles = [handle for handle in _handles if handle._state is State.OPEN]
+    handles = [handle for handle in (*_handles, *_kept) if handle._state is State.OPEN]
+    _kept.clear()
     used = {id(user) for handle in handles for user in handle._users}
+    left = []
     for handle in sorted(handles, key=lambda handle: id(handle) in used):
         try:
             handle._close(lambda pointer, handle=handle: handle._free(pointer, True))
         except Exception:
-            _kept.append(handle._pointer)
+            left.append(handle)
+    _kept.extend(left)
     lib.nvswap_end_log()
 
 

@@ -198,6 +198,18 @@ threading.Thread(target=lambda: [engine.swap_in(name, "w") for name in 3 * "ab"]
 
 
 @promise
+def an_aio_that_is_collected_with_its_engine_is_closed(directory):
+    threads = len(os.listdir("/proc/self/task"))
+    cycle = {}
+    cycle["cycle"] = cycle
+    cycle["aio"] = nvswap.Aio(settings(directory))
+    cycle["engine"] = nvswap.Engine(settings(directory), aio=cycle["aio"])
+    del cycle
+    gc.collect()
+    assert len(os.listdir("/proc/self/task")) == threads
+
+
+@promise
 def the_log_goes_to_logging_or_a_function(directory):
     text = json.dumps({"zero_optimization": {"stage": 3, "offload_param": {"buffer_count": 5}},
                        "aio": {}, "nvswap": {}})
