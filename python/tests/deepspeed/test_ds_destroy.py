@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine of DeepSpeed leaves when it is destroyed, in one process."""
+"""What an engine of DeepSpeed leaves when it is destroyed or its initialization fails, in one process."""
 
+import contextlib
 import gc
 import os
 import re
@@ -11,6 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import one_rank  # noqa: E402, F401
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
+from deepspeed.runtime.engine import DeepSpeedEngine  # noqa: E402
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa: E402
 from jobs import configuration  # noqa: E402
 from promises import main, promise, raises, settings  # noqa: E402
@@ -53,6 +55,58 @@ def a_destroyed_engine_leaves_no_descriptor_and_no_locked_memory(directory):
             del engine
             gc.collect()
             assert left_of(directory) == ([], 0), (depth, left_of(directory))
+
+
+@contextlib.contextmanager
+def failing_after(kind, name):
+    """A method of a class raises at its end within the block."""
+    method = getattr(kind, name)
+
+    def failing(self, *args):
+        method(self, *args)
+        raise RuntimeError(name)
+
+    setattr(kind, name, failing)
+    try:
+        yield
+    finally:
+        setattr(kind, name, method)
+
+
+@promise
+def an_engine_whose_initialization_fails_leaves_no_descriptor_and_no_locked_memory(directory):
+    for depth in ("ops", "swappers", "step"):
+        config = configuration(directory, dtype="fp32", depth=depth)
+        for kind, name in ((DeepSpeedZeroOptimizer_Stage3, "_configure_offloading"),
+                           (DeepSpeedZeroOptimizer_Stage3, "_setup_for_real_optimizer"),
+                           (DeepSpeedZeroOptimizer_Stage3, "create_reduce_and_remove_grad_hooks"),
+                           (DeepSpeedEngine, "_configure_lr_scheduler")):
+            for module in (lambda: None, lambda: torch.nn.Linear(WIDTH, WIDTH)):
+                with failing_after(kind, name):
+                    error = raises(RuntimeError, lambda module=module: trained(config, module()))
+                assert str(error) == name
+                del error
+                gc.collect()
+                assert left_of(directory) == ([], 0), (depth, name, left_of(directory))
+
+
+@promise
+def a_module_can_be_initialized_again_after_a_failure(directory):
+    for depth in ("swappers", "step"):
+        config, module = configuration(directory, dtype="fp32", depth=depth), torch.nn.Linear(WIDTH, 1)
+        with failing_after(DeepSpeedEngine, "_configure_lr_scheduler"):
+            raises(RuntimeError, lambda module=module: trained(config, module))
+        trained(config, module).destroy()
+
+
+@promise
+def a_kept_store_is_opened_again_by_a_later_job_of_the_process(directory):
+    for depth in ("swappers", "step"):
+        config = configuration(directory, dtype="fp32", depth=depth, nvswap={"keep": True})
+        unknown = dict(config, optimizer={"type": "unknown"})
+        assert "unknown" in str(raises(AssertionError, lambda unknown=unknown: trained(unknown)))
+        trained(config).destroy()
+        trained(config).destroy()
 
 
 @promise

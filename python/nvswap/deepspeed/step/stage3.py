@@ -127,8 +127,13 @@ class Stage3(StoredStage3):
         try:
             super().destroy()
         finally:
-            self._new_weights.close()
-            self._store.close()
+            self.close_store()
+
+    def close_store(self) -> None:
+        """Closes the store of the state, and ends its writer, as far as they are there."""
+        for name in ("_new_weights", "_store"):
+            if hasattr(self, name):
+                getattr(self, name).close()
 
     # ---- Gradients
 

@@ -33,6 +33,11 @@ class Stage3(StoredStage3):
         try:
             super().destroy()
         finally:
+            self.close_store()
+
+    def close_store(self) -> None:
+        """Closes the store of the state, if it is open."""
+        if self.optimizer_swapper is not None:
             self.optimizer_swapper.close()
 
     def unscale_and_clip_grads(self, sub_group_id: int, total_norm: Any) -> None:

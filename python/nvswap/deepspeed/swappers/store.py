@@ -7,6 +7,7 @@ document that DeepSpeed read; the ranks come from its process group.
 from __future__ import annotations
 
 import errno
+import gc
 import threading
 import weakref
 from typing import Any, Callable, Dict, TypeVar
@@ -65,6 +66,8 @@ def on_own_store(config: Config, document: Dict[str, Any], block: str, rank: int
     last, paths = None, config.paths(block)
     stores = [(_number(rank, block, job), *paths)
               for job in range(1 if config["nvswap.keep"] else _JOBS_MAX)]
+    if any(map(_is_open, stores)):
+        gc.collect()  # those of modules that are gone: what DeepSpeed adds to a module refers to it
     for store in sorted(stores, key=_is_open):
         config["nvswap.rank"] = store[0]
         try:
