@@ -31,8 +31,9 @@ struct nvs_engine;
  * write, register a tensor that the store does not have, forget, rename or commit are -EROFS, and
  * nvs_engine_close commits nothing.
  * Errors:
- * -EINVAL       an argument is NULL, no such block, device "none", a value out of bounds, or the
- *               rank is an environment variable that was not read (nvs_config_read_rank)
+ * -EINVAL       an argument is NULL, no such block, device "none", a value out of bounds, the
+ *               rank is an environment variable that was not read (nvs_config_read_rank), or
+ *               `rollback` is set and neither `keep` nor `read_only`
  * -ENOENT       an nvme_path does not exist: it is never created
  * -ENOTDIR      an nvme_path is neither a directory nor a block device
  * -ENOTSUP      use_gds is set, or the I/O engine does not work on this machine

@@ -30,6 +30,28 @@ static const char *name_of(enum nvs_block block)
 	return block == NVS_OFFLOAD_PARAM ? "offload_param" : "offload_optimizer";
 }
 
+/* What the "nvswap" block asks for. */
+static int check_own_keys(const struct nvs_config *config, bool on_drive, struct nvs_error *error)
+{
+	bool kept = config->keep || config->read_only;
+
+	if (*config->rank_variable)
+		return error_about(
+			error, -EINVAL, "nvswap.rank", 0, 0,
+			"nvswap.rank is the environment variable %s, which was not read: "
+			"call nvs_config_read_rank before opening",
+			config->rank_variable);
+	if (config->scrub && on_drive && config->verify != VERIFY_ON && !kept)
+		return error_about(error, -EINVAL, "nvswap.scrub", 0, 0,
+				   "nvswap.scrub compares checksums, and there are none: set "
+				   "nvswap.verify too");
+	if (config->rollback && !kept)
+		return error_about(error, -EINVAL, "nvswap.rollback", 0, 0,
+				   "nvswap.rollback goes back to a commit of a kept store, and "
+				   "this one is not kept: set nvswap.keep too, or leave it out");
+	return 0;
+}
+
 static int check_config(const struct nvs_config *config, enum nvs_block block,
 			struct nvs_error *error)
 {
@@ -46,17 +68,6 @@ static int check_config(const struct nvs_config *config, enum nvs_block block,
 			"%s.device is nvme, but it has no nvme_path: name a directory on "
 			"the drive",
 			name_of(block));
-	if (*config->rank_variable)
-		return error_about(
-			error, -EINVAL, "nvswap.rank", 0, 0,
-			"nvswap.rank is the environment variable %s, which was not read: "
-			"call nvs_config_read_rank before opening",
-			config->rank_variable);
-	if (config->scrub && offload->device == NVS_DEVICE_NVME && config->verify != VERIFY_ON &&
-	    !config->keep && !config->read_only)
-		return error_about(error, -EINVAL, "nvswap.scrub", 0, 0,
-				   "nvswap.scrub compares checksums, and there are none: set "
-				   "nvswap.verify too");
 	if (!offload->buffer_count || !offload->buffer_size)
 		return error_about(error, -EINVAL, "buffer_size", 0, 0,
 				   "%s: buffer_count %u x buffer_size %" PRIu64
@@ -70,7 +81,7 @@ static int check_config(const struct nvs_config *config, enum nvs_block block,
 				   block == NVS_OFFLOAD_OPTIMIZER && config->optimizer_max_in_cpu
 					   ? " and nvswap.optimizer_max_in_cpu"
 					   : "");
-	return 0;
+	return check_own_keys(config, offload->device == NVS_DEVICE_NVME, error);
 }
 
 /* The store may be called under the engine's lock, except while it is opened. */

@@ -125,6 +125,23 @@ static void a_read_only_engine_makes_no_store(void **state)
 	fixture_close(&f);
 }
 
+static void a_rollback_without_a_kept_store_is_refused(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK);
+	f.config.rollback = true;
+	expect_error(&f, fixture_reopen(&f), -EINVAL, "set nvswap.keep too");
+	f.config.keep = true;
+	assert_int_equal(fixture_reopen(&f), 0);
+	fixture_shut(&f);
+	f.config.keep = false;
+	f.config.read_only = true;
+	assert_int_equal(fixture_reopen(&f), 0);
+	fixture_close(&f);
+}
+
 /* A store with one manifest is complete; a writer would create the other one. */
 static void a_missing_manifest_is_not_made_by_a_reader(void **state)
 {
@@ -309,6 +326,7 @@ int main(void)
 		cmocka_unit_test(calls_that_would_write_to_a_read_only_store_are_refused),
 		cmocka_unit_test(readers_share_a_store_and_exclude_a_writer),
 		cmocka_unit_test(a_read_only_engine_makes_no_store),
+		cmocka_unit_test(a_rollback_without_a_kept_store_is_refused),
 		cmocka_unit_test(a_missing_manifest_is_not_made_by_a_reader),
 		cmocka_unit_test(stored_tensors_can_be_listed_before_registering),
 		cmocka_unit_test(a_smaller_structure_is_filled_as_far_as_it_goes),
