@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What deepspeed.initialize refuses at each depth, in one process."""
+"""What deepspeed.initialize does with keys of the store at each depth, or refuses, in one process."""
 
 import errno
+import gc
 import os
+import shutil
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -11,7 +13,9 @@ import one_rank  # noqa: E402, F401
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
 from jobs import configuration  # noqa: E402
-from promises import main, promise, raises  # noqa: E402
+from promises import main, promise, raises, settings  # noqa: E402
+
+import nvswap  # noqa: E402
 
 WIDTH = 600  # DeepSpeed's own swappers leave tensors of less than 1 MiB in memory
 
@@ -45,6 +49,30 @@ def with_the_step_a_ratio_of_the_state_is_on_the_drive(directory):
         engine.destroy()
     state = 12 * sum(parameter.ds_numel for parameter in engine.module.parameters())
     assert on_drive[0] == 0 and 0.4 * state <= on_drive[0.4] < 0.7 * state <= on_drive[1], on_drive
+
+
+@promise
+def a_rollback_without_a_kept_store_is_refused(directory):
+    for depth in ("swappers", "step"):
+        for param in (None, False):
+            config = configuration(directory, depth=depth, param=param, nvswap={"rollback": True})
+            error = raises(OSError, lambda config=config: initialized(config), errno.EINVAL)
+            assert error.tensor == "nvswap.rollback", error
+
+
+@promise
+def of_a_job_that_keeps_its_store_the_parameters_are_kept_alone(directory):
+    for depth in ("swappers", "step"):
+        for rollback in (False, True):
+            engine = initialized(configuration(directory, dtype="fp32", depth=depth,
+                                               nvswap={"keep": True, "rollback": rollback}))
+            engine.destroy()
+            del engine
+            gc.collect()
+            assert os.listdir(f"{directory}/nvswap") == ["rank0"], (depth, os.listdir(directory))
+        with nvswap.Engine(settings(directory, read_only=True)) as store:
+            assert all(each.name.startswith("parameter.") for each in store.stored())
+        shutil.rmtree(f"{directory}/nvswap")
 
 
 main()

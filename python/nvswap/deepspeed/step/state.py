@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List
 
 from nvswap.config import Config
 from nvswap.deepspeed.swappers.names import NamingOptimizer
-from nvswap.deepspeed.swappers.store import on_own_store
+from nvswap.deepspeed.swappers.store import end_with_job, on_own_store
 from nvswap.optimizer import Group, GroupAdam
 
 _NUMEL_LEAST = 6144
@@ -38,8 +38,7 @@ def _config_of(document: Dict[str, Any], largest_numel: int) -> Config:
     blocks = {"zero_optimization": {"offload_optimizer": zero["offload_optimizer"]}}
     blocks.update({key: document[key] for key in ("aio", "nvswap") if document.get(key)})
     config = Config(blocks)
-    # State outlives the job in DeepSpeed's checkpoints alone.
-    config["nvswap.keep"] = False
+    end_with_job(config)
     # DeepSpeed ends a sub-group with the parameter that passes sub_group_size. The pool, which follows
     # from it, holds two of the smallest tiles.
     config["zero_optimization.sub_group_size"] = max(largest_numel, _NUMEL_LEAST)

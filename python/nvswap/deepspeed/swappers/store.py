@@ -45,11 +45,19 @@ def open_engine(document: Dict[str, Any], block: str, rank: int, **settings: Any
         Keys that are not the document's, with two underscores for the dot.
     """
     config = Config(document)
+    if block == "optimizer":
+        end_with_job(config)
     for key, value in settings.items():
         config[key.replace("__", ".")] = value
     aio = _aio_of(config)
     return on_own_store(config, document, block, rank,
                         lambda: NamingEngine(config, block, aio=aio, arrays="torch"))
+
+
+def end_with_job(config: Config) -> None:
+    """Keeps no store: state outlives a job in DeepSpeed's checkpoints alone, "keep" is for parameters."""
+    if config["nvswap.keep"]:
+        config["nvswap.rollback"] = config["nvswap.keep"] = False
 
 
 def on_own_store(config: Config, document: Dict[str, Any], block: str, rank: int,
