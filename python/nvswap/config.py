@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
@@ -28,6 +29,27 @@ def block_number(block: str) -> int:
     if block not in _BLOCKS:
         raise invalid(f'a block is "param" or "optimizer", not {block!r}')
     return int(_BLOCKS[block])
+
+
+def _number(value: Any) -> Any:
+    """A number of numpy or of another package, as JSON has it."""
+    if hasattr(value, "tolist"):  # numpy's bool has neither of the others
+        return value.tolist()
+    if hasattr(value, "__index__"):
+        return operator.index(value)
+    if hasattr(value, "__float__"):
+        return float(value)
+    raise TypeError(f"the value of a setting is a number, a bool, a string or None, not {value!r}")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=_number)
+
+
+def _encoded_key(key: str) -> bytes:
+    if not isinstance(key, str):
+        raise TypeError(f'a key is a string, such as "aio.block_size", not {key!r}')
+    return encoded(key)
 
 
 @ffi.def_extern()
@@ -73,7 +95,7 @@ class Config(Handle):
             ffi.addressof(lib, "nvswap_log_unless_ended"), self._log_handle))
         lib.nvs_config_set_log(config[0], settings)
         if isinstance(source, dict):
-            self.parse(json.dumps(source), "the dictionary")
+            self.parse(_text(source), "the dictionary")
         elif source is not None and not isinstance(source, Config):
             self.load(source)
 
@@ -102,31 +124,35 @@ class Config(Handle):
         key : str
             With dots, as in ``"aio.block_size"`` or ``"offload_param.nvme_path"``.
         value : int, float, bool, str, None or list of str
-            As in the file; a string may be a size such as ``"1M"``. A list is for ``nvme_path``.
+            As in the file; a string may be a size such as ``"1M"``, a number any with ``__index__`` or
+            ``__float__``, such as numpy's. A list is for ``nvme_path``.
 
         Raises
         ------
         Error
             EINVAL: no such key (the nearest is named), a wrong type, or out of range.
+        TypeError
+            The key is no string, or the value nothing that JSON has.
         """
+        name = _encoded_key(key)
         if isinstance(value, (list, tuple)):
             if key.endswith("nvme_path"):
                 return self.set_paths("optimizer" if "optimizer" in key else "param", value)
-            text = json.dumps(list(value))
+            text = _text(list(value))
         elif isinstance(value, os.PathLike):
             text = os.fspath(value)
         else:
-            text = value if isinstance(value, str) else json.dumps(value)
+            text = value if isinstance(value, str) else _text(value)
         error = new_error()
         with self._open() as pointer:
-            check(lib.nvs_config_set(pointer, encoded(key), encoded_path(text), error), error)
+            check(lib.nvs_config_set(pointer, name, encoded_path(text), error), error)
 
     def get(self, key: str) -> Any:
         """The value of a setting: an int, float, bool or str; None for no path."""
-        error, nbytes = new_error(), 1 << 17
+        name, error, nbytes = _encoded_key(key), new_error(), 1 << 17
         text = ffi.new("char[]", nbytes)
         with self._open() as pointer:
-            check(lib.nvs_config_get(pointer, encoded(key), text, nbytes, error), error)
+            check(lib.nvs_config_get(pointer, name, text, nbytes, error), error)
         value = os.fsdecode(ffi.string(text))
         if key.endswith("nvme_path"):
             return value or None

@@ -4,6 +4,7 @@
 
 import ctypes
 import errno
+import fractions
 import gc
 import json
 import logging
@@ -274,6 +275,28 @@ def settings_are_read_and_set_by_key(directory):
     raises(nvswap.ClosedError, lambda: config["aio.block_size"], errno.EBADF)
     assert copy.pool_bytes("param") > 0
     raises(nvswap.Error, lambda: copy.pool_bytes("both"), errno.EINVAL)
+
+
+@promise
+def settings_take_numbers_of_numpy_and_alike(directory):
+    config = nvswap.Config({"aio": {"block_size": numpy.int64(8192), "single_submit": numpy.True_},
+                            "gradient_clipping": numpy.float32(0.5),
+                            "optimizer": {"params": {"lr": fractions.Fraction(1, 4)}}})
+    assert config["aio.block_size"] == 8192 and config["aio.single_submit"] is True
+    assert config["gradient_clipping"] == 0.5 and config["optimizer.params.lr"] == 0.25
+    for key, value in (("aio.queue_depth", numpy.uint8(7)), ("nvswap.keep", numpy.False_),
+                       ("gradient_clipping", numpy.float64(1.5))):
+        config[key] = value
+        assert config[key] == value
+
+
+@promise
+def keys_and_values_of_other_types_are_refused_with_those_there_are(directory):
+    config = nvswap.Config()
+    for call in (lambda: config[5], lambda: config.set(5, 1), lambda: config.set(None, [directory])):
+        assert '"aio.block_size"' in str(raises(TypeError, call))
+    for call in (lambda: config.set("aio.block_size", object()), lambda: nvswap.Config({"aio": {1}})):
+        assert "a number, a bool, a string or None" in str(raises(TypeError, call))
 
 
 @promise
