@@ -68,6 +68,25 @@ def loaded_torch() -> Any:
     return sys.modules.get("torch")
 
 
+def imported_numpy() -> Any:
+    """
+    numpy, for an array that the library makes.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        It is not installed; says what to do.
+    """
+    try:
+        import numpy
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            'numpy is not installed: install it, or ask for arrays="memoryview" or "torch" where the '
+            "array is made (nvswap.empty, Engine), and give get_state an array by out=",
+            name=error.name) from error
+    return numpy
+
+
 def is_tensor(value: Any) -> bool:
     torch = loaded_torch()
     return torch is not None and isinstance(value, torch.Tensor)
@@ -88,9 +107,7 @@ def array_over(buffer: Any, dtype: str, shape: Any, kind: str, writable: bool = 
         return view
     if kind != "numpy":
         raise invalid(f'arrays are "numpy", "torch" or "memoryview", not {kind!r}')
-    import numpy
-
-    return numpy.frombuffer(view, dtype=_NUMPY[dtype]).reshape(shape)
+    return imported_numpy().frombuffer(view, dtype=_NUMPY[dtype]).reshape(shape)
 
 
 def _tensor_over(buffer: Any, dtype: str, shape: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
 from nvswap.config import config_of
-from nvswap.dtypes import array_over, dtype_name, dtype_number, itemsize
+from nvswap.dtypes import array_over, dtype_name, dtype_number, imported_numpy, itemsize
 from nvswap.engine import engine_stats, note_of
 from nvswap.errors import check, invalid, new_error
 from nvswap.handle import Handle
@@ -456,8 +456,7 @@ class Optimizer(Handle):
         """
         number, error = self._number(group), new_error()
         if out is None:
-            import numpy
-
+            numpy = imported_numpy()
             left = max(0, self._group_numel(number) - offset)
             out = numpy.empty(left if numel is None else numel, numpy.float32)
         span = _float_span(out, True)

@@ -308,6 +308,27 @@ def objects_are_not_pickled_but_errors_are(directory):
 
 
 @promise
+def without_numpy_an_array_says_what_to_install_or_to_ask_for(directory):
+    output = child("""
+import os, sys
+sys.modules["numpy"] = None
+import nvswap
+from promises import raises, settings
+memory = nvswap.empty((2, 4), "F32", arrays="memoryview")
+engine = nvswap.Engine(settings(os.environ["DIRECTORY"]))
+engine.register("a", "F32", 1000)
+group = nvswap.Group("a", None, 1000, "F32")
+with nvswap.Optimizer(settings(os.environ["DIRECTORY"]), [group]) as optimizer:
+    for call in (lambda: nvswap.empty((2, 4), "F32"), lambda: engine.pinned("a", "w").wait(),
+                 lambda: optimizer.get_state("a", "master")):
+        print(raises(ModuleNotFoundError, call))
+with engine.pinned("a", "w", arrays="memoryview") as tensors:
+    assert tensors["a"].nbytes == 4000
+""", directory)
+    assert output.count('numpy is not installed: install it, or ask for arrays="memoryview"') == 3
+
+
+@promise
 def neither_numpy_nor_torch_is_imported_unasked(directory):
     output = child("""
 import os, sys, nvswap
