@@ -289,4 +289,21 @@ def a_state_dict_has_the_steps_of_each_parameter(directory):
     second.close()
 
 
+@promise
+def parameters_of_another_module_than_the_offloaded_one_are_refused(directory):
+    module, other, config = linear(), linear(), settings(directory)
+    offloaded = nvswap.torch.offload(module, config)
+    error = raises(nvswap.Error, lambda: nvswap.torch.AdamW(
+        other.parameters(), config, offloaded=offloaded), errno.EINVAL)
+    assert "no parameter is of the module of `offloaded`" in str(error)
+    both = [*other.parameters(), *module.parameters()]
+    optimizer = nvswap.torch.AdamW(both, config, offloaded=offloaded)
+    before = other.weight.detach().clone()
+    other(module(torch.ones(1, 64))).sum().backward()
+    optimizer.step()
+    assert not torch.equal(before, other.weight)
+    weights = weights_of(module, offloaded)
+    assert not torch.equal(weights[0], linear().weight)
+
+
 main()

@@ -41,8 +41,8 @@ class AdamW(torch.optim.Optimizer):
     Raises
     ------
     nvswap.Error
-        EINVAL: several groups, a setting that is not of AdamW, or parameters that are elsewhere;
-        in a step: a setting but the learning rate has changed. And those of nvswap.Optimizer.
+        EINVAL: several groups, a setting that is not of AdamW, parameters that are elsewhere, or none
+        of `offloaded`; in a step: a setting but the learning rate has changed. And those of nvswap.Optimizer.
 
     Notes
     -----
@@ -76,6 +76,9 @@ class AdamW(torch.optim.Optimizer):
         if offloaded is not None and offloaded.has_optimizer():
             raise Error(errno.EBUSY, "the offloaded module has an optimizer, which takes its gradients: "
                         "close() that one before making another")
+        if offloaded is not None and not any(map(self._tensor_of, self.param_groups[0]["params"])):
+            raise invalid("no parameter is of the module of `offloaded`, which would not be trained: "
+                          "give the parameters of that module too, or leave out `offloaded`")
         # Each parameter is cut into groups of sub_group_size elements at most.
         self._pieces: List[Tuple[torch.nn.Parameter, int, int]] = []
         limit = int(own["zero_optimization.sub_group_size"])
