@@ -587,4 +587,44 @@ def what_can_not_work_is_refused(directory):
         assert file.pwrite(torch.ones(100, dtype=torch.bfloat16)).wait() == 200
 
 
+@promise
+def a_trace_or_an_export_of_an_offloaded_module_is_refused(directory):
+    data = torch.ones(2, 16)
+    for outer in (torch.nn.Identity(), None):
+        module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU())
+        offloaded = nvswap.torch.offload(module, settings(directory))
+        traced = module if outer is None else torch.nn.Sequential(outer, module)
+        for call in (torch.jit.trace, lambda module, data: torch.export.export(module, (data,))):
+            error = raises(nvswap.Error, lambda call=call, traced=traced: call(traced, data), errno.EINVAL)
+            assert "can't be traced or exported" in str(error)
+        assert torch.equal(torch.compile(module, backend="eager")(data), module(data))
+        gc.collect()
+        offloaded.load()
+        offloaded.engine.close()
+        assert torch.jit.trace(traced, data)(data).isfinite().all()
+
+
+@promise
+def distributed_data_parallel_of_an_offloaded_module_is_refused(directory):
+    parallel, data = torch.nn.parallel.DistributedDataParallel, torch.ones(2, 16)
+    torch.distributed.init_process_group("gloo", f"file://{directory}/ranks", rank=0, world_size=1)
+    for outside in (lambda module: module, lambda module: torch.nn.Sequential(torch.nn.Identity(), module)):
+        module = torch.nn.Linear(16, 16)
+        before = parallel(outside(module))
+        offloaded = nvswap.torch.offload(module, settings(directory))
+        for call in (lambda outside=outside, module=module: parallel(outside(module)),
+                     lambda before=before: before(data)):
+            assert "DistributedDataParallel of an offloaded Linear" in str(
+                raises(nvswap.Error, call, errno.EINVAL))
+        # It may be called within another one that does not train it.
+        outer = torch.nn.Linear(16, 16)
+        outer.register_forward_hook(lambda *_, module=module: module(data))
+        assert torch.equal(parallel(outer)(data), module(data))
+        gc.collect()
+        offloaded.load()
+        offloaded.engine.close()
+        parallel(outside(module))(data)
+    torch.distributed.destroy_process_group()
+
+
 main()

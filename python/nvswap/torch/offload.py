@@ -11,9 +11,12 @@ import contextlib
 import errno
 import functools
 import threading
+import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -24,6 +27,9 @@ from nvswap.torch.saved import SavedTensors
 from nvswap.torch.threads import Threads
 
 Initialize = Callable[[str, torch.Tensor], None]
+
+# Not in older releases.
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 def _placeholder(dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
@@ -83,7 +89,10 @@ class Offloaded:
         self._lock = threading.Lock()
         self._step = False
         self._forwards: List[Tuple[torch.nn.Module, Any]] = []
-        self._hooks = [module.register_forward_pre_hook(self._begin_step)]
+        self._hooks = [
+            module.register_forward_pre_hook(self._begin_step),
+            register_module_module_registration_hook(
+                functools.partial(_refuse_wrapper, weakref.ref(self)))]
         try:
             self._take_parameters()
         except BaseException:
@@ -156,6 +165,9 @@ class Offloaded:
 
         @functools.wraps(forward)
         def pinned_forward(*args: Any, **kwargs: Any) -> Any:
+            if torch.jit.is_tracing() or _is_exporting():
+                raise invalid(f"an offloaded {type(module).__name__} can't be traced or exported: its "
+                              "parameters are not in memory; do it before offload(), or after load()")
             with self.threads.forward() as mine:
                 try:
                     self._pin(owned, mine)
@@ -212,11 +224,20 @@ class Offloaded:
 
     def _begin_step(self, *_: Any) -> None:
         """The engine learns the order of a forward and its backward, and reads ahead by it."""
+        self.refuse_data_parallel(DistributedDataParallel._active_ddp_module)
         with self._lock:
             if self._step:
                 self.engine.step_end()
             self.engine.step_begin()
             self._step = True
+
+    def refuse_data_parallel(self, module: Any) -> None:
+        """Refuses a DistributedDataParallel that would average gradients of offloaded parameters."""
+        if isinstance(module, DistributedDataParallel) and any(
+                parameter in self._names for parameter in module._module_parameters):
+            raise invalid(f"DistributedDataParallel of an offloaded {type(self.module).__name__}: its "
+                          "gradients leave the backward for the store, before others' are added; "
+                          "several ranks train by DeepSpeed, with nvswap.deepspeed")
 
     # ---- State dictionaries
 
@@ -253,6 +274,12 @@ class Offloaded:
             self.engine.load_to({name: data})
             parameter.data = data
         self._names.clear()
+
+
+def _refuse_wrapper(offloaded: "weakref.ref[Offloaded]", module: torch.nn.Module, *_: Any) -> None:
+    own = offloaded()
+    if own is not None:
+        own.refuse_data_parallel(module)
 
 
 def _apply_unless_converted(module: torch.nn.Module, apply: Any, function: Any,
@@ -301,8 +328,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     ------
     Error
         EINVAL: a parameter can't be offloaded, or is already; E2BIG: the parameters of one module
-        exceed the pool. In a forward, EINVAL: a module returns a parameter; EBUSY: a backward of
-        another thread runs. In a backward, EBUSY: a forward or a backward of another thread runs.
+        exceed the pool. In a forward, EINVAL: a module returns a parameter, or is traced or exported,
+        or DistributedDataParallel calls it; EBUSY: a backward of another thread runs. In a backward, EBUSY: a forward or a backward of another thread runs.
 
     Notes
     -----
