@@ -16,12 +16,13 @@ from nvswap.engine import Engine, Pinned, StoredTensor, Tensor
 from nvswap.errors import ClosedError, Error, Timeout
 from nvswap.memory import empty, is_pinned
 from nvswap.optimizer import Group, GroupAdam, Optimizer, StateRun, Update, adam_update
+from nvswap.statistics import StepIO, StepResult
 from nvswap.tensor_files import export_optimizer, export_tensors, import_optimizer, import_tensors
 
 __version__ = _ffi.string(_lib.nvs_version()).decode()
 
 __all__ = ["Aio", "ClosedError", "Config", "Engine", "Error", "File", "Group", "GroupAdam",
-           "Optimizer", "Parameter", "Pinned", "Request", "StateRun", "StoredTensor", "Tensor",
-           "Timeout", "Transfer", "Update", "adam_update", "dtype_name", "empty", "export_optimizer",
-           "export_tensors", "export_universal", "import_optimizer", "import_tensors",
-           "import_universal", "is_pinned"]
+           "Optimizer", "Parameter", "Pinned", "Request", "StateRun", "StepIO", "StepResult",
+           "StoredTensor", "Tensor", "Timeout", "Transfer", "Update", "adam_update", "dtype_name",
+           "empty", "export_optimizer", "export_tensors", "export_universal", "import_optimizer",
+           "import_tensors", "import_universal", "is_pinned"]

@@ -14,7 +14,7 @@ import time
 import weakref
 from contextlib import contextmanager
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
-                    Sequence, Tuple, Union)
+                    Sequence, Tuple, Union, cast)
 
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
@@ -23,7 +23,7 @@ from nvswap.dtypes import array_over, dtype_name, dtype_number, is_array, itemsi
 from nvswap.errors import Error, check, error_of, invalid, new_error
 from nvswap.handle import Handle, wait_sliced
 from nvswap.memory import Shape, Span, shape_of, span_of
-from nvswap.statistics import fields_of
+from nvswap.statistics import StepIO, fields_of
 from nvswap.strings import encoded
 
 Names = Union[str, "Tensor", Iterable[Union[str, "Tensor"]]]
@@ -552,18 +552,18 @@ class Engine(Handle):
         with self._open() as pointer:
             check(lib.nvs_engine_step_begin(pointer, error), error)
 
-    def step_end(self) -> Dict[str, Any]:
+    def step_end(self) -> StepIO:
         """Ends it; returns the fields of struct nvs_step_io, times in ns."""
         error, io = new_error(), ffi.new("struct nvs_step_io *")
         io.size = ffi.sizeof("struct nvs_step_io")
         with self._open() as pointer:
             check(lib.nvs_engine_step_end(pointer, io, error), error)
-        return fields_of(io)
+        return cast(StepIO, fields_of(io))
 
     @contextmanager
-    def step(self) -> Iterator[Dict[str, Any]]:
+    def step(self) -> Iterator[StepIO]:
         """``with engine.step() as io``: `io` has the step's statistics after the block."""
-        io: Dict[str, Any] = {}
+        io = cast(StepIO, {})
         self.step_begin()
         try:
             yield io

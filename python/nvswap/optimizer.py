@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import weakref
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import (
+    Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union, cast)
 
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
@@ -18,7 +19,7 @@ from nvswap.engine import engine_stats, note_of
 from nvswap.errors import check, invalid, new_error
 from nvswap.handle import Handle
 from nvswap.memory import Span, array_dtype, array_numel, span_of
-from nvswap.statistics import fields_of
+from nvswap.statistics import StepResult, fields_of
 from nvswap.strings import encoded
 
 _NULL = ffi.NULL
@@ -341,7 +342,7 @@ class Optimizer(Handle):
     # ---- Steps
 
     def step(self, lr: Optional[float] = None, *, sum_squares: Optional[float] = None,
-             norm: bool = False) -> Dict[str, Any]:
+             norm: bool = False) -> StepResult:
         """
         Steps all groups that have gradients, and discards these.
 
@@ -356,8 +357,8 @@ class Optimizer(Handle):
 
         Returns
         -------
-        dict
-            The fields of struct nvs_step_result: step, skipped, norm, clip, loss_scale, and times.
+        StepResult
+            A dictionary of the fields of struct nvs_step_result.
 
         Raises
         ------
@@ -386,7 +387,7 @@ class Optimizer(Handle):
                 self._lent.clear()
             self._calls_back.raise_failure()
             check(code, error)
-        return fields_of(result)
+        return cast(StepResult, fields_of(result))
 
     @property
     def loss_scale(self) -> float:

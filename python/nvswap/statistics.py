@@ -5,9 +5,41 @@ Statistics: a structure that the library has filled in, as a dictionary of its f
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, TypedDict
 
 from nvswap._native import ffi
+
+
+class StepIO(TypedDict):
+    """I/O of a step of an engine or an optimizer, in bytes and nanoseconds: struct nvs_step_io."""
+
+    wall_ns: int
+    io_ns: int
+    compute_ns: int
+    hidden_ns: int
+    read_bytes: int
+    written_bytes: int
+    hits: int
+    misses: int
+    stalls: int
+    stall_ns: int
+
+
+class StepResult(TypedDict):
+    """What a step of an optimizer has done: struct nvs_step_result."""
+
+    step: int
+    skipped: bool
+    loss_scale: float
+    norm: float
+    clip: float
+    tiles: int
+    cpu_ns: int
+    host_bytes: int
+    threads: int
+    kernel: str
+    io: StepIO
+
 
 _HIDDEN = ("size", "reserved")
 

@@ -6,6 +6,7 @@ import array
 import errno
 import gc
 import os
+import typing
 import weakref
 
 import numpy
@@ -41,6 +42,26 @@ def a_step_is_adams(directory):
         assert numpy.array_equal(optimizer.get_state("g", "master"), weights)
         assert numpy.allclose(optimizer.get_state(0, "exp_avg", 5, 10), expected[1][5:15], atol=1e-5)
         assert optimizer.step_count == 3
+
+
+@promise
+def the_types_of_what_a_step_returns_are_those_it_has(directory):
+    def check(found, kind):
+        hints = typing.get_type_hints(kind)
+        assert list(found) == list(hints), kind
+        for name, hint in hints.items():
+            assert isinstance(found[name], dict if hint is nvswap.StepIO else hint), name
+
+    with nvswap.Optimizer(settings(directory), {"g": numpy.ones(10, "f4")}) as optimizer:
+        result = optimizer.step()
+    check(result, nvswap.StepResult)
+    check(result["io"], nvswap.StepIO)
+    with nvswap.Engine(settings(directory)) as engine, engine.step() as io:
+        pass
+    check(io, nvswap.StepIO)
+    for call, kind in ((nvswap.Optimizer.step, nvswap.StepResult),
+                       (nvswap.Engine.step_end, nvswap.StepIO)):
+        assert typing.get_type_hints(call)["return"] is kind
 
 
 @promise

@@ -10,14 +10,18 @@ import errno
 import json
 import operator
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar, overload
 
 import torch
 
 from nvswap.config import Config
 from nvswap.errors import Error, invalid
 from nvswap.optimizer import Group, GroupAdam, Optimizer
+from nvswap.statistics import StepResult
 from nvswap.torch.offload import Offloaded
+
+# Of a closure: a number or a tensor.
+Loss = TypeVar("Loss")
 
 # What a group has besides settings; learning-rate schedulers keep initial_lr there.
 _NO_SETTINGS = ("params", "param_names", "initial_lr")
@@ -194,7 +198,13 @@ class AdamW(torch.optim.Optimizer):
             if owner is parameter:
                 self.optimizer.add_gradients(group, flat[offset:offset + numel])
 
-    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], Loss]) -> Loss: ...
+
+    def step(self, closure: Optional[Callable[[], Loss]] = None) -> Optional[Loss]:
         """
         Takes a step of all parameters that have gradients.
 
@@ -213,7 +223,7 @@ class AdamW(torch.optim.Optimizer):
             if self._tensor_of(parameter) is None and parameter.data_ptr() != memory:
                 raise invalid(f"{self._described(parameter)} has other memory than when the optimizer "
                               "was made, by offload(), load() or `.data =`: make a new one after that")
-        loss = None
+        loss: Optional[Loss] = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
@@ -230,7 +240,7 @@ class AdamW(torch.optim.Optimizer):
         without = [self._gradients(group) == "none" for group in range(len(self._pieces))]
         steps = self.optimizer.step_count
         try:
-            self.result: Dict[str, Any] = self.optimizer.step(lr=self.param_groups[0]["lr"])
+            self.result: StepResult = self.optimizer.step(lr=self.param_groups[0]["lr"])
         finally:
             # A step is counted also when weights could not be written to the parameters' engine.
             if self.optimizer.step_count > steps:
