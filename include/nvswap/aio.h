@@ -53,10 +53,11 @@ NVS_API int nvs_aio_close(struct nvs_aio *aio);
  * Registers the caller's memory with the workers' rings, which saves pinning its pages for every
  * I/O. `data` must be aligned to a page, and be mapped for reading and writing until
  * nvs_aio_unregister_memory. An engine without registered buffers ignores the call and returns 0.
- * After an error nothing is registered, and transfers still work. Any thread may call it, while
+ * After an error the call has registered nothing, and transfers still work. Any thread may call it, while
  * transfers are in flight: it interrupts the waits of all workers and returns when each has
  * registered the memory with its ring, so a program registers few and long runs, not each
- * transfer's.
+ * transfer's. Memory may be registered several times, with the same `nbytes` or another; each call
+ * takes regions of its own, and each call of nvs_aio_unregister_memory ends one registration.
  * Errors:
  * -EINVAL      `aio` or `data` is NULL, `data` is not aligned to a page, or `nbytes` is 0
  * -ENOMEM      the memlock limit is too low
@@ -65,8 +66,9 @@ NVS_API int nvs_aio_close(struct nvs_aio *aio);
  * -EOPNOTSUPP  it is a shared mapping of a file, from older kernels
  */
 NVS_API int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes);
-/* Ends that, and interrupts the waits of all workers as well. Transfers from or to the memory may
- * be in flight; they go on. Both arguments may be NULL. Any thread may call it. */
+/* Ends one registration that begins at `data`, the longest if there are several, and interrupts the
+ * waits of all workers as well. Freeing memory of nvs_memory_alloc ends all. Transfers from or to
+ * the memory may be in flight; they go on. Both arguments may be NULL. Any thread may call it. */
 NVS_API void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data);
 
 /* I/Os of one direction since the aio was opened or its statistics reset. */

@@ -75,6 +75,8 @@ void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node);
  * Returns 0, or the error for which it is not all.
  */
 int aio_register_most(struct nvs_aio *aio, void *data, size_t nbytes, size_t *done);
+/* Ends all registrations that begin at memory which is about to be unmapped. */
+void aio_unregister_all(struct nvs_aio *aio, const void *data);
 /* Memory whose owner may unregister it after the aio was closed. */
 struct aio_memory {
 	struct nvs_aio *aio; /* NULL: there is none, or it is closed */

@@ -155,6 +155,7 @@ struct region {
 	size_t nbytes;
 	uint64_t generation;	   /* differs from that of every earlier region */
 	const void *owner;	   /* start of the registered memory that this is part of */
+	uint64_t registration;	   /* generation of the first region of the same call */
 	const struct worker *only; /* the only worker to register it; NULL: all of them */
 	unsigned registered;	   /* workers that have registered it */
 	int status;		   /* error of a worker that failed to register it */

@@ -42,7 +42,8 @@ void aio_sync(struct nvs_aio *aio)
 	assert(aio->epoch >= epoch && aio->nregions <= ENGINE_BUFFERS);
 }
 
-static int region_take(struct nvs_aio *aio, const void *owner, char *data, size_t nbytes)
+static int region_take(struct nvs_aio *aio, const void *owner, uint64_t registration, char *data,
+		       size_t nbytes)
 {
 	for (int slot = 0; slot < ENGINE_BUFFERS; slot++) {
 		struct region *region = &aio->regions[slot];
@@ -53,7 +54,8 @@ static int region_take(struct nvs_aio *aio, const void *owner, char *data, size_
 		*region = (struct region){.data = data,
 					  .nbytes = nbytes,
 					  .generation = ++aio->generation,
-					  .owner = owner};
+					  .owner = owner,
+					  .registration = registration};
 		if ((unsigned)slot >= aio->nregions)
 			aio->nregions = (unsigned)slot + 1;
 		region_check(aio, region);
@@ -62,46 +64,90 @@ static int region_take(struct nvs_aio *aio, const void *owner, char *data, size_
 	return -ENOSPC;
 }
 
+static void registration_end(struct nvs_aio *aio, uint64_t registration)
+{
+	workers_check(aio);
+	assert(registration && registration <= aio->generation + 1);
+	for (unsigned i = 0; i < aio->nregions; i++)
+		if (aio->regions[i].registration == registration)
+			aio->regions[i] = (struct region){0};
+	aio_sync(aio);
+}
+
+/* Waits until all rings have registered the regions; returns the error of one that failed. */
+static int registration_sync(struct nvs_aio *aio, uint64_t registration)
+{
+	int rc = 0;
+
+	aio_sync(aio);
+	for (unsigned i = 0; i < aio->nregions; i++)
+		if (aio->regions[i].registration == registration && aio->regions[i].status)
+			rc = aio->regions[i].status;
+	if (rc)
+		aio->buffers_status = rc;
+	return rc;
+}
+
 int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 {
+	uint64_t registration;
 	int rc = 0;
 
 	if (!aio || !data || !nbytes || (uintptr_t)data % page_bytes())
 		return -EINVAL;
 	pthread_mutex_lock(&aio->lock);
+	registration = aio->generation + 1;
 	for (size_t done = 0; done < nbytes && rc >= 0; done += REGION_BYTES)
-		rc = region_take(aio, data, (char *)data + done,
+		rc = region_take(aio, data, registration, (char *)data + done,
 				 nbytes - done < REGION_BYTES ? nbytes - done : REGION_BYTES);
-	if (rc < 0) {
-		pthread_mutex_unlock(&aio->lock);
-		nvs_aio_unregister_memory(aio, data);
-		return rc;
-	}
-	aio_sync(aio);
-	rc = 0;
-	for (unsigned i = 0; i < aio->nregions; i++)
-		if (aio->regions[i].owner == data && aio->regions[i].status)
-			rc = aio->regions[i].status;
-	if (rc)
-		aio->buffers_status = rc;
-	pthread_mutex_unlock(&aio->lock);
+	if (rc >= 0)
+		rc = registration_sync(aio, registration);
 	/* Rings that did register the pages must not use them after the caller frees them. */
-	if (rc)
-		nvs_aio_unregister_memory(aio, data);
+	if (rc < 0)
+		registration_end(aio, registration);
+	pthread_mutex_unlock(&aio->lock);
 	assert(rc <= 0);
 	return rc;
 }
 
+/* The longest registration that begins at `data`, so that what is left is within memory that some
+ * caller still has registered; 0: there is none. */
+static uint64_t longest_registration(const struct nvs_aio *aio, const void *data)
+{
+	uint64_t registration = 0;
+	const char *end = data;
+
+	for (unsigned i = 0; i < aio->nregions; i++) {
+		const struct region *region = &aio->regions[i];
+
+		if (region->owner != data || region->only || region->data + region->nbytes <= end)
+			continue;
+		end = region->data + region->nbytes;
+		registration = region->registration;
+	}
+	return registration;
+}
+
 void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
 {
+	uint64_t registration;
+
 	if (!aio || !data)
 		return;
 	pthread_mutex_lock(&aio->lock);
-	workers_check(aio);
-	for (unsigned i = 0; i < aio->nregions; i++)
-		if (aio->regions[i].owner == data)
-			aio->regions[i] = (struct region){0};
-	aio_sync(aio);
+	registration = longest_registration(aio, data);
+	if (registration)
+		registration_end(aio, registration);
+	pthread_mutex_unlock(&aio->lock);
+}
+
+void aio_unregister_all(struct nvs_aio *aio, const void *data)
+{
+	uint64_t registration;
+
+	pthread_mutex_lock(&aio->lock);
+	while ((registration = longest_registration(aio, data)))
+		registration_end(aio, registration);
 	pthread_mutex_unlock(&aio->lock);
 }
 
@@ -138,7 +184,7 @@ void aio_memory_remove(struct aio_memory *memory)
 
 	if (!aio)
 		return;
-	nvs_aio_unregister_memory(aio, memory->data);
+	aio_unregister_all(aio, memory->data);
 	pthread_mutex_lock(&aio->lock);
 	assert(memory->aio == aio);
 	LIST_REMOVE(memory, link);

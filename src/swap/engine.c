@@ -196,7 +196,7 @@ static void engine_free(struct nvs_engine *engine)
 	plan_free(&engine->plan);
 	/* No ring has the memory any more when it is unmapped. */
 	if (engine->pool)
-		nvs_aio_unregister_memory(engine->aio, pool_data(engine->pool));
+		aio_unregister_all(engine->aio, pool_data(engine->pool));
 	if (engine->store)
 		store_close(engine->store);
 	if (engine->aio)

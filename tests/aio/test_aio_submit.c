@@ -625,6 +625,32 @@ static void ios_name_the_slot_of_registered_memory(void **state)
 	}
 }
 
+static void each_registration_of_memory_is_ended_by_itself(void **state)
+{
+	/* The longest is ended first. */
+	static const unsigned pages[] = {4, 6, 8, 6}, sums[] = {24, 16, 10, 4};
+	struct rig rig;
+	uint64_t before;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
+	before = stats_of(&rig).registered_bytes;
+	for (size_t i = 0; i < COUNT(pages); i++)
+		assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, pages[i] * PAGE), 0);
+	fake_refuse_buffers(&rig.fake, -ENOMEM);
+	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, 9 * PAGE), -ENOMEM);
+	fake_refuse_buffers(&rig.fake, 0);
+	for (size_t i = 0; i < COUNT(sums); i++) {
+		assert_int_equal(stats_of(&rig).registered_bytes - before, sums[i] * PAGE);
+		assert_true(slot_of_io(&rig, rig.data, 4 * PAGE) >= 0);
+		nvs_aio_unregister_memory(rig.aio, rig.data);
+	}
+	assert_int_equal(stats_of(&rig).registered_bytes, before);
+	assert_int_equal(slot_of_io(&rig, rig.data, PAGE), -1);
+	nvs_aio_unregister_memory(rig.aio, rig.data);
+	rig_close(&rig);
+}
+
 /* The fake engine aborts if an I/O leaves the region that it names. */
 static void no_io_crosses_the_end_of_a_region(void **state)
 {
@@ -1773,6 +1799,7 @@ int main(void)
 		cmocka_unit_test(writes_have_every_fourth_io_while_reads_are_queued),
 		cmocka_unit_test(the_rest_of_a_partly_taken_batch_is_submitted),
 		cmocka_unit_test(ios_name_the_slot_of_registered_memory),
+		cmocka_unit_test(each_registration_of_memory_is_ended_by_itself),
 		cmocka_unit_test(no_io_crosses_the_end_of_a_region),
 		cmocka_unit_test(more_than_a_gib_is_registered_in_parts),
 		cmocka_unit_test(memory_refused_by_the_engine_moves_unregistered),

@@ -177,6 +177,7 @@ static void memory_is_registered_until_it_is_freed(void **state)
 	uint64_t with = registered_bytes(aio);
 
 	(void)state;
+	assert_int_equal(nvs_aio_register_memory(aio, data, MIB), 0);
 	assert_int_equal(nvs_memory_free(data), 0);
 	assert_int_equal(registered_bytes(aio), before);
 	nvs_aio_close(aio);
