@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures reads of 4 KiB, one at a time, from a file of the caller on the engine's aio: idle, while
- * the engine commits a kept store, and during a bare fdatasync of as many bytes, which shows how long
- * the drive itself delays reads. The three alternate. Prints JSON.
+ * Measures reads of 4 KiB, one at a time, from a file of the caller on the engine's aio: idle,
+ * while the engine commits a kept store, and during a bare fdatasync of as many bytes, which shows
+ * how long the drive itself delays reads. The three alternate. Prints JSON.
  */
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads a file in this program's own event loop: requests are submitted, poll(2) says when some have
- * completed, and each completed one is followed by the next. Standard input stands for the other
- * descriptors of such a loop. Prints what was read.
+ * Reads a file in this program's own event loop: requests are submitted, poll(2) says when some
+ * have completed, and each completed one is followed by the next. Standard input stands for the
+ * other descriptors of such a loop. Prints what was read.
  *
  * read_requests DIRECTORY      makes a file there, and removes it
  */

@@ -153,7 +153,8 @@ static void check_same_bytes(const struct manifest *manifest)
 	free(bytes);
 }
 
-/* Two bytes for unit and length of the note, and for the number of entries; the entries, the note. */
+/* Two bytes for unit and length of the note, and for the number of entries; the entries, the
+ * note. */
 static void try_entries(const uint8_t *data, size_t nbytes, bool repair)
 {
 	if (nbytes < 2)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Behind its first byte, the input is a file of torch.save (if the byte is even), or the pickle of one,
- * around which a zip with one storage and right checksums is made. Every tensor that is accepted lies
- * in the file and has the bytes that its shape needs.
+ * Behind its first byte, the input is a file of torch.save (if the byte is even), or the pickle of
+ * one, around which a zip with one storage and right checksums is made. Every tensor that is
+ * accepted lies in the file and has the bytes that its shape needs.
  */
 #include <assert.h>
 #include <stdio.h>

@@ -53,8 +53,8 @@ NVS_API int nvs_aio_close(struct nvs_aio *aio);
  * Registers the caller's memory with the workers' rings, which saves pinning its pages for every
  * I/O. `data` must be aligned to a page, and be mapped for reading and writing until
  * nvs_aio_unregister_memory. An engine without registered buffers ignores the call and returns 0.
- * After an error the call has registered nothing, and transfers still work. Any thread may call it, while
- * transfers are in flight: it interrupts the waits of all workers and returns when each has
+ * After an error the call has registered nothing, and transfers still work. Any thread may call it,
+ * while transfers are in flight: it interrupts the waits of all workers and returns when each has
  * registered the memory with its ring, so a program registers few and long runs, not each
  * transfer's. Memory may be registered several times, with the same `nbytes` or another; each call
  * takes regions of its own, and each call of nvs_aio_unregister_memory ends one registration.

@@ -36,8 +36,8 @@ struct nvs_checkpoint_tensor {
  * Reads and checks the header of a .safetensors file or those of all files that a
  * .safetensors.index.json names, in its directory; if there is no file `path`, of those that
  * `path`.index.json names. Also reads a .safetensors header alone, as JSON without data, and a file
- * of torch.save (1.6 or later). Files may be damaged or hostile: every value is checked before it is
- * used. An index names files in its own directory only; symbolic links are followed.
+ * of torch.save (1.6 or later). Files may be damaged or hostile: every value is checked before it
+ * is used. An index names files in its own directory only; symbolic links are followed.
  * In a file of torch.save a tensor's name is its path through dictionaries and lists, with dots
  * between ("module.layers.0.weight"), or "tensor" if it was saved alone; other values are skipped.
  * Tensors may share storages, and must be contiguous. Nothing of the file is executed: it may name
@@ -68,7 +68,8 @@ struct nvs_checkpoint_item {
 	size_t size; /* of this structure in bytes; all of an array have the same */
 	struct nvs_tensor *tensor;
 	const char *name; /* in the checkpoint, 1 to NVS_NAME_MAX bytes; NULL: the tensor's own */
-	/* for exporting: `ndim` dimensions whose product is the tensor's numel; NULL: its own shape */
+	/* for exporting: `ndim` dimensions whose product is the tensor's numel; NULL: its own
+	 * shape */
 	const uint64_t *shape;
 	size_t ndim; /* up to NVS_NDIM_MAX */
 };
@@ -83,17 +84,17 @@ struct nvs_checkpoint_storage {
 struct nvs_checkpoint_options {
 	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
 	/*
-	 * At most that many bytes of data in a file, unless one tensor has more: for "model.safetensors"
-	 * the files are model-00001-of-00003.safetensors and so on, and the index
-	 * model.safetensors.index.json. 0, or all data fits into one: the file `path` alone.
+	 * At most that many bytes of data in a file, unless one tensor has more: for
+	 * "model.safetensors" the files are model-00001-of-00003.safetensors and so on, and the
+	 * index model.safetensors.index.json. 0, or all data fits into one: the file `path` alone.
 	 */
 	uint64_t shard_bytes;
 	/*
-	 * The value of a file of torch.save, as torch.save pickles it, whatever `path` ends with; such as
-	 * DeepSpeed's *_optim_states.pt. It has the storages "0", "1" and so on: the tensors in their
-	 * order (of an optimizer, fp32, exp_avg and exp_avg_sq of group 0, then of group 1), and behind
-	 * them `storages`. The pickle is written as it is, and names of tensors are not used. NULL: a
-	 * dictionary of the tensors.
+	 * The value of a file of torch.save, as torch.save pickles it, whatever `path` ends with;
+	 * such as DeepSpeed's *_optim_states.pt. It has the storages "0", "1" and so on: the
+	 * tensors in their order (of an optimizer, fp32, exp_avg and exp_avg_sq of group 0, then of
+	 * group 1), and behind them `storages`. The pickle is written as it is, and names of
+	 * tensors are not used. NULL: a dictionary of the tensors.
 	 */
 	const void *pickle;
 	size_t pickle_bytes; /* 1 to 10^8; without `pickle` 0 */
@@ -105,14 +106,14 @@ struct nvs_checkpoint_options {
  * Writes tensors of an engine, including contents that are in the pool only, to a .safetensors file
  * or files. They are written under temporary names with mode 0600, made durable, and renamed: after
  * a crash `path` is what it was before, or complete. Files of an index take effect together, by the
- * name of the index; the files of an index that is replaced are removed. A single file also replaces
- * the index `path`.index.json, and an index the single file `path`: the older one is removed when the
- * new one is durable, so that readers find the new one whichever they look for first. A call that is
- * killed leaves files `*.partial`, which the next one with that path replaces. `options` may be NULL.
- * Tensors are pinned in turn, each for the time of its write, and need room in the pool. Other threads
- * may pin and read them by nvs_tensor_swap_in at the same time; of a tensor that one of them writes the
- * file may have elements from before and others from after.
- * A `path` that ends with ".pt" has the form of torch.save: a dictionary of tensors, which
+ * name of the index; the files of an index that is replaced are removed. A single file also
+ * replaces the index `path`.index.json, and an index the single file `path`: the older one is
+ * removed when the new one is durable, so that readers find the new one whichever they look for
+ * first. A call that is killed leaves files `*.partial`, which the next one with that path
+ * replaces. `options` may be NULL. Tensors are pinned in turn, each for the time of its write, and
+ * need room in the pool. Other threads may pin and read them by nvs_tensor_swap_in at the same
+ * time; of a tensor that one of them writes the file may have elements from before and others from
+ * after. A `path` that ends with ".pt" has the form of torch.save: a dictionary of tensors, which
  * torch.load reads with weights_only=True. Elements of F8, U16, U32 and U64 have the form that
  * torch 2 gives them. It is one file.
  * Errors:
@@ -152,14 +153,14 @@ NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
 
 /*
  * The same for the state of an optimizer: of each group G, fp32 tensors "G.fp32" (the master
- * weights), "G.exp_avg" and "G.exp_avg_sq", and the number of steps "step": in a .safetensors file a
- * U64 tensor of one element; in a file of torch.save a number of the dictionary, where importing
+ * weights), "G.exp_avg" and "G.exp_avg_sq", and the number of steps "step": in a .safetensors file
+ * a U64 tensor of one element; in a file of torch.save a number of the dictionary, where importing
  * takes a tensor of one element of F32, I64 or U64 too. All three parts of a tile are read or
  * written once.
- * `names` has three names for each group, in the order fp32, exp_avg, exp_avg_sq: those of the tensors
- * in the checkpoint. A part whose name is NULL becomes 0. The number of steps is not read then: set it
- * by nvs_optimizer_set_step before the next step. NULL: the names that nvs_checkpoint_export_optimizer
- * writes.
+ * `names` has three names for each group, in the order fp32, exp_avg, exp_avg_sq: those of the
+ * tensors in the checkpoint. A part whose name is NULL becomes 0. The number of steps is not read
+ * then: set it by nvs_optimizer_set_step before the next step. NULL: the names that
+ * nvs_checkpoint_export_optimizer writes.
  * Errors: those of nvs_checkpoint_export and nvs_checkpoint_import; those of nvs_optimizer_export
  * and nvs_optimizer_import, after which some tiles are imported and the others are not, as after
  * -EBADMSG; and
@@ -177,8 +178,9 @@ NVS_API int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 
 /*
  * DeepSpeed's universal checkpoints (version 0.4): a directory with files `zero/NAME/fp32.pt`,
- * `exp_avg.pt` and `exp_avg_sq.pt` for each parameter, whole, and `zero/optimizer_state.pt` with the
- * number of steps. Any number of ranks loads them, so a parameter need not lie in one optimizer.
+ * `exp_avg.pt` and `exp_avg_sq.pt` for each parameter, whole, and `zero/optimizer_state.pt` with
+ * the number of steps. Any number of ranks loads them, so a parameter need not lie in one
+ * optimizer.
  */
 
 /* A parameter, and where an optimizer has its elements: all of them, or this rank's part. */
@@ -186,20 +188,22 @@ struct nvs_checkpoint_param {
 	size_t size;	  /* of this structure in bytes; all of an array have the same */
 	const char *name; /* 1 to 255 bytes; a name for a directory, without '/' */
 	/*
-	 * Elements `first` to first + numel of the parameter are elements `offset` to offset + numel
-	 * of the group with index `group`. numel 0: this rank has none of them. ZeRO-3 gives rank R
-	 * of W elements from R * ceil(N / W) on, ceil(N / W) at most.
+	 * Elements `first` to first + numel of the parameter are elements `offset` to offset +
+	 * numel of the group with index `group`. numel 0: this rank has none of them. ZeRO-3 gives
+	 * rank R of W elements from R * ceil(N / W) on, ceil(N / W) at most.
 	 */
 	size_t group;
 	uint64_t offset, numel, first;
-	/* of the whole parameter; NULL: one dimension of first + numel elements, in one rank alone */
+	/* of the whole parameter; NULL: one dimension of first + numel elements, in one rank
+	 * alone */
 	const uint64_t *shape;
 	size_t ndim; /* up to 64 */
 };
 
 /*
- * Makes each of the n words the exclusive or of all ranks' words at its place, and returns after all
- * ranks have called it: 0, or a negative errno. All ranks call it equally often with the same n.
+ * Makes each of the n words the exclusive or of all ranks' words at its place, and returns after
+ * all ranks have called it: 0, or a negative errno. All ranks call it equally often with the same
+ * n.
  */
 typedef int nvs_exchange_fn(void *arg, uint32_t *words, size_t n);
 
@@ -215,25 +219,25 @@ struct nvs_universal_options {
 };
 
 /*
- * Writes the state of parameters to a universal checkpoint in the directory `path`, which is made if
- * it is missing (mode 0700; not its parents), such as "run/global_step50". All files are written
- * below `path`/zero.partial and made durable; then that becomes `path`/zero in place of the one that
- * is there, and at last "latest_universal" beside `path` has its name. After a crash `path`/zero is
- * what it was before, or complete. What else belongs to a checkpoint of DeepSpeed, such as its
- * files of model states, is in `path` already or is not needed. Elements of a group that belong to no
- * parameter are not written.
+ * Writes the state of parameters to a universal checkpoint in the directory `path`, which is made
+ * if it is missing (mode 0700; not its parents), such as "run/global_step50". All files are written
+ * below `path`/zero.partial and made durable; then that becomes `path`/zero in place of the one
+ * that is there, and at last "latest_universal" beside `path` has its name. After a crash
+ * `path`/zero is what it was before, or complete. What else belongs to a checkpoint of DeepSpeed,
+ * such as its files of model states, is in `path` already or is not needed. Elements of a group
+ * that belong to no parameter are not written.
  * Of several ranks each writes its elements; all pass the same parameters in the same order, with
  * the same names and shapes. A rank that fails ends the call of all.
- * All three parts of a tile are read once. Up to 32 files stay open, and for small parameters up to 16
- * for each tile in flight.
+ * All three parts of a tile are read once. Up to 32 files stay open, and for small parameters up to
+ * 16 for each tile in flight.
  * `options` may be NULL.
  * Errors:
  * -EINVAL     an argument is NULL; a name is no directory's, or appears twice; elements lie beyond
- *             the group, in two parameters, or beyond the shape; `path` ends with "." or ".."; a rank
- *             is out of bounds; exchange is NULL with several; a size is not set, or differs
+ *             the group, in two parameters, or beyond the shape; `path` ends with "." or ".."; a
+ *             rank is out of bounds; exchange is NULL with several; a size is not set, or differs
  * -E2BIG      fields of a later version are set
- * -EBUSY      another process writes to `path`; a step has failed and is not finished; another thread
- *             took a step meanwhile
+ * -EBUSY      another process writes to `path`; a step has failed and is not finished; another
+ *             thread took a step meanwhile
  * -EEXIST     `path`/zero or `path`/zero.partial has other files than this call writes
  * -ECANCELED  another rank has failed: the error names it
  * -ENOSPC     the file system has no room
@@ -253,9 +257,9 @@ NVS_API int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
  * -ENOENT   `path` has no such directory, or not this parameter
  * -ESTALE   it has another type or number of elements; nothing was read
  * -EINVAL   a file is damaged: the error has file and reason
- * -EBADMSG  a parameter's bytes, or those of the storage that it is a part of, do not have the CRC-32
- *           that its file has of them, which is compared if the whole parameter is read; tiles may be
- *           imported
+ * -EBADMSG  a parameter's bytes, or those of the storage that it is a part of, do not have the
+ *           CRC-32 that its file has of them, which is compared if the whole parameter is read;
+ *           tiles may be imported
  * -EBUSY    another thread took a step meanwhile: import again
  * -ERANGE   the number of steps is above 2^53 - 1
  * Others    those of nvs_optimizer_import, after which some tiles are imported and the others are

@@ -188,7 +188,8 @@ NVS_API int nvs_engine_pool(struct nvs_engine *engine, void **data, size_t *nbyt
  *             unmounted since it was opened: nothing is committed until they are back
  * -EUCLEAN    the last commit has the highest number that there is: the labels are false
  * -EROFS      the store is open read-only
- * -ENOSPC     the drive has no room for the list of tensors, or it exceeds the 16 MiB of a raw device
+ * -ENOSPC     the drive has no room for the list of tensors, or it exceeds the 16 MiB of a raw
+ *             device
  * -EIO and other errors of the drive: a write failed; another commit may succeed. If the data could
  *             not be made durable, as the error says, every later commit of this engine returns
  *             -EIO. If the failed commit could not be taken back either, the next one tries that

@@ -55,8 +55,8 @@ struct nvs_path_info {
 	/* limits of the drive's queue; an operator may raise max_io_bytes to max_hw_io_bytes */
 	uint32_t max_io_bytes, max_hw_io_bytes, nr_requests, max_segments;
 	int numa_node; /* -1: the machine has one node, or the node is unknown */
-	/* why reserved space may not suffice, such as a file system that copies on write; "": nothing
-	 * is known against it */
+	/* why reserved space may not suffice, such as a file system that copies on write; "":
+	 * nothing is known against it */
 	char reserve_fails[96];
 };
 

@@ -26,8 +26,8 @@ struct nvs_tensor_spec {
 	enum nvs_dtype dtype;
 	uint64_t numel; /* elements; 0 is allowed */
 	/*
-	 * `ndim` dimensions whose product is numel; ndim 0: a scalar; copied. NULL: one dimension, or
-	 * the shape that the kept store holds.
+	 * `ndim` dimensions whose product is numel; ndim 0: a scalar; copied. NULL: one dimension,
+	 * or the shape that the kept store holds.
 	 */
 	const uint64_t *shape;
 	size_t ndim; /* up to NVS_NDIM_MAX */
@@ -37,10 +37,10 @@ struct nvs_tensor_spec {
  * Registers `n` tensors and reserves their space in the store, in array order. Tensors that are
  * used together should be registered together: they lie side by side and move in few I/Os. In a
  * kept store a tensor takes twice its space, since committed data is never overwritten. A tensor
- * that a kept store already holds keeps its data; another shape of as many elements replaces the one
- * in the store at the next commit. Tensors of stores written without shapes have one dimension.
- * tensors[0..n-1] receive handles, which are valid until nvs_tensor_forget or nvs_engine_close. Either
- * all or none are registered.
+ * that a kept store already holds keeps its data; another shape of as many elements replaces the
+ * one in the store at the next commit. Tensors of stores written without shapes have one dimension.
+ * tensors[0..n-1] receive handles, which are valid until nvs_tensor_forget or nvs_engine_close.
+ * Either all or none are registered.
  * Errors:
  * -EEXIST  a name is registered twice
  * -ESTALE  the kept store holds a tensor of that name with another dtype or numel
@@ -245,8 +245,8 @@ struct nvs_tensor_range {
  * -EINVAL   an argument, a tensor or its data is NULL; a range exceeds its tensor; a size is
  *           not set, or differs
  * -E2BIG    fields of a later version are set, which this library does not know
- * -EBUSY    a tensor is pinned, or in flight by a call of the caller's; what the engine itself reads
- *           ahead or writes back is waited for
+ * -EBUSY    a tensor is pinned, or in flight by a call of the caller's; what the engine itself
+ *           reads ahead or writes back is waited for
  * -ENODATA  a tensor was never written, or its last write from external memory failed
  * -ENOMEM   out of memory for several parts of one tensor
  * -ETIMEDOUT  the call would wait for a transfer that is overdue (io_timeout_ms)
@@ -261,11 +261,11 @@ NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_r
  * are copied: those that are not there are read first, which the call waits for, for timeout_ms at
  * most (-1: without limit; 0: not at all, so that only tensors in the pool can be written). Then
  * they are dirty and unpinned, as after nvs_tensor_release; the ranges' memory is the caller's
- * again. After an error no byte has changed. Several threads may write ranges of a tensor at once; of
- * ranges that overlap the bytes are then those of either. Another call on such a tensor waits until
- * they have ended, and writes that begin meanwhile wait for that call. A whole tensor is written
- * faster, and without the pool, by nvs_tensor_swap_out_from. A range of 0 bytes asks nothing of its
- * tensor.
+ * again. After an error no byte has changed. Several threads may write ranges of a tensor at once;
+ * of ranges that overlap the bytes are then those of either. Another call on such a tensor waits
+ * until they have ended, and writes that begin meanwhile wait for that call. A whole tensor is
+ * written faster, and without the pool, by nvs_tensor_swap_out_from. A range of 0 bytes asks
+ * nothing of its tensor.
  * Errors:
  * -EINVAL     an argument, a tensor or its data is NULL; a range exceeds its tensor; a size is not
  *             set, or differs

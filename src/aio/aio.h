@@ -40,8 +40,8 @@ bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64
 /* Marks the transfers that are overdue at `now_ns` (CLOCK_MONOTONIC). */
 void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns);
 /*
- * The same, as the watching thread does. A gap between two looks that is much longer than its period
- * does not count: the process did not run, so it could not see what completed.
+ * The same, as the watching thread does. A gap between two looks that is much longer than its
+ * period does not count: the process did not run, so it could not see what completed.
  */
 void aio_watch(struct nvs_aio *aio, uint64_t now_ns);
 /* Describes an overdue transfer: -ETIMEDOUT, with path and offset. */

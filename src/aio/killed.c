@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Workers whose thread was killed: a seccomp filter can kill a thread for a system call, and the
- * process goes on without it. Waits look for such workers four times a second, and fail the transfers
- * that they had claimed. It relies on threads being killed only at the entry of a system call, so
- * not under a lock.
+ * process goes on without it. Waits look for such workers four times a second, and fail the
+ * transfers that they had claimed. It relies on threads being killed only at the entry of a system
+ * call, so not under a lock.
  */
 #include <assert.h>
 #include <errno.h>

@@ -29,8 +29,8 @@ enum transfer_phase {
 /*
  * The owner zeroes it and fills in the first block of fields. From submission until completion,
  * neither the structure nor the memory may be touched. Transfers in flight are not ordered:
- * transfers of overlapping bytes must not be in flight together, except a read whose bytes then count
- * for nothing.
+ * transfers of overlapping bytes must not be in flight together, except a read whose bytes then
+ * count for nothing.
  */
 struct transfer {
 	struct nvs_file *file;

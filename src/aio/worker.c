@@ -20,8 +20,8 @@
 #include "trace/trace.h"
 
 /*
- * On the worker's thread, after each step: every piece is free, to be submitted, with the engine, or
- * finished.
+ * On the worker's thread, after each step: every piece is free, to be submitted, with the engine,
+ * or finished.
  */
 static void worker_check(const struct worker *worker)
 {
@@ -44,9 +44,9 @@ void list_add_completed(struct transfer_list *completed, struct transfer *transf
 }
 
 /*
- * While reads are awaited, write-backs fill at most a third of the queue, rounded up. With half of it
- * a queue of awaited reads takes twice as long as on an idle drive; the rate of swapping in and out
- * together is the same.
+ * While reads are awaited, write-backs fill at most a third of the queue, rounded up. With half of
+ * it a queue of awaited reads takes twice as long as on an idle drive; the rate of swapping in and
+ * out together is the same.
  */
 #define RESTRAINED_PART 3
 

@@ -21,7 +21,8 @@ static unsigned least(unsigned a, unsigned b)
 	return a < b ? a : b;
 }
 
-/* Returns `limit` where the distance is that or more; most names are seen to be far in a few letters. */
+/* Returns `limit` where the distance is that or more; most names are seen to be far in a few
+ * letters. */
 static unsigned edit_distance(const char *a, size_t na, const char *b, size_t nb, unsigned limit)
 {
 	unsigned rows[3][LETTERS_MAX + 1]; /* rows of this letter of a, and of the two before it */

@@ -18,9 +18,9 @@ uint32_t utf8_point(const char *text, size_t length);
 bool utf8_is_control(const char *text, size_t length);
 
 /*
- * Copies `length` bytes of text into nbytes > 0 at `buffer`, with each byte of a control character, and
- * each that is not UTF-8, as \xHH. What does not fit is left out; 4 * length + 1 bytes always do.
- * Returns `buffer`.
+ * Copies `length` bytes of text into nbytes > 0 at `buffer`, with each byte of a control character,
+ * and each that is not UTF-8, as \xHH. What does not fit is left out; 4 * length + 1 bytes always
+ * do. Returns `buffer`.
  */
 const char *visible_text(const char *text, size_t length, char *buffer, size_t nbytes);
 

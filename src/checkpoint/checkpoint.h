@@ -63,7 +63,8 @@ int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
 /* Sets an entry without a place. `shape` NULL: one dimension. -ENOMEM. */
 int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
 	       const uint64_t *shape, size_t ndim);
-/* Whether the tensor is only a part of its storage, so that the file has no CRC-32 of the tensor itself. */
+/* Whether the tensor is only a part of its storage, so that the file has no CRC-32 of the tensor
+ * itself. */
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry);
 
 /*
@@ -119,8 +120,8 @@ struct placement {
 	size_t *header_bytes;
 	uint64_t *file_bytes;
 	char *index_path; /* NULL: a single file */
-	/* The path of the checkpoint's other form: an index for a single file, and the reverse. NULL: a
-	 * file of torch.save, which has no other. */
+	/* The path of the checkpoint's other form: an index for a single file, and the reverse.
+	 * NULL: a file of torch.save, which has no other. */
 	char *other_path;
 	char *index;
 	size_t index_bytes;
@@ -182,8 +183,8 @@ int draft_rename(struct draft *draft, struct nvs_error *error);
 /* Makes the names in the directory of `path` durable. */
 int sync_directory(const char *path, struct nvs_error *error);
 /*
- * Waits until no other call has the lock of the directory of `path`, and returns a descriptor, whose
- * closing ends the lock.
+ * Waits until no other call has the lock of the directory of `path`, and returns a descriptor,
+ * whose closing ends the lock.
  */
 int lock_directory(const char *path, struct nvs_error *error);
 /* Removes a file, durably, if there is one. */
@@ -224,7 +225,8 @@ void writing_end(struct writing *writing);
 
 /* ---- storages.c ---- */
 
-/* Adds the caller's storages to the plan, whose entries have room for them. -EINVAL, -E2BIG, -ENOMEM. */
+/* Adds the caller's storages to the plan, whose entries have room for them. -EINVAL, -E2BIG,
+ * -ENOMEM. */
 int storages_plan(struct nvs_checkpoint *plan, const struct nvs_checkpoint_options *options,
 		  struct nvs_error *error);
 /* Writes them. They are the last of the plan, which is placed. */
@@ -236,8 +238,8 @@ int storages_write(struct writing *writing, const struct nvs_checkpoint_options 
 #define STORAGE_MEMORY ((uint64_t)4 << 20)
 
 /*
- * The CRC-32 of a storage's bytes. `memory`, STORAGE_MEMORY bytes of huge_map, must stay valid until the
- * file is closed. Errors: those of nvs_aio_pread and nvs_aio_wait.
+ * The CRC-32 of a storage's bytes. `memory`, STORAGE_MEMORY bytes of huge_map, must stay valid
+ * until the file is closed. Errors: those of nvs_aio_pread and nvs_aio_wait.
  */
 int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_file *file,
 		char *memory, uint32_t *crc, struct nvs_error *error);
@@ -256,8 +258,8 @@ struct reading {
 int reading_begin(struct reading *reading, struct nvs_aio *aio,
 		  const struct nvs_checkpoint *checkpoint, struct nvs_error *error);
 /*
- * Compares the storage of an entry that is a part of it, once. -EBADMSG: it is damaged; -ENOMEM, and the
- * errors of storage_sum.
+ * Compares the storage of an entry that is a part of it, once. -EBADMSG: it is damaged; -ENOMEM,
+ * and the errors of storage_sum.
  */
 int reading_check(struct reading *reading, const struct entry *entry, struct nvs_error *error);
 void reading_end(struct reading *reading);

@@ -21,7 +21,8 @@ struct slot {
 	size_t n;
 };
 
-/* Tensors before `done` are finished; up to `filled` they are being emptied; up to `begun`, filled. */
+/* Tensors before `done` are finished; up to `filled` they are being emptied; up to `begun`,
+ * filled. */
 struct move {
 	struct nvs_engine *engine;
 	struct nvs_aio *aio;

@@ -11,7 +11,8 @@
 #define CHUNK ((uint64_t)1 << 20) /* bytes between multiples of it in the file */
 #define DEPTH (STORAGE_MEMORY / CHUNK)
 
-/* Bytes before `summed` are summed; up to `begun` they are being read. Both are places in the file. */
+/* Bytes before `summed` are summed; up to `begun` they are being read. Both are places in the
+ * file. */
 struct sum {
 	struct nvs_aio *aio;
 	struct nvs_file *file;

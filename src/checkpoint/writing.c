@@ -146,8 +146,9 @@ static int write_index(struct writing *writing, struct nvs_error *error)
 }
 
 /*
- * Some readers look for the single file first and some for the index, so the one that is replaced by
- * the other may not stay. Each reader finds the old checkpoint or the new one, whole, at any time.
+ * Some readers look for the single file first and some for the index, so the one that is replaced
+ * by the other may not stay. Each reader finds the old checkpoint or the new one, whole, at any
+ * time.
  */
 static int remove_before(const struct writing *writing, const struct nvs_checkpoint *before,
 			 struct nvs_error *error)
@@ -187,7 +188,8 @@ int writing_commit(struct writing *writing, struct nvs_error *error)
 		rc = draft_sync(&writing->drafts[i], error);
 	if (rc)
 		return rc;
-	/* A call that writes the other form at the same time must not remove what this one has renamed. */
+	/* A call that writes the other form at the same time must not remove what this one has
+	 * renamed. */
 	directory = lock_directory(writing->plan.paths[0], error);
 	if (directory < 0)
 		return directory;

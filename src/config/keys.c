@@ -14,7 +14,8 @@
 
 /* At 8 bytes per element, this many elements still fit into an off_t. */
 #define ELEMENTS_MAX ((uint64_t)1000000000000000000)
-/* The elements of an optimizer; with the default buffer_count a pool of such buffers is 2^60 bytes. */
+/* The elements of an optimizer; with the default buffer_count a pool of such buffers is 2^60
+ * bytes. */
 #define SUB_GROUP_MAX ((uint64_t)1 << 56)
 #define BUFFERS_MAX   ((uint64_t)1 << 20)
 #define STRIPE_MAX    ((uint64_t)1 << 40)

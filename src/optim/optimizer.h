@@ -17,12 +17,12 @@ int optimizer_open_with(struct nvs_optimizer **optimizer, const struct nvs_confi
 
 /*
  * Transfers the state of whole tiles. A tile has the number of a flight from its first begin() to
- * the end of complete(); a flight has one tile at a time. Called by several threads concurrently, each
- * for flights of its own.
+ * the end of complete(); a flight has one tile at a time. Called by several threads concurrently,
+ * each for flights of its own.
  */
 struct tile_mover {
-	/* Begins to transfer a run of a tile; called for each of its runs, of up to a whole tile. The
-	 * arrays stay valid until complete() returns, which also returns the errors of this. */
+	/* Begins to transfer a run of a tile; called for each of its runs, of up to a whole tile.
+	 * The arrays stay valid until complete() returns, which also returns the errors of this. */
 	void (*begin)(void *arg, const struct nvs_state_run *run, unsigned flight);
 	/* Waits for the transfers of the flight: 0 or a negative errno, which ends the pass. */
 	int (*complete)(void *arg, unsigned flight);

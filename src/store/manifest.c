@@ -33,8 +33,8 @@ enum {
 
 	/*
 	 * Offsets in an entry. The name and its 0 follow, padded with zeros to a multiple of 8, and
-	 * behind them the dimensions. AT_SHAPE is 0 for one dimension, which is not written out, else
-	 * the number of dimensions plus 1.
+	 * behind them the dimensions. AT_SHAPE is 0 for one dimension, which is not written out,
+	 * else the number of dimensions plus 1.
 	 */
 	AT_NUMEL = 0,
 	AT_NBYTES = 8,
@@ -307,8 +307,8 @@ static const char *check_rest(const struct store_entry *entry, const uint8_t *by
 }
 
 /*
- * Decodes the entry at *at and moves behind it, and its dimensions to *shapes likewise; returns what
- * is wrong with it, or NULL.
+ * Decodes the entry at *at and moves behind it, and its dimensions to *shapes likewise; returns
+ * what is wrong with it, or NULL.
  */
 static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 				struct store_entry *entry, uint64_t **shapes)

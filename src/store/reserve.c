@@ -64,7 +64,8 @@ static int take_found(struct store *store, struct nvs_error *error)
 		uint64_t units = round_to_unit(entry->nbytes, store->unit) / store->unit;
 		int rc;
 
-		/* The decoder has refused extents that overlap, and store_open_space() a late end. */
+		/* The decoder has refused extents that overlap, and store_open_space() a late
+		 * end. */
 		store_extent_check(store, entry->offset, entry->nbytes);
 		store_extent_check(store, entry->spare, entry->nbytes);
 		store->live += 2;

@@ -69,7 +69,8 @@ void slots_turn(struct slots *slots);
 /* -ESTALE: a manifest's file was removed or moved. */
 int slots_check_places(const struct slots *slots, const struct member *member,
 		       struct nvs_error *error);
-/* Reserves space on the drive for a manifest of `count` entries, whatever their names and the note. */
+/* Reserves space on the drive for a manifest of `count` entries, whatever their names and the
+ * note. */
 int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error);
 
 #endif

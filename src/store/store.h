@@ -20,8 +20,8 @@ struct store_options {
 	unsigned npaths;	  /* 0: the store is in host memory (memfd), for device "cpu" */
 	uint32_t rank;		  /* the store is rank<N> below each path */
 	bool optimizer;		  /* the store is rank<N>-optimizer */
-	/* bytes, rounded up to a multiple of the unit; 0: the block size of the aio or, of a kept store,
-	 * its own */
+	/* bytes, rounded up to a multiple of the unit; 0: the block size of the aio or, of a kept
+	 * store, its own */
 	uint64_t stripe_size;
 	bool keep;
 	bool read_only;		   /* a kept store; nothing is written, and readers share it */
@@ -31,8 +31,8 @@ struct store_options {
 
 /*
  * Creates or reopens the store and locks it. A directory gets nvswap/rank<N>/ (mode 0700) with the
- * file `data` and, if kept, two manifests in two copies each (mode 0600). Symbolic links are not followed. Errors as
- * nvs_engine_open.
+ * file `data` and, if kept, two manifests in two copies each (mode 0600). Symbolic links are not
+ * followed. Errors as nvs_engine_open.
  */
 int store_open(struct store **store, struct nvs_aio *aio, const struct store_options *options,
 	       struct nvs_error *error);
@@ -86,10 +86,11 @@ const struct store_entry *store_entries(const struct store *store, size_t *n);
 /* The note of its last commit then, likewise. */
 struct store_note store_found_note(const struct store *store);
 /*
- * Makes all completed writes durable, then replaces the manifest by these entries and the note. After
- * a crash either the old or the new manifest is found. Without `keep` it does nothing; entries and a
- * note equal to the last commit's are not written again, unless a copy of the metadata is damaged. On an error the
- * old manifest stays valid. If the data could not be made durable, every later commit returns -EIO.
+ * Makes all completed writes durable, then replaces the manifest by these entries and the note.
+ * After a crash either the old or the new manifest is found. Without `keep` it does nothing;
+ * entries and a note equal to the last commit's are not written again, unless a copy of the
+ * metadata is damaged. On an error the old manifest stays valid. If the data could not be made
+ * durable, every later commit returns -EIO.
  * -ESTALE: its files or paths were removed or moved. -EROFS: the store is read-only.
  *
  * If a label could be neither written nor taken back, store_unsettled() is true until a later
@@ -107,7 +108,8 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
  * either.
  */
 bool store_unsettled(struct store *store);
-/* Takes the failed commit back, if there is one; store_commit() does so too. Errors of the drive. */
+/* Takes the failed commit back, if there is one; store_commit() does so too. Errors of the
+ * drive. */
 int store_settle(struct store *store, struct nvs_error *error);
 
 #endif

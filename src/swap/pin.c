@@ -447,7 +447,8 @@ static void promote(struct nvs_engine *engine, const struct pinning *pinning)
 		tensor_promote(engine, pinning->tensors[i]);
 }
 
-/* Until when the call sleeps if nothing changes: its deadline, or earlier to look again or to log. */
+/* Until when the call sleeps if nothing changes: its deadline, or earlier to look again or to
+ * log. */
 static uint64_t sleep_until(const struct nvs_engine *engine, struct pinning *pinning,
 			    uint64_t deadline)
 {

@@ -13,7 +13,8 @@
 #include "base/error.h"
 #include "swap/calls.h"
 
-/* Stores in `tensors` each tensor of which bytes are written, once. Calls that copy bytes share it. */
+/* Stores in `tensors` each tensor of which bytes are written, once. Calls that copy bytes share
+ * it. */
 static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 			   size_t n, struct nvs_tensor **tensors, size_t *ntensors,
 			   struct nvs_error *error)

@@ -82,8 +82,8 @@ void machine_facts(struct nvs_machine_info *info);
 
 /* ---- cow.c ---- */
 /*
- * Why space that is reserved for the open file may not suffice to write it; NULL: it does, or nothing
- * is known against it.
+ * Why space that is reserved for the open file may not suffice to write it; NULL: it does, or
+ * nothing is known against it.
  */
 const char *space_not_held(int fd);
 /* The same of a file's properties: magic number of its file system, FS_NOCOW_FL, shared extents. */

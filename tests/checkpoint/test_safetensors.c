@@ -368,7 +368,8 @@ static bool filled_as(struct world *w, uint64_t seed)
 	return is;
 }
 
-/* Every call that can fail does so once: the files are the old ones or the new ones, without a rest. */
+/* Every call that can fail does so once: the files are the old ones or the new ones, without a
+ * rest. */
 static void each_failing_call_leaves_the_old_files_or_the_new(void **state)
 {
 	uint64_t failed = 1, stored = 1, seed = 100;
@@ -413,7 +414,8 @@ static uint64_t seed_in(struct world *w, const char *path)
 	return seed;
 }
 
-/* The same where the new checkpoint has the other form; and readers of either form find a whole one. */
+/* The same where the new checkpoint has the other form; and readers of either form find a whole
+ * one. */
 static void fail_calls_of_replacing(uint64_t old_shard_bytes, uint64_t new_shard_bytes)
 {
 	uint64_t failed = 1;

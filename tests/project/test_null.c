@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every public function refuses NULL and unknown enumerators: -EINVAL, or NULL, 0 or "unknown" where
- * the type has no errno. The table has every function of include/nvswap/.
+ * Every public function refuses NULL and unknown enumerators: -EINVAL, or NULL, 0 or "unknown"
+ * where the type has no errno. The table has every function of include/nvswap/.
  */
 #include "project/objects_fixture.h"
 

@@ -95,8 +95,8 @@ static void descriptors_close_on_exec(void **state)
 	}
 	closedir(directory);
 	/*
-	 * Three directories, the data file, two manifests in two copies, and a second descriptor of the data for
-	 * direct I/O.
+	 * Three directories, the data file, two manifests in two copies, and a second descriptor of
+	 * the data for direct I/O.
 	 */
 	assert_int_equal(seen, store_direct(store) ? 9 : 8);
 	store_close(store);

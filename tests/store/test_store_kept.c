@@ -680,7 +680,8 @@ static void manifests_of_another_store_are_ignored(void **state)
 	must_not_open(kept, -EUCLEAN, "it is another store's");
 }
 
-/* Labels and manifests with valid checksums that have the highest number of a commit, or name it. */
+/* Labels and manifests with valid checksums that have the highest number of a commit, or name
+ * it. */
 static void a_store_whose_last_number_is_the_highest_refuses_commits(void **state)
 {
 	static const uint64_t numbers[] = {UINT64_MAX - 1, UINT64_MAX};
@@ -855,7 +856,8 @@ static void a_failed_first_commit_leaves_a_new_store(void **state)
 static void a_label_that_cant_be_taken_back_is_taken_back_by_the_next_commit(void **state)
 {
 	static const uint32_t cases[] = {
-		/* From bit 5: writes and syncs of the two copies; then those that take them back. */
+		/* From bit 5: writes and syncs of the two copies; then those that take them
+		 * back. */
 		1 << 5 | 1 << 6, 1 << 6 | 1 << 7, 1 << 7 | 1 << 8, 1 << 8 | 1 << 9,
 		1 << 8 | 1 << 11};
 

@@ -961,8 +961,8 @@ static uint64_t history(uint64_t seed, uint32_t workers)
 	}
 	sum = sum * 31 + counts_of(&rig).faults;
 	/*
-	 * The last of two misplaced writes to one place wins. One worker that gets a round's transfers
-	 * by one call takes them in one order; several race.
+	 * The last of two misplaced writes to one place wins. One worker that gets a round's
+	 * transfers by one call takes them in one order; several race.
 	 */
 	if (workers == 1) {
 		look(&rig, rig.back, FILE_BYTES, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by the tests that read and write ranges of tensors: three tensors of awkward lengths on the
- * drive, and what each must have.
+ * Shared by the tests that read and write ranges of tensors: three tensors of awkward lengths on
+ * the drive, and what each must have.
  */
 #ifndef TESTS_SWAP_CONTENTS_FIXTURE_H
 #define TESTS_SWAP_CONTENTS_FIXTURE_H

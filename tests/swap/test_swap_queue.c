@@ -547,7 +547,8 @@ struct load {
 	struct fixture f;
 	struct nvs_tensor *tensors[CALLERS * TENSORS];
 	uint64_t nbytes[CALLERS * TENSORS];
-	/* Threads take turns at their locks and here; atomic for ThreadSanitizer, which sees no turns. */
+	/* Threads take turns at their locks and here; atomic for ThreadSanitizer, which sees no
+	 * turns. */
 	_Atomic uint64_t pinned; /* bytes pinned so far */
 	_Atomic uint64_t longest;
 };

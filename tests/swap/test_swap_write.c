@@ -285,7 +285,8 @@ static void *commit_and_evict(void *arg)
 	return NULL;
 }
 
-/* Two threads write halves of a tensor that a third commits and evicts, and two read another one. */
+/* Two threads write halves of a tensor that a third commits and evicts, and two read another
+ * one. */
 static void calls_that_copy_bytes_do_not_fail_for_each_other(void **state)
 {
 	void *(*const calls[])(void *) = {write_half, write_half, commit_and_evict, read_half,

@@ -422,8 +422,8 @@ static bool nth_fails_in_commit(struct run *run, const struct what *what, bool c
 		     : nvs_optimizer_commit(optimizer, &run->o.error);
 	failed = disarm(run, faults);
 	assert_true(failed || !rc);
-	/* Closing the file unlocks it, even if the unlock fails. One copy of the metadata that can't
-	 * be read is not needed. */
+	/* Closing the file unlocks it, even if the unlock fails. One copy of the metadata that
+	 * can't be read is not needed. */
 	if (!failed_as_injected(run, what, rc) && failed &&
 	    strcmp(inject_failed_call(), "flock") != 0 &&
 	    strcmp(inject_failed_call(), "pread") != 0)

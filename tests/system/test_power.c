@@ -231,7 +231,8 @@ static int read_one(struct run *run, size_t i)
 			    &run->fixture.error);
 }
 
-/* The next commit, including nvs_engine_close's, has the present contents, and says so in its note. */
+/* The next commit, including nvs_engine_close's, has the present contents, and says so in its
+ * note. */
 static void begin_commit(struct run *run)
 {
 	if (sim_has_crashed(run->sim))

@@ -65,8 +65,8 @@ struct engine_ops {
 	int (*submit)(void *queue, struct io *const *ios, unsigned n);
 	/*
 	 * Stores completed I/Os in ios[] and returns their number. Waits for `min` completions (0:
-	 * does not wait), until interrupt() or, if min is 1, until wake(). A negative errno means that completions
-	 * can't be retrieved now.
+	 * does not wait), until interrupt() or, if min is 1, until wake(). A negative errno means
+	 * that completions can't be retrieved now.
 	 */
 	int (*reap)(void *queue, struct io **ios, unsigned max, unsigned min);
 	/* From any thread: ends the current, or else the next, reap with a `min` of 1. */

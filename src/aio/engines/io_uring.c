@@ -296,8 +296,8 @@ static void arm_wake(struct uring *uring)
 }
 
 /*
- * A reap that waits for several completions ends when there are as many. So interrupt() completes as
- * many: a read of its eventfd, and empty operations linked to that. They stay in flight over any
+ * A reap that waits for several completions ends when there are as many. So interrupt() completes
+ * as many: a read of its eventfd, and empty operations linked to that. They stay in flight over any
  * number of reaps, so they cost nothing until an interrupt.
  */
 static void arm_stops(struct uring *uring)

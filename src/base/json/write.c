@@ -32,8 +32,8 @@ static bool is_utf8(const char *text)
 }
 
 /*
- * Returns the escape of a character that JSON requires to be escaped, or that a terminal would obey;
- * else NULL.
+ * Returns the escape of a character that JSON requires to be escaped, or that a terminal would
+ * obey; else NULL.
  */
 static const char *escape(const char *text, size_t length, char buffer[8])
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of an optimizer in .safetensors and .pt files: each part of each group is a tensor, whole.
+ * The state of an optimizer in .safetensors and .pt files: each part of each group is a tensor,
+ * whole.
  */
 #ifndef CHECKPOINT_STATE_GROUPS_H
 #define CHECKPOINT_STATE_GROUPS_H
@@ -24,7 +25,8 @@ struct groups {
 	struct reading *reading;      /* NULL: exporting */
 };
 
-/* -EBUSY: the optimizer has taken another number of steps by now, so its state is not that of `step`. */
+/* -EBUSY: the optimizer has taken another number of steps by now, so its state is not that of
+ * `step`. */
 int check_step_since(struct nvs_optimizer *optimizer, uint64_t step, struct nvs_error *error);
 /* Call groups_end in any case. -ENOMEM, and the errors of nvs_optimizer_get_info. */
 int groups_begin(struct groups *groups, struct nvs_optimizer *optimizer, struct nvs_error *error);

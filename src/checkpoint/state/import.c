@@ -59,7 +59,8 @@ static int read_tensor(const struct groups *groups, uint64_t *step, struct nvs_e
 	return rc;
 }
 
-/* A value of the dictionary of a file of torch.save, which has no numbers in its list of tensors. */
+/* A value of the dictionary of a file of torch.save, which has no numbers in its list of
+ * tensors. */
 static int read_number(const struct groups *groups, uint64_t *step, struct nvs_error *error)
 {
 	static const char *const keys[] = {STEP_NAME, NULL};

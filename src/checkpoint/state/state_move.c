@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves tiles of optimizer state between the pool and files. The transfers of a tile are its flight;
- * a tile with more pieces than a flight has room for waits for those it has begun.
+ * Moves tiles of optimizer state between the pool and files. The transfers of a tile are its
+ * flight; a tile with more pieces than a flight has room for waits for those it has begun.
  */
 #include "checkpoint/state/state_move.h"
 

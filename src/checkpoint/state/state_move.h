@@ -44,7 +44,8 @@ struct state_move {
 	int (*submit)(struct state_move *move, struct state_io *io, struct nvs_error *error);
 	/* Called in the same way when an I/O's transfers have succeeded; NULL: nothing to do. */
 	void (*landed)(struct state_move *move, const struct state_io *io);
-	/* Called in the same way when an I/O has ended, also after an error; NULL: nothing to do. */
+	/* Called in the same way when an I/O has ended, also after an error; NULL: nothing to
+	 * do. */
 	void (*release)(struct state_move *move, struct state_io *io);
 	void *arg;
 	struct nvs_aio *aio; /* of the optimizer */
@@ -55,8 +56,8 @@ struct state_move {
 };
 
 /*
- * Adds to *sum what the elements of an I/O contribute to the CRC-32 of a tensor of `numel` elements.
- * When all have been added, in any order and by any thread, *sum, first 0, is the CRC-32.
+ * Adds to *sum what the elements of an I/O contribute to the CRC-32 of a tensor of `numel`
+ * elements. When all have been added, in any order and by any thread, *sum, first 0, is the CRC-32.
  */
 void state_io_sum(const struct state_io *io, uint64_t numel, uint32_t *sum);
 

@@ -451,7 +451,8 @@ static int do_storage(struct machine *machine)
 	return push_copy(machine, &object);
 }
 
-/* (storage, offset, shape, stride, ...); version 3 has the dtype as seventh, and an untyped storage. */
+/* (storage, offset, shape, stride, ...); version 3 has the dtype as seventh, and an untyped
+ * storage. */
 static int make_tensor(struct machine *machine, const struct object *arguments)
 {
 	struct object object = {.kind = OBJECT_TENSOR};

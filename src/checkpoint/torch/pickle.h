@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the pickles of torch.save into a tree of values. Nothing is executed: a name in the pickle is
- * one of a table (pickle_names.c), which says what becomes of it, or an error that names it. The pickle
- * may be damaged or hostile; values may contain themselves.
+ * Reads the pickles of torch.save into a tree of values. Nothing is executed: a name in the pickle
+ * is one of a table (pickle_names.c), which says what becomes of it, or an error that names it. The
+ * pickle may be damaged or hostile; values may contain themselves.
  */
 #ifndef CHECKPOINT_PICKLE_H
 #define CHECKPOINT_PICKLE_H

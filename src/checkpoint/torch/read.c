@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists the tensors of a file of torch.save: a zip with a pickle of values, and a record for the data
- * of each storage. A tensor's name is its path through dictionaries and lists, with dots between.
+ * Lists the tensors of a file of torch.save: a zip with a pickle of values, and a record for the
+ * data of each storage. A tensor's name is its path through dictionaries and lists, with dots
+ * between.
  */
 #include "checkpoint/torch/torch.h"
 
@@ -199,7 +200,8 @@ static bool has_items(const struct object *object)
 	       object->kind == OBJECT_TUPLE;
 }
 
-/* Visits a value under the name of its key or index, behind the first `length` bytes of the name. */
+/* Visits a value under the name of its key or index, behind the first `length` bytes of the
+ * name. */
 static int visit_item(struct reader *reader, size_t length, const struct object *key, size_t index,
 		      const struct object *value, unsigned depth)
 {

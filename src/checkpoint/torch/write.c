@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes the form of torch.save: a zip of stored records, with a pickle (protocol 2) of a dictionary
- * of tensors and a record for the data of each. Data begins at a page. A record's CRC-32 is known
- * when its data has passed through the pool, so headers and directory are written last. Zips of
- * stored records take less code than the calls of a zip library, none of which leaves the moving of
- * data to its caller.
+ * Writes the form of torch.save: a zip of stored records, with a pickle (protocol 2) of a
+ * dictionary of tensors and a record for the data of each. Data begins at a page. A record's CRC-32
+ * is known when its data has passed through the pool, so headers and directory are written last.
+ * Zips of stored records take less code than the calls of a zip library, none of which leaves the
+ * moving of data to its caller.
  */
 #include "checkpoint/torch/torch.h"
 

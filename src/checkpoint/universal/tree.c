@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The directory of a universal checkpoint's files: zero/NAME/PART.pt. It is made as zero.partial and
- * takes the place of `zero` as a whole. In writing no link is followed below the checkpoint's path.
+ * The directory of a universal checkpoint's files: zero/NAME/PART.pt. It is made as zero.partial
+ * and takes the place of `zero` as a whole. In writing no link is followed below the checkpoint's
+ * path.
  */
 #include <assert.h>
 #include <dirent.h>

@@ -36,7 +36,8 @@ struct params {
 	size_t npieces;
 };
 
-/* Reads the caller's array and checks it. Call params_free in any case. -EINVAL, -E2BIG, -ENOMEM. */
+/* Reads the caller's array and checks it. Call params_free in any case. -EINVAL, -E2BIG,
+ * -ENOMEM. */
 int params_read(struct params *params, struct nvs_optimizer *optimizer,
 		const struct nvs_checkpoint_param *from, size_t n, struct nvs_error *error);
 void params_free(struct params *params);
@@ -59,8 +60,9 @@ int universal_options_in(struct nvs_universal_options *into,
 int ranks_agree(const struct nvs_universal_options *options, int rc, uint32_t word,
 		struct nvs_error *error);
 /*
- * Waits for all ranks, exchanges their results `rc`, and combines `words`: 0 if no rank failed, else
- * this rank's `rc`, or -ECANCELED with the error of another one. -ENOMEM, errno of the exchange.
+ * Waits for all ranks, exchanges their results `rc`, and combines `words`: 0 if no rank failed,
+ * else this rank's `rc`, or -ECANCELED with the error of another one. -ENOMEM, errno of the
+ * exchange.
  */
 int ranks_meet(const struct nvs_universal_options *options, int rc, uint32_t *words, size_t n,
 	       struct nvs_error *error);

@@ -82,8 +82,8 @@ static void step_volume(const struct bench_job *job, struct volume *volume)
 }
 
 /*
- * The store, the checkpoint and a copy; beside a universal checkpoint also the file that cp copies. A
- * round reads the state three times, but to write it from
+ * The store, the checkpoint and a copy; beside a universal checkpoint also the file that cp copies.
+ * A round reads the state three times, but to write it from
  * memory, and writes it four times.
  */
 static void checkpoint_volume(const struct bench_job *job, struct volume *volume)

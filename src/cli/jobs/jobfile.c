@@ -260,7 +260,8 @@ static int parse_text(struct jobfile *jobfile, char *text, size_t nbytes, const 
 	return rc;
 }
 
-/* A copy of nbytes of text with more room, at first FILE_BYTES and BYTES_MAX + 1 at most; or NULL. */
+/* A copy of nbytes of text with more room, at first FILE_BYTES and BYTES_MAX + 1 at most; or
+ * NULL. */
 static char *chunk_grow(struct jobfile *jobfile, const char *text, size_t nbytes, size_t *room)
 {
 	char *grown;

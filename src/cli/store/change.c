@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `nvswap store remove` and `repair`: the two actions that write. They ask nothing, and say what they
- * did.
+ * `nvswap store remove` and `repair`: the two actions that write. They ask nothing, and say what
+ * they did.
  */
 #include <inttypes.h>
 

@@ -4,8 +4,8 @@
  * thread waits for the oldest one in flight. Compute threads take slices of the oldest tile that
  * has landed; the thread that computes a tile's last slice starts its write. Tiles in host memory
  * are computed while the drive is busy. If the kind moves tiles elsewhere, a thread begins the next
- * tile before it waits for the one before. A tile that was begun is finished even if the pass fails:
- * every tile is either done or unchanged.
+ * tile before it waits for the one before. A tile that was begun is finished even if the pass
+ * fails: every tile is either done or unchanged.
  */
 #include <assert.h>
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Places of stores: checks those of callers, and finds those below a path by the names of its
- * directories. Relies on member/names.c for what is nvswap's. It opens no store's files, but for the
- * label of a raw device, and follows no links below the path.
+ * directories. Relies on member/names.c for what is nvswap's. It opens no store's files, but for
+ * the label of a raw device, and follows no links below the path.
  */
 #include <assert.h>
 #include <dirent.h>

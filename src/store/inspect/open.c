@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens and closes a store for a look. Members are opened read-only by the layer's own functions, so
- * what is not nvswap's is refused here as anywhere.
+ * Opens and closes a store for a look. Members are opened read-only by the layer's own functions,
+ * so what is not nvswap's is refused here as anywhere.
  */
 #include <assert.h>
 #include <errno.h>

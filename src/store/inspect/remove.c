@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removes a store: the manifests first and the data last, so that what a crash leaves is still found
- * and can be removed. Only nvswap's own names are unlinked, in directories that are open.
+ * Removes a store: the manifests first and the data last, so that what a crash leaves is still
+ * found and can be removed. Only nvswap's own names are unlinked, in directories that are open.
  */
 #include <assert.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes damaged copies of labels and manifests anew from valid ones. A valid copy of the last commit
- * is never written over, so a crash at any point leaves what was readable.
+ * Writes damaged copies of labels and manifests anew from valid ones. A valid copy of the last
+ * commit is never written over, so a crash at any point leaves what was readable.
  */
 #include <assert.h>
 #include <errno.h>

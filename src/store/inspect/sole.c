@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store for a process that changes it without an engine: locked against readers as well, and still
- * below its path.
+ * A store for a process that changes it without an engine: locked against readers as well, and
+ * still below its path.
  */
 #include <assert.h>
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the contents of tensors through the aio layer and compares their checksums. Reads of several
- * tensors are in flight together, and are summed up in the order of the store; damage of one does
- * not keep others from being read.
+ * Reads the contents of tensors through the aio layer and compares their checksums. Reads of
+ * several tensors are in flight together, and are summed up in the order of the store; damage of
+ * one does not keep others from being read.
  */
 #include <assert.h>
 #include <errno.h>

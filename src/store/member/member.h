@@ -72,7 +72,8 @@ static inline int member_named_fd(const struct member *member)
  */
 int member_open(struct member *members, unsigned index, const char *path, const char *name,
 		bool read_only, struct nvs_error *error);
-/* The same, read-only, if the store may be in use: only its labels and manifests may be read then. */
+/* The same, read-only, if the store may be in use: only its labels and manifests may be read
+ * then. */
 int member_open_beside(struct member *members, unsigned index, const char *path, const char *name,
 		       struct nvs_error *error);
 /*
@@ -83,8 +84,8 @@ int member_make_private(const struct member *member, const struct nvs_log *log,
 			struct nvs_error *error);
 /*
  * For a store that is not kept: puts the data into a file without a name, which the kernel removes
- * however the process ends; the named file keeps the lock. Does nothing if the file system can't, or
- * the member is a device or host memory.
+ * however the process ends; the named file keeps the lock. Does nothing if the file system can't,
+ * or the member is a device or host memory.
  */
 int member_make_nameless(struct member *member, struct nvs_error *error);
 /* A member in host memory. */
@@ -140,7 +141,8 @@ int member_sync_names(const struct member *member, struct nvs_error *error);
 
 /*
  * -ESTALE: the path no longer leads to the open file, as after rm -r, mv or umount -l, so that a
- * later run would not find it. member_check_name is for another open file in the member's directory.
+ * later run would not find it. member_check_name is for another open file in the member's
+ * directory.
  */
 int member_check_place(const struct member *member, struct nvs_error *error);
 int member_check_name(const struct member *member, const char *name, int fd,

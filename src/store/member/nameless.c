@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The data of a store that is not kept has no name, so that nothing of it is left on the drive if the
- * process is killed. The file `data` is empty then; it has the lock, by which others find the store.
+ * The data of a store that is not kept has no name, so that nothing of it is left on the drive if
+ * the process is killed. The file `data` is empty then; it has the lock, by which others find the
+ * store.
  */
 #include <assert.h>
 #include <errno.h>

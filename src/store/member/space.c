@@ -40,9 +40,9 @@ static void raise_to_physical_blocks(const struct member *member, uint32_t *unit
 }
 
 /*
- * An extent's writes must not reach into the next one. The alignment of a kept store's file may grow:
- * xfs needs whole blocks once the file was copied by reflink, and another drive may have larger
- * sectors.
+ * An extent's writes must not reach into the next one. The alignment of a kept store's file may
+ * grow: xfs needs whole blocks once the file was copied by reflink, and another drive may have
+ * larger sectors.
  */
 static void buffer_if_coarse(const struct member *member, uint32_t unit, struct file_member *probed,
 			     const struct nvs_log *log)

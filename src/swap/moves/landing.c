@@ -141,7 +141,8 @@ static void trace_run(const struct nvs_engine *engine, const struct transfer *ru
 	}
 }
 
-/* The rest of a tensor's parts, if one failed, is left out. Returns whether there is one to read. */
+/* The rest of a tensor's parts, if one failed, is left out. Returns whether there is one to
+ * read. */
 static bool parts_follow(struct nvs_tensor *tensor)
 {
 	if (tensor->parts && tensor->status) {

@@ -97,7 +97,8 @@ void room_promote(struct nvs_engine *engine, uint64_t need)
 {
 	uint64_t free = free_bytes(engine);
 	struct promotion promotion = {
-		/* If enough is free, but fragmented, any `need` bytes that land may join free runs. */
+		/* If enough is free, but fragmented, any `need` bytes that land may join free
+		 * runs. */
 		.missing = need > free ? need - free : need,
 		.evicted = need <= free + engine->landing,
 	};

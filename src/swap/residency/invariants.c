@@ -102,8 +102,8 @@ static void check_store(const struct nvs_tensor *tensor)
 }
 
 /*
- * What moving a tensor leaves alone. It stands in lines that calls and landings do not need, so that
- * it is not checked after each of them.
+ * What moving a tensor leaves alone. It stands in lines that calls and landings do not need, so
+ * that it is not checked after each of them.
  */
 static void check_rest(const struct nvs_tensor *tensor)
 {

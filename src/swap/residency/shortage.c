@@ -68,7 +68,8 @@ static struct holders find_holders(const struct nvs_engine *engine)
 
 /* ---- As text ---- */
 
-/* Writes up to the byte `last`, which is the terminating NUL at most. Returns the end of the text. */
+/* Writes up to the byte `last`, which is the terminating NUL at most. Returns the end of the
+ * text. */
 static __attribute__((format(printf, 3, 4))) char *put(char *at, const char *last,
 						       const char *format, ...)
 {

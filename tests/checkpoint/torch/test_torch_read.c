@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Files of torch.save, read: those that nvswap writes come back, a damaged byte is never read
- * wrongly, and a pickle that names what is not permitted is refused. python/tests/test_torch_files.py
- * has files that torch itself writes.
+ * wrongly, and a pickle that names what is not permitted is refused.
+ * python/tests/test_torch_files.py has files that torch itself writes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -107,7 +107,8 @@ static void data_without_its_checksum_is_not_imported(void **state)
 	fixture_close(&saved.f);
 }
 
-/* A tensor of bytes in a pickle: a name of one letter, the storage, and numbers of two bytes each. */
+/* A tensor of bytes in a pickle: a name of one letter, the storage, and numbers of two bytes
+ * each. */
 #define VIEW(name, storage, storage_bytes, offset, numel)                                          \
 	"X\x01\0\0\0" name "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\n"       \
 	"ByteStorage\nX\x01\0\0\0" storage "X\x03\0\0\0cpu" storage_bytes "tQM" offset "M" numel   \
@@ -117,7 +118,8 @@ static void data_without_its_checksum_is_not_imported(void **state)
 #define SHARED (6 * MIB + 1001) /* bytes, J\xe9\x03\x60\0 in a pickle */
 #define VIEWS  2u
 
-/* Two parts of a storage: "a" are bytes 0 to 1000, "b" 2001 to 2501. "t" is another storage, whole. */
+/* Two parts of a storage: "a" are bytes 0 to 1000, "b" 2001 to 2501. "t" is another storage,
+ * whole. */
 static const char views[] = "\x80\x02}(" VIEW("t", "0", "M\x88\x13", "\0\0", "\x88\x13")
 	VIEW("a", "1", "J\xe9\x03\x60\0", "\0\0", "\xe8\x03")
 		VIEW("b", "1", "J\xe9\x03\x60\0", "\xd1\x07", "\xf4\x01") "u.";

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `nvswap store verify`, `repair` and `remove`: damage of tensors and of the metadata, and stores in
- * use.
+ * `nvswap store verify`, `repair` and `remove`: damage of tensors and of the metadata, and stores
+ * in use.
  */
 #include "cli/store/store_command_fixture.h"
 

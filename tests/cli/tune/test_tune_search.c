@@ -894,8 +894,8 @@ static void counts_what_moves(void **state)
 			double writes = (double)sample.bytes[NVS_WRITE];
 
 			/*
-			 * As many of each are submitted, and reads go first: the window's difference
-			 * is at most what is submitted and not complete at its two ends.
+			 * As many of each are submitted, and reads go first: the window's
+			 * difference is at most what is submitted and not complete at its two ends.
 			 */
 			assert_true(fabs(reads - writes) <=
 				    2 * submitted(in_flight, point->block_size));

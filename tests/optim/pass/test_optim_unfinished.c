@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A step that clips or has a loss scale, and is interrupted by a failure, a kill or a power failure:
- * whoever finishes it uses the learning rate, factor, norm and clip that it began with.
+ * A step that clips or has a loss scale, and is interrupted by a failure, a kill or a power
+ * failure: whoever finishes it uses the learning rate, factor, norm and clip that it began with.
  */
 #include "optim/optim_fixture.h"
 

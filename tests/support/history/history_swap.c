@@ -427,8 +427,8 @@ static bool memory_fails(struct world *w)
 }
 
 /*
- * Ends that. Whether the call returned -ENOMEM, which only such a failure causes. Nothing has changed
- * then, as look() finds: its caller leaves the model as it is.
+ * Ends that. Whether the call returned -ENOMEM, which only such a failure causes. Nothing has
+ * changed then, as look() finds: its caller leaves the model as it is.
  */
 static bool out_of_memory(bool fails, int rc)
 {

@@ -140,8 +140,8 @@ enum sim_crash { SIM_KEEP, SIM_LOSE, SIM_TEAR, SIM_ANY };
 void sim_remember(struct sim *sim, uint64_t crash_after);
 /*
  * The crash: from now on every I/O, those in flight included, fails with -EIO, and so do plain
- * writes, syncs and changes of names (by inject_fail()), so an engine can be closed (engine_abandon) without changing
- * the files.
+ * writes, syncs and changes of names (by inject_fail()), so an engine can be closed
+ * (engine_abandon) without changing the files.
  */
 void sim_crash(struct sim *sim);
 /* Whether the power has failed. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rw=checkpoint and rw=restore: an optimizer's state goes to a checkpoint beside the store, or comes
- * back. In every round nvswap and the other ways take turns, and another one is first, so that a
- * drive that slows down does so for all. Rates, CPU time and the window are nvswap's turns alone.
+ * rw=checkpoint and rw=restore: an optimizer's state goes to a checkpoint beside the store, or
+ * comes back. In every round nvswap and the other ways take turns, and another one is first, so
+ * that a drive that slows down does so for all. Rates, CPU time and the window are nvswap's turns
+ * alone.
  */
 #include <errno.h>
 #include <limits.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Universal checkpoints for `bench`: a parameter for each tensor of the model, the directory, and how
- * state is saved to it and restored. Never removes what does not have its fixed names.
+ * Universal checkpoints for `bench`: a parameter for each tensor of the model, the directory, and
+ * how state is saved to it and restored. Never removes what does not have its fixed names.
  */
 #include "cli/modes/checkpoint/universal.h"
 
