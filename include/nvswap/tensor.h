@@ -69,12 +69,12 @@ NVS_API int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *cons
 			      size_t n, struct nvs_error *error);
 
 /*
- * Renames a tensor, pinned or in flight or not; `name` is copied, and the names that
- * nvs_tensor_get_info returned before become invalid. A kept store has the new name from the next
- * commit on, with the same contents.
+ * Renames a tensor, pinned or in flight or not; `name` is copied. Names that nvs_tensor_get_info
+ * returned before stay valid: the engine keeps them in memory as long as the tensor is registered.
+ * A kept store has the new name from the next commit on, with the same contents.
  * Errors:
  * -EINVAL  an argument is NULL, or the name has no or more than NVS_NAME_MAX bytes
- * -EEXIST  the engine, or its kept store, has a tensor of that name
+ * -EEXIST  the engine, or its kept store, has another tensor of that name
  * -EROFS   the store is open read-only
  * -ENOMEM
  */
@@ -295,7 +295,7 @@ enum nvs_tensor_state {
 
 struct nvs_tensor_info {
 	size_t size;	  /* of this structure in bytes; the caller sets it, see nvs_error */
-	const char *name; /* valid while the tensor is registered */
+	const char *name; /* valid while the tensor is registered, even when renamed */
 	enum nvs_dtype dtype;
 	uint64_t numel, nbytes;
 	uint64_t store_offset;

@@ -4,7 +4,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -59,29 +58,21 @@ static int check_new_name(const char *name, struct nvs_error *error)
 int engine_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
 		  struct nvs_error *error)
 {
-	char *copy;
-	int rc;
+	int rc = check_arguments(engine, &tensor, 1, error);
 
-	rc = check_arguments(engine, &tensor, 1, error);
 	if (!rc)
 		rc = check_new_name(name, error);
 	if (!rc)
 		rc = check_writable(engine, error);
 	if (rc)
 		return rc;
-	copy = strdup(name);
-	if (!copy)
-		return error_set(error, -ENOMEM, "out of memory while renaming a tensor");
 	unlocked_check(engine);
 	pthread_mutex_lock(&engine->naming);
 	engine_lock(engine);
 	engine_sums_check(engine);
-	rc = table_rename(engine, tensor, copy, error);
-	assert((rc == 0) == (tensor->name == copy));
+	rc = table_rename(engine, tensor, name, error);
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	pthread_mutex_unlock(&engine->naming);
-	if (rc)
-		free(copy);
 	return rc;
 }

@@ -8,6 +8,9 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <unistd.h>
 
 #define THREADS 8
 #define SHARED	24
@@ -303,12 +306,82 @@ static void threads_share_an_engine_that_keeps_nothing_resident(void **state)
 				    .thread_count = 2});
 }
 
+/* ---- Names ---- */
+
+#define READS (SANITIZED ? 100 : 300)
+
+struct renamed {
+	struct fixture f;
+	struct nvs_tensor *t;
+	atomic_bool ended;
+};
+
+static void *rename_often(void *arg)
+{
+	struct renamed *r = arg;
+
+	for (unsigned i = 0; !r->ended; i++) {
+		char name[32];
+
+		snprintf(name, sizeof(name), "name%u", i);
+		MUST(!nvs_tensor_rename(r->f.engine, r->t, name, NULL));
+		sched_yield();
+	}
+	return NULL;
+}
+
+/* Calls that are refused, a transfer that is traced, and an export under the tensor's name. */
+static void read_name(struct renamed *r)
+{
+	struct nvs_tensor_range beyond = {.size = sizeof(beyond), .tensor = r->t, .offset = 101};
+	const struct nvs_checkpoint_item item = {.size = sizeof(item), .tensor = r->t};
+	const struct nvs_tensor_info info = info_of(&r->f, r->t);
+	char data[100], path[4096];
+	const void *from = data;
+	void *none = NULL;
+
+	fill(data, sizeof(data), 7);
+	expect_error(&r->f, nvs_tensor_read(r->f.engine, &beyond, 1, &r->f.error), -EINVAL, "name");
+	expect_error(&r->f, nvs_tensor_swap_in_to(r->f.engine, &r->t, &none, 1, &r->f.error),
+		     -EINVAL, "name");
+	OK(&r->f, nvs_tensor_swap_out_from(r->f.engine, &r->t, &from, 1, &r->f.error));
+	OK(&r->f, nvs_tensor_wait(r->f.engine, &r->t, 1, 0, -1, &r->f.error));
+	snprintf(path, sizeof(path), "%s/named.safetensors", r->f.paths[0]);
+	OK(&r->f, nvs_checkpoint_export(r->f.engine, &item, 1, path, NULL, &r->f.error));
+	assert_int_equal(unlink(path), 0);
+	assert_memory_equal(info.name, "name", strlen("name"));
+}
+
+static void a_tensor_is_renamed_while_its_name_is_read(void **state)
+{
+	static struct renamed r;
+	struct nvs_trace *trace;
+	pthread_t thread;
+
+	(void)state;
+	memset(&r, 0, sizeof(r));
+	INIT(&r.f, .place = PLACE_DISK);
+	OK(&r.f, nvs_trace_open(&trace, 100000, &r.f.error));
+	nvs_config_set_trace(&r.f.config, trace);
+	OK(&r.f, fixture_reopen(&r.f));
+	r.t = tensor_add(&r.f, "name", 100);
+	assert_int_equal(pthread_create(&thread, NULL, rename_often, &r), 0);
+	for (unsigned i = 0; i < READS; i++)
+		read_name(&r);
+	r.ended = true;
+	pthread_join(thread, NULL);
+	tensor_compare(&r.f, r.t, 7);
+	fixture_close(&r.f);
+	nvs_trace_close(trace);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(threads_share_an_engine),
 		cmocka_unit_test(threads_share_a_verified_engine),
 		cmocka_unit_test(threads_share_an_engine_that_keeps_nothing_resident),
+		cmocka_unit_test(a_tensor_is_renamed_while_its_name_is_read),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

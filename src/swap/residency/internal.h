@@ -142,11 +142,9 @@ void table_check(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 /* Asserts that its extents are whole units, and of a kept store two that do not overlap. */
 void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor);
-/*
- * Gives the tensor another name, which the engine takes over and frees; the next commit has it. The
- * old name is freed, so no commit may be using it. -EEXIST, -ENOMEM: nothing has changed.
+/* Gives the tensor another name, which the next commit has. -EEXIST, -ENOMEM: nothing has changed.
  */
-int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *name,
+int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *text,
 		 struct nvs_error *error);
 void tensor_free(struct nvs_tensor *tensor);
 void tensors_free(struct nvs_engine *engine);

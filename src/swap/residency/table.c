@@ -20,7 +20,7 @@ static int by_name(const void *a, const void *b)
 
 struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
 {
-	struct nvs_tensor key = {.name = (char *)(uintptr_t)name};
+	struct nvs_tensor key = {.name = name};
 	struct nvs_tensor **found = tfind(&key, &engine->names, by_name);
 
 	assert(!found || (*found)->engine == engine);
@@ -47,6 +47,39 @@ void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *ten
 	assert(tensor->spare % unit == 0 && tensor->spare <= UINT64_MAX - tensor->extent);
 	assert(tensor->spare >= tensor->offset + tensor->extent ||
 	       tensor->offset >= tensor->spare + tensor->extent);
+}
+
+/* ---- Names ---- */
+
+static struct tensor_name *name_make(const char *text)
+{
+	size_t nbytes = strlen(text) + 1;
+	struct tensor_name *name = malloc(sizeof(*name) + nbytes);
+
+	assert(nbytes > 1);
+	if (!name)
+		return NULL;
+	name->earlier = NULL;
+	memcpy(name->text, text, nbytes);
+	return name;
+}
+
+static void names_free(struct tensor_name *name)
+{
+	while (name) {
+		struct tensor_name *earlier = name->earlier;
+
+		free(name);
+		name = earlier;
+	}
+}
+
+static void set_name(struct nvs_tensor *tensor, struct tensor_name *name)
+{
+	assert(!name->earlier);
+	name->earlier = tensor->names;
+	tensor->names = name;
+	tensor->name = name->text;
 }
 
 /* ---- Making and freeing ---- */
@@ -87,13 +120,14 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 {
 	struct nvs_tensor *tensor = aligned_alloc(_Alignof(struct nvs_tensor), sizeof(*tensor));
 
-	assert(spec->name && spec->name[0]);
+	struct tensor_name *name = name_make(spec->name);
+
 	assert(engine->ntensors < engine->ntensors_max);
-	if (!tensor)
-		return NULL;
+	if (!tensor || !name)
+		goto no_memory;
 	memset(tensor, 0, sizeof(*tensor));
 	tensor->engine = engine;
-	tensor->name = strdup(spec->name);
+	set_name(tensor, name);
 	tensor->dtype = spec->dtype;
 	tensor->numel = spec->numel;
 	tensor->nbytes = spec->numel * nvs_dtype_size(spec->dtype);
@@ -103,16 +137,17 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 	tensor->class = PLAN_OUTSIDE;
 	tensor->hangs_at = NOWHERE;
 	tensor->committed = tensor->snapshot = NOWHERE;
-	if (!tensor->name || !tsearch(tensor, &engine->names, by_name)) {
-		free(tensor->name);
-		free(tensor);
-		return NULL;
-	}
+	if (!tsearch(tensor, &engine->names, by_name))
+		goto no_memory;
 	tensor->index = engine->ntensors;
 	engine->tensors[engine->ntensors++] = tensor;
 	assert(tensor->extent >= tensor->nbytes && (tensor->extent == 0) == (tensor->nbytes == 0));
 	table_check(engine, tensor);
 	return tensor;
+no_memory:
+	free(name);
+	free(tensor);
+	return NULL;
 }
 
 void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
@@ -131,28 +166,33 @@ void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	assert(!engine->ntensors || engine->names);
 }
 
-int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, char *name,
+int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *text,
 		 struct nvs_error *error)
 {
-	struct nvs_tensor key = {.name = name}, **found;
+	struct nvs_tensor key = {.name = text}, *taken = table_find(engine, text), **found;
+	struct tensor_name *name;
 
 	lock_check(engine);
 	table_check(engine, tensor);
-	assert(name && name[0] && tensor->registration == REGISTRATION_DONE);
-	if (table_find(engine, name))
-		return error_about(error, -EEXIST, name, 0, 0,
+	assert(tensor->registration == REGISTRATION_DONE);
+	if (taken == tensor)
+		return 0;
+	if (taken)
+		return error_about(error, -EEXIST, text, 0, 0,
 				   "%s: the engine or its kept store has a tensor of that name",
-				   name);
+				   text);
+	name = name_make(text);
 	/* Inserting first: it is what may fail. */
-	if (!tsearch(&key, &engine->names, by_name))
+	if (!name || !tsearch(&key, &engine->names, by_name)) {
+		free(name);
 		return error_set(error, -ENOMEM, "out of memory while renaming a tensor");
+	}
 	tdelete(tensor, &engine->names, by_name);
-	free(tensor->name);
-	tensor->name = name;
+	set_name(tensor, name);
 	found = tfind(&key, &engine->names, by_name);
 	assert(found && *found == &key);
 	*found = tensor;
-	assert(table_find(engine, name) == tensor);
+	assert(table_find(engine, text) == tensor);
 	return 0;
 }
 
@@ -162,7 +202,7 @@ void tensor_free(struct nvs_tensor *tensor)
 	assert(!tensor->parts && !tensor->copy_pin);
 	assert(tensor->status <= 0 && tensor->unreported <= 0);
 	pins_free(tensor);
-	free(tensor->name);
+	names_free(tensor->names);
 	free(tensor->shape);
 	free(tensor);
 }

@@ -103,6 +103,12 @@ struct part {
 	uint64_t offset, nbytes;
 };
 
+/* A name that a tensor has or had. */
+struct tensor_name {
+	struct tensor_name *earlier;
+	char text[];
+};
+
 #define CACHE_LINE 64
 
 /*
@@ -154,7 +160,10 @@ struct nvs_tensor {
 	uint64_t copy_pin;	 /* pins it while it is copied to external memory; or 0 */
 	uint32_t copies;	 /* calls that copy bytes of it, and each pin it until they end */
 	uint32_t copies_awaited; /* calls that wait for their end; no write of bytes begins then */
-	char *name;
+	/* Renaming changes it under the lock. It is also read without the lock, so earlier names
+	 * stay allocated. */
+	const char *_Atomic name;
+	struct tensor_name *names; /* the present one and the earlier ones */
 	enum nvs_dtype dtype;
 	uint64_t *shape; /* `ndim` dimensions whose product is numel; NULL: one dimension */
 	size_t ndim;

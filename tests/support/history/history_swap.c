@@ -861,18 +861,19 @@ static void op_register_too_large(struct world *w)
 	HOLDS(!nvs_tensor_find(w->engine, spec.name));
 }
 
-/* A name of a registered tensor is refused, its own included. */
+/* The name of another registered tensor is refused; its own changes nothing. */
 static void op_rename(struct world *w)
 {
 	const struct modelled *other = &w->t[below(&w->random, TENSORS)];
 	char name[sizeof(other->name)];
-	bool taken, fails, without;
+	bool known, taken, fails, without;
 	int rc;
 
 	if (!choose(w, registered, 1))
 		return;
-	taken = other->handle && !below(&w->random, 4);
-	if (taken)
+	known = other->handle && !below(&w->random, 4);
+	taken = known && other != w->which[0];
+	if (known)
 		memcpy(name, other->name, sizeof(name));
 	else
 		snprintf(name, sizeof(name), "t%td.%u", w->which[0] - w->t,
