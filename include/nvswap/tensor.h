@@ -163,8 +163,9 @@ NVS_API long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *c
  * that this pin waited for, even if another caller has read the tensor since; the tensor is not
  * pinned any more, the others of the call still are. With pin 0: the failure of each tensor's last
  * transfer, for transfers that pin nothing: nvs_tensor_prefetch, nvs_tensor_swap_out and those of
- * external memory. Reads that no call has asked for, because the plan started them, are not among
- * them: the log has their failures, and the tensor is read again when a call asks for it.
+ * external memory. Reads that no call has asked for, because the plan started them or the
+ * nvs_tensor_write that did has ended, are not among them: the log has their failures, and the
+ * tensor is read again when a call asks for it.
  * Errors:
  * -EINVAL     the pin is not one of a tensor, or an argument is NULL
  * -EIO and other errors of the drive
@@ -263,8 +264,9 @@ NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_r
  * they are dirty and unpinned, as after nvs_tensor_release; the ranges' memory is the caller's
  * again. After an error no byte has changed. Several threads may write ranges of a tensor at once;
  * of ranges that overlap the bytes are then those of either. Another call on such a tensor waits
- * until they have ended, and writes that begin meanwhile wait for that call. A whole tensor is
- * written faster, and without the pool, by nvs_tensor_swap_out_from. A range of 0 bytes asks
+ * until they have ended, and writes that begin meanwhile wait for that call. After -EAGAIN or
+ * -ETIMEDOUT a read of the call goes on, as one that the engine itself has started. A whole tensor
+ * is written faster, and without the pool, by nvs_tensor_swap_out_from. A range of 0 bytes asks
  * nothing of its tensor.
  * Errors:
  * -EINVAL     an argument, a tensor or its data is NULL; a range exceeds its tensor; a size is not

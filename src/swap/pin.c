@@ -158,13 +158,13 @@ static int check_pin(struct nvs_engine *engine, struct pinning *pinning, struct 
 
 /* ---- Pinning ---- */
 
-static void add_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
+static void add_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, bool copies)
 {
 	assert(!is_external(tensor));
 	tensor_pin(engine, tensor);
 	set_on_landing(engine, tensor, LANDING_STAYS);
 	set_ahead(engine, tensor, AHEAD_NOT);
-	if (tensor->io != IO_WRITING)
+	if (!copies && tensor->io != IO_WRITING)
 		tensor->origin = ORIGIN_CALL;
 	assert(tensor->placement == PLACED_PINNED && tensor->on_landing == LANDING_STAYS);
 }
@@ -181,7 +181,7 @@ static struct transfer *begin(struct nvs_engine *engine, const struct pinning *p
 	for (size_t i = 0; i < pinning->n; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
 
-		add_pin(engine, tensor);
+		add_pin(engine, tensor, pinning->copies);
 		tensor->copies += pinning->copies;
 		if (!pinning->contents)
 			forget_pool(tensor);
@@ -191,7 +191,9 @@ static struct transfer *begin(struct nvs_engine *engine, const struct pinning *p
 		if (!pinning->contents || in_flight(tensor) || in_pool(tensor->content))
 			tensor_check(tensor);
 	}
-	if (pinning->contents)
+	if (pinning->copies)
+		list = runs_build_own(engine, engine->scratch, nread, NVS_READ);
+	else if (pinning->contents)
 		list = runs_build(engine, engine->scratch, nread, NVS_READ);
 	assert(nread || !list);
 	return list;

@@ -420,6 +420,78 @@ static void later_writes_do_not_pass_a_call_that_waits_for_earlier_ones(void **s
 	}
 }
 
+static void reads_a_part(struct outsider *o)
+{
+	const struct nvs_tensor_range range = {sizeof(range), o->t, 0, 1, o->data};
+
+	MUST(!nvs_tensor_read(o->f->engine, &range, 1, NULL));
+	MUST(!nvs_tensor_wait(o->f->engine, &o->t, 1, 0, -1, NULL));
+}
+
+static void writes_from_external_memory(struct outsider *o)
+{
+	const void *data = o->data;
+
+	MUST(!nvs_tensor_swap_out_from(o->f->engine, &o->t, &data, 1, NULL));
+	MUST(!nvs_tensor_wait(o->f->engine, &o->t, 1, 0, -1, NULL));
+}
+
+static void forgets(struct outsider *o)
+{
+	MUST(!nvs_tensor_forget(o->f->engine, &o->t, 1, NULL));
+}
+
+static void calls_wait_for_the_read_of_a_write_that_gave_up(void **state)
+{
+	static void (*const calls[])(struct outsider *) = {reads_to_external_memory, reads_a_part,
+							   writes_from_external_memory, forgets};
+	char bytes[100] = "";
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(calls); i++) {
+		struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1, .data = bytes};
+		struct outsider o = {.call = calls[i], .data = bytes};
+		struct fixture f;
+		pthread_t caller;
+
+		OPEN(&f, .place = PLACE_DISK, .simulated = true);
+		o.f = &f;
+		o.t = range.tensor = tensor_add(&f, "t", sizeof(bytes));
+		tensor_store(&f, o.t, 1);
+		sim_hold(f.sim, SIM_READS);
+		expect_error(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error), -EAGAIN, "t");
+		STATE(&f, o.t, NVS_READING, false, 0);
+		assert_int_equal(pthread_create(&caller, NULL, call_outside, &o), 0);
+		await_call(&f, o.t);
+		sim_go(f.sim, SIM_READS);
+		pthread_join(caller, NULL);
+		fixture_close(&f);
+	}
+}
+
+static void a_write_that_gave_up_leaves_a_read_of_the_callers(void **state)
+{
+	struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1};
+	char bytes[100] = "";
+	void *data = bytes;
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .simulated = true);
+	range.tensor = tensor_add(&f, "t", sizeof(bytes));
+	range.data = bytes;
+	tensor_store(&f, range.tensor, 1);
+	sim_hold(f.sim, SIM_READS);
+	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
+	assert_int_equal(nvs_tensor_prefetch(f.engine, &range.tensor, 1, &f.error), 1);
+	expect_error(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error), -EAGAIN, "t");
+	expect_error(&f, nvs_tensor_swap_in_to(f.engine, &range.tensor, &data, 1, &f.error), -EBUSY,
+		     "wait for it");
+	sim_go(f.sim, SIM_READS);
+	expect_error(&f, nvs_tensor_wait(f.engine, &range.tensor, 1, 0, -1, &f.error), -EIO, "t");
+	fixture_close(&f);
+}
+
 static void *write_and_fail(void *arg)
 {
 	struct copier *copier = arg;
@@ -463,6 +535,8 @@ int main(void)
 		cmocka_unit_test(what_can_not_be_written_is_refused),
 		cmocka_unit_test(calls_that_copy_bytes_do_not_fail_for_each_other),
 		cmocka_unit_test(later_writes_do_not_pass_a_call_that_waits_for_earlier_ones),
+		cmocka_unit_test(calls_wait_for_the_read_of_a_write_that_gave_up),
+		cmocka_unit_test(a_write_that_gave_up_leaves_a_read_of_the_callers),
 		cmocka_unit_test(a_write_whose_read_fails_ends_before_its_tensor_is_forgotten),
 	};
 

@@ -53,9 +53,11 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, en
 	if (is_external(tensor)) {
 		return_external(tensor);
 	} else if (tensor->status) {
+		bool unasked = origin == ORIGIN_ENGINE && !tensor->pins.count;
+
 		pins_fail(engine, tensor);
 		drop(engine, tensor);
-		if (origin == ORIGIN_ENGINE)
+		if (unasked)
 			read_ahead_failed(engine, tensor);
 	} else {
 		set_clean(tensor);

@@ -297,7 +297,8 @@ struct transfer *runs_build_own(struct nvs_engine *engine, struct nvs_tensor **t
 				enum nvs_direction direction)
 {
 	for (size_t i = 0; i < n; i++) {
-		assert(tensors[i]->io == IO_IDLE && !tensors[i]->pins.count);
+		assert(tensors[i]->io == IO_IDLE);
+		assert(tensors[i]->pins.count <= tensors[i]->copies);
 		tensors[i]->origin = ORIGIN_ENGINE;
 	}
 	return runs_build(engine, tensors, n, direction);

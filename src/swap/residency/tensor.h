@@ -53,8 +53,9 @@ enum tensor_io {
 /* What started the transfer in flight. */
 enum origin {
 	ORIGIN_CALL,
-	ORIGIN_ENGINE, /* no call has asked for it: a read ahead of the plan, or a write-back for
-			  room, a budget or a commit */
+	ORIGIN_ENGINE, /* no call has asked for it: a read ahead of the plan, a write-back for room,
+			  a budget or a commit; or a call that copies bytes, which may end before
+			  its read */
 } __attribute__((packed));
 
 /* What becomes of the tensor's memory in the pool when its transfer lands and it is not pinned. */
