@@ -236,12 +236,12 @@ struct nvs_tensor_range {
 /*
  * Starts to read parts of tensors into external memory, without the pool, as nvs_tensor_swap_in_to
  * reads whole ones: of a tensor that is in the pool, the bytes there are copied, newer ones than on
- * the drive included. An array may name a tensor more than once: parts of one tensor are read one
- * after another, in the order of the array, and if one fails, those behind it are not read. Little
- * more than the bytes asked for is read. A checksum is that of all bytes of a tensor, so a range of
- * fewer is not verified, not even in a kept store; one of all bytes is, as by
- * nvs_tensor_swap_in_to. nvs_tensor_wait, with pin 0, waits for the reads. After an error nothing
- * is started.
+ * the drive included. A range of 0 bytes asks nothing of its tensor. An array may name a tensor
+ * more than once: parts of one tensor are read one after another, in the order of the array, and if
+ * one fails, those behind it are not read. Little more than the bytes asked for is read. A checksum
+ * is that of all bytes of a tensor, so a range of fewer is not verified, not even in a kept store;
+ * one of all bytes is, as by nvs_tensor_swap_in_to. nvs_tensor_wait, with pin 0, waits for the
+ * reads. After an error nothing is started.
  * Errors:
  * -EINVAL   an argument, a tensor or its data is NULL; a range exceeds its tensor; a size is
  *           not set, or differs

@@ -175,16 +175,19 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 
 /* ---- Parts ---- */
 
-/* Puts the tensors of the ranges into engine->scratch, each once; returns how many. */
+/* Puts the tensors of which bytes are read into engine->scratch, each once; returns how many. */
 static size_t tensors_of(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n)
 {
 	size_t count = 0;
 
 	begin_batch(engine);
 	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor *tensor = range_at(ranges, i).tensor;
+		struct nvs_tensor_range range = range_at(ranges, i);
+		struct nvs_tensor *tensor = range.tensor;
 
 		assert(tensor->batch <= engine->batch && count <= i);
+		if (!range.nbytes)
+			continue;
 		if (tensor->batch != engine->batch)
 			engine->scratch[count++] = tensor;
 		tensor->batch = engine->batch;
@@ -204,13 +207,13 @@ static int check_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 
 	lock_check(engine);
 	for (size_t i = 0; i < n && !rc;) {
-		struct nvs_tensor *tensor = range_at(ranges, i).tensor;
+		struct nvs_tensor_range range = range_at(ranges, i);
 
-		if (!is_used_by_engine(tensor)) {
+		if (!range.nbytes || !is_used_by_engine(range.tensor)) {
 			i++;
 			continue;
 		}
-		rc = wait_for_engine(engine, &tensor, 1, error);
+		rc = wait_for_engine(engine, &range.tensor, 1, error);
 		/* Others may have been started meanwhile. */
 		i = 0;
 	}
@@ -218,7 +221,7 @@ static int check_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 		return rc;
 	/* From here on the lock is held, so nothing else uses `scratch`. */
 	*count = tensors_of(engine, ranges, n);
-	assert(*count <= n && (*count || !n) && !*spare);
+	assert(*count <= n && !*spare);
 	rc = check_idle(engine, engine->scratch, *count, true, error);
 	if (!rc && !parts_alloc(spare, n - *count))
 		rc = error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
@@ -236,12 +239,13 @@ static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_ran
 		struct nvs_tensor_range range = range_at(ranges, n);
 		struct nvs_tensor *tensor = range.tensor;
 
-		if (is_external(tensor) && range.nbytes) {
+		if (!range.nbytes)
+			continue;
+		if (is_external(tensor)) {
 			lend_before(tensor, range.data, range.offset, range.nbytes, spare);
 			continue;
 		}
-		if (is_external(tensor) || tensor->copy_pin || begin_copy(engine, tensor) ||
-		    !range.nbytes)
+		if (tensor->copy_pin || begin_copy(engine, tensor))
 			continue;
 		lend(tensor, range.data, range.offset, range.nbytes);
 		assert(count < engine->ntensors);
@@ -256,7 +260,7 @@ static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_tensor_range range = range_at(ranges, i);
 
-		if (!range.tensor->copy_pin || !range.nbytes)
+		if (!range.nbytes || !range.tensor->copy_pin)
 			continue;
 		assert(range.tensor->memory == MEMORY_POOL && range.tensor->data);
 		assert(range.offset + range.nbytes <= range.tensor->nbytes);
@@ -264,8 +268,12 @@ static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 	}
 	engine_lock(engine);
 	engine_sums_check(engine);
-	for (size_t i = 0; i < n; i++)
-		end_copy(engine, range_at(ranges, i).tensor);
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor_range range = range_at(ranges, i);
+
+		if (range.nbytes)
+			end_copy(engine, range.tensor);
+	}
 	events_changed(engine);
 	engine_sums_check(engine);
 	engine_unlock(engine);

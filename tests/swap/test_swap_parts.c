@@ -367,6 +367,8 @@ static void ranges_that_are_wrong_are_refused(void **state)
 	bad.tensor = empty;
 	bad.nbytes = 5;
 	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -ENODATA, "empty");
+	bad.nbytes = 0;
+	OK(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error));
 	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
 	contents_free(&c);
 	fixture_close(&f);
