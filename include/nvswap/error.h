@@ -20,6 +20,9 @@ extern "C" {
  *	struct nvs_error error = {.size = sizeof(error)};
  * A function that fails writes the fields within `size`, and cuts `text` to it. It writes nothing
  * if `size` does not cover `code`, so with a size of 0. A function that succeeds writes nothing.
+ *
+ * Other structures begin with their size too. One that is no larger than a size_t, or no multiple
+ * of it, is not set.
  */
 struct nvs_error {
 	size_t size;	   /* of this structure in bytes, set by the caller; the library keeps it */

@@ -12,19 +12,29 @@
 
 #include "base/error.h"
 
+static size_t size_of(const void *structure)
+{
+	size_t size;
+
+	memcpy(&size, structure, sizeof(size));
+	return size;
+}
+
+bool struct_sized(const void *structure)
+{
+	size_t size = structure ? size_of(structure) : 0;
+
+	return size > sizeof(size_t) && size <= STRUCT_SIZE_MAX && size % sizeof(size_t) == 0;
+}
+
 int struct_in(void *into, size_t size, const void *from)
 {
 	const unsigned char *bytes = from;
 	size_t given;
 
-	if (!from)
+	if (!struct_sized(from))
 		return -EINVAL;
-	memcpy(&given, from, sizeof(given));
-	if (given <= sizeof(size_t))
-		return -EINVAL;
-	/* No version has such a structure, so the size is not set: don't read what it claims. */
-	if (given > STRUCT_SIZE_MAX)
-		return -EINVAL;
+	given = size_of(from);
 	for (size_t i = size; i < given; i++)
 		if (bytes[i])
 			return -E2BIG;
@@ -37,15 +47,13 @@ int struct_in(void *into, size_t size, const void *from)
 int struct_in_at(void *into, size_t size, const void *array, size_t i)
 {
 	const unsigned char *bytes = array;
-	size_t stride, given;
+	size_t stride;
 
-	if (!array)
+	if (!struct_sized(array))
 		return -EINVAL;
-	memcpy(&stride, bytes, sizeof(stride));
-	if (stride <= sizeof(size_t))
-		return -EINVAL;
-	memcpy(&given, bytes + i * stride, sizeof(given));
-	return given == stride ? struct_in(into, size, bytes + i * stride) : -EINVAL;
+	stride = size_of(array);
+	bytes += i * stride;
+	return size_of(bytes) == stride ? struct_in(into, size, bytes) : -EINVAL;
 }
 
 int struct_refused(struct nvs_error *error, int rc, const char *type, const char *format, ...)
@@ -70,11 +78,9 @@ int struct_out(void *into, const void *from, size_t size)
 {
 	size_t given;
 
-	if (!into)
+	if (!struct_sized(into))
 		return -EINVAL;
-	memcpy(&given, into, sizeof(given));
-	if (given <= sizeof(size_t))
-		return -EINVAL;
+	given = size_of(into);
 	memcpy((unsigned char *)into + sizeof(given), (const unsigned char *)from + sizeof(given),
 	       (given < size ? given : size) - sizeof(given));
 	return 0;

@@ -185,7 +185,7 @@ int engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nv
 
 	if (!engine)
 		return error_set(error, -EINVAL, "engine is NULL");
-	if (io && !io->size)
+	if (io && !struct_sized(io))
 		return error_set(error, -EINVAL, "the size of *io is not set");
 	engine_lock(engine);
 	engine_sums_check(engine);

@@ -260,7 +260,7 @@ int nvs_path_get_info(const char *path, struct nvs_path_info *info, struct nvs_e
 	struct nvs_path_info full;
 	int rc;
 
-	if (!path || !info || !info->size)
+	if (!path || !struct_sized(info))
 		return error_set(error, -EINVAL, "path or info is NULL, or info->size is not set");
 	rc = describe(path, &full, error);
 	return rc ? rc : struct_out(info, &full, sizeof(full));

@@ -131,6 +131,24 @@ static void a_larger_structure_must_end_in_zeros(void **state)
 	assert_int_equal(struct_in(&taken, sizeof(taken), &given), -E2BIG);
 }
 
+static void a_size_that_ends_within_a_pointer_is_refused_as_not_set(void **state)
+{
+	const struct second result = {sizeof(result), 7, 8};
+	struct second given = {0, 7, 8}, taken = {0};
+
+	(void)state;
+	for (size_t size = sizeof(size_t) + 1; size <= sizeof(given); size++) {
+		int due = size % sizeof(void *) ? -EINVAL : 0;
+
+		given.size = size;
+		assert_int_equal(struct_sized(&given), !due);
+		assert_int_equal(struct_in(&taken, sizeof(taken), &given), due);
+		assert_int_equal(struct_in_at(&taken, sizeof(taken), &given, 0), due);
+		taken.size = size;
+		assert_int_equal(struct_out(&taken, &result, sizeof(result)), due);
+	}
+}
+
 /* No version has such a structure. Nothing is read by that size. */
 static void a_size_beyond_any_versions_is_refused_as_not_set(void **state)
 {
@@ -278,8 +296,13 @@ static int get_advice(struct running *running, void *advice)
 
 static int get_step_io(struct running *running, void *io)
 {
+	int rc;
+
 	assert_int_equal(nvs_engine_step_begin(running->engine, NULL), 0);
-	return nvs_engine_step_end(running->engine, io, NULL);
+	rc = nvs_engine_step_end(running->engine, io, NULL);
+	if (rc)
+		assert_int_equal(nvs_engine_step_end(running->engine, NULL, NULL), 0);
+	return rc;
 }
 
 static int get_sums(struct running *running, void *sums)
@@ -455,18 +478,18 @@ static void every_result_is_written_within_its_size(void **state)
 	static _Alignas(16) unsigned char bytes[65536];
 
 	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
-		const size_t sizes[] = {calls[i].size / 2, calls[i].size - 1, calls[i].size,
-					calls[i].size + 64};
+		const size_t word = sizeof(size_t), full = calls[i].size;
+		const size_t sizes[] = {2 * word, full - word, full - 1, full, full + 64};
 
 		for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
-			size_t size = sizes[k] > sizeof(size_t) ? sizes[k] : sizeof(size_t) + 1;
+			size_t size = sizes[k] > word ? sizes[k] : 2 * word;
+			size_t written = size % word ? word : size < full ? size : full;
 
 			memset(bytes, GUARD, sizeof(bytes));
 			memcpy(bytes, &size, sizeof(size));
-			assert_int_equal(calls[i].call(*state, bytes), 0);
+			assert_int_equal(calls[i].call(*state, bytes), size % word ? -EINVAL : 0);
 			assert_memory_equal(bytes, &size, sizeof(size));
-			expect_unwritten(bytes, size < calls[i].size ? size : calls[i].size,
-					 sizeof(bytes));
+			expect_unwritten(bytes, written, sizeof(bytes));
 		}
 	}
 }
@@ -539,9 +562,12 @@ static void a_group_spec_of_an_earlier_and_a_later_version(void **state)
 	assert_int_equal(open_optimizer(&group.known, NULL), -E2BIG);
 	group.unknown = 0;
 	assert_int_equal(open_optimizer(&group.known, NULL), 0);
-	group.known.size = THROUGH(struct nvs_group_spec, dtype);
+	group.known.size = offsetof(struct nvs_group_spec, weights);
 	group.known.weights = (void *)16; /* beyond `size`: ignored */
 	assert_int_equal(open_optimizer(&group.known, NULL), 0);
+	/* It ends within the name, a pointer. */
+	group.known.size = offsetof(struct nvs_group_spec, name) + 1;
+	assert_int_equal(open_optimizer(&group.known, NULL), -EINVAL);
 	group.known.size = 0;
 	assert_int_equal(open_optimizer(&group.known, NULL), -EINVAL);
 }
@@ -671,6 +697,7 @@ int main(void)
 		cmocka_unit_test(an_error_larger_than_the_librarys_keeps_its_tail),
 		cmocka_unit_test(fields_beyond_a_smaller_structure_are_zero),
 		cmocka_unit_test(a_larger_structure_must_end_in_zeros),
+		cmocka_unit_test(a_size_that_ends_within_a_pointer_is_refused_as_not_set),
 		cmocka_unit_test(a_size_beyond_any_versions_is_refused_as_not_set),
 		cmocka_unit_test(the_error_says_whether_a_size_or_a_field_is_wrong),
 		cmocka_unit_test(a_structure_without_a_size_is_refused),

@@ -99,7 +99,7 @@ int nvs_store_get_copy(const struct nvs_store *store, unsigned index, struct nvs
 	struct nvs_store_copy full;
 	int rc;
 
-	if (!store || !copy || !copy->size)
+	if (!store || !struct_sized(copy))
 		return -EINVAL;
 	rc = describe_copy(store, index, &full);
 	assert(!rc || rc == -ENODATA);
@@ -115,7 +115,7 @@ int nvs_store_get_info(const struct nvs_store *store, struct nvs_store_info *inf
 	struct nvs_store_info full;
 	struct nvs_store_copy copy;
 
-	if (!store || !info || !info->size)
+	if (!store || !struct_sized(info))
 		return -EINVAL;
 	inspect_check(store);
 	full = store->info;
@@ -138,7 +138,7 @@ int nvs_store_get_tensor(const struct nvs_store *store, uint64_t index,
 	unsigned member;
 	size_t ndim;
 
-	if (!store || !tensor || !tensor->size)
+	if (!store || !struct_sized(tensor))
 		return -EINVAL;
 	if (index >= store->found.header.count)
 		return -ENODATA;

@@ -173,7 +173,7 @@ int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *pla
 	struct stat st;
 	int rc;
 
-	if (!path || !place || !place->size)
+	if (!path || !struct_sized(place))
 		return error_set(error, -EINVAL,
 				 "path or place is NULL, or place->size is not set");
 	memcpy(&full, place, place->size < sizeof(full) ? place->size : sizeof(full));

@@ -199,7 +199,7 @@ int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
 	struct nvs_store *store;
 	int rc;
 
-	if (flags & ~(unsigned)NVS_STORE_ROLLBACK || (out && !out->size))
+	if (flags & ~(unsigned)NVS_STORE_ROLLBACK || (out && !struct_sized(out)))
 		return error_set(error, -EINVAL, "a flag is unknown, or repairs->size is not set");
 	rc = sole_open(place, &store, error);
 	if (rc)

@@ -224,7 +224,7 @@ static int read_all(struct reading *reading, struct nvs_error *error)
 static int check(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
 		 const struct nvs_store_verdict *verdicts, struct nvs_error *error)
 {
-	if (!store || !aio || !verdicts || !verdicts->size || verdicts->size > STRUCT_SIZE_MAX)
+	if (!store || !aio || !struct_sized(verdicts))
 		return error_set(error, -EINVAL, "an argument is NULL, or a size is not set");
 	if (first > store->found.header.count || n > store->found.header.count - first)
 		return error_set(error, -EINVAL, "the store has no such tensors");
