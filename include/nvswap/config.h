@@ -108,19 +108,20 @@ NVS_API int nvs_config_parse(struct nvs_config *config, const char *text, size_t
 /*
  * Sets one setting by its key, as in the file with dots between: "aio.block_size",
  * "zero_optimization.offload_param.nvme_path" or "offload_param.nvme_path" for short. The value is
- * written as in the file; quotes may be left out ("nvme"), and a whole number may end in k, M, G or
- * T, powers of 1024 ("1M"). null or "" as an nvme_path removes the paths. Unlike in a file, an
+ * written as in the file; quotes may be left out ("nvme"), and a whole number may end in k, m, g or
+ * t, or the capital letter, for powers of 1024 ("1M"). null or "" as an nvme_path removes the paths. Unlike in a file, an
  * unknown key of any block is an error, and device "nvme" may be set before nvme_path. On error
  * *config is unchanged.
  * Errors:
  * -EINVAL  an argument is NULL; no such key, the error names the nearest; the value has a wrong
  *          type or is out of range, the error has the allowed range
+ * -EFBIG   the value nests more than 512 levels
  * -ENOMEM
  */
 NVS_API int nvs_config_set(struct nvs_config *config, const char *key, const char *value,
 			   struct nvs_error *error);
 /* The same with a whole number, with true (1) or false (0), or with a value of enum nvs_ioengine or
- * enum nvs_device. */
+ * enum nvs_device. -EINVAL also: the setting is of another type, such as text, a path or a list. */
 NVS_API int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t number,
 				  struct nvs_error *error);
 /*
@@ -152,7 +153,7 @@ NVS_API int nvs_config_get(const struct nvs_config *config, const char *key, cha
 NVS_API int nvs_config_get_number(const struct nvs_config *config, const char *key,
 				  uint64_t *number, struct nvs_error *error);
 /*
- * The same of any one number, such as "gradient_clipping".
+ * The same of any one number, such as "gradient_clipping" or "aio.block_size".
  * Errors:
  * -EINVAL  an argument is NULL, there is no such key, or its value is of another type
  */

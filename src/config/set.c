@@ -217,6 +217,17 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 	return result;
 }
 
+static bool is_switch(const struct config_key *key)
+{
+	return key->type == KEY_BOOL || key->type == KEY_VERIFY;
+}
+
+static bool is_numbered(const struct config_key *key)
+{
+	return is_whole(key) || is_switch(key) || key->type == KEY_REAL ||
+	       key->type == KEY_IOENGINE || key->type == KEY_DEVICE;
+}
+
 int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t number,
 			  struct nvs_error *error)
 {
@@ -225,7 +236,10 @@ int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t n
 
 	if (!setting)
 		return -EINVAL;
-	if ((setting->type == KEY_BOOL || setting->type == KEY_VERIFY) && number <= 1)
+	if (!is_numbered(setting))
+		return error_about(error, -EINVAL, key, 0, 0,
+				   "%.200s is not one number; set it with nvs_config_set", key);
+	if (is_switch(setting) && number <= 1)
 		return nvs_config_set(config, key, number ? "true" : "false", error);
 	if (setting->type == KEY_IOENGINE && number < NVS_IOENGINE_COUNT)
 		return nvs_config_set(config, key, nvs_ioengine_name((enum nvs_ioengine)number),
@@ -413,6 +427,9 @@ int nvs_config_get_real(const struct nvs_config *config, const char *key, double
 		*number = *(const double *)place_of(config, setting);
 		return 0;
 	}
+	if (!is_whole(setting))
+		return error_about(error, -EINVAL, key, 0, 0,
+				   "%.200s is not one number; read it with nvs_config_get", key);
 	result = nvs_config_get_number(config, key, &whole, error);
 	if (!result)
 		*number = (double)whole;

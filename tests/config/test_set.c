@@ -58,6 +58,7 @@ static void values_are_written_as_in_the_file_or_shorter(void **state)
 	becomes(config, "aio.block_size", "65536", "65536");
 	becomes(config, "aio.block_size", "1M", "1048576");
 	becomes(config, "aio.block_size", "64k", "65536");
+	becomes(config, "aio.block_size", "1m", "1048576");
 	becomes(config, "zero_optimization.sub_group_size", "1e8", "100000000");
 	becomes(config, "zero_optimization.sub_group_size", "2G", "2147483648");
 	becomes(config, "aio.single_submit", "true", "true");
@@ -133,6 +134,46 @@ static void numbers_can_be_read(void **state)
 	assert_int_equal(nvs_config_get_number(config, "nvswap.keep", &number, &error), 0);
 	assert_true(number == 1);
 	assert_int_equal(nvs_config_get_number(config, "optimizer.type", &number, &error), -EINVAL);
+}
+
+static void a_number_is_not_set_or_read_where_the_setting_is_none(void **state)
+{
+	static const char *const none[] = {"offload_param.nvme_path", "optimizer.type",
+					   "optimizer.params.betas", "data_types.grad_accum_dtype",
+					   "nvswap.deepspeed"};
+	static const char *const not_real[] = {"nvswap.keep", "nvswap.verify", "nvswap.ioengine",
+					       "offload_param.device", "optimizer.type"};
+	struct nvs_config *config = *state;
+	double real = 0;
+
+	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+		assert_int_equal(nvs_config_set_number(config, none[i], 9, &error), -EINVAL);
+		assert_non_null(strstr(error.text, "set it with nvs_config_set"));
+		assert_string_equal(error.subject, none[i]);
+	}
+	assert_null(nvs_config_get_path(config, NVS_OFFLOAD_PARAM, 0));
+	for (size_t i = 0; i < sizeof(not_real) / sizeof(not_real[0]); i++) {
+		assert_int_equal(nvs_config_get_real(config, not_real[i], &real, &error), -EINVAL);
+		assert_non_null(strstr(error.text, "read it with nvs_config_get"));
+	}
+	assert_int_equal(nvs_config_set_number(config, "gradient_clipping", 2, &error), 0);
+	assert_int_equal(nvs_config_get_real(config, "gradient_clipping", &real, &error), 0);
+	assert_true(real == 2);
+	assert_int_equal(nvs_config_get_real(config, "aio.queue_depth", &real, &error), 0);
+	assert_true(real == 8);
+}
+
+static void a_value_that_nests_too_deep_is_refused(void **state)
+{
+	char value[1025];
+
+	memset(value, '[', 512);
+	memset(value + 512, ']', 512);
+	value[1024] = '\0';
+	is_refused(*state, "optimizer.params.betas", value, "");
+	memset(value, '[', 513);
+	value[513] = '\0';
+	assert_int_equal(nvs_config_set(*state, "optimizer.params.betas", value, &error), -EFBIG);
 }
 
 static void verify_is_as_keep_until_it_is_set(void **state)
@@ -338,6 +379,8 @@ int main(void)
 		TEST(an_unknown_key_is_refused_with_the_nearest),
 		TEST(a_bad_value_is_refused_with_what_is_allowed),
 		TEST(numbers_can_be_read),
+		TEST(a_number_is_not_set_or_read_where_the_setting_is_none),
+		TEST(a_value_that_nests_too_deep_is_refused),
 		TEST(verify_is_as_keep_until_it_is_set),
 		TEST(enumerations_are_set_and_read_as_numbers),
 		TEST(a_copy_has_the_settings_and_its_own_paths),
