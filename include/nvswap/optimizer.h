@@ -362,7 +362,7 @@ struct nvs_adam_update {
 						 clipping / loss scale; 0: 1 */
 	float *master, *exp_avg, *exp_avg_sq; /* read and updated */
 	enum nvs_dtype weights_dtype;	      /* NVS_F32, NVS_BF16 or NVS_F16; without weights
-						 any type, such as 0 */
+						 any of enum nvs_dtype, such as 0 */
 	void *weights;			      /* receives the updated master; NULL: no such array */
 };
 /*
