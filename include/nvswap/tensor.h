@@ -95,7 +95,9 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * together.
  *
  * nvs_tensor_read, nvs_tensor_swap_in_to and nvs_tensor_write pin tensors while they copy bytes of
- * them. Other calls wait for the end of such pins, or share them: none fails for them.
+ * them. Other calls on such a tensor wait until that has ended, and go on in the order in which they
+ * came, so none fails for it, and calls that overlap one another keep none waiting for ever.
+ * nvs_tensor_swap_in waits for nvs_tensor_write alone.
  *
  * Calls take an array of tensors, which must not name one twice. They start transfers for all of
  * the array or for none, and return; nvs_tensor_wait waits for the transfers.
@@ -131,7 +133,8 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  *             pinned by nvs_tensor_pin, and new contents are not released yet
  * -ETIMEDOUT  timeout_ms has passed, or the call would wait and everything in flight is overdue
  *             (io_timeout_ms)
- * -EAGAIN     timeout_ms is 0, and there is no room yet or calls that came earlier wait for it
+ * -EAGAIN     timeout_ms is 0, and there is no room yet or calls that came earlier wait for it; or
+ *             bytes of a tensor are being copied
  * -EROFS      the store is open read-only (nvs_tensor_pin)
  * -EIO and other errors of the drive: a write-back to make room failed; its tensor keeps its data.
  *             With timeout_ms 0: only tensors whose last write-back failed could make room; they
@@ -262,12 +265,10 @@ NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_r
  * are copied: those that are not there are read first, which the call waits for, for timeout_ms at
  * most (-1: without limit; 0: not at all, so that only tensors in the pool can be written). Then
  * they are dirty and unpinned, as after nvs_tensor_release; the ranges' memory is the caller's
- * again. After an error no byte has changed. Several threads may write ranges of a tensor at once;
- * of ranges that overlap the bytes are then those of either. Another call on such a tensor waits
- * until they have ended, and writes that begin meanwhile wait for that call. After -EAGAIN or
- * -ETIMEDOUT a read of the call goes on, as one that the engine itself has started. A whole tensor
- * is written faster, and without the pool, by nvs_tensor_swap_out_from. A range of 0 bytes asks
- * nothing of its tensor.
+ * again. After an error no byte has changed. Calls of several threads on one tensor take turns.
+ * After -EAGAIN or -ETIMEDOUT a read of the call goes on, as one that the engine itself has
+ * started. A whole tensor is written faster, and without the pool, by nvs_tensor_swap_out_from. A
+ * range of 0 bytes asks nothing of its tensor.
  * Errors:
  * -EINVAL     an argument, a tensor or its data is NULL; a range exceeds its tensor; a size is not
  *             set, or differs
@@ -278,8 +279,8 @@ NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_r
  *             beside the range don't exist
  * -EROFS      the store is open read-only
  * -ENOBUFS    the tensors together are larger than the pool
- * -EAGAIN     timeout_ms is 0, and a tensor is not in the pool or is in flight, or another call
- *             waits for present writes of it to end
+ * -EAGAIN     timeout_ms is 0, and a tensor is not in the pool, is in flight or being copied, or a
+ *             call that came earlier waits for it
  * -ETIMEDOUT  timeout_ms has passed, or a transfer is overdue (io_timeout_ms)
  * -ENOMEM     out of memory
  * Others      a read or a write-back failed, as nvs_tensor_swap_in and nvs_tensor_wait

@@ -71,16 +71,37 @@ void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor
 void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
 		 struct nvs_tensor *const *tensors, size_t n);
 
+/*
+ * ---- turns.c: under the lock ----
+ *
+ * Calls on a tensor wait for others that copy its bytes, and for what the engine does with it. A
+ * call that has to wait gets in line, and those that share a tensor with it and come later wait for
+ * it in turn: else calls that overlap one another could keep it waiting for ever. All that is
+ * waited for in line ends by itself, so no call waits for room there.
+ */
+struct turn {
+	struct nvs_tensor *const *tensors; /* valid as long as the call is in line */
+	size_t n;
+	enum copying copying; /* what the call is going to do with them */
+	bool in_line;
+	TAILQ_ENTRY(turn) link;
+};
+/* Gets in line, at its end, if the call is not in it; and leaves it. */
+void turn_await(struct nvs_engine *engine, struct turn *turn);
+void turn_end(struct nvs_engine *engine, struct turn *turn);
+/* Whether a call that is in line before this one shares a tensor with it, or a commit goes first. */
+bool turn_is_blocked(const struct nvs_engine *engine, const struct turn *turn);
+/* Has copies wait for a commit, as engine->commit_holds says. */
+void commit_hold(struct nvs_engine *engine, enum copying from);
+void copy_begins(struct nvs_engine *engine, struct nvs_tensor *tensor, enum copying copying);
+void copy_ends(struct nvs_engine *engine, struct nvs_tensor *tensor);
+
 /* ---- wait.c: under the lock ---- */
-/* Waits until no transfer of the tensors that the engine started on its own is in flight, and no
- * call copies bytes of them: 0, -ETIMEDOUT. */
-int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		    struct nvs_error *error);
-/* Waits until no call copies bytes of the tensors. */
+/* Waits for the call's turn, until no transfer of its tensors that the engine started on its own is
+ * in flight, and no call copies bytes of them: 0, -ETIMEDOUT. */
+int wait_for_engine(struct nvs_engine *engine, struct turn turn, struct nvs_error *error);
+/* Waits for the call's turn, until no call copies bytes of the tensors. */
 void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n);
-/* Between these two, calls that would write bytes of the tensors wait before they pin them. */
-void hold_copies(struct nvs_tensor *const *tensors, size_t n);
-void resume_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n);
 /* Wait until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
 int drain_writes(struct nvs_engine *engine, struct nvs_error *error);
 int drain_all(struct nvs_engine *engine, struct nvs_error *error);

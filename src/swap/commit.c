@@ -24,18 +24,25 @@ static const char *unfinished(const struct nvs_tensor *tensor)
 	return NULL;
 }
 
+static bool any_copied(const struct nvs_engine *engine)
+{
+	for (size_t i = 0; i < engine->ntensors && engine->ncopied; i++)
+		if (is_copied(engine->tensors[i]) && unfinished(engine->tensors[i]))
+			return true;
+	return false;
+}
+
 /* Waits for calls that copy bytes of tensors; what they have pinned is unpinned soon. */
 static void await_copies(struct nvs_engine *engine)
 {
+	enum copying held = engine->commit_holds;
+
 	lock_check(engine);
-	for (size_t i = 0; i < engine->ntensors;) {
-		if (is_copied(engine->tensors[i]) && unfinished(engine->tensors[i])) {
-			(void)events_wait(engine, UINT64_MAX);
-			i = 0;
-		} else {
-			i++;
-		}
+	while (any_copied(engine)) {
+		commit_hold(engine, COPIED_OUT);
+		(void)events_wait(engine, UINT64_MAX);
 	}
+	commit_hold(engine, held);
 }
 
 static int check_finished(const struct nvs_engine *engine, struct nvs_error *error)
@@ -134,6 +141,8 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 			return rc;
 		if (engine->write_failures != failures)
 			return failure_of(engine, error);
+		/* Tensors that became dirty meanwhile are the last ones. */
+		commit_hold(engine, COPIED_IN);
 	}
 }
 
@@ -342,6 +351,7 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 	rc = settle(engine, error);
 	if (!rc)
 		rc = write_all(engine, error);
+	commit_hold(engine, COPIED_NOT);
 	if (!rc && engine->keep)
 		rc = write_manifest(engine, error);
 	assert(!engine->committing && (rc || !engine->unsettled));

@@ -325,6 +325,7 @@ static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_b
 	TAILQ_INIT(&engine->idle);
 	TAILQ_INIT(&engine->ahead);
 	TAILQ_INIT(&engine->planned);
+	TAILQ_INIT(&engine->line);
 	for (int i = 0; i < 2 * TRANSFER_PRIORITIES; i++)
 		TAILQ_INIT(&engine->runs[i % 2][i / 2]);
 	assert(queue_empty(engine) && (engine->keep || !engine->read_only));

@@ -4,6 +4,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -30,7 +31,9 @@ static int check_idle(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 static int check_external(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			  bool contents, struct nvs_error *error)
 {
-	int rc = wait_for_engine(engine, tensors, n, error);
+	const struct turn turn = {
+		.tensors = tensors, .n = n, .copying = contents ? COPIED_OUT : COPIED_NOT};
+	int rc = wait_for_engine(engine, turn, error);
 
 	return rc ? rc : check_idle(engine, tensors, n, contents, error);
 }
@@ -90,7 +93,7 @@ static bool begin_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	assert(!tensor->copy_pin && is_listed(tensor));
 	number_pin(engine);
 	tensor_pin(engine, tensor);
-	tensor->copies++;
+	copy_begins(engine, tensor, COPIED_OUT);
 	tensor->copy_pin = engine->last_pin;
 	tensor_check(tensor);
 	return true;
@@ -105,7 +108,7 @@ static void end_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->copy_pin = 0;
 	if (!pin)
 		return;
-	tensor->copies--;
+	copy_ends(engine, tensor);
 	tensor_unpin(engine, tensor, pin);
 }
 
@@ -175,8 +178,9 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 
 /* ---- Parts ---- */
 
-/* Puts the tensors of which bytes are read into engine->scratch, each once; returns how many. */
-static size_t tensors_of(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n)
+/* Stores the tensors of which bytes are read, each once; returns how many. */
+static size_t tensors_of(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+			 struct nvs_tensor **tensors)
 {
 	size_t count = 0;
 
@@ -189,43 +193,11 @@ static size_t tensors_of(struct nvs_engine *engine, const struct nvs_tensor_rang
 		if (!range.nbytes)
 			continue;
 		if (tensor->batch != engine->batch)
-			engine->scratch[count++] = tensor;
+			tensors[count++] = tensor;
 		tensor->batch = engine->batch;
 	}
 	assert(count <= n && count <= engine->ntensors);
 	return count;
-}
-
-/*
- * Under the lock: stores in *spare the parts that follow others of the same tensor, and in *count
- * how many tensors engine->scratch has.
- */
-static int check_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-		       struct part **spare, size_t *count, struct nvs_error *error)
-{
-	int rc = 0;
-
-	lock_check(engine);
-	for (size_t i = 0; i < n && !rc;) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		if (!range.nbytes || !is_used_by_engine(range.tensor)) {
-			i++;
-			continue;
-		}
-		rc = wait_for_engine(engine, &range.tensor, 1, error);
-		/* Others may have been started meanwhile. */
-		i = 0;
-	}
-	if (rc)
-		return rc;
-	/* From here on the lock is held, so nothing else uses `scratch`. */
-	*count = tensors_of(engine, ranges, n);
-	assert(*count <= n && !*spare);
-	rc = check_idle(engine, engine->scratch, *count, true, error);
-	if (!rc && !parts_alloc(spare, n - *count))
-		rc = error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
-	return rc;
 }
 
 /* Backwards, so that the first part of each tensor is read first. */
@@ -283,17 +255,25 @@ int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 	       struct nvs_error *error)
 {
 	struct transfer *list = NULL;
+	struct nvs_tensor **tensors;
 	struct part *spare = NULL;
-	size_t count;
+	size_t count = 0;
 	int rc = check_ranges(engine, ranges, n, error);
 
-	if (rc)
+	if (rc || !n)
 		return rc;
+	tensors = calloc(n, sizeof(struct nvs_tensor *));
+	if (!tensors)
+		return error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
 	engine_lock(engine);
 	engine_sums_check(engine);
-	rc = check_parts(engine, ranges, n, &spare, &count, error);
+	count = tensors_of(engine, ranges, n, tensors);
+	rc = check_external(engine, tensors, count, true, error);
+	/* Those that follow others of the same tensor. */
+	if (!rc && !parts_alloc(&spare, n - count))
+		rc = error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
 	if (!rc) {
-		trace_calls(engine, TRACE_READ_PART, engine->scratch, count);
+		trace_calls(engine, TRACE_READ_PART, tensors, count);
 		count = begin_parts(engine, ranges, n, &spare);
 		list = runs_build(engine, engine->scratch, count, NVS_READ);
 	}
@@ -301,6 +281,7 @@ int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	parts_free(spare);
+	free(tensors);
 	if (rc)
 		return rc;
 	assert(count <= n);

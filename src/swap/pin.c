@@ -27,8 +27,7 @@ struct pinning {
 	size_t n;
 	uint64_t nbytes;	/* of all of them in the pool */
 	bool contents;		/* read them; false: for new ones */
-	bool copies;		/* the pins are those of a call that copies bytes */
-	bool holds_copies;	/* hold_copies() was called for the tensors */
+	bool copies;		/* the pins are those of a call that copies bytes into them */
 	uint64_t failures;	/* write-backs that failed before the call */
 	bool waited;		/* the pool's statistics have counted the wait for room */
 	uint64_t waits_from_ns; /* when it began to wait; 0: it did not */
@@ -38,7 +37,8 @@ struct pinning {
 	bool failed_again;	/* the write-backs that make room failed the last time */
 	uint64_t need;		/* bytes that are not in the pool */
 	uint64_t turn_ns;	/* LACKS_TURN: when to look again, if nothing changes */
-	struct ticket ticket;
+	struct turn turn;	/* for tensors that others use */
+	struct ticket ticket;	/* for room */
 	struct shortage shortage;
 };
 
@@ -110,6 +110,17 @@ static int check_contents(struct nvs_engine *engine, struct nvs_tensor *tensor,
 			   tensor->name);
 }
 
+/* -EBUSY: callers have pinned one of the tensors, of which bytes are to be copied. */
+static int check_copies(const struct pinning *pinning, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < pinning->n && pinning->copies && !rc; i++)
+		if (!is_copied(pinning->tensors[i]))
+			rc = check_unpinned_one(pinning->tensors[i], error);
+	return rc;
+}
+
 static int check_pin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents,
 			 struct nvs_error *error)
 {
@@ -131,7 +142,7 @@ static int check_pin(struct nvs_engine *engine, struct pinning *pinning, struct 
 	uint64_t sum = 0;
 	char need[32], have[32];
 	size_t n = pinning->n;
-	int rc = 0;
+	int rc = check_copies(pinning, error);
 
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
@@ -182,7 +193,8 @@ static struct transfer *begin(struct nvs_engine *engine, const struct pinning *p
 		struct nvs_tensor *tensor = pinning->tensors[i];
 
 		add_pin(engine, tensor, pinning->copies);
-		tensor->copies += pinning->copies;
+		if (pinning->copies)
+			copy_begins(engine, tensor, COPIED_IN);
 		if (!pinning->contents)
 			forget_pool(tensor);
 		if (tensor->io == IO_IDLE)
@@ -211,21 +223,23 @@ static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *
 }
 
 /* Whether what other calls do with the tensors must end first. */
-static bool others_first(const struct pinning *pinning)
+static bool others_first(const struct nvs_engine *engine, const struct pinning *pinning)
 {
-	if (pinning->contents && !pinning->copies)
+	bool reads = pinning->contents && !pinning->copies;
+
+	if (reads && !engine->ncopied && !pinning->turn.in_line)
 		return false;
 	for (size_t i = 0; i < pinning->n; i++) {
 		const struct nvs_tensor *tensor = pinning->tensors[i];
 
-		/* The caller writes new contents at once, so nobody may use the old ones. */
-		if (!pinning->contents && (in_flight(tensor) || tensor->copies))
+		/* Contents that are only read may be copied to others. */
+		if (tensor->copying == COPIED_IN || (!reads && tensor->copying != COPIED_NOT))
 			return true;
-		/* Copies that overlap one another must not keep other calls waiting for ever. */
-		if (pinning->copies && tensor->copies_awaited)
+		/* The caller writes new contents at once, so nobody may use the old ones. */
+		if (!pinning->contents && in_flight(tensor))
 			return true;
 	}
-	return false;
+	return (!reads || pinning->turn.in_line) && turn_is_blocked(engine, &pinning->turn);
 }
 
 /*
@@ -286,7 +300,7 @@ static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct 
 	pinning->lack = LACKS_LANDING;
 	if (rc)
 		return rc;
-	if (others_first(pinning)) {
+	if (others_first(engine, pinning)) {
 		pinning->stuck = true;
 		return -EAGAIN;
 	}
@@ -397,21 +411,13 @@ static int end_polling(const struct nvs_engine *engine, const struct pinning *pi
 				     : no_time_left(engine, pinning, -EAGAIN, error);
 }
 
-static void set_holds_copies(struct nvs_engine *engine, struct pinning *pinning, bool holds)
-{
-	if (pinning->holds_copies == holds)
-		return;
-	pinning->holds_copies = holds;
-	if (holds)
-		hold_copies(pinning->tensors, pinning->n);
-	else
-		resume_copies(engine, pinning->tensors, pinning->n);
-}
-
 static void begin_waiting(struct nvs_engine *engine, struct pinning *pinning)
 {
 	assert(pinning->list || pinning->stuck);
-	set_holds_copies(engine, pinning, pinning->lack == LACKS_LANDING && !pinning->contents);
+	if (pinning->lack == LACKS_LANDING)
+		turn_await(engine, &pinning->turn);
+	else
+		turn_end(engine, &pinning->turn);
 	if (!pinning->waits_from_ns) {
 		pinning->waits_from_ns = clock_ns();
 		engine->waiting++;
@@ -427,7 +433,7 @@ static void end_waiting(struct nvs_engine *engine, struct pinning *pinning)
 	if (!pinning->waits_from_ns)
 		return;
 	pinning_check(engine, pinning);
-	set_holds_copies(engine, pinning, false);
+	turn_end(engine, &pinning->turn);
 	assert(engine->waiting && !(pinning->ticket.queued && queue_empty(engine)));
 	engine->waiting--;
 	step_stalled(engine, pinning->waits_from_ns);
@@ -536,6 +542,9 @@ static int pin_all(struct nvs_engine *engine, struct pinning pinning, int timeou
 	if (rc)
 		return rc;
 	pinning.ticket.pinner = pinner_self();
+	pinning.turn = (struct turn){.tensors = pinning.tensors,
+				     .n = pinning.n,
+				     .copying = pinning.copies ? COPIED_IN : COPIED_NOT};
 	engine_lock(engine);
 	engine_sums_check(engine);
 	pinning.failures = engine->write_failures;

@@ -428,7 +428,7 @@ int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 		return rc;
 	engine_lock(engine);
 	engine_sums_check(engine);
-	rc = wait_for_engine(engine, tensors, n, error);
+	rc = wait_for_engine(engine, (struct turn){.tensors = tensors, .n = n}, error);
 	if (!rc)
 		rc = check_unpinned(engine, tensors, n, error);
 	for (size_t i = 0; i < n && !rc; i++)

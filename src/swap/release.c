@@ -140,8 +140,7 @@ void end_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, si
 	engine_lock(engine);
 	engine_sums_check(engine);
 	for (size_t i = 0; i < n; i++) {
-		assert(tensors[i]->copies);
-		tensors[i]->copies--;
+		copy_ends(engine, tensors[i]);
 		end_pin(engine, tensors[i], pin, how);
 	}
 	trace_calls(engine, how == NVS_DIRTY ? TRACE_RELEASE_DIRTY : TRACE_RELEASE_CLEAN, tensors,

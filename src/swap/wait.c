@@ -135,21 +135,6 @@ int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tens
 	return rc;
 }
 
-void hold_copies(struct nvs_tensor *const *tensors, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		tensors[i]->copies_awaited++;
-}
-
-void resume_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		assert(tensors[i]->copies_awaited);
-		tensors[i]->copies_awaited--;
-	}
-	events_wake(engine);
-}
-
 static struct nvs_tensor *first(struct nvs_tensor *const *tensors, size_t n,
 				bool (*is)(const struct nvs_tensor *))
 {
@@ -159,40 +144,42 @@ static struct nvs_tensor *first(struct nvs_tensor *const *tensors, size_t n,
 	return NULL;
 }
 
-int wait_for_engine(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		    struct nvs_error *error)
+int wait_for_engine(struct nvs_engine *engine, struct turn turn, struct nvs_error *error)
 {
-	struct nvs_tensor *used = first(tensors, n, is_used_by_engine);
 	int rc = 0;
 
 	lock_check(engine);
-	if (!used)
-		return 0;
-	hold_copies(tensors, n);
-	while (used) {
-		assert(!is_external(used));
-		rc = check_overdue(engine, used, error);
-		if (rc)
+	for (;;) {
+		struct nvs_tensor *used = first(turn.tensors, turn.n, is_used_by_engine);
+
+		if (!used && !turn_is_blocked(engine, &turn))
 			break;
-		tensor_promote(engine, used);
+		if (used) {
+			assert(!is_external(used));
+			rc = check_overdue(engine, used, error);
+			if (rc)
+				break;
+			tensor_promote(engine, used);
+		}
+		turn_await(engine, &turn);
 		(void)events_wait(engine, UINT64_MAX);
-		/* Others may have been started meanwhile. */
-		used = first(tensors, n, is_used_by_engine);
 	}
-	resume_copies(engine, tensors, n);
+	turn_end(engine, &turn);
 	assert(!rc || rc == -ETIMEDOUT);
 	return rc;
 }
 
 void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
 {
+	struct turn turn = {.tensors = tensors, .n = n};
+
 	lock_check(engine);
-	if (!first(tensors, n, is_copied))
-		return;
-	hold_copies(tensors, n);
-	while (first(tensors, n, is_copied))
+	while ((engine->ncopied && first(tensors, n, is_copied)) ||
+	       turn_is_blocked(engine, &turn)) {
+		turn_await(engine, &turn);
 		(void)events_wait(engine, UINT64_MAX);
-	resume_copies(engine, tensors, n);
+	}
+	turn_end(engine, &turn);
 }
 
 int drain_writes(struct nvs_engine *engine, struct nvs_error *error)

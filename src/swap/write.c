@@ -13,8 +13,7 @@
 #include "base/error.h"
 #include "swap/calls.h"
 
-/* Stores in `tensors` each tensor of which bytes are written, once. Calls that copy bytes share
- * it. */
+/* Stores in `tensors` each tensor of which bytes are written, once. */
 static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 			   size_t n, struct nvs_tensor **tensors, size_t *ntensors,
 			   struct nvs_error *error)
@@ -31,8 +30,6 @@ static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_ra
 		if (!range.nbytes || range.tensor->batch == engine->batch)
 			continue;
 		rc = check_in_batch(engine, range.tensor, i, error);
-		if (!rc && !is_copied(range.tensor))
-			rc = check_unpinned_one(range.tensor, error);
 		assert(*ntensors < n);
 		tensors[(*ntensors)++] = range.tensor;
 	}

@@ -324,33 +324,65 @@ static void calls_that_copy_bytes_do_not_fail_for_each_other(void **state)
 	fixture_close(&f);
 }
 
-/* A call on `t`, which a write of both has pinned while it reads `other`. */
+/* A call on both tensors, of which a write has pinned the second while it reads `other`. */
 struct outsider {
 	struct fixture *f;
-	struct nvs_tensor *t, *other;
+	struct nvs_tensor *t[2], *other;
 	void (*call)(struct outsider *outsider);
-	char *data;
+	char data[2][100];
 };
 
 static void swaps_out(struct outsider *o)
 {
-	MUST(!nvs_tensor_swap_out(o->f->engine, &o->t, 1, NULL));
+	MUST(!nvs_tensor_swap_out(o->f->engine, o->t, 2, NULL));
+}
+
+static void swaps_in(struct outsider *o)
+{
+	uint64_t pin;
+
+	MUST(!nvs_tensor_swap_in(o->f->engine, o->t, 2, -1, &pin, NULL));
+	MUST(!nvs_tensor_release(o->f->engine, o->t, 2, pin, NVS_CLEAN, NULL));
 }
 
 static void pins_for_new_contents(struct outsider *o)
 {
 	uint64_t pin;
 
-	MUST(!nvs_tensor_pin(o->f->engine, &o->t, 1, -1, &pin, NULL));
-	MUST(!nvs_tensor_release(o->f->engine, &o->t, 1, pin, NVS_CLEAN, NULL));
+	MUST(!nvs_tensor_pin(o->f->engine, o->t, 2, -1, &pin, NULL));
+	MUST(!nvs_tensor_release(o->f->engine, o->t, 2, pin, NVS_CLEAN, NULL));
 }
 
 static void reads_to_external_memory(struct outsider *o)
 {
-	void *data = o->data;
+	void *data[] = {o->data[0], o->data[1]};
 
-	MUST(!nvs_tensor_swap_in_to(o->f->engine, &o->t, &data, 1, NULL));
-	MUST(!nvs_tensor_wait(o->f->engine, &o->t, 1, 0, -1, NULL));
+	MUST(!nvs_tensor_swap_in_to(o->f->engine, o->t, data, 2, NULL));
+	MUST(!nvs_tensor_wait(o->f->engine, o->t, 2, 0, -1, NULL));
+}
+
+static void reads_bytes(struct outsider *o)
+{
+	const struct nvs_tensor_range ranges[] = {
+		{sizeof(struct nvs_tensor_range), o->t[0], 0, 1, o->data[0]},
+		{sizeof(struct nvs_tensor_range), o->t[1], 0, 1, o->data[1]}};
+
+	MUST(!nvs_tensor_read(o->f->engine, ranges, 2, NULL));
+	MUST(!nvs_tensor_wait(o->f->engine, o->t, 2, 0, -1, NULL));
+}
+
+static void writes_bytes(struct outsider *o)
+{
+	const struct nvs_tensor_range ranges[] = {
+		{sizeof(struct nvs_tensor_range), o->t[0], 0, 1, o->data[0]},
+		{sizeof(struct nvs_tensor_range), o->t[1], 0, 1, o->data[1]}};
+
+	MUST(!nvs_tensor_write(o->f->engine, ranges, 2, -1, NULL));
+}
+
+static void commits(struct outsider *o)
+{
+	MUST(!nvs_engine_commit(o->f->engine, NULL));
 }
 
 static void *call_outside(void *arg)
@@ -361,12 +393,13 @@ static void *call_outside(void *arg)
 	return NULL;
 }
 
-static void *write_both(void *arg)
+static void *write_second(void *arg)
 {
-	const struct outsider *o = arg;
+	struct outsider *o = arg;
+	char byte = 0;
 	const struct nvs_tensor_range ranges[] = {
-		{sizeof(struct nvs_tensor_range), o->t, 0, 1, o->data},
-		{sizeof(struct nvs_tensor_range), o->other, 0, 1, o->data}};
+		{sizeof(struct nvs_tensor_range), o->t[1], 0, 1, &byte},
+		{sizeof(struct nvs_tensor_range), o->other, 0, 1, &byte}};
 
 	MUST(!nvs_tensor_write(o->f->engine, ranges, 2, -1, NULL));
 	return NULL;
@@ -379,90 +412,105 @@ static void await_call(struct fixture *f, const struct nvs_tensor *t)
 	while (!waits) {
 		sched_yield();
 		engine_lock(f->engine);
-		waits = t->copies_awaited;
+		waits = t->in_line || f->engine->commit_holds != COPIED_NOT;
 		engine_unlock(f->engine);
 	}
 }
 
 static void later_writes_do_not_pass_a_call_that_waits_for_earlier_ones(void **state)
 {
-	static void (*const calls[])(struct outsider *) = {swaps_out, pins_for_new_contents,
-							   reads_to_external_memory};
-	char bytes[100] = "";
+	static void (*const calls[])(struct outsider *) = {swaps_out,
+							   swaps_in,
+							   pins_for_new_contents,
+							   reads_to_external_memory,
+							   reads_bytes,
+							   writes_bytes,
+							   commits};
 
 	(void)state;
 	for (size_t i = 0; i < LENGTH(calls); i++) {
-		struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1, .data = bytes};
-		struct outsider o = {.call = calls[i], .data = bytes};
+		struct outsider o = {.call = calls[i]};
+		char byte = 1;
+		struct nvs_tensor_range first = {.size = sizeof(first), .nbytes = 1, .data = &byte};
 		pthread_t writer, caller;
 		struct fixture f;
 
 		OPEN(&f, .place = PLACE_DISK, .simulated = true);
 		o.f = &f;
-		o.t = range.tensor = tensor_add(&f, "t", sizeof(bytes));
-		o.other = tensor_add(&f, "other", sizeof(bytes));
-		tensor_write(&f, o.t, 1);
-		tensor_store(&f, o.other, 2);
+		o.t[0] = first.tensor = tensor_add(&f, "first", sizeof(o.data[0]));
+		o.t[1] = tensor_add(&f, "second", sizeof(o.data[1]));
+		o.other = tensor_add(&f, "other", 100);
+		tensor_write(&f, o.t[0], 1);
+		tensor_write(&f, o.t[1], 2);
+		tensor_store(&f, o.other, 3);
 		sim_hold(f.sim, SIM_READS);
-		assert_int_equal(pthread_create(&writer, NULL, write_both, &o), 0);
+		assert_int_equal(pthread_create(&writer, NULL, write_second, &o), 0);
 		assert_true(sim_await_in_flight(f.sim, 1));
-		OK(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error));
+		OK(&f, nvs_tensor_write(f.engine, &first, 1, 0, &f.error));
 		assert_int_equal(pthread_create(&caller, NULL, call_outside, &o), 0);
-		await_call(&f, o.t);
-		expect_error(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error), -EAGAIN,
+		await_call(&f, o.t[0]);
+		expect_error(&f, nvs_tensor_write(f.engine, &first, 1, 0, &f.error), -EAGAIN,
 			     "can't be pinned while one of them is in flight or being copied");
 		sim_go(f.sim, SIM_READS);
 		pthread_join(writer, NULL);
 		pthread_join(caller, NULL);
-		OK(&f, nvs_tensor_wait(f.engine, &o.t, 1, 0, -1, &f.error));
-		OK(&f, nvs_tensor_write(f.engine, &range, 1, -1, &f.error));
+		OK(&f, nvs_tensor_wait(f.engine, o.t, 2, 0, -1, &f.error));
+		OK(&f, nvs_tensor_write(f.engine, &first, 1, -1, &f.error));
 		fixture_close(&f);
 	}
 }
 
 static void reads_a_part(struct outsider *o)
 {
-	const struct nvs_tensor_range range = {sizeof(range), o->t, 0, 1, o->data};
+	const struct nvs_tensor_range range = {sizeof(range), o->t[0], 0, 1, o->data[0]};
 
 	MUST(!nvs_tensor_read(o->f->engine, &range, 1, NULL));
-	MUST(!nvs_tensor_wait(o->f->engine, &o->t, 1, 0, -1, NULL));
+	MUST(!nvs_tensor_wait(o->f->engine, o->t, 1, 0, -1, NULL));
+}
+
+static void reads_all(struct outsider *o)
+{
+	void *data = o->data[0];
+
+	MUST(!nvs_tensor_swap_in_to(o->f->engine, o->t, &data, 1, NULL));
+	MUST(!nvs_tensor_wait(o->f->engine, o->t, 1, 0, -1, NULL));
 }
 
 static void writes_from_external_memory(struct outsider *o)
 {
-	const void *data = o->data;
+	const void *data = o->data[0];
 
-	MUST(!nvs_tensor_swap_out_from(o->f->engine, &o->t, &data, 1, NULL));
-	MUST(!nvs_tensor_wait(o->f->engine, &o->t, 1, 0, -1, NULL));
+	MUST(!nvs_tensor_swap_out_from(o->f->engine, o->t, &data, 1, NULL));
+	MUST(!nvs_tensor_wait(o->f->engine, o->t, 1, 0, -1, NULL));
 }
 
 static void forgets(struct outsider *o)
 {
-	MUST(!nvs_tensor_forget(o->f->engine, &o->t, 1, NULL));
+	MUST(!nvs_tensor_forget(o->f->engine, o->t, 1, NULL));
 }
 
 static void calls_wait_for_the_read_of_a_write_that_gave_up(void **state)
 {
-	static void (*const calls[])(struct outsider *) = {reads_to_external_memory, reads_a_part,
+	static void (*const calls[])(struct outsider *) = {reads_all, reads_a_part,
 							   writes_from_external_memory, forgets};
-	char bytes[100] = "";
+	char byte = 0;
 
 	(void)state;
 	for (size_t i = 0; i < LENGTH(calls); i++) {
-		struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1, .data = bytes};
-		struct outsider o = {.call = calls[i], .data = bytes};
+		struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1, .data = &byte};
+		struct outsider o = {.call = calls[i]};
 		struct fixture f;
 		pthread_t caller;
 
 		OPEN(&f, .place = PLACE_DISK, .simulated = true);
 		o.f = &f;
-		o.t = range.tensor = tensor_add(&f, "t", sizeof(bytes));
-		tensor_store(&f, o.t, 1);
+		o.t[0] = range.tensor = tensor_add(&f, "t", sizeof(o.data[0]));
+		tensor_store(&f, o.t[0], 1);
 		sim_hold(f.sim, SIM_READS);
 		expect_error(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error), -EAGAIN, "t");
-		STATE(&f, o.t, NVS_READING, false, 0);
+		STATE(&f, o.t[0], NVS_READING, false, 0);
 		assert_int_equal(pthread_create(&caller, NULL, call_outside, &o), 0);
-		await_call(&f, o.t);
+		await_call(&f, o.t[0]);
 		sim_go(f.sim, SIM_READS);
 		pthread_join(caller, NULL);
 		fixture_close(&f);

@@ -298,7 +298,7 @@ struct transfer *runs_build_own(struct nvs_engine *engine, struct nvs_tensor **t
 {
 	for (size_t i = 0; i < n; i++) {
 		assert(tensors[i]->io == IO_IDLE);
-		assert(tensors[i]->pins.count <= tensors[i]->copies);
+		assert(!tensors[i]->pins.count || is_copied(tensors[i]));
 		tensors[i]->origin = ORIGIN_ENGINE;
 	}
 	return runs_build(engine, tensors, n, direction);

@@ -7,7 +7,7 @@
  *	residency: lock messages pinners tensor parts pins table errors plan places invariants
  *	residency: policy queue room shortage follow
  *	moves: runs promote ahead sums launch overdue landing events scrub
- *	calls: checks info step wait release pin prefetch swap_out external write register note commit
+ *	calls: checks info step turns wait release pin prefetch swap_out external write register note commit
  *	engine: engine stored public
  */
 #ifndef RESIDENCY_INTERNAL_H
@@ -110,6 +110,10 @@ struct nvs_engine {
 	uint64_t landing_numel;
 	unsigned waiting;   /* calls waiting for room, or for tensors in flight to pin them */
 	struct queue queue; /* of those that wait for room */
+	TAILQ_HEAD(line, turn) line; /* of calls that wait for others to end with their tensors */
+	size_t ncopied;		     /* tensors of which bytes are copied */
+	enum copying commit_holds;   /* a commit has such copies wait, and those that come after in
+				       the enumeration; COPIED_NOT: it has none wait */
 	struct pinners pinners;
 	uint64_t shortage_after_ns; /* such a call says by then which tensors are pinned */
 	uint64_t write_failures;

@@ -184,7 +184,7 @@ static void registered_check(const struct nvs_engine *engine)
 void engine_check(const struct nvs_engine *engine)
 {
 	uint64_t live = 0, counted = 0, ahead = 0, landing = 0, resident = 0;
-	uint64_t pinned = 0, landing_numel = 0;
+	uint64_t pinned = 0, landing_numel = 0, copied = 0;
 
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		const struct nvs_tensor *tensor = engine->tensors[i];
@@ -192,6 +192,7 @@ void engine_check(const struct nvs_engine *engine)
 		tensor_check(tensor);
 		check_rest(tensor);
 		assert(tensor->index == i);
+		copied += tensor->copying != COPIED_NOT;
 		live += tensor->memory == MEMORY_POOL ? tensor->numel : 0;
 		counted += tensor->counted ? tensor->numel : 0;
 		ahead += in_plan(tensor) && is_ahead(tensor) ? tensor->numel : 0;
@@ -204,7 +205,7 @@ void engine_check(const struct nvs_engine *engine)
 	assert(live == engine->live_numel && counted == engine->counted_numel);
 	assert(ahead == engine->ahead_numel && landing == engine->landing);
 	assert(resident == engine->plan.resident && pinned == engine->pinners.all);
-	assert(landing_numel == engine->landing_numel);
+	assert(landing_numel == engine->landing_numel && copied == engine->ncopied);
 	pinners_check(&engine->pinners);
 	registered_check(engine);
 	lists_check(engine);

@@ -83,6 +83,13 @@ enum read_ahead {
 	AHEAD_FOR_PLAN, /* means nothing while the tensor is outside the plan */
 } __attribute__((packed));
 
+/* Which bytes a call copies, having pinned the tensor until it ends: one call at a time. */
+enum copying {
+	COPIED_NOT,
+	COPIED_OUT, /* from the pool to the caller */
+	COPIED_IN,  /* from the caller to the pool, also while it waits for the tensor's read */
+};
+
 /* The checksum of the contents on the drive. */
 enum checksum_state {
 	CHECKSUM_NONE,
@@ -157,10 +164,10 @@ struct nvs_tensor {
 	uint64_t error_offset; /* of the last transfer that failed; NOWHERE: it was refused, since a
 				  failed commit is not settled */
 
-	uint64_t unreported_at;	 /* the offset in the store of the failed write */
-	uint64_t copy_pin;	 /* pins it while it is copied to external memory; or 0 */
-	uint32_t copies;	 /* calls that copy bytes of it, and each pin it until they end */
-	uint32_t copies_awaited; /* calls that wait for their end; no write of bytes begins then */
+	uint64_t unreported_at; /* the offset in the store of the failed write */
+	uint64_t copy_pin;	/* pins it while it is copied to external memory; or 0 */
+	enum copying copying;	/* set by copy_begins() and copy_ends() */
+	uint32_t in_line;	/* calls in engine->line for it */
 	/* Renaming changes it under the lock. It is also read without the lock, so earlier names
 	 * stay allocated. */
 	const char *_Atomic name;
@@ -260,10 +267,10 @@ static inline bool is_overdue(const struct nvs_tensor *tensor)
 	return tensor->hangs_at != NOWHERE;
 }
 
-/* Calls copy bytes of it, and no other has it pinned: a failed read may have ended their pins. */
+/* A call copies bytes of it, and no other has it pinned: a failed read may have ended its pin. */
 static inline bool is_copied(const struct nvs_tensor *tensor)
 {
-	return tensor->copies && tensor->pins.count <= tensor->copies;
+	return tensor->copying != COPIED_NOT && tensor->pins.count <= 1;
 }
 
 /* In use without a call of the caller's to wait for: calls wait for the end by themselves. */

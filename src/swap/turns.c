@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The line of calls that wait until others have ended with their tensors: first come, first served.
+ * It decides only, and moves nothing.
+ */
+#include <assert.h>
+
+#include "swap/calls.h"
+
+void turn_await(struct nvs_engine *engine, struct turn *turn)
+{
+	lock_check(engine);
+	if (turn->in_line)
+		return;
+	turn->in_line = true;
+	TAILQ_INSERT_TAIL(&engine->line, turn, link);
+	for (size_t i = 0; i < turn->n; i++)
+		turn->tensors[i]->in_line++;
+}
+
+void turn_end(struct nvs_engine *engine, struct turn *turn)
+{
+	lock_check(engine);
+	if (!turn->in_line)
+		return;
+	turn->in_line = false;
+	TAILQ_REMOVE(&engine->line, turn, link);
+	for (size_t i = 0; i < turn->n; i++) {
+		assert(turn->tensors[i]->in_line);
+		turn->tensors[i]->in_line--;
+	}
+	events_wake(engine);
+}
+
+static bool has(const struct turn *turn, const struct nvs_tensor *tensor)
+{
+	for (size_t i = 0; i < turn->n; i++)
+		if (turn->tensors[i] == tensor)
+			return true;
+	return false;
+}
+
+bool turn_is_blocked(const struct nvs_engine *engine, const struct turn *turn)
+{
+	lock_check(engine);
+	if (engine->commit_holds != COPIED_NOT && turn->copying >= engine->commit_holds)
+		return true;
+	for (size_t i = 0; i < turn->n && !TAILQ_EMPTY(&engine->line); i++) {
+		const struct turn *earlier = TAILQ_FIRST(&engine->line);
+
+		/* This call itself counts once. */
+		if (turn->tensors[i]->in_line == turn->in_line)
+			continue;
+		for (; earlier && earlier != turn; earlier = TAILQ_NEXT(earlier, link))
+			if (has(earlier, turn->tensors[i]))
+				return true;
+	}
+	return false;
+}
+
+void commit_hold(struct nvs_engine *engine, enum copying from)
+{
+	lock_check(engine);
+	if (engine->commit_holds == from)
+		return;
+	engine->commit_holds = from;
+	events_wake(engine);
+}
+
+void copy_begins(struct nvs_engine *engine, struct nvs_tensor *tensor, enum copying copying)
+{
+	lock_check(engine);
+	assert(tensor->copying == COPIED_NOT && copying != COPIED_NOT);
+	assert(tensor->pins.count == 1 && engine->ncopied < engine->ntensors);
+	tensor->copying = copying;
+	engine->ncopied++;
+}
+
+void copy_ends(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	lock_check(engine);
+	assert(tensor->copying != COPIED_NOT && engine->ncopied);
+	tensor->copying = COPIED_NOT;
+	engine->ncopied--;
+}
