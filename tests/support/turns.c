@@ -10,7 +10,7 @@
 #include <time.h>
 
 #define THREADS_MAX 256u
-/* On average, every LOCKS_A_TURN-th lock yields to another thread. */
+/* On average, every LOCKS_A_TURN-th lock and unlock yields to another thread. */
 #define LOCKS_A_TURN 16u
 
 #define MUST(condition)                                                                            \
@@ -263,6 +263,8 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
 	if (!self)
 		return __real_pthread_mutex_unlock(mutex);
 	unlock(mutex);
+	if (!below(LOCKS_A_TURN))
+		pass_turn();
 	return 0;
 }
 
