@@ -43,10 +43,9 @@ void request_check(const struct nvs_request *request)
 					 : requests->ready == request);
 		assert(request->next ? request->next->previous == request
 				     : requests->last_ready == request);
-	} else if (request_state(request) != REQUEST_FREE) {
-		assert(!request->next && !request->previous);
+	} else if (request_state(request) == REQUEST_IN_FLIGHT) {
+		assert(!request->next && !request->previous && requests->in_flight);
 	}
-	assert(request_state(request) != REQUEST_IN_FLIGHT || requests->in_flight);
 }
 
 void requests_check(const struct requests *requests)
@@ -284,9 +283,9 @@ void request_see(struct nvs_request *request)
 	else
 		requests->last_ready = request->previous;
 	request->next = request->previous = NULL;
+	/* From here on another thread may close it without the lock. */
 	set_state(request, REQUEST_SEEN);
 	requests_set_eventfd(requests);
-	request_check(request);
 	requests_check(requests);
 }
 
