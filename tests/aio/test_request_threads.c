@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests that one thread waits for while another closes them.
+ * Requests, and files of failed ones, that one thread waits for while another closes them.
+ * Threads take turns, in an order of each seed; under ThreadSanitizer they run at once.
  */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +15,10 @@
 #include "support/fake_aio.h"
 #include "support/inject.h"
 #include "support/support.h"
+#include "support/turns.h"
 
 #define PAGE   4096u
+#define SEEDS  20u
 #define ROUNDS 40u
 #define BATCH  32u
 /* Requests of the first chunk. */
@@ -64,6 +68,94 @@ static void rig_close(struct rig *rig)
 	fake_destroy(&rig->fake);
 }
 
+/* ---- A wait of another thread ---- */
+
+enum how { FOR_SEVERAL, FOR_ANY, FOR_ALL, BY_STATUS };
+
+struct wait {
+	struct nvs_aio *aio;
+	enum how how;
+	struct nvs_request *requests[2];
+	size_t n, index;
+	int rc;
+	struct nvs_error error;
+	pthread_t thread;
+};
+
+static void *wait_main(void *arg)
+{
+	struct wait *wait = arg;
+
+	wait->error.size = sizeof(wait->error);
+	wait->index = 9;
+	switch (wait->how) {
+	case FOR_SEVERAL:
+		wait->rc = nvs_aio_wait(wait->aio, wait->requests, wait->n, -1, &wait->error);
+		break;
+	case FOR_ANY:
+		wait->rc = nvs_aio_wait_any(wait->aio, wait->requests, wait->n, -1, &wait->index,
+					    &wait->error);
+		break;
+	case FOR_ALL:
+		wait->rc = nvs_aio_wait_all(wait->aio, -1, NULL, &wait->error);
+		break;
+	case BY_STATUS:
+		while ((wait->rc = nvs_request_status(wait->requests[0], &wait->error)) ==
+		       -EINPROGRESS)
+			sched_yield();
+		break;
+	}
+	return NULL;
+}
+
+static void wait_begin(struct wait *wait)
+{
+	assert_int_equal(pthread_create(&wait->thread, NULL, wait_main, wait), 0);
+}
+
+static void wait_end(struct wait *wait)
+{
+	pthread_join(wait->thread, NULL);
+}
+
+/* ---- Closing a file ---- */
+
+static void close_a_file_whose_transfer_failed(struct rig *rig, enum how how)
+{
+	struct nvs_file *file = fake_file_open(rig->aio, NVS_FILE_WRITE);
+	struct wait wait = {.aio = rig->aio, .how = how, .n = 1};
+	struct nvs_request **request = how == FOR_ALL ? NULL : &wait.requests[0];
+
+	/* The file is empty. */
+	SUCCEEDS(nvs_aio_pread(rig->aio, file, rig->data, PAGE, 0, request, &rig->error),
+		 &rig->error);
+	wait_begin(&wait);
+	nvs_file_close(file);
+	wait_end(&wait);
+	assert_int_equal(wait.rc, -ENODATA);
+	if (!strstr(wait.error.text, "closed since"))
+		assert_says(wait.error.text, "reading build/tmp/nvswap-test-");
+	assert_int_equal(nvs_request_close(wait.requests[0]), 0);
+	assert_int_equal(nvs_aio_wait_all(rig->aio, -1, NULL, NULL), how == FOR_ALL ? 0 : -ENODATA);
+}
+
+static void a_file_may_be_closed_while_its_failure_is_told(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct rig rig;
+
+		turns_begin(seed);
+		rig_open(&rig);
+		for (unsigned i = 0; i < ROUNDS; i++)
+			close_a_file_whose_transfer_failed(&rig, (enum how)(i % 4));
+		rig_close(&rig);
+		turns_end();
+	}
+}
+
+/* ---- Closing requests ---- */
+
 struct closer {
 	struct rig *rig;
 	pthread_t thread;
@@ -102,7 +194,7 @@ static void *wait_for_all_again(void *arg)
 	return NULL;
 }
 
-/* A request is closed without a lock. */
+/* Without turns: a request is closed without a lock. */
 static void requests_are_closed_while_another_thread_sees_all(void **state)
 {
 	struct closer closers[2];
@@ -130,6 +222,7 @@ static void requests_are_closed_while_another_thread_sees_all(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		test(a_file_may_be_closed_while_its_failure_is_told),
 		test(requests_are_closed_while_another_thread_sees_all),
 	};
 

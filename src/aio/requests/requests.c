@@ -345,25 +345,43 @@ int nvs_request_close(struct nvs_request *request)
 	return rc;
 }
 
-int nvs_request_status(const struct nvs_request *request, struct nvs_error *error)
+/* Under the lock, which keeps the file that an error names open. */
+static int status_of(const struct nvs_request *request, struct nvs_error *error)
 {
-	enum request_state state = request ? request_state(request) : REQUEST_FREE;
-	const struct transfer *transfer = request ? &request->transfer : NULL;
-	uint64_t offset;
+	const struct transfer *transfer = &request->transfer;
 
-	switch (state) {
+	request_check(request);
+	switch (request_state(request)) {
 	case REQUEST_FREE:
-		return error_set(error, -EINVAL, "the request is NULL or closed");
+		break;
 	case REQUEST_IN_FLIGHT:
-		if (transfer->requests->aio->config.io_timeout_ms &&
-		    aio_is_overdue(transfer->requests->aio, transfer, &offset))
-			return aio_overdue_error(transfer, offset, NULL, error);
+		if (transfer->state.overdue)
+			return aio_overdue_error(transfer, transfer->state.hangs_at, NULL, error);
 		return error_set(error, -EINPROGRESS, "the transfer is in flight");
 	case REQUEST_READY:
 	case REQUEST_SEEN:
 		return transfer->status ? transfer_error(transfer, NULL, error) : 0;
 	}
-	return -EINVAL;
+	return error_set(error, -EINVAL, "the request is NULL or closed");
+}
+
+int nvs_request_status(const struct nvs_request *request, struct nvs_error *error)
+{
+	enum request_state state = request ? request_state(request) : REQUEST_FREE;
+	struct nvs_aio *aio;
+	int rc;
+
+	if (state == REQUEST_FREE)
+		return error_set(error, -EINVAL, "the request is NULL or closed");
+	if (state != REQUEST_IN_FLIGHT && !request->transfer.status)
+		return 0;
+	aio = request->transfer.requests->aio;
+	if (state == REQUEST_IN_FLIGHT && !aio->config.io_timeout_ms)
+		return error_set(error, -EINPROGRESS, "the transfer is in flight");
+	pthread_mutex_lock(&aio->lock);
+	rc = status_of(request, error);
+	pthread_mutex_unlock(&aio->lock);
+	return rc;
 }
 
 void *nvs_request_user(const struct nvs_request *request)

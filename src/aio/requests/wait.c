@@ -80,7 +80,7 @@ static void promote(struct nvs_aio *aio, struct nvs_request *const *array, size_
 			transfer_promote(aio, &array[i]->transfer);
 }
 
-/* Under the lock; the caller formats the error without it, while the request stays in flight. */
+/* Under the lock. */
 static const struct transfer *overdue_of(const struct nvs_aio *aio,
 					 struct nvs_request *const *array, size_t n)
 {
@@ -131,10 +131,10 @@ int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_
 		assert(!in_flight(requests[i]));
 		request_see(requests[i]);
 	}
-	pthread_mutex_unlock(&aio->lock);
 	for (size_t i = 0; i < n && !rc; i++)
 		if (requests[i]->transfer.status)
 			rc = transfer_error(&requests[i]->transfer, NULL, error);
+	pthread_mutex_unlock(&aio->lock);
 	return rc;
 }
 
@@ -188,9 +188,9 @@ int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, s
 	if (!rc)
 		request_see(requests[*index]);
 	assert(rc || *index < n);
-	pthread_mutex_unlock(&aio->lock);
 	if (!rc && requests[*index]->transfer.status)
 		rc = transfer_error(&requests[*index]->transfer, NULL, error);
+	pthread_mutex_unlock(&aio->lock);
 	return rc;
 }
 
@@ -235,8 +235,7 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
 	struct requests *requests = aio ? aio->requests : NULL;
-	struct transfer failed = {0};
-	int rc = 0;
+	int rc;
 
 	if (!aio)
 		return error_set(error, -EINVAL, "the aio is NULL");
@@ -247,17 +246,16 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 	if (!rc) {
 		if (completed)
 			*completed = requests->submitted;
-		failed = requests->failed;
-		assert(!requests->in_flight && failed.status <= 0);
+		assert(!requests->in_flight && requests->failed.status <= 0);
+		if (requests->failed.status)
+			rc = transfer_error(&requests->failed, NULL, error);
 		requests->submitted = 0;
 		requests->failed = (struct transfer){0};
 		see_all(requests);
 	}
 	requests_check(requests);
 	pthread_mutex_unlock(&aio->lock);
-	if (rc)
-		return rc;
-	return failed.status ? transfer_error(&failed, NULL, error) : 0;
+	return rc;
 }
 
 /* ---- The caller's event loop ---- */
