@@ -353,18 +353,25 @@ class Aio(Handle):
         """Waits for all of several requests, as :meth:`Request.wait`; raises what failed first."""
         wanted = self._own(requests)
         if not all(request._finished for request in wanted):
-            code, error = 0, new_error()
-            with self._completing() as (pointer, due), _Waiting(self, wanted) as pending:
-                if pending:
-                    array = ffi.new("struct nvs_request *[]", [each._pointer for each in pending])
-                    code = wait_sliced(self, lambda ms, error: lib.nvs_aio_wait(
-                        pointer, array, len(pending), ms, error), timeout, error)
-                    self._finish_completed(pending, due)
+            error = new_error()
+            code = wait_sliced(self, lambda ms, error: self._wait_slice(wanted, ms, error), timeout,
+                               error)
             if code < 0 and not all(request._finished for request in wanted):
                 raise error_of(code, error)
         for request in wanted:
             if request._error is not None:
                 raise request._error
+
+    def _wait_slice(self, wanted: List[Request], timeout_ms: int, error: Any) -> int:
+        """Finishes what has completed even if others have not: :meth:`take` does not return what a
+        call waits for, and another thread may await it."""
+        with self._completing() as (pointer, due), _Waiting(self, wanted) as pending:
+            if not pending:
+                return 0
+            array = ffi.new("struct nvs_request *[]", [each._pointer for each in pending])
+            code = lib.nvs_aio_wait(pointer, array, len(pending), timeout_ms, error)
+            self._finish_completed(pending, due)
+        return int(code)
 
     def wait_any(self, requests: Iterable[Request], timeout: Optional[float] = None) -> Request:
         """Waits for one of several requests, and returns it, failed or not: its

@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import threading
+import time
 
 import numpy
 
@@ -202,6 +203,29 @@ def waits_have_the_timeouts_of_their_calls(directory):
             lambda timeout: aio.wait([file.pwrite(b"x")], timeout),
             lambda timeout: aio.wait_any([file.pwrite(b"x")], timeout),
             aio.wait_all]) == [60, 61, 62, 63]
+
+
+@promise
+def a_request_is_done_although_a_thread_waits_for_others_too(directory):
+    waits = []
+
+    def wait(pointer, array, n, timeout_ms, error):
+        """In the first slice only the first request completes."""
+        waits.append((n, request._finished))
+        assert nvswap.handle.lib.nvs_aio_wait(pointer, array, 1, -1, error) == 0
+        if len(waits) > 1:
+            return 0
+        time.sleep(timeout_ms / 1000)
+        return -errno.ETIMEDOUT
+
+    with nvswap.Aio() as aio, aio.open_file(directory + "/f", "w") as file:
+        request, other = file.pwrite(bytes(10)), file.pwrite(bytes(20), 10)
+        with Library(nvswap.aio, nvs_aio_wait=wait,
+                     nvs_request_status=lambda pointer, error: -errno.EINPROGRESS
+                     if pointer == other._pointer and len(waits) == 1
+                     else nvswap.handle.lib.nvs_request_status(pointer, error)):
+            aio.wait([request, other])
+        assert waits == [(2, False), (1, True)]
 
 
 @promise
