@@ -32,7 +32,8 @@ extern "C" {
  * the memory is not bound.
  * *data: the memory, aligned to a page; NULL with an error.
  * Errors:
- * -EINVAL  `data` is NULL, or `nbytes` is 0
+ * -EINVAL  `data` is NULL, `nbytes` is 0, or `path` is neither a directory nor a file nor a block
+ *          device
  * -ENOMEM  the memory can't be mapped or locked; the error has limit, need and remedy
  * Others   those of looking up `path`, such as -ENOENT
  */

@@ -37,9 +37,16 @@ static int check_path(const char *path, struct nvs_error *error)
 {
 	struct stat st;
 
-	if (!path || !stat(path, &st))
+	if (!path)
 		return 0;
-	return error_about(error, -errno, path, 0, 0, "%s: %s", path, nvs_strerror(-errno));
+	if (stat(path, &st))
+		return error_about(error, -errno, path, 0, 0, "%s: %s", path, nvs_strerror(-errno));
+	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
+		return error_about(
+			error, -EINVAL, path, 0, 0,
+			"%s is neither a directory nor a file nor a block device; use one of these",
+			path);
+	return 0;
 }
 
 static int map(struct memory *memory, size_t nbytes, const char *path, const struct nvs_log *log,

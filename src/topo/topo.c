@@ -155,7 +155,7 @@ int topo_node_of_paths(const struct topo *topo, const char *const *paths, unsign
 	unsigned ndevices = 0;
 
 	for (unsigned i = 0; i < n && ndevices + DEVICES_MAX <= max; i++) {
-		int fd = open(paths[i], O_RDONLY | O_CLOEXEC);
+		int fd = open(paths[i], O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 		unsigned found;
 
 		if (fd < 0)
