@@ -49,7 +49,8 @@ NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
  * must be open for reading and writing, NVS_FILE_BUFFERED and NVS_FILE_UNITS.
  * Errors:
  * -EINVAL  an argument is NULL, a flag is not one of these, the descriptor is neither of a file nor
- *          of a block device, or is not open for what the flags ask
+ *          of a block device, or is not open for what the flags ask; with O_PATH it is open for
+ *          nothing
  * -EISDIR  it is a directory
  * -EBADF   it is not open
  * -ENOMEM
