@@ -62,7 +62,8 @@ NVS_API int nvs_aio_pwrite(struct nvs_aio *aio, struct nvs_file *file, const voi
 			   struct nvs_error *error);
 
 /*
- * Ends a request that has completed, whether it was waited for or not. `request` may be NULL.
+ * Ends a request that has completed, whether it was waited for or not. `request` may be NULL. Wait
+ * until no other thread waits for the request: its call would return -EINVAL.
  * Errors:
  * -EINVAL  it is in flight, or closed already; nothing changes
  */
@@ -85,12 +86,12 @@ NVS_API void *nvs_request_user(const struct nvs_request *request);
 
 /*
  * Waits until all `n` requests have completed. Returns 0, or the status of the first failed one in
- * array order; *error names path and offset. Requests that have completed already are no error, and
- * nvs_aio_take does not return those that were waited for. With `n` 0, for which `requests` may be
- * NULL, it returns 0.
+ * array order; *error names path and offset. Requests that have completed already are no error.
+ * nvs_aio_take returns none of the requests during the call, and afterwards only if the wait ended
+ * before all had completed. With `n` 0, for which `requests` may be NULL, it returns 0.
  * Errors besides a request's status:
- * -EINVAL     `aio` is NULL, or `requests` is; a request is NULL, closed, of another aio, or in
- *             the array twice
+ * -EINVAL     `aio` is NULL, or `requests` is; a request is NULL, closed, of another aio, in the
+ *             array twice, or closed by another thread during the wait
  * -ETIMEDOUT  timeout_ms has passed, or a request is overdue (io_timeout_ms); wait again
  * -EAGAIN     timeout_ms is 0 and a request is in flight
  */
@@ -99,6 +100,7 @@ NVS_API int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *request
 /*
  * Waits until any of `n` requests has completed, and stores the index of the first such in array
  * order in *index. NULL entries are skipped, so that a caller can clear those it is done with.
+ * nvs_aio_take returns none of the requests during the call, and later all but the one found.
  * Returns the status of that request; or, with *index = n, the errors of nvs_aio_wait, -EINVAL also
  * if every entry or `index` is NULL, or `n` is 0.
  */
@@ -130,8 +132,9 @@ NVS_API int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *comp
 NVS_API int nvs_aio_eventfd(struct nvs_aio *aio);
 /*
  * Takes up to `n` completed requests, in the order of completion, that no call has waited for or
- * taken. Does not wait. The caller looks at their status and closes them. Returns their number: 0
- * also if `aio` or `requests` is NULL.
+ * taken, and that nvs_aio_wait or nvs_aio_wait_any of another thread does not wait for. Does not
+ * wait. The caller looks at their status and closes them. Returns their number: 0 also if `aio` or
+ * `requests` is NULL.
  */
 NVS_API size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests, and files of failed ones, that one thread waits for while another closes them.
+ * Requests, and files of failed ones, that one thread waits for while another takes or closes them.
  * Threads take turns, in an order of each seed; under ThreadSanitizer they run at once.
  */
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -68,6 +69,27 @@ static void rig_close(struct rig *rig)
 	fake_destroy(&rig->fake);
 }
 
+static struct nvs_request *start(struct rig *rig, unsigned page)
+{
+	struct nvs_request *request;
+
+	SUCCEEDS(nvs_aio_pread(rig->aio, rig->file, rig->data + (size_t)page * PAGE, PAGE,
+			       (uint64_t)page * PAGE, &request, &rig->error),
+		 &rig->error);
+	return request;
+}
+
+static bool readable(int fd)
+{
+	return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 0) == 1;
+}
+
+static void await_completion(const struct nvs_request *request)
+{
+	while (nvs_request_status(request, NULL) == -EINPROGRESS)
+		sched_yield();
+}
+
 /* ---- A wait of another thread ---- */
 
 enum how { FOR_SEVERAL, FOR_ANY, FOR_ALL, BY_STATUS };
@@ -113,6 +135,19 @@ static void wait_begin(struct wait *wait)
 	assert_int_equal(pthread_create(&wait->thread, NULL, wait_main, wait), 0);
 }
 
+/* Waits until the call has named its first request. */
+static void wait_begun(struct wait *wait)
+{
+	bool begun = false;
+
+	while (!begun) {
+		sched_yield();
+		pthread_mutex_lock(&wait->aio->lock);
+		begun = wait->requests[0]->naming;
+		pthread_mutex_unlock(&wait->aio->lock);
+	}
+}
+
 static void wait_end(struct wait *wait)
 {
 	pthread_join(wait->thread, NULL);
@@ -154,7 +189,210 @@ static void a_file_may_be_closed_while_its_failure_is_told(void **state)
 	}
 }
 
+/* ---- Taking ---- */
+
+static void a_request_that_a_call_waits_for_is_not_taken(void **state)
+{
+	struct nvs_request *taken[2];
+	struct rig rig;
+	int fd;
+
+	(void)state;
+	rig_open(&rig);
+	fd = nvs_aio_eventfd(rig.aio);
+	fake_hold(&rig.fake);
+
+	struct wait wait = {.aio = rig.aio, .requests = {start(&rig, 0), start(&rig, 1)}, .n = 2};
+
+	wait_begin(&wait);
+	wait_begun(&wait);
+	fake_release(&rig.fake, 1);
+	await_completion(wait.requests[0]);
+	assert_false(readable(fd));
+	assert_int_equal(nvs_aio_take(rig.aio, taken, 2), 0);
+	fake_release(&rig.fake, FAKE_ALL);
+	wait_end(&wait);
+	SUCCEEDS(wait.rc, &wait.error);
+	assert_false(readable(fd));
+	assert_int_equal(nvs_aio_take(rig.aio, taken, 2), 0);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(nvs_request_close(wait.requests[i]), 0);
+	rig_close(&rig);
+}
+
+/* Others are taken, also those that completed later. */
+static void requests_beside_one_that_a_call_waits_for_are_taken(void **state)
+{
+	struct nvs_request *other, *taken[2];
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig);
+	fake_hold(&rig.fake);
+
+	struct wait wait = {.aio = rig.aio, .requests = {start(&rig, 0), NULL}, .n = 2};
+
+	other = start(&rig, 0);
+	wait.requests[1] = start(&rig, 1);
+	wait_begin(&wait);
+	wait_begun(&wait);
+	fake_release(&rig.fake, 2);
+	await_completion(other);
+	assert_true(readable(nvs_aio_eventfd(rig.aio)));
+	assert_int_equal(nvs_aio_take(rig.aio, taken, 2), 1);
+	assert_ptr_equal(taken[0], other);
+	assert_false(readable(nvs_aio_eventfd(rig.aio)));
+	assert_int_equal(nvs_request_close(other), 0);
+	fake_release(&rig.fake, FAKE_ALL);
+	wait_end(&wait);
+	SUCCEEDS(wait.rc, &wait.error);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(nvs_request_close(wait.requests[i]), 0);
+	rig_close(&rig);
+}
+
+static void what_completed_during_a_wait_that_ended_before_is_taken(void **state)
+{
+	struct nvs_request *requests[2], *taken[2];
+	struct rig rig;
+	size_t index;
+
+	(void)state;
+	rig_open(&rig);
+	fake_hold(&rig.fake);
+	for (unsigned i = 0; i < 2; i++)
+		requests[i] = start(&rig, i);
+	fake_release(&rig.fake, 1);
+	await_completion(requests[0]);
+	assert_int_equal(nvs_aio_wait(rig.aio, requests, 2, 1, NULL), -ETIMEDOUT);
+	assert_true(readable(nvs_aio_eventfd(rig.aio)));
+	assert_int_equal(nvs_aio_take(rig.aio, taken, 2), 1);
+	assert_ptr_equal(taken[0], requests[0]);
+	fake_release(&rig.fake, FAKE_ALL);
+	await_completion(requests[1]);
+	SUCCEEDS(nvs_aio_wait_any(rig.aio, requests, 2, -1, &index, &rig.error), &rig.error);
+	assert_int_equal(index, 0);
+	assert_int_equal(nvs_aio_take(rig.aio, taken, 2), 1);
+	assert_ptr_equal(taken[0], requests[1]);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(nvs_request_close(requests[i]), 0);
+	rig_close(&rig);
+}
+
+struct taker {
+	struct nvs_aio *aio;
+	atomic_bool stop;
+	pthread_t thread;
+};
+
+static void *take_and_close(void *arg)
+{
+	struct taker *taker = arg;
+
+	while (!taker->stop) {
+		struct nvs_request *taken[BATCH];
+		size_t n = nvs_aio_take(taker->aio, taken, BATCH);
+
+		for (size_t i = 0; i < n; i++)
+			nvs_request_close(taken[i]);
+		sched_yield();
+	}
+	return NULL;
+}
+
+/* A request may be taken and closed before the wait for it begins. */
+static void a_thread_takes_while_another_waits(void **state)
+{
+	unsigned waited = 0;
+
+	(void)state;
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct taker taker = {0};
+		struct rig rig;
+
+		turns_begin(seed);
+		rig_open(&rig);
+		taker.aio = rig.aio;
+		assert_int_equal(pthread_create(&taker.thread, NULL, take_and_close, &taker), 0);
+		for (unsigned i = 0; i < ROUNDS; i++) {
+			struct wait wait = {.aio = rig.aio,
+					    .how = i % 2 ? FOR_ANY : FOR_SEVERAL,
+					    .requests = {start(&rig, 0)},
+					    .n = 1};
+
+			wait_main(&wait);
+			assert_true(wait.rc == 0 || wait.rc == -EINVAL);
+			waited += !wait.rc;
+			nvs_request_close(wait.requests[0]);
+		}
+		taker.stop = true;
+		pthread_join(taker.thread, NULL);
+		rig_close(&rig);
+		turns_end();
+	}
+	assert_true(waited);
+}
+
 /* ---- Closing requests ---- */
+
+static void a_wait_for_a_request_that_is_closed_meanwhile_is_refused(void **state)
+{
+	struct nvs_request *later;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig);
+	fake_hold(&rig.fake);
+
+	struct wait wait = {.aio = rig.aio, .requests = {start(&rig, 0), start(&rig, 1)}, .n = 2};
+
+	wait_begin(&wait);
+	wait_begun(&wait);
+	fake_release(&rig.fake, 1);
+	await_completion(wait.requests[0]);
+	assert_int_equal(nvs_request_close(wait.requests[0]), 0);
+	assert_int_equal(nvs_request_close(wait.requests[0]), -EINVAL);
+	assert_int_equal(nvs_request_status(wait.requests[0], NULL), -EINVAL);
+	/* Its memory serves no later request while the wait goes on. */
+	for (unsigned i = 0; i < CHUNK; i++) {
+		SUCCEEDS(nvs_aio_pread(rig.aio, rig.file, rig.data, 0, 0, &later, &rig.error),
+			 &rig.error);
+		assert_ptr_not_equal(later, wait.requests[0]);
+		assert_int_equal(nvs_request_close(later), 0);
+	}
+	fake_release(&rig.fake, FAKE_ALL);
+	wait_end(&wait);
+	assert_int_equal(wait.rc, -EINVAL);
+	assert_says(wait.error.text, "requests[0] was closed during the wait");
+	assert_int_equal(nvs_request_close(wait.requests[1]), 0);
+	rig_close(&rig);
+}
+
+static void a_wait_for_any_that_is_closed_meanwhile_is_refused(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+		struct rig rig;
+
+		turns_begin(seed);
+		rig_open(&rig);
+		for (unsigned i = 0; i < ROUNDS; i++) {
+			struct wait wait = {.aio = rig.aio,
+					    .how = FOR_ANY,
+					    .requests = {start(&rig, 0)},
+					    .n = 1};
+
+			wait_begin(&wait);
+			while (nvs_request_close(wait.requests[0]))
+				sched_yield();
+			wait_end(&wait);
+			assert_true(wait.rc == 0 || wait.rc == -EINVAL);
+			assert_int_equal(wait.index, wait.rc ? 1 : 0);
+		}
+		rig_close(&rig);
+		turns_end();
+	}
+}
 
 struct closer {
 	struct rig *rig;
@@ -223,6 +461,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(a_file_may_be_closed_while_its_failure_is_told),
+		test(a_request_that_a_call_waits_for_is_not_taken),
+		test(requests_beside_one_that_a_call_waits_for_are_taken),
+		test(what_completed_during_a_wait_that_ended_before_is_taken),
+		test(a_thread_takes_while_another_waits),
+		test(a_wait_for_a_request_that_is_closed_meanwhile_is_refused),
+		test(a_wait_for_any_that_is_closed_meanwhile_is_refused),
 		test(requests_are_closed_while_another_thread_sees_all),
 	};
 

@@ -38,13 +38,22 @@ void request_check(const struct nvs_request *request)
 	const struct requests *requests = request->transfer.requests;
 
 	assert(requests);
-	if (request_state(request) == REQUEST_READY) {
+	switch (request_state(request)) {
+	case REQUEST_READY:
 		assert(request->previous ? request->previous->next == request
 					 : requests->ready == request);
 		assert(request->next ? request->next->previous == request
 				     : requests->last_ready == request);
-	} else if (request_state(request) == REQUEST_IN_FLIGHT) {
+		break;
+	case REQUEST_IN_FLIGHT:
 		assert(!request->next && !request->previous && requests->in_flight);
+		break;
+	case REQUEST_SEEN_NAMED:
+		assert(!request->next && !request->previous && request->naming);
+		break;
+	case REQUEST_FREE:
+	case REQUEST_SEEN:
+		break; /* Another thread may be closing it. */
 	}
 }
 
@@ -54,10 +63,11 @@ void requests_check(const struct requests *requests)
 	assert(!requests->ready == !requests->last_ready);
 	assert(!requests->ready || request_state(requests->ready) == REQUEST_READY);
 	assert(!requests->ready || request_state(requests->last_ready) == REQUEST_READY);
+	assert(!requests->takeable || requests->ready);
 	assert(requests->failed.status <= 0);
 	assert(requests->eventfd < 0
 		       ? !requests->readable
-		       : requests->readable == (requests->ready || requests->overdue));
+		       : requests->readable == (requests->takeable || requests->overdue));
 }
 
 /* ---- Memory ---- */
@@ -201,7 +211,7 @@ int requests_reserve(struct requests *requests, size_t n, struct nvs_request **l
 
 void requests_set_eventfd(struct requests *requests)
 {
-	bool readable = requests->ready || requests->overdue;
+	bool readable = requests->takeable || requests->overdue;
 	uint64_t count = 1;
 
 	if (requests->eventfd < 0 || readable == requests->readable)
@@ -234,6 +244,7 @@ bool requests_completed(struct transfer *transfer)
 	else
 		requests->ready = request;
 	requests->last_ready = request;
+	requests->takeable += !request->naming;
 	set_state(request, REQUEST_READY);
 	requests_set_eventfd(requests);
 	request_check(request);
@@ -265,14 +276,61 @@ const struct transfer *requests_find_overdue(const struct requests *requests)
 	return NULL;
 }
 
-void request_see(struct nvs_request *request)
+/* Without the lock. False: the request is not seen, or named by a wait. */
+static bool close_seen(struct nvs_request *request)
+{
+	enum request_state seen = REQUEST_SEEN;
+
+	if (!__atomic_compare_exchange_n(&request->state, &seen, REQUEST_FREE, false,
+					 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		return false;
+	push_freed(request->transfer.requests, request);
+	return true;
+}
+
+bool request_name(struct nvs_request *request)
+{
+	enum request_state state = REQUEST_SEEN;
+
+	/* From SEEN another thread may close it at any time. */
+	if (!__atomic_compare_exchange_n(&request->state, &state, REQUEST_SEEN_NAMED, false,
+					 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) &&
+	    state == REQUEST_FREE)
+		return false;
+	if (state == REQUEST_READY && !request->naming)
+		request->transfer.requests->takeable--;
+	request->naming++;
+	assert(request->naming);
+	return true;
+}
+
+void request_unname(struct nvs_request *request)
 {
 	struct requests *requests = request->transfer.requests;
 
-	assert(request_state(request) == REQUEST_READY || request_state(request) == REQUEST_SEEN);
 	request_check(request);
-	if (request_state(request) == REQUEST_SEEN)
+	assert(request->naming);
+	if (--request->naming)
 		return;
+	switch (request_state(request)) {
+	case REQUEST_READY:
+		requests->takeable++;
+		break;
+	case REQUEST_SEEN_NAMED:
+		set_state(request, REQUEST_SEEN);
+		break;
+	case REQUEST_FREE:
+		push_freed(requests, request);
+		break;
+	case REQUEST_IN_FLIGHT:
+	case REQUEST_SEEN:
+		break;
+	}
+}
+
+static void unlink_ready(struct requests *requests, struct nvs_request *request)
+{
+	request_check(request);
 	assert(requests->ready && requests->last_ready);
 	if (request->previous)
 		request->previous->next = request->next;
@@ -283,18 +341,48 @@ void request_see(struct nvs_request *request)
 	else
 		requests->last_ready = request->previous;
 	request->next = request->previous = NULL;
-	/* From here on another thread may close it without the lock. */
-	set_state(request, REQUEST_SEEN);
+	if (!request->naming) {
+		assert(requests->takeable);
+		requests->takeable--;
+	}
+}
+
+void request_see(struct nvs_request *request)
+{
+	struct requests *requests = request->transfer.requests;
+
+	assert(request_state(request) == REQUEST_READY ||
+	       request_state(request) == REQUEST_SEEN_NAMED);
+	if (request_state(request) == REQUEST_SEEN_NAMED)
+		return;
+	unlink_ready(requests, request);
+	set_state(request, request->naming ? REQUEST_SEEN_NAMED : REQUEST_SEEN);
 	requests_set_eventfd(requests);
 	requests_check(requests);
 }
 
-void request_free(struct nvs_request *request)
+int request_end(struct nvs_request *request)
 {
-	assert(request_state(request) == REQUEST_SEEN);
-	request_check(request);
+	struct requests *requests = request->transfer.requests;
+
+	switch (request_state(request)) {
+	case REQUEST_FREE:
+	case REQUEST_IN_FLIGHT:
+		return -EINVAL;
+	case REQUEST_SEEN:
+		return close_seen(request) ? 0 : -EINVAL;
+	case REQUEST_READY:
+		unlink_ready(requests, request);
+		break;
+	case REQUEST_SEEN_NAMED:
+		break;
+	}
 	set_state(request, REQUEST_FREE);
-	push_freed(request->transfer.requests, request);
+	if (!request->naming)
+		push_freed(requests, request);
+	requests_set_eventfd(requests);
+	requests_check(requests);
+	return 0;
 }
 
 void requests_forget_file(struct nvs_aio *aio, const struct nvs_file *file)
@@ -319,28 +407,19 @@ void requests_forget_file(struct nvs_aio *aio, const struct nvs_file *file)
 
 int nvs_request_close(struct nvs_request *request)
 {
-	enum request_state seen = REQUEST_SEEN;
+	enum request_state state;
 	struct nvs_aio *aio;
-	int rc = 0;
+	int rc;
 
-	if (!request)
+	if (!request || close_seen(request))
 		return 0;
-	if (__atomic_compare_exchange_n(&request->state, &seen, REQUEST_FREE, false,
-					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-		push_freed(request->transfer.requests, request);
-		return 0;
-	}
-	if (seen != REQUEST_READY)
+	state = request_state(request);
+	if (state == REQUEST_FREE || state == REQUEST_IN_FLIGHT)
 		return -EINVAL;
 	aio = request->transfer.requests->aio;
 	pthread_mutex_lock(&aio->lock);
-	requests_check(request->transfer.requests);
-	if (request_state(request) == REQUEST_READY || request_state(request) == REQUEST_SEEN) {
-		request_see(request);
-		request_free(request);
-	} else {
-		rc = -EINVAL;
-	}
+	requests_check(aio->requests);
+	rc = request_end(request);
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
 }
@@ -359,6 +438,7 @@ static int status_of(const struct nvs_request *request, struct nvs_error *error)
 			return aio_overdue_error(transfer, transfer->state.hangs_at, NULL, error);
 		return error_set(error, -EINPROGRESS, "the transfer is in flight");
 	case REQUEST_READY:
+	case REQUEST_SEEN_NAMED:
 	case REQUEST_SEEN:
 		return transfer->status ? transfer_error(transfer, NULL, error) : 0;
 	}

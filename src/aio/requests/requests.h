@@ -2,7 +2,8 @@
 /*
  * Requests: the transfers of the public interface, in memory of the library. Their chunks are never
  * freed before the aio, so a closed request can be told. All is under the aio's lock, which a
- * worker holds anyway when a transfer completes, except that nvs_request_close() takes none.
+ * worker holds anyway when a transfer completes, except that nvs_request_close() takes none for a
+ * request that was seen: nothing of such a request may be read once its state is stored.
  */
 #ifndef AIO_REQUESTS_REQUESTS_H
 #define AIO_REQUESTS_REQUESTS_H
@@ -10,16 +11,18 @@
 #include "aio/transfer.h"
 
 enum request_state {
-	REQUEST_FREE,
+	REQUEST_FREE, /* never used, or closed; in a list of free ones unless it is named */
 	REQUEST_IN_FLIGHT,
-	REQUEST_READY, /* completed, and in the list of nvs_aio_take() */
-	REQUEST_SEEN,  /* completed, and waited for or taken */
+	REQUEST_READY,	    /* completed, and in the list of nvs_aio_take() */
+	REQUEST_SEEN_NAMED, /* completed, waited for or taken, and named by a wait that goes on */
+	REQUEST_SEEN,	    /* completed, waited for or taken; closed without the lock */
 };
 
 struct nvs_request {
 	struct transfer transfer;
 	enum request_state state; /* atomic */
 	bool detached;		  /* submitted without an array: nvs_aio_wait_all() closes it */
+	unsigned naming;	  /* waits that name it; the last one frees it if it was closed */
 	uint64_t visit;		  /* of the last call that named it */
 	struct nvs_request *next, *previous;
 };
@@ -33,6 +36,7 @@ struct requests {
 	struct nvs_request *free;  /* linked by next */
 	struct nvs_request *freed; /* atomic: those that are closed and not yet in `free` */
 	struct nvs_request *ready, *last_ready;
+	size_t takeable; /* ready ones that no wait names */
 	uint64_t in_flight;
 	uint64_t submitted;	/* since the last nvs_aio_wait_all() */
 	struct transfer failed; /* the first of these that failed; status 0: none */
@@ -67,10 +71,15 @@ const struct transfer *requests_find_overdue(const struct requests *requests);
 bool requests_completed(struct transfer *transfer);
 /* A request is overdue. */
 void requests_overdue(struct requests *requests);
-/* A completed request has been waited for, taken, or is about to be closed. */
+/* A wait names a request: it is not taken, and its memory serves no later one, until
+ * request_unname(). False: it is closed. */
+bool request_name(struct nvs_request *request);
+/* The caller calls requests_set_eventfd(). */
+void request_unname(struct nvs_request *request);
+/* A completed request has been waited for or taken. */
 void request_see(struct nvs_request *request);
-/* Closes a request that was seen. */
-void request_free(struct nvs_request *request);
+/* -EINVAL: it is in flight or closed. */
+int request_end(struct nvs_request *request);
 /* Makes the eventfd readable exactly while there is something to take. */
 void requests_set_eventfd(struct requests *requests);
 /* Completed requests no longer name the file, which is about to be freed. */

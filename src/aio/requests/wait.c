@@ -18,10 +18,18 @@ static int still_in_flight(int rc, struct nvs_error *error)
 	return error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc));
 }
 
-/* Under the lock. Each request exists, is of this aio, and is named once; -EINVAL: *wrong is the
- * index of one that is not, or `n` if the array has NULL alone. */
-static int check_named(struct requests *requests, struct nvs_request *const *array, size_t n,
-		       bool skip_null, size_t *wrong)
+static void unname(struct requests *requests, struct nvs_request *const *array, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (array[i])
+			request_unname(array[i]);
+	requests_set_eventfd(requests);
+	requests_check(requests);
+}
+
+/* Names all requests until unname(). Each exists, is of this aio, and is named once. */
+static int name(struct requests *requests, struct nvs_request *const *array, size_t n,
+		bool skip_null, struct nvs_error *error)
 {
 	uint64_t visit = ++requests->visit;
 	size_t named = 0;
@@ -30,39 +38,44 @@ static int check_named(struct requests *requests, struct nvs_request *const *arr
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_request *request = array[i];
 
-		*wrong = i;
 		if (!request && skip_null)
 			continue;
 		if (!request || request_state(request) == REQUEST_FREE ||
-		    request->transfer.requests != requests || request->visit == visit)
-			return -EINVAL;
-		request_check(request);
+		    request->transfer.requests != requests || request->visit == visit ||
+		    !request_name(request)) {
+			unname(requests, array, i);
+			return error_set(
+				error, -EINVAL,
+				"requests[%zu] is NULL, closed, of another aio, or named twice", i);
+		}
 		request->visit = visit;
 		named++;
 	}
 	assert(named <= n);
-	*wrong = n;
-	return n && !named ? -EINVAL : 0;
+	if (n && !named)
+		return error_set(error, -EINVAL,
+				 "every entry is NULL: no request is left to wait for");
+	requests_set_eventfd(requests);
+	requests_check(requests);
+	return 0;
 }
 
-static int check_requests(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
-			  bool skip_null, struct nvs_error *error)
+static int check_array(const struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
+		       struct nvs_error *error)
 {
-	size_t wrong;
-	int rc;
-
 	if (!aio || (!array && n))
 		return error_set(error, -EINVAL, "%s is NULL", aio ? "requests" : "the aio");
-	pthread_mutex_lock(&aio->lock);
-	rc = check_named(aio->requests, array, n, skip_null, &wrong);
-	pthread_mutex_unlock(&aio->lock);
-	assert(rc ? wrong <= n : wrong == n);
-	if (rc && wrong == n)
-		return error_set(error, rc, "every entry is NULL: no request is left to wait for");
-	return rc ? error_set(error, rc,
-			      "requests[%zu] is NULL, closed, of another aio, or named twice",
-			      wrong)
-		  : 0;
+	return 0;
+}
+
+/* Of a request that completed: its status, unless another thread has closed it. */
+static int see(struct nvs_request *request, size_t i, struct nvs_error *error)
+{
+	assert(request->naming);
+	if (request_state(request) == REQUEST_FREE)
+		return error_set(error, -EINVAL, "requests[%zu] was closed during the wait", i);
+	request_see(request);
+	return request->transfer.status ? transfer_error(&request->transfer, NULL, error) : 0;
 }
 
 static bool in_flight(const struct nvs_request *request)
@@ -113,27 +126,42 @@ static int wait_for_last(struct nvs_aio *aio, struct nvs_request *const *array, 
 	return in_flight(last) ? still_in_flight(rc, error) : 0;
 }
 
+/* Sees all of them; the error is that of the first in array order. */
+static int wait_for_several(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
+			    uint64_t deadline, struct nvs_error *error)
+{
+	int rc = 0;
+
+	requests_check(aio->requests);
+	promote(aio, array, n, deadline);
+	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
+	for (size_t left = n; left; left--) {
+		rc = wait_for_last(aio, array, left, deadline, error);
+		if (rc)
+			return rc;
+	}
+	for (size_t i = 0; i < n; i++) {
+		int its = see(array[i], i, rc ? NULL : error);
+
+		rc = rc ? rc : its;
+	}
+	return rc;
+}
+
 int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n, int timeout_ms,
 		 struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
-	int rc = check_requests(aio, requests, n, false, error);
+	int rc = check_array(aio, requests, n, error);
 
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&aio->lock);
-	requests_check(aio->requests);
-	promote(aio, requests, n, deadline);
-	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
-	for (size_t left = n; left && !rc; left--)
-		rc = wait_for_last(aio, requests, left, deadline, error);
-	for (size_t i = 0; i < n && !rc; i++) {
-		assert(!in_flight(requests[i]));
-		request_see(requests[i]);
+	rc = name(aio->requests, requests, n, false, error);
+	if (!rc) {
+		rc = wait_for_several(aio, requests, n, deadline, error);
+		unname(aio->requests, requests, n);
 	}
-	for (size_t i = 0; i < n && !rc; i++)
-		if (requests[i]->transfer.status)
-			rc = transfer_error(&requests[i]->transfer, NULL, error);
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
 }
@@ -149,13 +177,17 @@ static size_t first_completed(struct nvs_request *const *array, size_t n)
 	return n;
 }
 
+/* Sees the first that has completed, and stores its index. */
 static int wait_for_first(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
 			  uint64_t deadline, size_t *index, struct nvs_error *error)
 {
+	size_t first;
 	int rc = 0;
 
 	assert(n);
-	while ((*index = first_completed(array, n)) == n && !rc) {
+	requests_check(aio->requests);
+	promote(aio, array, n, deadline);
+	while ((first = first_completed(array, n)) == n && !rc) {
 		const struct transfer *overdue = overdue_of(aio, array, n);
 
 		if (overdue)
@@ -165,8 +197,12 @@ static int wait_for_first(struct nvs_aio *aio, struct nvs_request *const *array,
 				array[i]->transfer.state.awaited = true;
 		rc = aio_cond_wait(aio, &aio->done, deadline);
 	}
-	assert(*index <= n);
-	return *index == n ? still_in_flight(rc, error) : 0;
+	if (first == n)
+		return still_in_flight(rc, error);
+	rc = see(array[first], first, error);
+	if (request_state(array[first]) != REQUEST_FREE)
+		*index = first;
+	return rc;
 }
 
 int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n,
@@ -178,18 +214,16 @@ int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, s
 	if (!index || !n)
 		return error_set(error, -EINVAL, "no requests to wait for, or no index");
 	*index = n;
-	rc = check_requests(aio, requests, n, true, error);
+	rc = check_array(aio, requests, n, error);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&aio->lock);
-	requests_check(aio->requests);
-	promote(aio, requests, n, deadline);
-	rc = wait_for_first(aio, requests, n, deadline, index, error);
-	if (!rc)
-		request_see(requests[*index]);
+	rc = name(aio->requests, requests, n, true, error);
+	if (!rc) {
+		rc = wait_for_first(aio, requests, n, deadline, index, error);
+		unname(aio->requests, requests, n);
+	}
 	assert(rc || *index < n);
-	if (!rc && requests[*index]->transfer.status)
-		rc = transfer_error(&requests[*index]->transfer, NULL, error);
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
 }
@@ -202,9 +236,10 @@ static void see_all(struct requests *requests)
 	while (requests->ready) {
 		struct nvs_request *request = requests->ready;
 
-		request_see(request);
-		if (request->detached)
-			request_free(request);
+		if (!request->detached)
+			request_see(request);
+		else if (request_end(request))
+			assert(!"a request that is ready can be closed");
 	}
 	requests_check(requests);
 	assert(!requests->ready);
@@ -262,18 +297,24 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 
 size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n)
 {
+	struct nvs_request *next;
 	size_t taken = 0;
 
 	if (!aio || !requests)
 		return 0;
 	pthread_mutex_lock(&aio->lock);
 	aio->requests->overdue = false;
-	if (!aio->requests->ready)
+	if (!aio->requests->takeable)
 		workers_look(aio);
-	while (taken < n && aio->requests->ready) {
-		requests[taken] = aio->requests->ready;
-		request_check(requests[taken]);
-		request_see(requests[taken++]);
+	next = aio->requests->ready;
+	while (taken < n && aio->requests->takeable) {
+		struct nvs_request *request = next;
+
+		next = request->next;
+		if (request->naming)
+			continue;
+		requests[taken++] = request;
+		request_see(request);
 	}
 	requests_set_eventfd(aio->requests);
 	requests_check(aio->requests);
