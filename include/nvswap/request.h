@@ -43,8 +43,8 @@ struct nvs_request;
  * `requests`, an array of `n` pointers. NULL: the caller takes the requests from nvs_aio_take, or
  * nvs_aio_wait_all closes them. Until a transfer completes, its memory must not be touched.
  * Transfers in flight are not ordered: transfers of overlapping bytes must not be in flight
- * together. After an error nothing is submitted. With `n` 0 nothing is submitted either, and both
- * arrays may be NULL.
+ * together. After an error nothing is submitted, and `requests` is as it was. With `n` 0 nothing is
+ * submitted either, and both arrays may be NULL.
  * Errors:
  * -EINVAL  `aio` is NULL, or `transfers` is; a file, memory, direction, offset or size is invalid;
  *          the file belongs to another aio; a write to a file that is open for reading only, or
@@ -54,7 +54,8 @@ struct nvs_request;
  */
 NVS_API int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
 			   struct nvs_request **requests, struct nvs_error *error);
-/* Submits one transfer, as nvs_aio_submit does. `request` may be NULL. */
+/* Submits one transfer, as nvs_aio_submit does. `request` may be NULL; *request is NULL after an
+ * error. */
 NVS_API int nvs_aio_pread(struct nvs_aio *aio, struct nvs_file *file, void *data, uint64_t nbytes,
 			  uint64_t offset, struct nvs_request **request, struct nvs_error *error);
 NVS_API int nvs_aio_pwrite(struct nvs_aio *aio, struct nvs_file *file, const void *data,

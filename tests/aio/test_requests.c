@@ -192,6 +192,7 @@ static void with_n_of_0_arrays_may_be_null(void **state)
 	assert_int_equal(nvs_aio_submit(rig.aio, NULL, 0, NULL, &rig.error), 0);
 	assert_int_equal(nvs_aio_wait(rig.aio, NULL, 0, -1, &rig.error), 0);
 	assert_int_equal(nvs_aio_wait_any(rig.aio, NULL, 0, -1, &index, &rig.error), -EINVAL);
+	assert_int_equal(index, 0);
 	assert_int_equal(nvs_aio_take(rig.aio, NULL, 0), 0);
 	rig_close(&rig);
 }
@@ -238,6 +239,26 @@ static void an_invalid_transfer_submits_nothing(void **state)
 	assert_int_equal(nvs_aio_pread(rig.aio, NULL, rig.data, 1, 0, NULL, NULL), -EINVAL);
 	assert_int_equal(nvs_aio_pwrite(rig.aio, rig.file, NULL, 1, 0, NULL, NULL), -EINVAL);
 	assert_int_equal(rig.fake.nios, 0);
+	rig_close(&rig);
+}
+
+static void a_transfer_that_is_refused_leaves_no_request(void **state)
+{
+	struct nvs_request *request;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig);
+	request = start(&rig, 0);
+	await_one(&rig, request);
+	assert_int_equal(nvs_request_close(request), 0);
+	assert_int_equal(nvs_aio_pread(rig.aio, NULL, rig.data, 1, 0, &request, NULL), -EINVAL);
+	assert_null(request);
+	request = start(&rig, 0);
+	await_one(&rig, request);
+	assert_int_equal(nvs_request_close(request), 0);
+	assert_int_equal(nvs_aio_pwrite(rig.aio, rig.file, NULL, 1, 0, &request, NULL), -EINVAL);
+	assert_null(request);
 	rig_close(&rig);
 }
 
@@ -658,6 +679,7 @@ int main(void)
 		test(an_eventfd_is_readable_for_what_completed_before),
 		test(with_n_of_0_arrays_may_be_null),
 		test(an_invalid_transfer_submits_nothing),
+		test(a_transfer_that_is_refused_leaves_no_request),
 		test(transfers_of_another_version_are_read_by_their_size),
 		test(no_memory_is_allocated_for_as_many_requests_as_before),
 		test(without_memory_nothing_is_submitted),

@@ -90,6 +90,14 @@ int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, si
 	return rc ? error_set(error, rc, "out of memory for %zu requests", n) : 0;
 }
 
+static int submit_one(struct nvs_aio *aio, const struct nvs_transfer *transfer,
+		      struct nvs_request **request, struct nvs_error *error)
+{
+	if (request)
+		*request = NULL;
+	return nvs_aio_submit(aio, transfer, 1, request, error);
+}
+
 int nvs_aio_pread(struct nvs_aio *aio, struct nvs_file *file, void *data, uint64_t nbytes,
 		  uint64_t offset, struct nvs_request **request, struct nvs_error *error)
 {
@@ -102,7 +110,7 @@ int nvs_aio_pread(struct nvs_aio *aio, struct nvs_file *file, void *data, uint64
 		.offset = offset,
 	};
 
-	return nvs_aio_submit(aio, &transfer, 1, request, error);
+	return submit_one(aio, &transfer, request, error);
 }
 
 int nvs_aio_pwrite(struct nvs_aio *aio, struct nvs_file *file, const void *data, uint64_t nbytes,
@@ -117,5 +125,5 @@ int nvs_aio_pwrite(struct nvs_aio *aio, struct nvs_file *file, const void *data,
 		.offset = offset,
 	};
 
-	return nvs_aio_submit(aio, &transfer, 1, request, error);
+	return submit_one(aio, &transfer, request, error);
 }

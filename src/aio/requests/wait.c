@@ -211,9 +211,10 @@ int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, s
 	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc;
 
+	if (index)
+		*index = n;
 	if (!index || !n)
 		return error_set(error, -EINVAL, "no requests to wait for, or no index");
-	*index = n;
 	rc = check_array(aio, requests, n, error);
 	if (rc)
 		return rc;
