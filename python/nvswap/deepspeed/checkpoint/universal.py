@@ -26,7 +26,7 @@ from nvswap.deepspeed.checkpoint import writing
 from nvswap.deepspeed.checkpoint.durable import make_directories, new_directory, replacing
 from nvswap.deepspeed.checkpoint.engine import (
     CheckpointEngine, name_tag, tag_of, warn_of_window)
-from nvswap.deepspeed.checkpoint.zero3 import MOMENTS
+from nvswap.deepspeed.checkpoint.zero3 import MOMENTS, keys_beside_moments, step_of
 from nvswap.errors import Error
 
 
@@ -47,8 +47,8 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None,
     Raises
     ------
     Error
-        ENOTSUP: no optimizer state is on NVMe. EEXIST: zero/ of the tag has other files than those of
-        a checkpoint. EIO: another rank has failed.
+        ENOTSUP: no optimizer state is on NVMe, or it is more than Adam's. EEXIST: zero/ of the tag has
+        other files than those of a checkpoint. EIO: another rank has failed.
     OSError
         Those of making, writing and renaming files; what was there before is whole, unless they come
         of renaming.
@@ -57,6 +57,7 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None,
     if not isinstance(saver, CheckpointEngine):
         raise Error(errno.ENOTSUP, "save_universal: no optimizer state is on NVMe: use save_checkpoint, and "
                     "convert the checkpoint by deepspeed.checkpoint.ds_to_universal")
+    _refuse_other_state(engine.optimizer)
     warn_of_window(engine)
     info = CheckpointCommitInfo(tag=tag, save_dir=save_dir, save_latest=False)
     engine.optimizer.checkpoint_event_prologue()
@@ -71,6 +72,14 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None,
         saver.end()
     engine.optimizer.checkpoint_event_epilogue()
     name_tag(os.path.join(save_dir, "latest_universal"), tag, lambda: engine.global_rank == 0)
+
+
+def _refuse_other_state(optimizer: Any) -> None:
+    """Its keys are the same on all ranks."""
+    other = keys_beside_moments(map(optimizer._state_of, range(len(optimizer.fp16_groups))))
+    if other:
+        raise Error(errno.ENOTSUP, f"save_universal: the optimizer's state has {other}, and a universal "
+                    "checkpoint of DeepSpeed has exp_avg, exp_avg_sq and step: use save_checkpoint")
 
 
 def _save_parameters(engine: Any, zero: str) -> None:
@@ -143,7 +152,7 @@ def _global_state(optimizer: Any) -> Any:
     groups = [{**numbers, "params": []} for numbers in optimizer.optimizer.param_groups]
     return {ZERO_STAGE: 3, LOSS_SCALER: optimizer.loss_scaler,
             "dynamic_loss_scale": optimizer.dynamic_loss_scale, "overflow": optimizer.overflow,
-            OPTIMIZER_STATE_DICT: {"state": {0: {"step": optimizer._step_of(0)}},
+            OPTIMIZER_STATE_DICT: {"state": {0: {"step": step_of(optimizer._state_of(0))}},
                                    PARAM_GROUPS: groups},
             PARAM_GROUPS: groups}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
@@ -30,20 +30,23 @@ State = Dict[str, torch.Tensor]
 
 
 class Checkpoints:
-    """To be a base before DeepSpeed's class. A state has "master" and, after the first step, MOMENTS."""
+    """To be a base before DeepSpeed's class."""
 
     def _stored_state(self, group: int) -> Dict[str, Stored]:
-        """The state of a sub-group."""
+        """What of a sub-group is in the store: "master", its weights, and tensors of the optimizer's
+        state by their keys."""
         raise NotImplementedError
 
-    def _step_of(self, group: int) -> int:
-        """Steps that the sub-group has taken."""
+    def _state_of(self, group: int) -> Dict[str, Any]:
+        """The optimizer's state of a sub-group, with anything for what _stored_state has."""
         raise NotImplementedError
 
-    def _put_state(self, group: int, state: Dict[str, torch.Tensor], step: Optional[int]) -> None:
-        """Replaces those parts of a sub-group's state that `state` has, and its parameters. `step` is
-        None if the moments stay."""
+    def _put_state(self, group: int, master: torch.Tensor, state: Optional[Dict[str, Any]]) -> None:
+        """Replaces a sub-group's weights, and all of the optimizer's state unless `state` is None."""
         raise NotImplementedError
+
+    def _check_keys(self, states: List[Dict[str, Any]]) -> None:
+        """Raises if the optimizer can't take states with these keys."""
 
     def _import_state(self, path: str, names: List[Optional[str]], step: int) -> bool:
         """Replaces all state and all parameters by tensors of a file of torch.save: the names of each
@@ -69,8 +72,7 @@ class Checkpoints:
         result[ZERO_STAGE] = int(result[ZERO_STAGE])  # an enumeration is pickled as a call of getattr
         result[FP32_FLAT_GROUPS] = [state["master"] for state in groups]
         result[OPTIMIZER_STATE_DICT]["state"] = {
-            index: {"step": self._step_of(group),
-                    **{part: groups[group][part] for part in MOMENTS if part in groups[group]}}
+            index: {key: groups[group].get(key, value) for key, value in self._state_of(group).items()}
             for index, group in enumerate(self._in_order_of_param_groups())}
         return result
 
@@ -82,19 +84,16 @@ class Checkpoints:
         states = self._checked_states(saved["state"], masters)
         path = state_dict.get(FILE)
         if load_optimizer_states:
+            self._check_keys(states)
             self._set_param_group_numbers(saved["param_groups"])
         self._partition_all_parameters()
         if load_optimizer_states and path is not None and \
-                self._import_state(path, self._names_in_file(saved["state"]), _step(states[0])):
+                self._import_state(path, self._names_in_file(saved["state"]), step_of(states[0])):
             return
         if path is not None:
             check_whole(path)
         for group, state in enumerate(states):
-            parts = {"master": masters[group]}
-            if load_optimizer_states:
-                parts.update({part: state.get(part, torch.zeros(1).expand_as(masters[group]))
-                              for part in MOMENTS})
-            self._put_state(group, parts, _step(state) if load_optimizer_states else None)
+            self._put_state(group, masters[group], state if load_optimizer_states else None)
 
     def _checked_states(self: Any, saved: Any, masters: List[torch.Tensor]) -> List[Any]:
         """What a state dictionary has of each sub-group beside its weights."""
@@ -149,8 +148,8 @@ class Checkpoints:
             return
         step = int(saved[OPTIMIZER_STATE_DICT]["state"][0]["step"])
         for group, _ in enumerate(self.fp16_groups):
-            self._put_state(group, {part: self._universal_part(folder, group, key) for part, key in
-                                    (("master", "fp32"), *((each, each) for each in MOMENTS))}, step)
+            state = {part: self._universal_part(folder, group, part) for part in MOMENTS}
+            self._put_state(group, self._universal_part(folder, group, "fp32"), {"step": step, **state})
 
     def load_module_checkpoint_state_from_checkpoint_dir_stage3(self: Any, checkpoint_dir: str,
                                                                 _fp32: bool) -> None:
@@ -158,7 +157,7 @@ class Checkpoints:
         _check_files(folder)
         self._partition_all_parameters()
         for group, _ in enumerate(self.fp16_groups):
-            self._put_state(group, {"master": self._universal_part(folder, group, "fp32")}, None)
+            self._put_state(group, self._universal_part(folder, group, "fp32"), None)
 
     def _universal_part(self: Any, folder: str, group: int, key: str) -> torch.Tensor:
         """This rank's partitions of a sub-group's parameters."""
@@ -172,8 +171,14 @@ class Checkpoints:
         return flat
 
 
-def _step(state: Any) -> int:
+def step_of(state: Any) -> int:
+    """Steps that a sub-group has taken."""
     return int(state.get("step", 0))
+
+
+def keys_beside_moments(states: Iterable[Dict[str, Any]]) -> str:
+    """The keys of states that neither a universal checkpoint nor nvswap's optimizer has, for errors."""
+    return ", ".join(sorted({key for state in states for key in state} - {"step", *MOMENTS}))
 
 
 def _check_files(folder: str) -> None:

@@ -39,6 +39,7 @@ from deepspeed.ops.adam import DeepSpeedCPUAdam
 
 from nvswap.checkpoint import Parameter
 from nvswap.deepspeed.checkpoint.stored import MOMENTS, PARTS, OptimizerFile, Stored
+from nvswap.deepspeed.checkpoint.zero3 import keys_beside_moments, step_of
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.step.state import open_optimizer
 from nvswap.deepspeed.step.weights import NewWeights
@@ -245,15 +246,24 @@ class Stage3(StoredStage3):
         numel = self._store.groups[group].numel or 0
         return {part: Stored(OptimizerFile(self._store), (group, part), numel) for part in PARTS}
 
-    def _step_of(self, group: int) -> int:
-        return self._store.step_count
+    def _state_of(self, group: int) -> Dict[str, Any]:
+        return {"step": self._store.step_count, **dict.fromkeys(MOMENTS)}
 
-    def _put_state(self, group: int, state: Dict[str, torch.Tensor], step: Optional[int]) -> None:
-        for part, values in state.items():
-            self._store.set_state(group, part, values.float().contiguous())
-        if step is not None:
-            self._store.step_count = step
-        self._put_master(group, state["master"])
+    def _put_state(self, group: int, master: torch.Tensor, state: Optional[Dict[str, Any]]) -> None:
+        self._store.set_state(group, "master", master.float().contiguous())
+        if state is not None:
+            for part in MOMENTS:
+                values = state.get(part, torch.zeros(1).expand_as(master))
+                self._store.set_state(group, part, values.float().contiguous())
+            self._store.step_count = step_of(state)
+        self._put_master(group, master)
+
+    def _check_keys(self, states: List[Dict[str, Any]]) -> None:
+        unknown = keys_beside_moments(states)
+        if unknown:
+            raise Error(errno.ENOTSUP, f"the checkpoint has {unknown} of the optimizer's state, and "
+                        'nvswap\'s optimizer has none: use "nvswap": {"deepspeed": "swappers"}, or load '
+                        "the weights alone (load_optimizer_states=False)")
 
     def _import_state(self, path: str, names: List[Optional[str]], step: int) -> bool:
         import_optimizer(self._store, path, names)

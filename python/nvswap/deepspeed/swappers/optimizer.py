@@ -110,8 +110,13 @@ class PartitionedOptimizerSwapper:
     def purge_state(self) -> None:
         """Forgets the optimizer's states: a checkpoint brought others."""
         for group in self._groups.values():
-            self.engine.forget([group.state(key) for key in group.states])
-            group.states.clear()
+            self.forget_states(group.parameter)
+
+    def forget_states(self, parameter: torch.Tensor) -> None:
+        """Forgets the optimizer's states of a sub-group that is not in memory."""
+        group = self._groups[parameter.ds_id]
+        self.engine.forget([group.state(key) for key in group.states])
+        group.states.clear()
 
     def initialize_parameters(self, parameters: Sequence[torch.Tensor],
                               src_tensors: Sequence[torch.Tensor]) -> None:

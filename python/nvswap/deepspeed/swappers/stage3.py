@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional
 
 import torch
 
-from nvswap.deepspeed.checkpoint.stored import MOMENTS, EngineFile, Stored
+from nvswap.deepspeed.checkpoint.stored import EngineFile, Stored
 from nvswap.deepspeed.swappers.host import StoredStage3
 from nvswap.errors import Error
 
@@ -59,38 +59,39 @@ class Stage3(StoredStage3):
             raise
 
     def _stored_state(self, group: int) -> Dict[str, Stored]:
-        parameter = self.fp32_partitioned_groups_flat[group]
+        parameter, state = self.fp32_partitioned_groups_flat[group], self._state_of(group)
         numel = int(self.fp16_partitioned_groups_flat_numel[group])
-        parts = ["master", *(part for part in MOMENTS if part in self._state_of(group))]
-        names = self.optimizer_swapper.state_names(parameter)
-        dtypes = {part: parameter.dtype if part == "master" else self._state_of(group)[part].dtype
-                  for part in parts}
-        return {part: Stored(EngineFile(self.optimizer_swapper.engine), names[part], numel,
-                             dtypes[part]) for part in parts}
+        file = EngineFile(self.optimizer_swapper.engine)
+        return {part: Stored(file, name, numel, (parameter if part == "master" else state[part]).dtype)
+                for part, name in self.optimizer_swapper.state_names(parameter).items()}
 
     def _state_of(self, group: int) -> Dict[str, Any]:
         state: Dict[str, Any] = self.optimizer.state[self.fp32_partitioned_groups_flat[group]]
         return state
 
-    def _step_of(self, group: int) -> int:
-        return int(self._state_of(group).get("step", 0))
-
-    def _put_state(self, group: int, state: Dict[str, torch.Tensor], step: Optional[int]) -> None:
+    def _put_state(self, group: int, master: torch.Tensor, state: Optional[Dict[str, Any]]) -> None:
+        parameter = self.fp32_partitioned_groups_flat[group]
+        if state is not None:
+            self.optimizer_swapper.forget_states(parameter)
+            self._set_state(group, {key: value.clone().contiguous() if torch.is_tensor(value) else value
+                                    for key, value in state.items()})
         self._prepare_sub_group(group, None)
-        parameter, current = self.fp32_partitioned_groups_flat[group], self._state_of(group)
-        parameter.data.copy_(state.pop("master"))
-        if step is not None:
-            current["step"] = step
-        for part, values in state.items():
-            if part in current:
-                current[part].copy_(values)
-            else:
-                current[part] = values.clone().contiguous()
+        parameter.data.copy_(master)
         self._reassign_or_swap_out_partitioned_parameters(group)
         self._release_sub_group(group, None)
+
+    def _set_state(self, group: int, state: Dict[str, Any]) -> None:
+        """Sets what the optimizer has of a sub-group, as its load_state_dict does: that makes a tensor of
+        a step that another optimizer counted in an int."""
+        optimizer, parameter = self.optimizer, self.fp32_partitioned_groups_flat[group]
+        optimizer.state[parameter] = state
+        param_group = optimizer.param_groups[self.sub_group_to_group_id[group]]
+        param_group["params"] = [parameter]
+        optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
+        param_group["params"] = []
 
     def _restore_from_bit16_weights(self) -> None:
         for group, numel in enumerate(self.fp16_partitioned_groups_flat_numel):
             weights = torch.empty(int(numel))
             self._swap_in_sub_group_to_flat_buffer(weights, group)
-            self._put_state(group, {"master": weights}, None)
+            self._put_state(group, weights, None)

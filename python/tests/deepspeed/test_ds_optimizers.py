@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Depth "swappers" with optimizers of torch, in one process: checkpoints have all of their state."""
+
+import errno
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import one_rank  # noqa: E402, F401
+import deepspeed  # noqa: E402
+import torch  # noqa: E402
+from jobs import configuration  # noqa: E402
+from promises import main, promise, raises  # noqa: E402
+
+from nvswap.deepspeed.checkpoint.universal import save_universal  # noqa: E402
+
+WIDTH = 16
+UNIVERSAL = {"checkpoint": {"load_universal": True}}
+
+
+def initialized(directory, optimizer=None, seed=1, depth="swappers", **blocks):
+    """An engine with several sub-groups and an optimizer of torch, or DeepSpeed's own."""
+    config = configuration(directory, dtype="fp32", depth=depth, zero={"sub_group_size": WIDTH * WIDTH})
+    config.update(blocks, gradient_accumulation_steps=1, zero_allow_untested_optimizer=True,
+                  zero_force_ds_cpu_optimizer=False)
+    torch.manual_seed(seed)
+    with deepspeed.zero.Init(config_dict_or_path=config):
+        module = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(3)))
+    if optimizer is None:
+        return deepspeed.initialize(model=module, model_parameters=module.parameters(), config=config)[0]
+    del config["optimizer"]
+    return deepspeed.initialize(model=module, optimizer=optimizer(module.parameters()), config=config)[0]
+
+
+def train(engine, first, last):
+    """The losses of these steps, all digits."""
+    losses = []
+    for step in range(first, last):
+        inputs = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(step))
+        loss = (engine(inputs) - inputs.flip(1)).square().mean()
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    return losses
+
+
+def trained(engine, *steps):
+    """The losses of an engine that is destroyed then."""
+    losses = train(engine, *steps)
+    engine.destroy()
+    return losses
+
+
+def resumed(directory, steps, *args, tag="saved", **blocks):
+    """The losses after a checkpoint of an engine that begins with other weights."""
+    engine = initialized(directory, *args, seed=2, **blocks)
+    engine.load_checkpoint(directory, tag=tag)
+    return trained(engine, *steps)
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def amsgrad(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01, amsgrad=True)
+
+
+def asgd(parameters):
+    """Has numbers and tensors without dimensions beside those of each element."""
+    return torch.optim.ASGD(parameters, lr=0.01)
+
+
+@promise
+def jobs_with_optimizers_of_torch_go_on_exactly(directory):
+    for optimizer in sgd, adamw, amsgrad, asgd:
+        for saved in 0, 3:
+            engine = initialized(directory, optimizer)
+            train(engine, 0, saved)
+            engine.save_checkpoint(directory, tag="saved")
+            losses = trained(engine, saved, 6)
+            assert resumed(directory, (saved, 6), optimizer) == losses, (optimizer.__name__, saved)
+
+
+@promise
+def a_load_replaces_all_state_of_an_optimizer_that_has_some(directory):
+    engine = initialized(directory, sgd)
+    engine.save_checkpoint(directory, tag="first")
+    losses = train(engine, 0, 4)
+    engine.save_checkpoint(directory, tag="saved")
+    losses += train(engine, 4, 6)
+    for tag, step in (("saved", 4), ("first", 0)):
+        engine.load_checkpoint(directory, tag=tag)
+        assert train(engine, step, 6) == losses[step:], tag
+    engine.destroy()
+
+
+@promise
+def a_universal_checkpoint_has_all_state_or_is_refused(directory):
+    engine = initialized(directory, adamw)
+    train(engine, 0, 3)
+    save_universal(engine, directory, "universal")
+    losses = trained(engine, 3, 6)
+    assert resumed(directory, (3, 6), adamw, tag="universal", **UNIVERSAL) == losses
+    for optimizer, keys in ((sgd, "momentum_buffer"), (amsgrad, "max_exp_avg_sq")):
+        engine = initialized(directory, optimizer)
+        train(engine, 0, 1)
+        error = raises(OSError, lambda engine=engine: save_universal(engine, directory, "refused"),
+                       errno.ENOTSUP)
+        assert f"state has {keys}, and" in str(error), error
+        engine.destroy()
+    assert not os.path.exists(os.path.join(directory, "refused"))
+
+
+@promise
+def the_step_refuses_state_that_its_optimizer_does_not_have(directory):
+    engine = initialized(directory, amsgrad)
+    train(engine, 0, 1)
+    engine.save_checkpoint(directory, tag="saved")
+    engine.destroy()
+    engine = initialized(directory, depth="step")
+    error = raises(OSError, lambda: engine.load_checkpoint(directory, tag="saved"), errno.ENOTSUP)
+    assert "the checkpoint has max_exp_avg_sq" in str(error), error
+    assert engine.load_checkpoint(directory, tag="saved", load_optimizer_states=False)[0]
+    engine.destroy()
+
+
+main()
