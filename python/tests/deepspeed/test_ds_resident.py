@@ -70,4 +70,15 @@ def a_job_with_only_parameters_on_nvme_goes_on_exactly(directory):
         assert "save_universal: no optimizer state is on NVMe" in output, output[-3000:]
 
 
+@promise
+def a_job_with_only_parameters_on_nvme_has_the_settings_of_each_parameter_group(directory):
+    config, saved = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    losses = job(config, steps=3, universal=saved, universal_step=1, decay=True)
+    config = configuration(directory, depth="step", optimizer={"device": "cpu"})
+    config.update(checkpoint={"load_universal": True},
+                  optimizer={"type": "AdamW", "params": {"lr": 0.5, "weight_decay": 0.3}})
+    again = job(config, steps=3, load_step=1, checkpoint=saved, seed=2, decay=True)
+    assert again == [each[2:] for each in losses]
+
+
 main()

@@ -85,7 +85,7 @@ class Checkpoints:
         path = state_dict.get(FILE)
         if load_optimizer_states:
             self._check_keys(states)
-            self._set_param_group_numbers(saved["param_groups"])
+            set_param_group_numbers(self.optimizer, saved["param_groups"])
         self._partition_all_parameters()
         if load_optimizer_states and path is not None and \
                 self._import_state(path, self._names_in_file(saved["state"]), step_of(states[0])):
@@ -121,24 +121,14 @@ class Checkpoints:
                             f"{part} of the checkpoint has {tensor.numel()}: it is of another model, "
                             "sub_group_size or number of ranks")
 
-    def _set_param_group_numbers(self: Any, saved: List[Dict[str, Any]]) -> None:
-        """Learning rates, decay and so on."""
-        own = self.optimizer.param_groups
-        if len(saved) != len(own):
-            logger.warning(f"the checkpoint has {len(saved)} parameter groups and the job {len(own)}: their "
-                           "learning rates and other settings stay those of the job")
-            return
-        for param_group, numbers in zip(own, saved):
-            param_group.update({key: value for key, value in numbers.items() if key != "params"})
-
     # ---- Universal checkpoints
 
     def load_hp_checkpoint_state_from_checkpoint_dir_stage3(self: Any, checkpoint_dir: str) -> None:
         folder = os.path.join(checkpoint_dir, "zero")
         _check_files(folder)
-        saved = torch.load(os.path.join(folder, "optimizer_state.pt"), weights_only=False)
+        saved = global_state_in(checkpoint_dir)
         self._load_global_state_stage3(saved)
-        self._set_param_group_numbers(saved[OPTIMIZER_STATE_DICT]["param_groups"])
+        set_param_group_numbers(self.optimizer, saved[OPTIMIZER_STATE_DICT]["param_groups"])
         self._partition_all_parameters()
         stored = self._stored_parameters()
         if stored is not None:
@@ -169,6 +159,22 @@ class Checkpoints:
             flat.narrow(0, offset, part.numel()).copy_(part)
             offset += part.numel()
         return flat
+
+
+def global_state_in(checkpoint_dir: str) -> Any:
+    """What a universal checkpoint has beside the tensors of parameters."""
+    return torch.load(os.path.join(checkpoint_dir, "zero", "optimizer_state.pt"), weights_only=False)
+
+
+def set_param_group_numbers(optimizer: torch.optim.Optimizer, saved: List[Dict[str, Any]]) -> None:
+    """Learning rates, decay and so on."""
+    own = optimizer.param_groups
+    if len(saved) != len(own):
+        logger.warning(f"the checkpoint has {len(saved)} parameter groups and the job {len(own)}: their "
+                       "learning rates and other settings stay those of the job")
+        return
+    for param_group, numbers in zip(own, saved):
+        param_group.update({key: value for key, value in numbers.items() if key != "params"})
 
 
 def step_of(state: Any) -> int:

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from typing import Any, Iterator, List, Optional
 
 import torch
+from deepspeed.checkpoint.constants import OPTIMIZER_STATE_DICT
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
-from nvswap.deepspeed.checkpoint.zero3 import Checkpoints
+from nvswap.deepspeed.checkpoint.zero3 import (
+    Checkpoints, global_state_in, set_param_group_numbers)
 
 
 def class_with_state_in_memory(offload_param_config: Any) -> Any:
@@ -52,6 +54,15 @@ class HostStage3(DeepSpeedZeroOptimizer_Stage3):
         for group, flat in enumerate(self.fp16_partitioned_groups_flat):
             if flat is None:
                 self._partitioned_params_swap_out(group)
+
+    def load_hp_checkpoint_state_from_checkpoint_dir_stage3(self, checkpoint_dir: str) -> None:
+        own = [dict(param_group) for param_group in self.optimizer.param_groups]
+        super().load_hp_checkpoint_state_from_checkpoint_dir_stage3(checkpoint_dir)
+        # It has given all parameter groups the settings of the first one.
+        for param_group, numbers in zip(self.optimizer.param_groups, own):
+            param_group.update(numbers)
+        saved = global_state_in(checkpoint_dir)[OPTIMIZER_STATE_DICT]
+        set_param_group_numbers(self.optimizer, saved["param_groups"])
 
     @contextmanager
     def _stand_ins(self) -> Iterator[None]:
