@@ -209,10 +209,11 @@ def ranks_that_load_in_turns_hear_of_the_first_one_that_fails(directory):
 @promise
 def amid_gradient_accumulation_a_save_warns_and_a_load_is_refused(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
-    outputs = outputs_of(start(config, ranks=1, steps=2, checkpoint=checkpoint, amid=True,
-                               saves=[[{}, ["amid"]]], refused=["amid"]))
-    assert "are not saved, so go on with micro batch 4, from 0" in outputs[0], outputs[0][-3000:]
-    assert "load_checkpoint amid gradient accumulation" in outputs[0], outputs[0][-3000:]
+    for loaded in ({}, {"load_step": 1}):
+        output, = outputs_of(start(config, ranks=1, steps=2, save_steps=[1], checkpoint=checkpoint,
+                                   amid=True, saves=[[{}, ["amid"]]], refused=["amid"], **loaded))
+        assert "are not saved, so go on with micro batch 4, from 0" in output, output[-3000:]
+        assert "load_checkpoint amid gradient accumulation" in output, output[-3000:]
 
 
 main()

@@ -265,11 +265,12 @@ def watch_saves() -> None:
 
 
 def warn_of_window(engine: Any) -> None:
-    """No checkpoint has gradients."""
-    left_out = engine.micro_steps % engine.gradient_accumulation_steps()
+    """No checkpoint has gradients. After a load DeepSpeed counts micro batches from 0, but steps on."""
+    window = engine.gradient_accumulation_steps()
+    left_out = engine.micro_steps % window
     if left_out and engine.global_rank == 0:
         logger.warning(f"saving amid gradient accumulation: the gradients of {left_out} micro batches are "
-                       f"not saved, so go on with micro batch {engine.micro_steps - left_out}, from 0")
+                       f"not saved, so go on with micro batch {engine.global_steps * window}, from 0")
 
 
 def tag_of(engine: Any, tag: Any) -> str:
