@@ -132,6 +132,18 @@ def state_that_a_job_of_another_type_saved_is_refused_as_such(directory):
 
 
 @promise
+def state_in_swap_files_of_deepspeed_is_refused_with_the_way_to_go_on(directory):
+    config, checkpoint = configuration(directory, depth="ops"), os.path.join(directory, "saved")
+    job(config, ranks=1, steps=1, save_steps=[1], checkpoint=checkpoint)
+    path = os.path.join(checkpoint, "step1", STATE.replace("rank_1", "rank_0"))
+    for depth in ("step", "swappers"):
+        config = configuration(directory, depth=depth)
+        for load in ({}, {"load_optimizer_states": False}, {"load_module_only": True}):
+            (said,), = refusals(config, checkpoint, ["step1"], ranks=1, load=load)
+            assert path in said and "in swap files of DeepSpeed's own, in offloaded_tensors" in said, said
+
+
+@promise
 def state_of_parameters_in_another_order_is_refused_by_name(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
     job(config, steps=1, save_steps=[1], checkpoint=checkpoint)

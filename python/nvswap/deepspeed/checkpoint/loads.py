@@ -16,12 +16,13 @@ from itertools import zip_longest
 from typing import Any, Iterator, List, Optional, Tuple
 
 from deepspeed import comm as dist
-from deepspeed.checkpoint.constants import PARAM_SHAPES
+from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, OPTIMIZER_STATE_DICT, PARAM_SHAPES
 from deepspeed.runtime import engine as runtime
 
 from nvswap.deepspeed.checkpoint.durable import check_replaced, check_whole
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
 from nvswap.deepspeed.checkpoint.ranks import together
+from nvswap.deepspeed.checkpoint.zero3 import check_in_file
 from nvswap.errors import Error
 
 # For a checkpoint whose state this job can't load.
@@ -135,6 +136,8 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None
         files = sorted(glob.glob(os.path.join(glob.escape(load_dir), tag, "*_optim_states.pt")))
         for path in files[dist.get_rank()::dist.get_world_size()]:
             check_whole(path)
+            state = engine.checkpoint_engine.load(path)[OPTIMIZER_STATE_DICT]
+            check_in_file(path, state.get(FP32_FLAT_GROUPS, []))
         return
     path = engine._get_zero_ckpt_name(load_dir, tag)
     # DeepSpeed takes an old name too.

@@ -81,8 +81,9 @@ class Checkpoints:
         self.dynamic_loss_scale = state_dict["dynamic_loss_scale"]
         self.overflow = state_dict["overflow"]
         saved, masters = state_dict[OPTIMIZER_STATE_DICT], state_dict[FP32_FLAT_GROUPS]
-        states = self._checked_states(saved["state"], masters)
         path = state_dict.get(FILE)
+        check_in_file(path, masters)
+        states = self._checked_states(saved["state"], masters)
         if load_optimizer_states:
             self._check_keys(states)
             set_param_group_numbers(self.optimizer, saved["param_groups"])
@@ -175,6 +176,15 @@ def set_param_group_numbers(optimizer: torch.optim.Optimizer, saved: List[Dict[s
         return
     for param_group, numbers in zip(own, saved):
         param_group.update({key: value for key, value in numbers.items() if key != "params"})
+
+
+def check_in_file(path: Optional[str], masters: List[torch.Tensor]) -> None:
+    """Raises if the weights of a sub-group are elsewhere than in the file of state."""
+    if any(not master.numel() for master in masters):
+        raise Error(errno.ENOTSUP, f"{path or 'the checkpoint'} does not have all state: the rest is in swap "
+                    "files of DeepSpeed's own, in offloaded_tensors beside it, which nvswap does not read. "
+                    'Go on with "nvswap": {"deepspeed": "ops"}, as it was saved; for another depth save the '
+                    "weights from there by save_16bit_model, and begin a job with them", path=path)
 
 
 def step_of(state: Any) -> int:
