@@ -8,9 +8,9 @@ step only. "saves" are checkpoints after the last step: the "checkpoint" block o
 rank, the folder, save_latest and exclude_frozen_parameters. "universal" is the folder of a universal
 checkpoint after "universal_step", or the last step, of the tag "universal_tag"; "too_large" are bytes of a
 file that can't be written when it is saved again at the end. With "exclude_frozen" it has no frozen
-parameters. "gathered" are folders for save_16bit_model. With "amid" a micro batch of the next step comes
-before all these. "refused" are tags that must not load. With "killed_at_rename": N it kills itself before
-its N-th file or directory gets its name.
+parameters. With "whole" the model is not partitioned when it is made. "gathered" are folders for
+save_16bit_model. With "amid" a micro batch of the next step comes before all these. "refused" are tags that
+must not load. With "killed_at_rename": N it kills itself before its N-th file or directory gets its name.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -216,7 +216,7 @@ def main():
     if JOB.get("fp16_by_torch"):
         # Slow on processors without float16, which DeepSpeed refuses.
         type(deepspeed.accelerator.get_accelerator()).is_fp16_supported = lambda self: True
-    with deepspeed.zero.Init(config_dict_or_path=JOB["config"]):
+    with deepspeed.zero.Init(config_dict_or_path=JOB["config"], enabled=not JOB.get("whole")):
         model = GPT(JOB["width"], JOB["layers"], JOB["heads"])
         if JOB.get("wrapped"):
             model = nn.Sequential(model)

@@ -132,6 +132,18 @@ def state_that_a_job_of_another_type_saved_is_refused_as_such(directory):
 
 
 @promise
+def a_checkpoint_of_another_zero_stage_is_refused_as_such(directory):
+    checkpoint = os.path.join(directory, "saved")
+    config = configuration(directory, "cpu", param=False, zero={"stage": 2})
+    job(config, ranks=1, steps=1, save_steps=[1], checkpoint=checkpoint, whole=True)
+    path = os.path.join(checkpoint, "step1", "mp_rank_00_model_states.pt")
+    config = configuration(directory, depth="step")
+    for load in ({}, {"load_module_only": True}):
+        (said,), = refusals(config, checkpoint, ["step1"], ranks=1, load=load)
+        assert f"{path} was saved with another ZeRO stage" in said, said
+
+
+@promise
 def state_in_swap_files_of_deepspeed_is_refused_with_the_way_to_go_on(directory):
     config, checkpoint = configuration(directory, depth="ops"), os.path.join(directory, "saved")
     job(config, ranks=1, steps=1, save_steps=[1], checkpoint=checkpoint)

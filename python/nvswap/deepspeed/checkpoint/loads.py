@@ -192,5 +192,12 @@ def _check_universal(folder: str) -> None:
 
 
 def _fail_missing(path: str) -> None:
+    folder = os.path.dirname(path)
+    other = os.path.join(folder, "mp_rank_00_model_states.pt")
+    if os.path.exists(other):
+        raise Error(errno.ESTALE, f"{other} was saved with another ZeRO stage than 3, which loads its own "
+                    "checkpoints alone: go on with that stage, or load the weights before "
+                    f"deepspeed.initialize: zero_to_fp32.py in {os.path.dirname(folder)} converts them, and "
+                    "those of stage 0 are in the file", path=other)
     raise Error(errno.ENOENT, f"{path} is missing: the checkpoint is not complete, or fewer ranks "
                 "saved it than load it", path=path)
