@@ -130,4 +130,10 @@ def the_step_refuses_state_that_its_optimizer_does_not_have(directory):
     engine.destroy()
 
 
+@promise
+def an_optimizer_with_state_before_its_first_step_is_refused(directory):
+    error = raises(OSError, lambda: initialized(directory, torch.optim.Adagrad), errno.ENOTSUP)
+    assert "Adagrad has state before its first step" in str(error), error
+
+
 main()

@@ -24,6 +24,11 @@ class Stage3(StoredStage3):
                 "swappers keep the state of all sub-groups on the drive: leave it out, or use "
                 '"nvswap": {"deepspeed": "step"}, which keeps the rest of the state in memory',
                 "offload_optimizer.ratio")
+        if any(self.optimizer.state.values()):
+            raise Error(
+                errno.ENOTSUP, f"{type(self.optimizer).__name__} has state before its first step, when weights "
+                "are on the drive and DeepSpeed has no place for it: use an optimizer that makes its state in "
+                'the first step, or "offload_optimizer": {"device": "cpu"}', "offload_optimizer.device")
         super()._configure_tensor_swapping(*args)
         self.optimizer_swapper.parameters = {
             f"{numbers[0]}_{numbers[-1]}": parameters for numbers, parameters in zip(
