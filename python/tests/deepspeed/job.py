@@ -10,7 +10,8 @@ checkpoint after "universal_step", or the last step, of the tag "universal_tag";
 file that can't be written when it is saved again at the end. With "exclude_frozen" it has no frozen
 parameters. With "whole" the model is not partitioned when it is made. "gathered" are folders for
 save_16bit_model. With "amid" a micro batch of the next step comes before all these. "refused" are tags that
-must not load. With "killed_at_rename": N it kills itself before its N-th file or directory gets its name.
+must not load. With "killed_at_rename": N it kills itself before its N-th file or directory gets its name;
+with -N it stops there.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -188,13 +189,13 @@ def load_refused(engine, tag):
 
 
 def kill_at_rename(number):
-    """Ends this process before its call of that number, from 1."""
-    rename, left = os.rename, [number]
+    """Ends this process before its call of that number, from 1; of a negative number, stops it."""
+    rename, left = os.rename, [abs(number)]
 
     def renamed(old, new):
         left[0] -= ".partial" not in new
         if not left[0]:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL if number > 0 else signal.SIGSTOP)
         rename(old, new)
 
     os.rename = renamed

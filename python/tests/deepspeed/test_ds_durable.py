@@ -20,7 +20,8 @@ import torch  # noqa: E402
 
 import nvswap  # noqa: E402
 from nvswap.deepspeed.checkpoint.durable import (  # noqa: E402
-    REPLACING, check_whole, discard, mark_replacing, new_directory, replace, replace_text, replacing)
+    REPLACING, FolderLock, check_whole, discard, mark_replacing, new_directory, replace, replace_text,
+    replacing)
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine  # noqa: E402
 from nvswap.deepspeed.checkpoint.stored import EngineFile, Stored  # noqa: E402
 
@@ -104,6 +105,40 @@ def a_tag_is_durably_marked_while_its_files_are_replaced(directory):
         save_pair(folder)
     assert marked == [True, True]
     assert sorted(drive.listed) == ["model.pt", "state.pt"]
+
+
+@promise
+def a_tag_is_locked_from_the_first_file_to_the_last(directory):
+    one, other = CheckpointEngine(), CheckpointEngine()
+    with mock.patch("deepspeed.comm.get_world_size", lambda: 1), \
+            mock.patch("deepspeed.comm.get_rank", lambda: 0), \
+            mock.patch("deepspeed.comm.all_gather_object", lambda into, each: into.__setitem__(0, each)):
+        info = SimpleNamespace(save_dir=os.path.dirname(directory), tag=os.path.basename(directory))
+        for ended in (one.end, lambda: one.commit(info)):
+            one.create(info)
+            one.lock(directory)
+            other.create(info)
+            error = raises(nvswap.Error, lambda: other.lock(directory), errno.EBUSY)
+            assert f"another job saves {directory}" in str(error), error
+            ended()
+            other.begin()
+            other.lock(directory)
+            other.end()
+
+
+@promise
+def a_file_system_without_locks_is_warned_of_and_saved_to(directory):
+    with mock.patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, "no")), \
+            mock.patch("nvswap.deepspeed.checkpoint.durable.logger.warning") as warning:
+        for tag in ("a", "b"):
+            os.mkdir(os.path.join(directory, tag))
+            lock = FolderLock(os.path.join(directory, tag))
+            lock.take()
+            lock.release()
+    warning.assert_called_once()
+    assert directory in warning.call_args[0][0]
+    with mock.patch("fcntl.flock", side_effect=OSError(errno.EIO, "no")):
+        raises(OSError, FolderLock(directory).take, errno.EIO)
 
 
 @promise

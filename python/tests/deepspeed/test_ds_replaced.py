@@ -3,10 +3,11 @@
 """Checkpoints that are saved again under the same tag, by jobs that are killed amid it."""
 
 import os
+import signal
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import configuration, job, outputs_of, results_of, start  # noqa: E402
+from jobs import await_step, configuration, job, outputs_of, results_of, start  # noqa: E402
 from promises import main, promise  # noqa: E402
 
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -106,6 +107,31 @@ def a_universal_checkpoint_does_not_replace_other_files_and_leaves_none(director
         assert all(f"{notes} is no part of a universal checkpoint" in output for output in outputs)
         found = [name for _, _, names in os.walk(os.path.join(part, "saved")) for name in names]
         assert found == ["notes.txt"], found
+
+
+@promise
+def a_tag_that_another_job_saves_is_refused_and_stays_that_of_the_other(directory):
+    for config, checkpoint in universal_jobs(directory):
+        for saving in ({"save_steps": [2], "checkpoint": checkpoint},
+                       {"universal": checkpoint, "universal_step": 2}):
+            one_of_two_jobs(config, checkpoint, saving)
+
+
+def one_of_two_jobs(config, checkpoint, saving):
+    first, = start(config, ranks=1, steps=3, killed_at_rename=-1, **saving)
+    await_step(first)
+    assert os.WIFSTOPPED(os.waitpid(first.pid, os.WUNTRACED)[1])
+    outputs = outputs_of(start(config, steps=2, seed=2, **saving))
+    os.kill(first.pid, signal.SIGCONT)
+    folder = os.path.join(checkpoint, "step2")
+    assert all(f"another job saves {folder}" in output for output in outputs), outputs[0][-3000:]
+    assert "rank 0 could not save its part of step2" in outputs[1], outputs[1][-3000:]
+    losses, = (result["losses"] for result in results_of([first]))
+    assert not [name for _, folders, names in os.walk(checkpoint) for name in folders + names
+                if "partial" in name or name == REPLACING]
+    loading = dict(config, checkpoint={"load_universal": "universal" in saving})
+    again, = job(loading, ranks=1, steps=3, load_step=2, checkpoint=checkpoint, seed=2)
+    assert again == losses[4:]
 
 
 main()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import shutil
 import zipfile
@@ -16,13 +17,21 @@ import zlib
 from contextlib import contextmanager, suppress
 from typing import Iterator, Optional
 
+from deepspeed.utils import logger
+
 from nvswap.errors import Error
 
 # What zipfile raises for a damaged file, in its data, methods, flags or numbers.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError)
 
+# What flock raises where a file system has no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
 # In the folder of a tag while files of a new save take the place of old ones.
 REPLACING = "replacing"
+
+# In the folder of a tag while a job saves it.
+SAVING = "saving"
 
 
 def make_directories(path: str) -> None:
@@ -38,7 +47,8 @@ def make_directories(path: str) -> None:
 @contextmanager
 def replacing(path: str, rename: bool = True) -> Iterator[str]:
     """The name to write the new contents of `path` to; a killed process leaves it behind, and the next
-    one with that path replaces it. Unless `rename`, the caller ends it by replace() or discard()."""
+    one with that path replaces it. The caller keeps other jobs away, and unless `rename` ends it by
+    replace() or discard()."""
     partial = _partial(path)
     if os.path.lexists(partial):
         os.unlink(partial)
@@ -171,6 +181,60 @@ def replace_text(path: str, text: str) -> None:
     with _locked(os.path.dirname(path) or "."), replacing(path) as partial, \
             open(partial, "w", encoding="utf-8") as file:
         file.write(text)
+
+
+class FolderLock:
+    """
+    The lock of a tag's folder, which ends with the process: a file there, as export_tensors and its
+    like lock the folder itself meanwhile. A killed process leaves the file behind, without the lock.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder, self._path, self._taken = folder, os.path.join(folder, SAVING), False
+        self._descriptor = os.open(
+            self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self.inode = os.fstat(self._descriptor).st_ino
+
+    def take(self) -> None:
+        """
+        Where the file system has no locks, warns of it once for each folder of tags.
+
+        Raises
+        ------
+        Error
+            EBUSY: another job has the lock.
+        """
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._taken = self._is_named()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            _warn_of_no_locks(os.path.dirname(self._folder))
+            return
+        if not self._taken:
+            raise Error(errno.EBUSY, f"another job saves {self._folder} at this moment: choose another "
+                        "tag, or save when it has ended", path=self._folder)
+
+    def _is_named(self) -> bool:
+        """Whether the job that had the lock before has not removed the file."""
+        with suppress(FileNotFoundError):
+            return os.stat(self._path).st_ino == self.inode
+        return False
+
+    def release(self) -> None:
+        if self._taken:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)
+        os.close(self._descriptor)
+
+
+@functools.lru_cache(maxsize=None)
+def _warn_of_no_locks(save_dir: str) -> None:
+    logger.warning(f"{save_dir}: its file system locks no files, so nothing keeps two jobs from saving "
+                   "one tag at once: give each job tags of its own")
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from deepspeed.utils import logger
 
 from nvswap.deepspeed.checkpoint import stored, writing
 from nvswap.deepspeed.checkpoint.durable import (
-    check_whole, discard, is_zip, make_directories, mark_replacing, new_directory, replace, replace_text,
-    replacing, unmark_replacing)
+    FolderLock, check_whole, discard, is_zip, make_directories, mark_replacing, new_directory, replace,
+    replace_text, replacing, unmark_replacing)
 from nvswap.deepspeed.checkpoint.ranks import share_failure, together
 from nvswap.deepspeed.checkpoint.zero3 import FILE
 from nvswap.errors import Error
@@ -34,13 +34,15 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
     """
     Takes the arguments of DeepSpeed's class. From begin() to commit() files are written under
     temporary names, and a rank that can't save goes on, because the others would wait for it; commit()
-    raises on all ranks, or renames all files once those of all ranks are durable.
+    raises on all ranks, or renames all files once those of all ranks are durable. Meanwhile lock() keeps
+    other jobs away, which would write to the same names.
     """
 
     def __init__(self, config_params: Any = None) -> None:
         super().__init__(config_params)
         self._failures: Optional[List[Exception]] = None  # since begin(), until end()
         self._written: List[str] = []  # files and directories to be renamed
+        self._lock: Optional[FolderLock] = None  # since lock()
         self._compared: Optional[Set[str]] = None  # files, within comparing_once()
 
     def begin(self) -> None:
@@ -56,6 +58,27 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         with self.collecting():
             make_directories(path)
+
+    def lock(self, folder: str) -> None:
+        """
+        Keeps other jobs from saving to the tag's folder, which is there, until end(). One rank locks it
+        for all that see the same one: on several nodes, or with several tags, there are several.
+
+        Raises
+        ------
+        Error
+            EBUSY: another job saves to it. EIO: another rank has failed.
+        """
+        inode = None
+        with self.collecting():
+            self._lock = FolderLock(folder)
+            inode = self._lock.inode
+        inodes: List[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(inodes, inode)
+        with self.collecting():
+            if self._lock is not None and inodes.index(inode) == dist.get_rank():
+                self._lock.take()
+        self._agree(os.path.basename(folder))
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -77,6 +100,9 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         for path in self._written:
             discard(path)
         self._written = []
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def save(self, state_dict: Any, path: str) -> None:
         """Replaces the file; between begin() and commit(), in commit()."""
@@ -144,21 +170,24 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         Error
             EIO: another rank's failed.
         """
-        self._rename(info)
-        together(f"finish {info.tag}", lambda: unmark_replacing(_folder_of(info)))
+        try:
+            self._rename(info)
+            together(f"finish {info.tag}", lambda: unmark_replacing(_folder_of(info)))
+        finally:
+            self.end()
         return bool(super().commit(info))
 
     def _rename(self, info: Any) -> None:
         """Renames the files of all ranks. If any replaces an older one of the tag, the tag is marked, and
         can't be loaded until all have been: a crash in between leaves files of two saves."""
-        self._agree(info)
+        self._agree(info.tag)
         folder, marked = _folder_of(info), False
         with self.collecting():
             of_tag = [path for path in self._written if path.startswith(os.path.join(folder, ""))]
             if any(map(os.path.lexists, of_tag)):
                 marked = mark_replacing(folder)
         try:
-            self._agree(info)
+            self._agree(info.tag)
         except Exception:
             if marked:
                 unmark_replacing(folder)
@@ -167,19 +196,14 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
             for path in self._written:
                 replace(path)
             self._written = []
-        self._agree(info)
-        self.end()
+        self._agree(info.tag)
 
-    def _agree(self, info: Any) -> None:
+    def _agree(self, tag: str) -> None:
         """Raises on all ranks what one has failed with."""
-        try:
-            failed = share_failure(self._failures[0] if self._failures else None)
-            if failed is not None:
-                rank, text = failed
-                raise Error(errno.EIO, f"rank {rank} could not save its part of {info.tag}: {text}")
-        except Exception:
-            self.end()
-            raise
+        failed = share_failure(self._failures[0] if self._failures else None)
+        if failed is not None:
+            rank, text = failed
+            raise Error(errno.EIO, f"rank {rank} could not save its part of {tag}: {text}")
 
 
 def _folder_of(info: Any) -> str:
@@ -230,7 +254,7 @@ def watch_saves() -> None:
     if hasattr(DeepSpeedEngine.save_checkpoint, "nvswap_watches"):
         return
     save, on_nvme = DeepSpeedEngine.save_checkpoint, DeepSpeedEngine.zero_nvme_offload_optimizer
-    save_state = DeepSpeedEngine._save_zero_checkpoint
+    save_model, save_state = DeepSpeedEngine._save_checkpoint, DeepSpeedEngine._save_zero_checkpoint
 
     @functools.wraps(save)
     def saved(self: Any, save_dir: str, tag: Any = None, client_state: Any = None,
@@ -249,6 +273,12 @@ def watch_saves() -> None:
             _name_latest(self, save_dir, tag_of(self, tag))
         return result
 
+    @functools.wraps(save_model)
+    def saved_model(self: Any, save_dir: str, tag: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(self.checkpoint_engine, CheckpointEngine):
+            self.checkpoint_engine.lock(os.path.join(save_dir, tag))
+        save_model(self, save_dir, tag, *args, **kwargs)
+
     @functools.wraps(save_state)
     def saved_state(self: Any, *args: Any) -> None:
         if not isinstance(self.checkpoint_engine, CheckpointEngine):
@@ -258,6 +288,7 @@ def watch_saves() -> None:
         return None
 
     saved.nvswap_watches = True  # type: ignore[attr-defined]
+    DeepSpeedEngine._save_checkpoint = saved_model
     DeepSpeedEngine._save_zero_checkpoint = saved_state
     DeepSpeedEngine.save_checkpoint = saved
     DeepSpeedEngine.zero_nvme_offload_optimizer = lambda self: on_nvme(self) and \

@@ -47,8 +47,9 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None,
     Raises
     ------
     Error
-        ENOTSUP: no optimizer state is on NVMe, or it is more than Adam's. EEXIST: zero/ of the tag has
-        other files than those of a checkpoint. EIO: another rank has failed.
+        ENOTSUP: no optimizer state is on NVMe, or it is more than Adam's. EBUSY: another job saves the
+        tag. EEXIST: zero/ of the tag has other files than those of a checkpoint. EIO: another rank has
+        failed.
     OSError
         Those of making, writing and renaming files; what was there before is whole, unless they come
         of renaming.
