@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads of checkpoints that can't be loaded by one rank: all ranks get an error that names the file."""
 
+import contextlib
 import os
 import shutil
 import sys
@@ -9,6 +10,12 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from jobs import configuration, job, outputs_of, results_of, start  # noqa: E402
 from promises import main, promise  # noqa: E402
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+import torch  # noqa: E402
+
+import nvswap  # noqa: E402
+from nvswap.deepspeed.checkpoint.durable import check_whole  # noqa: E402
 
 STATE = "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
 MODEL = "zero_pp_rank_1_mp_rank_00_model_states.pt"
@@ -80,6 +87,40 @@ def a_file_that_one_rank_cannot_load_is_an_error_on_all_ranks_that_names_it(dire
             assert path in str(own) and any(reason in own for reason in reasons), (tag, own)
             assert f"rank 1 could not load {tag}: " in str(of_other) and path in of_other, \
                 (tag, of_other)
+
+
+def damage_unseen(path):
+    """Changes a bit that no CRC-32 covers and torch.load stumbles over."""
+    with open(path, "rb") as file:
+        whole = file.read()
+    for offset in range(len(whole) - 400, len(whole)):
+        damaged = bytearray(whole)
+        damaged[offset] ^= 0x10
+        with open(path, "wb") as file:
+            file.write(damaged)
+        with contextlib.suppress(nvswap.Error):
+            check_whole(path)
+            try:
+                torch.load(path, weights_only=False)
+            except RuntimeError:
+                return
+    raise AssertionError(f"torch reads {path} whatever was changed")
+
+
+@promise
+def a_file_that_only_torch_finds_damaged_is_named_too(directory):
+    config, checkpoint = configuration(directory, depth="swappers"), os.path.join(directory, "saved")
+    job(config, steps=1, save_steps=[1], checkpoint=checkpoint)
+    path = copy_of(checkpoint, "damaged", MODEL, damage_unseen)
+    for said, in refusals(config, checkpoint, ["damaged"]):
+        assert path in said, said
+    universal = os.path.join(directory, "universal")
+    job(config, steps=1, universal=universal)
+    config["checkpoint"] = {"load_universal": True}
+    for name in ("optimizer_state.pt", os.path.join("head.bias", "exp_avg.pt")):
+        path = copy_of(universal, os.path.dirname(name) or "whole", os.path.join("zero", name), damage_unseen)
+        for said, in refusals(config, universal, [os.path.dirname(name) or "whole"]):
+            assert path in said, said
 
 
 @promise

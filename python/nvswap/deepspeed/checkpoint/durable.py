@@ -141,6 +141,18 @@ def is_zip(path: str) -> bool:
         return file.read(4) == b"PK\3\4"
 
 
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Has errors of reading a file of torch.save name it: those of torch and pickle don't."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise Error(errno.EIO, f"{path} is damaged, no file of torch.save, or needs what this job lacks: "
+                    f"{error!r}", path=path) from error
+
+
 def check_whole(path: str, data: bool = True) -> None:
     """
     Compares the contents of a file of torch.save with their CRC-32; without `data`, all but those of

@@ -23,8 +23,8 @@ from deepspeed.utils import logger
 
 from nvswap.deepspeed.checkpoint import stored, writing
 from nvswap.deepspeed.checkpoint.durable import (
-    FolderLock, check_whole, discard, is_zip, make_directories, mark_replacing, new_directory, replace,
-    replace_text, replacing, unmark_replacing)
+    FolderLock, check_whole, discard, is_zip, make_directories, mark_replacing, naming, new_directory,
+    replace, replace_text, replacing, unmark_replacing)
 from nvswap.deepspeed.checkpoint.ranks import share_failure, together
 from nvswap.deepspeed.checkpoint.zero3 import FILE
 from nvswap.errors import Error
@@ -141,23 +141,17 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
     def load(self, path: str, map_location: Any = None) -> Any:
         """Maps the file, so that tensors take memory only as they are read."""
         if not is_zip(path):
-            return self._load_old(path, map_location)
+            with naming(path):  # a file of torch.save before version 1.6, which has no checksums
+                return super().load(path, map_location)
         check_whole(path, data=False)
-        loaded = torch.load(path, map_location=map_location or "cpu", weights_only=False, mmap=True)
+        with naming(path):
+            loaded = torch.load(path, map_location=map_location or "cpu", weights_only=False, mmap=True)
         state = loaded.get(OPTIMIZER_STATE_DICT) if isinstance(loaded, dict) else None
         if isinstance(state, dict) and FP32_FLAT_GROUPS in state:
             state[FILE] = path  # its tensors are compared when they are read
         else:
             self.check_whole(path)
         return loaded
-
-    def _load_old(self, path: str, map_location: Any) -> Any:
-        """A file of torch.save before version 1.6, which has no checksums."""
-        try:
-            return super().load(path, map_location)
-        except Exception as error:
-            raise Error(errno.EIO, f"{path} is damaged, or no file of torch.save: {error!r}",
-                        path=path) from error
 
     def commit(self, info: Any) -> bool:
         """

@@ -19,7 +19,7 @@ from deepspeed.checkpoint.constants import (
 from deepspeed.utils import logger
 
 from nvswap.checkpoint import Parameter, import_universal
-from nvswap.deepspeed.checkpoint.durable import check_whole
+from nvswap.deepspeed.checkpoint.durable import check_whole, naming
 from nvswap.deepspeed.checkpoint.ranks import share_failure
 from nvswap.deepspeed.checkpoint.stored import MOMENTS, Stored
 from nvswap.errors import Error
@@ -155,8 +155,9 @@ class Checkpoints:
         flat = torch.zeros(int(self.fp16_partitioned_groups_flat_numel[group]))
         offset = 0
         for param in self.fp16_groups[group]:
-            part = self.load_hp_checkpoint_state(os.path.join(folder, self.param_names[param]), key,
-                                                 param=param)
+            saved = os.path.join(folder, self.param_names[param])
+            with naming(os.path.join(saved, f"{key}.pt")):
+                part = self.load_hp_checkpoint_state(saved, key, param=param)
             flat.narrow(0, offset, part.numel()).copy_(part)
             offset += part.numel()
         return flat
@@ -164,7 +165,9 @@ class Checkpoints:
 
 def global_state_in(checkpoint_dir: str) -> Any:
     """What a universal checkpoint has beside the tensors of parameters."""
-    return torch.load(os.path.join(checkpoint_dir, "zero", "optimizer_state.pt"), weights_only=False)
+    path = os.path.join(checkpoint_dir, "zero", "optimizer_state.pt")
+    with naming(path):
+        return torch.load(path, weights_only=False)
 
 
 def set_param_group_numbers(optimizer: torch.optim.Optimizer, saved: List[Dict[str, Any]]) -> None:
