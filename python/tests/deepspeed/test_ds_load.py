@@ -151,6 +151,19 @@ def weights_alone_are_those_of_the_tag_that_is_loaded(directory):
 
 
 @promise
+def folders_and_tags_with_brackets_load(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved[a]")
+    losses = job(config, ranks=1, steps=2, save_steps=[1], checkpoint=checkpoint, universal=checkpoint,
+                 universal_step=1, universal_tag="universal[1]*")
+    os.rename(os.path.join(checkpoint, "step1"), os.path.join(checkpoint, "step[1]"))
+    of_universal = dict(config, checkpoint={"load_universal": True})
+    for loading, tag, load in ((config, "step[1]", {}), (of_universal, "universal[1]*", {}),
+                               (config, "step[1]", {"load_optimizer_states": False})):
+        again = job(loading, ranks=1, steps=2, load_step=1, tag=tag, checkpoint=checkpoint, seed=2, load=load)
+        assert again == [each[2:] for each in losses], tag
+
+
+@promise
 def a_checkpoint_of_fewer_ranks_is_an_error_on_all_ranks_that_load_it(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
     job(config, ranks=1, steps=1, save_steps=[1], checkpoint=checkpoint)

@@ -18,6 +18,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 from deepspeed import comm as dist
 from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, OPTIMIZER_STATE_DICT, PARAM_SHAPES
 from deepspeed.runtime import engine as runtime
+from deepspeed.utils import zero_to_fp32
 
 from nvswap.deepspeed.checkpoint.durable import check_replaced, check_whole
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
@@ -35,7 +36,7 @@ def watch_loads() -> None:
     fails on one; what was loaded before stays. Calling it again changes nothing."""
     from deepspeed.runtime.engine import DeepSpeedEngine
 
-    load = DeepSpeedEngine.load_checkpoint
+    load, names = DeepSpeedEngine.load_checkpoint, DeepSpeedEngine._get_all_ckpt_names
     if hasattr(load, "nvswap_watches"):
         return
 
@@ -58,8 +59,16 @@ def watch_loads() -> None:
                 together(f"load {wanted}", lambda: _check_files(self, load_dir, wanted, states))
             return load(*given.args, **given.kwargs)
 
+    @functools.wraps(names)
+    def escaped(self: Any, load_dir: str, tag: Any) -> Any:
+        """DeepSpeed takes folder and tag for patterns."""
+        return names(self, glob.escape(load_dir), glob.escape(str(tag)))
+
     loaded.nvswap_watches = True  # type: ignore[attr-defined]
     DeepSpeedEngine.load_checkpoint = loaded
+    DeepSpeedEngine._get_all_ckpt_names = escaped
+    find = zero_to_fp32.get_checkpoint_files
+    zero_to_fp32.get_checkpoint_files = lambda folder, pattern: find(glob.escape(folder), pattern)
     for name in ("_load_checkpoint", "_load_zero_checkpoint"):
         setattr(DeepSpeedEngine, name, _on_all_ranks(getattr(DeepSpeedEngine, name)))
 
@@ -133,7 +142,7 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None
         _check_universal(os.path.join(load_dir, tag))
         return
     if not with_state:
-        files = sorted(glob.glob(os.path.join(glob.escape(load_dir), tag, "*_optim_states.pt")))
+        files = sorted(glob.glob(os.path.join(glob.escape(os.path.join(load_dir, tag)), "*_optim_states.pt")))
         for path in files[dist.get_rank()::dist.get_world_size()]:
             check_whole(path)
             state = engine.checkpoint_engine.load(path)[OPTIMIZER_STATE_DICT]
