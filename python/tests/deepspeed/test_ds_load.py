@@ -244,6 +244,34 @@ def a_latest_file_without_a_tag_is_an_error_that_names_it(directory):
 
 
 @promise
+def tags_that_latest_cannot_name_are_refused_before_they_are_saved(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    tags = ("", " a ", "a\nb")
+    for result in results_of(start(config, steps=0, checkpoint=checkpoint,
+                                   saves=[[{}, [tag, "a"]] for tag in tags])):
+        for tag, told in zip(tags, result["saves"]):
+            said = f"the tag {tag!r} could not be loaded through `latest`"
+            assert said in str(told["error"]), told
+    os.makedirs(os.path.join(checkpoint, "latest"))
+    os.mkdir(os.path.join(checkpoint, "latest_universal"))
+    result, = results_of(start(config, ranks=1, steps=0, checkpoint=checkpoint, saves=[[{}, ["a"]]]))
+    output, = outputs_of(start(config, ranks=1, steps=0, universal=checkpoint))
+    assert f"{os.path.join(checkpoint, 'latest')} is a directory" in str(result["saves"][0]["error"])
+    assert f"{os.path.join(checkpoint, 'latest_universal')} is a directory" in output, output[-3000:]
+    assert sorted(os.listdir(checkpoint)) == ["latest", "latest_universal"]
+
+
+@promise
+def a_tag_that_is_a_number_loads_as_it_was_saved(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    losses = job(config, ranks=1, steps=2, checkpoint=checkpoint, universal=checkpoint, universal_step=1,
+                 universal_tag=7)
+    config["checkpoint"] = {"load_universal": True}
+    assert job(config, ranks=1, steps=2, load_step=1, tag=7, checkpoint=checkpoint,
+               seed=2) == [each[2:] for each in losses]
+
+
+@promise
 def a_tag_that_is_no_universal_checkpoint_is_refused_as_one(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
     job(config, steps=1, save_steps=[1], checkpoint=checkpoint)

@@ -255,6 +255,7 @@ def watch_saves() -> None:
               save_latest: bool = True, *args: Any, **kwargs: Any) -> Any:
         ours = isinstance(self.checkpoint_engine, CheckpointEngine)
         if ours:
+            name = checked_tag(self, save_dir, tag, "latest" if save_latest else None)
             warn_of_window(self)
             self.checkpoint_engine.begin()
         try:
@@ -264,7 +265,7 @@ def watch_saves() -> None:
             if ours:
                 self.checkpoint_engine.end()
         if ours and save_latest:
-            _name_latest(self, save_dir, tag_of(self, tag))
+            _name_latest(self, save_dir, name)
         return result
 
     @functools.wraps(save_model)
@@ -298,9 +299,28 @@ def warn_of_window(engine: Any) -> None:
                        f"not saved, so go on with micro batch {engine.global_steps * window}, from 0")
 
 
-def tag_of(engine: Any, tag: Any) -> str:
-    """The name of a checkpoint that is saved as `tag`, as DeepSpeed has it."""
-    return f"global_step{engine.global_steps}" if tag is None else str(tag)
+def checked_tag(engine: Any, save_dir: str, tag: Any, latest: Optional[str]) -> str:
+    """
+    The name of a checkpoint that is to be saved as `tag`, as DeepSpeed has it. All ranks call it.
+
+    Raises
+    ------
+    Error
+        EINVAL: no file can name it for a load. EISDIR: the file that is to do so, `latest`, is a
+        directory. EIO: another rank has failed.
+    """
+    name = f"global_step{engine.global_steps}" if tag is None else str(tag)
+
+    def check() -> None:
+        if not name or not name.isprintable() or name != name.strip():
+            raise Error(errno.EINVAL, f"the tag {name!r} could not be loaded through `latest`: choose one of "
+                        "printable characters, without spaces around it")
+        if latest is not None and os.path.isdir(os.path.join(save_dir, latest)):
+            raise Error(errno.EISDIR, f"{os.path.join(save_dir, latest)} is a directory, and is to be the file "
+                        "that names the tag: move it away", path=os.path.join(save_dir, latest))
+
+    together(f"save {name!r}", check)
+    return name
 
 
 def _name_latest(engine: Any, save_dir: str, tag: str) -> None:

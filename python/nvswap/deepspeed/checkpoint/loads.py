@@ -48,12 +48,13 @@ def watch_loads() -> None:
             raise Error(errno.EBUSY, "load_checkpoint amid gradient accumulation: the gradients of the "
                         "micro batches before would go into the first step after it: call it after a "
                         "step, or of a new engine")
+        tag = None if tag is None else str(tag)  # as it was saved
         given = inspect.signature(load).bind(self, load_dir, tag, *args, **kwargs)
         states = not given.arguments.get("load_module_only") and \
             given.arguments.get("load_optimizer_states", True)
         # Else DeepSpeed loads no weights with load_module_only.
         given.arguments["load_optimizer_states"] = states
-        wanted = _tag_of_latest(self, load_dir) if tag is None else str(tag)
+        wanted = _tag_of_latest(self, load_dir) if tag is None else tag
         with self.checkpoint_engine.comparing_once(), _weights_of(self, wanted):
             if wanted is not None:
                 together(f"load {wanted}", lambda: _check_files(self, load_dir, wanted, states))

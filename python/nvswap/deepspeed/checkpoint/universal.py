@@ -25,7 +25,7 @@ from nvswap.checkpoint import export_universal
 from nvswap.deepspeed.checkpoint import writing
 from nvswap.deepspeed.checkpoint.durable import make_directories, new_directory, replacing
 from nvswap.deepspeed.checkpoint.engine import (
-    CheckpointEngine, name_tag, tag_of, warn_of_window)
+    CheckpointEngine, checked_tag, name_tag, warn_of_window)
 from nvswap.deepspeed.checkpoint.zero3 import MOMENTS, keys_beside_moments, step_of
 from nvswap.errors import Error
 
@@ -48,16 +48,17 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None,
     ------
     Error
         ENOTSUP: no optimizer state is on NVMe, or it is more than Adam's. EBUSY: another job saves the
-        tag. EEXIST: zero/ of the tag has other files than those of a checkpoint. EIO: another rank has
-        failed.
+        tag. EINVAL: `latest_universal` could not name the tag. EISDIR: it is a directory. EEXIST: zero/
+        of the tag has other files than those of a checkpoint. EIO: another rank has failed.
     OSError
         Those of making, writing and renaming files; what was there before is whole, unless they come
         of renaming.
     """
-    tag, saver = tag_of(engine, tag), engine.checkpoint_engine
+    saver = engine.checkpoint_engine
     if not isinstance(saver, CheckpointEngine):
         raise Error(errno.ENOTSUP, "save_universal: no optimizer state is on NVMe: use save_checkpoint, and "
                     "convert the checkpoint by deepspeed.checkpoint.ds_to_universal")
+    tag = checked_tag(engine, save_dir, tag, "latest_universal")
     _refuse_other_state(engine.optimizer)
     warn_of_window(engine)
     info = CheckpointCommitInfo(tag=tag, save_dir=save_dir, save_latest=False)
