@@ -222,7 +222,7 @@ def main():
         if JOB.get("wrapped"):
             model = nn.Sequential(model)
     if JOB.get("frozen"):
-        for each in (model.places, model.blocks[0].up, model.norm):
+        for each in filter(None, (model.places, model.blocks[0].up, model.norm, model.unused)):
             each.requires_grad_(False)
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups_of(model),
                                            config=JOB["config"])

@@ -49,6 +49,31 @@ def frozen_parameters_of_a_converted_checkpoint_load_on_one_two_and_four_ranks(d
 
 
 @promise
+def weights_alone_load_to_parameters_that_are_frozen_since(directory):
+    for depth in ("step", "swappers"):
+        config, checkpoint = configuration(directory, depth=depth), os.path.join(directory, depth)
+        losses = job(config, steps=2, save_steps=[1], checkpoint=checkpoint)
+        assert job(config, steps=2, load_step=1, checkpoint=checkpoint, frozen=True, seed=2,
+                   load={"load_optimizer_states": False}) == [each[2:] for each in losses], depth
+
+
+@promise
+def a_frozen_parameter_that_is_new_keeps_its_weights_if_names_need_not_match(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    losses = job(config, steps=2, save_steps=[1], checkpoint=checkpoint, universal=checkpoint,
+                 universal_step=1, universal_tag="universal", frozen=True)
+    of_universal = dict(config, checkpoint={"load_universal": True})
+    for loading, tag in ((config, "step1"), (of_universal, "universal")):
+        again = job(loading, steps=2, load_step=1, tag=tag, checkpoint=checkpoint, frozen=True, unused=True,
+                    seed=2, load={"load_module_strict": False})
+        assert again == [each[2:] for each in losses], tag
+    results = results_of(start(of_universal, steps=0, checkpoint=checkpoint, frozen=True, unused=True,
+                               refused=["universal"]))
+    for result in results:
+        assert "With load_module_strict=False it keeps" in str(result["refused"][0]), result["refused"]
+
+
+@promise
 def a_rank_reads_only_the_files_that_have_its_part_of_frozen_parameters(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
     job(config, steps=1, universal=checkpoint, frozen=True)

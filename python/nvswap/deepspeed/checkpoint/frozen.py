@@ -38,21 +38,25 @@ def watch_frozen() -> None:
         return partition
 
     @functools.wraps(load)
-    def loaded(self: Any, checkpoint: Any, *args: Any, **kwargs: Any) -> Any:
+    def loaded(self: Any, checkpoint: Any, strict: bool = True, *args: Any, **kwargs: Any) -> Any:
         fragments = checkpoint.get(FROZEN_PARAM_FRAGMENTS)
-        if fragments is None or not any(map(_swapper_of, self.module.parameters())):
-            return load(self, checkpoint, *args, **kwargs)
-        result = load(self, {**checkpoint, FROZEN_PARAM_FRAGMENTS: None}, *args, **kwargs)
+        if fragments is None or not (isinstance(self.checkpoint_engine, CheckpointEngine) or
+                                     any(map(_swapper_of, self.module.parameters()))):
+            return load(self, checkpoint, strict, *args, **kwargs)
+        result = load(self, {**checkpoint, FROZEN_PARAM_FRAGMENTS: None}, strict, *args, **kwargs)
+        # Of weights alone load() has loaded by name what was trained when they were saved.
+        optional = not strict or kwargs.get("fetch_z3_params", False)
         for param in self.module.parameters():
-            if not param.requires_grad:
-                _load_fragment(param, self.param_names[param], fragments)
+            name = self.param_names[param]
+            if not param.requires_grad and (name in fragments or not optional):
+                _load_fragment(param, name, fragments)
         return result
 
     @functools.wraps(load_files)
     def loaded_files(self: Any, load_dir: str, tag: Any, *args: Any, **kwargs: Any) -> Any:
         result = load_files(self, load_dir, tag, *args, **kwargs)
         if self.load_universal_checkpoint() and isinstance(self.checkpoint_engine, CheckpointEngine):
-            _load_universal(self, load_dir, tag)
+            _load_universal(self, load_dir, tag, kwargs.get("load_module_strict", True))
         return result
 
     loaded.nvswap_watches = True  # type: ignore[attr-defined]
@@ -68,7 +72,7 @@ def _swapper_of(param: Any) -> Optional[ParameterSwapper]:
     return swapper if in_store else None
 
 
-def _load_universal(engine: Any, load_dir: str, tag: Any) -> None:
+def _load_universal(engine: Any, load_dir: str, tag: Any, strict: bool) -> None:
     """Loads this rank's part of each parameter from the files that have it, one of each rank that saved."""
     @functools.lru_cache(maxsize=None)
     def fragments_of(rank: int) -> Any:
@@ -81,6 +85,8 @@ def _load_universal(engine: Any, load_dir: str, tag: Any) -> None:
         if fragments_of(0) is None:  # they were excluded
             return
         name = engine.param_names[param]
+        if name not in fragments_of(0) and not strict:
+            continue
         _check_saved(name, fragments_of(0))
         first = fragments_of(0)[name].flatten()
         each = max(first.numel(), 1)
@@ -98,7 +104,8 @@ def _load_universal(engine: Any, load_dir: str, tag: Any) -> None:
 def _check_saved(name: str, fragments: Any) -> None:
     if name not in fragments:
         raise Error(errno.ENOENT, f"{name}: the checkpoint has no weights of this frozen parameter: it "
-                    "was trained when the checkpoint was saved, or is new", tensor=name)
+                    "was trained when the checkpoint was saved, or is new. With load_module_strict=False it "
+                    "keeps the weights that it has", tensor=name)
 
 
 def _load_fragment(param: Any, name: str, fragments: Any) -> None:
