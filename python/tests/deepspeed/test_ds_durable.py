@@ -201,6 +201,15 @@ def state_that_has_no_room_is_an_error_that_names_the_file(directory):
 
 
 @promise
+def state_that_contains_itself_is_saved_as_torch_saves_it(directory):
+    path, state = os.path.join(directory, "model.pt"), {"weights": torch.rand(3)}
+    state["itself"] = [state]
+    CheckpointEngine().save(state, path)
+    saved = torch.load(path, weights_only=False)
+    assert saved["itself"][0] is saved and saved["weights"].equal(state["weights"])
+
+
+@promise
 def a_mark_that_cannot_be_made_durable_is_not_left(directory):
     with mock.patch("os.fsync", side_effect=OSError(errno.EIO, "no")):
         raises(OSError, lambda: mark_replacing(directory), errno.EIO)

@@ -11,7 +11,8 @@ import errno
 import io
 import pickle
 from collections import OrderedDict
-from typing import Any, Dict, Hashable, Iterator, List, NamedTuple, Sequence, Tuple, Union
+from typing import (
+    Any, Dict, Hashable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union)
 
 import torch
 
@@ -153,9 +154,12 @@ def save(state: Any, path: str) -> None:
     file.write(path, keys, pickled.getvalue(), pickler.storages)
 
 
-def _stored(state: Any) -> Iterator[Stored]:
+def _stored(state: Any, seen: Optional[Set[int]] = None) -> Iterator[Stored]:
+    """The values in a store. A container that is in itself, or in several, is looked into once."""
+    seen = set() if seen is None else seen
     if isinstance(state, Stored):
         yield state
-    elif isinstance(state, (dict, list, tuple)):
+    elif isinstance(state, (dict, list, tuple)) and id(state) not in seen:
+        seen.add(id(state))
         for value in state.values() if isinstance(state, dict) else state:
-            yield from _stored(value)
+            yield from _stored(value, seen)
