@@ -12,7 +12,7 @@ import threading
 import torch
 import torch.utils.checkpoint
 
-from promises import main, promise, raises, settings
+from promises import child, main, promise, raises, settings
 import nvswap
 import nvswap.torch
 
@@ -602,6 +602,33 @@ def a_trace_or_an_export_of_an_offloaded_module_is_refused(directory):
         offloaded.load()
         offloaded.engine.close()
         assert torch.jit.trace(traced, data)(data).isfinite().all()
+
+
+@promise
+def an_offloaded_module_is_neither_transformed_nor_scripted(directory):
+    script = """
+import os, torch
+import nvswap.torch
+from promises import raises, settings
+module, data = torch.nn.Linear(4, 4), torch.ones(4)
+expected = module(data)
+offloaded = nvswap.torch.offload(module, settings(os.environ["DIRECTORY"]))
+def total(data):
+    return module(data).sum()
+for call in (lambda: torch.func.grad(total)(data), lambda: torch.func.jvp(total, (data,), (data,)),
+             lambda: torch.vmap(module)(data.view(1, 4)), lambda: torch.func.vjp(total, data),
+             lambda: torch.func.jacrev(total)(data)):
+    error = raises(nvswap.Error, call, 22)
+    assert "can't be called in a transform of torch.func" in str(error)
+for whole in (module, torch.nn.Sequential(module)):
+    assert "can't be scripted" in str(raises(nvswap.Error, lambda: torch.jit.script(whole), 22))
+assert torch.equal(module(data), expected)
+offloaded.load()
+offloaded.engine.close()
+assert torch.func.grad(total)(data).isfinite().all()
+assert torch.equal(torch.jit.script(module)(data), expected)
+"""
+    child(script, directory)
 
 
 @promise

@@ -12,7 +12,7 @@ import errno
 import functools
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Tuple
 
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
@@ -30,6 +30,8 @@ Initialize = Callable[[str, torch.Tensor], None]
 
 # Not in older releases.
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+_is_transforming: Callable[[], bool] = getattr(
+    torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
 def _placeholder(dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
@@ -166,8 +168,9 @@ class Offloaded:
         @functools.wraps(forward)
         def pinned_forward(*args: Any, **kwargs: Any) -> Any:
             if torch.jit.is_tracing() or _is_exporting():
-                raise invalid(f"an offloaded {type(module).__name__} can't be traced or exported: its "
-                              "parameters are not in memory; do it before offload(), or after load()")
+                _refuse(module, "traced or exported")
+            if _is_transforming():
+                _refuse(module, "called in a transform of torch.func")
             with self.threads.forward() as mine:
                 try:
                     self._pin(owned, mine)
@@ -179,6 +182,9 @@ class Offloaded:
         module.forward = pinned_forward  # type: ignore[method-assign]
         module._apply = functools.partial(  # type: ignore[method-assign]
             _apply_unless_converted, module, module._apply)
+        # What torch.jit.script calls first.
+        module.__prepare_scriptable__ = functools.partial(  # type: ignore[assignment]
+            _refuse, module, "scripted")
 
     def _pin(self, parameters: Iterable[torch.nn.Parameter],
              forward: List[torch.nn.Parameter]) -> None:
@@ -260,7 +266,7 @@ class Offloaded:
         """Brings all parameters back into memory, and ends the hooks; the engine can be closed."""
         for module, forward in self._forwards:
             module.forward = forward
-            del module._apply
+            del module._apply, module.__prepare_scriptable__
             module.__dict__["_parameters"] = dict(module._parameters)
         self._forwards.clear()
         for hook in self._hooks:
@@ -274,6 +280,11 @@ class Offloaded:
             self.engine.load_to({name: data})
             parameter.data = data
         self._names.clear()
+
+
+def _refuse(module: torch.nn.Module, use: str) -> NoReturn:
+    raise invalid(f"an offloaded {type(module).__name__} can't be {use}: its parameters are not in "
+                  "memory; do it before offload(), or after load()")
 
 
 def _refuse_wrapper(offloaded: "weakref.ref[Offloaded]", module: torch.nn.Module, *_: Any) -> None:
@@ -329,7 +340,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     Error
         EINVAL: a parameter can't be offloaded, or is already; E2BIG: the parameters of one module
         exceed the pool. In a forward, EINVAL: a module returns a parameter, or is traced or exported,
-        or DistributedDataParallel calls it; EBUSY: a backward of another thread runs. In a backward, EBUSY: a forward or a backward of another thread runs.
+        or called in a transform of torch.func or by DistributedDataParallel; EBUSY: a backward of
+        another thread runs. In a backward, EBUSY: a forward or a backward of another thread runs.
 
     Notes
     -----
