@@ -385,6 +385,55 @@ def an_offload_that_fails_leaves_the_module_as_it_was(directory):
 
 
 @promise
+def a_store_that_fails_amid_an_offload_leaves_the_module_as_it_was(directory):
+    with torch.device("meta"):
+        meta = torch.nn.Linear(4, 4)
+    module = torch.nn.Sequential(meta, *(torch.nn.Linear(4, 4) for _ in range(2)))
+    before = module[1].weight.clone()
+    with nvswap.Engine(settings(directory), arrays="torch") as engine:
+        engine.store_from = failing_at(3, engine.store_from)
+        engine.load_to = failing_at(1, engine.load_to)
+        error = raises(nvswap.Error, lambda: nvswap.torch.offload(
+            module, settings(directory), engine=engine, initialize=lambda *_: None), errno.EIO)
+        assert str(error) == "injected [EIO]"
+    assert module[1].weight.equal(before) and module[0].weight.is_meta
+    assert module[1:](torch.ones(4)).isfinite().all()
+
+
+def failing_at(n, call):
+    """Fails in the n-th call."""
+    calls = iter(range(1, 100))
+
+    def fails(*arguments):
+        if next(calls) == n:
+            raise nvswap.Error(errno.EIO, "injected")
+        return call(*arguments)
+
+    return fails
+
+
+@promise
+def a_load_that_fails_leaves_the_module_offloaded(directory):
+    module, data = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(2))), torch.ones(4)
+    expected = module(data)
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    offloaded.engine.load_to = failing_at(2, offloaded.engine.load_to)
+    module(data)
+    raises(nvswap.Error, offloaded.load, errno.EIO)
+    assert module(data).equal(expected)
+    assert module.state_dict()["0.weight"].isfinite().all()
+    gc.collect()
+    offloaded.load()
+    assert module(data).equal(expected) and module[1].weight.isfinite().all()
+    offloaded.engine.close()
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    offloaded.engine.close()
+    raises(nvswap.ClosedError, offloaded.load)
+    raises(nvswap.ClosedError, module.state_dict)
+    raises(nvswap.ClosedError, lambda: module(data))
+
+
+@promise
 def what_reads_a_parameter_outside_of_forwards_is_refused(directory):
     class Recomputes(torch.nn.Module):
         def __init__(self):

@@ -91,15 +91,11 @@ class Offloaded:
         self._lock = threading.Lock()
         self._step = False
         self._forwards: List[Tuple[torch.nn.Module, Any]] = []
+        self._take_parameters()
         self._hooks = [
             module.register_forward_pre_hook(self._begin_step),
             register_module_module_registration_hook(
                 functools.partial(_refuse_wrapper, weakref.ref(self)))]
-        try:
-            self._take_parameters()
-        except BaseException:
-            self.load()
-            raise
         # torch sets an attribute of a hook, which a bound method can't have.
         copy_to = functools.partial(self._copy_to)
         for each in module.modules():
@@ -125,11 +121,16 @@ class Offloaded:
                                   for name, parameter in parameters})
         for name, parameter in parameters:
             if parameter.is_meta:
-                self._replace_meta(name, parameter)
+                self._initialize_meta(name)
             else:
                 self.engine.store_from({name: parameter.data.contiguous()})
+        # Nothing can fail from here on: a failure leaves the module as it was.
+        for name, parameter in parameters:
+            if parameter.is_meta:
+                parameter = self._replace_meta(parameter)
+            else:
                 parameter.data = _placeholder(parameter.dtype, parameter.shape)
-                self._names[parameter] = name
+            self._names[parameter] = name
 
     def _check_room(self) -> None:
         """Refuses a module whose own parameters, which a forward pins together, exceed the pool."""
@@ -144,19 +145,21 @@ class Offloaded:
                             f"{nbytes} bytes, more than the whole pool of {room} bytes: raise "
                             "buffer_count or buffer_size of offload_param")
 
-    def _replace_meta(self, name: str, parameter: torch.nn.Parameter) -> None:
+    def _initialize_meta(self, name: str) -> None:
         """A parameter on the meta device never was in memory: its contents are made in the pool."""
         if self._initialize is None:
             raise invalid(f"parameter {name} is on the meta device, and there is no `initialize`")
         with self.engine.pinned(name, "w", arrays="torch") as tensors, torch.no_grad():
             self._initialize(name, tensors[name])
+
+    def _replace_meta(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
         made = torch.nn.Parameter(_placeholder(parameter.dtype, parameter.shape),
                                   parameter.requires_grad)
         for each in self.module.modules():
             for key, value in list(each._parameters.items()):
                 if value is parameter:
                     each._parameters[key] = made
-        self._names[made] = name
+        return made
 
     # ---- Forward and backward
 
@@ -263,7 +266,15 @@ class Offloaded:
     # ---- The end
 
     def load(self) -> None:
-        """Brings all parameters back into memory, and ends the hooks; the engine can be closed."""
+        """Brings all parameters back into memory, and ends the hooks; the engine can be closed. After
+        an error the module is still offloaded, and can be loaded again."""
+        if self._step:
+            self.engine.step_end()
+            self._step = False
+        loaded = {parameter: torch.empty(parameter.shape, dtype=parameter.dtype)
+                  for parameter in self._names}
+        for parameter, data in loaded.items():
+            self.engine.load_to({self._names[parameter]: data})
         for module, forward in self._forwards:
             module.forward = forward
             del module._apply, module.__prepare_scriptable__
@@ -272,12 +283,7 @@ class Offloaded:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        if self._step:
-            self.engine.step_end()
-            self._step = False
-        for parameter, name in self._names.items():
-            data = torch.empty(parameter.shape, dtype=parameter.dtype)
-            self.engine.load_to({name: data})
+        for parameter, data in loaded.items():
             parameter.data = data
         self._names.clear()
 
