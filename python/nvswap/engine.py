@@ -14,7 +14,7 @@ import time
 import weakref
 from contextlib import contextmanager
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
-                    Sequence, Tuple, Union, cast)
+                    Sequence, Set, Tuple, Union, cast)
 
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
@@ -622,6 +622,23 @@ class Engine(Handle):
         with self._open() as pointer:
             check(lib.nvs_engine_pool(pointer, data, nbytes))
         return int(ffi.cast("uintptr_t", data[0])), int(nbytes[0])
+
+    def pinned_names(self) -> Set[str]:
+        """The tensors that are pinned, also those whose arrays alone keep them so."""
+        with self._idle:
+            return {name for pin in list(self._pins.values()) for name in pin[-1]}
+
+    def room_beside(self, names: Iterable[str], unit: int = 1) -> int:
+        """Bytes of the longest run of the pool beside pinned tensors, if each takes whole units."""
+        base, nbytes = self.pool()
+        longest, begin = 0, base
+        with self._open():
+            runs = sorted((int(ffi.cast("uintptr_t", lib.nvs_tensor_data(tensor._pointer))),
+                           tensor.nbytes) for tensor in self._named(names))
+        for address, length in [*runs, (base + nbytes, 0)]:
+            longest = max(longest, address - begin)
+            begin = max(begin, address + -(-length // unit) * unit)
+        return longest
 
     def stats(self) -> Dict[str, Any]:
         """The fields of struct nvs_engine_stats, with those of the pool and the aio."""

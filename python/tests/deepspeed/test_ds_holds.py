@@ -87,6 +87,36 @@ def a_view_stays_valid_when_its_hold_ends(directory):
     assert (view == 3).all()
 
 
+@promise
+def a_tensor_waits_for_no_room_that_units_or_views_take(directory):
+    holds = Holds(open_engine(settings(directory), "param", 0))
+    timeouts, swap_in = [], holds.engine.swap_in
+
+    def recorded(name, mode, *, timeout=None, **more):
+        timeouts.append(timeout)
+        return swap_in(name, mode, timeout=timeout, **more)
+
+    holds.engine.swap_in = recorded
+    quarter = holds.pool_bytes // 16
+    for name, numel in {"one": 1, "rest": 4 * quarter - 1, "half": 2 * quarter,
+                        **{str(i): quarter for i in range(4)}}.items():
+        holds.register({name: torch.empty(0)}, numel)
+    # In bytes there is room for the rest beside one element.
+    one = holds.new("one")
+    holds.new("rest").end(False)
+    one.end(False)
+    # Views keep the first and the third quarter, so that no two are free together.
+    held = [holds.new(str(i)) for i in range(4)]
+    views = [hold.tensor[:1] for hold in held[::2]]
+    for hold in held:
+        hold.end(False)
+    assert holds.free_bytes() == holds.pool_bytes // 2
+    holds.new("half").end(False)
+    assert set(timeouts) == {0}, timeouts
+    views.clear()
+    assert holds.free_bytes() == holds.pool_bytes
+
+
 def swapper_of(directory, parameters):
     """An optimizer's swapper for sub-groups of 1, 2 ... times NUMEL elements."""
     depth.choose(dict(settings(directory), nvswap={"deepspeed": "swappers"}))

@@ -8,7 +8,7 @@ arrays over the pool keeping their pin: a view that outlives its hold stays vali
 from __future__ import annotations
 
 import errno
-from typing import Dict, Iterable, List, Mapping, Optional
+from typing import Iterable, List, Mapping, Optional, Set
 
 import torch
 
@@ -17,6 +17,8 @@ from nvswap.errors import Error
 
 # Seconds to wait for room that write-backs will make.
 _PATIENCE_S = 1.0
+# A tensor takes whole units of the pool. On most drives they have this many bytes, or fewer.
+_UNIT = 4096
 _NO_ROOM = (errno.E2BIG, errno.ENOBUFS, errno.EAGAIN, errno.ETIMEDOUT)
 
 
@@ -57,7 +59,7 @@ class Holds:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.pool_bytes = engine.pool()[1]
-        self._held: Dict[str, int] = {}  # bytes
+        self._held: Set[str] = set()
 
     def register(self, specs: Mapping[str, torch.Tensor], numel: int) -> None:
         """Registers those tensors that are not, each with `numel` elements of its example's type."""
@@ -66,8 +68,13 @@ class Holds:
         self.engine.register_all(new)
 
     def free_bytes(self) -> int:
-        """Bytes of the pool that nothing holds."""
-        return max(0, self.pool_bytes - sum(self._held.values()))
+        """Bytes of the pool that neither holds nor views keep."""
+        return max(0, self.pool_bytes - sum(
+            self.taken_by(name) for name in self.engine.pinned_names()))
+
+    def taken_by(self, name: str) -> int:
+        """Bytes of the pool that a tensor takes."""
+        return -(-self.engine[name].nbytes // _UNIT) * _UNIT
 
     def read(self, names: Iterable[str]) -> List[Hold]:
         """Holds tensors with their contents, which are read together and awaited one by one."""
@@ -85,7 +92,7 @@ class Holds:
         return self._take(name, "w", self.engine.info(name)["pins"] == 0)
 
     def ended(self, name: str) -> None:
-        del self._held[name]
+        self._held.remove(name)
 
     def _take(self, name: str, mode: str, in_pool: bool = True) -> Hold:
         assert name not in self._held, f"{name} is held already"
@@ -96,12 +103,12 @@ class Holds:
             outside = torch.empty(tensor.shape, dtype=getattr(torch, _TORCH[tensor.dtype]))
             if mode == "r":
                 self.engine.load_to({name: outside})
-        self._held[name] = self.engine[name].nbytes if pinned else 0
+        self._held.add(name)
         return Hold(self, name, pinned, outside)
 
     def _pinned(self, name: str, mode: str) -> Optional[Pinned]:
         """None if there is no room, and waiting would not make any."""
-        room = self.free_bytes() >= self.engine[name].nbytes
+        room = self.engine.room_beside(self.engine.pinned_names(), _UNIT) >= self.taken_by(name)
         for timeout in (0, _PATIENCE_S) if room else (0,):
             try:
                 return self.engine.swap_in(name, mode, timeout=timeout)

@@ -182,7 +182,7 @@ class ParameterSwapper:
     def _fitting(self, params: Sequence[Any]) -> List[Any]:
         left, fitting = self._holds.free_bytes(), []
         for param in params:
-            left -= self.engine[_name(param)].nbytes
+            left -= self._holds.taken_by(_name(param))
             if left < 0:
                 break
             fitting.append(param)
