@@ -368,6 +368,34 @@ def a_module_larger_than_the_pool_is_refused_by_name(directory):
 
 
 @promise
+def forwards_that_need_more_than_the_pool_together_are_refused_by_name(directory):
+    script = """
+import os, torch
+import nvswap.torch
+from promises import raises, settings
+class Calls(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(350, 350))
+        self.inner = torch.nn.Linear(350, 350)
+    def forward(self, data):
+        return self.inner(data @ self.weight)
+for module, data, names in (
+        (torch.nn.MultiheadAttention(250, 2), [torch.ones(2, 250)] * 3, "MultiheadAttention, out_proj"),
+        (Calls(), [torch.ones(350)], "Calls, inner")):
+    config = settings(os.environ["DIRECTORY"])
+    config["zero_optimization"]["offload_param"].update(buffer_count=1, buffer_size=225000)
+    offloaded = nvswap.torch.offload(module, config)
+    for _ in range(2):
+        error = raises(nvswap.Error, lambda: module(*data), 7)
+        assert f"of {names}, and the pool of" in str(error), error
+    offloaded.load()
+    offloaded.engine.close()
+"""
+    child(script, directory, 20)
+
+
+@promise
 def an_offload_that_fails_leaves_the_module_as_it_was(directory):
     class Failure(Exception):
         pass

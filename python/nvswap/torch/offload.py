@@ -194,6 +194,7 @@ class Offloaded:
         names = {self._names[parameter]: parameter for parameter in parameters}
         if not names:
             return
+        self._refuse_to_wait_for_own(names)
         with self.engine.pinned(list(names), arrays="torch") as tensors, self._lock:
             for name, parameter in names.items():
                 self._depth[name] = self._depth.get(name, 0) + 1
@@ -202,6 +203,22 @@ class Offloaded:
                     parameter.data = tensors[name]
                     self._saved.pinned[name] = parameter
                 forward.append(parameter)
+
+    def _refuse_to_wait_for_own(self, names: Iterable[str]) -> None:
+        """Room that only forwards around this one could make would be awaited for ever."""
+        held = {self._names[parameter] for forward in self.threads.forwards()
+                for parameter in forward}
+        wanted = set(names) - held
+        if not held or not wanted:
+            return
+        sizes = [self.engine[name].nbytes for name in wanted]
+        nbytes = sum(self.engine[name].nbytes for name in held | wanted)
+        if nbytes > self.engine.pool()[1] or max(sizes) > self.engine.room_beside(held):
+            modules = ", ".join(sorted({name.rpartition(".")[0] or type(self.module).__name__
+                                        for name in held | wanted}))
+            raise Error(errno.E2BIG, f"forwards within each other need parameters of {nbytes} bytes at "
+                        f"once, of {modules}, and the pool of {self.engine.pool()[1]} bytes has no room "
+                        "for them: raise buffer_count or buffer_size of offload_param")
 
     def _unpin(self, forward: List[torch.nn.Parameter]) -> None:
         with self._lock:
@@ -346,8 +363,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     Error
         EINVAL: a parameter can't be offloaded, or is already; E2BIG: the parameters of one module
         exceed the pool. In a forward, EINVAL: a module returns a parameter, or is traced or exported,
-        or called in a transform of torch.func or by DistributedDataParallel; EBUSY: a backward of
-        another thread runs. In a backward, EBUSY: a forward or a backward of another thread runs.
+        or called in a transform of torch.func or by DistributedDataParallel; E2BIG: the parameters
+        of forwards within each other do; EBUSY: a backward of another thread runs. In a backward, EBUSY: a forward or a backward of another thread runs.
 
     Notes
     -----
