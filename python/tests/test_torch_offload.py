@@ -715,6 +715,9 @@ def distributed_data_parallel_of_an_offloaded_module_is_refused(directory):
     for outside in (lambda module: module, lambda module: torch.nn.Sequential(torch.nn.Identity(), module)):
         module = torch.nn.Linear(16, 16)
         before = parallel(outside(module))
+        for whole in (before, torch.nn.Sequential(before)):
+            assert "DistributedDataParallel of an offloaded" in str(raises(
+                nvswap.Error, lambda whole=whole: nvswap.torch.offload(whole, settings(directory)), errno.EINVAL))
         offloaded = nvswap.torch.offload(module, settings(directory))
         for call in (lambda outside=outside, module=module: parallel(outside(module)),
                      lambda before=before: before(data)):

@@ -261,9 +261,7 @@ class Offloaded:
         """Refuses a DistributedDataParallel that would average gradients of offloaded parameters."""
         if isinstance(module, DistributedDataParallel) and any(
                 parameter in self._names for parameter in module._module_parameters):
-            raise invalid(f"DistributedDataParallel of an offloaded {type(self.module).__name__}: its "
-                          "gradients leave the backward for the store, before others' are added; "
-                          "several ranks train by DeepSpeed, with nvswap.deepspeed")
+            raise _averaging(self.module)
 
     # ---- State dictionaries
 
@@ -314,6 +312,12 @@ def _refuse_wrapper(offloaded: "weakref.ref[Offloaded]", module: torch.nn.Module
     own = offloaded()
     if own is not None:
         own.refuse_data_parallel(module)
+
+
+def _averaging(module: torch.nn.Module) -> Error:
+    return invalid(f"DistributedDataParallel of an offloaded {type(module).__name__}: its gradients "
+                   "leave the backward for the store, before others' are added; several ranks train "
+                   "by DeepSpeed, with nvswap.deepspeed")
 
 
 def _apply_unless_converted(module: torch.nn.Module, apply: Any, function: Any,
@@ -381,6 +385,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     ClosedError.
     """
     for name, each in module.named_modules():
+        if isinstance(each, DistributedDataParallel):
+            raise _averaging(each.module)
         if isinstance(each._parameters, _Parameters):
             raise invalid(f"module {name or type(each).__name__} is offloaded already")
         hooks = each._forward_pre_hooks.values()
