@@ -14,6 +14,8 @@ import deepspeed  # noqa: E402
 import torch  # noqa: E402
 from deepspeed.runtime.engine import DeepSpeedEngine  # noqa: E402
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa: E402
+from deepspeed.utils import (  # noqa: E402
+    safe_get_local_fp32_param, safe_get_local_grad, safe_get_local_optimizer_state)
 from jobs import configuration  # noqa: E402
 from promises import main, promise, raises, settings  # noqa: E402
 
@@ -120,6 +122,18 @@ def the_parameters_of_a_destroyed_engine_stay_as_long_as_their_module(directory)
             weights = [parameter.clone() for parameter in parameters]
         assert all(weight.isfinite().all() and weight.any() for weight in weights)
         trained(config, module).destroy()
+
+
+@promise
+def state_that_was_read_does_not_keep_the_store_of_a_destroyed_engine_open(directory):
+    for depth in ("swappers", "step"):
+        engine = trained(configuration(directory, dtype="fp32", depth=depth))
+        parameter = next(engine.module.parameters())
+        state = [safe_get_local_fp32_param(parameter), safe_get_local_grad(parameter),
+                 safe_get_local_optimizer_state(parameter, "exp_avg")]
+        before = [part.clone() for part in state]
+        engine.destroy()
+        assert all(map(torch.equal, state, before)) and state[0].any()
 
 
 @promise

@@ -56,12 +56,20 @@ class Stage3(StoredStage3):
             flat[sub_group_id] = parameter
         self.optimizer_swapper.scale_gradient(parameter, factor.item())
 
-    def _get_fp32_opt_state_partition(self, param: Any, *args: Any, **kwargs: Any) -> Any:
+    def _get_fp32_opt_state_partition(self, param: Any, release_swap_buffers: bool,
+                                      optim_state_key: Any = None) -> Any:
         try:
-            return super()._get_fp32_opt_state_partition(param, *args, **kwargs)
+            part, group = super()._get_fp32_opt_state_partition(param, release_swap_buffers,
+                                                                optim_state_key)
         except KeyError:  # no such state; the sub-group's gradient in memory must not stay for a step
             self._release_swap_buffers(self.grad_position[self.get_param_id(param)][0])
             raise
+        # A view would keep the pool, and the store open.
+        return part.clone() if release_swap_buffers else part, group
+
+    def _get_fp32_grad_state_partition(self, param: Any, release_swap_buffers: bool) -> Any:
+        part, group = super()._get_fp32_grad_state_partition(param, release_swap_buffers)
+        return part.clone() if release_swap_buffers else part, group
 
     def _stored_state(self, group: int) -> Dict[str, Stored]:
         parameter, state = self.fp32_partitioned_groups_flat[group], self._state_of(group)
