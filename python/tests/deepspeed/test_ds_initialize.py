@@ -40,6 +40,24 @@ def a_ratio_is_refused_by_the_swappers_whose_state_is_all_on_the_drive(directory
 
 
 @promise
+def parameters_that_zero_init_partitioned_without_a_configuration_are_refused(directory):
+    for depth in ("swappers", "step"):
+        for optimizer in (None, {"device": "cpu"}):
+            config = configuration(directory, dtype="fp32", depth=depth, optimizer=optimizer)
+            with deepspeed.zero.Init():
+                module = layers()
+            error = raises(OSError, lambda config=config, module=module: deepspeed.initialize(
+                model=module, model_parameters=module.parameters(), config=config), errno.EINVAL)
+            assert "config_dict_or_path" in str(error) and error.tensor == "offload_param", error
+            # Parameters that stay in memory need none.
+            with deepspeed.zero.Init():
+                module = layers()
+            config["zero_optimization"]["offload_param"]["max_in_cpu"] = 10 ** 9
+            deepspeed.initialize(model=module, model_parameters=module.parameters(),
+                                 config=config)[0].destroy()
+
+
+@promise
 def with_the_step_a_ratio_of_the_state_is_on_the_drive(directory):
     on_drive = {}
     for ratio in (0, 0.4, 1):

@@ -17,6 +17,7 @@ from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 from nvswap.deepspeed.checkpoint.zero3 import (
     Checkpoints, global_state_in, set_param_group_numbers)
+from nvswap.errors import invalid
 
 
 def class_with_state_in_memory(offload_param_config: Any) -> Any:
@@ -26,7 +27,19 @@ def class_with_state_in_memory(offload_param_config: Any) -> Any:
     return HostStage3 if on_drive else DeepSpeedZeroOptimizer_Stage3
 
 
-class StoredStage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
+class PartitionedStage3(DeepSpeedZeroOptimizer_Stage3):
+    """Refuses parameters for the drive that a zero.Init has partitioned without a swapper."""
+
+    def _move_to_flat_buffer(self, param_list: List[Any], flat_buffer: Optional[torch.Tensor],
+                             *args: Any, **kwargs: Any) -> None:
+        if flat_buffer is None and any(param.nvme_swapper is None for param in param_list):
+            raise invalid("a deepspeed.zero.Init that knows of no offload_param on nvme has partitioned "
+                          "the parameters: give it the configuration of deepspeed.initialize, "
+                          "zero.Init(config_dict_or_path=...)", "offload_param")
+        super()._move_to_flat_buffer(param_list, flat_buffer, *args, **kwargs)
+
+
+class StoredStage3(Checkpoints, PartitionedStage3):
     """Takes the arguments of DeepSpeed's class, and stands in its place. A subclass has the state in a
     store; with offload_optimizer on any other device than nvme it becomes class_with_state_in_memory."""
 
@@ -39,7 +52,7 @@ class StoredStage3(Checkpoints, DeepSpeedZeroOptimizer_Stage3):
             self, *args, offload_optimizer_config=offload_optimizer_config, **kwargs)
 
 
-class HostStage3(DeepSpeedZeroOptimizer_Stage3):
+class HostStage3(PartitionedStage3):
     """Loads state as DeepSpeed does, and then writes the new weights to the drive."""
 
     fp16_partitioned_groups_flat: List[Optional[torch.Tensor]]  # None: on the drive
