@@ -15,13 +15,16 @@ from nvswap._native import ffi, lib
 
 # The library's text of a failed or overdue I/O has the path before the offset.
 _PATH = re.compile(r"(?:reading|writing) (.+?) at offset \d+")
+# Where those of a path that is missing, full or not open for writing have it.
+_OTHER_PATH = re.compile(r"\bnvme_path (.+?) does not exist|\bcannot reserve space for (.+): |"
+                         r"^(.+?) (?:has no room for another|is open for reading only)")
 # What the library's texts advise to call, as Python has it.
 _CALLS = {"nvs_config_read_rank": "Config.read_rank", "nvs_engine_abandon": "its abandon()",
-          "nvs_engine_step_begin": "Engine.step_begin", "nvs_memory_alloc": "nvswap.empty",
+          "nvs_engine_step_begin": "Engine.step_begin", "NVS_FILE_WRITE": 'mode "r+"', "nvs_memory_alloc": "nvswap.empty",
           "nvs_optimizer_set_step": "Optimizer.step_count",
           "nvs_optimizer_step": "Optimizer.step", "nvs_tensor_find": "Engine[name]",
           "nvs_tensor_pin": 'Engine.pinned, mode "w",'}
-_CALL = re.compile(r"\bnvs_\w+")
+_CALL = re.compile(r"\b(?:nvs|NVS)_\w+")
 
 
 class Error(OSError):
@@ -37,7 +40,7 @@ class Error(OSError):
     tensor : str or None
         The tensor, key or option concerned.
     path : str or None
-        The file of a failed I/O.
+        The file of a failed I/O, or a path that is missing, full or not open for writing.
     offset : int or None
         The byte offset of a failed I/O in that file.
     line : int or None
@@ -86,9 +89,10 @@ def error_of(code: int, error: Any = None, path: Optional[str] = None) -> Error:
     text = _CALL.sub(lambda call: _CALLS.get(call[0], call[0]), text)
     match = _PATH.search(text)
     offset = int(error.offset) if match else None
+    match = match or _OTHER_PATH.search(text)
     return (Timeout if code == errno.ETIMEDOUT else Error)(
         code, text, ffi.string(error.subject).decode(errors="replace") or None,
-        path or (match[1] if match else None), offset, error.line or None)
+        path or (match[match.lastindex or 0] if match else None), offset, error.line or None)
 
 
 def check(code: int, error: Any = None, path: Optional[str] = None) -> int:

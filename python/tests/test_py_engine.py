@@ -523,4 +523,24 @@ def a_closed_engine_is_an_exception(directory):
     raises(nvswap.Error, lambda: pinned["a"], errno.EINVAL)
 
 
+@promise
+def errors_of_a_path_have_it(directory):
+    def refused(call, code):
+        error = raises(nvswap.Error, call, code)
+        assert error.path and error.path in str(error) and error.offset is None, str(error)
+        return error
+
+    missing = f"{directory}/a: b/missing"
+    for call in (lambda: nvswap.Engine(settings(missing)), lambda: nvswap.Optimizer(
+            settings(missing), {"a": numpy.zeros(4, numpy.float32)})):
+        assert refused(call, errno.ENOENT).path == missing
+    with nvswap.Engine(settings(directory)) as engine:
+        error = refused(lambda: engine.register("a", "F32", 1 << 50), errno.ENOSPC)
+        assert error.path == f"{directory}/nvswap/rank0/data"
+    open(f"{directory}/file", "wb").close()
+    with nvswap.Aio() as aio, aio.open_file(f"{directory}/file") as file:
+        error = refused(lambda: file.pwrite(bytes(4096)), errno.EINVAL)
+        assert error.path == f"{directory}/file" and 'open it with mode "r+"' in str(error)
+
+
 main()
