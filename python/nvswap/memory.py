@@ -7,21 +7,25 @@ the buffer protocol (bytes, bytearray, memoryview, numpy) or a torch tensor in h
 from __future__ import annotations
 
 import math
+import operator
 import os
 import re
-from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, NamedTuple, Optional, Sequence, SupportsIndex, Tuple, Union
 
 from nvswap._native import ffi, lib
 from nvswap.dtypes import _NUMPY, array_over, dtype_name, is_tensor, itemsize
 from nvswap.errors import check, invalid, new_error
 from nvswap.strings import encoded_path
 
-Shape = Union[int, Sequence[int]]
+Shape = Union[SupportsIndex, Sequence[SupportsIndex]]
 
 # In a format of the buffer protocol without field names: objects, pointers, functions, C strings.
 # "Z" before a float is a complex number.
 _POINTERS = re.compile(r"[OP&Xz]|Z(?![efdg])")
 _FIELD_NAMES = re.compile(r":[^:]*:")
+
+
+_ADDRESSABLE = (1 << 63) - 1  # bytes
 
 
 class Span(NamedTuple):
@@ -38,9 +42,14 @@ class Span(NamedTuple):
 
 def shape_of(shape: Shape) -> Tuple[int, ...]:
     """A shape as a tuple of lengths, none of them negative."""
-    result = (int(shape),) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    try:
+        result: Tuple[int, ...] = (operator.index(shape),)  # type: ignore[arg-type]
+    except TypeError:
+        result = tuple(operator.index(n) for n in shape)  # type: ignore[union-attr]
     if any(n < 0 for n in result):
         raise invalid(f"a shape has no negative lengths: {result}")
+    if any(n > _ADDRESSABLE for n in result) or math.prod(result) > _ADDRESSABLE:
+        raise invalid(f"a shape of {result} is more than can be addressed")
     return result
 
 
@@ -106,6 +115,8 @@ def array_numel(array: Any) -> int:
 
 def pinned_buffer(nbytes: int, aio: Any = None, path: Optional[str] = None) -> Any:
     """A buffer of `nbytes` over pinned memory, freed with the last reference to it."""
+    if nbytes > _ADDRESSABLE:
+        raise invalid(f"{nbytes} bytes are more than can be addressed", "nbytes")
     data, error = ffi.new("void **"), new_error()
     name = ffi.NULL if path is None else encoded_path(path)
     if aio is None:
@@ -128,7 +139,7 @@ def empty(shape: Shape, dtype: Any = None, *, aio: Any = None, path: Optional[st
     Parameters
     ----------
     shape : int or sequence of int
-        Elements, or bytes without a `dtype`; at least 1 in all.
+        Elements, or bytes without a `dtype`. An array without elements has no pinned memory.
     dtype : optional
         As for :func:`nvswap.dtype_name`. Without one, a memoryview of bytes is returned.
     aio : Aio, optional
@@ -146,7 +157,7 @@ def empty(shape: Shape, dtype: Any = None, *, aio: Any = None, path: Optional[st
     Raises
     ------
     Error
-        ENOMEM: the memory can't be locked; EINVAL: no elements or no such type.
+        ENOMEM: the memory can't be locked; EINVAL: no such type, or more than can be addressed.
 
     Notes
     -----
@@ -155,12 +166,10 @@ def empty(shape: Shape, dtype: Any = None, *, aio: Any = None, path: Optional[st
     started by multiprocessing's "spawn" or "forkserver" get a copy of a numpy array; torch moves a
     tensor that it passes out of the pinned memory, so pass a clone.
     """
-    lengths = shape_of(shape)
-    if dtype is None:
-        return memoryview(pinned_buffer(math.prod(lengths), aio, path))
-    name = dtype_name(dtype)
-    buffer = pinned_buffer(math.prod(lengths) * itemsize(name), aio, path)
-    return array_over(buffer, name, lengths, arrays)
+    lengths, name = shape_of(shape), "U8" if dtype is None else dtype_name(dtype)
+    nbytes = math.prod(lengths) * itemsize(name)
+    buffer = pinned_buffer(nbytes, aio, path) if nbytes else bytearray()
+    return array_over(buffer, name, lengths, "memoryview" if dtype is None else arrays)
 
 
 def is_pinned(array: Any) -> bool:

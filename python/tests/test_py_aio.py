@@ -418,9 +418,20 @@ def pinned_memory_lives_as_long_as_its_arrays(directory):
     raises(nvswap.ClosedError, lambda: nvswap.empty(8, aio=aio))
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     assert not nvswap.is_pinned((ctypes.c_char * (1 << 40)).from_address(address))
-    raises(nvswap.Error, lambda: nvswap.empty(0), errno.EINVAL)
     raises(nvswap.Error, lambda: nvswap.empty(-1), errno.EINVAL)
     raises(nvswap.Error, lambda: nvswap.empty(1, "F128"), errno.EINVAL)
+
+
+@promise
+def an_array_of_any_shape_is_made_or_refused_with_the_shape(_directory):
+    for shape, lengths in ((numpy.int64(3), (3,)), (numpy.array([2, 3]), (2, 3)), (0, (0,)),
+                           ([0, 3], (0, 3))):
+        assert nvswap.empty(shape, "F32").shape == lengths
+    assert nvswap.empty(0).nbytes == 0
+    raises(TypeError, lambda: nvswap.empty(1.5))
+    for shape, dtype in ((1 << 62, "F64"), (1 << 64, None), ((1 << 64, 0), "F32")):
+        error = raises(nvswap.Error, lambda shape=shape, dtype=dtype: nvswap.empty(shape, dtype), errno.EINVAL)
+        assert "more than can be addressed" in str(error)
 
 
 @promise
