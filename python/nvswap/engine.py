@@ -586,8 +586,8 @@ class Engine(Handle):
     @property
     def note(self) -> bytes:
         """The note of a kept store's last commit, such as the step; the next commits have the one that
-        is set here, up to 65536 bytes, or that of the commit before. A store that is not kept has no
-        commits: a note that is set has no effect there."""
+        is set here, up to 65536 bytes, or that of the commit before. In a store that is not kept a
+        note that is set has no effect."""
         with self._open() as pointer:
             return note_of(lib.nvs_engine_get_note, pointer)
 

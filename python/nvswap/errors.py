@@ -20,7 +20,8 @@ _OTHER_PATH = re.compile(r"\bnvme_path (.+?) does not exist|\bcannot reserve spa
                          r"^(.+?) (?:has no room for another|is open for reading only)")
 # What the library's texts advise to call, as Python has it.
 _CALLS = {"nvs_config_read_rank": "Config.read_rank", "nvs_engine_abandon": "its abandon()",
-          "nvs_engine_step_begin": "Engine.step_begin", "NVS_FILE_WRITE": 'mode "r+"', "nvs_memory_alloc": "nvswap.empty",
+          "nvs_engine_step_begin": "Engine.step_begin", "nvs_memory_alloc": "nvswap.empty",
+          "NVS_FILE_WRITE": 'mode "r+"',
           "nvs_optimizer_set_step": "Optimizer.step_count",
           "nvs_optimizer_step": "Optimizer.step", "nvs_tensor_find": "Engine[name]",
           "nvs_tensor_pin": 'Engine.pinned, mode "w",'}

@@ -430,7 +430,8 @@ def an_array_of_any_shape_is_made_or_refused_with_the_shape(_directory):
     assert nvswap.empty(0).nbytes == 0
     raises(TypeError, lambda: nvswap.empty(1.5))
     for shape, dtype in ((1 << 62, "F64"), (1 << 64, None), ((1 << 64, 0), "F32")):
-        error = raises(nvswap.Error, lambda shape=shape, dtype=dtype: nvswap.empty(shape, dtype), errno.EINVAL)
+        error = raises(nvswap.Error, lambda shape=shape, dtype=dtype: nvswap.empty(shape, dtype),
+                       errno.EINVAL)
         assert "more than can be addressed" in str(error)
 
 

@@ -717,7 +717,8 @@ def distributed_data_parallel_of_an_offloaded_module_is_refused(directory):
         before = parallel(outside(module))
         for whole in (before, torch.nn.Sequential(before)):
             assert "DistributedDataParallel of an offloaded" in str(raises(
-                nvswap.Error, lambda whole=whole: nvswap.torch.offload(whole, settings(directory)), errno.EINVAL))
+                nvswap.Error, lambda whole=whole: nvswap.torch.offload(whole, settings(directory)),
+                errno.EINVAL))
         offloaded = nvswap.torch.offload(module, settings(directory))
         for call in (lambda outside=outside, module=module: parallel(outside(module)),
                      lambda before=before: before(data)):

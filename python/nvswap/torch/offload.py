@@ -216,9 +216,9 @@ class Offloaded:
         if nbytes > self.engine.pool()[1] or max(sizes) > self.engine.room_beside(held):
             modules = ", ".join(sorted({name.rpartition(".")[0] or type(self.module).__name__
                                         for name in held | wanted}))
-            raise Error(errno.E2BIG, f"forwards within each other need parameters of {nbytes} bytes at "
-                        f"once, of {modules}, and the pool of {self.engine.pool()[1]} bytes has no room "
-                        "for them: raise buffer_count or buffer_size of offload_param")
+            raise Error(errno.E2BIG, f"forwards within each other need parameters of {nbytes} bytes "
+                        f"at once, of {modules}, and the pool of {self.engine.pool()[1]} bytes has no "
+                        "room for them: raise buffer_count or buffer_size of offload_param")
 
     def _unpin(self, forward: List[torch.nn.Parameter]) -> None:
         with self._lock:
@@ -281,8 +281,8 @@ class Offloaded:
     # ---- The end
 
     def load(self) -> None:
-        """Brings all parameters back into memory, and ends the hooks; the engine can be closed. After
-        an error the module is still offloaded, and can be loaded again."""
+        """Brings all parameters back into memory, and ends the hooks; the engine can be closed.
+        After an error the module is still offloaded, and can be loaded again."""
         if self._step:
             self.engine.step_end()
             self._step = False
@@ -315,9 +315,9 @@ def _refuse_wrapper(offloaded: "weakref.ref[Offloaded]", module: torch.nn.Module
 
 
 def _averaging(module: torch.nn.Module) -> Error:
-    return invalid(f"DistributedDataParallel of an offloaded {type(module).__name__}: its gradients "
-                   "leave the backward for the store, before others' are added; several ranks train "
-                   "by DeepSpeed, with nvswap.deepspeed")
+    return invalid(f"DistributedDataParallel of an offloaded {type(module).__name__}: its "
+                   "gradients leave the backward for the store, before others' are added; several "
+                   "ranks train by DeepSpeed, with nvswap.deepspeed")
 
 
 def _apply_unless_converted(module: torch.nn.Module, apply: Any, function: Any,
@@ -368,7 +368,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
         EINVAL: a parameter can't be offloaded, or is already; E2BIG: the parameters of one module
         exceed the pool. In a forward, EINVAL: a module returns a parameter, or is traced or exported,
         or called in a transform of torch.func or by DistributedDataParallel; E2BIG: the parameters
-        of forwards within each other do; EBUSY: a backward of another thread runs. In a backward, EBUSY: a forward or a backward of another thread runs.
+        of forwards within each other exceed the pool; EBUSY: a backward of another thread runs. In a
+        backward, EBUSY: a forward or a backward of another thread runs.
 
     Notes
     -----

@@ -33,7 +33,7 @@ class PartitionedStage3(DeepSpeedZeroOptimizer_Stage3):
     def _move_to_flat_buffer(self, param_list: List[Any], flat_buffer: Optional[torch.Tensor],
                              *args: Any, **kwargs: Any) -> None:
         if flat_buffer is None and any(param.nvme_swapper is None for param in param_list):
-            raise invalid("a deepspeed.zero.Init that knows of no offload_param on nvme has partitioned "
+            raise invalid("a deepspeed.zero.Init that knows of no offload_param on nvme partitioned "
                           "the parameters: give it the configuration of deepspeed.initialize, "
                           "zero.Init(config_dict_or_path=...)", "offload_param")
         super()._move_to_flat_buffer(param_list, flat_buffer, *args, **kwargs)
