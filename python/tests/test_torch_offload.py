@@ -735,4 +735,18 @@ def distributed_data_parallel_of_an_offloaded_module_is_refused(directory):
     torch.distributed.destroy_process_group()
 
 
+@promise
+def fully_sharded_data_parallel_can_not_be_offloaded(directory):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    torch.distributed.init_process_group("gloo", f"file://{directory}/ranks", rank=0, world_size=1)
+    module = torch.nn.Sequential(torch.nn.Identity(), FullyShardedDataParallel(
+        torch.nn.Linear(4, 4), device_id=torch.device("cpu")))
+    expected = module(torch.ones(4))
+    error = raises(nvswap.Error, lambda: nvswap.torch.offload(module, settings(directory)),
+                   errno.EINVAL)
+    assert "module 1 is a FullyShardedDataParallel" in str(error)
+    assert torch.equal(module(torch.ones(4)), expected)
+    torch.distributed.destroy_process_group()
+
+
 main()

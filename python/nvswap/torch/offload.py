@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import sys
 import threading
 import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Tuple
@@ -320,6 +321,11 @@ def _averaging(module: torch.nn.Module) -> Error:
                    "ranks train by DeepSpeed, with nvswap.deepspeed")
 
 
+def _is_fully_sharded(module: torch.nn.Module) -> bool:
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # Importing it takes long.
+    return fsdp is not None and isinstance(module, fsdp.FullyShardedDataParallel)
+
+
 def _apply_unless_converted(module: torch.nn.Module, apply: Any, function: Any,
                             recurse: bool = True) -> torch.nn.Module:
     """_apply of a module, which converts and moves it, for functions that do neither."""
@@ -388,6 +394,10 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     for name, each in module.named_modules():
         if isinstance(each, DistributedDataParallel):
             raise _averaging(each.module)
+        if _is_fully_sharded(each):
+            raise invalid(f"module {name or type(each).__name__} is a FullyShardedDataParallel, whose "
+                          "parameters are views of its own memory; several ranks train by DeepSpeed, "
+                          "with nvswap.deepspeed")
         if isinstance(each._parameters, _Parameters):
             raise invalid(f"module {name or type(each).__name__} is offloaded already")
         hooks = each._forward_pre_hooks.values()
