@@ -1088,10 +1088,11 @@ static const struct nvs_path_info good_path = {
 
 static void a_machine_without_harm_gets_no_advice(void **state)
 {
-	struct nvs_advice advice = {.size = sizeof(advice)};
+	struct nvs_advice advice;
 
 	(void)state;
 	memset(&advice, 0xff, sizeof(advice));
+	advice.size = sizeof(advice);
 	nvs_machine_advise(&good_machine, &good_path, &advice);
 	assert_int_equal(advice.count, 0);
 	nvs_machine_advise(&good_machine, NULL, &advice);

@@ -52,7 +52,7 @@ int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)
 {
 	struct nvs_machine_info full;
 
-	if (!info || !info->size)
+	if (!struct_sized(info))
 		return error_set(error, -EINVAL, "info is NULL, or its size is not set");
 	describe(&full);
 	return struct_out(info, &full, sizeof(full));
