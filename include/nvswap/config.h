@@ -109,9 +109,9 @@ NVS_API int nvs_config_parse(struct nvs_config *config, const char *text, size_t
  * Sets one setting by its key, as in the file with dots between: "aio.block_size",
  * "zero_optimization.offload_param.nvme_path" or "offload_param.nvme_path" for short. The value is
  * written as in the file; quotes may be left out ("nvme"), and a whole number may end in k, m, g or
- * t, or the capital letter, for powers of 1024 ("1M"). null or "" as an nvme_path removes the paths. Unlike in a file, an
- * unknown key of any block is an error, and device "nvme" may be set before nvme_path. On error
- * *config is unchanged.
+ * t, or the capital letter, for powers of 1024 ("1M"). null or "" as an nvme_path removes the
+ * paths. Unlike in a file, an unknown key of any block is an error, and device "nvme" may be set
+ * before nvme_path. On error *config is unchanged.
  * Errors:
  * -EINVAL  an argument is NULL; no such key, the error names the nearest; the value has a wrong
  *          type or is out of range, the error has the allowed range

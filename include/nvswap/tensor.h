@@ -95,8 +95,8 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * together.
  *
  * nvs_tensor_read, nvs_tensor_swap_in_to and nvs_tensor_write pin tensors while they copy bytes of
- * them. Other calls on such a tensor wait until that has ended, and go on in the order in which they
- * came, so none fails for it, and calls that overlap one another keep none waiting for ever.
+ * them. Other calls on such a tensor wait until that has ended, and go on in the order in which
+ * they came, so none fails for it, and calls that overlap one another keep none waiting for ever.
  * nvs_tensor_swap_in waits for nvs_tensor_write alone.
  *
  * Calls take an array of tensors, which must not name one twice. They start transfers for all of

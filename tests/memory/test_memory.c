@@ -123,7 +123,8 @@ static void a_path_that_has_no_drive_is_refused_and_not_waited_for(void **state)
 
 	(void)state;
 	assert_int_equal(mkfifo(path, 0600), 0);
-	/* A FIFO that is open for writing blocks nobody, so that a library that opens it returns. */
+	/* A FIFO that is open for writing blocks nobody, so that a library that opens it
+	 * returns. */
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	assert_true(fd >= 0);
 	assert_int_equal(nvs_memory_alloc(NULL, 1, path, &data, &error), -EINVAL);

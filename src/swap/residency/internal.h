@@ -7,7 +7,8 @@
  *	residency: lock messages pinners tensor parts pins table errors plan places invariants
  *	residency: policy queue room shortage follow
  *	moves: runs promote ahead sums launch overdue landing events scrub
- *	calls: checks info step turns wait release pin prefetch swap_out external write register note commit
+ *	calls: checks info step turns wait release pin prefetch swap_out external write
+ *	calls: register note commit
  *	engine: engine stored public
  */
 #ifndef RESIDENCY_INTERNAL_H
