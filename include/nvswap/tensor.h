@@ -266,9 +266,9 @@ NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_r
  * most (-1: without limit; 0: not at all, so that only tensors in the pool can be written). Then
  * they are dirty and unpinned, as after nvs_tensor_release; the ranges' memory is the caller's
  * again. After an error no byte has changed. Calls of several threads on one tensor take turns.
- * After -EAGAIN or -ETIMEDOUT a read of the call goes on, as one that the engine itself has
- * started. A whole tensor is written faster, and without the pool, by nvs_tensor_swap_out_from. A
- * range of 0 bytes asks nothing of its tensor.
+ * If its time runs out, a read of the call goes on, as one that the engine itself has started. A
+ * whole tensor is written faster, and without the pool, by nvs_tensor_swap_out_from. A range of 0
+ * bytes asks nothing of its tensor.
  * Errors:
  * -EINVAL     an argument, a tensor or its data is NULL; a range exceeds its tensor; a size is not
  *             set, or differs
