@@ -178,8 +178,9 @@ NVS_API int nvs_engine_pool(struct nvs_engine *engine, void **data, size_t *nbyt
  * written since, and -EBADMSG at the swap-in of a tensor whose bytes the drive lost. A commit is
  * atomic: on an error the previous one stays in effect. Without `keep` the call only writes back.
  * Other threads may read, write, register and forget tensors meanwhile; the commit has the state
- * that it finds once everything is written back. A write of a tensor that was written since the
- * previous commit begins when this one ends.
+ * that it finds once everything is written back. So that this comes to an end, nvs_tensor_write may
+ * wait for it, and calls that read bytes in the pool for the copies that are under way. A write of
+ * a tensor that was written since the previous commit begins when this one ends.
  * Errors:
  * -EINVAL     the engine is NULL
  * -EBUSY      a tensor is pinned and dirty, or in flight from or to external memory

@@ -64,7 +64,7 @@ NVS_API int nvs_aio_pwrite(struct nvs_aio *aio, struct nvs_file *file, const voi
 
 /*
  * Ends a request that has completed, whether it was waited for or not. `request` may be NULL. Wait
- * until no other thread waits for the request: its call would return -EINVAL.
+ * until no other thread waits for the request: that wait would return -EINVAL.
  * Errors:
  * -EINVAL  it is in flight, or closed already; nothing changes
  */
@@ -101,7 +101,8 @@ NVS_API int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *request
 /*
  * Waits until any of `n` requests has completed, and stores the index of the first such in array
  * order in *index. NULL entries are skipped, so that a caller can clear those it is done with.
- * nvs_aio_take returns none of the requests during the call, and later all but the one found.
+ * nvs_aio_take returns none of the requests during the call; afterwards it returns those that
+ * completed and that no call has seen.
  * Returns the status of that request; or, with *index = n, the errors of nvs_aio_wait, -EINVAL also
  * if every entry or `index` is NULL, or `n` is 0.
  */

@@ -95,9 +95,9 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * together.
  *
  * nvs_tensor_read, nvs_tensor_swap_in_to and nvs_tensor_write pin tensors while they copy bytes of
- * them. Other calls on such a tensor wait until that has ended, and go on in the order in which
- * they came, so none fails for it, and calls that overlap one another keep none waiting for ever.
- * nvs_tensor_swap_in waits for nvs_tensor_write alone.
+ * them. Calls that would copy bytes of such a tensor too, pin, swap out or forget it wait until
+ * that has ended, in the order in which they came: none fails for it, and overlapping calls starve
+ * none. nvs_tensor_swap_in need not wait for copies out of the pool.
  *
  * Calls take an array of tensors, which must not name one twice. They start transfers for all of
  * the array or for none, and return; nvs_tensor_wait waits for the transfers.
@@ -134,7 +134,8 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * -ETIMEDOUT  timeout_ms has passed, or the call would wait and everything in flight is overdue
  *             (io_timeout_ms)
  * -EAGAIN     timeout_ms is 0, and there is no room yet or calls that came earlier wait for it; or
- *             bytes of a tensor are being copied
+ *             bytes of a tensor are being copied; nvs_tensor_pin: or one is in flight, or a call
+ *             that came earlier waits for it
  * -EROFS      the store is open read-only (nvs_tensor_pin)
  * -EIO and other errors of the drive: a write-back to make room failed; its tensor keeps its data.
  *             With timeout_ms 0: only tensors whose last write-back failed could make room; they
@@ -202,7 +203,7 @@ NVS_API int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *con
  * tensor whose write fails stays in the pool, dirty, and can be swapped out or in again.
  * Errors, with which nothing is started:
  * -EINVAL  an argument or a tensor is NULL, another engine's, or named twice
- * -EBUSY   one is pinned
+ * -EBUSY   one is pinned, or in flight from or to external memory
  */
 NVS_API int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 				size_t n, struct nvs_error *error);
@@ -252,7 +253,7 @@ struct nvs_tensor_range {
  * -EBUSY    a tensor is pinned, or in flight by a call of the caller's; what the engine itself
  *           reads ahead or writes back is waited for
  * -ENODATA  a tensor was never written, or its last write from external memory failed
- * -ENOMEM   out of memory for several parts of one tensor
+ * -ENOMEM   out of memory
  * -ETIMEDOUT  the call would wait for a transfer that is overdue (io_timeout_ms)
  * Others    a failed write from external memory that no call returned, as nvs_tensor_swap_in
  */
@@ -280,7 +281,7 @@ NVS_API int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_r
  * -EROFS      the store is open read-only
  * -ENOBUFS    the tensors together are larger than the pool
  * -EAGAIN     timeout_ms is 0, and a tensor is not in the pool, is in flight or being copied, or a
- *             call that came earlier waits for it
+ *             call that came earlier waits for it, or a commit goes first
  * -ETIMEDOUT  timeout_ms has passed, or a transfer is overdue (io_timeout_ms)
  * -ENOMEM     out of memory
  * Others      a read or a write-back failed, as nvs_tensor_swap_in and nvs_tensor_wait

@@ -359,7 +359,7 @@ static bool has_ended(struct piece *piece)
 	return !continue_short(piece, (uint32_t)result);
 }
 
-/* Where the piece begins; of a read past the end of the file, that end if it lies behind. */
+/* Where the piece begins; of a read that crosses the end of the file, that end. */
 static uint64_t failed_at(const struct piece *piece)
 {
 	uint64_t end = piece->position - piece->skip + piece->done;

@@ -76,7 +76,7 @@ void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
  *
  * Calls on a tensor wait for others that copy its bytes, and for what the engine does with it. A
  * call that has to wait gets in line, and those that share a tensor with it and come later wait for
- * it in turn: else calls that overlap one another could keep it waiting for ever. All that is
+ * it in turn: otherwise overlapping calls could starve it. All that is
  * waited for in line ends by itself, so no call waits for room there.
  */
 struct turn {

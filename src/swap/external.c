@@ -269,7 +269,7 @@ int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 	engine_sums_check(engine);
 	count = tensors_of(engine, ranges, n, tensors);
 	rc = check_external(engine, tensors, count, true, error);
-	/* Those that follow others of the same tensor. */
+	/* Parts beyond the first of each tensor. */
 	if (!rc && !parts_alloc(&spare, n - count))
 		rc = error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
 	if (!rc) {

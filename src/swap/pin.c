@@ -347,7 +347,8 @@ static int no_time_left(const struct nvs_engine *engine, const struct pinning *p
 	if (pinning->lack == LACKS_LANDING)
 		return error_set(error, code,
 				 "a batch of %zu tensor%s can't be pinned while one of them is in "
-				 "flight or being copied: %s",
+				 "flight or being copied, or an earlier call or a commit goes "
+				 "first: %s",
 				 pinning->n, plural(pinning->n), nvs_strerror(code));
 	return error_set(error, code, "the pool has no room for a batch of %zu tensor%s: %s",
 			 pinning->n, plural(pinning->n), nvs_strerror(code));

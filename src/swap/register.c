@@ -346,7 +346,7 @@ static int add_all(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 	return 0;
 }
 
-/* With `names` locked, so that a name that is new stays new while its extents are reserved. */
+/* With `naming` locked, so that a name that is new stays new while its extents are reserved. */
 static int register_all(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
 			struct nvs_tensor **tensors, struct nvs_error *error)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The line of calls that wait until others have ended with their tensors: first come, first served.
+ * The line of calls that wait for other calls on their tensors: first come, first served.
  * It decides only, and moves nothing.
  */
 #include <assert.h>
@@ -43,7 +43,7 @@ static bool has(const struct turn *turn, const struct nvs_tensor *tensor)
 bool turn_is_blocked(const struct nvs_engine *engine, const struct turn *turn)
 {
 	lock_check(engine);
-	if (engine->commit_holds != COPIED_NOT && turn->copying >= engine->commit_holds)
+	if (turn->n && engine->commit_holds != COPIED_NOT && turn->copying >= engine->commit_holds)
 		return true;
 	for (size_t i = 0; i < turn->n && !TAILQ_EMPTY(&engine->line); i++) {
 		const struct turn *earlier = TAILQ_FIRST(&engine->line);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Requests: the transfers of the public interface, in memory of the library. Their chunks are never
- * freed before the aio, so a closed request can be told. All is under the aio's lock, which a
+ * freed before the aio, so a closed request is recognized. All is under the aio's lock, which a
  * worker holds anyway when a transfer completes, except that nvs_request_close() takes none for a
  * request that was seen: nothing of such a request may be read once its state is stored.
  */
@@ -80,7 +80,7 @@ void request_unname(struct nvs_request *request);
 void request_see(struct nvs_request *request);
 /* -EINVAL: it is in flight or closed. */
 int request_end(struct nvs_request *request);
-/* Makes the eventfd readable exactly while there is something to take. */
+/* Makes the eventfd readable while there is something to take, or a request became overdue. */
 void requests_set_eventfd(struct requests *requests);
 /* Completed requests no longer name the file, which is about to be freed. */
 void requests_forget_file(struct nvs_aio *aio, const struct nvs_file *file);

@@ -304,9 +304,9 @@ size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n
 	if (!aio || !requests)
 		return 0;
 	pthread_mutex_lock(&aio->lock);
-	aio->requests->overdue = false;
 	if (!aio->requests->takeable)
 		workers_look(aio);
+	aio->requests->overdue = false;
 	next = aio->requests->ready;
 	while (taken < n && aio->requests->takeable) {
 		struct nvs_request *request = next;

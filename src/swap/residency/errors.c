@@ -24,10 +24,9 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 	assert(offset != NOWHERE || direction == NVS_WRITE);
 	if (offset == NOWHERE)
 		return error_about(error, status, tensor->name, 0, 0,
-				   "%s stays in the pool and was not written to %s: a commit "
-				   "failed and could not be taken back, and contents that it may "
-				   "name are not overwritten before another one succeeds; commit "
-				   "again",
+				   "%s was not written to %s: a commit failed and could not be "
+				   "taken back, and contents that it may name are not overwritten "
+				   "before another one succeeds; commit again",
 				   tensor->name, store_path(engine->store));
 	return transfer_error(&transfer, tensor->name, error);
 }

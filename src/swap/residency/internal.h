@@ -111,10 +111,11 @@ struct nvs_engine {
 	uint64_t landing_numel;
 	unsigned waiting;   /* calls waiting for room, or for tensors in flight to pin them */
 	struct queue queue; /* of those that wait for room */
-	TAILQ_HEAD(line, turn) line; /* of calls that wait for others to end with their tensors */
-	size_t ncopied;		     /* tensors of which bytes are copied */
-	enum copying commit_holds;   /* a commit has such copies wait, and those that come after in
-				       the enumeration; COPIED_NOT: it has none wait */
+	TAILQ_HEAD(line, turn) line; /* of calls that wait for others on their tensors */
+	size_t ncopied;		     /* tensors whose `copying` is not COPIED_NOT */
+	/* Copies of this kind, and of later ones in the enumeration, wait for a commit; COPIED_NOT:
+	 * none do. */
+	enum copying commit_holds;
 	struct pinners pinners;
 	uint64_t shortage_after_ns; /* such a call says by then which tensors are pinned */
 	uint64_t write_failures;

@@ -119,7 +119,6 @@ static uint64_t in_units(const struct nvs_engine *engine, uint64_t nbytes)
 struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec)
 {
 	struct nvs_tensor *tensor = aligned_alloc(_Alignof(struct nvs_tensor), sizeof(*tensor));
-
 	struct tensor_name *name = name_make(spec->name);
 
 	assert(engine->ntensors < engine->ntensors_max);
@@ -156,6 +155,7 @@ void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 	table_check(engine, tensor);
 	assert(engine->ntensors && tensor->io == IO_IDLE);
+	assert(tensor->copying == COPIED_NOT && !tensor->in_line);
 	scrub_forgets(&engine->scrub, tensor);
 	last = engine->tensors[--engine->ntensors];
 	engine->tensors[tensor->index] = last;

@@ -83,7 +83,7 @@ enum read_ahead {
 	AHEAD_FOR_PLAN, /* means nothing while the tensor is outside the plan */
 } __attribute__((packed));
 
-/* Which bytes a call copies, having pinned the tensor until it ends: one call at a time. */
+/* The direction in which a call copies bytes of the tensor, which it has pinned; one at a time. */
 enum copying {
 	COPIED_NOT,
 	COPIED_OUT, /* from the pool to the caller */
