@@ -22,7 +22,7 @@ import nvswap  # noqa: E402
 from nvswap.deepspeed.checkpoint.durable import (  # noqa: E402
     REPLACING, FolderLock, check_whole, discard, mark_replacing, new_directory, replace, replace_text,
     replacing)
-from nvswap.deepspeed.checkpoint.engine import CheckpointEngine  # noqa: E402
+from nvswap.deepspeed.checkpoint.engine import CheckpointEngine, _locking  # noqa: E402
 from nvswap.deepspeed.checkpoint.stored import EngineFile, Stored  # noqa: E402
 
 
@@ -107,12 +107,18 @@ def a_tag_is_durably_marked_while_its_files_are_replaced(directory):
     assert sorted(drive.listed) == ["model.pt", "state.pt"]
 
 
-@promise
-def a_tag_is_locked_from_the_first_file_to_the_last(directory):
-    one, other = CheckpointEngine(), CheckpointEngine()
+@contextlib.contextmanager
+def one_rank():
     with mock.patch("deepspeed.comm.get_world_size", lambda: 1), \
             mock.patch("deepspeed.comm.get_rank", lambda: 0), \
             mock.patch("deepspeed.comm.all_gather_object", lambda into, each: into.__setitem__(0, each)):
+        yield
+
+
+@promise
+def a_tag_is_locked_from_the_first_file_to_the_last(directory):
+    one, other = CheckpointEngine(), CheckpointEngine()
+    with one_rank():
         info = SimpleNamespace(save_dir=os.path.dirname(directory), tag=os.path.basename(directory))
         for ended in (one.end, lambda: one.commit(info)):
             one.create(info)
@@ -124,6 +130,34 @@ def a_tag_is_locked_from_the_first_file_to_the_last(directory):
             other.begin()
             other.lock(directory)
             other.end()
+
+
+@promise
+def the_mark_of_a_tag_stays_until_files_of_the_tag_are_replaced(directory):
+    folder, saver = os.path.join(directory, "step1"), CheckpointEngine()
+    mark, info = os.path.join(folder, REPLACING), SimpleNamespace(save_dir=directory, tag="step1")
+    os.mkdir(folder)
+    with open(mark, "w", encoding="utf-8"):
+        pass
+    with one_rank():
+        for path, stays in ((os.path.join(directory, "weights.pt"), True),
+                            (os.path.join(folder, "state.pt"), False)):
+            saver.create(info)
+            saver.save({}, path)
+            saver.commit(info)
+            assert os.path.exists(mark) == stays, path
+
+
+@promise
+def a_rank_that_cannot_save_its_model_goes_on_to_the_commit(directory):
+    saver = CheckpointEngine()
+    os.mkdir(os.path.join(directory, "step1"))
+    info = SimpleNamespace(save_dir=directory, tag="step1")
+    save = _locking(mock.Mock(side_effect=OSError(errno.EIO, "no"), __name__="save"))
+    with one_rank():
+        saver.create(info)
+        save(SimpleNamespace(checkpoint_engine=saver), directory, "step1")
+        raises(OSError, lambda: saver.commit(info), errno.EIO)
 
 
 @promise

@@ -124,6 +124,19 @@ def a_file_that_only_torch_finds_damaged_is_named_too(directory):
 
 
 @promise
+def a_universal_checkpoint_of_other_shapes_is_refused_by_name(directory):
+    checkpoint = os.path.join(directory, "saved")
+    for frozen, expected in ((False, " here"), (True, "this frozen parameter with the shape")):
+        job(configuration(directory, depth="step"), steps=1, universal=checkpoint, frozen=frozen)
+        for depth in ("step", "swappers"):
+            config = configuration(directory, depth=depth)
+            config["checkpoint"] = {"load_universal": True}
+            for load in ({}, {"load_optimizer_states": False}):
+                for said, in refusals(config, checkpoint, ["step1"], width=96, frozen=frozen, load=load):
+                    assert expected in said, (depth, load, said)
+
+
+@promise
 def optimizer_state_is_compared_where_only_weights_are_loaded(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
     job(config, steps=1, save_steps=[1], checkpoint=checkpoint)

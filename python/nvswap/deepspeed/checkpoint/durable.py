@@ -197,8 +197,8 @@ def replace_text(path: str, text: str) -> None:
 
 class FolderLock:
     """
-    The lock of a tag's folder, which ends with the process: a file there, as export_tensors and its
-    like lock the folder itself meanwhile. A killed process leaves the file behind, without the lock.
+    The lock of a tag's folder, which ends with the process. It is on a file there: the exports of a save
+    lock the folder itself, and would wait for it. A killed process leaves the file, without the lock.
     """
 
     def __init__(self, folder: str) -> None:
@@ -237,8 +237,9 @@ class FolderLock:
         return False
 
     def release(self) -> None:
+        """A file that can't be removed stays, without the lock."""
         if self._taken:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 os.unlink(self._path)
         os.close(self._descriptor)
 

@@ -97,12 +97,14 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
     def end(self) -> None:
         """After commit(), or in its place if something else has failed."""
         self._failures = None
-        for path in self._written:
-            discard(path)
-        self._written = []
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        written, self._written = self._written, []
+        lock, self._lock = self._lock, None
+        try:
+            for path in written:
+                discard(path)
+        finally:
+            if lock is not None:
+                lock.release()
 
     def save(self, state_dict: Any, path: str) -> None:
         """Replaces the file; between begin() and commit(), in commit()."""
@@ -165,15 +167,16 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
             EIO: another rank's failed.
         """
         try:
-            self._rename(info)
-            together(f"finish {info.tag}", lambda: unmark_replacing(_folder_of(info)))
+            folder, replaced = _folder_of(info), self._rename(info)
+            together(f"finish {info.tag}", lambda: unmark_replacing(folder) if replaced else None)
         finally:
             self.end()
         return bool(super().commit(info))
 
-    def _rename(self, info: Any) -> None:
+    def _rename(self, info: Any) -> bool:
         """Renames the files of all ranks. If any replaces an older one of the tag, the tag is marked, and
-        can't be loaded until all have been: a crash in between leaves files of two saves."""
+        can't be loaded until all have been: a crash in between leaves files of two saves. Returns whether
+        any file of this rank is in the tag's folder."""
         self._agree(info.tag)
         folder, marked = _folder_of(info), False
         with self.collecting():
@@ -191,6 +194,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
                 replace(path)
             self._written = []
         self._agree(info.tag)
+        return bool(of_tag)
 
     def _agree(self, tag: str) -> None:
         """Raises on all ranks what one has failed with."""
@@ -248,7 +252,7 @@ def watch_saves() -> None:
     if hasattr(DeepSpeedEngine.save_checkpoint, "nvswap_watches"):
         return
     save, on_nvme = DeepSpeedEngine.save_checkpoint, DeepSpeedEngine.zero_nvme_offload_optimizer
-    save_model, save_state = DeepSpeedEngine._save_checkpoint, DeepSpeedEngine._save_zero_checkpoint
+    save_state = DeepSpeedEngine._save_zero_checkpoint
 
     @functools.wraps(save)
     def saved(self: Any, save_dir: str, tag: Any = None, client_state: Any = None,
@@ -268,12 +272,6 @@ def watch_saves() -> None:
             _name_latest(self, save_dir, name)
         return result
 
-    @functools.wraps(save_model)
-    def saved_model(self: Any, save_dir: str, tag: Any, *args: Any, **kwargs: Any) -> None:
-        if isinstance(self.checkpoint_engine, CheckpointEngine):
-            self.checkpoint_engine.lock(os.path.join(save_dir, tag))
-        save_model(self, save_dir, tag, *args, **kwargs)
-
     @functools.wraps(save_state)
     def saved_state(self: Any, *args: Any) -> None:
         if not isinstance(self.checkpoint_engine, CheckpointEngine):
@@ -283,11 +281,26 @@ def watch_saves() -> None:
         return None
 
     saved.nvswap_watches = True  # type: ignore[attr-defined]
-    DeepSpeedEngine._save_checkpoint = saved_model
+    for name in ("_save_checkpoint", "_save_moe_checkpoint"):
+        setattr(DeepSpeedEngine, name, _locking(getattr(DeepSpeedEngine, name)))
     DeepSpeedEngine._save_zero_checkpoint = saved_state
     DeepSpeedEngine.save_checkpoint = saved
     DeepSpeedEngine.zero_nvme_offload_optimizer = lambda self: on_nvme(self) and \
         not isinstance(self.checkpoint_engine, CheckpointEngine)
+
+
+def _locking(save_model: Any) -> Any:
+    """A method that saves the states of a model, to a tag's folder that is locked."""
+    @functools.wraps(save_model)
+    def saved(self: Any, save_dir: str, tag: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(self.checkpoint_engine, CheckpointEngine):
+            save_model(self, save_dir, tag, *args, **kwargs)
+            return
+        self.checkpoint_engine.lock(os.path.join(save_dir, tag))
+        with self.checkpoint_engine.collecting():
+            save_model(self, save_dir, tag, *args, **kwargs)
+
+    return saved
 
 
 def warn_of_window(engine: Any) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import errno
 import functools
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 import torch
 from deepspeed import comm as dist
-from deepspeed.checkpoint.constants import FROZEN_PARAM_FRAGMENTS
+from deepspeed.checkpoint.constants import FROZEN_PARAM_FRAGMENTS, FROZEN_PARAM_SHAPES
 
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
 from nvswap.deepspeed.swappers.parameters import ParameterSwapper
@@ -44,11 +44,13 @@ def watch_frozen() -> None:
                                      any(map(_swapper_of, self.module.parameters()))):
             return load(self, checkpoint, strict, *args, **kwargs)
         result = load(self, {**checkpoint, FROZEN_PARAM_FRAGMENTS: None}, strict, *args, **kwargs)
+        shapes = checkpoint.get(FROZEN_PARAM_SHAPES) or {}
         # Of weights alone load() has loaded by name what was trained when they were saved.
         optional = not strict or kwargs.get("fetch_z3_params", False)
         for param in self.module.parameters():
             name = self.param_names[param]
             if not param.requires_grad and (name in fragments or not optional):
+                _check_shape(name, shapes, param)
                 _load_fragment(param, name, fragments)
         return result
 
@@ -74,10 +76,14 @@ def _swapper_of(param: Any) -> Optional[ParameterSwapper]:
 
 def _load_universal(engine: Any, load_dir: str, tag: Any, strict: bool) -> None:
     """Loads this rank's part of each parameter from the files that have it, one of each rank that saved."""
+    shapes: Dict[str, Any] = {}
+
     @functools.lru_cache(maxsize=None)
     def fragments_of(rank: int) -> Any:
         path = engine._get_ckpt_name(load_dir, tag, pp_placeholder=str(rank))
-        return engine.checkpoint_engine.load(path).get(FROZEN_PARAM_FRAGMENTS)
+        loaded = engine.checkpoint_engine.load(path)
+        shapes.update(loaded.get(FROZEN_PARAM_SHAPES) or {})
+        return loaded.get(FROZEN_PARAM_FRAGMENTS)
 
     for param in engine.module.parameters():
         if param.requires_grad:
@@ -88,6 +94,7 @@ def _load_universal(engine: Any, load_dir: str, tag: Any, strict: bool) -> None:
         if name not in fragments_of(0) and not strict:
             continue
         _check_saved(name, fragments_of(0))
+        _check_shape(name, shapes, param)
         first = fragments_of(0)[name].flatten()
         each = max(first.numel(), 1)
         part = first.new_zeros(getattr(param, "ds_tensor", param).numel())
@@ -106,6 +113,13 @@ def _check_saved(name: str, fragments: Any) -> None:
         raise Error(errno.ENOENT, f"{name}: the checkpoint has no weights of this frozen parameter: it "
                     "was trained when the checkpoint was saved, or is new. With load_module_strict=False it "
                     "keeps the weights that it has", tensor=name)
+
+
+def _check_shape(name: str, shapes: Any, param: Any) -> None:
+    saved, own = tuple(shapes.get(name, ())), tuple(getattr(param, "ds_shape", param.shape))
+    if name in shapes and saved != own:
+        raise Error(errno.ESTALE, f"{name}: the checkpoint has this frozen parameter with the shape {saved}, "
+                    f"and this job with {own}", tensor=name)
 
 
 def _load_fragment(param: Any, name: str, fragments: Any) -> None:

@@ -156,11 +156,22 @@ class Checkpoints:
         offset = 0
         for param in self.fp16_groups[group]:
             saved = os.path.join(folder, self.param_names[param])
-            with naming(os.path.join(saved, f"{key}.pt")):
+            path = os.path.join(saved, f"{key}.pt")
+            with naming(path):
+                _check_length(path, param, self.param_names[param])
                 part = self.load_hp_checkpoint_state(saved, key, param=param)
             flat.narrow(0, offset, part.numel()).copy_(part)
             offset += part.numel()
         return flat
+
+
+def _check_length(path: str, param: Any, name: str) -> None:
+    """Raises unless a file has as many elements as the parameter: ranks cut equal parts of fewer or more."""
+    whole = torch.load(path, weights_only=False, mmap=True)
+    # A dictionary may have the tensor of several tensor-parallel ranks.
+    if torch.is_tensor(whole) and whole.numel() != param.ds_numel:
+        raise Error(errno.ESTALE, f"parameter {name} has {whole.numel()} elements in {path} and "
+                    f"{param.ds_numel} here", tensor=name, path=path)
 
 
 def global_state_in(checkpoint_dir: str) -> Any:
