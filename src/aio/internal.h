@@ -61,13 +61,14 @@ void file_check(const struct nvs_file *file);
 struct piece {
 	struct io io;
 	struct transfer *transfer;
-	uint64_t position; /* file offset of the first useful byte */
-	char *user;	   /* the caller's memory for the useful bytes */
-	uint32_t useful;   /* bytes of the transfer in this I/O */
-	uint32_t skip;	   /* bytes of a whole-unit read before the useful ones */
-	uint32_t done;	   /* bytes completed before the last resubmission */
-	uint32_t align;	   /* granularity at which a short I/O can resume */
-	int bounce;	   /* bounce buffer slot; -1: none */
+	uint64_t position;		 /* file offset of the first useful byte */
+	char *user;			 /* the caller's memory for the useful bytes */
+	uint32_t useful;		 /* bytes of the transfer in this I/O */
+	uint32_t skip;			 /* bytes of a whole-unit read before the useful ones */
+	uint32_t done;			 /* bytes completed before the last resubmission */
+	uint32_t align;			 /* granularity at which a short I/O can resume */
+	int bounce;			 /* bounce buffer slot; -1: none */
+	enum transfer_priority priority; /* of the transfer, when the piece was claimed */
 	int status;
 	unsigned retries;
 	uint64_t begun_ns;   /* first submission */
@@ -114,7 +115,7 @@ struct worker {
 	void *queue;
 	struct tally tally;
 	struct piece *pieces;
-	struct io **ios;       /* room for a batch of `queue_depth` */
+	struct io **ios;       /* room for `queue_depth` to submit, or reaped */
 	struct piece **batch;  /* to be submitted next: retries, then new ones */
 	struct piece **reaped; /* finished, to be accounted under the lock */
 	struct piece **free;   /* unused pieces */

@@ -233,6 +233,7 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 		.position = position,
 		.user = (char *)transfer->data + transfer->state.claimed,
 		.bounce = -1,
+		.priority = transfer->priority,
 	};
 	if (!file->direct)
 		use_buffered(piece, &place, left);

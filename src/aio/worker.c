@@ -351,11 +351,38 @@ static void submit_batch(struct worker *worker)
 	refused(worker, rc);
 }
 
+static unsigned list_of(const struct piece *piece)
+{
+	assert(piece->priority < TRANSFER_PRIORITIES);
+	return (unsigned)(2 * (TRANSFER_PRIORITIES - 1 - piece->priority) + piece->io.write);
+}
+
+/*
+ * Groups the batch by the lists that its I/Os were claimed from, awaited ones first, into `ios`.
+ * Claims alternate between lists, and the kernel merges an I/O only with its neighbour in a batch.
+ * A merged request notifies the drive once, which costs more processor time than the merge.
+ */
+static void group_batch(struct worker *worker)
+{
+	uint32_t at[TRANSFER_PRIORITIES * 2 + 1] = {0};
+
+	for (uint32_t i = 0; i < worker->nbatch; i++)
+		at[list_of(worker->batch[i]) + 1]++;
+	for (unsigned i = 1; i < TRANSFER_PRIORITIES * 2; i++)
+		at[i + 1] += at[i];
+	assert(at[TRANSFER_PRIORITIES * 2] == worker->nbatch);
+	for (uint32_t i = 0; i < worker->nbatch; i++)
+		worker->ios[at[list_of(worker->batch[i])]++] = &worker->batch[i]->io;
+	for (uint32_t i = 0; i < worker->nbatch; i++)
+		worker->batch[i] = worker->ios[i]->owner;
+}
+
 static void submit(struct worker *worker)
 {
 	uint64_t now = clock_ns();
 
 	worker_check(worker);
+	group_batch(worker);
 	for (uint32_t i = 0; i < worker->nbatch; i++) {
 		struct piece *piece = worker->batch[i];
 
@@ -366,7 +393,6 @@ static void submit(struct worker *worker)
 		piece->handed_ns = now;
 		piece_choose_slots(worker, piece);
 		piece_check(worker, piece);
-		worker->ios[i] = &piece->io;
 	}
 	submit_batch(worker);
 	worker_check(worker);

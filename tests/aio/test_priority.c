@@ -281,6 +281,27 @@ static void reads_ahead_precede_write_backs_which_have_a_turn_in_four(void **sta
 	rig_close(&rig);
 }
 
+/* The kernel merges only I/Os that are neighbours in a batch. */
+static void ios_of_one_list_are_neighbours_in_a_batch(void **state)
+{
+	static const unsigned expected[] = {10, 11, 12, 13, 20, 21, 22, 23};
+	struct transfer busy, awaited, writes;
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, 8);
+	start(&rig, &busy, NVS_READ, 90, 8);
+	assert_true(fake_await_ios(&rig.fake, 8));
+	start(&rig, &awaited, NVS_WRITE, 10, 8);
+	start(&rig, &writes, NVS_WRITE, 20, 8);
+	aio_promote(rig.aio, &awaited);
+	fake_release(&rig.fake, 8);
+	assert_true(fake_await_ios(&rig.fake, 16));
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(rig.fake.ios[8 + i].offset, expected[i] * (uint64_t)PART);
+	rig_close(&rig);
+}
+
 /* Waits for that many completions while more is queued, and for one at the end. */
 static void expect_wait(uint32_t block_size, unsigned least)
 {
@@ -321,6 +342,7 @@ int main(void)
 		cmocka_unit_test(writes_fill_the_queue_while_no_read_waits),
 		cmocka_unit_test(a_full_queue_waits_for_an_eighth_of_it_or_a_quarter_of_large_ios),
 		cmocka_unit_test(awaited_reads_and_writes_alternate),
+		cmocka_unit_test(ios_of_one_list_are_neighbours_in_a_batch),
 		cmocka_unit_test(reads_ahead_precede_write_backs_which_have_a_turn_in_four),
 	};
 
