@@ -232,8 +232,10 @@ static bool others_first(const struct nvs_engine *engine, const struct pinning *
 	for (size_t i = 0; i < pinning->n; i++) {
 		const struct nvs_tensor *tensor = pinning->tensors[i];
 
-		/* Contents that are only read may be copied to others. */
-		if (tensor->copying == COPIED_IN || (!reads && tensor->copying != COPIED_NOT))
+		/* Contents that are only read may be copied to others. `copying` is rarely used, and
+		 * in no line that load_ahead() loads. */
+		if (engine->ncopied &&
+		    (tensor->copying == COPIED_IN || (!reads && tensor->copying != COPIED_NOT)))
 			return true;
 		/* The caller writes new contents at once, so nobody may use the old ones. */
 		if (!pinning->contents && in_flight(tensor))
