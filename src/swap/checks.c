@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "base/error.h"
 #include "base/struct_size.h"
@@ -125,6 +126,25 @@ struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i
 	assert(range.offset <= range.tensor->nbytes);
 	assert(range.nbytes <= range.tensor->nbytes - range.offset);
 	return range;
+}
+
+struct nvs_tensor **ranged_alloc(struct nvs_tensor *few[RANGED_FEW], size_t n,
+				 struct nvs_error *error)
+{
+	struct nvs_tensor **tensors = few;
+
+	assert(few && n);
+	if (n > RANGED_FEW)
+		tensors = calloc(n, sizeof(struct nvs_tensor *));
+	if (!tensors)
+		error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
+	return tensors;
+}
+
+void ranged_free(struct nvs_tensor *few[RANGED_FEW], struct nvs_tensor **tensors)
+{
+	if (tensors != few)
+		free(tensors);
 }
 
 static int check_range(const struct nvs_engine *engine, const struct nvs_tensor_range *range,

@@ -4,7 +4,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -255,16 +254,16 @@ int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 	       struct nvs_error *error)
 {
 	struct transfer *list = NULL;
-	struct nvs_tensor **tensors;
+	struct nvs_tensor *few[RANGED_FEW], **tensors;
 	struct part *spare = NULL;
 	size_t count = 0;
 	int rc = check_ranges(engine, ranges, n, error);
 
 	if (rc || !n)
 		return rc;
-	tensors = calloc(n, sizeof(struct nvs_tensor *));
+	tensors = ranged_alloc(few, n, error);
 	if (!tensors)
-		return error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
+		return -ENOMEM;
 	engine_lock(engine);
 	engine_sums_check(engine);
 	count = tensors_of(engine, ranges, n, tensors);
@@ -281,7 +280,7 @@ int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	parts_free(spare);
-	free(tensors);
+	ranged_free(few, tensors);
 	if (rc)
 		return rc;
 	assert(count <= n);

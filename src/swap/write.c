@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -82,7 +81,7 @@ int batch_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges
 		int timeout_ms, struct nvs_error *error)
 {
 	uint64_t pin, deadline = deadline_ns(timeout_ms);
-	struct nvs_tensor **tensors = NULL;
+	struct nvs_tensor *few[RANGED_FEW], **tensors;
 	size_t ntensors;
 	int rc = check_ranges(engine, ranges, n, error);
 
@@ -90,9 +89,9 @@ int batch_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges
 		rc = check_writable(engine, error);
 	if (rc || !n)
 		return rc;
-	tensors = calloc(n, sizeof(struct nvs_tensor *));
+	tensors = ranged_alloc(few, n, error);
 	if (!tensors)
-		return error_set(error, -ENOMEM, "out of memory while writing parts of tensors");
+		return -ENOMEM;
 	rc = collect_tensors(engine, ranges, n, tensors, &ntensors, error);
 	if (!rc)
 		rc = pin_landed(engine, tensors, ntensors, deadline, &pin, error);
@@ -100,6 +99,6 @@ int batch_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges
 		copy_ranges(ranges, n);
 		end_copies(engine, tensors, ntensors, pin, NVS_DIRTY);
 	}
-	free(tensors);
+	ranged_free(few, tensors);
 	return rc;
 }

@@ -506,18 +506,25 @@ static void a_commit_without_memory_leaves_the_previous_one(void **state)
 static void everything_hot(struct world *w)
 {
 	static char memory[TENSORS][PART];
+	struct nvs_tensor_range ranges[TENSORS];
 	const void *from[TENSORS];
 	void *to[TENSORS];
 
 	world_swaps(w);
-	for (unsigned i = 0; i < TENSORS; i++)
+	for (unsigned i = 0; i < TENSORS; i++) {
 		from[i] = to[i] = memory[i];
+		ranges[i] = (struct nvs_tensor_range){
+			.size = sizeof(*ranges), .tensor = w->t[i], .nbytes = 1, .data = memory[i]};
+	}
 	OK(&w->f, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
 	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	OK(&w->f, nvs_tensor_swap_in_to(w->f.engine, w->t, to, TENSORS, &w->f.error));
 	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	OK(&w->f, nvs_tensor_swap_out_from(w->f.engine, w->t, from, TENSORS, &w->f.error));
 	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, nvs_tensor_read(w->f.engine, ranges, TENSORS, &w->f.error));
+	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	OK(&w->f, nvs_tensor_write(w->f.engine, ranges, 2, -1, &w->f.error));
 	assert_true(nvs_tensor_prefetch(w->f.engine, w->t, TENSORS, &w->f.error) > 0);
 	world_step(w);
 	world_step(w);
