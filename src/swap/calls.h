@@ -97,7 +97,7 @@ void turn_await(struct nvs_engine *engine, struct turn *turn);
 void turn_end(struct nvs_engine *engine, struct turn *turn);
 /* Whether a call that is in line before this one shares a tensor with it, or a commit goes
  * first. */
-bool turn_is_blocked(const struct nvs_engine *engine, const struct turn *turn);
+bool turn_is_blocked(struct nvs_engine *engine, const struct turn *turn);
 /* Has copies wait for a commit, as engine->commit_holds says. */
 void commit_hold(struct nvs_engine *engine, enum copying from);
 void copy_begins(struct nvs_engine *engine, struct nvs_tensor *tensor, enum copying copying);

@@ -223,7 +223,7 @@ static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *
 }
 
 /* Whether what other calls do with the tensors must end first. */
-static bool others_first(const struct nvs_engine *engine, const struct pinning *pinning)
+static bool others_first(struct nvs_engine *engine, const struct pinning *pinning)
 {
 	bool reads = pinning->contents && !pinning->copies;
 

@@ -32,29 +32,32 @@ void turn_end(struct nvs_engine *engine, struct turn *turn)
 	events_wake(engine);
 }
 
-static bool has(const struct turn *turn, const struct nvs_tensor *tensor)
+/* Whether another call is in line for one of the tensors. */
+static bool shares(const struct turn *turn)
 {
 	for (size_t i = 0; i < turn->n; i++)
-		if (turn->tensors[i] == tensor)
+		if (turn->tensors[i]->in_line != turn->in_line)
 			return true;
 	return false;
 }
 
-bool turn_is_blocked(const struct nvs_engine *engine, const struct turn *turn)
+bool turn_is_blocked(struct nvs_engine *engine, const struct turn *turn)
 {
+	const struct turn *earlier = TAILQ_FIRST(&engine->line);
+
 	lock_check(engine);
 	if (turn->n && engine->commit_holds != COPIED_NOT && turn->copying >= engine->commit_holds)
 		return true;
-	for (size_t i = 0; i < turn->n && !TAILQ_EMPTY(&engine->line); i++) {
-		const struct turn *earlier = TAILQ_FIRST(&engine->line);
-
-		/* This call itself counts once. */
-		if (turn->tensors[i]->in_line == turn->in_line)
-			continue;
-		for (; earlier && earlier != turn; earlier = TAILQ_NEXT(earlier, link))
-			if (has(earlier, turn->tensors[i]))
-				return true;
-	}
+	if (!earlier || !shares(turn))
+		return false;
+	/* Each tensor is visited once, however many calls are in line for it. */
+	engine->line_walk++;
+	for (; earlier && earlier != turn; earlier = TAILQ_NEXT(earlier, link))
+		for (size_t i = 0; i < earlier->n; i++)
+			earlier->tensors[i]->line_walk = engine->line_walk;
+	for (size_t i = 0; i < turn->n; i++)
+		if (turn->tensors[i]->line_walk == engine->line_walk)
+			return true;
 	return false;
 }
 

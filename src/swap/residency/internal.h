@@ -112,6 +112,7 @@ struct nvs_engine {
 	unsigned waiting;   /* calls waiting for room, or for tensors in flight to pin them */
 	struct queue queue; /* of those that wait for room */
 	TAILQ_HEAD(line, turn) line; /* of calls that wait for others on their tensors */
+	uint64_t line_walk;	     /* walks along it, for tensor->line_walk */
 	size_t ncopied;		     /* tensors whose `copying` is not COPIED_NOT */
 	/* Copies of this kind, and of later ones in the enumeration, wait for a commit; COPIED_NOT:
 	 * none do. */

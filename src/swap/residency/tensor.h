@@ -168,6 +168,7 @@ struct nvs_tensor {
 	uint64_t copy_pin;	/* pins it while it is copied to external memory; or 0 */
 	enum copying copying;	/* set by copy_begins() and copy_ends() */
 	uint32_t in_line;	/* calls in engine->line for it */
+	uint64_t line_walk;	/* the last walk along engine->line that met it */
 	/* Renaming changes it under the lock. It is also read without the lock, so earlier names
 	 * stay allocated. */
 	const char *_Atomic name;
