@@ -50,7 +50,7 @@ bool turn_is_blocked(struct nvs_engine *engine, const struct turn *turn)
 		return true;
 	if (!earlier || !shares(turn))
 		return false;
-	/* Each tensor is visited once, however many calls are in line for it. */
+	/* Time is linear in the tensors of these calls. */
 	engine->line_walk++;
 	for (; earlier && earlier != turn; earlier = TAILQ_NEXT(earlier, link))
 		for (size_t i = 0; i < earlier->n; i++)
