@@ -10,12 +10,13 @@ checkpoint after "universal_step", or the last step, of the tag "universal_tag";
 file that can't be written when it is saved again at the end. With "exclude_frozen" it has no frozen
 parameters. With "whole" the model is not partitioned when it is made. "gathered" are folders for
 save_16bit_model. With "amid" a micro batch of the next step comes before all these. "refused" are tags that
-must not load. With "killed_at_rename": N it kills itself before its N-th file or directory gets its name;
+must not load, where the weights can't be stored on the rank "full". With "killed_at_rename": N it kills itself before its N-th file or directory gets its name;
 with -N it stops there.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
 
+import errno
 import glob
 import json
 import logging
@@ -179,8 +180,14 @@ def save_gathered(engine, folder):
     return None
 
 
+def fill_drive():
+    raise OSError(errno.ENOSPC, "no room")
+
+
 def load_refused(engine, tag):
     """The error of a load, or None."""
+    if JOB.get("full") == torch.distributed.get_rank():
+        engine.optimizer._put_weights_of_parameters = fill_drive
     try:
         engine.load_checkpoint(CHECKPOINT, tag=tag, **JOB.get("load", {}))
     except OSError as refused:

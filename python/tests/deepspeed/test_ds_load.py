@@ -148,6 +148,15 @@ def optimizer_state_is_compared_where_only_weights_are_loaded(directory):
 
 
 @promise
+def weights_that_one_rank_cannot_store_are_an_error_on_all_ranks(directory):
+    for depth in ("step", "swappers"):
+        config, checkpoint = configuration(directory, depth=depth), os.path.join(directory, depth)
+        job(config, steps=1, save_steps=[1], checkpoint=checkpoint)
+        (of_other,), (own,) = refusals(config, checkpoint, ["step1"], full=1, load={"load_optimizer_states": False})
+        assert "no room" in str(own) and "rank 1 could not put the loaded weights" in str(of_other), depth
+
+
+@promise
 def weights_alone_are_those_of_the_tag_that_is_loaded(directory):
     for depth in ("step", "swappers"):
         part = os.path.join(directory, depth)

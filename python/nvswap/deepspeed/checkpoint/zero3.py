@@ -20,7 +20,7 @@ from deepspeed.utils import logger
 
 from nvswap.checkpoint import Parameter, import_universal
 from nvswap.deepspeed.checkpoint.durable import check_whole, naming
-from nvswap.deepspeed.checkpoint.ranks import share_failure
+from nvswap.deepspeed.checkpoint.ranks import together
 from nvswap.deepspeed.checkpoint.stored import MOMENTS, Stored
 from nvswap.errors import Error
 from nvswap.optimizer import Optimizer
@@ -60,6 +60,13 @@ class Checkpoints:
     def _take_imported_weights(self) -> None:
         """Gives the parameters the weights of the optimizer of _stored_parameters."""
         raise NotImplementedError
+
+    def _put_weights_of_parameters(self) -> None:
+        """Replaces the weights of all sub-groups by those of the parameters."""
+        raise NotImplementedError
+
+    def _restore_from_bit16_weights(self) -> None:
+        together("put the loaded weights into the store", self._put_weights_of_parameters)
 
     def _in_order_of_param_groups(self: Any) -> List[int]:
         """The sub-groups as the optimizer's state dictionary numbers them."""
@@ -215,12 +222,9 @@ def _check_files(folder: str) -> None:
     """Compares all files with their CRC-32, each on one rank: a rank that reads its part of a file
     can't. Raises on all ranks."""
     paths = sorted(glob.glob(os.path.join(glob.escape(folder), "**", "*.pt"), recursive=True))
-    failure: Optional[Exception] = None
-    try:
+
+    def check() -> None:
         for path in paths[dist.get_rank()::dist.get_world_size()]:
             check_whole(path)
-    except Exception as error:  # pylint: disable=broad-exception-caught
-        failure = error
-    failed = share_failure(failure)
-    if failed is not None:
-        raise Error(errno.EIO, failed[1])
+
+    together(f"load {folder}", check)

@@ -17,7 +17,7 @@ _reassign_or_swap_out_partitioned_parameters   the step has done it
 _get_fp32_grad_state_partition, get_fp32_grad_partitions, update_fp32_grad_for_param_vectorized,
 _get_fp32_opt_state_partition, set_full_hp_param, set_local_hp_param
                                       safe_get_* and safe_set_*: the flat buffer and the store
-_rigid_state_dict and others of checkpoint.zero3, _restore_from_bit16_weights
+_rigid_state_dict and others of checkpoint.zero3, _put_weights_of_parameters
                                       checkpoints, from and to the store
 destroy                               closes the store
 
@@ -305,6 +305,6 @@ class Stage3(StoredStage3):
             group, "master", out=torch.empty(self._store.groups[group].numel or 0))
         return master
 
-    def _restore_from_bit16_weights(self) -> None:
+    def _put_weights_of_parameters(self) -> None:
         for group, _ in enumerate(self.fp16_groups):
             self._set_master_from_parameters(group)

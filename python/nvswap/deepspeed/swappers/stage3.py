@@ -103,7 +103,7 @@ class Stage3(StoredStage3):
         optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
         param_group["params"] = []
 
-    def _restore_from_bit16_weights(self) -> None:
+    def _put_weights_of_parameters(self) -> None:
         for group, numel in enumerate(self.fp16_partitioned_groups_flat_numel):
             weights = torch.empty(int(numel))
             self._swap_in_sub_group_to_flat_buffer(weights, group)
