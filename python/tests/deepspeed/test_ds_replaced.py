@@ -3,6 +3,7 @@
 """Checkpoints that are saved again under the same tag, by jobs that are killed amid it."""
 
 import os
+import shutil
 import signal
 import sys
 
@@ -107,6 +108,23 @@ def a_universal_checkpoint_does_not_replace_other_files_and_leaves_none(director
         assert all(f"{notes} is no part of a universal checkpoint" in output for output in outputs)
         found = [name for _, _, names in os.walk(os.path.join(part, "saved")) for name in names]
         assert found == ["notes.txt"], found
+
+
+@promise
+def a_save_removes_what_its_tag_has_of_another_step_in_the_other_form(directory):
+    for config, checkpoint in universal_jobs(directory):
+        universal = dict(config, checkpoint={"load_universal": True})
+        saving = {"steps": 3, "checkpoint": checkpoint, "universal": checkpoint, "universal_tag": "step2"}
+        for universal_step, has_plain, has_universal in ((1, True, False), (3, False, True), (2, True, True)):
+            losses = job(config, save_steps=[2], universal_step=universal_step, **saving)
+            names = os.listdir(os.path.join(checkpoint, "step2"))
+            assert ("zero" in names) == has_universal, (universal_step, names)
+            assert any(name.endswith("_optim_states.pt") for name in names) == has_plain, names
+            for loading, loads in ((config, has_plain), (universal, has_universal)):
+                if loads and universal_step != 3:
+                    again = job(loading, steps=3, load_step=2, checkpoint=checkpoint, seed=2)
+                    assert again == [each[4:] for each in losses], (universal_step, loading)
+            shutil.rmtree(checkpoint)
 
 
 @promise

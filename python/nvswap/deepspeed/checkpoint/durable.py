@@ -49,7 +49,7 @@ def replacing(path: str, rename: bool = True) -> Iterator[str]:
     """The name to write the new contents of `path` to; a killed process leaves it behind, and the next
     one with that path replaces it. The caller keeps other jobs away, and unless `rename` ends it by
     replace() or discard()."""
-    partial = _partial(path)
+    partial = partial_of(path)
     if os.path.lexists(partial):
         os.unlink(partial)
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -66,13 +66,13 @@ def replacing(path: str, rename: bool = True) -> Iterator[str]:
 def new_directory(path: str) -> str:
     """Where the new contents of `path`, a directory, are made; what is made beside them is removed with
     the old ones."""
-    return os.path.join(_partial(path), "new", os.path.basename(path))
+    return os.path.join(partial_of(path), "new", os.path.basename(path))
 
 
 def replace(path: str) -> None:
     """Puts the new contents, which are durable, in the place of the old. A crash amid the renames of a
     directory leaves neither there."""
-    partial = _partial(path)
+    partial = partial_of(path)
     if os.path.isdir(partial):
         if os.path.lexists(path):
             os.rename(path, os.path.join(partial, "old"))
@@ -86,7 +86,7 @@ def replace(path: str) -> None:
 def discard(path: str) -> None:
     """Removes the new contents, if they are there. A directory's old ones go back to their place, unless
     the new ones have it."""
-    partial = _partial(path)
+    partial = partial_of(path)
     if os.path.isdir(partial):
         old = os.path.join(partial, "old")
         if os.path.lexists(old) and not os.path.lexists(path):
@@ -96,6 +96,14 @@ def discard(path: str) -> None:
         return
     with suppress(FileNotFoundError):
         os.unlink(partial)
+
+
+def remove(path: str) -> None:
+    """Removes a file, or a directory with all that is in it."""
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
 
 
 def mark_replacing(folder: str) -> bool:
@@ -184,7 +192,8 @@ def _damaged_value(archive: zipfile.ZipFile) -> Optional[str]:
     return None
 
 
-def _partial(path: str) -> str:
+def partial_of(path: str) -> str:
+    """The name of new contents until they take their place."""
     return f"{path}.partial"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import glob
 import os
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, List, Optional, Set
@@ -24,9 +25,9 @@ from deepspeed.utils import logger
 from nvswap.deepspeed.checkpoint import stored, writing
 from nvswap.deepspeed.checkpoint.durable import (
     FolderLock, check_whole, discard, is_zip, make_directories, mark_replacing, naming, new_directory,
-    replace, replace_text, replacing, unmark_replacing)
+    partial_of, remove, replace, replace_text, replacing, unmark_replacing)
 from nvswap.deepspeed.checkpoint.ranks import share_failure, together
-from nvswap.deepspeed.checkpoint.zero3 import FILE
+from nvswap.deepspeed.checkpoint.zero3 import FILE, UNIVERSAL
 from nvswap.errors import Error
 
 
@@ -190,9 +191,13 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
                 unmark_replacing(folder)
             raise
         with self.collecting():
+            outdated = _outdated(folder, of_tag)
             for path in self._written:
                 replace(path)
             self._written = []
+            for path in outdated:
+                logger.warning(f"{path} is removed: it is of another step than what {folder} has now")
+                remove(path)
         self._agree(info.tag)
         return bool(of_tag)
 
@@ -206,6 +211,36 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
 
 def _folder_of(info: Any) -> str:
     return os.path.join(info.save_dir, str(info.tag))
+
+
+def _outdated(folder: str, written: List[str]) -> List[str]:
+    """State that the tag has in the other form, plain or universal, if the files that this rank has
+    written and not renamed are of another step: it would be loaded with their model states."""
+    zero = os.path.join(folder, UNIVERSAL)
+    of_other_form = glob.glob(os.path.join(glob.escape(folder), "*_optim_states.pt")) \
+        if zero in written else [zero] if os.path.isdir(zero) else []
+    models = [path for path in written if path.endswith("_model_states.pt") and os.path.exists(path)]
+    if dist.get_rank() or not of_other_form or \
+            all(_place_of(path) == _place_of(partial_of(path)) for path in models):
+        return []
+    refuse_other_files(zero)
+    return of_other_form
+
+
+def _place_of(path: str) -> Any:
+    """Where in the training a file of model states was saved."""
+    with naming(path):
+        state = torch.load(path, weights_only=False, mmap=True)
+        return [state.get(key) for key in ("global_steps", "global_samples", "skipped_steps")]
+
+
+def refuse_other_files(zero: str) -> None:
+    """Raises if a universal checkpoint that is to be removed has files of others."""
+    for folder, _, names in os.walk(zero):
+        for name in names:
+            if not name.endswith(".pt"):
+                raise Error(errno.EEXIST, f"{os.path.join(folder, name)} is no part of a universal "
+                            "checkpoint: move it away, or choose another tag", path=zero)
 
 
 def create_checkpoint_engine(config_params: Any, *args: Any, **kwargs: Any) -> Any:

@@ -23,7 +23,7 @@ from deepspeed.utils import zero_to_fp32
 from nvswap.deepspeed.checkpoint.durable import check_replaced, check_whole
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
 from nvswap.deepspeed.checkpoint.ranks import together
-from nvswap.deepspeed.checkpoint.zero3 import check_in_file
+from nvswap.deepspeed.checkpoint.zero3 import UNIVERSAL, check_in_file
 from nvswap.errors import Error
 
 # For a checkpoint whose state this job can't load.
@@ -195,7 +195,7 @@ def _described(parameter: Optional[Tuple[str, Tuple[int, ...]]]) -> str:
 
 
 def _check_universal(folder: str) -> None:
-    path = os.path.join(folder, "zero", "optimizer_state.pt")
+    path = os.path.join(folder, UNIVERSAL, "optimizer_state.pt")
     if not os.path.exists(path):
         raise Error(errno.ENOENT, f'{path} is missing: {folder} is no universal checkpoint: load it without '
                     '"load_universal"', path=path)

@@ -25,8 +25,8 @@ from nvswap.checkpoint import export_universal
 from nvswap.deepspeed.checkpoint import writing
 from nvswap.deepspeed.checkpoint.durable import make_directories, new_directory, replacing
 from nvswap.deepspeed.checkpoint.engine import (
-    CheckpointEngine, checked_tag, name_tag, warn_of_window)
-from nvswap.deepspeed.checkpoint.zero3 import MOMENTS, keys_beside_moments, step_of
+    CheckpointEngine, checked_tag, name_tag, refuse_other_files, warn_of_window)
+from nvswap.deepspeed.checkpoint.zero3 import MOMENTS, UNIVERSAL, keys_beside_moments, step_of
 from nvswap.errors import Error
 
 
@@ -68,7 +68,7 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None,
         saver.create(info)
         saver.makedirs(os.path.join(save_dir, tag), exist_ok=True)
         engine._save_checkpoint(save_dir, tag, client_state or {}, exclude_frozen_parameters)
-        _save_parameters(engine, os.path.join(save_dir, tag, "zero"))
+        _save_parameters(engine, os.path.join(save_dir, tag, UNIVERSAL))
         saver.commit(info)
     finally:
         saver.end()
@@ -90,7 +90,7 @@ def _save_parameters(engine: Any, zero: str) -> None:
     with saver.collecting():
         if engine.global_rank == 0:
             saver.add_directory(zero)
-            _refuse_other_files(zero)
+            refuse_other_files(zero)
     if stored is None:
         _gather(engine, new_directory(zero))
         return
@@ -101,15 +101,6 @@ def _save_parameters(engine: Any, zero: str) -> None:
         export_universal(optimizer, os.path.dirname(new_directory(zero)), parameters,
                          optimizer_state=state.getvalue(), rank=dist.get_rank(),
                          world=dist.get_world_size(), exchange=_exchange)
-
-
-def _refuse_other_files(zero: str) -> None:
-    """They would be removed."""
-    for folder, _, names in os.walk(zero):
-        for name in names:
-            if not name.endswith(".pt"):
-                raise Error(errno.EEXIST, f"{os.path.join(folder, name)} is no part of a universal "
-                            "checkpoint: move it away, or choose another tag", path=zero)
 
 
 def _exchange(words: List[int]) -> List[int]:

@@ -25,6 +25,7 @@ from nvswap.deepspeed.checkpoint.stored import MOMENTS, Stored
 from nvswap.errors import Error
 from nvswap.optimizer import Optimizer
 
+UNIVERSAL = "zero"  # the directory in a tag with the tensors of a universal checkpoint
 FILE = "nvswap_file"  # in a state dictionary: the path that it was loaded from
 State = Dict[str, torch.Tensor]
 
@@ -132,7 +133,7 @@ class Checkpoints:
     # ---- Universal checkpoints
 
     def load_hp_checkpoint_state_from_checkpoint_dir_stage3(self: Any, checkpoint_dir: str) -> None:
-        folder = os.path.join(checkpoint_dir, "zero")
+        folder = os.path.join(checkpoint_dir, UNIVERSAL)
         _check_files(folder)
         saved = global_state_in(checkpoint_dir)
         self._load_global_state_stage3(saved)
@@ -151,7 +152,7 @@ class Checkpoints:
 
     def load_module_checkpoint_state_from_checkpoint_dir_stage3(self: Any, checkpoint_dir: str,
                                                                 _fp32: bool) -> None:
-        folder = os.path.join(checkpoint_dir, "zero")
+        folder = os.path.join(checkpoint_dir, UNIVERSAL)
         _check_files(folder)
         self._partition_all_parameters()
         for group, _ in enumerate(self.fp16_groups):
@@ -183,7 +184,7 @@ def _check_length(path: str, param: Any, name: str) -> None:
 
 def global_state_in(checkpoint_dir: str) -> Any:
     """What a universal checkpoint has beside the tensors of parameters."""
-    path = os.path.join(checkpoint_dir, "zero", "optimizer_state.pt")
+    path = os.path.join(checkpoint_dir, UNIVERSAL, "optimizer_state.pt")
     with naming(path):
         return torch.load(path, weights_only=False)
 
