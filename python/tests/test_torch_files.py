@@ -174,6 +174,10 @@ def what_is_not_permitted_or_not_stored_is_refused_with_the_reason(directory):
         assert "a negated or conjugated view" in refusal(path)
     torch.save({"a": 1}, path)
     assert "holds no tensor" in refusal(path)
+    torch.serialization.set_crc32_options(False)
+    torch.save({"a": torch.ones(1)}, path)
+    torch.serialization.set_crc32_options(True)
+    assert "has no CRC-32" in refusal(path)
 
 
 main()

@@ -189,6 +189,20 @@ def tensors_of_a_file_are_compared_with_their_checksums_once_within_a_load(direc
 
 
 @promise
+def files_are_saved_with_checksums_and_refused_without(directory):
+    path, value = os.path.join(directory, "model.pt"), {"weights": torch.rand(10)}
+    torch.serialization.set_crc32_options(False)
+    try:
+        CheckpointEngine().save(value, path)
+        assert CheckpointEngine().load(path)["weights"].equal(value["weights"])
+        assert not torch.serialization.get_crc32_options()
+        torch.save(value, path)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert "set_crc32_options" in str(raises(nvswap.Error, lambda: CheckpointEngine().load(path), errno.EIO))
+
+
+@promise
 def directories_that_are_made_are_durable_in_their_parents(directory):
     listed, fsync = {}, os.fsync
 

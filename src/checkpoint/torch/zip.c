@@ -257,6 +257,19 @@ static int by_name(const void *a, const void *b)
 	return strcmp(left->name, right->name);
 }
 
+/* A single record may have a CRC-32 of 0. */
+static bool has_sums(const struct zip *zip)
+{
+	bool has_data = false;
+
+	for (size_t i = 0; i < zip->n; i++) {
+		if (zip->records[i].crc)
+			return true;
+		has_data = has_data || zip->records[i].nbytes;
+	}
+	return !has_data;
+}
+
 /* Also leaves the records sorted by name. */
 static int check_records(const struct reader *reader)
 {
@@ -274,6 +287,12 @@ static int check_records(const struct reader *reader)
 	for (size_t i = 1; i < zip->n; i++)
 		if (!strcmp(zip->records[i - 1].name, zip->records[i].name))
 			return reject(reader, "two records have the name %s", zip->records[i].name);
+	if (!has_sums(zip))
+		return reject(
+			reader,
+			"it has no CRC-32, so nothing shows that it is whole: "
+			"torch.serialization.set_crc32_options(False) was called where it was "
+			"saved: load it with torch and save it again with CRC-32");
 	return 0;
 }
 

@@ -27,6 +27,9 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError)
 # What flock raises where a file system has no locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
+NO_SUMS = "has no CRC-32, so nothing shows that it is whole: torch.serialization.set_crc32_options(False) was " \
+    "called where it was saved: load it with torch and save it again with CRC-32"
+
 # In the folder of a tag while files of a new save take the place of old ones.
 REPLACING = "replacing"
 
@@ -154,7 +157,7 @@ def naming(path: str) -> Iterator[None]:
     """Has errors of reading a file of torch.save name it: those of torch and pickle don't."""
     try:
         yield
-    except OSError:
+    except (OSError, MemoryError):
         raise
     except Exception as error:
         raise Error(errno.EIO, f"{path} is damaged, no file of torch.save, or needs what this job lacks: "
@@ -169,10 +172,12 @@ def check_whole(path: str, data: bool = True) -> None:
     Raises
     ------
     Error
-        EIO: they differ, or the file was cut off.
+        EIO: they differ, the file was cut off, or it has no CRC-32.
     """
     try:
         with zipfile.ZipFile(path) as archive:
+            if not any(record.CRC for record in archive.infolist() if record.file_size):
+                raise Error(errno.EIO, f"{path} {NO_SUMS}", path=path)
             damaged = archive.testzip() if data else _damaged_value(archive)
     except _DAMAGE as error:
         raise Error(errno.EIO, f"{path} is damaged, or no file of torch.save: {error}",

@@ -9,7 +9,6 @@ files are durable before any takes its place.
 from __future__ import annotations
 
 import errno
-import io
 import os
 from functools import reduce
 from operator import xor
@@ -94,12 +93,11 @@ def _save_parameters(engine: Any, zero: str) -> None:
     if stored is None:
         _gather(engine, new_directory(zero))
         return
-    state = io.BytesIO()
-    torch.save(_global_state(engine.optimizer), state)
+    state = writing.saved(_global_state(engine.optimizer))
     optimizer, parameters = stored
     with saver.collecting():
         export_universal(optimizer, os.path.dirname(new_directory(zero)), parameters,
-                         optimizer_state=state.getvalue(), rank=dist.get_rank(),
+                         optimizer_state=state, rank=dist.get_rank(),
                          world=dist.get_world_size(), exchange=_exchange)
 
 
