@@ -41,9 +41,10 @@ class Stage3(StoredStage3):
             self.close_store()
 
     def close_store(self) -> None:
-        """Closes the store of the state, if it is open."""
-        if self.optimizer_swapper is not None:
-            self.optimizer_swapper.close()
+        """Closes the store of the state, if it is open; __init__ may have failed before it was."""
+        swapper = getattr(self, "optimizer_swapper", None)
+        if swapper is not None:
+            swapper.close()
 
     def unscale_and_clip_grads(self, sub_group_id: int, total_norm: Any) -> None:
         """Has DeepSpeed's code scale a 1, for the swapper to know the factor."""
