@@ -116,5 +116,5 @@ def _tensor_over(buffer: Any, dtype: str, shape: Any) -> Any:
         raise invalid("import torch before asking for tensors of it")
     kind = getattr(torch, _TORCH[dtype])
     if len(buffer) == 0:
-        return torch.empty(shape, dtype=kind)
+        return torch.empty(shape, dtype=kind, device="cpu")
     return torch.frombuffer(buffer, dtype=kind).reshape(shape)

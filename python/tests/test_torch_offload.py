@@ -30,7 +30,7 @@ def losses(module, optimizer, steps=5):
     result = []
     for _ in range(steps):
         for _ in range(2):
-            tokens = torch.randint(100, (8, 16), generator=generator)
+            tokens = torch.randint(100, (8, 16), generator=generator, device="cpu")
             output = module(tokens)
             loss = torch.nn.functional.cross_entropy(output.flatten(0, 1), tokens.flatten()) / 2
             loss.backward()
@@ -46,6 +46,24 @@ def in_memory(directory):
     result = losses(module, optimizer)
     optimizer.close()
     return result, module
+
+
+@promise
+def a_module_is_trained_in_memory_whatever_the_default_device_is(directory):
+    wanted, weights = in_memory(directory)
+    for offload in (False, True):
+        module = model()
+        with torch.device("meta"):
+            offloaded = nvswap.torch.offload(module, settings(directory)) if offload else None
+            optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory + "/"), lr=0.01,
+                                           offloaded=offloaded)
+            found = losses(module, optimizer)
+            optimizer.close()
+            if offloaded:
+                offloaded.load()
+                offloaded.engine.close()
+        assert found == wanted
+        assert all(map(torch.equal, module.parameters(), weights.parameters()))
 
 
 @promise

@@ -323,7 +323,8 @@ class aio_handle:  # pylint: disable=invalid-name
             raise invalid("the tensor is a lazy conjugate or negative; resolve it first")
         into = None
         if not buffer.is_cpu or not buffer.is_contiguous():
-            into, buffer = buffer, torch.empty(buffer.shape, dtype=buffer.dtype)
+            into, buffer = buffer, torch.empty(
+                buffer.shape, dtype=buffer.dtype, device="cpu")
             if write:
                 buffer.copy_(into.detach())
                 into = None

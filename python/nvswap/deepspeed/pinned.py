@@ -33,7 +33,7 @@ class PinnedMemory:
         if numel < 0:
             raise invalid(f"a tensor has 0 elements or more, not {numel}")
         if numel == 0:
-            return torch.empty(0, dtype=example.dtype)
+            return torch.empty(0, dtype=example.dtype, device="cpu")
         nbytes = numel * example.element_size()
         buffer = pinned_buffer(nbytes, aio)
         tensor = array_over(buffer, dtype_name(example.dtype), (numel,), "torch")

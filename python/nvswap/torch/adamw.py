@@ -163,7 +163,7 @@ class AdamW(torch.optim.Optimizer):
             name = self._tensor_of(parameter)
             if name is None:
                 continue
-            piece = torch.empty(numel, dtype=parameter.dtype)
+            piece = torch.empty(numel, dtype=parameter.dtype, device="cpu")
             assert self._offloaded is not None
             self._offloaded.engine.read_range(name, piece, offset * piece.element_size())
             self.optimizer.set_state(group, "master", piece.float())
@@ -174,7 +174,7 @@ class AdamW(torch.optim.Optimizer):
             self.optimizer.get_weights()
         for group, (parameter, _, numel) in enumerate(self._pieces):
             if self._tensor_of(parameter) is not None:
-                master = torch.empty(numel)
+                master = torch.empty(numel, device="cpu")
                 self.optimizer.get_state(group, "master", out=master)
                 self._write_weights(group, 0, master.to(parameter.dtype))
 

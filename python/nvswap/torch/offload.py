@@ -36,7 +36,7 @@ _is_transforming: Callable[[], bool] = getattr(
 
 
 def _placeholder(dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
-    return torch.full((), float("nan"), dtype=dtype).expand(shape)
+    return torch.full((), float("nan"), dtype=dtype, device="cpu").expand(shape)
 
 
 def _tensors_of(output: Any) -> Iterator[torch.Tensor]:
@@ -287,7 +287,7 @@ class Offloaded:
         if self._step:
             self.engine.step_end()
             self._step = False
-        loaded = {parameter: torch.empty(parameter.shape, dtype=parameter.dtype)
+        loaded = {parameter: torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
                   for parameter in self._names}
         for parameter, data in loaded.items():
             self.engine.load_to({self._names[parameter]: data})
@@ -330,7 +330,7 @@ def _apply_unless_converted(module: torch.nn.Module, apply: Any, function: Any,
                             recurse: bool = True) -> torch.nn.Module:
     """_apply of a module, which converts and moves it, for functions that do neither."""
     for dtype in {parameter.dtype for parameter in module.parameters(recurse)}:
-        before = torch.empty((), dtype=dtype)
+        before = torch.empty((), dtype=dtype, device="cpu")
         after = function(before)
         if (after.dtype, after.device) != (before.dtype, before.device):
             raise invalid(f"an offloaded {type(module).__name__} can't become {after.dtype} on "

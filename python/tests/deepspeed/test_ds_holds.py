@@ -46,6 +46,23 @@ def more_than_the_pool_can_be_held_and_changed(directory):
 
 
 @promise
+def what_has_no_room_is_in_host_memory_whatever_the_default_device_is(directory):
+    """Within zero.Init it is the one of the accelerator."""
+    holds = Holds(open_engine(settings(directory), "param", 0))
+    count = holds.pool_bytes // (4 * NUMEL) + 2
+    with torch.device("meta"):
+        filled(holds, count)
+        held = holds.read(map(str, range(count)))
+        assert all(hold.tensor.device.type == "cpu" for hold in held)
+        for hold in held:
+            hold.tensor.add_(1)
+            hold.end(True)
+    for i, hold in enumerate(holds.read(map(str, range(count)))):
+        assert (hold.tensor == i + 1).all()
+        hold.end(False)
+
+
+@promise
 def a_tensor_that_was_not_changed_keeps_its_contents(directory):
     holds = Holds(open_engine(settings(directory), "param", 0))
     filled(holds, 2)

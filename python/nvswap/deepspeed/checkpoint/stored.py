@@ -125,7 +125,8 @@ class _Pickler(pickle.Pickler):
         if storage._cdata not in self._own:
             self._own[storage._cdata] = str(len(self._numbers) + len(self.storages))
             self._kept.append(storage)
-            self.storages.append(torch.empty(0, dtype=torch.uint8).set_(storage.cpu()).numpy())
+            self.storages.append(
+                torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage.cpu()).numpy())
         return self._own[storage._cdata]
 
 

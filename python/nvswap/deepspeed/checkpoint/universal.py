@@ -131,7 +131,7 @@ def _gathered(engine: Any, param: Any, part: Optional[str] = None) -> torch.Tens
     """Weights or moments of all ranks. One that can't read its part takes zeros, as the others wait
     for it, and has the save fail."""
     optimizer = engine.optimizer
-    own = torch.zeros(int(optimizer.grad_position[optimizer.get_param_id(param)][-1]))
+    own = torch.zeros(int(optimizer.grad_position[optimizer.get_param_id(param)][-1]), device="cpu")
     with engine.checkpoint_engine.collecting():
         own = optimizer._get_fp32_opt_state_partition(param, release_swap_buffers=True,
                                                       optim_state_key=part)[0]

@@ -160,7 +160,7 @@ class Checkpoints:
 
     def _universal_part(self: Any, folder: str, group: int, key: str) -> torch.Tensor:
         """This rank's partitions of a sub-group's parameters."""
-        flat = torch.zeros(int(self.fp16_partitioned_groups_flat_numel[group]))
+        flat = torch.zeros(int(self.fp16_partitioned_groups_flat_numel[group]), device="cpu")
         offset = 0
         for param in self.fp16_groups[group]:
             saved = os.path.join(folder, self.param_names[param])
@@ -175,7 +175,7 @@ class Checkpoints:
 
 def _check_length(path: str, param: Any, name: str) -> None:
     """Raises unless a file has as many elements as the parameter: ranks cut equal parts of fewer or more."""
-    whole = torch.load(path, weights_only=False, mmap=True)
+    whole = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
     # A dictionary may have the tensor of several tensor-parallel ranks.
     if torch.is_tensor(whole) and whole.numel() != param.ds_numel:
         raise Error(errno.ESTALE, f"parameter {name} has {whole.numel()} elements in {path} and "
@@ -186,7 +186,7 @@ def global_state_in(checkpoint_dir: str) -> Any:
     """What a universal checkpoint has beside the tensors of parameters."""
     path = os.path.join(checkpoint_dir, UNIVERSAL, "optimizer_state.pt")
     with naming(path):
-        return torch.load(path, weights_only=False)
+        return torch.load(path, map_location="cpu", weights_only=False)
 
 
 def set_param_group_numbers(optimizer: torch.optim.Optimizer, saved: List[Dict[str, Any]]) -> None:

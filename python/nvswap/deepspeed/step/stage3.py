@@ -110,14 +110,14 @@ class Stage3(StoredStage3):
         return None if first is None else f"from {first} on"
 
     def _stand_in(self, group: int) -> torch.Tensor:
-        stand_in = torch.ones(1, requires_grad=True)
-        stand_in.grad = torch.ones(1)
+        stand_in = torch.ones(1, requires_grad=True, device="cpu")
+        stand_in.grad = torch.ones(1, device="cpu")
         names = self.fp16_partitioned_groups_flat_id[group]
         stand_in.ds_id = f"{names[0]}_{names[-1]}"  # type: ignore[attr-defined]
         return stand_in
 
     def _set_master_from_parameters(self, group: int) -> None:
-        master = torch.empty(self._store.groups[group].numel or 0)
+        master = torch.empty(self._store.groups[group].numel or 0, device="cpu")
         self._swap_in_sub_group_to_flat_buffer(master, group)
         self._store.set_state(group, "master", master)
 
@@ -217,7 +217,7 @@ class Stage3(StoredStage3):
             raise KeyError(optim_state_key)  # as a lookup in the optimizer's state
         group, offset, numel = self.grad_position[self.get_param_id(param)]
         part = self._store.get_state(group, optim_state_key or "master", offset,
-                                     out=torch.empty(numel))
+                                     out=torch.empty(numel, device="cpu"))
         if not release_swap_buffers:
             self._changing = (group, optim_state_key or "master", offset, part)
         return part, group
@@ -253,7 +253,7 @@ class Stage3(StoredStage3):
         self._store.set_state(group, "master", master.float().contiguous())
         if state is not None:
             for part in MOMENTS:
-                values = state.get(part, torch.zeros(1).expand_as(master))
+                values = state.get(part, torch.zeros(1, device="cpu").expand_as(master))
                 self._store.set_state(group, part, values.float().contiguous())
             self._store.step_count = step_of(state)
         self._put_master(group, master)
@@ -302,7 +302,7 @@ class Stage3(StoredStage3):
 
     def _master_of(self, group: int) -> torch.Tensor:
         master: torch.Tensor = self._store.get_state(
-            group, "master", out=torch.empty(self._store.groups[group].numel or 0))
+            group, "master", out=torch.empty(self._store.groups[group].numel or 0, device="cpu"))
         return master
 
     def _put_weights_of_parameters(self) -> None:

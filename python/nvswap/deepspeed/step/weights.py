@@ -48,7 +48,8 @@ class NewWeights:
             return
         with self._lock:
             if group not in self._weights:
-                self._weights[group] = torch.empty(self._numels[group], dtype=self._dtype)
+                self._weights[group] = torch.empty(self._numels[group], dtype=self._dtype,
+                                                   device="cpu")
                 self._missing[group] = self._numels[group]
             weights = self._weights[group]
         data, size = weights.view(torch.uint8).numpy(), weights.element_size()

@@ -100,7 +100,9 @@ class Holds:
         outside = None
         if pinned is None:
             tensor = self.engine[name]
-            outside = torch.empty(tensor.shape, dtype=getattr(torch, _TORCH[tensor.dtype]))
+            # Within zero.Init, and after torch.set_default_device, the default is another device.
+            outside = torch.empty(tensor.shape, dtype=getattr(torch, _TORCH[tensor.dtype]),
+                                  device="cpu")
             if mode == "r":
                 self.engine.load_to({name: outside})
         self._held.add(name)

@@ -259,11 +259,11 @@ class PartitionedOptimizerSwapper:
     def _end(self, group: _SubGroup, changed: bool) -> None:
         """Empties what the optimizer sees, and ends the holds."""
         group.parameter.grad = None
-        group.parameter.data = torch.empty(0, dtype=group.parameter.dtype)
+        group.parameter.data = torch.empty(0, dtype=group.parameter.dtype, device="cpu")
         for key in group.states:
             value = self._state_of(group).get(key)
             if value is not None:
-                value.data = torch.empty(0, dtype=value.dtype)
+                value.data = torch.empty(0, dtype=value.dtype, device="cpu")
         while group.held:
             name, hold = group.held.popitem()
             hold.end(changed and name != "gradient")

@@ -117,7 +117,7 @@ class ParameterSwapper:
             self.synchronize_reads()
         if param.ds_tensor.status is PartitionedParamStatus.AVAILABLE:
             return param.ds_tensor.detach().clone()
-        partition = torch.empty(param.ds_tensor.ds_numel, dtype=param.dtype)
+        partition = torch.empty(param.ds_tensor.ds_numel, dtype=param.dtype, device="cpu")
         self.copy_stored(_name(param), partition)
         return partition
 
@@ -146,7 +146,8 @@ class ParameterSwapper:
         if hold is not None:
             hold.end(changed)
         partition = param.ds_tensor
-        partition.data = torch.full((1,), float("nan"), dtype=param.dtype).expand(partition.ds_numel)
+        partition.data = torch.full((1,), float("nan"), dtype=param.dtype,
+                                    device="cpu").expand(partition.ds_numel)
         partition.status = PartitionedParamStatus.NOT_AVAILABLE
         self._reading = [each for each in self._reading if each is not param]
 
@@ -224,7 +225,7 @@ class ParameterSwapper:
     # ---- Memory that DeepSpeed's optimizer swapper asks for, and this one does not need
 
     def reserve_available_buffers(self) -> List[torch.Tensor]:
-        return [torch.empty(0, dtype=self.dtype)]
+        return [torch.empty(0, dtype=self.dtype, device="cpu")]
 
     def release_reserved_buffers(self) -> None:
         pass

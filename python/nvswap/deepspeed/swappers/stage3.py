@@ -48,8 +48,9 @@ class Stage3(StoredStage3):
 
     def unscale_and_clip_grads(self, sub_group_id: int, total_norm: Any) -> None:
         """Has DeepSpeed's code scale a 1, for the swapper to know the factor."""
-        flat, factor = self.fp32_partitioned_groups_flat, torch.ones(1)
-        parameter, flat[sub_group_id] = flat[sub_group_id], torch.empty(1, requires_grad=True)
+        flat, factor = self.fp32_partitioned_groups_flat, torch.ones(1, device="cpu")
+        parameter, flat[sub_group_id] = flat[sub_group_id], torch.empty(
+            1, requires_grad=True, device="cpu")
         flat[sub_group_id].grad = factor
         try:
             super().unscale_and_clip_grads(sub_group_id, total_norm)
@@ -106,6 +107,6 @@ class Stage3(StoredStage3):
 
     def _put_weights_of_parameters(self) -> None:
         for group, numel in enumerate(self.fp16_partitioned_groups_flat_numel):
-            weights = torch.empty(int(numel))
+            weights = torch.empty(int(numel), device="cpu")
             self._swap_in_sub_group_to_flat_buffer(weights, group)
             self._put_state(group, weights, None)
