@@ -157,19 +157,19 @@ def a_failure_in_destroying_is_raised_and_the_store_of_the_optimizer_is_closed(d
 
 @promise
 def an_engine_beside_another_waits_for_no_lock_of_its_own_process(directory):
-    opened, opening = [], store.NamingEngine
+    opened, opening = [], store.DeviceEngine
 
     def counted(config, *arguments, **keywords):
         opened.append(config["nvswap.rank"])
         return opening(config, *arguments, **keywords)
 
-    store.NamingEngine = counted
+    store.DeviceEngine = counted
     try:
         engines = [store.open_engine(settings(directory), "param", 0) for _ in range(3)]
         engines[1].close()
         engines.append(store.open_engine(settings(directory), "param", 0))
     finally:
-        store.NamingEngine = opening
+        store.DeviceEngine = opening
     assert len(opened) == 4 and len(set(opened)) == 3 and opened[1] == opened[3], opened
 
 

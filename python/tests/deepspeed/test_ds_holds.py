@@ -3,16 +3,21 @@
 """What the swappers rely on: tensors of an engine that are held in the pool or beside it, and the
 optimizer's swapper, called as DeepSpeed does, in one process."""
 
+import errno
+import gc
 import os
 import sys
 import types
+import unittest.mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import one_rank  # noqa: E402, F401
 import torch  # noqa: E402
-from promises import main, promise, settings  # noqa: E402
+from promises import main, promise, raises, settings  # noqa: E402
 
+import nvswap  # noqa: E402
 from nvswap.deepspeed import depth  # noqa: E402
+from nvswap.deepspeed.swappers import device  # noqa: E402
 from nvswap.deepspeed.swappers.hold import Holds  # noqa: E402
 from nvswap.deepspeed.swappers.optimizer import PipelinedOptimizerSwapper  # noqa: E402
 from nvswap.deepspeed.swappers.store import open_engine  # noqa: E402
@@ -43,6 +48,66 @@ def more_than_the_pool_can_be_held_and_changed(directory):
         assert (hold.tensor == i + 1).all()
         hold.end(False)
     assert holds.free_bytes() == holds.pool_bytes
+
+
+class Accelerator:
+    """One that copies from memory of the host. What it is told of is in `calls`."""
+
+    def __init__(self, refuses=False):
+        self.calls, self._refuses = [], refuses
+
+    def current_device_name(self):
+        return "cpu"
+
+    def register_host_memory(self, address, nbytes):
+        if self._refuses:
+            raise RuntimeError("no registration")
+        self.calls.append(("register", address, nbytes))
+        return True
+
+    def unregister_host_memory(self, address):
+        with open("/proc/self/maps", encoding="ascii") as maps:
+            mapped = [[int(part, 16) for part in line.split()[0].split("-")] for line in maps]
+        assert any(begin <= address < end for begin, end in mapped)
+        self.calls.append(("unregister", address))
+
+
+def on(accelerator, directory, **block):
+    """An engine of a job on this accelerator."""
+    config = settings(directory)
+    config["zero_optimization"]["offload_param"].update(block)
+    with unittest.mock.patch.object(device, "get_accelerator", lambda: accelerator):
+        return open_engine(config, "param", 0)
+
+
+@promise
+def the_pool_is_registered_with_the_device_until_it_is_unmapped(directory):
+    accelerator = Accelerator()
+    engine = on(accelerator, directory)
+    address, nbytes = engine.pool()
+    assert accelerator.calls == [("register", address, nbytes)]
+    engine.register("tensor", "F32", NUMEL)
+    view = engine.swap_in("tensor", "w")["tensor"][:1]
+    raises(nvswap.Error, engine.close, errno.EBUSY)
+    assert len(accelerator.calls) == 1
+    del view
+    engine.abandon()
+    assert accelerator.calls[1:] == [("unregister", address)]
+    # An engine that is collected unmaps its pool too.
+    engine = on(accelerator, directory)
+    del engine
+    gc.collect()
+    assert [call[0] for call in accelerator.calls] == ["register", "unregister"] * 2
+
+
+@promise
+def a_pool_is_not_registered_if_it_is_not_to_be_pinned_and_used_if_it_can_not_be(directory):
+    accelerator = Accelerator()
+    on(accelerator, directory, pin_memory=False).close()
+    assert not accelerator.calls
+    engine = on(Accelerator(refuses=True), directory)
+    filled(Holds(engine), 2)
+    engine.close()
 
 
 @promise

@@ -71,7 +71,7 @@ def _add_name(error: Error, tensor: str, name: Optional[str]) -> None:
 
 
 class NamingEngine(_Naming, Engine):
-    """An engine of the swappers."""
+    """An engine that names parameters."""
 
 
 class NamingOptimizer(_Naming, Optimizer):

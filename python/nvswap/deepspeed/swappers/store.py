@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, TypeVar
 
 from nvswap.aio import Aio
 from nvswap.config import Config
-from nvswap.deepspeed.swappers.names import NamingEngine
+from nvswap.deepspeed.swappers.device import DeviceEngine
 from nvswap.errors import Error
 from nvswap.handle import Handle
 
@@ -30,7 +30,7 @@ _opened: "weakref.WeakValueDictionary[Any, Handle]" = weakref.WeakValueDictionar
 Opened = TypeVar("Opened", bound=Handle)
 
 
-def open_engine(document: Dict[str, Any], block: str, rank: int, **settings: Any) -> NamingEngine:
+def open_engine(document: Dict[str, Any], block: str, rank: int, **settings: Any) -> DeviceEngine:
     """
     The engine of a rank.
 
@@ -50,8 +50,12 @@ def open_engine(document: Dict[str, Any], block: str, rank: int, **settings: Any
     for key, value in settings.items():
         config[key.replace("__", ".")] = value
     aio = _aio_of(config)
-    return on_own_store(config, document, block, rank,
-                        lambda: NamingEngine(config, block, aio=aio, arrays="torch"))
+    engine = on_own_store(config, document, block, rank,
+                          lambda: DeviceEngine(config, block, aio=aio, arrays="torch"))
+    # DeepSpeed's default is true.
+    if document["zero_optimization"][f"offload_{block}"].get("pin_memory", True):
+        engine.register_pool()
+    return engine
 
 
 def end_with_job(config: Config) -> None:
