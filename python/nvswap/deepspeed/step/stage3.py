@@ -35,6 +35,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
+from deepspeed.accelerator import get_accelerator
 from deepspeed.ops.adam import DeepSpeedCPUAdam
 
 from nvswap.checkpoint import Parameter
@@ -151,7 +152,13 @@ class Stage3(StoredStage3):
         group, offset, numel = self.grad_position[self.get_param_id(param)]
         return self._gradients_of_group(group).narrow(0, offset, numel), group
 
+    def _await_gradients(self) -> None:
+        """Waits for gradients that are being copied from the device."""
+        if not get_accelerator().resolves_data_dependency():
+            self.reduce_and_partition_stream.synchronize()
+
     def _pre_step(self) -> None:
+        self._await_gradients()
         used = self._offload_boundary_param_ids
         for group in self.fp16_groups:
             for param in group:
@@ -195,6 +202,7 @@ class Stage3(StoredStage3):
     # ---- safe_get_* and safe_set_*
 
     def get_fp32_grad_partitions(self) -> Any:
+        self._await_gradients()
         result: Any = {}
         for group, params in enumerate(self.fp16_groups):
             result[group] = {index: self._gradient_of(param)[0].float()
@@ -203,6 +211,7 @@ class Stage3(StoredStage3):
 
     def _get_fp32_grad_state_partition(self, param: Any, release_swap_buffers: bool) -> Any:
         del release_swap_buffers
+        self._await_gradients()
         return self._gradient_of(param)
 
     def update_fp32_grad_for_param_vectorized(self, update_func: Any, param_list: Any) -> None:
