@@ -208,6 +208,9 @@ def adamw_names_the_parameter_that_it_refuses(directory):
     loss = module[1](torch.tensor([1, 2])).sum()
     assert "parameter weight, of shape [4, 2], has sparse gradients" in refused(loss.backward)
     optimizer.close()
+    parameters = [torch.nn.Parameter(torch.ones(3, device="meta"))]
+    assert "parameter 0, of shape [3], is on meta" in refused(
+        lambda: nvswap.torch.AdamW(parameters, settings(directory)))
     parameters = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2, 3).t())]
     assert "parameter 1, of shape [3, 2], is not contiguous" in refused(
         lambda: nvswap.torch.AdamW(parameters, settings(directory)))
@@ -358,7 +361,8 @@ def a_conversion_of_an_offloaded_module_is_refused(directory):
     for convert in (module.half, module.double, outer.bfloat16, module[0].half,
                     lambda: module.to(torch.float16), lambda: module.to("meta")):
         error = raises(nvswap.Error, convert, errno.EINVAL)
-        assert "before offload()" in str(error)
+        assert "after load()" in str(error)
+    assert "nvswap.deepspeed" in str(error)
     for change in (module.float, module.cpu, lambda: module.to(torch.float32)):
         assert change() is module
         assert module(data).equal(expected)

@@ -18,7 +18,7 @@ from nvswap.config import Config
 from nvswap.errors import Error, invalid
 from nvswap.optimizer import Group, GroupAdam, Optimizer
 from nvswap.statistics import StepResult
-from nvswap.torch.offload import Offloaded
+from nvswap.torch.offload import FOR_DEVICES, Offloaded
 
 # Of a closure: a number or a tensor.
 Loss = TypeVar("Loss")
@@ -152,9 +152,11 @@ class AdamW(torch.optim.Optimizer):
         name = f"{index}.{offset}"
         if self._tensor_of(parameter) is not None:
             return Group(name, None, numel, parameter.dtype)
-        if parameter.device.type != "cpu" or not parameter.is_contiguous():
-            raise invalid(f"{self._described(parameter)} is not contiguous in host memory, and not "
-                          "of `offloaded`")
+        if parameter.device.type != "cpu":
+            raise invalid(f"{self._described(parameter)} is on {parameter.device}, and not of `offloaded`: AdamW "
+                          f"steps in host memory; {FOR_DEVICES}")
+        if not parameter.is_contiguous():
+            raise invalid(f"{self._described(parameter)} is not contiguous, and not of `offloaded`")
         return Group(name, parameter.data.view(-1)[offset:offset + numel])
 
     def _start_offloaded(self) -> None:

@@ -29,6 +29,9 @@ from nvswap.torch.threads import Threads
 
 Initialize = Callable[[str, torch.Tensor], None]
 
+# For errors.
+FOR_DEVICES = "a model on a GPU is trained by DeepSpeed, with nvswap.deepspeed"
+
 # Not in older releases.
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 _is_transforming: Callable[[], bool] = getattr(
@@ -116,7 +119,8 @@ class Offloaded:
         for name, parameter in parameters:
             if not parameter.is_floating_point() or parameter.device.type not in ("cpu", "meta"):
                 raise invalid(f"parameter {name} is {parameter.dtype} on {parameter.device}; "
-                              "floating-point ones in host memory can be offloaded")
+                              "floating-point ones in host memory can be offloaded, and are computed "
+                              f"with there: {FOR_DEVICES}")
         self._check_room()
         self.engine.register_all({name: (parameter.dtype, tuple(parameter.shape))
                                   for name, parameter in parameters})
@@ -332,9 +336,12 @@ def _apply_unless_converted(module: torch.nn.Module, apply: Any, function: Any,
     for dtype in {parameter.dtype for parameter in module.parameters(recurse)}:
         before = torch.empty((), dtype=dtype, device="cpu")
         after = function(before)
-        if (after.dtype, after.device) != (before.dtype, before.device):
-            raise invalid(f"an offloaded {type(module).__name__} can't become {after.dtype} on "
-                          f"{after.device}: convert it before offload(), or after load()")
+        if after.device != before.device:
+            raise invalid(f"an offloaded {type(module).__name__} can't be moved to {after.device}, as its "
+                          f"forwards compute in host memory: {FOR_DEVICES}; or move it after load()")
+        if after.dtype != before.dtype:
+            raise invalid(f"an offloaded {type(module).__name__} can't become {after.dtype}: convert it "
+                          "before offload(), or after load()")
     result: torch.nn.Module = apply(function, recurse)
     return result
 
