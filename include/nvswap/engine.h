@@ -165,8 +165,10 @@ NVS_API struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine);
  *	cudaHostUnregister(data);
  *	nvs_engine_close(engine, &error);
  *
- * It must end the registration before nvs_engine_close. The memory belongs to the engine: only that
- * of pinned tensors (nvs_tensor_data) may be accessed. Any thread may call it.
+ * It must end the registration before nvs_engine_close: the driver keeps the pages, and copies them
+ * in place of what is mapped at their address next, without an error. The memory belongs to the
+ * engine: only that of pinned tensors (nvs_tensor_data) may be accessed, and an asynchronous copy
+ * must have completed before the tensor is released. Any thread may call it.
  * Errors:
  * -EINVAL  an argument is NULL
  */

@@ -40,8 +40,9 @@ extern "C" {
 NVS_API int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void **data,
 			     struct nvs_error *error);
 /*
- * Frees memory of nvs_memory_alloc. No transfer from or to it may be in flight, and no thread may
- * be closing its aio. `data` may be NULL.
+ * Frees memory of nvs_memory_alloc. No transfer from or to it may be in flight, no thread may be
+ * closing its aio, and it must not be registered with a GPU any more (nvs_engine_pool says why).
+ * `data` may be NULL.
  * Errors:
  * -EINVAL  `data` is not what nvs_memory_alloc stored, or was freed; nothing is freed
  */

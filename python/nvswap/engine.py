@@ -618,7 +618,8 @@ class Engine(Handle):
                     tuple(each.shape[0:each.ndim])))
 
     def pool(self) -> Tuple[int, int]:
-        """Address and bytes of the pool, to be registered with a GPU until the engine closes."""
+        """Address and bytes of the pool, to be registered with a GPU. End that before the engine closes:
+        the GPU would copy the old pages in place of what is mapped at their address next."""
         data, nbytes = ffi.new("void **"), ffi.new("size_t *")
         with self._open() as pointer:
             check(lib.nvs_engine_pool(pointer, data, nbytes))

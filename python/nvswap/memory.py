@@ -165,6 +165,9 @@ def empty(shape: Shape, dtype: Any = None, *, aio: Any = None, path: Optional[st
     Give children a copy made before the fork, ``numpy.array(array)`` or ``tensor.clone()``. Those
     started by multiprocessing's "spawn" or "forkserver" get a copy of a numpy array; torch moves a
     tensor that it passes out of the pinned memory, so pass a clone.
+
+    Memory that is registered with a GPU (cudaHostRegister) must not be any more when the last view of
+    it goes: the GPU would copy the old pages in place of what is mapped at their address next.
     """
     lengths, name = shape_of(shape), "U8" if dtype is None else dtype_name(dtype)
     nbytes = math.prod(lengths) * itemsize(name)
