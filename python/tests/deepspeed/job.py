@@ -12,6 +12,8 @@ parameters. With "whole" the model is not partitioned when it is made. "gathered
 save_16bit_model. With "amid" a micro batch of the next step comes before all these. "refused" are tags that
 must not load, where the weights can't be stored on the rank "full". With "killed_at_rename": N it kills itself before its N-th file or directory gets its name;
 with -N it stops there.
+With "backend" ranks talk by another one than gloo; "deterministic" has torch compute the same bits in
+each run.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -79,7 +81,7 @@ class GPT(nn.Module):
 
     def forward(self, text):
         inputs, targets = text[:, :-1], text[:, 1:]
-        x = self.tokens(inputs) + self.places(torch.arange(inputs.shape[1]))
+        x = self.tokens(inputs) + self.places(torch.arange(inputs.shape[1], device=text.device))
         step = self.calls // JOB["config"]["gradient_accumulation_steps"]
         self.calls += 1
         for block in self.blocks[:-1] if self.unused and step % 2 else self.blocks:
@@ -98,7 +100,7 @@ def inspected(model, what):
     """A number for each parameter that depends on all elements and their order."""
     numbers = []
     for parameter in model.parameters():
-        value = what(parameter).double().flatten()
+        value = what(parameter).double().flatten().cpu()
         numbers.append((value * torch.arange(1, len(value) + 1)).sum().item().hex())
     return numbers
 
@@ -218,7 +220,8 @@ def moved_bytes():
 def main():
     torch.manual_seed(JOB.get("seed", 1))
     torch.set_num_threads(1)
-    deepspeed.init_distributed("gloo")
+    torch.use_deterministic_algorithms(JOB.get("deterministic", False))
+    deepspeed.init_distributed(JOB.get("backend", "gloo"))
     if JOB.get("killed_at_rename"):
         kill_at_rename(JOB["killed_at_rename"])
     if JOB.get("fp16_by_torch"):
@@ -250,7 +253,7 @@ def main():
         for _ in range(JOB["config"]["gradient_accumulation_steps"]):
             begins = torch.randint(len(text) - LENGTH - 1, (texts,), generator=random)
             batch = torch.stack([text[i:i + LENGTH + 1] for i in begins])
-            loss = engine(batch)
+            loss = engine(batch.to(engine.device))
             engine.backward(loss)
             if JOB.get("inspect") and step > 0 and engine.is_gradient_accumulation_boundary():
                 halve(next(model.parameters()))
@@ -269,7 +272,7 @@ def main():
             engine.save_checkpoint(CHECKPOINT, tag=f"step{step + 1}")
         save_universal_after(engine, step + 1)
     if JOB.get("amid"):
-        engine.backward(engine(batch))
+        engine.backward(engine(batch.to(engine.device)))
         engine.step()
     saves = [save_under(engine, *each) for each in JOB.get("saves", [])]
     gathered = [save_gathered(engine, folder) for folder in JOB.get("gathered", [])]

@@ -42,14 +42,17 @@ def configuration(directory, device="nvme", dtype="bf16", depth="ops", param=Non
     return result
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def start(config, ranks=2, width=128, steps=6, nodes=1, **more):
     """Starts the processes, the same number on each node; `more` goes to job.py."""
     setting = json.dumps({"nvswap": True, "width": width, "layers": 2, "heads": 4, "steps": steps,
                           "config": config, **more})
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes, of_node = [], ranks // nodes
+    processes, of_node, port = [], ranks // nodes, free_port()
     for rank in range(ranks):
         processes.append(Rank(setting, {
             "RANK": str(rank), "LOCAL_RANK": str(rank % of_node), "WORLD_SIZE": str(ranks),
