@@ -41,6 +41,13 @@ for rw in checkpoint restore; do
 		read['io_bytes'] == 2 * $STATE" --rw $rw --numjobs 2 --group-reporting --loops 1
 done
 
+# Root may lock memory beyond the limit unless it gives up that capability.
+limited=(prlimit --memlock=65536)
+[ "$(id -u)" = 0 ] && limited+=(setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock)
+"${limited[@]}" "$NVSWAP" bench "${SMALL[@]}" --rw checkpoint --loops 1 >"$T/out" 2>"$T/err" &&
+	grep -qE "^     io_uring +: [0-9.]+ GB/s" "$T/out"
+result checkpoint_is_measured_where_memory_cannot_be_registered $? "$(cat "$T/err")"
+
 # A universal checkpoint has files for each tensor; a group ends within the third one.
 for rw in checkpoint restore; do
 	json "${rw}_of_a_universal_checkpoint_moves_all_state" "job['checkpoint']['rounds'] == 2 and

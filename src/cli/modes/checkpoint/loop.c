@@ -21,6 +21,7 @@ struct copy_loop {
 	uint64_t block;
 	unsigned depth;
 	char *memory;
+	bool registered; /* false: the memlock limit is too low */
 	int from, to;
 	uint64_t ios, begun; /* to be submitted, and submitted */
 	int rc;		     /* the first error; nothing is begun after it */
@@ -36,10 +37,8 @@ static int open_ring(struct copy_loop *loop)
 		rc = io_uring_queue_init(loop->depth, &loop->ring, 0);
 	if (rc)
 		return rc;
-	rc = io_uring_register_buffers(&loop->ring, &memory, 1);
-	if (rc)
-		io_uring_queue_exit(&loop->ring);
-	return rc;
+	loop->registered = !io_uring_register_buffers(&loop->ring, &memory, 1);
+	return 0;
 }
 
 int copy_loop_open(struct copy_loop **loop, uint64_t block, unsigned depth)
@@ -75,9 +74,13 @@ static void begin(struct copy_loop *loop, char *memory)
 	unsigned nbytes = (unsigned)loop->block;
 
 	if (loop->begun++ % 2)
-		io_uring_prep_write_fixed(sqe, loop->to, memory, nbytes, offset, 0);
+		io_uring_prep_write(sqe, loop->to, memory, nbytes, offset);
 	else
-		io_uring_prep_read_fixed(sqe, loop->from, memory, nbytes, offset, 0);
+		io_uring_prep_read(sqe, loop->from, memory, nbytes, offset);
+	/* The forms with registered memory have the same fields, and buffer 0. */
+	if (loop->registered)
+		sqe->opcode = sqe->opcode == IORING_OP_READ ? IORING_OP_READ_FIXED
+							    : IORING_OP_WRITE_FIXED;
 	io_uring_sqe_set_data(sqe, memory);
 }
 

@@ -7,7 +7,8 @@
 
 struct copy_loop;
 
-/* Opens the ring, with memory registered. -ENOMEM, or why io_uring does not work here. */
+/* Opens the ring, with memory registered if the memlock limit permits it. -ENOMEM, or why io_uring
+ * does not work here. */
 int copy_loop_open(struct copy_loop **loop, uint64_t block, unsigned depth);
 /*
  * Reads `blocks` blocks from the beginning of `from`, and writes as many to `to`, each direct and
