@@ -129,7 +129,8 @@ static void open_ring(struct loop *loop, const struct iovec *memory)
 	if (rc)
 		fail(-rc, "io_uring");
 	if ((rc = io_uring_register_buffers(&loop->ring, memory, 1)))
-		fail(-rc, "registering %zu bytes of memory", memory->iov_len);
+		fail(-rc, "registering %zu bytes of memory, for which ulimit -l may be too low",
+		     memory->iov_len);
 	if ((rc = io_uring_register_files(&loop->ring, &loop->fd, 1)))
 		fail(-rc, "registering the file");
 }
