@@ -17,7 +17,11 @@
 extern "C" {
 #endif
 
-/* A checkpoint open for reading: what its headers say. It does not change after it is opened. */
+/*
+ * A checkpoint open for reading: what its headers say. It does not change after it is opened. It
+ * keeps no file open: what imports from it opens the files again, and refuses one that was replaced
+ * or written to since, as a save does, with -ESTALE.
+ */
 struct nvs_checkpoint;
 
 /* A tensor of a checkpoint. */
@@ -138,8 +142,9 @@ NVS_API int nvs_checkpoint_export(struct nvs_engine *engine,
  * Errors:
  * -EINVAL   an argument is NULL; a size is not set, or differs; the checkpoint has no data
  * -ENOENT   the checkpoint has no tensor of that name; nothing was read
- * -ESTALE   it has another dtype or number of elements; nothing was read
- * -ENODATA  a file was truncated since the checkpoint was opened
+ * -ESTALE   it has another dtype or number of elements; or a file was replaced or written to since
+ *           the checkpoint was opened: open it again. Nothing was read
+ * -ENODATA  a file was truncated while it was read
  * -EBADMSG  bytes do not have the CRC-32 that a file of torch.save has of their storage; the tensor
  *           has its contents of before. The storage of a tensor that is a part of it is read and
  *           compared as a whole before anything is imported
@@ -255,7 +260,8 @@ NVS_API int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
  * all parts. The checkpoint may have other parameters.
  * Errors: those above for `params`; and
  * -ENOENT   `path` has no such directory, or not this parameter
- * -ESTALE   it has another type or number of elements; nothing was read
+ * -ESTALE   it has another type or number of elements, and nothing was read; or a file was replaced
+ *           or written to since the call had read its header, and tiles may be imported
  * -EINVAL   a file is damaged: the error has file and reason
  * -EBADMSG  a parameter's bytes, or those of the storage that it is a part of, do not have the
  *           CRC-32 that its file has of them, which is compared if the whole parameter is read;

@@ -122,7 +122,8 @@ def import_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
     Raises
     ------
     Error
-        Those of nvs_checkpoint_import_universal, such as ENOENT, ESTALE (another shape), EBADMSG.
+        Those of nvs_checkpoint_import_universal, such as ENOENT, ESTALE (another shape, or
+        another save replaced a file during the call: call again), EBADMSG.
     """
     given, keep = _params_of(optimizer, parameters)
     error = new_error()

@@ -25,9 +25,23 @@ void checkpoint_free(struct nvs_checkpoint *checkpoint)
 		free(checkpoint->paths[i]);
 	free(checkpoint->entries);
 	free(checkpoint->paths);
+	free(checkpoint->stamps);
 	free(checkpoint->sorted);
 	free(checkpoint->storages);
 	*checkpoint = (struct nvs_checkpoint){0};
+}
+
+int checkpoint_of_file(struct nvs_checkpoint *checkpoint, const char *path, int fd,
+		       struct nvs_error *error)
+{
+	*checkpoint = (struct nvs_checkpoint){.paths = calloc(1, sizeof(char *)),
+					      .stamps = calloc(1, sizeof(struct stamp))};
+	checkpoint->nfiles = checkpoint->paths ? 1 : 0;
+	if (checkpoint->paths)
+		checkpoint->paths[0] = strdup(path);
+	if (!checkpoint->paths || !checkpoint->paths[0] || !checkpoint->stamps)
+		return error_set(error, -ENOMEM, "no memory for the header of %s", path);
+	return stamp_take(fd, path, checkpoint->stamps, error);
 }
 
 static int by_name(const void *a, const void *b, void *arg)

@@ -38,8 +38,15 @@ struct storage {
 	uint32_t crc;
 };
 
+/* Tells a file from one that took its name since, and from what it was before it was written to. */
+struct stamp {
+	uint64_t device, inode, nbytes;
+	int64_t modified_s, modified_ns;
+};
+
 struct nvs_checkpoint {
-	char **paths; /* of the files with data */
+	char **paths;	      /* of the files with data */
+	struct stamp *stamps; /* of the files as their headers were read; NULL: to be written */
 	size_t nfiles;
 	bool has_data; /* false: a header alone */
 	bool of_torch; /* a file of torch.save */
@@ -53,6 +60,9 @@ struct nvs_checkpoint {
 
 /* Frees all that *checkpoint owns, and zeroes it. */
 void checkpoint_free(struct nvs_checkpoint *checkpoint);
+/* Makes an empty checkpoint of one file, which `fd` has open. -ENOMEM, errno of fstat(2). */
+int checkpoint_of_file(struct nvs_checkpoint *checkpoint, const char *path, int fd,
+		       struct nvs_error *error);
 /* Sorts by name. -ENOMEM; -EINVAL: two have the same name. `what` stands for it in errors. */
 int checkpoint_sort(struct nvs_checkpoint *checkpoint, const char *what, struct nvs_error *error);
 /* The entry of that name; NULL: none. It must have been sorted. */
@@ -76,6 +86,13 @@ int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct
 /* Reads `nbytes` at the offset: 0, -ENODATA if the file ends before, or errno. */
 int read_at(int fd, const char *path, uint64_t offset, void *data, size_t nbytes,
 	    struct nvs_error *error);
+
+/* ---- stamp.c ---- */
+
+/* The stamp of an open file. errno of fstat(2). */
+int stamp_take(int fd, const char *path, struct stamp *stamp, struct nvs_error *error);
+/* -ESTALE: the file that is open has another stamp. */
+int stamp_check(const struct stamp *stamp, int fd, const char *path, struct nvs_error *error);
 
 /* ---- index.c: several files ---- */
 
@@ -255,6 +272,9 @@ struct reading {
 	char *memory;  /* STORAGE_MEMORY bytes */
 };
 
+/* Opens file `i` of a checkpoint, which must be as it was when its header was read: a descriptor,
+ * -ESTALE, or errno of opening. */
+int reading_open(const struct nvs_checkpoint *checkpoint, size_t i, struct nvs_error *error);
 int reading_begin(struct reading *reading, struct nvs_aio *aio,
 		  const struct nvs_checkpoint *checkpoint, struct nvs_error *error);
 /*

@@ -61,11 +61,16 @@ static int join(struct nvs_checkpoint *checkpoint, struct nvs_checkpoint *shard)
 {
 	struct entry *entries = realloc(checkpoint->entries,
 					(checkpoint->n + shard->n + 1) * sizeof(*entries));
+	struct stamp *stamps;
 	char **paths;
 
 	if (!entries)
 		return -ENOMEM;
 	checkpoint->entries = entries;
+	stamps = realloc(checkpoint->stamps, (checkpoint->nfiles + 1) * sizeof(*stamps));
+	if (!stamps)
+		return -ENOMEM;
+	checkpoint->stamps = stamps;
 	paths = realloc(checkpoint->paths, (checkpoint->nfiles + 1) * sizeof(*paths));
 	if (!paths)
 		return -ENOMEM;
@@ -74,6 +79,7 @@ static int join(struct nvs_checkpoint *checkpoint, struct nvs_checkpoint *shard)
 		shard->entries[i].file = checkpoint->nfiles;
 		entries[checkpoint->n++] = shard->entries[i];
 	}
+	stamps[checkpoint->nfiles] = shard->stamps[0];
 	paths[checkpoint->nfiles++] = shard->paths[0];
 	checkpoint->nbytes += shard->nbytes;
 	shard->n = shard->nfiles = 0;

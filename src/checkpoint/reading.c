@@ -11,13 +11,25 @@
 #include "base/huge_map.h"
 #include "checkpoint/checkpoint.h"
 
-static int open_file(struct reading *reading, size_t i, struct nvs_error *error)
+int reading_open(const struct nvs_checkpoint *checkpoint, size_t i, struct nvs_error *error)
 {
-	const char *path = reading->checkpoint->paths[i];
+	const char *path = checkpoint->paths[i];
 	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
 	if (fd < 0)
 		return error_set(error, -errno, "can't open %s: %s", path, nvs_strerror(-errno));
+	rc = stamp_check(&checkpoint->stamps[i], fd, path, error);
+	if (rc)
+		close(fd);
+	return rc ? rc : fd;
+}
+
+static int open_file(struct reading *reading, size_t i, struct nvs_error *error)
+{
+	int rc, fd = reading_open(reading->checkpoint, i, error);
+
+	if (fd < 0)
+		return fd;
 	rc = nvs_file_from_fd(reading->aio, fd, 0, &reading->files[i], error);
 	close(fd);
 	return rc;

@@ -430,17 +430,6 @@ static int read_header(struct reader *reader, int fd, uint64_t file_bytes)
 	return rc || !checkpoint->has_data ? rc : check_layout(reader);
 }
 
-static int begin(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
-{
-	*checkpoint = (struct nvs_checkpoint){.paths = calloc(1, sizeof(char *))};
-	if (checkpoint->paths)
-		checkpoint->paths[0] = strdup(path);
-	if (!checkpoint->paths || !checkpoint->paths[0])
-		return error_set(error, -ENOMEM, "no memory for the header of %s", path);
-	checkpoint->nfiles = 1;
-	return 0;
-}
-
 int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
 {
 	struct reader reader = {.checkpoint = checkpoint, .path = path, .error = error};
@@ -453,7 +442,7 @@ int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct
 	else if (!S_ISREG(status.st_mode))
 		rc = error_set(error, -EINVAL, "the model %s is not a regular file", path);
 	else
-		rc = begin(checkpoint, path, error);
+		rc = checkpoint_of_file(checkpoint, path, fd, error);
 	if (!rc)
 		rc = read_header(&reader, fd, (uint64_t)status.st_size);
 	if (fd >= 0)

@@ -104,9 +104,17 @@ static void many_small_groups_are_exported_and_imported(void **state)
 	optim_close(&optim);
 }
 
+/* Truncates the file at `arg` once it is known to be the one whose header was read. */
+static void truncate_before_reading(void *arg, const char *path)
+{
+	if (!strncmp(path, "/proc/self/fd/", 14))
+		assert_int_equal(truncate(arg, 1000000), 0);
+}
+
 /* The drive's error is the call's, and no state has changed. */
 static void a_file_that_cannot_be_read_ends_the_import(void **state)
 {
+	struct inject_observer observer = {.before_open = truncate_before_reading};
 	struct nvs_checkpoint *checkpoint;
 	struct optim optim, other;
 	const char *path = export_after(&optim, 1, SAFETENSORS, 0);
@@ -114,15 +122,46 @@ static void a_file_that_cannot_be_read_ends_the_import(void **state)
 	(void)state;
 	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
 	optim_close(&optim);
-	assert_int_equal(truncate(path, 1000000), 0);
 	optim_init(&other, groups, COUNT(groups));
 	DONE(&other, optim_open(&other));
+	observer.arg = (void *)(uintptr_t)path;
+	inject_observe(&observer);
 	REFUSED(&other,
 		nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, NULL, &other.error),
 		-ENODATA, "state.safetensors");
+	inject_observe(NULL);
 	nvs_checkpoint_close(checkpoint);
 	optim_run(&other, 1, 1);
 	optim_close(&other);
+}
+
+/* The number of steps of a file of torch.save is read from it anew. */
+static void state_that_was_replaced_since_it_was_opened_is_not_imported(void **state)
+{
+	static const char *const names[] = {SAFETENSORS, "state.pt"};
+	struct nvs_checkpoint *checkpoint;
+	struct snapshot before;
+	struct optim optim;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(names); i++) {
+		const char *path = export_after(&optim, 1, names[i], 0);
+
+		DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
+		optim_run(&optim, 2, 2);
+		DONE(&optim,
+		     nvs_checkpoint_export_optimizer(optim.optimizer, path, NULL, &optim.error));
+		optim_run(&optim, 3, 3);
+		snapshot_take(&optim, &before);
+		REFUSED(&optim,
+			nvs_checkpoint_import_optimizer(optim.optimizer, checkpoint, NULL,
+							&optim.error),
+			-ESTALE, names[i]);
+		IS_AS(&optim, &before);
+		snapshot_free(&before);
+		nvs_checkpoint_close(checkpoint);
+		optim_close(&optim);
+	}
 }
 
 static void state_of_other_groups_is_refused(void **state)
@@ -436,6 +475,7 @@ int main(void)
 		test(steps_after_an_import_have_the_bits_of_one_run),
 		test(many_small_groups_are_exported_and_imported),
 		test(a_file_that_cannot_be_read_ends_the_import),
+		test(state_that_was_replaced_since_it_was_opened_is_not_imported),
 		test(state_of_other_groups_is_refused),
 		test(parts_are_read_by_the_names_of_the_caller),
 		test(damage_in_any_part_of_a_file_for_torch_is_an_error),

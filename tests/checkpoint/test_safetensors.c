@@ -512,8 +512,16 @@ static void the_old_form_is_removed_durably_once_the_new_one_is_durable(void **s
 	world_end(&w);
 }
 
+/* Truncates the file at `arg` once it is known to be the one whose header was read. */
+static void truncate_before_reading(void *arg, const char *path)
+{
+	if (!strncmp(path, "/proc/self/fd/", 14))
+		assert_int_equal(truncate(arg, 100000), 0);
+}
+
 static void a_failed_import_leaves_nothing_pinned(void **state)
 {
+	struct inject_observer observer = {.before_open = truncate_before_reading};
 	struct world w;
 
 	(void)state;
@@ -522,12 +530,84 @@ static void a_failed_import_leaves_nothing_pinned(void **state)
 	struct nvs_checkpoint *checkpoint;
 
 	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
-	assert_int_equal(truncate(w.path, 100000), 0);
+	observer.arg = (void *)(uintptr_t)w.path;
+	inject_observe(&observer);
 	expect_error(&w.f, nvs_checkpoint_import(w.f.engine, checkpoint, w.items, N, &w.f.error),
 		     -ENODATA, "model.safetensors");
+	inject_observe(NULL);
 	nvs_checkpoint_close(checkpoint);
 	for (unsigned i = 0; i < N; i++)
 		assert_int_equal(info_of(&w.f, w.t[i]).pins, 0);
+	world_end(&w);
+}
+
+/* Imports what was opened as `path` and then replaced; the tensors have their old contents. */
+static void refuse_stale(struct world *w, const struct nvs_checkpoint *checkpoint, const char *name)
+{
+	change_all(w);
+	expect_error(&w->f,
+		     nvs_checkpoint_import(w->f.engine, checkpoint, w->items, N, &w->f.error),
+		     -ESTALE, name);
+	compare_all(w, 100);
+}
+
+/* Tensors of one size in another order, so that nothing but the file's identity differs. */
+static void a_file_that_was_replaced_since_it_was_opened_is_not_imported(void **state)
+{
+	static const char *const names[] = {"m.safetensors", "m.pt"};
+	const uint64_t sizes_of_two[2] = {65536, 65536};
+	struct nvs_checkpoint_item items[2], reversed[2];
+	struct nvs_checkpoint *checkpoint;
+	struct nvs_tensor *t[2];
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	tensors_add(&w.f, "twin.", sizes_of_two, 2, t);
+	for (unsigned i = 0; i < 2; i++)
+		reversed[1 - i] = items[i] = (struct nvs_checkpoint_item){.size = sizeof(items[i]),
+									  .tensor = t[i]};
+	for (size_t i = 0; i < COUNT(names); i++) {
+		const char *path = path_in(w.directory, names[i]);
+
+		tensor_write(&w.f, t[0], 1);
+		tensor_write(&w.f, t[1], 2);
+		OK(&w.f, nvs_checkpoint_export(w.f.engine, items, 2, path, NULL, &w.f.error));
+		OK(&w.f, nvs_checkpoint_open(&checkpoint, path, &w.f.error));
+		OK(&w.f, nvs_checkpoint_export(w.f.engine, reversed, 2, path, NULL, &w.f.error));
+		tensor_write(&w.f, t[0], 3);
+		expect_error(&w.f,
+			     nvs_checkpoint_import(w.f.engine, checkpoint, items, 2, &w.f.error),
+			     -ESTALE, names[i]);
+		tensor_compare(&w.f, t[0], 3);
+		nvs_checkpoint_close(checkpoint);
+		OK(&w.f, nvs_checkpoint_open(&checkpoint, path, &w.f.error));
+		OK(&w.f, nvs_checkpoint_import(w.f.engine, checkpoint, items, 2, &w.f.error));
+		tensor_compare(&w.f, t[0], 1);
+		nvs_checkpoint_close(checkpoint);
+	}
+	world_end(&w);
+}
+
+static void files_that_were_written_to_since_they_were_opened_are_not_imported(void **state)
+{
+	static const uint64_t shard_bytes[] = {0, 2 * MIB};
+	static const char *const names[] = {"model.safetensors",
+					    "model-00002-of-00002.safetensors"};
+	struct nvs_checkpoint *checkpoint;
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	for (size_t i = 0; i < COUNT(shard_bytes); i++) {
+		const char *path = path_in(w.directory, names[i]);
+
+		OK(&w.f, export_to(&w, shard_bytes[i]));
+		OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
+		assert_int_equal(truncate(path, 100000), 0);
+		refuse_stale(&w, checkpoint, names[i]);
+		nvs_checkpoint_close(checkpoint);
+	}
 	world_end(&w);
 }
 
@@ -576,6 +656,8 @@ int main(void)
 		test(a_failing_call_leaves_a_single_file_or_the_shards_that_replace_it),
 		test(the_old_form_is_removed_durably_once_the_new_one_is_durable),
 		test(a_failed_import_leaves_nothing_pinned),
+		test(a_file_that_was_replaced_since_it_was_opened_is_not_imported),
+		test(files_that_were_written_to_since_they_were_opened_are_not_imported),
 		test(null_arguments_are_refused),
 	};
 

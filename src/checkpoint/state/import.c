@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Imports the state of an optimizer from .safetensors and .pt files. */
 #include <errno.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -64,12 +63,12 @@ static int read_tensor(const struct groups *groups, uint64_t *step, struct nvs_e
 static int read_number(const struct groups *groups, uint64_t *step, struct nvs_error *error)
 {
 	static const char *const keys[] = {STEP_NAME, NULL};
-	const char *path = groups->reading->checkpoint->paths[0];
-	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	const struct nvs_checkpoint *checkpoint = groups->reading->checkpoint;
+	int rc, fd = reading_open(checkpoint, 0, error);
 
 	if (fd < 0)
-		return error_set(error, -errno, "can't open %s: %s", path, nvs_strerror(-errno));
-	rc = torch_read_count(fd, path, keys, step, error);
+		return fd;
+	rc = torch_read_count(fd, checkpoint->paths[0], keys, step, error);
 	close(fd);
 	return rc;
 }

@@ -398,16 +398,11 @@ static int take_storages(const struct reader *reader)
 static int read_file(struct reader *reader)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
-	int rc;
+	int rc = checkpoint_of_file(checkpoint, reader->path, reader->fd, reader->error);
 
-	checkpoint->paths = calloc(1, sizeof(char *));
-	if (checkpoint->paths)
-		checkpoint->paths[0] = strdup(reader->path);
-	if (!checkpoint->paths || !checkpoint->paths[0])
-		return no_memory(reader);
-	checkpoint->nfiles = 1;
 	checkpoint->has_data = checkpoint->of_torch = true;
-	rc = read_values(reader);
+	if (!rc)
+		rc = read_values(reader);
 	if (!rc)
 		rc = take_storages(reader);
 	if (!rc)
@@ -431,7 +426,6 @@ int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, b
 		return reject(&reader,
 			      "it has the form of torch.save before version 1.6: load it and "
 			      "save it again with a newer one");
-	*checkpoint = (struct nvs_checkpoint){0};
 	rc = read_file(&reader);
 	reader_free(&reader);
 	if (rc)

@@ -156,7 +156,7 @@ static int write_elements(struct export_job *export, struct nvs_error *error)
 				  .arg = export};
 	int rc = export->options.rank ? tree_open(&export->tree, export->path, true, error) : 0;
 
-	open_files_begin(&export->files, export->aio, &export->tree, &export->params, O_RDWR);
+	open_files_begin(&export->files, export->aio, &export->tree, &export->params, O_RDWR, NULL);
 	if (!rc)
 		rc = state_move_run(&move, export->optimizer, error);
 	open_files_end(&export->files);

@@ -28,6 +28,7 @@ struct import_job {
 	struct tree tree;
 	struct open_files files;
 	struct place *places; /* the parts of parameter 0, of parameter 1 and so on */
+	struct stamp *stamps; /* of their files */
 	uint32_t *sums;	      /* of what was read */
 };
 
@@ -117,6 +118,7 @@ static int find_part(struct import_job *import, size_t i, unsigned part, struct 
 	if (!rc) {
 		entry = tensor_of(&file);
 		rc = take_place(import, param, entry, &import->places[i * PARTS + part], error);
+		import->stamps[i * PARTS + part] = file.stamps[0];
 	}
 	if (!rc && is_whole(param) && entry_is_view(&file, entry))
 		rc = check_storage(import, &file.storages[entry->storage], fd, param, part, error);
@@ -204,7 +206,8 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 	for (size_t i = 0; i < params->n && !rc; i++)
 		for (unsigned part = 0; part < PARTS && !rc && params->all[i].piece.numel; part++)
 			rc = find_part(import, i, part, error);
-	open_files_begin(&import->files, import->aio, &import->tree, params, O_RDONLY);
+	open_files_begin(&import->files, import->aio, &import->tree, params, O_RDONLY,
+			 import->stamps);
 	if (!rc)
 		rc = state_move_run(&move, optimizer, error);
 	open_files_end(&import->files);
@@ -229,14 +232,16 @@ int nvs_checkpoint_import_universal(struct nvs_optimizer *optimizer,
 		rc = tree_open(&import.tree, path, false, error);
 	if (!rc) {
 		import.places = calloc(n * PARTS, sizeof(*import.places));
+		import.stamps = calloc(n * PARTS, sizeof(*import.stamps));
 		import.sums = calloc(n * PARTS, sizeof(*import.sums));
-		rc = import.places && import.sums
+		rc = import.places && import.stamps && import.sums
 			     ? import_all(&import, optimizer, error)
 			     : error_set(error, -ENOMEM, "no memory for %zu parameters", n);
 	}
 	tree_close(&import.tree);
 	params_free(&import.params);
 	free(import.places);
+	free(import.stamps);
 	free(import.sums);
 	return rc;
 }

@@ -6,11 +6,25 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "checkpoint/universal/universal.h"
+
+static int check_stamp(const struct open_files *files, const struct open_file *file, int fd,
+		       struct nvs_error *error)
+{
+	const char *name = files->params->all[file->owner].name;
+	char path[1024], part[PART_FILE_MAX];
+
+	if (!files->stamps)
+		return 0;
+	part_file(part, file->part);
+	snprintf(path, sizeof(path), "%s/zero/%s/%s", files->tree->path, name, part);
+	return stamp_check(&files->stamps[file->owner * PARTS + file->part], fd, path, error);
+}
 
 static int open_now(const struct open_files *files, struct open_file *file, struct nvs_error *error)
 {
@@ -22,8 +36,11 @@ static int open_now(const struct open_files *files, struct open_file *file, stru
 			    error);
 	if (fd < 0)
 		return fd;
-	rc = files->flags & O_ACCMODE ? sink_open(&file->sink, files->aio, fd, error)
-				      : nvs_file_from_fd(files->aio, fd, 0, &file->source, error);
+	rc = check_stamp(files, file, fd, error);
+	if (!rc)
+		rc = files->flags & O_ACCMODE
+			     ? sink_open(&file->sink, files->aio, fd, error)
+			     : nvs_file_from_fd(files->aio, fd, 0, &file->source, error);
 	close(fd);
 	return rc;
 }
@@ -144,14 +161,15 @@ void open_files_release(struct open_files *files, struct open_file *file)
 }
 
 void open_files_begin(struct open_files *files, struct nvs_aio *aio, const struct tree *tree,
-		      const struct params *params, int flags)
+		      const struct params *params, int flags, const struct stamp *stamps)
 {
 	*files = (struct open_files){.lock = PTHREAD_MUTEX_INITIALIZER,
 				     .opened = PTHREAD_COND_INITIALIZER,
 				     .aio = aio,
 				     .tree = tree,
 				     .params = params,
-				     .flags = flags};
+				     .flags = flags,
+				     .stamps = stamps};
 }
 
 void open_files_end(struct open_files *files)

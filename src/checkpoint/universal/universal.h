@@ -117,15 +117,18 @@ struct open_files {
 	struct nvs_aio *aio;
 	const struct tree *tree;
 	const struct params *params;
-	int flags; /* of open(2) */
+	int flags;		    /* of open(2) */
+	const struct stamp *stamps; /* for reading: of the parts of parameter 0, 1 and so on */
 	uint64_t clock;
 	struct open_file all[OPEN_FILES_MAX];
 };
 
-/* Any thread may take and release files between open_files_begin and open_files_end. */
+/* Any thread may take and release files between open_files_begin and open_files_end. `stamps` NULL:
+ * the files are this call's own. */
 void open_files_begin(struct open_files *files, struct nvs_aio *aio, const struct tree *tree,
-		      const struct params *params, int flags);
-/* The file of a part, which stays open at least until it is released. */
+		      const struct params *params, int flags, const struct stamp *stamps);
+/* The file of a part, which stays open at least until it is released. -ESTALE: it has another
+ * stamp. */
 int open_files_take(struct open_files *files, size_t owner, unsigned part, struct open_file **file,
 		    struct nvs_error *error);
 /* `file` may be NULL. */

@@ -287,6 +287,40 @@ static void an_import_that_a_step_changes_meanwhile_is_told(void **state)
 	optim_close(&optim);
 }
 
+struct replacement {
+	const char *path; /* of the file that another save writes when it is opened again */
+	unsigned opened;
+};
+
+/* The file gets another time of its last write, and no other bytes. */
+static void write_before_second_open(void *arg, const char *path)
+{
+	struct replacement *replacement = arg;
+	const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = 1}};
+
+	if (strstr(path, "embed.weight/exp_avg.pt") && ++replacement->opened == 2)
+		assert_int_equal(utimensat(AT_FDCWD, replacement->path, times, 0), 0);
+}
+
+static void a_file_that_is_written_to_during_an_import_is_told(void **state)
+{
+	const char *path = path_in(temp_directory(), "tag");
+	struct replacement replacement = {path_in(path, "zero/embed.weight/exp_avg.pt"), 0};
+	const struct inject_observer observer = {.arg = &replacement,
+						 .before_open = write_before_second_open};
+	struct optim optim;
+
+	(void)state;
+	start(&optim, 1);
+	DONE(&optim, export_to(&optim, path));
+	inject_observe(&observer);
+	REFUSED(&optim, import_from(&optim, path), -ESTALE, replacement.path);
+	inject_observe(NULL);
+	assert_true(replacement.opened >= 2);
+	DONE(&optim, import_from(&optim, path));
+	optim_close(&optim);
+}
+
 /* From one rank to three, from these to one, which compares the checksums, and to four. */
 static void ranks_cut_and_join_parameters(void **state)
 {
@@ -623,6 +657,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(what_is_exported_is_imported),
 		test(an_import_that_a_step_changes_meanwhile_is_told),
+		test(a_file_that_is_written_to_during_an_import_is_told),
 		test(ranks_cut_and_join_parameters),
 		test(a_rank_that_fails_ends_the_export_of_all),
 		test(each_failing_call_leaves_the_old_checkpoint_or_the_new),
