@@ -71,7 +71,7 @@ static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs
 		return NULL;
 	}
 	aio->config = *config;
-	aio->log = log ? *log : (struct nvs_log){0};
+	log_init(&aio->log, log);
 	aio->options = (struct engine_options){
 		.depth = config->queue_depth,
 		.single_submit = config->single_submit,
@@ -83,7 +83,6 @@ static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs
 	pthread_cond_init(&aio->unwatch, NULL);
 	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
 		aio->todo[i / 2][i % 2].tail = &aio->todo[i / 2][i % 2].head;
-	aio->late.tail = &aio->late.head;
 	LIST_INIT(&aio->open_files);
 	LIST_INIT(&aio->memories);
 	memset(aio->files, -1, sizeof(aio->files));
@@ -95,10 +94,11 @@ static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs
 
 static void aio_free(struct nvs_aio *aio)
 {
-	assert(!aio->nworkers && !aio->late.head);
+	assert(!aio->nworkers);
 	assert(!transfers_queued(aio) && !aio->awaited_reads);
 	free(aio->workers);
 	requests_close(aio->requests);
+	log_destroy(&aio->log);
 	pthread_mutex_destroy(&aio->lock);
 	pthread_cond_destroy(&aio->work);
 	pthread_cond_destroy(&aio->done);
@@ -117,6 +117,7 @@ static void stop_workers(struct nvs_aio *aio)
 	pthread_mutex_unlock(&aio->lock);
 	workers_join(aio);
 	watch_stop(aio);
+	log_stop(&aio->log);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		worker_free(&aio->workers[i]);
 	memset(aio->workers, 0, aio->config.thread_count * sizeof(*aio->workers));
@@ -209,7 +210,7 @@ static int start_any(struct nvs_aio *aio, struct nvs_error *error)
 		if (!rc) {
 			snprintf(aio->engine_reason, sizeof(aio->engine_reason), "%s", all);
 			if (used)
-				log_say(&aio->log, NVS_LOG_INFO, "ioengine auto chose %s (%s)",
+				log_say(&aio->log.to, NVS_LOG_INFO, "ioengine auto chose %s (%s)",
 					ops->name, all);
 			return 0;
 		}
@@ -236,6 +237,23 @@ static int start_one(struct nvs_aio *aio, const struct engine_ops *ops, struct n
 			   ops->name, why);
 }
 
+/* The threads beside the workers. */
+static int start_others(struct nvs_aio *aio, struct nvs_error *error)
+{
+	const char *what = "enforces io_timeout_ms";
+	int rc = watch_start(aio);
+
+	if (!rc) {
+		what = "calls the log function";
+		rc = log_start(&aio->log);
+	}
+	if (!rc)
+		return 0;
+	stop_workers(aio);
+	return error_set(error, rc, "can't start the thread that %s: %s", what,
+			 thread_strerror(rc));
+}
+
 static int open_as(struct nvs_aio **out, const struct aio_config *config,
 		   const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
 		   struct nvs_error *error)
@@ -250,15 +268,8 @@ static int open_as(struct nvs_aio **out, const struct aio_config *config,
 		return error_set(error, -ENOMEM, "out of memory while opening the I/O workers");
 	aio->options.arg = ops_arg;
 	rc = ops ? start_one(aio, ops, error) : start_any(aio, error);
-	if (!rc) {
-		rc = watch_start(aio);
-		if (rc) {
-			error_set(error, rc,
-				  "can't start the thread that enforces io_timeout_ms: %s",
-				  thread_strerror(rc));
-			stop_workers(aio);
-		}
-	}
+	if (!rc)
+		rc = start_others(aio, error);
 	if (rc) {
 		aio_free(aio);
 		return rc;
@@ -296,7 +307,7 @@ int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct n
 const struct nvs_log *aio_log(const struct nvs_aio *aio)
 {
 	assert(aio);
-	return &aio->log;
+	return &aio->log.to;
 }
 
 const struct aio_config *aio_settings(const struct nvs_aio *aio)

@@ -12,6 +12,7 @@
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 #include "base/latency.h"
+#include "base/messages.h"
 #include "config/config.h"
 
 /* Retries of an I/O that returns EINTR, EAGAIN or no progress. */
@@ -162,9 +163,21 @@ struct region {
 	int status;		   /* error of a worker that failed to register it */
 };
 
+/* Messages, and the thread that tells them; see log.c. */
+struct log {
+	struct nvs_log to; /* the caller's */
+	pthread_t thread;
+	bool started;
+	pthread_mutex_t lock; /* of the following; taken last */
+	pthread_cond_t changed;
+	struct messages messages;
+	bool telling; /* the thread is in the caller's log function, perhaps for long */
+	bool closing;
+};
+
 struct nvs_aio {
 	struct aio_config config;
-	struct nvs_log log;
+	struct log log;
 	const struct engine_ops *ops;
 	struct engine_options options;
 	char engine_reason[512];
@@ -184,11 +197,10 @@ struct nvs_aio {
 
 	/* With io_timeout_ms: */
 	pthread_t watch;
-	bool watched;		   /* cleared to end the thread */
-	pthread_cond_t unwatch;	   /* signaled when `watched` is cleared or `late` has grown */
-	struct transfer_list late; /* all bytes moved after they were overdue, not completed yet */
-	uint64_t moved_ns;	   /* time of the last completion */
-	uint64_t looked_ns;	   /* time of the last look of aio_watch() */
+	bool watched;		/* cleared to end the thread */
+	pthread_cond_t unwatch; /* signaled when `watched` is cleared */
+	uint64_t moved_ns;	/* time of the last completion */
+	uint64_t looked_ns;	/* time of the last look of aio_watch() */
 
 	uint64_t epoch; /* incremented when the files, regions or binding below change */
 	LIST_HEAD(open_files, nvs_file) open_files;
@@ -253,9 +265,19 @@ void workers_check(const struct nvs_aio *aio);
 /* ---- watch.c ---- */
 int watch_start(struct nvs_aio *aio);
 void watch_stop(struct nvs_aio *aio);
-/* Under the lock: takes a transfer that was overdue, to complete and to report it. False for others
- * and those with a queue, whose owners report them. */
-bool watch_takes(struct nvs_aio *aio, struct transfer *transfer);
+/* Under the lock: a transfer completes that was perhaps overdue. Those with a queue are reported by
+ * their owners. */
+void watch_completed(struct nvs_aio *aio, struct transfer *transfer);
+
+/* ---- log.c ---- */
+void log_init(struct log *log, const struct nvs_log *to);
+void log_destroy(struct log *log);
+int log_start(struct log *log);
+/* Returns when all messages are told. */
+void log_stop(struct log *log);
+/* Queues a message, with or without the lock, on any thread. */
+void aio_say(struct nvs_aio *aio, enum nvs_log_level level, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 
 /* ---- killed.c ---- */
 /* Under the lock: fails the transfers of workers whose thread was killed. */

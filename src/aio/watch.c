@@ -20,8 +20,6 @@
 /* Under the lock. */
 static void watch_check(const struct nvs_aio *aio)
 {
-	assert(aio->late.tail && !*aio->late.tail);
-	assert(!aio->late.head == (aio->late.tail == &aio->late.head));
 	assert(!aio->watched || aio->config.io_timeout_ms);
 }
 
@@ -55,38 +53,35 @@ bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64
 	return overdue;
 }
 
-bool watch_takes(struct nvs_aio *aio, struct transfer *transfer)
+void watch_completed(struct nvs_aio *aio, struct transfer *transfer)
 {
 	bool overdue = transfer->state.overdue;
+	struct place place;
 
 	transfer->state.overdue = false;
 	if (!overdue || transfer->state.queue)
-		return false;
+		return;
 	watch_check(aio);
-	assert(aio->watched && !transfer->state.pending);
-	assert(aio->late.tail && !*aio->late.tail);
-	transfer->state.next = NULL;
-	*aio->late.tail = transfer;
-	aio->late.tail = &transfer->state.next;
-	pthread_cond_signal(&aio->unwatch);
-	watch_check(aio);
-	return true;
+	assert(!transfer->state.pending);
+	place = file_place(transfer->file, transfer->state.hangs_at);
+	aio_say(aio, NVS_LOG_WARNING, "%s %s at offset %" PRIu64 " completed late: %s",
+		transfer->direction == NVS_WRITE ? "writing" : "reading", place.member->path,
+		place.offset, nvs_strerror(transfer->status));
 }
 
 /* ---- Looking, under the lock ---- */
 
-/* Log messages of one look; if there are more, the transfers are marked in the next one. */
+/* Transfers reported while the lock is held once; if there are more, the next look marks them. */
 #define REPORTS_MAX 8
 
 struct look {
 	uint64_t before_ns; /* overdue if started at this time or earlier */
-	unsigned nreports;
-	struct nvs_error reports[REPORTS_MAX]; /* of transfers without a queue */
+	unsigned nreports;  /* of transfers without a queue */
 };
 
 static void mark(struct look *look, struct transfer *transfer, uint64_t offset)
 {
-	struct nvs_error *report;
+	struct nvs_error report = {.size = sizeof(report)};
 
 	assert(look->nreports <= REPORTS_MAX);
 	if (transfer->state.overdue || look->nreports == REPORTS_MAX)
@@ -100,9 +95,9 @@ static void mark(struct look *look, struct transfer *transfer, uint64_t offset)
 	}
 	if (transfer->requests)
 		requests_overdue(transfer->requests);
-	report = &look->reports[look->nreports++];
-	report->size = sizeof(*report);
-	aio_overdue_error(transfer, offset, NULL, report);
+	look->nreports++;
+	aio_overdue_error(transfer, offset, NULL, &report);
+	aio_say(transfer->file->aio, NVS_LOG_ERROR, "%s", report.text);
 }
 
 static void look_at_claimed(struct nvs_aio *aio, const struct worker *worker, struct look *look)
@@ -143,8 +138,6 @@ static void look_once(struct nvs_aio *aio, struct look *look)
 	if (look->nreports)
 		pthread_cond_broadcast(&aio->done);
 	pthread_mutex_unlock(&aio->lock);
-	for (unsigned i = 0; i < look->nreports; i++)
-		log_say(&aio->log, NVS_LOG_ERROR, "%s", look->reports[i].text);
 	assert(look->nreports <= REPORTS_MAX);
 }
 
@@ -208,40 +201,13 @@ void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
 
 /* ---- The thread ---- */
 
-/* Completes the first of `late` and reports it, releasing the lock for that. */
-static void complete_late(struct nvs_aio *aio)
-{
-	struct transfer *transfer = aio->late.head;
-	struct place place = file_place(transfer->file, transfer->state.hangs_at);
-	struct nvs_error report = {.size = sizeof(report)};
-
-	transfer_check(transfer);
-	assert(!transfer->state.overdue && !transfer->state.pending);
-	error_set(&report, -ETIMEDOUT, "%s %s at offset %" PRIu64 " completed late: %s",
-		  transfer->direction == NVS_WRITE ? "writing" : "reading", place.member->path,
-		  place.offset, nvs_strerror(transfer->status));
-	aio->late.head = transfer->state.next;
-	if (!aio->late.head)
-		aio->late.tail = &aio->late.head;
-	assert(!*aio->late.tail);
-	watch_check(aio);
-	transfer_complete(aio, transfer);
-	pthread_mutex_unlock(&aio->lock);
-	log_say(&aio->log, NVS_LOG_WARNING, "%s", report.text);
-	pthread_mutex_lock(&aio->lock);
-}
-
 static void *watch_main(void *arg)
 {
 	struct nvs_aio *aio = arg;
 
 	pthread_mutex_lock(&aio->lock);
-	while (aio->watched || aio->late.head) {
+	while (aio->watched) {
 		watch_check(aio);
-		if (aio->late.head) {
-			complete_late(aio);
-			continue;
-		}
 		/* Waking early is harmless. */
 		(void)cond_wait_until(&aio->unwatch, &aio->lock, clock_ns() + pause_ns(aio));
 		pthread_mutex_unlock(&aio->lock);
@@ -258,7 +224,7 @@ int watch_start(struct nvs_aio *aio)
 
 	if (!aio->config.io_timeout_ms)
 		return 0;
-	assert(!aio->watched && !aio->late.head);
+	assert(!aio->watched);
 	aio->watched = true;
 	aio->looked_ns = clock_ns();
 	rc = thread_start(&aio->watch, watch_main, aio);
@@ -278,5 +244,4 @@ void watch_stop(struct nvs_aio *aio)
 	pthread_cond_signal(&aio->unwatch);
 	pthread_mutex_unlock(&aio->lock);
 	pthread_join(aio->watch, NULL);
-	assert(!aio->late.head);
 }

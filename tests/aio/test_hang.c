@@ -187,6 +187,7 @@ static void rig_close(struct rig *rig)
 /* Releases the I/Os, waits for the first n transfers, which must return `status`, and closes. */
 static void rig_end(struct rig *rig, size_t n, int status)
 {
+	aio_await_told(rig->aio);
 	fake_release(&rig->fake, FAKE_ALL);
 	await_after_all(&rig->hearing);
 	assert_int_equal(await_all(rig->aio, rig->all, n, -1, &rig->error), status);
@@ -244,6 +245,7 @@ static void transfers_queued_on_a_busy_drive_are_not_overdue(void **state)
 	assert_int_equal(await_all(rig.aio, &rig.all[0], 1, -1, NULL), 0);
 	assert_int_equal(await_all(rig.aio, &rig.all[1], 1, 0, NULL), -EAGAIN);
 	assert_int_equal(await_all(rig.aio, &rig.all[2], 1, 0, NULL), -EAGAIN);
+	aio_await_told(rig.aio);
 	assert_int_equal(hangs_heard(&rig.hearing), 0);
 	/* Nothing more completes. */
 	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
@@ -266,6 +268,7 @@ static void one_transfer_that_hangs_ends_the_wait_for_all(void **state)
 		;
 	assert_int_equal(submit_all(rig.aio, &rig.all[1], 1, NULL), 0);
 	aio_look_for_overdue(rig.aio, taken + AGES_MS * UINT64_C(1000000));
+	aio_await_told(rig.aio);
 	assert_int_equal(hangs_heard(&rig.hearing), 1);
 	for (unsigned i = 0; i < 2; i++) {
 		struct transfer *both[] = {rig.all[i], rig.all[!i]};

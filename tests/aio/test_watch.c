@@ -101,8 +101,10 @@ static void time_in_which_the_watch_does_not_run_does_not_count(void **state)
 	now += 40 * quarter;
 	for (unsigned i = 0; i < 3; i++)
 		aio_watch(rig.aio, now + i * quarter);
+	aio_await_told(rig.aio);
 	assert_int_equal(hangs(&rig), 0);
 	aio_watch(rig.aio, now + 3 * quarter);
+	aio_await_told(rig.aio);
 	assert_int_equal(hangs(&rig), 2);
 	rig_close(&rig);
 }
@@ -129,6 +131,7 @@ static int be_stopped(int told, int tell)
 	resumed_ns = clock_ns();
 	while (looked_ns(rig.aio) < resumed_ns)
 		sched_yield();
+	aio_await_told(rig.aio);
 	EXPECT(!hangs(&rig));
 	rig_close(&rig);
 	return CHILD_OK;

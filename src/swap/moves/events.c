@@ -90,7 +90,7 @@ static bool thread_blocks(struct events *events)
 	bool blocks;
 
 	pthread_mutex_lock(&events->lock);
-	blocks = events->messages.saying;
+	blocks = events->saying;
 	pthread_mutex_unlock(&events->lock);
 	return blocks;
 }
@@ -216,7 +216,7 @@ static bool sleep_until_event(struct nvs_engine *engine, uint64_t asked)
 	unlocked_check(engine);
 	pthread_mutex_lock(&events->lock);
 	assert(!events->idle && asked >= events->answered && asked <= events->asked);
-	assert(!events->messages.saying);
+	assert(!events->saying);
 	closing = events->closing;
 	events->idle = true;
 	events->answered = asked;
@@ -279,7 +279,7 @@ int events_open(struct nvs_engine *engine, struct nvs_error *error)
 		return error_set(error, rc, "out of memory while opening the engine");
 	pthread_mutex_init(&events->lock, NULL);
 	pthread_cond_init(&events->quiet, NULL);
-	STAILQ_INIT(&events->messages.list);
+	messages_init(&events->messages);
 	rc = sums_open(engine);
 	if (rc)
 		return error_set(error, rc, "out of memory while opening the engine");
@@ -319,7 +319,7 @@ void events_close(struct nvs_engine *engine)
 	assert(!events->started && !events->helped && !events->followers);
 	assert(!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE]);
 	(void)messages_say(engine);
-	assert(STAILQ_EMPTY(&events->messages.list) && !events->messages.lost);
+	assert(messages_empty(&events->messages));
 	sums_close(engine);
 	completions_close(events->completions);
 	events->completions = NULL;

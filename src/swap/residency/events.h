@@ -11,17 +11,15 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "nvswap.h"
+#include "base/messages.h"
 
 struct XXH3_state_s;
 struct completions;
-struct message;
 struct nvs_engine;
 struct nvs_tensor;
 struct transfer;
 
 TAILQ_HEAD(sum_list, nvs_tensor);
-STAILQ_HEAD(message_list, message);
 
 /* The checksum of a run that is being written, kept in its first tensor. */
 enum run_sum {
@@ -44,12 +42,6 @@ struct sums {
 	struct XXH3_state_s *state;
 };
 
-struct messages {
-	struct message_list list;
-	uint64_t lost; /* for which there was no memory */
-	bool saying;   /* the thread is in the caller's log function, perhaps for long */
-};
-
 struct events {
 	struct completions *completions;
 	pthread_t thread;
@@ -65,6 +57,7 @@ struct events {
 	pthread_cond_t quiet; /* `idle` became true */
 	struct sums sums;
 	struct messages messages;
+	bool saying; /* the thread is in the caller's log function, perhaps for long */
 	bool closing;
 	bool idle;		  /* the thread has nothing to do */
 	uint64_t asked, answered; /* rounds that events_await_idle() waits for, and those done */

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A log function that blocks delays nothing but other messages and the closing of what the messages
+ * are about.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "aio/internal.h"
+#include "base/clock.h"
+#include "support/fake_aio.h"
+#include "support/fake_engine.h"
+#include "support/support.h"
+
+#define PART	 4096u
+#define LIMIT_MS 20 /* a limit that passes in real time */
+#define AWAIT_MS 20000
+
+struct rig {
+	struct fake fake;
+	struct nvs_aio *aio;
+	struct nvs_file *file;
+	struct nvs_error error;
+	struct nvs_request *requests[2]; /* reads of a part each */
+	char data[2 * PART];
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	unsigned messages;
+	bool blocks; /* the log function */
+};
+
+static void block(void *arg, enum nvs_log_level level, const char *text)
+{
+	struct rig *rig = arg;
+
+	(void)level;
+	(void)text;
+	pthread_mutex_lock(&rig->lock);
+	rig->messages++;
+	pthread_cond_broadcast(&rig->changed);
+	while (rig->blocks)
+		pthread_cond_wait(&rig->changed, &rig->lock);
+	pthread_mutex_unlock(&rig->lock);
+}
+
+static void await_message(struct rig *rig)
+{
+	uint64_t deadline = deadline_ns(AWAIT_MS);
+	int rc = 0;
+
+	pthread_mutex_lock(&rig->lock);
+	while (!rig->messages && !rc)
+		rc = cond_wait_until(&rig->changed, &rig->lock, deadline);
+	pthread_mutex_unlock(&rig->lock);
+	assert_int_equal(rc, 0);
+}
+
+static void unblock(struct rig *rig)
+{
+	pthread_mutex_lock(&rig->lock);
+	rig->blocks = false;
+	pthread_cond_broadcast(&rig->changed);
+	pthread_mutex_unlock(&rig->lock);
+}
+
+static void rig_open(struct rig *rig, const struct engine_ops *ops, uint32_t io_timeout_ms)
+{
+	const struct aio_config *config = FAKE_CONFIG(.block_size = PART, .queue_depth = 2,
+						      .io_timeout_ms = io_timeout_ms);
+	const struct nvs_log log = {block, rig};
+
+	*rig = (struct rig){.error = {.size = sizeof(rig->error)},
+			    .lock = PTHREAD_MUTEX_INITIALIZER,
+			    .changed = PTHREAD_COND_INITIALIZER,
+			    .blocks = true};
+	fake_init(&rig->fake, NULL);
+	rig->fake.dry = true;
+	SUCCEEDS(aio_open_with(&rig->aio, config, ops, &rig->fake, &log, &rig->error), &rig->error);
+	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE | NVS_FILE_BUFFERED);
+	fake_hold(&rig->fake);
+}
+
+static void start(struct rig *rig, unsigned i)
+{
+	SUCCEEDS(nvs_aio_pread(rig->aio, rig->file, rig->data + i * PART, PART, i * PART,
+			       &rig->requests[i], &rig->error),
+		 &rig->error);
+}
+
+/* Waits for a read that was perhaps overdue. */
+static void await(struct rig *rig, unsigned i)
+{
+	uint64_t deadline = deadline_ns(AWAIT_MS);
+	int rc;
+
+	do
+		rc = nvs_aio_wait(rig->aio, &rig->requests[i], 1, AWAIT_MS, &rig->error);
+	while (rc == -ETIMEDOUT && clock_ns() < deadline);
+	SUCCEEDS(rc, &rig->error);
+	nvs_request_close(rig->requests[i]);
+}
+
+static void rig_close(struct rig *rig)
+{
+	assert_int_equal(nvs_aio_close(rig->aio), 0);
+	fake_destroy(&rig->fake);
+}
+
+static void a_read_completes_and_its_file_closes_while_the_log_function_blocks(void **state)
+{
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &engine_fake, LIMIT_MS);
+	start(&rig, 0);
+	await_message(&rig);
+	fake_release(&rig.fake, FAKE_ALL);
+	await(&rig, 0);
+	nvs_file_close(rig.file);
+	unblock(&rig);
+	rig_close(&rig);
+	assert_int_equal(rig.messages, 2);
+}
+
+static void a_read_is_found_overdue_while_the_log_function_blocks(void **state)
+{
+	static struct rig rig;
+
+	(void)state;
+	rig_open(&rig, &engine_fake, LIMIT_MS);
+	start(&rig, 0);
+	await_message(&rig);
+	start(&rig, 1);
+	assert_int_equal(nvs_aio_wait(rig.aio, &rig.requests[1], 1, AWAIT_MS, &rig.error),
+			 -ETIMEDOUT);
+	assert_says(rig.error.text, "the drive hangs");
+	fake_release(&rig.fake, FAKE_ALL);
+	await(&rig, 0);
+	await(&rig, 1);
+	unblock(&rig);
+	nvs_file_close(rig.file);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		test(a_read_completes_and_its_file_closes_while_the_log_function_blocks),
+		test(a_read_is_found_overdue_while_the_log_function_blocks),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
