@@ -455,7 +455,7 @@ static void reap_failed(struct worker *worker, int rc)
 	worker_check(worker);
 	assert(rc < 0 && worker->submitted);
 	if (worker->reap_status != rc)
-		log_say(&worker->aio->log.to, NVS_LOG_ERROR,
+		aio_say(worker->aio, NVS_LOG_ERROR,
 			"%s: can't retrieve completions from the kernel: %s; retrying every %d ms",
 			worker->aio->ops->name, nvs_strerror(rc), REAP_AGAIN_MS);
 	worker->reap_status = rc;
@@ -599,7 +599,7 @@ static void bind_to_node(struct worker *worker, const struct topo *topo, int nod
 	worker->bound_node = node;
 	rc = topo_bind_thread(topo, node);
 	if (rc)
-		log_say(&worker->aio->log.to, NVS_LOG_INFO,
+		aio_say(worker->aio, NVS_LOG_INFO,
 			"worker %u can't be bound to the cores of NUMA node %d: %s", worker->index,
 			node, nvs_strerror(rc));
 }

@@ -144,11 +144,39 @@ static void a_read_is_found_overdue_while_the_log_function_blocks(void **state)
 	rig_close(&rig);
 }
 
+/* The fake engine, except that its first call to reap fails. */
+static struct engine_ops fails_to_reap;
+static unsigned failures;
+
+static int fail_first(void *queue, struct io **ios, unsigned max, unsigned min)
+{
+	return failures++ ? engine_fake.reap(queue, ios, max, min) : -EBADF;
+}
+
+static void a_worker_goes_on_while_the_log_function_blocks(void **state)
+{
+	static struct rig rig;
+
+	(void)state;
+	fails_to_reap = engine_fake;
+	fails_to_reap.reap = fail_first;
+	rig_open(&rig, &fails_to_reap, 0);
+	start(&rig, 0);
+	await_message(&rig);
+	fake_release(&rig.fake, FAKE_ALL);
+	await(&rig, 0);
+	nvs_file_close(rig.file);
+	unblock(&rig);
+	rig_close(&rig);
+	assert_int_equal(rig.messages, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(a_read_completes_and_its_file_closes_while_the_log_function_blocks),
 		test(a_read_is_found_overdue_while_the_log_function_blocks),
+		test(a_worker_goes_on_while_the_log_function_blocks),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
