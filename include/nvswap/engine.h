@@ -78,7 +78,8 @@ NVS_API int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 			       struct nvs_error *error);
 /*
  * Waits for transfers in flight, commits a kept store (see nvs_engine_commit) or unlinks one that
- * is not kept, and frees the engine and its tensors. `engine` may be NULL.
+ * is not kept, and frees the engine and its tensors. Waits for the log function: see nvs_log_fn.
+ * `engine` may be NULL.
  * Errors:
  * -ETIMEDOUT  a transfer is overdue (io_timeout_ms) and nothing is closed: call it again or end the
  *             process
@@ -88,7 +89,7 @@ NVS_API int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
 
 /*
  * nvs_engine_close without the commit: a kept store stays as last committed, and what was written
- * since is lost. `engine` may be NULL.
+ * since is lost. Waits for the log function too. `engine` may be NULL.
  * Errors:
  * -ETIMEDOUT  as nvs_engine_close: nothing is closed
  */

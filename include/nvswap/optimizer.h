@@ -117,7 +117,8 @@ NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nv
 			       const struct nvs_optimizer_options *options,
 			       struct nvs_error *error);
 /*
- * Commits a kept store (see nvs_optimizer_commit) and frees the optimizer, which may be NULL.
+ * Commits a kept store (see nvs_optimizer_commit) and frees the optimizer, which may be NULL. Waits
+ * for the log function: see nvs_log_fn.
  * Errors:
  * -ETIMEDOUT  a transfer is overdue (io_timeout_ms) and nothing is closed: call it again or end the
  *             process
@@ -126,7 +127,7 @@ NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nv
 NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*
  * nvs_optimizer_close without the commit: a kept store stays as last committed, and steps since are
- * lost. `optimizer` may be NULL.
+ * lost. Waits for the log function too. `optimizer` may be NULL.
  * Errors:
  * -ETIMEDOUT  as nvs_optimizer_close: nothing is closed
  */

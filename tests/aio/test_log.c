@@ -29,6 +29,7 @@ struct rig {
 	pthread_cond_t changed;
 	unsigned messages;
 	bool blocks; /* the log function */
+	bool returned;
 };
 
 static void block(void *arg, enum nvs_log_level level, const char *text)
@@ -42,6 +43,7 @@ static void block(void *arg, enum nvs_log_level level, const char *text)
 	pthread_cond_broadcast(&rig->changed);
 	while (rig->blocks)
 		pthread_cond_wait(&rig->changed, &rig->lock);
+	rig->returned = true;
 	pthread_mutex_unlock(&rig->lock);
 }
 
@@ -57,12 +59,15 @@ static void await_message(struct rig *rig)
 	assert_int_equal(rc, 0);
 }
 
-static void unblock(struct rig *rig)
+static void *unblock(void *arg)
 {
+	struct rig *rig = arg;
+
 	pthread_mutex_lock(&rig->lock);
 	rig->blocks = false;
 	pthread_cond_broadcast(&rig->changed);
 	pthread_mutex_unlock(&rig->lock);
+	return NULL;
 }
 
 static void rig_open(struct rig *rig, const struct engine_ops *ops, uint32_t io_timeout_ms)
@@ -144,6 +149,27 @@ static void a_read_is_found_overdue_while_the_log_function_blocks(void **state)
 	rig_close(&rig);
 }
 
+/* So the program may free what the function uses. */
+static void an_aio_is_closed_when_the_log_function_has_returned(void **state)
+{
+	static struct rig rig;
+	pthread_t thread;
+
+	(void)state;
+	rig_open(&rig, &engine_fake, LIMIT_MS);
+	start(&rig, 0);
+	await_message(&rig);
+	fake_release(&rig.fake, FAKE_ALL);
+	await(&rig, 0);
+	nvs_file_close(rig.file);
+	assert_false(rig.returned);
+	assert_int_equal(pthread_create(&thread, NULL, unblock, &rig), 0);
+	rig_close(&rig);
+	assert_true(rig.returned);
+	assert_int_equal(rig.messages, 2);
+	pthread_join(thread, NULL);
+}
+
 /* The fake engine, except that its first call to reap fails. */
 static struct engine_ops fails_to_reap;
 static unsigned failures;
@@ -176,6 +202,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(a_read_completes_and_its_file_closes_while_the_log_function_blocks),
 		test(a_read_is_found_overdue_while_the_log_function_blocks),
+		test(an_aio_is_closed_when_the_log_function_has_returned),
 		test(a_worker_goes_on_while_the_log_function_blocks),
 	};
 
