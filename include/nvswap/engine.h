@@ -63,6 +63,8 @@ NVS_API int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config 
  * nvs_engine_open on an aio of the caller, whose workers and rings all engines and optimizers on it
  * share, with each other and with the caller's own files. So parameters and optimizer state of one
  * drive wait in one queue, in which a read that a call waits for goes first, instead of competing.
+ * Give engines of several drives an aio each: on one, a drive that hangs fills the workers' queues,
+ * and the I/Os of the others wait behind it.
  *
  * The aio must outlive the engine: nvs_engine_close leaves it open, and nvs_engine_get_stats has
  * its statistics, of all that share it. Engines on it may be opened and closed in any order, also

@@ -46,7 +46,10 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns);
 void aio_watch(struct nvs_aio *aio, uint64_t now_ns);
 /* For tests: waits until all messages of the aio are told. */
 void aio_await_told(struct nvs_aio *aio);
-/* Describes an overdue transfer: -ETIMEDOUT, with path and offset. */
+/* Describes an overdue transfer: -ETIMEDOUT, with path and offset. Without the lock. */
+int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t offset,
+			 const char *subject, struct nvs_error *error);
+/* The same under the lock. */
 int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const char *subject,
 		      struct nvs_error *error);
 /* aio_submit_list() under the aio's lock. Without a queue for transfers that are requests. */

@@ -53,7 +53,8 @@ struct transfer {
 		uint64_t claimed, pending, since_ns, hangs_at;
 		uint32_t phase; /* enum transfer_phase, written under the aio's lock */
 		bool overdue, awaited;
-	} state; /* the workers' */
+		bool waits; /* while overdue: no I/O of its own is, it queues behind others */
+	} state;	    /* the workers' */
 };
 
 /* -EINVAL: the aio could not submit it. */

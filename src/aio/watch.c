@@ -23,6 +23,43 @@ static void watch_check(const struct nvs_aio *aio)
 	assert(!aio->watched || aio->config.io_timeout_ms);
 }
 
+/* The I/O that has been in flight for longest; NULL: none is. */
+static const struct piece *oldest_piece(const struct nvs_aio *aio)
+{
+	const struct piece *oldest = NULL;
+
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		for (uint32_t j = 0; j < aio->config.queue_depth; j++) {
+			const struct piece *piece = &aio->workers[i].pieces[j];
+
+			if (piece->claimed_ns &&
+			    (!oldest || piece->claimed_ns < oldest->claimed_ns))
+				oldest = piece;
+		}
+	return oldest;
+}
+
+/* Not even begun: the drive that hangs is that of the I/Os before it, perhaps another one. */
+static int waiting_error(const struct transfer *transfer, uint64_t offset, const char *subject,
+			 struct nvs_error *error)
+{
+	const struct nvs_aio *aio = transfer->file->aio;
+	const struct piece *oldest = oldest_piece(aio);
+	struct place place = file_place(transfer->file, offset), there = place;
+
+	if (oldest)
+		there = file_place(oldest->transfer->file, oldest->position);
+	return error_about(error, -ETIMEDOUT, subject, 0, place.offset,
+			   "%s%s%s %s at offset %" PRIu64
+			   " by %s has not begun within io_timeout_ms %u: it waits for I/Os that "
+			   "have not completed, the oldest of %s at offset %" PRIu64
+			   ": that drive hangs, see the kernel's log",
+			   subject ? subject : "", subject ? ": " : "",
+			   transfer->direction == NVS_WRITE ? "writing" : "reading",
+			   place.member->path, place.offset, aio->ops->name,
+			   aio->config.io_timeout_ms, there.member->path, there.offset);
+}
+
 int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const char *subject,
 		      struct nvs_error *error)
 {
@@ -30,6 +67,8 @@ int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const ch
 	struct place place = file_place(file, offset);
 
 	assert(file->aio && file->aio->config.io_timeout_ms);
+	if (transfer->state.overdue && transfer->state.waits)
+		return waiting_error(transfer, offset, subject, error);
 	return error_about(error, -ETIMEDOUT, subject, 0, place.offset,
 			   "%s%s%s %s at offset %" PRIu64
 			   " by %s has not completed within io_timeout_ms %u and is still in "
@@ -38,6 +77,18 @@ int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const ch
 			   transfer->direction == NVS_WRITE ? "writing" : "reading",
 			   place.member->path, place.offset, file->aio->ops->name,
 			   file->aio->config.io_timeout_ms);
+}
+
+int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t offset,
+			 const char *subject, struct nvs_error *error)
+{
+	int rc;
+
+	assert(transfer->file->aio == aio);
+	pthread_mutex_lock(&aio->lock);
+	rc = aio_overdue_error(transfer, offset, subject, error);
+	pthread_mutex_unlock(&aio->lock);
+	return rc;
 }
 
 bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t *offset)
@@ -79,15 +130,19 @@ struct look {
 	unsigned nreports;  /* of transfers without a queue */
 };
 
-static void mark(struct look *look, struct transfer *transfer, uint64_t offset)
+static void mark(struct look *look, struct transfer *transfer, uint64_t offset, bool waits)
 {
 	struct nvs_error report = {.size = sizeof(report)};
 
 	assert(look->nreports <= REPORTS_MAX);
+	/* An I/O of a transfer that had waited is overdue now; it is reported already. */
+	if (transfer->state.overdue)
+		transfer->state.waits &= waits;
 	if (transfer->state.overdue || look->nreports == REPORTS_MAX)
 		return;
 	transfer_check(transfer);
 	transfer->state.overdue = true;
+	transfer->state.waits = waits;
 	transfer->state.hangs_at = offset;
 	if (transfer->state.queue) {
 		completions_overdue(transfer->state.queue);
@@ -108,7 +163,7 @@ static void look_at_claimed(struct nvs_aio *aio, const struct worker *worker, st
 
 		assert(!piece->claimed_ns || piece->transfer->state.pending);
 		if (piece->claimed_ns && piece->claimed_ns <= look->before_ns)
-			mark(look, piece->transfer, piece->position);
+			mark(look, piece->transfer, piece->position, false);
 	}
 }
 
@@ -120,7 +175,8 @@ static void look_at_queued(struct nvs_aio *aio, struct transfer *transfer, struc
 		assert(transfer->state.phase == TRANSFER_QUEUED);
 		transfer_check(transfer);
 		if (transfer->state.since_ns <= look->before_ns)
-			mark(look, transfer, transfer->offset + transfer->state.claimed);
+			mark(look, transfer, transfer->offset + transfer->state.claimed,
+			     !transfer->state.pending);
 	}
 }
 

@@ -20,13 +20,15 @@
 #include "support/inject.h"
 #include "support/sole_owner.h"
 #include "support/submit.h"
+#include "support/support.h"
 
 #define LIMIT_MS 20	 /* a limit that passes in real time */
 #define AGES_MS	 1000000 /* a limit that passes only for aio_look_for_overdue() */
 #define AWAIT_MS 20000
 #define PART	 (64 * KIB)
 
-#define HANGS	  "the drive hangs"
+#define HANGS	  "drive hangs"
+#define WAITS	  "that drive hangs" /* the transfer itself has not begun */
 #define AFTER_ALL "completed late"
 
 /* ---- Log messages ---- */
@@ -216,6 +218,7 @@ static void a_transfer_that_hangs_is_reported_once_and_completes_late(void **sta
 	expect_hung(&rig, 0, -1, 0);
 	/* The transfer queued behind it is overdue, too. */
 	expect_hung(&rig, 1, -1, PART);
+	assert_says(rig.error.text, WAITS);
 	expect_hung(&rig, 1, 0, PART);
 	expect_hung(&rig, 0, AWAIT_MS, 0);
 	assert_false(is_completed(rig.all[0]));
@@ -223,6 +226,46 @@ static void a_transfer_that_hangs_is_reported_once_and_completes_late(void **sta
 	assert_non_null(strstr(rig.hearing.last, rig.path));
 	rig_end(&rig, 2, 0);
 	assert_int_equal(hangs_heard(&rig.hearing), 2);
+}
+
+/* Of two files, as on two drives: the drive of the second has nothing to do. */
+static void a_transfer_behind_a_drive_that_hangs_is_not_blamed_on_its_own_drive(void **state)
+{
+	static struct rig rig;
+	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_file *other;
+	char path[512];
+
+	(void)state;
+	rig_open(&rig, AGES_MS, 1, PART);
+	snprintf(path, sizeof(path), "%s/other", rig.directory);
+	SUCCEEDS(nvs_file_open(rig.aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &other, &error),
+		 &error);
+	rig.transfers[1].file = other;
+	assert_int_equal(submit_all(rig.aio, rig.all, 2, NULL), 0);
+	assert_true(fake_await_ios(&rig.fake, 1));
+	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	assert_int_equal(await_all(rig.aio, &rig.all[1], 1, -1, &error), -ETIMEDOUT);
+	assert_int_equal(error.offset, PART);
+	assert_says(error.text, path);
+	assert_says(error.text, "has not begun");
+	assert_says(error.text, rig.path);
+	assert_says(error.text, WAITS);
+	expect_hung(&rig, 0, -1, 0);
+	assert_null(strstr(rig.error.text, WAITS));
+	/* Then its own drive hangs too. */
+	fake_release(&rig.fake, 1);
+	assert_true(fake_await_ios(&rig.fake, 2));
+	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	assert_int_equal(await_all(rig.aio, &rig.all[1], 1, -1, &error), -ETIMEDOUT);
+	assert_says(error.text, "has not completed");
+	aio_await_told(rig.aio);
+	assert_int_equal(hangs_heard(&rig.hearing), 2);
+	fake_release(&rig.fake, FAKE_ALL);
+	await_after_all(&rig.hearing);
+	assert_int_equal(await_all(rig.aio, rig.all, 2, -1, &error), 0);
+	nvs_file_close(other);
+	rig_close(&rig);
 }
 
 /* The test passes the time to the check and waits for nothing. */
@@ -879,6 +922,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_transfer_that_hangs_is_reported_once_and_completes_late),
+		cmocka_unit_test(
+			a_transfer_behind_a_drive_that_hangs_is_not_blamed_on_its_own_drive),
 		cmocka_unit_test(transfers_queued_on_a_busy_drive_are_not_overdue),
 		cmocka_unit_test(one_transfer_that_hangs_ends_the_wait_for_all),
 		cmocka_unit_test(a_transfer_that_hangs_and_fails_reports_both),

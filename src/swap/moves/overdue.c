@@ -12,15 +12,11 @@
 int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		  struct nvs_error *error)
 {
-	const struct transfer transfer = {
-		.file = store_file(engine->store),
-		.direction = tensor_state(tensor) == NVS_READING ? NVS_READ : NVS_WRITE,
-	};
-
 	if (!is_overdue(tensor))
 		return 0;
-	assert(in_flight(tensor) && tensor->engine == engine);
-	return aio_overdue_error(&transfer, tensor->hangs_at, tensor->name, error);
+	assert(in_flight(tensor) && tensor->engine == engine && tensor->run_first);
+	return aio_describe_overdue(engine->aio, &tensor->run_first->transfer, tensor->hangs_at,
+				    tensor->name, error);
 }
 
 /* ---- Marking ---- */
