@@ -59,7 +59,8 @@ NVS_API int nvs_aio_close(struct nvs_aio *aio);
  * transfer's. Memory may be registered several times, with the same `nbytes` or another; each call
  * takes regions of its own, and each call of nvs_aio_unregister_memory ends one registration.
  * Errors:
- * -EINVAL      `aio` or `data` is NULL, `data` is not aligned to a page, or `nbytes` is 0
+ * -EINVAL      `aio` or `data` is NULL, `data` is not aligned to a page, or `nbytes` is 0 or
+ *              reaches beyond the end of the address space
  * -ENOMEM      the memlock limit is too low
  * -ENOSPC      all 1024 regions are taken: one per GiB or part thereof, one per bounce buffer
  * -EFAULT      the memory is not mapped, can't be written, or is a shared mapping of a file

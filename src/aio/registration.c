@@ -93,7 +93,8 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 	uint64_t registration;
 	int rc = 0;
 
-	if (!aio || !data || !nbytes || (uintptr_t)data % page_bytes())
+	if (!aio || !data || !nbytes || (uintptr_t)data % page_bytes() ||
+	    nbytes > UINTPTR_MAX - (uintptr_t)data)
 		return -EINVAL;
 	pthread_mutex_lock(&aio->lock);
 	registration = aio->generation + 1;

@@ -652,6 +652,21 @@ static void each_registration_of_memory_is_ended_by_itself(void **state)
 	rig_close(&rig);
 }
 
+static void memory_beyond_the_end_of_the_address_space_is_not_registered(void **state)
+{
+	void *last_page = (void *)(UINTPTR_MAX - PAGE + 1);
+	struct rig rig;
+	uint64_t before;
+
+	(void)state;
+	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
+	before = stats_of(&rig).registered_bytes;
+	assert_int_equal(nvs_aio_register_memory(rig.aio, last_page, (size_t)2 * PAGE), -EINVAL);
+	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, SIZE_MAX), -EINVAL);
+	assert_int_equal(stats_of(&rig).registered_bytes, before);
+	rig_close(&rig);
+}
+
 /* The fake engine aborts if an I/O leaves the region that it names. */
 static void no_io_crosses_the_end_of_a_region(void **state)
 {
@@ -1801,6 +1816,7 @@ int main(void)
 		cmocka_unit_test(the_rest_of_a_partly_taken_batch_is_submitted),
 		cmocka_unit_test(ios_name_the_slot_of_registered_memory),
 		cmocka_unit_test(each_registration_of_memory_is_ended_by_itself),
+		cmocka_unit_test(memory_beyond_the_end_of_the_address_space_is_not_registered),
 		cmocka_unit_test(no_io_crosses_the_end_of_a_region),
 		cmocka_unit_test(more_than_a_gib_is_registered_in_parts),
 		cmocka_unit_test(memory_refused_by_the_engine_moves_unregistered),
