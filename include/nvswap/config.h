@@ -114,7 +114,8 @@ NVS_API int nvs_config_parse(struct nvs_config *config, const char *text, size_t
  * before nvme_path. On error *config is unchanged.
  * Errors:
  * -EINVAL  an argument is NULL; no such key, the error names the nearest; the value has a wrong
- *          type or is out of range, the error has the allowed range
+ *          type or is out of range, the error has the allowed range; or it is not UTF-8, except
+ *          one bare path
  * -EFBIG   the value nests more than 512 levels
  * -ENOMEM
  */

@@ -34,6 +34,18 @@ size_t utf8_length(const char *text, size_t left)
 	return 0;
 }
 
+bool text_is_utf8(const char *text)
+{
+	size_t left = strlen(text), length;
+
+	for (; left; text += length, left -= length) {
+		length = utf8_length(text, left);
+		if (!length)
+			return false;
+	}
+	return true;
+}
+
 uint32_t utf8_point(const char *text, size_t length)
 {
 	uint32_t point = (unsigned char)text[0];

@@ -9,6 +9,7 @@
 
 /* Bytes of the first character of `left` > 0 bytes of text; 0 if they are not UTF-8. */
 size_t utf8_length(const char *text, size_t left);
+bool text_is_utf8(const char *text);
 /* The code point of a character of `length` bytes. */
 uint32_t utf8_point(const char *text, size_t length);
 /*

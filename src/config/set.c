@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/json/write.h"
+#include "base/text.h"
 #include "config/paths.h"
 #include "config/reader.h"
 
@@ -204,6 +205,9 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 	}
 	if (setting->type == KEY_PATHS && !is_json(setting, value))
 		return set_path(config, setting, value, error);
+	if (!text_is_utf8(value))
+		return error_about(error, -EINVAL, key, 0, 0, "the value of %.200s is not UTF-8",
+				   key);
 	text = value_text(setting, value);
 	if (!text)
 		return error_about(error, -ENOMEM, key, 0, 0, "out of memory for %.200s", key);

@@ -121,6 +121,18 @@ static void a_bad_value_is_refused_with_what_is_allowed(void **state)
 	assert_string_equal(error.text, "65536");
 }
 
+static void text_that_is_not_utf8_is_refused(void **state)
+{
+	struct nvs_config *config = *state;
+
+	becomes(config, "optimizer.type", "Adam", "Adam");
+	is_refused(config, "optimizer.type", "\xff", "UTF-8");
+	is_refused(config, "optimizer.type", "\"Adam\xc3\"", "UTF-8");
+	is_refused(config, "offload_param.nvme_path", "[\"/mnt/\xff\"]", "UTF-8");
+	assert_int_equal(nvs_config_get(config, "optimizer.type", error.text, 6, &error), 0);
+	assert_string_equal(error.text, "Adam");
+}
+
 static void numbers_can_be_read(void **state)
 {
 	struct nvs_config *config = *state;
@@ -378,6 +390,7 @@ int main(void)
 		TEST(paths_and_device_are_set_in_any_order),
 		TEST(an_unknown_key_is_refused_with_the_nearest),
 		TEST(a_bad_value_is_refused_with_what_is_allowed),
+		TEST(text_that_is_not_utf8_is_refused),
 		TEST(numbers_can_be_read),
 		TEST(a_number_is_not_set_or_read_where_the_setting_is_none),
 		TEST(a_value_that_nests_too_deep_is_refused),

@@ -19,18 +19,6 @@ static void new_line(const struct json_writer *json)
 		fprintf(json->file, "\n%*s", (int)(json->indent * json->depth), "");
 }
 
-static bool is_utf8(const char *text)
-{
-	size_t left = strlen(text), length;
-
-	for (; left; text += length, left -= length) {
-		length = utf8_length(text, left);
-		if (!length)
-			return false;
-	}
-	return true;
-}
-
 /*
  * Returns the escape of a character that JSON requires to be escaped, or that a terminal would
  * obey; else NULL.
@@ -53,7 +41,7 @@ static const char *escape(const char *text, size_t length, char buffer[8])
 
 static void put_string(const struct json_writer *json, const char *text)
 {
-	bool utf8 = is_utf8(text);
+	bool utf8 = text_is_utf8(text);
 	size_t left = strlen(text), length;
 
 	fputc('"', json->file);
