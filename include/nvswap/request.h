@@ -87,7 +87,8 @@ NVS_API void *nvs_request_user(const struct nvs_request *request);
 
 /*
  * Waits until all `n` requests have completed. Returns 0, or the status of the first failed one in
- * array order; *error names path and offset. Requests that have completed already are no error.
+ * array order; *error names path and offset, or the offset alone if the file was closed after the
+ * transfer: so do all errors of requests. Requests that have completed already are no error.
  * nvs_aio_take returns none of the requests during the call, and afterwards only if the wait ended
  * before all had completed. With `n` 0, for which `requests` may be NULL, it returns 0.
  * Errors besides a request's status:
