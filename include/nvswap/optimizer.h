@@ -20,7 +20,12 @@ extern "C" {
  * the store of the offload_optimizer block. A step reads, updates and writes them back tile by
  * tile, all three concurrently. The caller owns weights and gradients; a caller that accumulates
  * gradients, or has no room for them, adds them piece by piece instead.
- * Calls on one optimizer are serialized: a second thread's call waits for the first.
+ * Calls on one optimizer are serialized: a second thread's call waits for the first. One that is made
+ * within another on the same optimizer, by the update, weights_final, state or log function that this
+ * one calls, would wait for itself: it is -EDEADLK and has no effect. This holds for every function
+ * here but nvs_optimizer_loss_scale, nvs_optimizer_engine, nvs_optimizer_set_note and
+ * nvs_optimizer_get_note, which work there. Such a function must not wait for a call on the same
+ * optimizer that another thread makes, as that one waits for the function to return.
  * Calls that change the state, gradients or the store of an optimizer that is open read-only are
  * -EROFS.
  * An argument that is NULL where that is not allowed is -EINVAL.
@@ -50,7 +55,8 @@ struct nvs_update {
 	const float *gradients;		      /* unscaled and clipped */
 	float *master, *exp_avg, *exp_avg_sq; /* read and updated */
 };
-/* Called from several threads concurrently, for runs that do not overlap. */
+/* Called from several threads concurrently, for runs that do not overlap. Calls on the optimizer are
+ * -EDEADLK there. */
 typedef void nvs_update_fn(void *arg, const struct nvs_update *update);
 
 /* Receives numel new weights of a group, from its element `offset` on, in the group's dtype. The
@@ -67,7 +73,7 @@ struct nvs_optimizer_options {
 	 * for every updated element exactly once before the step returns 0, in runs that do not
 	 * overlap, by several threads concurrently and in no order. A step that is finished by a
 	 * second call, or by the next run, does not repeat the runs of the first. The function may
-	 * use other engines and optimizers, but not this optimizer. NULL: none.
+	 * use other engines and optimizers; calls on this one are -EDEADLK. NULL: none.
 	 */
 	nvs_weights_final_fn *weights_final;
 	void *weights_final_arg;
@@ -122,6 +128,7 @@ NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nv
  * Errors:
  * -ETIMEDOUT  a transfer is overdue (io_timeout_ms) and nothing is closed: call it again or end the
  *             process
+ * -EDEADLK    it is called within a call on the optimizer, see above: nothing is closed
  * any error of nvs_optimizer_commit: the optimizer is closed, and a kept store is as last committed
  */
 NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error);
@@ -129,7 +136,7 @@ NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_erro
  * nvs_optimizer_close without the commit: a kept store stays as last committed, and steps since are
  * lost. Waits for the log function too. `optimizer` may be NULL.
  * Errors:
- * -ETIMEDOUT  as nvs_optimizer_close: nothing is closed
+ * -ETIMEDOUT, -EDEADLK  as nvs_optimizer_close: nothing is closed
  */
 NVS_API int nvs_optimizer_abandon(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*
@@ -308,7 +315,7 @@ typedef int nvs_state_fn(void *arg, const struct nvs_state_run *run);
  * Export and import all state in one pass: each tile is read or written once, with all three parts,
  * while `fn` works on others. `fn` is called for every element of every group exactly once, in runs
  * that do not overlap, by several threads concurrently and in no order. It may use other engines
- * and optimizers, but not this optimizer.
+ * and optimizers; calls on this one are -EDEADLK.
  *
  * nvs_optimizer_export: `fn` reads the arrays and changes nothing.
  * nvs_optimizer_import: `fn` fills the arrays, whose contents are undefined; nothing is read from

@@ -212,6 +212,8 @@ class Optimizer(Handle):
         can't end a step for its exception: see :meth:`step`.
     weights_final : callable, optional
         Gets ``(group, offset, array)`` once for each run of new weights, of several threads.
+        In a callback, calls on this optimizer raise Error EDEADLK, but for :attr:`loss_scale`,
+        :attr:`note` and :meth:`stats`; it must not wait for one of another thread.
     aio : Aio, optional
         Whose workers to share.
 

@@ -11,7 +11,7 @@ import weakref
 
 import numpy
 
-from promises import main, promise, raises, settings
+from promises import child, main, promise, raises, settings
 import nvswap
 from nvswap.checkpoint import Parameter, export_universal
 
@@ -298,6 +298,39 @@ def closing_in_a_callback_is_an_exception(directory):
         raises(nvswap.Error, lambda: optimizer.export_state(close), errno.EDEADLK)
         optimizer.close()
         assert optimizer.closed
+
+
+@promise
+def calls_on_the_optimizer_in_its_callbacks_are_exceptions(directory):
+    # In a child, as a call that waits for itself never ends.
+    child('''if True:
+        import errno, os, nvswap, numpy
+        from promises import raises, settings
+
+        weights, ones = numpy.zeros(1000, "f4"), numpy.ones(1000, "f4")
+        calls = [
+            lambda: optimizer.step(), lambda: optimizer.info(), lambda: optimizer.group_info("g"),
+            lambda: optimizer.step_count, lambda: optimizer.sum_squares(),
+            lambda: optimizer.add_gradients("g", ones), lambda: optimizer.lend_gradients("g", ones),
+            lambda: optimizer.clear_gradients(), lambda: optimizer.get_state("g", "master"),
+            lambda: optimizer.set_state("g", "master", ones), lambda: optimizer.get_weights(),
+            lambda: optimizer.commit(), lambda: optimizer.export_state(print),
+            lambda: nvswap.export_optimizer(optimizer, os.path.join(directory, "o.pt"))]
+        directory, refused = os.environ["DIRECTORY"], []
+
+        def call(*_):
+            assert optimizer.loss_scale == 1 and optimizer.stats() and optimizer.note == b""
+            for each in calls:
+                refused.append(raises(nvswap.Error, each, errno.EDEADLK))
+
+        for options in ({"update": call}, {"weights_final": call}):
+            with nvswap.Optimizer(settings(directory), {"g": weights}, **options) as optimizer:
+                optimizer.lend_gradients("g", ones)
+                assert optimizer.step()["step"] == 1
+                optimizer.export_state(call)
+                assert optimizer.info()["step"] == 1
+        assert len(refused) == 4 * len(calls)
+    ''', directory)
 
 
 @promise

@@ -21,9 +21,10 @@ int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer
 	struct nvs_optimizer_info full;
 	int rc = check_given(optimizer, "optimizer", error);
 
+	if (!rc)
+		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&optimizer->lock);
 	full = (struct nvs_optimizer_info){
 		.step = optimizer->step,
 		.loss_scale = optimizer->scaler.scale,
@@ -32,7 +33,7 @@ int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer
 		.unfinished = is_unfinished(optimizer),
 		.generation = nvs_engine_generation(optimizer->engine),
 	};
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	return give(info, &full, sizeof(full), error);
 }
 
@@ -48,7 +49,9 @@ int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
 	if (rc)
 		return rc;
 	which = &optimizer->groups[group];
-	pthread_mutex_lock(&optimizer->lock);
+	rc = call_begin(optimizer, error);
+	if (rc)
+		return rc;
 	group_check(optimizer, which);
 	full = (struct nvs_group_info){
 		.name = which->name,
@@ -58,7 +61,7 @@ int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
 		.gradients_numel = which->gradients == NVS_GRADIENTS_LENT ? which->numel
 									  : which->added,
 	};
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	return give(info, &full, sizeof(full), error);
 }
 
@@ -71,13 +74,15 @@ int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struc
 	if (step > STEPS_MAX)
 		return error_about(error, -EINVAL, "step", 0, 0,
 				   "step is %" PRIu64 ": allowed are 0 to 2^53 - 1", step);
-	pthread_mutex_lock(&optimizer->lock);
+	rc = call_begin(optimizer, error);
+	if (rc)
+		return rc;
 	rc = refuse_read_only(optimizer, error);
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);
 	if (!rc)
 		optimizer->step = step;
 	optimizer_check(optimizer);
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	return rc;
 }

@@ -197,6 +197,13 @@ int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *e
 int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
 		uint64_t numel, struct nvs_error *error);
 
+/* ---- call.c ---- */
+void calls_init(struct nvs_optimizer *optimizer);
+/* Waits for calls of other threads. -EDEADLK if a function of the caller, such as `update`, makes the
+ * call within another. */
+int call_begin(struct nvs_optimizer *optimizer, struct nvs_error *error);
+void call_end(struct nvs_optimizer *optimizer);
+
 /* ---- optimizer.c ---- */
 /* Registers the tensors of added gradients; called by the first addition. */
 int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error);

@@ -363,7 +363,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		optimizer->weights_final_arg = options->weights_final_arg;
 		optimizer->aio = options->aio;
 	}
-	pthread_mutex_init(&optimizer->lock, NULL);
+	calls_init(optimizer);
 	rc = open_parts(optimizer, config, groups, n, ops, ops_arg, error);
 	if (rc) {
 		free_all(optimizer, NULL);
@@ -449,7 +449,11 @@ int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error
 
 	if (!optimizer)
 		return 0;
+	rc = call_begin(optimizer, error);
+	if (rc)
+		return rc;
 	rc = keep_commit(optimizer, error);
+	call_end(optimizer);
 	if (rc == -ETIMEDOUT)
 		return rc;
 	closed = free_all(optimizer, &why);
@@ -461,7 +465,15 @@ int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error
 
 int nvs_optimizer_abandon(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	return optimizer ? free_all(optimizer, error) : 0;
+	int rc;
+
+	if (!optimizer)
+		return 0;
+	rc = call_begin(optimizer, error);
+	if (rc)
+		return rc;
+	call_end(optimizer);
+	return free_all(optimizer, error);
 }
 
 struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer)

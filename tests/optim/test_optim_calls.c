@@ -181,6 +181,122 @@ static void sizes_that_overflow_are_refused(void **state)
 	refused_at_open(&o, "elements");
 }
 
+/* ---- Calls within a call ---- */
+
+#define CALLS 15
+
+struct within {
+	struct nvs_optimizer *optimizer;
+	unsigned runs; /* atomic */
+	int rc[CALLS]; /* of each call of the last run */
+	double loss_scale;
+};
+
+/* Every call that waits for others on the same optimizer. */
+static void call_all(struct within *within)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	struct nvs_group_info group = {.size = sizeof(group)};
+	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
+	struct nvs_optimizer *o = within->optimizer;
+	struct nvs_error error = {.size = sizeof(error)};
+	float data[4] = {0};
+	const int rc[CALLS] = {
+		nvs_optimizer_lend_gradients(o, 0, NVS_F32, data, &error),
+		nvs_optimizer_add_gradients(o, 0, 0, 4, NVS_F32, data, NULL, &error),
+		nvs_optimizer_clear_gradients(o, &error),
+		nvs_optimizer_sum_gradients(o, &sums, &error),
+		nvs_optimizer_step(o, NULL, NULL, &error),
+		nvs_optimizer_get_info(o, &info, &error),
+		nvs_optimizer_get_group_info(o, 0, &group, &error),
+		nvs_optimizer_get(o, 0, NVS_MASTER, 0, 4, data, &error),
+		nvs_optimizer_set(o, 0, NVS_MASTER, 0, 4, data, &error),
+		nvs_optimizer_set_step(o, 7, &error),
+		nvs_optimizer_get_weights(o, &error),
+		nvs_optimizer_commit(o, &error),
+		nvs_optimizer_close(o, &error),
+		nvs_optimizer_abandon(o, &error),
+		nvs_optimizer_export(o, NULL, NULL, NULL),
+	};
+
+	memcpy(within->rc, rc, sizeof(rc));
+	within->loss_scale = nvs_optimizer_loss_scale(o);
+	__atomic_fetch_add(&within->runs, 1, __ATOMIC_RELAXED);
+}
+
+static void update_that_calls(void *arg, const struct nvs_update *update)
+{
+	(void)update;
+	call_all(arg);
+}
+
+static void weights_final_that_calls(void *arg, size_t group, uint64_t offset, uint64_t numel,
+				     enum nvs_dtype dtype, const void *data)
+{
+	(void)group, (void)offset, (void)numel, (void)dtype, (void)data;
+	call_all(arg);
+}
+
+static int state_that_calls(void *arg, const struct nvs_state_run *run)
+{
+	struct within *within = arg;
+
+	(void)run;
+	call_all(within);
+	within->rc[CALLS - 1] = nvs_optimizer_export(within->optimizer, state_that_calls, arg,
+						     NULL);
+	return within->rc[CALLS - 1] ==
+			       nvs_optimizer_import(within->optimizer, state_that_calls, arg, NULL)
+		       ? 0
+		       : -EIO;
+}
+
+/* The last call is one with a NULL function unless `all`. */
+static void all_were_refused(struct within *within, bool all)
+{
+	assert_int_not_equal(within->runs, 0);
+	for (size_t i = 0; i + !all < CALLS; i++)
+		assert_int_equal(within->rc[i], -EDEADLK);
+	assert_true(within->loss_scale == 1);
+	*within = (struct within){.optimizer = within->optimizer};
+}
+
+static void begin_within(struct optim *o, struct within *within, bool update)
+{
+	optim_init(o, pair, LENGTH(pair));
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o->config.optimizer_threads = 1;
+	o->options = (struct nvs_optimizer_options){
+		.size = sizeof(o->options),
+		.update = update ? update_that_calls : NULL,
+		.update_arg = within,
+		.weights_final = update ? NULL : weights_final_that_calls,
+		.weights_final_arg = within,
+	};
+	DONE(o, optim_open(o));
+	*within = (struct within){.optimizer = o->optimizer};
+}
+
+static void calls_within_a_call_on_the_same_optimizer_are_refused(void **state)
+{
+	struct within within;
+	struct optim o;
+
+	(void)state;
+	for (unsigned update = 0; update < 2; update++) {
+		begin_within(&o, &within, update);
+		optim_run(&o, 1, 1);
+		all_were_refused(&within, false);
+		DONE(&o, nvs_optimizer_export(o.optimizer, state_that_calls, &within, &o.error));
+		all_were_refused(&within, true);
+		assert_int_equal(o.result.step, 1);
+		/* It can be used as before. */
+		optim_run(&o, 2, 2);
+		assert_int_equal(o.result.step, 2);
+		optim_close(&o);
+	}
+}
+
 /* ---- Steps without gradients ---- */
 
 static void a_step_without_gradients_changes_nothing(void **state)
@@ -261,6 +377,7 @@ int main(void)
 		cmocka_unit_test(with_fp16_a_negative_sum_is_refused),
 		cmocka_unit_test(parameters_of_adam_out_of_range_are_refused),
 		cmocka_unit_test(sizes_that_overflow_are_refused),
+		cmocka_unit_test(calls_within_a_call_on_the_same_optimizer_are_refused),
 		cmocka_unit_test(a_step_without_gradients_changes_nothing),
 		cmocka_unit_test(adding_no_elements_makes_no_gradient),
 		cmocka_unit_test(the_loss_scale_follows_other_ranks_without_gradients),

@@ -42,6 +42,9 @@ struct threads {
 	struct thread thread[];
 };
 
+/* Of a thread that threads_open has started. */
+static _Thread_local const struct threads *own;
+
 static void *thread_main(void *arg)
 {
 	const struct thread *thread = arg;
@@ -49,6 +52,7 @@ static void *thread_main(void *arg)
 	const struct sched_param param = {0};
 	uint64_t seen = 0;
 
+	own = threads;
 	/* I/O workers, which wake only to submit I/Os and sleep again, go first. */
 	pthread_setschedparam(pthread_self(), SCHED_BATCH, &param);
 	take_short_slices();
@@ -181,6 +185,11 @@ unsigned threads_count(const struct threads *threads)
 {
 	assert(threads->count);
 	return threads->count;
+}
+
+bool threads_have_caller(const struct threads *threads)
+{
+	return threads && own == threads;
 }
 
 void threads_start(struct threads *threads, threads_fn *fn, void *arg)

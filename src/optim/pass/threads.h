@@ -23,6 +23,8 @@ int threads_open(struct threads **threads, unsigned count, const struct topo *to
 /* No task may be running. `threads` may be NULL. */
 void threads_close(struct threads *threads);
 unsigned threads_count(const struct threads *threads);
+/* Whether the calling thread is one of these. `threads` may be NULL. */
+bool threads_have_caller(const struct threads *threads);
 
 /* Starts fn(arg, i) on every thread and returns at once. No task may be running. */
 void threads_start(struct threads *threads, threads_fn *fn, void *arg);

@@ -86,7 +86,9 @@ int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	int rc;
 
 	assert(kind->wants == every_tile && kind->writes == kind->overwrites);
-	pthread_mutex_lock(&optimizer->lock);
+	rc = call_begin(optimizer, error);
+	if (rc)
+		return rc;
 	rc = kind->writes ? refuse_read_only(optimizer, error) : 0;
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);
@@ -94,7 +96,7 @@ int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 		rc = pass_run(optimizer, kind, arg, NULL, error);
 	optimizer->walks += !rc && kind->writes;
 	optimizer_check(optimizer);
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	return rc;
 }
 

@@ -104,11 +104,12 @@ int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error 
 		.master_only = true, .wants = has_state, .slice = weights_slice};
 	int rc = check_given(optimizer, "optimizer", error);
 
+	if (!rc)
+		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&optimizer->lock);
 	rc = pass_run(optimizer, &kind, NULL, NULL, error);
 	optimizer_check(optimizer);
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	return rc;
 }

@@ -418,13 +418,14 @@ int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *erro
 {
 	int rc = check_given(optimizer, "optimizer", error);
 
+	if (!rc)
+		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&optimizer->lock);
 	rc = refuse_read_only(optimizer, error);
 	if (!rc)
 		rc = keep_commit(optimizer, error);
 	optimizer_check(optimizer);
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	return rc;
 }

@@ -243,15 +243,16 @@ static int move(struct nvs_optimizer *optimizer, size_t group, struct piece *pie
 
 	if (!rc)
 		rc = check_given(piece->to ? piece->to : piece->from, "data", error);
+	if (!rc)
+		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&optimizer->lock);
 	rc = check_piece(optimizer, group, piece, error);
 	if (!rc) {
 		piece->group = &optimizer->groups[group];
 		rc = copy(optimizer, piece, error);
 	}
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	return rc;
 }
 

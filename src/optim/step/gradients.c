@@ -59,7 +59,9 @@ int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 	if (rc)
 		return rc;
 	which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
-	pthread_mutex_lock(&optimizer->lock);
+	rc = call_begin(optimizer, error);
+	if (rc)
+		return rc;
 	rc = check_gradients(optimizer, group, 0, 1, dtype, data, error);
 	if (!rc)
 		rc = refuse_read_only(optimizer, error);
@@ -72,7 +74,7 @@ int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 		which->lent_dtype = dtype;
 		group_set_gradients(optimizer, which, NVS_GRADIENTS_LENT);
 	}
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	return rc;
 }
 
@@ -137,7 +139,9 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 	if (rc)
 		return rc;
 	which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
-	pthread_mutex_lock(&optimizer->lock);
+	rc = call_begin(optimizer, error);
+	if (rc)
+		return rc;
 	rc = check_gradients(optimizer, group, offset, numel, dtype, data, error);
 	if (!rc)
 		rc = refuse_read_only(optimizer, error);
@@ -154,7 +158,7 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 		if (done)
 			group_set_gradients(optimizer, which, NVS_GRADIENTS_ADDED);
 	}
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	if (added)
 		*added = done;
 	return rc;
@@ -194,16 +198,17 @@ int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_er
 {
 	int rc = check_given(optimizer, "optimizer", error);
 
+	if (!rc)
+		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&optimizer->lock);
 	rc = refuse_read_only(optimizer, error);
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);
 	if (!rc)
 		gradients_clear(optimizer);
 	optimizer_check(optimizer);
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	return rc;
 }
 
@@ -341,14 +346,15 @@ int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_grad
 
 	if (!rc)
 		rc = check_given(sums, "sums", error);
+	if (!rc)
+		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&optimizer->lock);
 	rc = refuse_unfinished(optimizer, error);
 	if (!rc)
 		rc = gradients_sum(optimizer, &full.sum_squares, error);
 	optimizer_check(optimizer);
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	if (!rc && struct_out(sums, &full, sizeof(full)))
 		rc = error_set(error, -EINVAL, "sums->size is not set");
 	return rc;

@@ -335,14 +335,15 @@ int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_op
 	if (result && struct_out(result, &full, sizeof(full)))
 		return struct_refused(error, -EINVAL, "nvs_step_result", "the result");
 	rc = check_step(optimizer, &given, error);
+	if (!rc)
+		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&optimizer->lock);
 	rc = refuse_read_only(optimizer, error);
 	if (!rc)
 		rc = step(optimizer, &given, &full, error);
 	optimizer_check(optimizer);
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	if (result)
 		struct_out(result, &full, sizeof(full));
 	return rc;
@@ -354,8 +355,10 @@ double nvs_optimizer_loss_scale(struct nvs_optimizer *optimizer)
 
 	if (!optimizer)
 		return 0;
-	pthread_mutex_lock(&optimizer->lock);
+	/* Within a call the scale does not change. */
+	if (call_begin(optimizer, NULL))
+		return optimizer->scaler.scale;
 	scale = optimizer->scaler.scale;
-	pthread_mutex_unlock(&optimizer->lock);
+	call_end(optimizer);
 	return scale;
 }
