@@ -7,6 +7,7 @@ import errno
 import gc
 import pickle
 import resource
+import weakref
 
 import torch
 
@@ -46,6 +47,36 @@ def weights_of(module, offloaded):
 def step_of(module, optimizer):
     module(torch.ones(1, 64)).sum().backward()
     return optimizer.step
+
+
+@promise
+def an_offloaded_module_and_its_optimizer_are_freed_when_they_are_dropped(directory):
+    def used():
+        module, config = linear(), settings(directory)
+        offloaded = nvswap.torch.offload(module, config)
+        optimizer = nvswap.torch.AdamW(module.parameters(), config, offloaded=offloaded)
+        trained(module, optimizer)
+        return weakref.ref(module), weakref.ref(optimizer)
+
+    # The second opens the stores of the first.
+    for _ in range(2):
+        module, optimizer = used()
+        gc.collect()
+        assert module() is None and optimizer() is None
+
+
+@promise
+def a_module_whose_optimizer_was_dropped_can_have_another(directory):
+    module, config = linear(), settings(directory)
+    offloaded = nvswap.torch.offload(module, config)
+    for _ in range(2):
+        optimizer = nvswap.torch.AdamW(module.parameters(), config, lr=0.01, offloaded=offloaded)
+        trained(module, optimizer)
+        assert optimizer.optimizer.step_count == 3
+        del optimizer
+        gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
 
 
 @promise

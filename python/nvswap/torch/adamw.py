@@ -7,6 +7,7 @@ added to the optimizer's as the backward makes them, so that they are never in m
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import operator
 import weakref
@@ -60,6 +61,9 @@ class AdamW(torch.optim.Optimizer):
     torch.nn.utils.clip_grad_norm_ neither sees nor clips them. `gradient_clipping` of the
     configuration clips all.
 
+    Dropping the last reference closes the store, as `close()` does; gradients stay in `parameter.grad`
+    then.
+
     A step computes the weights from the master weights in the store. What else changes a weight
     after the optimizer was made (load_state_dict, `weight.mul_(0.5)`) lasts until the next step.
     """
@@ -101,7 +105,9 @@ class AdamW(torch.optim.Optimizer):
         self.optimizer = Optimizer(own, groups, update=self._adam,
                                    weights_final=self._write_weights if offloaded else None)
         self._stepped = {parameter for parameter, _, _ in self._pieces}
-        self._hooks = [parameter.register_post_accumulate_grad_hook(self._add_gradient)
+        # torch has hooks of a parameter outside of Python, where the collector finds no cycle.
+        hook = functools.partial(_add_gradient, weakref.ref(self))
+        self._hooks = [parameter.register_post_accumulate_grad_hook(hook)
                        for parameter in self._stepped if self._tensor_of(parameter) is not None]
         if self.optimizer.step_count:
             self._take_kept_weights()
@@ -305,3 +311,9 @@ class AdamW(torch.optim.Optimizer):
         for hook in self._hooks:
             hook.remove()
         self.optimizer.close()
+
+
+def _add_gradient(adamw: "weakref.ref[AdamW]", parameter: torch.nn.Parameter) -> None:
+    own = adamw()
+    if own is not None:
+        own._add_gradient(parameter)
