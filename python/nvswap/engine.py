@@ -234,6 +234,10 @@ class Engine(Handle):
         self._pins: Dict[int, Any] = {}
         # External memory that transfers use, by the tensor's name.
         self._external: Dict[str, Any] = {}
+        # The modules that begin and end the steps instead of the program, and what they share.
+        self._steppers: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._shared: Any = None
+        self._step = False
         super().__init__(engine[0], *([aio] if aio else []))
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
@@ -547,18 +551,42 @@ class Engine(Handle):
     # ---- Steps and commits
 
     def step_begin(self) -> None:
-        """Begins a step: the engine records or follows the order in which tensors are pinned."""
-        error = new_error()
-        with self._open() as pointer:
-            check(lib.nvs_engine_step_begin(pointer, error), error)
+        """Begins a step: the engine records or follows the order in which tensors are pinned. EBUSY: a
+        step has begun, or modules are offloaded to the engine, whose forwards begin its steps."""
+        self._refuse_step()
+        self._begin_step()
 
     def step_end(self) -> StepIO:
         """Ends it; returns the fields of struct nvs_step_io, times in ns."""
+        self._refuse_step()
+        return self._end_step()
+
+    def _begin_step(self) -> None:
+        error = new_error()
+        with self._open() as pointer:
+            check(lib.nvs_engine_step_begin(pointer, error), error)
+            self._step = True
+
+    def _end_step(self) -> StepIO:
         error, io = new_error(), ffi.new("struct nvs_step_io *")
         io.size = ffi.sizeof("struct nvs_step_io")
         with self._open() as pointer:
             check(lib.nvs_engine_step_end(pointer, io, error), error)
+            self._step = False
         return cast(StepIO, fields_of(io))
+
+    def _refuse_step(self) -> None:
+        self._end_shared()
+        if self._steppers:
+            raise Error(errno.EBUSY, "the engine has the parameters of an offloaded module, whose "
+                        "forwards begin and end its steps: leave out step(), step_begin() and "
+                        "step_end()")
+
+    def _end_shared(self) -> None:
+        """The steps are the program's again when the steppers have left or are gone."""
+        if self._shared is not None and not self._steppers:
+            self._shared.end_step()
+            self._shared = None
 
     @contextmanager
     def step(self) -> Iterator[StepIO]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import traceback
 from typing import Any, Optional
 
 from nvswap._native import ffi, lib
@@ -105,6 +106,15 @@ def check(code: int, error: Any = None, path: Optional[str] = None) -> int:
 
 def invalid(text: str, tensor: Optional[str] = None) -> Error:
     return Error(errno.EINVAL, text, tensor)
+
+
+def drop_variables(failure: Optional[BaseException],
+                   until: Optional[BaseException] = None) -> None:
+    """Clears the variables of the frames that an exception and those before it have left: they keep
+    arrays over memory of the library. `until` was handled before, and is left alone."""
+    while failure is not None and failure is not until:
+        traceback.clear_frames(failure.__traceback__)
+        failure = failure.__cause__ or failure.__context__
 
 
 def closed(what: str) -> ClosedError:

@@ -446,6 +446,7 @@ def a_store_that_fails_amid_an_offload_leaves_the_module_as_it_was(directory):
         error = raises(nvswap.Error, lambda: nvswap.torch.offload(
             module, settings(directory), engine=engine, initialize=lambda *_: None), errno.EIO)
         assert str(error) == "injected [EIO]"
+        assert not len(engine)
     assert module[1].weight.equal(before) and module[0].weight.is_meta
     assert module[1:](torch.ones(4)).isfinite().all()
 
@@ -460,6 +461,121 @@ def failing_at(n, call):
         return call(*arguments)
 
     return fails
+
+
+@promise
+def an_offload_that_fails_leaves_no_tensor_in_the_callers_engine(directory):
+    def fail(_name, tensor):
+        tensor.fill_(1)
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise ZeroDivisionError from None
+
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, device="meta"))
+    with nvswap.Engine(settings(directory), arrays="torch") as engine:
+        engine.register("own", "F32", 4)
+        for _ in range(2):
+            raises(ZeroDivisionError, lambda: nvswap.torch.offload(
+                module, settings(directory), engine=engine, initialize=fail))
+            assert list(engine) == ["own"]
+        with engine.step():
+            pass
+
+
+@promise
+def an_offload_that_fails_leaves_a_kept_store_as_it_was(directory):
+    config = settings(directory, keep=True)
+    nvswap.torch.offload(torch.nn.Linear(4, 4), config).engine.close()
+    with nvswap.Engine(config) as engine:
+        before = engine.stored()
+    module = torch.nn.Linear(4, 4)
+    module.bias = torch.nn.Parameter(torch.empty(4, device="meta"))
+    raises(nvswap.Error, lambda: nvswap.torch.offload(module, config), errno.EINVAL)
+    with nvswap.Engine(config) as engine:
+        assert len(before) == 2 and engine.stored() == before
+
+
+def two_modules():
+    torch.manual_seed(1)
+    first = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(2)))
+    return first, torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(8, 8)))
+
+
+@promise
+def modules_of_one_engine_are_trained_as_in_memory_in_its_steps(directory):
+    modules, data = two_modules(), torch.ones(2, 8)
+    plain = copy.deepcopy(modules)
+    with nvswap.Engine(settings(directory), arrays="torch") as engine:
+        begin, begun = engine._begin_step, []
+        engine._begin_step = lambda: begun.append(begin())
+        offloaded = [nvswap.torch.offload(each, settings(directory), engine=engine)
+                     for each in modules]
+        for _ in range(3):
+            for first, second in modules, plain:
+                second(first(data)).square().sum().backward()
+        for each, other in zip(modules, plain):
+            for one, two in zip(each.parameters(), other.parameters()):
+                assert one.grad.equal(two.grad)
+        assert len(begun) == 3
+        # Forwards alone, of one module and of both.
+        for each in (*modules, *modules, modules[1]):
+            each(data)
+        assert len(begun) == 6
+        gc.collect()
+        for each in offloaded:
+            for call in engine.step_begin, engine.step_end, engine.step().__enter__:
+                error = raises(nvswap.Error, call, errno.EBUSY)
+                assert "offloaded module" in str(error)
+            each.load()
+            each.load()
+        with engine.step():
+            pass
+        assert modules[1](modules[0](data)).equal(plain[1](plain[0](data)))
+
+
+@promise
+def a_forward_within_one_of_another_module_of_the_engine_has_its_parameters(directory):
+    class Outer(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.eye(8))
+            self.inner = [inner]
+
+        def forward(self, data):
+            return self.inner[0](data @ self.weight) + self.inner[0][0][0].bias
+
+    inner = two_modules()[1]
+    outer, data = Outer(inner), torch.ones(2, 8)
+    plain = copy.deepcopy(outer)
+    with nvswap.Engine(settings(directory), arrays="torch") as engine:
+        offloaded = [nvswap.torch.offload(each, settings(directory), engine=engine)
+                     for each in (outer, inner)]
+        for _ in range(2):
+            for each in outer, plain:
+                each(data).square().sum().backward()
+        assert outer.weight.grad.equal(plain.weight.grad)
+        assert inner[0][0].bias.grad.equal(plain.inner[0][0][0].bias.grad)
+        gc.collect()
+        for each in offloaded:
+            each.load()
+
+
+@promise
+def a_module_is_not_offloaded_to_an_engine_amid_a_step_of_the_program(directory):
+    module = torch.nn.Linear(4, 4)
+    with nvswap.Engine(settings(directory), arrays="torch") as engine:
+        with engine.step():
+            error = raises(nvswap.Error, lambda: nvswap.torch.offload(
+                module, settings(directory), engine=engine), errno.EBUSY)
+            assert "end it before" in str(error) and not len(engine)
+        offloaded = nvswap.torch.offload(module, settings(directory), engine=engine)
+        module(torch.ones(4))
+        # A module that is gone leaves the steps to the program.
+        del module, offloaded, error
+        gc.collect()
+        with engine.step():
+            pass
 
 
 @promise

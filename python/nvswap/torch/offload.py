@@ -11,7 +11,6 @@ import contextlib
 import errno
 import functools
 import sys
-import threading
 import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Tuple
 
@@ -23,9 +22,9 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from nvswap.engine import Engine
-from nvswap.errors import Error, invalid
-from nvswap.torch.saved import SavedTensors
-from nvswap.torch.threads import Threads
+from nvswap.errors import Error, drop_variables, invalid
+from nvswap.torch.shared import leave, shared_of
+from nvswap.torch.threads import Forward
 
 Initialize = Callable[[str, torch.Tensor], None]
 
@@ -88,14 +87,15 @@ class Offloaded:
         self._initialize = initialize
         self._names: Dict[torch.nn.Parameter, str] = {}
         self.optimizer: Callable[[], Any] = lambda: None
-        self.threads = Threads()
-        self._saved = SavedTensors(engine, self.threads)
-        self._depth: Dict[str, int] = {}
-        # Of the step, and of what forwards of several threads do to one parameter.
-        self._lock = threading.Lock()
-        self._step = False
         self._forwards: List[Tuple[torch.nn.Module, Any]] = []
-        self._take_parameters()
+        self._shared = shared_of(engine, self)
+        try:
+            self._take_parameters()
+        except BaseException:
+            leave(engine, self)
+            raise
+        self.threads = self._shared.threads
+        self._saved = self._shared.saved
         self._hooks = [
             module.register_forward_pre_hook(self._begin_step),
             register_module_module_registration_hook(
@@ -124,11 +124,19 @@ class Offloaded:
         self._check_room()
         self.engine.register_all({name: (parameter.dtype, tuple(parameter.shape))
                                   for name, parameter in parameters})
-        for name, parameter in parameters:
-            if parameter.is_meta:
-                self._initialize_meta(name)
-            else:
-                self.engine.store_from({name: parameter.data.contiguous()})
+        handled = sys.exc_info()[1]
+        try:
+            for name, parameter in parameters:
+                if parameter.is_meta:
+                    self._initialize_meta(name)
+                else:
+                    self.engine.store_from({name: parameter.data.contiguous()})
+        except BaseException as failure:
+            drop_variables(failure, handled)
+            for name, _ in parameters:
+                with contextlib.suppress(Error):  # Its array was kept elsewhere.
+                    self.engine.forget(name)
+            raise
         # Nothing can fail from here on: a failure leaves the module as it was.
         for name, parameter in parameters:
             if parameter.is_meta:
@@ -195,24 +203,23 @@ class Offloaded:
             _refuse, module, "scripted")
 
     def _pin(self, parameters: Iterable[torch.nn.Parameter],
-             forward: List[torch.nn.Parameter]) -> None:
+             forward: Forward) -> None:
         names = {self._names[parameter]: parameter for parameter in parameters}
         if not names:
             return
         self._refuse_to_wait_for_own(names)
-        with self.engine.pinned(list(names), arrays="torch") as tensors, self._lock:
+        with self.engine.pinned(list(names), arrays="torch") as tensors, self._shared.lock:
             for name, parameter in names.items():
-                self._depth[name] = self._depth.get(name, 0) + 1
+                self._shared.depth[name] = self._shared.depth.get(name, 0) + 1
                 # Another thread may be computing with it: its memory stays.
                 if name not in self._saved.pinned:
                     parameter.data = tensors[name]
                     self._saved.pinned[name] = parameter
-                forward.append(parameter)
+                forward[name] = parameter
 
     def _refuse_to_wait_for_own(self, names: Iterable[str]) -> None:
         """Room that only forwards around this one could make would be awaited for ever."""
-        held = {self._names[parameter] for forward in self.threads.forwards()
-                for parameter in forward}
+        held = {name for forward in self.threads.forwards() for name in forward}
         wanted = set(names) - held
         if not held or not wanted:
             return
@@ -225,12 +232,12 @@ class Offloaded:
                         f"at once, of {modules}, and the pool of {self.engine.pool()[1]} bytes has no "
                         "room for them: raise buffer_count or buffer_size of offload_param")
 
-    def _unpin(self, forward: List[torch.nn.Parameter]) -> None:
-        with self._lock:
-            for parameter in forward:
-                name = self._names[parameter]
-                self._depth[name] -= 1
-                if self._depth[name] == 0:
+    def _unpin(self, forward: Forward) -> None:
+        depth = self._shared.depth
+        with self._shared.lock:
+            for name, parameter in forward.items():
+                depth[name] -= 1
+                if depth[name] == 0:
                     del self._saved.pinned[name]
                     parameter.data = _placeholder(parameter.dtype, parameter.shape)
 
@@ -238,8 +245,7 @@ class Offloaded:
         """Pins a parameter until the innermost forward of this thread ends."""
         name = self._names.get(parameter) if parameter is not None else None
         forwards = self.threads.forwards()
-        if parameter is None or name is None or any(
-                parameter is each for forward in forwards for each in forward):
+        if parameter is None or name is None or any(name in forward for forward in forwards):
             return
         if forwards:
             self._pin([parameter], forwards[-1])
@@ -254,13 +260,8 @@ class Offloaded:
         return output
 
     def _begin_step(self, *_: Any) -> None:
-        """The engine learns the order of a forward and its backward, and reads ahead by it."""
         self.refuse_data_parallel(DistributedDataParallel._active_ddp_module)
-        with self._lock:
-            if self._step:
-                self.engine.step_end()
-            self.engine.step_begin()
-            self._step = True
+        self._shared.begin_step(self.module)
 
     def refuse_data_parallel(self, module: Any) -> None:
         """Refuses a DistributedDataParallel that would average gradients of offloaded parameters."""
@@ -288,9 +289,7 @@ class Offloaded:
     def load(self) -> None:
         """Brings all parameters back into memory, and ends the hooks; the engine can be closed.
         After an error the module is still offloaded, and can be loaded again."""
-        if self._step:
-            self.engine.step_end()
-            self._step = False
+        self._shared.end_step()
         loaded = {parameter: torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
                   for parameter in self._names}
         for parameter, data in loaded.items():
@@ -306,6 +305,7 @@ class Offloaded:
         for parameter, data in loaded.items():
             parameter.data = data
         self._names.clear()
+        leave(self.engine, self)
 
 
 def _refuse(module: torch.nn.Module, use: str) -> NoReturn:
@@ -365,7 +365,9 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
         module, twice for what a backward needs at once, and those of other modules that a forward
         reads.
     engine : Engine, optional
-        Instead of one that is opened here.
+        Instead of one that is opened here; also that of other modules, if no parameter has the name of
+        another's. It has none of the tensors after an error, but those whose array `initialize` has
+        kept.
     initialize : callable, optional
         Gets ``(name, tensor)`` for parameters on the meta device, to fill the tensor in: so a model
         that is larger than memory can be made.
@@ -378,7 +380,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     Raises
     ------
     Error
-        EINVAL: a parameter can't be offloaded, or is already; E2BIG: the parameters of one module
+        EINVAL: a parameter can't be offloaded, or is already; EEXIST: `engine` has a tensor of its name;
+        EBUSY: a step of `engine` has begun; E2BIG: the parameters of one module
         exceed the pool. In a forward, EINVAL: a module returns a parameter, or is traced or exported,
         or called in a transform of torch.func or by DistributedDataParallel; E2BIG: the parameters
         of forwards within each other exceed the pool; EBUSY: a backward of another thread runs. In a
@@ -386,6 +389,9 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
 
     Notes
     -----
+    A step of the engine (:meth:`Engine.step`) begins with the first forward, and with that of a module
+    which has had one in the present step; the program begins none itself until :meth:`Offloaded.load`.
+
     A parameter is in memory in the forward of the module that has it. A forward that reads it as an
     attribute of another module, as torch.nn.MultiheadAttention and users of torch.nn.ParameterList
     do, has it until that forward ends. Elsewhere it is nan, as what `module.parameters()` gives is
@@ -417,7 +423,7 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
         return Offloaded(module, own, initialize)
     except BaseException:
         if engine is None:
-            # A tensor that `initialize` has kept keeps the engine open.
+            # A tensor that `initialize` has kept keeps the engine open. A kept store stays as it was.
             with contextlib.suppress(Error):
-                own.close()
+                own.abandon()
         raise

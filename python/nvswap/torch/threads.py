@@ -11,14 +11,15 @@ import errno
 import threading
 import weakref
 from contextlib import contextmanager
-from typing import Callable, Iterator, List, Optional
+from typing import Callable, Dict, Iterator, List, Optional
 
 import torch
 
 from nvswap.errors import Error
 
-# What each forward of a thread that runs now has pinned.
-Forwards = List[List[torch.nn.Parameter]]
+# What a forward has pinned, by the tensors' names, and that of each one of a thread that runs now.
+Forward = Dict[str, torch.nn.Parameter]
+Forwards = List[Forward]
 
 
 class _Backward:
@@ -35,7 +36,7 @@ class _Backward:
 
 
 class Threads:
-    """The threads that run a module."""
+    """The threads that run the modules of an engine."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,10 +54,10 @@ class Threads:
         return forwards
 
     @contextmanager
-    def forward(self) -> Iterator[List[torch.nn.Parameter]]:
-        """A forward, with a list for what it pins; EBUSY as :meth:`begin_backward`."""
+    def forward(self) -> Iterator[Forward]:
+        """A forward, with a dictionary for what it pins; EBUSY as :meth:`begin_backward`."""
         forwards = self.forwards()
-        mine: List[torch.nn.Parameter] = []
+        mine: Forward = {}
         with self._lock:
             if self._other_backward():
                 raise _two_threads()

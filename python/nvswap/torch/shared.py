@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What modules that are offloaded to one engine share: the steps of the engine, the threads that run
+forwards and backwards, and the parameters that these have pinned.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import weakref
+from typing import Any, Dict
+
+import torch
+
+from nvswap.engine import Engine
+from nvswap.errors import Error
+from nvswap.torch.saved import SavedTensors
+from nvswap.torch.threads import Threads
+
+
+class Shared:
+    """
+    Made by :func:`shared_of`. A step of the engine has the forwards and backwards of all modules: it
+    ends before the forward of a module that has had one in it.
+
+    Attributes
+    ----------
+    threads : Threads
+    saved : SavedTensors
+    lock : threading.Lock
+        Of the step and of `depth`, and of what forwards of several threads do to one parameter.
+    depth : dict of str to int
+        How many forwards have pinned each tensor.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.threads = Threads()
+        self.saved = SavedTensors(engine, self.threads)
+        self.lock = threading.Lock()
+        self.depth: Dict[str, int] = {}
+        self._engine = engine
+        self._had: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
+        self._step = False
+
+    def begin_step(self, module: torch.nn.Module) -> None:
+        """The engine learns the order of forwards and backwards, and reads ahead by it."""
+        with self.lock:
+            if not self._step or module in self._had:
+                self._end_step()
+                self._engine._begin_step()
+                self._step = True
+            self._had.add(module)
+
+    def end_step(self) -> None:
+        """Ends the present step, if there is one."""
+        with self.lock:
+            self._end_step()
+
+    def _end_step(self) -> None:
+        if self._step:
+            self._engine._end_step()
+        self._step = False
+        self._had = weakref.WeakSet()
+
+
+def shared_of(engine: Engine, user: Any) -> Shared:
+    """
+    What the modules of the engine share, for a user of it, until :func:`leave`. The steps are theirs.
+
+    Raises
+    ------
+    nvswap.Error
+        EBUSY: the program has begun a step.
+    """
+    engine._end_shared()
+    if engine._step and not engine._steppers:
+        raise Error(errno.EBUSY, "a step of the engine has begun: end it before a module is offloaded "
+                    "to it, whose forwards begin and end its steps")
+    engine._steppers.add(user)
+    if engine._shared is None:
+        engine._shared = Shared(engine)
+    shared: Shared = engine._shared
+    return shared
+
+
+def leave(engine: Engine, user: Any) -> None:
+    """Gives the steps back to the program after the last user. Harmless when it has left."""
+    engine._steppers.discard(user)
+    engine._end_shared()
