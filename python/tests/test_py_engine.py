@@ -63,6 +63,11 @@ def tensors_leave_for_files_and_come_back(directory):
         with engine.pinned("c") as tensors:
             assert (tensors["c"] == contents["c"]).all()
         raises(nvswap.Error, lambda: nvswap.import_tensors(engine, path), errno.ENOENT)
+        engine.register("turned", "F32", (257, 100))
+        error = raises(nvswap.Error, lambda: nvswap.import_tensors(
+            engine, path, {"turned": "layer.a"}), errno.ESTALE)
+        assert error.tensor == "layer.a" and "[100, 257]" in str(error) and "[257, 100]" in str(error)
+        engine.forget("turned")
         raises(nvswap.Error, lambda: nvswap.import_tensors(engine, path + "x"), errno.ENOENT)
         raises(nvswap.Error, lambda: nvswap.export_tensors(engine, path, ["d"]), errno.ENOENT)
         nvswap.export_tensors(engine, path, shard_bytes=100000)

@@ -36,6 +36,12 @@ static inline const uint64_t *shape_dimensions(const uint64_t *shape, size_t ndi
 	return shape ? shape : numel;
 }
 
+bool shapes_equal(const uint64_t *a, size_t a_ndim, const uint64_t *b, size_t b_ndim);
+
+#define SHAPE_TEXT 128
+/* Writes a shape as "[2, 3]", and of many dimensions the first ones. Returns the text. */
+const char *shape_text(const uint64_t *shape, size_t ndim, char text[SHAPE_TEXT]);
+
 struct nvs_error;
 
 /* Of a caller's shape for a tensor of numel elements: 0, or -EINVAL with an error that names it. */

@@ -8,6 +8,7 @@
 #include "base/huge_map.h"
 #include "base/latency.h"
 #include "base/nearest.h"
+#include "base/shape.h"
 #include "support/inject.h"
 
 #include <errno.h>
@@ -509,6 +510,27 @@ static void the_nearest_name_differs_by_a_few_letters(void **state)
 	}
 }
 
+/* ---- Shapes ---- */
+
+static void the_text_of_a_shape_has_its_dimensions_or_the_first_ones(void **state)
+{
+	uint64_t shape[64] = {2, 3};
+	char text[SHAPE_TEXT];
+
+	(void)state;
+	assert_string_equal(shape_text(shape, 0, text), "[]");
+	assert_string_equal(shape_text(shape, 2, text), "[2, 3]");
+	assert_string_equal(shape_text(shape, 3, text), "[2, 3, 0]");
+	for (size_t i = 0; i < LENGTH(shape); i++)
+		shape[i] = UINT64_MAX - (i > 2);
+	assert_string_equal(shape_text(shape, 4, text),
+			    "[18446744073709551615, 18446744073709551615, 18446744073709551615, "
+			    "18446744073709551614]");
+	assert_string_equal(shape_text(shape, 64, text) + strlen(text) - 7, "4, ...]");
+	assert_true(shapes_equal(shape, 3, shape, 3) && shapes_equal(NULL, 0, shape, 0));
+	assert_false(shapes_equal(shape, 3, shape, 2) || shapes_equal(shape, 3, shape + 1, 3));
+}
+
 /* ---- Memory ---- */
 
 static uint64_t transparent_huge_bytes(void)
@@ -562,6 +584,7 @@ int main(void)
 		cmocka_unit_test(latency_merged_equals_one),
 		cmocka_unit_test(a_latency_is_read_within_its_size),
 		cmocka_unit_test(the_nearest_name_differs_by_a_few_letters),
+		cmocka_unit_test(the_text_of_a_shape_has_its_dimensions_or_the_first_ones),
 		cmocka_unit_test(memory_begins_with_a_huge_page_and_ends_with_a_page),
 	};
 

@@ -237,6 +237,53 @@ static void a_tensor_is_exported_with_its_own_shape(void **state)
 	world_end(&w);
 }
 
+/* Registers a tensor of 12 elements and imports "m" of the file into it. */
+static int import_m(struct world *w, const struct nvs_checkpoint *checkpoint, const char *name,
+		    const uint64_t *shape, size_t ndim, const uint64_t *of_item)
+{
+	const struct nvs_tensor_spec spec = {.size = sizeof(spec),
+					     .name = name,
+					     .dtype = NVS_F32,
+					     .numel = 12,
+					     .shape = shape,
+					     .ndim = ndim};
+	struct nvs_checkpoint_item item = {.size = sizeof(item), .name = "m", .shape = of_item};
+
+	item.ndim = of_item ? 2 : 0;
+	OK(&w->f, nvs_tensor_register(w->f.engine, &spec, 1, &item.tensor, &w->f.error));
+	return nvs_checkpoint_import(w->f.engine, checkpoint, &item, 1, &w->f.error);
+}
+
+static void a_tensor_of_another_shape_is_not_imported(void **state)
+{
+	const uint64_t tall[] = {4, 3}, wide[] = {3, 4}, deep[] = {4, 3, 1};
+	const struct nvs_tensor_spec spec = {.size = sizeof(spec),
+					     .name = "m",
+					     .dtype = NVS_F32,
+					     .numel = 12,
+					     .shape = tall,
+					     .ndim = 2};
+	struct nvs_checkpoint_item item = {.size = sizeof(item)};
+	struct nvs_checkpoint *checkpoint;
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	OK(&w.f, nvs_tensor_register(w.f.engine, &spec, 1, &item.tensor, &w.f.error));
+	tensor_write(&w.f, item.tensor, 1);
+	OK(&w.f, nvs_checkpoint_export(w.f.engine, &item, 1, w.path, NULL, &w.f.error));
+	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
+	expect_error(&w.f, import_m(&w, checkpoint, "wide", wide, 2, NULL), -ESTALE,
+		     "tensor m has the shape [4, 3], that of the engine [3, 4]");
+	expect_error(&w.f, import_m(&w, checkpoint, "deep", deep, 3, NULL), -ESTALE, "[4, 3, 1]");
+	expect_error(&w.f, import_m(&w, checkpoint, "turned", tall, 2, wide), -ESTALE, "[3, 4]");
+	OK(&w.f, import_m(&w, checkpoint, "same", tall, 2, NULL));
+	OK(&w.f, import_m(&w, checkpoint, "by numel", NULL, 0, NULL));
+	OK(&w.f, import_m(&w, checkpoint, "as the item", wide, 2, tall));
+	nvs_checkpoint_close(checkpoint);
+	world_end(&w);
+}
+
 static void names_are_unique_and_utf8(void **state)
 {
 	struct world w;
@@ -646,6 +693,7 @@ int main(void)
 		test(shards_replace_a_single_file),
 		test(a_shape_must_be_that_of_the_tensor),
 		test(a_tensor_is_exported_with_its_own_shape),
+		test(a_tensor_of_another_shape_is_not_imported),
 		test(names_are_unique_and_utf8),
 		test(what_the_checkpoint_lacks_is_refused_before_anything_is_read),
 		test(a_second_writer_is_refused),

@@ -144,6 +144,7 @@ static void export_views(struct saved *saved)
 static int read_views(struct saved *saved, struct nvs_tensor *const *t, uint64_t *data_at)
 {
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	const uint64_t shapes[VIEWS + 1] = {5000, 1000, 500};
 	struct nvs_checkpoint_item items[VIEWS + 1] = {
 		{.size = sizeof(items[0]), .tensor = saved->t[1], .name = "t"},
 		{.size = sizeof(items[0]), .tensor = t[0], .name = "a"},
@@ -151,6 +152,10 @@ static int read_views(struct saved *saved, struct nvs_tensor *const *t, uint64_t
 	struct nvs_checkpoint *checkpoint;
 	int rc;
 
+	for (size_t i = 0; i < COUNT(items); i++) {
+		items[i].shape = &shapes[i];
+		items[i].ndim = 1;
+	}
 	OK(&saved->f, nvs_checkpoint_open(&checkpoint, saved->path, &saved->f.error));
 	assert_int_equal(nvs_checkpoint_get(checkpoint, 1, &tensor), 0);
 	*data_at = tensor.offset;

@@ -597,6 +597,11 @@ static void paths_and_options_that_are_wrong_are_refused(void **state)
 							&options, &optim.error),
 			-EINVAL, options.world == 2 ? "exchange is NULL" : "rank 1 of 1");
 	DONE(&optim, export_to(&optim, path));
+	params[0].shape = (const uint64_t[]){params[0].shape[1], params[0].shape[0]};
+	REFUSED(&optim,
+		nvs_checkpoint_import_universal(optim.optimizer, params, PARAMS, path,
+						&optim.error),
+		-ESTALE, "has the shape [");
 	params[0].shape = NULL;
 	params[0].numel = 99899;
 	REFUSED(&optim,
