@@ -109,6 +109,7 @@ def an_optimizer_that_is_not_adam_is_refused(directory):
     config.update(zero_force_ds_cpu_optimizer=False, zero_allow_untested_optimizer=True)
     for output in outputs_of(start(config, ranks=1, steps=1)):
         assert "the optimizer is SGD, and nvswap's is DeepSpeedCPUAdam" in output, output[-3000:]
+        assert 'use "nvswap": {"deepspeed": "swappers"}' in output, output[-3000:]
 
 
 @promise

@@ -63,9 +63,10 @@ class Stage3(StoredStage3):
 
     def _refuse_what_is_not_done(self) -> None:
         adam = self.optimizer
-        reason = None
+        reason, use = None, '"nvswap": {"deepspeed": "ops"}'
         if type(adam) is not DeepSpeedCPUAdam:  # pylint: disable=unidiomatic-typecheck
             reason = f"the optimizer is {type(adam).__name__}, and nvswap's is DeepSpeedCPUAdam"
+            use = '"nvswap": {"deepspeed": "swappers"}, whose checkpoints are exact too, or "ops"'
         elif self.master_weights_and_grads_dtype != torch.float32 or not adam.fp32_optimizer_states:
             reason = "master weights or optimizer states are not float32"
         elif self.torch_autocast_gradscaler is not None:
@@ -73,8 +74,7 @@ class Stage3(StoredStage3):
         elif self.zenflow:
             reason = "zenflow has an optimizer of its own"
         if reason:
-            raise Error(errno.ENOTSUP, f'{reason}: use "nvswap": {{"deepspeed": "ops"}}',
-                        "nvswap.deepspeed")
+            raise Error(errno.ENOTSUP, f"{reason}: use {use}", "nvswap.deepspeed")
 
     def _create_fp32_partitions(self) -> None:
         self._refuse_what_is_not_done()
