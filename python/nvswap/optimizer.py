@@ -5,6 +5,8 @@ Optimizer: Adam over state on the drive, by groups; and one Adam update of array
 
 from __future__ import annotations
 
+import errno
+import gc
 import math
 import weakref
 from contextlib import contextmanager
@@ -14,9 +16,10 @@ from typing import (
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
 from nvswap.config import config_of
-from nvswap.dtypes import array_over, dtype_name, dtype_number, imported_numpy, itemsize
+from nvswap.dtypes import (
+    array_over, dtype_name, dtype_number, imported_numpy, itemsize, number_name)
 from nvswap.engine import engine_stats, note_of
-from nvswap.errors import check, invalid, new_error
+from nvswap.errors import Error, check, drop_variables, invalid, new_error
 from nvswap.handle import Handle
 from nvswap.memory import Span, array_dtype, array_numel, span_of
 from nvswap.statistics import StepResult, fields_of
@@ -53,7 +56,8 @@ class Group(NamedTuple):
 
 
 class Update(NamedTuple):
-    """A run of a group's elements to update; arrays are valid during the call."""
+    """A run of a group's elements to update. Copy what is needed after the call: the memory of an
+    array that is kept gets other contents, and until it is dropped close() raises EBUSY."""
 
     group: int
     offset: int
@@ -66,7 +70,7 @@ class Update(NamedTuple):
 
 
 class StateRun(NamedTuple):
-    """A run of a group's state; arrays are valid during the call."""
+    """A run of a group's state, with arrays as those of :class:`Update`."""
 
     group: int
     offset: int
@@ -154,9 +158,16 @@ class _Calls:
         try:
             yield
         except BaseException as failure:
+            # Its frames have the arrays.
+            drop_variables(failure)
             self.failure = self.failure or failure
         finally:
             optimizer._end_call()
+
+    def memory(self) -> "_Memory":
+        optimizer = self._optimizer()
+        assert optimizer is not None
+        return _Memory(optimizer)
 
     def raise_failure(self) -> None:
         failure, self.failure = self.failure, None
@@ -164,17 +175,46 @@ class _Calls:
             raise failure
 
 
-def _floats(data: Any, numel: int) -> Any:
-    return array_over(ffi.buffer(ffi.cast("char *", data), numel * 4), "F32", (numel,), "numpy")
+class _Memory:
+    """The memory of one callback's arrays, which have references to this: an optimizer that has one
+    isn't closed."""
+
+    def __init__(self, optimizer: "Optimizer") -> None:
+        self._optimizer = optimizer
+        optimizer._kept[id(self)] = None
+
+    def __del__(self) -> None:
+        self._optimizer._kept.pop(id(self), None)
+
+    def _keep(self, _: Any) -> None:
+        """Called when an array is gone; its reference to this method kept the memory."""
+
+    def array(self, data: Any, dtype: str, numel: int, writable: bool = True) -> Any:
+        owner = ffi.gc(ffi.cast("char *", data), self._keep)
+        return array_over(ffi.buffer(owner, numel * itemsize(dtype)), dtype, (numel,), "numpy",
+                          writable)
+
+    def floats(self, numel: int, *data: Any) -> List[Any]:
+        return [self.array(each, "F32", numel) for each in data]
+
+
+# A callback gives the arrays to the caller's function and has no variables with them.
+
+def _update_of(memory: _Memory, update: Any) -> Update:
+    return Update(update.group, update.offset, update.step, update.lr, *memory.floats(
+        update.numel, update.gradients, update.master, update.exp_avg, update.exp_avg_sq))
+
+
+def _state_of(memory: _Memory, run: Any) -> StateRun:
+    return StateRun(run.group, run.offset, *memory.floats(
+        run.numel, run.master, run.exp_avg, run.exp_avg_sq))
 
 
 @ffi.def_extern()
 def nvswap_update(arg: Any, update: Any) -> None:
     calls = ffi.from_handle(arg)
     with calls.callback():
-        arrays = [_floats(each, update.numel) for each in (
-            update.gradients, update.master, update.exp_avg, update.exp_avg_sq)]
-        calls.update(Update(update.group, update.offset, update.step, update.lr, *arrays))
+        calls.update(_update_of(calls.memory(), update))
 
 
 @ffi.def_extern()
@@ -182,17 +222,15 @@ def nvswap_weights_final(arg: Any, group: int, offset: int, numel: int, dtype: i
                          data: Any) -> None:
     calls = ffi.from_handle(arg)
     with calls.callback():
-        name = ffi.string(lib.nvs_dtype_name(dtype)).decode()
-        buffer = ffi.buffer(ffi.cast("char *", data), numel * lib.nvs_dtype_size(dtype))
-        calls.weights_final(group, offset, array_over(buffer, name, (numel,), "numpy", False))
+        calls.weights_final(group, offset, calls.memory().array(
+            data, number_name(dtype), numel, False))
 
 
 @ffi.def_extern(error=-5)
 def nvswap_state(arg: Any, run: Any) -> int:
     calls = ffi.from_handle(arg)
     with calls.callback():
-        arrays = [_floats(each, run.numel) for each in (run.master, run.exp_avg, run.exp_avg_sq)]
-        calls.state(StateRun(run.group, run.offset, *arrays))
+        calls.state(_state_of(calls.memory(), run))
         return 0
     return -5
 
@@ -211,7 +249,8 @@ class Optimizer(Handle):
         Gets an :class:`Update` instead of the configured optimizer; of several threads. The library
         can't end a step for its exception: see :meth:`step`.
     weights_final : callable, optional
-        Gets ``(group, offset, array)`` once for each run of new weights, of several threads.
+        Gets ``(group, offset, array)`` once for each run of new weights, of several threads; the array
+        is as those of :class:`Update`.
         In a callback, calls on this optimizer raise Error EDEADLK, but for :attr:`loss_scale`,
         :attr:`note` and :meth:`stats`; it must not wait for one of another thread.
     aio : Aio, optional
@@ -221,6 +260,10 @@ class Optimizer(Handle):
     ------
     Error
         Those of nvs_optimizer_open, such as ENOSPC, EBUSY, ESTALE (a kept store has other groups).
+
+    Notes
+    -----
+    While arrays that a callback was given exist, close() and abandon() raise EBUSY.
     """
 
     _what = "optimizer"
@@ -231,6 +274,8 @@ class Optimizer(Handle):
                  aio: Optional[Aio] = None) -> None:
         optimizer, error = ffi.new("struct nvs_optimizer **"), new_error()
         self._config = config_of(config)
+        # The memory of arrays that callbacks were given and that are not gone.
+        self._kept: Dict[int, None] = {}
         self.groups: List[Group] = [] if groups is None else _groups_of(groups)
         self._calls_back = _Calls(update, weights_final, self)
         self._arg = ffi.new_handle(self._calls_back)
@@ -268,16 +313,27 @@ class Optimizer(Handle):
         self._numbers = {group.name: i for i, group in enumerate(self.groups)}
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
+        if not at_exit:
+            self._refuse_kept()
         error = new_error()
         check(lib.nvs_optimizer_close(pointer, error), error)
 
     def abandon(self) -> None:
         """Closes the optimizer without a commit: a kept store stays as last committed."""
         def free(pointer: Any) -> None:
+            self._refuse_kept()
             error = new_error()
             check(lib.nvs_optimizer_abandon(pointer, error), error)
 
         self._close(free)
+
+    def _refuse_kept(self) -> None:
+        """Refuses to free memory that arrays are over."""
+        if self._kept:
+            gc.collect()  # Those in cycles are gone, too.
+        if self._kept:
+            raise Error(errno.EBUSY, "a callback of the optimizer has kept an array over its memory, "
+                        "maybe in an exception that it has caught: drop it, and keep copies")
 
     def _number(self, group: Union[int, str]) -> int:
         if isinstance(group, str):
@@ -368,7 +424,7 @@ class Optimizer(Handle):
             EIO and others of the drive, Timeout: the step isn't finished; call it again with the
             same gradients. ERANGE: skipped at the smallest loss scale.
         Exception
-            The first of `update` and `weights_final`. The step has gone on: each run was given to the
+            The first of `update` and `weights_final`, without the variables of its frames. The step has gone on: each run was given to the
             callback once, and has what the callback made of it until its exception. If no error of
             the drive came too, which `info()["unfinished"]` tells, the step is counted and the
             gradients are discarded; a second call does not repeat it.

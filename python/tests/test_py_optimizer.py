@@ -301,6 +301,62 @@ def closing_in_a_callback_is_an_exception(directory):
 
 
 @promise
+def an_array_that_a_callback_has_kept_is_mapped_until_it_is_dropped(directory):
+    # In a child, which a read of memory that is not mapped would end.
+    child('''if True:
+        import errno, gc, os, nvswap, numpy
+        from promises import raises, settings
+
+        directory, kept = os.environ["DIRECTORY"], []
+        keep = {"update": lambda update: kept.append(update.master[1:]),
+                "weights_final": lambda group, offset, array: kept.append(array)}
+        for name, groups in (("update", {"g": numpy.ones(1000, "f4")}),
+                             ("weights_final", [nvswap.Group("g", None, 1000, "F16")]), (None, None)):
+            options = {name: keep[name]} if name else {}
+            optimizer = nvswap.Optimizer(
+                settings(directory), groups or {"g": numpy.ones(1000, "f4")}, **options)
+            optimizer.lend_gradients("g", numpy.ones(1000, "f4"))
+            optimizer.step()
+            if name is None:
+                optimizer.export_state(lambda run: kept.append(run.exp_avg))
+            for close in optimizer.close, optimizer.abandon:
+                assert "kept an array" in str(raises(nvswap.Error, close, errno.EBUSY))
+            assert optimizer.step_count == 1 and numpy.isfinite(kept[0]).all()
+            kept.append(kept)
+            kept = []  # a cycle
+            optimizer.close()
+            assert optimizer.closed
+        # The arrays of an optimizer that is dropped.
+        optimizer = nvswap.Optimizer(settings(directory), {"g": numpy.ones(1000, "f4")}, **options)
+        optimizer.export_state(lambda run: kept.append(run.master))
+        del optimizer
+        gc.collect()
+        assert (kept[0] == 1).all()
+        kept.clear()
+        nvswap.Optimizer(settings(directory), {"g": numpy.ones(1000, "f4")}).close()
+    ''', directory)
+
+
+@promise
+def an_exception_of_a_callback_keeps_no_arrays(directory):
+    def fail(*arguments):
+        arrays = arguments
+        try:
+            raise KeyError(len(arrays))
+        except KeyError as error:
+            raise ValueError("callback") from error
+
+    failures = []
+    for options in ({"update": fail}, {"weights_final": fail}):
+        optimizer = nvswap.Optimizer(settings(directory), {"g": numpy.zeros(1000, "f4")}, **options)
+        optimizer.lend_gradients("g", numpy.ones(1000, "f4"))
+        failures.append(raises(ValueError, optimizer.step))
+        failures.append(raises(ValueError, lambda: optimizer.export_state(fail)))
+        optimizer.close()
+    assert len(failures) == 4
+
+
+@promise
 def calls_on_the_optimizer_in_its_callbacks_are_exceptions(directory):
     # In a child, as a call that waits for itself never ends.
     child('''if True:
@@ -321,7 +377,7 @@ def calls_on_the_optimizer_in_its_callbacks_are_exceptions(directory):
         def call(*_):
             assert optimizer.loss_scale == 1 and optimizer.stats() and optimizer.note == b""
             for each in calls:
-                refused.append(raises(nvswap.Error, each, errno.EDEADLK))
+                refused.append(str(raises(nvswap.Error, each, errno.EDEADLK)))
 
         for options in ({"update": call}, {"weights_final": call}):
             with nvswap.Optimizer(settings(directory), {"g": weights}, **options) as optimizer:
