@@ -104,8 +104,8 @@ struct nvs_optimizer_options {
  *             lr, betas, eps or weight_decay not finite or negative, betas of 1 or more; there are
  *             no groups, without them no kept store is configured, or they have more than 2^56
  *             elements; a group has no name, no elements, another dtype
- *             or weights that are not aligned to an element; the pool (buffer_count x
- *             sub_group_size) does not hold two tiles
+ *             or weights that are not aligned to an element or overlap those of another group; the
+ *             pool (buffer_count x sub_group_size) does not hold two tiles
  * -EEXIST     two groups have the same name
  * -ENOTSUP    optimizer.type is not Adam, AdamW or "" (Adam) and no update function is given, or
  *             optimizer.params.amsgrad is true

@@ -181,6 +181,33 @@ static void sizes_that_overflow_are_refused(void **state)
 	refused_at_open(&o, "elements");
 }
 
+static void groups_whose_weights_overlap_are_refused(void **state)
+{
+	struct optim o;
+	char *first, *second;
+
+	(void)state;
+	optim_init(&o, pair, LENGTH(pair));
+	first = o.specs[0].weights;
+	second = o.specs[1].weights;
+	o.specs[1].weights = first + 4;
+	REFUSED(&o, optim_open(&o), -EINVAL, "groups a and b overlap");
+	o.specs[1].weights = first;
+	REFUSED(&o, optim_open(&o), -EINVAL, "overlap");
+	/* Beside each other they are no overlap. */
+	o.specs[1].weights = second;
+	o.specs[1].numel = 1000;
+	o.specs[0] = o.specs[1];
+	o.specs[0].name = "a";
+	o.specs[0].weights = second + 4000;
+	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	DONE(&o, optim_open(&o));
+	DONE(&o, nvs_optimizer_close(o.optimizer, &o.error));
+	o.optimizer = NULL;
+	o.specs[0].weights = first;
+	optim_close(&o);
+}
+
 /* ---- Calls within a call ---- */
 
 #define CALLS 15
@@ -377,6 +404,7 @@ int main(void)
 		cmocka_unit_test(with_fp16_a_negative_sum_is_refused),
 		cmocka_unit_test(parameters_of_adam_out_of_range_are_refused),
 		cmocka_unit_test(sizes_that_overflow_are_refused),
+		cmocka_unit_test(groups_whose_weights_overlap_are_refused),
 		cmocka_unit_test(calls_within_a_call_on_the_same_optimizer_are_refused),
 		cmocka_unit_test(a_step_without_gradients_changes_nothing),
 		cmocka_unit_test(adding_no_elements_makes_no_gradient),

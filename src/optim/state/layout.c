@@ -83,6 +83,43 @@ static int check_names(const struct nvs_optimizer *optimizer, struct nvs_error *
 	return rc;
 }
 
+static int by_weights(const void *a, const void *b)
+{
+	const struct group *first = *(struct group *const *)a, *second = *(struct group *const *)b;
+	uintptr_t x = (uintptr_t)first->weights, y = (uintptr_t)second->weights;
+
+	return (x > y) - (x < y);
+}
+
+/* A step writes the weights of each group, by several threads. */
+static int check_weights(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	size_t n = optimizer->ngroups;
+	const struct group **groups = calloc(n, sizeof(const struct group *));
+	uintptr_t end = 0;
+	int rc = 0;
+
+	if (!groups)
+		return error_set(error, -ENOMEM, "out of memory for %zu groups", n);
+	for (size_t i = 0; i < n; i++)
+		groups[i] = &optimizer->groups[i];
+	qsort(groups, n, sizeof(const struct group *), by_weights);
+	for (size_t i = 0; i < n && !rc; i++) {
+		const struct group *group = groups[i];
+
+		if (!group->weights)
+			continue;
+		if ((uintptr_t)group->weights < end)
+			rc = error_about(error, -EINVAL, group->name, 0, 0,
+					 "the weights of groups %s and %s overlap: each group "
+					 "has its own",
+					 groups[i - 1]->name, group->name);
+		end = (uintptr_t)group->weights + group->numel * nvs_dtype_size(group->dtype);
+	}
+	free(groups);
+	return rc;
+}
+
 int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *specs, size_t n,
 		  struct nvs_error *error)
 {
@@ -111,7 +148,9 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 	}
 	if (!rc && optimizer->flat > HEADER_NUMEL_MAX)
 		rc = error_set(error, -EINVAL, "the groups have more than 2^56 elements together");
-	return rc ? rc : check_names(optimizer, error);
+	if (!rc)
+		rc = check_names(optimizer, error);
+	return rc ? rc : check_weights(optimizer, error);
 }
 
 /* ---- Tiles ---- */
