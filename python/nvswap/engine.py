@@ -273,6 +273,9 @@ class Engine(Handle):
     def register(self, name: str, dtype: Any = None, shape: Optional[Shape] = None) -> Tensor:
         """Registers one tensor, also ``register(name, array)`` and ``register(name)``; see
         :meth:`register_all`."""
+        if isinstance(dtype, (tuple, list)):
+            raise invalid(f"tensor {name}: give dtype and shape as two arguments, as in "
+                          f"register({name!r}, \"F32\", 10)", name)
         if is_array(dtype) and shape is not None:
             raise invalid(f"tensor {name}: an array has its own shape: leave the other out", name)
         return self.register_all({name: dtype if is_array(dtype) else (dtype, shape)})[0]

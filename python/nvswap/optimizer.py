@@ -274,8 +274,7 @@ class Optimizer(Handle):
                  aio: Optional[Aio] = None) -> None:
         optimizer, error = ffi.new("struct nvs_optimizer **"), new_error()
         self._config = config_of(config)
-        # The memory of arrays that callbacks were given and that are not gone.
-        self._kept: Dict[int, None] = {}
+        self._kept: Dict[int, None] = {}  # See _Memory.
         self.groups: List[Group] = [] if groups is None else _groups_of(groups)
         self._calls_back = _Calls(update, weights_final, self)
         self._arg = ffi.new_handle(self._calls_back)

@@ -69,6 +69,8 @@ def tensors_leave_for_files_and_come_back(directory):
         assert error.tensor == "layer.a" and "[100, 257]" in str(error) and "[257, 100]" in str(error)
         engine.forget("turned")
         raises(nvswap.Error, lambda: nvswap.import_tensors(engine, path + "x"), errno.ENOENT)
+        error = raises(nvswap.Error, lambda: engine.register("d", ("F32", 10)), errno.EINVAL)
+        assert "as two arguments" in str(error) and error.tensor == "d"
         raises(nvswap.Error, lambda: nvswap.export_tensors(engine, path, ["d"]), errno.ENOENT)
         nvswap.export_tensors(engine, path, shard_bytes=100000)
         assert sorted(os.listdir(directory))[1:4] == [

@@ -80,6 +80,18 @@ def a_module_whose_optimizer_was_dropped_can_have_another(directory):
 
 
 @promise
+def a_setting_that_is_out_of_bounds_is_refused_by_its_name(directory):
+    nan = float("nan")
+    for setting, value, named in (
+            ("lr", nan, "lr is nan"), ("lr", -1, "lr is -1"), ("lr", float("inf"), "lr is inf"),
+            ("eps", -1, "eps is -1"), ("weight_decay", nan, "weight_decay is nan"),
+            ("betas", (0.9, 1), "beta2 is 1"), ("betas", (0.9,), "betas are two numbers")):
+        error = raises(nvswap.Error, lambda setting=setting, value=value: nvswap.torch.AdamW(
+            linear().parameters(), settings(directory), **{setting: value}), errno.EINVAL)
+        assert named in str(error), error
+
+
+@promise
 def a_step_that_would_not_reach_the_parameters_is_refused(directory):
     module, config = linear(), settings(directory)
     before = nvswap.torch.AdamW(module.parameters(), config, lr=0.01)

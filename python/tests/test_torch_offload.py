@@ -579,6 +579,23 @@ def a_module_is_not_offloaded_to_an_engine_amid_a_step_of_the_program(directory)
 
 
 @promise
+def an_offloaded_module_is_not_given_other_memory(directory):
+    module, data = torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.ones(4)
+    expected = module(data)
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    for each in module, module[0]:
+        for call in each.share_memory, lambda each=each: each.to_empty(device="cpu"):
+            error = raises(nvswap.Error, call, errno.EINVAL)
+            assert "can't be given other memory" in str(error)
+        each.float().to("cpu").to(memory_format=torch.contiguous_format)
+    assert module(data).equal(expected)
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+    module.share_memory()
+
+
+@promise
 def a_load_that_fails_leaves_the_module_offloaded(directory):
     module, data = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(2))), torch.ones(4)
     expected = module(data)

@@ -73,10 +73,7 @@ class AdamW(torch.optim.Optimizer):
                  weight_decay: float = 1e-2, offloaded: Optional[Offloaded] = None) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
-        for name, value in self.param_groups[0].items():
-            if name not in (*defaults, *_NO_SETTINGS) and value:
-                raise invalid(f"nvswap.torch.AdamW has no setting {name}")
-        self._fixed = self._settings()
+        self._fixed = self._checked_settings(defaults)
         own = Config(config)
         own.parse(json.dumps({"optimizer": {"type": "AdamW", "params": dict(
             self._fixed, lr=float(self.param_groups[0]["lr"]))}}))
@@ -126,6 +123,17 @@ class AdamW(torch.optim.Optimizer):
         if self.param_groups:
             raise invalid("nvswap.torch.AdamW has one group of parameters")
         super().add_param_group(param_group)
+
+    def _checked_settings(self, known: Iterable[str]) -> Dict[str, Any]:
+        group, settings = self.param_groups[0], self._settings()
+        for name, value in group.items():
+            if name not in (*known, *_NO_SETTINGS) and value:
+                raise invalid(f"nvswap.torch.AdamW has no setting {name}")
+        if len(settings["betas"]) != 2:
+            raise invalid(f"betas are two numbers, not {settings['betas']}")
+        # Raises an error that names the setting.
+        GroupAdam(1).set(0, lr=float(group["lr"]), **settings)
+        return settings
 
     def _settings(self) -> Dict[str, Any]:
         """The settings of the one group without the learning rate."""

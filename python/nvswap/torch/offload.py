@@ -336,6 +336,9 @@ def _apply_unless_converted(module: torch.nn.Module, apply: Any, function: Any,
     for dtype in {parameter.dtype for parameter in module.parameters(recurse)}:
         before = torch.empty((), dtype=dtype, device="cpu")
         after = function(before)
+        if after.device == before.device and after.dtype == before.dtype and (
+                after.data_ptr() != before.data_ptr() or after.is_shared()):
+            _refuse(module, "given other memory, as by share_memory() and to_empty()")
         if after.device != before.device:
             raise invalid(f"an offloaded {type(module).__name__} can't be moved to {after.device}, as its "
                           f"forwards compute in host memory: {FOR_DEVICES}; or move it after load()")
@@ -398,8 +401,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     in a forward. What a forward changes in place of its parameter, as torch.nn.Embedding does with
     max_norm, lasts until the pool needs the room. Modules that compute a parameter from others
     (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded. state_dict() has
-    copies of all parameters in memory; load_state_dict(), and conversions such as half() and
-    to(dtype), are refused. What is written to a parameter outside of forwards (torch.nn.init,
+    copies of all parameters in memory; load_state_dict(), share_memory(), to_empty(), and conversions
+    such as half() and to(dtype), are refused. What is written to a parameter outside of forwards (torch.nn.init,
     ``parameter.data = tensor``) is lost without an error. The weights are in the engine alone: a
     module whose engine was closed before :meth:`Offloaded.load` has none, and its forwards raise
     ClosedError.
