@@ -142,8 +142,8 @@ NVS_API int nvs_checkpoint_export(struct nvs_engine *engine,
  * Errors:
  * -EINVAL   an argument is NULL; a size is not set, or differs; the checkpoint has no data
  * -ENOENT   the checkpoint has no tensor of that name; nothing was read
- * -ESTALE   it has another dtype, number of elements, or shape, where the item, or the tensor without
- *           one of the item, has two dimensions or more; or a file was replaced or written to since
+ * -ESTALE   it has another dtype, number of elements, or shape, where that of the item, or else of
+ *           the tensor, has two dimensions or more; or a file was replaced or written to since
  *           the checkpoint was opened: open it again. Nothing was read
  * -ENODATA  a file was truncated while it was read
  * -EBADMSG  bytes do not have the CRC-32 that a file of torch.save has of their storage; the tensor
@@ -261,9 +261,9 @@ NVS_API int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
  * all parts. The checkpoint may have other parameters.
  * Errors: those above for `params`; and
  * -ENOENT   `path` has no such directory, or not this parameter
- * -ESTALE   it has another type or number of elements, or another shape, and both have two dimensions
- *           or more, and nothing was read; or a file was replaced or written to since the call had
- *           read its header, and tiles may be imported
+ * -ESTALE   it has another type or number of elements, or another shape, where both have two
+ *           dimensions or more, and nothing was read; or a file was replaced or written to since the
+ *           call had read its header, and tiles may be imported
  * -EINVAL   a file is damaged: the error has file and reason
  * -EBADMSG  a parameter's bytes, or those of the storage that it is a part of, do not have the
  *           CRC-32 that its file has of them, which is compared if the whole parameter is read;

@@ -554,8 +554,9 @@ class Engine(Handle):
     # ---- Steps and commits
 
     def step_begin(self) -> None:
-        """Begins a step: the engine records or follows the order in which tensors are pinned. EBUSY: a
-        step has begun, or modules are offloaded to the engine, whose forwards begin its steps."""
+        """Begins a step: the engine records or follows the order in which tensors are pinned.
+        EBUSY: a step has begun, or modules are offloaded to the engine, whose forwards begin
+        them."""
         self._refuse_step()
         self._begin_step()
 

@@ -249,8 +249,8 @@ class Optimizer(Handle):
         Gets an :class:`Update` instead of the configured optimizer; of several threads. The library
         can't end a step for its exception: see :meth:`step`.
     weights_final : callable, optional
-        Gets ``(group, offset, array)`` once for each run of new weights, of several threads; the array
-        is as those of :class:`Update`.
+        Gets ``(group, offset, array)`` once for each run of new weights, of several threads; the
+        array is as those of :class:`Update`.
         In a callback, calls on this optimizer raise Error EDEADLK, but for :attr:`loss_scale`,
         :attr:`note` and :meth:`stats`; it must not wait for one of another thread.
     aio : Aio, optional
@@ -331,8 +331,8 @@ class Optimizer(Handle):
         if self._kept:
             gc.collect()  # Those in cycles are gone, too.
         if self._kept:
-            raise Error(errno.EBUSY, "a callback of the optimizer has kept an array over its memory, "
-                        "maybe in an exception that it has caught: drop it, and keep copies")
+            raise Error(errno.EBUSY, "a callback of the optimizer has kept an array over its "
+                        "memory, maybe in an exception that it has caught: drop it, keep copies")
 
     def _number(self, group: Union[int, str]) -> int:
         if isinstance(group, str):
@@ -423,10 +423,11 @@ class Optimizer(Handle):
             EIO and others of the drive, Timeout: the step isn't finished; call it again with the
             same gradients. ERANGE: skipped at the smallest loss scale.
         Exception
-            The first of `update` and `weights_final`, without the variables of its frames. The step has gone on: each run was given to the
-            callback once, and has what the callback made of it until its exception. If no error of
-            the drive came too, which `info()["unfinished"]` tells, the step is counted and the
-            gradients are discarded; a second call does not repeat it.
+            The first of `update` and `weights_final`, without the variables of its frames. The step
+            has gone on: each run was given to the callback once, and has what the callback made of
+            it until its exception. If no error of the drive came too, which `info()["unfinished"]`
+            tells, the step is counted and the gradients are discarded; a second call does not
+            repeat it.
         """
         if lr is not None and not lr >= 0:
             raise invalid(f"a learning rate is not negative: {lr}")

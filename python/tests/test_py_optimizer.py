@@ -311,7 +311,8 @@ def an_array_that_a_callback_has_kept_is_mapped_until_it_is_dropped(directory):
         keep = {"update": lambda update: kept.append(update.master[1:]),
                 "weights_final": lambda group, offset, array: kept.append(array)}
         for name, groups in (("update", {"g": numpy.ones(1000, "f4")}),
-                             ("weights_final", [nvswap.Group("g", None, 1000, "F16")]), (None, None)):
+                             ("weights_final", [nvswap.Group("g", None, 1000, "F16")]),
+                             (None, None)):
             options = {name: keep[name]} if name else {}
             optimizer = nvswap.Optimizer(
                 settings(directory), groups or {"g": numpy.ones(1000, "f4")}, **options)

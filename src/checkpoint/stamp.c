@@ -26,7 +26,7 @@ int stamp_take(int fd, const char *path, struct stamp *stamp, struct nvs_error *
 
 int stamp_check(const struct stamp *stamp, int fd, const char *path, struct nvs_error *error)
 {
-	struct stamp now;
+	struct stamp now = {0};
 	int rc = stamp_take(fd, path, &now, error);
 
 	if (rc)

@@ -199,8 +199,8 @@ int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t of
 
 /* ---- call.c ---- */
 void calls_init(struct nvs_optimizer *optimizer);
-/* Waits for calls of other threads. -EDEADLK if a function of the caller, such as `update`, makes the
- * call within another. */
+/* Waits for calls of other threads. -EDEADLK if a function of the caller, such as `update`, makes
+ * the call within another. */
 int call_begin(struct nvs_optimizer *optimizer, struct nvs_error *error);
 void call_end(struct nvs_optimizer *optimizer);
 

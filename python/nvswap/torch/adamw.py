@@ -61,8 +61,8 @@ class AdamW(torch.optim.Optimizer):
     torch.nn.utils.clip_grad_norm_ neither sees nor clips them. `gradient_clipping` of the
     configuration clips all.
 
-    Dropping the last reference closes the store, as `close()` does; gradients stay in `parameter.grad`
-    then.
+    Dropping the last reference closes the store, as `close()` does; gradients then stay in
+    `parameter.grad`.
 
     A step computes the weights from the master weights in the store. What else changes a weight
     after the optimizer was made (load_state_dict, `weight.mul_(0.5)`) lasts until the next step.

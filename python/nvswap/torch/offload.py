@@ -368,9 +368,9 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
         module, twice for what a backward needs at once, and those of other modules that a forward
         reads.
     engine : Engine, optional
-        Instead of one that is opened here; also that of other modules, if no parameter has the name of
-        another's. It has none of the tensors after an error, but those whose array `initialize` has
-        kept.
+        Instead of one that is opened here; also that of other modules, if no parameter has the name
+        of another's. It has none of the tensors after an error, but those whose array `initialize`
+        has kept.
     initialize : callable, optional
         Gets ``(name, tensor)`` for parameters on the meta device, to fill the tensor in: so a model
         that is larger than memory can be made.
@@ -383,8 +383,8 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     Raises
     ------
     Error
-        EINVAL: a parameter can't be offloaded, or is already; EEXIST: `engine` has a tensor of its name;
-        EBUSY: a step of `engine` has begun; E2BIG: the parameters of one module
+        EINVAL: a parameter can't be offloaded, or is already; EEXIST: `engine` has a tensor of its
+        name; EBUSY: a step of `engine` has begun; E2BIG: the parameters of one module
         exceed the pool. In a forward, EINVAL: a module returns a parameter, or is traced or exported,
         or called in a transform of torch.func or by DistributedDataParallel; E2BIG: the parameters
         of forwards within each other exceed the pool; EBUSY: a backward of another thread runs. In a
@@ -392,8 +392,9 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
 
     Notes
     -----
-    A step of the engine (:meth:`Engine.step`) begins with the first forward, and with that of a module
-    which has had one in the present step; the program begins none itself until :meth:`Offloaded.load`.
+    A step of the engine (:meth:`Engine.step`) begins with the first forward, and with that of a
+    module which has had one in the present step; the program begins none itself until
+    :meth:`Offloaded.load`.
 
     A parameter is in memory in the forward of the module that has it. A forward that reads it as an
     attribute of another module, as torch.nn.MultiheadAttention and users of torch.nn.ParameterList
@@ -401,8 +402,9 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     in a forward. What a forward changes in place of its parameter, as torch.nn.Embedding does with
     max_norm, lasts until the pool needs the room. Modules that compute a parameter from others
     (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded. state_dict() has
-    copies of all parameters in memory; load_state_dict(), share_memory(), to_empty(), and conversions
-    such as half() and to(dtype), are refused. What is written to a parameter outside of forwards (torch.nn.init,
+    copies of all parameters in memory; load_state_dict(), share_memory(), to_empty(), and
+    conversions such as half() and to(dtype), are refused. What is written to a parameter outside of
+    forwards (torch.nn.init,
     ``parameter.data = tensor``) is lost without an error. The weights are in the engine alone: a
     module whose engine was closed before :meth:`Offloaded.load` has none, and its forwards raise
     ClosedError.
@@ -426,7 +428,7 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
         return Offloaded(module, own, initialize)
     except BaseException:
         if engine is None:
-            # A tensor that `initialize` has kept keeps the engine open. A kept store stays as it was.
+            # An array that `initialize` has kept keeps the engine open. A kept store is as before.
             with contextlib.suppress(Error):
                 own.abandon()
         raise

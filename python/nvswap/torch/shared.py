@@ -21,8 +21,8 @@ from nvswap.torch.threads import Threads
 
 class Shared:
     """
-    Made by :func:`shared_of`. A step of the engine has the forwards and backwards of all modules: it
-    ends before the forward of a module that has had one in it.
+    Made by :func:`shared_of`. A step of the engine has the forwards and backwards of all modules:
+    it ends before the forward of a module that has had one in it.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Shared:
 
 def shared_of(engine: Engine, user: Any) -> Shared:
     """
-    What the modules of the engine share, for a user of it, until :func:`leave`. The steps are theirs.
+    What the modules of the engine share, for a user of it, until :func:`leave`. It has the steps.
 
     Raises
     ------
@@ -75,8 +75,8 @@ def shared_of(engine: Engine, user: Any) -> Shared:
     """
     engine._end_shared()
     if engine._step and not engine._steppers:
-        raise Error(errno.EBUSY, "a step of the engine has begun: end it before a module is offloaded "
-                    "to it, whose forwards begin and end its steps")
+        raise Error(errno.EBUSY, "a step of the engine has begun: end it before a module is "
+                    "offloaded to it, whose forwards begin and end its steps")
     engine._steppers.add(user)
     if engine._shared is None:
         engine._shared = Shared(engine)
