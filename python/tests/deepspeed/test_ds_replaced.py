@@ -127,6 +127,54 @@ def a_save_removes_what_its_tag_has_of_another_step_in_the_other_form(directory)
             shutil.rmtree(checkpoint)
 
 
+def states_in(folder):
+    return sorted(name for name in os.listdir(folder) if name.endswith("_states.pt"))
+
+
+@promise
+def a_tag_that_fewer_ranks_save_again_has_only_their_files(directory):
+    for config, checkpoint in universal_jobs(directory):
+        universal = dict(config, checkpoint={"load_universal": True})
+        tag, saving = os.path.join(checkpoint, "step1"), {"checkpoint": checkpoint, "save_steps": [1]}
+        job(config, steps=1, **saving)
+        losses, = job(config, ranks=1, steps=2, seed=2, **saving)
+        assert states_in(tag) == ["bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+                                  "zero_pp_rank_0_mp_rank_00_model_states.pt"]
+        assert get_fp32_state_dict_from_zero_checkpoint(checkpoint, "step1")
+        for load in ({}, {"load_optimizer_states": False}):
+            again, = job(config, ranks=1, steps=2, load_step=1, checkpoint=checkpoint, load=load)
+            assert again[:2] == losses[2:4], load
+        # State of the same step stays in the other form only if it is of as many ranks.
+        job(config, steps=1, universal=checkpoint, **saving)
+        assert len(states_in(tag)) == 4 and os.path.exists(os.path.join(tag, "zero"))
+        job(universal, ranks=1, steps=1, load_step=1, universal=checkpoint, checkpoint=checkpoint)
+        assert states_in(tag) == ["zero_pp_rank_0_mp_rank_00_model_states.pt"]
+
+
+@promise
+def a_tag_that_a_job_of_another_type_saves_again_has_only_its_files(directory):
+    checkpoint = os.path.join(directory, "saved")
+    for dtype, prefix in (("bf16", "bf16_"), ("fp32", "")):
+        job(configuration(directory, depth="step", dtype=dtype), ranks=1, steps=1, save_steps=[1],
+            checkpoint=checkpoint)
+        assert states_in(os.path.join(checkpoint, "step1")) == sorted(
+            [f"{prefix}zero_pp_rank_0_mp_rank_00_optim_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"])
+
+
+@promise
+def each_node_removes_files_of_ranks_that_are_gone_from_its_own_folder(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "node{rank}")
+    config["checkpoint"] = {"use_node_local_storage": True}
+    saving = {"nodes": 2, "steps": 1, "save_steps": [1], "checkpoint": checkpoint}
+    job(config, **saving)
+    folder = os.path.join(checkpoint.format(rank=1), "step1")
+    names = states_in(folder)
+    for name in names:
+        shutil.copy(os.path.join(folder, name), os.path.join(folder, name.replace("rank_1", "rank_2")))
+    job(config, **saving)
+    assert states_in(folder) == names
+
+
 @promise
 def a_tag_that_another_job_saves_is_refused_and_stays_that_of_the_other(directory):
     for config, checkpoint in universal_jobs(directory):

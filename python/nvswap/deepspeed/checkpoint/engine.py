@@ -44,6 +44,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         self._failures: Optional[List[Exception]] = None  # since begin(), until end()
         self._written: List[str] = []  # files and directories to be renamed
         self._lock: Optional[FolderLock] = None  # since lock()
+        self._is_first = False  # since lock(): of the ranks that see the tag's folder
         self._compared: Optional[Set[str]] = None  # files, within comparing_once()
 
     def begin(self) -> None:
@@ -74,10 +75,9 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         with self.collecting():
             self._lock = FolderLock(folder)
             inode = self._lock.inode
-        inodes: List[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(inodes, inode)
+        self._is_first = _of_all_ranks(inode).index(inode) == dist.get_rank()
         with self.collecting():
-            if self._lock is not None and inodes.index(inode) == dist.get_rank():
+            if self._lock is not None and self._is_first:
                 self._lock.take()
         self._agree(os.path.basename(folder))
 
@@ -190,13 +190,15 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
             if marked:
                 unmark_replacing(folder)
             raise
+        names = _of_all_ranks([os.path.basename(path) for path in of_tag])
         with self.collecting():
-            outdated = _outdated(folder, of_tag)
+            outdated = _outdated(folder, of_tag, set(sum(names, []))) if self._is_first else []
             for path in self._written:
                 replace(path)
             self._written = []
             for path in outdated:
-                logger.warning(f"{path} is removed: it is of another step than what {folder} has now")
+                logger.warning(f"{path} is removed: it is of another step or other ranks than what "
+                               f"{folder} has now")
                 remove(path)
         self._agree(info.tag)
         return bool(of_tag)
@@ -213,25 +215,37 @@ def _folder_of(info: Any) -> str:
     return os.path.join(info.save_dir, str(info.tag))
 
 
-def _outdated(folder: str, written: List[str]) -> List[str]:
-    """State that the tag has in the other form, plain or universal, if the files that this rank has
-    written and not renamed are of another step: it would be loaded with their model states."""
+def _outdated(folder: str, written: List[str], names: Set[str]) -> List[str]:
+    """Files of the tag that would be loaded with those that all ranks have written and not renamed, which
+    have these names: those of ranks that are gone, or of a job of another type, and state in the other
+    form, plain or universal, of another step. This rank has written `written`."""
+    def left(pattern: str) -> List[str]:
+        found = glob.glob(os.path.join(glob.escape(folder), pattern))
+        return [path for path in found if os.path.basename(path) not in names]
+
+    models, states = map(left, ("*zero_pp_rank_*_model_states.pt", "*zero_pp_rank_*_optim_states.pt"))
     zero = os.path.join(folder, UNIVERSAL)
-    of_other_form = glob.glob(os.path.join(glob.escape(folder), "*_optim_states.pt")) \
-        if zero in written else [zero] if os.path.isdir(zero) else []
-    models = [path for path in written if path.endswith("_model_states.pt") and os.path.exists(path)]
-    if dist.get_rank() or not of_other_form or \
-            all(_place_of(path) == _place_of(partial_of(path)) for path in models):
-        return []
+    if UNIVERSAL in names:
+        return models + ([] if _agrees(written, *_PLACE, "dp_world_size") else states)
+    if not os.path.isdir(zero) or _agrees(written, *_PLACE):
+        return models + states
     refuse_other_files(zero)
-    return of_other_form
+    return [*models, *states, zero]
 
 
-def _place_of(path: str) -> Any:
-    """Where in the training a file of model states was saved."""
-    with naming(path):
-        state = torch.load(path, weights_only=False, mmap=True)
-        return [state.get(key) for key in ("global_steps", "global_samples", "skipped_steps")]
+# Where in the training a file of model states was saved.
+_PLACE = ("global_steps", "global_samples", "skipped_steps")
+
+
+def _agrees(written: List[str], *keys: str) -> bool:
+    """Whether model states that are to be replaced have the same values as the new ones."""
+    def values(path: str) -> List[Any]:
+        with naming(path):
+            state = torch.load(path, weights_only=False, mmap=True)
+            return [state.get(key) for key in keys]
+
+    return all(values(path) == values(partial_of(path)) for path in written
+               if path.endswith("_model_states.pt") and os.path.exists(path))
 
 
 def refuse_other_files(zero: str) -> None:
@@ -373,7 +387,7 @@ def checked_tag(engine: Any, save_dir: str, tag: Any, latest: Optional[str]) -> 
 
 def _name_latest(engine: Any, save_dir: str, tag: str) -> None:
     """Has `latest` name a tag that all ranks have saved: with use_node_local_storage on each node."""
-    path, tags = os.path.join(save_dir, "latest"), _tags_of_all_ranks(tag)
+    path, tags = os.path.join(save_dir, "latest"), set(_of_all_ranks(tag))
     if len(tags) > 1:
         if engine.global_rank == 0:
             logger.warning(f"{path} is not replaced: the ranks have saved under {len(tags)} tags, such "
@@ -394,10 +408,10 @@ def name_tag(path: str, tag: str, on_this_rank: Callable[[], bool]) -> None:
     together(f"replace {path}", write)
 
 
-def _tags_of_all_ranks(tag: str) -> Set[Any]:
-    tags: List[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(tags, tag)
-    return set(tags)
+def _of_all_ranks(value: Any) -> List[Any]:
+    values: List[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def _has_text(path: str, text: str) -> bool:
