@@ -137,6 +137,32 @@ def a_universal_checkpoint_of_other_shapes_is_refused_by_name(directory):
 
 
 @promise
+def buffers_of_a_universal_checkpoint_load_on_any_number_of_ranks(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    losses = job(config, steps=3, universal=checkpoint, universal_step=2, buffer=1)
+    for ranks, depth, load in ((1, "step", {}), (2, "swappers", {}), (2, "step", {"load_module_only": True})):
+        loading = dict(configuration(directory, depth=depth), checkpoint={"load_universal": True})
+        after = job(loading, ranks=ranks, steps=3, load_step=2, checkpoint=checkpoint, buffer=1, seed=2,
+                    load=load)
+        assert [each[4:6] for each in losses[:ranks]] == after, (ranks, depth, load)
+
+
+@promise
+def buffers_that_differ_are_refused_as_torch_refuses_them(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    loading = dict(config, checkpoint={"load_universal": True})
+    for saved, own, said in (({"buffer": 1}, {"buffer": 2}, "size mismatch for seen"),
+                             ({"buffer": 1}, {}, 'Unexpected key(s) in state_dict: "seen"'),
+                             ({}, {"buffer": 1}, 'Missing key(s) in state_dict: "seen"')):
+        job(config, ranks=1, steps=1, universal=checkpoint, **saved)
+        (refusal,), = refusals(loading, checkpoint, ["step1"], ranks=1, **own)
+        assert said in refusal, refusal
+        (refusal,), = refusals(loading, checkpoint, ["step1"], ranks=1,
+                               load={"load_module_strict": False}, **own)
+        assert (refusal is None) == (len(saved) != len(own)), refusal
+
+
+@promise
 def optimizer_state_is_compared_where_only_weights_are_loaded(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
     job(config, steps=1, save_steps=[1], checkpoint=checkpoint)

@@ -16,6 +16,7 @@ import torch
 from deepspeed import comm as dist
 from deepspeed.checkpoint.constants import FROZEN_PARAM_FRAGMENTS, FROZEN_PARAM_SHAPES
 
+from nvswap.deepspeed.checkpoint.buffers import load_buffers
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
 from nvswap.deepspeed.swappers.parameters import ParameterSwapper
 from nvswap.errors import Error
@@ -58,7 +59,10 @@ def watch_frozen() -> None:
     def loaded_files(self: Any, load_dir: str, tag: Any, *args: Any, **kwargs: Any) -> Any:
         result = load_files(self, load_dir, tag, *args, **kwargs)
         if self.load_universal_checkpoint() and isinstance(self.checkpoint_engine, CheckpointEngine):
-            _load_universal(self, load_dir, tag, kwargs.get("load_module_strict", True))
+            strict = kwargs.get("load_module_strict", True)
+            path = self._get_ckpt_name(load_dir, tag, pp_placeholder="0")
+            load_buffers(self.module, self.checkpoint_engine.load(path), strict)
+            _load_universal(self, load_dir, tag, strict)
         return result
 
     loaded.nvswap_watches = True  # type: ignore[attr-defined]
