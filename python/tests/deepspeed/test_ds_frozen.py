@@ -57,6 +57,56 @@ def weights_alone_load_to_parameters_that_are_frozen_since(directory):
                    load={"load_optimizer_states": False}) == [each[2:] for each in losses], depth
 
 
+def refusals(config, checkpoint, **settings):
+    """What a job says of step1."""
+    results = results_of(start(config, steps=0, checkpoint=checkpoint, refused=["step1"], seed=2, **settings))
+    return [result["refused"][0] for result in results]
+
+
+@promise
+def weights_of_a_universal_checkpoint_load_to_parameters_that_are_trained_since(directory):
+    for depth in ("step", "swappers"):
+        config, checkpoint = configuration(directory, depth=depth), os.path.join(directory, depth)
+        loading, alone = dict(config, checkpoint={"load_universal": True}), {"load_optimizer_states": False}
+        losses = job(config, steps=2, universal=checkpoint, universal_step=1, frozen=True)
+        for ranks in (1, 2):
+            again = job(loading, ranks=ranks, steps=2, load_step=1, checkpoint=checkpoint, seed=2, load=alone)
+            assert again == [each[2:] for each in losses[:ranks]], (depth, ranks)
+        for said in refusals(loading, checkpoint):
+            assert "places.weight was frozen when" in str(said), said
+            assert "load the weights alone (load_optimizer_states=False)" in said, said
+
+
+@promise
+def a_universal_checkpoint_loads_to_parameters_that_are_frozen_since(directory):
+    for depth in ("step", "swappers"):
+        config, checkpoint = configuration(directory, depth=depth), os.path.join(directory, depth)
+        loading = dict(config, checkpoint={"load_universal": True})
+        losses = job(config, steps=2, universal=checkpoint, universal_step=1)
+        for ranks, load in ((1, {}), (2, {"load_module_only": True})):
+            again = job(loading, ranks=ranks, steps=2, load_step=1, checkpoint=checkpoint, frozen=True, seed=2,
+                        load=load)
+            assert again == [each[2:] for each in losses[:ranks]], (depth, ranks)
+
+
+@promise
+def a_universal_checkpoint_without_weights_of_a_parameter_is_refused_unless_names_need_not_match(directory):
+    alone = {"load_optimizer_states": False}
+    for depth in ("step", "swappers"):
+        config, checkpoint = configuration(directory, depth=depth), os.path.join(directory, depth)
+        loading = dict(config, checkpoint={"load_universal": True})
+        job(config, steps=1, universal=checkpoint, frozen=True, exclude_frozen=True)
+        for frozen, load, text in ((True, {}, "With load_module_strict=False it keeps"),
+                                   (True, alone, "With load_module_strict=False it keeps"),
+                                   (False, {}, "has no weights of places.weight"),
+                                   (False, alone, "has no weights of places.weight")):
+            for said in refusals(loading, checkpoint, frozen=frozen, load=load):
+                assert text in str(said), (depth, frozen, load, said)
+            if frozen or load:
+                assert refusals(loading, checkpoint, frozen=frozen,
+                                load=dict(load, load_module_strict=False)) == [None, None]
+
+
 @promise
 def a_frozen_parameter_that_is_new_keeps_its_weights_if_names_need_not_match(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")

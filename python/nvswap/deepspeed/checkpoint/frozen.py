@@ -3,14 +3,15 @@
 Frozen parameters in checkpoints. No optimizer has their weights, so DeepSpeed saves each rank's
 partition from memory, and loads it there; of a parameter in a store only a placeholder is in memory.
 With a universal checkpoint DeepSpeed loads none of them, as each rank reads the first rank's file
-alone.
+alone, nor trained ones that were frozen when it was saved.
 """
 
 from __future__ import annotations
 
 import errno
 import functools
-from typing import Any, Dict, Optional
+import os
+from typing import Any, Callable, Dict, Optional
 
 import torch
 from deepspeed import comm as dist
@@ -18,6 +19,7 @@ from deepspeed.checkpoint.constants import FROZEN_PARAM_FRAGMENTS, FROZEN_PARAM_
 
 from nvswap.deepspeed.checkpoint.buffers import load_buffers
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
+from nvswap.deepspeed.checkpoint.zero3 import UNIVERSAL
 from nvswap.deepspeed.swappers.parameters import ParameterSwapper
 from nvswap.errors import Error
 
@@ -79,44 +81,49 @@ def _swapper_of(param: Any) -> Optional[ParameterSwapper]:
 
 
 def _load_universal(engine: Any, load_dir: str, tag: Any, strict: bool) -> None:
-    """Loads this rank's part of each parameter from the files that have it, one of each rank that saved."""
+    """Loads this rank's part of each parameter that the optimizer does not: it is frozen, or was when the
+    checkpoint was saved."""
     shapes: Dict[str, Any] = {}
+    zero = os.path.join(load_dir, tag, UNIVERSAL)
 
     @functools.lru_cache(maxsize=None)
     def fragments_of(rank: int) -> Any:
         path = engine._get_ckpt_name(load_dir, tag, pp_placeholder=str(rank))
         loaded = engine.checkpoint_engine.load(path)
         shapes.update(loaded.get(FROZEN_PARAM_SHAPES) or {})
-        return loaded.get(FROZEN_PARAM_FRAGMENTS)
+        return loaded.get(FROZEN_PARAM_FRAGMENTS) or {}
 
     for param in engine.module.parameters():
-        if param.requires_grad:
-            continue
-        if fragments_of(0) is None:  # they were excluded
-            return
         name = engine.param_names[param]
-        if name not in fragments_of(0) and not strict:
-            continue
-        _check_saved(name, fragments_of(0))
-        _check_shape(name, shapes, param)
-        first = fragments_of(0)[name].flatten()
-        each = max(first.numel(), 1)
-        part = first.new_zeros(getattr(param, "ds_tensor", param).numel())
-        begin = part.numel() * dist.get_rank(engine.optimizer.dp_process_group)
-        end = min(begin + part.numel(), param.ds_numel)
-        skipped = begin // each
-        saved = torch.cat([first[:0], *(fragments_of(rank)[name].flatten() for rank in
-                                        range(skipped, -(-end // each)))])
-        mine = saved[begin - skipped * each:end - skipped * each]
-        part[:mine.numel()] = mine
-        _load_fragment(param, name, {name: part})
+        if name in fragments_of(0):
+            _check_shape(name, shapes, param)
+            _load_fragment(param, name, {name: _part_of(engine, param, name, fragments_of)})
+        elif not param.requires_grad and os.path.isdir(os.path.join(zero, name)):
+            _load_fragment(param, name, {name: engine.optimizer._universal_partition(zero, param, "fp32")})
+        elif not param.requires_grad and strict:
+            _check_saved(name, {})
+
+
+def _part_of(engine: Any, param: Any, name: str, fragments_of: Callable[[int], Any]) -> torch.Tensor:
+    """This rank's part, from the files that have it, one of each rank that saved."""
+    first: torch.Tensor = fragments_of(0)[name].flatten()
+    each = max(first.numel(), 1)
+    part = first.new_zeros(getattr(param, "ds_tensor", param).numel())
+    begin = part.numel() * dist.get_rank(engine.optimizer.dp_process_group)
+    end = min(begin + part.numel(), param.ds_numel)
+    skipped = begin // each
+    saved = torch.cat([first[:0], *(fragments_of(rank)[name].flatten() for rank in
+                                    range(skipped, -(-end // each)))])
+    mine = saved[begin - skipped * each:end - skipped * each]
+    part[:mine.numel()] = mine
+    return part
 
 
 def _check_saved(name: str, fragments: Any) -> None:
     if name not in fragments:
         raise Error(errno.ENOENT, f"{name}: the checkpoint has no weights of this frozen parameter: it "
-                    "was trained when the checkpoint was saved, or is new. With load_module_strict=False it "
-                    "keeps the weights that it has", tensor=name)
+                    "is new, or was trained or excluded when the checkpoint was saved. With "
+                    "load_module_strict=False it keeps the weights that it has", tensor=name)
 
 
 def _check_shape(name: str, shapes: Any, param: Any) -> None:

@@ -16,7 +16,8 @@ from itertools import zip_longest
 from typing import Any, Iterator, List, Optional, Tuple
 
 from deepspeed import comm as dist
-from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, OPTIMIZER_STATE_DICT, PARAM_SHAPES
+from deepspeed.checkpoint.constants import (
+    FP32_FLAT_GROUPS, FROZEN_PARAM_SHAPES, OPTIMIZER_STATE_DICT, PARAM_SHAPES)
 from deepspeed.runtime import engine as runtime
 from deepspeed.utils import zero_to_fp32
 
@@ -52,12 +53,13 @@ def watch_loads() -> None:
         given = inspect.signature(load).bind(self, load_dir, tag, *args, **kwargs)
         states = not given.arguments.get("load_module_only") and \
             given.arguments.get("load_optimizer_states", True)
+        strict = given.arguments.get("load_module_strict", True)
         # Else DeepSpeed loads no weights with load_module_only.
         given.arguments["load_optimizer_states"] = states
         wanted = _tag_of_latest(self, load_dir) if tag is None else tag
         with self.checkpoint_engine.comparing_once(), _weights_of(self, wanted):
             if wanted is not None:
-                together(f"load {wanted}", lambda: _check_files(self, load_dir, wanted, states))
+                together(f"load {wanted}", lambda: _check_files(self, load_dir, wanted, states, strict))
             return load(*given.args, **given.kwargs)
 
     @functools.wraps(names)
@@ -128,7 +130,7 @@ def _text_of(path: str) -> Optional[str]:
     return tag
 
 
-def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None:
+def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool, strict: bool) -> None:
     """Raises unless this rank's files are there and of one save. With `with_state` those of optimizer
     state are compared with their CRC-32 when they are read. Without it DeepSpeed reads the weights of
     all ranks on each: this rank compares its share of the files."""
@@ -140,7 +142,7 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool) -> None
     for path in found:
         engine.checkpoint_engine.check_whole(path)
     if universal:
-        _check_universal(os.path.join(load_dir, tag))
+        _check_universal(engine, found[0], with_state, strict)
         return
     if not with_state:
         files = sorted(glob.glob(os.path.join(glob.escape(os.path.join(load_dir, tag)), "*_optim_states.pt")))
@@ -194,11 +196,24 @@ def _described(parameter: Optional[Tuple[str, Tuple[int, ...]]]) -> str:
     return f"{parameter[0]} of shape {parameter[1]}" if parameter else "no further parameter"
 
 
-def _check_universal(folder: str) -> None:
+def _check_universal(engine: Any, model: str, with_state: bool, strict: bool) -> None:
+    """Raises unless there is what the optimizer is to load beside this file of model states."""
+    folder = os.path.dirname(model)
     path = os.path.join(folder, UNIVERSAL, "optimizer_state.pt")
     if not os.path.exists(path):
         raise Error(errno.ENOENT, f'{path} is missing: {folder} is no universal checkpoint: load it without '
                     '"load_universal"', path=path)
+    frozen = engine.checkpoint_engine.load(model).get(FROZEN_PARAM_SHAPES) or {}
+    for name, _ in _listed(engine._get_zero_param_shapes()):
+        if os.path.isdir(os.path.join(folder, UNIVERSAL, name)):
+            continue
+        if name in frozen and with_state:
+            raise Error(errno.ESTALE, f"{name} was frozen when {folder} was saved, so there are no moments "
+                        "of it: load the weights alone (load_optimizer_states=False)", tensor=name, path=folder)
+        if name not in frozen and (with_state or strict):
+            raise Error(errno.ENOENT, f"{folder} has no weights of {name}: it is new, or was frozen and "
+                        "excluded when the checkpoint was saved. With load_optimizer_states=False and "
+                        "load_module_strict=False it keeps the weights that it has", tensor=name, path=folder)
 
 
 def _fail_missing(path: str) -> None:

@@ -159,18 +159,29 @@ class Checkpoints:
             self._put_state(group, self._universal_part(folder, group, "fp32"), None)
 
     def _universal_part(self: Any, folder: str, group: int, key: str) -> torch.Tensor:
-        """This rank's partitions of a sub-group's parameters."""
+        """This rank's partitions of a sub-group's parameters. Weights that are not in the folder are with
+        the model states, and were loaded to the parameters."""
         flat = torch.zeros(int(self.fp16_partitioned_groups_flat_numel[group]), device="cpu")
+        found = [os.path.isdir(os.path.join(folder, self.param_names[param]))
+                 for param in self.fp16_groups[group]]
+        if key == "fp32" and not all(found):
+            self._swap_in_sub_group_to_flat_buffer(flat, group)
         offset = 0
-        for param in self.fp16_groups[group]:
-            saved = os.path.join(folder, self.param_names[param])
-            path = os.path.join(saved, f"{key}.pt")
-            with naming(path):
-                _check_length(path, param, self.param_names[param])
-                part = self.load_hp_checkpoint_state(saved, key, param=param)
-            flat.narrow(0, offset, part.numel()).copy_(part)
-            offset += part.numel()
+        for param, is_found in zip(self.fp16_groups[group], found):
+            numel = param.partition_numel()
+            if is_found:
+                flat.narrow(0, offset, numel).copy_(self._universal_partition(folder, param, key))
+            offset += numel
         return flat
+
+    def _universal_partition(self: Any, folder: str, param: Any, key: str) -> torch.Tensor:
+        """This rank's partition of a parameter."""
+        name = self.param_names[param]
+        path = os.path.join(folder, name, f"{key}.pt")
+        with naming(path):
+            _check_length(path, param, name)
+            part: torch.Tensor = self.load_hp_checkpoint_state(os.path.dirname(path), key, param=param)
+        return part
 
 
 def _check_length(path: str, param: Any, name: str) -> None:
