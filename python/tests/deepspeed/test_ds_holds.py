@@ -156,6 +156,19 @@ def new_contents_are_taken_while_a_view_has_the_last_ones(directory):
 
 
 @promise
+def what_an_exception_leaves_held_is_held_again(directory):
+    holds = Holds(open_engine(settings(directory), "param", 0))
+    filled(holds, 3)
+    left = holds.read(["0", "1"])
+    del left[0]
+    for i, hold in enumerate(holds.read(["0", "1", "2"])):
+        assert (hold.tensor == i).all()
+        hold.end(False)
+    left[0].end(True)
+    assert holds.free_bytes() == holds.pool_bytes
+
+
+@promise
 def a_view_stays_valid_when_its_hold_ends(directory):
     holds = Holds(open_engine(settings(directory), "param", 0))
     count = holds.pool_bytes // (4 * NUMEL) + 4
@@ -213,9 +226,9 @@ def swapper_of(directory, parameters):
     return swapper, optimizer
 
 
-def step(swapper, optimizer, parameters):
+def step(swapper, optimizer, parameters, factor=1):
     for i, parameter in enumerate(parameters):
-        gradient = torch.arange(float((i + 1) * NUMEL))
+        gradient = factor * torch.arange(float((i + 1) * NUMEL))
         swapper.swap_out_gradients(parameter, [0, NUMEL // 3],
                                    [gradient[:NUMEL // 3], gradient[NUMEL // 3:]])
     for parameter, following in zip(parameters, [*parameters[1:], None]):
@@ -242,6 +255,25 @@ def sub_groups_are_stepped_as_in_memory(directory):
         assert torch.equal(parameter, wanted)
         assert torch.equal(optimizer.state[parameter]["exp_avg"], reference.state[wanted]["exp_avg"])
         swapper.release_swap_buffers(parameter)
+
+
+@promise
+def a_stay_in_memory_that_an_exception_cut_off_changes_no_later_step(directory):
+    parameters = [torch.nn.Parameter(torch.empty(0)) for _ in range(2)]
+    swapper, optimizer = swapper_of(directory, parameters)
+    expected = [torch.nn.Parameter(torch.full(((i + 1) * NUMEL,), float(i))) for i in range(2)]
+    reference = torch.optim.AdamW(expected, lr=0.01)
+    for left, factor in ((1, 1), (0, -3), (0, 5)):
+        step(swapper, optimizer, parameters, factor)
+        swapper.swap_in_optimizer_state(parameters[left])
+        for i, parameter in enumerate(expected):
+            parameter.grad = factor * torch.arange(float((i + 1) * NUMEL))
+        reference.step()
+    for parameter, wanted in zip(parameters, expected):
+        swapper.swap_in_optimizer_state(parameter)
+        assert torch.equal(parameter, wanted)
+    swapper.purge_state()
+    swapper.close()
 
 
 @promise

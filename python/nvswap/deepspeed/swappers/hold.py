@@ -8,7 +8,8 @@ arrays over the pool keeping their pin: a view that outlives its hold stays vali
 from __future__ import annotations
 
 import errno
-from typing import Iterable, List, Mapping, Optional, Set
+import weakref
+from typing import Iterable, List, Mapping, Optional
 
 import torch
 
@@ -42,8 +43,10 @@ class Hold:
         return self._outside
 
     def end(self, changed: bool) -> None:
-        """Gives the memory up, with the contents to the store if they were changed."""
-        self._holds.ended(self.name)
+        """Gives the memory up, with the contents to the store if they were changed. Nothing is left to
+        do if the tensor has been held again since."""
+        if not self._holds.ended(self):
+            return
         if self._pinned is not None:
             self._pinned.keep_contents(changed)
             self._pinned.release()
@@ -54,12 +57,13 @@ class Hold:
 
 
 class Holds:
-    """The tensors of an engine that are held now."""
+    """The tensors of an engine that are held now, each once. One that is held again was left by a call
+    that an exception cut off: its hold is ended."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.pool_bytes = engine.pool()[1]
-        self._held: Set[str] = set()
+        self._held: "weakref.WeakValueDictionary[str, Hold]" = weakref.WeakValueDictionary()
 
     def register(self, specs: Mapping[str, torch.Tensor], numel: int) -> None:
         """Registers those tensors that are not, each with `numel` elements of its example's type."""
@@ -91,11 +95,17 @@ class Holds:
         the last ones, it is other memory."""
         return self._take(name, "w", self.engine.info(name)["pins"] == 0)
 
-    def ended(self, name: str) -> None:
-        self._held.remove(name)
+    def ended(self, hold: Hold) -> bool:
+        """False: it was ended before."""
+        if self._held.get(hold.name) is not hold:
+            return False
+        del self._held[hold.name]
+        return True
 
     def _take(self, name: str, mode: str, in_pool: bool = True) -> Hold:
-        assert name not in self._held, f"{name} is held already"
+        left = self._held.get(name)
+        if left is not None:
+            left.end(False)
         pinned = self._pinned(name, mode) if in_pool else None
         outside = None
         if pinned is None:
@@ -105,8 +115,8 @@ class Holds:
                                   device="cpu")
             if mode == "r":
                 self.engine.load_to({name: outside})
-        self._held.add(name)
-        return Hold(self, name, pinned, outside)
+        hold = self._held[name] = Hold(self, name, pinned, outside)
+        return hold
 
     def _pinned(self, name: str, mode: str) -> Optional[Pinned]:
         """None if there is no room, and waiting would not make any."""

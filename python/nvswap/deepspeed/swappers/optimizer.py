@@ -115,6 +115,7 @@ class PartitionedOptimizerSwapper:
     def forget_states(self, parameter: torch.Tensor) -> None:
         """Forgets the optimizer's states of a sub-group that is not in memory."""
         group = self._groups[parameter.ds_id]
+        self._end_cut_off(group)
         self.engine.forget([group.state(key) for key in group.states])
         group.states.clear()
 
@@ -196,14 +197,14 @@ class PartitionedOptimizerSwapper:
 
     def swap_in_optimizer_state(self, parameter: torch.Tensor,
                                 async_parameter: Optional[torch.Tensor] = None) -> None:
-        """Has the sub-group's weights, states and gradient in memory, and starts to read those of
-        `async_parameter` if reads are pipelined."""
+        """Has the sub-group's weights, states and gradient in memory, as the store has them, and starts
+        to read those of `async_parameter` if reads are pipelined."""
         group = self._groups.get(parameter.ds_id)
         if group is None:
             return
         with self._timed(_SWAP_IN):
-            if not group.held:
-                self._hold(group)
+            self._end_cut_off(group)
+            self._hold(group)
             if self.pipeline_read and async_parameter is not None:
                 following = self._groups.get(async_parameter.ds_id)
                 if following is not None and not following.held:
@@ -267,6 +268,11 @@ class PartitionedOptimizerSwapper:
         while group.held:
             name, hold = group.held.popitem()
             hold.end(changed and name != "gradient")
+
+    def _end_cut_off(self, group: _SubGroup) -> None:
+        """Ends a stay in memory that an exception has cut off: its gradient is of that time."""
+        if group.held:
+            self._end(group, False)
 
     def _start_writes(self, group: _SubGroup) -> None:
         """Tensors of the host cache are left to the engine, which keeps and writes them."""
