@@ -294,12 +294,14 @@ def a_latest_file_without_a_tag_is_an_error_that_names_it(directory):
 @promise
 def tags_that_latest_cannot_name_are_refused_before_they_are_saved(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
-    tags = ("", " a ", "a\nb")
+    tags, outside = ("", " a ", "a\nb"), ("..", ".", "a/../../b", "a/..", os.path.join(directory, "b"))
     for result in results_of(start(config, steps=0, checkpoint=checkpoint,
-                                   saves=[[{}, [tag, "a"]] for tag in tags])):
-        for tag, told in zip(tags, result["saves"]):
-            said = f"the tag {tag!r} could not be loaded through `latest`"
+                                   saves=[[{}, [tag, "a"]] for tag in (*tags, *outside)])):
+        for tag, told in zip((*tags, *outside), result["saves"]):
+            said = f"the tag {tag!r} could not be loaded through `latest`" if tag in tags else \
+                f"the tag {tag!r} names no folder below {checkpoint}"
             assert said in str(told["error"]), told
+    assert not os.path.exists(checkpoint) and not os.path.exists(os.path.join(directory, "b"))
     os.makedirs(os.path.join(checkpoint, "latest"))
     os.mkdir(os.path.join(checkpoint, "latest_universal"))
     result, = results_of(start(config, ranks=1, steps=0, checkpoint=checkpoint, saves=[[{}, ["a"]]]))
@@ -326,6 +328,43 @@ def a_tag_that_is_no_universal_checkpoint_is_refused_as_one(directory):
     config["checkpoint"] = {"load_universal": True}
     for said, in refusals(config, checkpoint, ["step1"]):
         assert f"{os.path.join(checkpoint, 'step1')} is no universal checkpoint" in said, said
+
+
+@promise
+def a_universal_checkpoint_that_is_loaded_as_an_ordinary_one_is_refused_with_the_key(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    job(config, steps=1, universal=checkpoint)
+    for load in ({}, {"load_optimizer_states": False}, {"load_module_only": True}):
+        for ranks in (2, 3):
+            for said, in refusals(config, checkpoint, ["step1"], ranks=ranks, load=load):
+                assert 'load it with "checkpoint": {"load_universal": true}' in str(said), said
+
+
+@promise
+def a_tag_that_is_not_there_is_an_error_that_names_those_that_are(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    job(config, ranks=1, steps=2, save_steps=[1, 2], checkpoint=checkpoint)
+    shutil.rmtree(os.path.join(checkpoint, "step2"))
+    for loading in (config, dict(config, checkpoint={"load_universal": True})):
+        (said,), = refusals(loading, checkpoint, ["step3"], ranks=1)
+        assert f"there is no tag step3 in {checkpoint}; it has step1" in said, said
+    for load in ({}, {"load_optimizer_states": False}):
+        (said,), = refusals(config, checkpoint, [None], ranks=1, load=load)
+        assert f"there is no tag step2 in {checkpoint}, though latest there names it; it has step1" in said, said
+    (said,), = refusals(config, os.path.join(directory, "other"), ["step1"], ranks=1)
+    assert f"there is no tag step1 in {os.path.join(directory, 'other')}; it has none" in said, said
+
+
+@promise
+def a_file_of_state_that_is_missing_where_only_weights_are_loaded_is_named_on_all_ranks(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    job(config, steps=1, save_steps=[1], checkpoint=checkpoint)
+    paths = [copy_of(checkpoint, tag, STATE.replace("rank_1", rank), os.remove)
+             for tag, rank in (("one", "rank_1"), ("first", "rank_0"))]
+    for load in ({"load_optimizer_states": False}, {"load_module_only": True}):
+        for *said, of_whole in refusals(config, checkpoint, ["one", "first", "step1"], load=load):
+            assert all(f"{path} is missing" in str(each) for path, each in zip(paths, said)), said
+            assert of_whole is None
 
 
 @promise

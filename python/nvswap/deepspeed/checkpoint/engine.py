@@ -368,8 +368,8 @@ def checked_tag(engine: Any, save_dir: str, tag: Any, latest: Optional[str]) -> 
     Raises
     ------
     Error
-        EINVAL: no file can name it for a load. EISDIR: the file that is to do so, `latest`, is a
-        directory. EIO: another rank has failed.
+        EINVAL: no file can name it for a load, or it is no folder below `save_dir`. EISDIR: the file
+        that is to name it, `latest`, is a directory. EIO: another rank has failed.
     """
     name = f"global_step{engine.global_steps}" if tag is None else str(tag)
 
@@ -377,6 +377,8 @@ def checked_tag(engine: Any, save_dir: str, tag: Any, latest: Optional[str]) -> 
         if not name or not name.isprintable() or name != name.strip():
             raise Error(errno.EINVAL, f"the tag {name!r} could not be loaded through `latest`: choose one of "
                         "printable characters, without spaces around it")
+        if os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] in (os.curdir, os.pardir):
+            raise Error(errno.EINVAL, f"the tag {name!r} names no folder below {save_dir}: choose one that does")
         if latest is not None and os.path.isdir(os.path.join(save_dir, latest)):
             raise Error(errno.EISDIR, f"{os.path.join(save_dir, latest)} is a directory, and is to be the file "
                         "that names the tag: move it away", path=os.path.join(save_dir, latest))

@@ -11,7 +11,7 @@ import functools
 import glob
 import inspect
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from typing import Any, Iterator, List, Optional, Tuple
 
@@ -26,6 +26,9 @@ from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
 from nvswap.deepspeed.checkpoint.ranks import together
 from nvswap.deepspeed.checkpoint.zero3 import UNIVERSAL, check_in_file
 from nvswap.errors import Error
+
+# Tags that an error names.
+_SHOWN = 5
 
 # For a checkpoint whose state this job can't load.
 _BY_NAME = "load the weights alone (load_optimizer_states=False), or convert the checkpoint to a " \
@@ -134,8 +137,14 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool, strict:
     """Raises unless this rank's files are there and of one save. With `with_state` those of optimizer
     state are compared with their CRC-32 when they are read. Without it DeepSpeed reads the weights of
     all ranks on each: this rank compares its share of the files."""
-    check_replaced(os.path.join(load_dir, tag))
-    universal = engine.load_universal_checkpoint()
+    folder, universal = os.path.join(load_dir, tag), engine.load_universal_checkpoint()
+    if not os.path.isdir(folder):
+        _fail_no_tag(load_dir, tag)
+    check_replaced(folder)
+    states = _state_files(folder)
+    if not (universal or states) and os.path.isdir(os.path.join(folder, UNIVERSAL)):
+        raise Error(errno.ESTALE, f'{folder} is a universal checkpoint: load it with "checkpoint": '
+                    '{"load_universal": true}', "checkpoint.load_universal", path=folder)
     found = engine._get_all_ckpt_names(load_dir, tag)
     if not found:
         _fail_missing(engine._get_ckpt_name(load_dir, tag, pp_placeholder="0" if universal else None))
@@ -145,8 +154,8 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool, strict:
         _check_universal(engine, found[0], with_state, strict)
         return
     if not with_state:
-        files = sorted(glob.glob(os.path.join(glob.escape(os.path.join(load_dir, tag)), "*_optim_states.pt")))
-        for path in files[dist.get_rank()::dist.get_world_size()]:
+        _check_states_of_all(engine, found[0], states)
+        for path in states[dist.get_rank()::dist.get_world_size()]:
             check_whole(path)
             state = engine.checkpoint_engine.load(path)[OPTIMIZER_STATE_DICT]
             check_in_file(path, state.get(FP32_FLAT_GROUPS, []))
@@ -158,6 +167,33 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool, strict:
         _check_type(engine, load_dir, tag)
         _fail_missing(path)
     _check_parameters(engine, engine._get_ckpt_name(load_dir, tag))
+
+
+def _state_files(folder: str) -> List[str]:
+    return sorted(glob.glob(os.path.join(glob.escape(folder), "*optim_states.pt")))
+
+
+def _check_states_of_all(engine: Any, model: str, states: List[str]) -> None:
+    """Raises unless there is a file of state of each rank that saved this one of model states."""
+    bf16 = any(os.path.basename(path).startswith("bf16_") for path in states)
+    for rank in range(engine.checkpoint_engine.load(model).get("dp_world_size", 0)):
+        path = engine._get_rank_zero_ckpt_name(os.path.dirname(model), "", engine.checkpoint_mp_rank, rank,
+                                               bf16_mode=bf16)
+        if not os.path.exists(path):
+            _fail_missing(path)
+
+
+def _fail_no_tag(load_dir: str, tag: str) -> None:
+    there = sorted(entry.name for entry in os.scandir(load_dir) if entry.is_dir()) \
+        if os.path.isdir(load_dir) else []
+    naming = []
+    for name in ("latest", "latest_universal"):
+        with suppress(Error):  # it is damaged
+            naming += [name] if _text_of(os.path.join(load_dir, name)) == tag else []
+    named = f", though {' and '.join(naming)} there names it" if naming else ""
+    more = ", ..." if len(there) > _SHOWN else ""
+    raise Error(errno.ENOENT, f"there is no tag {tag} in {load_dir}{named}; it has "
+                f"{', '.join(there[:_SHOWN]) or 'none'}{more}", path=os.path.join(load_dir, tag))
 
 
 def _check_type(engine: Any, load_dir: str, tag: str) -> None:
