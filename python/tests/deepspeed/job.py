@@ -4,7 +4,8 @@ A training job: a small GPT on the text of this repository's documents, with Dee
 Each rank prints its losses, all digits, as one line of JSON; with "inspect" also what DeepSpeed's
 functions say of gradients, weights and states, some of which it changes in between. With "frozen" some
 parameters are not trained; with "unused" one layer is never called, and the last block in every second
-step only; "buffer" is the number of elements of a buffer that counts calls. "saves" are checkpoints after the last step: the "checkpoint" block of each, a tag for each
+step only; "buffer" is the number of elements of a buffer that counts calls; with
+"slash" a parameter has "/" in its name. "saves" are checkpoints after the last step: the "checkpoint" block of each, a tag for each
 rank, the folder, save_latest and exclude_frozen_parameters. "universal" is the folder of a universal
 checkpoint after "universal_step", or the last step, of the tag "universal_tag"; "too_large" are bytes of a
 file that can't be written when it is saved again at the end. With "exclude_frozen" it has no frozen
@@ -78,12 +79,16 @@ class GPT(nn.Module):
         self.head = nn.Linear(width, 256)
         self.unused = nn.Linear(width, width) if JOB.get("unused") else None
         self.calls = 0
+        if JOB.get("slash"):
+            self.register_parameter("a/b", nn.Parameter(torch.zeros(width)))
         if "buffer" in JOB:
             self.register_buffer("seen", torch.zeros(JOB["buffer"]))
 
     def forward(self, text):
         inputs, targets = text[:, :-1], text[:, 1:]
         x = self.tokens(inputs) + self.places(torch.arange(inputs.shape[1], device=text.device))
+        if JOB.get("slash"):
+            x = x + getattr(self, "a/b")
         step = self.calls // JOB["config"]["gradient_accumulation_steps"]
         self.calls += 1
         for block in self.blocks[:-1] if self.unused and step % 2 else self.blocks:

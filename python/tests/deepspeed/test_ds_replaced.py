@@ -111,6 +111,13 @@ def a_universal_checkpoint_does_not_replace_other_files_and_leaves_none(director
 
 
 @promise
+def a_parameter_that_a_universal_checkpoint_has_no_directory_for_is_named(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    output, = outputs_of(start(config, ranks=1, steps=1, universal=checkpoint, slash=True))
+    assert '"a/b": the name must be that of a directory' in output, output[-3000:]
+
+
+@promise
 def a_save_removes_what_its_tag_has_of_another_step_in_the_other_form(directory):
     for config, checkpoint in universal_jobs(directory):
         universal = dict(config, checkpoint={"load_universal": True})

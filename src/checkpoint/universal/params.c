@@ -21,10 +21,10 @@ static int check_name(const char *name, size_t i, struct nvs_error *error)
 	if (length && length <= NAME_MAX && !strchr(name, '/') && strcmp(name, ".") != 0 &&
 	    strcmp(name, "..") != 0 && strcmp(name, UNIVERSAL_STATE) != 0)
 		return 0;
-	return error_set(error, -EINVAL,
-			 "params[%zu]: the name must be that of a directory: 1 to %d bytes "
-			 "without '/', and not " UNIVERSAL_STATE,
-			 i, NAME_MAX);
+	return error_about(error, -EINVAL, name ? name : "", 0, 0,
+			   "params[%zu], \"%s\": the name must be that of a directory: "
+			   "1 to %d bytes without '/', and not " UNIVERSAL_STATE,
+			   i, name ? name : "", NAME_MAX);
 }
 
 /* The elements of the whole parameter. */

@@ -538,7 +538,7 @@ static void params_that_are_wrong_are_refused(void **state)
 	static const char *const names[] = {"", ".", "..", "a/b", "optimizer_state.pt", NULL};
 	struct nvs_checkpoint_param params[PARAMS];
 	struct optim optim;
-	char name[257];
+	char name[257], words[300];
 
 	(void)state;
 	start(&optim, 0);
@@ -549,7 +549,9 @@ static void params_that_are_wrong_are_refused(void **state)
 		memset(name, 'a', 256);
 		name[256] = '\0';
 		params[1].name = i < COUNT(names) ? names[i] : name;
-		refuses(params, PARAMS, -EINVAL, "params[1]: the name");
+		snprintf(words, sizeof(words), "params[1], \"%s\": the name",
+			 params[1].name ? params[1].name : "");
+		refuses(params, PARAMS, -EINVAL, words);
 	}
 	params_of(params);
 	refuses(params, 0, -EINVAL, "0 params");
