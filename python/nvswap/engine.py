@@ -92,6 +92,13 @@ class _Pin:
                 [tensor.name for tensor in self.tensors])
 
     def __del__(self) -> None:
+        try:
+            self._end()
+        except BaseException:  # of a signal handler, which Python reports and drops
+            self._end()
+            raise
+
+    def _end(self) -> None:
         engine = self.engine
         if engine._pid != os.getpid():
             return
@@ -100,8 +107,10 @@ class _Pin:
             if engine._pins.pop(id(self), None) is None:
                 return
             engine._begin_call()
-        _release(engine._pointer, self.record())
-        engine._end_call()
+        try:
+            _release(engine._pointer, self.record())
+        finally:
+            engine._end_call()
 
     def keep(self, _: Any) -> None:
         """Called when an array over the pool is gone; the reference to this method kept the pin."""
@@ -435,11 +444,16 @@ class Engine(Handle):
         array = _array_of(tensors)
         call = lib.nvs_tensor_pin if mode == "w" else lib.nvs_tensor_swap_in
         with self._open() as pointer:
-            code = self._wait_for_room(lambda ms, error: call(
-                pointer, array, len(tensors), ms, number, error), timeout, error)
-            check(code, error)
-            how = lib.NVS_CLEAN if mode == "r" else lib.NVS_DIRTY
-            pin = _Pin(self, tensors, int(number[0]), how)
+            try:
+                code = self._wait_for_room(lambda ms, error: call(
+                    pointer, array, len(tensors), ms, number, error), timeout, error)
+                check(code, error)
+                how = lib.NVS_CLEAN if mode == "r" else lib.NVS_DIRTY
+                pin = _Pin(self, tensors, int(number[0]), how)
+            except BaseException:  # of a signal handler, once there is a pin
+                if number[0]:
+                    _release(pointer, (array, len(tensors), int(number[0]), lib.NVS_CLEAN, []))
+                raise
         return Pinned(pin, arrays or self._arrays, mode != "r", mode == "w")
 
     def pinned(self, names: Names, mode: str = "r", *, timeout: Optional[float] = None,

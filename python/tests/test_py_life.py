@@ -12,7 +12,9 @@ import mmap
 import os
 import pathlib
 import pickle
+import sys
 import typing
+import unittest.mock
 
 import numpy
 
@@ -196,6 +198,20 @@ engine.register("b", "F32", 600000)
 import threading
 threading.Thread(target=lambda: [engine.swap_in(name, "w") for name in 3 * "ab"], daemon=True).start()
 """, directory)
+
+
+@promise
+def a_pin_ends_where_a_signal_handler_raises_while_it_begins_or_ends(directory):
+    engine, reported = nvswap.Engine(settings(directory)), []
+    engine.register("a", "F32", 1000)
+    pinned = engine.swap_in("a", "w")
+    with unittest.mock.patch.object(os, "getpid", side_effect=[KeyboardInterrupt, os.getpid()]), \
+            unittest.mock.patch.object(sys, "unraisablehook", lambda told: reported.append(told.exc_type)):
+        pinned.release()
+    assert reported == [KeyboardInterrupt]
+    with unittest.mock.patch("nvswap.engine.check", side_effect=KeyboardInterrupt):
+        raises(KeyboardInterrupt, lambda: engine.swap_in("a", "w"))
+    engine.forget("a")
 
 
 @promise
