@@ -805,6 +805,10 @@ def what_can_not_work_is_refused(directory):
     outer = torch.nn.Sequential(module)
     error = raises(nvswap.Error, lambda: nvswap.torch.offload(outer, settings(directory + "/o")))
     assert "module 0 is offloaded already" in str(error)
+    tied = torch.nn.Module()
+    tied.weight = module.weight
+    error = raises(nvswap.Error, lambda: nvswap.torch.offload(tied, None, engine=offloaded.engine))
+    assert "parameter weight is offloaded already" in str(error)
     assert module.weight.isnan().all() and module.weight.shape == (10,)
     gc.collect()
     offloaded.load()

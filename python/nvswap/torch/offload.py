@@ -28,6 +28,9 @@ from nvswap.torch.threads import Forward
 
 Initialize = Callable[[str, torch.Tensor], None]
 
+# An attribute of parameters whose contents are in a store.
+_OFFLOADED = "nvswap_offloaded"
+
 # For errors.
 FOR_DEVICES = "a model on a GPU is trained by DeepSpeed, with nvswap.deepspeed"
 
@@ -121,6 +124,9 @@ class Offloaded:
                 raise invalid(f"parameter {name} is {parameter.dtype} on {parameter.device}; "
                               "floating-point ones in host memory can be offloaded, and are computed "
                               f"with there: {FOR_DEVICES}")
+            if hasattr(parameter, _OFFLOADED):
+                raise invalid(f"parameter {name} is offloaded already, with another module that has it: "
+                              "offload a module with both of them")
         self._check_room()
         self.engine.register_all({name: (parameter.dtype, tuple(parameter.shape))
                                   for name, parameter in parameters})
@@ -143,6 +149,7 @@ class Offloaded:
                 parameter = self._replace_meta(parameter)
             else:
                 parameter.data = _placeholder(parameter.dtype, parameter.shape)
+            setattr(parameter, _OFFLOADED, True)
             self._names[parameter] = name
 
     def _check_room(self) -> None:
@@ -304,6 +311,7 @@ class Offloaded:
         self._hooks.clear()
         for parameter, data in loaded.items():
             parameter.data = data
+            delattr(parameter, _OFFLOADED)
         self._names.clear()
         leave(self.engine, self)
 
