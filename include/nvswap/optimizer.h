@@ -136,7 +136,8 @@ NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_erro
  * nvs_optimizer_close without the commit: a kept store stays as last committed, and steps since are
  * lost. Waits for the log function too. `optimizer` may be NULL.
  * Errors:
- * -ETIMEDOUT, -EDEADLK  as nvs_optimizer_close: nothing is closed
+ * -ETIMEDOUT  as nvs_optimizer_close: nothing is closed
+ * -EDEADLK    likewise
  */
 NVS_API int nvs_optimizer_abandon(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*

@@ -453,9 +453,10 @@ def all_ranks_hear_of_a_save_that_one_cannot_make_and_the_tag_stays(directory):
 @promise
 def all_ranks_hear_of_directories_that_cannot_be_made_and_the_next_save_is_whole(directory):
     config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
-    file = os.path.join(directory, "file")
+    file = os.path.join(checkpoint, "file")
+    os.mkdir(checkpoint)
     with open(file, "w", encoding="ascii"):
-        saves = [[{}, ["step1"] * 2, os.path.join(file, "saved")], [{}, ["../file/tag"] * 2, checkpoint],
+        saves = [[{}, ["step1"] * 2, os.path.join(file, "saved")], [{}, ["file/tag"] * 2, checkpoint],
                  [{}, ["step1"] * 2, checkpoint]]
     for result in results_of(start(config, steps=1, saves=saves, checkpoint=checkpoint), timeout=120):
         first, second, third = (told["error"] for told in result["saves"])
