@@ -69,6 +69,10 @@ class Checkpoints:
     def _restore_from_bit16_weights(self) -> None:
         together("put the loaded weights into the store", self._put_weights_of_parameters)
 
+    def refresh_fp32_params(self) -> None:
+        """Part of a load that shares a failure when it ends: a rank that failed before is not here."""
+        self._put_weights_of_parameters()
+
     def _in_order_of_param_groups(self: Any) -> List[int]:
         """The sub-groups as the optimizer's state dictionary numbers them."""
         return sorted(range(len(self.fp16_groups)),
