@@ -175,14 +175,18 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         return bool(super().commit(info))
 
     def _rename(self, info: Any) -> bool:
-        """Renames the files of all ranks. If any replaces an older one of the tag, the tag is marked, and
-        can't be loaded until all have been: a crash in between leaves files of two saves. Returns whether
-        any file of this rank is in the tag's folder."""
+        """Renames the files of all ranks. If any replaces an older one of the tag, or has one removed, the
+        tag is marked, and can't be loaded until all are in place: a crash in between leaves files of two
+        saves. Returns whether any file of this rank is in the tag's folder."""
         self._agree(info.tag)
         folder, marked = _folder_of(info), False
+        of_tag = [path for path in self._written if path.startswith(os.path.join(folder, ""))]
+        names = _of_all_ranks([os.path.basename(path) for path in of_tag])
+        outdated: List[str] = []
         with self.collecting():
-            of_tag = [path for path in self._written if path.startswith(os.path.join(folder, ""))]
-            if any(map(os.path.lexists, of_tag)):
+            if self._is_first:
+                outdated = _outdated(folder, of_tag, set(sum(names, [])))
+            if outdated or any(map(os.path.lexists, of_tag)):
                 marked = mark_replacing(folder)
         try:
             self._agree(info.tag)
@@ -190,9 +194,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
             if marked:
                 unmark_replacing(folder)
             raise
-        names = _of_all_ranks([os.path.basename(path) for path in of_tag])
         with self.collecting():
-            outdated = _outdated(folder, of_tag, set(sum(names, []))) if self._is_first else []
             for path in self._written:
                 replace(path)
             self._written = []
