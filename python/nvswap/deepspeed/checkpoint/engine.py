@@ -11,7 +11,7 @@ import errno
 import functools
 import glob
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Callable, Iterator, List, Optional, Set
 
 import torch
@@ -240,13 +240,20 @@ _PLACE = ("global_steps", "global_samples", "skipped_steps")
 
 
 def _agrees(written: List[str], *keys: str) -> bool:
-    """Whether model states that are to be replaced have the same values as the new ones."""
+    """Whether model states that are to be replaced have the same values as the new ones. Damaged ones
+    have not."""
     def values(path: str) -> List[Any]:
         with naming(path):
-            state = torch.load(path, weights_only=False, mmap=True)
+            state = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
             return [state.get(key) for key in keys]
 
-    return all(values(path) == values(partial_of(path)) for path in written
+    def agrees(path: str) -> bool:
+        new = values(partial_of(path))
+        with suppress(Error):
+            return values(path) == new
+        return False
+
+    return all(agrees(path) for path in written
                if path.endswith("_model_states.pt") and os.path.exists(path))
 
 
