@@ -112,9 +112,14 @@ def drop_variables(failure: Optional[BaseException],
                    until: Optional[BaseException] = None) -> None:
     """Clears the variables of the frames that an exception and those before it have left: they keep
     arrays over memory of the library. `until` was handled before, and is left alone."""
-    while failure is not None and failure is not until:
-        traceback.clear_frames(failure.__traceback__)
-        failure = failure.__cause__ or failure.__context__
+    left, seen = [failure], [until]
+    while left:
+        each = left.pop()
+        if each is None or any(each is other for other in seen):
+            continue
+        seen.append(each)
+        traceback.clear_frames(each.__traceback__)
+        left += [each.__cause__, each.__context__]
 
 
 def closed(what: str) -> ClosedError:
