@@ -20,11 +20,12 @@ extern "C" {
  * the store of the offload_optimizer block. A step reads, updates and writes them back tile by
  * tile, all three concurrently. The caller owns weights and gradients; a caller that accumulates
  * gradients, or has no room for them, adds them piece by piece instead.
- * Calls on one optimizer are serialized: a second thread's call waits for the first. One that is
- * made within another on the same optimizer, by the update, weights_final, state or log function
- * that this one calls, would wait for itself: it is -EDEADLK and has no effect. This holds for
- * every function here but nvs_optimizer_loss_scale, nvs_optimizer_engine, nvs_optimizer_set_note
- * and nvs_optimizer_get_note, which work there. Such a function must not wait for a call on this
+ * Calls on one optimizer are serialized: a second thread's call waits for the first, and so does
+ * one by the log function, which has a thread of its own. One that is made within another on the
+ * same optimizer, by the update, weights_final or state function that this one calls, would wait
+ * for itself: it is -EDEADLK and has no effect. This holds for every function here but
+ * nvs_optimizer_loss_scale, nvs_optimizer_engine, nvs_optimizer_set_note and
+ * nvs_optimizer_get_note, which work there. Such a function must not wait for a call on this
  * optimizer by another thread, as that call waits for the function to return.
  * Calls that change the state, gradients or the store of an optimizer that is open read-only are
  * -EROFS.

@@ -15,7 +15,7 @@ void calls_init(struct nvs_optimizer *optimizer)
 	pthread_mutexattr_t attributes;
 
 	pthread_mutexattr_init(&attributes);
-	/* The log function is called by the thread that has the lock. */
+	/* A second call of the thread that has the lock fails, instead of waiting for itself. */
 	pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK);
 	pthread_mutex_init(&optimizer->lock, &attributes);
 	pthread_mutexattr_destroy(&attributes);
@@ -25,7 +25,7 @@ static int within_call(struct nvs_error *error)
 {
 	return error_set(error, -EDEADLK,
 			 "the optimizer is called within a call on it, by its update, "
-			 "weights_final, state or log function: make this call when that one has "
+			 "weights_final or state function: make this call when that one has "
 			 "returned");
 }
 
