@@ -58,10 +58,11 @@ NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
  */
 NVS_API int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_file **file,
 			     struct nvs_error *error);
-/* Waits for the file's transfers in flight, including overdue ones, and not for the log function.
- * None may be submitted during
- * the call or afterwards. `file` may be NULL. Like opening a file, it interrupts the waits of all
- * workers. */
+/*
+ * Waits for the file's transfers in flight, including overdue ones, and not for the log function.
+ * None may be submitted during the call or afterwards. `file` may be NULL. Like opening a file, it
+ * interrupts the waits of all workers.
+ */
 NVS_API void nvs_file_close(struct nvs_file *file);
 /* Whether the file was opened with O_DIRECT; false if `file` is NULL. */
 NVS_API bool nvs_file_direct(const struct nvs_file *file);
