@@ -4,7 +4,6 @@
  * were closed and opened again: those places mean nothing in another file.
  */
 #include <errno.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "base/error.h"
