@@ -251,8 +251,6 @@ class Optimizer(Handle):
     weights_final : callable, optional
         Gets ``(group, offset, array)`` once for each run of new weights, of several threads; the
         array is as those of :class:`Update`.
-        In a callback, calls on this optimizer raise Error EDEADLK, but for :attr:`loss_scale`,
-        :attr:`note` and :meth:`stats`; it must not wait for one of another thread.
     aio : Aio, optional
         Whose workers to share.
 
@@ -263,7 +261,10 @@ class Optimizer(Handle):
 
     Notes
     -----
-    While arrays that a callback was given exist, close() and abandon() raise EBUSY.
+    In a callback, calls on this optimizer raise Error EDEADLK, but for :attr:`loss_scale`,
+    :attr:`note` and :meth:`stats`. A callback must not wait for such a call of another thread, which
+    waits for the callback. While arrays that a callback was given exist, close() and abandon() raise
+    EBUSY.
     """
 
     _what = "optimizer"

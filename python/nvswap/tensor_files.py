@@ -69,9 +69,9 @@ def import_tensors(engine: Engine, path: Path, names: Optional[FileNames] = None
     ------
     Error
         Those of nvs_checkpoint_open and nvs_checkpoint_import: ENOENT: the file has no such tensor;
-        ESTALE: with another type or length, or another shape than the two dimensions or more of the
-        registered one, or another save replaced the file during the call: call again; EINVAL: the
-        file is damaged, or may execute code; EBADMSG.
+        ESTALE: with another type or length, or another shape, where the registered one has two
+        dimensions or more; or another save replaced the file during the call: call again; EINVAL:
+        the file is damaged, or may execute code; EBADMSG.
     """
     error = new_error()
     with engine._open() as pointer, _items(engine, names) as (items, n), _opened(path) as checkpoint:

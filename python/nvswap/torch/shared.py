@@ -66,7 +66,8 @@ class Shared:
 
 def shared_of(engine: Engine, user: Any) -> Shared:
     """
-    What the modules of the engine share, for a user of it, until :func:`leave`. It has the steps.
+    Returns what the modules of the engine share. The steps of the engine are theirs, and not the
+    program's, until each `user` has called :func:`leave` or is gone.
 
     Raises
     ------
@@ -85,6 +86,6 @@ def shared_of(engine: Engine, user: Any) -> Shared:
 
 
 def leave(engine: Engine, user: Any) -> None:
-    """Gives the steps back to the program after the last user. Harmless when it has left."""
+    """Gives the steps back to the program after the last user. A second call has no effect."""
     engine._steppers.discard(user)
     engine._end_shared()

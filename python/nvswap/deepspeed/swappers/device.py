@@ -3,7 +3,7 @@
 Registers the pool of an engine with the job's accelerator, as DeepSpeed's own swap buffers are pinned:
 copies to and from the device then go directly, beside other work. Relies on DeepSpeed to wait for the
 copies of a partition before it releases it, as its own swappers do. Memory is never unmapped while it is
-registered: the driver would take what is mapped there next for the old pages.
+registered: the driver would copy the old pages in place of what is mapped there next.
 """
 
 from __future__ import annotations
