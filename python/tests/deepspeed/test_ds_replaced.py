@@ -183,6 +183,21 @@ def each_node_removes_files_of_ranks_that_are_gone_from_its_own_folder(directory
 
 
 @promise
+def a_save_that_would_remove_files_of_others_changes_nothing(directory):
+    config, checkpoint = configuration(directory, depth="step"), os.path.join(directory, "saved")
+    tag = os.path.join(checkpoint, "step2")
+    job(config, steps=1, universal=checkpoint, universal_tag="step2")
+    notes = os.path.join(tag, "zero", "notes.txt")
+    with open(notes, "w", encoding="ascii") as file:
+        file.write("mine")
+    before = {name: os.stat(os.path.join(tag, name)).st_ino for name in os.listdir(tag)}
+    first, second = outputs_of(start(config, steps=2, save_steps=[2], checkpoint=checkpoint))
+    assert f"{notes} is no part of a universal checkpoint" in first, first[-3000:]
+    assert "rank 0 could not save its part of step2" in second, second[-3000:]
+    assert before == {name: os.stat(os.path.join(tag, name)).st_ino for name in os.listdir(tag)}
+
+
+@promise
 def a_tag_that_another_job_saves_is_refused_and_stays_that_of_the_other(directory):
     for config, checkpoint in universal_jobs(directory):
         for saving in ({"save_steps": [2], "checkpoint": checkpoint},

@@ -37,8 +37,13 @@ static int open_ring(struct copy_loop *loop)
 		rc = io_uring_queue_init(loop->depth, &loop->ring, 0);
 	if (rc)
 		return rc;
-	loop->registered = !io_uring_register_buffers(&loop->ring, &memory, 1);
-	return 0;
+	rc = io_uring_register_buffers(&loop->ring, &memory, 1);
+	loop->registered = !rc;
+	if (rc == -ENOMEM)
+		return 0;
+	if (rc)
+		io_uring_queue_exit(&loop->ring);
+	return rc;
 }
 
 int copy_loop_open(struct copy_loop **loop, uint64_t block, unsigned depth)
