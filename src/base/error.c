@@ -118,7 +118,7 @@ const char *nvs_strerror(int code)
 	case -ENOBUFS:
 		return "the batch is larger than the pool";
 	case -ESTALE:
-		return "it is there with another type or length, or was replaced since";
+		return "it exists with another type or length, or was replaced since";
 	case -EEXIST:
 		return "it exists already";
 	case -EMEDIUMTYPE:

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A training job: a small GPT on the text of this repository's documents, with DeepSpeed's ZeRO-3.
-Each rank prints its losses, all digits, as one line of JSON; with "inspect" also what DeepSpeed's
-functions say of gradients, weights and states, some of which it changes in between. With "frozen" some
-parameters are not trained; with "unused" one layer is never called, and the last block in every second
-step only; "buffer" is the number of elements of a buffer that counts calls; with
-"slash" a parameter has "/" in its name. "saves" are checkpoints after the last step: the "checkpoint" block of each, a tag for each
-rank, the folder, save_latest and exclude_frozen_parameters. "universal" is the folder of a universal
-checkpoint after "universal_step", or the last step, of the tag "universal_tag"; "too_large" are bytes of a
-file that can't be written when it is saved again at the end. With "exclude_frozen" it has no frozen
-parameters. With "whole" the model is not partitioned when it is made. "gathered" are folders for
-save_16bit_model. With "amid" a micro batch of the next step comes before all these. "refused" are tags that
-must not load, where the weights can't be stored on the rank "full". With "killed_at_rename": N it kills itself before its N-th file or directory gets its name;
-with -N it stops there.
-With "backend" ranks talk by another one than gloo; "deterministic" has torch compute the same bits in
-each run.
+A training job: a small GPT on the text of this repository's documents, with DeepSpeed's ZeRO-3. Each rank
+prints its losses, all digits, as one line of JSON; with "inspect" also what DeepSpeed's functions say of
+gradients, weights and states, some of which it changes in between. With "frozen" some parameters are not
+trained; with "unused" one layer is never called, and the last block in every second step only; "buffer" is
+the number of elements of a buffer that counts calls; with "slash" a parameter has "/" in its name. "saves"
+are checkpoints after the last step: the "checkpoint" block of each, a tag for each rank, the folder,
+save_latest and exclude_frozen_parameters. "universal" is the folder of a universal checkpoint after
+"universal_step", or the last step, of the tag "universal_tag"; "too_large" are bytes of a file that can't
+be written when it is saved again at the end. With "exclude_frozen" it has no frozen parameters. With
+"whole" the model is not partitioned when it is made. "gathered" are folders for save_16bit_model. With
+"amid" a micro batch of the next step comes before all these. "refused" are tags that must not load, where
+the weights can't be stored on the rank "full". With "killed_at_rename": N it kills itself before its N-th
+file or directory gets its name; with -N it stops there. With "backend" ranks talk by another one than gloo;
+"deterministic" has torch compute the same bits in each run.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
