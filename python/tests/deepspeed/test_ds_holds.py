@@ -34,6 +34,19 @@ def filled(holds, count):
         hold.end(True)
 
 
+def add_one(held):
+    for hold in held:
+        hold.tensor.add_(1)
+        hold.end(True)
+
+
+def assert_added(holds, count):
+    """Reads the tensors of filled() after add_one()."""
+    for i, hold in enumerate(holds.read(map(str, range(count)))):
+        assert (hold.tensor == i + 1).all()
+        hold.end(False)
+
+
 @promise
 def more_than_the_pool_can_be_held_and_changed(directory):
     holds = Holds(open_engine(settings(directory), "param", 0))
@@ -41,12 +54,8 @@ def more_than_the_pool_can_be_held_and_changed(directory):
     filled(holds, count)
     held = holds.read(map(str, range(count)))
     assert all((hold.tensor == i).all() for i, hold in enumerate(held))
-    for hold in held:
-        hold.tensor.add_(1)
-        hold.end(True)
-    for i, hold in enumerate(holds.read(map(str, range(count)))):
-        assert (hold.tensor == i + 1).all()
-        hold.end(False)
+    add_one(held)
+    assert_added(holds, count)
     assert holds.free_bytes() == holds.pool_bytes
 
 
@@ -119,12 +128,8 @@ def what_has_no_room_is_in_host_memory_whatever_the_default_device_is(directory)
         filled(holds, count)
         held = holds.read(map(str, range(count)))
         assert all(hold.tensor.device.type == "cpu" for hold in held)
-        for hold in held:
-            hold.tensor.add_(1)
-            hold.end(True)
-    for i, hold in enumerate(holds.read(map(str, range(count)))):
-        assert (hold.tensor == i + 1).all()
-        hold.end(False)
+        add_one(held)
+    assert_added(holds, count)
 
 
 @promise
