@@ -113,14 +113,20 @@ static void rig_close(struct rig *rig)
 	fake_destroy(&rig->fake);
 }
 
+/* The log function is told that read 0 is overdue, and blocks. */
+static void rig_open_blocked(struct rig *rig)
+{
+	rig_open(rig, &engine_fake, LIMIT_MS);
+	start(rig, 0);
+	await_message(rig);
+}
+
 static void a_read_completes_and_its_file_closes_while_the_log_function_blocks(void **state)
 {
 	static struct rig rig;
 
 	(void)state;
-	rig_open(&rig, &engine_fake, LIMIT_MS);
-	start(&rig, 0);
-	await_message(&rig);
+	rig_open_blocked(&rig);
 	fake_release(&rig.fake, FAKE_ALL);
 	await(&rig, 0);
 	nvs_file_close(rig.file);
@@ -134,9 +140,7 @@ static void a_read_is_found_overdue_while_the_log_function_blocks(void **state)
 	static struct rig rig;
 
 	(void)state;
-	rig_open(&rig, &engine_fake, LIMIT_MS);
-	start(&rig, 0);
-	await_message(&rig);
+	rig_open_blocked(&rig);
 	start(&rig, 1);
 	assert_int_equal(nvs_aio_wait(rig.aio, &rig.requests[1], 1, AWAIT_MS, &rig.error),
 			 -ETIMEDOUT);
@@ -156,9 +160,7 @@ static void an_aio_is_closed_when_the_log_function_has_returned(void **state)
 	pthread_t thread;
 
 	(void)state;
-	rig_open(&rig, &engine_fake, LIMIT_MS);
-	start(&rig, 0);
-	await_message(&rig);
+	rig_open_blocked(&rig);
 	fake_release(&rig.fake, FAKE_ALL);
 	await(&rig, 0);
 	nvs_file_close(rig.file);
