@@ -26,7 +26,7 @@ from nvswap.deepspeed.checkpoint import stored, writing
 from nvswap.deepspeed.checkpoint.durable import (
     FolderLock, check_whole, discard, is_zip, make_directories, mark_replacing, naming, new_directory,
     partial_of, remove, replace, replace_text, replacing, unmark_replacing)
-from nvswap.deepspeed.checkpoint.ranks import share_failure, together
+from nvswap.deepspeed.checkpoint.ranks import of_all_ranks, share_failure, together
 from nvswap.deepspeed.checkpoint.zero3 import FILE, UNIVERSAL
 from nvswap.errors import Error
 
@@ -75,7 +75,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         with self.collecting():
             self._lock = FolderLock(folder)
             inode = self._lock.inode
-        self._is_first = _of_all_ranks(inode).index(inode) == dist.get_rank()
+        self._is_first = of_all_ranks(inode).index(inode) == dist.get_rank()
         with self.collecting():
             if self._lock is not None and self._is_first:
                 self._lock.take()
@@ -181,7 +181,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         self._agree(info.tag)
         folder, marked = _folder_of(info), False
         of_tag = [path for path in self._written if path.startswith(os.path.join(folder, ""))]
-        names = _of_all_ranks([os.path.basename(path) for path in of_tag])
+        names = of_all_ranks([os.path.basename(path) for path in of_tag])
         outdated: List[str] = []
         with self.collecting():
             if self._is_first:
@@ -218,9 +218,9 @@ def _folder_of(info: Any) -> str:
 
 
 def _outdated(folder: str, written: List[str], names: Set[str]) -> List[str]:
-    """Files of the tag that would be loaded with those that all ranks have written and not renamed, which
-    have these names: those of ranks that are gone, or of a job of another type, and state in the other
-    form, plain or universal, of another step. This rank has written `written`."""
+    """Files of the tag that must not be loaded with the new ones: those of ranks that are gone or of
+    another dtype, and ordinary or universal state of another step. `written` are the new files of this
+    rank, not renamed yet; `names` are the base names of all ranks' new files."""
     def left(pattern: str) -> List[str]:
         found = glob.glob(os.path.join(glob.escape(folder), pattern))
         return [path for path in found if os.path.basename(path) not in names]
@@ -398,7 +398,7 @@ def checked_tag(engine: Any, save_dir: str, tag: Any, latest: Optional[str]) -> 
 
 def _name_latest(engine: Any, save_dir: str, tag: str) -> None:
     """Has `latest` name a tag that all ranks have saved: with use_node_local_storage on each node."""
-    path, tags = os.path.join(save_dir, "latest"), set(_of_all_ranks(tag))
+    path, tags = os.path.join(save_dir, "latest"), set(of_all_ranks(tag))
     if len(tags) > 1:
         if engine.global_rank == 0:
             logger.warning(f"{path} is not replaced: the ranks have saved under {len(tags)} tags, such "
@@ -417,12 +417,6 @@ def name_tag(path: str, tag: str, on_this_rank: Callable[[], bool]) -> None:
             replace_text(path, tag)
 
     together(f"replace {path}", write)
-
-
-def _of_all_ranks(value: Any) -> List[Any]:
-    values: List[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def _has_text(path: str, text: str) -> bool:

@@ -23,7 +23,7 @@ from deepspeed.utils import zero_to_fp32
 
 from nvswap.deepspeed.checkpoint.durable import check_replaced, check_whole
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
-from nvswap.deepspeed.checkpoint.ranks import together
+from nvswap.deepspeed.checkpoint.ranks import of_all_ranks, together
 from nvswap.deepspeed.checkpoint.zero3 import UNIVERSAL, check_in_file
 from nvswap.errors import Error
 
@@ -108,8 +108,7 @@ def _tag_of_latest(engine: Any, load_dir: str) -> Optional[str]:
     path = os.path.join(load_dir,
                         "latest_universal" if engine.load_universal_checkpoint() else "latest")
     tag = together(f"read {path}", lambda: _text_of(path))
-    found: List[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, (path, tag))
+    found = of_all_ranks((path, tag))
     for rank, (where, other) in enumerate(found):
         if other != found[0][1]:
             raise Error(errno.ESTALE, f"the ranks find different checkpoints: rank 0 '{found[0][1]}' in "

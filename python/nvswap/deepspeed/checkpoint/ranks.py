@@ -15,12 +15,18 @@ from nvswap.errors import Error
 _Result = TypeVar("_Result")
 
 
+def of_all_ranks(value: Any) -> List[Any]:
+    """The values of all ranks, in their order; all of them call it."""
+    values: List[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
 def share_failure(failure: Optional[Exception]) -> Optional[Tuple[int, str]]:
     """Raises this rank's failure, on all ranks at once; all of them call it. Returns the first other
     rank that failed, with its message; None if none did."""
-    texts: List[Any] = [None] * dist.get_world_size()
     own = failure.strerror if isinstance(failure, Error) else failure and str(failure)
-    dist.all_gather_object(texts, failure and (own or repr(failure)))
+    texts = of_all_ranks(failure and (own or repr(failure)))
     if failure is not None:
         raise failure
     return next(((rank, text) for rank, text in enumerate(texts) if text is not None), None)

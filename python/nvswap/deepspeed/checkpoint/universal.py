@@ -25,6 +25,7 @@ from nvswap.deepspeed.checkpoint import writing
 from nvswap.deepspeed.checkpoint.durable import make_directories, new_directory, replacing
 from nvswap.deepspeed.checkpoint.engine import (
     CheckpointEngine, checked_tag, name_tag, refuse_other_files, warn_of_window)
+from nvswap.deepspeed.checkpoint.ranks import of_all_ranks
 from nvswap.deepspeed.checkpoint.zero3 import MOMENTS, UNIVERSAL, keys_beside_moments, step_of
 from nvswap.errors import Error
 
@@ -103,9 +104,7 @@ def _save_parameters(engine: Any, zero: str) -> None:
 
 def _exchange(words: List[int]) -> List[int]:
     """The exclusive or of all ranks' words."""
-    gathered: List[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, words)
-    return [reduce(xor, each) for each in zip(*gathered)]
+    return [reduce(xor, each) for each in zip(*of_all_ranks(words))]
 
 
 def _gather(engine: Any, zero: str) -> None:
