@@ -17,6 +17,9 @@ struct pool {
 	struct extents *extents;
 	uint32_t unit;
 	uint64_t nbytes, used, used_max;
+	/* Released last, in units, and not in `extents` yet: leases side by side, which their owner
+	 * releases one after another, are freed at once. */
+	uint64_t released_at, released;
 	uint64_t waits, used_at_first_wait;
 };
 
@@ -29,7 +32,7 @@ static uint64_t units(const struct pool *pool, uint64_t nbytes)
 /* What is leased and what is free make up the pool. */
 static void leases_check(const struct pool *pool)
 {
-	uint64_t unused = extents_free_units(pool->extents) * pool->unit;
+	uint64_t unused = (extents_free_units(pool->extents) + pool->released) * pool->unit;
 
 	assert(extents_size(pool->extents) * pool->unit == pool->nbytes);
 	assert(pool->used + unused == pool->nbytes);
@@ -92,11 +95,25 @@ int pool_prepare(struct pool *pool, uint64_t n)
 	return extents_prepare(pool->extents, n);
 }
 
+static void free_released(struct pool *pool)
+{
+	int rc;
+
+	if (!pool->released)
+		return;
+	rc = extents_free(pool->extents, pool->released_at, pool->released);
+	assert(!rc);
+	(void)rc;
+	pool->released = 0;
+	leases_check(pool);
+}
+
 void *pool_lease(struct pool *pool, uint64_t nbytes)
 {
 	uint64_t offset;
 
 	assert(nbytes);
+	free_released(pool);
 	if (extents_alloc(pool->extents, units(pool, nbytes), &offset))
 		return NULL;
 	pool->used += units(pool, nbytes) * pool->unit;
@@ -109,16 +126,18 @@ void *pool_lease(struct pool *pool, uint64_t nbytes)
 
 void pool_release(struct pool *pool, void *data, uint64_t nbytes)
 {
-	uint64_t offset = (uint64_t)((char *)data - pool->arena.data);
-	int rc;
+	uint64_t offset = (uint64_t)((char *)data - pool->arena.data), n = units(pool, nbytes);
 
 	assert(offset % pool->unit == 0 && offset < pool->nbytes);
 	assert(nbytes && nbytes <= pool->nbytes - offset);
-	assert(units(pool, nbytes) * pool->unit <= pool->used);
-	rc = extents_free(pool->extents, offset / pool->unit, units(pool, nbytes));
-	assert(!rc);
-	(void)rc;
-	pool->used -= units(pool, nbytes) * pool->unit;
+	assert(n * pool->unit <= pool->used);
+	offset /= pool->unit;
+	if (offset != pool->released_at + pool->released)
+		free_released(pool);
+	if (!pool->released)
+		pool->released_at = offset;
+	pool->released += n;
+	pool->used -= n * pool->unit;
 	leases_check(pool);
 }
 
@@ -155,13 +174,20 @@ uint64_t pool_locked(const struct pool *pool)
 	return pool->arena.locked < pool->nbytes ? pool->arena.locked : pool->nbytes;
 }
 
-uint64_t pool_largest_free(const struct pool *pool)
+uint64_t pool_free_bytes(const struct pool *pool)
 {
+	assert(pool->used <= pool->nbytes);
+	return pool->nbytes - pool->used;
+}
+
+uint64_t pool_largest_free(struct pool *pool)
+{
+	free_released(pool);
 	assert(extents_largest(pool->extents) <= extents_free_units(pool->extents));
 	return extents_largest(pool->extents) * pool->unit;
 }
 
-void pool_get_stats(const struct pool *pool, struct nvs_pool_stats *stats)
+void pool_get_stats(struct pool *pool, struct nvs_pool_stats *stats)
 {
 	arena_check(&pool->arena);
 	leases_check(pool);

@@ -40,7 +40,7 @@ static struct pool *open_pool(uint64_t nbytes, uint32_t unit)
 	return pool;
 }
 
-static struct nvs_pool_stats stats_of(const struct pool *pool)
+static struct nvs_pool_stats stats_of(struct pool *pool)
 {
 	struct nvs_pool_stats stats;
 

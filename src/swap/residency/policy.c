@@ -15,11 +15,10 @@
 
 uint64_t free_bytes(const struct nvs_engine *engine)
 {
-	struct nvs_pool_stats stats;
+	uint64_t free = pool_free_bytes(engine->pool);
 
-	pool_get_stats(engine->pool, &stats);
-	assert(stats.used <= stats.bytes && stats.largest_free <= stats.bytes - stats.used);
-	return stats.bytes - stats.used;
+	assert(free <= pool_bytes(engine->pool));
+	return free;
 }
 
 bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
