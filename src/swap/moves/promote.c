@@ -46,19 +46,22 @@ void tensor_promote(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 /* What a call that waits for room lacks, and what is promoted for it. */
 struct promotion {
 	uint64_t missing; /* bytes of the pool */
-	uint64_t covered; /* bytes that come free as promoted runs land */
+	uint64_t covered; /* bytes of the promoted runs, some of which make room */
 	bool evicted;	  /* evictions in flight suffice; false: what may be evicted later counts */
 };
 
-static uint64_t room_in(const struct promotion *promotion, const struct nvs_tensor *tensor)
+static bool makes_room(const struct promotion *promotion, const struct nvs_tensor *tensor)
 {
-	assert(in_flight(tensor));
+	assert(in_flight(tensor) && promotion->missing);
 	if (tensor->memory != MEMORY_POOL || tensor->pins.count)
-		return 0;
-	return !promotion->evicted || tensor->on_landing == LANDING_EVICTS ? tensor->extent : 0;
+		return false;
+	return !promotion->evicted || tensor->on_landing == LANDING_EVICTS;
 }
 
-/* Promotes the runs of one list that make room, from the oldest on, as many as are needed. */
+/*
+ * Promotes the runs of one list that make room, from the oldest on, as many as are needed if each
+ * makes room with all of its tensors: most do, and to visit each tensor would load its cold lines.
+ */
 static void promote_listed(struct nvs_engine *engine, struct promotion *promotion,
 			   const struct tensor_list *list)
 {
@@ -66,15 +69,16 @@ static void promote_listed(struct nvs_engine *engine, struct promotion *promotio
 
 	assert(promotion->missing);
 	for (; first && promotion->covered < promotion->missing; first = next) {
-		uint64_t nbytes = 0;
+		const struct nvs_tensor *tensor = first;
 
 		next = TAILQ_NEXT(first, launched);
 		assert(first->run_first == first && first->transfer.file);
-		for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
-			nbytes += room_in(promotion, tensor);
-		if (nbytes)
-			promote(engine, first);
-		promotion->covered += nbytes;
+		while (tensor && !makes_room(promotion, tensor))
+			tensor = tensor->run_next;
+		if (!tensor)
+			continue;
+		promote(engine, first);
+		promotion->covered += first->transfer.nbytes;
 	}
 }
 
@@ -83,13 +87,12 @@ static void promote_held(struct nvs_engine *engine, struct promotion *promotion)
 	struct nvs_tensor *tensor = engine->held_writes;
 
 	for (; tensor && promotion->covered < promotion->missing; tensor = tensor->run_next) {
-		uint64_t nbytes = room_in(promotion, tensor);
-
 		assert(tensor->run_first == tensor && !tensor->transfer.file);
 		assert(tensor->io == IO_WRITING);
-		if (nbytes)
-			promote(engine, tensor);
-		promotion->covered += nbytes;
+		if (!makes_room(promotion, tensor))
+			continue;
+		promote(engine, tensor);
+		promotion->covered += tensor->extent;
 	}
 }
 
