@@ -51,17 +51,31 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	return rc;
 }
 
-static int wait_for_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			uint64_t pin, uint64_t deadline, struct nvs_error *error)
+/* Whether a call that waits for the tensor has a failure to return. */
+static bool has_failed(const struct nvs_tensor *tensor, uint64_t pin)
 {
+	return pin ? pin_failed(tensor, pin) : tensor->status || tensor->unreported;
+}
+
+static int wait_for_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			uint64_t pin, uint64_t deadline, bool *failed, struct nvs_error *error)
+{
+	const struct nvs_tensor *run = NULL;
 	uint64_t from_ns = 0;
 	int rc = 0;
 
 	lock_check(engine);
-	for (size_t i = 0; i < n && deadline; i++)
+	for (size_t i = 0; i < n && deadline; i++) {
+		if (!in_flight(tensors[i]) || tensors[i]->run_first == run)
+			continue;
+		run = tensors[i]->run_first;
 		tensor_promote(engine, tensors[i]);
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = wait_for(engine, tensors + i, n - i, pin, deadline, &from_ns, error);
+	}
+	for (size_t i = 0; i < n && !rc; i++) {
+		if (in_flight(tensors[i]))
+			rc = wait_for(engine, tensors + i, n - i, pin, deadline, &from_ns, error);
+		*failed = *failed || has_failed(tensors[i], pin);
+	}
 	assert(deadline || !from_ns);
 	if (from_ns)
 		step_stalled(engine, from_ns);
@@ -94,6 +108,7 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 	       int timeout_ms, struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
+	bool moving = false, failed = false;
 	int rc = check_array(engine, tensors, n, error);
 
 	if (rc)
@@ -105,10 +120,14 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 		rc = check_tensor(engine, tensors[i], i, error);
 		if (!rc && pin)
 			rc = pin_check(tensors[i], pin, error);
+		if (rc)
+			break;
+		moving = moving || in_flight(tensors[i]);
+		failed = failed || has_failed(tensors[i], pin);
 	}
-	if (!rc)
-		rc = wait_for_all(engine, tensors, n, pin, deadline, error);
-	if (!rc)
+	if (!rc && moving)
+		rc = wait_for_all(engine, tensors, n, pin, deadline, &failed, error);
+	if (!rc && failed)
 		rc = first_failure(engine, tensors, n, pin, error);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
