@@ -20,8 +20,12 @@ static inline void load_ahead(struct nvs_tensor *const *tensors, size_t i, size_
 
 /* ---- checks.c ---- */
 /* -EINVAL: the i-th tensor of a call is NULL or another engine's. */
-int check_tensor(const struct nvs_engine *engine, const struct nvs_tensor *tensor, size_t i,
-		 struct nvs_error *error);
+int not_of_engine(const struct nvs_tensor *tensor, size_t i, struct nvs_error *error);
+static inline int check_tensor(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+			       size_t i, struct nvs_error *error)
+{
+	return tensor && tensor->engine == engine ? 0 : not_of_engine(tensor, i, error);
+}
 /* -EINVAL: the engine or the array is NULL. */
 int check_array(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		struct nvs_error *error);

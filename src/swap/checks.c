@@ -11,17 +11,14 @@
 #include "base/struct_size.h"
 #include "swap/calls.h"
 
-int check_tensor(const struct nvs_engine *engine, const struct nvs_tensor *tensor, size_t i,
-		 struct nvs_error *error)
+int not_of_engine(const struct nvs_tensor *tensor, size_t i, struct nvs_error *error)
 {
 	if (!tensor)
 		return error_set(error, -EINVAL,
 				 "tensor %zu is NULL: nvs_tensor_find returns NULL for a name "
 				 "that is not registered",
 				 i);
-	if (tensor->engine != engine)
-		return error_set(error, -EINVAL, "tensor %zu belongs to another engine", i);
-	return 0;
+	return error_set(error, -EINVAL, "tensor %zu belongs to another engine", i);
 }
 
 int check_array(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

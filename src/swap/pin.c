@@ -35,7 +35,9 @@ struct pinning {
 	bool stuck;		/* nothing more can be started; only other calls can make room */
 	enum lack lack;		/* after an attempt that failed */
 	bool failed_again;	/* the write-backs that make room failed the last time */
-	uint64_t need;		/* bytes that are not in the pool */
+	size_t nabsent;		/* of them not in the pool: those in engine->scratch */
+	uint64_t need;		/* bytes of those */
+	bool moving, dirty;	/* some are in flight; or newer than on the drive */
 	uint64_t turn_ns;	/* LACKS_TURN: when to look again, if nothing changes */
 	struct turn turn;	/* for tensors that others use */
 	struct ticket ticket;	/* for room */
@@ -137,14 +139,31 @@ static int check_pin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, b
 	return 0;
 }
 
+/* Counts a tensor of the batch, and puts it into engine->scratch if it is not in the pool. */
+static void count_in_batch(struct nvs_engine *engine, struct pinning *pinning,
+			   struct nvs_tensor *tensor)
+{
+	pinning->nbytes += tensor->extent;
+	pinning->moving = pinning->moving || in_flight(tensor);
+	pinning->dirty = pinning->dirty || is_dirty(tensor);
+	if (!needs_memory(tensor))
+		return;
+	assert(pinning->nabsent < engine->ntensors && !is_dirty(tensor));
+	engine->scratch[pinning->nabsent++] = tensor;
+	pinning->need += tensor->extent;
+}
+
+/* Visits each tensor once, as its cache lines may be cold. */
 static int check_pin(struct nvs_engine *engine, struct pinning *pinning, struct nvs_error *error)
 {
-	uint64_t sum = 0;
 	char need[32], have[32];
 	size_t n = pinning->n;
 	int rc = check_copies(pinning, error);
 
 	begin_batch(engine);
+	pinning->nbytes = pinning->need = 0;
+	pinning->nabsent = 0;
+	pinning->moving = pinning->dirty = false;
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
 
@@ -152,18 +171,18 @@ static int check_pin(struct nvs_engine *engine, struct pinning *pinning, struct 
 		rc = check_in_batch(engine, tensor, i, error);
 		if (!rc)
 			rc = check_pin_one(engine, tensor, pinning->contents, error);
-		sum += rc ? 0 : tensor->extent;
+		if (!rc)
+			count_in_batch(engine, pinning, tensor);
 	}
 	if (rc)
 		return rc;
-	assert(n <= engine->ntensors && (sum || !n || !pinning->tensors[0]->extent));
-	pinning->nbytes = sum;
-	if (sum <= pool_bytes(engine->pool))
+	assert(n <= engine->ntensors && pinning->need <= pinning->nbytes);
+	if (pinning->nbytes <= pool_bytes(engine->pool))
 		return 0;
 	return error_set(error, -ENOBUFS,
 			 "a batch of %zu tensor%s needs %s at once, and the pool has %s (%s): make "
 			 "the batch smaller or the pool larger",
-			 n, plural(n), size_text(sum, need),
+			 n, plural(n), size_text(pinning->nbytes, need),
 			 size_text(pool_bytes(engine->pool), have), engine->remedy);
 }
 
@@ -180,14 +199,13 @@ static void add_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, bool c
 	assert(tensor->placement == PLACED_PINNED && tensor->on_landing == LANDING_STAYS);
 }
 
-static struct transfer *begin(struct nvs_engine *engine, const struct pinning *pinning,
-			      size_t nread)
+static struct transfer *begin(struct nvs_engine *engine, const struct pinning *pinning)
 {
 	struct transfer *list = NULL;
 
 	step_access(engine, pinning->tensors, pinning->n, pinning->contents);
 	pinning_check(engine, pinning);
-	assert(nread <= pinning->n && (pinning->contents || !engine->read_only));
+	assert(pinning->nabsent <= pinning->n && (pinning->contents || !engine->read_only));
 	number_pin(engine);
 	for (size_t i = 0; i < pinning->n; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
@@ -204,10 +222,10 @@ static struct transfer *begin(struct nvs_engine *engine, const struct pinning *p
 			tensor_check(tensor);
 	}
 	if (pinning->copies)
-		list = runs_build_own(engine, engine->scratch, nread, NVS_READ);
+		list = runs_build_own(engine, engine->scratch, pinning->nabsent, NVS_READ);
 	else if (pinning->contents)
-		list = runs_build(engine, engine->scratch, nread, NVS_READ);
-	assert(nread || !list);
+		list = runs_build(engine, engine->scratch, pinning->nabsent, NVS_READ);
+	assert(pinning->nabsent || !list);
 	return list;
 }
 
@@ -227,18 +245,15 @@ static bool others_first(struct nvs_engine *engine, const struct pinning *pinnin
 {
 	bool reads = pinning->contents && !pinning->copies;
 
-	if (reads && !engine->ncopied && !pinning->turn.in_line)
-		return false;
-	for (size_t i = 0; i < pinning->n; i++) {
-		const struct nvs_tensor *tensor = pinning->tensors[i];
+	/* The caller writes new contents at once, so nobody may use the old ones. */
+	if (!pinning->contents && pinning->moving)
+		return true;
+	/* Contents that are only read may be copied to others. `copying` is rarely used, and in no
+	 * line that load_ahead() loads. */
+	for (size_t i = 0; i < pinning->n && engine->ncopied; i++) {
+		enum copying copying = pinning->tensors[i]->copying;
 
-		/* Contents that are only read may be copied to others. `copying` is rarely used, and
-		 * in no line that load_ahead() loads. */
-		if (engine->ncopied &&
-		    (tensor->copying == COPIED_IN || (!reads && tensor->copying != COPIED_NOT)))
-			return true;
-		/* The caller writes new contents at once, so nobody may use the old ones. */
-		if (!pinning->contents && in_flight(tensor))
+		if (copying == COPIED_IN || (!reads && copying != COPIED_NOT))
 			return true;
 	}
 	return (!reads || pinning->turn.in_line) && turn_is_blocked(engine, &pinning->turn);
@@ -255,7 +270,7 @@ static int write_before_pin(struct nvs_engine *engine, struct pinning *pinning,
 	size_t ndirty = 0, nfailed = 0;
 
 	assert(!pinning->contents && !engine->read_only);
-	for (size_t i = 0; i < pinning->n; i++) {
+	for (size_t i = 0; i < pinning->n && pinning->dirty; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
 
 		if (!is_dirty(tensor) || !tensor->extent)
@@ -294,7 +309,6 @@ static int await_turn(struct nvs_engine *engine, struct pinning *pinning)
 /* One attempt, under the lock: 0, -EAGAIN with the transfers to launch, or an error. */
 static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct nvs_error *error)
 {
-	size_t count;
 	int rc = check_pin(engine, pinning, error);
 
 	pinning->list = NULL;
@@ -309,13 +323,11 @@ static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct 
 	rc = pinning->contents ? 0 : write_before_pin(engine, pinning, error);
 	if (rc)
 		return rc;
-	count = collect(engine, pinning->tensors, pinning->n, &pinning->need);
-	assert(pinning->need <= pinning->nbytes);
 	if (!queue_lets_pass(engine, &pinning->ticket, pinning->nbytes, &pinning->turn_ns))
 		return await_turn(engine, pinning);
-	if (pinning->need <= free_bytes(engine) && lease_all(engine, count)) {
+	if (pinning->need <= free_bytes(engine) && lease_all(engine, pinning->nabsent)) {
 		queue_passed(engine, &pinning->ticket, pinning->nbytes);
-		pinning->list = begin(engine, pinning, count);
+		pinning->list = begin(engine, pinning);
 		pinning->lack = LACKS_NOTHING;
 		return 0;
 	}

@@ -53,29 +53,39 @@ static size_t staying(struct nvs_tensor *const *tensors, size_t n)
 	return count;
 }
 
+/* Puts those of the tensors that are not in the pool into engine->scratch; returns how many. */
+static size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (needs_memory(tensors[i]))
+			engine->scratch[count++] = tensors[i];
+	assert(count <= n && n <= engine->ntensors);
+	return count;
+}
+
 static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			 struct transfer **list)
 {
-	uint64_t need;
 	size_t count;
 
 	assert(n <= engine->ntensors && !*list);
 	if (!queue_empty(engine))
 		return staying(tensors, n);
 	for (n = fitting(engine, tensors, n); n; n /= 2) {
-		count = collect(engine, tensors, n, &need);
+		count = collect(engine, tensors, n);
 		if (!lease_all(engine, count))
 			continue;
 		for (size_t i = 0; i < count; i++)
 			set_ahead(engine, engine->scratch[i], AHEAD_FOR_CALLER);
-		assert(count <= n && need <= pool_bytes(engine->pool));
 		/* Cancel the eviction of tensors that are being written. */
 		for (size_t i = 0; i < n; i++) {
 			set_on_landing(engine, tensors[i], LANDING_STAYS);
 			claim(tensors[i]);
 		}
 		*list = runs_build(engine, engine->scratch, count, NVS_READ);
-		assert(*list || !need);
+		assert(count || !*list);
 		return n;
 	}
 	return 0;

@@ -224,11 +224,6 @@ void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor);
 void tensor_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin);
 /* Leases memory for all of engine->scratch[0..n-1] or for none; runs in the store side by side. */
 bool lease_all(struct nvs_engine *engine, size_t n);
-/* Puts those of the tensors that are not in the pool into engine->scratch; stores their bytes in
- * *need. */
-size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-	       uint64_t *need);
-
 /* Evicts unpinned tensors until there is enough room; dirty ones are put into engine->scratch, and
  * the caller must write them. */
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction);

@@ -69,23 +69,6 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 	return false;
 }
 
-/* Puts those of the batch that are not in the pool into engine->scratch. */
-size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-	       uint64_t *need)
-{
-	size_t count = 0;
-
-	*need = 0;
-	for (size_t i = 0; i < n; i++)
-		if (needs_memory(tensors[i])) {
-			engine->scratch[count++] = tensors[i];
-			*need += tensors[i]->extent;
-		}
-	assert(count <= n && n <= engine->ntensors);
-	assert(*need <= pool_bytes(engine->pool));
-	return count;
-}
-
 /* ---- Unpinned tensors in the pool ---- */
 
 static struct tensor_list *list_of(struct nvs_engine *engine, enum placement placement)
