@@ -66,8 +66,8 @@ int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, s
 		return rc;
 	assert(engine->batch && tensor->batch <= engine->batch);
 	if (tensor->batch == engine->batch)
-		return error_about(error, -EINVAL, tensor->name, 0, 0,
-				   "%s is named twice in one batch", tensor->name);
+		return error_about(error, -EINVAL, tensor->rest->name, 0, 0,
+				   "%s is named twice in one batch", tensor->rest->name);
 	tensor->batch = engine->batch;
 	return 0;
 }
@@ -77,9 +77,9 @@ int check_not_external(const struct nvs_tensor *tensor, struct nvs_error *error)
 	if (!is_external(tensor))
 		return 0;
 	assert(in_flight(tensor) && !tensor->pins.count);
-	return error_about(error, -EBUSY, tensor->name, 0, 0,
+	return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
 			   "%s is in flight from or to external memory: wait for it first",
-			   tensor->name);
+			   tensor->rest->name);
 }
 
 int check_unpinned_one(const struct nvs_tensor *tensor, struct nvs_error *error)
@@ -91,8 +91,8 @@ int check_unpinned_one(const struct nvs_tensor *tensor, struct nvs_error *error)
 	if (!tensor->pins.count)
 		return 0;
 	assert(tensor->placement == PLACED_PINNED && tensor->memory == MEMORY_POOL);
-	return error_about(error, -EBUSY, tensor->name, 0, 0, "%s is pinned: release it first",
-			   tensor->name);
+	return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
+			   "%s is pinned: release it first", tensor->rest->name);
 }
 
 int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -153,13 +153,14 @@ static int check_range(const struct nvs_engine *engine, const struct nvs_tensor_
 	if (rc)
 		return rc;
 	if (range->offset > tensor->nbytes || range->nbytes > tensor->nbytes - range->offset)
-		return error_about(error, -EINVAL, tensor->name, 0, range->offset,
+		return error_about(error, -EINVAL, tensor->rest->name, 0, range->offset,
 				   "%s: %" PRIu64 " bytes from offset %" PRIu64
 				   " are not within its %" PRIu64 " bytes",
-				   tensor->name, range->nbytes, range->offset, tensor->nbytes);
+				   tensor->rest->name, range->nbytes, range->offset,
+				   tensor->nbytes);
 	if (range->nbytes && !range->data)
-		return error_about(error, -EINVAL, tensor->name, 0, 0,
-				   "%s: the data of ranges[%zu] is NULL", tensor->name, i);
+		return error_about(error, -EINVAL, tensor->rest->name, 0, 0,
+				   "%s: the data of ranges[%zu] is NULL", tensor->rest->name, i);
 	return 0;
 }
 

@@ -55,8 +55,8 @@ static int check_finished(const struct nvs_engine *engine, struct nvs_error *err
 		if (!why)
 			continue;
 		assert(tensor->pins.count || is_external(tensor));
-		return error_about(error, -EBUSY, tensor->name, 0, 0, "%s is %s before the commit",
-				   tensor->name, why);
+		return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
+				   "%s is %s before the commit", tensor->rest->name, why);
 	}
 	return 0;
 }
@@ -168,8 +168,8 @@ static int snapshot_alloc(const struct nvs_engine *engine, struct snapshot *snap
 	lock_check(engine);
 	assert(!snapshot->entries && !snapshot->names && !snapshot->shapes);
 	for (size_t i = 0; i < engine->ntensors; i++) {
-		nbytes += strlen(engine->tensors[i]->name) + 1;
-		snapshot->ndims += engine->tensors[i]->ndim;
+		nbytes += strlen(engine->tensors[i]->rest->name) + 1;
+		snapshot->ndims += engine->tensors[i]->rest->ndim;
 	}
 	snapshot->entries = calloc(engine->ntensors + 1, sizeof(*snapshot->entries));
 	snapshot->names_nbytes = nbytes + 1;
@@ -190,11 +190,11 @@ static const uint64_t *snapshot_shape(const struct nvs_tensor *tensor, uint64_t 
 {
 	const uint64_t *copy = *room;
 
-	assert(tensor->shape || !tensor->ndim);
-	if (!tensor->shape)
+	assert(tensor->rest->shape || !tensor->rest->ndim);
+	if (!tensor->rest->shape)
 		return NULL;
-	for (size_t i = 0; i < tensor->ndim; i++)
-		*(*room)++ = tensor->shape[i];
+	for (size_t i = 0; i < tensor->rest->ndim; i++)
+		*(*room)++ = tensor->rest->shape[i];
 	return copy;
 }
 
@@ -212,21 +212,21 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 		/* What the manifest names is on the drive, and nothing writes there. */
 		assert(!is_dirty(tensor) && tensor->io != IO_WRITING && !is_external(tensor));
 		extents_check(engine, tensor);
-		tensor->snapshot = on_drive(tensor->content) ? tensor->offset : NOWHERE;
+		tensor->rest->snapshot = on_drive(tensor->content) ? tensor->offset : NOWHERE;
 		snapshot->entries[i] = (struct store_entry){
 			.name = name,
-			.dtype = tensor->dtype,
+			.dtype = tensor->rest->dtype,
 			.numel = tensor->numel,
 			.nbytes = tensor->nbytes,
 			.offset = tensor->offset,
-			.spare = tensor->spare,
+			.spare = tensor->rest->spare,
 			.written = on_drive(tensor->content),
 			.has_checksum = tensor->checksum_state != CHECKSUM_NONE,
-			.checksum = tensor->checksum,
+			.checksum = tensor->rest->checksum,
 			.shape = snapshot_shape(tensor, &shape),
-			.ndim = tensor->ndim};
+			.ndim = tensor->rest->ndim};
 		assert((size_t)(shape - snapshot->shapes) <= snapshot->ndims);
-		name = stpcpy(name, tensor->name) + 1;
+		name = stpcpy(name, tensor->rest->name) + 1;
 		assert((size_t)(name - snapshot->names) < snapshot->names_nbytes);
 	}
 	assert(!snapshot->forgotten);
@@ -255,9 +255,10 @@ static void unfreeze(struct nvs_engine *engine)
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 
-		assert(tensor->snapshot == NOWHERE || tensor->snapshot == tensor->offset ||
-		       tensor->snapshot == tensor->spare);
-		tensor->snapshot = NOWHERE;
+		assert(tensor->rest->snapshot == NOWHERE ||
+		       tensor->rest->snapshot == tensor->offset ||
+		       tensor->rest->snapshot == tensor->rest->spare);
+		tensor->rest->snapshot = NOWHERE;
 	}
 }
 

@@ -17,8 +17,9 @@ static int check_idle(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 	assert(rc || n <= engine->ntensors);
 	for (size_t i = 0; i < n && !rc; i++) {
 		if (in_flight(tensors[i]))
-			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,
-					 "%s is in flight: wait for it first", tensors[i]->name);
+			rc = error_about(error, -EBUSY, tensors[i]->rest->name, 0, 0,
+					 "%s is in flight: wait for it first",
+					 tensors[i]->rest->name);
 		else if (contents)
 			rc = report_failed_write(engine, tensors[i], error);
 		if (!rc && contents && tensor_state(tensors[i]) == NVS_EMPTY)
@@ -44,8 +45,8 @@ static int check_data(struct nvs_tensor *const *tensors, const void *const *data
 		return error_set(error, -EINVAL, "data is NULL");
 	for (size_t i = 0; i < n; i++)
 		if (!data[i] && tensors[i]->nbytes)
-			return error_about(error, -EINVAL, tensors[i]->name, 0, 0,
-					   "%s: data[%zu] is NULL", tensors[i]->name, i);
+			return error_about(error, -EINVAL, tensors[i]->rest->name, 0, 0,
+					   "%s: data[%zu] is NULL", tensors[i]->rest->name, i);
 	return 0;
 }
 
@@ -89,22 +90,22 @@ static bool begin_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->status = 0;
 	if (tensor_state(tensor) != NVS_RESIDENT)
 		return false;
-	assert(!tensor->copy_pin && is_listed(tensor));
+	assert(!tensor->rest->copy_pin && is_listed(tensor));
 	number_pin(engine);
 	tensor_pin(engine, tensor);
 	copy_begins(engine, tensor, COPIED_OUT);
-	tensor->copy_pin = engine->last_pin;
+	tensor->rest->copy_pin = engine->last_pin;
 	tensor_check(tensor);
 	return true;
 }
 
 static void end_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	uint64_t pin = tensor->copy_pin;
+	uint64_t pin = tensor->rest->copy_pin;
 
 	assert(!pin || (pins_have(tensor, pin) && tensor->memory == MEMORY_POOL));
 	assert(pin <= engine->last_pin);
-	tensor->copy_pin = 0;
+	tensor->rest->copy_pin = 0;
 	if (!pin)
 		return;
 	copy_ends(engine, tensor);
@@ -132,7 +133,7 @@ static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *t
 {
 	unlocked_check(engine);
 	for (size_t i = 0; i < n; i++) {
-		if (!tensors[i]->copy_pin || !tensors[i]->nbytes)
+		if (!tensors[i]->rest->copy_pin || !tensors[i]->nbytes)
 			continue;
 		assert(tensors[i]->memory == MEMORY_POOL && tensors[i]->data && data[i]);
 		memcpy(data[i], tensors[i]->data, tensors[i]->nbytes);
@@ -216,7 +217,7 @@ static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_ran
 			lend_before(tensor, range.data, range.offset, range.nbytes, spare);
 			continue;
 		}
-		if (tensor->copy_pin || begin_copy(engine, tensor))
+		if (tensor->rest->copy_pin || begin_copy(engine, tensor))
 			continue;
 		lend(tensor, range.data, range.offset, range.nbytes);
 		assert(count < engine->ntensors);
@@ -231,7 +232,7 @@ static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_tensor_range range = range_at(ranges, i);
 
-		if (!range.nbytes || !range.tensor->copy_pin)
+		if (!range.nbytes || !range.tensor->rest->copy_pin)
 			continue;
 		assert(range.tensor->memory == MEMORY_POOL && range.tensor->data);
 		assert(range.offset + range.nbytes <= range.tensor->nbytes);

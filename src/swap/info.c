@@ -33,10 +33,10 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 	engine_sums_check(engine);
 	tensor_check(tensor);
 	events_hurry(engine);
-	shape = shape_dimensions(tensor->shape, tensor->ndim, &tensor->numel, &ndim);
+	shape = shape_dimensions(tensor->rest->shape, tensor->rest->ndim, &tensor->numel, &ndim);
 	full = (struct nvs_tensor_info){.size = sizeof(full),
-					.name = tensor->name,
-					.dtype = tensor->dtype,
+					.name = tensor->rest->name,
+					.dtype = tensor->rest->dtype,
 					.numel = tensor->numel,
 					.nbytes = tensor->nbytes,
 					.store_offset = tensor->offset,

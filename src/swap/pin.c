@@ -106,10 +106,10 @@ static int check_contents(struct nvs_engine *engine, struct nvs_tensor *tensor,
 	if (!is_unwritten(tensor))
 		return 0;
 	assert(tensor->pins.count && !engine->read_only);
-	return error_about(error, -EBUSY, tensor->name, 0, 0,
+	return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
 			   "%s is pinned for new contents, which are not released yet: "
 			   "release it first",
-			   tensor->name);
+			   tensor->rest->name);
 }
 
 /* -EBUSY: callers have pinned one of the tensors, of which bytes are to be copied. */
@@ -251,7 +251,7 @@ static bool others_first(struct nvs_engine *engine, const struct pinning *pinnin
 	/* Contents that are only read may be copied to others. `copying` is rarely used, and in no
 	 * line that load_ahead() loads. */
 	for (size_t i = 0; i < pinning->n && engine->ncopied; i++) {
-		enum copying copying = pinning->tensors[i]->copying;
+		enum copying copying = pinning->tensors[i]->rest->copying;
 
 		if (copying == COPIED_IN || (!reads && copying != COPIED_NOT))
 			return true;
@@ -277,10 +277,10 @@ static int write_before_pin(struct nvs_engine *engine, struct pinning *pinning,
 			continue;
 		assert(tensor_state(tensor) == NVS_RESIDENT && !is_external(tensor));
 		if (tensor->pins.count)
-			return error_about(error, -EBUSY, tensor->name, 0, 0,
+			return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
 					   "%s is pinned by another call, and its contents are not "
 					   "written yet: release it and swap it out first",
-					   tensor->name);
+					   tensor->rest->name);
 		if (tensor->status && engine->write_failures != pinning->failures)
 			return tensor_error(engine, tensor, error);
 		nfailed += tensor->status != 0;

@@ -42,8 +42,8 @@ static struct nvs_tensor *add_found(struct nvs_engine *engine, const struct stor
 		free(shape);
 		return NULL;
 	}
-	tensor->shape = shape;
-	tensor->ndim = entry->ndim;
+	tensor->rest->shape = shape;
+	tensor->rest->ndim = entry->ndim;
 	return tensor;
 }
 
@@ -62,12 +62,12 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 			break;
 		}
 		tensor->offset = entries[i].offset;
-		tensor->spare = entries[i].spare;
-		tensor->checksum = entries[i].checksum;
+		tensor->rest->spare = entries[i].spare;
+		tensor->rest->checksum = entries[i].checksum;
 		if (entries[i].has_checksum && entries[i].written)
 			tensor->checksum_state = CHECKSUM_UNVERIFIED;
 		tensor->content = entries[i].written ? CONTENT_DRIVE : CONTENT_NONE;
-		tensor->committed = on_drive(tensor->content) ? tensor->offset : NOWHERE;
+		tensor->rest->committed = on_drive(tensor->content) ? tensor->offset : NOWHERE;
 		assert(tensor->nbytes == entries[i].nbytes);
 		extents_check(engine, tensor);
 		tensor_check(tensor);
@@ -108,12 +108,12 @@ static int check_found(const struct nvs_tensor *tensor, const struct nvs_tensor_
 				   "%s is registered already: nvs_tensor_find returns it",
 				   spec->name);
 	assert(tensor->engine->keep && tensor->memory == MEMORY_NONE);
-	if (tensor->dtype != spec->dtype || tensor->numel != spec->numel)
+	if (tensor->rest->dtype != spec->dtype || tensor->numel != spec->numel)
 		return error_about(error, -ESTALE, spec->name, 0, 0,
 				   "the kept store holds %s as %s x %" PRIu64
 				   ", not as %s x %" PRIu64 ": it belongs to another model "
 				   "(use another rank or nvme_path, or remove the store)",
-				   spec->name, nvs_dtype_name(tensor->dtype), tensor->numel,
+				   spec->name, nvs_dtype_name(tensor->rest->dtype), tensor->numel,
 				   nvs_dtype_name(spec->dtype), spec->numel);
 	return 0;
 }
@@ -195,9 +195,9 @@ static void take_shape(struct nvs_tensor *tensor, struct shape *shape)
 {
 	if (!shape->dimensions)
 		return;
-	free(tensor->shape);
-	tensor->shape = shape->dimensions;
-	tensor->ndim = shape->ndim;
+	free(tensor->rest->shape);
+	tensor->rest->shape = shape->dimensions;
+	tensor->rest->ndim = shape->ndim;
 	shape->dimensions = NULL;
 }
 
@@ -337,7 +337,7 @@ static int add_all(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 			continue;
 		assert(k < reserved->count && reserved->nbytes[k] == tensors[i]->nbytes);
 		tensors[i]->offset = reserved->offsets[k];
-		tensors[i]->spare = reserved->offsets[reserved->count + k++];
+		tensors[i]->rest->spare = reserved->offsets[reserved->count + k++];
 		extents_check(engine, tensors[i]);
 		tensors[i]->registration = REGISTRATION_DONE;
 		tensor_check(tensors[i]);
@@ -408,7 +408,7 @@ static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	assert(needs_memory(tensor) && !in_plan(tensor));
 	table_remove(engine, tensor);
 	/* After a crash the next run still finds the tensor, so its bytes stay until a commit. */
-	if (tensor->committed != NOWHERE || tensor->snapshot != NOWHERE) {
+	if (tensor->rest->committed != NOWHERE || tensor->rest->snapshot != NOWHERE) {
 		tensor->run_next = engine->forgotten;
 		engine->forgotten = tensor;
 		return;
@@ -433,8 +433,9 @@ int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 		rc = check_unpinned(engine, tensors, n, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		if (in_flight(tensors[i]))
-			rc = error_about(error, -EBUSY, tensors[i]->name, 0, 0,
-					 "%s is in flight: wait for it first", tensors[i]->name);
+			rc = error_about(error, -EBUSY, tensors[i]->rest->name, 0, 0,
+					 "%s is in flight: wait for it first",
+					 tensors[i]->rest->name);
 	for (size_t i = 0; i < n && !rc; i++)
 		forget(engine, tensors[i]);
 	if (!rc)

@@ -17,14 +17,14 @@ static int check_release_one(const struct nvs_tensor *tensor, uint64_t pin, enum
 		return rc;
 	assert(tensor->placement == PLACED_PINNED);
 	if (tensor_state(tensor) == NVS_READING)
-		return error_about(error, -EBUSY, tensor->name, 0, 0,
+		return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
 				   "%s is still being read: wait for it before releasing it",
-				   tensor->name);
+				   tensor->rest->name);
 	if (tensor_state(tensor) == NVS_WRITING && how == NVS_DIRTY)
-		return error_about(error, -EBUSY, tensor->name, 0, 0,
+		return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
 				   "%s is still being written: wait for it before changing it and "
 				   "releasing it dirty",
-				   tensor->name);
+				   tensor->rest->name);
 	return 0;
 }
 

@@ -76,9 +76,9 @@ void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor
 	assert(from_ns);
 	if (tensor) {
 		/* Names differ at their ends. */
-		length = strlen(tensor->name);
+		length = strlen(tensor->rest->name);
 		snprintf(name, sizeof(name), "%s%s", what,
-			 tensor->name + (length > max ? length - max : 0));
+			 tensor->rest->name + (length > max ? length - max : 0));
 	}
 	trace_thread(engine->trace, TRACE_WAIT, name, from_ns, clock_ns());
 }
@@ -97,7 +97,7 @@ static uint64_t above(uint64_t a, uint64_t b)
 static uint64_t lower_offset(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	assert(tensor->engine == engine && tensor->registration == REGISTRATION_DONE);
-	return engine->keep ? least(tensor->offset, tensor->spare) : tensor->offset;
+	return engine->keep ? least(tensor->offset, tensor->rest->spare) : tensor->offset;
 }
 
 void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
@@ -109,10 +109,10 @@ void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
 	for (size_t i = 0; i < n && engine->trace; i++) {
 		const struct nvs_tensor *tensor = tensors[i];
 		struct trace_subject subject = {
-			.name = tensor->name,
+			.name = tensor->rest->name,
 			.offset = lower_offset(engine, tensor),
 			.nbytes = tensor->nbytes,
-			.element_bytes = (unsigned)nvs_dtype_size(tensor->dtype)};
+			.element_bytes = (unsigned)nvs_dtype_size(tensor->rest->dtype)};
 
 		trace_call(engine->trace, call, now, &subject);
 	}

@@ -15,7 +15,7 @@ void turn_await(struct nvs_engine *engine, struct turn *turn)
 	turn->in_line = true;
 	TAILQ_INSERT_TAIL(&engine->line, turn, link);
 	for (size_t i = 0; i < turn->n; i++)
-		turn->tensors[i]->in_line++;
+		turn->tensors[i]->rest->in_line++;
 }
 
 void turn_end(struct nvs_engine *engine, struct turn *turn)
@@ -26,8 +26,8 @@ void turn_end(struct nvs_engine *engine, struct turn *turn)
 	turn->in_line = false;
 	TAILQ_REMOVE(&engine->line, turn, link);
 	for (size_t i = 0; i < turn->n; i++) {
-		assert(turn->tensors[i]->in_line);
-		turn->tensors[i]->in_line--;
+		assert(turn->tensors[i]->rest->in_line);
+		turn->tensors[i]->rest->in_line--;
 	}
 	events_wake(engine);
 }
@@ -36,7 +36,7 @@ void turn_end(struct nvs_engine *engine, struct turn *turn)
 static bool shares(const struct turn *turn)
 {
 	for (size_t i = 0; i < turn->n; i++)
-		if (turn->tensors[i]->in_line != turn->in_line)
+		if (turn->tensors[i]->rest->in_line != turn->in_line)
 			return true;
 	return false;
 }
@@ -54,9 +54,9 @@ bool turn_is_blocked(struct nvs_engine *engine, const struct turn *turn)
 	engine->line_walk++;
 	for (; earlier && earlier != turn; earlier = TAILQ_NEXT(earlier, link))
 		for (size_t i = 0; i < earlier->n; i++)
-			earlier->tensors[i]->line_walk = engine->line_walk;
+			earlier->tensors[i]->rest->line_walk = engine->line_walk;
 	for (size_t i = 0; i < turn->n; i++)
-		if (turn->tensors[i]->line_walk == engine->line_walk)
+		if (turn->tensors[i]->rest->line_walk == engine->line_walk)
 			return true;
 	return false;
 }
@@ -73,16 +73,16 @@ void commit_hold(struct nvs_engine *engine, enum copying from)
 void copy_begins(struct nvs_engine *engine, struct nvs_tensor *tensor, enum copying copying)
 {
 	lock_check(engine);
-	assert(tensor->copying == COPIED_NOT && copying != COPIED_NOT);
+	assert(tensor->rest->copying == COPIED_NOT && copying != COPIED_NOT);
 	assert(tensor->pins.count == 1 && engine->ncopied < engine->ntensors);
-	tensor->copying = copying;
+	tensor->rest->copying = copying;
 	engine->ncopied++;
 }
 
 void copy_ends(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	lock_check(engine);
-	assert(tensor->copying != COPIED_NOT && engine->ncopied);
-	tensor->copying = COPIED_NOT;
+	assert(tensor->rest->copying != COPIED_NOT && engine->ncopied);
+	tensor->rest->copying = COPIED_NOT;
 	engine->ncopied--;
 }

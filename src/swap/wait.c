@@ -46,8 +46,8 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	if (is_overdue(tensor))
 		return check_overdue(engine, tensor, error);
 	if (rc)
-		error_about(error, rc, tensor->name, 0, 0, "%s is still in flight: %s",
-			    tensor->name, nvs_strerror(rc));
+		error_about(error, rc, tensor->rest->name, 0, 0, "%s is still in flight: %s",
+			    tensor->rest->name, nvs_strerror(rc));
 	return rc;
 }
 

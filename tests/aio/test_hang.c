@@ -730,7 +730,7 @@ static void no_check_for_overdue_transfers_runs_after_a_close(void **state)
 		OK(&b->f, fixture_reopen(&b->f));
 		tensors_add(&b->f, "t", (uint64_t[]){PART, PART, PART}, 3, b->t);
 		store_after_all(b, b->t[0], 1);
-		holdup.hangs = &b->t[0]->transfer;
+		holdup.hangs = &b->t[0]->rest->transfer;
 		sim_hold(b->f.sim, SIM_READS);
 		OK(&b->f, sole_swap_in(b->f.engine, b->t, 1, -1, &b->f.error));
 		/* Once this is written, one worker has the read and the other is idle. */

@@ -493,7 +493,7 @@ static void a_wait_for_room_promotes_the_write_backs_that_make_it(void **state)
 	sim_hold(f.sim, SIM_WRITES);
 	expect_error(&f, nvs_tensor_pin(f.engine, &t[1], 1, 1, &pin, &f.error), -ETIMEDOUT, "room");
 	STATE(&f, t[0], NVS_WRITING, false, 0);
-	assert_int_equal(t[0]->run_first->transfer.priority, TRANSFER_AWAITED);
+	assert_int_equal(t[0]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
 	sim_go(f.sim, SIM_WRITES);
 	tensor_store(&f, t[1], 2);
 	tensor_compare(&f, t[0], 1);
@@ -546,7 +546,7 @@ static void a_call_that_does_not_wait_promotes_nothing(void **state)
 	(void)state;
 	open_queued_write_back(&f, t);
 	expect_error(&f, nvs_tensor_pin(f.engine, &t[3], 1, 0, &pin, &f.error), -EAGAIN, "room");
-	assert_int_equal(t[2]->run_first->transfer.priority, TRANSFER_USUAL);
+	assert_int_equal(t[2]->run_first->rest->transfer.priority, TRANSFER_USUAL);
 	sim_go(f.sim, SIM_ALL);
 	tensor_compare(&f, t[2], 7);
 	fixture_close(&f);
@@ -568,7 +568,7 @@ static void a_wait_for_room_promotes_no_more_write_backs_than_make_it(void **sta
 		OK(&f, nvs_tensor_swap_out(f.engine, &t[i], 1, &f.error));
 	expect_error(&f, nvs_tensor_pin(f.engine, &t[4], 2, 1, &pin, &f.error), -ETIMEDOUT, "room");
 	for (size_t i = 0; i < 4; i++)
-		assert_int_equal(t[i]->run_first->transfer.priority,
+		assert_int_equal(t[i]->run_first->rest->transfer.priority,
 				 i < 2 ? TRANSFER_AWAITED : TRANSFER_USUAL);
 	engine_lock(f.engine);
 	engine_check(f.engine);
@@ -590,8 +590,8 @@ static void a_pin_for_new_contents_promotes_what_its_tensors_wait_for(void **sta
 	open_queued_write_back(&f, t);
 	expect_error(&f, nvs_tensor_pin(f.engine, &t[1], 2, 1, &pin, &f.error), -ETIMEDOUT,
 		     "one of them is in flight");
-	assert_int_equal(t[1]->run_first->transfer.priority, TRANSFER_AWAITED);
-	assert_int_equal(t[2]->run_first->transfer.priority, TRANSFER_AWAITED);
+	assert_int_equal(t[1]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
+	assert_int_equal(t[2]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
 	sim_go(f.sim, SIM_ALL);
 	tensor_compare(&f, t[2], 7);
 	fixture_close(&f);
@@ -604,7 +604,7 @@ static struct transfer *set_committing(struct fixture *f, struct nvs_tensor *ten
 
 	engine_lock(f->engine);
 	f->engine->committing = value;
-	tensor->snapshot = value ? tensor->offset : NOWHERE;
+	tensor->rest->snapshot = value ? tensor->offset : NOWHERE;
 	if (!value)
 		list = runs_build_held(f->engine);
 	engine_check(f->engine);
@@ -633,8 +633,8 @@ static void a_write_that_waits_for_a_commit_is_promoted_when_it_begins(void **st
 				      : sole_wait(f.engine, t, 1, 1, &f.error),
 				 -ETIMEDOUT);
 		sim_hold(f.sim, SIM_WRITES);
-		assert_ptr_equal(set_committing(&f, t[0], false), &t[0]->transfer);
-		assert_int_equal(t[0]->transfer.priority, TRANSFER_AWAITED);
+		assert_ptr_equal(set_committing(&f, t[0], false), &t[0]->rest->transfer);
+		assert_int_equal(t[0]->rest->transfer.priority, TRANSFER_AWAITED);
 		sim_go(f.sim, SIM_WRITES);
 		tensor_compare(&f, t[0], 7);
 		fixture_close(&f);

@@ -40,7 +40,7 @@ static size_t choose(struct nvs_engine *engine, size_t max)
 	while (count < max && (tensor = policy_next_read(engine, &rank, eviction.numel))) {
 		eviction.goal += tensor->extent;
 		eviction.numel += tensor->numel;
-		eviction.needed_by = tensor->next_use;
+		eviction.needed_by = tensor->rest->next_use;
 		evict_until_enough(engine, &eviction);
 		assert(!eviction.ndirty);
 		if (!policy_may_read(engine, &eviction))
@@ -56,7 +56,7 @@ static size_t choose(struct nvs_engine *engine, size_t max)
 /* Returns whether it evicted a tensor. */
 static bool join_pieces(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	struct eviction eviction = eviction_to_join(engine, tensor->next_use);
+	struct eviction eviction = eviction_to_join(engine, tensor->rest->next_use);
 
 	assert(needs_memory(tensor));
 	evict_until_enough(engine, &eviction);

@@ -18,16 +18,16 @@ static void compare_checksum(struct nvs_engine *engine, struct nvs_tensor *tenso
 	assert(tensor->checksum_state != CHECKSUM_NONE && !is_part(tensor));
 	assert(keeps_sums(engine));
 	assert(tensor->io == IO_IDLE && !tensor->status);
-	if (tensor->new_checksum == tensor->checksum) {
+	if (tensor->rest->new_checksum == tensor->rest->checksum) {
 		tensor->checksum_state = CHECKSUM_KNOWN;
 		return;
 	}
 	tensor->status = -EBADMSG;
-	tensor->error_offset = tensor->place;
+	tensor->rest->error_offset = tensor->place;
 	engine->verify_errors++;
 	say_later(engine, NVS_LOG_ERROR,
 		  "%s: the bytes read from the store are not those that were written",
-		  tensor->name);
+		  tensor->rest->name);
 }
 
 /* No call has asked for the read, so no call reports its failure. */
@@ -37,7 +37,7 @@ static void read_ahead_failed(struct nvs_engine *engine, struct nvs_tensor *tens
 	assert(tensor->content == CONTENT_DRIVE && tensor->status_direction == NVS_READ);
 	say_later(engine, NVS_LOG_WARNING,
 		  "%s could not be read ahead: %s; it is read again when a call asks for it",
-		  tensor->name, nvs_strerror(tensor->status));
+		  tensor->rest->name, nvs_strerror(tensor->status));
 	tensor->status = 0;
 	tensor->unread = true;
 }
@@ -48,7 +48,7 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, en
 	if (!tensor->status)
 		compare_checksum(engine, tensor);
 	if (!tensor->status)
-		engine->swapped[NVS_READ] += is_external(tensor) ? tensor->part_nbytes
+		engine->swapped[NVS_READ] += is_external(tensor) ? tensor->rest->part_nbytes
 								 : tensor->nbytes;
 	if (is_external(tensor)) {
 		return_external(tensor);
@@ -76,7 +76,7 @@ static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	engine->write_failures++;
 	tensor_error(engine, tensor, &engine->failure);
 	say_later(engine, NVS_LOG_ERROR, "%s could not be written back and stays in the pool: %s",
-		  tensor->name, nvs_strerror(tensor->status));
+		  tensor->rest->name, nvs_strerror(tensor->status));
 	/* A caller that pinned the tensor again has valid data; don't report the failed write-back
 	 * to it. */
 	if (tensor->pins.count)
@@ -86,14 +86,14 @@ static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 static void write_succeeded(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	if (tensor->place != tensor->offset) {
-		assert(engine->keep && tensor->place == tensor->spare);
-		tensor->spare = tensor->offset;
+		assert(engine->keep && tensor->place == tensor->rest->spare);
+		tensor->rest->spare = tensor->offset;
 		tensor->offset = tensor->place;
 	}
 	tensor->content = is_external(tensor) ? CONTENT_DRIVE : CONTENT_BOTH;
 	if (keeps_sums(engine)) {
 		tensor->checksum_state = CHECKSUM_KNOWN;
-		tensor->checksum = tensor->new_checksum;
+		tensor->rest->checksum = tensor->rest->new_checksum;
 	}
 	assert(on_drive(tensor->content) && tensor->offset == tensor->place);
 	engine->swapped[NVS_WRITE] += tensor->nbytes;
@@ -101,7 +101,7 @@ static void write_succeeded(struct nvs_engine *engine, struct nvs_tensor *tensor
 
 static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	assert(tensor->place == tensor->offset || tensor->place == tensor->spare);
+	assert(tensor->place == tensor->offset || tensor->place == tensor->rest->spare);
 	assert(tensor->status || !is_frozen(tensor, tensor->place));
 	assert(!engine->read_only);
 	if (tensor->status)
@@ -111,7 +111,7 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	if (is_external(tensor)) {
 		tensor->unreported = tensor->status;
 		if (tensor->status)
-			tensor->unreported_at = tensor->error_offset;
+			tensor->rest->unreported_at = tensor->rest->error_offset;
 		return_external(tensor);
 		return;
 	}
@@ -133,13 +133,13 @@ static void trace_run(const struct nvs_engine *engine, const struct transfer *ru
 {
 	const struct nvs_tensor *first = run->user;
 
-	assert(first->launched_ns <= now);
+	assert(first->rest->launched_ns <= now);
 	for (const struct nvs_tensor *t = first; t; t = t->run_next) {
 		assert(t->run_first == first && in_flight(t));
-		trace_tensor(engine->trace, run->direction == NVS_WRITE, t->name,
-			     first->launched_ns, now,
-			     t->place + (is_external(t) ? t->part_offset : 0),
-			     is_external(t) ? t->part_nbytes : t->nbytes);
+		trace_tensor(engine->trace, run->direction == NVS_WRITE, t->rest->name,
+			     first->rest->launched_ns, now,
+			     t->place + (is_external(t) ? t->rest->part_offset : 0),
+			     is_external(t) ? t->rest->part_nbytes : t->nbytes);
 	}
 }
 
@@ -147,12 +147,12 @@ static void trace_run(const struct nvs_engine *engine, const struct transfer *ru
  * read. */
 static bool parts_follow(struct nvs_tensor *tensor)
 {
-	if (tensor->parts && tensor->status) {
-		parts_free(tensor->parts);
-		tensor->parts = NULL;
+	if (tensor->rest->parts && tensor->status) {
+		parts_free(tensor->rest->parts);
+		tensor->rest->parts = NULL;
 	}
-	assert(!tensor->parts || (needs_memory(tensor) && tensor->content == CONTENT_DRIVE));
-	return tensor->parts;
+	assert(!tensor->rest->parts || (needs_memory(tensor) && tensor->content == CONTENT_DRIVE));
+	return tensor->rest->parts;
 }
 
 /*
@@ -192,7 +192,7 @@ static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t
 		tensor->status = status;
 		tensor->status_direction = direction;
 		if (status)
-			tensor->error_offset = error_offset;
+			tensor->rest->error_offset = error_offset;
 		end_io(tensor, status);
 		if (direction == NVS_READ)
 			landed_read(engine, tensor, origin);

@@ -14,8 +14,8 @@ static void note_launch(struct transfer *list)
 	for (struct transfer *run = list; run; run = run->state.next) {
 		struct nvs_tensor *first = run->user;
 
-		assert(first->run_first == first && now >= first->launched_ns);
-		first->launched_ns = now;
+		assert(first->run_first == first && now >= first->rest->launched_ns);
+		first->rest->launched_ns = now;
 	}
 }
 

@@ -15,8 +15,8 @@ int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tens
 	if (!is_overdue(tensor))
 		return 0;
 	assert(in_flight(tensor) && tensor->engine == engine && tensor->run_first);
-	return aio_describe_overdue(engine->aio, &tensor->run_first->transfer, tensor->hangs_at,
-				    tensor->name, error);
+	return aio_describe_overdue(engine->aio, &tensor->run_first->rest->transfer,
+				    tensor->hangs_at, tensor->rest->name, error);
 }
 
 /* ---- Marking ---- */
@@ -30,9 +30,9 @@ static void mark_run(struct nvs_engine *engine, struct nvs_tensor *first, uint64
 		assert(in_flight(tensor) && !is_overdue(tensor));
 		tensor->hangs_at = offset;
 	}
-	engine->overdue[first->transfer.direction]++;
-	assert(engine->overdue[first->transfer.direction] <=
-	       engine->inflight[first->transfer.direction]);
+	engine->overdue[first->rest->transfer.direction]++;
+	assert(engine->overdue[first->rest->transfer.direction] <=
+	       engine->inflight[first->rest->transfer.direction]);
 	check_overdue(engine, first, &error);
 	say_later(engine, NVS_LOG_ERROR, "%s", error.text);
 }
@@ -46,7 +46,7 @@ void runs_overdue(struct nvs_engine *engine)
 		struct nvs_tensor *tensor = engine->tensors[i];
 
 		if (in_flight(tensor) && tensor->run_first == tensor && !is_overdue(tensor) &&
-		    aio_is_overdue(engine->aio, &tensor->transfer, &offset))
+		    aio_is_overdue(engine->aio, &tensor->rest->transfer, &offset))
 			mark_run(engine, tensor, offset);
 	}
 }
@@ -60,7 +60,7 @@ void landed_late(struct nvs_engine *engine, const struct transfer *run)
 	lock_check(engine);
 	assert(engine->overdue[run->direction] && in_flight(first));
 	engine->overdue[run->direction]--;
-	say_later(engine, NVS_LOG_WARNING, "%s: %s completed late: %s", first->name,
+	say_later(engine, NVS_LOG_WARNING, "%s: %s completed late: %s", first->rest->name,
 		  run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
 		assert(is_overdue(tensor) && tensor->run_first == first);

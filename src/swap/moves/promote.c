@@ -10,7 +10,7 @@
 /* A write that waits for a commit is no run yet: its run will have the priority. */
 static void promote(struct nvs_engine *engine, struct nvs_tensor *first)
 {
-	struct transfer *run = &first->transfer;
+	struct transfer *run = &first->rest->transfer;
 
 	assert(run->user == first && first->run_first == first && in_flight(first));
 	if (run->priority == TRANSFER_AWAITED)
@@ -71,14 +71,14 @@ static void promote_listed(struct nvs_engine *engine, struct promotion *promotio
 	for (; first && promotion->covered < promotion->missing; first = next) {
 		const struct nvs_tensor *tensor = first;
 
-		next = TAILQ_NEXT(first, launched);
-		assert(first->run_first == first && first->transfer.file);
+		next = TAILQ_NEXT(first, rest->launched);
+		assert(first->run_first == first && first->rest->transfer.file);
 		while (tensor && !makes_room(promotion, tensor))
 			tensor = tensor->run_next;
 		if (!tensor)
 			continue;
 		promote(engine, first);
-		promotion->covered += first->transfer.nbytes;
+		promotion->covered += first->rest->transfer.nbytes;
 	}
 }
 
@@ -87,7 +87,7 @@ static void promote_held(struct nvs_engine *engine, struct promotion *promotion)
 	struct nvs_tensor *tensor = engine->held_writes;
 
 	for (; tensor && promotion->covered < promotion->missing; tensor = tensor->run_next) {
-		assert(tensor->run_first == tensor && !tensor->transfer.file);
+		assert(tensor->run_first == tensor && !tensor->rest->transfer.file);
 		assert(tensor->io == IO_WRITING);
 		if (!makes_room(promotion, tensor))
 			continue;

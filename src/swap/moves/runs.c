@@ -13,13 +13,13 @@
 /* The bytes that a tensor's transfer moves: whole units in the pool. */
 static uint64_t bytes_moved(const struct nvs_tensor *tensor)
 {
-	return is_external(tensor) ? tensor->part_nbytes : tensor->extent;
+	return is_external(tensor) ? tensor->rest->part_nbytes : tensor->extent;
 }
 
 /* Where they begin in the tensor. */
 static uint64_t first_moved(const struct nvs_tensor *tensor)
 {
-	return is_external(tensor) ? tensor->part_offset : 0;
+	return is_external(tensor) ? tensor->rest->part_offset : 0;
 }
 
 static enum tensor_io io_of(enum nvs_direction direction)
@@ -34,7 +34,7 @@ void run_check(const struct transfer *run)
 
 	assert(run->direction == NVS_READ || run->direction == NVS_WRITE);
 	assert(!run->requests);
-	assert(run == &first->transfer && first->run_first == first);
+	assert(run == &first->rest->transfer && first->run_first == first);
 	assert(first->io == io_of(run->direction));
 	assert(run->file == store_file(first->engine->store));
 	assert(run->data == first->data && run->nbytes && run->status <= 0);
@@ -43,7 +43,7 @@ void run_check(const struct transfer *run)
 	assert(is_part(first) || run->offset % store_unit(store) == 0);
 	assert(is_external(first) || pool_has(first->engine->pool, run->data, run->nbytes));
 	assert(run->nbytes <= UINT64_MAX - run->offset);
-	assert(!first->parts || (run->direction == NVS_READ && is_external(first)));
+	assert(!first->rest->parts || (run->direction == NVS_READ && is_external(first)));
 }
 
 void runs_check(const struct transfer *list)
@@ -76,7 +76,7 @@ static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *be
 static void land_empty(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(tensor->memory != MEMORY_NONE && tensor->io == IO_IDLE);
-	assert(!tensor->extent && !tensor->nbytes && !tensor->parts);
+	assert(!tensor->extent && !tensor->nbytes && !tensor->rest->parts);
 	tensor->origin = ORIGIN_CALL;
 	if (is_external(tensor)) {
 		tensor->content = CONTENT_DRIVE;
@@ -121,7 +121,7 @@ static void begin_busy(struct nvs_engine *engine, enum nvs_direction direction)
 
 static struct tensor_list *list_of(struct nvs_engine *engine, const struct nvs_tensor *first)
 {
-	const struct transfer *run = &first->transfer;
+	const struct transfer *run = &first->rest->transfer;
 
 	assert(run->user == first && run->priority < TRANSFER_PRIORITIES);
 	/* A held write is in no list. */
@@ -132,25 +132,26 @@ static struct tensor_list *list_of(struct nvs_engine *engine, const struct nvs_t
 static void run_begins(struct nvs_engine *engine, struct nvs_tensor *first)
 {
 	assert(in_flight(first) && first->run_first == first);
-	TAILQ_INSERT_TAIL(list_of(engine, first), first, launched);
+	TAILQ_INSERT_TAIL(list_of(engine, first), first, rest->launched);
 }
 
 void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
 		  enum transfer_priority priority)
 {
-	assert(first->transfer.priority != priority && first->run_first == first);
+	assert(first->rest->transfer.priority != priority && first->run_first == first);
 	assert(in_flight(first) && priority < TRANSFER_PRIORITIES);
 	assert(!TAILQ_EMPTY(list_of(engine, first)));
-	TAILQ_REMOVE(list_of(engine, first), first, launched);
-	TAILQ_INSERT_TAIL(&engine->runs[first->transfer.direction][priority], first, launched);
+	TAILQ_REMOVE(list_of(engine, first), first, rest->launched);
+	TAILQ_INSERT_TAIL(&engine->runs[first->rest->transfer.direction][priority], first,
+			  rest->launched);
 }
 
 void run_ends(struct nvs_engine *engine, struct nvs_tensor *first)
 {
 	assert(!TAILQ_EMPTY(list_of(engine, first)) && first->run_first == first);
 	/* No thread computes its checksum any more. */
-	assert(first->sum != SUM_BEGUN);
-	TAILQ_REMOVE(list_of(engine, first), first, launched);
+	assert(first->rest->sum != SUM_BEGUN);
+	TAILQ_REMOVE(list_of(engine, first), first, rest->launched);
 }
 
 /* ---- Building ---- */
@@ -160,7 +161,8 @@ static enum transfer_priority priority_of(struct nvs_tensor *const *tensors, siz
 {
 	assert(n);
 	for (size_t i = 0; i < n; i++)
-		if (in_flight(tensors[i]) && tensors[i]->transfer.priority == TRANSFER_AWAITED)
+		if (in_flight(tensors[i]) &&
+		    tensors[i]->rest->transfer.priority == TRANSFER_AWAITED)
 			return TRANSFER_AWAITED;
 	return TRANSFER_USUAL;
 }
@@ -172,29 +174,29 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 	uint64_t end = 0;
 
 	assert(n && first->extent);
-	assert(first->sum != SUM_BEGUN);
-	first->sum = SUM_NONE;
-	first->transfer = (struct transfer){.file = store_file(engine->store),
-					    .direction = direction,
-					    .data = first->data,
-					    .offset = first->place + first_moved(first),
-					    .user = first,
-					    .priority = priority_of(tensors, n)};
+	assert(first->rest->sum != SUM_BEGUN);
+	first->rest->sum = SUM_NONE;
+	first->rest->transfer = (struct transfer){.file = store_file(engine->store),
+						  .direction = direction,
+						  .data = first->data,
+						  .offset = first->place + first_moved(first),
+						  .user = first,
+						  .priority = priority_of(tensors, n)};
 	for (size_t i = 0; i < n; i++) {
 		if (tensors[i]->io == IO_IDLE)
 			begin_io(tensors[i], direction);
 		tensors[i]->run_next = i + 1 < n ? tensors[i + 1] : NULL;
 		tensors[i]->run_first = first;
-		first->transfer.nbytes += bytes_moved(tensors[i]);
-		end = run_member_check(&first->transfer, tensors[i], end);
+		first->rest->transfer.nbytes += bytes_moved(tensors[i]);
+		end = run_member_check(&first->rest->transfer, tensors[i], end);
 		tensor_check(tensors[i]);
 	}
-	assert(end == first->transfer.nbytes);
-	run_check(&first->transfer);
+	assert(end == first->rest->transfer.nbytes);
+	run_check(&first->rest->transfer);
 	begin_busy(engine, direction);
 	run_begins(engine, first);
 	engine->transfers++;
-	return &first->transfer;
+	return &first->rest->transfer;
 }
 
 static struct transfer *build_all(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
@@ -241,8 +243,8 @@ static size_t hold_frozen(struct nvs_engine *engine, struct nvs_tensor **tensors
 		assert(is_dirty(tensor) || is_external(tensor));
 		begin_io(tensor, NVS_WRITE);
 		tensor->run_first = tensor;
-		tensor->sum = SUM_NONE;
-		tensor->transfer = (struct transfer){.direction = NVS_WRITE, .user = tensor};
+		tensor->rest->sum = SUM_NONE;
+		tensor->rest->transfer = (struct transfer){.direction = NVS_WRITE, .user = tensor};
 		begin_busy(engine, NVS_WRITE);
 		tensor->run_next = engine->held_writes;
 		engine->held_writes = tensor;
@@ -260,24 +262,24 @@ static void refuse_held(struct nvs_engine *engine)
 	assert(engine->unsettled && !engine->committing);
 	while ((tensor = engine->held_writes)) {
 		assert(tensor->io == IO_WRITING && tensor->run_first == tensor);
-		assert(!tensor->transfer.file && must_wait(tensor));
+		assert(!tensor->rest->transfer.file && must_wait(tensor));
 		engine->held_writes = tensor->run_next;
 		tensor->run_next = NULL;
 		/* Nothing was written there. */
-		tensor->place = tensor->spare;
-		tensor->transfer = (struct transfer){.file = store_file(engine->store),
-						     .direction = NVS_WRITE,
-						     .data = tensor->data,
-						     .nbytes = bytes_moved(tensor),
-						     .offset = tensor->place,
-						     .user = tensor,
-						     .status = -EIO,
-						     .error_offset = NOWHERE,
-						     .state.phase = TRANSFER_COMPLETED};
-		run_check(&tensor->transfer);
+		tensor->place = tensor->rest->spare;
+		tensor->rest->transfer = (struct transfer){.file = store_file(engine->store),
+							   .direction = NVS_WRITE,
+							   .data = tensor->data,
+							   .nbytes = bytes_moved(tensor),
+							   .offset = tensor->place,
+							   .user = tensor,
+							   .status = -EIO,
+							   .error_offset = NOWHERE,
+							   .state.phase = TRANSFER_COMPLETED};
+		run_check(&tensor->rest->transfer);
 		run_begins(engine, tensor);
-		completions_append(engine->events.completions, &tensor->transfer,
-				   &tensor->transfer);
+		completions_append(engine->events.completions, &tensor->rest->transfer,
+				   &tensor->rest->transfer);
 	}
 }
 
@@ -315,7 +317,7 @@ struct transfer *runs_build_held(struct nvs_engine *engine)
 	if (engine->unsettled)
 		refuse_held(engine);
 	while ((tensor = engine->held_writes)) {
-		assert(!must_wait(tensor) && !tensor->transfer.file);
+		assert(!must_wait(tensor) && !tensor->rest->transfer.file);
 		assert(tensor->io == IO_WRITING && n < engine->ntensors);
 		engine->held_writes = tensor->run_next;
 		engine->scratch[n++] = tensor;

@@ -86,7 +86,8 @@ static bool next_tensor(struct nvs_engine *engine, struct scrubbed *next)
 		table_check(engine, tensor);
 		if (!is_due(tensor))
 			continue;
-		*next = (struct scrubbed){tensor, tensor->offset, tensor->nbytes, tensor->checksum};
+		*next = (struct scrubbed){tensor, tensor->offset, tensor->nbytes,
+					  tensor->rest->checksum};
 		scrub->tensor = tensor;
 		scrub_check(engine);
 		return true;

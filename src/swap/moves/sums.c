@@ -50,7 +50,8 @@ void sums_check(const struct sums *sums)
 	assert(!sums->run || !sums->has_completed || sums->run->state.phase == TRANSFER_COMPLETED);
 	if (!first || sums->run->direction == NVS_READ)
 		return;
-	assert(first->sum == SUM_BEGUN || (first->sum == SUM_DONE && sums->has_completed));
+	assert(first->rest->sum == SUM_BEGUN ||
+	       (first->rest->sum == SUM_DONE && sums->has_completed));
 }
 
 /* ---- Computing, without a lock ---- */
@@ -61,7 +62,7 @@ static void sum_run(struct nvs_engine *engine, const struct transfer *run)
 	for (struct nvs_tensor *t = run->user; t; t = t->run_next)
 		if (needs_its_own(engine, run, t)) {
 			assert(t->run_first == run->user && !is_part(t));
-			t->new_checksum = XXH3_64bits(t->data, t->nbytes);
+			t->rest->new_checksum = XXH3_64bits(t->data, t->nbytes);
 		}
 }
 
@@ -82,7 +83,7 @@ static uint64_t sum_some(struct nvs_engine *engine, struct sums *sums, uint64_t 
 	sums->at += nbytes;
 	assert(sums->at <= tensor->nbytes && sums->run->user == tensor->run_first);
 	if (nbytes == left) {
-		tensor->new_checksum = XXH3_64bits_digest(sums->state);
+		tensor->rest->new_checksum = XXH3_64bits_digest(sums->state);
 		sums->tensor = tensor->run_next;
 		sums->at = 0;
 	}
@@ -139,10 +140,10 @@ static bool queue_writes(struct events *events, struct transfer *list)
 
 		if (run->direction != NVS_WRITE)
 			continue;
-		assert(first->sum == SUM_NONE && first->run_first == first);
+		assert(first->rest->sum == SUM_NONE && first->run_first == first);
 		assert(run->state.phase == TRANSFER_NEW);
-		first->sum = SUM_QUEUED;
-		TAILQ_INSERT_TAIL(&events->sums.writing, first, to_sum);
+		first->rest->sum = SUM_QUEUED;
+		TAILQ_INSERT_TAIL(&events->sums.writing, first, rest->to_sum);
 		any = true;
 	}
 	sums_check(&events->sums);
@@ -177,7 +178,7 @@ static bool needs_sum(const struct nvs_engine *engine, const struct transfer *ru
 
 	assert(run->state.phase == TRANSFER_COMPLETED && run->status <= 0);
 	if (run->direction == NVS_WRITE)
-		return first->sum == SUM_QUEUED || first->sum == SUM_BEGUN;
+		return first->rest->sum == SUM_QUEUED || first->rest->sum == SUM_BEGUN;
 	for (const struct nvs_tensor *t = first; t && !run->status; t = t->run_next)
 		if (sums_compared(engine, t))
 			return true;
@@ -189,9 +190,9 @@ static void leave_writing(struct sums *sums, const struct transfer *run)
 {
 	struct nvs_tensor *first = run->user;
 
-	assert(first->sum != SUM_DONE && first->run_first == first);
-	if (run->direction == NVS_WRITE && first->sum == SUM_QUEUED)
-		TAILQ_REMOVE(&sums->writing, first, to_sum);
+	assert(first->rest->sum != SUM_DONE && first->run_first == first);
+	if (run->direction == NVS_WRITE && first->rest->sum == SUM_QUEUED)
+		TAILQ_REMOVE(&sums->writing, first, rest->to_sum);
 }
 
 static void keep_for_later(struct sums *sums, struct transfer *run)
@@ -228,7 +229,7 @@ struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list)
 			continue;
 		}
 		leave_writing(&events->sums, run);
-		if (run->nbytes <= budget && first->sum != SUM_BEGUN) {
+		if (run->nbytes <= budget && first->rest->sum != SUM_BEGUN) {
 			budget -= run->nbytes;
 			*short_tail = run;
 			short_tail = &run->state.next;
@@ -263,17 +264,17 @@ static void begin(struct sums *sums)
 			sums->end = &sums->completed;
 		sums->run->state.next = NULL;
 	} else if (first) {
-		TAILQ_REMOVE(&sums->writing, first, to_sum);
-		sums->run = &first->transfer;
+		TAILQ_REMOVE(&sums->writing, first, rest->to_sum);
+		sums->run = &first->rest->transfer;
 	}
 	if (!sums->run)
 		return;
 	first = sums->run->user;
 	assert(sums->has_completed || sums->run->direction == NVS_WRITE);
-	assert(first->sum != SUM_BEGUN && first->run_first == first);
-	sums->tensor = first->sum == SUM_DONE ? NULL : first;
-	if (sums->run->direction == NVS_WRITE && first->sum != SUM_DONE)
-		first->sum = SUM_BEGUN;
+	assert(first->rest->sum != SUM_BEGUN && first->run_first == first);
+	sums->tensor = first->rest->sum == SUM_DONE ? NULL : first;
+	if (sums->run->direction == NVS_WRITE && first->rest->sum != SUM_DONE)
+		first->rest->sum = SUM_BEGUN;
 }
 
 /* Takes the next slice; false: there is none, or another thread computes one. */
@@ -307,7 +308,7 @@ static struct transfer *end_slice(struct events *events, bool last)
 		assert(first->run_first == first && !sums->tensor && !sums->at);
 		assert(sums->run->direction == NVS_WRITE || sums->has_completed);
 		if (sums->run->direction == NVS_WRITE)
-			first->sum = SUM_DONE;
+			first->rest->sum = SUM_DONE;
 		run = sums->has_completed ? sums->run : NULL;
 		sums->run = NULL;
 	}

@@ -23,12 +23,12 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 	/* Only writes are refused. */
 	assert(offset != NOWHERE || direction == NVS_WRITE);
 	if (offset == NOWHERE)
-		return error_about(error, status, tensor->name, 0, 0,
+		return error_about(error, status, tensor->rest->name, 0, 0,
 				   "%s was not written to %s: a commit failed and could not be "
 				   "taken back, and contents that it may name are not overwritten "
 				   "before another one succeeds; commit again",
-				   tensor->name, store_path(engine->store));
-	return transfer_error(&transfer, tensor->name, error);
+				   tensor->rest->name, store_path(engine->store));
+	return transfer_error(&transfer, tensor->rest->name, error);
 }
 
 int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
@@ -36,7 +36,7 @@ int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 {
 	assert(tensor->io == IO_IDLE);
 	return failed(engine, tensor, tensor->status_direction, tensor->status,
-		      tensor->error_offset, error);
+		      tensor->rest->error_offset, error);
 }
 
 int read_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor, int status,
@@ -56,17 +56,17 @@ int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tens
 		return 0;
 	assert(!engine->read_only && !is_external(tensor));
 	tensor->unreported = 0;
-	return failed(engine, tensor, NVS_WRITE, status, tensor->unreported_at, error);
+	return failed(engine, tensor, NVS_WRITE, status, tensor->rest->unreported_at, error);
 }
 
 int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
 	assert(tensor_state(tensor) == NVS_EMPTY);
 	assert(!tensor->pins.count && !tensor->data);
-	return error_about(error, -ENODATA, tensor->name, 0, 0,
+	return error_about(error, -ENODATA, tensor->rest->name, 0, 0,
 			   "%s has no contents to read: it has never been written, or its last "
 			   "write failed; pin it with nvs_tensor_pin and write it first",
-			   tensor->name);
+			   tensor->rest->name);
 }
 
 int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
@@ -76,10 +76,10 @@ int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 
 	assert(tensor->extent > pool_bytes(engine->pool) && engine->pool_step);
 	assert(engine->pool_key && engine->remedy[0]);
-	return error_about(error, -E2BIG, tensor->name, 0, 0,
+	return error_about(error, -E2BIG, tensor->rest->name, 0, 0,
 			   "%s has %s (%" PRIu64 " bytes), more than the whole pool of %s (%s): "
 			   "set %s to %" PRIu64 " elements or more",
-			   tensor->name, size_text(tensor->nbytes, need), tensor->nbytes,
+			   tensor->rest->name, size_text(tensor->nbytes, need), tensor->nbytes,
 			   size_text(pool_bytes(engine->pool), have), engine->remedy,
 			   engine->pool_key,
 			   (tensor->extent + engine->pool_step - 1) / engine->pool_step);

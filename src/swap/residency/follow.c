@@ -16,7 +16,7 @@ static void set_next(struct nvs_engine *engine, struct nvs_tensor *tensor, size_
 	assert(in_plan(tensor));
 	if (is_listed(tensor))
 		plan_mark_idle(&engine->plan, tensor, false);
-	tensor->next_use = at;
+	tensor->rest->next_use = at;
 	if (is_listed(tensor))
 		plan_mark_idle(&engine->plan, tensor, true);
 }
@@ -27,12 +27,12 @@ static void skip(struct nvs_engine *engine, size_t at)
 	struct nvs_tensor *tensor = engine->plan.order[at].tensor;
 	bool listed = is_listed(tensor);
 
-	assert(tensor->next_use == at && engine->plan.next[at] < engine->plan.n);
+	assert(tensor->rest->next_use == at && engine->plan.next[at] < engine->plan.n);
 	assert(in_plan(tensor));
 	if (listed)
 		leave_idle(engine, tensor);
 	set_ahead(engine, tensor, AHEAD_NOT);
-	tensor->next_use = engine->plan.next[at];
+	tensor->rest->next_use = engine->plan.next[at];
 	if (listed)
 		make_idle(engine, tensor);
 }
@@ -69,7 +69,8 @@ static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 	if (plan->order[at].tensor != tensor) {
 		if (!jumped) {
-			plan->resume = in_plan(tensor) ? after(plan, tensor->next_use) : PLAN_NONE;
+			plan->resume = in_plan(tensor) ? after(plan, tensor->rest->next_use)
+						       : PLAN_NONE;
 			return;
 		}
 		at = plan->resume;
@@ -81,7 +82,7 @@ static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	if (plan->ready)
 		plan->ready--;
 	set_next(engine, tensor, plan->next[at]);
-	assert(plan->order[plan->cursor].tensor->next_use == plan->cursor);
+	assert(plan->order[plan->cursor].tensor->rest->next_use == plan->cursor);
 }
 
 /* ---- Recording ---- */
@@ -91,7 +92,7 @@ static void record(struct nvs_engine *engine, struct nvs_tensor *tensor, bool co
 	struct plan *plan = &engine->plan;
 	size_t at = plan->nrecorded;
 
-	assert(plan->step && tensor->recorded <= plan->step);
+	assert(plan->step && tensor->rest->recorded <= plan->step);
 	if (plan->lost)
 		return;
 	if (!plan_make_room(&plan->recording, &plan->recording_max, at + 1)) {
@@ -106,7 +107,7 @@ static void record(struct nvs_engine *engine, struct nvs_tensor *tensor, bool co
 		     plan->order[at].contents == contents;
 	assert(plan->nrecorded < plan->recording_max);
 	plan->recording[plan->nrecorded++] = (struct access){tensor, contents};
-	tensor->recorded = plan->step;
+	tensor->rest->recorded = plan->step;
 }
 
 void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents)
@@ -121,9 +122,9 @@ void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool cont
 
 bool plan_has(struct plan *plan, const struct nvs_tensor *tensor)
 {
-	assert(!in_plan(tensor) || plan->order[tensor->next_use].tensor == tensor);
-	assert(tensor->recorded <= plan->step);
-	if (tensor->recorded == plan->step && plan->step)
+	assert(!in_plan(tensor) || plan->order[tensor->rest->next_use].tensor == tensor);
+	assert(tensor->rest->recorded <= plan->step);
+	if (tensor->rest->recorded == plan->step && plan->step)
 		plan->lost = true;
 	return in_plan(tensor);
 }
@@ -134,17 +135,17 @@ bool plan_has(struct plan *plan, const struct nvs_tensor *tensor)
 static void find_next_uses(struct plan *plan)
 {
 	for (size_t i = 0; i < plan->n; i++)
-		plan->order[i].tensor->next_use = PLAN_NONE;
+		plan->order[i].tensor->rest->next_use = PLAN_NONE;
 	for (size_t i = plan->n; i--;) {
 		struct nvs_tensor *tensor = plan->order[i].tensor;
 
-		assert(tensor->next_use == PLAN_NONE || tensor->next_use > i);
-		plan->next[i] = tensor->next_use;
-		tensor->next_use = i;
+		assert(tensor->rest->next_use == PLAN_NONE || tensor->rest->next_use > i);
+		plan->next[i] = tensor->rest->next_use;
+		tensor->rest->next_use = i;
 	}
 	for (size_t i = 0; i < plan->n; i++)
 		if (plan->next[i] == PLAN_NONE)
-			plan->next[i] = plan->order[i].tensor->next_use;
+			plan->next[i] = plan->order[i].tensor->rest->next_use;
 	assert(!plan->n || plan->next[plan->n - 1] < plan->n);
 }
 
@@ -158,7 +159,7 @@ static void sum_up(struct nvs_engine *engine)
 		struct nvs_tensor *tensor = plan->order[i].tensor;
 
 		plan->before[i + 1] = plan->before[i] + tensor->numel;
-		if (tensor->next_use != i)
+		if (tensor->rest->next_use != i)
 			continue;
 		numel += tensor->numel;
 		plan->extents += tensor->extent;
@@ -219,7 +220,7 @@ static void set_class(struct nvs_engine *engine, struct nvs_tensor *tensor, enum
 static enum plan_class class_of(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	assert(tensor->engine == engine && !in_plan(tensor));
-	assert(tensor->next_use < engine->plan.n);
+	assert(tensor->rest->next_use < engine->plan.n);
 	return tensor->numel < engine->persistence_threshold ? PLAN_SMALL : PLAN_LARGE;
 }
 

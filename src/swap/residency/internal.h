@@ -78,7 +78,9 @@ struct nvs_engine {
 	atomic_uintptr_t holder; /* the thread that has it; or 0 */
 	pthread_cond_t changed;	 /* waiting calls sleep here, in events_wait() */
 	struct events events;
-	void *names; /* tsearch tree of all tensors, by name */
+	void *names;		   /* tsearch tree of all tensors, by name */
+	struct tensor_slab *slabs; /* memory of tensors */
+	struct nvs_tensor *vacant; /* that of no tensor, by run_next */
 	struct nvs_tensor **tensors;
 	size_t ntensors, ntensors_max;
 	uint64_t nregistered, tensor_bytes;

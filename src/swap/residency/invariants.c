@@ -18,8 +18,8 @@ static void check_memory(const struct nvs_tensor *tensor)
 		break;
 	case MEMORY_EXTERNAL:
 		assert(tensor->data && tensor->io != IO_IDLE);
-		assert(tensor->part_offset <= tensor->nbytes);
-		assert(tensor->part_nbytes <= tensor->nbytes - tensor->part_offset);
+		assert(tensor->rest->part_offset <= tensor->nbytes);
+		assert(tensor->rest->part_nbytes <= tensor->nbytes - tensor->rest->part_offset);
 		assert(tensor->placement == PLACED_NOWHERE && tensor->ahead == AHEAD_NOT);
 		assert(!in_pool(tensor->content));
 		break;
@@ -33,7 +33,7 @@ static void check_memory(const struct nvs_tensor *tensor)
 /* A write that begins when the commit ends; its transfer has no file until then. */
 static bool is_held(const struct nvs_tensor *tensor)
 {
-	return !tensor->run_first->transfer.file;
+	return !tensor->run_first->rest->transfer.file;
 }
 
 static void check_io(const struct nvs_tensor *tensor)
@@ -47,18 +47,18 @@ static void check_io(const struct nvs_tensor *tensor)
 		break;
 	case IO_READING:
 		assert(tensor->content == CONTENT_DRIVE && tensor->place == tensor->offset);
-		assert(tensor->run_first->transfer.direction == NVS_READ);
+		assert(tensor->run_first->rest->transfer.direction == NVS_READ);
 		break;
 	case IO_WRITING:
 		assert(pool ? tensor->content >= CONTENT_NEWER : !in_pool(tensor->content));
-		assert(tensor->run_first->transfer.direction == NVS_WRITE);
+		assert(tensor->run_first->rest->transfer.direction == NVS_WRITE);
 		assert(is_held(tensor) || !is_frozen(tensor, tensor->place));
 		break;
 	}
 	if (!in_flight(tensor))
 		return;
 	assert(tensor->nbytes && tensor->extent >= tensor->nbytes && !is_listed(tensor));
-	assert(!tensor->status && tensor->run_first->transfer.user == tensor->run_first);
+	assert(!tensor->status && tensor->run_first->rest->transfer.user == tensor->run_first);
 }
 
 static void check_placement(const struct nvs_tensor *tensor)
@@ -81,8 +81,8 @@ static void check_plan(const struct nvs_tensor *tensor)
 
 	if (!in_plan(tensor))
 		return;
-	assert(tensor->next_use < plan->n);
-	assert(plan->order[tensor->next_use].tensor == tensor);
+	assert(tensor->rest->next_use < plan->n);
+	assert(plan->order[tensor->rest->next_use].tensor == tensor);
 	assert(plan_is_idle(plan, tensor) == is_listed(tensor));
 }
 
@@ -94,10 +94,10 @@ static void check_store(const struct nvs_tensor *tensor)
 		assert(tensor->checksum_state != CHECKSUM_UNVERIFIED);
 		return;
 	}
-	assert(!tensor->nbytes || tensor->spare != tensor->offset);
-	assert(tensor->committed == NOWHERE || tensor->committed == tensor->offset ||
-	       tensor->committed == tensor->spare);
-	assert(tensor->snapshot == NOWHERE || tensor->engine->committing ||
+	assert(!tensor->nbytes || tensor->rest->spare != tensor->offset);
+	assert(tensor->rest->committed == NOWHERE || tensor->rest->committed == tensor->offset ||
+	       tensor->rest->committed == tensor->rest->spare);
+	assert(tensor->rest->snapshot == NOWHERE || tensor->engine->committing ||
 	       tensor->engine->unsettled);
 }
 
@@ -107,9 +107,9 @@ static void check_store(const struct nvs_tensor *tensor)
  */
 static void check_rest(const struct nvs_tensor *tensor)
 {
-	assert(tensor->ndim <= NVS_NDIM_MAX);
-	assert(shape_has(tensor->shape, tensor->ndim, tensor->numel));
-	assert(!tensor->parts || is_external(tensor));
+	assert(tensor->rest->ndim <= NVS_NDIM_MAX);
+	assert(shape_has(tensor->rest->shape, tensor->rest->ndim, tensor->numel));
+	assert(!tensor->rest->parts || is_external(tensor));
 }
 
 void tensor_check(const struct nvs_tensor *tensor)
@@ -128,10 +128,10 @@ static void runs_check_lists(const struct nvs_engine *engine)
 
 	for (int i = 0; i < 2 * TRANSFER_PRIORITIES; i++) {
 		tensor = TAILQ_FIRST(&engine->runs[i % 2][i / 2]);
-		for (; tensor; tensor = TAILQ_NEXT(tensor, launched)) {
+		for (; tensor; tensor = TAILQ_NEXT(tensor, rest->launched)) {
 			assert(tensor->run_first == tensor && !is_held(tensor));
-			assert((int)tensor->transfer.direction == i % 2);
-			assert((int)tensor->transfer.priority == i / 2);
+			assert((int)tensor->rest->transfer.direction == i % 2);
+			assert((int)tensor->rest->transfer.priority == i / 2);
 			n[i % 2]++;
 		}
 	}
@@ -191,8 +191,8 @@ void engine_check(const struct nvs_engine *engine)
 
 		tensor_check(tensor);
 		check_rest(tensor);
-		assert(tensor->index == i);
-		copied += tensor->copying != COPIED_NOT;
+		assert(tensor->rest->index == i);
+		copied += tensor->rest->copying != COPIED_NOT;
 		live += tensor->memory == MEMORY_POOL ? tensor->numel : 0;
 		counted += tensor->counted ? tensor->numel : 0;
 		ahead += in_plan(tensor) && is_ahead(tensor) ? tensor->numel : 0;

@@ -13,8 +13,8 @@ static void set_part(struct nvs_tensor *tensor, const void *data, uint64_t offse
 	assert(tensor->memory == MEMORY_EXTERNAL && tensor->io == IO_IDLE);
 	assert(offset <= tensor->nbytes && nbytes <= tensor->nbytes - offset);
 	tensor->data = (char *)(uintptr_t)data;
-	tensor->part_offset = offset;
-	tensor->part_nbytes = nbytes;
+	tensor->rest->part_offset = offset;
+	tensor->rest->part_nbytes = nbytes;
 }
 
 void lend(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t nbytes)
@@ -33,23 +33,23 @@ void lend_before(struct nvs_tensor *tensor, const void *data, uint64_t offset, u
 
 	assert(is_external(tensor) && tensor->io == IO_IDLE && part);
 	assert(data && nbytes && tensor->content == CONTENT_DRIVE);
-	assert(tensor->part_nbytes && tensor->data);
+	assert(tensor->rest->part_nbytes && tensor->data);
 	*spare = part->next;
-	*part = (struct part){tensor->parts, tensor->data, tensor->part_offset,
-			      tensor->part_nbytes};
-	tensor->parts = part;
+	*part = (struct part){tensor->rest->parts, tensor->data, tensor->rest->part_offset,
+			      tensor->rest->part_nbytes};
+	tensor->rest->parts = part;
 	set_part(tensor, data, offset, nbytes);
 }
 
 void lend_next(struct nvs_tensor *tensor)
 {
-	struct part *part = tensor->parts;
+	struct part *part = tensor->rest->parts;
 
 	assert(part && part->nbytes);
 	/* A part that failed is the last one. */
 	assert(tensor->content == CONTENT_DRIVE && !tensor->status);
 	lend(tensor, part->data, part->offset, part->nbytes);
-	tensor->parts = part->next;
+	tensor->rest->parts = part->next;
 	free(part);
 }
 

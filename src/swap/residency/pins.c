@@ -65,7 +65,7 @@ void pins_check(const struct nvs_tensor *tensor)
 bool pins_grow(struct pins *pins)
 {
 	uint32_t max = pins->max ? pins->max : PINS_FEW;
-	uint64_t *many = realloc(pins->many, 2 * (size_t)max * sizeof(*many));
+	uint64_t *many = realloc(pins->max ? pins->many : NULL, 2 * (size_t)max * sizeof(*many));
 
 	assert(pins->count == max && max <= UINT32_MAX / 2);
 	if (!many)
@@ -162,7 +162,7 @@ void pins_fail(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->placement = PLACED_NOWHERE;
 	tensor->pins.failed = engine->last_pin;
 	tensor->pins.status = tensor->status;
-	tensor->pins.error_offset = tensor->error_offset;
+	tensor->pins.error_offset = tensor->rest->error_offset;
 	pins_check(tensor);
 }
 
@@ -176,7 +176,7 @@ int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 
 	assert(tensor->pins.failed && tensor->pins.status < 0);
 	assert(tensor->pins.error_offset != NOWHERE);
-	return transfer_error(&transfer, tensor->name, error);
+	return transfer_error(&transfer, tensor->rest->name, error);
 }
 
 int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *error)
@@ -184,16 +184,17 @@ int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *e
 	if (pin_failed(tensor, pin) || pins_have(tensor, pin))
 		return 0;
 	if (!tensor->pins.count)
-		return error_about(error, -EINVAL, tensor->name, 0, 0, "%s is not pinned",
-				   tensor->name);
-	return error_about(error, -EINVAL, tensor->name, 0, 0,
+		return error_about(error, -EINVAL, tensor->rest->name, 0, 0, "%s is not pinned",
+				   tensor->rest->name);
+	return error_about(error, -EINVAL, tensor->rest->name, 0, 0,
 			   "%s is not pinned by pin %" PRIu64
 			   ": give the pin that its nvs_tensor_swap_in or nvs_tensor_pin returned",
-			   tensor->name, pin);
+			   tensor->rest->name, pin);
 }
 
 void pins_free(struct nvs_tensor *tensor)
 {
-	assert((tensor->pins.max == 0) == (tensor->pins.many == NULL));
-	free(tensor->pins.many);
+	assert(!tensor->pins.max || tensor->pins.many);
+	if (tensor->pins.max)
+		free(tensor->pins.many);
 }

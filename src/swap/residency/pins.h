@@ -17,9 +17,11 @@
 struct pins {
 	uint32_t count;
 	uint32_t max; /* entries in `many` */
-	/* Each is a pin's number and the thread that made it; `many` has all if `max` is not 0: */
-	uint64_t few[PINS_FEW];
-	uint64_t *many;
+	/* Each is a pin's number and the thread that made it: */
+	union {
+		uint64_t few[PINS_FEW];
+		uint64_t *many; /* if `max` is not 0 */
+	};
 	uint64_t since_ns; /* when the present pins began: the first of them, if any was released */
 	uint64_t failed;   /* the highest pin that a failed read may have ended; or 0 */
 	int status;	   /* of that read */

@@ -40,23 +40,23 @@ bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset)
 		return false;
 	/* NOWHERE means that no manifest names an extent. */
 	assert(offset != NOWHERE);
-	assert(offset == tensor->offset || offset == tensor->spare);
-	return tensor->committed == offset || tensor->snapshot == offset;
+	assert(offset == tensor->offset || offset == tensor->rest->spare);
+	return tensor->rest->committed == offset || tensor->rest->snapshot == offset;
 }
 
 bool must_wait(const struct nvs_tensor *tensor)
 {
 	assert(tensor->engine->keep && tensor->extent);
-	assert(tensor->offset != tensor->spare);
-	return is_frozen(tensor, tensor->offset) && is_frozen(tensor, tensor->spare);
+	assert(tensor->offset != tensor->rest->spare);
+	return is_frozen(tensor, tensor->offset) && is_frozen(tensor, tensor->rest->spare);
 }
 
 static uint64_t place_of(const struct nvs_tensor *tensor, enum nvs_direction direction)
 {
 	bool moves = direction == NVS_WRITE && is_frozen(tensor, tensor->offset);
 
-	assert(!moves || !tensor->extent || !is_frozen(tensor, tensor->spare));
-	return moves ? tensor->spare : tensor->offset;
+	assert(!moves || !tensor->extent || !is_frozen(tensor, tensor->rest->spare));
+	return moves ? tensor->rest->spare : tensor->offset;
 }
 
 /* A heap sort, because qsort(3) may allocate. Most batches are already sorted. */

@@ -59,9 +59,10 @@ void plan_made_check(const struct plan *plan)
 	for (size_t i = 0; i < plan->n; i++) {
 		const struct nvs_tensor *tensor = plan->order[i].tensor;
 
-		assert(tensor->next_use <= i && plan->order[tensor->next_use].tensor == tensor);
+		assert(tensor->rest->next_use <= i &&
+		       plan->order[tensor->rest->next_use].tensor == tensor);
 		assert(plan->next[i] < plan->n && plan->order[plan->next[i]].tensor == tensor);
-		assert(plan->next[i] > i || plan->next[i] == tensor->next_use);
+		assert(plan->next[i] > i || plan->next[i] == tensor->rest->next_use);
 		assert(plan->before[i + 1] - plan->before[i] == tensor->numel);
 	}
 	plan_check(plan);
@@ -125,7 +126,7 @@ size_t plan_last(const struct plan *plan, enum plan_class class)
 	assert(class < PLAN_OUTSIDE);
 	if (plan->n && found == PLAN_NONE)
 		found = highest(bits, plan->cursor, plan->n);
-	assert(found == PLAN_NONE || plan->order[found].tensor->next_use == found);
+	assert(found == PLAN_NONE || plan->order[found].tensor->rest->next_use == found);
 	assert(found == PLAN_NONE || plan->order[found].tensor->class == class);
 	return found;
 }
@@ -136,16 +137,16 @@ bool plan_is_idle(const struct plan *plan, const struct nvs_tensor *tensor)
 {
 	const uint64_t *bits = plan->idle[tensor->class];
 
-	assert(in_plan(tensor) && tensor->next_use < plan->n);
-	return bits[tensor->next_use / WORD_BITS] >> (tensor->next_use % WORD_BITS) & 1;
+	assert(in_plan(tensor) && tensor->rest->next_use < plan->n);
+	return bits[tensor->rest->next_use / WORD_BITS] >> (tensor->rest->next_use % WORD_BITS) & 1;
 }
 
 void plan_mark_idle(struct plan *plan, const struct nvs_tensor *tensor, bool idle)
 {
-	uint64_t *word = &plan->idle[tensor->class][tensor->next_use / WORD_BITS];
-	uint64_t bit = UINT64_C(1) << (tensor->next_use % WORD_BITS);
+	uint64_t *word = &plan->idle[tensor->class][tensor->rest->next_use / WORD_BITS];
+	uint64_t bit = UINT64_C(1) << (tensor->rest->next_use % WORD_BITS);
 
-	assert(plan->order[tensor->next_use].tensor == tensor);
+	assert(plan->order[tensor->rest->next_use].tensor == tensor);
 	assert(plan_is_idle(plan, tensor) != idle);
 	if (idle)
 		*word |= bit;
@@ -156,12 +157,12 @@ void plan_mark_idle(struct plan *plan, const struct nvs_tensor *tensor, bool idl
 
 void plan_needs_read(struct plan *plan, const struct nvs_tensor *tensor)
 {
-	size_t rank = plan_rank(plan, tensor->next_use);
+	size_t rank = plan_rank(plan, tensor->rest->next_use);
 
 	assert(in_plan(tensor) && !plan_is_idle(plan, tensor));
 	if (rank < plan->ready)
 		plan->ready = rank;
-	assert(plan->order[tensor->next_use].tensor == tensor && plan->ready <= rank);
+	assert(plan->order[tensor->rest->next_use].tensor == tensor && plan->ready <= rank);
 }
 
 /* ---- Recording ---- */

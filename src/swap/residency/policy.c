@@ -23,12 +23,12 @@ uint64_t free_bytes(const struct nvs_engine *engine)
 
 bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	assert(!in_plan(tensor) || tensor->next_use < engine->plan.n);
+	assert(!in_plan(tensor) || tensor->rest->next_use < engine->plan.n);
 	if (is_ahead(tensor))
 		return false;
 	return !in_plan(tensor) ||
 	       (tensor->class != PLAN_SMALL &&
-		plan_distance(&engine->plan, tensor->next_use) > engine->max_reuse_distance);
+		plan_distance(&engine->plan, tensor->rest->next_use) > engine->max_reuse_distance);
 }
 
 /* ---- How much is evicted ---- */
@@ -101,7 +101,7 @@ struct eviction eviction_for_plan(void)
 struct eviction eviction_to_join(const struct nvs_engine *engine, size_t needed_by)
 {
 	assert(needed_by < engine->plan.n);
-	assert(engine->plan.order[needed_by].tensor->next_use == needed_by);
+	assert(engine->plan.order[needed_by].tensor->rest->next_use == needed_by);
 	return (struct eviction){.enough = policy_may_read,
 				 .own = true,
 				 .goal = free_bytes(engine) + 1,
@@ -195,7 +195,8 @@ static struct nvs_tensor *next_planned(const struct nvs_engine *engine, struct e
 	if (until != PLAN_NONE && plan_rank(plan, at) <= plan_rank(plan, until))
 		return NULL;
 	eviction->at = plan_last_before(plan, class, at);
-	assert(plan->order[at].tensor->next_use == at && plan->order[at].tensor->class == class);
+	assert(plan->order[at].tensor->rest->next_use == at &&
+	       plan->order[at].tensor->class == class);
 	return plan->order[at].tensor;
 }
 
@@ -225,7 +226,7 @@ static bool wanted(const struct plan *plan, size_t at)
 	const struct nvs_tensor *tensor = plan->order[at].tensor;
 
 	assert(at < plan->n && in_plan(tensor));
-	return plan->order[at].contents && tensor->next_use == at &&
+	return plan->order[at].contents && tensor->rest->next_use == at &&
 	       tensor_state(tensor) == NVS_ON_DRIVE && !tensor->status && !tensor->unread &&
 	       tensor->extent;
 }

@@ -92,7 +92,7 @@ static char *put_holder(char *at, const char *last, const struct nvs_tensor *ten
 	char nbytes[32];
 
 	assert(n && tensor->pins.since_ns && tensor->pins.since_ns <= now);
-	at = put(at, last, "%.120s (%s, for %" PRIu64 ".%03u s by pin%s ", tensor->name,
+	at = put(at, last, "%.120s (%s, for %" PRIu64 ".%03u s by pin%s ", tensor->rest->name,
 		 size_text(tensor->extent, nbytes), ms / 1000, (unsigned)(ms % 1000), plural(n));
 	for (size_t i = 0; i < n; i++)
 		at = put(at, last, "%s%" PRIu64, i ? ", " : "", pins[i]);

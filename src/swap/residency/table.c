@@ -11,16 +11,20 @@
 #include "base/error.h"
 #include "swap/residency/internal.h"
 
+/* Tensors that have their memory in common. */
+#define SLAB_TENSORS 64
+
 static int by_name(const void *a, const void *b)
 {
 	const struct nvs_tensor *left = a, *right = b;
 
-	return strcmp(left->name, right->name);
+	return strcmp(left->rest->name, right->rest->name);
 }
 
 struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
 {
-	struct nvs_tensor key = {.name = name};
+	struct tensor_rest rest = {.name = name};
+	struct nvs_tensor key = {.rest = &rest};
 	struct nvs_tensor **found = tfind(&key, &engine->names, by_name);
 
 	assert(!found || (*found)->engine == engine);
@@ -29,10 +33,10 @@ struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
 
 void table_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	assert(tensor->engine == engine && tensor->name);
+	assert(tensor->engine == engine && tensor->rest->name);
 	assert(engine->ntensors <= engine->ntensors_max);
-	assert(tensor->index < engine->ntensors);
-	assert(engine->tensors[tensor->index] == tensor);
+	assert(tensor->rest->index < engine->ntensors);
+	assert(engine->tensors[tensor->rest->index] == tensor);
 }
 
 void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
@@ -44,9 +48,10 @@ void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *ten
 	assert(tensor->offset <= UINT64_MAX - tensor->extent);
 	if (!engine->keep || !tensor->nbytes)
 		return;
-	assert(tensor->spare % unit == 0 && tensor->spare <= UINT64_MAX - tensor->extent);
-	assert(tensor->spare >= tensor->offset + tensor->extent ||
-	       tensor->offset >= tensor->spare + tensor->extent);
+	assert(tensor->rest->spare % unit == 0 &&
+	       tensor->rest->spare <= UINT64_MAX - tensor->extent);
+	assert(tensor->rest->spare >= tensor->offset + tensor->extent ||
+	       tensor->offset >= tensor->rest->spare + tensor->extent);
 }
 
 /* ---- Names ---- */
@@ -77,9 +82,9 @@ static void names_free(struct tensor_name *name)
 static void set_name(struct nvs_tensor *tensor, struct tensor_name *name)
 {
 	assert(!name->earlier);
-	name->earlier = tensor->names;
-	tensor->names = name;
-	tensor->name = name->text;
+	name->earlier = tensor->rest->names;
+	tensor->rest->names = name;
+	tensor->rest->name = name->text;
 }
 
 /* ---- Making and freeing ---- */
@@ -116,18 +121,78 @@ static uint64_t in_units(const struct nvs_engine *engine, uint64_t nbytes)
 	return (nbytes + unit - 1) / unit * unit;
 }
 
+/* Memory of tensors, whose lines follow one another; kept until the engine is closed. */
+struct tensor_slab {
+	struct nvs_tensor tensors[SLAB_TENSORS];
+	struct tensor_rest rests[SLAB_TENSORS];
+	struct tensor_slab *next;
+};
+
+static bool add_slab(struct nvs_engine *engine)
+{
+	struct tensor_slab *slab = aligned_alloc(_Alignof(struct tensor_slab), sizeof(*slab));
+
+	assert(!engine->vacant);
+	if (!slab)
+		return false;
+	slab->next = engine->slabs;
+	engine->slabs = slab;
+	for (size_t i = SLAB_TENSORS; i--;) {
+		slab->tensors[i].rest = &slab->rests[i];
+		slab->tensors[i].run_next = engine->vacant;
+		engine->vacant = &slab->tensors[i];
+	}
+	assert(engine->vacant == slab->tensors);
+	return true;
+}
+
+static void slabs_free(struct nvs_engine *engine)
+{
+	while (engine->slabs) {
+		struct tensor_slab *slab = engine->slabs;
+
+		engine->slabs = slab->next;
+		free(slab);
+	}
+	engine->vacant = NULL;
+}
+
+/* All zero but for its engine. */
+static struct nvs_tensor *tensor_alloc(struct nvs_engine *engine)
+{
+	struct nvs_tensor *tensor;
+	struct tensor_rest *rest;
+
+	if (!engine->vacant && !add_slab(engine))
+		return NULL;
+	tensor = engine->vacant;
+	rest = tensor->rest;
+	engine->vacant = tensor->run_next;
+	*rest = (struct tensor_rest){.spare = 0};
+	*tensor = (struct nvs_tensor){.engine = engine, .rest = rest};
+	return tensor;
+}
+
+static void tensor_vacate(struct nvs_tensor *tensor)
+{
+	struct nvs_engine *engine = tensor->engine;
+
+	assert(engine && tensor->rest && tensor != engine->vacant);
+	tensor->engine = NULL;
+	tensor->run_next = engine->vacant;
+	engine->vacant = tensor;
+}
+
 struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec)
 {
-	struct nvs_tensor *tensor = aligned_alloc(_Alignof(struct nvs_tensor), sizeof(*tensor));
+	struct nvs_tensor *tensor = tensor_alloc(engine);
 	struct tensor_name *name = name_make(spec->name);
 
 	assert(engine->ntensors < engine->ntensors_max);
 	if (!tensor || !name)
 		goto no_memory;
-	memset(tensor, 0, sizeof(*tensor));
-	tensor->engine = engine;
 	set_name(tensor, name);
-	tensor->dtype = spec->dtype;
+	tensor->rest->dtype = spec->dtype;
 	tensor->numel = spec->numel;
 	tensor->nbytes = spec->numel * nvs_dtype_size(spec->dtype);
 	assert(tensor->nbytes >= tensor->numel && (tensor->nbytes || !tensor->numel));
@@ -135,17 +200,18 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 	tensor->content = CONTENT_NONE;
 	tensor->class = PLAN_OUTSIDE;
 	tensor->hangs_at = NOWHERE;
-	tensor->committed = tensor->snapshot = NOWHERE;
+	tensor->rest->committed = tensor->rest->snapshot = NOWHERE;
 	if (!tsearch(tensor, &engine->names, by_name))
 		goto no_memory;
-	tensor->index = engine->ntensors;
+	tensor->rest->index = engine->ntensors;
 	engine->tensors[engine->ntensors++] = tensor;
 	assert(tensor->extent >= tensor->nbytes && (tensor->extent == 0) == (tensor->nbytes == 0));
 	table_check(engine, tensor);
 	return tensor;
 no_memory:
 	free(name);
-	free(tensor);
+	if (tensor)
+		tensor_vacate(tensor);
 	return NULL;
 }
 
@@ -155,11 +221,11 @@ void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 	table_check(engine, tensor);
 	assert(engine->ntensors && tensor->io == IO_IDLE);
-	assert(tensor->copying == COPIED_NOT && !tensor->in_line);
+	assert(tensor->rest->copying == COPIED_NOT && !tensor->rest->in_line);
 	scrub_forgets(&engine->scrub, tensor);
 	last = engine->tensors[--engine->ntensors];
-	engine->tensors[tensor->index] = last;
-	last->index = tensor->index;
+	engine->tensors[tensor->rest->index] = last;
+	last->rest->index = tensor->rest->index;
 	if (last != tensor)
 		table_check(engine, last);
 	tdelete(tensor, &engine->names, by_name);
@@ -169,7 +235,8 @@ void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
 int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *text,
 		 struct nvs_error *error)
 {
-	struct nvs_tensor key = {.name = text}, *taken = table_find(engine, text), **found;
+	struct tensor_rest rest = {.name = text};
+	struct nvs_tensor key = {.rest = &rest}, *taken = table_find(engine, text), **found;
 	struct tensor_name *name;
 
 	lock_check(engine);
@@ -199,12 +266,12 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const cha
 void tensor_free(struct nvs_tensor *tensor)
 {
 	assert(tensor->io == IO_IDLE && tensor->memory != MEMORY_EXTERNAL);
-	assert(!tensor->parts && !tensor->copy_pin);
+	assert(!tensor->rest->parts && !tensor->rest->copy_pin);
 	assert(tensor->status <= 0 && tensor->unreported <= 0);
 	pins_free(tensor);
-	names_free(tensor->names);
-	free(tensor->shape);
-	free(tensor);
+	names_free(tensor->rest->names);
+	free(tensor->rest->shape);
+	tensor_vacate(tensor);
 }
 
 void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
@@ -214,7 +281,7 @@ void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 	extents_check(engine, tensor);
 	store_release(engine->store, tensor->offset, tensor->nbytes);
 	if (engine->keep)
-		store_release(engine->store, tensor->spare, tensor->nbytes);
+		store_release(engine->store, tensor->rest->spare, tensor->nbytes);
 }
 
 void tensors_committed(struct nvs_engine *engine)
@@ -225,10 +292,11 @@ void tensors_committed(struct nvs_engine *engine)
 		struct nvs_tensor *tensor = engine->tensors[i];
 
 		table_check(engine, tensor);
-		assert(tensor->snapshot == NOWHERE || tensor->snapshot == tensor->offset ||
-		       tensor->snapshot == tensor->spare);
-		tensor->committed = tensor->snapshot;
-		tensor->snapshot = NOWHERE;
+		assert(tensor->rest->snapshot == NOWHERE ||
+		       tensor->rest->snapshot == tensor->offset ||
+		       tensor->rest->snapshot == tensor->rest->spare);
+		tensor->rest->committed = tensor->rest->snapshot;
+		tensor->rest->snapshot = NOWHERE;
 	}
 }
 
@@ -236,8 +304,9 @@ void tensors_committed(struct nvs_engine *engine)
 static void forgotten_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	assert(tensor->engine == engine && engine->keep && !tensor->pins.count);
-	assert(tensor->index >= engine->ntensors || engine->tensors[tensor->index] != tensor);
-	assert(tensor->committed != NOWHERE || tensor->snapshot != NOWHERE);
+	assert(tensor->rest->index >= engine->ntensors ||
+	       engine->tensors[tensor->rest->index] != tensor);
+	assert(tensor->rest->committed != NOWHERE || tensor->rest->snapshot != NOWHERE);
 }
 
 void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten)
@@ -278,4 +347,5 @@ void tensors_free(struct nvs_engine *engine)
 	assert(!engine->held_writes && !engine->names);
 	free(engine->tensors);
 	free(engine->scratch);
+	slabs_free(engine);
 }

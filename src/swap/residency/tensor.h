@@ -119,41 +119,8 @@ struct tensor_name {
 
 #define CACHE_LINE 64
 
-/*
- * A call may name thousands of tensors, so what calls and landings need is in as few cache lines as
- * possible: three, and one more for kept stores and checksums.
- */
-struct nvs_tensor {
-	_Alignas(CACHE_LINE) struct nvs_engine *engine;
-	char *data;	 /* or NULL */
-	uint64_t extent; /* length in the store and in the pool: nbytes in whole units */
-	uint64_t offset; /* of its contents in the store */
-	uint64_t place;	 /* the offset that its transfer reads or writes */
-	uint64_t batch;	 /* the last call that named it */
-	enum content content;
-	enum memory memory;
-	enum tensor_io io;
-	enum origin origin;
-	enum on_landing on_landing; /* set by set_on_landing() */
-	enum placement placement;
-	enum read_ahead ahead; /* set by set_ahead() */
-	enum plan_class class;
-	enum checksum_state checksum_state;
-	enum registration registration;
-	bool counted; /* in a list, and counted for max_in_cpu */
-	bool unread;  /* the plan failed to read it ahead, and nothing was moved since */
-	int status;   /* of the last transfer */
-
-	uint64_t numel, nbytes;
-	uint64_t hangs_at; /* overdue: the offset in the store; else NOWHERE */
-	struct nvs_tensor *run_first, *run_next;
-	TAILQ_ENTRY(nvs_tensor) idle;
-	enum nvs_direction status_direction;
-	int unreported; /* error of a failed write from external memory that no call returned; or 0
-			 */
-
-	struct pins pins;
-
+/* What moving a tensor seldom needs. */
+struct tensor_rest {
 	/* The other extent of a tensor in a kept store, and those that manifests name. */
 	uint64_t spare;	    /* offset of the extent for the next version */
 	uint64_t committed; /* the one of the two that the manifest names; or NOWHERE */
@@ -189,9 +156,46 @@ struct nvs_tensor {
 	uint64_t launched_ns; /* for the trace; of a run's first tensor */
 };
 
+/*
+ * What calls and landings need: three cache lines, and those of tensors that were registered
+ * together follow one another, because a call may name thousands.
+ */
+struct nvs_tensor {
+	_Alignas(CACHE_LINE) struct nvs_engine *engine;
+	char *data;	 /* or NULL */
+	uint64_t extent; /* length in the store and in the pool: nbytes in whole units */
+	uint64_t offset; /* of its contents in the store */
+	uint64_t place;	 /* the offset that its transfer reads or writes */
+	uint64_t batch;	 /* the last call that named it */
+	enum content content;
+	enum memory memory;
+	enum tensor_io io;
+	enum origin origin;
+	enum on_landing on_landing; /* set by set_on_landing() */
+	enum placement placement;
+	enum read_ahead ahead; /* set by set_ahead() */
+	enum plan_class class;
+	enum checksum_state checksum_state;
+	enum registration registration;
+	bool counted; /* in a list, and counted for max_in_cpu */
+	bool unread;  /* the plan failed to read it ahead, and nothing was moved since */
+	int status;   /* of the last transfer */
+
+	uint64_t numel, nbytes;
+	uint64_t hangs_at; /* overdue: the offset in the store; else NOWHERE */
+	struct nvs_tensor *run_first, *run_next;
+	TAILQ_ENTRY(nvs_tensor) idle;
+	enum nvs_direction status_direction;
+	int unreported; /* error of a failed write from external memory that no call returned; or 0
+			 */
+
+	struct pins pins;
+	struct tensor_rest *rest;
+};
+
 _Static_assert(offsetof(struct nvs_tensor, numel) == CACHE_LINE, "the state fills one line");
 _Static_assert(offsetof(struct nvs_tensor, pins) == 2 * CACHE_LINE, "the run fills one line");
-_Static_assert(offsetof(struct nvs_tensor, spare) == 3 * CACHE_LINE, "pins fill one line");
+_Static_assert(sizeof(struct nvs_tensor) == 3 * CACHE_LINE, "pins fill one line");
 
 /* Starts to load the lines that calls and landings need; the tensor may be NULL. */
 static inline void load_lines(const struct nvs_tensor *tensor)
@@ -215,7 +219,7 @@ static inline bool is_external(const struct nvs_tensor *tensor)
 /* Less than all of it is read into external memory. */
 static inline bool is_part(const struct nvs_tensor *tensor)
 {
-	return is_external(tensor) && tensor->part_nbytes != tensor->nbytes;
+	return is_external(tensor) && tensor->rest->part_nbytes != tensor->nbytes;
 }
 
 /* It has no memory, and none is moved. */
@@ -271,7 +275,7 @@ static inline bool is_overdue(const struct nvs_tensor *tensor)
 /* A call copies bytes of it, and no other has it pinned: a failed read may have ended its pin. */
 static inline bool is_copied(const struct nvs_tensor *tensor)
 {
-	return tensor->copying != COPIED_NOT && tensor->pins.count <= 1;
+	return tensor->rest->copying != COPIED_NOT && tensor->pins.count <= 1;
 }
 
 /* In use without a call of the caller's to wait for: calls wait for the end by themselves. */
