@@ -10,7 +10,7 @@
 #include "swap/swap.h"
 
 /* The first loop of a call over its tensors: starts to load one that comes soon after the i-th. */
-static inline void load_ahead(struct nvs_tensor *const *tensors, size_t i, size_t n)
+LOADS load_ahead(struct nvs_tensor *const *tensors, size_t i, size_t n)
 {
 	const size_t distance = 16;
 

@@ -160,7 +160,7 @@ static bool parts_follow(struct nvs_tensor *tensor)
  * registered together usually lie at equal distances, so a guess needs no tensor between; a wrong
  * one loads lines in vain.
  */
-static void load_following(const struct nvs_tensor *tensor)
+LOADS load_following(const struct nvs_tensor *tensor)
 {
 	const uintptr_t ahead = 8;
 	const struct nvs_tensor *next = tensor->run_next;

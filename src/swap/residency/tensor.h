@@ -197,8 +197,14 @@ _Static_assert(offsetof(struct nvs_tensor, numel) == CACHE_LINE, "the state fill
 _Static_assert(offsetof(struct nvs_tensor, pins) == 2 * CACHE_LINE, "the run fills one line");
 _Static_assert(sizeof(struct nvs_tensor) == 3 * CACHE_LINE, "pins fill one line");
 
+/*
+ * Of functions that only start to load lines: they have no effect that GCC knows of, so it drops
+ * calls to them that it has not inlined at once.
+ */
+#define LOADS static inline __attribute__((always_inline)) void
+
 /* Starts to load the lines that calls and landings need; the tensor may be NULL. */
-static inline void load_lines(const struct nvs_tensor *tensor)
+LOADS load_lines(const struct nvs_tensor *tensor)
 {
 	for (int line = 0; line < 3; line++)
 		__builtin_prefetch((const char *)tensor + (ptrdiff_t)line * CACHE_LINE);
