@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -27,6 +28,7 @@ struct completions {
 	uint64_t n;   /* transfers in the list */
 	bool overdue; /* a transfer became overdue since completions_take_overdue() */
 	struct waiter waiters[COMPLETIONS_WAITERS];
+	atomic_uint signaling;	       /* threads that signal a waiter; added to under the lock */
 	_Atomic(struct nvs_aio *) aio; /* of the last transfers; NULL: there were none */
 };
 
@@ -65,12 +67,14 @@ void completions_close(struct completions *queue)
 {
 	if (!queue)
 		return;
-	/* The worker that appended last may still hold the lock. */
+	/* The worker that appended last may still hold the lock, or signal. */
 	pthread_mutex_lock(&queue->lock);
 	assert(!queue->head);
 	assert(!queue->waiters[COMPLETIONS_THREAD].waiting);
 	assert(!queue->waiters[COMPLETIONS_CALLER].waiting);
 	pthread_mutex_unlock(&queue->lock);
+	while (atomic_load_explicit(&queue->signaling, memory_order_acquire))
+		sched_yield();
 	pthread_mutex_destroy(&queue->lock);
 	for (int i = 0; i < COMPLETIONS_WAITERS; i++)
 		pthread_cond_destroy(&queue->waiters[i].changed);
@@ -84,9 +88,11 @@ static bool wait_ends(const struct completions *queue, const struct waiter *wait
 	return queue->n >= waiter->least || queue->overdue || waiter->woken;
 }
 
-/* Tells the owner of a change. Under the lock, so that the owner may close the queue once it has
- * taken the last transfer. */
-static void notify(struct completions *queue)
+/*
+ * Tells the owner of a change, and drops the lock. A waiter that is signaled under the lock wakes
+ * up, and sleeps again until it gets the lock. `signaling` keeps the queue until it is signaled.
+ */
+static void notify_and_unlock(struct completions *queue)
 {
 	struct waiter *waiter = &queue->waiters[COMPLETIONS_CALLER];
 	bool sleeps;
@@ -97,7 +103,12 @@ static void notify(struct completions *queue)
 	sleeps = waiter->waiting && !waiter->signaled && wait_ends(queue, waiter);
 	waiter->signaled |= sleeps;
 	if (sleeps)
-		pthread_cond_signal(&waiter->changed);
+		atomic_fetch_add_explicit(&queue->signaling, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&queue->lock);
+	if (!sleeps)
+		return;
+	pthread_cond_signal(&waiter->changed);
+	atomic_fetch_sub_explicit(&queue->signaling, 1, memory_order_release);
 }
 
 void completions_append(struct completions *queue, struct transfer *first, struct transfer *last)
@@ -114,8 +125,7 @@ void completions_append(struct completions *queue, struct transfer *first, struc
 	*queue->tail = first;
 	queue->tail = &last->state.next;
 	queue->n += n;
-	notify(queue);
-	pthread_mutex_unlock(&queue->lock);
+	notify_and_unlock(queue);
 }
 
 void completions_overdue(struct completions *queue)
@@ -123,8 +133,7 @@ void completions_overdue(struct completions *queue)
 	pthread_mutex_lock(&queue->lock);
 	queue_check(queue);
 	queue->overdue = true;
-	notify(queue);
-	pthread_mutex_unlock(&queue->lock);
+	notify_and_unlock(queue);
 }
 
 struct transfer *completions_take(struct completions *queue)
