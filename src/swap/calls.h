@@ -10,12 +10,12 @@
 #include "swap/swap.h"
 
 /* The first loop of a call over its tensors: starts to load one that comes soon after the i-th. */
-LOADS load_ahead(struct nvs_tensor *const *tensors, size_t i, size_t n)
+static ALWAYS_INLINE void load_ahead(struct nvs_tensor *const *tensors, size_t i, size_t n)
 {
 	const size_t distance = 16;
 
 	if (i + distance < n)
-		load_lines(tensors[i + distance]);
+		load_lines(tensors[i + distance], sizeof(struct nvs_tensor));
 }
 
 /* ---- checks.c ---- */

@@ -160,13 +160,13 @@ static bool parts_follow(struct nvs_tensor *tensor)
  * registered together usually lie at equal distances, so a guess needs no tensor between; a wrong
  * one loads lines in vain.
  */
-LOADS load_following(const struct nvs_tensor *tensor)
+static ALWAYS_INLINE void load_following(const struct nvs_tensor *tensor)
 {
 	const uintptr_t ahead = 8;
 	const struct nvs_tensor *next = tensor->run_next;
 	uintptr_t at = (uintptr_t)next;
 
-	load_lines((const struct nvs_tensor *)(at + ahead * (at - (uintptr_t)tensor)));
+	load_lines((const void *)(at + ahead * (at - (uintptr_t)tensor)), sizeof(*next));
 }
 
 /* Puts tensors of which more is to be read into engine->scratch; returns how many. */

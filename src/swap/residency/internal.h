@@ -210,10 +210,27 @@ void parts_free(struct part *part);
 void drop(struct nvs_engine *engine, struct nvs_tensor *tensor);
 /* Puts an unpinned tensor that is in the pool on the list to evict from; and takes it off. */
 void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor);
-void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor);
+void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor);
+static inline void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	if (is_listed(tensor))
+		leave_list(engine, tensor);
+}
 /* Its memory counts as coming free while it is to be evicted. */
-void set_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value);
-void set_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum read_ahead value);
+void change_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value);
+static inline void set_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor,
+				  enum on_landing value)
+{
+	if (tensor->on_landing != value)
+		change_on_landing(engine, tensor, value);
+}
+void change_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum read_ahead value);
+static inline void set_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor,
+			     enum read_ahead value)
+{
+	if (tensor->ahead != value)
+		change_ahead(engine, tensor, value);
+}
 /* A transfer has landed: an unpinned tensor in the pool leaves it or goes to its list; external
  * memory is the caller's alone again. */
 void stay_or_leave(struct nvs_engine *engine, struct nvs_tensor *tensor);

@@ -105,10 +105,9 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	assert(is_listed(tensor) && engine->counted_numel <= engine->live_numel);
 }
 
-void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
+void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	if (!is_listed(tensor))
-		return;
+	assert(is_listed(tensor));
 	TAILQ_REMOVE(list_of(engine, tensor->placement), tensor, idle);
 	tensor->placement = PLACED_NOWHERE;
 	if (in_plan(tensor))
@@ -120,10 +119,9 @@ void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	assert(!is_listed(tensor));
 }
 
-void set_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value)
+void change_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value)
 {
-	if (tensor->on_landing == value)
-		return;
+	assert(tensor->on_landing != value);
 	tensor->on_landing = value;
 	if (value == LANDING_EVICTS) {
 		assert(tensor->memory == MEMORY_POOL && !tensor->pins.count);
@@ -138,7 +136,7 @@ void set_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum o
 	}
 }
 
-void set_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum read_ahead value)
+void change_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum read_ahead value)
 {
 	bool before = is_ahead(tensor);
 

@@ -13,6 +13,7 @@
 #include <sys/queue.h>
 
 #include "aio/aio.h"
+#include "base/cache.h"
 #include "nvswap.h"
 #include "swap/residency/events.h"
 #include "swap/residency/pins.h"
@@ -117,8 +118,6 @@ struct tensor_name {
 	char text[];
 };
 
-#define CACHE_LINE 64
-
 /* What moving a tensor seldom needs. */
 struct tensor_rest {
 	/* The other extent of a tensor in a kept store, and those that manifests name. */
@@ -196,19 +195,6 @@ struct nvs_tensor {
 _Static_assert(offsetof(struct nvs_tensor, numel) == CACHE_LINE, "the state fills one line");
 _Static_assert(offsetof(struct nvs_tensor, pins) == 2 * CACHE_LINE, "the run fills one line");
 _Static_assert(sizeof(struct nvs_tensor) == 3 * CACHE_LINE, "pins fill one line");
-
-/*
- * Of functions that only start to load lines: they have no effect that GCC knows of, so it drops
- * calls to them that it has not inlined at once.
- */
-#define LOADS static inline __attribute__((always_inline)) void
-
-/* Starts to load the lines that calls and landings need; the tensor may be NULL. */
-LOADS load_lines(const struct nvs_tensor *tensor)
-{
-	for (int line = 0; line < 3; line++)
-		__builtin_prefetch((const char *)tensor + (ptrdiff_t)line * CACHE_LINE);
-}
 
 /* ---- What follows from the state ---- */
 
