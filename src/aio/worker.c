@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "aio/internal.h"
+#include "base/cache.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/slice.h"
@@ -96,7 +97,6 @@ static bool claim_one(struct worker *worker, struct transfer *transfer, uint64_t
 	worker->batch[worker->nbatch++] = piece;
 	piece_check(worker, piece);
 	transfer_check(transfer);
-	worker_check(worker);
 	return true;
 }
 
@@ -126,7 +126,6 @@ static bool claim_from(struct worker *worker, enum transfer_priority priority, i
 	struct transfer_list *todo = &worker->aio->todo[priority][direction];
 
 	assert(priority < TRANSFER_PRIORITIES && worker->nfree);
-	list_check(todo);
 	if (!todo->head || (priority == TRANSFER_USUAL && !may_claim(worker, direction)) ||
 	    !claim_one(worker, todo->head, now))
 		return false;
@@ -397,13 +396,22 @@ static void submit(struct worker *worker)
 	worker_check(worker);
 }
 
-/* A drive is busy for longer with a queue of such I/Os, so a larger part of it may complete. */
-#define LARGE_IO_BYTES (256u * 1024)
+/* A drive is busy for longer with a queue of such I/Os, and with so many bytes in the queue, so a
+ * larger part of it may complete. */
+#define LARGE_IO_BYTES	  (256u * 1024)
+#define LARGE_QUEUE_BYTES (16u << 20)
+
+static uint32_t part_to_wait_for(uint32_t block_size, uint32_t queued)
+{
+	if ((uint64_t)block_size * queued >= LARGE_QUEUE_BYTES)
+		return queued / 2;
+	return queued / (block_size >= LARGE_IO_BYTES ? 4 : 8);
+}
 
 /*
- * Usually one. If the queue is full and more work is waiting, an eighth of the queue, or a quarter
- * if I/Os are large, which saves most rounds and still keeps the drive busy. With io_timeout_ms
- * always one, so that a hanging I/O does not delay those that completed.
+ * Usually one. If the queue is full and more work is waiting, an eighth of the queue, a quarter if
+ * I/Os are large, or half if the whole queue is: that saves most rounds and still keeps the drive
+ * busy. With io_timeout_ms always one, so that a hanging I/O does not delay those that completed.
  */
 uint32_t worker_wait_for(const struct aio_config *config, uint32_t submitted, bool full)
 {
@@ -413,7 +421,7 @@ uint32_t worker_wait_for(const struct aio_config *config, uint32_t submitted, bo
 	if (!config->overlap_events)
 		return submitted;
 	if (full && submitted >= 8)
-		return submitted / (config->block_size >= LARGE_IO_BYTES ? 4 : 8);
+		return part_to_wait_for(config->block_size, submitted);
 	return 1;
 }
 
@@ -462,10 +470,20 @@ static void reap_failed(struct worker *worker, int rc)
 	nanosleep(&(struct timespec){.tv_nsec = REAP_AGAIN_MS * 1000000L}, NULL);
 }
 
+/* The pieces were last used when they were submitted, so their cache lines are cold. */
+static ALWAYS_INLINE void load_pieces(struct io *const *ios, unsigned n)
+{
+	_Static_assert(offsetof(struct piece, io) == 0, "an I/O is at the start of its piece");
+
+	for (unsigned i = 0; i < n; i++)
+		load_lines(ios[i], sizeof(struct piece));
+}
+
 /* Evaluates the I/Os in worker->ios, which stay there. Copies from the bounce buffer, so without
  * the lock of the counters. */
 static void finish_reaped(struct worker *worker, unsigned n, struct nvs_trace *trace, uint64_t now)
 {
+	load_pieces(worker->ios, n);
 	for (unsigned i = 0; i < n; i++) {
 		struct piece *piece = worker->ios[i]->owner;
 
