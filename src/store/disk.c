@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -45,6 +46,17 @@ int disk_read(int fd, const char *path, void *data, size_t nbytes, uint64_t offs
 	return 0;
 }
 
+/*
+ * Writes go to the drive piece by piece: a long one in its queue, or in fdatasync(), would delay
+ * the reads of others for as long.
+ */
+#define PIECE_BYTES (64 * 1024)
+
+static size_t piece_of(size_t nbytes)
+{
+	return nbytes < PIECE_BYTES ? nbytes : PIECE_BYTES;
+}
+
 int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64_t offset,
 	       struct nvs_error *error)
 {
@@ -53,11 +65,15 @@ int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64
 	assert(fd >= 0 && data && nbytes && nbytes <= INT64_MAX);
 	assert(offset <= INT64_MAX - nbytes);
 	while (done < nbytes) {
-		ssize_t n = pwrite(fd, (const uint8_t *)data + done, nbytes - done,
+		ssize_t n = pwrite(fd, (const uint8_t *)data + done, piece_of(nbytes - done),
 				   (off_t)(offset + done));
 
 		if (n == 0 || (n < 0 && errno != EINTR))
 			return failed("writing", path, offset + done, n ? -errno : -EIO, error);
+		/* disk_sync() makes it durable, and reports what fails here. */
+		if (n > 0)
+			(void)sync_file_range(fd, (off_t)(offset + done), n,
+					      SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
 		done += n > 0 ? (size_t)n : 0;
 	}
 	assert(done == nbytes);

@@ -260,6 +260,51 @@ static void after_two_failed_writes_in_a_commit_both_values_stay_whole(void **st
 	}
 }
 
+/* ---- How a commit writes ---- */
+
+struct writes {
+	uint64_t nbytes;
+	size_t longest;
+};
+
+static void note_write(void *arg, int fd, const void *data, size_t nbytes, uint64_t offset)
+{
+	struct writes *writes = arg;
+
+	(void)fd, (void)data, (void)offset;
+	writes->nbytes += nbytes;
+	if (writes->longest < nbytes)
+		writes->longest = nbytes;
+}
+
+/* A long write in the drive's queue would delay the reads of others for as long. */
+static void a_commit_writes_in_pieces(void **state)
+{
+	enum { TENSORS = 3000 };
+	struct writes writes = {0};
+	const struct inject_observer observer = {.arg = &writes, .before_write = note_write};
+	uint64_t *nbytes = calloc(TENSORS, sizeof(*nbytes));
+	struct nvs_tensor **t = calloc(TENSORS, sizeof(struct nvs_tensor *));
+	struct fixture f;
+
+	(void)state;
+	MUST(nbytes && t);
+	OPEN(&f, .place = PLACE_DISK, .keep = true, .pool_bytes = 1 << 20);
+	for (size_t i = 0; i < TENSORS; i++)
+		nbytes[i] = 4;
+	tensors_add(&f, "t", nbytes, TENSORS, t);
+	tensor_store(&f, t[0], 1);
+	inject_observe(&observer);
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	inject_observe(NULL);
+	assert_true(writes.nbytes > 2 * 64 * 1024);
+	assert_in_range(writes.longest, 1, 64 * 1024);
+	tensor_compare(&f, t[0], 1);
+	fixture_close(&f);
+	free(t);
+	free(nbytes);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -269,6 +314,7 @@ int main(void)
 		cmocka_unit_test(the_next_commit_has_writes_made_during_the_previous_one),
 		cmocka_unit_test(a_tensor_forgotten_during_a_commit_is_in_it),
 		cmocka_unit_test(after_two_failed_writes_in_a_commit_both_values_stay_whole),
+		cmocka_unit_test(a_commit_writes_in_pieces),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);
