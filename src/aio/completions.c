@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Completion queues. A queue has a lock of its own, held for a few instructions or for the
- * system call that wakes the owner, so no owner delays a worker.
+ * Completion queues. A queue has a lock of its own, held for a few instructions, so no owner delays
+ * a worker; its waiters are signaled without it.
  */
 #include "aio/completions.h"
 
@@ -89,19 +89,13 @@ static bool wait_ends(const struct completions *queue, const struct waiter *wait
 }
 
 /*
- * Tells the owner of a change, and drops the lock. A waiter that is signaled under the lock wakes
- * up, and sleeps again until it gets the lock. `signaling` keeps the queue until it is signaled.
+ * Drops the lock and, if the waiter sleeps, wakes it. A waiter that is signaled under the lock wakes
+ * up only to sleep on the lock. completions_close() waits while `signaling` is not 0.
  */
-static void notify_and_unlock(struct completions *queue)
+static void unlock_and_signal(struct completions *queue, struct waiter *waiter, bool sleeps)
 {
-	struct waiter *waiter = &queue->waiters[COMPLETIONS_CALLER];
-	bool sleeps;
-
 	queue_check(queue);
-	if (!waiter->waiting)
-		waiter = &queue->waiters[COMPLETIONS_THREAD];
-	sleeps = waiter->waiting && !waiter->signaled && wait_ends(queue, waiter);
-	waiter->signaled |= sleeps;
+	assert(!sleeps || waiter->waiting);
 	if (sleeps)
 		atomic_fetch_add_explicit(&queue->signaling, 1, memory_order_relaxed);
 	pthread_mutex_unlock(&queue->lock);
@@ -109,6 +103,19 @@ static void notify_and_unlock(struct completions *queue)
 		return;
 	pthread_cond_signal(&waiter->changed);
 	atomic_fetch_sub_explicit(&queue->signaling, 1, memory_order_release);
+}
+
+/* Tells the owner of a change, and drops the lock. */
+static void notify_and_unlock(struct completions *queue)
+{
+	struct waiter *waiter = &queue->waiters[COMPLETIONS_CALLER];
+	bool sleeps;
+
+	if (!waiter->waiting)
+		waiter = &queue->waiters[COMPLETIONS_THREAD];
+	sleeps = waiter->waiting && !waiter->signaled && wait_ends(queue, waiter);
+	waiter->signaled |= sleeps;
+	unlock_and_signal(queue, waiter, sleeps);
 }
 
 void completions_append(struct completions *queue, struct transfer *first, struct transfer *last)
@@ -221,11 +228,8 @@ void completions_wake(struct completions *queue, enum completions_waiter who)
 
 	assert(who < COMPLETIONS_WAITERS);
 	pthread_mutex_lock(&queue->lock);
-	queue_check(queue);
 	waiter->woken = true;
-	if (waiter->waiting)
-		pthread_cond_signal(&waiter->changed);
-	pthread_mutex_unlock(&queue->lock);
+	unlock_and_signal(queue, waiter, waiter->waiting);
 }
 
 bool completions_pending(struct completions *queue, enum completions_waiter who)

@@ -396,22 +396,28 @@ static void submit(struct worker *worker)
 	worker_check(worker);
 }
 
-/* A drive is busy for longer with a queue of such I/Os, and with so many bytes in the queue, so a
- * larger part of it may complete. */
+/* The more bytes are in flight, the longer the drive stays busy with the rest, so the worker may
+ * wait for a larger part. */
 #define LARGE_IO_BYTES	  (256u * 1024)
 #define LARGE_QUEUE_BYTES (16u << 20)
 
-static uint32_t part_to_wait_for(uint32_t block_size, uint32_t queued)
+static uint32_t part_to_wait_for(uint32_t block_size, uint32_t submitted)
 {
-	if ((uint64_t)block_size * queued >= LARGE_QUEUE_BYTES)
-		return queued / 2;
-	return queued / (block_size >= LARGE_IO_BYTES ? 4 : 8);
+	uint32_t half = submitted / 2, quarter = submitted / 4;
+	uint32_t most = LARGE_QUEUE_BYTES / 2 / block_size;
+
+	if (block_size < LARGE_IO_BYTES)
+		return submitted / 8;
+	if ((uint64_t)block_size * submitted < LARGE_QUEUE_BYTES || most < quarter)
+		return quarter;
+	return most < half ? most : half;
 }
 
 /*
- * Usually one. If the queue is full and more work is waiting, an eighth of the queue, a quarter if
- * I/Os are large, or half if the whole queue is: that saves most rounds and still keeps the drive
- * busy. With io_timeout_ms always one, so that a hanging I/O does not delay those that completed.
+ * Usually one. If the queue is full and more work is waiting, an eighth of the queue, or a quarter
+ * if I/Os are large; or up to half, but no more than 8 MiB, if the queue has 16 MiB or more. That
+ * saves most rounds and still keeps the drive busy. With io_timeout_ms always one, so that a hanging
+ * I/O does not delay those that completed.
  */
 uint32_t worker_wait_for(const struct aio_config *config, uint32_t submitted, bool full)
 {

@@ -1796,6 +1796,37 @@ static void odd_edges_are_written_durably_through_the_page_cache(void **state)
 	rig_close(&rig);
 }
 
+/* ---- How many completions a worker waits for ---- */
+
+static uint32_t waits_for(uint32_t block_size, uint32_t submitted, unsigned io_timeout_ms)
+{
+	const struct aio_config config = {.block_size = block_size,
+					  .queue_depth = 1024,
+					  .overlap_events = true,
+					  .io_timeout_ms = io_timeout_ms};
+
+	assert_int_equal(worker_wait_for(&config, submitted, false), 1);
+	return worker_wait_for(&config, submitted, true);
+}
+
+static void the_drive_stays_busy_while_a_worker_waits(void **state)
+{
+	const uint32_t mib = 1 << 20;
+
+	(void)state;
+	assert_int_equal(waits_for(4096, 7, 0), 1);
+	assert_int_equal(waits_for(4096, 32, 0), 4);
+	assert_int_equal(waits_for(4096, 1024, 0), 128);
+	assert_int_equal(waits_for(mib / 4, 32, 0), 8);
+	assert_int_equal(waits_for(mib, 15, 0), 3);
+	assert_int_equal(waits_for(mib, 16, 0), 8);
+	/* No more than 8 MiB, unless a quarter has as much. */
+	assert_int_equal(waits_for(mib, 24, 0), 8);
+	assert_int_equal(waits_for(mib, 128, 0), 32);
+	assert_int_equal(waits_for(mib / 4, 64, 0), 32);
+	assert_int_equal(waits_for(mib, 128, 1000), 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1841,6 +1872,7 @@ int main(void)
 		cmocka_unit_test(a_worker_that_waits_with_room_takes_more),
 		cmocka_unit_test(a_file_is_opened_and_closed_while_ios_are_in_flight),
 		cmocka_unit_test(memory_is_registered_and_files_are_opened_while_a_drive_hangs),
+		cmocka_unit_test(the_drive_stays_busy_while_a_worker_waits),
 		cmocka_unit_test(closing_waits_for_ios_in_flight),
 		cmocka_unit_test(threads_submit_and_wait_at_once),
 		cmocka_unit_test(threads_register_memory_and_open_files_at_once),
