@@ -1,25 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loading of cache lines ahead of their use.
+ * Loading of cache lines before they are used.
  */
 #ifndef BASE_CACHE_H
 #define BASE_CACHE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #define CACHE_LINE 64
 
 /*
- * For functions that only start to load lines. GCC takes them for functions without effects, and
- * drops the calls that it has not inlined before it looks.
+ * For functions that only prefetch. GCC takes such a function for one without effects, and deletes
+ * the calls that are not inlined yet.
  */
 #define ALWAYS_INLINE __attribute__((always_inline)) inline
 
-/* Starts to load memory, which need not be readable; it may be NULL. */
+/* Starts to load the lines of an object; the memory need not be readable. */
 static ALWAYS_INLINE void load_lines(const void *data, size_t nbytes)
 {
-	for (size_t at = 0; at < nbytes; at += CACHE_LINE)
-		__builtin_prefetch((const char *)data + at);
+	uintptr_t end = (uintptr_t)data + nbytes;
+
+	for (uintptr_t line = (uintptr_t)data / CACHE_LINE * CACHE_LINE; line < end;
+	     line += CACHE_LINE)
+		__builtin_prefetch((const void *)line);
 }
 
 #endif

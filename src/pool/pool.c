@@ -17,8 +17,8 @@ struct pool {
 	struct extents *extents;
 	uint32_t unit;
 	uint64_t nbytes, used, used_max;
-	/* Released last, in units, and not in `extents` yet: leases side by side, which their owner
-	 * releases one after another, are freed at once. */
+	/* The units released last, which `extents` does not have yet: leases side by side, released
+	 * one after another, are freed at once. */
 	uint64_t released_at, released;
 	uint64_t waits, used_at_first_wait;
 };
@@ -126,16 +126,18 @@ void *pool_lease(struct pool *pool, uint64_t nbytes)
 
 void pool_release(struct pool *pool, void *data, uint64_t nbytes)
 {
-	uint64_t offset = (uint64_t)((char *)data - pool->arena.data), n = units(pool, nbytes);
+	uint64_t offset = (uint64_t)((char *)data - pool->arena.data);
+	uint64_t at = offset / pool->unit, n = units(pool, nbytes);
 
 	assert(offset % pool->unit == 0 && offset < pool->nbytes);
 	assert(nbytes && nbytes <= pool->nbytes - offset);
 	assert(n * pool->unit <= pool->used);
-	offset /= pool->unit;
-	if (offset != pool->released_at + pool->released)
+	assert(!pool->released || at + n <= pool->released_at ||
+	       at >= pool->released_at + pool->released);
+	if (at != pool->released_at + pool->released)
 		free_released(pool);
 	if (!pool->released)
-		pool->released_at = offset;
+		pool->released_at = at;
 	pool->released += n;
 	pool->used -= n * pool->unit;
 	leases_check(pool);

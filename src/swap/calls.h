@@ -9,8 +9,9 @@
 #include "swap/moves/moves.h"
 #include "swap/swap.h"
 
-/* The first loop of a call over its tensors: starts to load one that comes soon after the i-th. */
-static ALWAYS_INLINE void load_ahead(struct nvs_tensor *const *tensors, size_t i, size_t n)
+/* For the first loop of a call over its tensors: starts to load one that comes soon after the
+ * i-th. */
+static ALWAYS_INLINE void load_later(struct nvs_tensor *const *tensors, size_t i, size_t n)
 {
 	const size_t distance = 16;
 

@@ -18,7 +18,8 @@ int not_of_engine(const struct nvs_tensor *tensor, size_t i, struct nvs_error *e
 				 "tensor %zu is NULL: nvs_tensor_find returns NULL for a name "
 				 "that is not registered",
 				 i);
-	return error_set(error, -EINVAL, "tensor %zu belongs to another engine", i);
+	return error_set(error, -EINVAL, "tensor %zu is forgotten, or belongs to another engine",
+			 i);
 }
 
 int check_array(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -102,7 +103,7 @@ int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
-		load_ahead(tensors, i, n);
+		load_later(tensors, i, n);
 		rc = check_in_batch(engine, tensors[i], i, error);
 		if (!rc)
 			rc = check_unpinned_one(tensors[i], error);

@@ -25,7 +25,7 @@ enum lack {
 struct pinning {
 	struct nvs_tensor *const *tensors;
 	size_t n;
-	uint64_t nbytes;	/* of all of them in the pool */
+	uint64_t nbytes;	/* that all of them take in the pool */
 	bool contents;		/* read them; false: for new ones */
 	bool copies;		/* the pins are those of a call that copies bytes into them */
 	uint64_t failures;	/* write-backs that failed before the call */
@@ -35,9 +35,10 @@ struct pinning {
 	bool stuck;		/* nothing more can be started; only other calls can make room */
 	enum lack lack;		/* after an attempt that failed */
 	bool failed_again;	/* the write-backs that make room failed the last time */
-	size_t nabsent;		/* of them not in the pool: those in engine->scratch */
-	uint64_t need;		/* bytes of those */
-	bool moving, dirty;	/* some are in flight; or newer than on the drive */
+	size_t nabsent;		/* tensors that are not in the pool; engine->scratch has them */
+	uint64_t need;		/* their bytes */
+	bool moving;		/* one of the tensors is in flight */
+	bool dirty;		/* one of them is dirty */
 	uint64_t turn_ns;	/* LACKS_TURN: when to look again, if nothing changes */
 	struct turn turn;	/* for tensors that others use */
 	struct ticket ticket;	/* for room */
@@ -153,8 +154,10 @@ static void count_in_batch(struct nvs_engine *engine, struct pinning *pinning,
 	pinning->need += tensor->extent;
 }
 
-/* Visits each tensor once, as its cache lines may be cold. */
-static int check_pin(struct nvs_engine *engine, struct pinning *pinning, struct nvs_error *error)
+/* Checks the batch, counts it and collects what is absent, in one loop: its cache lines may be
+ * cold. */
+static int check_and_collect(struct nvs_engine *engine, struct pinning *pinning,
+			     struct nvs_error *error)
 {
 	char need[32], have[32];
 	size_t n = pinning->n;
@@ -167,7 +170,7 @@ static int check_pin(struct nvs_engine *engine, struct pinning *pinning, struct 
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
 
-		load_ahead(pinning->tensors, i, n);
+		load_later(pinning->tensors, i, n);
 		rc = check_in_batch(engine, tensor, i, error);
 		if (!rc)
 			rc = check_pin_one(engine, tensor, pinning->contents, error);
@@ -249,7 +252,7 @@ static bool others_first(struct nvs_engine *engine, const struct pinning *pinnin
 	if (!pinning->contents && pinning->moving)
 		return true;
 	/* Contents that are only read may be copied to others. `copying` is rarely used, and in no
-	 * line that load_ahead() loads. */
+	 * line that load_later() loads. */
 	for (size_t i = 0; i < pinning->n && engine->ncopied; i++) {
 		enum copying copying = pinning->tensors[i]->rest->copying;
 
@@ -270,7 +273,9 @@ static int write_before_pin(struct nvs_engine *engine, struct pinning *pinning,
 	size_t ndirty = 0, nfailed = 0;
 
 	assert(!pinning->contents && !engine->read_only);
-	for (size_t i = 0; i < pinning->n && pinning->dirty; i++) {
+	if (!pinning->dirty)
+		return 0;
+	for (size_t i = 0; i < pinning->n; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
 
 		if (!is_dirty(tensor) || !tensor->extent)
@@ -309,7 +314,7 @@ static int await_turn(struct nvs_engine *engine, struct pinning *pinning)
 /* One attempt, under the lock: 0, -EAGAIN with the transfers to launch, or an error. */
 static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct nvs_error *error)
 {
-	int rc = check_pin(engine, pinning, error);
+	int rc = check_and_collect(engine, pinning, error);
 
 	pinning->list = NULL;
 	pinning->stuck = pinning->failed_again = false;
@@ -325,6 +330,7 @@ static int try_begin(struct nvs_engine *engine, struct pinning *pinning, struct 
 		return rc;
 	if (!queue_lets_pass(engine, &pinning->ticket, pinning->nbytes, &pinning->turn_ns))
 		return await_turn(engine, pinning);
+	assert(!pinning->nabsent || engine->scratch[0]->batch == engine->batch);
 	if (pinning->need <= free_bytes(engine) && lease_all(engine, pinning->nabsent)) {
 		queue_passed(engine, &pinning->ticket, pinning->nbytes);
 		pinning->list = begin(engine, pinning);
@@ -491,9 +497,9 @@ static int wait_for_room(struct nvs_engine *engine, struct pinning *pinning, uin
 
 	pinning_check(engine, pinning);
 	assert(deadline && pinning->stuck);
-	promote(engine, pinning);
 	assert(until && until <= deadline);
 	do {
+		promote(engine, pinning);
 		rc = events_wait_for(engine, runs_to_wait_for(engine, pinning), until);
 	} while (!rc && room_is_coming(engine, pinning));
 	if (rc == -ETIMEDOUT && until != deadline) {

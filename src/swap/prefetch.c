@@ -85,7 +85,7 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 			claim(tensors[i]);
 		}
 		*list = runs_build(engine, engine->scratch, count, NVS_READ);
-		assert(count || !*list);
+		assert(*list || !count || !engine->scratch[count - 1]->extent);
 		return n;
 	}
 	return 0;
@@ -103,6 +103,7 @@ long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	engine_sums_check(engine);
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
+		load_later(tensors, i, n);
 		rc = check_in_batch(engine, tensors[i], i, error);
 		if (!rc && tensor_state(tensors[i]) == NVS_EMPTY)
 			rc = no_contents(tensors[i], error);

@@ -35,7 +35,7 @@ static int check_release(struct nvs_engine *engine, struct nvs_tensor *const *te
 
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
-		load_ahead(tensors, i, n);
+		load_later(tensors, i, n);
 		rc = check_in_batch(engine, tensors[i], i, error);
 		if (!rc)
 			rc = check_release_one(tensors[i], pin, how, error);

@@ -58,24 +58,21 @@ static bool has_failed(const struct nvs_tensor *tensor, uint64_t pin)
 }
 
 static int wait_for_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			uint64_t pin, uint64_t deadline, bool *failed, struct nvs_error *error)
+			uint64_t pin, uint64_t deadline, struct nvs_error *error)
 {
-	const struct nvs_tensor *run = NULL;
+	const struct nvs_tensor *promoted = NULL;
 	uint64_t from_ns = 0;
 	int rc = 0;
 
 	lock_check(engine);
 	for (size_t i = 0; i < n && deadline; i++) {
-		if (!in_flight(tensors[i]) || tensors[i]->run_first == run)
+		if (!in_flight(tensors[i]) || tensors[i]->run_first == promoted)
 			continue;
-		run = tensors[i]->run_first;
+		promoted = tensors[i]->run_first;
 		tensor_promote(engine, tensors[i]);
 	}
-	for (size_t i = 0; i < n && !rc; i++) {
-		if (in_flight(tensors[i]))
-			rc = wait_for(engine, tensors + i, n - i, pin, deadline, &from_ns, error);
-		*failed = *failed || has_failed(tensors[i], pin);
-	}
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = wait_for(engine, tensors + i, n - i, pin, deadline, &from_ns, error);
 	assert(deadline || !from_ns);
 	if (from_ns)
 		step_stalled(engine, from_ns);
@@ -116,7 +113,7 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 	engine_lock(engine);
 	engine_sums_check(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
-		load_ahead(tensors, i, n);
+		load_later(tensors, i, n);
 		rc = check_tensor(engine, tensors[i], i, error);
 		if (!rc && pin)
 			rc = pin_check(tensors[i], pin, error);
@@ -126,8 +123,8 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 		failed = failed || has_failed(tensors[i], pin);
 	}
 	if (!rc && moving)
-		rc = wait_for_all(engine, tensors, n, pin, deadline, &failed, error);
-	if (!rc && failed)
+		rc = wait_for_all(engine, tensors, n, pin, deadline, error);
+	if (!rc && (moving || failed))
 		rc = first_failure(engine, tensors, n, pin, error);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);

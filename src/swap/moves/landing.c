@@ -156,17 +156,18 @@ static bool parts_follow(struct nvs_tensor *tensor)
 }
 
 /*
- * Starts to load a tensor some way along the run, which was last used when the run began. Tensors
- * registered together usually lie at equal distances, so a guess needs no tensor between; a wrong
- * one loads lines in vain.
+ * Starts to load a tensor farther in the run; the tensors of a run were last used when it began. Its
+ * address is guessed from the distance of the next one, without following run_next; a wrong guess
+ * loads other lines and does no harm.
  */
-static ALWAYS_INLINE void load_following(const struct nvs_tensor *tensor)
+static ALWAYS_INLINE void load_in_run(const struct nvs_tensor *tensor)
 {
-	const uintptr_t ahead = 8;
+	const uintptr_t farther = 8;
 	const struct nvs_tensor *next = tensor->run_next;
 	uintptr_t at = (uintptr_t)next;
 
-	load_lines((const void *)(at + ahead * (at - (uintptr_t)tensor)), sizeof(*next));
+	if (next)
+		load_lines((const void *)(at + farther * (at - (uintptr_t)tensor)), sizeof(*next));
 }
 
 /* Puts tensors of which more is to be read into engine->scratch; returns how many. */
@@ -187,7 +188,7 @@ static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t
 		enum origin origin = tensor->origin;
 		bool external = is_external(tensor);
 
-		load_following(tensor);
+		load_in_run(tensor);
 		end = run_member_check(run, tensor, end);
 		tensor->status = status;
 		tensor->status_direction = direction;

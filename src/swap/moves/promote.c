@@ -46,7 +46,7 @@ void tensor_promote(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 /* What a call that waits for room lacks, and what is promoted for it. */
 struct promotion {
 	uint64_t missing; /* bytes of the pool */
-	uint64_t covered; /* bytes of the promoted runs, some of which make room */
+	uint64_t covered; /* bytes of the promoted runs, each of which makes room */
 	bool evicted;	  /* evictions in flight suffice; false: what may be evicted later counts */
 };
 
@@ -59,8 +59,9 @@ static bool makes_room(const struct promotion *promotion, const struct nvs_tenso
 }
 
 /*
- * Promotes the runs of one list that make room, from the oldest on, as many as are needed if each
- * makes room with all of its tensors: most do, and to visit each tensor would load its cold lines.
+ * Promotes runs of one list that make room, the oldest first, until they have the bytes that are
+ * missing. A run counts with all of its bytes from the first tensor on that makes room, since
+ * visiting the others would load their cold lines.
  */
 static void promote_listed(struct nvs_engine *engine, struct promotion *promotion,
 			   const struct tensor_list *list)

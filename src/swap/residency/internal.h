@@ -80,7 +80,7 @@ struct nvs_engine {
 	struct events events;
 	void *names;		   /* tsearch tree of all tensors, by name */
 	struct tensor_slab *slabs; /* memory of tensors */
-	struct nvs_tensor *vacant; /* that of no tensor, by run_next */
+	struct nvs_tensor *vacant; /* slots without a tensor, by run_next */
 	struct nvs_tensor **tensors;
 	size_t ntensors, ntensors_max;
 	uint64_t nregistered, tensor_bytes;
@@ -208,7 +208,8 @@ void parts_free(struct part *part);
  */
 /* Releases the tensor's memory in the pool, if it has any; nothing may be in flight. */
 void drop(struct nvs_engine *engine, struct nvs_tensor *tensor);
-/* Puts an unpinned tensor that is in the pool on the list to evict from; and takes it off. */
+/* Puts an unpinned tensor that is in the pool on the list to evict from; and takes it off.
+ * leave_list(), change_on_landing() and change_ahead() are for the inline functions alone. */
 void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor);
 void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor);
 static inline void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)

@@ -101,11 +101,8 @@ static void check_store(const struct nvs_tensor *tensor)
 	       tensor->engine->unsettled);
 }
 
-/*
- * What moving a tensor leaves alone. It stands in lines that calls and landings do not need, so
- * that it is not checked after each of them.
- */
-static void check_rest(const struct nvs_tensor *tensor)
+/* What moving a tensor leaves alone, so that it is not checked after each move. */
+static void check_unmoved(const struct nvs_tensor *tensor)
 {
 	assert(tensor->rest->ndim <= NVS_NDIM_MAX);
 	assert(shape_has(tensor->rest->shape, tensor->rest->ndim, tensor->numel));
@@ -190,7 +187,7 @@ void engine_check(const struct nvs_engine *engine)
 		const struct nvs_tensor *tensor = engine->tensors[i];
 
 		tensor_check(tensor);
-		check_rest(tensor);
+		check_unmoved(tensor);
 		assert(tensor->rest->index == i);
 		copied += tensor->rest->copying != COPIED_NOT;
 		live += tensor->memory == MEMORY_POOL ? tensor->numel : 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's tensors: the table of all, the tree of their names, and their extents in the store.
+ * The engine's tensors: their memory, the table of all, the tree of their names, and their extents
+ * in the store.
  */
 #include <assert.h>
 #include <errno.h>
@@ -11,7 +12,7 @@
 #include "base/error.h"
 #include "swap/residency/internal.h"
 
-/* Tensors that have their memory in common. */
+/* Tensors in a slab. */
 #define SLAB_TENSORS 64
 
 static int by_name(const void *a, const void *b)
@@ -121,7 +122,8 @@ static uint64_t in_units(const struct nvs_engine *engine, uint64_t nbytes)
 	return (nbytes + unit - 1) / unit * unit;
 }
 
-/* Memory of tensors, whose lines follow one another; kept until the engine is closed. */
+/* Memory for tensors. Slots of forgotten ones are used again, and slabs are freed when the engine
+ * is closed. */
 struct tensor_slab {
 	struct nvs_tensor tensors[SLAB_TENSORS];
 	struct tensor_rest rests[SLAB_TENSORS];
@@ -157,7 +159,7 @@ static void slabs_free(struct nvs_engine *engine)
 	engine->vacant = NULL;
 }
 
-/* All zero but for its engine. */
+/* All zero but for its engine and `rest`. */
 static struct nvs_tensor *tensor_alloc(struct nvs_engine *engine)
 {
 	struct nvs_tensor *tensor;
@@ -177,7 +179,7 @@ static void tensor_vacate(struct nvs_tensor *tensor)
 {
 	struct nvs_engine *engine = tensor->engine;
 
-	assert(engine && tensor->rest && tensor != engine->vacant);
+	assert(engine && tensor->rest);
 	tensor->engine = NULL;
 	tensor->run_next = engine->vacant;
 	engine->vacant = tensor;

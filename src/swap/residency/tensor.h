@@ -118,7 +118,7 @@ struct tensor_name {
 	char text[];
 };
 
-/* What moving a tensor seldom needs. */
+/* What is needed once for a run, in kept stores, in plans and for errors. */
 struct tensor_rest {
 	/* The other extent of a tensor in a kept store, and those that manifests name. */
 	uint64_t spare;	    /* offset of the extent for the next version */
@@ -156,8 +156,9 @@ struct tensor_rest {
 };
 
 /*
- * What calls and landings need: three cache lines, and those of tensors that were registered
- * together follow one another, because a call may name thousands.
+ * What calls and landings need of each tensor, in three cache lines: a call may name thousands.
+ * Tensors that are registered together follow one another in memory, unless they get the slots of
+ * forgotten ones.
  */
 struct nvs_tensor {
 	_Alignas(CACHE_LINE) struct nvs_engine *engine;
@@ -194,7 +195,7 @@ struct nvs_tensor {
 
 _Static_assert(offsetof(struct nvs_tensor, numel) == CACHE_LINE, "the state fills one line");
 _Static_assert(offsetof(struct nvs_tensor, pins) == 2 * CACHE_LINE, "the run fills one line");
-_Static_assert(sizeof(struct nvs_tensor) == 3 * CACHE_LINE, "pins fill one line");
+_Static_assert(sizeof(struct nvs_tensor) == 3 * CACHE_LINE, "pins and `rest` fill one line");
 
 /* ---- What follows from the state ---- */
 
