@@ -497,9 +497,9 @@ static int wait_for_room(struct nvs_engine *engine, struct pinning *pinning, uin
 
 	pinning_check(engine, pinning);
 	assert(deadline && pinning->stuck);
+	promote(engine, pinning);
 	assert(until && until <= deadline);
 	do {
-		promote(engine, pinning);
 		rc = events_wait_for(engine, runs_to_wait_for(engine, pinning), until);
 	} while (!rc && room_is_coming(engine, pinning));
 	if (rc == -ETIMEDOUT && until != deadline) {

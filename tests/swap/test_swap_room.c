@@ -579,6 +579,41 @@ static void a_wait_for_room_promotes_no_more_write_backs_than_make_it(void **sta
 	fixture_close(&f);
 }
 
+/* Of the two tensors of the older run one is pinned again, so it makes room for one part alone. */
+static void a_wait_for_room_promotes_runs_by_the_room_that_they_make(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[6];
+	uint64_t pin, again;
+
+	(void)state;
+	open_parts(&f, true, t, 6);
+	OK(&f, nvs_tensor_pin(f.engine, t, 2, -1, &pin, &f.error));
+	fill(nvs_tensor_data(t[0]), PART, 1);
+	fill(nvs_tensor_data(t[1]), PART, 2);
+	OK(&f, nvs_tensor_release(f.engine, t, 2, pin, NVS_DIRTY, &f.error));
+	tensor_write(&f, t[2], 3);
+	tensor_write(&f, t[3], 4);
+	sim_hold(f.sim, SIM_WRITES);
+	OK(&f, nvs_tensor_swap_out(f.engine, t, 2, &f.error));
+	assert_ptr_equal(t[1]->run_first, t[0]);
+	OK(&f, nvs_tensor_swap_out(f.engine, &t[2], 1, &f.error));
+	OK(&f, nvs_tensor_swap_out(f.engine, &t[3], 1, &f.error));
+	OK(&f, nvs_tensor_swap_in(f.engine, &t[1], 1, 0, &again, &f.error));
+	expect_error(&f, nvs_tensor_pin(f.engine, &t[4], 2, 1, &pin, &f.error), -ETIMEDOUT, "room");
+	engine_lock(f.engine);
+	engine_check(f.engine);
+	engine_unlock(f.engine);
+	assert_int_equal(t[0]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
+	assert_int_equal(t[2]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
+	assert_int_equal(t[3]->run_first->rest->transfer.priority, TRANSFER_USUAL);
+	sim_go(f.sim, SIM_WRITES);
+	OK(&f, nvs_tensor_release(f.engine, &t[1], 1, again, NVS_CLEAN, &f.error));
+	for (uint64_t i = 0; i < 4; i++)
+		tensor_compare(&f, t[i], i + 1);
+	fixture_close(&f);
+}
+
 /* A pin for new contents waits until the old ones have landed. */
 static void a_pin_for_new_contents_promotes_what_its_tensors_wait_for(void **state)
 {
@@ -745,6 +780,7 @@ int main(void)
 		cmocka_unit_test(a_wait_for_room_promotes_write_backs_that_are_queued_already),
 		cmocka_unit_test(a_call_that_does_not_wait_promotes_nothing),
 		cmocka_unit_test(a_wait_for_room_promotes_no_more_write_backs_than_make_it),
+		cmocka_unit_test(a_wait_for_room_promotes_runs_by_the_room_that_they_make),
 		cmocka_unit_test(a_pin_for_new_contents_promotes_what_its_tensors_wait_for),
 		cmocka_unit_test(a_write_that_waits_for_a_commit_is_promoted_when_it_begins),
 		cmocka_unit_test(a_prefetch_keeps_a_tensor_that_is_being_swapped_out),

@@ -46,23 +46,27 @@ void tensor_promote(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 /* What a call that waits for room lacks, and what is promoted for it. */
 struct promotion {
 	uint64_t missing; /* bytes of the pool */
-	uint64_t covered; /* bytes of the promoted runs, each of which makes room */
+	uint64_t covered; /* bytes that come free as promoted runs land */
 	bool evicted;	  /* evictions in flight suffice; false: what may be evicted later counts */
 };
 
-static bool makes_room(const struct promotion *promotion, const struct nvs_tensor *tensor)
+/* The room that a run makes. Runs are long, and the lines of their tensors cold, so only what is not
+ * known of the run is looked for in each of them. */
+static uint64_t room_in(const struct promotion *promotion, const struct nvs_tensor *first)
 {
-	assert(in_flight(tensor) && promotion->missing);
-	if (tensor->memory != MEMORY_POOL || tensor->pins.count)
-		return false;
-	return !promotion->evicted || tensor->on_landing == LANDING_EVICTS;
+	const struct nvs_tensor *tensor = first;
+	uint64_t nbytes = 0;
+
+	assert(in_flight(first) && first->run_first == first);
+	if (promotion->evicted)
+		return first->rest->room;
+	for (; tensor; tensor = is_held(first) ? NULL : tensor->run_next)
+		if (tensor->memory == MEMORY_POOL && !tensor->pins.count)
+			nbytes += tensor->extent;
+	return nbytes;
 }
 
-/*
- * Promotes runs of one list that make room, the oldest first, until they have the bytes that are
- * missing. A run counts with all of its bytes from the first tensor on that makes room, since
- * visiting the others would load their cold lines.
- */
+/* Promotes the runs of one list that make room, from the oldest on, as many as are needed. */
 static void promote_listed(struct nvs_engine *engine, struct promotion *promotion,
 			   const struct tensor_list *list)
 {
@@ -70,16 +74,13 @@ static void promote_listed(struct nvs_engine *engine, struct promotion *promotio
 
 	assert(promotion->missing);
 	for (; first && promotion->covered < promotion->missing; first = next) {
-		const struct nvs_tensor *tensor = first;
+		uint64_t nbytes = room_in(promotion, first);
 
 		next = TAILQ_NEXT(first, rest->launched);
-		assert(first->run_first == first && first->rest->transfer.file);
-		while (tensor && !makes_room(promotion, tensor))
-			tensor = tensor->run_next;
-		if (!tensor)
-			continue;
-		promote(engine, first);
-		promotion->covered += first->rest->transfer.nbytes;
+		assert(!is_held(first));
+		if (nbytes)
+			promote(engine, first);
+		promotion->covered += nbytes;
 	}
 }
 
@@ -88,12 +89,12 @@ static void promote_held(struct nvs_engine *engine, struct promotion *promotion)
 	struct nvs_tensor *tensor = engine->held_writes;
 
 	for (; tensor && promotion->covered < promotion->missing; tensor = tensor->run_next) {
-		assert(tensor->run_first == tensor && !tensor->rest->transfer.file);
-		assert(tensor->io == IO_WRITING);
-		if (!makes_room(promotion, tensor))
-			continue;
-		promote(engine, tensor);
-		promotion->covered += tensor->extent;
+		uint64_t nbytes = room_in(promotion, tensor);
+
+		assert(is_held(tensor) && tensor->io == IO_WRITING);
+		if (nbytes)
+			promote(engine, tensor);
+		promotion->covered += nbytes;
 	}
 }
 

@@ -167,6 +167,11 @@ static enum transfer_priority priority_of(struct nvs_tensor *const *tensors, siz
 	return TRANSFER_USUAL;
 }
 
+static uint64_t room_of(const struct nvs_tensor *tensor)
+{
+	return tensor->on_landing == LANDING_EVICTS ? tensor->extent : 0;
+}
+
 static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 				  enum nvs_direction direction)
 {
@@ -182,12 +187,14 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 						  .offset = first->place + first_moved(first),
 						  .user = first,
 						  .priority = priority_of(tensors, n)};
+	first->rest->room = 0;
 	for (size_t i = 0; i < n; i++) {
 		if (tensors[i]->io == IO_IDLE)
 			begin_io(tensors[i], direction);
 		tensors[i]->run_next = i + 1 < n ? tensors[i + 1] : NULL;
 		tensors[i]->run_first = first;
 		first->rest->transfer.nbytes += bytes_moved(tensors[i]);
+		first->rest->room += room_of(tensors[i]);
 		end = run_member_check(&first->rest->transfer, tensors[i], end);
 		tensor_check(tensors[i]);
 	}
@@ -243,6 +250,7 @@ static size_t hold_frozen(struct nvs_engine *engine, struct nvs_tensor **tensors
 		assert(is_dirty(tensor) || is_external(tensor));
 		begin_io(tensor, NVS_WRITE);
 		tensor->run_first = tensor;
+		tensor->rest->room = room_of(tensor);
 		tensor->rest->sum = SUM_NONE;
 		tensor->rest->transfer = (struct transfer){.direction = NVS_WRITE, .user = tensor};
 		begin_busy(engine, NVS_WRITE);

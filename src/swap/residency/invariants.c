@@ -30,12 +30,6 @@ static void check_memory(const struct nvs_tensor *tensor)
 	}
 }
 
-/* A write that begins when the commit ends; its transfer has no file until then. */
-static bool is_held(const struct nvs_tensor *tensor)
-{
-	return !tensor->run_first->rest->transfer.file;
-}
-
 static void check_io(const struct nvs_tensor *tensor)
 {
 	bool pool = tensor->memory == MEMORY_POOL;
@@ -118,6 +112,15 @@ void tensor_check(const struct nvs_tensor *tensor)
 	check_store(tensor);
 }
 
+static void run_room_check(const struct nvs_tensor *first)
+{
+	uint64_t room = 0;
+
+	for (const struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
+		room += tensor->on_landing == LANDING_EVICTS ? tensor->extent : 0;
+	assert(room == first->rest->room);
+}
+
 static void runs_check_lists(const struct nvs_engine *engine)
 {
 	uint64_t n[2] = {0};
@@ -129,6 +132,7 @@ static void runs_check_lists(const struct nvs_engine *engine)
 			assert(tensor->run_first == tensor && !is_held(tensor));
 			assert((int)tensor->rest->transfer.direction == i % 2);
 			assert((int)tensor->rest->transfer.priority == i / 2);
+			run_room_check(tensor);
 			n[i % 2]++;
 		}
 	}

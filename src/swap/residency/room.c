@@ -119,10 +119,21 @@ void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	assert(!is_listed(tensor));
 }
 
+static void change_run_room(const struct nvs_tensor *tensor, enum on_landing value)
+{
+	uint64_t *room = &tensor->run_first->rest->room;
+
+	assert(value == LANDING_EVICTS || *room >= tensor->extent);
+	*room += value == LANDING_EVICTS ? tensor->extent : -tensor->extent;
+	assert(*room <= tensor->run_first->rest->transfer.nbytes || is_held(tensor));
+}
+
 void change_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value)
 {
 	assert(tensor->on_landing != value);
 	tensor->on_landing = value;
+	if (in_flight(tensor))
+		change_run_room(tensor, value);
 	if (value == LANDING_EVICTS) {
 		assert(tensor->memory == MEMORY_POOL && !tensor->pins.count);
 		engine->landing += tensor->extent;

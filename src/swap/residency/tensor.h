@@ -147,8 +147,10 @@ struct tensor_rest {
 	uint64_t part_offset, part_nbytes;
 	struct part *parts; /* read after that one */
 
-	/* The first tensor of a run has the run's transfer. */
+	/* The first tensor of a run has the run's transfer, and how many bytes of the pool come free
+	 * when it lands: of its tensors whose on_landing is LANDING_EVICTS. */
 	struct transfer transfer;
+	uint64_t room;
 	TAILQ_ENTRY(nvs_tensor) launched; /* in engine->runs */
 	enum run_sum sum;		  /* of the run */
 	TAILQ_ENTRY(nvs_tensor) to_sum;
@@ -275,6 +277,12 @@ static inline bool is_copied(const struct nvs_tensor *tensor)
 static inline bool is_used_by_engine(const struct nvs_tensor *tensor)
 {
 	return tensor->origin == ORIGIN_ENGINE || is_copied(tensor);
+}
+
+/* A write that begins when the commit ends; its transfer has no file until then. */
+static inline bool is_held(const struct nvs_tensor *tensor)
+{
+	return !tensor->run_first->rest->transfer.file;
 }
 
 /* Whether a failed read ended the pin. */
