@@ -233,7 +233,8 @@ struct nvs_universal_options {
  * such as its files of model states, is in `path` already or is not needed. Elements of a group
  * that belong to no parameter are not written.
  * Of several ranks each writes its elements; all pass the same parameters in the same order, with
- * the same names and shapes. A rank that fails ends the call of all.
+ * the same names and shapes, and together give each element of each parameter once. A rank that
+ * fails ends the call of all.
  * All three parts of a tile are read once. Up to 32 files stay open, and for small parameters up to
  * 16 for each tile in flight.
  * `options` may be NULL.
@@ -241,6 +242,8 @@ struct nvs_universal_options {
  * -EINVAL     an argument is NULL; a name is no directory's, or appears twice; elements lie beyond
  *             the group, in two parameters, or beyond the shape; `path` ends with "." or ".."; a
  *             rank is out of bounds; exchange is NULL with several; a size is not set, or differs
+ * -EINVAL     on all ranks: no rank has some elements of a parameter, or two have them; the error
+ *             names parameter, ranks and elements, and `path`/zero is what it was
  * -E2BIG      fields of a later version are set
  * -EBUSY      another process writes to `path`; a step has failed and is not finished; another
  *             thread took a step meanwhile

@@ -149,7 +149,7 @@ static int look_for_store(const void *place)
 	return rc == -ENODATA ? 0 : rc;
 }
 
-static const uint64_t whole_shape[] = {NUMEL};
+static const uint64_t whole_shape[] = {NUMEL}, one_shape[] = {1};
 
 static int export_item(const void *item)
 {
@@ -242,7 +242,7 @@ static const struct nvs_checkpoint_options good_pickled = {.size = sizeof(good_p
 							   .storages = &good_storage,
 							   .nstorages = 1};
 static const struct nvs_checkpoint_param good_param = {
-	.size = sizeof(good_param), .name = "p", .numel = 1, .shape = whole_shape, .ndim = 1};
+	.size = sizeof(good_param), .name = "p", .numel = 1, .shape = one_shape, .ndim = 1};
 static const struct nvs_universal_options good_ranks = {.size = sizeof(good_ranks)};
 static const struct nvs_machine_info good_machine = {.size = sizeof(good_machine)};
 static const struct nvs_path_info good_path = {.size = sizeof(good_path)};
@@ -413,8 +413,8 @@ static const struct field param_fields[] = {
 	GIVEN(nvs_checkpoint_param, name),
 	WHOLE_FIELD(nvs_checkpoint_param, group, 0, 0, 0),
 	WHOLE_FIELD(nvs_checkpoint_param, offset, 0, NUMEL - 1, 0),
-	WHOLE_FIELD(nvs_checkpoint_param, numel, 0, NUMEL, 0),
-	WHOLE_FIELD(nvs_checkpoint_param, first, 0, NUMEL - 1, 0),
+	WHOLE_FIELD(nvs_checkpoint_param, numel, 1, 1, 0),
+	WHOLE_FIELD(nvs_checkpoint_param, first, 0, 0, 0),
 	OPTIONAL(nvs_checkpoint_param, shape),
 	FIELD_OF(nvs_checkpoint_param, ndim, .kind = WHOLE, .least = 0, .most = 1, .untried = 64),
 };

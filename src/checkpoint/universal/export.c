@@ -350,6 +350,8 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 	/* A rank that fails still calls the exchange, or the others would wait for it. */
 	rc = begin(&export, optimizer, params, n, path, error);
 	rc = ranks_agree(&export.options, rc, params_sum(&export.params), error);
+	if (!rc)
+		rc = cover_check(&export.params, &export.options, error);
 	if (!rc) {
 		rc = write_elements(&export, error);
 		if (!rc)

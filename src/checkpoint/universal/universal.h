@@ -67,6 +67,13 @@ int ranks_agree(const struct nvs_universal_options *options, int rc, uint32_t wo
 int ranks_meet(const struct nvs_universal_options *options, int rc, uint32_t *words, size_t n,
 	       struct nvs_error *error);
 
+/* ---- cover.c ---- */
+
+/* Waits for all ranks, which agree on the parameters. -EINVAL on all: an element of a parameter is
+ * given by no rank or by two. -ENOMEM, -ECANCELED, errno of the exchange. */
+int cover_check(const struct params *params, const struct nvs_universal_options *options,
+		struct nvs_error *error);
+
 /* ---- tree.c: the directory of a checkpoint's files ---- */
 
 struct tree {

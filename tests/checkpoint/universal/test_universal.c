@@ -380,6 +380,110 @@ static void a_rank_that_fails_ends_the_export_of_all(void **state)
 	assert_int_equal(entries_of(path), 0);
 }
 
+/* The files of the checkpoint are those that `reader` finds, of step 4, and nothing is beside them. */
+static void is_as_before(const char *path, struct optim *reader, struct optim *before)
+{
+	DONE(reader, import_from(reader, path));
+	assert_int_equal(steps_of(reader), 4);
+	same_params(reader, before);
+	assert_int_equal(entries_of(path), 1);
+}
+
+static void elements_that_a_rank_alone_leaves_out_are_refused(void **state)
+{
+	const char *path = path_in(temp_directory(), "tag");
+	struct nvs_checkpoint_param params[PARAMS];
+	struct optim optim, reader;
+	static const struct {
+		size_t param;
+		uint64_t first, numel;
+		const char *words;
+	} holes[] = {
+		{0, 0, 99893,
+		 "embed.weight: no rank has the 7 elements from 99893 on, of 99900; "
+		 "rank 0 has those before"},
+		{0, 3, 99897,
+		 "embed.weight: no rank has the 3 elements from 0 on, of 99900; "
+		 "rank 0 has those behind"},
+		{0, 0, 0, "embed.weight: no rank has the 99900 elements from 0 on, of 99900; none"},
+		{1, 1, 111, "embed.bias: no rank has the 1 elements from 0 on, of 112"},
+		{3, 5, 0, "blocks.0.norm: no rank has the 5 elements from 0 on, of 5"},
+	};
+
+	(void)state;
+	start(&optim, 4);
+	start(&reader, 0);
+	DONE(&optim, export_to(&optim, path));
+	for (size_t i = 0; i < COUNT(holes); i++) {
+		struct nvs_checkpoint_param *param = &params[holes[i].param];
+
+		params_of(params);
+		param->first = holes[i].first;
+		param->numel = holes[i].numel;
+		REFUSED(&optim,
+			nvs_checkpoint_export_universal(optim.optimizer, params, PARAMS, path, NULL,
+							&optim.error),
+			-EINVAL, holes[i].words);
+		is_as_before(path, &reader, &optim);
+	}
+	optim_close(&reader);
+	optim_close(&optim);
+}
+
+/* All ranks have the same error. */
+static void ranks_refuse(struct rank *ranks, unsigned world, const char *words)
+{
+	ranks_export(ranks, world);
+	for (unsigned i = 0; i < world; i++) {
+		assert_int_equal(ranks[i].rc, -EINVAL);
+		assert_says(ranks[i].optim.error.text, words);
+	}
+}
+
+static void elements_that_ranks_leave_out_or_have_twice_are_refused_by_all(void **state)
+{
+	const char *path = path_in(temp_directory(), "tag");
+	static const uint64_t half[] = {56};
+	struct nvs_checkpoint_param *param;
+	static struct rank ranks[RANKS_MAX];
+	struct optim optim, reader;
+
+	(void)state;
+	start(&optim, 4);
+	start(&reader, 0);
+	DONE(&optim, export_to(&optim, path));
+	for (unsigned i = 0; i < RANKS_MAX; i++)
+		rank_open(&ranks[i], i, RANKS_MAX, path);
+	param = &ranks[1].params[0]; /* elements 24975 to 49950 of embed.weight */
+	param->numel -= 2;
+	ranks_refuse(ranks, RANKS_MAX,
+		     "embed.weight: no rank has the 2 elements from 49948 on, of 99900; rank 1 has "
+		     "those before, rank 2 those behind");
+	is_as_before(path, &reader, &optim);
+	param->numel += 2;
+	param->first++;
+	ranks_refuse(ranks, RANKS_MAX,
+		     "embed.weight: no rank has the 1 elements from 24975 on, of 99900; rank 0 has "
+		     "those before, rank 1 those behind");
+	param->first -= 2;
+	ranks_refuse(ranks, RANKS_MAX,
+		     "embed.weight: ranks 0 and 1 both have the 1 elements from 24974 on");
+	param->first++;
+	/* Three ranks have one half: each element an odd number of times. */
+	for (unsigned i = 0; i < RANKS_MAX; i++) {
+		ranks[i].params[1].shape = half;
+		ranks[i].params[1].numel = 28;
+		ranks[i].params[1].first = i < 3 ? 0 : 28;
+	}
+	ranks_refuse(ranks, RANKS_MAX,
+		     "embed.bias: ranks 0 and 1 both have the 28 elements from 0 on");
+	is_as_before(path, &reader, &optim);
+	for (unsigned i = 0; i < RANKS_MAX; i++)
+		optim_close(&ranks[i].optim);
+	optim_close(&reader);
+	optim_close(&optim);
+}
+
 /* ---- Failures ---- */
 
 /* Which of two optimizers the checkpoint is of. */
@@ -667,6 +771,8 @@ int main(void)
 		test(a_file_that_is_written_to_during_an_import_is_told),
 		test(ranks_cut_and_join_parameters),
 		test(a_rank_that_fails_ends_the_export_of_all),
+		test(elements_that_a_rank_alone_leaves_out_are_refused),
+		test(elements_that_ranks_leave_out_or_have_twice_are_refused_by_all),
 		test(each_failing_call_leaves_the_old_checkpoint_or_the_new),
 		test(a_killed_export_leaves_the_old_checkpoint_or_the_new),
 		test(damage_is_an_error_or_without_effect),

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checks that the ranks give each element of each parameter exactly once. Each rank adds the hashes
+ * of its piece's ends to an exclusive or: ends that meet cancel out, and if those of the parameter
+ * remain, each element is given an odd number of times. That is once if the ranks give as many
+ * elements as there are. Only otherwise do they tell their pieces, one parameter after the other,
+ * to find the fault.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "checkpoint/universal/universal.h"
+
+#define PIECE_WORDS 4u /* first and number of the elements */
+
+/* The elements of one rank. */
+struct run {
+	unsigned rank;
+	uint64_t first, end;
+};
+
+static void put(uint32_t *words, uint64_t value)
+{
+	words[0] = (uint32_t)value;
+	words[1] = (uint32_t)(value >> 32);
+}
+
+static uint64_t get(const uint32_t *words)
+{
+	return words[0] | (uint64_t)words[1] << 32;
+}
+
+static uint64_t hash_ends(uint64_t first, uint64_t end)
+{
+	return XXH3_64bits(&first, sizeof(first)) ^ XXH3_64bits(&end, sizeof(end));
+}
+
+/* ---- Where the fault is ---- */
+
+static int missing(const struct param *param, uint64_t first, uint64_t end,
+		   const struct run *before, const struct run *after, struct nvs_error *error)
+{
+	char beside[96] = "none has any";
+
+	if (before && after)
+		snprintf(beside, sizeof(beside), "rank %u has those before, rank %u those behind",
+			 before->rank, after->rank);
+	else if (before)
+		snprintf(beside, sizeof(beside), "rank %u has those before", before->rank);
+	else if (after)
+		snprintf(beside, sizeof(beside), "rank %u has those behind", after->rank);
+	return error_about(error, -EINVAL, param->name, 0, 0,
+			   "%s: no rank has the %" PRIu64 " elements from %" PRIu64
+			   " on, of %" PRIu64 "; %s",
+			   param->name, end - first, first, param->numel, beside);
+}
+
+static int doubled(const struct param *param, const struct run *run, const struct run *other,
+		   struct nvs_error *error)
+{
+	uint64_t end = run->end < other->end ? run->end : other->end;
+
+	return error_about(error, -EINVAL, param->name, 0, 0,
+			   "%s: ranks %u and %u both have the %" PRIu64 " elements from %" PRIu64
+			   " on",
+			   param->name, run->rank, other->rank, end - other->first, other->first);
+}
+
+static int by_first(const void *a, const void *b)
+{
+	const struct run *left = a, *right = b;
+
+	if (left->first != right->first)
+		return left->first < right->first ? -1 : 1;
+	return left->rank < right->rank ? -1 : left->rank > right->rank;
+}
+
+/* The first gap or overlap of runs by `first`, none of which is empty. */
+static int check_runs(const struct param *param, const struct run *runs, size_t n,
+		      struct nvs_error *error)
+{
+	const struct run *last = NULL;
+
+	for (size_t i = 0; i < n; i++) {
+		uint64_t end = last ? last->end : 0;
+
+		if (runs[i].first > end)
+			return missing(param, end, runs[i].first, last, &runs[i], error);
+		if (runs[i].first < end)
+			return doubled(param, last, &runs[i], error);
+		last = &runs[i];
+	}
+	if ((last ? last->end : 0) < param->numel)
+		return missing(param, last ? last->end : 0, param->numel, last, NULL, error);
+	return 0;
+}
+
+/* All ranks tell their elements of a parameter. */
+static int compare_pieces(const struct param *param, const struct nvs_universal_options *options,
+			  uint32_t *words, struct run *runs, struct nvs_error *error)
+{
+	size_t n = 0, nwords = (size_t)options->world * PIECE_WORDS;
+	uint32_t *own = words + (size_t)options->rank * PIECE_WORDS;
+	int rc;
+
+	memset(words, 0, nwords * sizeof(*words));
+	put(own, param->piece.at);
+	put(own + 2, param->piece.numel);
+	rc = ranks_meet(options, 0, words, nwords, error);
+	for (unsigned rank = 0; rank < options->world && !rc; rank++) {
+		const uint32_t *piece = words + (size_t)rank * PIECE_WORDS;
+
+		if (get(piece + 2))
+			runs[n++] = (struct run){.rank = rank,
+						 .first = get(piece),
+						 .end = get(piece) + get(piece + 2)};
+	}
+	qsort(runs, n, sizeof(*runs), by_first);
+	return rc ? rc : check_runs(param, runs, n, error);
+}
+
+/* ---- Whether there is one ---- */
+
+/* What this rank has: the ends of its piece of each parameter, then the number of its elements. */
+static void tell(const struct params *params, unsigned rank, uint32_t *words)
+{
+	uint64_t numel = 0;
+
+	for (size_t i = 0; i < params->n; i++) {
+		const struct piece *piece = &params->all[i].piece;
+
+		put(words + 2 * i, hash_ends(piece->at, piece->at + piece->numel));
+		numel += piece->numel;
+	}
+	put(words + 2 * (params->n + rank), numel);
+}
+
+/* Of words of all ranks: parameter i, or the number of elements (i = n), is as it must be. */
+static bool covered(const struct params *params, size_t i, unsigned world, const uint32_t *words)
+{
+	uint64_t given = 0, needed = 0;
+
+	if (i < params->n)
+		return get(words + 2 * i) == hash_ends(0, params->all[i].numel);
+	for (unsigned rank = 0; rank < world; rank++)
+		given += get(words + 2 * (i + rank));
+	for (size_t param = 0; param < params->n; param++)
+		needed += params->all[param].numel;
+	return given == needed;
+}
+
+static int check(const struct params *params, const struct nvs_universal_options *options,
+		 uint32_t *words, struct run *runs, struct nvs_error *error)
+{
+	size_t fault = 0;
+	int rc;
+
+	tell(params, options->rank, words);
+	rc = ranks_meet(options, 0, words, 2 * (params->n + options->world), error);
+	while (!rc && fault <= params->n && covered(params, fault, options->world, words))
+		fault++;
+	if (rc || fault > params->n)
+		return rc;
+	/* More elements than there are: of any parameter. */
+	for (size_t i = fault % params->n; i < params->n && !rc; i++)
+		rc = compare_pieces(&params->all[i], options, words, runs, error);
+	return rc ? rc
+		  : error_set(error, -EINVAL,
+			      "the ranks have some elements of no parameter, or twice");
+}
+
+int cover_check(const struct params *params, const struct nvs_universal_options *options,
+		struct nvs_error *error)
+{
+	size_t nwords = 2 * (params->n + options->world),
+	       most = (size_t)options->world * PIECE_WORDS;
+	uint32_t *words = calloc(nwords > most ? nwords : most, sizeof(*words));
+	struct run *runs = calloc(options->world, sizeof(*runs));
+	int rc;
+
+	assert(params->n && options->rank < options->world);
+	rc = words && runs ? check(params, options, words, runs, error)
+			   : error_set(error, -ENOMEM, "no memory for the ranks' elements");
+	free(runs);
+	free(words);
+	return rc;
+}
