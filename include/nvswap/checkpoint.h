@@ -218,7 +218,11 @@ struct nvs_universal_options {
 	/* The contents of optimizer_state.pt; NULL: a file with the number of steps alone. */
 	const void *optimizer_state;
 	size_t optimizer_state_bytes;
-	/* Ranks that write one checkpoint together, to one file system; world 0 or 1: alone. */
+	/*
+	 * Ranks that write one checkpoint together, to one file system; world 0 or 1: alone. A rank
+	 * that passes this does not call the exchange, nor one whose exchange is NULL or whose size
+	 * is not set or of a later version; others wait for it in theirs.
+	 */
 	unsigned rank, world;	   /* 0 to world - 1; up to 65536 */
 	nvs_exchange_fn *exchange; /* needed from two ranks on */
 	void *exchange_arg;
@@ -243,7 +247,8 @@ struct nvs_universal_options {
  *             the group, in two parameters, or beyond the shape; `path` ends with "." or ".."; a
  *             rank is out of bounds; exchange is NULL with several; a size is not set, or differs
  * -EINVAL     on all ranks: no rank has some elements of a parameter, or two have them; the error
- *             names parameter, ranks and elements, and `path`/zero is what it was
+ *             names parameter, ranks and elements, and `path`/zero is what it was; or two pass the
+ *             same rank, or the ranks do not pass the same world
  * -E2BIG      fields of a later version are set
  * -EBUSY      another process writes to `path`; a step has failed and is not finished; another
  *             thread took a step meanwhile

@@ -86,6 +86,9 @@ static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	int rc = nvs_optimizer_get_info(optimizer, &info, error);
 
+	if (!rc && !export->options.optimizer_state != !export->options.optimizer_state_bytes)
+		rc = error_set(error, -EINVAL,
+			       "optimizer_state and its number of bytes: one is not set");
 	if (!rc)
 		rc = params_read(&export->params, optimizer, params, n, error);
 	if (!rc)
@@ -345,6 +348,7 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 	struct export_job export = {.tree = {.top = -1, .zero = -1}};
 	int rc = universal_options_in(&export.options, options, error);
 
+	rc = ranks_check(&export.options, rc, error);
 	if (rc)
 		return rc;
 	/* A rank that fails still calls the exchange, or the others would wait for it. */

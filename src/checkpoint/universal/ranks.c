@@ -4,12 +4,19 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "checkpoint/universal/universal.h"
 
 #define WORLD_MAX 65536u
+
+static int exchange_failed(int code, struct nvs_error *error)
+{
+	code = code < 0 ? code : -EINVAL;
+	return error_set(error, code, "the exchange of the ranks: %s", nvs_strerror(code));
+}
 
 int universal_options_in(struct nvs_universal_options *into,
 			 const struct nvs_universal_options *options, struct nvs_error *error)
@@ -19,8 +26,10 @@ int universal_options_in(struct nvs_universal_options *into,
 	*into = (struct nvs_universal_options){.size = sizeof(*into)};
 	if (options)
 		rc = struct_in(into, sizeof(*into), options);
-	if (rc)
+	if (rc) {
+		*into = (struct nvs_universal_options){0};
 		return struct_refused(error, rc, "nvs_universal_options", "the options");
+	}
 	into->world += !into->world;
 	if (into->world > WORLD_MAX || into->rank >= into->world)
 		return error_set(
@@ -30,10 +39,40 @@ int universal_options_in(struct nvs_universal_options *into,
 	if (into->world > 1 && !into->exchange)
 		return error_set(error, -EINVAL, "exchange is NULL, and there are %u ranks",
 				 into->world);
-	if (!into->optimizer_state != !into->optimizer_state_bytes)
-		return error_set(error, -EINVAL,
-				 "optimizer_state and its number of bytes: one is not set");
 	return 0;
+}
+
+static uint64_t hash_rank(unsigned rank, unsigned world)
+{
+	const uint32_t both[] = {rank, world};
+
+	return XXH3_64bits(both, sizeof(both));
+}
+
+int ranks_check(const struct nvs_universal_options *options, int rc, struct nvs_error *error)
+{
+	uint64_t expected = 0;
+	uint32_t words[2] = {0};
+	int met;
+
+	if (options->world < 2 || !options->exchange)
+		return rc;
+	/* A rank that is refused tells none, so that the others see that it is missing. */
+	if (!rc)
+		memcpy(words, &(uint64_t){hash_rank(options->rank, options->world)}, sizeof(words));
+	met = options->exchange(options->exchange_arg, words, 2);
+	if (rc)
+		return rc;
+	if (met)
+		return exchange_failed(met, error);
+	for (unsigned rank = 0; rank < options->world; rank++)
+		expected ^= hash_rank(rank, options->world);
+	if (!memcmp(words, &expected, sizeof(words)))
+		return 0;
+	return error_set(error, -EINVAL,
+			 "rank %u of %u: the ranks differ in their numbers; all pass the same "
+			 "world, and each another rank from 0 to world - 1",
+			 options->rank, options->world);
 }
 
 /* Reports the first rank that has failed. */
@@ -64,8 +103,7 @@ int ranks_meet(const struct nvs_universal_options *options, int rc, uint32_t *wo
 		memcpy(all + options->world, words, n * sizeof(*words));
 	met = options->exchange(options->exchange_arg, all, options->world + n);
 	if (met && !rc)
-		rc = error_set(error, met < 0 ? met : -EINVAL, "the exchange of the ranks: %s",
-			       nvs_strerror(met < 0 ? met : -EINVAL));
+		rc = exchange_failed(met, error);
 	if (!met)
 		rc = judge(options, rc, all, error);
 	if (n)

@@ -56,6 +56,12 @@ void sum_add(uint32_t *sums, const struct params *params, const struct state_io 
 /* Copies the caller's options, or the defaults for NULL. -EINVAL, -E2BIG. */
 int universal_options_in(struct nvs_universal_options *into,
 			 const struct nvs_universal_options *options, struct nvs_error *error);
+/*
+ * Waits for all ranks, in an exchange whose length does not depend on `world`, also after options
+ * were refused (`rc`). Returns `rc`; or -EINVAL: two ranks have one number, or the ranks differ in
+ * `world`; or errno of the exchange.
+ */
+int ranks_check(const struct nvs_universal_options *options, int rc, struct nvs_error *error);
 /* Waits for all ranks, each of which tells a word: -EINVAL if they are not the same. */
 int ranks_agree(const struct nvs_universal_options *options, int rc, uint32_t word,
 		struct nvs_error *error);

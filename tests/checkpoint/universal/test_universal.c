@@ -484,6 +484,46 @@ static void elements_that_ranks_leave_out_or_have_twice_are_refused_by_all(void 
 	optim_close(&optim);
 }
 
+/* `exchange` has 4 ranks. */
+static void ranks_that_differ_in_their_numbers_are_refused(void **state)
+{
+	static const struct {
+		unsigned rank, world;
+		const char *words;
+	} wrong[] = {
+		{1, RANKS_MAX, "rank 1 of 4: the ranks differ in their numbers"},
+		{2, 3, "rank 2 of 3: the ranks differ in their numbers"},
+		{2, 70, "rank 2 of 70: the ranks differ in their numbers"},
+		{4, 4, "rank 4 of 4; allowed are 0 to world - 1"},
+		{2, 2, "rank 2 of 2; allowed are 0 to world - 1"},
+	};
+	const char *path = path_in(temp_directory(), "tag");
+	static struct rank ranks[RANKS_MAX];
+
+	(void)state;
+	for (unsigned i = 0; i < RANKS_MAX; i++)
+		rank_open(&ranks[i], i, RANKS_MAX, path);
+	for (size_t i = 0; i < COUNT(wrong); i++) {
+		ranks[2].rank = wrong[i].rank;
+		ranks[2].world = wrong[i].world;
+		ranks_export(ranks, RANKS_MAX);
+		for (unsigned rank = 0; rank < RANKS_MAX; rank++) {
+			assert_int_equal(ranks[rank].rc, -EINVAL);
+			assert_says(ranks[rank].optim.error.text,
+				    rank == 2 ? wrong[i].words
+					      : "the ranks differ in their numbers");
+		}
+		assert_int_equal(access(path, F_OK), -1);
+	}
+	ranks[2].rank = 2;
+	ranks[2].world = RANKS_MAX;
+	ranks_export(ranks, RANKS_MAX);
+	for (unsigned i = 0; i < RANKS_MAX; i++) {
+		DONE(&ranks[i].optim, ranks[i].rc);
+		optim_close(&ranks[i].optim);
+	}
+}
+
 /* ---- Failures ---- */
 
 /* Which of two optimizers the checkpoint is of. */
@@ -772,6 +812,7 @@ int main(void)
 		test(ranks_cut_and_join_parameters),
 		test(a_rank_that_fails_ends_the_export_of_all),
 		test(elements_that_a_rank_alone_leaves_out_are_refused),
+		test(ranks_that_differ_in_their_numbers_are_refused),
 		test(elements_that_ranks_leave_out_or_have_twice_are_refused_by_all),
 		test(each_failing_call_leaves_the_old_checkpoint_or_the_new),
 		test(a_killed_export_leaves_the_old_checkpoint_or_the_new),
