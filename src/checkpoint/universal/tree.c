@@ -30,6 +30,16 @@ static int failed(const struct tree *tree, const char *what, const char *name,
 			 nvs_strerror(rc));
 }
 
+/* The same for what is below the files' directory. */
+static int failed_at(const struct tree *tree, const char *what, const char *place,
+		     struct nvs_error *error)
+{
+	int rc = ended_with(-errno);
+
+	return error_set(error, rc, "can't %s %s/%s/%s: %s", what, tree->path, tree->name, place,
+			 nvs_strerror(rc));
+}
+
 static int open_directory(const struct tree *tree, int at, const char *name,
 			  struct nvs_error *error)
 {
@@ -146,7 +156,7 @@ int tree_create(struct tree *tree, const char *path, struct nvs_error *error)
 {
 	int rc;
 
-	*tree = (struct tree){.path = path, .top = -1, .zero = -1};
+	*tree = (struct tree){.path = path, .name = PARTIAL, .top = -1, .zero = -1};
 	if (mkdir(path, 0700) && errno != EEXIST)
 		return failed(tree, "make the directory", ".", error);
 	rc = open_top(tree, error);
@@ -174,14 +184,15 @@ int tree_open(struct tree *tree, const char *path, bool partial, struct nvs_erro
 {
 	int rc;
 
-	*tree = (struct tree){.path = path, .top = -1, .zero = -1};
+	*tree = (struct tree){
+		.path = path, .name = partial ? PARTIAL : "zero", .top = -1, .zero = -1};
 	rc = open_top(tree, error);
 	if (rc)
 		return rc;
 	if (partial)
-		tree->zero = open_directory(tree, tree->top, PARTIAL, error);
+		tree->zero = open_directory(tree, tree->top, tree->name, error);
 	else
-		tree->zero = openat(tree->top, "zero", DIRECTORY);
+		tree->zero = openat(tree->top, tree->name, DIRECTORY);
 	if (tree->zero >= 0)
 		return 0;
 	return partial ? tree->zero : failed(tree, "open the directory", "zero", error);
@@ -192,7 +203,7 @@ int tree_open(struct tree *tree, const char *path, bool partial, struct nvs_erro
 int tree_add(const struct tree *tree, const char *name, struct nvs_error *error)
 {
 	assert(tree->created);
-	return mkdirat(tree->zero, name, 0700) ? failed(tree, "make the directory", name, error)
+	return mkdirat(tree->zero, name, 0700) ? failed_at(tree, "make the directory", name, error)
 					       : 0;
 }
 
@@ -215,11 +226,11 @@ int tree_create_file(const struct tree *tree, const char *name, const char *file
 	join(place, name, file);
 	fd = openat(tree->zero, place, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
-		return failed(tree, "create", place, error);
+		return failed_at(tree, "create", place, error);
 	if (fallocate(fd, 0, 0, (off_t)nbytes) && errno != EOPNOTSUPP)
-		rc = failed(tree, "reserve space for", place, error);
+		rc = failed_at(tree, "reserve space for", place, error);
 	else if (ftruncate(fd, (off_t)nbytes))
-		rc = failed(tree, "extend", place, error);
+		rc = failed_at(tree, "extend", place, error);
 	close(fd);
 	return rc;
 }
@@ -235,7 +246,7 @@ int tree_open_file(const struct tree *tree, const char *name, const char *file, 
 		flags |= O_NOFOLLOW;
 	fd = openat(tree->zero, place, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0)
-		return failed(tree, "open", place, error);
+		return failed_at(tree, "open", place, error);
 	return fd;
 }
 
@@ -249,7 +260,7 @@ int tree_sync(const struct tree *tree, const char *name, const char *file, struc
 	join(place, name, file);
 	fd = openat(tree->zero, place, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0 || fsync(fd))
-		rc = failed(tree, "make durable", place, error);
+		rc = failed_at(tree, "make durable", place, error);
 	if (fd >= 0)
 		close(fd);
 	return rc;

@@ -84,6 +84,7 @@ int cover_check(const struct params *params, const struct nvs_universal_options 
 
 struct tree {
 	const char *path; /* of the checkpoint, for errors */
+	const char *name; /* of the files' directory: zero, or zero.partial */
 	int top;	  /* descriptor of `path`; the rank that makes the files holds its lock */
 	int zero;	  /* of the files' directory */
 	bool created;	  /* zero.partial is this call's own */
