@@ -37,13 +37,14 @@ static int no_memory(struct nvs_error *error)
 
 static int measure(struct store *store, struct nvs_error *error)
 {
+	const uint64_t used = member_share(store->found.end, store->nmembers, store->stripe);
 	uint64_t row = row_bytes(store) / store->nmembers;
 
 	assert(row && row % store->unit == 0);
 	store->share = UINT64_MAX;
 	for (unsigned i = 0; i < store->nmembers; i++) {
 		uint64_t nbytes;
-		int rc = member_space(&store->members[i], &nbytes, error);
+		int rc = member_space_of(&store->members[i], used, &nbytes, error);
 
 		if (rc)
 			return rc;
@@ -84,20 +85,14 @@ static int take_found(struct store *store, struct nvs_error *error)
 int store_open_space(struct store *store, struct nvs_error *error)
 {
 	uint64_t nbytes;
-	char have[32], need[32];
-	int rc = measure(store, error);
+	int rc;
 
+	assert(!store->extents && store->found.end % store->unit == 0);
+	rc = measure(store, error);
 	if (rc)
 		return rc;
-	assert(!store->extents && store->found.end % store->unit == 0);
 	nbytes = store->share * store->nmembers;
-	if (store->found.end > nbytes)
-		return error_set(error, -EUCLEAN,
-				 "the data of the kept store at %s is truncated: it has %s of the "
-				 "%s that its manifest names; restore it from a copy, or remove it "
-				 "if it is not needed",
-				 store->members[0].path, size_text(nbytes, have),
-				 size_text(store->found.end, need));
+	assert(store->found.end <= nbytes);
 	for (unsigned i = 0; i < store->nmembers && store->manifest.generation; i++) {
 		rc = member_reserve_again(&store->members[i], store->share, error);
 		if (rc)

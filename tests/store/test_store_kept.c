@@ -1068,7 +1068,7 @@ static void striped_data_is_found_again(void **state)
 	assert_memory_equal(read, wrote, nbytes);
 	store_close(store);
 	assert_int_equal(truncate(at("b/" DATA), (off_t)size_of(at("b/" DATA)) - 1), 0);
-	must_not_open(three, -EUCLEAN, "is truncated");
+	must_not_open(three, -EUCLEAN, "b/nvswap/rank0/data is truncated");
 	free(wrote);
 	free(read);
 }

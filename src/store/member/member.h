@@ -150,6 +150,14 @@ int member_check_name(const struct member *member, const char *name, int fd,
 
 /* *nbytes: the bytes of data for which it has space. */
 int member_space(const struct member *member, uint64_t *nbytes, struct nvs_error *error);
+/*
+ * The bytes of data on each of `n` members of a store whose last extent ends at `end`: it grows by
+ * whole rows of stripes.
+ */
+uint64_t member_share(uint64_t end, unsigned n, uint64_t stripe);
+/* The same as member_space. -EUCLEAN: it is less than `share`, so the kept store is truncated. */
+int member_space_of(const struct member *member, uint64_t share, uint64_t *nbytes,
+		    struct nvs_error *error);
 /* Reserves data space from `from` to `to` bytes; on an error it has the same space as before. */
 int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_error *error);
 /* Undoes member_grow. */

@@ -216,6 +216,32 @@ int member_space(const struct member *member, uint64_t *nbytes, struct nvs_error
 	return 0;
 }
 
+uint64_t member_share(uint64_t end, unsigned n, uint64_t stripe)
+{
+	assert(n && n <= NVS_PATHS_MAX);
+	assert(end <= INT64_MAX);
+	if (n == 1)
+		return end;
+	assert(stripe && stripe <= STRIPE_MAX);
+	return (end / (stripe * n) + (end % (stripe * n) != 0)) * stripe;
+}
+
+int member_space_of(const struct member *member, uint64_t share, uint64_t *nbytes,
+		    struct nvs_error *error)
+{
+	char have[32], need[32];
+	int rc = member_space(member, nbytes, error);
+
+	if (rc || *nbytes >= share)
+		return rc;
+	assert(share <= INT64_MAX);
+	return error_set(error, -EUCLEAN,
+			 "the data of the kept store at %s is truncated: it has %s of the %s that "
+			 "its manifest names; restore it from a copy, or remove the store if it is "
+			 "not needed",
+			 member->path, size_text(*nbytes, have), size_text(share, need));
+}
+
 int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_error *error)
 {
 	int rc;
