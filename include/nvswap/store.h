@@ -35,7 +35,8 @@ enum nvs_store_state {
 	NVS_STORE_KEPT,	     /* a kept store that an engine can open */
 	NVS_STORE_TEMPORARY, /* not kept: of a running engine, or left by one that was killed */
 	NVS_STORE_PARTIAL,   /* some of its paths are missing, or out of order */
-	NVS_STORE_DAMAGED,   /* no copy of a label, or of the last commit's manifest, is valid */
+	/* No copy of a label, or of the last commit's manifest, is valid; or its data is truncated. */
+	NVS_STORE_DAMAGED,
 };
 
 enum nvs_store_flags {
@@ -67,6 +68,8 @@ struct nvs_store_info {
 	int owner;	     /* process id of that engine; 0: unknown */
 	char owner_name[64]; /* name of that process; "" if unknown */
 	char problem[1024];  /* why an engine can't open it, and what to do; "" if it can */
+	bool truncated;	     /* its data is, and nothing else is wrong; nvs_store_verify names what
+			      * is lost */
 };
 
 enum nvs_store_copy_kind { NVS_STORE_LABEL, NVS_STORE_MANIFEST };
@@ -175,11 +178,12 @@ struct nvs_store_verdict {
 /*
  * Reads the contents of tensors `first` to `first` + `n` - 1 and compares them with their
  * checksums. It goes on after damage: verdicts[0] to verdicts[n - 1] say what was found. It uses 32
- * MiB of memory. The store must be NVS_STORE_KEPT and open with NVS_STORE_LOCK; `aio` must be the
- * same in each call, and stay open until nvs_store_close. One thread at a time for each store.
+ * MiB of memory. The store must be NVS_STORE_KEPT or truncated, and open with NVS_STORE_LOCK; `aio`
+ * must be the same in each call, and stay open until nvs_store_close. One thread at a time for each
+ * store.
  * Errors:
  * -EINVAL   an argument is NULL or out of its bounds, the store is not locked, or another aio
- * -EUCLEAN  the store is not NVS_STORE_KEPT
+ * -EUCLEAN  the store is neither NVS_STORE_KEPT nor truncated
  * -ENOMEM
  */
 NVS_API int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
@@ -212,7 +216,8 @@ struct nvs_store_repairs {
  * is touched. `repairs` may be NULL.
  * Errors: those of nvs_store_open with NVS_STORE_LOCK, also if a process reads it, and
  * -EINVAL   a flag is unknown
- * -EUCLEAN  no valid copy is left, or the store is not kept or partial; nothing was written
+ * -EUCLEAN  no valid copy is left, the data is truncated, or the store is not kept or partial;
+ *           nothing was written
  * Others    those of write(2)
  */
 NVS_API int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,

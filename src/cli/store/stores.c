@@ -130,6 +130,7 @@ void store_info_json(struct json_writer *json, const struct nvs_store_place *pla
 	json_text(json, "kind", info->optimizer ? "optimizer" : "parameters");
 	json_text(json, "state", store_state_name(info->state));
 	json_text(json, "problem", info->problem);
+	json_bool(json, "truncated", info->truncated);
 	json_text(json, "id", info->id);
 	json_count(json, "member", info->member);
 	json_count(json, "nmembers", info->nmembers);

@@ -128,7 +128,9 @@ static int verify(struct store_job *job, const struct nvs_store_place *place,
 			tally.tensors, plural(tally.tensors), size_text(tally.nbytes, size),
 			tally.damaged, tally.unchecked);
 	}
-	return status ? status : tally.damaged || info->damaged_copies ? STATUS_FAILED : 0;
+	if (status)
+		return status;
+	return tally.damaged || info->damaged_copies || info->truncated ? STATUS_FAILED : 0;
 }
 
 static int verify_one(struct store_job *job, const struct nvs_store_place *place)
@@ -140,10 +142,10 @@ static int verify_one(struct store_job *job, const struct nvs_store_place *place
 
 	if (!store)
 		return status;
-	if (info.state == NVS_STORE_KEPT)
-		aio = open_aio();
-	else
+	if (info.state != NVS_STORE_KEPT)
 		say("%s", info.problem[0] ? info.problem : "the store is not kept");
+	if (info.state == NVS_STORE_KEPT || info.truncated)
+		aio = open_aio();
 	if (aio)
 		status = verify(job, place, store, aio, &info);
 	nvs_store_close(store);

@@ -44,6 +44,8 @@ void inspect_check(const struct nvs_store *store)
 	assert(store->has_slots || !header->generation);
 	assert(info->tensors == header->count && info->note_bytes == header->note_bytes);
 	assert(info->state != NVS_STORE_KEPT || info->commit == header->generation);
+	assert(!info->truncated ||
+	       (info->state == NVS_STORE_DAMAGED && info->commit == header->generation));
 	assert(info->free_bytes <= info->data_bytes);
 	/* Data is read only while no engine writes any. */
 	assert(!store->file || (store->locked && store->aio));

@@ -50,6 +50,8 @@ int owner_of(int fd, char name[64]);
 int inspect_busy(const struct member *member, int rc, struct nvs_error *error);
 /* Reads labels and manifests of the open members, and says in store->info what they are. */
 int inspect_read(struct nvs_store *store, struct nvs_error *error);
+/* -EUCLEAN: a member is truncated, so that the manifest names more than it has. */
+int inspect_check_data(const struct nvs_store *store, struct nvs_error *error);
 
 /*
  * Opens a store as nvs_store_open with NVS_STORE_LOCK, and locks it against readers, too.

@@ -119,6 +119,38 @@ static void check_members(struct nvs_store *store)
 	}
 }
 
+/* ---- The data ---- */
+
+int inspect_check_data(const struct nvs_store *store, struct nvs_error *error)
+{
+	const struct label *first = &store->members[0].label;
+	uint64_t nbytes, share;
+	int rc = 0;
+
+	label_check(first);
+	assert(first->count == store->npaths);
+	share = member_share(store->found.end, store->npaths, first->stripe);
+	for (unsigned i = 0; i < store->npaths && !rc; i++)
+		rc = member_space_of(&store->members[i], share, &nbytes, error);
+	return rc;
+}
+
+static int describe_data(struct nvs_store *store, struct nvs_error *error)
+{
+	struct nvs_error why = {.size = sizeof(why)};
+	int rc = store->info.problem[0] ? 0 : inspect_check_data(store, &why);
+
+	assert(!store->info.truncated);
+	if (rc && rc != -EUCLEAN) {
+		error_copy(error, &why);
+		return rc;
+	}
+	store->info.truncated = rc;
+	if (rc)
+		refuse(store, NVS_STORE_DAMAGED, "%s", why.text);
+	return 0;
+}
+
 /* ---- The whole ---- */
 
 static void put_label(struct nvs_store_info *info, const struct label *label)
@@ -213,9 +245,11 @@ int inspect_read(struct nvs_store *store, struct nvs_error *error)
 		return rc;
 	}
 	put_label(&store->info, &first->label);
-	if (rc)
+	if (rc) {
 		refuse(store, NVS_STORE_DAMAGED, "%s", why.text);
-	else
-		put_manifest(store);
-	return 0;
+		return 0;
+	}
+	put_manifest(store);
+	/* Only now: an engine grows the files before it commits what lies in them. */
+	return describe_data(store, error);
 }

@@ -148,7 +148,8 @@ static int roll_back(struct nvs_store *store, struct nvs_store_repairs *repairs,
 	assert(store->locked && label->kept && !label->index);
 	assert(!store->found.header.generation);
 	rc = slots_read(&store->slots, &wanted, &store->found, &silent, error);
-
+	if (!rc)
+		rc = inspect_check_data(store, error);
 	if (rc)
 		return rc;
 	repairs->lost = label->generation;
@@ -176,7 +177,7 @@ static int repair(struct nvs_store *store, unsigned flags, struct nvs_store_repa
 	const struct nvs_store_info *info = &store->info;
 	int rc = 0;
 
-	if (info->state == NVS_STORE_DAMAGED && labels_are_known(store) &&
+	if (info->state == NVS_STORE_DAMAGED && !info->truncated && labels_are_known(store) &&
 	    flags & NVS_STORE_ROLLBACK)
 		rc = roll_back(store, repairs, error);
 	else if (info->state != NVS_STORE_KEPT)

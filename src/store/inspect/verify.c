@@ -56,6 +56,13 @@ static void reading_check(const struct reading *reading)
 	assert((reading->now.finding == NVS_STORE_UNREADABLE) == (reading->now.problem[0] != 0));
 }
 
+/* Whether all members can be read, and the manifest was. */
+static bool can_be_verified(const struct nvs_store *store)
+{
+	assert(!store->info.truncated || store->info.state == NVS_STORE_DAMAGED);
+	return store->info.state == NVS_STORE_KEPT || store->info.truncated;
+}
+
 static int open_file(struct nvs_store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
 	struct file_member members[NVS_PATHS_MAX];
@@ -63,7 +70,7 @@ static int open_file(struct nvs_store *store, struct nvs_aio *aio, struct nvs_er
 	int rc = 0;
 
 	assert(!store->file && store->locked);
-	assert(store->info.state == NVS_STORE_KEPT);
+	assert(can_be_verified(store));
 	for (unsigned i = 0; i < store->npaths && !rc; i++) {
 		struct member *member = &store->members[i];
 
@@ -235,11 +242,10 @@ static int check(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, s
 							i * verdicts->size))
 			    ->size != verdicts->size)
 			return error_set(error, -EINVAL, "the sizes of the verdicts differ");
-	return store->info.state == NVS_STORE_KEPT
-		       ? 0
-		       : error_set(error, -EUCLEAN, "%s",
-				   store->info.problem[0] ? store->info.problem
-							  : "the store is not kept");
+	return can_be_verified(store) ? 0
+				      : error_set(error, -EUCLEAN, "%s",
+						  store->info.problem[0] ? store->info.problem
+									 : "the store is not kept");
 }
 
 int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,

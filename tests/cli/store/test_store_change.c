@@ -44,16 +44,45 @@ static void each_damaged_tensor_is_named(void **state)
 	EXITS(0, "verify %s", path);
 }
 
-static void a_tensor_behind_the_end_is_unreadable(void **state)
+static void a_truncated_store_is_damaged_and_its_lost_tensors_are_named(void **state)
 {
+	static const char says[] = "nvswap/rank0/data is truncated: it has ";
 	const char *path = temp_directory();
 
 	(void)state;
 	make_store(quoted(path), 0, 3);
 	assert_int_equal(truncate(path_in(path, "nvswap/rank0/data"), (off_t)place_of(path, 2)), 0);
+	EXITS(1, "list %s", path);
+	assert_says(output, "damaged, commit 1 of ");
+	EXITS(1, "show %s", path);
+	assert_says(output, says);
+	EXITS(1, "show %s --output-format json", path);
+	assert_says(output, "\"truncated\": true");
+	EXITS(1, "repair %s", path);
+	assert_says(output, says);
+	EXITS(1, "repair %s --rollback", path);
+	assert_says(output, says);
 	EXITS(1, "verify %s", path);
+	assert_says(output, says);
 	assert_says(output, "tensor t2: ");
 	assert_says(output, "read: 1 damaged");
+	EXITS(0, "remove %s", path);
+	assert_int_equal(entries_of(path), 0);
+}
+
+static void the_truncated_path_of_several_is_named(void **state)
+{
+	const char *a = temp_directory(), *b = temp_directory();
+	char paths[512], says[512];
+
+	(void)state;
+	snprintf(paths, sizeof(paths), "\"%s\", \"%s\"", a, b);
+	snprintf(says, sizeof(says), "%s/nvswap/rank0/data is truncated: it has ", b);
+	make_store(paths, 0, 3);
+	assert_int_equal(truncate(path_in(b, "nvswap/rank0/data"), (2 << 20) + 8192), 0);
+	EXITS(1, "show %s %s", a, b);
+	assert_says(output, says);
+	EXITS(0, "remove %s %s", a, b);
 }
 
 static void a_striped_store_is_verified(void **state)
@@ -263,7 +292,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		test(each_damaged_tensor_is_named),
-		test(a_tensor_behind_the_end_is_unreadable),
+		test(a_truncated_store_is_damaged_and_its_lost_tensors_are_named),
+		test(the_truncated_path_of_several_is_named),
 		test(a_striped_store_is_verified),
 		test(damaged_copies_are_repaired),
 		test(a_lost_commit_is_rolled_back_only_when_asked),
