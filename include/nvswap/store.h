@@ -35,7 +35,8 @@ enum nvs_store_state {
 	NVS_STORE_KEPT,	     /* a kept store that an engine can open */
 	NVS_STORE_TEMPORARY, /* not kept: of a running engine, or left by one that was killed */
 	NVS_STORE_PARTIAL,   /* some of its paths are missing, or out of order */
-	/* No copy of a label, or of the last commit's manifest, is valid; or its data is truncated. */
+	/* No copy of a label, or of the last commit's manifest, is valid; or data is truncated or
+	 * missing. */
 	NVS_STORE_DAMAGED,
 };
 
@@ -126,7 +127,7 @@ NVS_API int nvs_store_find(const char *path, unsigned index, struct nvs_store_pl
  * Errors:
  * -EINVAL       an argument is NULL or out of its bounds, or a flag is unknown
  * -E2BIG        see nvswap.h
- * -ENODATA      no store is there
+ * -ENODATA      no store is there, on none of the paths
  * -EMEDIUMTYPE  something else is there, another user's, or a format of another version
  * -EBUSY        with NVS_STORE_LOCK: a process has it open for writing, which the error names
  * -ENOMEM
@@ -190,9 +191,10 @@ NVS_API int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint6
 			     struct nvs_store_verdict *verdicts, struct nvs_error *error);
 /*
  * Removes a store that no process holds, with all its tensors: of a raw device, its labels and
- * manifests. Parts that are missing already are no error; what can't be recognized on a device
- * without a valid label stays.
- * Errors: those of nvs_store_open with NVS_STORE_LOCK, also if a process reads it, and
+ * manifests. Parts that are missing already are no error, be it the data of a path or all of it, if
+ * anything is left: `paths` has all of the store's, in their order. What can't be recognized on a
+ * device without a valid label stays.
+ * Errors: those of nvs_store_open with NVS_STORE_LOCK, also if a process reads or removes it, and
  * -EUCLEAN  the store lies on other paths than these, or on more of them
  * Others    those of unlink(2) and write(2)
  */

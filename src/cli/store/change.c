@@ -36,12 +36,24 @@ static int remove_one(struct store_job *job, const struct nvs_store_place *place
 	return 0;
 }
 
+/* Of a store that has lost its first path, a later one has the rest. */
+static unsigned path_with_stores(const struct store_job *job)
+{
+	struct store_job other = *job;
+
+	for (other.look_at = 0; other.look_at < job->npaths; other.look_at++)
+		if (store_count(&other))
+			return other.look_at;
+	return 0;
+}
+
 /* Several stores are never removed by one command that names none of them. */
 int store_remove(struct store_job *job)
 {
+	job->look_at = path_with_stores(job);
 	if (store_count(job) > 1) {
 		say("%s holds several stores: choose one by --rank and --kind (nvswap store list)",
-		    job->paths[0]);
+		    job->paths[job->look_at]);
 		return STATUS_FAILED;
 	}
 	return store_each(job, remove_one);

@@ -17,6 +17,7 @@ enum store_kind { KIND_PARAMETERS, KIND_OPTIMIZER, KIND_ANY };
 struct store_job {
 	const char *const *paths;
 	unsigned npaths;
+	unsigned look_at; /* index of the path below which the stores are found */
 	bool any_rank;
 	uint32_t rank;
 	enum store_kind kind;
@@ -30,7 +31,7 @@ struct store_job {
 /* An action on one store; returns the exit status. */
 typedef int store_fn(struct store_job *job, const struct nvs_store_place *place);
 /*
- * Calls `fn` for each store that the options choose below the first path, as one of all paths.
+ * Calls `fn` for each store that the options choose below a path, as one of all paths.
  * Returns the highest exit status; STATUS_FAILED after saying so if there is none, or a path can't
  * be read.
  */

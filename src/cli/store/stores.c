@@ -25,7 +25,7 @@ static int next_chosen(const struct store_job *job, unsigned *index, struct nvs_
 	do {
 		*place = (struct nvs_store_place){
 			.size = sizeof(*place), .paths = job->paths, .npaths = job->npaths};
-		rc = nvs_store_find(job->paths[0], (*index)++, place, error);
+		rc = nvs_store_find(job->paths[job->look_at], (*index)++, place, error);
 	} while (!rc && !chosen(job, place));
 	return rc;
 }

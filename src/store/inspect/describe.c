@@ -28,7 +28,7 @@ static void describe_label(const struct nvs_store *store, unsigned member, unsig
 	assert(look_opened(store, member) && i < LABEL_COPY_COUNT);
 	*copy = (struct nvs_store_copy){
 		.kind = NVS_STORE_LABEL, .path = of->path, .offset = i * LABEL_DISTANCE};
-	if (store->looks[member].rc) {
+	if (store->looks[member].rc && !look_missing(store, member)) {
 		put_state(copy, NVS_STORE_COPY_DAMAGED, "it is damaged, or can't be read");
 		return;
 	}

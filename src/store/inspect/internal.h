@@ -8,6 +8,7 @@
 #define STORE_INSPECT_INTERNAL_H
 
 #include <assert.h>
+#include <errno.h>
 
 #include "store/manifest.h"
 #include "store/member/member.h"
@@ -64,6 +65,19 @@ static inline bool look_opened(const struct nvs_store *store, unsigned i)
 {
 	assert(i < store->npaths);
 	return store->members[i].fd >= 0;
+}
+
+/* Whether nothing of the store is on the path, or there is no such path. */
+static inline bool look_missing(const struct nvs_store *store, unsigned i)
+{
+	assert(i < store->npaths);
+	return store->looks[i].rc == -ENODATA || store->looks[i].rc == -ENOENT;
+}
+
+/* Whether its manifests are there, and its data file is not. */
+static inline bool lacks_data(const struct member *member)
+{
+	return member->fd < 0 && member->directory_fd >= 0 && member->has_manifests;
 }
 
 /* Where a byte of the data lies. */

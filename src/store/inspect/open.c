@@ -12,13 +12,14 @@
 #include "store/inspect/internal.h"
 
 /* A member that is missing or damaged is described; another error ends the look. */
-static bool describable(const struct member *member, unsigned i, int rc)
+static bool describable(const struct member *member, int rc)
 {
-	assert(i < NVS_PATHS_MAX && rc <= 0);
-	/* Its label was at least looked for. */
+	assert(rc <= 0);
+	/* Its label was at least looked for, or its manifests were found without data. */
 	if (rc == -EUCLEAN || rc == -EIO)
-		return member->fd >= 0 && member->base;
-	return i && (rc == -ENODATA || rc == -ENOENT);
+		return (member->fd >= 0 && member->base) || lacks_data(member);
+	/* A device without capacity is too small for a store. */
+	return (rc == -ENODATA || rc == -ENOENT) && (member->fd < 0 || member->capacity);
 }
 
 static int open_member(struct nvs_store *store, unsigned i, const struct nvs_store_place *place,
@@ -35,7 +36,7 @@ static int open_member(struct nvs_store *store, unsigned i, const struct nvs_sto
 	store->npaths = i + 1;
 	if (!look->rc && !i && store->members[i].blank && store->members[i].kind == MEMBER_RAW)
 		look->rc = error_set(&look->why, -ENODATA, "%s holds no store", place->paths[i]);
-	return describable(&store->members[i], i, look->rc) ? 0 : look->rc;
+	return describable(&store->members[i], look->rc) ? 0 : look->rc;
 }
 
 int inspect_busy(const struct member *member, int rc, struct nvs_error *error)
@@ -50,6 +51,18 @@ int inspect_busy(const struct member *member, int rc, struct nvs_error *error)
 			       "the store at %s is in use by process %d (%s): wait until it ends",
 			       member->path, pid, name)
 		   : rc;
+}
+
+/* A store is partial only if a path has something of it. */
+static int check_any(const struct nvs_store *store, struct nvs_error *error)
+{
+	const struct look *first = &store->looks[0];
+
+	for (unsigned i = 0; i < store->npaths; i++)
+		if (!look_missing(store, i))
+			return 0;
+	error_copy(error, &first->why);
+	return first->rc;
 }
 
 static int open_members(struct nvs_store *store, const struct nvs_store_place *place, bool lock,
@@ -71,7 +84,7 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 	}
 	assert(store->npaths == place->npaths);
 	assert(!lock || !info->in_use);
-	return 0;
+	return check_any(store, error);
 }
 
 int nvs_store_open(const struct nvs_store_place *asked, unsigned flags, struct nvs_store **out,

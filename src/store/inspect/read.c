@@ -211,7 +211,9 @@ static void read_without_label(struct nvs_store *store)
 	const struct member *first = &store->members[0];
 
 	assert(store->looks[0].rc || first->blank);
-	if (store->looks[0].rc)
+	if (look_missing(store, 0))
+		refuse(store, NVS_STORE_PARTIAL, "%s", store->looks[0].why.text);
+	else if (store->looks[0].rc)
 		refuse(store, NVS_STORE_DAMAGED, "%s", store->looks[0].why.text);
 	else
 		store->info.state = NVS_STORE_TEMPORARY;

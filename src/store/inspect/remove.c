@@ -6,8 +6,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -24,18 +26,40 @@ static int unlink_file(const struct member *member, const char *name, struct nvs
 			 nvs_strerror(-errno));
 }
 
-static int remove_files(const struct member *member, struct nvs_error *error)
+/*
+ * Empty ones first: where the data is missing, an engine may make a new store, with manifests of
+ * the same names, as soon as the last one that is not empty is gone.
+ */
+static int remove_manifests(const struct member *member, struct nvs_error *error)
 {
-	char name[32];
+	bool there[MANIFEST_SLOT_COUNT], empty[MANIFEST_SLOT_COUNT];
+	char names[MANIFEST_SLOT_COUNT][32];
+	struct stat st;
 	int rc = 0;
 
-	member_open_check(member);
-	assert(member->kind == MEMBER_FILE && !member->in_use);
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
-		snprintf(name, sizeof(name), "manifest.%u", i);
-		rc = unlink_file(member, name, error);
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
+		snprintf(names[i], sizeof(names[i]), "manifest.%u", i);
+		there[i] = !fstatat(member->directory_fd, names[i], &st, AT_SYMLINK_NOFOLLOW);
+		empty[i] = there[i] && !st.st_size;
 	}
-	if (!rc)
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
+		if (empty[i])
+			rc = unlink_file(member, names[i], error);
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
+		if (there[i] && !empty[i])
+			rc = unlink_file(member, names[i], error);
+	return rc;
+}
+
+static int remove_files(const struct member *member, struct nvs_error *error)
+{
+	int rc;
+
+	assert(member->kind == MEMBER_FILE && !member->in_use);
+	assert(member->fd >= 0 || lacks_data(member));
+	rc = remove_manifests(member, error);
+	/* Data that was missing is not this store's any more. */
+	if (!rc && member->fd >= 0)
 		rc = unlink_file(member, "data", error);
 	/* Other files, and other stores, keep the directories. */
 	if (!rc) {
@@ -58,26 +82,34 @@ static int clear_device(const struct member *member, struct nvs_error *error)
 	return rc;
 }
 
+/* Whether the member has a label, which says what store it is of. */
+static bool is_known(const struct nvs_store *store, unsigned i)
+{
+	return look_opened(store, i) && !store->looks[i].rc && !store->members[i].blank;
+}
+
 /* All that is there must be the store's, on all of its paths. */
 static int check_whole(const struct nvs_store *store, struct nvs_error *error)
 {
-	const struct member *first = &store->members[0];
-	bool known = !store->looks[0].rc && !first->blank;
+	const struct member *first = NULL;
 
 	assert(store->locked);
-	for (unsigned i = 1; i < store->npaths; i++) {
+	for (unsigned i = 0; i < store->npaths; i++) {
 		const struct member *member = &store->members[i];
 
-		if (known && look_opened(store, i) && !store->looks[i].rc && !member->blank &&
-		    memcmp(member->label.id, first->label.id, STORE_ID_SIZE) != 0)
+		if (!is_known(store, i))
+			continue;
+		if (member->label.index != i || member->label.count != store->npaths)
+			return error_set(error, -EUCLEAN,
+					 "%s is member %" PRIu32 " (counted from 0) of a store "
+					 "that lies on %" PRIu32 " paths: give all of them, in "
+					 "their order, also those that are lost",
+					 member->path, member->label.index, member->label.count);
+		if (first && memcmp(member->label.id, first->label.id, STORE_ID_SIZE) != 0)
 			return error_set(error, -EUCLEAN, "%s and %s belong to different stores",
 					 first->path, member->path);
+		first = first ? first : member;
 	}
-	if (known && (first->label.index || first->label.count != store->npaths))
-		return error_set(error, -EUCLEAN, "%s",
-				 store->info.problem[0]
-					 ? store->info.problem
-					 : "the store lies on other paths, too: give all of them");
 	return 0;
 }
 
@@ -92,7 +124,7 @@ int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *erro
 	rc = check_whole(store, error);
 	/* The first member, which leads to the others, comes last. */
 	for (unsigned i = store->npaths; i-- > 0 && !rc;)
-		if (look_opened(store, i))
+		if (look_opened(store, i) || lacks_data(&store->members[i]))
 			rc = store->members[i].kind == MEMBER_RAW
 				     ? clear_device(&store->members[i], error)
 				     : remove_files(&store->members[i], error);

@@ -5,7 +5,9 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "store/inspect/internal.h"
@@ -28,14 +30,39 @@ static int lock_alone(struct nvs_store *store, struct member *member, struct nvs
 	return member_check_place(member, error);
 }
 
+/*
+ * The lock is on the data file. Where that is missing, manifests keep engines from making another
+ * one, and other removers are kept out by a lock of the directory.
+ */
+static int lock_without_data(struct member *member, struct nvs_error *error)
+{
+	bool locked = !flock(member->directory_fd, LOCK_EX | LOCK_NB);
+	int rc = member_find_manifests(member, error);
+
+	assert(member->read_only && member->fd < 0);
+	if (rc)
+		return rc;
+	if (!locked || !member->has_manifests ||
+	    !faccessat(member->directory_fd, "data", F_OK, AT_SYMLINK_NOFOLLOW))
+		return error_set(error, -EBUSY,
+				 "the store at %s is being changed by another process: try again",
+				 member->path);
+	return 0;
+}
+
 int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
 	      struct nvs_error *error)
 {
 	int rc = nvs_store_open(place, NVS_STORE_LOCK, store, error);
 
-	for (unsigned i = 0; !rc && i < (*store)->npaths; i++)
+	for (unsigned i = 0; !rc && i < (*store)->npaths; i++) {
+		struct member *member = &(*store)->members[i];
+
 		if (look_opened(*store, i))
-			rc = lock_alone(*store, &(*store)->members[i], error);
+			rc = lock_alone(*store, member, error);
+		else if (lacks_data(member))
+			rc = lock_without_data(member, error);
+	}
 	assert(rc || (*store)->locked);
 	if (rc) {
 		nvs_store_close(*store);

@@ -217,7 +217,7 @@ static int check_name_still_there(const struct member *member, struct nvs_error 
 }
 
 /* A file that stat can't reach must not count as missing: it would be removed with the rest. */
-static int find_manifests(struct member *member, struct nvs_error *error)
+int member_find_manifests(struct member *member, struct nvs_error *error)
 {
 	struct stat st;
 	char name[32];
@@ -238,7 +238,7 @@ static int find_manifests(struct member *member, struct nvs_error *error)
 /* An empty file must not take the place of a kept store's data. */
 static int open_or_create_data(struct member *member, struct nvs_error *error)
 {
-	int rc = find_manifests(member, error);
+	int rc = member_find_manifests(member, error);
 
 	assert(member->kind == MEMBER_FILE && member->fd < 0);
 	if (!rc)
@@ -247,14 +247,14 @@ static int open_or_create_data(struct member *member, struct nvs_error *error)
 	if (rc != MEMBER_GONE)
 		return rc;
 	/* A store that is being removed loses its manifests first. */
-	rc = find_manifests(member, error);
+	rc = member_find_manifests(member, error);
 	if (rc)
 		return rc;
 	if (member->has_manifests)
 		return error_set(
 			error, -EUCLEAN,
 			"%s has manifests, but %s is missing: the store is damaged; put the "
-			"file back, or remove the directory if it is not needed",
+			"file back, or remove the store (nvswap store remove) if it is not needed",
 			member->directory, member->path);
 	return member->read_only ? nothing_there(member->path, error) : MEMBER_GONE;
 }
@@ -291,7 +291,7 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	if (!rc)
 		rc = check_name_still_there(member, error);
 	if (!rc)
-		rc = find_manifests(member, error);
+		rc = member_find_manifests(member, error);
 	if (rc)
 		return rc;
 	member->disposable = st.st_size == 0 && !member->has_manifests && !member->read_only;

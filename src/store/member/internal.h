@@ -43,6 +43,8 @@ bool member_is_file_name(const char *name);  /* data, or manifest.0 to manifest.
 /* -EMEDIUMTYPE: the directory has entries, and all have other names; MEMBER_GONE: it was removed.
  */
 int member_check_entries(int fd, const char *path, member_name_fn *ours, struct nvs_error *error);
+/* Whether the directory has a manifest that is not empty, as member->has_manifests. */
+int member_find_manifests(struct member *member, struct nvs_error *error);
 /* Whether the name in a directory is that of the open file: 0, -ENOENT, or why it is not known. */
 int member_leads_to(int from_fd, const char *name, int fd);
 

@@ -201,6 +201,76 @@ static void one_store_is_removed_and_others_stay(void **state)
 	assert_int_equal(entries_of(path), 0);
 }
 
+static void a_store_without_its_data_is_described_and_removed(void **state)
+{
+	const char *path = temp_directory();
+	const char *const paths[] = {path};
+	struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
+	struct nvs_store_info info = {.size = sizeof(info)};
+	struct nvs_store *store;
+
+	(void)state;
+	make_store(quoted(path), 0, 1);
+	assert_int_equal(unlink(path_in(path, "nvswap/rank0/data")), 0);
+	SUCCEEDS(nvs_store_open(&place, NVS_STORE_LOCK, &store, &error), &error);
+	assert_int_equal(nvs_store_get_info(store, &info), 0);
+	nvs_store_close(store);
+	assert_int_equal(info.state, NVS_STORE_DAMAGED);
+	assert_non_null(strstr(info.problem, "data is missing: the store is damaged"));
+	EXITS(1, "repair %s", path);
+	assert_says(output, "data is missing: the store is damaged");
+	EXITS(0, "remove %s", path);
+	assert_int_equal(entries_of(path), 0);
+}
+
+static void the_rest_of_a_store_without_its_first_path_is_removed(void **state)
+{
+	const char *a = temp_directory(), *b = temp_directory();
+	char paths[512];
+
+	(void)state;
+	snprintf(paths, sizeof(paths), "\"%s\", \"%s\"", a, b);
+	make_store(paths, 0, 1);
+	EXITS(0, "remove %s %s --rank 0", a, b);
+	for (int gone = 0; gone < 2; gone++) {
+		make_store(paths, 0, 1);
+		assert_int_equal(unlink(path_in(a, "nvswap/rank0/data")), 0);
+		for (unsigned i = 0; i < 4; i++) {
+			char name[64];
+
+			snprintf(name, sizeof(name), "nvswap/rank0/manifest.%u", i);
+			assert_int_equal(unlink(path_in(a, name)), 0);
+		}
+		assert_int_equal(rmdir(path_in(a, "nvswap/rank0")), 0);
+		assert_int_equal(rmdir(path_in(a, "nvswap")), 0);
+		if (gone)
+			assert_int_equal(rmdir(a), 0);
+		EXITS(1, "remove %s", b);
+		assert_says(output, "lies on 2 paths: give all of them, in their order");
+		EXITS(1, "remove %s %s", b, a);
+		EXITS(0, "remove %s %s", a, b);
+		assert_int_equal(entries_of(b), 0);
+	}
+	EXITS(1, "remove %s %s", a, b);
+	assert_int_equal(mkdir(a, 0700), 0);
+}
+
+static void a_path_of_another_store_stays(void **state)
+{
+	const char *a = temp_directory(), *b = temp_directory(), *c = temp_directory();
+	char paths[512];
+
+	(void)state;
+	snprintf(paths, sizeof(paths), "\"%s\", \"%s\"", a, b);
+	make_store(paths, 0, 1);
+	make_store(quoted(c), 0, 1);
+	damage(path_in(a, "nvswap/rank0/data"), 60);
+	damage(path_in(a, "nvswap/rank0/data"), (1 << 20) + 60);
+	EXITS(1, "remove %s %s", a, c);
+	EXITS(0, "verify %s", c);
+	EXITS(0, "remove %s %s", a, b);
+}
+
 static void a_link_is_not_followed(void **state)
 {
 	const char *path = temp_directory(), *other = temp_directory();
@@ -299,6 +369,9 @@ int main(void)
 		test(a_lost_commit_is_rolled_back_only_when_asked),
 		test(a_store_in_use_is_neither_verified_nor_changed),
 		test(one_store_is_removed_and_others_stay),
+		test(a_store_without_its_data_is_described_and_removed),
+		test(the_rest_of_a_store_without_its_first_path_is_removed),
+		test(a_path_of_another_store_stays),
 		test(a_link_is_not_followed),
 		test(a_raw_device_is_repaired_and_removed),
 		test(garbage_in_a_label_of_a_raw_device_is_repaired),

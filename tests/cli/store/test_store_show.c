@@ -218,7 +218,7 @@ static void a_store_whose_data_is_missing_is_damaged_for_everyone(void **state)
 	make_store(quoted(path), 0, 1);
 	assert_int_equal(unlink(path_in(path, "nvswap/rank0/data")), 0);
 	EXITS(1, "list %s", path);
-	assert_says(output, says);
+	assert_says(output, "damaged");
 	EXITS(1, "show %s", path);
 	assert_says(output, says);
 	EXITS(1, "verify %s", path);
