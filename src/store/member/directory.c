@@ -90,7 +90,7 @@ static int nothing_there(const char *path, struct nvs_error *error)
 {
 	return error_set(error, -ENODATA,
 			 "%s does not exist, so there is no kept store to read: give the path and "
-			 "rank of one, or leave out \"read_only\" to make one",
+			 "rank of one",
 			 path);
 }
 

@@ -255,6 +255,23 @@ static void the_rest_of_a_store_without_its_first_path_is_removed(void **state)
 	assert_int_equal(mkdir(a, 0700), 0);
 }
 
+/* Those have no setting such as read_only, which the error of an engine could name. */
+static void calls_on_a_place_without_a_store_name_no_setting(void **state)
+{
+	const char *path = temp_directory();
+	const char *const paths[] = {path};
+	struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
+	struct nvs_store *store;
+
+	(void)state;
+	assert_int_equal(nvs_store_open(&place, 0, &store, &error), -ENODATA);
+	assert_null(strstr(error.text, "read_only"));
+	assert_int_equal(nvs_store_repair(&place, 0, NULL, &error), -ENODATA);
+	assert_null(strstr(error.text, "read_only"));
+	assert_int_equal(nvs_store_remove(&place, &error), -ENODATA);
+	assert_null(strstr(error.text, "read_only"));
+}
+
 static void a_path_of_another_store_stays(void **state)
 {
 	const char *a = temp_directory(), *b = temp_directory(), *c = temp_directory();
@@ -371,6 +388,7 @@ int main(void)
 		test(one_store_is_removed_and_others_stay),
 		test(a_store_without_its_data_is_described_and_removed),
 		test(the_rest_of_a_store_without_its_first_path_is_removed),
+		test(calls_on_a_place_without_a_store_name_no_setting),
 		test(a_path_of_another_store_stays),
 		test(a_link_is_not_followed),
 		test(a_raw_device_is_repaired_and_removed),
