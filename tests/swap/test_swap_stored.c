@@ -99,6 +99,8 @@ static void readers_share_a_store_and_exclude_a_writer(void **state)
 	f.config.read_only = true;
 	expect_error(&f, nvs_engine_open(&second, &f.config, NVS_OFFLOAD_PARAM, &f.error), -EBUSY,
 		     "has locked the store");
+	/* No other rank has what the reader wants. */
+	assert_null(strstr(f.error.text, "rank\""));
 	fixture_shut(&f);
 	find_again(&f, t, 1);
 	OK(&f, nvs_engine_open(&second, &f.config, NVS_OFFLOAD_PARAM, &f.error));

@@ -49,11 +49,15 @@ int member_lock(struct member *member, struct nvs_error *error)
 	if (errno != EWOULDBLOCK)
 		return error_set(error, -errno, "cannot lock %s: %s", member->path,
 				 nvs_strerror(-errno));
+	/* A reader wants this store, and no other one. */
 	return error_set(error, -EBUSY,
 			 "another engine, of this process or another, has locked the store at %s: "
-			 "wait until it is closed, or give this one another %s",
+			 "wait until it is closed%s",
 			 member->path,
-			 member->kind == MEMBER_RAW ? "device" : "\"nvswap\": {\"rank\": N}");
+			 member->read_only	      ? ""
+			 : member->kind == MEMBER_RAW ? ", or give this one another device"
+						      : ", or give this one another "
+							"\"nvswap\": {\"rank\": N}");
 }
 
 void member_unlock(const struct member *member)
