@@ -48,7 +48,8 @@ static int check_own_keys(const struct nvs_config *config, bool on_drive, struct
 	if (config->rollback && !kept)
 		return error_about(error, -EINVAL, "nvswap.rollback", 0, 0,
 				   "nvswap.rollback goes back to a commit of a kept store, and "
-				   "this one is not kept: set nvswap.keep too, or leave it out");
+				   "this one is not kept: set nvswap.keep or "
+				   "nvswap.read_only too, or leave it out");
 	return 0;
 }
 

@@ -134,7 +134,7 @@ static void a_rollback_without_a_kept_store_is_refused(void **state)
 	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	f.config.rollback = true;
-	expect_error(&f, fixture_reopen(&f), -EINVAL, "set nvswap.keep too");
+	expect_error(&f, fixture_reopen(&f), -EINVAL, "set nvswap.keep or nvswap.read_only too");
 	f.config.keep = true;
 	assert_int_equal(fixture_reopen(&f), 0);
 	fixture_shut(&f);
