@@ -88,6 +88,25 @@ static void calls_that_would_write_to_a_read_only_store_are_refused(void **state
 	fixture_close(&f);
 }
 
+/* It could not be written there as the error of other engines advises. */
+static void a_tensor_without_contents_in_a_read_only_store_is_named(void **state)
+{
+	struct nvs_tensor *t[N];
+	struct fixture f;
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .keep = true);
+	tensors_add(&f, "t", lengths, 1, t);
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	fixture_shut(&f);
+	f.config.read_only = true;
+	OK(&f, fixture_reopen(&f));
+	tensors_add(&f, "t", lengths, 1, t);
+	expect_error(&f, nvs_tensor_prefetch(f.engine, t, 1, &f.error), -ENODATA, "open read-only");
+	assert_null(strstr(f.error.text, "write it first"));
+	fixture_close(&f);
+}
+
 static void readers_share_a_store_and_exclude_a_writer(void **state)
 {
 	struct nvs_engine *second = NULL, *writer = NULL;
@@ -350,6 +369,7 @@ int main(void)
 		cmocka_unit_test(calls_that_would_write_to_a_read_only_store_are_refused),
 		cmocka_unit_test(readers_share_a_store_and_exclude_a_writer),
 		cmocka_unit_test(a_read_only_engine_makes_no_store),
+		cmocka_unit_test(a_tensor_without_contents_in_a_read_only_store_is_named),
 		cmocka_unit_test(a_rollback_without_a_kept_store_is_refused),
 		cmocka_unit_test(a_missing_manifest_is_not_made_by_a_reader),
 		cmocka_unit_test(stored_tensors_can_be_listed_before_registering),

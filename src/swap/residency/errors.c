@@ -63,10 +63,14 @@ int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
 	assert(tensor_state(tensor) == NVS_EMPTY);
 	assert(!tensor->pins.count && !tensor->data);
-	return error_about(error, -ENODATA, tensor->rest->name, 0, 0,
-			   "%s has no contents to read: it has never been written, or its last "
-			   "write failed; pin it with nvs_tensor_pin and write it first",
-			   tensor->rest->name);
+	return error_about(
+		error, -ENODATA, tensor->rest->name, 0, 0, "%s has no contents to read: %s",
+		tensor->rest->name,
+		tensor->engine->read_only
+			? "it had none when the store, which is open read-only, was last "
+			  "committed"
+			: "it has never been written, or its last write failed; pin it "
+			  "with nvs_tensor_pin and write it first");
 }
 
 int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
