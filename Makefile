@@ -103,6 +103,7 @@ SANITIZE_FLAGS := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=
 	-fno-omit-frame-pointer)
 UNASSERTED := $(if $(filter no,$(ASSERTIONS)),-DNDEBUG -Wno-unused-parameter -Wno-unused-variable \
 	-Wno-unused-but-set-variable -Wno-unused-function)
+TESTS_UNASSERTED := $(if $(filter no,$(ASSERTIONS)),-DLIBRARY_UNASSERTED)
 LANGUAGE := -std=gnu11 -D_GNU_SOURCE $(WARNINGS) $(WERROR)
 INCLUDES_src := -Iinclude -Isrc
 INCLUDES_tests := -Iinclude -Isrc -Itests
@@ -139,7 +140,7 @@ HARDENED = $(call once,HARDENED,$(foreach flag,-fstack-protector-strong -fstack-
 HARDENED_LINK := -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack
 
 COMPILE = $(CC) $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) $(FORTIFY) $(HARDENED) $(CPPFLAGS) -fPIC \
-	-fvisibility=hidden -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(if $(filter src/%,$<),$(UNASSERTED)) $(FLAGS_$<) -MMD -MP
+	-fvisibility=hidden -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(if $(filter src/%,$<),$(UNASSERTED),$(TESTS_UNASSERTED)) $(FLAGS_$<) -MMD -MP
 LINK = $(CC) -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(HARDENED_LINK) $(LDFLAGS)
 LINK_PROGRAM = $(LINK) -pie
 
