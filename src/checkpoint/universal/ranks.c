@@ -51,15 +51,14 @@ static uint64_t hash_rank(unsigned rank, unsigned world)
 
 int ranks_check(const struct nvs_universal_options *options, int rc, struct nvs_error *error)
 {
-	uint64_t expected = 0;
-	uint32_t words[2] = {0};
+	/* A rank that is refused tells 0, so that the others see that it is missing. */
+	uint64_t expected = 0, own = rc ? 0 : hash_rank(options->rank, options->world);
+	uint32_t words[2];
 	int met;
 
 	if (options->world < 2 || !options->exchange)
 		return rc;
-	/* A rank that is refused tells none, so that the others see that it is missing. */
-	if (!rc)
-		memcpy(words, &(uint64_t){hash_rank(options->rank, options->world)}, sizeof(words));
+	memcpy(words, &own, sizeof(words));
 	met = options->exchange(options->exchange_arg, words, 2);
 	if (rc)
 		return rc;
