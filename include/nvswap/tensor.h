@@ -165,7 +165,8 @@ NVS_API long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *c
  * Waits until no transfer of the tensors is in flight. Returns 0, or the status of the first failed
  * tensor in array order; *error names tensor, path and offset. With a pin: the failure of the read
  * that this pin waited for, even if another caller has read the tensor since; the tensor is not
- * pinned any more, the others of the call still are. With pin 0: the failure of each tensor's last
+ * pinned any more, the others of the call still are. Any pin that was made before a tensor's read
+ * failed counts as one that this ended. With pin 0: the failure of each tensor's last
  * transfer, for transfers that pin nothing: nvs_tensor_prefetch, nvs_tensor_swap_out and those of
  * external memory. Reads that no call has asked for, because the plan started them or the
  * nvs_tensor_write that did has ended, are not among them: the log has their failures, and the
