@@ -167,11 +167,6 @@ static enum transfer_priority priority_of(struct nvs_tensor *const *tensors, siz
 	return TRANSFER_USUAL;
 }
 
-static uint64_t room_of(const struct nvs_tensor *tensor)
-{
-	return tensor->on_landing == LANDING_EVICTS ? tensor->extent : 0;
-}
-
 static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 				  enum nvs_direction direction)
 {

@@ -117,7 +117,7 @@ static void run_room_check(const struct nvs_tensor *first)
 	uint64_t room = 0;
 
 	for (const struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
-		room += tensor->on_landing == LANDING_EVICTS ? tensor->extent : 0;
+		room += room_of(tensor);
 	assert(room == first->rest->room);
 }
 

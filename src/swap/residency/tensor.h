@@ -279,6 +279,12 @@ static inline bool is_used_by_engine(const struct nvs_tensor *tensor)
 	return tensor->origin == ORIGIN_ENGINE || is_copied(tensor);
 }
 
+/* Bytes of the pool that come free when its transfer lands. */
+static inline uint64_t room_of(const struct nvs_tensor *tensor)
+{
+	return tensor->on_landing == LANDING_EVICTS ? tensor->extent : 0;
+}
+
 /* A write that begins when the commit ends; its transfer has no file until then. */
 static inline bool is_held(const struct nvs_tensor *tensor)
 {
