@@ -25,17 +25,6 @@ struct run {
 	uint64_t first, end;
 };
 
-static void put(uint32_t *words, uint64_t value)
-{
-	words[0] = (uint32_t)value;
-	words[1] = (uint32_t)(value >> 32);
-}
-
-static uint64_t get(const uint32_t *words)
-{
-	return words[0] | (uint64_t)words[1] << 32;
-}
-
 static uint64_t hash_ends(uint64_t first, uint64_t end)
 {
 	return XXH3_64bits(&first, sizeof(first)) ^ XXH3_64bits(&end, sizeof(end));
@@ -110,16 +99,16 @@ static int compare_pieces(const struct param *param, const struct nvs_universal_
 	int rc;
 
 	memset(words, 0, nwords * sizeof(*words));
-	put(own, param->piece.at);
-	put(own + 2, param->piece.numel);
+	words_put(own, param->piece.at);
+	words_put(own + 2, param->piece.numel);
 	rc = ranks_meet(options, 0, words, nwords, error);
 	for (unsigned rank = 0; rank < options->world && !rc; rank++) {
 		const uint32_t *piece = words + (size_t)rank * PIECE_WORDS;
 
-		if (get(piece + 2))
+		if (words_get(piece + 2))
 			runs[n++] = (struct run){.rank = rank,
-						 .first = get(piece),
-						 .end = get(piece) + get(piece + 2)};
+						 .first = words_get(piece),
+						 .end = words_get(piece) + words_get(piece + 2)};
 	}
 	qsort(runs, n, sizeof(*runs), by_first);
 	return rc ? rc : check_runs(param, runs, n, error);
@@ -135,10 +124,10 @@ static void tell(const struct params *params, unsigned rank, uint32_t *words)
 	for (size_t i = 0; i < params->n; i++) {
 		const struct piece *piece = &params->all[i].piece;
 
-		put(words + 2 * i, hash_ends(piece->at, piece->at + piece->numel));
+		words_put(words + 2 * i, hash_ends(piece->at, piece->at + piece->numel));
 		numel += piece->numel;
 	}
-	put(words + 2 * (params->n + rank), numel);
+	words_put(words + 2 * (params->n + rank), numel);
 }
 
 /* Of words of all ranks: parameter i, or the number of elements (i = n), is as it must be. */
@@ -147,9 +136,9 @@ static bool covered(const struct params *params, size_t i, unsigned world, const
 	uint64_t given = 0, needed = 0;
 
 	if (i < params->n)
-		return get(words + 2 * i) == hash_ends(0, params->all[i].numel);
+		return words_get(words + 2 * i) == hash_ends(0, params->all[i].numel);
 	for (unsigned rank = 0; rank < world; rank++)
-		given += get(words + 2 * (i + rank));
+		given += words_get(words + 2 * (i + rank));
 	for (size_t param = 0; param < params->n; param++)
 		needed += params->all[param].numel;
 	return given == needed;

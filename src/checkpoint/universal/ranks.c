@@ -51,14 +51,14 @@ static uint64_t hash_rank(unsigned rank, unsigned world)
 
 int ranks_check(const struct nvs_universal_options *options, int rc, struct nvs_error *error)
 {
-	/* A rank that is refused tells 0, so that the others see that it is missing. */
-	uint64_t expected = 0, own = rc ? 0 : hash_rank(options->rank, options->world);
+	uint64_t expected = 0;
 	uint32_t words[2];
 	int met;
 
 	if (options->world < 2 || !options->exchange)
 		return rc;
-	memcpy(words, &own, sizeof(words));
+	/* A rank that is refused tells 0, so that the others see that it is missing. */
+	words_put(words, rc ? 0 : hash_rank(options->rank, options->world));
 	met = options->exchange(options->exchange_arg, words, 2);
 	if (rc)
 		return rc;
@@ -66,7 +66,7 @@ int ranks_check(const struct nvs_universal_options *options, int rc, struct nvs_
 		return exchange_failed(met, error);
 	for (unsigned rank = 0; rank < options->world; rank++)
 		expected ^= hash_rank(rank, options->world);
-	if (!memcmp(words, &expected, sizeof(words)))
+	if (words_get(words) == expected)
 		return 0;
 	return error_set(error, -EINVAL,
 			 "rank %u of %u: the ranks differ in their numbers; all pass the same "

@@ -62,6 +62,16 @@ int universal_options_in(struct nvs_universal_options *into,
  * `world`; or errno of the exchange.
  */
 int ranks_check(const struct nvs_universal_options *options, int rc, struct nvs_error *error);
+/* A value in two of the words that ranks exchange. */
+static inline void words_put(uint32_t *words, uint64_t value)
+{
+	words[0] = (uint32_t)value;
+	words[1] = (uint32_t)(value >> 32);
+}
+static inline uint64_t words_get(const uint32_t *words)
+{
+	return words[0] | (uint64_t)words[1] << 32;
+}
 /* Waits for all ranks, each of which tells a word: -EINVAL if they are not the same. */
 int ranks_agree(const struct nvs_universal_options *options, int rc, uint32_t word,
 		struct nvs_error *error);
