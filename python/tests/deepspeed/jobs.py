@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import socket
+import statistics
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -96,6 +97,15 @@ def job(config, **settings):
 def in_memory(dtype="bf16", zero=(), **settings):
     """The losses of the same job with device cpu; `zero` is pairs of keys and values."""
     return job(configuration(None, "cpu", dtype, zero=dict(zero)), **settings)
+
+
+def fell(losses):
+    """Whether each rank's mean loss is 0.5 lower in the last quarter of its batches than in the first."""
+    for of_rank in losses:
+        values, quarter = [float.fromhex(loss) for loss in of_rank], len(of_rank) // 4
+        if statistics.mean(values[-quarter:]) > statistics.mean(values[:quarter]) - 0.5:
+            return False
+    return True
 
 
 def left_behind(directory):
