@@ -404,7 +404,7 @@ static void submit(struct worker *worker)
 static uint32_t part_to_wait_for(uint32_t block_size, uint32_t submitted)
 {
 	uint32_t half = submitted / 2, quarter = submitted / 4;
-	uint32_t most = LARGE_QUEUE_BYTES / 2 / block_size;
+	uint32_t most = LARGE_QUEUE_BYTES / block_size;
 
 	if (block_size < LARGE_IO_BYTES)
 		return submitted / 8;
@@ -415,7 +415,7 @@ static uint32_t part_to_wait_for(uint32_t block_size, uint32_t submitted)
 
 /*
  * Usually one. If the queue is full and more work is waiting, an eighth of the queue, or a quarter
- * if I/Os are large; or up to half, but no more than 8 MiB, if the queue has 16 MiB or more. That
+ * if I/Os are large; or up to half, but no more than 16 MiB, if the queue has 16 MiB or more. That
  * saves most rounds and still keeps the drive busy. With io_timeout_ms always one, so that a hanging
  * I/O does not delay those that completed.
  */

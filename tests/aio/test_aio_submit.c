@@ -1820,8 +1820,9 @@ static void the_drive_stays_busy_while_a_worker_waits(void **state)
 	assert_int_equal(waits_for(mib / 4, 32, 0), 8);
 	assert_int_equal(waits_for(mib, 15, 0), 3);
 	assert_int_equal(waits_for(mib, 16, 0), 8);
-	/* No more than 8 MiB, unless a quarter has as much. */
-	assert_int_equal(waits_for(mib, 24, 0), 8);
+	assert_int_equal(waits_for(mib, 32, 0), 16);
+	/* No more than 16 MiB, unless a quarter has as much. */
+	assert_int_equal(waits_for(mib, 48, 0), 16);
 	assert_int_equal(waits_for(mib, 128, 0), 32);
 	assert_int_equal(waits_for(mib / 4, 64, 0), 32);
 	assert_int_equal(waits_for(mib, 128, 1000), 1);
