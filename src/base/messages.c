@@ -13,7 +13,7 @@
 void messages_init(struct messages *messages)
 {
 	STAILQ_INIT(&messages->list);
-	messages->lost = 0;
+	messages->n = messages->lost = 0;
 }
 
 bool messages_empty(const struct messages *messages)
@@ -41,18 +41,23 @@ struct message *message_new(enum nvs_log_level level, const char *format, va_lis
 
 void messages_add(struct messages *messages, struct message *message)
 {
-	if (message)
+	assert(messages->n <= MESSAGES_MAX);
+	if (message && messages->n < MESSAGES_MAX) {
 		STAILQ_INSERT_TAIL(&messages->list, message, link);
-	else
+		messages->n++;
+	} else {
+		free(message);
 		messages->lost++;
+	}
 }
 
 bool messages_take(struct messages *from, struct messages *to)
 {
 	assert(messages_empty(to));
 	STAILQ_CONCAT(&to->list, &from->list);
+	to->n = from->n;
 	to->lost = from->lost;
-	from->lost = 0;
+	from->n = from->lost = 0;
 	assert(messages_empty(from));
 	return !messages_empty(to);
 }
@@ -67,8 +72,10 @@ void messages_tell(struct messages *messages, const struct nvs_log *log)
 		free(message);
 	}
 	if (messages->lost)
-		log_say(log, NVS_LOG_WARNING, "%" PRIu64 " messages were lost: out of memory",
+		log_say(log, NVS_LOG_WARNING,
+			"%" PRIu64 " later messages were lost: the log function had not returned "
+			"from those before them, or memory had run out",
 			messages->lost);
-	messages->lost = 0;
+	messages->n = messages->lost = 0;
 	assert(messages_empty(messages));
 }

@@ -19,10 +19,14 @@ struct message {
 	char text[];
 };
 
+/* How many wait in a queue at most: a log function may block for ever. */
+#define MESSAGES_MAX 1000
+
 /* A queue, which its owner locks. */
 struct messages {
 	STAILQ_HEAD(message_list, message) list;
-	uint64_t lost; /* for which there was no memory */
+	uint64_t n;    /* messages in the list */
+	uint64_t lost; /* for which there was no room or no memory */
 };
 
 void messages_init(struct messages *messages);
@@ -30,7 +34,7 @@ bool messages_empty(const struct messages *messages);
 /* NULL: out of memory. */
 struct message *message_new(enum nvs_log_level level, const char *format, va_list args)
 	__attribute__((format(printf, 2, 0)));
-/* Queues a message; NULL counts as lost. */
+/* Queues a message. NULL counts as lost, as does one for which there is no room, which is freed. */
 void messages_add(struct messages *messages, struct message *message);
 /* Moves all messages to an empty queue; false if there are none. */
 bool messages_take(struct messages *from, struct messages *to);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The base layer: free extents against a bitmap, latencies against sorted arrays, nearest names,
- * memory on huge pages. Random histories print their seeds.
+ * memory on huge pages, queues of messages. Random histories print their seeds.
  */
 #include "base/clock.h"
 #include "base/extents.h"
 #include "base/huge_map.h"
 #include "base/latency.h"
+#include "base/messages.h"
 #include "base/nearest.h"
 #include "base/shape.h"
 #include "support/inject.h"
@@ -574,6 +575,54 @@ static void memory_begins_with_a_huge_page_and_ends_with_a_page(void **state)
 	}
 }
 
+/* ---- Messages ---- */
+
+struct told {
+	unsigned n;
+	char last[256];
+};
+
+static void note_told(void *arg, enum nvs_log_level level, const char *text)
+{
+	struct told *told = arg;
+
+	(void)level;
+	told->n++;
+	snprintf(told->last, sizeof(told->last), "%s", text);
+}
+
+__attribute__((format(printf, 2, 3))) static void add(struct messages *messages, const char *format,
+						      ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	messages_add(messages, message_new(NVS_LOG_INFO, format, args));
+	va_end(args);
+}
+
+static void a_thousand_messages_are_kept_and_the_others_counted(void **state)
+{
+	struct messages queue, taken;
+	struct told told = {0};
+	struct nvs_log log = {.fn = note_told, .arg = &told};
+
+	(void)state;
+	messages_init(&queue);
+	for (int i = 0; i < 1002; i++)
+		add(&queue, "message %d", i);
+	messages_init(&taken);
+	assert_true(messages_take(&queue, &taken));
+	add(&queue, "one more");
+	messages_tell(&taken, &log);
+	assert_int_equal(told.n, 1001);
+	assert_ptr_equal(strstr(told.last, "2 later messages were lost"), told.last);
+	assert_true(messages_take(&queue, &taken));
+	messages_tell(&taken, &log);
+	assert_int_equal(told.n, 1002);
+	assert_string_equal(told.last, "one more");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -589,6 +638,7 @@ int main(void)
 		cmocka_unit_test(the_nearest_name_differs_by_a_few_letters),
 		cmocka_unit_test(the_text_of_a_shape_has_its_dimensions_or_the_first_ones),
 		cmocka_unit_test(memory_begins_with_a_huge_page_and_ends_with_a_page),
+		cmocka_unit_test(a_thousand_messages_are_kept_and_the_others_counted),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
