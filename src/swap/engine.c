@@ -16,7 +16,7 @@
 #include "base/struct_size.h"
 #include "config/config.h"
 #include "swap/calls.h"
-#include "swap/residency/shortage.h"
+#include "swap/room/shortage.h"
 
 static const struct offload_config *block_of(const struct nvs_config *config, enum nvs_block block)
 {

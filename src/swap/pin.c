@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "swap/calls.h"
-#include "swap/residency/shortage.h"
+#include "swap/room/shortage.h"
 
 /* ---- Room for a batch ---- */
 

@@ -20,7 +20,8 @@ pool: base topo aio pool
 memory: base topo aio pool memory
 store: base config topo aio store
 swap/residency: base trace config topo aio pool store swap/residency
-swap/moves: base trace config topo aio pool store swap/residency swap/moves
+swap/room: base trace config topo aio pool store swap/residency swap/room
+swap/moves: base trace config topo aio pool store swap/residency swap/room swap/moves
 swap: base trace config topo aio pool store swap
 optim/kernels: config optim/kernels
 optim: base trace config topo pool swap optim

@@ -6,7 +6,7 @@
 #ifndef MOVES_MOVES_H
 #define MOVES_MOVES_H
 
-#include "swap/residency/internal.h"
+#include "swap/room/room.h"
 
 /* ---- runs.c ---- */
 /* Time with at least one run in flight, until `now`. */

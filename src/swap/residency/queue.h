@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "swap/residency/pinners.h"
+#include "swap/residency/pins/pinners.h"
 
 struct nvs_engine;
 

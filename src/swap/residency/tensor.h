@@ -16,7 +16,7 @@
 #include "base/cache.h"
 #include "nvswap.h"
 #include "swap/residency/events.h"
-#include "swap/residency/pins.h"
+#include "swap/residency/pins/pins.h"
 #include "swap/residency/plan.h"
 
 #define NOWHERE UINT64_MAX

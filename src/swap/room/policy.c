@@ -4,11 +4,11 @@
  * that are needed again soon and those read ahead stay. The engine never evicts on its own what is
  * needed sooner than the tensor that takes its place.
  */
-#include "swap/residency/policy.h"
+#include "swap/room/policy.h"
 
 #include <assert.h>
 
-#include "swap/residency/internal.h"
+#include "swap/room/room.h"
 
 /* Write behind at most this much at a time, so that a caller's read waits no longer. */
 #define WRITE_BLOCKS 8

@@ -4,7 +4,7 @@
  * otherwise let the call wait for ever in silence. It only reads, under the engine's lock, and
  * never waits.
  */
-#include "swap/residency/shortage.h"
+#include "swap/room/shortage.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "swap/residency/internal.h"
+#include "swap/room/room.h"
 
 #define LARGEST_NAMED 3
 

@@ -4,8 +4,8 @@
  * read ahead next, which ones are written behind, and which ones count towards max_in_cpu. Decides
  * only, and changes no tensor. Under the engine's lock.
  */
-#ifndef RESIDENCY_POLICY_H
-#define RESIDENCY_POLICY_H
+#ifndef ROOM_POLICY_H
+#define ROOM_POLICY_H
 
 #include <stdbool.h>
 #include <stddef.h>

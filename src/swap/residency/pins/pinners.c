@@ -3,7 +3,7 @@
  * Counts what each thread has pinned. A thread has a number of its own, so the entries of up to
  * PINNERS threads that were started one after another differ.
  */
-#include "swap/residency/pinners.h"
+#include "swap/residency/pins/pinners.h"
 
 #include <assert.h>
 #include <stdatomic.h>

@@ -2,8 +2,8 @@
 /*
  * Tells which tensors are pinned while a call waits for room. Under the engine's lock.
  */
-#ifndef SWAP_RESIDENCY_SHORTAGE_H
-#define SWAP_RESIDENCY_SHORTAGE_H
+#ifndef ROOM_SHORTAGE_H
+#define ROOM_SHORTAGE_H
 
 #include <stdbool.h>
 #include <stddef.h>

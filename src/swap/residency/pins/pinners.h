@@ -3,8 +3,8 @@
  * How much of the pool the tensors hold that each thread has pinned. A tensor counts for the thread
  * that made the newest of its pins, whichever thread ends them. Under the engine's lock.
  */
-#ifndef RESIDENCY_PINNERS_H
-#define RESIDENCY_PINNERS_H
+#ifndef PINS_PINNERS_H
+#define PINS_PINNERS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,7 +2,7 @@
 /*
  * A set of entries per tensor: a few inside it, and in memory of its own when it has more.
  */
-#include "swap/residency/pins.h"
+#include "swap/residency/pins/pins.h"
 
 #include <assert.h>
 #include <errno.h>

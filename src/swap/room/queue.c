@@ -11,7 +11,7 @@
 #include <assert.h>
 
 #include "base/clock.h"
-#include "swap/residency/internal.h"
+#include "swap/room/room.h"
 
 void queue_init(struct queue *queue)
 {

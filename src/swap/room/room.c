@@ -6,7 +6,7 @@
 #include <assert.h>
 
 #include "base/clock.h"
-#include "swap/residency/internal.h"
+#include "swap/room/room.h"
 
 /* ---- Leases ---- */
 

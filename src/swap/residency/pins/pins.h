@@ -4,8 +4,8 @@
  * its tensors and numbers it, from 1 in each engine. A release ends it, or the failure of the read
  * that it waits for; a failed read ends no pin that is made after it. Under the engine's lock.
  */
-#ifndef RESIDENCY_PINS_H
-#define RESIDENCY_PINS_H
+#ifndef PINS_PINS_H
+#define PINS_PINS_H
 
 #include <stdbool.h>
 #include <stddef.h>
