@@ -14,7 +14,7 @@
 #include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/thread.h"
+#include "base/threads/thread.h"
 #include "config/config.h"
 
 static int check_config(const struct aio_config *config, struct nvs_error *error)

@@ -19,7 +19,7 @@
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/error.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 
 struct place file_place(const struct nvs_file *file, uint64_t offset)
 {

@@ -12,7 +12,7 @@
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 #include "base/latency.h"
-#include "base/messages.h"
+#include "base/threads/messages.h"
 #include "config/config.h"
 
 /* Retries of an I/O that returns EINTR, EAGAIN or no progress. */

@@ -8,7 +8,7 @@
 #include <stdarg.h>
 
 #include "aio/internal.h"
-#include "base/thread.h"
+#include "base/threads/thread.h"
 
 void log_init(struct log *log, const struct nvs_log *to)
 {

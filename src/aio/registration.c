@@ -8,7 +8,7 @@
 #include <errno.h>
 
 #include "aio/internal.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 
 /* Maximum size of a registered buffer in the kernel. */
 #define REGION_BYTES (1ull << 30)

@@ -12,7 +12,7 @@
 #include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/thread.h"
+#include "base/threads/thread.h"
 
 /* The thread looks four times per io_timeout_ms, but no more often than this. */
 #define LOOK_NS_MIN 2000000u

@@ -13,11 +13,11 @@
 #include <string.h>
 
 #include "aio/internal.h"
-#include "base/cache.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/slice.h"
-#include "base/thread.h"
+#include "base/memory/cache.h"
+#include "base/threads/slice.h"
+#include "base/threads/thread.h"
 #include "trace/trace.h"
 
 /*

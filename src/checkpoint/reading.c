@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "checkpoint/checkpoint.h"
 
 int reading_open(const struct nvs_checkpoint *checkpoint, size_t i, struct nvs_error *error)

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "checkpoint/checkpoint.h"
 
 int sink_open(struct sink *sink, struct nvs_aio *aio, int fd, struct nvs_error *error)

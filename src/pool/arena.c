@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */

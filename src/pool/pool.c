@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/extents.h"
+#include "base/memory/extents.h"
 #include "pool/arena.h"
 
 struct pool {

@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-#include "base/extents.h"
+#include "base/memory/extents.h"
 #include "store/manifest.h"
 #include "store/member/member.h"
 #include "store/slots.h"

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "base/struct_size.h"
 #include "config/config.h"
 #include "swap/calls.h"

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "config/config.h"
 #include "nvswap.h"
 #include "support/support.h"

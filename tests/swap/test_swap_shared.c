@@ -6,7 +6,7 @@
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 #include "base/clock.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/extents.h"
+#include "base/memory/extents.h"
 #include "config/config.h"
 #include "support/inject.h"
 #include "support/support.h"

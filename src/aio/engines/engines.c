@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "aio/engines/engine.h"
-#include "base/thread.h"
+#include "base/threads/thread.h"
 
 static const struct engine_ops *const engines[NVS_IOENGINE_COUNT] = {
 	[NVS_IOENGINE_IO_URING] = &engine_io_uring,

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "base/shape.h"
 #include "checkpoint/state/groups.h"
 #include "checkpoint/torch/torch.h"

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/result_file.h"

@@ -16,8 +16,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/slice.h"
-#include "base/stack.h"
+#include "base/threads/slice.h"
+#include "base/threads/stack.h"
 
 /* Enough for a caller's update function, and below the 2 MiB at which the kernel may back a stack
  * with a huge page. */

@@ -13,7 +13,7 @@
 
 #include "aio/aio.h"
 #include "base/error.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "base/struct_size.h"
 #include "store/inspect/internal.h"
 

@@ -13,7 +13,7 @@
 
 #include "aio/aio.h"
 #include "base/error.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "store/disk.h"
 #include "store/member/member.h"
 

@@ -12,7 +12,7 @@
 #include "aio/completions.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/slice.h"
+#include "base/threads/slice.h"
 #include "swap/moves/moves.h"
 
 void events_check(const struct nvs_engine *engine)

@@ -13,9 +13,9 @@
 #include "aio/completions.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/huge_map.h"
-#include "base/slice.h"
-#include "base/thread.h"
+#include "base/memory/huge_map.h"
+#include "base/threads/slice.h"
+#include "base/threads/thread.h"
 #include "swap/moves/moves.h"
 
 /* A call that begins during an I/O of the scrub waits for no more than this. */

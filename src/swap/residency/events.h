@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "base/messages.h"
+#include "base/threads/messages.h"
 
 struct XXH3_state_s;
 struct completions;

@@ -6,7 +6,7 @@
 #include <assert.h>
 
 #include "aio/completions.h"
-#include "base/messages.h"
+#include "base/threads/messages.h"
 #include "swap/residency/internal.h"
 
 void say_later(struct nvs_engine *engine, enum nvs_log_level level, const char *format, ...)

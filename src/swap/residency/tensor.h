@@ -13,7 +13,7 @@
 #include <sys/queue.h>
 
 #include "aio/aio.h"
-#include "base/cache.h"
+#include "base/memory/cache.h"
 #include "nvswap.h"
 #include "swap/residency/events.h"
 #include "swap/residency/pins/pins.h"

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "cli/modes/checkpoint/loop.h"
 
 #define PIECE (1u << 20) /* of cp and write */

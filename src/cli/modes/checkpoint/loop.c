@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 
 #define REAPED_MOST 64
 

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 
 #include "base/clock.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "cli/progress.h"
 #include "cli/stop.h"
 

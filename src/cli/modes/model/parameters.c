@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 #include "cli/modes/model/random.h"
 
 #define LEAST_EXPONENT (-10)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A queue of messages. It has no lock: its owner has one. */
-#include "base/messages.h"
+#include "base/threads/messages.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -3,7 +3,7 @@
  * mmap aligns to an ordinary page, so a mapping is made longer by one huge page, and the parts
  * before and behind the aligned one are unmapped.
  */
-#include "base/huge_map.h"
+#include "base/memory/huge_map.h"
 
 #include <fcntl.h>
 #include <stddef.h>

@@ -3,7 +3,7 @@
  * The size of thread-local data. Counts every module, even one that was loaded later and has its
  * data elsewhere.
  */
-#include "base/stack.h"
+#include "base/threads/stack.h"
 
 #include <link.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Small stacks for threads with little work, in any program. */
-#ifndef BASE_STACK_H
-#define BASE_STACK_H
+#ifndef THREADS_STACK_H
+#define THREADS_STACK_H
 
 #include <stddef.h>
 

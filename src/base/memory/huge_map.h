@@ -3,8 +3,8 @@
  * Anonymous memory for data, on transparent huge pages where the kernel has them. Page sizes are
  * the kernel's, since they differ between machines: 2 MiB on 4 KiB pages, 512 MiB on 64 KiB ones.
  */
-#ifndef BASE_HUGE_MAP_H
-#define BASE_HUGE_MAP_H
+#ifndef MEMORY_HUGE_MAP_H
+#define MEMORY_HUGE_MAP_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A thread inherits the signal mask of its creator, so signals are blocked while it is created. */
-#include "base/thread.h"
+#include "base/threads/thread.h"
 
 #include <errno.h>
 #include <signal.h>

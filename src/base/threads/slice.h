@@ -4,8 +4,8 @@
  * Its share of the processor does not change. Needs Linux 6.12; otherwise, or without permission,
  * nothing changes.
  */
-#ifndef BASE_SLICE_H
-#define BASE_SLICE_H
+#ifndef THREADS_SLICE_H
+#define THREADS_SLICE_H
 
 #include <sched.h>
 #include <stdint.h>

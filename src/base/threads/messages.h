@@ -3,8 +3,8 @@
  * Messages for the caller's log, queued where they arise, which may be under a lock or on an I/O
  * thread, until a thread that nothing waits for tells them with no lock held.
  */
-#ifndef BASE_MESSAGES_H
-#define BASE_MESSAGES_H
+#ifndef THREADS_MESSAGES_H
+#define THREADS_MESSAGES_H
 
 #include <stdarg.h>
 #include <stdbool.h>

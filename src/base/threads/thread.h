@@ -2,8 +2,8 @@
 /*
  * Starting the library's threads.
  */
-#ifndef BASE_THREAD_H
-#define BASE_THREAD_H
+#ifndef THREADS_THREAD_H
+#define THREADS_THREAD_H
 
 #include <pthread.h>
 

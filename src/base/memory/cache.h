@@ -2,8 +2,8 @@
 /*
  * Loading of cache lines before they are used.
  */
-#ifndef BASE_CACHE_H
-#define BASE_CACHE_H
+#ifndef MEMORY_CACHE_H
+#define MEMORY_CACHE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -4,7 +4,7 @@
  * Nodes live in one array and link by index, and only extents_prepare() allocates, so that a caller
  * can allocate ahead of a critical section. Callers lock.
  */
-#include "base/extents.h"
+#include "base/memory/extents.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -4,8 +4,8 @@
  * address, in O(log n) of the number of free extents. Freed extents merge with their neighbours,
  * and any part of a taken extent may be freed separately. Not thread-safe: callers lock.
  */
-#ifndef BASE_EXTENTS_H
-#define BASE_EXTENTS_H
+#ifndef MEMORY_EXTENTS_H
+#define MEMORY_EXTENTS_H
 
 #include <stdint.h>
 
