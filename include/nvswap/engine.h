@@ -83,6 +83,8 @@ NVS_API int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
  * is not kept, and frees the engine and its tensors. Waits for the log function: see nvs_log_fn.
  * `engine` may be NULL.
  * Errors:
+ * -EBUSY      other engines are open on the engine's own aio (nvs_engine_aio), and nothing is closed:
+ *             close them first
  * -ETIMEDOUT  a transfer is overdue (io_timeout_ms) and nothing is closed: call it again or end the
  *             process
  * any error of nvs_engine_commit: the engine is closed, and a kept store is as last committed
@@ -93,7 +95,8 @@ NVS_API int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
  * nvs_engine_close without the commit: a kept store stays as last committed, and what was written
  * since is lost. Waits for the log function too. `engine` may be NULL.
  * Errors:
- * -ETIMEDOUT  as nvs_engine_close: nothing is closed
+ * -EBUSY      as nvs_engine_close: nothing is closed
+ * -ETIMEDOUT  likewise
  */
 NVS_API int nvs_engine_abandon(struct nvs_engine *engine, struct nvs_error *error);
 
@@ -152,8 +155,8 @@ NVS_API int nvs_engine_set_note(struct nvs_engine *engine, const void *note, siz
  */
 NVS_API int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes);
 
-/* The engine's aio, for the caller's own files; closed with the engine, unless the engine was
- * opened on it (nvs_engine_open_on). NULL if `engine` is NULL. */
+/* The engine's aio, for files and other engines of the caller; closed with the engine, unless the
+ * engine was opened on it (nvs_engine_open_on). NULL if `engine` is NULL. */
 NVS_API struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine);
 
 /*

@@ -127,6 +127,8 @@ NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nv
  * Commits a kept store (see nvs_optimizer_commit) and frees the optimizer, which may be NULL. Waits
  * for the log function: see nvs_log_fn.
  * Errors:
+ * -EBUSY      other engines are open on the aio of the optimizer's engine, and nothing is closed:
+ *             close them first
  * -ETIMEDOUT  a transfer is overdue (io_timeout_ms) and nothing is closed: call it again or end the
  *             process
  * -EDEADLK    it is called within a call on the optimizer, see above: nothing is closed
@@ -137,7 +139,8 @@ NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_erro
  * nvs_optimizer_close without the commit: a kept store stays as last committed, and steps since are
  * lost. Waits for the log function too. `optimizer` may be NULL.
  * Errors:
- * -ETIMEDOUT  as nvs_optimizer_close: nothing is closed
+ * -EBUSY      as nvs_optimizer_close: nothing is closed
+ * -ETIMEDOUT  likewise
  * -EDEADLK    likewise
  */
 NVS_API int nvs_optimizer_abandon(struct nvs_optimizer *optimizer, struct nvs_error *error);

@@ -342,18 +342,23 @@ void aio_release(struct nvs_aio *aio)
 	pthread_mutex_unlock(&aio->lock);
 }
 
-int nvs_aio_close(struct nvs_aio *aio)
+unsigned aio_holders(struct nvs_aio *aio)
 {
-	bool held;
+	unsigned holders;
 
-	if (!aio)
-		return 0;
 	pthread_mutex_lock(&aio->lock);
 	workers_check(aio);
 	assert(!aio->closing);
-	held = aio->holders;
+	holders = aio->holders;
 	pthread_mutex_unlock(&aio->lock);
-	if (held)
+	return holders;
+}
+
+int nvs_aio_close(struct nvs_aio *aio)
+{
+	if (!aio)
+		return 0;
+	if (aio_holders(aio))
 		return -EBUSY;
 	stop_workers(aio);
 	/* Their owners close them later. */

@@ -68,6 +68,8 @@ void aio_promote(struct nvs_aio *aio, struct transfer *transfer);
 /* While an engine uses the aio, nvs_aio_close() refuses to close it. */
 void aio_hold(struct nvs_aio *aio);
 void aio_release(struct nvs_aio *aio);
+/* How many engines use it. */
+unsigned aio_holders(struct nvs_aio *aio);
 
 /* Traces all later I/Os to `trace`, which must outlive the aio; NULL stops tracing. */
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace);

@@ -442,6 +442,19 @@ int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config
 	return optimizer_open_with(optimizer, config, groups, n, options, NULL, NULL, error);
 }
 
+/* call_begin() of a call that closes the optimizer, or the error for which it can't be closed. */
+static int close_begins(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	int rc = call_begin(optimizer, error);
+
+	if (rc)
+		return rc;
+	rc = engine_check_unshared(optimizer->engine, error);
+	if (rc)
+		call_end(optimizer);
+	return rc;
+}
+
 int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	struct nvs_error why = {.size = sizeof(why)};
@@ -449,7 +462,7 @@ int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error
 
 	if (!optimizer)
 		return 0;
-	rc = call_begin(optimizer, error);
+	rc = close_begins(optimizer, error);
 	if (rc)
 		return rc;
 	rc = keep_commit(optimizer, error);
@@ -469,7 +482,7 @@ int nvs_optimizer_abandon(struct nvs_optimizer *optimizer, struct nvs_error *err
 
 	if (!optimizer)
 		return 0;
-	rc = call_begin(optimizer, error);
+	rc = close_begins(optimizer, error);
 	if (rc)
 		return rc;
 	call_end(optimizer);

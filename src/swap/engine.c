@@ -202,8 +202,12 @@ static void engine_free(struct nvs_engine *engine)
 		store_close(engine->store);
 	if (engine->aio)
 		aio_release(engine->aio);
-	if (!engine->shares_aio)
-		(void)nvs_aio_close(engine->aio);
+	if (!engine->shares_aio) {
+		int rc = nvs_aio_close(engine->aio);
+
+		assert(!rc);
+		(void)rc;
+	}
 	events_close(engine);
 	pool_close(engine->pool);
 	topo_close(engine->topo);
@@ -417,13 +421,29 @@ int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 	return rc;
 }
 
+int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *error)
+{
+	unsigned others = aio_holders(engine->aio) - 1;
+
+	assert(engine->opened);
+	if (engine->shares_aio || !others)
+		return 0;
+	return error_set(error, -EBUSY,
+			 "%u other engine%s on this one's aio, which is closed with it: close "
+			 "%s first",
+			 others, others > 1 ? "s are open" : " is open",
+			 others > 1 ? "them" : "it");
+}
+
 int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 {
 	int rc;
 
 	if (!engine)
 		return 0;
-	rc = scrub_stop(engine, error);
+	rc = engine_check_unshared(engine, error);
+	if (!rc)
+		rc = scrub_stop(engine, error);
 	if (rc)
 		return rc;
 	engine_lock(engine);

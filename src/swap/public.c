@@ -42,6 +42,8 @@ int nvs_engine_abandon(struct nvs_engine *engine, struct nvs_error *error)
 {
 	int rc = refuse_owned(engine, "nvs_optimizer_abandon closes it without a commit", error);
 
+	if (!rc && engine)
+		rc = engine_check_unshared(engine, error);
 	if (rc)
 		return rc;
 	if (engine)

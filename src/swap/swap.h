@@ -26,6 +26,8 @@ void engine_set_owned(struct nvs_engine *engine);
 
 /* ---- The public calls of the same names, also on an engine that belongs to an optimizer ---- */
 int engine_close(struct nvs_engine *engine, struct nvs_error *error);
+/* -EBUSY: other engines use the engine's own aio, so that it can't be closed. */
+int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *error);
 int engine_commit(struct nvs_engine *engine, struct nvs_error *error);
 int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 		    struct nvs_error *error);

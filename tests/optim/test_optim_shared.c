@@ -74,6 +74,26 @@ static void parameters_and_optimizer_share_an_aio(void **state)
 	snapshot_free(&expected);
 }
 
+static void an_optimizer_is_not_closed_while_an_engine_uses_its_own_aio(void **state)
+{
+	struct fixture f;
+	struct optim o;
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK);
+	optim_init(&o, groups, LENGTH(groups));
+	f.config.aio = o.config.aio;
+	DONE(&o, optim_open(&o));
+	OK(&f, nvs_engine_open_on(&f.engine, nvs_engine_aio(nvs_optimizer_engine(o.optimizer)),
+				  &f.config, NVS_OFFLOAD_PARAM, &f.error));
+	expect_error(&f, nvs_optimizer_close(o.optimizer, &f.error), -EBUSY, "close it first");
+	expect_error(&f, nvs_optimizer_abandon(o.optimizer, &f.error), -EBUSY, "close it first");
+	optim_run(&o, 1, 2);
+	fixture_shut(&f);
+	optim_close(&o);
+	fixture_close(&f);
+}
+
 static void an_aio_that_the_configuration_contradicts_is_refused(void **state)
 {
 	struct nvs_aio *aio;
@@ -93,6 +113,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(parameters_and_optimizer_share_an_aio),
+		cmocka_unit_test(an_optimizer_is_not_closed_while_an_engine_uses_its_own_aio),
 		cmocka_unit_test(an_aio_that_the_configuration_contradicts_is_refused),
 	};
 

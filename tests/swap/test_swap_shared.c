@@ -84,6 +84,34 @@ static void an_aio_is_not_closed_while_engines_use_it(void **state)
 	pair_close(&p);
 }
 
+static void an_engine_is_not_closed_while_another_uses_its_own_aio(void **state)
+{
+	struct fixture owner, guest;
+	struct nvs_tensor *t;
+
+	(void)state;
+	OPEN(&owner, .place = PLACE_DISK, .keep = true);
+	INIT(&guest, .place = PLACE_DISK);
+	open_on(&guest, nvs_engine_aio(owner.engine));
+	expect_error(&owner, nvs_engine_close(owner.engine, &owner.error), -EBUSY,
+		     "1 other engine is open on this one's aio");
+	expect_error(&owner, nvs_engine_abandon(owner.engine, &owner.error), -EBUSY,
+		     "close it first");
+	t = tensor_add(&guest, "t", NBYTES);
+	tensor_store(&guest, t, 1);
+	expect_contents(&guest, t, 1);
+	t = tensor_add(&owner, "u", NBYTES);
+	tensor_store(&owner, t, 2);
+	fixture_shut(&guest);
+	/* The refused call did not abandon what is closed now. */
+	fixture_shut(&owner);
+	OK(&owner, fixture_reopen(&owner));
+	t = tensor_add(&owner, "u", NBYTES);
+	expect_contents(&owner, t, 2);
+	fixture_close(&guest);
+	fixture_close(&owner);
+}
+
 static void engines_share_the_workers_and_statistics_of_an_aio(void **state)
 {
 	struct nvs_engine_stats stats[2];
@@ -334,6 +362,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_aio_is_not_closed_while_engines_use_it),
+		cmocka_unit_test(an_engine_is_not_closed_while_another_uses_its_own_aio),
 		cmocka_unit_test(engines_share_the_workers_and_statistics_of_an_aio),
 		cmocka_unit_test(closing_an_engine_leaves_the_aio_and_others_in_flight),
 		cmocka_unit_test(close_drains_its_own_transfers_alone),
