@@ -248,7 +248,7 @@ struct nvs_universal_options {
  *             rank is out of bounds; exchange is NULL with several; a size is not set, or differs
  * -EINVAL     on all ranks: no rank has some elements of a parameter, or two have them; the error
  *             names parameter, ranks and elements, and `path`/zero is what it was; or two pass the
- *             same rank, or the ranks do not pass the same world
+ *             same rank, the ranks do not pass the same world, or one has no memory to begin
  * -E2BIG      fields of a later version are set
  * -EBUSY      another process writes to `path`; a step has failed and is not finished; another
  *             thread took a step meanwhile

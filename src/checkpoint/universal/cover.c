@@ -91,17 +91,18 @@ static int check_runs(const struct param *param, const struct run *runs, size_t 
 }
 
 /* All ranks tell their elements of a parameter. */
-static int compare_pieces(const struct param *param, const struct nvs_universal_options *options,
-			  uint32_t *words, struct run *runs, struct nvs_error *error)
+static int compare_pieces(const struct param *param, struct ranks *ranks, struct run *runs,
+			  struct nvs_error *error)
 {
+	const struct nvs_universal_options *options = ranks->options;
 	size_t n = 0, nwords = (size_t)options->world * PIECE_WORDS;
-	uint32_t *own = words + (size_t)options->rank * PIECE_WORDS;
+	uint32_t *words = ranks_words(ranks, nwords),
+		 *own = words + (size_t)options->rank * PIECE_WORDS;
 	int rc;
 
-	memset(words, 0, nwords * sizeof(*words));
 	words_put(own, param->piece.at);
 	words_put(own + 2, param->piece.numel);
-	rc = ranks_meet(options, 0, words, nwords, error);
+	rc = ranks_meet(ranks, 0, nwords, error);
 	for (unsigned rank = 0; rank < options->world && !rc; rank++) {
 		const uint32_t *piece = words + (size_t)rank * PIECE_WORDS;
 
@@ -144,39 +145,49 @@ static bool covered(const struct params *params, size_t i, unsigned world, const
 	return given == needed;
 }
 
-static int check(const struct params *params, const struct nvs_universal_options *options,
-		 uint32_t *words, struct run *runs, struct nvs_error *error)
+static size_t end_words(const struct params *params, unsigned world)
 {
-	size_t fault = 0;
-	int rc;
+	return 2 * (params->n + world);
+}
 
-	tell(params, options->rank, words);
-	rc = ranks_meet(options, 0, words, 2 * (params->n + options->world), error);
-	while (!rc && fault <= params->n && covered(params, fault, options->world, words))
+size_t cover_words(const struct params *params, unsigned world)
+{
+	size_t ends = end_words(params, world), pieces = (size_t)world * PIECE_WORDS;
+
+	return ends > pieces ? ends : pieces;
+}
+
+/* `runs` NULL: this rank has no memory, and tells the others. */
+static int check(const struct params *params, struct ranks *ranks, struct run *runs,
+		 struct nvs_error *error)
+{
+	unsigned world = ranks->options->world;
+	size_t fault = 0, nwords = end_words(params, world);
+	uint32_t *words = ranks_words(ranks, nwords);
+	int rc = runs ? 0 : error_set(error, -ENOMEM, "no memory for the ranks' elements");
+
+	tell(params, ranks->options->rank, words);
+	rc = ranks_meet(ranks, rc, nwords, error);
+	while (!rc && fault <= params->n && covered(params, fault, world, words))
 		fault++;
 	if (rc || fault > params->n)
 		return rc;
+	assert(runs);
 	/* More elements than there are: of any parameter. */
 	for (size_t i = fault % params->n; i < params->n && !rc; i++)
-		rc = compare_pieces(&params->all[i], options, words, runs, error);
+		rc = compare_pieces(&params->all[i], ranks, runs, error);
 	return rc ? rc
 		  : error_set(error, -EINVAL,
 			      "the ranks have some elements of no parameter, or twice");
 }
 
-int cover_check(const struct params *params, const struct nvs_universal_options *options,
-		struct nvs_error *error)
+int cover_check(const struct params *params, struct ranks *ranks, struct nvs_error *error)
 {
-	size_t nwords = 2 * (params->n + options->world),
-	       most = (size_t)options->world * PIECE_WORDS;
-	uint32_t *words = calloc(nwords > most ? nwords : most, sizeof(*words));
-	struct run *runs = calloc(options->world, sizeof(*runs));
+	struct run *runs = calloc(ranks->options->world, sizeof(*runs));
 	int rc;
 
-	assert(params->n && options->rank < options->world);
-	rc = words && runs ? check(params, options, words, runs, error)
-			   : error_set(error, -ENOMEM, "no memory for the ranks' elements");
+	assert(params->n && ranks->options->rank < ranks->options->world);
+	rc = check(params, ranks, runs, error);
 	free(runs);
-	free(words);
 	return rc;
 }

@@ -23,6 +23,7 @@ struct export_job {
 	struct nvs_optimizer *optimizer;
 	struct nvs_aio *aio;
 	struct nvs_universal_options options;
+	struct ranks ranks;
 	struct params params;
 	struct tree tree;
 	struct open_files files;
@@ -30,7 +31,7 @@ struct export_job {
 	const char *tag; /* the last part of `path` */
 	uint64_t step;
 	uint64_t *data_at; /* of each parameter, in each of its files */
-	uint32_t *sums;	   /* of each part of each parameter */
+	uint32_t *sums;	   /* of each part of each parameter; the ranks' words */
 };
 
 /* ---- What is to be written ---- */
@@ -79,6 +80,18 @@ static int make_files(struct export_job *export, size_t i, struct nvs_error *err
 	return rc;
 }
 
+/* Everything that this rank needs memory for before it can tell its checksums. */
+static int reserve(struct export_job *export, struct nvs_error *error)
+{
+	size_t nsums = export->params.n * PARTS,
+	       ncover = cover_words(&export->params, export->options.world);
+
+	export->data_at = calloc(export->params.n, sizeof(*export->data_at));
+	if (!export->data_at)
+		return error_set(error, -ENOMEM, "no memory for %zu parameters", export->params.n);
+	return ranks_reserve(&export->ranks, nsums > ncover ? nsums : ncover, error);
+}
+
 static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
 		 const struct nvs_checkpoint_param *params, size_t n, const char *path,
 		 struct nvs_error *error)
@@ -93,15 +106,13 @@ static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
 		rc = params_read(&export->params, optimizer, params, n, error);
 	if (!rc)
 		rc = set_paths(export, path, error);
+	if (!rc)
+		rc = reserve(export, error);
 	if (rc)
 		return rc;
 	export->optimizer = optimizer;
 	export->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));
 	export->step = info.step;
-	export->data_at = calloc(n, sizeof(*export->data_at));
-	export->sums = calloc(n * PARTS, sizeof(*export->sums));
-	if (!export->data_at || !export->sums)
-		return error_set(error, -ENOMEM, "no memory for %zu parameters", n);
 	if (!export->options.rank)
 		rc = tree_create(&export->tree, export->path, error);
 	for (size_t i = 0; i < n && !rc; i++)
@@ -348,28 +359,29 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 	struct export_job export = {.tree = {.top = -1, .zero = -1}};
 	int rc = universal_options_in(&export.options, options, error);
 
-	rc = ranks_check(&export.options, rc, error);
-	if (rc)
-		return rc;
 	/* A rank that fails still calls the exchange, or the others would wait for it. */
-	rc = begin(&export, optimizer, params, n, path, error);
-	rc = ranks_agree(&export.options, rc, params_sum(&export.params), error);
-	if (!rc)
-		rc = cover_check(&export.params, &export.options, error);
+	rc = ranks_begin(&export.ranks, &export.options, rc, error);
 	if (!rc) {
+		rc = begin(&export, optimizer, params, n, path, error);
+		rc = ranks_agree(&export.ranks, rc, params_sum(&export.params), error);
+	}
+	if (!rc)
+		rc = cover_check(&export.params, &export.ranks, error);
+	if (!rc) {
+		export.sums = ranks_words(&export.ranks, n * PARTS);
 		rc = write_elements(&export, error);
 		if (!rc)
 			rc = check_step_since(optimizer, export.step, error);
-		rc = ranks_meet(&export.options, rc, export.sums, n * PARTS, error);
+		rc = ranks_meet(&export.ranks, rc, n * PARTS, error);
 	}
 	if (!rc) {
 		rc = export.options.rank ? 0 : complete(&export, error);
-		rc = ranks_meet(&export.options, rc, NULL, 0, error);
+		rc = ranks_meet(&export.ranks, rc, 0, error);
 	}
 	tree_close(&export.tree);
 	params_free(&export.params);
+	ranks_end(&export.ranks);
 	free(export.data_at);
-	free(export.sums);
 	free(export.latest);
 	free(export.path);
 	return rc;

@@ -49,7 +49,8 @@ static uint64_t hash_rank(unsigned rank, unsigned world)
 	return XXH3_64bits(both, sizeof(both));
 }
 
-int ranks_check(const struct nvs_universal_options *options, int rc, struct nvs_error *error)
+static int check_numbers(const struct nvs_universal_options *options, int rc,
+			 struct nvs_error *error)
 {
 	uint64_t expected = 0;
 	uint32_t words[2];
@@ -69,9 +70,46 @@ int ranks_check(const struct nvs_universal_options *options, int rc, struct nvs_
 	if (words_get(words) == expected)
 		return 0;
 	return error_set(error, -EINVAL,
-			 "rank %u of %u: the ranks differ in their numbers; all pass the same "
-			 "world, and each another rank from 0 to world - 1",
+			 "rank %u of %u: the ranks differ in their numbers, or one has no memory; "
+			 "all pass the same world, and each another rank from 0 to world - 1",
 			 options->rank, options->world);
+}
+
+int ranks_begin(struct ranks *ranks, const struct nvs_universal_options *options, int rc,
+		struct nvs_error *error)
+{
+	*ranks = (struct ranks){.options = options};
+	if (!rc)
+		rc = ranks_reserve(ranks, options->world, error);
+	return check_numbers(options, rc, error);
+}
+
+void ranks_end(struct ranks *ranks)
+{
+	free(ranks->words);
+	*ranks = (struct ranks){0};
+}
+
+int ranks_reserve(struct ranks *ranks, size_t n, struct nvs_error *error)
+{
+	uint32_t *words;
+
+	if (n <= ranks->room)
+		return 0;
+	words = realloc(ranks->words, (ranks->options->world + n) * sizeof(*words));
+	if (!words)
+		return error_set(error, -ENOMEM, "no memory for the ranks' words");
+	ranks->words = words;
+	ranks->room = n;
+	return 0;
+}
+
+uint32_t *ranks_words(struct ranks *ranks, size_t n)
+{
+	uint32_t *words = ranks->words + ranks->options->world;
+
+	assert(n <= ranks->room);
+	return memset(words, 0, n * sizeof(*words));
 }
 
 /* Reports the first rank that has failed. */
@@ -85,48 +123,35 @@ static int judge(const struct nvs_universal_options *options, int rc, const uint
 	return rc;
 }
 
-int ranks_meet(const struct nvs_universal_options *options, int rc, uint32_t *words, size_t n,
-	       struct nvs_error *error)
+int ranks_meet(struct ranks *ranks, int rc, size_t n, struct nvs_error *error)
 {
-	uint32_t *all;
+	const struct nvs_universal_options *options = ranks->options;
 	int met;
 
-	assert(rc <= 0 && options->rank < options->world);
+	assert(rc <= 0 && options->rank < options->world && n <= ranks->room);
 	if (options->world == 1)
 		return rc;
-	all = calloc(options->world + n, sizeof(*all));
-	if (!all)
-		return error_set(error, -ENOMEM, "no memory for the ranks' words");
-	all[options->rank] = (uint32_t)-rc;
-	if (n)
-		memcpy(all + options->world, words, n * sizeof(*words));
-	met = options->exchange(options->exchange_arg, all, options->world + n);
+	memset(ranks->words, 0, options->world * sizeof(*ranks->words));
+	ranks->words[options->rank] = (uint32_t)-rc;
+	met = options->exchange(options->exchange_arg, ranks->words, options->world + n);
 	if (met && !rc)
 		rc = exchange_failed(met, error);
-	if (!met)
-		rc = judge(options, rc, all, error);
-	if (n)
-		memcpy(words, all + options->world, n * sizeof(*words));
-	free(all);
-	return rc;
+	return met ? rc : judge(options, rc, ranks->words, error);
 }
 
-int ranks_agree(const struct nvs_universal_options *options, int rc, uint32_t word,
-		struct nvs_error *error)
+int ranks_agree(struct ranks *ranks, int rc, uint32_t word, struct nvs_error *error)
 {
-	uint32_t *words = calloc(options->world, sizeof(*words));
+	unsigned world = ranks->options->world;
+	uint32_t *words = ranks_words(ranks, world);
 
-	if (!words)
-		return error_set(error, -ENOMEM, "no memory for the ranks' words");
-	words[options->rank] = word;
-	rc = ranks_meet(options, rc, words, options->world, error);
-	for (unsigned i = 1; i < options->world && !rc; i++)
+	words[ranks->options->rank] = word;
+	rc = ranks_meet(ranks, rc, world, error);
+	for (unsigned i = 1; i < world && !rc; i++)
 		if (words[i] != words[0])
 			rc = error_set(
 				error, -EINVAL,
 				"rank %u has other parameters than rank 0: all ranks pass the "
 				"same names and shapes in the same order",
 				i);
-	free(words);
 	return rc;
 }

@@ -57,11 +57,27 @@ void sum_add(uint32_t *sums, const struct params *params, const struct state_io 
 int universal_options_in(struct nvs_universal_options *into,
 			 const struct nvs_universal_options *options, struct nvs_error *error);
 /*
- * Waits for all ranks, in an exchange whose length does not depend on `world`, also after options
- * were refused (`rc`). Returns `rc`; or -EINVAL: two ranks have one number, or the ranks differ in
- * `world`; or errno of the exchange.
+ * The words of an exchange are set aside before it, so that a rank without memory still takes part
+ * and tells the others.
  */
-int ranks_check(const struct nvs_universal_options *options, int rc, struct nvs_error *error);
+struct ranks {
+	const struct nvs_universal_options *options;
+	uint32_t *words; /* the result of each rank, then what the ranks tell */
+	size_t room;	 /* words to tell, at least one for each rank */
+};
+
+/*
+ * Waits for all ranks, in an exchange whose length does not depend on `world`, also after options
+ * were refused (`rc`). Returns `rc`; or -EINVAL: two ranks have one number, the ranks differ in
+ * `world`, or one has no memory; -ENOMEM; or errno of the exchange. Call ranks_end in any case.
+ */
+int ranks_begin(struct ranks *ranks, const struct nvs_universal_options *options, int rc,
+		struct nvs_error *error);
+void ranks_end(struct ranks *ranks);
+/* Makes room for n words to tell. -ENOMEM: the room is what it was. */
+int ranks_reserve(struct ranks *ranks, size_t n, struct nvs_error *error);
+/* The first n words to tell, which become 0. There is room for them. */
+uint32_t *ranks_words(struct ranks *ranks, size_t n);
 /* A value in two of the words that ranks exchange. */
 static inline void words_put(uint32_t *words, uint64_t value)
 {
@@ -73,22 +89,21 @@ static inline uint64_t words_get(const uint32_t *words)
 	return words[0] | (uint64_t)words[1] << 32;
 }
 /* Waits for all ranks, each of which tells a word: -EINVAL if they are not the same. */
-int ranks_agree(const struct nvs_universal_options *options, int rc, uint32_t word,
-		struct nvs_error *error);
+int ranks_agree(struct ranks *ranks, int rc, uint32_t word, struct nvs_error *error);
 /*
- * Waits for all ranks, exchanges their results `rc`, and combines `words`: 0 if no rank failed,
- * else this rank's `rc`, or -ECANCELED with the error of another one. -ENOMEM, errno of the
- * exchange.
+ * Waits for all ranks, exchanges their results `rc`, and combines the first n words to tell: 0 if
+ * no rank failed, else this rank's `rc`, or -ECANCELED with the error of another one, or errno of
+ * the exchange.
  */
-int ranks_meet(const struct nvs_universal_options *options, int rc, uint32_t *words, size_t n,
-	       struct nvs_error *error);
+int ranks_meet(struct ranks *ranks, int rc, size_t n, struct nvs_error *error);
 
 /* ---- cover.c ---- */
 
+/* The words that cover_check tells. */
+size_t cover_words(const struct params *params, unsigned world);
 /* Waits for all ranks, which agree on the parameters. -EINVAL on all: an element of a parameter is
  * given by no rank or by two. -ENOMEM, -ECANCELED, errno of the exchange. */
-int cover_check(const struct params *params, const struct nvs_universal_options *options,
-		struct nvs_error *error);
+int cover_check(const struct params *params, struct ranks *ranks, struct nvs_error *error);
 
 /* ---- tree.c: the directory of a checkpoint's files ---- */
 

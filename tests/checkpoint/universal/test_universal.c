@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -151,14 +152,16 @@ static void what_is_exported_is_imported(void **state)
 static struct meeting {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	unsigned world, arrived, round;
+	unsigned world, arrived, round, left;
 	uint32_t words[WORDS_MAX], result[WORDS_MAX];
 } meeting = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
+/* -EDEADLK: this rank would wait for one whose export has returned. */
 static int exchange(void *arg, uint32_t *words, size_t n)
 {
 	struct meeting *m = arg;
 	unsigned round;
+	bool met;
 
 	assert_true(n <= WORDS_MAX);
 	pthread_mutex_lock(&m->lock);
@@ -172,11 +175,20 @@ static int exchange(void *arg, uint32_t *words, size_t n)
 		m->round++;
 		pthread_cond_broadcast(&m->changed);
 	}
-	while (m->round == round)
+	while (m->round == round && !m->left)
 		pthread_cond_wait(&m->changed, &m->lock);
+	met = m->round != round;
 	memcpy(words, m->result, n * sizeof(*words));
 	pthread_mutex_unlock(&m->lock);
-	return 0;
+	return met ? 0 : -EDEADLK;
+}
+
+static void leave(struct meeting *m)
+{
+	pthread_mutex_lock(&m->lock);
+	m->left++;
+	pthread_cond_broadcast(&m->changed);
+	pthread_mutex_unlock(&m->lock);
 }
 
 /* A rank has ceil(numel / world) elements of each parameter, side by side in one group. */
@@ -225,6 +237,7 @@ static void *rank_export(void *arg)
 
 	rank->rc = nvs_checkpoint_export_universal(rank->optim.optimizer, rank->params, PARAMS,
 						   rank->path, &options, &rank->optim.error);
+	leave(&meeting);
 	return NULL;
 }
 
@@ -233,6 +246,8 @@ static void ranks_export(struct rank *ranks, unsigned world)
 	pthread_t threads[RANKS_MAX];
 
 	meeting.world = world;
+	meeting.arrived = meeting.left = 0;
+	memset(meeting.words, 0, sizeof(meeting.words));
 	for (unsigned i = 0; i < world; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, rank_export, &ranks[i]), 0);
 	for (unsigned i = 0; i < world; i++)
@@ -378,6 +393,32 @@ static void a_rank_that_fails_ends_the_export_of_all(void **state)
 		optim_close(&ranks[i].optim);
 	}
 	assert_int_equal(entries_of(path), 0);
+}
+
+/* One rank runs out of memory, in any allocation. */
+static void a_rank_without_memory_ends_the_export_of_all(void **state)
+{
+	const char *memory = memory_directory();
+	const char *path = path_in(memory ? memory : temp_directory(), "tag");
+	static struct rank ranks[2];
+	uint64_t failed = 1;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++)
+		rank_open(&ranks[i], i, 2, path);
+	for (uint64_t nth = 1; failed; nth += 1 + nth / 32) {
+		inject_fail(INJECT_MEMORY, nth, 1, ENOMEM);
+		ranks_export(ranks, 2);
+		inject_stop(&failed);
+		assert_int_equal(!ranks[0].rc, !ranks[1].rc);
+		for (unsigned i = 0; i < 2; i++)
+			if (ranks[i].rc == -EDEADLK || (ranks[i].rc && !failed))
+				fail_msg("allocation %" PRIu64 ": rank %u: %s", nth, i,
+					 ranks[i].optim.error.text);
+		assert_true(nth < 20000);
+	}
+	for (unsigned i = 0; i < 2; i++)
+		optim_close(&ranks[i].optim);
 }
 
 /* The files of the checkpoint are those that `reader` finds, of step 4, and nothing is beside them. */
@@ -811,6 +852,7 @@ int main(void)
 		test(a_file_that_is_written_to_during_an_import_is_told),
 		test(ranks_cut_and_join_parameters),
 		test(a_rank_that_fails_ends_the_export_of_all),
+		test(a_rank_without_memory_ends_the_export_of_all),
 		test(elements_that_a_rank_alone_leaves_out_are_refused),
 		test(ranks_that_differ_in_their_numbers_are_refused),
 		test(elements_that_ranks_leave_out_or_have_twice_are_refused_by_all),
