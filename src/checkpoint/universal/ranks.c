@@ -4,13 +4,15 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <xxhash.h>
 
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "checkpoint/universal/universal.h"
 
-#define WORLD_MAX 65536u
+#define WORLD_MAX   65536u
+#define RANDOM_BITS 32u
 
 static int exchange_failed(int code, struct nvs_error *error)
 {
@@ -42,46 +44,89 @@ int universal_options_in(struct nvs_universal_options *into,
 	return 0;
 }
 
-static uint64_t hash_rank(unsigned rank, unsigned world)
+/* ---- Numbers of the ranks ---- */
+
+static int numbers_differ(const struct nvs_universal_options *options, struct nvs_error *error)
 {
-	const uint32_t both[] = {rank, world};
-
-	return XXH3_64bits(both, sizeof(both));
-}
-
-static int check_numbers(const struct nvs_universal_options *options, int rc,
-			 struct nvs_error *error)
-{
-	uint64_t expected = 0;
-	uint32_t words[2];
-	int met;
-
-	if (options->world < 2 || !options->exchange)
-		return rc;
-	/* A rank that is refused tells 0, so that the others see that it is missing. */
-	words_put(words, rc ? 0 : hash_rank(options->rank, options->world));
-	met = options->exchange(options->exchange_arg, words, 2);
-	if (rc)
-		return rc;
-	if (met)
-		return exchange_failed(met, error);
-	for (unsigned rank = 0; rank < options->world; rank++)
-		expected ^= hash_rank(rank, options->world);
-	if (words_get(words) == expected)
-		return 0;
 	return error_set(error, -EINVAL,
 			 "rank %u of %u: the ranks differ in their numbers, or one has no memory; "
 			 "all pass the same world, and each another rank from 0 to world - 1",
 			 options->rank, options->world);
 }
 
+static uint32_t chosen(uint32_t random, unsigned bit, uint32_t world)
+{
+	return random >> bit & 1 ? world : 0;
+}
+
+/*
+ * Each rank tells its world in the words that random bits choose. If all have the same one, the
+ * combined bits choose the words that have it. Without random bits ranks of another world could
+ * cancel out; with them each word shows these in one of two cases.
+ */
+static int check_world(const struct nvs_universal_options *options, int rc, uint32_t random,
+		       struct nvs_error *error)
+{
+	/* A rank that is refused tells 0, so that the others see that it is missing. */
+	uint32_t words[1 + RANDOM_BITS] = {random}, world = rc ? 0 : options->world;
+	int met;
+
+	for (unsigned i = 0; i < RANDOM_BITS; i++)
+		words[1 + i] = chosen(random, i, world);
+	met = options->exchange(options->exchange_arg, words, 1 + RANDOM_BITS);
+	if (rc)
+		return rc;
+	if (met)
+		return exchange_failed(met, error);
+	for (unsigned i = 0; i < RANDOM_BITS; i++)
+		if (words[1 + i] != chosen(words[0], i, world))
+			return numbers_differ(options, error);
+	return 0;
+}
+
+static uint32_t hash(uint32_t random)
+{
+	return (uint32_t)XXH3_64bits(&random, sizeof(random));
+}
+
+/*
+ * Each rank tells a random number and its hash in the place of its number: combined with those of
+ * another rank they are no number and its hash, nor are they where there is no rank.
+ */
+static int check_ranks(struct ranks *ranks, uint32_t random, struct nvs_error *error)
+{
+	const struct nvs_universal_options *options = ranks->options;
+	size_t n = 2 * (size_t)options->world;
+	uint32_t *words = ranks_words(ranks, n);
+	int met;
+
+	words[2 * options->rank] = random;
+	words[2 * options->rank + 1] = hash(random);
+	met = options->exchange(options->exchange_arg, words, n);
+	if (met)
+		return exchange_failed(met, error);
+	for (size_t i = 0; i < n; i += 2)
+		if (words[i + 1] != hash(words[i]))
+			return numbers_differ(options, error);
+	return 0;
+}
+
 int ranks_begin(struct ranks *ranks, const struct nvs_universal_options *options, int rc,
 		struct nvs_error *error)
 {
+	uint32_t random;
+
 	*ranks = (struct ranks){.options = options};
 	if (!rc)
-		rc = ranks_reserve(ranks, options->world, error);
-	return check_numbers(options, rc, error);
+		rc = ranks_reserve(ranks, 2 * (size_t)options->world, error);
+	if (options->world < 2 || !options->exchange)
+		return rc;
+	if (getrandom(&random, sizeof(random), 0) != sizeof(random)) {
+		random = UINT32_MAX;
+		rc = rc ? rc : error_set(error, -EIO, "no random number for the exchange");
+	}
+	rc = check_world(options, rc, random, error);
+	return rc ? rc : check_ranks(ranks, random, error);
 }
 
 void ranks_end(struct ranks *ranks)

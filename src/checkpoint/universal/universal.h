@@ -67,9 +67,10 @@ struct ranks {
 };
 
 /*
- * Waits for all ranks, in an exchange whose length does not depend on `world`, also after options
- * were refused (`rc`). Returns `rc`; or -EINVAL: two ranks have one number, the ranks differ in
- * `world`, or one has no memory; -ENOMEM; or errno of the exchange. Call ranks_end in any case.
+ * Waits for all ranks, first in an exchange whose length does not depend on `world`, also after
+ * options were refused (`rc`). Returns `rc`; or -EINVAL: two ranks have one number, the ranks
+ * differ in `world`, or one has no memory; -ENOMEM; -EIO: no random number; or errno of the
+ * exchange. Call ranks_end in any case.
  */
 int ranks_begin(struct ranks *ranks, const struct nvs_universal_options *options, int rc,
 		struct nvs_error *error);

@@ -147,7 +147,7 @@ static void what_is_exported_is_imported(void **state)
 /* ---- Several ranks ---- */
 
 #define RANKS_MAX 4u
-#define WORDS_MAX 64u
+#define WORDS_MAX 140u /* two for each of 70 ranks */
 
 static struct meeting {
 	pthread_mutex_t lock;
@@ -565,6 +565,35 @@ static void ranks_that_differ_in_their_numbers_are_refused(void **state)
 	}
 }
 
+/* Of 4 ranks all but two make the same mistake, so that an exclusive or has the others alone. */
+static void ranks_with_the_same_wrong_numbers_are_refused(void **state)
+{
+	static const struct {
+		unsigned rank, world;
+	} wrong[] = {{3, 4}, {1, 2}, {2, 2}, {7, 70}};
+	const char *path = path_in(temp_directory(), "tag");
+	static struct rank ranks[RANKS_MAX];
+
+	(void)state;
+	for (unsigned i = 0; i < RANKS_MAX; i++)
+		rank_open(&ranks[i], i % 2, 2, path);
+	for (size_t i = 0; i < COUNT(wrong); i++) {
+		for (unsigned rank = 2; rank < RANKS_MAX; rank++) {
+			ranks[rank].rank = wrong[i].rank;
+			ranks[rank].world = wrong[i].world;
+		}
+		ranks_export(ranks, RANKS_MAX);
+		for (unsigned rank = 0; rank < RANKS_MAX; rank++)
+			assert_int_equal(ranks[rank].rc, -EINVAL);
+		for (unsigned rank = 0; rank < 2; rank++)
+			assert_says(ranks[rank].optim.error.text,
+				    "the ranks differ in their numbers");
+		assert_int_equal(access(path, F_OK), -1);
+	}
+	for (unsigned i = 0; i < RANKS_MAX; i++)
+		optim_close(&ranks[i].optim);
+}
+
 /* ---- Failures ---- */
 
 /* Which of two optimizers the checkpoint is of. */
@@ -855,6 +884,7 @@ int main(void)
 		test(a_rank_without_memory_ends_the_export_of_all),
 		test(elements_that_a_rank_alone_leaves_out_are_refused),
 		test(ranks_that_differ_in_their_numbers_are_refused),
+		test(ranks_with_the_same_wrong_numbers_are_refused),
 		test(elements_that_ranks_leave_out_or_have_twice_are_refused_by_all),
 		test(each_failing_call_leaves_the_old_checkpoint_or_the_new),
 		test(a_killed_export_leaves_the_old_checkpoint_or_the_new),
