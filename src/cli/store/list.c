@@ -28,6 +28,10 @@ static void print_line(FILE *out, const struct nvs_store_info *info)
 		print_visible(out, info->owner_name);
 		fputs(")", out);
 	}
+	if (info->state == NVS_STORE_DAMAGED) {
+		fputs(": ", out);
+		print_visible(out, info->problem);
+	}
 	fputs("\n", out);
 }
 

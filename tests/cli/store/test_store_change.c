@@ -54,6 +54,9 @@ static void a_truncated_store_is_damaged_and_its_lost_tensors_are_named(void **s
 	assert_int_equal(truncate(path_in(path, "nvswap/rank0/data"), (off_t)place_of(path, 2)), 0);
 	EXITS(1, "list %s", path);
 	assert_says(output, "damaged, commit 1 of ");
+	assert_says(output, says);
+	EXITS(1, "list %s --output-format json", path);
+	assert_says(output, says);
 	EXITS(1, "show %s", path);
 	assert_says(output, says);
 	EXITS(1, "show %s --output-format json", path);
@@ -217,6 +220,9 @@ static void a_store_without_its_data_is_described_and_removed(void **state)
 	nvs_store_close(store);
 	assert_int_equal(info.state, NVS_STORE_DAMAGED);
 	assert_non_null(strstr(info.problem, "data is missing: the store is damaged"));
+	EXITS(1, "list %s", path);
+	assert_says(output, "damaged: ");
+	assert_says(output, "data is missing: the store is damaged");
 	EXITS(1, "repair %s", path);
 	assert_says(output, "data is missing: the store is damaged");
 	EXITS(0, "remove %s", path);
