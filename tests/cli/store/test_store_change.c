@@ -4,6 +4,7 @@
  * in use.
  */
 #include "cli/store/store_command_fixture.h"
+#include "support/inject.h"
 
 /* Where a tensor's bytes are. */
 static uint64_t place_of(const char *path, uint64_t index)
@@ -180,6 +181,108 @@ static void a_store_in_use_is_neither_verified_nor_changed(void **state)
 	}
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
 	EXITS(0, "verify %s", path);
+}
+
+/* ---- Two processes remove one store ---- */
+
+/* `nvswap store remove` while this process removes the store. */
+struct rival {
+	const char *path;
+	unsigned calls;	  /* of this process, that the rival may precede */
+	unsigned nth;	  /* the call that it precedes */
+	int status;	  /* its exit status */
+	unsigned refused; /* how often it was refused and said why */
+};
+
+static int remove_store(const char *path, const struct inject_observer *observer)
+{
+	const char *const paths[] = {path};
+	const struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
+	int rc;
+
+	inject_observe(observer);
+	rc = nvs_store_remove(&place, &error);
+	inject_observe(NULL);
+	return rc;
+}
+
+static void make_store_to_remove(const char *path, bool has_data)
+{
+	make_store(quoted(path), 0, 1);
+	if (!has_data)
+		assert_int_equal(unlink(path_in(path, "nvswap/rank0/data")), 0);
+}
+
+/* Before a name is removed: files by a process that holds the lock, then empty directories. */
+static void remove_meanwhile(void *arg, struct inject_name *name)
+{
+	struct rival *rival = arg;
+	const char *says[2] = {"there is no kept store", "holds no store"};
+	char who[64];
+
+	snprintf(who, sizeof(who), "in use by process %d (test_store_chan)", (int)getpid());
+	if (strstr(name->path, "manifest.") || !strcmp(name->path, "data")) {
+		says[0] = who;
+		says[1] = "is being changed by another process: try again";
+	}
+	rival->calls++;
+	if (store_command("remove %s", rival->path) == 1 &&
+	    (strstr(output, says[0]) || strstr(output, says[1])))
+		rival->refused++;
+	else
+		print_error("before %s is removed: %s", name->path, output);
+}
+
+static void a_store_that_is_being_removed_is_not_removed_by_another_process(void **state)
+{
+	const char *path = temp_directory();
+
+	(void)state;
+	for (int has_data = 0; has_data < 2; has_data++) {
+		struct rival rival = {.path = path};
+		const struct inject_observer observer = {.arg = &rival,
+							 .before_name = remove_meanwhile};
+
+		make_store_to_remove(path, has_data);
+		(void)remove_store(path, &observer);
+		assert_true(rival.calls > 4);
+		assert_int_equal(rival.refused, rival.calls);
+		assert_int_equal(entries_of(path), 0);
+	}
+}
+
+static void remove_before_open(void *arg, const char *opened)
+{
+	struct rival *rival = arg;
+
+	(void)opened;
+	if (++rival->calls == rival->nth)
+		rival->status = store_command("remove %s", rival->path);
+}
+
+static void of_two_processes_that_remove_a_store_one_succeeds(void **state)
+{
+	const char *path = temp_directory();
+	unsigned wins[2] = {0}; /* of this process, of the rival */
+	int rc;
+
+	(void)state;
+	for (int has_data = 0; has_data < 2; has_data++) {
+		struct rival rival = {.path = path};
+		const struct inject_observer observer = {.arg = &rival,
+							 .before_open = remove_before_open};
+
+		while (rival.calls >= rival.nth) {
+			rival = (struct rival){.path = path, .nth = rival.nth + 1, .status = 1};
+			make_store_to_remove(path, has_data);
+			rc = remove_store(path, &observer);
+			assert_int_equal(rc != 0, rival.status == 0);
+			assert_says(rc ? error.text : output, path);
+			wins[rc != 0]++;
+			assert_int_equal(entries_of(path), 0);
+		}
+	}
+	assert_true(wins[0] > 2 && wins[1] > 2);
 }
 
 static void one_store_is_removed_and_others_stay(void **state)
@@ -391,6 +494,8 @@ int main(void)
 		test(damaged_copies_are_repaired),
 		test(a_lost_commit_is_rolled_back_only_when_asked),
 		test(a_store_in_use_is_neither_verified_nor_changed),
+		test(a_store_that_is_being_removed_is_not_removed_by_another_process),
+		test(of_two_processes_that_remove_a_store_one_succeeds),
 		test(one_store_is_removed_and_others_stay),
 		test(a_store_without_its_data_is_described_and_removed),
 		test(the_rest_of_a_store_without_its_first_path_is_removed),
