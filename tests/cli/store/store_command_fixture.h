@@ -83,6 +83,14 @@ static inline const char *quoted(const char *path)
 	return into;
 }
 
+static inline const char *quoted_pair(const char *a, const char *b)
+{
+	static char text[1024];
+
+	snprintf(text, sizeof(text), "%s, %s", quoted(a), quoted(b));
+	return text;
+}
+
 /* Runs "nvswap store ARGUMENTS"; returns its exit status. */
 static inline int store_command(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static inline int store_command(const char *format, ...)

@@ -77,12 +77,11 @@ static void a_truncated_store_is_damaged_and_its_lost_tensors_are_named(void **s
 static void the_truncated_path_of_several_is_named(void **state)
 {
 	const char *a = temp_directory(), *b = temp_directory();
-	char paths[512], says[512];
+	char says[512];
 
 	(void)state;
-	snprintf(paths, sizeof(paths), "\"%s\", \"%s\"", a, b);
 	snprintf(says, sizeof(says), "%s/nvswap/rank0/data is truncated: it has ", b);
-	make_store(paths, 0, 3);
+	make_store(quoted_pair(a, b), 0, 3);
 	assert_int_equal(truncate(path_in(b, "nvswap/rank0/data"), (2 << 20) + 8192), 0);
 	EXITS(1, "show %s %s", a, b);
 	assert_says(output, says);
@@ -92,11 +91,9 @@ static void the_truncated_path_of_several_is_named(void **state)
 static void a_striped_store_is_verified(void **state)
 {
 	const char *a = temp_directory(), *b = temp_directory();
-	char paths[512];
 
 	(void)state;
-	snprintf(paths, sizeof(paths), "\"%s\", \"%s\"", a, b);
-	make_store(paths, 0, 3);
+	make_store(quoted_pair(a, b), 0, 3);
 	EXITS(0, "verify %s %s", a, b);
 	EXITS(1, "verify %s", a);
 	assert_says(output, "lies on 2 paths");
@@ -335,14 +332,12 @@ static void a_store_without_its_data_is_described_and_removed(void **state)
 static void the_rest_of_a_store_without_its_first_path_is_removed(void **state)
 {
 	const char *a = temp_directory(), *b = temp_directory();
-	char paths[512];
 
 	(void)state;
-	snprintf(paths, sizeof(paths), "\"%s\", \"%s\"", a, b);
-	make_store(paths, 0, 1);
+	make_store(quoted_pair(a, b), 0, 1);
 	EXITS(0, "remove %s %s --rank 0", a, b);
 	for (int gone = 0; gone < 2; gone++) {
-		make_store(paths, 0, 1);
+		make_store(quoted_pair(a, b), 0, 1);
 		assert_int_equal(unlink(path_in(a, "nvswap/rank0/data")), 0);
 		for (unsigned i = 0; i < 4; i++) {
 			char name[64];
@@ -384,11 +379,9 @@ static void calls_on_a_place_without_a_store_name_no_setting(void **state)
 static void a_path_of_another_store_stays(void **state)
 {
 	const char *a = temp_directory(), *b = temp_directory(), *c = temp_directory();
-	char paths[512];
 
 	(void)state;
-	snprintf(paths, sizeof(paths), "\"%s\", \"%s\"", a, b);
-	make_store(paths, 0, 1);
+	make_store(quoted_pair(a, b), 0, 1);
 	make_store(quoted(c), 0, 1);
 	damage(path_in(a, "nvswap/rank0/data"), 60);
 	damage(path_in(a, "nvswap/rank0/data"), (1 << 20) + 60);

@@ -114,10 +114,9 @@ static void tensors_have_their_shapes_when_they_leave_a_store(void **state)
 static void a_striped_store_is_exported_in_shards(void **state)
 {
 	const char *a = temp_directory(), *b = temp_directory(), *to = temp_directory();
-	char paths[512];
+	const char *paths = quoted_pair(a, b);
 
 	(void)state;
-	snprintf(paths, sizeof(paths), "\"%s\", \"%s\"", a, b);
 	make_store(paths, 1, TENSORS);
 	EXITS(1, "export --to %s/m.safetensors %s", to, a);
 	assert_says(output, "lies on 2 paths");

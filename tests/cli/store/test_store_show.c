@@ -229,11 +229,9 @@ static void a_store_whose_data_is_missing_is_damaged_for_everyone(void **state)
 static void a_striped_store_needs_all_paths_in_their_order(void **state)
 {
 	const char *a = temp_directory(), *b = temp_directory();
-	char paths[512];
 
 	(void)state;
-	snprintf(paths, sizeof(paths), "\"%s\", \"%s\"", a, b);
-	make_store(paths, 0, 3);
+	make_store(quoted_pair(a, b), 0, 3);
 	EXITS(0, "show %s %s", a, b);
 	assert_says(output, "state         kept");
 	assert_says(output, "paths         2, ");
