@@ -73,6 +73,10 @@ int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
 /* Sets an entry without a place. `shape` NULL: one dimension. -ENOMEM. */
 int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
 	       const uint64_t *shape, size_t ndim);
+/* -ESTALE: the entry, in a file of `path`, has another shape than `name` has here. A `shape` of one
+ * dimension may be the number of elements alone, and is not compared. */
+int entry_check_shape(const struct entry *entry, const char *path, const char *name,
+		      const uint64_t *shape, size_t ndim, struct nvs_error *error);
 /* Whether the tensor is only a part of its storage, so that the file has no CRC-32 of the tensor
  * itself. */
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry);

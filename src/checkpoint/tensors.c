@@ -102,21 +102,6 @@ int nvs_checkpoint_export(struct nvs_engine *engine, const struct nvs_checkpoint
 	return rc;
 }
 
-/* A tensor of one dimension may have been registered by its number of elements alone. */
-static int check_shape(const struct nvs_checkpoint *checkpoint, const struct entry *entry,
-		       const struct nvs_checkpoint_item *item, struct nvs_error *error)
-{
-	char there[SHAPE_TEXT], here[SHAPE_TEXT];
-
-	if (item->ndim < 2 || shapes_equal(entry->shape, entry->ndim, item->shape, item->ndim))
-		return 0;
-	return error_about(error, -ESTALE, item->name, 0, 0,
-			   "%s: tensor %s has the shape %s, that of the engine %s",
-			   checkpoint->paths[entry->file], item->name,
-			   shape_text(entry->shape, entry->ndim, there),
-			   shape_text(item->shape, item->ndim, here));
-}
-
 static int find_item(struct pair *pair, struct nvs_engine *engine,
 		     const struct nvs_checkpoint *checkpoint,
 		     const struct nvs_checkpoint_item *items, size_t i, struct nvs_error *error)
@@ -139,7 +124,8 @@ static int find_item(struct pair *pair, struct nvs_engine *engine,
 				   (unsigned long long)pair->entry->numel,
 				   nvs_dtype_name(pair->entry->dtype),
 				   (unsigned long long)info.numel, nvs_dtype_name(info.dtype));
-	return check_shape(checkpoint, pair->entry, &item, error);
+	return entry_check_shape(pair->entry, checkpoint->paths[pair->entry->file], item.name,
+				 item.shape, item.ndim, error);
 }
 
 int nvs_checkpoint_import(struct nvs_engine *engine, const struct nvs_checkpoint *checkpoint,

@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "base/memory/huge_map.h"
-#include "base/shape.h"
 #include "checkpoint/state/groups.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
@@ -43,22 +42,6 @@ static const struct entry *tensor_of(const struct nvs_checkpoint *file)
 	return NULL;
 }
 
-/* A file with one dimension has the elements of a parameter of any shape. */
-static int check_shape(const struct import_job *import, const struct param *param,
-		       const struct entry *entry, struct nvs_error *error)
-{
-	char there[SHAPE_TEXT], here[SHAPE_TEXT];
-
-	if (!param->shape || param->ndim < 2 || entry->ndim < 2 ||
-	    shapes_equal(entry->shape, entry->ndim, param->shape, param->ndim))
-		return 0;
-	return error_about(error, -ESTALE, param->name, 0, 0,
-			   "%s: parameter %s has the shape %s there, and %s here",
-			   import->tree.path, param->name,
-			   shape_text(entry->shape, entry->ndim, there),
-			   shape_text(param->shape, param->ndim, here));
-}
-
 static int take_place(const struct import_job *import, const struct param *param,
 		      const struct entry *entry, struct place *place, struct nvs_error *error)
 {
@@ -75,7 +58,10 @@ static int take_place(const struct import_job *import, const struct param *param
 			nvs_dtype_name(entry->dtype), (unsigned long long)param->numel);
 	*place = (struct place){
 		.offset = entry->offset, .crc = entry->crc, .has_crc = entry->has_crc};
-	return check_shape(import, param, entry, error);
+	/* A file with one dimension has the elements of a parameter of any shape. */
+	return entry->ndim < 2 ? 0
+			       : entry_check_shape(entry, import->tree.path, param->name,
+						   param->shape, param->ndim, error);
 }
 
 static int damaged(const struct import_job *import, const struct param *param, unsigned part,
