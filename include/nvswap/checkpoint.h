@@ -127,7 +127,7 @@ struct nvs_checkpoint_options {
  *          size is not set, or differs
  * -E2BIG   a tensor exceeds the pool, or the header 10^8 bytes; fields of a later version are set
  * -EBUSY   another call, of any process, writes the same file
- * -ENOSPC  the file system has no room
+ * -ENOSPC  the file system has no room, or ulimit -f is too low for a file
  * -ENOMEM
  * Others   those of nvs_tensor_swap_in and nvs_tensor_wait; those of creating, writing and renaming
  *          a file. With all of them `path` is what it was, unless the error says that only the
@@ -254,7 +254,7 @@ struct nvs_universal_options {
  *             thread took a step meanwhile
  * -EEXIST     `path`/zero or `path`/zero.partial has other files than this call writes
  * -ECANCELED  another rank has failed: the error names it
- * -ENOSPC     the file system has no room
+ * -ENOSPC     the file system has no room, or ulimit -f is too low for a file
  * -ENOMEM
  * Others      those of nvs_optimizer_export, of exchange, and of making, writing and renaming files
  */

@@ -39,6 +39,7 @@ struct nvs_engine;
  * -ENOTSUP      use_gds is set, or the I/O engine does not work on this machine
  * -ENOMEM       the pool can't be mapped or locked; the error has limit, need and remedy
  * -EAGAIN       the limit on threads is reached
+ * -ENOSPC       the drive has no room for the store's files, or ulimit -f is too low for them
  * -EBUSY        another engine, of this or another process, has locked the store for more than a
  *               second
  * -EEXIST       the path holds a kept store and neither `keep` nor `read_only` is set

@@ -44,7 +44,7 @@ struct nvs_tensor_spec {
  * Errors:
  * -EEXIST  a name is registered twice
  * -ESTALE  the kept store holds a tensor of that name with another dtype or numel
- * -ENOSPC  the drive has no room
+ * -ENOSPC  the drive has no room, or ulimit -f is too low for the store's file
  * -EINVAL  an argument is NULL, a name is too short or too long, a dtype is unknown, a shape has
  *          another number of elements or more than NVS_NDIM_MAX dimensions, a tensor has 2^63 bytes
  *          or more, or those of the call have 2^64 or more together

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file_limit.h"
 #include "checkpoint/checkpoint.h"
 
 static int failed(struct nvs_error *error, const char *what, const char *path)
@@ -63,6 +64,9 @@ static int create(struct draft *draft, uint64_t nbytes, struct nvs_error *error)
 	}
 	if (ftruncate(draft->fd, 0) || fchmod(draft->fd, 0600))
 		return failed(error, "empty", draft->partial);
+	rc = file_may_grow(draft->path, nbytes, error);
+	if (rc)
+		return rc;
 	if (fallocate(draft->fd, 0, 0, (off_t)nbytes) && errno != EOPNOTSUPP)
 		return failed(error, "reserve space for", draft->path);
 	return ftruncate(draft->fd, (off_t)nbytes) ? failed(error, "extend", draft->path) : 0;

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -78,22 +77,6 @@ int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64
 	}
 	assert(done == nbytes);
 	return 0;
-}
-
-int disk_may_grow(const char *path, uint64_t nbytes, struct nvs_error *error)
-{
-	struct rlimit limit;
-	char need[32], most[32];
-
-	assert(path && *path);
-	assert(nbytes && nbytes <= INT64_MAX);
-	if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY ||
-	    nbytes <= limit.rlim_cur)
-		return 0;
-	return error_set(error, -ENOSPC,
-			 "%s needs %s, but this process may write files of at most %s: raise the "
-			 "limit (ulimit -f unlimited)",
-			 path, size_text(nbytes, need), size_text(limit.rlim_cur, most));
 }
 
 int disk_sync(int fd, const char *path, struct nvs_error *error)

@@ -19,11 +19,6 @@ int disk_read(int fd, const char *path, void *data, size_t nbytes, uint64_t offs
 	      struct nvs_error *error);
 int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64_t offset,
 	       struct nvs_error *error);
-/*
- * -ENOSPC if a file of `nbytes` exceeds RLIMIT_FSIZE. Must be called before growing a file, since
- * growing it beyond the limit raises SIGXFSZ, which by default ends the process.
- */
-int disk_may_grow(const char *path, uint64_t nbytes, struct nvs_error *error);
 /* fdatasync(2); fsync(2) of a directory. */
 int disk_sync(int fd, const char *path, struct nvs_error *error);
 

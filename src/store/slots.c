@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file_limit.h"
 #include "store/disk.h"
 
 static int no_memory(struct nvs_error *error)
@@ -498,7 +499,7 @@ int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 	assert(count <= (INT64_MAX - MANIFEST_HEADER_BYTES - NVS_NOTE_MAX) / MANIFEST_ENTRY_MAX);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		struct slot *slot = &slots->slot[i];
-		int rc = slot->owned ? disk_may_grow(slot->path, nbytes, error) : 0;
+		int rc = slot->owned ? file_may_grow(slot->path, nbytes, error) : 0;
 
 		if (rc)
 			return rc;

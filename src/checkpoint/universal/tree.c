@@ -9,12 +9,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file_limit.h"
 #include "base/text.h"
 #include "checkpoint/universal/universal.h"
 
@@ -207,6 +209,20 @@ int tree_add(const struct tree *tree, const char *name, struct nvs_error *error)
 					       : 0;
 }
 
+/* The limit on the size of files, before one is made. */
+static int check_limit(const struct tree *tree, const char *place, uint64_t nbytes,
+		       struct nvs_error *error)
+{
+	char *path;
+	int rc;
+
+	if (asprintf(&path, "%s/%s/%s", tree->path, tree->name, place) < 0)
+		return error_set(error, -ENOMEM, "no memory for the path of %s", place);
+	rc = file_may_grow(path, nbytes, error);
+	free(path);
+	return rc;
+}
+
 /* The file's name below the directory. */
 static void join(char place[PLACE_MAX], const char *name, const char *file)
 {
@@ -220,10 +236,13 @@ int tree_create_file(const struct tree *tree, const char *name, const char *file
 		     struct nvs_error *error)
 {
 	char place[PLACE_MAX];
-	int rc = 0, fd;
+	int rc, fd;
 
 	assert(tree->created && nbytes);
 	join(place, name, file);
+	rc = check_limit(tree, place, nbytes, error);
+	if (rc)
+		return rc;
 	fd = openat(tree->zero, place, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return failed_at(tree, "create", place, error);

@@ -13,8 +13,8 @@
 
 #include "aio/aio.h"
 #include "base/error.h"
+#include "base/file_limit.h"
 #include "base/memory/huge_map.h"
-#include "store/disk.h"
 #include "store/member/member.h"
 
 /* ---- Direct I/O ---- */
@@ -173,7 +173,7 @@ int member_begin(struct member *member, struct nvs_error *error)
 	if (!rc)
 		cow_turn_off(member->fd);
 	if (!rc)
-		rc = disk_may_grow(member->path, member->base, error);
+		rc = file_may_grow(member->path, member->base, error);
 	if (rc)
 		return rc;
 	rc = allocate(member->fd, 0, member->base);
@@ -254,7 +254,7 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 	if (to > member->capacity || to > INT64_MAX - member->base ||
 	    to - from > available(member, false))
 		return no_space(member, from, to - from, error);
-	rc = disk_may_grow(member->path, member->base + to, error);
+	rc = file_may_grow(member->path, member->base + to, error);
 	if (rc)
 		return rc;
 	rc = allocate(member->fd, member->base + from, to - from);
@@ -288,6 +288,9 @@ int member_reserve_again(struct member *member, uint64_t nbytes, struct nvs_erro
 	assert(nbytes <= member->capacity && nbytes <= INT64_MAX - member->base);
 	if (member->kind != MEMBER_FILE || member->read_only)
 		return 0;
+	rc = file_may_grow(member->path, member->base + nbytes, error);
+	if (rc)
+		return rc;
 	/* Not posix_fallocate(3): its emulation would read the whole store. */
 	do
 		rc = fallocate(member->fd, 0, 0, (off_t)(member->base + nbytes)) ? -errno : 0;

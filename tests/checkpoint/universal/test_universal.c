@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -873,6 +874,25 @@ static void a_directory_with_other_files_is_not_replaced(void **state)
 	}
 }
 
+/* With the default action of SIGXFSZ, which ends the process. */
+static void a_limit_on_file_sizes_is_an_error_with_a_remedy(void **state)
+{
+	const char *path = path_in(temp_directory(), "tag");
+	struct rlimit was, limit;
+	struct optim optim;
+
+	(void)state;
+	start(&optim, 0);
+	signal(SIGXFSZ, SIG_DFL);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+	limit = (struct rlimit){.rlim_cur = KIB, .rlim_max = was.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	REFUSED(&optim, export_to(&optim, path), -ENOSPC, "ulimit -f");
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+	DONE(&optim, export_to(&optim, path));
+	optim_close(&optim);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -893,6 +913,7 @@ int main(void)
 		test(paths_and_options_that_are_wrong_are_refused),
 		test(a_planted_link_is_not_followed),
 		test(a_directory_with_other_files_is_not_replaced),
+		test(a_limit_on_file_sizes_is_an_error_with_a_remedy),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -504,6 +504,62 @@ static void a_limit_on_file_sizes_is_an_error_with_a_remedy_and_no_signal(void *
 	}
 }
 
+/* Writes beyond the limit fail, or raise the signal, also where the file is as long already. */
+static int open_a_store_that_is_too_large(void *arg)
+{
+	const struct child *child = arg;
+	struct nvs_tensor *tensor;
+	struct nvs_engine *engine;
+	struct nvs_error error = {.size = sizeof(error)};
+
+	alarm(GIVE_UP_S);
+	signal(SIGXFSZ, SIG_DFL);
+	EXPECT(!open_in(&engine, child, &error) && !add(engine, "t", &tensor, &error));
+	EXPECT(!make_contents(engine, tensor, 1) && !nvs_engine_close(engine, &error));
+	if (set_limit(RLIMIT_FSIZE, 512 * KIB))
+		return CHILD_SKIPPED;
+	EXPECT(open_in(&engine, child, &error) == -ENOSPC);
+	EXPECT(strstr(error.text, "ulimit -f") && strstr(error.text, "rank0/data"));
+	return CHILD_OK;
+}
+
+static void a_kept_store_above_the_limit_on_file_sizes_is_refused(void **state)
+{
+	struct child child = {.directory = temp_directory(), .keep = true};
+
+	(void)state;
+	run_child(open_a_store_that_is_too_large, &child);
+}
+
+static int export_more_than_a_file_may_have(void *arg)
+{
+	const struct child *child = arg;
+	const char *path = path_in(child->directory, "model.safetensors");
+	struct nvs_checkpoint_item item = {.size = sizeof(item)};
+	struct nvs_engine *engine;
+	struct nvs_error error = {.size = sizeof(error)};
+
+	alarm(GIVE_UP_S);
+	signal(SIGXFSZ, SIG_DFL);
+	EXPECT(!open_in(&engine, child, &error) && !add(engine, "t", &item.tensor, &error));
+	EXPECT(!make_contents(engine, item.tensor, 1));
+	if (set_limit(RLIMIT_FSIZE, 128 * KIB))
+		return CHILD_SKIPPED;
+	EXPECT(nvs_checkpoint_export(engine, &item, 1, path, NULL, &error) == -ENOSPC);
+	EXPECT(strstr(error.text, "ulimit -f") && strstr(error.text, "128 KiB"));
+	EXPECT(access(path_in(child->directory, "model.safetensors.partial"), F_OK));
+	EXPECT(!nvs_engine_close(engine, &error));
+	return CHILD_OK;
+}
+
+static void an_export_above_the_limit_on_file_sizes_is_an_error_with_a_remedy(void **state)
+{
+	struct child child = {.directory = temp_directory()};
+
+	(void)state;
+	run_child(export_more_than_a_file_may_have, &child);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -512,6 +568,8 @@ int main(void)
 		test(too_few_threads_are_an_error_that_leaves_nothing),
 		test(too_little_address_space_is_an_error_that_leaves_nothing),
 		test(a_limit_on_file_sizes_is_an_error_with_a_remedy_and_no_signal),
+		test(a_kept_store_above_the_limit_on_file_sizes_is_refused),
+		test(an_export_above_the_limit_on_file_sizes_is_an_error_with_a_remedy),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
