@@ -157,6 +157,8 @@ void placement_free(struct placement *placement, const struct nvs_checkpoint *ch
 
 /* ---- index.c ---- */
 
+/* Whether the index that was loaded names one of the files that `checkpoint` consists of. */
+bool index_names_any(const struct nvs_checkpoint *before, const struct nvs_checkpoint *checkpoint);
 /* Removes the files that the index named before, and that `checkpoint` does not consist of. */
 void index_remove_files(const struct nvs_checkpoint *before,
 			const struct nvs_checkpoint *checkpoint);

@@ -201,16 +201,26 @@ int index_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_e
 	return rc;
 }
 
+static bool has_file(const struct nvs_checkpoint *checkpoint, const char *path)
+{
+	for (size_t i = 0; i < checkpoint->nfiles; i++)
+		if (!strcmp(checkpoint->paths[i], path))
+			return true;
+	return false;
+}
+
+bool index_names_any(const struct nvs_checkpoint *before, const struct nvs_checkpoint *checkpoint)
+{
+	for (size_t i = 0; i < before->nfiles; i++)
+		if (has_file(checkpoint, before->paths[i]))
+			return true;
+	return false;
+}
+
 void index_remove_files(const struct nvs_checkpoint *before,
 			const struct nvs_checkpoint *checkpoint)
 {
-	for (size_t i = 0; i < before->nfiles; i++) {
-		size_t j = 0;
-
-		while (j < checkpoint->nfiles &&
-		       strcmp(before->paths[i], checkpoint->paths[j]) != 0)
-			j++;
-		if (j == checkpoint->nfiles)
+	for (size_t i = 0; i < before->nfiles; i++)
+		if (!has_file(checkpoint, before->paths[i]))
 			unlink(before->paths[i]);
-	}
 }

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -167,19 +166,25 @@ static bool any_exists(const struct nvs_checkpoint *plan)
 	return false;
 }
 
-/* Files of an index must not replace those of the index that is valid until the new one is. */
-static int name_apart(struct nvs_checkpoint *plan, const char *path)
+/*
+ * Files of an index must not replace those of the index that is valid until the new one is. Their
+ * names are the first that it does not name, which a call that was killed has used too: what it
+ * left is replaced. An index that can't be read may name any file that is there.
+ */
+static int name_apart(struct nvs_checkpoint *plan, const char *path, const char *index)
 {
-	uint32_t number;
-	char series[16];
-	int rc = name_files(plan, path, "");
+	struct nvs_checkpoint before = {0};
+	bool damaged = !access(index, F_OK) && index_load(&before, index, NULL);
+	char series[24] = "";
+	int rc = name_files(plan, path, series);
 
-	if (rc || plan->nfiles == 1 || !any_exists(plan))
-		return rc;
-	if (getrandom(&number, sizeof(number), 0) != sizeof(number))
-		return -errno;
-	snprintf(series, sizeof(series), "-%08x", number);
-	return name_files(plan, path, series);
+	for (unsigned i = 1; !rc && (damaged ? any_exists(plan) : index_names_any(&before, plan));
+	     i++) {
+		snprintf(series, sizeof(series), "-nvswap-%u", i);
+		rc = name_files(plan, path, series);
+	}
+	checkpoint_free(&before);
+	return rc;
 }
 
 /* The names of both forms of the checkpoint. */
@@ -277,11 +282,12 @@ int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoin
 				 (unsigned long long)shard_bytes, nfiles);
 	rc = allocate(placement, checkpoint, nfiles);
 	if (!rc)
-		rc = name_apart(checkpoint, path);
+		rc = name_forms(placement, path, nfiles > 1);
+	if (!rc)
+		rc = nfiles > 1 ? name_apart(checkpoint, path, placement->index_path)
+				: name_files(checkpoint, path, "");
 	if (!rc)
 		rc = make_headers(placement, checkpoint);
-	if (!rc)
-		rc = name_forms(placement, path, nfiles > 1);
 	if (!rc && nfiles > 1)
 		rc = make_index(placement, checkpoint);
 	if (rc == -E2BIG)

@@ -167,6 +167,9 @@ static int replace_before(struct writing *writing, struct nvs_error *error)
 	struct nvs_checkpoint before = {0};
 	int rc = load_before(&before, placement, error);
 
+	/* Since the files of this one were named. */
+	if (!rc && placement->index_path && index_names_any(&before, &writing->plan))
+		rc = error_set(error, -EBUSY, "another call has written %s", placement->index_path);
 	if (!rc)
 		rc = rename_files(writing, error);
 	if (!rc && placement->index_path)

@@ -6,9 +6,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -489,6 +491,63 @@ static void fail_calls_of_replacing(uint64_t old_shard_bytes, uint64_t new_shard
 	world_end(&w);
 }
 
+/* Ends the process before a change of names. */
+struct killer {
+	unsigned changes, last;
+};
+
+static void kill_at_name(void *arg, struct inject_name *name)
+{
+	struct killer *killer = arg;
+
+	if (strstr(name->path, "model") && ++killer->changes == killer->last)
+		kill(getpid(), SIGKILL);
+}
+
+/* Whether a child that exports shards of seed 100 was killed before change number `last`. */
+static bool export_and_kill(const char *directory, unsigned last)
+{
+	struct killer killer = {.last = last};
+	const struct inject_observer observer = {.arg = &killer, .before_name = kill_at_name};
+	int status;
+	pid_t child = fork();
+
+	if (!child) {
+		struct world own;
+
+		world_begin(&own);
+		own.path = path_in(directory, "model.safetensors");
+		write_all(&own, 100);
+		inject_observe(&observer);
+		_exit(export_to(&own, MIB) != 0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+	return WIFSIGNALED(status);
+}
+
+static void the_next_export_replaces_what_a_killed_one_has_left(void **state)
+{
+	bool killed = true;
+	unsigned last;
+	struct world w;
+
+	(void)state;
+	world_begin(&w);
+	OK(&w.f, export_to(&w, MIB));
+	for (last = 1; killed; last++) {
+		killed = export_and_kill(w.directory, last);
+		(void)seed_in(&w, w.path); /* whole */
+		write_all(&w, 1);
+		OK(&w.f, export_to(&w, MIB));
+		assert_int_equal(entries_of(w.directory), 5);
+		OK(&w.f, import_from(&w, w.path));
+		compare_all(&w, 1);
+	}
+	assert_in_range(last, 10, 100);
+	world_end(&w);
+}
+
 static void a_failing_call_leaves_shards_or_the_single_file_that_replaces_them(void **state)
 {
 	(void)state;
@@ -700,6 +759,7 @@ int main(void)
 		test(of_two_forms_written_at_once_one_stays),
 		test(a_planted_link_is_not_followed),
 		test(each_failing_call_leaves_the_old_files_or_the_new),
+		test(the_next_export_replaces_what_a_killed_one_has_left),
 		test(a_failing_call_leaves_shards_or_the_single_file_that_replaces_them),
 		test(a_failing_call_leaves_a_single_file_or_the_shards_that_replace_it),
 		test(the_old_form_is_removed_durably_once_the_new_one_is_durable),
