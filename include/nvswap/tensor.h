@@ -108,8 +108,8 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * to timeout_ms for room, evicting and writing back unpinned tensors, and for transfers in flight
  * of the tensors themselves. Contents that were released dirty and are not on the drive yet are
  * written first, so that releasing the pin clean loses nothing. The data may be accessed as soon as
- * the call returns 0. Several calls of nvs_tensor_pin may pin a tensor: they share its memory, and
- * one release with NVS_DIRTY keeps the contents. Pinned memory is never evicted: with timeout -1
+ * the call returns 0. Several calls of nvs_tensor_pin may pin a tensor without contents: they share
+ * its memory, and one release with NVS_DIRTY keeps the contents. Pinned memory is never evicted: with timeout -1
  * the call waits for other tensors to be released, including the caller's own, and after five
  * seconds in which nothing in flight would make room the log names the pinned tensors.
  *
@@ -128,9 +128,9 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * -ENOMEM
  * -E2BIG      one of them exceeds the pool
  * -ENOBUFS    the tensors together exceed the pool
- * -EBUSY      one is in flight from or to external memory; nvs_tensor_pin: it is pinned with
- *             contents that were released dirty and are not written yet; nvs_tensor_swap_in: it is
- *             pinned by nvs_tensor_pin, and new contents are not released yet
+ * -EBUSY      one is in flight from or to external memory; nvs_tensor_pin: another pin has its
+ *             contents; nvs_tensor_swap_in: it is pinned by nvs_tensor_pin, and new contents are
+ *             not released yet
  * -ETIMEDOUT  timeout_ms has passed, or the call would wait and everything in flight is overdue
  *             (io_timeout_ms)
  * -EAGAIN     timeout_ms is 0, and there is no room yet or calls that came earlier wait for it; or

@@ -38,7 +38,7 @@ struct pinning {
 	size_t nabsent;		/* tensors that are not in the pool; engine->scratch has them */
 	uint64_t need;		/* their bytes */
 	bool moving;		/* one of the tensors is in flight */
-	bool dirty;		/* one of them is dirty */
+	bool finished;		/* one of them has contents that a pin for new ones must spare */
 	uint64_t turn_ns;	/* LACKS_TURN: when to look again, if nothing changes */
 	struct turn turn;	/* for tensors that others use */
 	struct ticket ticket;	/* for room */
@@ -140,13 +140,19 @@ static int check_pin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, b
 	return 0;
 }
 
+/* A pin for new contents would hand out the memory of those that a caller reads. */
+static bool has_pinned_contents(const struct nvs_tensor *tensor)
+{
+	return tensor->pins.count && in_pool(tensor->content);
+}
+
 /* Counts a tensor of the batch, and puts it into engine->scratch if it is not in the pool. */
 static void count_in_batch(struct nvs_engine *engine, struct pinning *pinning,
 			   struct nvs_tensor *tensor)
 {
 	pinning->nbytes += tensor->extent;
 	pinning->moving = pinning->moving || in_flight(tensor);
-	pinning->dirty = pinning->dirty || is_dirty(tensor);
+	pinning->finished = pinning->finished || is_dirty(tensor) || has_pinned_contents(tensor);
 	if (!needs_memory(tensor))
 		return;
 	assert(pinning->nabsent < engine->ntensors && !is_dirty(tensor));
@@ -166,7 +172,7 @@ static int check_and_collect(struct nvs_engine *engine, struct pinning *pinning,
 	begin_batch(engine);
 	pinning->nbytes = pinning->need = 0;
 	pinning->nabsent = 0;
-	pinning->moving = pinning->dirty = false;
+	pinning->moving = pinning->finished = false;
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
 
@@ -263,9 +269,10 @@ static bool others_first(struct nvs_engine *engine, const struct pinning *pinnin
 }
 
 /*
- * A pin for new contents hands out the memory of the present ones. Contents that are released and
- * not written yet are written first, so that a clean release finds them on the drive: 0 if there
- * are none, or -EAGAIN with the transfers to launch, or an error.
+ * A pin for new contents hands out the memory of the present ones. Those that a caller has pinned
+ * are -EBUSY. Contents that are released and not written yet are written first, so that a clean
+ * release finds them on the drive: 0 if there are none, or -EAGAIN with the transfers to launch, or
+ * an error.
  */
 static int write_before_pin(struct nvs_engine *engine, struct pinning *pinning,
 			    struct nvs_error *error)
@@ -273,19 +280,19 @@ static int write_before_pin(struct nvs_engine *engine, struct pinning *pinning,
 	size_t ndirty = 0, nfailed = 0;
 
 	assert(!pinning->contents && !engine->read_only);
-	if (!pinning->dirty)
+	if (!pinning->finished)
 		return 0;
 	for (size_t i = 0; i < pinning->n; i++) {
 		struct nvs_tensor *tensor = pinning->tensors[i];
 
+		if (has_pinned_contents(tensor))
+			return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
+					   "%s is pinned with its contents by another call: "
+					   "release it first",
+					   tensor->rest->name);
 		if (!is_dirty(tensor) || !tensor->extent)
 			continue;
 		assert(tensor_state(tensor) == NVS_RESIDENT && !is_external(tensor));
-		if (tensor->pins.count)
-			return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
-					   "%s is pinned by another call, and its contents are not "
-					   "written yet: release it and swap it out first",
-					   tensor->rest->name);
 		if (tensor->status && engine->write_failures != pinning->failures)
 			return tensor_error(engine, tensor, error);
 		nfailed += tensor->status != 0;
