@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -490,6 +491,43 @@ void slots_turn(struct slots *slots)
 	slots_check(slots);
 }
 
+/*
+ * For file systems without fallocate(2). A commit may be writing the file: the kernel appends
+ * behind what it has written by then.
+ */
+static int append_zeros(const struct slot *slot, uint64_t nbytes)
+{
+	static const uint8_t zeros[64 * 1024];
+	struct stat st;
+
+	assert(slot->owned && !slot->base);
+	while (!fstat(slot->fd, &st)) {
+		uint64_t left = nbytes - (uint64_t)st.st_size;
+		struct iovec piece = {(void *)(uintptr_t)zeros,
+				      left < sizeof(zeros) ? left : sizeof(zeros)};
+		ssize_t n;
+
+		if ((uint64_t)st.st_size >= nbytes)
+			return 0;
+		n = pwritev2(slot->fd, &piece, 1, 0, RWF_APPEND);
+		if (n == 0 || (n < 0 && errno != EINTR))
+			return n ? -errno : -EIO;
+	}
+	return -errno;
+}
+
+/* Unwritten bytes are not part of a manifest. */
+static int reserve_file(const struct slot *slot, uint64_t nbytes)
+{
+	int rc;
+
+	assert(slot->owned && nbytes <= INT64_MAX);
+	do
+		rc = fallocate(slot->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)nbytes) ? -errno : 0;
+	while (rc == -EINTR);
+	return rc == -EOPNOTSUPP ? append_zeros(slot, nbytes) : rc;
+}
+
 int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 {
 	uint64_t nbytes = MANIFEST_HEADER_BYTES + NVS_NOTE_MAX + count * MANIFEST_ENTRY_MAX;
@@ -503,18 +541,12 @@ int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 
 		if (rc)
 			return rc;
-		/* KEEP_SIZE: unwritten bytes are not part of a manifest. */
-		while (slot->owned &&
-		       (rc = fallocate(slot->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)nbytes)) &&
-		       errno == EINTR)
-			;
-		if (rc && errno != EOPNOTSUPP) {
-			rc = -errno;
+		rc = slot->owned ? reserve_file(slot, nbytes) : 0;
+		if (rc)
 			return error_set(error, rc,
 					 "cannot reserve %s for the manifest %s: %s; free some "
 					 "space, or give another nvme_path",
 					 size_text(nbytes, need), slot->path, nvs_strerror(rc));
-		}
 	}
 	return 0;
 }

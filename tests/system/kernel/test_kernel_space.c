@@ -40,13 +40,16 @@ static void make_room(const char *directory)
 	assert_int_equal(unlink(path), 0);
 }
 
-static const char *ext4(void)
+/* With options of mkfs.ext4. */
+static const char *ext4(const char *options)
 {
-	const char *why = NULL, *directory;
+	const char *why = NULL, *device, *directory;
 
 	if (geteuid())
 		SKIP("an ext4 on a loop device needs root");
-	directory = loop_ext4(DRIVE_BYTES, 512, &why);
+	device = loop_device(DRIVE_BYTES, 512, &why);
+	directory = device && ext4_make(device, options, &why) ? ext4_mount(device, 0, NULL, &why)
+							       : NULL;
 	if (!directory)
 		SKIP("%s", why);
 	return directory;
@@ -102,9 +105,9 @@ static void add_others(struct fixture *f)
 	}
 }
 
-static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep)
+static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep, const char *options)
 {
-	const char *directory = ext4();
+	const char *directory = ext4(options);
 	struct nvs_tensor *t[TENSORS], *late;
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 	struct fixture f;
@@ -146,13 +149,20 @@ static void registered_tensors_are_written_on_a_full_file_system(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < (SANITIZED && n ? 1 : n); i++)
-		fill_behind_its_back(engines[i], false);
+		fill_behind_its_back(engines[i], false, "");
 }
 
 static void a_kept_store_is_committed_on_a_full_file_system(void **state)
 {
 	(void)state;
-	fill_behind_its_back(NVS_IOENGINE_AUTO, true);
+	fill_behind_its_back(NVS_IOENGINE_AUTO, true, "");
+}
+
+/* Files without extents have no fallocate(2), as those of ext2. */
+static void a_kept_store_is_committed_on_a_full_file_system_without_fallocate(void **state)
+{
+	(void)state;
+	fill_behind_its_back(NVS_IOENGINE_AUTO, true, "-O ^extent,^64bit");
 }
 
 /* ---- A sparse copy ---- */
@@ -176,7 +186,7 @@ static void punch(const struct fixture *f, struct nvs_tensor *tensor)
 
 static void a_sparse_kept_store_gets_its_space_back_when_opened(void **state)
 {
-	const char *directory = ext4();
+	const char *directory = ext4("");
 	struct nvs_tensor *t[TENSORS];
 	struct fixture f;
 
@@ -207,7 +217,7 @@ static void gradients_without_room_are_refused_and_added_later(void **state)
 {
 	static const struct group groups[] = {{"g0", 500000, NVS_F32}, {"g1", 500000, NVS_BF16}};
 	static float gradients[1000];
-	const char *directory = ext4();
+	const char *directory = ext4("");
 	uint64_t added = 1;
 	struct optim o;
 
@@ -238,6 +248,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		test(registered_tensors_are_written_on_a_full_file_system),
 		test(a_kept_store_is_committed_on_a_full_file_system),
+		test(a_kept_store_is_committed_on_a_full_file_system_without_fallocate),
 		test(a_sparse_kept_store_gets_its_space_back_when_opened),
 		test(gradients_without_room_are_refused_and_added_later),
 	};
