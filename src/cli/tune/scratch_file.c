@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file_limit.h"
+
 #define NAME  ".nvswap-tune"
 #define TRIES 100
 
@@ -101,6 +103,9 @@ int scratch_file_make(struct scratch_file *file, const char *directory, uint64_t
 
 	if (n < 0 || (size_t)n >= sizeof(file->path))
 		return fail(error, -ENAMETOOLONG, directory, "is too long a path");
+	rc = file_may_grow(file->path, nbytes, error);
+	if (rc)
+		return rc;
 	file->fd = open_new(file->path, error);
 	if (file->fd < 0)
 		return file->fd;

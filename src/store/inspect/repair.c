@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file_limit.h"
 #include "base/struct_size.h"
 #include "store/disk.h"
 #include "store/inspect/internal.h"
@@ -36,6 +37,9 @@ static int write_labels(struct member *member, struct nvs_error *error)
 
 	assert(member->read_only && !member->blank);
 	label_check(&member->label);
+	rc = member->kind == MEMBER_FILE ? file_may_grow(member->path, LABEL_AREA_BYTES, error) : 0;
+	if (rc)
+		return rc;
 	if (member->kind == MEMBER_RAW)
 		writer.fd = open(member->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
 	else
@@ -96,6 +100,10 @@ static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *err
 	assert(slot->generation != header->generation || slot->why[0]);
 	assert(MANIFEST_HEADER_BYTES + header->body_bytes <= slot->capacity);
 	manifest_check(&store->found);
+	if (slot->owned)
+		rc = file_may_grow(slot->path, MANIFEST_HEADER_BYTES + header->body_bytes, error);
+	if (rc)
+		return rc;
 	fd = open_slot(store, i);
 	if (fd < 0)
 		return member_cannot(error, "open", slot->path, -errno);

@@ -67,6 +67,12 @@ succeeds every_mode_of_a_job_file \
 succeeds lengths_of_bssplit '64 < j[0]["write"]["total_ios"] < 1024' \
 	--rw randwrite --bssplit 4k/50:64k/50 --size 4m --verify
 
+ulimit -S -f 1024
+run --rw randwrite --size 2m
+ulimit -S -f hard
+[ "$status" = 1 ] && grep -q "ulimit -f" "$T/err" && nothing_left
+result a_limit_on_file_sizes_is_reported $?
+
 # Jobs that begin at the same time use one name after the other.
 succeeds jobs_share_a_name 'sum(i["write"]["io_bytes"] for i in j) == 8 << 20' \
 	--rw write --filename one --numjobs 8 --size 1m --bs 64k

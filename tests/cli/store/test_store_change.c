@@ -3,6 +3,8 @@
  * `nvswap store verify`, `repair` and `remove`: damage of tensors and of the metadata, and stores
  * in use.
  */
+#include <sys/resource.h>
+
 #include "cli/store/store_command_fixture.h"
 #include "support/inject.h"
 
@@ -136,6 +138,31 @@ static void damaged_copies_are_repaired(void **state)
 	EXITS(0, "repair %s", path);
 	EXITS(0, "verify %s", path);
 	SUCCEEDS(nvs_engine_close(open_engine(quoted(path), 0, true), &error), &error);
+}
+
+static void a_limit_on_file_sizes_is_an_error_with_a_remedy(void **state)
+{
+	static const char *const files[] = {"nvswap/rank0/data", "nvswap/rank0/manifest.0"};
+	const char *path = temp_directory();
+	struct rlimit was, limit;
+
+	(void)state;
+	make_store(quoted(path), 0, 2);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+	limit = (struct rlimit){.rlim_cur = 64, .rlim_max = was.rlim_max};
+	for (size_t i = 0; i < COUNT(files); i++) {
+		damage(path_in(path, files[i]), 30);
+		assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+
+		int status = store_command("repair %s", path);
+
+		assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+		assert_int_equal(status, 1);
+		assert_says(output, files[i]);
+		assert_says(output, "ulimit -f");
+		EXITS(0, "repair %s", path);
+	}
+	EXITS(0, "verify %s", path);
 }
 
 static void a_lost_commit_is_rolled_back_only_when_asked(void **state)
@@ -485,6 +512,7 @@ int main(void)
 		test(the_truncated_path_of_several_is_named),
 		test(a_striped_store_is_verified),
 		test(damaged_copies_are_repaired),
+		test(a_limit_on_file_sizes_is_an_error_with_a_remedy),
 		test(a_lost_commit_is_rolled_back_only_when_asked),
 		test(a_store_in_use_is_neither_verified_nor_changed),
 		test(a_store_that_is_being_removed_is_not_removed_by_another_process),

@@ -196,6 +196,9 @@ else
 fi
 tune a_working_set_without_room_is_refused 1 --working-set 1023t "$dir" &&
 	has err "make room, or give a smaller --working-set"
+ulimit -S -f 1024
+tune a_limit_on_file_sizes_is_reported 1 "${small[@]}" "$dir" && has err ".nvswap-tune" "ulimit -f"
+ulimit -S -f hard
 tune a_range_without_a_power_of_two_is_refused 1 --block-size-min 96k --block-size-max 100k \
 	"$dir" && has err "no power of two"
 mkdir "$dir/.nvswap-tune"

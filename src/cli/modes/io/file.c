@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file_limit.h"
+
 #define SIZE_DEFAULT ((uint64_t)1 << 30)
 #define TRIES	     100
 #define TRY_AGAIN_NS 10000000
@@ -182,9 +184,14 @@ static int open_for_transfers(struct io_file *file, struct nvs_aio *aio, struct 
 
 static int reserve(const struct io_file *file, struct nvs_error *error)
 {
-	int rc = file->nbytes > INT64_MAX ? EFBIG
-					  : posix_fallocate(file->fd, 0, (off_t)file->nbytes);
+	int rc = EFBIG;
 
+	if (file->nbytes <= INT64_MAX) {
+		rc = file_may_grow(file->path, file->nbytes, error);
+		if (rc)
+			return rc;
+		rc = posix_fallocate(file->fd, 0, (off_t)file->nbytes);
+	}
 	return rc ? io_refuse(error, -rc, "cannot reserve %" PRIu64 " bytes for %s: %s%s",
 			      file->nbytes, file->path, nvs_strerror(-rc),
 			      rc == ENOSPC ? "; give a smaller --size" : "")
