@@ -543,10 +543,11 @@ int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 			return rc;
 		rc = slot->owned ? reserve_file(slot, nbytes) : 0;
 		if (rc)
-			return error_set(error, rc,
-					 "cannot reserve %s for the manifest %s: %s; free some "
-					 "space, or give another nvme_path",
-					 size_text(nbytes, need), slot->path, nvs_strerror(rc));
+			return error_set(error, rc, "cannot reserve %s for the manifest %s: %s%s",
+					 size_text(nbytes, need), slot->path, nvs_strerror(rc),
+					 rc == -ENOSPC || rc == -EDQUOT
+						 ? "; free some space, or give another nvme_path"
+						 : "");
 	}
 	return 0;
 }

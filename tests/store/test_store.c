@@ -570,6 +570,26 @@ static void a_limit_on_file_sizes_is_an_error_and_not_a_signal(void **state)
 	store_close(store);
 }
 
+static void only_a_lack_of_space_has_the_remedy_to_free_some(void **state)
+{
+	static const int codes[] = {ENOSPC, EDQUOT, EROFS, EIO};
+	struct store *store = must_open((struct how){.keep = true});
+	uint64_t nbytes[2] = {MIB(1), MIB(1)}, offsets[2];
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(codes); i++) {
+		inject_fail(INJECT_SPACE, 1, 1, codes[i]);
+
+		int rc = store_reserve(store, nbytes, 2, offsets, &error);
+
+		inject_stop(NULL);
+		assert_int_equal(rc, -codes[i]);
+		assert_non_null(strstr(error.text, "manifest.0"));
+		assert_true(!strstr(error.text, "free some space") == (i >= 2));
+	}
+	store_close(store);
+}
+
 static void a_file_that_could_not_grow_is_as_long_as_before(void **state)
 {
 	struct store *store = must_open((struct how){.paths = {"a", "b"}, .npaths = 2});
@@ -759,6 +779,7 @@ int main(void)
 		store_test(random_histories_never_overlap),
 		store_test(an_impossible_size_is_refused_with_numbers),
 		store_test(a_limit_on_file_sizes_is_an_error_and_not_a_signal),
+		store_test(only_a_lack_of_space_has_the_remedy_to_free_some),
 		store_test(a_file_that_could_not_grow_is_as_long_as_before),
 		store_test(stripes_lie_on_members_by_turns),
 		store_test(any_number_of_members_and_any_stripe),
