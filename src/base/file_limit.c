@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #include "base/error.h"
@@ -21,4 +22,16 @@ int file_may_grow(const char *path, uint64_t nbytes, struct nvs_error *error)
 			 "%s needs %s, but this process may write files of at most %s: raise the "
 			 "limit (ulimit -f unlimited)",
 			 path, size_text(nbytes, need), size_text(limit.rlim_cur, most));
+}
+
+int file_reserve(int fd, int mode, uint64_t nbytes)
+{
+	int rc;
+
+	assert(fd >= 0);
+	assert(nbytes && nbytes <= INT64_MAX);
+	do
+		rc = fallocate(fd, mode, 0, (off_t)nbytes);
+	while (rc && errno == EINTR);
+	return rc;
 }

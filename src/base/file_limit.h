@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The limit on the size of files that the process writes (RLIMIT_FSIZE, ulimit -f). */
+/* Before a file grows: the limit on its size (RLIMIT_FSIZE, ulimit -f), and space on the drive. */
 #ifndef BASE_FILE_LIMIT_H
 #define BASE_FILE_LIMIT_H
 
@@ -12,5 +12,10 @@
  * growing it beyond the limit raises SIGXFSZ, which by default ends the process.
  */
 int file_may_grow(const char *path, uint64_t nbytes, struct nvs_error *error);
+/*
+ * fallocate(2) of the first `nbytes`, with its result and errno; repeated when a signal interrupts
+ * it.
+ */
+int file_reserve(int fd, int mode, uint64_t nbytes);
 
 #endif

@@ -67,7 +67,7 @@ static int create(struct draft *draft, uint64_t nbytes, struct nvs_error *error)
 	rc = file_may_grow(draft->path, nbytes, error);
 	if (rc)
 		return rc;
-	if (fallocate(draft->fd, 0, 0, (off_t)nbytes) && errno != EOPNOTSUPP)
+	if (file_reserve(draft->fd, 0, nbytes) && errno != EOPNOTSUPP)
 		return failed(error, "reserve space for", draft->path);
 	return ftruncate(draft->fd, (off_t)nbytes) ? failed(error, "extend", draft->path) : 0;
 }

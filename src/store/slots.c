@@ -519,12 +519,9 @@ static int append_zeros(const struct slot *slot, uint64_t nbytes)
 /* Unwritten bytes are not part of a manifest. */
 static int reserve_file(const struct slot *slot, uint64_t nbytes)
 {
-	int rc;
+	int rc = file_reserve(slot->fd, FALLOC_FL_KEEP_SIZE, nbytes) ? -errno : 0;
 
-	assert(slot->owned && nbytes <= INT64_MAX);
-	do
-		rc = fallocate(slot->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)nbytes) ? -errno : 0;
-	while (rc == -EINTR);
+	assert(slot->owned);
 	return rc == -EOPNOTSUPP ? append_zeros(slot, nbytes) : rc;
 }
 

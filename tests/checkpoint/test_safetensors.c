@@ -451,6 +451,23 @@ static void each_failing_call_leaves_the_old_files_or_the_new(void **state)
 	world_end(&w);
 }
 
+static void a_signal_while_space_is_reserved_ends_no_export(void **state)
+{
+	struct world w;
+	uint64_t failed;
+
+	(void)state;
+	world_begin(&w);
+	write_all(&w, 1);
+	/* A file is emptied before. */
+	inject_fail(INJECT_SPACE, 2, 1, EINTR);
+	OK(&w.f, export_to(&w, MIB));
+	inject_stop(&failed);
+	assert_int_equal(failed, 1);
+	assert_string_equal(inject_failed_call(), "fallocate");
+	world_end(&w);
+}
+
 /* Whether what a reader finds by that name is whole, and of which seed. */
 static uint64_t seed_in(struct world *w, const char *path)
 {
@@ -759,6 +776,7 @@ int main(void)
 		test(of_two_forms_written_at_once_one_stays),
 		test(a_planted_link_is_not_followed),
 		test(each_failing_call_leaves_the_old_files_or_the_new),
+		test(a_signal_while_space_is_reserved_ends_no_export),
 		test(the_next_export_replaces_what_a_killed_one_has_left),
 		test(a_failing_call_leaves_shards_or_the_single_file_that_replaces_them),
 		test(a_failing_call_leaves_a_single_file_or_the_shards_that_replace_it),

@@ -246,7 +246,7 @@ int tree_create_file(const struct tree *tree, const char *name, const char *file
 	fd = openat(tree->zero, place, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return failed_at(tree, "create", place, error);
-	if (fallocate(fd, 0, 0, (off_t)nbytes) && errno != EOPNOTSUPP)
+	if (file_reserve(fd, 0, nbytes) && errno != EOPNOTSUPP)
 		rc = failed_at(tree, "reserve space for", place, error);
 	else if (ftruncate(fd, (off_t)nbytes))
 		rc = failed_at(tree, "extend", place, error);

@@ -91,7 +91,7 @@ static void remove_file(const void *path)
 
 static int reserve(const struct scratch_file *file, uint64_t nbytes, struct nvs_error *error)
 {
-	if (!fallocate(file->fd, 0, 0, (off_t)nbytes) || errno == EOPNOTSUPP)
+	if (!file_reserve(file->fd, 0, nbytes) || errno == EOPNOTSUPP)
 		return 0;
 	return fail(error, -errno, file->path, nvs_strerror(-errno));
 }

@@ -292,9 +292,7 @@ int member_reserve_again(struct member *member, uint64_t nbytes, struct nvs_erro
 	if (rc)
 		return rc;
 	/* Not posix_fallocate(3): its emulation would read the whole store. */
-	do
-		rc = fallocate(member->fd, 0, 0, (off_t)(member->base + nbytes)) ? -errno : 0;
-	while (rc == -EINTR);
+	rc = file_reserve(member->fd, 0, member->base + nbytes) ? -errno : 0;
 	if (rc == -ENOSPC || rc == -EDQUOT)
 		return no_space(member, 0, member->base + nbytes, error);
 	return rc && rc != -EOPNOTSUPP ? error_set(error, rc, "cannot reserve space for %s: %s",

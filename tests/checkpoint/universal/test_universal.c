@@ -874,6 +874,22 @@ static void a_directory_with_other_files_is_not_replaced(void **state)
 	}
 }
 
+static void a_signal_while_space_is_reserved_ends_no_export(void **state)
+{
+	const char *path = path_in(temp_directory(), "tag");
+	struct optim optim;
+	uint64_t failed;
+
+	(void)state;
+	start(&optim, 0);
+	inject_fail(INJECT_SPACE, 1, 1, EINTR);
+	DONE(&optim, export_to(&optim, path));
+	inject_stop(&failed);
+	assert_int_equal(failed, 1);
+	assert_string_equal(inject_failed_call(), "fallocate");
+	optim_close(&optim);
+}
+
 /* With the default action of SIGXFSZ, which ends the process. */
 static void a_limit_on_file_sizes_is_an_error_with_a_remedy(void **state)
 {
@@ -914,6 +930,7 @@ int main(void)
 		test(a_planted_link_is_not_followed),
 		test(a_directory_with_other_files_is_not_replaced),
 		test(a_limit_on_file_sizes_is_an_error_with_a_remedy),
+		test(a_signal_while_space_is_reserved_ends_no_export),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

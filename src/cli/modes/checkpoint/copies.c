@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file_limit.h"
 #include "base/memory/huge_map.h"
 #include "cli/modes/checkpoint/loop.h"
 
@@ -122,10 +123,10 @@ static uint64_t loop_blocks(const struct copies *copies)
 static int run_loop(const struct copies *copies, int from, int to, struct nvs_error *error)
 {
 	uint64_t blocks = loop_blocks(copies);
-	off_t nbytes = (off_t)(blocks * copies->block);
+	uint64_t nbytes = blocks * copies->block;
 	int rc;
 
-	if (!copies->over && fallocate(to, 0, 0, nbytes) && errno != EOPNOTSUPP)
+	if (!copies->over && file_reserve(to, 0, nbytes) && errno != EOPNOTSUPP)
 		return failed(error, "reserve space for", copies->to);
 	rc = copy_loop_run(copies->loop, from, to, blocks);
 	if (rc)
