@@ -178,9 +178,9 @@ NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs
  * -EINVAL  the variable is not set or is no whole number from 0 to 4294967295, or `config` is NULL
  */
 NVS_API int nvs_config_read_rank(struct nvs_config *config, struct nvs_error *error);
-/* Messages go to `log`, which is copied, in the calls on the configuration and in engines that are
- * opened with it; NULL discards them. */
-NVS_API void nvs_config_set_log(struct nvs_config *config, const struct nvs_log *log);
+/* Messages of the calls on the configuration, and of what is opened with it, go to `fn`, which gets
+ * `arg`; NULL discards them. */
+NVS_API void nvs_config_set_log(struct nvs_config *config, nvs_log_fn *fn, void *arg);
 /* Engines and optimizers that are opened with it record in `trace`, which stays the caller's; NULL:
  * no trace. */
 NVS_API void nvs_config_set_trace(struct nvs_config *config, struct nvs_trace *trace);

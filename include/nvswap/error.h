@@ -54,11 +54,6 @@ enum nvs_log_level { NVS_LOG_ERROR, NVS_LOG_WARNING, NVS_LOG_INFO, NVS_LOG_DEBUG
  */
 typedef void nvs_log_fn(void *arg, enum nvs_log_level level, const char *text);
 
-struct nvs_log {
-	nvs_log_fn *fn; /* NULL: messages are discarded */
-	void *arg;
-};
-
 #ifdef __cplusplus
 }
 #endif

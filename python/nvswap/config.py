@@ -91,9 +91,8 @@ class Config(Handle):
         super().__init__(config[0])
         self._log: LogFunction = log or logging.getLogger("nvswap").log
         self._log_handle = ffi.new_handle(self._log)
-        settings = ffi.new("struct nvs_log *", (
-            ffi.addressof(lib, "nvswap_log_unless_ended"), self._log_handle))
-        lib.nvs_config_set_log(config[0], settings)
+        lib.nvs_config_set_log(
+            config[0], ffi.addressof(lib, "nvswap_log_unless_ended"), self._log_handle)
         if isinstance(source, dict):
             self.parse(_text(source), "the dictionary")
         elif source is not None and not isinstance(source, Config):

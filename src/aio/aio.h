@@ -10,6 +10,7 @@
 
 #include "aio/completions.h"
 #include "aio/transfer.h"
+#include "base/error.h"
 #include "config/config.h"
 #include "nvswap.h"
 #include "topo/topo.h"

@@ -34,6 +34,12 @@ static inline const char *plural(uint64_t count)
 	return count == 1 ? "" : "s";
 }
 
+/* Where the caller wants messages. */
+struct nvs_log {
+	nvs_log_fn *fn; /* NULL: they are discarded */
+	void *arg;
+};
+
 void log_say(const struct nvs_log *log, enum nvs_log_level level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

@@ -161,10 +161,10 @@ void nvs_config_close(struct nvs_config *config)
 	free(config);
 }
 
-void nvs_config_set_log(struct nvs_config *config, const struct nvs_log *log)
+void nvs_config_set_log(struct nvs_config *config, nvs_log_fn *fn, void *arg)
 {
 	if (config)
-		config->log = log ? *log : (struct nvs_log){NULL, NULL};
+		config->log = (struct nvs_log){fn, arg};
 }
 
 void nvs_config_set_trace(struct nvs_config *config, struct nvs_trace *trace)

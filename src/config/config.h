@@ -6,6 +6,7 @@
 #ifndef CONFIG_CONFIG_H
 #define CONFIG_CONFIG_H
 
+#include "base/error.h"
 #include "nvswap.h"
 
 /* The "aio" block. */

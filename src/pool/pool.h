@@ -8,6 +8,7 @@
 #ifndef POOL_POOL_H
 #define POOL_POOL_H
 
+#include "base/error.h"
 #include "nvswap.h"
 #include "topo/topo.h"
 

@@ -11,6 +11,7 @@
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
+#include "base/error.h"
 #include "nvswap.h"
 
 struct store;

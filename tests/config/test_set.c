@@ -363,8 +363,8 @@ static void null_is_refused(void **state)
 	assert_int_equal(nvs_config_set(config, "offload_param.nvme_path", "null", e), 0);
 	assert_null(nvs_config_get_path(config, NVS_OFFLOAD_PARAM, 0));
 	assert_int_equal(nvs_config_set_paths(NULL, NVS_OFFLOAD_PARAM, NULL, 1, e), -EINVAL);
-	nvs_config_set_log(NULL, NULL);
-	nvs_config_set_log(config, NULL);
+	nvs_config_set_log(NULL, NULL, NULL);
+	nvs_config_set_log(config, NULL, NULL);
 	nvs_config_set_trace(NULL, NULL);
 	assert_true(nvs_config_pool_bytes(NULL, NVS_OFFLOAD_PARAM) == 0);
 	assert_true(nvs_config_pool_bytes(config, (enum nvs_block)7) == 0);

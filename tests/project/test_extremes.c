@@ -124,13 +124,6 @@ static int merge_latency(const void *latency)
 	return rc;
 }
 
-static int set_log(const void *log)
-{
-	nvs_config_set_log(config, log);
-	nvs_config_set_log(config, NULL);
-	return 0;
-}
-
 /* The call fails, and writes its error. */
 static int fail_with_error(const void *given)
 {
@@ -247,7 +240,6 @@ static const struct nvs_universal_options good_ranks = {.size = sizeof(good_rank
 static const struct nvs_machine_info good_machine = {.size = sizeof(good_machine)};
 static const struct nvs_path_info good_path = {.size = sizeof(good_path)};
 static const struct nvs_latency good_latency = {.size = sizeof(good_latency)};
-static const struct nvs_log good_log;
 static const struct nvs_error good_error = {.size = sizeof(good_error)};
 
 /* ---- Fields ---- */
@@ -484,10 +476,6 @@ static const struct field latency_fields[] = {
 	REAL_FIELD(nvs_latency, sum_squares, -INFINITY, INFINITY),
 	ANY_FIELD(nvs_latency, buckets),
 };
-static const struct field log_fields[] = {
-	OPTIONAL(nvs_log, fn),
-	OPTIONAL(nvs_log, arg),
-};
 static const struct field error_fields[] = {
 	SIZE_FIELD(nvs_error),	      ANY_WHOLE(nvs_error, code),     ANY_WHOLE(nvs_error, line),
 	ANY_WHOLE(nvs_error, offset), TEXT_FIELD(nvs_error, subject), TEXT_FIELD(nvs_error, text),
@@ -524,7 +512,6 @@ static const struct structure {
 	S(nvs_machine_info, advise_machine, &good_machine, machine_fields),
 	S(nvs_path_info, advise_path, &good_path, path_fields),
 	S(nvs_latency, merge_latency, &good_latency, latency_fields),
-	S(nvs_log, set_log, &good_log, log_fields),
 	S(nvs_error, fail_with_error, &good_error, error_fields),
 };
 

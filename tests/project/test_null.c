@@ -168,8 +168,8 @@ static void config_functions(void)
 	RETURNS_0(nvs_config_pool_bytes(NULL, NVS_OFFLOAD_PARAM));
 	RETURNS_0(nvs_config_pool_bytes(config, BAD));
 	REFUSES(nvs_config_read_rank(NULL, &error));
-	nvs_config_set_log(NULL, NULL);
-	nvs_config_set_log(config, NULL);
+	nvs_config_set_log(NULL, NULL, NULL);
+	nvs_config_set_log(config, NULL, NULL);
 	nvs_config_set_trace(NULL, NULL);
 	nvs_config_set_trace(config, NULL);
 }

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "nvswap.h"
+#include "base/error.h"
 
 struct message {
 	STAILQ_ENTRY(message) link;

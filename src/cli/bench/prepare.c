@@ -119,10 +119,9 @@ static int read_config(const struct bench_options *options, struct nvs_config *c
 static int load_config(const struct bench_options *options, const struct options_given *given,
 		       struct nvs_config *config, struct nvs_error *error)
 {
-	const struct nvs_log log = {.fn = say_log};
 	int rc;
 
-	nvs_config_set_log(config, &log);
+	nvs_config_set_log(config, say_log, NULL);
 	rc = read_config(options, config, error);
 	if (!rc)
 		rc = take_options(options, given, config, error);

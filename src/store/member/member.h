@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include "base/error.h"
 #include "store/label.h"
 #include "topo/topo.h"
 
