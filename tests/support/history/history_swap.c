@@ -1419,7 +1419,6 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	config->aio.block_size = (uint32_t)one_of(w, blocks, LENGTH(blocks));
 	config->aio.queue_depth = 1 + (uint32_t)below(&w->random, 16);
 	config->aio.thread_count = 1 + (uint32_t)below(&w->random, 3);
-	config->aio.thread_count = 1;
 	config->aio.overlap_events = below(&w->random, 4);
 	config->aio.single_submit = below(&w->random, 2);
 	config->param_dtype = NVS_F32;
