@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random histories of all public calls on a simulated drive with faults, against reference models
+ * Random histories of public calls on a simulated drive with faults, against reference models
  * (see history.h). A failing history is printed as a seed and its few remaining operations, with
  * the command that replays them: `test_histories MODEL SEED LENGTH [OPERATIONS]`. `test_histories
  * soak [--minutes N] [--seed N]` plays new histories for that time.
@@ -118,7 +118,7 @@ static int play_again(const char *words)
 /* The model's mistake needs two pins of a tensor with new contents, released dirty, and a read. */
 static void a_failure_is_reduced_and_can_be_replayed(void **state)
 {
-	struct history first = {&history_swap_mistaken, 8, 250, NULL}, found;
+	struct history first = {&history_swap_mistaken, 9, 250, NULL}, found;
 	char numbers[256], words[300];
 
 	(void)state;

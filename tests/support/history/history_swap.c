@@ -694,36 +694,6 @@ static void op_swap_out_from(struct world *w)
 	w->unreported |= !rc && (w->drive.faulty || w->drive.stormy);
 }
 
-static void op_swap_in_to(struct world *w)
-{
-	void *data[BATCH];
-	bool may_fly, fails;
-	int rc;
-
-	history_drive_go(&w->drive);
-	if (!choose(w, below(&w->random, 8) ? has_contents : registered, BATCH) || any(w, unwaited))
-		return;
-	for (size_t k = 0; k < w->n; k++) {
-		data[k] = w->which[k]->memory;
-		fill(data[k], w->which[k]->nbytes, 54321);
-	}
-	may_fly = any_flying(w);
-	log_call(w, "swap_in_to");
-	fails = memory_fails(w);
-	rc = nvs_tensor_swap_in_to(w->engine, w->batch, data, w->n, &w->error);
-	(void)out_of_memory(fails, rc);
-	log_result(w, rc);
-	if (rc)
-		HOLDS((rc == -EBUSY && (any(w, in_use) || may_fly)) ||
-		      (rc == -ENODATA && any(w, maybe_empty)) || (w->unreported && caused(w, rc)));
-	else
-		HOLDS(!any(w, in_use) && !any(w, empty));
-	for (size_t k = 0; k < w->n && !rc; k++) {
-		w->which[k]->external = true;
-		w->which[k]->writing = w->which[k]->asked_for = false;
-	}
-}
-
 static bool has_bytes(const struct modelled *t)
 {
 	return registered(t) && t->nbytes;
@@ -732,6 +702,74 @@ static bool has_bytes(const struct modelled *t)
 static bool has_bytes_and_contents(const struct modelled *t)
 {
 	return has_contents(t) && t->nbytes;
+}
+
+static int swap_in_to(struct world *w)
+{
+	void *data[BATCH];
+
+	for (size_t k = 0; k < w->n; k++)
+		data[k] = w->which[k]->memory;
+	return nvs_tensor_swap_in_to(w->engine, w->batch, data, w->n, &w->error);
+}
+
+/*
+ * In two ranges that meet at a random place; in one if the drive may change bytes silently, since
+ * only a range of all bytes is verified.
+ */
+static int read_ranges(struct world *w)
+{
+	bool silent = w->drive.silent[NVS_READ] || w->drive.silent[NVS_WRITE] || w->crashed;
+	struct nvs_tensor_range ranges[2 * BATCH], *range = ranges;
+
+	for (size_t k = 0; k < w->n; k++) {
+		struct modelled *t = w->which[k];
+		uint64_t at = silent ? t->nbytes : below(&w->random, t->nbytes + 1);
+
+		*range++ = (struct nvs_tensor_range){sizeof(*range), t->handle, 0, at, t->memory};
+		*range++ = (struct nvs_tensor_range){sizeof(*range), t->handle, at, t->nbytes - at,
+						     t->memory + at};
+	}
+	return nvs_tensor_read(w->engine, ranges, 2 * w->n, &w->error);
+}
+
+static void read_externally(struct world *w, bool ranges)
+{
+	bool may_fly = any_flying(w), fails, without;
+	int rc;
+
+	for (size_t k = 0; k < w->n; k++)
+		fill(w->which[k]->memory, w->which[k]->nbytes, 54321);
+	log_call(w, ranges ? "read" : "swap_in_to");
+	fails = memory_fails(w);
+	rc = ranges ? read_ranges(w) : swap_in_to(w);
+	without = out_of_memory(fails, rc);
+	log_result(w, rc);
+	if (rc)
+		HOLDS((rc == -EBUSY && (any(w, in_use) || may_fly)) ||
+		      (rc == -ENODATA && any(w, maybe_empty)) || (w->unreported && caused(w, rc)) ||
+		      (ranges && without));
+	else
+		HOLDS(!any(w, in_use) && !any(w, empty));
+	for (size_t k = 0; k < w->n && !rc; k++) {
+		w->which[k]->external = true;
+		w->which[k]->writing = w->which[k]->asked_for = false;
+	}
+}
+
+static void op_swap_in_to(struct world *w)
+{
+	history_drive_go(&w->drive);
+	if (choose(w, below(&w->random, 8) ? has_contents : registered, BATCH) && !any(w, unwaited))
+		read_externally(w, false);
+}
+
+static void op_read(struct world *w)
+{
+	history_drive_go(&w->drive);
+	if (choose(w, below(&w->random, 8) ? has_bytes_and_contents : has_bytes, BATCH) &&
+	    !any(w, unwaited))
+		read_externally(w, true);
 }
 
 /*
@@ -1308,6 +1346,7 @@ static void (*const operations[])(struct world *w) = {
 	op_swap_out,
 	op_swap_out_from,
 	op_swap_in_to,
+	op_read,
 	op_write,
 	op_register,
 	op_register,
