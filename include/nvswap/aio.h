@@ -42,9 +42,9 @@ NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config,
  * closed before or afterwards; afterwards only nvs_file_close, nvs_file_sync, nvs_file_direct and
  * nvs_file_unit work on them. No other call may use the aio or its files at the same time, not even
  * nvs_engine_open_on or nvs_optimizer_open with it: an engine counts once the call that opens it
- * has returned. Ends all requests of the aio, closed or not. Waits for the log function: see
- * nvs_log_fn. `aio` may be NULL. Returns 0, or, with the aio as it was:
- * Errors:
+ * has returned. Ends all requests of the aio, closed or not: no call may name them afterwards, not
+ * even nvs_request_close. Waits for the log function: see nvs_log_fn. `aio` may be NULL.
+ * Errors, with which the aio is as it was:
  * -EBUSY  an engine or optimizer that uses the aio is open, its own (nvs_engine_aio) included
  */
 NVS_API int nvs_aio_close(struct nvs_aio *aio);

@@ -33,8 +33,10 @@ struct nvs_transfer {
 
 /*
  * A submitted transfer. It is in flight until it completes, and the caller's until
- * nvs_request_close. It is an error (-EINVAL), not undefined, to name a closed request, as long as
- * its memory serves no later one.
+ * nvs_request_close, or until nvs_aio_close, which ends all requests of the aio and frees their
+ * memory: no call may name one after that, not even nvs_request_close. While the aio is open it is
+ * an error (-EINVAL), not undefined, to name a closed request, as long as its memory serves no
+ * later one.
  */
 struct nvs_request;
 
