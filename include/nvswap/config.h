@@ -101,7 +101,10 @@ NVS_API void nvs_config_close(struct nvs_config *config);
  * any errno of opening and reading the file, such as -ENOENT
  */
 NVS_API int nvs_config_load(struct nvs_config *config, const char *path, struct nvs_error *error);
-/* The same from memory: `nbytes` of text. Errors name `name` as the file. */
+/*
+ * The same from memory: `nbytes` of text. The error's text has `name` as that of the file.
+ * Errors: those of nvs_config_load but for those of opening and reading a file.
+ */
 NVS_API int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes,
 			     const char *name, struct nvs_error *error);
 
@@ -113,16 +116,22 @@ NVS_API int nvs_config_parse(struct nvs_config *config, const char *text, size_t
  * paths. Unlike in a file, an unknown key of any block is an error, and device "nvme" may be set
  * before nvme_path. On error *config is unchanged.
  * Errors:
- * -EINVAL  an argument is NULL; no such key, the error names the nearest; the value has a wrong
- *          type or is out of range, the error has the allowed range; or it is not UTF-8, except
- *          one bare path
+ * -EINVAL  an argument is NULL; no such key, the error names the nearest; the key has no effect in
+ *          nvswap, such as "offload_optimizer.buffer_size"; the value has a wrong type or is out of
+ *          range, the error has the allowed range; or it is not UTF-8, except one bare path
  * -EFBIG   the value nests more than 512 levels
  * -ENOMEM
  */
 NVS_API int nvs_config_set(struct nvs_config *config, const char *key, const char *value,
 			   struct nvs_error *error);
-/* The same with a whole number, with true (1) or false (0), or with a value of enum nvs_ioengine or
- * enum nvs_device. -EINVAL also: the setting is of another type, such as text, a path or a list. */
+/*
+ * The same with a whole number, with true (1) or false (0), or with a value of enum nvs_ioengine or
+ * enum nvs_device.
+ * Errors:
+ * -EINVAL  `config` or `key` is NULL; no such key, or one that has no effect in nvswap; the number
+ *          is out of range; or the setting is of another type, such as text, a path or a list
+ * -ENOMEM
+ */
 NVS_API int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t number,
 				  struct nvs_error *error);
 /*
@@ -139,7 +148,7 @@ NVS_API int nvs_config_set_paths(struct nvs_config *config, enum nvs_block block
  * paths. It is the value in force now: that of "nvswap.verify" follows `keep` and `read_only` until
  * it is set, and setting what was returned fixes it.
  * Errors:
- * -EINVAL  an argument is NULL, or no such key
+ * -EINVAL  an argument is NULL; no such key, or one that has no effect in nvswap
  * -ERANGE  the value with its NUL does not fit; nothing is copied
  * -ENOMEM
  */
@@ -149,14 +158,16 @@ NVS_API int nvs_config_get(const struct nvs_config *config, const char *key, cha
  * The same of a whole number, of true (1) or false (0), or as a value of enum nvs_ioengine or enum
  * nvs_device.
  * Errors:
- * -EINVAL  an argument is NULL, there is no such key, or its value is of another type
+ * -EINVAL  an argument is NULL; there is no such key, or it has no effect in nvswap; or its value is
+ *          of another type
  */
 NVS_API int nvs_config_get_number(const struct nvs_config *config, const char *key,
 				  uint64_t *number, struct nvs_error *error);
 /*
  * The same of any one number, such as "gradient_clipping" or "aio.block_size".
  * Errors:
- * -EINVAL  an argument is NULL, there is no such key, or its value is of another type
+ * -EINVAL  an argument is NULL; there is no such key, or it has no effect in nvswap; or its value is
+ *          of another type
  */
 NVS_API int nvs_config_get_real(const struct nvs_config *config, const char *key, double *number,
 				struct nvs_error *error);
@@ -185,10 +196,15 @@ NVS_API void nvs_config_set_log(struct nvs_config *config, nvs_log_fn *fn, void 
  * no trace. */
 NVS_API void nvs_config_set_trace(struct nvs_config *config, struct nvs_trace *trace);
 
-/* Names as in the configuration: "io_uring", "nvme". Parsing an unknown name returns -EINVAL. */
+/* Names as in the configuration: "io_uring", "nvme". */
 NVS_API const char *nvs_ioengine_name(enum nvs_ioengine ioengine);
-NVS_API int nvs_ioengine_parse(const char *name, enum nvs_ioengine *ioengine);
 NVS_API const char *nvs_device_name(enum nvs_device device);
+/*
+ * Stores the I/O engine of such a name in *ioengine.
+ * Errors, with which *ioengine is as it was:
+ * -EINVAL  the name is unknown, or an argument is NULL
+ */
+NVS_API int nvs_ioengine_parse(const char *name, enum nvs_ioengine *ioengine);
 
 #ifdef __cplusplus
 }

@@ -34,7 +34,11 @@ enum nvs_dtype {
 
 NVS_API size_t nvs_dtype_size(enum nvs_dtype dtype);	  /* bytes per element; 0 if unknown */
 NVS_API const char *nvs_dtype_name(enum nvs_dtype dtype); /* the safetensors name: "BF16" */
-/* Stores the dtype of a safetensors name in *dtype; -EINVAL if the name is unknown. */
+/*
+ * Stores the dtype of a safetensors name in *dtype.
+ * Errors, with which *dtype is as it was:
+ * -EINVAL  the name is unknown, or an argument is NULL
+ */
 NVS_API int nvs_dtype_parse(const char *name, enum nvs_dtype *dtype);
 
 #ifdef __cplusplus

@@ -346,17 +346,25 @@ NVS_API int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *
  */
 NVS_API int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step,
 				   struct nvs_error *error);
-/* Copies the master weights of every group to its `weights`, as a step does. */
+/*
+ * Copies the master weights of every group to its `weights`, as a step does. After an error some of
+ * them are copied and the others are not.
+ * Errors:
+ * -EINVAL  `optimizer` is NULL
+ * errors of nvs_tensor_swap_in and nvs_tensor_wait; that of a write of nvs_optimizer_set
+ */
 NVS_API int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*
  * Makes the state durable, with step count, loss scale and added gradients, as nvs_engine_commit
  * does. A run that reopens the store, even after a crash in a later step, computes the same bits.
- * Without `keep` the call does nothing. Errors: those of nvs_engine_commit.
+ * Without `keep` the call does nothing.
+ * Errors: those of nvs_engine_commit.
  */
 NVS_API int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*
- * nvs_engine_set_note and nvs_engine_get_note for the commits of the optimizer, with the same
- * errors; `optimizer` NULL is -EINVAL.
+ * nvs_engine_set_note and nvs_engine_get_note for the commits of the optimizer.
+ * Errors: those of nvs_engine_set_note and nvs_engine_get_note, and
+ * -EINVAL  `optimizer` is NULL
  */
 NVS_API int nvs_optimizer_set_note(struct nvs_optimizer *optimizer, const void *note, size_t nbytes,
 				   struct nvs_error *error);

@@ -56,8 +56,11 @@ struct nvs_request;
  */
 NVS_API int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
 			   struct nvs_request **requests, struct nvs_error *error);
-/* Submits one transfer, as nvs_aio_submit does. `request` may be NULL; *request is NULL after an
- * error. */
+/*
+ * Submits one transfer, as nvs_aio_submit does. `request` may be NULL; *request is NULL after an
+ * error.
+ * Errors: those of nvs_aio_submit.
+ */
 NVS_API int nvs_aio_pread(struct nvs_aio *aio, struct nvs_file *file, void *data, uint64_t nbytes,
 			  uint64_t offset, struct nvs_request **request, struct nvs_error *error);
 NVS_API int nvs_aio_pwrite(struct nvs_aio *aio, struct nvs_file *file, const void *data,
@@ -106,8 +109,13 @@ NVS_API int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *request
  * order in *index. NULL entries are skipped, so that a caller can clear those it is done with.
  * nvs_aio_take returns none of the requests during the call; afterwards it returns those that
  * completed and that no call has seen.
- * Returns the status of that request; or, with *index = n, the errors of nvs_aio_wait, -EINVAL also
- * if every entry or `index` is NULL, or `n` is 0.
+ * Returns the status of that request.
+ * Errors besides a request's status, with *index = n:
+ * -EINVAL     `aio`, `requests`, `index` or every entry is NULL, or `n` is 0; a request is closed,
+ *             of another aio, in the array twice, or closed by another thread during the wait
+ * -ETIMEDOUT  none has completed, and timeout_ms has passed or one is overdue (io_timeout_ms); wait
+ *             again
+ * -EAGAIN     timeout_ms is 0 and all are in flight
  */
 NVS_API int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n,
 			     int timeout_ms, size_t *index, struct nvs_error *error);

@@ -40,12 +40,16 @@ struct nvs_step_io {
  * A step that departs from the plan is served correctly, and the next step follows the new order.
  * nvs_tensor_prefetch is unaffected. One step at a time.
  * Errors:
- * -EINVAL  `engine` is NULL, or the size of `io` is not set
- * -EBUSY   begin: a step has begun already; end: none has
- * -ENOMEM
+ * -EINVAL  `engine` is NULL
+ * -EBUSY   a step has begun already
  */
 NVS_API int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error);
-/* Transfers in flight stay in flight. `io` may be NULL. */
+/*
+ * Ends the step. Transfers in flight stay in flight. `io` may be NULL.
+ * Errors:
+ * -EINVAL  `engine` is NULL, or the size of `io` is not set
+ * -EBUSY   no step has begun
+ */
 NVS_API int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io,
 				struct nvs_error *error);
 
