@@ -219,9 +219,9 @@ struct nvs_universal_options {
 	const void *optimizer_state;
 	size_t optimizer_state_bytes;
 	/*
-	 * Ranks that write one checkpoint together, to one file system; world 0 or 1: alone. A rank
-	 * that passes this does not call the exchange, nor one whose exchange is NULL or whose size
-	 * is not set or of a later version; others wait for it in theirs.
+	 * Ranks that write one checkpoint together, to one file system; world 0 or 1: alone. If one
+	 * of several ranks passes world 0 or 1, no exchange, or options that are refused for their
+	 * size, it calls no exchange, and the others wait for it in theirs.
 	 */
 	unsigned rank, world;	   /* 0 to world - 1; up to 65536 */
 	nvs_exchange_fn *exchange; /* needed from two ranks on */

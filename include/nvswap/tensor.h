@@ -113,16 +113,18 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * the call waits for other tensors to be released, including the caller's own, and after five
  * seconds in which nothing in flight would make room the log names the pinned tensors.
  *
- * Calls of nvs_tensor_pin and nvs_tensor_swap_in that wait for room are served in the order in
- * which they came. A later batch that fits may pass a waiting call, but all that pass it have
- * together at most as many bytes as the pool. Beyond that, a batch passes it only if the call can't
- * be served before another one that waits: because that one's thread has pinned what is in the way;
- * or because nothing was released and no transfer landed for 10 ms, then 20 ms, 40 ms and so on,
- * since a thread with pins may wait for another thread. So the call is served after a bounded
- * number of others' batches, unless threads that wait for room hold too much for it. Bytes count
- * whether or not they are in the pool already; batches of 0 bytes never wait. With timeout_ms 0 a
- * call has no place in the order, and returns -EAGAIN if it may not pass. nvs_tensor_prefetch and
- * reading ahead by the plan take no room while a call waits.
+ * Calls of nvs_tensor_pin and nvs_tensor_swap_in that wait for room have a queue: first come, first
+ * served. A later batch that fits may pass a call in the queue as long as all batches that passed
+ * that call have together at most as many bytes as the pool, in the pool already or not. Beyond
+ * that a batch passes it in two cases, without which the threads might wait for each other for
+ * ever:
+ * - threads that wait for room have pinned what the call needs, so that it can't be served before
+ *   one of them goes on;
+ * - nothing was released and nothing landed for 10 ms: then one batch passes, the next one after
+ *   20 ms, and so on with twice the time.
+ * Batches of 0 bytes never wait. A call with timeout_ms 0 does not queue: it returns -EAGAIN if it
+ * may not pass. nvs_tensor_prefetch and reading ahead by the plan take no room while a call waits.
+ *
  * Errors:
  * -EINVAL     `pin` or a tensor is NULL, or a tensor is named twice or belongs to another engine
  * -ENOMEM

@@ -130,7 +130,7 @@ const char *nvs_strerror(int code)
 	case -ETIMEDOUT:
 		return "the time limit ran out";
 	case -EAGAIN:
-		return "not without waiting";
+		return "the call would have to wait";
 	default:
 		if (code > 0)
 			return "not an error code";

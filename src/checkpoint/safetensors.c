@@ -209,7 +209,8 @@ static int read_tensor(const struct reader *reader, const struct json_value *val
 		return rc;
 	if (__builtin_mul_overflow(tensor->numel, nvs_dtype_size(tensor->dtype), &tensor->nbytes) ||
 	    tensor->nbytes > DATA_MAX - checkpoint->nbytes)
-		return reject(reader, "the model has more than the %llu bytes that are allowed",
+		return reject(reader,
+			      "the checkpoint has more than the %llu bytes that are allowed",
 			      DATA_MAX);
 	checkpoint->nbytes += tensor->nbytes;
 	if (offsets)
@@ -438,9 +439,10 @@ int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct
 
 	*checkpoint = (struct nvs_checkpoint){0};
 	if (fd < 0 || fstat(fd, &status))
-		rc = error_set(error, -errno, "can't open the model %s: %s", path, strerror(errno));
+		rc = error_set(error, -errno, "can't open the checkpoint %s: %s", path,
+			       strerror(errno));
 	else if (!S_ISREG(status.st_mode))
-		rc = error_set(error, -EINVAL, "the model %s is not a regular file", path);
+		rc = error_set(error, -EINVAL, "the checkpoint %s is not a regular file", path);
 	else
 		rc = checkpoint_of_file(checkpoint, path, fd, error);
 	if (!rc)

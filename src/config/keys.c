@@ -319,7 +319,7 @@ const char *config_key_suggest(enum config_block block, const char *name, size_t
 		snprintf(text, 256, "it is a key of `%s`", blocks[key->block].name);
 		return text;
 	}
-	used = (size_t)snprintf(text, 256, "its keys are");
+	used = (size_t)snprintf(text, 256, "the keys are");
 	for (unsigned i = 0; i < config_key_count; i++)
 		if (config_keys[i].block == block && config_keys[i].type != KEY_UNUSED &&
 		    used < 256)

@@ -664,7 +664,7 @@ static void an_unknown_key_is_refused_with_the_nearest_one(void **state)
 		"offload_optimizer.bufer_count", "did you mean `buffer_count`?");
 	REFUSED("{\"nvswap\": {\"verfy\": true}}", 1, "nvswap.verfy", "did you mean `verify`?");
 	REFUSED("{\"nvswap\": {\"rnak\": 1}}", 1, NULL, "did you mean `rank`?");
-	REFUSED("{\"nvswap\": {\"rxyk\": 1}}", 1, NULL, "its keys are");
+	REFUSED("{\"nvswap\": {\"rxyk\": 1}}", 1, NULL, "the keys are");
 	REFUSED("{\"offload_param\": {\"queue_depth\": 4}}", 1, "offload_param.queue_depth",
 		"it is a key of `aio`");
 	REFUSED("{\"offload_param\": {\"sub_group_size\": 4}}", 1, NULL,
@@ -672,15 +672,15 @@ static void an_unknown_key_is_refused_with_the_nearest_one(void **state)
 	REFUSED("{\"offload_param\": {\"fast_init\": true}}", 1, NULL,
 		"it is a key of `offload_optimizer`");
 	REFUSED("{\"nvswap\": {\"color\": 1}}", 1, NULL,
-		"its keys are `ioengine` `io_timeout_ms` `verify` `keep` `read_only` `scrub` "
+		"the keys are `ioengine` `io_timeout_ms` `verify` `keep` `read_only` `scrub` "
 		"`rollback` `rank` `param_nvme_path` `optimizer_nvme_path` `stripe_size`");
-	REFUSED("{\"nvswap\": {\"\": 1}}", 1, "nvswap.", "its keys are");
+	REFUSED("{\"nvswap\": {\"\": 1}}", 1, "nvswap.", "the keys are");
 	REFUSED("{\"aio\": {\"use_gds\\u0000\": true}}", 1, "aio.use_gds?",
 		"did you mean `use_gds`?");
 	REFUSED("{\"aio\": {\"" /* a key of 60 letters */
 		"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefgh\": true}}",
 		1, NULL, "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuv... is not",
-		"its keys are");
+		"the keys are");
 }
 
 static void keys_of_other_blocks_are_left_alone(void **state)
