@@ -27,7 +27,6 @@
 #define MIB		 (1u << 20)
 #define REFERENCE_NS	 UINT64_C(150000000)
 #define REFERENCE_NS_MIN UINT64_C(10000000)
-#define BLOCK_TEXT_MAX	 512
 
 struct tuning {
 	const struct tune_options *options;
@@ -250,17 +249,14 @@ static int run(struct tuning *tuning)
 
 static int write_output(struct output *output, const struct tune_result *result)
 {
-	char text[BLOCK_TEXT_MAX];
 	int status = output_begin(output);
 
 	if (status)
 		return status;
-	if (result->options->format) {
+	if (result->options->format)
 		tune_json(output->file, result);
-		return 0;
-	}
-	tune_block_text(result, text, sizeof(text));
-	fputs(text, output->file);
+	else
+		tune_block(output->file, result);
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The result as one JSON object, which is a configuration too: "aio" and "nvswap" are the choice,
- * and DeepSpeed and nvswap ignore the block "tune".
+ * The choice as a configuration, and the result as one JSON object, which is a configuration too:
+ * "aio" and "nvswap" are the choice, and DeepSpeed and nvswap ignore the block "tune".
  */
 #include "base/json/write.h"
 #include "cli/commands.h"
@@ -28,6 +28,15 @@ static void choice(struct json_writer *json, const struct tune_result *result)
 	json_open_object(json, "nvswap");
 	json_text(json, "ioengine", nvs_ioengine_name(point->ioengine));
 	json_close_object(json);
+}
+
+void tune_block(FILE *file, const struct tune_result *result)
+{
+	struct json_writer json = json_to(file, 2);
+
+	json_open_object(&json, NULL);
+	choice(&json, result);
+	json_close_object(&json);
 }
 
 static void machine(struct json_writer *json, const struct nvs_machine_info *info)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The result as text: the choice as a block to copy, and the table of trials, fastest first. */
+/* The result as text: the table of trials, fastest first. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -12,30 +12,6 @@
 bool tune_names_ioengine(const struct tune_result *result)
 {
 	return result->outcome->chosen->point.ioengine != result->drive->machine.auto_ioengine;
-}
-
-size_t tune_block_text(const struct tune_result *result, char *text, size_t nbytes)
-{
-	const struct tune_point *point = &result->outcome->chosen->point;
-	char ioengine[64] = "";
-
-	if (tune_names_ioengine(result))
-		snprintf(ioengine, sizeof(ioengine),
-			 ",\n  \"nvswap\": {\n    \"ioengine\": \"%s\"\n  }",
-			 nvs_ioengine_name(point->ioengine));
-	return (size_t)snprintf(text, nbytes,
-				"{\n"
-				"  \"aio\": {\n"
-				"    \"block_size\": %" PRIu32 ",\n"
-				"    \"queue_depth\": %" PRIu32 ",\n"
-				"    \"thread_count\": %" PRIu32 ",\n"
-				"    \"single_submit\": %s,\n"
-				"    \"overlap_events\": %s\n"
-				"  }%s\n"
-				"}\n",
-				point->block_size, point->queue_depth, point->thread_count,
-				point->single_submit ? "true" : "false",
-				point->overlap_events ? "true" : "false", ioengine);
 }
 
 const char *tune_fate_name(const struct tune_trial *trial)

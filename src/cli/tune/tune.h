@@ -74,8 +74,8 @@ const char *tune_fate_name(const struct tune_trial *trial);
 const char *tune_objective_name(enum tune_objective objective);
 /* Whether the choice must name its engine, because auto takes another one. */
 bool tune_names_ioengine(const struct tune_result *result);
-/* The choice as a configuration. Returns its length; truncated if that is `nbytes` or more. */
-size_t tune_block_text(const struct tune_result *result, char *text, size_t nbytes);
+/* The choice as a configuration. A failed write sets the stream's error, as in tune_json. */
+void tune_block(FILE *file, const struct tune_result *result);
 /* The table of all trials except the map's. */
 void tune_table(FILE *file, const struct tune_result *result);
 /* The result as one JSON object. A failed write sets the stream's error, which its owner checks. */
