@@ -12,15 +12,14 @@
 
 #include "support/measure.h"
 
-#define TENSOR_BYTES (64 * MIB)
-#define SPANS	     (UINT64_C(1) << 18)
+#define SPANS (UINT64_C(1) << 20)
 
 struct start {
 	struct nvs_engine *engine;
 	struct nvs_tensor **tensors;
 	struct nvs_trace *trace;
 	size_t n;
-	uint64_t pin;
+	uint64_t tensor_bytes, pin;
 	bool swap_out;
 };
 
@@ -29,7 +28,7 @@ static void fill(struct start *start, unsigned char byte)
 	must(nvs_tensor_pin(start->engine, start->tensors, start->n, -1, &start->pin, &bench_error),
 	     "nvs_tensor_pin");
 	for (size_t i = 0; i < start->n; i++)
-		memset(nvs_tensor_data(start->tensors[i]), byte + (int)i, TENSOR_BYTES);
+		memset(nvs_tensor_data(start->tensors[i]), byte + (int)i, start->tensor_bytes);
 }
 
 static void release(const struct start *start)
@@ -73,19 +72,21 @@ int main(int argc, char **argv)
 	struct nvs_config *config;
 	uint64_t rounds;
 
-	if (argc != 6)
-		fail("usage: start CONFIG.json release|swap_out BYTES ROUNDS TRACE.json");
+	if (argc != 7)
+		fail("usage: start CONFIG.json release|swap_out TENSORS TENSOR_BYTES ROUNDS "
+		     "TRACE.json");
 	start.swap_out = !strcmp(argv[2], "swap_out");
-	start.n = number_argument(argv[3]) / TENSOR_BYTES;
-	rounds = number_argument(argv[4]);
+	start.n = number_argument(argv[3]);
+	start.tensor_bytes = number_argument(argv[4]);
+	rounds = number_argument(argv[5]);
 	must(nvs_trace_open(&start.trace, SPANS, &bench_error), "nvs_trace_open");
 	config = open_config(argv[1], start.trace);
 	must(nvs_engine_open(&start.engine, config, NVS_OFFLOAD_PARAM, &bench_error),
 	     "nvs_engine_open");
-	start.tensors = register_tensors(start.engine, "tensor", start.n, TENSOR_BYTES);
+	start.tensors = register_tensors(start.engine, "tensor", start.n, start.tensor_bytes);
 	measure(&start, rounds, &samples);
 	must(nvs_engine_close(start.engine, &bench_error), "nvs_engine_close");
-	must(nvs_trace_write(start.trace, argv[5], NULL, &bench_error), "nvs_trace_write");
+	must(nvs_trace_write(start.trace, argv[6], NULL, &bench_error), "nvs_trace_write");
 	nvs_trace_close(start.trace);
 	printf("{\"rounds\": %" PRIu64 ", \"call_us\": %.1f}\n", rounds,
 	       samples_percentile_us(&samples, 0.5));
