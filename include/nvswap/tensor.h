@@ -109,9 +109,9 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * of the tensors themselves. Contents that were released dirty and are not on the drive yet are
  * written first, so that releasing the pin clean loses nothing. The data may be accessed as soon as
  * the call returns 0. Several calls of nvs_tensor_pin may pin a tensor without contents: they share
- * its memory, and one release with NVS_DIRTY keeps the contents. Pinned memory is never evicted: with timeout -1
- * the call waits for other tensors to be released, including the caller's own, and after five
- * seconds in which nothing in flight would make room the log names the pinned tensors.
+ * its memory, and one release with NVS_DIRTY keeps the contents. Pinned memory is never evicted:
+ * with timeout -1 the call waits for other tensors to be released, including the caller's own, and
+ * after five seconds in which nothing in flight would make room the log names the pinned tensors.
  *
  * Calls of nvs_tensor_pin and nvs_tensor_swap_in that wait for room have a queue: first come, first
  * served. A later batch that fits may pass a call in the queue as long as all batches that passed
