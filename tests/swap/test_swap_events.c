@@ -386,6 +386,31 @@ static void the_next_part_of_a_read_that_a_call_waits_for_goes_first(void **stat
 	read_parts_before_others(1);
 }
 
+/* ---- Opening ---- */
+
+static void whichever_thread_cannot_be_made_the_limit_is_named(void **state)
+{
+	struct fixture f;
+	uint64_t failed;
+	unsigned nth = 1;
+
+	(void)state;
+	INIT(&f, .place = PLACE_DISK);
+	for (;; nth++) {
+		int rc;
+
+		inject_fail(INJECT_THREAD, nth, INJECT_ALWAYS, EAGAIN);
+		rc = fixture_reopen(&f);
+		inject_stop(&failed);
+		if (!failed)
+			break;
+		expect_error(&f, rc, -EAGAIN, "the limit on threads is reached");
+	}
+	/* The worker, the log's and the engine's. */
+	assert_true(nth > 3);
+	fixture_close(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -399,6 +424,7 @@ int main(void)
 		cmocka_unit_test(
 			the_next_part_of_a_read_that_no_call_waits_for_is_read_in_its_turn),
 		cmocka_unit_test(the_next_part_of_a_read_that_a_call_waits_for_goes_first),
+		cmocka_unit_test(whichever_thread_cannot_be_made_the_limit_is_named),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, places_leave_all);

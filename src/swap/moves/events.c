@@ -7,12 +7,12 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <signal.h>
 
 #include "aio/completions.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/threads/slice.h"
+#include "base/threads/thread.h"
 #include "swap/moves/moves.h"
 
 void events_check(const struct nvs_engine *engine)
@@ -252,21 +252,6 @@ static void *events_main(void *arg)
 	return NULL;
 }
 
-/* Signals are for the application's threads. */
-static int start_without_signals(struct nvs_engine *engine)
-{
-	sigset_t all, before;
-	int rc;
-
-	assert(!engine->events.started && !engine->events.closing);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = -pthread_create(&engine->events.thread, NULL, events_main, engine);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	engine->events.started = !rc;
-	return rc;
-}
-
 int events_open(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct events *events = &engine->events;
@@ -283,12 +268,10 @@ int events_open(struct nvs_engine *engine, struct nvs_error *error)
 	rc = sums_open(engine);
 	if (rc)
 		return error_set(error, rc, "out of memory while opening the engine");
-	rc = start_without_signals(engine);
+	rc = thread_start(&events->thread, events_main, engine);
+	events->started = !rc;
 	if (rc)
-		error_set(error, rc,
-			  "can't start the engine's thread: %s (the limits of threads and of "
-			  "memory are in ulimit -u, ulimit -v and the control group)",
-			  nvs_strerror(rc));
+		error_set(error, rc, "can't start the engine's thread: %s", thread_strerror(rc));
 	assert((rc == 0) == events->started);
 	return rc;
 }
