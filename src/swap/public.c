@@ -42,12 +42,13 @@ int nvs_engine_abandon(struct nvs_engine *engine, struct nvs_error *error)
 {
 	int rc = refuse_owned(engine, "nvs_optimizer_abandon closes it without a commit", error);
 
-	if (!rc && engine)
-		rc = engine_check_unshared(engine, error);
+	if (rc || !engine)
+		return rc;
+	/* A call that is refused must not make the next one leave out the commit. */
+	rc = engine_check_unshared(engine, error);
 	if (rc)
 		return rc;
-	if (engine)
-		engine_abandon(engine);
+	engine_abandon(engine);
 	return engine_close(engine, error);
 }
 
