@@ -241,7 +241,7 @@ def state_that_has_no_room_is_an_error_that_names_the_file(directory):
         resource.setrlimit(resource.RLIMIT_FSIZE, (20000, limit[1]))
         try:
             error = raises(OSError, lambda: CheckpointEngine().save(
-                {"state": Stored(EngineFile(engine), "state", 10000)}, path), errno.EFBIG)
+                {"state": Stored(EngineFile(engine), "state", 10000)}, path), errno.ENOSPC)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert path in str(error) and ".partial.partial" not in str(error), error
