@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures how long nvs_tensor_release and nvs_tensor_swap_out of many dirty tensors take to
- * return. The calls are spans of a trace, which also has the I/Os; bench/run.py reads the time of
- * each call's first I/O from it. The configuration decides whether a release starts to write: with
- * max_in_cpu 0 it does; swap_out needs a larger value. Prints JSON.
+ * return. The calls are spans of a trace, which also has the I/Os; bench/goals.py reads the time of
+ * each call's first I/O from it. The aio has the trace and the engine has none, which would record
+ * each tensor of the measured call. The configuration decides whether a release starts to write:
+ * with max_in_cpu 0 it does; swap_out needs a larger value. Prints JSON.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -69,7 +70,8 @@ int main(int argc, char **argv)
 {
 	struct start start = {0};
 	struct samples samples = {0};
-	struct nvs_config *config;
+	struct nvs_config *config, *traced;
+	struct nvs_aio *aio;
 	uint64_t rounds;
 
 	if (argc != 7)
@@ -80,18 +82,22 @@ int main(int argc, char **argv)
 	start.tensor_bytes = number_argument(argv[4]);
 	rounds = number_argument(argv[5]);
 	must(nvs_trace_open(&start.trace, SPANS, &bench_error), "nvs_trace_open");
-	config = open_config(argv[1], start.trace);
-	must(nvs_engine_open(&start.engine, config, NVS_OFFLOAD_PARAM, &bench_error),
-	     "nvs_engine_open");
+	config = open_config(argv[1], NULL);
+	traced = open_config(argv[1], start.trace);
+	must(nvs_aio_open(&aio, traced, &bench_error), "nvs_aio_open");
+	must(nvs_engine_open_on(&start.engine, aio, config, NVS_OFFLOAD_PARAM, &bench_error),
+	     "nvs_engine_open_on");
 	start.tensors = register_tensors(start.engine, "tensor", start.n, start.tensor_bytes);
 	measure(&start, rounds, &samples);
 	must(nvs_engine_close(start.engine, &bench_error), "nvs_engine_close");
+	nvs_aio_close(aio);
 	must(nvs_trace_write(start.trace, argv[6], NULL, &bench_error), "nvs_trace_write");
 	nvs_trace_close(start.trace);
 	printf("{\"rounds\": %" PRIu64 ", \"call_us\": %.1f}\n", rounds,
 	       samples_percentile_us(&samples, 0.5));
 	free(samples.ns);
 	free(start.tensors);
+	nvs_config_close(traced);
 	nvs_config_close(config);
 	return 0;
 }
