@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 /* Why the tensor can't be committed, and what to do; NULL: it can. */
 static const char *unfinished(const struct nvs_tensor *tensor)

@@ -15,7 +15,7 @@
 #include "base/memory/huge_map.h"
 #include "base/struct_size.h"
 #include "config/config.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 #include "swap/room/shortage.h"
 
 static const struct offload_config *block_of(const struct nvs_config *config, enum nvs_block block)

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 struct note {
 	unsigned references;

@@ -9,7 +9,7 @@
 #include <errno.h>
 
 #include "base/error.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 /* 0, or -EBUSY if the engine belongs to an optimizer: what to do instead. */
 static int refuse_owned(const struct nvs_engine *engine, const char *instead,

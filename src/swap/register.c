@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/shape.h"
 #include "base/struct_size.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 /* The dimensions, to be freed; NULL: out of memory. */
 static uint64_t *copy_shape(const uint64_t *shape, size_t ndim)

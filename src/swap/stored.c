@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/shape.h"
 #include "base/struct_size.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_stored_tensor *stored)
 {

@@ -8,8 +8,8 @@ set -u
 BUILD=${BUILD:-build}
 cd "$(dirname "$0")/../.." || exit
 
-# layer: the folders that it may include, besides the public header and, in a folder of the command,
-# the command's own files such as cli/commands.h
+# layer: the folders that it may include, besides the public header; the layer's interface swap/swap.h in
+# the calls that it declares; and in a folder of the command its own files such as cli/commands.h
 layers="
 base: base
 trace: base trace
@@ -22,6 +22,7 @@ store: base config topo aio store
 swap/residency: base trace config topo aio pool store swap/residency
 swap/room: base trace config topo aio pool store swap/residency swap/room
 swap/moves: base trace config topo aio pool store swap/residency swap/room swap/moves
+swap/calls: base trace config topo aio pool store swap/residency swap/room swap/moves swap/calls
 swap: base trace config topo aio pool store swap
 optim/kernels: config optim/kernels
 optim: base trace config topo pool swap optim
@@ -46,6 +47,7 @@ while IFS=': ' read -r layer allowed; do
 	[ -n "$layer" ] || continue
 	case $layer in
 	cli/tune/search) own= ;;
+	swap/calls) own='|^swap/swap[.]h$' ;;
 	cli/*) own='|^cli/[^/]+$' ;;
 	*) own= ;;
 	esac

@@ -22,7 +22,7 @@
 #include "config/config.h"
 #include "nvswap.h"
 #include "support/sim/sim_drive.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define KIB	      UINT64_C(1024)

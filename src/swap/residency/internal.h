@@ -8,8 +8,7 @@
  *	room: policy queue room shortage follow
  *	moves: runs promote ahead sums launch overdue landing events scrub
  *	calls: checks info step turns wait release pin prefetch swap_out external write
- *	calls: register note commit
- *	engine: engine stored public
+ *	engine: register note commit engine stored public
  */
 #ifndef RESIDENCY_INTERNAL_H
 #define RESIDENCY_INTERNAL_H

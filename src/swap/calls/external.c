@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 static int check_idle(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		      bool contents, struct nvs_error *error)

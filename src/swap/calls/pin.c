@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 #include "swap/room/shortage.h"
 
 /* ---- Room for a batch ---- */

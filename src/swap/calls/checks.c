@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/struct_size.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 int not_of_engine(const struct nvs_tensor *tensor, size_t i, struct nvs_error *error)
 {

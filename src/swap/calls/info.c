@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/shape.h"
 #include "base/struct_size.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 const char *nvs_tensor_state_name(enum nvs_tensor_state state)
 {

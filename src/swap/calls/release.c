@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "base/error.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 static int check_release_one(const struct nvs_tensor *tensor, uint64_t pin, enum nvs_how how,
 			     struct nvs_error *error)

@@ -5,7 +5,7 @@
 #include <assert.h>
 
 #include "base/error.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 /* How many of the tensors, from the first, fit in free or clean memory. */
 static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)

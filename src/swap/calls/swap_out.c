@@ -5,7 +5,7 @@
 #include <assert.h>
 
 #include "base/error.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 static struct transfer *swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 				 size_t n)

@@ -3,8 +3,8 @@
  * What the calls on an engine and its tensors share. A call takes the engine's lock, checks all of
  * its arguments, changes states, releases the lock and launches what it has started.
  */
-#ifndef SWAP_CALLS_H
-#define SWAP_CALLS_H
+#ifndef CALLS_CALLS_H
+#define CALLS_CALLS_H
 
 #include "swap/moves/moves.h"
 #include "swap/swap.h"

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/struct_size.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 #include "trace/trace.h"
 
 /* ---- Figures ---- */

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 /* Stores in `tensors` each tensor of which bytes are written, once. */
 static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 static uint64_t count_runs(struct nvs_tensor *const *tensors, size_t n)
 {

@@ -5,7 +5,7 @@
  */
 #include <assert.h>
 
-#include "swap/calls.h"
+#include "swap/calls/calls.h"
 
 void turn_await(struct nvs_engine *engine, struct turn *turn)
 {
