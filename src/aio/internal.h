@@ -11,7 +11,7 @@
 
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
-#include "base/latency.h"
+#include "base/statistics/latency.h"
 #include "base/threads/messages.h"
 #include "config/config.h"
 

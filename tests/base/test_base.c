@@ -4,11 +4,11 @@
  * memory on huge pages, queues of messages. Random histories print their seeds.
  */
 #include "base/clock.h"
-#include "base/latency.h"
 #include "base/memory/extents.h"
 #include "base/memory/huge_map.h"
 #include "base/nearest.h"
 #include "base/shape.h"
+#include "base/statistics/latency.h"
 #include "base/threads/messages.h"
 #include "support/inject.h"
 

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "base/student.h"
+#include "base/statistics/student.h"
 
 struct estimate estimate_of_runs(const double *values, unsigned n)
 {

@@ -15,7 +15,7 @@
 #include <time.h>
 
 #include "base/json/write.h"
-#include "base/latency.h"
+#include "base/statistics/latency.h"
 
 /* Tools that plot fio's output refuse it without fio's own version key. */
 static void put_version(struct json_writer *json)

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/json/read.h"
-#include "base/latency.h"
+#include "base/statistics/latency.h"
 #include "cli/report/group.h"
 #include "cli/report/report.h"
 #include "cli/report/text.h"

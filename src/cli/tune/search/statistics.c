@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/student.h"
+#include "base/statistics/student.h"
 
 /* Points differ, so noise known from others counts as this many rounds at most. */
 #define KNOWN_FREEDOM_MAX 8.0

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Student's t, for confidence intervals of means of few values. */
-#ifndef BASE_STUDENT_H
-#define BASE_STUDENT_H
+#ifndef STATISTICS_STUDENT_H
+#define STATISTICS_STUDENT_H
 
 #include <stddef.h>
 

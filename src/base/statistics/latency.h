@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counting into a struct nvs_latency, and the buckets that its public functions hide. */
-#ifndef BASE_LATENCY_H
-#define BASE_LATENCY_H
+#ifndef STATISTICS_LATENCY_H
+#define STATISTICS_LATENCY_H
 
 #include "nvswap.h"
 

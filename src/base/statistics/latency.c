@@ -3,7 +3,7 @@
  * Counts of latencies in buckets, and their statistics. Never allocates or locks: each writer has
  * its own counts, which are merged afterwards.
  */
-#include "base/latency.h"
+#include "base/statistics/latency.h"
 
 #include <assert.h>
 #include <errno.h>
