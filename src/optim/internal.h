@@ -204,10 +204,6 @@ void calls_init(struct nvs_optimizer *optimizer);
 int call_begin(struct nvs_optimizer *optimizer, struct nvs_error *error);
 void call_end(struct nvs_optimizer *optimizer);
 
-/* ---- optimizer.c ---- */
-/* Registers the tensors of added gradients; called by the first addition. */
-int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error);
-
 /* ---- layout.c ---- */
 /* Checks and copies the groups, and computes the length of the flat space. */
 int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *specs, size_t n,
@@ -234,6 +230,12 @@ static inline uint64_t least(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
 }
+
+/* ---- tensors.c ---- */
+/* Registers the tensors of all tiles, or of the offloaded ones if the store is not kept. */
+int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* Registers the tensors of added gradients; called by the first addition. */
+int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error);
 
 /* ---- state.c ---- */
 static inline bool has_gradients(const struct group *group)

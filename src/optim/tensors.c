@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Registers the tensors of tiles and of added gradients with the engine, each kind side by side in
+ * the order of the flat space.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "optim/internal.h"
+
+/* A kind of tensors: `each` of them for every `numel` elements of the flat space. */
+struct tensor_kind {
+	const char *const *what;
+	size_t each;
+	uint64_t numel;
+	enum nvs_dtype dtype;
+};
+
+/* Names a tensor by its first group, for errors. */
+static void name_tensor(const struct nvs_optimizer *optimizer, const struct tensor_kind *kind,
+			size_t i, char name[NVS_NAME_MAX + 1])
+{
+	size_t place = i / kind->each;
+	uint64_t from = place * kind->numel;
+	struct segment segment = {0};
+	bool found = next_segment(optimizer, &from, from + kind->numel, &segment);
+
+	assert(found && segment.numel);
+	/* Its number last: a trace keeps the end of a long name. */
+	snprintf(name, NVS_NAME_MAX + 1, "%.400s+%" PRIu64 " %s %zu",
+		 optimizer->groups[segment.group].name, segment.offset, kind->what[i % kind->each],
+		 place);
+}
+
+/* Registers tensors side by side, in walk order. */
+static int register_some(struct nvs_optimizer *optimizer, const struct tensor_kind *kind,
+			 size_t first, size_t n, struct nvs_tensor **tensors,
+			 struct nvs_error *error)
+{
+	struct nvs_tensor_spec *specs = calloc(n, sizeof(*specs));
+	char(*names)[NVS_NAME_MAX + 1] = calloc(n, sizeof(*names));
+	int rc = -ENOMEM;
+
+	assert(n && part_bytes(optimizer) == kind->numel * nvs_dtype_size(kind->dtype));
+	for (size_t i = 0; i < n && specs && names; i++) {
+		name_tensor(optimizer, kind, first + i, names[i]);
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = names[i],
+						    .dtype = kind->dtype,
+						    .numel = part_bytes(optimizer) /
+							     nvs_dtype_size(kind->dtype)};
+	}
+	if (specs && names)
+		rc = batch_register(optimizer->engine, specs, n, tensors, error);
+	else
+		error_set(error, rc, "out of memory for %zu tiles", optimizer->ntiles);
+	free(specs);
+	free(names);
+	return rc;
+}
+
+#define REGISTERED_AT_ONCE (PARTS * 128u)
+
+int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	static const char *const parts[PARTS] = {"master", "exp_avg", "exp_avg_sq"};
+	const struct tensor_kind kind = {parts, PARTS, optimizer->tile_numel, NVS_F32};
+	size_t n = PARTS * (optimizer->keep ? optimizer->ntiles : optimizer->noffloaded);
+	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i += REGISTERED_AT_ONCE) {
+		size_t count = least(n - i, REGISTERED_AT_ONCE);
+
+		rc = register_some(optimizer, &kind, i, count, tensors, error);
+		for (size_t k = 0; k < count && !rc; k++)
+			optimizer->tiles[(i + k) / PARTS].parts[(i + k) % PARTS] = tensors[k];
+	}
+	for (size_t i = 0; i < PARTS * optimizer->noffloaded && !rc; i++)
+		optimizer->offloaded[i] = optimizer->tiles[i / PARTS].parts[i % PARTS];
+	return rc;
+}
+
+int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	static const char *const what[] = {"gradients"};
+	const struct tensor_kind kind = {what, 1, optimizer->gradient_numel,
+					 optimizer->gradient_dtype};
+	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
+	size_t n = optimizer->gradients_registered ? 0 : optimizer->ngradients;
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !rc; i += REGISTERED_AT_ONCE) {
+		size_t count = least(n - i, REGISTERED_AT_ONCE);
+
+		rc = register_some(optimizer, &kind, i, count, tensors, error);
+		for (size_t k = 0; k < count && !rc; k++)
+			optimizer->gradients[i + k].tensor = tensors[k];
+	}
+	optimizer->gradients_registered = !rc;
+	return rc;
+}
