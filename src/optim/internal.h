@@ -5,6 +5,17 @@
  * exp_avg_sq are three tensors of the swap engine, side by side in the store, so a tile moves as
  * one run and a part by itself. Added gradients lie in tensors of the same size, so the pool never
  * fragments.
+ *
+ * The order of the files, from the bottom. Each calls only those before it (test_layers):
+ *	kernels: plain avx2 avx512 kernel
+ *	step: numbers scaler adam
+ *	calls: threads call checks
+ *	state: state layout tensors hold walks
+ *	pass: gradients tile task pass
+ *	state: initial bulk tiles pieces
+ *	step: update step
+ *	kept: groups header stored_groups keep
+ *	optimizer: note info optimizer
  */
 #ifndef OPTIM_INTERNAL_H
 #define OPTIM_INTERNAL_H
@@ -272,6 +283,16 @@ int tiles_suspend(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Pins them again; `written`: the commit succeeded. */
 void tiles_resume(struct nvs_optimizer *optimizer, bool written);
 
+/* ---- walks.c ---- */
+/* A call of get or set begins: from here on, failed writes are reported to the walks. */
+void walks_begin(struct nvs_optimizer *optimizer);
+/* The walk through a part comes to an offloaded tile. */
+void walks_visit(struct nvs_optimizer *optimizer, unsigned part, size_t tile);
+/* The error of a write of what was set, if one has failed since the last report; or 0. */
+int walks_check_written(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* Ends the walks, and evicts what they have left in the pool. */
+void walks_end(struct nvs_optimizer *optimizer);
+
 /* ---- pass.c ---- */
 struct pass;
 /* What a pass does with every tile that it wants. */
@@ -327,10 +348,6 @@ void give_tile_weights(const struct nvs_optimizer *optimizer, size_t tile, uint6
 		       uint64_t n);
 /* Creates and writes the state of all fresh tiles. */
 int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
-
-/* ---- pieces.c ---- */
-/* Ends the walks of get and set, and evicts what they have left in the pool. */
-void walks_end(struct nvs_optimizer *optimizer);
 
 /* ---- update.c ---- */
 /* The factors of a step. */

@@ -1,111 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * State read and written piece by piece, as nvs_optimizer_get and nvs_optimizer_set do. Only the
- * part that is asked for moves. Calls mostly walk through a part from one tile to the next: the
- * tile that was visited last stays in the pool, unpinned, and those behind it are read ahead, until
- * the part's next call is elsewhere or a pass begins.
+ * part that is asked for moves.
  */
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "optim/internal.h"
-
-/* ---- The walks ---- */
-
-static void walk_check(const struct nvs_optimizer *optimizer, const struct walk *walk)
-{
-	assert(walk->from <= walk->at && walk->at <= walk->end);
-	assert(walk->end <= optimizer->noffloaded);
-}
-
-/* Gives up the pool memory of a part of the tiles [from, end). */
-static void leave(struct nvs_optimizer *optimizer, unsigned part, size_t from, size_t end)
-{
-	assert(part < PARTS && end <= optimizer->noffloaded);
-	for (size_t i = from; i < end; i++) {
-		struct tile *tile = &optimizer->tiles[i];
-
-		/* A tensor that can't be evicted now is evicted when its room is needed. */
-		if (!is_held(tile) && !is_fresh(tile))
-			batch_swap_out(optimizer->engine, &tile->parts[part], 1, NULL);
-	}
-}
-
-void walks_end(struct nvs_optimizer *optimizer)
-{
-	for (unsigned part = 0; part < PARTS; part++) {
-		struct walk *walk = &optimizer->walks_of[part];
-
-		leave(optimizer, part, walk->from, walk->end);
-		*walk = (struct walk){0};
-	}
-	optimizer->walking = false;
-}
-
-static void read_ahead(struct nvs_optimizer *optimizer, unsigned part, struct walk *walk)
-{
-	size_t end = least(walk->at + 1 + optimizer->tiles_ahead, optimizer->noffloaded);
-
-	for (; walk->end < end; walk->end++) {
-		struct tile *tile = &optimizer->tiles[walk->end];
-
-		if (is_held(tile) || is_fresh(tile))
-			continue;
-		if (batch_prefetch(optimizer->engine, &tile->parts[part], 1, NULL) != 1)
-			break;
-	}
-}
-
-/* The walk through a part comes to a tile. A piece may be set after it was read and end in the next
- * tile, so the tile before stays. */
-static void walk_to(struct nvs_optimizer *optimizer, unsigned part, size_t tile)
-{
-	struct walk *walk = &optimizer->walks_of[part];
-	bool onward = walk->end && (tile == walk->at || tile == walk->at + 1);
-	size_t keep = tile > walk->from ? tile - 1 : tile;
-
-	walk_check(optimizer, walk);
-	if (tile < walk->from || tile > walk->end) {
-		leave(optimizer, part, walk->from, walk->end);
-		walk->from = walk->end = tile;
-	} else {
-		leave(optimizer, part, walk->from, keep);
-		walk->from = keep;
-	}
-	walk->at = tile;
-	if (walk->end == tile)
-		walk->end++;
-	if (onward)
-		read_ahead(optimizer, part, walk);
-	walk_check(optimizer, walk);
-}
-
-/* The walks of a call: from here on, failed writes are reported to them. */
-static void walks_begin(struct nvs_optimizer *optimizer)
-{
-	struct nvs_error last = {.size = sizeof(last)};
-
-	if (!optimizer->walking)
-		optimizer->walk_failures = engine_write_failures(optimizer->engine, &last);
-	optimizer->walking = true;
-}
-
-/* Whether what was set and written behind has failed since the last report. */
-static int check_written(struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	struct nvs_error last = {.size = sizeof(last)};
-	uint64_t failures = engine_write_failures(optimizer->engine, &last);
-
-	if (failures == optimizer->walk_failures)
-		return 0;
-	assert(last.code < 0);
-	optimizer->walk_failures = failures;
-	error_copy(error, &last);
-	return last.code;
-}
 
 /* ---- Tiles ---- */
 
@@ -197,7 +100,7 @@ static int copy_some(struct nvs_optimizer *optimizer, const struct piece *piece,
 	if (rc)
 		return rc;
 	if (i < optimizer->noffloaded)
-		walk_to(optimizer, piece->part, i);
+		walks_visit(optimizer, piece->part, i);
 	state = tile_part(optimizer, i, piece->part) + at % optimizer->tile_numel;
 	if (piece->to)
 		memcpy(piece->to + done, state, n * sizeof(float));
@@ -217,7 +120,7 @@ static int copy(struct nvs_optimizer *optimizer, const struct piece *piece, stru
 			  piece->numel - done);
 		rc = copy_some(optimizer, piece, done, n, error);
 	}
-	return !rc && piece->from ? check_written(optimizer, error) : rc;
+	return !rc && piece->from ? walks_check_written(optimizer, error) : rc;
 }
 
 /* ---- The calls ---- */
