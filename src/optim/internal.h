@@ -12,7 +12,7 @@
  *	calls: threads call checks
  *	state: state layout tensors hold walks
  *	pass: gradients tile task pass
- *	state: initial bulk tiles pieces
+ *	state: initial bulk tiles ranges
  *	step: update step
  *	kept: groups header stored_groups keep
  *	optimizer: note info optimizer

@@ -26,9 +26,9 @@ struct slice {
 };
 
 /* A compute thread in a pass. */
-struct worker {
+struct pass_thread {
 	struct pass *pass;
-	unsigned thread;
+	unsigned index;
 	unsigned turn;		/* which of its flights the next tile has */
 	struct slice in_flight; /* the tile that it has begun; n is 0: none */
 };
@@ -217,17 +217,17 @@ static void wait_for_work(struct pass *pass)
 	trace_thread(pass->optimizer->config.trace, TRACE_WAIT, "wait for a tile", from, to);
 }
 
-static unsigned flight_of(const struct worker *worker, unsigned turn)
+static unsigned flight_of(const struct pass_thread *thread, unsigned turn)
 {
-	assert(turn < FLIGHTS && worker->thread < threads_count(worker->pass->optimizer->threads));
-	return worker->pass->kind->complete ? worker->thread * FLIGHTS + turn : worker->thread;
+	assert(turn < FLIGHTS && thread->index < threads_count(thread->pass->optimizer->threads));
+	return thread->pass->kind->complete ? thread->index * FLIGHTS + turn : thread->index;
 }
 
 /* Waits for the transfers of the tile that the thread has in flight. False: it has none. */
-static bool complete(struct worker *worker)
+static bool complete(struct pass_thread *thread)
 {
-	struct pass *pass = worker->pass;
-	struct slice slice = worker->in_flight;
+	struct pass *pass = thread->pass;
+	struct slice slice = thread->in_flight;
 	int rc;
 
 	if (!slice.n)
@@ -235,50 +235,50 @@ static bool complete(struct worker *worker)
 	assert(pass->kind->complete && !slice.from && slice.n == pass->optimizer->tile_numel);
 	pthread_mutex_unlock(&pass->lock);
 	rc = pass->kind->complete(pass->optimizer, pass->arg, slice.tile,
-				  flight_of(worker, worker->turn ^ 1));
+				  flight_of(thread, thread->turn ^ 1));
 	pthread_mutex_lock(&pass->lock);
-	worker->in_flight.n = 0;
+	thread->in_flight.n = 0;
 	ended(pass, &slice, rc);
 	return true;
 }
 
-static void work_on(struct worker *worker, const struct slice *slice)
+static void work_on(struct pass_thread *thread, const struct slice *slice)
 {
-	struct pass *pass = worker->pass;
+	struct pass *pass = thread->pass;
 	int rc;
 
 	assert(pass->optimizer->tiles[slice->tile].task == TASK_COMPUTED ||
 	       pass->optimizer->tiles[slice->tile].task == TASK_FAILED);
 	pthread_mutex_unlock(&pass->lock);
-	rc = compute(pass, slice, flight_of(worker, worker->turn));
+	rc = compute(pass, slice, flight_of(thread, thread->turn));
 	pthread_mutex_lock(&pass->lock);
 	if (!pass->kind->complete) {
 		ended(pass, slice, rc);
 		return;
 	}
 	assert(!rc);
-	complete(worker);
-	worker->in_flight = *slice;
-	worker->turn ^= 1;
+	complete(thread);
+	thread->in_flight = *slice;
+	thread->turn ^= 1;
 }
 
 static void run_thread(void *arg, unsigned thread)
 {
 	struct pass *pass = arg;
-	struct worker worker = {.pass = pass, .thread = thread};
+	struct pass_thread self = {.pass = pass, .index = thread};
 	struct slice slice;
 
 	pthread_mutex_lock(&pass->lock);
 	for (;;) {
 		if (take(pass, &slice)) {
-			work_on(&worker, &slice);
-		} else if (!complete(&worker) && !clear_front(pass)) {
+			work_on(&self, &slice);
+		} else if (!complete(&self) && !clear_front(pass)) {
 			if (is_over(pass))
 				break;
 			wait_for_work(pass);
 		}
 	}
-	assert(!worker.in_flight.n);
+	assert(!self.in_flight.n);
 	pthread_mutex_unlock(&pass->lock);
 }
 

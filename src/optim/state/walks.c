@@ -53,7 +53,7 @@ static void read_ahead(struct nvs_optimizer *optimizer, unsigned part, struct wa
 	}
 }
 
-/* A piece may be set after it was read and end in the next tile, so the tile before stays. */
+/* A range may be set after it was read and end in the next tile, so the tile before stays. */
 void walks_visit(struct nvs_optimizer *optimizer, unsigned part, size_t tile)
 {
 	struct walk *walk = &optimizer->walks_of[part];

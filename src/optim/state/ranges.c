@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State read and written piece by piece, as nvs_optimizer_get and nvs_optimizer_set do. Only the
- * part that is asked for moves.
+ * Ranges of one part of the state, read and written by nvs_optimizer_get and nvs_optimizer_set. Only
+ * that part moves.
  */
 #include <assert.h>
 #include <errno.h>
@@ -70,8 +70,8 @@ static void copy_fresh(struct nvs_optimizer *optimizer, const struct group *grou
 					   group->dtype, 1, n);
 }
 
-/* A run of one part of a group's state, to read (to) or to write (from). */
-struct piece {
+/* Elements of one part of a group's state, to read (to) or to write (from). */
+struct part_range {
 	const struct group *group;
 	enum nvs_optimizer_part part;
 	uint64_t offset, numel;
@@ -79,81 +79,82 @@ struct piece {
 	const float *from;
 };
 
-/* Copies the piece's `n` elements from `done` on, which lie in one tile. */
-static int copy_some(struct nvs_optimizer *optimizer, const struct piece *piece, uint64_t done,
+/* Copies the range's `n` elements from `done` on, which lie in one tile. */
+static int copy_some(struct nvs_optimizer *optimizer, const struct part_range *range, uint64_t done,
 		     uint64_t n, struct nvs_error *error)
 {
-	uint64_t at = piece->group->at + piece->offset + done;
+	uint64_t at = range->group->at + range->offset + done;
 	size_t i = at / optimizer->tile_numel;
 	struct pinned pinned;
 	float *state;
 	int rc;
 
-	assert(!piece->to != !piece->from && i < optimizer->ntiles);
+	assert(!range->to != !range->from && i < optimizer->ntiles);
 	assert(n && at % optimizer->tile_numel + n <= optimizer->tile_numel);
-	if (piece->to && is_fresh(&optimizer->tiles[i])) {
-		copy_fresh(optimizer, piece->group, piece->offset + done, n, piece->part,
-			   piece->to + done);
+	if (range->to && is_fresh(&optimizer->tiles[i])) {
+		copy_fresh(optimizer, range->group, range->offset + done, n, range->part,
+			   range->to + done);
 		return 0;
 	}
-	rc = pin_part(optimizer, i, piece->part, &pinned, error);
+	rc = pin_part(optimizer, i, range->part, &pinned, error);
 	if (rc)
 		return rc;
 	if (i < optimizer->noffloaded)
-		walks_visit(optimizer, piece->part, i);
-	state = tile_part(optimizer, i, piece->part) + at % optimizer->tile_numel;
-	if (piece->to)
-		memcpy(piece->to + done, state, n * sizeof(float));
+		walks_visit(optimizer, range->part, i);
+	state = tile_part(optimizer, i, range->part) + at % optimizer->tile_numel;
+	if (range->to)
+		memcpy(range->to + done, state, n * sizeof(float));
 	else
-		memcpy(state, piece->from + done, n * sizeof(float));
-	return unpin_part(optimizer, i, &pinned, !piece->to, error);
+		memcpy(state, range->from + done, n * sizeof(float));
+	return unpin_part(optimizer, i, &pinned, !range->to, error);
 }
 
-static int copy(struct nvs_optimizer *optimizer, const struct piece *piece, struct nvs_error *error)
+static int copy(struct nvs_optimizer *optimizer, const struct part_range *range,
+		struct nvs_error *error)
 {
-	uint64_t at = piece->group->at + piece->offset, n;
+	uint64_t at = range->group->at + range->offset, n;
 	int rc = 0;
 
 	walks_begin(optimizer);
-	for (uint64_t done = 0; done < piece->numel && !rc; done += n) {
+	for (uint64_t done = 0; done < range->numel && !rc; done += n) {
 		n = least(optimizer->tile_numel - (at + done) % optimizer->tile_numel,
-			  piece->numel - done);
-		rc = copy_some(optimizer, piece, done, n, error);
+			  range->numel - done);
+		rc = copy_some(optimizer, range, done, n, error);
 	}
-	return !rc && piece->from ? walks_check_written(optimizer, error) : rc;
+	return !rc && range->from ? walks_check_written(optimizer, error) : rc;
 }
 
 /* ---- The calls ---- */
 
-static int check_piece(const struct nvs_optimizer *optimizer, size_t group,
-		       const struct piece *piece, struct nvs_error *error)
+static int check_part_range(const struct nvs_optimizer *optimizer, size_t group,
+			    const struct part_range *range, struct nvs_error *error)
 {
 	int rc;
 
-	if ((unsigned)piece->part >= PARTS)
+	if ((unsigned)range->part >= PARTS)
 		return error_set(error, -EINVAL, "there is no part %d of the state",
-				 (int)piece->part);
-	rc = check_range(optimizer, group, piece->offset, piece->numel, error);
-	if (!rc && piece->from)
+				 (int)range->part);
+	rc = check_range(optimizer, group, range->offset, range->numel, error);
+	if (!rc && range->from)
 		rc = refuse_read_only(optimizer, error);
-	return !rc && piece->from ? refuse_unfinished(optimizer, error) : rc;
+	return !rc && range->from ? refuse_unfinished(optimizer, error) : rc;
 }
 
-static int move(struct nvs_optimizer *optimizer, size_t group, struct piece *piece,
+static int move(struct nvs_optimizer *optimizer, size_t group, struct part_range *range,
 		struct nvs_error *error)
 {
 	int rc = check_given(optimizer, "optimizer", error);
 
 	if (!rc)
-		rc = check_given(piece->to ? piece->to : piece->from, "data", error);
+		rc = check_given(range->to ? range->to : range->from, "data", error);
 	if (!rc)
 		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	rc = check_piece(optimizer, group, piece, error);
+	rc = check_part_range(optimizer, group, range, error);
 	if (!rc) {
-		piece->group = &optimizer->groups[group];
-		rc = copy(optimizer, piece, error);
+		range->group = &optimizer->groups[group];
+		rc = copy(optimizer, range, error);
 	}
 	call_end(optimizer);
 	return rc;
@@ -162,15 +163,15 @@ static int move(struct nvs_optimizer *optimizer, size_t group, struct piece *pie
 int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
 		      uint64_t offset, uint64_t numel, float *data, struct nvs_error *error)
 {
-	struct piece piece = {.part = part, .offset = offset, .numel = numel, .to = data};
+	struct part_range range = {.part = part, .offset = offset, .numel = numel, .to = data};
 
-	return move(optimizer, group, &piece, error);
+	return move(optimizer, group, &range, error);
 }
 
 int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
 		      uint64_t offset, uint64_t numel, const float *data, struct nvs_error *error)
 {
-	struct piece piece = {.part = part, .offset = offset, .numel = numel, .from = data};
+	struct part_range range = {.part = part, .offset = offset, .numel = numel, .from = data};
 
-	return move(optimizer, group, &piece, error);
+	return move(optimizer, group, &range, error);
 }
