@@ -81,6 +81,8 @@ int entry_check_shape(const struct entry *entry, const char *path, const char *n
  * itself. */
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry);
 
+/* ---- safetensors/header.c ---- */
+
 /*
  * Reads and checks the header of one file into an empty checkpoint. A file is taken for safetensors
  * by its name or contents, else for a header alone. -EINVAL and errno of opening and
@@ -98,7 +100,7 @@ int stamp_take(int fd, const char *path, struct stamp *stamp, struct nvs_error *
 /* -ESTALE: the file that is open has another stamp. */
 int stamp_check(const struct stamp *stamp, int fd, const char *path, struct nvs_error *error);
 
-/* ---- index.c: several files ---- */
+/* ---- safetensors/index.c: several files ---- */
 
 #define INDEX_SUFFIX ".index.json"
 
@@ -155,7 +157,7 @@ int placement_make_single(struct placement *placement, struct nvs_checkpoint *ch
 			  const char *path, bool named, struct nvs_error *error);
 void placement_free(struct placement *placement, const struct nvs_checkpoint *checkpoint);
 
-/* ---- index.c ---- */
+/* ---- safetensors/index.c ---- */
 
 /* Whether the index that was loaded names one of the files that `checkpoint` consists of. */
 bool index_names_any(const struct nvs_checkpoint *before, const struct nvs_checkpoint *checkpoint);
