@@ -1,143 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens checkpoints, lists their tensors and finds them by name. Reads headers only.
+ * Opens checkpoints and lists their tensors. Reads headers only.
  */
 #include "checkpoint/checkpoint.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/shape.h"
 #include "base/struct_size.h"
 #include "base/text.h"
-
-void checkpoint_free(struct nvs_checkpoint *checkpoint)
-{
-	for (size_t i = 0; checkpoint->entries && i < checkpoint->n; i++) {
-		free(checkpoint->entries[i].name);
-		free(checkpoint->entries[i].shape);
-	}
-	for (size_t i = 0; i < checkpoint->nfiles; i++)
-		free(checkpoint->paths[i]);
-	free(checkpoint->entries);
-	free(checkpoint->paths);
-	free(checkpoint->stamps);
-	free(checkpoint->sorted);
-	free(checkpoint->storages);
-	*checkpoint = (struct nvs_checkpoint){0};
-}
-
-int checkpoint_of_file(struct nvs_checkpoint *checkpoint, const char *path, int fd,
-		       struct nvs_error *error)
-{
-	*checkpoint = (struct nvs_checkpoint){.paths = calloc(1, sizeof(char *)),
-					      .stamps = calloc(1, sizeof(struct stamp))};
-	checkpoint->nfiles = checkpoint->paths ? 1 : 0;
-	if (checkpoint->paths)
-		checkpoint->paths[0] = strdup(path);
-	if (!checkpoint->paths || !checkpoint->paths[0] || !checkpoint->stamps)
-		return error_set(error, -ENOMEM, "no memory for the header of %s", path);
-	return stamp_take(fd, path, checkpoint->stamps, error);
-}
-
-static int by_name(const void *a, const void *b, void *arg)
-{
-	const struct entry *entries = arg;
-
-	return strcmp(entries[*(const size_t *)a].name, entries[*(const size_t *)b].name);
-}
-
-int checkpoint_sort(struct nvs_checkpoint *checkpoint, const char *what, struct nvs_error *error)
-{
-	size_t n = checkpoint->n, *sorted = calloc(n + 1, sizeof(*sorted));
-
-	if (!sorted)
-		return error_set(error, -ENOMEM, "no memory for the names of %s", what);
-	for (size_t i = 0; i < n; i++)
-		sorted[i] = i;
-	qsort_r(sorted, n, sizeof(*sorted), by_name, checkpoint->entries);
-	free(checkpoint->sorted);
-	checkpoint->sorted = sorted;
-	for (size_t i = 1; i < n; i++) {
-		const char *name = checkpoint->entries[sorted[i]].name;
-
-		if (!strcmp(checkpoint->entries[sorted[i - 1]].name, name))
-			return error_about(error, -EINVAL, name, 0, 0,
-					   "%s: two tensors have the name %s", what, name);
-	}
-	return 0;
-}
-
-const struct entry *checkpoint_find(const struct nvs_checkpoint *checkpoint, const char *name)
-{
-	size_t low = 0, high = checkpoint->n;
-
-	assert(checkpoint->sorted);
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-		const struct entry *entry = &checkpoint->entries[checkpoint->sorted[middle]];
-		int order = strcmp(name, entry->name);
-
-		if (!order)
-			return entry;
-		if (order < 0)
-			high = middle;
-		else
-			low = middle + 1;
-	}
-	return NULL;
-}
-
-int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
-		     struct nvs_error *error)
-{
-	return error_about(error, -ENOENT, name, 0, 0, "%s%s: no tensor %s",
-			   checkpoint->nfiles ? checkpoint->paths[0] : "the checkpoint",
-			   checkpoint->nfiles > 1 ? " and the files beside it" : "", name);
-}
-
-int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
-	       const uint64_t *shape, size_t ndim)
-{
-	*entry = (struct entry){.name = strdup(name),
-				.dtype = dtype,
-				.numel = numel,
-				.nbytes = numel * nvs_dtype_size(dtype),
-				.shape = calloc(ndim + 1, sizeof(uint64_t)),
-				.ndim = shape ? ndim : 1};
-	if (!entry->name || !entry->shape) {
-		free(entry->name);
-		free(entry->shape);
-		return -ENOMEM;
-	}
-	if (shape)
-		memcpy(entry->shape, shape, ndim * sizeof(*shape));
-	else
-		entry->shape[0] = numel;
-	return 0;
-}
-
-int entry_check_shape(const struct entry *entry, const char *path, const char *name,
-		      const uint64_t *shape, size_t ndim, struct nvs_error *error)
-{
-	char there[SHAPE_TEXT], here[SHAPE_TEXT];
-
-	if (ndim < 2 || shapes_equal(entry->shape, entry->ndim, shape, ndim))
-		return 0;
-	return error_about(error, -ESTALE, name, 0, 0, "%s: %s has the shape %s there, and %s here",
-			   path, name, shape_text(entry->shape, entry->ndim, there),
-			   shape_text(shape, ndim, here));
-}
-
-bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry)
-{
-	return checkpoint->storages && entry->nbytes && !entry->has_crc;
-}
 
 /* The file `path`, or the files of its index. */
 static int load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)

@@ -2,6 +2,16 @@
 /*
  * What a checkpoint consists of, for reading and for writing: tensors, and their places in files.
  * The layer uses the public interface of the layers below it; all data goes through nvs_aio_submit.
+ *
+ * The order of the files, from the bottom. Each calls only those before it (test_layers):
+ *	files: stamp read_at entries sink draft
+ *	safetensors: header index
+ *	torch: zip pickle_names pickle read pickle_write write
+ *	storages: storages storage_sum
+ *	checkpoint: checkpoint placement reading writing
+ *	tensors: move tensors
+ *	state: state_move groups state/export state/import
+ *	universal: ranks cover tree file open_files params universal/export universal/import
  */
 #ifndef CHECKPOINT_CHECKPOINT_H
 #define CHECKPOINT_CHECKPOINT_H
@@ -58,6 +68,8 @@ struct nvs_checkpoint {
 	size_t *sorted; /* indices of the entries, by name; NULL: not sorted yet */
 };
 
+/* ---- entries.c ---- */
+
 /* Frees all that *checkpoint owns, and zeroes it. */
 void checkpoint_free(struct nvs_checkpoint *checkpoint);
 /* Makes an empty checkpoint of one file, which `fd` has open. -ENOMEM, errno of fstat(2). */
@@ -81,14 +93,8 @@ int entry_check_shape(const struct entry *entry, const char *path, const char *n
  * itself. */
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry);
 
-/* ---- safetensors/header.c ---- */
+/* ---- read_at.c ---- */
 
-/*
- * Reads and checks the header of one file into an empty checkpoint. A file is taken for safetensors
- * by its name or contents, else for a header alone. -EINVAL and errno of opening and
- * reading.
- */
-int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error);
 /* Reads `nbytes` at the offset: 0, -ENODATA if the file ends before, or errno. */
 int read_at(int fd, const char *path, uint64_t offset, void *data, size_t nbytes,
 	    struct nvs_error *error);
@@ -100,6 +106,14 @@ int stamp_take(int fd, const char *path, struct stamp *stamp, struct nvs_error *
 /* -ESTALE: the file that is open has another stamp. */
 int stamp_check(const struct stamp *stamp, int fd, const char *path, struct nvs_error *error);
 
+/* ---- safetensors/header.c ---- */
+
+/*
+ * Reads and checks the header of one file into an empty checkpoint. A file is taken for safetensors
+ * by its name or contents, else for a header alone. -EINVAL and errno of opening and
+ * reading.
+ */
+int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error);
 /* ---- safetensors/index.c: several files ---- */
 
 #define INDEX_SUFFIX ".index.json"
