@@ -35,14 +35,14 @@ int groups_begin(struct groups *groups, struct nvs_optimizer *optimizer, struct 
 	groups->step = info.step;
 	groups->entries = calloc(info.ngroups * PARTS, sizeof(*groups->entries));
 	groups->sums = calloc(info.ngroups * PARTS, sizeof(*groups->sums));
-	groups->pieces = calloc(info.ngroups, sizeof(*groups->pieces));
-	if (!groups->entries || !groups->sums || !groups->pieces)
+	groups->fragments = calloc(info.ngroups, sizeof(*groups->fragments));
+	if (!groups->entries || !groups->sums || !groups->fragments)
 		return error_set(error, -ENOMEM, "no memory for the names of tensors");
 	for (; groups->n < info.ngroups; groups->n++) {
 		rc = nvs_optimizer_get_group_info(optimizer, groups->n, &group, NULL);
 		assert(!rc);
-		groups->pieces[groups->n] = (struct piece){.group = groups->n,
-							   .numel = group.numel};
+		groups->fragments[groups->n] = (struct fragment){.group = groups->n,
+								 .numel = group.numel};
 	}
 	return 0;
 }
@@ -51,10 +51,10 @@ void groups_end(struct groups *groups)
 {
 	free(groups->entries);
 	free(groups->sums);
-	free(groups->pieces);
+	free(groups->fragments);
 	groups->entries = NULL;
 	groups->sums = NULL;
-	groups->pieces = NULL;
+	groups->fragments = NULL;
 }
 
 void groups_name(const struct groups *groups, size_t i, char name[GROUP_PART_ROOM], uint64_t *numel)
@@ -69,15 +69,15 @@ void groups_name(const struct groups *groups, size_t i, char name[GROUP_PART_ROO
 
 static void add_sum(const struct groups *groups, const struct state_io *io)
 {
-	state_io_sum(io, groups->pieces[io->piece].numel,
-		     &groups->sums[io->piece * PARTS + io->part]);
+	state_io_sum(io, groups->fragments[io->fragment].numel,
+		     &groups->sums[io->fragment * PARTS + io->part]);
 }
 
 /* An I/O writes to, or reads from, its place in a file. */
 static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
 	const struct groups *groups = move->arg;
-	const struct entry *entry = groups->entries[io->piece * PARTS + io->part];
+	const struct entry *entry = groups->entries[io->fragment * PARTS + io->part];
 	uint64_t nbytes = io->numel * sizeof(float), at = io->at * sizeof(float);
 	int rc;
 
@@ -104,7 +104,7 @@ static void landed(struct state_move *move, const struct state_io *io)
 {
 	const struct groups *groups = move->arg;
 
-	const struct entry *entry = groups->entries[io->piece * PARTS + io->part];
+	const struct entry *entry = groups->entries[io->fragment * PARTS + io->part];
 
 	if (entry && entry->has_crc)
 		add_sum(groups, io);
@@ -112,8 +112,8 @@ static void landed(struct state_move *move, const struct state_io *io)
 
 int groups_move(struct groups *groups, struct nvs_error *error)
 {
-	struct state_move move = {.pieces = groups->pieces,
-				  .npieces = groups->n,
+	struct state_move move = {.fragments = groups->fragments,
+				  .nfragments = groups->n,
 				  .importing = groups->reading != NULL,
 				  .submit = submit,
 				  .landed = groups->reading ? landed : NULL,

@@ -15,7 +15,7 @@
 struct groups {
 	struct nvs_optimizer *optimizer;
 	struct nvs_aio *aio;
-	struct piece *pieces; /* each a whole group */
+	struct fragment *fragments; /* each a whole group */
 	size_t n;
 	uint64_t step;
 	/* Of the parts of group 0, of group 1 and so on: */

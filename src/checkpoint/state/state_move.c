@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Moves tiles of optimizer state between the pool and files. The transfers of a tile are its
- * flight; a tile with more pieces than a flight has room for waits for those it has begun.
+ * flight; a tile with more fragments than a flight has room for waits for those it has begun.
  */
 #include "checkpoint/state/state_move.h"
 
@@ -73,17 +73,17 @@ static void begin_io(struct state_move *move, struct flight *flight, const struc
 		flight->rc = fail(move, &error);
 }
 
-/* The first piece that ends behind an element of a group. */
-static size_t find_piece(const struct state_move *move, size_t group, uint64_t offset)
+/* The first fragment that ends behind an element of a group. */
+static size_t find_fragment(const struct state_move *move, size_t group, uint64_t offset)
 {
-	size_t low = 0, high = move->npieces;
+	size_t low = 0, high = move->nfragments;
 
 	while (low < high) {
 		size_t middle = low + (high - low) / 2;
-		const struct piece *piece = &move->pieces[middle];
+		const struct fragment *fragment = &move->fragments[middle];
 
-		if (piece->group < group ||
-		    (piece->group == group && piece->offset + piece->numel <= offset))
+		if (fragment->group < group ||
+		    (fragment->group == group && fragment->offset + fragment->numel <= offset))
 			low = middle + 1;
 		else
 			high = middle;
@@ -91,7 +91,7 @@ static size_t find_piece(const struct state_move *move, size_t group, uint64_t o
 	return low;
 }
 
-/* Elements of a run that belong to no piece: padding, which is 0 in all parts. */
+/* Elements of a run that belong to no fragment: padding, which is 0 in all parts. */
 static void clear(const struct state_move *move, float *const parts[PARTS], uint64_t from,
 		  uint64_t to)
 {
@@ -105,25 +105,25 @@ static void begin_run(void *arg, const struct nvs_state_run *run, unsigned numbe
 	float *const parts[PARTS] = {run->master, run->exp_avg, run->exp_avg_sq};
 	struct state_move *move = arg;
 	uint64_t end = run->offset + run->numel, done = run->offset;
-	size_t i = find_piece(move, run->group, run->offset);
+	size_t i = find_fragment(move, run->group, run->offset);
 
-	for (; i < move->npieces && move->pieces[i].group == run->group; i++) {
-		const struct piece *piece = &move->pieces[i];
-		uint64_t from = piece->offset > done ? piece->offset : done;
-		uint64_t to = piece->offset + piece->numel;
+	for (; i < move->nfragments && move->fragments[i].group == run->group; i++) {
+		const struct fragment *fragment = &move->fragments[i];
+		uint64_t from = fragment->offset > done ? fragment->offset : done;
+		uint64_t to = fragment->offset + fragment->numel;
 
 		if (from >= end)
 			break;
 		to = to < end ? to : end;
 		clear(move, parts, done - run->offset, from - run->offset);
 		for (unsigned part = 0; part < PARTS; part++)
-			begin_io(
-				move, &move->flights[number],
-				&(const struct state_io){.piece = i,
-							 .part = part,
-							 .data = parts[part] + (from - run->offset),
-							 .numel = to - from,
-							 .at = piece->at + (from - piece->offset)});
+			begin_io(move, &move->flights[number],
+				 &(const struct state_io){
+					 .fragment = i,
+					 .part = part,
+					 .data = parts[part] + (from - run->offset),
+					 .numel = to - from,
+					 .at = fragment->at + (from - fragment->offset)});
 		done = to;
 	}
 	clear(move, parts, done - run->offset, run->numel);

@@ -15,7 +15,7 @@
 extern const char *const part_names[PARTS];
 
 /* Elements of a group that lie side by side in a tensor of a checkpoint, in each of the parts. */
-struct piece {
+struct fragment {
 	size_t group;
 	uint64_t offset, numel; /* in the group */
 	uint64_t at;		/* of the first in the tensor */
@@ -23,9 +23,9 @@ struct piece {
 
 struct open_file;
 
-/* A transfer between the pool and one file: elements of a part of a piece. */
+/* A transfer between the pool and one file: elements of a part of a fragment. */
 struct state_io {
-	size_t piece;
+	size_t fragment;
 	unsigned part;
 	float *data;
 	uint64_t numel;
@@ -37,9 +37,9 @@ struct state_io {
 
 struct state_move {
 	/* Set by the caller. By group and offset; they do not overlap. */
-	const struct piece *pieces;
-	size_t npieces;
-	bool importing; /* elements of no piece become 0 */
+	const struct fragment *fragments;
+	size_t nfragments;
+	bool importing; /* elements of no fragment become 0 */
 	/* Submits the requests of an I/O. Called by several threads, each with I/Os of its own. */
 	int (*submit)(struct state_move *move, struct state_io *io, struct nvs_error *error);
 	/* Called in the same way when an I/O's transfers have succeeded; NULL: nothing to do. */

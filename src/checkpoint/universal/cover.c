@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checks that the ranks give each element of each parameter exactly once. Each rank adds the hashes
- * of its piece's ends to an exclusive or: ends that meet cancel out, and if those of the parameter
- * remain, each element is given an odd number of times. That is once if the ranks give as many
- * elements as there are. Only otherwise do they tell their pieces, one parameter after the other,
- * to find the fault.
+ * of its fragment's ends to an exclusive or: ends that meet cancel out, and if those of the
+ * parameter remain, each element is given an odd number of times. That is once if the ranks give as
+ * many elements as there are. Only otherwise do they tell their fragments, one parameter after the
+ * other, to find the fault.
  */
 #include <assert.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "checkpoint/universal/universal.h"
 
-#define PIECE_WORDS 4u /* first and number of the elements */
+#define FRAGMENT_WORDS 4u /* first and number of the elements */
 
 /* The elements of one rank. */
 struct run {
@@ -91,25 +91,26 @@ static int check_runs(const struct param *param, const struct run *runs, size_t 
 }
 
 /* All ranks tell their elements of a parameter. */
-static int compare_pieces(const struct param *param, struct ranks *ranks, struct run *runs,
-			  struct nvs_error *error)
+static int compare_fragments(const struct param *param, struct ranks *ranks, struct run *runs,
+			     struct nvs_error *error)
 {
 	const struct nvs_universal_options *options = ranks->options;
-	size_t n = 0, nwords = (size_t)options->world * PIECE_WORDS;
+	size_t n = 0, nwords = (size_t)options->world * FRAGMENT_WORDS;
 	uint32_t *words = ranks_words(ranks, nwords),
-		 *own = words + (size_t)options->rank * PIECE_WORDS;
+		 *own = words + (size_t)options->rank * FRAGMENT_WORDS;
 	int rc;
 
-	words_put(own, param->piece.at);
-	words_put(own + 2, param->piece.numel);
+	words_put(own, param->fragment.at);
+	words_put(own + 2, param->fragment.numel);
 	rc = ranks_meet(ranks, 0, nwords, error);
 	for (unsigned rank = 0; rank < options->world && !rc; rank++) {
-		const uint32_t *piece = words + (size_t)rank * PIECE_WORDS;
+		const uint32_t *fragment = words + (size_t)rank * FRAGMENT_WORDS;
 
-		if (words_get(piece + 2))
-			runs[n++] = (struct run){.rank = rank,
-						 .first = words_get(piece),
-						 .end = words_get(piece) + words_get(piece + 2)};
+		if (words_get(fragment + 2))
+			runs[n++] =
+				(struct run){.rank = rank,
+					     .first = words_get(fragment),
+					     .end = words_get(fragment) + words_get(fragment + 2)};
 	}
 	qsort(runs, n, sizeof(*runs), by_first);
 	return rc ? rc : check_runs(param, runs, n, error);
@@ -117,16 +118,17 @@ static int compare_pieces(const struct param *param, struct ranks *ranks, struct
 
 /* ---- Whether there is one ---- */
 
-/* What this rank has: the ends of its piece of each parameter, then the number of its elements. */
+/* What this rank has: the ends of its fragment of each parameter, then the number of its
+ * elements. */
 static void tell(const struct params *params, unsigned rank, uint32_t *words)
 {
 	uint64_t numel = 0;
 
 	for (size_t i = 0; i < params->n; i++) {
-		const struct piece *piece = &params->all[i].piece;
+		const struct fragment *fragment = &params->all[i].fragment;
 
-		words_put(words + 2 * i, hash_ends(piece->at, piece->at + piece->numel));
-		numel += piece->numel;
+		words_put(words + 2 * i, hash_ends(fragment->at, fragment->at + fragment->numel));
+		numel += fragment->numel;
 	}
 	words_put(words + 2 * (params->n + rank), numel);
 }
@@ -152,9 +154,9 @@ static size_t end_words(const struct params *params, unsigned world)
 
 size_t cover_words(const struct params *params, unsigned world)
 {
-	size_t ends = end_words(params, world), pieces = (size_t)world * PIECE_WORDS;
+	size_t ends = end_words(params, world), fragments = (size_t)world * FRAGMENT_WORDS;
 
-	return ends > pieces ? ends : pieces;
+	return ends > fragments ? ends : fragments;
 }
 
 /* `runs` NULL: this rank has no memory, and tells the others. */
@@ -175,7 +177,7 @@ static int check(const struct params *params, struct ranks *ranks, struct run *r
 	assert(runs);
 	/* More elements than there are: of any parameter. */
 	for (size_t i = fault % params->n; i < params->n && !rc; i++)
-		rc = compare_pieces(&params->all[i], ranks, runs, error);
+		rc = compare_fragments(&params->all[i], ranks, runs, error);
 	return rc ? rc
 		  : error_set(error, -EINVAL,
 			      "the ranks have some elements of no parameter, or twice");

@@ -125,7 +125,7 @@ static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
 static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
 	struct export_job *export = move->arg;
-	size_t owner = export->params.owners[io->piece];
+	size_t owner = export->params.owners[io->fragment];
 	int rc = open_files_take(&export->files, owner, io->part, &io->file, error);
 
 	if (!rc)
@@ -152,7 +152,7 @@ static int sync_elements(const struct export_job *export, struct nvs_error *erro
 	char file[PART_FILE_MAX];
 	int rc = 0;
 
-	for (size_t i = 0; i < params->npieces; i++)
+	for (size_t i = 0; i < params->nfragments; i++)
 		for (unsigned part = 0; part < PARTS && !rc; part++) {
 			part_file(file, part);
 			rc = tree_sync(&export->tree, params->all[params->owners[i]].name, file,
@@ -163,8 +163,8 @@ static int sync_elements(const struct export_job *export, struct nvs_error *erro
 
 static int write_elements(struct export_job *export, struct nvs_error *error)
 {
-	struct state_move move = {.pieces = export->params.pieces,
-				  .npieces = export->params.npieces,
+	struct state_move move = {.fragments = export->params.fragments,
+				  .nfragments = export->params.nfragments,
 				  .submit = submit,
 				  .release = release,
 				  .arg = export};

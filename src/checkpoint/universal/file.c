@@ -29,7 +29,7 @@ int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct
 
 void sum_add(uint32_t *sums, const struct params *params, const struct state_io *io)
 {
-	size_t owner = params->owners[io->piece];
+	size_t owner = params->owners[io->fragment];
 
 	state_io_sum(io, params->all[owner].numel, &sums[owner * PARTS + io->part]);
 }

@@ -97,7 +97,7 @@ static int check_storage(const struct import_job *import, const struct storage *
 /* What is read as a whole is compared with its checksum. */
 static bool is_whole(const struct param *param)
 {
-	return param->numel && param->piece.numel == param->numel;
+	return param->numel && param->fragment.numel == param->numel;
 }
 
 static int find_part(struct import_job *import, size_t i, unsigned part, struct nvs_error *error)
@@ -149,7 +149,7 @@ static int read_step(const struct import_job *import, uint64_t *step, struct nvs
 static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
 	struct import_job *import = move->arg;
-	size_t owner = import->params.owners[io->piece];
+	size_t owner = import->params.owners[io->fragment];
 	int rc = open_files_take(&import->files, owner, io->part, &io->file, error);
 
 	if (!rc)
@@ -192,8 +192,8 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 		      struct nvs_error *error)
 {
 	const struct params *params = &import->params;
-	struct state_move move = {.pieces = params->pieces,
-				  .npieces = params->npieces,
+	struct state_move move = {.fragments = params->fragments,
+				  .nfragments = params->nfragments,
 				  .importing = true,
 				  .submit = submit,
 				  .landed = landed,
@@ -207,7 +207,8 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 		rc = read_step(import, &step, error);
 	import->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));
 	for (size_t i = 0; i < params->n && !rc; i++)
-		for (unsigned part = 0; part < PARTS && !rc && params->all[i].piece.numel; part++)
+		for (unsigned part = 0; part < PARTS && !rc && params->all[i].fragment.numel;
+		     part++)
 			rc = find_part(import, i, part, error);
 	open_files_begin(&import->files, import->aio, &import->tree, params, O_RDONLY,
 			 import->stamps);

@@ -32,7 +32,7 @@ static int count(struct param *param, struct nvs_error *error)
 {
 	uint64_t end;
 
-	if (__builtin_add_overflow(param->piece.at, param->piece.numel, &end))
+	if (__builtin_add_overflow(param->fragment.at, param->fragment.numel, &end))
 		end = UINT64_MAX;
 	param->numel = end;
 	if (param->shape && param->ndim <= NVS_NDIM_MAX &&
@@ -53,18 +53,18 @@ static int check_place(const struct param *param, struct nvs_optimizer *optimize
 		       struct nvs_error *error)
 {
 	struct nvs_group_info info = {.size = sizeof(info)};
-	const struct piece *piece = &param->piece;
-	int rc = nvs_optimizer_get_group_info(optimizer, piece->group, &info, NULL);
+	const struct fragment *fragment = &param->fragment;
+	int rc = nvs_optimizer_get_group_info(optimizer, fragment->group, &info, NULL);
 
 	if (rc)
 		return error_about(error, -EINVAL, param->name, 0, 0, "%s: there is no group %zu",
-				   param->name, piece->group);
-	if (piece->offset <= info.numel && piece->numel <= info.numel - piece->offset)
+				   param->name, fragment->group);
+	if (fragment->offset <= info.numel && fragment->numel <= info.numel - fragment->offset)
 		return 0;
 	return error_about(error, -EINVAL, param->name, 0, 0,
 			   "%s: %" PRIu64 " elements from %" PRIu64
 			   " on: the group %s has %" PRIu64,
-			   param->name, piece->numel, piece->offset, info.name, info.numel);
+			   param->name, fragment->numel, fragment->offset, info.name, info.numel);
 }
 
 /* What all ranks must agree on. */
@@ -98,10 +98,10 @@ static int read_param(struct param *param, struct nvs_optimizer *optimizer,
 	*param = (struct param){.name = given.name,
 				.shape = given.shape,
 				.ndim = given.shape ? given.ndim : 1,
-				.piece = {.group = given.group,
-					  .offset = given.offset,
-					  .numel = given.numel,
-					  .at = given.first}};
+				.fragment = {.group = given.group,
+					     .offset = given.offset,
+					     .numel = given.numel,
+					     .at = given.first}};
 	rc = count(param, error);
 	return rc ? rc : check_place(param, optimizer, error);
 }
@@ -131,28 +131,28 @@ static int check_names(const struct params *params, size_t *order, struct nvs_er
 static int by_place(const void *a, const void *b, void *arg)
 {
 	const struct param *all = arg;
-	const struct piece *left = &all[*(const size_t *)a].piece;
-	const struct piece *right = &all[*(const size_t *)b].piece;
+	const struct fragment *left = &all[*(const size_t *)a].fragment;
+	const struct fragment *right = &all[*(const size_t *)b].fragment;
 
 	if (left->group != right->group)
 		return left->group < right->group ? -1 : 1;
 	return left->offset < right->offset ? -1 : left->offset > right->offset;
 }
 
-/* Sorts the pieces; no two of them may overlap. */
+/* Sorts the fragments; no two of them may overlap. */
 static int place(struct params *params, struct nvs_error *error)
 {
 	for (size_t i = 0; i < params->n; i++)
-		if (params->all[i].piece.numel)
-			params->owners[params->npieces++] = i;
-	qsort_r(params->owners, params->npieces, sizeof(*params->owners), by_place, params->all);
-	for (size_t i = 0; i < params->npieces; i++) {
+		if (params->all[i].fragment.numel)
+			params->owners[params->nfragments++] = i;
+	qsort_r(params->owners, params->nfragments, sizeof(*params->owners), by_place, params->all);
+	for (size_t i = 0; i < params->nfragments; i++) {
 		const struct param *param = &params->all[params->owners[i]];
-		const struct piece *before = i ? &params->pieces[i - 1] : NULL;
+		const struct fragment *before = i ? &params->fragments[i - 1] : NULL;
 
-		params->pieces[i] = param->piece;
-		if (before && before->group == param->piece.group &&
-		    before->offset + before->numel > param->piece.offset)
+		params->fragments[i] = param->fragment;
+		if (before && before->group == param->fragment.group &&
+		    before->offset + before->numel > param->fragment.offset)
 			return error_about(error, -EINVAL, param->name, 0, 0,
 					   "%s and %s have elements in common", param->name,
 					   params->all[params->owners[i - 1]].name);
@@ -170,9 +170,9 @@ int params_read(struct params *params, struct nvs_optimizer *optimizer,
 		return error_set(error, -EINVAL, "%zu params%s; allowed are 1 to %u", n,
 				 from ? "" : ", which are NULL", ENTRIES_MAX);
 	params->all = calloc(n, sizeof(*params->all));
-	params->pieces = calloc(n, sizeof(*params->pieces));
+	params->fragments = calloc(n, sizeof(*params->fragments));
 	params->owners = calloc(n, sizeof(*params->owners));
-	if (!params->all || !params->pieces || !params->owners)
+	if (!params->all || !params->fragments || !params->owners)
 		return error_set(error, -ENOMEM, "no memory for %zu parameters", n);
 	for (; params->n < n && !rc; params->n += !rc)
 		rc = read_param(&params->all[params->n], optimizer, from, params->n, error);
@@ -184,7 +184,7 @@ int params_read(struct params *params, struct nvs_optimizer *optimizer,
 void params_free(struct params *params)
 {
 	free(params->all);
-	free(params->pieces);
+	free(params->fragments);
 	free(params->owners);
 	*params = (struct params){0};
 }

@@ -24,16 +24,16 @@ struct param {
 	const uint64_t *shape; /* NULL: one dimension */
 	size_t ndim;
 	uint64_t numel; /* of the whole */
-	struct piece piece;
+	struct fragment fragment;
 };
 
 /* Parameters, and the elements of an optimizer that belong to them. */
 struct params {
 	struct param *all; /* in the caller's order */
 	size_t n;
-	struct piece *pieces; /* those with elements, by group and offset */
-	size_t *owners;	      /* the parameter of each piece */
-	size_t npieces;
+	struct fragment *fragments; /* those with elements, by group and offset */
+	size_t *owners;		    /* the parameter of each fragment */
+	size_t nfragments;
 };
 
 /* Reads the caller's array and checks it. Call params_free in any case. -EINVAL, -E2BIG,
