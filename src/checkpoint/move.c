@@ -15,7 +15,8 @@
 
 #define WINDOW 64u
 
-struct slot {
+/* A tensor on its way. */
+struct transit {
 	uint64_t pin;
 	struct nvs_request *requests[WRITES_MAX];
 	size_t n;
@@ -31,12 +32,12 @@ struct move {
 	uint64_t filling_bytes, emptying_bytes;
 	struct writing *writing;       /* out */
 	const struct reading *reading; /* in */
-	struct slot slots[WINDOW];
+	struct transit transits[WINDOW];
 };
 
-static struct slot *slot_of(struct move *move, size_t i)
+static struct transit *transit_of(struct move *move, size_t i)
 {
-	return &move->slots[i % WINDOW];
+	return &move->transits[i % WINDOW];
 }
 
 static void check_move(const struct move *move)
@@ -49,15 +50,16 @@ static void check_move(const struct move *move)
 static int begin(struct move *move, struct nvs_error *error)
 {
 	const struct pair *pair = &move->pairs[move->begun];
-	struct slot *slot = slot_of(move, move->begun);
+	struct transit *transit = transit_of(move, move->begun);
 	int timeout_ms = move->begun == move->done ? -1 : 0, rc;
 
-	slot->n = 0;
+	transit->n = 0;
 	if (move->writing)
-		rc = nvs_tensor_swap_in(move->engine, &pair->tensor, 1, timeout_ms, &slot->pin,
+		rc = nvs_tensor_swap_in(move->engine, &pair->tensor, 1, timeout_ms, &transit->pin,
 					error);
 	else
-		rc = nvs_tensor_pin(move->engine, &pair->tensor, 1, timeout_ms, &slot->pin, error);
+		rc = nvs_tensor_pin(move->engine, &pair->tensor, 1, timeout_ms, &transit->pin,
+				    error);
 	if (rc)
 		return rc;
 	move->begun++;
@@ -66,8 +68,8 @@ static int begin(struct move *move, struct nvs_error *error)
 		return 0;
 	rc = nvs_aio_pread(move->aio, move->reading->files[pair->entry->file],
 			   nvs_tensor_data(pair->tensor), pair->entry->nbytes, pair->entry->offset,
-			   &slot->requests[0], error);
-	slot->n = !rc;
+			   &transit->requests[0], error);
+	transit->n = !rc;
 	return rc;
 }
 
@@ -85,8 +87,8 @@ static int begin_all(struct move *move, struct nvs_error *error)
 static int empty_to_file(struct move *move, struct nvs_error *error)
 {
 	const struct pair *pair = &move->pairs[move->filled];
-	struct slot *slot = slot_of(move, move->filled);
-	int rc = nvs_tensor_wait(move->engine, &pair->tensor, 1, slot->pin, -1, error);
+	struct transit *transit = transit_of(move, move->filled);
+	int rc = nvs_tensor_wait(move->engine, &pair->tensor, 1, transit->pin, -1, error);
 
 	if (rc || !pair->entry->nbytes)
 		return rc;
@@ -95,7 +97,7 @@ static int empty_to_file(struct move *move, struct nvs_error *error)
 			zip_crc32(nvs_tensor_data(pair->tensor), pair->entry->nbytes);
 	return sink_write(&move->writing->drafts[pair->entry->file].sink, move->aio,
 			  nvs_tensor_data(pair->tensor), pair->entry->nbytes, pair->entry->offset,
-			  slot->requests, &slot->n, error);
+			  transit->requests, &transit->n, error);
 }
 
 /* Compares what was read with the checksum that the file has of it. */
@@ -115,20 +117,20 @@ static int check_crc(const struct move *move, const struct pair *pair, struct nv
 static int empty_to_store(struct move *move, struct nvs_error *error)
 {
 	const struct pair *pair = &move->pairs[move->filled];
-	struct slot *slot = slot_of(move, move->filled);
-	size_t n = slot->n;
+	struct transit *transit = transit_of(move, move->filled);
+	size_t n = transit->n;
 	int rc;
 
-	slot->n = 0;
-	rc = requests_finish(move->aio, slot->requests, n, error);
+	transit->n = 0;
+	rc = requests_finish(move->aio, transit->requests, n, error);
 	if (!rc)
 		rc = check_crc(move, pair, error);
 	if (!rc)
-		rc = nvs_tensor_release(move->engine, &pair->tensor, 1, slot->pin, NVS_DIRTY,
+		rc = nvs_tensor_release(move->engine, &pair->tensor, 1, transit->pin, NVS_DIRTY,
 					error);
 	if (rc)
 		return rc;
-	slot->pin = 0;
+	transit->pin = 0;
 	rc = nvs_tensor_swap_out(move->engine, &pair->tensor, 1, error);
 	return rc == -EBUSY ? 0 : rc; /* another caller has pinned it */
 }
@@ -150,20 +152,20 @@ static int empty(struct move *move, struct nvs_error *error)
 static int finish(struct move *move, struct nvs_error *error)
 {
 	const struct pair *pair = &move->pairs[move->done];
-	struct slot *slot = slot_of(move, move->done);
-	size_t n = slot->n;
+	struct transit *transit = transit_of(move, move->done);
+	size_t n = transit->n;
 	int rc;
 
-	slot->n = 0;
-	rc = requests_finish(move->aio, slot->requests, n, error);
-	if (!rc && slot->pin)
-		rc = nvs_tensor_release(move->engine, &pair->tensor, 1, slot->pin, NVS_CLEAN,
+	transit->n = 0;
+	rc = requests_finish(move->aio, transit->requests, n, error);
+	if (!rc && transit->pin)
+		rc = nvs_tensor_release(move->engine, &pair->tensor, 1, transit->pin, NVS_CLEAN,
 					error);
 	if (!rc && !move->writing)
 		rc = nvs_tensor_wait(move->engine, &pair->tensor, 1, 0, -1, error);
 	if (rc)
 		return rc;
-	slot->pin = 0;
+	transit->pin = 0;
 	move->done++;
 	move->emptying_bytes -= pair->entry->nbytes;
 	return 0;
@@ -194,12 +196,12 @@ static int run(struct move *move, struct nvs_error *error)
 static void unpin_all(struct move *move)
 {
 	for (size_t i = move->done; i < move->begun; i++) {
-		struct slot *slot = slot_of(move, i);
+		struct transit *transit = transit_of(move, i);
 
-		for (size_t j = 0; j < slot->n; j++)
-			nvs_request_close(slot->requests[j]);
-		if (slot->pin)
-			engine_unpin(move->engine, move->pairs[i].tensor, slot->pin);
+		for (size_t j = 0; j < transit->n; j++)
+			nvs_request_close(transit->requests[j]);
+		if (transit->pin)
+			engine_unpin(move->engine, move->pairs[i].tensor, transit->pin);
 	}
 }
 

@@ -22,7 +22,7 @@
 
 #define JSON_MEMORY_MAX ((size_t)2 << 30) /* memory for the JSON document of a header */
 
-struct reader {
+struct header_reader {
 	struct nvs_checkpoint *checkpoint;
 	const char *path;
 	struct nvs_error *error;
@@ -31,10 +31,10 @@ struct reader {
 };
 
 /* Fails with "PATH: TEXT", or "PATH: tensor NAME: TEXT" while a tensor is read. */
-static int reject(const struct reader *reader, const char *format, ...)
+static int reject(const struct header_reader *reader, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-static int reject(const struct reader *reader, const char *format, ...)
+static int reject(const struct header_reader *reader, const char *format, ...)
 {
 	const char *name = reader->tensor ? reader->tensor->name : "";
 	char text[sizeof(reader->error->text)];
@@ -47,12 +47,12 @@ static int reject(const struct reader *reader, const char *format, ...)
 			   *name ? " tensor " : "", name, *name ? ":" : "", text);
 }
 
-static int no_memory(const struct reader *reader)
+static int no_memory(const struct header_reader *reader)
 {
 	return error_set(reader->error, -ENOMEM, "no memory for the header of %s", reader->path);
 }
 
-static int unexpected(const struct reader *reader, const struct json_value *value,
+static int unexpected(const struct header_reader *reader, const struct json_value *value,
 		      const char *expected)
 {
 	static const char *const kinds[] = {
@@ -87,7 +87,7 @@ static bool is_lacking(const char *name)
 	return false;
 }
 
-static int read_dtype(const struct reader *reader, const struct json_value *value)
+static int read_dtype(const struct header_reader *reader, const struct json_value *value)
 {
 	if (value->type != JSON_STRING)
 		return unexpected(reader, value, "dtype as a string such as \"BF16\"");
@@ -105,7 +105,7 @@ static int read_dtype(const struct reader *reader, const struct json_value *valu
 	return 0;
 }
 
-static int read_shape(const struct reader *reader, const struct json_value *value)
+static int read_shape(const struct header_reader *reader, const struct json_value *value)
 {
 	struct entry *tensor = reader->tensor;
 	uint64_t size;
@@ -129,7 +129,7 @@ static int read_shape(const struct reader *reader, const struct json_value *valu
 }
 
 /* The tensor's range in the file must fit its shape and the file. */
-static int check_offsets(const struct reader *reader, unsigned long long begin,
+static int check_offsets(const struct header_reader *reader, unsigned long long begin,
 			 unsigned long long end)
 {
 	struct entry *tensor = reader->tensor;
@@ -150,7 +150,7 @@ static int check_offsets(const struct reader *reader, unsigned long long begin,
 	return 0;
 }
 
-static int read_offsets(const struct reader *reader, const struct json_value *value)
+static int read_offsets(const struct header_reader *reader, const struct json_value *value)
 {
 	uint64_t offsets[2];
 	const struct json_value *item = value->first;
@@ -166,7 +166,7 @@ static int read_offsets(const struct reader *reader, const struct json_value *va
 	return check_offsets(reader, offsets[0], offsets[1]);
 }
 
-static int check_keys(const struct reader *reader, const struct json_value *object)
+static int check_keys(const struct header_reader *reader, const struct json_value *object)
 {
 	static const char *const keys[] = {"dtype", "shape", "data_offsets"};
 
@@ -190,7 +190,7 @@ static int check_keys(const struct reader *reader, const struct json_value *obje
 	return 0;
 }
 
-static int read_tensor(const struct reader *reader, const struct json_value *value)
+static int read_tensor(const struct header_reader *reader, const struct json_value *value)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
 	struct entry *tensor = reader->tensor;
@@ -217,7 +217,7 @@ static int read_tensor(const struct reader *reader, const struct json_value *val
 	return !checkpoint->has_data ? 0 : reject(reader, "has no data_offsets");
 }
 
-static int add_tensor(struct reader *reader, const struct json_value *member)
+static int add_tensor(struct header_reader *reader, const struct json_value *member)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
 	bool nul = memchr(member->key, '\0', member->key_length);
@@ -237,7 +237,7 @@ static int add_tensor(struct reader *reader, const struct json_value *member)
 	return read_tensor(reader, member);
 }
 
-static int check_metadata(const struct reader *reader, const struct json_value *metadata)
+static int check_metadata(const struct header_reader *reader, const struct json_value *metadata)
 {
 	if (metadata->earlier)
 		return reject(reader, "__metadata__ appears twice");
@@ -249,7 +249,7 @@ static int check_metadata(const struct reader *reader, const struct json_value *
 	return 0;
 }
 
-static int read_tensors(struct reader *reader, const struct json_value *root)
+static int read_tensors(struct header_reader *reader, const struct json_value *root)
 {
 	int rc = 0;
 
@@ -266,7 +266,7 @@ static int read_tensors(struct reader *reader, const struct json_value *root)
 	return rc;
 }
 
-static int parse(struct reader *reader, const char *json, size_t nbytes)
+static int parse(struct header_reader *reader, const char *json, size_t nbytes)
 {
 	struct json_document *document;
 	int rc = json_parse(&document, json, nbytes, reader->path, JSON_MEMORY_MAX, reader->error);
@@ -292,7 +292,7 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* Errors name offsets from the begin of the data, as the header does. */
-static int check_sorted(const struct reader *reader, const struct entry **sorted)
+static int check_sorted(const struct header_reader *reader, const struct entry **sorted)
 {
 	const struct nvs_checkpoint *checkpoint = reader->checkpoint;
 	const char *before = "the header";
@@ -322,7 +322,7 @@ static int check_sorted(const struct reader *reader, const struct entry **sorted
 }
 
 /* The format requires tensors to be contiguous and to fill the file. */
-static int check_layout(const struct reader *reader)
+static int check_layout(const struct header_reader *reader)
 {
 	const struct nvs_checkpoint *checkpoint = reader->checkpoint;
 	/* One more than needed, because calloc(0) may return NULL. */
@@ -350,7 +350,7 @@ static bool looks_like_safetensors(const char *path, const unsigned char *first,
 }
 
 /* Finds the JSON in the file, and checks that it is complete. */
-static int find_header(struct reader *reader, int fd, uint64_t file_bytes, uint64_t *offset,
+static int find_header(struct header_reader *reader, int fd, uint64_t file_bytes, uint64_t *offset,
 		       uint64_t *nbytes)
 {
 	const char *path = reader->path;
@@ -384,7 +384,7 @@ static int find_header(struct reader *reader, int fd, uint64_t file_bytes, uint6
 	return 0;
 }
 
-static int read_header(struct reader *reader, int fd, uint64_t file_bytes)
+static int read_header(struct header_reader *reader, int fd, uint64_t file_bytes)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
 	uint64_t offset, nbytes;
@@ -407,7 +407,7 @@ static int read_header(struct reader *reader, int fd, uint64_t file_bytes)
 
 int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
 {
-	struct reader reader = {.checkpoint = checkpoint, .path = path, .error = error};
+	struct header_reader reader = {.checkpoint = checkpoint, .path = path, .error = error};
 	struct stat status = {0};
 	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 

@@ -17,12 +17,12 @@
 #include "base/little_endian.h"
 
 #define MEMORY_MAX  ((size_t)2 << 30)
-#define CHUNK_BYTES ((size_t)64 << 10)
+#define BLOCK_BYTES ((size_t)64 << 10)
 #define NAME_BYTES  256u
 
 /* Memory for objects and their items. */
-struct chunk {
-	struct chunk *next;
+struct object_block {
+	struct object_block *next;
 	size_t used, room;
 	_Alignas(16) char bytes[];
 };
@@ -61,35 +61,35 @@ static int no_memory(const struct machine *machine)
 
 static void *take(struct pickle *pickle, size_t nbytes)
 {
-	struct chunk *chunk = pickle->chunks;
+	struct object_block *block = pickle->blocks;
 	size_t whole = (nbytes + 15) & ~(size_t)15;
 	void *taken;
 
-	if (!chunk || chunk->room - chunk->used < whole) {
-		size_t room = whole > CHUNK_BYTES ? whole : CHUNK_BYTES;
+	if (!block || block->room - block->used < whole) {
+		size_t room = whole > BLOCK_BYTES ? whole : BLOCK_BYTES;
 
 		if (room > MEMORY_MAX - pickle->memory)
 			return NULL;
-		chunk = calloc(1, sizeof(*chunk) + room);
-		if (!chunk)
+		block = calloc(1, sizeof(*block) + room);
+		if (!block)
 			return NULL;
-		chunk->room = room;
-		chunk->next = pickle->chunks;
-		pickle->chunks = chunk;
+		block->room = room;
+		block->next = pickle->blocks;
+		pickle->blocks = block;
 		pickle->memory += room;
 	}
-	taken = chunk->bytes + chunk->used;
-	chunk->used += whole;
+	taken = block->bytes + block->used;
+	block->used += whole;
 	return taken;
 }
 
 void pickle_free(struct pickle *pickle)
 {
-	while (pickle->chunks) {
-		struct chunk *next = pickle->chunks->next;
+	while (pickle->blocks) {
+		struct object_block *next = pickle->blocks->next;
 
-		free(pickle->chunks);
-		pickle->chunks = next;
+		free(pickle->blocks);
+		pickle->blocks = next;
 	}
 	*pickle = (struct pickle){0};
 }

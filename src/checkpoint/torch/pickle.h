@@ -84,7 +84,7 @@ struct object {
 
 struct pickle {
 	struct object *root;
-	struct chunk *chunks; /* memory of all objects */
+	struct object_block *blocks; /* memory of all objects */
 	size_t memory;
 };
 

@@ -29,7 +29,7 @@
 #define PICKLE	   "/data.pkl"
 #define ALONE	   "tensor" /* the name of a tensor that was saved alone */
 
-struct reader {
+struct torch_reader {
 	struct nvs_checkpoint *checkpoint;
 	int fd;
 	const char *path;
@@ -42,10 +42,10 @@ struct reader {
 	char name[NVS_NAME_MAX + 1]; /* of the value that is visited */
 };
 
-static int reject(const struct reader *reader, const char *format, ...)
+static int reject(const struct torch_reader *reader, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-static int reject(const struct reader *reader, const char *format, ...)
+static int reject(const struct torch_reader *reader, const char *format, ...)
 {
 	char text[sizeof(reader->error->text)];
 	va_list args;
@@ -58,7 +58,7 @@ static int reject(const struct reader *reader, const char *format, ...)
 			   text);
 }
 
-static int no_memory(const struct reader *reader)
+static int no_memory(const struct torch_reader *reader)
 {
 	return error_set(reader->error, -ENOMEM, "no memory for the tensors of %s", reader->path);
 }
@@ -89,7 +89,8 @@ static bool is_contiguous(const struct object *shape, const struct object *strid
 	return true;
 }
 
-static int read_shape(const struct reader *reader, const struct object *shape, struct entry *entry)
+static int read_shape(const struct torch_reader *reader, const struct object *shape,
+		      struct entry *entry)
 {
 	if (shape->n > NVS_NDIM_MAX)
 		return reject(reader, "it has %zu dimensions; allowed are up to %u", shape->n,
@@ -106,7 +107,7 @@ static int read_shape(const struct reader *reader, const struct object *shape, s
 }
 
 /* The record with the storage's data; it must have the size that the pickle tells. */
-static int find_storage(const struct reader *reader, const struct object *storage,
+static int find_storage(const struct torch_reader *reader, const struct object *storage,
 			const struct zip_record **record)
 {
 	const char *key = storage->storage.key;
@@ -129,7 +130,8 @@ static int find_storage(const struct reader *reader, const struct object *storag
 	return 0;
 }
 
-static int read_place(const struct reader *reader, const struct object *tensor, struct entry *entry)
+static int read_place(const struct torch_reader *reader, const struct object *tensor,
+		      struct entry *entry)
 {
 	const struct zip_record *record = NULL;
 	/* One without elements may have any offset. */
@@ -159,7 +161,7 @@ static int read_place(const struct reader *reader, const struct object *tensor, 
 	return 0;
 }
 
-static int add_tensor(struct reader *reader, const struct object *tensor)
+static int add_tensor(struct torch_reader *reader, const struct object *tensor)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
 	struct entry *entry;
@@ -191,7 +193,7 @@ static int add_tensor(struct reader *reader, const struct object *tensor)
 
 /* ---- The values ---- */
 
-static int visit(struct reader *reader, const struct object *object, unsigned depth);
+static int visit(struct torch_reader *reader, const struct object *object, unsigned depth);
 
 /* Whether tensors may lie below it. */
 static bool has_items(const struct object *object)
@@ -202,8 +204,8 @@ static bool has_items(const struct object *object)
 
 /* Visits a value under the name of its key or index, behind the first `length` bytes of the
  * name. */
-static int visit_item(struct reader *reader, size_t length, const struct object *key, size_t index,
-		      const struct object *value, unsigned depth)
+static int visit_item(struct torch_reader *reader, size_t length, const struct object *key,
+		      size_t index, const struct object *value, unsigned depth)
 {
 	const size_t room = sizeof(reader->name) - length;
 	const char *dot = length ? "." : "";
@@ -225,7 +227,7 @@ static int visit_item(struct reader *reader, size_t length, const struct object 
 	return visit(reader, value, depth + 1);
 }
 
-static int visit_items(struct reader *reader, const struct object *object, unsigned depth)
+static int visit_items(struct torch_reader *reader, const struct object *object, unsigned depth)
 {
 	const size_t length = strlen(reader->name), step = object->kind == OBJECT_DICT ? 2 : 1;
 	int rc = 0;
@@ -245,7 +247,7 @@ static int visit_items(struct reader *reader, const struct object *object, unsig
 	return rc;
 }
 
-static int visit(struct reader *reader, const struct object *object, unsigned depth)
+static int visit(struct torch_reader *reader, const struct object *object, unsigned depth)
 {
 	if (object->kind == OBJECT_TENSOR)
 		return add_tensor(reader, object);
@@ -255,7 +257,8 @@ static int visit(struct reader *reader, const struct object *object, unsigned de
 /* ---- The file ---- */
 
 /* A record's contents, with a NUL behind them. */
-static int read_record(const struct reader *reader, const struct zip_record *record, uint8_t **data)
+static int read_record(const struct torch_reader *reader, const struct zip_record *record,
+		       uint8_t **data)
 {
 	int rc;
 
@@ -274,7 +277,7 @@ static int read_record(const struct reader *reader, const struct zip_record *rec
 }
 
 /* All records lie in one folder, which the pickle's name tells. */
-static int find_pickle(struct reader *reader, const struct zip_record **pickle)
+static int find_pickle(struct torch_reader *reader, const struct zip_record **pickle)
 {
 	const size_t suffix = strlen(PICKLE);
 
@@ -293,7 +296,7 @@ static int find_pickle(struct reader *reader, const struct zip_record **pickle)
 }
 
 /* Files of early versions do not say; all are little-endian where nvswap runs. */
-static int check_byte_order(const struct reader *reader)
+static int check_byte_order(const struct torch_reader *reader)
 {
 	const struct zip_record *record;
 	uint8_t *order = NULL;
@@ -315,7 +318,7 @@ static int check_byte_order(const struct reader *reader)
 	return rc;
 }
 
-static int read_pickle(struct reader *reader)
+static int read_pickle(struct torch_reader *reader)
 {
 	const struct zip_record *record = NULL;
 	uint8_t *bytes = NULL;
@@ -334,7 +337,7 @@ static int read_pickle(struct reader *reader)
 	return rc;
 }
 
-static int read_values(struct reader *reader)
+static int read_values(struct torch_reader *reader)
 {
 	struct stat status;
 	int rc = fstat(reader->fd, &status) ? -errno : 0;
@@ -346,7 +349,7 @@ static int read_values(struct reader *reader)
 	return rc ? rc : read_pickle(reader);
 }
 
-static void reader_free(struct reader *reader)
+static void torch_reader_free(struct torch_reader *reader)
 {
 	zip_free(&reader->zip);
 	pickle_free(&reader->pickle);
@@ -368,7 +371,7 @@ static uint32_t begin_of(int fd)
 	return is_read ? get_u32(first) : 0;
 }
 
-static int read_tensors(struct reader *reader)
+static int read_tensors(struct torch_reader *reader)
 {
 	const struct object *root = reader->pickle.root;
 
@@ -379,7 +382,7 @@ static int read_tensors(struct reader *reader)
 }
 
 /* Lists the records of the zip as storages, which entries name by their index. */
-static int take_storages(const struct reader *reader)
+static int take_storages(const struct torch_reader *reader)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
 	const struct zip *zip = &reader->zip;
@@ -395,7 +398,7 @@ static int take_storages(const struct reader *reader)
 	return 0;
 }
 
-static int read_file(struct reader *reader)
+static int read_file(struct torch_reader *reader)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
 	int rc = checkpoint_of_file(checkpoint, reader->path, reader->fd, reader->error);
@@ -415,7 +418,8 @@ static int read_file(struct reader *reader)
 int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, bool *is_torch,
 		  struct nvs_error *error)
 {
-	struct reader reader = {.checkpoint = checkpoint, .fd = fd, .path = path, .error = error};
+	struct torch_reader reader = {
+		.checkpoint = checkpoint, .fd = fd, .path = path, .error = error};
 	uint32_t begin = begin_of(fd);
 	int rc;
 
@@ -427,7 +431,7 @@ int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, b
 			      "it has the form of torch.save before version 1.6: load it and "
 			      "save it again with a newer one");
 	rc = read_file(&reader);
-	reader_free(&reader);
+	torch_reader_free(&reader);
 	if (rc)
 		checkpoint_free(checkpoint);
 	return rc;
@@ -503,7 +507,7 @@ static double value_of(const uint8_t bytes[8], enum nvs_dtype dtype)
 }
 
 /* The element of a tensor that has one. */
-static int read_element(struct reader *reader, const struct object *tensor, double *value)
+static int read_element(struct torch_reader *reader, const struct object *tensor, double *value)
 {
 	struct entry entry = {.dtype = tensor->tensor.dtype};
 	uint8_t bytes[8] = {0}, *data = NULL;
@@ -526,7 +530,7 @@ static int read_element(struct reader *reader, const struct object *tensor, doub
 	return rc;
 }
 
-static int read_count(struct reader *reader, const char *const *keys, uint64_t *count)
+static int read_count(struct torch_reader *reader, const char *const *keys, uint64_t *count)
 {
 	const struct object *object = reader->pickle.root;
 	double value = -1;
@@ -558,7 +562,7 @@ int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t
 		     struct nvs_error *error)
 {
 	struct nvs_checkpoint none = {0};
-	struct reader reader = {.checkpoint = &none, .fd = fd, .path = path, .error = error};
+	struct torch_reader reader = {.checkpoint = &none, .fd = fd, .path = path, .error = error};
 	int rc = 0;
 
 	if (begin_of(fd) != ZIP_BEGIN)
@@ -567,6 +571,6 @@ int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t
 		rc = read_values(&reader);
 	if (!rc)
 		rc = read_count(&reader, keys, count);
-	reader_free(&reader);
+	torch_reader_free(&reader);
 	return rc;
 }

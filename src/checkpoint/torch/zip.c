@@ -29,7 +29,7 @@
 #define ENCRYPTED     1u
 #define ZIP64_ID      1u
 
-struct reader {
+struct zip_reader {
 	struct zip *zip;
 	int fd;
 	uint64_t file_bytes;
@@ -43,10 +43,10 @@ static uint32_t get_u16(const uint8_t *at)
 	return (uint32_t)at[0] | (uint32_t)at[1] << 8;
 }
 
-static int reject(const struct reader *reader, const char *format, ...)
+static int reject(const struct zip_reader *reader, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-static int reject(const struct reader *reader, const char *format, ...)
+static int reject(const struct zip_reader *reader, const char *format, ...)
 {
 	char text[sizeof(reader->error->text)];
 	va_list args;
@@ -57,12 +57,12 @@ static int reject(const struct reader *reader, const char *format, ...)
 	return error_set(reader->error, -EINVAL, "%s: %s", reader->path, text);
 }
 
-static int no_memory(const struct reader *reader)
+static int no_memory(const struct zip_reader *reader)
 {
 	return error_set(reader->error, -ENOMEM, "no memory for the directory of %s", reader->path);
 }
 
-static int read_bytes(const struct reader *reader, uint64_t at, void *data, size_t nbytes)
+static int read_bytes(const struct zip_reader *reader, uint64_t at, void *data, size_t nbytes)
 {
 	return read_at(reader->fd, reader->path, at, data, nbytes, reader->error);
 }
@@ -70,7 +70,7 @@ static int read_bytes(const struct reader *reader, uint64_t at, void *data, size
 /* ---- The end of the directory ---- */
 
 /* The ZIP64 form, which a locator just before the end record names. */
-static int read_end64(struct reader *reader, uint64_t end_at)
+static int read_end64(struct zip_reader *reader, uint64_t end_at)
 {
 	uint8_t bytes[END64_BYTES];
 	uint64_t at;
@@ -96,7 +96,7 @@ static int read_end64(struct reader *reader, uint64_t end_at)
 	return 0;
 }
 
-static int read_end(struct reader *reader, const uint8_t *end, uint64_t end_at)
+static int read_end(struct zip_reader *reader, const uint8_t *end, uint64_t end_at)
 {
 	int rc = 0;
 
@@ -121,7 +121,7 @@ static int read_end(struct reader *reader, const uint8_t *end, uint64_t end_at)
 }
 
 /* The end record is the last thing in the file but for a comment, whose length it has. */
-static int find_end(struct reader *reader)
+static int find_end(struct zip_reader *reader)
 {
 	size_t n = reader->file_bytes < END_BYTES + COMMENT_MAX ? (size_t)reader->file_bytes
 								: END_BYTES + COMMENT_MAX;
@@ -174,7 +174,7 @@ static bool read_extra(const uint8_t *extra, size_t nbytes, uint64_t *const fiel
 }
 
 /* Where the data begins, which only the record's own header says. */
-static int find_data(const struct reader *reader, struct zip_record *record)
+static int find_data(const struct zip_reader *reader, struct zip_record *record)
 {
 	uint8_t local[LOCAL_BYTES];
 	uint64_t end;
@@ -200,7 +200,7 @@ static int find_data(const struct reader *reader, struct zip_record *record)
 }
 
 /* One entry of the directory, whose length goes to *used. */
-static int read_record(struct reader *reader, const uint8_t *at, size_t left, size_t *used)
+static int read_record(struct zip_reader *reader, const uint8_t *at, size_t left, size_t *used)
 {
 	struct zip_record *record = &reader->zip->records[reader->zip->n];
 	uint64_t packed = 0, *const fields[3] = {&record->nbytes, &packed, &record->header_at};
@@ -230,7 +230,7 @@ static int read_record(struct reader *reader, const uint8_t *at, size_t left, si
 	return find_data(reader, record);
 }
 
-static int read_records(struct reader *reader, const uint8_t *directory)
+static int read_records(struct zip_reader *reader, const uint8_t *directory)
 {
 	size_t at = 0, used = 0;
 	int rc = 0;
@@ -271,7 +271,7 @@ static bool has_sums(const struct zip *zip)
 }
 
 /* Also leaves the records sorted by name. */
-static int check_records(const struct reader *reader)
+static int check_records(const struct zip_reader *reader)
 {
 	const struct zip *zip = reader->zip;
 
@@ -299,7 +299,7 @@ static int check_records(const struct reader *reader)
 int zip_read(struct zip *zip, int fd, uint64_t file_bytes, const char *path,
 	     struct nvs_error *error)
 {
-	struct reader reader = {
+	struct zip_reader reader = {
 		.zip = zip, .fd = fd, .file_bytes = file_bytes, .path = path, .error = error};
 	uint8_t *directory;
 	int rc;

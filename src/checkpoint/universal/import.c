@@ -15,8 +15,8 @@
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 
-/* A part of a parameter in its file. */
-struct place {
+/* A part of a parameter in its file: where its data lies. */
+struct file_part {
 	uint64_t offset;
 	uint32_t crc;
 	bool has_crc;
@@ -27,9 +27,9 @@ struct import_job {
 	struct params params;
 	struct tree tree;
 	struct open_files files;
-	struct place *places; /* the parts of parameter 0, of parameter 1 and so on */
-	struct stamp *stamps; /* of their files */
-	uint32_t *sums;	      /* of what was read */
+	struct file_part *parts; /* the parts of parameter 0, of parameter 1 and so on */
+	struct stamp *stamps;	 /* of their files */
+	uint32_t *sums;		 /* of what was read */
 };
 
 /* DeepSpeed writes a tensor alone, or as "param" of a dictionary. */
@@ -42,8 +42,8 @@ static const struct entry *tensor_of(const struct nvs_checkpoint *file)
 	return NULL;
 }
 
-static int take_place(const struct import_job *import, const struct param *param,
-		      const struct entry *entry, struct place *place, struct nvs_error *error)
+static int take_part(const struct import_job *import, const struct param *param,
+		     const struct entry *entry, struct file_part *part, struct nvs_error *error)
 {
 	if (!entry)
 		return error_about(error, -EINVAL, param->name, 0, 0,
@@ -56,7 +56,7 @@ static int take_place(const struct import_job *import, const struct param *param
 			"here",
 			import->tree.path, param->name, (unsigned long long)entry->numel,
 			nvs_dtype_name(entry->dtype), (unsigned long long)param->numel);
-	*place = (struct place){
+	*part = (struct file_part){
 		.offset = entry->offset, .crc = entry->crc, .has_crc = entry->has_crc};
 	/* A file with one dimension has the elements of a parameter of any shape. */
 	return entry->ndim < 2 ? 0
@@ -120,7 +120,7 @@ static int find_part(struct import_job *import, size_t i, unsigned part, struct 
 				 "%s: %s is no file of torch.save", import->tree.path, path);
 	if (!rc) {
 		entry = tensor_of(&file);
-		rc = take_place(import, param, entry, &import->places[i * PARTS + part], error);
+		rc = take_part(import, param, entry, &import->parts[i * PARTS + part], error);
 		import->stamps[i * PARTS + part] = file.stamps[0];
 	}
 	if (!rc && is_whole(param) && entry_is_view(&file, entry))
@@ -154,7 +154,7 @@ static int submit(struct state_move *move, struct state_io *io, struct nvs_error
 
 	if (!rc)
 		rc = nvs_aio_pread(move->aio, io->file->source, io->data, io->numel * sizeof(float),
-				   import->places[owner * PARTS + io->part].offset +
+				   import->parts[owner * PARTS + io->part].offset +
 					   io->at * sizeof(float),
 				   io->requests, error);
 	io->n = !rc;
@@ -180,10 +180,10 @@ static int check_sums(const struct import_job *import, size_t i, struct nvs_erro
 	const struct param *param = &import->params.all[i];
 
 	for (unsigned part = 0; part < PARTS && is_whole(param); part++) {
-		const struct place *place = &import->places[i * PARTS + part];
+		const struct file_part *in_file = &import->parts[i * PARTS + part];
 
-		if (place->has_crc && import->sums[i * PARTS + part] != place->crc)
-			return damaged(import, param, part, place->offset, error);
+		if (in_file->has_crc && import->sums[i * PARTS + part] != in_file->crc)
+			return damaged(import, param, part, in_file->offset, error);
 	}
 	return 0;
 }
@@ -235,16 +235,16 @@ int nvs_checkpoint_import_universal(struct nvs_optimizer *optimizer,
 	if (!rc)
 		rc = tree_open(&import.tree, path, false, error);
 	if (!rc) {
-		import.places = calloc(n * PARTS, sizeof(*import.places));
+		import.parts = calloc(n * PARTS, sizeof(*import.parts));
 		import.stamps = calloc(n * PARTS, sizeof(*import.stamps));
 		import.sums = calloc(n * PARTS, sizeof(*import.sums));
-		rc = import.places && import.stamps && import.sums
+		rc = import.parts && import.stamps && import.sums
 			     ? import_all(&import, optimizer, error)
 			     : error_set(error, -ENOMEM, "no memory for %zu parameters", n);
 	}
 	tree_close(&import.tree);
 	params_free(&import.params);
-	free(import.places);
+	free(import.parts);
 	free(import.stamps);
 	free(import.sums);
 	return rc;
