@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The public functions of the configuration: defaults, loading, names. A file is read into a copy,
+ * The public functions of the configuration: defaults, loading, copies. A file is read into a copy,
  * which replaces the caller's configuration only if the whole file is valid.
  */
 #include <errno.h>
@@ -18,25 +18,6 @@ bool config_verifies(const struct nvs_config *config)
 	return config->verify == VERIFY_ON ||
 	       (config->verify == VERIFY_IF_KEPT && (config->keep || config->read_only));
 }
-
-bool block_exists(enum nvs_block block)
-{
-	return block == NVS_OFFLOAD_PARAM || block == NVS_OFFLOAD_OPTIMIZER;
-}
-
-static const char *const ioengines[NVS_IOENGINE_COUNT] = {
-	[NVS_IOENGINE_AUTO] = "auto",
-	[NVS_IOENGINE_IO_URING] = "io_uring",
-	[NVS_IOENGINE_LIBAIO] = "libaio",
-	[NVS_IOENGINE_POSIX] = "posix",
-};
-
-static const char *const devices[] = {
-	[NVS_DEVICE_NONE] = "none",
-	[NVS_DEVICE_CPU] = "cpu",
-	[NVS_DEVICE_NVME] = "nvme",
-};
-#define DEVICES (sizeof(devices) / sizeof(devices[0]))
 
 void config_init(struct nvs_config *config)
 {
@@ -60,29 +41,6 @@ void config_free(struct nvs_config *config)
 		   config->offload[NVS_OFFLOAD_OPTIMIZER].npaths);
 	config->offload[NVS_OFFLOAD_PARAM].npaths = 0;
 	config->offload[NVS_OFFLOAD_OPTIMIZER].npaths = 0;
-}
-
-/* For the blocks whose paths the file sets, frees those of `config`: the copy on failure, the
- * caller's configuration on success. */
-static void drop_paths(const struct reader *r, struct nvs_config *config)
-{
-	if (r->new_param_paths)
-		paths_free(config->offload[NVS_OFFLOAD_PARAM].nvme_path,
-			   config->offload[NVS_OFFLOAD_PARAM].npaths);
-	if (r->new_optimizer_paths)
-		paths_free(config->offload[NVS_OFFLOAD_OPTIMIZER].nvme_path,
-			   config->offload[NVS_OFFLOAD_OPTIMIZER].npaths);
-}
-
-int reader_take(struct reader *r, struct nvs_config *config, int result)
-{
-	if (result) {
-		drop_paths(r, &r->config);
-		return result;
-	}
-	drop_paths(r, config);
-	*config = r->config;
-	return 0;
 }
 
 int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes, const char *name,
@@ -233,27 +191,4 @@ int nvs_config_load(struct nvs_config *config, const char *path, struct nvs_erro
 	result = nvs_config_parse(config, text, nbytes, path, error);
 	free(text);
 	return result;
-}
-
-const char *nvs_ioengine_name(enum nvs_ioengine ioengine)
-{
-	return (unsigned)ioengine < NVS_IOENGINE_COUNT ? ioengines[ioengine] : "unknown";
-}
-
-int nvs_ioengine_parse(const char *name, enum nvs_ioengine *ioengine)
-{
-	if (!name || !ioengine)
-		return -EINVAL;
-	for (unsigned i = 0; i < NVS_IOENGINE_COUNT; i++) {
-		if (!strcmp(name, ioengines[i])) {
-			*ioengine = (enum nvs_ioengine)i;
-			return 0;
-		}
-	}
-	return -EINVAL;
-}
-
-const char *nvs_device_name(enum nvs_device device)
-{
-	return (unsigned)device < DEVICES ? devices[device] : "unknown";
 }

@@ -7,76 +7,13 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "config/paths.h"
 
-#define SHOWN_BYTES 48	/* bytes of a key or value quoted in a message */
-#define NAME_BYTES  128 /* bytes of "zero_optimization.offload_optimizer.<key>" */
-
-int reader_complain(struct reader *r, const struct json_place *place, const char *subject,
-		    const char *format, ...)
-{
-	char text[768];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	if (r->from_call)
-		return error_about(r->error, -EINVAL, subject, 0, 0, "%s", text);
-	if (!place)
-		return error_about(r->error, -EINVAL, subject, 0, 0, "%s: %s", r->file, text);
-	return error_about(r->error, -EINVAL, subject, place->line, 0, "%s:%u:%u: %s", r->file,
-			   place->line, place->column, text);
-}
-
-static void say(struct reader *r, enum nvs_log_level level, const struct json_place *place,
-		const char *text)
-{
-	if (r->from_call)
-		log_say(&r->config.log, level, "%s", text);
-	else
-		log_say(&r->config.log, level, "%s:%u:%u: %s", r->file, place->line, place->column,
-			text);
-}
-
-/* Quotes text of the file: control characters become '?', and long text is cut. */
-static const char *show(const char *bytes, size_t length, char shown[SHOWN_BYTES + 8])
-{
-	size_t n = length, kept = 0;
-
-	if (n > SHOWN_BYTES) {
-		n = SHOWN_BYTES;
-		while (n && ((unsigned char)bytes[n] & 0xc0) == 0x80)
-			n--;
-	}
-	for (size_t i = 0; i < n; i++) {
-		unsigned char c = (unsigned char)bytes[i];
-
-		if (c == 0xc2 && i + 1 < n && (unsigned char)bytes[i + 1] < 0xa0)
-			continue; /* first byte of a two-byte control character */
-		if (i && (unsigned char)bytes[i - 1] == 0xc2 && c < 0xa0)
-			c = '?';
-		if (c < ' ' || c == 0x7f)
-			c = '?';
-		shown[kept++] = (char)c;
-	}
-	memcpy(shown + kept, length > n ? "..." : "", length > n ? 4 : 1);
-	return shown;
-}
-
-static const char *show_value(const struct json_value *value, char shown[SHOWN_BYTES + 8])
-{
-	if (value->type == JSON_OBJECT)
-		return "an object";
-	if (value->type == JSON_ARRAY)
-		return "a list";
-	return show(value->raw, value->raw_length, shown);
-}
+#define NAME_BYTES 128 /* bytes of "zero_optimization.offload_optimizer.<key>" */
 
 /* `why` follows the value: ", which is negative", or "". */
 static int refuse(struct reader *r, const struct config_key *key, const struct json_value *value,
@@ -87,7 +24,7 @@ static int refuse(struct reader *r, const struct config_key *key, const struct j
 	bool has_meaning = *key->meaning != '\0';
 
 	return reader_complain(r, &value->place, name, "%s is %s%s; it must be %s%s%s%s%s", name,
-			       show_value(value, shown), why, config_key_allows(key, allows),
+			       reader_show_value(value, shown), why, config_key_allows(key, allows),
 			       may_be_auto ? ", or \"auto\"" : "", has_meaning ? " (" : "",
 			       key->meaning, has_meaning ? ")" : "");
 }
@@ -281,7 +218,7 @@ static int gather_paths(struct reader *r, const struct config_key *key,
 		flaw = path_flaw(paths, n++);
 		if (flaw)
 			return reader_complain(r, &item->place, name, "%s: %s %s", name,
-					       show_value(item, shown), flaw);
+					       reader_show_value(item, shown), flaw);
 	}
 	return (int)n;
 }
@@ -381,7 +318,7 @@ static int read_setting(struct reader *r, const struct config_key *key,
 		config_key_set_default(key, &r->config);
 		snprintf(text, sizeof(text), "%s is \"auto\"; using the default, %s", name,
 			 key->default_text ? key->default_text : "none");
-		say(r, NVS_LOG_INFO, &value->place, text);
+		reader_say(r, NVS_LOG_INFO, &value->place, text);
 	} else {
 		result = read_value(r, key, value, name);
 	}
@@ -413,7 +350,7 @@ static int read_child(struct reader *r, const struct config_key *key,
 			text, sizeof(text),
 			"%s has been an object since DeepSpeed 0.3; true and false offload nothing",
 			name);
-		say(r, NVS_LOG_WARNING, &value->place, text);
+		reader_say(r, NVS_LOG_WARNING, &value->place, text);
 		return 0;
 	}
 	if (value->type != JSON_OBJECT)
@@ -434,7 +371,7 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 	char name[NAME_BYTES], shown[SHOWN_BYTES + 8], text[256 + NAME_BYTES];
 
 	snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
-		 show(member->key, member->key_length, shown));
+		 reader_show(member->key, member->key_length, shown));
 	if (!key && config_block_is_strict(block))
 		return reader_complain(
 			r, &member->key_place, name, "%s is not a key of `%s`; %s", name,
@@ -446,7 +383,7 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 		return read_child(r, key, member, name);
 	if (key->type == KEY_UNUSED) {
 		snprintf(text, sizeof(text), "%s has no effect in nvswap: %s", name, key->meaning);
-		say(r, NVS_LOG_WARNING, &member->key_place, text);
+		reader_say(r, NVS_LOG_WARNING, &member->key_place, text);
 		return 0;
 	}
 	return read_setting(r, key, member, name);
@@ -461,7 +398,7 @@ static int read_block(struct reader *r, enum config_block block, const struct js
 
 	if (twice) {
 		snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
-			 show(twice->key, twice->key_length, shown));
+			 reader_show(twice->key, twice->key_length, shown));
 		return reader_complain(r, &twice->key_place, name,
 				       "%s is already set on line %u; remove one of them", name,
 				       twice->earlier->key_place.line);
@@ -494,7 +431,30 @@ int reader_read(struct reader *r, const struct json_value *root)
 		return reader_complain(r, &root->place, NULL,
 				       "the document is %s; it must be an object: a DeepSpeed "
 				       "configuration or some of its blocks",
-				       show_value(root, shown));
+				       reader_show_value(root, shown));
 	result = read_block(r, BLOCK_ROOT, root, "");
 	return result ? result : rules_apply(r, was);
+}
+
+/* For the blocks whose paths the file sets, frees those of `config`: the copy on failure, the
+ * caller's configuration on success. */
+static void drop_paths(const struct reader *r, struct nvs_config *config)
+{
+	if (r->new_param_paths)
+		paths_free(config->offload[NVS_OFFLOAD_PARAM].nvme_path,
+			   config->offload[NVS_OFFLOAD_PARAM].npaths);
+	if (r->new_optimizer_paths)
+		paths_free(config->offload[NVS_OFFLOAD_OPTIMIZER].nvme_path,
+			   config->offload[NVS_OFFLOAD_OPTIMIZER].npaths);
+}
+
+int reader_take(struct reader *r, struct nvs_config *config, int result)
+{
+	if (result) {
+		drop_paths(r, &r->config);
+		return result;
+	}
+	drop_paths(r, config);
+	*config = r->config;
+	return 0;
 }

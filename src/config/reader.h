@@ -11,6 +11,7 @@
 
 #define CONFIG_TEXT_MAX	  ((size_t)64 << 20)  /* maximum bytes of a file */
 #define CONFIG_MEMORY_MAX ((size_t)256 << 20) /* maximum bytes of the parsed document */
+#define SHOWN_BYTES	  48		      /* bytes of a key or value quoted in a message */
 
 struct reader {
 	struct nvs_config
@@ -24,6 +25,16 @@ struct reader {
 	bool grad_named; /* the file sets grad_accum_dtype to a type rather than "auto" */
 };
 
+/* Sets the error to file, place (unless NULL) and text; returns -EINVAL. */
+int reader_complain(struct reader *r, const struct json_place *place, const char *subject,
+		    const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* Logs a message about the place. */
+void reader_say(struct reader *r, enum nvs_log_level level, const struct json_place *place,
+		const char *text);
+/* Quotes text of the file: control characters become '?', and long text is cut. */
+const char *reader_show(const char *bytes, size_t length, char shown[SHOWN_BYTES + 8]);
+const char *reader_show_value(const struct json_value *value, char shown[SHOWN_BYTES + 8]);
+
 /* Reads the document and applies the rules. 0, -EINVAL or -ENOMEM. */
 int reader_read(struct reader *r, const struct json_value *root);
 
@@ -33,10 +44,6 @@ int reader_set(struct reader *r, const struct config_key *key, const struct json
 /* Ends reading with `result`: 0 replaces the caller's `config` by the copy, an error drops the
  * copy. Returns `result`. */
 int reader_take(struct reader *r, struct nvs_config *config, int result);
-
-/* Sets the error to file, place (unless NULL) and text; returns -EINVAL. */
-int reader_complain(struct reader *r, const struct json_place *place, const char *subject,
-		    const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 /* Checks settings against each other; `was` is param_dtype before this file. */
 int rules_apply(struct reader *r, enum nvs_dtype was);
