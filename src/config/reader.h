@@ -2,6 +2,11 @@
 /*
  * From a JSON document to struct nvs_config: reader.c reads each value by the table of keys,
  * rules.c checks values against each other. Both change only a copy of the caller's configuration.
+ *
+ * The order of the files, from the bottom. Each calls only those before it (test_layers):
+ *	keys: dtype names keys paths
+ *	reader: messages rules reader
+ *	calls: config set same_aio
  */
 #ifndef CONFIG_READER_H
 #define CONFIG_READER_H
