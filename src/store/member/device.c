@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A member that is a raw block device. One that holds anything but zeros or a label is refused.
+ * Opens a member that is a raw block device. One that holds anything but zeros or a label is
+ * refused.
  */
 #include <assert.h>
 #include <errno.h>
@@ -15,7 +16,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "store/disk.h"
-#include "store/manifest.h"
 #include "store/member/internal.h"
 
 /* The rest of the bytes behind the label that must be free on a raw device. */
@@ -120,141 +120,4 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 	if (!rc)
 		rc = member_read_label(member, error);
 	return rc || !member->blank ? rc : check_wiped(member, error);
-}
-
-/* ---- What is there ---- */
-
-static uint64_t manifest_place(unsigned i)
-{
-	assert(i < MANIFEST_SLOT_COUNT);
-	return LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
-}
-
-/* 0: there is no valid header in this place, or it can't be read. */
-static uint64_t manifest_number(const struct member *member, unsigned i)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	uint8_t bytes[MANIFEST_HEADER_BYTES];
-	struct manifest_header header;
-
-	assert(member->kind == MEMBER_RAW && member->fd >= 0);
-	if (disk_read(member->fd, member->path, bytes, sizeof(bytes), manifest_place(i), &error) ||
-	    manifest_decode_header(bytes, &header))
-		return 0;
-	manifest_header_check(&header);
-	return header.generation;
-}
-
-uint64_t member_newest_on_device(const struct member *member)
-{
-	uint64_t newest = 0;
-
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
-		uint64_t number = manifest_number(member, i);
-
-		newest = number > newest ? number : newest;
-	}
-	return newest;
-}
-
-/* What other programs write over the first label, leaving the rest of the labels' area empty. */
-static const struct signature {
-	unsigned at, nbytes;
-	const char *bytes, *of;
-} signatures[] = {
-	{0, 4, "\xfc\x4e\x2b\xa9", "a RAID member"},
-	{510, 2, "\x55\xaa", "a boot sector or partition table"},
-	{512, 8, "EFI PART", "a partition table"},
-	{4086, 10, "SWAPSPACE2", "swap space"},
-};
-
-/* What wrote these bytes; NULL: they have no known signature. */
-static const char *signed_by(const uint8_t first[LABEL_BYTES])
-{
-	for (size_t i = 0; i < sizeof(signatures) / sizeof(signatures[0]); i++) {
-		const struct signature *signature = &signatures[i];
-
-		assert(signature->at + signature->nbytes <= LABEL_BYTES);
-		if (!memcmp(first + signature->at, signature->bytes, signature->nbytes))
-			return signature->of;
-	}
-	return NULL;
-}
-
-int member_check_beside_label(const struct member *member, const uint8_t first[LABEL_BYTES],
-			      struct nvs_error *error)
-{
-	const size_t rest = LABEL_DISTANCE - LABEL_BYTES;
-	const char *other = signed_by(first);
-	uint8_t *bytes = malloc(rest);
-	int rc = 0;
-
-	assert(member->kind == MEMBER_RAW);
-	if (!bytes)
-		return error_set(error, -ENOMEM, "out of memory while opening %s", member->path);
-	for (unsigned i = 0; i < LABEL_COPY_COUNT && !rc && !other; i++) {
-		rc = disk_read(member->fd, member->path, bytes, rest,
-			       i * LABEL_DISTANCE + LABEL_BYTES, error);
-		if (!rc && (bytes[0] || memcmp(bytes, bytes + 1, rest - 1) != 0))
-			other = "data where a store has zeros";
-	}
-	free(bytes);
-	if (rc || !other)
-		return rc;
-	return error_set(error, -EMEDIUMTYPE,
-			 "%s has one copy of the label of a store, and beside it %s: another "
-			 "program has written to the device since, and nvswap does not touch it; "
-			 "restore the store from a copy on another device",
-			 member->path, other);
-}
-
-/* ---- Clearing ---- */
-
-static bool has_label(const struct member *member, unsigned i)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	uint8_t bytes[LABEL_BYTES];
-	struct label label;
-	int rc = disk_read(member->fd, member->path, bytes, sizeof(bytes), i * LABEL_DISTANCE,
-			   &error);
-
-	assert(i < LABEL_COPY_COUNT);
-	rc = rc ? rc : label_decode(bytes, &label);
-	return !rc || rc == -EUCLEAN || rc == -EPROTONOSUPPORT;
-}
-
-/*
- * Manifests first: those without a label are a damaged store. Of a member without a valid label
- * only what is recognized is cleared, since the rest may be another program's.
- */
-int member_clear_places(const struct member *member, int fd, struct nvs_error *error)
-{
-	static const uint8_t zeros[LABEL_BYTES];
-	const bool known = member_has_copy(member, LABEL_WHOLE);
-	int rc = 0;
-
-	assert(member->kind == MEMBER_RAW);
-	assert(fd >= 0);
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
-		if (manifest_number(member, i))
-			rc = disk_write(fd, member->path, zeros, sizeof(zeros), manifest_place(i),
-					error);
-	if (!rc)
-		rc = disk_sync(fd, member->path, error);
-	/* The second first: an older version knows only the first. */
-	for (unsigned i = LABEL_COPY_COUNT; i-- > 0 && !rc;)
-		if (known || has_label(member, i))
-			rc = disk_write(fd, member->path, zeros, sizeof(zeros), i * LABEL_DISTANCE,
-					error);
-	return rc ? rc : disk_sync(fd, member->path, error);
-}
-
-void member_clear_device(struct member *member, const struct nvs_log *log)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-
-	assert(!member->read_only && member->fd >= 0);
-	assert(member->disposable);
-	if (member_clear_places(member, member->fd, &error))
-		log_say(log, NVS_LOG_WARNING, "a label stays on the device: %s", error.text);
 }

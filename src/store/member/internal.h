@@ -18,6 +18,8 @@ int member_cannot(struct nvs_error *error, const char *what, const char *path, i
 /* Replaces *text. 0 or -ENOMEM. */
 int __attribute__((format(printf, 3, 4)))
 member_compose(char **text, struct nvs_error *error, const char *format, ...);
+/* Sets the fields of a member that is to be opened. */
+void member_start(struct member *member, bool read_only);
 void member_close_fd(int *fd);
 
 /* -EINVAL: a member before `index` is the same file or device. */

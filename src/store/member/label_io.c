@@ -234,15 +234,6 @@ int member_read_label(struct member *member, struct nvs_error *error)
 	return 0;
 }
 
-bool member_has_copy(const struct member *member, enum label_copy state)
-{
-	assert(state <= LABEL_DAMAGED);
-	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
-		if (member->copies[i] == state)
-			return true;
-	return false;
-}
-
 /* ---- Writing ---- */
 
 static int write_copy(struct member *member, unsigned copy, const uint8_t *bytes,

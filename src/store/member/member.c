@@ -1,19 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens, removes and closes a member of any kind. It never writes data.
+ * A member's fields: set before it is opened, freed when it is closed, and what must hold of them.
  */
-#include "store/member/member.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "store/member/internal.h"
+
+void member_start(struct member *member, bool read_only)
+{
+	/* Nothing of another member is lost. */
+	assert(!member->path && !member->directory && !member->parent);
+	*member = (struct member){.parent_fd = -1,
+				  .nvswap_fd = -1,
+				  .directory_fd = -1,
+				  .fd = -1,
+				  .direct_fd = -1,
+				  .lock_fd = -1,
+				  .read_only = read_only};
+}
 
 void member_close_fd(int *fd)
 {
@@ -22,6 +31,22 @@ void member_close_fd(int *fd)
 	if (*fd >= 0)
 		close(*fd);
 	*fd = -1;
+}
+
+void member_close(struct member *member)
+{
+	assert(!member->lent || member->fd >= 0);
+	if (!member->lent) {
+		member_close_fd(&member->fd);
+		member_close_fd(&member->direct_fd);
+	}
+	member_close_fd(&member->lock_fd);
+	member_close_fd(&member->directory_fd);
+	member_close_fd(&member->nvswap_fd);
+	member_close_fd(&member->parent_fd);
+	free(member->path);
+	free(member->directory);
+	free(member->parent);
 }
 
 int member_named_twice(const struct member *members, unsigned index, struct nvs_error *error)
@@ -40,86 +65,13 @@ int member_named_twice(const struct member *members, unsigned index, struct nvs_
 	return 0;
 }
 
-static void start(struct member *member, bool read_only)
+bool member_has_copy(const struct member *member, enum label_copy state)
 {
-	/* Nothing of another member is lost. */
-	assert(!member->path && !member->directory && !member->parent);
-	*member = (struct member){.parent_fd = -1,
-				  .nvswap_fd = -1,
-				  .directory_fd = -1,
-				  .fd = -1,
-				  .direct_fd = -1,
-				  .lock_fd = -1,
-				  .read_only = read_only};
-}
-
-static int open_started(struct member *members, unsigned index, const char *path, const char *name,
-			struct nvs_error *error)
-{
-	struct stat st;
-
-	assert(path && member_is_store_name(name));
-	if (!stat(path, &st) && S_ISBLK(st.st_mode))
-		return member_open_device(members, index, path, &st, error);
-	return member_open_in_directory(members, index, path, name, error);
-}
-
-int member_open(struct member *members, unsigned index, const char *path, const char *name,
-		bool read_only, struct nvs_error *error)
-{
-	assert(index < NVS_PATHS_MAX);
-	start(&members[index], read_only);
-	return open_started(members, index, path, name, error);
-}
-
-int member_open_beside(struct member *members, unsigned index, const char *path, const char *name,
-		       struct nvs_error *error)
-{
-	assert(index < NVS_PATHS_MAX);
-	start(&members[index], true);
-	members[index].beside = true;
-	return open_started(members, index, path, name, error);
-}
-
-int member_open_memory(struct member *member, struct nvs_error *error)
-{
-	start(member, false);
-	member->kind = MEMBER_MEMORY;
-	member->blank = true;
-	member->capacity = UINT64_MAX;
-	member->path = strdup("host memory");
-	if (!member->path)
-		return error_set(error, -ENOMEM, "out of memory while opening a store");
-	member->fd = memfd_create("nvswap", MFD_CLOEXEC);
-	return member->fd >= 0 ? 0 : member_cannot(error, "make a file in", member->path, -errno);
-}
-
-void member_dispose(struct member *member, const struct nvs_log *log)
-{
-	assert(!member->read_only || (!member->disposable && !member->made));
-	if (member->disposable && member->kind == MEMBER_FILE)
-		member_unlink_files(member, log);
-	if (member->disposable && member->kind == MEMBER_RAW)
-		member_clear_device(member, log);
-	/* A failed open may have created only these. */
-	if (member->kind == MEMBER_FILE && (member->disposable || member->made))
-		member_remove_directories(member);
-}
-
-void member_close(struct member *member)
-{
-	assert(!member->lent || member->fd >= 0);
-	if (!member->lent) {
-		member_close_fd(&member->fd);
-		member_close_fd(&member->direct_fd);
-	}
-	member_close_fd(&member->lock_fd);
-	member_close_fd(&member->directory_fd);
-	member_close_fd(&member->nvswap_fd);
-	member_close_fd(&member->parent_fd);
-	free(member->path);
-	free(member->directory);
-	free(member->parent);
+	assert(state <= LABEL_DAMAGED);
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+		if (member->copies[i] == state)
+			return true;
+	return false;
 }
 
 /* ---- Checking ---- */
