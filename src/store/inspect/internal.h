@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store that is looked at: its members, read-only, and what they say. The files in order, each
- * calls only those before it: check, lock_holder, find, read, open, describe, verify, sole, remove,
- * repair.
+ * A store that is looked at: its members, read-only, and what they say.
  */
 #ifndef STORE_INSPECT_INTERNAL_H
 #define STORE_INSPECT_INTERNAL_H
