@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens and closes a store. All members are opened, locked and checked to be free or one store
+ * before any of them is changed.
+ */
+#include "store/store.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "aio/aio.h"
+#include "base/error.h"
+#include "store/internal.h"
+
+static int open_members(struct store *store, const struct store_options *options,
+			struct nvs_error *error)
+{
+	int rc = 0;
+
+	char name[64];
+
+	snprintf(name, sizeof(name), "rank%" PRIu32 "%s", options->rank,
+		 options->optimizer ? "-optimizer" : "");
+	if (!options->npaths) {
+		assert(!store->keep && !store->read_only);
+		if (options->read_only)
+			return error_about(error, -ENODATA, "read_only", 0, 0,
+					   "nvswap.read_only is true, but a store in host memory "
+					   "(device cpu) is never kept: there is nothing to read");
+		if (options->keep)
+			log_say(&store->log, NVS_LOG_WARNING,
+				"\"keep\" is ignored: a store in host memory can't be kept");
+		store->nmembers = 1;
+		return member_open_memory(&store->members[0], error);
+	}
+	for (unsigned i = 0; i < options->npaths && !rc; i++) {
+		store->nmembers = i + 1;
+		rc = member_open(store->members, i, options->paths[i], name, store->read_only,
+				 error);
+	}
+	assert(rc || store->nmembers == options->npaths);
+	return rc;
+}
+
+static int probe_members(struct store *store, bool found, struct nvs_error *error)
+{
+	const uint32_t kept_unit = found ? store->members[0].label.unit : 0;
+
+	assert(!found || (kept_unit >= UNIT_MIN && kept_unit <= UNIT_MAX));
+	store->direct = true;
+	store->unit = UNIT_MIN;
+	for (unsigned i = 0; i < store->nmembers; i++) {
+		struct member *member = &store->members[i];
+		int rc = member_probe(member, kept_unit, &store->log, error);
+
+		if (rc)
+			return rc;
+		if (member->unit > store->unit)
+			store->unit = member->unit;
+		store->direct &= member->direct_fd >= 0;
+	}
+	assert(store->unit <= UNIT_MAX);
+	return 0;
+}
+
+/* A kept store's unit never changes: its extents depend on it. */
+static void adopt_layout(struct store *store)
+{
+	const struct label *label = &store->members[0].label;
+
+	/* The members are one store, in their order. */
+	label_check(label);
+	assert(store->keep && label->kept);
+	assert(!label->index && label->count == store->nmembers);
+	store->unit = label->unit;
+	store->stripe = label->stripe;
+}
+
+static int open_file(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
+{
+	struct file_member members[NVS_PATHS_MAX];
+	int rc;
+
+	assert(!store->file && store->unit && store->stripe % store->unit == 0);
+	assert(store->nmembers == 1 || store->stripe);
+	for (unsigned i = 0; i < store->nmembers; i++)
+		members[i] = (struct file_member){.path = store->members[i].path,
+						  .fd = store->members[i].fd,
+						  .direct_fd = store->members[i].direct_fd,
+						  .base = store->members[i].base,
+						  .dio = store->members[i].dio};
+	rc = file_create(aio, members, store->nmembers, store->stripe, !store->read_only, true,
+			 &store->file, error);
+	for (unsigned i = 0; i < store->nmembers && !rc; i++)
+		store->members[i].lent = true;
+	return rc;
+}
+
+static int make_private(struct store *store, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < store->nmembers && !rc; i++)
+		rc = member_make_private(&store->members[i], &store->log, error);
+	return rc;
+}
+
+/* A damaged store is refused before anything of it is changed. */
+static int reopen(struct store *store, struct nvs_aio *aio, const struct store_options *options,
+		  struct nvs_error *error)
+{
+	int rc;
+
+	adopt_layout(store);
+	rc = store_read_manifest(store, options->rollback, error);
+	if (!rc)
+		rc = open_file(store, aio, error);
+	if (!rc)
+		rc = store_open_space(store, error);
+	if (rc || store->read_only)
+		return rc;
+	rc = make_private(store, error);
+	return rc ? rc : store_begin_writing(store, error);
+}
+
+static int create(struct store *store, struct nvs_aio *aio, const struct store_options *options,
+		  struct nvs_error *error)
+{
+	int rc;
+
+	if (store->read_only)
+		return error_set(
+			error, -ENODATA,
+			"%s holds no kept store to read: give the path and rank of one, or "
+			"leave out \"read_only\" to make one",
+			store->members[0].path);
+	rc = make_private(store, error);
+	store->stripe = round_to_unit(options->stripe_size ? options->stripe_size
+							   : aio_settings(aio)->block_size,
+				      store->unit);
+	if (!rc)
+		rc = store_begin(store, options, error);
+	if (!rc)
+		rc = open_file(store, aio, error);
+	if (!rc)
+		rc = store_open_space(store, error);
+	return rc || !store->keep ? rc : store_begin_keeping(store, error);
+}
+
+static int open_parts(struct store *store, struct nvs_aio *aio, const struct store_options *options,
+		      struct nvs_error *error)
+{
+	bool found = false;
+	int rc = open_members(store, options, error);
+
+	if (!rc)
+		rc = store_identify(store, options, &found, error);
+	for (unsigned i = 0; i < store->nmembers && !rc && !store->keep; i++)
+		rc = member_make_nameless(&store->members[i], error);
+	if (!rc)
+		rc = probe_members(store, found, error);
+	if (!rc)
+		rc = found ? reopen(store, aio, options, error)
+			   : create(store, aio, options, error);
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < store->nmembers && !store->read_only; i++)
+		member_report_space(&store->members[i], &store->log);
+	store_check(store);
+	store_space_check(store);
+	if (store->keep)
+		store_commit_check(store);
+	return 0;
+}
+
+int store_open(struct store **out, struct nvs_aio *aio, const struct store_options *options,
+	       struct nvs_error *error)
+{
+	struct store *store = calloc(1, sizeof(*store));
+	int rc;
+
+	assert(aio && out);
+	assert(options->npaths <= NVS_PATHS_MAX);
+	assert(options->paths || !options->npaths);
+	assert(options->stripe_size <= STRIPE_MAX);
+	if (!store)
+		return error_set(error, -ENOMEM, "out of memory while opening a store");
+	if (options->log)
+		store->log = *options->log;
+	store->read_only = options->read_only && options->npaths;
+	store->keep = (options->keep || options->read_only) && options->npaths;
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
+		store->slots.slot[i].fd = -1;
+	pthread_mutex_init(&store->lock, NULL);
+	pthread_cond_init(&store->idle, NULL);
+	rc = open_parts(store, aio, options, error);
+	if (rc) {
+		store_close(store);
+		return rc;
+	}
+	*out = store;
+	return 0;
+}
+
+void store_close(struct store *store)
+{
+	if (!store)
+		return;
+	assert(store->reserving == RESERVE_IDLE);
+	assert(store->committing == COMMIT_IDLE);
+	assert(!store->extents || store->file);
+	if (store->extents)
+		store_check(store);
+	/* While the locks are held, so that the next owner finds nothing half removed. */
+	for (unsigned i = 0; i < store->nmembers; i++)
+		member_dispose(&store->members[i], &store->log);
+	slots_close(&store->slots);
+	/* A forked child may still have the descriptors. */
+	for (unsigned i = 0; i < store->nmembers; i++)
+		member_unlock(&store->members[i]);
+	nvs_file_close(store->file);
+	for (unsigned i = 0; i < store->nmembers; i++)
+		member_close(&store->members[i]);
+	extents_close(store->extents);
+	manifest_free(&store->found);
+	pthread_mutex_destroy(&store->lock);
+	pthread_cond_destroy(&store->idle);
+	free(store);
+}
