@@ -3,6 +3,14 @@
  * The store's structure, shared by the files of this layer. One lock guards what changes after
  * opening; no system call runs under it. Reserving and committing are slow and are done by one
  * thread at a time each: their state says so, and what they work on is theirs without the lock.
+ *
+ * The order of the files, from the bottom. Each calls only those before it (test_layers):
+ *	bytes: disk label manifest
+ *	member: errors lock member names owner device_area label_io device directory member/open
+ *	member: nameless space
+ *	store: slots check store reserve commit identity open
+ *	inspect: place inspect/check lock_holder read inspect/open describe find verify sole remove
+ *	inspect: repair
  */
 #ifndef STORE_INTERNAL_H
 #define STORE_INTERNAL_H
