@@ -17,43 +17,43 @@
 #include "base/struct_size.h"
 #include "store/inspect/internal.h"
 
-#define CHUNKS	    32u
-#define CHUNK_BYTES (UINT64_C(1) << 20)
+#define READS_MAX  32u /* in flight */
+#define READ_BYTES (UINT64_C(1) << 20)
 
-struct chunk {
+struct tensor_read {
 	struct nvs_request *request;
 	uint64_t tensor, nbytes; /* without padding */
 	bool last;		 /* of its tensor */
 };
 
-struct reading {
+struct verifier {
 	struct nvs_store *store;
 	struct nvs_store_verdict *verdicts;
 	size_t size; /* of a verdict */
 	uint64_t first, end;
 	uint64_t tensor, offset; /* the next byte to submit */
-	unsigned head, count;	 /* chunks in flight */
-	struct chunk chunks[CHUNKS];
+	unsigned head, count;	 /* reads in flight */
+	struct tensor_read reads[READS_MAX];
 	uint8_t *memory;
 	XXH3_state_t *sum;
 	struct nvs_store_verdict now; /* of the tensor that is summed up */
 };
 
-/* Asserts what must hold between two chunks. */
-static void reading_check(const struct reading *reading)
+/* Asserts what must hold between two reads. */
+static void verifier_check(const struct verifier *verifier)
 {
-	const struct manifest *found = &reading->store->found;
+	const struct manifest *found = &verifier->store->found;
 
-	assert(reading->first <= reading->tensor && reading->tensor <= reading->end);
-	assert(reading->end <= found->header.count);
-	assert(reading->head < CHUNKS && reading->count <= CHUNKS);
-	assert(!reading->offset || (reading->tensor < reading->end &&
-				    reading->offset < found->entries[reading->tensor].nbytes));
-	/* Every chunk but a tensor's last is full, so the next one is aligned. */
-	assert(reading->offset % CHUNK_BYTES == 0);
-	assert(reading->now.finding == NVS_STORE_INTACT ||
-	       reading->now.finding == NVS_STORE_UNREADABLE);
-	assert((reading->now.finding == NVS_STORE_UNREADABLE) == (reading->now.problem[0] != 0));
+	assert(verifier->first <= verifier->tensor && verifier->tensor <= verifier->end);
+	assert(verifier->end <= found->header.count);
+	assert(verifier->head < READS_MAX && verifier->count <= READS_MAX);
+	assert(!verifier->offset || (verifier->tensor < verifier->end &&
+				     verifier->offset < found->entries[verifier->tensor].nbytes));
+	/* Every read but a tensor's last is full, so the next one is aligned. */
+	assert(verifier->offset % READ_BYTES == 0);
+	assert(verifier->now.finding == NVS_STORE_INTACT ||
+	       verifier->now.finding == NVS_STORE_UNREADABLE);
+	assert((verifier->now.finding == NVS_STORE_UNREADABLE) == (verifier->now.problem[0] != 0));
 }
 
 /* Whether all members can be read, and the manifest was. */
@@ -95,136 +95,136 @@ static int open_file(struct nvs_store *store, struct nvs_aio *aio, struct nvs_er
 
 /* ---- Verdicts ---- */
 
-static void report(struct reading *reading, uint64_t tensor, enum nvs_store_finding finding)
+static void report(struct verifier *verifier, uint64_t tensor, enum nvs_store_finding finding)
 {
-	char *array = (char *)reading->verdicts;
+	char *array = (char *)verifier->verdicts;
 
-	assert(tensor >= reading->first && tensor < reading->end);
+	assert(tensor >= verifier->first && tensor < verifier->end);
 	assert(finding <= NVS_STORE_UNREADABLE);
 	assert((finding == NVS_STORE_CORRUPT || finding == NVS_STORE_UNREADABLE) ==
-	       (reading->now.problem[0] != 0));
-	reading->now.finding = finding;
-	struct_out(array + (tensor - reading->first) * reading->size, &reading->now,
-		   sizeof(reading->now));
-	reading->now = (struct nvs_store_verdict){.finding = NVS_STORE_INTACT};
+	       (verifier->now.problem[0] != 0));
+	verifier->now.finding = finding;
+	struct_out(array + (tensor - verifier->first) * verifier->size, &verifier->now,
+		   sizeof(verifier->now));
+	verifier->now = (struct nvs_store_verdict){.finding = NVS_STORE_INTACT};
 }
 
-static void judge(struct reading *reading, uint64_t tensor)
+static void judge(struct verifier *verifier, uint64_t tensor)
 {
-	const struct store_entry *entry = &reading->store->found.entries[tensor];
-	const struct nvs_store *store = reading->store;
-	uint64_t sum = XXH3_64bits_digest(reading->sum), at;
+	const struct store_entry *entry = &verifier->store->found.entries[tensor];
+	const struct nvs_store *store = verifier->store;
+	uint64_t sum = XXH3_64bits_digest(verifier->sum), at;
 	const char *path = store->members[member_of(store, entry->offset, &at)].path;
 
 	assert(entry->written && entry->nbytes && path);
 	/* Tensors are judged in the order in which they were submitted. */
-	assert(tensor < reading->tensor);
-	XXH3_64bits_reset(reading->sum);
-	if (reading->now.finding == NVS_STORE_UNREADABLE) {
-		report(reading, tensor, NVS_STORE_UNREADABLE);
+	assert(tensor < verifier->tensor);
+	XXH3_64bits_reset(verifier->sum);
+	if (verifier->now.finding == NVS_STORE_UNREADABLE) {
+		report(verifier, tensor, NVS_STORE_UNREADABLE);
 	} else if (!entry->has_checksum) {
-		report(reading, tensor, NVS_STORE_UNCHECKED);
+		report(verifier, tensor, NVS_STORE_UNCHECKED);
 	} else if (sum == entry->checksum) {
-		report(reading, tensor, NVS_STORE_INTACT);
+		report(verifier, tensor, NVS_STORE_INTACT);
 	} else {
-		snprintf(reading->now.problem, sizeof(reading->now.problem),
+		snprintf(verifier->now.problem, sizeof(verifier->now.problem),
 			 "tensor %.200s: its %" PRIu64 " bytes in %.200s from offset %" PRIu64
 			 " on do not match its checksum",
 			 entry->name, entry->nbytes, path, at);
-		report(reading, tensor, NVS_STORE_CORRUPT);
+		report(verifier, tensor, NVS_STORE_CORRUPT);
 	}
 }
 
-/* ---- Chunks ---- */
+/* ---- Reads ---- */
 
 /* Tensors without contents are judged at once, in their order: nothing of others changes. */
-static void skip_empty(struct reading *reading)
+static void skip_empty(struct verifier *verifier)
 {
-	assert(!reading->offset || reading->tensor < reading->end);
-	while (reading->tensor < reading->end) {
-		const struct store_entry *entry = &reading->store->found.entries[reading->tensor];
-		struct nvs_store_verdict now = reading->now;
+	assert(!verifier->offset || verifier->tensor < verifier->end);
+	while (verifier->tensor < verifier->end) {
+		const struct store_entry *entry = &verifier->store->found.entries[verifier->tensor];
+		struct nvs_store_verdict now = verifier->now;
 
 		if (entry->written && entry->nbytes)
 			return;
-		reading->now = (struct nvs_store_verdict){.finding = NVS_STORE_EMPTY};
-		report(reading, reading->tensor++, NVS_STORE_EMPTY);
-		reading->now = now;
+		verifier->now = (struct nvs_store_verdict){.finding = NVS_STORE_EMPTY};
+		report(verifier, verifier->tensor++, NVS_STORE_EMPTY);
+		verifier->now = now;
 	}
 }
 
-static int submit_chunk(struct reading *reading, struct nvs_error *error)
+static int submit_read(struct verifier *verifier, struct nvs_error *error)
 {
-	const struct store_entry *entry = &reading->store->found.entries[reading->tensor];
-	unsigned place = (reading->head + reading->count) % CHUNKS;
-	struct chunk *chunk = &reading->chunks[place];
-	uint64_t left = entry->nbytes - reading->offset,
-		 nbytes = left < CHUNK_BYTES ? left : CHUNK_BYTES;
+	const struct store_entry *entry = &verifier->store->found.entries[verifier->tensor];
+	unsigned place = (verifier->head + verifier->count) % READS_MAX;
+	struct tensor_read *read = &verifier->reads[place];
+	uint64_t left = entry->nbytes - verifier->offset,
+		 nbytes = left < READ_BYTES ? left : READ_BYTES;
 	int rc;
 
-	assert(reading->count < CHUNKS);
+	assert(verifier->count < READS_MAX);
 	assert(left && entry->written);
-	assert(reading->offset < entry->nbytes);
-	entry_check(entry, reading->store->info.unit);
-	*chunk =
-		(struct chunk){.tensor = reading->tensor, .nbytes = nbytes, .last = nbytes == left};
+	assert(verifier->offset < entry->nbytes);
+	entry_check(entry, verifier->store->info.unit);
+	*read = (struct tensor_read){
+		.tensor = verifier->tensor, .nbytes = nbytes, .last = nbytes == left};
 	/* Whole units are read directly; an extent has them. */
-	rc = nvs_aio_pread(reading->store->aio, reading->store->file,
-			   reading->memory + place * CHUNK_BYTES,
-			   round_to_unit(nbytes, reading->store->info.unit),
-			   entry->offset + reading->offset, &chunk->request, error);
+	rc = nvs_aio_pread(verifier->store->aio, verifier->store->file,
+			   verifier->memory + place * READ_BYTES,
+			   round_to_unit(nbytes, verifier->store->info.unit),
+			   entry->offset + verifier->offset, &read->request, error);
 	if (rc)
 		return rc;
-	reading->count++;
-	reading->offset = chunk->last ? 0 : reading->offset + nbytes;
-	reading->tensor += chunk->last;
+	verifier->count++;
+	verifier->offset = read->last ? 0 : verifier->offset + nbytes;
+	verifier->tensor += read->last;
 	return 0;
 }
 
-static void take_chunk(struct reading *reading)
+static void take_read(struct verifier *verifier)
 {
-	struct chunk *chunk = &reading->chunks[reading->head];
+	struct tensor_read *read = &verifier->reads[verifier->head];
 	struct nvs_error why = {.size = sizeof(why)};
 	int rc;
 
-	assert(reading->count);
-	assert(chunk->nbytes && chunk->nbytes <= CHUNK_BYTES && chunk->tensor < reading->end);
+	assert(verifier->count);
+	assert(read->nbytes && read->nbytes <= READ_BYTES && read->tensor < verifier->end);
 	/* An overdue read still writes to the memory. */
 	do
-		rc = nvs_aio_wait(reading->store->aio, &chunk->request, 1, -1, &why);
+		rc = nvs_aio_wait(verifier->store->aio, &read->request, 1, -1, &why);
 	while (rc == -ETIMEDOUT);
-	nvs_request_close(chunk->request);
-	if (rc && !reading->now.problem[0]) {
-		snprintf(reading->now.problem, sizeof(reading->now.problem),
-			 "tensor %.200s: %.300s", reading->store->found.entries[chunk->tensor].name,
+	nvs_request_close(read->request);
+	if (rc && !verifier->now.problem[0]) {
+		snprintf(verifier->now.problem, sizeof(verifier->now.problem),
+			 "tensor %.200s: %.300s", verifier->store->found.entries[read->tensor].name,
 			 why.text);
-		reading->now.finding = NVS_STORE_UNREADABLE;
+		verifier->now.finding = NVS_STORE_UNREADABLE;
 	}
 	if (!rc)
-		XXH3_64bits_update(reading->sum, reading->memory + reading->head * CHUNK_BYTES,
-				   chunk->nbytes);
-	reading->head = (reading->head + 1) % CHUNKS;
-	reading->count--;
-	if (chunk->last)
-		judge(reading, chunk->tensor);
+		XXH3_64bits_update(verifier->sum, verifier->memory + verifier->head * READ_BYTES,
+				   read->nbytes);
+	verifier->head = (verifier->head + 1) % READS_MAX;
+	verifier->count--;
+	if (read->last)
+		judge(verifier, read->tensor);
 }
 
-static int read_all(struct reading *reading, struct nvs_error *error)
+static int read_all(struct verifier *verifier, struct nvs_error *error)
 {
 	int rc = 0;
 
 	do {
-		skip_empty(reading);
-		while (!rc && reading->count < CHUNKS && reading->tensor < reading->end) {
-			rc = submit_chunk(reading, error);
-			skip_empty(reading);
+		skip_empty(verifier);
+		while (!rc && verifier->count < READS_MAX && verifier->tensor < verifier->end) {
+			rc = submit_read(verifier, error);
+			skip_empty(verifier);
 		}
-		if (reading->count)
-			take_chunk(reading);
-		reading_check(reading);
-	} while (reading->count || (!rc && reading->tensor < reading->end));
-	assert(!reading->count);
-	assert(rc || reading->tensor == reading->end);
+		if (verifier->count)
+			take_read(verifier);
+		verifier_check(verifier);
+	} while (verifier->count || (!rc && verifier->tensor < verifier->end));
+	assert(!verifier->count);
+	assert(rc || verifier->tensor == verifier->end);
 	return rc;
 }
 
@@ -251,30 +251,30 @@ static int check(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, s
 int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
 		     struct nvs_store_verdict *verdicts, struct nvs_error *error)
 {
-	struct reading reading = {.first = first, .end = first + n, .tensor = first};
+	struct verifier verifier = {.first = first, .end = first + n, .tensor = first};
 	int rc = n ? check(store, aio, first, n, verdicts, error)
 		   : (!store || !aio || !verdicts ? -EINVAL : 0);
 
 	if (rc || !n)
 		return rc;
 	inspect_check(store);
-	reading.store = store;
-	reading.verdicts = verdicts;
-	reading.size = verdicts->size;
+	verifier.store = store;
+	verifier.verdicts = verdicts;
+	verifier.size = verdicts->size;
 	if (!store->file)
 		rc = open_file(store, aio, error);
 	if (rc)
 		return rc;
-	reading.memory = huge_map(CHUNKS * CHUNK_BYTES, NULL);
-	reading.sum = XXH3_createState();
-	if (reading.memory && reading.sum) {
-		XXH3_64bits_reset(reading.sum);
-		rc = read_all(&reading, error);
+	verifier.memory = huge_map(READS_MAX * READ_BYTES, NULL);
+	verifier.sum = XXH3_createState();
+	if (verifier.memory && verifier.sum) {
+		XXH3_64bits_reset(verifier.sum);
+		rc = read_all(&verifier, error);
 	} else {
 		rc = error_set(error, -ENOMEM, "out of memory while verifying a store");
 	}
-	if (reading.memory)
-		munmap(reading.memory, round_to_pages(CHUNKS * CHUNK_BYTES));
-	XXH3_freeState(reading.sum);
+	if (verifier.memory)
+		munmap(verifier.memory, round_to_pages(READS_MAX * READ_BYTES));
+	XXH3_freeState(verifier.sum);
 	return rc;
 }
