@@ -8,18 +8,18 @@
 #include "store/inspect/internal.h"
 
 /* A member that could not be opened is described by its error. */
-static void look_check(const struct nvs_store *store, unsigned i)
+static void member_result_check(const struct nvs_store *store, unsigned i)
 {
-	const struct look *look = &store->looks[i];
+	const struct open_result *result = &store->open_results[i];
 	const struct member *member = &store->members[i];
 
-	assert(!look->rc || (look->rc < 0 && look->rc == look->why.code));
-	assert(member->fd >= 0 || look->rc);
+	assert(!result->rc || (result->rc < 0 && result->rc == result->why.code));
+	assert(member->fd >= 0 || result->rc);
 	if (member->fd >= 0)
 		member_open_check(member);
 	assert(member->read_only && member->kind != MEMBER_MEMORY);
 	assert(!store->locked || !member->in_use);
-	if (!look->rc && !member->blank)
+	if (!result->rc && !member->blank)
 		label_check(&member->label);
 }
 
@@ -30,7 +30,7 @@ void inspect_check(const struct nvs_store *store)
 
 	assert(store->npaths >= 1 && store->npaths <= NVS_PATHS_MAX);
 	for (unsigned i = 0; i < store->npaths; i++)
-		look_check(store, i);
+		member_result_check(store, i);
 	assert(info->state <= NVS_STORE_DAMAGED);
 	assert((info->state == NVS_STORE_KEPT || info->state == NVS_STORE_TEMPORARY) ==
 	       !info->problem[0]);

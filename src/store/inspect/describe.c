@@ -25,10 +25,10 @@ static void describe_label(const struct nvs_store *store, unsigned member, unsig
 {
 	const struct member *of = &store->members[member];
 
-	assert(look_opened(store, member) && i < LABEL_COPY_COUNT);
+	assert(inspect_opened(store, member) && i < LABEL_COPY_COUNT);
 	*copy = (struct nvs_store_copy){
 		.kind = NVS_STORE_LABEL, .path = of->path, .offset = i * LABEL_DISTANCE};
-	if (store->looks[member].rc && !look_missing(store, member)) {
+	if (store->open_results[member].rc && !inspect_missing(store, member)) {
 		put_state(copy, NVS_STORE_COPY_DAMAGED, "it is damaged, or can't be read");
 		return;
 	}
@@ -80,7 +80,7 @@ static void describe_slot(const struct nvs_store *store, unsigned i, struct nvs_
 static int describe_copy(const struct nvs_store *store, unsigned index, struct nvs_store_copy *copy)
 {
 	for (unsigned member = 0; member < store->npaths; member++) {
-		if (!look_opened(store, member))
+		if (!inspect_opened(store, member))
 			continue;
 		if (index < LABEL_COPY_COUNT) {
 			describe_label(store, member, index, copy);

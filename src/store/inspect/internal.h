@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store that is looked at: its members, read-only, and what they say.
+ * A store that is inspected: its members, read-only, and what they say.
  */
 #ifndef STORE_INSPECT_INTERNAL_H
 #define STORE_INSPECT_INTERNAL_H
@@ -12,16 +12,16 @@
 #include "store/member/member.h"
 #include "store/slots.h"
 
-/* A member's part in the store; those that could not be opened have `why`. */
-struct look {
-	int rc; /* of opening it */
-	struct nvs_error why;
+/* How opening a member ended. */
+struct open_result {
+	int rc;
+	struct nvs_error why; /* an error, if there is one */
 };
 
 struct nvs_store {
 	unsigned npaths;
 	struct member members[NVS_PATHS_MAX];
-	struct look looks[NVS_PATHS_MAX];
+	struct open_result open_results[NVS_PATHS_MAX];
 	struct slots slots;
 	bool has_slots;	       /* they are open */
 	struct manifest found; /* of the last commit; no entries: none */
@@ -59,17 +59,17 @@ int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
 	      struct nvs_error *error);
 
 /* Whether the member was opened, so that its label was at least looked for. */
-static inline bool look_opened(const struct nvs_store *store, unsigned i)
+static inline bool inspect_opened(const struct nvs_store *store, unsigned i)
 {
 	assert(i < store->npaths);
 	return store->members[i].fd >= 0;
 }
 
 /* Whether nothing of the store is on the path, or there is no such path. */
-static inline bool look_missing(const struct nvs_store *store, unsigned i)
+static inline bool inspect_missing(const struct nvs_store *store, unsigned i)
 {
 	assert(i < store->npaths);
-	return store->looks[i].rc == -ENODATA || store->looks[i].rc == -ENOENT;
+	return store->open_results[i].rc == -ENODATA || store->open_results[i].rc == -ENOENT;
 }
 
 /* Whether its manifests are there, and its data file is not. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens and closes a store for a look. Members are opened read-only by the layer's own functions,
- * so what is not nvswap's is refused here as anywhere.
+ * Opens and closes a store for inspection. Members are opened read-only by the layer's own
+ * functions, so what is not nvswap's is refused here as anywhere.
  */
 #include <assert.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "store/inspect/internal.h"
 
-/* A member that is missing or damaged is described; another error ends the look. */
+/* A member that is missing or damaged is described; another error ends the inspection. */
 static bool describable(const struct member *member, int rc)
 {
 	assert(rc <= 0);
@@ -25,18 +25,20 @@ static bool describable(const struct member *member, int rc)
 static int open_member(struct nvs_store *store, unsigned i, const struct nvs_store_place *place,
 		       bool lock)
 {
-	struct look *look = &store->looks[i];
+	struct open_result *result = &store->open_results[i];
 	char name[64];
 
 	assert(i == store->npaths && i < place->npaths);
 	place_name(place, name);
-	look->why = (struct nvs_error){.size = sizeof(look->why)};
-	look->rc = lock ? member_open(store->members, i, place->paths[i], name, true, &look->why)
-			: member_open_beside(store->members, i, place->paths[i], name, &look->why);
+	result->why = (struct nvs_error){.size = sizeof(result->why)};
+	result->rc =
+		lock ? member_open(store->members, i, place->paths[i], name, true, &result->why)
+		     : member_open_beside(store->members, i, place->paths[i], name, &result->why);
 	store->npaths = i + 1;
-	if (!look->rc && !i && store->members[i].blank && store->members[i].kind == MEMBER_RAW)
-		look->rc = error_set(&look->why, -ENODATA, "%s holds no store", place->paths[i]);
-	return describable(&store->members[i], look->rc) ? 0 : look->rc;
+	if (!result->rc && !i && store->members[i].blank && store->members[i].kind == MEMBER_RAW)
+		result->rc = error_set(&result->why, -ENODATA, "%s holds no store",
+				       place->paths[i]);
+	return describable(&store->members[i], result->rc) ? 0 : result->rc;
 }
 
 int inspect_busy(const struct member *member, int rc, struct nvs_error *error)
@@ -56,10 +58,10 @@ int inspect_busy(const struct member *member, int rc, struct nvs_error *error)
 /* A store is partial only if a path has something of it. */
 static int check_any(const struct nvs_store *store, struct nvs_error *error)
 {
-	const struct look *first = &store->looks[0];
+	const struct open_result *first = &store->open_results[0];
 
 	for (unsigned i = 0; i < store->npaths; i++)
-		if (!look_missing(store, i))
+		if (!inspect_missing(store, i))
 			return 0;
 	error_copy(error, &first->why);
 	return first->rc;
@@ -74,7 +76,7 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 		int rc = open_member(store, i, place, lock);
 
 		if (rc) {
-			error_copy(error, &store->looks[i].why);
+			error_copy(error, &store->open_results[i].why);
 			return inspect_busy(&store->members[i], rc, error);
 		}
 		if (store->members[i].in_use && !info->in_use) {
@@ -116,7 +118,7 @@ int nvs_store_open(const struct nvs_store_place *asked, unsigned flags, struct n
 		return rc;
 	}
 	inspect_check(store);
-	/* A look must not keep an engine waiting. */
+	/* An inspection must not keep an engine waiting. */
 	for (unsigned i = 0; i < store->npaths && !(flags & NVS_STORE_LOCK); i++)
 		member_unlock(&store->members[i]);
 	*out = store;

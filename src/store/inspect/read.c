@@ -82,7 +82,7 @@ static bool belongs(const struct nvs_store *store, unsigned i)
 
 	assert(i && i < store->npaths);
 	assert(first->kept);
-	return !store->looks[i].rc && !store->members[i].blank &&
+	return !store->open_results[i].rc && !store->members[i].blank &&
 	       !memcmp(label->id, first->id, STORE_ID_SIZE) && label->index == i &&
 	       label->count == first->count;
 }
@@ -93,7 +93,7 @@ static void check_members(struct nvs_store *store)
 	const char *path = store->members[0].path;
 
 	assert(first->kept);
-	assert(!store->looks[0].rc && !store->info.problem[0]);
+	assert(!store->open_results[0].rc && !store->info.problem[0]);
 	if (first->index)
 		refuse(store, NVS_STORE_PARTIAL,
 		       "%s is member %" PRIu32 " (counted from 0) of a store of %" PRIu32
@@ -105,12 +105,12 @@ static void check_members(struct nvs_store *store)
 		       "them, in their order",
 		       path, first->count, store->npaths, store->npaths == 1 ? "is" : "are");
 	for (unsigned i = 1; i < store->npaths && !store->info.problem[0]; i++) {
-		const struct look *look = &store->looks[i];
+		const struct open_result *result = &store->open_results[i];
 
-		if (look->rc == -EUCLEAN || look->rc == -EIO)
-			refuse(store, NVS_STORE_DAMAGED, "%s", look->why.text);
-		else if (look->rc)
-			refuse(store, NVS_STORE_PARTIAL, "%s", look->why.text);
+		if (result->rc == -EUCLEAN || result->rc == -EIO)
+			refuse(store, NVS_STORE_DAMAGED, "%s", result->why.text);
+		else if (result->rc)
+			refuse(store, NVS_STORE_PARTIAL, "%s", result->why.text);
 		else if (!belongs(store, i))
 			refuse(store, NVS_STORE_PARTIAL,
 			       "%s is not member %u of the store at %s: give the paths of one "
@@ -174,7 +174,7 @@ static void put_manifest(struct nvs_store *store)
 	const struct store_note note = manifest_note(&store->found);
 	uint64_t used = 0;
 
-	assert(!store->looks[0].rc && !info->tensor_bytes);
+	assert(!store->open_results[0].rc && !info->tensor_bytes);
 	info->commit_time = header->made;
 	info->tensors = header->count;
 	info->note = note.nbytes ? note.data : NULL;
@@ -198,7 +198,7 @@ static int measure(struct nvs_store *store, struct nvs_error *error)
 	for (unsigned i = 0; i < store->npaths && !rc; i++) {
 		uint64_t nbytes = 0;
 
-		if (look_opened(store, i))
+		if (inspect_opened(store, i))
 			rc = member_space(&store->members[i], &nbytes, error);
 		store->info.data_bytes += nbytes;
 	}
@@ -210,11 +210,11 @@ static void read_without_label(struct nvs_store *store)
 {
 	const struct member *first = &store->members[0];
 
-	assert(store->looks[0].rc || first->blank);
-	if (look_missing(store, 0))
-		refuse(store, NVS_STORE_PARTIAL, "%s", store->looks[0].why.text);
-	else if (store->looks[0].rc)
-		refuse(store, NVS_STORE_DAMAGED, "%s", store->looks[0].why.text);
+	assert(store->open_results[0].rc || first->blank);
+	if (inspect_missing(store, 0))
+		refuse(store, NVS_STORE_PARTIAL, "%s", store->open_results[0].why.text);
+	else if (store->open_results[0].rc)
+		refuse(store, NVS_STORE_DAMAGED, "%s", store->open_results[0].why.text);
 	else
 		store->info.state = NVS_STORE_TEMPORARY;
 }
@@ -229,7 +229,7 @@ int inspect_read(struct nvs_store *store, struct nvs_error *error)
 	rc = measure(store, error);
 	if (rc)
 		return rc;
-	if (store->looks[0].rc || first->blank) {
+	if (store->open_results[0].rc || first->blank) {
 		read_without_label(store);
 		return 0;
 	}

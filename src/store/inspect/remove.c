@@ -85,7 +85,7 @@ static int clear_device(const struct member *member, struct nvs_error *error)
 /* Whether the member has a label, which says what store it is of. */
 static bool is_known(const struct nvs_store *store, unsigned i)
 {
-	return look_opened(store, i) && !store->looks[i].rc && !store->members[i].blank;
+	return inspect_opened(store, i) && !store->open_results[i].rc && !store->members[i].blank;
 }
 
 /* All that is there must be the store's, on all of its paths. */
@@ -124,7 +124,7 @@ int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *erro
 	rc = check_whole(store, error);
 	/* The first member, which leads to the others, comes last. */
 	for (unsigned i = store->npaths; i-- > 0 && !rc;)
-		if (look_opened(store, i) || lacks_data(&store->members[i]))
+		if (inspect_opened(store, i) || lacks_data(&store->members[i]))
 			rc = store->members[i].kind == MEMBER_RAW
 				     ? clear_device(&store->members[i], error)
 				     : remove_files(&store->members[i], error);

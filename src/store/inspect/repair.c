@@ -175,7 +175,7 @@ static bool labels_are_known(const struct nvs_store *store)
 	bool known = first->kept && !first->index && first->count == store->npaths;
 
 	for (unsigned i = 0; i < store->npaths && known; i++)
-		known = !store->looks[i].rc && !store->members[i].blank;
+		known = !store->open_results[i].rc && !store->members[i].blank;
 	return known && store->has_slots;
 }
 

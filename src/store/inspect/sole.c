@@ -58,7 +58,7 @@ int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
 	for (unsigned i = 0; !rc && i < (*store)->npaths; i++) {
 		struct member *member = &(*store)->members[i];
 
-		if (look_opened(*store, i))
+		if (inspect_opened(*store, i))
 			rc = lock_alone(*store, member, error);
 		else if (lacks_data(member))
 			rc = lock_without_data(member, error);
