@@ -262,7 +262,7 @@ static void label_failed(struct store *store, struct nvs_error *error)
 }
 
 /* Before the next commit. */
-static int settle(struct store *store, struct nvs_error *error)
+static int take_back_failed_commit(struct store *store, struct nvs_error *error)
 {
 	struct nvs_error why = {.size = sizeof(why)};
 	int rc;
@@ -357,7 +357,7 @@ static int commit(struct store *store, const struct store_entry *entries, size_t
 	assert(store->committing == COMMIT_ENCODE);
 	rc = check_places(store, error);
 	if (!rc)
-		rc = settle(store, error);
+		rc = take_back_failed_commit(store, error);
 	if (!rc)
 		rc = check_number(store, error);
 	if (!rc)
@@ -409,7 +409,7 @@ int store_settle(struct store *store, struct nvs_error *error)
 
 	assert(store->keep && !store->read_only);
 	enter(store, COMMIT_ENCODE);
-	rc = settle(store, error);
+	rc = take_back_failed_commit(store, error);
 	store_commit_check(store);
 	assert(rc || !store->unsettled);
 	enter(store, COMMIT_IDLE);
