@@ -48,7 +48,7 @@ struct span {
 
 _Static_assert(sizeof(struct span) == 64, "documented at nvs_trace_open");
 
-struct thread {
+struct traced_thread {
 	pid_t id; /* 0: free */
 	bool named, called;
 	char name[16];
@@ -58,7 +58,7 @@ struct nvs_trace {
 	struct span *spans;
 	uint64_t room;
 	uint64_t claimed; /* includes spans that were dropped for lack of room */
-	struct thread threads[THREADS_MAX + 1]; /* [0] opened the trace */
+	struct traced_thread threads[THREADS_MAX + 1]; /* [0] opened the trace */
 };
 
 /* ---- Recording ---- */
@@ -146,7 +146,7 @@ static void keep_end(struct span *span, const char *name)
 	memcpy(span->name, name, n);
 }
 
-static void name_thread(struct thread *thread, pid_t id)
+static void name_thread(struct traced_thread *thread, pid_t id)
 {
 	if (pthread_getname_np(pthread_self(), thread->name, sizeof(thread->name)) ||
 	    !thread->name[0])
@@ -160,7 +160,7 @@ static unsigned this_thread(struct nvs_trace *trace)
 	pid_t self = gettid();
 
 	for (unsigned i = 0; i < THREADS_MAX; i++) {
-		struct thread *thread = &trace->threads[i];
+		struct traced_thread *thread = &trace->threads[i];
 		pid_t id = __atomic_load_n(&thread->id, __ATOMIC_RELAXED);
 
 		if (!id && __atomic_compare_exchange_n(&thread->id, &id, self, false,
@@ -239,7 +239,7 @@ void nvs_trace_span(struct nvs_trace *trace, const char *name, uint64_t from_ns,
 
 /* ---- Events ---- */
 
-struct writing {
+struct trace_writer {
 	struct nvs_trace *trace;
 	struct json_writer json;
 	uint64_t n;    /* spans to write */
@@ -250,9 +250,10 @@ struct writing {
 };
 
 /* NULL if the span is incomplete. */
-static const struct span *shown(const struct writing *writing, uint64_t i, enum trace_kind *kind)
+static const struct span *shown(const struct trace_writer *writer, uint64_t i,
+				enum trace_kind *kind)
 {
-	const struct span *span = &writing->trace->spans[i];
+	const struct span *span = &writer->trace->spans[i];
 	uint8_t state = __atomic_load_n(&span->shown, __ATOMIC_ACQUIRE);
 
 	*kind = (enum trace_kind)(state - 1);
@@ -265,10 +266,10 @@ static void put_time(struct json_writer *json, const char *key, uint64_t ns)
 }
 
 /* Each event begins a line, so a reader needs memory for one event only. */
-static void open_event(struct writing *writing, const char *phase, const char *category,
+static void open_event(struct trace_writer *writer, const char *phase, const char *category,
 		       const char *name)
 {
-	struct json_writer *json = &writing->json;
+	struct json_writer *json = &writer->json;
 
 	(void)fputc('\n', json->file);
 	json_open_object(json, NULL);
@@ -287,10 +288,10 @@ static void put_place(struct json_writer *json, uint64_t offset, uint64_t nbytes
 	json_close_object(json);
 }
 
-static void put_times(struct writing *writing, const struct span *span)
+static void put_times(struct trace_writer *writer, const struct span *span)
 {
-	put_time(&writing->json, "ts", span->from_ns - writing->base);
-	put_time(&writing->json, "dur", span->to_ns - span->from_ns);
+	put_time(&writer->json, "ts", span->from_ns - writer->base);
+	put_time(&writer->json, "dur", span->to_ns - span->from_ns);
 }
 
 static unsigned io_track(unsigned worker, unsigned slot)
@@ -298,58 +299,60 @@ static unsigned io_track(unsigned worker, unsigned slot)
 	return TID_WORKERS + worker * TID_A_WORKER + slot;
 }
 
-static void put_io(struct writing *writing, const struct span *span, bool write)
+static void put_io(struct trace_writer *writer, const struct span *span, bool write)
 {
 	const char *name = write ? "write" : "read";
-	unsigned *slots = &writing->slots[span->io.worker];
+	unsigned *slots = &writer->slots[span->io.worker];
 
-	open_event(writing, "X", "io", name);
-	json_count(&writing->json, "tid", io_track(span->io.worker, span->io.slot));
-	put_times(writing, span);
-	put_place(&writing->json, span->io.offset, span->io.nbytes);
-	json_close_object(&writing->json);
+	open_event(writer, "X", "io", name);
+	json_count(&writer->json, "tid", io_track(span->io.worker, span->io.slot));
+	put_times(writer, span);
+	put_place(&writer->json, span->io.offset, span->io.nbytes);
+	json_close_object(&writer->json);
 	if (*slots <= span->io.slot)
 		*slots = span->io.slot + 1u;
 }
 
-static void put_of_thread(struct writing *writing, const struct span *span, const char *category)
+static void put_of_thread(struct trace_writer *writer, const struct span *span,
+			  const char *category)
 {
 	char name[NAME_BYTES + 1] = "";
 
 	memcpy(name, span->name, NAME_BYTES);
-	open_event(writing, "X", category, name);
-	json_count(&writing->json, "tid", span->thread + 1);
-	put_times(writing, span);
-	json_close_object(&writing->json);
-	writing->threads[span->thread] = true;
+	open_event(writer, "X", category, name);
+	json_count(&writer->json, "tid", span->thread + 1);
+	put_times(writer, span);
+	json_close_object(&writer->json);
+	writer->threads[span->thread] = true;
 }
 
 /* Perfetto draws one row per name: a tensor has a row of reads and a row of writes. */
-static void put_end_of_tensor(struct writing *writing, const struct span *span, const char *phase,
-			      uint64_t id, bool write)
+static void put_end_of_tensor(struct trace_writer *writer, const struct span *span,
+			      const char *phase, uint64_t id, bool write)
 {
-	struct json_writer *json = &writing->json;
+	struct json_writer *json = &writer->json;
 	bool begin = *phase == 'b';
 	char name[48];
 
 	snprintf(name, sizeof(name), "%s %.*s", write ? "write" : "read", NAME_BYTES, span->name);
-	open_event(writing, phase, "tensor", name);
+	open_event(writer, phase, "tensor", name);
 	json_count(json, "tid", 1);
 	json_count(json, "id", id);
-	put_time(json, "ts", (begin ? span->from_ns : span->to_ns) - writing->base);
+	put_time(json, "ts", (begin ? span->from_ns : span->to_ns) - writer->base);
 	if (begin)
 		put_place(json, span->tensor.offset, span->tensor.nbytes);
 	json_close_object(json);
 }
 
-static void put_tensor(struct writing *writing, const struct span *span, uint64_t id, bool write)
+static void put_tensor(struct trace_writer *writer, const struct span *span, uint64_t id,
+		       bool write)
 {
-	put_end_of_tensor(writing, span, "b", id, write);
-	put_end_of_tensor(writing, span, "e", id, write);
+	put_end_of_tensor(writer, span, "b", id, write);
+	put_end_of_tensor(writer, span, "e", id, write);
 }
 
 /* A tensor's calls share an id, so viewers draw them in one row, "use NAME". */
-static void put_call(struct writing *writing, const struct span *span, enum trace_kind kind)
+static void put_call(struct trace_writer *writer, const struct span *span, enum trace_kind kind)
 {
 	static const struct {
 		const char *phase, *name, *row;
@@ -368,14 +371,14 @@ static void put_call(struct writing *writing, const struct span *span, enum trac
 		[TRACE_STEP_END] = {"e", "step-end", "step"},
 		[TRACE_OPEN] = {"n", "open", "engine"},
 	};
-	struct json_writer *json = &writing->json;
+	struct json_writer *json = &writer->json;
 	char name[48];
 
 	snprintf(name, sizeof(name), "%s %.*s", calls[kind].row, NAME_BYTES, span->name);
-	open_event(writing, calls[kind].phase, "call", name);
+	open_event(writer, calls[kind].phase, "call", name);
 	json_count(json, "tid", 1);
 	json_count(json, "id", span->tensor.offset);
-	put_time(json, "ts", span->from_ns - writing->base);
+	put_time(json, "ts", span->from_ns - writer->base);
 	json_open_object(json, "args");
 	json_text(json, "call", calls[kind].name);
 	json_count(json, "offset", span->tensor.offset);
@@ -385,60 +388,60 @@ static void put_call(struct writing *writing, const struct span *span, enum trac
 	json_close_object(json);
 }
 
-static void put_span(struct writing *writing, const struct span *span, enum trace_kind kind,
+static void put_span(struct trace_writer *writer, const struct span *span, enum trace_kind kind,
 		     uint64_t i)
 {
 	switch (kind) {
 	case TRACE_READ:
 	case TRACE_WRITE:
-		put_io(writing, span, kind == TRACE_WRITE);
+		put_io(writer, span, kind == TRACE_WRITE);
 		break;
 	case TRACE_COMPUTE:
-		put_of_thread(writing, span, "compute");
+		put_of_thread(writer, span, "compute");
 		break;
 	case TRACE_WAIT:
-		put_of_thread(writing, span, "wait");
+		put_of_thread(writer, span, "wait");
 		break;
 	case TRACE_CALLER:
-		put_of_thread(writing, span, "caller");
+		put_of_thread(writer, span, "caller");
 		break;
 	case TRACE_TENSOR_READ:
 	case TRACE_TENSOR_WRITE:
-		put_tensor(writing, span, i + 1, kind == TRACE_TENSOR_WRITE);
+		put_tensor(writer, span, i + 1, kind == TRACE_TENSOR_WRITE);
 		break;
 	default:
-		put_call(writing, span, kind);
+		put_call(writer, span, kind);
 	}
 }
 
-static void put_spans(struct writing *writing)
+static void put_spans(struct trace_writer *writer)
 {
 	enum trace_kind kind;
 
-	writing->base = UINT64_MAX;
-	for (uint64_t i = 0; i < writing->n; i++) {
-		const struct span *span = shown(writing, i, &kind);
+	writer->base = UINT64_MAX;
+	for (uint64_t i = 0; i < writer->n; i++) {
+		const struct span *span = shown(writer, i, &kind);
 
-		if (span && span->from_ns < writing->base)
-			writing->base = span->from_ns;
+		if (span && span->from_ns < writer->base)
+			writer->base = span->from_ns;
 	}
-	for (uint64_t i = 0; i < writing->n; i++) {
-		const struct span *span = shown(writing, i, &kind);
+	for (uint64_t i = 0; i < writer->n; i++) {
+		const struct span *span = shown(writer, i, &kind);
 
 		/* A span completed since then may be earlier than base; the next write has it. */
-		if (span && span->from_ns >= writing->base)
-			put_span(writing, span, kind, i);
+		if (span && span->from_ns >= writer->base)
+			put_span(writer, span, kind, i);
 	}
 }
 
 /* ---- Tracks ---- */
 
-static void put_metadata(struct writing *writing, const char *what, unsigned track,
+static void put_metadata(struct trace_writer *writer, const char *what, unsigned track,
 			 const char *name, uint64_t sort_index)
 {
-	struct json_writer *json = &writing->json;
+	struct json_writer *json = &writer->json;
 
-	open_event(writing, "M", NULL, what);
+	open_event(writer, "M", NULL, what);
 	json_count(json, "tid", track);
 	json_open_object(json, "args");
 	if (name)
@@ -449,74 +452,74 @@ static void put_metadata(struct writing *writing, const char *what, unsigned tra
 	json_close_object(json);
 }
 
-static void put_track(struct writing *writing, unsigned track, const char *name,
+static void put_track(struct trace_writer *writer, unsigned track, const char *name,
 		      uint64_t sort_index)
 {
-	put_metadata(writing, "thread_name", track, name, 0);
-	put_metadata(writing, "thread_sort_index", track, NULL, sort_index);
+	put_metadata(writer, "thread_name", track, name, 0);
+	put_metadata(writer, "thread_sort_index", track, NULL, sort_index);
 }
 
 /* Sorts the thread that opened the trace first, then callers of nvs_trace_span, then others. */
-static void put_thread(struct writing *writing, unsigned i)
+static void put_thread(struct trace_writer *writer, unsigned i)
 {
-	const struct thread *thread = &writing->trace->threads[i];
+	const struct traced_thread *thread = &writer->trace->threads[i];
 	const char *name = i < THREADS_MAX ? thread->name : "other threads";
 	unsigned rank = __atomic_load_n(&thread->called, __ATOMIC_RELAXED) ? 1 : 2;
 
 	/* A thread stores its name before it completes its first span. */
-	put_track(writing, i + 1, name, i ? rank * (THREADS_MAX + 1u) + i : 0);
+	put_track(writer, i + 1, name, i ? rank * (THREADS_MAX + 1u) + i : 0);
 }
 
-static void put_tracks(struct writing *writing)
+static void put_tracks(struct trace_writer *writer)
 {
 	char name[64];
 
-	put_metadata(writing, "process_name", 1, "nvswap", 0);
+	put_metadata(writer, "process_name", 1, "nvswap", 0);
 	for (unsigned i = 0; i <= THREADS_MAX; i++)
-		if (writing->threads[i])
-			put_thread(writing, i);
+		if (writer->threads[i])
+			put_thread(writer, i);
 	for (unsigned worker = 0; worker < WORKERS_MAX; worker++) {
-		for (unsigned slot = 0; slot < writing->slots[worker]; slot++) {
+		for (unsigned slot = 0; slot < writer->slots[worker]; slot++) {
 			unsigned track = io_track(worker, slot);
 
 			snprintf(name, sizeof(name), "worker %u, slot %02u", worker, slot);
-			put_track(writing, track, name, track);
+			put_track(writer, track, name, track);
 		}
 	}
 }
 
 /* ---- The file ---- */
 
-static uint64_t put_trace(struct writing *writing)
+static uint64_t put_trace(struct trace_writer *writer)
 {
-	struct json_writer *json = &writing->json;
-	uint64_t claimed = __atomic_load_n(&writing->trace->claimed, __ATOMIC_RELAXED);
-	uint64_t room = writing->trace->room;
+	struct json_writer *json = &writer->json;
+	uint64_t claimed = __atomic_load_n(&writer->trace->claimed, __ATOMIC_RELAXED);
+	uint64_t room = writer->trace->room;
 	uint64_t dropped = claimed > room ? claimed - room : 0;
 
-	writing->n = claimed - dropped;
+	writer->n = claimed - dropped;
 	json_open_object(json, NULL);
 	json_text(json, "displayTimeUnit", "ms");
 	json_open_list(json, "traceEvents");
-	put_spans(writing);
-	put_tracks(writing);
-	(void)fputc('\n', writing->json.file);
+	put_spans(writer);
+	put_tracks(writer);
+	(void)fputc('\n', writer->json.file);
 	json_close_list(json);
 	json_open_object(json, "otherData");
 	json_text(json, "version", "nvswap " NVS_VERSION);
 	json_count(json, "dropped", dropped);
 	json_close_object(json);
 	json_close_object(json);
-	(void)fputc('\n', writing->json.file);
+	(void)fputc('\n', writer->json.file);
 	return dropped;
 }
 
 static int write_to(FILE *file, struct nvs_trace *trace, uint64_t *dropped)
 {
-	struct writing writing = {.trace = trace, .json = json_to(file, 0)};
+	struct trace_writer writer = {.trace = trace, .json = json_to(file, 0)};
 
 	errno = 0;
-	*dropped = put_trace(&writing);
+	*dropped = put_trace(&writer);
 	return fflush(file) || ferror(file) ? errno ? -errno : -EIO : 0;
 }
 
