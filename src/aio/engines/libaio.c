@@ -19,8 +19,8 @@
 /* The result of an I/O that the kernel has accepted, until it is reaped. */
 #define IN_KERNEL (-EINPROGRESS)
 
-struct queue {
-	io_context_t context;
+struct aio_context {
+	io_context_t id;
 	struct engine_facts *facts;
 	uint32_t depth;
 	bool single_submit;
@@ -37,26 +37,26 @@ struct queue {
 	uint32_t nrefused;
 };
 
-static void queue_check(const struct queue *queue)
+static void context_check(const struct aio_context *context)
 {
-	assert(queue->depth && queue->nrefused <= queue->depth);
-	assert(queue->wake_fd >= 0 && queue->facts);
-	assert(queue->nstops <= queue->stops_max);
+	assert(context->depth && context->nrefused <= context->depth);
+	assert(context->wake_fd >= 0 && context->facts);
+	assert(context->nstops <= context->stops_max);
 }
 
-static void queue_free(struct queue *queue)
+static void context_free(struct aio_context *context)
 {
-	assert(!queue->nrefused);
-	if (queue->wake_fd >= 0)
-		close(queue->wake_fd);
-	if (queue->stop_fd >= 0)
-		close(queue->stop_fd);
-	free(queue->stops);
-	free(queue->iocbs);
-	free(queue->batch);
-	free(queue->events);
-	free(queue->refused);
-	free(queue);
+	assert(!context->nrefused);
+	if (context->wake_fd >= 0)
+		close(context->wake_fd);
+	if (context->stop_fd >= 0)
+		close(context->stop_fd);
+	free(context->stops);
+	free(context->iocbs);
+	free(context->batch);
+	free(context->events);
+	free(context->refused);
+	free(context);
 }
 
 static void why_not(int rc, uint32_t events, char *reason, size_t reason_bytes)
@@ -76,69 +76,70 @@ static void why_not(int rc, uint32_t events, char *reason, size_t reason_bytes)
 }
 
 /* A filter may forbid these calls alone, which else only the first I/O would show. */
-static int probe_calls(struct queue *queue)
+static int probe_calls(struct aio_context *context)
 {
-	int rc = io_submit(queue->context, 0, NULL);
+	int rc = io_submit(context->id, 0, NULL);
 
 	if (rc >= 0)
-		rc = io_getevents(queue->context, 0, 1, queue->events, NULL);
+		rc = io_getevents(context->id, 0, 1, context->events, NULL);
 	if (rc < 0)
-		io_destroy(queue->context);
+		io_destroy(context->id);
 	return rc < 0 ? rc : 0;
 }
 
 static int libaio_open(void **out, const struct engine_options *options, struct engine_facts *facts,
 		       char *reason, size_t reason_bytes)
 {
-	struct queue *queue = calloc(1, sizeof(*queue));
+	struct aio_context *context = calloc(1, sizeof(*context));
 	int rc = -ENOMEM;
 
-	if (!queue)
+	if (!context)
 		goto fail;
-	queue->facts = facts;
-	queue->depth = options->depth;
-	queue->single_submit = options->single_submit;
-	queue->stops_max = options->wait_max > 1 ? options->wait_max : 0;
-	queue->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	queue->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (queue->wake_fd < 0 || queue->stop_fd < 0) {
+	context->facts = facts;
+	context->depth = options->depth;
+	context->single_submit = options->single_submit;
+	context->stops_max = options->wait_max > 1 ? options->wait_max : 0;
+	context->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	context->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (context->wake_fd < 0 || context->stop_fd < 0) {
 		rc = -errno;
 		goto fail;
 	}
-	queue->stops = calloc(queue->stops_max + 1, sizeof(*queue->stops));
-	queue->iocbs = calloc(options->depth, sizeof(*queue->iocbs));
-	queue->batch = calloc(options->depth, sizeof(struct iocb *));
-	queue->events = calloc(options->depth + 1 + queue->stops_max, sizeof(*queue->events));
-	queue->refused = calloc(options->depth, sizeof(struct io *));
-	if (!queue->stops || !queue->iocbs || !queue->batch || !queue->events || !queue->refused)
+	context->stops = calloc(context->stops_max + 1, sizeof(*context->stops));
+	context->iocbs = calloc(options->depth, sizeof(*context->iocbs));
+	context->batch = calloc(options->depth, sizeof(struct iocb *));
+	context->events = calloc(options->depth + 1 + context->stops_max, sizeof(*context->events));
+	context->refused = calloc(options->depth, sizeof(struct io *));
+	if (!context->stops || !context->iocbs || !context->batch || !context->events ||
+	    !context->refused)
 		goto fail;
 	/* More events than the depth for the polls that wake() and interrupt() complete. */
-	rc = io_setup((int)(options->depth + 1 + queue->stops_max), &queue->context);
+	rc = io_setup((int)(options->depth + 1 + context->stops_max), &context->id);
 	if (!rc)
-		rc = probe_calls(queue);
+		rc = probe_calls(context);
 	if (rc)
 		goto fail;
-	queue_check(queue);
-	assert(!queue->nrefused && !queue->nstops);
-	*out = queue;
+	context_check(context);
+	assert(!context->nrefused && !context->nstops);
+	*out = context;
 	return 0;
 
 fail:
-	why_not(rc, options->depth + 1 + (queue ? queue->stops_max : 0), reason, reason_bytes);
-	if (queue)
-		queue_free(queue);
+	why_not(rc, options->depth + 1 + (context ? context->stops_max : 0), reason, reason_bytes);
+	if (context)
+		context_free(context);
 	/* -EAGAIN means the limit on threads. */
 	return rc == -EAGAIN ? -ENOTSUP : rc;
 }
 
 static void libaio_close(void *arg)
 {
-	struct queue *queue = arg;
+	struct aio_context *context = arg;
 
-	queue_check(queue);
-	assert(!queue->nrefused);
-	io_destroy(queue->context);
-	queue_free(queue);
+	context_check(context);
+	assert(!context->nrefused);
+	io_destroy(context->id);
+	context_free(context);
 }
 
 static void prepare(struct iocb *iocb, struct io *io)
@@ -155,14 +156,14 @@ static void prepare(struct iocb *iocb, struct io *io)
 	io->result = 0;
 }
 
-static int submit_iocbs(struct queue *queue, long n, struct iocb **iocbs)
+static int submit_iocbs(struct aio_context *context, long n, struct iocb **iocbs)
 {
 	int rc;
 
-	assert(n > 0 && n <= (long)queue->depth);
+	assert(n > 0 && n <= (long)context->depth);
 	do {
-		queue->facts->submit_calls++;
-		rc = io_submit(queue->context, n, iocbs);
+		context->facts->submit_calls++;
+		rc = io_submit(context->id, n, iocbs);
 	} while (rc == -EINTR);
 	assert(rc <= n);
 	return rc;
@@ -170,69 +171,69 @@ static int submit_iocbs(struct queue *queue, long n, struct iocb **iocbs)
 
 static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 {
-	struct queue *queue = arg;
-	unsigned step = queue->single_submit ? 1 : n;
+	struct aio_context *context = arg;
+	unsigned step = context->single_submit ? 1 : n;
 	unsigned taken = 0;
 
-	assert(n && n <= queue->depth);
-	queue_check(queue);
+	assert(n && n <= context->depth);
+	context_check(context);
 	for (unsigned i = 0; i < n; i++) {
-		assert(ios[i]->index < queue->depth);
-		prepare(&queue->iocbs[ios[i]->index], ios[i]);
-		queue->batch[i] = &queue->iocbs[ios[i]->index];
+		assert(ios[i]->index < context->depth);
+		prepare(&context->iocbs[ios[i]->index], ios[i]);
+		context->batch[i] = &context->iocbs[ios[i]->index];
 	}
 	while (taken < n) {
-		int rc = submit_iocbs(queue, step < n - taken ? step : n - taken,
-				      queue->batch + taken);
+		int rc = submit_iocbs(context, step < n - taken ? step : n - taken,
+				      context->batch + taken);
 
 		if (rc == 0 || rc == -EAGAIN)
 			return taken ? (int)taken : -EAGAIN;
 		if (rc < 0) {
 			ios[taken]->result = rc;
-			queue->refused[queue->nrefused++] = ios[taken];
+			context->refused[context->nrefused++] = ios[taken];
 			rc = 1;
 		}
 		for (int i = 0; i < rc && ios[taken + (unsigned)i]->result >= 0; i++)
 			ios[taken + (unsigned)i]->result = IN_KERNEL;
 		taken += (unsigned)rc;
-		queue_check(queue);
+		context_check(context);
 	}
 	assert(taken == n);
 	return (int)taken;
 }
 
-static void arm_wake(struct queue *queue)
+static void arm_wake(struct aio_context *context)
 {
-	struct iocb *wake = &queue->wake;
+	struct iocb *wake = &context->wake;
 
-	queue_check(queue);
-	assert(!queue->wake_armed);
-	io_prep_poll(wake, queue->wake_fd, POLLIN);
+	context_check(context);
+	assert(!context->wake_armed);
+	io_prep_poll(wake, context->wake_fd, POLLIN);
 	wake->data = NULL;
-	queue->wake_armed = io_submit(queue->context, 1, &wake) == 1;
+	context->wake_armed = io_submit(context->id, 1, &wake) == 1;
 }
 
 /*
  * A reap that waits for several events ends when there are as many. So interrupt() completes as
  * many polls. They stay in flight over any number of reaps.
  */
-static void arm_stops(struct queue *queue)
+static void arm_stops(struct aio_context *context)
 {
-	assert(queue->stops_max && queue->stop_fd >= 0);
-	for (uint32_t i = 0; i < queue->stops_max; i++) {
-		struct iocb *stop = &queue->stops[i];
+	assert(context->stops_max && context->stop_fd >= 0);
+	for (uint32_t i = 0; i < context->stops_max; i++) {
+		struct iocb *stop = &context->stops[i];
 
 		if (stop->data)
 			continue;
-		io_prep_poll(stop, queue->stop_fd, POLLIN);
-		stop->data = queue;
-		if (io_submit(queue->context, 1, &stop) != 1) {
+		io_prep_poll(stop, context->stop_fd, POLLIN);
+		stop->data = context;
+		if (io_submit(context->id, 1, &stop) != 1) {
 			stop->data = NULL;
 			return;
 		}
-		queue->nstops++;
+		context->nstops++;
 	}
-	queue_check(queue);
+	context_check(context);
 }
 
 struct woken {
@@ -240,42 +241,42 @@ struct woken {
 };
 
 /* Whether the event is of wake() or interrupt(), which *woken then notes. */
-static bool is_call(struct queue *queue, const struct io_event *event, struct woken *woken)
+static bool is_call(struct aio_context *context, const struct io_event *event, struct woken *woken)
 {
 	const void *data = event->data;
 
 	assert(event->obj);
-	if (data && data != queue)
+	if (data && data != context)
 		return false;
-	(void)!read(data ? queue->stop_fd : queue->wake_fd, &(uint64_t){0}, sizeof(uint64_t));
+	(void)!read(data ? context->stop_fd : context->wake_fd, &(uint64_t){0}, sizeof(uint64_t));
 	if (data) {
-		assert(queue->nstops);
-		queue->nstops--;
+		assert(context->nstops);
+		context->nstops--;
 		event->obj->data = NULL;
 		woken->interrupt = true;
 	} else {
-		queue->wake_armed = false;
+		context->wake_armed = false;
 		woken->wake = true;
 	}
 	return true;
 }
 
 /* Waits for events and sorts them; returns the number of I/Os, or a negative errno. */
-static int get_events(struct queue *queue, struct io **ios, unsigned max, unsigned min,
+static int get_events(struct aio_context *context, struct io **ios, unsigned max, unsigned min,
 		      struct woken *woken)
 {
 	int got, n = 0;
 
-	assert(min <= max && max <= queue->depth + 1 + queue->stops_max);
-	queue->facts->reap_calls++;
-	got = io_getevents(queue->context, min, max, queue->events, NULL);
+	assert(min <= max && max <= context->depth + 1 + context->stops_max);
+	context->facts->reap_calls++;
+	got = io_getevents(context->id, min, max, context->events, NULL);
 	for (int i = 0; i < got; i++) {
-		struct io *io = queue->events[i].data;
+		struct io *io = context->events[i].data;
 
-		if (is_call(queue, &queue->events[i], woken))
+		if (is_call(context, &context->events[i], woken))
 			continue;
 		assert(io->result == IN_KERNEL);
-		io->result = (int)(long)queue->events[i].res;
+		io->result = (int)(long)context->events[i].res;
 		ios[n++] = io;
 	}
 	return got < 0 && got != -EINTR ? got : n;
@@ -283,25 +284,25 @@ static int get_events(struct queue *queue, struct io **ios, unsigned max, unsign
 
 static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 {
-	struct queue *queue = arg;
+	struct aio_context *context = arg;
 	struct woken woken = {0};
 	unsigned n = 0;
 
 	assert(min <= max);
-	queue_check(queue);
-	if (max > queue->depth)
-		max = queue->depth;
-	while (queue->nrefused && n < max)
-		ios[n++] = queue->refused[--queue->nrefused];
+	context_check(context);
+	if (max > context->depth)
+		max = context->depth;
+	while (context->nrefused && n < max)
+		ios[n++] = context->refused[--context->nrefused];
 	do {
 		int got;
 
-		if (min == 1 && !queue->wake_armed)
-			arm_wake(queue);
-		if (min > 1 && queue->nstops < queue->stops_max)
-			arm_stops(queue);
+		if (min == 1 && !context->wake_armed)
+			arm_wake(context);
+		if (min > 1 && context->nstops < context->stops_max)
+			arm_stops(context);
 		/* No more than `max` of the events are I/Os, since no more are in flight. */
-		got = get_events(queue, ios + n, max - n + 1 + queue->stops_max,
+		got = get_events(context, ios + n, max - n + 1 + context->stops_max,
 				 min > n ? min - n : 0, &woken);
 		/* Refused I/Os are already in ios[]: return them first. */
 		if (got < 0)
@@ -309,26 +310,26 @@ static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 		n += (unsigned)got;
 	} while (n < min && !woken.interrupt && !(woken.wake && min == 1));
 	assert(n <= max);
-	queue_check(queue);
+	context_check(context);
 	return (int)n;
 }
 
 static void libaio_wake(void *arg)
 {
-	struct queue *queue = arg;
+	struct aio_context *context = arg;
 
-	assert(queue->wake_fd >= 0);
+	assert(context->wake_fd >= 0);
 	/* Fails only if the counter is full, and then the poll completes anyway. */
-	(void)!write(queue->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
+	(void)!write(context->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 
 static void libaio_interrupt(void *arg)
 {
-	struct queue *queue = arg;
+	struct aio_context *context = arg;
 
-	assert(queue->stop_fd >= 0);
+	assert(context->stop_fd >= 0);
 	libaio_wake(arg);
-	(void)!write(queue->stop_fd, &(uint64_t){1}, sizeof(uint64_t));
+	(void)!write(context->stop_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 
 /* The ring of events that the kernel maps for the process; io_getevents(2) reads it, too. */
@@ -341,11 +342,11 @@ struct event_ring {
 
 static bool libaio_ended(void *arg, const struct io *io)
 {
-	const struct queue *queue = arg;
-	const struct event_ring *ring = (const void *)queue->context;
+	const struct aio_context *context = arg;
+	const struct event_ring *ring = (const void *)context->id;
 	unsigned tail;
 
-	assert(io->index < queue->depth);
+	assert(io->index < context->depth);
 	/* A ring of another form can't be read, and its I/Os have had their time. */
 	if (io->result != IN_KERNEL || ring->magic != RING_MAGIC || ring->incompat_features)
 		return true;
