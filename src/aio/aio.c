@@ -48,15 +48,6 @@ static int check_config(const struct aio_config *config, struct nvs_error *error
 	return 0;
 }
 
-void workers_check(const struct nvs_aio *aio)
-{
-	assert(aio->nworkers <= aio->config.thread_count && aio->running <= aio->nworkers);
-	assert(aio->alive <= aio->nworkers && aio->idle <= aio->nworkers);
-	assert(aio->ops && aio->options.depth == aio->config.queue_depth);
-	assert(aio->nregions <= ENGINE_BUFFERS && aio->buffers_status <= 0);
-	assert(aio->node >= -1 && aio->restrained <= UINT32_MAX / 2);
-}
-
 static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs_log *log)
 {
 	struct nvs_aio *aio = calloc(1, sizeof(*aio));

@@ -20,6 +20,9 @@
 /* Delay before reaping again after a failed reap. */
 #define REAP_AGAIN_MS 10
 
+/* Maximum size of a registered buffer in the kernel. */
+#define REGION_BYTES (1ull << 30)
+
 #define BOUNCE_SLOT_BYTES (256u * 1024)
 #define BOUNCE_SLOTS_MAX  8u  /* per worker */
 #define BOUNCE_SLOTS_ALL  64u /* of all workers, each of which has at least one */
@@ -219,6 +222,12 @@ struct nvs_aio {
 	struct worker *workers;
 };
 
+/* ---- checks.c: under the lock ---- */
+/* Once the workers run: asserts their counts, and the bounds of the tables. */
+void workers_check(const struct nvs_aio *aio);
+/* Asserts what holds of a slot of the table of regions, used or not. */
+void region_check(const struct nvs_aio *aio, const struct region *region);
+
 /* ---- transfer.c: under the lock ---- */
 /* Asserts the invariants of a transfer between submission and completion. */
 void transfer_check(const struct transfer *transfer);
@@ -257,10 +266,6 @@ bool piece_finish(struct worker *worker, struct piece *piece);
 void piece_tell_transfer(const struct piece *piece);
 /* Fails an I/O that the engine refused. */
 void piece_fail(struct worker *worker, struct piece *piece, int status);
-
-/* ---- aio.c ---- */
-/* Under the lock, once the workers run: asserts their counts, and the bounds of the tables. */
-void workers_check(const struct nvs_aio *aio);
 
 /* ---- watch.c ---- */
 int watch_start(struct nvs_aio *aio);
@@ -301,8 +306,6 @@ void bounce_check(const struct bounce *bounce);
 uint64_t bounce_bytes(const struct bounce *bounce);
 
 /* ---- registration.c ---- */
-/* Asserts what holds of a slot of the table of regions, used or not. */
-void region_check(const struct nvs_aio *aio, const struct region *region);
 /* Registers each bounce buffer with its own worker. */
 void register_bounce(struct nvs_aio *aio);
 /* Under the lock, which it drops: waits until every worker has applied the present files, regions

@@ -10,16 +10,6 @@
 #include "aio/internal.h"
 #include "base/memory/huge_map.h"
 
-/* Maximum size of a registered buffer in the kernel. */
-#define REGION_BYTES (1ull << 30)
-
-void region_check(const struct nvs_aio *aio, const struct region *region)
-{
-	assert(!region->data == !region->nbytes && !region->data == !region->generation);
-	assert(region->nbytes <= REGION_BYTES && region->generation <= aio->generation);
-	assert(region->registered <= (region->only ? 1 : aio->nworkers) && region->status <= 0);
-}
-
 /* Wakes idle workers and those in reap; under the lock. */
 static void wake_everyone(struct nvs_aio *aio)
 {
