@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <linux/magic.h>
 #include <stdio.h>
@@ -20,36 +19,6 @@
 #include "aio/requests/requests.h"
 #include "base/error.h"
 #include "base/memory/huge_map.h"
-
-struct place file_place(const struct nvs_file *file, uint64_t offset)
-{
-	assert(offset <= INT64_MAX);
-	assert(file->nmembers && (file->nmembers == 1 || file->stripe));
-	if (file->nmembers == 1)
-		return (struct place){.member = &file->members[0],
-				      .offset = file->members[0].base + offset,
-				      .nbytes = UINT64_MAX};
-
-	uint64_t stripe = offset / file->stripe;
-	uint64_t within = offset % file->stripe;
-	const struct open_member *member = &file->members[stripe % file->nmembers];
-
-	return (struct place){.member = member,
-			      .offset = member->base + stripe / file->nmembers * file->stripe +
-					within,
-			      .nbytes = file->stripe - within};
-}
-
-void file_check(const struct nvs_file *file)
-{
-	assert(file->nmembers && (file->nmembers == 1 || file->stripe));
-	assert(file->offset_align && file->mem_align);
-	assert(file->write_unit && file->write_unit % file->offset_align == 0);
-	assert(file->direct || (file->offset_align == 1 && file->mem_align == 1));
-	assert(!file->units || file->write_unit == file->offset_align);
-	assert(file->members[0].path && file->members[0].fd >= 0);
-	assert(!file->direct || file->members[0].direct_fd >= 0);
-}
 
 int file_member_probe(struct file_member *member, bool writable, bool buffered)
 {
@@ -414,31 +383,4 @@ int nvs_file_sync(struct nvs_file *file, struct nvs_error *error)
 					 file->members[i].path, nvs_strerror(rc));
 		}
 	return 0;
-}
-
-int transfer_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)
-{
-	bool write = transfer->direction == NVS_WRITE;
-	const char *advice = "";
-	struct place place;
-
-	assert(transfer->status < 0);
-	if (!transfer->file)
-		return error_about(error, transfer->status, subject, 0, transfer->error_offset,
-				   "%s at offset %" PRIu64 " of a file closed since failed: %s",
-				   write ? "writing" : "reading", transfer->error_offset,
-				   nvs_strerror(transfer->status));
-	place = file_place(transfer->file, transfer->error_offset);
-	if (transfer->status == -ENOSPC)
-		advice = ": make room on the drive";
-	else if (transfer->status == -EIO)
-		advice = ": the drive failed, see the kernel's log";
-	else if (transfer->status == -ECANCELED)
-		advice = ": io_uring could not start a worker thread, see ulimit -u";
-	else if (transfer->status == -EOWNERDEAD)
-		advice = ": a seccomp filter killed the thread that moves it";
-	return error_about(error, transfer->status, subject, 0, place.offset,
-			   "%s%s%s %s at offset %" PRIu64 " failed: %s%s", subject ? subject : "",
-			   subject ? ": " : "", write ? "writing" : "reading", place.member->path,
-			   place.offset, nvs_strerror(transfer->status), advice);
 }

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where the bytes of a file lie, and what holds of a file while it is open.
+ */
+#include <assert.h>
+
+#include "aio/internal.h"
+
+struct place file_place(const struct nvs_file *file, uint64_t offset)
+{
+	assert(offset <= INT64_MAX);
+	assert(file->nmembers && (file->nmembers == 1 || file->stripe));
+	if (file->nmembers == 1)
+		return (struct place){.member = &file->members[0],
+				      .offset = file->members[0].base + offset,
+				      .nbytes = UINT64_MAX};
+
+	uint64_t stripe = offset / file->stripe;
+	uint64_t within = offset % file->stripe;
+	const struct open_member *member = &file->members[stripe % file->nmembers];
+
+	return (struct place){.member = member,
+			      .offset = member->base + stripe / file->nmembers * file->stripe +
+					within,
+			      .nbytes = file->stripe - within};
+}
+
+void file_check(const struct nvs_file *file)
+{
+	assert(file->nmembers && (file->nmembers == 1 || file->stripe));
+	assert(file->offset_align && file->mem_align);
+	assert(file->write_unit && file->write_unit % file->offset_align == 0);
+	assert(file->direct || (file->offset_align == 1 && file->mem_align == 1));
+	assert(!file->units || file->write_unit == file->offset_align);
+	assert(file->members[0].path && file->members[0].fd >= 0);
+	assert(!file->direct || file->members[0].direct_fd >= 0);
+}

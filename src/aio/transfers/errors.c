@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The errors of transfers that failed or are overdue: each names a path and an offset.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+
+#include "aio/internal.h"
+#include "base/error.h"
+
+int transfer_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)
+{
+	bool write = transfer->direction == NVS_WRITE;
+	const char *advice = "";
+	struct place place;
+
+	assert(transfer->status < 0);
+	if (!transfer->file)
+		return error_about(error, transfer->status, subject, 0, transfer->error_offset,
+				   "%s at offset %" PRIu64 " of a file closed since failed: %s",
+				   write ? "writing" : "reading", transfer->error_offset,
+				   nvs_strerror(transfer->status));
+	place = file_place(transfer->file, transfer->error_offset);
+	if (transfer->status == -ENOSPC)
+		advice = ": make room on the drive";
+	else if (transfer->status == -EIO)
+		advice = ": the drive failed, see the kernel's log";
+	else if (transfer->status == -ECANCELED)
+		advice = ": io_uring could not start a worker thread, see ulimit -u";
+	else if (transfer->status == -EOWNERDEAD)
+		advice = ": a seccomp filter killed the thread that moves it";
+	return error_about(error, transfer->status, subject, 0, place.offset,
+			   "%s%s%s %s at offset %" PRIu64 " failed: %s%s", subject ? subject : "",
+			   subject ? ": " : "", write ? "writing" : "reading", place.member->path,
+			   place.offset, nvs_strerror(transfer->status), advice);
+}
+
+/* The I/O that has been in flight for longest; NULL: none is. */
+static const struct piece *oldest_piece(const struct nvs_aio *aio)
+{
+	const struct piece *oldest = NULL;
+
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		for (uint32_t j = 0; j < aio->config.queue_depth; j++) {
+			const struct piece *piece = &aio->workers[i].pieces[j];
+
+			if (piece->claimed_ns &&
+			    (!oldest || piece->claimed_ns < oldest->claimed_ns))
+				oldest = piece;
+		}
+	return oldest;
+}
+
+/* Not even begun: the drive that hangs is that of the I/Os before it, perhaps another one. */
+static int waiting_error(const struct transfer *transfer, uint64_t offset, const char *subject,
+			 struct nvs_error *error)
+{
+	const struct nvs_aio *aio = transfer->file->aio;
+	const struct piece *oldest = oldest_piece(aio);
+	struct place place = file_place(transfer->file, offset), there = place;
+
+	if (oldest)
+		there = file_place(oldest->transfer->file, oldest->position);
+	return error_about(error, -ETIMEDOUT, subject, 0, place.offset,
+			   "%s%s%s %s at offset %" PRIu64
+			   " by %s has not begun within io_timeout_ms %u: it waits for I/Os that "
+			   "have not completed, the oldest of %s at offset %" PRIu64
+			   ": that drive hangs, see the kernel's log",
+			   subject ? subject : "", subject ? ": " : "",
+			   transfer->direction == NVS_WRITE ? "writing" : "reading",
+			   place.member->path, place.offset, aio->ops->name,
+			   aio->config.io_timeout_ms, there.member->path, there.offset);
+}
+
+int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const char *subject,
+		      struct nvs_error *error)
+{
+	const struct nvs_file *file = transfer->file;
+	struct place place = file_place(file, offset);
+
+	assert(file->aio && file->aio->config.io_timeout_ms);
+	if (transfer->state.overdue && transfer->state.waits)
+		return waiting_error(transfer, offset, subject, error);
+	return error_about(error, -ETIMEDOUT, subject, 0, place.offset,
+			   "%s%s%s %s at offset %" PRIu64
+			   " by %s has not completed within io_timeout_ms %u and is still in "
+			   "flight: the drive hangs, see the kernel's log",
+			   subject ? subject : "", subject ? ": " : "",
+			   transfer->direction == NVS_WRITE ? "writing" : "reading",
+			   place.member->path, place.offset, file->aio->ops->name,
+			   file->aio->config.io_timeout_ms);
+}
+
+int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t offset,
+			 const char *subject, struct nvs_error *error)
+{
+	int rc;
+
+	assert(transfer->file->aio == aio);
+	pthread_mutex_lock(&aio->lock);
+	rc = aio_overdue_error(transfer, offset, subject, error);
+	pthread_mutex_unlock(&aio->lock);
+	return rc;
+}
