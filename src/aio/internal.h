@@ -228,23 +228,38 @@ void workers_check(const struct nvs_aio *aio);
 /* Asserts what holds of a slot of the table of regions, used or not. */
 void region_check(const struct nvs_aio *aio, const struct region *region);
 
-/* ---- transfer.c: under the lock ---- */
+/* ---- lists.c: under the lock ---- */
+static inline bool transfer_in_flight(const struct transfer *transfer)
+{
+	return transfer->state.phase == TRANSFER_QUEUED ||
+	       transfer->state.phase == TRANSFER_CLAIMED;
+}
+
+static inline bool transfer_is_awaited_read(const struct transfer *transfer)
+{
+	return transfer->priority == TRANSFER_AWAITED && transfer->direction == NVS_READ;
+}
+
 /* Asserts the invariants of a transfer between submission and completion. */
 void transfer_check(const struct transfer *transfer);
 /* Asserts the links at both ends of a list of queued transfers. */
 void list_check(const struct transfer_list *list);
+/* Whether a transfer is queued. */
+bool transfers_queued(const struct nvs_aio *aio);
+/* Puts a transfer at the end of its queue. */
+void transfer_append(struct nvs_aio *aio, struct transfer *transfer);
+/* Takes a transfer off its queue. */
+void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer);
 /* Removes fully claimed and failed transfers from the head of a list of queued ones. */
 void list_pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
 		      struct transfer_list *completed);
 void list_add_completed(struct transfer_list *completed, struct transfer *transfer);
+
+/* ---- transfer.c: under the lock ---- */
 /* Completes transfers. Those with a queue stay in the list. */
 void list_publish(struct nvs_aio *aio, struct transfer_list *completed);
 /* Appends published transfers to their queues, with or without the lock. */
 void list_deliver(struct transfer *list);
-/* Whether a transfer is queued. */
-bool transfers_queued(const struct nvs_aio *aio);
-/* Takes a transfer off its queue. */
-void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer);
 /* aio_promote() under the lock. */
 void transfer_promote(struct nvs_aio *aio, struct transfer *transfer);
 /* Promotes all requests with unclaimed bytes, in the order of their submission. */

@@ -49,90 +49,17 @@ int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct
 	return 0;
 }
 
-static struct transfer_list *queue_of(struct nvs_aio *aio, const struct transfer *transfer)
-{
-	assert(transfer->priority < TRANSFER_PRIORITIES);
-	assert(transfer->direction == NVS_READ || transfer->direction == NVS_WRITE);
-	return &aio->todo[transfer->priority][transfer->direction];
-}
-
-static bool is_awaited_read(const struct transfer *transfer)
-{
-	return transfer->priority == TRANSFER_AWAITED && transfer->direction == NVS_READ;
-}
-
-static bool in_flight(const struct transfer *transfer)
-{
-	return transfer->state.phase == TRANSFER_QUEUED ||
-	       transfer->state.phase == TRANSFER_CLAIMED;
-}
-
-void transfer_check(const struct transfer *transfer)
-{
-	assert(in_flight(transfer));
-	assert(transfer->file->aio && transfer->file->in_flight);
-	assert(transfer->status <= 0 && !(transfer->state.queue && transfer->requests));
-	assert(transfer->state.claimed <= transfer->nbytes);
-	if (transfer->state.phase == TRANSFER_CLAIMED)
-		assert(transfer->state.claimed == transfer->nbytes || transfer->status);
-}
-
-void list_check(const struct transfer_list *list)
-{
-	assert(list->tail && !*list->tail && !list->head == (list->tail == &list->head));
-	if (!list->head)
-		return;
-	assert(list->head->state.link == &list->head);
-	assert(list->head->state.phase == TRANSFER_QUEUED);
-}
-
 static void prepare(struct nvs_aio *aio, struct transfer *transfer, struct completions *queue,
 		    uint64_t now)
 {
-	assert(!in_flight(transfer));
+	assert(!transfer_in_flight(transfer));
 	transfer->status = 0;
 	transfer->error_offset = 0;
 	transfer->state =
 		(struct transfer_state){.queue = queue, .phase = TRANSFER_QUEUED, .since_ns = now};
 	transfer->file->in_flight++;
-	aio->awaited_reads += is_awaited_read(transfer);
+	aio->awaited_reads += transfer_is_awaited_read(transfer);
 	transfer_check(transfer);
-}
-
-static void append(struct nvs_aio *aio, struct transfer *transfer)
-{
-	struct transfer_list *todo = queue_of(aio, transfer);
-
-	transfer_check(transfer);
-	assert(transfer->state.phase == TRANSFER_QUEUED && !*todo->tail);
-	transfer->state.next = NULL;
-	transfer->state.link = todo->tail;
-	*todo->tail = transfer;
-	todo->tail = &transfer->state.next;
-	list_check(todo);
-}
-
-void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer)
-{
-	struct transfer *next = transfer->state.next;
-
-	transfer_check(transfer);
-	assert(*transfer->state.link == transfer);
-	*transfer->state.link = next;
-	if (next)
-		next->state.link = transfer->state.link;
-	else
-		queue_of(aio, transfer)->tail = transfer->state.link;
-	transfer->state.next = NULL;
-	list_check(queue_of(aio, transfer));
-}
-
-bool transfers_queued(const struct nvs_aio *aio)
-{
-	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
-		if (aio->todo[i / 2][i % 2].head)
-			return true;
-	return false;
 }
 
 void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
@@ -146,9 +73,9 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 		transfer_unlink(aio, transfer);
 	transfer->priority = TRANSFER_AWAITED;
 	if (queued)
-		append(aio, transfer);
-	if (in_flight(transfer))
-		aio->awaited_reads += is_awaited_read(transfer);
+		transfer_append(aio, transfer);
+	if (transfer_in_flight(transfer))
+		aio->awaited_reads += transfer_is_awaited_read(transfer);
 	assert(transfer->priority == TRANSFER_AWAITED);
 }
 
@@ -184,7 +111,7 @@ void transfer_complete(struct nvs_aio *aio, struct transfer *transfer)
 
 	transfer_check(transfer);
 	assert(!transfer->state.pending);
-	if (is_awaited_read(transfer)) {
+	if (transfer_is_awaited_read(transfer)) {
 		assert(aio->awaited_reads);
 		aio->awaited_reads--;
 		aio->restrained = RESTRAINED_QUEUES * aio->config.queue_depth;
@@ -241,7 +168,7 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 			continue;
 		}
 		assert(transfer->nbytes);
-		append(aio, transfer);
+		transfer_append(aio, transfer);
 		blocks += blocks_of(aio, transfer);
 	}
 	workers_check(aio);

@@ -35,15 +35,6 @@ static void worker_check(const struct worker *worker)
 	bounce_check(&worker->bounce);
 }
 
-void list_add_completed(struct transfer_list *completed, struct transfer *transfer)
-{
-	assert(completed->tail && !*completed->tail);
-	assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
-	transfer->state.next = NULL;
-	*completed->tail = transfer;
-	completed->tail = &transfer->state.next;
-}
-
 /*
  * While reads are awaited, write-backs fill at most a third of the queue, rounded up. With half of
  * it a queue of awaited reads takes twice as long as on an idle drive; the rate of swapping in and
@@ -62,24 +53,6 @@ static uint32_t pieces_in_flight(const struct worker *worker)
 }
 
 /* ---- Under the lock: claiming pieces and accounting completions ---- */
-
-void list_pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
-		      struct transfer_list *completed)
-{
-	list_check(todo);
-	while (todo->head) {
-		struct transfer *transfer = todo->head;
-
-		if (transfer->state.claimed < transfer->nbytes && !transfer->status)
-			return;
-		transfer_unlink(aio, transfer);
-		transfer->state.phase = TRANSFER_CLAIMED;
-		transfer_check(transfer);
-		if (!transfer->state.pending)
-			list_add_completed(completed, transfer);
-	}
-	list_check(todo);
-}
 
 static bool claim_one(struct worker *worker, struct transfer *transfer, uint64_t now)
 {
