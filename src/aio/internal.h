@@ -255,17 +255,19 @@ void list_pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
 		      struct transfer_list *completed);
 void list_add_completed(struct transfer_list *completed, struct transfer *transfer);
 
-/* ---- transfer.c: under the lock ---- */
+/* ---- complete.c: under the lock ---- */
+/* The last thing the aio does with a transfer; its owner may free it, unless it has a queue. */
+void transfer_complete(struct nvs_aio *aio, struct transfer *transfer);
 /* Completes transfers. Those with a queue stay in the list. */
 void list_publish(struct nvs_aio *aio, struct transfer_list *completed);
 /* Appends published transfers to their queues, with or without the lock. */
 void list_deliver(struct transfer *list);
+
+/* ---- transfer.c: under the lock ---- */
 /* aio_promote() under the lock. */
 void transfer_promote(struct nvs_aio *aio, struct transfer *transfer);
 /* Promotes all requests with unclaimed bytes, in the order of their submission. */
 void transfers_promote_requests(struct nvs_aio *aio);
-/* The last thing the aio does with a transfer; its owner may free it, unless it has a queue. */
-void transfer_complete(struct nvs_aio *aio, struct transfer *transfer);
 
 /* Cuts the next piece off a transfer with unclaimed bytes; false if the bounce buffer is full. */
 bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *piece);
@@ -285,9 +287,6 @@ void piece_fail(struct worker *worker, struct piece *piece, int status);
 /* ---- watch.c ---- */
 int watch_start(struct nvs_aio *aio);
 void watch_stop(struct nvs_aio *aio);
-/* Under the lock: a transfer completes that was perhaps overdue. Those with a queue are reported by
- * their owners. */
-void watch_completed(struct nvs_aio *aio, struct transfer *transfer);
 
 /* ---- log.c ---- */
 void log_init(struct log *log, const struct nvs_log *to);

@@ -1,22 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers: checking, queueing, promoting and completing them.
+ * Transfers: checking, submitting and promoting them.
  */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 
 #include "aio/internal.h"
-#include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "base/error.h"
-
-/*
- * Write-backs stay restrained for this many queues of I/Os after the last awaited read, because
- * another such read is likely. A count rather than a time makes the order of I/Os depend on I/Os
- * alone.
- */
-#define RESTRAINED_QUEUES 4
 
 int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct nvs_error *error)
 {
@@ -102,27 +94,6 @@ void aio_promote(struct nvs_aio *aio, struct transfer *transfer)
 	workers_check(aio);
 	transfer_promote(aio, transfer);
 	pthread_mutex_unlock(&aio->lock);
-}
-
-void transfer_complete(struct nvs_aio *aio, struct transfer *transfer)
-{
-	struct nvs_file *file = transfer->file;
-	bool awaited = transfer->state.awaited;
-
-	transfer_check(transfer);
-	assert(!transfer->state.pending);
-	if (transfer_is_awaited_read(transfer)) {
-		assert(aio->awaited_reads);
-		aio->awaited_reads--;
-		aio->restrained = RESTRAINED_QUEUES * aio->config.queue_depth;
-	}
-	__atomic_store_n(&transfer->state.phase, TRANSFER_COMPLETED, __ATOMIC_RELEASE);
-	if (transfer->requests)
-		awaited |= requests_completed(transfer);
-	if (!--file->in_flight && file->closing)
-		awaited = true;
-	if (awaited)
-		pthread_cond_broadcast(&aio->done);
 }
 
 static uint64_t blocks_of(const struct nvs_aio *aio, const struct transfer *transfer)

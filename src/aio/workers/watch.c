@@ -5,7 +5,6 @@
  * waiters return, with an error.
  */
 #include <assert.h>
-#include <inttypes.h>
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
@@ -32,22 +31,6 @@ bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64
 	*offset = transfer->state.hangs_at;
 	pthread_mutex_unlock(&aio->lock);
 	return overdue;
-}
-
-void watch_completed(struct nvs_aio *aio, struct transfer *transfer)
-{
-	bool overdue = transfer->state.overdue;
-	struct place place;
-
-	transfer->state.overdue = false;
-	if (!overdue || transfer->state.queue)
-		return;
-	watch_check(aio);
-	assert(!transfer->state.pending);
-	place = file_place(transfer->file, transfer->state.hangs_at);
-	aio_say(aio, NVS_LOG_WARNING, "%s %s at offset %" PRIu64 " completed late: %s",
-		transfer->direction == NVS_WRITE ? "writing" : "reading", place.member->path,
-		place.offset, nvs_strerror(transfer->status));
 }
 
 /* ---- Looking, under the lock ---- */

@@ -194,24 +194,6 @@ static void account_pieces(struct worker *worker, uint64_t now, struct transfer_
 	worker_check(worker);
 }
 
-void list_publish(struct nvs_aio *aio, struct transfer_list *completed)
-{
-	struct transfer *list = completed->head;
-
-	*completed = (struct transfer_list){.tail = &completed->head};
-	while (list) {
-		struct transfer *transfer = list;
-
-		list = transfer->state.next;
-		transfer_check(transfer);
-		assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
-		watch_completed(aio, transfer);
-		if (transfer->state.queue)
-			list_add_completed(completed, transfer);
-		transfer_complete(aio, transfer);
-	}
-}
-
 /* ---- Without the lock: submit and reap ---- */
 
 /* The engine accepted none. -EAGAIN is retried, boundedly if nothing is in flight; any other error
@@ -279,22 +261,6 @@ static void note_taken(struct worker *worker, uint32_t n)
 	for (uint32_t i = 0; i < n; i++)
 		worker->batch[i]->taken_ns = now;
 	assert(!n || worker->batch[n - 1]->taken_ns == now);
-}
-
-/* Neighbours of one queue are appended together. */
-void list_deliver(struct transfer *list)
-{
-	while (list) {
-		struct transfer *first = list, *last = list;
-		struct completions *queue = first->state.queue;
-
-		while (last->state.next && last->state.next->state.queue == queue)
-			last = last->state.next;
-		list = last->state.next;
-		assert(queue && first->state.phase == TRANSFER_COMPLETED);
-		assert(last->state.phase == TRANSFER_COMPLETED);
-		completions_append(queue, first, last);
-	}
 }
 
 static void submit_batch(struct worker *worker)
