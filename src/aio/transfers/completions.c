@@ -8,32 +8,12 @@
 #include <assert.h>
 #include <errno.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
-#include "aio/internal.h"
-#include "base/clock.h"
+#include "aio/transfer.h"
+#include "aio/transfers/completion_queue.h"
 
-struct waiter {
-	pthread_cond_t changed; /* the waiter sleeps here */
-	bool waiting;
-	bool signaled;	/* while waiting: no further signal is needed */
-	bool woken;	/* its present or next wait ends */
-	uint64_t least; /* transfers that it waits for; 1 while it does not wait */
-};
-
-struct completions {
-	pthread_mutex_t lock;
-	struct transfer *head, **tail;
-	uint64_t n;   /* transfers in the list */
-	bool overdue; /* a transfer became overdue since completions_take_overdue() */
-	struct waiter waiters[COMPLETIONS_WAITERS];
-	atomic_uint signaling;	       /* threads that signal a waiter; added to under the lock */
-	_Atomic(struct nvs_aio *) aio; /* of the last transfers; NULL: there were none */
-};
-
-/* Under the lock. */
-static void queue_check(const struct completions *queue)
+void completions_check(const struct completions *queue)
 {
 	assert(queue->head ? queue->tail != &queue->head : queue->tail == &queue->head);
 	assert(!*queue->tail && !queue->head == !queue->n);
@@ -58,7 +38,7 @@ int completions_open(struct completions **out)
 	for (int i = 0; i < COMPLETIONS_WAITERS; i++)
 		waiter_init(&queue->waiters[i]);
 	queue->tail = &queue->head;
-	queue_check(queue);
+	completions_check(queue);
 	*out = queue;
 	return 0;
 }
@@ -81,8 +61,7 @@ void completions_close(struct completions *queue)
 	free(queue);
 }
 
-/* Under the lock. */
-static bool wait_ends(const struct completions *queue, const struct waiter *waiter)
+bool completions_wait_ends(const struct completions *queue, const struct waiter *waiter)
 {
 	assert(waiter->least && (waiter->waiting || waiter->least == 1));
 	return queue->n >= waiter->least || queue->overdue || waiter->woken;
@@ -94,7 +73,7 @@ static bool wait_ends(const struct completions *queue, const struct waiter *wait
  */
 static void unlock_and_signal(struct completions *queue, struct waiter *waiter, bool sleeps)
 {
-	queue_check(queue);
+	completions_check(queue);
 	assert(!sleeps || waiter->waiting);
 	if (sleeps)
 		atomic_fetch_add_explicit(&queue->signaling, 1, memory_order_relaxed);
@@ -113,7 +92,7 @@ static void notify_and_unlock(struct completions *queue)
 
 	if (!waiter->waiting)
 		waiter = &queue->waiters[COMPLETIONS_THREAD];
-	sleeps = waiter->waiting && !waiter->signaled && wait_ends(queue, waiter);
+	sleeps = waiter->waiting && !waiter->signaled && completions_wait_ends(queue, waiter);
 	waiter->signaled |= sleeps;
 	unlock_and_signal(queue, waiter, sleeps);
 }
@@ -128,7 +107,7 @@ void completions_append(struct completions *queue, struct transfer *first, struc
 		n++;
 	assert(n);
 	pthread_mutex_lock(&queue->lock);
-	queue_check(queue);
+	completions_check(queue);
 	*queue->tail = first;
 	queue->tail = &last->state.next;
 	queue->n += n;
@@ -138,7 +117,7 @@ void completions_append(struct completions *queue, struct transfer *first, struc
 void completions_overdue(struct completions *queue)
 {
 	pthread_mutex_lock(&queue->lock);
-	queue_check(queue);
+	completions_check(queue);
 	queue->overdue = true;
 	notify_and_unlock(queue);
 }
@@ -148,12 +127,12 @@ struct transfer *completions_take(struct completions *queue)
 	struct transfer *list;
 
 	pthread_mutex_lock(&queue->lock);
-	queue_check(queue);
+	completions_check(queue);
 	list = queue->head;
 	queue->head = NULL;
 	queue->tail = &queue->head;
 	queue->n = 0;
-	queue_check(queue);
+	completions_check(queue);
 	pthread_mutex_unlock(&queue->lock);
 	return list;
 }
@@ -163,10 +142,10 @@ bool completions_take_overdue(struct completions *queue)
 	bool overdue;
 
 	pthread_mutex_lock(&queue->lock);
-	queue_check(queue);
+	completions_check(queue);
 	overdue = queue->overdue;
 	queue->overdue = false;
-	queue_check(queue);
+	completions_check(queue);
 	pthread_mutex_unlock(&queue->lock);
 	return overdue;
 }
@@ -176,50 +155,6 @@ void completions_of(struct completions *queue, struct nvs_aio *aio)
 	assert(aio);
 	if (atomic_load_explicit(&queue->aio, memory_order_relaxed) != aio)
 		atomic_store_explicit(&queue->aio, aio, memory_order_relaxed);
-}
-
-/* Under the queue's lock, which it drops to look for killed workers. */
-static int sleep_until(struct completions *queue, struct waiter *waiter, uint64_t deadline)
-{
-	struct nvs_aio *aio = atomic_load_explicit(&queue->aio, memory_order_relaxed);
-	uint64_t until = aio ? look_deadline(aio, deadline) : deadline;
-	int rc = cond_wait_until(&waiter->changed, &queue->lock, until);
-
-	assert(waiter->waiting && waiter->least);
-	if (!rc || rc == -EAGAIN || !aio)
-		return rc;
-	pthread_mutex_unlock(&queue->lock);
-	pthread_mutex_lock(&aio->lock);
-	workers_look(aio);
-	pthread_mutex_unlock(&aio->lock);
-	pthread_mutex_lock(&queue->lock);
-	queue_check(queue);
-	return until == deadline ? rc : 0;
-}
-
-int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t least,
-		     uint64_t deadline)
-{
-	struct waiter *waiter = &queue->waiters[who];
-	int rc = 0;
-
-	assert(least && (unsigned)who < COMPLETIONS_WAITERS);
-	pthread_mutex_lock(&queue->lock);
-	assert(!waiter->waiting);
-	waiter->waiting = true;
-	waiter->least = least;
-	while (!wait_ends(queue, waiter) && !rc) {
-		waiter->signaled = false;
-		rc = sleep_until(queue, waiter, deadline);
-	}
-	if (wait_ends(queue, waiter))
-		rc = 0;
-	assert(!rc || rc == deadline_error(deadline));
-	waiter->waiting = waiter->woken = false;
-	waiter->least = 1;
-	queue_check(queue);
-	pthread_mutex_unlock(&queue->lock);
-	return rc;
 }
 
 void completions_wake(struct completions *queue, enum completions_waiter who)
@@ -238,8 +173,8 @@ bool completions_pending(struct completions *queue, enum completions_waiter who)
 
 	assert(who < COMPLETIONS_WAITERS);
 	pthread_mutex_lock(&queue->lock);
-	queue_check(queue);
-	pending = wait_ends(queue, &queue->waiters[who]);
+	completions_check(queue);
+	pending = completions_wait_ends(queue, &queue->waiters[who]);
 	pthread_mutex_unlock(&queue->lock);
 	return pending;
 }
