@@ -2,6 +2,19 @@
 /*
  * The aio layer's private structures: the aio with its shared transfer queues, a worker, and a
  * piece, which is one I/O of a transfer.
+ *
+ * The order of the files, from the bottom. Each calls only those before it (test_layers):
+ *	engines: io_uring libaio posix engines machine_info
+ *	aio: log checks place
+ *	transfers: errors piece lists completions
+ *	requests: requests
+ *	transfers: complete
+ *	workers: killed
+ *	transfers: completions_wait transfer
+ *	workers: watch worker
+ *	aio: registration file
+ *	requests: submit wait
+ *	aio: statistics aio
  */
 #ifndef AIO_INTERNAL_H
 #define AIO_INTERNAL_H
