@@ -11,7 +11,7 @@
  *	transfers: complete
  *	workers: killed
  *	transfers: completions_wait transfer
- *	workers: watch worker
+ *	workers: watch claim catch_up worker
  *	aio: registration file
  *	requests: submit wait
  *	aio: statistics aio

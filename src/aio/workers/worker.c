@@ -13,186 +13,12 @@
 #include <string.h>
 
 #include "aio/internal.h"
+#include "aio/workers/worker.h"
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/memory/cache.h"
 #include "base/threads/slice.h"
 #include "base/threads/thread.h"
 #include "trace/trace.h"
-
-/*
- * On the worker's thread, after each step: every piece is free, to be submitted, with the engine,
- * or finished.
- */
-static void worker_check(const struct worker *worker)
-{
-	uint32_t depth = worker->aio->config.queue_depth;
-
-	assert(worker->nfree + worker->nbatch + worker->submitted + worker->nreaped == depth);
-	assert(worker->writes <= depth - worker->nfree);
-	assert(worker->turn == NVS_READ || worker->turn == NVS_WRITE);
-	assert(worker->nbuffers <= ENGINE_BUFFERS);
-	bounce_check(&worker->bounce);
-}
-
-/*
- * While reads are awaited, write-backs fill at most a third of the queue, rounded up. With half of
- * it a queue of awaited reads takes twice as long as on an idle drive; the rate of swapping in and
- * out together is the same.
- */
-#define RESTRAINED_PART 3
-
-/* While reads ahead are queued, a write-back takes the turn after so many of them. */
-#define READS_PER_WRITE 3
-
-static uint32_t pieces_in_flight(const struct worker *worker)
-{
-	assert(worker->nfree <= worker->aio->config.queue_depth);
-	assert(worker->submitted <= worker->aio->config.queue_depth - worker->nfree);
-	return worker->aio->config.queue_depth - worker->nfree;
-}
-
-/* ---- Under the lock: claiming pieces and accounting completions ---- */
-
-static bool claim_one(struct worker *worker, struct transfer *transfer, uint64_t now)
-{
-	struct piece *piece;
-
-	if (!transfer)
-		return false;
-	assert(worker->nfree);
-	piece = worker->free[worker->nfree - 1];
-	if (!piece_cut(worker, transfer, piece))
-		return false;
-	piece->claimed_ns = now;
-	worker->nfree--;
-	worker->writes += piece->io.write;
-	worker->batch[worker->nbatch++] = piece;
-	piece_check(worker, piece);
-	transfer_check(transfer);
-	return true;
-}
-
-/*
- * Whether the worker may claim an I/O that is not awaited. While reads are awaited, and for some
- * I/Os after them, writes fill only a part of the queue, so an awaited read finds room in it and a
- * drive that is not saturated. That part is at least one I/O, so writes always progress.
- */
-static bool may_claim(struct worker *worker, int direction)
-{
-	struct nvs_aio *aio = worker->aio;
-	uint32_t part = (aio->config.queue_depth + RESTRAINED_PART - 1) / RESTRAINED_PART;
-
-	assert(direction == NVS_READ || direction == NVS_WRITE);
-	assert(part <= aio->config.queue_depth);
-	if (direction == NVS_READ || (!aio->awaited_reads && !aio->restrained))
-		return true;
-	if (worker->writes && worker->writes >= part)
-		return false;
-	aio->restrained -= aio->restrained > 0;
-	return true;
-}
-
-static bool claim_from(struct worker *worker, enum transfer_priority priority, int direction,
-		       uint64_t now, struct transfer_list *completed)
-{
-	struct transfer_list *todo = &worker->aio->todo[priority][direction];
-
-	assert(priority < TRANSFER_PRIORITIES && worker->nfree);
-	if (!todo->head || (priority == TRANSFER_USUAL && !may_claim(worker, direction)) ||
-	    !claim_one(worker, todo->head, now))
-		return false;
-	list_pop_claimed(worker->aio, todo, completed);
-	return true;
-}
-
-/* Claims an awaited I/O, of the direction whose turn it is if there is one. */
-static bool claim_awaited(struct worker *worker, uint64_t now, struct transfer_list *completed)
-{
-	assert(worker->turn == NVS_READ || worker->turn == NVS_WRITE);
-	assert(worker->nfree);
-	for (int i = 0; i < 2; i++) {
-		int direction = i ? !worker->turn : worker->turn;
-
-		if (!claim_from(worker, TRANSFER_AWAITED, direction, now, completed))
-			continue;
-		worker->turn = !direction;
-		return true;
-	}
-	return false;
-}
-
-/*
- * Claims an I/O that is not awaited: reads before write-backs, but one write-back after every few
- * reads, so that writing back goes on and both directions of the drive are busy.
- */
-static bool claim_usual(struct worker *worker, uint64_t now, struct transfer_list *completed)
-{
-	int first = worker->reads_ahead < READS_PER_WRITE ? NVS_READ : NVS_WRITE;
-
-	assert(worker->nfree);
-	for (int i = 0; i < 2; i++) {
-		int direction = i ? !first : first;
-
-		if (!claim_from(worker, TRANSFER_USUAL, direction, now, completed))
-			continue;
-		worker->reads_ahead = direction == NVS_READ ? worker->reads_ahead + 1 : 0;
-		return true;
-	}
-	return false;
-}
-
-/* First an awaited I/O, then a write-back if it is its turn, and reads ahead last. */
-static bool claim_any(struct worker *worker, uint64_t now, struct transfer_list *completed)
-{
-	assert(worker->nfree);
-	assert(worker->aio->config.overlap_events || !worker->submitted);
-	if (worker->write_next && claim_from(worker, TRANSFER_USUAL, NVS_WRITE, now, completed)) {
-		worker->write_next = false;
-		return true;
-	}
-	worker->write_next = claim_awaited(worker, now, completed);
-	return worker->write_next || claim_usual(worker, now, completed);
-}
-
-/* Fills the queue with I/Os. */
-static void claim(struct worker *worker, uint64_t now, struct transfer_list *completed)
-{
-	struct nvs_aio *aio = worker->aio;
-
-	worker_check(worker);
-	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
-		list_pop_claimed(aio, &aio->todo[i / 2][i % 2], completed);
-	if (!aio->config.overlap_events && pieces_in_flight(worker))
-		return;
-	while (worker->nfree && claim_any(worker, now, completed))
-		;
-	assert(pieces_in_flight(worker) || !transfers_queued(aio));
-	worker_check(worker);
-}
-
-static void account_pieces(struct worker *worker, uint64_t now, struct transfer_list *completed)
-{
-	worker_check(worker);
-	if (worker->nreaped)
-		worker->aio->moved_ns = now;
-	for (uint32_t i = 0; i < worker->nreaped; i++) {
-		struct piece *piece = worker->reaped[i];
-		struct transfer *transfer = piece->transfer;
-
-		piece_tell_transfer(piece);
-		transfer_check(transfer);
-		assert(transfer->state.pending);
-		if (!--transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED)
-			list_add_completed(completed, transfer);
-		piece->claimed_ns = 0;
-		assert(worker->writes >= piece->io.write);
-		worker->writes -= piece->io.write;
-		worker->free[worker->nfree++] = piece;
-	}
-	worker->nreaped = 0;
-	worker_check(worker);
-}
 
 /* ---- Without the lock: submit and reap ---- */
 
@@ -470,125 +296,6 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 	worker_check(worker);
 }
 
-/* ---- Registration and binding ---- */
-
-/* Descriptor numbers are reused, so a slot that can't be changed must not seem to hold the new
- * file. */
-#define FILE_UNKNOWN (-2)
-
-static void sync_files(struct worker *worker, const int wanted[ENGINE_FILES])
-{
-	assert(worker->queue);
-	for (unsigned slot = 0; slot < ENGINE_FILES && worker->aio->ops->set_file; slot++) {
-		int rc;
-
-		if (worker->files[slot] == wanted[slot])
-			continue;
-		rc = worker->aio->ops->set_file(worker->queue, slot, wanted[slot]);
-		assert(rc <= 0 && wanted[slot] >= -1);
-		worker->files[slot] = rc ? FILE_UNKNOWN : wanted[slot];
-	}
-}
-
-/* Records the result of registering the region, unless its slot has been reused. */
-static void note_registered(struct nvs_aio *aio, unsigned slot, uint64_t generation, int rc)
-{
-	struct region *region = &aio->regions[slot];
-
-	assert(slot < ENGINE_BUFFERS && rc <= 0);
-	pthread_mutex_lock(&aio->lock);
-	if (region->generation == generation) {
-		region->registered += !rc;
-		if (rc && rc != -ENOTSUP)
-			region->status = rc;
-		region_check(aio, region);
-	}
-	pthread_mutex_unlock(&aio->lock);
-}
-
-/* The old memory leaves the slot first: if the ring refuses the new, no I/O may name the slot. */
-static void sync_buffer(struct worker *worker, unsigned slot, const struct region *wanted)
-{
-	const struct engine_ops *ops = worker->aio->ops;
-	struct ring_buffer *buffer = &worker->buffers[slot];
-	int rc;
-
-	assert(slot < ENGINE_BUFFERS && ops->set_buffer);
-	assert(!wanted->data == !wanted->nbytes);
-	if (buffer->data) {
-		*buffer = (struct ring_buffer){.data = NULL};
-		(void)ops->set_buffer(worker->queue, slot, NULL, 0);
-	}
-	if (!wanted->data)
-		return;
-	rc = ops->set_buffer(worker->queue, slot, wanted->data, wanted->nbytes);
-	if (!rc) {
-		*buffer = (struct ring_buffer){.data = wanted->data,
-					       .nbytes = wanted->nbytes,
-					       .generation = wanted->generation};
-		if (worker->nbuffers <= slot)
-			worker->nbuffers = slot + 1;
-	}
-	assert(worker->nbuffers <= ENGINE_BUFFERS);
-	note_registered(worker->aio, slot, wanted->generation, rc);
-}
-
-static void sync_buffers(struct worker *worker, unsigned n)
-{
-	struct nvs_aio *aio = worker->aio;
-
-	assert(n >= worker->nbuffers && n <= ENGINE_BUFFERS);
-	for (unsigned slot = 0; slot < n && aio->ops->set_buffer; slot++) {
-		struct region region;
-
-		pthread_mutex_lock(&aio->lock);
-		region = aio->regions[slot];
-		pthread_mutex_unlock(&aio->lock);
-		if (region.only && region.only != worker)
-			region = (struct region){.data = NULL};
-		if (worker->buffers[slot].generation != region.generation)
-			sync_buffer(worker, slot, &region);
-	}
-	assert(worker->nbuffers <= ENGINE_BUFFERS);
-}
-
-static void bind_to_node(struct worker *worker, const struct topo *topo, int node)
-{
-	int rc;
-
-	if (!topo || worker->bound_node == node)
-		return;
-	assert(node >= 0);
-	worker->bound_node = node;
-	rc = topo_bind_thread(topo, node);
-	if (rc)
-		aio_say(worker->aio, NVS_LOG_INFO,
-			"worker %u can't be bound to the cores of NUMA node %d: %s", worker->index,
-			node, nvs_strerror(rc));
-}
-
-/* Applies changes of the aio's files, regions and binding; aio_sync() waits for this. */
-static void catch_up(struct worker *worker)
-{
-	struct nvs_aio *aio = worker->aio;
-	uint64_t epoch = aio->epoch;
-	unsigned nregions = aio->nregions;
-	const struct topo *topo = aio->topo;
-	int node = aio->node;
-	int wanted[ENGINE_FILES];
-
-	assert(worker->epoch < epoch);
-	memcpy(wanted, aio->files, sizeof(wanted));
-	pthread_mutex_unlock(&aio->lock);
-	sync_files(worker, wanted);
-	sync_buffers(worker, nregions);
-	bind_to_node(worker, topo, node);
-	pthread_mutex_lock(&aio->lock);
-	worker->epoch = epoch;
-	worker_check(worker);
-	pthread_cond_broadcast(&aio->synced);
-}
-
 /* ---- The thread ---- */
 
 static int open_queue(struct worker *worker)
@@ -646,8 +353,8 @@ static void round_of_io(struct worker *worker)
 
 	assert(!worker->waits_for_room && worker->epoch == aio->epoch);
 	worker_check(worker);
-	account_pieces(worker, now, &completed);
-	claim(worker, now, &completed);
+	worker_account(worker, now, &completed);
+	worker_claim(worker, now, &completed);
 	list_publish(aio, &completed);
 	trace = aio->trace;
 	more = transfers_queued(aio);
@@ -673,9 +380,9 @@ static void serve(struct worker *worker)
 	worker_check(worker);
 	assert(worker->queue);
 	for (;;) {
-		/* catch_up() drops the lock: repeat until no I/O can name a stale slot. */
+		/* worker_catch_up() drops the lock: repeat until no I/O can name a stale slot. */
 		while (worker->epoch != aio->epoch)
-			catch_up(worker);
+			worker_catch_up(worker);
 		if (!nothing_to_do(worker))
 			round_of_io(worker);
 		else if (aio->closing)

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Under the lock: a worker claims I/Os from the shared transfers, a mix of reads and writes, and accounts
+ * those that have ended.
+ */
+#include <assert.h>
+
+#include "aio/internal.h"
+#include "aio/workers/worker.h"
+
+void worker_check(const struct worker *worker)
+{
+	uint32_t depth = worker->aio->config.queue_depth;
+
+	assert(worker->nfree + worker->nbatch + worker->submitted + worker->nreaped == depth);
+	assert(worker->writes <= depth - worker->nfree);
+	assert(worker->turn == NVS_READ || worker->turn == NVS_WRITE);
+	assert(worker->nbuffers <= ENGINE_BUFFERS);
+	bounce_check(&worker->bounce);
+}
+
+/*
+ * While reads are awaited, write-backs fill at most a third of the queue, rounded up. With half of
+ * it a queue of awaited reads takes twice as long as on an idle drive; the rate of swapping in and
+ * out together is the same.
+ */
+#define RESTRAINED_PART 3
+
+/* While reads ahead are queued, a write-back takes the turn after so many of them. */
+#define READS_PER_WRITE 3
+
+static bool claim_one(struct worker *worker, struct transfer *transfer, uint64_t now)
+{
+	struct piece *piece;
+
+	if (!transfer)
+		return false;
+	assert(worker->nfree);
+	piece = worker->free[worker->nfree - 1];
+	if (!piece_cut(worker, transfer, piece))
+		return false;
+	piece->claimed_ns = now;
+	worker->nfree--;
+	worker->writes += piece->io.write;
+	worker->batch[worker->nbatch++] = piece;
+	piece_check(worker, piece);
+	transfer_check(transfer);
+	return true;
+}
+
+/*
+ * Whether the worker may claim an I/O that is not awaited. While reads are awaited, and for some
+ * I/Os after them, writes fill only a part of the queue, so an awaited read finds room in it and a
+ * drive that is not saturated. That part is at least one I/O, so writes always progress.
+ */
+static bool may_claim(struct worker *worker, int direction)
+{
+	struct nvs_aio *aio = worker->aio;
+	uint32_t part = (aio->config.queue_depth + RESTRAINED_PART - 1) / RESTRAINED_PART;
+
+	assert(direction == NVS_READ || direction == NVS_WRITE);
+	assert(part <= aio->config.queue_depth);
+	if (direction == NVS_READ || (!aio->awaited_reads && !aio->restrained))
+		return true;
+	if (worker->writes && worker->writes >= part)
+		return false;
+	aio->restrained -= aio->restrained > 0;
+	return true;
+}
+
+static bool claim_from(struct worker *worker, enum transfer_priority priority, int direction,
+		       uint64_t now, struct transfer_list *completed)
+{
+	struct transfer_list *todo = &worker->aio->todo[priority][direction];
+
+	assert(priority < TRANSFER_PRIORITIES && worker->nfree);
+	if (!todo->head || (priority == TRANSFER_USUAL && !may_claim(worker, direction)) ||
+	    !claim_one(worker, todo->head, now))
+		return false;
+	list_pop_claimed(worker->aio, todo, completed);
+	return true;
+}
+
+/* Claims an awaited I/O, of the direction whose turn it is if there is one. */
+static bool claim_awaited(struct worker *worker, uint64_t now, struct transfer_list *completed)
+{
+	assert(worker->turn == NVS_READ || worker->turn == NVS_WRITE);
+	assert(worker->nfree);
+	for (int i = 0; i < 2; i++) {
+		int direction = i ? !worker->turn : worker->turn;
+
+		if (!claim_from(worker, TRANSFER_AWAITED, direction, now, completed))
+			continue;
+		worker->turn = !direction;
+		return true;
+	}
+	return false;
+}
+
+/*
+ * Claims an I/O that is not awaited: reads before write-backs, but one write-back after every few
+ * reads, so that writing back goes on and both directions of the drive are busy.
+ */
+static bool claim_usual(struct worker *worker, uint64_t now, struct transfer_list *completed)
+{
+	int first = worker->reads_ahead < READS_PER_WRITE ? NVS_READ : NVS_WRITE;
+
+	assert(worker->nfree);
+	for (int i = 0; i < 2; i++) {
+		int direction = i ? !first : first;
+
+		if (!claim_from(worker, TRANSFER_USUAL, direction, now, completed))
+			continue;
+		worker->reads_ahead = direction == NVS_READ ? worker->reads_ahead + 1 : 0;
+		return true;
+	}
+	return false;
+}
+
+/* First an awaited I/O, then a write-back if it is its turn, and reads ahead last. */
+static bool claim_any(struct worker *worker, uint64_t now, struct transfer_list *completed)
+{
+	assert(worker->nfree);
+	assert(worker->aio->config.overlap_events || !worker->submitted);
+	if (worker->write_next && claim_from(worker, TRANSFER_USUAL, NVS_WRITE, now, completed)) {
+		worker->write_next = false;
+		return true;
+	}
+	worker->write_next = claim_awaited(worker, now, completed);
+	return worker->write_next || claim_usual(worker, now, completed);
+}
+
+void worker_claim(struct worker *worker, uint64_t now, struct transfer_list *completed)
+{
+	struct nvs_aio *aio = worker->aio;
+
+	worker_check(worker);
+	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
+		list_pop_claimed(aio, &aio->todo[i / 2][i % 2], completed);
+	if (!aio->config.overlap_events && pieces_in_flight(worker))
+		return;
+	while (worker->nfree && claim_any(worker, now, completed))
+		;
+	assert(pieces_in_flight(worker) || !transfers_queued(aio));
+	worker_check(worker);
+}
+
+void worker_account(struct worker *worker, uint64_t now, struct transfer_list *completed)
+{
+	worker_check(worker);
+	if (worker->nreaped)
+		worker->aio->moved_ns = now;
+	for (uint32_t i = 0; i < worker->nreaped; i++) {
+		struct piece *piece = worker->reaped[i];
+		struct transfer *transfer = piece->transfer;
+
+		piece_tell_transfer(piece);
+		transfer_check(transfer);
+		assert(transfer->state.pending);
+		if (!--transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED)
+			list_add_completed(completed, transfer);
+		piece->claimed_ns = 0;
+		assert(worker->writes >= piece->io.write);
+		worker->writes -= piece->io.write;
+		worker->free[worker->nfree++] = piece;
+	}
+	worker->nreaped = 0;
+	worker_check(worker);
+}
