@@ -3,7 +3,9 @@
 #
 # Each layer of src/, and each folder of the command, includes its own headers and those of folders below
 # it, and no others. The search of `nvswap tune` knows neither drives nor the command. Programs of bench/ use
-# the public interface alone, but for the one that measures the kernels.
+# the public interface alone, but for the one that measures the kernels. No file calls one that calls it, by
+# way of others too; where a layer's internal header gives the order of its files, each calls only those
+# before it.
 set -u
 BUILD=${BUILD:-build}
 cd "$(dirname "$0")/../.." || exit
@@ -62,30 +64,61 @@ while IFS=': ' read -r layer allowed; do
 	fi
 done <<<"$layers"
 
-# The files of src/swap call only those before them in the order that its internal header gives.
-before=""
-order=$(sed -n 's/^ \*\t[a-z]*: //p' src/swap/residency/internal.h)
-objects=$(find src/swap -name '*.c' | sed "s|\(.*\)c$|$BUILD/\1o|")
-sources=$(find src/swap -name '*.c' -exec basename {} .c \;)
-wrong=$(comm -3 <(tr ' ' '\n' <<<"$order" | sort) <(sort <<<"$sources") | tr -d '\t' | tr '\n' ' ')
-[ -z "$wrong" ] || wrong="not in both the order and the folder: $wrong"
-for file in $order; do
-	object=$(grep "/$file.o$" <<<"$objects")
-	later=$(comm -12 <(nm -u "$object" | awk '{print $2}' | sort) \
-		<(for o in $objects; do
-			case " $before $file " in *" $(basename "$o" .o) "*) ;; *) nm --defined-only -g "$o" ;; esac
-		done | awk '{print $3}' | sort -u) | tr '\n' ' ')
-	[ -z "$later" ] || wrong="$wrong
-$file.c calls $later"
-	before="$before $file"
-done
-if [ -z "$wrong" ]; then
-	echo "ok swap_calls_only_files_before_in_its_order"
+# "caller callee symbol" for each call from one file of src/ to another
+mapfile -t objects < <(find src -name '*.c' | sed "s|\(.*\)c$|$BUILD/\1o|")
+calls=$(nm -A -g "${objects[@]}" | sed "s|^$BUILD/src/||" | awk '
+	{ split($1, path, ".o:") }
+	$2 == "U" { caller[++n] = path[1]; symbol[n] = $3; next }
+	{ file[$3] = path[1] }
+	END {
+		for (i = 1; i <= n; i++)
+			if (symbol[i] in file && file[symbol[i]] != caller[i])
+				print caller[i], file[symbol[i]], symbol[i]
+	}')
+if loops=$(cut -d ' ' -f 1,2 <<<"$calls" | tsort 2>&1 >/dev/null) && [ -n "$calls" ]; then
+	echo "ok no_file_calls_one_that_calls_it"
 else
-	echo "not ok swap_calls_only_files_before_in_its_order"
-	echo "$wrong"
+	echo "not ok no_file_calls_one_that_calls_it"
+	head -n 20 <<<"${loops//tsort: /}"
 	status=1
 fi
+
+for header in $(grep -rl '^ \* The order of the files, from the bottom' src); do
+	layer=${header#src/}
+	layer=${layer%%/*}
+	wrong=$(awk -v layer="$layer" '
+		function place(path) {
+			sub("^" layer "/", "", path)
+			if (!(path in position))
+				sub(".*/", "", path)
+			if (path in position) {
+				found[path] = 1
+				return position[path]
+			}
+			print path ".c is not in the order"
+			return 0
+		}
+		FILENAME == ARGV[1] {
+			if (/^ \*\t[a-z]+: /)
+				for (i = 3; i <= NF; i++)
+					position[$i] = ++n
+			next
+		}
+		NF == 1 { place($1); next }
+		$1 ~ "^" layer "/" && $2 ~ "^" layer "/" && place($1) < place($2) { print $1 ".c calls " $3 " of " $2 ".c" }
+		END {
+			for (name in position)
+				if (!(name in found))
+					print name ": no such file"
+		}' "$header" <(find "src/$layer" -name '*.c' -printf '%P\n' | sed 's/\.c$//') - <<<"$calls" | sort -u)
+	if [ -z "$wrong" ]; then
+		echo "ok ${layer}_calls_only_files_before_in_its_order"
+	else
+		echo "not ok ${layer}_calls_only_files_before_in_its_order"
+		echo "$wrong"
+		status=1
+	fi
+done
 
 found=$(grep -HE '^#include "' bench/*.c bench/*/*.[ch] | grep -vE '"(nvswap.h|measure.h|support/measure.h)"|^bench/adam.c:')
 if [ -z "$found" ]; then
