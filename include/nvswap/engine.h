@@ -84,11 +84,13 @@ NVS_API int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
  * is not kept, and frees the engine and its tensors. Waits for the log function: see nvs_log_fn.
  * `engine` may be NULL.
  * Errors:
- * -EBUSY      other engines are open on the engine's own aio (nvs_engine_aio), and nothing is closed:
- *             close them first
+ * -EBUSY      other engines are open on the engine's own aio (nvs_engine_aio), or a tensor of a
+ *             kept store is pinned for new contents or pinned and dirty, and nothing is closed:
+ *             close them first, and release the tensor or call nvs_engine_abandon
  * -ETIMEDOUT  a transfer is overdue (io_timeout_ms) and nothing is closed: call it again or end the
  *             process
- * any error of nvs_engine_commit: the engine is closed, and a kept store is as last committed
+ * any other error of nvs_engine_commit: the engine is closed, and a kept store is as last
+ * committed
  */
 NVS_API int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error);
 
@@ -96,8 +98,8 @@ NVS_API int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
  * nvs_engine_close without the commit: a kept store stays as last committed, and what was written
  * since is lost. Waits for the log function too. `engine` may be NULL.
  * Errors:
- * -EBUSY      as nvs_engine_close: nothing is closed
- * -ETIMEDOUT  likewise
+ * -EBUSY      other engines are open on the engine's own aio, and nothing is closed
+ * -ETIMEDOUT  as nvs_engine_close: nothing is closed
  */
 NVS_API int nvs_engine_abandon(struct nvs_engine *engine, struct nvs_error *error);
 

@@ -45,20 +45,38 @@ static void await_copies(struct nvs_engine *engine)
 	commit_hold(engine, held);
 }
 
+static int refuse_unfinished(const struct nvs_tensor *tensor, const char *before,
+			     struct nvs_error *error)
+{
+	assert(unfinished(tensor) && (tensor->pins.count || is_external(tensor)));
+	return error_about(error, -EBUSY, tensor->rest->name, 0, 0, "%s is %s before %s",
+			   tensor->rest->name, unfinished(tensor), before);
+}
+
 static int check_finished(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	lock_check(engine);
-	for (size_t i = 0; i < engine->ntensors; i++) {
-		const struct nvs_tensor *tensor = engine->tensors[i];
-		const char *why = unfinished(tensor);
+	int rc = 0;
 
-		if (!why)
-			continue;
-		assert(tensor->pins.count || is_external(tensor));
-		return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
-				   "%s is %s before the commit", tensor->rest->name, why);
-	}
-	return 0;
+	lock_check(engine);
+	for (size_t i = 0; i < engine->ntensors && !rc; i++)
+		if (unfinished(engine->tensors[i]))
+			rc = refuse_unfinished(engine->tensors[i], "the commit", error);
+	return rc;
+}
+
+int engine_check_pins(struct nvs_engine *engine, struct nvs_error *error)
+{
+	int rc = 0;
+
+	assert(engine->keep && !engine->read_only);
+	engine_lock(engine);
+	engine_sums_check(engine);
+	for (size_t i = 0; i < engine->ntensors && !rc; i++)
+		if (engine->tensors[i]->pins.count && unfinished(engine->tensors[i]))
+			rc = refuse_unfinished(engine->tensors[i],
+					       "closing the engine, or abandon it", error);
+	engine_unlock(engine);
+	return rc;
 }
 
 /* A caller that did not wait would take a failed write to be in the store. */

@@ -435,6 +435,11 @@ int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *err
 			 others > 1 ? "them" : "it");
 }
 
+static bool commits_at_close(const struct nvs_engine *engine)
+{
+	return engine->keep && !engine->read_only && !engine->abandoned;
+}
+
 int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 {
 	int rc;
@@ -442,6 +447,8 @@ int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 	if (!engine)
 		return 0;
 	rc = engine_check_unshared(engine, error);
+	if (!rc && commits_at_close(engine))
+		rc = engine_check_pins(engine, error);
 	if (!rc)
 		rc = scrub_stop(engine, error);
 	if (rc)
@@ -455,8 +462,9 @@ int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 	assert(!rc || rc == -ETIMEDOUT);
 	engine_check(engine);
 	engine_unlock(engine);
-	if (!rc && engine->keep && !engine->read_only && !engine->abandoned)
+	if (!rc && commits_at_close(engine))
 		rc = engine_commit(engine, error);
+	assert(rc != -EBUSY);
 	/* The drive hangs: the kernel may still write to the memory. */
 	if (rc == -ETIMEDOUT)
 		return rc;

@@ -28,6 +28,8 @@ void engine_set_owned(struct nvs_engine *engine);
 int engine_close(struct nvs_engine *engine, struct nvs_error *error);
 /* -EBUSY: other engines use the engine's own aio, so that it can't be closed. */
 int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *error);
+/* -EBUSY: the engine, of a kept store, can't commit what a caller still has pinned. */
+int engine_check_pins(struct nvs_engine *engine, struct nvs_error *error);
 int engine_commit(struct nvs_engine *engine, struct nvs_error *error);
 int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 		    struct nvs_error *error);

@@ -208,8 +208,31 @@ static void a_failed_close_leaves_the_last_commit(void **state)
 	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EBUSY,
 		     "t3 is pinned for new contents");
 	OK(&f, sole_release(f.engine, &t[3], 1, NVS_CLEAN, &f.error));
-	expect_close_error(&f, -EBUSY, "t4");
+	OK(&f, nvs_engine_abandon(f.engine, &f.error));
+	f.engine = NULL;
 	reopen_and_check(&f, t, 1);
+	fixture_close(&f);
+}
+
+static void a_close_that_a_pin_refuses_closes_nothing(void **state)
+{
+	struct fixture f;
+	struct nvs_tensor *t[N];
+
+	(void)state;
+	OPEN(&f, .place = PLACE_DISK, .keep = true);
+	register_and_write(&f, t, 1);
+	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	OK(&f, sole_pin(f.engine, &t[3], 1, 0, &f.error));
+	expect_error(&f, nvs_engine_close(f.engine, &f.error), -EBUSY,
+		     "t3 is pinned for new contents, which are not released yet");
+	OK(&f, sole_release(f.engine, &t[3], 1, NVS_CLEAN, &f.error));
+	write_all(&f, t, 2);
+	tensors_pin(&f, &t[4], 1);
+	expect_error(&f, nvs_engine_close(f.engine, &f.error), -EBUSY, "or abandon it");
+	OK(&f, sole_release(f.engine, &t[4], 1, NVS_CLEAN, &f.error));
+	fixture_shut(&f);
+	reopen_and_check(&f, t, 2);
 	fixture_close(&f);
 }
 
@@ -926,6 +949,7 @@ int main(void)
 		cmocka_unit_test(tensors_are_found_in_any_order_of_registration),
 		cmocka_unit_test(refuses_tensors_of_another_size_or_type),
 		cmocka_unit_test(a_failed_close_leaves_the_last_commit),
+		cmocka_unit_test(a_close_that_a_pin_refuses_closes_nothing),
 		cmocka_unit_test(a_run_without_keep_leaves_a_kept_store_alone),
 		cmocka_unit_test(each_rank_has_its_own_store),
 		cmocka_unit_test(committed_data_survives_a_crash),
