@@ -19,9 +19,9 @@ extern "C" {
  * and copies to a GPU want: locked, on huge pages where the machine has them, on the NUMA node of a
  * drive, and registered with an aio. Such memory is the process's: nvs_memory_free and
  * nvs_memory_is_pinned need no aio, and know what any thread allocated for any aio. It corresponds
- * to new_cpu_locked_tensor of DeepSpeed's aio_handle. A child after fork(2) does not have it. Each
- * call makes a mapping of its own and takes time for each page, so a program allocates few and long
- * runs, before it needs them.
+ * to new_cpu_locked_tensor of DeepSpeed's aio_handle. A child after fork(2) does not have it:
+ * there nvs_memory_is_pinned is false and nvs_memory_free -EINVAL. Each call makes a mapping of its
+ * own and takes time for each page, so a program allocates few and long runs, before it needs them.
  *
  * `aio`: registers the memory with its rings, as nvs_aio_register_memory does; NULL: none. If not
  * all of it can be registered, as much as possible is, with a message in the log, and transfers

@@ -23,6 +23,21 @@ struct memory {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(memories, memory) all = LIST_HEAD_INITIALIZER(all);
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int fork_error; /* of pthread_atfork() */
+
+/* In a child, which has none of the memory. Its copies of the entries stay allocated: another
+ * thread of the parent may have been changing the list. */
+static void forget_all(void)
+{
+	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	LIST_INIT(&all);
+}
+
+static void watch_forks(void)
+{
+	fork_error = pthread_atfork(NULL, NULL, forget_all);
+}
 
 static const struct arena_words words = {
 	.lock_key = "nbytes",
@@ -94,7 +109,8 @@ int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void 
 	rc = check_path(path, error);
 	if (rc)
 		return rc;
-	memory = calloc(1, sizeof(*memory));
+	pthread_once(&once, watch_forks);
+	memory = fork_error ? NULL : calloc(1, sizeof(*memory));
 	if (!memory)
 		return error_set(error, -ENOMEM, "out of memory for the list of pinned memory");
 	rc = map(memory, nbytes, path, aio ? aio_log(aio) : NULL, error);

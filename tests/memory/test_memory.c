@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/memory/huge_map.h"
@@ -261,7 +262,36 @@ static void transfers_use_any_part_of_it(void **state)
 	free(back);
 }
 
-/* ---- Threads ---- */
+/* ---- Threads and processes ---- */
+
+static int freed_in_child(void *data, size_t nbytes)
+{
+	if (nvs_memory_is_pinned(data, nbytes) || nvs_memory_free(data) != -EINVAL)
+		return 1;
+	return nvs_memory_alloc(NULL, nbytes, NULL, &data, NULL) ||
+	       !nvs_memory_is_pinned(data, nbytes) || nvs_memory_free(data);
+}
+
+static void a_child_knows_only_its_own_memory(void **state)
+{
+	struct nvs_aio *aio = open_aio();
+	const size_t nbytes = 8192;
+	int status;
+	void *data;
+	pid_t child;
+
+	(void)state;
+	assert_int_equal(nvs_memory_alloc(aio, nbytes, NULL, &data, NULL), 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (!child)
+		_exit(freed_in_child(data, nbytes));
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	assert_true(nvs_memory_is_pinned(data, nbytes));
+	assert_int_equal(nvs_memory_free(data), 0);
+	nvs_aio_close(aio);
+}
 
 static void *alloc_often(void *arg)
 {
@@ -303,6 +333,7 @@ int main(void)
 		cmocka_unit_test(memory_outlives_its_aio),
 		cmocka_unit_test(transfers_use_any_part_of_it),
 		cmocka_unit_test(threads_allocate_and_free_at_once),
+		cmocka_unit_test(a_child_knows_only_its_own_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
