@@ -87,6 +87,7 @@ static void aio_free(struct nvs_aio *aio)
 {
 	assert(!aio->nworkers);
 	assert(!transfers_queued(aio) && !aio->awaited_reads);
+	assert(!aio->holders && !aio->watched && !aio->running && !aio->alive);
 	free(aio->workers);
 	requests_close(aio->requests);
 	log_destroy(&aio->log);
@@ -127,6 +128,7 @@ static void note_if_killed(struct worker *worker)
 	    pthread_tryjoin_np(worker->thread, NULL))
 		return;
 	worker->life = WORKER_KILLED;
+	assert(worker->index < worker->aio->nworkers);
 	assert(worker->aio->alive);
 	worker->aio->alive--;
 	worker->opened = true;
@@ -149,6 +151,7 @@ static int opened(struct nvs_aio *aio, unsigned started, char *reason, size_t nb
 				note_if_killed(&aio->workers[i]);
 	assert(aio->running <= aio->nworkers);
 	for (unsigned i = 0; i < started && !rc; i++) {
+		assert(aio->workers[i].opened);
 		rc = aio->workers[i].open_status;
 		if (rc)
 			snprintf(reason, nbytes, "%s", aio->workers[i].open_reason);
@@ -169,6 +172,7 @@ static int start_workers(struct nvs_aio *aio, const struct engine_ops *ops, char
 	while (aio->nworkers < aio->config.thread_count && !rc) {
 		struct worker *worker = &aio->workers[aio->nworkers];
 
+		assert(!worker->aio);
 		worker->aio = aio;
 		worker->index = aio->nworkers++;
 		rc = worker_start(worker);
@@ -220,6 +224,7 @@ static int start_one(struct nvs_aio *aio, const struct engine_ops *ops, struct n
 	int rc = start_workers(aio, ops, why, sizeof(why));
 
 	assert(ops->name && rc <= 0);
+	assert(aio->ops == ops);
 	if (!rc)
 		return 0;
 	return error_about(error, rc == -ENOMEM || rc == -EAGAIN ? rc : -ENOTSUP, "ioengine", 0, 0,
@@ -234,6 +239,7 @@ static int start_others(struct nvs_aio *aio, struct nvs_error *error)
 	const char *what = "enforces io_timeout_ms";
 	int rc = watch_start(aio);
 
+	assert(aio->nworkers == aio->config.thread_count && aio->running == aio->nworkers);
 	if (!rc) {
 		what = "calls the log function";
 		rc = log_start(&aio->log);
@@ -290,6 +296,7 @@ int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct n
 	if (!aio || !config)
 		return error_set(error, -EINVAL, "%s is NULL", aio ? "config" : "aio");
 	rc = aio_open(aio, &config->aio, &config->log, error);
+	assert(!rc == !!*aio);
 	if (!rc)
 		aio_trace(*aio, config->trace);
 	return rc;
@@ -356,11 +363,14 @@ int nvs_aio_close(struct nvs_aio *aio)
 	for (struct nvs_file *file = LIST_FIRST(&aio->open_files); file;
 	     file = LIST_NEXT(file, open)) {
 		assert(!file->in_flight && !file->closing);
+		assert(file->aio == aio);
 		file->aio = NULL;
 	}
 	for (struct aio_memory *memory = LIST_FIRST(&aio->memories); memory;
-	     memory = LIST_NEXT(memory, link))
+	     memory = LIST_NEXT(memory, link)) {
+		assert(memory->aio == aio && memory->data);
 		memory->aio = NULL;
+	}
 	aio_free(aio);
 	return 0;
 }

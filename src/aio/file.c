@@ -70,6 +70,8 @@ static void set_alignment(struct nvs_file *file)
 	for (unsigned i = 0; i < file->nmembers; i++) {
 		const struct open_member *member = &file->members[i];
 
+		assert(member->direct_fd < 0 ||
+		       (member->dio.offset_align && member->dio.mem_align));
 		file->direct &= member->direct_fd >= 0;
 		if (member->dio.offset_align > file->offset_align)
 			file->offset_align = member->dio.offset_align;
@@ -107,6 +109,7 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 							.dio = members[i].dio};
 		if (!file->members[i].path)
 			goto no_memory;
+		assert(members[i].fd >= 0 && members[i].direct_fd != members[i].fd);
 	}
 	set_alignment(file);
 	assert(n == 1 || stripe % file->write_unit == 0);
@@ -133,6 +136,7 @@ no_memory:
 static int check_flags(const char *name, unsigned flags, unsigned allowed, struct nvs_error *error)
 {
 	assert(allowed & NVS_FILE_WRITE);
+	assert(name);
 	if (flags & ~allowed ||
 	    (!(flags & NVS_FILE_WRITE) && flags & (NVS_FILE_CREATE | NVS_FILE_TRUNCATE)))
 		return error_set(error, -EINVAL,
@@ -189,6 +193,7 @@ static int open_path(const char *path, unsigned flags, int *fd, struct nvs_error
 	int oflags = flags & NVS_FILE_WRITE ? O_RDWR : O_RDONLY, rc;
 
 	assert(path);
+	assert(flags & NVS_FILE_WRITE || !(flags & (NVS_FILE_CREATE | NVS_FILE_TRUNCATE)));
 	oflags |= O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
 	oflags |= flags & NVS_FILE_CREATE ? O_CREAT : 0;
 	oflags |= flags & NVS_FILE_TRUNCATE ? O_TRUNC : 0;
@@ -202,6 +207,7 @@ static int open_path(const char *path, unsigned flags, int *fd, struct nvs_error
 		rc = error_set(error, -errno, "cannot open %s: %s", path, nvs_strerror(-errno));
 	if (rc)
 		close(*fd);
+	assert(rc <= 0);
 	return rc;
 }
 
@@ -220,6 +226,7 @@ static int open_member(struct nvs_aio *aio, struct file_member *member, unsigned
 		rc = file_create(aio, member, 1, 0, writable, false, out, error);
 	assert(rc || *out);
 	if (!rc && flags & NVS_FILE_UNITS) {
+		assert(!(*out)->in_flight && !(*out)->padded);
 		(*out)->units = true;
 		set_alignment(*out);
 	}
@@ -247,6 +254,7 @@ int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct 
 			 error);
 	if (!rc)
 		rc = open_path(path, flags, &member.fd, error);
+	assert(rc || member.fd >= 0);
 	return rc ? rc : open_member(aio, &member, flags, out, error);
 }
 
@@ -316,6 +324,8 @@ int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_fil
 	if (member.fd < 0)
 		return error_set(error, member.fd, "cannot reopen %s: %s", name,
 				 nvs_strerror(member.fd));
+	/* nvs_file_close() closes it, but not the caller's. */
+	assert(member.fd != fd && member.direct_fd < 0);
 	return open_member(aio, &member, flags, out, error);
 }
 
@@ -346,9 +356,11 @@ void nvs_file_close(struct nvs_file *file)
 		return;
 	if (file->aio)
 		leave_aio(file->aio, file);
+	assert(!file->aio || file->closing);
 	assert(!file->in_flight);
 	file_check(file);
 	for (unsigned i = 0; i < file->nmembers; i++) {
+		assert(file->members[i].fd >= 0);
 		close(file->members[i].fd);
 		if (file->members[i].direct_fd >= 0)
 			close(file->members[i].direct_fd);

@@ -21,6 +21,7 @@ void log_init(struct log *log, const struct nvs_log *to)
 void log_destroy(struct log *log)
 {
 	assert(!log->started);
+	assert(!log->telling && !log->closing);
 	/* Those of an aio that could not be opened. */
 	messages_tell(&log->messages, NULL);
 	pthread_mutex_destroy(&log->lock);
@@ -39,6 +40,8 @@ void aio_say(struct nvs_aio *aio, enum nvs_log_level level, const char *format, 
 	message = message_new(level, format, args);
 	va_end(args);
 	pthread_mutex_lock(&log->lock);
+	/* The thread may have ended once it is told to: it would not tell this message. */
+	assert(!log->closing);
 	messages_add(&log->messages, message);
 	pthread_cond_broadcast(&log->changed);
 	pthread_mutex_unlock(&log->lock);
@@ -49,6 +52,7 @@ static void *log_main(void *arg)
 	struct log *log = arg;
 	struct messages messages;
 
+	assert(log->to.fn);
 	messages_init(&messages);
 	pthread_mutex_lock(&log->lock);
 	while (!log->closing || !messages_empty(&log->messages)) {
@@ -61,6 +65,7 @@ static void *log_main(void *arg)
 		pthread_mutex_unlock(&log->lock);
 		messages_tell(&messages, &log->to);
 		pthread_mutex_lock(&log->lock);
+		assert(log->telling);
 	}
 	log->telling = false;
 	pthread_mutex_unlock(&log->lock);
@@ -76,6 +81,7 @@ int log_start(struct log *log)
 		return 0;
 	rc = thread_start(&log->thread, log_main, log);
 	log->started = !rc;
+	assert(rc <= 0);
 	return rc;
 }
 
@@ -84,10 +90,12 @@ void log_stop(struct log *log)
 	if (!log->started)
 		return;
 	pthread_mutex_lock(&log->lock);
+	assert(log->to.fn && !log->closing);
 	log->closing = true;
 	pthread_cond_broadcast(&log->changed);
 	pthread_mutex_unlock(&log->lock);
 	pthread_join(log->thread, NULL);
+	assert(!log->telling);
 	log->started = log->closing = false;
 	assert(messages_empty(&log->messages));
 }
@@ -97,6 +105,7 @@ void aio_await_told(struct nvs_aio *aio)
 	struct log *log = &aio->log;
 
 	pthread_mutex_lock(&log->lock);
+	assert(!log->closing);
 	while (log->started && (log->telling || !messages_empty(&log->messages)))
 		pthread_cond_wait(&log->changed, &log->lock);
 	pthread_mutex_unlock(&log->lock);

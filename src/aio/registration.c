@@ -24,6 +24,7 @@ void aio_sync(struct nvs_aio *aio)
 {
 	uint64_t epoch = ++aio->epoch;
 
+	assert(!aio->closing);
 	workers_check(aio);
 	wake_everyone(aio);
 	for (unsigned i = 0; i < aio->nworkers; i++)
@@ -35,6 +36,8 @@ void aio_sync(struct nvs_aio *aio)
 static int region_take(struct nvs_aio *aio, const void *owner, uint64_t registration, char *data,
 		       size_t nbytes)
 {
+	assert(data && nbytes && nbytes <= REGION_BYTES);
+	assert(registration && registration <= aio->generation + 1);
 	for (int slot = 0; slot < ENGINE_BUFFERS; slot++) {
 		struct region *region = &aio->regions[slot];
 
@@ -69,10 +72,12 @@ static int registration_sync(struct nvs_aio *aio, uint64_t registration)
 {
 	int rc = 0;
 
+	assert(registration <= aio->generation);
 	aio_sync(aio);
 	for (unsigned i = 0; i < aio->nregions; i++)
 		if (aio->regions[i].registration == registration && aio->regions[i].status)
 			rc = aio->regions[i].status;
+	assert(rc <= 0);
 	if (rc)
 		aio->buffers_status = rc;
 	return rc;
@@ -87,6 +92,7 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 	    nbytes > UINTPTR_MAX - (uintptr_t)data)
 		return -EINVAL;
 	pthread_mutex_lock(&aio->lock);
+	workers_check(aio);
 	registration = aio->generation + 1;
 	for (size_t done = 0; done < nbytes && rc >= 0; done += REGION_BYTES)
 		rc = region_take(aio, data, registration, (char *)data + done,
@@ -108,6 +114,7 @@ static uint64_t longest_registration(const struct nvs_aio *aio, const void *data
 	uint64_t registration = 0;
 	const char *end = data;
 
+	assert(data && aio->nregions <= ENGINE_BUFFERS);
 	for (unsigned i = 0; i < aio->nregions; i++) {
 		const struct region *region = &aio->regions[i];
 
@@ -116,6 +123,7 @@ static uint64_t longest_registration(const struct nvs_aio *aio, const void *data
 		end = region->data + region->nbytes;
 		registration = region->registration;
 	}
+	assert(!registration == (end == data) && registration <= aio->generation);
 	return registration;
 }
 
@@ -126,6 +134,7 @@ void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
 	if (!aio || !data)
 		return;
 	pthread_mutex_lock(&aio->lock);
+	workers_check(aio);
 	registration = longest_registration(aio, data);
 	if (registration)
 		registration_end(aio, registration);
@@ -136,7 +145,9 @@ void aio_unregister_all(struct nvs_aio *aio, const void *data)
 {
 	uint64_t registration;
 
+	assert(data);
 	pthread_mutex_lock(&aio->lock);
+	workers_check(aio);
 	while ((registration = longest_registration(aio, data)))
 		registration_end(aio, registration);
 	pthread_mutex_unlock(&aio->lock);
@@ -165,6 +176,7 @@ void aio_memory_add(struct nvs_aio *aio, struct aio_memory *memory, void *data)
 	assert((uintptr_t)data % page_bytes() == 0);
 	*memory = (struct aio_memory){.aio = aio, .data = data};
 	pthread_mutex_lock(&aio->lock);
+	assert(!aio->closing);
 	LIST_INSERT_HEAD(&aio->memories, memory, link);
 	pthread_mutex_unlock(&aio->lock);
 }
@@ -192,6 +204,7 @@ void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)
 		aio->topo = topo;
 		aio->node = node;
 		aio_sync(aio);
+		assert(aio->topo == topo && aio->node == node);
 		/* All workers are bound; the topology may be closed before the aio. */
 		aio->topo = NULL;
 	}
@@ -206,6 +219,7 @@ void register_bounce(struct nvs_aio *aio)
 	for (unsigned i = 0; i < aio->nworkers; i++) {
 		struct worker *worker = &aio->workers[i];
 
+		assert(aio->nregions < ENGINE_BUFFERS && !aio->regions[aio->nregions].data);
 		aio->regions[aio->nregions++] = (struct region){
 			.data = worker->bounce.data,
 			.nbytes = bounce_bytes(&worker->bounce),
@@ -223,6 +237,7 @@ void register_bounce(struct nvs_aio *aio)
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace)
 {
 	pthread_mutex_lock(&aio->lock);
+	assert(!aio->closing);
 	workers_check(aio);
 	aio->trace = trace;
 	pthread_mutex_unlock(&aio->lock);

@@ -56,6 +56,7 @@ static void add_tally(struct nvs_aio_stats *stats, const struct tally *seen,
 	const struct engine_facts *facts = &seen->facts;
 
 	tally_check(seen, at_reset);
+	assert(!facts->fixed_buffers || !facts->buffers_status);
 	stats->fixed_buffers = facts->fixed_buffers;
 	stats->fixed_files = facts->fixed_files;
 	explain_buffers(stats, facts->buffers_status);
@@ -74,11 +75,13 @@ static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
 	pthread_mutex_lock(&worker->stats_lock);
 	add_tally(stats, &worker->tally_seen, &worker->tally_at_reset);
 	assert(worker->inflight_max <= worker->aio->config.queue_depth);
+	assert(worker->bounced_bytes <= worker->bytes[NVS_READ] + worker->bytes[NVS_WRITE]);
 	if (worker->inflight_max > stats->inflight_max)
 		stats->inflight_max = worker->inflight_max;
 	stats->bounced_bytes += worker->bounced_bytes;
 	stats->bounce_bytes += bounce_bytes(&worker->bounce);
 	for (int i = 0; i < 2; i++) {
+		assert(worker->ios_done[i] || !worker->bytes[i]);
 		stats->io[i].bytes += worker->bytes[i];
 		stats->io[i].ios += worker->ios_done[i];
 	}
@@ -109,9 +112,11 @@ static void add_latency(struct nvs_aio *aio, enum nvs_direction direction, struc
 		struct worker *worker = &aio->workers[i];
 
 		pthread_mutex_lock(&worker->stats_lock);
+		assert(worker->aio == aio);
 		latency_merge_sums(&sums, &worker->latency[direction][NVS_LAT]);
 		pthread_mutex_unlock(&worker->stats_lock);
 	}
+	assert(sums.min_ns <= sums.max_ns);
 	io->latency_min_ns = sums.min_ns;
 	io->latency_max_ns = sums.max_ns;
 	io->latency_mean_ns = nvs_latency_mean(&sums);

@@ -99,6 +99,7 @@ static bool register_files(struct uring *uring)
 
 static void register_tables(struct uring *uring, uint32_t without)
 {
+	assert(!uring->facts->fixed_files && !uring->facts->fixed_buffers);
 	if (!(without & WITHOUT_FIXED_FILES))
 		uring->facts->fixed_files = register_files(uring);
 	if (without & WITHOUT_FIXED_BUFFERS)
@@ -156,6 +157,7 @@ static int open_eventfds(struct uring *uring, uint32_t wait_max)
 static void close_eventfds(struct uring *uring)
 {
 	assert(uring->stops || uring->stop_fd < 0);
+	assert(uring->stop_fd < 0 || uring->stop_fd != uring->wake_fd);
 	if (uring->wake_fd >= 0)
 		close(uring->wake_fd);
 	if (uring->stop_fd >= 0)

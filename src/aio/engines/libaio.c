@@ -80,6 +80,7 @@ static int probe_calls(struct aio_context *context)
 {
 	int rc = io_submit(context->id, 0, NULL);
 
+	assert(context->id && context->events);
 	if (rc >= 0)
 		rc = io_getevents(context->id, 0, 1, context->events, NULL);
 	if (rc < 0)
@@ -95,6 +96,7 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 
 	if (!context)
 		goto fail;
+	assert(options->depth && facts);
 	context->facts = facts;
 	context->depth = options->depth;
 	context->single_submit = options->single_submit;
@@ -276,6 +278,8 @@ static int get_events(struct aio_context *context, struct io **ios, unsigned max
 		if (is_call(context, &context->events[i], woken))
 			continue;
 		assert(io->result == IN_KERNEL);
+		/* The memory is still what the kernel was given. */
+		assert(context->events[i].obj->u.c.buf == io->data);
 		io->result = (int)(long)context->events[i].res;
 		ios[n++] = io;
 	}

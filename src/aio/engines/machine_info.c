@@ -28,6 +28,7 @@ static void choose(struct nvs_machine_info *info)
 		snprintf(reason + used, nbytes - used, "%s%s: %s", used ? "; " : "",
 			 nvs_ioengine_name((enum nvs_ioengine)i), info->ioengine[i].reason);
 	}
+	assert(!info->ioengine[NVS_IOENGINE_AUTO].works && reason[0]);
 }
 
 /* Each field reports its own failure. */
@@ -55,5 +56,6 @@ int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)
 	if (!struct_sized(info))
 		return error_set(error, -EINVAL, "info is NULL, or its size is not set");
 	describe(&full);
+	assert(full.size == sizeof(full));
 	return struct_out(info, &full, sizeof(full));
 }

@@ -151,6 +151,7 @@ static int posix_open(void **queue, const struct engine_options *options,
 
 	if (!pool)
 		goto no_memory;
+	assert(options->depth && facts);
 	pthread_mutex_init(&pool->lock, NULL);
 	pthread_cond_init(&pool->work, NULL);
 	pthread_cond_init(&pool->done, NULL);
@@ -201,6 +202,7 @@ static void queue_ios(struct thread_pool *pool, struct io *const *ios, unsigned 
 {
 	assert(n);
 	pthread_mutex_lock(&pool->lock);
+	assert(!pool->closing);
 	for (unsigned i = 0; i < n; i++)
 		push(&pool->todo, ios[i]);
 	pool_check(pool);
@@ -239,6 +241,7 @@ static void look_for_killed(struct thread_pool *pool)
 		if (thread->life != THREAD_MOVES || pthread_tryjoin_np(thread->id, NULL))
 			continue;
 		assert(thread->io);
+		assert(thread->pool == pool);
 		thread->life = THREAD_KILLED;
 		pool->nkilled++;
 		fail(pool, thread->io);

@@ -110,6 +110,7 @@ int requests_open(struct requests **out, struct nvs_aio *aio)
 	requests->aio = aio;
 	requests->eventfd = -1;
 	chunk_add(requests, chunk);
+	assert(requests->total == CHUNK_MIN);
 	requests_check(requests);
 	*out = requests;
 	return 0;
@@ -124,6 +125,7 @@ void requests_close(struct requests *requests)
 	while (requests->chunks) {
 		struct request_chunk *chunk = requests->chunks;
 
+		assert(chunk->n && chunk->n <= requests->total);
 		requests->chunks = chunk->next;
 		free(chunk);
 	}
@@ -138,6 +140,7 @@ static void push_freed(struct requests *requests, struct nvs_request *request)
 	struct nvs_request *top = __atomic_load_n(&requests->freed, __ATOMIC_RELAXED);
 
 	assert(request_state(request) == REQUEST_FREE);
+	assert(!request->naming);
 	do
 		request->next = top;
 	while (!__atomic_compare_exchange_n(&requests->freed, &top, request, true, __ATOMIC_RELEASE,
@@ -255,6 +258,7 @@ bool requests_completed(struct transfer *transfer)
 void requests_overdue(struct requests *requests)
 {
 	assert(requests->in_flight);
+	assert(requests->aio->config.io_timeout_ms);
 	requests->overdue = true;
 	requests_set_eventfd(requests);
 	requests_check(requests);
@@ -331,6 +335,7 @@ void request_unname(struct nvs_request *request)
 static void unlink_ready(struct requests *requests, struct nvs_request *request)
 {
 	request_check(request);
+	assert(request_state(request) == REQUEST_READY);
 	assert(requests->ready && requests->last_ready);
 	if (request->previous)
 		request->previous->next = request->next;
@@ -398,6 +403,7 @@ void requests_forget_file(struct nvs_aio *aio, const struct nvs_file *file)
 				request->transfer.file = NULL;
 		}
 	assert(!file->in_flight);
+	assert(file->closing);
 	if (requests->failed.file == file)
 		requests->failed.file = NULL;
 	requests_check(requests);
@@ -419,6 +425,7 @@ int nvs_request_close(struct nvs_request *request)
 	aio = request->transfer.requests->aio;
 	pthread_mutex_lock(&aio->lock);
 	requests_check(aio->requests);
+	assert(request->transfer.requests == aio->requests);
 	rc = request_end(request);
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
@@ -459,6 +466,7 @@ int nvs_request_status(const struct nvs_request *request, struct nvs_error *erro
 	if (state == REQUEST_IN_FLIGHT && !aio->config.io_timeout_ms)
 		return error_set(error, -EINPROGRESS, "the transfer is in flight");
 	pthread_mutex_lock(&aio->lock);
+	assert(request->transfer.requests == aio->requests);
 	rc = status_of(request, error);
 	pthread_mutex_unlock(&aio->lock);
 	return rc;

@@ -42,6 +42,7 @@ static int check_transfers(const struct nvs_aio *aio, const struct nvs_transfer 
 		return error_set(error, -EINVAL, "the aio or the array of transfers is NULL");
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = describe(aio, transfers, i, &transfer, error);
+	assert(rc <= 0);
 	return rc;
 }
 
@@ -93,6 +94,7 @@ int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, si
 static int submit_one(struct nvs_aio *aio, const struct nvs_transfer *transfer,
 		      struct nvs_request **request, struct nvs_error *error)
 {
+	assert(transfer->size == sizeof(*transfer));
 	if (request)
 		*request = NULL;
 	return nvs_aio_submit(aio, transfer, 1, request, error);

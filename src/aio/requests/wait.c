@@ -20,6 +20,7 @@ static int still_in_flight(int rc, struct nvs_error *error)
 
 static void unname(struct requests *requests, struct nvs_request *const *array, size_t n)
 {
+	assert(array || !n);
 	for (size_t i = 0; i < n; i++)
 		if (array[i])
 			request_unname(array[i]);
@@ -80,6 +81,7 @@ static int see(struct nvs_request *request, size_t i, struct nvs_error *error)
 
 static bool in_flight(const struct nvs_request *request)
 {
+	assert(request->naming);
 	return request_state(request) == REQUEST_IN_FLIGHT;
 }
 
@@ -311,6 +313,7 @@ size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n
 	while (taken < n && aio->requests->takeable) {
 		struct nvs_request *request = next;
 
+		assert(request);
 		next = request->next;
 		if (request->naming)
 			continue;

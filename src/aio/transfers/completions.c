@@ -50,6 +50,7 @@ void completions_close(struct completions *queue)
 	/* The worker that appended last may still hold the lock, or signal. */
 	pthread_mutex_lock(&queue->lock);
 	assert(!queue->head);
+	completions_check(queue);
 	assert(!queue->waiters[COMPLETIONS_THREAD].waiting);
 	assert(!queue->waiters[COMPLETIONS_CALLER].waiting);
 	pthread_mutex_unlock(&queue->lock);
@@ -90,6 +91,7 @@ static void notify_and_unlock(struct completions *queue)
 	struct waiter *waiter = &queue->waiters[COMPLETIONS_CALLER];
 	bool sleeps;
 
+	assert(queue->n || queue->overdue);
 	if (!waiter->waiting)
 		waiter = &queue->waiters[COMPLETIONS_THREAD];
 	sleeps = waiter->waiting && !waiter->signaled && completions_wait_ends(queue, waiter);
@@ -129,6 +131,7 @@ struct transfer *completions_take(struct completions *queue)
 	pthread_mutex_lock(&queue->lock);
 	completions_check(queue);
 	list = queue->head;
+	assert(!list || list->state.phase == TRANSFER_COMPLETED);
 	queue->head = NULL;
 	queue->tail = &queue->head;
 	queue->n = 0;

@@ -16,6 +16,7 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 	struct place place;
 
 	assert(transfer->status < 0);
+	assert(transfer->direction == NVS_READ || transfer->direction == NVS_WRITE);
 	if (!transfer->file)
 		return error_about(error, transfer->status, subject, 0, transfer->error_offset,
 				   "%s at offset %" PRIu64 " of a file closed since failed: %s",
@@ -45,6 +46,7 @@ static const struct piece *oldest_piece(const struct nvs_aio *aio)
 		for (uint32_t j = 0; j < aio->config.queue_depth; j++) {
 			const struct piece *piece = &aio->workers[i].pieces[j];
 
+			assert(!piece->claimed_ns || piece->transfer);
 			if (piece->claimed_ns &&
 			    (!oldest || piece->claimed_ns < oldest->claimed_ns))
 				oldest = piece;
@@ -60,6 +62,8 @@ static int waiting_error(const struct transfer *transfer, uint64_t offset, const
 	const struct piece *oldest = oldest_piece(aio);
 	struct place place = file_place(transfer->file, offset), there = place;
 
+	assert(offset >= transfer->offset && offset - transfer->offset <= transfer->nbytes);
+	assert(!oldest || oldest->transfer->file->aio == aio);
 	if (oldest)
 		there = file_place(oldest->transfer->file, oldest->position);
 	return error_about(error, -ETIMEDOUT, subject, 0, place.offset,
@@ -80,6 +84,7 @@ int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const ch
 	struct place place = file_place(file, offset);
 
 	assert(file->aio && file->aio->config.io_timeout_ms);
+	assert(!transfer->state.overdue || transfer_in_flight(transfer));
 	if (transfer->state.overdue && transfer->state.waits)
 		return waiting_error(transfer, offset, subject, error);
 	return error_about(error, -ETIMEDOUT, subject, 0, place.offset,

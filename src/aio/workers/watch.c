@@ -28,6 +28,7 @@ bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64
 	pthread_mutex_lock(&aio->lock);
 	overdue = transfer->state.overdue;
 	assert(!overdue || aio->config.io_timeout_ms);
+	assert(!overdue || transfer_in_flight(transfer));
 	*offset = transfer->state.hangs_at;
 	pthread_mutex_unlock(&aio->lock);
 	return overdue;
@@ -48,6 +49,7 @@ static void mark(struct look *look, struct transfer *transfer, uint64_t offset, 
 	struct nvs_error report = {.size = sizeof(report)};
 
 	assert(look->nreports <= REPORTS_MAX);
+	assert(offset >= transfer->offset && offset - transfer->offset <= transfer->nbytes);
 	/* An I/O of a transfer that had waited is overdue now; it is reported already. */
 	if (transfer->state.overdue)
 		transfer->state.waits &= waits;
@@ -143,6 +145,7 @@ static void skip_time(struct nvs_aio *aio, uint64_t gap_ns, uint64_t now_ns)
 {
 	watch_check(aio);
 	assert(gap_ns < now_ns);
+	assert(aio->looked_ns <= now_ns);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		for (uint32_t j = 0; j < aio->config.queue_depth; j++)
 			postpone(&aio->workers[i].pieces[j].claimed_ns, gap_ns, now_ns);
@@ -174,6 +177,7 @@ static void *watch_main(void *arg)
 {
 	struct nvs_aio *aio = arg;
 
+	assert(aio->config.io_timeout_ms);
 	pthread_mutex_lock(&aio->lock);
 	while (aio->watched) {
 		watch_check(aio);
@@ -200,6 +204,7 @@ int watch_start(struct nvs_aio *aio)
 	if (rc)
 		aio->watched = false;
 	assert(!rc == aio->watched);
+	assert(rc <= 0);
 	return rc;
 }
 

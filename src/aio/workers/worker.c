@@ -171,6 +171,7 @@ static uint32_t part_to_wait_for(uint32_t block_size, uint32_t submitted)
 	uint32_t half = submitted / 2, quarter = submitted / 4;
 	uint32_t most = LARGE_QUEUE_BYTES / block_size;
 
+	assert(submitted >= 8);
 	if (block_size < LARGE_IO_BYTES)
 		return submitted / 8;
 	if ((uint64_t)block_size * submitted < LARGE_QUEUE_BYTES || most < quarter)
@@ -304,6 +305,7 @@ static int open_queue(struct worker *worker)
 	int rc = bounce_open(&worker->bounce, aio->config.queue_depth, aio->config.thread_count);
 
 	assert(!worker->queue && !worker->opened);
+	assert(worker->bounce.data || rc);
 	if (rc) {
 		snprintf(worker->open_reason, sizeof(worker->open_reason), "%s",
 			 "no memory for the bounce buffer");
@@ -317,6 +319,7 @@ static bool nothing_to_do(const struct worker *worker)
 {
 	const struct nvs_aio *aio = worker->aio;
 
+	assert(worker->epoch <= aio->epoch);
 	return !pieces_in_flight(worker) && !transfers_queued(aio) && worker->epoch == aio->epoch;
 }
 
@@ -414,6 +417,8 @@ static void *worker_main(void *arg)
 	pthread_cond_broadcast(&aio->synced);
 	if (!status)
 		serve(worker);
+	/* workers_look() takes no thread for killed that still runs. */
+	assert(worker->life == WORKER_STARTED && !worker->waits_for_room);
 	worker->life = WORKER_ENDED;
 	pthread_mutex_unlock(&aio->lock);
 	if (!status)
@@ -427,6 +432,7 @@ int worker_start(struct worker *worker)
 	int rc;
 
 	assert(depth && !worker->pieces && worker->life == WORKER_NONE);
+	assert(worker->index < worker->aio->config.thread_count && !worker->nbuffers);
 	pthread_mutex_init(&worker->stats_lock, NULL);
 	memset(worker->files, -1, sizeof(worker->files));
 	worker->bound_node = -1;
@@ -447,6 +453,7 @@ int worker_start(struct worker *worker)
 	worker_check(worker);
 	worker->life = WORKER_STARTED;
 	rc = thread_start(&worker->thread, worker_main, worker);
+	assert(rc <= 0);
 	if (rc)
 		worker->life = WORKER_NONE;
 	worker->aio->alive += !rc;
@@ -456,6 +463,7 @@ int worker_start(struct worker *worker)
 void worker_free(struct worker *worker)
 {
 	assert(worker->life != WORKER_STARTED);
+	assert(!worker->submitted || worker->life == WORKER_KILLED);
 	bounce_close(&worker->bounce);
 	free(worker->pieces);
 	free(worker->ios);
