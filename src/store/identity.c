@@ -72,6 +72,7 @@ static bool stripe_differs(const struct store *store, const struct store_options
 {
 	const struct label *label = &store->members[0].label;
 
+	assert(label->unit);
 	return store->nmembers > 1 && options->stripe_size &&
 	       label->stripe != round_to_unit(options->stripe_size, label->unit);
 }
@@ -83,6 +84,7 @@ static int check_layout(const struct store *store, const struct store_options *o
 	const char *path = store->members[0].path;
 
 	assert(store->keep && is_kept(&store->members[0]));
+	assert(!label->index);
 	if (label->count != store->nmembers)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the kept store at %s lies on %" PRIu32
@@ -212,6 +214,7 @@ int store_begin(struct store *store, const struct store_options *options, struct
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		struct member *member = &store->members[i];
 
+		assert(!member->lent);
 		member->label = (struct label){.index = i,
 					       .count = store->nmembers,
 					       .rank = options->rank,

@@ -14,6 +14,7 @@
 int store_read_only(const struct store *store, struct nvs_error *error)
 {
 	assert(store->read_only && store->keep);
+	assert(store->nmembers && store->members[0].read_only);
 	return error_set(error, -EROFS,
 			 "the store at %s is open read-only (\"nvswap\": {\"read_only\": true})",
 			 store->members[0].path);

@@ -39,6 +39,7 @@ static bool place_of(const char *name, struct nvs_store_place *place)
 	if (errno || rank > UINT32_MAX)
 		return false;
 	*place = (struct nvs_store_place){.rank = (uint32_t)rank, .optimizer = *end != 0};
+	assert(end > name + 4);
 	assert(!*end || !strcmp(end, "-optimizer"));
 	place_name(place, again);
 	return !strcmp(name, again);

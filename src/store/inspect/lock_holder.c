@@ -18,6 +18,7 @@ static void read_name(int pid, char name[64])
 	FILE *file;
 
 	assert(pid > 0);
+	assert(!name[0]);
 	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
 	file = fopen(path, "re");
 	if (!file)

@@ -60,6 +60,7 @@ static int check_any(const struct nvs_store *store, struct nvs_error *error)
 {
 	const struct open_result *first = &store->open_results[0];
 
+	assert(store->npaths);
 	for (unsigned i = 0; i < store->npaths; i++)
 		if (!inspect_missing(store, i))
 			return 0;
@@ -76,6 +77,7 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 		int rc = open_member(store, i, place, lock);
 
 		if (rc) {
+			assert(rc == store->open_results[i].rc);
 			error_copy(error, &store->open_results[i].why);
 			return inspect_busy(&store->members[i], rc, error);
 		}

@@ -37,6 +37,7 @@ static int remove_manifests(const struct member *member, struct nvs_error *error
 	struct stat st;
 	int rc = 0;
 
+	assert(member->directory_fd >= 0 && !member->in_use);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		snprintf(names[i], sizeof(names[i]), "manifest.%u", i);
 		there[i] = !fstatat(member->directory_fd, names[i], &st, AT_SYMLINK_NOFOLLOW);
@@ -121,6 +122,7 @@ int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *erro
 	if (rc)
 		return rc;
 	inspect_check(store);
+	assert(store->locked && !store->info.in_use);
 	rc = check_whole(store, error);
 	/* The first member, which leads to the others, comes last. */
 	for (unsigned i = store->npaths; i-- > 0 && !rc;)

@@ -20,6 +20,7 @@ static int lock_alone(struct nvs_store *store, struct member *member, struct nvs
 
 	assert(member->fd >= 0 && member->read_only);
 	assert(store->locked);
+	assert(!member->in_use && !member->beside);
 	rc = flock(member->fd, LOCK_EX | LOCK_NB) ? -errno : 0;
 	if (rc == -EWOULDBLOCK)
 		return error_set(error, -EBUSY,
@@ -40,6 +41,7 @@ static int lock_without_data(struct member *member, struct nvs_error *error)
 	int rc = member_find_manifests(member, error);
 
 	assert(member->read_only && member->fd < 0);
+	assert(member->kind == MEMBER_FILE && member->directory_fd >= 0);
 	if (rc)
 		return rc;
 	if (!locked || !member->has_manifests ||
@@ -58,6 +60,7 @@ int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
 	for (unsigned i = 0; !rc && i < (*store)->npaths; i++) {
 		struct member *member = &(*store)->members[i];
 
+		assert(!member->in_use && !member->beside);
 		if (inspect_opened(*store, i))
 			rc = lock_alone(*store, member, error);
 		else if (lacks_data(member))

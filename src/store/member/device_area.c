@@ -38,6 +38,7 @@ uint64_t member_newest_on_device(const struct member *member)
 {
 	uint64_t newest = 0;
 
+	assert(member->kind == MEMBER_RAW);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		uint64_t number = manifest_number(member, i);
 
@@ -79,6 +80,7 @@ int member_check_beside_label(const struct member *member, const uint8_t first[L
 	int rc = 0;
 
 	assert(member->kind == MEMBER_RAW);
+	assert(member->fd >= 0 && !member->lent);
 	if (!bytes)
 		return error_set(error, -ENOMEM, "out of memory while opening %s", member->path);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT && !rc && !other; i++) {

@@ -116,6 +116,7 @@ int member_leads_to(int from_fd, const char *name, int fd)
 static int stale(const char *path, const char *below, struct nvs_error *error)
 {
 	assert(path && *path);
+	assert(!*below || *below == '/');
 	return error_set(error, -ESTALE,
 			 "%s%s was removed or moved while the kept store was open: what is "
 			 "committed could not be found there; put it back, or close the engine "

@@ -26,6 +26,7 @@ int member_open(struct member *members, unsigned index, const char *path, const 
 		bool read_only, struct nvs_error *error)
 {
 	assert(index < NVS_PATHS_MAX);
+	assert(!members[index].path);
 	member_start(&members[index], read_only);
 	return open_started(members, index, path, name, error);
 }
@@ -34,6 +35,7 @@ int member_open_beside(struct member *members, unsigned index, const char *path,
 		       struct nvs_error *error)
 {
 	assert(index < NVS_PATHS_MAX);
+	assert(!members[index].path);
 	member_start(&members[index], true);
 	members[index].beside = true;
 	return open_started(members, index, path, name, error);
@@ -41,6 +43,7 @@ int member_open_beside(struct member *members, unsigned index, const char *path,
 
 int member_open_memory(struct member *member, struct nvs_error *error)
 {
+	assert(!member->path);
 	member_start(member, false);
 	member->kind = MEMBER_MEMORY;
 	member->blank = true;
@@ -55,6 +58,7 @@ int member_open_memory(struct member *member, struct nvs_error *error)
 void member_dispose(struct member *member, const struct nvs_log *log)
 {
 	assert(!member->read_only || (!member->disposable && !member->made));
+	assert(!member->beside || member->read_only);
 	if (member->disposable && member->kind == MEMBER_FILE)
 		member_unlink_files(member, log);
 	if (member->disposable && member->kind == MEMBER_RAW)
