@@ -71,10 +71,6 @@ struct place {
 	uint64_t offset, nbytes;
 };
 
-struct place file_place(const struct nvs_file *file, uint64_t offset);
-/* Asserts what holds of a file from opening until closing: its members, alignments and units. */
-void file_check(const struct nvs_file *file);
-
 struct piece {
 	struct io io;
 	struct transfer *transfer;
@@ -241,6 +237,11 @@ void workers_check(const struct nvs_aio *aio);
 /* Asserts what holds of a slot of the table of regions, used or not. */
 void region_check(const struct nvs_aio *aio, const struct region *region);
 
+/* ---- place.c ---- */
+struct place file_place(const struct nvs_file *file, uint64_t offset);
+/* Asserts what holds of a file from opening until closing: its members, alignments and units. */
+void file_check(const struct nvs_file *file);
+
 /* ---- lists.c: under the lock ---- */
 static inline bool transfer_in_flight(const struct transfer *transfer)
 {
@@ -282,6 +283,7 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer);
 /* Promotes all requests with unclaimed bytes, in the order of their submission. */
 void transfers_promote_requests(struct nvs_aio *aio);
 
+/* ---- piece.c ---- */
 /* Cuts the next piece off a transfer with unclaimed bytes; false if the bounce buffer is full. */
 bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *piece);
 /* Before each submission: names only slots that the worker's ring has registered now. */
@@ -296,6 +298,11 @@ bool piece_finish(struct worker *worker, struct piece *piece);
 void piece_tell_transfer(const struct piece *piece);
 /* Fails an I/O that the engine refused. */
 void piece_fail(struct worker *worker, struct piece *piece, int status);
+int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);
+void bounce_close(struct bounce *bounce);
+/* Asserts that the free slots are slots. */
+void bounce_check(const struct bounce *bounce);
+uint64_t bounce_bytes(const struct bounce *bounce);
 
 /* ---- watch.c ---- */
 int watch_start(struct nvs_aio *aio);
@@ -321,16 +328,12 @@ int aio_cond_wait(struct nvs_aio *aio, pthread_cond_t *cond, uint64_t deadline);
 /* Waits until the workers, told to end, have ended, and all transfers have completed. */
 void workers_join(struct nvs_aio *aio);
 
+/* ---- worker.c ---- */
 /* The number of completions that a worker waits for with so many I/Os in flight, at least one;
  * `full`: its queue has no room, and there is more to submit. */
 uint32_t worker_wait_for(const struct aio_config *config, uint32_t submitted, bool full);
 int worker_start(struct worker *worker);
 void worker_free(struct worker *worker);
-int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);
-void bounce_close(struct bounce *bounce);
-/* Asserts that the free slots are slots. */
-void bounce_check(const struct bounce *bounce);
-uint64_t bounce_bytes(const struct bounce *bounce);
 
 /* ---- registration.c ---- */
 /* Registers each bounce buffer with its own worker. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of transfers: each completes once, under the lock, as a request or for a completion queue, to
- * which it is appended without the lock.
+ * The end of transfers: each completes once, under the lock, as a request or for a completion
+ * queue, to which it is appended without the lock.
  */
 #include <assert.h>
 #include <inttypes.h>

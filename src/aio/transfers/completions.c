@@ -69,8 +69,8 @@ bool completions_wait_ends(const struct completions *queue, const struct waiter 
 }
 
 /*
- * Drops the lock and, if the waiter sleeps, wakes it. A waiter that is signaled under the lock wakes
- * up only to sleep on the lock. completions_close() waits while `signaling` is not 0.
+ * Drops the lock and, if the waiter sleeps, wakes it. A waiter that is signaled under the lock
+ * wakes up only to sleep on the lock. completions_close() waits while `signaling` is not 0.
  */
 static void unlock_and_signal(struct completions *queue, struct waiter *waiter, bool sleeps)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits on completion queues. They look for killed workers, whose transfers they complete, so they are
- * above all that appends to a queue.
+ * Waits on completion queues. They look for killed workers, whose transfers they complete, so they
+ * are above all that appends to a queue.
  */
 #include <assert.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists of transfers, under the lock: those with unclaimed bytes, by priority and direction, and those
- * about to be completed.
+ * Lists of transfers, under the lock: those with unclaimed bytes, by priority and direction, and
+ * those about to be completed.
  */
 #include <assert.h>
 

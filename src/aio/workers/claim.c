@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Under the lock: a worker claims I/Os from the shared transfers, a mix of reads and writes, and accounts
- * those that have ended.
+ * Under the lock: a worker claims I/Os from the shared transfers, a mix of reads and writes, and
+ * accounts those that have ended.
  */
 #include <assert.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A worker: one thread with one engine queue. It claims I/Os from the shared transfers, a mix of
- * reads and writes, keeps up to queue_depth of them in flight, and accounts their completions. It
- * takes the aio's lock once per round, whatever the number of I/Os. It runs no code of the owners
- * of transfers: it appends completed ones to their queues.
+ * A worker: one thread with one engine queue. In each round it catches up with the aio
+ * (catch_up.c), claims I/Os (claim.c), submits and reaps them, and accounts their completions; up
+ * to queue_depth of them are in flight. It takes the aio's lock once per round, whatever the number
+ * of I/Os. It runs no code of the owners of transfers: it appends completed ones to their queues.
  */
 #include <assert.h>
 #include <errno.h>

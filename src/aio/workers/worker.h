@@ -16,17 +16,24 @@ static inline uint32_t pieces_in_flight(const struct worker *worker)
 	return worker->aio->config.queue_depth - worker->nfree;
 }
 
-/* Asserts after each step that every piece is free, to be submitted, with the engine, or finished. */
+/* ---- claim.c ---- */
+
+/*
+ * Asserts after each step, with or without the lock, that every piece is free, to be submitted,
+ * with the engine, or finished.
+ */
 void worker_check(const struct worker *worker);
-
-/* ---- Under the lock ---- */
-
-/* Fills the queue with I/Os. */
+/* Under the lock: fills the queue with I/Os. */
 void worker_claim(struct worker *worker, uint64_t now, struct transfer_list *completed);
-/* Frees the pieces that have ended. */
+/* Under the lock: frees the pieces that have ended. */
 void worker_account(struct worker *worker, uint64_t now, struct transfer_list *completed);
-/* Applies changes of the aio's files, regions and binding, for which it drops the lock; aio_sync() waits
- * for this. */
+
+/* ---- catch_up.c ---- */
+
+/*
+ * Under the lock, which it drops: applies changes of the aio's files, regions and binding.
+ * aio_sync() waits for this.
+ */
 void worker_catch_up(struct worker *worker);
 
 #endif
