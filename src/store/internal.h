@@ -68,24 +68,8 @@ struct store {
 	bool unsettled; /* under the lock: the drive may name either of two manifests */
 };
 
-/*
- * Whether the open members hold the kept store to reopen (*found) or are free for a new one.
- * Anything else is refused; the error says what to do.
- */
-int store_identify(const struct store *store, const struct store_options *options, bool *found,
-		   struct nvs_error *error);
-/* -EROFS */
-int store_read_only(const struct store *store, struct nvs_error *error);
-/* Writes labels that make the members one store, not kept yet. */
-int store_begin(struct store *store, const struct store_options *options, struct nvs_error *error);
-/* The last step of creating a kept store: from here on it can be reopened. */
-int store_begin_keeping(struct store *store, struct nvs_error *error);
-/* Reads the manifest of a reopened store; `rollback`: the one before it will do. */
-int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error);
-/* The last step of reopening a store that is not read-only, and the first that changes it. */
-int store_begin_writing(struct store *store, struct nvs_error *error);
-
-/* check.c: assert what must hold. The first: of what is constant once the store is open. */
+/* ---- check.c: asserts what must hold ---- */
+/* Of what is constant once the store is open. */
 void store_check(const struct store *store);
 /* Under the lock: of the extents, and of one that is reserved. */
 void store_space_check(const struct store *store);
@@ -96,7 +80,30 @@ void store_commit_check(const struct store *store);
 void store_entries_check(const struct store *store, uint64_t size,
 			 const struct store_entry *entries, size_t n);
 
+/* ---- store.c ---- */
+/* -EROFS */
+int store_read_only(const struct store *store, struct nvs_error *error);
+
+/* ---- reserve.c ---- */
 /* Sets up the allocator over the members' space, without the manifest's extents. */
 int store_open_space(struct store *store, struct nvs_error *error);
+
+/* ---- commit.c ---- */
+/* Reads the manifest of a reopened store; `rollback`: the one before it will do. */
+int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error);
+/* The last step of reopening a store that is not read-only, and the first that changes it. */
+int store_begin_writing(struct store *store, struct nvs_error *error);
+
+/* ---- identity.c ---- */
+/*
+ * Whether the open members hold the kept store to reopen (*found) or are free for a new one.
+ * Anything else is refused; the error says what to do.
+ */
+int store_identify(const struct store *store, const struct store_options *options, bool *found,
+		   struct nvs_error *error);
+/* Writes labels that make the members one store, not kept yet. */
+int store_begin(struct store *store, const struct store_options *options, struct nvs_error *error);
+/* The last step of creating a kept store: from here on it can be reopened. */
+int store_begin_keeping(struct store *store, struct nvs_error *error);
 
 #endif

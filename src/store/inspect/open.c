@@ -5,7 +5,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -41,7 +40,8 @@ static int open_member(struct nvs_store *store, unsigned i, const struct nvs_sto
 	return describable(&store->members[i], result->rc) ? 0 : result->rc;
 }
 
-int inspect_busy(const struct member *member, int rc, struct nvs_error *error)
+/* Names the process behind -EBUSY, if it can be found; returns rc. */
+static int inspect_busy(const struct member *member, int rc, struct nvs_error *error)
 {
 	char name[64];
 	int pid;

@@ -12,26 +12,32 @@ struct stat;
 /* A name went away while the member was opened: start over. */
 #define MEMBER_GONE (-ESTALE)
 
+/* ---- errors.c ---- */
 /* -EMEDIUMTYPE: `path` has something that is not nvswap's, and stays as it is. */
 int member_refuse(struct nvs_error *error, const char *path, const char *why);
 int member_cannot(struct nvs_error *error, const char *what, const char *path, int code);
 /* Replaces *text. 0 or -ENOMEM. */
 int __attribute__((format(printf, 3, 4)))
 member_compose(char **text, struct nvs_error *error, const char *format, ...);
+
+/* ---- member.c ---- */
 /* Sets the fields of a member that is to be opened. */
 void member_start(struct member *member, bool read_only);
 void member_close_fd(int *fd);
-
 /* -EINVAL: a member before `index` is the same file or device. */
 int member_named_twice(const struct member *members, unsigned index, struct nvs_error *error);
-int member_read_label(struct member *member, struct nvs_error *error);
 
-int member_open_in_directory(struct member *members, unsigned index, const char *path,
-			     const char *name, struct nvs_error *error);
-int member_open_device(struct member *members, unsigned index, const char *path,
-		       const struct stat *st, struct nvs_error *error);
+/* ---- names.c ---- */
+typedef bool member_name_fn(const char *name);
+bool member_is_store_name(const char *name); /* rank<N> or rank<N>-optimizer */
+bool member_is_file_name(const char *name);  /* data, or manifest.0 to manifest.3 */
+/* -EMEDIUMTYPE: the directory has entries, and all have other names; MEMBER_GONE: it was removed.
+ */
+int member_check_entries(int fd, const char *path, member_name_fn *ours, struct nvs_error *error);
+/* Whether the name in a directory is that of the open file: 0, -ENOENT, or why it is not known. */
+int member_leads_to(int from_fd, const char *name, int fd);
 
-/* owner.c: -EMEDIUMTYPE, with the owner's name and a remedy. */
+/* ---- owner.c: -EMEDIUMTYPE, with the owner's name and a remedy ---- */
 int member_other_user(const char *path, uid_t uid, struct nvs_error *error);
 int member_check_owner(int fd, const char *path, struct nvs_error *error);
 /* After openat(2) of `name` failed with EPERM or EACCES: whether another user owns it. */
@@ -39,17 +45,7 @@ int member_not_permitted(int from_fd, const char *name, const char *path, struct
 int member_make_fd_private(int fd, const char *path, mode_t mode, const struct nvs_log *log,
 			   struct nvs_error *error);
 
-typedef bool member_name_fn(const char *name);
-bool member_is_store_name(const char *name); /* rank<N> or rank<N>-optimizer */
-bool member_is_file_name(const char *name);  /* data, or manifest.0 to manifest.3 */
-/* -EMEDIUMTYPE: the directory has entries, and all have other names; MEMBER_GONE: it was removed.
- */
-int member_check_entries(int fd, const char *path, member_name_fn *ours, struct nvs_error *error);
-/* Whether the directory has a manifest that is not empty, as member->has_manifests. */
-int member_find_manifests(struct member *member, struct nvs_error *error);
-/* Whether the name in a directory is that of the open file: 0, -ENOENT, or why it is not known. */
-int member_leads_to(int from_fd, const char *name, int fd);
-
+/* ---- device_area.c ---- */
 /*
  * -EMEDIUMTYPE: one copy of a raw device's label is valid, and what lies beside it is recognized as
  * another program's, which has left that copy in place.
@@ -58,13 +54,25 @@ int member_check_beside_label(const struct member *member, const uint8_t first[L
 			      struct nvs_error *error);
 /* The number of the newest valid header of a manifest on a raw device; 0: there is none. */
 uint64_t member_newest_on_device(const struct member *member);
-
-void member_unlink_files(struct member *member, const struct nvs_log *log);
-/* Directories that are not empty stay. */
-void member_remove_directories(const struct member *member);
 /* Writes zeros over the labels and manifests of a raw device, through `fd`. */
 int member_clear_places(const struct member *member, int fd, struct nvs_error *error);
 /* The same for a member that is disposed of; errors are logged. */
 void member_clear_device(struct member *member, const struct nvs_log *log);
+
+/* ---- label_io.c ---- */
+int member_read_label(struct member *member, struct nvs_error *error);
+
+/* ---- device.c ---- */
+int member_open_device(struct member *members, unsigned index, const char *path,
+		       const struct stat *st, struct nvs_error *error);
+
+/* ---- directory.c ---- */
+int member_open_in_directory(struct member *members, unsigned index, const char *path,
+			     const char *name, struct nvs_error *error);
+/* Whether the directory has a manifest that is not empty, as member->has_manifests. */
+int member_find_manifests(struct member *member, struct nvs_error *error);
+void member_unlink_files(struct member *member, const struct nvs_log *log);
+/* Directories that are not empty stay. */
+void member_remove_directories(const struct member *member);
 
 #endif
