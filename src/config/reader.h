@@ -30,6 +30,7 @@ struct reader {
 	bool grad_named; /* the file sets grad_accum_dtype to a type rather than "auto" */
 };
 
+/* ---- messages.c ---- */
 /* Sets the error to file, place (unless NULL) and text; returns -EINVAL. */
 int reader_complain(struct reader *r, const struct json_place *place, const char *subject,
 		    const char *format, ...) __attribute__((format(printf, 4, 5)));
@@ -40,20 +41,20 @@ void reader_say(struct reader *r, enum nvs_log_level level, const struct json_pl
 const char *reader_show(const char *bytes, size_t length, char shown[SHOWN_BYTES + 8]);
 const char *reader_show_value(const struct json_value *value, char shown[SHOWN_BYTES + 8]);
 
+/* ---- rules.c ---- */
+/* Checks settings against each other; `was` is param_dtype before this file. */
+int rules_apply(struct reader *r, enum nvs_dtype was);
+/* Computes the settings that depend on others. */
+void config_derive(struct nvs_config *config);
+
+/* ---- reader.c ---- */
 /* Reads the document and applies the rules. 0, -EINVAL or -ENOMEM. */
 int reader_read(struct reader *r, const struct json_value *root);
-
 /* Sets one setting, called `name` in messages, and applies the rules. 0, -EINVAL or -ENOMEM. */
 int reader_set(struct reader *r, const struct config_key *key, const struct json_value *value,
 	       const char *name);
 /* Ends reading with `result`: 0 replaces the caller's `config` by the copy, an error drops the
  * copy. Returns `result`. */
 int reader_take(struct reader *r, struct nvs_config *config, int result);
-
-/* Checks settings against each other; `was` is param_dtype before this file. */
-int rules_apply(struct reader *r, enum nvs_dtype was);
-
-/* Computes the settings that depend on others. */
-void config_derive(struct nvs_config *config);
 
 #endif
