@@ -114,12 +114,18 @@ int stamp_check(const struct stamp *stamp, int fd, const char *path, struct nvs_
  * reading.
  */
 int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error);
+
 /* ---- safetensors/index.c: several files ---- */
 
 #define INDEX_SUFFIX ".index.json"
 
 /* Reads an index and the headers of all its files, as safetensors_load. */
 int index_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error);
+/* Whether the index that was loaded names one of the files that `checkpoint` consists of. */
+bool index_names_any(const struct nvs_checkpoint *before, const struct nvs_checkpoint *checkpoint);
+/* Removes the files that the index named before, and that `checkpoint` does not consist of. */
+void index_remove_files(const struct nvs_checkpoint *before,
+			const struct nvs_checkpoint *checkpoint);
 
 /* ---- torch/: see torch/torch.h ---- */
 
@@ -170,14 +176,6 @@ int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoin
 int placement_make_single(struct placement *placement, struct nvs_checkpoint *checkpoint,
 			  const char *path, bool named, struct nvs_error *error);
 void placement_free(struct placement *placement, const struct nvs_checkpoint *checkpoint);
-
-/* ---- safetensors/index.c ---- */
-
-/* Whether the index that was loaded names one of the files that `checkpoint` consists of. */
-bool index_names_any(const struct nvs_checkpoint *before, const struct nvs_checkpoint *checkpoint);
-/* Removes the files that the index named before, and that `checkpoint` does not consist of. */
-void index_remove_files(const struct nvs_checkpoint *before,
-			const struct nvs_checkpoint *checkpoint);
 
 /* ---- sink.c, draft.c: files that are written; drafts appear when they are complete ---- */
 
