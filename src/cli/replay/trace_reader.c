@@ -138,7 +138,7 @@ static void add_call(struct reader *reader, enum access_call call, struct subjec
 
 static void read_call(struct reader *reader, const struct json_value *event)
 {
-	/* Indexed by enum access_call; the names are those of src/trace/trace.c. */
+	/* Indexed by enum access_call; the names are those of src/trace/write.c. */
 	static const char *const names[] = {"swapin",	     "lease",	 "wait",    "release",
 					    "release-dirty", "prefetch", "swapout", "step-begin",
 					    "step-end",	     NULL};

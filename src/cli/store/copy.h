@@ -29,13 +29,16 @@ static inline int copy_no_memory(const struct copy *copy)
 }
 
 /* ---- copy_open.c ---- */
+
 /* The pool for data of `total` bytes that moves in pieces of up to `largest`. */
 uint64_t copy_pool_bytes(uint64_t total, uint64_t largest);
 /* A configuration for the store: kept, or read alone. Close it in any case. */
 int copy_configure(const struct copy *copy, bool keep, uint64_t pool, struct nvs_config **config);
 /* Passes on what opening the store returned; after -EBUSY the error tells which process has it. */
 int copy_opened(const struct copy *copy, int rc);
+
 /* ---- copy_parameters.c, copy_optimizer.c ---- */
+
 /*
  * Copy the store's contents to the checkpoint of --to, or fill it with those of --from, and commit
  * these as a whole or not at all. 0, or the code of copy->error.
