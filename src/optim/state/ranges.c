@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranges of one part of the state, read and written by nvs_optimizer_get and nvs_optimizer_set. Only
- * that part moves.
+ * Ranges of one part of the state, read and written by nvs_optimizer_get and nvs_optimizer_set.
+ * Only that part moves.
  */
 #include <assert.h>
 #include <errno.h>
