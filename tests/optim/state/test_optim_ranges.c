@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State read and written in pieces: each part is read and written once, the next ones are read
+ * State read and written in ranges: each part is read and written once, the next ones are read
  * ahead, and writes behind are neither lost nor fail silently.
  */
 #include "optim/optim_fixture.h"
 
 #include <errno.h>
 
-#define PIECE 1000u
+#define RANGE 1000u
 
 /* A group longer than a tile, and short ones that fill one tile. */
 static const struct group groups[] = {{"a", 30000, NVS_F32},  {"b", 300, NVS_BF16},
@@ -26,11 +26,11 @@ static void begin(struct optim *o)
 	optim_run(o, 1, 1);
 }
 
-static void piece(struct optim *o, size_t group, int part, uint64_t at, bool set)
+static void range(struct optim *o, size_t group, int part, uint64_t at, bool set)
 {
 	enum nvs_optimizer_part which = (enum nvs_optimizer_part)part;
-	static float data[PIECE];
-	uint64_t left = groups[group].numel - at, n = left < PIECE ? left : PIECE;
+	static float data[RANGE];
+	uint64_t left = groups[group].numel - at, n = left < RANGE ? left : RANGE;
 
 	DONE(o, nvs_optimizer_get(o->optimizer, group, which, at, n, data, &o->error));
 	if (set)
@@ -39,8 +39,8 @@ static void piece(struct optim *o, size_t group, int part, uint64_t at, bool set
 
 static void walk_part(struct optim *o, size_t group, int part, bool set)
 {
-	for (uint64_t at = 0; at < groups[group].numel; at += PIECE)
-		piece(o, group, part, at, set);
+	for (uint64_t at = 0; at < groups[group].numel; at += RANGE)
+		range(o, group, part, at, set);
 }
 
 static void walk(struct optim *o, enum order order, bool set)
@@ -53,9 +53,9 @@ static void walk(struct optim *o, enum order order, bool set)
 			for (int part = 0; part < 3; part++)
 				walk_part(o, i, part, set);
 		else
-			for (uint64_t at = 0; at < groups[i].numel; at += PIECE)
+			for (uint64_t at = 0; at < groups[i].numel; at += RANGE)
 				for (int part = 0; part < 3; part++)
-					piece(o, i, part, at, set);
+					range(o, i, part, at, set);
 }
 
 static uint64_t state_bytes(void)
@@ -75,7 +75,7 @@ static struct nvs_engine_stats stats_now(struct optim *o)
 	return stats;
 }
 
-static void all_state_in_pieces_is_read_once(void **state)
+static void all_state_in_ranges_is_read_once(void **state)
 {
 	struct optim o;
 
@@ -92,7 +92,7 @@ static void all_state_in_pieces_is_read_once(void **state)
 	}
 }
 
-static void all_state_set_in_pieces_is_written_once(void **state)
+static void all_state_set_in_ranges_is_written_once(void **state)
 {
 	struct nvs_engine_stats before, after;
 	struct snapshot taken;
@@ -141,9 +141,9 @@ static void the_next_tiles_are_read_while_one_is_copied(void **state)
 
 	(void)state;
 	begin(&o);
-	piece(&o, 0, NVS_MASTER, 0, false);
+	range(&o, 0, NVS_MASTER, 0, false);
 	sim_hold(o.sim, SIM_READS);
-	piece(&o, 0, NVS_MASTER, PIECE, false);
+	range(&o, 0, NVS_MASTER, RANGE, false);
 	assert_true(sim_await_in_flight(o.sim, 1));
 	sim_go(o.sim, SIM_READS);
 	walk(&o, PARTS_TOGETHER, false);
@@ -175,7 +175,7 @@ static void a_step_after_a_walk_finds_the_state_that_was_set(void **state)
 /* A later call returns the error, and the data are not lost. */
 static void a_failed_write_behind_a_walk_is_reported(void **state)
 {
-	static float data[PIECE], got[PIECE];
+	static float data[RANGE], got[RANGE];
 	struct optim o;
 	int rc = 0;
 
@@ -205,8 +205,8 @@ static void a_failed_write_behind_a_walk_is_reported(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_state_in_pieces_is_read_once),
-		cmocka_unit_test(all_state_set_in_pieces_is_written_once),
+		cmocka_unit_test(all_state_in_ranges_is_read_once),
+		cmocka_unit_test(all_state_set_in_ranges_is_written_once),
 		cmocka_unit_test(a_part_is_read_without_the_others),
 		cmocka_unit_test(the_next_tiles_are_read_while_one_is_copied),
 		cmocka_unit_test(a_step_after_a_walk_finds_the_state_that_was_set),
