@@ -4,8 +4,8 @@
 # Each layer of src/, and each folder of the command, includes its own headers and those of folders below
 # it, and no others. The search of `nvswap tune` knows neither drives nor the command. Programs of bench/ use
 # the public interface alone, but for the one that measures the kernels. No file calls one that calls it, by
-# way of others too; where a layer's internal header gives the order of its files, each calls only those
-# before it.
+# way of others too; in layers whose internal header gives the order of their files, each file calls only
+# those before it.
 set -u
 BUILD=${BUILD:-build}
 cd "$(dirname "$0")/../.." || exit
@@ -83,9 +83,8 @@ else
 	status=1
 fi
 
-for header in $(grep -rl '^ \* The order of the files, from the bottom' src); do
-	layer=${header#src/}
-	layer=${layer%%/*}
+for layer in aio checkpoint config optim store swap; do
+	header=$(grep -rl '^ \* The order of the files, from the bottom' "src/$layer")
 	wrong=$(awk -v layer="$layer" '
 		function place(path) {
 			sub("^" layer "/", "", path)
@@ -104,7 +103,12 @@ for header in $(grep -rl '^ \* The order of the files, from the bottom' src); do
 					position[$i] = ++n
 			next
 		}
-		NF == 1 { place($1); next }
+		NF == 1 {
+			at = place($1)
+			if (at && taken[at]++)
+				print $1 ".c has the place of another file"
+			next
+		}
 		$1 ~ "^" layer "/" && $2 ~ "^" layer "/" && place($1) < place($2) { print $1 ".c calls " $3 " of " $2 ".c" }
 		END {
 			for (name in position)
