@@ -11,7 +11,7 @@ build=${BUILD:-build}
 
 finds_nothing() {
 	valgrind -q --error-exitcode=99 "$build/tests/$1" >"$temporary" 2>&1 && return
-	grep '^==' "$temporary" | head -n 40
+	grep -E '^==|^not ok|^valgrind: ' "$temporary" | head -n 40
 	return 1
 }
 
