@@ -6,7 +6,7 @@
 # the public interface alone, but for the one that measures the kernels. No file calls one that calls it, by
 # way of others too; in layers whose internal header gives the order of their files, each file calls only
 # those before it.
-set -u
+set -uo pipefail
 BUILD=${BUILD:-build}
 cd "$(dirname "$0")/../.." || exit
 
@@ -74,7 +74,7 @@ calls=$(nm -A -g "${objects[@]}" | sed "s|^$BUILD/src/||" | awk '
 		for (i = 1; i <= n; i++)
 			if (symbol[i] in file && file[symbol[i]] != caller[i])
 				print caller[i], file[symbol[i]], symbol[i]
-	}')
+	}') || calls=
 if loops=$(cut -d ' ' -f 1,2 <<<"$calls" | tsort 2>&1 >/dev/null) && [ -n "$calls" ]; then
 	echo "ok no_file_calls_one_that_calls_it"
 else
