@@ -142,7 +142,7 @@ struct nvs_optimizer {
 	struct nvs_tensor **offloaded; /* the tensors of the offloaded tiles, for waiting */
 	size_t *queue;		       /* the tiles of a pass */
 	size_t ncached;		       /* tiles held between steps */
-	uint64_t walks;		       /* passes that wrote; their direction alternates */
+	uint64_t passes;	       /* that wrote; their direction alternates */
 	struct walk walks_of[PARTS];   /* of nvs_optimizer_get and nvs_optimizer_set */
 	size_t tiles_ahead;	       /* that a walk reads ahead */
 	bool walking;		       /* there are such walks */

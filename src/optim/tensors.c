@@ -36,7 +36,7 @@ static void name_tensor(const struct nvs_optimizer *optimizer, const struct tens
 		 place);
 }
 
-/* Registers tensors side by side, in walk order. */
+/* Registers tensors side by side, in the order of the flat space. */
 static int register_some(struct nvs_optimizer *optimizer, const struct tensor_kind *kind,
 			 size_t first, size_t n, struct nvs_tensor **tensors,
 			 struct nvs_error *error)

@@ -94,7 +94,7 @@ int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 		rc = refuse_unfinished(optimizer, error);
 	if (!rc)
 		rc = pass_run(optimizer, kind, arg, NULL, error);
-	optimizer->walks += !rc && kind->writes;
+	optimizer->passes += !rc && kind->writes;
 	optimizer_check(optimizer);
 	call_end(optimizer);
 	return rc;

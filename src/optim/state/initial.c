@@ -52,7 +52,7 @@ int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		.writes = true, .wants = has_none, .slice = make_slice};
 	int rc = pass_run(optimizer, &kind, NULL, NULL, error);
 
-	optimizer->walks += !rc;
+	optimizer->passes += !rc;
 	return rc;
 }
 

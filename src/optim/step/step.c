@@ -34,7 +34,7 @@ static bool is_idle(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, 
  */
 static void make_room(struct nvs_optimizer *optimizer)
 {
-	bool reverse = optimizer->walks & 1, dirty;
+	bool reverse = optimizer->passes & 1, dirty;
 	size_t n = optimizer->ngradients;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	uint64_t tensor = part_bytes(optimizer), room;
@@ -109,7 +109,7 @@ static void read_ahead(struct nvs_optimizer *optimizer)
 	if (!optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read)
 		return;
 	for (size_t i = 0; i < optimizer->noffloaded && n + PARTS <= READ_AHEAD; i++) {
-		size_t at = optimizer->walks & 1 ? last - i : i;
+		size_t at = optimizer->passes & 1 ? last - i : i;
 		struct tile *tile = &optimizer->tiles[at];
 
 		if (tile->place != TILE_LOOSE || !wants_update(optimizer, at))
@@ -233,7 +233,7 @@ static int end(struct nvs_optimizer *optimizer)
 	for (size_t i = 0; i < optimizer->ntiles; i++)
 		assert(!wants_update(optimizer, i));
 	optimizer->step++;
-	optimizer->walks++;
+	optimizer->passes++;
 	optimizer->step_state = STEP_NONE;
 	await_update(optimizer);
 	gradients_clear(optimizer);
