@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records spans, from any thread.
+ * Opens and closes a trace, and records its spans from any thread. write.c makes a file of them.
  */
 #include "trace/trace.h"
 
