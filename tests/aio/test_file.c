@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -152,6 +154,38 @@ static void a_file_that_the_kernel_makes_up_is_refused(void **state)
 	nvs_aio_close(aio);
 }
 
+/* Also where the limit is no multiple of what direct I/O needs. */
+static void a_write_beyond_the_limit_on_file_sizes_names_it(void **state)
+{
+	const struct rlimit limits[] = {{3 * 65536, RLIM_INFINITY},
+					{3 * 65536 + 777, RLIM_INFINITY}};
+	struct nvs_aio *aio = aio_of_posix();
+	const char *path = path_in(temp_directory(), "limited");
+	char *data = aligned_alloc(4096, 4 * 65536);
+	struct rlimit before;
+
+	(void)state;
+	assert_non_null(data);
+	memset(data, 1, 4 * 65536);
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+	for (size_t i = 0; i < COUNT(limits); i++) {
+		struct nvs_file *file;
+
+		SUCCEEDS(nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error),
+			 &error);
+		assert_int_equal(setrlimit(RLIMIT_FSIZE, &limits[i]), 0);
+		SUCCEEDS(nvs_aio_pwrite(aio, file, data, 4 * 65536, 0, NULL, &error), &error);
+		assert_int_equal(nvs_aio_wait_all(aio, -1, NULL, &error), -EFBIG);
+		assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+		assert_non_null(strstr(error.text, "ulimit -f"));
+		nvs_file_close(file);
+	}
+	signal(SIGXFSZ, SIG_DFL);
+	free(data);
+	nvs_aio_close(aio);
+}
+
 static void null_arguments_are_refused(void **state)
 {
 	struct nvs_aio *aio = aio_of_posix();
@@ -175,6 +209,7 @@ int main(void)
 		test(a_descriptor_that_cannot_be_used_is_refused),
 		test(a_fifo_is_refused_without_blocking),
 		test(a_file_that_the_kernel_makes_up_is_refused),
+		test(a_write_beyond_the_limit_on_file_sizes_names_it),
 		test(null_arguments_are_refused),
 	};
 

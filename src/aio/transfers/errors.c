@@ -25,6 +25,8 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 	place = file_place(transfer->file, transfer->error_offset);
 	if (transfer->status == -ENOSPC)
 		advice = ": make room on the drive";
+	else if (transfer->status == -EFBIG)
+		advice = ": raise the limit (ulimit -f unlimited), unless the file system has one";
 	else if (transfer->status == -EIO)
 		advice = ": the drive failed, see the kernel's log";
 	else if (transfer->status == -ECANCELED)

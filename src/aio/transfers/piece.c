@@ -10,6 +10,8 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "aio/internal.h"
 #include "base/error.h"
@@ -343,6 +345,24 @@ static bool continue_short(struct piece *piece, uint32_t result)
 	return true;
 }
 
+/* Whether the limit on the size of files ends within the I/O. */
+static bool exceeds_limit(const struct io *io)
+{
+	struct rlimit limit;
+	struct stat st;
+
+	assert(io->write && io->nbytes);
+	return !getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < io->offset + io->nbytes &&
+	       !fstat(io->fd, &st) && S_ISREG(st.st_mode);
+}
+
+/* The kernel cuts a write at the limit, and refuses what is left of a direct one as unaligned. */
+static int write_error(const struct io *io)
+{
+	assert(io->result < 0);
+	return io->result == -EINVAL && exceeds_limit(io) ? -EFBIG : io->result;
+}
+
 static bool has_ended(struct piece *piece)
 {
 	int result = piece->io.result;
@@ -352,7 +372,7 @@ static bool has_ended(struct piece *piece)
 	if (result == -EINTR || result == -EAGAIN)
 		return !try_again(piece, -EIO);
 	if (result < 0) {
-		piece->status = ended_with(result);
+		piece->status = ended_with(piece->io.write ? write_error(&piece->io) : result);
 		return true;
 	}
 	if (complete(piece, piece->done + (uint32_t)result))
