@@ -1153,12 +1153,13 @@ static void close_badly(struct world *w)
 	history_log("close");
 	rc = nvs_engine_close(w->engine, &w->error);
 	log_result(w, rc);
-	if (!w->config.keep)
-		HOLDS(!rc);
-	else if (rc)
-		HOLDS(rc == -EBUSY ? busy : caused(w, rc) || (w->undurable && rc == -EIO));
-	else
-		HOLDS(!busy);
+	HOLDS((rc == -EBUSY) == (busy && w->config.keep));
+	if (rc == -EBUSY) {
+		look(w);
+		abandon(w);
+		return;
+	}
+	HOLDS(!rc || (w->config.keep && (caused(w, rc) || (w->undurable && rc == -EIO))));
 	if (!rc)
 		committed(w);
 	gone(w);
