@@ -26,6 +26,7 @@ static const char *unfinished(const struct nvs_tensor *tensor)
 
 static bool any_copied(const struct nvs_engine *engine)
 {
+	assert(engine->ncopied <= engine->ntensors);
 	for (size_t i = 0; i < engine->ntensors && engine->ncopied; i++)
 		if (is_copied(engine->tensors[i]) && unfinished(engine->tensors[i]))
 			return true;
@@ -84,6 +85,7 @@ static int check_reported(const struct nvs_engine *engine, struct nvs_error *err
 {
 	int rc = 0;
 
+	lock_check(engine);
 	assert(!engine->read_only);
 	for (size_t i = 0; i < engine->ntensors && !rc; i++)
 		rc = report_failed_write(engine, engine->tensors[i], error);
@@ -112,6 +114,7 @@ static struct transfer *write_back(struct nvs_engine *engine)
 
 static bool anything_dirty(const struct nvs_engine *engine)
 {
+	assert(!engine->read_only);
 	for (size_t i = 0; i < engine->ntensors; i++)
 		if (is_dirty(engine->tensors[i]) && !engine->tensors[i]->pins.count)
 			return true;
@@ -247,6 +250,8 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 		name = stpcpy(name, tensor->rest->name) + 1;
 		assert((size_t)(name - snapshot->names) < snapshot->names_nbytes);
 	}
+	assert((size_t)(shape - snapshot->shapes) == snapshot->ndims);
+	assert((size_t)(name - snapshot->names) + 1 == snapshot->names_nbytes);
 	assert(!snapshot->forgotten);
 	snapshot->n = engine->ntensors;
 	snapshot->forgotten = engine->forgotten;
@@ -259,6 +264,7 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
  * names them. */
 static void snapshot_apply(struct nvs_engine *engine, const struct snapshot *snapshot)
 {
+	lock_check(engine);
 	assert(!engine->committing && snapshot->entries && snapshot->note);
 	assert(!engine->unsettled);
 	tensors_committed(engine);
@@ -364,9 +370,11 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 	if (rc)
 		return rc;
 	unlocked_check(engine);
+	assert(engine->opened);
 	pthread_mutex_lock(&engine->commit_lock);
 	engine_lock(engine);
 	engine_sums_check(engine);
+	assert(!engine->committing && engine->commit_holds == COPIED_NOT);
 	rc = settle(engine, error);
 	if (!rc)
 		rc = write_all(engine, error);

@@ -189,6 +189,8 @@ static void engine_free(struct nvs_engine *engine)
 	assert(!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE]);
 	assert(!engine->held_writes && !engine->committing && !engine->waiting);
 	assert(queue_empty(engine) && !engine->events.followers);
+	assert(TAILQ_EMPTY(&engine->line) && !engine->ncopied);
+	assert(engine->commit_holds == COPIED_NOT);
 	/* The last log lines are said while their handler may still ask for the tensors. */
 	events_stop(engine);
 	scrub_close(engine);
@@ -237,6 +239,7 @@ static int share_aio(struct nvs_engine *engine, const struct nvs_config *config,
 	engine->aio = aio;
 	engine->shares_aio = true;
 	aio_hold(aio);
+	assert(aio_holders(aio));
 	return 0;
 }
 
@@ -258,6 +261,7 @@ static int open_aio(struct nvs_engine *engine, const struct nvs_config *config,
 	assert(engine->aio && !engine->shares_aio);
 	aio_trace(engine->aio, engine->trace);
 	aio_hold(engine->aio);
+	assert(aio_holders(engine->aio) == 1);
 	return 0;
 }
 
@@ -352,6 +356,7 @@ static void check_opened(struct nvs_engine *engine)
 	engine_lock(engine);
 	engine_check(engine);
 	assert(!engine->transfers && !engine->live_numel && !engine->nregistered);
+	assert(!engine->forgotten && !engine->step.begun);
 	engine_unlock(engine);
 }
 
@@ -387,6 +392,7 @@ int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config
 		     enum nvs_block block, const struct engine_ops *ops, void *ops_arg,
 		     struct nvs_error *error)
 {
+	assert(ops || !ops_arg);
 	return open_engine(engine, config, block, &(struct workers){.ops = ops, .ops_arg = ops_arg},
 			   error);
 }
@@ -426,6 +432,8 @@ int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *err
 	unsigned others = aio_holders(engine->aio) - 1;
 
 	assert(engine->opened);
+	/* The engine itself holds it. */
+	assert(others + 1);
 	if (engine->shares_aio || !others)
 		return 0;
 	return error_set(error, -EBUSY,
@@ -437,6 +445,7 @@ int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *err
 
 static bool commits_at_close(const struct nvs_engine *engine)
 {
+	assert(engine->opened);
 	return engine->keep && !engine->read_only && !engine->abandoned;
 }
 
@@ -460,6 +469,8 @@ int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 	plan_drop(engine);
 	rc = drain_all(engine, error);
 	assert(!rc || rc == -ETIMEDOUT);
+	assert(!engine->plan.n);
+	assert(rc || (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE]));
 	engine_check(engine);
 	engine_unlock(engine);
 	if (!rc && commits_at_close(engine))

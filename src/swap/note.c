@@ -73,6 +73,9 @@ int note_open(struct nvs_engine *engine, struct nvs_error *error)
 void note_close(struct nvs_engine *engine)
 {
 	assert((engine->note == NULL) == (engine->committed_note == NULL));
+	/* No commit or call holds one any more. */
+	assert(!engine->note ||
+	       engine->note->references == 1u + (engine->note == engine->committed_note));
 	note_release(engine->note);
 	note_release(engine->committed_note);
 	engine->note = engine->committed_note = NULL;

@@ -36,12 +36,14 @@ static struct nvs_tensor *add_found(struct nvs_engine *engine, const struct stor
 	uint64_t *shape = entry->shape ? copy_shape(entry->shape, entry->ndim) : NULL;
 	struct nvs_tensor *tensor = NULL;
 
+	assert(entry->name && nvs_dtype_size(entry->dtype));
 	if (shape || !entry->shape)
 		tensor = table_add(engine, &spec);
 	if (!tensor) {
 		free(shape);
 		return NULL;
 	}
+	assert(tensor->registration == REGISTRATION_NONE && !tensor->rest->shape);
 	tensor->rest->shape = shape;
 	tensor->rest->ndim = entry->ndim;
 	return tensor;
@@ -108,6 +110,7 @@ static int check_found(const struct nvs_tensor *tensor, const struct nvs_tensor_
 				   "%s is registered already: nvs_tensor_find returns it",
 				   spec->name);
 	assert(tensor->engine->keep && tensor->memory == MEMORY_NONE);
+	assert(!in_flight(tensor) && !in_plan(tensor));
 	if (tensor->rest->dtype != spec->dtype || tensor->numel != spec->numel)
 		return error_about(error, -ESTALE, spec->name, 0, 0,
 				   "the kept store holds %s as %s x %" PRIu64
@@ -170,6 +173,7 @@ static int reserved_alloc(struct reserved *reserved, size_t n)
 /* Frees the memory, and the shapes that no tensor has taken. */
 static void reserved_free(struct reserved *reserved)
 {
+	assert(reserved->count <= reserved->nshapes);
 	for (size_t i = 0; reserved->shapes && i < reserved->nshapes; i++)
 		free(reserved->shapes[i].dimensions);
 	free(reserved->shapes);
@@ -193,8 +197,10 @@ static int reserve_shape(struct reserved *reserved, size_t i, const struct nvs_t
 
 static void take_shape(struct nvs_tensor *tensor, struct shape *shape)
 {
+	assert(shape->dimensions || !shape->ndim);
 	if (!shape->dimensions)
 		return;
+	assert(shape_has(shape->dimensions, shape->ndim, tensor->numel));
 	free(tensor->rest->shape);
 	tensor->rest->shape = shape->dimensions;
 	tensor->rest->ndim = shape->ndim;
@@ -218,6 +224,7 @@ static int by_text(const void *a, const void *b)
 /* A name that the same call gives twice must not reserve space. */
 static int note_name(void **names, const char *name, struct nvs_error *error)
 {
+	assert(name && name[0]);
 	if (tfind(name, names, by_text))
 		return error_about(error, -EEXIST, name, 0, 0,
 				   "%s is registered already: nvs_tensor_find returns it", name);
@@ -241,6 +248,7 @@ static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *spe
 
 	lock_check(engine);
 	assert(!reserved->count && !reserved->extents);
+	assert(reserved->nshapes == n);
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor_spec spec;
 		struct nvs_tensor *tensor;
@@ -274,6 +282,7 @@ static int reserve(struct nvs_engine *engine, struct reserved *reserved, struct 
 
 	unlocked_check(engine);
 	assert(!reserved->extents);
+	assert(count <= reserved->nshapes && reserved->offsets);
 	/* All spare extents after all first ones, so that those in use lie side by side. */
 	memcpy(reserved->nbytes + count, reserved->nbytes, count * sizeof(*reserved->nbytes));
 	if (!rc && count)
@@ -298,6 +307,7 @@ static void undo_register(struct nvs_engine *engine, struct nvs_tensor **tensors
 {
 	while (n--) {
 		assert(tensors[n]->memory == MEMORY_NONE);
+		assert(tensors[n]->registration != REGISTRATION_NONE);
 		table_check(engine, tensors[n]);
 		if (tensors[n]->registration == REGISTRATION_NEW) {
 			table_remove(engine, tensors[n]);
@@ -317,6 +327,8 @@ static int add_all(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 	int rc = table_grow(engine, n);
 
 	lock_check(engine);
+	assert(reserved->nshapes == n);
+	assert(reserved->extents == (engine->keep ? 2 : 1) * reserved->count);
 	if (rc)
 		error_set(error, rc, "out of memory while registering %zu tensor%s", n, plural(n));
 	while (done < n && !rc) {
@@ -398,6 +410,8 @@ int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 
 static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
+	lock_check(engine);
+	assert(tensor->registration == REGISTRATION_DONE);
 	assert(!in_flight(tensor) && !tensor->pins.count && !engine->read_only);
 	assert(engine->nregistered && engine->tensor_bytes >= tensor->nbytes);
 	if (plan_has(&engine->plan, tensor))
@@ -436,6 +450,7 @@ int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 			rc = error_about(error, -EBUSY, tensors[i]->rest->name, 0, 0,
 					 "%s is in flight: wait for it first",
 					 tensors[i]->rest->name);
+	assert(rc || n <= engine->nregistered);
 	for (size_t i = 0; i < n && !rc; i++)
 		forget(engine, tensors[i]);
 	if (!rc)

@@ -27,6 +27,8 @@ int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_st
 	assert(engine->keep && entry->name);
 	assert(entry->nbytes == entry->numel * nvs_dtype_size(entry->dtype));
 	shape = shape_dimensions(entry->shape, entry->ndim, &entry->numel, &ndim);
+	assert(shape && ndim <= NVS_NDIM_MAX);
+	assert(shape_has(shape, ndim, entry->numel));
 	full = (struct nvs_stored_tensor){.name = entry->name,
 					  .dtype = entry->dtype,
 					  .numel = entry->numel,
@@ -71,6 +73,7 @@ int engine_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const ch
 	engine_lock(engine);
 	engine_sums_check(engine);
 	rc = table_rename(engine, tensor, name, error);
+	assert(rc || strcmp(tensor->rest->name, name) == 0);
 	engine_sums_check(engine);
 	engine_unlock(engine);
 	pthread_mutex_unlock(&engine->naming);

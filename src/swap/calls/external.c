@@ -35,6 +35,7 @@ static int check_external(struct nvs_engine *engine, struct nvs_tensor *const *t
 		.tensors = tensors, .n = n, .copying = contents ? COPIED_OUT : COPIED_NOT};
 	int rc = wait_for_engine(engine, turn, error);
 
+	lock_check(engine);
 	return rc ? rc : check_idle(engine, tensors, n, contents, error);
 }
 

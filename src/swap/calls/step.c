@@ -74,6 +74,7 @@ void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor
 		return;
 	lock_check(engine);
 	assert(from_ns);
+	assert(!tensor || tensor->engine == engine);
 	if (tensor) {
 		/* Names differ at their ends. */
 		length = strlen(tensor->rest->name);
@@ -97,6 +98,7 @@ static uint64_t above(uint64_t a, uint64_t b)
 static uint64_t lower_offset(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	assert(tensor->engine == engine && tensor->registration == REGISTRATION_DONE);
+	assert(!engine->keep || !tensor->nbytes || tensor->offset != tensor->rest->spare);
 	return engine->keep ? least(tensor->offset, tensor->rest->spare) : tensor->offset;
 }
 
@@ -145,6 +147,7 @@ static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
 static void trace_step(const struct nvs_engine *engine, enum trace_kind call)
 {
 	lock_check(engine);
+	assert(call == (engine->step.begun ? TRACE_STEP_BEGIN : TRACE_STEP_END));
 	trace_call(engine->trace, call, clock_ns(), &(struct trace_subject){.name = ""});
 }
 

@@ -12,10 +12,13 @@ void turn_await(struct nvs_engine *engine, struct turn *turn)
 	lock_check(engine);
 	if (turn->in_line)
 		return;
+	assert(turn->n && turn->tensors);
 	turn->in_line = true;
 	TAILQ_INSERT_TAIL(&engine->line, turn, link);
-	for (size_t i = 0; i < turn->n; i++)
+	for (size_t i = 0; i < turn->n; i++) {
+		assert(turn->tensors[i]->engine == engine);
 		turn->tensors[i]->rest->in_line++;
+	}
 }
 
 void turn_end(struct nvs_engine *engine, struct turn *turn)
@@ -23,6 +26,7 @@ void turn_end(struct nvs_engine *engine, struct turn *turn)
 	lock_check(engine);
 	if (!turn->in_line)
 		return;
+	assert(!TAILQ_EMPTY(&engine->line));
 	turn->in_line = false;
 	TAILQ_REMOVE(&engine->line, turn, link);
 	for (size_t i = 0; i < turn->n; i++) {
@@ -35,9 +39,13 @@ void turn_end(struct nvs_engine *engine, struct turn *turn)
 /* Whether another call is in line for one of the tensors. */
 static bool shares(const struct turn *turn)
 {
-	for (size_t i = 0; i < turn->n; i++)
-		if (turn->tensors[i]->rest->in_line != turn->in_line)
+	for (size_t i = 0; i < turn->n; i++) {
+		uint32_t in_line = turn->tensors[i]->rest->in_line;
+
+		assert(in_line >= turn->in_line);
+		if (in_line != turn->in_line)
 			return true;
+	}
 	return false;
 }
 
@@ -55,6 +63,7 @@ bool turn_is_blocked(struct nvs_engine *engine, const struct turn *turn)
 	for (; earlier && earlier != turn; earlier = TAILQ_NEXT(earlier, link))
 		for (size_t i = 0; i < earlier->n; i++)
 			earlier->tensors[i]->rest->line_walk = engine->line_walk;
+	assert(!turn->in_line || earlier == turn);
 	for (size_t i = 0; i < turn->n; i++)
 		if (turn->tensors[i]->rest->line_walk == engine->line_walk)
 			return true;
@@ -64,6 +73,7 @@ bool turn_is_blocked(struct nvs_engine *engine, const struct turn *turn)
 void commit_hold(struct nvs_engine *engine, enum copying from)
 {
 	lock_check(engine);
+	assert(!engine->committing);
 	if (engine->commit_holds == from)
 		return;
 	engine->commit_holds = from;

@@ -58,6 +58,7 @@ static int pin_landed(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 
 	if (rc)
 		return rc;
+	assert(*pin || !n);
 	rc = batch_wait(engine, tensors, n, *pin, remaining_ms(deadline), error);
 	if (rc)
 		end_copies(engine, tensors, n, *pin, NVS_CLEAN);
@@ -71,6 +72,7 @@ static void copy_ranges(const struct nvs_tensor_range *ranges, size_t n)
 
 		if (!range.nbytes)
 			continue;
+		assert(range.tensor->rest->copying == COPIED_IN);
 		assert(range.tensor->memory == MEMORY_POOL && range.tensor->data);
 		assert(range.offset + range.nbytes <= range.tensor->nbytes);
 		memcpy(range.tensor->data + range.offset, range.data, range.nbytes);

@@ -14,6 +14,7 @@ static struct transfer *keep_to(struct nvs_engine *engine, struct eviction evict
 	lock_check(engine);
 	evict_until_enough(engine, &eviction);
 	assert(eviction.writes && eviction.own);
+	assert(eviction.ndirty <= eviction.ntaken);
 	return runs_build_own(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
 }
 

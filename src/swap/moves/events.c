@@ -283,6 +283,7 @@ void events_stop(struct nvs_engine *engine)
 	if (!events->started)
 		return;
 	unlocked_check(engine);
+	assert(!events->helped);
 	pthread_mutex_lock(&events->lock);
 	assert(!events->closing);
 	events->closing = true;
@@ -319,6 +320,7 @@ void events_await_idle(struct nvs_engine *engine)
 	assert(events->started);
 	/* What has happened until now is done in a round that begins later. */
 	pthread_mutex_lock(&events->lock);
+	assert(!events->closing);
 	asked = ++events->asked;
 	pthread_mutex_unlock(&events->lock);
 	completions_wake(events->completions, COMPLETIONS_THREAD);

@@ -60,6 +60,7 @@ void landed_late(struct nvs_engine *engine, const struct transfer *run)
 	lock_check(engine);
 	assert(engine->overdue[run->direction] && in_flight(first));
 	engine->overdue[run->direction]--;
+	assert(engine->overdue[run->direction] < engine->inflight[run->direction]);
 	say_later(engine, NVS_LOG_WARNING, "%s: %s completed late: %s", first->rest->name,
 		  run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
@@ -78,6 +79,7 @@ int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs
 			if (rc)
 				return rc;
 		}
+	assert(!engine->overdue[NVS_WRITE] && (writes_alone || !engine->overdue[NVS_READ]));
 	return 0;
 }
 

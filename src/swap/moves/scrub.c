@@ -46,6 +46,7 @@ static void scrub_check(const struct nvs_engine *engine)
 
 static bool is_quiet(const struct nvs_engine *engine)
 {
+	assert(engine->scrub.transfers <= engine->transfers);
 	return !engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE] && !engine->committing &&
 	       engine->transfers == engine->scrub.transfers;
 }
@@ -65,6 +66,7 @@ static bool wait_until_quiet(struct nvs_engine *engine)
 
 static bool is_due(const struct nvs_tensor *tensor)
 {
+	assert(tensor->registration != REGISTRATION_NEW);
 	return tensor->content == CONTENT_DRIVE && tensor->io == IO_IDLE && tensor->nbytes &&
 	       tensor->checksum_state != CHECKSUM_NONE;
 }

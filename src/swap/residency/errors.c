@@ -78,6 +78,7 @@ int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 {
 	char need[32], have[32];
 
+	assert(tensor->engine == engine);
 	assert(tensor->extent > pool_bytes(engine->pool) && engine->pool_step);
 	assert(engine->pool_key && engine->remedy[0]);
 	return error_about(error, -E2BIG, tensor->rest->name, 0, 0,

@@ -101,6 +101,11 @@ static void check_unmoved(const struct nvs_tensor *tensor)
 	assert(tensor->rest->ndim <= NVS_NDIM_MAX);
 	assert(shape_has(tensor->rest->shape, tensor->rest->ndim, tensor->numel));
 	assert(!tensor->rest->parts || is_external(tensor));
+	assert((tensor->extent == 0) == (tensor->nbytes == 0));
+	assert(tensor->rest->names && tensor->rest->name == tensor->rest->names->text);
+	assert(!tensor->rest->copy_pin || tensor->rest->copying == COPIED_OUT);
+	assert(tensor->rest->line_walk <= tensor->engine->line_walk);
+	assert(tensor->rest->recorded <= tensor->engine->plan.step);
 }
 
 void tensor_check(const struct nvs_tensor *tensor)

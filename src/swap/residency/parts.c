@@ -21,6 +21,7 @@ void lend(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t
 {
 	assert(tensor->memory == MEMORY_NONE && tensor->io == IO_IDLE);
 	assert(!tensor->pins.count && tensor->on_landing == LANDING_STAYS);
+	assert(tensor->placement == PLACED_NOWHERE);
 	tensor->memory = MEMORY_EXTERNAL;
 	set_part(tensor, data, offset, nbytes);
 	assert(is_external(tensor) && (data || !nbytes));

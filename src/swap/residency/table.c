@@ -28,7 +28,9 @@ struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
 	struct nvs_tensor key = {.rest = &rest};
 	struct nvs_tensor **found = tfind(&key, &engine->names, by_name);
 
+	lock_check(engine);
 	assert(!found || (*found)->engine == engine);
+	assert(!found || (*found)->rest->index < engine->ntensors);
 	return found ? *found : NULL;
 }
 
@@ -150,6 +152,7 @@ static bool add_slab(struct nvs_engine *engine)
 
 static void slabs_free(struct nvs_engine *engine)
 {
+	assert(!engine->ntensors && !engine->forgotten);
 	while (engine->slabs) {
 		struct tensor_slab *slab = engine->slabs;
 
@@ -224,6 +227,7 @@ void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	table_check(engine, tensor);
 	assert(engine->ntensors && tensor->io == IO_IDLE);
 	assert(tensor->rest->copying == COPIED_NOT && !tensor->rest->in_line);
+	assert(!in_plan(tensor));
 	scrub_forgets(&engine->scrub, tensor);
 	last = engine->tensors[--engine->ntensors];
 	engine->tensors[tensor->rest->index] = last;

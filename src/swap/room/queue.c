@@ -156,6 +156,7 @@ bool queue_lets_pass(struct nvs_engine *engine, const struct ticket *ticket, uin
 		waiting->impatient = patience_ends(queue, waiting, until_ns);
 		passes = passes && waiting->impatient;
 	}
+	assert(!ticket->queued || waiting == ticket);
 	assert(passes || *until_ns);
 	return passes;
 }
@@ -177,6 +178,7 @@ void queue_passed(struct nvs_engine *engine, const struct ticket *ticket, uint64
 			waiting->patience_ns = later(waiting->patience_ns, waiting->patience_ns);
 		waiting->impatient = false;
 	}
+	assert(!ticket->queued || waiting == ticket);
 	queue_check(engine);
 }
 

@@ -51,6 +51,7 @@ static struct holders find_holders(const struct nvs_engine *engine)
 {
 	struct holders holders = {0};
 
+	lock_check(engine);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		const struct nvs_tensor *tensor = engine->tensors[i];
 
@@ -92,6 +93,7 @@ static char *put_holder(char *at, const char *last, const struct nvs_tensor *ten
 	char nbytes[32];
 
 	assert(n && tensor->pins.since_ns && tensor->pins.since_ns <= now);
+	assert(n <= tensor->pins.count);
 	at = put(at, last, "%.120s (%s, for %" PRIu64 ".%03u s by pin%s ", tensor->rest->name,
 		 size_text(tensor->extent, nbytes), ms / 1000, (unsigned)(ms % 1000), plural(n));
 	for (size_t i = 0; i < n; i++)
@@ -147,6 +149,7 @@ uint64_t shortage_deadline(const struct nvs_engine *engine, struct shortage *sho
 			   uint64_t deadline)
 {
 	shortage_check(shortage);
+	lock_check(engine);
 	assert(deadline);
 	if (shortage->told)
 		return deadline;

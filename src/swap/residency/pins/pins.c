@@ -175,6 +175,7 @@ int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 					  .error_offset = tensor->pins.error_offset};
 
 	assert(tensor->pins.failed && tensor->pins.status < 0);
+	assert(tensor->engine == engine);
 	assert(tensor->pins.error_offset != NOWHERE);
 	return transfer_error(&transfer, tensor->rest->name, error);
 }
