@@ -429,11 +429,9 @@ int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 
 int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	unsigned others = aio_holders(engine->aio) - 1;
+	unsigned holders = aio_holders(engine->aio), others = holders - 1;
 
-	assert(engine->opened);
-	/* The engine itself holds it. */
-	assert(others + 1);
+	assert(engine->opened && holders);
 	if (engine->shares_aio || !others)
 		return 0;
 	return error_set(error, -EBUSY,
