@@ -11,6 +11,11 @@ T=$(mktemp -d "$BUILD/tmp/$(basename "$0" .sh).XXXXXX")
 trap 'rm -rf "$T"' EXIT
 failures=0
 
+# left_out NAME: whether tests/run leaves the test to `make check-all`
+left_out() {
+	[[ " ${LEFT_OUT:-} " == *" $1 "* ]]
+}
+
 # result NAME STATUS [WHY]
 result() {
 	if [ "$2" = 0 ]; then

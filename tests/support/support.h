@@ -46,6 +46,9 @@
 /* Removes what the functions below have made; a cmocka teardown. */
 int cleanup(void **state);
 
+/* A number of rounds or seeds for a run of `make check-all`, and the fewer that suffice for the others. */
+unsigned at_length(unsigned all, unsigned few);
+
 /* ---- Random data ---- */
 
 /* Starts a sequence that the name determines, and prints its seed. */
