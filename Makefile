@@ -17,6 +17,10 @@ DEBIAN_PYTHON ?= /usr/bin/python3
 BUILD ?= build
 SANITIZE ?=
 CFLAGS ?= -O2 -g
+# Code of tests is compiled once more often than it runs.
+TEST_CFLAGS ?= $(patsubst -g,-g1,$(patsubst -O2,-O1,$(CFLAGS)))
+# Without ccache: make CCACHE=
+CCACHE ?= $(shell command -v ccache)
 WERROR ?= -Werror
 # ASSERTIONS=no leaves out those of the library and the command: their checks of their own state take
 # a tenth to a fifth of their processor time.
@@ -48,7 +52,12 @@ CLI_SOURCES := $(call below,src/cli,*.c)
 TEST_SOURCES := $(call below,tests,test_*.c)
 # A test compiles it itself.
 TEST_COMPILED := $(wildcard tests/project/smaller/*.c)
-TEST_SUPPORT := $(filter-out $(TEST_SOURCES) $(TEST_COMPILED),$(call below,tests,*.c))
+# Tests that replace functions of libc or of the library are a program each; all others are one.
+TEST_APART := $(addprefix tests/,aio/test_aio_submit.c aio/test_transfers.c cli/modes/test_bench_io.c store/test_store.c \
+	store/test_store_damage.c store/test_store_kept.c store/test_store_threads.c store/test_store_units.c \
+	swap/test_swap_register.c swap/test_swap_scale.c)
+TEST_TOGETHER := $(filter-out $(TEST_APART),$(TEST_SOURCES))
+TEST_SUPPORT := $(filter-out tests/all.c $(TEST_SOURCES) $(TEST_COMPILED),$(call below,tests,*.c))
 TEST_SCRIPTS := $(call below,tests,test_*.sh test_*.py)
 PYTHON_TESTS := $(wildcard python/tests/test_py_*.py)
 EXAMPLES := $(wildcard examples/*.c)
@@ -57,7 +66,7 @@ BENCH_SUPPORT := $(wildcard bench/support/*.c)
 FUZZ_SOURCES := $(wildcard fuzz/fuzz_*.c)
 DOCS_SOURCES := $(wildcard scripts/*.c)
 HEADERS := $(wildcard include/*.h include/nvswap/*.h bench/support/*.h scripts/*.h) $(call below,src,*.h) $(call below,tests,*.h)
-C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) $(TEST_SOURCES) $(TEST_COMPILED) $(BENCH_SOURCES) \
+C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) tests/all.c $(TEST_SOURCES) $(TEST_COMPILED) $(BENCH_SOURCES) \
 	$(BENCH_SUPPORT) $(EXAMPLES) $(FUZZ_SOURCES) $(DOCS_SOURCES)
 
 # The version is written in the public header alone.
@@ -139,8 +148,10 @@ HARDENED = $(call once,HARDENED,$(foreach flag,-fstack-protector-strong -fstack-
 	-fcf-protection -mbranch-protection=standard,$(call accepts,$(flag))))
 HARDENED_LINK := -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack
 
-COMPILE = $(CC) $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) $(FORTIFY) $(HARDENED) $(CPPFLAGS) -fPIC \
-	-fvisibility=hidden -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(if $(filter src/%,$<),$(UNASSERTED),$(TESTS_UNASSERTED)) $(FLAGS_$<) -MMD -MP
+# A test's main has the name by which tests/all.c calls it.
+RENAMED = $(if $(filter $<,$(TEST_TOGETHER)),-Dmain=main_of_$(basename $(<F)) -Wno-missing-prototypes)
+COMPILE = $(CCACHE) $(CC) $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) $(FORTIFY) $(HARDENED) $(CPPFLAGS) -fPIC \
+	-fvisibility=hidden -pthread $(SANITIZE_FLAGS) $(if $(filter tests/%,$<),$(TEST_CFLAGS) $(TESTS_UNASSERTED) $(RENAMED),$(CFLAGS) $(if $(filter src/%,$<),$(UNASSERTED),$(TESTS_UNASSERTED))) $(FLAGS_$<) -MMD -MP
 LINK = $(CC) -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(HARDENED_LINK) $(LDFLAGS)
 LINK_PROGRAM = $(LINK) -pie
 
@@ -206,9 +217,30 @@ $(BUILD)/cli.a: $(filter-out %/main.o,$(CLI_OBJECTS))
 	$(Q)$(AR) rcs $@ $^
 
 # Tests use internal symbols, which the library's archive hides, so they link its objects.
-$(TEST_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cli.a
+LINK_TESTS = $(LINK_PROGRAM) $(WRAPPED:%=-Wl,--wrap=%) -o $@ $(filter %.o %.a,$^) $(TEST_LIBS) $(PACKAGE_LIBS)
+
+$(TEST_APART:%.c=$(BUILD)/%): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cli.a
 	$(call say,LD)
-	$(Q)$(LINK_PROGRAM) $(WRAPPED:%=-Wl,--wrap=%) -o $@ $^ $(TEST_LIBS) $(PACKAGE_LIBS)
+	$(Q)$(LINK_TESTS)
+
+$(BUILD)/tests/groups.h: FORCE
+	@mkdir -p $(@D)
+	@printf 'GROUP(%s)\n' $(basename $(notdir $(TEST_TOGETHER))) >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+$(BUILD)/tests/all.o: INCLUDES_tests += -I$(BUILD)/tests
+$(BUILD)/tests/all.o: $(BUILD)/tests/groups.h
+
+$(BUILD)/tests/all: $(TEST_TOGETHER:%.c=$(BUILD)/%.o) $(BUILD)/tests/all.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cli.a
+	@# A function that a test replaces would be replaced for all of them.
+	@! nm -A -g --defined-only $(TEST_TOGETHER:%.c=$(BUILD)/%.o) | grep -v ' main_of_' || \
+		{ echo 'Make it static, or list the test in TEST_APART.' >&2; exit 1; }
+	$(call say,LD)
+	$(Q)$(LINK_TESTS)
+
+$(TEST_TOGETHER:%.c=$(BUILD)/%): $(BUILD)/tests/all
+	@mkdir -p $(@D)
+	@ln -sfr $< $@
 
 $(BENCH_PROGRAMS): $(BUILD)/%: $(BUILD)/%.o $(BENCH_SUPPORT:%.c=$(BUILD)/%.o) $(LIB_OBJECTS)
 	$(call say,LD)
@@ -256,7 +288,7 @@ endef
 $(foreach target,$(FUZZ_SOURCES:fuzz/fuzz_%.c=%),$(eval $(call fuzz_program,$(target))))
 
 -include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(SUPPORT_OBJECTS) \
-	$(TEST_PROGRAMS:%=%.o) $(BENCH_PROGRAMS:%=%.o) $(BENCH_SUPPORT:%.c=$(BUILD)/%.o) \
+	$(BUILD)/tests/all.o $(TEST_PROGRAMS:%=%.o) $(BENCH_PROGRAMS:%=%.o) $(BENCH_SUPPORT:%.c=$(BUILD)/%.o) \
 	$(FUZZ_PROGRAMS:%=%.o) $(DOCS_OBJECTS))
 
 # ---- Run

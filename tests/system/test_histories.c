@@ -109,7 +109,7 @@ static int play_again(const char *words)
 	int status;
 
 	assert_true(readlink("/proc/self/exe", program, sizeof(program) - 1) > 0);
-	snprintf(command, sizeof(command), "'%s' %s >/dev/null", program, words);
+	snprintf(command, sizeof(command), "'%s' test_histories %s >/dev/null", program, words);
 	status = system(command);
 	assert_true(WIFEXITED(status));
 	return WEXITSTATUS(status);

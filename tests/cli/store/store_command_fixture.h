@@ -103,7 +103,7 @@ static inline int store_command(const char *format, ...)
 
 	assert_true(n > 0);
 	self[n] = 0;
-	end = strstr(self, "/tests/cli/store/");
+	end = strstr(self, "/tests/");
 	assert_non_null(end);
 	*end = 0;
 	va_start(args, format);
