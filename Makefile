@@ -64,10 +64,11 @@ EXAMPLES := $(wildcard examples/*.c)
 BENCH_SOURCES := $(wildcard bench/*.c)
 BENCH_SUPPORT := $(wildcard bench/support/*.c)
 FUZZ_SOURCES := $(wildcard fuzz/fuzz_*.c)
+FUZZ_REPLAY := fuzz/replay.c
 DOCS_SOURCES := $(wildcard scripts/*.c)
 HEADERS := $(wildcard include/*.h include/nvswap/*.h bench/support/*.h scripts/*.h) $(call below,src,*.h) $(call below,tests,*.h)
 C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) tests/all.c $(TEST_SOURCES) $(TEST_COMPILED) $(BENCH_SOURCES) \
-	$(BENCH_SUPPORT) $(EXAMPLES) $(FUZZ_SOURCES) $(DOCS_SOURCES)
+	$(BENCH_SUPPORT) $(EXAMPLES) $(FUZZ_SOURCES) $(FUZZ_REPLAY) $(DOCS_SOURCES)
 
 # The version is written in the public header alone.
 VERSION := $(shell sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/nvswap/version.h)
@@ -96,6 +97,7 @@ TEST_PROGRAMS := $(TEST_SOURCES:%.c=$(BUILD)/%)
 SUPPORT_OBJECTS := $(TEST_SUPPORT:%.c=$(BUILD)/%.o)
 BENCH_PROGRAMS := $(BENCH_SOURCES:%.c=$(BUILD)/%)
 FUZZ_PROGRAMS := $(FUZZ_SOURCES:%.c=$(BUILD)/%)
+REPLAY_PROGRAMS := $(FUZZ_SOURCES:fuzz/fuzz_%.c=$(BUILD)/fuzz/replay_%)
 DOCS_OBJECTS := $(DOCS_SOURCES:%.c=$(BUILD)/%.o)
 LIBRARIES := $(BUILD)/libnvswap.a $(BUILD)/libnvswap.so
 # The Python package, for Debian's Python. With gcc's AddressSanitizer, python/tests/promises.py loads the
@@ -284,12 +286,16 @@ define fuzz_program
 $$(BUILD)/fuzz/fuzz_$1: $$(patsubst %.c,$$(BUILD)/%.o,fuzz/fuzz_$1.c $$(FUZZED_$1))
 	$$(call say,LD)
 	$$(Q)$$(LINK_PROGRAM) -fsanitize=fuzzer -o $$@ $$^ $$(PACKAGE_LIBS)
+
+$$(BUILD)/fuzz/replay_$1: $$(patsubst %.c,$$(BUILD)/%.o,$(FUZZ_REPLAY) fuzz/fuzz_$1.c $$(FUZZED_$1))
+	$$(call say,LD)
+	$$(Q)$$(LINK_PROGRAM) -o $$@ $$^ $$(PACKAGE_LIBS)
 endef
 $(foreach target,$(FUZZ_SOURCES:fuzz/fuzz_%.c=%),$(eval $(call fuzz_program,$(target))))
 
 -include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(SUPPORT_OBJECTS) \
 	$(BUILD)/tests/all.o $(TEST_PROGRAMS:%=%.o) $(BENCH_PROGRAMS:%=%.o) $(BENCH_SUPPORT:%.c=$(BUILD)/%.o) \
-	$(FUZZ_PROGRAMS:%=%.o) $(DOCS_OBJECTS))
+	$(FUZZ_PROGRAMS:%=%.o) $(FUZZ_REPLAY:%.c=$(BUILD)/%.o) $(DOCS_OBJECTS))
 
 # ---- Run
 
@@ -308,7 +314,7 @@ check: setup ## build everything and run all tests
 	@$(MAKE) -j$(JOBS) --no-print-directory all test-programs
 	@$(MAKE) --no-print-directory test
 
-test-programs: $(TEST_PROGRAMS) $(BENCH_PROGRAMS) $(PYTHON_PACKAGE)
+test-programs: $(TEST_PROGRAMS) $(BENCH_PROGRAMS) $(REPLAY_PROGRAMS) $(PYTHON_PACKAGE)
 
 # TESTS="pool aio" runs test_pool.* and test_aio.* only.
 TESTS ?=

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Runs each fuzz target from its seeds for a fixed number of inputs, the same in each run; `make fuzz`
-# runs them at length. The targets are built with sanitizers, so a sanitized build skips this test.
+# runs them at length, and test_fuzz_seeds.sh the seeds without a fuzzer. The targets are built with
+# sanitizers, so a sanitized build skips this test.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 build=${BUILD:-build}

@@ -20,6 +20,7 @@ each_compiles() {
 compiles() {
 	local name=$1 language=$2
 	shift 2
+	! left_out "$name" || return 0
 	if ! command -v "$1" >/dev/null; then
 		echo "skip $name: no $1 here"
 	else
