@@ -50,10 +50,10 @@ def a_build_that_fails_says_why(directory):
 
 
 def limits_come_from_the_unchanged_code_or_the_options(directory):
-    tree = tree_of(directory, "measured", test="sleep 1")
+    tree = tree_of(directory, "measured", test="sleep 0.2")
     measured, given = limits_of(), limits_of(seconds=7, build_seconds=50)
     return not measured.measure("base", tree) and not given.measure("base", tree) and \
-        measured.test_s["base"] >= mutate.SLOWER + mutate.SPARE_S and \
+        measured.test_s["base"] >= 0.2 * mutate.SLOWER + mutate.SPARE_S and \
         measured.build_s >= mutate.SPARE_S and given.test_s["base"] == 7 and given.build_s == 50
 
 

@@ -20,7 +20,7 @@ has_begun() {
 	[ -s "$T/pid" ]
 }
 has_ended() {
-	! kill -0 "$(cat "$T/pid")" 2>/dev/null
+	! grep -qs '^State:[[:space:]]*[^Z]' "/proc/$(cat "$T/pid")/status"
 }
 
 nothing_left() {
@@ -103,7 +103,7 @@ leaves_out_fio() {
 drives = json.load(open(sys.argv[1])).get("disk_util", [])
 sys.exit(any(drive["write_sectors"] * 512 >= 128 << 20 for drive in drives))' "$T/out"
 }
-until_true leaves_out_fio
+left_out disk_figures_leave_out_those_of_fio || until_true leaves_out_fio
 result disk_figures_leave_out_those_of_fio $?
 
 mkdir "$T/empty"
@@ -130,6 +130,7 @@ fi
 expect() {
 	local name=$1 expression=$2
 	shift 2
+	! left_out "$name" || return 0
 	compare --output-format json "$@"
 	[ "$status" = 0 ] && nothing_left && python3 - "$T/out" "$expression" <<'END'
 import json, sys
@@ -156,15 +157,20 @@ for engine in libaio posix; do
 		--rw swapout --rounds 1 --ioengine $engine --iodepth 4
 done
 
-mkdir "$T/store/a:b"
-echo '{"aio": {}, "zero_optimization": {"offload_param":
-	{"device": "nvme", "nvme_path": "'"$T/store/a:b"'"}}}' >"$T/config.json"
-timeout 100 "$NVSWAP" bench --compare --rounds 1 --config "$T/config.json" --rw read --size 4m \
-	>"$T/out" 2>"$T/err" && grep -q '^Compared with fio' "$T/out" &&
-	rmdir "$T/store/a:b" && nothing_left
-result a_directory_may_have_a_colon_in_its_name $?
+name=a_directory_may_have_a_colon_in_its_name
+if ! left_out "$name"; then
+	mkdir "$T/store/a:b"
+	echo '{"aio": {}, "zero_optimization": {"offload_param":
+		{"device": "nvme", "nvme_path": "'"$T/store/a:b"'"}}}' >"$T/config.json"
+	timeout 100 "$NVSWAP" bench --compare --rounds 1 --config "$T/config.json" --rw read --size 4m \
+		>"$T/out" 2>"$T/err" && grep -q '^Compared with fio' "$T/out" &&
+		rmdir "$T/store/a:b" && nothing_left
+	result "$name" $?
+fi
 
-cat >"$T/jobs.ini" <<'END'
+name=jobs_of_files_stand_side_by_side
+if ! left_out "$name"; then
+	cat >"$T/jobs.ini" <<'END'
 [global]
 bs=64k
 size=2m
@@ -175,10 +181,12 @@ numjobs=3
 stonewall
 rw=randread
 END
-timeout 100 "$NVSWAP" bench --compare --rounds 1 "$T/jobs.ini" --directory "$T/store" \
-	>"$T/out" 2>"$T/err" && nothing_left && grep -q '^Compared with fio in turn, 1 round;' "$T/out" &&
-	[ "$(grep -cE '^(several|after) .* nvswap +fio +ratio$' "$T/out")" = 2 ] &&
-	[ "$(grep -c 'write bw' "$T/out")" = 1 ] && [ "$(grep -c 'read bw' "$T/out")" = 1 ]
-result jobs_of_files_stand_side_by_side $?
+	timeout 100 "$NVSWAP" bench --compare --rounds 1 "$T/jobs.ini" --directory "$T/store" \
+		>"$T/out" 2>"$T/err" && nothing_left &&
+		grep -q '^Compared with fio in turn, 1 round;' "$T/out" &&
+		[ "$(grep -cE '^(several|after) .* nvswap +fio +ratio$' "$T/out")" = 2 ] &&
+		[ "$(grep -c 'write bw' "$T/out")" = 1 ] && [ "$(grep -c 'read bw' "$T/out")" = 1 ]
+	result "$name" $?
+fi
 
 exit $((failures > 0))

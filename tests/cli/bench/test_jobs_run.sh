@@ -12,7 +12,7 @@ mkdir "$T/drive"
 # Options on the command line override the file's. Small tensors would stay in memory by default,
 # and the first tensor of a large model is long.
 run_small() {
-	local smaller=(--size 8m --loops 1 --runtime 200ms --ramp-time 0 --compute-us 100 --verify
+	local smaller=(--size 2m --loops 1 --runtime 50ms --ramp-time 0 --compute-us 100 --verify
 		--max-in-cpu 0)
 
 	[ "$1" = params-8b ] && smaller+=(--model bench/models/gpt2.json --pool 512m)

@@ -34,9 +34,9 @@ start() {
 	pid=$!
 }
 
-# has_ended PID
+# has_ended PID: also if its parent has not waited for it yet
 has_ended() {
-	! kill -0 "$1" 2>/dev/null
+	! grep -qs '^State:[[:space:]]*[^Z]' "/proc/$1/status"
 }
 
 # ended: waits for the started process; sets $status
@@ -101,6 +101,7 @@ holds() {
 json() {
 	local name=$1 expression=$2
 	shift 2
+	! left_out "$name" || return 0
 	run "$@"
 	if [ "$status" != 0 ] || [ -s "$T/err" ]; then
 		result "$name" 1 "exit status $status"
@@ -320,17 +321,20 @@ until_true true_of "$printed" >"$T/why"
 kill -TERM $pid
 ended
 holds status_is_printed_at_intervals "$printed"
-# Longer than the parent waits for an answer.
-start --status-interval 100ms --runtime 1h
-until_true true_of "$printed" >"$T/why"
-kill -STOP "$(process_of 1)"
-sleep 1.5
-kill -CONT "$(process_of 1)"
-docs=$(grep -c '^{' "$T/out")
-until_true true_of "len(docs) >= $docs + 2" >"$T/why"
-kill -TERM $pid
-ended
-holds figures_do_not_go_back_where_a_job_does_not_answer "$printed"
+name=figures_do_not_go_back_where_a_job_does_not_answer
+if ! left_out "$name"; then
+	start --status-interval 100ms --runtime 1h
+	until_true true_of "$printed" >"$T/why"
+	kill -STOP "$(process_of 1)"
+	# Longer than the parent waits for an answer.
+	sleep 1.5
+	kill -CONT "$(process_of 1)"
+	docs=$(grep -c '^{' "$T/out")
+	until_true true_of "len(docs) >= $docs + 2" >"$T/why"
+	kill -TERM $pid
+	ended
+	holds "$name" "$printed"
+fi
 printed_as_text() {
 	[ "$(grep -c "^a: (groupid=0" "$T/out")" -ge 3 ]
 }
@@ -339,7 +343,7 @@ until_true printed_as_text && kill -TERM $pid
 ended
 printed_as_text && [ "$status" = 143 ] && [ "$(grep -c "^nvswap-" "$T/out")" = 1 ]
 result status_is_printed_as_text $? "$(cat "$T/out")"
-run --output-format normal,json
+run --runtime 50ms --output-format normal,json
 [ "$status" = 0 ] && python3 - "$T/out" >"$T/err" 2>&1 <<'PY'
 import json, sys
 text = open(sys.argv[1]).read()
@@ -348,7 +352,7 @@ assert "\na: (groupid=0" in text[end:], text[end:]
 PY
 result several_formats_are_in_the_order_of_fios $?
 
-run --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 10
+run --runtime 300ms --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 10
 holds logs_of_each_job_are_written "sorted(f for f in os.listdir(T) if f.endswith('.log')) ==
 	sorted(f'log_{kind}.{i}.log' for kind in ('bw', 'slat', 'clat', 'lat') for i in (1, 2, 3))"
 # logs NAME EXPRESSION: EXPRESSION must be true of lines, the numbers of a job's log, and of
@@ -376,11 +380,14 @@ logs logs_are_in_the_order_of_time "all(early[0] < late[0] for d in (0, 1)
 logs latencies_in_logs_are_between_the_least_and_the_most "kind == 'bw' or
 	all(figures[line[2]]['min'] * 0.98 - 1 <= line[1] <= figures[line[2]]['max'] * 1.02 + 1
 	for line in lines)"
-# One line for the whole run.
-run --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 3600000
-logs logs_come_to_what_was_measured "number == 3 or
-	all(abs(line[1] - (figures[line[2]]['bw'] if kind == 'bw' else figures[line[2]]['mean'])) <=
-	0.02 * line[1] + 1 for line in lines) and len(lines) == (1 if number == 2 else 2)"
+name=logs_come_to_what_was_measured
+if ! left_out "$name"; then
+	# One line for the whole run.
+	run --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 3600000
+	logs "$name" "number == 3 or
+		all(abs(line[1] - (figures[line[2]]['bw'] if kind == 'bw' else figures[line[2]]['mean'])) <=
+		0.02 * line[1] + 1 for line in lines) and len(lines) == (1 if number == 2 else 2)"
+fi
 # logs_as_fio NAME ARGUMENT...: lines of both must have the same form, with different numbers
 # replaced by N.
 logs_as_fio() {
@@ -421,14 +428,14 @@ result log_that_cannot_be_written_fails_before_the_run $? "exit status $status"
 mkdir "$T/full"
 for i in 1 2 3; do mknod "$T/full/log_bw.$i.log" c 1 7 2>/dev/null; done
 if [ -c "$T/full/log_bw.1.log" ]; then
-	run --write_bw_log "$T/full/log" --log_avg_msec 10
+	run --runtime 50ms --write_bw_log "$T/full/log" --log_avg_msec 10
 	[ "$status" = 1 ] && grep -q "the log .*full/log_bw.1.log is incomplete: No space left" "$T/err"
 	result an_incomplete_log_fails_the_job $? "exit status $status"
 else
 	echo "skip an_incomplete_log_fails_the_job: making a device needs root"
 fi
 
-run --eta never
+run --runtime 50ms --eta never
 [ ! -s "$T/err" ]
 result eta_never_draws_nothing $?
 start --eta always --runtime 20s

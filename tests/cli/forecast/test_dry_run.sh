@@ -39,7 +39,7 @@ for rw in checkpoint restore; do
 	forecast "dry_run_knows_what_${rw}_moves" "(lambda s: f['space_bytes'] == 3 * s and
 		f['write_bytes'] == (4 * 3 + 2 + ('$rw' == 'restore') + 2) * s and
 		f['read_bytes'] == (3 * 3 + 1 + 2) * s and f['pinned_bytes'] == 8 << 20)(
-		job['checkpoint']['state_bytes'])" --rw $rw --verify
+		job['checkpoint']['state_bytes'])" --rw $rw --verify --tensor-size 275000
 	rm -rf "$T/store/nvswap"
 done
 for rw in read randwrite randrw; do

@@ -13,10 +13,9 @@ mounted= loop=
 trap 'test -z "$mounted" || umount "$mounted"; test -z "$loop" || losetup -d "$loop"
 	rm -rf "$T"' EXIT
 
-# A search that is certain early, and a space that is measured quickly. On a busy machine they take
-# longer and end the same way.
-soon=(--time 10s --tolerance 50 --working-set 64m --queue-depth-max 4 --block-size-max 1m)
-small=(--time 20s --tolerance 50 --working-set 64m --block-size-min 1m --block-size-max 1m
+# A small space, and one of a single setting. At length there is time for a certain choice.
+soon=(--time "${AT_LENGTH:+1}3s" --tolerance 50 --working-set 64m --queue-depth-max 4 --block-size-max 1m)
+small=(--time "${AT_LENGTH:+2}3s" --tolerance 50 --working-set 64m --block-size-min 1m --block-size-max 1m
 	--queue-depth-max 1 --thread-count-max 1 --ioengine posix)
 
 not_ok() {
@@ -26,8 +25,10 @@ not_ok() {
 	return 1
 }
 
-# tune NAME STATUS ARGUMENT...: runs nvswap tune, which must exit with STATUS
+# tune NAME STATUS ARGUMENT...: runs nvswap tune, which must exit with STATUS; fails as well if the test
+# is left out
 tune() {
+	! left_out "$1" || return
 	name=$1 expected=$2
 	shift 2
 	timeout 300 "$NVSWAP" tune "$@" >"$T/out" 2>"$T/err"
@@ -74,7 +75,7 @@ nothing_left
 name=the_choice_is_a_configuration
 cp "$T/out" "$T/choice.json"
 if "$NVSWAP" bench --config "$T/choice.json" --nvme-path "$dir" --tensors 1 \
-	--tensor-size 64k >"$T/out" 2>"$T/err"; then
+	--tensor-size 64k --pool 1m >"$T/out" 2>"$T/err"; then
 	echo "ok $name"
 else
 	not_ok "bench does not take it"
@@ -96,7 +97,9 @@ tune tuning_for_reads_writes_the_file_alone 0 "${small[@]}" --objective read --r
 
 # The first files that it opens must not become standard output and error.
 name=closed_standard_files_are_not_reused
-if timeout 300 "$NVSWAP" tune "${small[@]}" --output "$T/out" "$dir" <&- >&- 2>&-; then
+if left_out "$name"; then
+	:
+elif timeout 300 "$NVSWAP" tune "${small[@]}" --output "$T/out" "$dir" <&- >&- 2>&-; then
 	json 'assert aio["block_size"] == 1 << 20'
 else
 	not_ok "it fails"
@@ -105,9 +108,11 @@ fi
 # With a tolerance of 0 the search never becomes certain. A busy drive may not even have the time to
 # fill a working set.
 name=the_time_bounds_it
-timeout 300 "$NVSWAP" tune --time 4s --working-set 64m --tolerance 0 "$dir" \
+left_out "$name" || timeout 300 "$NVSWAP" tune --time 4s --working-set 64m --tolerance 0 "$dir" \
 	>"$T/out" 2>"$T/err"
-if grep -qE "not certain: .*More time|give a longer --time" "$T/err"; then
+if left_out "$name"; then
+	:
+elif grep -qE "not certain: .*More time|give a longer --time" "$T/err"; then
 	echo "ok $name"
 else
 	not_ok "there was no end to the time"
@@ -179,9 +184,11 @@ tune two_results_need_two_files 2 --output "$T/none.html" --report "$T/none.html
 tune an_unwritable_report_is_reported_at_once 1 --time 1h \
 	--report "$T/none/report.html" "$dir" && has err "can't write the report to"
 name=a_result_that_can_not_be_written_is_a_failure
-"$NVSWAP" tune "${small[@]}" "$dir" >/dev/full 2>"$T/err"
-status=$?
-if [ $status -eq 1 ]; then has err "is incomplete"; else not_ok "exit status $status"; fi
+if ! left_out "$name"; then
+	"$NVSWAP" tune "${small[@]}" "$dir" >/dev/full 2>"$T/err"
+	status=$?
+	if [ $status -eq 1 ]; then has err "is incomplete"; else not_ok "exit status $status"; fi
+fi
 
 # ---- Refused options
 
