@@ -18,7 +18,7 @@
 #include "support/support.h"
 
 #define BLOCK	  65536u
-#define GIVE_UP_S 20
+#define GIVE_UP_S 120
 
 static const enum nvs_ioengine engines[] = {NVS_IOENGINE_IO_URING, NVS_IOENGINE_LIBAIO,
 					    NVS_IOENGINE_POSIX};

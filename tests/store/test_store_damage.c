@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 
 #include "store/kept_fixture.h"
+#include "support/support.h"
 
 /* ---- Sectors that can't be read ---- */
 
@@ -103,7 +104,7 @@ static void a_flipped_bit_anywhere_in_the_metadata_costs_nothing(void **state)
 	make_three_versions();
 	for (unsigned i = 0; i < PLACES; i++) {
 		for (uint64_t at_byte = 0; at_byte < places[i].nbytes;
-		     at_byte += at_byte < 512 ? 1 : 5) {
+		     at_byte += at_byte < 512 ? at_length(1, 3) : at_length(5, 31)) {
 			/* All bits of the fields, and one of each byte behind them. */
 			for (unsigned bit = 0; bit < (at_byte < 64 ? 8 : 1); bit++) {
 				uint8_t byte = places[i].bytes[at_byte] ^
@@ -213,7 +214,7 @@ static void several_damages_never_lead_to_an_older_commit_in_silence(void **stat
 	(void)state;
 	print_message("seed %" PRIu64 "\n", random);
 	make_three_versions();
-	for (int turn = 0; turn < 3000; turn++) {
+	for (unsigned turn = 0; turn < at_length(3000, 500); turn++) {
 		unsigned damages = 2 + (unsigned)(next_random(&random) % 3);
 		struct store *store;
 		int rc;

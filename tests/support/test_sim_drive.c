@@ -1084,7 +1084,7 @@ static void an_engine_without_its_drive_reports_it_and_closes(void **state)
 	sim_close(sim);
 }
 
-#define ROUNDS (SANITIZED ? 20 : 100)
+#define ROUNDS at_length(SANITIZED ? 20 : 100, 20)
 #define MANY   24
 
 /* A tensor that is swapped in without an error has the contents that were last swapped out. */

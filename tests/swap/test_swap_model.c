@@ -4,6 +4,7 @@
  * over I/O engines, file systems, stripes and settings.
  */
 #include "support/sole_owner.h"
+#include "support/support.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -423,7 +424,7 @@ static void history(const struct setup *setup)
 	static struct model m;
 
 	begin_history(&m, setup);
-	for (int i = 0; i < (SANITIZED ? 1000 : 3000); i++)
+	for (unsigned i = 0; i < at_length(SANITIZED ? 1000 : 3000, SANITIZED ? 300 : 1000); i++)
 		operations[below(&m.random, LENGTH(operations))](&m);
 	end_history(&m);
 }

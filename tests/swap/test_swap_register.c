@@ -48,7 +48,7 @@ static void begin_held(struct held_call *r)
 	sem_init(&go_on, 0, 0);
 	__atomic_store_n(&armed, true, __ATOMIC_RELEASE);
 	/* A call that waits for the held one would block forever. */
-	alarm(20);
+	alarm(120);
 	MUST(!pthread_create(&r->thread, NULL, register_large, r));
 	while (sem_wait(&held))
 		;

@@ -4,6 +4,7 @@
  * that are killed, forks and closes during transfers.
  */
 #include "optim/optim_fixture.h"
+#include "support/support.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -16,7 +17,7 @@
 
 #define THREADS 6
 #define OWN	6
-#define TURNS	(SANITIZED ? 60 : 300)
+#define TURNS	at_length(SANITIZED ? 60 : 300, SANITIZED ? 30 : 100)
 
 struct crowd {
 	struct fixture f;
@@ -180,7 +181,7 @@ static void *take_turns(void *arg)
 {
 	struct member *m = arg;
 
-	for (int i = 0; i < TURNS; i++)
+	for (unsigned i = 0; i < TURNS; i++)
 		turn(m);
 	return NULL;
 }

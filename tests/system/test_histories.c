@@ -10,6 +10,7 @@
 #include "support/history/history_room.h"
 #include "support/history/history_swap.h"
 #include "support/soak.h"
+#include "support/support.h"
 #include "swap/swap_fixture.h"
 
 #include <inttypes.h>
@@ -48,25 +49,25 @@ static void play(const struct history_model *model, uint32_t n, uint32_t length)
 static void swaps_agree_with_the_model(void **state)
 {
 	(void)state;
-	play(&history_swap, SANITIZED ? 40 : 360, 250);
+	play(&history_swap, at_length(SANITIZED ? 40 : 360, SANITIZED ? 10 : 48), 250);
 }
 
 static void steps_agree_with_the_model(void **state)
 {
 	(void)state;
-	play(&history_optim, SANITIZED ? 20 : 100, 100);
+	play(&history_optim, at_length(SANITIZED ? 20 : 100, SANITIZED ? 5 : 20), 100);
 }
 
 static void requests_agree_with_the_model(void **state)
 {
 	(void)state;
-	play(&history_aio, SANITIZED ? 40 : 300, 200);
+	play(&history_aio, at_length(SANITIZED ? 40 : 300, SANITIZED ? 10 : 48), 200);
 }
 
 static void calls_that_wait_for_room_end_within_a_bound_of_work_by_others(void **state)
 {
 	(void)state;
-	play(&history_room, SANITIZED ? 20 : 100, 20);
+	play(&history_room, at_length(SANITIZED ? 20 : 100, SANITIZED ? 5 : 20), 20);
 }
 
 /* Directories have random names; mask them. */
@@ -91,7 +92,7 @@ static void a_history_is_determined_by_its_seed(void **state)
 #ifdef __SANITIZE_THREAD__
 	skip();
 #endif
-	for (uint64_t i = 0; i < (SANITIZED ? 4 : 20); i++) {
+	for (uint64_t i = 0; i < at_length(SANITIZED ? 4 : 20, 4); i++) {
 		history.model = models[i % MODELS];
 		history.seed = seed + i;
 		assert_true(history_play_into(&history, text, sizeof(text)));

@@ -350,7 +350,7 @@ static void a_commit_survives_a_kill(void **state)
 				      .pool_bytes = 200 * KIB,
 				      .block_size = 16 * KIB,
 				      .thread_count = 2},
-		      rounds_of(SANITIZED ? 6 : 24));
+		      rounds_of(at_length(SANITIZED ? 6 : 24, 6)));
 }
 
 static void a_commit_survives_a_kill_over_stripes(void **state)
@@ -362,7 +362,7 @@ static void a_commit_survives_a_kill_over_stripes(void **state)
 				      .npaths = 2,
 				      .stripe_size = 12 * KIB,
 				      .ioengine = NVS_IOENGINE_POSIX},
-		      rounds_of(SANITIZED ? 4 : 15));
+		      rounds_of(at_length(SANITIZED ? 4 : 15, 4)));
 }
 
 /* ---- A store that is not kept ---- */
@@ -548,7 +548,7 @@ static uint64_t found_step(struct optim *o)
 
 static void an_optimizer_goes_on_from_its_last_commit_after_a_kill(void **state)
 {
-	unsigned rounds = rounds_of(SANITIZED ? 5 : 16), during = 0, stores = 0;
+	unsigned rounds = rounds_of(at_length(SANITIZED ? 5 : 16, 5)), during = 0, stores = 0;
 	uint64_t seed = next_seed(), steps = 0;
 	struct optim o;
 	char *disk;

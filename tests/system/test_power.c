@@ -10,6 +10,7 @@
 #include "optim/optimizer.h"
 #include "support/sim/sim_drive.h"
 #include "support/sole_owner.h"
+#include "support/support.h"
 #include "swap/swap.h"
 #include "swap/swap_fixture.h"
 
@@ -467,7 +468,8 @@ static void after_a_power_failure_anywhere_one_commit_is_found(void **state)
 	for (size_t way = 0; way < LENGTH(ways); way++) {
 		bool ended = false;
 
-		for (uint64_t at = 1; !ended; at += SANITIZED ? 7 : 1) {
+		for (uint64_t at = 1; !ended;
+		     at += at_length(SANITIZED ? 7 : 1, SANITIZED ? 14 : 5)) {
 			struct run run;
 
 			run_begin(&run, seed + way, 1, false);
@@ -536,7 +538,7 @@ static void a_manifest_that_is_made_again_has_a_durable_name(void **state)
 	}
 }
 
-#define LONG_RUNS (SANITIZED ? 12 : 40)
+#define LONG_RUNS at_length(SANITIZED ? 12 : 40, 12)
 #define LONG_IOS  200 /* I/Os, writes and syncs of a typical long run */
 
 static void at_random(bool lies, unsigned *damaged)
@@ -804,7 +806,7 @@ static void an_optimizer_has_the_state_of_one_commit(void **state)
 	for (size_t way = 0; way < LENGTH(ways); way++) {
 		bool ended = false;
 
-		for (uint64_t at = 1; !ended; at += SANITIZED ? 29 : 7) {
+		for (uint64_t at = 1; !ended; at += at_length(SANITIZED ? 29 : 7, 29)) {
 			struct training training;
 
 			say_training(seed + runs, at, way);

@@ -4,6 +4,7 @@
  * thread that changes a shared tensor locks out the others, as callers must; all other calls come
  * from any thread at any time.
  */
+#include "support/support.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@
 #define THREADS 8
 #define SHARED	24
 #define OWN	8
-#define TURNS	(SANITIZED ? 150 : 600)
+#define TURNS	at_length(SANITIZED ? 150 : 600, SANITIZED ? 60 : 200)
 
 struct shared {
 	struct fixture f;
@@ -218,7 +219,7 @@ static void *work(void *arg)
 	struct worker *w = arg;
 
 	register_own(w);
-	for (int turn = 0; turn < TURNS; turn++) {
+	for (unsigned turn = 0; turn < TURNS; turn++) {
 		switch (below(&w->random, 7)) {
 		case 0:
 		case 1:

@@ -148,7 +148,7 @@ static void a_log_function_may_call_the_engine_while_tensors_are_registered(void
 	gate.asks = f.engine;
 	gate_open(&gate);
 	/* A call of the engine that waits for the lock of the registering call never returns. */
-	alarm(20);
+	alarm(120);
 	inject_fail(INJECT_SPACE, 2, INJECT_ALWAYS, EIO);
 	rc = nvs_tensor_register(f.engine, &spec, 1, &t, &f.error);
 	inject_stop(NULL);
@@ -301,7 +301,7 @@ static void a_tensor_has_landed_as_soon_as_a_call_asks_for_its_state(void **stat
 	(void)state;
 	several_begin(&s);
 	sim_go(s.f.sim, SIM_READS);
-	alarm(20);
+	alarm(120);
 	while (info_of(&s.f, s.read).state == NVS_READING)
 		sched_yield();
 	alarm(0);

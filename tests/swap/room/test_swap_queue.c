@@ -4,6 +4,7 @@
  * how often. Work is counted in bytes that other calls pin, never in time.
  */
 #include "support/sole_owner.h"
+#include "support/support.h"
 #include "support/turns.h"
 #include "swap/swap_fixture.h"
 
@@ -618,8 +619,8 @@ static void every_call_that_waits_ends_within_a_bound_of_work_by_others(void **s
 	uint64_t seed = seed_of_run();
 
 	(void)state;
-	for (int i = 0; i < (SANITIZED ? 3 : 12); i++)
-		play_load(seed + (uint64_t)i);
+	for (unsigned i = 0; i < at_length(SANITIZED ? 3 : 12, 3); i++)
+		play_load(seed + i);
 }
 
 int main(void)

@@ -21,7 +21,7 @@
 #include "swap/swap_fixture.h"
 
 /* A child that hangs is killed after that time, and the test fails. */
-#define GIVE_UP_S 20
+#define GIVE_UP_S 120
 
 #define BLOCK  (64 * KIB)
 #define BLOCKS 16
