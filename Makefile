@@ -315,6 +315,11 @@ check: setup ## build everything and run all tests
 	@$(MAKE) -j$(JOBS) --no-print-directory all test-programs
 	@$(MAKE) --no-print-directory test
 
+check-all: ## everything at length, for hours: what tests/runs leaves out, more seeds, fuzzing, soaks, clang-tidy of the whole tree
+	@scripts/setup build test deepspeed lint bench browser fuzz
+	@AT_LENGTH=1 FUZZ_SECONDS=60 SINCE= scripts/stages check check-deepspeed asan tsan unasserted format tidy cppcheck \
+		fuzz soak soak-deepspeed
+
 test-programs: $(TEST_PROGRAMS) $(BENCH_PROGRAMS) $(REPLAY_PROGRAMS) $(PYTHON_PACKAGE)
 
 # TESTS="pool aio" runs test_pool.* and test_aio.* only.
@@ -327,13 +332,9 @@ test: all test-programs ## run the tests, without installing packages (TESTS="po
 		SANITIZE_FLAGS='$(SANITIZE_FLAGS)' \
 		tests/run $(call chosen,$(TEST_PROGRAMS) $(TEST_SCRIPTS) $(if $(PYTHON_PACKAGE),$(PYTHON_TESTS)))
 
-# A virtual environment with the versions that python/tests/requirements.txt names. Building DeepSpeed's
-# package imports torch.
+# A virtual environment with the versions that python/tests/requirements.txt names.
 $(BUILD)/venv/ready: python/tests/requirements.txt
-	$(Q)rm -rf $(@D) && $(DEBIAN_PYTHON) -m venv $(@D)
-	$(Q)grep -v deepspeed $< >$(@D)/first.txt
-	$(Q)$(@D)/bin/pip install -q --disable-pip-version-check -r $(@D)/first.txt
-	$(Q)DS_BUILD_OPS=0 $(@D)/bin/pip install -q --disable-pip-version-check --no-build-isolation -r $<
+	$(Q)DEBIAN_PYTHON='$(DEBIAN_PYTHON)' scripts/venv $< $(@D)
 	$(Q)touch $@
 
 check-deepspeed: ## the tests of the Python package that need torch or DeepSpeed, in a virtual environment
@@ -426,17 +427,26 @@ bench-programs: $(BENCH_PROGRAMS)
 format: ## check the formatting
 	@clang-format --dry-run -Werror $(C_SOURCES) $(HEADERS)
 
-# A file is checked again when it, a header or .clang-tidy has changed.
-TIDY_STAMPS := $(C_SOURCES:%=$(BUILD)/tidy/%.ok)
-tidy: ## clang-tidy
-	@$(MAKE) -j$(JOBS) --no-print-directory $(TIDY_STAMPS)
+# SINCE=COMMIT: only what has changed since then, and what includes it. Otherwise a file is checked again when
+# it, a header that it includes or .clang-tidy has changed.
+SINCE ?=
+TIDY_SOURCES = $(if $(SINCE),$(shell scripts/changed '$(SINCE)' '$(BUILD)' $(C_SOURCES)),$(C_SOURCES))
+tidy: ## clang-tidy (SINCE=HEAD~3: of what has changed since then)
+	@$(MAKE) -j$(JOBS) --no-print-directory $(TIDY_SOURCES:%=$(BUILD)/tidy/%.ok)
 
-$(BUILD)/tidy/%.ok: % $(HEADERS) .clang-tidy tests/.clang-tidy
+$(BUILD)/tidy/%.ok: % .clang-tidy tests/.clang-tidy
 	@mkdir -p $(@D)
 	$(call say,TIDY,$<)
 	@clang-tidy --quiet $< -- $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) $(FLAGS_$<) \
 		-Wno-unknown-warning-option 2>$@.err || { cat $@.err >&2; exit 1; }
+	@$(CC) $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) -MM -MP -MT $@ -MF $(@:.ok=.d) $<
 	@touch $@
+
+ifneq ($(filter $(BUILD)/tidy/%,$(MAKECMDGOALS)),)
+-include $(C_SOURCES:%=$(BUILD)/tidy/%.d)
+$(BUILD)/tidy/tests/all.c.ok: INCLUDES_tests += -I$(BUILD)/tests
+$(BUILD)/tidy/tests/all.c.ok: $(BUILD)/tests/groups.h
+endif
 
 cppcheck: ## cppcheck
 	@mkdir -p $(BUILD)/cppcheck
@@ -487,9 +497,9 @@ clean: ## remove the build directory
 	rm -rf $(BUILD)
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 FORCE:
-.PHONY: all setup demo check check-deepspeed soak-deepspeed test test-programs asan tsan unasserted soak mutate fuzz fuzz-build fuzz-programs bench \
+.PHONY: all setup demo check check-all check-deepspeed soak-deepspeed test test-programs asan tsan unasserted soak mutate fuzz fuzz-build fuzz-programs bench \
 	bench-programs coverage docs format tidy \
 	cppcheck install uninstall clean help FORCE
