@@ -168,7 +168,7 @@ $(BUILD)/flags: FORCE
 	@$(PKG_CONFIG) --exists $(PACKAGES) || \
 		{ echo "A library is missing; run 'make setup' to install it." >&2; exit 1; }
 	@echo '$(subst ','\'',$(CC) $(LANGUAGE) $(PACKAGE_CFLAGS) $(PACKAGE_LIBS) $(FORTIFY) \
-		$(HARDENED) $(CPPFLAGS) $(SANITIZE_FLAGS) $(CFLAGS) $(UNASSERTED) $(KERNEL_FLAGS) $(FLAGS_src/base/nearest.c) $(HARDENED_LINK) $(LDFLAGS))' >$@.new
+		$(HARDENED) $(CPPFLAGS) $(SANITIZE_FLAGS) $(CFLAGS) $(TEST_CFLAGS) $(TEST_APART) $(UNASSERTED) $(KERNEL_FLAGS) $(FLAGS_src/base/nearest.c) $(HARDENED_LINK) $(LDFLAGS))' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
