@@ -49,7 +49,8 @@ if command -v fio >/dev/null; then
 	result "fio_takes_its_own_job_file_unchanged" $?
 	sed 's/^size=.*/size=1m/; s/^runtime=.*/runtime=100ms/; s/^ramp_time=.*//; s/^ioengine=.*/ioengine=libaio/' \
 		bench/jobs/fio-own.ini >"$T/own.ini"
-	DIRECTORY="$T/drive" fio "$T/own.ini" >"$T/out" 2>"$T/err" &&
+	left_out fio_leaves_nothing_that_nvswap_would_stop_at ||
+		DIRECTORY="$T/drive" fio "$T/own.ini" >"$T/out" 2>"$T/err" &&
 		[ -z "$(ls -A "$T/drive")" ]
 	result "fio_leaves_nothing_that_nvswap_would_stop_at" $?
 	rm -f "$T"/drive/*
