@@ -52,9 +52,10 @@ CLI_SOURCES := $(call below,src/cli,*.c)
 TEST_SOURCES := $(call below,tests,test_*.c)
 # A test compiles it itself.
 TEST_COMPILED := $(wildcard tests/project/smaller/*.c)
-# Tests that replace functions of libc or of the library, or need much thread-local memory, are a program
+# Tests that replace functions of libc or of the library, or see how large stacks are, are a program
 # each; all others are one.
-TEST_APART := $(addprefix tests/,aio/test_aio_submit.c aio/test_transfers.c base/test_stacks.c cli/modes/test_bench_io.c store/test_store.c \
+TEST_APART := $(addprefix tests/,aio/test_aio_submit.c aio/test_transfers.c base/test_stacks.c cli/modes/test_bench_io.c \
+	optim/pass/test_optim_threads.c store/test_store.c \
 	store/test_store_damage.c store/test_store_kept.c store/test_store_threads.c store/test_store_units.c \
 	swap/test_swap_register.c swap/test_swap_scale.c)
 TEST_TOGETHER := $(filter-out $(TEST_APART),$(TEST_SOURCES))

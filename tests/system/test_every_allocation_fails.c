@@ -371,7 +371,7 @@ static void opening_an_engine_succeeds_or_leaves_nothing(void **state)
 static void add_many(struct world *w, bool *failed, uint64_t n)
 {
 	static const uint64_t square[] = {10, 10};
-	static char names[MANY][16];
+	static char names[MANY][sizeof("many.-2147483648")];
 	struct nvs_tensor_spec specs[MANY];
 	struct nvs_tensor *tensors[MANY];
 	uint64_t count;
