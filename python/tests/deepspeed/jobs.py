@@ -50,7 +50,8 @@ def free_port():
 
 
 def start(config, ranks=2, width=128, steps=6, nodes=1, **more):
-    """Starts the processes, the same number on each node; `more` goes to job.py."""
+    """Starts the processes, the same number on each node; `more` goes to job.py, and "whole_exit" to
+    rank_server.py."""
     setting = json.dumps({"nvswap": True, "width": width, "layers": 2, "heads": 4, "steps": steps,
                           "config": config, **more})
     processes, of_node, port = [], ranks // nodes, free_port()
@@ -80,9 +81,9 @@ def outputs_of(processes, timeout=300):
 def results_of(processes, timeout=300):
     """What each rank reports."""
     results = []
-    for output in outputs_of(processes, timeout):
+    for process, output in zip(processes, outputs_of(processes, timeout)):
         lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
-        assert lines, output[-3000:]
+        assert lines and process.returncode == 0, f"exit status {process.returncode}: {output[-3000:]}"
         results.append(json.loads(lines[0][len("RESULT "):]))
     return results
 

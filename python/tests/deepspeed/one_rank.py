@@ -14,6 +14,7 @@ with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     os.environ["MASTER_PORT"] = str(free.getsockname()[1])
 import deepspeed  # noqa: E402
+import processor  # noqa: E402, F401
 
 import nvswap.deepspeed  # noqa: E402
 

@@ -6,17 +6,25 @@ Imports what every job imports, once for all jobs of a test program, and forks a
 
 A request is JSON with `environment` and `setting`, and comes with the descriptor for the rank's output,
 whose first line is the process id. The rank's parent ends at once, so that its exit status is that of a
-child of the test program. A rank ends as any interpreter does, and has imported nothing of nvswap.
+child of the test program. A rank has imported nothing of nvswap.
+
+A rank whose job returns runs what is registered for the end of the process and ends there: to free all
+objects of torch, page after page copied since the fork, takes as long as the rest of a short job.
+One that has "whole_exit" in its setting, or an exception, ends as any interpreter does.
 """
 
+import atexit
 import gc
 import json
 import os
 import runpy
 import socket
 import sys
+import threading
 
 import deepspeed  # noqa: F401
+import deepspeed.runtime.zero.muon.original_muon  # noqa: F401  # compiles functions
+import processor  # noqa: F401
 import torch._inductor.pattern_matcher  # noqa: F401
 
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
@@ -47,3 +55,9 @@ os.environ.update(request["environment"])
 print(os.getpid(), flush=True)
 sys.argv = [JOB, request["setting"]]
 runpy.run_path(JOB, run_name="__main__")
+if not json.loads(request["setting"]).get("whole_exit"):
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -12,7 +12,7 @@ from promises import main, promise  # noqa: E402
 
 @promise
 def losses_of_two_ranks_in_bf16_are_those_in_memory(directory):
-    losses = job(configuration(directory))
+    losses = job(configuration(directory), whole_exit=True)
     assert fell(losses)
     assert losses == in_memory()
 

@@ -27,7 +27,7 @@ def a_small_model_is_trained(directory):
 
 @promise
 def losses_of_two_ranks_in_bf16_are_those_in_memory(directory):
-    losses = job(configuration(directory, **DEPTH))
+    losses = job(configuration(directory, **DEPTH), whole_exit=True)
     assert fell(losses)
     assert losses == in_memory()
 
@@ -149,7 +149,7 @@ def when_one_rank_is_killed_all_end_and_the_next_job_takes_its_store(directory):
     outputs_of(processes)
     assert processes[0].returncode not in (0, -signal.SIGKILL), processes[0].returncode
     assert not [path for path in left_behind(directory) if "rank0" in path]
-    job(configuration(directory, **DEPTH), steps=1)
+    job(configuration(directory, **DEPTH), steps=1, whole_exit=True)
     assert not left_behind(directory), left_behind(directory)
 
 

@@ -19,7 +19,7 @@ DEPTH = {"depth": "swappers"}
 
 @promise
 def losses_of_two_ranks_in_bf16_are_those_in_memory(directory):
-    assert job(configuration(directory, **DEPTH)) == in_memory()
+    assert job(configuration(directory, **DEPTH), whole_exit=True) == in_memory()
 
 
 @promise
@@ -114,7 +114,7 @@ def when_one_rank_is_killed_all_end_and_the_next_job_takes_its_store(directory):
     outputs_of(processes)
     assert processes[0].returncode not in (0, -signal.SIGKILL), processes[0].returncode
     assert not [path for path in left_behind(directory) if "rank0" in path]
-    job(configuration(directory, **DEPTH), steps=1)
+    job(configuration(directory, **DEPTH), steps=1, whole_exit=True)
     assert not left_behind(directory), left_behind(directory)
 
 
