@@ -132,7 +132,7 @@ def test(tree, programs, seconds):
     per_run = os.cpu_count() or 1
     for first in range(0, len(programs), per_run):
         why = run(["tests/run", *programs[first:first + per_run]], tree, None, BUILD="build",
-                  TEST_TIMEOUT=str(seconds))
+                  TEST_TIMEOUT=str(seconds), AT_LENGTH="1")
         if why:
             return why
     return None
