@@ -152,10 +152,12 @@ HARDENED = $(call once,HARDENED,$(foreach flag,-fstack-protector-strong -fstack-
 	-fcf-protection -mbranch-protection=standard,$(call accepts,$(flag))))
 HARDENED_LINK := -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack
 
+# Objects do not depend on where the tree lies, so that ccache has them for other checkouts too.
+PREFIX_MAP = -fdebug-prefix-map='$(CURDIR)'=.
 # A test's main has the name by which tests/all.c calls it.
 RENAMED = $(if $(filter $<,$(TEST_TOGETHER)),-Dmain=main_of_$(basename $(<F)) -Wno-missing-prototypes)
 COMPILE = $(CCACHE) $(CC) $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) $(FORTIFY) $(HARDENED) $(CPPFLAGS) -fPIC \
-	-fvisibility=hidden -pthread $(SANITIZE_FLAGS) $(if $(filter tests/%,$<),$(TEST_CFLAGS) $(TESTS_UNASSERTED) $(RENAMED),$(CFLAGS) $(if $(filter src/%,$<),$(UNASSERTED),$(TESTS_UNASSERTED))) $(FLAGS_$<) -MMD -MP
+	-fvisibility=hidden -pthread $(PREFIX_MAP) $(SANITIZE_FLAGS) $(if $(filter tests/%,$<),$(TEST_CFLAGS) $(TESTS_UNASSERTED) $(RENAMED),$(CFLAGS) $(if $(filter src/%,$<),$(UNASSERTED),$(TESTS_UNASSERTED))) $(FLAGS_$<) -MMD -MP
 LINK = $(CC) -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(HARDENED_LINK) $(LDFLAGS)
 LINK_PROGRAM = $(LINK) -pie
 

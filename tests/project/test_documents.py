@@ -33,6 +33,7 @@ NOT_RUN = {
     "make demo": "test_demo.sh runs it",
     "make setup": "installs packages",
     "make check": "runs all tests, this one too",
+    "make test": "runs tests",
 }
 SHORTER = (
     (r"(nvswap tune)\b(?!.*--time)", r"\1 --time 10s --working-set 64m --queue-depth-max 8"),
