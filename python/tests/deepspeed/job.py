@@ -10,10 +10,11 @@ save_latest and exclude_frozen_parameters. "universal" is the folder of a univer
 "universal_step", or the last step, of the tag "universal_tag"; "too_large" are bytes of a file that can't
 be written when it is saved again at the end. With "exclude_frozen" it has no frozen parameters. With
 "whole" the model is not partitioned when it is made. "gathered" are folders for save_16bit_model. With
-"amid" a micro batch of the next step comes before all these. "refused" are tags that must not load, where
-the weights can't be stored on the rank "full". With "killed_at_rename": N it kills itself before its N-th
-file or directory gets its name; with -N it stops there. With "backend" ranks talk by another one than gloo;
-"deterministic" has torch compute the same bits in each run.
+"amid" a micro batch of the next step comes before all these. "refused" are tags that must not load, or each
+with arguments of load_checkpoint, where the weights can't be stored on the rank "full". With
+"killed_at_rename": N it kills itself before its N-th file or directory gets its name; with -N it stops
+there. With "backend" ranks talk by another one than gloo; "deterministic" has torch compute the same bits in
+each run.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -194,12 +195,13 @@ def fill_drive():
     raise OSError(errno.ENOSPC, "no room")
 
 
-def load_refused(engine, tag):
-    """The error of a load, or None."""
+def load_refused(engine, attempt):
+    """The error of a load of a tag, or of one with arguments of its own, or None."""
+    tag, load = attempt if isinstance(attempt, list) else (attempt, JOB.get("load", {}))
     if JOB.get("full") == torch.distributed.get_rank():
         engine.optimizer._put_weights_of_parameters = fill_drive
     try:
-        engine.load_checkpoint(CHECKPOINT, tag=tag, **JOB.get("load", {}))
+        engine.load_checkpoint(CHECKPOINT, tag=tag, **load)
     except (OSError, RuntimeError) as refused:
         return str(refused)
     return None
@@ -285,7 +287,7 @@ def main():
     saves = [save_under(engine, *each) for each in JOB.get("saves", [])]
     gathered = [save_gathered(engine, folder) for folder in JOB.get("gathered", [])]
     too_large = save_too_large(engine)
-    refused = [load_refused(engine, tag) for tag in JOB.get("refused", [])]
+    refused = [load_refused(engine, attempt) for attempt in JOB.get("refused", [])]
     if JOB.get("weights"):
         weights = {name: safe_get_full_fp32_param(parameter)
                    for name, parameter in model.named_parameters()}

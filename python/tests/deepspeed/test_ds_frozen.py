@@ -57,10 +57,11 @@ def weights_alone_load_to_parameters_that_are_frozen_since(directory):
                    load={"load_optimizer_states": False}) == [each[2:] for each in losses], depth
 
 
-def refusals(config, checkpoint, **settings):
-    """What a job says of step1."""
-    results = results_of(start(config, steps=0, checkpoint=checkpoint, refused=["step1"], seed=2, **settings))
-    return [result["refused"][0] for result in results]
+def refusals(config, checkpoint, *loads, **settings):
+    """What each rank of a job says of step1 with each of these arguments of load_checkpoint."""
+    results = results_of(start(config, steps=0, checkpoint=checkpoint, seed=2,
+                               refused=[["step1", load] for load in loads], **settings))
+    return [result["refused"] for result in results]
 
 
 @promise
@@ -72,7 +73,7 @@ def weights_of_a_universal_checkpoint_load_to_parameters_that_are_trained_since(
         for ranks in (1, 2):
             again = job(loading, ranks=ranks, steps=2, load_step=1, checkpoint=checkpoint, seed=2, load=alone)
             assert again == [each[2:] for each in losses[:ranks]], (depth, ranks)
-        for said in refusals(loading, checkpoint):
+        for said, in refusals(loading, checkpoint, {}):
             assert "places.weight was frozen when" in str(said), said
             assert "load the weights alone (load_optimizer_states=False)" in said, said
 
@@ -91,20 +92,17 @@ def a_universal_checkpoint_loads_to_parameters_that_are_frozen_since(directory):
 
 @promise
 def a_universal_checkpoint_without_weights_of_a_parameter_is_refused_unless_names_need_not_match(directory):
-    alone = {"load_optimizer_states": False}
+    alone, loose = {"load_optimizer_states": False}, {"load_module_strict": False}
     for depth in ("step", "swappers"):
         config, checkpoint = configuration(directory, depth=depth), os.path.join(directory, depth)
         loading = dict(config, checkpoint={"load_universal": True})
         job(config, steps=1, universal=checkpoint, frozen=True, exclude_frozen=True)
-        for frozen, load, text in ((True, {}, "With load_module_strict=False it keeps"),
-                                   (True, alone, "With load_module_strict=False it keeps"),
-                                   (False, {}, "has no weights of places.weight"),
-                                   (False, alone, "has no weights of places.weight")):
-            for said in refusals(loading, checkpoint, frozen=frozen, load=load):
-                assert text in str(said), (depth, frozen, load, said)
-            if frozen or load:
-                assert refusals(loading, checkpoint, frozen=frozen,
-                                load=dict(load, load_module_strict=False)) == [None, None]
+        for frozen, loads, text in (
+                (True, [loose, {**alone, **loose}], "With load_module_strict=False it keeps"),
+                (False, [{**alone, **loose}], "has no weights of places.weight")):
+            for first, second, *loaded in refusals(loading, checkpoint, {}, alone, *loads, frozen=frozen):
+                assert text in str(first) and text in str(second), (depth, frozen, first, second)
+                assert loaded == [None] * len(loads), (depth, frozen, loaded)
 
 
 @promise
