@@ -17,9 +17,6 @@ BUILD = os.path.join(TOP, os.environ.get("BUILD", "build"))
 PACKAGE = os.path.join(BUILD, "python")
 sys.path.insert(0, PACKAGE)
 
-# A run of `make check-all`.
-AT_LENGTH = bool(os.environ.get("AT_LENGTH"))
-
 _tests = []
 
 

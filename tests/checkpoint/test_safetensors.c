@@ -52,7 +52,7 @@ static void world_begin(struct world *w)
 /* In memory, where hundreds of exports do not wait for syncs; on a drive in `make check-all`. */
 static void world_begin_in_memory(struct world *w)
 {
-	const char *memory = at_length(false, true) ? memory_directory() : NULL;
+	const char *memory = getenv("AT_LENGTH") ? NULL : memory_directory();
 
 	world_begin_in(w, memory ? memory : temp_directory());
 }

@@ -4,12 +4,14 @@
 truly which promises `make check` and `make check-deepspeed` show, and which are left to `make check-all`. With
 --write it gets what is true."""
 
-import fnmatch
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from runs import left_by, left_of  # noqa: E402
+
 PAGE = ROOT / "docs/reliability.md"
 SOURCES = {path.name: path for folder in ("tests", "python/tests")
            for path in (ROOT / folder).rglob("test_*.*")}
@@ -29,30 +31,20 @@ def named_in(tests):
     return re.findall(r"`(test_\w+\.(?:c|sh|py)): ([^`]+)`", tests)
 
 
-def left_out():
-    """Returns the (program pattern, test or None) that tests/runs leaves out of `make check`."""
-    rows = [line.partition("#")[0].split() for line in (ROOT / "tests/runs").read_text().splitlines()]
-    return [(row[0].partition(":")[0], row[0].partition(":")[2] or None)
-            for row in rows if row and "check" in row[1:]]
-
-
-def where_shown(tests, left):
+def where_shown(tests, rows):
     """In which run a promise is shown, as the page says it."""
-    def is_left(file, name):
-        program = re.sub(r"^.*?tests/|\.c$", "", str(SOURCES[file].relative_to(ROOT)))
-        return any(fnmatch.fnmatch(program, pattern) and test in (None, name) for pattern, test in left)
-
-    shown = [is_left(file, name) for file, name in named_in(tests) if file in SOURCES]
-    return "check-all" if all(shown) else "check, more in check-all" if any(shown) else "check"
+    left = [{None, name} & set(left_of(SOURCES[file], rows))
+            for file, name in named_in(tests) if file in SOURCES]
+    return "check-all" if all(left) else "check, more in check-all" if any(left) else "check"
 
 
-def wrong_with(promise, where, tests, left):
+def wrong_with(promise, where, tests, rows):
     named = named_in(tests)
     if not named:
         return [f"no test is named for: {promise}"]
-    missing = []
-    if where != where_shown(tests, left):
-        missing.append(f"it is shown in: {where_shown(tests, left)}, and not in: {where}: {promise}")
+    missing, shown = [], where_shown(tests, rows)
+    if where != shown:
+        missing.append(f"the column \"in\" says {where}, and it is {shown}, for: {promise}")
     for file, name in named:
         source = SOURCES.get(file)
         if not source:
@@ -64,11 +56,11 @@ def wrong_with(promise, where, tests, left):
 
 def write():
     """Puts the run in which each promise is shown into the page."""
-    left, lines = left_out(), []
+    rows, lines = left_by("check"), []
     for line in PAGE.read_text().splitlines():
         cells = line.strip("|").split(" | ")
         if line.startswith("| ") and not line.startswith("| ---") and cells[-1].strip() != "shown by":
-            line = f"| {cells[0].strip()} | {where_shown(cells[-1], left)} | {cells[-1].strip()} |"
+            line = f"| {cells[0].strip()} | {where_shown(cells[-1], rows)} | {cells[-1].strip()} |"
         lines.append(line)
     PAGE.write_text("\n".join(lines) + "\n")
 
@@ -76,12 +68,12 @@ def write():
 def main():
     if sys.argv[1:] == ["--write"]:
         write()
-    rows = [line.strip().strip("|").split(" | ") for line in PAGE.read_text().splitlines()
+    lines = [line.strip().strip("|").split(" | ") for line in PAGE.read_text().splitlines()
             if line.startswith("| ") and not line.startswith("| ---")]
-    promises = [(cells[0].strip(), cells[1], cells[-1]) for cells in rows
+    promises = [(cells[0].strip(), cells[1], cells[-1]) for cells in lines
                 if cells[-1].strip() != "shown by"]
-    left = left_out()
-    wrong = [what for promise in promises for what in wrong_with(*promise, left)]
+    rows = left_by("check")
+    wrong = [what for promise in promises for what in wrong_with(*promise, rows)]
     print("\n".join(wrong))
     good = len(promises) >= 30 and not wrong
     print(f"{'ok' if good else 'not ok'} every promise names a test that is run")

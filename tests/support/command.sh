@@ -4,17 +4,14 @@
 # Sourced by tests of the command: its path in NVSWAP, a temporary directory in T that is removed at
 # the end, and functions to report a test and to wait.
 
+# shellcheck source=tests/support/check.sh
+. tests/support/check.sh
 BUILD=${BUILD:-build}
 NVSWAP=$(realpath "$BUILD/nvswap")
 mkdir -p "$BUILD/tmp"
 T=$(mktemp -d "$BUILD/tmp/$(basename "$0" .sh).XXXXXX")
 trap 'rm -rf "$T"' EXIT
 failures=0
-
-# left_out NAME: whether tests/run leaves the test to `make check-all`
-left_out() {
-	[[ " ${LEFT_OUT:-} " == *" $1 "* ]]
-}
 
 # result NAME STATUS [WHY]: says nothing of a test that is left out
 result() {
