@@ -10,7 +10,7 @@ import json
 import logging
 import operator
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from nvswap._native import ffi, lib
 from nvswap.errors import check, invalid, new_error
@@ -44,6 +44,27 @@ def _number(value: Any) -> Any:
 
 def _text(value: Any) -> str:
     return json.dumps(value, default=_number)
+
+
+def _document(source: Dict[Any, Any]) -> str:
+    """A dictionary as JSON: what JSON does not have is the text of its repr, and an error if it is read."""
+    return json.dumps(_plain(source, ()))
+
+
+def _plain(value: Any, around: Tuple[int, ...]) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    if id(value) not in around and isinstance(value, (dict, list, tuple)):
+        around += (id(value),)
+        if isinstance(value, dict):
+            return {str(key): _plain(each, around) for key, each in value.items()}
+        return [_plain(each, around) for each in value]
+    try:
+        return _plain(_number(value), around)
+    except Exception:  # pylint: disable=broad-except
+        return repr(value)
 
 
 def _encoded_key(key: str) -> bytes:
@@ -94,7 +115,7 @@ class Config(Handle):
         lib.nvs_config_set_log(
             config[0], ffi.addressof(lib, "nvswap_log_unless_ended"), self._log_handle)
         if isinstance(source, dict):
-            self.parse(_text(source), "the dictionary")
+            self.parse(_document(source), "the dictionary")
         elif source is not None and not isinstance(source, Config):
             self.load(source)
 

@@ -311,8 +311,10 @@ def keys_and_values_of_other_types_are_refused_with_those_there_are(directory):
     config = nvswap.Config()
     for call in (lambda: config[5], lambda: config.set(5, 1), lambda: config.set(None, [directory])):
         assert '"aio.block_size"' in str(raises(TypeError, call))
-    for call in (lambda: config.set("aio.block_size", object()), lambda: nvswap.Config({"aio": {1}})):
-        assert "a number, a bool, a string or None" in str(raises(TypeError, call))
+    error = raises(TypeError, lambda: config.set("aio.block_size", object()))
+    assert "a number, a bool, a string or None" in str(error)
+    for document in ({"aio": {1}}, {"aio": {"queue_depth": object()}}):
+        assert "aio" in str(raises(nvswap.Error, lambda: nvswap.Config(document), errno.EINVAL))
 
 
 @promise

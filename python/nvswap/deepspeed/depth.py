@@ -45,7 +45,7 @@ class Choice(NamedTuple):
     """The configuration that DeepSpeed read last."""
 
     depth: str
-    document: Dict[str, Any]
+    document: Dict[str, Any]  # its blocks_of()
 
 
 _choice = Choice("ops", {})
@@ -56,6 +56,23 @@ def choice() -> Choice:
     """What the last configuration asks for. DeepSpeed makes its optimizer right after it has read
     one, and gives it only some blocks."""
     return _choice
+
+
+def blocks_of(config: Any) -> Dict[str, Any]:
+    """
+    What nvswap reads of a DeepSpeedConfig, and nothing else: the rest of a configuration may hold anything.
+
+    Returns
+    -------
+    dict
+        "zero_optimization" with the keys that were set, as DeepSpeed's models understood them, "aio" and
+        "nvswap".
+    """
+    document = config._param_dict
+    blocks = {key: document[key] for key in ("aio", "nvswap") if document.get(key)}
+    blocks["zero_optimization"] = config.zero_config.model_dump(
+        mode="json", by_alias=True, exclude_unset=True)
+    return blocks
 
 
 def watch_configurations() -> None:
@@ -78,7 +95,7 @@ def watch_configurations() -> None:
     @functools.wraps(read)
     def watched(self: Any, *args: Any, **kwargs: Any) -> None:
         read(self, *args, **kwargs)
-        choose(self._param_dict)
+        choose(blocks_of(self))
 
     watched.nvswap_watches = True  # type: ignore[attr-defined]
     DeepSpeedConfig.__init__ = watched
@@ -86,7 +103,7 @@ def watch_configurations() -> None:
 
 def choose(document: Dict[str, Any]) -> None:
     """
-    Puts the depth of a DeepSpeed configuration in place.
+    Puts the depth of a configuration in place, of which `document` is the blocks_of().
 
     Raises
     ------

@@ -3,7 +3,9 @@
 """The depth: what DeepSpeed's JSON file says about how much of it nvswap replaces."""
 
 import errno
+import math
 import os
+import pathlib
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -14,6 +16,7 @@ import nvswap.deepspeed  # noqa: E402
 
 nvswap.deepspeed.install()
 
+import torch  # noqa: E402
 from deepspeed.runtime.config import DeepSpeedConfig  # noqa: E402
 
 from nvswap.deepspeed import depth  # noqa: E402
@@ -29,6 +32,21 @@ def step_is_the_depth_of_a_configuration_without_one(_):
     assert depth.choice().depth == "step"
     read(verify=True)
     assert depth.choice().depth == "step" and depth.choice().document["nvswap"] == {"verify": True}
+
+
+@promise
+def what_nvswap_does_not_read_may_be_anything(directory):
+    offload = {"device": "nvme", "nvme_path": pathlib.Path(directory), "pin_memory": "true",
+               "buffer_size": "262144"}
+    DeepSpeedConfig({
+        "train_batch_size": 1, "steps_per_print": math.inf, "nvswap": {"verify": True},
+        "tokens": {1, 2}, torch.float16: torch.float16, "hook": print, "weights": torch.ones(2),
+        "zero_optimization": {"stage": 3, "offload_param": offload, "reduce_bucket_size": "auto"}})
+    document = depth.choice().document
+    assert document["zero_optimization"]["offload_param"] == {
+        "device": "nvme", "nvme_path": directory, "pin_memory": True, "buffer_size": 262144}
+    with nvswap.Config(document) as config:
+        assert config["offload_param.nvme_path"] == directory and config["nvswap.verify"] is True
 
 
 @promise

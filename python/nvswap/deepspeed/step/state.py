@@ -23,7 +23,7 @@ def open_optimizer(document: Dict[str, Any], rank: int, groups: List[Group], ada
     Parameters
     ----------
     document : dict
-        DeepSpeed's configuration.
+        The blocks_of() DeepSpeed's configuration.
     rank : int
         Of this process in the job; "nvswap.rank" in the document goes before it.
     """

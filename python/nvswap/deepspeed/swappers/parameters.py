@@ -17,6 +17,7 @@ from deepspeed import comm
 from deepspeed.runtime.swap_tensor.partitioned_param_swapper import PartitionedParamStatus
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
+from nvswap.deepspeed.depth import blocks_of
 from nvswap.deepspeed.swappers.hold import Hold, Holds
 from nvswap.deepspeed.swappers.names import name_of
 from nvswap.deepspeed.swappers.store import open_engine
@@ -245,7 +246,7 @@ _swappers: "weakref.WeakValueDictionary[Tuple[torch.dtype, str], ParameterSwappe
 def parameter_swapper(ds_config: Any, model_dtype: torch.dtype) -> ParameterSwapper:
     """One for all zero.Init of a configuration: DeepSpeed gives the swapper of one parameter those
     of others too."""
-    document = ds_config._param_dict
+    document = blocks_of(ds_config)
     key = (model_dtype, json.dumps(document, sort_keys=True, default=str))
     swapper = _swappers.get(key)
     if swapper is None or swapper.engine.closed:

@@ -37,7 +37,7 @@ def open_engine(document: Dict[str, Any], block: str, rank: int, **settings: Any
     Parameters
     ----------
     document : dict
-        DeepSpeed's configuration.
+        The blocks_of() DeepSpeed's configuration.
     block : {"param", "optimizer"}
     rank : int
         Of this process in the job; "nvswap.rank" in the document goes before it.
