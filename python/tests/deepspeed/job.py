@@ -14,7 +14,7 @@ be written when it is saved again at the end. With "exclude_frozen" it has no fr
 with arguments of load_checkpoint, where the weights can't be stored on the rank "full". With
 "killed_at_rename": N it kills itself before its N-th file or directory gets its name; with -N it stops
 there. With "backend" ranks talk by another one than gloo; "deterministic" has torch compute the same bits in
-each run.
+each run. The rank "outside" finds no room in a pool for what it holds.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -220,6 +220,12 @@ def kill_at_rename(number):
     os.rename = renamed
 
 
+def keep_outside_pools():
+    """Has each tensor that is held find no room in the pool."""
+    from nvswap.deepspeed.swappers import hold
+    hold.Holds._pinned = lambda *_: None
+
+
 def moved_bytes():
     """Bytes that this process has read from and written to drives."""
     with open("/proc/self/io", encoding="ascii") as file:
@@ -232,6 +238,8 @@ def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(JOB.get("deterministic", False))
     deepspeed.init_distributed(JOB.get("backend", "gloo"))
+    if JOB.get("outside") == torch.distributed.get_rank():
+        keep_outside_pools()
     if JOB.get("killed_at_rename"):
         kill_at_rename(JOB["killed_at_rename"])
     if JOB.get("fp16_by_torch"):

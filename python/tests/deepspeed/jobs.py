@@ -88,10 +88,10 @@ def results_of(processes, timeout=300):
     return results
 
 
-def job(config, **settings):
+def job(config, timeout=300, **settings):
     """The losses of each rank, all digits; with `inspect`, what the job has seen too."""
     return [(result["losses"], result["seen"]) if settings.get("inspect") else result["losses"]
-            for result in results_of(start(config, **settings))]
+            for result in results_of(start(config, **settings), timeout)]
 
 
 @functools.lru_cache(maxsize=None)

@@ -48,6 +48,15 @@ def one_buffer_that_is_smaller_than_a_partition_is_enough(directory):
 
 
 @promise
+def ranks_read_ahead_the_same_where_one_alone_finds_no_room_in_its_pool(directory):
+    for depth in ("swappers", "step"):
+        config = configuration(directory, depth=depth,
+                               param={"buffer_count": 8, "buffer_size": 5000, "max_in_cpu": 60000})
+        for outside in (None, 1):
+            assert job(config, outside=outside, timeout=100) == in_memory(), (depth, outside)
+
+
+@promise
 def a_large_persistent_parameter_is_swapped(directory):
     zero = {"stage3_param_persistence_threshold": 30000, "stage3_model_persistence_threshold": 10**9}
     config = configuration(directory, zero=zero, **DEPTH)

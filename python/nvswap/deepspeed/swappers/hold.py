@@ -72,9 +72,10 @@ class Holds:
         self.engine.register_all(new)
 
     def free_bytes(self) -> int:
-        """Bytes of the pool that neither holds nor views keep."""
-        return max(0, self.pool_bytes - sum(
-            self.taken_by(name) for name in self.engine.pinned_names()))
+        """Bytes of the pool beside all that is held, in the pool or outside it. DeepSpeed gathers ahead by
+        them, so they must be the same on all ranks: they follow from what was held and ended alone, while
+        what is pinned also depends on the drive and on views."""
+        return max(0, self.pool_bytes - sum(map(self.taken_by, self._held)))
 
     def taken_by(self, name: str) -> int:
         """Bytes of the pool that a tensor takes."""
@@ -114,6 +115,7 @@ class Holds:
             outside = torch.empty(tensor.shape, dtype=getattr(torch, _TORCH[tensor.dtype]),
                                   device="cpu")
             if mode == "r":
+                self.engine.wait(name)  # a read ahead may go on, which found room
                 self.engine.load_to({name: outside})
         hold = self._held[name] = Hold(self, name, pinned, outside)
         return hold
