@@ -14,7 +14,8 @@ be written when it is saved again at the end. With "exclude_frozen" it has no fr
 with arguments of load_checkpoint, where the weights can't be stored on the rank "full". With
 "killed_at_rename": N it kills itself before its N-th file or directory gets its name; with -N it stops
 there. With "backend" ranks talk by another one than gloo; "deterministic" has torch compute the same bits in
-each run. The rank "outside" finds no room in a pool for what it holds.
+each run. The rank "outside" finds no room in a pool for what it holds. With "objects" a
+learning rate is numpy's, and parameter groups have a set and an enumeration.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -35,8 +36,10 @@ if JOB.get("nvswap"):
     nvswap.deepspeed.install()
 
 import deepspeed  # noqa: E402
+import numpy  # noqa: E402
 import torch  # noqa: E402
 from deepspeed.runtime.model_checkpointing.config import get_checkpoint_config  # noqa: E402
+from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum  # noqa: E402
 from deepspeed.utils import (  # noqa: E402
     safe_get_full_fp32_param, safe_get_full_grad, safe_get_full_optimizer_state,
     safe_set_full_fp32_param, safe_set_full_grad, safe_set_full_optimizer_state)
@@ -254,6 +257,9 @@ def main():
             each.requires_grad_(False)
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups_of(model),
                                            config=JOB["config"])
+    if JOB.get("objects"):
+        for group in engine.optimizer.param_groups:
+            group.update(lr=numpy.float64(group["lr"]), kept={"a", "b"}, kind=OffloadDeviceEnum.nvme)
     rank, text = torch.distributed.get_rank(), text_of_licence()
     random = torch.Generator().manual_seed(100 + rank)
     texts = engine.train_micro_batch_size_per_gpu()

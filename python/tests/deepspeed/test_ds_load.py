@@ -92,6 +92,19 @@ def a_file_that_one_rank_cannot_load_is_an_error_on_all_ranks_that_names_it(dire
                 (tag, of_other)
 
 
+@promise
+def what_was_saved_with_objects_that_torch_loads_is_loaded(directory):
+    for depth in ("step", "swappers"):
+        saved, universal = (os.path.join(directory, depth + name) for name in ("saved", "universal"))
+        config = configuration(directory, depth=depth)
+        losses = job(config, steps=3, save_steps=[1], checkpoint=saved, universal=universal,
+                     universal_step=1, objects=True)
+        of_universal = dict(config, checkpoint={"load_universal": True})
+        for loading, checkpoint in ((config, saved), (of_universal, universal)):
+            again = job(loading, steps=3, load_step=1, checkpoint=checkpoint, seed=2)
+            assert again == [each[2:] for each in losses], checkpoint
+
+
 def damage_unseen(path):
     """Changes a bit that no CRC-32 covers and torch.load stumbles over."""
     with open(path, "rb") as file:

@@ -143,16 +143,27 @@ class Checkpoints:
         self._load_global_state_stage3(saved)
         set_param_group_numbers(self.optimizer, saved[OPTIMIZER_STATE_DICT]["param_groups"])
         self._partition_all_parameters()
-        stored = self._stored_parameters()
-        if stored is not None:
-            optimizer, parameters = stored
-            import_universal(optimizer, checkpoint_dir, parameters)
-            self._take_imported_weights()
+        if self._import_universal(checkpoint_dir):
             return
         step = int(saved[OPTIMIZER_STATE_DICT]["state"][0]["step"])
         for group, _ in enumerate(self.fp16_groups):
             state = {part: self._universal_part(folder, group, part) for part in MOMENTS}
             self._put_state(group, self._universal_part(folder, group, "fp32"), {"step": step, **state})
+
+    def _import_universal(self: Any, checkpoint_dir: str) -> bool:
+        """False: the state is not in an optimizer, or the library takes no pickle with objects that torch
+        has read; what it imported is to be replaced."""
+        stored = self._stored_parameters()
+        if stored is None:
+            return False
+        try:
+            import_universal(stored[0], checkpoint_dir, stored[1])
+        except Error as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return False
+        self._take_imported_weights()
+        return True
 
     def load_module_checkpoint_state_from_checkpoint_dir_stage3(self: Any, checkpoint_dir: str,
                                                                 _fp32: bool) -> None:

@@ -275,7 +275,13 @@ class Stage3(StoredStage3):
                         "the weights alone (load_optimizer_states=False)")
 
     def _import_state(self, path: str, names: List[Optional[str]], step: int) -> bool:
-        import_optimizer(self._store, path, names)
+        try:
+            import_optimizer(self._store, path, names)
+        except Error as error:
+            if error.errno != errno.EINVAL:
+                raise
+            # The library takes no pickle with such objects; torch has read it.
+            return False
         self._store.step_count = step
         self._take_imported_weights()
         return True
