@@ -41,7 +41,7 @@ static int open_data(struct model *model, struct nvs_error *error)
 	model->fd = open(model->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	return model->fd >= 0 ? 0
 			      : error_set(error, -errno, "can't open the model %s: %s", model->path,
-					  strerror(errno));
+					  nvs_strerror(-errno));
 }
 
 static int take(struct model *model, const struct nvs_checkpoint *checkpoint,
@@ -92,7 +92,7 @@ static int read_at(const struct model *model, uint64_t offset, void *data, size_
 			continue;
 		if (got < 0)
 			return error_set(error, -errno, "%s: reading at byte %llu: %s", model->path,
-					 (unsigned long long)offset, strerror(errno));
+					 (unsigned long long)offset, nvs_strerror(-errno));
 		if (!got)
 			return error_set(
 				error, -ENODATA,
