@@ -239,7 +239,7 @@ int bench_prepare(struct bench_job *job, struct nvs_error *error)
 	const struct bench_options *options = &job->options;
 	int rc;
 
-	job->model = (struct model){.fd = -1};
+	job->model = (struct model){.path = NULL};
 	rc = nvs_config_open(&job->config, error);
 	if (rc)
 		return rc;

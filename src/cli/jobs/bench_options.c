@@ -51,8 +51,10 @@ static const struct option_spec option_specs[] = {
 		 "creates there, and touches no kept store"},
 	{"model", "FILE", OPTION_STRING, FIELD(model),
 	 .excludes = NAMES("tensors", "tensor-size", "bssplit"),
-	 .help = "a .safetensors file, whose tensors are the data, or a JSON file like its "
-		 "header (name to dtype and shape) for the shapes alone"},
+	 .help = "a .safetensors or .pt file, or a .safetensors.index.json, whose tensors are the "
+		 "data; a folder of Hugging Face with model.safetensors or its index; or a JSON "
+		 "file "
+		 "like a header (name to dtype and shape) for the shapes alone"},
 	{"tensors", "N", OPTION_COUNT, FIELD(tensors), .min = 1, .max = MODEL_TENSORS_MAX,
 	 .help = "number of generated tensors, without a model (16)"},
 	{"tensor-size", "SIZE", OPTION_SIZE, FIELD(tensor_size), .min = 1, .max = 1ull << 50,

@@ -79,7 +79,7 @@ int accesses_load(struct access_list *list, struct model *model, const char *pat
 	int first;
 
 	*list = (struct access_list){0};
-	*model = (struct model){.fd = -1, .path = path};
+	*model = (struct model){.path = path};
 	if (!reader.file) {
 		reader_fail(&reader, -errno, "can't be opened: %s", nvs_strerror(-errno));
 		return reader.rc;
