@@ -41,7 +41,7 @@ static int load(struct model *model)
 	if (rc) {
 		assert(rc < 0 && error.code == rc);
 		assert(*error.text && memchr(error.text, 0, sizeof(error.text)));
-		assert(model->fd < 0 && !model->tensors && !model->n);
+		assert(!model->nfiles && !model->tensors && !model->n);
 	}
 	return rc;
 }
@@ -58,7 +58,7 @@ static void check_tensor(const struct model *model, size_t index)
 		const struct model_tensor *other = &model->tensors[i];
 
 		assert(strcmp(other->name, tensor->name) != 0);
-		assert(model->fd < 0 ||
+		assert(!model->nfiles ||
 		       tensor->file_offset + tensor->nbytes <= other->file_offset ||
 		       other->file_offset + other->nbytes <= tensor->file_offset);
 	}
@@ -84,7 +84,7 @@ static void check_accepted(const struct model *model)
 	for (size_t i = 0; i < model->n; i++) {
 		check_tensor(model, i);
 		sum += model->tensors[i].nbytes;
-		if (model->fd >= 0)
+		if (model->nfiles)
 			check_ends(model, &model->tensors[i]);
 	}
 	assert(sum == model->nbytes);
@@ -117,7 +117,7 @@ static void try_header(const uint8_t *json, size_t nbytes)
 	}
 	if (load_header(&model, json, nbytes, data_bytes))
 		return;
-	assert(known && model.fd >= 0 && model.nbytes == data_bytes);
+	assert(known && model.nfiles == 1 && model.nbytes == data_bytes);
 	check_accepted(&model);
 	model_free(&model);
 	assert(load_header(&model, json, nbytes, data_bytes + 1));

@@ -45,7 +45,8 @@ struct nvs_checkpoint_tensor {
  * In a file of torch.save a tensor's name is its path through dictionaries and lists, with dots
  * between ("module.layers.0.weight"), or "tensor" if it was saved alone; other values are skipped.
  * Tensors may share storages, and must be contiguous. Nothing of the file is executed: it may name
- * torch's tensors, and the loss scalers and ZeRO stages of DeepSpeed's files, and nothing else.
+ * what torch.load reads with weights_only=True (sets, bytes, complex numbers and Counters are values
+ * too), and the loss scalers and ZeRO stages of DeepSpeed's files, and nothing else.
  * Errors:
  * -EINVAL   an argument is NULL, or a header is wrong: the error has file, tensor and reason
  * -ENODATA  a file was truncated while it was read

@@ -35,6 +35,11 @@ struct nvs_machine_info {
 				     chosen */
 	} ioengine[NVS_IOENGINE_COUNT];
 	enum nvs_ioengine auto_ioengine;
+	uint64_t memory_free_bytes; /* that the process may still take: of the machine, and below
+				       its memory limits */
+	uint64_t
+		memory_limit_bytes; /* of its cgroup, or of one above, that leaves least; 0: none */
+	char memory_limit_file[256]; /* that has this limit; "" if there is none */
 };
 
 struct nvs_path_info {

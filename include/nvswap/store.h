@@ -192,8 +192,8 @@ NVS_API int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint6
 /*
  * Removes a store that no process holds, with all its tensors: of a raw device, its labels and
  * manifests. Parts that are missing already are no error, be it the data of a path or all of it, if
- * anything is left: `paths` has all of the store's, in their order. What can't be recognized on a
- * device without a valid label stays.
+ * anything is left: `paths` has all of the store's, in their order. Where no store is, its empty
+ * directories are removed. What can't be recognized on a device without a valid label stays.
  * Errors: those of nvs_store_open with NVS_STORE_LOCK, also if a process reads or removes it, and
  * -EUCLEAN  the store lies on other paths than these, or on more of them
  * Others    those of unlink(2) and write(2)

@@ -152,6 +152,23 @@ def what_a_model_and_deepspeed_save_is_read(directory):
     assert read(path) == {"tensor": expected("I64", torch.arange(5))}
 
 
+@promise
+def values_that_torch_reads_with_weights_only_are_read_past(directory):
+    path = os.path.join(directory, "file.pt")
+    values = {"set": {1, 2}, "empty set": set(), "bytes": bytes(range(256)),
+              "bytearray": bytearray(b"\x00\xff"), "no bytearray": bytearray(), "complex": 1 + 2j,
+              "counter": collections.Counter("aab"), "layout": torch.strided,
+              "dtypes": [torch.complex64, torch.float8_e4m3fnuz, torch.quint8],
+              "nested": [{"deep": ({3}, b"x", collections.Counter())}],
+              (1, "a"): [2], None: {}, b"key": [{1}], 1.5: ()}
+    for protocol in (2, 3, 4, 5):
+        torch.save({"a": torch.arange(3), **values, "frozenset": frozenset({1}), "no bytes": b""}, path,
+                   pickle_protocol=protocol)
+        assert read(path) == {"a": expected("I64", torch.arange(3))}, protocol
+    torch.save({"a": torch.arange(3), **values}, path)
+    torch.load(path, weights_only=True)
+
+
 class Unknown:
     """A class that no checkpoint may have."""
 

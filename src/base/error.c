@@ -131,6 +131,10 @@ const char *nvs_strerror(int code)
 		return "the time limit ran out";
 	case -EAGAIN:
 		return "the call would have to wait";
+	case -EMFILE:
+		return "too many open files: raise the limit (ulimit -n)";
+	case -ENFILE:
+		return "too many open files on this machine: raise sysctl fs.file-max";
 	default:
 		if (code > 0)
 			return "not an error code";

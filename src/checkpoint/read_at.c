@@ -22,7 +22,7 @@ int read_at(int fd, const char *path, uint64_t offset, void *data, size_t nbytes
 			continue;
 		if (got < 0)
 			return error_set(error, -errno, "%s: reading at byte %llu: %s", path,
-					 (unsigned long long)offset, strerror(errno));
+					 (unsigned long long)offset, nvs_strerror(-errno));
 		if (!got)
 			return error_set(
 				error, -ENODATA,

@@ -84,7 +84,7 @@ int main(int argc, char **argv)
 	struct output output;
 
 	if (!keep_standard_files()) {
-		say("can't open /dev/null for a closed standard file: %s", strerror(errno));
+		say("can't open /dev/null for a closed standard file: %s", nvs_strerror(-errno));
 		return STATUS_FAILED;
 	}
 	if (argc < 2) {

@@ -18,6 +18,8 @@
 
 #include <linux/magic.h>
 
+#include "nvswap.h"
+
 #define DIRECTORY (O_PATH | O_DIRECTORY | O_CLOEXEC)
 
 static bool is_ours(uid_t uid)
@@ -189,5 +191,5 @@ const char *result_strerror(int rc)
 	return rc == -ELOOP
 		       ? "it is, or lies behind, a symbolic link, which is not followed; name the "
 			 "file itself"
-		       : strerror(-rc);
+		       : nvs_strerror(rc);
 }

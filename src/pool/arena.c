@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/memory/huge_map.h"
+#include "base/memory/room.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -160,9 +161,15 @@ int arena_open(struct arena *arena, const struct pool_options *options, struct n
 	*arena = (struct arena){.node = -1, .used = round_to_pages(options->nbytes)};
 	if (options->nbytes > INT64_MAX - 2 * huge_page_bytes())
 		return no_memory(options, -ENOMEM, error);
-	if (!map_explicit_huge(arena) &&
-	    (options->nbytes > memory_available() || !map_transparent_huge(arena)))
-		return no_memory(options, -ENOMEM, error);
+	if (!map_explicit_huge(arena)) {
+		/* Locking and populating would get the process killed. */
+		rc = memory_room_check(options->nbytes, options->words->size_key,
+				       options->words->subject, options->words->size_remedy, error);
+		if (rc)
+			return rc;
+		if (!map_transparent_huge(arena))
+			return no_memory(options, -ENOMEM, error);
+	}
 	/* After a fork, the parent's next write would move a shared page away from under the
 	 * drive's DMA. */
 	(void)madvise(arena->data, arena->nbytes, MADV_DONTFORK);

@@ -34,7 +34,8 @@ static void __attribute__((format(printf, 2, 3))) say(char *line, const char *fo
 /* The pool to expect on this machine: the default, or a quarter of a small machine's memory. */
 static uint64_t likely_pool(const struct nvs_machine_info *machine)
 {
-	uint64_t quarter = machine->memory_bytes / 4;
+	uint64_t limit = machine->memory_limit_bytes, memory = machine->memory_bytes;
+	uint64_t quarter = (limit && limit < memory ? limit : memory) / 4;
 
 	return quarter && quarter < DEFAULT_POOL_BYTES ? quarter : DEFAULT_POOL_BYTES;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Facts about the machine: memory and how much of it may be locked, huge pages, the kernel's limits
+ * Facts about the machine: memory and its limits, huge pages, the kernel's limits
  * on asynchronous I/O. Reads /proc and /sys, and changes nothing.
  */
 #include <glob.h>
@@ -12,39 +12,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "base/memory/room.h"
 #include "topo/sysfs.h"
-
-/*
- * Reads the number after `key` at the start of a line, as in /proc/meminfo; `otherwise` if not
- * found.
- */
-static uint64_t read_number(const char *path, const char *key, uint64_t unit, uint64_t otherwise)
-{
-	FILE *file = fopen(path, "re");
-	unsigned long long number;
-	char line[256];
-	size_t n = strlen(key);
-	uint64_t found = otherwise;
-
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, key, n) && sscanf(line + n, "%llu", &number) == 1) {
-			found = number * unit;
-			break;
-		}
-	if (file)
-		fclose(file);
-	return found;
-}
-
-uint64_t memory_available(void)
-{
-	uint64_t machine = read_number("/proc/meminfo", "MemAvailable:", 1024, UINT64_MAX);
-	uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "", 1, UINT64_MAX);
-	uint64_t taken = read_number("/sys/fs/cgroup/memory.current", "", 1, 0);
-	uint64_t left = limit == UINT64_MAX ? limit : limit > taken ? limit - taken : 0;
-
-	return left < machine ? left : machine;
-}
 
 /* A capability lifts limits only in the initial user namespace. */
 static bool in_first_user_namespace(void)
@@ -111,6 +80,16 @@ static void look_at_hugepages(struct nvs_machine_info *info)
 	fclose(file);
 }
 
+static void describe_room(struct nvs_machine_info *info)
+{
+	struct memory_room room;
+
+	memory_room(&room);
+	info->memory_free_bytes = memory_room_bytes(&room);
+	info->memory_limit_bytes = room.limit;
+	snprintf(info->memory_limit_file, sizeof(info->memory_limit_file), "%s", room.file);
+}
+
 static uint64_t kernel_limit(const char *name)
 {
 	return (uint64_t)sysfs_number(0, "/proc/sys/fs/%s", name);
@@ -127,6 +106,7 @@ void machine_facts(struct nvs_machine_info *info)
 		snprintf(info->kernel, sizeof(info->kernel), "%.63s", os.release);
 	info->cpus = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
 	info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	describe_room(info);
 	count_nodes(info);
 	look_at_hugepages(info);
 	sysfs_text(choices, sizeof(choices), SYSFS "/kernel/mm/transparent_hugepage/enabled");

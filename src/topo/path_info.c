@@ -57,7 +57,7 @@ static int unreachable(const char *path, int code, struct nvs_error *error)
 		remedy = "; the device has size 0; use one with a medium";
 	else if (code == -ENOTDIR)
 		remedy = "; a parent of the path is not a directory";
-	return error_about(error, code, "nvme_path", 0, 0, "%s: %s%s", path, strerror(-code),
+	return error_about(error, code, "nvme_path", 0, 0, "%s: %s%s", path, nvs_strerror(code),
 			   remedy);
 }
 

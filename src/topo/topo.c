@@ -88,7 +88,7 @@ int topo_open(struct topo **topo, const char *xml_path, struct nvs_error *error)
 	if (rc) {
 		free(new);
 		return error_set(error, rc, "hwloc can't read the topology of %s: %s",
-				 xml_path ? xml_path : "this machine", strerror(-rc));
+				 xml_path ? xml_path : "this machine", nvs_strerror(rc));
 	}
 	new->allowed = allowed_cpus(new->hwloc);
 	if (!new->allowed) {

@@ -74,8 +74,6 @@ uint64_t device_attribute(const char *device, const char *attribute, uint64_t ot
 
 /* RLIMIT_MEMLOCK in bytes; UINT64_MAX if unlimited or the process has CAP_IPC_LOCK. */
 uint64_t memlock_limit(void);
-/* Bytes that the process can still use before the machine or its cgroup runs out of memory. */
-uint64_t memory_available(void);
 
 /* Fills in *info except for the I/O engines, which the aio layer tries. */
 void machine_facts(struct nvs_machine_info *info);

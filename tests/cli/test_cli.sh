@@ -87,7 +87,7 @@ expect too_many_bytes_fail 1 "more than the 576460752303423488 bytes that are al
 expect output_in_no_directory_fails 1 "can't write the output to" bench "${SMALL[@]}" \
 	--output "$T/nothere/out"
 expect model_missing_fails 1 "can't open the checkpoint" bench --nvme-path "$T/store" --model "$T/none.safetensors"
-expect model_that_is_a_directory_fails 1 "not a regular file" bench --nvme-path "$T/store" --model "$T"
+expect model_that_is_no_file_fails 1 "not a regular file" bench --nvme-path "$T/store" --model /dev/null
 "$NVSWAP" bench "${SMALL[@]}" >/dev/full 2>"$T/err"
 [ $? = 1 ] && grep -q "standard output is incomplete: No space left" "$T/err"
 result full_standard_output_fails $?

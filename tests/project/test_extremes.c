@@ -442,6 +442,9 @@ static const struct field machine_fields[] = {
 	ANY_WHOLE(nvs_machine_info, io_uring_disabled),
 	ANY_FIELD(nvs_machine_info, ioengine),
 	ANY_WHOLE(nvs_machine_info, auto_ioengine),
+	ANY_WHOLE(nvs_machine_info, memory_free_bytes),
+	ANY_WHOLE(nvs_machine_info, memory_limit_bytes),
+	TEXT_FIELD(nvs_machine_info, memory_limit_file),
 };
 static const struct field path_fields[] = {
 	SIZE_FIELD(nvs_path_info),

@@ -363,7 +363,8 @@ static void data_has_a_name_only_if_it_is_kept_or_must_have_one(void **state)
 		assert_int_equal(size_of(at("nvswap/rank1/data")), 0);
 	store_close(store);
 	tmpfile_errno = EMFILE;
-	must_not_open((struct how){.rank = 1}, -EMFILE, "oo many open files");
+	must_not_open((struct how){.rank = 1}, -EMFILE,
+		      "too many open files: raise the limit (ulimit -n)");
 	assert_int_equal(mode_of(at("nvswap/rank1")), 0);
 	tmpfile_errno = EOPNOTSUPP;
 	store = must_open((struct how){.rank = 1});

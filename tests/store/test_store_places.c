@@ -105,6 +105,7 @@ static void another_users_store_is_refused_with_owner_and_remedy(void **state)
 	assert_int_equal(seteuid(0), 0);
 	assert_int_equal(rc, -EMEDIUMTYPE);
 	assert_non_null(strstr(error.text, "belongs to another user, root (uid 0)"));
+	assert_non_null(strstr(error.text, "may hold a kept store"));
 	assert_non_null(strstr(error.text, "rm -r '"));
 	assert_non_null(strstr(error.text, "an nvme_path of your own"));
 	assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0700);

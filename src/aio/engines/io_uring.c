@@ -135,11 +135,8 @@ static const char *why_not(int rc)
 		       "sysctl kernel.io_uring_disabled)";
 	case -ENOMEM:
 		return "no memory for the ring, which counts towards the memlock limit (ulimit -l)";
-	case -EMFILE:
-	case -ENFILE:
-		return "too many open files";
 	default:
-		return strerrordesc_np(-rc) ? strerrordesc_np(-rc) : "unknown error";
+		return nvs_strerror(rc);
 	}
 }
 

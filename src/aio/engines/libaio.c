@@ -71,8 +71,7 @@ static void why_not(int rc, uint32_t events, char *reason, size_t reason_bytes)
 		snprintf(reason, reason_bytes,
 			 "this kernel has no aio, or a seccomp filter hides it");
 	else
-		snprintf(reason, reason_bytes, "%s",
-			 strerrordesc_np(-rc) ? strerrordesc_np(-rc) : "unknown error");
+		snprintf(reason, reason_bytes, "%s", nvs_strerror(rc));
 }
 
 /* A filter may forbid these calls alone, which else only the first I/O would show. */

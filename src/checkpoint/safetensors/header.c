@@ -414,7 +414,7 @@ int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct
 	*checkpoint = (struct nvs_checkpoint){0};
 	if (fd < 0 || fstat(fd, &status))
 		rc = error_set(error, -errno, "can't open the checkpoint %s: %s", path,
-			       strerror(errno));
+			       nvs_strerror(-errno));
 	else if (!S_ISREG(status.st_mode))
 		rc = error_set(error, -EINVAL, "the checkpoint %s is not a regular file", path);
 	else

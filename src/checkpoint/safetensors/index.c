@@ -30,7 +30,8 @@ static int read_text(const char *path, char **text, size_t *nbytes, struct nvs_e
 
 	*text = NULL;
 	if (fd < 0 || fstat(fd, &status))
-		rc = error_set(error, -errno, "can't open the index %s: %s", path, strerror(errno));
+		rc = error_set(error, -errno, "can't open the index %s: %s", path,
+			       nvs_strerror(-errno));
 	else if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size > HEADER_MAX)
 		rc = error_set(error, -EINVAL,
 			       "the index %s is not a regular file of at most %u bytes", path,

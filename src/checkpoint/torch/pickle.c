@@ -410,6 +410,36 @@ static int do_add_from_mark(struct machine *machine, enum object_kind kind)
 	return add_to_top(machine, kind, items, n);
 }
 
+/* ---- Sets: their values are of no use here ---- */
+
+static int push_set(struct machine *machine)
+{
+	return push_copy(
+		machine,
+		&(const struct object){.kind = OBJECT_INSTANCE,
+				       .instance = {pickle_name_find("builtins.set"), NULL, NULL}});
+}
+
+static int do_add_to_set(struct machine *machine)
+{
+	struct object **items;
+	size_t n;
+
+	if (!pop_mark(machine, &items, &n) || !top(machine) ||
+	    top(machine)->kind != OBJECT_INSTANCE)
+		return reject(machine, "values without a set");
+	return 0;
+}
+
+static int do_frozenset(struct machine *machine)
+{
+	struct object **items;
+	size_t n;
+
+	return pop_mark(machine, &items, &n) ? push_set(machine)
+					     : reject(machine, "a set without a mark");
+}
+
 /* ---- Calls ---- */
 
 static bool is_count(const struct object *object, uint64_t *count)
@@ -466,8 +496,12 @@ static int make_tensor(struct machine *machine, const struct object *arguments)
 	object.tensor.dtype = items[0]->storage.type->dtype;
 	object.tensor.shape = items[2];
 	object.tensor.stride = items[3];
-	if (arguments->n > 6 && items[6]->kind == OBJECT_NAME && items[6]->name->has_dtype)
+	if (arguments->n > 6 && items[6]->kind == OBJECT_NAME) {
+		if (!items[6]->name->has_dtype)
+			return reject(machine, "a tensor of %s, which nvswap has no type for",
+				      items[6]->name->text);
 		object.tensor.dtype = items[6]->name->dtype;
+	}
 	/* The last argument may be a dictionary with the negative and the conjugate bit. */
 	for (size_t i = 6; i < arguments->n; i++)
 		if (items[i]->kind == OBJECT_DICT && items[i]->n)
@@ -634,6 +668,8 @@ static int do_value(struct machine *machine, uint8_t operation)
 	case 'U':
 		return do_string(machine, 1);
 	case 0x8d:
+	case 0x8e:
+	case 0x96:
 		return do_string(machine, 8);
 	case 'c':
 		return do_global(machine);
@@ -654,6 +690,12 @@ static int do_container(struct machine *machine, uint8_t operation)
 		return push_items(machine, OBJECT_LIST, NULL, 0);
 	case '}':
 		return push_items(machine, OBJECT_DICT, NULL, 0);
+	case 0x8f:
+		return push_set(machine);
+	case 0x90:
+		return do_add_to_set(machine);
+	case 0x91:
+		return do_frozenset(machine);
 	case 't':
 		return do_tuple_from_mark(machine);
 	case 0x85:
@@ -737,7 +779,7 @@ int pickle_read(struct pickle *pickle, const uint8_t *bytes, size_t nbytes, cons
 	void *stack = NULL;
 	int rc;
 
-	*pickle = (struct pickle){0};
+	*pickle = (struct pickle){.nbytes = nbytes};
 	/* Allocated at once, so that a pointer to 0 of its values is not NULL. */
 	if (!grow(&stack, 0, &machine.stack_room, sizeof(struct object *)))
 		return no_memory(&machine);

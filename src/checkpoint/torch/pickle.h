@@ -86,6 +86,7 @@ struct pickle {
 	struct object *root;
 	struct object_block *blocks; /* memory of all objects */
 	size_t memory;
+	size_t nbytes; /* of the pickle */
 };
 
 /*

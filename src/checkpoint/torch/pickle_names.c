@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names that a pickle may have: those of torch's tensors, and of DeepSpeed's own files. */
+/*
+ * The names that a pickle may have: those that torch.load(weights_only=True) takes, but for tensors that nvswap
+ * can't hold, and those of DeepSpeed's own files.
+ */
 #include "checkpoint/torch/pickle.h"
 
 #include <string.h>
@@ -45,6 +48,23 @@ static const struct pickle_name names[] = {
 	DTYPE("bool", NVS_BOOL),
 	DTYPE("float8_e4m3fn", NVS_F8_E4M3),
 	DTYPE("float8_e5m2", NVS_F8_E5M2),
+	/* Types of no tensor that is read: as values alone. */
+	NAME("torch.complex32", NAME_CONSTANT),
+	NAME("torch.complex64", NAME_CONSTANT),
+	NAME("torch.complex128", NAME_CONSTANT),
+	NAME("torch.float8_e4m3fnuz", NAME_CONSTANT),
+	NAME("torch.float8_e5m2fnuz", NAME_CONSTANT),
+	NAME("torch.float8_e8m0fnu", NAME_CONSTANT),
+	NAME("torch.float4_e2m1fn_x2", NAME_CONSTANT),
+	NAME("torch.qint8", NAME_CONSTANT),
+	NAME("torch.quint8", NAME_CONSTANT),
+	NAME("torch.qint32", NAME_CONSTANT),
+	NAME("torch.per_tensor_affine", NAME_CONSTANT),
+	NAME("torch.per_tensor_symmetric", NAME_CONSTANT),
+	NAME("torch.per_channel_affine", NAME_CONSTANT),
+	NAME("torch.per_channel_symmetric", NAME_CONSTANT),
+	NAME("torch.per_channel_affine_float_qparams", NAME_CONSTANT),
+	NAME("torch._utils._rebuild_tensor", NAME_TENSOR),
 	NAME("torch._utils._rebuild_tensor_v2", NAME_TENSOR),
 	NAME("torch._utils._rebuild_tensor_v3", NAME_TENSOR),
 	NAME("torch._utils._rebuild_parameter", NAME_PARAMETER),
@@ -56,6 +76,20 @@ static const struct pickle_name names[] = {
 	NAME("collections.defaultdict", NAME_DICT),
 	NAME("torch.Size", NAME_TUPLE),
 	NAME("torch.device", NAME_INSTANCE),
+	NAME("torch.serialization._get_layout", NAME_INSTANCE),
+	/* Values of Python, whatever they hold; bytes are made of text by encode. */
+	NAME("builtins.set", NAME_INSTANCE),
+	NAME("__builtin__.set", NAME_INSTANCE),
+	NAME("builtins.frozenset", NAME_INSTANCE),
+	NAME("__builtin__.frozenset", NAME_INSTANCE),
+	NAME("builtins.bytes", NAME_INSTANCE),
+	NAME("__builtin__.bytes", NAME_INSTANCE),
+	NAME("builtins.bytearray", NAME_INSTANCE),
+	NAME("__builtin__.bytearray", NAME_INSTANCE),
+	NAME("_codecs.encode", NAME_INSTANCE),
+	NAME("builtins.complex", NAME_INSTANCE),
+	NAME("__builtin__.complex", NAME_INSTANCE),
+	NAME("collections.Counter", NAME_INSTANCE),
 	/* The member of an enumeration, as Python 3.11 and later save it. */
 	NAME("builtins.getattr", NAME_INSTANCE),
 	NAME("__builtin__.getattr", NAME_INSTANCE),

@@ -26,8 +26,15 @@
 
 #define DEPTH_MAX  64u
 #define VISITS_MAX ENTRIES_MAX
-#define PICKLE	   "/data.pkl"
-#define ALONE	   "tensor" /* the name of a tensor that was saved alone */
+/*
+ * A list that the pickle has once may be in it many times, and lists of such lists hold a tensor
+ * millions of times. Entries take at most this, and so many bytes for each of the pickle's, where a
+ * file of torch has less than ten.
+ */
+#define LISTED_MIN	(16u << 20)
+#define LISTED_PER_BYTE 64u
+#define PICKLE		"/data.pkl"
+#define ALONE		"tensor" /* the name of a tensor that was saved alone */
 
 struct torch_reader {
 	struct nvs_checkpoint *checkpoint;
@@ -36,9 +43,10 @@ struct torch_reader {
 	struct nvs_error *error;
 	struct zip zip;
 	struct pickle pickle;
-	char *prefix; /* of all records */
-	size_t room;  /* entries */
-	uint64_t visits;
+	char *prefix;		     /* of all records */
+	size_t room;		     /* entries */
+	uint64_t visits, listed;     /* bytes of entries */
+	unsigned nameless;	     /* keys on the way to the value that are no text */
 	char name[NVS_NAME_MAX + 1]; /* of the value that is visited */
 };
 
@@ -167,8 +175,20 @@ static int add_tensor(struct torch_reader *reader, const struct object *tensor)
 	struct entry *entry;
 	int rc;
 
+	if (reader->nameless)
+		return reject(reader,
+			      "a tensor below it has a name that is no text, or more than "
+			      "%d bytes",
+			      NVS_NAME_MAX);
 	if (checkpoint->n == ENTRIES_MAX)
 		return reject(reader, "more than %u tensors", ENTRIES_MAX);
+	reader->listed += sizeof(*entry) + strlen(reader->name) +
+			  tensor->tensor.shape->n * sizeof(uint64_t);
+	if (reader->listed > LISTED_MIN + LISTED_PER_BYTE * (uint64_t)reader->pickle.nbytes)
+		return reject(reader,
+			      "more than %zu tensors, which a pickle of %zu bytes holds by "
+			      "holding the same lists many times",
+			      checkpoint->n, reader->pickle.nbytes);
 	if (checkpoint->n == reader->room) {
 		size_t room = reader->room ? 2 * reader->room : 64;
 		struct entry *entries = reallocarray(checkpoint->entries, room,
@@ -219,12 +239,14 @@ static int visit_item(struct torch_reader *reader, size_t length, const struct o
 		n = snprintf(reader->name + length, room, "%s%" PRId64, dot, key->number);
 	else if (key->kind == OBJECT_STRING && key->length && strlen(key->text) == key->length)
 		n = snprintf(reader->name + length, room, "%s%s", dot, key->text);
-	if (n < 0 || (size_t)n >= room) {
-		reader->name[length] = '\0';
-		return reject(reader, "a name below it is no text, or has more than %d bytes",
-			      NVS_NAME_MAX);
-	}
-	return visit(reader, value, depth + 1);
+	if (n >= 0 && (size_t)n < room)
+		return visit(reader, value, depth + 1);
+	/* Only a tensor needs its name. */
+	reader->name[length] = '\0';
+	reader->nameless++;
+	n = visit(reader, value, depth + 1);
+	reader->nameless--;
+	return n;
 }
 
 static int visit_items(struct torch_reader *reader, const struct object *object, unsigned depth)

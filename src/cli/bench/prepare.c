@@ -25,10 +25,12 @@ static const char optimizer_defaults[] =
 	" \"zero_optimization\": {\"offload_optimizer\": {\"device\": \"none\","
 	"  \"pipeline_read\": true, \"pipeline_write\": true, \"fast_init\": true}}}";
 
-static int make_model(const struct bench_options *options, struct model *model,
-		      struct nvs_error *error)
+static int make_model(const struct bench_options *options, const struct options_given *given,
+		      struct model *model, struct nvs_error *error)
 {
-	struct option_mix same = {.nbytes = {options->tensor_size}, .percent = {100}, .n = 1};
+	uint64_t tensor_size = bench_option_given(given, "tensor-size") ? options->tensor_size
+									: pool_tensor_size(options);
+	struct option_mix same = {.nbytes = {tensor_size}, .percent = {100}, .n = 1};
 	const struct option_mix *mix = options->bssplit.n ? &options->bssplit : &same;
 
 	return model_make(model, mix, options->tensors, options->size, options->seed, error);
@@ -38,7 +40,7 @@ static int load_model(const struct bench_options *options, const struct options_
 		      struct model *model, struct nvs_error *error)
 {
 	int rc = options->model ? model_load(model, options->model, error)
-				: make_model(options, model, error);
+				: make_model(options, given, model, error);
 
 	if (rc)
 		return rc;
@@ -237,7 +239,7 @@ int bench_prepare(struct bench_job *job, struct nvs_error *error)
 	const struct bench_options *options = &job->options;
 	int rc;
 
-	job->model = (struct model){.fd = -1};
+	job->model = (struct model){.path = NULL};
 	rc = nvs_config_open(&job->config, error);
 	if (rc)
 		return rc;

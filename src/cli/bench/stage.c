@@ -394,7 +394,7 @@ static void start_stage(struct stages *stages, unsigned stage)
 		rc = start_job(stages, i);
 		if (!rc)
 			continue;
-		snprintf(text, sizeof(text), "cannot start its process: %s", strerror(-rc));
+		snprintf(text, sizeof(text), "cannot start its process: %s", nvs_strerror(rc));
 		set_error(result_of(stages, i), rc, text);
 		say_of_job(stages->plan, i, text);
 		stages->failed_to_begin = true;

@@ -112,7 +112,8 @@ int results_read(struct results *results, const char *path, struct nvs_error *er
 
 	*results = (struct results){.text = NULL};
 	if (!text)
-		return refuse(error, path, errno ? -errno : -EIO, strerror(errno));
+		return refuse(error, path, errno ? -errno : -EIO,
+			      nvs_strerror(errno ? -errno : -EIO));
 	if (n > TEXT_MAX)
 		rc = refuse(error, path, -EFBIG, "it has more than 64 MiB");
 	else if (memchr(text, '\0', n))
@@ -216,7 +217,7 @@ int results_figures(const struct json_value *job, const char *name, struct job_f
 
 	*figures = (struct job_figures){.cpu_ms_per_gib = 0};
 	if (code) {
-		snprintf(failed, sizeof(failed), "this job failed: %s", strerror(code));
+		snprintf(failed, sizeof(failed), "this job failed: %s", nvs_strerror(-code));
 		return complain(error, name, job, failed);
 	}
 	for (int d = NVS_READ; d <= NVS_WRITE; d++) {

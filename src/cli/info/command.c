@@ -32,7 +32,8 @@ const struct command_spec info_command = {
 	.name = "info",
 	.summary = "Reports what this machine and each path can do, and advises what to change.",
 	.notes = "Exit status: 0; 1 if a path can't be examined or the output can't be written; 2 "
-		 "for bad usage.\nIn JSON, null means unknown, and for memlock_bytes no limit.",
+		 "for bad usage.\nIn JSON, null means unknown, and for memlock_bytes and "
+		 "memory_limit_bytes no limit.",
 	.options = options,
 	.noptions = sizeof(options) / sizeof(*options),
 	.defaults = &defaults,

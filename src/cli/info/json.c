@@ -24,6 +24,11 @@ static void put_machine(struct json_writer *json, const struct nvs_machine_info 
 	json_count(json, "cpus", machine->cpus);
 	json_count(json, "numa_nodes", machine->numa_nodes);
 	json_count(json, "memory_bytes", machine->memory_bytes);
+	count_if(json, "memory_limit_bytes", machine->memory_limit_bytes,
+		 machine->memory_limit_bytes);
+	json_text(json, "memory_limit_file", machine->memory_limit_file);
+	count_if(json, "memory_free_bytes", machine->memory_free_bytes != UINT64_MAX,
+		 machine->memory_free_bytes);
 	count_if(json, "memlock_bytes", machine->memlock_bytes != UINT64_MAX,
 		 machine->memlock_bytes);
 	json_count(json, "hugepage_bytes", machine->hugepage_bytes);

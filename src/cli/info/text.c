@@ -29,12 +29,21 @@ static void print_named(FILE *out, const char *name, const char *text)
 
 static void print_machine(FILE *out, const struct nvs_machine_info *machine)
 {
-	char text[32];
+	char text[32], left[32];
 
 	fprintf(out, "machine\n  kernel               %s\n", machine->kernel);
 	fprintf(out, "  CPUs                 %u\n", machine->cpus);
 	fprintf(out, "  NUMA nodes           %u\n", machine->numa_nodes);
 	fprintf(out, "  memory               %s\n", size(machine->memory_bytes, text));
+	if (machine->memory_limit_bytes) {
+		fprintf(out, "  memory limit         %s (",
+			size(machine->memory_limit_bytes, text));
+		print_visible(out, machine->memory_limit_file);
+		fputs(")\n", out);
+	}
+	fprintf(out, "  free for nvswap      %s\n",
+		machine->memory_free_bytes == UINT64_MAX ? "unknown"
+							 : size(machine->memory_free_bytes, left));
 	fprintf(out, "  lockable             %s\n",
 		machine->memlock_bytes == UINT64_MAX ? "all of it"
 						     : size(machine->memlock_bytes, text));

@@ -51,13 +51,15 @@ static const struct option_spec option_specs[] = {
 		 "creates there, and touches no kept store"},
 	{"model", "FILE", OPTION_STRING, FIELD(model),
 	 .excludes = NAMES("tensors", "tensor-size", "bssplit"),
-	 .help = "a .safetensors file, whose tensors are the data, or a JSON file like its "
-		 "header (name to dtype and shape) for the shapes alone"},
+	 .help = "a .safetensors or .pt file, or a .safetensors.index.json, whose tensors are the "
+		 "data; a folder of Hugging Face with model.safetensors or its index; or a JSON "
+		 "file "
+		 "like a header (name to dtype and shape) for the shapes alone"},
 	{"tensors", "N", OPTION_COUNT, FIELD(tensors), .min = 1, .max = MODEL_TENSORS_MAX,
 	 .help = "number of generated tensors, without a model (16)"},
 	{"tensor-size", "SIZE", OPTION_SIZE, FIELD(tensor_size), .min = 1, .max = 1ull << 50,
-	 .help = "bytes of each generated tensor (64m); with rw=step, checkpoint and restore, of "
-		 "its weights"},
+	 .help = "bytes of each generated tensor (64m, or less where memory is short); with "
+		 "rw=step, checkpoint and restore, of its weights"},
 	{"bssplit", "MIX", OPTION_MIX, FIELD(bssplit), .min = 1, .max = NVS_BLOCK_SIZE_MAX,
 	 .excludes = NAMES("tensors", "tensor-size"),
 	 .help = "sizes of the generated tensors with their shares in per cent, such as "
@@ -120,7 +122,9 @@ static const struct option_spec option_specs[] = {
 	 .help = "accepted for fio's job files: I/O always bypasses the page cache"},
 	{"pool", "SIZE", OPTION_SIZE, FIELD(pool), .min = 4096, .max = 1ull << 50,
 	 .help = "bytes of the pool, for buffer_count x buffer_size. Without it and --config: "
-		 "256m, or twice the longest tensor if that is more. The pool must hold the "
+		 "256m, or twice the longest tensor if that is more; less than 256m where memory "
+		 "is "
+		 "short. The pool must hold the "
 		 "longest tensor. With rw=params it must hold the longest layer, and the default "
 		 "is smaller than the model, or else no layer would be read again. With rw=step, "
 		 "checkpoint and restore it also sets sub_group_size, and comes on top of "

@@ -282,7 +282,7 @@ static int read_and_parse(struct jobfile *jobfile, int fd, const char *name,
 	while (text && got && nbytes <= BYTES_MAX) {
 		got = read(fd, text + nbytes, room - nbytes);
 		if (got < 0 && errno != EINTR)
-			return fail(error, name, 0, -errno, "%s", strerror(errno));
+			return fail(error, name, 0, -errno, "%s", nvs_strerror(-errno));
 		nbytes += got > 0 ? (size_t)got : 0;
 		if (nbytes == room && room <= BYTES_MAX)
 			text = chunk_grow(jobfile, text, nbytes, &room);
@@ -302,7 +302,7 @@ int jobfile_read(struct jobfile *jobfile, const char *path, struct nvs_error *er
 	if (!standard_input)
 		fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return fail(error, path, 0, -errno, "%s", strerror(errno));
+		return fail(error, path, 0, -errno, "%s", nvs_strerror(-errno));
 	rc = read_and_parse(jobfile, fd, standard_input ? "standard input" : path, error);
 	if (!standard_input)
 		close(fd);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory/room.h"
 #include "cli/modes/model/layers.h"
 #include "cli/modes/model/parameters.h"
 #include "cli/settings.h"
@@ -66,6 +67,35 @@ static uint64_t larger(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
+/* Of what the process may take, half of a job's share; the other is for weights and gradients. */
+static uint64_t memory_share(const struct bench_options *options)
+{
+	struct memory_room room;
+
+	memory_room(&room);
+	return memory_room_bytes(&room) / 8 * 3 / options->numjobs;
+}
+
+uint64_t pool_tensor_size(const struct bench_options *options)
+{
+	uint64_t share = memory_share(options), nbytes = options->tensor_size;
+	/* Beside the pool there are weights and gradients of all tensors. */
+	uint64_t tensors = options->rw == RW_STEP && !options->size ? 2 * options->tensors : 4;
+
+	while (nbytes > ROUNDING / 16 && nbytes > share / tensors)
+		nbytes /= 2;
+	return nbytes;
+}
+
+static uint64_t usual_pool(const struct bench_options *options)
+{
+	uint64_t share = memory_share(options);
+
+	if (share >= DEFAULT_BYTES)
+		return DEFAULT_BYTES;
+	return larger(share - share % ROUNDING, ROUNDING);
+}
+
 static uint64_t default_pool(const struct bench_options *options, const struct model *model)
 {
 	uint64_t largest = options->rw == RW_PARAMS ? layers_largest(model).room
@@ -73,11 +103,11 @@ static uint64_t default_pool(const struct bench_options *options, const struct m
 	uint64_t half = model->nbytes / 2, nbytes;
 
 	if (is_optimizer_mode(options->rw))
-		return DEFAULT_BYTES;
+		return usual_pool(options);
 	/* No machine has memory for such a tensor; avoid an overflow. */
 	if (largest > UINT64_MAX / 4)
 		return largest;
-	nbytes = larger(2 * largest + ROUNDING, DEFAULT_BYTES);
+	nbytes = larger(2 * largest + ROUNDING, usual_pool(options));
 	if (options->rw != RW_PARAMS)
 		return nbytes;
 	nbytes = larger(nbytes, 3 * largest + ROUNDING);

@@ -336,7 +336,7 @@ static int check_moved(struct run *run, const uint64_t from[2])
  */
 static bool makes_contents(const struct run *run)
 {
-	return run->options->verify || run->model->fd >= 0;
+	return run->options->verify || run->model->nfiles;
 }
 
 static int mode_pass(struct run *run, const char *name, uint64_t loops, uint64_t runtime_ms)

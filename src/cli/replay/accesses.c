@@ -79,9 +79,9 @@ int accesses_load(struct access_list *list, struct model *model, const char *pat
 	int first;
 
 	*list = (struct access_list){0};
-	*model = (struct model){.fd = -1, .path = path};
+	*model = (struct model){.path = path};
 	if (!reader.file) {
-		reader_fail(&reader, -errno, "can't be opened: %s", strerror(errno));
+		reader_fail(&reader, -errno, "can't be opened: %s", nvs_strerror(-errno));
 		return reader.rc;
 	}
 	first = ungetc(fgetc(reader.file), reader.file);

@@ -47,6 +47,25 @@ static unsigned path_with_stores(const struct store_job *job)
 	return 0;
 }
 
+/* The folders of a store that is not there; whether any was. */
+static bool remove_empty(struct store_job *job)
+{
+	const struct nvs_store_place place = {.size = sizeof(place),
+					      .paths = job->paths,
+					      .npaths = job->npaths,
+					      .rank = job->rank,
+					      .optimizer = job->kind == KIND_OPTIMIZER};
+
+	if (nvs_store_remove(&place, NULL))
+		return false;
+	if (job->json)
+		json_open_object(job->json, NULL);
+	say_place(job, &place, "removed empty folders\n");
+	if (job->json)
+		json_close_object(job->json);
+	return true;
+}
+
 /* Several stores are never removed by one command that names none of them. */
 int store_remove(struct store_job *job)
 {
@@ -56,6 +75,8 @@ int store_remove(struct store_job *job)
 		    job->paths[job->look_at]);
 		return STATUS_FAILED;
 	}
+	if (!store_count(job) && remove_empty(job))
+		return 0;
 	return store_each(job, remove_one);
 }
 

@@ -11,14 +11,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MIB	    ((uint64_t)1 << 20)
-#define WORKING_SET (1024 * MIB)
-#define MEMORY_MAX  (256 * MIB)
-#define MEMORY_MIN  (64 * MIB)
-#define BLOCK_MIN   65536u
-#define BLOCK_MAX   (16 * MIB)
-#define DEPTH_MAX   256u
-#define THREAD_MAX  8u
+#define MIB	     ((uint64_t)1 << 20)
+#define WORKING_SET  (1024 * MIB)
+#define MEMORY_MAX   (256 * MIB)
+#define MEMORY_MIN   (64 * MIB)
+#define MEMORY_LEAST (8 * MIB) /* where a memory limit leaves less than twice MEMORY_MIN */
+#define BLOCK_MIN    65536u
+#define BLOCK_MAX    (16 * MIB)
+#define DEPTH_MAX    256u
+#define THREAD_MAX   8u
 
 _Static_assert(TUNE_BLOCK_SIZE_MAX == MEMORY_MAX / 2, "no larger block may ever be in flight");
 
@@ -101,9 +102,13 @@ int tune_choose_working_set(const struct tune_options *options, struct tune_driv
 uint64_t tune_memory_bytes(const struct tune_drive *drive)
 {
 	uint64_t nbytes = drive->machine.memory_bytes / 8;
+	uint64_t half = drive->machine.memory_free_bytes / 2;
 
 	nbytes = nbytes < MEMORY_MAX ? nbytes : MEMORY_MAX;
-	return nbytes > MEMORY_MIN ? nbytes - nbytes % MIB : MEMORY_MIN;
+	nbytes = nbytes > MEMORY_MIN ? nbytes - nbytes % MIB : MEMORY_MIN;
+	if (half >= nbytes)
+		return nbytes;
+	return half > MEMORY_LEAST ? half - half % MIB : MEMORY_LEAST;
 }
 
 /* Stores the powers of two from `least` to `most`, and returns how many there are. */

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/memory/huge_map.h"
+#include "base/memory/room.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/result_file.h"
@@ -217,8 +218,12 @@ static int measure_on_file(struct tuning *tuning)
 	announce_writes(tuning);
 	workload->path = tuning->file.path;
 	/* Allocated after the fork of the guard, which must not share this memory. */
-	workload->memory = make_memory(workload->memory_bytes);
-	rc = workload->memory ? measure_all(tuning) : -ENOMEM;
+	rc = memory_room_check(workload->memory_bytes, NULL, "tune", "stop other programs",
+			       &tuning->error);
+	if (!rc) {
+		workload->memory = make_memory(workload->memory_bytes);
+		rc = workload->memory ? measure_all(tuning) : -ENOMEM;
+	}
 	scratch_file_remove(&tuning->file);
 	return rc;
 }

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -70,6 +71,36 @@ static int remove_files(const struct member *member, struct nvs_error *error)
 	return rc;
 }
 
+/*
+ * Of a store that is removed and closed, or that was never there. False: none was empty, or another
+ * process is removing a store of that path and tells of it.
+ */
+static bool remove_directories(const struct nvs_store_place *asked)
+{
+	struct nvs_store_place place;
+	bool removed = false;
+	char name[64];
+
+	if (place_in(&place, asked, NULL))
+		return false;
+	place_name(&place, name);
+	for (unsigned i = 0; i < place.npaths; i++) {
+		int parent_fd = open(place.paths[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		int nvswap_fd = -1;
+
+		if (parent_fd >= 0)
+			nvswap_fd = openat(parent_fd, "nvswap",
+					   O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		if (nvswap_fd >= 0 &&
+		    (!flock(nvswap_fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) &&
+		    member_remove_empty(parent_fd, nvswap_fd, name))
+			removed = true;
+		member_close_fd(&nvswap_fd);
+		member_close_fd(&parent_fd);
+	}
+	return removed;
+}
+
 static int clear_device(const struct member *member, struct nvs_error *error)
 {
 	int fd = open(member->path, O_WRONLY | O_EXCL | O_CLOEXEC | O_NOCTTY), rc;
@@ -116,14 +147,24 @@ static int check_whole(const struct nvs_store *store, struct nvs_error *error)
 
 int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *error)
 {
+	struct nvs_error why = {.size = sizeof(why)};
 	struct nvs_store *store;
-	int rc = sole_open(place, &store, error);
+	int rc = sole_open(place, &store, &why);
 
-	if (rc)
+	/* A run that was killed may have left them. */
+	if (rc == -ENODATA && remove_directories(place))
+		return 0;
+	if (rc) {
+		error_copy(error, &why);
 		return rc;
+	}
 	inspect_check(store);
 	assert(store->locked && !store->info.in_use);
 	rc = check_whole(store, error);
+	/* Keeps out remove_directories() of other processes, where the file system has such locks. */
+	for (unsigned i = 0; i < store->npaths; i++)
+		if (store->members[i].nvswap_fd >= 0)
+			(void)flock(store->members[i].nvswap_fd, LOCK_EX | LOCK_NB);
 	/* The first member, which leads to the others, comes last. */
 	for (unsigned i = store->npaths; i-- > 0 && !rc;)
 		if (inspect_opened(store, i) || lacks_data(&store->members[i]))
@@ -131,5 +172,8 @@ int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *erro
 				     ? clear_device(&store->members[i], error)
 				     : remove_files(&store->members[i], error);
 	nvs_store_close(store);
+	/* FUSE and NFS keep the files in them until they are closed. */
+	if (!rc)
+		remove_directories(place);
 	return rc;
 }

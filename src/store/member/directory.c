@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "store/member/internal.h"
 #include "topo/topo.h"
@@ -373,12 +374,23 @@ void member_unlink_files(struct member *member, const struct nvs_log *log)
 	unlink_from(member, "data", log);
 }
 
-void member_remove_directories(const struct member *member)
+/*
+ * FUSE learns a moment later that a removed file was closed, and until then holds it under another
+ * name. A process that opens a store meanwhile starts over.
+ */
+bool member_remove_empty(int parent_fd, int nvswap_fd, const char *name)
 {
-	assert(member->kind == MEMBER_FILE);
-	assert(!member->read_only && (member->disposable || member->made));
-	if (member->nvswap_fd >= 0 && member->directory)
-		unlinkat(member->nvswap_fd, strrchr(member->directory, '/') + 1, AT_REMOVEDIR);
-	if (member->parent_fd >= 0)
-		unlinkat(member->parent_fd, "nvswap", AT_REMOVEDIR);
+	uint64_t since = clock_ns();
+	bool removed = false;
+
+	assert(!name || member_is_store_name(name));
+	if (nvswap_fd >= 0 && name)
+		do
+			removed = !unlinkat(nvswap_fd, name, AT_REMOVEDIR);
+		while (!removed && (errno == ENOTEMPTY || errno == EEXIST) &&
+		       member_counts_as_empty(nvswap_fd, name) && member_owner_may_end(since));
+	/* Other stores keep it. */
+	if (parent_fd >= 0 && !unlinkat(parent_fd, "nvswap", AT_REMOVEDIR))
+		removed = true;
+	return removed;
 }

@@ -37,6 +37,10 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 /* Whether the name in a directory is that of the open file: 0, -ENOENT, or why it is not known. */
 int member_leads_to(int from_fd, const char *name, int fd);
 
+/* ---- names.c ---- */
+/* Whether a directory has nothing but the names that a file system keeps for removed, open files. */
+bool member_counts_as_empty(int from_fd, const char *name);
+
 /* ---- owner.c: -EMEDIUMTYPE, with the owner's name and a remedy ---- */
 int member_other_user(const char *path, uid_t uid, struct nvs_error *error);
 int member_check_owner(int fd, const char *path, struct nvs_error *error);
@@ -72,7 +76,10 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 /* Whether the directory has a manifest that is not empty, as member->has_manifests. */
 int member_find_manifests(struct member *member, struct nvs_error *error);
 void member_unlink_files(struct member *member, const struct nvs_log *log);
-/* Directories that are not empty stay. */
-void member_remove_directories(const struct member *member);
+/*
+ * Removes the directory `name` (NULL: none) and `nvswap` above it, as far as they are empty. The
+ * files that were in them are closed, or FUSE and NFS keep them. False: none was removed.
+ */
+bool member_remove_empty(int parent_fd, int nvswap_fd, const char *name);
 
 #endif

@@ -33,22 +33,6 @@ void member_close_fd(int *fd)
 	*fd = -1;
 }
 
-void member_close(struct member *member)
-{
-	assert(!member->lent || member->fd >= 0);
-	if (!member->lent) {
-		member_close_fd(&member->fd);
-		member_close_fd(&member->direct_fd);
-	}
-	member_close_fd(&member->lock_fd);
-	member_close_fd(&member->directory_fd);
-	member_close_fd(&member->nvswap_fd);
-	member_close_fd(&member->parent_fd);
-	free(member->path);
-	free(member->directory);
-	free(member->parent);
-}
-
 int member_named_twice(const struct member *members, unsigned index, struct nvs_error *error)
 {
 	const struct member *member = &members[index];

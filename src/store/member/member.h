@@ -97,8 +97,9 @@ void member_unlock(const struct member *member);
 /* Sleeps a little; false once a second has passed since `since`, a time of clock_ns(). */
 bool member_owner_may_end(uint64_t since);
 /*
- * The first half of closing: removes a disposable member from the drive while it is locked. The
- * second half frees the rest, after the nvs_file was closed.
+ * The first half of closing: removes a disposable member's files while it is locked. The second
+ * half frees the rest, after the nvs_file was closed, and removes the directories: before, FUSE and
+ * NFS hold the open files in them.
  */
 void member_dispose(struct member *member, const struct nvs_log *log);
 void member_close(struct member *member);

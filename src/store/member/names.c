@@ -34,10 +34,11 @@ bool member_is_file_name(const char *name)
 					 name[9] < '0' + MANIFEST_SLOT_COUNT && !name[10]);
 }
 
-/* NFS keeps a removed file that is still open under such a name. */
+/* NFS and FUSE keep a removed file that is still open under such a name. */
 static bool counts_not(const char *name)
 {
-	return !strcmp(name, ".") || !strcmp(name, "..") || !strncmp(name, ".nfs", 4);
+	return !strcmp(name, ".") || !strcmp(name, "..") || !strncmp(name, ".nfs", 4) ||
+	       !strncmp(name, ".fuse_hidden", 12);
 }
 
 /* *other: the first entry of another name, or empty; *any: whether there is one of nvswap's. */
@@ -84,6 +85,22 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 	assert(!ours(other));
 	snprintf(why, sizeof(why), "has an entry \"%s\" and none of nvswap's", other);
 	return member_refuse(error, path, why);
+}
+
+bool member_counts_as_empty(int from_fd, const char *name)
+{
+	int listed = openat(from_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *directory = listed >= 0 ? fdopendir(listed) : NULL;
+	const struct dirent *entry;
+	bool empty = directory;
+
+	while (empty && (entry = readdir(directory)))
+		empty = counts_not(entry->d_name);
+	if (directory)
+		closedir(directory);
+	else if (listed >= 0)
+		close(listed);
+	return empty;
 }
 
 int member_sync_names(const struct member *member, struct nvs_error *error)

@@ -4,6 +4,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -63,7 +64,24 @@ void member_dispose(struct member *member, const struct nvs_log *log)
 		member_unlink_files(member, log);
 	if (member->disposable && member->kind == MEMBER_RAW)
 		member_clear_device(member, log);
+}
+
+void member_close(struct member *member)
+{
+	assert(!member->lent || member->fd >= 0);
+	if (!member->lent) {
+		member_close_fd(&member->fd);
+		member_close_fd(&member->direct_fd);
+	}
+	member_close_fd(&member->lock_fd);
+	member_close_fd(&member->directory_fd);
 	/* A failed open may have created only these. */
 	if (member->kind == MEMBER_FILE && (member->disposable || member->made))
-		member_remove_directories(member);
+		member_remove_empty(member->parent_fd, member->nvswap_fd,
+				    member->directory ? strrchr(member->directory, '/') + 1 : NULL);
+	member_close_fd(&member->nvswap_fd);
+	member_close_fd(&member->parent_fd);
+	free(member->path);
+	free(member->directory);
+	free(member->parent);
 }

@@ -25,11 +25,13 @@ int member_other_user(const char *path, uid_t uid, struct nvs_error *error)
 	assert(uid != geteuid());
 	if (getpwuid_r(uid, &entry, text, sizeof(text), &found))
 		found = NULL;
-	return error_set(error, -EMEDIUMTYPE,
-			 "%s belongs to another user, %s (uid %" PRIu32 "): nvswap does not touch "
-			 "it. Give an nvme_path of your own, or, if it was left by a run that has "
-			 "ended, have that user or root remove it: rm -r '%s'",
-			 path, found ? found->pw_name : "without a name", (uint32_t)uid, path);
+	return error_set(
+		error, -EMEDIUMTYPE,
+		"%s belongs to another user, %s (uid %" PRIu32 "): nvswap does not touch "
+		"it. Give an nvme_path of your own. It may hold a kept store, which `nvswap "
+		"store list` shows that user; if it is not needed, have that user or root "
+		"remove it: rm -r '%s'",
+		path, found ? found->pw_name : "without a name", (uint32_t)uid, path);
 }
 
 int member_check_owner(int fd, const char *path, struct nvs_error *error)

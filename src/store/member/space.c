@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file_limit.h"
 #include "base/memory/huge_map.h"
+#include "base/memory/room.h"
 #include "store/member/member.h"
 
 /* ---- Direct I/O ---- */
@@ -108,10 +109,13 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
  * unknown. */
 static uint64_t available(const struct member *member, bool for_everybody)
 {
+	struct memory_room room;
 	struct statvfs vfs;
 
-	if (member->kind == MEMBER_MEMORY)
-		return memory_available();
+	if (member->kind == MEMBER_MEMORY) {
+		memory_room(&room);
+		return memory_room_bytes(&room);
+	}
 	if (fstatvfs(member->fd, &vfs) || !vfs.f_blocks)
 		return UINT64_MAX;
 	return (uint64_t)(for_everybody ? vfs.f_bavail : vfs.f_bfree) * vfs.f_frsize;

@@ -286,6 +286,110 @@ static void an_expanded_tensor_is_refused_as_other_views_are(void **state)
 	fixture_close(&saved.f);
 }
 
+/* A tensor of one byte of a storage of 5000. */
+#define BYTE(name) VIEW(name, "0", "M\x88\x13", "\0\0", "\x01\0")
+
+static void open_pickle(struct saved *saved, const char *pickle, size_t nbytes, size_t tensors)
+{
+	const struct nvs_checkpoint_options options = {
+		.size = sizeof(options), .pickle = pickle, .pickle_bytes = nbytes};
+	struct nvs_checkpoint *checkpoint;
+
+	OK(&saved->f, nvs_checkpoint_export(saved->f.engine, &saved->items[1], 1, saved->path,
+					    &options, &saved->f.error));
+	OK(&saved->f, nvs_checkpoint_open(&checkpoint, saved->path, &saved->f.error));
+	assert_int_equal(nvs_checkpoint_count(checkpoint), tensors);
+	nvs_checkpoint_close(checkpoint);
+}
+
+/* As Python 3.11 pickles them: in protocol 2 by calls, in later ones by operations. */
+static void values_of_any_kind_are_read_past(void **state)
+{
+	static const char protocol_2[] = "\x80\x02}(" BYTE("t")
+		/* set([1]), b"\x00", bytearray(b"a"), 1+2j, Counter({"a": 1}), complex64 */
+		"X\x01\0\0\0ac__builtin__\nset\n]K\x01"
+		"a\x85R"
+		"X\x01\0\0\0bc_codecs\nencode\nX\x01\0\0\0\0X\x06\0\0\0latin1\x86R"
+		"X\x01\0\0\0cc__builtin__\nbytearray\nX\x01\0\0\0aX\x07\0\0\0latin-1\x86R"
+		"X\x01\0\0\0dc__builtin__\ncomplex\nG?\xf0\0\0\0\0\0\0G@\0\0\0\0\0\0\0\x86R"
+		"X\x01\0\0\0eccollections\nCounter\n}X\x01\0\0\0aK\x01s\x85R"
+		"X\x01\0\0\0fctorch\ncomplex64\n"
+		"u.";
+	static const char protocol_5[] = "\x80\x05}(" BYTE("t")
+		/* {1}, frozenset({1}), b"a" in two lengths, bytearray(b"a") */
+		"X\x01\0\0\0a\x8f\x94(K\x01\x90"
+		"X\x01\0\0\0b(K\x01\x91\x94"
+		"X\x01\0\0\0cC\x01"
+		"a"
+		"X\x01\0\0\0d\x8e\x01\0\0\0\0\0\0\0"
+		"a"
+		"X\x01\0\0\0e\x96\x01\0\0\0\0\0\0\0"
+		"a"
+		"u.";
+	/* {(1,): [2], None: {}}: a key that is no text is a name of no tensor */
+	static const char keys[] = "\x80\x02}(" BYTE("t") "K\x01\x85]K\x02"
+							  "aN}u.";
+	struct saved saved;
+
+	(void)state;
+	saved_make(&saved);
+	open_pickle(&saved, protocol_2, sizeof(protocol_2) - 1, 1);
+	open_pickle(&saved, protocol_5, sizeof(protocol_5) - 1, 1);
+	open_pickle(&saved, keys, sizeof(keys) - 1, 1);
+	fixture_close(&saved.f);
+}
+
+static void a_tensor_under_a_key_that_is_no_text_is_refused(void **state)
+{
+	static const char pickle[] = "\x80\x02}(K\x01\x85}(" BYTE("t") "uu.";
+	const struct nvs_checkpoint_options options = {
+		.size = sizeof(options), .pickle = pickle, .pickle_bytes = sizeof(pickle) - 1};
+	struct saved saved;
+
+	(void)state;
+	saved_make(&saved);
+	OK(&saved.f, nvs_checkpoint_export(saved.f.engine, &saved.items[1], 1, saved.path, &options,
+					   &saved.f.error));
+	expect_error(&saved.f, read_back(&saved), -EINVAL, "a name that is no text");
+	fixture_close(&saved.f);
+}
+
+/* Lists in which each holds the one before 255 times: a tensor millions of times, in a kilobyte. */
+static void a_tensor_that_lists_hold_millions_of_times_is_refused_at_once(void **state)
+{
+	char pickle[2048] = "\x80\x02}(";
+	struct nvs_checkpoint_options options = {.size = sizeof(options), .pickle = pickle};
+	size_t n = 4;
+	struct saved saved;
+
+	(void)state;
+	memcpy(pickle + n, BYTE("t") "q\0X\x01\0\0\0l", sizeof(BYTE("t") "q\0X\x01\0\0\0l") - 1);
+	n += sizeof(BYTE("t") "q\0X\x01\0\0\0l") - 1;
+	for (char level = 0; level < 3; level++) {
+		if (level) {
+			memcpy(pickle + n, "K\0", 2);
+			pickle[n + 1] = level;
+			n += 2;
+		}
+		pickle[n++] = ']';
+		pickle[n++] = '(';
+		for (int i = 0; i < 255; i++) {
+			pickle[n++] = 'h';
+			pickle[n++] = level;
+		}
+		pickle[n++] = 'e';
+		pickle[n++] = 'q';
+		pickle[n++] = (char)(level + 1);
+	}
+	memcpy(pickle + n, "u.", 2);
+	options.pickle_bytes = n + 2;
+	saved_make(&saved);
+	OK(&saved.f, nvs_checkpoint_export(saved.f.engine, &saved.items[1], 1, saved.path, &options,
+					   &saved.f.error));
+	expect_error(&saved.f, read_back(&saved), -EINVAL, "holding the same lists many times");
+	fixture_close(&saved.f);
+}
+
 /* ---- The pickle alone ---- */
 
 static int read_text(struct pickle *pickle, const char *text, size_t nbytes,
@@ -393,6 +497,15 @@ static void a_pickle_that_is_no_program_is_refused(void **state)
 		TEXT("ctorch._tensor\n_rebuild_from_type_v2\n"
 		     "(ctorch._tensor\n_rebuild_from_type_v2\nctorch\nTensor\n)}tR."),
 		TEXT("i"),
+		TEXT("\x90."),
+		TEXT("\x91."),
+		TEXT("](K\x01\x90."),
+		TEXT("(K\x01\x90."),
+		TEXT("\x8e\xff\xff\xff\xff\xff\xff\xff\xff."),
+		TEXT("\x96\x02\0\0\0\0\0\0\0a."),
+		TEXT("ctorch._utils\n_rebuild_tensor_v3\n((X\x07\0\0\0storagectorch.storage\n"
+		     "UntypedStorage\nX\x01\0\0\0000X\x03\0\0\0cpuK\x08tQK\0K\x01\x85K\x01\x85"
+		     "\x89)ctorch\ncomplex64\ntR."),
 		TEXT("\xff."),
 #undef TEXT
 	};
@@ -423,6 +536,9 @@ int main(void)
 		test(a_truncated_file_is_refused),
 		test(a_file_that_does_not_begin_as_a_zip_is_named),
 		test(an_expanded_tensor_is_refused_as_other_views_are),
+		test(values_of_any_kind_are_read_past),
+		test(a_tensor_under_a_key_that_is_no_text_is_refused),
+		test(a_tensor_that_lists_hold_millions_of_times_is_refused_at_once),
 		test(a_name_that_is_not_permitted_is_refused),
 		test(values_are_those_of_python),
 		test(a_pickle_that_is_no_program_is_refused),

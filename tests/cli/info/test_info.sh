@@ -64,6 +64,7 @@ info json_has_its_stable_names 0 --nvme-path . --output-format json && json '
 		for engine in report["ioengines"].values():
 			assert engine["works"] or engine["reason"]
 		for key in ("kernel", "cpus", "numa_nodes", "memory_bytes", "memlock_bytes",
+			    "memory_limit_bytes", "memory_limit_file", "memory_free_bytes",
 			    "hugepage_bytes", "hugepages_total", "hugepages_free",
 			    "transparent_hugepages", "aio_nr", "aio_max_nr", "io_uring_disabled"):
 			assert key in machine, key

@@ -478,7 +478,7 @@ static void impossible_accesses_are_refused(void **state)
 	job->options.size = 1u << 30;
 	job->config.aio.queue_depth = 4096;
 	job->config.aio.thread_count = 32;
-	refuses(job, -ENOMEM, "no memory");
+	refuses(job, -ENOMEM, "needs 256 TiB");
 
 	job = new_job(RW_READ, 1ull << 60);
 	assert_true(run_job(job) < 0);

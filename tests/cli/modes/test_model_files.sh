@@ -165,6 +165,39 @@ for rw in swapout swapin swap; do
 		 swap['verified_bytes'] >= $GOOD" \
 		--model "$T/models/good.safetensors" --rw $rw --loops 2 --verify
 done
+# A folder as transformers saves it, in two files with an index.
+cat >"$T/folder.py" <<'PY'
+import json, os, random, struct, sys
+folder, random_bytes = sys.argv[1], random.Random(1).randbytes
+os.mkdir(folder)
+weights = {}
+for number, names in enumerate((("b", "a"), ("c",)), 1):
+    name = f"model-0000{number}-of-00002.safetensors"
+    header = {tensor: {"dtype": "F32", "shape": [1000], "data_offsets": [4000 * i, 4000 * i + 4000]}
+              for i, tensor in enumerate(names)}
+    weights.update(dict.fromkeys(names, name))
+    text = json.dumps(header).encode()
+    with open(os.path.join(folder, name), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + random_bytes(4000 * len(names)))
+with open(os.path.join(folder, "model.safetensors.index.json"), "w") as f:
+    json.dump({"metadata": {"total_size": 12000}, "weight_map": weights}, f)
+PY
+python3 "$T/folder.py" "$T/folder"
+for rw in swap params; do
+	model "a_folder_of_hugging_face_verifies_in_$rw" "swap['tensors'] == 3" \
+		--model "$T/folder" --rw $rw --verify
+done
+model an_index_stands_for_all_its_files "swap['bytes'] == 12000" \
+	--model "$T/folder/model.safetensors.index.json" --verify
+mkdir "$T/single"
+cp "$T/models/good.safetensors" "$T/single/model.safetensors"
+model a_folder_with_one_file_is_that_file "swap['bytes'] == $GOOD" --model "$T/single/" --verify
+mkdir "$T/no_model"
+expect a_folder_without_a_model_is_refused 1 "has neither model.safetensors nor model.safetensors.index.json" \
+	bench --nvme-path "$T/store" --model "$T/no_model"
+rm "$T/folder/model-00002-of-00002.safetensors"
+expect a_file_that_an_index_misses_is_named 1 "model-00002-of-00002.safetensors: No such file" \
+	bench --nvme-path "$T/store" --model "$T/folder"
 model safetensors_lists_tensors_in_any_order "swap['tensors'] == 4 and swap['bytes'] == 32" \
 	--model "$T/models/any_order.safetensors" --rw swap --verify
 cp "$T/models/good.safetensors" "$T/models/renamed"

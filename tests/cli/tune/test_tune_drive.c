@@ -190,6 +190,7 @@ static void the_space_follows_machine_and_options(void **state)
 	drive = (struct tune_drive){.working_set = 1024 * MIB};
 	drive.machine.cpus = 6;
 	drive.machine.memory_bytes = 64 * 1024 * MIB;
+	drive.machine.memory_free_bytes = 48 * 1024 * MIB;
 	drive.machine.auto_ioengine = NVS_IOENGINE_LIBAIO;
 	drive.machine.ioengine[NVS_IOENGINE_LIBAIO].works = true;
 	drive.machine.ioengine[NVS_IOENGINE_POSIX].works = true;
@@ -215,6 +216,20 @@ static void the_space_follows_machine_and_options(void **state)
 	assert_int_equal(space.nioengines, 1);
 	options.ioengine = NVS_IOENGINE_IO_URING;
 	assert_int_equal(tune_space_make(&options, &drive, &space, &error), -ENOTSUP);
+}
+
+static void memory_for_tuning_is_half_of_what_a_limit_leaves_at_most(void **state)
+{
+	(void)state;
+	drive.machine = (struct nvs_machine_info){.memory_bytes = 64 * 1024 * MIB,
+						  .memory_free_bytes = 64 * 1024 * MIB};
+	assert_int_equal(tune_memory_bytes(&drive), 256 * MIB);
+	drive.machine.memory_free_bytes = 300 * MIB;
+	assert_int_equal(tune_memory_bytes(&drive), 150 * MIB);
+	drive.machine.memory_free_bytes = 100 * MIB;
+	assert_int_equal(tune_memory_bytes(&drive), 50 * MIB);
+	drive.machine.memory_free_bytes = 1;
+	assert_int_equal(tune_memory_bytes(&drive), 8 * MIB);
 }
 
 static void a_block_that_may_not_be_in_flight_is_refused_with_what_helps(void **state)
@@ -320,6 +335,7 @@ int main(void)
 		test(the_working_set_leaves_room_on_the_drive),
 		test(the_working_set_is_within_the_write_limit),
 		test(a_round_ends_before_it_exceeds_the_write_limit),
+		test(memory_for_tuning_is_half_of_what_a_limit_leaves_at_most),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

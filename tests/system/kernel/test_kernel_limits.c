@@ -286,7 +286,9 @@ static int open_with_few_descriptors(void *arg)
 		EXPECT(limit_is(RLIMIT_NOFILE, (uint64_t)(first + more)));
 		if (rc) {
 			EXPECT(rc == -EMFILE || rc == -ENOTSUP);
-			EXPECT(error.code == rc && strstr(error.text, "oo many open files"));
+			EXPECT(error.code == rc &&
+			       strstr(error.text,
+				      "too many open files: raise the limit (ulimit -n)"));
 			EXPECT(child->keep || is_empty(child->directory));
 			failed++;
 		} else {

@@ -198,25 +198,26 @@ static int make_file(struct copies *copies, struct nvs_error *error)
 }
 
 /* Direct I/O may be refused, and io_uring blocked: then there is no loop. */
-static int open_loop(struct copies *copies)
+static int open_loop(struct copies *copies, struct nvs_error *error)
 {
-	struct nvs_error error = {.size = sizeof(error)};
-	int fd = open_from(copies, O_DIRECT, &error), rc = fd;
+	struct nvs_error refused = {.size = sizeof(refused)};
+	int fd = open_from(copies, O_DIRECT, &refused), rc = fd;
 
 	if (fd >= 0) {
 		close(fd);
 		if (copies->block > copies->nbytes)
 			copies->block = copies->nbytes / page_bytes() * page_bytes();
-		rc = copies->block ? copy_loop_open(&copies->loop, copies->block, copies->depth)
-				   : -EINVAL;
+		rc = copies->block
+			     ? copy_loop_open(&copies->loop, copies->block, copies->depth, error)
+			     : -EINVAL;
 	}
 	if (rc == -ENOMEM)
 		return rc;
 	if (rc < 0)
 		snprintf(copies->why_no_loop, copies->reason_bytes, "%s",
-			 !copies->block ? "the state is less than a page"
-			 : *error.text	? error.text
-					: nvs_strerror(rc));
+			 !copies->block	 ? "the state is less than a page"
+			 : *refused.text ? refused.text
+					 : nvs_strerror(rc));
 	return 0;
 }
 
@@ -230,7 +231,7 @@ int copies_open(struct copies *copies, struct nvs_error *error)
 	memset(copies->memory, 0xa5, PIECE);
 	if (!rc && copies->over)
 		rc = make_file(copies, error);
-	return rc ? rc : open_loop(copies);
+	return rc ? rc : open_loop(copies, error);
 }
 
 void copies_close(struct copies *copies)

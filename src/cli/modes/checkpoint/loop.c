@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 #include "base/memory/huge_map.h"
+#include "base/memory/room.h"
 
 #define REAPED_MOST 64
 
@@ -46,13 +47,18 @@ static int open_ring(struct copy_loop *loop)
 	return rc;
 }
 
-int copy_loop_open(struct copy_loop **loop, uint64_t block, unsigned depth)
+int copy_loop_open(struct copy_loop **loop, uint64_t block, unsigned depth, struct nvs_error *error)
 {
 	struct copy_loop *opened = calloc(1, sizeof(*opened));
 	int rc = -ENOMEM;
 
 	if (!opened)
 		return rc;
+	if (memory_room_check(block * depth, "iodepth", "copying by io_uring",
+			      "give a smaller --iodepth or --bs", error)) {
+		free(opened);
+		return rc;
+	}
 	opened->block = block;
 	opened->depth = depth;
 	opened->memory = huge_map(block * depth, NULL);

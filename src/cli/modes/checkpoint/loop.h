@@ -5,11 +5,14 @@
 
 #include <stdint.h>
 
+#include "nvswap.h"
+
 struct copy_loop;
 
 /* Opens the ring, with memory registered if the memlock limit permits it. -ENOMEM, or why io_uring
  * does not work here. */
-int copy_loop_open(struct copy_loop **loop, uint64_t block, unsigned depth);
+int copy_loop_open(struct copy_loop **loop, uint64_t block, unsigned depth,
+		   struct nvs_error *error);
 /*
  * Reads `blocks` blocks from the beginning of `from`, and writes as many to `to`, each direct and
  * independent of the others. -EIO for a short count, and errno of the first I/O that failed.

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/memory/huge_map.h"
+#include "base/memory/room.h"
 #include "cli/progress.h"
 #include "cli/stop.h"
 
@@ -52,6 +53,9 @@ int io_load_open(struct io_load *load, uint64_t depth, uint64_t longest, struct 
 	load->nslots = (uint32_t)nslots;
 	load->slots = calloc(load->nslots, sizeof(*load->slots));
 	load->requests = calloc(load->nslots, sizeof(struct nvs_request *));
+	if (memory_room_check(load->memory_bytes, "iodepth", "two I/Os for each of the depth",
+			      "give a smaller --iodepth or --bs", error))
+		return -ENOMEM;
 	load->memory = huge_map(load->memory_bytes, NULL);
 	if (!load->slots || !load->requests || !load->memory)
 		return io_refuse(error, -ENOMEM,

@@ -76,7 +76,7 @@ int model_make(struct model *model, const struct option_mix *mix, uint64_t n, ui
 	int rc = 0;
 
 	assert(mix->n && (n || nbytes));
-	*model = (struct model){.fd = -1};
+	*model = (struct model){.path = NULL};
 	while (!rc && (nbytes ? model->nbytes < nbytes : model->n < n)) {
 		uint64_t drawn = draw_size(mix, &state), left = nbytes - model->nbytes;
 

@@ -8,8 +8,11 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -19,7 +22,7 @@ static int no_memory(const char *path, struct nvs_error *error)
 	return error_set(error, -ENOMEM, "no memory for the header of %s", path);
 }
 
-static int add_tensor(struct model *model, const struct nvs_checkpoint_tensor *from)
+static int add_tensor(struct model *model, const struct nvs_checkpoint_tensor *from, size_t file)
 {
 	struct model_tensor *tensor = &model->tensors[model->n];
 
@@ -28,6 +31,7 @@ static int add_tensor(struct model *model, const struct nvs_checkpoint_tensor *f
 					.numel = from->numel,
 					.nbytes = from->nbytes,
 					.rows = from->ndim > 1 ? from->shape[0] : 0,
+					.file = file,
 					.file_offset = from->offset};
 	if (!tensor->name)
 		return -ENOMEM;
@@ -36,12 +40,29 @@ static int add_tensor(struct model *model, const struct nvs_checkpoint_tensor *f
 	return 0;
 }
 
-static int open_data(struct model *model, struct nvs_error *error)
+/* Finds the file among those that are open, or opens it. */
+static int open_data(struct model *model, const char *path, size_t *file, struct nvs_error *error)
 {
-	model->fd = open(model->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	return model->fd >= 0 ? 0
-			      : error_set(error, -errno, "can't open the model %s: %s", model->path,
-					  strerror(errno));
+	struct model_file *files;
+	int fd;
+
+	for (*file = 0; *file < model->nfiles; ++*file)
+		if (!strcmp(model->files[*file].path, path))
+			return 0;
+	files = reallocarray(model->files, model->nfiles + 1, sizeof(*files));
+	if (!files)
+		return no_memory(path, error);
+	model->files = files;
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0)
+		return error_set(error, -errno, "can't open the model %s: %s", path,
+				 nvs_strerror(-errno));
+	files[*file] = (struct model_file){.path = strdup(path), .fd = fd};
+	if (files[*file].path)
+		model->nfiles++;
+	else
+		close(fd);
+	return files[*file].path ? 0 : no_memory(path, error);
 }
 
 static int take(struct model *model, const struct nvs_checkpoint *checkpoint,
@@ -53,23 +74,44 @@ static int take(struct model *model, const struct nvs_checkpoint *checkpoint,
 	model->tensors = calloc(nvs_checkpoint_count(checkpoint) + 1, sizeof(*model->tensors));
 	if (!model->tensors)
 		return no_memory(model->path, error);
-	for (size_t i = 0; !rc && !nvs_checkpoint_get(checkpoint, i, &tensor); i++)
-		rc = add_tensor(model, &tensor);
-	if (rc)
-		return no_memory(model->path, error);
-	if (tensor.path && strcmp(tensor.path, model->path) != 0)
-		return error_set(error, -EINVAL, "%s: an index of several files; name one of them",
-				 model->path);
-	return tensor.path ? open_data(model, error) : 0;
+	for (size_t i = 0; !rc && !nvs_checkpoint_get(checkpoint, i, &tensor); i++) {
+		size_t file = 0;
+
+		rc = tensor.path ? open_data(model, tensor.path, &file, error) : 0;
+		if (!rc && add_tensor(model, &tensor, file))
+			rc = no_memory(model->path, error);
+	}
+	return rc;
 }
 
-/* One file: the command reads no index. */
+/* In a folder as Hugging Face's tools make it; the library finds an index by the file's name. */
+static int open_headers(struct nvs_checkpoint **checkpoint, const char *path,
+			struct nvs_error *error)
+{
+	char file[PATH_MAX], index[PATH_MAX];
+	struct stat status;
+
+	*checkpoint = NULL;
+	if (stat(path, &status) || !S_ISDIR(status.st_mode))
+		return nvs_checkpoint_open(checkpoint, path, error);
+	if ((size_t)snprintf(file, sizeof(file), "%s/model.safetensors", path) >= sizeof(file) ||
+	    (size_t)snprintf(index, sizeof(index), "%s.index.json", file) >= sizeof(index))
+		return error_set(error, -ENAMETOOLONG, "%s: %s", path, nvs_strerror(-ENAMETOOLONG));
+	if (access(file, F_OK) && access(index, F_OK))
+		return error_set(
+			error, -ENOENT,
+			"%s has neither model.safetensors nor model.safetensors.index.json: "
+			"name a file",
+			path);
+	return nvs_checkpoint_open(checkpoint, file, error);
+}
+
 int model_load(struct model *model, const char *path, struct nvs_error *error)
 {
 	struct nvs_checkpoint *checkpoint;
-	int rc = nvs_checkpoint_open(&checkpoint, path, error);
+	int rc = open_headers(&checkpoint, path, error);
 
-	*model = (struct model){.path = path, .fd = -1};
+	*model = (struct model){.path = path};
 	if (!rc)
 		rc = take(model, checkpoint, error);
 	nvs_checkpoint_close(checkpoint);
@@ -80,24 +122,24 @@ int model_load(struct model *model, const char *path, struct nvs_error *error)
 	return rc;
 }
 
-static int read_at(const struct model *model, uint64_t offset, void *data, size_t nbytes,
+static int read_at(const struct model_file *file, uint64_t offset, void *data, size_t nbytes,
 		   struct nvs_error *error)
 {
 	char *to = data;
 
 	while (nbytes) {
-		ssize_t got = pread(model->fd, to, nbytes, (off_t)offset);
+		ssize_t got = pread(file->fd, to, nbytes, (off_t)offset);
 
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0)
-			return error_set(error, -errno, "%s: reading at byte %llu: %s", model->path,
-					 (unsigned long long)offset, strerror(errno));
+			return error_set(error, -errno, "%s: reading at byte %llu: %s", file->path,
+					 (unsigned long long)offset, nvs_strerror(-errno));
 		if (!got)
 			return error_set(
 				error, -ENODATA,
 				"%s: ends at byte %llu: it was truncated while it was read",
-				model->path, (unsigned long long)offset);
+				file->path, (unsigned long long)offset);
 		to += got;
 		offset += (uint64_t)got;
 		nbytes -= (size_t)got;
@@ -110,9 +152,12 @@ void model_free(struct model *model)
 	for (size_t i = 0; i < model->n && model->tensors; i++)
 		free(model->tensors[i].name);
 	free(model->tensors);
-	if (model->fd >= 0)
-		close(model->fd);
-	*model = (struct model){.fd = -1};
+	for (size_t i = 0; i < model->nfiles; i++) {
+		close(model->files[i].fd);
+		free(model->files[i].path);
+	}
+	free(model->files);
+	*model = (struct model){.path = NULL};
 }
 
 void model_limit(struct model *model, uint64_t nbytes)
@@ -142,6 +187,7 @@ const struct model_tensor *model_largest(const struct model *model)
 int model_read(const struct model *model, const struct model_tensor *tensor, uint64_t offset,
 	       void *data, size_t nbytes, struct nvs_error *error)
 {
-	assert(model->fd >= 0 && offset + nbytes <= tensor->nbytes);
-	return read_at(model, tensor->file_offset + offset, data, nbytes, error);
+	assert(tensor->file < model->nfiles && offset + nbytes <= tensor->nbytes);
+	return read_at(&model->files[tensor->file], tensor->file_offset + offset, data, nbytes,
+		       error);
 }

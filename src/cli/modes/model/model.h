@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tensors that a benchmark swaps: those of a .safetensors file, with their data; those of a
- * JSON file in the form of its header, without data; or generated ones.
+ * The tensors that a benchmark swaps: those of a .safetensors file, or of several with an index, with
+ * their data; those of a JSON file in the form of its header, without data; or generated ones.
  */
 #ifndef CLI_MODES_MODEL_MODEL_H
 #define CLI_MODES_MODEL_MODEL_H
@@ -20,12 +20,19 @@ struct model_tensor {
 	enum nvs_dtype dtype;
 	uint64_t numel, nbytes;
 	uint64_t rows;	      /* the first dimension, if there are two or more; else 0 */
-	uint64_t file_offset; /* offset of its data, if the model has any */
+	size_t file;	      /* of its data, if the model has any: an index in the model's files */
+	uint64_t file_offset; /* offset of its data there */
+};
+
+struct model_file {
+	char *path;
+	int fd;
 };
 
 struct model {
 	const char *path; /* NULL: generated */
-	int fd;		  /* the file with the data; -1: no data */
+	struct model_file *files;
+	size_t nfiles; /* 0: no data */
 	struct model_tensor *tensors;
 	size_t n;
 	uint64_t nbytes;
@@ -34,7 +41,8 @@ struct model {
 };
 
 /*
- * Reads and checks a model's header. A .safetensors file is recognized by its name or contents.
+ * Reads and checks a model's headers. A .safetensors file is recognized by its name or contents; of a
+ * directory, model.safetensors is read, or model.safetensors.index.json with all its files.
  * `path` stays the caller's. -EINVAL and errno of opening and reading, with file and tensor in
  * *error; *model then needs no model_free.
  */

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/memory/huge_map.h"
+#include "base/memory/room.h"
 #include "cli/modes/model/random.h"
 
 #define LEAST_EXPONENT (-10)
@@ -97,6 +98,12 @@ int parameters_open(struct parameters *parameters, const struct model *model, en
 
 	if (rc)
 		return rc;
+	rc = memory_room_check(2 * nbytes, "model", "weights and gradients beside the pool",
+			       "train a part of the model with --scale, or smaller tensors with "
+			       "--tensor-size",
+			       error);
+	if (rc)
+		return rc;
 	parameters->nbytes = 2 * nbytes;
 	parameters->weights = huge_map(nbytes, NULL);
 	parameters->gradients = huge_map(nbytes, NULL);
@@ -106,6 +113,8 @@ int parameters_open(struct parameters *parameters, const struct model *model, en
 				 "bytes beside the pool: train a part of the model with --scale",
 				 (unsigned long long)numel, (unsigned long long)parameters->nbytes);
 	make(parameters, parameters->weights, 1, LEAST_EXPONENT);
+	/* Taken now, so that the check of the pool's memory sees what these take. */
+	memset(parameters->gradients, 0, nbytes);
 	return 0;
 }
 

@@ -74,13 +74,13 @@ static int make(const struct pattern *pattern, size_t tensor, uint32_t generatio
 	int rc;
 
 	assert(offset % BLOCK_BYTES == 0 && nbytes <= BLOCK_BYTES);
-	if (model->fd >= 0) {
+	if (model->nfiles) {
 		rc = model_read(model, &model->tensors[tensor], offset, data, nbytes, error);
 		if (rc || !generation)
 			return rc;
 	}
 	seed_lanes(&state, pattern->seed, tensor, generation, offset / BLOCK_BYTES);
-	make_block(&state, data, nbytes, model->fd >= 0);
+	make_block(&state, data, nbytes, model->nfiles);
 	return 0;
 }
 

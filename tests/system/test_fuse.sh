@@ -1,0 +1,81 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Stores on FUSE, which gives a removed file that is still open another name in its directory, as NFS does: a
+# run leaves nothing, and folders without a store can be removed.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+. tests/support/command.sh
+
+MOUNT=$(realpath "$T")/mount
+unmount() {
+	! mountpoint -q "$MOUNT" || umount "$MOUNT" 2>/dev/null || fusermount3 -u "$MOUNT" 2>/dev/null || umount -l "$MOUNT"
+	rm -rf "$T"
+}
+trap unmount EXIT
+
+mkdir "$T/below" "$MOUNT"
+# Another user reaches it by this file system alone.
+chmod 1777 "$T/below"
+
+options=()
+[ "$(id -u)" != 0 ] || options=(-o allow_other)
+names="a_run_on_fuse_leaves_nothing a_kept_store_on_fuse_is_reopened_and_removed
+another_user_can_run_after_a_run_on_fuse"
+if ! command -v bindfs >/dev/null || [ ! -w /dev/fuse ] || ! bindfs "${options[@]}" "$T/below" "$MOUNT" 2>"$T/err"; then
+	for name in $names; do
+		echo "skip $name: bindfs can't mount here $(head -n 1 "$T/err" 2>/dev/null)"
+	done
+else
+	small=(--tensors 4 --tensor-size 1m --pool 4m)
+	failed=
+	for mode in swap params "step --pool 16m" randwrite; do
+		# shellcheck disable=SC2086
+		"$NVSWAP" bench --nvme-path "$MOUNT" --size 4m --rw $mode >"$T/out" 2>"$T/err" || failed="$failed; $mode"
+		[ -z "$(ls -A "$T/below")" ] || failed="$failed; $mode leaves $(cd "$T/below" && find . | tr '\n' ' ')"
+	done
+	"$NVSWAP" bench --nvme-path "$MOUNT" "${small[@]}" --numjobs 4 >"$T/out" 2>"$T/err" || failed="$failed; numjobs"
+	[ -z "$failed" ] && [ -z "$(ls -A "$T/below")" ]
+	result a_run_on_fuse_leaves_nothing $? "$failed"
+
+	python3 - "$T/model.safetensors" <<'END'
+import json, struct, sys
+text = json.dumps({"a": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]}}).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + bytes(4000))
+END
+	"$NVSWAP" store import --from "$T/model.safetensors" "$MOUNT" >"$T/out" 2>"$T/err" &&
+		"$NVSWAP" store verify "$MOUNT" >"$T/out" 2>>"$T/err" &&
+		[ -e "$T/below/nvswap/rank0/data" ] &&
+		"$NVSWAP" store remove "$MOUNT" >"$T/out" 2>>"$T/err" && [ -z "$(ls -A "$T/below")" ]
+	result a_kept_store_on_fuse_is_reopened_and_removed $? "$(find "$T/below")"
+
+	if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+		cp "$NVSWAP" "$T/below/nvswap-command" && chmod 755 "$T/below/nvswap-command"
+		# The tree may lie below a folder of root alone.
+		(cd "$MOUNT" && setpriv --reuid=65534 --regid=65534 --clear-groups ./nvswap-command bench --nvme-path . \
+			"${small[@]}") >"$T/out" 2>"$T/err" &&
+			"$NVSWAP" bench --nvme-path "$MOUNT" "${small[@]}" >"$T/out" 2>>"$T/err" &&
+			[ "$(ls -A "$T/below")" = nvswap-command ]
+		result another_user_can_run_after_a_run_on_fuse $? "$(find "$T/below" -ls)"
+	else
+		echo "skip another_user_can_run_after_a_run_on_fuse: it needs root and setpriv"
+	fi
+fi
+
+# What a run that was killed, or an earlier nvswap, has left.
+mkdir -p "$T/left/nvswap/rank0"
+"$NVSWAP" store remove "$T/left" >"$T/out" 2>"$T/err" && [ -z "$(ls -A "$T/left")" ]
+result folders_without_a_store_are_removed $?
+mkdir "$T/left/nvswap"
+"$NVSWAP" store remove "$T/left" >"$T/out" 2>"$T/err" && grep -q "removed empty folders" "$T/out" &&
+	[ -z "$(ls -A "$T/left")" ]
+result a_folder_of_no_store_is_removed $?
+mkdir -p "$T/left/nvswap/rank0" "$T/left/nvswap/rank3"
+"$NVSWAP" store remove --rank 3 "$T/left" >"$T/out" 2>"$T/err" && [ -d "$T/left/nvswap/rank0" ] &&
+	[ ! -e "$T/left/nvswap/rank3" ]
+result folders_of_another_rank_stay $?
+touch "$T/left/nvswap/rank0/mine"
+"$NVSWAP" store remove "$T/left" >"$T/out" 2>"$T/err"
+[ $? = 1 ] && [ -e "$T/left/nvswap/rank0/mine" ]
+result a_folder_with_a_file_of_another_program_stays $?
+[ $failures = 0 ]
