@@ -446,6 +446,28 @@ def pinned_memory_is_freed_with_the_last_tensor_over_it(_):
 
 
 @promise
+def deepspeeds_native_pinning_follows_the_memory(_):
+    from deepspeed.utils.pin_memory import NativePinnedMemory
+
+    root = handle().new_cpu_locked_tensor(100, torch.zeros(1))
+    assert root._base is None and root[10:]._base is root
+    native, example = NativePinnedMemory(), torch.arange(32.0).view(4, 8)
+    pinned = native.pin(example)
+    view, address = pinned.view(-1).narrow(0, 8, 8), pinned.data_ptr()
+    assert torch.equal(pinned, example) and native.is_pinned(pinned) and native.is_pinned(view)
+    del pinned
+    gc.collect()
+    assert native.is_pinned(view) and view[0] == 8
+    del view
+    gc.collect()
+    assert address not in native._ranges
+    pinned = native.pin(example)
+    view = pinned[1]
+    assert native.unpin(pinned) is True and not native.is_pinned(view)
+    assert not handle().is_pinned(view)
+
+
+@promise
 def adam_is_torchs_within_the_rounding_of_fp32(_):
     op, numel = CPUAdamBuilder().load(), 2500001
     op.create_adam(7, 1e-3, 0.9, 0.999, 1e-8, 0.01, True, False)
