@@ -117,4 +117,6 @@ def _tensor_over(buffer: Any, dtype: str, shape: Any) -> Any:
     kind = getattr(torch, _TORCH[dtype])
     if len(buffer) == 0:
         return torch.empty(shape, dtype=kind, device="cpu")
-    return torch.frombuffer(buffer, dtype=kind).reshape(shape)
+    flat = torch.frombuffer(buffer, dtype=kind)
+    # A reshape is a view, and with the last reference to what it is a view of, weak ones end.
+    return flat if len(shape) == 1 else flat.reshape(shape)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 `python -m nvswap.deepspeed script.py ...` runs a script as Python does, after install(); so do the
-processes that it starts by multiprocessing. Under DeepSpeed's launcher it is
+processes of Python that it starts. Under DeepSpeed's launcher it is
 `deepspeed --module nvswap.deepspeed script.py ...`.
 """
 
@@ -11,7 +11,7 @@ import sys
 from typing import List
 
 from nvswap.deepspeed import install
-from nvswap.deepspeed.spawned import install_in_children
+from nvswap.deepspeed.startup import install_in_children
 
 USAGE = "usage: python -m nvswap.deepspeed (SCRIPT | -m MODULE) [ARGUMENT ...]"
 

@@ -4,19 +4,21 @@ DeepSpeed's op `async_io` on nvswap's aio layer: any length, alignment and numbe
 systems without O_DIRECT, and every result checked. What fails is raised as nvswap.Error, an OSError
 with path and offset, by the call itself or by wait(), where DeepSpeed's op aborts or says nothing.
 
-Handles of the same settings share one Aio, so those of one drive do not compete.
+Handles of the same settings share one Aio, so those of one drive do not compete. Arguments have the
+names, the positions and the defaults of DeepSpeed's bindings (csrc/aio/py_lib/py_ds_aio.cpp).
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import resource
 import threading
 import weakref
 from collections import OrderedDict
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 import torch
 
@@ -56,6 +58,9 @@ class _Files:
 
     A file is opened for writes of whole units until another write comes: only those go to the
     drive directly to the last byte. The end of another passes through the page cache and is flushed.
+
+    What a descriptor opened is closed by the next wait: a caller that closes its descriptor and deletes
+    the file expects its space back.
     """
 
     def __init__(self, aio: Aio, transfers: Transfers) -> None:
@@ -64,6 +69,7 @@ class _Files:
         self._files: "OrderedDict[Tuple[int, int], _Opened]" = OrderedDict()
         self._max = files_max()
         self._to_look_at: List[Any] = []  # keys of files that may have been deleted
+        self._of_descriptors: Set[Any] = set()  # keys
 
     def get(self, name: Name, write: bool, nbytes: int, offset: int) -> File:
         """The file, opened if it is not; created with mode 0600 if it is missing and written. With
@@ -88,11 +94,21 @@ class _Files:
             opened.file.close()
             opened, key = self._open(name, write, key, False)
         self._files[key] = opened
+        if isinstance(name, int):
+            self._of_descriptors.add(key)
         return opened.file
+
+    def close_descriptors(self) -> None:
+        """Closes the files that descriptors opened, whose transfers the caller has waited for."""
+        if self._of_descriptors:
+            with self._transfers.lock:
+                for key in list(self._of_descriptors):
+                    self._close(key)
 
     def _close(self, key: Any) -> None:
         """Gathered transfers of the file start before it is closed, which waits for them."""
         self._transfers.submit()
+        self._of_descriptors.discard(key)
         self._files.pop(key).file.close()
 
     def _open(self, name: Name, write: bool, key: Any, units: bool) -> Tuple[_Opened, Any]:
@@ -173,6 +189,20 @@ def _shared_of(settings: Dict[str, Any]) -> _Shared:
         return shared
 
 
+def _takes_async(method: Callable[..., int]) -> Callable[..., int]:
+    """Has a method take its argument `async_op` as `async` too, which is DeepSpeed's name for it and a
+    word of Python's grammar: callers write **{"async": True}."""
+
+    @functools.wraps(method)
+    def called(*args: Any, **kwargs: Any) -> int:
+        if "async" in kwargs:
+            is_async = kwargs.pop("async")
+            return method(*args, async_op=is_async, **kwargs)
+        return method(*args, **kwargs)
+
+    return called
+
+
 class aio_handle:  # pylint: disable=invalid-name
     """
     DeepSpeed's handle. Tensors may lie anywhere: those in host memory and contiguous are transferred
@@ -228,18 +258,19 @@ class aio_handle:  # pylint: disable=invalid-name
 
     # ---- Transfers ----
 
-    def read(self, buffer: torch.Tensor, filename: Name, validate: bool = False,
+    def read(self, buffer: torch.Tensor, filename: Name, validate: bool,
              file_offset: int = 0) -> int:
         """Reads the whole tensor, and compares it with the file if `validate`; returns 0."""
         self._now(buffer, filename, file_offset, False)
         return _validated(buffer, filename, file_offset) if validate else 0
 
-    def write(self, buffer: torch.Tensor, filename: Name, validate: bool = False,
+    def write(self, buffer: torch.Tensor, filename: Name, validate: bool,
               file_offset: int = 0) -> int:
         """Writes the whole tensor, and compares the file with it if `validate`; returns 0."""
         self._now(buffer, filename, file_offset, True)
         return _validated(buffer, filename, file_offset) if validate else 0
 
+    @_takes_async
     def pread(self, buffer: torch.Tensor, filename: Name, validate: bool, async_op: bool,
               file_offset: int = 0) -> int:
         """Returns 0 once it has begun if `async_op`, else 1 when it is done."""
@@ -248,6 +279,7 @@ class aio_handle:  # pylint: disable=invalid-name
         self.read(buffer, filename, validate, file_offset)
         return 1
 
+    @_takes_async
     def pwrite(self, buffer: torch.Tensor, filename: Name, validate: bool, async_op: bool,
                file_offset: int = 0) -> int:
         """Returns 0 once it has begun if `async_op`, else 1 when it is done."""
@@ -265,8 +297,12 @@ class aio_handle:  # pylint: disable=invalid-name
     def async_pread(self, buffer: torch.Tensor, filename: Name, file_offset: int = 0) -> int:
         return self._begin(buffer, filename, file_offset, False)
 
-    def async_pwrite(self, buffer: torch.Tensor, filename: Name, file_offset: int = 0) -> int:
-        return self._begin(buffer, filename, file_offset, True)
+    def async_pwrite(self, buffer: torch.Tensor, filename: Optional[Name] = None,
+                     file_offset: int = 0, *, fd: Optional[int] = None) -> int:
+        """Takes a descriptor by the name `fd`, or in the place of `filename`."""
+        if (filename is None) == (fd is None):
+            raise TypeError("async_pwrite takes either filename or fd")
+        return self._begin(buffer, filename if fd is None else fd, file_offset, True)
 
     def wait(self) -> int:
         """
@@ -292,6 +328,7 @@ class aio_handle:  # pylint: disable=invalid-name
             raise
         for each in pending:
             _finish(each)
+        self._shared.files.close_descriptors()
         if failed is not None:
             raise failed
         return len(pending)
@@ -305,6 +342,7 @@ class aio_handle:  # pylint: disable=invalid-name
                 self._pending.append(pending)
             raise
         _finish(pending)
+        self._shared.files.close_descriptors()
         if failed is not None:
             raise failed
 
@@ -340,8 +378,8 @@ class aio_handle:  # pylint: disable=invalid-name
         """A flat, page-locked tensor of the example's type, registered with the handle's rings."""
         return PINNED.allocate(num_elem, example_tenosr, self._shared.aio)
 
-    def free_cpu_locked_tensor(self, locked_tensor: torch.Tensor) -> bool:
-        return PINNED.free(locked_tensor.data_ptr())
+    def free_cpu_locked_tensor(self, tensor: torch.Tensor) -> bool:
+        return PINNED.free(tensor.data_ptr())
 
     def is_pinned(self, buffer: torch.Tensor) -> bool:
         return is_pinned(buffer)

@@ -2,11 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What deepspeed.initialize does with keys of the store at each depth, or refuses, in one process."""
 
+import contextlib
 import errno
 import gc
+import logging
 import os
 import shutil
 import sys
+import tempfile
+import threading
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import one_rank  # noqa: E402, F401
@@ -16,6 +20,7 @@ from jobs import configuration  # noqa: E402
 from promises import main, promise, raises, settings  # noqa: E402
 
 import nvswap  # noqa: E402
+from nvswap.deepspeed.swappers import folders  # noqa: E402
 
 WIDTH = 600  # DeepSpeed's own swappers leave tensors of less than 1 MiB in memory
 
@@ -91,6 +96,99 @@ def of_a_job_that_keeps_its_store_the_parameters_are_kept_alone(directory):
         with nvswap.Engine(settings(directory, read_only=True)) as store:
             assert all(each.name.startswith("parameter.") for each in store.stored())
         shutil.rmtree(f"{directory}/nvswap")
+
+
+@contextlib.contextmanager
+def warnings_of_paths():
+    """What DeepSpeed's log says of paths that were made."""
+    said, handler = [], logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    deepspeed.utils.logger.addHandler(handler)
+    try:
+        yield said
+    finally:
+        deepspeed.utils.logger.removeHandler(handler)
+        said[:] = [each for each in said if "was made" in each]
+
+
+@contextlib.contextmanager
+def mounts(directory, *mounted):
+    """Has these mount points and kinds in place of the machine's."""
+    folders.MOUNTS, real = os.path.join(directory, "mountinfo"), folders.MOUNTS
+    with open(folders.MOUNTS, "w", encoding="utf-8") as file:
+        for point, kind in mounted:
+            point = point.replace(" ", "\\040")
+            file.write(f"22 1 8:1 / {point} rw,relatime shared:1 - {kind} /dev/x rw\n")
+    try:
+        yield
+    finally:
+        folders.MOUNTS = real
+
+
+@promise
+def a_missing_path_is_made_with_a_warning_of_the_file_system_that_it_lies_on(directory):
+    number = 0
+    for mounted, words in ((("/", "ext4"),), "root file system (ext4)"), \
+            ((("/", "ext4"), (directory, "xfs")), None), \
+            ((("/", "xfs"), (directory, "tmpfs")), f"tmpfs of {directory}, which is memory"):
+        for depth in ("swappers", "step"):
+            for param in ({}, False):
+                number += 1
+                path = os.path.join(directory, str(number), "deep")
+                config = configuration(path, dtype="fp32", depth=depth, param=param)
+                with mounts(directory, *mounted), warnings_of_paths() as said:
+                    engine = initialized(config)
+                assert os.path.isdir(path + "/nvswap")
+                assert [path in each and words in each for each in said] == ([True] if words else []), said
+                engine.destroy()
+    with mounts(directory, ("/", "ext4"), (directory, "xfs"), (directory + "/a b", "tmpfs")):
+        assert folders._file_system_of(directory + "/a b/c").mount_point == directory + "/a b"
+        assert folders._file_system_of(directory + "/a bc").mount_point == directory
+    assert folders._file_system_of("/dev/shm/x").kind == "tmpfs"
+
+
+@promise
+def ranks_that_make_a_path_at_once_warn_once(directory):
+    path = os.path.join(directory, "a", "b", "c")
+    with mounts(directory, ("/", "ext4")), warnings_of_paths() as said, nvswap.Config(settings(path)) as config:
+        barrier = threading.Barrier(8)
+
+        def make():
+            barrier.wait()
+            folders.make_folders(config, "param")
+
+        ranks = [threading.Thread(target=make) for _ in range(8)]
+        for each in ranks:
+            each.start()
+        for each in ranks:
+            each.join()
+    assert os.path.isdir(path) and len(said) == 1, said
+
+
+@promise
+def a_path_that_can_not_be_made_is_an_error_with_the_path(directory):
+    with open(os.path.join(directory, "file"), "w", encoding="ascii"):
+        pass
+    for path, number in ((os.path.join(directory, "file", "deep"), errno.EEXIST),
+                         ("/proc/nvswap/deep", errno.ENOENT)):
+        for depth in ("swappers", "step"):
+            error = raises(OSError, lambda depth=depth, path=path: initialized(configuration(path, depth=depth)),
+                           number)
+            assert error.path == path and "does not exist and can't be made" in str(error), error
+
+
+@promise
+def what_a_shell_makes_a_path_of_is_not_made(_):
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as directory:
+        os.chdir(directory)
+        try:
+            for path in ("~/x", "$HOME/x", "/tmp/${USER}/x", "none", "auto"):
+                with contextlib.suppress(OSError), nvswap.Config(settings(path)) as config:
+                    folders.make_folders(config, "param")
+            assert os.listdir(directory) == [] and not os.path.exists("/tmp/${USER}")
+        finally:
+            os.chdir(before)
 
 
 main()

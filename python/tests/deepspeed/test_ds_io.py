@@ -5,6 +5,7 @@ DeepSpeed's benchmark ds_io on nvswap's ops, in several processes. The directory
 shows whether a process used DeepSpeed's own.
 """
 
+import json
 import os
 import re
 import shutil
@@ -33,11 +34,24 @@ if __name__ == "__main__":
 """
 
 
-def run(directory, arguments, timeout=300):
+# Prints what each child sees, started in several ways.
+STARTING = """
+import os, subprocess, sys
+
+SEEN = "import sys; print(NAME, 'deepspeed' in sys.modules, end=' '); import deepspeed; " \
+    "from deepspeed.ops.op_builder import AsyncIOBuilder; print(AsyncIOBuilder().load().__name__, flush=True)"
+sys.stdout.flush()
+os.system(f'{sys.executable} -c "NAME = 1; {SEEN}"')
+subprocess.run([sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', "
+                + repr("NAME = 2; " + SEEN) + "])"], check=True)
+"""
+
+
+def run(directory, arguments, timeout=300, path=PACKAGE):
     """Runs `python -m nvswap.deepspeed ARGUMENTS` in the directory and returns the output; no op may be
     compiled."""
     compiled = os.path.join(directory, "compiled")
-    environment = dict(os.environ, PYTHONPATH=PACKAGE, DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1",
+    environment = dict(os.environ, PYTHONPATH=path, DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1",
                        TORCH_EXTENSIONS_DIR=compiled)
     with subprocess.Popen([sys.executable, "-m", "nvswap.deepspeed", *arguments], cwd=directory,
                           env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -74,6 +88,48 @@ def a_spawned_process_has_the_ops_and_the_arguments_of_its_parent(directory):
         assert [line for line in lines if "'y'" in line] == [
             "(1, 'nvswap.deepspeed.op.async_io', ['x', 'y'])",
             "(2, 'nvswap.deepspeed.op.async_io', ['x', 'y'])", "['x', 'y']"], lines
+
+
+@promise
+def ds_nvme_tune_measures_nvswap(directory):
+    sweep = {"block_size": ["64K"], "queue_depth": [8], "sequential_requests": [False],
+             "single_submit": [False], "io_parallel": [1]}
+    with open(os.path.join(directory, "sweep.json"), "w", encoding="ascii") as file:
+        json.dump(sweep, file)
+    output = run(directory, [shutil.which("ds_nvme_tune"), "--nvme_dir", ".", "--sweep_config", "sweep.json",
+                             "--io_size", str(NBYTES)])
+    rates = re.search(r"read = +([0-9.]+), write = +([0-9.]+)", output)
+    assert float(rates[1]) > 0 and float(rates[2]) > 0, output
+
+
+@promise
+def processes_that_a_script_starts_and_those_of_them_have_the_ops(directory):
+    with open(os.path.join(directory, "starting.py"), "w", encoding="ascii") as file:
+        file.write(STARTING)
+    lines = run(directory, ["starting.py"]).splitlines()
+    for number in (1, 2):  # a child that does not import deepspeed imports nothing of it
+        assert f"{number} False nvswap.deepspeed.op.async_io" in lines, lines
+
+
+@promise
+def the_sitecustomize_of_the_user_is_run_in_children_too(directory):
+    for name, text in (("sitecustomize.py", "import sys; sys.own = __file__"),
+                       ("script.py", "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import "
+                        "sys, sitecustomize; print(sys.own, sitecustomize.__file__)'])\n")):
+        with open(os.path.join(directory, name), "w", encoding="ascii") as file:
+            file.write(text)
+    own = os.path.join(directory, "sitecustomize.py")
+    assert f"{own} {own}" in run(directory, ["script.py"], path=f"{PACKAGE}:{directory}").splitlines()
+
+
+@promise
+def a_child_whose_python_has_no_nvswap_warns(directory):
+    with open(os.path.join(directory, "script.py"), "w", encoding="ascii") as file:
+        file.write("import os, subprocess, sys\nfrom nvswap.deepspeed.startup import FOLDER\n"
+                   "subprocess.run([sys.executable, '-c', 'import deepspeed; print(\"goes on\")'], check=True, "
+                   "env=dict(os.environ, PYTHONPATH=FOLDER))\n")
+    lines = run(directory, ["script.py"]).splitlines()
+    assert "goes on" in lines and any("has no nvswap" in line for line in lines), lines
 
 
 @promise

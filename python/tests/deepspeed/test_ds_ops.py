@@ -5,10 +5,13 @@
 import errno
 import functools
 import gc
+import inspect
 import os
+import re
 import subprocess
 import sys
 import threading
+import types
 import weakref
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -75,6 +78,87 @@ def each_call_returns_what_deepspeeds_does(directory):
     copy = torch.empty(10, 100)
     assert aio.deepspeed_memcpy(copy, data) == 0 and torch.equal(copy.view(-1), data)
     assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+SOURCES = os.path.join(os.path.dirname(deepspeed.__file__), "ops", "csrc")
+DEFAULTS = {"": inspect.Parameter.empty, "0": 0, "1": 1, "128": 128, "1024 * 1024": 1 << 20, "false": False}
+
+
+def source(*names):
+    with open(os.path.join(SOURCES, *names), encoding="utf-8") as file:
+        return file.read()
+
+
+def bound_methods(*names):
+    """Of each method that a source in C++ binds, its name, and its arguments' names and defaults."""
+    for binding in re.split(r"[^m]\.def\(", source(*names))[1:]:
+        found = re.match(r'\s*"(\w+)"', binding)
+        yield found[1] if found else "__init__", [
+            (name, DEFAULTS[default]) for name, default in re.findall(r'"(\w+)"_a(?: = ([^,)]+))?', binding)]
+
+
+def bound_functions(module, headers):
+    """Of each function that a source in C++ binds without names, its arguments as a header names them."""
+    for name, function in re.findall(r'm\.def\(\s*"(\w+)",\s*&(\w+)', source(*module)):
+        declared = re.search(rf"\b{function}\(([^)]*)\)", headers)
+        yield name, re.findall(r"(\w+)(?: = [^,]+)?(?:,|$)", declared[1])
+
+
+def arguments_of(call):
+    return [(each.name, each.default) for each in inspect.signature(call).parameters.values()
+            if each.name != "self" and each.kind is not inspect.Parameter.KEYWORD_ONLY]
+
+
+@promise
+def arguments_have_the_names_and_places_of_deepspeeds(_):
+    methods = list(bound_methods("aio", "py_lib", "py_ds_aio.cpp"))
+    assert len(methods) == 20, methods
+    for name, arguments in methods:
+        # Python's grammar has the word async, and one method has both overloads.
+        own = {"async": "async_op", "fd": "filename"}
+        expected = [(own.get(each, each), default) for each, default in arguments]
+        found = arguments_of(getattr(aio.aio_handle, name))
+        if name == "async_pwrite":
+            found[1] = "filename", inspect.Parameter.empty
+        assert found == expected, (name, found, expected)
+    methods = list(bound_methods("pin_memory", "py_ds_pin_memory.cpp"))[1:]
+    assert len(methods) == 4, methods
+    for name, arguments in methods:
+        assert arguments_of(getattr(PinMemoryBuilder().load().pin_handle, name)) == arguments, name
+    headers = source("aio", "py_lib", "deepspeed_py_aio.h") + source("aio", "py_lib", "deepspeed_py_copy.h") \
+        + source("includes", "cpu_adam.h")
+    functions = [(aio, *each) for each in bound_functions(("aio", "py_lib", "py_ds_aio.cpp"), headers)]
+    functions += [(CPUAdamBuilder().load(), *each)
+                  for each in bound_functions(("adam", "cpu_adam.cpp"), headers)
+                  if each[0] in ("create_adam", "adam_update", "destroy_adam")]
+    assert len(functions) == 6, functions
+    for module, name, arguments in functions:
+        assert [each for each, _ in arguments_of(getattr(module, name))] == arguments, name
+
+
+@promise
+def every_argument_is_taken_by_its_name(directory):
+    it, path = handle(), directory + "/f"
+    it.sync_pwrite(torch.ones(1000), path)
+    pins, descriptor = PinMemoryBuilder().load().pin_handle(), os.open(path, os.O_RDWR)
+    pinned = [pins.new_cpu_locked_tensor(num_elem=10, example_tensor=torch.ones(1)) for _ in range(3)]
+    assert pins.is_pinned(buffer=pinned[0]) and pins.free_cpu_locked_tensor(locked_tensor=pinned[0])
+    assert pins.free_cpu_locked_tensor_by_ptr(address=pinned[1].data_ptr())
+    values = {"buffer": torch.ones(1000), "filename": path, "validate": True, "async": True,
+              "file_offset": 0, "fd": descriptor, "num_elem": 10, "example_tenosr": torch.ones(1),
+              "tensor": pinned[2]}
+    begun = 0
+    for name, arguments in list(bound_methods("aio", "py_lib", "py_ds_aio.cpp"))[1:]:
+        result = getattr(it, name)(**{each: values[each] for each, _ in arguments})
+        begun += name in ("pread", "pwrite", "async_pread", "async_pwrite")
+        if name == "wait":
+            assert result == begun == 5, (result, begun)
+        elif name == "free_cpu_locked_tensor":
+            assert result is True
+    os.close(descriptor)
+    raises(TypeError, lambda: it.async_pwrite(buffer=torch.ones(1), file_offset=0))
+    raises(TypeError, lambda: it.async_pwrite(torch.ones(1), path, fd=1))
+    raises(TypeError, lambda: it.pread(torch.ones(1), path, False, True, **{"async": True}))
 
 
 @promise
@@ -186,6 +270,13 @@ def small_transfers_precede_the_closing_of_their_file(directory):
     os.close(descriptor)
 
 
+def open_below(directory):
+    """What is open there."""
+    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+             if os.path.lexists(f"/proc/self/fd/{fd}")]
+    return [link for link in links if link.startswith(directory + "/")]
+
+
 @promise
 def deleted_files_do_not_stay_open(directory):
     it = handle()
@@ -193,9 +284,44 @@ def deleted_files_do_not_stay_open(directory):
     os.unlink(directory + "/f")
     for index in range(20):  # each opening looks at some of the open files
         it.sync_pwrite(torch.ones(1000), f"{directory}/g{index}")
-    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
-             if os.path.lexists(f"/proc/self/fd/{fd}")]
-    assert not [link for link in links if link.startswith(directory + "/f")], links
+    assert not [link for link in open_below(directory) if link.startswith(directory + "/f")]
+
+
+@promise
+def nothing_stays_open_of_a_descriptor_once_it_is_waited_for(directory):
+    it, path = handle(), directory + "/f"
+    for flags in (os.O_RDWR, os.O_WRONLY, os.O_WRONLY | os.O_DIRECT):
+        fd = os.open(path, os.O_CREAT | flags, 0o600)
+        for offset in (0, 8192):
+            it.async_pwrite(buffer=torch.ones(1024), fd=fd, file_offset=offset)
+        assert it.wait() == 2
+        assert it.pwrite(torch.ones(10), fd, True, False) == 1
+        assert open_below(directory) == [path]
+        os.close(fd)
+    fd = os.open(path, os.O_RDONLY)
+    os.unlink(path)
+    found = torch.zeros(1024)
+    assert it.async_pread(found, fd, 8192) == 0 and it.wait() == 1 and found.all()
+    assert open_below(directory) == [path + " (deleted)"]
+    os.close(fd)
+
+
+@promise
+def deepspeeds_file_writer_leaves_no_descriptor(directory):
+    from deepspeed.io import FastFileWriter, FastFileWriterConfig, fast_file_writer
+
+    class Utils:  # DeepSpeed has none for the CPU; its own function is for lists of tensors
+        def load(self):
+            return types.SimpleNamespace(cast_to_byte_tensor=None)
+
+    fast_file_writer.UtilsBuilder, path, data = Utils, directory + "/f", torch.rand(300001)
+    it = handle()
+    config = FastFileWriterConfig(
+        dnvme_handle=it, pinned_tensor=it.new_cpu_locked_tensor(1 << 18, torch.zeros(0, dtype=torch.uint8)))
+    writer = FastFileWriter(file_path=path, config=config)
+    torch.save(data, writer)
+    writer.close()
+    assert torch.equal(torch.load(path), data) and open_below(directory) == []
 
 
 @promise
@@ -317,6 +443,28 @@ def pinned_memory_is_freed_with_the_last_tensor_over_it(_):
     assert not pins.free_cpu_locked_tensor_by_ptr(address)
     again = it.new_cpu_locked_tensor(1 << 20, torch.zeros(1))
     assert it.is_pinned(again[100:]) and pins.free_cpu_locked_tensor(again)
+
+
+@promise
+def deepspeeds_native_pinning_follows_the_memory(_):
+    from deepspeed.utils.pin_memory import NativePinnedMemory
+
+    root = handle().new_cpu_locked_tensor(100, torch.zeros(1))
+    assert root._base is None and root[10:]._base is root
+    native, example = NativePinnedMemory(), torch.arange(32.0).view(4, 8)
+    pinned = native.pin(example)
+    view, address = pinned.view(-1).narrow(0, 8, 8), pinned.data_ptr()
+    assert torch.equal(pinned, example) and native.is_pinned(pinned) and native.is_pinned(view)
+    del pinned
+    gc.collect()
+    assert native.is_pinned(view) and view[0] == 8
+    del view
+    gc.collect()
+    assert address not in native._ranges
+    pinned = native.pin(example)
+    view = pinned[1]
+    assert native.unpin(pinned) is True and not native.is_pinned(view)
+    assert not handle().is_pinned(view)
 
 
 @promise

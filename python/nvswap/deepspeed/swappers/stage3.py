@@ -11,7 +11,10 @@ from typing import Any, Dict, Optional
 
 import torch
 
+from nvswap.config import Config
 from nvswap.deepspeed.checkpoint.stored import EngineFile, Stored
+from nvswap.deepspeed.depth import choice
+from nvswap.deepspeed.swappers.folders import make_folders
 from nvswap.deepspeed.swappers.host import StoredStage3
 from nvswap.errors import Error
 
@@ -29,6 +32,8 @@ class Stage3(StoredStage3):
                 errno.ENOTSUP, f"{type(self.optimizer).__name__} has state before its first step, when weights "
                 "are on the drive and DeepSpeed has no place for it: use an optimizer that makes its state in "
                 'the first step, or "offload_optimizer": {"device": "cpu"}', "offload_optimizer.device")
+        with Config(choice().document) as config:
+            make_folders(config, "optimizer")  # before DeepSpeed does, in silence
         super()._configure_tensor_swapping(*args)
         self.optimizer_swapper.parameters = {
             f"{numbers[0]}_{numbers[-1]}": parameters for numbers, parameters in zip(

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, TypeVar
 from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.deepspeed.swappers.device import DeviceEngine
+from nvswap.deepspeed.swappers.folders import make_folders
 from nvswap.errors import Error
 from nvswap.handle import Handle
 
@@ -72,6 +73,7 @@ def on_own_store(config: Config, document: Dict[str, Any], block: str, rank: int
     is that of a document which names none. Opening a store that is locked waits for its lock, so those
     that this process has open come last.
     """
+    make_folders(config, block)
     if "rank" in (document.get("nvswap") or {}):
         config.read_rank()
         rank = int(config["nvswap.rank"])
