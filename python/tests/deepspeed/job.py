@@ -15,11 +15,13 @@ with arguments of load_checkpoint, where the weights can't be stored on the rank
 "killed_at_rename": N it kills itself before its N-th file or directory gets its name; with -N it stops
 there. With "backend" ranks talk by another one than gloo; "deterministic" has torch compute the same bits in
 each run. The rank "outside" finds no room in a pool for what it holds. With "objects" a
-learning rate is numpy's, and parameter groups have a set and an enumeration.
+learning rate is numpy's, and parameter groups have a set and an enumeration. In step "failing" no file can be
+written at first, so that it is called again; step "raising" ends with an exception, and the job goes on.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
 
+import contextlib
 import errno
 import json
 import logging
@@ -174,14 +176,11 @@ def save_too_large(engine):
     """The error of a universal checkpoint on a drive with no room for its largest files, or None."""
     if "too_large" not in JOB:
         return None
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (JOB["too_large"], limit[1]))
     try:
-        save_universal_after(engine, JOB["universal_step"])
+        with file_size_limit(JOB["too_large"]):
+            save_universal_after(engine, JOB["universal_step"])
     except OSError as refused:
         return str(refused)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     return None
 
 
@@ -192,6 +191,40 @@ def save_gathered(engine, folder):
     except OSError as refused:
         return str(refused)
     return None
+
+
+@contextlib.contextmanager
+def file_size_limit(nbytes):
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+
+def step_without_room(engine):
+    with file_size_limit(4096):
+        try:
+            engine.step()
+        except OSError as error:
+            print("FAILED", error, flush=True)
+            return
+    raise AssertionError("the step has not failed")
+
+
+def step_that_raises(engine):
+    """Has the first sub-group scale its gradient, and then an exception as of Ctrl-C."""
+    optimizer, scale = engine.optimizer, engine.optimizer.unscale_and_clip_grads
+
+    def interrupted(*args):
+        scale(*args)
+        raise KeyboardInterrupt
+
+    optimizer.unscale_and_clip_grads = interrupted
+    with contextlib.suppress(KeyboardInterrupt):
+        engine.step()
+    del optimizer.unscale_and_clip_grads
 
 
 def fill_drive():
@@ -285,6 +318,12 @@ def main():
                 for what in (safe_get_full_grad, safe_get_full_fp32_param, lambda parameter:
                              safe_get_full_optimizer_state(parameter, "exp_avg")):
                     seen.append(inspected(model, what))
+            boundary = engine.is_gradient_accumulation_boundary()
+            if boundary and step == JOB.get("failing"):
+                step_without_room(engine)
+            if boundary and step == JOB.get("raising"):
+                step_that_raises(engine)
+                continue
             begin = time.perf_counter()
             engine.step()
             seconds.append(time.perf_counter() - begin)

@@ -59,6 +59,20 @@ def losses_with_some_parameters_on_the_host_are_those_in_memory(directory):
 
 
 @promise
+def a_step_that_the_drive_failed_is_finished_by_calling_it_again(directory):
+    for param in (False, {"max_in_cpu": 10**9}):
+        config = configuration(directory, param=param, **DEPTH)
+        assert job(config, ranks=1, failing=2) == in_memory(ranks=1), param
+
+
+@promise
+def a_job_goes_on_after_an_exception_amid_a_step_as_in_memory(directory):
+    for depth in ("step", "swappers"):
+        config = configuration(directory, depth=depth)
+        assert job(config, raising=2) == in_memory(raising=2), depth
+
+
+@promise
 def losses_in_fp16_with_overflows_are_those_in_memory(directory):
     def half(config):
         config["fp16"] = {"enabled": True, "initial_scale_power": 22, "hysteresis": 1,

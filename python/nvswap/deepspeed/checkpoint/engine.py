@@ -361,13 +361,21 @@ def _locking(save_model: Any) -> Any:
     return saved
 
 
+def is_amid_window(engine: Any) -> bool:
+    """Whether there are gradients that no step has taken. A loop that sets the boundary itself, as
+    accelerate's does, calls step() there alone, so that DeepSpeed's count is not one of micro batches."""
+    boundary = engine._is_gradient_accumulation_boundary
+    if boundary is not None:
+        return not boundary
+    return bool(engine.micro_steps % engine.gradient_accumulation_steps())
+
+
 def warn_of_window(engine: Any) -> None:
     """No checkpoint has gradients. After a load DeepSpeed counts micro batches from 0, but steps on."""
-    window = engine.gradient_accumulation_steps()
-    left_out = engine.micro_steps % window
-    if left_out and engine.global_rank == 0:
-        logger.warning(f"saving amid gradient accumulation: the gradients of {left_out} micro batches are "
-                       f"not saved, so go on with micro batch {engine.global_steps * window}, from 0")
+    if is_amid_window(engine) and engine.global_rank == 0:
+        begin = engine.global_steps * engine.gradient_accumulation_steps()
+        logger.warning("saving amid gradient accumulation: the gradients of the micro batches since the last "
+                       f"step are not saved, so go on with micro batch {begin}, from 0")
 
 
 def checked_tag(engine: Any, save_dir: str, tag: Any, latest: Optional[str]) -> str:

@@ -22,7 +22,7 @@ from deepspeed.runtime import engine as runtime
 from deepspeed.utils import zero_to_fp32
 
 from nvswap.deepspeed.checkpoint.durable import check_replaced, check_whole
-from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
+from nvswap.deepspeed.checkpoint.engine import CheckpointEngine, is_amid_window
 from nvswap.deepspeed.checkpoint.ranks import of_all_ranks, together
 from nvswap.deepspeed.checkpoint.zero3 import UNIVERSAL, check_in_file
 from nvswap.errors import Error
@@ -48,7 +48,7 @@ def watch_loads() -> None:
     def loaded(self: Any, load_dir: str, tag: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self.checkpoint_engine, CheckpointEngine):
             return load(self, load_dir, tag, *args, **kwargs)
-        if self.micro_steps % self.gradient_accumulation_steps():
+        if is_amid_window(self):
             raise Error(errno.EBUSY, "load_checkpoint amid gradient accumulation: the gradients of the "
                         "micro batches before would go into the first step after it: call it after a "
                         "step, or of a new engine")

@@ -11,7 +11,8 @@ _configure_offloading                 no optimizer swapper is made
 _create_fp32_partitions               the store is opened; stand-ins take the partitions' place
 initialize_optimizer_states           the store does it
 _offload_grad_partition_at_boundary   gradients stay in the flat buffer, and only the norm is taken
-_pre_step                             gradients of parameters that the window did not use are zeroed
+_pre_step                             gradients of parameters that the window did not use are zeroed, and
+                                      what an exception amid a step left in the stand-ins goes
 _optimizer_step                       collects a sub-group; the last one's call makes the whole step
 _reassign_or_swap_out_partitioned_parameters   the step has done it
 _get_fp32_grad_state_partition, get_fp32_grad_partitions, update_fp32_grad_for_param_vectorized,
@@ -159,16 +160,24 @@ class Stage3(StoredStage3):
 
     def _pre_step(self) -> None:
         self._await_gradients()
+        self._finishes = self._store.info()["unfinished"]
         used = self._offload_boundary_param_ids
-        for group in self.fp16_groups:
-            for param in group:
-                if param.ds_id not in used:
+        for group, params in enumerate(self.fp16_groups):
+            self.fp32_partitioned_groups_flat[group].grad.fill_(1)
+            for param in params:
+                if param.ds_id not in used and not self._finishes:
                     self._gradient_of(param)[0].zero_()
         super()._pre_step()
 
     # ---- The step
 
     def _optimizer_step(self, sub_group_id: int) -> None:
+        if not self._finishes:
+            self._lend(sub_group_id)
+        if sub_group_id == len(self.fp16_groups) - 1:
+            self._step_all()
+
+    def _lend(self, sub_group_id: int) -> None:
         stand_in = self.fp32_partitioned_groups_flat[sub_group_id]
         numbers = self.optimizer.param_groups[self.sub_group_to_group_id[sub_group_id]]
         self._adam.set(
@@ -176,16 +185,17 @@ class Stage3(StoredStage3):
             eps=numbers["eps"], weight_decay=numbers["weight_decay"],
             adam_w_mode=self.optimizer.adam_w_mode,
             bias_correction=bool(numbers["bias_correction"]), grad_factor=stand_in.grad.item())
-        stand_in.grad.fill_(1)
         self._store.lend_gradients(sub_group_id, self._gradients_of_group(sub_group_id))
-        if sub_group_id == len(self.fp16_groups) - 1:
-            self._step_all()
 
     def _step_all(self) -> None:
+        """Takes the step, or finishes the one that an error of the drive ended: engine.step() is called
+        again, with the gradients and the settings of its first call."""
         try:
             self._store.step()
         finally:
             self._new_weights.wait()
+        if self._finishes:
+            self._take_imported_weights()
 
     def _put_weights(self, group: int, weights: torch.Tensor) -> None:
         """Gives new weights to a sub-group's parameters, some of which may be in memory."""
