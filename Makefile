@@ -345,7 +345,8 @@ check-deepspeed: ## the tests of the Python package that need torch or DeepSpeed
 	@scripts/setup build test deepspeed
 	@$(MAKE) -j$(JOBS) --no-print-directory all $(PYTHON_PACKAGE) $(BUILD)/venv/ready
 	@PATH='$(abspath $(BUILD))/venv/bin:$(PATH)' BUILD='$(BUILD)' tests/run \
-		$(wildcard python/tests/test_torch_*.py python/tests/deepspeed/test_*.py python/tests/gpu/test_*.py)
+		$(wildcard python/tests/test_torch_*.py python/tests/deepspeed/test_*.py python/tests/trainers/test_*.py \
+			python/tests/gpu/test_*.py)
 
 soak-deepspeed: ## DeepSpeed's own ops beside nvswap's, call by call and in a large job, and that job in bfloat16 at each depth
 	@scripts/setup build test deepspeed
