@@ -89,7 +89,8 @@ NVS_API void nvs_config_close(struct nvs_config *config);
 
 /*
  * Reads a DeepSpeed JSON file, or one that has only the blocks that nvswap reads, over *config.
- * Other blocks may hold any JSON. DeepSpeed keys that have no effect on nvswap are warnings through
+ * Other blocks may hold any JSON, with comments, commas behind the last member, and Infinity and NaN
+ * as Python writes them. DeepSpeed keys that have no effect on nvswap are warnings through
  * the log. On error *config is unchanged.
  * Errors:
  * -EINVAL  not JSON; a duplicate, a wrong type, a number that is negative, fractional or out of

@@ -95,6 +95,12 @@ static int read_real(struct reader *r, const struct config_key *key, const struc
 	double real = 0;
 	int result;
 
+	/* No norm exceeds it, so there is no clipping: 0. */
+	if (value->type == JSON_NONFINITE && *value->raw == 'I' &&
+	    key->place == offsetof(struct nvs_config, gradient_clipping)) {
+		*into = 0;
+		return 0;
+	}
 	if (value->type != JSON_NUMBER)
 		return refuse(r, key, value, name, "");
 	result = json_read_real(value, &real);

@@ -699,6 +699,40 @@ static void keys_of_other_blocks_are_left_alone(void **state)
 		 "\"train_batch_size\": \"auto\", \"nothing\": null, \"n\": 1e99999}");
 	check_defaults(&config);
 	config_free(&config);
+	/* What Python's json writes, and the comments that DeepSpeed reads. */
+	accepted(&config,
+		 "\xef\xbb\xbf{ // of accelerate\n\"steps_per_print\": Infinity, \"x\": [NaN, "
+		 "-Infinity],\n\"zero_optimization\": {\"stage\": 3, # three\n"
+		 "\"overlap_comm\": NaN,}, /* none */ \"fp16\": {\"x\": Infinity},}\n# end");
+	check_defaults(&config);
+	config_free(&config);
+}
+
+static void infinity_is_refused_where_a_value_is_read(void **state)
+{
+	struct nvs_config config;
+
+	(void)state;
+	for (unsigned i = 0; i < config_key_count; i++) {
+		const struct config_key *key = &config_keys[i];
+
+		if (key->type == KEY_UNUSED || key->block == BLOCK_ROOT)
+			continue;
+		refuse_value(key, "Infinity", "is Infinity");
+		refuse_value(key, "-Infinity", "is -Infinity");
+		refuse_value(key, "NaN", "is NaN");
+	}
+	REFUSED("{\"gradient_clipping\": NaN}", 1, "gradient_clipping", "is NaN; it must be");
+	REFUSED("{\"gradient_clipping\": -Infinity}", 1, "gradient_clipping", "it must be");
+	REFUSED("{\"optimizer\": {\"params\": {\"betas\": [0.9, NaN]}}}", 1,
+		"optimizer.params.betas", "is NaN; it must be");
+	REFUSED("{\"offload_param\": {\"nvme_path\": [\"a\", NaN]}}", 1, "offload_param.nvme_path",
+		"is NaN; it must be");
+	REFUSED("{\"aio\": {\"blocksize\": NaN}}", 1, "aio.blocksize", "did you mean");
+	/* As in DeepSpeed, where no norm exceeds it. */
+	accepted(&config, "{\"gradient_clipping\": Infinity}");
+	assert_true(config.gradient_clipping == 0);
+	config_free(&config);
 }
 
 static void a_duplicate_key_is_refused(void **state)
@@ -1366,10 +1400,6 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 	} errors[] = {
 		{"", "1:1: ", "there is no JSON in it"},
 		{" \n ", "1:1: ", "there is no JSON in it"},
-		{"{\"a\": 1,}", "1:9: ",
-		 "a key in double quotes is expected here; found }; there is "
-		 "a comma too many"},
-		{"[1,\n2,\n ]", "3:2: ", "a value is expected here; found ]; there is a comma too"},
 		{"{,}", "1:2: ", "a key in double quotes"},
 		{"{\n\"a\" 1}", "2:5: ", "a ':' is expected after a key; found 1"},
 		{"{\"a\": 1\n\"b\": 2}", "2:1: ", "a ',' or '}' is expected after a value"},
@@ -1386,15 +1416,10 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 		{"{\"a\": True}", "1:7: ", "found True; write true"},
 		{"{\"a\": False}", "1:7: ", "write false"},
 		{"{\"a\": None}", "1:7: ", "write null"},
-		{"{\"a\": NaN}", "1:7: ", "JSON has no NaN"},
-		{"{\"a\": Infinity}", "1:7: ", "no infinity"},
-		{"{\"a\": -Infinity}", "1:7: ", "no infinity"},
 		{"{'a': 1}", "1:2: ", "strings are written in double quotes"},
 		{"{a: 1}", "1:2: ", "found a:; keys and strings are written in double quotes"},
 		{"{1: 2}", "1:2: ", "a key in double quotes"},
-		{"{\n // why\n}", "2:2: ", "JSON has no comments"},
-		{"{\n \"a\": /* why */ 1}", "2:7: ", "JSON has no comments"},
-		{"{\n # why\n}", "2:2: ", "JSON has no comments"},
+		{"{\n \"a\": /* why 1}", "2:7: ", "a comment that begins here does not end"},
 		{"{\"a\": 01}", "1:8: ", "a ',' or '}' is expected"},
 		{"{\"a\": 1.}", "1:7: ", "no digit after its '.'"},
 		{"{\"a\": 1e+}", "1:7: ", "no digit in its exponent"},
@@ -1415,7 +1440,6 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 		{"{\"a\": \"\xf4\x90\x80\x80\"}", "1:8: ", "byte 0xf4 is not UTF-8"},
 		{"{\"a\": \"\xe2\x82\"}", "1:8: ", "byte 0xe2 is not UTF-8"},
 		{"{} \xe2\x82", "1:4: ", "byte 0xe2 is not UTF-8"},
-		{"\xef\xbb\xbf{}", "1:1: ", "byte order mark"},
 		{"{\"a\":\n\f1}", "2:1: ", "form feed"},
 		{"{}\n \v", "2:2: ", "vertical tab"},
 		{"null", "1:1: ", "the document is null; it must be an object"},
@@ -1736,6 +1760,7 @@ int main(void)
 						remove_directory),
 		cmocka_unit_test(an_unknown_key_is_refused_with_the_nearest_one),
 		cmocka_unit_test(keys_of_other_blocks_are_left_alone),
+		cmocka_unit_test(infinity_is_refused_where_a_value_is_read),
 		cmocka_unit_test(a_duplicate_key_is_refused),
 		cmocka_unit_test(two_names_of_one_setting_must_agree),
 		cmocka_unit_test(blocks_may_be_at_the_top_level),
