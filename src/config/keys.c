@@ -240,19 +240,20 @@ _Static_assert(offsetof(struct optimizer_config, beta2) ==
 
 static const struct {
 	const char *name;
-	bool strict;
+	bool strict, takes_auto, is_model;
 } blocks[BLOCK_COUNT] = {
-	[BLOCK_ROOT] = {"", false},
-	[BLOCK_AIO] = {"aio", true},
-	[BLOCK_ZERO] = {"zero_optimization", false},
-	[BLOCK_PARAM] = {"offload_param", true},
-	[BLOCK_OPTIMIZER] = {"offload_optimizer", true},
-	[BLOCK_FP16] = {"fp16", false},
-	[BLOCK_BF16] = {"bf16", false},
-	[BLOCK_DATA_TYPES] = {"data_types", false},
-	[BLOCK_ADAM] = {"optimizer", false},
-	[BLOCK_ADAM_PARAMS] = {"optimizer.params", false},
-	[BLOCK_NVSWAP] = {"nvswap", true},
+	[BLOCK_ROOT] = {"", .takes_auto = true},
+	[BLOCK_AIO] = {"aio", .strict = true},
+	[BLOCK_ZERO] = {"zero_optimization", .takes_auto = true, .is_model = true},
+	[BLOCK_PARAM] = {"offload_param", .strict = true, .takes_auto = true, .is_model = true},
+	[BLOCK_OPTIMIZER] = {"offload_optimizer", .strict = true, .takes_auto = true,
+			     .is_model = true},
+	[BLOCK_FP16] = {"fp16", .takes_auto = true, .is_model = true},
+	[BLOCK_BF16] = {"bf16", .takes_auto = true, .is_model = true},
+	[BLOCK_DATA_TYPES] = {"data_types", .takes_auto = true},
+	[BLOCK_ADAM] = {"optimizer", .takes_auto = true},
+	[BLOCK_ADAM_PARAMS] = {"optimizer.params", .takes_auto = true},
+	[BLOCK_NVSWAP] = {"nvswap", .strict = true},
 };
 
 const char *config_block_name(enum config_block block)
@@ -263,6 +264,16 @@ const char *config_block_name(enum config_block block)
 bool config_block_is_strict(enum config_block block)
 {
 	return blocks[block].strict;
+}
+
+bool config_block_takes_auto(enum config_block block)
+{
+	return blocks[block].takes_auto;
+}
+
+bool config_block_is_model(enum config_block block)
+{
+	return blocks[block].is_model;
 }
 
 const struct config_key *config_key_find(enum config_block block, const char *name, size_t length)

@@ -486,6 +486,7 @@ static void a_value_of_another_type_is_refused(void **state)
 			const char *value = values[j];
 			bool string = *value == '"', number = *value == '1';
 			bool null = *value == 'n', fits = false;
+			bool model = config_block_is_model(key->block);
 
 			switch (key->type) {
 			case KEY_BLOCK:
@@ -494,12 +495,14 @@ static void a_value_of_another_type_is_refused(void **state)
 				break;
 			case KEY_BOOL:
 			case KEY_VERIFY:
-				fits = *value == 't';
+				fits = *value == 't' || number ||
+				       (model && !strcmp(value, "\"no\""));
 				break;
 			case KEY_U32:
 			case KEY_U64:
 			case KEY_REAL:
-				fits = number;
+				fits = number || (model && !strcmp(value, "\"8\"") &&
+						  strcmp(key->name, "ratio") != 0);
 				break;
 			case KEY_NAME:
 				fits = string;
@@ -524,6 +527,69 @@ static void a_value_of_another_type_is_refused(void **state)
 						     : value);
 		}
 	}
+}
+
+static void text_is_taken_where_the_models_of_deepspeed_take_it(void **state)
+{
+	static const char *const on[] = {"\"true\"", "\"True\"", "\"ON\"", "\"yes\"", "\"y\"",
+					 "\"t\"",    "\"1\"",	 "1",	   "1.0",     "true"};
+	static const char *const off[] = {"\"false\"", "\"Off\"", "\"no\"", "\"n\"",
+					  "\"f\"",     "\"0\"",	  "0",	    "-0.0"};
+	static const char *const neither[] = {"\" true\"", "\"\"",	  "2",
+					      "0.5",	   "\"enabled\"", "null"};
+	static const char *const numbers[] = {"\"16\"",	 "\" 16 \"", "\"16.0\"",
+					      "\"+16\"", "\"016\"",  "16.0"};
+	static const char *const no_numbers[] = {"\"16.5\"", "\"1e1\"", "\"16.\"", "\"\"",
+						 "\"0x10\"", "\"-1\"",	"\"1 6\"", "\"16\\u0000\""};
+	static const char *const halves[] = {"\"0.5\"", "\" .5\"", "\"5e-1\"", "\"+0.5\""};
+	static const char *const no_reals[] = {"\"nan\"", "\"inf\"", "\"5.\"", "\"0.5e\"",
+					       "\"1.5\""};
+	const struct config_key *pin = config_key_find(BLOCK_PARAM, "pin_memory", 10);
+	const struct config_key *count = config_key_find(BLOCK_PARAM, "buffer_count", 12);
+	const struct config_key *ratio = config_key_find(BLOCK_OPTIMIZER, "ratio", 5);
+	struct nvs_config config;
+	char document[512];
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(on); i++) {
+		document_with(pin->block, pin->name, on[i], document);
+		accepted(&config, document);
+		assert_true(config.offload[NVS_OFFLOAD_PARAM].pin_memory);
+		config_free(&config);
+	}
+	for (size_t i = 0; i < LENGTH(off); i++) {
+		document_with(BLOCK_OPTIMIZER, "pin_memory", off[i], document);
+		accepted(&config, document);
+		assert_false(config.offload[NVS_OFFLOAD_OPTIMIZER].pin_memory);
+		config_free(&config);
+	}
+	for (size_t i = 0; i < LENGTH(neither); i++)
+		refuse_value(pin, neither[i], "is ");
+	for (size_t i = 0; i < LENGTH(numbers); i++) {
+		document_with(count->block, count->name, numbers[i], document);
+		accepted(&config, document);
+		assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].buffer_count, 16);
+		config_free(&config);
+	}
+	for (size_t i = 0; i < LENGTH(no_numbers); i++)
+		refuse_value(count, no_numbers[i], no_numbers[i]);
+	for (size_t i = 0; i < LENGTH(halves); i++) {
+		document_with(ratio->block, ratio->name, halves[i], document);
+		accepted(&config, document);
+		assert_true(config.offload[NVS_OFFLOAD_OPTIMIZER].ratio == 0.5);
+		config_free(&config);
+	}
+	for (size_t i = 0; i < LENGTH(no_reals); i++)
+		refuse_value(ratio, no_reals[i], no_reals[i]);
+	/* Its op takes 1 and 0, and no text. */
+	accepted(&config, "{\"aio\": {\"single_submit\": 1, \"overlap_events\": 0}}");
+	assert_true(config.aio.single_submit && !config.aio.overlap_events);
+	config_free(&config);
+	REFUSED("{\"aio\": {\"single_submit\": \"true\"}}", 1, "aio.single_submit",
+		"true or false");
+	REFUSED("{\"aio\": {\"queue_depth\": \"8\"}}", 1, "aio.queue_depth", "a whole number");
+	REFUSED("{\"optimizer\": {\"params\": {\"lr\": \"1\"}}}", 1, "optimizer.params.lr",
+		"a number");
 }
 
 static void real_numbers_have_bounds(void **state)
@@ -840,7 +906,7 @@ static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
 		if (key->type == KEY_BLOCK || key->type == KEY_UNUSED ||
 		    key->type == KEY_IOENGINE || key->type == KEY_PATHS)
 			continue;
-		if (config_block_is_strict(key->block)) {
+		if (key->block == BLOCK_AIO || key->block == BLOCK_NVSWAP) {
 			refuse_value(key, "\"auto\"", "is \"auto\"; it must be");
 			continue;
 		}
@@ -1753,6 +1819,7 @@ int main(void)
 		cmocka_unit_test(whole_numbers_are_accepted_up_to_their_bounds),
 		cmocka_unit_test(bounds_are_those_of_the_header),
 		cmocka_unit_test(a_value_of_another_type_is_refused),
+		cmocka_unit_test(text_is_taken_where_the_models_of_deepspeed_take_it),
 		cmocka_unit_test(real_numbers_have_bounds),
 		cmocka_unit_test(names_have_their_values),
 		cmocka_unit_test(the_name_adamw_asks_for_decoupled_weight_decay),
