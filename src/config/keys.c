@@ -227,6 +227,9 @@ const struct config_key config_keys[] = {
 	      "elements whose optimizer state stays in the pool between steps"),
 	WHOLE(NVSWAP, "optimizer_threads", 32, optimizer_threads, 0, 0, THREADS_MAX, 0,
 	      "threads that compute optimizer steps; 0: one per core near the drive"),
+	BOOL(NVSWAP, "strict", strict, false,
+	     "a block in the wrong place, and a near miss of a block's name, is an error; false: a "
+	     "warning"),
 	ENUM(NVSWAP, "deepspeed", DEPTH, deepspeed, DEEPSPEED_STEP, "\"step\"",
 	     "what the Python package replaces in DeepSpeed"),
 };
@@ -303,31 +306,36 @@ static const char *nearest_key(enum config_block block, const char *name)
 	return nearest_name(name, names, n);
 }
 
-/* Finds the key in any block but this one. */
-static const struct config_key *elsewhere(enum config_block block, const char *name, size_t length)
+const char *config_key_home(enum config_block block, const char *name, size_t length,
+			    char text[256])
 {
+	size_t used = 0;
+
+	if (config_key_find(BLOCK_ROOT, name, length) &&
+	    !config_key_find(BLOCK_ZERO, name, length) && block != BLOCK_ROOT)
+		return "it belongs at the top of the file";
 	for (unsigned i = 0; i < BLOCK_COUNT; i++) {
 		const struct config_key *key = config_key_find((enum config_block)i, name, length);
 
 		if (i != (unsigned)block && i != BLOCK_ROOT && key && key->type != KEY_UNUSED)
-			return key;
+			used += (size_t)snprintf(text + used, 256 - used, "%s `%s`",
+						 used ? " and of" : "it is a key of",
+						 blocks[i].name);
 	}
-	return NULL;
+	return used ? text : NULL;
 }
 
 const char *config_key_suggest(enum config_block block, const char *name, size_t length,
 			       char text[256])
 {
-	const struct config_key *key = elsewhere(block, name, length);
-	const char *near = nearest_key(block, name);
+	const char *home = config_key_home(block, name, length, text), *near;
 	size_t used;
 
+	if (home)
+		return home;
+	near = nearest_key(block, name);
 	if (near) {
 		snprintf(text, 256, "did you mean `%s`?", near);
-		return text;
-	}
-	if (key) {
-		snprintf(text, 256, "it is a key of `%s`", blocks[key->block].name);
 		return text;
 	}
 	used = (size_t)snprintf(text, 256, "the keys are");

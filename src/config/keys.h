@@ -77,6 +77,9 @@ bool config_block_is_model(enum config_block block);
 
 /* Returns NULL if the block has no such key. */
 const struct config_key *config_key_find(enum config_block block, const char *name, size_t length);
+/* Where a name that is not a key of the block belongs, as "it is a key of `aio`"; NULL: nowhere. */
+const char *config_key_home(enum config_block block, const char *name, size_t length,
+			    char text[256]);
 /* Advice on a name that is not a key of the strict block: "did you mean ...". */
 const char *config_key_suggest(enum config_block block, const char *name, size_t length,
 			       char text[256]);

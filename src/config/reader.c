@@ -503,6 +503,7 @@ int reader_set(struct reader *r, const struct config_key *key, const struct json
 int reader_read(struct reader *r, const struct json_value *root)
 {
 	enum nvs_dtype was = r->config.param_dtype;
+	bool strict = r->config.strict; /* a program's choice, which no file takes back */
 	char shown[SHOWN_BYTES + 8];
 	int result;
 
@@ -512,6 +513,8 @@ int reader_read(struct reader *r, const struct json_value *root)
 				       "configuration or some of its blocks",
 				       reader_show_value(root, shown));
 	result = read_block(r, BLOCK_ROOT, root, "");
+	if (!result)
+		result = misplaced_report(r, root, strict || r->config.strict);
 	return result ? result : rules_apply(r, was);
 }
 

@@ -755,7 +755,7 @@ static void keys_of_other_blocks_are_left_alone(void **state)
 
 	(void)state;
 	accepted(&config,
-		 "{\"queue_dpeth\": 1, \"Aio\": {\"x\": 1, \"x\": 2}, \"wandb\": [{}, [[]], "
+		 "{\"queue_dpeth\": 1, \"Audio\": {\"x\": 1, \"x\": 2}, \"wandb\": [{}, [[]], "
 		 "\"\\ud800\"],"
 		 "\"zero_optimization\": {\"stage\": \"three\", \"overlap_comm\": {\"a\": -1e999},"
 		 "\"reduce_bucket_size\": \"auto\", \"sub_grup_size\": -1},"
@@ -772,6 +772,127 @@ static void keys_of_other_blocks_are_left_alone(void **state)
 		 "\"overlap_comm\": NaN,}, /* none */ \"fp16\": {\"x\": Infinity},}\n# end");
 	check_defaults(&config);
 	config_free(&config);
+}
+
+#define ANYWHERE "is nothing that nvswap reads there; "
+#define AT_TOP	 ANYWHERE "it belongs at the top of the file"
+
+static void a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error(void **state)
+{
+	static const struct {
+		const char *document, *subject, *says;
+	} wrong[] = {
+		{"{\"zero_optimization\": {\n\"aio\": {}}}", "zero_optimization.aio", AT_TOP},
+		{"{\"zero_optimization\": {\n\"nvswap\": {\"keep\": true}}}",
+		 "zero_optimization.nvswap", AT_TOP},
+		{"{\"zero_optimization\": {\n\"fp16\": {}}}", "zero_optimization.fp16", AT_TOP},
+		{"{\"zero_optimization\": {\n\"gradient_clipping\": 1}}",
+		 "zero_optimization.gradient_clipping", AT_TOP},
+		{"{\"zero_optimization\": {\n\"nvme_path\": \"/x\"}}",
+		 "zero_optimization.nvme_path",
+		 "it is a key of `offload_param` and of `offload_optimizer`"},
+		{"{\"zero_optimization\": {\n\"pipeline_read\": true}}",
+		 "zero_optimization.pipeline_read", "it is a key of `offload_optimizer`"},
+		{"{\"zero_optimization\": {\n\"offload_optimiser\": {}}}",
+		 "zero_optimization.offload_optimiser", "did you mean `offload_optimizer`?"},
+		{"{\"zero_optimization\": {\n\"offload_params\": {}}}",
+		 "zero_optimization.offload_params", "did you mean `offload_param`?"},
+		{"{\"zero_optimization\": {\n\"nvme_pth\": \"/x\"}}", "zero_optimization.nvme_pth",
+		 "did you mean `nvme_path`?"},
+		{"{\n\"aoi\": {}}", "aoi", "did you mean `aio`?"},
+		{"{\n\"AIO\": {}}", "AIO", "did you mean `aio`?"},
+		{"{\n\"NVSwap\": {}}", "NVSwap", "did you mean `nvswap`?"},
+		{"{\n\"zero_optimisation\": {}}", "zero_optimisation",
+		 "did you mean `zero_optimization`?"},
+		{"{\n\"optimiser\": {}}", "optimiser", "did you mean `optimizer`?"},
+		{"{\n\"BF16\": {}}", "BF16", "did you mean `bf16`?"},
+		{"{\n\"nvme_path\": \"/x\"}", "nvme_path", "it is a key of `offload_param`"},
+		{"{\"scheduler\": {\n\"aio\": {}}}", "scheduler.aio", AT_TOP},
+		{"{\"fp16\": {\n\"offload_param\": {}}}", "fp16.offload_param",
+		 "it is a key of `zero_optimization`"},
+		{"{\"optimizer\": {\"params\": {\n\"nvswap\": {}}}}", "optimizer.params.nvswap",
+		 AT_TOP},
+	};
+	struct nvs_config config;
+	struct nvs_error error = {.size = sizeof(error)};
+	struct heard heard;
+	char document[512];
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(wrong); i++) {
+		config_init(&config);
+		listen(&config, &heard);
+		assert_int_equal(parse(&config, wrong[i].document, NULL), 0);
+		assert_int_equal(heard.count[NVS_LOG_WARNING], 1);
+		has(heard.last[NVS_LOG_WARNING], "ds.json:2:1: ");
+		has(heard.last[NVS_LOG_WARNING], wrong[i].subject);
+		has(heard.last[NVS_LOG_WARNING], wrong[i].says);
+		snprintf(document, sizeof(document), "{\"nvswap\": {\"strict\": true}, %s",
+			 wrong[i].document + 1);
+		refused(document, 2, wrong[i].subject, &wrong[i].says, 1);
+		/* What the program has set holds for every file. */
+		assert_int_equal(nvs_config_set(&config, "nvswap.strict", "true", &error), 0);
+		assert_int_equal(parse(&config, wrong[i].document, &error), -EINVAL);
+		snprintf(document, sizeof(document), "{\"nvswap\": {\"strict\": false}, %s",
+			 wrong[i].document + 1);
+		assert_int_equal(parse(&config, document, &error), -EINVAL);
+		assert_int_equal(heard.count[NVS_LOG_WARNING], 1);
+		config_free(&config);
+	}
+	/* In a strict block an error says the same. */
+	REFUSED("{\"offload_param\": {\"aio\": {}}}", 1, "offload_param.aio",
+		"it belongs at the top of the file");
+	REFUSED("{\"aio\": {\"nvme_path\": \"/x\"}}", 1, "aio.nvme_path",
+		"it is a key of `offload_param` and of `offload_optimizer`");
+}
+
+static void a_key_of_deepspeed_is_no_near_miss(void **state)
+{
+	static const char *const top[] = {
+		"amp",
+		"fp16",
+		"bf16",
+		"bfloat16",
+		"optimizer",
+		"scheduler",
+		"checkpoint",
+		"pipeline",
+		"tensorboard",
+		"compile",
+		"data_efficiency",
+		"elasticity",
+		"nebula",
+		"timers",
+		"comms_logger",
+		"zero_allow_untested_optimizer",
+		"zero_force_ds_cpu_optimizer",
+		"activation_checkpointing",
+		/* of programs */
+		"optimizer_d",
+		"io_config",
+		"audio",
+		"wandb_config",
+		"my_optimizer",
+		"float16",
+	};
+	static const char *const zero[] = {"leaf_module",  "zenflow",	   "zeropp_loco_param",
+					   "stage",	   "overlap_comm", "mics_shard_size",
+					   "something_new"};
+	struct nvs_config config;
+	struct heard heard;
+	char document[512];
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(top) + LENGTH(zero); i++) {
+		document_with(i < LENGTH(top) ? BLOCK_ROOT : BLOCK_ZERO,
+			      i < LENGTH(top) ? top[i] : zero[i - LENGTH(top)], "{}", document);
+		config_init(&config);
+		assert_int_equal(nvs_config_set(&config, "nvswap.strict", "true", NULL), 0);
+		listen(&config, &heard);
+		if (parse(&config, document, NULL) || heard.count[NVS_LOG_WARNING])
+			fail_msg("%s: %s", document, heard.last[NVS_LOG_WARNING]);
+		config_free(&config);
+	}
 }
 
 static void infinity_is_refused_where_a_value_is_read(void **state)
@@ -1827,6 +1948,8 @@ int main(void)
 						remove_directory),
 		cmocka_unit_test(an_unknown_key_is_refused_with_the_nearest_one),
 		cmocka_unit_test(keys_of_other_blocks_are_left_alone),
+		cmocka_unit_test(a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error),
+		cmocka_unit_test(a_key_of_deepspeed_is_no_near_miss),
 		cmocka_unit_test(infinity_is_refused_where_a_value_is_read),
 		cmocka_unit_test(a_duplicate_key_is_refused),
 		cmocka_unit_test(two_names_of_one_setting_must_agree),

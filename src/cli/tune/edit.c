@@ -322,7 +322,9 @@ static int parse(struct nvs_config **config, const char *text, size_t nbytes, co
 
 	if (rc)
 		return rc;
-	rc = nvs_config_parse(*config, text, nbytes, name, error);
+	rc = nvs_config_set(*config, "nvswap.strict", "true", error);
+	if (!rc)
+		rc = nvs_config_parse(*config, text, nbytes, name, error);
 	if (rc)
 		nvs_config_close(*config);
 	return rc;
