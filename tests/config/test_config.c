@@ -1238,6 +1238,64 @@ static void there_are_one_to_sixteen_different_paths(void **state)
 	config_free(&config);
 }
 
+static void a_path_that_stands_for_another_is_refused_with_its_meaning(void **state)
+{
+	static const struct {
+		const char *path, *says;
+	} paths[] = {
+		{"~", "a shell alone replaces"},
+		{"~/nvme", "begins with ~"},
+		{"~me/nvme", "begins with ~"},
+		{"$HOME/x", "begins with a variable"},
+		{"${SCRATCH}", "begins with a variable"},
+		{"none", "deepspeed_config_file"},
+		{"None", "deepspeed_config_file"},
+		{"auto", "deepspeed_config_file"},
+	};
+	static const char *const real[] = {"./~", "./none", "/mnt/~", "$", "/none", "nonesuch"};
+	struct nvs_config config;
+	struct nvs_error error = {.size = sizeof(error)};
+	char document[256];
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(paths); i++) {
+		snprintf(document, sizeof(document),
+			 "{\"offload_param\": {\"device\": \"nvme\",\n\"nvme_path\": \"%s\"}}",
+			 paths[i].path);
+		refused(document, 2, "offload_param.nvme_path", &paths[i].says, 1);
+		snprintf(document, sizeof(document),
+			 "{\"offload_optimizer\": {\"device\": \"nvme\",\n\"nvme_path\": [\"a\", "
+			 "\"%s\"]}}",
+			 paths[i].path);
+		refused(document, 2, "offload_optimizer.nvme_path", &paths[i].says, 1);
+		config_init(&config);
+		assert_int_equal(
+			nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, &paths[i].path, 1, &error),
+			-EINVAL);
+		has(error.text, paths[i].says);
+		assert_int_equal(
+			nvs_config_set(&config, "offload_param.nvme_path", paths[i].path, &error),
+			-EINVAL);
+		has(error.text, paths[i].says);
+		/* Where no drive is asked for it does no harm, until one is. */
+		snprintf(document, sizeof(document),
+			 "{\"offload_param\": {\"device\": \"cpu\", \"nvme_path\": \"%s\"}}",
+			 paths[i].path);
+		assert_int_equal(parse(&config, document, &error), 0);
+		assert_int_equal(nvs_config_set(&config, "offload_param.device", "nvme", &error),
+				 -EINVAL);
+		has(error.text, paths[i].says);
+		config_free(&config);
+	}
+	for (size_t i = 0; i < LENGTH(real); i++) {
+		snprintf(document, sizeof(document),
+			 "{\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}}",
+			 real[i]);
+		accepted(&config, document);
+		config_free(&config);
+	}
+}
+
 static void a_path_leaves_room_for_the_names_of_the_store(void **state)
 {
 	char path[3843], document[4000];
@@ -1960,6 +2018,7 @@ int main(void)
 		cmocka_unit_test(a_valid_file_logs_nothing),
 		cmocka_unit_test(nvme_needs_a_path),
 		cmocka_unit_test(there_are_one_to_sixteen_different_paths),
+		cmocka_unit_test(a_path_that_stands_for_another_is_refused_with_its_meaning),
 		cmocka_unit_test(a_path_leaves_room_for_the_names_of_the_store),
 		cmocka_unit_test(paths_can_be_set_by_a_call),
 		cmocka_unit_test(paths_of_the_nvswap_block_replace_those_of_the_offload_blocks),
