@@ -67,7 +67,8 @@ const struct config_key config_keys[] = {
 	BLOCK(ROOT, "optimizer", ADAM),
 	BLOCK(ROOT, "nvswap", NVSWAP),
 	REAL(ROOT, "gradient_clipping", gradient_clipping, 0, DBL_MAX,
-	     "maximum norm of the gradients of an optimizer step; 0: no clipping"),
+	     "maximum norm of the gradients of an optimizer step; 0: no clipping. DeepSpeed's own "
+	     "default is 1.0 from 0.19.3 on"),
 
 	WHOLE(AIO, "block_size", 32, aio.block_size, 1048576, NVS_BLOCK_SIZE_MIN,
 	      NVS_BLOCK_SIZE_MAX, 512, "bytes per I/O"),
@@ -176,7 +177,13 @@ const struct config_key config_keys[] = {
 	REAL(FP16, "min_loss_scale", fp16.min_loss_scale, 1, DBL_MAX,
 	     "lower bound of the dynamic loss scale, which is 2^-24 at least; an overflow at the "
 	     "bound is an error"),
+	BOOL(FP16, "fp16_master_weights_and_grads", fp16.master_weights, false,
+	     "master weights and gradients in float16; not supported: opening an optimizer fails"),
 	BOOL(BF16, "enabled", bf16_enabled, false, "bfloat16 parameters"),
+	BOOL(BF16, "bf16_master_weights_and_grads", bf16_master_weights, false,
+	     "master weights and gradients in bfloat16; not supported: opening an optimizer fails"),
+	BOOL(BF16, "bf16_optimizer_states", bf16_optimizer_states, false,
+	     "optimizer state in bfloat16; not supported: opening an optimizer fails"),
 	ENUM(DATA_TYPES, "grad_accum_dtype", GRAD, grad_accum_dtype, 0, "the parameters' type",
 	     "element type in which gradients are accumulated"),
 
