@@ -89,12 +89,15 @@ NVS_API void nvs_config_close(struct nvs_config *config);
 
 /*
  * Reads a DeepSpeed JSON file, or one that has only the blocks that nvswap reads, over *config.
- * Other blocks may hold any JSON. DeepSpeed keys that have no effect on nvswap are warnings through
- * the log. On error *config is unchanged.
+ * Other blocks may hold any JSON, with comments, commas behind the last member, and Infinity and NaN
+ * as Python writes them. DeepSpeed keys that have no effect on nvswap are warnings through the log.
+ * So are a block in the wrong place and a near miss of a block's name, which are errors with
+ * "nvswap": {"strict": true} in the file, or with "nvswap.strict" set before. On error *config is
+ * unchanged.
  * Errors:
  * -EINVAL  not JSON; a duplicate, a wrong type, a number that is negative, fractional or out of
- *          range; an unknown key in "aio", "nvswap" or an offload block; two names of one setting
- *          with different values. The error has line, key, value and allowed range. Or an argument
+ *          range; an unknown key in "aio", "nvswap" or an offload block; with "strict" a block in
+ *          the wrong place; two names of one setting with different values. The error has line, key, value and allowed range. Or an argument
  *          is NULL
  * -EFBIG   the file exceeds 64 MiB, or nests more than 512 levels
  * -ENOMEM

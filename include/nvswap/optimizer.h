@@ -109,7 +109,8 @@ struct nvs_optimizer_options {
  *             pool (buffer_count x sub_group_size) does not hold two tiles
  * -EEXIST     two groups have the same name
  * -ENOTSUP    optimizer.type is not Adam, AdamW or "" (Adam) and no update function is given, or
- *             optimizer.params.amsgrad is true
+ *             optimizer.params.amsgrad is true; or fp16_master_weights_and_grads,
+ *             bf16_master_weights_and_grads or bf16_optimizer_states is true: state is float32
  * -ENODATA    nvswap.read_only is true or `groups` is NULL, and there is no kept store or no
  *             optimizer's state in it, or no table of groups
  * -EUCLEAN    the store's metadata, the optimizer's header or the table of groups is damaged

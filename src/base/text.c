@@ -5,8 +5,10 @@
  */
 #include "base/text.h"
 
+#include <ctype.h>
 #include <stdint.h>
 #include <string.h>
+#include <strings.h>
 
 size_t utf8_length(const char *text, size_t left)
 {
@@ -116,4 +118,35 @@ bool text_ends_with(const char *text, const char *suffix)
 	size_t length = strlen(text), n = strlen(suffix);
 
 	return length >= n && !strcmp(text + length - n, suffix);
+}
+
+static bool is_variable(const char *text)
+{
+	return text[0] == '$' &&
+	       (isalpha((unsigned char)text[1]) || text[1] == '_' || text[1] == '{');
+}
+
+const char *path_stands_for(const char *path)
+{
+	if (*path == '~')
+		return "begins with ~, which a shell alone replaces, and neither JSON nor quotes "
+		       "have "
+		       "one: write the path out (./~ is a directory of that name)";
+	if (is_variable(path))
+		return "begins with a variable, which a shell alone replaces, and neither JSON nor "
+		       "quotes have one: write the path out (./$ is a directory of that name)";
+	if (!strcasecmp(path, "none") || !strcasecmp(path, "auto"))
+		return "is no path: accelerate writes it where its YAML keys for NVMe paths are "
+		       "not "
+		       "passed on. Name the directory in a DeepSpeed file, and that file by its "
+		       "deepspeed_config_file (with ./ before it, it is a directory of that name)";
+	return NULL;
+}
+
+bool path_has_variable(const char *path)
+{
+	for (; *path; path++)
+		if (is_variable(path))
+			return true;
+	return false;
 }

@@ -25,6 +25,13 @@ bool utf8_is_control(const char *text, size_t length);
  */
 const char *visible_text(const char *text, size_t length, char *buffer, size_t nbytes);
 
+/* Why the path stands for another, as a predicate: it begins as only a shell reads it ("~/x",
+ * "$HOME/x"), or is the word of a launcher ("none", "auto"). NULL: it does not. A directory of that
+ * name has ./ before it. */
+const char *path_stands_for(const char *path);
+/* Whether a variable of a shell is in it: "/mnt/$USER". */
+bool path_has_variable(const char *path);
+
 bool text_ends_with(const char *text, const char *suffix);
 
 #endif

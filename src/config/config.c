@@ -59,7 +59,7 @@ int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes,
 	if (nbytes > CONFIG_TEXT_MAX)
 		return error_set(error, -EFBIG, "%s: the text is %s long; the limit is %s", r.file,
 				 size_text(nbytes, size), size_text(CONFIG_TEXT_MAX, limit));
-	result = json_parse(&document, text, nbytes, name, CONFIG_MEMORY_MAX, error);
+	result = json_parse_relaxed(&document, text, nbytes, name, CONFIG_MEMORY_MAX, error);
 	if (result)
 		return result;
 	result = reader_read(&r, json_root(document));

@@ -56,6 +56,7 @@ struct fp16_config {
 	uint32_t initial_scale_power, loss_scale_window, hysteresis;
 	bool consecutive_hysteresis;
 	double min_loss_scale;
+	bool master_weights; /* not supported: nvs_optimizer_open returns -ENOTSUP */
 };
 
 /* Whether each tensor has a checksum that is compared at every swap-in. */
@@ -80,6 +81,7 @@ struct nvs_config {
 
 	struct fp16_config fp16;
 	bool bf16_enabled;
+	bool bf16_master_weights, bf16_optimizer_states; /* not supported, as of fp16 */
 	enum nvs_dtype param_dtype;	 /* NVS_F16, NVS_BF16 or NVS_F32, from fp16 and bf16 */
 	enum nvs_dtype grad_accum_dtype; /* data_types.grad_accum_dtype; default: param_dtype */
 	double gradient_clipping;	 /* 0: none */
@@ -97,6 +99,7 @@ struct nvs_config {
 	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory between steps */
 	uint32_t optimizer_threads;    /* compute threads; 0: one per core near the drive */
 	enum deepspeed_depth deepspeed;
+	bool strict; /* blocks in the wrong place are errors */
 };
 
 bool block_exists(enum nvs_block block);

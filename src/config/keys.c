@@ -67,7 +67,8 @@ const struct config_key config_keys[] = {
 	BLOCK(ROOT, "optimizer", ADAM),
 	BLOCK(ROOT, "nvswap", NVSWAP),
 	REAL(ROOT, "gradient_clipping", gradient_clipping, 0, DBL_MAX,
-	     "maximum norm of the gradients of an optimizer step; 0: no clipping"),
+	     "maximum norm of the gradients of an optimizer step; 0: no clipping. DeepSpeed's own "
+	     "default is 1.0 from 0.19.3 on"),
 
 	WHOLE(AIO, "block_size", 32, aio.block_size, 1048576, NVS_BLOCK_SIZE_MIN,
 	      NVS_BLOCK_SIZE_MAX, 512, "bytes per I/O"),
@@ -176,7 +177,13 @@ const struct config_key config_keys[] = {
 	REAL(FP16, "min_loss_scale", fp16.min_loss_scale, 1, DBL_MAX,
 	     "lower bound of the dynamic loss scale, which is 2^-24 at least; an overflow at the "
 	     "bound is an error"),
+	BOOL(FP16, "fp16_master_weights_and_grads", fp16.master_weights, false,
+	     "master weights and gradients in float16; not supported: opening an optimizer fails"),
 	BOOL(BF16, "enabled", bf16_enabled, false, "bfloat16 parameters"),
+	BOOL(BF16, "bf16_master_weights_and_grads", bf16_master_weights, false,
+	     "master weights and gradients in bfloat16; not supported: opening an optimizer fails"),
+	BOOL(BF16, "bf16_optimizer_states", bf16_optimizer_states, false,
+	     "optimizer state in bfloat16; not supported: opening an optimizer fails"),
 	ENUM(DATA_TYPES, "grad_accum_dtype", GRAD, grad_accum_dtype, 0, "the parameters' type",
 	     "element type in which gradients are accumulated"),
 
@@ -227,6 +234,9 @@ const struct config_key config_keys[] = {
 	      "elements whose optimizer state stays in the pool between steps"),
 	WHOLE(NVSWAP, "optimizer_threads", 32, optimizer_threads, 0, 0, THREADS_MAX, 0,
 	      "threads that compute optimizer steps; 0: one per core near the drive"),
+	BOOL(NVSWAP, "strict", strict, false,
+	     "a block in the wrong place, and a near miss of a block's name, is an error; false: a "
+	     "warning"),
 	ENUM(NVSWAP, "deepspeed", DEPTH, deepspeed, DEEPSPEED_STEP, "\"step\"",
 	     "what the Python package replaces in DeepSpeed"),
 };
@@ -240,19 +250,20 @@ _Static_assert(offsetof(struct optimizer_config, beta2) ==
 
 static const struct {
 	const char *name;
-	bool strict;
+	bool strict, takes_auto, is_model;
 } blocks[BLOCK_COUNT] = {
-	[BLOCK_ROOT] = {"", false},
-	[BLOCK_AIO] = {"aio", true},
-	[BLOCK_ZERO] = {"zero_optimization", false},
-	[BLOCK_PARAM] = {"offload_param", true},
-	[BLOCK_OPTIMIZER] = {"offload_optimizer", true},
-	[BLOCK_FP16] = {"fp16", false},
-	[BLOCK_BF16] = {"bf16", false},
-	[BLOCK_DATA_TYPES] = {"data_types", false},
-	[BLOCK_ADAM] = {"optimizer", false},
-	[BLOCK_ADAM_PARAMS] = {"optimizer.params", false},
-	[BLOCK_NVSWAP] = {"nvswap", true},
+	[BLOCK_ROOT] = {"", .takes_auto = true},
+	[BLOCK_AIO] = {"aio", .strict = true},
+	[BLOCK_ZERO] = {"zero_optimization", .takes_auto = true, .is_model = true},
+	[BLOCK_PARAM] = {"offload_param", .strict = true, .takes_auto = true, .is_model = true},
+	[BLOCK_OPTIMIZER] = {"offload_optimizer", .strict = true, .takes_auto = true,
+			     .is_model = true},
+	[BLOCK_FP16] = {"fp16", .takes_auto = true, .is_model = true},
+	[BLOCK_BF16] = {"bf16", .takes_auto = true, .is_model = true},
+	[BLOCK_DATA_TYPES] = {"data_types", .takes_auto = true},
+	[BLOCK_ADAM] = {"optimizer", .takes_auto = true},
+	[BLOCK_ADAM_PARAMS] = {"optimizer.params", .takes_auto = true},
+	[BLOCK_NVSWAP] = {"nvswap", .strict = true},
 };
 
 const char *config_block_name(enum config_block block)
@@ -263,6 +274,16 @@ const char *config_block_name(enum config_block block)
 bool config_block_is_strict(enum config_block block)
 {
 	return blocks[block].strict;
+}
+
+bool config_block_takes_auto(enum config_block block)
+{
+	return blocks[block].takes_auto;
+}
+
+bool config_block_is_model(enum config_block block)
+{
+	return blocks[block].is_model;
 }
 
 const struct config_key *config_key_find(enum config_block block, const char *name, size_t length)
@@ -292,31 +313,36 @@ static const char *nearest_key(enum config_block block, const char *name)
 	return nearest_name(name, names, n);
 }
 
-/* Finds the key in any block but this one. */
-static const struct config_key *elsewhere(enum config_block block, const char *name, size_t length)
+const char *config_key_home(enum config_block block, const char *name, size_t length,
+			    char text[256])
 {
+	size_t used = 0;
+
+	if (config_key_find(BLOCK_ROOT, name, length) &&
+	    !config_key_find(BLOCK_ZERO, name, length) && block != BLOCK_ROOT)
+		return "it belongs at the top of the file";
 	for (unsigned i = 0; i < BLOCK_COUNT; i++) {
 		const struct config_key *key = config_key_find((enum config_block)i, name, length);
 
 		if (i != (unsigned)block && i != BLOCK_ROOT && key && key->type != KEY_UNUSED)
-			return key;
+			used += (size_t)snprintf(text + used, 256 - used, "%s `%s`",
+						 used ? " and of" : "it is a key of",
+						 blocks[i].name);
 	}
-	return NULL;
+	return used ? text : NULL;
 }
 
 const char *config_key_suggest(enum config_block block, const char *name, size_t length,
 			       char text[256])
 {
-	const struct config_key *key = elsewhere(block, name, length);
-	const char *near = nearest_key(block, name);
+	const char *home = config_key_home(block, name, length, text), *near;
 	size_t used;
 
+	if (home)
+		return home;
+	near = nearest_key(block, name);
 	if (near) {
 		snprintf(text, 256, "did you mean `%s`?", near);
-		return text;
-	}
-	if (key) {
-		snprintf(text, 256, "it is a key of `%s`", blocks[key->block].name);
 		return text;
 	}
 	used = (size_t)snprintf(text, 256, "the keys are");

@@ -66,12 +66,20 @@ extern const unsigned config_key_count;
 
 /* The block's name in messages, such as "zero_optimization"; "" for the top of the file. */
 const char *config_block_name(enum config_block block);
-/* A strict block refuses unknown keys and the value "auto". The others also hold keys that only
- * DeepSpeed reads, so unknown keys there are ignored. */
+/* A strict block refuses unknown keys. The others also hold keys that only DeepSpeed reads, so
+ * unknown keys there are ignored. */
 bool config_block_is_strict(enum config_block block);
+/* Whether the value "auto" is the default, as in DeepSpeed. */
+bool config_block_takes_auto(enum config_block block);
+/* Whether DeepSpeed reads the block by a model of pydantic, which also takes "16" as a number and
+ * "yes" as true. */
+bool config_block_is_model(enum config_block block);
 
 /* Returns NULL if the block has no such key. */
 const struct config_key *config_key_find(enum config_block block, const char *name, size_t length);
+/* Where a name that is not a key of the block belongs, as "it is a key of `aio`"; NULL: nowhere. */
+const char *config_key_home(enum config_block block, const char *name, size_t length,
+			    char text[256]);
 /* Advice on a name that is not a key of the strict block: "did you mean ...". */
 const char *config_key_suggest(enum config_block block, const char *name, size_t length,
 			       char text[256]);

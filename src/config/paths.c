@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 
 /* Length without trailing slashes, except for "/" itself. */
 static size_t bare_length(const char *path)
@@ -73,6 +74,8 @@ int config_set_paths(struct offload_config *offload, const char *const *paths, u
 	for (unsigned i = 0; i < n; i++) {
 		const char *flaw = path_flaw(paths, i);
 
+		if (!flaw)
+			flaw = path_stands_for(paths[i]);
 		if (flaw)
 			return error_about(error, -EINVAL, "nvme_path", 0, 0,
 					   "nvme_path \"%.200s\" %s", paths[i] ? paths[i] : "",

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/error.h"
 #include "config/paths.h"
@@ -20,7 +21,7 @@ static int refuse(struct reader *r, const struct config_key *key, const struct j
 		  const char *name, const char *why)
 {
 	char shown[SHOWN_BYTES + 8], allows[160];
-	bool may_be_auto = !config_block_is_strict(key->block) && key->type != KEY_BLOCK;
+	bool may_be_auto = config_block_takes_auto(key->block) && key->type != KEY_BLOCK;
 	bool has_meaning = *key->meaning != '\0';
 
 	return reader_complain(r, &value->place, name, "%s is %s%s; it must be %s%s%s%s%s", name,
@@ -39,14 +40,55 @@ static uint64_t whole_at(struct reader *r, const struct config_key *key)
 	return key->type == KEY_U32 ? *(uint32_t *)place_of(r, key) : *(uint64_t *)place_of(r, key);
 }
 
+/* The value, or the number in its text where DeepSpeed takes it: " 16 ", "0.5", "+.5", and "1e-3" of
+ * a real number. NULL: neither. */
+static const struct json_value *as_number(const struct config_key *key,
+					  const struct json_value *value, struct json_value *number)
+{
+	static const char digits[] = "0123456789", blanks[] = " \t\r\n";
+	const char *at;
+	size_t whole, fraction = 0;
+
+	if (value->type == JSON_NUMBER)
+		return value;
+	if (value->type != JSON_STRING || !config_block_is_model(key->block))
+		return NULL;
+	*number = *value;
+	number->type = JSON_NUMBER;
+	at = value->string + strspn(value->string, blanks);
+	number->raw = *at == '+' ? at + 1 : at;
+	at += *at == '+' || *at == '-';
+	whole = strspn(at, digits);
+	at += whole;
+	if (*at == '.') {
+		fraction = strspn(at + 1, digits);
+		if (!fraction)
+			return NULL;
+		at += 1 + fraction;
+	}
+	if (!whole && !fraction)
+		return NULL;
+	if ((*at == 'e' || *at == 'E') && key->type == KEY_REAL) {
+		at += 1 + (at[1] == '+' || at[1] == '-');
+		if (!strspn(at, digits))
+			return NULL;
+		at += strspn(at, digits);
+	}
+	number->raw_length = (size_t)(at - number->raw);
+	at += strspn(at, blanks);
+	return at == value->string + value->length ? number : NULL;
+}
+
 static int read_whole(struct reader *r, const struct config_key *key,
 		      const struct json_value *value, const char *name)
 {
+	struct json_value text;
+	const struct json_value *number = as_number(key, value, &text);
 	uint64_t whole;
 
-	if (value->type != JSON_NUMBER)
+	if (!number)
 		return refuse(r, key, value, name, "");
-	switch (json_read_whole(value, &whole)) {
+	switch (json_read_whole(number, &whole)) {
 	case JSON_FRACTION:
 		return refuse(r, key, value, name, ", which is not a whole number");
 	case JSON_NEGATIVE:
@@ -92,12 +134,20 @@ static int read_rank(struct reader *r, const struct config_key *key, const struc
 static int read_real(struct reader *r, const struct config_key *key, const struct json_value *value,
 		     const char *name, double max, bool open, double *into)
 {
+	struct json_value text;
+	const struct json_value *number = as_number(key, value, &text);
 	double real = 0;
 	int result;
 
-	if (value->type != JSON_NUMBER)
+	/* No norm exceeds it, so there is no clipping: 0. */
+	if (value->type == JSON_NONFINITE && *value->raw == 'I' &&
+	    key->place == offsetof(struct nvs_config, gradient_clipping)) {
+		*into = 0;
+		return 0;
+	}
+	if (!number)
 		return refuse(r, key, value, name, "");
-	result = json_read_real(value, &real);
+	result = json_read_real(number, &real);
 	if (result == -ENOMEM)
 		return error_set(r->error, result, "%s: out of memory", r->file);
 	if (result)
@@ -250,21 +300,49 @@ static int read_paths(struct reader *r, const struct config_key *key,
 	return 0;
 }
 
+/* true, false, 1 and 0; and in words where DeepSpeed takes those. */
+static int read_bool(struct reader *r, const struct config_key *key, const struct json_value *value,
+		     const char *name, bool *into)
+{
+	static const char *const words[][2] = {{"false", "true"}, {"off", "on"}, {"no", "yes"},
+					       {"f", "t"},	  {"n", "y"},	 {"0", "1"}};
+	uint64_t number = 2;
+
+	if (value->type == JSON_TRUE || value->type == JSON_FALSE) {
+		*into = value->type == JSON_TRUE;
+		return 0;
+	}
+	if (value->type == JSON_NUMBER && json_read_whole(value, &number) == JSON_WHOLE &&
+	    number <= 1) {
+		*into = number;
+		return 0;
+	}
+	for (size_t i = 0; i < 2 * sizeof(words) / sizeof(words[0]); i++) {
+		const char *word = words[i / 2][i % 2];
+
+		if (value->type == JSON_STRING && config_block_is_model(key->block) &&
+		    value->length == strlen(word) && !strcasecmp(value->string, word)) {
+			*into = i % 2;
+			return 0;
+		}
+	}
+	return refuse(r, key, value, name, "");
+}
+
 static int read_value(struct reader *r, const struct config_key *key,
 		      const struct json_value *value, const char *name)
 {
+	bool on = false;
+	int result;
+
 	switch (key->type) {
 	case KEY_BOOL:
-		if (value->type != JSON_TRUE && value->type != JSON_FALSE)
-			return refuse(r, key, value, name, "");
-		*(bool *)place_of(r, key) = value->type == JSON_TRUE;
-		return 0;
+		return read_bool(r, key, value, name, place_of(r, key));
 	case KEY_VERIFY:
-		if (value->type != JSON_TRUE && value->type != JSON_FALSE)
-			return refuse(r, key, value, name, "");
-		*(enum verify *)place_of(r, key) = value->type == JSON_TRUE ? VERIFY_ON
-									    : VERIFY_OFF;
-		return 0;
+		result = read_bool(r, key, value, name, &on);
+		if (!result)
+			*(enum verify *)place_of(r, key) = on ? VERIFY_ON : VERIFY_OFF;
+		return result;
 	case KEY_U32:
 	case KEY_U64:
 		return key->place == offsetof(struct nvs_config, rank)
@@ -314,7 +392,8 @@ static int read_setting(struct reader *r, const struct config_key *key,
 	char text[NAME_BYTES + 96];
 	int result = 0;
 
-	if (json_is_string(value, "auto") && !config_block_is_strict(key->block)) {
+	if (json_is_string(value, "auto") && config_block_takes_auto(key->block) &&
+	    key->type != KEY_PATHS) {
 		config_key_set_default(key, &r->config);
 		snprintf(text, sizeof(text), "%s is \"auto\"; using the default, %s", name,
 			 key->default_text ? key->default_text : "none");
@@ -424,6 +503,7 @@ int reader_set(struct reader *r, const struct config_key *key, const struct json
 int reader_read(struct reader *r, const struct json_value *root)
 {
 	enum nvs_dtype was = r->config.param_dtype;
+	bool strict = r->config.strict; /* a program's choice, which no file takes back */
 	char shown[SHOWN_BYTES + 8];
 	int result;
 
@@ -433,6 +513,8 @@ int reader_read(struct reader *r, const struct json_value *root)
 				       "configuration or some of its blocks",
 				       reader_show_value(root, shown));
 	result = read_block(r, BLOCK_ROOT, root, "");
+	if (!result)
+		result = misplaced_report(r, root, strict || r->config.strict);
 	return result ? result : rules_apply(r, was);
 }
 

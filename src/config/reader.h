@@ -5,7 +5,7 @@
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	keys: dtype names keys paths
- *	reader: messages rules reader
+ *	reader: messages rules misplaced reader
  *	calls: config set same_aio
  */
 #ifndef CONFIG_READER_H
@@ -46,6 +46,11 @@ const char *reader_show_value(const struct json_value *value, char shown[SHOWN_B
 int rules_apply(struct reader *r, enum nvs_dtype was);
 /* Computes the settings that depend on others. */
 void config_derive(struct nvs_config *config);
+
+/* ---- misplaced.c ---- */
+/* Logs a warning of each block in the wrong place and each near miss of a block's name; where
+ * `strict`, the first is -EINVAL. */
+int misplaced_report(struct reader *r, const struct json_value *root, bool strict);
 
 /* ---- reader.c ---- */
 /* Reads the document and applies the rules. 0, -EINVAL or -ENOMEM. */

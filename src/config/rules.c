@@ -2,9 +2,12 @@
 /* Checks between settings, whichever file set them, and computes settings that depend on others. */
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 #include <strings.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "config/reader.h"
 
 /* The value in the file for the setting at this offset of struct nvs_config, or NULL. */
@@ -55,6 +58,35 @@ static int nvme_has_path(struct reader *r, enum config_block block,
 			       "directory on the drive, a raw block device, or a list of 1 to %d "
 			       "of these",
 			       config_block_name(block), NVS_PATHS_MAX);
+}
+
+/* Paths that no drive is asked for, such as accelerate's "none" beside "cpu", may be any. */
+static int paths_are_written_out(struct reader *r, enum nvs_block block)
+{
+	const struct offload_config *offload = &r->config.offload[block];
+	size_t place = (size_t)((const char *)offload - (const char *)&r->config);
+	const struct json_value *at = NULL;
+	char shown[SHOWN_BYTES + 8], name[64];
+
+	snprintf(name, sizeof(name), "%s.nvme_path",
+		 block == NVS_OFFLOAD_PARAM ? "offload_param" : "offload_optimizer");
+	/* The last in the table, of the nvswap block, is in place of the others. */
+	for (unsigned i = 0; i < config_key_count; i++) {
+		if (!r->seen[i] || config_keys[i].type != KEY_PATHS ||
+		    config_keys[i].place != place)
+			continue;
+		at = r->seen[i];
+		snprintf(name, sizeof(name), "%s.%s", config_block_name(config_keys[i].block),
+			 config_keys[i].name);
+	}
+	for (unsigned i = 0; offload->device == NVS_DEVICE_NVME && i < offload->npaths; i++) {
+		const char *path = offload->nvme_path[i], *why = path_stands_for(path);
+
+		if (why)
+			return reader_complain(r, at ? &at->place : NULL, name, "%s \"%s\" %s",
+					       name, reader_show(path, strlen(path), shown), why);
+	}
+	return 0;
 }
 
 static uint64_t element_bytes(const struct nvs_config *config, enum nvs_block block)
@@ -172,6 +204,10 @@ int rules_apply(struct reader *r, enum nvs_dtype was)
 	if (!result)
 		result = nvme_has_path(r, BLOCK_OPTIMIZER,
 				       &r->config.offload[NVS_OFFLOAD_OPTIMIZER]);
+	if (!result)
+		result = paths_are_written_out(r, NVS_OFFLOAD_PARAM);
+	if (!result)
+		result = paths_are_written_out(r, NVS_OFFLOAD_OPTIMIZER);
 	if (!result)
 		result = buffers_are_countable(r, NVS_OFFLOAD_PARAM);
 	if (!result)

@@ -128,7 +128,7 @@ static bool is_json(const struct config_key *key, const char *value)
 	if (*first == '"' || *first == '[' || !strcmp(first, "null"))
 		return true;
 	if (key->type == KEY_BOOL || key->type == KEY_VERIFY)
-		return !strcmp(first, "true") || !strcmp(first, "false");
+		return !strcmp(first, "true") || !strcmp(first, "false") || isdigit(*first);
 	return (is_whole(key) || key->type == KEY_REAL) && (isdigit(*first) || *first == '-');
 }
 

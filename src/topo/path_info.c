@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/text.h"
 #include "topo/path.h"
 #include "topo/sysfs.h"
 
@@ -24,8 +25,11 @@
 static int missing(const char *path, struct nvs_error *error)
 {
 	char parent[sizeof(((struct nvs_path_info *)0)->path)];
+	const char *why = path_stands_for(path);
 	struct stat st;
 
+	if (why)
+		return error_about(error, -ENOENT, "nvme_path", 0, 0, "nvme_path %s %s", path, why);
 	snprintf(parent, sizeof(parent), "%s", path);
 	do {
 		/* dirname cuts its argument or returns a constant string. */
@@ -36,8 +40,12 @@ static int missing(const char *path, struct nvs_error *error)
 	} while (stat(parent, &st) && strcmp(parent, "/") != 0 && strcmp(parent, ".") != 0);
 	return error_about(
 		error, -ENOENT, "nvme_path", 0, 0,
-		"nvme_path %s does not exist (%s, above it, does): is the drive mounted? "
-		"If it is, create the directory: mkdir -p '%s'",
+		path_has_variable(path)
+			? "nvme_path %s does not exist (%s, above it, does): a shell alone "
+			  "replaces "
+			  "the variable in it: write the path out"
+			: "nvme_path %s does not exist (%s, above it, does): is the drive mounted? "
+			  "If it is, create the directory: mkdir -p '%s'",
 		path, parent, path);
 }
 

@@ -79,6 +79,15 @@ echo '{"aio": {"queue_dpeth": 4}}' >"$T/typo.json"
 expect model_that_is_given_as_configuration_is_refused 1 "gpt2.json: this is a model, give it to --model" \
 	bench --nvme-path "$T/store" --config bench/models/gpt2.json
 expect config_error_names_the_key 1 "queue_dpeth.*queue_depth" bench --config "$T/typo.json"
+expect a_path_for_a_shell_is_refused_with_its_meaning 1 "~/nvme. begins with ~, which a shell alone replaces" \
+	bench --nvme-path '~/nvme' --tensors 1 --tensor-size 4k
+expect a_variable_in_a_path_is_told_in_place_of_mkdir 1 "a shell alone replaces the variable" \
+	bench --nvme-path "$T"'/$USER' --tensors 1 --tensor-size 4k
+expect info_says_that_a_shell_alone_replaces_a_path 1 "nvme_path .HOME/x begins with a variable" info --nvme-path '$HOME/x'
+expect store_says_that_a_shell_alone_replaces_a_path 1 "begins with ~" store list '~/nvme'
+echo '{"zero_optimization": {"aio": {"queue_depth": 4}}}' >"$T/misplaced.json"
+expect a_block_in_the_wrong_place_is_refused 1 "zero_optimization.aio .*belongs at the top of the file" \
+	bench --config "$T/misplaced.json"
 expect path_that_is_none_fails 1 "typo.json/sub" bench --nvme-path "$T/typo.json/sub" --tensors 1 --tensor-size 4k
 expect tensor_that_never_fits_fails 1 'tensor.0 takes 8388608 bytes,.* give --pool 8388608' bench --nvme-path "$T/store" --tensors 1 \
 	--tensor-size 8m --pool 1m

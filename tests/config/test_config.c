@@ -486,6 +486,7 @@ static void a_value_of_another_type_is_refused(void **state)
 			const char *value = values[j];
 			bool string = *value == '"', number = *value == '1';
 			bool null = *value == 'n', fits = false;
+			bool model = config_block_is_model(key->block);
 
 			switch (key->type) {
 			case KEY_BLOCK:
@@ -494,12 +495,14 @@ static void a_value_of_another_type_is_refused(void **state)
 				break;
 			case KEY_BOOL:
 			case KEY_VERIFY:
-				fits = *value == 't';
+				fits = *value == 't' || number ||
+				       (model && !strcmp(value, "\"no\""));
 				break;
 			case KEY_U32:
 			case KEY_U64:
 			case KEY_REAL:
-				fits = number;
+				fits = number || (model && !strcmp(value, "\"8\"") &&
+						  strcmp(key->name, "ratio") != 0);
 				break;
 			case KEY_NAME:
 				fits = string;
@@ -524,6 +527,69 @@ static void a_value_of_another_type_is_refused(void **state)
 						     : value);
 		}
 	}
+}
+
+static void text_is_taken_where_the_models_of_deepspeed_take_it(void **state)
+{
+	static const char *const on[] = {"\"true\"", "\"True\"", "\"ON\"", "\"yes\"", "\"y\"",
+					 "\"t\"",    "\"1\"",	 "1",	   "1.0",     "true"};
+	static const char *const off[] = {"\"false\"", "\"Off\"", "\"no\"", "\"n\"",
+					  "\"f\"",     "\"0\"",	  "0",	    "-0.0"};
+	static const char *const neither[] = {"\" true\"", "\"\"",	  "2",
+					      "0.5",	   "\"enabled\"", "null"};
+	static const char *const numbers[] = {"\"16\"",	 "\" 16 \"", "\"16.0\"",
+					      "\"+16\"", "\"016\"",  "16.0"};
+	static const char *const no_numbers[] = {"\"16.5\"", "\"1e1\"", "\"16.\"", "\"\"",
+						 "\"0x10\"", "\"-1\"",	"\"1 6\"", "\"16\\u0000\""};
+	static const char *const halves[] = {"\"0.5\"", "\" .5\"", "\"5e-1\"", "\"+0.5\""};
+	static const char *const no_reals[] = {"\"nan\"", "\"inf\"", "\"5.\"", "\"0.5e\"",
+					       "\"1.5\""};
+	const struct config_key *pin = config_key_find(BLOCK_PARAM, "pin_memory", 10);
+	const struct config_key *count = config_key_find(BLOCK_PARAM, "buffer_count", 12);
+	const struct config_key *ratio = config_key_find(BLOCK_OPTIMIZER, "ratio", 5);
+	struct nvs_config config;
+	char document[512];
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(on); i++) {
+		document_with(pin->block, pin->name, on[i], document);
+		accepted(&config, document);
+		assert_true(config.offload[NVS_OFFLOAD_PARAM].pin_memory);
+		config_free(&config);
+	}
+	for (size_t i = 0; i < LENGTH(off); i++) {
+		document_with(BLOCK_OPTIMIZER, "pin_memory", off[i], document);
+		accepted(&config, document);
+		assert_false(config.offload[NVS_OFFLOAD_OPTIMIZER].pin_memory);
+		config_free(&config);
+	}
+	for (size_t i = 0; i < LENGTH(neither); i++)
+		refuse_value(pin, neither[i], "is ");
+	for (size_t i = 0; i < LENGTH(numbers); i++) {
+		document_with(count->block, count->name, numbers[i], document);
+		accepted(&config, document);
+		assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].buffer_count, 16);
+		config_free(&config);
+	}
+	for (size_t i = 0; i < LENGTH(no_numbers); i++)
+		refuse_value(count, no_numbers[i], no_numbers[i]);
+	for (size_t i = 0; i < LENGTH(halves); i++) {
+		document_with(ratio->block, ratio->name, halves[i], document);
+		accepted(&config, document);
+		assert_true(config.offload[NVS_OFFLOAD_OPTIMIZER].ratio == 0.5);
+		config_free(&config);
+	}
+	for (size_t i = 0; i < LENGTH(no_reals); i++)
+		refuse_value(ratio, no_reals[i], no_reals[i]);
+	/* Its op takes 1 and 0, and no text. */
+	accepted(&config, "{\"aio\": {\"single_submit\": 1, \"overlap_events\": 0}}");
+	assert_true(config.aio.single_submit && !config.aio.overlap_events);
+	config_free(&config);
+	REFUSED("{\"aio\": {\"single_submit\": \"true\"}}", 1, "aio.single_submit",
+		"true or false");
+	REFUSED("{\"aio\": {\"queue_depth\": \"8\"}}", 1, "aio.queue_depth", "a whole number");
+	REFUSED("{\"optimizer\": {\"params\": {\"lr\": \"1\"}}}", 1, "optimizer.params.lr",
+		"a number");
 }
 
 static void real_numbers_have_bounds(void **state)
@@ -689,7 +755,7 @@ static void keys_of_other_blocks_are_left_alone(void **state)
 
 	(void)state;
 	accepted(&config,
-		 "{\"queue_dpeth\": 1, \"Aio\": {\"x\": 1, \"x\": 2}, \"wandb\": [{}, [[]], "
+		 "{\"queue_dpeth\": 1, \"Audio\": {\"x\": 1, \"x\": 2}, \"wandb\": [{}, [[]], "
 		 "\"\\ud800\"],"
 		 "\"zero_optimization\": {\"stage\": \"three\", \"overlap_comm\": {\"a\": -1e999},"
 		 "\"reduce_bucket_size\": \"auto\", \"sub_grup_size\": -1},"
@@ -698,6 +764,161 @@ static void keys_of_other_blocks_are_left_alone(void **state)
 		 "\"optimizer\": {\"legacy_fusion\": 1, \"params\": {\"freeze_step\": -4}},"
 		 "\"train_batch_size\": \"auto\", \"nothing\": null, \"n\": 1e99999}");
 	check_defaults(&config);
+	config_free(&config);
+	/* What Python's json writes, and the comments that DeepSpeed reads. */
+	accepted(&config,
+		 "\xef\xbb\xbf{ // of accelerate\n\"steps_per_print\": Infinity, \"x\": [NaN, "
+		 "-Infinity],\n\"zero_optimization\": {\"stage\": 3, # three\n"
+		 "\"overlap_comm\": NaN,}, /* none */ \"fp16\": {\"x\": Infinity},}\n# end");
+	check_defaults(&config);
+	config_free(&config);
+}
+
+#define ANYWHERE "is nothing that nvswap reads there; "
+#define AT_TOP	 ANYWHERE "it belongs at the top of the file"
+
+static void a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error(void **state)
+{
+	static const struct {
+		const char *document, *subject, *says;
+	} wrong[] = {
+		{"{\"zero_optimization\": {\n\"aio\": {}}}", "zero_optimization.aio", AT_TOP},
+		{"{\"zero_optimization\": {\n\"nvswap\": {\"keep\": true}}}",
+		 "zero_optimization.nvswap", AT_TOP},
+		{"{\"zero_optimization\": {\n\"fp16\": {}}}", "zero_optimization.fp16", AT_TOP},
+		{"{\"zero_optimization\": {\n\"gradient_clipping\": 1}}",
+		 "zero_optimization.gradient_clipping", AT_TOP},
+		{"{\"zero_optimization\": {\n\"nvme_path\": \"/x\"}}",
+		 "zero_optimization.nvme_path",
+		 "it is a key of `offload_param` and of `offload_optimizer`"},
+		{"{\"zero_optimization\": {\n\"pipeline_read\": true}}",
+		 "zero_optimization.pipeline_read", "it is a key of `offload_optimizer`"},
+		{"{\"zero_optimization\": {\n\"offload_optimiser\": {}}}",
+		 "zero_optimization.offload_optimiser", "did you mean `offload_optimizer`?"},
+		{"{\"zero_optimization\": {\n\"offload_params\": {}}}",
+		 "zero_optimization.offload_params", "did you mean `offload_param`?"},
+		{"{\"zero_optimization\": {\n\"nvme_pth\": \"/x\"}}", "zero_optimization.nvme_pth",
+		 "did you mean `nvme_path`?"},
+		{"{\n\"aoi\": {}}", "aoi", "did you mean `aio`?"},
+		{"{\n\"AIO\": {}}", "AIO", "did you mean `aio`?"},
+		{"{\n\"NVSwap\": {}}", "NVSwap", "did you mean `nvswap`?"},
+		{"{\n\"zero_optimisation\": {}}", "zero_optimisation",
+		 "did you mean `zero_optimization`?"},
+		{"{\n\"optimiser\": {}}", "optimiser", "did you mean `optimizer`?"},
+		{"{\n\"BF16\": {}}", "BF16", "did you mean `bf16`?"},
+		{"{\n\"nvme_path\": \"/x\"}", "nvme_path", "it is a key of `offload_param`"},
+		{"{\"scheduler\": {\n\"aio\": {}}}", "scheduler.aio", AT_TOP},
+		{"{\"fp16\": {\n\"offload_param\": {}}}", "fp16.offload_param",
+		 "it is a key of `zero_optimization`"},
+		{"{\"optimizer\": {\"params\": {\n\"nvswap\": {}}}}", "optimizer.params.nvswap",
+		 AT_TOP},
+	};
+	struct nvs_config config;
+	struct nvs_error error = {.size = sizeof(error)};
+	struct heard heard;
+	char document[512];
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(wrong); i++) {
+		config_init(&config);
+		listen(&config, &heard);
+		assert_int_equal(parse(&config, wrong[i].document, NULL), 0);
+		assert_int_equal(heard.count[NVS_LOG_WARNING], 1);
+		has(heard.last[NVS_LOG_WARNING], "ds.json:2:1: ");
+		has(heard.last[NVS_LOG_WARNING], wrong[i].subject);
+		has(heard.last[NVS_LOG_WARNING], wrong[i].says);
+		snprintf(document, sizeof(document), "{\"nvswap\": {\"strict\": true}, %s",
+			 wrong[i].document + 1);
+		refused(document, 2, wrong[i].subject, &wrong[i].says, 1);
+		/* What the program has set holds for every file. */
+		assert_int_equal(nvs_config_set(&config, "nvswap.strict", "true", &error), 0);
+		assert_int_equal(parse(&config, wrong[i].document, &error), -EINVAL);
+		snprintf(document, sizeof(document), "{\"nvswap\": {\"strict\": false}, %s",
+			 wrong[i].document + 1);
+		assert_int_equal(parse(&config, document, &error), -EINVAL);
+		assert_int_equal(heard.count[NVS_LOG_WARNING], 1);
+		config_free(&config);
+	}
+	/* In a strict block an error says the same. */
+	REFUSED("{\"offload_param\": {\"aio\": {}}}", 1, "offload_param.aio",
+		"it belongs at the top of the file");
+	REFUSED("{\"aio\": {\"nvme_path\": \"/x\"}}", 1, "aio.nvme_path",
+		"it is a key of `offload_param` and of `offload_optimizer`");
+}
+
+static void a_key_of_deepspeed_is_no_near_miss(void **state)
+{
+	static const char *const top[] = {
+		"amp",
+		"fp16",
+		"bf16",
+		"bfloat16",
+		"optimizer",
+		"scheduler",
+		"checkpoint",
+		"pipeline",
+		"tensorboard",
+		"compile",
+		"data_efficiency",
+		"elasticity",
+		"nebula",
+		"timers",
+		"comms_logger",
+		"zero_allow_untested_optimizer",
+		"zero_force_ds_cpu_optimizer",
+		"activation_checkpointing",
+		/* of programs */
+		"optimizer_d",
+		"io_config",
+		"audio",
+		"wandb_config",
+		"my_optimizer",
+		"float16",
+	};
+	static const char *const zero[] = {"leaf_module",  "zenflow",	   "zeropp_loco_param",
+					   "stage",	   "overlap_comm", "mics_shard_size",
+					   "something_new"};
+	struct nvs_config config;
+	struct heard heard;
+	char document[512];
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(top) + LENGTH(zero); i++) {
+		document_with(i < LENGTH(top) ? BLOCK_ROOT : BLOCK_ZERO,
+			      i < LENGTH(top) ? top[i] : zero[i - LENGTH(top)], "{}", document);
+		config_init(&config);
+		assert_int_equal(nvs_config_set(&config, "nvswap.strict", "true", NULL), 0);
+		listen(&config, &heard);
+		if (parse(&config, document, NULL) || heard.count[NVS_LOG_WARNING])
+			fail_msg("%s: %s", document, heard.last[NVS_LOG_WARNING]);
+		config_free(&config);
+	}
+}
+
+static void infinity_is_refused_where_a_value_is_read(void **state)
+{
+	struct nvs_config config;
+
+	(void)state;
+	for (unsigned i = 0; i < config_key_count; i++) {
+		const struct config_key *key = &config_keys[i];
+
+		if (key->type == KEY_UNUSED || key->block == BLOCK_ROOT)
+			continue;
+		refuse_value(key, "Infinity", "is Infinity");
+		refuse_value(key, "-Infinity", "is -Infinity");
+		refuse_value(key, "NaN", "is NaN");
+	}
+	REFUSED("{\"gradient_clipping\": NaN}", 1, "gradient_clipping", "is NaN; it must be");
+	REFUSED("{\"gradient_clipping\": -Infinity}", 1, "gradient_clipping", "it must be");
+	REFUSED("{\"optimizer\": {\"params\": {\"betas\": [0.9, NaN]}}}", 1,
+		"optimizer.params.betas", "is NaN; it must be");
+	REFUSED("{\"offload_param\": {\"nvme_path\": [\"a\", NaN]}}", 1, "offload_param.nvme_path",
+		"is NaN; it must be");
+	REFUSED("{\"aio\": {\"blocksize\": NaN}}", 1, "aio.blocksize", "did you mean");
+	/* As in DeepSpeed, where no norm exceeds it. */
+	accepted(&config, "{\"gradient_clipping\": Infinity}");
+	assert_true(config.gradient_clipping == 0);
 	config_free(&config);
 }
 
@@ -806,7 +1027,7 @@ static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
 		if (key->type == KEY_BLOCK || key->type == KEY_UNUSED ||
 		    key->type == KEY_IOENGINE || key->type == KEY_PATHS)
 			continue;
-		if (config_block_is_strict(key->block)) {
+		if (key->block == BLOCK_AIO || key->block == BLOCK_NVSWAP) {
 			refuse_value(key, "\"auto\"", "is \"auto\"; it must be");
 			continue;
 		}
@@ -1015,6 +1236,64 @@ static void there_are_one_to_sixteen_different_paths(void **state)
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[1], "\xf0\x9f\x98\x80");
 	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[2], "\\ud800");
 	config_free(&config);
+}
+
+static void a_path_that_stands_for_another_is_refused_with_its_meaning(void **state)
+{
+	static const struct {
+		const char *path, *says;
+	} paths[] = {
+		{"~", "a shell alone replaces"},
+		{"~/nvme", "begins with ~"},
+		{"~me/nvme", "begins with ~"},
+		{"$HOME/x", "begins with a variable"},
+		{"${SCRATCH}", "begins with a variable"},
+		{"none", "deepspeed_config_file"},
+		{"None", "deepspeed_config_file"},
+		{"auto", "deepspeed_config_file"},
+	};
+	static const char *const real[] = {"./~", "./none", "/mnt/~", "$", "/none", "nonesuch"};
+	struct nvs_config config;
+	struct nvs_error error = {.size = sizeof(error)};
+	char document[256];
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(paths); i++) {
+		snprintf(document, sizeof(document),
+			 "{\"offload_param\": {\"device\": \"nvme\",\n\"nvme_path\": \"%s\"}}",
+			 paths[i].path);
+		refused(document, 2, "offload_param.nvme_path", &paths[i].says, 1);
+		snprintf(document, sizeof(document),
+			 "{\"offload_optimizer\": {\"device\": \"nvme\",\n\"nvme_path\": [\"a\", "
+			 "\"%s\"]}}",
+			 paths[i].path);
+		refused(document, 2, "offload_optimizer.nvme_path", &paths[i].says, 1);
+		config_init(&config);
+		assert_int_equal(
+			nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, &paths[i].path, 1, &error),
+			-EINVAL);
+		has(error.text, paths[i].says);
+		assert_int_equal(
+			nvs_config_set(&config, "offload_param.nvme_path", paths[i].path, &error),
+			-EINVAL);
+		has(error.text, paths[i].says);
+		/* Where no drive is asked for it does no harm, until one is. */
+		snprintf(document, sizeof(document),
+			 "{\"offload_param\": {\"device\": \"cpu\", \"nvme_path\": \"%s\"}}",
+			 paths[i].path);
+		assert_int_equal(parse(&config, document, &error), 0);
+		assert_int_equal(nvs_config_set(&config, "offload_param.device", "nvme", &error),
+				 -EINVAL);
+		has(error.text, paths[i].says);
+		config_free(&config);
+	}
+	for (size_t i = 0; i < LENGTH(real); i++) {
+		snprintf(document, sizeof(document),
+			 "{\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}}",
+			 real[i]);
+		accepted(&config, document);
+		config_free(&config);
+	}
 }
 
 static void a_path_leaves_room_for_the_names_of_the_store(void **state)
@@ -1366,10 +1645,6 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 	} errors[] = {
 		{"", "1:1: ", "there is no JSON in it"},
 		{" \n ", "1:1: ", "there is no JSON in it"},
-		{"{\"a\": 1,}", "1:9: ",
-		 "a key in double quotes is expected here; found }; there is "
-		 "a comma too many"},
-		{"[1,\n2,\n ]", "3:2: ", "a value is expected here; found ]; there is a comma too"},
 		{"{,}", "1:2: ", "a key in double quotes"},
 		{"{\n\"a\" 1}", "2:5: ", "a ':' is expected after a key; found 1"},
 		{"{\"a\": 1\n\"b\": 2}", "2:1: ", "a ',' or '}' is expected after a value"},
@@ -1386,15 +1661,10 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 		{"{\"a\": True}", "1:7: ", "found True; write true"},
 		{"{\"a\": False}", "1:7: ", "write false"},
 		{"{\"a\": None}", "1:7: ", "write null"},
-		{"{\"a\": NaN}", "1:7: ", "JSON has no NaN"},
-		{"{\"a\": Infinity}", "1:7: ", "no infinity"},
-		{"{\"a\": -Infinity}", "1:7: ", "no infinity"},
 		{"{'a': 1}", "1:2: ", "strings are written in double quotes"},
 		{"{a: 1}", "1:2: ", "found a:; keys and strings are written in double quotes"},
 		{"{1: 2}", "1:2: ", "a key in double quotes"},
-		{"{\n // why\n}", "2:2: ", "JSON has no comments"},
-		{"{\n \"a\": /* why */ 1}", "2:7: ", "JSON has no comments"},
-		{"{\n # why\n}", "2:2: ", "JSON has no comments"},
+		{"{\n \"a\": /* why 1}", "2:7: ", "a comment that begins here does not end"},
 		{"{\"a\": 01}", "1:8: ", "a ',' or '}' is expected"},
 		{"{\"a\": 1.}", "1:7: ", "no digit after its '.'"},
 		{"{\"a\": 1e+}", "1:7: ", "no digit in its exponent"},
@@ -1415,7 +1685,6 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 		{"{\"a\": \"\xf4\x90\x80\x80\"}", "1:8: ", "byte 0xf4 is not UTF-8"},
 		{"{\"a\": \"\xe2\x82\"}", "1:8: ", "byte 0xe2 is not UTF-8"},
 		{"{} \xe2\x82", "1:4: ", "byte 0xe2 is not UTF-8"},
-		{"\xef\xbb\xbf{}", "1:1: ", "byte order mark"},
 		{"{\"a\":\n\f1}", "2:1: ", "form feed"},
 		{"{}\n \v", "2:2: ", "vertical tab"},
 		{"null", "1:1: ", "the document is null; it must be an object"},
@@ -1729,6 +1998,7 @@ int main(void)
 		cmocka_unit_test(whole_numbers_are_accepted_up_to_their_bounds),
 		cmocka_unit_test(bounds_are_those_of_the_header),
 		cmocka_unit_test(a_value_of_another_type_is_refused),
+		cmocka_unit_test(text_is_taken_where_the_models_of_deepspeed_take_it),
 		cmocka_unit_test(real_numbers_have_bounds),
 		cmocka_unit_test(names_have_their_values),
 		cmocka_unit_test(the_name_adamw_asks_for_decoupled_weight_decay),
@@ -1736,6 +2006,9 @@ int main(void)
 						remove_directory),
 		cmocka_unit_test(an_unknown_key_is_refused_with_the_nearest_one),
 		cmocka_unit_test(keys_of_other_blocks_are_left_alone),
+		cmocka_unit_test(a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error),
+		cmocka_unit_test(a_key_of_deepspeed_is_no_near_miss),
+		cmocka_unit_test(infinity_is_refused_where_a_value_is_read),
 		cmocka_unit_test(a_duplicate_key_is_refused),
 		cmocka_unit_test(two_names_of_one_setting_must_agree),
 		cmocka_unit_test(blocks_may_be_at_the_top_level),
@@ -1745,6 +2018,7 @@ int main(void)
 		cmocka_unit_test(a_valid_file_logs_nothing),
 		cmocka_unit_test(nvme_needs_a_path),
 		cmocka_unit_test(there_are_one_to_sixteen_different_paths),
+		cmocka_unit_test(a_path_that_stands_for_another_is_refused_with_its_meaning),
 		cmocka_unit_test(a_path_leaves_room_for_the_names_of_the_store),
 		cmocka_unit_test(paths_can_be_set_by_a_call),
 		cmocka_unit_test(paths_of_the_nvswap_block_replace_those_of_the_offload_blocks),

@@ -40,6 +40,7 @@ struct parser {
 	struct json_place place;
 	const char *name; /* name of the document, for errors */
 	struct nvs_error *error;
+	bool relaxed;
 	unsigned depth;
 	struct {
 		struct json_value *container;
@@ -150,21 +151,11 @@ static int ended_early(struct parser *p)
 	return refuse(p, at, -EINVAL, text);
 }
 
-/* Whether nothing but white space stands before the current token. */
-static bool is_first(const struct parser *p)
-{
-	const char *before = p->at;
-
-	while (before > p->text && is_space(before[-1]))
-		before--;
-	return before == p->text;
-}
-
 /* The current token, shortened for an error message. A file that does not begin as JSON may be
- * another program's secret, so only its first character is quoted. */
+ * another program's secret, so outside objects and lists only one character is quoted. */
 static const char *token_text(const struct parser *p, char token[32])
 {
-	size_t n = 0, most = is_first(p) ? 1 : 24;
+	size_t n = 0, most = p->depth ? 24 : 1;
 
 	while (n < most && p->at + n < p->end) {
 		unsigned char c = (unsigned char)p->at[n];
@@ -205,7 +196,9 @@ static const char *advice(const struct parser *p)
 		size_t length = strlen(advices[i].token);
 
 		if (length <= left && !memcmp(p->at, advices[i].token, length))
-			return advices[i].text;
+			return p->relaxed && *p->at == '/'
+				       ? "; a comment that begins here does not end"
+				       : advices[i].text;
 	}
 	if (isalpha((unsigned char)*p->at) && before > p->text &&
 	    !isalnum((unsigned char)before[-1]))
@@ -352,11 +345,32 @@ static int read_string(struct parser *p, const char **string, size_t *length, bo
 
 /* ---- Values ---- */
 
-/* The next byte that is not white space; NUL at the end, where p->at is p->end. */
+/* Moves past the comment at p->at. False: there is none, or it does not end. */
+static bool skip_comment(struct parser *p)
+{
+	size_t left = (size_t)(p->end - p->at);
+	const char *end;
+
+	if (left > 1 && p->at[0] == '/' && p->at[1] == '*') {
+		end = memmem(p->at + 2, left - 2, "*/", 2);
+		if (end)
+			p->at = end + 2;
+		return end;
+	}
+	if (!left || (*p->at != '#' && (left < 2 || p->at[0] != '/' || p->at[1] != '/')))
+		return false;
+	end = memchr(p->at, '\n', left);
+	p->at = end ? end : p->end;
+	return true;
+}
+
+/* The next byte that is not white space or a comment; NUL at the end, where p->at is p->end. */
 static char look(struct parser *p)
 {
-	while (p->at < p->end && is_space(*p->at))
-		p->at++;
+	do
+		while (p->at < p->end && is_space(*p->at))
+			p->at++;
+	while (p->relaxed && skip_comment(p));
 	return p->at < p->end ? *p->at : '\0';
 }
 
@@ -436,6 +450,9 @@ static int read_value(struct parser *p, struct json_value *value)
 	if (c == '"') {
 		value->type = JSON_STRING;
 		rc = read_string(p, &value->string, &value->length, &value->lone_surrogate);
+	} else if (p->relaxed &&
+		   (skip_word(p, "NaN") || skip_word(p, "Infinity") || skip_word(p, "-Infinity"))) {
+		value->type = JSON_NONFINITE;
 	} else if (is_digit(c) || c == '-') {
 		value->type = JSON_NUMBER;
 		rc = skip_number(p, p->at);
@@ -554,10 +571,10 @@ static int find_next(struct parser *p, struct json_value **next)
 	while (p->depth) {
 		const struct json_value *container = p->open[p->depth - 1].container;
 		bool object = container->type == JSON_OBJECT;
-		char c = look(p);
+		char c = look(p), closing = object ? '}' : ']';
 		int rc;
 
-		if (c == (object ? '}' : ']')) {
+		if (c == closing) {
 			rc = close_container(p);
 			if (rc)
 				return rc;
@@ -567,8 +584,11 @@ static int find_next(struct parser *p, struct json_value **next)
 			return unexpected(
 				p, object ? "a ',' or '}' is expected after a value in an object"
 					  : "a ',' or ']' is expected after a value in a list");
-		if (container->count)
+		if (container->count) {
 			p->at++;
+			if (p->relaxed && look(p) == closing)
+				continue;
+		}
 		return add_value(p, next);
 	}
 	return 0;
@@ -581,10 +601,13 @@ static int check_text(struct parser *p)
 
 	if ((size_t)(p->end - p->text) > UINT32_MAX)
 		return refuse(p, at, -EFBIG, "more than 4 GiB of JSON, which is the limit");
-	if (p->end - at >= 3 && !memcmp(at, "\xef\xbb\xbf", 3))
-		return refuse(p, at, -EINVAL,
-			      "the text begins with a byte order mark, which JSON does not have; "
-			      "save it as plain UTF-8");
+	if (p->end - at >= 3 && !memcmp(at, "\xef\xbb\xbf", 3)) {
+		if (!p->relaxed)
+			return refuse(p, at, -EINVAL,
+				      "the text begins with a byte order mark, which JSON does not "
+				      "have; save it as plain UTF-8");
+		p->at = p->placed = at += 3;
+	}
 	while (at < p->end) {
 		size_t length = (unsigned char)*at < 0x80 ? 1
 							  : utf8_length(at, (size_t)(p->end - at));
@@ -621,28 +644,46 @@ static int parse(struct parser *p)
 
 /* ---- Documents ---- */
 
-int json_parse(struct json_document **document, const char *text, size_t nbytes, const char *name,
-	       size_t memory_max, struct nvs_error *error)
+/* `p` has the name, the error and whether the document is relaxed. */
+static int parse_text(struct parser *p, struct json_document **document, const char *text,
+		      size_t nbytes, size_t memory_max)
 {
 	struct json_document *fresh = calloc(1, sizeof(*fresh));
-	struct parser p = {.document = fresh, .name = name, .error = error, .place = {1, 1}};
 	char label[208];
 	int rc;
 
-	assert(document && name && (text || !nbytes));
+	assert(document && p->name && (text || !nbytes));
 	*document = NULL;
 	if (!fresh)
-		return error_set(error, -ENOMEM, "%s: out of memory reading it",
-				 json_file_label(name, label));
+		return error_set(p->error, -ENOMEM, "%s: out of memory reading it",
+				 json_file_label(p->name, label));
 	fresh->max = memory_max;
-	p.text = p.at = p.placed = nbytes ? text : "";
-	p.end = p.text + nbytes;
-	rc = parse(&p);
+	p->document = fresh;
+	p->place = (struct json_place){1, 1};
+	p->text = p->at = p->placed = nbytes ? text : "";
+	p->end = p->text + nbytes;
+	rc = parse(p);
 	if (rc)
 		json_free(fresh);
 	else
 		*document = fresh;
 	return rc;
+}
+
+int json_parse(struct json_document **document, const char *text, size_t nbytes, const char *name,
+	       size_t memory_max, struct nvs_error *error)
+{
+	struct parser p = {.name = name, .error = error};
+
+	return parse_text(&p, document, text, nbytes, memory_max);
+}
+
+int json_parse_relaxed(struct json_document **document, const char *text, size_t nbytes,
+		       const char *name, size_t memory_max, struct nvs_error *error)
+{
+	struct parser p = {.name = name, .error = error, .relaxed = true};
+
+	return parse_text(&p, document, text, nbytes, memory_max);
 }
 
 void json_free(struct json_document *document)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * JSON text as a tree of values with their places in the text. Strict (RFC 8259): no comments, no
- * trailing commas, valid UTF-8. A parsed document never changes.
+ * trailing commas, valid UTF-8. A relaxed document may have what people and Python write into
+ * DeepSpeed's files. A parsed document never changes.
  */
 #ifndef BASE_JSON_READ_H
 #define BASE_JSON_READ_H
@@ -21,7 +22,8 @@ enum json_type {
 	JSON_NUMBER,
 	JSON_STRING,
 	JSON_ARRAY,
-	JSON_OBJECT
+	JSON_OBJECT,
+	JSON_NONFINITE /* Infinity, -Infinity or NaN, of a relaxed document */
 };
 
 /* Where a token begins, both from 1; the column counts characters, not bytes. */
@@ -60,6 +62,10 @@ struct json_document;
  */
 int json_parse(struct json_document **document, const char *text, size_t nbytes, const char *name,
 	       size_t memory_max, struct nvs_error *error);
+/* The same for text that may also have comments (#, // and slash-star), a comma behind the last member
+ * or value, a byte order mark, and the Infinity, -Infinity and NaN that Python's json writes. */
+int json_parse_relaxed(struct json_document **document, const char *text, size_t nbytes,
+		       const char *name, size_t memory_max, struct nvs_error *error);
 void json_free(struct json_document *document); /* `document` may be NULL */
 const struct json_value *json_root(const struct json_document *document);
 

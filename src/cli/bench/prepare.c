@@ -124,7 +124,9 @@ static int load_config(const struct bench_options *options, const struct options
 	int rc;
 
 	nvs_config_set_log(config, say_log, NULL);
-	rc = read_config(options, config, error);
+	rc = nvs_config_set(config, "nvswap.strict", "true", error);
+	if (!rc)
+		rc = read_config(options, config, error);
 	if (!rc)
 		rc = take_options(options, given, config, error);
 	if (rc || !setting_number(config, "nvswap.keep"))

@@ -141,6 +141,10 @@ static struct style style_of(const struct json_value *object)
 	while (strchr(" \t\r\n:", style.gap[-1]))
 		style.gap--;
 	style.gap_length = (int)(last->raw - style.gap);
+	if (!memchr(style.gap, ':', (size_t)style.gap_length)) { /* a comment stands there */
+		style.gap = ": ";
+		style.gap_length = 2;
+	}
 	/* An only member follows the brace; members behind a comma can have other spacing. */
 	if (object->count == 1 && !line) {
 		style.lead = " ";
@@ -174,15 +178,14 @@ static void put_key(const struct edit *edit, const char *key, const struct style
 	fprintf(edit->out, "\"%s\"%.*s", key, style->gap_length, style->gap);
 }
 
-/* Writes a missing block, in the style of its parent object. */
-static void put_block(const struct edit *edit, const char *block, const struct style *style)
+/* Writes the members of a missing block, in the style of its parent object. */
+static void put_members(const struct edit *edit, const char *block, const struct style *style)
 {
 	const char *line = memrchr(style->lead, '\n', (size_t)style->lead_length);
 	const char *indent = line ? line + 1 : "";
 	int indent_length = line ? (int)(style->lead + style->lead_length - indent) : 0;
 	bool first = true;
 
-	fputc('{', edit->out);
 	for (unsigned i = 0; i < SETTINGS; i++) {
 		if (!is_missing(edit, &edit->settings[i], block))
 			continue;
@@ -196,9 +199,24 @@ static void put_block(const struct edit *edit, const char *block, const struct s
 		fputs(edit->settings[i].value, edit->out);
 		first = false;
 	}
-	if (line)
+}
+
+static void put_block(const struct edit *edit, const char *block, const struct style *style)
+{
+	fputc('{', edit->out);
+	put_members(edit, block, style);
+	if (memchr(style->lead, '\n', (size_t)style->lead_length))
 		put_lead(edit, style);
 	fputc('}', edit->out);
+}
+
+/* Whether comments, which stay, are all that the object has. */
+static bool has_comment(const struct json_value *object)
+{
+	for (size_t i = 1; object->type == JSON_OBJECT && i + 1 < object->raw_length; i++)
+		if (!strchr(" \t\r\n", object->raw[i]))
+			return true;
+	return false;
 }
 
 static void replace_value(struct edit *edit, const char *block, const struct json_value *value)
@@ -240,6 +258,11 @@ static void edit_block(struct edit *edit, const struct json_value *block)
 		return;
 	if (block->count) {
 		edit_members(edit, block);
+		return;
+	}
+	if (has_comment(block)) {
+		copy_up_to(edit, block->raw + 1);
+		put_members(edit, block->key, &style);
 		return;
 	}
 	replace(edit, block, "");
@@ -299,7 +322,9 @@ static int parse(struct nvs_config **config, const char *text, size_t nbytes, co
 
 	if (rc)
 		return rc;
-	rc = nvs_config_parse(*config, text, nbytes, name, error);
+	rc = nvs_config_set(*config, "nvswap.strict", "true", error);
+	if (!rc)
+		rc = nvs_config_parse(*config, text, nbytes, name, error);
 	if (rc)
 		nvs_config_close(*config);
 	return rc;
@@ -330,7 +355,7 @@ static int edit_text(struct edit *edit, const char *text, size_t nbytes, const c
 		     char **out, size_t *out_nbytes, struct nvs_error *error)
 {
 	struct json_document *document;
-	int rc = json_parse(&document, text, nbytes, name, SIZE_MAX, error);
+	int rc = json_parse_relaxed(&document, text, nbytes, name, SIZE_MAX, error);
 
 	if (rc)
 		return rc;

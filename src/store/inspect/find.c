@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/text.h"
 #include "store/inspect/internal.h"
 #include "store/member/internal.h"
 
@@ -97,6 +98,8 @@ static int find_below(const char *parent, unsigned index, struct nvs_store_place
 	int from_fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd, rc;
 	char path[PATH_MAX];
 
+	if (from_fd < 0 && errno == ENOENT && path_stands_for(parent))
+		return error_set(error, -ENOENT, "%s %s", parent, path_stands_for(parent));
 	if (from_fd < 0)
 		return member_cannot(error, "open", parent, -errno);
 	snprintf(path, sizeof(path), "%s/nvswap", parent);

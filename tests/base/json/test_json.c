@@ -259,6 +259,58 @@ static void memory_is_used_to_its_last_byte(void **state)
 	assert_int_equal(parse_strings(chunk + sizeof(void *), max), -ENOMEM);
 }
 
+static void only_relaxed_text_has_comments_and_what_python_writes(void **state)
+{
+	static const char *const texts[] = {
+		"{\"a\": Infinity}",	"{\"a\": -Infinity}",	     "[NaN]",
+		"{\"a\": [1, 2,],}",	"{ // why\n\"a\": 1}",	     "{\"a\": # why\n 1}",
+		"/* why */ {\"a\": 1}", "{/**/\"a\"/*:*/:/***/1}//", "\xef\xbb\xbf{\"a\": 1} # end",
+	};
+	static const struct {
+		const char *text, *says;
+	} wrong[] = {
+		{"{\"a\": 1,,}", "text:1:9: a key in double quotes"},
+		{"[,]", "text:1:2: a value is expected"},
+		{"{\"a\": 1 /* why }", "found /*; a comment that begins here does not end"},
+		{"{\"a\": 1 / 2}", "text:1:9: "},
+		{"{\"a\": Infinite}", "text:1:7: a value is expected here; found Infinite"},
+		{"{\"a\": NaNs}", "text:1:10: a ',' or '}' is expected"},
+		{"{\"a\": +Infinity}", "text:1:7: a value is expected"},
+		{"{a: 1}", "keys and strings are written in double quotes"},
+		{"# root:\nroot:x:0:0", "text:2:1: a value is expected here; found r"},
+	};
+	struct nvs_error error = {.size = sizeof(error)};
+	struct json_document *document;
+	const struct json_value *a;
+
+	(void)state;
+	for (size_t i = 0; i < LENGTH(texts); i++) {
+		assert_int_equal(
+			json_parse(&document, texts[i], strlen(texts[i]), "text", SIZE_MAX, NULL),
+			-EINVAL);
+		if (json_parse_relaxed(&document, texts[i], strlen(texts[i]), "text", SIZE_MAX,
+				       &error))
+			fail_msg("%s\n-> %s", texts[i], error.text);
+		a = json_root(document)->first;
+		assert_int_equal(a->type, i < 3	   ? JSON_NONFINITE
+					  : i == 3 ? JSON_ARRAY
+						   : JSON_NUMBER);
+		if (i < 3)
+			assert_memory_equal(a->raw, strpbrk(texts[i], "-IN"), a->raw_length);
+		if (i == 3)
+			assert_int_equal(a->count, 2);
+		json_free(document);
+	}
+	for (size_t i = 0; i < LENGTH(wrong); i++) {
+		assert_int_equal(json_parse_relaxed(&document, wrong[i].text, strlen(wrong[i].text),
+						    "text", SIZE_MAX, &error),
+				 -EINVAL);
+		if (!strstr(error.text, wrong[i].says))
+			fail_msg("%s\n-> %s\nis not %s", wrong[i].text, error.text, wrong[i].says);
+	}
+	assert_null(strstr(error.text, "root"));
+}
+
 /* ---- Writing ---- */
 
 static void write_sample(struct json_writer *json)
@@ -364,6 +416,7 @@ int main(void)
 		cmocka_unit_test(whole_numbers_are_exact_in_every_notation),
 		cmocka_unit_test(parsing_survives_the_failure_of_any_allocation),
 		cmocka_unit_test(memory_is_used_to_its_last_byte),
+		cmocka_unit_test(only_relaxed_text_has_comments_and_what_python_writes),
 		cmocka_unit_test(output_on_one_line_has_no_blanks),
 		cmocka_unit_test(indented_output_has_the_form_of_fios_json),
 		cmocka_unit_test(written_documents_read_back),

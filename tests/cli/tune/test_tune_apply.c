@@ -128,6 +128,23 @@ static void a_missing_block_is_added_in_the_indentation_of_the_file(void **state
 		   "{\n  \"aio\": {" LINES("\n    ") "\n  },\n  \"b\": 2\n}");
 }
 
+static void comments_and_last_commas_stay(void **state)
+{
+	(void)state;
+	check_edit("{ // mine\n  \"aio\": { # of the drive\n    \"queue_depth\": /* was 4 */ 8, // "
+		   "now\n"
+		   "  },\n  \"x\": Infinity, # as accelerate has it\n}\n",
+		   false,
+		   "{ // mine\n  \"aio\": { # of the drive\n    \"queue_depth\": /* was 4 */ 16,"
+		   "\n    \"block_size\": 524288,\n    \"thread_count\": 2,"
+		   "\n    \"single_submit\": true,\n    \"overlap_events\": false, // now\n"
+		   "  },\n  \"x\": Infinity, # as accelerate has it\n}\n");
+	check_edit("{\n  \"a\": 1, // one\n}\n", false,
+		   "{\n  \"a\": 1,\n  \"aio\": {" LINES("\n    ") "\n  }, // one\n}\n");
+	check_edit("{\"aio\": { /* \"queue_depth\": 4 */ }}", false,
+		   "{\"aio\": {" FIVE " /* \"queue_depth\": 4 */ }}");
+}
+
 static void the_engine_is_set_if_auto_would_choose_another(void **state)
 {
 	(void)state;
@@ -170,7 +187,7 @@ static void invalid_configurations_are_refused(void **state)
 	check_refused("{\"aio\": {}, \"aio\": {}}", "is already set on line 1");
 	check_refused("{\"aio\": {\"block_size\": 4096, \"block_size\": 4096}}", "already");
 	check_refused("{\"aio\": {\"block_siz\": 4096}}", "block_size");
-	check_refused("{\"aio\": {\"block_size\": 4096,}}", "comma too many");
+	check_refused("{\"aio\": {\"block_size\": 4096,,}}", "a key in double quotes");
 	check_refused("{\"aio\": {\"thread_count\": 1, \"intra_op_parallelism\": 2}}", "its alias");
 }
 
@@ -525,6 +542,7 @@ int main(void)
 		test(an_existing_name_of_workers_is_kept),
 		test(missing_keys_are_added_in_the_indentation_of_the_block),
 		test(a_missing_block_is_added_in_the_indentation_of_the_file),
+		test(comments_and_last_commas_stay),
 		test(the_engine_is_set_if_auto_would_choose_another),
 		test(invalid_configurations_are_refused),
 		test(random_texts_keep_their_bytes_in_order),

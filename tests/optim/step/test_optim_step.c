@@ -982,6 +982,22 @@ static void meaningless_values_are_refused(void **state)
 	}
 }
 
+static void state_in_fewer_bits_is_refused_by_the_name_of_its_key(void **state)
+{
+	static const struct group one[] = {{"a", 5000, NVS_BF16}};
+	static const char *const keys[] = {"fp16.fp16_master_weights_and_grads",
+					   "bf16.bf16_master_weights_and_grads",
+					   "bf16.bf16_optimizer_states"};
+	struct optim o;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+		optim_init(&o, one, 1);
+		assert_int_equal(nvs_config_set(&o.config, keys[i], "true", NULL), 0);
+		refused_at_open(&o, -ENOTSUP, keys[i]);
+	}
+}
+
 /* Although the tiles have slightly more elements than the groups. */
 static void a_cache_for_all_elements_holds_all_of_them(void **state)
 {
@@ -1075,6 +1091,7 @@ int main(void)
 		cmocka_unit_test(unusable_settings_are_refused),
 		cmocka_unit_test(weights_that_are_not_aligned_are_refused),
 		cmocka_unit_test(meaningless_values_are_refused),
+		cmocka_unit_test(state_in_fewer_bits_is_refused_by_the_name_of_its_key),
 		cmocka_unit_test(a_cache_for_all_elements_holds_all_of_them),
 		cmocka_unit_test(a_pool_without_room_for_two_tiles_is_refused),
 		cmocka_unit_test(two_optimizers_do_not_share_a_store),
