@@ -41,28 +41,29 @@ def adam_update(optimizer_id: int, step: int, lr: float, beta1: float, beta2: fl
                 weight_decay: float, bias_correction: bool, params: torch.Tensor,
                 grads: torch.Tensor, exp_avg: torch.Tensor, exp_avg_sq: torch.Tensor) -> int:
     """
-    One step of flat tensors. `params` and `grads` are fp32, bf16 or fp16.
+    One step of flat tensors of fp32, bf16 or fp16. It is computed in fp32, and what has another type is rounded
+    once.
 
     Raises
     ------
     Error
-        EINVAL: no such optimizer; moments of another type than fp32 (fp32_optimizer_states is
-        False); lengths that differ.
+        EINVAL: no such optimizer; lengths that differ.
     """
     if optimizer_id not in _modes:
         raise invalid(f"there is no Adam optimizer {optimizer_id}")
-    if exp_avg.dtype != torch.float32 or exp_avg_sq.dtype != torch.float32:
-        raise invalid(f"moments of {exp_avg.dtype} (fp32_optimizer_states is false): nvswap's Adam "
-                      "has moments of float32")
     tensors = [each.detach().view(-1) for each in (params, grads, exp_avg, exp_avg_sq)]
 
     def piece(begin: int) -> None:
-        weights, gradients, first, second = (each[begin:begin + PIECE_NUMEL] for each in tensors)
+        weights, gradients, *moments = (each[begin:begin + PIECE_NUMEL] for each in tensors)
         single = weights.dtype == torch.float32
+        first, second = computed = [each.float() for each in moments]  # themselves, if they are fp32
         update_arrays(weights if single else weights.float(), gradients, first, second,
                       step=int(step), lr=lr, betas=(beta1, beta2), eps=epsilon,
                       weight_decay=weight_decay, adam_w_mode=_modes[optimizer_id],
                       bias_correction=bool(bias_correction), weights=None if single else weights)
+        for moment, new in zip(moments, computed):
+            if moment is not new:
+                moment.copy_(new)
 
     if any(each.numel() != params.numel() for each in tensors):
         raise invalid(f"tensors of {[each.numel() for each in tensors]} elements")

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Depth "swappers" with optimizers of torch, in one process: checkpoints have all of their state."""
+"""
+Depth "swappers" with optimizers of torch and those that the configuration names, in one process: losses are those
+of state in memory, and checkpoints have all state.
+"""
 
 import errno
 import os
@@ -134,6 +137,86 @@ def the_step_refuses_state_that_its_optimizer_does_not_have(directory):
 def an_optimizer_with_state_before_its_first_step_is_refused(directory):
     error = raises(OSError, lambda: initialized(directory, torch.optim.Adagrad), errno.ENOTSUP)
     assert "Adagrad has state before its first step" in str(error), error
+
+
+def losses_of(directory, device, depth="swappers", dtype="fp32", fp16=None, bf16=None, zero=None, clipping=1.0, **kind):
+    """The losses of a job whose optimizer the configuration names."""
+    config = configuration(directory if device == "nvme" else None, device, dtype, depth, bf16=bf16,
+                           zero={"sub_group_size": WIDTH * WIDTH, **(zero or {})})
+    config.update(gradient_accumulation_steps=1, zero_allow_untested_optimizer=True,
+                  zero_force_ds_cpu_optimizer=False, optimizer=kind)
+    if clipping is None:
+        del config["gradient_clipping"]
+    else:
+        config["gradient_clipping"] = clipping
+    if fp16:
+        config["fp16"] = {"enabled": True, "initial_scale_power": 4, **fp16}
+    torch.manual_seed(1)
+    with deepspeed.zero.Init(config_dict_or_path=config):
+        module = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(3)))
+    for parameter in module.parameters():
+        parameter.use_muon = len(parameter.ds_shape) == 2
+    engine, losses = deepspeed.initialize(model=module, model_parameters=module.parameters(), config=config)[0], []
+    for step in range(5):
+        inputs = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(step))
+        inputs = inputs.to(next(module.parameters()).dtype)
+        loss = (engine(inputs) - 10 * inputs.flip(1)).float().square().mean()
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    engine.destroy()
+    return losses
+
+
+def same_losses(directory, **job):
+    in_memory = losses_of(directory, "cpu", **job)
+    assert losses_of(directory, "nvme", **job) == in_memory, job
+    return in_memory
+
+
+@promise
+def optimizers_that_a_configuration_names_have_the_losses_of_state_in_memory(directory):
+    for kind, params in (("SGD", {"lr": 0.01, "momentum": 0.9}), ("Adafactor", {"lr": 0.01}),
+                         ("Adam", {"lr": 0.01, "torch_adam": True})):
+        for dtype in ("fp32", "bf16"):
+            same_losses(directory, dtype=dtype, type=kind, params=params)
+
+
+@promise
+def optimizers_that_deepspeed_compiles_have_the_losses_of_state_in_memory(directory):
+    for kind in ("Lion", "Adagrad"):
+        same_losses(directory, type=kind, params={"lr": 0.01})
+    for in_memory in (False, True):
+        same_losses(directory, dtype="bf16", type="Muon", params={"lr": 0.01}, zero={
+            "reduce_scatter": False, "save_muon_momentum_buffer_in_memory": in_memory})
+
+
+@promise
+def state_in_16_bits_is_that_of_a_job_in_memory_or_refused_by_its_key(directory):
+    type(deepspeed.accelerator.get_accelerator()).is_fp16_supported = lambda self: True
+    adam, master, seen = {"type": "AdamW", "params": {"lr": 0.01}}, "bf16_master_weights_and_grads", []
+    for dtype, blocks, key in (
+            ("bf16", {"bf16": {master: True}}, f"bf16.{master}"),
+            ("bf16", {"bf16": {master: True, "bf16_optimizer_states": True}}, f"bf16.{master}"),
+            ("fp16", {"fp16": {"fp16_master_weights_and_grads": True}}, "fp16.fp16_master_weights_and_grads")):
+        seen.append(same_losses(directory, dtype=dtype, **blocks, **adam))
+        error = raises(OSError, lambda dtype=dtype, blocks=blocks: losses_of(
+            directory, "nvme", "step", dtype, **blocks, **adam), errno.ENOTSUP)
+        assert error.tensor == key and key in str(error) and '"swappers"' in str(error), error
+    assert seen[0] != seen[1]
+    # Moments in the type of the master weights, which is float32.
+    off = {"type": "AdamW", "params": {"lr": 0.01, "fp32_optimizer_states": False}}
+    in_memory = same_losses(directory, dtype="bf16", **off)
+    assert losses_of(directory, "nvme", "step", "bf16", **off) == in_memory
+
+
+@promise
+def without_gradient_clipping_deepspeeds_default_holds(directory):
+    adam = {"type": "AdamW", "params": {"lr": 0.01}}
+    of_default = same_losses(directory, clipping=None, **adam)
+    assert of_default != same_losses(directory, clipping=0.0, **adam)
+    for clipping in (None, 1.0):
+        assert losses_of(directory, "nvme", "step", clipping=clipping, **adam) == of_default
 
 
 main()

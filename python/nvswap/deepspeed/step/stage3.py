@@ -64,18 +64,22 @@ class Stage3(StoredStage3):
 
     def _refuse_what_is_not_done(self) -> None:
         adam = self.optimizer
-        reason, use = None, '"nvswap": {"deepspeed": "ops"}'
+        reason, use, key = None, '"nvswap": {"deepspeed": "ops"}', "nvswap.deepspeed"
         if type(adam) is not DeepSpeedCPUAdam:  # pylint: disable=unidiomatic-typecheck
             reason = f"the optimizer is {type(adam).__name__}, and nvswap's is DeepSpeedCPUAdam"
             use = '"nvswap": {"deepspeed": "swappers"}, whose checkpoints are exact too, or "ops"'
-        elif self.master_weights_and_grads_dtype != torch.float32 or not adam.fp32_optimizer_states:
-            reason = "master weights or optimizer states are not float32"
+        elif self.master_weights_and_grads_dtype != torch.float32:
+            # bf16_optimizer_states comes with it alone.
+            key = "fp16.fp16_master_weights_and_grads" if self.fp16_master_weights_and_gradients \
+                else "bf16.bf16_master_weights_and_grads"
+            reason = f"{key} keeps master weights in 16 bits, and the step's are float32"
+            use = '"nvswap": {"deepspeed": "swappers"}, or leave it out'
         elif self.torch_autocast_gradscaler is not None:
             reason = "torch_autocast with float16 has a gradient scaler of its own"
         elif self.zenflow:
             reason = "zenflow has an optimizer of its own"
         if reason:
-            raise Error(errno.ENOTSUP, f"{reason}: use {use}", "nvswap.deepspeed")
+            raise Error(errno.ENOTSUP, f"{reason}: use {use}", key)
 
     def _create_fp32_partitions(self) -> None:
         self._refuse_what_is_not_done()
