@@ -141,7 +141,7 @@ static const char *near_block(const char *name)
 	const char *near;
 	size_t n = 0, length;
 
-	for (; name[n] && n < sizeof(lower) - 1; n++)
+	for (; n < sizeof(lower) - 1 && name[n]; n++)
 		lower[n] = name[n] >= 'A' && name[n] <= 'Z' ? (char)(name[n] | 0x20) : name[n];
 	lower[n] = '\0';
 	near = nearest_name(lower, names, LENGTH(names));

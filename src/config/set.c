@@ -129,7 +129,8 @@ static bool is_json(const struct config_key *key, const char *value)
 		return true;
 	if (key->type == KEY_BOOL || key->type == KEY_VERIFY)
 		return !strcmp(first, "true") || !strcmp(first, "false") || isdigit(*first);
-	return (is_whole(key) || key->type == KEY_REAL) && (isdigit(*first) || *first == '-');
+	return (is_whole(key) || key->type == KEY_REAL) &&
+	       (isdigit(*first) || *first == '-' || !strcmp(first, "Infinity"));
 }
 
 /* Makes the text to parse; NULL without memory. */
@@ -151,15 +152,16 @@ static int parse_value(struct json_document **document, const struct config_key 
 		       const char *value, struct nvs_error *error)
 {
 	struct nvs_error why = {.size = sizeof(why)};
-	int result = json_parse(document, *text, strlen(*text), key->name, CONFIG_MEMORY_MAX, &why);
+	int result = json_parse_relaxed(document, *text, strlen(*text), key->name,
+					CONFIG_MEMORY_MAX, &why);
 
 	if (result == -EINVAL && *value != '"' && *value != '[') {
 		free(*text);
 		*text = quoted(value);
 		if (!*text)
 			return -ENOMEM;
-		result = json_parse(document, *text, strlen(*text), key->name, CONFIG_MEMORY_MAX,
-				    &why);
+		result = json_parse_relaxed(document, *text, strlen(*text), key->name,
+					    CONFIG_MEMORY_MAX, &why);
 	}
 	if (result)
 		error_copy(error, &why);

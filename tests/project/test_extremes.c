@@ -1039,12 +1039,13 @@ static void try_real_key(const struct config_key *key)
 		{"-5e-324", NAN},
 		{"-1e308", NAN},
 		{"NaN", NAN},
-		{"Infinity", NAN},
 		{"nan", NAN},
 	};
 
 	for (size_t i = 0; i < COUNT(values); i++)
 		try_text(key, values[i].text, values[i].value <= key->real_max);
+	/* Of a norm it is no limit. */
+	try_text(key, "Infinity", key->block == BLOCK_ROOT);
 }
 
 static void try_texts(const struct config_key *key, const char *const *accepted,
