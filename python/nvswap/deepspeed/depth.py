@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
+from contextlib import suppress
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from nvswap.config import Config
+from nvswap.errors import Error
 
 _PARAMETER_SWAPPER = ("deepspeed.runtime.zero.partition_parameters",
                       "AsyncPartitionedParameterSwapper",
@@ -75,6 +78,33 @@ def blocks_of(config: Any) -> Dict[str, Any]:
     return blocks
 
 
+def check_places(document: Dict[str, Any]) -> None:
+    """
+    Warns of blocks that are in the wrong place of a DeepSpeed configuration, or whose names are near misses.
+
+    Raises
+    ------
+    Error
+        EINVAL: there is one, and "nvswap.strict" is true.
+    """
+    places = _blocks_in(document)
+    places["nvswap"] = document.get("nvswap") or {}
+    _check_once(json.dumps(places, default=repr))
+
+
+def _blocks_in(block: Dict[Any, Any]) -> Dict[str, Any]:
+    """The blocks in a block, and its paths: no other values matter for their places."""
+    return {str(key): _blocks_in(value) if isinstance(value, dict) else str(value) for key, value in block.items()
+            if isinstance(value, dict) or "path" in str(key)}
+
+
+@functools.lru_cache(maxsize=None)
+def _check_once(places: str) -> None:
+    """A process reads its configuration several times."""
+    with Config() as config:
+        config.parse(places, "DeepSpeed's configuration")
+
+
 def watch_configurations() -> None:
     """Has every DeepSpeedConfig of this process choose the depth; calling it again changes nothing."""
     from deepspeed.runtime.config import DeepSpeedConfig
@@ -94,7 +124,13 @@ def watch_configurations() -> None:
 
     @functools.wraps(read)
     def watched(self: Any, *args: Any, **kwargs: Any) -> None:
-        read(self, *args, **kwargs)
+        try:
+            read(self, *args, **kwargs)
+        except Exception:
+            with suppress(Error):
+                check_places(getattr(self, "_param_dict", {}))
+            raise
+        check_places(self._param_dict)
         choose(blocks_of(self))
 
     watched.nvswap_watches = True  # type: ignore[attr-defined]
@@ -108,11 +144,16 @@ def choose(document: Dict[str, Any]) -> None:
     Raises
     ------
     Error
-        EINVAL: a key or value of the "nvswap" block is wrong.
+        EINVAL: a key or value of the "nvswap" block is wrong, or, at a depth beyond the ops, of the blocks of
+        a drive: DeepSpeed makes folders of paths such as "~/nvme" before a store is opened.
     """
     global _choice  # pylint: disable=global-statement
     with Config({"nvswap": document.get("nvswap") or {}}) as config:
         depth = config["nvswap.deepspeed"]
+    zero = document.get("zero_optimization") or {}
+    if depth != "ops" and any((zero.get(block) or {}).get("device") == "nvme"
+                              for block in ("offload_param", "offload_optimizer")):
+        Config(document).close()
     _restore()
     for module, name, replacement in _PLACES[depth]:
         _replace(module, name, replacement)

@@ -3,6 +3,7 @@
 """The depth: what DeepSpeed's JSON file says about how much of it nvswap replaces."""
 
 import errno
+import logging
 import math
 import os
 import pathlib
@@ -47,6 +48,47 @@ def what_nvswap_does_not_read_may_be_anything(directory):
         "device": "nvme", "nvme_path": directory, "pin_memory": True, "buffer_size": 262144}
     with nvswap.Config(document) as config:
         assert config["offload_param.nvme_path"] == directory and config["nvswap.verify"] is True
+
+
+def warnings_of(document):
+    """What the logger of nvswap gets while DeepSpeed reads a configuration, and the error of that."""
+    said, logger, error = [], logging.getLogger("nvswap"), None
+    logger.addFilter(said.append)
+    try:
+        DeepSpeedConfig({"train_batch_size": 1, **document})
+    except Exception as refused:  # DeepSpeed's own too
+        error = refused
+    logger.filters.clear()
+    return [record.getMessage() for record in said], error
+
+
+@promise
+def blocks_in_the_wrong_place_are_warned_of_and_refused_if_strict(directory):
+    offload = {"device": "nvme", "nvme_path": directory}
+    zero = {"stage": 3, "offload_param": offload}
+    for document, named, refused in (
+            ({"AIO": {"block_size": 1 << 20}, "zero_optimization": zero}, "`aio`", False),
+            ({"zero_optimization": {**zero, "aio": {}}}, "zero_optimization.aio", True),
+            ({"zero_optimization": {**zero, "nvme_path": directory}}, "zero_optimization.nvme_path", True),
+            ({"zero_optimization": {"stage": 3, "offload_optimiser": offload}}, "`offload_optimizer`", True)):
+        said, error = warnings_of(document)
+        assert len(said) == 1 and named in said[0] and bool(error) == refused, (said, error)
+        said, error = warnings_of({**document, "nvswap": {"strict": True}})
+        assert error and (refused or "`aio`" in str(error)), error
+    assert warnings_of({"zero_optimization": zero, "steps_per_print": math.inf}) == ([], None)
+
+
+@promise
+def a_path_that_only_a_shell_would_read_is_refused_before_deepspeed_makes_it(directory):
+    os.chdir(directory)
+    for path in ("~/nvme", "$HOME/x", "${SCRATCH}", "none", "auto"):
+        offload = {"device": "nvme", "nvme_path": path}
+        for name in ("step", "swappers"):
+            _, error = warnings_of({"zero_optimization": {"stage": 3, "offload_optimizer": offload},
+                                    "nvswap": {"deepspeed": name}})
+            # DeepSpeed takes "auto" for a key that is left out.
+            assert getattr(error, "errno", None) == errno.EINVAL, (path, error)
+            assert path in str(error) or (path, "not set" in str(error)) == ("auto", True), (path, error)
 
 
 @promise
