@@ -34,11 +34,12 @@ if __name__ == "__main__":
 """
 
 
-# Prints what each child sees, started in several ways.
+# Prints what each child sees, started in several ways. transformers looks for deepspeed before it imports it.
 STARTING = """
 import os, subprocess, sys
 
-SEEN = "import sys; print(NAME, 'deepspeed' in sys.modules, end=' '); import deepspeed; " \
+SEEN = "import importlib.util, sys; importlib.util.find_spec('deepspeed'); " \
+    "print(NAME, 'deepspeed' in sys.modules, end=' '); import deepspeed; " \
     "from deepspeed.ops.op_builder import AsyncIOBuilder; print(AsyncIOBuilder().load().__name__, flush=True)"
 sys.stdout.flush()
 os.system(f'{sys.executable} -c "NAME = 1; {SEEN}"')

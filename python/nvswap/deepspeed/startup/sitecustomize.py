@@ -11,14 +11,15 @@ import sys
 
 
 class _Watcher:
-    """A finder that has deepspeed found by the others, and install() called when it is imported."""
+    """A finder that has deepspeed found by the others, and install() called when it is imported. A program may
+    look for deepspeed before, as transformers does."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "deepspeed":
             return None
-        sys.meta_path.remove(cls)  # type: ignore[arg-type]
-        spec = importlib.util.find_spec(name)
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not cls)
+        spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
