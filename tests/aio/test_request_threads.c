@@ -228,12 +228,15 @@ static void requests_beside_one_that_a_call_waits_for_are_taken(void **state)
 
 	(void)state;
 	rig_open(&rig);
+	fake_forget(&rig.fake);
 	fake_hold(&rig.fake);
 
 	struct wait wait = {.aio = rig.aio, .requests = {start(&rig, 0), NULL}, .n = 2};
 
 	other = start(&rig, 0);
 	wait.requests[1] = start(&rig, 1);
+	/* What a wait names goes before others that are not submitted yet. */
+	assert_true(fake_await_ios(&rig.fake, 3));
 	wait_begin(&wait);
 	wait_begun(&wait);
 	fake_release(&rig.fake, 2);
