@@ -7,6 +7,7 @@ from a configuration: transformers' Trainer ("trainer"), the same with PEFT's Lo
 Rank 0 prints losses, all digits, as one line of JSON.
 """
 
+import copy
 import hashlib
 import json
 import os
@@ -132,7 +133,8 @@ def digest(state):
 
 
 def engine():
-    """Two engines in turn, one with experts; state offloaded and reloaded; weights and state read and changed."""
+    """Two engines in turn; weights and state are read and changed. The first has its parameters on the device, so
+    that DeepSpeed can offload and reload its states, the other has experts."""
     import deepspeed
     from deepspeed.utils import (
         safe_get_full_fp32_param, safe_get_full_grad, safe_get_full_optimizer_state, safe_set_full_fp32_param,
@@ -141,13 +143,15 @@ def engine():
     deepspeed.init_distributed("gloo")
     with open(JOB["config"], encoding="utf-8") as file:
         config = json.load(file)
+    on_device = copy.deepcopy(config)
+    del on_device["zero_optimization"]["offload_param"]
     engines = []
-    for kind in (Plain, Mixed):
-        with deepspeed.zero.Init(config_dict_or_path=config):
+    for kind, own in ((Plain, on_device), (Mixed, config)):
+        with deepspeed.zero.Init(config_dict_or_path=own):
             model = kind()
         if kind is Mixed:
             set_z3_leaf_modules(model, [Experts])
-        engines.append(deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0])
+        engines.append(deepspeed.initialize(model=model, model_parameters=model.parameters(), config=own)[0])
     losses = []
     for step in range(STEPS):
         for number, each in enumerate(engines):
@@ -164,7 +168,7 @@ def engine():
                 weights, moment = safe_get_full_fp32_param(first), safe_get_full_optimizer_state(first, "exp_avg")
                 losses.append(["state", weights.double().sum().item(), moment.double().sum().item()])
                 safe_set_full_fp32_param(first, weights / 2)
-            if step == 2 and JOB.get("moves"):
+            if step == 2 and number == 0:
                 each.offload_states()
                 each.reload_states()
     for each in engines:
