@@ -15,13 +15,12 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define HANG_S		  120u /* an operation that takes longer counts as a hang */
 #define HISTORIES_A_CHILD 16u
 #define RUNS_TO_CUT	  1500u
-#define SECONDS_TO_CUT	  60
+#define RUNS_OF_A_HANG	  500u /* what a run counts as that takes HANG_S */
 /* ThreadSanitizer cannot replay a failure, because threads run without turns. */
 #ifdef __SANITIZE_THREAD__
 #define TRIES 20u
@@ -36,6 +35,7 @@ struct shared {
 	struct history_counts counts;
 };
 static struct shared *shared;
+static bool hung; /* the child that ended last */
 
 /* ---- The child ---- */
 
@@ -167,9 +167,10 @@ static bool play_in_child(const struct history *first, uint32_t n, bool print, i
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	place_leave(directory);
+	hung = WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
 	if (WIFSIGNALED(status))
 		dprintf(output < 0 ? STDOUT_FILENO : output, "\n%s\n",
-			WTERMSIG(status) == SIGALRM ? "it hangs" : strsignal(WTERMSIG(status)));
+			hung ? "it hangs" : strsignal(WTERMSIG(status)));
 	return WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS;
 }
 
@@ -188,21 +189,19 @@ struct cutting {
 	bool *left_out;
 	int output;
 	unsigned runs;
-	struct timespec begun;
 };
 
 static bool fails(struct cutting *cutting)
 {
-	cutting->runs++;
-	return !play_in_child(&cutting->history, 1, false, cutting->output);
+	bool passed = play_in_child(&cutting->history, 1, false, cutting->output);
+
+	cutting->runs += hung ? RUNS_OF_A_HANG : 1;
+	return !passed;
 }
 
 static bool may_go_on(const struct cutting *cutting)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return cutting->runs < RUNS_TO_CUT && now.tv_sec - cutting->begun.tv_sec < SECONDS_TO_CUT;
+	return cutting->runs < RUNS_TO_CUT;
 }
 
 /* Leaves out the next `n` remaining operations from `from`, if the history still fails then. */
@@ -292,7 +291,6 @@ static void shrink(const struct history *first, int output, struct history *foun
 	cutting.left_out = left_out;
 	cutting.history.left_out = left_out;
 	cutting.history.seed = shared->seed;
-	clock_gettime(CLOCK_MONOTONIC, &cutting.begun);
 	/* If the failure does not recur, the first run's output is all there is. */
 	read_output(output, text, text_bytes);
 	used = strlen(text);
