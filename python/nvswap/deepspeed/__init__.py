@@ -13,18 +13,11 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict
 
 from nvswap.errors import Error
 
-# The releases whose builders, callers and pinned memory are those that the modules here expect.
-OLDEST, BEFORE = (0, 19, 5), (0, 20)
-
 _PINNED_OP = "_deepspeed_pin_memory_op_module"
-
-
-class VersionError(ImportError):
-    """The installed DeepSpeed is older or newer than this nvswap knows."""
 
 
 def install(*, adam: bool = True) -> None:
@@ -37,8 +30,8 @@ def install(*, adam: bool = True) -> None:
 
     Raises
     ------
-    VersionError
-        DeepSpeed is older than 0.19.5, or 0.20 or newer.
+    releases.VersionError
+        DeepSpeed is older than 0.16, or so new that something is gone that nvswap replaces; the message names it.
     ImportError
         DeepSpeed or torch is not installed.
     Error
@@ -48,10 +41,10 @@ def install(*, adam: bool = True) -> None:
     from deepspeed.ops.op_builder import AsyncIOBuilder
     from deepspeed.ops.op_builder.builder import OpBuilder
 
-    import nvswap
     from nvswap.deepspeed.depth import watch_configurations
+    from nvswap.deepspeed.releases import check_release
 
-    _check_version(deepspeed.__version__, nvswap.__version__)
+    check_release()
     modules = _modules(adam)
     for name, module in modules.items():
         loaded = OpBuilder._loaded_ops.get(name)
@@ -71,26 +64,6 @@ def install(*, adam: bool = True) -> None:
     watch_configurations()
     # The CPU accelerator would compile it for collectives in shared memory; gloo does without.
     compatible["deepspeed_shm_comm"] = False
-
-
-def _check_version(theirs: str, ours: str) -> None:
-    if not OLDEST <= _numbers(theirs) < BEFORE:
-        raise VersionError(
-            f"nvswap {ours} takes the place of the ops of DeepSpeed {_text(OLDEST)} and newer, "
-            f"before {_text(BEFORE)}; DeepSpeed {theirs} is installed: install another release of "
-            "either")
-
-
-def _numbers(version: str) -> Tuple[int, ...]:
-    numbers = []
-    for part in version.split("+")[0].split(".")[:3]:
-        digits = part[:len(part) - len(part.lstrip("0123456789"))]
-        numbers.append(int(digits or 0))
-    return tuple(numbers)
-
-
-def _text(version: Tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
 
 
 def _modules(adam: bool) -> Dict[str, types.ModuleType]:

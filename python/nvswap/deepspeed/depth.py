@@ -7,6 +7,7 @@ puts the classes of its depth into the modules that look them up, or DeepSpeed's
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import json
@@ -14,20 +15,18 @@ from contextlib import suppress
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from nvswap.config import Config
+from nvswap.deepspeed.releases import missing_places
 from nvswap.errors import Error
 
 _PARAMETER_SWAPPER = ("deepspeed.runtime.zero.partition_parameters",
                       "AsyncPartitionedParameterSwapper",
                       "nvswap.deepspeed.swappers.parameters.parameter_swapper")
-_CHECKPOINT_ENGINE = ("deepspeed.runtime.engine", "create_checkpoint_engine",
-                      "nvswap.deepspeed.checkpoint.engine.create_checkpoint_engine")
 # Of each depth, the replaced names: the module that looks a name up, the name, and where its
 # replacement is.
 _PLACES: Dict[str, List[Tuple[str, str, str]]] = {
     "ops": [],
     "swappers": [
         _PARAMETER_SWAPPER,
-        _CHECKPOINT_ENGINE,
         ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3",
          "nvswap.deepspeed.swappers.stage3.Stage3"),
         ("deepspeed.runtime.zero.stage3", "PartitionedOptimizerSwapper",
@@ -37,7 +36,6 @@ _PLACES: Dict[str, List[Tuple[str, str, str]]] = {
     ],
     "step": [
         _PARAMETER_SWAPPER,
-        _CHECKPOINT_ENGINE,
         ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3",
          "nvswap.deepspeed.step.stage3.Stage3"),
     ],
@@ -145,7 +143,8 @@ def choose(document: Dict[str, Any]) -> None:
     ------
     Error
         EINVAL: a key or value of the "nvswap" block is wrong, or, at a depth beyond the ops, of the blocks of
-        a drive: DeepSpeed makes folders of paths such as "~/nvme" before a store is opened.
+        a drive: DeepSpeed makes folders of paths such as "~/nvme" before a store is opened. ENOTSUP: this
+        release of DeepSpeed lacks what the depth replaces.
     """
     global _choice  # pylint: disable=global-statement
     with Config({"nvswap": document.get("nvswap") or {}}) as config:
@@ -154,6 +153,10 @@ def choose(document: Dict[str, Any]) -> None:
     if depth != "ops" and any((zero.get(block) or {}).get("device") == "nvme"
                               for block in ("offload_param", "offload_optimizer")):
         Config(document).close()
+    missing = missing_places(depth)
+    if missing:
+        raise Error(errno.ENOTSUP, f"this release of DeepSpeed has no {', '.join(missing)}: use "
+                    '"nvswap": {"deepspeed": "ops"}, another release of it, or a newer nvswap', "nvswap.deepspeed")
     _restore()
     for module, name, replacement in _PLACES[depth]:
         _replace(module, name, replacement)

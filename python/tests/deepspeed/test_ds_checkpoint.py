@@ -27,7 +27,7 @@ from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoin
 from nvswap import Engine  # noqa: E402
 from nvswap.deepspeed.checkpoint.durable import replace_text  # noqa: E402
 from nvswap.deepspeed.checkpoint.engine import (  # noqa: E402
-    CheckpointEngine, create_checkpoint_engine)  # noqa: E402
+    CheckpointEngine, refuse_what_is_set)  # noqa: E402
 from nvswap.deepspeed.checkpoint.stored import EngineFile, Stored  # noqa: E402
 from nvswap.deepspeed.checkpoint.zero3 import Checkpoints  # noqa: E402
 
@@ -544,10 +544,10 @@ def keys_that_cannot_save_a_store_are_refused_with_the_reason(directory):
                         ("checkpoint.parallel_write.pipeline_stage", staged),
                         ("datastates_ckpt", {"datastates_ckpt": {"host_cache_size": 1}})):
         read = DeepSpeedConfig({**config, **blocks})
-        error = raises(OSError, lambda: create_checkpoint_engine(read), errno.ENOTSUP)
+        error = raises(OSError, lambda: refuse_what_is_set(read), errno.ENOTSUP)
         assert f"{key}: " in str(error) and "leave it out" in str(error)
     allowed = {"parallel_write": {"pipeline_stage": False}, "checkpoint_serialization": True}
-    create_checkpoint_engine(DeepSpeedConfig(dict(config, checkpoint=allowed)))
+    refuse_what_is_set(DeepSpeedConfig(dict(config, checkpoint=allowed)))
     config.update(writer)
     for output in outputs_of(start(config, steps=1)):
         assert "checkpoint.writer: optimizer state in a store is written by nvswap" in output

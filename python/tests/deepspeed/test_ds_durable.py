@@ -80,33 +80,6 @@ def a_file_is_durable_before_it_has_its_name_and_the_name_when_the_call_returns(
     assert contents(latest) == b"step2" and contents(pair) == b"both"
 
 
-def save_pair(folder):
-    """As a job of one rank."""
-    engine = CheckpointEngine()
-    info = SimpleNamespace(save_dir=os.path.dirname(folder), tag=os.path.basename(folder))
-    engine.begin()
-    engine.create(info)
-    for name in ("model.pt", "state.pt"):
-        engine.save({"weights": torch.rand(100)}, os.path.join(folder, name))
-    engine.commit(info)
-
-
-@promise
-def a_tag_is_durably_marked_while_its_files_are_replaced(directory):
-    folder, marked = os.path.join(directory, "step1"), []
-    os.mkdir(folder)
-    drive = Drive()
-    with drive.watched(), mock.patch("deepspeed.comm.get_world_size", lambda: 1), \
-            mock.patch("deepspeed.comm.all_gather_object", lambda into, each: into.__setitem__(0, each)):
-        save_pair(folder)
-        assert REPLACING not in drive.listed
-        renamed = drive._rename
-        drive._rename = lambda *names: (marked.append(REPLACING in drive.listed), renamed(*names))
-        save_pair(folder)
-    assert marked == [True, True]
-    assert sorted(drive.listed) == ["model.pt", "state.pt"]
-
-
 @contextlib.contextmanager
 def one_rank():
     with mock.patch("deepspeed.comm.get_world_size", lambda: 1), \
@@ -115,15 +88,39 @@ def one_rank():
         yield
 
 
+def save_pair(folder):
+    """As a job of one rank."""
+    engine = CheckpointEngine()
+    engine.begin()
+    engine.lock(folder)
+    for name in ("model.pt", "state.pt"):
+        engine.save({"weights": torch.rand(100)}, os.path.join(folder, name))
+    engine.finish()
+
+
+@promise
+def a_tag_is_durably_marked_while_its_files_are_replaced(directory):
+    folder, marked = os.path.join(directory, "step1"), []
+    os.mkdir(folder)
+    drive = Drive()
+    with drive.watched(), one_rank():
+        save_pair(folder)
+        assert REPLACING not in drive.listed
+        renamed = drive._rename
+        drive._rename = lambda *names: (marked.append(REPLACING in drive.listed), renamed(*names))
+        save_pair(folder)
+    assert marked == [True, True]
+    assert sorted(drive.listed) == ["model.pt", "saving", "state.pt"]  # the lock is there until end()
+
+
 @promise
 def a_tag_is_locked_from_the_first_file_to_the_last(directory):
     one, other = CheckpointEngine(), CheckpointEngine()
     with one_rank():
-        info = SimpleNamespace(save_dir=os.path.dirname(directory), tag=os.path.basename(directory))
-        for ended in (one.end, lambda: one.commit(info)):
-            one.create(info)
+        for ended in (one.end, one.finish):
+            one.begin()
             one.lock(directory)
-            other.create(info)
+            other.begin()
             error = raises(nvswap.Error, lambda: other.lock(directory), errno.EBUSY)
             assert f"another job saves {directory}" in str(error), error
             ended()
@@ -135,16 +132,17 @@ def a_tag_is_locked_from_the_first_file_to_the_last(directory):
 @promise
 def the_mark_of_a_tag_stays_until_files_of_the_tag_are_replaced(directory):
     folder, saver = os.path.join(directory, "step1"), CheckpointEngine()
-    mark, info = os.path.join(folder, REPLACING), SimpleNamespace(save_dir=directory, tag="step1")
+    mark = os.path.join(folder, REPLACING)
     os.mkdir(folder)
     with open(mark, "w", encoding="utf-8"):
         pass
     with one_rank():
         for path, stays in ((os.path.join(directory, "weights.pt"), True),
                             (os.path.join(folder, "state.pt"), False)):
-            saver.create(info)
+            saver.begin()
+            saver.lock(folder)
             saver.save({}, path)
-            saver.commit(info)
+            saver.finish()
             assert os.path.exists(mark) == stays, path
 
 
@@ -152,12 +150,11 @@ def the_mark_of_a_tag_stays_until_files_of_the_tag_are_replaced(directory):
 def a_rank_that_cannot_save_its_model_goes_on_to_the_commit(directory):
     saver = CheckpointEngine()
     os.mkdir(os.path.join(directory, "step1"))
-    info = SimpleNamespace(save_dir=directory, tag="step1")
     save = _locking(mock.Mock(side_effect=OSError(errno.EIO, "no"), __name__="save"))
     with one_rank():
-        saver.create(info)
+        saver.begin()
         save(SimpleNamespace(checkpoint_engine=saver), directory, "step1")
-        raises(OSError, lambda: saver.commit(info), errno.EIO)
+        raises(OSError, saver.finish, errno.EIO)
 
 
 @promise

@@ -17,8 +17,7 @@ from typing import Any, Callable, Iterator, List, Optional, Set
 import torch
 from deepspeed import comm as dist
 from deepspeed.checkpoint.constants import FP32_FLAT_GROUPS, OPTIMIZER_STATE_DICT
-from deepspeed.runtime import checkpoint_engine as theirs
-from deepspeed.runtime.model_checkpointing import CHECKPOINT_SERIALIZATION, CHECKPOINT_WRITER
+from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.utils import logger
 
@@ -28,10 +27,12 @@ from nvswap.deepspeed.checkpoint.durable import (
     partial_of, remove, replace, replace_text, replacing, unmark_replacing)
 from nvswap.deepspeed.checkpoint.ranks import of_all_ranks, share_failure, together
 from nvswap.deepspeed.checkpoint.zero3 import FILE, UNIVERSAL
+from nvswap.deepspeed.depth import choice
+from nvswap.deepspeed.releases import copies_swap_files
 from nvswap.errors import Error
 
 
-class CheckpointEngine(theirs.TorchCheckpointEngine):
+class CheckpointEngine(TorchCheckpointEngine):
     """
     Takes the arguments of DeepSpeed's class. From begin() to commit() files are written under
     temporary names, and a rank that can't save goes on, because the others would wait for it; commit()
@@ -43,6 +44,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         super().__init__(config_params)
         self._failures: Optional[List[Exception]] = None  # since begin(), until end()
         self._written: List[str] = []  # files and directories to be renamed
+        self._folder: Optional[str] = None  # of the tag, since lock()
         self._lock: Optional[FolderLock] = None  # since lock()
         self._is_first = False  # since lock(): of the ranks that see the tag's folder
         self._compared: Optional[Set[str]] = None  # files, within comparing_once()
@@ -53,6 +55,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         self._failures = []
 
     def create(self, info: Any) -> None:
+        """`info` was the tag before DeepSpeed 0.17.1, and is that or an object with it since."""
         if self._failures is None:
             self.begin()
         super().create(info)
@@ -71,7 +74,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         Error
             EBUSY: another job saves to it. EIO: another rank has failed.
         """
-        inode = None
+        inode, self._folder = None, folder
         with self.collecting():
             self._lock = FolderLock(folder)
             inode = self._lock.inode
@@ -79,7 +82,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         with self.collecting():
             if self._lock is not None and self._is_first:
                 self._lock.take()
-        self._agree(os.path.basename(folder))
+        self._agree()
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -97,7 +100,7 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
 
     def end(self) -> None:
         """After commit(), or in its place if something else has failed."""
-        self._failures = None
+        self._failures = self._folder = None
         written, self._written = self._written, []
         lock, self._lock = self._lock, None
         try:
@@ -167,31 +170,38 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
         Error
             EIO: another rank's failed.
         """
-        try:
-            folder, replaced = _folder_of(info), self._rename(info)
-            together(f"finish {info.tag}", lambda: unmark_replacing(folder) if replaced else None)
-        finally:
-            self.end()
+        self.finish()
         return bool(super().commit(info))
 
-    def _rename(self, info: Any) -> bool:
+    def finish(self) -> None:
+        """What commit() does."""
+        try:
+            replaced = self._rename()
+            together(f"finish {self._name()}", lambda: unmark_replacing(self._folder) if replaced else None)
+        finally:
+            self.end()
+
+    def _name(self) -> str:
+        return os.path.basename(self._folder or "the file")
+
+    def _rename(self) -> bool:
         """Renames the files of all ranks. If any replaces an older one of the tag, or has one removed, the
         tag is marked, and can't be loaded until all are in place: a crash in between leaves files of two
         saves. Returns whether any file of this rank is in the tag's folder."""
-        self._agree(info.tag)
-        folder, marked = _folder_of(info), False
-        of_tag = [path for path in self._written if path.startswith(os.path.join(folder, ""))]
+        self._agree()
+        folder, marked = self._folder, False
+        of_tag = [path for path in self._written if folder and path.startswith(os.path.join(folder, ""))]
         names = of_all_ranks([os.path.basename(path) for path in of_tag])
         outdated: List[str] = []
         with self.collecting():
-            if self._is_first:
+            if folder and self._is_first:
                 outdated = _outdated(folder, of_tag, set(sum(names, [])))
-            if outdated or any(map(os.path.lexists, of_tag)):
+            if folder and (outdated or any(map(os.path.lexists, of_tag))):
                 marked = mark_replacing(folder)
         try:
-            self._agree(info.tag)
+            self._agree()
         except Exception:
-            if marked:
+            if folder and marked:
                 unmark_replacing(folder)
             raise
         with self.collecting():
@@ -202,19 +212,15 @@ class CheckpointEngine(theirs.TorchCheckpointEngine):
                 logger.warning(f"{path} is removed: it is of another step or other ranks than what "
                                f"{folder} has now")
                 remove(path)
-        self._agree(info.tag)
+        self._agree()
         return bool(of_tag)
 
-    def _agree(self, tag: str) -> None:
+    def _agree(self) -> None:
         """Raises on all ranks what one has failed with."""
         failed = share_failure(self._failures[0] if self._failures else None)
         if failed is not None:
             rank, text = failed
-            raise Error(errno.EIO, f"rank {rank} could not save its part of {tag}: {text}")
-
-
-def _folder_of(info: Any) -> str:
-    return os.path.join(info.save_dir, str(info.tag))
+            raise Error(errno.EIO, f"rank {rank} could not save its part of {self._name()}: {text}")
 
 
 def _outdated(folder: str, written: List[str], names: Set[str]) -> List[str]:
@@ -266,37 +272,23 @@ def refuse_other_files(zero: str) -> None:
                             "checkpoint: move it away, or choose another tag", path=zero)
 
 
-def create_checkpoint_engine(config_params: Any, *args: Any, **kwargs: Any) -> Any:
+def refuse_what_is_set(config: Any) -> None:
     """
-    DeepSpeed's function, for a job whose optimizer state is on NVMe.
-
     Raises
     ------
     Error
-        ENOTSUP: a key of the configuration would have no effect on how that state is saved.
+        ENOTSUP: a key of a DeepSpeedConfig would have no effect on optimizer state in a store.
     """
-    offload = config_params.zero_config.offload_optimizer
-    if offload is None or offload.device != OffloadDeviceEnum.nvme:
-        return theirs.create_checkpoint_engine(config_params, *args, **kwargs)
-    _refuse_what_is_set(config_params)
-    # Ranks that wait for their turn would not hear of one that fails; state is streamed to the store, so
-    # they need no memory for all of it at once.
-    config_params.zero_config.pipeline_loading_checkpoint = False
-    return CheckpointEngine(config_params)
-
-
-def _refuse_what_is_set(config_params: Any) -> None:
-    """Refuses the keys that would have no effect on optimizer state in a store."""
-    block = config_params.checkpoint_config
-    refused = {"checkpoint.writer": block[CHECKPOINT_WRITER] is not None,
-               "checkpoint.checkpoint_serialization": not block[CHECKPOINT_SERIALIZATION],
-               "datastates_ckpt": config_params.datastates_config.enabled}
+    block, datastates = config.checkpoint_config, getattr(config, "datastates_config", None)
+    refused = {"checkpoint.writer": block.get("writer") is not None,
+               "checkpoint.checkpoint_serialization": not block.get("checkpoint_serialization", True),
+               "datastates_ckpt": datastates is not None and datastates.enabled}
     for key, is_set in refused.items():
         if is_set:
             raise Error(errno.ENOTSUP, f"{key}: optimizer state in a store is written by nvswap, to "
                         'torch.save\'s zip files: leave it out, or use "nvswap": {"deepspeed": "ops"}',
                         key)
-    if config_params.checkpoint_parallel_write_pipeline:
+    if config.checkpoint_parallel_write_pipeline:
         key = "checkpoint.parallel_write.pipeline_stage"
         raise Error(errno.ENOTSUP, f"{key}: DeepSpeed has no pipeline stages with ZeRO-3, where each "
                     "rank writes its own files, all ranks at once: leave it out", key)
@@ -309,8 +301,21 @@ def watch_saves() -> None:
 
     if hasattr(DeepSpeedEngine.save_checkpoint, "nvswap_watches"):
         return
-    save, on_nvme = DeepSpeedEngine.save_checkpoint, DeepSpeedEngine.zero_nvme_offload_optimizer
-    save_state = DeepSpeedEngine._save_zero_checkpoint
+    save, save_state = DeepSpeedEngine.save_checkpoint, DeepSpeedEngine._save_zero_checkpoint
+    configure, copies = DeepSpeedEngine._configure_checkpointing, getattr(DeepSpeedEngine, copies_swap_files())
+
+    @functools.wraps(configure)
+    def configured(self: Any, *args: Any) -> None:
+        offload = self._config.zero_config.offload_optimizer
+        ours = choice().depth != "ops" and offload is not None and offload.device == OffloadDeviceEnum.nvme
+        if ours:
+            refuse_what_is_set(self._config)
+            # Ranks that wait for their turn would not hear of one that fails; state is streamed to the store, so
+            # they need no memory for all of it at once.
+            self._config.zero_config.pipeline_loading_checkpoint = False
+        configure(self, *args)
+        if ours:
+            self.checkpoint_engine = CheckpointEngine()
 
     @functools.wraps(save)
     def saved(self: Any, save_dir: str, tag: Any = None, client_state: Any = None,
@@ -343,8 +348,9 @@ def watch_saves() -> None:
         setattr(DeepSpeedEngine, name, _locking(getattr(DeepSpeedEngine, name)))
     DeepSpeedEngine._save_zero_checkpoint = saved_state
     DeepSpeedEngine.save_checkpoint = saved
-    DeepSpeedEngine.zero_nvme_offload_optimizer = lambda self: on_nvme(self) and \
-        not isinstance(self.checkpoint_engine, CheckpointEngine)
+    DeepSpeedEngine._configure_checkpointing = configured
+    setattr(DeepSpeedEngine, copies_swap_files(), lambda self: copies(self) and
+            not isinstance(self.checkpoint_engine, CheckpointEngine))
 
 
 def _locking(save_model: Any) -> Any:

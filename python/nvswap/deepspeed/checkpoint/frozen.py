@@ -20,6 +20,7 @@ from deepspeed.checkpoint.constants import FROZEN_PARAM_FRAGMENTS, FROZEN_PARAM_
 from nvswap.deepspeed.checkpoint.buffers import load_buffers
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine
 from nvswap.deepspeed.checkpoint.zero3 import UNIVERSAL
+from nvswap.deepspeed.releases import model_states
 from nvswap.deepspeed.swappers.parameters import ParameterSwapper
 from nvswap.errors import Error
 
@@ -62,7 +63,7 @@ def watch_frozen() -> None:
         result = load_files(self, load_dir, tag, *args, **kwargs)
         if self.load_universal_checkpoint() and isinstance(self.checkpoint_engine, CheckpointEngine):
             strict = kwargs.get("load_module_strict", True)
-            path = self._get_ckpt_name(load_dir, tag, pp_placeholder="0")
+            path = model_states(self, os.path.join(load_dir, tag), 0)
             load_buffers(self.module, self.checkpoint_engine.load(path), strict)
             _load_universal(self, load_dir, tag, strict)
         return result
@@ -88,7 +89,7 @@ def _load_universal(engine: Any, load_dir: str, tag: Any, strict: bool) -> None:
 
     @functools.lru_cache(maxsize=None)
     def fragments_of(rank: int) -> Any:
-        path = engine._get_ckpt_name(load_dir, tag, pp_placeholder=str(rank))
+        path = model_states(engine, os.path.join(load_dir, tag), rank)
         loaded = engine.checkpoint_engine.load(path)
         shapes.update(loaded.get(FROZEN_PARAM_SHAPES) or {})
         return loaded.get(FROZEN_PARAM_FRAGMENTS) or {}

@@ -25,6 +25,7 @@ from nvswap.deepspeed.checkpoint.durable import check_replaced, check_whole
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine, is_amid_window
 from nvswap.deepspeed.checkpoint.ranks import of_all_ranks, together
 from nvswap.deepspeed.checkpoint.zero3 import UNIVERSAL, check_in_file
+from nvswap.deepspeed.releases import model_parallel_rank, model_states
 from nvswap.errors import Error
 
 # Tags that an error names.
@@ -146,7 +147,7 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool, strict:
                     '{"load_universal": true}', "checkpoint.load_universal", path=folder)
     found = engine._get_all_ckpt_names(load_dir, tag)
     if not found:
-        _fail_missing(engine._get_ckpt_name(load_dir, tag, pp_placeholder="0" if universal else None))
+        _fail_missing(model_states(engine, folder, 0) if universal else engine._get_ckpt_name(load_dir, tag))
     for path in found:
         engine.checkpoint_engine.check_whole(path)
     if universal:
@@ -176,7 +177,7 @@ def _check_states_of_all(engine: Any, model: str, states: List[str]) -> None:
     """Raises unless there is a file of state of each rank that saved this one of model states."""
     bf16 = any(os.path.basename(path).startswith("bf16_") for path in states)
     for rank in range(engine.checkpoint_engine.load(model).get("dp_world_size", 0)):
-        path = engine._get_rank_zero_ckpt_name(os.path.dirname(model), "", engine.checkpoint_mp_rank, rank,
+        path = engine._get_rank_zero_ckpt_name(os.path.dirname(model), "", model_parallel_rank(engine), rank,
                                                bf16_mode=bf16)
         if not os.path.exists(path):
             _fail_missing(path)
@@ -198,7 +199,7 @@ def _fail_no_tag(load_dir: str, tag: str) -> None:
 def _check_type(engine: Any, load_dir: str, tag: str) -> None:
     """Raises if the missing file of state is there as a job of another type names it."""
     bf16 = engine.bfloat16_enabled()
-    path = engine._get_rank_zero_ckpt_name(load_dir, tag, engine.checkpoint_mp_rank, dist.get_rank(
+    path = engine._get_rank_zero_ckpt_name(load_dir, tag, model_parallel_rank(engine), dist.get_rank(
         group=engine.optimizer.dp_process_group), bf16_mode=not bf16)
     if os.path.exists(path):
         saved, own = ("without", "true") if bf16 else ("with", "false")

@@ -18,7 +18,6 @@ import torch
 from deepspeed import comm as dist
 from deepspeed.checkpoint.constants import (
     LOSS_SCALER, OPTIMIZER_STATE_DICT, PARAM_GROUPS, ZERO_STAGE)
-from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointCommitInfo
 
 from nvswap.checkpoint import export_universal
 from nvswap.deepspeed.checkpoint import writing
@@ -61,15 +60,13 @@ def save_universal(engine: Any, save_dir: str, tag: Optional[str] = None,
     tag = checked_tag(engine, save_dir, tag, "latest_universal")
     _refuse_other_state(engine.optimizer)
     warn_of_window(engine)
-    info = CheckpointCommitInfo(tag=tag, save_dir=save_dir, save_latest=False)
     engine.optimizer.checkpoint_event_prologue()
     saver.begin()
     try:
-        saver.create(info)
         saver.makedirs(os.path.join(save_dir, tag), exist_ok=True)
         engine._save_checkpoint(save_dir, tag, client_state or {}, exclude_frozen_parameters)
         _save_parameters(engine, os.path.join(save_dir, tag, UNIVERSAL))
-        saver.commit(info)
+        saver.finish()
     finally:
         saver.end()
     engine.optimizer.checkpoint_event_epilogue()

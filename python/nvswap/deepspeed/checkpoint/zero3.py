@@ -136,7 +136,7 @@ class Checkpoints:
 
     # ---- Universal checkpoints
 
-    def load_hp_checkpoint_state_from_checkpoint_dir_stage3(self: Any, checkpoint_dir: str) -> None:
+    def load_hp_checkpoint_state_from_checkpoint_dir_stage3(self: Any, checkpoint_dir: str, *_: Any) -> None:
         folder = os.path.join(checkpoint_dir, UNIVERSAL)
         _check_files(folder)
         saved = global_state_in(checkpoint_dir)
@@ -194,18 +194,18 @@ class Checkpoints:
         name = self.param_names[param]
         path = os.path.join(folder, name, f"{key}.pt")
         with naming(path):
-            _check_length(path, param, name)
-            part: torch.Tensor = self.load_hp_checkpoint_state(os.path.dirname(path), key, param=param)
+            whole = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+            if not torch.is_tensor(whole):  # a dictionary, of tensor-parallel ranks or of experts
+                part: torch.Tensor = self.load_hp_checkpoint_state(os.path.dirname(path), key, param=param)
+                return part
+        if whole.numel() != param.ds_numel:
+            raise Error(errno.ESTALE, f"parameter {name} has {whole.numel()} elements in {path} and "
+                        f"{param.ds_numel} here", tensor=name, path=path)
+        part = torch.zeros(param.partition_numel(), dtype=whole.dtype, device="cpu")
+        begin = part.numel() * self._get_param_partition_rank(param)
+        own = whole.flatten()[begin:begin + part.numel()]
+        part[:own.numel()] = own
         return part
-
-
-def _check_length(path: str, param: Any, name: str) -> None:
-    """Raises unless a file has as many elements as the parameter: ranks cut equal parts of fewer or more."""
-    whole = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
-    # A dictionary may have the tensor of several tensor-parallel ranks.
-    if torch.is_tensor(whole) and whole.numel() != param.ds_numel:
-        raise Error(errno.ESTALE, f"parameter {name} has {whole.numel()} elements in {path} and "
-                    f"{param.ds_numel} here", tensor=name, path=path)
 
 
 def global_state_in(checkpoint_dir: str) -> Any:

@@ -31,8 +31,7 @@ from __future__ import annotations
 import errno
 import re
 import weakref
-from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
@@ -234,34 +233,27 @@ class Stage3(StoredStage3):
                 gradient = self.get_fp32_grad_for_param(param)
                 self.set_fp32_grad_for_param(update_func(gradient, param), param)
 
-    def _get_fp32_opt_state_partition(self, param: Any, release_swap_buffers: bool,
-                                      optim_state_key: Any = None) -> Any:
-        if optim_state_key is not None and optim_state_key not in MOMENTS:
-            raise KeyError(optim_state_key)  # as a lookup in the optimizer's state
+    def _get_fp32_opt_state_partition(self, param: Any, *args: Any, optim_state_key: Any = None, **_: Any) -> Any:
+        key = optim_state_key or (args[-1] if args else None)  # the second argument, before 0.16.9
+        if key is not None and key not in MOMENTS:
+            raise KeyError(key)  # as a lookup in the optimizer's state
         group, offset, numel = self.grad_position[self.get_param_id(param)]
-        part = self._store.get_state(group, optim_state_key or "master", offset,
-                                     out=torch.empty(numel, device="cpu"))
-        if not release_swap_buffers:
-            self._changing = (group, optim_state_key or "master", offset, part)
+        part = self._store.get_state(group, key or "master", offset, out=torch.empty(numel, device="cpu"))
+        self._seen = (group, key or "master", part, offset)
         return part, group
 
     def set_full_hp_param(self, value: Any, param: Any, optim_state_key: Any = None) -> None:
-        with self._changes():
-            super().set_full_hp_param(value, param, optim_state_key)
+        super().set_full_hp_param(value, param, optim_state_key)
+        self._put_back(param)
 
     def set_local_hp_param(self, value: Any, param: Any, optim_state_key: Any = None) -> None:
-        with self._changes():
-            super().set_local_hp_param(value, param, optim_state_key)
+        super().set_local_hp_param(value, param, optim_state_key)
+        self._put_back(param)
 
-    @contextmanager
-    def _changes(self) -> Iterator[None]:
-        """Writes back the partition that DeepSpeed's code changes within the block."""
-        self._changing: Any = None
-        yield
-        if self._changing:
-            group, part, offset, data = self._changing
-            self._store.set_state(group, part, data, offset)
-            self._changing = None
+    def _put_back(self, param: Any) -> None:
+        """Writes the partition that DeepSpeed's code has got and changed; it does not get a frozen one."""
+        if param.requires_grad:
+            self._store.set_state(*self._seen)
 
     # ---- Checkpoints
 

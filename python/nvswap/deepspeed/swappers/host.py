@@ -17,6 +17,7 @@ from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 from nvswap.deepspeed.checkpoint.zero3 import (
     Checkpoints, global_state_in, set_param_group_numbers)
+from nvswap.deepspeed.releases import ReleasedStage3
 from nvswap.errors import invalid
 
 
@@ -27,7 +28,7 @@ def class_with_state_in_memory(offload_param_config: Any) -> Any:
     return HostStage3 if on_drive else DeepSpeedZeroOptimizer_Stage3
 
 
-class PartitionedStage3(DeepSpeedZeroOptimizer_Stage3):
+class PartitionedStage3(ReleasedStage3):
     """Refuses parameters for the drive that a zero.Init has partitioned without a swapper."""
 
     def _move_to_flat_buffer(self, param_list: List[Any], flat_buffer: Optional[torch.Tensor],
@@ -68,9 +69,9 @@ class HostStage3(PartitionedStage3):
             if flat is None:
                 self._partitioned_params_swap_out(group)
 
-    def load_hp_checkpoint_state_from_checkpoint_dir_stage3(self, checkpoint_dir: str) -> None:
+    def load_hp_checkpoint_state_from_checkpoint_dir_stage3(self, checkpoint_dir: str, *param_shapes: Any) -> None:
         own = [dict(param_group) for param_group in self.optimizer.param_groups]
-        super().load_hp_checkpoint_state_from_checkpoint_dir_stage3(checkpoint_dir)
+        super().load_hp_checkpoint_state_from_checkpoint_dir_stage3(checkpoint_dir, *param_shapes)
         # It has given all parameter groups the settings of the first one.
         for param_group, numbers in zip(self.optimizer.param_groups, own):
             param_group.update(numbers)

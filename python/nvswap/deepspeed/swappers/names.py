@@ -11,7 +11,7 @@ import weakref
 from contextlib import contextmanager
 from typing import Any, Iterator, Optional, Sequence
 
-from deepspeed.utils.debug import param_names
+from deepspeed.utils import debug
 
 from nvswap.engine import Engine
 from nvswap.errors import Error
@@ -21,7 +21,7 @@ from nvswap.optimizer import Optimizer
 
 def name_of(parameter: Any) -> Optional[str]:
     """The model's name of a parameter; None if DeepSpeed does not know it."""
-    return param_names[parameter] if parameter in param_names else None
+    return debug.param_names[parameter] if parameter in debug.param_names else None
 
 
 def names_of(parameters: Sequence[Any]) -> Optional[str]:

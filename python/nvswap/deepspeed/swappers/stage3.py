@@ -7,7 +7,8 @@ state of the store. With offload_optimizer on any other device than nvme it is D
 from __future__ import annotations
 
 import errno
-from typing import Any, Dict, Optional
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, Optional
 
 import torch
 
@@ -20,6 +21,8 @@ from nvswap.errors import Error
 
 
 class Stage3(StoredStage3):
+    _sets = False  # see _setting()
+
     def _configure_tensor_swapping(self, *args: Any) -> None:
         if self.partial_offload < 1:
             raise Error(
@@ -63,16 +66,31 @@ class Stage3(StoredStage3):
             flat[sub_group_id] = parameter
         self.optimizer_swapper.scale_gradient(parameter, factor.item())
 
-    def _get_fp32_opt_state_partition(self, param: Any, release_swap_buffers: bool,
-                                      optim_state_key: Any = None) -> Any:
+    def _get_fp32_opt_state_partition(self, param: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            part, group = super()._get_fp32_opt_state_partition(param, release_swap_buffers,
-                                                                optim_state_key)
+            part, group = super()._get_fp32_opt_state_partition(param, *args, **kwargs)
         except KeyError:  # no such state; the sub-group's gradient in memory must not stay for a step
             self._release_swap_buffers(self.grad_position[self.get_param_id(param)][0])
             raise
         # A view would keep the pool, and the store open.
-        return part.clone() if release_swap_buffers else part, group
+        return part if self._sets else part.clone(), group
+
+    def set_full_hp_param(self, *args: Any, **kwargs: Any) -> None:
+        with self._setting():
+            super().set_full_hp_param(*args, **kwargs)
+
+    def set_local_hp_param(self, *args: Any, **kwargs: Any) -> None:
+        with self._setting():
+            super().set_local_hp_param(*args, **kwargs)
+
+    @contextmanager
+    def _setting(self) -> Iterator[None]:
+        """Within the block DeepSpeed's code gets state to change it in the pool."""
+        self._sets = True
+        try:
+            yield
+        finally:
+            self._sets = False
 
     def _get_fp32_grad_state_partition(self, param: Any, release_swap_buffers: bool) -> Any:
         part, group = super()._get_fp32_grad_state_partition(param, release_swap_buffers)

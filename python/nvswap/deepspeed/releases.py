@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What differs between DeepSpeed's releases: the rest of this package is written for the newest one, and what an older
+one lacks is made up for here, under the release that brought it. Which release it is follows from what it has, so
+that builds between two releases work too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import warnings
+from functools import cached_property, reduce
+from typing import Any, Dict, List, Sequence, Set, Tuple
+
+import deepspeed
+import torch
+from deepspeed import comm as dist
+from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+from deepspeed.utils import debug
+
+import nvswap
+
+OLDEST, NEWEST = (0, 16, 0), (0, 19, 8)
+
+# What each depth replaces or calls, beside what ReleasedStage3 makes up for: modules, and names in them.
+_OPS = {
+    "deepspeed.ops": ["__compatible_ops__"],
+    "deepspeed.ops.op_builder": ["AsyncIOBuilder.is_compatible"],
+    "deepspeed.ops.op_builder.builder": ["OpBuilder._loaded_ops"],
+    "deepspeed.runtime.config": ["DeepSpeedConfig.__init__"],
+}
+_SWAPPERS = {
+    "deepspeed.runtime.engine": ["get_fp32_state_dict_from_zero_checkpoint", *(f"DeepSpeedEngine.{name}" for name in (
+        "_configure_checkpointing", "_get_all_ckpt_names", "_get_ckpt_name", "_get_param_fragment_func",
+        "_get_rank_zero_ckpt_name", "_get_zero_ckpt_name", "_get_zero_param_shapes", "_load_checkpoint",
+        "_load_zero_checkpoint", "_save_checkpoint", "_save_moe_checkpoint", "_save_zero_checkpoint",
+        "load_checkpoint", "load_module_state_dict", "save_checkpoint"))],
+    "deepspeed.runtime.swap_tensor.partitioned_param_swapper": ["PartitionedParamStatus.INFLIGHT"],
+    "deepspeed.runtime.zero.partition_parameters": ["AsyncPartitionedParameterSwapper", "ZeroParamStatus.INFLIGHT"],
+    "deepspeed.runtime.zero.parameter_offload": ["FWD_MODULE_STACK", "DeepSpeedZeRoOffload.destroy"],
+    "deepspeed.runtime.zero.stage3": [
+        "PartitionedOptimizerSwapper", "PipelinedOptimizerSwapper", *(
+            f"DeepSpeedZeroOptimizer_Stage3.{name}" for name in (
+                "_configure_tensor_swapping", "_fp32_state_allgather", "_get_fp32_opt_state_partition",
+                "_load_global_state_stage3", "_load_universal_checkpoint", "_move_to_flat_buffer",
+                "_partition_all_parameters", "_partitioned_params_swap_out", "_prepare_sub_group",
+                "_reassign_or_swap_out_partitioned_parameters", "_release_sub_group", "_restore_from_bit16_weights",
+                "_rigid_load_state_dict", "_rigid_state_dict", "_swap_in_sub_group_to_flat_buffer",
+                "_unflatten_partitioned_parameters", "refresh_fp32_params", "set_full_hp_param",
+                "set_local_hp_param", "unscale_and_clip_grads"))],
+    "deepspeed.utils.zero_to_fp32": ["get_checkpoint_files"],
+}
+_STEP = {
+    "deepspeed.ops.adam": ["DeepSpeedCPUAdam"],
+    "deepspeed.runtime.zero.stage3": [f"DeepSpeedZeroOptimizer_Stage3.{name}" for name in (
+        "_configure_offloading", "_constant_buffered_norm2", "_create_fp32_partitions", "_optimizer_step", "_pre_step",
+        "get_fp32_grad_partitions", "initialize_optimizer_states", "partition_grads")],
+}
+_PLACES: Dict[str, Sequence[Dict[str, List[str]]]] = {
+    "ops": (_OPS,), "swappers": (_OPS, _SWAPPERS), "step": (_OPS, _SWAPPERS, _STEP)}
+
+
+class VersionError(ImportError):
+    """The installed DeepSpeed is older than this nvswap knows, or so new that what it replaces is not there."""
+
+
+def check_release() -> None:
+    """
+    To be called before anything is replaced. A release after NEWEST is tried, with a warning.
+
+    Raises
+    ------
+    VersionError
+        DeepSpeed is older than OLDEST, or has not all that the ops need.
+    """
+    ours, theirs = nvswap.__version__, deepspeed.__version__
+    if _numbers(theirs) < OLDEST:
+        raise VersionError(f"nvswap {ours} takes the place of the ops of DeepSpeed {_text(OLDEST)} and newer, and "
+                           f"{theirs} is installed: install another release of either")
+    missing = missing_places("ops")
+    if missing:
+        raise VersionError(f"DeepSpeed {theirs} has no {', '.join(missing)}, which nvswap {ours} needs: "
+                           f"install DeepSpeed {_text(NEWEST)}, or a newer nvswap")
+    if _numbers(theirs) > NEWEST:
+        lost = missing_places("step")
+        warnings.warn(
+            f"DeepSpeed {theirs} is newer than nvswap {ours} was tried with, {_text(NEWEST)}" +
+            (f": it has no {', '.join(lost)}, so only \"nvswap\": {{\"deepspeed\": \"ops\"}} can work" if lost else ""),
+            RuntimeWarning, stacklevel=3)
+
+
+def missing_places(depth: str) -> List[str]:
+    """What this release lacks of that which a depth needs, as MODULE.NAME."""
+    missing = []
+    for module, names in [place for places in _PLACES[depth] for place in places.items()]:
+        for name in names:
+            try:
+                reduce(getattr, name.split("."), importlib.import_module(module))
+            except (ImportError, AttributeError):
+                missing.append(f"{module}.{name}")
+    return missing
+
+
+def _numbers(version: str) -> Tuple[int, ...]:
+    numbers = []
+    for part in version.split("+")[0].split(".")[:3]:
+        digits = part[:len(part) - len(part.lstrip("0123456789"))]
+        numbers.append(int(digits or 0))
+    return tuple(numbers)
+
+
+def _text(version: Tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def copies_swap_files() -> str:
+    """The method of DeepSpeedEngine that says whether checkpoints have copies of the optimizer's swap files."""
+    return "zero_nvme_offload_optimizer" if hasattr(DeepSpeedEngine, "zero_nvme_offload_optimizer") \
+        else "zero_has_nvme_offload"  # before 0.16.4
+
+
+def model_parallel_rank(engine: Any) -> int:
+    """That in the names of a DeepSpeedEngine's checkpoint files; an attribute since 0.19.6."""
+    before = 0 if engine.mpu is None else engine.mpu.get_model_parallel_rank()
+    return int(getattr(engine, "checkpoint_mp_rank", before))
+
+
+def model_states(engine: Any, folder: str, rank: int) -> str:
+    """The file in a tag's folder with a rank's model states; _get_ckpt_name takes another rank since 0.18.4."""
+    return os.path.join(folder, f"zero_pp_rank_{rank}_mp_rank_{model_parallel_rank(engine):02d}_model_states.pt")
+
+
+class ReleasedStage3(DeepSpeedZeroOptimizer_Stage3):
+    """DeepSpeed's ZeRO-3 optimizer with what this package uses of the newest release's."""
+
+    torch_autocast_gradscaler = None  # 0.17.2
+    zenflow = False  # 0.18.1
+    fp16_master_weights_and_gradients = False  # 0.18.3
+    master_weights_and_grads_dtype = torch.float32  # 0.18.3
+
+    if not hasattr(DeepSpeedZeroOptimizer_Stage3, "_get_fp32_grad_state_partition"):  # 0.16.9
+        def get_fp32_grad_for_param(self, param: Any) -> Any:
+            part = self.get_local_fp32_grad_for_param(param)
+            return None if part is None else self._fp32_state_allgather(param, part)
+
+        def get_local_fp32_grad_for_param(self, param: Any) -> Any:
+            return self._get_fp32_grad_state_partition(param, True)[0].float() if param.requires_grad else None
+
+        def set_fp32_grad_for_param(self, value: torch.Tensor, param: Any) -> None:
+            if param.requires_grad:
+                part, group = self._get_fp32_grad_state_partition(param, False)
+                part.copy_(value.flatten().narrow(0, part.numel() * self._get_param_partition_rank(param), part.numel()))
+                if self._swappable_optimizer_subgroup(group):
+                    self.optimizer_swapper.writeback_optimizer_state_and_gradients(
+                        self.fp32_partitioned_groups_flat[group], False, True)
+                    self.fp32_partitioned_groups_flat[group].grad = None
+
+        def _get_fp32_grad_state_partition(self, param: Any, release_swap_buffers: bool) -> Any:
+            if not get_accelerator().resolves_data_dependency():
+                self.reduce_and_partition_stream.synchronize()
+            group, offset, numel = self.grad_position[self.get_param_id(param)]
+            swapped = self._swappable_optimizer_subgroup(group)
+            if swapped:
+                self._optimizer_states_and_gradient_swap_in(group)
+            part = self.fp32_partitioned_groups_flat[group].grad.narrow(0, offset, numel)
+            if swapped and release_swap_buffers:
+                part = part.clone()
+                self._release_swap_buffers(group)
+            return part, group
+
+        def _release_swap_buffers(self, group: int) -> None:
+            self.optimizer_swapper.release_swap_buffers(parameter=self.fp32_partitioned_groups_flat[group])
+            self.fp32_partitioned_groups_flat[group].grad = None
+
+        def _optimizer_states_and_gradient_swap_in(self, group: int, timer_names: Any = None) -> None:
+            super()._optimizer_states_and_gradient_swap_in(group, set() if timer_names is None else timer_names)
+
+        def _optimizer_states_and_gradient_swap_out(self, group: int, timer_names: Any = None) -> None:
+            super()._optimizer_states_and_gradient_swap_out(group, set() if timer_names is None else timer_names)
+
+    if "param_names" not in inspect.signature(DeepSpeedZeroOptimizer_Stage3.__init__).parameters:  # 0.18.0
+        def _configure_offloading(self, *args: Any) -> None:
+            self.param_names = dict(debug.param_names)
+            super()._configure_offloading(*args)
+
+    if not hasattr(DeepSpeedZeroOptimizer_Stage3, "_get_param_partition_rank"):  # 0.19.3
+        def _get_param_partition_rank(self, _: Any) -> int:
+            return int(dist.get_rank(group=self.dp_process_group))
+
+        def _get_param_partition_world_size(self, _: Any) -> int:
+            return int(dist.get_world_size(group=self.dp_process_group))
+
+    if not hasattr(DeepSpeedZeroOptimizer_Stage3, "load_module_checkpoint_state_from_checkpoint_dir_stage3"):  # 0.19.5
+        def _load_universal_checkpoint(self, checkpoint_folder: str, load_optimizer_states: bool,
+                                       load_from_fp32_weights: bool, *param_shapes: Any) -> None:
+            if load_optimizer_states or not hasattr(self, "load_module_checkpoint_state_from_checkpoint_dir_stage3"):
+                self.load_hp_checkpoint_state_from_checkpoint_dir_stage3(checkpoint_folder, *param_shapes)
+            else:
+                self.load_module_checkpoint_state_from_checkpoint_dir_stage3(checkpoint_folder, load_from_fp32_weights)
+
+    if not hasattr(DeepSpeedZeroOptimizer_Stage3, "_offload_grad_partition_at_boundary"):  # 0.19.5
+        # What partition_grads hands the gradients of a window to at its end; None: DeepSpeed's own way.
+        _offload_grad_partition_at_boundary: Any = None
+
+        def partition_grads(self, params_to_release: List[Any], grad_partitions: List[torch.Tensor]) -> Any:
+            own, at_boundary = self._offload_grad_partition_at_boundary, self.is_gradient_accumulation_boundary
+            if own is None:
+                return super().partition_grads(params_to_release, grad_partitions)
+            self.is_gradient_accumulation_boundary = False
+            try:
+                buffers = super().partition_grads(params_to_release, grad_partitions)
+            finally:
+                self.is_gradient_accumulation_boundary = at_boundary
+            # One buffer for each parameter of which this rank has a part.
+            used = [(param, partition) for param, partition in zip(params_to_release, grad_partitions)
+                    if param.partition_numel() * self._get_param_partition_rank(param) < param.ds_numel]
+            for (param, partition), buffer in zip(used, buffers):
+                self._offload_boundary_param_ids.add(param.ds_id)
+                if at_boundary:
+                    # Behind the copy to the host, in the order of the stream.
+                    own(param, buffer.to(partition.device, non_blocking=True))
+            return buffers
+
+        @cached_property
+        def _offload_boundary_param_ids(self) -> Set[int]:
+            """The parameters that the window has used, until _pre_step."""
+            return set()
+
+        def _pre_step(self) -> None:
+            self._offload_boundary_param_ids.clear()
+            super()._pre_step()
