@@ -42,7 +42,7 @@ def install(*, adam: bool = True) -> None:
     from deepspeed.ops.op_builder.builder import OpBuilder
 
     from nvswap.deepspeed.depth import watch_configurations
-    from nvswap.deepspeed.releases import check_release
+    from nvswap.deepspeed.releases import check_release, take_host_memory_for_pinned
 
     check_release()
     modules = _modules(adam)
@@ -62,6 +62,7 @@ def install(*, adam: bool = True) -> None:
     compatible: Dict[str, bool] = deepspeed.ops.__compatible_ops__
     compatible.update({name: True for name in modules})
     watch_configurations()
+    take_host_memory_for_pinned()
     # The CPU accelerator would compile it for collectives in shared memory; gloo does without.
     compatible["deepspeed_shm_comm"] = False
 

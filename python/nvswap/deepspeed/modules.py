@@ -11,6 +11,8 @@ import functools
 import inspect
 from typing import Any, Callable
 
+from nvswap.deepspeed.releases import forget_names
+
 
 def watch_destroyed() -> None:
     """Has each engine that is destroyed, or whose initialization fails, drop its module; calling it again
@@ -65,6 +67,7 @@ def _end_optimizer(optimizer: Any) -> None:
 
 
 def _end_engine(engine: Any) -> None:
+    forget_names()
     for name in ("module_forward_pre_hook", "module_forward_post_hook"):
         if hasattr(engine, name):
             getattr(engine, name).remove()

@@ -19,6 +19,7 @@ import torch
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.swap_tensor.utils import SwapBufferPool
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from deepspeed.utils import debug
 
@@ -115,6 +116,20 @@ def _numbers(version: str) -> Tuple[int, ...]:
 
 def _text(version: Tuple[int, ...]) -> str:
     return ".".join(map(str, version))
+
+
+def take_host_memory_for_pinned() -> None:
+    """Where no device copies from it, all memory is as good as pinned. Swappers ask the accelerator, which said no of
+    any memory on the CPU, and not the op, before 0.19.4: DeepSpeed's own ended with an AssertionError there."""
+    accelerator = get_accelerator()
+    if accelerator.device_name() == "cpu" and "aio_handle" not in inspect.signature(SwapBufferPool).parameters:
+        accelerator.is_pinned = lambda tensor: tensor.device.type == "cpu"
+
+
+def forget_names() -> None:
+    """Those of the modules and parameters of the engine that was made last, which kept them before 0.19.8."""
+    if isinstance(debug.param_names, dict):
+        debug.debug_clear_module_and_param_names()
 
 
 def copies_swap_files() -> str:

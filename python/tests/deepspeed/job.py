@@ -40,7 +40,6 @@ if JOB.get("nvswap"):
 import deepspeed  # noqa: E402
 import numpy  # noqa: E402
 import torch  # noqa: E402
-from deepspeed.runtime.model_checkpointing.config import get_checkpoint_config  # noqa: E402
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum  # noqa: E402
 from deepspeed.utils import (  # noqa: E402
     safe_get_full_fp32_param, safe_get_full_grad, safe_get_full_optimizer_state,
@@ -152,6 +151,7 @@ def groups_of(model):
 
 def save_under(engine, block, tags, folder=CHECKPOINT, *more):
     """Saves with this "checkpoint" block under the rank's tag; returns the error and the warnings."""
+    from deepspeed.runtime.model_checkpointing.config import get_checkpoint_config  # since 0.17.1
     engine._config.checkpoint_config = get_checkpoint_config({"checkpoint": block})
     warnings, handler, error = [], logging.Handler(logging.WARNING), None
     handler.emit = lambda record: warnings.append(record.getMessage())

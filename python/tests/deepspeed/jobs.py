@@ -49,9 +49,9 @@ def free_port():
         return free.getsockname()[1]
 
 
-def start(config, ranks=2, width=128, steps=6, nodes=1, **more):
-    """Starts the processes, the same number on each node; `more` goes to job.py, and "whole_exit" to
-    rank_server.py."""
+def start(config, ranks=2, width=128, steps=6, nodes=1, python=sys.executable, **more):
+    """Starts the processes, the same number on each node, by an interpreter; `more` goes to job.py, and
+    "whole_exit" to rank_server.py."""
     setting = json.dumps({"nvswap": True, "width": width, "layers": 2, "heads": 4, "steps": steps,
                           "config": config, **more})
     processes, of_node, port = [], ranks // nodes, free_port()
@@ -59,7 +59,7 @@ def start(config, ranks=2, width=128, steps=6, nodes=1, **more):
         processes.append(Rank(setting, {
             "RANK": str(rank), "LOCAL_RANK": str(rank % of_node), "WORLD_SIZE": str(ranks),
             "LOCAL_SIZE": str(of_node), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-            "GLOO_SOCKET_IFNAME": "lo"}, os.path.join(BUILD, "python")))
+            "GLOO_SOCKET_IFNAME": "lo"}, os.path.join(BUILD, "python"), python))
     return processes
 
 

@@ -14,6 +14,7 @@ One that has "whole_exit" in its setting, or an exception, ends as any interpret
 """
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -23,9 +24,11 @@ import sys
 import threading
 
 import deepspeed  # noqa: F401
-import deepspeed.runtime.zero.muon.original_muon  # noqa: F401  # compiles functions
 import processor  # noqa: F401
 import torch._inductor.pattern_matcher  # noqa: F401
+
+with contextlib.suppress(ImportError):  # before DeepSpeed 0.18
+    import deepspeed.runtime.zero.muon.original_muon  # noqa: F401  # compiles functions
 
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 

@@ -18,13 +18,13 @@ _servers = []
 
 
 @functools.lru_cache(maxsize=None)
-def _server(package):
-    """The socket of a server that ends with this process."""
+def _server(package, python):
+    """The socket of a server, run by an interpreter, that ends with this process."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         _servers.append(subprocess.Popen(
-            [sys.executable, os.path.join(HERE, "rank_server.py"), str(theirs.fileno())],
+            [python, os.path.join(HERE, "rank_server.py"), str(theirs.fileno())],
             env=dict(os.environ, PYTHONPATH=package, DS_ACCELERATOR="cpu"),
             pass_fds=[theirs.fileno()]))
     return ours
@@ -33,10 +33,10 @@ def _server(package):
 class Rank:
     """A process of job.py, with the part of subprocess.Popen's interface that tests use."""
 
-    def __init__(self, setting, environment, package):
+    def __init__(self, setting, environment, package, python=sys.executable):
         reading, writing = os.pipe()
         request = {"setting": setting, "environment": environment}
-        socket.send_fds(_server(package), [json.dumps(request).encode()], [writing])
+        socket.send_fds(_server(package, python), [json.dumps(request).encode()], [writing])
         os.close(writing)
         self.stdout = os.fdopen(reading, encoding="utf-8", errors="replace")
         self.pid = int(self.stdout.readline())

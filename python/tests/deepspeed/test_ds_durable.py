@@ -82,9 +82,9 @@ def a_file_is_durable_before_it_has_its_name_and_the_name_when_the_call_returns(
 
 @contextlib.contextmanager
 def one_rank():
-    with mock.patch("deepspeed.comm.get_world_size", lambda: 1), \
+    with mock.patch("torch.distributed.get_world_size", lambda: 1), \
             mock.patch("deepspeed.comm.get_rank", lambda: 0), \
-            mock.patch("deepspeed.comm.all_gather_object", lambda into, each: into.__setitem__(0, each)):
+            mock.patch("torch.distributed.all_gather_object", lambda into, each: into.__setitem__(0, each)):
         yield
 
 

@@ -279,7 +279,8 @@ def refuse_what_is_set(config: Any) -> None:
     Error
         ENOTSUP: a key of a DeepSpeedConfig would have no effect on optimizer state in a store.
     """
-    block, datastates = config.checkpoint_config, getattr(config, "datastates_config", None)
+    # Not there before 0.17.1 and 0.18.1.
+    block, datastates = getattr(config, "checkpoint_config", {}), getattr(config, "datastates_config", None)
     refused = {"checkpoint.writer": block.get("writer") is not None,
                "checkpoint.checkpoint_serialization": not block.get("checkpoint_serialization", True),
                "datastates_ckpt": datastates is not None and datastates.enabled}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 from typing import Any, Callable, List, Optional, Tuple, TypeVar
 
-from deepspeed import comm as dist
+from torch import distributed
 
 from nvswap.errors import Error
 
@@ -17,8 +17,8 @@ _Result = TypeVar("_Result")
 
 def of_all_ranks(value: Any) -> List[Any]:
     """The values of all ranks, in their order; all of them call it."""
-    values: List[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
+    values: List[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(values, value)
     return values
 
 

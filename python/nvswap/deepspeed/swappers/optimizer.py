@@ -107,6 +107,8 @@ class PartitionedOptimizerSwapper:
             return bool(getattr(tensor, "swappable", True)) and tensor.numel() > 0
         return numel is not None and numel > 0
 
+    swappable_tensor = is_swappable_tensor  # its name before 0.16.9
+
     def purge_state(self) -> None:
         """Forgets the optimizer's states: a checkpoint brought others."""
         for group in self._groups.values():
