@@ -46,15 +46,15 @@ def _text(value: Any) -> str:
     return json.dumps(value, default=_number)
 
 
-def _document(source: Dict[Any, Any]) -> str:
-    """A dictionary as JSON: what JSON does not have is the text of its repr, and an error if it is read."""
+def as_json(source: Dict[Any, Any]) -> str:
+    """A dictionary as JSON. What JSON does not have is an object with its repr for a key, which no setting takes."""
     return json.dumps(_plain(source, ()))
 
 
 def _plain(value: Any, around: Tuple[int, ...]) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, os.PathLike):
+    if isinstance(value, (bytes, os.PathLike)):
         return os.fsdecode(value)
     if id(value) not in around and isinstance(value, (dict, list, tuple)):
         around += (id(value),)
@@ -64,7 +64,7 @@ def _plain(value: Any, around: Tuple[int, ...]) -> Any:
     try:
         return _plain(_number(value), around)
     except Exception:  # pylint: disable=broad-except
-        return repr(value)
+        return {repr(value): None}
 
 
 def _encoded_key(key: str) -> bytes:
@@ -115,7 +115,7 @@ class Config(Handle):
         lib.nvs_config_set_log(
             config[0], ffi.addressof(lib, "nvswap_log_unless_ended"), self._log_handle)
         if isinstance(source, dict):
-            self.parse(_document(source), "the dictionary")
+            self.parse(as_json(source), "the dictionary")
         elif source is not None and not isinstance(source, Config):
             self.load(source)
 

@@ -513,8 +513,9 @@ int reader_read(struct reader *r, const struct json_value *root)
 				       "configuration or some of its blocks",
 				       reader_show_value(root, shown));
 	result = read_block(r, BLOCK_ROOT, root, "");
+	r->config.strict |= strict;
 	if (!result)
-		result = misplaced_report(r, root, strict || r->config.strict);
+		result = misplaced_report(r, root, r->config.strict);
 	return result ? result : rules_apply(r, was);
 }
 

@@ -833,6 +833,8 @@ static void a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error(voi
 		/* What the program has set holds for every file. */
 		assert_int_equal(nvs_config_set(&config, "nvswap.strict", "true", &error), 0);
 		assert_int_equal(parse(&config, wrong[i].document, &error), -EINVAL);
+		assert_int_equal(parse(&config, "{\"nvswap\": {\"strict\": false}}", &error), 0);
+		assert_int_equal(parse(&config, wrong[i].document, &error), -EINVAL);
 		snprintf(document, sizeof(document), "{\"nvswap\": {\"strict\": false}, %s",
 			 wrong[i].document + 1);
 		assert_int_equal(parse(&config, document, &error), -EINVAL);

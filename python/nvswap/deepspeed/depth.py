@@ -10,11 +10,10 @@ from __future__ import annotations
 import errno
 import functools
 import importlib
-import json
 from contextlib import suppress
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from nvswap.config import Config
+from nvswap.config import Config, as_json
 from nvswap.deepspeed.releases import missing_places
 from nvswap.errors import Error
 
@@ -85,15 +84,16 @@ def check_places(document: Dict[str, Any]) -> None:
     Error
         EINVAL: there is one, and "nvswap.strict" is true.
     """
-    places = _blocks_in(document)
+    places = _blocks_in(document, ())
     places["nvswap"] = document.get("nvswap") or {}
-    _check_once(json.dumps(places, default=repr))
+    _check_once(as_json(places))
 
 
-def _blocks_in(block: Dict[Any, Any]) -> Dict[str, Any]:
+def _blocks_in(block: Dict[Any, Any], around: Tuple[int, ...]) -> Dict[str, Any]:
     """The blocks in a block, and its paths: no other values matter for their places."""
-    return {str(key): _blocks_in(value) if isinstance(value, dict) else str(value) for key, value in block.items()
-            if isinstance(value, dict) or "path" in str(key)}
+    around += (id(block),)
+    return {str(key): _blocks_in(value, around) if isinstance(value, dict) else value for key, value in block.items()
+            if (isinstance(value, dict) and id(value) not in around) or "path" in str(key)}
 
 
 @functools.lru_cache(maxsize=None)
@@ -125,7 +125,7 @@ def watch_configurations() -> None:
         try:
             read(self, *args, **kwargs)
         except Exception:
-            with suppress(Error):
+            with suppress(Exception):  # DeepSpeed's own is the one to see
                 check_places(getattr(self, "_param_dict", {}))
             raise
         check_places(self._param_dict)

@@ -17,8 +17,8 @@ import os
 import resource
 import threading
 import weakref
-from collections import OrderedDict
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
+from collections import Counter, OrderedDict
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -59,8 +59,8 @@ class _Files:
     A file is opened for writes of whole units until another write comes: only those go to the
     drive directly to the last byte. The end of another passes through the page cache and is flushed.
 
-    What a descriptor opened is closed by the next wait: a caller that closes its descriptor and deletes
-    the file expects its space back.
+    A file that transfers of a descriptor use is closed when all of them were waited for: a caller that closes its
+    descriptor and deletes the file expects its space back.
     """
 
     def __init__(self, aio: Aio, transfers: Transfers) -> None:
@@ -69,7 +69,7 @@ class _Files:
         self._files: "OrderedDict[Tuple[int, int], _Opened]" = OrderedDict()
         self._max = files_max()
         self._to_look_at: List[Any] = []  # keys of files that may have been deleted
-        self._of_descriptors: Set[Any] = set()  # keys
+        self._of_descriptors: "Counter[Any]" = Counter()  # their transfers that were not waited for, by key
 
     def get(self, name: Name, write: bool, nbytes: int, offset: int) -> File:
         """The file, opened if it is not; created with mode 0600 if it is missing and written. With
@@ -94,21 +94,28 @@ class _Files:
             opened.file.close()
             opened, key = self._open(name, write, key, False)
         self._files[key] = opened
-        if isinstance(name, int):
-            self._of_descriptors.add(key)
         return opened.file
 
-    def close_descriptors(self) -> None:
-        """Closes the files that descriptors opened, whose transfers the caller has waited for."""
-        if self._of_descriptors:
+    def begin_with(self, number: int, pending: Pending) -> None:
+        """Counts a transfer of a descriptor. With the lock of the transfers held."""
+        pending.descriptor = _key_of(number)
+        self._of_descriptors[pending.descriptor] += 1
+
+    def end(self, waited: List[Pending]) -> None:
+        """Closes the files of descriptors of which no transfer is left."""
+        keys = [each.descriptor for each in waited if each.descriptor is not None]
+        if keys:
             with self._transfers.lock:
-                for key in list(self._of_descriptors):
-                    self._close(key)
+                self._of_descriptors.subtract(keys)
+                for key in set(keys):
+                    if self._of_descriptors[key] <= 0:
+                        del self._of_descriptors[key]
+                        if key in self._files:
+                            self._close(key)
 
     def _close(self, key: Any) -> None:
         """Gathered transfers of the file start before it is closed, which waits for them."""
         self._transfers.submit()
-        self._of_descriptors.discard(key)
         self._files.pop(key).file.close()
 
     def _open(self, name: Name, write: bool, key: Any, units: bool) -> Tuple[_Opened, Any]:
@@ -326,12 +333,17 @@ class aio_handle:  # pylint: disable=invalid-name
             with self._lock:
                 self._pending = pending + self._pending
             raise
-        for each in pending:
-            _finish(each)
-        self._shared.files.close_descriptors()
-        if failed is not None:
-            raise failed
+        self._end(pending, failed)
         return len(pending)
+
+    def _end(self, waited: List[Pending], failed: Optional[Error]) -> None:
+        for each in waited:
+            _finish(each)
+        try:
+            self._shared.files.end(waited)
+        finally:
+            if failed is not None:
+                raise failed
 
     def _now(self, buffer: torch.Tensor, name: Name, offset: int, write: bool) -> None:
         pending = self._started(buffer, name, offset, write)
@@ -341,10 +353,7 @@ class aio_handle:  # pylint: disable=invalid-name
             with self._lock:
                 self._pending.append(pending)
             raise
-        _finish(pending)
-        self._shared.files.close_descriptors()
-        if failed is not None:
-            raise failed
+        self._end([pending], failed)
 
     def _begin(self, buffer: torch.Tensor, name: Name, offset: int, write: bool) -> int:
         pending = self._started(buffer, name, offset, write)
@@ -368,9 +377,12 @@ class aio_handle:  # pylint: disable=invalid-name
                 into = None
         shared = self._shared
         with shared.transfers.lock:
-            return shared.transfers.start(
+            pending = shared.transfers.start(
                 shared.files.get(name, write, buffer.nbytes, offset), write, buffer.data_ptr(),
                 buffer.nbytes, offset, (buffer, into))
+            if isinstance(name, int):
+                shared.files.begin_with(name, pending)
+            return pending
 
     # ---- Pinned memory ----
 

@@ -27,13 +27,14 @@ _SIZE = ffi.sizeof("struct nvs_transfer")
 class Pending:
     """A transfer from its start until it was waited for; it keeps its memory alive."""
 
-    __slots__ = ("owner", "path", "request", "failure")
+    __slots__ = ("owner", "path", "request", "failure", "descriptor")
 
     def __init__(self, owner: Any, path: str) -> None:
         self.owner = owner
         self.path = path
         self.request: Any = None  # None: it is gathered, or failed
         self.failure: Optional[Error] = None
+        self.descriptor: Any = None  # what its file was opened by, to be closed once it is waited for
 
 
 def warn_dropped(failure: Error) -> None:

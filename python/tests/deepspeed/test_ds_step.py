@@ -66,6 +66,26 @@ def a_step_that_the_drive_failed_is_finished_by_calling_it_again(directory):
 
 
 @promise
+def a_step_that_failed_on_one_rank_is_finished_by_calling_it_again_on_all(directory):
+    for param in (False, {"max_in_cpu": 0}):
+        config = configuration(directory, param=param, **DEPTH)
+        assert job(config, failing=2, failing_rank=1) == in_memory(), param
+
+
+@promise
+def a_step_in_fp16_that_is_finished_has_its_loss_scale(directory):
+    settings = {"steps": 8, "fp16_by_torch": True}
+    config = half(configuration(directory, dtype="fp16", **DEPTH))
+    assert job(config, failing=4, failing_rank=0, **settings) == \
+        job(half(configuration(None, "cpu", "fp16")), **settings)
+
+
+def half(config):
+    config["fp16"] = {"enabled": True, "initial_scale_power": 22, "hysteresis": 1, "loss_scale_window": 2}
+    return config
+
+
+@promise
 def a_job_goes_on_after_an_exception_amid_a_step_as_in_memory(directory):
     for depth in ("step", "swappers"):
         config = configuration(directory, depth=depth)
@@ -74,11 +94,6 @@ def a_job_goes_on_after_an_exception_amid_a_step_as_in_memory(directory):
 
 @promise
 def losses_in_fp16_with_overflows_are_those_in_memory(directory):
-    def half(config):
-        config["fp16"] = {"enabled": True, "initial_scale_power": 22, "hysteresis": 1,
-                          "loss_scale_window": 2}
-        return config
-
     settings = {"steps": 8, "fp16_by_torch": True}
     losses = job(half(configuration(directory, dtype="fp16", **DEPTH)), **settings)
     assert losses == job(half(configuration(None, "cpu", "fp16")), **settings)

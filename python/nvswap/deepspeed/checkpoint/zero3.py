@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
@@ -51,7 +51,7 @@ class Checkpoints:
 
     def _import_state(self, path: str, names: List[Optional[str]], step: int) -> bool:
         """Replaces all state and all parameters by tensors of a file of torch.save: the names of each
-        sub-group's PARTS, None for what becomes 0. False: it can't be done, and nothing was."""
+        sub-group's PARTS, None for what becomes 0. False: it can't be done; what was replaced is to be again."""
         return False
 
     def _stored_parameters(self) -> Optional[Tuple[Optimizer, List[Parameter]]]:
@@ -156,11 +156,7 @@ class Checkpoints:
         stored = self._stored_parameters()
         if stored is None:
             return False
-        try:
-            import_universal(stored[0], checkpoint_dir, stored[1])
-        except Error as error:
-            if error.errno != errno.EINVAL:
-                raise
+        if not is_read_by_library(lambda: import_universal(stored[0], checkpoint_dir, stored[1])):
             return False
         self._take_imported_weights()
         return True
@@ -206,6 +202,19 @@ class Checkpoints:
         own = whole.flatten()[begin:begin + part.numel()]
         part[:own.numel()] = own
         return part
+
+
+def is_read_by_library(read: Callable[[], Any]) -> bool:
+    """False: the library does not take the file. What torch has read is then read by torch, with a line in the log
+    that says why: mostly objects in a pickle that the library does not know."""
+    try:
+        read()
+    except Error as error:
+        if error.errno != errno.EINVAL:
+            raise
+        logger.info(f"read by torch: {error.strerror}")
+        return False
+    return True
 
 
 def global_state_in(checkpoint_dir: str) -> Any:

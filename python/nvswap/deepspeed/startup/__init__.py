@@ -12,5 +12,6 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 def install_in_children() -> None:
     """Has install() called in each process of Python that is started from now on."""
-    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", FOLDER)]
-    os.environ["PYTHONPATH"] = os.pathsep.join([FOLDER, *paths])
+    paths = os.environ.get("PYTHONPATH")  # in which an empty path is the working directory
+    others = [path for path in paths.split(os.pathsep) if path != FOLDER] if paths else []
+    os.environ["PYTHONPATH"] = os.pathsep.join([FOLDER, *others])

@@ -32,16 +32,20 @@ class _Watcher:
 
 
 def _install() -> None:
+    import warnings
     try:
         from nvswap.deepspeed import install
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "nvswap":
             raise
-        import warnings
         warnings.warn(f"{sys.executable} has no nvswap, so DeepSpeed uses its own ops here: install nvswap for "
                       "this Python too, or put it in PYTHONPATH", RuntimeWarning)
-    else:
+        return
+    from nvswap.deepspeed.releases import VersionError
+    try:
         install()
+    except VersionError as error:
+        warnings.warn(f"{sys.executable}: DeepSpeed uses its own ops here: {error}", RuntimeWarning)
 
 
 def _run_hidden() -> None:

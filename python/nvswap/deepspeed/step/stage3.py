@@ -13,6 +13,8 @@ initialize_optimizer_states           the store does it
 _offload_grad_partition_at_boundary   gradients stay in the flat buffer, and only the norm is taken
 _pre_step                             gradients of parameters that the window did not use are zeroed, and
                                       what an exception amid a step left in the stand-ins goes
+_overflow_check_and_loss_scale_update, _loss_scale_update_and_overflow_cleanup
+                                      a step that is finished by a second call has the loss scale of the first
 _optimizer_step                       collects a sub-group; the last one's call makes the whole step
 _reassign_or_swap_out_partitioned_parameters   the step has done it
 _get_fp32_grad_state_partition, get_fp32_grad_partitions, update_fp32_grad_for_param_vectorized,
@@ -28,6 +30,7 @@ by the factor of the step, which is so computed by its own code, to the last bit
 
 from __future__ import annotations
 
+import enum
 import errno
 import re
 import weakref
@@ -39,8 +42,9 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.ops.adam import DeepSpeedCPUAdam
 
 from nvswap.checkpoint import Parameter
+from nvswap.deepspeed.checkpoint.ranks import together
 from nvswap.deepspeed.checkpoint.stored import MOMENTS, PARTS, OptimizerFile, Stored
-from nvswap.deepspeed.checkpoint.zero3 import keys_beside_moments, step_of
+from nvswap.deepspeed.checkpoint.zero3 import is_read_by_library, keys_beside_moments, step_of
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.step.state import open_optimizer
 from nvswap.deepspeed.step.weights import NewWeights
@@ -54,7 +58,19 @@ from nvswap.tensor_files import import_optimizer
 _TENSOR = re.compile(r"group(\d+)(?:\+(\d+) )?")
 
 
+class _Part(enum.Enum):
+    """How far this rank's part of a step is."""
+
+    TO_STEP = 1
+    WEIGHTS_OWED = 2  # the store has stepped, and not all parameters have their new weights
+    MADE = 3
+
+
 class Stage3(StoredStage3):
+    _failed = False  # the last step, on some rank: the next call finishes it
+    _part = _Part.TO_STEP
+    _lends = True  # sub-groups to the store, in this call of step()
+
     # ---- Setup
 
     def _configure_offloading(self, *args: Any) -> None:
@@ -163,19 +179,27 @@ class Stage3(StoredStage3):
 
     def _pre_step(self) -> None:
         self._await_gradients()
-        self._finishes = self._store.info()["unfinished"]
+        unfinished = self._store.info()["unfinished"]
+        self._failed = self._failed or unfinished
+        self._lends = self._part is _Part.TO_STEP and not unfinished
         used = self._offload_boundary_param_ids
         for group, params in enumerate(self.fp16_groups):
             self.fp32_partitioned_groups_flat[group].grad.fill_(1)
             for param in params:
-                if param.ds_id not in used and not self._finishes:
+                if param.ds_id not in used and not self._failed:
                     self._gradient_of(param)[0].zero_()
         super()._pre_step()
+
+    def _overflow_check_and_loss_scale_update(self, *args: Any, **kwargs: Any) -> Any:
+        return False if self._failed else super()._overflow_check_and_loss_scale_update(*args, **kwargs)
+
+    def _loss_scale_update_and_overflow_cleanup(self) -> Any:
+        return False if self._failed else super()._loss_scale_update_and_overflow_cleanup()
 
     # ---- The step
 
     def _optimizer_step(self, sub_group_id: int) -> None:
-        if not self._finishes:
+        if self._lends:
             self._lend(sub_group_id)
         if sub_group_id == len(self.fp16_groups) - 1:
             self._step_all()
@@ -191,14 +215,27 @@ class Stage3(StoredStage3):
         self._store.lend_gradients(sub_group_id, self._gradients_of_group(sub_group_id))
 
     def _step_all(self) -> None:
-        """Takes the step, or finishes the one that an error of the drive ended: engine.step() is called
-        again, with the gradients and the settings of its first call."""
-        try:
-            self._store.step()
-        finally:
-            self._new_weights.wait()
-        if self._finishes:
-            self._take_imported_weights()
+        """Takes the step on all ranks, or finishes the one that an error of the drive ended on some: engine.step()
+        is called again, and has the gradients and the settings of its first call."""
+        finishes = self._failed
+        self._failed = True
+        together("make the step", lambda: self._make_part(finishes))
+        self._forget_failure()
+
+    def _make_part(self, finishes: bool) -> None:
+        if self._part is _Part.TO_STEP:
+            try:
+                self._store.step()
+                self._part = _Part.WEIGHTS_OWED
+            finally:
+                self._new_weights.wait()
+        if self._part is _Part.WEIGHTS_OWED and finishes:
+            # Those of the first call were not all written, and the store hands them out once.
+            self._put_weights_of_store()
+        self._part = _Part.MADE
+
+    def _forget_failure(self) -> None:
+        self._failed, self._part = False, _Part.TO_STEP
 
     def _put_weights(self, group: int, weights: torch.Tensor) -> None:
         """Gives new weights to a sub-group's parameters, some of which may be in memory."""
@@ -265,6 +302,7 @@ class Stage3(StoredStage3):
         return {"step": self._store.step_count, **dict.fromkeys(MOMENTS)}
 
     def _put_state(self, group: int, master: torch.Tensor, state: Optional[Dict[str, Any]]) -> None:
+        self._forget_failure()
         self._store.set_state(group, "master", master.float().contiguous())
         if state is not None:
             for part in MOMENTS:
@@ -281,12 +319,7 @@ class Stage3(StoredStage3):
                         "the weights alone (load_optimizer_states=False)")
 
     def _import_state(self, path: str, names: List[Optional[str]], step: int) -> bool:
-        try:
-            import_optimizer(self._store, path, names)
-        except Error as error:
-            if error.errno != errno.EINVAL:
-                raise
-            # The library takes no pickle with such objects; torch has read it.
+        if not is_read_by_library(lambda: import_optimizer(self._store, path, names)):
             return False
         self._store.step_count = step
         self._take_imported_weights()
@@ -314,11 +347,15 @@ class Stage3(StoredStage3):
         return self._store, parameters
 
     def _take_imported_weights(self) -> None:
+        self._forget_failure()
+        self._put_weights_of_store()
+
+    def _put_weights_of_store(self) -> None:
         for group, given in enumerate(self._store.groups):
             if given.weights is None:
                 self._put_master(group, self._master_of(group))
             else:
-                # The import has written to them.
+                # The store has written to them.
                 self._unflatten_partitioned_parameters(group)
 
     def _master_of(self, group: int) -> torch.Tensor:

@@ -46,7 +46,9 @@ class ParameterSwapper:
 
     def __init__(self, document: Dict[str, Any], dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self.engine = open_engine(document, "param", comm.get_rank())
+        # The pool has room for buffer_count elements of buffer_size of this type.
+        self.engine = open_engine(document, "param", comm.get_rank(), bf16__enabled=dtype == torch.bfloat16,
+                                  fp16__enabled=dtype == torch.float16)
         self.engine.describe = weakref.WeakMethod(self._described)
         self._parameters: "weakref.WeakValueDictionary[str, Any]" = weakref.WeakValueDictionary()
         self._holds = Holds(self.engine)
