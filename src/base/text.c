@@ -129,17 +129,16 @@ static bool is_variable(const char *text)
 const char *path_stands_for(const char *path)
 {
 	if (*path == '~')
-		return "begins with ~, which a shell alone replaces, and neither JSON nor quotes "
-		       "have "
-		       "one: write the path out (./~ is a directory of that name)";
+		return "begins with ~, which only a shell expands: write the path out (a directory "
+		       "that has this name by its absolute path)";
 	if (is_variable(path))
-		return "begins with a variable, which a shell alone replaces, and neither JSON nor "
-		       "quotes have one: write the path out (./$ is a directory of that name)";
+		return "begins with a variable, which only a shell expands: write the path out (a "
+		       "directory that has this name by its absolute path)";
 	if (!strcasecmp(path, "none") || !strcasecmp(path, "auto"))
 		return "is no path: accelerate writes it where its YAML keys for NVMe paths are "
-		       "not "
-		       "passed on. Name the directory in a DeepSpeed file, and that file by its "
-		       "deepspeed_config_file (with ./ before it, it is a directory of that name)";
+		       "not passed on. Name the directory in a DeepSpeed file, and that file by "
+		       "its deepspeed_config_file (a directory that has this name by its absolute "
+		       "path)";
 	return NULL;
 }
 

@@ -79,7 +79,7 @@ echo '{"aio": {"queue_dpeth": 4}}' >"$T/typo.json"
 expect model_that_is_given_as_configuration_is_refused 1 "gpt2.json: this is a model, give it to --model" \
 	bench --nvme-path "$T/store" --config bench/models/gpt2.json
 expect config_error_names_the_key 1 "queue_dpeth.*queue_depth" bench --config "$T/typo.json"
-expect a_path_for_a_shell_is_refused_with_its_meaning 1 "~/nvme. begins with ~, which a shell alone replaces" \
+expect a_path_for_a_shell_is_refused_with_its_meaning 1 "~/nvme. begins with ~, which only a shell expands" \
 	bench --nvme-path '~/nvme' --tensors 1 --tensor-size 4k
 expect a_variable_in_a_path_is_told_in_place_of_mkdir 1 "a shell alone replaces the variable" \
 	bench --nvme-path "$T"'/$USER' --tensors 1 --tensor-size 4k

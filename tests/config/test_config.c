@@ -1245,7 +1245,7 @@ static void a_path_that_stands_for_another_is_refused_with_its_meaning(void **st
 	static const struct {
 		const char *path, *says;
 	} paths[] = {
-		{"~", "a shell alone replaces"},
+		{"~", "only a shell expands"},
 		{"~/nvme", "begins with ~"},
 		{"~me/nvme", "begins with ~"},
 		{"$HOME/x", "begins with a variable"},

@@ -81,7 +81,9 @@ for mode in swap step params randwrite; do
 	limited 120000000 bench "${small[@]}" --rw $mode || failed="$failed $mode"
 done
 limited 120000000 bench "${small[@]}" --rw checkpoint --tensors 2 || failed="$failed checkpoint"
-limited 120000000 tune --time 2s --working-set 64m "$T/store" || failed="$failed tune"
+for bytes in 120000000 50000000; do
+	limited $bytes tune --time 2s --working-set 64m "$T/store" || failed="$failed tune-$bytes"
+done
 [ -z "$failed" ]
 result the_defaults_of_every_command_fit_the_limit $? "these do not:$failed"
 

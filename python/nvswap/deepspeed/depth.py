@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import functools
 import importlib
-from contextlib import suppress
+import logging
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from nvswap.config import Config, as_json
@@ -39,6 +39,9 @@ _PLACES: Dict[str, List[Tuple[str, str, str]]] = {
          "nvswap.deepspeed.step.stage3.Stage3"),
     ],
 }
+
+
+logger = logging.getLogger("nvswap")
 
 
 class Choice(NamedTuple):
@@ -77,7 +80,8 @@ def blocks_of(config: Any) -> Dict[str, Any]:
 
 def check_places(document: Dict[str, Any]) -> None:
     """
-    Warns of blocks that are in the wrong place of a DeepSpeed configuration, or whose names are near misses.
+    Warns of blocks that are in the wrong place of a DeepSpeed configuration, or whose names are near misses. Not in
+    `zero_optimization` an offload block is in the wrong place for DeepSpeed, though not in a file for nvswap alone.
 
     Raises
     ------
@@ -87,6 +91,13 @@ def check_places(document: Dict[str, Any]) -> None:
     places = _blocks_in(document, ())
     places["nvswap"] = document.get("nvswap") or {}
     _check_once(as_json(places))
+    outside = [name for name in ("offload_param", "offload_optimizer") if isinstance(document.get(name), dict)]
+    if outside:
+        text = f"{outside[0]} is not in `zero_optimization`, where it belongs: DeepSpeed offloads nothing by it"
+        with Config({"nvswap": places["nvswap"]}) as config:
+            if config["nvswap.strict"]:
+                raise Error(errno.EINVAL, text, outside[0])
+        logger.warning(text)
 
 
 def _blocks_in(block: Dict[Any, Any], around: Tuple[int, ...]) -> Dict[str, Any]:
@@ -125,8 +136,13 @@ def watch_configurations() -> None:
         try:
             read(self, *args, **kwargs)
         except Exception:
-            with suppress(Exception):  # DeepSpeed's own is the one to see
+            # DeepSpeed's own is the one to see, but does not say where a block belongs.
+            try:
                 check_places(getattr(self, "_param_dict", {}))
+            except Error as error:
+                logger.warning(error.strerror)
+            except Exception as error:  # pylint: disable=broad-exception-caught
+                logger.debug("the places of blocks were not checked: %s", error)
             raise
         check_places(self._param_dict)
         choose(blocks_of(self))
@@ -142,16 +158,21 @@ def choose(document: Dict[str, Any]) -> None:
     Raises
     ------
     Error
-        EINVAL: a key or value of the "nvswap" block is wrong, or, at a depth beyond the ops, of the blocks of
-        a drive: DeepSpeed makes folders of paths such as "~/nvme" before a store is opened. ENOTSUP: this
+        EINVAL: a key or value of the "nvswap" block is wrong, or of the blocks of a drive: DeepSpeed makes folders
+        of paths such as "~/nvme" before a store is opened. With the ops alone all but the paths is DeepSpeed's to
+        check. ENOTSUP: this
         release of DeepSpeed lacks what the depth replaces.
     """
     global _choice  # pylint: disable=global-statement
     with Config({"nvswap": document.get("nvswap") or {}}) as config:
         depth = config["nvswap.deepspeed"]
     zero = document.get("zero_optimization") or {}
-    if depth != "ops" and any((zero.get(block) or {}).get("device") == "nvme"
-                              for block in ("offload_param", "offload_optimizer")):
+    on_drive = {block: zero[block] for block in ("offload_param", "offload_optimizer")
+                if (zero.get(block) or {}).get("device") == "nvme"}
+    if depth == "ops":
+        Config({"zero_optimization": {block: {key: each[key] for key in ("device", "nvme_path") if key in each}
+                                      for block, each in on_drive.items()}}).close()
+    elif on_drive:
         Config(document).close()
     missing = missing_places(depth)
     if missing:

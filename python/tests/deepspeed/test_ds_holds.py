@@ -20,6 +20,7 @@ from nvswap.deepspeed import depth  # noqa: E402
 from nvswap.deepspeed.swappers import device  # noqa: E402
 from nvswap.deepspeed.swappers.hold import Holds  # noqa: E402
 from nvswap.deepspeed.swappers.optimizer import PipelinedOptimizerSwapper  # noqa: E402
+from nvswap.deepspeed.swappers.parameters import ParameterSwapper  # noqa: E402
 from nvswap.deepspeed.swappers.store import open_engine  # noqa: E402
 
 NUMEL = 100000
@@ -57,6 +58,14 @@ def more_than_the_pool_can_be_held_and_changed(directory):
     add_one(held)
     assert_added(holds, count)
     assert holds.free_bytes() == holds.pool_bytes
+
+
+@promise
+def the_pool_of_16_bit_parameters_has_buffer_count_times_buffer_size_of_them(directory):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        swapper = ParameterSwapper(settings(directory), dtype)
+        assert swapper.engine.pool()[1] == 4 * 262144 * dtype.itemsize, dtype
+        swapper.engine.close()
 
 
 class Accelerator:

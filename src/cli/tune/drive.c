@@ -23,6 +23,7 @@ struct fill {
 	struct nvs_aio *aio;
 	struct nvs_file *file;
 	struct nvs_request *requests[TRANSFERS];
+	unsigned slots; /* transfers that the workload's memory has room for, TRANSFERS at most */
 	uint64_t submitted, done; /* bytes */
 	uint64_t began_ns, moments[MOMENTS + 1];
 	uint64_t soft_ns, hard_ns;
@@ -40,7 +41,7 @@ static int submit(struct fill *fill)
 {
 	struct tune_workload *workload = &fill->work->workload;
 	uint64_t left = workload->working_set - fill->submitted;
-	unsigned slot = fill->submitted / TRANSFER_BYTES % TRANSFERS;
+	unsigned slot = fill->submitted / TRANSFER_BYTES % fill->slots;
 	uint64_t nbytes = left < TRANSFER_BYTES ? left : TRANSFER_BYTES;
 	char *data = (char *)workload->memory + slot * TRANSFER_BYTES;
 	int rc;
@@ -58,7 +59,7 @@ static int submit(struct fill *fill)
 /* Waits for the oldest transfer and records the time. */
 static int reap(struct fill *fill, uint64_t total)
 {
-	struct nvs_request *request = fill->requests[fill->done / TRANSFER_BYTES % TRANSFERS];
+	struct nvs_request *request = fill->requests[fill->done / TRANSFER_BYTES % fill->slots];
 	uint64_t from = fill->done * MOMENTS / total, left = fill->submitted - fill->done;
 	int rc = nvs_aio_wait(fill->aio, &request, 1, -1, fill->error);
 
@@ -92,7 +93,7 @@ static int write_all(struct fill *fill)
 		int reaped;
 
 		while (!rc && fill->submitted < total &&
-		       fill->submitted - fill->done < TRANSFERS * TRANSFER_BYTES)
+		       fill->submitted - fill->done < fill->slots * TRANSFER_BYTES)
 			rc = submit(fill);
 		reaped = fill->done < fill->submitted ? reap(fill, total) : 0;
 		if (rc >= 0 && reaped)
@@ -145,7 +146,12 @@ static int fill_file(struct fill *fill)
 
 int tune_fill(struct tune_work *work, uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error)
 {
-	struct fill fill = {.work = work, .soft_ns = soft_ns, .hard_ns = hard_ns, .error = error};
+	const uint64_t room = work->workload.memory_bytes / TRANSFER_BYTES;
+	struct fill fill = {.work = work,
+			    .slots = room < TRANSFERS ? (unsigned)room : TRANSFERS,
+			    .soft_ns = soft_ns,
+			    .hard_ns = hard_ns,
+			    .error = error};
 	const struct tune_point point = {work->ioengine, MIB, 32, 1, false, true};
 	struct nvs_config *config;
 	int rc = tune_config_open(&config, &point, error);

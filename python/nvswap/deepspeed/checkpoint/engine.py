@@ -370,7 +370,8 @@ def _locking(save_model: Any) -> Any:
 
 def is_amid_window(engine: Any) -> bool:
     """Whether there are gradients that no step has taken. A loop that sets the boundary itself, as
-    accelerate's does, calls step() there alone, so that DeepSpeed's count is not one of micro batches."""
+    accelerate's does, calls step() there alone, so that DeepSpeed's count is not one of micro batches. Of such a
+    loop the first window counts from the time that it is announced, and each until its last backward."""
     boundary = engine._is_gradient_accumulation_boundary
     if boundary is not None:
         return not boundary

@@ -15,8 +15,8 @@ from deepspeed.utils import logger
 from nvswap.config import Config
 from nvswap.errors import Error
 
-# What only a shell, or another program, makes a path of. The library refuses it with its meaning.
-_NO_PATH = re.compile(r"~|.*\$|(?:none|auto)$")
+# The library names it where such a path does not exist. A path that begins with one is refused before.
+_VARIABLE = re.compile(r"\$[A-Za-z_{]")
 _OCTAL = re.compile(r"\\(\d{3})")
 
 MOUNTS = "/proc/self/mountinfo"
@@ -37,7 +37,7 @@ def make_folders(config: Config, block: str) -> None:
         That of mkdir(2), with the path.
     """
     for path in config.paths(block):
-        if not os.path.lexists(path) and not _NO_PATH.match(path):
+        if not os.path.lexists(path) and not _VARIABLE.search(path):
             _make(path.rstrip("/"))
 
 
