@@ -99,7 +99,8 @@ struct nvs_config {
 	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory between steps */
 	uint32_t optimizer_threads;    /* compute threads; 0: one per core near the drive */
 	enum deepspeed_depth deepspeed;
-	bool strict; /* blocks in the wrong place are errors */
+	bool progress; /* for Python: a DeepSpeed job tells of it */
+	bool strict;   /* blocks in the wrong place are errors */
 };
 
 bool block_exists(enum nvs_block block);

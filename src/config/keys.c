@@ -234,6 +234,9 @@ const struct config_key config_keys[] = {
 	      "elements whose optimizer state stays in the pool between steps"),
 	WHOLE(NVSWAP, "optimizer_threads", 32, optimizer_threads, 0, 0, THREADS_MAX, 0,
 	      "threads that compute optimizer steps; 0: one per core near the drive"),
+	BOOL(NVSWAP, "progress", progress, true,
+	     "a DeepSpeed job says on standard error how far its stores are filled, and at its end "
+	     "what was moved; false: nothing"),
 	BOOL(NVSWAP, "strict", strict, false,
 	     "a block in the wrong place, and a near miss of a block's name, is an error; false: a "
 	     "warning"),

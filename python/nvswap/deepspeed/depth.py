@@ -20,6 +20,9 @@ from nvswap.errors import Error
 _PARAMETER_SWAPPER = ("deepspeed.runtime.zero.partition_parameters",
                       "AsyncPartitionedParameterSwapper",
                       "nvswap.deepspeed.swappers.parameters.parameter_swapper")
+_OPTIMIZER_SWAPPERS = [
+    ("deepspeed.runtime.zero.stage3", name, f"nvswap.deepspeed.swappers.optimizer.{name}")
+    for name in ("PartitionedOptimizerSwapper", "PipelinedOptimizerSwapper")]
 # Of each depth, the replaced names: the module that looks a name up, the name, and where its
 # replacement is.
 _PLACES: Dict[str, List[Tuple[str, str, str]]] = {
@@ -28,13 +31,12 @@ _PLACES: Dict[str, List[Tuple[str, str, str]]] = {
         _PARAMETER_SWAPPER,
         ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3",
          "nvswap.deepspeed.swappers.stage3.Stage3"),
-        ("deepspeed.runtime.zero.stage3", "PartitionedOptimizerSwapper",
-         "nvswap.deepspeed.swappers.optimizer.PartitionedOptimizerSwapper"),
-        ("deepspeed.runtime.zero.stage3", "PipelinedOptimizerSwapper",
-         "nvswap.deepspeed.swappers.optimizer.PipelinedOptimizerSwapper"),
+        *_OPTIMIZER_SWAPPERS,
     ],
+    # Its class takes that of the swappers for an optimizer that it can't step.
     "step": [
         _PARAMETER_SWAPPER,
+        *_OPTIMIZER_SWAPPERS,
         ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3",
          "nvswap.deepspeed.step.stage3.Stage3"),
     ],
@@ -49,6 +51,12 @@ class Choice(NamedTuple):
 
     depth: str
     document: Dict[str, Any]  # its blocks_of()
+    progress: bool = False  # whether the job is to say how far it is
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the configuration names the depth; else the job may have less than the default."""
+        return "deepspeed" in (self.document.get("nvswap") or {})
 
 
 _choice = Choice("ops", {})
@@ -165,7 +173,7 @@ def choose(document: Dict[str, Any]) -> None:
     """
     global _choice  # pylint: disable=global-statement
     with Config({"nvswap": document.get("nvswap") or {}}) as config:
-        depth = config["nvswap.deepspeed"]
+        depth, progress = config["nvswap.deepspeed"], config["nvswap.progress"]
     zero = document.get("zero_optimization") or {}
     on_drive = {block: zero[block] for block in ("offload_param", "offload_optimizer")
                 if (zero.get(block) or {}).get("device") == "nvme"}
@@ -181,7 +189,7 @@ def choose(document: Dict[str, Any]) -> None:
     _restore()
     for module, name, replacement in _PLACES[depth]:
         _replace(module, name, replacement)
-    _choice = Choice(depth, document)
+    _choice = Choice(depth, document, progress)
 
 
 def _replace(module: str, name: str, replacement: str) -> None:

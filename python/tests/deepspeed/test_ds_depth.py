@@ -113,7 +113,7 @@ def each_configuration_puts_the_classes_of_its_depth_in_place(_):
 
     read(deepspeed="ops")
     theirs = stage3.DeepSpeedZeroOptimizer_Stage3, stage3.PartitionedOptimizerSwapper
-    for name, replaced in (("step", (True, False)), ("swappers", (True, True)),
+    for name, replaced in (("step", (True, True)), ("swappers", (True, True)),
                            ("ops", (False, False))):
         read(deepspeed=name)
         ours = stage3.DeepSpeedZeroOptimizer_Stage3, stage3.PartitionedOptimizerSwapper

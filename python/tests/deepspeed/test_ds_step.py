@@ -142,6 +142,20 @@ def an_optimizer_that_is_not_adam_is_refused(directory):
 
 
 @promise
+def the_default_is_the_swappers_for_an_optimizer_that_is_not_adam(directory):
+    sgd = {"optimizer": {"type": "SGD", "params": {"lr": 1e-3, "momentum": 0.9}},
+           "zero_force_ds_cpu_optimizer": False, "zero_allow_untested_optimizer": True}
+    config = {**configuration(directory), **sgd, "nvswap": {}}
+    losses = job({**configuration(None, "cpu"), **sgd})
+    checkpoint = os.path.join(directory, "saved")
+    assert job(config, save_steps=[2], checkpoint=checkpoint) == losses
+    assert job(config, load_step=2, checkpoint=checkpoint) == [each[4:] for each in losses]
+    for output in outputs_of(start(config, steps=1)):
+        assert "the optimizer is SGD, and nvswap's is DeepSpeedCPUAdam, so this job has nvswap's swappers" in output, \
+            output[-3000:]
+
+
+@promise
 def a_drive_too_small_for_the_state_ends_all_ranks_with_an_error_that_names_the_path(directory):
     if os.geteuid():
         raise Skip("mounting a small file system needs root")

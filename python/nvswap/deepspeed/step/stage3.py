@@ -40,8 +40,11 @@ import torch
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.ops.adam import DeepSpeedCPUAdam
+from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
+from deepspeed.utils import logger
 
 from nvswap.checkpoint import Parameter
+from nvswap.deepspeed import progress
 from nvswap.deepspeed.checkpoint.ranks import together
 from nvswap.deepspeed.checkpoint.stored import MOMENTS, PARTS, OptimizerFile, Stored
 from nvswap.deepspeed.checkpoint.zero3 import is_read_by_library, keys_beside_moments, step_of
@@ -50,12 +53,29 @@ from nvswap.deepspeed.step.state import open_optimizer
 from nvswap.deepspeed.step.weights import NewWeights
 from nvswap.deepspeed.swappers.host import StoredStage3
 from nvswap.deepspeed.swappers.names import name_at, names_of
+from nvswap.deepspeed.swappers.stage3 import Stage3 as SwappersStage3
 from nvswap.errors import Error
 from nvswap.optimizer import Group, GroupAdam, Optimizer
 from nvswap.tensor_files import import_optimizer
 
 # A tensor of the optimizer, which may go beyond its first sub-group: the sub-group, and an element.
 _TENSOR = re.compile(r"group(\d+)(?:\+(\d+) )?")
+
+
+def _unlike_ours(optimizer: Any, settings: Dict[str, Any]) -> Optional[Tuple[str, str]]:
+    """A key, and why by it nvswap's optimizer can't take the place of a job's with state on NVMe; None if it can.
+    `settings` are those of DeepSpeed's class."""
+    offload = settings.get("offload_optimizer_config")
+    if offload is None or offload.device != OffloadDeviceEnum.nvme:
+        return None
+    if type(optimizer) is not DeepSpeedCPUAdam:  # pylint: disable=unidiomatic-typecheck
+        return "nvswap.deepspeed", f"the optimizer is {type(optimizer).__name__}, and nvswap's is DeepSpeedCPUAdam"
+    for kind in ("fp16", "bf16"):
+        # bf16_optimizer_states is refused by DeepSpeed without it.
+        if settings.get(f"{kind}_master_weights_and_gradients"):
+            key = f"{kind}.{kind}_master_weights_and_grads"
+            return key, f"{key} keeps master weights in 16 bits, and the step's are float32"
+    return None
 
 
 class _Part(enum.Enum):
@@ -73,28 +93,32 @@ class Stage3(StoredStage3):
 
     # ---- Setup
 
+    def __init__(self, module: Any, init_optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        unlike = _unlike_ours(init_optimizer, kwargs)
+        if unlike is None:
+            super().__init__(module, init_optimizer, *args, **kwargs)
+            return
+        key, reason = unlike
+        if choice().is_asked_for:
+            raise Error(errno.ENOTSUP, f'{reason}: use "nvswap": {{"deepspeed": "swappers"}}, whose checkpoints are '
+                        'exact too, or "ops"', key)
+        logger.warning(f'{reason}, so this job has nvswap\'s swappers with DeepSpeed\'s own step, as with "nvswap": '
+                       '{"deepspeed": "swappers"}')
+        self.__class__ = SwappersStage3
+        SwappersStage3.__init__(self, module, init_optimizer, *args, **kwargs)
+
     def _configure_offloading(self, *args: Any) -> None:
         super()._configure_offloading(*args)
         self.swap_optimizer = False
 
     def _refuse_what_is_not_done(self) -> None:
-        adam = self.optimizer
-        reason, use, key = None, '"nvswap": {"deepspeed": "ops"}', "nvswap.deepspeed"
-        if type(adam) is not DeepSpeedCPUAdam:  # pylint: disable=unidiomatic-typecheck
-            reason = f"the optimizer is {type(adam).__name__}, and nvswap's is DeepSpeedCPUAdam"
-            use = '"nvswap": {"deepspeed": "swappers"}, whose checkpoints are exact too, or "ops"'
-        elif self.master_weights_and_grads_dtype != torch.float32:
-            # bf16_optimizer_states comes with it alone.
-            key = "fp16.fp16_master_weights_and_grads" if self.fp16_master_weights_and_gradients \
-                else "bf16.bf16_master_weights_and_grads"
-            reason = f"{key} keeps master weights in 16 bits, and the step's are float32"
-            use = '"nvswap": {"deepspeed": "swappers"}, or leave it out'
-        elif self.torch_autocast_gradscaler is not None:
+        reason = None
+        if self.torch_autocast_gradscaler is not None:
             reason = "torch_autocast with float16 has a gradient scaler of its own"
         elif self.zenflow:
             reason = "zenflow has an optimizer of its own"
         if reason:
-            raise Error(errno.ENOTSUP, f"{reason}: use {use}", key)
+            raise Error(errno.ENOTSUP, f'{reason}: use "nvswap": {{"deepspeed": "ops"}}', "nvswap.deepspeed")
 
     def _create_fp32_partitions(self) -> None:
         self._refuse_what_is_not_done()
@@ -115,6 +139,7 @@ class Stage3(StoredStage3):
         self.subgroup_to_device = {group: "cpu" for group in range(len(numels))}
         for group, _ in enumerate(numels):
             if flats[group] is None:
+                progress.filling(progress.STATE, 4 * self._gradient_starts[group], 4 * sum(numels))
                 self._set_master_from_parameters(group)
             self.fp32_partitioned_groups_flat.append(self._stand_in(group))
         for param_group in self.optimizer.param_groups:
@@ -225,7 +250,7 @@ class Stage3(StoredStage3):
     def _make_part(self, finishes: bool) -> None:
         if self._part is _Part.TO_STEP:
             try:
-                self._store.step()
+                progress.stepped(progress.STATE, self._store.step()["io"])
                 self._part = _Part.WEIGHTS_OWED
             finally:
                 self._new_weights.wait()

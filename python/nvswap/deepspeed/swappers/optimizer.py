@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
 import torch
 from deepspeed import comm
 
+from nvswap.deepspeed import progress
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.swappers.hold import Hold, Holds
 from nvswap.deepspeed.swappers.names import name_at, names_of
@@ -84,6 +85,7 @@ class PartitionedOptimizerSwapper:
         self.engine = open_engine(choice().document, "optimizer", comm.get_rank(),
                                   zero_optimization__sub_group_size=numel)
         self.engine.describe = weakref.WeakMethod(self._described)
+        progress.count_at_end(progress.STATE, self.engine)
         self.parameters: Dict[str, Sequence[Any]] = {}
         self._holds = Holds(self.engine)
         self._holds.register({"gradient": torch.empty(0, dtype=dtype)}, numel)
@@ -149,6 +151,7 @@ class PartitionedOptimizerSwapper:
     def _new_group(self, parameter: torch.Tensor, numel: int) -> Hold:
         group = self._groups[parameter.ds_id] = _SubGroup(parameter, int(numel))
         self._holds.register({group.weights: parameter}, group.numel)
+        progress.filling(progress.STATE, 4 * sum(each.numel for each in self._groups.values()))
         return self._holds.new(group.weights)
 
     # ---- Gradients
@@ -317,6 +320,7 @@ class PartitionedOptimizerSwapper:
         """Ends what is in memory, and closes the store."""
         for group in self._groups.values():
             self._end(group, False)
+        progress.count_now(self.engine)
         self.engine.close()
 
     # ---- Checkpoints

@@ -17,6 +17,7 @@ from deepspeed import comm
 from deepspeed.runtime.swap_tensor.partitioned_param_swapper import PartitionedParamStatus
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
+from nvswap.deepspeed import progress
 from nvswap.deepspeed.depth import blocks_of
 from nvswap.deepspeed.swappers.hold import Hold, Holds
 from nvswap.deepspeed.swappers.names import name_of
@@ -55,7 +56,8 @@ class ParameterSwapper:
         self._held: Dict[int, Hold] = {}
         self._reading: List[Any] = []
         self._gathering: List[Tuple[Any, Hold]] = []
-        self._largest = 1
+        self._largest = 1  # bytes of a partition
+        self._stored = 0  # bytes of all
         self._step = _Step.NONE
 
     # ---- What can be swapped, and where it is
@@ -85,7 +87,9 @@ class ParameterSwapper:
         name = _name(param)
         self._parameters[name] = param
         self._holds.register({name: param}, numel)
-        self._largest = max(self._largest, self.engine[name].nbytes)
+        nbytes = self.engine[name].nbytes
+        self._largest, self._stored = max(self._largest, nbytes), self._stored + nbytes
+        progress.filling(progress.PARAMETERS, self._stored)
         hold = self._held[param.ds_id] = self._holds.new(name)
         return hold.tensor
 
@@ -221,7 +225,7 @@ class ParameterSwapper:
         if self._step is _Step.BEGUN:
             return
         if self._step is _Step.UPDATED:
-            self.engine.step_end()
+            progress.stepped(progress.PARAMETERS, self.engine.step_end())
         self.engine.step_begin()
         self._step = _Step.BEGUN
 

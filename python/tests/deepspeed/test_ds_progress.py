@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a job says of its stores and its I/O."""
+
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from jobs import configuration, outputs_of, start  # noqa: E402
+from promises import child, main, promise  # noqa: E402
+
+
+def said(config, **settings):
+    """The lines of each rank."""
+    return [re.findall(r"nvswap: (.*)", output) for output in outputs_of(start(config, **settings))]
+
+
+@promise
+def the_first_rank_tells_at_its_end_what_was_moved(directory):
+    moved = r"\d+\.\d MiB read and \d+\.\d MiB written in \d+\.\d s of I/O, \d+\.\d [MG]iB/s"
+    steps = r"; in [5-6] steps, \d+ % of it hidden behind computation, \d+\.\d s waited for"
+    for depth, end in (("step", steps), ("swappers", "")):
+        first, other = said(configuration(directory, depth=depth))
+        assert other == []
+        assert len(first) == 3, first
+        assert re.fullmatch(r"parameters: the first step took \d+\.\d s and learned the order of its [1-9]\d* reads; "
+                            "from the next on they are read ahead", first[0]), first
+        lines = sorted(first[1:])
+        assert re.fullmatch(f"optimizer state: {moved}{end}", lines[0]), lines
+        assert re.fullmatch(f"parameters: {moved}{steps}", lines[1]), lines
+
+
+@promise
+def a_key_turns_it_off(directory):
+    assert said(configuration(directory, depth="step", nvswap={"progress": False})) == [[], []]
+
+
+@promise
+def a_store_that_is_filled_for_long_is_told_of_every_five_seconds(directory):
+    lines = child("""
+import os
+os.environ["DS_ACCELERATOR"] = "cpu"
+from unittest import mock
+from nvswap.deepspeed import depth, progress
+depth.choose({})
+with mock.patch("deepspeed.comm.get_rank", lambda: 0):
+    for now in range(0, 12):
+        with mock.patch("time.monotonic", lambda: now):
+            progress.filling(progress.STATE, now << 30, 20 << 30)
+            progress.filling(progress.PARAMETERS, now << 20)
+""", directory)
+    assert re.findall(r"nvswap: (.*)", lines) == [
+        "optimizer state: 5.0 GiB of 20.0 GiB in the store", "parameters: 5.0 MiB in the store",
+        "optimizer state: 10.0 GiB of 20.0 GiB in the store", "parameters: 10.0 MiB in the store"]
+
+
+main()
