@@ -78,6 +78,8 @@ const struct config_key config_keys[] = {
 	      "I/O threads"),
 	WHOLE(AIO, "intra_op_parallelism", 32, aio.thread_count, 1, 1, NVS_THREAD_COUNT_MAX, 0,
 	      "alias of `thread_count`"),
+	WHOLE(AIO, "num_threads", 32, aio.thread_count, 1, 1, NVS_THREAD_COUNT_MAX, 0,
+	      "alias of `thread_count`, as ds_nvme_tune prints it"),
 	BOOL(AIO, "single_submit", aio.single_submit, false, "submit one I/O per system call"),
 	BOOL(AIO, "overlap_events", aio.overlap_events, true,
 	     "submit I/Os while earlier ones are in flight; false: fill the queue, drain it, "
@@ -256,7 +258,7 @@ static const struct {
 	bool strict, takes_auto, is_model;
 } blocks[BLOCK_COUNT] = {
 	[BLOCK_ROOT] = {"", .takes_auto = true},
-	[BLOCK_AIO] = {"aio", .strict = true},
+	[BLOCK_AIO] = {"aio", .strict = true, .is_model = true},
 	[BLOCK_ZERO] = {"zero_optimization", .takes_auto = true, .is_model = true},
 	[BLOCK_PARAM] = {"offload_param", .strict = true, .takes_auto = true, .is_model = true},
 	[BLOCK_OPTIMIZER] = {"offload_optimizer", .strict = true, .takes_auto = true,

@@ -501,6 +501,13 @@ def adam_has_the_same_bits_on_any_number_of_threads(_):
 
 
 @promise
+def the_settings_that_ds_nvme_tune_prints_are_taken(_):
+    it = aio.aio_handle(single_submit="false", overlap_events="true")
+    assert (it.get_single_submit(), it.get_overlap_events()) == (False, True)
+    raises(OSError, lambda: aio.aio_handle(single_submit="maybe"), errno.EINVAL)
+
+
+@promise
 def an_op_that_deepspeed_has_loaded_already_is_an_error(directory):
     assert "refused" in child("""
 import types, nvswap.deepspeed
