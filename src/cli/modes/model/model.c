@@ -88,22 +88,26 @@ static int take(struct model *model, const struct nvs_checkpoint *checkpoint,
 static int open_headers(struct nvs_checkpoint **checkpoint, const char *path,
 			struct nvs_error *error)
 {
-	char file[PATH_MAX], index[PATH_MAX];
+	static const char *const names[] = {"model.safetensors", "pytorch_model.bin",
+					    "adapter_model.safetensors", "adapter_model.bin"};
 	struct stat status;
 
 	*checkpoint = NULL;
 	if (stat(path, &status) || !S_ISDIR(status.st_mode))
 		return nvs_checkpoint_open(checkpoint, path, error);
-	if ((size_t)snprintf(file, sizeof(file), "%s/model.safetensors", path) >= sizeof(file) ||
-	    (size_t)snprintf(index, sizeof(index), "%s.index.json", file) >= sizeof(index))
-		return error_set(error, -ENAMETOOLONG, "%s: %s", path, nvs_strerror(-ENAMETOOLONG));
-	if (access(file, F_OK) && access(index, F_OK))
-		return error_set(
-			error, -ENOENT,
-			"%s has neither model.safetensors nor model.safetensors.index.json: "
-			"name a file",
-			path);
-	return nvs_checkpoint_open(checkpoint, file, error);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		char file[PATH_MAX], index[PATH_MAX];
+
+		if ((size_t)snprintf(file, sizeof(file), "%s/%s", path, names[i]) >= sizeof(file) ||
+		    (size_t)snprintf(index, sizeof(index), "%s.index.json", file) >= sizeof(index))
+			return error_set(error, -ENAMETOOLONG, "%s: %s", path,
+					 nvs_strerror(-ENAMETOOLONG));
+		/* An index is one of .safetensors files. */
+		if (!access(file, F_OK) || (!i && !access(index, F_OK)))
+			return nvs_checkpoint_open(checkpoint, file, error);
+	}
+	return error_set(error, -ENOENT, "%s has no %s (or its index), %s, %s or %s: name a file",
+			 path, names[0], names[1], names[2], names[3]);
 }
 
 int model_load(struct model *model, const char *path, struct nvs_error *error)
