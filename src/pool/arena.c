@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/memory/huge_map.h"
@@ -152,7 +153,7 @@ void arena_check(const struct arena *arena)
 	assert(arena->node >= -1);
 }
 
-int arena_open(struct arena *arena, const struct pool_options *options, struct nvs_error *error)
+static int take(struct arena *arena, const struct pool_options *options, struct nvs_error *error)
 {
 	char locked[32], all[32];
 	int rc;
@@ -191,6 +192,15 @@ int arena_open(struct arena *arena, const struct pool_options *options, struct n
 			size_text(arena->locked, locked), size_text(arena->used, all));
 	arena_check(arena);
 	return 0;
+}
+
+int arena_open(struct arena *arena, const struct pool_options *options, struct nvs_error *error)
+{
+	int turn = memory_room_turn(), rc = take(arena, options, error);
+
+	if (turn >= 0)
+		close(turn);
+	return rc;
 }
 
 void arena_close(struct arena *arena)

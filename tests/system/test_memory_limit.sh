@@ -40,7 +40,8 @@ trap remove_cgroup EXIT
 
 names="a_pool_beyond_the_limit_is_an_error_that_names_it info_tells_the_limit
 the_defaults_of_every_command_fit_the_limit a_pool_of_almost_all_that_is_left_opens
-what_is_asked_for_beyond_the_limit_is_an_error"
+what_is_asked_for_beyond_the_limit_is_an_error
+of_processes_that_share_a_limit_those_without_room_get_an_error"
 if ! make_cgroup; then
 	for name in $names; do
 		echo "skip $name: no memory cgroup can be made here"
@@ -96,4 +97,19 @@ for arguments in "--rw step --tensor-size 64m" "--rw write --bs 16m --iodepth 16
 done
 [ -z "$failed" ]
 result what_is_asked_for_beyond_the_limit_is_an_error $? "no error, or without the limit:$failed"
+# Each pool alone fits.
+echo 400000000 >"$CGROUP/$LIMIT"
+processes=
+for rank in 1 2 3; do
+	(echo 0 >"$CGROUP/cgroup.procs" && exec "$NVSWAP" bench --nvme-path "$T/store" --pool 250m --rank $rank \
+		--runtime 3s --time-based) >"$T/out$rank" 2>"$T/err$rank" &
+	processes="$processes $!"
+done
+statuses=
+for process in $processes; do
+	wait "$process"
+	statuses="$statuses $?"
+done
+[ "$(tr ' ' '\n' <<<"$statuses" | sort | tr -d '\n')" = 011 ] && cat "$T"/err? | grep -c "leaves .* raise that limit" | grep -qx 2
+result of_processes_that_share_a_limit_those_without_room_get_an_error $? "statuses$statuses: $(cat "$T"/err?)"
 [ $failures = 0 ]

@@ -7,6 +7,7 @@ processes of Python that it starts. Under DeepSpeed's launcher it is
 
 import os
 import runpy
+import shutil
 import sys
 from typing import List
 
@@ -29,6 +30,8 @@ def main(arguments: List[str]) -> None:
     if name.startswith("-") or not name:
         sys.exit(f"{USAGE}\n" + (f"{name}: unknown option" if name
                                  else "a module: missing after -m"))
+    if not is_module and os.sep not in name and not os.path.exists(name):
+        name = shutil.which(name) or name  # such as ds_nvme_tune
     if not is_module and not os.path.exists(name):
         sys.exit(f"python -m nvswap.deepspeed: {name}: there is no such script")
     sys.argv = [name, *launched, *others]

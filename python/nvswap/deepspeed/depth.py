@@ -81,6 +81,9 @@ def blocks_of(config: Any) -> Dict[str, Any]:
     """
     document = config._param_dict
     blocks = {key: document[key] for key in ("aio", "nvswap") if document.get(key)}
+    if "aio" in blocks:
+        # DeepSpeed reads past others; check_places() has told of them.
+        blocks["aio"] = {key: value for key, value in blocks["aio"].items() if _is_aio_key(key)}
     blocks["zero_optimization"] = config.zero_config.model_dump(
         mode="json", by_alias=True, exclude_unset=True)
     return blocks
@@ -99,13 +102,26 @@ def check_places(document: Dict[str, Any]) -> None:
     places = _blocks_in(document, ())
     places["nvswap"] = document.get("nvswap") or {}
     _check_once(as_json(places))
+    unknown = [f"aio.{key}" for key in document.get("aio") or () if not _is_aio_key(key)]
     outside = [name for name in ("offload_param", "offload_optimizer") if isinstance(document.get(name), dict)]
-    if outside:
-        text = f"{outside[0]} is not in `zero_optimization`, where it belongs: DeepSpeed offloads nothing by it"
+    texts = {name: f"{name} is not in `zero_optimization`, where it belongs: DeepSpeed offloads nothing by it"
+             for name in outside}
+    texts.update({name: f"{name} is a key that neither DeepSpeed nor nvswap knows" for name in unknown})
+    for name, text in texts.items():
         with Config({"nvswap": places["nvswap"]}) as config:
             if config["nvswap.strict"]:
-                raise Error(errno.EINVAL, text, outside[0])
+                raise Error(errno.EINVAL, text, name)
         logger.warning(text)
+
+
+@functools.lru_cache(maxsize=None)
+def _is_aio_key(key: str) -> bool:
+    with Config() as config:
+        try:
+            config[f"aio.{key}"]  # pylint: disable=expression-not-assigned
+        except (Error, KeyError):
+            return False
+    return True
 
 
 def _blocks_in(block: Dict[Any, Any], around: Tuple[int, ...]) -> Dict[str, Any]:

@@ -80,6 +80,17 @@ def blocks_in_the_wrong_place_are_warned_of_and_refused_if_strict(directory):
 
 
 @promise
+def a_key_of_aio_that_deepspeed_reads_past_is_warned_of_and_refused_if_strict(directory):
+    document = {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": directory}},
+                "aio": {"block_size": 131072, "enabled": True, "_comment": "as measured"}}
+    said, error = warnings_of(document)
+    assert error is None and len(said) == 2 and "aio.enabled" in said[0] and "aio._comment" in said[1], (said, error)
+    assert depth.choice().document["aio"] == {"block_size": 131072}
+    said, error = warnings_of({**document, "nvswap": {"strict": True}})
+    assert error and "aio.enabled" in str(error), error
+
+
+@promise
 def an_offload_block_outside_of_zero_optimization_is_warned_of_and_refused_if_strict(directory):
     for name in ("offload_param", "offload_optimizer"):
         document = {"zero_optimization": {"stage": 3}, name: {"device": "nvme", "nvme_path": directory}}

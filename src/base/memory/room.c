@@ -9,11 +9,16 @@
  */
 #include "base/memory/room.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/error.h"
 
@@ -22,6 +27,9 @@
 
 /* v1 has no word for "no limit", but the most that it can count. */
 #define NO_LIMIT_V1 ((uint64_t)INT64_MAX - (1 << 20))
+
+/* Of 10 ms each, for another process to take its memory. */
+#define TURN_PAUSES_MAX 6000u
 
 /* The files of a cgroup, by the type of its file system. */
 static const struct files {
@@ -229,6 +237,26 @@ void memory_room_below(const char *root, struct memory_room *room)
 void memory_room(struct memory_room *room)
 {
 	memory_room_below("", room);
+}
+
+int memory_room_turn(void)
+{
+	const struct timespec pause = {.tv_nsec = 10000000};
+	struct memory_room room;
+	int fd;
+
+	memory_room(&room);
+	fd = *room.file ? open(room.file, O_RDONLY | O_CLOEXEC) : -1;
+	for (unsigned i = 0; fd >= 0; i++) {
+		if (!flock(fd, LOCK_EX | LOCK_NB))
+			return fd;
+		if ((errno != EWOULDBLOCK && errno != EINTR) || i == TURN_PAUSES_MAX)
+			break;
+		nanosleep(&pause, NULL);
+	}
+	if (fd >= 0)
+		close(fd);
+	return -1;
 }
 
 /* ---- The error ---- */

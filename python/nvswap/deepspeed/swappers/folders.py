@@ -6,6 +6,7 @@ nothing: on a drive that is not mounted a folder lies on another file system, so
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from nvswap.config import Config
 from nvswap.errors import Error
 
 # The library names it where such a path does not exist. A path that begins with one is refused before.
-_VARIABLE = re.compile(r"\$[A-Za-z_{]")
+_VARIABLE = re.compile(r"\$[A-Za-z_{(]|`")
 _OCTAL = re.compile(r"\\(\d{3})")
 
 MOUNTS = "/proc/self/mountinfo"
@@ -42,6 +43,9 @@ def make_folders(config: Config, block: str) -> None:
 
 
 def _make(path: str) -> None:
+    if _file_system_of(path).kind == "devtmpfs":
+        raise Error(errno.ENODEV, f"nvme_path {path} does not exist: there is no such device (lsblk lists those that "
+                    "there are), or the drive is mounted elsewhere", path=path)
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         try:
