@@ -111,7 +111,7 @@ static void a_bad_value_is_refused_with_what_is_allowed(void **state)
 	is_refused(config, "aio.block_size", "99999999T", "too large");
 	is_refused(config, "aio.block_size", "", "a whole number");
 	is_refused(config, "aio.block_size", "{", "a whole number");
-	is_refused(config, "aio.single_submit", "yes", "true or false");
+	is_refused(config, "aio.single_submit", "maybe", "true or false");
 	is_refused(config, "offload_param.device", "ssd", "\"nvme\"");
 	assert_string_equal(error.subject, "offload_param.device");
 	becomes(config, "fp16.enabled", "true", "true");
