@@ -336,8 +336,10 @@ test: all test-programs ## run the tests, without installing packages (TESTS="po
 		SANITIZE_FLAGS='$(SANITIZE_FLAGS)' \
 		tests/run $(call chosen,$(TEST_PROGRAMS) $(TEST_SCRIPTS) $(if $(PYTHON_PACKAGE),$(PYTHON_TESTS)))
 
-# A virtual environment with the versions that python/tests/requirements.txt names.
+# Virtual environments with the versions that are named there.
 $(BUILD)/venv/ready: python/tests/requirements.txt
+$(BUILD)/wheel-tools/ready: scripts/wheel-requirements.txt
+$(BUILD)/venv/ready $(BUILD)/wheel-tools/ready:
 	$(Q)DEBIAN_PYTHON='$(DEBIAN_PYTHON)' scripts/venv $< $(@D)
 	$(Q)touch $@
 
@@ -498,6 +500,13 @@ uninstall: ## remove what install put there
 	rm -rf '$(DESTDIR)$(INCLUDEDIR)/nvswap'
 	for f in $(FUNCTIONS); do rm -f '$(DESTDIR)$(MANDIR)/man3/'$$f.3; done
 
+wheel: ## a wheel for other machines, with the libraries inside, and a source distribution, in build/dist/
+	@scripts/setup build wheel
+	@$(MAKE) -s --no-print-directory $(BUILD)/wheel-tools/ready
+	@PATH='$(abspath $(BUILD))/wheel-tools/bin:$(PATH)' scripts/wheel '$(BUILD)/dist' >'$(BUILD)/wheel.log' 2>&1 || \
+		{ cat '$(BUILD)/wheel.log' >&2; exit 1; }
+	@ls '$(BUILD)'/dist/*
+
 clean: ## remove the build directory
 	rm -rf $(BUILD)
 
@@ -507,4 +516,4 @@ help: ## list the targets
 FORCE:
 .PHONY: all setup demo check check-all check-deepspeed soak-deepspeed test test-programs asan tsan unasserted soak mutate fuzz fuzz-build fuzz-programs bench \
 	bench-programs coverage docs format tidy \
-	cppcheck install uninstall clean help FORCE
+	cppcheck install uninstall wheel clean help FORCE

@@ -11,7 +11,9 @@ import subprocess
 
 from cffi import FFI
 
-TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+DISTRIBUTED = os.path.isdir(os.path.join(HERE, "src"))
+TOP = HERE if DISTRIBUTED else os.path.dirname(HERE)
 HEADERS = ("version dtype error config latency aio file memory request engine tensor step "
            "optimizer checkpoint trace").split()
 PACKAGES = ["liburing", "hwloc", "libxxhash", "zlib"]
@@ -101,8 +103,9 @@ def library():
     if not path:
         environment = {key: value for key, value in os.environ.items()
                        if not key.startswith(("MAKE", "MFLAGS", "CFLAGS", "LDFLAGS"))}
-        subprocess.check_call(["make", "-C", TOP, f"-j{os.cpu_count()}", "--no-print-directory",
-                               "BUILD=build", "build/libnvswap.a"], env=environment)
+        # Warnings of other compilers are for a checkout alone.
+        subprocess.check_call(["make", "-C", TOP, f"-j{os.cpu_count()}", "--no-print-directory", "BUILD=build",
+                               *(["WERROR="] if DISTRIBUTED else []), "build/libnvswap.a"], env=environment)
         path = os.path.join(TOP, "build/libnvswap.a")
     return os.path.abspath(path)
 
