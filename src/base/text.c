@@ -134,7 +134,7 @@ const char *path_stands_for(const char *path)
 	if (is_variable(path))
 		return "begins with a variable, which only a shell expands: write the path out (a "
 		       "directory that has this name by its absolute path)";
-	if (!strcasecmp(path, "none") || !strcasecmp(path, "auto") || !strcasecmp(path, "null"))
+	if (!strcasecmp(path, "none") || !strcasecmp(path, "auto"))
 		return "is no path: accelerate writes it where its YAML keys for NVMe paths are "
 		       "not passed on. Name the directory in a DeepSpeed file, and that file by "
 		       "its deepspeed_config_file (a directory that has this name by its absolute "
