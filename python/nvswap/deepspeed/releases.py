@@ -127,7 +127,7 @@ def take_host_memory_for_pinned() -> None:
 
 
 def forget_names() -> None:
-    """Those of the modules and parameters of the engine that was made last, which kept them before 0.19.8."""
+    """Those of the modules and parameters of the engine that was made last, which kept them before 0.19.7."""
     if isinstance(debug.param_names, dict):
         debug.debug_clear_module_and_param_names()
 
@@ -145,7 +145,7 @@ def model_parallel_rank(engine: Any) -> int:
 
 
 def model_states(engine: Any, folder: str, rank: int) -> str:
-    """The file in a tag's folder with a rank's model states; _get_ckpt_name takes another rank since 0.18.4."""
+    """The file in a tag's folder with a rank's model states; _get_ckpt_name takes another rank since 0.18.0."""
     return os.path.join(folder, f"zero_pp_rank_{rank}_mp_rank_{model_parallel_rank(engine):02d}_model_states.pt")
 
 
@@ -168,7 +168,8 @@ class ReleasedStage3(DeepSpeedZeroOptimizer_Stage3):
         def set_fp32_grad_for_param(self, value: torch.Tensor, param: Any) -> None:
             if param.requires_grad:
                 part, group = self._get_fp32_grad_state_partition(param, False)
-                part.copy_(value.flatten().narrow(0, part.numel() * self._get_param_partition_rank(param), part.numel()))
+                begin = part.numel() * self._get_param_partition_rank(param)
+                part.copy_(value.flatten().narrow(0, begin, part.numel()))
                 if self._swappable_optimizer_subgroup(group):
                     self.optimizer_swapper.writeback_optimizer_state_and_gradients(
                         self.fp32_partitioned_groups_flat[group], False, True)
