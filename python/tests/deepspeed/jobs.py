@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs job.py, a ZeRO-3 job of DeepSpeed as released, in a process for each rank."""
 
+import contextlib
 import functools
 import json
 import os
+import random
 import socket
 import statistics
 import sys
 
+PORTS = (10000, 32000)  # below those of ip_local_port_range
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 from promises import BUILD  # noqa: E402
@@ -44,9 +47,12 @@ def configuration(directory, device="nvme", dtype="bf16", depth="ops", param=Non
 
 
 def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """Not one that the kernel gives to others: it is free until a job listens."""
+    while True:
+        port = random.randrange(*PORTS)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("", port))
+            return port
 
 
 def start(config, ranks=2, width=128, steps=6, nodes=1, python=sys.executable, **more):
