@@ -97,7 +97,7 @@ def ds_nvme_tune_measures_nvswap(directory):
              "single_submit": [False], "io_parallel": [1]}
     with open(os.path.join(directory, "sweep.json"), "w", encoding="ascii") as file:
         json.dump(sweep, file)
-    output = run(directory, [shutil.which("ds_nvme_tune"), "--nvme_dir", ".", "--sweep_config", "sweep.json",
+    output = run(directory, ["ds_nvme_tune", "--nvme_dir", ".", "--sweep_config", "sweep.json",
                              "--io_size", str(NBYTES)])
     rates = re.search(r"read = +([0-9.]+), write = +([0-9.]+)", output)
     assert float(rates[1]) > 0 and float(rates[2]) > 0, output
