@@ -5,127 +5,13 @@ Trainers on top of DeepSpeed, started by the launchers that people use, have the
 job with device cpu, all digits. `make check-all` runs each on one rank and two, with the swappers and the step.
 """
 
-import filecmp
-import functools
 import glob
-import json
 import os
-import subprocess
 import sys
-import tempfile
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "deepspeed"))
-from jobs import free_port  # noqa: E402
-from promises import PACKAGE, main, promise  # noqa: E402
-
-TRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train.py")
-AT_LENGTH = bool(os.environ.get("AT_LENGTH"))
-
-
-def torchrun(ranks):
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks),
-            "--master_port", str(free_port()), "-m", "nvswap.deepspeed"]
-
-
-def deepspeed(ranks):
-    return [os.path.join(os.path.dirname(sys.executable), "deepspeed"), "--num_gpus", str(ranks),
-            "--master_port", str(free_port()), "--module", "nvswap.deepspeed"]
-
-
-def accelerate(config, folder, ranks):
-    """accelerate launch with a file of its own, which names DeepSpeed's."""
-    file = os.path.join(folder, "accelerate.yaml")
-    with open(file, "w", encoding="utf-8") as out:
-        json.dump({"compute_environment": "LOCAL_MACHINE", "distributed_type": "DEEPSPEED", "use_cpu": True,
-                   "deepspeed_config": {"deepspeed_config_file": config, "zero3_init_flag": True},
-                   "num_machines": 1, "num_processes": ranks, "machine_rank": 0,
-                   "main_process_port": free_port(), "main_training_function": "main"}, out)
-    return [os.path.join(os.path.dirname(sys.executable), "accelerate"), "launch", "--config_file", file,
-            "--module", "nvswap.deepspeed"]
-
-
-def configuration(folder, depth, auto):
-    """DeepSpeed's file as transformers' documentation has it; `depth` "cpu" is the job to compare with. Without
-    `auto` it has numbers, for programs other than the Trainer."""
-    device = {"device": "cpu"} if depth == "cpu" else {"device": "nvme", "nvme_path": os.path.join(folder, "drive")}
-    value = "auto"
-    config = {
-        "bf16": {"enabled": value if auto else True},
-        "optimizer": {"type": "AdamW", "params": {"lr": value if auto else 1e-3}},
-        "zero_optimization": {
-            "stage": 3, "sub_group_size": 1e5, "stage3_param_persistence_threshold": value if auto else 100,
-            "stage3_gather_16bit_weights_on_model_save": True,
-            "offload_optimizer": {**device, "pin_memory": True},
-            "offload_param": {**device, "pin_memory": True}},
-        "gradient_accumulation_steps": value if auto else 1, "gradient_clipping": value if auto else 1.0,
-        "train_micro_batch_size_per_gpu": value if auto else 2,
-        "aio": {"block_size": 131072, "queue_depth": 16, "thread_count": 1}}
-    if auto:
-        config["train_batch_size"] = value
-        config["zero_optimization"].update({"reduce_bucket_size": value, "stage3_prefetch_bucket_size": value})
-        config["optimizer"]["params"].update({"betas": value, "eps": value, "weight_decay": value})
-    if depth == "cpu":
-        # nvswap's optimizer of DeepSpeed's place computes both jobs.
-        config["nvswap"] = {"deepspeed": "ops"}
-    else:
-        config["zero_optimization"]["offload_param"].update(buffer_count=5, buffer_size=1e6, max_in_cpu=0)
-        config["nvswap"] = {"deepspeed": depth}
-    return config
-
-
-def run(folder, kind, depth, ranks, launcher=torchrun, auto=True, **job):
-    """The losses that a job prints; its files are in `folder`."""
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, "ds_config.json")
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(configuration(folder, depth, auto), file)
-    command = launcher(path, folder, ranks) if launcher is accelerate else launcher(ranks)
-    given = None if launcher is accelerate else path
-    done = subprocess.run(
-        [*command, TRAIN, kind, json.dumps({"config": given, "out": folder, **job})], cwd=folder, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600, text=True, errors="replace",
-        env=dict(os.environ, PYTHONPATH=PACKAGE, DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1",
-                 GLOO_SOCKET_IFNAME="lo", HF_HUB_OFFLINE="1", HF_HOME=os.path.join(folder, "hub"),
-                 TOKENIZERS_PARALLELISM="false",
-                 PATH=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]))
-    lines = [line.partition("LOSSES ")[2] for line in done.stdout.splitlines() if "LOSSES " in line]
-    assert lines and done.returncode == 0, f"exit status {done.returncode}: {done.stdout[-4000:]}"
-    assert "saving amid" not in done.stdout, done.stdout[-4000:]
-    return json.loads(lines[0])
-
-
-@functools.lru_cache(maxsize=None)
-def _references():
-    return tempfile.TemporaryDirectory(prefix="nvswap-trainers-")
-
-
-@functools.lru_cache(maxsize=None)
-def in_memory(kind, ranks, launcher=torchrun, auto=True):
-    """The folder and the losses of the job with device cpu."""
-    folder = tempfile.mkdtemp(dir=_references().name)
-    return folder, run(folder, kind, "cpu", ranks, launcher, auto)
-
-
-def same_weights(folder, other):
-    """Whether the weights that a trainer has gathered are the same bytes."""
-    files = sorted(glob.glob("final/*.safetensors", root_dir=folder))
-    assert files
-    return all(filecmp.cmp(os.path.join(folder, name), os.path.join(other, name), shallow=False) for name in files)
-
-
-def is_as_in_memory(directory, kind, depths, **how):
-    """Compares a trainer's job on each number of ranks, in turn with each of the depths."""
-    for number, (ranks, depth) in enumerate(depths):
-        reference, losses = in_memory(kind, ranks, **how)
-        folder = os.path.join(directory, str(number))
-        assert run(folder, kind, depth, ranks, **how) == losses, (kind, ranks, depth)
-        if kind in ("trainer", "lora", "sft"):
-            assert same_weights(folder, reference), (kind, ranks, depth)
-
-
-def depths(*few):
-    return [(ranks, depth) for ranks in (1, 2) for depth in ("step", "swappers")] if AT_LENGTH else few
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from trainer_jobs import depths, in_memory, is_as_in_memory, run, same_weights  # noqa: E402
+from promises import main, promise  # noqa: E402  # which trainer_jobs has found
 
 
 @promise
@@ -151,21 +37,6 @@ def lora_of_peft_is_trained(directory):
 @promise
 def the_sft_trainer_of_trl_trains(directory):
     is_as_in_memory(directory, "sft", depths((1, "step")))
-
-
-@promise
-def a_loop_of_accelerate_with_its_plugin_trains_saves_and_loads(directory):
-    is_as_in_memory(directory, "accelerate", depths((1, "swappers")), auto=False)
-
-
-@promise
-def a_loop_that_accelerate_launches_trains_saves_and_loads(directory):
-    is_as_in_memory(directory, "accelerate", depths((2, "step")), launcher=accelerate, auto=False)
-
-
-@promise
-def two_engines_that_deepspeed_launches_train_one_with_experts(directory):
-    is_as_in_memory(directory, "engine", depths((2, "step")), launcher=deepspeed, auto=False)
 
 
 main()
