@@ -20,6 +20,10 @@ from nvswap.errors import Error
 _PINNED_OP = "_deepspeed_pin_memory_op_module"
 
 
+class VersionError(ImportError):
+    """The installed DeepSpeed is older than this nvswap knows, or so new that what it replaces is not there."""
+
+
 def install(*, adam: bool = True) -> None:
     """
     Gives DeepSpeed nvswap's `async_io`, `pin_memory` and, with `adam`, `cpu_adam`, for this process,
@@ -30,7 +34,7 @@ def install(*, adam: bool = True) -> None:
 
     Raises
     ------
-    releases.VersionError
+    VersionError
         DeepSpeed is older than 0.16, or so new that something is gone that nvswap replaces; the message names it.
     ImportError
         DeepSpeed or torch is not installed.

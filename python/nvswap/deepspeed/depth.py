@@ -107,10 +107,11 @@ def check_places(document: Dict[str, Any]) -> None:
     texts = {name: f"{name} is not in `zero_optimization`, where it belongs: DeepSpeed offloads nothing by it"
              for name in outside}
     texts.update({name: f"{name} is a key that neither DeepSpeed nor nvswap knows" for name in unknown})
+    with Config({"nvswap": places["nvswap"]}) as config:
+        strict = config["nvswap.strict"]
     for name, text in texts.items():
-        with Config({"nvswap": places["nvswap"]}) as config:
-            if config["nvswap.strict"]:
-                raise Error(errno.EINVAL, text, name)
+        if strict:
+            raise Error(errno.EINVAL, text, name)
         logger.warning(text)
 
 

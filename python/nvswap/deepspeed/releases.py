@@ -24,6 +24,7 @@ from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from deepspeed.utils import debug
 
 import nvswap
+from nvswap.deepspeed import VersionError
 
 OLDEST, NEWEST = (0, 16, 0), (0, 19, 8)
 
@@ -63,10 +64,6 @@ _STEP = {
 }
 _PLACES: Dict[str, Sequence[Dict[str, List[str]]]] = {
     "ops": (_OPS,), "swappers": (_OPS, _SWAPPERS), "step": (_OPS, _SWAPPERS, _STEP)}
-
-
-class VersionError(ImportError):
-    """The installed DeepSpeed is older than this nvswap knows, or so new that what it replaces is not there."""
 
 
 def check_release() -> None:

@@ -34,14 +34,13 @@ class _Watcher:
 def _install() -> None:
     import warnings
     try:
-        from nvswap.deepspeed import install
+        from nvswap.deepspeed import VersionError, install
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "nvswap":
             raise
         warnings.warn(f"{sys.executable} has no nvswap, so DeepSpeed uses its own ops here: install nvswap for "
                       "this Python too, or put it in PYTHONPATH", RuntimeWarning)
         return
-    from nvswap.deepspeed.releases import VersionError
     try:
         install()
     except VersionError as error:
