@@ -44,7 +44,9 @@ struct nvs_checkpoint_tensor {
  * is used. An index names files in its own directory only; symbolic links are followed.
  * In a file of torch.save a tensor's name is its path through dictionaries and lists, with dots
  * between ("module.layers.0.weight"), or "tensor" if it was saved alone; other values are skipped.
- * Tensors may share storages, and must be contiguous. Nothing of the file is executed: it may name
+ * Tensors may share storages. One that is not contiguous, whose elements nvswap has no type for, or
+ * that is sparse, quantized, nested, of a subclass or on the meta device is not listed; importing it
+ * fails with the reason. Nothing of the file is executed: it may name
  * what torch.load reads with weights_only=True (sets, bytes, complex numbers and Counters are values
  * too), and the loss scalers and ZeRO stages of DeepSpeed's files, and nothing else.
  * Errors:
@@ -142,7 +144,8 @@ NVS_API int nvs_checkpoint_export(struct nvs_engine *engine,
  * Reads the contents of tensors, which are released dirty; the checkpoint may have others too.
  * Errors:
  * -EINVAL   an argument is NULL; a size is not set, or differs; the checkpoint has no data
- * -ENOENT   the checkpoint has no tensor of that name; nothing was read
+ * -ENOENT   the checkpoint has no tensor of that name, or one that nvs_checkpoint_open does not list;
+ *           nothing was read
  * -ESTALE   it has another dtype, number of elements, or shape, where that of the item, or else of
  *           the tensor, has two dimensions or more; or a file was replaced or written to since
  *           the checkpoint was opened: open it again. Nothing was read

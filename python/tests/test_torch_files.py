@@ -2,21 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Files that torch.save writes, read by nvs_checkpoint_open: every tensor is found with its dtype, shape
-and bytes, or the file is refused with the reason.
+and bytes, or left out, or the file is refused with the reason.
 """
 
 import argparse
 import collections
 import ctypes
+import errno
 import os
 import random
 import sys
+import warnings
 import zipfile
 
 import torch
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from promises import BUILD, main, promise  # noqa: E402
+
+import nvswap  # noqa: E402
 
 FILES = 200
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
@@ -91,7 +95,7 @@ def some_tensor(chance):
     size = torch.empty(0, dtype=DTYPES[dtype]).element_size()
     raw = torch.randint(0, 2 if dtype == "BOOL" else 120, (numel * size,), dtype=torch.uint8)
     tensor = raw.view(DTYPES[dtype])[:torch.Size(shape).numel()].reshape(shape)
-    if len(shape) > 1 and chance.random() < 0.05:
+    if len(shape) > 1 and chance.random() < 0.5:
         tensor = tensor.transpose(0, 1)
     elif len(shape) > 0 and shape[0] > 1 and chance.random() < 0.2:
         tensor = tensor[1:]
@@ -102,7 +106,7 @@ def some_tensor(chance):
 def two_hundred_files_are_read_or_refused_with_a_reason(directory):
     chance = random.Random(20240229)
     torch.manual_seed(20240229)
-    path, refused = os.path.join(directory, "file.pt"), 0
+    path, refused, left_out = os.path.join(directory, "file.pt"), 0, 0
     for _ in range(FILES):
         made = {f"t{i}": some_tensor(chance) for i in range(chance.randrange(1, 5))}
         shared = chance.choice(list(made))
@@ -110,15 +114,14 @@ def two_hundred_files_are_read_or_refused_with_a_reason(directory):
         value |= {"step": 7, "lr": 0.1, "name": "x", "deep": [{"again": made[shared][1]}, None]}
         torch.save(value, path, pickle_protocol=chance.choice((2, 3, 4, 5)))
         made["deep.0.again"] = made[shared]
-        try:
-            found = read(path)
-        except Refused as error:
-            assert "do not follow one another" in str(error), error
-            assert not all(tensor.is_contiguous() for _, tensor in made.values())
+        listed = {name: pair for name, pair in made.items() if pair[1].is_contiguous()}
+        left_out += len(made) - len(listed)
+        if listed:
+            assert read(path) == {name: expected(*pair) for name, pair in listed.items()}
+        else:
+            assert "do not follow one another" in refusal(path)
             refused += 1
-            continue
-        assert found == {name: expected(*pair) for name, pair in made.items()}
-    assert 0 < refused < FILES / 4, refused
+    assert refused and left_out, (refused, left_out)
 
 
 @promise
@@ -169,6 +172,52 @@ def values_that_torch_reads_with_weights_only_are_read_past(directory):
     torch.load(path, weights_only=True)
 
 
+@promise
+def tensors_that_can_not_be_imported_leave_the_others_usable(directory):
+    path = os.path.join(directory, "file.pt")
+    square = torch.arange(4.).reshape(2, 2)
+    other = "it is sparse, quantized, nested, of a subclass, or without data"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantized = torch.quantize_per_tensor(square, 0.1, 10, torch.quint8)
+        compressed = square.to_sparse_csr()
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    unread = {
+        "turned": (square.t(), "its elements do not follow one another"),
+        "sliced": (square[:, 1], "its elements do not follow one another"),
+        "expanded": (torch.ones(1, 3).expand(2, 3), "its elements do not follow one another"),
+        "complex": (torch.ones(2, dtype=torch.complex64), "nvswap has no type for its elements"),
+        "fnuz": (square.to(torch.float8_e4m3fnuz), "nvswap has no type for its elements"),
+        "negated": (torch._neg_view(torch.arange(4.)), "it is a negated or conjugated view"),
+        "conjugated": (torch.ones(2, dtype=torch.complex64).conj().imag,
+                       "it is a negated or conjugated view"),
+        "quantized": (quantized, other), "sparse": (square.to_sparse(), other),
+        "compressed": (compressed, other), "nested": (nested, other),
+        "meta": (torch.empty(2, device="meta"), other),
+        "meta parameter": (torch.nn.Parameter(torch.empty(2, device="meta")), other)}
+    torch.save({"first": square, **{name: value for name, (value, _) in unread.items()},
+                "last": torch.arange(3)}, path)
+    assert read(path) == {"first": expected("F32", square), "last": expected("I64", torch.arange(3))}
+    config = {"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": directory,
+                                                      "buffer_count": 2, "buffer_size": 4096}}}
+    with nvswap.Engine(config) as engine:
+        engine.register("first", "F32", 4)
+        nvswap.import_tensors(engine, path)
+        with engine.pinned("first") as pinned:
+            assert pinned["first"].tolist() == [0, 1, 2, 3]
+        for name, (_, reason) in unread.items():
+            engine.register(name, "F32", 1)
+            try:
+                nvswap.import_tensors(engine, path, [name])
+            except nvswap.Error as error:
+                assert error.errno == errno.ENOENT and f"tensor {name} can't be read: {reason}" in str(error)
+            else:
+                raise AssertionError(f"{name} was imported")
+    for name, (value, reason) in unread.items():
+        torch.save({name: value}, path)
+        assert f"tensor {name}: it can't be read, and there is no other: {reason}" in refusal(path)
+
+
 class Unknown:
     """A class that no checkpoint may have."""
 
@@ -186,9 +235,6 @@ def what_is_not_permitted_or_not_stored_is_refused_with_the_reason(directory):
     assert "is compressed" in refusal(path + "z")
     torch.save({"a": torch.ones(1)}, path, _use_new_zipfile_serialization=False)
     assert "before version 1.6" in refusal(path)
-    for view in (torch._neg_view(torch.arange(4.)), torch.ones(2, dtype=torch.complex64).conj().imag):
-        torch.save({"a": view}, path)
-        assert "a negated or conjugated view" in refusal(path)
     torch.save({"a": 1}, path)
     assert "holds no tensor" in refusal(path)
     torch.serialization.set_crc32_options(False)

@@ -42,6 +42,12 @@ struct entry {
 	uint32_t storage; /* index in `storages` of what it is all or a part of */
 };
 
+/* A tensor of a file of torch.save that can't be imported. */
+struct unread {
+	char *name;
+	const char *why;
+};
+
 /* A record of a file of torch.save: a storage of tensors, or other data. */
 struct storage {
 	uint64_t offset, nbytes;
@@ -63,6 +69,8 @@ struct nvs_checkpoint {
 	struct entry *entries;
 	size_t n;
 	uint64_t nbytes;
+	struct unread *unread;
+	size_t nunread;
 	struct storage *storages; /* of a file of torch.save */
 	size_t nstorages;
 	size_t *sorted; /* indices of the entries, by name; NULL: not sorted yet */
@@ -79,7 +87,8 @@ int checkpoint_of_file(struct nvs_checkpoint *checkpoint, const char *path, int 
 int checkpoint_sort(struct nvs_checkpoint *checkpoint, const char *what, struct nvs_error *error);
 /* The entry of that name; NULL: none. It must have been sorted. */
 const struct entry *checkpoint_find(const struct nvs_checkpoint *checkpoint, const char *name);
-/* Sets the error to -ENOENT for a tensor that it does not have, and returns that. */
+/* Sets the error to -ENOENT for a tensor that it does not have or that can't be imported, and
+ * returns that. */
 int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
 		     struct nvs_error *error);
 /* Sets an entry without a place. `shape` NULL: one dimension. -ENOMEM. */

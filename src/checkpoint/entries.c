@@ -20,7 +20,10 @@ void checkpoint_free(struct nvs_checkpoint *checkpoint)
 	}
 	for (size_t i = 0; i < checkpoint->nfiles; i++)
 		free(checkpoint->paths[i]);
+	for (size_t i = 0; i < checkpoint->nunread; i++)
+		free(checkpoint->unread[i].name);
 	free(checkpoint->entries);
+	free(checkpoint->unread);
 	free(checkpoint->paths);
 	free(checkpoint->stamps);
 	free(checkpoint->sorted);
@@ -92,6 +95,11 @@ const struct entry *checkpoint_find(const struct nvs_checkpoint *checkpoint, con
 int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
 		     struct nvs_error *error)
 {
+	for (size_t i = 0; i < checkpoint->nunread; i++)
+		if (!strcmp(checkpoint->unread[i].name, name))
+			return error_about(error, -ENOENT, name, 0, 0,
+					   "%s: tensor %s can't be read: %s", checkpoint->paths[0],
+					   name, checkpoint->unread[i].why);
 	return error_about(error, -ENOENT, name, 0, 0, "%s%s: no tensor %s",
 			   checkpoint->nfiles ? checkpoint->paths[0] : "the checkpoint",
 			   checkpoint->nfiles > 1 ? " and the files beside it" : "", name);

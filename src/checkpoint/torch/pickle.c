@@ -20,6 +20,8 @@
 #define BLOCK_BYTES ((size_t)64 << 10)
 #define NAME_BYTES  256u
 
+#define UNREAD_FORM "it is sparse, quantized, nested, of a subclass, or without data"
+
 /* Memory for objects and their items. */
 struct object_block {
 	struct object_block *next;
@@ -481,32 +483,39 @@ static int do_storage(struct machine *machine)
 	return push_copy(machine, &object);
 }
 
+static int push_unread_tensor(struct machine *machine, const char *why)
+{
+	return push_copy(machine,
+			 &(const struct object){.kind = OBJECT_TENSOR, .tensor.unread = why});
+}
+
 /* (storage, offset, shape, stride, ...); version 3 has the dtype as seventh, and an untyped
  * storage. */
 static int make_tensor(struct machine *machine, const struct object *arguments)
 {
 	struct object object = {.kind = OBJECT_TENSOR};
 	const struct object *const *items = (const struct object *const *)arguments->items;
+	const struct pickle_name *type;
 
 	if (arguments->n < 4 || items[0]->kind != OBJECT_STORAGE ||
 	    !is_count(items[1], &object.tensor.offset) || !are_counts(items[2]) ||
 	    !are_counts(items[3]) || items[2]->n != items[3]->n)
 		return reject(machine, "a tensor with wrong arguments");
 	object.tensor.storage = items[0];
-	object.tensor.dtype = items[0]->storage.type->dtype;
 	object.tensor.shape = items[2];
 	object.tensor.stride = items[3];
-	if (arguments->n > 6 && items[6]->kind == OBJECT_NAME) {
-		if (!items[6]->name->has_dtype)
-			return reject(machine, "a tensor of %s, which nvswap has no type for",
-				      items[6]->name->text);
-		object.tensor.dtype = items[6]->name->dtype;
-	}
+	type = items[0]->storage.type;
+	if (arguments->n > 6 && items[6]->kind == OBJECT_NAME)
+		type = items[6]->name;
+	if (!type->has_dtype)
+		return push_unread_tensor(machine, "nvswap has no type for its elements");
+	object.tensor.dtype = type->dtype;
 	/* The last argument may be a dictionary with the negative and the conjugate bit. */
 	for (size_t i = 6; i < arguments->n; i++)
 		if (items[i]->kind == OBJECT_DICT && items[i]->n)
-			return reject(machine, "a negated or conjugated view: save the tensor's "
-					       "resolve_neg() or resolve_conj()");
+			return push_unread_tensor(machine,
+						  "it is a negated or conjugated view: save its "
+						  "resolve_neg() or resolve_conj()");
 	return push_copy(machine, &object);
 }
 
@@ -535,6 +544,8 @@ static int make_from_type(struct machine *machine, const struct object *argument
 	switch (items[0]->name->use) {
 	case NAME_TENSOR:
 		return make_tensor(machine, items[2]);
+	case NAME_UNREAD:
+		return push_unread_tensor(machine, UNREAD_FORM);
 	case NAME_PARAMETER:
 		return make_parameter(machine, items[2]);
 	default:
@@ -552,6 +563,8 @@ static int do_call(struct machine *machine)
 	switch (callee->name->use) {
 	case NAME_TENSOR:
 		return make_tensor(machine, arguments);
+	case NAME_UNREAD:
+		return push_unread_tensor(machine, UNREAD_FORM);
 	case NAME_PARAMETER:
 		return make_parameter(machine, arguments);
 	case NAME_FROM_TYPE:

@@ -35,7 +35,8 @@ enum name_use {
 	NAME_STORAGE,  /* the type of a storage; not called either */
 	NAME_TENSOR,
 	NAME_PARAMETER,
-	NAME_FROM_TYPE, /* calls one of those two */
+	NAME_UNREAD,	/* makes a tensor that is not stored as one run of elements */
+	NAME_FROM_TYPE, /* calls one of those three */
 	NAME_DICT,
 	NAME_TUPLE,
 	NAME_INSTANCE,
@@ -45,7 +46,7 @@ struct pickle_name {
 	const char *text; /* module and name with a dot between them */
 	enum name_use use;
 	enum nvs_dtype dtype; /* of a storage; or the constant is this dtype of torch */
-	bool has_dtype;
+	bool has_dtype;	      /* false: nvswap has no such type */
 };
 
 struct object {
@@ -74,6 +75,7 @@ struct object {
 			enum nvs_dtype dtype;
 			uint64_t offset; /* in elements */
 			const struct object *shape, *stride;
+			const char *unread; /* why it can't be read; or NULL */
 		} tensor;
 		struct {
 			const struct pickle_name *type;

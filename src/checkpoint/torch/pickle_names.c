@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The names that a pickle may have: those that torch.load(weights_only=True) takes, but for tensors that nvswap
- * can't hold, and those of DeepSpeed's own files.
+ * The names that a pickle may have: those that torch.load(weights_only=True) takes, and those of
+ * DeepSpeed's own files.
  */
 #include "checkpoint/torch/pickle.h"
 
@@ -33,6 +33,13 @@ static const struct pickle_name names[] = {
 	STORAGE("Bool", NVS_BOOL),
 	{"torch.storage.UntypedStorage", NAME_STORAGE, NVS_U8, true},
 	{"torch.UntypedStorage", NAME_STORAGE, NVS_U8, true},
+	NAME("torch.ComplexFloatStorage", NAME_STORAGE),
+	NAME("torch.ComplexDoubleStorage", NAME_STORAGE),
+	NAME("torch.QInt8Storage", NAME_STORAGE),
+	NAME("torch.QUInt8Storage", NAME_STORAGE),
+	NAME("torch.QInt32Storage", NAME_STORAGE),
+	NAME("torch.QUInt4x2Storage", NAME_STORAGE),
+	NAME("torch.QUInt2x4Storage", NAME_STORAGE),
 	DTYPE("float64", NVS_F64),
 	DTYPE("float32", NVS_F32),
 	DTYPE("float16", NVS_F16),
@@ -48,7 +55,7 @@ static const struct pickle_name names[] = {
 	DTYPE("bool", NVS_BOOL),
 	DTYPE("float8_e4m3fn", NVS_F8_E4M3),
 	DTYPE("float8_e5m2", NVS_F8_E5M2),
-	/* Types of no tensor that is read: as values alone. */
+	/* Types that nvswap has not. */
 	NAME("torch.complex32", NAME_CONSTANT),
 	NAME("torch.complex64", NAME_CONSTANT),
 	NAME("torch.complex128", NAME_CONSTANT),
@@ -67,6 +74,11 @@ static const struct pickle_name names[] = {
 	NAME("torch._utils._rebuild_tensor", NAME_TENSOR),
 	NAME("torch._utils._rebuild_tensor_v2", NAME_TENSOR),
 	NAME("torch._utils._rebuild_tensor_v3", NAME_TENSOR),
+	NAME("torch._utils._rebuild_qtensor", NAME_UNREAD),
+	NAME("torch._utils._rebuild_sparse_tensor", NAME_UNREAD),
+	NAME("torch._utils._rebuild_nested_tensor", NAME_UNREAD),
+	NAME("torch._utils._rebuild_meta_tensor_no_storage", NAME_UNREAD),
+	NAME("torch._utils._rebuild_wrapper_subclass", NAME_UNREAD),
 	NAME("torch._utils._rebuild_parameter", NAME_PARAMETER),
 	NAME("torch._utils._rebuild_parameter_with_state", NAME_PARAMETER),
 	/* Tensors with attributes, as DeepSpeed's flat groups have. */

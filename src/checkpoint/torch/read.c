@@ -44,7 +44,7 @@ struct torch_reader {
 	struct zip zip;
 	struct pickle pickle;
 	char *prefix;		     /* of all records */
-	size_t room;		     /* entries */
+	size_t room, unread_room;    /* entries */
 	uint64_t visits, listed;     /* bytes of entries */
 	unsigned nameless;	     /* keys on the way to the value that are no text */
 	char name[NVS_NAME_MAX + 1]; /* of the value that is visited */
@@ -69,6 +69,19 @@ static int reject(const struct torch_reader *reader, const char *format, ...)
 static int no_memory(const struct torch_reader *reader)
 {
 	return error_set(reader->error, -ENOMEM, "no memory for the tensors of %s", reader->path);
+}
+
+/* Makes room for one more behind n items; NULL: no memory, and `items` is as it was. */
+static void *array_room(void *items, size_t n, size_t *room, size_t item_bytes)
+{
+	void *grown = items;
+
+	if (n == *room) {
+		grown = reallocarray(items, *room ? 2 * *room : 64, item_bytes);
+		if (grown)
+			*room = *room ? 2 * *room : 64;
+	}
+	return grown;
 }
 
 /* ---- A tensor ---- */
@@ -150,10 +163,6 @@ static int read_place(const struct torch_reader *reader, const struct object *te
 	if (rc)
 		return rc;
 	assert(record);
-	/* An expanded tensor has more elements than its storage. */
-	if (!is_contiguous(tensor->tensor.shape, tensor->tensor.stride))
-		return reject(reader, "its elements do not follow one another: it was transposed, "
-				      "sliced or expanded; save it with .contiguous()");
 	if (__builtin_mul_overflow(entry->numel, size, &entry->nbytes) ||
 	    __builtin_mul_overflow(offset, size, &begin) ||
 	    __builtin_add_overflow(begin, entry->nbytes, &end) || end > record->nbytes)
@@ -169,10 +178,28 @@ static int read_place(const struct torch_reader *reader, const struct object *te
 	return 0;
 }
 
-static int add_tensor(struct torch_reader *reader, const struct object *tensor)
+static int add_unread(struct torch_reader *reader, const char *why)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
-	struct entry *entry;
+	struct unread *unread = array_room(checkpoint->unread, checkpoint->nunread,
+					   &reader->unread_room, sizeof(*unread));
+	char *name = strdup(reader->name);
+
+	if (unread)
+		checkpoint->unread = unread;
+	if (!unread || !name) {
+		free(name);
+		return no_memory(reader);
+	}
+	checkpoint->unread[checkpoint->nunread++] = (struct unread){name, why};
+	return 0;
+}
+
+static int add_tensor(struct torch_reader *reader, const struct object *tensor)
+{
+	const struct object *shape = tensor->tensor.shape, *stride = tensor->tensor.stride;
+	struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	struct entry *entries, *entry;
 	int rc;
 
 	if (reader->nameless)
@@ -180,31 +207,31 @@ static int add_tensor(struct torch_reader *reader, const struct object *tensor)
 			      "a tensor below it has a name that is no text, or more than "
 			      "%d bytes",
 			      NVS_NAME_MAX);
-	if (checkpoint->n == ENTRIES_MAX)
+	if (checkpoint->n + checkpoint->nunread == ENTRIES_MAX)
 		return reject(reader, "more than %u tensors", ENTRIES_MAX);
 	reader->listed += sizeof(*entry) + strlen(reader->name) +
-			  tensor->tensor.shape->n * sizeof(uint64_t);
+			  (shape ? shape->n * sizeof(uint64_t) : 0);
 	if (reader->listed > LISTED_MIN + LISTED_PER_BYTE * (uint64_t)reader->pickle.nbytes)
 		return reject(reader,
 			      "more than %zu tensors, which a pickle of %zu bytes holds by "
 			      "holding the same lists many times",
-			      checkpoint->n, reader->pickle.nbytes);
-	if (checkpoint->n == reader->room) {
-		size_t room = reader->room ? 2 * reader->room : 64;
-		struct entry *entries = reallocarray(checkpoint->entries, room,
-						     sizeof(struct entry));
-
-		if (!entries)
-			return no_memory(reader);
-		checkpoint->entries = entries;
-		reader->room = room;
-	}
+			      checkpoint->n + checkpoint->nunread, reader->pickle.nbytes);
+	if (tensor->tensor.unread)
+		return add_unread(reader, tensor->tensor.unread);
+	if (!is_contiguous(shape, stride))
+		return add_unread(reader, "its elements do not follow one another: it was "
+					  "transposed, sliced or expanded; save it with "
+					  ".contiguous()");
+	entries = array_room(checkpoint->entries, checkpoint->n, &reader->room, sizeof(*entry));
+	if (!entries)
+		return no_memory(reader);
+	checkpoint->entries = entries;
 	entry = &checkpoint->entries[checkpoint->n];
 	*entry = (struct entry){.name = strdup(reader->name), .dtype = tensor->tensor.dtype};
 	if (!entry->name)
 		return no_memory(reader);
 	checkpoint->n++;
-	rc = read_shape(reader, tensor->tensor.shape, entry);
+	rc = read_shape(reader, shape, entry);
 	if (!rc)
 		rc = read_place(reader, tensor, entry);
 	checkpoint->nbytes += rc ? 0 : entry->nbytes;
@@ -432,9 +459,13 @@ static int read_file(struct torch_reader *reader)
 		rc = take_storages(reader);
 	if (!rc)
 		rc = read_tensors(reader);
-	if (!rc && !checkpoint->n)
-		rc = reject(reader, "holds no tensor");
-	return rc;
+	if (rc || checkpoint->n)
+		return rc;
+	if (!checkpoint->nunread)
+		return reject(reader, "holds no tensor");
+	snprintf(reader->name, sizeof(reader->name), "%s", checkpoint->unread[0].name);
+	return reject(reader, "it can't be read, and there is no other: %s",
+		      checkpoint->unread[0].why);
 }
 
 int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, bool *is_torch,
