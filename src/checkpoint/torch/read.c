@@ -218,6 +218,7 @@ static int add_tensor(struct torch_reader *reader, const struct object *tensor)
 			      checkpoint->n + checkpoint->nunread, reader->pickle.nbytes);
 	if (tensor->tensor.unread)
 		return add_unread(reader, tensor->tensor.unread);
+	assert(shape && stride);
 	if (!is_contiguous(shape, stride))
 		return add_unread(reader, "its elements do not follow one another: it was "
 					  "transposed, sliced or expanded; save it with "
