@@ -22,6 +22,57 @@
 
 #define UNREAD_FORM "it is sparse, quantized, nested, of a subclass, or without data"
 
+/* Operations, by the names of Python's pickletools. */
+enum operation {
+	MARK = '(',
+	STOP = '.',
+	BINBYTES = 'B',
+	SHORT_BINBYTES = 'C',
+	BINFLOAT = 'G',
+	BININT = 'J',
+	BININT1 = 'K',
+	BININT2 = 'M',
+	NONE = 'N',
+	BINPERSID = 'Q',
+	REDUCE = 'R',
+	BINSTRING = 'T',
+	SHORT_BINSTRING = 'U',
+	BINUNICODE = 'X',
+	EMPTY_LIST = ']',
+	APPEND = 'a',
+	BUILD = 'b',
+	GLOBAL = 'c',
+	APPENDS = 'e',
+	BINGET = 'h',
+	LONG_BINGET = 'j',
+	BINPUT = 'q',
+	LONG_BINPUT = 'r',
+	SETITEM = 's',
+	TUPLE = 't',
+	SETITEMS = 'u',
+	EMPTY_TUPLE = ')',
+	EMPTY_DICT = '}',
+	PROTO = 0x80,
+	NEWOBJ = 0x81,
+	TUPLE1 = 0x85,
+	TUPLE2 = 0x86,
+	TUPLE3 = 0x87,
+	NEWTRUE = 0x88,
+	NEWFALSE = 0x89,
+	LONG1 = 0x8a,
+	LONG4 = 0x8b,
+	SHORT_BINUNICODE = 0x8c,
+	BINUNICODE8 = 0x8d,
+	BINBYTES8 = 0x8e,
+	EMPTY_SET = 0x8f,
+	ADDITEMS = 0x90,
+	FROZENSET = 0x91,
+	STACK_GLOBAL = 0x93,
+	MEMOIZE = 0x94,
+	FRAME = 0x95,
+	BYTEARRAY8 = 0x96,
+};
+
 /* Memory for objects and their items. */
 struct object_block {
 	struct object_block *next;
@@ -361,16 +412,6 @@ static int push_items(struct machine *machine, enum object_kind kind, struct obj
 	return push(machine, object);
 }
 
-static int do_tuple_from_mark(struct machine *machine)
-{
-	struct object **items;
-	size_t n;
-
-	if (!pop_mark(machine, &items, &n))
-		return reject(machine, "a tuple without a mark");
-	return push_items(machine, OBJECT_TUPLE, items, n);
-}
-
 static int do_tuple(struct machine *machine, size_t n)
 {
 	if (above_mark(machine) < n)
@@ -402,16 +443,6 @@ static int do_add(struct machine *machine, enum object_kind kind, size_t n)
 	return add_to_top(machine, kind, machine->stack + machine->depth, n);
 }
 
-static int do_add_from_mark(struct machine *machine, enum object_kind kind)
-{
-	struct object **items;
-	size_t n;
-
-	if (!pop_mark(machine, &items, &n))
-		return reject(machine, "values without a mark");
-	return add_to_top(machine, kind, items, n);
-}
-
 /* ---- Sets: their values are of no use here ---- */
 
 static int push_set(struct machine *machine)
@@ -420,26 +451,6 @@ static int push_set(struct machine *machine)
 		machine,
 		&(const struct object){.kind = OBJECT_INSTANCE,
 				       .instance = {pickle_name_find("builtins.set"), NULL, NULL}});
-}
-
-static int do_add_to_set(struct machine *machine)
-{
-	struct object **items;
-	size_t n;
-
-	if (!pop_mark(machine, &items, &n) || !top(machine) ||
-	    top(machine)->kind != OBJECT_INSTANCE)
-		return reject(machine, "values without a set");
-	return 0;
-}
-
-static int do_frozenset(struct machine *machine)
-{
-	struct object **items;
-	size_t n;
-
-	return pop_mark(machine, &items, &n) ? push_set(machine)
-					     : reject(machine, "a set without a mark");
 }
 
 /* ---- Calls ---- */
@@ -558,7 +569,7 @@ static int do_call(struct machine *machine)
 	struct object *arguments = pop(machine), *callee = pop(machine), *first;
 
 	if (!arguments || !callee || arguments->kind != OBJECT_TUPLE || callee->kind != OBJECT_NAME)
-		return reject(machine, "a call of what is no function");
+		return reject(machine, "a call without a function or its arguments");
 	first = arguments->n ? arguments->items[0] : NULL;
 	switch (callee->name->use) {
 	case NAME_TENSOR:
@@ -618,145 +629,146 @@ static int memorize(struct machine *machine, uint64_t number)
 	return 0;
 }
 
-static int do_put(struct machine *machine, unsigned nbytes)
-{
-	uint64_t number;
+/* ---- Operations ---- */
 
-	return number_operand(machine, nbytes, &number) ? memorize(machine, number)
-							: ends_early(machine);
+/* Operations on the values above the last mark. */
+static int do_marked(struct machine *machine, enum operation operation)
+{
+	struct object **items;
+	size_t n;
+
+	if (!pop_mark(machine, &items, &n))
+		return reject(machine, "values without a mark");
+	switch (operation) {
+	case TUPLE:
+		return push_items(machine, OBJECT_TUPLE, items, n);
+	case APPENDS:
+		return add_to_top(machine, OBJECT_LIST, items, n);
+	case SETITEMS:
+		return add_to_top(machine, OBJECT_DICT, items, n);
+	case FROZENSET:
+		return push_set(machine);
+	default:
+		assert(operation == ADDITEMS);
+		return top(machine) && top(machine)->kind == OBJECT_INSTANCE
+			       ? 0
+			       : reject(machine, "values without a set");
+	}
 }
 
-static int do_get(struct machine *machine, unsigned nbytes)
+/* Operations with a number of `nbytes` bytes as operand. */
+static int do_numbered(struct machine *machine, enum operation operation, unsigned nbytes)
 {
 	uint64_t number;
 
 	if (!number_operand(machine, nbytes, &number))
 		return ends_early(machine);
-	if (number >= machine->nmemo)
-		return reject(machine, "no value %llu in the memo", (unsigned long long)number);
-	return push(machine, machine->memo[number]);
-}
-
-/* ---- Operations ---- */
-
-static int do_protocol(struct machine *machine)
-{
-	uint64_t version;
-
-	if (!number_operand(machine, 1, &version))
-		return ends_early(machine);
-	return version >= 2 && version <= 5
-		       ? 0
-		       : reject(machine, "protocol %u; read are 2 to 5", (unsigned)version);
-}
-
-/* Operations that make a value from operands alone. */
-static int do_value(struct machine *machine, uint8_t operation)
-{
 	switch (operation) {
-	case 'N':
-		return do_constant(machine, OBJECT_NONE, false);
-	case 0x88:
-		return do_constant(machine, OBJECT_BOOL, true);
-	case 0x89:
-		return do_constant(machine, OBJECT_BOOL, false);
-	case 'K':
-		return do_int(machine, 1);
-	case 'M':
-		return do_int(machine, 2);
-	case 'J':
-		return do_int(machine, 4);
-	case 0x8a:
-		return do_long(machine, 1);
-	case 0x8b:
-		return do_long(machine, 4);
-	case 'G':
-		return do_float(machine);
-	case 'X':
-	case 'B':
-	case 'T':
-		return do_string(machine, 4);
-	case 0x8c:
-	case 'C':
-	case 'U':
-		return do_string(machine, 1);
-	case 0x8d:
-	case 0x8e:
-	case 0x96:
-		return do_string(machine, 8);
-	case 'c':
-		return do_global(machine);
+	case PROTO:
+		return number >= 2 && number <= 5
+			       ? 0
+			       : reject(machine, "protocol %u; read are 2 to 5", (unsigned)number);
+	case FRAME: /* its length is of no use here */
+		return 0;
+	case BINPUT:
+	case LONG_BINPUT:
+		return memorize(machine, number);
 	default:
-		return reject(machine, "operation 0x%02x, which torch.save does not write",
-			      operation);
+		assert(operation == BINGET || operation == LONG_BINGET);
+		return number < machine->nmemo ? push(machine, machine->memo[number])
+					       : reject(machine, "no value %llu in the memo",
+							(unsigned long long)number);
 	}
 }
 
-static int do_container(struct machine *machine, uint8_t operation)
+static int do_operation(struct machine *machine, enum operation operation)
 {
 	switch (operation) {
-	case '(':
-		return push_mark(machine);
-	case ')':
-		return push_items(machine, OBJECT_TUPLE, NULL, 0);
-	case ']':
-		return push_items(machine, OBJECT_LIST, NULL, 0);
-	case '}':
-		return push_items(machine, OBJECT_DICT, NULL, 0);
-	case 0x8f:
-		return push_set(machine);
-	case 0x90:
-		return do_add_to_set(machine);
-	case 0x91:
-		return do_frozenset(machine);
-	case 't':
-		return do_tuple_from_mark(machine);
-	case 0x85:
-	case 0x86:
-	case 0x87:
-		return do_tuple(machine, operation - 0x84u);
-	case 'a':
-		return do_add(machine, OBJECT_LIST, 1);
-	case 's':
-		return do_add(machine, OBJECT_DICT, 2);
-	case 'e':
-		return do_add_from_mark(machine, OBJECT_LIST);
-	case 'u':
-		return do_add_from_mark(machine, OBJECT_DICT);
-	default:
-		return do_value(machine, operation);
-	}
-}
-
-static int do_operation(struct machine *machine, uint8_t operation)
-{
-	switch (operation) {
-	case 0x80:
-		return do_protocol(machine);
-	case 0x95: /* a frame; its length is of no use here */
-		return operand(machine, 8) ? 0 : ends_early(machine);
-	case 'q':
-		return do_put(machine, 1);
-	case 'r':
-		return do_put(machine, 4);
-	case 0x94:
+	case PROTO:
+	case BINPUT:
+	case BINGET:
+		return do_numbered(machine, operation, 1);
+	case LONG_BINPUT:
+	case LONG_BINGET:
+		return do_numbered(machine, operation, 4);
+	case FRAME:
+		return do_numbered(machine, operation, 8);
+	case MEMOIZE:
 		return memorize(machine, machine->nmemo);
-	case 'h':
-		return do_get(machine, 1);
-	case 'j':
-		return do_get(machine, 4);
-	case 'R':
-	case 0x81: /* a class in place of a function */
-		return do_call(machine);
-	case 'b':
-		return do_build(machine);
-	case 'Q':
-		return do_storage(machine);
-	case 0x93:
+
+	case NONE:
+		return do_constant(machine, OBJECT_NONE, false);
+	case NEWTRUE:
+		return do_constant(machine, OBJECT_BOOL, true);
+	case NEWFALSE:
+		return do_constant(machine, OBJECT_BOOL, false);
+	case BININT1:
+		return do_int(machine, 1);
+	case BININT2:
+		return do_int(machine, 2);
+	case BININT:
+		return do_int(machine, 4);
+	case LONG1:
+		return do_long(machine, 1);
+	case LONG4:
+		return do_long(machine, 4);
+	case BINFLOAT:
+		return do_float(machine);
+	case SHORT_BINUNICODE:
+	case SHORT_BINBYTES:
+	case SHORT_BINSTRING:
+		return do_string(machine, 1);
+	case BINUNICODE:
+	case BINBYTES:
+	case BINSTRING:
+		return do_string(machine, 4);
+	case BINUNICODE8:
+	case BINBYTES8:
+	case BYTEARRAY8:
+		return do_string(machine, 8);
+
+	case EMPTY_TUPLE:
+		return push_items(machine, OBJECT_TUPLE, NULL, 0);
+	case EMPTY_LIST:
+		return push_items(machine, OBJECT_LIST, NULL, 0);
+	case EMPTY_DICT:
+		return push_items(machine, OBJECT_DICT, NULL, 0);
+	case EMPTY_SET:
+		return push_set(machine);
+	case TUPLE1:
+		return do_tuple(machine, 1);
+	case TUPLE2:
+		return do_tuple(machine, 2);
+	case TUPLE3:
+		return do_tuple(machine, 3);
+	case APPEND:
+		return do_add(machine, OBJECT_LIST, 1);
+	case SETITEM:
+		return do_add(machine, OBJECT_DICT, 2);
+	case MARK:
+		return push_mark(machine);
+	case TUPLE:
+	case APPENDS:
+	case SETITEMS:
+	case ADDITEMS:
+	case FROZENSET:
+		return do_marked(machine, operation);
+
+	case GLOBAL:
+		return do_global(machine);
+	case STACK_GLOBAL:
 		return do_stack_global(machine);
-	default:
-		return do_container(machine, operation);
+	case BINPERSID:
+		return do_storage(machine);
+	case REDUCE:
+	case NEWOBJ: /* a class in place of a function */
+		return do_call(machine);
+	case BUILD:
+		return do_build(machine);
+	case STOP: /* ends run() */
+		break;
 	}
+	return reject(machine, "operation 0x%02x, which torch.save does not write", operation);
 }
 
 static int run(struct machine *machine)
@@ -768,9 +780,9 @@ static int run(struct machine *machine)
 
 		if (!operation)
 			return ends_early(machine);
-		if (*operation == '.')
+		if (*operation == STOP)
 			break;
-		rc = do_operation(machine, *operation);
+		rc = do_operation(machine, (enum operation) * operation);
 	}
 	if (rc)
 		return rc;
