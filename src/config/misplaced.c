@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks that nvswap would pass over in silence: one that it knows in another place, such as `aio` in
- * `zero_optimization`, and a near miss of a block's name, such as `offload_optimiser`. DeepSpeed's own
- * keys are never taken for either. Objects that are not blocks of DeepSpeed are not looked into.
+ * Blocks that nvswap would pass over in silence: one that it knows in another place, such as `aio`
+ * in `zero_optimization`, and a near miss of a block's name, such as `offload_optimiser`. No key of
+ * DeepSpeed is near enough to be taken for one. Objects that are no blocks of DeepSpeed are not
+ * looked into.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,110 +15,39 @@
 
 #define NAME_BYTES 128
 
-/* Beside those in config_keys. */
-static const char *const top_keys[] = {
+/* Blocks of DeepSpeed that nvswap does not read, beside those in config_keys. */
+static const char *const other_blocks[] = {
 	"activation_checkpointing",
-	"allgather_size",
 	"amp",
 	"autotuning",
 	"checkpoint",
 	"comet",
 	"comms_logger",
-	"communication_data_type",
 	"compile",
 	"compression_training",
 	"csv_monitor",
 	"curriculum_learning",
 	"data_efficiency",
-	"dataloader_drop_last",
 	"datastates_ckpt",
-	"ddp_bf16",
-	"disable_allgather",
-	"dump_state",
 	"dynamic_batching",
 	"eigenvalue",
 	"elasticity",
 	"expert_parallel",
 	"flops_profiler",
-	"gradient_accumulation_steps",
-	"gradient_allreduce_op",
-	"gradient_predivide_factor",
-	"graph_harvesting",
 	"hybrid_engine",
-	"log_level",
-	"managed_gradient_accumulation",
-	"memory_breakdown",
 	"monitor_config",
 	"nebula",
 	"pipeline",
-	"prescale_gradients",
 	"progressive_layer_drop",
 	"quantize_training",
 	"scheduler",
-	"seq_parallel_communication_data_type",
-	"sequence_parallel_size",
 	"sparse_attention",
-	"sparse_gradients",
-	"steps_per_print",
 	"tensor_parallel",
 	"tensorboard",
 	"timers",
 	"torch_autocast",
-	"train_batch_size",
-	"train_micro_batch_size_per_gpu",
-	"use_data_before_expert_parallelism",
-	"vocabulary_size",
-	"wall_clock_breakdown",
 	"wandb",
 	"weight_quantization",
-	"zero_allow_untested_optimizer",
-	"zero_force_ds_cpu_optimizer",
-};
-
-static const char *const zero_keys[] = {
-	"allgather_bucket_size",
-	"allgather_partitions",
-	"allgather_sequential",
-	"compute_grad_norm",
-	"contiguous_gradients",
-	"elastic_checkpoint",
-	"enable_sanity_checks",
-	"gather_16bit_weights_on_model_save",
-	"gather_fp16_weights_on_model_save",
-	"grad_hooks",
-	"ignore_unused_parameters",
-	"leaf_module",
-	"legacy_stage1",
-	"load_from_fp32_weights",
-	"log_trace_cache_warnings",
-	"memory_efficient_linear",
-	"mics_hierarchical_params_gather",
-	"mics_shard_size",
-	"model_persistence_threshold",
-	"module_granularity_threshold",
-	"overlap_comm",
-	"override_module_apply",
-	"parameter_alignment",
-	"pipeline_loading_checkpoint",
-	"reduce_bucket_size",
-	"reduce_scatter",
-	"round_robin_gradients",
-	"save_muon_momentum_buffer_in_memory",
-	"stage",
-	"stage3_allgather_sequential",
-	"stage3_gather_16bit_weights_on_model_save",
-	"stage3_gather_fp16_weights_on_model_save",
-	"stage3_model_persistence_threshold",
-	"stage3_module_granularity_threshold",
-	"stage3_use_all_reduce_for_fetch_params",
-	"use_all_reduce_for_fetch_params",
-	"use_multi_rank_bucket_allreduce",
-	"zenflow",
-	"zero_hpz_partition_size",
-	"zero_quantized_gradients",
-	"zero_quantized_nontrainable_weights",
-	"zero_quantized_weights",
-	"zeropp_loco_param",
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -217,8 +147,7 @@ static int examine_zero(struct reader *r, bool strict, const struct json_value *
 	int rc = 0;
 
 	for (const struct json_value *member = zero->first; member && !rc; member = member->next)
-		if (!config_key_find(BLOCK_ZERO, member->key, member->key_length) &&
-		    !is_listed(member->key, zero_keys, LENGTH(zero_keys)))
+		if (!config_key_find(BLOCK_ZERO, member->key, member->key_length))
 			rc = examine_unknown(r, strict, BLOCK_ZERO, member, zero->key);
 	return rc;
 }
@@ -232,7 +161,7 @@ int misplaced_report(struct reader *r, const struct json_value *root, bool stric
 							       member->key_length);
 		const struct json_value *params = json_member(member, "params");
 
-		if (!key && !is_listed(member->key, top_keys, LENGTH(top_keys))) {
+		if (!key && !is_listed(member->key, other_blocks, LENGTH(other_blocks))) {
 			rc = examine_unknown(r, strict, BLOCK_ROOT, member, "");
 			continue;
 		}

@@ -872,6 +872,10 @@ static void a_key_of_deepspeed_is_no_near_miss(void **state)
 		"zero_allow_untested_optimizer",
 		"zero_force_ds_cpu_optimizer",
 		"activation_checkpointing",
+		"sparse_gradients",
+		"memory_breakdown",
+		"dynamic_batching",
+		"monitor_config",
 		/* of programs */
 		"optimizer_d",
 		"io_config",
@@ -880,8 +884,17 @@ static void a_key_of_deepspeed_is_no_near_miss(void **state)
 		"my_optimizer",
 		"float16",
 	};
-	static const char *const zero[] = {"leaf_module",  "zenflow",	   "zeropp_loco_param",
-					   "stage",	   "overlap_comm", "mics_shard_size",
+	static const char *const zero[] = {"leaf_module",
+					   "zenflow",
+					   "zeropp_loco_param",
+					   "stage",
+					   "overlap_comm",
+					   "mics_shard_size",
+					   "memory_efficient_linear",
+					   "grad_hooks",
+					   "parameter_alignment",
+					   "legacy_stage1",
+					   "contiguous_gradients",
 					   "something_new"};
 	struct nvs_config config;
 	struct heard heard;
