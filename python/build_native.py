@@ -24,7 +24,7 @@ extern "Python" void nvswap_log(void *arg, enum nvs_log_level level, const char 
 extern "Python" void nvswap_update(void *arg, const struct nvs_update *update);
 extern "Python" void nvswap_weights_final(void *arg, size_t group, uint64_t offset,
     uint64_t numel, enum nvs_dtype dtype, const void *data);
-extern "Python" int nvswap_exchange(void *arg, uint32_t *words, size_t n);
+extern "Python" int nvswap_gather(void *arg, const void *own, size_t nbytes, const void **all);
 extern "Python" int nvswap_state(void *arg, const struct nvs_state_run *run);
 void nvswap_log_unless_ended(void *arg, enum nvs_log_level level, const char *text);
 void nvswap_end_log(void);

@@ -211,11 +211,13 @@ struct nvs_checkpoint_param {
 };
 
 /*
- * Makes each of the n words the exclusive or of all ranks' words at its place, and returns after
- * all ranks have called it: 0, or a negative errno. All ranks call it equally often with the same
- * n.
+ * Gathers what all ranks pass, as MPI_Allgather and torch.distributed.all_gather do: returns the
+ * number of ranks after all of them have called it, or a negative errno. *all becomes their bytes,
+ * `nbytes` of rank 0, of rank 1 and so on, in memory that stays as it is, aligned to 8 bytes, until
+ * the next call or the end of nvs_checkpoint_export_universal. All ranks call it equally often with
+ * the same nbytes, up to 1024.
  */
-typedef int nvs_exchange_fn(void *arg, uint32_t *words, size_t n);
+typedef int nvs_gather_fn(void *arg, const void *own, size_t nbytes, const void **all);
 
 struct nvs_universal_options {
 	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
@@ -224,12 +226,12 @@ struct nvs_universal_options {
 	size_t optimizer_state_bytes;
 	/*
 	 * Ranks that write one checkpoint together, to one file system; world 0 or 1: alone. If one
-	 * of several ranks passes world 0 or 1, no exchange, or options that are refused for their
-	 * size, it calls no exchange, and the others wait for it in theirs.
+	 * of several ranks passes world 0 or 1, no gather, or options that are refused for their
+	 * size, it does not call it, and the others wait for it in theirs.
 	 */
-	unsigned rank, world;	   /* 0 to world - 1; up to 65536 */
-	nvs_exchange_fn *exchange; /* needed from two ranks on */
-	void *exchange_arg;
+	unsigned rank, world;  /* 0 to world - 1; up to 65536 */
+	nvs_gather_fn *gather; /* needed from two ranks on */
+	void *gather_arg;
 };
 
 /*
@@ -249,10 +251,10 @@ struct nvs_universal_options {
  * Errors:
  * -EINVAL     an argument is NULL; a name is no directory's, or appears twice; elements lie beyond
  *             the group, in two parameters, or beyond the shape; `path` ends with "." or ".."; a
- *             rank is out of bounds; exchange is NULL with several; a size is not set, or differs
+ *             rank is out of bounds; gather is NULL with several; a size is not set, or differs
  * -EINVAL     on all ranks: no rank has some elements of a parameter, or two have them; the error
  *             names parameter, ranks and elements, and `path`/zero is what it was; or two pass the
- *             same rank, the ranks do not pass the same world, or one has no memory to begin
+ *             same rank, or the ranks do not pass the same world
  * -E2BIG      fields of a later version are set
  * -EBUSY      another process writes to `path`; a step has failed and is not finished; another
  *             thread took a step meanwhile
@@ -260,7 +262,7 @@ struct nvs_universal_options {
  * -ECANCELED  another rank has failed: the error names it
  * -ENOSPC     the file system has no room, or ulimit -f is too low for a file
  * -ENOMEM
- * Others      those of nvs_optimizer_export, of exchange, and of making, writing and renaming files
+ * Others      those of nvs_optimizer_export, of gather, and of making, writing and renaming files
  */
 NVS_API int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 					    const struct nvs_checkpoint_param *params, size_t n,

@@ -16,8 +16,8 @@ from nvswap.strings import encoded_path
 
 _NULL = ffi.NULL
 
-# Makes each word the exclusive or of all ranks' words at its place.
-Exchange = Callable[[List[int]], Sequence[int]]
+# Returns what all ranks pass, in their order.
+Gather = Callable[[bytes], Sequence[bytes]]
 
 
 class Parameter(NamedTuple):
@@ -46,30 +46,34 @@ class Parameter(NamedTuple):
     shape: Optional[Sequence[int]] = None
 
 
-class _Exchange:
-    """The caller's exchange, and the first exception that it raised."""
+class _Gathering:
+    """The caller's function, what it gathered last, and the first exception that it raised."""
 
-    def __init__(self, exchange: Optional[Exchange]) -> None:
-        self.exchange = exchange
+    def __init__(self, gather: Optional[Gather]) -> None:
+        self.gather = gather
+        self.gathered: Any = None
         self.failure: Optional[BaseException] = None
 
 
 @ffi.def_extern(error=-5)
-def nvswap_exchange(arg: Any, words: Any, n: int) -> int:
-    own = ffi.from_handle(arg)
+def nvswap_gather(arg: Any, own: Any, nbytes: int, gathered: Any) -> int:
+    gathering = ffi.from_handle(arg)
     try:
-        combined = own.exchange([words[i] for i in range(n)])
-        for i, word in enumerate(combined):
-            words[i] = word
-        return 0
+        parts = gathering.gather(bytes(ffi.buffer(own, nbytes)))
+        if any(len(part) != nbytes for part in parts):
+            raise ValueError(f"gather returns parts of {[len(part) for part in parts]} bytes; all ranks pass {nbytes}")
+        gathering.gathered = ffi.new("uint64_t[]", -(-nbytes * len(parts) // 8))  # aligned
+        ffi.memmove(gathering.gathered, b"".join(parts), nbytes * len(parts))
+        gathered[0] = gathering.gathered
+        return len(parts)
     except BaseException as failure:
-        own.failure = own.failure or failure
+        gathering.failure = gathering.failure or failure
         return -5
 
 
 def export_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
                      parameters: Iterable[Parameter], *, optimizer_state: Optional[bytes] = None,
-                     rank: int = 0, world: int = 1, exchange: Optional[Exchange] = None) -> None:
+                     rank: int = 0, world: int = 1, gather: Optional[Gather] = None) -> None:
     """
     Writes `path`/zero, and "latest_universal" beside `path` with its name; a crash leaves what was there
     before, or the whole new checkpoint.
@@ -85,9 +89,10 @@ def export_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
         The contents of zero/optimizer_state.pt; by default a file with the number of steps.
     rank, world : int
         Of several ranks that write one checkpoint.
-    exchange : callable, optional
-        Gets a list of numbers below 2**32, returns the exclusive or of all ranks' lists, element by
-        element, and is called by all ranks equally often. Needed if `world` is above 1.
+    gather : callable, optional
+        Gets up to 1024 bytes and returns those of all ranks, in their order, as
+        ``torch.distributed.all_gather_object`` fills its list; all ranks call it equally often. Needed
+        if `world` is above 1.
 
     Raises
     ------
@@ -95,20 +100,20 @@ def export_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
         Those of nvs_checkpoint_export_universal, such as ENOSPC; ECANCELED: another rank has failed.
     """
     given, keep = _params_of(optimizer, parameters)
-    own, error = _Exchange(exchange), new_error()
-    arg = ffi.new_handle(own)
+    gathering, error = _Gathering(gather), new_error()
+    arg = ffi.new_handle(gathering)
     options = ffi.new("struct nvs_universal_options *")
     options.size = ffi.sizeof("struct nvs_universal_options")
     if optimizer_state is not None:
         state = ffi.from_buffer(optimizer_state)
         options.optimizer_state, options.optimizer_state_bytes = state, len(optimizer_state)
-    options.rank, options.world, options.exchange_arg = rank, world, arg
-    options.exchange = lib.nvswap_exchange if exchange else _NULL
+    options.rank, options.world, options.gather_arg = rank, world, arg
+    options.gather = lib.nvswap_gather if gather else _NULL
     with optimizer._open() as pointer:
         code = lib.nvs_checkpoint_export_universal(pointer, given, len(given), encoded_path(path),
                                                    options, error)
-        if own.failure is not None:
-            raise own.failure
+        if gathering.failure is not None:
+            raise gathering.failure
         check(code, error)
     del keep
 

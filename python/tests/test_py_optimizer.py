@@ -391,14 +391,16 @@ def calls_on_the_optimizer_in_its_callbacks_are_exceptions(directory):
 
 
 @promise
-def an_exception_of_an_exchange_is_raised_and_writes_no_checkpoint(directory):
-    def fail(_words):
-        raise KeyError("exchange")
+def an_exception_of_gather_is_raised_and_writes_no_checkpoint(directory):
+    def fail(_own):
+        raise KeyError("gather")
 
     path = os.path.join(directory, "step0")
     weights, parameters = numpy.zeros(1000, numpy.float32), [Parameter("w", "g", 0, 1000)]
     with nvswap.Optimizer(settings(directory), {"g": weights}) as optimizer:
-        raises(KeyError, lambda: export_universal(optimizer, path, parameters, world=2, exchange=fail))
+        raises(KeyError, lambda: export_universal(optimizer, path, parameters, world=2, gather=fail))
+        raises(ValueError, lambda: export_universal(optimizer, path, parameters, world=2,
+                                                    gather=lambda own: [own, own[1:]]))
         assert not os.path.exists(os.path.join(path, "zero"))
         export_universal(optimizer, path, parameters)
         assert os.listdir(os.path.join(path, "zero", "w"))

@@ -416,8 +416,8 @@ static const struct field ranks_fields[] = {
 	WHOLE_FIELD(nvs_universal_options, optimizer_state_bytes, 0, 0, 0),
 	WHOLE_FIELD(nvs_universal_options, rank, 0, 0, 0),
 	WHOLE_FIELD(nvs_universal_options, world, 0, 1, 0),
-	OPTIONAL(nvs_universal_options, exchange),
-	OPTIONAL(nvs_universal_options, exchange_arg),
+	OPTIONAL(nvs_universal_options, gather),
+	OPTIONAL(nvs_universal_options, gather_arg),
 };
 static const struct field place_fields[] = {
 	SIZE_FIELD(nvs_store_place),

@@ -23,7 +23,6 @@ struct export_job {
 	struct nvs_optimizer *optimizer;
 	struct nvs_aio *aio;
 	struct nvs_universal_options options;
-	struct ranks ranks;
 	struct params params;
 	struct tree tree;
 	struct open_files files;
@@ -31,7 +30,8 @@ struct export_job {
 	const char *tag; /* the last part of `path` */
 	uint64_t step;
 	uint64_t *data_at; /* of each parameter, in each of its files */
-	uint32_t *sums;	   /* of each part of each parameter; the ranks' words */
+	uint32_t *sums;	   /* of each part of each parameter */
+	struct run *runs;  /* one for each rank */
 };
 
 /* ---- What is to be written ---- */
@@ -80,16 +80,18 @@ static int make_files(struct export_job *export, size_t i, struct nvs_error *err
 	return rc;
 }
 
-/* Everything that this rank needs memory for before it can tell its checksums. */
+/* All memory that is needed where the other ranks wait for this one. */
 static int reserve(struct export_job *export, struct nvs_error *error)
 {
-	size_t nsums = export->params.n * PARTS,
-	       ncover = cover_words(&export->params, export->options.world);
+	size_t n = export->params.n;
 
-	export->data_at = calloc(export->params.n, sizeof(*export->data_at));
-	if (!export->data_at)
-		return error_set(error, -ENOMEM, "no memory for %zu parameters", export->params.n);
-	return ranks_reserve(&export->ranks, nsums > ncover ? nsums : ncover, error);
+	export->data_at = calloc(n, sizeof(*export->data_at));
+	export->sums = calloc(n * PARTS, sizeof(*export->sums));
+	export->runs = calloc(export->options.world, sizeof(*export->runs));
+	return export->data_at && export->sums && export->runs
+		       ? 0
+		       : error_set(error, -ENOMEM, "no memory for %zu parameters of %u ranks", n,
+				   export->options.world);
 }
 
 static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
@@ -175,6 +177,29 @@ static int write_elements(struct export_job *export, struct nvs_error *error)
 		rc = state_move_run(&move, export->optimizer, error);
 	open_files_end(&export->files);
 	return rc || !export->options.rank ? rc : sync_elements(export, error);
+}
+
+/* Makes the checksums those of the whole parts: the exclusive or of what all ranks have of them. */
+static int combine_sums(struct export_job *export, struct nvs_error *error)
+{
+	const size_t most = GATHER_MAX / sizeof(*export->sums), nsums = export->params.n * PARTS,
+		     world = export->options.world;
+	uint32_t own[GATHER_MAX / sizeof(*export->sums)];
+
+	for (size_t i = 0; i < nsums; i += most) {
+		size_t n = nsums - i < most ? nsums - i : most;
+		const void *gathered;
+		int rc;
+
+		memcpy(own, export->sums + i, n * sizeof(*own));
+		rc = ranks_gather(&export->options, own, n * sizeof(*own), &gathered, error);
+		if (rc)
+			return rc;
+		memset(export->sums + i, 0, n * sizeof(*own));
+		for (size_t word = 0; word < n * world; word++)
+			export->sums[i + word % n] ^= ((const uint32_t *)gathered)[word];
+	}
+	return 0;
 }
 
 /* ---- Completing the files ---- */
@@ -359,28 +384,30 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 	struct export_job export = {.tree = {.top = -1, .zero = -1}};
 	int rc = universal_options_in(&export.options, options, error);
 
-	/* A rank that fails still calls the exchange, or the others would wait for it. */
-	rc = ranks_begin(&export.ranks, &export.options, rc, error);
+	/* A rank that fails still meets the others, or they would wait for it. */
+	rc = ranks_meet(&export.options, rc, 0, error);
 	if (!rc) {
 		rc = begin(&export, optimizer, params, n, path, error);
-		rc = ranks_agree(&export.ranks, rc, params_sum(&export.params), error);
+		rc = ranks_meet(&export.options, rc, params_sum(&export.params), error);
 	}
 	if (!rc)
-		rc = cover_check(&export.params, &export.ranks, error);
+		rc = cover_check(&export.params, &export.options, export.runs, error);
 	if (!rc) {
-		export.sums = ranks_words(&export.ranks, n * PARTS);
 		rc = write_elements(&export, error);
 		if (!rc)
 			rc = check_step_since(optimizer, export.step, error);
-		rc = ranks_meet(&export.ranks, rc, n * PARTS, error);
+		rc = ranks_meet(&export.options, rc, 0, error);
 	}
+	if (!rc)
+		rc = combine_sums(&export, error);
 	if (!rc) {
 		rc = export.options.rank ? 0 : complete(&export, error);
-		rc = ranks_meet(&export.ranks, rc, 0, error);
+		rc = ranks_meet(&export.options, rc, 0, error);
 	}
 	tree_close(&export.tree);
 	params_free(&export.params);
-	ranks_end(&export.ranks);
+	free(export.runs);
+	free(export.sums);
 	free(export.data_at);
 	free(export.latest);
 	free(export.path);

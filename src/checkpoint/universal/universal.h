@@ -51,60 +51,42 @@ int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct
 /* The CRC-32 of each part of each parameter, put together from I/Os in any order. */
 void sum_add(uint32_t *sums, const struct params *params, const struct state_io *io);
 
-/* ---- ranks.c: what ranks that write one checkpoint tell each other ---- */
+/* ---- ranks.c: ranks that write one checkpoint ---- */
 
 /* Copies the caller's options, or the defaults for NULL. -EINVAL, -E2BIG. */
 int universal_options_in(struct nvs_universal_options *into,
 			 const struct nvs_universal_options *options, struct nvs_error *error);
-/*
- * The words of an exchange are set aside before it, so that a rank without memory still takes part
- * and tells the others.
- */
-struct ranks {
-	const struct nvs_universal_options *options;
-	uint32_t *words; /* the result of each rank, then what the ranks tell */
-	size_t room;	 /* words to tell, at least one for each rank */
-};
+#define GATHER_MAX 1024u /* bytes of a rank, at a time */
 
 /*
- * Waits for all ranks, first in an exchange whose length does not depend on `world`, also after
- * options were refused (`rc`). Returns `rc`; or -EINVAL: two ranks have one number, the ranks
- * differ in `world`, or one has no memory; -ENOMEM; -EIO: no random number; or errno of the
- * exchange. Call ranks_end in any case.
+ * Gathers up to GATHER_MAX bytes of each rank: *all is theirs, in the order of the ranks, and valid
+ * until the next call. -EINVAL: they are not of `world` ranks; errno of gather.
  */
-int ranks_begin(struct ranks *ranks, const struct nvs_universal_options *options, int rc,
-		struct nvs_error *error);
-void ranks_end(struct ranks *ranks);
-/* Makes room for n words to tell. -ENOMEM: the room is what it was. */
-int ranks_reserve(struct ranks *ranks, size_t n, struct nvs_error *error);
-/* The first n words to tell, which become 0. There is room for them. */
-uint32_t *ranks_words(struct ranks *ranks, size_t n);
-/* A value in two of the words that ranks exchange. */
-static inline void words_put(uint32_t *words, uint64_t value)
-{
-	words[0] = (uint32_t)value;
-	words[1] = (uint32_t)(value >> 32);
-}
-static inline uint64_t words_get(const uint32_t *words)
-{
-	return words[0] | (uint64_t)words[1] << 32;
-}
-/* Waits for all ranks, each of which tells a word: -EINVAL if they are not the same. */
-int ranks_agree(struct ranks *ranks, int rc, uint32_t word, struct nvs_error *error);
+int ranks_gather(const struct nvs_universal_options *options, const void *own, size_t nbytes,
+		 const void **all, struct nvs_error *error);
 /*
- * Waits for all ranks, exchanges their results `rc`, and combines the first n words to tell: 0 if
- * no rank failed, else this rank's `rc`, or -ECANCELED with the error of another one, or errno of
- * the exchange.
+ * Waits for all ranks, which tell their results, also one whose options were refused: 0 if none has
+ * failed, else this rank's `rc`, or -ECANCELED with the error of another one. -EINVAL: the ranks
+ * differ in `world` or `sum`, or two have one number. Also errno of gather.
  */
-int ranks_meet(struct ranks *ranks, int rc, size_t n, struct nvs_error *error);
+int ranks_meet(const struct nvs_universal_options *options, int rc, uint32_t sum,
+	       struct nvs_error *error);
 
 /* ---- cover.c ---- */
 
-/* The words that cover_check tells. */
-size_t cover_words(const struct params *params, unsigned world);
-/* Waits for all ranks, which agree on the parameters. -EINVAL on all: an element of a parameter is
- * given by no rank or by two. -ENOMEM, -ECANCELED, errno of the exchange. */
-int cover_check(const struct params *params, struct ranks *ranks, struct nvs_error *error);
+/* The elements of one rank. */
+struct run {
+	unsigned rank;
+	uint64_t first, end;
+};
+
+/*
+ * Gathers where all ranks, which agree on the parameters, have their elements. -EINVAL on all: an
+ * element of a parameter is given by no rank or by two; errno of gather. `runs` has room for one of
+ * each rank.
+ */
+int cover_check(const struct params *params, const struct nvs_universal_options *options,
+		struct run *runs, struct nvs_error *error);
 
 /* ---- tree.c: the directory of a checkpoint's files ---- */
 

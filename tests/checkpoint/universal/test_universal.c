@@ -147,31 +147,38 @@ static void what_is_exported_is_imported(void **state)
 
 /* ---- Several ranks ---- */
 
-#define RANKS_MAX 4u
-#define WORDS_MAX 140u /* two for each of 70 ranks */
+#define RANKS_MAX    4u
+#define GATHER_BYTES 1024u
 
 static struct meeting {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	unsigned world, arrived, round, left;
-	uint32_t words[WORDS_MAX], result[WORDS_MAX];
+	size_t nbytes;
+	/* of the round that is gathered, and of the one before, which ranks may still read */
+	_Alignas(8) char all[2][RANKS_MAX * GATHER_BYTES];
 } meeting = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
+struct seat {
+	struct meeting *meeting;
+	unsigned number;
+};
+
 /* -EDEADLK: this rank would wait for one whose export has returned. */
-static int exchange(void *arg, uint32_t *words, size_t n)
+static int gather(void *arg, const void *own, size_t nbytes, const void **all)
 {
-	struct meeting *m = arg;
+	const struct seat *seat = arg;
+	struct meeting *m = seat->meeting;
 	unsigned round;
 	bool met;
 
-	assert_true(n <= WORDS_MAX);
+	assert_true(nbytes && nbytes <= GATHER_BYTES);
 	pthread_mutex_lock(&m->lock);
 	round = m->round;
-	for (size_t i = 0; i < n; i++)
-		m->words[i] ^= words[i];
+	assert_true(!m->arrived || m->nbytes == nbytes);
+	m->nbytes = nbytes;
+	memcpy(m->all[round % 2] + seat->number * nbytes, own, nbytes);
 	if (++m->arrived == m->world) {
-		memcpy(m->result, m->words, sizeof(m->words));
-		memset(m->words, 0, sizeof(m->words));
 		m->arrived = 0;
 		m->round++;
 		pthread_cond_broadcast(&m->changed);
@@ -179,9 +186,9 @@ static int exchange(void *arg, uint32_t *words, size_t n)
 	while (m->round == round && !m->left)
 		pthread_cond_wait(&m->changed, &m->lock);
 	met = m->round != round;
-	memcpy(words, m->result, n * sizeof(*words));
+	*all = m->all[round % 2];
 	pthread_mutex_unlock(&m->lock);
-	return met ? 0 : -EDEADLK;
+	return met ? (int)m->world : -EDEADLK;
 }
 
 static void leave(struct meeting *m)
@@ -196,8 +203,11 @@ static void leave(struct meeting *m)
 struct rank {
 	struct optim optim;
 	struct nvs_checkpoint_param params[PARAMS];
+	const struct nvs_checkpoint_param *exported; /* `n`; NULL: `params` */
+	size_t n;
 	unsigned rank, world;
 	const char *path;
+	struct seat seat;
 	int rc;
 };
 
@@ -233,11 +243,12 @@ static void *rank_export(void *arg)
 	const struct nvs_universal_options options = {.size = sizeof(options),
 						      .rank = rank->rank,
 						      .world = rank->world,
-						      .exchange = exchange,
-						      .exchange_arg = &meeting};
+						      .gather = gather,
+						      .gather_arg = &rank->seat};
 
-	rank->rc = nvs_checkpoint_export_universal(rank->optim.optimizer, rank->params, PARAMS,
-						   rank->path, &options, &rank->optim.error);
+	rank->rc = nvs_checkpoint_export_universal(
+		rank->optim.optimizer, rank->exported ? rank->exported : rank->params,
+		rank->exported ? rank->n : PARAMS, rank->path, &options, &rank->optim.error);
 	leave(&meeting);
 	return NULL;
 }
@@ -248,9 +259,10 @@ static void ranks_export(struct rank *ranks, unsigned world)
 
 	meeting.world = world;
 	meeting.arrived = meeting.left = 0;
-	memset(meeting.words, 0, sizeof(meeting.words));
-	for (unsigned i = 0; i < world; i++)
+	for (unsigned i = 0; i < world; i++) {
+		ranks[i].seat = (struct seat){&meeting, i};
 		assert_int_equal(pthread_create(&threads[i], NULL, rank_export, &ranks[i]), 0);
+	}
 	for (unsigned i = 0; i < world; i++)
 		pthread_join(threads[i], NULL);
 }
@@ -511,7 +523,7 @@ static void elements_that_ranks_leave_out_or_have_twice_are_refused_by_all(void 
 	ranks_refuse(ranks, RANKS_MAX,
 		     "embed.weight: ranks 0 and 1 both have the 1 elements from 24974 on");
 	param->first++;
-	/* Three ranks have one half: each element an odd number of times. */
+	/* Three ranks have one half. */
 	for (unsigned i = 0; i < RANKS_MAX; i++) {
 		ranks[i].params[1].shape = half;
 		ranks[i].params[1].numel = 28;
@@ -526,7 +538,61 @@ static void elements_that_ranks_leave_out_or_have_twice_are_refused_by_all(void 
 	optim_close(&optim);
 }
 
-/* `exchange` has 4 ranks. */
+/* More than ranks gather at a time. */
+static void a_checkpoint_may_have_many_parameters(void **state)
+{
+	enum { MANY = 200, NUMEL = 50 };
+	static const uint64_t shape[] = {2 * NUMEL};
+	static struct nvs_checkpoint_param params[2][MANY];
+	static char names[MANY][8];
+	static struct rank ranks[2];
+	const char *path = path_in(temp_directory(), "tag");
+	float left[NUMEL], right[NUMEL];
+
+	(void)state;
+	for (unsigned rank = 0; rank < 2; rank++) {
+		rank_open(&ranks[rank], rank, 2, path);
+		optim_run(&ranks[rank].optim, 1, 2 + rank);
+		optim_run(&ranks[rank].optim, 3 + rank, 3);
+		for (unsigned i = 0; i < MANY; i++) {
+			snprintf(names[i], sizeof(names[i]), "p%u", i);
+			params[rank][i] =
+				(struct nvs_checkpoint_param){.size = sizeof(params[rank][i]),
+							      .name = names[i],
+							      .offset = (uint64_t)i * NUMEL,
+							      .numel = NUMEL,
+							      .first = (uint64_t)rank * NUMEL,
+							      .shape = shape,
+							      .ndim = 1};
+		}
+		ranks[rank].exported = params[rank];
+		ranks[rank].n = MANY;
+	}
+	params[1][MANY - 1].numel--;
+	ranks_refuse(ranks, 2, "p199: no rank has the 1 elements from 99 on, of 100");
+	params[1][MANY - 1].numel++;
+	ranks_export(ranks, 2);
+	/* The checksums of all files are right, or this import fails. */
+	for (unsigned rank = 0; rank < 2; rank++)
+		DONE(&ranks[rank].optim, ranks[rank].rc);
+	for (unsigned rank = 0; rank < 2; rank++)
+		DONE(&ranks[rank].optim,
+		     nvs_checkpoint_import_universal(ranks[rank].optim.optimizer, params[1 - rank],
+						     MANY, path, &ranks[rank].optim.error));
+	for (unsigned rank = 0; rank < 2; rank++)
+		DONE(&ranks[rank].optim,
+		     nvs_checkpoint_import_universal(ranks[rank].optim.optimizer, params[0], MANY,
+						     path, &ranks[rank].optim.error));
+	for (unsigned i = 0; i < MANY; i++) {
+		get(&ranks[0].optim, &params[0][i], 0, left);
+		get(&ranks[1].optim, &params[0][i], 0, right);
+		assert_memory_equal(left, right, sizeof(left));
+	}
+	for (unsigned rank = 0; rank < 2; rank++)
+		optim_close(&ranks[rank].optim);
+}
+
+/* `gather` has 4 ranks. */
 static void ranks_that_differ_in_their_numbers_are_refused(void **state)
 {
 	static const struct {
@@ -566,7 +632,7 @@ static void ranks_that_differ_in_their_numbers_are_refused(void **state)
 	}
 }
 
-/* Of 4 ranks all but two make the same mistake, so that an exclusive or has the others alone. */
+/* Of 4 ranks all but two make the same mistake. */
 static void ranks_with_the_same_wrong_numbers_are_refused(void **state)
 {
 	static const struct {
@@ -813,7 +879,7 @@ static void paths_and_options_that_are_wrong_are_refused(void **state)
 		REFUSED(&optim,
 			nvs_checkpoint_export_universal(optim.optimizer, params, PARAMS, path,
 							&options, &optim.error),
-			-EINVAL, options.world == 2 ? "exchange is NULL" : "rank 1 of 1");
+			-EINVAL, options.world == 2 ? "gather is NULL" : "rank 1 of 1");
 	DONE(&optim, export_to(&optim, path));
 	params[0].shape = (const uint64_t[]){params[0].shape[1], params[0].shape[0]};
 	REFUSED(&optim,
@@ -923,6 +989,7 @@ int main(void)
 		test(ranks_that_differ_in_their_numbers_are_refused),
 		test(ranks_with_the_same_wrong_numbers_are_refused),
 		test(elements_that_ranks_leave_out_or_have_twice_are_refused_by_all),
+		test(a_checkpoint_may_have_many_parameters),
 		test(each_failing_call_leaves_the_old_checkpoint_or_the_new),
 		test(a_killed_export_leaves_the_old_checkpoint_or_the_new),
 		test(damage_is_an_error_or_without_effect),

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from functools import reduce
-from operator import xor
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
@@ -96,12 +94,7 @@ def _save_parameters(engine: Any, zero: str) -> None:
     with saver.collecting():
         export_universal(optimizer, os.path.dirname(new_directory(zero)), parameters,
                          optimizer_state=state, rank=dist.get_rank(),
-                         world=dist.get_world_size(), exchange=_exchange)
-
-
-def _exchange(words: List[int]) -> List[int]:
-    """The exclusive or of all ranks' words."""
-    return [reduce(xor, each) for each in zip(*of_all_ranks(words))]
+                         world=dist.get_world_size(), gather=of_all_ranks)
 
 
 def _gather(engine: Any, zero: str) -> None:
