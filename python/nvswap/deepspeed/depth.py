@@ -25,7 +25,7 @@ _OPTIMIZER_SWAPPERS = [
     for name in ("PartitionedOptimizerSwapper", "PipelinedOptimizerSwapper")]
 # Of each depth, the replaced names: the module that looks a name up, the name, and where its
 # replacement is.
-_PLACES: Dict[str, List[Tuple[str, str, str]]] = {
+_REPLACEMENTS: Dict[str, List[Tuple[str, str, str]]] = {
     "ops": [],
     "swappers": [
         _PARAMETER_SWAPPER,
@@ -51,7 +51,7 @@ class Choice(NamedTuple):
 
     depth: str
     document: Dict[str, Any]  # its blocks_of()
-    progress: bool = False  # whether the job is to say how far it is
+    progress: bool = False  # whether the job logs its progress
 
     @property
     def is_asked_for(self) -> bool:
@@ -82,7 +82,7 @@ def blocks_of(config: Any) -> Dict[str, Any]:
     document = config._param_dict
     blocks = {key: document[key] for key in ("aio", "nvswap") if document.get(key)}
     if "aio" in blocks:
-        # DeepSpeed reads past others; check_places() has told of them.
+        # DeepSpeed reads past others; check_places() has reported them.
         blocks["aio"] = {key: value for key, value in blocks["aio"].items() if _is_aio_key(key)}
     blocks["zero_optimization"] = config.zero_config.model_dump(
         mode="json", by_alias=True, exclude_unset=True)
@@ -91,8 +91,8 @@ def blocks_of(config: Any) -> Dict[str, Any]:
 
 def check_places(document: Dict[str, Any]) -> None:
     """
-    Warns of blocks that are in the wrong place of a DeepSpeed configuration, or whose names are near misses. Not in
-    `zero_optimization` an offload block is in the wrong place for DeepSpeed, though not in a file for nvswap alone.
+    Warns of blocks that are in the wrong place of a DeepSpeed configuration, or whose names are near misses. An offload
+    block outside `zero_optimization` is misplaced for DeepSpeed, though valid in a file for nvswap alone.
 
     Raises
     ------
@@ -104,12 +104,12 @@ def check_places(document: Dict[str, Any]) -> None:
     _check_once(as_json(places))
     unknown = [f"aio.{key}" for key in document.get("aio") or () if not _is_aio_key(key)]
     outside = [name for name in ("offload_param", "offload_optimizer") if isinstance(document.get(name), dict)]
-    texts = {name: f"{name} is not in `zero_optimization`, where it belongs: DeepSpeed offloads nothing by it"
-             for name in outside}
-    texts.update({name: f"{name} is a key that neither DeepSpeed nor nvswap knows" for name in unknown})
+    problems = [(name, f"{name} is not in `zero_optimization`, where it belongs: DeepSpeed ignores it")
+                for name in outside]
+    problems += [(name, f"{name} is a key that neither DeepSpeed nor nvswap knows") for name in unknown]
     with Config({"nvswap": places["nvswap"]}) as config:
         strict = config["nvswap.strict"]
-    for name, text in texts.items():
+    for name, text in problems:
         if strict:
             raise Error(errno.EINVAL, text, name)
         logger.warning(text)
@@ -143,15 +143,16 @@ def watch_configurations() -> None:
     """Has every DeepSpeedConfig of this process choose the depth; calling it again changes nothing."""
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    from nvswap.deepspeed.checkpoint.engine import watch_saves
-    from nvswap.deepspeed.checkpoint.frozen import watch_frozen
-    from nvswap.deepspeed.checkpoint.loads import watch_loads
-    from nvswap.deepspeed.modules import watch_destroyed
+    if not missing_places("swappers"):  # else the ops alone can be chosen
+        from nvswap.deepspeed.checkpoint.engine import watch_saves
+        from nvswap.deepspeed.checkpoint.frozen import watch_frozen
+        from nvswap.deepspeed.checkpoint.loads import watch_loads
+        from nvswap.deepspeed.modules import watch_destroyed
 
-    watch_destroyed()
-    watch_saves()
-    watch_frozen()
-    watch_loads()  # around what the others change
+        watch_destroyed()
+        watch_saves()
+        watch_frozen()
+        watch_loads()  # around what the others change
     read = DeepSpeedConfig.__init__
     if hasattr(read, "nvswap_watches"):
         return
@@ -185,8 +186,8 @@ def choose(document: Dict[str, Any]) -> None:
     Error
         EINVAL: a key or value of the "nvswap" block is wrong, or of the blocks of a drive: DeepSpeed makes folders
         of paths such as "~/nvme" before a store is opened. With the ops alone all but the paths is DeepSpeed's to
-        check. ENOTSUP: this
-        release of DeepSpeed lacks what the depth replaces.
+        check.
+        ENOTSUP: this release of DeepSpeed lacks what the depth replaces.
     """
     global _choice  # pylint: disable=global-statement
     with Config({"nvswap": document.get("nvswap") or {}}) as config:
@@ -204,7 +205,7 @@ def choose(document: Dict[str, Any]) -> None:
         raise Error(errno.ENOTSUP, f"this release of DeepSpeed has no {', '.join(missing)}: use "
                     '"nvswap": {"deepspeed": "ops"}, another release of it, or a newer nvswap', "nvswap.deepspeed")
     _restore()
-    for module, name, replacement in _PLACES[depth]:
+    for module, name, replacement in _REPLACEMENTS[depth]:
         _replace(module, name, replacement)
     _choice = Choice(depth, document, progress)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the first rank of a job says on standard error: how far its stores are filled, that the first step has learned
-the order of reads, and when the process ends what was moved, how fast, and how much of that while other work went on.
-"nvswap": {"progress": false} turns it off.
+What the first rank of a job logs to standard error, about its own stores: how far they are filled, that the first step
+has learned the order of reads, and when the process ends what was moved, how fast, and how much of that while other
+work went on. "nvswap": {"progress": false} turns it off.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ PARAMETERS, STATE = "parameters", "optimizer state"
 _PAUSE_S = 5  # between two lines about one store that is filled
 
 _is_first_rank: Optional[bool] = None  # the process group may be gone when the process ends
-_due: Dict[str, float] = {}  # when the next line about a store that is filled is due
+_next_report_s: Dict[str, float] = {}  # when the next line about a store that is filled is due
 _moved: Dict[str, "_Moved"] = {}
-_engines: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()  # see count_at_end()
+_engines: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()  # see count_engine_at_exit()
 
 
 class _Moved:
@@ -58,35 +58,35 @@ class _Moved:
         return text
 
 
-def filling(what: str, nbytes: int, total: Optional[int] = None) -> None:
-    """Says every few seconds how far a store is filled, of `total` bytes if that is known."""
+def report_fill(what: str, nbytes: int, total: Optional[int] = None) -> None:
+    """Logs every few seconds how far a store is filled, of `total` bytes if that is known."""
     now = time.monotonic()
-    if now >= _due.setdefault(what, now + _PAUSE_S):
-        _due[what] = now + _PAUSE_S
-        _say(f"{what}: {_size(nbytes)}{'' if total is None else f' of {_size(total)}'} in the store")
+    if now >= _next_report_s.setdefault(what, now + _PAUSE_S):
+        _next_report_s[what] = now + _PAUSE_S
+        _log(f"{what}: {_size(nbytes)}{'' if total is None else f' of {_size(total)}'} in the store")
 
 
-def stepped(what: str, io: StepIO) -> None:
-    """Counts a step, and says of the first one of parameters that it has learned the order of reads."""
+def record_step(what: str, io: StepIO) -> None:
+    """Counts a step, and logs of the first one of parameters that it has learned the order of reads."""
     moved = _moved.setdefault(what, _Moved())
     moved.add_step(io)
     if what == PARAMETERS and moved.steps == 1:
-        _say(f"{what}: the first step took {io['wall_ns'] / 1e9:.1f} s and learned the order of its "
+        _log(f"{what}: the first step took {io['wall_ns'] / 1e9:.1f} s and learned the order of its "
              f"{io['hits'] + io['misses']} reads; from the next on they are read ahead")
 
 
-def count_at_end(what: str, engine: Any) -> None:
-    """Counts all I/O of an engine that has no steps, when the process ends; count_now() before it is closed."""
+def count_engine_at_exit(what: str, engine: Any) -> None:
+    """Counts all I/O of an engine that has no steps, when the process ends; count_engine() before it is closed."""
     _engines[engine] = what
 
 
-def count_now(engine: Any) -> None:
+def count_engine(engine: Any) -> None:
     what = _engines.pop(engine, None)
     if what is not None and not engine.closed:
         _moved.setdefault(what, _Moved()).add_engine(engine.stats())
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     global _is_first_rank  # pylint: disable=global-statement
     if _is_first_rank is None:
         _is_first_rank = comm.get_rank() == 0
@@ -101,6 +101,6 @@ def _size(nbytes: float) -> str:
 @atexit.register
 def _end() -> None:
     for engine in list(_engines):
-        count_now(engine)
+        count_engine(engine)
     for what, moved in _moved.items():
-        _say(f"{what}: {moved.line()}")
+        _log(f"{what}: {moved.line()}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What differs between DeepSpeed's releases: the rest of this package is written for the newest one, and what an older
-one lacks is made up for here, under the release that brought it. Which release it is follows from what it has, so
-that builds between two releases work too.
+Adapts older releases of DeepSpeed to the interface of the newest one, for which the rest of this package is written.
+Each difference stands here, under the release that made it. Features are looked for, not versions, so that builds
+between two releases work too.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ import deepspeed
 import torch
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
-from deepspeed.runtime.engine import DeepSpeedEngine
-from deepspeed.runtime.swap_tensor.utils import SwapBufferPool
-from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
-from deepspeed.utils import debug
 
 import nvswap
 from nvswap.deepspeed import VersionError
 
+try:
+    from deepspeed.runtime.engine import DeepSpeedEngine
+    from deepspeed.runtime.swap_tensor.utils import SwapBufferPool
+    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+    from deepspeed.utils import debug
+except ImportError as lost:
+    raise VersionError(f"nvswap {nvswap.__version__} can't take the place of ops of DeepSpeed {deepspeed.__version__}: "
+                       f"{lost}") from lost
+
 OLDEST, NEWEST = (0, 16, 0), (0, 19, 8)
 
-# What each depth replaces or calls, beside what ReleasedStage3 makes up for: modules, and names in them.
+# What each depth replaces or calls: modules, and names in them.
 _OPS = {
     "deepspeed.ops": ["__compatible_ops__"],
     "deepspeed.ops.op_builder": ["AsyncIOBuilder.is_compatible"],
@@ -37,11 +42,13 @@ _OPS = {
 }
 _SWAPPERS = {
     "deepspeed.runtime.engine": ["get_fp32_state_dict_from_zero_checkpoint", *(f"DeepSpeedEngine.{name}" for name in (
-        "_configure_checkpointing", "_get_all_ckpt_names", "_get_ckpt_name", "_get_param_fragment_func",
+        "__init__", "_configure_checkpointing", "_get_all_ckpt_names", "_get_ckpt_name", "_get_param_fragment_func",
         "_get_rank_zero_ckpt_name", "_get_zero_ckpt_name", "_get_zero_param_shapes", "_load_checkpoint",
         "_load_zero_checkpoint", "_save_checkpoint", "_save_moe_checkpoint", "_save_zero_checkpoint",
         "load_checkpoint", "load_module_state_dict", "save_checkpoint"))],
+    "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine": ["TorchCheckpointEngine"],
     "deepspeed.runtime.swap_tensor.partitioned_param_swapper": ["PartitionedParamStatus.INFLIGHT"],
+    "deepspeed.runtime.zero.offload_config": ["OffloadDeviceEnum.nvme"],
     "deepspeed.runtime.zero.partition_parameters": ["AsyncPartitionedParameterSwapper", "ZeroParamStatus.INFLIGHT"],
     "deepspeed.runtime.zero.parameter_offload": ["FWD_MODULE_STACK", "DeepSpeedZeRoOffload.destroy"],
     "deepspeed.runtime.zero.stage3": [
@@ -49,11 +56,15 @@ _SWAPPERS = {
             f"DeepSpeedZeroOptimizer_Stage3.{name}" for name in (
                 "_configure_tensor_swapping", "_fp32_state_allgather", "_get_fp32_opt_state_partition",
                 "_load_global_state_stage3", "_load_universal_checkpoint", "_move_to_flat_buffer",
+                "_overflow_check_and_loss_scale_update",
                 "_partition_all_parameters", "_partitioned_params_swap_out", "_prepare_sub_group",
                 "_reassign_or_swap_out_partitioned_parameters", "_release_sub_group", "_restore_from_bit16_weights",
                 "_rigid_load_state_dict", "_rigid_state_dict", "_swap_in_sub_group_to_flat_buffer",
-                "_unflatten_partitioned_parameters", "refresh_fp32_params", "set_full_hp_param",
+                "_unflatten_partitioned_parameters", "destroy",
+                "load_hp_checkpoint_state_from_checkpoint_dir_stage3", "load_state_dict",
+                "refresh_fp32_params", "set_full_hp_param",
                 "set_local_hp_param", "unscale_and_clip_grads"))],
+    "deepspeed.utils.debug": ["param_names"],
     "deepspeed.utils.zero_to_fp32": ["get_checkpoint_files"],
 }
 _STEP = {
@@ -62,8 +73,15 @@ _STEP = {
         "_configure_offloading", "_constant_buffered_norm2", "_create_fp32_partitions", "_optimizer_step", "_pre_step",
         "get_fp32_grad_partitions", "initialize_optimizer_states", "partition_grads")],
 }
-_PLACES: Dict[str, Sequence[Dict[str, List[str]]]] = {
+_REQUIRED: Dict[str, Sequence[Dict[str, List[str]]]] = {
     "ops": (_OPS,), "swappers": (_OPS, _SWAPPERS), "step": (_OPS, _SWAPPERS, _STEP)}
+# Of DeepSpeedZeroOptimizer_Stage3: what older releases work without, and one after NEWEST must have.
+_STAGE3_SINCE_OLDEST = [
+    "_get_fp32_grad_state_partition", "update_fp32_grad_for_param_vectorized",  # 0.16.9
+    "_get_param_partition_rank",  # 0.19.3
+    "load_module_checkpoint_state_from_checkpoint_dir_stage3", "_offload_grad_partition_at_boundary",  # 0.19.5
+    "_loss_scale_update_and_overflow_cleanup",  # 0.19.8
+]
 
 
 def check_release() -> None:
@@ -76,25 +94,29 @@ def check_release() -> None:
         DeepSpeed is older than OLDEST, or has not all that the ops need.
     """
     ours, theirs = nvswap.__version__, deepspeed.__version__
-    if _numbers(theirs) < OLDEST:
-        raise VersionError(f"nvswap {ours} takes the place of the ops of DeepSpeed {_text(OLDEST)} and newer, and "
+    if _parsed(theirs) < OLDEST:
+        raise VersionError(f"nvswap {ours} takes the place of the ops of DeepSpeed {_formatted(OLDEST)} and newer, and "
                            f"{theirs} is installed: install another release of either")
     missing = missing_places("ops")
     if missing:
         raise VersionError(f"DeepSpeed {theirs} has no {', '.join(missing)}, which nvswap {ours} needs: "
-                           f"install DeepSpeed {_text(NEWEST)}, or a newer nvswap")
-    if _numbers(theirs) > NEWEST:
+                           f"install DeepSpeed {_formatted(NEWEST)}, or a newer nvswap")
+    if _parsed(theirs) > NEWEST:
         lost = missing_places("step")
         warnings.warn(
-            f"DeepSpeed {theirs} is newer than nvswap {ours} was tried with, {_text(NEWEST)}" +
+            f"DeepSpeed {theirs} is newer than nvswap {ours} was tried with, {_formatted(NEWEST)}" +
             (f": it has no {', '.join(lost)}, so only \"nvswap\": {{\"deepspeed\": \"ops\"}} can work" if lost else ""),
             RuntimeWarning, stacklevel=3)
 
 
 def missing_places(depth: str) -> List[str]:
-    """What this release lacks of that which a depth needs, as MODULE.NAME."""
+    """Names that a depth needs and this release lacks, as MODULE.NAME."""
     missing = []
-    for module, names in [place for places in _PLACES[depth] for place in places.items()]:
+    required = [place for places in _REQUIRED[depth] for place in places.items()]
+    if depth != "ops" and _parsed(deepspeed.__version__) > NEWEST:
+        required.append(("deepspeed.runtime.zero.stage3",
+                         [f"DeepSpeedZeroOptimizer_Stage3.{name}" for name in _STAGE3_SINCE_OLDEST]))
+    for module, names in required:
         for name in names:
             try:
                 reduce(getattr, name.split("."), importlib.import_module(module))
@@ -103,7 +125,7 @@ def missing_places(depth: str) -> List[str]:
     return missing
 
 
-def _numbers(version: str) -> Tuple[int, ...]:
+def _parsed(version: str) -> Tuple[int, ...]:
     numbers = []
     for part in version.split("+")[0].split(".")[:3]:
         digits = part[:len(part) - len(part.lstrip("0123456789"))]
@@ -111,26 +133,26 @@ def _numbers(version: str) -> Tuple[int, ...]:
     return tuple(numbers)
 
 
-def _text(version: Tuple[int, ...]) -> str:
+def _formatted(version: Tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
 def take_host_memory_for_pinned() -> None:
-    """Where no device copies from it, all memory is as good as pinned. Swappers ask the accelerator, which said no of
-    any memory on the CPU, and not the op, before 0.19.4: DeepSpeed's own ended with an AssertionError there."""
+    """Has the accelerator of a CPU report all memory as pinned: no device copies from it. Before 0.19.4 the swappers ask
+    the accelerator, which reports none, and DeepSpeed's own end with an AssertionError."""
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu" and "aio_handle" not in inspect.signature(SwapBufferPool).parameters:
         accelerator.is_pinned = lambda tensor: tensor.device.type == "cpu"
 
 
 def forget_names() -> None:
-    """Those of the modules and parameters of the engine that was made last, which kept them before 0.19.7."""
+    """Clears the names of modules and parameters, which the engine made last keeps before 0.19.7."""
     if isinstance(debug.param_names, dict):
         debug.debug_clear_module_and_param_names()
 
 
-def copies_swap_files() -> str:
-    """The method of DeepSpeedEngine that says whether checkpoints have copies of the optimizer's swap files."""
+def swap_copy_predicate_name() -> str:
+    """The method of DeepSpeedEngine that tells whether checkpoints have copies of the optimizer's swap files."""
     return "zero_nvme_offload_optimizer" if hasattr(DeepSpeedEngine, "zero_nvme_offload_optimizer") \
         else "zero_has_nvme_offload"  # before 0.16.4
 
@@ -144,6 +166,12 @@ def model_parallel_rank(engine: Any) -> int:
 def model_states(engine: Any, folder: str, rank: int) -> str:
     """The file in a tag's folder with a rank's model states; _get_ckpt_name takes another rank since 0.18.0."""
     return os.path.join(folder, f"zero_pp_rank_{rank}_mp_rank_{model_parallel_rank(engine):02d}_model_states.pt")
+
+
+def checkpoint_settings(config: Any) -> Tuple[Dict[str, Any], Any]:
+    """The "checkpoint" block of a DeepSpeedConfig, and the model of its "datastates_ckpt" block or None; they have
+    attributes since 0.17.1 and 0.18.1."""
+    return getattr(config, "checkpoint_config", {}), getattr(config, "datastates_config", None)
 
 
 class ReleasedStage3(DeepSpeedZeroOptimizer_Stage3):
@@ -181,6 +209,14 @@ class ReleasedStage3(DeepSpeedZeroOptimizer_Stage3):
                 self._optimizer_states_and_gradient_swap_in(group)
             part = self.fp32_partitioned_groups_flat[group].grad.narrow(0, offset, numel)
             if swapped and release_swap_buffers:
+                part = part.clone()
+                self._release_swap_buffers(group)
+            return part, group
+
+        def _get_fp32_opt_state_partition(self, param: Any, optim_state_key: Any = None,
+                                          release_swap_buffers: bool = False) -> Any:
+            part, group = super()._get_fp32_opt_state_partition(param, optim_state_key)
+            if release_swap_buffers and self._swappable_optimizer_subgroup(group):
                 part = part.clone()
                 self._release_swap_buffers(group)
             return part, group

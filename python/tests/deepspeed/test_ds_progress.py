@@ -47,8 +47,8 @@ depth.choose({})
 with mock.patch("deepspeed.comm.get_rank", lambda: 0):
     for now in range(0, 12):
         with mock.patch("time.monotonic", lambda: now):
-            progress.filling(progress.STATE, now << 30, 20 << 30)
-            progress.filling(progress.PARAMETERS, now << 20)
+            progress.report_fill(progress.STATE, now << 30, 20 << 30)
+            progress.report_fill(progress.PARAMETERS, now << 20)
 """, directory)
     assert re.findall(r"nvswap: (.*)", lines) == [
         "optimizer state: 5.0 GiB of 20.0 GiB in the store", "parameters: 5.0 MiB in the store",

@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's other releases, each in an environment of its own: jobs with them, and what install() says of them."""
 
+import enum
+import functools
+import glob
+import importlib
 import os
 import subprocess
 import sys
@@ -10,7 +14,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from jobs import configuration, job  # noqa: E402
-from promises import BUILD, TOP, main, promise, raises  # noqa: E402
+from promises import BUILD, PACKAGE, TOP, main, promise, raises  # noqa: E402
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import deepspeed  # noqa: E402, F401
@@ -19,7 +23,13 @@ from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa:
 
 import nvswap  # noqa: E402
 from nvswap.deepspeed.depth import choose  # noqa: E402
+from nvswap.deepspeed import releases  # noqa: E402
 from nvswap.deepspeed.releases import VersionError, check_release, missing_places  # noqa: E402
+from nvswap.deepspeed.step import stage3 as step  # noqa: E402
+from nvswap.deepspeed.swappers import stage3 as swappers  # noqa: E402
+
+IMPORTS = {"deepspeed.runtime.engine": ["DeepSpeedEngine"], "deepspeed.runtime.swap_tensor.utils": ["SwapBufferPool"],
+           "deepspeed.runtime.zero.stage3": ["DeepSpeedZeroOptimizer_Stage3"]}
 
 
 def interpreter_with(release):
@@ -32,17 +42,19 @@ def interpreter_with(release):
 
 def is_trained_and_resumed(directory, release):
     """Whether losses of a release equal those with all in memory, and at the depths with checkpoints of nvswap's own
-    also after a resume."""
+    also after a resume; there a universal checkpoint is saved too."""
     python = interpreter_with(release)
     for dtype in ("bf16", "fp32"):
         expected = job(configuration(None, "cpu", dtype), python=python)
         for depth in ("ops", "swappers", "step"):
             config = configuration(directory, dtype=dtype, depth=depth)
-            saved = {} if depth == "ops" else {"save_steps": [2], "checkpoint": os.path.join(directory, dtype + depth)}
+            folder = os.path.join(directory, dtype + depth)
+            saved = {} if depth == "ops" else {"save_steps": [2], "checkpoint": folder, "universal": folder + "u"}
             losses = job(config, python=python, **saved)
             assert losses == expected, (depth, dtype, losses, expected)
             if saved:
-                again = job(config, python=python, load_step=2, checkpoint=saved["checkpoint"])
+                assert glob.glob(f"{folder}u/step*/zero/*/exp_avg_sq.pt"), (depth, dtype)
+                again = job(config, python=python, load_step=2, checkpoint=folder)
                 assert again == [each[4:] for each in losses], (depth, dtype, again, losses)
 
 
@@ -113,6 +125,72 @@ def what_the_newest_release_has_lost_is_named(_):
         choose({"nvswap": {"deepspeed": "ops"}})
     finally:
         DeepSpeedZeroOptimizer_Stage3.partition_grads = step
+
+
+def places_of(depth):
+    """The owner and name of each place, and of the imports of releases.py."""
+    for places in releases._REQUIRED[depth]:
+        for module, names in places.items():
+            for name in names:
+                *owner, last = name.split(".")
+                yield functools.reduce(getattr, owner, importlib.import_module(module)), last
+    for module, names in IMPORTS.items():
+        for name in names:
+            yield importlib.import_module(module), name
+
+
+def said_by_install_without(owner, name):
+    """What install() raises or warns of in a child whose newer DeepSpeed has lost a name, and whether the ops are
+    nvswap's."""
+    code = f"""
+import sys, warnings
+import deepspeed, importlib
+deepspeed.__version__ = "0.21.0"
+owner = importlib.import_module({getattr(owner, "__module__", owner.__name__)!r})
+owner = getattr(owner, {getattr(owner, "__qualname__", "")!r}, owner)
+for each in getattr(owner, "__mro__", [owner]):
+    if {name!r} in vars(each):
+        delattr(each, {name!r})
+    elif each is owner and hasattr(owner, "__path__"):
+        del owner.__getattr__  # of a module that makes the name
+warnings.simplefilter("always")
+import nvswap.deepspeed
+try:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        nvswap.deepspeed.install()
+    print(*(each.message for each in said), "INSTALLED")
+except nvswap.deepspeed.VersionError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False,
+                          env=dict(os.environ, PYTHONPATH=PACKAGE))
+    assert done.returncode == 0, (owner, name, done.stderr[-2000:])
+    return done.stdout
+
+
+@promise
+def a_newer_release_that_has_lost_any_name_is_installed_or_refused_by_that_name(_):
+    # What every class has, and a member of an enumeration, can't be taken away.
+    chosen = [(owner, name) for owner, name in dict.fromkeys(places_of("step"))
+              if name != "__init__" and not isinstance(owner, enum.EnumMeta)]
+    if not os.environ.get("AT_LENGTH"):
+        chosen = [each for each in chosen if each[1] in (
+            "_configure_checkpointing", "_save_zero_checkpoint", "destroy", "SwapBufferPool", "partition_grads")]
+    for owner, name in chosen:
+        said = said_by_install_without(owner, name)
+        assert name in said, (owner, name, said)
+        if "INSTALLED" in said:
+            assert 'only "nvswap": {"deepspeed": "ops"} can work' in said, (owner, name, said)
+
+
+@promise
+def all_that_stage3_replaces_is_among_the_required_names(_):
+    required = {name for _, name in places_of("step")} | set(releases._STAGE3_SINCE_OLDEST)
+    for stage3 in (swappers.Stage3, step.Stage3):
+        replaced = {name for name, value in vars(stage3).items()
+                    if callable(value) and hasattr(DeepSpeedZeroOptimizer_Stage3, name) and not name.startswith("__")}
+        assert not replaced - required, replaced - required
 
 
 main()

@@ -29,7 +29,8 @@ def run(title, directory, command=None):
     blocks = blocks_of(title)
     for language, name in FILES.items():
         if language in blocks:
-            text = blocks[language].replace("/mnt/nvme", directory).replace('Arguments("out",', 'Arguments("out", use_cpu=True,')
+            text = blocks[language].replace("/mnt/nvme", directory)
+            text = text.replace('Arguments("out",', 'Arguments("out", use_cpu=True,')
             if language == "yaml":
                 text += f"use_cpu: true\nmain_process_port: {free_port()}\n"
             with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
@@ -47,9 +48,9 @@ def run(title, directory, command=None):
     return done.stdout
 
 
-def losses_fall(output):
+def losses_fall(output, steps):
     losses = [float(number) for number in re.findall(r"^\s*(\d+\.\d+(?:e-\d+)?)\s*$", output, re.M)]
-    return len(losses) >= 4 and losses[-1] < losses[0]
+    return len(losses) >= steps and losses[-1] < losses[0]
 
 
 @promise
@@ -63,13 +64,14 @@ def the_trainer_s_recipe_runs(directory):
 @promise
 def accelerates_recipe_runs(directory):
     output = run("accelerate", directory)
-    assert losses_fall(output) and "nvswap: parameters: " in output, output[-4000:]
+    # Without a GPU accelerate takes each of the two ranks for the only one: both print, some lines into each other.
+    assert losses_fall(output, 5) and "nvswap: parameters: " in output, output[-4000:]
 
 
 @promise
 def the_recipe_without_deepspeed_runs(directory):
     output = run("PyTorch without DeepSpeed", directory, f"python3 {os.path.join(directory, 'train.py')}")
-    assert losses_fall(output), output[-4000:]
+    assert losses_fall(output, 8), output[-4000:]
 
 
 main()

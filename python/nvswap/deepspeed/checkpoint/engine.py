@@ -28,7 +28,7 @@ from nvswap.deepspeed.checkpoint.durable import (
 from nvswap.deepspeed.checkpoint.ranks import of_all_ranks, share_failure, together
 from nvswap.deepspeed.checkpoint.zero3 import FILE, UNIVERSAL
 from nvswap.deepspeed.depth import choice
-from nvswap.deepspeed.releases import copies_swap_files
+from nvswap.deepspeed.releases import checkpoint_settings, swap_copy_predicate_name
 from nvswap.errors import Error
 
 
@@ -279,8 +279,7 @@ def refuse_what_is_set(config: Any) -> None:
     Error
         ENOTSUP: a key of a DeepSpeedConfig would have no effect on optimizer state in a store.
     """
-    # Not there before 0.17.1 and 0.18.1.
-    block, datastates = getattr(config, "checkpoint_config", {}), getattr(config, "datastates_config", None)
+    block, datastates = checkpoint_settings(config)
     refused = {"checkpoint.writer": block.get("writer") is not None,
                "checkpoint.checkpoint_serialization": not block.get("checkpoint_serialization", True),
                "datastates_ckpt": datastates is not None and datastates.enabled}
@@ -303,7 +302,7 @@ def watch_saves() -> None:
     if hasattr(DeepSpeedEngine.save_checkpoint, "nvswap_watches"):
         return
     save, save_state = DeepSpeedEngine.save_checkpoint, DeepSpeedEngine._save_zero_checkpoint
-    configure, copies = DeepSpeedEngine._configure_checkpointing, getattr(DeepSpeedEngine, copies_swap_files())
+    configure, copies = DeepSpeedEngine._configure_checkpointing, getattr(DeepSpeedEngine, swap_copy_predicate_name())
 
     @functools.wraps(configure)
     def configured(self: Any, *args: Any) -> None:
@@ -350,7 +349,7 @@ def watch_saves() -> None:
     DeepSpeedEngine._save_zero_checkpoint = saved_state
     DeepSpeedEngine.save_checkpoint = saved
     DeepSpeedEngine._configure_checkpointing = configured
-    setattr(DeepSpeedEngine, copies_swap_files(), lambda self: copies(self) and
+    setattr(DeepSpeedEngine, swap_copy_predicate_name(), lambda self: copies(self) and
             not isinstance(self.checkpoint_engine, CheckpointEngine))
 
 

@@ -139,7 +139,7 @@ class Stage3(StoredStage3):
         self.subgroup_to_device = {group: "cpu" for group in range(len(numels))}
         for group, _ in enumerate(numels):
             if flats[group] is None:
-                progress.filling(progress.STATE, 4 * self._gradient_starts[group], 4 * sum(numels))
+                progress.report_fill(progress.STATE, 4 * self._gradient_starts[group], 4 * sum(numels))
                 self._set_master_from_parameters(group)
             self.fp32_partitioned_groups_flat.append(self._stand_in(group))
         for param_group in self.optimizer.param_groups:
@@ -250,7 +250,7 @@ class Stage3(StoredStage3):
     def _make_part(self, finishes: bool) -> None:
         if self._part is _Part.TO_STEP:
             try:
-                progress.stepped(progress.STATE, self._store.step()["io"])
+                progress.record_step(progress.STATE, self._store.step()["io"])
                 self._part = _Part.WEIGHTS_OWED
             finally:
                 self._new_weights.wait()

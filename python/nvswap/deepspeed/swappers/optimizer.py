@@ -85,7 +85,7 @@ class PartitionedOptimizerSwapper:
         self.engine = open_engine(choice().document, "optimizer", comm.get_rank(),
                                   zero_optimization__sub_group_size=numel)
         self.engine.describe = weakref.WeakMethod(self._described)
-        progress.count_at_end(progress.STATE, self.engine)
+        progress.count_engine_at_exit(progress.STATE, self.engine)
         self.parameters: Dict[str, Sequence[Any]] = {}
         self._holds = Holds(self.engine)
         self._holds.register({"gradient": torch.empty(0, dtype=dtype)}, numel)
@@ -151,7 +151,7 @@ class PartitionedOptimizerSwapper:
     def _new_group(self, parameter: torch.Tensor, numel: int) -> Hold:
         group = self._groups[parameter.ds_id] = _SubGroup(parameter, int(numel))
         self._holds.register({group.weights: parameter}, group.numel)
-        progress.filling(progress.STATE, 4 * sum(each.numel for each in self._groups.values()))
+        progress.report_fill(progress.STATE, 4 * sum(each.numel for each in self._groups.values()))
         return self._holds.new(group.weights)
 
     # ---- Gradients
@@ -320,7 +320,7 @@ class PartitionedOptimizerSwapper:
         """Ends what is in memory, and closes the store."""
         for group in self._groups.values():
             self._end(group, False)
-        progress.count_now(self.engine)
+        progress.count_engine(self.engine)
         self.engine.close()
 
     # ---- Checkpoints

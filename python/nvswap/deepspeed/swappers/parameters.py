@@ -89,7 +89,7 @@ class ParameterSwapper:
         self._holds.register({name: param}, numel)
         nbytes = self.engine[name].nbytes
         self._largest, self._stored = max(self._largest, nbytes), self._stored + nbytes
-        progress.filling(progress.PARAMETERS, self._stored)
+        progress.report_fill(progress.PARAMETERS, self._stored)
         hold = self._held[param.ds_id] = self._holds.new(name)
         return hold.tensor
 
@@ -225,7 +225,7 @@ class ParameterSwapper:
         if self._step is _Step.BEGUN:
             return
         if self._step is _Step.UPDATED:
-            progress.stepped(progress.PARAMETERS, self.engine.step_end())
+            progress.record_step(progress.PARAMETERS, self.engine.step_end())
         self.engine.step_begin()
         self._step = _Step.BEGUN
 

@@ -111,14 +111,14 @@ class Stage3(StoredStage3):
         parameter = self.fp32_partitioned_groups_flat[group]
         if state is not None:
             self.optimizer_swapper.forget_states(parameter)
-            self._set_state(group, {key: value.clone().contiguous() if torch.is_tensor(value) else value
+            self._replace_state(group, {key: value.clone().contiguous() if torch.is_tensor(value) else value
                                     for key, value in state.items()})
         self._prepare_sub_group(group, None)
         parameter.data.copy_(master)
         self._reassign_or_swap_out_partitioned_parameters(group)
         self._release_sub_group(group, None)
 
-    def _set_state(self, group: int, state: Dict[str, Any]) -> None:
+    def _replace_state(self, group: int, state: Dict[str, Any]) -> None:
         """Sets what the optimizer has of a sub-group, as its load_state_dict does: that makes a tensor of
         a step that another optimizer counted in an int."""
         optimizer, parameter = self.optimizer, self.fp32_partitioned_groups_flat[group]
