@@ -89,6 +89,8 @@ static int compare(const struct values *values, const struct options_given *give
 				  values->report.format == REPORT_JSON ? compare_json
 								       : compare_text,
 				  &comparison);
+	if (!status && values->report.format == REPORT_JSON)
+		say_page(values->report.output);
 	if (!status && got_slower(&comparison))
 		status = STATUS_FAILED;
 	comparison_free(&comparison);

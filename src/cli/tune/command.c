@@ -235,7 +235,7 @@ static int run(struct tuning *tuning)
 	tuning->rules = (struct tune_rules){.objective = (enum tune_objective)options->objective,
 					    .tolerance = options->tolerance / 100,
 					    .latency_max_ns = options->max_latency_ms * 1000000,
-					    .map = options->report,
+					    .map = options->report || options->format,
 					    .seed = options->seed};
 	tuning->work = (struct tune_work){
 		.workload = {.open = open_aio,
@@ -415,6 +415,8 @@ static int tune(struct tuning *tuning)
 	if (!status)
 		status = write_results(tuning, &output);
 	closed = output_close(&output);
+	if (!status && !closed && tuning->options->format)
+		say_page(tuning->options->output);
 	tune_outcome_free(&tuning->outcome);
 	return status ? status : closed;
 }
