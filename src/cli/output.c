@@ -37,7 +37,7 @@ void say_log(void *arg, enum nvs_log_level level, const char *text)
 
 static FILE *open_file(const char *path)
 {
-	int fd = result_open(path, 0);
+	int fd = result_open(path);
 	FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
 
 	if (file)
