@@ -39,6 +39,11 @@ int output_open(struct output *output, const char *path);
 /* Truncates the file; call it before the first write. */
 int output_begin(struct output *output);
 int output_close(struct output *output);
+/*
+ * Prints on standard error the command that draws a page from the results in a file; nothing for a
+ * path that is NULL or no regular file.
+ */
+void say_page(const char *path);
 /* Prints text from outside, such as a name or path, with what a terminal obeys escaped as \xHH. */
 void print_visible(FILE *file, const char *text);
 

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/text.h"
@@ -36,7 +37,7 @@ void say_log(void *arg, enum nvs_log_level level, const char *text)
 
 static FILE *open_file(const char *path)
 {
-	int fd = result_open(path, 0);
+	int fd = result_open(path);
 	FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
 
 	if (file)
@@ -93,4 +94,41 @@ int output_close(struct output *output)
 	say("the output to %s is incomplete: %s", output->path ? output->path : "standard output",
 	    errno ? strerror(errno) : "a write failed");
 	return STATUS_FAILED;
+}
+
+/* The path, with ./ before a dash and `suffix` behind it, as one word of a shell. */
+static void put_word(FILE *file, const char *path, size_t length, const char *suffix)
+{
+	static const char *const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+					 "0123456789_./:,+%@=-";
+	const char *quote = strspn(path, plain) < length ? "'" : "";
+
+	fprintf(file, "%s%s", quote, *path == '-' ? "./" : "");
+	for (size_t i = 0; i < length; i++)
+		if (path[i] == '\'')
+			fputs("'\\''", file);
+		else
+			fputc(path[i], file);
+	fprintf(file, "%s%s", suffix, quote);
+}
+
+void say_page(const char *path)
+{
+	size_t length = path ? strlen(path) : 0, nbytes;
+	char *text = NULL;
+	FILE *file;
+	struct stat st;
+
+	if (!path || stat(path, &st) || !S_ISREG(st.st_mode))
+		return;
+	file = open_memstream(&text, &nbytes);
+	if (!file)
+		return;
+	fputs("python3 -m nvswap.report ", file);
+	put_word(file, path, length, "");
+	fputs(" -o ", file);
+	put_word(file, path, length - (text_ends_with(path, ".json") ? 5 : 0), ".html");
+	if (!fclose(file))
+		say("for a page of these results: %s", text);
+	free(text);
 }

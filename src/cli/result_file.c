@@ -9,8 +9,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -114,76 +112,20 @@ static bool is_device_link(int directory, const char *name)
 	return !strncmp(target, "/proc/self/fd/", 14);
 }
 
-int result_open(const char *path, int flags)
+int result_open(const char *path)
 {
 	char name[NAME_MAX + 1];
-	int directory = open_directory(path, name), fd;
+	int directory = open_directory(path, name), flags = 0, fd;
 
 	if (directory < 0)
 		return directory;
 	if (!is_descriptor(directory) && !is_device_link(directory, name))
-		flags |= O_NOFOLLOW;
+		flags = O_NOFOLLOW;
 	fd = openat(directory, name, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
 	if (fd < 0)
 		fd = -errno;
 	close(directory);
 	return fd;
-}
-
-static int write_all(int fd, const char *text, size_t nbytes)
-{
-	while (nbytes) {
-		ssize_t n = write(fd, text, nbytes);
-
-		if (n < 0 && errno != EINTR)
-			return -errno;
-		text += n > 0 ? n : 0;
-		nbytes -= n > 0 ? (size_t)n : 0;
-	}
-	return 0;
-}
-
-/* Writes a new file beside the old one, with its mode, and renames it. */
-static int replace_in(int directory, const char *name, const char *text, size_t nbytes, mode_t mode)
-{
-	char beside[NAME_MAX + 1];
-	int fd, rc;
-
-	snprintf(beside, sizeof(beside), ".nvswap.%d", (int)getpid());
-	unlinkat(directory, beside, 0);
-	fd = openat(directory, beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return -errno;
-	rc = fchmod(fd, mode) ? -errno : write_all(fd, text, nbytes);
-	if (close(fd) && !rc)
-		rc = -errno;
-	if (!rc && renameat(directory, beside, directory, name))
-		rc = -errno;
-	if (rc)
-		unlinkat(directory, beside, 0);
-	return rc;
-}
-
-int result_replace(const char *path, const char *text, size_t nbytes)
-{
-	int fd = result_open(path, 0), directory, rc;
-	char name[NAME_MAX + 1];
-	struct stat st;
-
-	if (fd < 0)
-		return fd;
-	rc = fstat(fd, &st) ? -errno : 0;
-	if (!rc && !S_ISREG(st.st_mode)) {
-		rc = write_all(fd, text, nbytes);
-	} else if (!rc) {
-		directory = open_directory(path, name);
-		rc = directory < 0 ? directory
-				   : replace_in(directory, name, text, nbytes, st.st_mode & 0777);
-		if (directory >= 0)
-			close(directory);
-	}
-	close(fd);
-	return rc;
 }
 
 const char *result_strerror(int rc)

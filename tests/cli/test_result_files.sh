@@ -26,7 +26,7 @@ ln -s victim "$T/log_bw.1.log"
 refuses an_output_follows_no_link "$T/link" info --nvme-path . --output "$T/link"
 refuses a_report_of_bench_follows_no_link "$T/link" "${bench[@]}" --output "$T/link"
 refuses a_log_follows_no_link log_bw.1.log "${bench[@]}" --write-bw-log "$T/log" --log-avg-msec 10
-refuses a_report_of_tune_follows_no_link "$T/link" tune "$T/drive" --report "$T/link"
+refuses a_result_of_tune_follows_no_link "$T/link" tune "$T/drive" --output "$T/link"
 
 # Links to directories: one's own, and one of another user in a directory that all may write to.
 mkdir "$T/results" "$T/shared"

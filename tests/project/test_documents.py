@@ -93,6 +93,9 @@ def make_tree(top):
     shutil.copy(ROOT / "config/zero3_nvme.json", top / "ds_config.json")
     shutil.copy(ROOT / "examples/train_loop.c", top / "program.c")
     (top / "home").mkdir()
+    # The Python that has the packages of scripts/setup.
+    (top / "bin").mkdir()
+    (top / "bin/python3").symlink_to("/usr/bin/python3")
 
 
 def as_run_here(block, top):
@@ -125,7 +128,7 @@ class Everyday:
     def line(self, line, later):
         made = re.findall(r" --(?:trace|output) (\S+)", line)
         if any(name in later for name in made):
-            return self.on_less_data(line)
+            return re.sub(TUNE, rf"\1 {TUNE_SOON}\2\3", self.on_less_data(line))
         if re.match(TUNE, line) and not self.tuned:
             self.tuned = True
             return re.sub(TUNE, rf"\1 {TUNE_SOON}\2\3", line)
@@ -144,8 +147,8 @@ class Everyday:
 def environment(top):
     home = top / "home"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    return {**kept, "BUILD": "build", "HOME": str(home), "PATH": f"{top}/build:{os.environ['PATH']}",
-            "PKG_CONFIG_PATH": f"{home}/.local/lib/pkgconfig"}
+    return {**kept, "BUILD": "build", "HOME": str(home), "PATH": f"{top}/build:{top}/bin:{os.environ['PATH']}",
+            "PYTHONPATH": str(top / "python"), "PKG_CONFIG_PATH": f"{home}/.local/lib/pkgconfig"}
 
 
 def ends_well(script, where, top):

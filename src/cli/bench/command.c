@@ -176,6 +176,8 @@ int bench_run_plan(struct bench_plan *plan)
 		status = bench.failed;
 	if (output_close(&bench.output) && !status)
 		status = STATUS_FAILED;
+	if (!status && !bench.plan.run.dry_run && bench.plan.run.formats & FORMATS_JSON)
+		say_page(bench.plan.run.output);
 	for (unsigned i = 0; i < bench.nprepared; i++)
 		bench_release(&bench.plan.jobs[i]);
 	jobs_free(&bench.plan);

@@ -10,7 +10,6 @@
 
 struct values {
 	double threshold;
-	const char *html;
 	struct report_options report;
 };
 
@@ -23,12 +22,6 @@ static const struct option_spec options[] = {
 	 .offset = offsetof(struct values, threshold),
 	 .help = "smaller changes count as the same; a larger slowdown makes the exit\n"
 		 "status 1 (5)"},
-	{.name = "html",
-	 .argument = "FILE",
-	 .type = OPTION_STRING,
-	 .offset = offsetof(struct values, html),
-	 .help = "also write a page with the tables, and with plots of latencies where the\n"
-		 "results have histograms (bench --output-format json+)"},
 	REPORT_OPTIONS(offsetof(struct values, report)),
 };
 
@@ -44,6 +37,7 @@ const struct command_spec compare_command = {
 	.options = options,
 	.noptions = sizeof(options) / sizeof(*options),
 	.defaults = &defaults,
+	.gone = (const char *const[]){"html", PAGE_BY_REPORT, NULL},
 };
 
 typedef void write_fn(FILE *file, const struct comparison *comparison);
@@ -81,14 +75,13 @@ static int compare(const struct values *values, const struct options_given *give
 {
 	struct comparison comparison = {.threshold = values->threshold};
 	int status = comparison_read(&comparison, given->operands, given->noperands);
+	bool json = values->report.format == REPORT_JSON;
 
-	if (!status && values->html)
-		status = write_to(values->html, compare_page, &comparison);
 	if (!status)
-		status = write_to(values->report.output,
-				  values->report.format == REPORT_JSON ? compare_json
-								       : compare_text,
+		status = write_to(values->report.output, json ? compare_json : compare_text,
 				  &comparison);
+	if (!status && json)
+		say_page(values->report.output);
 	if (!status && got_slower(&comparison))
 		status = STATUS_FAILED;
 	comparison_free(&comparison);

@@ -73,6 +73,5 @@ void comparison_notes(const struct comparison *comparison, char notes[512]);
 
 void compare_text(FILE *file, const struct comparison *comparison);
 void compare_json(FILE *file, const struct comparison *comparison);
-void compare_page(FILE *file, const struct comparison *comparison);
 
 #endif

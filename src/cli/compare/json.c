@@ -27,6 +27,29 @@ static void put_side(struct json_writer *json, const struct comparison *comparis
 	json_close_object(json);
 }
 
+/* As the results have them: what reads them refuses what is no percentile or bin. */
+static void put_latencies(struct json_writer *json, const struct compare_side *side, unsigned job,
+			  enum nvs_direction direction)
+{
+	static const char *const directions[] = {[NVS_READ] = "read", [NVS_WRITE] = "write"};
+	static const char *const members[] = {"percentile", "bins"};
+
+	json_open_list(json, directions[direction]);
+	for (unsigned run = 0; run < side->nruns; run++) {
+		json_open_object(json, NULL);
+		for (unsigned i = 0; i < 2; i++) {
+			const struct json_value *value = results_latency(side->runs[run].jobs[job],
+									 direction, members[i]);
+
+			if (value)
+				json_number(json, members[i], "%.*s", (int)value->raw_length,
+					    value->raw);
+		}
+		json_close_object(json);
+	}
+	json_close_list(json);
+}
+
 static void put_job(struct json_writer *json, const struct comparison *comparison, unsigned job)
 {
 	json_open_object(json, NULL);
@@ -39,16 +62,28 @@ static void put_job(struct json_writer *json, const struct comparison *compariso
 			put_side(json, comparison, side, job, &metrics[i]);
 		json_close_list(json);
 	}
+	json_open_list(json, "clat_ns");
+	for (unsigned side = 0; side < comparison->nsides; side++) {
+		json_open_object(json, NULL);
+		json_text(json, "result", comparison->sides[side].label);
+		put_latencies(json, &comparison->sides[side], job, NVS_READ);
+		put_latencies(json, &comparison->sides[side], job, NVS_WRITE);
+		json_close_object(json);
+	}
+	json_close_list(json);
 	json_close_object(json);
 }
 
 void compare_json(FILE *file, const struct comparison *comparison)
 {
 	struct json_writer json = json_to(file, 2);
+	char notes[512];
 
+	comparison_notes(comparison, notes);
 	json_open_object(&json, NULL);
 	json_text(&json, "nvswap version", nvs_version());
 	json_exact(&json, "threshold", comparison->threshold);
+	json_text(&json, "notes", notes);
 	json_open_list(&json, "results");
 	for (unsigned side = 0; side < comparison->nsides; side++) {
 		json_open_object(&json, NULL);

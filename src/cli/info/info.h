@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+#include "base/json/write.h"
 #include "cli/options/options.h"
 #include "nvswap.h"
 
@@ -32,5 +33,10 @@ void report_each_advice(const struct report *report, advice_fn *fn, void *arg);
 /* Failed writes set the stream's error, which the caller checks. */
 void info_text(FILE *out, const struct report *report);
 void info_json(FILE *out, const struct report *report);
+
+/* The members "machine" and "ioengines". */
+void info_json_machine(struct json_writer *json, const struct nvs_machine_info *machine);
+/* Members of the open object. */
+void info_json_path(struct json_writer *json, const struct nvs_path_info *path);
 
 #endif

@@ -5,7 +5,6 @@
  */
 #include <stdint.h>
 
-#include "base/json/write.h"
 #include "cli/commands.h"
 #include "cli/info/info.h"
 
@@ -17,7 +16,7 @@ static void count_if(struct json_writer *json, const char *key, bool known, uint
 		json_null(json, key);
 }
 
-static void put_machine(struct json_writer *json, const struct nvs_machine_info *machine)
+void info_json_machine(struct json_writer *json, const struct nvs_machine_info *machine)
 {
 	json_open_object(json, "machine");
 	json_text(json, "kernel", machine->kernel);
@@ -40,10 +39,6 @@ static void put_machine(struct json_writer *json, const struct nvs_machine_info 
 	count_if(json, "io_uring_disabled", machine->io_uring_disabled >= 0,
 		 (uint64_t)machine->io_uring_disabled);
 	json_close_object(json);
-}
-
-static void put_ioengines(struct json_writer *json, const struct nvs_machine_info *machine)
-{
 	json_open_object(json, "ioengines");
 	for (int i = 0; i < NVS_IOENGINE_COUNT; i++) {
 		json_open_object(json, nvs_ioengine_name((enum nvs_ioengine)i));
@@ -71,7 +66,7 @@ static void put_drive(struct json_writer *json, const struct nvs_path_info *path
 	count_if(json, "numa_node", path->numa_node >= 0, (uint64_t)path->numa_node);
 }
 
-static void put_path(struct json_writer *json, const struct nvs_path_info *path)
+void info_json_path(struct json_writer *json, const struct nvs_path_info *path)
 {
 	json_text(json, "filesystem", path->filesystem);
 	json_bool(json, "block_device", path->block_device);
@@ -94,8 +89,7 @@ static void put_report(struct json_writer *json, const struct report *report)
 {
 	json_open_object(json, NULL);
 	json_text(json, "nvswap version", nvs_version());
-	put_machine(json, &report->machine);
-	put_ioengines(json, &report->machine);
+	info_json_machine(json, &report->machine);
 	json_open_list(json, "paths");
 	for (unsigned i = 0; i < report->npaths; i++) {
 		json_open_object(json, NULL);
@@ -103,7 +97,7 @@ static void put_report(struct json_writer *json, const struct report *report)
 		if (report->paths[i].status)
 			json_text(json, "error", report->paths[i].error.text);
 		else
-			put_path(json, &report->paths[i].info);
+			info_json_path(json, &report->paths[i].info);
 		json_close_object(json);
 	}
 	json_close_list(json);

@@ -19,7 +19,7 @@ static int open_file(struct log_file *log, const char *prefix, const char *name,
 		     struct nvs_error *error)
 {
 	int length = snprintf(log->path, sizeof(log->path), "%s_%s.%u.log", prefix, name, number);
-	int fd = (size_t)length < sizeof(log->path) ? result_open(log->path, 0) : -ENAMETOOLONG;
+	int fd = (size_t)length < sizeof(log->path) ? result_open(log->path) : -ENAMETOOLONG;
 
 	log->file = fd < 0 || (ftruncate(fd, 0) && errno != EINVAL) ? NULL : fdopen(fd, "w");
 	if (log->file)

@@ -104,6 +104,11 @@ static int say_unknown(const struct command_spec *command, const struct line_nam
 	bare = text + strspn(text, "-");
 	for (unsigned i = 0; i < names->n; i++)
 		spellings[i] = names->text[i];
+	for (const char *const *gone = command->gone; gone && *gone; gone += 2)
+		if (!strcmp(bare, gone[0])) {
+			say("%s is no longer an option of %s: %s", text, command->name, gone[1]);
+			return -EINVAL;
+		}
 	matches = bare == text + 2 ? begin_with(names, bare, several, sizeof(several)) : 0;
 	spec = options_find(command, bare);
 	if (matches == 1)

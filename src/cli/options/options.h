@@ -80,8 +80,14 @@ struct command_spec {
 	const char *operand; /* the other arguments, such as "[FILE.ini]..."; or NULL */
 	const struct option_spec *options;
 	unsigned noptions;
-	const void *defaults; /* the structure of values when no option is given */
+	const void *defaults;	 /* the structure of values when no option is given */
+	const char *const *gone; /* former options, each with what replaces it; ended by NULL */
 };
+
+#define PAGE_BY_REPORT                                                                             \
+	"python3 -m nvswap.report RESULT.json -o PAGE.html draws the page of what "                \
+	"--output-format "                                                                         \
+	"json --output RESULT.json has written"
 
 /* The text of each option, by index in the table; NULL: not given. */
 struct options_given {

@@ -6,7 +6,6 @@
 #include "cli/tune/tune.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,7 +17,6 @@
 #include "base/memory/room.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
-#include "cli/result_file.h"
 #include "cli/settings.h"
 #include "cli/stop.h"
 #include "cli/tune/bounds.h"
@@ -235,7 +233,7 @@ static int run(struct tuning *tuning)
 	tuning->rules = (struct tune_rules){.objective = (enum tune_objective)options->objective,
 					    .tolerance = options->tolerance / 100,
 					    .latency_max_ns = options->max_latency_ms * 1000000,
-					    .map = options->report,
+					    .map = options->format,
 					    .seed = options->seed};
 	tuning->work = (struct tune_work){
 		.workload = {.open = open_aio,
@@ -297,16 +295,6 @@ static int apply(const struct tune_result *result)
 	return 0;
 }
 
-static int report(const struct tune_result *result)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-
-	if (!tune_report_write(result->options->report, result, &error))
-		return 0;
-	say("%s", error.text);
-	return STATUS_FAILED;
-}
-
 static int write_results(struct tuning *tuning, struct output *output)
 {
 	const struct tune_options *options = tuning->options;
@@ -329,28 +317,10 @@ static int write_results(struct tuning *tuning, struct output *output)
 		say("not certain: %s", tuning->outcome.unsure);
 	if (options->apply && apply(&result))
 		status = STATUS_FAILED;
-	if (options->report && report(&result))
-		status = STATUS_FAILED;
 	return status;
 }
 
 /* ---- Checks before the run ---- */
-
-/* Detects an unwritable file now rather than after a minute of tuning. */
-static int check_report(const char *path)
-{
-	bool is_new = access(path, F_OK) && errno == ENOENT;
-	int fd = result_open(path, O_NONBLOCK);
-
-	if (fd < 0) {
-		say("can't write the report to %s: %s", path, result_strerror(fd));
-		return STATUS_FAILED;
-	}
-	close(fd);
-	if (is_new)
-		unlink(path);
-	return 0;
-}
 
 static bool is_same_file(const char *a, const char *b)
 {
@@ -364,23 +334,13 @@ static bool is_same_file(const char *a, const char *b)
 	return S_ISREG(of_a.st_mode) && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-/* A result must not overwrite the configuration or another result. */
+/* The result must not overwrite the configuration. */
 static int check_files_differ(const struct tune_options *options)
 {
-	const struct {
-		const char *option, *path;
-	} files[] = {{"--apply", options->apply},
-		     {"--output", options->output},
-		     {"--report", options->report}};
-
-	for (size_t i = 0; i < 3; i++)
-		for (size_t j = 0; j < i; j++)
-			if (is_same_file(files[i].path, files[j].path)) {
-				say("%s and %s are one file, %s: give two", files[j].option,
-				    files[i].option, files[i].path);
-				return STATUS_USAGE;
-			}
-	return 0;
+	if (!is_same_file(options->apply, options->output))
+		return 0;
+	say("--apply and --output are one file, %s: give two", options->output);
+	return STATUS_USAGE;
 }
 
 static int look(struct tuning *tuning)
@@ -394,9 +354,7 @@ static int look(struct tuning *tuning)
 		rc = tune_space_make(options, &tuning->drive, &tuning->space, &tuning->error);
 	if (!rc && options->apply)
 		rc = tune_apply_check(options->apply, &tuning->error);
-	if (rc)
-		return status_of(tuning, rc);
-	return options->report ? check_report(options->report) : 0;
+	return status_of(tuning, rc);
 }
 
 static int tune(struct tuning *tuning)
@@ -415,6 +373,8 @@ static int tune(struct tuning *tuning)
 	if (!status)
 		status = write_results(tuning, &output);
 	closed = output_close(&output);
+	if (!status && !closed && tuning->options->format)
+		say_page(tuning->options->output);
 	tune_outcome_free(&tuning->outcome);
 	return status ? status : closed;
 }

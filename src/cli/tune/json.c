@@ -3,8 +3,7 @@
  * The choice as a configuration, and the result as one JSON object, which is a configuration too:
  * "aio" and "nvswap" are the choice, and DeepSpeed and nvswap ignore the block "tune".
  */
-#include "base/json/write.h"
-#include "cli/commands.h"
+#include "cli/info/info.h"
 #include "cli/tune/tune.h"
 
 static void settings(struct json_writer *json, const struct tune_point *point)
@@ -39,27 +38,52 @@ void tune_block(FILE *file, const struct tune_result *result)
 	json_close_object(&json);
 }
 
-static void machine(struct json_writer *json, const struct nvs_machine_info *info)
+static void counts(struct json_writer *json, const char *key, const uint32_t *values, unsigned n)
 {
-	json_open_object(json, "machine");
-	json_text(json, "kernel", info->kernel);
-	json_count(json, "cpus", info->cpus);
-	json_count(json, "numa_nodes", info->numa_nodes);
-	json_count(json, "memory_bytes", info->memory_bytes);
-	json_text(json, "auto_ioengine", nvs_ioengine_name(info->auto_ioengine));
+	json_open_list(json, key);
+	for (unsigned i = 0; i < n; i++)
+		json_count(json, NULL, values[i]);
+	json_close_list(json);
+}
+
+static void space(struct json_writer *json, const struct tune_space *space)
+{
+	json_open_object(json, "space");
+	counts(json, "block_sizes", space->block_sizes, space->nblock_sizes);
+	counts(json, "queue_depths", space->queue_depths, space->nqueue_depths);
+	counts(json, "thread_counts", space->thread_counts, space->nthread_counts);
+	json_count(json, "in_flight_max_bytes", space->in_flight_max);
 	json_close_object(json);
+}
+
+/* The words of a command line that gives the same options. */
+static void command(struct json_writer *json, const struct options_given *given)
+{
+	json_open_list(json, "command");
+	json_text(json, NULL, "nvswap");
+	json_text(json, NULL, "tune");
+	for (unsigned i = 0; i < tune_command.noptions; i++) {
+		char option[64];
+
+		if (!given->text[i])
+			continue;
+		snprintf(option, sizeof(option), "--%s", tune_command.options[i].name);
+		json_text(json, NULL, option);
+		json_text(json, NULL, given->text[i]);
+	}
+	json_text(json, NULL, "--");
+	json_text(json, NULL, given->operands[0]);
+	json_close_list(json);
 }
 
 static void drive(struct json_writer *json, const struct tune_drive *about)
 {
+	struct nvs_advice advice = {.size = sizeof(advice)};
+
+	info_json_machine(json, &about->machine);
 	json_open_object(json, "drive");
 	json_text(json, "path", about->path.path);
-	json_text(json, "filesystem", about->path.filesystem);
-	json_text(json, "device", about->path.device);
-	json_text(json, "model", about->path.model);
-	json_text(json, "scheduler", about->path.scheduler);
-	json_bool(json, "rotational", about->path.rotational);
-	json_count(json, "max_io_bytes", about->path.max_io_bytes);
+	info_json_path(json, &about->path);
 	json_count(json, "working_set_bytes", about->working_set);
 	json_count(json, "written_bytes", about->written_bytes);
 	json_real(json, "write_first_bytes_per_s", about->write_first);
@@ -67,6 +91,11 @@ static void drive(struct json_writer *json, const struct tune_drive *about)
 	json_bool(json, "slows_down", about->slows_down);
 	json_text(json, "slows_text", about->slows_text);
 	json_close_object(json);
+	nvs_machine_advise(&about->machine, &about->path, &advice);
+	json_open_list(json, "advice");
+	for (unsigned i = 0; i < advice.count; i++)
+		json_text(json, NULL, advice.line[i]);
+	json_close_list(json);
 }
 
 static void trial(struct json_writer *json, const struct tune_trial *about)
@@ -116,7 +145,9 @@ static void found_out(struct json_writer *json, const struct tune_result *result
 	json_bool(json, "certain", result->outcome->certain);
 	json_text(json, "why", result->outcome->why);
 	json_text(json, "unsure", result->outcome->unsure);
-	machine(json, &result->drive->machine);
+	command(json, result->given);
+	json_count(json, "seed", result->options->seed);
+	space(json, result->space);
 	drive(json, result->drive);
 	trials(json, result->outcome);
 	json_close_object(json);

@@ -21,7 +21,7 @@ struct tune_options {
 	uint64_t block_size_min, block_size_max, queue_depth_max, thread_count_max; /* 0: default */
 	unsigned ioengine; /* AUTO: all that work here */
 	uint64_t seed;
-	const char *apply, *report, *output;
+	const char *apply, *output;
 	unsigned format; /* 0 normal, 1 json */
 };
 
@@ -80,7 +80,5 @@ void tune_block(FILE *file, const struct tune_result *result);
 void tune_table(FILE *file, const struct tune_result *result);
 /* The result as one JSON object. A failed write sets the stream's error, which its owner checks. */
 void tune_json(FILE *file, const struct tune_result *result);
-/* One self-contained page of HTML. */
-int tune_report_write(const char *path, const struct tune_result *result, struct nvs_error *error);
 
 #endif

@@ -81,8 +81,8 @@ else
 	not_ok "bench does not take it"
 fi
 
-tune tuning_for_reads_writes_the_file_alone 0 "${small[@]}" --objective read --report \
-	"$T/report.html" --output-format json "$dir" && json '
+tune tuning_for_reads_writes_the_file_alone 0 "${small[@]}" --objective read \
+	--output-format json "$dir" && json '
 	assert tune["drive"]["written_bytes"] == 64 << 20
 	assert {trial["objective"] for trial in tune["trials"]} == {"read"}
 	assert {trial["ioengine"] for trial in tune["trials"]} == {"posix"}
@@ -93,7 +93,14 @@ tune tuning_for_reads_writes_the_file_alone 0 "${small[@]}" --objective read --r
 	assert all(chosen[key] == aio[key] for key in aio)
 	assert result["nvswap"]["ioengine"] == "posix"
 	assert tune["objective"] == "read" and tune["why"] and tune["machine"]["cpus"]
-	assert tune["drive"]["path"] and tune["drive"]["working_set_bytes"] == 64 << 20'
+	assert tune["drive"]["path"] and tune["drive"]["working_set_bytes"] == 64 << 20
+	assert tune["drive"]["filesystem"] and tune["ioengines"]["posix"]["works"]
+	assert tune["space"]["block_sizes"] == [1 << 20] and tune["space"]["queue_depths"] == [1]
+	assert tune["command"][:2] == ["nvswap", "tune"] and tune["command"][-1] == tune["drive"]["path"]
+	assert isinstance(tune["advice"], list)'
+tune what_json_has_beside_the_search_is_the_map 0 "${soon[@]}" --output-format json "$dir" && json '
+	assert {"swap", "read", "write"} == {trial["objective"] for trial in tune["trials"]}
+	assert any(trial["fate"] == "map" for trial in tune["trials"])'
 
 # The first files that it opens must not become standard output and error.
 name=closed_standard_files_are_not_reused
@@ -170,19 +177,17 @@ tune an_unusable_configuration_is_reported_at_once 1 --time 1h --apply "$T/bad.j
 # A result must not overwrite the configuration.
 cp "$T/ds.json" "$T/kept.json"
 ln -s ds.json "$T/link.json"
-for option in --output --report; do
-	tune "no_result_takes_the_place_of_a_configuration_${option#--}" 2 "${small[@]}" \
-		--apply "$T/ds.json" "$option" "$T/link.json" "$dir" &&
-		if cmp -s "$T/ds.json" "$T/kept.json"; then
-			has err "are one file"
-		else
-			not_ok "it is changed"
-		fi
-done
-tune two_results_need_two_files 2 --output "$T/none.html" --report "$T/none.html" \
-	"$dir" && has err "--output and --report are one file"
-tune an_unwritable_report_is_reported_at_once 1 --time 1h \
-	--report "$T/none/report.html" "$dir" && has err "can't write the report to"
+tune no_result_takes_the_place_of_a_configuration 2 "${small[@]}" \
+	--apply "$T/ds.json" --output "$T/link.json" "$dir" &&
+	if cmp -s "$T/ds.json" "$T/kept.json"; then
+		has err "are one file"
+	else
+		not_ok "it is changed"
+	fi
+tune an_unwritable_output_is_reported_at_once 1 --time 1h \
+	--output "$T/none/result.json" "$dir" && has err "can't write the output to"
+tune the_option_for_a_page_names_what_replaces_it 2 --report=page.html "$dir" &&
+	has err "--report is no longer an option of tune: python3 -m nvswap.report RESULT.json -o PAGE.html"
 name=a_result_that_can_not_be_written_is_a_failure
 if ! left_out "$name"; then
 	"$NVSWAP" tune "${small[@]}" "$dir" >/dev/full 2>"$T/err"

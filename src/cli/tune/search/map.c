@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The map of a report: bandwidth over block and depth for reads, writes and the mix, with the other
+ * The map of a page: bandwidth over block and depth for reads, writes and the mix, with the other
  * settings of the choice. Spends the rest of the budget: first the row and column of the choice,
  * then an ever finer grid. Points that the search has measured are not repeated.
  */

@@ -86,7 +86,7 @@ struct tune_rules {
 	uint64_t latency_max_ns; /* limit of the 99th percentile of an I/O's latency; 0: none */
 	uint64_t budget_ns;	 /* on the meter's clock */
 	uint64_t writes_max;	 /* limit of bytes written; UINT64_MAX: none */
-	bool map;		 /* spend a quarter of the budget on the report's map */
+	bool map;		 /* spend a quarter of the budget on the map of a page */
 	uint64_t seed;		 /* seed of the order in which points take turns */
 };
 
