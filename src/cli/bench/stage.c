@@ -469,15 +469,13 @@ static void run_stages(struct stages *stages)
 	unsigned last = plan->jobs[plan->n - 1].stage;
 	sigset_t ending;
 
-	/* A signal between two runs of a comparison still counts. */
-	if (!stop_signal())
-		stop_catch_signals();
+	stop_catch_signals();
 	stop_signals(&ending);
 	sigprocmask(SIG_BLOCK, &ending, &stages->waiting);
 	progress_share(&stages->shared->bar_on_line);
 	stages->draws = plan->run.eta == ETA_ALWAYS ||
 			(plan->run.eta == ETA_AUTO && isatty(STDERR_FILENO) == 1);
-	stages->status_ns = interval_ns && stages->status ? clock_ns() + interval_ns : 0;
+	stages->status_ns = interval_ns ? clock_ns() + interval_ns : 0;
 	for (unsigned stage = 0; stage <= last; stage++)
 		if (!stop_signal() && !stages->failed_to_begin)
 			run_stage(stages, stage);

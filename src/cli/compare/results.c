@@ -56,7 +56,9 @@ static int complain(struct nvs_error *error, const char *name, const struct json
 	return -EINVAL;
 }
 
-int results_parse(struct results *results, char *text, const char *name, struct nvs_error *error)
+/* The results own `text`, also on failure. */
+static int parse_results(struct results *results, char *text, const char *name,
+			 struct nvs_error *error)
 {
 	const struct json_value *root;
 	int rc;
@@ -123,7 +125,7 @@ int results_read(struct results *results, const char *path, struct nvs_error *er
 		return rc;
 	}
 	text[n] = '\0';
-	return results_parse(results, text, path, error);
+	return parse_results(results, text, path, error);
 }
 
 void results_free(struct results *results)

@@ -70,8 +70,7 @@ struct bench_options {
 	const char *output;	     /* NULL: standard output */
 	uint64_t status_interval_ms; /* 0: none */
 	unsigned eta;
-	bool compare, dry_run;
-	uint64_t rounds;	     /* of --compare */
+	bool dry_run;
 	struct option_list sections; /* sections of the job files to run; empty: all */
 
 	/* Of a job, as fio has them: */

@@ -171,12 +171,8 @@ static const struct option_spec option_specs[] = {
 	 .help = "start a new group in the report with this job"},
 	{"section", "NAME", OPTION_LIST, FIELD(sections), .scope = OPTION_OF_LINE,
 	 .help = "run only this job of the job files; may be repeated"},
-	{"compare", NULL, OPTION_FLAG, FIELD(compare), .scope = OPTION_OF_LINE,
-	 .help = "run the same jobs with fio in turn, and report both side by side"},
 	{"dry-run", NULL, OPTION_FLAG, FIELD(dry_run), .scope = OPTION_OF_LINE,
 	 .help = "print the space, bytes and time that each job takes, and run none of them"},
-	{"rounds", "N", OPTION_COUNT, FIELD(rounds), .min = 1, .max = 1000, .scope = OPTION_OF_LINE,
-	 .help = "turns of --compare (3)"},
 	{"status-interval", "TIME", OPTION_DURATION, FIELD(status_interval_ms), .min = 1,
 	 .max = TIME_MAX, .scope = OPTION_OF_RUN,
 	 .help = "report the figures so far at this interval"},
@@ -192,10 +188,17 @@ static const struct option_spec option_specs[] = {
 	 .help = "write the report to this file (standard output)"},
 };
 
+/* Options of earlier versions, and what to use now. */
+static const struct option_gone gone[] = {
+	{"compare", "measure with fio too, and give both results to nvswap compare; make bench takes "
+		    "turns with fio"},
+	{"rounds", "it was of --compare; make bench BENCH=\"--rounds N\" takes turns with fio"},
+	{NULL, NULL},
+};
+
 static const struct bench_options defaults = {
 	.formats = 1u << FORMAT_NORMAL,
 	.eta = ETA_AUTO,
-	.rounds = 3,
 	.rwmixread = 50,
 	.direct = true,
 	.tensors = 16,
@@ -230,6 +233,7 @@ const struct command_spec bench_command = {
 	.options = option_specs,
 	.noptions = sizeof(option_specs) / sizeof(*option_specs),
 	.defaults = &defaults,
+	.gone = gone,
 };
 
 #define MODE(rw)     (1u << (rw))
@@ -332,8 +336,7 @@ static int check_blocks(const struct bench_options *options, const char *where)
 	return 0;
 }
 
-static int check_needs(const struct bench_options *options, const struct options_given *own,
-		       const char *where)
+static int check_needs(const struct bench_options *options, const char *where)
 {
 	if (options->filename && strchr(options->filename, ':')) {
 		SAY(where, "filename=%s: a job has one file, and no : in its name",
@@ -352,14 +355,6 @@ static int check_needs(const struct bench_options *options, const struct options
 	if (is_checkpoint_mode(options->rw) && options->loops > CHECKPOINT_ROUNDS_MAX) {
 		SAY(where, "loops: with rw=%s at most %u", rw_names[options->rw],
 		    CHECKPOINT_ROUNDS_MAX);
-		return -EINVAL;
-	}
-	if (bench_option_given(own, "rounds") && !options->compare) {
-		SAY(where, "%s", "rounds has no effect without compare");
-		return -EINVAL;
-	}
-	if (options->compare && options->status_interval_ms) {
-		SAY(where, "%s", "compare reports no status: leave out status-interval");
 		return -EINVAL;
 	}
 	return 0;
@@ -388,7 +383,7 @@ int bench_options_check(const struct bench_options *options, const struct option
 		rc = check_modes(options, own, where);
 	if (!rc)
 		rc = check_blocks(options, where);
-	return rc ? rc : check_needs(options, own, where);
+	return rc ? rc : check_needs(options, where);
 }
 
 void bench_blocks(const struct bench_options *options, uint64_t block_size,

@@ -76,8 +76,12 @@ static const char *nearest_key(const char *key)
 static int take_fio_key(const struct jobfile_line *line, const char *where)
 {
 	enum fio_key found = fio_key_find(line->key, line->value);
-	const char *nearest;
+	const char *nearest, *instead = options_instead_of(&bench_command, line->key);
 
+	if (instead) {
+		say("%s: %s is no longer a key: %s", where, line->key, instead);
+		return -EINVAL;
+	}
 	if (found == FIO_KEY_HARMLESS)
 		return 0;
 	if (found == FIO_KEY_REFUSED) {

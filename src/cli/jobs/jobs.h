@@ -33,7 +33,7 @@ struct bench_job {
 };
 
 struct bench_plan {
-	/* options of the whole run: output, formats, status_interval_ms, eta, compare */
+	/* options of the whole run: output, formats, status_interval_ms, eta */
 	struct bench_options run;
 	struct options_given given; /* on the command line or in [global] */
 	struct bench_job *jobs;	    /* in the order of the files, clones adjacent */

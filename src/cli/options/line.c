@@ -92,7 +92,7 @@ static unsigned begin_with(const struct line_names *names, const char *start, ch
 static int say_unknown(const struct command_spec *command, const struct line_names *names,
 		       const char *typed)
 {
-	const char *spellings[NAMES_MAX], *nearest;
+	const char *spellings[NAMES_MAX], *nearest, *instead;
 	const struct option_spec *spec;
 	char text[128], several[512];
 	const char *bare;
@@ -110,6 +110,8 @@ static int say_unknown(const struct command_spec *command, const struct line_nam
 		say("%s takes no value", text);
 	else if (matches > 1)
 		say("%s is ambiguous: %s", text, several);
+	else if ((instead = options_instead_of(command, bare)))
+		say("%s is no longer an option of %s: %s", text, command->name, instead);
 	else if (spec && spec->scope == OPTION_OF_FILE)
 		say("%s is only a key of job files", text);
 	else if ((nearest = nearest_name(bare, spellings, names->n)))

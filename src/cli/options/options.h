@@ -73,6 +73,12 @@ struct option_spec {
 	bool may_be_empty;	    /* of a string; a bare key in a job file is an empty one */
 };
 
+/* An option that is no more: giving it is an error that says what to use. */
+struct option_gone {
+	const char *name; /* NULL ends the table */
+	const char *instead;
+};
+
 struct command_spec {
 	const char *name;    /* the word after "nvswap" */
 	const char *summary; /* a paragraph of the help */
@@ -81,6 +87,7 @@ struct command_spec {
 	const struct option_spec *options;
 	unsigned noptions;
 	const void *defaults; /* the structure of values when no option is given */
+	const struct option_gone *gone; /* or NULL */
 };
 
 /* The text of each option, by index in the table; NULL: not given. */
@@ -103,6 +110,9 @@ int options_help(const struct command_spec *command);
 
 /* The option of that name or alias, or NULL. */
 const struct option_spec *options_find(const struct command_spec *command, const char *name);
+
+/* What to use in place of an option that is gone; NULL: there was none of that name. */
+const char *options_instead_of(const struct command_spec *command, const char *name);
 
 /*
  * Sets an option from a job file; value NULL is a bare key. Options that it excludes get their

@@ -24,11 +24,8 @@ struct report_group {
 	struct bench_result result; /* its window is the longest */
 };
 
-/* Zeroed, for the calls below; freed by free(). NULL without memory. */
+/* Zeroed, for the call below; freed by free(). NULL without memory. */
 struct report_group *report_group_make(void);
-/* Adds up `n` jobs of a plan, starting with `first`; leaves all_bytes_per_s 0. */
-void report_group_of(const struct bench_plan *plan, const struct bench_result *const *results,
-		     unsigned first, unsigned n, struct report_group *group);
 /* Advances to the next entry of the report, or the first; false at the end. */
 bool report_group_next(const struct bench_report *report, struct report_group *group);
 

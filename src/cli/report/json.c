@@ -336,42 +336,6 @@ static void put_group(struct json_writer *json, const struct bench_report *repor
 
 /* ---- The whole */
 
-static void put_figures(struct json_writer *json, const char *key,
-			const struct job_figures *figures)
-{
-	static const char *const directions[] = {[NVS_READ] = "read", [NVS_WRITE] = "write"};
-
-	json_open_object(json, key);
-	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-		json_open_object(json, directions[d]);
-		json_count(json, "io_bytes", figures->bytes[d]);
-		json_real(json, "bw_bytes", figures->bytes_per_s[d]);
-		json_real(json, "iops", figures->iops[d]);
-		json_real(json, "clat_p50_ns", figures->p50_ns[d]);
-		json_real(json, "clat_p99_ns", figures->p99_ns[d]);
-		json_close_object(json);
-	}
-	json_real(json, "cpu_ms_per_gib", figures->cpu_ms_per_gib);
-	json_close_object(json);
-}
-
-static void put_compared(struct json_writer *json, const struct bench_report *report)
-{
-	json_open_list(json, "compare");
-	for (unsigned i = 0; i < report->ncompared; i++) {
-		const struct fio_row *row = &report->compared[i];
-
-		json_open_object(json, NULL);
-		json_text(json, "jobname", row->job);
-		json_count(json, "rounds", row->rounds);
-		json_real(json, "ratio", row->ratio);
-		put_figures(json, "nvswap", &row->ours);
-		put_figures(json, "fio", &row->theirs);
-		json_close_object(json);
-	}
-	json_close_list(json);
-}
-
 static void put_disks(struct json_writer *json, const struct disk_watch *disks)
 {
 	json_open_list(json, "disk_util");
@@ -412,8 +376,6 @@ static void put_report(struct json_writer *json, const struct bench_report *repo
 		put_own(json, group);
 	if (report->disks && report->disks->n)
 		put_disks(json, report->disks);
-	if (report->ncompared)
-		put_compared(json, report);
 	json_close_object(json);
 }
 

@@ -380,10 +380,8 @@ int report_text(FILE *file, const struct bench_report *report)
 	struct status *statuses = calloc(report->plan->n, sizeof(*statuses));
 	int rc = group && statuses ? 0 : -ENOMEM;
 
-	if (!rc) {
+	if (!rc)
 		print_all(file, report, group, statuses);
-		report_fio_text(file, report->compared, report->ncompared);
-	}
 	free(statuses);
 	free(group);
 	return rc;

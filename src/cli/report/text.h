@@ -15,7 +15,5 @@ const char *short_bytes(double value, unsigned thousand, char text[SHORT_NUMBER]
 
 /* Lines that fio does not have. */
 void report_swap_text(FILE *file, const struct report_group *group);
-/* The rows of --compare, in the units of fio's text. */
-void report_fio_text(FILE *file, const struct fio_row *rows, unsigned nrows);
 
 #endif

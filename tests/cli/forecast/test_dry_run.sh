@@ -61,9 +61,6 @@ printf '[a]\nloops=2\n[b]\nstonewall\nrw=read\nsize=2m\n' >"$T/two.ini"
 run bench --nvme-path "$T/store" --dry-run "$T/two.ini"
 [ "$status" = 0 ] && grep -q "^b: rw=read" "$T/out" && grep -q "^all jobs: 3.00 GiB written, 2.00 GiB read" "$T/out"
 result dry_run_adds_up_the_jobs_of_a_file $? "$(cat "$T/out")"
-bench --dry-run --rw swapout --compare --rounds 4
-[ "$status" = 0 ] && grep -q "^4 rounds of nvswap and fio: 58.75 MiB written, 0 bytes read" "$T/out"
-result dry_run_counts_the_rounds_of_compare $? "$(cat "$T/out")"
 FULL=(--nvme-path "$T/store" --tensors 1024 --tensor-size 1t)
 for rw in step swapout params checkpoint; do
 	expect "space_that_is_lacking_is_found_before_$rw" 1 "store .* has .* free, and this needs" \

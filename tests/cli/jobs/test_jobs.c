@@ -301,8 +301,8 @@ static void options_of_the_run_are_only_in_global(void **state)
 		"", "[a]\noutput_format=json\n",
 		"x.ini:2: output_format applies to the whole run: put it into [global] or "
 		"give --output-format");
-	assert_file_refused("", "[global]\ncompare\n[a]\n",
-			    "x.ini:2: compare is only a command-line");
+	assert_file_refused("", "[global]\ndry_run\n[a]\n",
+			    "x.ini:2: dry_run is only a command-line");
 }
 
 static void a_wrong_value_is_reported_with_its_line(void **state)
@@ -422,6 +422,16 @@ static void no_key_is_both_an_option_and_listed(void **state)
 	assert_int_equal(fio_key_find("iodepth", "1"), FIO_KEY_UNKNOWN);
 }
 
+/* Both as a key and on the command line, whatever its value. */
+static void an_option_that_is_gone_names_what_replaces_it(void **state)
+{
+	(void)state;
+	assert_file_refused("", "[a]\nbs=4k\ncompare=1\n",
+			    "x.ini:3: compare is no longer a key: measure with fio too");
+	assert_typed_refused("--compare", "--compare is no longer an option of bench: measure");
+	assert_typed_refused("--rounds=3", "--rounds is no longer an option of bench: it was of");
+}
+
 /* ---- Ranks ---- */
 
 static void concurrent_jobs_have_their_own_stores(void **state)
@@ -514,6 +524,7 @@ int main(void)
 		test(a_key_of_fios_that_changes_the_load_is_refused),
 		test(no_key_of_fios_is_accepted_unless_listed),
 		test(no_key_is_both_an_option_and_listed),
+		test(an_option_that_is_gone_names_what_replaces_it),
 		test(concurrent_jobs_have_their_own_stores),
 		test(given_ranks_are_kept),
 		test(two_jobs_of_one_rank_on_one_path_are_refused),

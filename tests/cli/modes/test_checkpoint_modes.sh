@@ -98,7 +98,6 @@ for option in "--max-in-cpu 5" "--compute-us 5" "--rate 1m" "--filename a" "--io
 	usage "${option%% *}_is_refused_with_checkpoint" "has no effect with rw=checkpoint" --rw checkpoint $option
 done
 usage more_than_1000_rounds_are_refused "with rw=restore at most 1000" --rw restore --loops 1001
-expect fio_has_no_checkpoints 1 "it has no checkpoints" bench "${SMALL[@]}" --rw checkpoint --compare
 mkdir "$T/second"
 expect checkpoint_takes_one_directory 1 "rw=checkpoint measures one drive: give one" \
 	bench "${SMALL[@]}" --nvme-path "$T/second" --rw checkpoint

@@ -511,7 +511,7 @@ static void defaults_depend_on_given_options(void **state)
 	(void)state;
 	assert_int_equal(JOB("rw", "swap"), 0);
 	assert_true(job.loops == 1 && job.numjobs == 1 && job.direct && job.rwmixread == 50);
-	assert_true(job.percentile_list.n == 0 && job.log_avg_msec == 0 && job.rounds == 3);
+	assert_true(job.percentile_list.n == 0 && job.log_avg_msec == 0);
 	assert_int_equal(job.formats, 1u << FORMAT_NORMAL);
 	assert_int_equal(JOB("rw", "step"), 0);
 	assert_int_equal(job.loops, 3);

@@ -778,30 +778,6 @@ static void own_blocks_are_at_the_top_level_for_one_job(void **state)
 	free_run(run);
 }
 
-static void the_comparison_is_in_the_json(void **state)
-{
-	const struct fio_row row = {.job = "job0",
-				    .rounds = 3,
-				    .ours = {.bytes = {MIB, 0}, .p99_ns = {5000, 0}},
-				    .theirs = {.cpu_ms_per_gib = 12.5},
-				    .ratio = 1.25};
-	struct run *run = make_run(1);
-	const struct json_value *root, *first;
-
-	(void)state;
-	assert_null(strstr(written(run, report_json), "\"compare\""));
-	run->report.compared = &row;
-	run->report.ncompared = 1;
-	root = parsed(written(run, report_json));
-	first = at(root, "compare", NULL, NULL)->first;
-	assert_true(number(first, "ratio", NULL, NULL) == 1.25);
-	assert_true(number(first, "nvswap", "read", "io_bytes") == MIB);
-	assert_true(number(first, "nvswap", "read", "clat_p99_ns") == 5000);
-	assert_true(number(first, "fio", "cpu_ms_per_gib", NULL) == 12.5);
-	json_free(document);
-	free_run(run);
-}
-
 static void json_plus_has_the_counts_of_fios_buckets(void **state)
 {
 	/*
@@ -914,7 +890,6 @@ int main(void)
 		cmocka_unit_test(figures_without_bytes_are_zero_or_omitted),
 		cmocka_unit_test(the_largest_numbers_are_whole),
 		cmocka_unit_test(own_blocks_are_at_the_top_level_for_one_job),
-		cmocka_unit_test(the_comparison_is_in_the_json),
 		cmocka_unit_test(json_plus_has_the_counts_of_fios_buckets),
 		cmocka_unit_test(drive_counters_have_fios_names),
 		test(drives_are_those_beneath_the_paths),
