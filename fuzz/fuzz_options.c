@@ -113,7 +113,7 @@ static void check_option(const struct option_spec *spec, const void *at, const c
 		check_choice(spec, *(const unsigned *)at, text);
 		break;
 	case OPTION_STRING:
-		assert((*text || spec->may_be_empty) && *(const char *const *)at == text);
+		assert(*text && *(const char *const *)at == text);
 		break;
 	case OPTION_LIST:
 		check_list(at, text);

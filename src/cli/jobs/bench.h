@@ -86,9 +86,6 @@ struct bench_options {
 	uint64_t thread_count; /* workers; 0: not given */
 	uint64_t rate;	       /* bytes a second in each direction; 0: no limit */
 	bool group_reporting;
-	const char *write_bw_log,
-		*write_lat_log; /* prefix of the logs' names; NULL: no log, empty: the job's name */
-	uint64_t log_avg_msec;
 	struct option_percentiles percentile_list; /* empty: fio's */
 	uint64_t rank;				   /* which store under nvme_path */
 	bool stonewall, new_group;		   /* of job files */

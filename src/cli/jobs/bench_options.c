@@ -153,14 +153,6 @@ static const struct option_spec option_specs[] = {
 	 .help = "report the jobs of a group as one"},
 	{"percentile-list", "LIST", OPTION_PERCENTILES, FIELD(percentile_list),
 	 .help = "percentiles of completion latency to report, such as 50:99:99.9 (fio's)"},
-	{"write-bw-log", "PREFIX", OPTION_STRING, FIELD(write_bw_log), .may_be_empty = true,
-	 .help = "write bandwidth over time to PREFIX_bw.N.log in fio's form; an empty PREFIX is "
-		 "the job's name"},
-	{"write-lat-log", "PREFIX", OPTION_STRING, FIELD(write_lat_log), .may_be_empty = true,
-	 .help = "write latencies over time to PREFIX_slat.N.log, PREFIX_clat.N.log and "
-		 "PREFIX_lat.N.log; an empty PREFIX is the job's name"},
-	{"log-avg-msec", "MS", OPTION_COUNT, FIELD(log_avg_msec), .min = 1, .max = 3600000,
-	 .help = "milliseconds that each line of these logs averages"},
 	{"trace", "FILE", OPTION_STRING, FIELD(trace),
 	 .help = "write a timeline of the run in Chrome's trace event format, for Perfetto. "
 		 "With several jobs t.json becomes t.N.json. It holds 1048576 spans, and the "
@@ -189,10 +181,15 @@ static const struct option_spec option_specs[] = {
 };
 
 /* Options of earlier versions, and what to use now. */
+#define LOGS "status-interval with output-format=json has the figures over time"
+
 static const struct option_gone gone[] = {
 	{"compare", "measure with fio too, and give both results to nvswap compare; make bench takes "
 		    "turns with fio"},
 	{"rounds", "it was of --compare; make bench BENCH=\"--rounds N\" takes turns with fio"},
+	{"write-bw-log", LOGS},
+	{"write-lat-log", LOGS},
+	{"log-avg-msec", LOGS},
 	{NULL, NULL},
 };
 
@@ -341,11 +338,6 @@ static int check_needs(const struct bench_options *options, const char *where)
 	if (options->filename && strchr(options->filename, ':')) {
 		SAY(where, "filename=%s: a job has one file, and no : in its name",
 		    options->filename);
-		return -EINVAL;
-	}
-	if ((options->write_bw_log || options->write_lat_log) && !options->log_avg_msec) {
-		SAY(where, "%s needs log-avg-msec: a line for each I/O is not supported",
-		    options->write_bw_log ? "write-bw-log" : "write-lat-log");
 		return -EINVAL;
 	}
 	if (options->time_based && !options->runtime_ms) {

@@ -20,7 +20,7 @@ enum option_type {
 	OPTION_DURATION, /* uint64_t, milliseconds: 30, 30s, 500ms, 2000us, 5m, 1h, 1d */
 	OPTION_SHARE,	 /* double, above 0 to 1 */
 	OPTION_CHOICE,	 /* unsigned, index into choices */
-	OPTION_STRING,	 /* const char *, not empty unless may_be_empty */
+	OPTION_STRING,	 /* const char *, not empty */
 	OPTION_LIST,	 /* struct option_list; given several times, or separated by : */
 	OPTION_MIX, /* struct option_mix, fio's bssplit: 64k/70:1m/30; sizes without a share divide
 		       the rest of 100 equally */
@@ -70,7 +70,6 @@ struct option_spec {
 	const char *help;	     /* shown wrapped; a line break is a blank */
 	enum option_scope scope;
 	const char *const *aliases; /* other names, ended by NULL; or NULL */
-	bool may_be_empty;	    /* of a string; a bare key in a job file is an empty one */
 };
 
 /* An option that is no more: giving it is an error that says what to use. */

@@ -485,9 +485,7 @@ static int store_list(const struct option_source *source, void *at)
 
 static int store_string(const struct option_source *source, void *at)
 {
-	const char *text = source->text ? source->text : "";
-
-	memcpy(at, &text, sizeof(text));
+	memcpy(at, &source->text, sizeof(source->text));
 	return 0;
 }
 
@@ -519,7 +517,7 @@ int option_store(const struct option_source *source, void *at)
 	const struct option_spec *spec = source->spec;
 	bool bare_flag = !source->text && spec->type == OPTION_FLAG;
 
-	if (!bare_flag && !spec->may_be_empty && (!source->text || !*source->text)) {
+	if (!bare_flag && (!source->text || !*source->text)) {
 		say("%s%s%s needs a value that is not empty: %s",
 		    source->where ? source->where : "", source->where ? ": " : "--", spec->name,
 		    spec->argument ? spec->argument : "0 or 1");

@@ -511,7 +511,7 @@ static void defaults_depend_on_given_options(void **state)
 	(void)state;
 	assert_int_equal(JOB("rw", "swap"), 0);
 	assert_true(job.loops == 1 && job.numjobs == 1 && job.direct && job.rwmixread == 50);
-	assert_true(job.percentile_list.n == 0 && job.log_avg_msec == 0);
+	assert_true(job.percentile_list.n == 0);
 	assert_int_equal(job.formats, 1u << FORMAT_NORMAL);
 	assert_int_equal(JOB("rw", "step"), 0);
 	assert_int_equal(job.loops, 3);
@@ -548,9 +548,6 @@ static void options_without_effect_are_refused(void **state)
 	assert_says(said, "it is for read, write, randread, randwrite, rw and randrw");
 	assert_int_equal(JOB("rw", "swap", "compute_us", "3"), -EINVAL);
 	assert_says(said, "it is for params");
-	assert_int_equal(JOB("write_lat_log", "x"), -EINVAL);
-	assert_says(said, "b.ini:3: write-lat-log needs log-avg-msec: a line for each I/O is not");
-	assert_int_equal(JOB("write_lat_log", "x", "log_avg_msec", "10"), 0);
 	assert_int_equal(JOB("time_based", NULL), -EINVAL);
 	assert_says(said, "time-based needs runtime");
 	assert_int_equal(JOB("time_based", "1", "runtime", "10"), 0);
