@@ -54,7 +54,7 @@ TEST_SOURCES := $(call below,tests,test_*.c)
 TEST_COMPILED := $(wildcard tests/project/smaller/*.c)
 # Tests that replace functions of libc or of the library, or see how large stacks are, are a program
 # each; all others are one.
-TEST_APART := $(addprefix tests/,aio/test_aio_submit.c aio/test_transfers.c base/test_stacks.c cli/modes/test_bench_io.c \
+TEST_APART := $(addprefix tests/,aio/test_aio_submit.c aio/test_transfers.c base/test_stacks.c cli/modes/test_bench_blocks.c \
 	optim/pass/test_optim_threads.c store/test_store.c \
 	store/test_store_damage.c store/test_store_kept.c store/test_store_threads.c store/test_store_units.c \
 	swap/test_swap_register.c swap/test_swap_scale.c)

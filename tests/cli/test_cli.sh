@@ -58,7 +58,7 @@ done
 for share in 0 1.01 -0.5 nan 0x1p-1 a; do
 	usage "scale_${share}_is_refused" "above 0 and up to 1" --scale "$share"
 done
-usage rw_is_suggested "allowed are swapout, swapin, .*rw and randrw; did you mean swapout" --rw swapot
+usage rw_is_suggested "allowed are swapout, swapin, .*randread and randwrite; did you mean swapout" --rw swapot
 usage ioengine_unknown_is_refused "allowed are auto, io_uring, libaio and posix" --ioengine splice
 usage output_format_unknown_is_refused "allowed are normal, json and json\+; did you mean json" --output-format jsn
 usage time_based_needs_runtime "needs runtime" --time-based

@@ -109,9 +109,8 @@ static bool is_worth_a_report(const struct bench *bench)
 
 static int run_prepared(struct bench *bench)
 {
-	struct bench_report report = {.plan = &bench->plan,
-				      .results = bench->results,
-				      .disks = &bench->disks};
+	struct bench_report report = {
+		.plan = &bench->plan, .results = bench->results, .disks = &bench->disks};
 	struct stages *stages;
 	int status;
 

@@ -10,20 +10,17 @@
 #include "cli/commands.h"
 #include "cli/jobs/bench.h"
 
-#define STEPS	    3	 /* or rounds: the fewest with a minimum, mean and maximum */
-#define THREADS_MAX 1024 /* optimizer_threads' */
-#define SECTOR	    512
+#define STEPS	    3		/* or rounds: the fewest with a minimum, mean and maximum */
+#define THREADS_MAX 1024	/* optimizer_threads' */
 #define TIME_MAX    31536000000 /* a year */
 #define BYTES_MAX   (1ull << 60)
 #define FIELD(name) offsetof(struct bench_options, name)
 
-static const char *const rw_names[] = {[RW_SWAPOUT] = "swapout",     [RW_SWAPIN] = "swapin",
-				       [RW_SWAP] = "swap",	     [RW_STEP] = "step",
-				       [RW_PARAMS] = "params",	     [RW_CHECKPOINT] = "checkpoint",
-				       [RW_RESTORE] = "restore",     [RW_READ] = "read",
-				       [RW_WRITE] = "write",	     [RW_RANDREAD] = "randread",
-				       [RW_RANDWRITE] = "randwrite", [RW_RW] = "rw",
-				       [RW_RANDRW] = "randrw",	     NULL};
+static const char *const rw_names[] = {
+	[RW_SWAPOUT] = "swapout",   [RW_SWAPIN] = "swapin",	  [RW_SWAP] = "swap",
+	[RW_STEP] = "step",	    [RW_PARAMS] = "params",	  [RW_CHECKPOINT] = "checkpoint",
+	[RW_RESTORE] = "restore",   [RW_READ] = "read",		  [RW_WRITE] = "write",
+	[RW_RANDREAD] = "randread", [RW_RANDWRITE] = "randwrite", NULL};
 static const char *const checkpoint_format_names[] = {
 	[CHECKPOINT_SAFETENSORS] = "safetensors", [CHECKPOINT_UNIVERSAL] = "universal", NULL};
 const char *const bench_ioengine_names[] = {[NVS_IOENGINE_AUTO] = "auto",
@@ -46,8 +43,8 @@ static const struct option_spec option_specs[] = {
 	{"config", "FILE", OPTION_STRING, FIELD(config),
 	 .help = "a DeepSpeed JSON configuration; blocks that nvswap does not use are ignored"},
 	{"nvme-path", "DIR", OPTION_LIST, FIELD(nvme_path), .aliases = NAMES("directory"),
-	 .help = "a directory, or a raw block device, for the store or the file. Several, "
-		 "separated by : or given again, are striped over. nvswap removes what it "
+	 .help = "a directory for the store or the file, or a raw block device for the store. "
+		 "Several, separated by : or given again, are striped over. nvswap removes what it "
 		 "creates there, and touches no kept store"},
 	{"model", "FILE", OPTION_STRING, FIELD(model),
 	 .excludes = NAMES("tensors", "tensor-size", "bssplit"),
@@ -63,16 +60,13 @@ static const struct option_spec option_specs[] = {
 	{"bssplit", "MIX", OPTION_MIX, FIELD(bssplit), .min = 1, .max = NVS_BLOCK_SIZE_MAX,
 	 .excludes = NAMES("tensors", "tensor-size"),
 	 .help = "sizes of the generated tensors with their shares in per cent, such as "
-		 "64k/70:1m/30, for --size bytes together (1g). In fio's modes, sizes of blocks"},
+		 "64k/70:1m/30, for --size bytes together (1g)"},
 	{"size", "SIZE", OPTION_SIZE, FIELD(size), .min = 1, .max = BYTES_MAX,
 	 .excludes = NAMES("tensors", "scale"),
 	 .help = "of a model, use only the first tensors up to this many bytes, at least one; "
 		 "without a model, generate tensors of this many bytes together, the last one "
-		 "shorter if need be. In fio's modes, the size of the file (1g, or all of a file "
-		 "that exists)"},
-	{"io-size", "SIZE", OPTION_SIZE, FIELD(io_size), .min = 1, .max = BYTES_MAX,
-	 .help = "in fio's modes, bytes to move: part of each pass over the file, or more than "
-		 "one pass (--size)"},
+		 "shorter if need be. With rw=read, write, randread and randwrite, of the file "
+		 "(1g)"},
 	{"scale", "SHARE", OPTION_SHARE, FIELD(scale),
 	 .help = "a smaller model of the same proportions, such as 0.25: that share of the "
 		 "layers, whole, and of the rows of the other tensors; at least one of each"},
@@ -81,16 +75,12 @@ static const struct option_spec option_specs[] = {
 		 "changes and writes them back. step runs optimizer steps over state on the "
 		 "drive, params forward and backward passes over the layers. checkpoint saves an "
 		 "optimizer's state to a file and restore reads it back, in turns with cp, a "
-		 "plain write and a bare io_uring loop. The others are fio's, on blocks of a file"},
+		 "plain write and a bare io_uring loop. The others move blocks of a scratch file: "
+		 "what the drive does without nvswap"},
 	{"checkpoint-format", "FORMAT", OPTION_CHOICE, FIELD(checkpoint_format),
 	 .choices = checkpoint_format_names,
 	 .help = "with rw=checkpoint and restore: a .safetensors file (the default), or "
 		 "DeepSpeed's universal layout, with three files for each tensor"},
-	{"rwmixread", "PERCENT", OPTION_COUNT, FIELD(rwmixread), .max = 100,
-	 .help = "with rw=rw and randrw, the share of reads (50)"},
-	{"filename", "FILE", OPTION_STRING, FIELD(filename),
-	 .help = "in fio's modes, the file in the directory (JOB.N.0, removed at the end), or an "
-		 "absolute path. A file that exists is only read, and kept"},
 	{"loops", "N", OPTION_COUNT, FIELD(loops), .min = 1, .max = 1000000000,
 	 .help = "passes over the model or the file (1); with rw=step and params, steps (3); with "
 		 "rw=checkpoint and restore, rounds (3), at most 1000"},
@@ -107,7 +97,7 @@ static const struct option_spec option_specs[] = {
 	{"rate", "BYTES", OPTION_SIZE, FIELD(rate), .max = BYTES_MAX,
 	 .help = "limit reads, and writes, to this many bytes a second each; 0: no limit"},
 	{"bs", "SIZE", OPTION_SIZE, FIELD(bs), .min = NVS_BLOCK_SIZE_MIN, .max = NVS_BLOCK_SIZE_MAX,
-	 .multiple = SECTOR, .help = "bytes of one I/O; aio.block_size"},
+	 .multiple = 512, .help = "bytes of one I/O; aio.block_size"},
 	{"iodepth", "N", OPTION_COUNT, FIELD(iodepth), .min = 1, .max = NVS_QUEUE_DEPTH_MAX,
 	 .help = "I/Os in flight on each worker; aio.queue_depth"},
 	{"thread-count", "N", OPTION_COUNT, FIELD(thread_count), .min = 1,
@@ -181,12 +171,17 @@ static const struct option_spec option_specs[] = {
 };
 
 /* Options of earlier versions, and what to use now. */
-#define LOGS "status-interval with output-format=json has the figures over time"
+#define FILES "bench makes a scratch file of its own; fio measures files"
+#define LOGS  "status-interval with output-format=json has the figures over time"
 
 static const struct option_gone gone[] = {
-	{"compare", "measure with fio too, and give both results to nvswap compare; make bench takes "
-		    "turns with fio"},
+	{"compare",
+	 "measure with fio too, and give both results to nvswap compare; make bench takes "
+	 "turns with fio"},
 	{"rounds", "it was of --compare; make bench BENCH=\"--rounds N\" takes turns with fio"},
+	{"filename", FILES},
+	{"io-size", "loops and runtime say how much is moved"},
+	{"rwmixread", "rw=swap reads and writes; fio measures other mixes"},
 	{"write-bw-log", LOGS},
 	{"write-lat-log", LOGS},
 	{"log-avg-msec", LOGS},
@@ -196,7 +191,6 @@ static const struct option_gone gone[] = {
 static const struct bench_options defaults = {
 	.formats = 1u << FORMAT_NORMAL,
 	.eta = ETA_AUTO,
-	.rwmixread = 50,
 	.direct = true,
 	.tensors = 16,
 	.tensor_size = 64u << 20,
@@ -217,7 +211,8 @@ const struct command_spec bench_command = {
 		"separately. Modes step and params run training steps; their first step, which\n"
 		"creates the optimizer's state or records the order of the layers, is not\n"
 		"measured. Modes checkpoint and restore take turns with other ways to move the\n"
-		"same bytes. fio's modes move blocks of a file.\n"
+		"same bytes. Modes read, write, randread and randwrite move blocks of a file, as\n"
+		"the drive's own baseline.\n"
 		"\n"
 		"With job files in fio's form, options apply to every job and override the files.\n"
 		"Names of options are keys there, as in \"iodepth=32\", with - or _.",
@@ -238,7 +233,7 @@ const struct command_spec bench_command = {
 #define STEP_MODES   (MODE(RW_STEP) | MODE(RW_PARAMS))
 #define SAVE_MODES   (MODE(RW_CHECKPOINT) | MODE(RW_RESTORE))
 #define TENSOR_MODES (SWAP_MODES | STEP_MODES | SAVE_MODES)
-#define FIO_MODES    (MODE(RW_RANDRW + 1) - MODE(RW_READ))
+#define BLOCK_MODES  (MODE(RW_RANDWRITE + 1) - MODE(RW_READ))
 
 /* Options that have an effect only in some modes. */
 static const struct {
@@ -251,14 +246,12 @@ static const struct {
 	{"scale", TENSOR_MODES},
 	{"pool", TENSOR_MODES},
 	{"rank", TENSOR_MODES},
-	{"trace", TENSOR_MODES},
 	{"max-in-cpu", STEP_MODES},
 	{"compute-us", MODE(RW_PARAMS)},
 	{"threads", MODE(RW_STEP) | SAVE_MODES},
-	{"rate", SWAP_MODES | FIO_MODES},
-	{"rwmixread", MODE(RW_RW) | MODE(RW_RANDRW)},
-	{"filename", FIO_MODES},
-	{"io-size", FIO_MODES},
+	{"rate", SWAP_MODES | BLOCK_MODES},
+	{"bssplit", TENSOR_MODES},
+	{"verify", TENSOR_MODES},
 	{"checkpoint-format", SAVE_MODES},
 };
 
@@ -316,30 +309,8 @@ static int check_modes(const struct bench_options *options, const struct options
 	return 0;
 }
 
-/*
- * Blocks go to the drive unchanged, so they must be whole sectors; the library cuts tensors itself.
- */
-static int check_blocks(const struct bench_options *options, const char *where)
-{
-	const struct option_mix *mix = &options->bssplit;
-
-	for (unsigned i = 0; i < mix->n && is_fio_mode(options->rw); i++)
-		if (mix->nbytes[i] % SECTOR) {
-			SAY(where,
-			    "bssplit: with rw=%s blocks are multiples of %u bytes, and %llu is not",
-			    rw_names[options->rw], SECTOR, (unsigned long long)mix->nbytes[i]);
-			return -EINVAL;
-		}
-	return 0;
-}
-
 static int check_needs(const struct bench_options *options, const char *where)
 {
-	if (options->filename && strchr(options->filename, ':')) {
-		SAY(where, "filename=%s: a job has one file, and no : in its name",
-		    options->filename);
-		return -EINVAL;
-	}
 	if (options->time_based && !options->runtime_ms) {
 		SAY(where, "%s", "time-based needs runtime");
 		return -EINVAL;
@@ -362,7 +333,7 @@ void bench_options_fill_defaults(struct bench_options *options, const struct opt
 	if (!bench_option_given(given, "loops") &&
 	    (is_optimizer_mode(options->rw) || options->rw == RW_PARAMS))
 		options->loops = STEPS;
-	if (options->bssplit.n && !options->size && !is_fio_mode(options->rw))
+	if ((options->bssplit.n || is_block_mode(options->rw)) && !options->size)
 		options->size = 1u << 30;
 }
 
@@ -373,16 +344,5 @@ int bench_options_check(const struct bench_options *options, const struct option
 
 	if (!rc)
 		rc = check_modes(options, own, where);
-	if (!rc)
-		rc = check_blocks(options, where);
 	return rc ? rc : check_needs(options, where);
-}
-
-void bench_blocks(const struct bench_options *options, uint64_t block_size,
-		  struct option_mix *blocks)
-{
-	assert(is_fio_mode(options->rw));
-	*blocks = options->bssplit;
-	if (!blocks->n)
-		*blocks = (struct option_mix){.nbytes = {block_size}, .percent = {100}, .n = 1};
 }

@@ -85,7 +85,7 @@ struct command_spec {
 	const char *operand; /* the other arguments, such as "[FILE.ini]..."; or NULL */
 	const struct option_spec *options;
 	unsigned noptions;
-	const void *defaults; /* the structure of values when no option is given */
+	const void *defaults;		/* the structure of values when no option is given */
 	const struct option_gone *gone; /* or NULL */
 };
 

@@ -45,8 +45,6 @@ extern const char *const way_names[WAYS];
 void group_latency_shares(const struct report_group *group, double share[LATENCY_SHARES]);
 /* Percentages; a count that is not 0 is at least 0.1. */
 void depth_shares(const uint64_t counts[NVS_DEPTHS], double share[NVS_DEPTHS]);
-/* Smallest and largest I/O. In nvswap's modes only tensors vary in size. */
-void job_block_sizes(const struct bench_job *job, uint64_t *least, uint64_t *most);
 /* The percentile_list, or fio's default. */
 struct option_percentiles group_percentiles(const struct report_group *group);
 
@@ -63,6 +61,11 @@ double samples_mean(const struct bench_samples *samples);
 double samples_stddev(const struct bench_samples *samples);
 
 double disk_busy_percent(const struct disk_use *disk);
+
+static inline uint64_t job_block_size(const struct bench_job *job)
+{
+	return setting_number(job->config, "aio.block_size");
+}
 
 static inline uint64_t job_queue_depth(const struct bench_job *job)
 {

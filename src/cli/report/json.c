@@ -89,18 +89,6 @@ static void resolved(struct json_writer *json, const struct options_given *given
 		json_text(json, key, text);
 }
 
-/* With several block sizes there is only the given bssplit. */
-static void put_block_size(struct json_writer *json, const struct options_given *given,
-			   const struct bench_job *job)
-{
-	char text[32];
-
-	if (is_fio_mode(job->options.rw) && job->options.bssplit.n > 1)
-		return;
-	snprintf(text, sizeof(text), "%" PRIu64, setting_number(job->config, "aio.block_size"));
-	resolved(json, given, "bs", text);
-}
-
 /* Options given for all jobs; for a single job also resolved ones that fio's tools read. */
 static void put_global_options(struct json_writer *json, const struct bench_report *report,
 			       const struct report_group *group)
@@ -113,7 +101,8 @@ static void put_global_options(struct json_writer *json, const struct bench_repo
 	if (group->njobs == report->plan->n) {
 		resolved(json, given, "rw", bench_rw_name(group->job->options.rw));
 		resolved(json, given, "ioengine", group_ioengine(group));
-		put_block_size(json, given, group->job);
+		snprintf(text, sizeof(text), "%" PRIu64, job_block_size(group->job));
+		resolved(json, given, "bs", text);
 		snprintf(text, sizeof(text), "%" PRIu64, job_queue_depth(group->job));
 		resolved(json, given, "iodepth", text);
 		snprintf(text, sizeof(text), "%u", group->njobs);

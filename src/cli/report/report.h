@@ -33,7 +33,7 @@ struct bench_report {
 	const struct bench_plan *plan;
 	const struct bench_result *const *results; /* of each job of the plan */
 	const struct disk_watch *disks;		   /* NULL: unknown */
-	bool status; /* during a run, for --status-interval */
+	bool status;				   /* during a run, for --status-interval */
 };
 
 /* 0 or -ENOMEM; output_close() reports failed writes. */

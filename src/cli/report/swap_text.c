@@ -45,13 +45,10 @@ static const char *pass_name(const struct report_group *group)
 						: "loop";
 }
 
-static void print_model(FILE *file, const struct report_group *group)
+static void print_model(FILE *file, const struct model *model)
 {
-	const struct bench_options *options = &group->job->options;
-	const struct model *model = &group->job->model;
 	char text[SHORT_NUMBER];
 
-	label(file, bench_rw_name(options->rw));
 	if (model->path) {
 		print_visible(file, model->path);
 		fputs(", ", file);
@@ -61,6 +58,18 @@ static void print_model(FILE *file, const struct report_group *group)
 	fputs(memory(model->nbytes, text), file);
 	if (model->n < model->n_whole)
 		fprintf(file, " (of %zu, %s)", model->n_whole, memory(model->nbytes_whole, text));
+}
+
+static void print_load(FILE *file, const struct report_group *group)
+{
+	const struct bench_options *options = &group->job->options;
+	char text[SHORT_NUMBER];
+
+	label(file, bench_rw_name(options->rw));
+	if (is_block_mode(options->rw))
+		fprintf(file, "a file of %s", memory(options->size, text));
+	else
+		print_model(file, &group->job->model);
 	if (group->njobs > 1)
 		fprintf(file, ", in each of %u jobs", group->njobs);
 	if (options->time_based)
@@ -273,16 +282,13 @@ static void print_engine(FILE *file, const struct report_group *group)
 	const struct nvs_aio_stats *aio = &group->result.engine.aio;
 	const struct bench_job *job = group->job;
 	enum nvs_device device = setting_device(job->config, job->block);
-	uint64_t least, most;
 	char text[SHORT_NUMBER];
 
 	label(file, "engine");
 	fprintf(file, "%s, %u worker%s x depth %" PRIu64 ", blocks of ", aio->ioengine,
 		aio->workers, plural(aio->workers), job_queue_depth(job));
-	job_block_sizes(group->job, &least, &most);
-	if (least < most)
-		fprintf(file, "%s to ", memory(least, text));
-	fprintf(file, "%s%s%s", memory(most, text), aio->fixed_buffers ? ", fixed buffers" : "",
+	fprintf(file, "%s%s%s", memory(job_block_size(job), text),
+		aio->fixed_buffers ? ", fixed buffers" : "",
 		aio->fixed_files ? ", fixed files" : "");
 	fputs(device == NVS_DEVICE_CPU	    ? ", in host memory\n"
 	      : group->result.engine.direct ? ", direct\n"
@@ -372,10 +378,8 @@ static void print_verify(FILE *file, const struct report_group *group)
 		fputs("not asked for (--verify)", file);
 	else if (verify_errors(result))
 		fprintf(file, "%" PRIu64 " %s%s DIFFER%s", verify_errors(result),
-			is_optimizer_mode(rw) ? "value"
-			: is_fio_mode(rw)     ? "block"
-					      : "tensor",
-			plural(verify_errors(result)), verify_errors(result) == 1 ? "S" : "");
+			is_optimizer_mode(rw) ? "value" : "tensor", plural(verify_errors(result)),
+			verify_errors(result) == 1 ? "S" : "");
 	else if (result->error.code || group->compared < group->asked_verify)
 		print_open_verify(file, group);
 	else
@@ -385,8 +389,7 @@ static void print_verify(FILE *file, const struct report_group *group)
 
 void report_swap_text(FILE *file, const struct report_group *group)
 {
-	if (!is_fio_mode(group->job->options.rw))
-		print_model(file, group);
+	print_load(file, group);
 	if (group->job->accesses && group->result.measured)
 		print_replay(file, group);
 	if (group_has_steps(group))
@@ -398,5 +401,6 @@ void report_swap_text(FILE *file, const struct report_group *group)
 		print_engine(file, group);
 	if (group->result.engine.pool.bytes)
 		print_pool(file, &group->result);
-	print_verify(file, group);
+	if (!is_block_mode(group->job->options.rw))
+		print_verify(file, group);
 }

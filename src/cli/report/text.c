@@ -54,13 +54,10 @@ const char *short_bytes(double value, unsigned thousand, char text[SHORT_NUMBER]
 /* fio prints the sizes of reads, writes and trims. */
 static void print_block_sizes(FILE *file, const struct bench_job *job)
 {
-	char low[SHORT_NUMBER], high[SHORT_NUMBER];
-	uint64_t least, most;
+	char size[SHORT_NUMBER];
 
-	job_block_sizes(job, &least, &most);
-	short_bytes((double)least, 1024, low);
-	short_bytes((double)most, 1024, high);
-	fprintf(file, "bs=(R) %s-%s, (W) %s-%s, (T) %s-%s", low, high, low, high, low, high);
+	short_bytes((double)job_block_size(job), 1024, size);
+	fprintf(file, "bs=(R) %s-%s, (W) %s-%s, (T) %s-%s", size, size, size, size, size, size);
 }
 
 /* Like fio, print one line for a job and "..." for its clones. */

@@ -276,7 +276,7 @@ static void options_a_mode_ignores_are_refused_only_in_its_section(void **state)
 	struct bench_plan plan;
 
 	(void)state;
-	plan_file(&plan, "--rwmixread 70", "[global]\ncompute_us=5\n[a]\n[b]\nrw=params\n");
+	plan_file(&plan, "--max-in-cpu 7", "[global]\ncompute_us=5\n[a]\n[b]\nrw=params\n");
 	assert_int_equal(plan.jobs[1].options.compute_us, 5);
 	assert_int_equal(plan.jobs[1].options.loops, 3);
 	assert_int_equal(plan.jobs[0].options.loops, 1);

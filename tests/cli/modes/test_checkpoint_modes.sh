@@ -93,7 +93,7 @@ result signal_ends_checkpoints_and_removes_the_files $? "$(find "$T/store" -type
 
 # ---- Bad usage
 
-for option in "--max-in-cpu 5" "--compute-us 5" "--rate 1m" "--filename a" "--io-size 1m"; do
+for option in "--max-in-cpu 5" "--compute-us 5" "--rate 1m"; do
 	# shellcheck disable=SC2086
 	usage "${option%% *}_is_refused_with_checkpoint" "has no effect with rw=checkpoint" --rw checkpoint $option
 done

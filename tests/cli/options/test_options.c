@@ -510,7 +510,7 @@ static void defaults_depend_on_given_options(void **state)
 {
 	(void)state;
 	assert_int_equal(JOB("rw", "swap"), 0);
-	assert_true(job.loops == 1 && job.numjobs == 1 && job.direct && job.rwmixread == 50);
+	assert_true(job.loops == 1 && job.numjobs == 1 && job.direct);
 	assert_true(job.percentile_list.n == 0);
 	assert_int_equal(job.formats, 1u << FORMAT_NORMAL);
 	assert_int_equal(JOB("rw", "step"), 0);
@@ -519,8 +519,9 @@ static void defaults_depend_on_given_options(void **state)
 	assert_int_equal(job.loops, 1);
 	assert_int_equal(JOB("bssplit", "64k/50:1m"), 0);
 	assert_int_equal(job.size, 1u << 30);
-	assert_int_equal(JOB("readwrite", "randrw"), 0);
-	assert_int_equal(job.rw, RW_RANDRW);
+	assert_int_equal(JOB("readwrite", "randread"), 0);
+	assert_int_equal(job.rw, RW_RANDREAD);
+	assert_int_equal(job.size, 1u << 30);
 }
 
 static void runtime_and_rate_of_0_are_unlimited(void **state)
@@ -541,31 +542,16 @@ static void options_without_effect_are_refused(void **state)
 		"b.ini:3: model has no effect with rw=randread: it is for swapout, swapin, swap, "
 		"step, params, checkpoint and restore");
 	assert_int_equal(JOB("rw", "randread", "pool", "1g"), -EINVAL);
-	assert_int_equal(JOB("rw", "read", "rwmixread", "70"), -EINVAL);
-	assert_says(said, "it is for rw and randrw");
+	assert_int_equal(JOB("rw", "read", "verify", "1"), -EINVAL);
+	assert_int_equal(JOB("rw", "read", "bssplit", "4k/50:8k"), -EINVAL);
+	assert_says(said, "bssplit has no effect with rw=read");
 	assert_int_equal(JOB("rw", "step", "rate", "1m"), -EINVAL);
-	assert_int_equal(JOB("rw", "swap", "filename", "f"), -EINVAL);
-	assert_says(said, "it is for read, write, randread, randwrite, rw and randrw");
 	assert_int_equal(JOB("rw", "swap", "compute_us", "3"), -EINVAL);
 	assert_says(said, "it is for params");
 	assert_int_equal(JOB("time_based", NULL), -EINVAL);
 	assert_says(said, "time-based needs runtime");
 	assert_int_equal(JOB("time_based", "1", "runtime", "10"), 0);
-	assert_int_equal(JOB("rw", "read", "bssplit", "1000/50:4k"), -EINVAL);
-	assert_says(said, "multiples of 512 bytes, and 1000 is not");
-	assert_int_equal(JOB("rw", "write", "bssplit", "4k:1000"), -EINVAL);
 	assert_int_equal(JOB("bssplit", "1000/50:4k"), 0);
-}
-
-static void a_job_has_one_file(void **state)
-{
-	(void)state;
-	assert_int_equal(JOB("rw", "read"), 0);
-	assert_null(job.filename);
-	assert_int_equal(JOB("rw", "read", "filename", "a", "filename", "/dev/b"), 0);
-	assert_string_equal(job.filename, "/dev/b");
-	assert_int_equal(JOB("rw", "read", "filename", "/a:/b"), -EINVAL);
-	assert_says(said, "b.ini:3: filename=/a:/b: a job has one file, and no : in its name");
 }
 
 /* Options from [global] are not the job's own, so they are not checked against its mode. */
@@ -645,7 +631,6 @@ int main(void)
 		cmocka_unit_test(defaults_depend_on_given_options),
 		cmocka_unit_test(runtime_and_rate_of_0_are_unlimited),
 		cmocka_unit_test(options_without_effect_are_refused),
-		cmocka_unit_test(a_job_has_one_file),
 		cmocka_unit_test(options_from_global_are_not_checked),
 		cmocka_unit_test(tune_takes_one_directory),
 		cmocka_unit_test(option_tables_are_complete),

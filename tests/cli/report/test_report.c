@@ -357,28 +357,6 @@ static void percentiles_are_those_asked_for(void **state)
 	free_run(run);
 }
 
-static void sizes_of_blocks_are_those_of_the_mix(void **state)
-{
-	struct run *run = make_run(1);
-	static const struct option_mix mix = {{65536, 4096, 16384}, {20, 30, 50}, 3};
-	char line[512];
-
-	(void)state;
-	run->jobs[0].options.bssplit = mix;
-	run->jobs[0].options.rw = RW_RANDREAD;
-	written(run, report_text);
-	assert_line(run, "job0: (g=0): ",
-		    "rw=randread, bs=(R) 4096B-64.0KiB, (W) 4096B-64.0KiB, "
-		    "(T) 4096B-64.0KiB, ioengine=io_uring, iodepth=8");
-	assert_says(line_of(run, "  engine ", line), ", blocks of 4.0 KiB to 64.0 KiB, ");
-	assert_null(strstr(written(run, report_json), "\"bs\""));
-	/* In nvswap's modes, bssplit gives the sizes of tensors. */
-	run->jobs[0].options.rw = RW_SWAP;
-	written(run, report_text);
-	assert_says(line_of(run, "job0: (g=0): ", line), "rw=swap, bs=(R) 1024KiB-1024KiB,");
-	free_run(run);
-}
-
 /* ---- Several jobs ---- */
 
 static void check_union(const struct report_group *group, const struct run *run)
@@ -878,7 +856,6 @@ int main(void)
 		cmocka_unit_test(units_are_chosen_as_fio_chooses_them),
 		cmocka_unit_test(shares_of_latencies_fall_where_fios_do),
 		cmocka_unit_test(percentiles_are_those_asked_for),
-		cmocka_unit_test(sizes_of_blocks_are_those_of_the_mix),
 		cmocka_unit_test(cpu_per_gib_is_of_moving_alone),
 		cmocka_unit_test(grouped_jobs_add_up),
 		cmocka_unit_test(each_direction_is_averaged_over_its_own_time),
