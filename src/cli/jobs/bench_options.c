@@ -21,6 +21,10 @@ static const char *const rw_names[] = {
 	[RW_STEP] = "step",	    [RW_PARAMS] = "params",	  [RW_CHECKPOINT] = "checkpoint",
 	[RW_RESTORE] = "restore",   [RW_READ] = "read",		  [RW_WRITE] = "write",
 	[RW_RANDREAD] = "randread", [RW_RANDWRITE] = "randwrite", NULL};
+/* fio's others, and these with a suffix such as randread:8. */
+static const char *const rw_of_fio[] = {"read",	    "write",	 "randread",	  "randwrite",
+					"rw",	    "readwrite", "randrw",	  "trim",
+					"randtrim", "trimwrite", "randtrimwrite", NULL};
 static const char *const checkpoint_format_names[] = {
 	[CHECKPOINT_SAFETENSORS] = "safetensors", [CHECKPOINT_UNIVERSAL] = "universal", NULL};
 const char *const bench_ioengine_names[] = {[NVS_IOENGINE_AUTO] = "auto",
@@ -70,7 +74,8 @@ static const struct option_spec option_specs[] = {
 	{"scale", "SHARE", OPTION_SHARE, FIELD(scale),
 	 .help = "a smaller model of the same proportions, such as 0.25: that share of the "
 		 "layers, whole, and of the rows of the other tensors; at least one of each"},
-	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .aliases = NAMES("readwrite"),
+	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .of_fio = rw_of_fio,
+	 .aliases = NAMES("readwrite"),
 	 .help = "swapout writes the tensors, swapin reads them, and swap (the default) reads, "
 		 "changes and writes them back. step runs optimizer steps over state on the "
 		 "drive, params forward and backward passes over the layers. checkpoint saves an "
@@ -250,7 +255,6 @@ static const struct {
 	{"compute-us", MODE(RW_PARAMS)},
 	{"threads", MODE(RW_STEP) | SAVE_MODES},
 	{"rate", SWAP_MODES | BLOCK_MODES},
-	{"bssplit", TENSOR_MODES},
 	{"verify", TENSOR_MODES},
 	{"checkpoint-format", SAVE_MODES},
 };
@@ -311,6 +315,11 @@ static int check_modes(const struct bench_options *options, const struct options
 
 static int check_needs(const struct bench_options *options, const char *where)
 {
+	if (is_block_mode(options->rw) && options->bssplit.n) {
+		SAY(where, "bssplit gives the sizes of tensors: for blocks of several sizes use %s",
+		    "fio");
+		return -EINVAL;
+	}
 	if (options->time_based && !options->runtime_ms) {
 		SAY(where, "%s", "time-based needs runtime");
 		return -EINVAL;

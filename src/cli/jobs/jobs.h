@@ -50,17 +50,4 @@ struct bench_plan {
 int jobs_plan(struct bench_plan *plan, int argc, char **argv);
 void jobs_free(struct bench_plan *plan);
 
-/* Keys of fio's that are no options of nvswap. */
-enum fio_key {
-	FIO_KEY_UNKNOWN,
-	FIO_KEY_HARMLESS, /* with that value (NULL: bare) it changes nothing here */
-	FIO_KEY_REFUSED,  /* it changes the load */
-};
-
-#define FIO_KEYS 133
-
-enum fio_key fio_key_find(const char *key, const char *value);
-/* Of key i, below FIO_KEYS; a name may repeat. */
-const char *fio_key_name(unsigned i);
-
 #endif

@@ -66,6 +66,7 @@ struct option_spec {
 	uint64_t min, max;	     /* of counts, sizes and durations */
 	uint64_t multiple;	     /* of a size; 0: any */
 	const char *const *choices;  /* ended by NULL */
+	const char *const *of_fio;   /* values that only fio has, ended by NULL; or NULL */
 	const char *const *excludes; /* options it excludes, ended by NULL; or NULL */
 	const char *help;	     /* shown wrapped; a line break is a blank */
 	enum option_scope scope;

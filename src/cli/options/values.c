@@ -242,6 +242,17 @@ static const char *join_names(const char *const *names, char *text, size_t nbyte
 	return text;
 }
 
+/* Whether only fio has the value, or has it with this suffix: readwrite, randread:8. */
+static bool is_of_fio(const struct option_spec *spec, const char *text)
+{
+	size_t n = strcspn(text, ":");
+
+	for (const char *const *name = spec->of_fio; name && *name; name++)
+		if (strlen(*name) == n && !strncmp(text, *name, n))
+			return true;
+	return false;
+}
+
 static int find_choice(const struct option_source *source, const char *text, unsigned *choice)
 {
 	const struct option_spec *spec = source->spec;
@@ -252,6 +263,9 @@ static int find_choice(const struct option_source *source, const char *text, uns
 	for (*choice = 0; *choice < n; ++*choice)
 		if (!strcmp(text, spec->choices[*choice]))
 			return 0;
+	if (is_of_fio(spec, text))
+		return refuse(source, "only fio has that: use fio. Allowed here are %s",
+			      join_names(spec->choices, allowed, sizeof(allowed)));
 	nearest = nearest_name(text, spec->choices, n);
 	return refuse(source, "allowed are %s%s%s%s",
 		      join_names(spec->choices, allowed, sizeof(allowed)),

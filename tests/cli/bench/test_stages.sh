@@ -13,6 +13,7 @@ mkdir "$T/store"
 jobs() {
 	{
 		echo "[global]"
+		echo "rw=swap"
 		echo "directory=$T/store"
 		echo "tensors=8"
 		echo "tensor-size=256k"

@@ -57,7 +57,7 @@ bench --dry-run --time-based --runtime 1h --rate 10m
 result dry_run_estimates_time_by_runtime_and_rate $? "$(cat "$T/out")"
 [ -z "$(grep -v " on $T" "$T/out" | awk 'length > 80')" ]
 result dry_run_fits_80_columns_but_for_paths $?
-printf '[a]\nloops=2\n[b]\nstonewall\nrw=read\nsize=2m\n' >"$T/two.ini"
+printf '[a]\nrw=swap\nloops=2\n[b]\nstonewall\nrw=read\nsize=2m\nbs=1m\niodepth=8\ndirect=1\n' >"$T/two.ini"
 run bench --nvme-path "$T/store" --dry-run "$T/two.ini"
 [ "$status" = 0 ] && grep -q "^b: rw=read" "$T/out" && grep -q "^all jobs: 3.00 GiB written, 2.00 GiB read" "$T/out"
 result dry_run_adds_up_the_jobs_of_a_file $? "$(cat "$T/out")"

@@ -105,7 +105,7 @@ if [ -n "$device" ]; then
 else
 	echo "skip a_block_device_is_refused: no block device here"
 fi
-for option in --verify "--bssplit 4k/50:8k/50" "--model x" "--pool 1m"; do
+for option in --verify "--model x" "--pool 1m"; do
 	# shellcheck disable=SC2086
 	run --rw randread $option
 	[ "$status" = 2 ] && grep -q -- "${option%% *} has no effect with rw=randread" "$T/err"
