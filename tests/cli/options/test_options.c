@@ -389,6 +389,17 @@ static void names_have_aliases_beginnings_and_both_dashes(void **state)
 	refused("--string", "--string needs a value");
 }
 
+static void an_argument_with_one_dash_is_named_itself(void **state)
+{
+	(void)state;
+	refused("-count=3", "-count is not an option of paint; did you mean --count?");
+	refused("-share", "-share is not an option of paint; did you mean --share?");
+	refused("-x", "-x is not an option of paint; see nvswap paint --help");
+	refused("-xyz=1", "-xyz is not an option of paint; see nvswap paint --help");
+	assert_int_equal(TYPED("--count=3", "-size=4k"), -EINVAL);
+	assert_says(said, "nvswap: -size is not an option");
+}
+
 static void operands_stand_anywhere(void **state)
 {
 	(void)state;
@@ -623,6 +634,7 @@ int main(void)
 		cmocka_unit_test(a_mix_has_a_limit),
 		cmocka_unit_test(percentiles_are_sorted),
 		cmocka_unit_test(names_have_aliases_beginnings_and_both_dashes),
+		cmocka_unit_test(an_argument_with_one_dash_is_named_itself),
 		cmocka_unit_test(operands_stand_anywhere),
 		cmocka_unit_test(conflicting_options_are_refused),
 		cmocka_unit_test(keys_of_files_are_the_same_options),
