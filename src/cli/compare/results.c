@@ -31,15 +31,25 @@ static void blank(char *from, const char *to)
 		*from = *from == '\n' ? '\n' : ' ';
 }
 
-/* Keeps the lines from the first that begins with { to the last that begins with }. */
+/*
+ * Keeps the lines from the first that begins with { to the last that begins with }. Of several
+ * documents (--status-interval) the last is kept: a line that begins with { after a line of }.
+ */
 static void blank_surroundings(char *text)
 {
-	char *begin = *text == '{' ? text : strstr(text, "\n{"), *end = NULL;
+	char *begin = NULL, *end = NULL;
 
+	for (char *line = text; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (*line == '{' && (!begin || (end && (*end == '\n' || !*end)))) {
+			begin = line;
+			end = NULL;
+		} else if (*line == '}' && begin) {
+			end = line + 1;
+		}
+	}
 	if (!begin)
 		return;
-	for (char *at = begin; (at = strstr(at, "\n}")); at++)
-		end = at + 2;
 	blank(text, begin);
 	if (end)
 		blank(end, end + strlen(end));
