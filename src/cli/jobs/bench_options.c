@@ -168,7 +168,7 @@ static const struct option_spec option_specs[] = {
 	 .help = "show the line of progress; auto (the default): on a terminal"},
 	{"output-format", "FORMAT", OPTION_CHOICES, FIELD(formats), .choices = bench_format_names,
 	 .scope = OPTION_OF_RUN,
-	 .help = "normal, text like fio's (the default), json with fio's fields, or json+ with "
+	 .help = "normal, text (the default), json with fio's fields, or json+ with "
 		 "latency histograms too. Several, separated by commas, follow one another. Beside "
 		 "fio's fields JSON has config, engine and swap, and step for training steps"},
 	{"output", "FILE", OPTION_STRING, FIELD(output), .scope = OPTION_OF_RUN,

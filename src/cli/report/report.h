@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The results of a run in fio's formats: text, and JSON that fio's tools read. Jobs with
+ * The results of a run: text, and JSON in fio's form, which its tools read. Jobs with
  * group_reporting are reported as one.
  */
 #ifndef CLI_REPORT_REPORT_H

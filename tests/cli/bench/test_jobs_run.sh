@@ -61,7 +61,7 @@ fi
 
 sed -n '/^```ini/,/^```/{/^```/!p}' docs/jobs.md >"$T/example.ini"
 "$NVSWAP" bench "$T/example.ini" --directory "$T/drive" --size 8m --runtime 200ms \
-	--eta never >"$T/out" 2>"$T/err" && grep -q "^four: (groupid=1, jobs=4)" "$T/out"
+	--eta never >"$T/out" 2>"$T/err" && grep -q "^four: rw=swap, group 1, 4 jobs" "$T/out"
 result "the_example_of_docs_jobs_runs" $?
 
 # The directory is a variable; without it, the error says to set it.

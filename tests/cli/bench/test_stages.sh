@@ -337,19 +337,19 @@ if ! left_out "$name"; then
 	holds "$name" "$printed"
 fi
 printed_as_text() {
-	[ "$(grep -c "^a: (groupid=0" "$T/out")" -ge 3 ]
+	[ "$(grep -c "^a: rw=swap, group 0" "$T/out")" -ge 3 ]
 }
 start --status-interval 100ms --runtime 1h --output-format normal
 until_true printed_as_text && kill -TERM $pid
 ended
-printed_as_text && [ "$status" = 143 ] && [ "$(grep -c "^nvswap-" "$T/out")" = 1 ]
+printed_as_text && [ "$status" = 143 ] && [ "$(grep -c "^nvswap " "$T/out")" = 1 ]
 result status_is_printed_as_text $? "$(cat "$T/out")"
 run --runtime 50ms --output-format normal,json
 [ "$status" = 0 ] && python3 - "$T/out" >"$T/err" 2>&1 <<'PY'
 import json, sys
 text = open(sys.argv[1]).read()
 doc, end = json.JSONDecoder().raw_decode(text)
-assert "\na: (groupid=0" in text[end:], text[end:]
+assert "\na: rw=swap, group 0" in text[end:], text[end:]
 PY
 result several_formats_are_in_the_order_of_fios $?
 

@@ -27,7 +27,7 @@ for rw in checkpoint restore; do
 	[ -z "$(find "$T/store" -type f)" ]
 	result "${rw}_leaves_no_file" $? "$(find "$T/store" -type f)"
 	bench --rw $rw
-	for text in "^  $rw +: 7 made-up tensors, .*, 3 rounds" "^  state +: 11.0 MiB, 3 rounds" \
+	for text in "^  load +: 7 made-up tensors, .*, 3 rounds" "^  state +: 11.0 MiB, 3 rounds" \
 		"^     nvswap +: [0-9.]+ GB/s \([0-9.]+ to" "^     cp .*nvswap [0-9.]+ times that" \
 		"^     write .*nvswap [0-9.]+ times that" "^     io_uring +: " "not asked for"; do
 		grep -qE -e "$text" "$T/out" || break
