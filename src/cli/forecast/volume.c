@@ -198,6 +198,5 @@ void forecast_job(const struct bench_job *job, struct forecast *forecast)
 		forecast->bytes[d] =
 			whole(volume.before[d] + loops * volume.loop[d] + volume.after[d]);
 	}
-	forecast->seconds += around / FORECAST_BYTES_PER_S +
-			     (double)options->startdelay_ms / MS_PER_S;
+	forecast->seconds += around / FORECAST_BYTES_PER_S;
 }

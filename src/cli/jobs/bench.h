@@ -69,13 +69,12 @@ struct bench_options {
 	const char *description;
 	bool direct;	 /* always true; accepted for fio's job files */
 	bool time_based; /* run for all of runtime_ms, which is only a limit otherwise */
-	uint64_t ramp_time_ms, startdelay_ms;
+	uint64_t ramp_time_ms;
 	uint64_t thread_count; /* workers; 0: not given */
 	uint64_t rate;	       /* bytes a second in each direction; 0: no limit */
 	bool group_reporting;
-	struct option_percentiles percentile_list; /* empty: fio's */
-	uint64_t rank;				   /* which store under nvme_path */
-	bool stonewall, new_group;		   /* of job files */
+	uint64_t rank;		   /* which store under nvme_path */
+	bool stonewall, new_group; /* of job files */
 
 	const char *config, *model, *trace;
 	const char *replay; /* a trace or a list of accesses */

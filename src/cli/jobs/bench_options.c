@@ -97,8 +97,6 @@ static const struct option_spec option_specs[] = {
 	 .help = "run this long before the measurement (0)"},
 	{"ramp-loops", "N", OPTION_COUNT, FIELD(ramp_loops), .max = 1000000000,
 	 .help = "run this many passes, or steps, before the measurement (0)"},
-	{"startdelay", "TIME", OPTION_DURATION, FIELD(startdelay_ms), .max = TIME_MAX,
-	 .help = "start this long after the other jobs (0)"},
 	{"rate", "BYTES", OPTION_SIZE, FIELD(rate), .max = BYTES_MAX,
 	 .help = "limit reads, and writes, to this many bytes a second each; 0: no limit"},
 	{"bs", "SIZE", OPTION_SIZE, FIELD(bs), .min = NVS_BLOCK_SIZE_MIN, .max = NVS_BLOCK_SIZE_MAX,
@@ -146,8 +144,6 @@ static const struct option_spec option_specs[] = {
 	{"description", "TEXT", OPTION_STRING, FIELD(description), .help = "text for the report"},
 	{"group-reporting", NULL, OPTION_FLAG, FIELD(group_reporting),
 	 .help = "report the jobs of a group as one"},
-	{"percentile-list", "LIST", OPTION_PERCENTILES, FIELD(percentile_list),
-	 .help = "percentiles of completion latency to report, such as 50:99:99.9 (fio's)"},
 	{"trace", "FILE", OPTION_STRING, FIELD(trace),
 	 .help = "write a timeline of the run in Chrome's trace event format, for Perfetto. "
 		 "With several jobs t.json becomes t.N.json. It holds 1048576 spans, and the "
@@ -190,6 +186,8 @@ static const struct option_gone gone[] = {
 	{"write-bw-log", LOGS},
 	{"write-lat-log", LOGS},
 	{"log-avg-msec", LOGS},
+	{"percentile-list", "output-format=json has fio's percentiles, and json+ the histograms"},
+	{"startdelay", "give stonewall to jobs that start when others have ended"},
 	{NULL, NULL},
 };
 

@@ -96,7 +96,7 @@ bool job_begin(struct job_watch *watch)
 		return !stop_signal();
 	options = &watch->job->options;
 	atomic_store(&watch->live->phase, JOB_READY);
-	if (!let_begin(watch) || !job_sleep_until(clock_ns() + options->startdelay_ms * 1000000u))
+	if (!let_begin(watch))
 		return false;
 	begin_phase(watch, JOB_RAMPING, options->ramp_loops ? 0 : options->ramp_time_ms);
 	return true;

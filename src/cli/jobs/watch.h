@@ -39,8 +39,8 @@ struct job_live {
  */
 struct job_watch;
 /*
- * Call once everything is open and filled: waits for the other jobs of the stage, then for
- * startdelay. Returns false if the run is to end (a signal, or a job failed).
+ * Call once everything is open and filled: waits for the other jobs of the stage. Returns false if
+ * the run is to end (a signal, or a job failed).
  */
 bool job_begin(struct job_watch *watch);
 /*

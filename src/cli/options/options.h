@@ -24,9 +24,8 @@ enum option_type {
 	OPTION_LIST,	 /* struct option_list; given several times, or separated by : */
 	OPTION_MIX, /* struct option_mix, fio's bssplit: 64k/70:1m/30; sizes without a share divide
 		       the rest of 100 equally */
-	OPTION_PERCENTILES, /* struct option_percentiles: 50:99:99.9; sorted */
-	OPTION_CHOICES,	    /* unsigned, a bit per choice: normal,json */
-	OPTION_PERCENT,	    /* double, 0 to 100: 2, 0.5 */
+	OPTION_CHOICES, /* unsigned, a bit per choice: normal,json */
+	OPTION_PERCENT, /* double, 0 to 100: 2, 0.5 */
 };
 
 /* Where an option may be given. */
@@ -37,18 +36,12 @@ enum option_scope {
 	OPTION_OF_FILE, /* in a job file alone, any section: stonewall, new_group */
 };
 
-#define OPTION_MIX_MAX	       64
-#define OPTION_PERCENTILES_MAX 20 /* as in fio */
+#define OPTION_MIX_MAX 64
 
 struct option_mix {
 	uint64_t nbytes[OPTION_MIX_MAX];
 	double percent[OPTION_MIX_MAX]; /* 100 together */
 	unsigned n;			/* 0: none was given */
-};
-
-struct option_percentiles {
-	double at[OPTION_PERCENTILES_MAX];
-	unsigned n;
 };
 
 struct option_list {

@@ -393,35 +393,6 @@ static int store_mix(const struct option_source *source, void *at)
 	return rc;
 }
 
-static int compare_decimals(const void *a, const void *b)
-{
-	const double *left = a, *right = b;
-
-	return (*left > *right) - (*left < *right);
-}
-
-static int store_percentiles(const struct option_source *source, void *at)
-{
-	const char *rest = source->text;
-	struct option_percentiles list = {.n = 0};
-	char part[PART_MAX];
-
-	for (; rest; list.n++)
-		if (list.n == OPTION_PERCENTILES_MAX || cut_part(&rest, ':', part, sizeof(part)) ||
-		    parse_decimal(part, &list.at[list.n]) || list.at[list.n] <= 0 ||
-		    list.at[list.n] > 100)
-			return refuse(source,
-				      "allowed are up to %u numbers above 0 and up to 100 with : "
-				      "between them, such as 50:99:99.9",
-				      OPTION_PERCENTILES_MAX);
-	qsort(list.at, list.n, sizeof(*list.at), compare_decimals);
-	for (unsigned i = 1; i < list.n; i++)
-		if (!(list.at[i] > list.at[i - 1]))
-			return refuse(source, "%g is given twice", list.at[i]);
-	memcpy(at, &list, sizeof(list));
-	return 0;
-}
-
 /* ---- Lists of names */
 
 /* The texts of lists. Jobs share copies of values, so no job owns them. */
@@ -516,7 +487,6 @@ static const struct {
 	[OPTION_STRING] = {store_string, sizeof(const char *)},
 	[OPTION_LIST] = {store_list, sizeof(struct option_list)},
 	[OPTION_MIX] = {store_mix, sizeof(struct option_mix)},
-	[OPTION_PERCENTILES] = {store_percentiles, sizeof(struct option_percentiles)},
 	[OPTION_CHOICES] = {store_choices, sizeof(unsigned)},
 	[OPTION_PERCENT] = {store_percent, sizeof(double)},
 };

@@ -129,12 +129,3 @@ void depth_shares(const uint64_t counts[NVS_DEPTHS], double share[NVS_DEPTHS])
 	for (unsigned i = 0; i < NVS_DEPTHS; i++)
 		share[i] = percent(counts[i], all, 0.1);
 }
-
-struct option_percentiles group_percentiles(const struct report_group *group)
-{
-	static const struct option_percentiles fio = {
-		{1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99}, 17};
-	const struct option_percentiles *asked = &group->job->options.percentile_list;
-
-	return asked->n ? *asked : fio;
-}

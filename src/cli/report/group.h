@@ -45,8 +45,6 @@ extern const char *const way_names[WAYS];
 void group_latency_shares(const struct report_group *group, double share[LATENCY_SHARES]);
 /* Percentages; a count that is not 0 is at least 0.1. */
 void depth_shares(const uint64_t counts[NVS_DEPTHS], double share[NVS_DEPTHS]);
-/* The percentile_list, or fio's default. */
-struct option_percentiles group_percentiles(const struct report_group *group);
 
 double group_bytes_per_s(const struct report_group *group, enum nvs_direction direction);
 double group_iops(const struct report_group *group, enum nvs_direction direction);

@@ -135,9 +135,10 @@ static void put_bins(struct json_writer *json, const struct nvs_latency *latency
 }
 
 static void put_latency(struct json_writer *json, const char *key,
-			const struct nvs_latency *latency, const struct option_percentiles *list,
-			bool bins)
+			const struct nvs_latency *latency, bool percentiles, bool bins)
 {
+	static const double fios[] = {1,  5,  10, 20, 30,   40,	  50,	 60,   70,
+				      80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99};
 	char text[32];
 
 	json_open_object(json, key);
@@ -146,11 +147,11 @@ static void put_latency(struct json_writer *json, const char *key,
 	json_real(json, "mean", nvs_latency_mean(latency));
 	json_real(json, "stddev", nvs_latency_stddev(latency));
 	json_count(json, "N", latency->count);
-	if (list && latency->count) {
+	if (percentiles && latency->count) {
 		json_open_object(json, "percentile");
-		for (unsigned i = 0; i < list->n; i++) {
-			snprintf(text, sizeof(text), "%f", list->at[i]);
-			json_count(json, text, nvs_latency_percentile(latency, list->at[i]));
+		for (unsigned i = 0; i < sizeof(fios) / sizeof(*fios); i++) {
+			snprintf(text, sizeof(text), "%f", fios[i]);
+			json_count(json, text, nvs_latency_percentile(latency, fios[i]));
 		}
 		json_close_object(json);
 	}
@@ -197,14 +198,13 @@ static void put_direction(struct json_writer *json, const char *key,
 			  const struct report_group *group, enum nvs_direction d, bool bins)
 {
 	const struct bench_result *result = &group->result;
-	struct option_percentiles list = group_percentiles(group);
 
 	json_open_object(json, key);
 	put_moved(json, result->bytes[d], group_bytes_per_s(group, d), group_iops(group, d),
 		  group_runtime_ms(group, d), result->aio.io[d].ios);
-	put_latency(json, "slat_ns", &result->latency[d][NVS_SLAT], NULL, false);
-	put_latency(json, "clat_ns", &result->latency[d][NVS_CLAT], &list, bins);
-	put_latency(json, "lat_ns", &result->latency[d][NVS_LAT], NULL, false);
+	put_latency(json, "slat_ns", &result->latency[d][NVS_SLAT], false, false);
+	put_latency(json, "clat_ns", &result->latency[d][NVS_CLAT], true, bins);
+	put_latency(json, "lat_ns", &result->latency[d][NVS_LAT], false, false);
 	put_bandwidth_samples(json, &result->bw_bytes[d], group_bandwidth_share(group, d));
 	put_iops_samples(json, &result->iops[d]);
 	json_close_object(json);
@@ -218,15 +218,15 @@ static void put_unsupported(struct json_writer *json)
 
 	json_open_object(json, "trim");
 	put_moved(json, 0, 0, 0, 0, 0);
-	put_latency(json, "slat_ns", &no_latency, NULL, false);
-	put_latency(json, "clat_ns", &no_latency, NULL, false);
-	put_latency(json, "lat_ns", &no_latency, NULL, false);
+	put_latency(json, "slat_ns", &no_latency, false, false);
+	put_latency(json, "clat_ns", &no_latency, false, false);
+	put_latency(json, "lat_ns", &no_latency, false, false);
 	put_bandwidth_samples(json, &no_samples, 0);
 	put_iops_samples(json, &no_samples);
 	json_close_object(json);
 	json_open_object(json, "sync");
 	json_count(json, "total_ios", 0);
-	put_latency(json, "lat_ns", &no_latency, NULL, false);
+	put_latency(json, "lat_ns", &no_latency, false, false);
 	json_close_object(json);
 }
 

@@ -45,18 +45,15 @@ static void print_name(FILE *file, const struct report_group *group)
 }
 
 /* Completion latencies, as clat_ns in the JSON. */
-static void print_latency(FILE *file, const struct report_group *group,
-			  const struct nvs_latency *latency)
+static void print_latency(FILE *file, const struct nvs_latency *latency)
 {
-	static const struct option_percentiles usual = {{50, 99, 99.9}, 3};
-	const struct option_percentiles *list = &group->job->options.percentile_list;
+	static const double percents[] = {50, 99, 99.9};
 
-	list = list->n ? list : &usual;
 	text_sublabel(file, "latency");
 	fprintf(file, "%.1f us mean", nvs_latency_mean(latency) / 1e3);
-	for (unsigned i = 0; i < list->n; i++)
-		fprintf(file, ", %g %% %.1f", list->at[i],
-			(double)nvs_latency_percentile(latency, list->at[i]) / 1e3);
+	for (unsigned i = 0; i < sizeof(percents) / sizeof(*percents); i++)
+		fprintf(file, ", %g %% %.1f", percents[i],
+			(double)nvs_latency_percentile(latency, percents[i]) / 1e3);
 	fprintf(file, ", at most %.1f us\n", (double)latency->max_ns / 1e3);
 }
 
@@ -77,7 +74,7 @@ static void print_direction(FILE *file, const struct report_group *group, enum n
 			rate_text(bw->max, moved));
 	fputc('\n', file);
 	if (result->latency[d][NVS_CLAT].count)
-		print_latency(file, group, &result->latency[d][NVS_CLAT]);
+		print_latency(file, &result->latency[d][NVS_CLAT]);
 }
 
 /* What the entries of a group, which ran at the same time, moved together. */

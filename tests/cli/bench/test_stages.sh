@@ -128,19 +128,15 @@ tensors=100
 bs=4k
 iodepth=1
 [fast]
-[delayed]
-startdelay=300ms
 [late]
 stonewall
 J
 before=$(date +%s%3N)
 json job_that_fills_fast_waits_for_the_slow_one \
 	"begin(jobs['fast.0']) >= ($begin_and_fill)(jobs['slow.0'])"
-holds startdelay_counts_from_the_common_begin \
-	"begin(jobs['delayed.0']) >= ($begin_and_fill)(jobs['slow.0']) + 299"
 holds stonewall_separates "begin(jobs['late.0']) >= max(end(jobs[name]) for name in
-	('slow.0', 'fast.0', 'delayed.0')) - 1 and
-	[jobs[f'{name}.0']['groupid'] for name in ('slow', 'fast', 'delayed', 'late')] == [0, 0, 0, 1]"
+	('slow.0', 'fast.0')) - 1 and
+	[jobs[f'{name}.0']['groupid'] for name in ('slow', 'fast', 'late')] == [0, 0, 1]"
 
 jobs <<'J'
 [a]

@@ -464,13 +464,22 @@ static void few_keys_of_fios_are_accepted(void **state)
 /* Both as a key and on the command line, whatever its value. */
 static void an_option_that_is_gone_names_what_replaces_it(void **state)
 {
+	char text[128], why[256];
+
 	(void)state;
-	assert_file_refused("", "[a]\nbs=4k\ncompare=1\n",
-			    "x.ini:3: compare is no longer a key: measure with fio too");
-	assert_typed_refused("--compare", "--compare is no longer an option of bench: measure");
+	for (const struct option_gone *gone = bench_command.gone; gone->name; gone++) {
+		assert_null(options_find(&bench_command, gone->name));
+		snprintf(text, sizeof(text), "[a]\nbs=4k\n%s=1\n", gone->name);
+		snprintf(why, sizeof(why), "x.ini:3: %s is no longer a key: %s", gone->name,
+			 gone->instead);
+		assert_file_refused("", text, why);
+		snprintf(text, sizeof(text), "--%s=1", gone->name);
+		snprintf(why, sizeof(why), "--%s is no longer an option of bench: %s", gone->name,
+			 gone->instead);
+		assert_typed_refused(text, why);
+	}
 	assert_file_refused("", "[global]\nwrite_bw_log\n[a]\n",
 			    "x.ini:2: write_bw_log is no longer a key: status-interval");
-	assert_typed_refused("--rounds=3", "--rounds is no longer an option of bench: it was of");
 }
 
 /* ---- Ranks ---- */

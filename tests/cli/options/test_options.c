@@ -47,7 +47,6 @@ struct values {
 	const char *string;
 	struct option_list list;
 	struct option_mix mix;
-	struct option_percentiles percentiles;
 	bool wall;
 };
 
@@ -71,7 +70,6 @@ static const struct option_spec specs[] = {
 	{"string", "TEXT", OPTION_STRING, AT(string), .help = "h"},
 	{"list", "NAME", OPTION_LIST, AT(list), .help = "h"},
 	{"mix", "MIX", OPTION_MIX, AT(mix), .min = 512, .max = 1 << 30, .help = "h"},
-	{"percentile-list", "LIST", OPTION_PERCENTILES, AT(percentiles), .help = "h"},
 	{"always", NULL, OPTION_FLAG, AT(flag), .min = 1, .help = "h"},
 	{"wall", NULL, OPTION_FLAG, AT(wall), .scope = OPTION_OF_FILE, .help = "h"},
 	{"line-only", NULL, OPTION_FLAG, AT(wall), .scope = OPTION_OF_LINE, .help = "h"},
@@ -349,22 +347,6 @@ static void a_mix_has_a_limit(void **state)
 	assert_says(said, "up to 64 sizes");
 }
 
-static void percentiles_are_sorted(void **state)
-{
-	(void)state;
-	accepted("--percentile-list=99.9:50:99");
-	assert_int_equal(values.percentiles.n, 3);
-	assert_true(values.percentiles.at[0] == 50 && values.percentiles.at[1] == 99 &&
-		    values.percentiles.at[2] == 99.9);
-	refused("--percentile-list=50:99:50", "50 is given twice");
-	refused("--percentile-list=0", "above 0 and up to 100");
-	refused("--percentile-list=100.1", "above 0 and up to 100");
-	refused("--percentile-list=50::99", "above 0");
-	accepted("--percentile-list=1:2:3:4:5:6:7:8:9:10:11:12:13:14:15:16:17:18:19:20");
-	refused("--percentile-list=1:2:3:4:5:6:7:8:9:10:11:12:13:14:15:16:17:18:19:20:21",
-		"up to 20 numbers");
-}
-
 /* ---- Names ---- */
 
 static void names_have_aliases_beginnings_and_both_dashes(void **state)
@@ -375,12 +357,9 @@ static void names_have_aliases_beginnings_and_both_dashes(void **state)
 	accepted("--how-many=4");
 	assert_int_equal(values.count, 4);
 	accepted("--number=5");
-	accepted("--percentile_list=50");
-	assert_int_equal(values.percentiles.n, 1);
-	accepted("--percentile_=50");
 	accepted("--dur=3");
 	assert_int_equal(values.duration, 3000);
-	refused("--perc=50", "--perc is ambiguous: --percent, --percentile-list");
+	refused("--choic=red", "--choic is ambiguous: --choice, --choices");
 	refused("--cuont=3", "--cuont is not an option of paint; did you mean --count?");
 	refused("--how_mnay=3", "did you mean --how-many?");
 	refused("--wall", "--wall is only a key of job files");
@@ -426,11 +405,10 @@ static void keys_of_files_are_the_same_options(void **state)
 {
 	(void)state;
 	begin_file();
-	assert_int_equal(set("percentile_list", "50"), 0);
 	assert_int_equal(set("how-many", "3"), 0);
 	assert_int_equal(set("flag", NULL), 0);
 	assert_int_equal(set("wall", NULL), 0);
-	assert_true(values.flag && values.wall && values.count == 3 && values.percentiles.n == 1);
+	assert_true(values.flag && values.wall && values.count == 3);
 	assert_string_equal(given.text[1], "3");
 	assert_string_equal(given.text[0], "1");
 	assert_int_equal(set("flag", "0"), 0);
@@ -522,7 +500,6 @@ static void defaults_depend_on_given_options(void **state)
 	(void)state;
 	assert_int_equal(JOB("rw", "swap"), 0);
 	assert_true(job.loops == 1 && job.numjobs == 1 && job.direct);
-	assert_true(job.percentile_list.n == 0);
 	assert_int_equal(job.formats, 1u << FORMAT_NORMAL);
 	assert_int_equal(JOB("rw", "step"), 0);
 	assert_int_equal(job.loops, 3);
@@ -632,7 +609,6 @@ int main(void)
 		cmocka_unit_test(lists_go_on_and_split_at_colons),
 		cmocka_unit_test(mixes_come_to_100_per_cent),
 		cmocka_unit_test(a_mix_has_a_limit),
-		cmocka_unit_test(percentiles_are_sorted),
 		cmocka_unit_test(names_have_aliases_beginnings_and_both_dashes),
 		cmocka_unit_test(an_argument_with_one_dash_is_named_itself),
 		cmocka_unit_test(operands_stand_anywhere),

@@ -296,21 +296,6 @@ static void shares_of_latencies_fall_where_fios_do(void **state)
 	free_run(run);
 }
 
-static void percentiles_are_those_asked_for(void **state)
-{
-	struct run *run = make_run(1);
-	char line[512];
-
-	(void)state;
-	run->jobs[0].options.percentile_list = (struct option_percentiles){{50, 99.9}, 2};
-	written(run, report_text);
-	assert_matches(line_of(run, "     latency", line),
-		       "     latency   : .* mean, 50 % 40[0-9]\\..*, 99.9 % 15[0-9]{2}\\.., at .*");
-	assert_non_null(strstr(written(run, report_json), "\"50.000000\": 40"));
-	assert_null(strstr(run->output, "\"99.000000\""));
-	free_run(run);
-}
-
 /* ---- Several jobs ---- */
 
 static void check_union(const struct report_group *group, const struct run *run)
@@ -769,7 +754,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_text_has_the_figures),
 		cmocka_unit_test(shares_of_latencies_fall_where_fios_do),
-		cmocka_unit_test(percentiles_are_those_asked_for),
 		cmocka_unit_test(cpu_per_gib_is_of_moving_alone),
 		cmocka_unit_test(grouped_jobs_add_up),
 		cmocka_unit_test(each_direction_is_averaged_over_its_own_time),
