@@ -75,8 +75,7 @@ static const char *nearest_key(const char *key)
 /* Of fio's keys without effect here, those that files for both need. */
 static bool is_ignored(const char *key)
 {
-	static const char *const keys[] = {"invalidate", "norandommap", "randrepeat", "thread",
-					   "unlink"};
+	static const char *const keys[] = {"invalidate", "randrepeat", "thread", "unlink"};
 
 	for (unsigned i = 0; i < sizeof(keys) / sizeof(*keys); i++)
 		if (option_names_equal(key, keys[i]))

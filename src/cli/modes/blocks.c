@@ -47,7 +47,6 @@ struct blocks {
 	struct nvs_file *file;
 	uint64_t block, nbytes; /* of the file, a multiple of the block */
 	uint64_t depth;		/* I/Os in flight of all workers together */
-	uint64_t seed;
 
 	char *memory;
 	uint64_t memory_bytes;
@@ -69,7 +68,8 @@ struct pass {
 
 	uint64_t window, batch;	  /* slots in use; the window is a multiple of the batch */
 	uint64_t submitted, done; /* I/Os */
-	uint64_t drawn, at;	  /* bytes; the place of the next block in sequence */
+	uint64_t nblocks;	  /* of the file; each is in flight once at most */
+	uint64_t drawn;		  /* bytes */
 	bool ended;		  /* the rate allows no more before the end */
 };
 
@@ -81,7 +81,9 @@ static void begin_pass(const struct blocks *run, struct pass *pass)
 	uint64_t rate = pass->paced ? run->options->rate : 0;
 	uint64_t in_part = rate / RATE_PARTS_IN_S / pass->block;
 
+	pass->nblocks = (run->nbytes + pass->block - 1) / pass->block;
 	pass->window = fit < run->nslots ? fit : run->nslots;
+	pass->window = pass->window < pass->nblocks ? pass->window : pass->nblocks;
 	pass->batch = pass->window / (pass->window >= 4 * run->depth ? 2 : BATCHES);
 	if (rate && in_part < pass->batch)
 		pass->batch = in_part;
@@ -92,6 +94,32 @@ static void begin_pass(const struct blocks *run, struct pass *pass)
 	progress_begin(pass->name, pass->runtime_ns ? pass->runtime_ns : pass->nbytes);
 }
 
+/*
+ * The n-th block of a random order in which each comes once: a Feistel network over the smallest
+ * even number of bits that holds the numbers of blocks, repeated until the result is one of these.
+ */
+static uint64_t shuffled(uint64_t seed, uint64_t n, uint64_t nblocks)
+{
+	unsigned half = 0;
+
+	while ((nblocks - 1) >> (2 * half))
+		half++;
+	do {
+		uint64_t mask = ((uint64_t)1 << half) - 1, key = seed;
+		uint64_t left = n >> half, right = n & mask;
+
+		for (unsigned round = 0; round < 4; round++) {
+			uint64_t mixed = spread(&key) ^ right,
+				 next = left ^ (spread(&mixed) & mask);
+
+			left = right;
+			right = next;
+		}
+		n = left << half | right;
+	} while (n >= nblocks);
+	return n;
+}
+
 /* Fills the next batch of slots. Returns their number, and their bytes. */
 static uint32_t draw_batch(struct blocks *run, struct pass *pass, uint64_t *nbytes)
 {
@@ -100,13 +128,12 @@ static uint32_t draw_batch(struct blocks *run, struct pass *pass, uint64_t *nbyt
 
 	*nbytes = 0;
 	for (; n < pass->batch && pass->drawn < pass->nbytes; n++) {
-		uint64_t offset = pass->at, length = pass->block;
+		uint64_t block = (pass->submitted + n) % pass->nblocks, offset, length;
 
 		if (pass->random)
-			offset = spread(&run->seed) % (run->nbytes / length) * length;
-		if (length > run->nbytes - offset)
-			length = run->nbytes - offset;
-		pass->at = offset + length < run->nbytes ? offset + length : 0;
+			block = shuffled(run->options->seed, block, pass->nblocks);
+		offset = block * pass->block;
+		length = run->nbytes - offset < pass->block ? run->nbytes - offset : pass->block;
 		run->slots[first + n] = (struct nvs_transfer){
 			.size = sizeof(struct nvs_transfer),
 			.file = run->file,
@@ -329,7 +356,7 @@ static int open_memory(struct blocks *run)
 				 2 * run->depth, run->block);
 	/* Not zeros, which some drives handle faster. */
 	for (uint64_t at = 0; at < run->memory_bytes; at += PATTERN_BLOCK_BYTES)
-		pattern_block(run->seed, 0, 0, at, run->memory + at, PATTERN_BLOCK_BYTES);
+		pattern_block(run->options->seed, 0, 0, at, run->memory + at, PATTERN_BLOCK_BYTES);
 	/* Where registering is refused, I/O is only slower. */
 	rc = nvs_aio_register_memory(run->aio, run->memory, run->memory_bytes);
 	return rc == -ENOMEM || rc == -ENOSPC ? 0 : rc;
@@ -345,6 +372,8 @@ static void close_all(struct blocks *run)
 		nvs_aio_get_stats(run->aio, &result->engine.aio);
 		result->opened = true;
 	}
+	free(run->requests);
+	free(run->slots);
 	if (run->hangs)
 		return;
 	if (run->memory) {
@@ -353,8 +382,6 @@ static void close_all(struct blocks *run)
 	}
 	nvs_file_close(run->file);
 	nvs_aio_close(run->aio);
-	free(run->requests);
-	free(run->slots);
 }
 
 int bench_blocks(const struct bench_options *options, const struct nvs_config *config,
@@ -365,8 +392,7 @@ int bench_blocks(const struct bench_options *options, const struct nvs_config *c
 			     .result = result,
 			     .block = setting_number(config, "aio.block_size"),
 			     .depth = setting_number(config, "aio.queue_depth") *
-				      setting_number(config, "aio.thread_count"),
-			     .seed = options->seed};
+				      setting_number(config, "aio.thread_count")};
 	int rc;
 
 	assert(is_block_mode(options->rw));

@@ -363,7 +363,7 @@ static void keys_that_files_for_both_need_are_accepted(void **state)
 
 	(void)state;
 	plan_file(&plan, "",
-		  "[global]\nthread\nrandrepeat=0\ninvalidate=1\nunlink=1\nnorandommap\n"
+		  "[global]\nthread\nrandrepeat=0\ninvalidate=1\nunlink=1\n"
 		  "direct=1\nsize=1g\n[a]\nrw=randread\nbs=4k\niodepth=1\n");
 	assert_string_equal(said, "");
 	assert_string_equal(order_of(&plan), "a/0/0/0");
@@ -372,8 +372,8 @@ static void keys_that_files_for_both_need_are_accepted(void **state)
 
 static void a_load_of_fios_alone_is_refused_by_key_and_line(void **state)
 {
-	static const char *const keys[] = {"filename=x", "bsrange=4k-8k", "thinktime=5",
-					   "offset=1m",	 "fsync=1",	  "nrfiles=4",
+	static const char *const keys[] = {"filename=x",  "bsrange=4k-8k", "thinktime=5",
+					   "norandommap", "fsync=1",	   "nrfiles=4",
 					   "rate_iops=1"};
 	static const char *const modes[] = {"rw",	 "readwrite",  "randrw",
 					    "trimwrite", "randread:8", "write:64k"};
@@ -436,8 +436,7 @@ static void a_file_says_what_each_would_take_differently(void **state)
 /* The keys that the installed fio lists: bench has few of them. */
 static void few_keys_of_fios_are_accepted(void **state)
 {
-	static const char *const ignored[] = {"invalidate", "norandommap", "randrepeat", "thread",
-					      "unlink"};
+	static const char *const ignored[] = {"invalidate", "randrepeat", "thread", "unlink"};
 	const char *files[] = {write_file("x.ini", "")};
 	char key[128], text[256];
 	unsigned n = 0;
