@@ -6,11 +6,8 @@
 #include "cli/bench/prepare.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "cli/commands.h"

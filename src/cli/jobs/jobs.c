@@ -208,7 +208,7 @@ static bool is_wanted(const struct planner *planner, const char *name)
  * A file that says too little is one job for fio and another for bench, whose defaults differ. With
  * a configuration it is none of fio's.
  */
-static int check_said(const struct level *level, const char *name, const char *where)
+static int check_complete(const struct level *level, const char *name, const char *where)
 {
 	static const struct {
 		const char *key, *why;
@@ -254,7 +254,7 @@ static int plan_section(struct planner *planner, const struct jobfile_section *s
 	bench_options_fill_defaults(&level.options, &level.given);
 	rc = bench_options_check(&level.options, &own.given, WHERE(section, where));
 	if (!rc)
-		rc = check_said(&level, section->name, where);
+		rc = check_complete(&level, section->name, where);
 	return rc ? rc : add_job(planner, section->name, where, &level);
 }
 

@@ -219,7 +219,7 @@ static void a_pass_writes_every_block(void **state)
 static bool in_sequence;
 
 /* Whether the sectors that were written are those at the file's beginning. */
-static void look_for_a_sequence(void)
+static void find_sequence(void)
 {
 	static const char zeros[512];
 	char sector[512];
@@ -243,7 +243,7 @@ static void random_blocks_are_in_no_sequence(void **state)
 		struct job *job = new_job(random ? RW_RANDWRITE : RW_WRITE, MIB);
 
 		watch.pace_ends = MIB / 2;
-		watch.on_measured = look_for_a_sequence;
+		watch.on_measured = find_sequence;
 		SUCCEEDS(run_job(job), &job->result.error);
 		assert_int_equal(job->result.bytes[NVS_WRITE], MIB / 2);
 		assert_int_equal(in_sequence, !random);
