@@ -67,7 +67,7 @@ struct bench_options {
 	struct option_mix bssplit; /* sizes of tensors */
 	uint64_t size;		   /* of the tensors together, or of the file; 0: not given */
 	const char *description;
-	bool direct;	 /* always true; accepted for fio's job files */
+	bool direct;	 /* always true; fio's default is another */
 	bool time_based; /* run for all of runtime_ms, which is only a limit otherwise */
 	uint64_t ramp_time_ms;
 	uint64_t thread_count; /* workers; 0: not given */

@@ -112,7 +112,7 @@ static const struct option_spec option_specs[] = {
 	 .help = "the I/O engine; auto (the default) takes the first of the others that works "
 		 "here"},
 	{"direct", NULL, OPTION_FLAG, FIELD(direct), .min = 1,
-	 .help = "accepted for fio's job files: I/O always bypasses the page cache"},
+	 .help = "I/O always bypasses the page cache; a job file of blocks says so, for fio"},
 	{"pool", "SIZE", OPTION_SIZE, FIELD(pool), .min = 4096, .max = 1ull << 50,
 	 .help = "bytes of the pool, for buffer_count x buffer_size. Without it and --config: "
 		 "256m, or twice the longest tensor if that is more; less than 256m where memory "
