@@ -54,7 +54,7 @@ TEST_SOURCES := $(call below,tests,test_*.c)
 TEST_COMPILED := $(wildcard tests/project/smaller/*.c)
 # Tests that replace functions of libc or of the library, or see how large stacks are, are a program
 # each; all others are one.
-TEST_APART := $(addprefix tests/,aio/test_aio_submit.c aio/test_transfers.c base/test_stacks.c cli/modes/test_bench_io.c \
+TEST_APART := $(addprefix tests/,aio/test_aio_submit.c aio/test_transfers.c base/test_stacks.c cli/modes/test_bench_blocks.c \
 	optim/pass/test_optim_threads.c store/test_store.c \
 	store/test_store_damage.c store/test_store_kept.c store/test_store_threads.c store/test_store_units.c \
 	swap/test_swap_register.c swap/test_swap_scale.c)
@@ -277,7 +277,7 @@ docs: $(BUILD)/option-docs ## update the tables of options in README.md and docs
 FUZZED_config := $(wildcard src/config/*.c src/base/json/*.c) $(addprefix src/base/,error.c text.c nearest.c)
 FUZZED_options := $(addprefix src/cli/,jobs/bench_options.c options/options.c options/line.c options/values.c) \
 	src/base/nearest.c src/base/text.c
-FUZZED_jobfile := $(FUZZED_options) src/base/error.c $(addprefix src/cli/jobs/,fio_keys.c jobfile.c jobs.c)
+FUZZED_jobfile := $(FUZZED_options) src/base/error.c $(addprefix src/cli/jobs/,jobfile.c jobs.c)
 FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/dtype.c
 FUZZED_optimizer_header := $(addprefix src/base/,error.c text.c) src/optim/state/header.c
 FUZZED_optimizer_groups := $(addprefix src/base/,error.c text.c) src/optim/state/groups.c

@@ -8,8 +8,8 @@ import json
 import os
 import shutil
 
-from measure import (BIG, GIB, MIB, MODES, RAW, SMALL, SWAP_BYTES, at_least, at_most, figures,
-                     median, nvswap, print_rows, ratio, raw, run, swap_work, write_json)
+from measure import (BIG, GIB, MIB, MODES, RAW, SMALL, SWAP_BYTES, at_least, at_most, bytes_of, figures,
+                     median, nvswap, print_rows, ratio, raw, run, steady, swap_work, write_json)
 
 MIDDLE = "1 MiB"
 CPU_GOALS = {BIG: 1.2, MIDDLE: 1.4, SMALL: 2.0}  # limits relative to the raw loop's processor time
@@ -30,22 +30,14 @@ ORDERS = {"parts": "part by part", "places": "all parts of a place"}
 
 def config(args, name, pool, block="offload_param", zero=None, **nvswap_keys):
     """Returns a configuration with the measured blocks and depth, and a pool of `pool` bytes."""
-    units = {"k": 10, "m": 20, "g": 30}
-    text = args.bs.lower()
-    bs = int(text[:-1]) << units[text[-1]] if text[-1] in units else int(text)
     offload = {"device": "nvme", "nvme_path": args.work}
     if block == "offload_param":
         offload |= {"buffer_count": 1, "buffer_size": pool // 4, "max_in_cpu": 1e12}
     else:
         offload |= {"buffer_count": 1}
-    return {"aio": {"block_size": bs, "queue_depth": args.iodepth},
+    return {"aio": {"block_size": bytes_of(args.bs), "queue_depth": args.iodepth},
             "nvswap": nvswap_keys,
             "zero_optimization": {block: offload, **(zero or {})}}
-
-
-def steady(args):
-    """Options of nvswap bench for a measurement of the usual length."""
-    return ["--ramp-time", 1, "--time-based", "--runtime", args.seconds]
 
 
 # ---- cpu

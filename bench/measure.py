@@ -4,6 +4,7 @@
 Results of a round are a dictionary: a key is (part, fio's mode, measurement), and figures are by
 name."""
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -59,12 +60,36 @@ def swap_work(args, tensors, ioengine):
     return ["--tensors", count, "--tensor-size", size, "--pool", args.pool, "--ioengine", ioengine]
 
 
-def compared(args, mode, *more):
-    """Returns nvswap's and fio's figures of the same work, run in turn."""
-    row = nvswap(args, mode, "--compare", "--rounds", 1, "--ramp-time", 1, "--time-based",
-                 "--runtime", args.seconds, *more)["compare"][0]
-    return ({"gb_s": (row[who]["read"]["bw_bytes"] + row[who]["write"]["bw_bytes"]) / 1e9,
-             "cpu_ms_gib": row[who]["cpu_ms_per_gib"]} for who in ("nvswap", "fio"))
+def steady(args):
+    """Options of nvswap bench for a measurement of the usual length."""
+    return ["--ramp-time", 1, "--time-based", "--runtime", args.seconds]
+
+
+def huge_pages_hold(nbytes):
+    with open("/proc/meminfo", encoding="ascii") as file:
+        info = {line.split(":")[0]: int(line.split()[1]) for line in file}
+    return info.get("HugePages_Free", 0) * info.get("Hugepagesize", 0) * 1024 >= nbytes
+
+
+def bytes_of(text):
+    """Returns the bytes of a size with k, m or g."""
+    units = {"k": 10, "m": 20, "g": 30}
+    text = str(text).lower()
+    return int(text[:-1]) << units[text[-1]] if text[-1] in units else int(text)
+
+
+def fio(args, rw, nbytes):
+    """Has fio write a file first and overwrite it, with the buffers that nvswap has: registered where the
+    memlock limit allows it, and huge where pages are free."""
+    more = ["--fixedbufs=1"] if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] < 0 else []
+    if huge_pages_hold(args.iodepth * bytes_of(args.bs) + 2 * MIB):
+        more.append("--iomem=mmaphuge")
+    return figures(run([
+        "fio", "--name=floor", f"--directory={args.work}", "--unlink=1", "--overwrite=1",
+        f"--size={nbytes}", f"--rw={rw}", f"--bs={args.bs}", f"--iodepth={args.iodepth}",
+        "--ioengine=io_uring", "--registerfiles=1", "--direct=1", "--thread=1",
+        "--scramble_buffers=0", "--time_based=1", "--ramp_time=1", f"--runtime={args.seconds}",
+        "--output-format=json", *more]))
 
 
 def write_json(args, name, value):
@@ -75,8 +100,7 @@ def write_json(args, name, value):
 
 
 def floors(args, part, rw, nbytes):
-    _, fio = compared(args, rw, "--size", nbytes)
-    return {(part, rw, FIO): fio, (part, rw, RAW): raw(args, rw, nbytes)}
+    return {(part, rw, FIO): fio(args, rw, nbytes), (part, rw, RAW): raw(args, rw, nbytes)}
 
 
 # ---- Results of the rounds

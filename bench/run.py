@@ -3,8 +3,7 @@
 """Measures nvswap against fio and a bare io_uring loop on the same drive in the same run.
 
 In each round, all do the same work in turn, with the same block size and depth, on files of the
-same size that were written before; nvswap bench --compare runs fio. Ratios are between figures
-of one round, and the medians over all rounds are printed, because machine and drive can drift
+same size that were written before. Ratios are between figures of one round, and the medians over all rounds are printed, because machine and drive can drift
 between rounds. A missed goal is printed and does not make this program fail.
 
 The parts: swapped tensors (swap), Adam's arithmetic alone (adam), optimizer steps (step), a
@@ -23,8 +22,8 @@ import tempfile
 
 from goals import PARTS as GOAL_PARTS
 from measure import (BIG, FIO, GIB, MIB, MODES, RAW, SMALL, SWAP_BYTES, at_least, at_most, best_floor,
-                     compared, figures, floors, median, nvswap, of_floor, print_rows, print_speeds,
-                     ratio, raw, run, swap_work, write_json)
+                     figures, fio, floors, median, nvswap, of_floor, print_rows, print_speeds,
+                     ratio, raw, run, steady, swap_work, write_json)
 from with_deepspeed import PART as DEEPSPEED
 from with_torch import PART as TORCH
 
@@ -81,13 +80,12 @@ def options():
 def swap_round(args):
     results = {}
     for mode, rw in MODES.items():
-        results["swap", rw, f"{BIG}, io_uring"], results["swap", rw, FIO] = compared(
-            args, mode, *swap_work(args, BIG, "io_uring"))
+        results["swap", rw, FIO] = fio(args, rw, SWAP_BYTES)
         results["swap", rw, RAW] = raw(args, rw, SWAP_BYTES)
-        for tensors, ioengine in ((SMALL, "io_uring"), (BIG, "libaio"), (SMALL, "libaio")):
+        for tensors, ioengine in ((BIG, "io_uring"), (SMALL, "io_uring"), (BIG, "libaio"),
+                                  (SMALL, "libaio")):
             results["swap", rw, f"{tensors}, {ioengine}"] = figures(nvswap(
-                args, mode, *swap_work(args, tensors, ioengine), "--ramp-time", 1, "--time-based",
-                "--runtime", args.seconds))
+                args, mode, *swap_work(args, tensors, ioengine), *steady(args)))
     return results
 
 

@@ -87,13 +87,6 @@ static void check_mix(const struct option_spec *spec, const struct option_mix *m
 	assert(sum > 99.999 && sum < 100.001);
 }
 
-static void check_percentiles(const struct option_percentiles *list)
-{
-	assert(list->n >= 1 && list->n <= OPTION_PERCENTILES_MAX);
-	for (unsigned i = 0; i < list->n; i++)
-		assert(list->at[i] > (i ? list->at[i - 1] : 0) && list->at[i] <= 100);
-}
-
 /* Checks an option that was given as `text`. */
 static void check_option(const struct option_spec *spec, const void *at, const char *text)
 {
@@ -113,16 +106,13 @@ static void check_option(const struct option_spec *spec, const void *at, const c
 		check_choice(spec, *(const unsigned *)at, text);
 		break;
 	case OPTION_STRING:
-		assert((*text || spec->may_be_empty) && *(const char *const *)at == text);
+		assert(*text && *(const char *const *)at == text);
 		break;
 	case OPTION_LIST:
 		check_list(at, text);
 		break;
 	case OPTION_MIX:
 		check_mix(spec, at);
-		break;
-	case OPTION_PERCENTILES:
-		check_percentiles(at);
 		break;
 	case OPTION_CHOICES:
 		assert(*(const unsigned *)at && *(const unsigned *)at >> count_choices(spec) == 0);

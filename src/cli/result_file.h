@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that the user names for results: reports and logs. No link that another user could have
+ * Files that the user names for results. No link that another user could have
  * planted is followed to them.
  */
 #ifndef CLI_RESULT_FILE_H

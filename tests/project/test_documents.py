@@ -191,8 +191,6 @@ def passes(script, where, top, shorten):
 
 
 def why_not(script):
-    if "--compare" in script and not shutil.which("fio"):
-        return "no fio here"
     if os.environ.get("SANITIZE_FLAGS") and re.search(r"^cc ", script, re.M):
         return "a program of the reader's is not built with sanitizers"
     return None

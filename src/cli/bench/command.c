@@ -8,7 +8,7 @@
 
 #include "cli/bench/prepare.h"
 #include "cli/bench/run.h"
-#include "cli/bench/turns.h"
+#include "cli/bench/stage.h"
 #include "cli/commands.h"
 #include "cli/forecast/forecast.h"
 #include "cli/report/report.h"
@@ -18,7 +18,6 @@ struct bench {
 	unsigned nprepared; /* jobs */
 	const struct bench_result *results[JOBS_MAX];
 	struct disk_watch disks;
-	struct fio_row compared[JOBS_MAX];
 	struct output output;
 	bool written; /* this run's output has begun */
 	int failed;   /* STATUS_FAILED if the report could not be written */
@@ -110,21 +109,14 @@ static bool is_worth_a_report(const struct bench *bench)
 
 static int run_prepared(struct bench *bench)
 {
-	struct bench_report report = {.plan = &bench->plan,
-				      .results = bench->results,
-				      .disks = &bench->disks,
-				      .compared = bench->compared};
+	struct bench_report report = {
+		.plan = &bench->plan, .results = bench->results, .disks = &bench->disks};
 	struct stages *stages;
 	int status;
 
-	if (bench->plan.run.compare) {
-		status = take_turns(&bench->plan, &stages, bench->results, &bench->disks,
-				    bench->compared, &report.ncompared);
-	} else {
-		disks_begin(&bench->disks, &bench->plan);
-		status = stages_run(&stages, &bench->plan, bench->results, write_status, bench);
-		disks_end(&bench->disks);
-	}
+	disks_begin(&bench->disks, &bench->plan);
+	status = stages_run(&stages, &bench->plan, bench->results, write_status, bench);
+	disks_end(&bench->disks);
 	if (bench->results[0] && is_worth_a_report(bench))
 		write_report(bench, &report);
 	stages_free(stages);

@@ -6,14 +6,11 @@
 #include "cli/bench/prepare.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include "base/error.h"
 #include "cli/commands.h"
-#include "cli/modes/io/file.h"
 #include "cli/modes/pool.h"
 #include "cli/replay/replay.h"
 #include "cli/settings.h"
@@ -137,49 +134,17 @@ static int load_config(const struct bench_options *options, const struct options
 	return nvs_config_set_number(config, "nvswap.keep", false, error);
 }
 
-/* Creating the file would put it into /dev, which is memory. */
-static bool is_missing_device(const char *filename)
-{
-	return !strncmp(filename, "/dev/", 5) && strncmp(filename, "/dev/shm/", 9) != 0 &&
-	       access(filename, F_OK);
-}
-
-/* The place of an absolute path is its directory, or the block device itself. */
-static int set_place_of(const char *filename, struct nvs_config *config, enum nvs_block block,
-			struct nvs_error *error)
-{
-	char place[PATH_MAX];
-	const char *path = place;
-	struct stat st;
-	char *end;
-
-	if (is_missing_device(filename))
-		return io_refuse(error, -ENODEV, "%s: there is no such device", filename);
-	if ((size_t)snprintf(place, sizeof(place), "%s", filename) >= sizeof(place))
-		return io_refuse(error, -ENAMETOOLONG, "%s: %s", filename,
-				 nvs_strerror(-ENAMETOOLONG));
-	if (stat(filename, &st) || !S_ISBLK(st.st_mode)) {
-		end = strrchr(place, '/');
-		end[end == place] = '\0';
-	}
-	return nvs_config_set_paths(config, block, &path, 1, error);
-}
-
 static int refuse_nowhere(const struct bench_options *options, struct nvs_error *error)
 {
-	error->code = -EDESTADDRREQ;
-	if (is_fio_mode(options->rw))
-		snprintf(error->text, sizeof(error->text),
-			 "there is no place for the file: give --directory DIR, or an absolute "
-			 "--filename");
-	else
-		snprintf(error->text, sizeof(error->text),
+	if (is_block_mode(options->rw))
+		return error_set(error, -EDESTADDRREQ,
+				 "there is no place for the file: give --directory DIR");
+	return error_set(error, -EDESTADDRREQ,
 			 "there is no place to swap to: give --nvme-path DIR, or --config FILE "
 			 "with an %s block whose \"device\" is \"nvme\" or \"cpu\"",
 			 is_optimizer_mode(options->rw) ? "offload_optimizer"
 			 : options->rw == RW_PARAMS	? "offload_param"
 							: "offload_param or offload_optimizer");
-	return error->code;
 }
 
 /*
@@ -195,8 +160,6 @@ static int choose_block(const struct bench_options *options, struct nvs_config *
 	if (is_optimizer_mode(options->rw) || options->rw == RW_PARAMS)
 		optimizer = options->rw != RW_PARAMS;
 	*block = optimizer ? NVS_OFFLOAD_OPTIMIZER : NVS_OFFLOAD_PARAM;
-	if (is_fio_mode(options->rw) && options->filename && *options->filename == '/')
-		return set_place_of(options->filename, config, *block, error);
 	if (options->nvme_path.n)
 		return nvs_config_set_paths(config, *block, options->nvme_path.items,
 					    options->nvme_path.n, error);
@@ -205,33 +168,19 @@ static int choose_block(const struct bench_options *options, struct nvs_config *
 	return refuse_nowhere(options, error);
 }
 
-/* Report errors of later stages before the first one begins. */
-static int foresee_file(const struct bench_job *job, struct nvs_error *error)
-{
-	const char *place = nvs_config_get_path(job->config, job->block, 0);
-	const char *named = job->options.filename;
-	char name[NAME_MAX + 1];
-
-	if (!place)
-		return 0;
-	io_file_name(job->name, job->clone, name);
-	return io_file_foresee(&job->options, place, named ? named : name, error);
-}
-
-/* A checkpoint is a file beside the store. */
-static int check_checkpoint_path(const struct bench_job *job, struct nvs_error *error)
+/* Checkpoints and scratch files are files in a directory. */
+static int check_directory(const struct bench_job *job, struct nvs_error *error)
 {
 	const char *place = nvs_config_get_path(job->config, job->block, 0);
 	struct stat st;
 
 	if (!place || setting_path_count(job->config, job->block) != 1)
-		return io_refuse(error, -EINVAL,
+		return error_set(error, -EINVAL,
 				 "rw=%s measures one drive: give one directory as --nvme-path",
 				 bench_rw_name(job->options.rw));
 	if (!stat(place, &st) && S_ISBLK(st.st_mode))
-		return io_refuse(error, -ENOTDIR,
-				 "%s is a block device, and rw=%s needs a directory for its "
-				 "checkpoint",
+		return error_set(error, -ENOTDIR,
+				 "%s is a block device, and rw=%s needs a directory for its file",
 				 place, bench_rw_name(job->options.rw));
 	return 0;
 }
@@ -248,11 +197,9 @@ int bench_prepare(struct bench_job *job, struct nvs_error *error)
 	rc = load_config(options, &job->given, job->config, error);
 	if (!rc)
 		rc = choose_block(options, job->config, &job->block, error);
-	if (!rc && is_fio_mode(options->rw))
-		return foresee_file(job, error);
-	if (!rc && is_checkpoint_mode(options->rw))
-		rc = check_checkpoint_path(job, error);
-	if (rc)
+	if (!rc && (is_block_mode(options->rw) || is_checkpoint_mode(options->rw)))
+		rc = check_directory(job, error);
+	if (rc || is_block_mode(options->rw))
 		return rc;
 	rc = options->rw == RW_REPLAY ? replay_load(job, error)
 				      : load_model(options, &job->given, &job->model, error);

@@ -21,8 +21,8 @@ static int run_mode(const struct bench_job *job, const struct nvs_config *config
 	const struct bench_options *options = &job->options;
 	const struct model *model = &job->model;
 
-	if (is_fio_mode(options->rw))
-		return bench_io(options, config, result, watch, job->name, job->clone);
+	if (is_block_mode(options->rw))
+		return bench_blocks(options, config, job->block, result, watch);
 	switch (options->rw) {
 	case RW_STEP:
 		return bench_step(options, config, model, result, watch);

@@ -106,24 +106,19 @@ static void watched_run(const struct stages *stages, unsigned index, int channel
 	static struct bench_job job;
 	struct job_live *live = live_of(stages, index);
 	struct bench_result *result = &live->result;
-	struct nvs_error closing = {.size = sizeof(closing)};
 	struct job_watch *watch;
-	int rc;
 
 	result->error.size = sizeof(result->error);
 	job = stages->plan->jobs[index];
 	if (stages->plan->n > 1)
 		number_trace(&job, trace, sizeof(trace));
-	rc = job_watch_open(&watch, &job, live, channel, &result->error);
-	result->error.code = rc;
-	if (rc)
+	watch = job_watch_open(&job, live, channel);
+	if (!watch) {
+		set_error(result, -ENOMEM, nvs_strerror(-ENOMEM));
 		return;
+	}
 	bench_run(&job, watch, result);
-	rc = job_watch_close(watch, &closing);
-	if (rc && !result->error.code)
-		result->error = closing;
-	else if (rc)
-		say_of_job(stages->plan, index, closing.text);
+	job_watch_close(watch);
 }
 
 static _Noreturn void run_job(const struct stages *stages, unsigned index, int channel, int parent)
@@ -469,15 +464,13 @@ static void run_stages(struct stages *stages)
 	unsigned last = plan->jobs[plan->n - 1].stage;
 	sigset_t ending;
 
-	/* A signal between two runs of a comparison still counts. */
-	if (!stop_signal())
-		stop_catch_signals();
+	stop_catch_signals();
 	stop_signals(&ending);
 	sigprocmask(SIG_BLOCK, &ending, &stages->waiting);
 	progress_share(&stages->shared->bar_on_line);
 	stages->draws = plan->run.eta == ETA_ALWAYS ||
 			(plan->run.eta == ETA_AUTO && isatty(STDERR_FILENO) == 1);
-	stages->status_ns = interval_ns && stages->status ? clock_ns() + interval_ns : 0;
+	stages->status_ns = interval_ns ? clock_ns() + interval_ns : 0;
 	for (unsigned stage = 0; stage <= last; stage++)
 		if (!stop_signal() && !stages->failed_to_begin)
 			run_stage(stages, stage);

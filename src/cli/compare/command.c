@@ -37,7 +37,7 @@ const struct command_spec compare_command = {
 	.options = options,
 	.noptions = sizeof(options) / sizeof(*options),
 	.defaults = &defaults,
-	.gone = (const char *const[]){"html", PAGE_BY_REPORT, NULL},
+	.gone = (const struct option_gone[]){{"html", PAGE_BY_REPORT}, {NULL, NULL}},
 };
 
 typedef void write_fn(FILE *file, const struct comparison *comparison);

@@ -31,15 +31,25 @@ static void blank(char *from, const char *to)
 		*from = *from == '\n' ? '\n' : ' ';
 }
 
-/* Keeps the lines from the first that begins with { to the last that begins with }. */
+/*
+ * Keeps the lines from the first that begins with { to the last that begins with }. Of several
+ * documents (--status-interval) the last is kept: a line that begins with { after a line of }.
+ */
 static void blank_surroundings(char *text)
 {
-	char *begin = *text == '{' ? text : strstr(text, "\n{"), *end = NULL;
+	char *begin = NULL, *end = NULL;
 
+	for (char *line = text; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (*line == '{' && (!begin || (end && (*end == '\n' || !*end)))) {
+			begin = line;
+			end = NULL;
+		} else if (*line == '}' && begin) {
+			end = line + 1;
+		}
+	}
 	if (!begin)
 		return;
-	for (char *at = begin; (at = strstr(at, "\n}")); at++)
-		end = at + 2;
 	blank(text, begin);
 	if (end)
 		blank(end, end + strlen(end));
@@ -56,7 +66,9 @@ static int complain(struct nvs_error *error, const char *name, const struct json
 	return -EINVAL;
 }
 
-int results_parse(struct results *results, char *text, const char *name, struct nvs_error *error)
+/* The results own `text`, also on failure. */
+static int parse_results(struct results *results, char *text, const char *name,
+			 struct nvs_error *error)
 {
 	const struct json_value *root;
 	int rc;
@@ -123,7 +135,7 @@ int results_read(struct results *results, const char *path, struct nvs_error *er
 		return rc;
 	}
 	text[n] = '\0';
-	return results_parse(results, text, path, error);
+	return parse_results(results, text, path, error);
 }
 
 void results_free(struct results *results)

@@ -32,11 +32,10 @@ struct results {
 };
 
 /*
- * Reads results from a malloc'ed text, which they own even on failure, or from a file of at most
- * 64 MiB. Skips lines before and after the document: fio's warnings, output in other formats.
- * -EINVAL with the place in the text, or another negative errno; call results_free then too.
+ * Reads results from a file of at most 64 MiB. Skips lines before and after the document: fio's
+ * warnings, output in other formats. -EINVAL with the place in the text, or another negative
+ * errno; call results_free then too.
  */
-int results_parse(struct results *results, char *text, const char *name, struct nvs_error *error);
 int results_read(struct results *results, const char *path, struct nvs_error *error);
 void results_free(struct results *results); /* zeroed ones are fine */
 

@@ -2,19 +2,11 @@
 /*
  * The forecast as text, in the form of the report's lines, and as JSON.
  */
-#include <inttypes.h>
-
 #include "base/error.h"
 #include "base/json/write.h"
 #include "cli/commands.h"
 #include "cli/forecast/forecast.h"
 #include "cli/replay/accesses.h"
-
-/* --compare runs all jobs twice in each round: by nvswap and by fio. */
-static double turns(const struct bench_plan *plan)
-{
-	return plan->run.compare ? 2 * (double)plan->run.rounds : 1;
-}
 
 /* Jobs of a stage share the drive, and stages follow each other. */
 static void add_up(const struct bench_plan *plan, struct forecast *all)
@@ -27,7 +19,7 @@ static void add_up(const struct bench_plan *plan, struct forecast *all)
 
 		forecast_job(&plan->jobs[i], &one);
 		for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-			all->bytes[d] += (uint64_t)((double)one.bytes[d] * turns(plan));
+			all->bytes[d] += one.bytes[d];
 			stage_bytes += one.by_time ? 0 : (double)one.bytes[d];
 		}
 		stage_s = one.seconds > stage_s ? one.seconds : stage_s;
@@ -35,7 +27,7 @@ static void add_up(const struct bench_plan *plan, struct forecast *all)
 			continue;
 		if (stage_bytes / FORECAST_BYTES_PER_S > stage_s)
 			stage_s = stage_bytes / FORECAST_BYTES_PER_S;
-		all->seconds += stage_s * turns(plan);
+		all->seconds += stage_s;
 		stage_s = stage_bytes = 0;
 	}
 }
@@ -100,13 +92,8 @@ void forecast_text(FILE *file, const struct bench_plan *plan)
 				(double)job->accesses->wall_ns / 1e9);
 	}
 	add_up(plan, &forecast);
-	if (plan->run.compare)
-		fprintf(file, "%" PRIu64 " round%s of nvswap and fio", plan->run.rounds,
-			plural(plan->run.rounds));
-	else if (plan->n > 1)
-		fputs("all jobs", file);
-	if (plan->n > 1 || plan->run.compare)
-		fprintf(file, ": %s written, %s read, about %.1f s\n",
+	if (plan->n > 1)
+		fprintf(file, "all jobs: %s written, %s read, about %.1f s\n",
 			size_text(forecast.bytes[NVS_WRITE], written),
 			size_text(forecast.bytes[NVS_READ], read), forecast.seconds);
 	fprintf(file,

@@ -21,7 +21,7 @@ static uint64_t leftover_bytes(const struct bench_job *job, const char *path)
 	char name[PATH_MAX];
 	struct stat st;
 
-	if (is_fio_mode(job->options.rw))
+	if (is_block_mode(job->options.rw))
 		return 0;
 	snprintf(name, sizeof(name), "%s/nvswap/rank%" PRIu64 "%s/data", path,
 		 setting_number(job->config, "nvswap.rank"),

@@ -2,10 +2,7 @@
 /*
  * The bytes of each mode by its passes: before the measuring, in each measured loop, and after it.
  */
-#include <limits.h>
 #include <math.h>
-#include <stdio.h>
-#include <sys/stat.h>
 
 #include "cli/forecast/forecast.h"
 #include "cli/modes/model/layers.h"
@@ -14,11 +11,10 @@
 #include "cli/replay/accesses.h"
 #include "cli/settings.h"
 
-#define IO_SIZE_DEFAULT ((uint64_t)1 << 30)
-#define STATE_BYTES	12 /* master weight and two moments, of one element */
-#define MS_PER_S	1e3
-#define US_PER_S	1e6
-#define NS_PER_S	1e9
+#define STATE_BYTES 12 /* master weight and two moments, of one element */
+#define MS_PER_S    1e3
+#define US_PER_S    1e6
+#define NS_PER_S    1e9
 
 struct volume {
 	double before[2], loop[2], after[2]; /* bytes, by enum nvs_direction */
@@ -127,54 +123,14 @@ static void replay_volume(const struct bench_job *job, struct volume *volume)
 	volume->at_most = !list->wall_ns;
 }
 
-/* Bytes of the existing file or block device that is read; else 0. */
-static double existing_bytes(const struct bench_job *job)
+/* A file that is read is written first. */
+static void block_volume(const struct bench_job *job, struct volume *volume)
 {
-	const char *place = nvs_config_get_path(job->config, job->block, 0),
-		   *filename = job->options.filename;
-	struct nvs_path_info info = {.size = sizeof(info)};
-	struct nvs_error error = {.size = sizeof(error)};
-	char path[PATH_MAX];
-	struct stat st;
+	bool writes = block_mode_writes(job->options.rw);
 
-	if (fio_mode_moves(job->options.rw, NVS_WRITE) || !place)
-		return 0;
-	if (!nvs_path_get_info(place, &info, &error) && info.block_device)
-		return (double)info.total_bytes;
-	snprintf(path, sizeof(path), "%s/%s", place, filename ? filename : "");
-	if (filename && !stat(*filename == '/' ? filename : path, &st) && S_ISREG(st.st_mode))
-		return (double)st.st_size;
-	return 0;
-}
-
-/* As in fio, an io_size larger than the size is the sum over all loops. */
-static double loop_bytes(const struct bench_options *options, double size)
-{
-	double io_size = options->io_size ? (double)options->io_size : size;
-
-	return io_size > size ? fmax(size, io_size / (double)options->loops) : io_size;
-}
-
-static void io_volume(const struct bench_job *job, struct volume *volume)
-{
-	const struct bench_options *options = &job->options;
-	double existing = existing_bytes(job), share = 1;
-	double size = options->size  ? (double)options->size
-		      : existing > 0 ? existing
-				     : IO_SIZE_DEFAULT;
-	double once = loop_bytes(options, size);
-	bool reads = fio_mode_moves(options->rw, NVS_READ);
-	bool writes = fio_mode_moves(options->rw, NVS_WRITE);
-
-	if (reads && writes)
-		share = (double)options->rwmixread / 100;
-	volume->loop[NVS_READ] = reads ? once * share : 0;
-	volume->loop[NVS_WRITE] = writes ? once * (reads ? 1 - share : 1) : 0;
-	if (existing > 0)
-		return;
-	volume->space = size;
-	volume->before[NVS_WRITE] = reads ? size : 0;
-	volume->after[NVS_READ] = writes && options->verify ? size : 0;
+	volume->space = (double)job->options.size;
+	volume->loop[writes ? NVS_WRITE : NVS_READ] = volume->space;
+	volume->before[NVS_WRITE] = writes ? 0 : volume->space;
 }
 
 /* Seconds of that many loops at the assumed rate, or at the job's limit. */
@@ -219,8 +175,8 @@ void forecast_job(const struct bench_job *job, struct forecast *forecast)
 	struct volume volume = {0};
 	double loops, around = 0;
 
-	if (is_fio_mode(options->rw))
-		io_volume(job, &volume);
+	if (is_block_mode(options->rw))
+		block_volume(job, &volume);
 	else if (options->rw == RW_STEP)
 		step_volume(job, &volume);
 	else if (is_checkpoint_mode(options->rw))
@@ -234,7 +190,7 @@ void forecast_job(const struct bench_job *job, struct forecast *forecast)
 	*forecast = (struct forecast){.space = whole(volume.space),
 				      .fill = whole(volume.before[NVS_WRITE]),
 				      .at_most = volume.at_most};
-	if (!is_fio_mode(options->rw))
+	if (!is_block_mode(options->rw))
 		forecast->pinned = nvs_config_pool_bytes(job->config, job->block);
 	forecast->seconds = measuring_seconds(options, &volume, &loops, &forecast->by_time);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
@@ -242,6 +198,5 @@ void forecast_job(const struct bench_job *job, struct forecast *forecast)
 		forecast->bytes[d] =
 			whole(volume.before[d] + loops * volume.loop[d] + volume.after[d]);
 	}
-	forecast->seconds += around / FORECAST_BYTES_PER_S +
-			     (double)options->startdelay_ms / MS_PER_S;
+	forecast->seconds += around / FORECAST_BYTES_PER_S;
 }

@@ -8,7 +8,7 @@
 #include "cli/modes/model/model.h"
 #include "cli/options/options.h"
 
-/* nvswap's modes, which move tensors, and fio's, which move blocks of a file. */
+/* Modes that move tensors, and those that move blocks of a scratch file: the drive's baseline. */
 enum bench_rw {
 	RW_SWAPOUT,
 	RW_SWAPIN,
@@ -21,8 +21,6 @@ enum bench_rw {
 	RW_WRITE,
 	RW_RANDREAD,
 	RW_RANDWRITE,
-	RW_RW,
-	RW_RANDRW,
 	RW_REPLAY /* of nvswap replay alone */
 };
 enum bench_format { FORMAT_NORMAL, FORMAT_JSON, FORMAT_JSON_PLUS };
@@ -30,9 +28,14 @@ enum bench_format { FORMAT_NORMAL, FORMAT_JSON, FORMAT_JSON_PLUS };
 enum bench_pace { PACE_RECORDED, PACE_MAX };
 enum bench_eta { ETA_AUTO, ETA_ALWAYS, ETA_NEVER };
 
-static inline bool is_fio_mode(unsigned rw)
+static inline bool is_block_mode(unsigned rw)
 {
-	return rw >= RW_READ && rw <= RW_RANDRW;
+	return rw >= RW_READ && rw <= RW_RANDWRITE;
+}
+
+static inline bool block_mode_writes(unsigned rw)
+{
+	return rw == RW_WRITE || rw == RW_RANDWRITE;
 }
 
 /* Whether the mode saves or restores an optimizer's state. */
@@ -49,19 +52,6 @@ static inline bool is_optimizer_mode(unsigned rw)
 	return rw == RW_STEP || is_checkpoint_mode(rw);
 }
 
-/* Whether one of fio's modes moves anything in that direction. */
-static inline bool fio_mode_moves(unsigned rw, enum nvs_direction direction)
-{
-	if (rw == RW_RW || rw == RW_RANDRW)
-		return true;
-	return (direction == NVS_READ) == (rw == RW_READ || rw == RW_RANDREAD);
-}
-
-static inline bool fio_mode_is_random(unsigned rw)
-{
-	return rw == RW_RANDREAD || rw == RW_RANDWRITE || rw == RW_RANDRW;
-}
-
 /*
  * The options of one job. Those of the first group belong to the whole run: struct bench_plan.run.
  */
@@ -70,29 +60,21 @@ struct bench_options {
 	const char *output;	     /* NULL: standard output */
 	uint64_t status_interval_ms; /* 0: none */
 	unsigned eta;
-	bool compare, dry_run;
-	uint64_t rounds;	     /* of --compare */
+	bool dry_run;
 	struct option_list sections; /* sections of the job files to run; empty: all */
 
 	/* Of a job, as fio has them: */
-	struct option_mix bssplit; /* sizes of blocks in fio's modes, of tensors in others */
+	struct option_mix bssplit; /* sizes of tensors */
 	uint64_t size;		   /* of the tensors together, or of the file; 0: not given */
-	uint64_t io_size;	   /* bytes to move; 0: the size of the file */
-	const char *filename;	   /* fio's modes: in the directory; NULL: job.clone.0 */
 	const char *description;
-	uint64_t rwmixread; /* per cent of the blocks, of rw and randrw */
-	bool direct;	    /* always true; accepted for fio's job files */
-	bool time_based;    /* run for all of runtime_ms, which is only a limit otherwise */
-	uint64_t ramp_time_ms, startdelay_ms;
+	bool direct;	 /* always true; fio's default is another */
+	bool time_based; /* run for all of runtime_ms, which is only a limit otherwise */
+	uint64_t ramp_time_ms;
 	uint64_t thread_count; /* workers; 0: not given */
 	uint64_t rate;	       /* bytes a second in each direction; 0: no limit */
 	bool group_reporting;
-	const char *write_bw_log,
-		*write_lat_log; /* prefix of the logs' names; NULL: no log, empty: the job's name */
-	uint64_t log_avg_msec;
-	struct option_percentiles percentile_list; /* empty: fio's */
-	uint64_t rank;				   /* which store under nvme_path */
-	bool stonewall, new_group;		   /* of job files */
+	uint64_t rank;		   /* which store under nvme_path */
+	bool stonewall, new_group; /* of job files */
 
 	const char *config, *model, *trace;
 	const char *replay; /* a trace or a list of accesses */
@@ -132,10 +114,6 @@ void bench_options_init(struct bench_options *options);
 void bench_options_fill_defaults(struct bench_options *options, const struct options_given *given);
 int bench_options_check(const struct bench_options *options, const struct options_given *own,
 			const char *where);
-
-/* The sizes of a fio mode's blocks: bssplit, or else `block_size` alone. */
-void bench_blocks(const struct bench_options *options, uint64_t block_size,
-		  struct option_mix *blocks);
 
 /* Whether the option of that name was given. The name must exist. */
 bool bench_option_given(const struct options_given *given, const char *name);

@@ -10,20 +10,21 @@
 #include "cli/commands.h"
 #include "cli/jobs/bench.h"
 
-#define STEPS	    3	 /* or rounds: the fewest with a minimum, mean and maximum */
-#define THREADS_MAX 1024 /* optimizer_threads' */
-#define SECTOR	    512
+#define STEPS	    3		/* or rounds: the fewest with a minimum, mean and maximum */
+#define THREADS_MAX 1024	/* optimizer_threads' */
 #define TIME_MAX    31536000000 /* a year */
 #define BYTES_MAX   (1ull << 60)
 #define FIELD(name) offsetof(struct bench_options, name)
 
-static const char *const rw_names[] = {[RW_SWAPOUT] = "swapout",     [RW_SWAPIN] = "swapin",
-				       [RW_SWAP] = "swap",	     [RW_STEP] = "step",
-				       [RW_PARAMS] = "params",	     [RW_CHECKPOINT] = "checkpoint",
-				       [RW_RESTORE] = "restore",     [RW_READ] = "read",
-				       [RW_WRITE] = "write",	     [RW_RANDREAD] = "randread",
-				       [RW_RANDWRITE] = "randwrite", [RW_RW] = "rw",
-				       [RW_RANDRW] = "randrw",	     NULL};
+static const char *const rw_names[] = {
+	[RW_SWAPOUT] = "swapout",   [RW_SWAPIN] = "swapin",	  [RW_SWAP] = "swap",
+	[RW_STEP] = "step",	    [RW_PARAMS] = "params",	  [RW_CHECKPOINT] = "checkpoint",
+	[RW_RESTORE] = "restore",   [RW_READ] = "read",		  [RW_WRITE] = "write",
+	[RW_RANDREAD] = "randread", [RW_RANDWRITE] = "randwrite", NULL};
+/* fio's others, and these with a suffix such as randread:8. */
+static const char *const rw_of_fio[] = {"read",	    "write",	 "randread",	  "randwrite",
+					"rw",	    "readwrite", "randrw",	  "trim",
+					"randtrim", "trimwrite", "randtrimwrite", NULL};
 static const char *const checkpoint_format_names[] = {
 	[CHECKPOINT_SAFETENSORS] = "safetensors", [CHECKPOINT_UNIVERSAL] = "universal", NULL};
 const char *const bench_ioengine_names[] = {[NVS_IOENGINE_AUTO] = "auto",
@@ -46,8 +47,8 @@ static const struct option_spec option_specs[] = {
 	{"config", "FILE", OPTION_STRING, FIELD(config),
 	 .help = "a DeepSpeed JSON configuration; blocks that nvswap does not use are ignored"},
 	{"nvme-path", "DIR", OPTION_LIST, FIELD(nvme_path), .aliases = NAMES("directory"),
-	 .help = "a directory, or a raw block device, for the store or the file. Several, "
-		 "separated by : or given again, are striped over. nvswap removes what it "
+	 .help = "a directory for the store or the file, or a raw block device for the store. "
+		 "Several, separated by : or given again, are striped over. nvswap removes what it "
 		 "creates there, and touches no kept store"},
 	{"model", "FILE", OPTION_STRING, FIELD(model),
 	 .excludes = NAMES("tensors", "tensor-size", "bssplit"),
@@ -63,34 +64,28 @@ static const struct option_spec option_specs[] = {
 	{"bssplit", "MIX", OPTION_MIX, FIELD(bssplit), .min = 1, .max = NVS_BLOCK_SIZE_MAX,
 	 .excludes = NAMES("tensors", "tensor-size"),
 	 .help = "sizes of the generated tensors with their shares in per cent, such as "
-		 "64k/70:1m/30, for --size bytes together (1g). In fio's modes, sizes of blocks"},
+		 "64k/70:1m/30, for --size bytes together (1g)"},
 	{"size", "SIZE", OPTION_SIZE, FIELD(size), .min = 1, .max = BYTES_MAX,
 	 .excludes = NAMES("tensors", "scale"),
 	 .help = "of a model, use only the first tensors up to this many bytes, at least one; "
 		 "without a model, generate tensors of this many bytes together, the last one "
-		 "shorter if need be. In fio's modes, the size of the file (1g, or all of a file "
-		 "that exists)"},
-	{"io-size", "SIZE", OPTION_SIZE, FIELD(io_size), .min = 1, .max = BYTES_MAX,
-	 .help = "in fio's modes, bytes to move: part of each pass over the file, or more than "
-		 "one pass (--size)"},
+		 "shorter if need be. With rw=read, write, randread and randwrite, of the file "
+		 "(1g)"},
 	{"scale", "SHARE", OPTION_SHARE, FIELD(scale),
 	 .help = "a smaller model of the same proportions, such as 0.25: that share of the "
 		 "layers, whole, and of the rows of the other tensors; at least one of each"},
-	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .aliases = NAMES("readwrite"),
+	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .of_fio = rw_of_fio,
+	 .aliases = NAMES("readwrite"),
 	 .help = "swapout writes the tensors, swapin reads them, and swap (the default) reads, "
 		 "changes and writes them back. step runs optimizer steps over state on the "
 		 "drive, params forward and backward passes over the layers. checkpoint saves an "
 		 "optimizer's state to a file and restore reads it back, in turns with cp, a "
-		 "plain write and a bare io_uring loop. The others are fio's, on blocks of a file"},
+		 "plain write and a bare io_uring loop. The others move blocks of a scratch file: "
+		 "what the drive does without nvswap"},
 	{"checkpoint-format", "FORMAT", OPTION_CHOICE, FIELD(checkpoint_format),
 	 .choices = checkpoint_format_names,
 	 .help = "with rw=checkpoint and restore: a .safetensors file (the default), or "
 		 "DeepSpeed's universal layout, with three files for each tensor"},
-	{"rwmixread", "PERCENT", OPTION_COUNT, FIELD(rwmixread), .max = 100,
-	 .help = "with rw=rw and randrw, the share of reads (50)"},
-	{"filename", "FILE", OPTION_STRING, FIELD(filename),
-	 .help = "in fio's modes, the file in the directory (JOB.N.0, removed at the end), or an "
-		 "absolute path. A file that exists is only read, and kept"},
 	{"loops", "N", OPTION_COUNT, FIELD(loops), .min = 1, .max = 1000000000,
 	 .help = "passes over the model or the file (1); with rw=step and params, steps (3); with "
 		 "rw=checkpoint and restore, rounds (3), at most 1000"},
@@ -102,12 +97,10 @@ static const struct option_spec option_specs[] = {
 	 .help = "run this long before the measurement (0)"},
 	{"ramp-loops", "N", OPTION_COUNT, FIELD(ramp_loops), .max = 1000000000,
 	 .help = "run this many passes, or steps, before the measurement (0)"},
-	{"startdelay", "TIME", OPTION_DURATION, FIELD(startdelay_ms), .max = TIME_MAX,
-	 .help = "start this long after the other jobs (0)"},
 	{"rate", "BYTES", OPTION_SIZE, FIELD(rate), .max = BYTES_MAX,
 	 .help = "limit reads, and writes, to this many bytes a second each; 0: no limit"},
 	{"bs", "SIZE", OPTION_SIZE, FIELD(bs), .min = NVS_BLOCK_SIZE_MIN, .max = NVS_BLOCK_SIZE_MAX,
-	 .multiple = SECTOR, .help = "bytes of one I/O; aio.block_size"},
+	 .multiple = 512, .help = "bytes of one I/O; aio.block_size"},
 	{"iodepth", "N", OPTION_COUNT, FIELD(iodepth), .min = 1, .max = NVS_QUEUE_DEPTH_MAX,
 	 .help = "I/Os in flight on each worker; aio.queue_depth"},
 	{"thread-count", "N", OPTION_COUNT, FIELD(thread_count), .min = 1,
@@ -119,7 +112,7 @@ static const struct option_spec option_specs[] = {
 	 .help = "the I/O engine; auto (the default) takes the first of the others that works "
 		 "here"},
 	{"direct", NULL, OPTION_FLAG, FIELD(direct), .min = 1,
-	 .help = "accepted for fio's job files: I/O always bypasses the page cache"},
+	 .help = "I/O always bypasses the page cache; a job file of blocks says so, for fio"},
 	{"pool", "SIZE", OPTION_SIZE, FIELD(pool), .min = 4096, .max = 1ull << 50,
 	 .help = "bytes of the pool, for buffer_count x buffer_size. Without it and --config: "
 		 "256m, or twice the longest tensor if that is more; less than 256m where memory "
@@ -151,16 +144,6 @@ static const struct option_spec option_specs[] = {
 	{"description", "TEXT", OPTION_STRING, FIELD(description), .help = "text for the report"},
 	{"group-reporting", NULL, OPTION_FLAG, FIELD(group_reporting),
 	 .help = "report the jobs of a group as one"},
-	{"percentile-list", "LIST", OPTION_PERCENTILES, FIELD(percentile_list),
-	 .help = "percentiles of completion latency to report, such as 50:99:99.9 (fio's)"},
-	{"write-bw-log", "PREFIX", OPTION_STRING, FIELD(write_bw_log), .may_be_empty = true,
-	 .help = "write bandwidth over time to PREFIX_bw.N.log in fio's form; an empty PREFIX is "
-		 "the job's name"},
-	{"write-lat-log", "PREFIX", OPTION_STRING, FIELD(write_lat_log), .may_be_empty = true,
-	 .help = "write latencies over time to PREFIX_slat.N.log, PREFIX_clat.N.log and "
-		 "PREFIX_lat.N.log; an empty PREFIX is the job's name"},
-	{"log-avg-msec", "MS", OPTION_COUNT, FIELD(log_avg_msec), .min = 1, .max = 3600000,
-	 .help = "milliseconds that each line of these logs averages"},
 	{"trace", "FILE", OPTION_STRING, FIELD(trace),
 	 .help = "write a timeline of the run in Chrome's trace event format, for Perfetto. "
 		 "With several jobs t.json becomes t.N.json. It holds 1048576 spans, and the "
@@ -171,12 +154,8 @@ static const struct option_spec option_specs[] = {
 	 .help = "start a new group in the report with this job"},
 	{"section", "NAME", OPTION_LIST, FIELD(sections), .scope = OPTION_OF_LINE,
 	 .help = "run only this job of the job files; may be repeated"},
-	{"compare", NULL, OPTION_FLAG, FIELD(compare), .scope = OPTION_OF_LINE,
-	 .help = "run the same jobs with fio in turn, and report both side by side"},
 	{"dry-run", NULL, OPTION_FLAG, FIELD(dry_run), .scope = OPTION_OF_LINE,
 	 .help = "print the space, bytes and time that each job takes, and run none of them"},
-	{"rounds", "N", OPTION_COUNT, FIELD(rounds), .min = 1, .max = 1000, .scope = OPTION_OF_LINE,
-	 .help = "turns of --compare (3)"},
 	{"status-interval", "TIME", OPTION_DURATION, FIELD(status_interval_ms), .min = 1,
 	 .max = TIME_MAX, .scope = OPTION_OF_RUN,
 	 .help = "report the figures so far at this interval"},
@@ -185,18 +164,36 @@ static const struct option_spec option_specs[] = {
 	 .help = "show the line of progress; auto (the default): on a terminal"},
 	{"output-format", "FORMAT", OPTION_CHOICES, FIELD(formats), .choices = bench_format_names,
 	 .scope = OPTION_OF_RUN,
-	 .help = "normal, text like fio's (the default), json with fio's fields, or json+ with "
+	 .help = "normal, text (the default), json with fio's fields, or json+ with "
 		 "latency histograms too. Several, separated by commas, follow one another. Beside "
 		 "fio's fields JSON has config, engine and swap, and step for training steps"},
 	{"output", "FILE", OPTION_STRING, FIELD(output), .scope = OPTION_OF_RUN,
 	 .help = "write the report to this file (standard output)"},
 };
 
+/* Options of earlier versions, and what to use now. */
+#define FILES "bench makes a scratch file of its own; fio measures files"
+#define LOGS  "status-interval with output-format=json has the figures over time"
+
+static const struct option_gone gone[] = {
+	{"compare",
+	 "measure with fio too, and give both results to nvswap compare; make bench takes "
+	 "turns with fio"},
+	{"rounds", "it was of --compare; make bench BENCH=\"--rounds N\" takes turns with fio"},
+	{"filename", FILES},
+	{"io-size", "loops and runtime say how much is moved"},
+	{"rwmixread", "rw=swap reads and writes; fio measures other mixes"},
+	{"write-bw-log", LOGS},
+	{"write-lat-log", LOGS},
+	{"log-avg-msec", LOGS},
+	{"percentile-list", "output-format=json has fio's percentiles, and json+ the histograms"},
+	{"startdelay", "give stonewall to jobs that start when others have ended"},
+	{NULL, NULL},
+};
+
 static const struct bench_options defaults = {
 	.formats = 1u << FORMAT_NORMAL,
 	.eta = ETA_AUTO,
-	.rounds = 3,
-	.rwmixread = 50,
 	.direct = true,
 	.tensors = 16,
 	.tensor_size = 64u << 20,
@@ -217,7 +214,8 @@ const struct command_spec bench_command = {
 		"separately. Modes step and params run training steps; their first step, which\n"
 		"creates the optimizer's state or records the order of the layers, is not\n"
 		"measured. Modes checkpoint and restore take turns with other ways to move the\n"
-		"same bytes. fio's modes move blocks of a file.\n"
+		"same bytes. Modes read, write, randread and randwrite move blocks of a file, as\n"
+		"the drive's own baseline.\n"
 		"\n"
 		"With job files in fio's form, options apply to every job and override the files.\n"
 		"Names of options are keys there, as in \"iodepth=32\", with - or _.",
@@ -230,6 +228,7 @@ const struct command_spec bench_command = {
 	.options = option_specs,
 	.noptions = sizeof(option_specs) / sizeof(*option_specs),
 	.defaults = &defaults,
+	.gone = gone,
 };
 
 #define MODE(rw)     (1u << (rw))
@@ -237,7 +236,7 @@ const struct command_spec bench_command = {
 #define STEP_MODES   (MODE(RW_STEP) | MODE(RW_PARAMS))
 #define SAVE_MODES   (MODE(RW_CHECKPOINT) | MODE(RW_RESTORE))
 #define TENSOR_MODES (SWAP_MODES | STEP_MODES | SAVE_MODES)
-#define FIO_MODES    (MODE(RW_RANDRW + 1) - MODE(RW_READ))
+#define BLOCK_MODES  (MODE(RW_RANDWRITE + 1) - MODE(RW_READ))
 
 /* Options that have an effect only in some modes. */
 static const struct {
@@ -250,14 +249,11 @@ static const struct {
 	{"scale", TENSOR_MODES},
 	{"pool", TENSOR_MODES},
 	{"rank", TENSOR_MODES},
-	{"trace", TENSOR_MODES},
 	{"max-in-cpu", STEP_MODES},
 	{"compute-us", MODE(RW_PARAMS)},
 	{"threads", MODE(RW_STEP) | SAVE_MODES},
-	{"rate", SWAP_MODES | FIO_MODES},
-	{"rwmixread", MODE(RW_RW) | MODE(RW_RANDRW)},
-	{"filename", FIO_MODES},
-	{"io-size", FIO_MODES},
+	{"rate", SWAP_MODES | BLOCK_MODES},
+	{"verify", TENSOR_MODES},
 	{"checkpoint-format", SAVE_MODES},
 };
 
@@ -315,34 +311,11 @@ static int check_modes(const struct bench_options *options, const struct options
 	return 0;
 }
 
-/*
- * Blocks go to the drive unchanged, so they must be whole sectors; the library cuts tensors itself.
- */
-static int check_blocks(const struct bench_options *options, const char *where)
+static int check_needs(const struct bench_options *options, const char *where)
 {
-	const struct option_mix *mix = &options->bssplit;
-
-	for (unsigned i = 0; i < mix->n && is_fio_mode(options->rw); i++)
-		if (mix->nbytes[i] % SECTOR) {
-			SAY(where,
-			    "bssplit: with rw=%s blocks are multiples of %u bytes, and %llu is not",
-			    rw_names[options->rw], SECTOR, (unsigned long long)mix->nbytes[i]);
-			return -EINVAL;
-		}
-	return 0;
-}
-
-static int check_needs(const struct bench_options *options, const struct options_given *own,
-		       const char *where)
-{
-	if (options->filename && strchr(options->filename, ':')) {
-		SAY(where, "filename=%s: a job has one file, and no : in its name",
-		    options->filename);
-		return -EINVAL;
-	}
-	if ((options->write_bw_log || options->write_lat_log) && !options->log_avg_msec) {
-		SAY(where, "%s needs log-avg-msec: a line for each I/O is not supported",
-		    options->write_bw_log ? "write-bw-log" : "write-lat-log");
+	if (is_block_mode(options->rw) && options->bssplit.n) {
+		SAY(where, "bssplit gives the sizes of tensors: for blocks of several sizes use %s",
+		    "fio");
 		return -EINVAL;
 	}
 	if (options->time_based && !options->runtime_ms) {
@@ -352,14 +325,6 @@ static int check_needs(const struct bench_options *options, const struct options
 	if (is_checkpoint_mode(options->rw) && options->loops > CHECKPOINT_ROUNDS_MAX) {
 		SAY(where, "loops: with rw=%s at most %u", rw_names[options->rw],
 		    CHECKPOINT_ROUNDS_MAX);
-		return -EINVAL;
-	}
-	if (bench_option_given(own, "rounds") && !options->compare) {
-		SAY(where, "%s", "rounds has no effect without compare");
-		return -EINVAL;
-	}
-	if (options->compare && options->status_interval_ms) {
-		SAY(where, "%s", "compare reports no status: leave out status-interval");
 		return -EINVAL;
 	}
 	return 0;
@@ -375,7 +340,7 @@ void bench_options_fill_defaults(struct bench_options *options, const struct opt
 	if (!bench_option_given(given, "loops") &&
 	    (is_optimizer_mode(options->rw) || options->rw == RW_PARAMS))
 		options->loops = STEPS;
-	if (options->bssplit.n && !options->size && !is_fio_mode(options->rw))
+	if ((options->bssplit.n || is_block_mode(options->rw)) && !options->size)
 		options->size = 1u << 30;
 }
 
@@ -386,16 +351,5 @@ int bench_options_check(const struct bench_options *options, const struct option
 
 	if (!rc)
 		rc = check_modes(options, own, where);
-	if (!rc)
-		rc = check_blocks(options, where);
-	return rc ? rc : check_needs(options, own, where);
-}
-
-void bench_blocks(const struct bench_options *options, uint64_t block_size,
-		  struct option_mix *blocks)
-{
-	assert(is_fio_mode(options->rw));
-	*blocks = options->bssplit;
-	if (!blocks->n)
-		*blocks = (struct option_mix){.nbytes = {block_size}, .percent = {100}, .n = 1};
+	return rc ? rc : check_needs(options, where);
 }

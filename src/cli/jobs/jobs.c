@@ -14,9 +14,10 @@
 #include "base/nearest.h"
 #include "cli/commands.h"
 #include "cli/jobs/jobfile.h"
+#include "cli/options/values.h"
 
 #define WHERE_BYTES    512 /* of FILE:LINE */
-#define KEY_NAMES_MAX  (FIO_KEYS + 4 * OPTIONS_MAX)
+#define KEY_NAMES_MAX  (4 * OPTIONS_MAX)
 #define WHERE(at, buf) (snprintf(buf, WHERE_BYTES, "%.490s:%u", (at)->file, (at)->line), (buf))
 
 /* The options given in one place: the command line, [global], or a job's section. */
@@ -67,27 +68,32 @@ static const char *nearest_key(const char *key)
 		for (const char *const *alias = spec->aliases; alias && *alias; alias++)
 			names[n++] = *alias;
 	}
-	for (unsigned i = 0; i < FIO_KEYS; i++)
-		names[n++] = fio_key_name(i);
 	assert(n <= KEY_NAMES_MAX);
 	return nearest_name(key, names, n);
 }
 
-static int take_fio_key(const struct jobfile_line *line, const char *where)
+/* Of fio's keys without effect here, those that files for both need. */
+static bool is_ignored(const char *key)
 {
-	enum fio_key found = fio_key_find(line->key, line->value);
-	const char *nearest;
+	static const char *const keys[] = {"invalidate", "randrepeat", "thread", "unlink"};
 
-	if (found == FIO_KEY_HARMLESS)
-		return 0;
-	if (found == FIO_KEY_REFUSED) {
-		say("%s: %s%s%s changes the load and is not supported", where, line->key,
-		    line->value ? "=" : "", line->value ? line->value : "");
-		return -EINVAL;
-	}
-	nearest = nearest_key(line->key);
-	say("%s: unknown key %s%s%s%s", where, line->key, nearest ? "; did you mean " : "",
-	    nearest ? nearest : "", nearest ? "?" : "");
+	for (unsigned i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+		if (option_names_equal(key, keys[i]))
+			return true;
+	return false;
+}
+
+static int refuse_key(const char *key, const char *where)
+{
+	const char *instead = options_instead_of(&bench_command, key), *nearest = nearest_key(key);
+
+	if (instead)
+		say("%s: %s is no longer a key: %s", where, key, instead);
+	else if (nearest)
+		say("%s: bench has no key %s; did you mean %s? If it is fio's, use fio", where, key,
+		    nearest);
+	else
+		say("%s: bench has no key %s; if it is fio's, use fio", where, key);
 	return -EINVAL;
 }
 
@@ -112,7 +118,7 @@ static int take_line(struct planner *planner, struct jobfile_line *line, bool is
 	}
 	WHERE(line, where);
 	if (!spec)
-		return take_fio_key(line, where);
+		return is_ignored(line->key) ? 0 : refuse_key(line->key, where);
 	if (spec->scope == OPTION_OF_RUN && !is_global) {
 		say("%s: %s applies to the whole run: put it into [global] or give --%s", where,
 		    line->key, spec->name);
@@ -198,6 +204,30 @@ static bool is_wanted(const struct planner *planner, const char *name)
 	return wanted->n == 0;
 }
 
+/*
+ * A file that says too little is one job for fio and another for bench, whose defaults differ. With
+ * a configuration it is none of fio's.
+ */
+static int check_complete(const struct level *level, const char *name, const char *where)
+{
+	static const struct {
+		const char *key, *why;
+	} needed[] = {{"rw", "fio would read; give rw=swap, or another mode"},
+		      {"bs", "fio's default is 4k, and bench's 1m"},
+		      {"iodepth", "fio's default is 1, and bench's 8"},
+		      {"size", "bench's default is 1g, and fio has none"},
+		      {"direct", "fio would go through the page cache, and bench never does; "
+				 "give direct=1"}};
+	bool blocks = is_block_mode(level->options.rw) && !level->options.config;
+
+	for (unsigned i = 0; i < (blocks ? sizeof(needed) / sizeof(*needed) : 1); i++)
+		if (!bench_option_given(&level->given, needed[i].key)) {
+			say("%s: job %s has no %s: %s", where, name, needed[i].key, needed[i].why);
+			return -EINVAL;
+		}
+	return 0;
+}
+
 static int plan_section(struct planner *planner, const struct jobfile_section *section)
 {
 	bool is_global = !strcmp(section->name, "global");
@@ -223,6 +253,8 @@ static int plan_section(struct planner *planner, const struct jobfile_section *s
 	level_put_over(&level, &planner->typed);
 	bench_options_fill_defaults(&level.options, &level.given);
 	rc = bench_options_check(&level.options, &own.given, WHERE(section, where));
+	if (!rc)
+		rc = check_complete(&level, section->name, where);
 	return rc ? rc : add_job(planner, section->name, where, &level);
 }
 

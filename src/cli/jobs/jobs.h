@@ -33,7 +33,7 @@ struct bench_job {
 };
 
 struct bench_plan {
-	/* options of the whole run: output, formats, status_interval_ms, eta, compare */
+	/* options of the whole run: output, formats, status_interval_ms, eta */
 	struct bench_options run;
 	struct options_given given; /* on the command line or in [global] */
 	struct bench_job *jobs;	    /* in the order of the files, clones adjacent */
@@ -49,18 +49,5 @@ struct bench_plan {
  */
 int jobs_plan(struct bench_plan *plan, int argc, char **argv);
 void jobs_free(struct bench_plan *plan);
-
-/* Keys of fio's that are no options of nvswap. */
-enum fio_key {
-	FIO_KEY_UNKNOWN,
-	FIO_KEY_HARMLESS, /* with that value (NULL: bare) it changes nothing here */
-	FIO_KEY_REFUSED,  /* it changes the load */
-};
-
-#define FIO_KEYS 133
-
-enum fio_key fio_key_find(const char *key, const char *value);
-/* Of key i, below FIO_KEYS; a name may repeat. */
-const char *fio_key_name(unsigned i);
 
 #endif

@@ -16,7 +16,6 @@
 
 #include "base/clock.h"
 #include "cli/commands.h"
-#include "cli/jobs/log.h"
 #include "cli/stop.h"
 
 #define LIVE_NS	  250000000u
@@ -36,19 +35,17 @@ struct job_watch {
 	const struct bench_job *job;
 	struct job_live *live;
 	int channel;
-	struct job_log log;
 	struct pace pace[2];
 	uint64_t over_ns; /* end of the phase; 0: no limit */
 
 	struct nvs_aio *aio;
 	struct baseline from;
 	struct nvs_aio_stats stats;
-	struct beat live_beat, sample_beat, log_beat;
+	struct beat live_beat, sample_beat;
 	struct nvs_io_stats sampled[2]; /* as of the last sample, at sampled_ns */
 	uint64_t sampled_ns;
 	struct bench_samples bw_bytes[2], iops[2];
 	uint64_t started_unix_ms;
-	uint64_t log_from_ms; /* the logs' next line is of this time or later */
 
 	pthread_t thread;
 	bool sampling; /* the thread runs */
@@ -99,7 +96,7 @@ bool job_begin(struct job_watch *watch)
 		return !stop_signal();
 	options = &watch->job->options;
 	atomic_store(&watch->live->phase, JOB_READY);
-	if (!let_begin(watch) || !job_sleep_until(clock_ns() + options->startdelay_ms * 1000000u))
+	if (!let_begin(watch))
 		return false;
 	begin_phase(watch, JOB_RAMPING, options->ramp_loops ? 0 : options->ramp_time_ms);
 	return true;
@@ -127,7 +124,7 @@ bool job_pace(struct job_watch *watch, enum nvs_direction direction, uint64_t nb
 
 static bool is_due(struct beat *beat, uint64_t now)
 {
-	if (!beat->every_ns || now < beat->next_ns)
+	if (now < beat->next_ns)
 		return false;
 	while (beat->next_ns <= now)
 		beat->next_ns += beat->every_ns;
@@ -196,18 +193,6 @@ static void tell_counters(struct job_watch *watch)
 	atomic_store(&live->status_answered, asked);
 }
 
-/* The measurement may end in the millisecond of the last window, or before a late one; that has its
- * line already. */
-static void write_log(struct job_watch *watch, uint64_t now)
-{
-	uint64_t ms = (now - watch->from.started_ns) / 1000000u;
-
-	if (ms < watch->log_from_ms)
-		return;
-	job_log_window(&watch->log, watch->aio, &watch->stats, ms, now);
-	watch->log_from_ms = ms + 1;
-}
-
 static void look(struct job_watch *watch)
 {
 	uint64_t now;
@@ -219,19 +204,13 @@ static void look(struct job_watch *watch)
 		tell_counters(watch);
 	if (is_due(&watch->sample_beat, now))
 		sample(watch, now);
-	if (is_due(&watch->log_beat, now))
-		write_log(watch, now);
 }
 
 static uint64_t next_look(const struct job_watch *watch)
 {
-	uint64_t next = watch->live_beat.next_ns;
+	uint64_t live = watch->live_beat.next_ns, sample = watch->sample_beat.next_ns;
 
-	if (watch->sample_beat.next_ns < next)
-		next = watch->sample_beat.next_ns;
-	if (watch->log_beat.every_ns && watch->log_beat.next_ns < next)
-		next = watch->log_beat.next_ns;
-	return next;
+	return live < sample ? live : sample;
 }
 
 static void *keep_looking(void *arg)
@@ -271,15 +250,12 @@ static void watch_begin(struct job_watch *watch, uint64_t now)
 	watch->sampled_ns = now;
 	watch->live_beat = beat_from(now, LIVE_NS);
 	watch->sample_beat = beat_from(now, SAMPLE_NS);
-	job_log_begin(&watch->log, now);
-	watch->log_beat = beat_from(now, job_log_wanted(&watch->log) ? watch->log.window_ns : 0);
-	watch->log_from_ms = 0;
 	atomic_store(&watch->live->measuring_since_ns, now);
 	begin_phase(watch, JOB_MEASURING, watch->job->options.runtime_ms);
 	rc = pthread_create(&watch->thread, NULL, keep_looking, watch);
 	watch->sampling = !rc;
 	if (rc)
-		say("cannot start the thread for samples, logs and status: %s", strerror(rc));
+		say("cannot start the thread for samples and status: %s", strerror(rc));
 }
 
 void job_measures(struct job_watch *watch, struct nvs_aio *aio, struct nvs_engine *engine,
@@ -317,8 +293,6 @@ void job_measured(struct job_watch *watch, struct bench_result *result)
 	/* A measurement shorter than a window is its only sample. */
 	if (!watch->iops[NVS_READ].n && !watch->iops[NVS_WRITE].n)
 		sample(watch, now);
-	if (job_log_wanted(&watch->log))
-		write_log(watch, now);
 	put_samples(watch, result);
 	tell_counters(watch);
 	put_status(watch, &watch->live->measured);
@@ -338,33 +312,22 @@ static void make_lock(struct job_watch *watch)
 	pthread_condattr_destroy(&attributes);
 }
 
-int job_watch_open(struct job_watch **opened, const struct bench_job *job, struct job_live *live,
-		   int channel, struct nvs_error *error)
+struct job_watch *job_watch_open(const struct bench_job *job, struct job_live *live, int channel)
 {
 	struct job_watch *watch = calloc(1, sizeof(*watch));
-	struct nvs_error ignored = {.size = sizeof(ignored)};
-	int rc;
 
 	if (!watch)
-		return -ENOMEM;
+		return NULL;
 	watch->job = job;
 	watch->live = live;
 	watch->channel = channel;
 	make_lock(watch);
-	rc = job_log_open(&watch->log, job, error);
-	if (rc)
-		job_watch_close(watch, &ignored);
-	else
-		*opened = watch;
-	return rc;
+	return watch;
 }
 
-int job_watch_close(struct job_watch *watch, struct nvs_error *error)
+void job_watch_close(struct job_watch *watch)
 {
-	int rc = job_log_close(&watch->log, error);
-
 	pthread_cond_destroy(&watch->changed);
 	pthread_mutex_destroy(&watch->lock);
 	free(watch);
-	return rc;
 }

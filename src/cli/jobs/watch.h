@@ -39,12 +39,12 @@ struct job_live {
  */
 struct job_watch;
 /*
- * Call once everything is open and filled: waits for the other jobs of the stage, then for
- * startdelay. Returns false if the run is to end (a signal, or a job failed).
+ * Call once everything is open and filled: waits for the other jobs of the stage. Returns false if
+ * the run is to end (a signal, or a job failed).
  */
 bool job_begin(struct job_watch *watch);
 /*
- * Begin, with measure_begin, and end the measurement; logs and samples are taken between.
+ * Begin, with measure_begin, and end the measurement; samples are taken between.
  * job_measured adds the samples to a result that has the figures of measure_end.
  */
 void job_measures(struct job_watch *watch, struct nvs_aio *aio, struct nvs_engine *engine,
@@ -61,11 +61,9 @@ bool job_sleep_until(uint64_t due_ns);
 
 /*
  * Opens the watch of this process's job. `channel` is a socket: the job sends 'r' when it is ready
- * and begins when a byte arrives. Errors are those of opening its logs.
+ * and begins when a byte arrives. NULL without memory.
  */
-int job_watch_open(struct job_watch **watch, const struct bench_job *job, struct job_live *live,
-		   int channel, struct nvs_error *error);
-/* Closes the watch and its logs. */
-int job_watch_close(struct job_watch *watch, struct nvs_error *error);
+struct job_watch *job_watch_open(const struct bench_job *job, struct job_live *live, int channel);
+void job_watch_close(struct job_watch *watch);
 
 #endif

@@ -10,10 +10,9 @@
 
 struct job_watch; /* watch.h; NULL: none */
 
-/* fio's modes. `job_name` and `clone` name the file if no option does. */
-int bench_io(const struct bench_options *options, const struct nvs_config *config,
-	     struct bench_result *result, struct job_watch *watch, const char *job_name,
-	     unsigned clone);
+/* Modes read, write, randread and randwrite. */
+int bench_blocks(const struct bench_options *options, const struct nvs_config *config,
+		 enum nvs_block block, struct bench_result *result, struct job_watch *watch);
 int bench_swap(const struct bench_options *options, const struct nvs_config *config,
 	       enum nvs_block block, const struct model *model, struct bench_result *result,
 	       struct job_watch *watch);

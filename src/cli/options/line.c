@@ -14,6 +14,7 @@
 
 /* getopt's value for option i, distinct from '?' and ':'. */
 #define VALUE(i)  (1000 + (int)(i))
+#define HELP	  999
 #define NAMES_MAX (3 * OPTIONS_MAX)
 #define NAME_MAX  32
 
@@ -59,7 +60,7 @@ static void fill_names(const struct command_spec *command, struct line_names *na
 		for (const char *const *alias = spec->aliases; alias && *alias; alias++)
 			add_name(names, *alias, has_arg, VALUE(i));
 	}
-	add_name(names, "help", no_argument, 'h');
+	add_name(names, "help", no_argument, HELP);
 }
 
 /* The names of the last command that was asked for: a process has one. */
@@ -88,11 +89,20 @@ static unsigned begin_with(const struct line_names *names, const char *start, ch
 	return matches;
 }
 
+/* The argument that getopt refused: of an unknown letter with more behind it, it is still there. */
+static const char *refused_argument(char **argv)
+{
+	const char *last = argv[optind - 1];
+	bool letter = optopt > 0 && optopt < HELP;
+
+	return letter && (last[0] != '-' || last[1] != optopt || last[2]) ? argv[optind] : last;
+}
+
 /* getopt returned '?': an unknown name, an ambiguous one, or a value for an option without one. */
 static int say_unknown(const struct command_spec *command, const struct line_names *names,
 		       const char *typed)
 {
-	const char *spellings[NAMES_MAX], *nearest;
+	const char *spellings[NAMES_MAX], *nearest, *instead;
 	const struct option_spec *spec;
 	char text[128], several[512];
 	const char *bare;
@@ -104,17 +114,14 @@ static int say_unknown(const struct command_spec *command, const struct line_nam
 	bare = text + strspn(text, "-");
 	for (unsigned i = 0; i < names->n; i++)
 		spellings[i] = names->text[i];
-	for (const char *const *gone = command->gone; gone && *gone; gone += 2)
-		if (!strcmp(bare, gone[0])) {
-			say("%s is no longer an option of %s: %s", text, command->name, gone[1]);
-			return -EINVAL;
-		}
 	matches = bare == text + 2 ? begin_with(names, bare, several, sizeof(several)) : 0;
 	spec = options_find(command, bare);
 	if (matches == 1)
 		say("%s takes no value", text);
 	else if (matches > 1)
 		say("%s is ambiguous: %s", text, several);
+	else if ((instead = options_instead_of(command, bare)))
+		say("%s is no longer an option of %s: %s", text, command->name, instead);
 	else if (spec && spec->scope == OPTION_OF_FILE)
 		say("%s is only a key of job files", text);
 	else if ((nearest = nearest_name(bare, spellings, names->n)))
@@ -158,10 +165,10 @@ int options_parse(const struct command_spec *command, int argc, char **argv, voi
 	opterr = 0;
 	optind = 0; /* also resets getopt's place within an argument */
 	while (!rc && (value = getopt_long(argc, argv, ":h", names->options, NULL)) != -1) {
-		if (value == 'h')
+		if (value == 'h' || value == HELP)
 			return OPTIONS_HELP;
 		if (value == '?') {
-			rc = say_unknown(command, names, argv[optind - 1]);
+			rc = say_unknown(command, names, refused_argument(argv));
 		} else if (value == ':') {
 			say("%s needs a value; see nvswap %s --help", argv[optind - 1],
 			    command->name);

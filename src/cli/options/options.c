@@ -42,6 +42,14 @@ const struct option_spec *options_find(const struct command_spec *command, const
 	return NULL;
 }
 
+const char *options_instead_of(const struct command_spec *command, const char *name)
+{
+	for (const struct option_gone *gone = command->gone; gone && gone->name; gone++)
+		if (option_names_equal(name, gone->name))
+			return gone->instead;
+	return NULL;
+}
+
 static bool lists(const struct option_spec *spec, const struct option_spec *other)
 {
 	for (const char *const *name = spec->excludes; name && *name; name++)

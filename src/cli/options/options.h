@@ -20,13 +20,12 @@ enum option_type {
 	OPTION_DURATION, /* uint64_t, milliseconds: 30, 30s, 500ms, 2000us, 5m, 1h, 1d */
 	OPTION_SHARE,	 /* double, above 0 to 1 */
 	OPTION_CHOICE,	 /* unsigned, index into choices */
-	OPTION_STRING,	 /* const char *, not empty unless may_be_empty */
+	OPTION_STRING,	 /* const char *, not empty */
 	OPTION_LIST,	 /* struct option_list; given several times, or separated by : */
 	OPTION_MIX, /* struct option_mix, fio's bssplit: 64k/70:1m/30; sizes without a share divide
 		       the rest of 100 equally */
-	OPTION_PERCENTILES, /* struct option_percentiles: 50:99:99.9; sorted */
-	OPTION_CHOICES,	    /* unsigned, a bit per choice: normal,json */
-	OPTION_PERCENT,	    /* double, 0 to 100: 2, 0.5 */
+	OPTION_CHOICES, /* unsigned, a bit per choice: normal,json */
+	OPTION_PERCENT, /* double, 0 to 100: 2, 0.5 */
 };
 
 /* Where an option may be given. */
@@ -37,18 +36,12 @@ enum option_scope {
 	OPTION_OF_FILE, /* in a job file alone, any section: stonewall, new_group */
 };
 
-#define OPTION_MIX_MAX	       64
-#define OPTION_PERCENTILES_MAX 20 /* as in fio */
+#define OPTION_MIX_MAX 64
 
 struct option_mix {
 	uint64_t nbytes[OPTION_MIX_MAX];
 	double percent[OPTION_MIX_MAX]; /* 100 together */
 	unsigned n;			/* 0: none was given */
-};
-
-struct option_percentiles {
-	double at[OPTION_PERCENTILES_MAX];
-	unsigned n;
 };
 
 struct option_list {
@@ -66,11 +59,17 @@ struct option_spec {
 	uint64_t min, max;	     /* of counts, sizes and durations */
 	uint64_t multiple;	     /* of a size; 0: any */
 	const char *const *choices;  /* ended by NULL */
+	const char *const *of_fio;   /* values that only fio has, ended by NULL; or NULL */
 	const char *const *excludes; /* options it excludes, ended by NULL; or NULL */
 	const char *help;	     /* shown wrapped; a line break is a blank */
 	enum option_scope scope;
 	const char *const *aliases; /* other names, ended by NULL; or NULL */
-	bool may_be_empty;	    /* of a string; a bare key in a job file is an empty one */
+};
+
+/* An option that is no more: giving it is an error that says what to use. */
+struct option_gone {
+	const char *name; /* NULL ends the table */
+	const char *instead;
 };
 
 struct command_spec {
@@ -80,8 +79,8 @@ struct command_spec {
 	const char *operand; /* the other arguments, such as "[FILE.ini]..."; or NULL */
 	const struct option_spec *options;
 	unsigned noptions;
-	const void *defaults;	 /* the structure of values when no option is given */
-	const char *const *gone; /* former options, each with what replaces it; ended by NULL */
+	const void *defaults;		/* the structure of values when no option is given */
+	const struct option_gone *gone; /* or NULL */
 };
 
 #define PAGE_BY_REPORT                                                                             \
@@ -109,6 +108,9 @@ int options_help(const struct command_spec *command);
 
 /* The option of that name or alias, or NULL. */
 const struct option_spec *options_find(const struct command_spec *command, const char *name);
+
+/* What to use in place of an option that is gone; NULL: there was none of that name. */
+const char *options_instead_of(const struct command_spec *command, const char *name);
 
 /*
  * Sets an option from a job file; value NULL is a bare key. Options that it excludes get their

@@ -242,6 +242,17 @@ static const char *join_names(const char *const *names, char *text, size_t nbyte
 	return text;
 }
 
+/* Whether only fio has the value, or has it with this suffix: readwrite, randread:8. */
+static bool is_of_fio(const struct option_spec *spec, const char *text)
+{
+	size_t n = strcspn(text, ":");
+
+	for (const char *const *name = spec->of_fio; name && *name; name++)
+		if (strlen(*name) == n && !strncmp(text, *name, n))
+			return true;
+	return false;
+}
+
 static int find_choice(const struct option_source *source, const char *text, unsigned *choice)
 {
 	const struct option_spec *spec = source->spec;
@@ -252,6 +263,9 @@ static int find_choice(const struct option_source *source, const char *text, uns
 	for (*choice = 0; *choice < n; ++*choice)
 		if (!strcmp(text, spec->choices[*choice]))
 			return 0;
+	if (is_of_fio(spec, text))
+		return refuse(source, "only fio has that: use fio. Allowed here are %s",
+			      join_names(spec->choices, allowed, sizeof(allowed)));
 	nearest = nearest_name(text, spec->choices, n);
 	return refuse(source, "allowed are %s%s%s%s",
 		      join_names(spec->choices, allowed, sizeof(allowed)),
@@ -379,35 +393,6 @@ static int store_mix(const struct option_source *source, void *at)
 	return rc;
 }
 
-static int compare_decimals(const void *a, const void *b)
-{
-	const double *left = a, *right = b;
-
-	return (*left > *right) - (*left < *right);
-}
-
-static int store_percentiles(const struct option_source *source, void *at)
-{
-	const char *rest = source->text;
-	struct option_percentiles list = {.n = 0};
-	char part[PART_MAX];
-
-	for (; rest; list.n++)
-		if (list.n == OPTION_PERCENTILES_MAX || cut_part(&rest, ':', part, sizeof(part)) ||
-		    parse_decimal(part, &list.at[list.n]) || list.at[list.n] <= 0 ||
-		    list.at[list.n] > 100)
-			return refuse(source,
-				      "allowed are up to %u numbers above 0 and up to 100 with : "
-				      "between them, such as 50:99:99.9",
-				      OPTION_PERCENTILES_MAX);
-	qsort(list.at, list.n, sizeof(*list.at), compare_decimals);
-	for (unsigned i = 1; i < list.n; i++)
-		if (!(list.at[i] > list.at[i - 1]))
-			return refuse(source, "%g is given twice", list.at[i]);
-	memcpy(at, &list, sizeof(list));
-	return 0;
-}
-
 /* ---- Lists of names */
 
 /* The texts of lists. Jobs share copies of values, so no job owns them. */
@@ -485,9 +470,7 @@ static int store_list(const struct option_source *source, void *at)
 
 static int store_string(const struct option_source *source, void *at)
 {
-	const char *text = source->text ? source->text : "";
-
-	memcpy(at, &text, sizeof(text));
+	memcpy(at, &source->text, sizeof(source->text));
 	return 0;
 }
 
@@ -504,7 +487,6 @@ static const struct {
 	[OPTION_STRING] = {store_string, sizeof(const char *)},
 	[OPTION_LIST] = {store_list, sizeof(struct option_list)},
 	[OPTION_MIX] = {store_mix, sizeof(struct option_mix)},
-	[OPTION_PERCENTILES] = {store_percentiles, sizeof(struct option_percentiles)},
 	[OPTION_CHOICES] = {store_choices, sizeof(unsigned)},
 	[OPTION_PERCENT] = {store_percent, sizeof(double)},
 };
@@ -519,7 +501,7 @@ int option_store(const struct option_source *source, void *at)
 	const struct option_spec *spec = source->spec;
 	bool bare_flag = !source->text && spec->type == OPTION_FLAG;
 
-	if (!bare_flag && !spec->may_be_empty && (!source->text || !*source->text)) {
+	if (!bare_flag && (!source->text || !*source->text)) {
 		say("%s%s%s needs a value that is not empty: %s",
 		    source->where ? source->where : "", source->where ? ": " : "--", spec->name,
 		    spec->argument ? spec->argument : "0 or 1");

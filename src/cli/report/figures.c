@@ -20,17 +20,6 @@ double cpu_ms_per_gib(const struct bench_result *result)
 	return gib > 0 && us > 0 ? us / 1e3 / gib : 0;
 }
 
-void job_block_sizes(const struct bench_job *job, uint64_t *least, uint64_t *most)
-{
-	const struct option_mix *mix = &job->options.bssplit;
-
-	*least = *most = setting_number(job->config, "aio.block_size");
-	for (unsigned i = 0; is_fio_mode(job->options.rw) && i < mix->n; i++) {
-		*least = i && *least < mix->nbytes[i] ? *least : mix->nbytes[i];
-		*most = i && *most > mix->nbytes[i] ? *most : mix->nbytes[i];
-	}
-}
-
 /* ---- Rates */
 
 static double per_second(uint64_t count, uint64_t ns)
@@ -139,13 +128,4 @@ void depth_shares(const uint64_t counts[NVS_DEPTHS], double share[NVS_DEPTHS])
 		all += counts[i];
 	for (unsigned i = 0; i < NVS_DEPTHS; i++)
 		share[i] = percent(counts[i], all, 0.1);
-}
-
-struct option_percentiles group_percentiles(const struct report_group *group)
-{
-	static const struct option_percentiles fio = {
-		{1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99}, 17};
-	const struct option_percentiles *asked = &group->job->options.percentile_list;
-
-	return asked->n ? *asked : fio;
 }

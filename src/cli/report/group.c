@@ -238,16 +238,6 @@ struct report_group *report_group_make(void)
 	return calloc(1, sizeof(struct report_group));
 }
 
-void report_group_of(const struct bench_plan *plan, const struct bench_result *const *results,
-		     unsigned first, unsigned n, struct report_group *group)
-{
-	memset(group, 0, sizeof(*group));
-	group->job = &plan->jobs[first];
-	group->one_mode = true;
-	for (unsigned i = first; i < first + n; i++)
-		add_job(group, &plan->jobs[i], results[i]);
-}
-
 bool report_group_next(const struct bench_report *report, struct report_group *group)
 {
 	const struct bench_plan *plan = report->plan;
@@ -255,12 +245,12 @@ bool report_group_next(const struct bench_report *report, struct report_group *g
 
 	if (next == plan->n)
 		return false;
-
-	unsigned n = 1;
-
-	while (next + n < plan->n && goes_with(&plan->jobs[next + n], &plan->jobs[next]))
-		n++;
-	report_group_of(plan, report->results, next, n, group);
+	memset(group, 0, sizeof(*group));
+	group->job = &plan->jobs[next];
+	group->one_mode = true;
+	do
+		add_job(group, &plan->jobs[next], report->results[next]);
+	while (++next < plan->n && goes_with(&plan->jobs[next], group->job));
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
 		group->all_bytes_per_s[d] = all_bytes_per_s(report, group->job->groupid, d);
 	return true;

@@ -24,11 +24,8 @@ struct report_group {
 	struct bench_result result; /* its window is the longest */
 };
 
-/* Zeroed, for the calls below; freed by free(). NULL without memory. */
+/* Zeroed, for the call below; freed by free(). NULL without memory. */
 struct report_group *report_group_make(void);
-/* Adds up `n` jobs of a plan, starting with `first`; leaves all_bytes_per_s 0. */
-void report_group_of(const struct bench_plan *plan, const struct bench_result *const *results,
-		     unsigned first, unsigned n, struct report_group *group);
 /* Advances to the next entry of the report, or the first; false at the end. */
 bool report_group_next(const struct bench_report *report, struct report_group *group);
 
@@ -48,10 +45,6 @@ extern const char *const way_names[WAYS];
 void group_latency_shares(const struct report_group *group, double share[LATENCY_SHARES]);
 /* Percentages; a count that is not 0 is at least 0.1. */
 void depth_shares(const uint64_t counts[NVS_DEPTHS], double share[NVS_DEPTHS]);
-/* Smallest and largest I/O. In nvswap's modes only tensors vary in size. */
-void job_block_sizes(const struct bench_job *job, uint64_t *least, uint64_t *most);
-/* The percentile_list, or fio's default. */
-struct option_percentiles group_percentiles(const struct report_group *group);
 
 double group_bytes_per_s(const struct report_group *group, enum nvs_direction direction);
 double group_iops(const struct report_group *group, enum nvs_direction direction);
@@ -66,6 +59,11 @@ double samples_mean(const struct bench_samples *samples);
 double samples_stddev(const struct bench_samples *samples);
 
 double disk_busy_percent(const struct disk_use *disk);
+
+static inline uint64_t job_block_size(const struct bench_job *job)
+{
+	return setting_number(job->config, "aio.block_size");
+}
 
 static inline uint64_t job_queue_depth(const struct bench_job *job)
 {

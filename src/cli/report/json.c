@@ -89,18 +89,6 @@ static void resolved(struct json_writer *json, const struct options_given *given
 		json_text(json, key, text);
 }
 
-/* With several block sizes there is only the given bssplit. */
-static void put_block_size(struct json_writer *json, const struct options_given *given,
-			   const struct bench_job *job)
-{
-	char text[32];
-
-	if (is_fio_mode(job->options.rw) && job->options.bssplit.n > 1)
-		return;
-	snprintf(text, sizeof(text), "%" PRIu64, setting_number(job->config, "aio.block_size"));
-	resolved(json, given, "bs", text);
-}
-
 /* Options given for all jobs; for a single job also resolved ones that fio's tools read. */
 static void put_global_options(struct json_writer *json, const struct bench_report *report,
 			       const struct report_group *group)
@@ -113,7 +101,8 @@ static void put_global_options(struct json_writer *json, const struct bench_repo
 	if (group->njobs == report->plan->n) {
 		resolved(json, given, "rw", bench_rw_name(group->job->options.rw));
 		resolved(json, given, "ioengine", group_ioengine(group));
-		put_block_size(json, given, group->job);
+		snprintf(text, sizeof(text), "%" PRIu64, job_block_size(group->job));
+		resolved(json, given, "bs", text);
 		snprintf(text, sizeof(text), "%" PRIu64, job_queue_depth(group->job));
 		resolved(json, given, "iodepth", text);
 		snprintf(text, sizeof(text), "%u", group->njobs);
@@ -146,9 +135,10 @@ static void put_bins(struct json_writer *json, const struct nvs_latency *latency
 }
 
 static void put_latency(struct json_writer *json, const char *key,
-			const struct nvs_latency *latency, const struct option_percentiles *list,
-			bool bins)
+			const struct nvs_latency *latency, bool percentiles, bool bins)
 {
+	static const double fios[] = {1,  5,  10, 20, 30,   40,	  50,	 60,   70,
+				      80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99};
 	char text[32];
 
 	json_open_object(json, key);
@@ -157,11 +147,11 @@ static void put_latency(struct json_writer *json, const char *key,
 	json_real(json, "mean", nvs_latency_mean(latency));
 	json_real(json, "stddev", nvs_latency_stddev(latency));
 	json_count(json, "N", latency->count);
-	if (list && latency->count) {
+	if (percentiles && latency->count) {
 		json_open_object(json, "percentile");
-		for (unsigned i = 0; i < list->n; i++) {
-			snprintf(text, sizeof(text), "%f", list->at[i]);
-			json_count(json, text, nvs_latency_percentile(latency, list->at[i]));
+		for (unsigned i = 0; i < sizeof(fios) / sizeof(*fios); i++) {
+			snprintf(text, sizeof(text), "%f", fios[i]);
+			json_count(json, text, nvs_latency_percentile(latency, fios[i]));
 		}
 		json_close_object(json);
 	}
@@ -208,14 +198,13 @@ static void put_direction(struct json_writer *json, const char *key,
 			  const struct report_group *group, enum nvs_direction d, bool bins)
 {
 	const struct bench_result *result = &group->result;
-	struct option_percentiles list = group_percentiles(group);
 
 	json_open_object(json, key);
 	put_moved(json, result->bytes[d], group_bytes_per_s(group, d), group_iops(group, d),
 		  group_runtime_ms(group, d), result->aio.io[d].ios);
-	put_latency(json, "slat_ns", &result->latency[d][NVS_SLAT], NULL, false);
-	put_latency(json, "clat_ns", &result->latency[d][NVS_CLAT], &list, bins);
-	put_latency(json, "lat_ns", &result->latency[d][NVS_LAT], NULL, false);
+	put_latency(json, "slat_ns", &result->latency[d][NVS_SLAT], false, false);
+	put_latency(json, "clat_ns", &result->latency[d][NVS_CLAT], true, bins);
+	put_latency(json, "lat_ns", &result->latency[d][NVS_LAT], false, false);
 	put_bandwidth_samples(json, &result->bw_bytes[d], group_bandwidth_share(group, d));
 	put_iops_samples(json, &result->iops[d]);
 	json_close_object(json);
@@ -229,15 +218,15 @@ static void put_unsupported(struct json_writer *json)
 
 	json_open_object(json, "trim");
 	put_moved(json, 0, 0, 0, 0, 0);
-	put_latency(json, "slat_ns", &no_latency, NULL, false);
-	put_latency(json, "clat_ns", &no_latency, NULL, false);
-	put_latency(json, "lat_ns", &no_latency, NULL, false);
+	put_latency(json, "slat_ns", &no_latency, false, false);
+	put_latency(json, "clat_ns", &no_latency, false, false);
+	put_latency(json, "lat_ns", &no_latency, false, false);
 	put_bandwidth_samples(json, &no_samples, 0);
 	put_iops_samples(json, &no_samples);
 	json_close_object(json);
 	json_open_object(json, "sync");
 	json_count(json, "total_ios", 0);
-	put_latency(json, "lat_ns", &no_latency, NULL, false);
+	put_latency(json, "lat_ns", &no_latency, false, false);
 	json_close_object(json);
 }
 
@@ -336,42 +325,6 @@ static void put_group(struct json_writer *json, const struct bench_report *repor
 
 /* ---- The whole */
 
-static void put_figures(struct json_writer *json, const char *key,
-			const struct job_figures *figures)
-{
-	static const char *const directions[] = {[NVS_READ] = "read", [NVS_WRITE] = "write"};
-
-	json_open_object(json, key);
-	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-		json_open_object(json, directions[d]);
-		json_count(json, "io_bytes", figures->bytes[d]);
-		json_real(json, "bw_bytes", figures->bytes_per_s[d]);
-		json_real(json, "iops", figures->iops[d]);
-		json_real(json, "clat_p50_ns", figures->p50_ns[d]);
-		json_real(json, "clat_p99_ns", figures->p99_ns[d]);
-		json_close_object(json);
-	}
-	json_real(json, "cpu_ms_per_gib", figures->cpu_ms_per_gib);
-	json_close_object(json);
-}
-
-static void put_compared(struct json_writer *json, const struct bench_report *report)
-{
-	json_open_list(json, "compare");
-	for (unsigned i = 0; i < report->ncompared; i++) {
-		const struct fio_row *row = &report->compared[i];
-
-		json_open_object(json, NULL);
-		json_text(json, "jobname", row->job);
-		json_count(json, "rounds", row->rounds);
-		json_real(json, "ratio", row->ratio);
-		put_figures(json, "nvswap", &row->ours);
-		put_figures(json, "fio", &row->theirs);
-		json_close_object(json);
-	}
-	json_close_list(json);
-}
-
 static void put_disks(struct json_writer *json, const struct disk_watch *disks)
 {
 	json_open_list(json, "disk_util");
@@ -412,8 +365,6 @@ static void put_report(struct json_writer *json, const struct bench_report *repo
 		put_own(json, group);
 	if (report->disks && report->disks->n)
 		put_disks(json, report->disks);
-	if (report->ncompared)
-		put_compared(json, report);
 	json_close_object(json);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The results of a run in fio's formats: text, and JSON that fio's tools read. Jobs with
+ * The results of a run: text, and JSON in fio's form, which its tools read. Jobs with
  * group_reporting are reported as one.
  */
 #ifndef CLI_REPORT_REPORT_H
@@ -8,7 +8,6 @@
 
 #include <stdio.h>
 
-#include "cli/compare/results.h"
 #include "cli/jobs/jobs.h"
 
 /* Counters of a drive from /proc/diskstats. */
@@ -30,22 +29,11 @@ void disks_begin(struct disk_watch *watch, const struct bench_plan *plan);
 /* Makes the counters those since disks_begin; once for each. */
 void disks_end(struct disk_watch *watch);
 
-/* A job with its clones, run by nvswap and by fio; figures are medians over the rounds. */
-struct fio_row {
-	char job[JOB_NAME_MAX + 1];
-	unsigned rounds;
-	/* CPU time is that of nvswap's processes, and of the threads of fio's jobs. */
-	struct job_figures ours, theirs;
-	double ratio; /* of bytes per second, both directions together; median of the rounds' */
-};
-
 struct bench_report {
 	const struct bench_plan *plan;
 	const struct bench_result *const *results; /* of each job of the plan */
 	const struct disk_watch *disks;		   /* NULL: unknown */
-	const struct fio_row *compared;
-	unsigned ncompared; /* 0: not asked for */
-	bool status;	    /* during a run, for --status-interval */
+	bool status;				   /* during a run, for --status-interval */
 };
 
 /* 0 or -ENOMEM; output_close() reports failed writes. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lines about a job that fio does not have, in fio's form: tensors, steps, CPU time per GiB,
- * engine, pool and the outcome of verifying. Memory is in MiB and GiB, rates are in GB/s.
+ * Lines about a job after its rates: tensors, steps, CPU time per GiB, engine, pool and the outcome
+ * of verifying. Memory is in MiB and GiB, rates are in GB/s.
  */
 #include <inttypes.h>
 
@@ -9,10 +9,7 @@
 #include "cli/commands.h"
 #include "cli/report/text.h"
 
-#define LABEL	 "  %-13s: "
-#define SUBLABEL "     %-10s: "
-
-static const char *memory(uint64_t nbytes, char text[SHORT_NUMBER])
+const char *text_size(uint64_t nbytes, char text[SIZE_TEXT])
 {
 	static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
 	double value = (double)nbytes;
@@ -20,20 +17,19 @@ static const char *memory(uint64_t nbytes, char text[SHORT_NUMBER])
 
 	for (; value >= 1024 && unit < 4; unit++)
 		value /= 1024;
-	snprintf(text, SHORT_NUMBER, "%.*f %s", unit ? 1 : 0, value,
+	snprintf(text, SIZE_TEXT, "%.*f %s", unit ? 1 : 0, value,
 		 nbytes == 1 ? "byte" : units[unit]);
 	return text;
 }
 
-/* fio's indentation for a line and for one that belongs to it. */
-static void label(FILE *file, const char *name)
+void text_label(FILE *file, const char *name)
 {
-	fprintf(file, LABEL, name);
+	fprintf(file, "  %-13s: ", name);
 }
 
-static void sublabel(FILE *file, const char *name)
+void text_sublabel(FILE *file, const char *name)
 {
-	fprintf(file, SUBLABEL, name);
+	fprintf(file, "     %-10s: ", name);
 }
 
 static const char *pass_name(const struct report_group *group)
@@ -45,22 +41,32 @@ static const char *pass_name(const struct report_group *group)
 						: "loop";
 }
 
-static void print_model(FILE *file, const struct report_group *group)
+static void print_model(FILE *file, const struct model *model)
 {
-	const struct bench_options *options = &group->job->options;
-	const struct model *model = &group->job->model;
-	char text[SHORT_NUMBER];
+	char text[SIZE_TEXT];
 
-	label(file, bench_rw_name(options->rw));
 	if (model->path) {
 		print_visible(file, model->path);
 		fputs(", ", file);
 	}
 	fprintf(file, "%zu %stensor%s, ", model->n, model->path ? "" : "made-up ",
 		plural(model->n));
-	fputs(memory(model->nbytes, text), file);
+	fputs(text_size(model->nbytes, text), file);
 	if (model->n < model->n_whole)
-		fprintf(file, " (of %zu, %s)", model->n_whole, memory(model->nbytes_whole, text));
+		fprintf(file, " (of %zu, %s)", model->n_whole,
+			text_size(model->nbytes_whole, text));
+}
+
+static void print_load(FILE *file, const struct report_group *group)
+{
+	const struct bench_options *options = &group->job->options;
+	char text[SIZE_TEXT];
+
+	text_label(file, "load");
+	if (is_block_mode(options->rw))
+		fprintf(file, "a file of %s", text_size(options->size, text));
+	else
+		print_model(file, &group->job->model);
 	if (group->njobs > 1)
 		fprintf(file, ", in each of %u jobs", group->njobs);
 	if (options->time_based)
@@ -76,20 +82,20 @@ static void print_model(FILE *file, const struct report_group *group)
 static void print_replay(FILE *file, const struct report_group *group)
 {
 	const struct replay_figures *replay = &group->result.replay;
-	char in[SHORT_NUMBER], out[SHORT_NUMBER];
+	char in[SIZE_TEXT], out[SIZE_TEXT];
 
 	if (replay->recorded_ns) {
-		sublabel(file, "recorded");
+		text_sublabel(file, "recorded");
 		fprintf(file, "%.3f s, %.3f s of it waiting for the drive; %s read, %s written\n",
 			(double)replay->recorded_ns / 1e9, (double)replay->recorded_stall_ns / 1e9,
-			memory(replay->recorded_bytes[NVS_READ], in),
-			memory(replay->recorded_bytes[NVS_WRITE], out));
+			text_size(replay->recorded_bytes[NVS_READ], in),
+			text_size(replay->recorded_bytes[NVS_WRITE], out));
 	}
-	sublabel(file, "replayed");
+	text_sublabel(file, "replayed");
 	fprintf(file, "%.3f s, %.3f s of it waiting for the drive; %s read, %s written; %s\n",
 		(double)group->result.window_ns / 1e9, (double)replay->stall_ns / 1e9,
-		memory(group->result.bytes[NVS_READ], in),
-		memory(group->result.bytes[NVS_WRITE], out),
+		text_size(group->result.bytes[NVS_READ], in),
+		text_size(group->result.bytes[NVS_WRITE], out),
 		group->job->options.pace == PACE_MAX ? "as fast as possible"
 						     : "computing as recorded");
 }
@@ -99,12 +105,12 @@ static void print_work(FILE *file, const struct report_group *group)
 	const struct bench_result *result = &group->result;
 
 	if (result->first_bytes) {
-		label(file, "first out");
+		text_label(file, "first out");
 		fprintf(file, "%.3f GB/s, before the measuring and with making the data\n",
 			result->first_ns ? (double)result->first_bytes / (double)result->first_ns
 					 : 0);
 	}
-	label(file, "cpu per GiB");
+	text_label(file, "cpu per GiB");
 	fprintf(file, "%.1f ms (user %.0f ms, system %.0f ms, in %.2f s", cpu_ms_per_gib(result),
 		(double)result->user_us / 1e3, (double)result->system_us / 1e3,
 		(double)group->run_ns / 1e9);
@@ -125,7 +131,7 @@ static void print_step_times(FILE *file, const struct bench_result *result)
 	const struct step_figures *steps = &result->steps;
 	const struct nvs_step_io *sum = &steps->sum;
 
-	label(file, "step time");
+	text_label(file, "step time");
 	fprintf(file, "%.1f ms (%.1f to %.1f, of %" PRIu64 "): compute %.1f ms, I/O %.1f ms, ",
 		per_step(result, sum->wall_ns) / 1e6, (double)steps->wall_min_ns / 1e6,
 		(double)steps->wall_max_ns / 1e6, steps->steps,
@@ -142,21 +148,21 @@ static void print_step_moves(FILE *file, const struct report_group *group)
 {
 	const struct bench_result *result = &group->result;
 	const struct nvs_step_io *sum = &result->steps.sum;
-	char in[SHORT_NUMBER], out[SHORT_NUMBER];
+	char in[SIZE_TEXT], out[SIZE_TEXT];
 
-	sublabel(file, "moved");
+	text_sublabel(file, "moved");
 	fprintf(file, "%s read, %s written",
-		memory((uint64_t)per_step(result, sum->read_bytes), in),
-		memory((uint64_t)per_step(result, sum->written_bytes), out));
+		text_size((uint64_t)per_step(result, sum->read_bytes), in),
+		text_size((uint64_t)per_step(result, sum->written_bytes), out));
 	fprintf(file, "; %.1f of %.1f %s found in memory; %.1f stalls, %.1f ms\n",
 		per_step(result, sum->hits), per_step(result, sum->hits + sum->misses),
 		group->job->options.rw == RW_STEP ? "tiles" : "tensors",
 		per_step(result, sum->stalls), per_step(result, sum->stall_ns) / 1e6);
-	sublabel(file, "first");
+	text_sublabel(file, "first");
 	fprintf(file, "not measured: %.1f ms, %s read, %s written\n",
 		(double)result->steps.first.wall_ns / 1e6,
-		memory(result->steps.first.read_bytes, in),
-		memory(result->steps.first.written_bytes, out));
+		text_size(result->steps.first.read_bytes, in),
+		text_size(result->steps.first.written_bytes, out));
 }
 
 static void print_gradients(FILE *file, const struct report_group *group)
@@ -167,7 +173,7 @@ static void print_gradients(FILE *file, const struct report_group *group)
 
 	if (!(clipping > 0 || fp16))
 		return;
-	label(file, "gradient");
+	text_label(file, "gradient");
 	if (steps->norm >= 0)
 		fprintf(file, "norm %.4g, ", steps->norm);
 	if (clipping > 0)
@@ -179,19 +185,19 @@ static void print_gradients(FILE *file, const struct report_group *group)
 
 static void print_step_memory(FILE *file, const struct step_figures *steps)
 {
-	char text[SHORT_NUMBER];
+	char text[SIZE_TEXT];
 
-	label(file, "memory");
-	fprintf(file, "%s at most:", memory(steps->peak_bytes, text));
-	fprintf(file, " pool %s,", memory(steps->pool_rss_bytes, text));
+	text_label(file, "memory");
+	fprintf(file, "%s at most:", text_size(steps->peak_bytes, text));
+	fprintf(file, " pool %s,", text_size(steps->pool_rss_bytes, text));
 	if (steps->host_bytes)
-		fprintf(file, " state in memory %s,", memory(steps->host_bytes, text));
-	fprintf(file, " the caller's own %s,", memory(steps->own_bytes, text));
-	fprintf(file, " the rest %s\n", memory(peak_rest(steps), text));
+		fprintf(file, " state in memory %s,", text_size(steps->host_bytes, text));
+	fprintf(file, " the caller's own %s,", text_size(steps->own_bytes, text));
+	fprintf(file, " the rest %s\n", text_size(peak_rest(steps), text));
 	if (steps->store_bytes) {
-		sublabel(file, "store");
+		text_sublabel(file, "store");
 		fprintf(file, "%s of memory beside these: device \"cpu\"\n",
-			memory(steps->store_bytes, text));
+			text_size(steps->store_bytes, text));
 	}
 }
 
@@ -199,7 +205,7 @@ static void print_updates(FILE *file, const struct report_group *group)
 {
 	const struct step_figures *steps = &group->result.steps;
 
-	label(file, "updates");
+	text_label(file, "updates");
 	fprintf(file,
 		"%" PRIu64 " element%s in %" PRIu64 " group%s, %s on %u thread%s, "
 		"%.1f ms of processor time with the norm\n",
@@ -207,7 +213,7 @@ static void print_updates(FILE *file, const struct report_group *group)
 		steps->kernel ? steps->kernel : "no kernel", steps->threads, plural(steps->threads),
 		per_step(&group->result, steps->updates_ns) / 1e6);
 	if (steps->skipped) {
-		sublabel(file, "skipped");
+		text_sublabel(file, "skipped");
 		fprintf(file, "%" PRIu64 " step%s: gradients overflowed\n", steps->skipped,
 			plural(steps->skipped));
 	}
@@ -223,7 +229,7 @@ static void print_steps(FILE *file, const struct report_group *group)
 	if (group->job->options.rw == RW_STEP) {
 		print_updates(file, group);
 	} else {
-		label(file, "layers");
+		text_label(file, "layers");
 		fprintf(file,
 			"%" PRIu64 ", forward and backward, %" PRIu64
 			" us of computing in each visit\n",
@@ -236,7 +242,7 @@ static void print_steps(FILE *file, const struct report_group *group)
 
 static void print_way(FILE *file, const char *name, const struct way_figures *way)
 {
-	sublabel(file, name);
+	text_sublabel(file, name);
 	fprintf(file, "%.3f GB/s (%.3f to %.3f)", way->median / 1e9, way->min / 1e9,
 		way->max / 1e9);
 }
@@ -244,10 +250,10 @@ static void print_way(FILE *file, const char *name, const struct way_figures *wa
 static void print_checkpoints(FILE *file, const struct report_group *group)
 {
 	const struct checkpoint_figures *figures = &group->result.checkpoint;
-	char text[SHORT_NUMBER];
+	char text[SIZE_TEXT];
 
-	label(file, "state");
-	fprintf(file, "%s%s, %" PRIu64 " round%s; medians\n", memory(figures->nbytes, text),
+	text_label(file, "state");
+	fprintf(file, "%s%s, %" PRIu64 " round%s; medians\n", text_size(figures->nbytes, text),
 		group->job->options.checkpoint_format == CHECKPOINT_UNIVERSAL ? ", universal" : "",
 		figures->rounds, plural(figures->rounds));
 	for (unsigned i = 0; i < WAYS; i++) {
@@ -259,7 +265,7 @@ static void print_checkpoints(FILE *file, const struct report_group *group)
 		fputc('\n', file);
 	}
 	if (*figures->why_no_loop) {
-		sublabel(file, way_names[WAY_LOOP]);
+		text_sublabel(file, way_names[WAY_LOOP]);
 		fputs("not measured: ", file);
 		print_visible(file, figures->why_no_loop);
 		fputc('\n', file);
@@ -273,23 +279,20 @@ static void print_engine(FILE *file, const struct report_group *group)
 	const struct nvs_aio_stats *aio = &group->result.engine.aio;
 	const struct bench_job *job = group->job;
 	enum nvs_device device = setting_device(job->config, job->block);
-	uint64_t least, most;
-	char text[SHORT_NUMBER];
+	char text[SIZE_TEXT];
 
-	label(file, "engine");
+	text_label(file, "engine");
 	fprintf(file, "%s, %u worker%s x depth %" PRIu64 ", blocks of ", aio->ioengine,
 		aio->workers, plural(aio->workers), job_queue_depth(job));
-	job_block_sizes(group->job, &least, &most);
-	if (least < most)
-		fprintf(file, "%s to ", memory(least, text));
-	fprintf(file, "%s%s%s", memory(most, text), aio->fixed_buffers ? ", fixed buffers" : "",
+	fprintf(file, "%s%s%s", text_size(job_block_size(job), text),
+		aio->fixed_buffers ? ", fixed buffers" : "",
 		aio->fixed_files ? ", fixed files" : "");
 	fputs(device == NVS_DEVICE_CPU	    ? ", in host memory\n"
 	      : group->result.engine.direct ? ", direct\n"
 					    : ", buffered: the file system has no O_DIRECT\n",
 	      file);
 	if (*aio->ioengine_reason) {
-		sublabel(file, "reason");
+		text_sublabel(file, "reason");
 		fprintf(file, "%s\n", aio->ioengine_reason);
 	}
 }
@@ -298,24 +301,24 @@ static void print_pool(FILE *file, const struct bench_result *result)
 {
 	const struct nvs_pool_stats *pool = &result->engine.pool;
 	const struct nvs_aio_stats *aio = &result->engine.aio;
-	char bytes[SHORT_NUMBER], peak[SHORT_NUMBER], locked[SHORT_NUMBER];
+	char bytes[SIZE_TEXT], peak[SIZE_TEXT], locked[SIZE_TEXT];
 
-	label(file, "pool");
+	text_label(file, "pool");
 	fprintf(file, "%s, at most %s used (%.0f %%), %s locked, %s huge pages\n",
-		memory(pool->bytes, bytes), memory(result->pool_peak, peak),
+		text_size(pool->bytes, bytes), text_size(result->pool_peak, peak),
 		pool->bytes ? 100.0 * (double)result->pool_peak / (double)pool->bytes : 0,
-		memory(pool->locked, locked),
+		text_size(pool->locked, locked),
 		pool->huge		 ? "explicit"
 		: pool->transparent_huge ? "transparent"
 					 : "no");
 	if (aio->fixed_buffers || *aio->buffers_reason) {
-		sublabel(file, "registered");
-		fprintf(file, "%s with the rings%s%s\n", memory(aio->registered_bytes, bytes),
+		text_sublabel(file, "registered");
+		fprintf(file, "%s with the rings%s%s\n", text_size(aio->registered_bytes, bytes),
 			*aio->buffers_reason ? "; " : "", aio->buffers_reason);
 	}
-	label(file, "bounce");
-	fprintf(file, "%s set aside, %s went through it\n", memory(aio->bounce_bytes, bytes),
-		memory(aio->bounced_bytes, peak));
+	text_label(file, "bounce");
+	fprintf(file, "%s set aside, %s went through it\n", text_size(aio->bounce_bytes, bytes),
+		text_size(aio->bounced_bytes, peak));
 }
 
 /* ---- Verify */
@@ -324,7 +327,7 @@ static void print_pool(FILE *file, const struct bench_result *result)
 static void print_open_verify(FILE *file, const struct report_group *group)
 {
 	const struct bench_result *result = &group->result;
-	char text[SHORT_NUMBER];
+	char text[SIZE_TEXT];
 
 	if (!result->verified_bytes)
 		fputs("nothing was compared", file);
@@ -336,7 +339,7 @@ static void print_open_verify(FILE *file, const struct report_group *group)
 			result->steps.compared, result->steps.elements);
 	else
 		fprintf(file, "%s compared, every byte equal so far",
-			memory(result->verified_bytes, text));
+			text_size(result->verified_bytes, text));
 	if (result->error.code) {
 		fputs("; the run failed: ", file);
 		print_visible(file, result->error.text);
@@ -346,7 +349,7 @@ static void print_open_verify(FILE *file, const struct report_group *group)
 static void print_equal(FILE *file, const struct report_group *group)
 {
 	const struct bench_result *result = &group->result;
-	char text[SHORT_NUMBER];
+	char text[SIZE_TEXT];
 
 	if (group_has_steps(group) && group->job->options.rw == RW_STEP)
 		fprintf(file,
@@ -356,7 +359,7 @@ static void print_equal(FILE *file, const struct report_group *group)
 			result->steps.compared, result->steps.elements);
 	else
 		fprintf(file, "%s compared, every byte equal",
-			memory(result->verified_bytes, text));
+			text_size(result->verified_bytes, text));
 	if (group->asked_verify < group->njobs)
 		fprintf(file, " in %u job%s; not asked for in the other %u", group->asked_verify,
 			plural(group->asked_verify), group->njobs - group->asked_verify);
@@ -367,15 +370,13 @@ static void print_verify(FILE *file, const struct report_group *group)
 	const struct bench_result *result = &group->result;
 	unsigned rw = group->job->options.rw;
 
-	label(file, "verify");
+	text_label(file, "verify");
 	if (!group->asked_verify)
 		fputs("not asked for (--verify)", file);
 	else if (verify_errors(result))
 		fprintf(file, "%" PRIu64 " %s%s DIFFER%s", verify_errors(result),
-			is_optimizer_mode(rw) ? "value"
-			: is_fio_mode(rw)     ? "block"
-					      : "tensor",
-			plural(verify_errors(result)), verify_errors(result) == 1 ? "S" : "");
+			is_optimizer_mode(rw) ? "value" : "tensor", plural(verify_errors(result)),
+			verify_errors(result) == 1 ? "S" : "");
 	else if (result->error.code || group->compared < group->asked_verify)
 		print_open_verify(file, group);
 	else
@@ -385,8 +386,7 @@ static void print_verify(FILE *file, const struct report_group *group)
 
 void report_swap_text(FILE *file, const struct report_group *group)
 {
-	if (!is_fio_mode(group->job->options.rw))
-		print_model(file, group);
+	print_load(file, group);
 	if (group->job->accesses && group->result.measured)
 		print_replay(file, group);
 	if (group_has_steps(group))
@@ -398,5 +398,6 @@ void report_swap_text(FILE *file, const struct report_group *group)
 		print_engine(file, group);
 	if (group->result.engine.pool.bytes)
 		print_pool(file, &group->result);
-	print_verify(file, group);
+	if (!is_block_mode(group->job->options.rw))
+		print_verify(file, group);
 }

@@ -7,15 +7,15 @@
 
 #include "cli/report/group.h"
 
-#define SHORT_NUMBER 32
+#define SIZE_TEXT 32
 
-/* fio's short numbers, such as 9999, 10.3k, 645MiB; returns text. */
-const char *short_count(double value, char text[SHORT_NUMBER]);
-const char *short_bytes(double value, unsigned thousand, char text[SHORT_NUMBER]);
+/* "1.0 MiB"; returns text. */
+const char *text_size(uint64_t nbytes, char text[SIZE_TEXT]);
+/* Begin a line of a job, and one that belongs to the line before. */
+void text_label(FILE *file, const char *name);
+void text_sublabel(FILE *file, const char *name);
 
-/* Lines that fio does not have. */
+/* The lines after the rates: the load, its steps, processor time, engine, pool and verification. */
 void report_swap_text(FILE *file, const struct report_group *group);
-/* The rows of --compare, in the units of fio's text. */
-void report_fio_text(FILE *file, const struct fio_row *rows, unsigned nrows);
 
 #endif

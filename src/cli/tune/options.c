@@ -90,7 +90,7 @@ const struct command_spec tune_command = {
 	.options = option_specs,
 	.noptions = sizeof(option_specs) / sizeof(*option_specs),
 	.defaults = &defaults,
-	.gone = (const char *const[]){"report", PAGE_BY_REPORT, NULL},
+	.gone = (const struct option_gone[]){{"report", PAGE_BY_REPORT}, {NULL, NULL}},
 };
 
 int tune_options_parse(struct tune_options *options, struct options_given *given, int argc,

@@ -13,6 +13,7 @@ mkdir "$T/store"
 jobs() {
 	{
 		echo "[global]"
+		echo "rw=swap"
 		echo "directory=$T/store"
 		echo "tensors=8"
 		echo "tensor-size=256k"
@@ -127,19 +128,15 @@ tensors=100
 bs=4k
 iodepth=1
 [fast]
-[delayed]
-startdelay=300ms
 [late]
 stonewall
 J
 before=$(date +%s%3N)
 json job_that_fills_fast_waits_for_the_slow_one \
 	"begin(jobs['fast.0']) >= ($begin_and_fill)(jobs['slow.0'])"
-holds startdelay_counts_from_the_common_begin \
-	"begin(jobs['delayed.0']) >= ($begin_and_fill)(jobs['slow.0']) + 299"
 holds stonewall_separates "begin(jobs['late.0']) >= max(end(jobs[name]) for name in
-	('slow.0', 'fast.0', 'delayed.0')) - 1 and
-	[jobs[f'{name}.0']['groupid'] for name in ('slow', 'fast', 'delayed', 'late')] == [0, 0, 0, 1]"
+	('slow.0', 'fast.0')) - 1 and
+	[jobs[f'{name}.0']['groupid'] for name in ('slow', 'fast', 'late')] == [0, 0, 1]"
 
 jobs <<'J'
 [a]
@@ -336,104 +333,21 @@ if ! left_out "$name"; then
 	holds "$name" "$printed"
 fi
 printed_as_text() {
-	[ "$(grep -c "^a: (groupid=0" "$T/out")" -ge 3 ]
+	[ "$(grep -c "^a: rw=swap, group 0" "$T/out")" -ge 3 ]
 }
 start --status-interval 100ms --runtime 1h --output-format normal
 until_true printed_as_text && kill -TERM $pid
 ended
-printed_as_text && [ "$status" = 143 ] && [ "$(grep -c "^nvswap-" "$T/out")" = 1 ]
+printed_as_text && [ "$status" = 143 ] && [ "$(grep -c "^nvswap " "$T/out")" = 1 ]
 result status_is_printed_as_text $? "$(cat "$T/out")"
 run --runtime 50ms --output-format normal,json
 [ "$status" = 0 ] && python3 - "$T/out" >"$T/err" 2>&1 <<'PY'
 import json, sys
 text = open(sys.argv[1]).read()
 doc, end = json.JSONDecoder().raw_decode(text)
-assert "\na: (groupid=0" in text[end:], text[end:]
+assert "\na: rw=swap, group 0" in text[end:], text[end:]
 PY
 result several_formats_are_in_the_order_of_fios $?
-
-run --runtime 300ms --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 10
-holds logs_of_each_job_are_written "sorted(f for f in os.listdir(T) if f.endswith('.log')) ==
-	sorted(f'log_{kind}.{i}.log' for kind in ('bw', 'slat', 'clat', 'lat') for i in (1, 2, 3))"
-# logs NAME EXPRESSION: EXPRESSION must be true of lines, the numbers of a job's log, and of
-# figures, those of the line's direction and the log's kind.
-logs() {
-	python3 - "$T" "$2" >"$T/err" 2>&1 <<'PY'
-import json, re, sys
-t, expression = sys.argv[1:]
-for number, job in enumerate(json.load(open(f"{t}/out"))["jobs"], 1):
-    for kind in ("bw", "slat", "clat", "lat"):
-        lines = []
-        for line in open(f"{t}/log_{kind}.{number}.log"):
-            assert re.fullmatch(r"\d+, \d+, [01], \d+, 0\n", line), line
-            lines.append([int(field) for field in line.split(", ")])
-        figures = [job[name] if kind == "bw" else job[name][f"{kind}_ns"] for name in ("read", "write")]
-        assert eval(f"({expression}\n)"), (kind, number, lines, figures)
-PY
-	result "$1" $?
-}
-logs logs_of_windows_have_no_block_size "all(line[3] == 0 for line in lines)"
-logs logs_are_in_the_order_of_time "all(early[0] < late[0] for d in (0, 1)
-	for of in [[line for line in lines if line[2] == d]] for early, late in zip(of, of[1:])) and
-	{line[2] for line in lines} == ({1} if number == 2 else {0, 1}) and
-	(number == 3 or len(lines) > 1)"
-logs latencies_in_logs_are_between_the_least_and_the_most "kind == 'bw' or
-	all(figures[line[2]]['min'] * 0.98 - 1 <= line[1] <= figures[line[2]]['max'] * 1.02 + 1
-	for line in lines)"
-name=logs_come_to_what_was_measured
-if ! left_out "$name"; then
-	# One line for the whole run.
-	run --write_bw_log "$T/log" --write_lat_log "$T/log" --log_avg_msec 3600000
-	logs "$name" "number == 3 or
-		all(abs(line[1] - (figures[line[2]]['bw'] if kind == 'bw' else figures[line[2]]['mean'])) <=
-		0.02 * line[1] + 1 for line in lines) and len(lines) == (1 if number == 2 else 2)"
-fi
-# logs_as_fio NAME ARGUMENT...: lines of both must have the same form, with different numbers
-# replaced by N.
-logs_as_fio() {
-	local name=$1
-	shift
-	if ! command -v fio >/dev/null; then
-		echo "skip $name: fio is not installed"
-		return
-	fi
-	fio --name=t --filename="$T/fio" --size=4m --rw=rw --bs=64k --write_bw_log="$T/fios" \
-		--write_lat_log="$T/fios" "$@" --output="$T/out" 2>"$T/err" &&
-		[ "$(sed 's/[0-9]\+,/N,/g' "$T"/fios_*.log | cut -d, -f1,2,4- | sort -u)" = \
-			"$(sed 's/[0-9]\+,/N,/g' "$T"/log_*.log | cut -d, -f1,2,4- | sort -u)" ]
-	result "$name" $? "$(head -n 1 "$T"/fios_*.log)"
-}
-logs_as_fio logs_have_the_form_of_fios --log_avg_msec=100
-# Logs are written to the working directory, like fio's.
-cat >"$T/named.ini" <<'END'
-[global]
-directory=store
-rw=read
-size=1m
-log_avg_msec=3600000
-[one]
-write_bw_log
-[a/b]
-write_lat_log=
-END
-mkdir -p "$T/named/store"
-(cd "$T/named" && "$NVSWAP" bench ../named.ini >../out 2>../err) &&
-	[ "$(cd "$T/named" && find . -name '*.log' -size +0 | sort | tr '\n' ' ')" = \
-		"./a_b_clat.2.log ./a_b_lat.2.log ./a_b_slat.2.log ./one_bw.1.log " ]
-result logs_without_a_name_have_the_jobs $?
-run --write_bw_log "$T/nothere/log" --log_avg_msec 10
-[ "$status" = 1 ] && grep -q "cannot write the log .*nothere/log_bw.1.log: No such file" "$T/err"
-result log_that_cannot_be_written_fails_before_the_run $? "exit status $status"
-# Links are not followed, so the log itself must be short of space: one of /dev/full, as root.
-mkdir "$T/full"
-for i in 1 2 3; do mknod "$T/full/log_bw.$i.log" c 1 7 2>/dev/null; done
-if [ -c "$T/full/log_bw.1.log" ]; then
-	run --runtime 50ms --write_bw_log "$T/full/log" --log_avg_msec 10
-	[ "$status" = 1 ] && grep -q "the log .*full/log_bw.1.log is incomplete: No space left" "$T/err"
-	result an_incomplete_log_fails_the_job $? "exit status $status"
-else
-	echo "skip an_incomplete_log_fails_the_job: making a device needs root"
-fi
 
 run --runtime 50ms --eta never
 [ ! -s "$T/err" ]

@@ -190,6 +190,25 @@ def lines_around_the_json_are_passed_over(work):
     return work.run(work.file("a.json", text=text), work.file("b.json", job())).returncode == 0
 
 
+def of_several_reports_in_a_file_the_last_counts(work):
+    reports = [json.dumps({"jobs": [job(write=bw)]}, indent=2) for bw in (50e6, 75e6, 100e6)]
+    whole = work.file("whole.json", text="\n".join(reports) + "\n")
+    mixed = work.file("mixed.json", text="\njob: swap\n".join(reports) + "\njob: swap\n")
+    cut = work.file("cut.json", text=("\n".join(reports))[:-20])
+    _, report = work.json(work.file("one.json", job(write=100e6)), whole, mixed)
+    return [side["value"] for side in report["jobs"][0]["write_bw_bytes"]] == [100e6] * 3 and \
+        work.refuses("cut.json:", whole, cut)
+
+
+def what_bench_writes_at_intervals_is_read(work):
+    (work.directory / "drive").mkdir()
+    path = work.directory / "status.json"
+    subprocess.run([BUILD / "nvswap", "bench", "--nvme-path", work.directory / "drive", "--rw", "read", "--size",
+                    "4m", "--time-based", "--runtime", "500ms", "--status-interval", "100ms",
+                    "--output-format", "json", "--output", path], check=True)
+    return path.read_text().count('"jobs"') > 1 and work.run(path, path).returncode == 0
+
+
 def damaged_results_are_refused_with_their_place(work):
     good = work.file("good.json", job())
     cut = json.dumps({"jobs": [job()]}, indent=1)[:-40]
@@ -306,6 +325,7 @@ TESTS = (
     jobs_are_matched_by_name, jobs_of_other_names_are_matched_by_order,
     labels_are_of_the_files_or_given, a_label_is_not_empty, a_file_name_in_a_list_is_not_empty,
     a_run_too_short_for_an_interval_is_reported, lines_around_the_json_are_passed_over,
+    of_several_reports_in_a_file_the_last_counts, what_bench_writes_at_intervals_is_read,
     damaged_results_are_refused_with_their_place, names_drive_no_terminal,
     text_fits_eighty_columns, text_fits_a_narrow_terminal,
     latencies_of_each_run_are_as_the_results_have_them,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * From the command line and job files to a plan: which setting overrides which, which jobs run
- * together and are reported together, and errors about keys that are unknown or only fio's.
+ * together and are reported together, and errors about keys that bench does not have.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -58,25 +58,31 @@ static int plan_of(struct bench_plan *plan, const char *typed, const char *const
 	return rc;
 }
 
-/* Plans one job file, with the options `typed` before its name. */
-static void plan_file(struct bench_plan *plan, const char *typed, const char *text)
+/*
+ * Plans one job file, with the options `typed` before its name, and with rw=swap where neither names
+ * a mode.
+ */
+static int plan_text(struct bench_plan *plan, const char *typed, const char *text)
 {
 	const char *files[] = {write_file("x.ini", text)};
 	char line[512];
 
-	snprintf(line, sizeof(line), "%s%s%%", typed, *typed ? " " : "");
-	if (plan_of(plan, line, files))
+	snprintf(line, sizeof(line), "%s%s%s%%", typed, *typed ? " " : "",
+		 strstr(text, "rw=") || strstr(typed, "--rw") ? "" : "--rw swap ");
+	return plan_of(plan, line, files);
+}
+
+static void plan_file(struct bench_plan *plan, const char *typed, const char *text)
+{
+	if (plan_text(plan, typed, text))
 		fail_msg("%s%s", text, said);
 }
 
 static void assert_file_refused(const char *typed, const char *text, const char *why)
 {
-	const char *files[] = {write_file("x.ini", text)};
 	struct bench_plan plan;
-	char line[512];
 
-	snprintf(line, sizeof(line), "%s%s%%", typed, *typed ? " " : "");
-	assert_int_equal(plan_of(&plan, line, files), -EINVAL);
+	assert_int_equal(plan_text(&plan, typed, text), -EINVAL);
 	assert_says(said, why);
 	assert_null(plan.jobs);
 }
@@ -165,8 +171,9 @@ static void stages_and_groups_are_counted_as_fio_counts_them(void **state)
 
 static void files_run_one_after_the_other(void **state)
 {
-	const char *files[] = {write_file("x.ini", "[global]\nbs=64k\nrw=swapin\n[a]\n[b]\n"),
-			       write_file("y.ini", "[c]\n[global]\nbs=128k\n[d]\n")};
+	const char *files[] = {
+		write_file("x.ini", "[global]\nbs=64k\nrw=swapin\n[a]\n[b]\n"),
+		write_file("y.ini", "[c]\nrw=swap\n[global]\nbs=128k\nrw=swap\n[d]\n")};
 	struct bench_plan plan;
 
 	(void)state;
@@ -276,7 +283,8 @@ static void options_a_mode_ignores_are_refused_only_in_its_section(void **state)
 	struct bench_plan plan;
 
 	(void)state;
-	plan_file(&plan, "--rwmixread 70", "[global]\ncompute_us=5\n[a]\n[b]\nrw=params\n");
+	plan_file(&plan, "--max-in-cpu 7",
+		  "[global]\ncompute_us=5\n[a]\nrw=swap\n[b]\nrw=params\n");
 	assert_int_equal(plan.jobs[1].options.compute_us, 5);
 	assert_int_equal(plan.jobs[1].options.loops, 3);
 	assert_int_equal(plan.jobs[0].options.loops, 1);
@@ -301,8 +309,8 @@ static void options_of_the_run_are_only_in_global(void **state)
 		"", "[a]\noutput_format=json\n",
 		"x.ini:2: output_format applies to the whole run: put it into [global] or "
 		"give --output-format");
-	assert_file_refused("", "[global]\ncompare\n[a]\n",
-			    "x.ini:2: compare is only a command-line");
+	assert_file_refused("", "[global]\ndry_run\n[a]\n",
+			    "x.ini:2: dry_run is only a command-line");
 }
 
 static void a_wrong_value_is_reported_with_its_line(void **state)
@@ -314,8 +322,6 @@ static void a_wrong_value_is_reported_with_its_line(void **state)
 	assert_file_refused("", "[a]\nrate=1m,2m\n", "x.ini:2: rate=1m,2m: allowed is a size");
 	assert_file_refused("", "[a]\nbs\n", "x.ini:2: bs");
 	assert_file_refused("", "[a]\nrw=swapp\n", "did you mean swap");
-	assert_file_refused("", "[a]\nrw=randread:8\n", "x.ini:2: rw=randread:8: allowed are ");
-	assert_file_refused("", "[a]\nrw=write:64k\n", "x.ini:2: rw=write:64k: allowed are ");
 	assert_file_refused("", "[a]\nbs=${NVSWAP_UNSET}\n", "x.ini:2: ${NVSWAP_UNSET} is not set");
 }
 
@@ -341,55 +347,96 @@ static void an_unknown_key_is_an_error_with_the_nearest(void **state)
 {
 	(void)state;
 	assert_file_refused("", "[a]\niodpeth=4\n",
-			    "x.ini:2: unknown key iodpeth; did you mean iodepth?");
+			    "x.ini:2: bench has no key iodpeth; did you mean iodepth?");
 	assert_file_refused("", "[a]\ndirectroy=/x\n",
-			    "unknown key directroy; did you mean directory?");
-	assert_file_refused("", "[a]\nthinktim=4\n",
-			    "unknown key thinktim; did you mean thinktime?");
-	assert_file_refused("", "[a]\nwrite_bw_lgo=x\n",
-			    "unknown key write_bw_lgo; did you mean write-bw-log?");
-	assert_file_refused("", "[a]\nquite_another\n", "x.ini:2: unknown key quite_another\n");
-	assert_file_refused("", "[a]\nbs=4k\nBS=4k\n", "x.ini:3: unknown key BS");
+			    "bench has no key directroy; did you mean directory?");
+	assert_file_refused("", "[a]\nquite_another\n",
+			    "x.ini:2: bench has no key quite_another; if it is fio's, use fio\n");
+	assert_file_refused("", "[a]\nbs=4k\nBS=4k\n", "x.ini:3: bench has no key BS");
 }
 
-static void a_harmless_key_of_fios_is_accepted_silently(void **state)
+/* ---- fio's files ---- */
+
+static void keys_that_files_for_both_need_are_accepted(void **state)
 {
 	struct bench_plan plan;
 
 	(void)state;
 	plan_file(&plan, "",
-		  "[global]\nthread\nrandrepeat=0\ninvalidate=1\nunlink=1\nbuffered=0\n"
-		  "[a]\nname=b\nfsync=0\ngtod_reduce=1\nfallocate=posix\nfixedbufs\n");
+		  "[global]\nthread\nrandrepeat=0\ninvalidate=1\nunlink=1\n"
+		  "direct=1\nsize=1g\n[a]\nrw=randread\nbs=4k\niodepth=1\n");
 	assert_string_equal(said, "");
 	assert_string_equal(order_of(&plan), "a/0/0/0");
 	jobs_free(&plan);
 }
 
-static void a_key_of_fios_that_changes_the_load_is_refused(void **state)
+static void a_load_of_fios_alone_is_refused_by_key_and_line(void **state)
 {
-	static const char *const keys[] = {
-		"bsrange=4k-8k",    "thinktime=5",	"rate_iops=100", "flow=8",
-		"offset=1m",	    "read_iolog=x",	"fsync=1",	 "buffered=1",
-		"buffered",	    "end_fsync=1",	"norandommap",	 "nrfiles=4",
-		"zonemode=strided", "fallocate=none",	"zero_buffers",	 "rwmixwrite=30",
-		"wait_for=x",	    "iodepth-batch=16", "refill_buffers"};
+	static const char *const keys[] = {"filename=x",  "bsrange=4k-8k", "thinktime=5",
+					   "norandommap", "fsync=1",	   "nrfiles=4",
+					   "rate_iops=1"};
+	static const char *const modes[] = {"rw",	 "readwrite",  "randrw",
+					    "trimwrite", "randread:8", "write:64k"};
 	char file[128], why[128];
 
 	(void)state;
 	for (unsigned i = 0; i < COUNT(keys); i++) {
 		snprintf(file, sizeof(file), "[a]\nbs=4k\n%s\n", keys[i]);
-		snprintf(why, sizeof(why), "x.ini:3: %s changes the load and is not supported",
-			 keys[i]);
+		snprintf(why, sizeof(why), "x.ini:3: %s%.*s", i ? "bench has no key " : "",
+			 (int)strcspn(keys[i], "="), keys[i]);
 		assert_file_refused("", file, why);
+		assert_says(said, "fio");
 		assert_int_equal(count_said("\n"), 1);
 	}
+	for (unsigned i = 0; i < COUNT(modes); i++) {
+		snprintf(file, sizeof(file), "[a]\nrw=%s\n", modes[i]);
+		snprintf(why, sizeof(why), "x.ini:2: rw=%s: only fio has that: use fio", modes[i]);
+		assert_file_refused("", file, why);
+		assert_null(strstr(said, "did you mean"));
+	}
+	assert_file_refused("", "[a]\ndirect=0\n", "x.ini:2: direct=0: only 1 is supported");
+	assert_file_refused("", "[a]\nverify=crc32c\n", "x.ini:2: verify=crc32c: allowed are");
+	assert_file_refused("", "[global]\nbssplit=4k:8k\n[a]\nrw=read\n",
+			    "x.ini:3: bssplit gives the sizes of tensors");
 }
 
-/*
- * The keys that the installed fio lists: nvswap accepts only options and those listed as ignored.
- */
-static void no_key_of_fios_is_accepted_unless_listed(void **state)
+/* fio and bench have other defaults. */
+static void a_file_says_what_each_would_take_differently(void **state)
 {
+	static const char *const lines[] = {"rw=write\n", "bs=4k\n", "iodepth=1\n", "size=1m\n",
+					    "direct=1\n"};
+	const char *files[1];
+	struct bench_plan plan;
+
+	(void)state;
+	for (unsigned without = 0; without <= COUNT(lines); without++) {
+		char text[128] = "[a]\n", why[64];
+
+		for (unsigned i = 0; i < COUNT(lines); i++)
+			if (i != without)
+				strcat(text, lines[i]);
+		files[0] = write_file("x.ini", text);
+		if (without == COUNT(lines)) {
+			assert_int_equal(plan_of(&plan, "%", files), 0);
+			jobs_free(&plan);
+			continue;
+		}
+		assert_int_equal(plan_of(&plan, "%", files), -EINVAL);
+		snprintf(why, sizeof(why),
+			 "x.ini:1: job a has no %.*s: ", (int)strcspn(lines[without], "="),
+			 lines[without]);
+		assert_says(said, why);
+	}
+	/* Of tensors the defaults are bench's alone, and so is a configuration. */
+	files[0] = write_file("x.ini", "[a]\nrw=swap\n[b]\nrw=read\nconfig=c.json\n");
+	assert_int_equal(plan_of(&plan, "%", files), 0);
+	jobs_free(&plan);
+}
+
+/* The keys that the installed fio lists: bench has few of them. */
+static void few_keys_of_fios_are_accepted(void **state)
+{
+	static const char *const ignored[] = {"invalidate", "randrepeat", "thread", "unlink"};
 	const char *files[] = {write_file("x.ini", "")};
 	char key[128], text[256];
 	unsigned n = 0;
@@ -398,14 +445,14 @@ static void no_key_of_fios_is_accepted_unless_listed(void **state)
 	(void)state;
 	assert_non_null(fio);
 	for (; fscanf(fio, " %127[^: ]%*[^\n]", key) == 1; n++) {
+		bool known = options_find(&bench_command, key);
 		struct bench_plan plan;
 
-		snprintf(text, sizeof(text), "[a]\n%s=17\n", key);
-		if (options_find(&bench_command, key) ||
-		    fio_key_find(key, "17") == FIO_KEY_HARMLESS)
-			continue;
+		for (unsigned i = 0; i < COUNT(ignored); i++)
+			known |= !strcmp(key, ignored[i]);
+		snprintf(text, sizeof(text), "[a]\nrw=swap\n%s=17\n", key);
 		write_text(files[0], text);
-		if (plan_of(&plan, "%", files) != -EINVAL)
+		if (!known && plan_of(&plan, "%", files) != -EINVAL)
 			fail_msg("fio's %s is accepted", key);
 	}
 	if (pclose(fio) || !n)
@@ -413,13 +460,25 @@ static void no_key_of_fios_is_accepted_unless_listed(void **state)
 	assert_true(n > 150);
 }
 
-static void no_key_is_both_an_option_and_listed(void **state)
+/* Both as a key and on the command line, whatever its value. */
+static void an_option_that_is_gone_names_what_replaces_it(void **state)
 {
+	char text[128], why[256];
+
 	(void)state;
-	for (unsigned i = 0; i < FIO_KEYS; i++)
-		if (options_find(&bench_command, fio_key_name(i)))
-			fail_msg("%s is an option", fio_key_name(i));
-	assert_int_equal(fio_key_find("iodepth", "1"), FIO_KEY_UNKNOWN);
+	for (const struct option_gone *gone = bench_command.gone; gone->name; gone++) {
+		assert_null(options_find(&bench_command, gone->name));
+		snprintf(text, sizeof(text), "[a]\nbs=4k\n%s=1\n", gone->name);
+		snprintf(why, sizeof(why), "x.ini:3: %s is no longer a key: %s", gone->name,
+			 gone->instead);
+		assert_file_refused("", text, why);
+		snprintf(text, sizeof(text), "--%s=1", gone->name);
+		snprintf(why, sizeof(why), "--%s is no longer an option of bench: %s", gone->name,
+			 gone->instead);
+		assert_typed_refused(text, why);
+	}
+	assert_file_refused("", "[global]\nwrite_bw_log\n[a]\n",
+			    "x.ini:2: write_bw_log is no longer a key: status-interval");
 }
 
 /* ---- Ranks ---- */
@@ -471,8 +530,9 @@ static void two_jobs_of_one_rank_on_one_path_are_refused(void **state)
 /* Each allocation fails in turn. */
 static void failed_allocations_are_reported(void **state)
 {
-	const char *files[] = {write_file("x.ini", "[global]\nrank=0\n[a]\n[b]\nnumjobs=2\n"
-						   "rank=1\ndirectory=/x:/y\n")};
+	const char *files[] = {write_file("x.ini",
+					  "[global]\nrw=swap\nrank=0\n[a]\n[b]\nnumjobs=2\n"
+					  "rank=1\ndirectory=/x:/y\n")};
 	uint64_t failed = 1;
 
 	(void)state;
@@ -510,10 +570,11 @@ int main(void)
 		test(a_wrong_value_is_reported_with_its_line),
 		test(a_value_that_the_command_line_overrides_may_be_wrong),
 		test(an_unknown_key_is_an_error_with_the_nearest),
-		test(a_harmless_key_of_fios_is_accepted_silently),
-		test(a_key_of_fios_that_changes_the_load_is_refused),
-		test(no_key_of_fios_is_accepted_unless_listed),
-		test(no_key_is_both_an_option_and_listed),
+		test(keys_that_files_for_both_need_are_accepted),
+		test(a_load_of_fios_alone_is_refused_by_key_and_line),
+		test(a_file_says_what_each_would_take_differently),
+		test(few_keys_of_fios_are_accepted),
+		test(an_option_that_is_gone_names_what_replaces_it),
 		test(concurrent_jobs_have_their_own_stores),
 		test(given_ranks_are_kept),
 		test(two_jobs_of_one_rank_on_one_path_are_refused),

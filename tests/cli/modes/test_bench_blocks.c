@@ -1,453 +1,458 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of fio's modes: the order of I/Os, the contents of blocks, and the file. */
+/*
+ * The block modes from open to close, in a directory of the test, which observes the job: it reads
+ * the file while nothing is in flight.
+ */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include "aio/aio.h"
-#include "cli/modes/io/contents.h"
-#include "cli/modes/io/file.h"
-#include "cli/modes/io/sequence.h"
+#include "cli/jobs/watch.h"
+#include "cli/modes/modes.h"
+#include "cli/stop.h"
 #include "config/config.h"
 #include "support/support.h"
 
-#define KIB 1024u
-#define MIB (1024u * 1024u)
+#define KIB (1024ull)
+#define MIB (1024ull * 1024)
 
-/* ---- Order ---- */
+/* ---- Observing the job ---- */
 
-static const struct option_mix blocks_4k = {.nbytes = {4 * KIB}, .percent = {100}, .n = 1};
+static struct {
+	const char *directory;
+	void (*on_begin)(void), (*on_paced)(void), (*on_measures)(void), (*on_measured)(void);
+	uint64_t paced[2], longest_paced, pace_ends; /* bytes; pace_ends 0: never */
+} watch;
 
-static void order_is_whole(uint64_t blocks, uint64_t seed, uint64_t *order)
+bool job_begin(struct job_watch *job)
 {
-	struct io_sequence sequence = {.random = true,
-				       .read_percent = 50,
-				       .mix = &blocks_4k,
-				       .grain = 4 * KIB,
-				       .nbytes = blocks * 4 * KIB,
-				       .seed = seed};
-	unsigned char *seen = calloc(blocks, 1);
-
-	assert_non_null(seen);
-	for (unsigned pass = 1; pass <= 3; pass++)
-		for (uint64_t i = 0; i < blocks; i++) {
-			struct io_step step;
-
-			io_sequence_next(&sequence, &step);
-			assert_int_equal(step.nbytes, 4 * KIB);
-			assert_int_equal(step.offset % (4 * KIB), 0);
-			assert_true(step.offset < sequence.nbytes);
-			assert_int_equal(seen[step.offset / (4 * KIB)]++, pass - 1);
-			if (order && pass == 1)
-				order[i] = step.offset;
-		}
-	free(seen);
+	(void)job;
+	if (watch.on_begin)
+		watch.on_begin();
+	return !stop_signal();
 }
 
-static void random_blocks_come_each_once_in_a_pass(void **state)
+void job_measures(struct job_watch *job, struct nvs_aio *aio, struct nvs_engine *engine,
+		  struct baseline *from)
 {
-	(void)state;
-	for (uint64_t blocks = 1; blocks < 300; blocks++)
-		order_is_whole(blocks, blocks, NULL);
-	order_is_whole(65536, 1, NULL);
-	order_is_whole(65537, 2, NULL);
+	(void)job;
+	measure_begin(aio, engine, from);
+	watch.paced[NVS_READ] = watch.paced[NVS_WRITE] = 0;
+	if (watch.on_measures)
+		watch.on_measures();
 }
 
-static void random_order_follows_from_the_seed(void **state)
+void job_measured(struct job_watch *job, struct bench_result *result)
 {
-	static uint64_t first[1000], again[1000], other[1000];
-	unsigned same = 0, in_sequence = 0;
+	(void)job;
+	(void)result;
+	if (watch.on_measured)
+		watch.on_measured();
+}
 
-	(void)state;
-	order_is_whole(1000, 7, first);
-	order_is_whole(1000, 7, again);
-	order_is_whole(1000, 8, other);
-	assert_memory_equal(first, again, sizeof(first));
-	for (unsigned i = 1; i < 1000; i++) {
-		same += first[i] == other[i];
-		in_sequence += first[i] == first[i - 1] + 4 * KIB;
+bool job_pace(struct job_watch *job, enum nvs_direction direction, uint64_t nbytes)
+{
+	(void)job;
+	if (watch.on_paced)
+		watch.on_paced();
+	if (watch.pace_ends && watch.paced[direction] + nbytes > watch.pace_ends)
+		return false;
+	watch.paced[direction] += nbytes;
+	if (nbytes > watch.longest_paced)
+		watch.longest_paced = nbytes;
+	return true;
+}
+
+/* Opens the job's file, which has no name, through this process's descriptor of it. */
+static int file_of_job(int flags)
+{
+	char path[64], target[4096];
+	char *whole = realpath(watch.directory, NULL);
+	int found = -1;
+
+	for (int fd = 3; fd < 256 && found < 0; fd++) {
+		ssize_t n;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		n = readlink(path, target, sizeof(target) - 1);
+		if (n < 0)
+			continue;
+		target[n] = 0;
+		if (!strncmp(target, whole, strlen(whole)) && strstr(target, " (deleted)"))
+			found = open(path, flags | O_CLOEXEC);
 	}
-	assert_true(same < 20);
-	assert_true(in_sequence < 20);
+	free(whole);
+	assert_true(found >= 0);
+	return found;
 }
 
-static void blocks_in_sequence_follow_each_other(void **state)
-{
-	struct io_sequence sequence = {.read_percent = 40,
-				       .mix = &blocks_4k,
-				       .grain = 4 * KIB,
-				       .nbytes = 100 * 4 * KIB,
-				       .seed = 3};
-	struct io_step step;
+/* ---- Jobs ---- */
 
-	(void)state;
-	for (unsigned pass = 0; pass < 3; pass++) {
-		uint64_t at[2] = {0};
-
-		for (unsigned i = 0; i < 100; i++) {
-			io_sequence_next(&sequence, &step);
-			assert_int_equal(step.offset, at[step.direction]);
-			at[step.direction] += step.nbytes;
-		}
-		assert_int_equal(at[NVS_READ] + at[NVS_WRITE], sequence.nbytes);
-	}
-}
-
-static void reads_have_their_share(void **state)
-{
-	static const unsigned shares[] = {0, 1, 30, 70, 99, 100};
-
-	(void)state;
-	for (unsigned i = 0; i < COUNT(shares); i++) {
-		struct io_sequence sequence = {.random = i % 2,
-					       .read_percent = shares[i],
-					       .mix = &blocks_4k,
-					       .grain = 4 * KIB,
-					       .nbytes = 20000ull * 4 * KIB,
-					       .seed = i};
-		struct io_step step;
-		unsigned nreads = 0;
-
-		for (unsigned n = 0; n < 20000; n++) {
-			io_sequence_next(&sequence, &step);
-			nreads += step.direction == NVS_READ;
-		}
-		/* Five standard deviations are below 2 %. */
-		assert_in_range(nreads + 400, shares[i] * 200, shares[i] * 200 + 800);
-		if (shares[i] == 0 || shares[i] == 100)
-			assert_int_equal(nreads, shares[i] * 200);
-	}
-}
-
-static void lengths_have_their_shares_and_stay_in_the_file(void **state)
-{
-	const struct option_mix mix = {
-		.nbytes = {4 * KIB, 64 * KIB, 12 * KIB}, .percent = {60, 10, 30}, .n = 3};
-	struct io_sequence sequence = {.random = true,
-				       .read_percent = 100,
-				       .mix = &mix,
-				       .grain = 4 * KIB,
-				       .nbytes = 200 * MIB + 4 * KIB,
-				       .seed = 5};
-	unsigned of[3] = {0}, cut = 0, n = 0;
-	uint64_t moved = 0;
-
-	(void)state;
-	for (; moved < sequence.nbytes; n++) {
-		struct io_step step;
-		unsigned which = 0;
-
-		io_sequence_next(&sequence, &step);
-		assert_int_equal(step.offset % (4 * KIB), 0);
-		assert_true(step.offset + step.nbytes <= sequence.nbytes);
-		moved += step.nbytes;
-		while (which < 3 && step.nbytes != mix.nbytes[which])
-			which++;
-		if (which < 3)
-			of[which]++;
-		else
-			cut++;
-	}
-	assert_int_equal(moved, sequence.nbytes);
-	assert_true(cut <= 1);
-	for (unsigned i = 0; i < 3; i++)
-		assert_in_range(of[i], n * (mix.percent[i] - 4) / 100,
-				n * (mix.percent[i] + 4) / 100);
-}
-
-/* ---- Contents ---- */
-
-#define GRAIN  (96u * KIB) /* longer than a block of the pattern, and not a multiple of it */
-#define NGRAIN 8u
-
-static void compares(const struct io_contents *contents, const char *data, int64_t differs_at)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	uint64_t compared = 0;
-	int rc = io_contents_compare(contents, "file", 0, NGRAIN * GRAIN, data, &compared, &error);
-
-	if (differs_at < 0) {
-		SUCCEEDS(rc, &error);
-		assert_int_equal(compared, NGRAIN * GRAIN);
-		return;
-	}
-	assert_int_equal(rc, -EBADMSG);
-	/* The first bytes can be equal by chance. */
-	assert_in_range(error.offset, differs_at, differs_at + 8);
-	assert_says(error.text, "file: the byte at offset ");
-}
-
-/* `sector` was read with the contents of another one, or with older ones. */
-static void sector_is_found(const struct io_contents *contents, char *now, const char *from,
-			    uint64_t sector)
-{
-	char was[512];
-
-	memcpy(was, now + sector * 512, 512);
-	memcpy(now + sector * 512, from, 512);
-	compares(contents, now, (int64_t)sector * 512);
-	memcpy(now + sector * 512, was, 512);
-}
-
-static void a_stale_misplaced_or_torn_block_is_found(void **state)
-{
-	const uint64_t nbytes = (uint64_t)NGRAIN * GRAIN, sectors = nbytes / 512;
-	struct io_contents contents = {.seed = 1, .grain = GRAIN};
-	char *now = malloc(nbytes), *before = malloc(nbytes);
-
-	(void)state;
-	assert_true(now && before);
-	SUCCEEDS(io_contents_open(&contents, nbytes, true),
-		 &(struct nvs_error){.size = sizeof(struct nvs_error)});
-	io_contents_make(&contents, 0, nbytes, before);
-	compares(&contents, before, -1);
-	io_contents_make(&contents, 0, nbytes, now);
-	compares(&contents, now, -1);
-	for (uint64_t i = 0; i < sectors; i += 7) {
-		sector_is_found(&contents, now, before + i * 512, i);
-		sector_is_found(&contents, now, now + (i + 1) % sectors * 512, i);
-		sector_is_found(&contents, now, now + (i * 512 + GRAIN) % nbytes, i);
-	}
-	compares(&contents, now, -1);
-	now[5 * GRAIN + 70000] ^= 1;
-	compares(&contents, now, 5 * GRAIN + 70000);
-	io_contents_close(&contents);
-	free(now);
-	free(before);
-}
-
-static void unwritten_blocks_are_not_compared(void **state)
-{
-	struct io_contents contents = {.seed = 1, .grain = 512};
-	char data[8 * 512];
-	struct nvs_error error = {.size = sizeof(error)};
-	uint64_t compared = 0;
-
-	(void)state;
-	memset(data, 0, sizeof(data));
-	SUCCEEDS(io_contents_open(&contents, sizeof(data), true),
-		 &(struct nvs_error){.size = sizeof(struct nvs_error)});
-	io_contents_make(&contents, 1024, 1024, data + 1024);
-	SUCCEEDS(io_contents_compare(&contents, "", 0, sizeof(data), data, &compared, &error),
-		 &error);
-	assert_int_equal(compared, 1024);
-	io_contents_close(&contents);
-}
-
-static void overlapping_transfers_are_serialized(void **state)
-{
-	struct io_contents contents = {.seed = 1, .grain = 512, .writes_over = true};
-
-	(void)state;
-	SUCCEEDS(io_contents_open(&contents, 64 * 512, true),
-		 &(struct nvs_error){.size = sizeof(struct nvs_error)});
-	assert_true(io_contents_hold(&contents, 8 * 512, 8 * 512));
-	assert_false(io_contents_hold(&contents, 15 * 512, 512));
-	assert_false(io_contents_hold(&contents, 0, 64 * 512));
-	assert_true(io_contents_hold(&contents, 16 * 512, 512));
-	assert_true(io_contents_hold(&contents, 0, 8 * 512));
-	io_contents_release(&contents, 8 * 512, 8 * 512);
-	assert_true(io_contents_hold(&contents, 15 * 512, 512));
-	io_contents_close(&contents);
-}
-
-/* ---- The file ---- */
-
-struct opening {
-	struct nvs_aio *aio;
+struct job {
 	struct bench_options options;
-	struct io_file file;
-	struct nvs_error error;
+	struct nvs_config config;
+	struct bench_result result;
 };
 
-static int opening_begin(void **state)
+static struct job *new_job(unsigned rw, uint64_t size)
 {
-	struct opening *o = calloc(1, sizeof(*o));
-	struct nvs_config config;
+	static struct job job;
 
-	if (!o)
-		return -1;
-	config_init(&config);
-	o->options = (struct bench_options){.rw = RW_RANDWRITE, .size = MIB};
-	o->error.size = sizeof(o->error);
-	*state = o;
-	return aio_open(&o->aio, &config.aio, NULL, &o->error);
+	memset(&job, 0, sizeof(job));
+	memset(&watch, 0, sizeof(watch));
+	job.result.error.size = sizeof(job.result.error);
+	watch.directory = temp_directory();
+	config_init(&job.config);
+	job.config.aio.block_size = 16 * KIB;
+	job.config.aio.queue_depth = 4;
+	job.options = (struct bench_options){.rw = rw, .size = size, .loops = 1, .seed = 11};
+	return &job;
 }
 
-static int opening_end(void **state)
+static int run_job(struct job *job)
 {
-	struct opening *o = *state;
+	struct nvs_error error = {.size = sizeof(error)};
 
-	nvs_aio_close(o->aio);
-	free(o);
-	return cleanup(state);
+	SUCCEEDS(nvs_config_set_paths(&job->config, NVS_OFFLOAD_PARAM, &watch.directory, 1, &error),
+		 &error);
+	job->result.error.code = bench_blocks(&job->options, &job->config, NVS_OFFLOAD_PARAM,
+					      &job->result, NULL);
+	config_free(&job->config);
+	return job->result.error.code;
 }
 
-static int file_open(struct opening *o, const char *place, const char *name)
+static const unsigned modes[] = {RW_READ, RW_WRITE, RW_RANDREAD, RW_RANDWRITE};
+
+static void each_mode_moves_its_blocks(void **state)
 {
-	o->error = (struct nvs_error){.size = sizeof(o->error)};
-	return io_file_open(&o->file, o->aio, &o->options, place, name, &o->error);
+	(void)state;
+	for (unsigned i = 0; i < COUNT(modes); i++)
+		for (unsigned workers = 1; workers <= 2; workers++) {
+			struct job *job = new_job(modes[i], 3 * MIB + 5 * KIB);
+			const uint64_t bytes = 2 * 3 * MIB;
+			bool writes = block_mode_writes(modes[i]);
+			const struct bench_result *result = &job->result;
+
+			job->options.loops = 2;
+			job->options.ramp_loops = 1;
+			job->config.aio.thread_count = workers;
+			SUCCEEDS(run_job(job), &job->result.error);
+			assert_true(result->measured && result->opened);
+			assert_int_equal(result->bytes[0] + result->bytes[1], bytes);
+			for (int d = 0; d < 2; d++) {
+				assert_int_equal(result->bytes[d], watch.paced[d]);
+				assert_int_equal(result->aio.io[d].bytes, result->bytes[d]);
+				assert_int_equal(result->aio.io[d].ios,
+						 result->bytes[d] / (16 * KIB));
+				assert_int_equal(result->latency[d][NVS_CLAT].count,
+						 result->aio.io[d].ios);
+			}
+			assert_true(result->aio.inflight_max <= 4);
+			assert_int_equal(result->engine.aio.workers, workers);
+			assert_int_equal(result->bytes[writes ? NVS_WRITE : NVS_READ], bytes);
+			assert_int_equal(result->first_bytes, writes ? 0 : 3 * MIB);
+			assert_int_equal(entries_of(watch.directory), 0);
+		}
 }
 
-static void is_refused(struct opening *o, const char *place, const char *name, int rc,
-		       const char *says)
+static void refuses(struct job *job, int rc, const char *says)
 {
-	assert_int_equal(file_open(o, place, name), rc);
-	assert_says(o->error.text, says);
-	io_file_close(&o->file);
+	assert_int_equal(run_job(job), rc);
+	assert_says(job->result.error.text, says);
+	assert_false(job->result.measured);
+	assert_int_equal(entries_of(watch.directory), 0);
 }
 
-static void make_file(const char *path, const void *data, size_t nbytes)
+static void sectors_are_moved_direct_where_the_drive_can(void **state)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	struct nvs_path_info info = {.size = sizeof(info)};
+	struct job *job = new_job(RW_RANDREAD, 256 * KIB);
 
-	assert_true(fd >= 0);
-	assert_int_equal(write(fd, data, nbytes), nbytes);
-	close(fd);
-}
-
-static void a_file_of_its_own_has_no_name(void **state)
-{
-	struct opening *o = *state;
-	const char *directory = temp_directory();
-	struct stat st;
-
-	SUCCEEDS(file_open(o, directory, "job.0.0"), &o->error);
-	assert_true(o->file.own);
-	assert_int_equal(entries_of(directory), 0);
-	assert_int_equal(fstat(o->file.fd, &st), 0);
-	assert_int_equal(st.st_size, MIB);
-	assert_true((uint64_t)st.st_blocks * 512 >= MIB);
-	io_file_close(&o->file);
-}
-
-static void an_existing_file_is_not_written(void **state)
-{
-	static const unsigned modes[] = {RW_WRITE, RW_RANDWRITE, RW_RW, RW_RANDRW};
-	struct opening *o = *state;
-	const char *directory = temp_directory();
-	char *path = realpath(directory, NULL);
-	char data[5000], read_back[5000];
-	int fd;
-
-	memset(data, 'x', sizeof(data));
-	assert_non_null(path);
-	make_file(path_in(directory, "mine"), data, sizeof(data));
-	for (unsigned i = 0; i < COUNT(modes); i++) {
-		o->options.rw = modes[i];
-		is_refused(o, directory, "mine", -EEXIST, "give another --filename, or delete it");
-		is_refused(o, "/nowhere", path_in(path, "mine"), -EEXIST,
-			   "this mode would overwrite it");
+	(void)state;
+	SUCCEEDS(nvs_path_get_info(watch.directory, &info, &job->result.error), &job->result.error);
+	job->config.aio.block_size = 512;
+	if (info.dio_offset_align != 512) {
+		refuses(job, -EINVAL, "takes direct I/O in multiples of");
+		return;
 	}
-	assert_int_equal(symlink("mine", path_in(directory, "link")), 0);
-	is_refused(o, directory, "link", -ELOOP, "symbolic link");
-	fd = open(path_in(directory, "mine"), O_RDONLY | O_CLOEXEC);
-	assert_int_equal(read(fd, read_back, sizeof(read_back)), sizeof(data));
-	assert_memory_equal(data, read_back, sizeof(data));
+	SUCCEEDS(run_job(job), &job->result.error);
+	assert_int_equal(job->result.bytes[0] + job->result.bytes[1], 256 * KIB);
+	assert_int_equal(job->result.aio.io[0].ios + job->result.aio.io[1].ios, 512);
+	assert_int_equal(job->result.aio.bounced_bytes, 0);
+}
+
+/* ---- Contents of the file ---- */
+
+static unsigned zero_sectors;
+
+static void count_zero_sectors(void)
+{
+	static const char zeros[512];
+	char sector[512];
+	int fd = file_of_job(O_RDONLY);
+
+	zero_sectors = 0;
+	while (read(fd, sector, sizeof(sector)) == sizeof(sector))
+		zero_sectors += !memcmp(sector, zeros, sizeof(zeros));
 	close(fd);
-	free(path);
 }
 
-static void an_existing_file_is_read_and_kept(void **state)
+static void a_pass_writes_every_block(void **state)
 {
-	struct opening *o = *state;
-	const char *directory = temp_directory();
-	static const char data[8192];
+	static const uint64_t sizes[] = {16 * KIB, 3 * 16 * KIB, MIB, 5 * MIB};
 
-	make_file(path_in(directory, "mine"), data, sizeof(data));
-	o->options.rw = RW_RANDREAD;
-	is_refused(o, directory, "mine", -EINVAL, "fewer than --size");
-	o->options.size = 4096;
-	SUCCEEDS(file_open(o, directory, "mine"), &o->error);
-	assert_int_equal(o->file.nbytes, 4096);
-	io_file_close(&o->file);
-	o->options.size = 0;
-	SUCCEEDS(file_open(o, directory, "mine"), &o->error);
-	assert_false(o->file.own);
-	assert_int_equal(o->file.nbytes, sizeof(data));
-	io_file_close(&o->file);
-	assert_int_equal(entries_of(directory), 1);
-	o->options.verify = true;
-	is_refused(o, directory, "mine", -EINVAL, "leave out --verify");
-	make_file(path_in(directory, "empty"), data, 0);
-	o->options.rw = RW_WRITE;
-	is_refused(o, directory, "empty", -EEXIST, "this mode would overwrite it");
+	(void)state;
+	for (unsigned i = 0; i < 2 * COUNT(sizes); i++) {
+		struct job *job = new_job(i % 2 ? RW_RANDWRITE : RW_WRITE, sizes[i / 2]);
+
+		watch.on_measured = count_zero_sectors;
+		zero_sectors = 1;
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_int_equal(zero_sectors, 0);
+	}
 }
 
-static void a_lack_of_space_is_detected_before_the_run(void **state)
-{
-	struct opening *o = *state;
-	const char *why = NULL, *directory;
+static bool in_sequence;
 
+/* Whether the sectors that were written are those at the file's beginning. */
+static void find_sequence(void)
+{
+	static const char zeros[512];
+	char sector[512];
+	int fd = file_of_job(O_RDONLY);
+	bool ended = false;
+
+	in_sequence = true;
+	while (read(fd, sector, sizeof(sector)) == sizeof(sector)) {
+		bool empty = !memcmp(sector, zeros, sizeof(zeros));
+
+		in_sequence &= !ended || empty;
+		ended |= empty;
+	}
+	close(fd);
+}
+
+static void random_blocks_are_in_no_sequence(void **state)
+{
+	(void)state;
+	for (unsigned random = 0; random < 2; random++) {
+		struct job *job = new_job(random ? RW_RANDWRITE : RW_WRITE, MIB);
+
+		watch.pace_ends = MIB / 2;
+		watch.on_measured = find_sequence;
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_int_equal(job->result.bytes[NVS_WRITE], MIB / 2);
+		assert_int_equal(in_sequence, !random);
+	}
+}
+
+static void all_read_blocks_were_filled(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < COUNT(modes); i++) {
+		struct job *job = new_job(modes[i], 5 * MIB);
+
+		if (block_mode_writes(modes[i]))
+			continue;
+		watch.on_begin = count_zero_sectors;
+		zero_sectors = 1;
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_int_equal(zero_sectors, 0);
+	}
+}
+
+/* ---- The end of a job ---- */
+
+static void the_rate_bounds_submissions(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < COUNT(modes); i++) {
+		struct job *job = new_job(modes[i], 4 * MIB);
+		uint64_t bytes;
+
+		job->config.aio.queue_depth = 64;
+		job->options.rate = MIB;
+		watch.pace_ends = MIB;
+		SUCCEEDS(run_job(job), &job->result.error);
+		bytes = job->result.bytes[0] + job->result.bytes[1];
+		for (int d = 0; d < 2; d++)
+			assert_true(job->result.bytes[d] <= MIB);
+		assert_true(bytes >= MIB * 9 / 10);
+		assert_true(watch.longest_paced <= MIB / 20);
+	}
+}
+
+static void time_based_repeats_until_runtime_ends(void **state)
+{
+	uint64_t runtime_ms = 50, moved;
+	struct job *job;
+
+	(void)state;
+	/* The machine may stall for the whole runtime, so repeat with longer ones. */
+	do {
+		job = new_job(RW_RANDREAD, MIB);
+		job->options.runtime_ms = runtime_ms;
+		job->options.time_based = true;
+		job->options.ramp_time_ms = 10;
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_true(job->result.window_ns >= runtime_ms * 1000000u);
+		moved = job->result.bytes[NVS_READ];
+		runtime_ms *= 4;
+	} while (moved <= MIB && runtime_ms < 60000);
+	assert_true(moved > MIB);
+
+	job = new_job(RW_RANDREAD, MIB);
+	job->options.runtime_ms = 50;
+	job->options.loops = 1000000000;
+	SUCCEEDS(run_job(job), &job->result.error);
+	assert_true(job->result.window_ns >= 50000000u);
+
+	job = new_job(RW_RANDREAD, MIB);
+	job->options.runtime_ms = 3600000;
+	SUCCEEDS(run_job(job), &job->result.error);
+	assert_int_equal(job->result.bytes[NVS_READ], MIB);
+}
+
+static void ask_to_end(void)
+{
+	raise(SIGTERM);
+}
+
+static int runs_until_signal(void *arg)
+{
+	struct job *job = arg;
+
+	stop_catch_signals();
+	EXPECT(bench_blocks(&job->options, &job->config, NVS_OFFLOAD_PARAM, &job->result, NULL) ==
+	       0);
+	EXPECT(stop_signal() == SIGTERM);
+	EXPECT(job->result.measured);
+	return CHILD_OK;
+}
+
+static void a_signal_ends_the_job(void **state)
+{
+	struct job *job = new_job(RW_WRITE, MIB);
+	struct nvs_error error = {.size = sizeof(error)};
+
+	(void)state;
+	job->options.runtime_ms = 3600000;
+	job->options.time_based = true;
+	watch.on_measures = ask_to_end;
+	SUCCEEDS(nvs_config_set_paths(&job->config, NVS_OFFLOAD_PARAM, &watch.directory, 1, &error),
+		 &error);
+	assert_int_equal(in_child(runs_until_signal, job), CHILD_OK);
+	config_free(&job->config);
+	assert_int_equal(entries_of(watch.directory), 0);
+}
+
+static void kill_itself(void)
+{
+	raise(SIGKILL);
+}
+
+static void kill_leaves_nothing_behind(void **state)
+{
+	struct job *job = new_job(RW_RANDWRITE, MIB);
+	int status;
+	pid_t pid = fork();
+
+	(void)state;
+	assert_true(pid >= 0);
+	if (!pid) {
+		watch.on_measures = kill_itself;
+		run_job(job);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	assert_int_equal(entries_of(watch.directory), 0);
+	config_free(&job->config);
+}
+
+/* ---- Refused options ---- */
+
+static void impossible_accesses_are_refused(void **state)
+{
+	struct job *job;
+
+	(void)state;
+	job = new_job(RW_READ, 15 * KIB);
+	refuses(job, -EINVAL, "are less than one block of 16384");
+
+	job = new_job(RW_READ, MIB);
+	job->config.aio.block_size = 1u << 30;
+	job->options.size = 1u << 30;
+	job->config.aio.queue_depth = 4096;
+	job->config.aio.thread_count = 32;
+	refuses(job, -ENOMEM, "needs 256 TiB");
+
+	job = new_job(RW_READ, 1ull << 60);
+	assert_true(run_job(job) < 0);
+	assert_says(job->result.error.text, "cannot reserve 1152921504606846976 bytes");
+	assert_int_equal(entries_of(watch.directory), 0);
+}
+
+static void a_file_needs_direct_io_and_space(void **state)
+{
+	const char *why = NULL, *memory = memory_directory(), *directory;
+	struct job *job = new_job(RW_WRITE, MIB);
+
+	(void)state;
+	if (memory) {
+		watch.directory = memory;
+		if (run_job(job))
+			assert_says(job->result.error.text, "this file system has no direct I/O");
+		assert_int_equal(entries_of(memory), 0);
+	}
 	if (geteuid())
 		SKIP("an ext4 on a loop device needs root");
 	directory = loop_ext4(16 * MIB, 512, &why);
 	if (!directory)
 		SKIP("%s", why);
-	o->options.size = 32 * MIB;
-	is_refused(o, directory, "job", -ENOSPC, "give a smaller --size");
-	o->options.size = 4 * MIB;
-	SUCCEEDS(file_open(o, directory, "job"), &o->error);
-	io_file_close(&o->file);
+	job = new_job(RW_WRITE, 32 * MIB);
+	watch.directory = directory;
+	assert_int_equal(run_job(job), -ENOSPC);
+	assert_says(job->result.error.text, "give a smaller --size");
+	job = new_job(RW_WRITE, 4 * MIB);
+	watch.directory = directory;
+	SUCCEEDS(run_job(job), &job->result.error);
 }
 
-static void a_block_device_is_read_alone(void **state)
+/* The posix engine and libaio do without registered memory and move the same bytes. */
+static void other_engines_do_the_same(void **state)
 {
-	struct opening *o = *state;
-	const char *why = NULL, *device;
+	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_POSIX, NVS_IOENGINE_LIBAIO};
 
-	if (geteuid())
-		SKIP("a loop device needs root");
-	device = loop_device(4 * MIB, 512, &why);
-	if (!device)
-		SKIP("%s", why);
-	is_refused(o, device, "job.0.0", -EEXIST, "this mode would overwrite it: give a directory");
-	is_refused(o, "/", device, -EEXIST, "this mode would overwrite it");
-	o->options.rw = RW_READ;
-	o->options.size = 0;
-	SUCCEEDS(file_open(o, device, "job.0.0"), &o->error);
-	assert_int_equal(o->file.nbytes, 4 * MIB);
-	io_file_close(&o->file);
-	o->options.filename = "x";
-	is_refused(o, device, "x", -ENOTDIR, "is a block device");
-}
+	(void)state;
+	for (unsigned i = 0; i < COUNT(engines); i++) {
+		struct job *job = new_job(RW_RANDREAD, 4 * MIB);
 
-static void a_file_system_without_direct_io_is_refused(void **state)
-{
-	struct opening *o = *state;
-	const char *directory = memory_directory();
-
-	if (!directory)
-		SKIP("no tmpfs");
-	if (file_open(o, directory, "job"))
-		assert_says(o->error.text, "this file system has no direct I/O");
-	else
-		assert_true(nvs_file_direct(o->file.file));
-	io_file_close(&o->file);
-	assert_int_equal(entries_of(directory), 0);
+		job->config.aio.ioengine = engines[i];
+		SUCCEEDS(run_job(job), &job->result.error);
+		assert_int_equal(job->result.bytes[0] + job->result.bytes[1], 4 * MIB);
+	}
 }
 
 int main(void)
 {
-#define opening(name) cmocka_unit_test_setup_teardown(name, opening_begin, opening_end)
 	const struct CMUnitTest tests[] = {
-		test(random_blocks_come_each_once_in_a_pass),
-		test(random_order_follows_from_the_seed),
-		test(blocks_in_sequence_follow_each_other),
-		test(reads_have_their_share),
-		test(lengths_have_their_shares_and_stay_in_the_file),
-		test(a_stale_misplaced_or_torn_block_is_found),
-		test(unwritten_blocks_are_not_compared),
-		test(overlapping_transfers_are_serialized),
-		opening(a_file_of_its_own_has_no_name),
-		opening(an_existing_file_is_not_written),
-		opening(an_existing_file_is_read_and_kept),
-		opening(a_lack_of_space_is_detected_before_the_run),
-		opening(a_block_device_is_read_alone),
-		opening(a_file_system_without_direct_io_is_refused),
+		test(each_mode_moves_its_blocks),
+		test(sectors_are_moved_direct_where_the_drive_can),
+		test(a_pass_writes_every_block),
+		test(random_blocks_are_in_no_sequence),
+		test(all_read_blocks_were_filled),
+		test(the_rate_bounds_submissions),
+		test(time_based_repeats_until_runtime_ends),
+		test(a_signal_ends_the_job),
+		test(kill_leaves_nothing_behind),
+		test(impossible_accesses_are_refused),
+		test(a_file_needs_direct_io_and_space),
+		test(other_engines_do_the_same),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

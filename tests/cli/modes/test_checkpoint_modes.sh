@@ -27,7 +27,7 @@ for rw in checkpoint restore; do
 	[ -z "$(find "$T/store" -type f)" ]
 	result "${rw}_leaves_no_file" $? "$(find "$T/store" -type f)"
 	bench --rw $rw
-	for text in "^  $rw +: 7 made-up tensors, .*, 3 rounds" "^  state +: 11.0 MiB, 3 rounds" \
+	for text in "^  load +: 7 made-up tensors, .*, 3 rounds" "^  state +: 11.0 MiB, 3 rounds" \
 		"^     nvswap +: [0-9.]+ GB/s \([0-9.]+ to" "^     cp .*nvswap [0-9.]+ times that" \
 		"^     write .*nvswap [0-9.]+ times that" "^     io_uring +: " "not asked for"; do
 		grep -qE -e "$text" "$T/out" || break
@@ -93,12 +93,11 @@ result signal_ends_checkpoints_and_removes_the_files $? "$(find "$T/store" -type
 
 # ---- Bad usage
 
-for option in "--max-in-cpu 5" "--compute-us 5" "--rate 1m" "--filename a" "--io-size 1m"; do
+for option in "--max-in-cpu 5" "--compute-us 5" "--rate 1m"; do
 	# shellcheck disable=SC2086
 	usage "${option%% *}_is_refused_with_checkpoint" "has no effect with rw=checkpoint" --rw checkpoint $option
 done
 usage more_than_1000_rounds_are_refused "with rw=restore at most 1000" --rw restore --loops 1001
-expect fio_has_no_checkpoints 1 "it has no checkpoints" bench "${SMALL[@]}" --rw checkpoint --compare
 mkdir "$T/second"
 expect checkpoint_takes_one_directory 1 "rw=checkpoint measures one drive: give one" \
 	bench "${SMALL[@]}" --nvme-path "$T/second" --rw checkpoint

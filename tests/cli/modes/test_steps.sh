@@ -274,7 +274,7 @@ expect model_without_floats_is_refused 1 "no floating-point element" --rw step -
 
 "$NVSWAP" bench --rw step "${SMALL[@]}" --verify >"$T/out" 2>"$T/err"
 status=$?
-for text in "^  read: IOPS" "^  write: IOPS" "^  step time .*I/O .*hidden" \
+for text in "^  read .* IOPS" "^  written .* IOPS" "^  step time .*I/O .*hidden" \
 	"read, .*tiles found in memory" "not measured" "^  updates +: 1050000 elements in 3 groups" \
 	"^  memory .*the caller's own .*the rest" "^  cpu per GiB .*for updates and norm" \
 	"^  verify .*compared with a scalar Adam"; do

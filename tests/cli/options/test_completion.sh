@@ -45,8 +45,8 @@ for command in $("$NVSWAP" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
 		<(complete_words "$command" -- | sort)
 	result "options_are_those_of_${command}_help" $?
 done
-completes choices_are_completed "randread;randwrite;randrw" bench --rw rand
-completes choices_follow_an_equal_sign "randread;randwrite;randrw" bench --rw = rand
+completes choices_are_completed "randread;randwrite" bench --rw rand
+completes choices_follow_an_equal_sign "randread;randwrite" bench --rw = rand
 completes all_choices_follow_an_equal_sign "auto;io_uring;libaio;posix" bench --ioengine =
 completes choices_are_those_of_the_command "swap;read;write" tune --objective ''
 completes choices_of_an_alias_are_completed "swap" tune --rw sw
