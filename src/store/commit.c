@@ -278,7 +278,7 @@ static int take_back_failed_commit(struct store *store, struct nvs_error *error)
 	pthread_mutex_unlock(&store->lock);
 	return rc ? error_set(error, rc,
 			      "an earlier commit failed and can't be taken back: %.600s; commit "
-			      "again when the drive is well",
+			      "again when it can be written to",
 			      why.text)
 		  : 0;
 }

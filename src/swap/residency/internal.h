@@ -52,8 +52,8 @@ struct nvs_engine {
 	bool abandoned;	      /* to be closed without a commit */
 	bool owned;	      /* by an optimizer, which alone changes it (public.c) */
 	char remedy[256];     /* the settings that determine the pool's size, for messages */
-	const char *pool_key; /* the one of them that counts elements */
-	uint64_t pool_step;   /* bytes of the pool for each of those */
+	const char *pool_key; /* the setting that gives the pool's size in elements */
+	uint64_t pool_step;   /* bytes that the pool grows by for each of these elements */
 	/* In elements: */
 	uint64_t max_in_cpu;	       /* unpinned in the pool */
 	uint64_t prefetch_bucket_size; /* read ahead by the plan */

@@ -69,8 +69,8 @@ static uint64_t held_by_waiting(const struct nvs_engine *engine, const struct ti
 }
 
 /*
- * The first call in the queue may be served without anyone's doing: it has yet to look at what has
- * changed, or write-backs in flight make its room.
+ * The first call in the queue may be served although no other call acts: it has yet to look at what
+ * has changed, or write-backs in flight make its room.
  */
 static bool first_goes_on(struct nvs_engine *engine, const struct ticket *first)
 {
@@ -120,7 +120,7 @@ static uint64_t later(uint64_t since_ns, uint64_t patience_ns)
 	return patience_ns < UINT64_MAX - since_ns ? since_ns + patience_ns : UINT64_MAX;
 }
 
-/* Whether nothing has changed for as long as the call may be left in peace. */
+/* Whether nothing has changed for the call's patience: it may then be passed. */
 static bool patience_ends(struct queue *queue, const struct ticket *waiting, uint64_t *until_ns)
 {
 	uint64_t now = clock_ns(), until = later(quiet_since(queue, now), waiting->patience_ns);
