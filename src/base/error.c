@@ -4,6 +4,7 @@
  * with names from files and drives: base/text.h makes them visible.
  */
 #include "base/error.h"
+#include "base/numbers.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -75,7 +76,7 @@ const char *size_text(uint64_t nbytes, char buffer[32])
 	double value = (double)nbytes;
 	unsigned unit = 0;
 
-	while (value >= 1024 && unit + 1 < sizeof(units) / sizeof(units[0])) {
+	while (value >= 1024 && unit + 1 < COUNT_OF(units)) {
 		value /= 1024;
 		unit++;
 	}

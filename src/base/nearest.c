@@ -4,6 +4,7 @@
  * neighbour. '-' and '_' are equal, because option names use one and keys the other.
  */
 #include "base/nearest.h"
+#include "base/numbers.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,11 +15,6 @@
 static char dashed(char letter)
 {
 	return letter == '_' ? '-' : letter;
-}
-
-static unsigned least(unsigned a, unsigned b)
-{
-	return a < b ? a : b;
 }
 
 /* Returns `limit` where the distance is that or more; most names are seen to be far in a few
@@ -41,11 +37,11 @@ static unsigned edit_distance(const char *a, size_t na, const char *b, size_t nb
 		for (unsigned j = 1; j <= nb; j++) {
 			bool same = dashed(a[i - 1]) == dashed(b[j - 1]);
 
-			row[j] = least(least(before[j], row[j - 1]) + 1, before[j - 1] + !same);
+			row[j] = min_u64(min_u64(before[j], row[j - 1]) + 1, before[j - 1] + !same);
 			if (i > 1 && j > 1 && dashed(a[i - 1]) == dashed(b[j - 2]) &&
 			    dashed(a[i - 2]) == dashed(b[j - 1]))
-				row[j] = least(row[j], second[j - 2] + 1);
-			best = least(best, row[j]);
+				row[j] = min_u64(row[j], second[j - 2] + 1);
+			best = min_u64(best, row[j]);
 		}
 		/* A swap of neighbours reaches back over one row. */
 		if (best > limit)

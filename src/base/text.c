@@ -4,6 +4,7 @@
  * locale.
  */
 #include "base/text.h"
+#include "base/numbers.h"
 
 #include <ctype.h>
 #include <stdint.h>
@@ -69,7 +70,7 @@ bool utf8_is_control(const char *text, size_t length)
 	};
 	uint32_t point = utf8_point(text, length);
 
-	for (size_t i = 0; i < sizeof(controls) / sizeof(*controls); i++)
+	for (size_t i = 0; i < COUNT_OF(controls); i++)
 		if (point >= controls[i].first && point <= controls[i].last)
 			return true;
 	return false;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/nearest.h"
+#include "base/numbers.h"
 #include "cli/options/options.h"
 #include "commands.h"
 
@@ -24,7 +25,7 @@ static const struct subcommand {
 	{"store", cmd_store, "look at stores, verify, repair and remove them"},
 };
 
-#define NSUBCOMMANDS (sizeof(subcommands) / sizeof(*subcommands))
+#define NSUBCOMMANDS (COUNT_OF(subcommands))
 
 static void print_help(FILE *file)
 {

@@ -11,8 +11,10 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "base/numbers.h"
+
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-#define NNUMBERS (sizeof(numbers) / sizeof(*numbers))
+#define NNUMBERS (COUNT_OF(numbers))
 
 /* The handler runs in any thread. */
 static atomic_int caught;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/nearest.h"
+#include "base/numbers.h"
 
 /* At 8 bytes per element, this many elements still fit into an off_t. */
 #define ELEMENTS_MAX ((uint64_t)1000000000000000000)
@@ -246,9 +247,9 @@ const struct config_key config_keys[] = {
 	     "what the Python package replaces in DeepSpeed"),
 };
 
-const unsigned config_key_count = sizeof(config_keys) / sizeof(config_keys[0]);
+const unsigned config_key_count = COUNT_OF(config_keys);
 
-_Static_assert(sizeof(config_keys) / sizeof(config_keys[0]) <= CONFIG_KEYS_MAX, "seen[] is short");
+_Static_assert(COUNT_OF(config_keys) <= CONFIG_KEYS_MAX, "seen[] is short");
 _Static_assert(offsetof(struct optimizer_config, beta2) ==
 		       offsetof(struct optimizer_config, beta1) + sizeof(double),
 	       "KEY_BETAS writes both");
@@ -304,7 +305,7 @@ const char *deepspeed_depth_name(unsigned depth)
 {
 	static const char *const names[] = {"ops", "swappers", "step"};
 
-	return depth < sizeof(names) / sizeof(names[0]) ? names[depth] : NULL;
+	return depth < COUNT_OF(names) ? names[depth] : NULL;
 }
 
 static const char *nearest_key(enum config_block block, const char *name)

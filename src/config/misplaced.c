@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "base/numbers.h"
 #include "config/reader.h"
 
 #define NAME_BYTES 128
@@ -50,8 +51,6 @@ static const char *const other_blocks[] = {
 	"weight_quantization",
 };
 
-#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
-
 static bool is_listed(const char *name, const char *const *names, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -74,7 +73,7 @@ static const char *near_block(const char *name)
 	for (; n < sizeof(lower) - 1 && name[n]; n++)
 		lower[n] = name[n] >= 'A' && name[n] <= 'Z' ? (char)(name[n] | 0x20) : name[n];
 	lower[n] = '\0';
-	near = nearest_name(lower, names, LENGTH(names));
+	near = nearest_name(lower, names, COUNT_OF(names));
 	length = near ? strlen(near) : 0;
 	if (length && length < 5 && n > length + 1) /* audio */
 		return NULL;
@@ -135,7 +134,7 @@ static int examine_within(struct reader *r, bool strict, const struct json_value
 	if (object->type != JSON_OBJECT)
 		return 0;
 	for (const struct json_value *member = object->first; member && !rc; member = member->next)
-		if (member->type == JSON_OBJECT && is_listed(member->key, names, LENGTH(names)))
+		if (member->type == JSON_OBJECT && is_listed(member->key, names, COUNT_OF(names)))
 			rc = report(r, strict, member, path,
 				    config_key_home(BLOCK_COUNT, member->key, member->key_length,
 						    room));
@@ -161,7 +160,7 @@ int misplaced_report(struct reader *r, const struct json_value *root, bool stric
 							       member->key_length);
 		const struct json_value *params = json_member(member, "params");
 
-		if (!key && !is_listed(member->key, other_blocks, LENGTH(other_blocks))) {
+		if (!key && !is_listed(member->key, other_blocks, COUNT_OF(other_blocks))) {
 			rc = examine_unknown(r, strict, BLOCK_ROOT, member, "");
 			continue;
 		}

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/numbers.h"
+
 #include "config/config.h"
 
 bool block_exists(enum nvs_block block)
@@ -24,7 +26,7 @@ static const char *const devices[] = {
 	[NVS_DEVICE_CPU] = "cpu",
 	[NVS_DEVICE_NVME] = "nvme",
 };
-#define DEVICES (sizeof(devices) / sizeof(devices[0]))
+#define DEVICES (COUNT_OF(devices))
 
 const char *nvs_ioengine_name(enum nvs_ioengine ioengine)
 {

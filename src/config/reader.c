@@ -12,6 +12,7 @@
 #include <strings.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "config/paths.h"
 
 #define NAME_BYTES 128 /* bytes of "zero_optimization.offload_optimizer.<key>" */
@@ -211,7 +212,7 @@ static int read_grad(struct reader *r, const struct config_key *key, const struc
 		config_key_set_default(key, &r->config);
 		return 0;
 	}
-	for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(dtypes); i++) {
 		if (json_is_string(value, dtypes[i].name)) {
 			*(enum nvs_dtype *)place_of(r, key) = dtypes[i].dtype;
 			r->grad_named = true;
@@ -317,7 +318,7 @@ static int read_bool(struct reader *r, const struct config_key *key, const struc
 		*into = number;
 		return 0;
 	}
-	for (size_t i = 0; i < 2 * sizeof(words) / sizeof(words[0]); i++) {
+	for (size_t i = 0; i < 2 * COUNT_OF(words); i++) {
 		const char *word = words[i / 2][i % 2];
 
 		if (value->type == JSON_STRING && config_block_is_model(key->block) &&

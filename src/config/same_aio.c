@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "config/config.h"
 
 static const char *const keys[] = {"aio.block_size",	"aio.queue_depth",     "aio.thread_count",
@@ -19,7 +20,7 @@ int config_same_aio(const struct nvs_config *config, const struct aio_config *op
 	char wanted[64], present[64];
 
 	other.aio = *opened;
-	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(keys); i++) {
 		int rc = nvs_config_get(config, keys[i], wanted, sizeof(wanted), error);
 
 		if (!rc)

@@ -23,6 +23,7 @@
 #include <assert.h>
 #include <pthread.h>
 
+#include "base/numbers.h"
 #include "config/config.h"
 #include "nvswap.h"
 #include "optim/kernels/kernel.h"
@@ -237,11 +238,6 @@ static inline uint64_t part_bytes(const struct nvs_optimizer *optimizer)
 	assert(optimizer->tile_numel);
 	return optimizer->tile_numel * sizeof(float);
 }
-static inline uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 /* ---- tensors.c ---- */
 /* Registers the tensors of all tiles, or of the offloaded ones if the store is not kept. */
 int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);

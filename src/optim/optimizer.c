@@ -105,7 +105,7 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	assert(room >= optimizer->ncached + 2);
 	/* The walks through all parts find room beside each other. */
 	room -= optimizer->ncached;
-	optimizer->tiles_ahead = room > 3 ? least(room - 3, TILES_AHEAD) : 0;
+	optimizer->tiles_ahead = room > 3 ? min_u64(room - 3, TILES_AHEAD) : 0;
 	return 0;
 }
 

@@ -74,7 +74,7 @@ int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	int rc = 0;
 
 	for (size_t i = 0; i < n && !rc; i += REGISTERED_AT_ONCE) {
-		size_t count = least(n - i, REGISTERED_AT_ONCE);
+		size_t count = min_u64(n - i, REGISTERED_AT_ONCE);
 
 		rc = register_some(optimizer, &kind, i, count, tensors, error);
 		for (size_t k = 0; k < count && !rc; k++)
@@ -95,7 +95,7 @@ int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	int rc = 0;
 
 	for (size_t i = 0; i < n && !rc; i += REGISTERED_AT_ONCE) {
-		size_t count = least(n - i, REGISTERED_AT_ONCE);
+		size_t count = min_u64(n - i, REGISTERED_AT_ONCE);
 
 		rc = register_some(optimizer, &kind, i, count, tensors, error);
 		for (size_t k = 0; k < count && !rc; k++)

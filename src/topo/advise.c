@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "base/struct_size.h"
 
 #define LINE_BYTES sizeof(((struct nvs_advice *)0)->line[0])
@@ -280,7 +281,7 @@ static rule_fn *const rules[] = {
 	nearly_full,
 };
 
-#define RULES (sizeof(rules) / sizeof(rules[0]))
+#define RULES (COUNT_OF(rules))
 _Static_assert(RULES <= LINES_MAX, "struct nvs_advice needs a line for each rule");
 
 static void advise(const struct nvs_machine_info *machine, const struct nvs_path_info *path,

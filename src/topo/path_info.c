@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "base/struct_size.h"
 #include "base/text.h"
 #include "topo/path.h"
@@ -185,11 +186,6 @@ static uint32_t lesser(uint32_t a, uint32_t b)
 	return !a || (b && b < a) ? b : a;
 }
 
-static uint32_t greater(uint32_t a, uint32_t b)
-{
-	return a > b ? a : b;
-}
-
 /* Of several drives, report all names, the tightest limits, and the rest of the first drive. */
 static void look_at_drive(const char *device, struct nvs_path_info *info)
 {
@@ -207,9 +203,9 @@ static void look_at_drive(const char *device, struct nvs_path_info *info)
 		sysfs_choice(info->scheduler);
 	}
 	info->rotational |= device_attribute(device, "queue/rotational", 0) != 0;
-	info->logical_block_bytes = greater(info->logical_block_bytes,
+	info->logical_block_bytes = max_u64(info->logical_block_bytes,
 					    queue_number(device, "queue/logical_block_size", 1));
-	info->physical_block_bytes = greater(info->physical_block_bytes,
+	info->physical_block_bytes = max_u64(info->physical_block_bytes,
 					     queue_number(device, "queue/physical_block_size", 1));
 	info->max_io_bytes = lesser(info->max_io_bytes,
 				    queue_number(device, "queue/max_sectors_kb", 1024));

@@ -17,6 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/numbers.h"
+
 /* Device mapper over md over partitions is three levels deep; more than this is a loop. */
 #define DEPTH_MAX 16
 
@@ -153,7 +155,7 @@ int sysfs_node(const char *root, const char *device)
 	char pattern[PATH_MAX];
 	int node = -1;
 
-	for (unsigned i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+	for (unsigned i = 0; i < COUNT_OF(places); i++) {
 		glob_t found;
 
 		snprintf(pattern, sizeof(pattern), "%s/block/%s/%s", root, device, places[i]);

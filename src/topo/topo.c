@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "topo/sysfs.h"
 
 struct topo {
@@ -29,7 +30,7 @@ static void skip_accelerators(hwloc_topology_t hwloc)
 	const unsigned long flag = HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST;
 
 	/* Fails if this hwloc lacks the component, which is harmless. */
-	for (unsigned i = 0; i < sizeof(components) / sizeof(components[0]); i++)
+	for (unsigned i = 0; i < COUNT_OF(components); i++)
 		(void)hwloc_topology_set_components(hwloc, flag, components[i]);
 }
 

@@ -16,6 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/numbers.h"
+
 #include "aio/engines/engine.h"
 
 /*
@@ -68,7 +70,7 @@ static int setup(struct uring *uring, const struct engine_options *options)
 	if (options->without & WITHOUT_SINGLE_ISSUER)
 		avoid |= IORING_SETUP_SINGLE_ISSUER;
 
-	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]) && rc == -EINVAL; i++) {
+	for (size_t i = 0; i < COUNT_OF(steps) && rc == -EINVAL; i++) {
 		if (steps[i] & avoid)
 			continue;
 		/* More entries than the depth for what wake() and interrupt() complete. */

@@ -15,23 +15,7 @@
 
 #include "aio/internal.h"
 #include "base/error.h"
-
-static uint64_t round_down(uint64_t n, uint32_t unit)
-{
-	assert(unit);
-	return n - n % unit;
-}
-
-static uint64_t round_up(uint64_t n, uint32_t unit)
-{
-	assert(unit && n <= UINT64_MAX - unit);
-	return round_down(n + unit - 1, unit);
-}
-
-static uint64_t lesser(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
+#include "base/numbers.h"
 
 void bounce_check(const struct bounce *bounce)
 {
@@ -46,7 +30,8 @@ int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers)
 
 	assert(queue_depth && nworkers);
 	share = BOUNCE_SLOTS_ALL / nworkers;
-	bounce->slots = (uint32_t)lesser(lesser(queue_depth, BOUNCE_SLOTS_MAX), share ? share : 1);
+	bounce->slots = (uint32_t)min_u64(min_u64(queue_depth, BOUNCE_SLOTS_MAX),
+					  share ? share : 1);
 	bounce->data = mmap(NULL, bounce_bytes(bounce), PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (bounce->data == MAP_FAILED) {
@@ -133,8 +118,8 @@ static void use_direct_memory(struct worker *worker, struct piece *piece, const 
 
 	assert(nbytes % unit == 0 && place->offset % unit == 0);
 	assert(slot < ENGINE_BUFFERS);
-	if (slot >= 0 && round_down(in_region, unit)) {
-		nbytes = lesser(nbytes, round_down(in_region, unit));
+	if (slot >= 0 && align_down(in_region, unit)) {
+		nbytes = min_u64(nbytes, align_down(in_region, unit));
 		piece->io.buffer_slot = slot;
 	}
 	use_direct(piece, place, nbytes);
@@ -146,15 +131,15 @@ static bool use_bounce(struct worker *worker, struct piece *piece, const struct 
 		       uint64_t nbytes, uint32_t unit)
 {
 	struct bounce *bounce = &worker->bounce;
-	uint64_t first = round_down(place->offset, unit);
-	uint64_t end = lesser(round_up(place->offset + nbytes, unit), first + BOUNCE_SLOT_BYTES);
+	uint64_t first = align_down(place->offset, unit);
+	uint64_t end = min_u64(align_up(place->offset + nbytes, unit), first + BOUNCE_SLOT_BYTES);
 	uint64_t in_region;
 
 	bounce_check(bounce);
 	if (!bounce->nfree)
 		return false;
 	piece->bounce = (int)bounce->free[--bounce->nfree];
-	use_direct(piece, place, lesser(nbytes, end - place->offset));
+	use_direct(piece, place, min_u64(nbytes, end - place->offset));
 	piece->skip = (uint32_t)(place->offset - first);
 	piece->align = unit;
 	piece->io.data = bounce->data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES;
@@ -180,10 +165,10 @@ static bool cut_read(struct worker *worker, struct piece *piece, const struct pl
 	if ((uintptr_t)piece->user % file->mem_align)
 		return use_bounce(worker, piece, place, nbytes, unit);
 	if (odd)
-		return use_bounce(worker, piece, place, lesser(nbytes, unit - odd), unit);
+		return use_bounce(worker, piece, place, min_u64(nbytes, unit - odd), unit);
 	if (nbytes < unit)
 		return use_bounce(worker, piece, place, nbytes, unit);
-	use_direct_memory(worker, piece, place, round_down(nbytes, unit), unit);
+	use_direct_memory(worker, piece, place, align_down(nbytes, unit), unit);
 	return true;
 }
 
@@ -198,15 +183,15 @@ static bool cut_write(struct worker *worker, struct piece *piece, const struct p
 	assert(!file->units || (!odd && !tail));
 	if (odd || (tail && !file->padded)) {
 		assert(!file->padded || !odd);
-		use_buffered(piece, place, lesser(nbytes, unit - odd));
+		use_buffered(piece, place, min_u64(nbytes, unit - odd));
 		piece->io.sync = true;
 		return true;
 	}
 	if (tail)
 		return use_bounce(worker, piece, place, nbytes, unit);
-	nbytes = round_down(nbytes, unit);
+	nbytes = align_down(nbytes, unit);
 	if ((uintptr_t)piece->user % file->mem_align)
-		return use_bounce(worker, piece, place, lesser(nbytes, BOUNCE_SLOT_BYTES), unit);
+		return use_bounce(worker, piece, place, min_u64(nbytes, BOUNCE_SLOT_BYTES), unit);
 	use_direct_memory(worker, piece, place, nbytes, file->offset_align);
 	return true;
 }
@@ -224,8 +209,8 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 
 	assert(left && transfer->state.phase == TRANSFER_QUEUED && !transfer->status);
 	file_check(file);
-	block = block < unit ? unit : (uint32_t)round_down(block, unit);
-	left = lesser(lesser(left, place.nbytes), block);
+	block = block < unit ? unit : (uint32_t)align_down(block, unit);
+	left = min_u64(min_u64(left, place.nbytes), block);
 	*piece = (struct piece){
 		.io = {.index = piece->io.index,
 		       .write = transfer->direction == NVS_WRITE,
@@ -326,7 +311,7 @@ static bool try_again(struct piece *piece, int status)
 /* Prepares the remainder of a short I/O; false at end of file or after too many retries. */
 static bool continue_short(struct piece *piece, uint32_t result)
 {
-	uint32_t progress = (uint32_t)round_down(result, piece->align);
+	uint32_t progress = (uint32_t)align_down(result, piece->align);
 
 	assert(result < piece->io.nbytes);
 	if (!result && !piece->io.write) {

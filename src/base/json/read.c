@@ -4,6 +4,7 @@
  * keys and strings are allocated from chunks that live as long as the document.
  */
 #include "base/json/read.h"
+#include "base/numbers.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -192,7 +193,7 @@ static const char *advice(const struct parser *p)
 	size_t left = (size_t)(p->end - p->at);
 	const char *before = p->at;
 
-	for (size_t i = 0; i < sizeof(advices) / sizeof(advices[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(advices); i++) {
 		size_t length = strlen(advices[i].token);
 
 		if (length <= left && !memcmp(p->at, advices[i].token, length))

@@ -4,6 +4,7 @@
  * before and behind the aligned one are unmapped.
  */
 #include "base/memory/huge_map.h"
+#include "base/numbers.h"
 
 #include <fcntl.h>
 #include <stddef.h>
@@ -16,14 +17,9 @@ uint64_t page_bytes(void)
 	return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static uint64_t round_up(uint64_t n, uint64_t unit)
-{
-	return (n + unit - 1) / unit * unit;
-}
-
 uint64_t round_to_pages(uint64_t nbytes)
 {
-	return round_up(nbytes, page_bytes());
+	return align_up(nbytes, page_bytes());
 }
 
 uint64_t huge_page_bytes(void)
@@ -50,7 +46,7 @@ void *huge_map(uint64_t nbytes, bool *advised)
 
 	if (mapped == MAP_FAILED)
 		return NULL;
-	before = round_up((uintptr_t)mapped, unit) - (uintptr_t)mapped;
+	before = align_up((uintptr_t)mapped, unit) - (uintptr_t)mapped;
 	behind = unit - before;
 	data = mapped + before;
 	if (before)

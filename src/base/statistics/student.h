@@ -5,6 +5,8 @@
 
 #include <stddef.h>
 
+#include "base/numbers.h"
+
 /* The 97.5 % quantile; less than one degree of freedom counts as one. */
 static inline double student_975(double freedom)
 {
@@ -12,7 +14,7 @@ static inline double student_975(double freedom)
 				       2.571, 2.447, 2.365, 2.306, 2.262};
 	size_t whole = (size_t)freedom;
 
-	if (whole < sizeof(below) / sizeof(*below))
+	if (whole < COUNT_OF(below))
 		return below[whole];
 	return 1.96 + 2.4 / freedom + 2.8 / (freedom * freedom);
 }

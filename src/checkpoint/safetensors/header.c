@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/json/read.h"
+#include "base/numbers.h"
 #include "base/shape.h"
 #include "base/text.h"
 
@@ -81,7 +82,7 @@ static bool is_lacking(const char *name)
 	static const char *const names[] = {"C64",     "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
 					    "F6_E2M3", "F6_E3M2", "F4"};
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+	for (size_t i = 0; i < COUNT_OF(names); i++)
 		if (!strcmp(name, names[i]))
 			return true;
 	return false;

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "base/numbers.h"
+
 #define STORAGE(name, type)                                                                        \
 	{                                                                                          \
 		"torch." name "Storage", NAME_STORAGE, type, true                                  \
@@ -116,7 +118,7 @@ static const struct pickle_name names[] = {
 
 const struct pickle_name *pickle_name_find(const char *text)
 {
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+	for (size_t i = 0; i < COUNT_OF(names); i++)
 		if (!strcmp(names[i].text, text))
 			return &names[i];
 	return NULL;
@@ -124,7 +126,7 @@ const struct pickle_name *pickle_name_find(const char *text)
 
 const char *pickle_name_of(enum name_use use, enum nvs_dtype dtype)
 {
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+	for (size_t i = 0; i < COUNT_OF(names); i++)
 		if (names[i].use == use && names[i].has_dtype && names[i].dtype == dtype)
 			return names[i].text;
 	return NULL;

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/numbers.h"
 #include "cli/bench/prepare.h"
 #include "cli/bench/run.h"
 #include "cli/bench/stage.h"
@@ -34,7 +35,7 @@ static void write_report(struct bench *bench, const struct bench_report *report)
 	if (!bench->written && output_begin(&bench->output))
 		bench->failed = STATUS_FAILED;
 	bench->written = true;
-	for (unsigned i = 0; i < sizeof(forms) / sizeof(*forms) && !bench->failed; i++)
+	for (unsigned i = 0; i < COUNT_OF(forms) && !bench->failed; i++)
 		if (bench->plan.run.formats & forms[i].formats &&
 		    forms[i].write(bench->output.file, report)) {
 			say("out of memory for the report");

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/modes/pool.h"
 #include "cli/replay/replay.h"
@@ -74,7 +75,7 @@ static int take_options(const struct bench_options *options, const struct option
 	};
 	int rc = 0;
 
-	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]) && !rc; i++)
+	for (size_t i = 0; i < COUNT_OF(settings) && !rc; i++)
 		if (settings[i].given)
 			rc = nvs_config_set_number(config, settings[i].key, settings[i].number,
 						   error);

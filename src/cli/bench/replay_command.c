@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/numbers.h"
 #include "cli/bench/run.h"
 #include "cli/commands.h"
 #include "cli/jobs/bench.h"
@@ -79,7 +80,7 @@ const struct command_spec replay_command = {
 		 "equal; 1 with the reason on standard error otherwise; 2 for bad usage.",
 	.operand = "TRACE",
 	.options = option_specs,
-	.noptions = sizeof(option_specs) / sizeof(*option_specs),
+	.noptions = COUNT_OF(option_specs),
 	.defaults = &defaults,
 };
 

@@ -4,6 +4,7 @@
  */
 #include <stddef.h>
 
+#include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/compare/compare.h"
 #include "cli/options/report_options.h"
@@ -35,7 +36,7 @@ const struct command_spec compare_command = {
 		 "usage, or results that can't be read.",
 	.operand = "RESULT RESULT...",
 	.options = options,
-	.noptions = sizeof(options) / sizeof(*options),
+	.noptions = COUNT_OF(options),
 	.defaults = &defaults,
 	.gone = (const struct option_gone[]){{"html", PAGE_BY_REPORT}, {NULL, NULL}},
 };

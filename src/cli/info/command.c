@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/info/info.h"
 #include "cli/options/report_options.h"
@@ -35,7 +36,7 @@ const struct command_spec info_command = {
 		 "for bad usage.\nIn JSON, null means unknown, and for memlock_bytes and "
 		 "memory_limit_bytes no limit.",
 	.options = options,
-	.noptions = sizeof(options) / sizeof(*options),
+	.noptions = COUNT_OF(options),
 	.defaults = &defaults,
 };
 

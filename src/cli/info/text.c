@@ -4,6 +4,7 @@
  */
 #include <stdint.h>
 
+#include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/info/info.h"
 
@@ -13,7 +14,7 @@ static const char *size(uint64_t nbytes, char text[32])
 	double value = (double)nbytes;
 	unsigned unit = 0;
 
-	for (; value >= 1024 && unit + 1 < sizeof(units) / sizeof(units[0]); unit++)
+	for (; value >= 1024 && unit + 1 < COUNT_OF(units); unit++)
 		value /= 1024;
 	snprintf(text, 32, "%.4g %s", value, units[unit]);
 	return text;

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/jobs/bench.h"
 
@@ -226,7 +227,7 @@ const struct command_spec bench_command = {
 		 "equal; 1 with the reason on standard error otherwise; 2 for bad usage.",
 	.operand = "[FILE.ini]...",
 	.options = option_specs,
-	.noptions = sizeof(option_specs) / sizeof(*option_specs),
+	.noptions = COUNT_OF(option_specs),
 	.defaults = &defaults,
 	.gone = gone,
 };
@@ -299,7 +300,7 @@ static int check_modes(const struct bench_options *options, const struct options
 {
 	char modes[128];
 
-	for (size_t i = 0; i < sizeof(limited) / sizeof(*limited); i++) {
+	for (size_t i = 0; i < COUNT_OF(limited); i++) {
 		if (!bench_option_given(own, limited[i].name) ||
 		    limited[i].modes & MODE(options->rw))
 			continue;

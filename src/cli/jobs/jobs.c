@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/nearest.h"
+#include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/jobs/jobfile.h"
 #include "cli/options/values.h"
@@ -77,7 +78,7 @@ static bool is_ignored(const char *key)
 {
 	static const char *const keys[] = {"invalidate", "randrepeat", "thread", "unlink"};
 
-	for (unsigned i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+	for (unsigned i = 0; i < COUNT_OF(keys); i++)
 		if (option_names_equal(key, keys[i]))
 			return true;
 	return false;
@@ -220,7 +221,7 @@ static int check_complete(const struct level *level, const char *name, const cha
 				 "give direct=1"}};
 	bool blocks = is_block_mode(level->options.rw) && !level->options.config;
 
-	for (unsigned i = 0; i < (blocks ? sizeof(needed) / sizeof(*needed) : 1); i++)
+	for (unsigned i = 0; i < (blocks ? COUNT_OF(needed) : 1); i++)
 		if (!bench_option_given(&level->given, needed[i].key)) {
 			say("%s: job %s has no %s: %s", where, name, needed[i].key, needed[i].why);
 			return -EINVAL;

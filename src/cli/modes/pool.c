@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/memory/room.h"
+#include "base/numbers.h"
 #include "cli/modes/model/layers.h"
 #include "cli/modes/model/parameters.h"
 #include "cli/settings.h"
@@ -62,11 +63,6 @@ static int set_pool(struct nvs_config *config, enum nvs_block block, uint64_t nb
 		  : set_buffer_size(config, block, buffer_size_for(nbytes, count, element), error);
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
-
 /* Of what the process may take, half of a job's share; the other is for weights and gradients. */
 static uint64_t memory_share(const struct bench_options *options)
 {
@@ -93,7 +89,7 @@ static uint64_t usual_pool(const struct bench_options *options)
 
 	if (share >= DEFAULT_BYTES)
 		return DEFAULT_BYTES;
-	return larger(share - share % ROUNDING, ROUNDING);
+	return max_u64(share - share % ROUNDING, ROUNDING);
 }
 
 static uint64_t default_pool(const struct bench_options *options, const struct model *model)
@@ -107,11 +103,11 @@ static uint64_t default_pool(const struct bench_options *options, const struct m
 	/* No machine has memory for such a tensor; avoid an overflow. */
 	if (largest > UINT64_MAX / 4)
 		return largest;
-	nbytes = larger(2 * largest + ROUNDING, usual_pool(options));
+	nbytes = max_u64(2 * largest + ROUNDING, usual_pool(options));
 	if (options->rw != RW_PARAMS)
 		return nbytes;
-	nbytes = larger(nbytes, 3 * largest + ROUNDING);
-	return nbytes < half ? nbytes : larger(half, 2 * largest);
+	nbytes = max_u64(nbytes, 3 * largest + ROUNDING);
+	return nbytes < half ? nbytes : max_u64(half, 2 * largest);
 }
 
 /* The optimizer's pool is no larger than all of its state. */
@@ -138,7 +134,7 @@ static int size_pool(const struct bench_options *options, const struct model *mo
 	numel = state_numel(options, model, config, block);
 	return numel >= setting_number(config, setting_buffer_size_key(block))
 		       ? 0
-		       : set_buffer_size(config, block, larger(numel, 1), error);
+		       : set_buffer_size(config, block, max_u64(numel, 1), error);
 }
 
 /* The bytes that must be in the pool at the same time; *name is the tensor or layer. */

@@ -7,6 +7,7 @@
 #include <errno.h>
 
 #include "base/clock.h"
+#include "base/numbers.h"
 #include "cli/jobs/measure.h"
 #include "cli/jobs/watch.h"
 #include "cli/progress.h"
@@ -15,11 +16,6 @@
 static int wait_in_flight(const struct step_mode *mode)
 {
 	return mode->wait ? mode->wait(mode->arg) : 0;
-}
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
 }
 
 static void add_up(struct nvs_step_io *sum, const struct nvs_step_io *io)
@@ -45,7 +41,7 @@ static void count_step(struct step_figures *figures, const struct step_done *don
 	if (wall_ns > figures->wall_max_ns)
 		figures->wall_max_ns = wall_ns;
 	figures->skipped += done->skipped;
-	figures->shorter_ns += least(done->io.io_ns, done->io.compute_ns);
+	figures->shorter_ns += min_u64(done->io.io_ns, done->io.compute_ns);
 	figures->updates_ns += done->updates_ns;
 	figures->tiles += done->tiles;
 	add_up(&figures->sum, &done->io);
@@ -141,7 +137,7 @@ void steps_note_memory(struct bench_result *result, enum nvs_device device, uint
 	result->steps.own_bytes = own_bytes;
 	result->steps.peak_bytes = peak_memory();
 	/* Explicit huge pages are not in the resident set. */
-	result->steps.pool_rss_bytes = pool->bytes - least(pool->huge, pool->bytes);
+	result->steps.pool_rss_bytes = pool->bytes - min_u64(pool->huge, pool->bytes);
 	if (device == NVS_DEVICE_CPU)
 		result->steps.store_bytes = result->engine.store_bytes;
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/numbers.h"
 #include "cli/jobs/measure.h"
 #include "cli/jobs/watch.h"
 #include "cli/modes/engine.h"
@@ -442,17 +443,12 @@ static struct batch cut_batch(const struct run *run, size_t first, uint64_t limi
 	return batch;
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 static void make_batches(struct run *run)
 {
-	uint64_t limit = least(run->opened.pool_bytes / POOL_BATCHES, BATCH_BYTES_MAX);
+	uint64_t limit = min_u64(run->opened.pool_bytes / POOL_BATCHES, BATCH_BYTES_MAX);
 
 	if (run->options->rate)
-		limit = least(limit, run->options->rate / RATE_BATCHES);
+		limit = min_u64(limit, run->options->rate / RATE_BATCHES);
 	for (size_t first = 0; first < run->model->n;) {
 		run->batches[run->nbatches] = cut_batch(run, first, limit);
 		first += run->batches[run->nbatches++].n;

@@ -11,10 +11,10 @@
 #include <string.h>
 
 #include "base/nearest.h"
+#include "base/numbers.h"
 #include "cli/commands.h"
 
-#define COUNT_OF(array) (sizeof(array) / sizeof(*(array)))
-#define PART_MAX	64 /* bytes of one element of a list */
+#define PART_MAX 64 /* bytes of one element of a list */
 
 static const char size_units[] = "kmgtp";
 static const struct {

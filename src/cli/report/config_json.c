@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/json/write.h"
+#include "base/numbers.h"
 #include "cli/report/json.h"
 
 #define KEY_BYTES  128
@@ -174,7 +175,7 @@ void report_config_json(struct json_writer *json, const struct bench_job *job)
 	struct place place = {.json = json};
 
 	json_open_object(json, "config");
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+	for (size_t i = 0; i < COUNT_OF(rows); i++)
 		if (has_effect(&rows[i], job))
 			put_row(&place, &rows[i], job);
 	while (*place.open)

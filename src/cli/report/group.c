@@ -10,10 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint64_t longer(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
+#include "base/numbers.h"
 
 /* 0: unknown. */
 static uint64_t least(uint64_t a, uint64_t b)
@@ -57,19 +54,19 @@ static void add_step_io(struct nvs_step_io *into, const struct nvs_step_io *from
 
 static void add_steps(struct step_figures *into, const struct step_figures *from)
 {
-	uint64_t first_wall_ns = longer(into->first.wall_ns, from->first.wall_ns);
+	uint64_t first_wall_ns = max_u64(into->first.wall_ns, from->first.wall_ns);
 
 	into->steps += from->steps;
 	into->skipped += from->skipped;
 	add_step_io(&into->sum, &from->sum);
 	into->wall_min_ns = least(into->wall_min_ns, from->wall_min_ns);
-	into->wall_max_ns = longer(into->wall_max_ns, from->wall_max_ns);
+	into->wall_max_ns = max_u64(into->wall_max_ns, from->wall_max_ns);
 	into->shorter_ns += from->shorter_ns;
 	into->updates_ns += from->updates_ns;
 	into->tiles += from->tiles;
 	add_step_io(&into->first, &from->first);
 	into->first.wall_ns = first_wall_ns;
-	into->layers = longer(into->layers, from->layers);
+	into->layers = max_u64(into->layers, from->layers);
 	into->elements += from->elements;
 	into->groups += from->groups;
 	into->threads += from->threads;
@@ -86,7 +83,7 @@ static void add_checkpoint(struct checkpoint_figures *into, const struct checkpo
 {
 	const struct way_figures *own = &into->ways[WAY_NVSWAP];
 
-	into->rounds = longer(into->rounds, from->rounds);
+	into->rounds = max_u64(into->rounds, from->rounds);
 	into->nbytes += from->nbytes;
 	for (unsigned i = 0; i < WAYS; i++) {
 		into->ways[i].median += from->ways[i].median;
@@ -105,7 +102,7 @@ static void add_aio(struct nvs_aio_stats *into, const struct nvs_aio_stats *from
 	into->registered_bytes += from->registered_bytes;
 	into->submit_calls += from->submit_calls;
 	into->reap_calls += from->reap_calls;
-	into->inflight_max = (uint32_t)longer(into->inflight_max, from->inflight_max);
+	into->inflight_max = (uint32_t)max_u64(into->inflight_max, from->inflight_max);
 	for (unsigned i = 0; i < NVS_DEPTHS; i++) {
 		into->depth_ios[i] += from->depth_ios[i];
 		into->submit_sizes[i] += from->submit_sizes[i];
@@ -124,7 +121,7 @@ static void add_engine(struct nvs_engine_stats *into, const struct nvs_engine_st
 	into->pool.bytes += from->pool.bytes;
 	into->pool.locked += from->pool.locked;
 	into->pool.huge += from->pool.huge;
-	into->pool.largest_free = longer(into->pool.largest_free, from->pool.largest_free);
+	into->pool.largest_free = max_u64(into->pool.largest_free, from->pool.largest_free);
 	add_aio(&into->aio, &from->aio);
 	into->store_bytes += from->store_bytes;
 	into->verify_errors += from->verify_errors;
@@ -144,7 +141,7 @@ static void add_measured(struct bench_result *into, const struct bench_result *f
 		into->replay = from->replay; /* of one job */
 	}
 	into->measured = true;
-	into->window_ns = longer(into->window_ns, from->window_ns);
+	into->window_ns = max_u64(into->window_ns, from->window_ns);
 	into->user_us += from->user_us;
 	into->system_us += from->system_us;
 	into->data_us += from->data_us;
@@ -175,7 +172,7 @@ static void add_opened(struct bench_result *into, const struct bench_result *fro
 	into->opened = true;
 	into->pool_peak += from->pool_peak;
 	into->first_bytes += from->first_bytes;
-	into->first_ns = longer(into->first_ns, from->first_ns);
+	into->first_ns = max_u64(into->first_ns, from->first_ns);
 	into->verified_bytes += from->verified_bytes;
 	into->verify_errors += from->verify_errors;
 }
@@ -208,7 +205,7 @@ static double all_bytes_per_s(const struct bench_report *report, unsigned groupi
 		if (report->plan->jobs[i].groupid != groupid || !result->bytes[direction])
 			continue;
 		nbytes += result->bytes[direction];
-		window_ns = longer(window_ns, result->window_ns);
+		window_ns = max_u64(window_ns, result->window_ns);
 	}
 	return window_ns ? (double)nbytes * 1e9 / (double)window_ns : 0;
 }
@@ -229,7 +226,7 @@ static void add_job(struct report_group *group, const struct bench_job *job,
 	group->run_ns += result->window_ns;
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
 		if (result->bytes[d] || result->aio.io[d].ios)
-			group->window_ns[d] = longer(group->window_ns[d], result->window_ns);
+			group->window_ns[d] = max_u64(group->window_ns[d], result->window_ns);
 	add_result(&group->result, result);
 }
 

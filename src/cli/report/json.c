@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "base/json/write.h"
+#include "base/numbers.h"
 #include "base/statistics/latency.h"
 
 /* Tools that plot fio's output refuse it without fio's own version key. */
@@ -149,7 +150,7 @@ static void put_latency(struct json_writer *json, const char *key,
 	json_count(json, "N", latency->count);
 	if (percentiles && latency->count) {
 		json_open_object(json, "percentile");
-		for (unsigned i = 0; i < sizeof(fios) / sizeof(*fios); i++) {
+		for (unsigned i = 0; i < COUNT_OF(fios); i++) {
 			snprintf(text, sizeof(text), "%f", fios[i]);
 			json_count(json, text, nvs_latency_percentile(latency, fios[i]));
 		}

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/report/group.h"
 
@@ -51,7 +52,7 @@ static void print_latency(FILE *file, const struct nvs_latency *latency)
 
 	text_sublabel(file, "latency");
 	fprintf(file, "%.1f us mean", nvs_latency_mean(latency) / 1e3);
-	for (unsigned i = 0; i < sizeof(percents) / sizeof(*percents); i++)
+	for (unsigned i = 0; i < COUNT_OF(percents); i++)
 		fprintf(file, ", %g %% %.1f", percents[i],
 			(double)nvs_latency_percentile(latency, percents[i]) / 1e3);
 	fprintf(file, ", at most %.1f us\n", (double)latency->max_ns / 1e3);

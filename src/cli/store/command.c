@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/nearest.h"
+#include "base/numbers.h"
 #include "cli/options/report_options.h"
 #include "cli/store/store.h"
 
@@ -70,7 +71,7 @@ static const struct action {
 	{"import", store_import},
 };
 
-#define NACTIONS (sizeof(actions) / sizeof(*actions))
+#define NACTIONS (COUNT_OF(actions))
 
 const struct command_spec store_command = {
 	.name = "store",
@@ -99,7 +100,7 @@ const struct command_spec store_command = {
 		 "Exit status: 0; 1 if a store is damaged, or can't be read; 2 for bad usage.",
 	.operand = "ACTION DIR...",
 	.options = options,
-	.noptions = sizeof(options) / sizeof(*options),
+	.noptions = COUNT_OF(options),
 	.defaults = &defaults,
 };
 
@@ -129,7 +130,7 @@ static bool options_fit(const struct action *action, const struct options_given 
 	} owners[] = {
 		{ROLLBACK, "repair"}, {TO, "export"}, {FROM, "import"}, {SHARD_SIZE, "export"}};
 
-	for (size_t i = 0; i < sizeof(owners) / sizeof(*owners); i++)
+	for (size_t i = 0; i < COUNT_OF(owners); i++)
 		if (given->text[owners[i].option] && strcmp(owners[i].action, action->name)) {
 			say("--%s is an option of nvswap store %s", options[owners[i].option].name,
 			    owners[i].action);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The settings with which `store export` and `import` open a store. */
 #include "base/error.h"
+#include "base/numbers.h"
 #include "cli/store/copy.h"
 
 #define MIB	 ((uint64_t)1 << 20)
@@ -42,9 +43,8 @@ static int set_pool(struct nvs_config *config, bool optimizer, uint64_t pool,
 	const struct setting state[] = {{"offload_optimizer.buffer_count", 1},
 					{"zero_optimization.sub_group_size", (pool + 3) / 4}};
 
-	return optimizer ? set_all(config, state, sizeof(state) / sizeof(*state), error)
-			 : set_all(config, parameters, sizeof(parameters) / sizeof(*parameters),
-				   error);
+	return optimizer ? set_all(config, state, COUNT_OF(state), error)
+			 : set_all(config, parameters, COUNT_OF(parameters), error);
 }
 
 int copy_configure(const struct copy *copy, bool keep, uint64_t pool, struct nvs_config **config)
@@ -64,8 +64,7 @@ int copy_configure(const struct copy *copy, bool keep, uint64_t pool, struct nvs
 			place->paths, place->npaths, copy->error);
 	if (!rc)
 		rc = set_pool(*config, place->optimizer, pool, copy->error);
-	return rc ? rc
-		  : set_all(*config, settings, sizeof(settings) / sizeof(*settings), copy->error);
+	return rc ? rc : set_all(*config, settings, COUNT_OF(settings), copy->error);
 }
 
 int copy_opened(const struct copy *copy, int rc)

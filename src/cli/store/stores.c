@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/numbers.h"
+
 #include "cli/store/store.h"
 
 static bool chosen(const struct store_job *job, const struct nvs_store_place *place)
@@ -90,7 +92,7 @@ const char *store_state_name(enum nvs_store_state state)
 {
 	static const char *const names[] = {"kept", "temporary", "partial", "damaged"};
 
-	return (unsigned)state < sizeof(names) / sizeof(*names) ? names[state] : "unknown";
+	return (unsigned)state < COUNT_OF(names) ? names[state] : "unknown";
 }
 
 const char *store_time_text(uint64_t seconds, char text[48])

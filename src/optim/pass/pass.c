@@ -92,7 +92,7 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 	uint64_t numel = pass->optimizer->tile_numel, most = pass->kind->complete ? numel : SLICE;
 
 	assert(*taken < numel);
-	*slice = (struct slice){.tile = tile, .from = *taken, .n = least(numel - *taken, most)};
+	*slice = (struct slice){.tile = tile, .from = *taken, .n = min_u64(numel - *taken, most)};
 	if (!*taken) {
 		task_set(pass, tile, TASK_COMPUTED);
 		pass->optimizer->tiles[tile].slices = (uint32_t)((numel + most - 1) / most);

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "base/numbers.h"
 #include "optim/step/numbers.h"
 
 static const uint8_t magic[8] = {'n', 'v', 's', 'o', 'p', 't', 'i', 'm'};
@@ -123,7 +124,7 @@ static int check_whole(const uint8_t *bytes, struct nvs_error *error)
 		{"the remaining hysteresis", AT_HYSTERESIS, 8, 1, UINT32_MAX},
 	};
 
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(numbers); i++) {
 		const uint8_t *at = bytes + numbers[i].at;
 		uint64_t value = numbers[i].nbytes == 4 ? get_u32(at) : get_u64(at);
 
@@ -184,7 +185,7 @@ static int check_reals(const struct header *header, struct nvs_error *error)
 		{"the factor of the gradients", header->factor, 0, 1 / SCALE_MIN},
 		{"the factor of clipping", header->clip, 0, 1},
 	};
-	size_t n = header->unfinished ? sizeof(numbers) / sizeof(numbers[0]) : 1;
+	size_t n = header->unfinished ? COUNT_OF(numbers) : 1;
 
 	for (size_t i = 0; i < n; i++)
 		if (!(numbers[i].value >= numbers[i].least && numbers[i].value <= numbers[i].most))

@@ -12,15 +12,10 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "config/config.h"
 #include "optim/internal.h"
 #include "optim/step/numbers.h"
-
-static uint64_t round_up(uint64_t value, uint64_t multiple)
-{
-	assert(multiple && value <= UINT64_MAX - multiple);
-	return (value + multiple - 1) / multiple * multiple;
-}
 
 /* ---- Groups ---- */
 
@@ -142,7 +137,7 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 					.dtype = specs[i].dtype,
 					.weights = specs[i].weights};
 		optimizer->ngroups = i + 1;
-		optimizer->flat += round_up(specs[i].numel, TILE_UNIT);
+		optimizer->flat += align_up(specs[i].numel, TILE_UNIT);
 		if (!group->name)
 			rc = error_set(error, -ENOMEM, "out of memory for %zu groups", n);
 	}
@@ -178,13 +173,13 @@ uint64_t layout_tile_numel(const struct nvs_optimizer *optimizer)
 
 	/* Each tile needs bookkeeping: with a tiny pool, longer tiles and fewer in flight. */
 	if (optimizer->flat / TILES_MAX > numel)
-		numel = least(optimizer->flat / TILES_MAX, pool / POOL_TILES_MIN);
-	numel = least(numel, most) / TILE_UNIT * TILE_UNIT;
+		numel = min_u64(optimizer->flat / TILES_MAX, pool / POOL_TILES_MIN);
+	numel = min_u64(numel, most) / TILE_UNIT * TILE_UNIT;
 	if (!numel)
 		numel = TILE_UNIT;
 	/* Spread evenly, so that the last tile is not mostly padding. */
 	n = (optimizer->flat + numel - 1) / numel;
-	numel = round_up((optimizer->flat + n - 1) / n, TILE_UNIT);
+	numel = align_up((optimizer->flat + n - 1) / n, TILE_UNIT);
 	assert(numel <= most && numel * n >= optimizer->flat);
 	return pool / numel < 2 ? 0 : numel;
 }
@@ -205,15 +200,15 @@ static void place_groups(struct nvs_optimizer *optimizer)
 		    (double)offloaded >=
 			    optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio * (double)all) {
 			host = true;
-			at = round_up(at, optimizer->tile_numel);
+			at = align_up(at, optimizer->tile_numel);
 			optimizer->noffloaded = at / optimizer->tile_numel;
 		}
 		group->at = at;
-		at += round_up(group->numel, TILE_UNIT);
+		at += align_up(group->numel, TILE_UNIT);
 		offloaded += group->numel;
 	}
 	optimizer->flat = at;
-	optimizer->ntiles = round_up(at, optimizer->tile_numel) / optimizer->tile_numel;
+	optimizer->ntiles = align_up(at, optimizer->tile_numel) / optimizer->tile_numel;
 	if (!host)
 		optimizer->noffloaded = optimizer->ntiles;
 }
@@ -249,7 +244,7 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 	optimizer->gradient_numel = part_bytes(optimizer) /
 				    nvs_dtype_size(optimizer->gradient_dtype);
 	place_groups(optimizer);
-	optimizer->ngradients = round_up(optimizer->flat, optimizer->gradient_numel) /
+	optimizer->ngradients = align_up(optimizer->flat, optimizer->gradient_numel) /
 				optimizer->gradient_numel;
 	optimizer->ncached = optimizer->config.optimizer_max_in_cpu / tile_numel;
 	if (optimizer->ncached > optimizer->noffloaded)

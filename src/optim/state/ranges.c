@@ -117,8 +117,8 @@ static int copy(struct nvs_optimizer *optimizer, const struct part_range *range,
 
 	walks_begin(optimizer);
 	for (uint64_t done = 0; done < range->numel && !rc; done += n) {
-		n = least(optimizer->tile_numel - (at + done) % optimizer->tile_numel,
-			  range->numel - done);
+		n = min_u64(optimizer->tile_numel - (at + done) % optimizer->tile_numel,
+			    range->numel - done);
 		rc = copy_some(optimizer, range, done, n, error);
 	}
 	return !rc && range->from ? walks_check_written(optimizer, error) : rc;

@@ -41,7 +41,7 @@ void walks_end(struct nvs_optimizer *optimizer)
 
 static void read_ahead(struct nvs_optimizer *optimizer, unsigned part, struct walk *walk)
 {
-	size_t end = least(walk->at + 1 + optimizer->tiles_ahead, optimizer->noffloaded);
+	size_t end = min_u64(walk->at + 1 + optimizer->tiles_ahead, optimizer->noffloaded);
 
 	for (; walk->end < end; walk->end++) {
 		struct tile *tile = &optimizer->tiles[walk->end];

@@ -154,7 +154,7 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 	if (!rc) {
 		rc = add(optimizer, which->at + offset, numel, dtype, data, &done, error);
 		assert(done <= numel);
-		which->added = least(which->added + done, HEADER_COUNTS_MAX);
+		which->added = min_u64(which->added + done, HEADER_COUNTS_MAX);
 		if (done)
 			group_set_gradients(optimizer, which, NVS_GRADIENTS_ADDED);
 	}

@@ -9,6 +9,7 @@
 #include <float.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 
 int check_number(const char *name, double value, double below, struct nvs_error *error)
 {
@@ -35,7 +36,7 @@ int check_adam(const struct optimizer_config *adam, enum number_names names,
 	};
 	int rc = 0;
 
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]) && !rc; i++)
+	for (size_t i = 0; i < COUNT_OF(numbers) && !rc; i++)
 		rc = check_number(numbers[i].name[names], numbers[i].value, numbers[i].below,
 				  error);
 	return rc;

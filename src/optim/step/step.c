@@ -268,8 +268,8 @@ static void fill_io(struct nvs_step_io *io, const struct nvs_engine_stats *from,
 	io->stalls = figures->stalls;
 	io->stall_ns = figures->stall_ns / threads;
 	if (io->io_ns + io->compute_ns > io->wall_ns)
-		io->hidden_ns = least(io->io_ns + io->compute_ns - io->wall_ns,
-				      least(io->io_ns, io->compute_ns));
+		io->hidden_ns = min_u64(io->io_ns + io->compute_ns - io->wall_ns,
+					min_u64(io->io_ns, io->compute_ns));
 }
 
 static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "store/disk.h"
 #include "store/manifest.h"
 #include "store/member/internal.h"
@@ -61,7 +62,7 @@ static const struct signature {
 /* What wrote these bytes; NULL: they have no known signature. */
 static const char *signed_by(const uint8_t first[LABEL_BYTES])
 {
-	for (size_t i = 0; i < sizeof(signatures) / sizeof(signatures[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(signatures); i++) {
 		const struct signature *signature = &signatures[i];
 
 		assert(signature->at + signature->nbytes <= LABEL_BYTES);

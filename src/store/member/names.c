@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "store/member/internal.h"
 
 /* rank<N> or rank<N>-optimizer */
@@ -109,7 +110,7 @@ int member_sync_names(const struct member *member, struct nvs_error *error)
 
 	member_open_check(member);
 	assert(!member->read_only);
-	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
+	for (unsigned i = 0; i < COUNT_OF(fds); i++)
 		if (member->kind == MEMBER_FILE && fsync(fds[i]))
 			return member_cannot(error, "make durable the name", member->path, -errno);
 	return 0;

@@ -5,6 +5,7 @@
 #include <assert.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "base/shape.h"
 #include "base/struct_size.h"
 #include "swap/calls/calls.h"
@@ -17,7 +18,7 @@ const char *nvs_tensor_state_name(enum nvs_tensor_state state)
 					    [NVS_RESIDENT] = "resident",
 					    [NVS_WRITING] = "writing"};
 
-	return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "unknown";
+	return (unsigned)state < COUNT_OF(names) ? names[state] : "unknown";
 }
 
 int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,

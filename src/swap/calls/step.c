@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/numbers.h"
 #include "base/struct_size.h"
 #include "swap/calls/calls.h"
 #include "trace/trace.h"
@@ -84,11 +85,6 @@ void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor
 	trace_thread(engine->trace, TRACE_WAIT, name, from_ns, clock_ns());
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 static uint64_t above(uint64_t a, uint64_t b)
 {
 	return a > b ? a - b : 0;
@@ -99,7 +95,7 @@ static uint64_t lower_offset(const struct nvs_engine *engine, const struct nvs_t
 {
 	assert(tensor->engine == engine && tensor->registration == REGISTRATION_DONE);
 	assert(!engine->keep || !tensor->nbytes || tensor->offset != tensor->rest->spare);
-	return engine->keep ? least(tensor->offset, tensor->rest->spare) : tensor->offset;
+	return engine->keep ? min_u64(tensor->offset, tensor->rest->spare) : tensor->offset;
 }
 
 void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
@@ -137,8 +133,8 @@ static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
 		.stall_ns = step->stall_ns};
 	assert(step->begun && now >= step->from_ns && io->io_ns <= io->wall_ns);
 	io->compute_ns = above(io->wall_ns, io->stall_ns);
-	io->hidden_ns = least(above(io->io_ns + io->compute_ns, io->wall_ns),
-			      least(io->io_ns, io->compute_ns));
+	io->hidden_ns = min_u64(above(io->io_ns + io->compute_ns, io->wall_ns),
+				min_u64(io->io_ns, io->compute_ns));
 	assert(io->compute_ns <= io->wall_ns && io->hidden_ns <= io->io_ns);
 }
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 
 static int no_memory(const char *path, struct nvs_error *error)
 {
@@ -95,7 +96,7 @@ static int open_headers(struct nvs_checkpoint **checkpoint, const char *path,
 	*checkpoint = NULL;
 	if (stat(path, &status) || !S_ISDIR(status.st_mode))
 		return nvs_checkpoint_open(checkpoint, path, error);
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+	for (size_t i = 0; i < COUNT_OF(names); i++) {
 		char file[PATH_MAX], index[PATH_MAX];
 
 		if ((size_t)snprintf(file, sizeof(file), "%s/%s", path, names[i]) >= sizeof(file) ||

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "cli/modes/model/random.h"
 
 #define LANES	    8
@@ -23,7 +24,7 @@ static void seed_lanes(lanes *state, uint64_t seed, uint64_t tensor, uint64_t ge
 	const uint64_t parts[] = {tensor, generation, block};
 	uint64_t mixed = spread(&seed);
 
-	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
+	for (size_t i = 0; i < COUNT_OF(parts); i++) {
 		mixed ^= parts[i];
 		mixed = spread(&mixed);
 	}
