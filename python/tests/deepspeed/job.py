@@ -16,7 +16,8 @@ with arguments of load_checkpoint, where the weights can't be stored on the rank
 there. With "backend" ranks talk by another one than gloo; "deterministic" has torch compute the same bits in
 each run. The rank "outside" finds no room in a pool for what it holds. With "objects" a
 learning rate is numpy's, and parameter groups have a set and an enumeration. In step "failing" no file can be
-written at first, so that it is called again; step "raising" ends with an exception, and the job goes on.
+written at first, so that it is called again; step "raising" ends with an exception, and the job goes on. With
+"progress_pause_s" that is the time between lines about a store that is filled.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -36,6 +37,9 @@ JOB = json.loads(sys.argv[1])
 if JOB.get("nvswap"):
     import nvswap.deepspeed
     nvswap.deepspeed.install()
+    if "progress_pause_s" in JOB:
+        from nvswap.deepspeed import progress
+        progress._PAUSE_S = JOB["progress_pause_s"]
 
 import deepspeed  # noqa: E402
 import numpy  # noqa: E402

@@ -32,6 +32,18 @@ def the_first_rank_tells_at_its_end_what_was_moved(directory):
 
 
 @promise
+def the_filling_of_optimizer_state_is_told_up_to_its_total(directory):
+    totals = set()
+    for depth in ("step", "swappers"):
+        lines, _ = said(configuration(directory, depth=depth), progress_pause_s=0)
+        filled = [re.fullmatch(r"optimizer state: (\d+\.\d MiB) of (\d+\.\d MiB) in the store", line) for line in lines]
+        filled = [match.groups() for match in filled if match]
+        assert filled and (depth == "step" or filled[-1][0] == filled[-1][1]), (depth, filled)
+        totals |= {total for _, total in filled}
+    assert len(totals) == 1, totals
+
+
+@promise
 def a_key_turns_it_off(directory):
     assert said(configuration(directory, depth="step", nvswap={"progress": False})) == [[], []]
 

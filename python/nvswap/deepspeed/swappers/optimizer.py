@@ -70,6 +70,8 @@ class PartitionedOptimizerSwapper:
     ----------
     parameters : dict of str to sequence
         Those of each sub-group by its ds_id, for errors.
+    numel : int
+        Elements of all sub-groups together.
     """
 
     pipeline_read = False
@@ -87,6 +89,7 @@ class PartitionedOptimizerSwapper:
         self.engine.describe = weakref.WeakMethod(self._described)
         progress.count_engine_at_exit(progress.STATE, self.engine)
         self.parameters: Dict[str, Sequence[Any]] = {}
+        self.numel = 0
         self._holds = Holds(self.engine)
         self._holds.register({"gradient": torch.empty(0, dtype=dtype)}, numel)
         self._groups: Dict[str, _SubGroup] = {}
@@ -151,7 +154,7 @@ class PartitionedOptimizerSwapper:
     def _new_group(self, parameter: torch.Tensor, numel: int) -> Hold:
         group = self._groups[parameter.ds_id] = _SubGroup(parameter, int(numel))
         self._holds.register({group.weights: parameter}, group.numel)
-        progress.report_fill(progress.STATE, 4 * sum(each.numel for each in self._groups.values()))
+        progress.report_fill(progress.STATE, 4 * sum(each.numel for each in self._groups.values()), 4 * self.numel)
         return self._holds.new(group.weights)
 
     # ---- Gradients

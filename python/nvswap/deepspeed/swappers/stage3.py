@@ -41,6 +41,7 @@ class Stage3(StoredStage3):
         self.optimizer_swapper.parameters = {
             f"{numbers[0]}_{numbers[-1]}": parameters for numbers, parameters in zip(
                 self.fp16_partitioned_groups_flat_id, self.fp16_groups)}
+        self.optimizer_swapper.numel = sum(self.fp16_partitioned_groups_flat_numel)
 
     def destroy(self) -> None:
         try:
