@@ -196,11 +196,11 @@ def _shared_of(settings: Dict[str, Any]) -> _Shared:
         return shared
 
 
-def _truth(value: Any) -> bool:
+def _parsed_bool(value: Any) -> bool:
     """Also of text, as ds_nvme_tune prints it."""
     if isinstance(value, str):
         if value.lower() not in ("true", "false"):
-            raise invalid(f'a truth is true or false, not "{value}"')
+            raise invalid(f'a boolean is true or false, not "{value}"')
         return value.lower() == "true"
     return bool(value)
 
@@ -246,8 +246,8 @@ class aio_handle:  # pylint: disable=invalid-name
                  single_submit: bool = False, overlap_events: bool = False,
                  intra_op_parallelism: int = 1) -> None:
         self._settings = {"block_size": int(block_size), "queue_depth": int(queue_depth),
-                          "single_submit": _truth(single_submit),
-                          "overlap_events": _truth(overlap_events),
+                          "single_submit": _parsed_bool(single_submit),
+                          "overlap_events": _parsed_bool(overlap_events),
                           "intra_op_parallelism": int(intra_op_parallelism)}
         self._pending: List[Pending] = []
         self._lock = threading.Lock()

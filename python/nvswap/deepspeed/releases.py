@@ -138,8 +138,8 @@ def _formatted(version: Tuple[int, ...]) -> str:
 
 
 def take_host_memory_for_pinned() -> None:
-    """Has the accelerator of a CPU report all memory as pinned: no device copies from it. Before 0.19.4 the swappers ask
-    the accelerator, which reports none, and DeepSpeed's own end with an AssertionError."""
+    """Has the accelerator of a CPU report all memory as pinned: no device copies from it. Before 0.19.4 the swappers
+    ask the accelerator, which reports none, and DeepSpeed's own end with an AssertionError."""
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu" and "aio_handle" not in inspect.signature(SwapBufferPool).parameters:
         accelerator.is_pinned = lambda tensor: tensor.device.type == "cpu"

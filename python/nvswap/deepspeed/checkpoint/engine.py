@@ -174,14 +174,14 @@ class CheckpointEngine(TorchCheckpointEngine):
         return bool(super().commit(info))
 
     def finish(self) -> None:
-        """What commit() does."""
+        """Renames the files of all ranks into place, and ends the save."""
         try:
             replaced = self._rename()
-            together(f"finish {self._name()}", lambda: unmark_replacing(self._folder) if replaced else None)
+            together(f"finish {self._tag_name()}", lambda: unmark_replacing(self._folder) if replaced else None)
         finally:
             self.end()
 
-    def _name(self) -> str:
+    def _tag_name(self) -> str:
         return os.path.basename(self._folder or "the file")
 
     def _rename(self) -> bool:
@@ -220,7 +220,7 @@ class CheckpointEngine(TorchCheckpointEngine):
         failed = share_failure(self._failures[0] if self._failures else None)
         if failed is not None:
             rank, text = failed
-            raise Error(errno.EIO, f"rank {rank} could not save its part of {self._name()}: {text}")
+            raise Error(errno.EIO, f"rank {rank} could not save its part of {self._tag_name()}: {text}")
 
 
 def _outdated(folder: str, written: List[str], names: Set[str]) -> List[str]:

@@ -51,7 +51,8 @@ class Checkpoints:
 
     def _import_state(self, path: str, names: List[Optional[str]], step: int) -> bool:
         """Replaces all state and all parameters by tensors of a file of torch.save: the names of each
-        sub-group's PARTS, None for what becomes 0. False: it can't be done; what was replaced is to be again."""
+        sub-group's PARTS, None for what becomes 0. False: it can't be done, and the caller
+        must replace all of it."""
         return False
 
     def _stored_parameters(self) -> Optional[Tuple[Optimizer, List[Parameter]]]:

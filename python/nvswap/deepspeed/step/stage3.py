@@ -62,8 +62,8 @@ from nvswap.tensor_files import import_optimizer
 _TENSOR = re.compile(r"group(\d+)(?:\+(\d+) )?")
 
 
-def _unlike_ours(optimizer: Any, settings: Dict[str, Any]) -> Optional[Tuple[str, str]]:
-    """A key, and why by it nvswap's optimizer can't take the place of a job's with state on NVMe; None if it can.
+def _why_unsupported(optimizer: Any, settings: Dict[str, Any]) -> Optional[Tuple[str, str]]:
+    """The key and the reason that keep a job with state on NVMe from nvswap's optimizer; None if it can have it.
     `settings` are those of DeepSpeed's class."""
     offload = settings.get("offload_optimizer_config")
     if offload is None or offload.device != OffloadDeviceEnum.nvme:
@@ -78,7 +78,7 @@ def _unlike_ours(optimizer: Any, settings: Dict[str, Any]) -> Optional[Tuple[str
     return None
 
 
-class _Part(enum.Enum):
+class _Progress(enum.Enum):
     """How far this rank's part of a step is."""
 
     TO_STEP = 1
@@ -88,13 +88,13 @@ class _Part(enum.Enum):
 
 class Stage3(StoredStage3):
     _failed = False  # the last step, on some rank: the next call finishes it
-    _part = _Part.TO_STEP
-    _lends = True  # sub-groups to the store, in this call of step()
+    _step_progress = _Progress.TO_STEP
+    _lends_gradients = True  # to the store, in this call of step()
 
     # ---- Setup
 
     def __init__(self, module: Any, init_optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        unlike = _unlike_ours(init_optimizer, kwargs)
+        unlike = _why_unsupported(init_optimizer, kwargs)
         if unlike is None:
             super().__init__(module, init_optimizer, *args, **kwargs)
             return
@@ -104,7 +104,7 @@ class Stage3(StoredStage3):
                         'exact too, or "ops"', key)
         logger.warning(f'{reason}, so this job has nvswap\'s swappers with DeepSpeed\'s own step, as with "nvswap": '
                        '{"deepspeed": "swappers"}')
-        self.__class__ = SwappersStage3
+        self.__class__ = SwappersStage3  # DeepSpeed chooses the class before the optimizer is known
         SwappersStage3.__init__(self, module, init_optimizer, *args, **kwargs)
 
     def _configure_offloading(self, *args: Any) -> None:
@@ -206,7 +206,7 @@ class Stage3(StoredStage3):
         self._await_gradients()
         unfinished = self._store.info()["unfinished"]
         self._failed = self._failed or unfinished
-        self._lends = self._part is _Part.TO_STEP and not unfinished
+        self._lends_gradients = self._step_progress is _Progress.TO_STEP and not unfinished
         used = self._offload_boundary_param_ids
         for group, params in enumerate(self.fp16_groups):
             self.fp32_partitioned_groups_flat[group].grad.fill_(1)
@@ -224,7 +224,7 @@ class Stage3(StoredStage3):
     # ---- The step
 
     def _optimizer_step(self, sub_group_id: int) -> None:
-        if self._lends:
+        if self._lends_gradients:
             self._lend(sub_group_id)
         if sub_group_id == len(self.fp16_groups) - 1:
             self._step_all()
@@ -248,19 +248,19 @@ class Stage3(StoredStage3):
         self._forget_failure()
 
     def _make_part(self, finishes: bool) -> None:
-        if self._part is _Part.TO_STEP:
+        if self._step_progress is _Progress.TO_STEP:
             try:
                 progress.record_step(progress.STATE, self._store.step()["io"])
-                self._part = _Part.WEIGHTS_OWED
+                self._step_progress = _Progress.WEIGHTS_OWED
             finally:
                 self._new_weights.wait()
-        if self._part is _Part.WEIGHTS_OWED and finishes:
+        if self._step_progress is _Progress.WEIGHTS_OWED and finishes:
             # Those of the first call were not all written, and the store hands them out once.
             self._put_weights_of_store()
-        self._part = _Part.MADE
+        self._step_progress = _Progress.MADE
 
     def _forget_failure(self) -> None:
-        self._failed, self._part = False, _Part.TO_STEP
+        self._failed, self._step_progress = False, _Progress.TO_STEP
 
     def _put_weights(self, group: int, weights: torch.Tensor) -> None:
         """Gives new weights to a sub-group's parameters, some of which may be in memory."""
@@ -301,7 +301,7 @@ class Stage3(StoredStage3):
             raise KeyError(key)  # as a lookup in the optimizer's state
         group, offset, numel = self.grad_position[self.get_param_id(param)]
         part = self._store.get_state(group, key or "master", offset, out=torch.empty(numel, device="cpu"))
-        self._seen = (group, key or "master", part, offset)
+        self._last_read = (group, key or "master", part, offset)
         return part, group
 
     def set_full_hp_param(self, value: Any, param: Any, optim_state_key: Any = None) -> None:
@@ -315,7 +315,7 @@ class Stage3(StoredStage3):
     def _put_back(self, param: Any) -> None:
         """Writes the partition that DeepSpeed's code has got and changed; it does not get a frozen one."""
         if param.requires_grad:
-            self._store.set_state(*self._seen)
+            self._store.set_state(*self._last_read)
 
     # ---- Checkpoints
 

@@ -21,7 +21,7 @@ from nvswap.errors import Error
 
 
 class Stage3(StoredStage3):
-    _sets = False  # see _setting()
+    _keeps_view = False  # see _keeping_view()
 
     def _configure_tensor_swapping(self, *args: Any) -> None:
         if self.partial_offload < 1:
@@ -74,24 +74,24 @@ class Stage3(StoredStage3):
             self._release_swap_buffers(self.grad_position[self.get_param_id(param)][0])
             raise
         # A view would keep the pool, and the store open.
-        return part if self._sets else part.clone(), group
+        return part if self._keeps_view else part.clone(), group
 
     def set_full_hp_param(self, *args: Any, **kwargs: Any) -> None:
-        with self._setting():
+        with self._keeping_view():
             super().set_full_hp_param(*args, **kwargs)
 
     def set_local_hp_param(self, *args: Any, **kwargs: Any) -> None:
-        with self._setting():
+        with self._keeping_view():
             super().set_local_hp_param(*args, **kwargs)
 
     @contextmanager
-    def _setting(self) -> Iterator[None]:
+    def _keeping_view(self) -> Iterator[None]:
         """Within the block DeepSpeed's code gets state to change it in the pool."""
-        self._sets = True
+        self._keeps_view = True
         try:
             yield
         finally:
-            self._sets = False
+            self._keeps_view = False
 
     def _get_fp32_grad_state_partition(self, param: Any, release_swap_buffers: bool) -> Any:
         part, group = super()._get_fp32_grad_state_partition(param, release_swap_buffers)
