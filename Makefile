@@ -278,12 +278,12 @@ FUZZED_config := $(wildcard src/config/*.c src/base/json/*.c) $(addprefix src/ba
 FUZZED_options := $(addprefix src/cli/,jobs/bench_options.c options/options.c options/line.c options/values.c) \
 	src/base/nearest.c src/base/text.c
 FUZZED_jobfile := $(FUZZED_options) src/base/error.c $(addprefix src/cli/jobs/,jobfile.c jobs.c)
-FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/dtype.c
+FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/names.c
 FUZZED_optimizer_header := $(addprefix src/base/,error.c text.c) src/optim/state/header.c
 FUZZED_optimizer_groups := $(addprefix src/base/,error.c text.c) src/optim/state/groups.c
 FUZZED_torch_read := $(addprefix src/checkpoint/torch/,read.c zip.c pickle.c pickle_names.c)
-FUZZED_safetensors := src/cli/modes/model/model.c $(addprefix src/checkpoint/,checkpoint.c entries.c read_at.c stamp.c) \
-	$(wildcard src/checkpoint/safetensors/*.c) src/config/dtype.c src/base/shape.c src/base/struct_size.c $(FUZZED_torch_read) \
+FUZZED_safetensors := src/cli/modes/model/model.c $(addprefix src/checkpoint/,checkpoint.c entries.c source.c) \
+	$(wildcard src/checkpoint/safetensors/*.c) src/config/names.c src/base/shape.c src/base/struct_size.c $(FUZZED_torch_read) \
 	$(wildcard src/base/json/*.c) $(addprefix src/base/,error.c text.c)
 FUZZED_torch := $(filter-out src/cli/%,$(FUZZED_safetensors))
 

@@ -4,7 +4,7 @@
  * The layer uses the public interface of the layers below it; all data goes through nvs_aio_submit.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	files: stamp read_at entries sink draft
+ *	files: source entries sink draft
  *	safetensors: header index
  *	torch: zip pickle_names pickle read pickle_write write
  *	storages: storages storage_sum
@@ -102,13 +102,11 @@ int entry_check_shape(const struct entry *entry, const char *path, const char *n
  * itself. */
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry);
 
-/* ---- read_at.c ---- */
+/* ---- source.c ---- */
 
 /* Reads `nbytes` at the offset: 0, -ENODATA if the file ends before, or errno. */
 int read_at(int fd, const char *path, uint64_t offset, void *data, size_t nbytes,
 	    struct nvs_error *error);
-
-/* ---- stamp.c ---- */
 
 /* The stamp of an open file. errno of fstat(2). */
 int stamp_take(int fd, const char *path, struct stamp *stamp, struct nvs_error *error);

@@ -4,7 +4,7 @@
  * rules.c checks values against each other. Both change only a copy of the caller's configuration.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	keys: dtype names keys paths
+ *	keys: names keys paths
  *	reader: messages rules misplaced reader
  *	calls: config set same_aio
  */

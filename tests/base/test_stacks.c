@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "aio/aio.h"
-#include "base/threads/stack.h"
+#include "base/threads/thread.h"
 #include "config/config.h"
 #include "optim/pass/threads.h"
 #include "support/support.h"

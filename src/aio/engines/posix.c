@@ -13,7 +13,7 @@
 
 #include "aio/engines/engine.h"
 #include "base/clock.h"
-#include "base/threads/stack.h"
+#include "base/threads/thread.h"
 
 #define STACK_BYTES (128 * 1024)
 

@@ -17,7 +17,7 @@
 
 #include "base/error.h"
 #include "base/threads/slice.h"
-#include "base/threads/stack.h"
+#include "base/threads/thread.h"
 
 /* Enough for a caller's update function, and below the 2 MiB at which the kernel may back a stack
  * with a huge page. */
