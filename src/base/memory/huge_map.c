@@ -6,6 +6,7 @@
 #include "base/memory/huge_map.h"
 #include "base/numbers.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -19,7 +20,9 @@ uint64_t page_bytes(void)
 
 uint64_t round_to_pages(uint64_t nbytes)
 {
-	return align_up(nbytes, page_bytes());
+	uint64_t page = page_bytes();
+
+	return nbytes <= UINT64_MAX - page ? align_up(nbytes, page) : align_down(UINT64_MAX, page);
 }
 
 uint64_t huge_page_bytes(void)
@@ -39,11 +42,15 @@ uint64_t huge_page_bytes(void)
 void *huge_map(uint64_t nbytes, bool *advised)
 {
 	uint64_t unit = huge_page_bytes(), length = round_to_pages(nbytes), before, behind;
-	char *mapped = mmap(NULL, length + unit, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	char *data;
+	char *mapped, *data;
 	bool taken;
 
+	if (length > UINT64_MAX - unit) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	mapped = mmap(NULL, length + unit, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		      0);
 	if (mapped == MAP_FAILED)
 		return NULL;
 	before = align_up((uintptr_t)mapped, unit) - (uintptr_t)mapped;

@@ -15,7 +15,8 @@ uint64_t page_bytes(void);
  * pages.
  */
 uint64_t huge_page_bytes(void);
-uint64_t round_to_pages(uint64_t nbytes); /* rounds up */
+/* Rounds up; the largest number of whole pages if there is no more. */
+uint64_t round_to_pages(uint64_t nbytes);
 
 /*
  * Maps at least that many zero bytes, in whole pages, aligned to a huge page; munmap releases them.

@@ -181,17 +181,17 @@ static int read_place(const struct torch_reader *reader, const struct object *te
 static int add_unread(struct torch_reader *reader, const char *why)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
-	struct unread *unread = array_room(checkpoint->unread, checkpoint->nunread,
-					   &reader->unread_room, sizeof(*unread));
-	char *name = strdup(reader->name);
+	struct unread *grown = array_room(checkpoint->unread, checkpoint->nunread,
+					  &reader->unread_room, sizeof(*grown));
 
-	if (unread)
-		checkpoint->unread = unread;
-	if (!unread || !name) {
-		free(name);
+	if (!grown)
 		return no_memory(reader);
-	}
-	checkpoint->unread[checkpoint->nunread++] = (struct unread){name, why};
+	checkpoint->unread = grown;
+	grown += checkpoint->nunread;
+	*grown = (struct unread){strdup(reader->name), why};
+	if (!grown->name)
+		return no_memory(reader);
+	checkpoint->nunread++;
 	return 0;
 }
 
