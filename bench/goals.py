@@ -275,7 +275,7 @@ def remove(path):
 
 
 def save_and_restore(args, part, forms):
-    """Saves state to a checkpoint of each form and restores it, beside the loop and cp of a file."""
+    """Saves state to a checkpoint of each form and restores it, beside the loop and cp."""
     group = STATE_ELEMENTS // STATE_GROUPS
     text = config(args, part, 0, block="offload_optimizer", zero={"sub_group_size": group})
     text["zero_optimization"]["offload_optimizer"] |= {
@@ -294,8 +294,8 @@ def save_and_restore(args, part, forms):
 
 
 def copy_by_loop(args):
-    """Copies as many bytes to a new file, which is made durable as a checkpoint is, and then over that file,
-    as state is restored over the store."""
+    """Copies as many bytes to a new file, which is made durable as a checkpoint is, and then over
+    that file, as state is restored over the store."""
     path, rates = f"{args.work}/copy", {}
     for what in ("save_gb_s", "restore_gb_s"):
         report = run([f"{args.build}/bench/raw", "--rw", "copy", "--from", f"{args.work}/floor",

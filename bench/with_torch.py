@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part `torch` of `make bench`: optimizer state between a store and a universal checkpoint, beside
-torch.save of as many bytes from memory to as many files, and the raw loop of the part `checkpoint`, in
-the same round."""
-from goals import (LOOP, STATE_BYTES, STATE_ELEMENTS, STATE_GROUPS, checkpoint_figures, checkpoint_goals,
-                   save_and_restore)
+"""The part `torch` of `make bench`: optimizer state between a store and a universal checkpoint,
+beside torch.save of as many bytes from memory to as many files, and the raw loop of the part
+`checkpoint`, in the same round."""
+from goals import (LOOP, STATE_BYTES, STATE_ELEMENTS, STATE_GROUPS, checkpoint_figures,
+                   checkpoint_goals, save_and_restore)
 from measure import at_least, median, print_rows, ratio, run
 from with_deepspeed import environment, python
 

@@ -51,7 +51,7 @@ struct option_list {
 
 #define OPTIONS_MAX 96
 
-/* An option or a value that is not here, or no more: giving it is an error that says what to use. */
+/* An option or a value that nvswap lacks: giving it is an error that says what to use. */
 struct option_gone {
 	const char *name; /* NULL ends the table */
 	const char *instead;
