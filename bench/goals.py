@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of `make bench` that each measure one goal of the library: processor time (cpu), checksums
 (verify), calls that start transfers (start), reads during a commit (commit), awaited reads while
-write-backs are queued (awaited), and reading the optimizer's state (get).
+write-backs are queued (awaited), reading the optimizer's state (get), and saving it to a checkpoint
+and restoring it (checkpoint).
 
 The programs of the same names in bench/ take a configuration and print their figures as JSON."""
 import json
 import os
 import shutil
+import subprocess
+import time
 
 from measure import (BIG, GIB, MIB, MODES, RAW, SMALL, SWAP_BYTES, at_least, at_most, bytes_of, figures,
                      median, nvswap, print_rows, ratio, raw, run, steady, swap_work, write_json)
@@ -26,6 +29,14 @@ GET_ELEMENTS = 1 << 27
 GET_BYTES = 12 * GET_ELEMENTS
 GET_POOL = 12 * (12 << 19)
 ORDERS = {"parts": "part by part", "places": "all parts of a place"}
+
+STATE_ELEMENTS = 1 << 27
+STATE_BYTES = 12 * STATE_ELEMENTS
+STATE_GROUPS = 32  # of bench/checkpoint.c
+STATE_POOL = 256 * MIB
+FORMS = {"a .safetensors file": "state.safetensors", "a .pt file": "state.pt",
+         "a universal checkpoint": "state"}
+CP, LOOP = "cp and fsync", "raw loop, half reads and half writes"
 
 
 def config(args, name, pool, block="offload_param", zero=None, **nvswap_keys):
@@ -253,6 +264,89 @@ def get_goals(rounds):
     return goals
 
 
+# ---- checkpoint
+
+
+def remove(path):
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def save_and_restore(args, part, forms):
+    """Saves state to a checkpoint of each form and restores it, beside the loop and cp."""
+    group = STATE_ELEMENTS // STATE_GROUPS
+    text = config(args, part, 0, block="offload_optimizer", zero={"sub_group_size": group})
+    text["zero_optimization"]["offload_optimizer"] |= {
+        "buffer_count": STATE_POOL // (4 * group), "pipeline_read": True, "pipeline_write": True,
+        "fast_init": True}
+    results = {(part, "rw", LOOP): copy_by_loop(args)}
+    for form in forms:
+        path = f"{args.work}/{FORMS[form]}"
+        results[part, "rw", form] = run([
+            f"{args.build}/bench/checkpoint", write_json(args, f"{part}.json", text), path,
+            STATE_ELEMENTS])
+        if path.endswith(".safetensors"):
+            results[part, "rw", CP] = copy_by_cp(args, path)
+        remove(path)
+    return results
+
+
+def copy_by_loop(args):
+    """Copies as many bytes to a new file, which is made durable as a checkpoint is, and then over
+    that file, as state is restored over the store."""
+    path, rates = f"{args.work}/copy", {}
+    for what in ("save_gb_s", "restore_gb_s"):
+        report = run([f"{args.build}/bench/raw", "--rw", "copy", "--from", f"{args.work}/floor",
+                      "--file", path, "--size", STATE_BYTES, "--bs", args.bs, "--iodepth",
+                      args.iodepth])
+        rates[what] = report["jobs"][0]["write"]["bw_bytes"] / 1e9
+    os.unlink(path)
+    return rates
+
+
+def copy_by_cp(args, source):
+    """Copies a checkpoint likewise, through a page cache that has nothing of either file."""
+    path, rates = f"{args.work}/copy", {}
+    for what in ("save_gb_s", "restore_gb_s"):
+        for name in filter(os.path.exists, (source, path)):
+            with open(name, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        started = time.monotonic()
+        subprocess.run(["cp", "--reflink=never", source, path], check=True)
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+        rates[what] = STATE_BYTES / (time.monotonic() - started) / 1e9
+    os.unlink(path)
+    return rates
+
+
+def checkpoint_round(args):
+    return save_and_restore(args, "checkpoint", FORMS)
+
+
+def checkpoint_print(rounds):
+    whats = [key[2] for key in rounds[0] if key[0] == "checkpoint"]
+    print_rows(("optimizer state", "saved, GB/s", "of the loop", "restored, GB/s", "of the loop"), [
+        (what, *checkpoint_figures(rounds, "checkpoint", what)) for what in whats])
+
+
+def checkpoint_figures(rounds, part, what):
+    """The columns of save and restore: the rate, and that of the loop's."""
+    key, loop = (part, "rw", what), (part, "rw", LOOP)
+    return [text for figure in ("save_gb_s", "restore_gb_s")
+            for text in (f"{median(rounds, key, figure):.2f}",
+                         f"{ratio(rounds, key, loop, figure):.2f}")]
+
+
+def checkpoint_goals(rounds, part="checkpoint", forms=FORMS):
+    return [at_least(f"{form}, {way}: rate of the loop's", 0.9,
+                     ratio(rounds, (part, "rw", form), (part, "rw", LOOP), figure))
+            for form in forms
+            for way, figure in (("saved", "save_gb_s"), ("restored", "restore_gb_s"))]
+
+
 PARTS = {  # functions that measure a round, print the results and check the goals; bytes needed on the drive
     "cpu": (cpu_round, cpu_print, cpu_goals, 2 * SWAP_BYTES),
     "verify": (verify_round, verify_print, verify_goals, SWAP_BYTES),
@@ -260,4 +354,6 @@ PARTS = {  # functions that measure a round, print the results and check the goa
     "commit": (commit_round, commit_print, commit_goals, 2 * COMMIT_BYTES),
     "awaited": (awaited_round, awaited_print, awaited_goals, 2 * GIB),
     "get": (get_round, get_print, get_goals, 2 * GET_BYTES),
+    # Beside the loop's file of half of that, a checkpoint with its store or a copy.
+    "checkpoint": (checkpoint_round, checkpoint_print, checkpoint_goals, 4 * STATE_BYTES),
 }

@@ -84,7 +84,6 @@ failed=
 for mode in swap step params randwrite; do
 	limited 120000000 bench "${small[@]}" --rw $mode || failed="$failed $mode"
 done
-limited 120000000 bench "${small[@]}" --rw checkpoint --tensors 2 || failed="$failed checkpoint"
 for bytes in 120000000 50000000; do
 	limited $bytes tune --time 2s --working-set 64m "$T/store" || failed="$failed tune-$bytes"
 done
@@ -92,8 +91,7 @@ done
 result the_defaults_of_every_command_fit_the_limit $? "these do not:$failed"
 
 failed=
-for arguments in "--rw step --tensor-size 64m" "--rw write --bs 16m --iodepth 16" \
-	"--rw checkpoint --bs 16m --iodepth 16"; do
+for arguments in "--rw step --tensor-size 64m" "--rw write --bs 16m --iodepth 16"; do
 	# shellcheck disable=SC2086
 	limited 120000000 bench "${small[@]}" $arguments
 	[ $? = 1 ] && grep -q "($CGROUP/$LIMIT)" "$T/err" || failed="$failed; $arguments"

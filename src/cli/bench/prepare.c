@@ -109,11 +109,10 @@ static int read_config(const struct bench_options *options, struct nvs_config *c
 			rc = nvs_config_load(config, options->config, error);
 		return rc ? rc : nvs_config_read_rank(config, error);
 	}
-	return is_optimizer_mode(options->rw)
-		       ? nvs_config_parse(config, optimizer_defaults,
-					  sizeof(optimizer_defaults) - 1,
-					  "the defaults of an optimizer", error)
-		       : 0;
+	return options->rw == RW_STEP ? nvs_config_parse(config, optimizer_defaults,
+							 sizeof(optimizer_defaults) - 1,
+							 "the defaults of an optimizer", error)
+				      : 0;
 }
 
 static int load_config(const struct bench_options *options, const struct options_given *given,
@@ -143,9 +142,9 @@ static int refuse_nowhere(const struct bench_options *options, struct nvs_error 
 	return error_set(error, -EDESTADDRREQ,
 			 "there is no place to swap to: give --nvme-path DIR, or --config FILE "
 			 "with an %s block whose \"device\" is \"nvme\" or \"cpu\"",
-			 is_optimizer_mode(options->rw) ? "offload_optimizer"
-			 : options->rw == RW_PARAMS	? "offload_param"
-							: "offload_param or offload_optimizer");
+			 options->rw == RW_STEP	    ? "offload_optimizer"
+			 : options->rw == RW_PARAMS ? "offload_param"
+						    : "offload_param or offload_optimizer");
 }
 
 /*
@@ -155,11 +154,11 @@ static int refuse_nowhere(const struct bench_options *options, struct nvs_error 
 static int choose_block(const struct bench_options *options, struct nvs_config *config,
 			enum nvs_block *block, struct nvs_error *error)
 {
-	bool optimizer = setting_device(config, NVS_OFFLOAD_PARAM) == NVS_DEVICE_NONE &&
-			 setting_device(config, NVS_OFFLOAD_OPTIMIZER) != NVS_DEVICE_NONE;
+	bool optimizer = options->rw == RW_STEP ||
+			 (options->rw != RW_PARAMS &&
+			  setting_device(config, NVS_OFFLOAD_PARAM) == NVS_DEVICE_NONE &&
+			  setting_device(config, NVS_OFFLOAD_OPTIMIZER) != NVS_DEVICE_NONE);
 
-	if (is_optimizer_mode(options->rw) || options->rw == RW_PARAMS)
-		optimizer = options->rw != RW_PARAMS;
 	*block = optimizer ? NVS_OFFLOAD_OPTIMIZER : NVS_OFFLOAD_PARAM;
 	if (options->nvme_path.n)
 		return nvs_config_set_paths(config, *block, options->nvme_path.items,
@@ -169,7 +168,7 @@ static int choose_block(const struct bench_options *options, struct nvs_config *
 	return refuse_nowhere(options, error);
 }
 
-/* Checkpoints and scratch files are files in a directory. */
+/* A scratch file needs a directory. */
 static int check_directory(const struct bench_job *job, struct nvs_error *error)
 {
 	const char *place = nvs_config_get_path(job->config, job->block, 0);
@@ -198,10 +197,10 @@ int bench_prepare(struct bench_job *job, struct nvs_error *error)
 	rc = load_config(options, &job->given, job->config, error);
 	if (!rc)
 		rc = choose_block(options, job->config, &job->block, error);
-	if (!rc && (is_block_mode(options->rw) || is_checkpoint_mode(options->rw)))
-		rc = check_directory(job, error);
-	if (rc || is_block_mode(options->rw))
+	if (rc)
 		return rc;
+	if (is_block_mode(options->rw))
+		return check_directory(job, error);
 	rc = options->rw == RW_REPLAY ? replay_load(job, error)
 				      : load_model(options, &job->given, &job->model, error);
 	if (!rc)

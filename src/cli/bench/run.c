@@ -26,9 +26,6 @@ static int run_mode(const struct bench_job *job, const struct nvs_config *config
 	switch (options->rw) {
 	case RW_STEP:
 		return bench_step(options, config, model, result, watch);
-	case RW_CHECKPOINT:
-	case RW_RESTORE:
-		return bench_checkpoint(options, config, model, result, watch);
 	case RW_REPLAY:
 		return bench_replay(job, config, watch, result);
 	case RW_PARAMS:

@@ -39,7 +39,7 @@ struct comparison {
 };
 
 /* The figures of a job, in the order in which they are shown. */
-enum figure { BANDWIDTH, IOPS, LATENCY_P50, LATENCY_P99, OF_LOOP, OF_CP, OF_WRITE, CPU_TIME };
+enum figure { BANDWIDTH, IOPS, LATENCY_P50, LATENCY_P99, CPU_TIME };
 struct metric {
 	enum figure figure;
 	enum nvs_direction direction; /* of rates and latencies */
@@ -48,7 +48,7 @@ struct metric {
 	double scale;	 /* from fio's unit to `unit` */
 	bool less_is_better;
 };
-#define METRICS 12
+#define METRICS 9
 extern const struct metric metrics[METRICS];
 
 /*

@@ -24,9 +24,6 @@ const struct metric metrics[METRICS] = {
 	{IOPS, NVS_WRITE, "write iops", "", "write_iops", 1, false},
 	{LATENCY_P50, NVS_WRITE, "write p50", "usec", "write_clat_p50_ns", 1e-3, true},
 	{LATENCY_P99, NVS_WRITE, "write p99", "usec", "write_clat_p99_ns", 1e-3, true},
-	{OF_LOOP, NVS_READ, "/ io_uring", "%", "checkpoint_ratio_io_uring", 100, false},
-	{OF_CP, NVS_READ, "/ cp", "%", "checkpoint_ratio_cp", 100, false},
-	{OF_WRITE, NVS_READ, "/ write", "%", "checkpoint_ratio_write", 100, false},
 	{CPU_TIME, NVS_READ, "cpu / GiB", "ms", "cpu_ms_per_gib", 1, true},
 };
 
@@ -255,12 +252,6 @@ static struct estimate figure(const struct job_figures *figures, const struct me
 		return (struct estimate){.value = figures->p50_ns[d]};
 	case LATENCY_P99:
 		return (struct estimate){.value = figures->p99_ns[d]};
-	case OF_LOOP:
-		return (struct estimate){.value = figures->of_loop};
-	case OF_CP:
-		return (struct estimate){.value = figures->of_cp};
-	case OF_WRITE:
-		return (struct estimate){.value = figures->of_write};
 	case CPU_TIME:
 		break;
 	}

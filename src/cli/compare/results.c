@@ -243,9 +243,6 @@ int results_figures(const struct json_value *job, const char *name, struct job_f
 		gib += (double)figures->bytes[d] / GIB;
 	}
 	figures->cpu_ms_per_gib = cpu_ms_per_gib(&r, job, gib);
-	figures->of_loop = NUMBER(&r, job, "checkpoint", "io_uring", "ratio");
-	figures->of_cp = NUMBER(&r, job, "checkpoint", "cp", "ratio");
-	figures->of_write = NUMBER(&r, job, "checkpoint", "write", "ratio");
 	return r.rc;
 }
 

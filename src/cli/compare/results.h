@@ -21,8 +21,6 @@ struct job_figures {
 	double bytes_per_s[2], iops[2];
 	double p50_ns[2], p99_ns[2]; /* completion latency of an I/O */
 	double cpu_ms_per_gib;
-	/* Modes checkpoint and restore: nvswap's rate to that of the other way; 0: none. */
-	double of_loop, of_cp, of_write;
 };
 
 struct results {

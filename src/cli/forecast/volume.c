@@ -77,29 +77,6 @@ static void step_volume(const struct bench_job *job, struct volume *volume)
 		volume->before[d] += volume->loop[d];
 }
 
-/*
- * The store, the checkpoint and a copy; beside a universal checkpoint also the file that cp copies.
- * A round reads the state three times, but to write it from
- * memory, and writes it four times.
- */
-static void checkpoint_volume(const struct bench_job *job, struct volume *volume)
-{
-	const struct nvs_config *config = job->config;
-	double numel = (double)parameters_numel(&job->model, setting_param_dtype(config));
-	double offloaded = numel * setting_real(config, "offload_optimizer.ratio");
-	double nbytes = STATE_BYTES * numel;
-	bool restores = job->options.rw == RW_RESTORE;
-	bool universal = job->options.checkpoint_format == CHECKPOINT_UNIVERSAL;
-
-	volume->space = STATE_BYTES * offloaded + (universal ? 3 : 2) * nbytes;
-	volume->before[NVS_WRITE] = (2 + restores + universal) * nbytes;
-	volume->before[NVS_READ] = (1 + universal) * nbytes;
-	volume->loop[NVS_READ] = 3 * nbytes;
-	volume->loop[NVS_WRITE] = 4 * nbytes;
-	if (job->options.verify)
-		volume->after[NVS_READ] = volume->after[NVS_WRITE] = 2 * nbytes;
-}
-
 /* The trace of a recorded run has the bytes moved; a list of accesses gives an upper bound. */
 static void replay_volume(const struct bench_job *job, struct volume *volume)
 {
@@ -179,8 +156,6 @@ void forecast_job(const struct bench_job *job, struct forecast *forecast)
 		block_volume(job, &volume);
 	else if (options->rw == RW_STEP)
 		step_volume(job, &volume);
-	else if (is_checkpoint_mode(options->rw))
-		checkpoint_volume(job, &volume);
 	else if (options->rw == RW_PARAMS)
 		params_volume(job, &volume);
 	else if (options->rw == RW_REPLAY)

@@ -15,8 +15,6 @@ enum bench_rw {
 	RW_SWAP,
 	RW_STEP,
 	RW_PARAMS,
-	RW_CHECKPOINT,
-	RW_RESTORE,
 	RW_READ,
 	RW_WRITE,
 	RW_RANDREAD,
@@ -36,20 +34,6 @@ static inline bool is_block_mode(unsigned rw)
 static inline bool block_mode_writes(unsigned rw)
 {
 	return rw == RW_WRITE || rw == RW_RANDWRITE;
-}
-
-/* Whether the mode saves or restores an optimizer's state. */
-enum checkpoint_format { CHECKPOINT_SAFETENSORS, CHECKPOINT_UNIVERSAL };
-
-static inline bool is_checkpoint_mode(unsigned rw)
-{
-	return rw == RW_CHECKPOINT || rw == RW_RESTORE;
-}
-
-/* Whether the mode opens an optimizer, by the offload_optimizer block. */
-static inline bool is_optimizer_mode(unsigned rw)
-{
-	return rw == RW_STEP || is_checkpoint_mode(rw);
 }
 
 /*
@@ -83,7 +67,6 @@ struct bench_options {
 	uint64_t tensors, tensor_size;
 	double scale;
 	unsigned rw;
-	unsigned checkpoint_format; /* enum checkpoint_format */
 	unsigned ioengine;
 	uint64_t loops, runtime_ms, ramp_loops;
 	uint64_t bs, iodepth; /* 0: not given */
@@ -139,22 +122,6 @@ struct step_figures {
 	uint64_t store_bytes;	       /* of a store in memory, which no resident set counts */
 };
 
-/* Modes checkpoint and restore: nvswap, and what it is measured beside. */
-enum checkpoint_way { WAY_NVSWAP, WAY_LOOP, WAY_CP, WAY_WRITE, WAYS };
-#define CHECKPOINT_ROUNDS_MAX 1000u
-
-/* Rates are bytes of state a second, of the rounds. */
-struct way_figures {
-	double median, min, max; /* 0: not measured */
-	double ratio;		 /* nvswap's rate to this one's; median of the rounds' */
-};
-
-struct checkpoint_figures {
-	uint64_t rounds, nbytes;       /* bytes of state, moved in each round */
-	struct way_figures ways[WAYS]; /* by enum checkpoint_way */
-	char why_no_loop[128];
-};
-
 /* Of mode replay; recorded figures are 0 where the list was written by hand. */
 struct replay_figures {
 	uint64_t recorded_ns, recorded_stall_ns;
@@ -191,7 +158,6 @@ struct bench_result {
 	struct nvs_aio_stats aio;
 	struct step_figures steps;
 	struct replay_figures replay;
-	struct checkpoint_figures checkpoint;
 
 	bool opened;			/* the figures below are valid */
 	struct nvs_engine_stats engine; /* since opening */

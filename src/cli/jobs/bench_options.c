@@ -11,23 +11,35 @@
 #include "cli/commands.h"
 #include "cli/jobs/bench.h"
 
-#define STEPS	    3		/* or rounds: the fewest with a minimum, mean and maximum */
+#define STEPS	    3		/* the fewest with a minimum, mean and maximum */
 #define THREADS_MAX 1024	/* optimizer_threads' */
 #define TIME_MAX    31536000000 /* a year */
 #define BYTES_MAX   (1ull << 60)
 #define FIELD(name) offsetof(struct bench_options, name)
 
-static const char *const rw_names[] = {
-	[RW_SWAPOUT] = "swapout",   [RW_SWAPIN] = "swapin",	  [RW_SWAP] = "swap",
-	[RW_STEP] = "step",	    [RW_PARAMS] = "params",	  [RW_CHECKPOINT] = "checkpoint",
-	[RW_RESTORE] = "restore",   [RW_READ] = "read",		  [RW_WRITE] = "write",
-	[RW_RANDREAD] = "randread", [RW_RANDWRITE] = "randwrite", NULL};
-/* fio's others, and these with a suffix such as randread:8. */
-static const char *const rw_of_fio[] = {"read",	    "write",	 "randread",	  "randwrite",
-					"rw",	    "readwrite", "randrw",	  "trim",
-					"randtrim", "trimwrite", "randtrimwrite", NULL};
-static const char *const checkpoint_format_names[] = {
-	[CHECKPOINT_SAFETENSORS] = "safetensors", [CHECKPOINT_UNIVERSAL] = "universal", NULL};
+static const char *const rw_names[] = {[RW_SWAPOUT] = "swapout",     [RW_SWAPIN] = "swapin",
+				       [RW_SWAP] = "swap",	     [RW_STEP] = "step",
+				       [RW_PARAMS] = "params",	     [RW_READ] = "read",
+				       [RW_WRITE] = "write",	     [RW_RANDREAD] = "randread",
+				       [RW_RANDWRITE] = "randwrite", NULL};
+/* Modes of fio, also with a suffix such as randread:8, and of earlier versions. */
+#define ONLY_FIO    "only fio has that: use fio"
+#define CHECKPOINTS "make bench BENCH=\"--only checkpoint\" measures checkpoints"
+
+static const struct option_gone rw_elsewhere[] = {{"read", ONLY_FIO},
+						  {"write", ONLY_FIO},
+						  {"randread", ONLY_FIO},
+						  {"randwrite", ONLY_FIO},
+						  {"rw", ONLY_FIO},
+						  {"readwrite", ONLY_FIO},
+						  {"randrw", ONLY_FIO},
+						  {"trim", ONLY_FIO},
+						  {"randtrim", ONLY_FIO},
+						  {"trimwrite", ONLY_FIO},
+						  {"randtrimwrite", ONLY_FIO},
+						  {"checkpoint", CHECKPOINTS},
+						  {"restore", CHECKPOINTS},
+						  {NULL, NULL}};
 const char *const bench_ioengine_names[] = {[NVS_IOENGINE_AUTO] = "auto",
 					    [NVS_IOENGINE_IO_URING] = "io_uring",
 					    [NVS_IOENGINE_LIBAIO] = "libaio",
@@ -61,7 +73,7 @@ static const struct option_spec option_specs[] = {
 	 .help = "number of generated tensors, without a model (16)"},
 	{"tensor-size", "SIZE", OPTION_SIZE, FIELD(tensor_size), .min = 1, .max = 1ull << 50,
 	 .help = "bytes of each generated tensor (64m, or less where memory is short); with "
-		 "rw=step, checkpoint and restore, of its weights"},
+		 "rw=step, of its weights"},
 	{"bssplit", "MIX", OPTION_MIX, FIELD(bssplit), .min = 1, .max = NVS_BLOCK_SIZE_MAX,
 	 .excludes = NAMES("tensors", "tensor-size"),
 	 .help = "sizes of the generated tensors with their shares in per cent, such as "
@@ -75,21 +87,15 @@ static const struct option_spec option_specs[] = {
 	{"scale", "SHARE", OPTION_SHARE, FIELD(scale),
 	 .help = "a smaller model of the same proportions, such as 0.25: that share of the "
 		 "layers, whole, and of the rows of the other tensors; at least one of each"},
-	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .of_fio = rw_of_fio,
+	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .elsewhere = rw_elsewhere,
 	 .aliases = NAMES("readwrite"),
 	 .help = "swapout writes the tensors, swapin reads them, and swap (the default) reads, "
 		 "changes and writes them back. step runs optimizer steps over state on the "
-		 "drive, params forward and backward passes over the layers. checkpoint saves an "
-		 "optimizer's state to a file and restore reads it back, in turns with cp, a "
-		 "plain write and a bare io_uring loop. The others move blocks of a scratch file: "
+		 "drive, params forward and backward passes over the layers. The others move "
+		 "blocks of a scratch file: "
 		 "what the drive does without nvswap"},
-	{"checkpoint-format", "FORMAT", OPTION_CHOICE, FIELD(checkpoint_format),
-	 .choices = checkpoint_format_names,
-	 .help = "with rw=checkpoint and restore: a .safetensors file (the default), or "
-		 "DeepSpeed's universal layout, with three files for each tensor"},
 	{"loops", "N", OPTION_COUNT, FIELD(loops), .min = 1, .max = 1000000000,
-	 .help = "passes over the model or the file (1); with rw=step and params, steps (3); with "
-		 "rw=checkpoint and restore, rounds (3), at most 1000"},
+	 .help = "passes over the model or the file (1); with rw=step and params, steps (3)"},
 	{"runtime", "TIME", OPTION_DURATION, FIELD(runtime_ms), .max = TIME_MAX,
 	 .help = "stop after this time even if loops are left; 0: no limit"},
 	{"time-based", NULL, OPTION_FLAG, FIELD(time_based),
@@ -120,23 +126,19 @@ static const struct option_spec option_specs[] = {
 		 "is "
 		 "short. The pool must hold the "
 		 "longest tensor. With rw=params it must hold the longest layer, and the default "
-		 "is smaller than the model, or else no layer would be read again. With rw=step, "
-		 "checkpoint and restore it also sets sub_group_size, and comes on top of "
-		 "--max-in-cpu"},
+		 "is smaller than the model, or else no layer would be read again. With rw=step "
+		 "it also sets sub_group_size, and comes on top of --max-in-cpu"},
 	{"max-in-cpu", "ELEMENTS", OPTION_COUNT, FIELD(max_in_cpu), .max = 1ull << 50,
 	 .help = "with rw=step, elements whose state stays in memory between steps "
 		 "(nvswap.optimizer_max_in_cpu); with rw=params, offload_param.max_in_cpu"},
 	{"compute-us", "N", OPTION_COUNT, FIELD(compute_us), .max = 3600000000,
 	 .help = "with rw=params, microseconds of computing at each use of a layer (0)"},
 	{"threads", "N", OPTION_COUNT, FIELD(threads), .min = 1, .max = THREADS_MAX,
-	 .help = "with rw=step, threads that compute, with rw=checkpoint and restore those that "
-		 "copy; "
-		 "nvswap.optimizer_threads"},
+	 .help = "with rw=step, threads that compute; nvswap.optimizer_threads"},
 	{"verify", NULL, OPTION_FLAG, FIELD(verify),
 	 .help = "compare every byte read with what was written, with new contents each time. "
 		 "Rates include that work, CPU per GiB does not. With rw=step, compare a sample of "
-		 "each group with a scalar Adam in double; with rw=checkpoint and restore, all "
-		 "state after the last round"},
+		 "each group with a scalar Adam in double"},
 	{"seed", "N", OPTION_COUNT, FIELD(seed), .max = UINT64_MAX,
 	 .help = "seed of generated data and of random offsets (1)"},
 	{"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX,
@@ -188,6 +190,7 @@ static const struct option_gone gone[] = {
 	{"write-lat-log", LOGS},
 	{"log-avg-msec", LOGS},
 	{"percentile-list", "output-format=json has fio's percentiles, and json+ the histograms"},
+	{"checkpoint-format", CHECKPOINTS},
 	{"startdelay", "give stonewall to jobs that start when others have ended"},
 	{NULL, NULL},
 };
@@ -214,9 +217,9 @@ const struct command_spec bench_command = {
 		"configuration. Modes swapin and swap first swap everything out; that is reported\n"
 		"separately. Modes step and params run training steps; their first step, which\n"
 		"creates the optimizer's state or records the order of the layers, is not\n"
-		"measured. Modes checkpoint and restore take turns with other ways to move the\n"
-		"same bytes. Modes read, write, randread and randwrite move blocks of a file, as\n"
-		"the drive's own baseline.\n"
+		"measured. Modes read, write, randread and randwrite move blocks of a file, as "
+		"the\n"
+		"drive's own baseline.\n"
 		"\n"
 		"With job files in fio's form, options apply to every job and override the files.\n"
 		"Names of options are keys there, as in \"iodepth=32\", with - or _.",
@@ -235,8 +238,7 @@ const struct command_spec bench_command = {
 #define MODE(rw)     (1u << (rw))
 #define SWAP_MODES   (MODE(RW_SWAPOUT) | MODE(RW_SWAPIN) | MODE(RW_SWAP))
 #define STEP_MODES   (MODE(RW_STEP) | MODE(RW_PARAMS))
-#define SAVE_MODES   (MODE(RW_CHECKPOINT) | MODE(RW_RESTORE))
-#define TENSOR_MODES (SWAP_MODES | STEP_MODES | SAVE_MODES)
+#define TENSOR_MODES (SWAP_MODES | STEP_MODES)
 #define BLOCK_MODES  (MODE(RW_RANDWRITE + 1) - MODE(RW_READ))
 
 /* Options that have an effect only in some modes. */
@@ -244,18 +246,12 @@ static const struct {
 	const char *name;
 	unsigned modes;
 } limited[] = {
-	{"model", TENSOR_MODES},
-	{"tensors", TENSOR_MODES},
-	{"tensor-size", TENSOR_MODES},
-	{"scale", TENSOR_MODES},
-	{"pool", TENSOR_MODES},
-	{"rank", TENSOR_MODES},
-	{"max-in-cpu", STEP_MODES},
-	{"compute-us", MODE(RW_PARAMS)},
-	{"threads", MODE(RW_STEP) | SAVE_MODES},
-	{"rate", SWAP_MODES | BLOCK_MODES},
+	{"model", TENSOR_MODES},       {"tensors", TENSOR_MODES},
+	{"tensor-size", TENSOR_MODES}, {"scale", TENSOR_MODES},
+	{"pool", TENSOR_MODES},	       {"rank", TENSOR_MODES},
+	{"max-in-cpu", STEP_MODES},    {"compute-us", MODE(RW_PARAMS)},
+	{"threads", MODE(RW_STEP)},    {"rate", SWAP_MODES | BLOCK_MODES},
 	{"verify", TENSOR_MODES},
-	{"checkpoint-format", SAVE_MODES},
 };
 
 const char *bench_rw_name(unsigned rw)
@@ -323,11 +319,6 @@ static int check_needs(const struct bench_options *options, const char *where)
 		SAY(where, "%s", "time-based needs runtime");
 		return -EINVAL;
 	}
-	if (is_checkpoint_mode(options->rw) && options->loops > CHECKPOINT_ROUNDS_MAX) {
-		SAY(where, "loops: with rw=%s at most %u", rw_names[options->rw],
-		    CHECKPOINT_ROUNDS_MAX);
-		return -EINVAL;
-	}
 	return 0;
 }
 
@@ -339,7 +330,7 @@ void bench_options_init(struct bench_options *options)
 void bench_options_fill_defaults(struct bench_options *options, const struct options_given *given)
 {
 	if (!bench_option_given(given, "loops") &&
-	    (is_optimizer_mode(options->rw) || options->rw == RW_PARAMS))
+	    (options->rw == RW_STEP || options->rw == RW_PARAMS))
 		options->loops = STEPS;
 	if ((options->bssplit.n || is_block_mode(options->rw)) && !options->size)
 		options->size = 1u << 30;

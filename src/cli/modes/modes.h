@@ -18,10 +18,6 @@ int bench_swap(const struct bench_options *options, const struct nvs_config *con
 	       struct job_watch *watch);
 int bench_step(const struct bench_options *options, const struct nvs_config *config,
 	       const struct model *model, struct bench_result *result, struct job_watch *watch);
-/* Modes checkpoint and restore. */
-int bench_checkpoint(const struct bench_options *options, const struct nvs_config *config,
-		     const struct model *model, struct bench_result *result,
-		     struct job_watch *watch);
 /* Computing in a visit is a span of `trace`, which may be NULL. */
 int bench_params(const struct bench_options *options, const struct nvs_config *config,
 		 struct nvs_trace *trace, const struct model *model, struct bench_result *result,

@@ -98,7 +98,7 @@ static uint64_t default_pool(const struct bench_options *options, const struct m
 						    : model_largest(model)->nbytes;
 	uint64_t half = model->nbytes / 2, nbytes;
 
-	if (is_optimizer_mode(options->rw))
+	if (options->rw == RW_STEP)
 		return usual_pool(options);
 	/* No machine has memory for such a tensor; avoid an overflow. */
 	if (largest > UINT64_MAX / 4)
@@ -116,8 +116,8 @@ static uint64_t state_numel(const struct bench_options *options, const struct mo
 {
 	uint64_t element = element_bytes(config, block);
 
-	return is_optimizer_mode(options->rw) ? parameters_numel(model, setting_param_dtype(config))
-					      : (model->nbytes + element - 1) / element;
+	return options->rw == RW_STEP ? parameters_numel(model, setting_param_dtype(config))
+				      : (model->nbytes + element - 1) / element;
 }
 
 static int size_pool(const struct bench_options *options, const struct model *model,
@@ -180,7 +180,5 @@ int pool_choose(const struct bench_options *options, const struct model *model,
 	int rc = size_pool(options, model, config, block, error);
 
 	/* The optimizer cuts its own tiles, and checks that the pool holds enough of them. */
-	return rc || is_optimizer_mode(options->rw)
-		       ? rc
-		       : check_pool(options, model, config, block, error);
+	return rc || options->rw == RW_STEP ? rc : check_pool(options, model, config, block, error);
 }

@@ -3,10 +3,14 @@
  * rw=step: optimizer steps over state on the drive. The gradients are generated once and lent to
  * every step.
  */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "base/clock.h"
+#include "cli/modes/engine.h"
 #include "cli/modes/model/reference.h"
 #include "cli/modes/modes.h"
-#include "cli/modes/optimizer.h"
 #include "cli/modes/steps.h"
 #include "cli/settings.h"
 #include "cli/stop.h"
@@ -98,14 +102,55 @@ static int run_opened(struct training *training)
 	return rc;
 }
 
+/* Groups are named "group 0" and so on. A kept store is never opened: see bench_opened(). */
+static int open_optimizer(struct training *training, const struct nvs_config *config)
+{
+	const struct parameters *parameters = &training->parameters;
+	struct nvs_group_spec *specs = calloc(parameters->ngroups, sizeof(*specs));
+	char(*names)[32] = calloc(parameters->ngroups, sizeof(*names));
+	struct nvs_error *error = &training->result->error;
+	int rc = -ENOMEM;
+
+	for (size_t group = 0; group < parameters->ngroups && specs && names; group++) {
+		snprintf(names[group], sizeof(names[group]), "group %zu", group);
+		specs[group] = (struct nvs_group_spec){
+			.size = sizeof(struct nvs_group_spec),
+			.name = names[group],
+			.numel = parameters_group_numel(parameters, group),
+			.dtype = parameters->dtype,
+			.weights = parameters_at(parameters, parameters->weights, group)};
+	}
+	if (specs && names)
+		rc = nvs_optimizer_open(&training->optimizer, config, specs, parameters->ngroups,
+					NULL, error);
+	free(specs);
+	free(names);
+	return bench_opened(rc, error);
+}
+
+/* Stores the engine's statistics. Returns rc, or, if that is 0, the error of closing. */
+static int close_optimizer(struct training *training, int rc)
+{
+	struct nvs_error closing = {.size = sizeof(closing)};
+	struct bench_result *result = training->result;
+	int closed;
+
+	result->engine.size = sizeof(result->engine);
+	nvs_engine_get_stats(nvs_optimizer_engine(training->optimizer), &result->engine);
+	result->pool_peak = result->engine.pool.used_max;
+	result->opened = true;
+	closed = nvs_optimizer_close(training->optimizer, &closing);
+	if (rc || !closed)
+		return rc;
+	result->error = closing;
+	return closed;
+}
+
 static int train(struct training *training, const struct nvs_config *config)
 {
-	int rc = bench_optimizer_open(&training->optimizer, config, &training->parameters,
-				      training->result);
+	int rc = open_optimizer(training, config);
 
-	return rc ? rc
-		  : bench_optimizer_close(training->optimizer, run_opened(training),
-					  training->result);
+	return rc ? rc : close_optimizer(training, run_opened(training));
 }
 
 int bench_step(const struct bench_options *options, const struct nvs_config *config,

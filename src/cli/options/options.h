@@ -51,25 +51,26 @@ struct option_list {
 
 #define OPTIONS_MAX 96
 
+/* An option or a value that nvswap lacks: giving it is an error that says what to use. */
+struct option_gone {
+	const char *name; /* NULL ends the table */
+	const char *instead;
+};
+
 struct option_spec {
 	const char *name;     /* without dashes; - and _ are equal */
 	const char *argument; /* its value's name in the help; NULL for a flag */
 	enum option_type type;
 	size_t offset;
-	uint64_t min, max;	     /* of counts, sizes and durations */
-	uint64_t multiple;	     /* of a size; 0: any */
-	const char *const *choices;  /* ended by NULL */
-	const char *const *of_fio;   /* values that only fio has, ended by NULL; or NULL */
+	uint64_t min, max;	    /* of counts, sizes and durations */
+	uint64_t multiple;	    /* of a size; 0: any */
+	const char *const *choices; /* ended by NULL */
+	/* values that are refused with a hint, also with a suffix as in randread:8; or NULL */
+	const struct option_gone *elsewhere;
 	const char *const *excludes; /* options it excludes, ended by NULL; or NULL */
 	const char *help;	     /* shown wrapped; a line break is a blank */
 	enum option_scope scope;
 	const char *const *aliases; /* other names, ended by NULL; or NULL */
-};
-
-/* An option that is no more: giving it is an error that says what to use. */
-struct option_gone {
-	const char *name; /* NULL ends the table */
-	const char *instead;
 };
 
 struct command_spec {

@@ -242,29 +242,29 @@ static const char *join_names(const char *const *names, char *text, size_t nbyte
 	return text;
 }
 
-/* Whether only fio has the value, or has it with this suffix: readwrite, randread:8. */
-static bool is_of_fio(const struct option_spec *spec, const char *text)
+/* What to use for the value, or for it with a suffix: readwrite, randread:8. NULL: not known. */
+static const char *elsewhere(const struct option_spec *spec, const char *text)
 {
 	size_t n = strcspn(text, ":");
 
-	for (const char *const *name = spec->of_fio; name && *name; name++)
-		if (strlen(*name) == n && !strncmp(text, *name, n))
-			return true;
-	return false;
+	for (const struct option_gone *value = spec->elsewhere; value && value->name; value++)
+		if (strlen(value->name) == n && !strncmp(text, value->name, n))
+			return value->instead;
+	return NULL;
 }
 
 static int find_choice(const struct option_source *source, const char *text, unsigned *choice)
 {
 	const struct option_spec *spec = source->spec;
 	unsigned n = count_names(spec->choices);
-	const char *nearest;
+	const char *instead = elsewhere(spec, text), *nearest;
 	char allowed[384];
 
 	for (*choice = 0; *choice < n; ++*choice)
 		if (!strcmp(text, spec->choices[*choice]))
 			return 0;
-	if (is_of_fio(spec, text))
-		return refuse(source, "only fio has that: use fio. Allowed here are %s",
+	if (instead)
+		return refuse(source, "%s. Allowed here are %s", instead,
 			      join_names(spec->choices, allowed, sizeof(allowed)));
 	nearest = nearest_name(text, spec->choices, n);
 	return refuse(source, "allowed are %s%s%s%s",

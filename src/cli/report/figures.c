@@ -83,9 +83,6 @@ const char *const latency_bounds[LATENCY_BOUNDS_MS] = {
 const char *const depth_bounds[NVS_DEPTHS] = {"1", "2", "4", "8", "16", "32", ">=64"};
 const char *const call_bounds[NVS_DEPTHS] = {"0", "4", "8", "16", "32", "64", ">=64"};
 
-const char *const way_names[WAYS] = {
-	[WAY_NVSWAP] = "nvswap", [WAY_LOOP] = "io_uring", [WAY_CP] = "cp", [WAY_WRITE] = "write"};
-
 /* Like fio, round a share that is not 0 up to the smallest that its digits can show. */
 static double percent(uint64_t part, uint64_t whole, double least)
 {

@@ -78,23 +78,6 @@ static void add_steps(struct step_figures *into, const struct step_figures *from
 	into->store_bytes += from->store_bytes;
 }
 
-/* Jobs at the same time: rates add up. */
-static void add_checkpoint(struct checkpoint_figures *into, const struct checkpoint_figures *from)
-{
-	const struct way_figures *own = &into->ways[WAY_NVSWAP];
-
-	into->rounds = max_u64(into->rounds, from->rounds);
-	into->nbytes += from->nbytes;
-	for (unsigned i = 0; i < WAYS; i++) {
-		into->ways[i].median += from->ways[i].median;
-		into->ways[i].min += from->ways[i].min;
-		into->ways[i].max += from->ways[i].max;
-	}
-	for (unsigned i = 0; i < WAYS; i++)
-		if (into->ways[i].median > 0)
-			into->ways[i].ratio = own->median / into->ways[i].median;
-}
-
 static void add_aio(struct nvs_aio_stats *into, const struct nvs_aio_stats *from)
 {
 	into->workers += from->workers;
@@ -133,11 +116,9 @@ static void add_measured(struct bench_result *into, const struct bench_result *f
 	if (into->measured) {
 		add_aio(&into->aio, &from->aio);
 		add_steps(&into->steps, &from->steps);
-		add_checkpoint(&into->checkpoint, &from->checkpoint);
 	} else {
 		into->aio = from->aio;
 		into->steps = from->steps;
-		into->checkpoint = from->checkpoint;
 		into->replay = from->replay; /* of one job */
 	}
 	into->measured = true;

@@ -38,9 +38,6 @@ extern const char *const latency_bounds[LATENCY_BOUNDS_MS];
 /* fio's names of nvs_aio_stats' depth_ios, and of its submit_sizes and reap_sizes. */
 extern const char *const depth_bounds[NVS_DEPTHS], *const call_bounds[NVS_DEPTHS];
 
-/* By enum checkpoint_way. */
-extern const char *const way_names[WAYS];
-
 /* Percentage of I/Os from the previous bound up to, not including, each bound. */
 void group_latency_shares(const struct report_group *group, double share[LATENCY_SHARES]);
 /* Percentages; a count that is not 0 is at least 0.1. */
@@ -83,13 +80,6 @@ static inline bool group_has_steps(const struct report_group *group)
 	unsigned rw = group->job->options.rw;
 
 	return group->one_mode && (rw == RW_STEP || rw == RW_PARAMS);
-}
-
-/* Whether all jobs save, or all restore, and the rounds were measured. */
-static inline bool group_has_checkpoints(const struct report_group *group)
-{
-	return group->one_mode && is_checkpoint_mode(group->job->options.rw) &&
-	       group->result.checkpoint.rounds;
 }
 
 /* The engine's own checksum errors come on top of the command's. */

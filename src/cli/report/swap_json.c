@@ -165,36 +165,10 @@ static void put_replay(struct json_writer *json, const struct report_group *grou
 	json_close_object(json);
 }
 
-static void put_checkpoints(struct json_writer *json, const struct report_group *group)
-{
-	const struct checkpoint_figures *figures = &group->result.checkpoint;
-
-	json_open_object(json, "checkpoint");
-	json_count(json, "rounds", figures->rounds);
-	json_count(json, "state_bytes", figures->nbytes);
-	if (*figures->why_no_loop)
-		json_text(json, "no_io_uring", figures->why_no_loop);
-	for (unsigned i = 0; i < WAYS; i++) {
-		const struct way_figures *way = &figures->ways[i];
-
-		if (way->median <= 0)
-			continue;
-		json_open_object(json, way_names[i]);
-		json_exact(json, "bw_bytes", way->median);
-		json_exact(json, "bw_bytes_min", way->min);
-		json_exact(json, "bw_bytes_max", way->max);
-		json_exact(json, "ratio", way->ratio);
-		json_close_object(json);
-	}
-	json_close_object(json);
-}
-
 void report_swap_json(struct json_writer *json, const struct report_group *group)
 {
 	put_engine(json, &group->result);
 	put_swap(json, group);
 	if (group->job->accesses)
 		put_replay(json, group);
-	if (group_has_checkpoints(group))
-		put_checkpoints(json, group);
 }

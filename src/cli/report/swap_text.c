@@ -36,9 +36,7 @@ static const char *pass_name(const struct report_group *group)
 {
 	unsigned rw = group->job->options.rw;
 
-	return rw == RW_STEP || rw == RW_PARAMS ? "step"
-	       : is_checkpoint_mode(rw)		? "round"
-						: "loop";
+	return rw == RW_STEP || rw == RW_PARAMS ? "step" : "loop";
 }
 
 static void print_model(FILE *file, const struct model *model)
@@ -238,40 +236,6 @@ static void print_steps(FILE *file, const struct report_group *group)
 	print_step_memory(file, steps);
 }
 
-/* ---- Checkpoints */
-
-static void print_way(FILE *file, const char *name, const struct way_figures *way)
-{
-	text_sublabel(file, name);
-	fprintf(file, "%.3f GB/s (%.3f to %.3f)", way->median / 1e9, way->min / 1e9,
-		way->max / 1e9);
-}
-
-static void print_checkpoints(FILE *file, const struct report_group *group)
-{
-	const struct checkpoint_figures *figures = &group->result.checkpoint;
-	char text[SIZE_TEXT];
-
-	text_label(file, "state");
-	fprintf(file, "%s%s, %" PRIu64 " round%s; medians\n", text_size(figures->nbytes, text),
-		group->job->options.checkpoint_format == CHECKPOINT_UNIVERSAL ? ", universal" : "",
-		figures->rounds, plural(figures->rounds));
-	for (unsigned i = 0; i < WAYS; i++) {
-		if (figures->ways[i].median <= 0)
-			continue;
-		print_way(file, way_names[i], &figures->ways[i]);
-		if (i != WAY_NVSWAP)
-			fprintf(file, ", nvswap %.2f times that", figures->ways[i].ratio);
-		fputc('\n', file);
-	}
-	if (*figures->why_no_loop) {
-		text_sublabel(file, way_names[WAY_LOOP]);
-		fputs("not measured: ", file);
-		print_visible(file, figures->why_no_loop);
-		fputc('\n', file);
-	}
-}
-
 /* ---- Engine and pool */
 
 static void print_engine(FILE *file, const struct report_group *group)
@@ -375,7 +339,7 @@ static void print_verify(FILE *file, const struct report_group *group)
 		fputs("not asked for (--verify)", file);
 	else if (verify_errors(result))
 		fprintf(file, "%" PRIu64 " %s%s DIFFER%s", verify_errors(result),
-			is_optimizer_mode(rw) ? "value" : "tensor", plural(verify_errors(result)),
+			rw == RW_STEP ? "value" : "tensor", plural(verify_errors(result)),
 			verify_errors(result) == 1 ? "S" : "");
 	else if (result->error.code || group->compared < group->asked_verify)
 		print_open_verify(file, group);
@@ -391,8 +355,6 @@ void report_swap_text(FILE *file, const struct report_group *group)
 		print_replay(file, group);
 	if (group_has_steps(group))
 		print_steps(file, group);
-	if (group_has_checkpoints(group))
-		print_checkpoints(file, group);
 	print_work(file, group);
 	if (group->result.opened)
 		print_engine(file, group);

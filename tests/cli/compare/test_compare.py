@@ -266,20 +266,6 @@ def a_figure_that_one_side_lacks_has_no_change(work):
             re.search(r"read bw +MiB/s +- +4\.8[^+-]*$", text, re.M) is not None)
 
 
-def ratios_of_checkpoints_are_compared(work):
-    def saving(ratio):
-        return job("checkpoint") | {"checkpoint": {"cp": {"ratio": ratio}}}
-
-    a = [work.file(f"a{i}.json", saving(3 + i / 100)) for i in range(3)]
-    b = [work.file(f"b{i}.json", saving(2 + i / 100)) for i in range(3)]
-    lists = (",".join(map(str, files)) for files in (a, b))
-    status, report = work.json(*lists)
-    sides = report["jobs"][0]["checkpoint_ratio_cp"]
-    return (status == 1 and sides[1]["verdict"] == "slower" and
-            math.isclose(sides[0]["value"], 3.01) and
-            "checkpoint_ratio_write" not in report["jobs"][0])
-
-
 def latencies_of_each_run_are_as_the_results_have_them(work):
     bins = [{"1000": i, "2000": 5, "x": None} for i in (3, 4)]
     a = work.file("a.json", job(bins=bins[0]))
@@ -317,7 +303,7 @@ def results_of_nvswap_and_fio_are_compared(work):
 
 
 TESTS = (
-    a_figure_that_one_side_lacks_has_no_change, ratios_of_checkpoints_are_compared,
+    a_figure_that_one_side_lacks_has_no_change,
     what_is_slower_by_more_than_the_threshold_is_the_exit_status, noise_is_no_change,
     latency_of_single_runs_has_no_verdict, higher_latency_of_repeated_runs_is_slower,
     cpu_is_reported_and_fails_nothing, samples_of_one_run_count_for_a_quarter,

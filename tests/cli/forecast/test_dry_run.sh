@@ -35,13 +35,6 @@ forecast dry_run_knows_what_step_moves "1 <= read['io_bytes'] / f['read_bytes'] 
 	1 <= write['io_bytes'] / (f['write_bytes'] - f['fill_bytes']) < 1.05 and
 	1 <= swap['store_bytes'] / f['space_bytes']" --rw step
 rm -rf "$T/store/nvswap"
-for rw in checkpoint restore; do
-	forecast "dry_run_knows_what_${rw}_moves" "(lambda s: f['space_bytes'] == 3 * s and
-		f['write_bytes'] == (4 * 3 + 2 + ('$rw' == 'restore') + 2) * s and
-		f['read_bytes'] == (3 * 3 + 1 + 2) * s and f['pinned_bytes'] == 8 << 20)(
-		job['checkpoint']['state_bytes'])" --rw $rw --verify --tensor-size 275000
-	rm -rf "$T/store/nvswap"
-done
 for rw in read randwrite; do
 	run bench --rw $rw --bs 4k --size 1m --directory "$T/store" --dry-run \
 		--output-format json
@@ -62,7 +55,7 @@ run bench --nvme-path "$T/store" --dry-run "$T/two.ini"
 [ "$status" = 0 ] && grep -q "^b: rw=read" "$T/out" && grep -q "^all jobs: 3.00 GiB written, 2.00 GiB read" "$T/out"
 result dry_run_adds_up_the_jobs_of_a_file $? "$(cat "$T/out")"
 FULL=(--nvme-path "$T/store" --tensors 1024 --tensor-size 1t)
-for rw in step swapout params checkpoint; do
+for rw in step swapout params; do
 	expect "space_that_is_lacking_is_found_before_$rw" 1 "store .* has .* free, and this needs" \
 		bench "${FULL[@]}" --rw $rw --pool 2t
 done

@@ -479,6 +479,8 @@ static void an_option_that_is_gone_names_what_replaces_it(void **state)
 	}
 	assert_file_refused("", "[global]\nwrite_bw_log\n[a]\n",
 			    "x.ini:2: write_bw_log is no longer a key: status-interval");
+	assert_file_refused("", "[a]\nrw=restore\n",
+			    "x.ini:2: rw=restore: make bench BENCH=\"--only checkpoint\"");
 }
 
 /* ---- Ranks ---- */

@@ -528,7 +528,7 @@ static void options_without_effect_are_refused(void **state)
 	assert_says(
 		said,
 		"b.ini:3: model has no effect with rw=randread: it is for swapout, swapin, swap, "
-		"step, params, checkpoint and restore");
+		"step and params");
 	assert_int_equal(JOB("rw", "randread", "pool", "1g"), -EINVAL);
 	assert_int_equal(JOB("rw", "read", "verify", "1"), -EINVAL);
 	assert_int_equal(JOB("rw", "read", "bssplit", "4k/50:8k"), -EINVAL);

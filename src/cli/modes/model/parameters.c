@@ -26,26 +26,19 @@ static const struct format {
 } formats[NVS_DTYPE_COUNT] = {
 	[NVS_F32] = {127, 23, 31}, [NVS_BF16] = {127, 7, 15}, [NVS_F16] = {15, 10, 15}};
 
-static bool is_parameter(const struct model *model, const struct model_tensor *tensor)
-{
-	return !model->path || tensor->dtype <= NVS_F8_E5M2;
-}
-
-uint64_t parameters_numel_of(const struct model *model, size_t i, enum nvs_dtype dtype)
-{
-	const struct model_tensor *tensor = &model->tensors[i];
-
-	if (!is_parameter(model, tensor))
-		return 0;
-	return model->path ? tensor->numel : tensor->nbytes / nvs_dtype_size(dtype);
-}
-
+/* Integers of a file are not trained; generated tensors have the type of the parameters. */
 uint64_t parameters_numel(const struct model *model, enum nvs_dtype dtype)
 {
 	uint64_t numel = 0;
 
-	for (size_t i = 0; i < model->n; i++)
-		numel += parameters_numel_of(model, i, dtype);
+	for (size_t i = 0; i < model->n; i++) {
+		const struct model_tensor *tensor = &model->tensors[i];
+
+		if (!model->path)
+			numel += tensor->nbytes / nvs_dtype_size(dtype);
+		else if (tensor->dtype <= NVS_F8_E5M2)
+			numel += tensor->numel;
+	}
 	return numel;
 }
 
@@ -74,10 +67,11 @@ static void make(const struct parameters *parameters, void *array, uint32_t salt
 						     mix((uint32_t)i * 0x9e3779b1u + seed));
 }
 
-int parameters_cut(struct parameters *parameters, const struct model *model, enum nvs_dtype dtype,
-		   uint64_t group_numel, uint64_t seed, struct nvs_error *error)
+int parameters_open(struct parameters *parameters, const struct model *model, enum nvs_dtype dtype,
+		    uint64_t group_numel, uint64_t seed, struct nvs_error *error)
 {
-	uint64_t numel = parameters_numel(model, dtype);
+	uint64_t numel = parameters_numel(model, dtype), nbytes = numel * nvs_dtype_size(dtype);
+	int rc;
 
 	assert(formats[dtype].mantissa_bits && group_numel);
 	*parameters = (struct parameters){
@@ -87,17 +81,6 @@ int parameters_cut(struct parameters *parameters, const struct model *model, enu
 				 "the model has no floating-point element, so there is nothing to "
 				 "train");
 	parameters->ngroups = (size_t)((numel + group_numel - 1) / group_numel);
-	return 0;
-}
-
-int parameters_open(struct parameters *parameters, const struct model *model, enum nvs_dtype dtype,
-		    uint64_t group_numel, uint64_t seed, struct nvs_error *error)
-{
-	int rc = parameters_cut(parameters, model, dtype, group_numel, seed, error);
-	uint64_t numel = parameters->numel, nbytes = numel * nvs_dtype_size(dtype);
-
-	if (rc)
-		return rc;
 	rc = memory_room_check(2 * nbytes, "model", "weights and gradients beside the pool",
 			       "train a part of the model with --scale, or smaller tensors with "
 			       "--tensor-size",

@@ -20,12 +20,10 @@ struct parameters {
 
 /* Elements of the model. Generated tensors count as `dtype`; integers of a file are not trained. */
 uint64_t parameters_numel(const struct model *model, enum nvs_dtype dtype);
-/* Those of tensor i; they follow one another. */
-uint64_t parameters_numel_of(const struct model *model, size_t i, enum nvs_dtype dtype);
-/* Cuts the model into groups, without arrays. -EINVAL: it has no floating-point element. */
-int parameters_cut(struct parameters *parameters, const struct model *model, enum nvs_dtype dtype,
-		   uint64_t group_numel, uint64_t seed, struct nvs_error *error);
-/* parameters_cut, allocates both arrays and generates the weights. Also -ENOMEM. */
+/*
+ * Cuts the model into groups, allocates both arrays and generates the weights. -EINVAL: it has no
+ * floating-point element. -ENOMEM.
+ */
 int parameters_open(struct parameters *parameters, const struct model *model, enum nvs_dtype dtype,
 		    uint64_t group_numel, uint64_t seed, struct nvs_error *error);
 /* Generates gradients of a loss scaled by `loss_scale`. */
