@@ -1,30 +1,197 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds the points that may be chosen, without measuring all of them: a coarse grid of blocks and
- * depths, the row and column of its fastest point, uphill from there, down again to what keeps up
- * with less in flight, and then the other settings one at a time. If one of those is faster, again
- * from there.
+ * depths, the row and column of its fastest point, and then the neighbours of two points until
+ * there is no new one: of the fastest, which leads uphill, and of the smallest that keeps up with
+ * it, which leads down to less in flight. The other settings are tried there, one at a time.
+ *
+ * Points race: they take turns in rounds, in a random order in each pass, so a drive that slows
+ * down favours none. Those that are clearly slower leave early.
  */
+#include <assert.h>
+#include <errno.h>
+
 #include "cli/tune/search/state.h"
 
-/*
- * Required precision, as relative half intervals: in the coarse grid, and between leading points.
- */
-#define DOUBT_COARSE 0.1
-#define DOUBT_FINE   0.03
-#define LEAST_COARSE 1u
-#define LEAST_FINE   2u
-/* Longer climbs follow noise. */
-#define CLIMBS	8
-#define RETURNS 3
-#define SETTLED 8
+#define RACE_MAX 128u
+/* The required precision, as a relative half interval, and the least rounds of a point. */
+#define DOUBT_ENOUGH 0.03
+#define LEAST_ROUNDS 2u
 /* Rounds of the point with the lowest latency before the latency limit counts as unreachable. */
 #define LEAST_OVER 5u
+/* A single round can contain a stall, but not one that explains this multiple of the limit. */
+#define CLEARLY_OVER 2
+/* A point has at most one in so many of the rounds that the budget has time for. */
+#define ROUNDS_A_BUDGET 200u
+/* Longer climbs follow noise. */
+#define CLIMBS 24
 
-/* Returns a copy, because trials move when others are added. */
-static struct tune_point point_of(const struct search *search, size_t trial)
+struct race {
+	size_t trials[RACE_MAX];
+	size_t n;
+};
+
+/* Adds the point if the space has it and the race does not. */
+static int enter(struct search *search, struct race *race, struct tune_point point)
 {
-	return search->trials[trial].point;
+	long trial;
+
+	if (!space_has(search->space, &point))
+		return 0;
+	trial = search_trial(search, &point);
+	if (trial < 0)
+		return (int)trial;
+	for (size_t i = 0; i < race->n; i++)
+		if (race->trials[i] == (size_t)trial)
+			return 0;
+	assert(race->n < RACE_MAX);
+	race->trials[race->n++] = (size_t)trial;
+	return 0;
+}
+
+static bool is_clearly_over(const struct search *search, size_t trial)
+{
+	unsigned n = search->rounds[trial].n;
+
+	return n && !search_allowed(search, trial) &&
+	       (n > 1 || search_p99(search, trial) > CLEARLY_OVER * search->rules->latency_max_ns);
+}
+
+static void drop_losers(struct search *search, struct race *race)
+{
+	size_t best = search_best(search), kept = 0;
+	double least = search_low(search, best) * (1 - search->rules->tolerance);
+
+	for (size_t i = 0; i < race->n; i++) {
+		size_t trial = race->trials[i];
+
+		if (trial == best ||
+		    (search_high(search, trial) >= least && !is_clearly_over(search, trial)))
+			race->trials[kept++] = trial;
+	}
+	race->n = kept;
+}
+
+/* The most rounds of a point. */
+static unsigned most_rounds(const struct search *search)
+{
+	uint64_t rounds = search->rules->budget_ns / (search->round_ns + 1) / ROUNDS_A_BUDGET;
+
+	return rounds > LEAST_ROUNDS ? (unsigned)rounds : LEAST_ROUNDS;
+}
+
+/* Runs rounds in turn until each has `least` of them and is known well enough, or has had `most`. */
+static int run_race(struct search *search, struct race *race, unsigned least, unsigned most)
+{
+	bool measured = true;
+
+	while (measured && race->n) {
+		int rc = 0;
+
+		measured = false;
+		search_shuffle(search, race->trials, race->n);
+		for (size_t i = 0; i < race->n; i++) {
+			unsigned n = search->rounds[race->trials[i]].n;
+			int this_rc;
+
+			if (n >= most ||
+			    (n >= least && search_doubt(search, race->trials[i]) <= DOUBT_ENOUGH))
+				continue;
+			this_rc = search_round(search, race->trials[i], NULL);
+			if (this_rc && this_rc != -ETIME)
+				return this_rc;
+			/* Another trial can be cheaper and still fit the budget. */
+			measured |= !this_rc;
+			rc = this_rc ? this_rc : rc;
+		}
+		if (rc && !measured)
+			return rc;
+		drop_losers(search, race);
+	}
+	return 0;
+}
+
+static int look_around(struct search *search)
+{
+	const struct tune_space *space = search->space;
+	unsigned depths = space_count(space, AXIS_DEPTH);
+	struct race race = {.n = 0};
+	int rc = 0;
+
+	for (unsigned b = 0; b < space_count(space, AXIS_BLOCK); b++)
+		for (unsigned d = 0; d < depths && !rc; d += d + 2 < depths ? 2 : 1) {
+			struct tune_point point =
+				space_at(space, space_first(space), AXIS_BLOCK, b);
+
+			rc = enter(search, &race, space_at(space, point, AXIS_DEPTH, d));
+		}
+	rc = rc ? rc : run_race(search, &race, LEAST_ROUNDS, LEAST_ROUNDS);
+	if (rc || search_allowed(search, search_best(search)))
+		return rc;
+	/* A first round can be slow by chance, so measure the point with the lowest latency again. */
+	race = (struct race){.trials = {search_best(search)}, .n = 1};
+	return run_race(search, &race, LEAST_OVER, LEAST_OVER);
+}
+
+/*
+ * Enters the point and its neighbours: a step on either axis, on both with the same bytes in
+ * flight, and a smaller depth with a block that makes up for it.
+ */
+static int enter_near(struct search *search, struct race *race, struct tune_point point)
+{
+	static const int steps[][2] = {{0, 0},	{-1, 0}, {1, 0},  {0, -1},
+				       {0, 1},	{-1, 1}, {1, -1}, {2, -1}};
+	const struct tune_space *space = search->space;
+	int b = (int)space_index(space, &point, AXIS_BLOCK);
+	int d = (int)space_index(space, &point, AXIS_DEPTH);
+	int rc = 0;
+
+	for (size_t i = 0; i < sizeof(steps) / sizeof(*steps) && !rc; i++) {
+		int block = b + steps[i][0], depth = d + steps[i][1];
+
+		if (block < 0 || block >= (int)space_count(space, AXIS_BLOCK) || depth < 0 ||
+		    depth >= (int)space_count(space, AXIS_DEPTH))
+			continue;
+		point = space_at(space, point, AXIS_BLOCK, (unsigned)block);
+		rc = enter(search, race, space_at(space, point, AXIS_DEPTH, (unsigned)depth));
+	}
+	return rc;
+}
+
+static int enter_settings(struct search *search, struct race *race, struct tune_point point)
+{
+	const struct tune_space *space = search->space;
+	struct tune_point other = point;
+	int rc = 0;
+
+	for (unsigned i = 0; i < space_count(space, AXIS_WORKERS) && !rc; i++)
+		rc = enter(search, race, space_at(space, point, AXIS_WORKERS, i));
+	for (unsigned i = 0; i < space->nioengines && !rc; i++) {
+		other.ioengine = space->ioengines[i];
+		rc = enter(search, race, other);
+	}
+	other = point;
+	other.single_submit = !other.single_submit;
+	if (space->single_submits && !rc)
+		rc = enter(search, race, other);
+	other = point;
+	other.overlap_events = !other.overlap_events;
+	if (space->overlap_events && !rc)
+		rc = enter(search, race, other);
+	return rc;
+}
+
+/* The most preferred trial that keeps up with `best`, possibly `best` itself. */
+static size_t smallest_beside(const struct search *search, size_t best)
+{
+	size_t smallest = best;
+
+	for (size_t i = 0; i < search->n; i++)
+		if (search_keeps_up(search, i, best) &&
+		    space_prefers(search->space, &search->trials[i].point,
+				  &search->trials[smallest].point))
+			smallest = i;
+	return smallest;
 }
 
 /* By more than noise can explain between points of equal speed. */
@@ -37,242 +204,37 @@ static bool clearly_faster(const struct search *search, size_t a, size_t b)
 	       search->rounds[b].rate.mean * (1 + (luck > least ? luck : least));
 }
 
-/* ---- Blocks and depths ---- */
-
-static bool is_coarse(const struct tune_space *space, enum tune_axis axis, unsigned index)
-{
-	return index % 2 == 0 || index + 1 == space_count(space, axis);
-}
-
-/* A first round can be slow by chance, so measure the point with the lowest latency again. */
-static int look_at_latency(struct search *search)
+/* Stays with `top` until another point is clearly faster, or it breaks the latency limit. */
+static size_t climb(const struct search *search, size_t top)
 {
 	size_t best = search_best(search);
-	struct race race = {.trials = {best}, .n = best < search->n};
 
-	return search_allowed(search, best) ? 0 : race_run(search, &race, 0, LEAST_OVER);
+	return clearly_faster(search, best, top) || !search_allowed(search, top) ? best : top;
 }
 
-static int look_around(struct search *search)
+int search_explore(struct search *search, bool *complete)
 {
-	const struct tune_space *space = search->space;
-	struct tune_point point = space_first(space);
-	struct race race = {.n = 0};
-	int rc = 0;
+	size_t top, small, known;
+	int rc;
 
 	search->phase = "looking around";
-	for (unsigned b = 0; b < space_count(space, AXIS_BLOCK); b++)
-		for (unsigned d = 0; d < space_count(space, AXIS_DEPTH) && !rc; d++) {
-			point = space_at(space, point, AXIS_BLOCK, b);
-			point = space_at(space, point, AXIS_DEPTH, d);
-			if (is_coarse(space, AXIS_BLOCK, b) && is_coarse(space, AXIS_DEPTH, d))
-				rc = race_enter(search, &race, &point);
-		}
-	rc = rc ? rc : race_run(search, &race, DOUBT_COARSE, LEAST_COARSE);
-	return rc ? rc : look_at_latency(search);
-}
-
-/* Enters a point's neighbours: a step on either axis, and on both with the same bytes in flight. */
-static int enter_neighbours(struct search *search, struct race *race, struct tune_point point)
-{
-	static const int steps[][2] = {{0, 0}, {-1, 0}, {1, 0}, {0, -1}, {0, 1}, {-1, 1}, {1, -1}};
-	int rc = 0;
-
-	for (size_t i = 0; i < sizeof(steps) / sizeof(*steps) && !rc; i++) {
-		struct tune_point beside = point;
-		bool is_there = true;
-
-		/* Down first: the point in between can exceed the limit of bytes in flight. */
-		for (int by = -1; by <= 1 && is_there; by += 2) {
-			if (steps[i][0] == by)
-				is_there = space_step(search->space, &beside, AXIS_BLOCK, by);
-			if (steps[i][1] == by && is_there)
-				is_there = space_step(search->space, &beside, AXIS_DEPTH, by);
-		}
-		if (is_there)
-			rc = race_enter(search, race, &beside);
-	}
-	return rc;
-}
-
-/*
- * Enters all blocks at its depth and all depths of its block, because there can be several peaks: a
- * drive that splits long I/Os is slower with blocks on both sides of the best.
- */
-static int enter_cross(struct search *search, struct race *race, struct tune_point point)
-{
-	int rc = 0;
-
-	for (int axis = AXIS_BLOCK; axis <= AXIS_DEPTH; axis++)
-		for (unsigned i = 0; i < space_count(search->space, axis) && !rc; i++) {
-			struct tune_point at = space_at(search->space, point, axis, i);
-
-			rc = race_enter(search, race, &at);
-		}
-	return rc;
-}
-
-static int climb(struct search *search)
-{
-	int rc = 0;
-
-	search->phase = "closing in";
-	for (int i = 0; i < CLIMBS && !rc; i++) {
-		size_t from = search_best(search);
+	rc = look_around(search);
+	top = search_best(search);
+	for (int i = 0; i < CLIMBS && !rc && !*complete; i++) {
 		struct race race = {.n = 0};
 
-		rc = enter_neighbours(search, &race, point_of(search, from));
-		if (!i && !rc)
-			rc = enter_cross(search, &race, point_of(search, from));
-		if (!rc)
-			rc = race_run(search, &race, DOUBT_FINE, LEAST_FINE);
-		if (!rc && search_allowed(search, from) &&
-		    !clearly_faster(search, search_best(search), from))
-			break;
-	}
-	return rc;
-}
-
-/* Races points against the best; *moved: one that keeps up is preferred to `from`. */
-static int compare(struct search *search, struct race *race, size_t *from, bool *moved)
-{
-	struct tune_point fastest = point_of(search, search_best(search));
-	int rc = race_enter(search, race, &fastest);
-	size_t preferred;
-
-	if (!rc)
-		rc = race_run(search, race, DOUBT_FINE, LEAST_FINE);
-	preferred = search_preferred(search, search_best(search));
-	*moved = !rc && preferred != *from &&
-		 space_prefers(search->space, &search->trials[preferred].point,
-			       &search->trials[*from].point);
-	*from = preferred;
-	return rc;
-}
-
-/*
- * Tries the next smaller depth, with this block and all larger ones, which can compensate for it.
- */
-static int down_a_depth(struct search *search, size_t *from, bool *moved)
-{
-	struct tune_point point = point_of(search, *from);
-	struct race race = {.n = 0};
-	int rc = 0;
-
-	*moved = false;
-	if (!space_step(search->space, &point, AXIS_DEPTH, -1))
-		return 0;
-	do
-		rc = race_enter(search, &race, &point);
-	while (!rc && space_step(search->space, &point, AXIS_BLOCK, 1));
-	return rc ? rc : compare(search, &race, from, moved);
-}
-
-static int down_a_block(struct search *search, size_t *from, bool *moved)
-{
-	struct tune_point point = point_of(search, *from);
-	struct race race = {.n = 0};
-	int rc;
-
-	*moved = false;
-	if (!space_step(search->space, &point, AXIS_BLOCK, -1))
-		return 0;
-	rc = race_enter(search, &race, &point);
-	return rc ? rc : compare(search, &race, from, moved);
-}
-
-/* Measures the preferred point until it is as precise as the best, or no longer preferred. */
-static int measure_preferred(struct search *search, size_t *preferred)
-{
-	int rc = 0;
-
-	for (int i = 0; i < SETTLED && !rc; i++) {
-		struct race race = {.n = 0};
-		struct tune_point point;
-
-		*preferred = search_preferred(search, search_best(search));
-		if (search->rounds[*preferred].n >= LEAST_FINE &&
-		    search_doubt(search, *preferred) <= DOUBT_FINE)
-			break;
-		point = point_of(search, *preferred);
-		rc = race_enter(search, &race, &point);
-		rc = rc ? rc : race_run(search, &race, DOUBT_FINE, LEAST_FINE);
-	}
-	return rc;
-}
-
-static int walk_down(struct search *search)
-{
-	size_t from = 0;
-	bool moved = true;
-	int rc = measure_preferred(search, &from);
-
-	while (moved && !rc)
-		rc = down_a_depth(search, &from, &moved);
-	moved = true;
-	while (moved && !rc)
-		rc = down_a_block(search, &from, &moved);
-	return rc;
-}
-
-/* ---- The other settings ---- */
-
-static int enter_variants(struct search *search, struct race *race, struct tune_point point)
-{
-	const struct tune_space *space = search->space;
-	struct tune_point other;
-	int rc = race_enter(search, race, &point);
-
-	for (unsigned i = 0; i < space_count(space, AXIS_WORKERS) && !rc; i++) {
-		other = space_at(space, point, AXIS_WORKERS, i);
-		rc = race_enter(search, race, &other);
-	}
-	for (unsigned i = 0; i < space->nioengines && !rc; i++) {
-		other = point;
-		other.ioengine = space->ioengines[i];
-		rc = race_enter(search, race, &other);
-	}
-	other = point;
-	other.single_submit = !other.single_submit;
-	if (space->single_submits && !rc)
-		rc = race_enter(search, race, &other);
-	other = point;
-	other.overlap_events = !other.overlap_events;
-	if (space->overlap_events && !rc)
-		rc = race_enter(search, race, &other);
-	return rc;
-}
-
-/* Around the fastest point and around the preferred one; *moved: one of these is faster. */
-static int settings(struct search *search, bool *moved)
-{
-	size_t best = search_best(search);
-	struct race race = {.n = 0};
-	int rc;
-
-	search->phase = "settings";
-	rc = enter_variants(search, &race, point_of(search, best));
-	if (!rc)
-		rc = enter_variants(search, &race,
-				    point_of(search, search_preferred(search, best)));
-	if (!rc)
-		rc = race_run(search, &race, DOUBT_FINE, LEAST_FINE);
-	*moved = !rc && clearly_faster(search, search_best(search), best);
-	return rc;
-}
-
-int search_explore(struct search *search)
-{
-	bool moved = true;
-	int rc = look_around(search);
-
-	for (int i = 0; i < RETURNS && moved && !rc; i++) {
-		rc = climb(search);
-		if (!rc)
-			rc = walk_down(search);
-		search->explored |= !rc;
-		if (!rc)
-			rc = settings(search, &moved);
+		search->phase = "closing in";
+		known = search->n;
+		top = climb(search, top);
+		small = smallest_beside(search, top);
+		rc = enter_near(search, &race, search->trials[top].point);
+		rc = rc ? rc : enter_near(search, &race, search->trials[small].point);
+		if (search->n == known && !rc) {
+			rc = enter_settings(search, &race, search->trials[top].point);
+			rc = rc ? rc : enter_settings(search, &race, search->trials[small].point);
+		}
+		*complete = !rc && search->n == known;
+		rc = rc ? rc : run_race(search, &race, LEAST_ROUNDS, most_rounds(search));
 	}
 	return rc;
 }
