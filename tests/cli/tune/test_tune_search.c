@@ -988,10 +988,8 @@ static uint64_t written_of_load(void *load)
 static void a_search_through_the_workload(void **state)
 {
 	const struct tune_space space = small_space();
-	struct tune_rules rules = {.tolerance = 0.03,
-				   .budget_ns = 20 * S,
-				   .writes_max = UINT64_MAX,
-				   .seed = 1};
+	struct tune_rules rules = {
+		.tolerance = 0.03, .budget_ns = 20 * S, .writes_max = UINT64_MAX, .seed = 1};
 	struct tune_outcome outcome;
 	struct drive_load load;
 	struct tune_meter meter = {.measure = tune_workload_measure, .arg = &load.load};

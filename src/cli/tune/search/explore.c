@@ -120,8 +120,8 @@ static int look_around(struct search *search)
 
 	for (unsigned b = 0; b < space_count(space, AXIS_BLOCK); b++)
 		for (unsigned d = 0; d < depths && !rc; d += d + 2 < depths ? 2 : 1) {
-			struct tune_point point =
-				space_at(space, space_first(space), AXIS_BLOCK, b);
+			struct tune_point point = space_at(space, space_first(space), AXIS_BLOCK,
+							   b);
 
 			rc = enter(search, &race, space_at(space, point, AXIS_DEPTH, d));
 		}
@@ -139,8 +139,8 @@ static int look_around(struct search *search)
  */
 static int enter_near(struct search *search, struct race *race, struct tune_point point)
 {
-	static const int steps[][2] = {{0, 0},	{-1, 0}, {1, 0},  {0, -1},
-				       {0, 1},	{-1, 1}, {1, -1}, {2, -1}};
+	static const int steps[][2] = {{0, 0}, {-1, 0}, {1, 0},	 {0, -1},
+				       {0, 1}, {-1, 1}, {1, -1}, {2, -1}};
 	const struct tune_space *space = search->space;
 	int b = (int)space_index(space, &point, AXIS_BLOCK);
 	int d = (int)space_index(space, &point, AXIS_DEPTH);

@@ -13,8 +13,8 @@
 #define FINALISTS 8u
 /* The fastest so many are finalists whatever their intervals, which rely on few rounds. */
 #define SURE_PLACES 4u
-#define PASSES	   ROUNDS_KEPT
-#define PASSES_MIN 6u
+#define PASSES	    ROUNDS_KEPT
+#define PASSES_MIN  6u
 /* After these shares of the finals there are places for half of the finalists, and for three. */
 #define SHARE_HALF  0.33
 #define SHARE_THREE 0.67
@@ -130,9 +130,9 @@ static void compare(struct finals *finals)
 		middle = log_ratio(finals, i, finals->fastest);
 		finalist->ratio = exp(middle.mean);
 		/* The variance of a log ratio is that of two rounds. */
-		finalist->doubt = fmax(
-			half_width(&middle, 2 * finals->noise.variance, finals->noise.freedom),
-			NOISE_LEAST);
+		finalist->doubt =
+			fmax(half_width(&middle, 2 * finals->noise.variance, finals->noise.freedom),
+			     NOISE_LEAST);
 		if (i == finals->fastest)
 			finalist->doubt = 0;
 	}
@@ -215,7 +215,7 @@ static void conclude(struct finals *finals, struct choice *choice)
 		trial->to_best = finalist->ratio;
 		trial->to_best_half_width = finalist->ratio * finalist->doubt;
 		trial->fate = finalist->ratio >= 1 - search->rules->tolerance ? TUNE_TIE
-									     : TUNE_SLOWER;
+									      : TUNE_SLOWER;
 	}
 	choice->finalists = (unsigned)finals->n;
 	choice->chosen = finals->list[chosen].trial;
@@ -224,8 +224,8 @@ static void conclude(struct finals *finals, struct choice *choice)
 
 int search_finals(struct search *search, struct choice *choice)
 {
-	struct finals finals = {.search = search, .noise = search->noise,
-				.from = search_share_spent(search)};
+	struct finals finals = {
+		.search = search, .noise = search->noise, .from = search_share_spent(search)};
 	size_t best = search_best(search), known;
 	int rc = 0;
 

@@ -123,8 +123,8 @@ void search_shuffle(struct search *search, size_t *numbers, size_t n);
 struct choice {
 	size_t chosen, fastest;
 	unsigned finalists;
-	double width;	/* of the widest interval between finalists that may win; 1: no rounds */
-	bool explored;	/* every neighbour of the candidates was measured */
+	double width;	 /* of the widest interval between finalists that may win; 1: no rounds */
+	bool explored;	 /* every neighbour of the candidates was measured */
 	bool told_apart; /* the width is within the tolerance */
 };
 

@@ -149,8 +149,7 @@ static struct cost cost_of(const struct search *search, size_t trial, uint64_t f
 	rate = search->rounds[example].rate.mean;
 	return (struct cost){
 		.ns = (uint64_t)(ns + 4e9 * fmin(queued, bytes_in_flight(search, example)) / rate),
-		.written = (uint64_t)(share_written(search) *
-				      (2 * queued + rate * 1e-9 * ns)),
+		.written = (uint64_t)(share_written(search) * (2 * queued + rate * 1e-9 * ns)),
 	};
 }
 
