@@ -122,7 +122,7 @@ static void find(struct drive *drive, const struct drive_kind *kind)
 	assert_true((double)found.spent_ns <= OF_TIME * (double)drive_sweep_ns(drive, ROUND_NS));
 	assert_true(found.certain);
 	assert_string_equal(found.unsure, "");
-	assert_drops_early(drive, &found, 8);
+	assert_drops_early(drive, &found, 9);
 	if (strcmp(kind->name, "far away") != 0)
 		assert_false(space_prefers(&drive_space, &answer, &found.chosen->point));
 	tune_outcome_free(&found);

@@ -23,6 +23,8 @@
 #define CLEARLY_OVER 2
 /* A point has at most one in so many of the rounds that the budget has time for. */
 #define ROUNDS_A_BUDGET 200u
+/* The grid has points with at most this part of the bytes in flight. */
+#define GRID_SHARE 4
 /* Longer climbs follow noise. */
 #define CLIMBS 24
 
@@ -123,7 +125,11 @@ static int look_around(struct search *search)
 			struct tune_point point = space_at(space, space_first(space), AXIS_BLOCK,
 							   b);
 
-			rc = enter(search, &race, space_at(space, point, AXIS_DEPTH, d));
+			point = space_at(space, point, AXIS_DEPTH, d);
+			/* A round takes long to fill deep queues of large blocks; climb there. */
+			if (!d || (uint64_t)point.block_size * point.queue_depth <=
+					  space->in_flight_max / GRID_SHARE)
+				rc = enter(search, &race, point);
 		}
 	rc = rc ? rc : run_race(search, &race, LEAST_ROUNDS, LEAST_ROUNDS);
 	if (rc || search_allowed(search, search_best(search)))

@@ -41,8 +41,9 @@ struct finals {
 };
 
 /*
- * Adds a candidate that is no finalist yet: the most preferred, or the fastest with a block size
- * that no finalist has, because equal points of one block crowd out those of others.
+ * Adds a candidate that is no finalist yet: the most preferred with default settings, or the fastest
+ * with a block size that no finalist has, because equal points of one block crowd out those of
+ * others.
  */
 static void add_next(struct finals *finals, size_t best, bool by_speed)
 {
@@ -51,7 +52,10 @@ static void add_next(struct finals *finals, size_t best, bool by_speed)
 
 	for (size_t i = 0; i < search->n; i++) {
 		const struct tune_point *point = &search->trials[i].point;
-		bool has_place = !search->rounds[i].n || !search_allowed(search, i);
+		bool has_defaults = point->ioengine == search->space->ioengines[0] &&
+				    !point->single_submit && point->overlap_events;
+		bool has_place = !search->rounds[i].n || !search_allowed(search, i) ||
+				 (!by_speed && !has_defaults);
 
 		for (size_t j = 0; j < finals->n; j++)
 			has_place |= finals->list[j].trial == i ||
