@@ -122,7 +122,7 @@ static void find(struct drive *drive, const struct drive_kind *kind)
 	assert_true((double)found.spent_ns <= OF_TIME * (double)drive_sweep_ns(drive, ROUND_NS));
 	assert_true(found.certain);
 	assert_string_equal(found.unsure, "");
-	assert_drops_early(drive, &found, 9);
+	assert_drops_early(drive, &found, 12);
 	if (strcmp(kind->name, "far away") != 0)
 		assert_false(space_prefers(&drive_space, &answer, &found.chosen->point));
 	tune_outcome_free(&found);
@@ -151,7 +151,7 @@ static void find_in_noise(struct drive *drive, const struct drive_kind *kind)
 		print_outcome(kind, drive, how, &found);
 		close += is_close(drive, &found);
 		assert_certain_is_close(drive, &found);
-		assert_drops_early(drive, &found, 9);
+		assert_drops_early(drive, &found, 12);
 		tune_outcome_free(&found);
 	}
 	assert_true(close >= SEEDS - 1);

@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "cli/tune/search/state.h"
@@ -16,6 +15,7 @@
 #define ROUND_NS_MAX	 250000000u
 /* Share of the budget after which exploring ends. */
 #define EXPLORE_SHARE 0.55
+#define POINT_TEXT    160
 /* Relative standard deviation of a round until it is known from measurements. */
 #define NOISE_ASSUMED 0.03
 
@@ -26,11 +26,6 @@ static uint64_t round_length(uint64_t budget_ns)
 	if (ns < ROUND_NS_MIN)
 		ns = budget_ns / 4 < ROUND_NS_MIN ? budget_ns / 4 : ROUND_NS_MIN;
 	return ns < ROUND_NS_MAX ? ns : ROUND_NS_MAX;
-}
-
-static const char *lacking(const struct search *search)
-{
-	return search->out_of_writes && !search->out_of_time ? "writes" : "time";
 }
 
 /* ---- Errors ---- */
@@ -75,65 +70,54 @@ static int none_allowed(const struct search *search)
 
 /* ---- The reason ---- */
 
-static void __attribute__((format(printf, 3, 4)))
-append(char *text, size_t nbytes, const char *format, ...)
-{
-	size_t used = strlen(text);
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text + used, nbytes - used, format, args);
-	va_end(args);
-}
-
-static void append_point(const struct search *search, const struct tune_point *point, char *text,
-			 size_t nbytes)
+static void write_point(const struct search *search, const struct tune_point *point,
+			char text[POINT_TEXT])
 {
 	bool other = point->ioengine != search->space->ioengines[0];
 
-	append(text, nbytes, "%s%s%s%sblock_size %u, queue_depth %u and %u worker%s",
-	       other ? nvs_ioengine_name(point->ioengine) : "", other ? ", " : "",
-	       point->single_submit ? "single_submit, " : "",
-	       point->overlap_events ? "" : "no overlap_events, ", point->block_size,
-	       point->queue_depth, point->thread_count, plural(point->thread_count));
+	snprintf(text, POINT_TEXT, "%s%s%s%sblock_size %u, queue_depth %u and %u worker%s",
+		 other ? nvs_ioengine_name(point->ioengine) : "", other ? ", " : "",
+		 point->single_submit ? "single_submit, " : "",
+		 point->overlap_events ? "" : "no overlap_events, ", point->block_size,
+		 point->queue_depth, point->thread_count, plural(point->thread_count));
 }
 
 static void explain(const struct search *search, const struct choice *choice,
 		    struct tune_outcome *outcome)
 {
 	const struct tune_trial *chosen = outcome->chosen;
-	double tolerance = 100 * search->rules->tolerance;
-	size_t nbytes = sizeof(outcome->why);
-	char *why = outcome->why;
+	const char *lacking = search->out_of_writes && !search->out_of_time ? "writes" : "time";
+	char point[POINT_TEXT], fastest[POINT_TEXT], compared[POINT_TEXT + 80];
 
-	append_point(search, &chosen->point, why, nbytes);
-	append(why, nbytes, " move %.3g GB/s", chosen->mean / 1e9);
-	if (!chosen->finalist) {
-		append(why, nbytes, ", the fastest point that there was time to measure.");
-	} else if (chosen == outcome->fastest) {
-		append(why, nbytes, ", the fastest of %u finalist%s%s.", choice->finalists,
-		       plural(choice->finalists),
-		       choice->told_apart && choice->explored ? "; no smaller one is as fast" : "");
-	} else {
-		append(why, nbytes, ": %.1f %% (+- %.1f) of the fastest (", 100 * chosen->to_best,
-		       100 * chosen->to_best_half_width);
-		append_point(search, &outcome->fastest->point, why, nbytes);
-		append(why, nbytes, "), which is less preferred.");
-	}
-	append(why, nbytes, " %zu settings were measured.", search->n);
+	write_point(search, &chosen->point, point);
+	write_point(search, &outcome->fastest->point, fastest);
 	if (!chosen->finalist)
-		append(outcome->unsure, sizeof(outcome->unsure),
-		       "There was not enough %s to compare finalists. More %s may help.",
-		       lacking(search), lacking(search));
+		snprintf(compared, sizeof(compared),
+			 ", the fastest point that there was time to measure");
+	else if (chosen == outcome->fastest)
+		snprintf(compared, sizeof(compared), ", the fastest of %u finalist%s%s",
+			 choice->finalists, plural(choice->finalists),
+			 outcome->certain ? "; no smaller one is as fast" : "");
+	else
+		snprintf(compared, sizeof(compared),
+			 ": %.1f %% (+- %.1f) of the fastest (%s), which is less preferred",
+			 100 * chosen->to_best, 100 * chosen->to_best_half_width, fastest);
+	snprintf(outcome->why, sizeof(outcome->why), "%s move %.3g GB/s%s. %zu setting%s measured.",
+		 point, chosen->mean / 1e9, compared, search->n,
+		 search->n == 1 ? " was" : "s were");
+	if (!chosen->finalist)
+		snprintf(outcome->unsure, sizeof(outcome->unsure),
+			 "There was not enough %s to compare finalists. More %s may help.", lacking,
+			 lacking);
 	else if (!choice->told_apart)
-		append(outcome->unsure, sizeof(outcome->unsure),
-		       "The finalists are known within +- %.1f %%, and %.3g %% is needed to tell "
-		       "which are as fast: the best mean is chosen. More %s may help.",
-		       100 * choice->width, tolerance, lacking(search));
+		snprintf(outcome->unsure, sizeof(outcome->unsure),
+			 "The finalists are known within +- %.1f %%, and %.3g %% is needed to tell "
+			 "which are as fast: the best mean is chosen. More %s may help.",
+			 100 * choice->width, 100 * search->rules->tolerance, lacking);
 	else if (!choice->explored)
-		append(outcome->unsure, sizeof(outcome->unsure),
-		       "The search for candidates ended early. More %s may find a better one.",
-		       lacking(search));
+		snprintf(outcome->unsure, sizeof(outcome->unsure),
+			 "The search for candidates ended early. More %s may find a better one.",
+			 lacking);
 }
 
 /* ---- The search ---- */
@@ -173,7 +157,7 @@ static void finish_trials(struct search *search, struct choice *choice)
 			continue;
 		trial->mean = rounds->rate.mean;
 		trial->half_width = rounds->rate.mean * search_doubt(search, i);
-		trial->p50_ns = median(rounds->p50_ns, rounds->n);
+		trial->p50_ns = (uint64_t)median(rounds->p50_ns, rounds->n);
 		trial->p99_ns = search_p99(search, i);
 		trial->cpu_ms_per_gib = rounds->cpu_ms_per_gib;
 		if (!search_allowed(search, i))

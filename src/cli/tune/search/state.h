@@ -32,7 +32,7 @@ struct rounds {
 	struct middle rate; /* bytes a second */
 	double rates[ROUNDS_KEPT];
 	double cpu_ms_per_gib;
-	uint64_t p50_ns[LATENCIES_KEPT], p99_ns[LATENCIES_KEPT];
+	double p50_ns[LATENCIES_KEPT], p99_ns[LATENCIES_KEPT];
 };
 
 /* The cost of rounds. */
@@ -87,7 +87,8 @@ void noise_add(struct noise *noise, double deviation);
 /* Half the 95 % confidence interval of the mean. The variance known from other points counts as
  * `known_freedom` values, 1 or more. */
 double half_width(const struct middle *middle, double known_variance, double known_freedom);
-uint64_t median(const uint64_t *values, size_t n);
+/* The median of the latencies kept of n. */
+double median(const double *values, unsigned n);
 
 /* ---- trials.c: trials and their rounds ---- */
 

@@ -89,33 +89,22 @@ static double share_written(const struct search *search)
 	return objective == TUNE_READ ? 0 : objective == TUNE_SWAP ? 0.5 : 1;
 }
 
-static double bytes_in_flight(const struct search *search, size_t trial)
+/* The mean rate of the trial, or the fastest if it has no round; 0 before the first round of all. */
+static double expected_rate(const struct search *search, size_t trial)
 {
-	const struct tune_point *point = &search->trials[trial].point;
-
-	return (double)point->block_size * point->queue_depth * point->thread_count;
-}
-
-/* The trial itself, or the fastest if it has no round; search->n before the first round of all. */
-static size_t example_of(const struct search *search, size_t trial)
-{
-	size_t fastest = search->n;
+	double fastest = 0;
 
 	if (search->rounds[trial].n)
-		return trial;
+		return search->rounds[trial].rate.mean;
 	for (size_t i = 0; i < search->n; i++)
-		if (search->rounds[i].n &&
-		    (fastest == search->n ||
-		     search->rounds[i].rate.mean > search->rounds[fastest].rate.mean))
-			fastest = i;
+		fastest = fmax(fastest, search->rounds[i].rate.mean);
 	return fastest;
 }
 
 static uint64_t length_of(const struct search *search, size_t trial)
 {
 	const struct tune_point *point = &search->trials[trial].point;
-	size_t example = example_of(search, trial);
-	double rate = example < search->n ? search->rounds[example].rate.mean : 0;
+	double rate = expected_rate(search, trial);
 	double length = (double)search->round_ns;
 	double wanted = ROUND_IOS + QUEUES_FULL * point->queue_depth * point->thread_count;
 	double ios = rate / point->block_size * 1e-9 * length;
@@ -132,23 +121,20 @@ static uint64_t length_of(const struct search *search, size_t trial)
 	return (uint64_t)length;
 }
 
-/*
- * The expected cost of a round. A point without rounds is assumed to be as fast as the fastest one,
- * or limited by the same latency, whichever is quicker, and then to empty its queues four times.
- */
+/* A point without rounds is expected to be as fast as the fastest, and to fill its queues twice. */
 static struct cost cost_of(const struct search *search, size_t trial, uint64_t for_ns)
 {
 	const struct tune_trial *this = &search->trials[trial];
-	size_t example = example_of(search, trial);
-	double queued = bytes_in_flight(search, trial), ns = 1.5 * (double)for_ns, rate;
+	double queued = (double)this->point.block_size * this->point.queue_depth *
+			this->point.thread_count;
+	double rate = expected_rate(search, trial), ns = 1.5 * (double)for_ns;
 
 	if (this->rounds)
 		return (struct cost){this->spent_ns / this->rounds, this->written / this->rounds};
-	if (example == search->n)
+	if (rate <= 0)
 		return (struct cost){(uint64_t)ns, 0};
-	rate = search->rounds[example].rate.mean;
 	return (struct cost){
-		.ns = (uint64_t)(ns + 4e9 * fmin(queued, bytes_in_flight(search, example)) / rate),
+		.ns = (uint64_t)(ns + 2e9 * queued / rate),
 		.written = (uint64_t)(share_written(search) * (2 * queued + rate * 1e-9 * ns)),
 	};
 }
@@ -247,7 +233,7 @@ double search_high(const struct search *search, size_t trial)
 
 uint64_t search_p99(const struct search *search, size_t trial)
 {
-	return median(search->rounds[trial].p99_ns, search->rounds[trial].n);
+	return (uint64_t)median(search->rounds[trial].p99_ns, search->rounds[trial].n);
 }
 
 bool search_allowed(const struct search *search, size_t trial)
