@@ -10,6 +10,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 
 #include "cli/tune/search/state.h"
 
@@ -167,23 +168,21 @@ static int enter_near(struct search *search, struct race *race, struct tune_poin
 static int enter_settings(struct search *search, struct race *race, struct tune_point point)
 {
 	const struct tune_space *space = search->space;
-	struct tune_point other = point;
+	struct tune_point single = point, drained = point;
 	int rc = 0;
 
 	for (unsigned i = 0; i < space_count(space, AXIS_WORKERS) && !rc; i++)
 		rc = enter(search, race, space_at(space, point, AXIS_WORKERS, i));
-	for (unsigned i = 0; i < space->nioengines && !rc; i++) {
-		other.ioengine = space->ioengines[i];
-		rc = enter(search, race, other);
-	}
-	other = point;
-	other.single_submit = !other.single_submit;
+	single.single_submit = !point.single_submit;
+	drained.overlap_events = !point.overlap_events;
 	if (space->single_submits && !rc)
-		rc = enter(search, race, other);
-	other = point;
-	other.overlap_events = !other.overlap_events;
+		rc = enter(search, race, single);
 	if (space->overlap_events && !rc)
-		rc = enter(search, race, other);
+		rc = enter(search, race, drained);
+	for (unsigned i = 0; i < space->nioengines && !rc; i++) {
+		point.ioengine = space->ioengines[i];
+		rc = enter(search, race, point);
+	}
 	return rc;
 }
 
@@ -200,22 +199,17 @@ static size_t smallest_beside(const struct search *search, size_t best)
 	return smallest;
 }
 
-/* By more than noise can explain between points of equal speed. */
-static bool clearly_faster(const struct search *search, size_t a, size_t b)
-{
-	double luck = (search_doubt(search, a) + search_doubt(search, b)) / 3;
-	double least = search->rules->tolerance / 2;
-
-	return search->rounds[a].rate.mean >
-	       search->rounds[b].rate.mean * (1 + (luck > least ? luck : least));
-}
-
-/* Stays with `top` until another point is clearly faster, or it breaks the latency limit. */
+/* Stays with `top` while it is allowed and no point is faster by more than noise can explain. */
 static size_t climb(const struct search *search, size_t top)
 {
 	size_t best = search_best(search);
+	double luck = (search_doubt(search, best) + search_doubt(search, top)) / 3;
+	double least = 1 + fmax(luck, search->rules->tolerance / 2);
 
-	return clearly_faster(search, best, top) || !search_allowed(search, top) ? best : top;
+	return search_allowed(search, top) && search->rounds[best].rate.mean <=
+						      search->rounds[top].rate.mean * least
+		       ? top
+		       : best;
 }
 
 int search_explore(struct search *search, bool *complete)

@@ -21,24 +21,26 @@
 /* An interval that is tested after each pass misses eventually, so excluding a finalist requires
  * this many times its width. */
 #define WIDER 2
-/* Lower bound on the uncertainty of a ratio of two rounds. */
-#define NOISE_LEAST 0.001
 
 struct finalist {
 	size_t trial;
-	bool out;	     /* clearly slower, or over the latency limit */
-	double logs[PASSES]; /* log of the rate by pass, minus the pass mean */
+	bool out;	     /* can't be chosen, or has left its place */
+	double logs[PASSES]; /* log of the rate by pass */
 	double ratio, doubt; /* rate relative to the fastest; half its interval, relative */
 };
 
 struct finals {
 	struct search *search;
-	struct noise noise; /* of rounds relative to their pass */
 	struct finalist list[FINALISTS];
 	size_t n, fastest;
 	unsigned passes;
 	double from; /* the share of the budget spent before */
 };
+
+static const struct tune_point *point_of(const struct finals *finals, size_t i)
+{
+	return &finals->search->trials[finals->list[i].trial].point;
+}
 
 /*
  * Adds a candidate that is no finalist yet: the most preferred with default settings, or the fastest
@@ -60,8 +62,7 @@ static void add_next(struct finals *finals, size_t best, bool by_speed)
 		for (size_t j = 0; j < finals->n; j++)
 			has_place |= finals->list[j].trial == i ||
 				     (by_speed &&
-				      search->trials[finals->list[j].trial].point.block_size ==
-					      point->block_size);
+				      point_of(finals, j)->block_size == point->block_size);
 		if (has_place || (finals->n >= SURE_PLACES && !search_keeps_up(search, i, best)))
 			continue;
 		if (found == search->n ||
@@ -77,7 +78,7 @@ static void add_next(struct finals *finals, size_t best, bool by_speed)
 static int run_pass(struct finals *finals)
 {
 	size_t order[FINALISTS], n = 0;
-	double logs[FINALISTS], middle;
+	double logs[FINALISTS];
 	unsigned pass = finals->passes;
 
 	for (size_t i = 0; i < finals->n; i++)
@@ -94,16 +95,8 @@ static int run_pass(struct finals *finals)
 			return rc;
 		logs[i] = log(rate > 1 ? rate : 1);
 	}
-	middle = middle_of(logs, (unsigned)n).mean;
-	for (size_t i = 0; i < n; i++) {
-		struct finalist *finalist = &finals->list[order[i]];
-
-		finalist->logs[pass] = logs[i] - middle;
-		if (pass)
-			noise_add(&finals->noise,
-				  (finalist->logs[pass] - middle_of(finalist->logs, pass).mean) *
-					  sqrt(pass / (pass + 1.0)));
-	}
+	for (size_t i = 0; i < n; i++)
+		finals->list[order[i]].logs[pass] = logs[i];
 	finals->passes++;
 	return 0;
 }
@@ -134,9 +127,8 @@ static void compare(struct finals *finals)
 		middle = log_ratio(finals, i, finals->fastest);
 		finalist->ratio = exp(middle.mean);
 		/* The variance of a log ratio is that of two rounds. */
-		finalist->doubt =
-			fmax(half_width(&middle, 2 * finals->noise.variance, finals->noise.freedom),
-			     NOISE_LEAST);
+		finalist->doubt = half_width(&middle, 2 * finals->search->noise.variance,
+					     finals->search->noise.freedom);
 		if (i == finals->fastest)
 			finalist->doubt = 0;
 	}
@@ -150,8 +142,7 @@ static size_t smallest_equal(const struct finals *finals)
 
 	for (size_t i = 0; i < finals->n; i++)
 		if (!finals->list[i].out && finals->list[i].ratio >= 1 - search->rules->tolerance &&
-		    space_prefers(search->space, &search->trials[finals->list[i].trial].point,
-				  &search->trials[finals->list[smallest].trial].point))
+		    space_prefers(search->space, point_of(finals, i), point_of(finals, smallest)))
 			smallest = i;
 	return smallest;
 }
@@ -189,10 +180,9 @@ static double drop_losers(struct finals *finals)
 
 	for (size_t i = 0; i < finals->n; i++) {
 		struct finalist *finalist = &finals->list[i];
-		bool smaller = !space_prefers(search->space,
-					      &search->trials[finals->list[equal].trial].point,
-					      &search->trials[finalist->trial].point);
-		double least = 1 + (smaller ? -1 : 1) * search->rules->tolerance;
+		bool larger = space_prefers(search->space, point_of(finals, equal),
+					    point_of(finals, i));
+		double least = 1 + (larger ? 1 : -1) * search->rules->tolerance;
 
 		finalist->out |= !search_allowed(search, finalist->trial) ||
 				 (i != finals->fastest && finals->passes >= PASSES_MIN &&
@@ -228,8 +218,7 @@ static void conclude(struct finals *finals, struct choice *choice)
 
 int search_finals(struct search *search, struct choice *choice)
 {
-	struct finals finals = {
-		.search = search, .noise = search->noise, .from = search_share_spent(search)};
+	struct finals finals = {.search = search, .from = search_share_spent(search)};
 	size_t best = search_best(search), known;
 	int rc = 0;
 
@@ -254,5 +243,9 @@ int search_finals(struct search *search, struct choice *choice)
 	}
 	if (finals.passes)
 		conclude(&finals, choice);
+	if (!search_allowed(search, choice->chosen)) {
+		choice->chosen = choice->fastest = search_best(search);
+		choice->told_apart = false;
+	}
 	return rc == -ETIME || rc == -ERANGE ? 0 : rc;
 }
