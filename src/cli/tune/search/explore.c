@@ -18,10 +18,6 @@
 /* The required precision, as a relative half interval, and the least rounds of a point. */
 #define DOUBT_ENOUGH 0.03
 #define LEAST_ROUNDS 2u
-/* Rounds of the point with the lowest latency before the latency limit counts as unreachable. */
-#define LEAST_OVER 5u
-/* A single round can contain a stall, but not one that explains this multiple of the limit. */
-#define CLEARLY_OVER 2
 /* A point has at most one in so many of the rounds that the budget has time for. */
 #define ROUNDS_A_BUDGET 200u
 /* The grid has points with at most this part of the bytes in flight. */
@@ -52,14 +48,7 @@ static int enter(struct search *search, struct race *race, struct tune_point poi
 	return 0;
 }
 
-static bool is_clearly_over(const struct search *search, size_t trial)
-{
-	unsigned n = search->rounds[trial].n;
-
-	return n && !search_allowed(search, trial) &&
-	       (n > 1 || search_p99(search, trial) > CLEARLY_OVER * search->rules->latency_max_ns);
-}
-
+/* Of those over the latency limit, the first round may have been slow by chance. */
 static void drop_losers(struct search *search, struct race *race)
 {
 	size_t best = search_best(search), kept = 0;
@@ -69,7 +58,8 @@ static void drop_losers(struct search *search, struct race *race)
 		size_t trial = race->trials[i];
 
 		if (trial == best ||
-		    (search_high(search, trial) >= least && !is_clearly_over(search, trial)))
+		    (search_high(search, trial) >= least &&
+		     (search_allowed(search, trial) || search->rounds[trial].n < LEAST_ROUNDS)))
 			race->trials[kept++] = trial;
 	}
 	race->n = kept;
@@ -83,33 +73,24 @@ static unsigned most_rounds(const struct search *search)
 	return rounds > LEAST_ROUNDS ? (unsigned)rounds : LEAST_ROUNDS;
 }
 
-/* Runs rounds in turn until each has `least` of them and is known well enough, or has had `most`. */
-static int run_race(struct search *search, struct race *race, unsigned least, unsigned most)
+/* Runs rounds in turn until each has LEAST_ROUNDS and is known well enough, or has had `most`. */
+static int run_race(struct search *search, struct race *race, unsigned most)
 {
-	bool measured = true;
-
-	while (measured && race->n) {
-		int rc = 0;
-
+	for (bool measured = true; measured && race->n; drop_losers(search, race)) {
 		measured = false;
 		search_shuffle(search, race->trials, race->n);
 		for (size_t i = 0; i < race->n; i++) {
 			unsigned n = search->rounds[race->trials[i]].n;
-			int this_rc;
+			int rc = 0;
 
-			if (n >= most ||
-			    (n >= least && search_doubt(search, race->trials[i]) <= DOUBT_ENOUGH))
-				continue;
-			this_rc = search_round(search, race->trials[i], NULL);
-			if (this_rc && this_rc != -ETIME)
-				return this_rc;
-			/* Another trial can be cheaper and still fit the budget. */
-			measured |= !this_rc;
-			rc = this_rc ? this_rc : rc;
+			if (n < LEAST_ROUNDS ||
+			    (n < most && search_doubt(search, race->trials[i]) > DOUBT_ENOUGH)) {
+				rc = search_round(search, race->trials[i], NULL);
+				measured = true;
+			}
+			if (rc)
+				return rc;
 		}
-		if (rc && !measured)
-			return rc;
-		drop_losers(search, race);
 	}
 	return 0;
 }
@@ -132,12 +113,7 @@ static int look_around(struct search *search)
 					  space->in_flight_max / GRID_SHARE)
 				rc = enter(search, &race, point);
 		}
-	rc = rc ? rc : run_race(search, &race, LEAST_ROUNDS, LEAST_ROUNDS);
-	if (rc || search_allowed(search, search_best(search)))
-		return rc;
-	/* A first round can be slow by chance, so measure the point with the lowest latency again. */
-	race = (struct race){.trials = {search_best(search)}, .n = 1};
-	return run_race(search, &race, LEAST_OVER, LEAST_OVER);
+	return rc ? rc : run_race(search, &race, LEAST_ROUNDS);
 }
 
 /*
@@ -234,7 +210,7 @@ int search_explore(struct search *search, bool *complete)
 			rc = rc ? rc : enter_settings(search, &race, search->trials[small].point);
 		}
 		*complete = !rc && search->n == known;
-		rc = rc ? rc : run_race(search, &race, LEAST_ROUNDS, most_rounds(search));
+		rc = rc ? rc : run_race(search, &race, most_rounds(search));
 	}
 	return rc;
 }

@@ -89,22 +89,28 @@ static double share_written(const struct search *search)
 	return objective == TUNE_READ ? 0 : objective == TUNE_SWAP ? 0.5 : 1;
 }
 
-/* The mean rate of the trial, or the fastest if it has no round; 0 before the first round of all. */
-static double expected_rate(const struct search *search, size_t trial)
+static double bytes_in_flight(const struct search *search, size_t trial)
 {
-	double fastest = 0;
+	const struct tune_point *point = &search->trials[trial].point;
 
-	if (search->rounds[trial].n)
-		return search->rounds[trial].rate.mean;
-	for (size_t i = 0; i < search->n; i++)
-		fastest = fmax(fastest, search->rounds[i].rate.mean);
-	return fastest;
+	return (double)point->block_size * point->queue_depth * point->thread_count;
+}
+
+/* The trial, or the fastest if it has no round, or itself before the first round of all. */
+static size_t example_of(const struct search *search, size_t trial)
+{
+	size_t example = trial;
+
+	for (size_t i = 0; i < search->n && !search->rounds[trial].n; i++)
+		if (search->rounds[i].rate.mean > search->rounds[example].rate.mean)
+			example = i;
+	return example;
 }
 
 static uint64_t length_of(const struct search *search, size_t trial)
 {
 	const struct tune_point *point = &search->trials[trial].point;
-	double rate = expected_rate(search, trial);
+	double rate = search->rounds[example_of(search, trial)].rate.mean;
 	double length = (double)search->round_ns;
 	double wanted = ROUND_IOS + QUEUES_FULL * point->queue_depth * point->thread_count;
 	double ios = rate / point->block_size * 1e-9 * length;
@@ -121,20 +127,23 @@ static uint64_t length_of(const struct search *search, size_t trial)
 	return (uint64_t)length;
 }
 
-/* A point without rounds is expected to be as fast as the fastest, and to fill its queues twice. */
+/*
+ * A point without rounds is expected to be as fast as the fastest, or limited by the same latency,
+ * whichever is quicker, and to fill its queues twice.
+ */
 static struct cost cost_of(const struct search *search, size_t trial, uint64_t for_ns)
 {
 	const struct tune_trial *this = &search->trials[trial];
-	double queued = (double)this->point.block_size * this->point.queue_depth *
-			this->point.thread_count;
-	double rate = expected_rate(search, trial), ns = 1.5 * (double)for_ns;
+	size_t example = example_of(search, trial);
+	double queued = bytes_in_flight(search, trial);
+	double rate = search->rounds[example].rate.mean, ns = 1.5 * (double)for_ns;
 
 	if (this->rounds)
 		return (struct cost){this->spent_ns / this->rounds, this->written / this->rounds};
 	if (rate <= 0)
 		return (struct cost){(uint64_t)ns, 0};
 	return (struct cost){
-		.ns = (uint64_t)(ns + 2e9 * queued / rate),
+		.ns = (uint64_t)(ns + 2e9 * fmin(queued, bytes_in_flight(search, example)) / rate),
 		.written = (uint64_t)(share_written(search) * (2 * queued + rate * 1e-9 * ns)),
 	};
 }
