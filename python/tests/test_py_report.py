@@ -60,7 +60,7 @@ def tuned(peak=6.9e9, blocks=9, depths=9, once_at=None):
                 trials.append(trial(objective, block, depth, rate,
                                     rounds=1 if depth == once_at else 3,
                                     thread_count=1 if (b * 3 + d) % 17 == 3 else 2,
-                                    fate="dropped" if objective == "swap" else "map"))
+                                    fate="dropped"))
     best = max((each for each in trials if each["objective"] == "swap"),
                key=lambda each: each["bytes_per_s"])
     chosen = next(each for each in trials if (each["block_size"], each["queue_depth"]) == (MIB, 16))

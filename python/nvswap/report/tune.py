@@ -17,8 +17,8 @@ from nvswap.report.elements import (Rates, duration, escape, figure, paragraph, 
 from nvswap.report.results import ResultError, count, items, member, number, text
 
 OBJECTIVES = {"swap": "Swap: half reads, half writes", "read": "Reads", "write": "Writes"}
-FATES = {"tie": "as good, less preferred", "slower": "finalist, slower", "open": "perhaps as good",
-         "over": "over the latency bound", "map": "for the map alone"}
+FATES = {"tie": "as good, less preferred", "slower": "finalist, slower",
+         "over": "over the latency bound"}
 # A map of more columns is wider than a phone, and scrolls.
 MAP_COLUMNS = 10
 
@@ -158,8 +158,7 @@ def _maps(tuning: Tuning) -> str:
     return section("Bandwidth over block size and depth", paragraph(
         f"In {tuning.rates.unit}, with the other settings of the choice. A line marks the choice, "
         "a dashed one the best of a map, a dash what was not measured, a corner what was measured "
-        "only with other settings, and is the best of these. What was measured for a map alone is "
-        "a single round."),
+        "only with other settings, and is the best of these."),
         '<div class="figures">', *maps, "</div>")
 
 

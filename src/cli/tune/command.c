@@ -233,7 +233,6 @@ static int run(struct tuning *tuning)
 	tuning->rules = (struct tune_rules){.objective = (enum tune_objective)options->objective,
 					    .tolerance = options->tolerance / 100,
 					    .latency_max_ns = options->max_latency_ms * 1000000,
-					    .map = options->format,
 					    .seed = options->seed};
 	tuning->work = (struct tune_work){
 		.workload = {.open = open_aio,

@@ -39,7 +39,7 @@ static const struct option_spec option_specs[] = {
 	 .help = "write no more than this to the drive, filling the file included (32g)"},
 	{"tolerance", "PERCENT", OPTION_PERCENT, FIELD(tolerance),
 	 .help = "settings slower than the fastest by no more than this are as good, and\n"
-		 "of these the one with the least in flight is chosen (2)"},
+		 "of these the one with the least in flight is chosen (3)"},
 	{"block-size-min", "SIZE", OPTION_SIZE, FIELD(block_size_min), .min = 4096,
 	 .max = TUNE_BLOCK_SIZE_MAX, .multiple = 4096,
 	 .help = "the smallest block tried (64k); each is a power of two"},
@@ -60,15 +60,14 @@ static const struct option_spec option_specs[] = {
 		 "byte of it"},
 	{"output-format", "FORMAT", OPTION_CHOICE, FIELD(format), .choices = formats,
 	 .help = "normal: the aio block, and on standard error the table of what was tried;\n"
-		 "json: all of it in one object, with maps of block size and depth, which\n"
-		 "take a quarter of the time (normal)"},
+		 "json: all of it in one object (normal)"},
 	{"output", "FILE", OPTION_STRING, FIELD(output),
 	 .help = "the file for the result (standard output)"},
 };
 
 static const struct tune_options defaults = {
 	.objective = TUNE_SWAP,
-	.tolerance = 2,
+	.tolerance = 3,
 	.time_ms = 60000,
 	.max_writes = 32ull << 30,
 	.seed = 1,

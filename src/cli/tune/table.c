@@ -18,8 +18,7 @@ const char *tune_fate_name(const struct tune_trial *trial)
 {
 	static const char *const names[] = {
 		[TUNE_DROPPED] = "dropped", [TUNE_SLOWER] = "slower", [TUNE_TIE] = "tie",
-		[TUNE_OPEN] = "open",	    [TUNE_OVER] = "over",     [TUNE_CHOSEN] = "chosen",
-		[TUNE_ONLY_MAP] = "map",
+		[TUNE_OVER] = "over",	    [TUNE_CHOSEN] = "chosen",
 	};
 
 	return names[trial->fate];
@@ -85,13 +84,12 @@ static int by_rate(const void *left, const void *right)
 static int print_trials(FILE *file, const struct tune_outcome *outcome)
 {
 	const struct tune_trial **order = calloc(outcome->n + 1, sizeof(*order));
-	size_t n = 0;
+	size_t n = outcome->n;
 
 	if (!order)
 		return -ENOMEM;
-	for (size_t i = 0; i < outcome->n; i++)
-		if (outcome->trials[i].fate != TUNE_ONLY_MAP)
-			order[n++] = &outcome->trials[i];
+	for (size_t i = 0; i < n; i++)
+		order[i] = &outcome->trials[i];
 	qsort(order, n, sizeof(*order), by_rate);
 	for (size_t i = 0; i < n; i++)
 		print_trial(file, order[i]);

@@ -76,7 +76,7 @@ const char *tune_objective_name(enum tune_objective objective);
 bool tune_names_ioengine(const struct tune_result *result);
 /* The choice as a configuration. A failed write sets the stream's error, as in tune_json. */
 void tune_block(FILE *file, const struct tune_result *result);
-/* The table of all trials except the map's. */
+/* The table of all trials. */
 void tune_table(FILE *file, const struct tune_result *result);
 /* The result as one JSON object. A failed write sets the stream's error, which its owner checks. */
 void tune_json(FILE *file, const struct tune_result *result);

@@ -572,7 +572,7 @@ static void tune_takes_one_directory(void **state)
 	assert_int_equal(heard(parse_tune, &options), 0);
 	assert_string_equal(options.directory, "/d");
 	assert_true(options.objective == TUNE_READ && options.time_ms == 5000 &&
-		    options.tolerance == 2 && options.seed == 1);
+		    options.tolerance == 3 && options.seed == 1);
 	assert_int_equal(heard(parse_tune, &options), -EINVAL);
 	assert_says(said, "tune takes one directory, on the drive to tune for, but got 2");
 }

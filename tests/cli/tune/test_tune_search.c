@@ -42,7 +42,7 @@ static int close_saturating(void **state)
 static struct tune_rules rules_of(const struct drive_kind *kind)
 {
 	return (struct tune_rules){.objective = kind->objective,
-				   .tolerance = 0.02,
+				   .tolerance = 0.03,
 				   .budget_ns = SEARCH_NS,
 				   .writes_max = UINT64_MAX,
 				   .seed = 1};
@@ -122,7 +122,7 @@ static void find(struct drive *drive, const struct drive_kind *kind)
 	assert_true((double)found.spent_ns <= OF_TIME * (double)drive_sweep_ns(drive, ROUND_NS));
 	assert_true(found.certain);
 	assert_string_equal(found.unsure, "");
-	assert_drops_early(drive, &found, 3);
+	assert_drops_early(drive, &found, 12);
 	if (strcmp(kind->name, "far away") != 0)
 		assert_false(space_prefers(&drive_space, &answer, &found.chosen->point));
 	tune_outcome_free(&found);
@@ -132,11 +132,9 @@ static void find(struct drive *drive, const struct drive_kind *kind)
 static void assert_certain_is_close(const struct drive *drive, const struct tune_outcome *found)
 {
 	assert_true(found->certain == !found->unsure[0]);
-	assert_true(found->certain || !strstr(found->why, "no preferred setting"));
+	assert_true(found->certain || !strstr(found->why, "no smaller one"));
 	assert_true(!found->certain ||
 		    drive_rate(drive, &found->chosen->point) >= 0.95 * drive_best_rate(drive, 0));
-	for (size_t i = 0; i < found->n; i++)
-		assert_true(!found->certain || found->trials[i].fate != TUNE_OPEN);
 }
 
 /* 10 % noise in each round, which sometimes misleads the search. */
@@ -153,7 +151,7 @@ static void find_in_noise(struct drive *drive, const struct drive_kind *kind)
 		print_outcome(kind, drive, how, &found);
 		close += is_close(drive, &found);
 		assert_certain_is_close(drive, &found);
-		assert_drops_early(drive, &found, 6);
+		assert_drops_early(drive, &found, 12);
 		tune_outcome_free(&found);
 	}
 	assert_true(close >= SEEDS - 1);
@@ -207,6 +205,40 @@ static void finds_a_point_within_the_tolerance_of_the_best(void **state)
 	assert_true(in_drift >= SEEDS * ndrive_kinds / 2);
 }
 
+/* ---- On a drive whose rounds differ by a fifth ---- */
+
+#define LOST_MOST 0.03
+
+/* Certain or not: the loss of each choice is known from the drive's rates. */
+static void rounds_that_differ_by_a_fifth_lose_at_most_3_percent(void **state)
+{
+	static const uint64_t budgets_s[] = {60, 600};
+	unsigned lost = 0;
+
+	(void)state;
+	for (size_t i = 0; i < ndrive_kinds * COUNT(budgets_s); i++) {
+		const struct drive_kind *kind = &drive_kinds[i / COUNT(budgets_s)];
+		struct tune_rules rules = rules_of(kind);
+		struct drive *drive = drive_open(kind, &drive_space);
+
+		rules.budget_ns = budgets_s[i % COUNT(budgets_s)] * S;
+		for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
+			struct tune_outcome found;
+			char how[16];
+
+			search(drive, &drive_space, 0.2, &rules, &found);
+			snprintf(how, sizeof(how), "%" PRIu64 "s %" PRIu64,
+				 budgets_s[i % COUNT(budgets_s)], rules.seed);
+			print_outcome(kind, drive, how, &found);
+			lost += drive_rate(drive, &found.chosen->point) <
+				(1 - LOST_MOST) * drive_best_rate(drive, 0);
+			tune_outcome_free(&found);
+		}
+		drive_close(drive);
+	}
+	assert_int_equal(lost, 0);
+}
+
 /* ---- Repeated runs ---- */
 
 #define RUNS 30u
@@ -216,9 +248,14 @@ static uint64_t depth_of(const struct tune_point *point)
 	return (uint64_t)point->queue_depth * point->thread_count;
 }
 
+static bool is_as_deep(const struct tune_point *a, const struct tune_point *b)
+{
+	return a->block_size == b->block_size && depth_of(a) == depth_of(b);
+}
+
 /* Outcomes of runs that differ only in their noise. */
 struct agreement {
-	unsigned same, deeper, certain;
+	unsigned same, deeper, certain, astray; /* astray: certain of another point */
 };
 
 static struct agreement run_again_and_again(struct drive *drive, const struct drive_kind *kind,
@@ -234,11 +271,11 @@ static struct agreement run_again_and_again(struct drive *drive, const struct dr
 		bool same;
 
 		search(drive, &drive_space, noise, &rules, &found);
-		same = space_as_deep(&found.chosen->point, &answer);
+		same = is_as_deep(&found.chosen->point, &answer);
 		of.same += same;
 		of.deeper += depth_of(&found.chosen->point) > depth_of(&answer);
 		of.certain += found.certain;
-		assert_true(same || !found.certain);
+		of.astray += found.certain && !same;
 		assert_certain_is_close(drive, &found);
 		tune_outcome_free(&found);
 	}
@@ -259,10 +296,10 @@ static void runs_agree_or_report_uncertainty(void **state)
 		struct agreement of = run_again_and_again(drive, &drive_kinds[i], 0.02);
 
 		assert_true(is_far || of.same >= RUNS * 4 / 5);
-		assert_int_equal(of.deeper, 0);
-		/* If many points are indistinguishable, the smallest of them is chosen. */
+		assert_true(is_far || of.deeper <= RUNS / 5);
+		assert_true(of.astray <= RUNS / 10);
 		of = run_again_and_again(drive, &drive_kinds[i], 0.1);
-		assert_true(of.deeper <= RUNS / 4);
+		assert_true(of.astray <= RUNS / 10);
 		if (i)
 			drive_close(drive);
 	}
@@ -334,25 +371,24 @@ static void a_limit_of_writes_is_shared_and_never_exceeded(void **state)
 
 	(void)state;
 	rules.budget_ns = 60 * S;
-	for (size_t i = 0; i < COUNT(limits_mib) * 2; i++) {
+	for (size_t i = 0; i < COUNT(limits_mib); i++) {
 		struct tune_meter meter = drive_meter(saturating, 0.02, i);
 		struct tune_outcome outcome;
 		struct nvs_error error = {.size = sizeof(error)};
 		double of_best;
 
-		rules.map = i % 2;
-		rules.writes_max = limits_mib[i / 2] * MIB;
+		rules.writes_max = limits_mib[i] * MIB;
 		drive_limit_writes(saturating, rules.writes_max);
 		SUCCEEDS(tune_search(&drive_space, &rules, &meter, &outcome, &error), &error);
 		of_best = drive_rate(saturating, &outcome.chosen->point) /
 			  drive_best_rate(saturating, 0);
 		print_message("%" PRIu64 " MiB: %.1f written, %zu points, %.3f of the best%s %s\n",
-			      limits_mib[i / 2], (double)drive_written(saturating) / (double)MIB,
+			      limits_mib[i], (double)drive_written(saturating) / (double)MIB,
 			      outcome.n, of_best,
 			      outcome.certain ? "" : ", not certain:", outcome.unsure);
 		assert_true(drive_written(saturating) <= rules.writes_max);
-		assert_true(limits_mib[i / 2] < 1024 || of_best >= 0.9);
-		if (limits_mib[i / 2] < 256)
+		assert_true(limits_mib[i] < 1024 || of_best >= 0.9);
+		if (limits_mib[i] < 256)
 			assert_says(outcome.unsure, "More writes");
 		tune_outcome_free(&outcome);
 	}
@@ -366,7 +402,6 @@ static void a_search_for_reads_writes_nothing(void **state)
 	(void)state;
 	rules.objective = TUNE_READ;
 	rules.writes_max = 0;
-	rules.map = true;
 	rules.budget_ns = 60 * S;
 	search(saturating, &drive_space, 0.02, &rules, &outcome);
 	assert_int_equal(drive_written(saturating), 0);
@@ -629,9 +664,6 @@ static void fates_fit_the_numbers(void **state)
 		finalists += trial->finalist;
 		if (trial->finalist)
 			assert_true(trial->to_best > 0.2 && trial->to_best < 1.1);
-		if (trial->fate == TUNE_TIE && !trial->finalist)
-			assert_true(trial->mean >= 0.98 * outcome.fastest->mean);
-		assert_int_not_equal(trial->fate, TUNE_ONLY_MAP);
 	}
 	assert_int_equal(chosen, 1);
 	assert_int_equal(outcome.chosen->fate, TUNE_CHOSEN);
@@ -641,86 +673,17 @@ static void fates_fit_the_numbers(void **state)
 	drive_close(drive);
 }
 
-/* However little time is left, the choice's row of the map is complete before others begin. */
-static void a_map_begins_with_the_row_of_the_choice(void **state)
-{
-	struct tune_space space = drive_space;
-	struct tune_rules rules = rules_of(saturating_kind);
-	struct drive *drive;
-
-	(void)state;
-	space.nthread_counts = 1;
-	space.single_submits = space.overlap_events = false;
-	drive = drive_open(saturating_kind, &space);
-	rules.map = true;
-	for (rules.budget_ns = 6 * S; rules.budget_ns < 14 * S; rules.budget_ns += S) {
-		struct tune_outcome outcome;
-		size_t row = 0, others = 0;
-
-		search(drive, &space, 0, &rules, &outcome);
-		for (size_t i = 0; i < outcome.n; i++) {
-			bool in_row = outcome.trials[i].point.block_size ==
-				      outcome.chosen->point.block_size;
-
-			if (outcome.trials[i].objective == rules.objective)
-				continue;
-			row += in_row && !others;
-			others += !in_row;
-		}
-		print_message("%zu cells in the row of the choice, then %zu others\n", row, others);
-		/* The deepest cell may take more time than is left. */
-		assert_true(row >= 6);
-		tune_outcome_free(&outcome);
-	}
-	drive_close(drive);
-}
-
 /* ---- On a drive with very noisy rounds ---- */
 
 #define LITTLE_SEEDS 30u
 
-/* The limits within which a trial may keep up: the interval, and twice its width. */
-static bool may_keep_up(const struct tune_trial *trial)
-{
-	return trial->to_best + 2 * trial->to_best_half_width >= 0.98;
-}
-
-static bool surely_keeps_up(const struct tune_trial *trial)
-{
-	return trial->to_best + trial->to_best_half_width >= 0.98;
-}
-
-/* The trial's fate must agree with its numbers, relative to the choice's. */
-static void assert_fate_fits(const struct tune_trial *trial, const struct tune_outcome *outcome)
-{
-	const struct tune_trial *chosen = outcome->chosen;
-	bool asks_less = space_prefers(&drive_space, &trial->point, &chosen->point);
-	double ratio = trial->mean / outcome->fastest->mean;
-
-	if (trial == chosen) {
-		assert_int_equal(trial->fate, TUNE_CHOSEN);
-		assert_true(!trial->finalist || may_keep_up(trial));
-	} else if (trial->finalist) {
-		assert_true(trial->fate == TUNE_TIE ? may_keep_up(trial) : !surely_keeps_up(trial));
-		assert_true(trial->fate == TUNE_SLOWER || !asks_less);
-	} else {
-		assert_int_equal(trial->fate, ratio < 0.98 ? TUNE_DROPPED
-					      : asks_less  ? TUNE_OPEN
-							   : TUNE_TIE);
-		if (trial->fate == TUNE_OPEN) {
-			assert_says(outcome->unsure, "not measured against");
-			assert_false(outcome->certain);
-		}
-	}
-}
-
-static void assert_reason_fits(const struct tune_outcome *outcome)
+/* The choice follows from the table of finalists, and the text from the choice. */
+static void assert_reason_fits(const struct tune_outcome *outcome, double tolerance)
 {
 	const struct tune_trial *chosen = outcome->chosen;
 	char per_cent[32];
 
-	for (size_t i = 0; i < outcome->n; i++)
-		assert_fate_fits(&outcome->trials[i], outcome);
+	assert_int_equal(outcome->certain, !outcome->unsure[0]);
 	assert_int_equal(chosen->finalist, outcome->fastest->finalist);
 	if (!chosen->finalist)
 		return;
@@ -728,7 +691,19 @@ static void assert_reason_fits(const struct tune_outcome *outcome)
 	snprintf(per_cent, sizeof(per_cent), "%.1f %%", 100 * chosen->to_best);
 	assert_says(outcome->why,
 		    chosen != outcome->fastest ? (const char *)per_cent : "the fastest of");
-	assert_int_equal(outcome->certain, !outcome->unsure[0]);
+	if (strstr(outcome->unsure, "the best mean is chosen"))
+		assert_ptr_equal(chosen, outcome->fastest);
+	for (size_t i = 0; i < outcome->n; i++) {
+		const struct tune_trial *trial = &outcome->trials[i];
+		bool equal = trial->to_best >= 1 - tolerance;
+
+		assert_true(trial->finalist || trial->fate == TUNE_DROPPED);
+		if (trial->finalist && trial != chosen)
+			assert_int_equal(trial->fate, equal ? TUNE_TIE : TUNE_SLOWER);
+		if (outcome->certain && trial->fate == TUNE_TIE &&
+		    trial->to_best_half_width <= tolerance * trial->to_best)
+			assert_false(space_prefers(&drive_space, &trial->point, &chosen->point));
+	}
 }
 
 /* For any width of the intervals and any limit of time. */
@@ -746,70 +721,103 @@ static void the_reason_agrees_with_the_table(void **state)
 			rules.budget_ns = budgets_s[i % COUNT(budgets_s)] * S;
 			search(saturating, &drive_space, noises[i / COUNT(budgets_s)], &rules,
 			       &outcome);
-			assert_reason_fits(&outcome);
+			assert_reason_fits(&outcome, rules.tolerance);
 			tune_outcome_free(&outcome);
 		}
 }
 
-/* Whether the point differs from the defaults with the same depth that are in the space. */
-static bool departs(const struct tune_point *point)
+/* Two points of this drive, of 400 MB/s each, are fed with other rates. */
+struct two_points {
+	struct tune_meter meter;
+	double ratio; /* of the smaller point to the larger */
+};
+
+static int measure_two(void *arg, const struct tune_point *point, enum tune_objective objective,
+		       uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
 {
-	return point->single_submit || !point->overlap_events ||
-	       (point->thread_count > 1 && point->queue_depth * point->thread_count <= 64);
+	struct two_points *two = arg;
+	int rc = two->meter.measure(two->meter.arg, point, objective, for_ns, sample, error);
+
+	sample->bytes_per_s *= point->queue_depth == 16 ? two->ratio : 1;
+	return rc;
 }
 
-/* single_submit is as fast on this drive, and so are more workers with the same total depth. */
-static void defaults_stay_unless_others_are_certainly_better(void **state)
+static uint64_t now_of_two(void *arg)
 {
-	struct tune_rules rules = rules_of(saturating_kind);
-	unsigned departed = 0;
+	struct two_points *two = arg;
 
-	(void)state;
-	rules.budget_ns = 60 * S;
-	for (rules.seed = 1; rules.seed <= LITTLE_SEEDS; rules.seed++) {
-		struct tune_outcome outcome;
-		char text[64];
-
-		search(saturating, &drive_space, 0.3, &rules, &outcome);
-		print_message("seed %" PRIu64 ": %s, %.2f of the best\n", rules.seed,
-			      point_text(&outcome.chosen->point, text),
-			      drive_rate(saturating, &outcome.chosen->point) /
-				      drive_best_rate(saturating, 0));
-		departed += departs(&outcome.chosen->point);
-		tune_outcome_free(&outcome);
-	}
-	assert_true(departed <= LITTLE_SEEDS / 10);
+	return two->meter.now_ns(two->meter.arg);
 }
 
-/* Also if time was too short for rounds in turn. */
-static void a_lucky_round_moves_no_default(void **state)
+static uint64_t written_of_two(void *arg)
+{
+	struct two_points *two = arg;
+
+	return two->meter.written(two->meter.arg);
+}
+
+/* The smaller point has `ratio` of the rate of the larger; *small: how often it is chosen. */
+static void choose_of_two(double ratio, double noise, uint64_t budget_ns, unsigned *small,
+			  unsigned *certain)
 {
 	struct tune_rules rules = rules_of(saturating_kind);
-	struct tune_space space = small_space();
+	struct tune_space space = drive_space;
 	struct drive *drive;
-	unsigned without_finals = 0;
+
+	space.block_sizes[0] = MIB;
+	space.queue_depths[0] = 16;
+	space.queue_depths[1] = 32;
+	space.nblock_sizes = space.nthread_counts = 1;
+	space.nqueue_depths = 2;
+	space.single_submits = space.overlap_events = false;
+	drive = drive_open(saturating_kind, &space);
+	rules.budget_ns = budget_ns;
+	*small = *certain = 0;
+	for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
+		struct two_points two = {drive_meter(drive, noise, rules.seed), ratio};
+		struct tune_meter meter = {.measure = measure_two,
+					   .now_ns = now_of_two,
+					   .written = written_of_two,
+					   .arg = &two};
+		struct tune_outcome found;
+		struct nvs_error error = {.size = sizeof(error)};
+
+		SUCCEEDS(tune_search(&space, &rules, &meter, &found, &error), &error);
+		print_message("%.2f, noise %.2f: %s %s\n", ratio, noise, found.why, found.unsure);
+		*small += found.chosen->point.queue_depth == 16;
+		*certain += found.certain;
+		assert_true(found.certain || found.chosen == found.fastest);
+		if (!found.certain)
+			assert_says(found.unsure, "the best mean is chosen");
+		tune_outcome_free(&found);
+	}
+	drive_close(drive);
+}
+
+static void of_means_within_3_percent_the_smallest_is_chosen(void **state)
+{
+	unsigned small, certain;
 
 	(void)state;
-	space.nblock_sizes = space.nqueue_depths = 1;
-	space.single_submits = space.overlap_events = true;
-	drive = drive_open(saturating_kind, &space);
-	for (rules.seed = 1; rules.seed <= LITTLE_SEEDS; rules.seed++) {
-		bool known = false;
-		struct tune_outcome outcome;
+	choose_of_two(0.99, 0.01, 60 * S, &small, &certain);
+	assert_int_equal(small, SEEDS);
+	assert_int_equal(certain, SEEDS);
+	choose_of_two(0.94, 0.01, 60 * S, &small, &certain);
+	assert_int_equal(small, 0);
+	assert_int_equal(certain, SEEDS);
+}
 
-		rules.budget_ns = (1 + rules.seed % 4) * S / 8;
-		search(drive, &space, 0.3, &rules, &outcome);
-		for (size_t i = 0; i < outcome.n; i++)
-			known |= !departs(&outcome.trials[i].point);
-		if (known && !outcome.chosen->finalist) {
-			print_message("%s\n", outcome.why);
-			assert_false(departs(&outcome.chosen->point));
-			without_finals++;
-		}
-		tune_outcome_free(&outcome);
-	}
-	assert_true(without_finals > 0);
-	drive_close(drive);
+static void if_the_interval_stays_wider_the_best_mean_is_chosen_and_reported(void **state)
+{
+	unsigned small, certain;
+
+	(void)state;
+	choose_of_two(0.98, 0.3, 20 * S, &small, &certain);
+	assert_true(certain <= 1);
+	/* A longer search measures on until it can tell. */
+	choose_of_two(0.84, 0.2, 600 * S, &small, &certain);
+	assert_int_equal(small, 0);
+	assert_int_equal(certain, SEEDS);
 }
 
 static void errors_end_the_search(void **state)
@@ -820,8 +828,7 @@ static void errors_end_the_search(void **state)
 	struct drive *drive = drive_open(saturating_kind, &space);
 
 	(void)state;
-	rules.map = true;
-	/* While exploring, in the finals, and in the map. */
+	/* While exploring, and in the finals. */
 	for (uint64_t nth = 1; nth < 60; nth += 7)
 		for (size_t i = 0; i < COUNT(errors); i++) {
 			struct tune_meter meter = drive_meter(drive, 0.1, 1);
@@ -981,16 +988,12 @@ static uint64_t written_of_load(void *load)
 static void a_search_through_the_workload(void **state)
 {
 	const struct tune_space space = small_space();
-	struct tune_rules rules = {.tolerance = 0.02,
-				   .budget_ns = 20 * S,
-				   .writes_max = UINT64_MAX,
-				   .seed = 1,
-				   .map = true};
+	struct tune_rules rules = {
+		.tolerance = 0.03, .budget_ns = 20 * S, .writes_max = UINT64_MAX, .seed = 1};
 	struct tune_outcome outcome;
 	struct drive_load load;
 	struct tune_meter meter = {.measure = tune_workload_measure, .arg = &load.load};
 	struct nvs_error error = {.size = sizeof(error)};
-	size_t cells[TUNE_OBJECTIVES] = {0};
 
 	(void)state;
 	drive_load_open(&load, drive_kind("saturating"), &space);
@@ -1001,16 +1004,9 @@ static void a_search_through_the_workload(void **state)
 	print_message("%s\n", outcome.why);
 	assert_int_equal(outcome.chosen->point.block_size, 512 << 10);
 	assert_int_equal(outcome.chosen->point.queue_depth, 4);
-	for (size_t i = 0; i < outcome.n; i++) {
-		cells[outcome.trials[i].objective]++;
-		if (outcome.trials[i].objective != TUNE_SWAP)
-			assert_int_equal(outcome.trials[i].fate, TUNE_ONLY_MAP);
-	}
-	for (int o = 0; o < TUNE_OBJECTIVES; o++)
-		assert_int_equal(cells[o], 16);
 	tune_outcome_free(&outcome);
 
-	sim_fault(load.sim, &(struct sim_rule){.fault = SIM_ERROR, .error = EIO, .first = 5000});
+	sim_fault(load.sim, &(struct sim_rule){.fault = SIM_ERROR, .error = EIO, .first = 3000});
 	assert_int_equal(tune_search(&space, &rules, &meter, &outcome, &error), -EIO);
 	assert_says(error.text, load.load.path);
 	assert_null(outcome.chosen);
@@ -1034,12 +1030,12 @@ int main(void)
 		test(keeps_the_budget),
 		test(a_seed_gives_the_same_search),
 		test(fates_fit_the_numbers),
-		test(a_map_begins_with_the_row_of_the_choice),
 		test(the_reason_agrees_with_the_table),
-		test(defaults_stay_unless_others_are_certainly_better),
-		test(a_lucky_round_moves_no_default),
+		test(of_means_within_3_percent_the_smallest_is_chosen),
+		test(if_the_interval_stays_wider_the_best_mean_is_chosen_and_reported),
 		test(errors_end_the_search),
 		test(finds_a_point_within_the_tolerance_of_the_best),
+		test(rounds_that_differ_by_a_fifth_lose_at_most_3_percent),
 		test(runs_agree_or_report_uncertainty),
 		test(a_bound_on_latency_is_kept),
 		test(a_bound_that_no_setting_keeps_is_refused_with_the_lowest),

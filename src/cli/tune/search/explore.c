@@ -1,278 +1,216 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds the points that may be chosen, without measuring all of them: a coarse grid of blocks and
- * depths, the row and column of its fastest point, uphill from there, down again to what keeps up
- * with less in flight, and then the other settings one at a time. If one of those is faster, again
- * from there.
+ * depths, the row and column of its fastest point, and then the neighbours of two points until
+ * there is no new one: of the fastest, which leads uphill, and of the smallest that keeps up with
+ * it, which leads down to less in flight. The other settings are tried there, one at a time.
+ *
+ * Points race: they take turns in rounds, in a random order in each pass, so a drive that slows
+ * down favours none. Those that are clearly slower leave early.
  */
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+
 #include "cli/tune/search/state.h"
 
-/*
- * Required precision, as relative half intervals: in the coarse grid, and between leading points.
- */
-#define DOUBT_COARSE 0.1
-#define DOUBT_FINE   0.03
-#define LEAST_COARSE 1u
-#define LEAST_FINE   2u
+#define RACE_MAX 128u
+/* The required precision, as a relative half interval, and the least rounds of a point. */
+#define DOUBT_ENOUGH 0.03
+#define LEAST_ROUNDS 2u
+/* A point has at most one in so many of the rounds that the budget has time for. */
+#define ROUNDS_A_BUDGET 200u
+/* The grid has points with at most this part of the bytes in flight. */
+#define GRID_SHARE 4
 /* Longer climbs follow noise. */
-#define CLIMBS	8
-#define RETURNS 3
-#define SETTLED 8
-/* Rounds of the point with the lowest latency before the latency limit counts as unreachable. */
-#define LEAST_OVER 5u
+#define CLIMBS 24
 
-/* Returns a copy, because trials move when others are added. */
-static struct tune_point point_of(const struct search *search, size_t trial)
+struct race {
+	size_t trials[RACE_MAX];
+	size_t n;
+};
+
+/* Adds the point if the space has it and the race does not. */
+static int enter(struct search *search, struct race *race, struct tune_point point)
 {
-	return search->trials[trial].point;
+	long trial;
+
+	if (!space_has(search->space, &point))
+		return 0;
+	trial = search_trial(search, &point);
+	if (trial < 0)
+		return (int)trial;
+	for (size_t i = 0; i < race->n; i++)
+		if (race->trials[i] == (size_t)trial)
+			return 0;
+	assert(race->n < RACE_MAX);
+	race->trials[race->n++] = (size_t)trial;
+	return 0;
 }
 
-/* By more than noise can explain between points of equal speed. */
-static bool clearly_faster(const struct search *search, size_t a, size_t b)
+/* Of those over the latency limit, the first round may have been slow by chance. */
+static void drop_losers(struct search *search, struct race *race)
 {
-	double luck = (search_doubt(search, a) + search_doubt(search, b)) / 3;
-	double least = search->rules->tolerance / 2;
+	size_t best = search_best(search), kept = 0;
+	double least = search_low(search, best) * (1 - search->rules->tolerance);
 
-	return search->rounds[a].rate.mean >
-	       search->rounds[b].rate.mean * (1 + (luck > least ? luck : least));
+	for (size_t i = 0; i < race->n; i++) {
+		size_t trial = race->trials[i];
+
+		if (trial == best ||
+		    (search_high(search, trial) >= least &&
+		     (search_allowed(search, trial) || search->rounds[trial].n < LEAST_ROUNDS)))
+			race->trials[kept++] = trial;
+	}
+	race->n = kept;
 }
 
-/* ---- Blocks and depths ---- */
-
-static bool is_coarse(const struct tune_space *space, enum tune_axis axis, unsigned index)
+/* The most rounds of a point. */
+static unsigned most_rounds(const struct search *search)
 {
-	return index % 2 == 0 || index + 1 == space_count(space, axis);
+	uint64_t rounds = search->rules->budget_ns / (search->round_ns + 1) / ROUNDS_A_BUDGET;
+
+	return rounds > LEAST_ROUNDS ? (unsigned)rounds : LEAST_ROUNDS;
 }
 
-/* A first round can be slow by chance, so measure the point with the lowest latency again. */
-static int look_at_latency(struct search *search)
+/* Runs rounds in turn until each has LEAST_ROUNDS and is known well enough, or has had `most`. */
+static int run_race(struct search *search, struct race *race, unsigned most)
 {
-	size_t best = search_best(search);
-	struct race race = {.trials = {best}, .n = best < search->n};
+	for (bool measured = true; measured && race->n; drop_losers(search, race)) {
+		measured = false;
+		search_shuffle(search, race->trials, race->n);
+		for (size_t i = 0; i < race->n; i++) {
+			unsigned n = search->rounds[race->trials[i]].n;
+			int rc = 0;
 
-	return search_allowed(search, best) ? 0 : race_run(search, &race, 0, LEAST_OVER);
+			if (n < LEAST_ROUNDS ||
+			    (n < most && search_doubt(search, race->trials[i]) > DOUBT_ENOUGH)) {
+				rc = search_round(search, race->trials[i], NULL);
+				measured = true;
+			}
+			if (rc)
+				return rc;
+		}
+	}
+	return 0;
 }
 
 static int look_around(struct search *search)
 {
 	const struct tune_space *space = search->space;
-	struct tune_point point = space_first(space);
+	unsigned depths = space_count(space, AXIS_DEPTH);
 	struct race race = {.n = 0};
 	int rc = 0;
 
-	search->phase = "looking around";
 	for (unsigned b = 0; b < space_count(space, AXIS_BLOCK); b++)
-		for (unsigned d = 0; d < space_count(space, AXIS_DEPTH) && !rc; d++) {
-			point = space_at(space, point, AXIS_BLOCK, b);
+		for (unsigned d = 0; d < depths && !rc; d += d + 2 < depths ? 2 : 1) {
+			struct tune_point point = space_at(space, space_first(space), AXIS_BLOCK,
+							   b);
+
 			point = space_at(space, point, AXIS_DEPTH, d);
-			if (is_coarse(space, AXIS_BLOCK, b) && is_coarse(space, AXIS_DEPTH, d))
-				rc = race_enter(search, &race, &point);
+			/* A round takes long to fill deep queues of large blocks; climb there. */
+			if (!d || (uint64_t)point.block_size * point.queue_depth <=
+					  space->in_flight_max / GRID_SHARE)
+				rc = enter(search, &race, point);
 		}
-	rc = rc ? rc : race_run(search, &race, DOUBT_COARSE, LEAST_COARSE);
-	return rc ? rc : look_at_latency(search);
+	return rc ? rc : run_race(search, &race, LEAST_ROUNDS);
 }
 
-/* Enters a point's neighbours: a step on either axis, and on both with the same bytes in flight. */
-static int enter_neighbours(struct search *search, struct race *race, struct tune_point point)
+/*
+ * Enters the point and its neighbours: a step on either axis, on both with the same bytes in
+ * flight, and a smaller depth with a block that makes up for it.
+ */
+static int enter_near(struct search *search, struct race *race, struct tune_point point)
 {
-	static const int steps[][2] = {{0, 0}, {-1, 0}, {1, 0}, {0, -1}, {0, 1}, {-1, 1}, {1, -1}};
+	static const int steps[][2] = {{0, 0}, {-1, 0}, {1, 0},	 {0, -1},
+				       {0, 1}, {-1, 1}, {1, -1}, {2, -1}};
+	const struct tune_space *space = search->space;
+	int b = (int)space_index(space, &point, AXIS_BLOCK);
+	int d = (int)space_index(space, &point, AXIS_DEPTH);
 	int rc = 0;
 
 	for (size_t i = 0; i < sizeof(steps) / sizeof(*steps) && !rc; i++) {
-		struct tune_point beside = point;
-		bool is_there = true;
+		int block = b + steps[i][0], depth = d + steps[i][1];
 
-		/* Down first: the point in between can exceed the limit of bytes in flight. */
-		for (int by = -1; by <= 1 && is_there; by += 2) {
-			if (steps[i][0] == by)
-				is_there = space_step(search->space, &beside, AXIS_BLOCK, by);
-			if (steps[i][1] == by && is_there)
-				is_there = space_step(search->space, &beside, AXIS_DEPTH, by);
-		}
-		if (is_there)
-			rc = race_enter(search, race, &beside);
+		if (block < 0 || block >= (int)space_count(space, AXIS_BLOCK) || depth < 0 ||
+		    depth >= (int)space_count(space, AXIS_DEPTH))
+			continue;
+		point = space_at(space, point, AXIS_BLOCK, (unsigned)block);
+		rc = enter(search, race, space_at(space, point, AXIS_DEPTH, (unsigned)depth));
 	}
 	return rc;
 }
 
-/*
- * Enters all blocks at its depth and all depths of its block, because there can be several peaks: a
- * drive that splits long I/Os is slower with blocks on both sides of the best.
- */
-static int enter_cross(struct search *search, struct race *race, struct tune_point point)
-{
-	int rc = 0;
-
-	for (int axis = AXIS_BLOCK; axis <= AXIS_DEPTH; axis++)
-		for (unsigned i = 0; i < space_count(search->space, axis) && !rc; i++) {
-			struct tune_point at = space_at(search->space, point, axis, i);
-
-			rc = race_enter(search, race, &at);
-		}
-	return rc;
-}
-
-static int climb(struct search *search)
-{
-	int rc = 0;
-
-	search->phase = "closing in";
-	for (int i = 0; i < CLIMBS && !rc; i++) {
-		size_t from = search_best(search);
-		struct race race = {.n = 0};
-
-		rc = enter_neighbours(search, &race, point_of(search, from));
-		if (!i && !rc)
-			rc = enter_cross(search, &race, point_of(search, from));
-		if (!rc)
-			rc = race_run(search, &race, DOUBT_FINE, LEAST_FINE);
-		if (!rc && search_allowed(search, from) &&
-		    !clearly_faster(search, search_best(search), from))
-			break;
-	}
-	return rc;
-}
-
-/* Races points against the best; *moved: one that keeps up is preferred to `from`. */
-static int compare(struct search *search, struct race *race, size_t *from, bool *moved)
-{
-	struct tune_point fastest = point_of(search, search_best(search));
-	int rc = race_enter(search, race, &fastest);
-	size_t preferred;
-
-	if (!rc)
-		rc = race_run(search, race, DOUBT_FINE, LEAST_FINE);
-	preferred = search_preferred(search, search_best(search));
-	*moved = !rc && preferred != *from &&
-		 space_prefers(search->space, &search->trials[preferred].point,
-			       &search->trials[*from].point);
-	*from = preferred;
-	return rc;
-}
-
-/*
- * Tries the next smaller depth, with this block and all larger ones, which can compensate for it.
- */
-static int down_a_depth(struct search *search, size_t *from, bool *moved)
-{
-	struct tune_point point = point_of(search, *from);
-	struct race race = {.n = 0};
-	int rc = 0;
-
-	*moved = false;
-	if (!space_step(search->space, &point, AXIS_DEPTH, -1))
-		return 0;
-	do
-		rc = race_enter(search, &race, &point);
-	while (!rc && space_step(search->space, &point, AXIS_BLOCK, 1));
-	return rc ? rc : compare(search, &race, from, moved);
-}
-
-static int down_a_block(struct search *search, size_t *from, bool *moved)
-{
-	struct tune_point point = point_of(search, *from);
-	struct race race = {.n = 0};
-	int rc;
-
-	*moved = false;
-	if (!space_step(search->space, &point, AXIS_BLOCK, -1))
-		return 0;
-	rc = race_enter(search, &race, &point);
-	return rc ? rc : compare(search, &race, from, moved);
-}
-
-/* Measures the preferred point until it is as precise as the best, or no longer preferred. */
-static int measure_preferred(struct search *search, size_t *preferred)
-{
-	int rc = 0;
-
-	for (int i = 0; i < SETTLED && !rc; i++) {
-		struct race race = {.n = 0};
-		struct tune_point point;
-
-		*preferred = search_preferred(search, search_best(search));
-		if (search->rounds[*preferred].n >= LEAST_FINE &&
-		    search_doubt(search, *preferred) <= DOUBT_FINE)
-			break;
-		point = point_of(search, *preferred);
-		rc = race_enter(search, &race, &point);
-		rc = rc ? rc : race_run(search, &race, DOUBT_FINE, LEAST_FINE);
-	}
-	return rc;
-}
-
-static int walk_down(struct search *search)
-{
-	size_t from = 0;
-	bool moved = true;
-	int rc = measure_preferred(search, &from);
-
-	while (moved && !rc)
-		rc = down_a_depth(search, &from, &moved);
-	moved = true;
-	while (moved && !rc)
-		rc = down_a_block(search, &from, &moved);
-	return rc;
-}
-
-/* ---- The other settings ---- */
-
-static int enter_variants(struct search *search, struct race *race, struct tune_point point)
+static int enter_settings(struct search *search, struct race *race, struct tune_point point)
 {
 	const struct tune_space *space = search->space;
-	struct tune_point other;
-	int rc = race_enter(search, race, &point);
+	struct tune_point single = point, drained = point;
+	int rc = 0;
 
-	for (unsigned i = 0; i < space_count(space, AXIS_WORKERS) && !rc; i++) {
-		other = space_at(space, point, AXIS_WORKERS, i);
-		rc = race_enter(search, race, &other);
-	}
-	for (unsigned i = 0; i < space->nioengines && !rc; i++) {
-		other = point;
-		other.ioengine = space->ioengines[i];
-		rc = race_enter(search, race, &other);
-	}
-	other = point;
-	other.single_submit = !other.single_submit;
+	for (unsigned i = 0; i < space_count(space, AXIS_WORKERS) && !rc; i++)
+		rc = enter(search, race, space_at(space, point, AXIS_WORKERS, i));
+	single.single_submit = !point.single_submit;
+	drained.overlap_events = !point.overlap_events;
 	if (space->single_submits && !rc)
-		rc = race_enter(search, race, &other);
-	other = point;
-	other.overlap_events = !other.overlap_events;
+		rc = enter(search, race, single);
 	if (space->overlap_events && !rc)
-		rc = race_enter(search, race, &other);
+		rc = enter(search, race, drained);
+	for (unsigned i = 0; i < space->nioengines && !rc; i++) {
+		point.ioengine = space->ioengines[i];
+		rc = enter(search, race, point);
+	}
 	return rc;
 }
 
-/* Around the fastest point and around the preferred one; *moved: one of these is faster. */
-static int settings(struct search *search, bool *moved)
+/* The most preferred trial that keeps up with `best`, possibly `best` itself. */
+static size_t smallest_beside(const struct search *search, size_t best)
+{
+	size_t smallest = best;
+
+	for (size_t i = 0; i < search->n; i++)
+		if (search_keeps_up(search, i, best) &&
+		    space_prefers(search->space, &search->trials[i].point,
+				  &search->trials[smallest].point))
+			smallest = i;
+	return smallest;
+}
+
+/* Stays with `top` while it is allowed and no point is faster by more than noise can explain. */
+static size_t climb(const struct search *search, size_t top)
 {
 	size_t best = search_best(search);
-	struct race race = {.n = 0};
-	int rc;
+	double luck = (search_doubt(search, best) + search_doubt(search, top)) / 3;
+	double least = 1 + fmax(luck, search->rules->tolerance / 2);
 
-	search->phase = "settings";
-	rc = enter_variants(search, &race, point_of(search, best));
-	if (!rc)
-		rc = enter_variants(search, &race,
-				    point_of(search, search_preferred(search, best)));
-	if (!rc)
-		rc = race_run(search, &race, DOUBT_FINE, LEAST_FINE);
-	*moved = !rc && clearly_faster(search, search_best(search), best);
-	return rc;
+	return search_allowed(search, top) && search->rounds[best].rate.mean <=
+						      search->rounds[top].rate.mean * least
+		       ? top
+		       : best;
 }
 
-int search_explore(struct search *search)
+int search_explore(struct search *search, bool *complete)
 {
-	bool moved = true;
-	int rc = look_around(search);
+	size_t top, small, known;
+	int rc;
 
-	for (int i = 0; i < RETURNS && moved && !rc; i++) {
-		rc = climb(search);
-		if (!rc)
-			rc = walk_down(search);
-		search->explored |= !rc;
-		if (!rc)
-			rc = settings(search, &moved);
+	search->phase = "looking around";
+	rc = look_around(search);
+	top = search_best(search);
+	for (int i = 0; i < CLIMBS && !rc && !*complete; i++) {
+		struct race race = {.n = 0};
+
+		search->phase = "closing in";
+		known = search->n;
+		top = climb(search, top);
+		small = smallest_beside(search, top);
+		rc = enter_near(search, &race, search->trials[top].point);
+		rc = rc ? rc : enter_near(search, &race, search->trials[small].point);
+		if (search->n == known && !rc) {
+			rc = enter_settings(search, &race, search->trials[top].point);
+			rc = rc ? rc : enter_settings(search, &race, search->trials[small].point);
+		}
+		*complete = !rc && search->n == known;
+		rc = rc ? rc : run_race(search, &race, most_rounds(search));
 	}
 	return rc;
 }

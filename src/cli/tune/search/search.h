@@ -57,16 +57,14 @@ struct tune_meter {
 };
 
 enum tune_fate {
-	TUNE_DROPPED, /* slower by its own rounds; not a finalist */
-	TUNE_SLOWER,  /* a finalist that is clearly slower than the fastest */
-	TUNE_TIE,     /* indistinguishable from the fastest, but less preferred than the choice */
-	TUNE_OPEN,    /* preferred to the choice and seemingly as fast; not a finalist */
+	TUNE_DROPPED, /* slower by its own rounds, or less preferred; not a finalist */
+	TUNE_SLOWER,  /* a finalist whose mean is more than the tolerance below the fastest */
+	TUNE_TIE,     /* a finalist within the tolerance of the fastest */
 	TUNE_OVER,    /* over the latency limit */
 	TUNE_CHOSEN,
-	TUNE_ONLY_MAP, /* measured for the map, in any objective */
 };
 
-/* A point with all its rounds in one objective. */
+/* A point with all its rounds. */
 struct tune_trial {
 	struct tune_point point;
 	enum tune_objective objective;
@@ -82,11 +80,10 @@ struct tune_trial {
 
 struct tune_rules {
 	enum tune_objective objective;
-	double tolerance;	 /* 0.02: points within 2 % of the fastest count as equally fast */
+	double tolerance;	 /* 0.03: points within 3 % of the fastest count as equally fast */
 	uint64_t latency_max_ns; /* limit of the 99th percentile of an I/O's latency; 0: none */
 	uint64_t budget_ns;	 /* on the meter's clock */
 	uint64_t writes_max;	 /* limit of bytes written; UINT64_MAX: none */
-	bool map;		 /* spend a quarter of the budget on the map of a page */
 	uint64_t seed;		 /* seed of the order in which points take turns */
 };
 
@@ -101,9 +98,10 @@ struct tune_outcome {
 };
 
 /*
- * Chooses, among the points statistically indistinguishable from the fastest, the one with the
+ * Chooses, of the finalists whose mean is within the tolerance of the best mean, the one with the
  * smallest total depth, then the smallest block, then the fewest workers, then the default
- * settings. The smallest values of the space must be a point of it. Errors, with no choice and
+ * settings. If the budget ends while an interval is wider than the tolerance, chooses the best mean
+ * and says so. The smallest values of the space must be a point of it. Errors, with no choice and
  * the measurements in *outcome:
  *	-ETIME	 the budget is too small for a single round
  *	-ERANGE	 no measured point is within latency_max_ns

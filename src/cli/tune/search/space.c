@@ -48,21 +48,6 @@ struct tune_point space_at(const struct tune_space *space, struct tune_point poi
 	return point;
 }
 
-bool space_step(const struct tune_space *space, struct tune_point *point, enum tune_axis axis,
-		int by)
-{
-	unsigned index = space_index(space, point, axis);
-	struct tune_point next;
-
-	if (by < 0 ? !index : index + 1 == space_count(space, axis))
-		return false;
-	next = space_at(space, *point, axis, by < 0 ? index - 1 : index + 1);
-	if (!space_has(space, &next))
-		return false;
-	*point = next;
-	return true;
-}
-
 bool space_has(const struct tune_space *space, const struct tune_point *point)
 {
 	return (uint64_t)point->block_size * point->queue_depth * point->thread_count <=
@@ -74,12 +59,6 @@ bool space_same(const struct tune_point *a, const struct tune_point *b)
 	return a->ioengine == b->ioengine && a->block_size == b->block_size &&
 	       a->queue_depth == b->queue_depth && a->thread_count == b->thread_count &&
 	       a->single_submit == b->single_submit && a->overlap_events == b->overlap_events;
-}
-
-bool space_as_deep(const struct tune_point *a, const struct tune_point *b)
-{
-	return a->block_size == b->block_size && (uint64_t)a->queue_depth * a->thread_count ==
-							 (uint64_t)b->queue_depth * b->thread_count;
 }
 
 struct tune_point space_first(const struct tune_space *space)
@@ -100,23 +79,6 @@ static unsigned engine_index(const struct tune_space *space, const struct tune_p
 	while (index + 1 < space->nioengines && space->ioengines[index] != point->ioengine)
 		index++;
 	return index;
-}
-
-size_t space_points(const struct tune_space *space)
-{
-	size_t n = 0;
-
-	for (unsigned b = 0; b < space->nblock_sizes; b++)
-		for (unsigned d = 0; d < space->nqueue_depths; d++)
-			for (unsigned t = 0; t < space->nthread_counts; t++)
-				n += space_has(space,
-					       &(struct tune_point){
-						       .block_size = space->block_sizes[b],
-						       .queue_depth = space->queue_depths[d],
-						       .thread_count = space->thread_counts[t],
-					       });
-	return n * space->nioengines * (space->single_submits ? 2 : 1) *
-	       (space->overlap_events ? 2 : 1);
 }
 
 bool space_prefers(const struct tune_space *space, const struct tune_point *a,

@@ -32,7 +32,7 @@ struct rounds {
 	struct middle rate; /* bytes a second */
 	double rates[ROUNDS_KEPT];
 	double cpu_ms_per_gib;
-	uint64_t p50_ns[LATENCIES_KEPT], p99_ns[LATENCIES_KEPT];
+	double p50_ns[LATENCIES_KEPT], p99_ns[LATENCIES_KEPT];
 };
 
 /* The cost of rounds. */
@@ -50,16 +50,13 @@ struct search {
 	struct tune_trial *trials; /* estimates are filled in at the end */
 	struct rounds *rounds;	   /* rounds of the trial with the same number */
 	size_t n, room;
-
 	struct noise noise; /* over all points; applies to a point with a single round */
 
 	uint64_t random;
 	struct cost started;		 /* clock and bytes written at the begin */
 	struct cost until;		 /* no round may begin that would exceed these costs */
 	bool out_of_time, out_of_writes; /* a round was not run for lack of it */
-	bool explored; /* all depths and blocks that are candidates have been measured */
 	uint64_t round_ns;
-	unsigned rounds_each; /* maximum for a point in races */
 };
 
 /* ---- space.c: values of a setting, and the order of preference ---- */
@@ -72,17 +69,10 @@ unsigned space_index(const struct tune_space *space, const struct tune_point *po
 		     enum tune_axis axis);
 struct tune_point space_at(const struct tune_space *space, struct tune_point point,
 			   enum tune_axis axis, unsigned index);
-/* Moves to the next point on an axis in that direction; returns false if the space has none. */
-bool space_step(const struct tune_space *space, struct tune_point *point, enum tune_axis axis,
-		int by);
 bool space_has(const struct tune_space *space, const struct tune_point *point);
 bool space_same(const struct tune_point *a, const struct tune_point *b);
-/* Whether both have the same block size and the same total depth. */
-bool space_as_deep(const struct tune_point *a, const struct tune_point *b);
 /* The smallest values with the default settings. */
 struct tune_point space_first(const struct tune_space *space);
-/* The number of points. */
-size_t space_points(const struct tune_space *space);
 /* Whether `a` is preferred to `b` if both are equally fast. */
 bool space_prefers(const struct tune_space *space, const struct tune_point *a,
 		   const struct tune_point *b);
@@ -97,17 +87,19 @@ void noise_add(struct noise *noise, double deviation);
 /* Half the 95 % confidence interval of the mean. The variance known from other points counts as
  * `known_freedom` values, 1 or more. */
 double half_width(const struct middle *middle, double known_variance, double known_freedom);
-uint64_t median(const uint64_t *values, size_t n);
+/* The median of the latencies kept of n. */
+double median(const double *values, unsigned n);
 
 /* ---- trials.c: trials and their rounds ---- */
 
-/* The trial of a point in an objective, made if necessary: its number or -ENOMEM. */
-long search_trial(struct search *search, const struct tune_point *point,
-		  enum tune_objective objective);
+/* The trial of a point, made if necessary: its number or -ENOMEM with the error set. */
+long search_trial(struct search *search, const struct tune_point *point);
 /* Runs one more round. -ETIME: the budget has no room for it. Errors of the meter. */
 int search_round(struct search *search, size_t trial, double *bytes_per_s);
 /* The costs since the begin. */
 struct cost search_spent(const struct search *search);
+/* The share of the budget spent, of time or writes, whichever is more. */
+double search_share_spent(const struct search *search);
 /* Half of the trial's confidence interval, relative to its mean. */
 double search_doubt(const struct search *search, size_t trial);
 /* The ends of its interval. Rates differ by factors, so the low end is above zero. */
@@ -117,62 +109,29 @@ double search_high(const struct search *search, size_t trial);
 uint64_t search_p99(const struct search *search, size_t trial);
 /* Whether the trial is within the latency limit; true without a limit. */
 bool search_allowed(const struct search *search, size_t trial);
-/* Whether the trial was measured in the requested objective and is allowed. */
-bool search_counts(const struct search *search, size_t trial);
-/* Whether the trial counts and its interval reaches into the tolerance of `best`. */
+/* Whether the trial is measured and allowed, and its interval reaches into the tolerance. */
 bool search_keeps_up(const struct search *search, size_t trial, size_t best);
-/* Returns -ENOMEM and sets the error. */
-int search_no_memory(const struct search *search);
-/* Puts the numbers into random order. */
-void search_shuffle(struct search *search, size_t *numbers, size_t n);
 /*
  * The allowed trial with the highest low end of its interval; if none is allowed, the one with the
  * lowest latency; search->n if nothing was measured.
  */
 size_t search_best(const struct search *search);
-/* The most preferred trial that keeps up with `best`, possibly `best` itself. */
-size_t search_preferred(const struct search *search, size_t best);
-void search_estimate(struct search *search);
-
-/* ---- race.c ---- */
-
-#define RACE_MAX 128u
-
-/* Trials that run against each other; losers leave. */
-struct race {
-	size_t trials[RACE_MAX];
-	size_t n;
-};
-
-/* Adds the point if the space has it and the race does not. 0 or -ENOMEM. */
-int race_enter(struct search *search, struct race *race, const struct tune_point *point);
-/*
- * Runs rounds in turn, in random order, until each trial is known within `doubt` and has `least`
- * rounds, or has used its share of rounds. Trials clearly slower than the best, or clearly over the
- * latency limit, leave early.
- */
-int race_run(struct search *search, struct race *race, double doubt, unsigned least);
+/* Puts the numbers into random order. */
+void search_shuffle(struct search *search, size_t *numbers, size_t n);
 
 /* ---- The phases ---- */
 
 struct choice {
 	size_t chosen, fastest;
-	bool told_apart; /* the budget sufficed for certainty */
+	unsigned finalists;
+	double width;	 /* of the widest interval between finalists that may win; 1: no rounds */
+	bool explored;	 /* every neighbour of the candidates was measured */
+	bool told_apart; /* the width is within the tolerance */
 };
 
-/* explore.c: finds the candidates. */
-int search_explore(struct search *search);
-/*
- * finals.c: measures the candidates against each other until they are distinguishable or the budget
- * is spent, and chooses, also with -ETIME. -ERANGE: none is within the limit.
- */
+/* explore.c: finds the candidates; *complete: there was time for all of them. */
+int search_explore(struct search *search, bool *complete);
+/* finals.c: measures the candidates against each other, and chooses, also with -ETIME. */
 int search_finals(struct search *search, struct choice *choice);
-/*
- * map.c: measures every block and depth in all objectives, with the other settings of the choice;
- * the row and column of the choice first. A search for reads writes nothing here either.
- */
-int search_map(struct search *search, struct tune_point chosen);
-/* reasons.c: the fate of each trial, and the explanation of the choice. */
-void search_judge(struct search *search, const struct choice *choice, struct tune_outcome *outcome);
 
 #endif

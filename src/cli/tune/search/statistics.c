@@ -79,8 +79,8 @@ void rounds_add(struct rounds *rounds, const struct tune_sample *sample)
 	rounds->rates[rounds->n++ % ROUNDS_KEPT] = sample->bytes_per_s;
 	rounds->rate = middle_of(rounds->rates, rounds->n < ROUNDS_KEPT ? rounds->n : ROUNDS_KEPT);
 	rounds->cpu_ms_per_gib += (sample->cpu_ms_per_gib - rounds->cpu_ms_per_gib) / rounds->n;
-	rounds->p50_ns[at] = sample->p50_ns;
-	rounds->p99_ns[at] = sample->p99_ns;
+	rounds->p50_ns[at] = (double)sample->p50_ns;
+	rounds->p99_ns[at] = (double)sample->p99_ns;
 }
 
 double half_width(const struct middle *middle, double known_variance, double known_freedom)
@@ -98,21 +98,12 @@ double half_width(const struct middle *middle, double known_variance, double kno
 	       sqrt((middle->squares + weight * known_variance) / freedom / middle->n);
 }
 
-static int by_size(const void *a, const void *b)
+double median(const double *values, unsigned n)
 {
-	const uint64_t *x = a, *y = b;
+	double sorted[LATENCIES_KEPT] = {0};
 
-	return *x < *y ? -1 : *x > *y;
-}
-
-uint64_t median(const uint64_t *values, size_t n)
-{
-	uint64_t sorted[LATENCIES_KEPT];
-
-	if (!n)
-		return 0;
 	n = n > LATENCIES_KEPT ? LATENCIES_KEPT : n;
 	memcpy(sorted, values, n * sizeof(*sorted));
-	qsort(sorted, n, sizeof(*sorted), by_size);
+	qsort(sorted, n, sizeof(*sorted), by_value);
 	return sorted[n / 2];
 }

@@ -25,46 +25,39 @@
 /* Lower limit of a round's noise, however well rounds agree. */
 #define NOISE_LEAST 0.001
 
-int search_no_memory(const struct search *search)
-{
-	if (search->error) {
-		*search->error = (struct nvs_error){.size = sizeof(*search->error),
-						    .code = -ENOMEM};
-		snprintf(search->error->text, sizeof(search->error->text),
-			 "out of memory for the measurements");
-	}
-	return -ENOMEM;
-}
-
 static int grow(struct search *search)
 {
+	static const struct nvs_error no_memory = {.size = sizeof(no_memory),
+						   .code = -ENOMEM,
+						   .text = "out of memory for the measurements"};
 	size_t room = search->room ? 2 * search->room : 8;
 	struct tune_trial *trials = realloc(search->trials, room * sizeof(*trials));
 	struct rounds *rounds;
 
-	if (!trials)
-		return -ENOMEM;
-	search->trials = trials;
+	if (trials)
+		search->trials = trials;
 	rounds = realloc(search->rounds, room * sizeof(*rounds));
-	if (!rounds)
-		return -ENOMEM;
-	search->rounds = rounds;
-	search->room = room;
-	return 0;
+	if (rounds)
+		search->rounds = rounds;
+	if (trials && rounds) {
+		search->room = room;
+		return 0;
+	}
+	if (search->error)
+		*search->error = no_memory;
+	return -ENOMEM;
 }
 
-long search_trial(struct search *search, const struct tune_point *point,
-		  enum tune_objective objective)
+long search_trial(struct search *search, const struct tune_point *point)
 {
 	/* A copy, because the point can be part of a trial, which moves. */
-	struct tune_trial trial = {.point = *point, .objective = objective};
+	struct tune_trial trial = {.point = *point, .objective = search->rules->objective};
 
 	for (size_t i = 0; i < search->n; i++)
-		if (search->trials[i].objective == objective &&
-		    space_same(&search->trials[i].point, point))
+		if (space_same(&search->trials[i].point, point))
 			return (long)i;
 	if (search->n == search->room && grow(search))
-		return search_no_memory(search);
+		return -ENOMEM;
 	search->trials[search->n] = trial;
 	search->rounds[search->n] = (struct rounds){0};
 	return (long)search->n++;
@@ -78,10 +71,21 @@ struct cost search_spent(const struct search *search)
 			     meter->written(meter->arg) - search->started.written};
 }
 
+double search_share_spent(const struct search *search)
+{
+	struct cost spent = search_spent(search);
+
+	return fmin(fmax((double)spent.ns / (double)search->rules->budget_ns,
+			 (double)spent.written / (double)search->rules->writes_max),
+		    1);
+}
+
 /* ---- A round ---- */
 
-static double share_written(enum tune_objective objective)
+static double share_written(const struct search *search)
 {
+	enum tune_objective objective = search->rules->objective;
+
 	return objective == TUNE_READ ? 0 : objective == TUNE_SWAP ? 0.5 : 1;
 }
 
@@ -92,30 +96,25 @@ static double bytes_in_flight(const struct search *search, size_t trial)
 	return (double)point->block_size * point->queue_depth * point->thread_count;
 }
 
-/* The trial itself, or the fastest if it has no round; search->n before the first round of all. */
+/* The trial, or the fastest if it has no round, or itself before the first round of all. */
 static size_t example_of(const struct search *search, size_t trial)
 {
-	size_t fastest = search->n;
+	size_t example = trial;
 
-	if (search->rounds[trial].n)
-		return trial;
-	for (size_t i = 0; i < search->n; i++)
-		if (search->rounds[i].n &&
-		    (fastest == search->n ||
-		     search->rounds[i].rate.mean > search->rounds[fastest].rate.mean))
-			fastest = i;
-	return fastest;
+	for (size_t i = 0; i < search->n && !search->rounds[trial].n; i++)
+		if (search->rounds[i].rate.mean > search->rounds[example].rate.mean)
+			example = i;
+	return example;
 }
 
 static uint64_t length_of(const struct search *search, size_t trial)
 {
 	const struct tune_point *point = &search->trials[trial].point;
-	size_t example = example_of(search, trial);
-	double rate = example < search->n ? search->rounds[example].rate.mean : 0;
+	double rate = search->rounds[example_of(search, trial)].rate.mean;
 	double length = (double)search->round_ns;
 	double wanted = ROUND_IOS + QUEUES_FULL * point->queue_depth * point->thread_count;
 	double ios = rate / point->block_size * 1e-9 * length;
-	double writes = rate * 1e-9 * share_written(search->trials[trial].objective);
+	double writes = rate * 1e-9 * share_written(search);
 
 	if (search->rounds[trial].n && ios < wanted)
 		length *= ios * ROUND_STRETCH > wanted ? wanted / ios : ROUND_STRETCH;
@@ -129,24 +128,23 @@ static uint64_t length_of(const struct search *search, size_t trial)
 }
 
 /*
- * The expected cost of a round. A point without rounds is assumed to be as fast as the fastest one,
- * or limited by the same latency, whichever is quicker, and then to empty its queues four times.
+ * A point without rounds is expected to be as fast as the fastest, or limited by the same latency,
+ * whichever is quicker, and to fill its queues twice.
  */
 static struct cost cost_of(const struct search *search, size_t trial, uint64_t for_ns)
 {
 	const struct tune_trial *this = &search->trials[trial];
 	size_t example = example_of(search, trial);
-	double queued = bytes_in_flight(search, trial), ns = 1.5 * (double)for_ns, rate;
+	double queued = bytes_in_flight(search, trial);
+	double rate = search->rounds[example].rate.mean, ns = 1.5 * (double)for_ns;
 
 	if (this->rounds)
 		return (struct cost){this->spent_ns / this->rounds, this->written / this->rounds};
-	if (example == search->n)
+	if (rate <= 0)
 		return (struct cost){(uint64_t)ns, 0};
-	rate = search->rounds[example].rate.mean;
 	return (struct cost){
-		.ns = (uint64_t)(ns + 4e9 * fmin(queued, bytes_in_flight(search, example)) / rate),
-		.written = (uint64_t)(share_written(this->objective) *
-				      (2 * queued + rate * 1e-9 * ns)),
+		.ns = (uint64_t)(ns + 2e9 * fmin(queued, bytes_in_flight(search, example)) / rate),
+		.written = (uint64_t)(share_written(search) * (2 * queued + rate * 1e-9 * ns)),
 	};
 }
 
@@ -159,17 +157,6 @@ static bool has_room(struct search *search, size_t trial, uint64_t for_ns)
 	search->out_of_time |= late;
 	search->out_of_writes |= full;
 	return !late && !full;
-}
-
-static void show_progress(const struct search *search, struct cost spent)
-{
-	const struct tune_rules *rules = search->rules;
-	double of_time = (double)spent.ns / (double)rules->budget_ns;
-	double of_writes = (double)spent.written / (double)rules->writes_max;
-
-	if (search->meter->progress)
-		search->meter->progress(search->meter->arg, search->phase,
-					fmin(fmax(of_time, of_writes), 1));
 }
 
 /* The round's deviation from those before it, whose mean is uncertain itself. */
@@ -203,7 +190,9 @@ int search_round(struct search *search, size_t trial, double *bytes_per_s)
 	this->rounds++;
 	if (bytes_per_s)
 		*bytes_per_s = sample.bytes_per_s;
-	show_progress(search, after);
+	if (search->meter->progress)
+		search->meter->progress(search->meter->arg, search->phase,
+					search_share_spent(search));
 	return 0;
 }
 
@@ -253,7 +242,7 @@ double search_high(const struct search *search, size_t trial)
 
 uint64_t search_p99(const struct search *search, size_t trial)
 {
-	return median(search->rounds[trial].p99_ns, search->rounds[trial].n);
+	return (uint64_t)median(search->rounds[trial].p99_ns, search->rounds[trial].n);
 }
 
 bool search_allowed(const struct search *search, size_t trial)
@@ -263,83 +252,28 @@ bool search_allowed(const struct search *search, size_t trial)
 	return !most || search_p99(search, trial) <= most;
 }
 
-static bool is_measured(const struct search *search, size_t trial)
-{
-	return search->rounds[trial].n &&
-	       search->trials[trial].objective == search->rules->objective;
-}
-
-bool search_counts(const struct search *search, size_t trial)
-{
-	return is_measured(search, trial) && search_allowed(search, trial);
-}
-
-/*
- * The interval is that of the ratio of both means, with the noise of both. A single round, which
- * can contain a stall, is not enough to give up a default.
- */
+/* The interval is that of the ratio of both means, with the noise of both. */
 bool search_keeps_up(const struct search *search, size_t trial, size_t best)
 {
-	double ratio = search->rounds[trial].rate.mean / search->rounds[best].rate.mean;
 	double doubt = hypot(search_doubt(search, trial), search_doubt(search, best));
-	double enough = 1 - search->rules->tolerance;
 
-	if (!search_counts(search, trial))
-		return false;
-	if (space_as_deep(&search->trials[trial].point, &search->trials[best].point))
-		return search_high(search, trial) >= search_low(search, best) * enough;
-	return ratio * (1 + doubt) >= enough;
-}
-
-static size_t lowest_latency(const struct search *search)
-{
-	size_t lowest = search->n;
-
-	for (size_t i = 0; i < search->n; i++)
-		if (is_measured(search, i) &&
-		    (lowest == search->n || search_p99(search, i) < search_p99(search, lowest)))
-			lowest = i;
-	return lowest;
+	return search->rounds[trial].n && search_allowed(search, trial) &&
+	       search->rounds[trial].rate.mean * (1 + doubt) >=
+		       search->rounds[best].rate.mean * (1 - search->rules->tolerance);
 }
 
 size_t search_best(const struct search *search)
 {
-	size_t best = search->n;
-	double most = -INFINITY;
+	size_t best = search->n, lowest = search->n;
 
 	for (size_t i = 0; i < search->n; i++) {
-		if (search_counts(search, i) && search_low(search, i) > most) {
-			most = search_low(search, i);
-			best = i;
-		}
-	}
-	return best < search->n ? best : lowest_latency(search);
-}
-
-size_t search_preferred(const struct search *search, size_t best)
-{
-	size_t preferred = best;
-
-	for (size_t i = 0; i < search->n; i++)
-		if (search_keeps_up(search, i, best) &&
-		    space_prefers(search->space, &search->trials[i].point,
-				  &search->trials[preferred].point))
-			preferred = i;
-	return preferred;
-}
-
-void search_estimate(struct search *search)
-{
-	for (size_t i = 0; i < search->n; i++) {
-		struct tune_trial *trial = &search->trials[i];
-		const struct rounds *rounds = &search->rounds[i];
-
-		if (!rounds->n)
+		if (!search->rounds[i].n)
 			continue;
-		trial->mean = rounds->rate.mean;
-		trial->half_width = rounds->rate.mean * search_doubt(search, i);
-		trial->p50_ns = median(rounds->p50_ns, rounds->n);
-		trial->p99_ns = search_p99(search, i);
-		trial->cpu_ms_per_gib = rounds->cpu_ms_per_gib;
+		if (lowest == search->n || search_p99(search, i) < search_p99(search, lowest))
+			lowest = i;
+		if (search_allowed(search, i) &&
+		    (best == search->n || search_low(search, i) > search_low(search, best)))
+			best = i;
 	}
+	return best < search->n ? best : lowest;
 }
