@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the points that may be chosen, without measuring all of them: a coarse grid of blocks and
- * depths, the row and column of its fastest point, and then the neighbours of two points until
- * there is no new one: of the fastest, which leads uphill, and of the smallest that keeps up with
- * it, which leads down to less in flight. The other settings are tried there, one at a time.
+ * Finds the points that may be chosen, without measuring all of them: all blocks at every second
+ * depth, and then the neighbours of two points until there is no new one: of the fastest, which
+ * leads uphill, and of the smallest that keeps up with it, which leads down to less in flight. The
+ * other settings are tried there, one at a time.
  *
  * Points race: they take turns in rounds, in a random order in each pass, so a drive that slows
  * down favours none. Those that are clearly slower leave early.
@@ -14,7 +14,8 @@
 
 #include "cli/tune/search/state.h"
 
-#define RACE_MAX 128u
+/* Of all blocks and every second depth. */
+#define RACE_MAX (TUNE_VALUES_MAX * (TUNE_VALUES_MAX / 2 + 1))
 /* The required precision, as a relative half interval, and the least rounds of a point. */
 #define DOUBT_ENOUGH 0.03
 #define LEAST_ROUNDS 2u
@@ -48,7 +49,7 @@ static int enter(struct search *search, struct race *race, struct tune_point poi
 	return 0;
 }
 
-/* Of those over the latency limit, the first round may have been slow by chance. */
+/* Clearly slower points leave, and those over the latency limit, but not by a single round. */
 static void drop_losers(struct search *search, struct race *race)
 {
 	size_t best = search_best(search), kept = 0;

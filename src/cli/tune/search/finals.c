@@ -5,6 +5,7 @@
  * tolerance and the budget lasts. Finalists whose mean is within the tolerance of the best mean are
  * equal, and the most preferred of them is chosen; if an interval stays wider, the best mean is.
  */
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 
@@ -163,6 +164,7 @@ static void halve(struct finals *finals)
 			if (!finals->list[i].out && i != finals->fastest && i != equal &&
 			    (!slowest || finals->list[i].ratio < slowest->ratio))
 				slowest = &finals->list[i];
+		assert(slowest); /* there are three places at least */
 		slowest->out = true;
 	}
 }

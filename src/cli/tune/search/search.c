@@ -198,9 +198,9 @@ int tune_search(const struct tune_space *space, const struct tune_rules *rules,
 		.spent_ns = search_spent(&search).ns,
 	};
 	if (!rc) {
-		outcome->chosen = &search.trials[choice.chosen];
-		outcome->fastest = &search.trials[choice.fastest];
-		search.trials[choice.chosen].fate = TUNE_CHOSEN;
+		outcome->chosen = &outcome->trials[choice.chosen];
+		outcome->fastest = &outcome->trials[choice.fastest];
+		outcome->trials[choice.chosen].fate = TUNE_CHOSEN;
 		outcome->certain = choice.told_apart && choice.explored;
 		explain(&search, &choice, outcome);
 	}
