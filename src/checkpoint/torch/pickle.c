@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "base/memory/array.h"
 
 #define MEMORY_MAX  ((size_t)2 << 30)
 #define BLOCK_BYTES ((size_t)64 << 10)
@@ -147,22 +148,6 @@ void pickle_free(struct pickle *pickle)
 	*pickle = (struct pickle){0};
 }
 
-/* Makes room for one more in an array of the machine. */
-static bool grow(void **array, size_t n, size_t *room, size_t item_bytes)
-{
-	size_t more = *room ? 2 * *room : 64;
-	void *grown;
-
-	if (n < *room)
-		return true;
-	grown = reallocarray(*array, more, item_bytes);
-	if (!grown)
-		return false;
-	*array = grown;
-	*room = more;
-	return true;
-}
-
 static bool append(struct pickle *pickle, struct object *list, struct object *item)
 {
 	if (list->n == list->room) {
@@ -184,13 +169,13 @@ static bool append(struct pickle *pickle, struct object *list, struct object *it
 
 static int push(struct machine *machine, struct object *object)
 {
-	void *stack = machine->stack;
+	struct object **stack = array_room(machine->stack, machine->depth, &machine->stack_room,
+					   sizeof(*stack));
 
-	if (!object || !grow(&stack, machine->depth, &machine->stack_room, sizeof(object))) {
+	if (stack)
 		machine->stack = stack;
+	if (!stack || !object)
 		return no_memory(machine);
-	}
-	machine->stack = stack;
 	machine->stack[machine->depth++] = object;
 	return 0;
 }
@@ -223,12 +208,12 @@ static struct object *top(const struct machine *machine)
 
 static int push_mark(struct machine *machine)
 {
-	void *marks = machine->marks;
-	bool grown = grow(&marks, machine->nmarks, &machine->marks_room, sizeof(size_t));
+	size_t *marks = array_room(machine->marks, machine->nmarks, &machine->marks_room,
+				   sizeof(*marks));
 
-	machine->marks = marks;
-	if (!grown)
+	if (!marks)
 		return no_memory(machine);
+	machine->marks = marks;
 	machine->marks[machine->nmarks++] = machine->depth;
 	return 0;
 }
@@ -613,16 +598,15 @@ static int do_build(struct machine *machine)
 static int memorize(struct machine *machine, uint64_t number)
 {
 	struct object *object = top(machine);
-	void *memo = machine->memo;
-	bool grown;
+	struct object **memo;
 
 	if (!object || number > machine->nmemo)
 		return reject(machine, "value %llu of the memo before others",
 			      (unsigned long long)number);
-	grown = grow(&memo, machine->nmemo, &machine->memo_room, sizeof(object));
-	machine->memo = memo;
-	if (!grown)
+	memo = array_room(machine->memo, machine->nmemo, &machine->memo_room, sizeof(*memo));
+	if (!memo)
 		return no_memory(machine);
+	machine->memo = memo;
 	if (number == machine->nmemo)
 		machine->nmemo++;
 	machine->memo[number] = object;
@@ -776,13 +760,15 @@ static int run(struct machine *machine)
 	int rc = 0;
 
 	while (!rc) {
-		const uint8_t *operation = operand(machine, 1);
+		const uint8_t *byte = operand(machine, 1);
+		enum operation operation;
 
-		if (!operation)
+		if (!byte)
 			return ends_early(machine);
-		if (*operation == STOP)
+		operation = *byte;
+		if (operation == STOP)
 			break;
-		rc = do_operation(machine, (enum operation) * operation);
+		rc = do_operation(machine, operation);
 	}
 	if (rc)
 		return rc;
@@ -801,14 +787,13 @@ int pickle_read(struct pickle *pickle, const uint8_t *bytes, size_t nbytes, cons
 				  .end = bytes + nbytes,
 				  .path = path,
 				  .error = error};
-	void *stack = NULL;
 	int rc;
 
 	*pickle = (struct pickle){.nbytes = nbytes};
 	/* Allocated at once, so that a pointer to 0 of its values is not NULL. */
-	if (!grow(&stack, 0, &machine.stack_room, sizeof(struct object *)))
+	machine.stack = array_room(NULL, 0, &machine.stack_room, sizeof(*machine.stack));
+	if (!machine.stack)
 		return no_memory(&machine);
-	machine.stack = stack;
 	rc = run(&machine);
 	free(machine.stack);
 	free(machine.memo);

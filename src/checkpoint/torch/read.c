@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "base/memory/array.h"
 #include "base/shape.h"
 #include "base/text.h"
 #include "checkpoint/torch/pickle.h"
@@ -69,19 +70,6 @@ static int reject(const struct torch_reader *reader, const char *format, ...)
 static int no_memory(const struct torch_reader *reader)
 {
 	return error_set(reader->error, -ENOMEM, "no memory for the tensors of %s", reader->path);
-}
-
-/* Makes room for one more behind n items; NULL: no memory, and `items` is as it was. */
-static void *array_room(void *items, size_t n, size_t *room, size_t item_bytes)
-{
-	void *grown = items;
-
-	if (n == *room) {
-		grown = reallocarray(items, *room ? 2 * *room : 64, item_bytes);
-		if (grown)
-			*room = *room ? 2 * *room : 64;
-	}
-	return grown;
 }
 
 /* ---- A tensor ---- */

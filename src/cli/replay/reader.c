@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory/array.h"
+
 void reader_fail(struct reader *reader, int code, const char *format, ...)
 {
 	struct nvs_error *error = reader->error;
@@ -32,19 +34,13 @@ void reader_fail(struct reader *reader, int code, const char *format, ...)
 
 bool reader_grow(struct reader *reader, void *array, size_t n, size_t *room, size_t element)
 {
-	size_t wanted = *room ? 2 * *room : 1024;
-	void *grown, **at = array;
+	void **at = array, *grown = array_room(*at, n, room, element);
 
-	if (n < *room)
-		return true;
-	grown = reallocarray(*at, wanted, element);
-	if (!grown) {
+	if (grown)
+		*at = grown;
+	else
 		reader_fail(reader, -ENOMEM, "out of memory");
-		return false;
-	}
-	*at = grown;
-	*room = wanted;
-	return true;
+	return grown;
 }
 
 /* ---- Tensors ---- */

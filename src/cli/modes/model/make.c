@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/memory/array.h"
 #include "cli/modes/model/model.h"
 #include "cli/modes/model/random.h"
 
@@ -22,28 +23,19 @@ static uint64_t draw_size(const struct option_mix *mix, uint64_t *state)
 	return mix->nbytes[i];
 }
 
-static int grow(struct model *model, size_t *room)
-{
-	size_t wanted = *room ? *room * 2 : 64;
-	struct model_tensor *tensors = reallocarray(model->tensors, wanted, sizeof(*tensors));
-
-	if (!tensors)
-		return -ENOMEM;
-	model->tensors = tensors;
-	*room = wanted;
-	return 0;
-}
-
 static int add_tensor(struct model *model, size_t *room, uint64_t nbytes)
 {
 	struct model_tensor tensor = {.dtype = NVS_U8, .numel = nbytes, .nbytes = nbytes};
+	struct model_tensor *tensors;
 
 	if (nbytes > MODEL_BYTES_MAX - model->nbytes)
 		return -EINVAL;
 	if (model->n == MODEL_TENSORS_MAX)
 		return -E2BIG;
-	if ((model->n == *room && grow(model, room)) ||
-	    asprintf(&tensor.name, "tensor.%zu", model->n) < 0)
+	tensors = array_room(model->tensors, model->n, room, sizeof(*tensors));
+	if (tensors)
+		model->tensors = tensors;
+	if (!tensors || asprintf(&tensor.name, "tensor.%zu", model->n) < 0)
 		return -ENOMEM;
 	model->tensors[model->n++] = tensor;
 	model->nbytes += nbytes;
