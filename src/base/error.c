@@ -4,7 +4,6 @@
  * with names from files and drives: base/text.h makes them visible.
  */
 #include "base/error.h"
-#include "base/numbers.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -14,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "base/text.h"
 
 /* Writes as much as the caller's size allows; a truncated text still ends with a NUL. */

@@ -4,11 +4,12 @@
  * neighbour. '-' and '_' are equal, because option names use one and keys the other.
  */
 #include "base/nearest.h"
-#include "base/numbers.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
+
+#include "base/numbers.h"
 
 #define LETTERS_MAX 48 /* longer texts have no nearest name */
 

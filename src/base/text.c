@@ -4,12 +4,13 @@
  * locale.
  */
 #include "base/text.h"
-#include "base/numbers.h"
 
 #include <ctype.h>
 #include <stdint.h>
 #include <string.h>
 #include <strings.h>
+
+#include "base/numbers.h"
 
 size_t utf8_length(const char *text, size_t left)
 {

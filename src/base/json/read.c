@@ -4,7 +4,6 @@
  * keys and strings are allocated from chunks that live as long as the document.
  */
 #include "base/json/read.h"
-#include "base/numbers.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -15,6 +14,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "base/text.h"
 
 #define CHUNK_BYTES ((size_t)16 << 10)

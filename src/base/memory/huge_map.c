@@ -4,7 +4,6 @@
  * before and behind the aligned one are unmapped.
  */
 #include "base/memory/huge_map.h"
-#include "base/numbers.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +11,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "base/numbers.h"
 
 uint64_t page_bytes(void)
 {

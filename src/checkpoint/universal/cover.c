@@ -13,11 +13,11 @@
 #include "checkpoint/universal/universal.h"
 
 /* A rank's elements of a parameter. */
-struct extent {
+struct elements {
 	uint64_t first, numel;
 };
 
-#define BATCH (GATHER_MAX / sizeof(struct extent)) /* parameters */
+#define BATCH (GATHER_MAX / sizeof(struct elements)) /* parameters */
 
 static int missing(const struct param *param, uint64_t first, uint64_t end,
 		   const struct run *before, const struct run *after, struct nvs_error *error)
@@ -80,7 +80,7 @@ static int check_runs(const struct param *param, const struct run *runs, size_t 
 int cover_check(const struct params *params, const struct nvs_universal_options *options,
 		struct run *runs, struct nvs_error *error)
 {
-	struct extent own[BATCH];
+	struct elements own[BATCH];
 	int rc = 0;
 
 	for (size_t i = 0; i < params->n && !rc; i += BATCH) {
@@ -88,17 +88,18 @@ int cover_check(const struct params *params, const struct nvs_universal_options 
 		const void *gathered;
 
 		for (size_t j = 0; j < n; j++)
-			own[j] = (struct extent){params->all[i + j].fragment.at,
-						 params->all[i + j].fragment.numel};
+			own[j] = (struct elements){params->all[i + j].fragment.at,
+						   params->all[i + j].fragment.numel};
 		rc = ranks_gather(options, own, n * sizeof(*own), &gathered, error);
 		for (size_t j = 0; j < n && !rc; j++) {
-			const struct extent *extent = (const struct extent *)gathered + j;
+			const struct elements *elements = (const struct elements *)gathered + j;
 			size_t nruns = 0;
 
-			for (unsigned rank = 0; rank < options->world; rank++, extent += n)
-				if (extent->numel)
-					runs[nruns++] = (struct run){rank, extent->first,
-								     extent->first + extent->numel};
+			for (unsigned rank = 0; rank < options->world; rank++, elements += n)
+				if (elements->numel)
+					runs[nruns++] =
+						(struct run){rank, elements->first,
+							     elements->first + elements->numel};
 			qsort(runs, nruns, sizeof(*runs), by_first);
 			rc = check_runs(&params->all[i + j], runs, nruns, error);
 		}

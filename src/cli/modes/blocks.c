@@ -23,6 +23,7 @@
 #include "base/file_limit.h"
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
+#include "base/numbers.h"
 #include "cli/jobs/measure.h"
 #include "cli/jobs/watch.h"
 #include "cli/modes/model/pattern.h"
@@ -82,8 +83,7 @@ static void begin_pass(const struct blocks *run, struct pass *pass)
 	uint64_t in_part = rate / RATE_PARTS_IN_S / pass->block;
 
 	pass->nblocks = (run->nbytes + pass->block - 1) / pass->block;
-	pass->window = fit < run->nslots ? fit : run->nslots;
-	pass->window = pass->window < pass->nblocks ? pass->window : pass->nblocks;
+	pass->window = min_u64(min_u64(fit, run->nslots), pass->nblocks);
 	pass->batch = pass->window / (pass->window >= 4 * run->depth ? 2 : BATCHES);
 	if (rate && in_part < pass->batch)
 		pass->batch = in_part;
@@ -133,7 +133,7 @@ static uint32_t draw_batch(struct blocks *run, struct pass *pass, uint64_t *nbyt
 		if (pass->random)
 			block = shuffled(run->options->seed, block, pass->nblocks);
 		offset = block * pass->block;
-		length = run->nbytes - offset < pass->block ? run->nbytes - offset : pass->block;
+		length = min_u64(run->nbytes - offset, pass->block);
 		run->slots[first + n] = (struct nvs_transfer){
 			.size = sizeof(struct nvs_transfer),
 			.file = run->file,
@@ -168,7 +168,7 @@ static int submit_batch(struct blocks *run, struct pass *pass)
 static int complete_batch(struct blocks *run, struct pass *pass, struct nvs_error *error)
 {
 	uint64_t first = pass->done % pass->window, left = pass->submitted - pass->done;
-	uint32_t n = (uint32_t)(left < pass->batch ? left : pass->batch);
+	uint32_t n = (uint32_t)min_u64(left, pass->batch);
 	int rc = nvs_aio_wait(run->aio, run->requests + first, n, -1, error);
 
 	run->hangs = rc == -ETIMEDOUT;
@@ -213,7 +213,7 @@ static int fill(struct blocks *run)
 	struct bench_result *result = run->result;
 	const struct pass pass = {.name = "fill",
 				  .direction = NVS_WRITE,
-				  .block = run->block > FILL_BYTES ? run->block : FILL_BYTES,
+				  .block = max_u64(run->block, FILL_BYTES),
 				  .nbytes = run->nbytes};
 	uint64_t from_ns = clock_ns();
 	int rc = run_pass(run, pass);
@@ -340,10 +340,8 @@ static int open_memory(struct blocks *run)
 	uint64_t nbytes = 2 * run->depth * run->block;
 	int rc;
 
-	run->nslots = 2 * run->depth < WINDOW_MIN ? WINDOW_MIN : 2 * run->depth;
-	nbytes = nbytes < MEMORY_MIN ? MEMORY_MIN : nbytes;
-	run->memory_bytes = (nbytes + PATTERN_BLOCK_BYTES - 1) / PATTERN_BLOCK_BYTES *
-			    PATTERN_BLOCK_BYTES;
+	run->nslots = max_u64(2 * run->depth, WINDOW_MIN);
+	run->memory_bytes = align_up(max_u64(nbytes, MEMORY_MIN), PATTERN_BLOCK_BYTES);
 	if (memory_room_check(run->memory_bytes, "iodepth", "two I/Os for each of the depth",
 			      "give a smaller --iodepth or --bs", &run->result->error))
 		return -ENOMEM;
@@ -396,7 +394,7 @@ int bench_blocks(const struct bench_options *options, const struct nvs_config *c
 	int rc;
 
 	assert(is_block_mode(options->rw));
-	run.nbytes = options->size - options->size % run.block;
+	run.nbytes = align_down(options->size, run.block);
 	if (!run.nbytes)
 		return error_set(&result->error, -EINVAL,
 				 "size: %" PRIu64 " bytes are less than one block of %" PRIu64,

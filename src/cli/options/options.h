@@ -86,8 +86,7 @@ struct command_spec {
 
 #define PAGE_BY_REPORT                                                                             \
 	"python3 -m nvswap.report RESULT.json -o PAGE.html draws the page of what "                \
-	"--output-format "                                                                         \
-	"json --output RESULT.json has written"
+	"--output-format json --output RESULT.json has written"
 
 /* The text of each option, by index in the table; NULL: not given. */
 struct options_given {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stddef.h>
 
+#include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/tune/tune.h"
 
@@ -87,7 +88,7 @@ const struct command_spec tune_command = {
 		 "for bad usage.",
 	.operand = "DIR",
 	.options = option_specs,
-	.noptions = sizeof(option_specs) / sizeof(*option_specs),
+	.noptions = COUNT_OF(option_specs),
 	.defaults = &defaults,
 	.gone = (const struct option_gone[]){{"report", PAGE_BY_REPORT}, {NULL, NULL}},
 };

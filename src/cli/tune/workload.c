@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "base/numbers.h"
+
 #define MIB ((uint64_t)1 << 20)
 /*
  * Submitted beyond the total depth, so that queues stay full until the next transfer is submitted.
@@ -271,11 +273,6 @@ static int run(struct round *round, uint64_t for_ns)
 	}
 }
 
-static uint64_t higher(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
-
 /* The minimum and maximum stay those since the begin; percentiles do not use them. */
 static void latency_since(struct nvs_latency *latency, const struct nvs_latency *before)
 {
@@ -294,10 +291,10 @@ static void make_sample(struct round *round, struct tune_sample *sample)
 	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
 		sample->bytes[d] = to->bytes[d] - from->bytes[d];
 		latency_since(&to->latency[d], &from->latency[d]);
-		sample->p50_ns = higher(sample->p50_ns,
-					nvs_latency_percentile(&to->latency[d], 50));
-		sample->p99_ns = higher(sample->p99_ns,
-					nvs_latency_percentile(&to->latency[d], 99));
+		sample->p50_ns = max_u64(sample->p50_ns,
+					 nvs_latency_percentile(&to->latency[d], 50));
+		sample->p99_ns = max_u64(sample->p99_ns,
+					 nvs_latency_percentile(&to->latency[d], 99));
 	}
 	nbytes = (double)(sample->bytes[NVS_READ] + sample->bytes[NVS_WRITE]);
 	sample->bytes_per_s = nbytes * 1e9 / (double)sample->ns;
@@ -345,7 +342,7 @@ int tune_config_open(struct nvs_config **config, const struct tune_point *point,
 
 	if (rc)
 		return rc;
-	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]) && !rc; i++)
+	for (size_t i = 0; i < COUNT_OF(settings) && !rc; i++)
 		rc = nvs_config_set_number(*config, settings[i].key, settings[i].number, error);
 	if (rc)
 		nvs_config_close(*config);

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <math.h>
 
+#include "base/numbers.h"
 #include "cli/tune/search/state.h"
 
 /* Of all blocks and every second depth. */
@@ -130,7 +131,7 @@ static int enter_near(struct search *search, struct race *race, struct tune_poin
 	int d = (int)space_index(space, &point, AXIS_DEPTH);
 	int rc = 0;
 
-	for (size_t i = 0; i < sizeof(steps) / sizeof(*steps) && !rc; i++) {
+	for (size_t i = 0; i < COUNT_OF(steps) && !rc; i++) {
 		int block = b + steps[i][0], depth = d + steps[i][1];
 
 		if (block < 0 || block >= (int)space_count(space, AXIS_BLOCK) || depth < 0 ||

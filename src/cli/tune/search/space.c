@@ -5,6 +5,7 @@
  */
 #include <assert.h>
 
+#include "base/numbers.h"
 #include "cli/tune/search/state.h"
 
 static const uint32_t *values_of(const struct tune_space *space, enum tune_axis axis)
@@ -94,7 +95,7 @@ bool space_prefers(const struct tune_space *space, const struct tune_point *a,
 		{!a->overlap_events, !b->overlap_events},
 	};
 
-	for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+	for (size_t i = 0; i < COUNT_OF(keys); i++)
 		if (keys[i][0] != keys[i][1])
 			return keys[i][0] < keys[i][1];
 	return false;
