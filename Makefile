@@ -94,6 +94,9 @@ WRAPPED += pthread_join pthread_mutex_lock pthread_mutex_unlock pthread_cond_wai
 	pthread_cond_clockwait pthread_cond_signal pthread_cond_broadcast sched_yield
 
 LIB_OBJECTS := $(LIB_SOURCES:%.c=$(BUILD)/%.o)
+# The tests link these layers with checks of whole states: see base/state_checks.h.
+CHECKED_OBJECTS := $(if $(SANITIZE),,$(patsubst %.c,$(BUILD)/checked/%.o,$(filter src/aio/% src/pool/% src/swap/%,$(LIB_SOURCES))))
+TESTED_OBJECTS := $(filter-out $(CHECKED_OBJECTS:$(BUILD)/checked/%=$(BUILD)/%),$(LIB_OBJECTS)) $(CHECKED_OBJECTS)
 CLI_OBJECTS := $(CLI_SOURCES:%.c=$(BUILD)/%.o)
 TEST_PROGRAMS := $(TEST_SOURCES:%.c=$(BUILD)/%)
 SUPPORT_OBJECTS := $(TEST_SUPPORT:%.c=$(BUILD)/%.o)
@@ -158,7 +161,8 @@ PREFIX_MAP = -fdebug-prefix-map='$(CURDIR)'=.
 RENAMED = $(if $(filter $<,$(TEST_TOGETHER)),-Dmain=main_of_$(basename $(<F)) -Wno-missing-prototypes)
 COMPILE = $(CCACHE) $(CC) $(LANGUAGE) $(call includes,$<) $(PACKAGE_CFLAGS) $(FORTIFY) $(HARDENED) $(CPPFLAGS) -fPIC \
 	-fvisibility=hidden -pthread $(PREFIX_MAP) $(SANITIZE_FLAGS) $(if $(filter tests/%,$<),$(TEST_CFLAGS) $(RENAMED),$(CFLAGS)) \
-	$(if $(filter src/%,$<),$(UNASSERTED),$(TESTS_UNASSERTED)) $(FLAGS_$<) -MMD -MP
+	$(if $(filter src/%,$<),$(UNASSERTED),$(TESTS_UNASSERTED)) \
+	$(if $(SANITIZE)$(filter tests/%,$<)$(filter $(BUILD)/checked/%,$@),-DSTATE_CHECKS=1) $(FLAGS_$<) -MMD -MP
 LINK = $(CC) -pthread $(SANITIZE_FLAGS) $(CFLAGS) $(HARDENED_LINK) $(LDFLAGS)
 LINK_PROGRAM = $(LINK) -pie
 
@@ -178,6 +182,11 @@ $(BUILD)/flags: FORCE
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
+	$(Q)$(COMPILE) -c -o $@ $<
+
+$(CHECKED_OBJECTS): $(BUILD)/checked/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$@)
 	$(Q)$(COMPILE) -c -o $@ $<
 
 # One object whose only global symbols are public, so the archive cannot clash with a program's names.
@@ -226,7 +235,7 @@ $(BUILD)/cli.a: $(filter-out %/main.o,$(CLI_OBJECTS))
 # Tests use internal symbols, which the library's archive hides, so they link its objects.
 LINK_TESTS = $(LINK_PROGRAM) $(WRAPPED:%=-Wl,--wrap=%) -o $@ $(filter %.o %.a,$^) $(TEST_LIBS) $(PACKAGE_LIBS)
 
-$(TEST_APART:%.c=$(BUILD)/%): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cli.a
+$(TEST_APART:%.c=$(BUILD)/%): $(BUILD)/%: $(BUILD)/%.o $(SUPPORT_OBJECTS) $(TESTED_OBJECTS) $(BUILD)/cli.a
 	$(call say,LD)
 	$(Q)$(LINK_TESTS)
 
@@ -238,7 +247,7 @@ $(BUILD)/tests/groups.h: FORCE
 $(BUILD)/tests/all.o: INCLUDES_tests += -I$(BUILD)/tests
 $(BUILD)/tests/all.o: $(BUILD)/tests/groups.h
 
-$(BUILD)/tests/all: $(TEST_TOGETHER:%.c=$(BUILD)/%.o) $(BUILD)/tests/all.o $(SUPPORT_OBJECTS) $(LIB_OBJECTS) $(BUILD)/cli.a
+$(BUILD)/tests/all: $(TEST_TOGETHER:%.c=$(BUILD)/%.o) $(BUILD)/tests/all.o $(SUPPORT_OBJECTS) $(TESTED_OBJECTS) $(BUILD)/cli.a
 	@# A function that a test replaces would be replaced for all of them.
 	@! nm -A -g --defined-only $(TEST_TOGETHER:%.c=$(BUILD)/%.o) | grep -v ' main_of_' || \
 		{ echo 'Make it static, or list the test in TEST_APART.' >&2; exit 1; }
@@ -298,7 +307,7 @@ $$(BUILD)/fuzz/replay_$1: $$(patsubst %.c,$$(BUILD)/%.o,$(FUZZ_REPLAY) fuzz/fuzz
 endef
 $(foreach target,$(FUZZ_SOURCES:fuzz/fuzz_%.c=%),$(eval $(call fuzz_program,$(target))))
 
--include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(SUPPORT_OBJECTS) \
+-include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CHECKED_OBJECTS) $(CLI_OBJECTS) $(SUPPORT_OBJECTS) \
 	$(BUILD)/tests/all.o $(TEST_PROGRAMS:%=%.o) $(BENCH_PROGRAMS:%=%.o) $(BENCH_SUPPORT:%.c=$(BUILD)/%.o) \
 	$(FUZZ_PROGRAMS:%=%.o) $(FUZZ_REPLAY:%.c=$(BUILD)/%.o) $(DOCS_OBJECTS))
 

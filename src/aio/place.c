@@ -5,6 +5,7 @@
 #include <assert.h>
 
 #include "aio/internal.h"
+#include "base/state_checks.h"
 
 struct place file_place(const struct nvs_file *file, uint64_t offset)
 {
@@ -27,6 +28,8 @@ struct place file_place(const struct nvs_file *file, uint64_t offset)
 
 void file_check(const struct nvs_file *file)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(file->nmembers && (file->nmembers == 1 || file->stripe));
 	assert(file->offset_align && file->mem_align);
 	assert(file->write_unit && file->write_unit % file->offset_align == 0);

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
+#include "base/state_checks.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -144,6 +145,8 @@ static int no_memory(const struct pool_options *options, int rc, struct nvs_erro
 
 void arena_check(const struct arena *arena)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(arena->data && (uintptr_t)arena->data % page_bytes() == 0);
 	assert(arena->used && arena->used <= arena->nbytes);
 	assert(arena->used % page_bytes() == 0);

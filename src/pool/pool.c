@@ -10,12 +10,13 @@
 
 #include "base/error.h"
 #include "base/memory/extents.h"
+#include "base/state_checks.h"
 #include "pool/arena.h"
 
 struct pool {
 	struct arena arena;
 	struct extents *extents;
-	uint32_t unit;
+	uint32_t unit, unit_shift; /* a power of two */
 	uint64_t nbytes, used, used_max;
 	/* The units released last, which `extents` does not have yet: leases side by side, released
 	 * one after another, are freed at once. */
@@ -25,8 +26,7 @@ struct pool {
 
 static uint64_t units(const struct pool *pool, uint64_t nbytes)
 {
-	assert(nbytes <= UINT64_MAX - (pool->unit - 1));
-	return (nbytes + pool->unit - 1) / pool->unit;
+	return (nbytes + pool->unit - 1) >> pool->unit_shift;
 }
 
 /* What is leased and what is free make up the pool. */
@@ -34,6 +34,8 @@ static void leases_check(const struct pool *pool)
 {
 	uint64_t unused = (extents_free_units(pool->extents) + pool->released) * pool->unit;
 
+	if (!STATE_CHECKS)
+		return;
 	assert(extents_size(pool->extents) * pool->unit == pool->nbytes);
 	assert(pool->used + unused == pool->nbytes);
 	assert(pool->used <= pool->used_max && pool->used_max <= pool->nbytes);
@@ -61,6 +63,7 @@ int pool_open(struct pool **out, const struct pool_options *options, struct nvs_
 	if (!pool)
 		return error_set(error, -ENOMEM, "out of memory while opening the pool");
 	pool->unit = options->unit;
+	pool->unit_shift = (uint32_t)__builtin_ctz(options->unit);
 	pool->nbytes = whole.nbytes = units(pool, options->nbytes) * options->unit;
 	whole.words = &words;
 	rc = arena_open(&pool->arena, &whole, error);
@@ -127,9 +130,9 @@ void *pool_lease(struct pool *pool, uint64_t nbytes)
 void pool_release(struct pool *pool, void *data, uint64_t nbytes)
 {
 	uint64_t offset = (uint64_t)((char *)data - pool->arena.data);
-	uint64_t at = offset / pool->unit, n = units(pool, nbytes);
+	uint64_t at = offset >> pool->unit_shift, n = units(pool, nbytes);
 
-	assert(offset % pool->unit == 0 && offset < pool->nbytes);
+	assert(at * pool->unit == offset && offset < pool->nbytes);
 	assert(nbytes && nbytes <= pool->nbytes - offset);
 	assert(n * pool->unit <= pool->used);
 	assert(!pool->released || at + n <= pool->released_at ||
@@ -152,7 +155,6 @@ void pool_note_wait(struct pool *pool)
 
 void *pool_data(const struct pool *pool)
 {
-	assert(pool->arena.data);
 	return pool->arena.data;
 }
 
@@ -166,7 +168,6 @@ bool pool_has(const struct pool *pool, const char *data, uint64_t nbytes)
 
 uint64_t pool_bytes(const struct pool *pool)
 {
-	assert(pool->nbytes && pool->nbytes % pool->unit == 0);
 	return pool->nbytes;
 }
 
@@ -178,14 +179,12 @@ uint64_t pool_locked(const struct pool *pool)
 
 uint64_t pool_free_bytes(const struct pool *pool)
 {
-	assert(pool->used <= pool->nbytes);
 	return pool->nbytes - pool->used;
 }
 
 uint64_t pool_largest_free(struct pool *pool)
 {
 	free_released(pool);
-	assert(extents_largest(pool->extents) <= extents_free_units(pool->extents));
 	return extents_largest(pool->extents) * pool->unit;
 }
 

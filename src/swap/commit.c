@@ -71,7 +71,6 @@ int engine_check_pins(struct nvs_engine *engine, struct nvs_error *error)
 
 	assert(engine->keep && !engine->read_only);
 	engine_lock(engine);
-	engine_sums_check(engine);
 	for (size_t i = 0; i < engine->ntensors && !rc; i++)
 		if (engine->tensors[i]->pins.count && unfinished(engine->tensors[i]))
 			rc = refuse_unfinished(engine->tensors[i],
@@ -152,11 +151,9 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 		if (!anything_dirty(engine) && !engine->inflight[NVS_WRITE])
 			return 0;
 		list = write_back(engine);
-		engine_sums_check(engine);
 		engine_unlock(engine);
 		launch(engine, list);
 		engine_lock(engine);
-		engine_sums_check(engine);
 		rc = drain_writes(engine, error);
 		if (rc)
 			return rc;
@@ -316,12 +313,10 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	}
 	snapshot_take(engine, &snapshot);
 	note = note_contents(snapshot.note);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	rc = store_commit(engine->store, snapshot.entries, snapshot.n, &note, error);
 	engine_lock(engine);
 	assert(engine->committing && !engine->unsettled);
-	engine_sums_check(engine);
 	engine->committing = false;
 	if (rc)
 		snapshot_drop(engine, &snapshot);
@@ -329,12 +324,10 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		snapshot_apply(engine, &snapshot);
 	note_release(snapshot.note);
 	list = runs_build_held(engine);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	snapshot_free(&snapshot);
 	launch(engine, list);
 	engine_lock(engine);
-	engine_sums_check(engine);
 	return rc;
 }
 
@@ -345,14 +338,12 @@ static int settle(struct nvs_engine *engine, struct nvs_error *error)
 
 	if (!engine->unsettled)
 		return 0;
-	engine_sums_check(engine);
 	assert(engine->keep && !engine->committing);
 	/* Writes that waited for the failed commit were refused. */
 	assert(!engine->held_writes);
 	engine_unlock(engine);
 	rc = store_settle(engine->store, error);
 	engine_lock(engine);
-	engine_sums_check(engine);
 	assert(engine->unsettled && !engine->committing);
 	engine->unsettled = rc != 0;
 	if (!rc)
@@ -373,7 +364,6 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 	assert(engine->opened);
 	pthread_mutex_lock(&engine->commit_lock);
 	engine_lock(engine);
-	engine_sums_check(engine);
 	assert(!engine->committing && engine->commit_holds == COPIED_NOT);
 	rc = settle(engine, error);
 	if (!rc)
@@ -382,7 +372,6 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 	if (!rc && engine->keep)
 		rc = write_manifest(engine, error);
 	assert(!engine->committing && (rc || !engine->unsettled));
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	pthread_mutex_unlock(&engine->commit_lock);
 	return rc;

@@ -461,7 +461,6 @@ int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 	if (rc)
 		return rc;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	assert(engine->opened && !engine->committing && !engine->waiting);
 	assert(!engine->scrub.tensor);
 	plan_drop(engine);
@@ -510,11 +509,9 @@ uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last
 	uint64_t n;
 
 	engine_lock(engine);
-	engine_sums_check(engine);
 	n = engine->write_failures;
 	*last = engine->failure;
 	assert((n == 0) == (last->code == 0));
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	return n;
 }
@@ -545,7 +542,6 @@ static void gather_stats(struct nvs_engine *engine, struct nvs_engine_stats *sta
 					   .aio.size = sizeof(stats->aio)};
 	nvs_aio_get_stats(engine->aio, &stats->aio);
 	engine_lock(engine);
-	engine_sums_check(engine);
 	events_hurry(engine);
 	pool_get_stats(engine->pool, &stats->pool);
 	stats->tensors = engine->nregistered;
@@ -561,7 +557,6 @@ static void gather_stats(struct nvs_engine *engine, struct nvs_engine_stats *sta
 	stats->scrub_bytes = engine->scrub.nbytes;
 	stats->scrub_errors = engine->scrub.errors;
 	assert(stats->pool.used <= stats->pool.bytes && stats->tensors <= engine->ntensors);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 }
 

@@ -109,11 +109,9 @@ int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 	if (!made)
 		return error_set(error, -ENOMEM, "out of memory while copying a note");
 	engine_lock(engine);
-	engine_sums_check(engine);
 	assert(engine->note && made->references == 1);
 	note_release(engine->note);
 	engine->note = made;
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	return 0;
 }
@@ -126,7 +124,6 @@ int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
 	if (!engine || !nbytes)
 		return -EINVAL;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	committed = note_hold(engine->committed_note);
 	assert(committed->references > 1);
 	engine_unlock(engine);
@@ -136,9 +133,7 @@ int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
 		memcpy(note, committed->bytes, committed->nbytes);
 	*nbytes = committed->nbytes;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	note_release(committed);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	return rc;
 }

@@ -370,17 +370,13 @@ static int register_all(struct nvs_engine *engine, const struct nvs_tensor_spec 
 		return error_set(error, rc, "out of memory while registering tensors");
 	}
 	engine_lock(engine);
-	engine_sums_check(engine);
 	rc = find_new(engine, specs, n, &reserved, error);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	if (!rc)
 		rc = reserve(engine, &reserved, error);
 	if (!rc) {
 		engine_lock(engine);
-		engine_sums_check(engine);
 		rc = add_all(engine, specs, n, &reserved, tensors, error);
-		engine_sums_check(engine);
 		engine_unlock(engine);
 		if (rc)
 			release_reserved(engine, &reserved);
@@ -441,7 +437,6 @@ int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 	if (rc)
 		return rc;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	rc = wait_for_engine(engine, (struct turn){.tensors = tensors, .n = n}, error);
 	if (!rc)
 		rc = check_unpinned(engine, tensors, n, error);
@@ -455,7 +450,6 @@ int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 		forget(engine, tensors[i]);
 	if (!rc)
 		events_changed(engine);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	return rc;
 }

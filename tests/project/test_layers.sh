@@ -65,7 +65,12 @@ done <<<"$layers"
 
 # "caller callee symbol" for each call from one file of src/ to another
 mapfile -t objects < <(find src -name '*.c' | sed "s|\(.*\)c$|$BUILD/\1o|")
-calls=$(nm -A -g "${objects[@]}" | sed "s|^$BUILD/src/||" | awk '
+# Checks of whole states call too.
+for i in "${!objects[@]}"; do
+	checked=$BUILD/checked/${objects[i]#"$BUILD"/}
+	[ ! -e "$checked" ] || objects[i]=$checked
+done
+calls=$(nm -A -g "${objects[@]}" | sed -E "s|^$BUILD/(checked/)?src/||" | awk '
 	{ split($1, path, ".o:") }
 	$2 == "U" { caller[++n] = path[1]; symbol[n] = $3; next }
 	{ file[$3] = path[1] }

@@ -13,6 +13,7 @@
 
 #include "aio/internal.h"
 #include "base/error.h"
+#include "base/state_checks.h"
 
 /* Requests of the first chunk; each further chunk doubles their number. */
 #define CHUNK_MIN 256u
@@ -37,6 +38,8 @@ void request_check(const struct nvs_request *request)
 {
 	const struct requests *requests = request->transfer.requests;
 
+	if (!STATE_CHECKS)
+		return;
 	assert(requests);
 	switch (request_state(request)) {
 	case REQUEST_READY:
@@ -59,6 +62,8 @@ void request_check(const struct nvs_request *request)
 
 void requests_check(const struct requests *requests)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(requests->in_flight <= requests->total && requests->chunks);
 	assert(!requests->ready == !requests->last_ready);
 	assert(!requests->ready || request_state(requests->ready) == REQUEST_READY);

@@ -6,6 +6,7 @@
 #include <assert.h>
 
 #include "aio/internal.h"
+#include "base/state_checks.h"
 
 static struct transfer_list *queue_of(struct nvs_aio *aio, const struct transfer *transfer)
 {
@@ -16,6 +17,8 @@ static struct transfer_list *queue_of(struct nvs_aio *aio, const struct transfer
 
 void transfer_check(const struct transfer *transfer)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(transfer_in_flight(transfer));
 	assert(transfer->file->aio && transfer->file->in_flight);
 	assert(transfer->status <= 0 && !(transfer->state.queue && transfer->requests));
@@ -26,6 +29,8 @@ void transfer_check(const struct transfer *transfer)
 
 void list_check(const struct transfer_list *list)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(list->tail && !*list->tail && !list->head == (list->tail == &list->head));
 	if (!list->head)
 		return;

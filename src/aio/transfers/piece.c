@@ -16,9 +16,12 @@
 #include "aio/internal.h"
 #include "base/error.h"
 #include "base/numbers.h"
+#include "base/state_checks.h"
 
 void bounce_check(const struct bounce *bounce)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(bounce->slots <= BOUNCE_SLOTS_MAX && bounce->nfree <= bounce->slots);
 	assert(!bounce->data || bounce->slots);
 	assert(!bounce->nfree || bounce->free[bounce->nfree - 1] < bounce->slots);
@@ -272,6 +275,8 @@ void piece_check(const struct worker *worker, const struct piece *piece)
 	const struct io *io = &piece->io;
 	const char *bounce = worker->bounce.data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES;
 
+	if (!STATE_CHECKS)
+		return;
 	assert(io->owner == piece && io->index < worker->aio->config.queue_depth);
 	assert(io->nbytes && io->write == (transfer->direction == NVS_WRITE));
 	assert(io->offset % piece->align == 0 && io->nbytes % piece->align == 0);

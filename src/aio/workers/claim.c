@@ -7,11 +7,14 @@
 
 #include "aio/internal.h"
 #include "aio/workers/worker.h"
+#include "base/state_checks.h"
 
 void worker_check(const struct worker *worker)
 {
 	uint32_t depth = worker->aio->config.queue_depth;
 
+	if (!STATE_CHECKS)
+		return;
 	assert(worker->nfree + worker->nbatch + worker->submitted + worker->nreaped == depth);
 	assert(worker->writes <= depth - worker->nfree);
 	assert(worker->turn == NVS_READ || worker->turn == NVS_WRITE);

@@ -9,6 +9,7 @@
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
+#include "base/state_checks.h"
 #include "base/threads/thread.h"
 
 /* The thread looks four times per io_timeout_ms, but no more often than this. */
@@ -17,6 +18,8 @@
 /* Under the lock. */
 static void watch_check(const struct nvs_aio *aio)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(!aio->watched || aio->config.io_timeout_ms);
 }
 

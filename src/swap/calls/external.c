@@ -64,7 +64,6 @@ int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *ten
 	if (rc)
 		return rc;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	rc = check_external(engine, tensors, n, false, error);
 	if (!rc) {
 		trace_calls(engine, TRACE_SWAP_OUT_FROM, tensors, n);
@@ -79,7 +78,6 @@ int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *ten
 		events_changed(engine);
 	}
 	assert(!rc || !list);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
@@ -140,11 +138,9 @@ static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *t
 		memcpy(data[i], tensors[i]->data, tensors[i]->nbytes);
 	}
 	engine_lock(engine);
-	engine_sums_check(engine);
 	for (size_t i = 0; i < n; i++)
 		end_copy(engine, tensors[i]);
 	events_changed(engine);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 }
 
@@ -159,7 +155,6 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	if (rc)
 		return rc;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	rc = check_external(engine, tensors, n, true, error);
 	if (!rc) {
 		trace_calls(engine, TRACE_SWAP_IN_TO, tensors, n);
@@ -167,7 +162,6 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 				  NVS_READ);
 	}
 	assert(!rc || !list);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	if (rc)
 		return rc;
@@ -240,7 +234,6 @@ static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 		memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
 	}
 	engine_lock(engine);
-	engine_sums_check(engine);
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_tensor_range range = range_at(ranges, i);
 
@@ -248,7 +241,6 @@ static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 			end_copy(engine, range.tensor);
 	}
 	events_changed(engine);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 }
 
@@ -267,7 +259,6 @@ int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 	if (!tensors)
 		return -ENOMEM;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	count = tensors_of(engine, ranges, n, tensors);
 	rc = check_external(engine, tensors, count, true, error);
 	/* Parts beyond the first of each tensor. */
@@ -279,7 +270,6 @@ int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 		list = runs_build(engine, engine->scratch, count, NVS_READ);
 	}
 	assert(!rc || !list);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	parts_free(spare);
 	ranged_free(few, tensors);

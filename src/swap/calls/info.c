@@ -31,7 +31,6 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 	if (!info || check_arguments(engine, &tensor, 1, NULL))
 		return -EINVAL;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	tensor_check(tensor);
 	events_hurry(engine);
 	shape = shape_dimensions(tensor->rest->shape, tensor->rest->ndim, &tensor->numel, &ndim);
@@ -49,7 +48,6 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 					.shape = shape};
 	table_check(engine, tensor);
 	assert(tensor->registration == REGISTRATION_DONE && full.status <= 0);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	return struct_out(info, &full, sizeof(full));
 }
@@ -76,13 +74,11 @@ struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name)
 	if (!engine || !name)
 		return NULL;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	tensor = table_find(engine, name);
 	if (tensor)
 		table_check(engine, tensor);
 	if (tensor && tensor->registration != REGISTRATION_DONE)
 		tensor = NULL;
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	return tensor;
 }
@@ -93,13 +89,11 @@ bool engine_has_stored(struct nvs_engine *engine, const char *name, uint64_t *nu
 	bool stored;
 
 	engine_lock(engine);
-	engine_sums_check(engine);
 	tensor = table_find(engine, name);
 	stored = tensor && tensor->registration != REGISTRATION_DONE;
 	assert(!stored || engine->keep);
 	if (stored)
 		*numel = tensor->numel;
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	return stored;
 }

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/state_checks.h"
 #include "swap/calls/calls.h"
 #include "swap/room/shortage.h"
 
@@ -47,6 +48,8 @@ struct pinning {
 
 static void pinning_check(const struct nvs_engine *engine, const struct pinning *pinning)
 {
+	if (!STATE_CHECKS)
+		return;
 	lock_check(engine);
 	assert(pinning->tensors || !pinning->n);
 	assert(!pinning->stuck || (!pinning->list && !pinning->failed_again));
@@ -532,11 +535,9 @@ static int begin_in_time(struct nvs_engine *engine, struct pinning *pinning, uin
 		if (pinning->list) {
 			if (deadline)
 				runs_promote_new(engine, pinning->list);
-			engine_sums_check(engine);
 			engine_unlock(engine);
 			launch(engine, pinning->list);
 			engine_lock(engine);
-			engine_sums_check(engine);
 			pinning_check(engine, pinning);
 		}
 		/* The write-backs may have landed while the lock was released. */
@@ -574,7 +575,6 @@ static int pin_all(struct nvs_engine *engine, struct pinning pinning, int timeou
 				     .n = pinning.n,
 				     .copying = pinning.copies ? COPIED_IN : COPIED_NOT};
 	engine_lock(engine);
-	engine_sums_check(engine);
 	pinning.failures = engine->write_failures;
 	rc = begin_in_time(engine, &pinning, deadline, error);
 	end_waiting(engine, &pinning);
@@ -586,7 +586,6 @@ static int pin_all(struct nvs_engine *engine, struct pinning pinning, int timeou
 		list = join(list, move_ahead(engine));
 	}
 	assert((rc == 0) == (*pin != 0) && (!rc || !list));
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);
 	return rc;

@@ -100,7 +100,6 @@ long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	if (rc)
 		return rc;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
 		load_later(tensors, i, n);
@@ -114,7 +113,6 @@ long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	assert(rc > 0 || !list);
 	if (rc >= 0)
 		trace_calls(engine, TRACE_PREFETCH, tensors, n);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);
 	return rc;

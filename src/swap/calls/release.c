@@ -49,7 +49,6 @@ static void end_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 {
 	if (pin_failed(tensor, pin))
 		return;
-	assert(pins_have(tensor, pin));
 	if (how == NVS_DIRTY) {
 		assert(!engine->read_only && tensor->io == IO_IDLE);
 		set_dirty(tensor);
@@ -84,7 +83,6 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 	if (rc)
 		return rc;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	rc = check_release(engine, tensors, n, pin, how, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		end_pin(engine, tensors[i], pin, how);
@@ -94,7 +92,6 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 		list = after_release(engine);
 	}
 	assert(!rc || !list);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
@@ -106,7 +103,6 @@ static void unpin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, uint
 	struct transfer *list;
 
 	engine_lock(engine);
-	engine_sums_check(engine);
 	table_check(engine, tensor);
 	if (pins_have(tensor, pin)) {
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
@@ -117,7 +113,6 @@ static void unpin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, uint
 	assert(!discard || needs_memory(tensor) || in_flight(tensor) || tensor->pins.count);
 	tensor_check(tensor);
 	list = after_release(engine);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);
 }
@@ -138,7 +133,6 @@ void end_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, si
 	struct transfer *list;
 
 	engine_lock(engine);
-	engine_sums_check(engine);
 	for (size_t i = 0; i < n; i++) {
 		copy_ends(engine, tensors[i]);
 		end_pin(engine, tensors[i], pin, how);
@@ -146,7 +140,6 @@ void end_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, si
 	trace_calls(engine, how == NVS_DIRTY ? TRACE_RELEASE_DIRTY : TRACE_RELEASE_CLEAN, tensors,
 		    n);
 	list = after_release(engine);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);
 }

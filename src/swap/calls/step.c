@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/numbers.h"
+#include "base/state_checks.h"
 #include "base/struct_size.h"
 #include "swap/calls/calls.h"
 #include "trace/trace.h"
@@ -22,6 +23,8 @@ static void step_check(const struct nvs_engine *engine)
 {
 	const struct step *step = &engine->step;
 
+	if (!STATE_CHECKS)
+		return;
 	lock_check(engine);
 	assert(!step->begun || (step->from_ns && engine->plan.step));
 	assert(step->stalls || !step->stall_ns);
@@ -157,7 +160,6 @@ int engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 		return error_set(error, -EINVAL, "engine is NULL");
 	step = &engine->step;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	if (step->begun) {
 		rc = error_set(error, -EBUSY, "a step has begun already: end it first");
 	} else {
@@ -171,7 +173,6 @@ int engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 		trace_step(engine, TRACE_STEP_BEGIN);
 	}
 	assert(!rc || !list);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
@@ -187,7 +188,6 @@ int engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nv
 	if (io && !struct_sized(io))
 		return error_set(error, -EINVAL, "the size of *io is not set");
 	engine_lock(engine);
-	engine_sums_check(engine);
 	if (!engine->step.begun) {
 		rc = error_set(error, -EBUSY,
 			       "no step has begun: call nvs_engine_step_begin first");
@@ -201,7 +201,6 @@ int engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nv
 		plan_mend(engine);
 		trace_step(engine, TRACE_STEP_END);
 	}
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	return rc;
 }

@@ -46,7 +46,6 @@ int batch_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	if (rc)
 		return rc;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	wait_for_copies(engine, tensors, n);
 	rc = check_unpinned(engine, tensors, n, error);
 	if (!rc) {
@@ -55,7 +54,6 @@ int batch_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		events_changed(engine);
 	}
 	assert(!rc || !list);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);
 	return rc;

@@ -111,7 +111,6 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 	if (rc)
 		return rc;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
 		load_later(tensors, i, n);
 		rc = check_tensor(engine, tensors[i], i, error);
@@ -128,7 +127,6 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 		rc = first_failure(engine, tensors, n, pin, error);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	return rc;
 }
@@ -140,13 +138,11 @@ int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tens
 	int rc = 0;
 
 	engine_lock(engine);
-	engine_sums_check(engine);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = wait_for(engine, tensors + i, n - i, 0, UINT64_MAX, &from_ns, error);
 	assert(!rc || rc == -ETIMEDOUT);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	return rc;
 }

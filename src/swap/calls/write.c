@@ -21,7 +21,6 @@ static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_ra
 
 	*ntensors = 0;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor_range range = range_at(ranges, i);
@@ -33,7 +32,6 @@ static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_ra
 		tensors[(*ntensors)++] = range.tensor;
 	}
 	assert(*ntensors <= n);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	return rc;
 }

@@ -32,11 +32,9 @@ static void land(struct nvs_engine *engine, struct transfer *list)
 	assert(list);
 	runs_trace(engine, list);
 	engine_lock(engine);
-	engine_sums_check(engine);
 	list = runs_land(engine, list);
 	list = join(list, move_ahead(engine));
 	events_changed(engine);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	launch(engine, list);
 }
@@ -44,10 +42,8 @@ static void land(struct nvs_engine *engine, struct transfer *list)
 static void mark_overdue(struct nvs_engine *engine)
 {
 	engine_lock(engine);
-	engine_sums_check(engine);
 	runs_overdue(engine);
 	events_changed(engine);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 }
 
@@ -146,7 +142,6 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 		events_hurry(engine);
 		events->followers++;
 		rc = engine_sleep(engine, &engine->changed, deadline);
-		engine_sums_check(engine);
 		assert(events->followers);
 		events->followers--;
 		return rc;
@@ -157,11 +152,9 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 	events->helper = pthread_self();
 	events->patient = runs > 1;
 	events_check(engine);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	rc = help(engine, runs, deadline);
 	engine_lock(engine);
-	engine_sums_check(engine);
 	assert(events->helped && pthread_equal(events->helper, pthread_self()));
 	events->helped = events->patient = false;
 	/* One of them may help next. */

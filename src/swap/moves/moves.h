@@ -31,14 +31,14 @@ void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
 void run_ends(struct nvs_engine *engine, struct nvs_tensor *first);
 
 /*
- * On both sides of the drive: when a run is built, launched, completed and landed. Asserts that its
- * transfer moves what its first tensor says, which nothing changes while the run is in flight; of
- * each run of a list; and of the run's tensor that begins `at` bytes into the run, that it lies
- * there in the store and in memory. Returns where in the run that tensor ends.
+ * With STATE_CHECKS, on both sides of the drive: when a run is built, launched, completed and
+ * landed. Asserts that its transfer moves what its first tensor says, which nothing changes while
+ * the run is in flight; of each run of a list; and, under the lock, of all tensors of a run that
+ * they follow one another in the store and in memory.
  */
 void run_check(const struct transfer *run);
 void runs_check(const struct transfer *list);
-uint64_t run_member_check(const struct transfer *run, const struct nvs_tensor *tensor, uint64_t at);
+void run_members_check(const struct transfer *run);
 
 /* ---- promote.c: under the lock ---- */
 /* A call waits for the tensor: its run goes before those that no call waits for. */

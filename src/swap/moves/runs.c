@@ -8,6 +8,7 @@
 
 #include "aio/completions.h"
 #include "base/clock.h"
+#include "base/state_checks.h"
 #include "swap/moves/moves.h"
 
 /* The bytes that a tensor's transfer moves: whole units in the pool. */
@@ -32,6 +33,8 @@ void run_check(const struct transfer *run)
 	const struct nvs_tensor *first = run->user;
 	const struct store *store = first->engine->store;
 
+	if (!STATE_CHECKS)
+		return;
 	assert(run->direction == NVS_READ || run->direction == NVS_WRITE);
 	assert(!run->requests);
 	assert(run == &first->rest->transfer && first->run_first == first);
@@ -48,20 +51,28 @@ void run_check(const struct transfer *run)
 
 void runs_check(const struct transfer *list)
 {
+	if (!STATE_CHECKS)
+		return;
 	for (const struct transfer *run = list; run; run = run->state.next)
 		run_check(run);
 }
 
-uint64_t run_member_check(const struct transfer *run, const struct nvs_tensor *tensor, uint64_t at)
+void run_members_check(const struct transfer *run)
 {
-	uint64_t end = at + bytes_moved(tensor);
+	const struct nvs_tensor *tensor = run->user;
+	uint64_t at = 0;
 
-	assert(tensor->run_first == run->user && tensor->io == io_of(run->direction));
-	assert(tensor->memory != MEMORY_NONE && !tensor->status);
-	assert(tensor->data == (const char *)run->data + at);
-	assert(tensor->place + first_moved(tensor) == run->offset + at);
-	assert(end <= run->nbytes);
-	return end;
+	if (!STATE_CHECKS)
+		return;
+	run_check(run);
+	for (; tensor; tensor = tensor->run_next) {
+		assert(tensor->run_first == run->user && tensor->io == io_of(run->direction));
+		assert(tensor->memory != MEMORY_NONE && !tensor->status);
+		assert(tensor->data == (const char *)run->data + at);
+		assert(tensor->place + first_moved(tensor) == run->offset + at);
+		at += bytes_moved(tensor);
+	}
+	assert(at == run->nbytes);
 }
 
 static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *before)
@@ -97,7 +108,6 @@ static void begin_io(struct nvs_tensor *tensor, enum nvs_direction direction)
 	tensor->status = 0;
 	tensor->unread = false;
 	tensor->run_next = NULL;
-	assert(tensor->extent && (direction == NVS_READ || !tensor->engine->read_only));
 }
 
 uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now)
@@ -114,7 +124,6 @@ static void begin_busy(struct nvs_engine *engine, enum nvs_direction direction)
 	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
 		engine->busy_from_ns = clock_ns();
 	engine->inflight[direction]++;
-	assert(engine->busy_from_ns && engine->inflight[direction]);
 }
 
 /* ---- Those in flight ---- */
@@ -171,10 +180,8 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 				  enum nvs_direction direction)
 {
 	struct nvs_tensor *first = tensors[0];
-	uint64_t end = 0;
 
-	assert(n && first->extent);
-	assert(first->rest->sum != SUM_BEGUN);
+	assert(first->extent && first->rest->sum != SUM_BEGUN);
 	first->rest->sum = SUM_NONE;
 	first->rest->transfer = (struct transfer){.file = store_file(engine->store),
 						  .direction = direction,
@@ -190,11 +197,9 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 		tensors[i]->run_first = first;
 		first->rest->transfer.nbytes += bytes_moved(tensors[i]);
 		first->rest->room += room_of(tensors[i]);
-		end = run_member_check(&first->rest->transfer, tensors[i], end);
 		tensor_check(tensors[i]);
 	}
-	assert(end == first->rest->transfer.nbytes);
-	run_check(&first->rest->transfer);
+	run_members_check(&first->rest->transfer);
 	begin_busy(engine, direction);
 	run_begins(engine, first);
 	engine->transfers++;

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory/huge_map.h"
+#include "base/state_checks.h"
 #include "base/threads/slice.h"
 #include "base/threads/thread.h"
 #include "swap/moves/moves.h"
@@ -36,6 +37,8 @@ static void scrub_check(const struct nvs_engine *engine)
 {
 	const struct scrub *scrub = &engine->scrub;
 
+	if (!STATE_CHECKS)
+		return;
 	lock_check(engine);
 	assert(scrub->wanted && !scrub->ended);
 	assert(!scrub->tensor || (scrub->tensor->engine == engine && scrub->tensor->nbytes));
@@ -119,7 +122,6 @@ static void report(struct nvs_engine *engine, const struct scrubbed *scrubbed, i
 static void note_overdue(struct nvs_engine *engine)
 {
 	engine_lock(engine);
-	engine_sums_check(engine);
 	scrub_check(engine);
 	assert(engine->scrub.started);
 	engine->scrub.overdue = true;
@@ -170,13 +172,11 @@ static int sum_tensor(struct nvs_engine *engine, const struct scrubbed *scrubbed
 		uint64_t left = scrubbed->nbytes - at;
 		uint64_t nbytes = left < scrub->block_nbytes ? left : scrub->block_nbytes;
 
-		engine_sums_check(engine);
 		engine_unlock(engine);
 		rc = read_block(engine, scrubbed->offset + at, nbytes, error_offset);
 		if (!rc)
 			XXH3_64bits_update(scrub->state, scrub->block, nbytes);
 		engine_lock(engine);
-		engine_sums_check(engine);
 		scrub->overdue = false;
 		scrub->nbytes += rc ? 0 : nbytes;
 		at += nbytes;
@@ -223,7 +223,6 @@ static void *scrub_main(void *arg)
 
 	take_short_slices();
 	engine_lock(engine);
-	engine_sums_check(engine);
 	while (!scrub->closing) {
 		scrub_round(engine);
 		scrub->next_ns = clock_ns() + PAUSE_NS;
@@ -234,7 +233,6 @@ static void *scrub_main(void *arg)
 	assert(!scrub->tensor && !scrub->overdue);
 	scrub->ended = true;
 	pthread_cond_broadcast(&engine->changed);
-	engine_sums_check(engine);
 	engine_unlock(engine);
 	return NULL;
 }
@@ -293,7 +291,6 @@ int scrub_stop(struct nvs_engine *engine, struct nvs_error *error)
 	if (!scrub->started)
 		return 0;
 	engine_lock(engine);
-	engine_sums_check(engine);
 	scrub->closing = true;
 	pthread_cond_signal(&scrub->wake);
 	while (!scrub->ended && !scrub->overdue)

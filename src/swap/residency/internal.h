@@ -4,7 +4,7 @@
  * held while waiting for the drive, while checksums are computed or while the log is written.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	residency: lock messages pinners tensor parts pins table errors plan places invariants
+ *	residency: messages pinners tensor parts pins table errors plan places invariants lock
  *	room: policy queue room shortage follow
  *	moves: runs promote ahead sums launch overdue landing events scrub
  *	calls: checks info step turns wait release pin prefetch swap_out external write
@@ -13,11 +13,13 @@
 #ifndef RESIDENCY_INTERNAL_H
 #define RESIDENCY_INTERNAL_H
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/queue.h>
 
 #include "aio/aio.h"
+#include "base/state_checks.h"
 #include "config/config.h"
 #include "nvswap.h"
 #include "pool/pool.h"
@@ -73,7 +75,7 @@ struct nvs_engine {
 	/* Of calls that add names to the table; taken before `lock`, and held while files grow. */
 	pthread_mutex_t naming;
 	pthread_mutex_t lock;	 /* by engine_lock() */
-	atomic_uintptr_t holder; /* the thread that has it; or 0 */
+	atomic_uintptr_t holder; /* with STATE_CHECKS: the thread that has it; or 0 */
 	pthread_cond_t changed;	 /* waiting calls sleep here, in events_wait() */
 	struct events events;
 	void *names;		   /* tsearch tree of all tensors, by name */
@@ -135,8 +137,16 @@ void engine_unlock(struct nvs_engine *engine);
 /* cond_wait_until() with the lock, which it releases meanwhile. */
 int engine_sleep(struct nvs_engine *engine, pthread_cond_t *cond, uint64_t deadline);
 /* Assert that the calling thread has the lock; and that it has not. */
-void lock_check(const struct nvs_engine *engine);
-void unlocked_check(const struct nvs_engine *engine);
+static inline void lock_check(const struct nvs_engine *engine)
+{
+	assert(!STATE_CHECKS || atomic_load_explicit(&engine->holder, memory_order_relaxed) ==
+					(uintptr_t)pthread_self());
+}
+static inline void unlocked_check(const struct nvs_engine *engine)
+{
+	assert(!STATE_CHECKS || atomic_load_explicit(&engine->holder, memory_order_relaxed) !=
+					(uintptr_t)pthread_self());
+}
 
 /* ---- table.c: under the lock ---- */
 struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name);

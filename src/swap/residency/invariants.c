@@ -108,7 +108,7 @@ static void check_unmoved(const struct nvs_tensor *tensor)
 	assert(tensor->rest->recorded <= tensor->engine->plan.step);
 }
 
-void tensor_check(const struct nvs_tensor *tensor)
+void tensor_check_state(const struct nvs_tensor *tensor)
 {
 	check_memory(tensor);
 	check_io(tensor);
@@ -192,6 +192,8 @@ void engine_check(const struct nvs_engine *engine)
 	uint64_t live = 0, counted = 0, ahead = 0, landing = 0, resident = 0;
 	uint64_t pinned = 0, landing_numel = 0, copied = 0;
 
+	if (!STATE_CHECKS)
+		return;
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		const struct nvs_tensor *tensor = engine->tensors[i];
 
@@ -229,6 +231,7 @@ static void room_check(const struct nvs_engine *engine)
 	assert(engine->landing <= pool_bytes(engine->pool));
 	assert((engine->landing == 0) == (engine->landing_numel == 0));
 	assert(engine->plan.resident <= pool_bytes(engine->pool));
+	assert(engine->plan.resident <= engine->plan.extents);
 	assert(engine->pinners.all <= pool_bytes(engine->pool));
 }
 

@@ -1,45 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine's lock, and which thread holds it: functions that must be called with the lock, or
- * without it, assert that. The thread is read without the lock, so it says nothing about others.
+ * The engine's lock. Where it is taken and released, the engine's sums are checked. Which thread
+ * holds it is read without the lock, so it says nothing about other threads.
  */
 #include <assert.h>
 
 #include "base/clock.h"
 #include "swap/residency/internal.h"
 
-static uintptr_t holder(const struct nvs_engine *engine)
+static void set_held(struct nvs_engine *engine)
 {
-	return atomic_load_explicit(&engine->holder, memory_order_relaxed);
+	if (!STATE_CHECKS)
+		return;
+	assert(!atomic_load_explicit(&engine->holder, memory_order_relaxed));
+	atomic_store_explicit(&engine->holder, (uintptr_t)pthread_self(), memory_order_relaxed);
+	engine_sums_check(engine);
 }
 
-static void set_holder(struct nvs_engine *engine, uintptr_t thread)
+static void set_released(struct nvs_engine *engine)
 {
-	atomic_store_explicit(&engine->holder, thread, memory_order_relaxed);
-}
-
-void lock_check(const struct nvs_engine *engine)
-{
-	assert(holder(engine) == (uintptr_t)pthread_self());
-}
-
-void unlocked_check(const struct nvs_engine *engine)
-{
-	assert(holder(engine) != (uintptr_t)pthread_self());
+	if (!STATE_CHECKS)
+		return;
+	engine_sums_check(engine);
+	atomic_store_explicit(&engine->holder, 0, memory_order_relaxed);
 }
 
 void engine_lock(struct nvs_engine *engine)
 {
 	unlocked_check(engine);
 	pthread_mutex_lock(&engine->lock);
-	assert(!holder(engine));
-	set_holder(engine, (uintptr_t)pthread_self());
+	set_held(engine);
 }
 
 void engine_unlock(struct nvs_engine *engine)
 {
-	lock_check(engine);
-	set_holder(engine, 0);
+	set_released(engine);
 	pthread_mutex_unlock(&engine->lock);
 }
 
@@ -47,10 +42,8 @@ int engine_sleep(struct nvs_engine *engine, pthread_cond_t *cond, uint64_t deadl
 {
 	int rc;
 
-	lock_check(engine);
-	set_holder(engine, 0);
+	set_released(engine);
 	rc = cond_wait_until(cond, &engine->lock, deadline);
-	assert(!holder(engine));
-	set_holder(engine, (uintptr_t)pthread_self());
+	set_held(engine);
 	return rc;
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/state_checks.h"
 #include "swap/residency/internal.h"
 
 #define WORD_BITS 64
@@ -43,6 +44,8 @@ void plan_free(struct plan *plan)
 
 void plan_check(const struct plan *plan)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(plan->n <= plan->order_max && plan->nrecorded <= plan->recording_max);
 	assert((plan->n == 0) == (plan->next == NULL));
 	assert((plan->n == 0) == (plan->before == NULL));
@@ -55,6 +58,8 @@ void plan_check(const struct plan *plan)
 
 void plan_made_check(const struct plan *plan)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(!plan->cursor && !plan->ready && !plan->before[0]);
 	for (size_t i = 0; i < plan->n; i++) {
 		const struct nvs_tensor *tensor = plan->order[i].tensor;

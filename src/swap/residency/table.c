@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/state_checks.h"
 #include "swap/residency/internal.h"
 
 /* Tensors in a slab. */
@@ -36,6 +37,8 @@ struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
 
 void table_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(tensor->engine == engine && tensor->rest->name);
 	assert(engine->ntensors <= engine->ntensors_max);
 	assert(tensor->rest->index < engine->ntensors);
@@ -46,6 +49,8 @@ void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *ten
 {
 	uint32_t unit = store_unit(engine->store);
 
+	if (!STATE_CHECKS)
+		return;
 	assert(tensor->extent >= tensor->nbytes && tensor->extent - tensor->nbytes < unit);
 	assert(tensor->extent % unit == 0 && tensor->offset % unit == 0);
 	assert(tensor->offset <= UINT64_MAX - tensor->extent);
@@ -309,6 +314,8 @@ void tensors_committed(struct nvs_engine *engine)
 /* It is out of the table, and its extents are those of a manifest. */
 static void forgotten_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(tensor->engine == engine && engine->keep && !tensor->pins.count);
 	assert(tensor->rest->index >= engine->ntensors ||
 	       engine->tensors[tensor->rest->index] != tensor);

@@ -14,6 +14,7 @@
 
 #include "aio/aio.h"
 #include "base/memory/cache.h"
+#include "base/state_checks.h"
 #include "nvswap.h"
 #include "swap/residency/events.h"
 #include "swap/residency/pins/pins.h"
@@ -307,17 +308,17 @@ void forget_pool(struct nvs_tensor *tensor);
 /* The extent that was to be overwritten has no contents any more. */
 void forget_drive(struct nvs_tensor *tensor);
 
-/* ---- invariants.c ---- */
+/* ---- invariants.c, with STATE_CHECKS ---- */
+void tensor_check_state(const struct nvs_tensor *tensor);
 /* Asserts what must hold of the tensor between two changes. */
-void tensor_check(const struct nvs_tensor *tensor);
-/* Asserts what must hold of all tensors together: the sums in the engine. Takes as long as there
- * are tensors. */
+static inline void tensor_check(const struct nvs_tensor *tensor)
+{
+	if (STATE_CHECKS)
+		tensor_check_state(tensor);
+}
+/* Asserts what must hold of all tensors together. Takes as long as there are tensors. */
 void engine_check(const struct nvs_engine *engine);
-
-/*
- * Asserts what holds among those sums whatever the tensors are. Calls make it when they have taken
- * the lock, and before they release it.
- */
+/* Asserts what holds among the engine's sums whenever its lock is taken or released. */
 void engine_sums_check(const struct nvs_engine *engine);
 
 #endif

@@ -11,6 +11,7 @@
 #include <assert.h>
 
 #include "base/clock.h"
+#include "base/state_checks.h"
 #include "swap/room/room.h"
 
 void queue_init(struct queue *queue)
@@ -37,6 +38,8 @@ void queue_check(const struct nvs_engine *engine)
 	const struct ticket *ticket, *next;
 	unsigned n = 0;
 
+	if (!STATE_CHECKS)
+		return;
 	lock_check(engine);
 	TAILQ_FOREACH(ticket, &engine->queue.tickets, link)
 	{

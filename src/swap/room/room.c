@@ -15,13 +15,10 @@ static void count_in_pool(struct nvs_engine *engine, const struct nvs_tensor *te
 	engine->live_numel += tensor->numel;
 	if (in_plan(tensor))
 		engine->plan.resident += tensor->extent;
-	assert(engine->plan.resident <= engine->plan.extents);
 }
 
 static void count_out_of_pool(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	assert(engine->live_numel >= tensor->numel);
-	assert(!in_plan(tensor) || engine->plan.resident >= tensor->extent);
 	engine->live_numel -= tensor->numel;
 	if (in_plan(tensor))
 		engine->plan.resident -= tensor->extent;
@@ -102,7 +99,6 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->counted = policy_counts(engine, tensor);
 	if (tensor->counted)
 		engine->counted_numel += tensor->numel;
-	assert(is_listed(tensor) && engine->counted_numel <= engine->live_numel);
 }
 
 void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor)
@@ -112,18 +108,15 @@ void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->placement = PLACED_NOWHERE;
 	if (in_plan(tensor))
 		plan_mark_idle(&engine->plan, tensor, false);
-	assert(!tensor->counted || engine->counted_numel >= tensor->numel);
 	if (tensor->counted)
 		engine->counted_numel -= tensor->numel;
 	tensor->counted = false;
-	assert(!is_listed(tensor));
 }
 
 static void change_run_room(const struct nvs_tensor *tensor, enum on_landing value)
 {
 	uint64_t *room = &tensor->run_first->rest->room;
 
-	assert(value == LANDING_EVICTS || *room >= tensor->extent);
 	*room += value == LANDING_EVICTS ? tensor->extent : -tensor->extent;
 	assert(*room <= tensor->run_first->rest->transfer.nbytes || is_held(tensor));
 }
@@ -138,10 +131,7 @@ void change_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enu
 		assert(tensor->memory == MEMORY_POOL && !tensor->pins.count);
 		engine->landing += tensor->extent;
 		engine->landing_numel += tensor->numel;
-		assert(engine->landing <= pool_bytes(engine->pool));
 	} else {
-		assert(engine->landing >= tensor->extent);
-		assert(engine->landing_numel >= tensor->numel);
 		engine->landing -= tensor->extent;
 		engine->landing_numel -= tensor->numel;
 	}
@@ -155,7 +145,6 @@ void change_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum rea
 	tensor->ahead = value;
 	if (!in_plan(tensor) || is_ahead(tensor) == before)
 		return;
-	assert(!before || engine->ahead_numel >= tensor->numel);
 	if (before)
 		engine->ahead_numel -= tensor->numel;
 	else

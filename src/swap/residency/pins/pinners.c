@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <stdatomic.h>
 
+#include "base/state_checks.h"
 #include "swap/residency/internal.h"
 
 uint32_t pinner_self(void)
@@ -17,7 +18,6 @@ uint32_t pinner_self(void)
 
 	if (!number)
 		number = 1 + atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) % PINNERS;
-	assert(number <= PINNERS);
 	return number - 1;
 }
 
@@ -25,11 +25,9 @@ static void count_for(struct nvs_engine *engine, struct nvs_tensor *tensor, uint
 {
 	struct pinners *pinners = &engine->pinners;
 
-	assert(pinner < PINNERS);
 	tensor->pins.pinner = pinner;
-	pinners->held[tensor->pins.pinner] += tensor->extent;
+	pinners->held[pinner] += tensor->extent;
 	pinners->all += tensor->extent;
-	assert(pinners->held[pinner] <= pinners->all);
 }
 
 void pinner_takes(struct nvs_engine *engine, struct nvs_tensor *tensor, bool first)
@@ -53,9 +51,7 @@ void pinner_ends(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	struct pinners *pinners = &engine->pinners;
 
-	assert(tensor->pins.pinner < PINNERS);
 	assert(pinners->held[tensor->pins.pinner] >= tensor->extent);
-	assert(pinners->all >= tensor->extent);
 	pinners->held[tensor->pins.pinner] -= tensor->extent;
 	pinners->all -= tensor->extent;
 }
@@ -64,6 +60,8 @@ void pinners_check(const struct pinners *pinners)
 {
 	uint64_t sum = 0;
 
+	if (!STATE_CHECKS)
+		return;
 	for (unsigned i = 0; i < PINNERS; i++) {
 		assert(pinners->held[i] <= pinners->all);
 		sum += pinners->held[i];
