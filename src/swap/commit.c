@@ -258,3 +258,10 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 	pthread_mutex_unlock(&engine->commit_lock);
 	return rc;
 }
+
+int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, "nvs_optimizer_commit commits it", error);
+
+	return rc ? rc : engine_commit(engine, error);
+}

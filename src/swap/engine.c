@@ -353,9 +353,30 @@ int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 	return rc;
 }
 
+int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, "nvs_optimizer_close closes it", error);
+
+	return rc ? rc : engine_close(engine, error);
+}
+
 void engine_abandon(struct nvs_engine *engine)
 {
 	engine->abandoned = true;
+}
+
+int nvs_engine_abandon(struct nvs_engine *engine, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, "nvs_optimizer_abandon closes it without a commit", error);
+
+	if (rc || !engine)
+		return rc;
+	/* A call that is refused must not make the next one leave out the commit. */
+	rc = engine_check_unshared(engine, error);
+	if (rc)
+		return rc;
+	engine_abandon(engine);
+	return engine_close(engine, error);
 }
 
 void engine_set_owned(struct nvs_engine *engine)

@@ -116,6 +116,14 @@ int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 	return 0;
 }
 
+int nvs_engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
+			struct nvs_error *error)
+{
+	int rc = check_unowned(engine, "nvs_optimizer_set_note sets the note", error);
+
+	return rc ? rc : engine_set_note(engine, note, nbytes, error);
+}
+
 int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
 {
 	struct note *committed;

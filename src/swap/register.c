@@ -275,6 +275,14 @@ int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 	return rc;
 }
 
+int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
+			struct nvs_tensor **tensors, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, OTHER_TENSORS, error);
+
+	return rc ? rc : batch_register(engine, specs, n, tensors, error);
+}
+
 /* ---- Forgetting ---- */
 
 static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
@@ -296,11 +304,13 @@ static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor_free(tensor);
 }
 
-int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		 struct nvs_error *error)
+int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		      struct nvs_error *error)
 {
-	int rc = check_arguments(engine, tensors, n, error);
+	int rc = check_unowned(engine, OTHER_TENSORS, error);
 
+	if (!rc)
+		rc = check_arguments(engine, tensors, n, error);
 	if (!rc)
 		rc = check_writable(engine, error);
 	if (rc)

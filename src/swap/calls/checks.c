@@ -11,6 +11,14 @@
 #include "base/struct_size.h"
 #include "swap/calls/calls.h"
 
+int check_unowned(const struct nvs_engine *engine, const char *instead, struct nvs_error *error)
+{
+	if (!engine || !engine->owned)
+		return 0;
+	return error_set(error, -EBUSY,
+			 "the engine belongs to an optimizer, which alone changes it: %s", instead);
+}
+
 int not_of_engine(const struct nvs_tensor *tensor, size_t i, struct nvs_error *error)
 {
 	if (!tensor)

@@ -83,6 +83,14 @@ int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *ten
 	return rc;
 }
 
+int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			     const void *const *data, size_t n, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, WRITE_STATE, error);
+
+	return rc ? rc : batch_swap_out_from(engine, tensors, data, n, error);
+}
+
 /* Pins a tensor that is in the pool while it is copied without the lock. False: it is not. */
 static bool begin_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
@@ -171,6 +179,14 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	return 0;
 }
 
+int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			  void *const *data, size_t n, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, READ_STATE, error);
+
+	return rc ? rc : batch_swap_in_to(engine, tensors, data, n, error);
+}
+
 /* ---- Parts ---- */
 
 /* Stores the tensors of which bytes are read, each once; returns how many. */
@@ -244,15 +260,17 @@ static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 	engine_unlock(engine);
 }
 
-int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-	       struct nvs_error *error)
+int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+		    struct nvs_error *error)
 {
 	struct transfer *list = NULL;
 	struct nvs_tensor *few[RANGED_FEW], **tensors;
 	struct part *spare = NULL;
 	size_t count = 0;
-	int rc = check_ranges(engine, ranges, n, error);
+	int rc = check_unowned(engine, READ_STATE, error);
 
+	if (!rc)
+		rc = check_ranges(engine, ranges, n, error);
 	if (rc || !n)
 		return rc;
 	tensors = ranged_alloc(few, n, error);

@@ -497,12 +497,32 @@ int batch_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size
 	return pin_all(engine, &request, timeout_ms, pin, error);
 }
 
+int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		   int timeout_ms, uint64_t *pin, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, WRITE_STATE, error);
+
+	if (rc && pin)
+		*pin = 0;
+	return rc ? rc : batch_pin(engine, tensors, n, timeout_ms, pin, error);
+}
+
 int batch_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		  int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
 	const struct request request = {.tensors = tensors, .n = n, .contents = true};
 
 	return pin_all(engine, &request, timeout_ms, pin, error);
+}
+
+int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		       int timeout_ms, uint64_t *pin, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, READ_STATE, error);
+
+	if (rc && pin)
+		*pin = 0;
+	return rc ? rc : batch_swap_in(engine, tensors, n, timeout_ms, pin, error);
 }
 
 int pin_to_copy(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

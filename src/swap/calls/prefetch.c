@@ -117,3 +117,11 @@ long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	launch(engine, list);
 	return rc;
 }
+
+long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			 struct nvs_error *error)
+{
+	long rc = check_unowned(engine, READ_STATE, error);
+
+	return rc ? rc : batch_prefetch(engine, tensors, n, error);
+}

@@ -97,6 +97,14 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 	return rc;
 }
 
+int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		       uint64_t pin, enum nvs_how how, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, WRITE_STATE, error);
+
+	return rc ? rc : batch_release(engine, tensors, n, pin, how, error);
+}
+
 static void unpin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin,
 		      bool discard)
 {

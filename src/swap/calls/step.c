@@ -150,12 +150,14 @@ static void trace_step(const struct nvs_engine *engine, enum trace_kind call)
 	trace_call(engine->trace, call, clock_ns(), &(struct trace_subject){.name = ""});
 }
 
-int engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
+int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
 	struct step *step;
-	int rc = 0;
+	int rc = check_unowned(engine, "nvs_optimizer_step takes a step", error);
 
+	if (rc)
+		return rc;
 	if (!engine)
 		return error_set(error, -EINVAL, "engine is NULL");
 	step = &engine->step;
@@ -178,11 +180,13 @@ int engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 	return rc;
 }
 
-int engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error)
+int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error)
 {
 	struct nvs_step_io full;
-	int rc = 0;
+	int rc = check_unowned(engine, "nvs_optimizer_step takes a step", error);
 
+	if (rc)
+		return rc;
 	if (!engine)
 		return error_set(error, -EINVAL, "engine is NULL");
 	if (io && !struct_sized(io))

@@ -58,3 +58,11 @@ int batch_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	launch(engine, list);
 	return rc;
 }
+
+int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			struct nvs_error *error)
+{
+	int rc = check_unowned(engine, WRITE_STATE, error);
+
+	return rc ? rc : batch_swap_out(engine, tensors, n, error);
+}

@@ -131,6 +131,14 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 	return rc;
 }
 
+int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    uint64_t pin, int timeout_ms, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, "its calls wait for their transfers", error);
+
+	return rc ? rc : batch_wait(engine, tensors, n, pin, timeout_ms, error);
+}
+
 int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		       struct nvs_error *error)
 {

@@ -77,14 +77,16 @@ static void copy_ranges(const struct nvs_tensor_range *ranges, size_t n)
 	}
 }
 
-int batch_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-		int timeout_ms, struct nvs_error *error)
+int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+		     int timeout_ms, struct nvs_error *error)
 {
 	uint64_t pin, deadline = deadline_ns(timeout_ms);
 	struct nvs_tensor *few[RANGED_FEW], **tensors;
 	size_t ntensors;
-	int rc = check_ranges(engine, ranges, n, error);
+	int rc = check_unowned(engine, WRITE_STATE, error);
 
+	if (!rc)
+		rc = check_ranges(engine, ranges, n, error);
 	if (!rc)
 		rc = check_writable(engine, error);
 	if (rc || !n)

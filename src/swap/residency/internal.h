@@ -8,7 +8,7 @@
  *	room: policy queue room shortage follow
  *	moves: runs promote ahead sums launch overdue landing events scrub
  *	calls: checks info step turns wait release pin prefetch swap_out external write
- *	engine: register note commit engine stored public
+ *	engine: register note commit engine stored
  */
 #ifndef RESIDENCY_INTERNAL_H
 #define RESIDENCY_INTERNAL_H
@@ -52,7 +52,7 @@ struct nvs_engine {
 	bool verify, keep;
 	bool read_only;	      /* of a kept store; nothing becomes dirty */
 	bool abandoned;	      /* to be closed without a commit */
-	bool owned;	      /* by an optimizer, which alone changes it (public.c) */
+	bool owned;	      /* by an optimizer, which alone changes it */
 	char remedy[256];     /* the settings that determine the pool's size, for messages */
 	const char *pool_key; /* the setting that gives the pool's size in elements */
 	uint64_t pool_step;   /* bytes that the pool grows by for each of these elements */
