@@ -4,9 +4,9 @@
  * held while waiting for the drive, while checksums are computed or while the log is written.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	residency: messages pinners tensor parts pins table errors plan places invariants lock
+ *	residency: pinners tensor parts pins table errors plan places invariants lock
  *	room: policy queue room shortage follow
- *	moves: runs promote ahead sums launch overdue landing events scrub
+ *	moves: sums runs promote ahead overdue landing events scrub
  *	calls: checks info step turns wait release pin prefetch swap_out external write
  *	engine: register note commit engine stored
  */
