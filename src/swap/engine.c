@@ -16,7 +16,6 @@
 #include "base/struct_size.h"
 #include "config/config.h"
 #include "swap/calls/calls.h"
-#include "swap/room/shortage.h"
 
 static const char *name_of(enum nvs_block block)
 {

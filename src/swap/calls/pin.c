@@ -18,7 +18,6 @@
 #include "base/error.h"
 #include "base/numbers.h"
 #include "swap/calls/calls.h"
-#include "swap/room/shortage.h"
 
 enum lack {
 	LACKS_NOTHING,
