@@ -22,9 +22,9 @@ static ALWAYS_INLINE void load_later(struct nvs_tensor *const *tensors, size_t i
 /* ---- checks.c ---- */
 /*
  * The tensors of an optimizer's engine, their pins and its commits have to agree with what the
- * optimizer knows of them. So a public call that changes an engine, or takes from it what a transfer
- * reports, is -EBUSY on such an engine: `instead` says what to do. The optimizer makes the same
- * calls by swap.h. 0 also if the engine is NULL.
+ * optimizer knows of them. So a public call that changes an engine, or takes from it what a
+ * transfer reports, is -EBUSY on such an engine: `instead` says what to do. The optimizer makes the
+ * same calls by swap.h. 0 also if the engine is NULL.
  */
 int check_unowned(const struct nvs_engine *engine, const char *instead, struct nvs_error *error);
 #define OTHER_TENSORS                                                                              \

@@ -102,9 +102,9 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 }
 
 /*
- * Starts to load a tensor farther in the run; the tensors of a run were last used when it began. Its
- * address is guessed from the distance of the next one, without following run_next; a wrong guess
- * loads other lines and does no harm.
+ * Starts to load a tensor farther in the run; the tensors of a run were last used when it began.
+ * Its address is guessed from the distance of the next one, without following run_next; a wrong
+ * guess loads other lines and does no harm.
  */
 static ALWAYS_INLINE void load_in_run(const struct nvs_tensor *tensor)
 {
@@ -137,7 +137,7 @@ static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t
 		tensor->status_direction = direction;
 		if (status)
 			tensor->rest->error_offset = error_offset;
-		/* A write that failed has spoilt the extent; the other one still has its contents. */
+		/* A failed write has spoilt the extent; the other one still has its contents. */
 		if (status && tensor->io == IO_WRITING && tensor->place == tensor->offset)
 			forget_drive(tensor);
 		tensor->io = IO_IDLE;

@@ -50,8 +50,8 @@ struct promotion {
 	bool evicted;	  /* evictions in flight suffice; false: what may be evicted later counts */
 };
 
-/* The room that a run makes. Runs are long, and the lines of their tensors cold, so only what is not
- * known of the run is looked for in each of them. */
+/* The room that a run makes. Runs are long, and the lines of their tensors cold, so only what is
+ * not known of the run is looked for in each of them. */
 static uint64_t room_in(const struct promotion *promotion, const struct nvs_tensor *first)
 {
 	const struct nvs_tensor *tensor = first;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs: tensors that lie side by side both in the store and in memory move as one transfer, so a
- * layer of small tensors takes a few long I/Os. They are built under the lock, and launched without it.
+ * layer of small tensors takes a few long I/Os. They are built under the lock, and launched without
+ * it.
  */
 #include <assert.h>
 #include <errno.h>

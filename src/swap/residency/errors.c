@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Describes the failures of a tensor's transfers, and why a call can't have its contents; and queues
- * messages for the log. The thread of events logs them: a log function may wait for a lock of the
- * caller's whose owner is in a call of this engine.
+ * Describes the failures of a tensor's transfers, and why a call can't have its contents; and
+ * queues messages for the log. The thread of events logs them: a log function may wait for a lock
+ * of the caller's whose owner is in a call of this engine.
  */
 #include <assert.h>
 #include <errno.h>

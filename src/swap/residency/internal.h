@@ -4,7 +4,7 @@
  * held while waiting for the drive, while checksums are computed or while the log is written.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	residency: pinners tensor parts pins table errors plan places invariants lock
+ *	residency: pins tensor table errors plan places invariants
  *	room: policy queue room shortage follow
  *	moves: sums runs promote ahead overdue landing events scrub
  *	calls: checks info step turns wait release pin prefetch swap_out external write
@@ -25,7 +25,6 @@
 #include "pool/pool.h"
 #include "store/store.h"
 #include "swap/residency/events.h"
-#include "swap/residency/pins/pinners.h"
 #include "swap/residency/plan.h"
 #include "swap/residency/queue.h"
 #include "swap/residency/scrub.h"
@@ -131,7 +130,7 @@ struct nvs_engine {
 	struct scrub scrub;
 };
 
-/* ---- lock.c ---- */
+/* ---- invariants.c ---- */
 void engine_lock(struct nvs_engine *engine);
 void engine_unlock(struct nvs_engine *engine);
 /* cond_wait_until() with the lock, which it releases meanwhile. */
@@ -198,7 +197,7 @@ bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset);
 /* The last commit and the present one name an extent each: a write waits for the present one. */
 bool must_wait(const struct nvs_tensor *tensor);
 
-/* ---- parts.c ---- */
+/* ---- tensor.c: external memory ---- */
 /* Under the lock: lends a tensor without memory so many of its bytes from `offset` on. */
 void lend(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t nbytes);
 /* The same before what it has been lent, for which it takes a part of the list `spare`. */

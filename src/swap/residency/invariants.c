@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of a tensor between two changes, and of the engine's sums. It has assertions
- * alone.
+ * The engine's lock, and what must hold of the engine and its tensors: of a tensor between two
+ * changes, of the engine's sums where the lock is taken and released. Which thread holds the lock
+ * is read without it, so it says nothing about other threads.
  */
 #include <assert.h>
 
+#include "base/clock.h"
 #include "base/shape.h"
 #include "swap/residency/internal.h"
 
@@ -270,4 +272,46 @@ void engine_sums_check(const struct nvs_engine *engine)
 	assert((engine->write_failures == 0) == (engine->failure.code == 0));
 	assert(engine->transfers >= engine->inflight[NVS_READ]);
 	assert(engine->verify || engine->keep || !engine->verify_errors);
+}
+
+/* ---- The lock ---- */
+
+static void set_held(struct nvs_engine *engine)
+{
+	if (!STATE_CHECKS)
+		return;
+	assert(!atomic_load_explicit(&engine->holder, memory_order_relaxed));
+	atomic_store_explicit(&engine->holder, (uintptr_t)pthread_self(), memory_order_relaxed);
+	engine_sums_check(engine);
+}
+
+static void set_released(struct nvs_engine *engine)
+{
+	if (!STATE_CHECKS)
+		return;
+	engine_sums_check(engine);
+	atomic_store_explicit(&engine->holder, 0, memory_order_relaxed);
+}
+
+void engine_lock(struct nvs_engine *engine)
+{
+	unlocked_check(engine);
+	pthread_mutex_lock(&engine->lock);
+	set_held(engine);
+}
+
+void engine_unlock(struct nvs_engine *engine)
+{
+	set_released(engine);
+	pthread_mutex_unlock(&engine->lock);
+}
+
+int engine_sleep(struct nvs_engine *engine, pthread_cond_t *cond, uint64_t deadline)
+{
+	int rc;
+
+	set_released(engine);
+	rc = cond_wait_until(cond, &engine->lock, deadline);
+	set_held(engine);
+	return rc;
 }

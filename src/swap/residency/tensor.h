@@ -17,7 +17,7 @@
 #include "base/state_checks.h"
 #include "nvswap.h"
 #include "swap/residency/events.h"
-#include "swap/residency/pins/pins.h"
+#include "swap/residency/pins.h"
 #include "swap/residency/plan.h"
 
 #define NOWHERE UINT64_MAX
@@ -148,8 +148,8 @@ struct tensor_rest {
 	uint64_t part_offset, part_nbytes;
 	struct part *parts; /* read after that one */
 
-	/* The first tensor of a run has the run's transfer, and how many bytes of the pool come free
-	 * when it lands: of its tensors whose on_landing is LANDING_EVICTS. */
+	/* The first tensor of a run has the run's transfer, and how many bytes of the pool come
+	 * free when it lands: of its tensors whose on_landing is LANDING_EVICTS. */
 	struct transfer transfer;
 	uint64_t room;
 	TAILQ_ENTRY(nvs_tensor) launched; /* in engine->runs */

@@ -101,8 +101,8 @@ static uint64_t later(uint64_t since_ns, uint64_t patience_ns)
 	return patience_ns < UINT64_MAX - since_ns ? since_ns + patience_ns : UINT64_MAX;
 }
 
-/* Whether nothing has changed for the call's patience, which begins at the latest when the first call
- * asks: it may then be passed. */
+/* Whether nothing has changed for the call's patience, which begins at the latest when the first
+ * call asks: it may then be passed. */
 static bool patience_ends(struct queue *queue, const struct ticket *waiting, uint64_t *until_ns)
 {
 	uint64_t now = clock_ns(), at = queue->changes + queue->passes, until;

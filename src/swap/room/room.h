@@ -66,7 +66,7 @@ void plan_drop(struct nvs_engine *engine);
  */
 bool plan_has(struct plan *plan, const struct nvs_tensor *tensor);
 
-/* ---- shortage.c: tells which tensors are pinned while a call waits for room; under the lock ---- */
+/* ---- shortage.c: which tensors are pinned while a call waits for room; under the lock ---- */
 #define SHORTAGE_AFTER_NS   UINT64_C(5000000000)
 #define SHORTAGE_TEXT_BYTES 800
 
