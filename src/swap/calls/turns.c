@@ -9,24 +9,18 @@
 
 void turn_await(struct nvs_engine *engine, struct turn *turn)
 {
-	lock_check(engine);
 	if (turn->in_line)
 		return;
-	assert(turn->n && turn->tensors);
 	turn->in_line = true;
 	TAILQ_INSERT_TAIL(&engine->line, turn, link);
-	for (size_t i = 0; i < turn->n; i++) {
-		assert(turn->tensors[i]->engine == engine);
+	for (size_t i = 0; i < turn->n; i++)
 		turn->tensors[i]->rest->in_line++;
-	}
 }
 
 void turn_end(struct nvs_engine *engine, struct turn *turn)
 {
-	lock_check(engine);
 	if (!turn->in_line)
 		return;
-	assert(!TAILQ_EMPTY(&engine->line));
 	turn->in_line = false;
 	TAILQ_REMOVE(&engine->line, turn, link);
 	for (size_t i = 0; i < turn->n; i++) {
@@ -53,7 +47,6 @@ bool turn_is_blocked(struct nvs_engine *engine, const struct turn *turn)
 {
 	const struct turn *earlier = TAILQ_FIRST(&engine->line);
 
-	lock_check(engine);
 	if (turn->n && engine->commit_holds != COPIED_NOT && turn->copying >= engine->commit_holds)
 		return true;
 	if (!earlier || !shares(turn))
@@ -72,8 +65,6 @@ bool turn_is_blocked(struct nvs_engine *engine, const struct turn *turn)
 
 void commit_hold(struct nvs_engine *engine, enum copying from)
 {
-	lock_check(engine);
-	assert(!engine->committing);
 	if (engine->commit_holds == from)
 		return;
 	engine->commit_holds = from;
@@ -82,16 +73,13 @@ void commit_hold(struct nvs_engine *engine, enum copying from)
 
 void copy_begins(struct nvs_engine *engine, struct nvs_tensor *tensor, enum copying copying)
 {
-	lock_check(engine);
-	assert(tensor->rest->copying == COPIED_NOT && copying != COPIED_NOT);
-	assert(tensor->pins.count == 1 && engine->ncopied < engine->ntensors);
+	assert(tensor->rest->copying == COPIED_NOT && tensor->pins.count == 1);
 	tensor->rest->copying = copying;
 	engine->ncopied++;
 }
 
 void copy_ends(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	lock_check(engine);
 	assert(tensor->rest->copying != COPIED_NOT && engine->ncopied);
 	tensor->rest->copying = COPIED_NOT;
 	engine->ncopied--;

@@ -7,7 +7,7 @@
  *	residency: pins tensor table errors plan places invariants
  *	room: policy queue room shortage follow
  *	moves: sums runs promote ahead overdue landing events scrub
- *	calls: checks info step turns wait release pin prefetch swap_out external write
+ *	calls: checks info step turns wait release pin prefetch external write
  *	engine: register note commit engine stored
  */
 #ifndef RESIDENCY_INTERNAL_H
