@@ -26,7 +26,7 @@ static const char *unfinished(const struct nvs_tensor *tensor)
 
 static bool any_copied(const struct nvs_engine *engine)
 {
-	for (size_t i = 0; i < engine->ntensors && engine->ncopied; i++)
+	for (size_t i = 0; i < engine->ntensors && engine->turns.ncopied; i++)
 		if (is_copied(engine->tensors[i]) && unfinished(engine->tensors[i]))
 			return true;
 	return false;
@@ -35,7 +35,7 @@ static bool any_copied(const struct nvs_engine *engine)
 /* Waits for calls that copy bytes of tensors; what they have pinned is unpinned soon. */
 static void await_copies(struct nvs_engine *engine)
 {
-	enum copying held = engine->commit_holds;
+	enum copying held = engine->turns.held;
 
 	while (any_copied(engine)) {
 		commit_hold(engine, COPIED_OUT);
@@ -71,9 +71,9 @@ int engine_check_pins(struct nvs_engine *engine, struct nvs_error *error)
  */
 static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 {
-	uint64_t failures = engine->write_failures;
+	uint64_t failures = engine->moves.write_failures;
 
-	assert(!engine->unsettled && !engine->held_writes);
+	assert(!engine->commit.unsettled && !engine->moves.held_writes);
 	for (;;) {
 		struct transfer *list;
 		size_t ndirty = 0;
@@ -89,7 +89,7 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 			if (is_dirty(engine->tensors[i]))
 				engine->scratch[ndirty++] = engine->tensors[i];
 		}
-		if (rc || (!ndirty && !engine->inflight[NVS_WRITE]))
+		if (rc || (!ndirty && !engine->moves.inflight[NVS_WRITE]))
 			return rc;
 		for (size_t i = 0; i < ndirty; i++)
 			leave_idle(engine, engine->scratch[i]);
@@ -100,9 +100,9 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 		rc = drain_writes(engine, error);
 		if (rc)
 			return rc;
-		if (engine->write_failures != failures) {
-			error_copy(error, &engine->failure);
-			return engine->failure.code;
+		if (engine->moves.write_failures != failures) {
+			error_copy(error, &engine->moves.failure);
+			return engine->moves.failure.code;
 		}
 		/* Tensors that became dirty meanwhile are the last ones. */
 		commit_hold(engine, COPIED_IN);
@@ -129,7 +129,7 @@ static int snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 	uint64_t *shape;
 	char *name;
 
-	assert(!engine->held_writes && !engine->inflight[NVS_WRITE]);
+	assert(!engine->moves.held_writes && !engine->moves.inflight[NVS_WRITE]);
 	engine_check(engine);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		nbytes += strlen(engine->tensors[i]->rest->name) + 1;
@@ -165,10 +165,10 @@ static int snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 	}
 	assert(name == snapshot->names + nbytes && shape == snapshot->shapes + ndims);
 	snapshot->n = engine->ntensors;
-	snapshot->forgotten = engine->forgotten;
-	engine->forgotten = NULL;
-	snapshot->note = note_hold(engine->note);
-	engine->committing = true;
+	snapshot->forgotten = engine->commit.forgotten;
+	engine->commit.forgotten = NULL;
+	snapshot->note = note_hold(engine->commit.note);
+	engine->commit.writing = true;
 	return 0;
 }
 
@@ -182,18 +182,18 @@ static void unfreeze(struct nvs_engine *engine)
 /* Tensors that were forgotten meanwhile stay for the next commit: the manifest names them. */
 static void end_commit(struct nvs_engine *engine, const struct snapshot *snapshot, int rc)
 {
-	struct nvs_tensor **last = &engine->forgotten;
+	struct nvs_tensor **last = &engine->commit.forgotten;
 
-	assert(engine->committing && !engine->unsettled);
-	engine->committing = false;
+	assert(engine->commit.writing && !engine->commit.unsettled);
+	engine->commit.writing = false;
 	if (!rc) {
 		tensors_committed(engine);
 		note_committed(engine, snapshot->note);
 		tensors_release_forgotten(engine, snapshot->forgotten);
 	} else {
 		/* The previous manifest stays in effect, unless the drive may name the new one. */
-		engine->unsettled = store_unsettled(engine->store);
-		if (!engine->unsettled)
+		engine->commit.unsettled = store_unsettled(engine->store);
+		if (!engine->commit.unsettled)
 			unfreeze(engine);
 		while (*last)
 			last = &(*last)->run_next;
@@ -238,14 +238,14 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 	rc = check_writable(engine, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&engine->commit_lock);
+	pthread_mutex_lock(&engine->commit.lock);
 	engine_lock(engine);
 	/* What is dirty may need the extents of a commit that failed. */
-	if (engine->unsettled) {
+	if (engine->commit.unsettled) {
 		engine_unlock(engine);
 		rc = store_settle(engine->store, error);
 		engine_lock(engine);
-		engine->unsettled = rc != 0;
+		engine->commit.unsettled = rc != 0;
 		if (!rc)
 			unfreeze(engine);
 	}
@@ -255,7 +255,7 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 	if (!rc && engine->keep)
 		rc = write_manifest(engine, error);
 	engine_unlock(engine);
-	pthread_mutex_unlock(&engine->commit_lock);
+	pthread_mutex_unlock(&engine->commit.lock);
 	return rc;
 }
 

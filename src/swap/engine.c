@@ -93,7 +93,7 @@ static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_b
 
 	if (!engine)
 		return NULL;
-	engine->failure.size = sizeof(engine->failure);
+	engine->moves.failure.size = sizeof(engine->moves.failure);
 	engine->log = config->log;
 	if (config->log.fn)
 		engine->store_log = (struct nvs_log){say_for_store, engine};
@@ -108,20 +108,20 @@ static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_b
 	engine->max_live = param ? config->max_live_parameters : UINT64_MAX;
 	engine->max_reuse_distance = param ? config->max_reuse_distance : UINT64_MAX;
 	engine->persistence_threshold = param ? config->param_persistence_threshold : 0;
-	engine->shortage_after_ns = SHORTAGE_AFTER_NS;
-	pthread_mutex_init(&engine->commit_lock, NULL);
+	engine->room.shortage_after_ns = SHORTAGE_AFTER_NS;
+	pthread_mutex_init(&engine->commit.lock, NULL);
 	pthread_mutex_init(&engine->naming, NULL);
 	pthread_mutex_init(&engine->lock, NULL);
 	pthread_cond_init(&engine->changed, NULL);
 	/* A store in host memory has no drive that could lose it. */
 	scrub_init(&engine->scrub, config->scrub && on_drive);
 	queue_init(&engine->queue);
-	TAILQ_INIT(&engine->idle);
-	TAILQ_INIT(&engine->ahead);
-	TAILQ_INIT(&engine->planned);
-	TAILQ_INIT(&engine->line);
+	TAILQ_INIT(&engine->room.idle);
+	TAILQ_INIT(&engine->room.ahead);
+	TAILQ_INIT(&engine->room.planned);
+	TAILQ_INIT(&engine->turns.line);
 	for (int i = 0; i < 2 * TRANSFER_PRIORITIES; i++)
-		TAILQ_INIT(&engine->runs[i % 2][i / 2]);
+		TAILQ_INIT(&engine->moves.runs[i % 2][i / 2]);
 	return engine;
 }
 
@@ -183,9 +183,9 @@ static int open_memory(struct nvs_engine *engine, const struct nvs_config *confi
 
 static void engine_free(struct nvs_engine *engine)
 {
-	assert(!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE]);
-	assert(!engine->committing && !engine->waiting);
-	assert(TAILQ_EMPTY(&engine->line) && !engine->ncopied);
+	assert(!engine->moves.inflight[NVS_READ] && !engine->moves.inflight[NVS_WRITE]);
+	assert(!engine->commit.writing && !engine->room.waiting);
+	assert(TAILQ_EMPTY(&engine->turns.line) && !engine->turns.ncopied);
 	/* The last log lines are said while their handler may still ask for the tensors. */
 	events_stop(engine);
 	scrub_close(engine);
@@ -209,7 +209,7 @@ static void engine_free(struct nvs_engine *engine)
 	pool_close(engine->pool);
 	topo_close(engine->topo);
 	pthread_mutex_destroy(&engine->lock);
-	pthread_mutex_destroy(&engine->commit_lock);
+	pthread_mutex_destroy(&engine->commit.lock);
 	pthread_mutex_destroy(&engine->naming);
 	pthread_cond_destroy(&engine->changed);
 	free(engine);
@@ -399,8 +399,8 @@ uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last
 	uint64_t n;
 
 	engine_lock(engine);
-	n = engine->write_failures;
-	*last = engine->failure;
+	n = engine->moves.write_failures;
+	*last = engine->moves.failure;
 	engine_unlock(engine);
 	return n;
 }
@@ -434,12 +434,12 @@ int nvs_engine_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *sta
 	full.tensors = engine->nregistered;
 	full.tensor_bytes = engine->tensor_bytes;
 	full.store_bytes = store_bytes(engine->store);
-	full.swapped_in = engine->swapped[NVS_READ];
-	full.swapped_out = engine->swapped[NVS_WRITE];
-	full.transfers = engine->transfers;
-	full.evictions = engine->evictions;
+	full.swapped_in = engine->moves.swapped[NVS_READ];
+	full.swapped_out = engine->moves.swapped[NVS_WRITE];
+	full.transfers = engine->moves.transfers;
+	full.evictions = engine->room.evictions;
 	full.busy_ns = busy_ns(engine, clock_ns());
-	full.verify_errors = engine->verify_errors;
+	full.verify_errors = engine->moves.verify_errors;
 	full.scrub_rounds = engine->scrub.rounds;
 	full.scrub_bytes = engine->scrub.nbytes;
 	full.scrub_errors = engine->scrub.errors;

@@ -60,34 +60,35 @@ int note_open(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct store_note found = store_found_note(engine->store);
 
-	assert(!engine->note && !engine->committed_note);
+	assert(!engine->commit.note && !engine->commit.last_note);
 	assert(!engine->opened);
-	engine->committed_note = note_new(found.data, found.nbytes);
-	if (!engine->committed_note)
+	engine->commit.last_note = note_new(found.data, found.nbytes);
+	if (!engine->commit.last_note)
 		return error_set(error, -ENOMEM, "out of memory while reading the manifest");
-	engine->note = note_hold(engine->committed_note);
-	assert(engine->keep || !engine->note->nbytes);
+	engine->commit.note = note_hold(engine->commit.last_note);
+	assert(engine->keep || !engine->commit.note->nbytes);
 	return 0;
 }
 
 void note_close(struct nvs_engine *engine)
 {
-	assert((engine->note == NULL) == (engine->committed_note == NULL));
+	assert((engine->commit.note == NULL) == (engine->commit.last_note == NULL));
 	/* No commit or call holds one any more. */
-	assert(!engine->note ||
-	       engine->note->references == 1u + (engine->note == engine->committed_note));
-	note_release(engine->note);
-	note_release(engine->committed_note);
-	engine->note = engine->committed_note = NULL;
+	assert(!engine->commit.note ||
+	       engine->commit.note->references ==
+		       1u + (engine->commit.note == engine->commit.last_note));
+	note_release(engine->commit.note);
+	note_release(engine->commit.last_note);
+	engine->commit.note = engine->commit.last_note = NULL;
 }
 
 void note_committed(struct nvs_engine *engine, struct note *note)
 {
 	lock_check(engine);
 	assert(engine->keep && !engine->read_only);
-	assert(engine->committed_note && note->references);
-	note_release(engine->committed_note);
-	engine->committed_note = note_hold(note);
+	assert(engine->commit.last_note && note->references);
+	note_release(engine->commit.last_note);
+	engine->commit.last_note = note_hold(note);
 }
 
 int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
@@ -109,9 +110,9 @@ int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 	if (!made)
 		return error_set(error, -ENOMEM, "out of memory while copying a note");
 	engine_lock(engine);
-	assert(engine->note && made->references == 1);
-	note_release(engine->note);
-	engine->note = made;
+	assert(engine->commit.note && made->references == 1);
+	note_release(engine->commit.note);
+	engine->commit.note = made;
 	engine_unlock(engine);
 	return 0;
 }
@@ -132,7 +133,7 @@ int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
 	if (!engine || !nbytes)
 		return -EINVAL;
 	engine_lock(engine);
-	committed = note_hold(engine->committed_note);
+	committed = note_hold(engine->commit.last_note);
 	assert(committed->references > 1);
 	engine_unlock(engine);
 	if (note && *nbytes < committed->nbytes)

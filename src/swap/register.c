@@ -296,8 +296,8 @@ static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	table_remove(engine, tensor);
 	/* After a crash the next run still finds the tensor, so its bytes stay until a commit. */
 	if (tensor->rest->committed != NOWHERE || tensor->rest->snapshot != NOWHERE) {
-		tensor->run_next = engine->forgotten;
-		engine->forgotten = tensor;
+		tensor->run_next = engine->commit.forgotten;
+		engine->commit.forgotten = tensor;
 		return;
 	}
 	extents_release(engine, tensor);

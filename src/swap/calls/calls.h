@@ -114,7 +114,7 @@ void turn_end(struct nvs_engine *engine, struct turn *turn);
 /* Whether a call that is in line before this one shares a tensor with it, or a commit goes
  * first. */
 bool turn_is_blocked(struct nvs_engine *engine, const struct turn *turn);
-/* Has copies wait for a commit, as engine->commit_holds says. */
+/* Has copies wait for a commit, as engine->turns.held says. */
 void commit_hold(struct nvs_engine *engine, enum copying from);
 void copy_begins(struct nvs_engine *engine, struct nvs_tensor *tensor, enum copying copying);
 void copy_ends(struct nvs_engine *engine, struct nvs_tensor *tensor);

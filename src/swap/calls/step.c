@@ -28,8 +28,8 @@ static void step_check(const struct nvs_engine *engine)
 	lock_check(engine);
 	assert(!step->begun || (step->from_ns && engine->plan.step));
 	assert(step->stalls || !step->stall_ns);
-	assert(step->swapped[NVS_READ] <= engine->swapped[NVS_READ]);
-	assert(step->swapped[NVS_WRITE] <= engine->swapped[NVS_WRITE]);
+	assert(step->swapped[NVS_READ] <= engine->moves.swapped[NVS_READ]);
+	assert(step->swapped[NVS_WRITE] <= engine->moves.swapped[NVS_WRITE]);
 	assert(!step->begun || engine->plan.lost ||
 	       step->hits + step->misses <= engine->plan.nrecorded);
 }
@@ -117,8 +117,8 @@ static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
 		.size = sizeof(struct nvs_step_io),
 		.wall_ns = now - step->from_ns,
 		.io_ns = busy_ns(engine, now) - step->busy_ns,
-		.read_bytes = engine->swapped[NVS_READ] - step->swapped[NVS_READ],
-		.written_bytes = engine->swapped[NVS_WRITE] - step->swapped[NVS_WRITE],
+		.read_bytes = engine->moves.swapped[NVS_READ] - step->swapped[NVS_READ],
+		.written_bytes = engine->moves.swapped[NVS_WRITE] - step->swapped[NVS_WRITE],
 		.hits = step->hits,
 		.misses = step->misses,
 		.stalls = step->stalls,
@@ -151,8 +151,8 @@ int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 	} else {
 		*step = (struct step){.begun = true, .from_ns = clock_ns()};
 		step->busy_ns = busy_ns(engine, step->from_ns);
-		step->swapped[NVS_READ] = engine->swapped[NVS_READ];
-		step->swapped[NVS_WRITE] = engine->swapped[NVS_WRITE];
+		step->swapped[NVS_READ] = engine->moves.swapped[NVS_READ];
+		step->swapped[NVS_WRITE] = engine->moves.swapped[NVS_WRITE];
 		plan_begin(&engine->plan);
 		step_check(engine);
 		list = move_ahead(engine);

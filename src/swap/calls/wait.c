@@ -167,7 +167,7 @@ void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	struct turn turn = {.tensors = tensors, .n = n};
 
 	lock_check(engine);
-	while ((engine->ncopied && first(tensors, n, is_copied)) ||
+	while ((engine->turns.ncopied && first(tensors, n, is_copied)) ||
 	       turn_is_blocked(engine, &turn)) {
 		turn_await(engine, &turn);
 		(void)events_wait(engine, UINT64_MAX);
@@ -178,23 +178,23 @@ void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 int drain_writes(struct nvs_engine *engine, struct nvs_error *error)
 {
 	lock_check(engine);
-	while (engine->inflight[NVS_WRITE]) {
-		if (engine->overdue[NVS_WRITE])
+	while (engine->moves.inflight[NVS_WRITE]) {
+		if (engine->moves.overdue[NVS_WRITE])
 			return first_overdue(engine, true, error);
 		(void)events_wait(engine, UINT64_MAX);
 	}
-	assert(!engine->held_writes && !engine->overdue[NVS_WRITE]);
+	assert(!engine->moves.held_writes && !engine->moves.overdue[NVS_WRITE]);
 	return 0;
 }
 
 int drain_all(struct nvs_engine *engine, struct nvs_error *error)
 {
 	lock_check(engine);
-	while (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE]) {
-		if (engine->overdue[NVS_READ] || engine->overdue[NVS_WRITE])
+	while (engine->moves.inflight[NVS_READ] || engine->moves.inflight[NVS_WRITE]) {
+		if (engine->moves.overdue[NVS_READ] || engine->moves.overdue[NVS_WRITE])
 			return first_overdue(engine, false, error);
 		(void)events_wait(engine, UINT64_MAX);
 	}
-	assert(!engine->held_writes && !engine->landing);
+	assert(!engine->moves.held_writes && !engine->room.landing);
 	return 0;
 }

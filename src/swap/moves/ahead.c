@@ -52,7 +52,7 @@ struct transfer *move_ahead(struct nvs_engine *engine)
 	struct transfer *list;
 	size_t count;
 
-	if (!engine->step.begun || !engine->plan.n || engine->waiting)
+	if (!engine->step.begun || !engine->plan.n || engine->room.waiting)
 		return NULL;
 	count = choose_reads(engine, SIZE_MAX);
 	while (count && !lease_all(engine, count)) {
@@ -69,7 +69,7 @@ struct transfer *move_ahead(struct nvs_engine *engine)
 	for (size_t i = 0; i < count; i++)
 		set_ahead(engine, engine->scratch[i], AHEAD_FOR_PLAN);
 	list = runs_build_own(engine, engine->scratch, count, NVS_READ);
-	if (list || engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE])
+	if (list || engine->moves.inflight[NVS_READ] || engine->moves.inflight[NVS_WRITE])
 		return list;
 	/* Nothing to read, and the drive is idle: write behind. */
 	count = policy_choose_writes(engine);

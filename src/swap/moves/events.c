@@ -87,10 +87,10 @@ static bool thread_blocks(struct events *events)
  */
 static uint64_t worth_waiting_for(const struct nvs_engine *engine, uint64_t wanted)
 {
-	uint64_t inflight = engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE];
+	uint64_t inflight = engine->moves.inflight[NVS_READ] + engine->moves.inflight[NVS_WRITE];
 
 	if (engine->events.followers || engine->step.begun || keeps_sums(engine) ||
-	    engine->committing || engine->aio_config.io_timeout_ms || engine->trace)
+	    engine->commit.writing || engine->aio_config.io_timeout_ms || engine->trace)
 		return 1;
 	if (wanted > inflight)
 		wanted = inflight;

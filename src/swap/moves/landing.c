@@ -21,7 +21,7 @@ static void compare_checksum(struct nvs_engine *engine, struct nvs_tensor *tenso
 	}
 	tensor->status = -EBADMSG;
 	tensor->rest->error_offset = tensor->place;
-	engine->verify_errors++;
+	engine->moves.verify_errors++;
 	say_later(engine, NVS_LOG_ERROR,
 		  "%s: the bytes read from the store are not those that were written",
 		  tensor->rest->name);
@@ -32,8 +32,8 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, en
 	if (!tensor->status)
 		compare_checksum(engine, tensor);
 	if (!tensor->status)
-		engine->swapped[NVS_READ] += is_external(tensor) ? tensor->rest->part_nbytes
-								 : tensor->nbytes;
+		engine->moves.swapped[NVS_READ] += is_external(tensor) ? tensor->rest->part_nbytes
+								       : tensor->nbytes;
 	if (is_external(tensor)) {
 		return_external(tensor);
 	} else if (tensor->status) {
@@ -59,8 +59,8 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, en
 static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	set_on_landing(engine, tensor, LANDING_STAYS);
-	engine->write_failures++;
-	tensor_error(engine, tensor, &engine->failure);
+	engine->moves.write_failures++;
+	tensor_error(engine, tensor, &engine->moves.failure);
 	say_later(engine, NVS_LOG_ERROR, "%s could not be written back and stays in the pool: %s",
 		  tensor->rest->name, nvs_strerror(tensor->status));
 	/* A caller that pinned the tensor again has valid data; don't report the failed write-back
@@ -81,7 +81,7 @@ static void write_succeeded(struct nvs_engine *engine, struct nvs_tensor *tensor
 		tensor->checksum_state = CHECKSUM_KNOWN;
 		tensor->rest->checksum = tensor->rest->new_checksum;
 	}
-	engine->swapped[NVS_WRITE] += tensor->nbytes;
+	engine->moves.swapped[NVS_WRITE] += tensor->nbytes;
 }
 
 static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
@@ -157,9 +157,9 @@ static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t
 			tensor_check(tensor);
 		tensor = next;
 	}
-	engine->inflight[direction]--;
-	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
-		engine->busy_ns += clock_ns() - engine->busy_from_ns;
+	engine->moves.inflight[direction]--;
+	if (!engine->moves.inflight[NVS_READ] && !engine->moves.inflight[NVS_WRITE])
+		engine->moves.busy_ns += clock_ns() - engine->moves.busy_from_ns;
 	return nparts;
 }
 

@@ -30,9 +30,9 @@ static void mark_run(struct nvs_engine *engine, struct nvs_tensor *first, uint64
 		assert(in_flight(tensor) && !is_overdue(tensor));
 		tensor->hangs_at = offset;
 	}
-	engine->overdue[first->rest->transfer.direction]++;
-	assert(engine->overdue[first->rest->transfer.direction] <=
-	       engine->inflight[first->rest->transfer.direction]);
+	engine->moves.overdue[first->rest->transfer.direction]++;
+	assert(engine->moves.overdue[first->rest->transfer.direction] <=
+	       engine->moves.inflight[first->rest->transfer.direction]);
 	check_overdue(engine, first, &error);
 	say_later(engine, NVS_LOG_ERROR, "%s", error.text);
 }
@@ -58,9 +58,9 @@ void landed_late(struct nvs_engine *engine, const struct transfer *run)
 	if (!is_overdue(first))
 		return;
 	lock_check(engine);
-	assert(engine->overdue[run->direction] && in_flight(first));
-	engine->overdue[run->direction]--;
-	assert(engine->overdue[run->direction] < engine->inflight[run->direction]);
+	assert(engine->moves.overdue[run->direction] && in_flight(first));
+	engine->moves.overdue[run->direction]--;
+	assert(engine->moves.overdue[run->direction] < engine->moves.inflight[run->direction]);
 	say_later(engine, NVS_LOG_WARNING, "%s: %s completed late: %s", first->rest->name,
 		  run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
@@ -79,17 +79,18 @@ int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs
 			if (rc)
 				return rc;
 		}
-	assert(!engine->overdue[NVS_WRITE] && (writes_alone || !engine->overdue[NVS_READ]));
+	assert(!engine->moves.overdue[NVS_WRITE] &&
+	       (writes_alone || !engine->moves.overdue[NVS_READ]));
 	return 0;
 }
 
 int check_hung(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	uint64_t hung = engine->overdue[NVS_READ] + engine->overdue[NVS_WRITE];
+	uint64_t hung = engine->moves.overdue[NVS_READ] + engine->moves.overdue[NVS_WRITE];
 	int rc;
 
-	assert(hung <= engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE]);
-	if (!hung || hung < engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE])
+	assert(hung <= engine->moves.inflight[NVS_READ] + engine->moves.inflight[NVS_WRITE]);
+	if (!hung || hung < engine->moves.inflight[NVS_READ] + engine->moves.inflight[NVS_WRITE])
 		return 0;
 	rc = first_overdue(engine, false, error);
 	assert(rc == -ETIMEDOUT);

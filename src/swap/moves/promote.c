@@ -86,7 +86,7 @@ static void promote_listed(struct nvs_engine *engine, struct promotion *promotio
 
 static void promote_held(struct nvs_engine *engine, struct promotion *promotion)
 {
-	struct nvs_tensor *tensor = engine->held_writes;
+	struct nvs_tensor *tensor = engine->moves.held_writes;
 
 	for (; tensor && promotion->covered < promotion->missing; tensor = tensor->run_next) {
 		uint64_t nbytes = room_in(promotion, tensor);
@@ -105,13 +105,13 @@ void room_promote(struct nvs_engine *engine, uint64_t need)
 		/* If enough is free, but fragmented, any `need` bytes that land may join free
 		 * runs. */
 		.missing = need > free ? need - free : need,
-		.evicted = need <= free + engine->landing,
+		.evicted = need <= free + engine->room.landing,
 	};
 
 	lock_check(engine);
 	assert(need && need <= pool_bytes(engine->pool));
 	for (int direction = NVS_WRITE; direction >= NVS_READ; direction--) {
-		struct tensor_list *runs = engine->runs[direction];
+		struct tensor_list *runs = engine->moves.runs[direction];
 
 		promote_listed(engine, &promotion, &runs[TRANSFER_AWAITED]);
 		promote_listed(engine, &promotion, &runs[TRANSFER_USUAL]);

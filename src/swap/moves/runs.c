@@ -111,16 +111,16 @@ static void begin_io(struct nvs_tensor *tensor, enum nvs_direction direction)
 
 uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now)
 {
-	bool busy = engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE];
+	bool busy = engine->moves.inflight[NVS_READ] || engine->moves.inflight[NVS_WRITE];
 
-	return engine->busy_ns + (busy ? now - engine->busy_from_ns : 0);
+	return engine->moves.busy_ns + (busy ? now - engine->moves.busy_from_ns : 0);
 }
 
 static void begin_busy(struct nvs_engine *engine, enum nvs_direction direction)
 {
-	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
-		engine->busy_from_ns = clock_ns();
-	engine->inflight[direction]++;
+	if (!engine->moves.inflight[NVS_READ] && !engine->moves.inflight[NVS_WRITE])
+		engine->moves.busy_from_ns = clock_ns();
+	engine->moves.inflight[direction]++;
 }
 
 /* ---- Those in flight ---- */
@@ -131,7 +131,7 @@ static struct tensor_list *list_of(struct nvs_engine *engine, const struct nvs_t
 
 	/* A held write is in no list. */
 	assert(run->file);
-	return &engine->runs[run->direction][run->priority];
+	return &engine->moves.runs[run->direction][run->priority];
 }
 
 static void run_begins(struct nvs_engine *engine, struct nvs_tensor *first)
@@ -143,7 +143,7 @@ void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
 		  enum transfer_priority priority)
 {
 	TAILQ_REMOVE(list_of(engine, first), first, rest->launched);
-	TAILQ_INSERT_TAIL(&engine->runs[first->rest->transfer.direction][priority], first,
+	TAILQ_INSERT_TAIL(&engine->moves.runs[first->rest->transfer.direction][priority], first,
 			  rest->launched);
 }
 
@@ -188,7 +188,7 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 	run_members_check(&first->rest->transfer);
 	begin_busy(engine, direction);
 	run_begins(engine, first);
-	engine->transfers++;
+	engine->moves.transfers++;
 	return &first->rest->transfer;
 }
 
@@ -236,8 +236,8 @@ static size_t hold_frozen(struct nvs_engine *engine, struct nvs_tensor **tensors
 		tensor->rest->sum = SUM_NONE;
 		tensor->rest->transfer = (struct transfer){.direction = NVS_WRITE, .user = tensor};
 		begin_busy(engine, NVS_WRITE);
-		tensor->run_next = engine->held_writes;
-		engine->held_writes = tensor;
+		tensor->run_next = engine->moves.held_writes;
+		engine->moves.held_writes = tensor;
 		tensors[i] = tensors[--n];
 		tensors[n] = tensor;
 	}
@@ -249,9 +249,9 @@ static void refuse_held(struct nvs_engine *engine)
 {
 	struct nvs_tensor *tensor;
 
-	assert(engine->unsettled && !engine->committing);
-	while ((tensor = engine->held_writes)) {
-		engine->held_writes = tensor->run_next;
+	assert(engine->commit.unsettled && !engine->commit.writing);
+	while ((tensor = engine->moves.held_writes)) {
+		engine->moves.held_writes = tensor->run_next;
 		tensor->run_next = NULL;
 		/* Nothing was written there. */
 		tensor->place = tensor->rest->spare;
@@ -276,9 +276,9 @@ struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tenso
 {
 	lock_check(engine);
 	assert(direction == NVS_READ || !n || !engine->read_only);
-	if ((engine->committing || engine->unsettled) && direction == NVS_WRITE)
+	if ((engine->commit.writing || engine->commit.unsettled) && direction == NVS_WRITE)
 		n = hold_frozen(engine, tensors, n);
-	if (engine->unsettled && !engine->committing)
+	if (engine->commit.unsettled && !engine->commit.writing)
 		refuse_held(engine);
 	return build_all(engine, tensors, n, direction);
 }
@@ -300,16 +300,16 @@ struct transfer *runs_build_held(struct nvs_engine *engine)
 	struct transfer *list;
 	size_t n = 0;
 
-	if (engine->unsettled)
+	if (engine->commit.unsettled)
 		refuse_held(engine);
-	while ((tensor = engine->held_writes)) {
+	while ((tensor = engine->moves.held_writes)) {
 		assert(!must_wait(tensor));
-		engine->held_writes = tensor->run_next;
+		engine->moves.held_writes = tensor->run_next;
 		engine->scratch[n++] = tensor;
 	}
 	list = build_all(engine, engine->scratch, n, NVS_WRITE);
 	/* They have counted as in flight since they were held, each as a run. */
-	engine->inflight[NVS_WRITE] -= n;
+	engine->moves.inflight[NVS_WRITE] -= n;
 	return list;
 }
 

@@ -50,8 +50,8 @@ static void scrub_check(const struct nvs_engine *engine)
 
 static bool is_quiet(const struct nvs_engine *engine)
 {
-	return !engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE] && !engine->committing &&
-	       engine->transfers == engine->scrub.transfers;
+	return !engine->moves.inflight[NVS_READ] && !engine->moves.inflight[NVS_WRITE] &&
+	       !engine->commit.writing && engine->moves.transfers == engine->scrub.transfers;
 }
 
 /* False: the thread must end. */
@@ -61,7 +61,7 @@ static bool wait_until_quiet(struct nvs_engine *engine)
 
 	scrub_check(engine);
 	while (!scrub->closing && !is_quiet(engine)) {
-		scrub->transfers = engine->transfers;
+		scrub->transfers = engine->moves.transfers;
 		(void)engine_sleep(engine, &scrub->wake, clock_ns() + QUIET_NS);
 	}
 	return !scrub->closing;

@@ -297,8 +297,8 @@ void tensors_free(struct nvs_engine *engine)
 		table_remove(engine, tensor);
 		tensor_free(tensor);
 	}
-	while ((tensor = engine->forgotten)) {
-		engine->forgotten = tensor->run_next;
+	while ((tensor = engine->commit.forgotten)) {
+		engine->commit.forgotten = tensor->run_next;
 		tensor_free(tensor);
 	}
 	free(engine->tensors);

@@ -40,19 +40,19 @@ static bool reached_goal(const struct nvs_engine *engine, const struct eviction 
 static bool within_max_in_cpu(const struct nvs_engine *engine, const struct eviction *eviction)
 {
 	(void)eviction;
-	return engine->counted_numel <= engine->max_in_cpu;
+	return engine->room.counted_numel <= engine->max_in_cpu;
 }
 
 static bool within_max_live(const struct nvs_engine *engine, const struct eviction *eviction)
 {
 	(void)eviction;
-	return engine->live_numel - engine->landing_numel <= engine->max_live;
+	return engine->room.live_numel - engine->room.landing_numel <= engine->max_live;
 }
 
 bool policy_may_read(const struct nvs_engine *engine, const struct eviction *eviction)
 {
 	return free_bytes(engine) >= eviction->goal &&
-	       engine->live_numel + eviction->numel <= engine->max_live;
+	       engine->room.live_numel + eviction->numel <= engine->max_live;
 }
 
 void eviction_check(const struct nvs_engine *engine, const struct eviction *eviction)
@@ -73,7 +73,7 @@ struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t nee
 {
 	return (struct eviction){.enough = reached_goal,
 				 .goal = need,
-				 .reached = free_bytes(engine) + engine->landing,
+				 .reached = free_bytes(engine) + engine->room.landing,
 				 .writes = true,
 				 .ahead = true,
 				 .small = true,
@@ -136,10 +136,11 @@ static void begin_turn(const struct nvs_engine *engine, struct eviction *evictio
 {
 	switch (eviction->turn) {
 	case TURN_IDLE:
-		eviction->tensor = TAILQ_FIRST(&engine->idle);
+		eviction->tensor = TAILQ_FIRST(&engine->room.idle);
 		break;
 	case TURN_AHEAD:
-		eviction->tensor = eviction->ahead ? TAILQ_LAST(&engine->ahead, tensor_list) : NULL;
+		eviction->tensor = eviction->ahead ? TAILQ_LAST(&engine->room.ahead, tensor_list)
+						   : NULL;
 		break;
 	case TURN_LARGE:
 		eviction->at = plan_last(&engine->plan, PLAN_LARGE);
@@ -224,7 +225,8 @@ struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uin
 			continue;
 		}
 		/* As in DeepSpeed, the last one may exceed the rest of the bucket. */
-		return engine->ahead_numel + numel < engine->prefetch_bucket_size ? tensor : NULL;
+		return engine->room.ahead_numel + numel < engine->prefetch_bucket_size ? tensor
+										       : NULL;
 	}
 	return NULL;
 }
@@ -260,7 +262,7 @@ static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struc
 static void consider_all(struct nvs_engine *engine, struct behind *behind)
 {
 	const struct plan *plan = &engine->plan;
-	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->idle);
+	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->room.idle);
 	size_t at = plan_last(plan, PLAN_LARGE);
 
 	for (; tensor && behind->have < behind->want; tensor = TAILQ_NEXT(tensor, idle))
@@ -278,7 +280,7 @@ size_t policy_choose_writes(struct nvs_engine *engine)
 {
 	const struct plan *plan = &engine->plan;
 	/* So that the next reads find room at once. */
-	struct behind behind = {.have = free_bytes(engine) + engine->landing,
+	struct behind behind = {.have = free_bytes(engine) + engine->room.landing,
 				.want = min_u64(plan->extents - plan->resident, plan->lookahead)};
 
 	/* Clean tensors count first; dirty ones are written for the rest. */

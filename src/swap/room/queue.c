@@ -50,7 +50,7 @@ void queue_check(const struct nvs_engine *engine)
 		assert(!next || ticket->passed >= next->passed);
 		n++;
 	}
-	assert(n <= engine->waiting);
+	assert(n <= engine->room.waiting);
 }
 
 /* ---- Who may pass ---- */
@@ -79,8 +79,8 @@ static bool first_goes_on(struct nvs_engine *engine, const struct ticket *first)
 		engine->queue.awaits_first = true;
 		return true;
 	}
-	return !engine->overdue[NVS_READ] && !engine->overdue[NVS_WRITE] && first->need > free &&
-	       first->need <= free + engine->landing;
+	return !engine->moves.overdue[NVS_READ] && !engine->moves.overdue[NVS_WRITE] &&
+	       first->need > free && first->need <= free + engine->room.landing;
 }
 
 /*
@@ -93,7 +93,7 @@ static bool needs_the_waiting(const struct nvs_engine *engine, const struct tick
 	if (held && waiting->need > pool_bytes(engine->pool) - held)
 		return true;
 	return held && held == engine->pinners.all && waiting->tried == engine->queue.changes &&
-	       !engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE];
+	       !engine->moves.inflight[NVS_READ] && !engine->moves.inflight[NVS_WRITE];
 }
 
 static uint64_t later(uint64_t since_ns, uint64_t patience_ns)

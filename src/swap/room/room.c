@@ -12,14 +12,14 @@
 
 static void count_in_pool(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	engine->live_numel += tensor->numel;
+	engine->room.live_numel += tensor->numel;
 	if (in_plan(tensor))
 		engine->plan.resident += tensor->extent;
 }
 
 static void count_out_of_pool(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	engine->live_numel -= tensor->numel;
+	engine->room.live_numel -= tensor->numel;
 	if (in_plan(tensor))
 		engine->plan.resident -= tensor->extent;
 }
@@ -67,11 +67,11 @@ static struct tensor_list *list_of(struct nvs_engine *engine, enum placement pla
 {
 	switch (placement) {
 	case PLACED_IDLE:
-		return &engine->idle;
+		return &engine->room.idle;
 	case PLACED_AHEAD:
-		return &engine->ahead;
+		return &engine->room.ahead;
 	case PLACED_PLANNED:
-		return &engine->planned;
+		return &engine->room.planned;
 	case PLACED_NOWHERE:
 	case PLACED_PINNED:
 		assert(false);
@@ -93,7 +93,7 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		plan_mark_idle(&engine->plan, tensor, true);
 	tensor->counted = policy_counts(engine, tensor);
 	if (tensor->counted)
-		engine->counted_numel += tensor->numel;
+		engine->room.counted_numel += tensor->numel;
 }
 
 void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor)
@@ -104,7 +104,7 @@ void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	if (in_plan(tensor))
 		plan_mark_idle(&engine->plan, tensor, false);
 	if (tensor->counted)
-		engine->counted_numel -= tensor->numel;
+		engine->room.counted_numel -= tensor->numel;
 	tensor->counted = false;
 }
 
@@ -116,11 +116,11 @@ void change_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enu
 									 : -tensor->extent;
 	if (value == LANDING_EVICTS) {
 		assert(tensor->memory == MEMORY_POOL && !tensor->pins.count);
-		engine->landing += tensor->extent;
-		engine->landing_numel += tensor->numel;
+		engine->room.landing += tensor->extent;
+		engine->room.landing_numel += tensor->numel;
 	} else {
-		engine->landing -= tensor->extent;
-		engine->landing_numel -= tensor->numel;
+		engine->room.landing -= tensor->extent;
+		engine->room.landing_numel -= tensor->numel;
 	}
 }
 
@@ -133,9 +133,9 @@ void change_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum rea
 	if (!in_plan(tensor) || is_ahead(tensor) == before)
 		return;
 	if (before)
-		engine->ahead_numel -= tensor->numel;
+		engine->room.ahead_numel -= tensor->numel;
 	else
-		engine->ahead_numel += tensor->numel;
+		engine->room.ahead_numel += tensor->numel;
 }
 
 void drop(struct nvs_engine *engine, struct nvs_tensor *tensor)
@@ -214,7 +214,7 @@ static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct e
 {
 	eviction->ntaken++;
 	eviction->reached += tensor->extent;
-	engine->evictions++;
+	engine->room.evictions++;
 	if (!is_dirty(tensor)) {
 		drop(engine, tensor);
 		tensor_check(tensor);

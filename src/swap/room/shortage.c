@@ -111,7 +111,7 @@ uint64_t shortage_deadline(const struct nvs_engine *engine, struct shortage *sho
 	if (shortage->told)
 		return deadline;
 	if (!shortage->tell_at_ns)
-		shortage->tell_at_ns = clock_ns() + engine->shortage_after_ns;
+		shortage->tell_at_ns = clock_ns() + engine->room.shortage_after_ns;
 	return shortage->tell_at_ns < deadline ? shortage->tell_at_ns : deadline;
 }
 
@@ -122,7 +122,7 @@ void shortage_tell(struct nvs_engine *engine, struct shortage *shortage, size_t 
 	assert(!shortage->told && shortage->tell_at_ns);
 	shortage->tell_at_ns = 0;
 	/* Memory comes free without another call's doing: an unpinned tensor has yet to land. */
-	if (engine->landing)
+	if (engine->room.landing)
 		return;
 	for (size_t i = 0; i < engine->ntensors; i++)
 		if (in_flight(engine->tensors[i]) && !engine->tensors[i]->pins.count)
