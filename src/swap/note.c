@@ -23,7 +23,6 @@ static struct note *note_new(const void *data, size_t nbytes)
 {
 	struct note *note = malloc(sizeof(*note) + nbytes);
 
-	assert(nbytes <= NVS_NOTE_MAX && (data || !nbytes));
 	if (!note)
 		return NULL;
 	note->references = 1;
@@ -36,7 +35,6 @@ static struct note *note_new(const void *data, size_t nbytes)
 struct note *note_hold(struct note *note)
 {
 	assert(note->references && note->references < UINT32_MAX);
-	assert(note->nbytes <= NVS_NOTE_MAX);
 	note->references++;
 	return note;
 }
@@ -45,14 +43,12 @@ void note_release(struct note *note)
 {
 	if (!note)
 		return;
-	assert(note->references && note->nbytes <= NVS_NOTE_MAX);
 	if (!--note->references)
 		free(note);
 }
 
 struct store_note note_contents(const struct note *note)
 {
-	assert(note->references && note->nbytes <= NVS_NOTE_MAX);
 	return (struct store_note){.data = note->bytes, .nbytes = note->nbytes};
 }
 
@@ -60,19 +56,15 @@ int note_open(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct store_note found = store_found_note(engine->store);
 
-	assert(!engine->commit.note && !engine->commit.last_note);
-	assert(!engine->opened);
 	engine->commit.last_note = note_new(found.data, found.nbytes);
 	if (!engine->commit.last_note)
 		return error_set(error, -ENOMEM, "out of memory while reading the manifest");
 	engine->commit.note = note_hold(engine->commit.last_note);
-	assert(engine->keep || !engine->commit.note->nbytes);
 	return 0;
 }
 
 void note_close(struct nvs_engine *engine)
 {
-	assert((engine->commit.note == NULL) == (engine->commit.last_note == NULL));
 	/* No commit or call holds one any more. */
 	assert(!engine->commit.note ||
 	       engine->commit.note->references ==
@@ -84,9 +76,6 @@ void note_close(struct nvs_engine *engine)
 
 void note_committed(struct nvs_engine *engine, struct note *note)
 {
-	lock_check(engine);
-	assert(engine->keep && !engine->read_only);
-	assert(engine->commit.last_note && note->references);
 	note_release(engine->commit.last_note);
 	engine->commit.last_note = note_hold(note);
 }
@@ -110,7 +99,6 @@ int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 	if (!made)
 		return error_set(error, -ENOMEM, "out of memory while copying a note");
 	engine_lock(engine);
-	assert(engine->commit.note && made->references == 1);
 	note_release(engine->commit.note);
 	engine->commit.note = made;
 	engine_unlock(engine);
@@ -134,7 +122,6 @@ int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
 		return -EINVAL;
 	engine_lock(engine);
 	committed = note_hold(engine->commit.last_note);
-	assert(committed->references > 1);
 	engine_unlock(engine);
 	if (note && *nbytes < committed->nbytes)
 		rc = -ERANGE;

@@ -249,7 +249,6 @@ static void refuse_held(struct nvs_engine *engine)
 {
 	struct nvs_tensor *tensor;
 
-	assert(engine->commit.unsettled && !engine->commit.writing);
 	while ((tensor = engine->moves.held_writes)) {
 		engine->moves.held_writes = tensor->run_next;
 		tensor->run_next = NULL;

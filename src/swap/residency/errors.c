@@ -22,8 +22,6 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 					  .status = status,
 					  .error_offset = offset};
 
-	lock_check(engine);
-	assert(status < 0 && tensor->engine == engine);
 	/* Only writes are refused. */
 	assert(offset != NOWHERE || direction == NVS_WRITE);
 	if (offset == NOWHERE)
@@ -38,7 +36,6 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		 struct nvs_error *error)
 {
-	assert(tensor->io == IO_IDLE);
 	return failed(engine, tensor, tensor->status_direction, tensor->status,
 		      tensor->rest->error_offset, error);
 }
@@ -46,7 +43,6 @@ int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 int read_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor, int status,
 	       uint64_t offset, struct nvs_error *error)
 {
-	assert(on_drive(tensor->content) && tensor->nbytes);
 	return failed(engine, tensor, NVS_READ, status, offset, error);
 }
 
@@ -55,10 +51,8 @@ int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tens
 {
 	int status = tensor->unreported;
 
-	assert(status <= 0 && tensor->engine == engine);
 	if (!status || in_flight(tensor))
 		return 0;
-	assert(!engine->read_only && !is_external(tensor));
 	tensor->unreported = 0;
 	return failed(engine, tensor, NVS_WRITE, status, tensor->rest->unreported_at, error);
 }
@@ -66,7 +60,6 @@ int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tens
 int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
 	assert(tensor_state(tensor) == NVS_EMPTY);
-	assert(!tensor->pins.count && !tensor->data);
 	return error_about(
 		error, -ENODATA, tensor->rest->name, 0, 0, "%s has no contents to read: %s",
 		tensor->rest->name,
@@ -82,9 +75,6 @@ int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 {
 	char need[32], have[32];
 
-	assert(tensor->engine == engine);
-	assert(tensor->extent > pool_bytes(engine->pool) && engine->pool_step);
-	assert(engine->pool_key && engine->remedy[0]);
 	return error_about(error, -E2BIG, tensor->rest->name, 0, 0,
 			   "%s has %s (%" PRIu64 " bytes), more than the whole pool of %s (%s): "
 			   "set %s to %" PRIu64 " elements or more",

@@ -44,7 +44,6 @@ static void count_for(struct nvs_engine *engine, struct nvs_tensor *tensor, uint
 
 void pinner_takes(struct nvs_engine *engine, struct nvs_tensor *tensor, bool first)
 {
-	assert(first == (tensor->placement != PLACED_PINNED));
 	if (!first)
 		pinner_ends(engine, tensor);
 	count_for(engine, tensor, pinner_self());
@@ -52,7 +51,6 @@ void pinner_takes(struct nvs_engine *engine, struct nvs_tensor *tensor, bool fir
 
 void pinner_stays(struct nvs_engine *engine, struct nvs_tensor *tensor, uint32_t pinner)
 {
-	assert(tensor->pins.count && tensor->placement == PLACED_PINNED);
 	if (pinner == tensor->pins.pinner)
 		return;
 	pinner_ends(engine, tensor);
@@ -85,7 +83,6 @@ void pinners_check(const struct pinners *pinners)
 
 static uint64_t entry_of(uint64_t pin, uint32_t pinner)
 {
-	assert(pinner < PINNERS && pin <= UINT64_MAX >> PINNER_BITS);
 	return pin << PINNER_BITS | pinner;
 }
 
@@ -142,7 +139,6 @@ bool pins_grow(struct pins *pins)
 		memcpy(many, pins->few, sizeof(pins->few));
 	pins->many = many;
 	pins->max = 2 * max;
-	assert(pins->count < pins->max);
 	return true;
 }
 
@@ -177,7 +173,6 @@ static uint64_t newest_entry(const struct nvs_tensor *tensor)
 	for (uint32_t i = 0; i < tensor->pins.count; i++)
 		if (pins_of(tensor)[i] > newest)
 			newest = pins_of(tensor)[i];
-	assert((newest == 0) == (tensor->pins.count == 0));
 	return newest;
 }
 
@@ -185,13 +180,11 @@ uint64_t pins_newest(const struct nvs_tensor *tensor)
 {
 	uint64_t newest = number_of(newest_entry(tensor));
 
-	assert(!newest || newest > tensor->pins.failed);
 	return newest;
 }
 
 uint32_t pins_newest_pinner(const struct nvs_tensor *tensor)
 {
-	assert(tensor->pins.count);
 	return newest_entry(tensor) % PINNERS;
 }
 
@@ -200,7 +193,6 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 	uint64_t after = 0;
 	size_t n = 0;
 
-	assert(max);
 	for (; n < max && n < tensor->pins.count; n++) {
 		list[n] = UINT64_MAX;
 		for (uint32_t i = 0; i < tensor->pins.count; i++) {
@@ -209,7 +201,6 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 			if (pin > after && pin < list[n])
 				list[n] = pin;
 		}
-		assert(list[n] != UINT64_MAX && list[n] > tensor->pins.failed);
 		after = list[n];
 	}
 	return n;
@@ -217,12 +208,8 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 
 void pins_fail(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	assert(tensor->status < 0 && tensor->pins.failed <= engine->last_pin);
 	if (!tensor->pins.count)
 		return;
-	assert(tensor->placement == PLACED_PINNED && tensor->memory == MEMORY_POOL);
-	assert(tensor->status_direction == NVS_READ);
-	assert(pins_newest(tensor) <= engine->last_pin);
 	tensor->pins.count = 0;
 	pinner_ends(engine, tensor);
 	tensor->placement = PLACED_NOWHERE;
@@ -240,9 +227,6 @@ int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 					  .status = tensor->pins.status,
 					  .error_offset = tensor->pins.error_offset};
 
-	assert(tensor->pins.failed && tensor->pins.status < 0);
-	assert(tensor->engine == engine);
-	assert(tensor->pins.error_offset != NOWHERE);
 	return transfer_error(&transfer, tensor->rest->name, error);
 }
 
@@ -261,7 +245,6 @@ int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *e
 
 void pins_free(struct nvs_tensor *tensor)
 {
-	assert(!tensor->pins.max || tensor->pins.many);
 	if (tensor->pins.max)
 		free(tensor->pins.many);
 }

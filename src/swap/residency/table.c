@@ -194,7 +194,6 @@ void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	struct nvs_tensor *last;
 
 	table_check(engine, tensor);
-	assert(engine->ntensors && tensor->io == IO_IDLE);
 	assert(tensor->rest->copying == COPIED_NOT && !tensor->rest->in_line);
 	assert(!in_plan(tensor));
 	scrub_forgets(&engine->scrub, tensor);
@@ -244,7 +243,6 @@ void tensor_free(struct nvs_tensor *tensor)
 void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	assert(tensor->memory == MEMORY_NONE && tensor->io == IO_IDLE);
-	assert(tensor->registration != REGISTRATION_NEW);
 	extents_check(engine, tensor);
 	store_release(engine->store, tensor->offset, tensor->nbytes);
 	if (engine->keep)
@@ -277,7 +275,6 @@ static void forgotten_check(const struct nvs_engine *engine, const struct nvs_te
 
 void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten)
 {
-	lock_check(engine);
 	while (forgotten) {
 		struct nvs_tensor *tensor = forgotten;
 

@@ -33,19 +33,19 @@ bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *ten
 
 static bool reached_goal(const struct nvs_engine *engine, const struct eviction *eviction)
 {
-	(void)engine;
+	assert(eviction->reached <= pool_bytes(engine->pool));
 	return eviction->reached >= eviction->goal;
 }
 
 static bool within_max_in_cpu(const struct nvs_engine *engine, const struct eviction *eviction)
 {
-	(void)eviction;
+	assert(eviction->counted);
 	return engine->room.counted_numel <= engine->max_in_cpu;
 }
 
 static bool within_max_live(const struct nvs_engine *engine, const struct eviction *eviction)
 {
-	(void)eviction;
+	assert(!eviction->counted);
 	return engine->room.live_numel - engine->room.landing_numel <= engine->max_live;
 }
 
