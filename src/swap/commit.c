@@ -160,8 +160,9 @@ static int snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 			.shape = tensor->rest->shape ? shape : NULL,
 			.ndim = tensor->rest->ndim};
 		name = stpcpy(name, tensor->rest->name) + 1;
-		for (size_t k = 0; k < tensor->rest->ndim; k++)
-			*shape++ = tensor->rest->shape[k];
+		if (tensor->rest->shape)
+			memcpy(shape, tensor->rest->shape, tensor->rest->ndim * sizeof(*shape));
+		shape += tensor->rest->ndim;
 	}
 	assert(name == snapshot->names + nbytes && shape == snapshot->shapes + ndims);
 	snapshot->n = engine->ntensors;

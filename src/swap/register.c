@@ -64,7 +64,8 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 
 static int no_memory(struct nvs_error *error)
 {
-	return error_set(error, -ENOMEM, "out of memory while registering tensors");
+	error_set(error, -ENOMEM, "out of memory while registering tensors");
+	return -ENOMEM;
 }
 
 static int read_spec(struct nvs_tensor_spec *spec, const struct nvs_tensor_spec *specs, size_t i,

@@ -21,10 +21,11 @@
 
 static void step_check(const struct nvs_engine *engine)
 {
-	const struct step *step = &engine->step;
+	const struct step *step;
 
 	if (!STATE_CHECKS)
 		return;
+	step = &engine->step;
 	lock_check(engine);
 	assert(!step->begun || (step->from_ns && engine->plan.step));
 	assert(step->stalls || !step->stall_ns);

@@ -31,11 +31,13 @@ static enum tensor_io io_of(enum nvs_direction direction)
 
 void run_check(const struct transfer *run)
 {
-	const struct nvs_tensor *first = run->user;
-	const struct store *store = first->engine->store;
+	const struct nvs_tensor *first;
+	uint32_t unit;
 
 	if (!STATE_CHECKS)
 		return;
+	first = run->user;
+	unit = store_unit(first->engine->store);
 	assert(run->direction == NVS_READ || run->direction == NVS_WRITE);
 	assert(!run->requests);
 	assert(run == &first->rest->transfer && first->run_first == first);
@@ -43,8 +45,8 @@ void run_check(const struct transfer *run)
 	assert(run->file == store_file(first->engine->store));
 	assert(run->data == first->data && run->nbytes && run->status <= 0);
 	assert(run->offset == first->place + first_moved(first));
-	assert(is_external(first) || run->nbytes % store_unit(store) == 0);
-	assert(is_part(first) || run->offset % store_unit(store) == 0);
+	assert(is_external(first) || run->nbytes % unit == 0);
+	assert(is_part(first) || run->offset % unit == 0);
 	assert(is_external(first) || pool_has(first->engine->pool, run->data, run->nbytes));
 	assert(run->nbytes <= UINT64_MAX - run->offset);
 	assert(!first->rest->parts || (run->direction == NVS_READ && is_external(first)));
@@ -60,13 +62,12 @@ void runs_check(const struct transfer *list)
 
 void run_members_check(const struct transfer *run)
 {
-	const struct nvs_tensor *tensor = run->user;
 	uint64_t at = 0;
 
 	if (!STATE_CHECKS)
 		return;
 	run_check(run);
-	for (; tensor; tensor = tensor->run_next) {
+	for (const struct nvs_tensor *tensor = run->user; tensor; tensor = tensor->run_next) {
 		assert(tensor->run_first == run->user && tensor->io == io_of(run->direction));
 		assert(tensor->memory != MEMORY_NONE && !tensor->status);
 		assert(tensor->data == (const char *)run->data + at);

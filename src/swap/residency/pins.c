@@ -113,10 +113,11 @@ static const uint64_t *find_pin(const struct nvs_tensor *tensor, uint64_t pin)
 
 void pins_check(const struct nvs_tensor *tensor)
 {
-	const struct pins *pins = &tensor->pins;
+	const struct pins *pins;
 
 	if (!STATE_CHECKS)
 		return;
+	pins = &tensor->pins;
 	assert(pins->count <= (pins->max ? pins->max : PINS_FEW));
 	assert(!pins->max || (pins->many && pins->max > PINS_FEW));
 	assert((pins->failed != 0) == (pins->status < 0));
