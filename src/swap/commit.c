@@ -26,8 +26,7 @@ static const char *unfinished(const struct nvs_tensor *tensor)
 
 static bool any_copied(const struct nvs_engine *engine)
 {
-	assert(engine->ncopied <= engine->ntensors);
-	for (size_t i = 0; i < engine->ntensors && engine->ncopied; i++)
+	for (size_t i = 0; i < engine->ntensors && engine->turns.ncopied; i++)
 		if (is_copied(engine->tensors[i]) && unfinished(engine->tensors[i]))
 			return true;
 	return false;
@@ -36,9 +35,8 @@ static bool any_copied(const struct nvs_engine *engine)
 /* Waits for calls that copy bytes of tensors; what they have pinned is unpinned soon. */
 static void await_copies(struct nvs_engine *engine)
 {
-	enum copying held = engine->commit_holds;
+	enum copying held = engine->turns.held;
 
-	lock_check(engine);
 	while (any_copied(engine)) {
 		commit_hold(engine, COPIED_OUT);
 		(void)events_wait(engine, UINT64_MAX);
@@ -49,20 +47,8 @@ static void await_copies(struct nvs_engine *engine)
 static int refuse_unfinished(const struct nvs_tensor *tensor, const char *before,
 			     struct nvs_error *error)
 {
-	assert(unfinished(tensor) && (tensor->pins.count || is_external(tensor)));
 	return error_about(error, -EBUSY, tensor->rest->name, 0, 0, "%s is %s before %s",
 			   tensor->rest->name, unfinished(tensor), before);
-}
-
-static int check_finished(const struct nvs_engine *engine, struct nvs_error *error)
-{
-	int rc = 0;
-
-	lock_check(engine);
-	for (size_t i = 0; i < engine->ntensors && !rc; i++)
-		if (unfinished(engine->tensors[i]))
-			rc = refuse_unfinished(engine->tensors[i], "the commit", error);
-	return rc;
 }
 
 int engine_check_pins(struct nvs_engine *engine, struct nvs_error *error)
@@ -79,86 +65,45 @@ int engine_check_pins(struct nvs_engine *engine, struct nvs_error *error)
 	return rc;
 }
 
-/* A caller that did not wait would take a failed write to be in the store. */
-static int check_reported(const struct nvs_engine *engine, struct nvs_error *error)
-{
-	int rc = 0;
-
-	lock_check(engine);
-	assert(!engine->read_only);
-	for (size_t i = 0; i < engine->ntensors && !rc; i++)
-		rc = report_failed_write(engine, engine->tensors[i], error);
-	return rc;
-}
-
-/* Starts to write back dirty unpinned tensors. */
-static struct transfer *write_back(struct nvs_engine *engine)
-{
-	size_t n = 0;
-
-	lock_check(engine);
-	for (size_t i = 0; i < engine->ntensors; i++) {
-		struct nvs_tensor *tensor = engine->tensors[i];
-
-		if (tensor_state(tensor) == NVS_RESIDENT && is_dirty(tensor) && !tensor->pins.count)
-			engine->scratch[n++] = tensor;
-	}
-	assert(n <= engine->ntensors && !engine->committing);
-	for (size_t i = 0; i < n; i++) {
-		assert(is_listed(engine->scratch[i]));
-		leave_idle(engine, engine->scratch[i]);
-	}
-	return runs_build_own(engine, engine->scratch, n, NVS_WRITE);
-}
-
-static bool anything_dirty(const struct nvs_engine *engine)
-{
-	assert(!engine->read_only);
-	for (size_t i = 0; i < engine->ntensors; i++)
-		if (is_dirty(engine->tensors[i]) && !engine->tensors[i]->pins.count)
-			return true;
-	return false;
-}
-
-static int failure_of(const struct nvs_engine *engine, struct nvs_error *error)
-{
-	assert(engine->failure.code < 0 && engine->write_failures);
-	error_copy(error, &engine->failure);
-	return engine->failure.code;
-}
-
 /*
  * Under the lock, which it releases while the drive works. When it returns 0, everything is on the
  * drive. Tensors that other threads pin or write meanwhile are checked again.
  */
 static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 {
-	uint64_t failures = engine->write_failures;
+	uint64_t failures = engine->moves.write_failures;
 
-	lock_check(engine);
-	assert(!engine->unsettled && !engine->held_writes);
+	assert(!engine->commit.unsettled && !engine->moves.held_writes);
 	for (;;) {
 		struct transfer *list;
-		int rc;
+		size_t ndirty = 0;
+		int rc = 0;
 
 		await_copies(engine);
-		rc = check_finished(engine, error);
-		if (!rc)
-			rc = check_reported(engine, error);
-		if (rc)
+		for (size_t i = 0; i < engine->ntensors && !rc; i++)
+			if (unfinished(engine->tensors[i]))
+				rc = refuse_unfinished(engine->tensors[i], "the commit", error);
+		/* A caller that did not wait would take a failed write to be in the store. */
+		for (size_t i = 0; i < engine->ntensors && !rc; i++) {
+			rc = report_failed_write(engine, engine->tensors[i], error);
+			if (is_dirty(engine->tensors[i]))
+				engine->scratch[ndirty++] = engine->tensors[i];
+		}
+		if (rc || (!ndirty && !engine->moves.inflight[NVS_WRITE]))
 			return rc;
-		assert(!engine->committing);
-		if (!anything_dirty(engine) && !engine->inflight[NVS_WRITE])
-			return 0;
-		list = write_back(engine);
+		for (size_t i = 0; i < ndirty; i++)
+			leave_idle(engine, engine->scratch[i]);
+		list = runs_build_own(engine, engine->scratch, ndirty, NVS_WRITE);
 		engine_unlock(engine);
 		launch(engine, list);
 		engine_lock(engine);
 		rc = drain_writes(engine, error);
 		if (rc)
 			return rc;
-		if (engine->write_failures != failures)
-			return failure_of(engine, error);
+		if (engine->moves.write_failures != failures) {
+			error_copy(error, &engine->moves.failure);
+			return engine->moves.failure.code;
+		}
 		/* Tensors that became dirty meanwhile are the last ones. */
 		commit_hold(engine, COPIED_IN);
 	}
@@ -170,67 +115,38 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
  * and get other shapes by registration, while the manifest is written. */
 struct snapshot {
 	struct store_entry *entries;
-	char *names;
-	size_t names_nbytes;
-	uint64_t *shapes;
-	size_t ndims; /* dimensions in `shapes` */
 	size_t n;
+	char *names;
+	uint64_t *shapes;
 	struct nvs_tensor *forgotten; /* since the last commit */
 	struct note *note;
 };
 
-static int snapshot_alloc(const struct nvs_engine *engine, struct snapshot *snapshot)
+/* With everything on the drive. -ENOMEM: nothing has changed. */
+static int snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 {
-	size_t nbytes = 0;
+	size_t nbytes = 0, ndims = 0;
+	uint64_t *shape;
+	char *name;
 
-	lock_check(engine);
-	assert(!snapshot->entries && !snapshot->names && !snapshot->shapes);
-	for (size_t i = 0; i < engine->ntensors; i++) {
-		nbytes += strlen(engine->tensors[i]->rest->name) + 1;
-		snapshot->ndims += engine->tensors[i]->rest->ndim;
-	}
-	snapshot->entries = calloc(engine->ntensors + 1, sizeof(*snapshot->entries));
-	snapshot->names_nbytes = nbytes + 1;
-	snapshot->names = malloc(snapshot->names_nbytes);
-	snapshot->shapes = calloc(snapshot->ndims + 1, sizeof(*snapshot->shapes));
-	return snapshot->entries && snapshot->names && snapshot->shapes ? 0 : -ENOMEM;
-}
-
-static void snapshot_free(struct snapshot *snapshot)
-{
-	free(snapshot->entries);
-	free(snapshot->names);
-	free(snapshot->shapes);
-}
-
-/* Copies the tensor's shape to *room, and moves behind it; NULL: it has one dimension. */
-static const uint64_t *snapshot_shape(const struct nvs_tensor *tensor, uint64_t **room)
-{
-	const uint64_t *copy = *room;
-
-	assert(tensor->rest->shape || !tensor->rest->ndim);
-	if (!tensor->rest->shape)
-		return NULL;
-	for (size_t i = 0; i < tensor->rest->ndim; i++)
-		*(*room)++ = tensor->rest->shape[i];
-	return copy;
-}
-
-/* Under the lock, with everything on the drive. */
-static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
-{
-	char *name = snapshot->names;
-	uint64_t *shape = snapshot->shapes;
-
-	assert(!engine->committing && !engine->held_writes && !engine->inflight[NVS_WRITE]);
+	assert(!engine->moves.held_writes && !engine->moves.inflight[NVS_WRITE]);
 	engine_check(engine);
 	for (size_t i = 0; i < engine->ntensors; i++) {
+		nbytes += strlen(engine->tensors[i]->rest->name) + 1;
+		ndims += engine->tensors[i]->rest->ndim;
+	}
+	snapshot->entries = calloc(engine->ntensors + 1, sizeof(*snapshot->entries));
+	snapshot->names = name = malloc(nbytes + 1);
+	snapshot->shapes = shape = calloc(ndims + 1, sizeof(*snapshot->shapes));
+	if (!snapshot->entries || !name || !shape)
+		return -ENOMEM;
+	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
+		bool written = on_drive(tensor->content);
 
 		/* What the manifest names is on the drive, and nothing writes there. */
 		assert(!is_dirty(tensor) && tensor->io != IO_WRITING && !is_external(tensor));
-		extents_check(engine, tensor);
-		tensor->rest->snapshot = on_drive(tensor->content) ? tensor->offset : NOWHERE;
+		tensor->rest->snapshot = written ? tensor->offset : NOWHERE;
 		snapshot->entries[i] = (struct store_entry){
 			.name = name,
 			.dtype = tensor->rest->dtype,
@@ -238,116 +154,79 @@ static void snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 			.nbytes = tensor->nbytes,
 			.offset = tensor->offset,
 			.spare = tensor->rest->spare,
-			.written = on_drive(tensor->content),
+			.written = written,
 			.has_checksum = tensor->checksum_state != CHECKSUM_NONE,
 			.checksum = tensor->rest->checksum,
-			.shape = snapshot_shape(tensor, &shape),
+			.shape = tensor->rest->shape ? shape : NULL,
 			.ndim = tensor->rest->ndim};
-		assert((size_t)(shape - snapshot->shapes) <= snapshot->ndims);
 		name = stpcpy(name, tensor->rest->name) + 1;
-		assert((size_t)(name - snapshot->names) < snapshot->names_nbytes);
+		if (tensor->rest->shape)
+			memcpy(shape, tensor->rest->shape, tensor->rest->ndim * sizeof(*shape));
+		shape += tensor->rest->ndim;
 	}
-	assert((size_t)(shape - snapshot->shapes) == snapshot->ndims);
-	assert((size_t)(name - snapshot->names) + 1 == snapshot->names_nbytes);
-	assert(!snapshot->forgotten);
+	assert(name == snapshot->names + nbytes && shape == snapshot->shapes + ndims);
 	snapshot->n = engine->ntensors;
-	snapshot->forgotten = engine->forgotten;
-	engine->forgotten = NULL;
-	snapshot->note = note_hold(engine->note);
-	engine->committing = true;
+	snapshot->forgotten = engine->commit.forgotten;
+	engine->commit.forgotten = NULL;
+	snapshot->note = note_hold(engine->commit.note);
+	engine->commit.writing = true;
+	return 0;
 }
 
-/* Under the lock. Tensors that were forgotten meanwhile stay for the next commit: the manifest
- * names them. */
-static void snapshot_apply(struct nvs_engine *engine, const struct snapshot *snapshot)
-{
-	lock_check(engine);
-	assert(!engine->committing && snapshot->entries && snapshot->note);
-	assert(!engine->unsettled);
-	tensors_committed(engine);
-	note_committed(engine, snapshot->note);
-	tensors_release_forgotten(engine, snapshot->forgotten);
-}
-
+/* No commit is in doubt any more: the manifest names what `committed` says, and nothing else. */
 static void unfreeze(struct nvs_engine *engine)
 {
-	lock_check(engine);
-	assert(engine->keep && !engine->committing && !engine->unsettled);
-	for (size_t i = 0; i < engine->ntensors; i++) {
-		struct nvs_tensor *tensor = engine->tensors[i];
-
-		assert(tensor->rest->snapshot == NOWHERE ||
-		       tensor->rest->snapshot == tensor->offset ||
-		       tensor->rest->snapshot == tensor->rest->spare);
-		tensor->rest->snapshot = NOWHERE;
-	}
+	for (size_t i = 0; i < engine->ntensors; i++)
+		engine->tensors[i]->rest->snapshot = NOWHERE;
 }
 
-/* Under the lock: the previous manifest stays in effect, unless the drive may name the new one. */
-static void snapshot_drop(struct nvs_engine *engine, const struct snapshot *snapshot)
+/* Tensors that were forgotten meanwhile stay for the next commit: the manifest names them. */
+static void end_commit(struct nvs_engine *engine, const struct snapshot *snapshot, int rc)
 {
-	struct nvs_tensor **last = &engine->forgotten;
+	struct nvs_tensor **last = &engine->commit.forgotten;
 
-	lock_check(engine);
-	assert(!engine->committing && engine->keep);
-	engine->unsettled = store_unsettled(engine->store);
-	if (!engine->unsettled)
-		unfreeze(engine);
-	while (*last)
-		last = &(*last)->run_next;
-	*last = snapshot->forgotten;
+	assert(engine->commit.writing && !engine->commit.unsettled);
+	engine->commit.writing = false;
+	if (!rc) {
+		tensors_committed(engine);
+		note_committed(engine, snapshot->note);
+		tensors_release_forgotten(engine, snapshot->forgotten);
+	} else {
+		/* The previous manifest stays in effect, unless the drive may name the new one. */
+		engine->commit.unsettled = store_unsettled(engine->store);
+		if (!engine->commit.unsettled)
+			unfreeze(engine);
+		while (*last)
+			last = &(*last)->run_next;
+		*last = snapshot->forgotten;
+	}
+	note_release(snapshot->note);
 }
 
 /* Under the lock, which it releases while the manifest is made durable. */
 static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct snapshot snapshot = {0};
-	struct store_note note;
-	struct transfer *list;
-	int rc = snapshot_alloc(engine, &snapshot);
+	struct transfer *list = NULL;
+	int rc = snapshot_take(engine, &snapshot);
 
-	assert(engine->keep && !engine->unsettled);
 	if (rc) {
-		snapshot_free(&snapshot);
-		return error_set(error, rc, "out of memory while writing the manifest");
+		error_set(error, rc, "out of memory while writing the manifest");
+	} else {
+		struct store_note note = note_contents(snapshot.note);
+
+		engine_unlock(engine);
+		rc = store_commit(engine->store, snapshot.entries, snapshot.n, &note, error);
+		engine_lock(engine);
+		end_commit(engine, &snapshot, rc);
+		list = runs_build_held(engine);
 	}
-	snapshot_take(engine, &snapshot);
-	note = note_contents(snapshot.note);
 	engine_unlock(engine);
-	rc = store_commit(engine->store, snapshot.entries, snapshot.n, &note, error);
-	engine_lock(engine);
-	assert(engine->committing && !engine->unsettled);
-	engine->committing = false;
-	if (rc)
-		snapshot_drop(engine, &snapshot);
-	else
-		snapshot_apply(engine, &snapshot);
-	note_release(snapshot.note);
-	list = runs_build_held(engine);
-	engine_unlock(engine);
-	snapshot_free(&snapshot);
+	free(snapshot.entries);
+	free(snapshot.names);
+	free(snapshot.shapes);
 	launch(engine, list);
 	engine_lock(engine);
-	return rc;
-}
-
-/* Under the lock, which it releases: what is dirty may need the extents of the failed commit. */
-static int settle(struct nvs_engine *engine, struct nvs_error *error)
-{
-	int rc;
-
-	if (!engine->unsettled)
-		return 0;
-	assert(engine->keep && !engine->committing);
-	/* Writes that waited for the failed commit were refused. */
-	assert(!engine->held_writes);
-	engine_unlock(engine);
-	rc = store_settle(engine->store, error);
-	engine_lock(engine);
-	assert(engine->unsettled && !engine->committing);
-	engine->unsettled = rc != 0;
-	if (!rc)
-		unfreeze(engine);
 	return rc;
 }
 
@@ -360,19 +239,30 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 	rc = check_writable(engine, error);
 	if (rc)
 		return rc;
-	unlocked_check(engine);
-	assert(engine->opened);
-	pthread_mutex_lock(&engine->commit_lock);
+	pthread_mutex_lock(&engine->commit.lock);
 	engine_lock(engine);
-	assert(!engine->committing && engine->commit_holds == COPIED_NOT);
-	rc = settle(engine, error);
+	/* What is dirty may need the extents of a commit that failed. */
+	if (engine->commit.unsettled) {
+		engine_unlock(engine);
+		rc = store_settle(engine->store, error);
+		engine_lock(engine);
+		engine->commit.unsettled = rc != 0;
+		if (!rc)
+			unfreeze(engine);
+	}
 	if (!rc)
 		rc = write_all(engine, error);
 	commit_hold(engine, COPIED_NOT);
 	if (!rc && engine->keep)
 		rc = write_manifest(engine, error);
-	assert(!engine->committing && (rc || !engine->unsettled));
 	engine_unlock(engine);
-	pthread_mutex_unlock(&engine->commit_lock);
+	pthread_mutex_unlock(&engine->commit.lock);
 	return rc;
+}
+
+int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, "nvs_optimizer_commit commits it", error);
+
+	return rc ? rc : engine_commit(engine, error);
 }

@@ -23,7 +23,6 @@ static struct note *note_new(const void *data, size_t nbytes)
 {
 	struct note *note = malloc(sizeof(*note) + nbytes);
 
-	assert(nbytes <= NVS_NOTE_MAX && (data || !nbytes));
 	if (!note)
 		return NULL;
 	note->references = 1;
@@ -36,7 +35,6 @@ static struct note *note_new(const void *data, size_t nbytes)
 struct note *note_hold(struct note *note)
 {
 	assert(note->references && note->references < UINT32_MAX);
-	assert(note->nbytes <= NVS_NOTE_MAX);
 	note->references++;
 	return note;
 }
@@ -45,14 +43,12 @@ void note_release(struct note *note)
 {
 	if (!note)
 		return;
-	assert(note->references && note->nbytes <= NVS_NOTE_MAX);
 	if (!--note->references)
 		free(note);
 }
 
 struct store_note note_contents(const struct note *note)
 {
-	assert(note->references && note->nbytes <= NVS_NOTE_MAX);
 	return (struct store_note){.data = note->bytes, .nbytes = note->nbytes};
 }
 
@@ -60,34 +56,28 @@ int note_open(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct store_note found = store_found_note(engine->store);
 
-	assert(!engine->note && !engine->committed_note);
-	assert(!engine->opened);
-	engine->committed_note = note_new(found.data, found.nbytes);
-	if (!engine->committed_note)
+	engine->commit.last_note = note_new(found.data, found.nbytes);
+	if (!engine->commit.last_note)
 		return error_set(error, -ENOMEM, "out of memory while reading the manifest");
-	engine->note = note_hold(engine->committed_note);
-	assert(engine->keep || !engine->note->nbytes);
+	engine->commit.note = note_hold(engine->commit.last_note);
 	return 0;
 }
 
 void note_close(struct nvs_engine *engine)
 {
-	assert((engine->note == NULL) == (engine->committed_note == NULL));
 	/* No commit or call holds one any more. */
-	assert(!engine->note ||
-	       engine->note->references == 1u + (engine->note == engine->committed_note));
-	note_release(engine->note);
-	note_release(engine->committed_note);
-	engine->note = engine->committed_note = NULL;
+	assert(!engine->commit.note ||
+	       engine->commit.note->references ==
+		       1u + (engine->commit.note == engine->commit.last_note));
+	note_release(engine->commit.note);
+	note_release(engine->commit.last_note);
+	engine->commit.note = engine->commit.last_note = NULL;
 }
 
 void note_committed(struct nvs_engine *engine, struct note *note)
 {
-	lock_check(engine);
-	assert(engine->keep && !engine->read_only);
-	assert(engine->committed_note && note->references);
-	note_release(engine->committed_note);
-	engine->committed_note = note_hold(note);
+	note_release(engine->commit.last_note);
+	engine->commit.last_note = note_hold(note);
 }
 
 int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
@@ -109,11 +99,18 @@ int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 	if (!made)
 		return error_set(error, -ENOMEM, "out of memory while copying a note");
 	engine_lock(engine);
-	assert(engine->note && made->references == 1);
-	note_release(engine->note);
-	engine->note = made;
+	note_release(engine->commit.note);
+	engine->commit.note = made;
 	engine_unlock(engine);
 	return 0;
+}
+
+int nvs_engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
+			struct nvs_error *error)
+{
+	int rc = check_unowned(engine, "nvs_optimizer_set_note sets the note", error);
+
+	return rc ? rc : engine_set_note(engine, note, nbytes, error);
 }
 
 int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
@@ -124,8 +121,7 @@ int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
 	if (!engine || !nbytes)
 		return -EINVAL;
 	engine_lock(engine);
-	committed = note_hold(engine->committed_note);
-	assert(committed->references > 1);
+	committed = note_hold(engine->commit.last_note);
 	engine_unlock(engine);
 	if (note && *nbytes < committed->nbytes)
 		rc = -ERANGE;

@@ -2,7 +2,6 @@
 /*
  * Kept stores: listing, the number of the last commit, and renaming.
  */
-#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -24,11 +23,7 @@ int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_st
 	if (index >= n)
 		return -ENOENT;
 	entry += index;
-	assert(engine->keep && entry->name);
-	assert(entry->nbytes == entry->numel * nvs_dtype_size(entry->dtype));
 	shape = shape_dimensions(entry->shape, entry->ndim, &entry->numel, &ndim);
-	assert(shape && ndim <= NVS_NDIM_MAX);
-	assert(shape_has(shape, ndim, entry->numel));
 	full = (struct nvs_stored_tensor){.name = entry->name,
 					  .dtype = entry->dtype,
 					  .numel = entry->numel,
@@ -46,33 +41,25 @@ uint64_t nvs_engine_generation(struct nvs_engine *engine)
 	return engine ? store_generation(engine->store) : 0;
 }
 
-static int check_new_name(const char *name, struct nvs_error *error)
+int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
+		      struct nvs_error *error)
 {
 	size_t length = name ? strlen(name) : 0;
-
-	if (length && length <= NVS_NAME_MAX)
-		return 0;
-	return error_set(error, -EINVAL,
-			 "a tensor's name must have 1 to %d bytes; this one has %zu", NVS_NAME_MAX,
-			 length);
-}
-
-int engine_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
-		  struct nvs_error *error)
-{
-	int rc = check_arguments(engine, &tensor, 1, error);
+	int rc = check_unowned(engine, OTHER_TENSORS, error);
 
 	if (!rc)
-		rc = check_new_name(name, error);
+		rc = check_arguments(engine, &tensor, 1, error);
+	if (!rc && (!length || length > NVS_NAME_MAX))
+		rc = error_set(error, -EINVAL,
+			       "a tensor's name must have 1 to %d bytes; this one has %zu",
+			       NVS_NAME_MAX, length);
 	if (!rc)
 		rc = check_writable(engine, error);
 	if (rc)
 		return rc;
-	unlocked_check(engine);
 	pthread_mutex_lock(&engine->naming);
 	engine_lock(engine);
 	rc = table_rename(engine, tensor, name, error);
-	assert(rc || strcmp(tensor->rest->name, name) == 0);
 	engine_unlock(engine);
 	pthread_mutex_unlock(&engine->naming);
 	return rc;

@@ -24,7 +24,7 @@ void engine_abandon(struct nvs_engine *engine);
  */
 void engine_set_owned(struct nvs_engine *engine);
 
-/* ---- The public calls of the same names, also on an engine that belongs to an optimizer ---- */
+/* ---- nvs_engine_close and so on, also on an engine that belongs to an optimizer ---- */
 int engine_close(struct nvs_engine *engine, struct nvs_error *error);
 /* -EBUSY: other engines use the engine's own aio, so that it can't be closed. */
 int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *error);
@@ -33,15 +33,9 @@ int engine_check_pins(struct nvs_engine *engine, struct nvs_error *error);
 int engine_commit(struct nvs_engine *engine, struct nvs_error *error);
 int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 		    struct nvs_error *error);
-int engine_step_begin(struct nvs_engine *engine, struct nvs_error *error);
-int engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error);
-int engine_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
-		  struct nvs_error *error);
 /* nvs_tensor_register, and so on. */
 int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
 		   struct nvs_tensor **tensors, struct nvs_error *error);
-int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		 struct nvs_error *error);
 int batch_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 	      int timeout_ms, uint64_t *pin, struct nvs_error *error);
 int batch_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -58,10 +52,6 @@ int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *ten
 			const void *const *data, size_t n, struct nvs_error *error);
 int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		     void *const *data, size_t n, struct nvs_error *error);
-int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-	       struct nvs_error *error);
-int batch_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-		int timeout_ms, struct nvs_error *error);
 
 /* ---- Calls that the public interface does not have ---- */
 

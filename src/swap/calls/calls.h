@@ -20,6 +20,17 @@ static ALWAYS_INLINE void load_later(struct nvs_tensor *const *tensors, size_t i
 }
 
 /* ---- checks.c ---- */
+/*
+ * The tensors of an optimizer's engine, their pins and its commits have to agree with what the
+ * optimizer knows of them. So a public call that changes an engine, or takes from it what a
+ * transfer reports, is -EBUSY on such an engine: `instead` says what to do. The optimizer makes the
+ * same calls by swap.h. 0 also if the engine is NULL.
+ */
+int check_unowned(const struct nvs_engine *engine, const char *instead, struct nvs_error *error);
+#define OTHER_TENSORS                                                                              \
+	"open another engine for tensors of your own (nvs_engine_open_on shares its workers)"
+#define READ_STATE  "nvs_optimizer_get and nvs_optimizer_export read the state"
+#define WRITE_STATE "nvs_optimizer_set and nvs_optimizer_import write the state"
 /* -EINVAL: the i-th tensor of a call is NULL or another engine's. */
 int not_of_engine(const struct nvs_tensor *tensor, size_t i, struct nvs_error *error);
 static inline int check_tensor(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
@@ -103,7 +114,7 @@ void turn_end(struct nvs_engine *engine, struct turn *turn);
 /* Whether a call that is in line before this one shares a tensor with it, or a commit goes
  * first. */
 bool turn_is_blocked(struct nvs_engine *engine, const struct turn *turn);
-/* Has copies wait for a commit, as engine->commit_holds says. */
+/* Has copies wait for a commit, as engine->turns.held says. */
 void commit_hold(struct nvs_engine *engine, enum copying from);
 void copy_begins(struct nvs_engine *engine, struct nvs_tensor *tensor, enum copying copying);
 void copy_ends(struct nvs_engine *engine, struct nvs_tensor *tensor);

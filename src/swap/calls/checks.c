@@ -11,6 +11,14 @@
 #include "base/struct_size.h"
 #include "swap/calls/calls.h"
 
+int check_unowned(const struct nvs_engine *engine, const char *instead, struct nvs_error *error)
+{
+	if (!engine || !engine->owned)
+		return 0;
+	return error_set(error, -EBUSY,
+			 "the engine belongs to an optimizer, which alone changes it: %s", instead);
+}
+
 int not_of_engine(const struct nvs_tensor *tensor, size_t i, struct nvs_error *error)
 {
 	if (!tensor)
@@ -44,7 +52,6 @@ int check_writable(const struct nvs_engine *engine, struct nvs_error *error)
 {
 	if (!engine->read_only)
 		return 0;
-	assert(engine->keep && engine->store);
 	return error_set(error, -EROFS,
 			 "the store at %s is open read-only (\"nvswap\": {\"read_only\": true}): "
 			 "nothing can be written, registered anew, renamed, forgotten or committed",
@@ -53,9 +60,7 @@ int check_writable(const struct nvs_engine *engine, struct nvs_error *error)
 
 void begin_batch(struct nvs_engine *engine)
 {
-	lock_check(engine);
 	engine->batch++;
-	assert(engine->batch);
 }
 
 int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, size_t i,
@@ -65,7 +70,6 @@ int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, s
 
 	if (rc)
 		return rc;
-	assert(engine->batch && tensor->batch <= engine->batch);
 	if (tensor->batch == engine->batch)
 		return error_about(error, -EINVAL, tensor->rest->name, 0, 0,
 				   "%s is named twice in one batch", tensor->rest->name);
@@ -77,7 +81,6 @@ int check_not_external(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
 	if (!is_external(tensor))
 		return 0;
-	assert(in_flight(tensor) && !tensor->pins.count);
 	return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
 			   "%s is in flight from or to external memory: wait for it first",
 			   tensor->rest->name);
@@ -91,7 +94,6 @@ int check_unpinned_one(const struct nvs_tensor *tensor, struct nvs_error *error)
 		return rc;
 	if (!tensor->pins.count)
 		return 0;
-	assert(tensor->placement == PLACED_PINNED && tensor->memory == MEMORY_POOL);
 	return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
 			   "%s is pinned: release it first", tensor->rest->name);
 }
@@ -120,9 +122,6 @@ struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i
 
 	assert(!rc);
 	(void)rc;
-	assert(range.tensor && (range.data || !range.nbytes));
-	assert(range.offset <= range.tensor->nbytes);
-	assert(range.nbytes <= range.tensor->nbytes - range.offset);
 	return range;
 }
 
@@ -131,7 +130,6 @@ struct nvs_tensor **ranged_alloc(struct nvs_tensor *few[RANGED_FEW], size_t n,
 {
 	struct nvs_tensor **tensors = few;
 
-	assert(few && n);
 	if (n > RANGED_FEW)
 		tensors = calloc(n, sizeof(struct nvs_tensor *));
 	if (!tensors)

@@ -9,12 +9,16 @@
 #include "base/error.h"
 #include "swap/calls/calls.h"
 
-static int check_idle(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		      bool contents, struct nvs_error *error)
+/* Waits for the engine's own transfers of the tensors and for their copies. */
+static int check_external(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			  bool contents, struct nvs_error *error)
 {
-	int rc = check_unpinned(engine, tensors, n, error);
+	const struct turn turn = {
+		.tensors = tensors, .n = n, .copying = contents ? COPIED_OUT : COPIED_NOT};
+	int rc = wait_for_engine(engine, turn, error);
 
-	assert(rc || n <= engine->ntensors);
+	if (!rc)
+		rc = check_unpinned(engine, tensors, n, error);
 	for (size_t i = 0; i < n && !rc; i++) {
 		if (in_flight(tensors[i]))
 			rc = error_about(error, -EBUSY, tensors[i]->rest->name, 0, 0,
@@ -26,17 +30,6 @@ static int check_idle(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 			rc = no_contents(tensors[i], error);
 	}
 	return rc;
-}
-
-static int check_external(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			  bool contents, struct nvs_error *error)
-{
-	const struct turn turn = {
-		.tensors = tensors, .n = n, .copying = contents ? COPIED_OUT : COPIED_NOT};
-	int rc = wait_for_engine(engine, turn, error);
-
-	lock_check(engine);
-	return rc ? rc : check_idle(engine, tensors, n, contents, error);
 }
 
 static int check_data(struct nvs_tensor *const *tensors, const void *const *data, size_t n,
@@ -70,17 +63,23 @@ int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *ten
 		for (size_t i = 0; i < n; i++) {
 			/* The caller's data supersedes the copy in the pool. */
 			drop(engine, tensors[i]);
-			assert(!engine->read_only && i < engine->ntensors);
 			lend(tensors[i], data[i], 0, tensors[i]->nbytes);
 			engine->scratch[i] = tensors[i];
 		}
 		list = runs_build(engine, engine->scratch, n, NVS_WRITE);
 		events_changed(engine);
 	}
-	assert(!rc || !list);
 	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
+}
+
+int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			     const void *const *data, size_t n, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, WRITE_STATE, error);
+
+	return rc ? rc : batch_swap_out_from(engine, tensors, data, n, error);
 }
 
 /* Pins a tensor that is in the pool while it is copied without the lock. False: it is not. */
@@ -89,7 +88,7 @@ static bool begin_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->status = 0;
 	if (tensor_state(tensor) != NVS_RESIDENT)
 		return false;
-	assert(!tensor->rest->copy_pin && is_listed(tensor));
+	assert(!tensor->rest->copy_pin);
 	number_pin(engine);
 	tensor_pin(engine, tensor);
 	copy_begins(engine, tensor, COPIED_OUT);
@@ -102,8 +101,6 @@ static void end_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	uint64_t pin = tensor->rest->copy_pin;
 
-	assert(!pin || (pins_have(tensor, pin) && tensor->memory == MEMORY_POOL));
-	assert(pin <= engine->last_pin);
 	tensor->rest->copy_pin = 0;
 	if (!pin)
 		return;
@@ -111,43 +108,11 @@ static void end_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor_unpin(engine, tensor, pin);
 }
 
-static size_t begin_reads(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
-			  void *const *data, size_t n)
-{
-	size_t count = 0;
-
-	lock_check(engine);
-	for (size_t i = 0; i < n; i++) {
-		if (begin_copy(engine, tensors[i]))
-			continue;
-		lend(tensors[i], data[i], 0, tensors[i]->nbytes);
-		engine->scratch[count++] = tensors[i];
-	}
-	assert(count <= n && count <= engine->ntensors);
-	return count;
-}
-
-static void copy_resident(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
-			  void *const *data, size_t n)
-{
-	unlocked_check(engine);
-	for (size_t i = 0; i < n; i++) {
-		if (!tensors[i]->rest->copy_pin || !tensors[i]->nbytes)
-			continue;
-		assert(tensors[i]->memory == MEMORY_POOL && tensors[i]->data && data[i]);
-		memcpy(data[i], tensors[i]->data, tensors[i]->nbytes);
-	}
-	engine_lock(engine);
-	for (size_t i = 0; i < n; i++)
-		end_copy(engine, tensors[i]);
-	events_changed(engine);
-	engine_unlock(engine);
-}
-
 int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		     void *const *data, size_t n, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
+	size_t count = 0;
 	int rc = check_arguments(engine, tensors, n, error);
 
 	if (!rc)
@@ -158,17 +123,36 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	rc = check_external(engine, tensors, n, true, error);
 	if (!rc) {
 		trace_calls(engine, TRACE_SWAP_IN_TO, tensors, n);
-		list = runs_build(engine, engine->scratch, begin_reads(engine, tensors, data, n),
-				  NVS_READ);
+		for (size_t i = 0; i < n; i++) {
+			if (begin_copy(engine, tensors[i]))
+				continue;
+			lend(tensors[i], data[i], 0, tensors[i]->nbytes);
+			engine->scratch[count++] = tensors[i];
+		}
+		list = runs_build(engine, engine->scratch, count, NVS_READ);
 	}
-	assert(!rc || !list);
 	engine_unlock(engine);
 	if (rc)
 		return rc;
 	/* Until the others are launched, only this call looks at `copy_pin`. */
-	copy_resident(engine, tensors, data, n);
+	for (size_t i = 0; i < n; i++)
+		if (tensors[i]->rest->copy_pin && tensors[i]->nbytes)
+			memcpy(data[i], tensors[i]->data, tensors[i]->nbytes);
+	engine_lock(engine);
+	for (size_t i = 0; i < n; i++)
+		end_copy(engine, tensors[i]);
+	events_changed(engine);
+	engine_unlock(engine);
 	launch(engine, list);
 	return 0;
+}
+
+int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			  void *const *data, size_t n, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, READ_STATE, error);
+
+	return rc ? rc : batch_swap_in_to(engine, tensors, data, n, error);
 }
 
 /* ---- Parts ---- */
@@ -184,14 +168,12 @@ static size_t tensors_of(struct nvs_engine *engine, const struct nvs_tensor_rang
 		struct nvs_tensor_range range = range_at(ranges, i);
 		struct nvs_tensor *tensor = range.tensor;
 
-		assert(tensor->batch <= engine->batch && count <= i);
 		if (!range.nbytes)
 			continue;
 		if (tensor->batch != engine->batch)
 			tensors[count++] = tensor;
 		tensor->batch = engine->batch;
 	}
-	assert(count <= n && count <= engine->ntensors);
 	return count;
 }
 
@@ -201,7 +183,6 @@ static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_ran
 {
 	size_t count = 0;
 
-	lock_check(engine);
 	while (n--) {
 		struct nvs_tensor_range range = range_at(ranges, n);
 		struct nvs_tensor *tensor = range.tensor;
@@ -215,7 +196,6 @@ static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_ran
 		if (tensor->rest->copy_pin || begin_copy(engine, tensor))
 			continue;
 		lend(tensor, range.data, range.offset, range.nbytes);
-		assert(count < engine->ntensors);
 		engine->scratch[count++] = tensor;
 	}
 	return count;
@@ -223,15 +203,11 @@ static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_ran
 
 static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n)
 {
-	unlocked_check(engine);
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_tensor_range range = range_at(ranges, i);
 
-		if (!range.nbytes || !range.tensor->rest->copy_pin)
-			continue;
-		assert(range.tensor->memory == MEMORY_POOL && range.tensor->data);
-		assert(range.offset + range.nbytes <= range.tensor->nbytes);
-		memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
+		if (range.nbytes && range.tensor->rest->copy_pin)
+			memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
 	}
 	engine_lock(engine);
 	for (size_t i = 0; i < n; i++) {
@@ -244,15 +220,17 @@ static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range 
 	engine_unlock(engine);
 }
 
-int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-	       struct nvs_error *error)
+int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+		    struct nvs_error *error)
 {
 	struct transfer *list = NULL;
 	struct nvs_tensor *few[RANGED_FEW], **tensors;
 	struct part *spare = NULL;
 	size_t count = 0;
-	int rc = check_ranges(engine, ranges, n, error);
+	int rc = check_unowned(engine, READ_STATE, error);
 
+	if (!rc)
+		rc = check_ranges(engine, ranges, n, error);
 	if (rc || !n)
 		return rc;
 	tensors = ranged_alloc(few, n, error);
@@ -269,13 +247,11 @@ int batch_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 		count = begin_parts(engine, ranges, n, &spare);
 		list = runs_build(engine, engine->scratch, count, NVS_READ);
 	}
-	assert(!rc || !list);
 	engine_unlock(engine);
 	parts_free(spare);
 	ranged_free(few, tensors);
 	if (rc)
 		return rc;
-	assert(count <= n);
 	/* Until the others are launched, only this call looks at `copy_pin`. */
 	copy_parts(engine, ranges, n);
 	launch(engine, list);

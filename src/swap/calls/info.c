@@ -2,8 +2,6 @@
 /*
  * What a caller may ask of a tensor: its name, its state, its memory.
  */
-#include <assert.h>
-
 #include "base/error.h"
 #include "base/numbers.h"
 #include "base/shape.h"
@@ -31,7 +29,6 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 	if (!info || check_arguments(engine, &tensor, 1, NULL))
 		return -EINVAL;
 	engine_lock(engine);
-	tensor_check(tensor);
 	events_hurry(engine);
 	shape = shape_dimensions(tensor->rest->shape, tensor->rest->ndim, &tensor->numel, &ndim);
 	full = (struct nvs_tensor_info){.size = sizeof(full),
@@ -46,8 +43,6 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 					.status = tensor->status,
 					.ndim = ndim,
 					.shape = shape};
-	table_check(engine, tensor);
-	assert(tensor->registration == REGISTRATION_DONE && full.status <= 0);
 	engine_unlock(engine);
 	return struct_out(info, &full, sizeof(full));
 }
@@ -60,9 +55,6 @@ void *nvs_tensor_data(const struct nvs_tensor *tensor)
 		return NULL;
 	engine_lock(tensor->engine);
 	data = is_external(tensor) ? NULL : tensor->data;
-	assert(tensor->registration == REGISTRATION_DONE);
-	assert(!data || tensor->memory == MEMORY_POOL);
-	assert(!tensor->pins.count || data);
 	engine_unlock(tensor->engine);
 	return data;
 }
@@ -75,8 +67,6 @@ struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name)
 		return NULL;
 	engine_lock(engine);
 	tensor = table_find(engine, name);
-	if (tensor)
-		table_check(engine, tensor);
 	if (tensor && tensor->registration != REGISTRATION_DONE)
 		tensor = NULL;
 	engine_unlock(engine);
@@ -91,7 +81,6 @@ bool engine_has_stored(struct nvs_engine *engine, const char *name, uint64_t *nu
 	engine_lock(engine);
 	tensor = table_find(engine, name);
 	stored = tensor && tensor->registration != REGISTRATION_DONE;
-	assert(!stored || engine->keep);
 	if (stored)
 		*numel = tensor->numel;
 	engine_unlock(engine);

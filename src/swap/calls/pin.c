@@ -18,7 +18,6 @@
 #include "base/error.h"
 #include "base/numbers.h"
 #include "swap/calls/calls.h"
-#include "swap/room/shortage.h"
 
 enum lack {
 	LACKS_NOTHING,
@@ -66,8 +65,8 @@ static void waiting_check(const struct nvs_engine *engine, const struct attempt 
 	assert(!attempt->stuck || (!attempt->list && !attempt->failed_again));
 	assert(attempt->lack != LACKS_TURN || (attempt->stuck && attempt->turn_ns));
 	assert(attempt->need <= attempt->nbytes && attempt->nbytes <= pool_bytes(engine->pool));
-	assert(waiting->failures <= engine->write_failures);
-	assert(!waiting->from_ns || engine->waiting);
+	assert(waiting->failures <= engine->moves.write_failures);
+	assert(!waiting->from_ns || engine->room.waiting);
 	assert(!waiting->ticket.queued || waiting->from_ns);
 }
 
@@ -155,7 +154,7 @@ static bool others_first(struct nvs_engine *engine, const struct request *reques
 		return true;
 	/* Contents that are only read may be copied to others. `copying` is rarely used, and in no
 	 * line that load_later() loads. */
-	for (size_t i = 0; i < request->n && engine->ncopied; i++) {
+	for (size_t i = 0; i < request->n && engine->turns.ncopied; i++) {
 		enum copying copying = request->tensors[i]->rest->copying;
 
 		if (copying == COPIED_IN || (!reads && copying != COPIED_NOT))
@@ -185,7 +184,7 @@ static int write_before_pin(struct nvs_engine *engine, const struct request *req
 					   tensor->rest->name);
 		if (!is_dirty(tensor) || !tensor->extent)
 			continue;
-		if (tensor->status && engine->write_failures != failures)
+		if (tensor->status && engine->moves.write_failures != failures)
 			return tensor_error(engine, tensor, error);
 		nfailed += tensor->status != 0;
 		engine->scratch[ndirty++] = tensor;
@@ -201,7 +200,7 @@ static int write_before_pin(struct nvs_engine *engine, const struct request *req
 static void make_room(struct nvs_engine *engine, struct attempt *attempt)
 {
 	struct eviction eviction = eviction_for_batch(engine, attempt->need);
-	bool in_pieces = attempt->need <= eviction.reached && !engine->landing;
+	bool in_pieces = attempt->need <= eviction.reached && !engine->room.landing;
 
 	/* Enough is free, but fragmented: one more eviction may join two free runs. */
 	assert(attempt->need && !attempt->list);
@@ -251,9 +250,9 @@ static struct transfer *pin_batch(struct nvs_engine *engine, const struct reques
 
 static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	const struct nvs_error *why = &engine->failure;
+	const struct nvs_error *why = &engine->moves.failure;
 
-	assert(engine->write_failures && why->code < 0);
+	assert(engine->moves.write_failures && why->code < 0);
 	return error_about(error, why->code, why->subject, 0, why->offset,
 			   "no room in the pool: a tensor could not be written back and stays in "
 			   "it: %.800s",
@@ -286,7 +285,7 @@ static int try_to_pin(struct nvs_engine *engine, const struct request *request,
 		attempt->list = pin_batch(engine, request, attempt->nabsent);
 		attempt->lack = LACKS_NOTHING;
 		return 0;
-	} else if (engine->write_failures != waiting->failures) {
+	} else if (engine->moves.write_failures != waiting->failures) {
 		return write_back_failed(engine, error);
 	} else {
 		make_room(engine, attempt);
@@ -343,7 +342,7 @@ static int check_hanging(const struct nvs_engine *engine, const struct request *
 {
 	int rc = 0;
 
-	if (!engine->overdue[NVS_READ] && !engine->overdue[NVS_WRITE])
+	if (!engine->moves.overdue[NVS_READ] && !engine->moves.overdue[NVS_WRITE])
 		return 0;
 	for (size_t i = 0; i < request->n && !rc && !request->contents; i++)
 		rc = check_overdue(engine, request->tensors[i], error);
@@ -359,7 +358,7 @@ static void begin_waiting(struct nvs_engine *engine, const struct attempt *attem
 		turn_end(engine, &waiting->turn);
 	if (!waiting->from_ns) {
 		waiting->from_ns = clock_ns();
-		engine->waiting++;
+		engine->room.waiting++;
 	}
 	if ((attempt->lack != LACKS_LANDING || waiting->ticket.queued) &&
 	    queue_join(engine, &waiting->ticket, attempt->need))
@@ -371,7 +370,7 @@ static void end_waiting(struct nvs_engine *engine, struct waiting *waiting)
 	if (!waiting->from_ns)
 		return;
 	turn_end(engine, &waiting->turn);
-	engine->waiting--;
+	engine->room.waiting--;
 	step_stalled(engine, waiting->from_ns);
 	trace_wait(engine, NULL, waiting->from_ns);
 	if (!waiting->ticket.queued)
@@ -391,11 +390,12 @@ static uint64_t writes_to_wait_for(const struct nvs_engine *engine, const struct
 	double missing;
 
 	if (attempt->lack != LACKS_ROOM || attempt->need <= free ||
-	    attempt->need > free + engine->landing || engine->write_failures != waiting->failures ||
-	    engine->overdue[NVS_READ] || engine->overdue[NVS_WRITE])
+	    attempt->need > free + engine->room.landing ||
+	    engine->moves.write_failures != waiting->failures || engine->moves.overdue[NVS_READ] ||
+	    engine->moves.overdue[NVS_WRITE])
 		return 0;
-	missing = (double)(attempt->need - free) / (double)engine->landing;
-	return max_u64((uint64_t)(missing * (double)engine->inflight[NVS_WRITE]), 1);
+	missing = (double)(attempt->need - free) / (double)engine->room.landing;
+	return max_u64((uint64_t)(missing * (double)engine->moves.inflight[NVS_WRITE]), 1);
 }
 
 /* Sleeps until another attempt may succeed: 0, or an error at the deadline. */
@@ -450,7 +450,7 @@ static int pin_all(struct nvs_engine *engine, const struct request *request, int
 	if (rc)
 		return rc;
 	engine_lock(engine);
-	waiting.failures = engine->write_failures;
+	waiting.failures = engine->moves.write_failures;
 	while ((rc = try_to_pin(engine, request, &attempt, &waiting, error)) == -EAGAIN) {
 		if (deadline && (attempt.list || attempt.stuck))
 			begin_waiting(engine, &attempt, &waiting);
@@ -497,12 +497,32 @@ int batch_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size
 	return pin_all(engine, &request, timeout_ms, pin, error);
 }
 
+int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		   int timeout_ms, uint64_t *pin, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, WRITE_STATE, error);
+
+	if (rc && pin)
+		*pin = 0;
+	return rc ? rc : batch_pin(engine, tensors, n, timeout_ms, pin, error);
+}
+
 int batch_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		  int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
 	const struct request request = {.tensors = tensors, .n = n, .contents = true};
 
 	return pin_all(engine, &request, timeout_ms, pin, error);
+}
+
+int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		       int timeout_ms, uint64_t *pin, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, READ_STATE, error);
+
+	if (rc && pin)
+		*pin = 0;
+	return rc ? rc : batch_swap_in(engine, tensors, n, timeout_ms, pin, error);
 }
 
 int pin_to_copy(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

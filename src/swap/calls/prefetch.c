@@ -2,8 +2,6 @@
 /*
  * Reading ahead at the request of the caller.
  */
-#include <assert.h>
-
 #include "base/error.h"
 #include "swap/calls/calls.h"
 
@@ -13,14 +11,12 @@ static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 	uint64_t need = 0, have;
 	size_t count = 0;
 
-	lock_check(engine);
 	for (size_t i = 0; i < n; i++)
 		need += needs_memory(tensors[i]) ? tensors[i]->extent : 0;
 	if (need > free_bytes(engine)) {
 		struct eviction eviction = eviction_for_prefetch(engine, need);
 
 		evict_until_enough(engine, &eviction);
-		assert(!eviction.ndirty);
 	}
 	have = free_bytes(engine);
 	for (need = 0; count < n; count++) {
@@ -28,67 +24,50 @@ static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 		if (need > have)
 			break;
 	}
-	assert(count == n || (count < n && need > have));
 	return count;
 }
 
 /* A read that the plan started counts as the caller's from now on: its failure is reported. */
 static void claim(struct nvs_tensor *tensor)
 {
-	assert(tensor->on_landing == LANDING_STAYS);
 	if (tensor->io == IO_READING)
 		tensor->origin = ORIGIN_CALL;
-	assert(tensor->io == IO_IDLE || !needs_memory(tensor));
 }
 
-/* While a call waits for room nothing is read ahead: returns how many of the tensors, from the
- * first, are in the pool already and stay there. */
-static size_t staying(struct nvs_tensor *const *tensors, size_t n)
-{
-	size_t count = 0;
-
-	while (count < n && tensors[count]->memory == MEMORY_POOL &&
-	       tensors[count]->on_landing == LANDING_STAYS)
-		claim(tensors[count++]);
-	return count;
-}
-
-/* Puts those of the tensors that are not in the pool into engine->scratch; returns how many. */
-static size_t collect(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
-{
-	size_t count = 0;
-
-	for (size_t i = 0; i < n; i++)
-		if (needs_memory(tensors[i]))
-			engine->scratch[count++] = tensors[i];
-	assert(count <= n && n <= engine->ntensors);
-	return count;
-}
-
+/* Returns how many of the tensors, from the first, are in the pool or being read; the reads that
+ * this takes are in *list. */
 static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			 struct transfer **list)
 {
-	size_t count;
+	size_t count = 0;
 
-	assert(n <= engine->ntensors && !*list);
-	if (!queue_empty(engine))
-		return staying(tensors, n);
-	for (n = fitting(engine, tensors, n); n; n /= 2) {
-		count = collect(engine, tensors, n);
-		if (!lease_all(engine, count))
-			continue;
-		for (size_t i = 0; i < count; i++)
-			set_ahead(engine, engine->scratch[i], AHEAD_FOR_CALLER);
-		/* Cancel the eviction of tensors that are being written. */
-		for (size_t i = 0; i < n; i++) {
-			set_on_landing(engine, tensors[i], LANDING_STAYS);
-			claim(tensors[i]);
-		}
-		*list = runs_build(engine, engine->scratch, count, NVS_READ);
-		assert(*list || !count || !engine->scratch[count - 1]->extent);
-		return n;
+	/* While a call waits for room nothing is read: some are in the pool already and stay there.
+	 * */
+	if (!queue_empty(engine)) {
+		while (count < n && tensors[count]->memory == MEMORY_POOL &&
+		       tensors[count]->on_landing == LANDING_STAYS)
+			claim(tensors[count++]);
+		return count;
 	}
-	return 0;
+	for (n = fitting(engine, tensors, n); n; n /= 2) {
+		count = 0;
+		for (size_t i = 0; i < n; i++)
+			if (needs_memory(tensors[i]))
+				engine->scratch[count++] = tensors[i];
+		if (lease_all(engine, count))
+			break;
+	}
+	if (!n)
+		return 0;
+	for (size_t i = 0; i < count; i++)
+		set_ahead(engine, engine->scratch[i], AHEAD_FOR_CALLER);
+	/* Cancel the eviction of tensors that are being written. */
+	for (size_t i = 0; i < n; i++) {
+		set_on_landing(engine, tensors[i], LANDING_STAYS);
+		claim(tensors[i]);
+	}
+	*list = runs_build(engine, engine->scratch, count, NVS_READ);
+	return n;
 }
 
 long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -109,11 +88,17 @@ long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	}
 	if (!rc)
 		rc = (long)read_ahead(engine, tensors, n, &list);
-	assert(rc < 0 || (size_t)rc <= n);
-	assert(rc > 0 || !list);
 	if (rc >= 0)
 		trace_calls(engine, TRACE_PREFETCH, tensors, n);
 	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
+}
+
+long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			 struct nvs_error *error)
+{
+	long rc = check_unowned(engine, READ_STATE, error);
+
+	return rc ? rc : batch_prefetch(engine, tensors, n, error);
 }

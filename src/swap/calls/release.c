@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ending pins.
+ * Ending pins, and swapping out what is not pinned.
  */
 #include <assert.h>
 #include <errno.h>
@@ -8,14 +8,13 @@
 #include "base/error.h"
 #include "swap/calls/calls.h"
 
-static int check_release_one(const struct nvs_tensor *tensor, uint64_t pin, enum nvs_how how,
-			     struct nvs_error *error)
+static int check_release(const struct nvs_tensor *tensor, uint64_t pin, enum nvs_how how,
+			 struct nvs_error *error)
 {
 	int rc = pin_check(tensor, pin, error);
 
 	if (rc || pin_failed(tensor, pin))
 		return rc;
-	assert(tensor->placement == PLACED_PINNED);
 	if (tensor_state(tensor) == NVS_READING)
 		return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
 				   "%s is still being read: wait for it before releasing it",
@@ -28,21 +27,6 @@ static int check_release_one(const struct nvs_tensor *tensor, uint64_t pin, enum
 	return 0;
 }
 
-static int check_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			 uint64_t pin, enum nvs_how how, struct nvs_error *error)
-{
-	int rc = 0;
-
-	begin_batch(engine);
-	for (size_t i = 0; i < n && !rc; i++) {
-		load_later(tensors, i, n);
-		rc = check_in_batch(engine, tensors[i], i, error);
-		if (!rc)
-			rc = check_release_one(tensors[i], pin, how, error);
-	}
-	return rc;
-}
-
 /* A tensor whose read failed is not pinned any more. */
 static void end_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin,
 		    enum nvs_how how)
@@ -50,7 +34,6 @@ static void end_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 	if (pin_failed(tensor, pin))
 		return;
 	if (how == NVS_DIRTY) {
-		assert(!engine->read_only && tensor->io == IO_IDLE);
 		set_dirty(tensor);
 		tensor->unreported = 0;
 	}
@@ -83,7 +66,13 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 	if (rc)
 		return rc;
 	engine_lock(engine);
-	rc = check_release(engine, tensors, n, pin, how, error);
+	begin_batch(engine);
+	for (size_t i = 0; i < n && !rc; i++) {
+		load_later(tensors, i, n);
+		rc = check_in_batch(engine, tensors[i], i, error);
+		if (!rc)
+			rc = check_release(tensors[i], pin, how, error);
+	}
 	for (size_t i = 0; i < n && !rc; i++)
 		end_pin(engine, tensors[i], pin, how);
 	if (!rc) {
@@ -91,10 +80,17 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 			    tensors, n);
 		list = after_release(engine);
 	}
-	assert(!rc || !list);
 	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
+}
+
+int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		       uint64_t pin, enum nvs_how how, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, WRITE_STATE, error);
+
+	return rc ? rc : batch_release(engine, tensors, n, pin, how, error);
 }
 
 static void unpin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin,
@@ -103,14 +99,12 @@ static void unpin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, uint
 	struct transfer *list;
 
 	engine_lock(engine);
-	table_check(engine, tensor);
 	if (pins_have(tensor, pin)) {
 		trace_calls(engine, TRACE_RELEASE_CLEAN, &tensor, 1);
 		end_pin(engine, tensor, pin, NVS_CLEAN);
 	}
 	if (discard && tensor_state(tensor) == NVS_RESIDENT && !tensor->pins.count)
 		drop(engine, tensor);
-	assert(!discard || needs_memory(tensor) || in_flight(tensor) || tensor->pins.count);
 	tensor_check(tensor);
 	list = after_release(engine);
 	engine_unlock(engine);
@@ -142,4 +136,54 @@ void end_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, si
 	list = after_release(engine);
 	engine_unlock(engine);
 	launch(engine, list);
+}
+
+/* ---- Swapping out ---- */
+
+int batch_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		   struct nvs_error *error)
+{
+	struct transfer *list = NULL;
+	size_t ndirty = 0;
+	int rc = check_arguments(engine, tensors, n, error);
+
+	if (rc)
+		return rc;
+	engine_lock(engine);
+	wait_for_copies(engine, tensors, n);
+	rc = check_unpinned(engine, tensors, n, error);
+	if (!rc) {
+		trace_calls(engine, TRACE_SWAP_OUT, tensors, n);
+		for (size_t i = 0; i < n; i++) {
+			struct nvs_tensor *tensor = tensors[i];
+
+			if (needs_memory(tensor))
+				continue;
+			if (in_flight(tensor)) {
+				set_on_landing(engine, tensor, LANDING_EVICTS);
+			} else if (is_dirty(tensor)) {
+				leave_idle(engine, tensor);
+				set_ahead(engine, tensor, AHEAD_NOT);
+				set_on_landing(engine, tensor, LANDING_EVICTS);
+				engine->scratch[ndirty++] = tensor;
+			} else {
+				drop(engine, tensor);
+				tensor->status = 0;
+				tensor_check(tensor);
+			}
+		}
+		list = runs_build(engine, engine->scratch, ndirty, NVS_WRITE);
+		events_changed(engine);
+	}
+	engine_unlock(engine);
+	launch(engine, list);
+	return rc;
+}
+
+int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			struct nvs_error *error)
+{
+	int rc = check_unowned(engine, WRITE_STATE, error);
+
+	return rc ? rc : batch_swap_out(engine, tensors, n, error);
 }

@@ -21,15 +21,16 @@
 
 static void step_check(const struct nvs_engine *engine)
 {
-	const struct step *step = &engine->step;
+	const struct step *step;
 
 	if (!STATE_CHECKS)
 		return;
+	step = &engine->step;
 	lock_check(engine);
 	assert(!step->begun || (step->from_ns && engine->plan.step));
 	assert(step->stalls || !step->stall_ns);
-	assert(step->swapped[NVS_READ] <= engine->swapped[NVS_READ]);
-	assert(step->swapped[NVS_WRITE] <= engine->swapped[NVS_WRITE]);
+	assert(step->swapped[NVS_READ] <= engine->moves.swapped[NVS_READ]);
+	assert(step->swapped[NVS_WRITE] <= engine->moves.swapped[NVS_WRITE]);
 	assert(!step->begun || engine->plan.lost ||
 	       step->hits + step->misses <= engine->plan.nrecorded);
 }
@@ -41,7 +42,6 @@ void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 
 	if (!step->begun)
 		return;
-	assert(n <= engine->ntensors);
 	for (size_t i = 0; i < n; i++) {
 		bool found = in_pool(tensors[i]->content);
 
@@ -62,7 +62,6 @@ void step_stalled(struct nvs_engine *engine, uint64_t from_ns)
 	now = clock_ns();
 	if (from_ns < step->from_ns)
 		from_ns = step->from_ns;
-	assert(from_ns && from_ns <= now);
 	step->stalls++;
 	step->stall_ns += now - from_ns;
 	step_check(engine);
@@ -76,9 +75,6 @@ void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor
 
 	if (!engine->trace)
 		return;
-	lock_check(engine);
-	assert(from_ns);
-	assert(!tensor || tensor->engine == engine);
 	if (tensor) {
 		/* Names differ at their ends. */
 		length = strlen(tensor->rest->name);
@@ -93,25 +89,19 @@ static uint64_t above(uint64_t a, uint64_t b)
 	return a > b ? a - b : 0;
 }
 
-/* The two extents of a kept store swap roles; the lower offset identifies the tensor. */
-static uint64_t lower_offset(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
-{
-	assert(tensor->engine == engine && tensor->registration == REGISTRATION_DONE);
-	assert(!engine->keep || !tensor->nbytes || tensor->offset != tensor->rest->spare);
-	return engine->keep ? min_u64(tensor->offset, tensor->rest->spare) : tensor->offset;
-}
-
 void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
 		 struct nvs_tensor *const *tensors, size_t n)
 {
 	uint64_t now = engine->trace ? clock_ns() : 0;
 
-	lock_check(engine);
 	for (size_t i = 0; i < n && engine->trace; i++) {
 		const struct nvs_tensor *tensor = tensors[i];
 		struct trace_subject subject = {
 			.name = tensor->rest->name,
-			.offset = lower_offset(engine, tensor),
+			/* The two extents of a kept store swap roles; the lower one identifies the
+			 * tensor. */
+			.offset = engine->keep ? min_u64(tensor->offset, tensor->rest->spare)
+					       : tensor->offset,
 			.nbytes = tensor->nbytes,
 			.element_bytes = (unsigned)nvs_dtype_size(tensor->rest->dtype)};
 
@@ -128,8 +118,8 @@ static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
 		.size = sizeof(struct nvs_step_io),
 		.wall_ns = now - step->from_ns,
 		.io_ns = busy_ns(engine, now) - step->busy_ns,
-		.read_bytes = engine->swapped[NVS_READ] - step->swapped[NVS_READ],
-		.written_bytes = engine->swapped[NVS_WRITE] - step->swapped[NVS_WRITE],
+		.read_bytes = engine->moves.swapped[NVS_READ] - step->swapped[NVS_READ],
+		.written_bytes = engine->moves.swapped[NVS_WRITE] - step->swapped[NVS_WRITE],
 		.hits = step->hits,
 		.misses = step->misses,
 		.stalls = step->stalls,
@@ -143,19 +133,16 @@ static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
 
 /* ---- Beginning and ending a step ---- */
 
-static void trace_step(const struct nvs_engine *engine, enum trace_kind call)
-{
-	lock_check(engine);
-	assert(call == (engine->step.begun ? TRACE_STEP_BEGIN : TRACE_STEP_END));
-	trace_call(engine->trace, call, clock_ns(), &(struct trace_subject){.name = ""});
-}
+static const struct trace_subject no_tensor = {.name = ""};
 
-int engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
+int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
 	struct step *step;
-	int rc = 0;
+	int rc = check_unowned(engine, "nvs_optimizer_step takes a step", error);
 
+	if (rc)
+		return rc;
 	if (!engine)
 		return error_set(error, -EINVAL, "engine is NULL");
 	step = &engine->step;
@@ -165,24 +152,25 @@ int engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 	} else {
 		*step = (struct step){.begun = true, .from_ns = clock_ns()};
 		step->busy_ns = busy_ns(engine, step->from_ns);
-		step->swapped[NVS_READ] = engine->swapped[NVS_READ];
-		step->swapped[NVS_WRITE] = engine->swapped[NVS_WRITE];
+		step->swapped[NVS_READ] = engine->moves.swapped[NVS_READ];
+		step->swapped[NVS_WRITE] = engine->moves.swapped[NVS_WRITE];
 		plan_begin(&engine->plan);
 		step_check(engine);
 		list = move_ahead(engine);
-		trace_step(engine, TRACE_STEP_BEGIN);
+		trace_call(engine->trace, TRACE_STEP_BEGIN, clock_ns(), &no_tensor);
 	}
-	assert(!rc || !list);
 	engine_unlock(engine);
 	launch(engine, list);
 	return rc;
 }
 
-int engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error)
+int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error)
 {
 	struct nvs_step_io full;
-	int rc = 0;
+	int rc = check_unowned(engine, "nvs_optimizer_step takes a step", error);
 
+	if (rc)
+		return rc;
 	if (!engine)
 		return error_set(error, -EINVAL, "engine is NULL");
 	if (io && !struct_sized(io))
@@ -196,10 +184,9 @@ int engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nv
 		report(engine, &full);
 		if (io)
 			rc = struct_out(io, &full, sizeof(full));
-		assert(full.size == sizeof(full) && full.io_ns <= full.wall_ns);
 		engine->step.begun = false;
 		plan_mend(engine);
-		trace_step(engine, TRACE_STEP_END);
+		trace_call(engine->trace, TRACE_STEP_END, clock_ns(), &no_tensor);
 	}
 	engine_unlock(engine);
 	return rc;

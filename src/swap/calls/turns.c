@@ -9,26 +9,20 @@
 
 void turn_await(struct nvs_engine *engine, struct turn *turn)
 {
-	lock_check(engine);
 	if (turn->in_line)
 		return;
-	assert(turn->n && turn->tensors);
 	turn->in_line = true;
-	TAILQ_INSERT_TAIL(&engine->line, turn, link);
-	for (size_t i = 0; i < turn->n; i++) {
-		assert(turn->tensors[i]->engine == engine);
+	TAILQ_INSERT_TAIL(&engine->turns.line, turn, link);
+	for (size_t i = 0; i < turn->n; i++)
 		turn->tensors[i]->rest->in_line++;
-	}
 }
 
 void turn_end(struct nvs_engine *engine, struct turn *turn)
 {
-	lock_check(engine);
 	if (!turn->in_line)
 		return;
-	assert(!TAILQ_EMPTY(&engine->line));
 	turn->in_line = false;
-	TAILQ_REMOVE(&engine->line, turn, link);
+	TAILQ_REMOVE(&engine->turns.line, turn, link);
 	for (size_t i = 0; i < turn->n; i++) {
 		assert(turn->tensors[i]->rest->in_line);
 		turn->tensors[i]->rest->in_line--;
@@ -51,48 +45,42 @@ static bool shares(const struct turn *turn)
 
 bool turn_is_blocked(struct nvs_engine *engine, const struct turn *turn)
 {
-	const struct turn *earlier = TAILQ_FIRST(&engine->line);
+	const struct turn *earlier = TAILQ_FIRST(&engine->turns.line);
 
-	lock_check(engine);
-	if (turn->n && engine->commit_holds != COPIED_NOT && turn->copying >= engine->commit_holds)
+	if (turn->n && engine->turns.held != COPIED_NOT && turn->copying >= engine->turns.held)
 		return true;
 	if (!earlier || !shares(turn))
 		return false;
 	/* Time is linear in the tensors of these calls. */
-	engine->line_walk++;
+	engine->turns.walk++;
 	for (; earlier && earlier != turn; earlier = TAILQ_NEXT(earlier, link))
 		for (size_t i = 0; i < earlier->n; i++)
-			earlier->tensors[i]->rest->line_walk = engine->line_walk;
+			earlier->tensors[i]->rest->line_walk = engine->turns.walk;
 	assert(!turn->in_line || earlier == turn);
 	for (size_t i = 0; i < turn->n; i++)
-		if (turn->tensors[i]->rest->line_walk == engine->line_walk)
+		if (turn->tensors[i]->rest->line_walk == engine->turns.walk)
 			return true;
 	return false;
 }
 
 void commit_hold(struct nvs_engine *engine, enum copying from)
 {
-	lock_check(engine);
-	assert(!engine->committing);
-	if (engine->commit_holds == from)
+	if (engine->turns.held == from)
 		return;
-	engine->commit_holds = from;
+	engine->turns.held = from;
 	events_wake(engine);
 }
 
 void copy_begins(struct nvs_engine *engine, struct nvs_tensor *tensor, enum copying copying)
 {
-	lock_check(engine);
-	assert(tensor->rest->copying == COPIED_NOT && copying != COPIED_NOT);
-	assert(tensor->pins.count == 1 && engine->ncopied < engine->ntensors);
+	assert(tensor->rest->copying == COPIED_NOT && tensor->pins.count == 1);
 	tensor->rest->copying = copying;
-	engine->ncopied++;
+	engine->turns.ncopied++;
 }
 
 void copy_ends(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	lock_check(engine);
-	assert(tensor->rest->copying != COPIED_NOT && engine->ncopied);
+	assert(tensor->rest->copying != COPIED_NOT && engine->turns.ncopied);
 	tensor->rest->copying = COPIED_NOT;
-	engine->ncopied--;
+	engine->turns.ncopied--;
 }

@@ -13,7 +13,6 @@ static uint64_t count_runs(struct nvs_tensor *const *tensors, size_t n)
 {
 	uint64_t runs = 0;
 
-	assert(n);
 	for (size_t i = 0; i < n; i++)
 		runs += in_flight(tensors[i]) && tensors[i]->run_first == tensors[i];
 	return runs;
@@ -30,13 +29,11 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	uint64_t now;
 	int rc = 0;
 
-	assert(n && tensor->engine == engine);
 	if (!in_flight(tensor) || pin_failed(tensor, pin))
 		return 0;
 	now = clock_ns();
 	if (!*from_ns && deadline)
 		*from_ns = now;
-	assert(!deadline || *from_ns);
 	while (in_flight(tensor) && !pin_failed(tensor, pin) && !is_overdue(tensor) && !rc)
 		rc = events_wait_for(engine, count_runs(tensors, n), deadline);
 	if (deadline)
@@ -51,41 +48,12 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	return rc;
 }
 
-/* Whether a call that waits for the tensor has a failure to return. */
-static bool has_failed(const struct nvs_tensor *tensor, uint64_t pin)
-{
-	return pin ? pin_failed(tensor, pin) : tensor->status || tensor->unreported;
-}
-
-static int wait_for_all(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			uint64_t pin, uint64_t deadline, struct nvs_error *error)
-{
-	const struct nvs_tensor *promoted = NULL;
-	uint64_t from_ns = 0;
-	int rc = 0;
-
-	lock_check(engine);
-	for (size_t i = 0; i < n && deadline; i++) {
-		if (!in_flight(tensors[i]) || tensors[i]->run_first == promoted)
-			continue;
-		promoted = tensors[i]->run_first;
-		tensor_promote(engine, tensors[i]);
-	}
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = wait_for(engine, tensors + i, n - i, pin, deadline, &from_ns, error);
-	assert(deadline || !from_ns);
-	if (from_ns)
-		step_stalled(engine, from_ns);
-	return rc;
-}
-
 /* The first failure of transfers that have landed. A pin hears of its own read alone. */
 static int first_failure(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			 uint64_t pin, struct nvs_error *error)
 {
 	int rc = 0;
 
-	lock_check(engine);
 	for (size_t i = 0; i < n; i++) {
 		if (!rc && pin_failed(tensors[i], pin))
 			rc = pin_error(engine, tensors[i], error);
@@ -94,7 +62,6 @@ static int first_failure(struct nvs_engine *engine, struct nvs_tensor *const *te
 		if (!pin && tensors[i]->unreported) {
 			int failed = report_failed_write(engine, tensors[i], rc ? NULL : error);
 
-			assert(failed <= 0);
 			rc = rc ? rc : failed;
 		}
 	}
@@ -104,7 +71,8 @@ static int first_failure(struct nvs_engine *engine, struct nvs_tensor *const *te
 int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, uint64_t pin,
 	       int timeout_ms, struct nvs_error *error)
 {
-	uint64_t deadline = deadline_ns(timeout_ms);
+	uint64_t deadline = deadline_ns(timeout_ms), from_ns = 0;
+	const struct nvs_tensor *promoted = NULL;
 	bool moving = false, failed = false;
 	int rc = check_array(engine, tensors, n, error);
 
@@ -119,16 +87,32 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 		if (rc)
 			break;
 		moving = moving || in_flight(tensors[i]);
-		failed = failed || has_failed(tensors[i], pin);
+		failed = failed || (pin ? pin_failed(tensors[i], pin)
+					: tensors[i]->status || tensors[i]->unreported);
 	}
-	if (!rc && moving)
-		rc = wait_for_all(engine, tensors, n, pin, deadline, error);
+	for (size_t i = 0; i < n && !rc && moving && deadline; i++)
+		if (in_flight(tensors[i]) && tensors[i]->run_first != promoted) {
+			promoted = tensors[i]->run_first;
+			tensor_promote(engine, tensors[i]);
+		}
+	for (size_t i = 0; i < n && !rc && moving; i++)
+		rc = wait_for(engine, tensors + i, n - i, pin, deadline, &from_ns, error);
+	if (from_ns)
+		step_stalled(engine, from_ns);
 	if (!rc && (moving || failed))
 		rc = first_failure(engine, tensors, n, pin, error);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
 	engine_unlock(engine);
 	return rc;
+}
+
+int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		    uint64_t pin, int timeout_ms, struct nvs_error *error)
+{
+	int rc = check_unowned(engine, "its calls wait for their transfers", error);
+
+	return rc ? rc : batch_wait(engine, tensors, n, pin, timeout_ms, error);
 }
 
 int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -140,7 +124,6 @@ int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tens
 	engine_lock(engine);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = wait_for(engine, tensors + i, n - i, 0, UINT64_MAX, &from_ns, error);
-	assert(!rc || rc == -ETIMEDOUT);
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
 	engine_unlock(engine);
@@ -167,7 +150,6 @@ int wait_for_engine(struct nvs_engine *engine, struct turn turn, struct nvs_erro
 		if (!used && !turn_is_blocked(engine, &turn))
 			break;
 		if (used) {
-			assert(!is_external(used));
 			rc = check_overdue(engine, used, error);
 			if (rc)
 				break;
@@ -177,7 +159,6 @@ int wait_for_engine(struct nvs_engine *engine, struct turn turn, struct nvs_erro
 		(void)events_wait(engine, UINT64_MAX);
 	}
 	turn_end(engine, &turn);
-	assert(!rc || rc == -ETIMEDOUT);
 	return rc;
 }
 
@@ -186,7 +167,7 @@ void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	struct turn turn = {.tensors = tensors, .n = n};
 
 	lock_check(engine);
-	while ((engine->ncopied && first(tensors, n, is_copied)) ||
+	while ((engine->turns.ncopied && first(tensors, n, is_copied)) ||
 	       turn_is_blocked(engine, &turn)) {
 		turn_await(engine, &turn);
 		(void)events_wait(engine, UINT64_MAX);
@@ -197,23 +178,23 @@ void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 int drain_writes(struct nvs_engine *engine, struct nvs_error *error)
 {
 	lock_check(engine);
-	while (engine->inflight[NVS_WRITE]) {
-		if (engine->overdue[NVS_WRITE])
+	while (engine->moves.inflight[NVS_WRITE]) {
+		if (engine->moves.overdue[NVS_WRITE])
 			return first_overdue(engine, true, error);
 		(void)events_wait(engine, UINT64_MAX);
 	}
-	assert(!engine->held_writes && !engine->overdue[NVS_WRITE]);
+	assert(!engine->moves.held_writes && !engine->moves.overdue[NVS_WRITE]);
 	return 0;
 }
 
 int drain_all(struct nvs_engine *engine, struct nvs_error *error)
 {
 	lock_check(engine);
-	while (engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE]) {
-		if (engine->overdue[NVS_READ] || engine->overdue[NVS_WRITE])
+	while (engine->moves.inflight[NVS_READ] || engine->moves.inflight[NVS_WRITE]) {
+		if (engine->moves.overdue[NVS_READ] || engine->moves.overdue[NVS_WRITE])
 			return first_overdue(engine, false, error);
 		(void)events_wait(engine, UINT64_MAX);
 	}
-	assert(!engine->held_writes && !engine->landing);
+	assert(!engine->moves.held_writes && !engine->room.landing);
 	return 0;
 }

@@ -28,10 +28,8 @@ static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_ra
 		if (!range.nbytes || range.tensor->batch == engine->batch)
 			continue;
 		rc = check_in_batch(engine, range.tensor, i, error);
-		assert(*ntensors < n);
 		tensors[(*ntensors)++] = range.tensor;
 	}
-	assert(*ntensors <= n);
 	engine_unlock(engine);
 	return rc;
 }
@@ -48,43 +46,16 @@ static int remaining_ms(uint64_t deadline)
 	return deadline > now ? (int)((deadline - now + 999999) / 1000000) : 1;
 }
 
-/* Pins the tensors when they are in the pool and nothing of them is in flight. */
-static int pin_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		      uint64_t deadline, uint64_t *pin, struct nvs_error *error)
-{
-	int rc = pin_to_copy(engine, tensors, n, remaining_ms(deadline), pin, error);
-
-	if (rc)
-		return rc;
-	assert(*pin || !n);
-	rc = batch_wait(engine, tensors, n, *pin, remaining_ms(deadline), error);
-	if (rc)
-		end_copies(engine, tensors, n, *pin, NVS_CLEAN);
-	return rc;
-}
-
-static void copy_ranges(const struct nvs_tensor_range *ranges, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		if (!range.nbytes)
-			continue;
-		assert(range.tensor->rest->copying == COPIED_IN);
-		assert(range.tensor->memory == MEMORY_POOL && range.tensor->data);
-		assert(range.offset + range.nbytes <= range.tensor->nbytes);
-		memcpy(range.tensor->data + range.offset, range.data, range.nbytes);
-	}
-}
-
-int batch_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-		int timeout_ms, struct nvs_error *error)
+int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+		     int timeout_ms, struct nvs_error *error)
 {
 	uint64_t pin, deadline = deadline_ns(timeout_ms);
 	struct nvs_tensor *few[RANGED_FEW], **tensors;
 	size_t ntensors;
-	int rc = check_ranges(engine, ranges, n, error);
+	int rc = check_unowned(engine, WRITE_STATE, error);
 
+	if (!rc)
+		rc = check_ranges(engine, ranges, n, error);
 	if (!rc)
 		rc = check_writable(engine, error);
 	if (rc || !n)
@@ -94,10 +65,16 @@ int batch_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges
 		return -ENOMEM;
 	rc = collect_tensors(engine, ranges, n, tensors, &ntensors, error);
 	if (!rc)
-		rc = pin_landed(engine, tensors, ntensors, deadline, &pin, error);
+		rc = pin_to_copy(engine, tensors, ntensors, remaining_ms(deadline), &pin, error);
 	if (!rc) {
-		copy_ranges(ranges, n);
-		end_copies(engine, tensors, ntensors, pin, NVS_DIRTY);
+		rc = batch_wait(engine, tensors, ntensors, pin, remaining_ms(deadline), error);
+		for (size_t i = 0; i < n && !rc; i++) {
+			struct nvs_tensor_range range = range_at(ranges, i);
+
+			if (range.nbytes)
+				memcpy(range.tensor->data + range.offset, range.data, range.nbytes);
+		}
+		end_copies(engine, tensors, ntensors, pin, rc ? NVS_CLEAN : NVS_DIRTY);
 	}
 	ranged_free(few, tensors);
 	return rc;

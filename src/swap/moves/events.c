@@ -28,8 +28,6 @@ void events_check(const struct nvs_engine *engine)
 
 static void land(struct nvs_engine *engine, struct transfer *list)
 {
-	unlocked_check(engine);
-	assert(list);
 	runs_trace(engine, list);
 	engine_lock(engine);
 	list = runs_land(engine, list);
@@ -39,26 +37,19 @@ static void land(struct nvs_engine *engine, struct transfer *list)
 	launch(engine, list);
 }
 
-static void mark_overdue(struct nvs_engine *engine)
-{
-	engine_lock(engine);
-	runs_overdue(engine);
-	events_changed(engine);
-	engine_unlock(engine);
-}
-
 bool events_land_ready(struct nvs_engine *engine)
 {
 	struct completions *completions = engine->events.completions;
-	struct transfer *list;
-	bool any;
+	struct transfer *list = completions_take(completions);
+	bool any = list;
 
-	unlocked_check(engine);
-	list = completions_take(completions);
-	any = list;
 	runs_check(list);
-	if (completions_take_overdue(completions))
-		mark_overdue(engine);
+	if (completions_take_overdue(completions)) {
+		engine_lock(engine);
+		runs_overdue(engine);
+		events_changed(engine);
+		engine_unlock(engine);
+	}
 	if (list)
 		list = sums_filter(engine, list);
 	if (list)
@@ -72,9 +63,7 @@ static bool compute_slice(struct nvs_engine *engine)
 	struct transfer *run;
 	bool any = sums_work(engine, &run);
 
-	assert(any || !run);
-	assert(!run || run->state.phase == TRANSFER_COMPLETED);
-	if (any && run)
+	if (run)
 		land(engine, run);
 	return any;
 }
@@ -91,22 +80,6 @@ static bool thread_blocks(struct events *events)
 	return blocks;
 }
 
-static int help(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
-{
-	struct events *events = &engine->events;
-	int rc;
-
-	unlocked_check(engine);
-	assert(runs && deadline);
-	rc = completions_wait(events->completions, COMPLETIONS_CALLER, runs, deadline);
-	if (rc)
-		return rc;
-	events_land_ready(engine);
-	while (keeps_sums(engine) && thread_blocks(events) && compute_slice(engine))
-		completions_wake(events->completions, COMPLETIONS_THREAD);
-	return 0;
-}
-
 /*
  * How many runs a call may sleep for that needs `wanted` of those in flight. One if others wait,
  * if the plan or a checksum goes on with each run that lands, or if a run may be held up for long:
@@ -114,12 +87,11 @@ static int help(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
  */
 static uint64_t worth_waiting_for(const struct nvs_engine *engine, uint64_t wanted)
 {
-	uint64_t inflight = engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE];
+	uint64_t inflight = engine->moves.inflight[NVS_READ] + engine->moves.inflight[NVS_WRITE];
 
 	if (engine->events.followers || engine->step.begun || keeps_sums(engine) ||
-	    engine->committing || engine->aio_config.io_timeout_ms || engine->trace)
+	    engine->commit.writing || engine->aio_config.io_timeout_ms || engine->trace)
 		return 1;
-	assert(!engine->held_writes);
 	if (wanted > inflight)
 		wanted = inflight;
 	return wanted ? wanted : 1;
@@ -142,20 +114,21 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 		events_hurry(engine);
 		events->followers++;
 		rc = engine_sleep(engine, &engine->changed, deadline);
-		assert(events->followers);
 		events->followers--;
 		return rc;
 	}
 	runs = worth_waiting_for(engine, runs);
-	assert(runs && !events->helped);
 	events->helped = true;
 	events->helper = pthread_self();
 	events->patient = runs > 1;
-	events_check(engine);
 	engine_unlock(engine);
-	rc = help(engine, runs, deadline);
+	rc = completions_wait(events->completions, COMPLETIONS_CALLER, runs, deadline);
+	if (!rc) {
+		events_land_ready(engine);
+		while (keeps_sums(engine) && thread_blocks(events) && compute_slice(engine))
+			completions_wake(events->completions, COMPLETIONS_THREAD);
+	}
 	engine_lock(engine);
-	assert(events->helped && pthread_equal(events->helper, pthread_self()));
 	events->helped = events->patient = false;
 	/* One of them may help next. */
 	if (events->followers)
@@ -172,7 +145,6 @@ void events_wake(struct nvs_engine *engine)
 {
 	struct events *events = &engine->events;
 
-	assert(events->completions);
 	events_check(engine);
 	if (events->followers)
 		pthread_cond_broadcast(&engine->changed);
@@ -188,60 +160,60 @@ void events_changed(struct nvs_engine *engine)
 
 /* ---- The thread ---- */
 
-static uint64_t rounds_asked(struct events *events)
-{
-	uint64_t asked;
-
-	pthread_mutex_lock(&events->lock);
-	asked = events->asked;
-	assert(events->answered <= asked);
-	pthread_mutex_unlock(&events->lock);
-	return asked;
-}
-
-/* `asked` is as at the start of the round, which found nothing more to do. False: the thread must
- * end. */
-static bool sleep_until_event(struct nvs_engine *engine, uint64_t asked)
+/* Returns false if there were none. */
+static bool log_messages(struct nvs_engine *engine)
 {
 	struct events *events = &engine->events;
-	bool closing;
+	struct messages messages;
 
-	unlocked_check(engine);
+	messages_init(&messages);
 	pthread_mutex_lock(&events->lock);
-	assert(!events->idle && asked >= events->answered && asked <= events->asked);
-	assert(!events->saying);
-	closing = events->closing;
-	events->idle = true;
-	events->answered = asked;
-	pthread_cond_broadcast(&events->quiet);
+	events->saying = messages_take(&events->messages, &messages);
 	pthread_mutex_unlock(&events->lock);
-	if (!closing)
-		(void)completions_wait(events->completions, COMPLETIONS_THREAD, 1, UINT64_MAX);
+	if (messages_empty(&messages))
+		return false;
+	/* While the log function blocks, a waiting caller does the thread's work. */
+	completions_wake(events->completions, COMPLETIONS_CALLER);
+	messages_tell(&messages, &engine->log);
 	pthread_mutex_lock(&events->lock);
-	assert(events->idle);
-	events->idle = false;
+	events->saying = false;
 	pthread_mutex_unlock(&events->lock);
-	return !closing;
+	return true;
 }
 
 static void *events_main(void *arg)
 {
 	struct nvs_engine *engine = arg;
-	uint64_t asked;
+	struct events *events = &engine->events;
+	bool closing;
 
-	assert(engine->events.completions);
 	take_short_slices();
 	do {
+		uint64_t asked;
 		bool busy = true;
 
-		unlocked_check(engine);
-		asked = rounds_asked(&engine->events);
+		pthread_mutex_lock(&events->lock);
+		asked = events->asked;
+		pthread_mutex_unlock(&events->lock);
 		while (busy) {
 			busy = events_land_ready(engine);
 			busy |= compute_slice(engine);
-			busy |= messages_say(engine);
+			busy |= log_messages(engine);
 		}
-	} while (sleep_until_event(engine, asked));
+		/* This round has done all that was asked for before it began. */
+		pthread_mutex_lock(&events->lock);
+		closing = events->closing;
+		events->idle = true;
+		events->answered = asked;
+		pthread_cond_broadcast(&events->quiet);
+		pthread_mutex_unlock(&events->lock);
+		if (!closing)
+			(void)completions_wait(events->completions, COMPLETIONS_THREAD, 1,
+					       UINT64_MAX);
+		pthread_mutex_lock(&events->lock);
+		events->idle = false;
+		pthread_mutex_unlock(&events->lock);
+	} while (!closing);
 	return NULL;
 }
 
@@ -250,8 +222,6 @@ int events_open(struct nvs_engine *engine, struct nvs_error *error)
 	struct events *events = &engine->events;
 	int rc;
 
-	assert(!events->completions && !events->started && !events->closing);
-	assert(engine->aio && !engine->transfers);
 	rc = completions_open(&events->completions);
 	if (rc)
 		return error_set(error, rc, "out of memory while opening the engine");
@@ -265,7 +235,6 @@ int events_open(struct nvs_engine *engine, struct nvs_error *error)
 	events->started = !rc;
 	if (rc)
 		error_set(error, rc, "can't start the engine's thread: %s", thread_strerror(rc));
-	assert((rc == 0) == events->started);
 	return rc;
 }
 
@@ -275,16 +244,13 @@ void events_stop(struct nvs_engine *engine)
 
 	if (!events->started)
 		return;
-	unlocked_check(engine);
-	assert(!events->helped);
 	pthread_mutex_lock(&events->lock);
-	assert(!events->closing);
 	events->closing = true;
 	pthread_mutex_unlock(&events->lock);
 	completions_wake(events->completions, COMPLETIONS_THREAD);
 	pthread_join(events->thread, NULL);
 	events->started = false;
-	(void)messages_say(engine);
+	(void)log_messages(engine);
 }
 
 void events_close(struct nvs_engine *engine)
@@ -294,9 +260,7 @@ void events_close(struct nvs_engine *engine)
 	if (!events->completions)
 		return;
 	assert(!events->started && !events->helped && !events->followers);
-	assert(!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE]);
-	(void)messages_say(engine);
-	assert(messages_empty(&events->messages));
+	(void)log_messages(engine);
 	sums_close(engine);
 	completions_close(events->completions);
 	events->completions = NULL;
@@ -309,11 +273,8 @@ void events_await_idle(struct nvs_engine *engine)
 	struct events *events = &engine->events;
 	uint64_t asked;
 
-	unlocked_check(engine);
-	assert(events->started);
 	/* What has happened until now is done in a round that begins later. */
 	pthread_mutex_lock(&events->lock);
-	assert(!events->closing);
 	asked = ++events->asked;
 	pthread_mutex_unlock(&events->lock);
 	completions_wake(events->completions, COMPLETIONS_THREAD);
@@ -321,6 +282,5 @@ void events_await_idle(struct nvs_engine *engine)
 	while (!events->idle || events->answered < asked ||
 	       completions_pending(events->completions, COMPLETIONS_THREAD))
 		pthread_cond_wait(&events->quiet, &events->lock);
-	assert(events->asked >= asked);
 	pthread_mutex_unlock(&events->lock);
 }

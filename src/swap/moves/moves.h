@@ -25,6 +25,8 @@ struct transfer *runs_build_own(struct nvs_engine *engine, struct nvs_tensor **t
 				enum nvs_direction direction);
 /* Under the lock: builds the writes that waited for the commit to end. */
 struct transfer *runs_build_held(struct nvs_engine *engine);
+/* Without the lock: submits them, and computes the checksums of writes while they are in flight. */
+void launch(struct nvs_engine *engine, struct transfer *list);
 /* Under the lock: the run in flight is now among those of that priority; and it has landed. */
 void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
 		  enum transfer_priority priority);
@@ -72,13 +74,6 @@ struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list);
 /* Computes a slice of a long checksum. Stores in *landed the run that can land now, or NULL. False:
  * there was none to compute. */
 bool sums_work(struct nvs_engine *engine, struct transfer **landed);
-
-/* ---- launch.c ---- */
-/*
- * Without the lock: submits the transfers, and computes the checksums of writes while they are in
- * flight.
- */
-void launch(struct nvs_engine *engine, struct transfer *list);
 
 /* ---- overdue.c: under the lock ---- */
 /* Marks runs that have become overdue. */

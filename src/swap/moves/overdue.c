@@ -14,7 +14,6 @@ int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tens
 {
 	if (!is_overdue(tensor))
 		return 0;
-	assert(in_flight(tensor) && tensor->engine == engine && tensor->run_first);
 	return aio_describe_overdue(engine->aio, &tensor->run_first->rest->transfer,
 				    tensor->hangs_at, tensor->rest->name, error);
 }
@@ -25,14 +24,10 @@ static void mark_run(struct nvs_engine *engine, struct nvs_tensor *first, uint64
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
-	assert(first->run_first == first && offset != NOWHERE);
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
-		assert(in_flight(tensor) && !is_overdue(tensor));
 		tensor->hangs_at = offset;
 	}
-	engine->overdue[first->rest->transfer.direction]++;
-	assert(engine->overdue[first->rest->transfer.direction] <=
-	       engine->inflight[first->rest->transfer.direction]);
+	engine->moves.overdue[first->rest->transfer.direction]++;
 	check_overdue(engine, first, &error);
 	say_later(engine, NVS_LOG_ERROR, "%s", error.text);
 }
@@ -41,7 +36,6 @@ void runs_overdue(struct nvs_engine *engine)
 {
 	uint64_t offset;
 
-	lock_check(engine);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 
@@ -57,21 +51,16 @@ void landed_late(struct nvs_engine *engine, const struct transfer *run)
 
 	if (!is_overdue(first))
 		return;
-	lock_check(engine);
-	assert(engine->overdue[run->direction] && in_flight(first));
-	engine->overdue[run->direction]--;
-	assert(engine->overdue[run->direction] < engine->inflight[run->direction]);
+	engine->moves.overdue[run->direction]--;
 	say_later(engine, NVS_LOG_WARNING, "%s: %s completed late: %s", first->rest->name,
 		  run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
-		assert(is_overdue(tensor) && tensor->run_first == first);
 		tensor->hangs_at = NOWHERE;
 	}
 }
 
 int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs_error *error)
 {
-	lock_check(engine);
 	for (size_t i = 0; i < engine->ntensors; i++)
 		if (!writes_alone || tensor_state(engine->tensors[i]) == NVS_WRITING) {
 			int rc = check_overdue(engine, engine->tensors[i], error);
@@ -79,17 +68,17 @@ int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs
 			if (rc)
 				return rc;
 		}
-	assert(!engine->overdue[NVS_WRITE] && (writes_alone || !engine->overdue[NVS_READ]));
+	assert(!engine->moves.overdue[NVS_WRITE] &&
+	       (writes_alone || !engine->moves.overdue[NVS_READ]));
 	return 0;
 }
 
 int check_hung(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	uint64_t hung = engine->overdue[NVS_READ] + engine->overdue[NVS_WRITE];
+	uint64_t hung = engine->moves.overdue[NVS_READ] + engine->moves.overdue[NVS_WRITE];
 	int rc;
 
-	assert(hung <= engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE]);
-	if (!hung || hung < engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE])
+	if (!hung || hung < engine->moves.inflight[NVS_READ] + engine->moves.inflight[NVS_WRITE])
 		return 0;
 	rc = first_overdue(engine, false, error);
 	assert(rc == -ETIMEDOUT);

@@ -12,7 +12,6 @@ static void promote(struct nvs_engine *engine, struct nvs_tensor *first)
 {
 	struct transfer *run = &first->rest->transfer;
 
-	assert(run->user == first && first->run_first == first && in_flight(first));
 	if (run->priority == TRANSFER_AWAITED)
 		return;
 	if (run->file)
@@ -23,12 +22,9 @@ static void promote(struct nvs_engine *engine, struct nvs_tensor *first)
 
 void runs_promote_new(struct nvs_engine *engine, struct transfer *list)
 {
-	lock_check(engine);
 	for (struct transfer *run = list; run; run = run->state.next) {
-		assert(run->state.phase == TRANSFER_NEW);
 		if (run->priority == TRANSFER_AWAITED)
 			continue;
-		run_check(run);
 		run_moves_to(engine, run->user, TRANSFER_AWAITED);
 		run->priority = TRANSFER_AWAITED;
 	}
@@ -36,7 +32,6 @@ void runs_promote_new(struct nvs_engine *engine, struct transfer *list)
 
 void tensor_promote(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	assert(tensor->engine == engine);
 	if (in_flight(tensor))
 		promote(engine, tensor->run_first);
 }
@@ -50,14 +45,13 @@ struct promotion {
 	bool evicted;	  /* evictions in flight suffice; false: what may be evicted later counts */
 };
 
-/* The room that a run makes. Runs are long, and the lines of their tensors cold, so only what is not
- * known of the run is looked for in each of them. */
+/* The room that a run makes. Runs are long, and the lines of their tensors cold, so only what is
+ * not known of the run is looked for in each of them. */
 static uint64_t room_in(const struct promotion *promotion, const struct nvs_tensor *first)
 {
 	const struct nvs_tensor *tensor = first;
 	uint64_t nbytes = 0;
 
-	assert(in_flight(first) && first->run_first == first);
 	if (promotion->evicted)
 		return first->rest->room;
 	for (; tensor; tensor = is_held(first) ? NULL : tensor->run_next)
@@ -72,12 +66,10 @@ static void promote_listed(struct nvs_engine *engine, struct promotion *promotio
 {
 	struct nvs_tensor *first = TAILQ_FIRST(list), *next;
 
-	assert(promotion->missing);
 	for (; first && promotion->covered < promotion->missing; first = next) {
 		uint64_t nbytes = room_in(promotion, first);
 
 		next = TAILQ_NEXT(first, rest->launched);
-		assert(!is_held(first));
 		if (nbytes)
 			promote(engine, first);
 		promotion->covered += nbytes;
@@ -86,12 +78,11 @@ static void promote_listed(struct nvs_engine *engine, struct promotion *promotio
 
 static void promote_held(struct nvs_engine *engine, struct promotion *promotion)
 {
-	struct nvs_tensor *tensor = engine->held_writes;
+	struct nvs_tensor *tensor = engine->moves.held_writes;
 
 	for (; tensor && promotion->covered < promotion->missing; tensor = tensor->run_next) {
 		uint64_t nbytes = room_in(promotion, tensor);
 
-		assert(is_held(tensor) && tensor->io == IO_WRITING);
 		if (nbytes)
 			promote(engine, tensor);
 		promotion->covered += nbytes;
@@ -105,13 +96,11 @@ void room_promote(struct nvs_engine *engine, uint64_t need)
 		/* If enough is free, but fragmented, any `need` bytes that land may join free
 		 * runs. */
 		.missing = need > free ? need - free : need,
-		.evicted = need <= free + engine->landing,
+		.evicted = need <= free + engine->room.landing,
 	};
 
-	lock_check(engine);
-	assert(need && need <= pool_bytes(engine->pool));
 	for (int direction = NVS_WRITE; direction >= NVS_READ; direction--) {
-		struct tensor_list *runs = engine->runs[direction];
+		struct tensor_list *runs = engine->moves.runs[direction];
 
 		promote_listed(engine, &promotion, &runs[TRANSFER_AWAITED]);
 		promote_listed(engine, &promotion, &runs[TRANSFER_USUAL]);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs: tensors that lie side by side both in the store and in memory move as one transfer, so a
- * layer of small tensors takes a few long I/Os. Builds them; launch.c submits them.
+ * layer of small tensors takes a few long I/Os. They are built under the lock, and launched without
+ * it.
  */
 #include <assert.h>
 #include <errno.h>
@@ -30,11 +31,13 @@ static enum tensor_io io_of(enum nvs_direction direction)
 
 void run_check(const struct transfer *run)
 {
-	const struct nvs_tensor *first = run->user;
-	const struct store *store = first->engine->store;
+	const struct nvs_tensor *first;
+	uint32_t unit;
 
 	if (!STATE_CHECKS)
 		return;
+	first = run->user;
+	unit = store_unit(first->engine->store);
 	assert(run->direction == NVS_READ || run->direction == NVS_WRITE);
 	assert(!run->requests);
 	assert(run == &first->rest->transfer && first->run_first == first);
@@ -42,8 +45,8 @@ void run_check(const struct transfer *run)
 	assert(run->file == store_file(first->engine->store));
 	assert(run->data == first->data && run->nbytes && run->status <= 0);
 	assert(run->offset == first->place + first_moved(first));
-	assert(is_external(first) || run->nbytes % store_unit(store) == 0);
-	assert(is_part(first) || run->offset % store_unit(store) == 0);
+	assert(is_external(first) || run->nbytes % unit == 0);
+	assert(is_part(first) || run->offset % unit == 0);
 	assert(is_external(first) || pool_has(first->engine->pool, run->data, run->nbytes));
 	assert(run->nbytes <= UINT64_MAX - run->offset);
 	assert(!first->rest->parts || (run->direction == NVS_READ && is_external(first)));
@@ -59,13 +62,12 @@ void runs_check(const struct transfer *list)
 
 void run_members_check(const struct transfer *run)
 {
-	const struct nvs_tensor *tensor = run->user;
 	uint64_t at = 0;
 
 	if (!STATE_CHECKS)
 		return;
 	run_check(run);
-	for (; tensor; tensor = tensor->run_next) {
+	for (const struct nvs_tensor *tensor = run->user; tensor; tensor = tensor->run_next) {
 		assert(tensor->run_first == run->user && tensor->io == io_of(run->direction));
 		assert(tensor->memory != MEMORY_NONE && !tensor->status);
 		assert(tensor->data == (const char *)run->data + at);
@@ -86,8 +88,6 @@ static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *be
 /* An empty tensor lands without a transfer. */
 static void land_empty(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	assert(tensor->memory != MEMORY_NONE && tensor->io == IO_IDLE);
-	assert(!tensor->extent && !tensor->nbytes && !tensor->rest->parts);
 	tensor->origin = ORIGIN_CALL;
 	if (is_external(tensor)) {
 		tensor->content = CONTENT_DRIVE;
@@ -112,18 +112,16 @@ static void begin_io(struct nvs_tensor *tensor, enum nvs_direction direction)
 
 uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now)
 {
-	bool busy = engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE];
+	bool busy = engine->moves.inflight[NVS_READ] || engine->moves.inflight[NVS_WRITE];
 
-	lock_check(engine);
-	assert(!busy || now >= engine->busy_from_ns);
-	return engine->busy_ns + (busy ? now - engine->busy_from_ns : 0);
+	return engine->moves.busy_ns + (busy ? now - engine->moves.busy_from_ns : 0);
 }
 
 static void begin_busy(struct nvs_engine *engine, enum nvs_direction direction)
 {
-	if (!engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE])
-		engine->busy_from_ns = clock_ns();
-	engine->inflight[direction]++;
+	if (!engine->moves.inflight[NVS_READ] && !engine->moves.inflight[NVS_WRITE])
+		engine->moves.busy_from_ns = clock_ns();
+	engine->moves.inflight[direction]++;
 }
 
 /* ---- Those in flight ---- */
@@ -132,32 +130,26 @@ static struct tensor_list *list_of(struct nvs_engine *engine, const struct nvs_t
 {
 	const struct transfer *run = &first->rest->transfer;
 
-	assert(run->user == first && run->priority < TRANSFER_PRIORITIES);
 	/* A held write is in no list. */
 	assert(run->file);
-	return &engine->runs[run->direction][run->priority];
+	return &engine->moves.runs[run->direction][run->priority];
 }
 
 static void run_begins(struct nvs_engine *engine, struct nvs_tensor *first)
 {
-	assert(in_flight(first) && first->run_first == first);
 	TAILQ_INSERT_TAIL(list_of(engine, first), first, rest->launched);
 }
 
 void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
 		  enum transfer_priority priority)
 {
-	assert(first->rest->transfer.priority != priority && first->run_first == first);
-	assert(in_flight(first) && priority < TRANSFER_PRIORITIES);
-	assert(!TAILQ_EMPTY(list_of(engine, first)));
 	TAILQ_REMOVE(list_of(engine, first), first, rest->launched);
-	TAILQ_INSERT_TAIL(&engine->runs[first->rest->transfer.direction][priority], first,
+	TAILQ_INSERT_TAIL(&engine->moves.runs[first->rest->transfer.direction][priority], first,
 			  rest->launched);
 }
 
 void run_ends(struct nvs_engine *engine, struct nvs_tensor *first)
 {
-	assert(!TAILQ_EMPTY(list_of(engine, first)) && first->run_first == first);
 	/* No thread computes its checksum any more. */
 	assert(first->rest->sum != SUM_BEGUN);
 	TAILQ_REMOVE(list_of(engine, first), first, rest->launched);
@@ -165,30 +157,25 @@ void run_ends(struct nvs_engine *engine, struct nvs_tensor *first)
 
 /* ---- Building ---- */
 
-/* A call may wait for a tensor whose write is held. */
-static enum transfer_priority priority_of(struct nvs_tensor *const *tensors, size_t n)
-{
-	assert(n);
-	for (size_t i = 0; i < n; i++)
-		if (in_flight(tensors[i]) &&
-		    tensors[i]->rest->transfer.priority == TRANSFER_AWAITED)
-			return TRANSFER_AWAITED;
-	return TRANSFER_USUAL;
-}
-
 static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 				  enum nvs_direction direction)
 {
 	struct nvs_tensor *first = tensors[0];
+	enum transfer_priority priority = TRANSFER_USUAL;
 
 	assert(first->extent && first->rest->sum != SUM_BEGUN);
+	/* A call may wait for a tensor whose write is held. */
+	for (size_t i = 0; i < n; i++)
+		if (in_flight(tensors[i]) &&
+		    tensors[i]->rest->transfer.priority == TRANSFER_AWAITED)
+			priority = TRANSFER_AWAITED;
 	first->rest->sum = SUM_NONE;
 	first->rest->transfer = (struct transfer){.file = store_file(engine->store),
 						  .direction = direction,
 						  .data = first->data,
 						  .offset = first->place + first_moved(first),
 						  .user = first,
-						  .priority = priority_of(tensors, n)};
+						  .priority = priority};
 	first->rest->room = 0;
 	for (size_t i = 0; i < n; i++) {
 		if (tensors[i]->io == IO_IDLE)
@@ -202,7 +189,7 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 	run_members_check(&first->rest->transfer);
 	begin_busy(engine, direction);
 	run_begins(engine, first);
-	engine->transfers++;
+	engine->moves.transfers++;
 	return &first->rest->transfer;
 }
 
@@ -212,7 +199,6 @@ static struct transfer *build_all(struct nvs_engine *engine, struct nvs_tensor *
 	struct transfer *list = NULL, **tail = &list;
 	size_t i = 0;
 
-	assert(n <= engine->ntensors);
 	sort_by_place(tensors, n, direction);
 	while (i < n) {
 		uint64_t nbytes;
@@ -230,7 +216,6 @@ static struct transfer *build_all(struct nvs_engine *engine, struct nvs_tensor *
 		tail = &(*tail)->state.next;
 		i += k;
 	}
-	assert(i == n);
 	return list;
 }
 
@@ -239,7 +224,6 @@ static size_t hold_frozen(struct nvs_engine *engine, struct nvs_tensor **tensors
 {
 	size_t i = 0;
 
-	assert((engine->committing || engine->unsettled) && engine->keep);
 	while (i < n) {
 		struct nvs_tensor *tensor = tensors[i];
 
@@ -247,15 +231,14 @@ static size_t hold_frozen(struct nvs_engine *engine, struct nvs_tensor **tensors
 			i++;
 			continue;
 		}
-		assert(is_dirty(tensor) || is_external(tensor));
 		begin_io(tensor, NVS_WRITE);
 		tensor->run_first = tensor;
 		tensor->rest->room = room_of(tensor);
 		tensor->rest->sum = SUM_NONE;
 		tensor->rest->transfer = (struct transfer){.direction = NVS_WRITE, .user = tensor};
 		begin_busy(engine, NVS_WRITE);
-		tensor->run_next = engine->held_writes;
-		engine->held_writes = tensor;
+		tensor->run_next = engine->moves.held_writes;
+		engine->moves.held_writes = tensor;
 		tensors[i] = tensors[--n];
 		tensors[n] = tensor;
 	}
@@ -267,11 +250,8 @@ static void refuse_held(struct nvs_engine *engine)
 {
 	struct nvs_tensor *tensor;
 
-	assert(engine->unsettled && !engine->committing);
-	while ((tensor = engine->held_writes)) {
-		assert(tensor->io == IO_WRITING && tensor->run_first == tensor);
-		assert(!tensor->rest->transfer.file && must_wait(tensor));
-		engine->held_writes = tensor->run_next;
+	while ((tensor = engine->moves.held_writes)) {
+		engine->moves.held_writes = tensor->run_next;
 		tensor->run_next = NULL;
 		/* Nothing was written there. */
 		tensor->place = tensor->rest->spare;
@@ -296,9 +276,9 @@ struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tenso
 {
 	lock_check(engine);
 	assert(direction == NVS_READ || !n || !engine->read_only);
-	if ((engine->committing || engine->unsettled) && direction == NVS_WRITE)
+	if ((engine->commit.writing || engine->commit.unsettled) && direction == NVS_WRITE)
 		n = hold_frozen(engine, tensors, n);
-	if (engine->unsettled && !engine->committing)
+	if (engine->commit.unsettled && !engine->commit.writing)
 		refuse_held(engine);
 	return build_all(engine, tensors, n, direction);
 }
@@ -320,20 +300,16 @@ struct transfer *runs_build_held(struct nvs_engine *engine)
 	struct transfer *list;
 	size_t n = 0;
 
-	lock_check(engine);
-	assert(!engine->committing);
-	if (engine->unsettled)
+	if (engine->commit.unsettled)
 		refuse_held(engine);
-	while ((tensor = engine->held_writes)) {
-		assert(!must_wait(tensor) && !tensor->rest->transfer.file);
-		assert(tensor->io == IO_WRITING && n < engine->ntensors);
-		engine->held_writes = tensor->run_next;
+	while ((tensor = engine->moves.held_writes)) {
+		assert(!must_wait(tensor));
+		engine->moves.held_writes = tensor->run_next;
 		engine->scratch[n++] = tensor;
 	}
 	list = build_all(engine, engine->scratch, n, NVS_WRITE);
 	/* They have counted as in flight since they were held, each as a run. */
-	assert(engine->inflight[NVS_WRITE] >= n && (list || !n));
-	engine->inflight[NVS_WRITE] -= n;
+	engine->moves.inflight[NVS_WRITE] -= n;
 	return list;
 }
 
@@ -343,9 +319,24 @@ struct transfer *join(struct transfer *first, struct transfer *second)
 
 	if (!first)
 		return second;
-	assert(first != second);
 	while (last->state.next)
 		last = last->state.next;
 	last->state.next = second;
 	return first;
+}
+
+void launch(struct nvs_engine *engine, struct transfer *list)
+{
+	unlocked_check(engine);
+	if (!list)
+		return;
+	if (engine->trace) {
+		uint64_t now = clock_ns();
+
+		for (struct transfer *run = list; run; run = run->state.next)
+			((struct nvs_tensor *)run->user)->rest->launched_ns = now;
+	}
+	runs_check(list);
+	sums_begin(engine, list);
+	aio_submit_list(engine->aio, engine->events.completions, list);
 }

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Describes the failures of a tensor's transfers, and why a call can't have its contents.
+ * Describes the failures of a tensor's transfers, and why a call can't have its contents; and
+ * queues messages for the log. The thread of events logs them: a log function may wait for a lock
+ * of the caller's whose owner is in a call of this engine.
  */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 
+#include "aio/completions.h"
 #include "base/error.h"
+#include "base/threads/messages.h"
 #include "swap/residency/internal.h"
 
 static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
@@ -18,8 +22,6 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 					  .status = status,
 					  .error_offset = offset};
 
-	lock_check(engine);
-	assert(status < 0 && tensor->engine == engine);
 	/* Only writes are refused. */
 	assert(offset != NOWHERE || direction == NVS_WRITE);
 	if (offset == NOWHERE)
@@ -34,7 +36,6 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		 struct nvs_error *error)
 {
-	assert(tensor->io == IO_IDLE);
 	return failed(engine, tensor, tensor->status_direction, tensor->status,
 		      tensor->rest->error_offset, error);
 }
@@ -42,7 +43,6 @@ int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 int read_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor, int status,
 	       uint64_t offset, struct nvs_error *error)
 {
-	assert(on_drive(tensor->content) && tensor->nbytes);
 	return failed(engine, tensor, NVS_READ, status, offset, error);
 }
 
@@ -51,10 +51,8 @@ int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tens
 {
 	int status = tensor->unreported;
 
-	assert(status <= 0 && tensor->engine == engine);
 	if (!status || in_flight(tensor))
 		return 0;
-	assert(!engine->read_only && !is_external(tensor));
 	tensor->unreported = 0;
 	return failed(engine, tensor, NVS_WRITE, status, tensor->rest->unreported_at, error);
 }
@@ -62,7 +60,6 @@ int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tens
 int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
 	assert(tensor_state(tensor) == NVS_EMPTY);
-	assert(!tensor->pins.count && !tensor->data);
 	return error_about(
 		error, -ENODATA, tensor->rest->name, 0, 0, "%s has no contents to read: %s",
 		tensor->rest->name,
@@ -78,9 +75,6 @@ int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 {
 	char need[32], have[32];
 
-	assert(tensor->engine == engine);
-	assert(tensor->extent > pool_bytes(engine->pool) && engine->pool_step);
-	assert(engine->pool_key && engine->remedy[0]);
 	return error_about(error, -E2BIG, tensor->rest->name, 0, 0,
 			   "%s has %s (%" PRIu64 " bytes), more than the whole pool of %s (%s): "
 			   "set %s to %" PRIu64 " elements or more",
@@ -88,4 +82,21 @@ int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 			   size_text(pool_bytes(engine->pool), have), engine->remedy,
 			   engine->pool_key,
 			   (tensor->extent + engine->pool_step - 1) / engine->pool_step);
+}
+
+void say_later(struct nvs_engine *engine, enum nvs_log_level level, const char *format, ...)
+{
+	struct events *events = &engine->events;
+	struct message *message;
+	va_list args;
+
+	if (!engine->log.fn)
+		return;
+	va_start(args, format);
+	message = message_new(level, format, args);
+	va_end(args);
+	pthread_mutex_lock(&events->lock);
+	messages_add(&events->messages, message);
+	pthread_mutex_unlock(&events->lock);
+	completions_wake(events->completions, COMPLETIONS_THREAD);
 }

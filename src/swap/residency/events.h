@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the engine's thread of events works on: completed runs, checksums and messages. Its
- * functions are in moves/; saying something is possible from everywhere.
+ * functions are in moves/; each file can have it log a message.
  */
 #ifndef RESIDENCY_EVENTS_H
 #define RESIDENCY_EVENTS_H
@@ -63,12 +63,10 @@ struct events {
 	uint64_t asked, answered; /* rounds that events_await_idle() waits for, and those done */
 };
 
-/* ---- messages.c ---- */
+/* ---- errors.c ---- */
 /* Queues a message for the caller's log, with or without the engine's lock. The thread says it with
  * no lock held. */
 void say_later(struct nvs_engine *engine, enum nvs_log_level level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* On the thread: logs the queued messages. Returns false if there were none. */
-bool messages_say(struct nvs_engine *engine);
 
 #endif

@@ -4,11 +4,11 @@
  * held while waiting for the drive, while checksums are computed or while the log is written.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	residency: messages pinners tensor parts pins table errors plan places invariants lock
+ *	residency: pins tensor table errors plan places invariants
  *	room: policy queue room shortage follow
- *	moves: runs promote ahead sums launch overdue landing events scrub
- *	calls: checks info step turns wait release pin prefetch swap_out external write
- *	engine: register note commit engine stored public
+ *	moves: sums runs promote ahead overdue landing events scrub
+ *	calls: checks info step turns wait release pin prefetch external write
+ *	engine: register note commit engine stored
  */
 #ifndef RESIDENCY_INTERNAL_H
 #define RESIDENCY_INTERNAL_H
@@ -25,7 +25,6 @@
 #include "pool/pool.h"
 #include "store/store.h"
 #include "swap/residency/events.h"
-#include "swap/residency/pins/pinners.h"
 #include "swap/residency/plan.h"
 #include "swap/residency/queue.h"
 #include "swap/residency/scrub.h"
@@ -44,7 +43,72 @@ struct step {
 	uint64_t hits, misses, stalls, stall_ns; /* in this step */
 };
 
+/*
+ * The pool's contents, which room/ changes. Each unpinned tensor with contents in the pool is in
+ * one of the lists, by its placement. While it is to leave the pool when its transfer lands, it
+ * counts for `landing`: what a call that waits for room can expect without another call's doing.
+ */
+struct room_state {
+	/* Unpinned tensors, least recently used first: */
+	struct tensor_list idle;
+	struct tensor_list ahead;   /* read ahead by the caller and not pinned yet */
+	struct tensor_list planned; /* in the plan, read ahead or not */
+	/* Elements, and bytes: */
+	uint64_t counted_numel; /* that count for max_in_cpu */
+	uint64_t live_numel;	/* with memory in the pool */
+	uint64_t ahead_numel;	/* that the plan read ahead and that are not pinned yet */
+	uint64_t landing_numel; /* that leave the pool as transfers land */
+	uint64_t landing;	/* bytes of these */
+	uint64_t evictions;
+	unsigned waiting; /* calls waiting for room, or for tensors in flight to pin them */
+	uint64_t shortage_after_ns; /* such a call says by then which tensors are pinned */
+};
+
+/*
+ * Transfers, which moves/ builds, launches and lands. A run counts as in flight from its building
+ * to its landing; a held write is no run yet, and counts too. `busy_ns` is the time with any in
+ * flight, up to the last idle moment; busy_from_ns is when the present busy time began.
+ */
+struct move_state {
+	uint64_t inflight[2]; /* by direction */
+	uint64_t overdue[2];  /* of these */
+	/* Runs in flight by priority, the oldest first: each one's first tensor. */
+	struct tensor_list runs[2][TRANSFER_PRIORITIES];
+	/* Writes that begin when the present commit ends, by run_next. */
+	struct nvs_tensor *held_writes;
+	uint64_t busy_ns, busy_from_ns;
+	uint64_t transfers, swapped[2], verify_errors;
+	uint64_t write_failures;  /* of write-backs */
+	struct nvs_error failure; /* of the last of them */
+};
+
+/*
+ * Commits, by commit.c and note.c; one at a time. `writing` is true without the engine's lock while
+ * a manifest is made durable: writes to extents that it or the one before names are held. If it
+ * fails and the drive may name its snapshot, the commit is `unsettled` until a later one has
+ * settled it, and such writes are refused.
+ */
+struct commit_state {
+	pthread_mutex_t lock; /* for the whole of a commit; taken before the engine's */
+	bool writing;
+	bool unsettled;
+	struct note *note, *last_note; /* of the next commits; of the last one */
+	/* Forgotten, but the manifest names them, so their extents stay reserved; by run_next. */
+	struct nvs_tensor *forgotten;
+};
+
+/* Calls that wait for others on their tensors, by calls/turns.c. */
+struct turns {
+	TAILQ_HEAD(line, turn) line;
+	uint64_t walk;	/* walks along it, for tensor->line_walk */
+	size_t ncopied; /* tensors whose `copying` is not COPIED_NOT */
+	/* Copies of this kind, and of later ones in the enumeration, wait for a commit; COPIED_NOT:
+	 * none do. */
+	enum copying held;
+};
+
 struct nvs_engine {
+	/* Constant once the engine is open, but for `abandoned` and `owned`: */
 	struct nvs_log log;
 	struct nvs_log store_log; /* of the store: says messages later */
 	bool opened;
@@ -52,7 +116,7 @@ struct nvs_engine {
 	bool verify, keep;
 	bool read_only;	      /* of a kept store; nothing becomes dirty */
 	bool abandoned;	      /* to be closed without a commit */
-	bool owned;	      /* by an optimizer, which alone changes it (public.c) */
+	bool owned;	      /* by an optimizer, which alone changes it */
 	char remedy[256];     /* the settings that determine the pool's size, for messages */
 	const char *pool_key; /* the setting that gives the pool's size in elements */
 	uint64_t pool_step;   /* bytes that the pool grows by for each of these elements */
@@ -62,7 +126,6 @@ struct nvs_engine {
 	uint64_t max_live;	       /* in the pool */
 	uint64_t max_reuse_distance;   /* tensors needed again within it don't count */
 	uint64_t persistence_threshold;
-
 	struct nvs_trace *trace;
 	struct topo *topo;
 	int node; /* the pool is bound to it; -1: none */
@@ -71,67 +134,36 @@ struct nvs_engine {
 	struct store *store;
 	struct pool *pool;
 
-	pthread_mutex_t commit_lock; /* of a commit; taken before `lock` */
 	/* Of calls that add names to the table; taken before `lock`, and held while files grow. */
 	pthread_mutex_t naming;
 	pthread_mutex_t lock;	 /* by engine_lock() */
 	atomic_uintptr_t holder; /* with STATE_CHECKS: the thread that has it; or 0 */
 	pthread_cond_t changed;	 /* waiting calls sleep here, in events_wait() */
-	struct events events;
-	void *names;		   /* tsearch tree of all tensors, by name */
+
+	/* The table of all tensors: */
+	void *names;		   /* tsearch tree, by name */
 	struct tensor_slab *slabs; /* memory of tensors */
 	struct nvs_tensor *vacant; /* slots without a tensor, by run_next */
 	struct nvs_tensor **tensors;
 	size_t ntensors, ntensors_max;
 	uint64_t nregistered, tensor_bytes;
-	/* Writes that begin when the present commit ends, by run_next; they count as in flight. */
-	struct nvs_tensor *held_writes;
-	bool committing; /* a manifest is being written */
-	/* A commit failed, and the drive may name its snapshot: neither that nor the one before is
-	 * written to until a commit has settled it. */
-	bool unsettled;
-	struct note *note, *committed_note; /* of the next commits; of the last one */
-	/* Forgotten, but the manifest names them, so their extents stay reserved; by run_next. */
-	struct nvs_tensor *forgotten;
 	struct nvs_tensor **scratch; /* room for all tensors: a batch in store order */
-	/* Unpinned tensors in the pool, least recently used first: */
-	struct tensor_list idle;
-	struct tensor_list ahead;   /* read ahead by the caller and not pinned yet */
-	struct tensor_list planned; /* in the plan, read ahead or not */
-	uint64_t counted_numel;	    /* elements that count for max_in_cpu */
-	uint64_t live_numel;	    /* elements with memory in the pool */
-	uint64_t ahead_numel; /* elements that the plan read ahead and that are not pinned yet */
-	uint64_t batch;	      /* counts the calls that named tensors */
+
+	uint64_t batch;			/* counts the calls that named tensors */
 	uint64_t last_pin, last_pin_ns; /* its number, and when it was made */
-	uint64_t inflight[2];		/* runs, by direction */
-	/* The same by priority, the oldest first: each one's first tensor. Without held writes. */
-	struct tensor_list runs[2][TRANSFER_PRIORITIES];
-	uint64_t overdue[2];   /* overdue runs, by direction */
-	uint64_t busy_ns;      /* time with a run in flight, up to the last idle moment */
-	uint64_t busy_from_ns; /* when the current busy time began */
-	uint64_t landing;      /* bytes of the pool that come free as writes complete */
-	uint64_t landing_numel;
-	unsigned waiting;   /* calls waiting for room, or for tensors in flight to pin them */
-	struct queue queue; /* of those that wait for room */
-	TAILQ_HEAD(line, turn) line; /* of calls that wait for others on their tensors */
-	uint64_t line_walk;	     /* walks along it, for tensor->line_walk */
-	size_t ncopied;		     /* tensors whose `copying` is not COPIED_NOT */
-	/* Copies of this kind, and of later ones in the enumeration, wait for a commit; COPIED_NOT:
-	 * none do. */
-	enum copying commit_holds;
 	struct pinners pinners;
-	uint64_t shortage_after_ns; /* such a call says by then which tensors are pinned */
-	uint64_t write_failures;
-	struct nvs_error failure; /* of the last failed write-back */
-
-	uint64_t swapped[2], transfers, evictions, verify_errors;
-
+	struct room_state room;
+	struct queue queue; /* of calls that wait for room */
 	struct plan plan;
 	struct step step;
+	struct turns turns;
+	struct move_state moves;
+	struct events events;
 	struct scrub scrub;
+	struct commit_state commit;
 };
 
-/* ---- lock.c ---- */
+/* ---- invariants.c ---- */
 void engine_lock(struct nvs_engine *engine);
 void engine_unlock(struct nvs_engine *engine);
 /* cond_wait_until() with the lock, which it releases meanwhile. */
@@ -198,7 +230,7 @@ bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset);
 /* The last commit and the present one name an extent each: a write waits for the present one. */
 bool must_wait(const struct nvs_tensor *tensor);
 
-/* ---- parts.c ---- */
+/* ---- tensor.c: external memory ---- */
 /* Under the lock: lends a tensor without memory so many of its bytes from `offset` on. */
 void lend(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t nbytes);
 /* The same before what it has been lent, for which it takes a part of the list `spare`. */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must hold of a tensor between two changes, and of the engine's sums. It has assertions
- * alone.
+ * The engine's lock, and what must hold of the engine and its tensors: of a tensor between two
+ * changes, of the engine's sums where the lock is taken and released. Which thread holds the lock
+ * is read without it, so it says nothing about other threads.
  */
 #include <assert.h>
 
+#include "base/clock.h"
 #include "base/shape.h"
 #include "swap/residency/internal.h"
 
@@ -91,8 +93,8 @@ static void check_store(const struct nvs_tensor *tensor)
 	assert(!tensor->nbytes || tensor->rest->spare != tensor->offset);
 	assert(tensor->rest->committed == NOWHERE || tensor->rest->committed == tensor->offset ||
 	       tensor->rest->committed == tensor->rest->spare);
-	assert(tensor->rest->snapshot == NOWHERE || tensor->engine->committing ||
-	       tensor->engine->unsettled);
+	assert(tensor->rest->snapshot == NOWHERE || tensor->engine->commit.writing ||
+	       tensor->engine->commit.unsettled);
 }
 
 /* What moving a tensor leaves alone, so that it is not checked after each move. */
@@ -104,7 +106,7 @@ static void check_unmoved(const struct nvs_tensor *tensor)
 	assert((tensor->extent == 0) == (tensor->nbytes == 0));
 	assert(tensor->rest->names && tensor->rest->name == tensor->rest->names->text);
 	assert(!tensor->rest->copy_pin || tensor->rest->copying == COPIED_OUT);
-	assert(tensor->rest->line_walk <= tensor->engine->line_walk);
+	assert(tensor->rest->line_walk <= tensor->engine->turns.walk);
 	assert(tensor->rest->recorded <= tensor->engine->plan.step);
 }
 
@@ -132,7 +134,7 @@ static void runs_check_lists(const struct nvs_engine *engine)
 	const struct nvs_tensor *tensor = NULL;
 
 	for (int i = 0; i < 2 * TRANSFER_PRIORITIES; i++) {
-		tensor = TAILQ_FIRST(&engine->runs[i % 2][i / 2]);
+		tensor = TAILQ_FIRST(&engine->moves.runs[i % 2][i / 2]);
 		for (; tensor; tensor = TAILQ_NEXT(tensor, rest->launched)) {
 			assert(tensor->run_first == tensor && !is_held(tensor));
 			assert((int)tensor->rest->transfer.direction == i % 2);
@@ -141,12 +143,12 @@ static void runs_check_lists(const struct nvs_engine *engine)
 			n[i % 2]++;
 		}
 	}
-	for (tensor = engine->held_writes; tensor; tensor = tensor->run_next) {
+	for (tensor = engine->moves.held_writes; tensor; tensor = tensor->run_next) {
 		assert(tensor->io == IO_WRITING && is_held(tensor));
 		n[NVS_WRITE]++;
 	}
-	assert(n[NVS_READ] == engine->inflight[NVS_READ]);
-	assert(n[NVS_WRITE] == engine->inflight[NVS_WRITE]);
+	assert(n[NVS_READ] == engine->moves.inflight[NVS_READ]);
+	assert(n[NVS_WRITE] == engine->moves.inflight[NVS_WRITE]);
 }
 
 static size_t list_check(const struct tensor_list *list, enum placement placement)
@@ -168,9 +170,9 @@ static void lists_check(const struct nvs_engine *engine)
 
 	for (size_t i = 0; i < engine->ntensors; i++)
 		listed += is_listed(engine->tensors[i]);
-	listed -= list_check(&engine->idle, PLACED_IDLE);
-	listed -= list_check(&engine->ahead, PLACED_AHEAD);
-	listed -= list_check(&engine->planned, PLACED_PLANNED);
+	listed -= list_check(&engine->room.idle, PLACED_IDLE);
+	listed -= list_check(&engine->room.ahead, PLACED_AHEAD);
+	listed -= list_check(&engine->room.planned, PLACED_PLANNED);
 	assert(!listed);
 }
 
@@ -210,10 +212,10 @@ void engine_check(const struct nvs_engine *engine)
 			resident += tensor->extent;
 		pinned += tensor->pins.count ? tensor->extent : 0;
 	}
-	assert(live == engine->live_numel && counted == engine->counted_numel);
-	assert(ahead == engine->ahead_numel && landing == engine->landing);
+	assert(live == engine->room.live_numel && counted == engine->room.counted_numel);
+	assert(ahead == engine->room.ahead_numel && landing == engine->room.landing);
 	assert(resident == engine->plan.resident && pinned == engine->pinners.all);
-	assert(landing_numel == engine->landing_numel && copied == engine->ncopied);
+	assert(landing_numel == engine->room.landing_numel && copied == engine->turns.ncopied);
 	pinners_check(&engine->pinners);
 	registered_check(engine);
 	lists_check(engine);
@@ -225,11 +227,11 @@ void engine_check(const struct nvs_engine *engine)
 
 static void room_check(const struct nvs_engine *engine)
 {
-	assert(engine->counted_numel <= engine->live_numel);
-	assert(engine->ahead_numel <= engine->live_numel);
-	assert(engine->landing_numel <= engine->live_numel);
-	assert(engine->landing <= pool_bytes(engine->pool));
-	assert((engine->landing == 0) == (engine->landing_numel == 0));
+	assert(engine->room.counted_numel <= engine->room.live_numel);
+	assert(engine->room.ahead_numel <= engine->room.live_numel);
+	assert(engine->room.landing_numel <= engine->room.live_numel);
+	assert(engine->room.landing <= pool_bytes(engine->pool));
+	assert((engine->room.landing == 0) == (engine->room.landing_numel == 0));
 	assert(engine->plan.resident <= pool_bytes(engine->pool));
 	assert(engine->plan.resident <= engine->plan.extents);
 	assert(engine->pinners.all <= pool_bytes(engine->pool));
@@ -237,24 +239,26 @@ static void room_check(const struct nvs_engine *engine)
 
 static void inflight_check(const struct nvs_engine *engine)
 {
-	bool any = engine->inflight[NVS_READ] || engine->inflight[NVS_WRITE];
+	bool any = engine->moves.inflight[NVS_READ] || engine->moves.inflight[NVS_WRITE];
 
-	assert(engine->overdue[NVS_READ] <= engine->inflight[NVS_READ]);
-	assert(engine->overdue[NVS_WRITE] <= engine->inflight[NVS_WRITE]);
-	assert(any || !engine->landing);
-	assert(!any || engine->busy_from_ns);
-	assert(!engine->held_writes || (engine->committing && engine->inflight[NVS_WRITE]));
-	assert(!engine->read_only || !engine->inflight[NVS_WRITE]);
-	assert(engine->inflight[NVS_READ] + engine->inflight[NVS_WRITE] <= engine->ntensors);
-	assert(engine->waiting || TAILQ_EMPTY(&engine->queue.tickets));
+	assert(engine->moves.overdue[NVS_READ] <= engine->moves.inflight[NVS_READ]);
+	assert(engine->moves.overdue[NVS_WRITE] <= engine->moves.inflight[NVS_WRITE]);
+	assert(any || !engine->room.landing);
+	assert(!any || engine->moves.busy_from_ns);
+	assert(!engine->moves.held_writes ||
+	       (engine->commit.writing && engine->moves.inflight[NVS_WRITE]));
+	assert(!engine->read_only || !engine->moves.inflight[NVS_WRITE]);
+	assert(engine->moves.inflight[NVS_READ] + engine->moves.inflight[NVS_WRITE] <=
+	       engine->ntensors);
+	assert(engine->room.waiting || TAILQ_EMPTY(&engine->queue.tickets));
 }
 
 static void kept_check(const struct nvs_engine *engine)
 {
 	assert(engine->nregistered <= engine->ntensors);
 	assert(engine->ntensors <= engine->ntensors_max);
-	assert(engine->keep || (!engine->committing && !engine->forgotten));
-	assert(engine->keep || (!engine->read_only && !engine->unsettled));
+	assert(engine->keep || (!engine->commit.writing && !engine->commit.forgotten));
+	assert(engine->keep || (!engine->read_only && !engine->commit.unsettled));
 	assert((engine->ntensors == 0) == (engine->names == NULL));
 	assert(engine->nregistered || !engine->tensor_bytes);
 }
@@ -267,7 +271,49 @@ void engine_sums_check(const struct nvs_engine *engine)
 	kept_check(engine);
 	plan_check(&engine->plan);
 	assert((engine->last_pin == 0) == (engine->last_pin_ns == 0));
-	assert((engine->write_failures == 0) == (engine->failure.code == 0));
-	assert(engine->transfers >= engine->inflight[NVS_READ]);
-	assert(engine->verify || engine->keep || !engine->verify_errors);
+	assert((engine->moves.write_failures == 0) == (engine->moves.failure.code == 0));
+	assert(engine->moves.transfers >= engine->moves.inflight[NVS_READ]);
+	assert(engine->verify || engine->keep || !engine->moves.verify_errors);
+}
+
+/* ---- The lock ---- */
+
+static void set_held(struct nvs_engine *engine)
+{
+	if (!STATE_CHECKS)
+		return;
+	assert(!atomic_load_explicit(&engine->holder, memory_order_relaxed));
+	atomic_store_explicit(&engine->holder, (uintptr_t)pthread_self(), memory_order_relaxed);
+	engine_sums_check(engine);
+}
+
+static void set_released(struct nvs_engine *engine)
+{
+	if (!STATE_CHECKS)
+		return;
+	engine_sums_check(engine);
+	atomic_store_explicit(&engine->holder, 0, memory_order_relaxed);
+}
+
+void engine_lock(struct nvs_engine *engine)
+{
+	unlocked_check(engine);
+	pthread_mutex_lock(&engine->lock);
+	set_held(engine);
+}
+
+void engine_unlock(struct nvs_engine *engine)
+{
+	set_released(engine);
+	pthread_mutex_unlock(&engine->lock);
+}
+
+int engine_sleep(struct nvs_engine *engine, pthread_cond_t *cond, uint64_t deadline)
+{
+	int rc;
+
+	set_released(engine);
+	rc = cond_wait_until(cond, &engine->lock, deadline);
+	set_held(engine);
+	return rc;
 }

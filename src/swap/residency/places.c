@@ -22,7 +22,6 @@ static void sink(struct nvs_tensor **heap, size_t i, size_t n)
 	struct nvs_tensor *tensor = heap[i];
 	size_t child;
 
-	assert(i < n && tensor);
 	for (; (child = 2 * i + 1) < n; i = child) {
 		if (child + 1 < n && lies_before(heap[child], heap[child + 1]))
 			child++;
@@ -30,7 +29,6 @@ static void sink(struct nvs_tensor **heap, size_t i, size_t n)
 			break;
 		heap[i] = heap[child];
 	}
-	assert(i < n);
 	heap[i] = tensor;
 }
 
@@ -46,8 +44,6 @@ bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset)
 
 bool must_wait(const struct nvs_tensor *tensor)
 {
-	assert(tensor->engine->keep && tensor->extent);
-	assert(tensor->offset != tensor->rest->spare);
 	return is_frozen(tensor, tensor->offset) && is_frozen(tensor, tensor->rest->spare);
 }
 
@@ -64,7 +60,6 @@ void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction dir
 {
 	bool sorted = true;
 
-	assert(direction == NVS_READ || direction == NVS_WRITE);
 	for (size_t i = 0; i < n; i++) {
 		tensors[i]->place = place_of(tensors[i], direction);
 		sorted = sorted && (!i || !lies_before(tensors[i], tensors[i - 1]));
@@ -89,7 +84,6 @@ size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *ten
 	uint64_t sum = tensors[0]->extent;
 	size_t i = 1;
 
-	assert(n && limit);
 	if (limit > nbytes_max)
 		limit = nbytes_max;
 	for (; i < n && sum + tensors[i]->extent <= limit; i++) {
@@ -98,6 +92,5 @@ size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *ten
 		sum += tensors[i]->extent;
 	}
 	*nbytes = sum;
-	assert(i <= n && (i == 1 || sum <= limit));
 	return i;
 }

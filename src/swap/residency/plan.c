@@ -85,15 +85,12 @@ uint64_t plan_distance(const struct plan *plan, size_t at)
 {
 	uint64_t here = plan->before[plan->cursor], there = plan->before[at];
 
-	assert(at < plan->n && plan->before[plan->n] >= here);
-	assert(plan->before[plan->n] >= there);
 	return at >= plan->cursor ? there - here : plan->before[plan->n] - here + there;
 }
 
 /* The highest bit set in [low, high). */
 static size_t highest(const uint64_t *bits, size_t low, size_t high)
 {
-	assert(low <= high);
 	while (low < high) {
 		size_t word = (high - 1) / WORD_BITS, first = word * WORD_BITS;
 		uint64_t value = bits[word];
@@ -115,11 +112,9 @@ size_t plan_last_before(const struct plan *plan, enum plan_class class, size_t a
 	bool wraps = at < plan->cursor;
 	size_t found = highest(bits, wraps ? 0 : plan->cursor, at);
 
-	assert(class < PLAN_OUTSIDE && at < plan->n);
 	if (wraps && found == PLAN_NONE)
 		found = highest(bits, plan->cursor, plan->n);
 	assert(found == PLAN_NONE || plan_rank(plan, found) < plan_rank(plan, at));
-	assert(found == PLAN_NONE || plan->order[found].tensor->class == class);
 	return found;
 }
 
@@ -128,10 +123,8 @@ size_t plan_last(const struct plan *plan, enum plan_class class)
 	const uint64_t *bits = plan->idle[class];
 	size_t found = plan->n ? highest(bits, 0, plan->cursor) : PLAN_NONE;
 
-	assert(class < PLAN_OUTSIDE);
 	if (plan->n && found == PLAN_NONE)
 		found = highest(bits, plan->cursor, plan->n);
-	assert(found == PLAN_NONE || plan->order[found].tensor->rest->next_use == found);
 	assert(found == PLAN_NONE || plan->order[found].tensor->class == class);
 	return found;
 }
@@ -157,7 +150,6 @@ void plan_mark_idle(struct plan *plan, const struct nvs_tensor *tensor, bool idl
 		*word |= bit;
 	else
 		*word &= ~bit;
-	assert(plan_is_idle(plan, tensor) == idle);
 }
 
 void plan_needs_read(struct plan *plan, const struct nvs_tensor *tensor)
@@ -167,7 +159,6 @@ void plan_needs_read(struct plan *plan, const struct nvs_tensor *tensor)
 	assert(in_plan(tensor) && !plan_is_idle(plan, tensor));
 	if (rank < plan->ready)
 		plan->ready = rank;
-	assert(plan->order[tensor->rest->next_use].tensor == tensor && plan->ready <= rank);
 }
 
 /* ---- Recording ---- */
@@ -178,7 +169,6 @@ void plan_begin(struct plan *plan)
 	plan->step++;
 	plan->same = true;
 	plan->lost = false;
-	assert(!plan->cursor);
 	plan_check(plan);
 }
 
@@ -187,7 +177,6 @@ bool plan_make_room(struct access **accesses, size_t *max, size_t n)
 	size_t wanted = *max ? *max : 256;
 	struct access *grown;
 
-	assert(n && (*max == 0) == (*accesses == NULL));
 	if (n <= *max)
 		return true;
 	while (wanted < n)
@@ -197,14 +186,11 @@ bool plan_make_room(struct access **accesses, size_t *max, size_t n)
 		return false;
 	*accesses = grown;
 	*max = wanted;
-	assert(*max >= n);
 	return true;
 }
 
 bool plan_allocate(struct plan *plan, size_t n)
 {
-	assert(n && !plan->n && !plan->next && !plan->before);
-	assert(n <= plan->recording_max);
 	plan->next = calloc(n, sizeof(*plan->next));
 	plan->before = calloc(n + 1, sizeof(*plan->before));
 	plan->idle[PLAN_LARGE] = calloc(words(n), sizeof(uint64_t));

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "swap/residency/pins/pinners.h"
+#include "swap/residency/pins.h"
 
 struct nvs_engine;
 

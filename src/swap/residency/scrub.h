@@ -25,7 +25,7 @@ struct scrub {
 	bool overdue;			 /* its I/O */
 	uint64_t next_ns;		 /* when the next round begins */
 	uint64_t rounds, nbytes, errors; /* since the engine was opened */
-	uint64_t transfers;		 /* engine->transfers when it was last looked at */
+	uint64_t transfers;		 /* engine->moves.transfers when it was last looked at */
 	size_t left;			 /* tensors that the round has not come to */
 	/* The one that is being read; NULL: its bytes on the drive are no longer its contents. */
 	const struct nvs_tensor *tensor;

@@ -30,8 +30,6 @@ struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
 	struct nvs_tensor **found = tfind(&key, &engine->names, by_name);
 
 	lock_check(engine);
-	assert(!found || (*found)->engine == engine);
-	assert(!found || (*found)->rest->index < engine->ntensors);
 	return found ? *found : NULL;
 }
 
@@ -47,10 +45,11 @@ void table_check(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 
 void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	uint32_t unit = store_unit(engine->store);
+	uint32_t unit;
 
 	if (!STATE_CHECKS)
 		return;
+	unit = store_unit(engine->store);
 	assert(tensor->extent >= tensor->nbytes && tensor->extent - tensor->nbytes < unit);
 	assert(tensor->extent % unit == 0 && tensor->offset % unit == 0);
 	assert(tensor->offset <= UINT64_MAX - tensor->extent);
@@ -69,7 +68,6 @@ static struct tensor_name *name_make(const char *text)
 	size_t nbytes = strlen(text) + 1;
 	struct tensor_name *name = malloc(sizeof(*name) + nbytes);
 
-	assert(nbytes > 1);
 	if (!name)
 		return NULL;
 	name->earlier = NULL;
@@ -89,7 +87,6 @@ static void names_free(struct tensor_name *name)
 
 static void set_name(struct nvs_tensor *tensor, struct tensor_name *name)
 {
-	assert(!name->earlier);
 	name->earlier = tensor->rest->names;
 	tensor->rest->names = name;
 	tensor->rest->name = name->text;
@@ -102,7 +99,6 @@ int table_grow(struct nvs_engine *engine, size_t n)
 	size_t max = engine->ntensors + n;
 	struct nvs_tensor **tensors, **scratch;
 
-	assert(max >= n && engine->ntensors <= engine->ntensors_max);
 	if (max <= engine->ntensors_max)
 		return 0;
 	if (max < engine->ntensors_max * 2)
@@ -117,16 +113,7 @@ int table_grow(struct nvs_engine *engine, size_t n)
 	if (!tensors || !scratch || pool_prepare(engine->pool, max + 1))
 		return -ENOMEM;
 	engine->ntensors_max = max;
-	assert(engine->ntensors + n <= max);
 	return 0;
-}
-
-static uint64_t in_units(const struct nvs_engine *engine, uint64_t nbytes)
-{
-	uint32_t unit = store_unit(engine->store);
-
-	assert(unit && nbytes <= UINT64_MAX - unit);
-	return (nbytes + unit - 1) / unit * unit;
 }
 
 /* Memory for tensors. Slots of forgotten ones are used again, and slabs are freed when the engine
@@ -137,44 +124,26 @@ struct tensor_slab {
 	struct tensor_slab *next;
 };
 
-static bool add_slab(struct nvs_engine *engine)
-{
-	struct tensor_slab *slab = aligned_alloc(_Alignof(struct tensor_slab), sizeof(*slab));
-
-	assert(!engine->vacant);
-	if (!slab)
-		return false;
-	slab->next = engine->slabs;
-	engine->slabs = slab;
-	for (size_t i = SLAB_TENSORS; i--;) {
-		slab->tensors[i].rest = &slab->rests[i];
-		slab->tensors[i].run_next = engine->vacant;
-		engine->vacant = &slab->tensors[i];
-	}
-	assert(engine->vacant == slab->tensors);
-	return true;
-}
-
-static void slabs_free(struct nvs_engine *engine)
-{
-	assert(!engine->ntensors && !engine->forgotten);
-	while (engine->slabs) {
-		struct tensor_slab *slab = engine->slabs;
-
-		engine->slabs = slab->next;
-		free(slab);
-	}
-	engine->vacant = NULL;
-}
-
 /* All zero but for its engine and `rest`. */
 static struct nvs_tensor *tensor_alloc(struct nvs_engine *engine)
 {
 	struct nvs_tensor *tensor;
 	struct tensor_rest *rest;
 
-	if (!engine->vacant && !add_slab(engine))
-		return NULL;
+	if (!engine->vacant) {
+		struct tensor_slab *slab = aligned_alloc(_Alignof(struct tensor_slab),
+							 sizeof(*slab));
+
+		if (!slab)
+			return NULL;
+		slab->next = engine->slabs;
+		engine->slabs = slab;
+		for (size_t i = SLAB_TENSORS; i--;) {
+			slab->tensors[i].rest = &slab->rests[i];
+			slab->tensors[i].run_next = engine->vacant;
+			engine->vacant = &slab->tensors[i];
+		}
+	}
 	tensor = engine->vacant;
 	rest = tensor->rest;
 	engine->vacant = tensor->run_next;
@@ -187,7 +156,6 @@ static void tensor_vacate(struct nvs_tensor *tensor)
 {
 	struct nvs_engine *engine = tensor->engine;
 
-	assert(engine && tensor->rest);
 	tensor->engine = NULL;
 	tensor->run_next = engine->vacant;
 	engine->vacant = tensor;
@@ -197,16 +165,15 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 {
 	struct nvs_tensor *tensor = tensor_alloc(engine);
 	struct tensor_name *name = name_make(spec->name);
+	uint64_t unit = store_unit(engine->store);
 
-	assert(engine->ntensors < engine->ntensors_max);
 	if (!tensor || !name)
 		goto no_memory;
 	set_name(tensor, name);
 	tensor->rest->dtype = spec->dtype;
 	tensor->numel = spec->numel;
 	tensor->nbytes = spec->numel * nvs_dtype_size(spec->dtype);
-	assert(tensor->nbytes >= tensor->numel && (tensor->nbytes || !tensor->numel));
-	tensor->extent = in_units(engine, tensor->nbytes);
+	tensor->extent = (tensor->nbytes + unit - 1) / unit * unit;
 	tensor->content = CONTENT_NONE;
 	tensor->class = PLAN_OUTSIDE;
 	tensor->hangs_at = NOWHERE;
@@ -215,8 +182,6 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 		goto no_memory;
 	tensor->rest->index = engine->ntensors;
 	engine->tensors[engine->ntensors++] = tensor;
-	assert(tensor->extent >= tensor->nbytes && (tensor->extent == 0) == (tensor->nbytes == 0));
-	table_check(engine, tensor);
 	return tensor;
 no_memory:
 	free(name);
@@ -230,17 +195,13 @@ void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	struct nvs_tensor *last;
 
 	table_check(engine, tensor);
-	assert(engine->ntensors && tensor->io == IO_IDLE);
 	assert(tensor->rest->copying == COPIED_NOT && !tensor->rest->in_line);
 	assert(!in_plan(tensor));
 	scrub_forgets(&engine->scrub, tensor);
 	last = engine->tensors[--engine->ntensors];
 	engine->tensors[tensor->rest->index] = last;
 	last->rest->index = tensor->rest->index;
-	if (last != tensor)
-		table_check(engine, last);
 	tdelete(tensor, &engine->names, by_name);
-	assert(!engine->ntensors || engine->names);
 }
 
 int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *text,
@@ -250,9 +211,6 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const cha
 	struct nvs_tensor key = {.rest = &rest}, *taken = table_find(engine, text), **found;
 	struct tensor_name *name;
 
-	lock_check(engine);
-	table_check(engine, tensor);
-	assert(tensor->registration == REGISTRATION_DONE);
 	if (taken == tensor)
 		return 0;
 	if (taken)
@@ -270,7 +228,6 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const cha
 	found = tfind(&key, &engine->names, by_name);
 	assert(found && *found == &key);
 	*found = tensor;
-	assert(table_find(engine, text) == tensor);
 	return 0;
 }
 
@@ -278,7 +235,6 @@ void tensor_free(struct nvs_tensor *tensor)
 {
 	assert(tensor->io == IO_IDLE && tensor->memory != MEMORY_EXTERNAL);
 	assert(!tensor->rest->parts && !tensor->rest->copy_pin);
-	assert(tensor->status <= 0 && tensor->unreported <= 0);
 	pins_free(tensor);
 	names_free(tensor->rest->names);
 	free(tensor->rest->shape);
@@ -288,7 +244,6 @@ void tensor_free(struct nvs_tensor *tensor)
 void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	assert(tensor->memory == MEMORY_NONE && tensor->io == IO_IDLE);
-	assert(tensor->registration != REGISTRATION_NEW);
 	extents_check(engine, tensor);
 	store_release(engine->store, tensor->offset, tensor->nbytes);
 	if (engine->keep)
@@ -297,12 +252,9 @@ void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 
 void tensors_committed(struct nvs_engine *engine)
 {
-	lock_check(engine);
-	assert(engine->keep && !engine->committing && !engine->unsettled);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 
-		table_check(engine, tensor);
 		assert(tensor->rest->snapshot == NOWHERE ||
 		       tensor->rest->snapshot == tensor->offset ||
 		       tensor->rest->snapshot == tensor->rest->spare);
@@ -324,7 +276,6 @@ static void forgotten_check(const struct nvs_engine *engine, const struct nvs_te
 
 void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten)
 {
-	lock_check(engine);
 	while (forgotten) {
 		struct nvs_tensor *tensor = forgotten;
 
@@ -333,17 +284,6 @@ void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *for
 		extents_release(engine, tensor);
 		tensor_free(tensor);
 	}
-}
-
-static struct nvs_tensor *pop_forgotten(struct nvs_engine *engine)
-{
-	struct nvs_tensor *tensor = engine->forgotten;
-
-	if (!tensor)
-		return NULL;
-	forgotten_check(engine, tensor);
-	engine->forgotten = tensor->run_next;
-	return tensor;
 }
 
 void tensors_free(struct nvs_engine *engine)
@@ -355,10 +295,16 @@ void tensors_free(struct nvs_engine *engine)
 		table_remove(engine, tensor);
 		tensor_free(tensor);
 	}
-	while ((tensor = pop_forgotten(engine)))
+	while ((tensor = engine->commit.forgotten)) {
+		engine->commit.forgotten = tensor->run_next;
 		tensor_free(tensor);
-	assert(!engine->held_writes && !engine->names);
+	}
 	free(engine->tensors);
 	free(engine->scratch);
-	slabs_free(engine);
+	while (engine->slabs) {
+		struct tensor_slab *slab = engine->slabs;
+
+		engine->slabs = slab->next;
+		free(slab);
+	}
 }

@@ -17,7 +17,7 @@
 #include "base/state_checks.h"
 #include "nvswap.h"
 #include "swap/residency/events.h"
-#include "swap/residency/pins/pins.h"
+#include "swap/residency/pins.h"
 #include "swap/residency/plan.h"
 
 #define NOWHERE UINT64_MAX
@@ -63,16 +63,16 @@ enum origin {
 /* What becomes of the tensor's memory in the pool when its transfer lands and it is not pinned. */
 enum on_landing {
 	LANDING_STAYS,
-	LANDING_EVICTS, /* counts for engine->landing */
+	LANDING_EVICTS, /* counts for engine->room.landing */
 } __attribute__((packed));
 
 /* What keeps it in the pool; of a tensor that is not pinned, the list that has it. */
 enum placement {
 	PLACED_NOWHERE, /* not in the pool, or in flight */
 	PLACED_PINNED,
-	PLACED_IDLE,	/* engine->idle: outside the plan, least recently used first */
-	PLACED_AHEAD,	/* engine->ahead: read ahead by the caller, outside the plan */
-	PLACED_PLANNED, /* engine->planned */
+	PLACED_IDLE,	/* engine->room.idle: outside the plan, least recently used first */
+	PLACED_AHEAD,	/* engine->room.ahead: read ahead by the caller, outside the plan */
+	PLACED_PLANNED, /* engine->room.planned */
 } __attribute__((packed));
 
 _Static_assert(PLACED_PINNED < PLACED_IDLE && PLACED_AHEAD < PLACED_PLANNED,
@@ -134,8 +134,8 @@ struct tensor_rest {
 	uint64_t unreported_at; /* the offset in the store of the failed write */
 	uint64_t copy_pin;	/* pins it while it is copied to external memory; or 0 */
 	enum copying copying;	/* set by copy_begins() and copy_ends() */
-	uint32_t in_line;	/* calls in engine->line for it */
-	uint64_t line_walk;	/* the last walk along engine->line that met it */
+	uint32_t in_line;	/* calls in engine->turns.line for it */
+	uint64_t line_walk;	/* the last walk along engine->turns.line that met it */
 	/* Renaming changes it under the lock. It is also read without the lock, so earlier names
 	 * stay allocated. */
 	const char *_Atomic name;
@@ -148,11 +148,11 @@ struct tensor_rest {
 	uint64_t part_offset, part_nbytes;
 	struct part *parts; /* read after that one */
 
-	/* The first tensor of a run has the run's transfer, and how many bytes of the pool come free
-	 * when it lands: of its tensors whose on_landing is LANDING_EVICTS. */
+	/* The first tensor of a run has the run's transfer, and how many bytes of the pool come
+	 * free when it lands: of its tensors whose on_landing is LANDING_EVICTS. */
 	struct transfer transfer;
 	uint64_t room;
-	TAILQ_ENTRY(nvs_tensor) launched; /* in engine->runs */
+	TAILQ_ENTRY(nvs_tensor) launched; /* in engine->moves.runs */
 	enum run_sum sum;		  /* of the run */
 	TAILQ_ENTRY(nvs_tensor) to_sum;
 	uint64_t launched_ns; /* for the trace; of a run's first tensor */

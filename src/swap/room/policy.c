@@ -8,6 +8,7 @@
 
 #include <assert.h>
 
+#include "base/numbers.h"
 #include "base/state_checks.h"
 #include "swap/room/room.h"
 
@@ -16,15 +17,11 @@
 
 uint64_t free_bytes(const struct nvs_engine *engine)
 {
-	uint64_t free = pool_free_bytes(engine->pool);
-
-	assert(free <= pool_bytes(engine->pool));
-	return free;
+	return pool_free_bytes(engine->pool);
 }
 
 bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	assert(!in_plan(tensor) || tensor->rest->next_use < engine->plan.n);
 	if (is_ahead(tensor))
 		return false;
 	return !in_plan(tensor) ||
@@ -42,21 +39,20 @@ static bool reached_goal(const struct nvs_engine *engine, const struct eviction 
 
 static bool within_max_in_cpu(const struct nvs_engine *engine, const struct eviction *eviction)
 {
-	assert(eviction->counted && engine->counted_numel <= engine->live_numel);
-	return engine->counted_numel <= engine->max_in_cpu;
+	assert(eviction->counted);
+	return engine->room.counted_numel <= engine->max_in_cpu;
 }
 
 static bool within_max_live(const struct nvs_engine *engine, const struct eviction *eviction)
 {
-	assert(!eviction->counted && engine->live_numel >= engine->landing_numel);
-	return engine->live_numel - engine->landing_numel <= engine->max_live;
+	assert(!eviction->counted);
+	return engine->room.live_numel - engine->room.landing_numel <= engine->max_live;
 }
 
 bool policy_may_read(const struct nvs_engine *engine, const struct eviction *eviction)
 {
-	assert(eviction->enough == policy_may_read && !eviction->writes);
 	return free_bytes(engine) >= eviction->goal &&
-	       engine->live_numel + eviction->numel <= engine->max_live;
+	       engine->room.live_numel + eviction->numel <= engine->max_live;
 }
 
 void eviction_check(const struct nvs_engine *engine, const struct eviction *eviction)
@@ -75,12 +71,9 @@ void eviction_check(const struct nvs_engine *engine, const struct eviction *evic
 
 struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t need)
 {
-	assert(need <= pool_bytes(engine->pool));
-	/* What is about to land is leased. */
-	assert(engine->landing <= pool_bytes(engine->pool) - free_bytes(engine));
 	return (struct eviction){.enough = reached_goal,
 				 .goal = need,
-				 .reached = free_bytes(engine) + engine->landing,
+				 .reached = free_bytes(engine) + engine->room.landing,
 				 .writes = true,
 				 .ahead = true,
 				 .small = true,
@@ -89,7 +82,6 @@ struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t nee
 
 struct eviction eviction_for_prefetch(const struct nvs_engine *engine, uint64_t need)
 {
-	assert(need > free_bytes(engine));
 	return (struct eviction){.enough = reached_goal,
 				 .goal = need,
 				 .reached = free_bytes(engine),
@@ -103,8 +95,6 @@ struct eviction eviction_for_plan(void)
 
 struct eviction eviction_to_join(const struct nvs_engine *engine, size_t needed_by)
 {
-	assert(needed_by < engine->plan.n);
-	assert(engine->plan.order[needed_by].tensor->rest->next_use == needed_by);
 	return (struct eviction){.enough = policy_may_read,
 				 .own = true,
 				 .goal = free_bytes(engine) + 1,
@@ -146,12 +136,11 @@ static void begin_turn(const struct nvs_engine *engine, struct eviction *evictio
 {
 	switch (eviction->turn) {
 	case TURN_IDLE:
-		eviction->tensor = TAILQ_FIRST(&engine->idle);
-		assert(!eviction->tensor || eviction->tensor->placement == PLACED_IDLE);
+		eviction->tensor = TAILQ_FIRST(&engine->room.idle);
 		break;
 	case TURN_AHEAD:
-		eviction->tensor = eviction->ahead ? TAILQ_LAST(&engine->ahead, tensor_list) : NULL;
-		assert(!eviction->tensor || eviction->tensor->placement == PLACED_AHEAD);
+		eviction->tensor = eviction->ahead ? TAILQ_LAST(&engine->room.ahead, tensor_list)
+						   : NULL;
 		break;
 	case TURN_LARGE:
 		eviction->at = plan_last(&engine->plan, PLAN_LARGE);
@@ -171,50 +160,36 @@ void eviction_restart(const struct nvs_engine *engine, struct eviction *eviction
 	eviction_check(engine, eviction);
 }
 
-static struct nvs_tensor *next_listed(struct eviction *eviction)
-{
-	struct nvs_tensor *tensor = eviction->tensor;
-
-	assert(eviction->turn == TURN_IDLE || eviction->turn == TURN_AHEAD);
-	assert(!tensor || !in_plan(tensor));
-	assert(!tensor || is_ahead(tensor) == (eviction->turn == TURN_AHEAD));
-	if (tensor)
-		eviction->tensor = eviction->turn == TURN_AHEAD
-					   ? TAILQ_PREV(tensor, tensor_list, idle)
-					   : TAILQ_NEXT(tensor, idle);
-	return tensor;
-}
-
-static struct nvs_tensor *next_planned(const struct nvs_engine *engine, struct eviction *eviction)
+static struct nvs_tensor *next_candidate(const struct nvs_engine *engine, struct eviction *eviction)
 {
 	const struct plan *plan = &engine->plan;
-	enum plan_class class = eviction->turn == TURN_SMALL ? PLAN_SMALL : PLAN_LARGE;
+	struct nvs_tensor *tensor = eviction->tensor;
 	size_t at = eviction->at, until = eviction->needed_by;
 
-	assert(eviction->turn == TURN_LARGE || eviction->turn == TURN_SMALL);
-	if (at == PLAN_NONE)
+	if (eviction->turn == TURN_IDLE || eviction->turn == TURN_AHEAD) {
+		if (tensor)
+			eviction->tensor = eviction->turn == TURN_AHEAD
+						   ? TAILQ_PREV(tensor, tensor_list, idle)
+						   : TAILQ_NEXT(tensor, idle);
+		return tensor;
+	}
+	if (at == PLAN_NONE ||
+	    (until != PLAN_NONE && plan_rank(plan, at) <= plan_rank(plan, until)))
 		return NULL;
-	assert(at < plan->n);
-	if (until != PLAN_NONE && plan_rank(plan, at) <= plan_rank(plan, until))
-		return NULL;
-	eviction->at = plan_last_before(plan, class, at);
-	assert(plan->order[at].tensor->rest->next_use == at &&
-	       plan->order[at].tensor->class == class);
+	eviction->at = plan_last_before(plan,
+					eviction->turn == TURN_SMALL ? PLAN_SMALL : PLAN_LARGE, at);
 	return plan->order[at].tensor;
 }
 
 struct nvs_tensor *eviction_next(const struct nvs_engine *engine, struct eviction *eviction)
 {
 	while (eviction->turn != TURN_NONE && !eviction->enough(engine, eviction)) {
-		bool listed = eviction->turn < TURN_LARGE;
-		struct nvs_tensor *tensor = listed ? next_listed(eviction)
-						   : next_planned(engine, eviction);
+		struct nvs_tensor *tensor = next_candidate(engine, eviction);
 
 		if (!tensor) {
 			eviction->turn++;
 			begin_turn(engine, eviction);
 		} else if (may_evict(engine, tensor, eviction)) {
-			assert(tensor->engine == engine);
 			return tensor;
 		}
 	}
@@ -224,55 +199,39 @@ struct nvs_tensor *eviction_next(const struct nvs_engine *engine, struct evictio
 /* ---- Reading ahead ---- */
 
 /* A tensor whose last transfer failed is read again only when a call asks for it. */
-static bool wanted(const struct plan *plan, size_t at)
+static bool is_wanted(const struct plan *plan, size_t at)
 {
 	const struct nvs_tensor *tensor = plan->order[at].tensor;
 
-	assert(at < plan->n && in_plan(tensor));
 	return plan->order[at].contents && tensor->rest->next_use == at &&
 	       tensor_state(tensor) == NVS_ON_DRIVE && !tensor->status && !tensor->unread &&
 	       tensor->extent;
-}
-
-/* It is evicted as soon as its write lands. */
-static bool on_its_way_out(const struct nvs_tensor *tensor)
-{
-	assert(tensor->on_landing == LANDING_STAYS || in_flight(tensor));
-	return in_flight(tensor) && (tensor->on_landing == LANDING_EVICTS || is_external(tensor));
 }
 
 struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uint64_t numel)
 {
 	struct plan *plan = &engine->plan;
 
-	assert(*rank >= plan->ready && plan->ready <= plan->n && plan->cursor < plan->n);
 	for (; *rank < plan->n; (*rank)++) {
 		size_t at = (plan->cursor + *rank) % plan->n;
 		struct nvs_tensor *tensor = plan->order[at].tensor;
 
-		if (on_its_way_out(tensor))
+		/* It is evicted as soon as its write lands. */
+		if (in_flight(tensor) &&
+		    (tensor->on_landing == LANDING_EVICTS || is_external(tensor)))
 			return NULL;
-		if (!wanted(plan, at)) {
+		if (!is_wanted(plan, at)) {
 			plan->ready += *rank == plan->ready;
 			continue;
 		}
 		/* As in DeepSpeed, the last one may exceed the rest of the bucket. */
-		return engine->ahead_numel + numel < engine->prefetch_bucket_size ? tensor : NULL;
+		return engine->room.ahead_numel + numel < engine->prefetch_bucket_size ? tensor
+										       : NULL;
 	}
-	assert(*rank == plan->n);
 	return NULL;
 }
 
 /* ---- Writing behind ---- */
-
-/* Bytes to keep free or clean, so that the next reads find room at once. */
-static uint64_t reserve(const struct plan *plan)
-{
-	uint64_t missing = plan->extents - plan->resident;
-
-	assert(plan->extents >= plan->resident);
-	return missing < plan->lookahead ? missing : plan->lookahead;
-}
 
 struct behind {
 	uint64_t have;	/* bytes free or clean once this is written */
@@ -292,12 +251,10 @@ static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struc
 	if (is_dirty(tensor)) {
 		if (behind->count && behind->bytes + tensor->extent > limit)
 			return false;
-		assert(behind->count < engine->ntensors && !tensor->pins.count);
 		engine->scratch[behind->count++] = tensor;
 		behind->bytes += tensor->extent;
 	}
 	behind->have += tensor->extent;
-	assert(is_listed(tensor) && behind->bytes <= behind->have);
 	return true;
 }
 
@@ -305,12 +262,9 @@ static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struc
 static void consider_all(struct nvs_engine *engine, struct behind *behind)
 {
 	const struct plan *plan = &engine->plan;
-	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->idle);
+	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->room.idle);
 	size_t at = plan_last(plan, PLAN_LARGE);
 
-	/* Clean tensors are considered first; only dirty ones are written. */
-	assert(behind->dirty || (!behind->count && !behind->bytes));
-	assert(plan->ready <= plan->n);
 	for (; tensor && behind->have < behind->want; tensor = TAILQ_NEXT(tensor, idle))
 		if (!consider(engine, tensor, behind))
 			return;
@@ -324,14 +278,14 @@ static void consider_all(struct nvs_engine *engine, struct behind *behind)
 
 size_t policy_choose_writes(struct nvs_engine *engine)
 {
-	struct behind behind = {.have = free_bytes(engine) + engine->landing,
-				.want = reserve(&engine->plan)};
+	const struct plan *plan = &engine->plan;
+	/* So that the next reads find room at once. */
+	struct behind behind = {.have = free_bytes(engine) + engine->room.landing,
+				.want = min_u64(plan->extents - plan->resident, plan->lookahead)};
 
-	lock_check(engine);
-	assert(engine->plan.n && !engine->waiting);
+	/* Clean tensors count first; dirty ones are written for the rest. */
 	consider_all(engine, &behind);
 	behind.dirty = true;
 	consider_all(engine, &behind);
-	assert(behind.count <= engine->ntensors && (behind.count || !behind.bytes));
 	return behind.count;
 }

@@ -11,6 +11,7 @@
 #include <assert.h>
 
 #include "base/clock.h"
+#include "base/numbers.h"
 #include "base/state_checks.h"
 #include "swap/room/room.h"
 
@@ -18,7 +19,6 @@ void queue_init(struct queue *queue)
 {
 	TAILQ_INIT(&queue->tickets);
 	queue->patience_ns = PATIENCE_NS;
-	assert(!queue->changes && !queue->passes);
 }
 
 bool queue_empty(const struct nvs_engine *engine)
@@ -28,9 +28,7 @@ bool queue_empty(const struct nvs_engine *engine)
 
 void queue_changed(struct nvs_engine *engine)
 {
-	lock_check(engine);
 	engine->queue.changes++;
-	assert(engine->queue.changes);
 }
 
 void queue_check(const struct nvs_engine *engine)
@@ -52,7 +50,7 @@ void queue_check(const struct nvs_engine *engine)
 		assert(!next || ticket->passed >= next->passed);
 		n++;
 	}
-	assert(n <= engine->waiting);
+	assert(n <= engine->room.waiting);
 }
 
 /* ---- Who may pass ---- */
@@ -63,11 +61,9 @@ static uint64_t held_by_waiting(const struct nvs_engine *engine, const struct ti
 	const struct queue *queue = &engine->queue;
 	uint64_t sum = 0;
 
-	assert(ticket->pinner < PINNERS);
 	for (unsigned i = 0; i < PINNERS; i++)
 		if (queue->waiting[i] || i == ticket->pinner)
 			sum += engine->pinners.held[i];
-	assert(sum <= engine->pinners.all);
 	return sum;
 }
 
@@ -79,14 +75,12 @@ static bool first_goes_on(struct nvs_engine *engine, const struct ticket *first)
 {
 	uint64_t free = free_bytes(engine);
 
-	assert(first == TAILQ_FIRST(&engine->queue.tickets) && first->queued);
-	assert(first->tried <= engine->queue.changes);
 	if (first->tried != engine->queue.changes) {
 		engine->queue.awaits_first = true;
 		return true;
 	}
-	return !engine->overdue[NVS_READ] && !engine->overdue[NVS_WRITE] && first->need > free &&
-	       first->need <= free + engine->landing;
+	return !engine->moves.overdue[NVS_READ] && !engine->moves.overdue[NVS_WRITE] &&
+	       first->need > free && first->need <= free + engine->room.landing;
 }
 
 /*
@@ -96,41 +90,29 @@ static bool first_goes_on(struct nvs_engine *engine, const struct ticket *first)
 static bool needs_the_waiting(const struct nvs_engine *engine, const struct ticket *waiting,
 			      uint64_t held)
 {
-	assert(held <= engine->pinners.all && waiting->queued);
-	assert(waiting->need <= pool_bytes(engine->pool));
 	if (held && waiting->need > pool_bytes(engine->pool) - held)
 		return true;
 	return held && held == engine->pinners.all && waiting->tried == engine->queue.changes &&
-	       !engine->inflight[NVS_READ] && !engine->inflight[NVS_WRITE];
+	       !engine->moves.inflight[NVS_READ] && !engine->moves.inflight[NVS_WRITE];
 }
 
-/* Since when nothing has changed; at the latest since the first call that asks. */
-static uint64_t quiet_since(struct queue *queue, uint64_t now)
+static uint64_t later(uint64_t since_ns, uint64_t patience_ns)
 {
-	uint64_t at = queue->changes + queue->passes;
+	return patience_ns < UINT64_MAX - since_ns ? since_ns + patience_ns : UINT64_MAX;
+}
+
+/* Whether nothing has changed for the call's patience, which begins at the latest when the first
+ * call asks: it may then be passed. */
+static bool patience_ends(struct queue *queue, const struct ticket *waiting, uint64_t *until_ns)
+{
+	uint64_t now = clock_ns(), at = queue->changes + queue->passes, until;
 
 	if (queue->quiet_at != at || !queue->quiet_ns) {
 		queue->quiet_at = at;
 		queue->quiet_ns = now;
 	}
-	assert(queue->quiet_ns && queue->quiet_ns <= now);
-	return queue->quiet_ns;
-}
-
-static uint64_t later(uint64_t since_ns, uint64_t patience_ns)
-{
-	assert(since_ns && patience_ns);
-	return patience_ns < UINT64_MAX - since_ns ? since_ns + patience_ns : UINT64_MAX;
-}
-
-/* Whether nothing has changed for the call's patience: it may then be passed. */
-static bool patience_ends(struct queue *queue, const struct ticket *waiting, uint64_t *until_ns)
-{
-	uint64_t now = clock_ns(), until = later(quiet_since(queue, now), waiting->patience_ns);
-
-	assert(waiting->queued && waiting->patience_ns);
-	if (*until_ns < until)
-		*until_ns = until;
+	until = later(queue->quiet_ns, waiting->patience_ns);
+	*until_ns = max_u64(*until_ns, until);
 	return until <= now;
 }
 
@@ -142,11 +124,9 @@ bool queue_lets_pass(struct nvs_engine *engine, const struct ticket *ticket, uin
 	uint64_t all = pool_bytes(engine->pool), held;
 	bool passes = true;
 
-	lock_check(engine);
 	*until_ns = 0;
 	if (!waiting || waiting == ticket || !nbytes)
 		return true;
-	assert(nbytes <= all);
 	held = held_by_waiting(engine, ticket);
 	if (first_goes_on(engine, waiting)) {
 		*until_ns = UINT64_MAX;
@@ -159,8 +139,6 @@ bool queue_lets_pass(struct nvs_engine *engine, const struct ticket *ticket, uin
 		waiting->impatient = patience_ends(queue, waiting, until_ns);
 		passes = passes && waiting->impatient;
 	}
-	assert(!ticket->queued || waiting == ticket);
-	assert(passes || *until_ns);
 	return passes;
 }
 
@@ -171,17 +149,13 @@ void queue_passed(struct nvs_engine *engine, const struct ticket *ticket, uint64
 
 	if (!waiting || waiting == ticket || !nbytes)
 		return;
-	lock_check(engine);
-	assert(nbytes <= pool_bytes(engine->pool));
 	queue->passes++;
 	for (; waiting && waiting != ticket; waiting = TAILQ_NEXT(waiting, link)) {
-		assert(waiting->passed <= UINT64_MAX - nbytes);
 		waiting->passed += nbytes;
 		if (waiting->impatient)
 			waiting->patience_ns = later(waiting->patience_ns, waiting->patience_ns);
 		waiting->impatient = false;
 	}
-	assert(!ticket->queued || waiting == ticket);
 	queue_check(engine);
 }
 
@@ -193,8 +167,6 @@ bool queue_join(struct nvs_engine *engine, struct ticket *ticket, uint64_t need)
 	bool joins = !ticket->queued, tried = joins || ticket->tried != queue->changes;
 	bool awaited = queue->awaits_first;
 
-	assert(ticket->pinner < PINNERS && engine->waiting);
-	assert(!joins || !ticket->passed);
 	if (joins) {
 		ticket->queued = true;
 		ticket->patience_ns = queue->patience_ns;
@@ -216,7 +188,6 @@ void queue_leave(struct nvs_engine *engine, struct ticket *ticket)
 {
 	struct queue *queue = &engine->queue;
 
-	assert(ticket->queued && queue->waiting[ticket->pinner]);
 	queue->waiting[ticket->pinner]--;
 	TAILQ_REMOVE(&queue->tickets, ticket, link);
 	ticket->queued = false;

@@ -12,14 +12,14 @@
 
 static void count_in_pool(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	engine->live_numel += tensor->numel;
+	engine->room.live_numel += tensor->numel;
 	if (in_plan(tensor))
 		engine->plan.resident += tensor->extent;
 }
 
 static void count_out_of_pool(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	engine->live_numel -= tensor->numel;
+	engine->room.live_numel -= tensor->numel;
 	if (in_plan(tensor))
 		engine->plan.resident -= tensor->extent;
 }
@@ -27,11 +27,9 @@ static void count_out_of_pool(struct nvs_engine *engine, const struct nvs_tensor
 bool lease_all(struct nvs_engine *engine, size_t n)
 {
 	struct nvs_tensor **tensors = engine->scratch;
-	uint32_t unit = store_unit(engine->store);
 	size_t i = 0;
 
 	lock_check(engine);
-	assert(n <= engine->ntensors);
 	sort_by_place(tensors, n, NVS_READ);
 	while (i < n) {
 		uint64_t nbytes, longest = pool_largest_free(engine->pool);
@@ -42,9 +40,6 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 			data = pool_lease(engine->pool, nbytes);
 		if (!data)
 			break;
-		assert(nbytes <= longest && k <= n - i);
-		assert(pool_has(engine->pool, data, nbytes));
-		assert((uint64_t)(data - (char *)pool_data(engine->pool)) % unit == 0);
 		for (; k; k--, i++) {
 			assert(tensors[i]->memory == MEMORY_NONE);
 			tensors[i]->memory = MEMORY_POOL;
@@ -72,11 +67,11 @@ static struct tensor_list *list_of(struct nvs_engine *engine, enum placement pla
 {
 	switch (placement) {
 	case PLACED_IDLE:
-		return &engine->idle;
+		return &engine->room.idle;
 	case PLACED_AHEAD:
-		return &engine->ahead;
+		return &engine->room.ahead;
 	case PLACED_PLANNED:
-		return &engine->planned;
+		return &engine->room.planned;
 	case PLACED_NOWHERE:
 	case PLACED_PINNED:
 		assert(false);
@@ -98,7 +93,7 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		plan_mark_idle(&engine->plan, tensor, true);
 	tensor->counted = policy_counts(engine, tensor);
 	if (tensor->counted)
-		engine->counted_numel += tensor->numel;
+		engine->room.counted_numel += tensor->numel;
 }
 
 void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor)
@@ -109,31 +104,23 @@ void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	if (in_plan(tensor))
 		plan_mark_idle(&engine->plan, tensor, false);
 	if (tensor->counted)
-		engine->counted_numel -= tensor->numel;
+		engine->room.counted_numel -= tensor->numel;
 	tensor->counted = false;
-}
-
-static void change_run_room(const struct nvs_tensor *tensor, enum on_landing value)
-{
-	uint64_t *room = &tensor->run_first->rest->room;
-
-	*room += value == LANDING_EVICTS ? tensor->extent : -tensor->extent;
-	assert(*room <= tensor->run_first->rest->transfer.nbytes || is_held(tensor));
 }
 
 void change_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value)
 {
-	assert(tensor->on_landing != value);
 	tensor->on_landing = value;
 	if (in_flight(tensor))
-		change_run_room(tensor, value);
+		tensor->run_first->rest->room += value == LANDING_EVICTS ? tensor->extent
+									 : -tensor->extent;
 	if (value == LANDING_EVICTS) {
 		assert(tensor->memory == MEMORY_POOL && !tensor->pins.count);
-		engine->landing += tensor->extent;
-		engine->landing_numel += tensor->numel;
+		engine->room.landing += tensor->extent;
+		engine->room.landing_numel += tensor->numel;
 	} else {
-		engine->landing -= tensor->extent;
-		engine->landing_numel -= tensor->numel;
+		engine->room.landing -= tensor->extent;
+		engine->room.landing_numel -= tensor->numel;
 	}
 }
 
@@ -146,19 +133,9 @@ void change_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum rea
 	if (!in_plan(tensor) || is_ahead(tensor) == before)
 		return;
 	if (before)
-		engine->ahead_numel -= tensor->numel;
+		engine->room.ahead_numel -= tensor->numel;
 	else
-		engine->ahead_numel += tensor->numel;
-}
-
-static void give_up_lease(struct nvs_engine *engine, struct nvs_tensor *tensor)
-{
-	assert(tensor->memory == MEMORY_POOL && tensor->data);
-	count_out_of_pool(engine, tensor);
-	if (tensor->extent)
-		pool_release(engine->pool, tensor->data, tensor->extent);
-	tensor->data = NULL;
-	tensor->memory = MEMORY_NONE;
+		engine->room.ahead_numel += tensor->numel;
 }
 
 void drop(struct nvs_engine *engine, struct nvs_tensor *tensor)
@@ -167,24 +144,25 @@ void drop(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	leave_idle(engine, tensor);
 	set_on_landing(engine, tensor, LANDING_STAYS);
 	set_ahead(engine, tensor, AHEAD_NOT);
-	if (tensor->memory == MEMORY_POOL)
-		give_up_lease(engine, tensor);
+	if (tensor->memory == MEMORY_POOL) {
+		count_out_of_pool(engine, tensor);
+		if (tensor->extent)
+			pool_release(engine->pool, tensor->data, tensor->extent);
+		tensor->data = NULL;
+		tensor->memory = MEMORY_NONE;
+	}
 	forget_pool(tensor);
 	if (in_plan(tensor))
 		plan_needs_read(&engine->plan, tensor);
-	assert(needs_memory(tensor) && !tensor->data && !in_pool(tensor->content));
 }
 
 /* ---- Landing ---- */
 
 void stay_or_leave(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	bool evicts = tensor->on_landing == LANDING_EVICTS;
-
-	assert(tensor->memory == MEMORY_POOL && in_pool(tensor->content));
 	if (tensor->pins.count)
 		return;
-	if (evicts && !is_dirty(tensor))
+	if (tensor->on_landing == LANDING_EVICTS && !is_dirty(tensor))
 		drop(engine, tensor);
 	else
 		make_idle(engine, tensor);
@@ -192,8 +170,6 @@ void stay_or_leave(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 void return_external(struct nvs_tensor *tensor)
 {
-	assert(tensor->memory == MEMORY_EXTERNAL && tensor->io == IO_IDLE);
-	assert(!tensor->pins.count && !in_pool(tensor->content));
 	tensor->memory = MEMORY_NONE;
 	tensor->data = NULL;
 }
@@ -205,7 +181,6 @@ void number_pin(struct nvs_engine *engine)
 	lock_check(engine);
 	engine->last_pin++;
 	engine->last_pin_ns = clock_ns();
-	assert(engine->last_pin && engine->last_pin_ns);
 }
 
 void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
@@ -215,13 +190,10 @@ void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	pinner_takes(engine, tensor, !tensor->pins.count);
 	pins_add(tensor, engine->last_pin, engine->last_pin_ns);
 	tensor->placement = PLACED_PINNED;
-	assert(tensor->pins.count && !tensor->counted);
 }
 
 void tensor_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
 {
-	assert(tensor->memory == MEMORY_POOL && tensor->placement == PLACED_PINNED);
-	assert(pin <= engine->last_pin);
 	pins_remove(tensor, pin);
 	if (tensor->pins.count) {
 		pinner_stays(engine, tensor, pins_newest_pinner(tensor));
@@ -240,11 +212,9 @@ void tensor_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t
 
 static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct eviction *eviction)
 {
-	assert(eviction->writes || !is_dirty(tensor));
-	assert(tensor->counted || !eviction->counted);
 	eviction->ntaken++;
 	eviction->reached += tensor->extent;
-	engine->evictions++;
+	engine->room.evictions++;
 	if (!is_dirty(tensor)) {
 		drop(engine, tensor);
 		tensor_check(tensor);
@@ -255,14 +225,12 @@ static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct e
 	set_ahead(engine, tensor, AHEAD_NOT);
 	set_on_landing(engine, tensor, LANDING_EVICTS);
 	engine->scratch[eviction->ndirty++] = tensor;
-	eviction_check(engine, eviction);
 }
 
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction)
 {
 	struct nvs_tensor *tensor;
 
-	lock_check(engine);
 	eviction_restart(engine, eviction);
 	while ((tensor = eviction_next(engine, eviction)))
 		evict(engine, tensor, eviction);

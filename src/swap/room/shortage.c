@@ -4,8 +4,6 @@
  * otherwise let the call wait for ever in silence. It only reads, under the engine's lock, and
  * never waits.
  */
-#include "swap/room/shortage.h"
-
 #include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -24,46 +22,30 @@ struct holders {
 	unsigned nlargest;
 };
 
-static void holders_check(const struct holders *holders)
-{
-	assert(holders->nlargest <= LARGEST_NAMED && holders->nlargest <= holders->tensors);
-	for (unsigned i = 1; i < holders->nlargest; i++)
-		assert(holders->largest[i - 1]->extent >= holders->largest[i]->extent);
-}
-
-static void note_largest(struct holders *holders, const struct nvs_tensor *tensor)
-{
-	unsigned at = holders->nlargest;
-
-	while (at && holders->largest[at - 1]->extent < tensor->extent)
-		at--;
-	if (at == LARGEST_NAMED)
-		return;
-	if (holders->nlargest < LARGEST_NAMED)
-		holders->nlargest++;
-	for (unsigned i = holders->nlargest - 1; i > at; i--)
-		holders->largest[i] = holders->largest[i - 1];
-	holders->largest[at] = tensor;
-	holders_check(holders);
-}
-
 static struct holders find_holders(const struct nvs_engine *engine)
 {
 	struct holders holders = {0};
 
-	lock_check(engine);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		const struct nvs_tensor *tensor = engine->tensors[i];
+		unsigned at;
 
 		if (!tensor->pins.count || tensor->memory != MEMORY_POOL)
 			continue;
-		assert(tensor->placement == PLACED_PINNED);
 		holders.tensors++;
 		holders.nbytes += tensor->extent;
-		note_largest(&holders, tensor);
+		at = holders.nlargest;
+		while (at && holders.largest[at - 1]->extent < tensor->extent)
+			at--;
+		if (at == LARGEST_NAMED)
+			continue;
+		if (holders.nlargest < LARGEST_NAMED)
+			holders.nlargest++;
+		for (unsigned k = holders.nlargest - 1; k > at; k--)
+			holders.largest[k] = holders.largest[k - 1];
+		holders.largest[at] = tensor;
 	}
 	assert(holders.nbytes == engine->pinners.all);
-	assert((holders.nlargest == 0) == (holders.tensors == 0));
 	return holders;
 }
 
@@ -77,7 +59,6 @@ static __attribute__((format(printf, 3, 4))) char *put(char *at, const char *las
 	va_list args;
 	int n;
 
-	assert(at <= last);
 	va_start(args, format);
 	n = vsnprintf(at, (size_t)(last - at) + 1, format, args);
 	va_end(args);
@@ -92,8 +73,6 @@ static char *put_holder(char *at, const char *last, const struct nvs_tensor *ten
 	size_t n = pins_list(tensor, pins, LARGEST_NAMED);
 	char nbytes[32];
 
-	assert(n && tensor->pins.since_ns && tensor->pins.since_ns <= now);
-	assert(n <= tensor->pins.count);
 	at = put(at, last, "%.120s (%s, for %" PRIu64 ".%03u s by pin%s ", tensor->rest->name,
 		 size_text(tensor->extent, nbytes), ms / 1000, (unsigned)(ms % 1000), plural(n));
 	for (size_t i = 0; i < n; i++)
@@ -110,9 +89,6 @@ void shortage_text(const struct nvs_engine *engine, char text[SHORTAGE_TEXT_BYTE
 	uint64_t now = clock_ns(), unnamed = holders.tensors - holders.nlargest;
 	char pinned[32], all[32], free_text[32], longest[32];
 
-	lock_check(engine);
-	assert(holders.nlargest <= holders.tensors);
-	assert(holders.nbytes <= pool_bytes(engine->pool));
 	text = put(text, last, "%s of the pool's %s are pinned by %" PRIu64 " tensor%s",
 		   size_text(holders.nbytes, pinned), size_text(pool_bytes(engine->pool), all),
 		   holders.tensors, plural(holders.tensors));
@@ -129,33 +105,13 @@ void shortage_text(const struct nvs_engine *engine, char text[SHORTAGE_TEXT_BYTE
 
 /* ---- In time ---- */
 
-/* Memory comes free without another call's doing: an unpinned tensor's transfer has yet to land. */
-static bool room_will_come(const struct nvs_engine *engine)
-{
-	if (engine->landing)
-		return true;
-	for (size_t i = 0; i < engine->ntensors; i++)
-		if (in_flight(engine->tensors[i]) && !engine->tensors[i]->pins.count)
-			return true;
-	return false;
-}
-
-static void shortage_check(const struct shortage *shortage)
-{
-	assert(!shortage->told || !shortage->tell_at_ns);
-}
-
 uint64_t shortage_deadline(const struct nvs_engine *engine, struct shortage *shortage,
 			   uint64_t deadline)
 {
-	shortage_check(shortage);
-	lock_check(engine);
-	assert(deadline);
 	if (shortage->told)
 		return deadline;
 	if (!shortage->tell_at_ns)
-		shortage->tell_at_ns = clock_ns() + engine->shortage_after_ns;
-	assert(shortage->tell_at_ns >= engine->shortage_after_ns);
+		shortage->tell_at_ns = clock_ns() + engine->room.shortage_after_ns;
 	return shortage->tell_at_ns < deadline ? shortage->tell_at_ns : deadline;
 }
 
@@ -163,14 +119,15 @@ void shortage_tell(struct nvs_engine *engine, struct shortage *shortage, size_t 
 {
 	char text[SHORTAGE_TEXT_BYTES];
 
-	lock_check(engine);
-	assert(n && engine->waiting);
 	assert(!shortage->told && shortage->tell_at_ns);
 	shortage->tell_at_ns = 0;
-	if (room_will_come(engine))
+	/* Memory comes free without another call's doing: an unpinned tensor has yet to land. */
+	if (engine->room.landing)
 		return;
+	for (size_t i = 0; i < engine->ntensors; i++)
+		if (in_flight(engine->tensors[i]) && !engine->tensors[i]->pins.count)
+			return;
 	shortage->told = true;
-	shortage_check(shortage);
 	shortage_text(engine, text);
 	say_later(engine, NVS_LOG_WARNING,
 		  "a call waits for room in the pool for %zu tensor%s, until others are released: "

@@ -270,7 +270,7 @@ static void *begin_room(const char *directory, uint64_t seed)
 	HOLDS(!engine_open_with(&room->engine, &room->config, NVS_OFFLOAD_PARAM, &engine_sim,
 				room->drive.sim, &room->error));
 	room->engine->queue.patience_ns = UINT64_MAX;
-	room->engine->shortage_after_ns = UINT64_MAX / 2;
+	room->engine->room.shortage_after_ns = UINT64_MAX / 2;
 	for (size_t i = 0; i < SMALL; i++)
 		room->small[i] = add(room, "small", i, 1);
 	for (size_t i = 0; i < THREADS; i++)

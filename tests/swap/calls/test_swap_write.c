@@ -412,7 +412,7 @@ static void await_call(struct fixture *f, const struct nvs_tensor *t)
 	while (!waits) {
 		sched_yield();
 		engine_lock(f->engine);
-		waits = t->rest->in_line || f->engine->commit_holds != COPIED_NOT;
+		waits = t->rest->in_line || f->engine->turns.held != COPIED_NOT;
 		engine_unlock(f->engine);
 	}
 }

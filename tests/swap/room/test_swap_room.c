@@ -236,7 +236,7 @@ static void an_endless_wait_for_room_logs_once_which_tensors_are_pinned(void **s
 
 	(void)state;
 	open_parts(&f, false, t, 6);
-	f.engine->shortage_after_ns = 1;
+	f.engine->room.shortage_after_ns = 1;
 	OK(&f, sole_pin(f.engine, t, 3, 0, &f.error));
 	OK(&f, nvs_tensor_pin(f.engine, &t[3], 1, 0, &pin, &f.error));
 	snprintf(pins, sizeof(pins), "s by pin %" PRIu64 ")", pin);
@@ -638,7 +638,7 @@ static struct transfer *set_committing(struct fixture *f, struct nvs_tensor *ten
 	struct transfer *list = NULL;
 
 	engine_lock(f->engine);
-	f->engine->committing = value;
+	f->engine->commit.writing = value;
 	tensor->rest->snapshot = value ? tensor->offset : NOWHERE;
 	if (!value)
 		list = runs_build_held(f->engine);
@@ -663,7 +663,7 @@ static void a_write_that_waits_for_a_commit_is_promoted_when_it_begins(void **st
 		tensor_write(&f, t[0], 7);
 		assert_null(set_committing(&f, t[0], true));
 		OK(&f, nvs_tensor_swap_out(f.engine, &t[0], 1, &f.error));
-		assert_ptr_equal(f.engine->held_writes, t[0]);
+		assert_ptr_equal(f.engine->moves.held_writes, t[0]);
 		assert_int_equal(room ? nvs_tensor_pin(f.engine, &t[1], 1, 1, &pin, &f.error)
 				      : sole_wait(f.engine, t, 1, 1, &f.error),
 				 -ETIMEDOUT);

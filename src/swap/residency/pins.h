@@ -4,12 +4,22 @@
  * its tensors and numbers it, from 1 in each engine. A release ends it, or the failure of the read
  * that it waits for; a failed read ends no pin that is made after it. Under the engine's lock.
  */
-#ifndef PINS_PINS_H
-#define PINS_PINS_H
+#ifndef RESIDENCY_PINS_H
+#define RESIDENCY_PINS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* How much of the pool the tensors hold that each thread has pinned. A tensor counts for the thread
+ * that made the newest of its pins, whichever thread ends them. More threads than these share
+ * entries. */
+#define PINNERS 256u
+
+struct pinners {
+	uint64_t held[PINNERS]; /* bytes */
+	uint64_t all;		/* their sum */
+};
 
 /* Memory for more pins of one tensor is allocated, and stays until the tensor is freed. */
 #define PINS_FEW 2
@@ -25,7 +35,7 @@ struct pins {
 	uint64_t since_ns; /* when the present pins began: the first of them, if any was released */
 	uint64_t failed;   /* the highest pin that a failed read may have ended; or 0 */
 	int status;	   /* of that read */
-	uint32_t pinner;   /* the thread that it counts for; see pinners.h */
+	uint32_t pinner;   /* the thread that it counts for; see struct pinners */
 	uint64_t error_offset;
 };
 
@@ -60,5 +70,17 @@ int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *e
 /* Asserts what must hold of the tensor's pins. */
 void pins_check(const struct nvs_tensor *tensor);
 void pins_free(struct nvs_tensor *tensor);
+
+/* ---- The threads that pin ---- */
+/* The calling thread's entry. */
+uint32_t pinner_self(void);
+/* The calling thread has pinned the tensor, for the first time (`first`) or once more. */
+void pinner_takes(struct nvs_engine *engine, struct nvs_tensor *tensor, bool first);
+/* One of the tensor's pins has ended, and that thread made the newest of the others; and the last
+ * one has. */
+void pinner_stays(struct nvs_engine *engine, struct nvs_tensor *tensor, uint32_t pinner);
+void pinner_ends(struct nvs_engine *engine, const struct nvs_tensor *tensor);
+/* Asserts that the sum is that of the entries. */
+void pinners_check(const struct pinners *pinners);
 
 #endif

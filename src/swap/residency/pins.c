@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A set of entries per tensor: a few inside it, and in memory of its own when it has more.
+ * A set of entries per tensor: a few inside it, and in memory of its own when it has more; and what
+ * each thread has pinned. A thread has a number of its own, so the entries of up to PINNERS threads
+ * that were started one after another differ.
  */
-#include "swap/residency/pins/pins.h"
+#include "swap/residency/pins.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,9 +21,68 @@
 #define PINNER_BITS 8
 _Static_assert(PINNERS == 1u << PINNER_BITS, "a thread's entry has that many bits");
 
+/* ---- The threads that pin ---- */
+
+uint32_t pinner_self(void)
+{
+	static atomic_uint threads;
+	static _Thread_local unsigned number; /* 0: none yet */
+
+	if (!number)
+		number = 1 + atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) % PINNERS;
+	return number - 1;
+}
+
+static void count_for(struct nvs_engine *engine, struct nvs_tensor *tensor, uint32_t pinner)
+{
+	struct pinners *pinners = &engine->pinners;
+
+	tensor->pins.pinner = pinner;
+	pinners->held[pinner] += tensor->extent;
+	pinners->all += tensor->extent;
+}
+
+void pinner_takes(struct nvs_engine *engine, struct nvs_tensor *tensor, bool first)
+{
+	if (!first)
+		pinner_ends(engine, tensor);
+	count_for(engine, tensor, pinner_self());
+}
+
+void pinner_stays(struct nvs_engine *engine, struct nvs_tensor *tensor, uint32_t pinner)
+{
+	if (pinner == tensor->pins.pinner)
+		return;
+	pinner_ends(engine, tensor);
+	count_for(engine, tensor, pinner);
+}
+
+void pinner_ends(struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	struct pinners *pinners = &engine->pinners;
+
+	assert(pinners->held[tensor->pins.pinner] >= tensor->extent);
+	pinners->held[tensor->pins.pinner] -= tensor->extent;
+	pinners->all -= tensor->extent;
+}
+
+void pinners_check(const struct pinners *pinners)
+{
+	uint64_t sum = 0;
+
+	if (!STATE_CHECKS)
+		return;
+	for (unsigned i = 0; i < PINNERS; i++) {
+		assert(pinners->held[i] <= pinners->all);
+		sum += pinners->held[i];
+	}
+	assert(sum == pinners->all);
+}
+
+/* ---- The pins of a tensor ---- */
+
 static uint64_t entry_of(uint64_t pin, uint32_t pinner)
 {
-	assert(pinner < PINNERS && pin <= UINT64_MAX >> PINNER_BITS);
 	return pin << PINNER_BITS | pinner;
 }
 
@@ -51,10 +113,11 @@ static const uint64_t *find_pin(const struct nvs_tensor *tensor, uint64_t pin)
 
 void pins_check(const struct nvs_tensor *tensor)
 {
-	const struct pins *pins = &tensor->pins;
+	const struct pins *pins;
 
 	if (!STATE_CHECKS)
 		return;
+	pins = &tensor->pins;
 	assert(pins->count <= (pins->max ? pins->max : PINS_FEW));
 	assert(!pins->max || (pins->many && pins->max > PINS_FEW));
 	assert((pins->failed != 0) == (pins->status < 0));
@@ -77,7 +140,6 @@ bool pins_grow(struct pins *pins)
 		memcpy(many, pins->few, sizeof(pins->few));
 	pins->many = many;
 	pins->max = 2 * max;
-	assert(pins->count < pins->max);
 	return true;
 }
 
@@ -112,7 +174,6 @@ static uint64_t newest_entry(const struct nvs_tensor *tensor)
 	for (uint32_t i = 0; i < tensor->pins.count; i++)
 		if (pins_of(tensor)[i] > newest)
 			newest = pins_of(tensor)[i];
-	assert((newest == 0) == (tensor->pins.count == 0));
 	return newest;
 }
 
@@ -120,13 +181,11 @@ uint64_t pins_newest(const struct nvs_tensor *tensor)
 {
 	uint64_t newest = number_of(newest_entry(tensor));
 
-	assert(!newest || newest > tensor->pins.failed);
 	return newest;
 }
 
 uint32_t pins_newest_pinner(const struct nvs_tensor *tensor)
 {
-	assert(tensor->pins.count);
 	return newest_entry(tensor) % PINNERS;
 }
 
@@ -135,7 +194,6 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 	uint64_t after = 0;
 	size_t n = 0;
 
-	assert(max);
 	for (; n < max && n < tensor->pins.count; n++) {
 		list[n] = UINT64_MAX;
 		for (uint32_t i = 0; i < tensor->pins.count; i++) {
@@ -144,7 +202,6 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 			if (pin > after && pin < list[n])
 				list[n] = pin;
 		}
-		assert(list[n] != UINT64_MAX && list[n] > tensor->pins.failed);
 		after = list[n];
 	}
 	return n;
@@ -152,12 +209,8 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 
 void pins_fail(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	assert(tensor->status < 0 && tensor->pins.failed <= engine->last_pin);
 	if (!tensor->pins.count)
 		return;
-	assert(tensor->placement == PLACED_PINNED && tensor->memory == MEMORY_POOL);
-	assert(tensor->status_direction == NVS_READ);
-	assert(pins_newest(tensor) <= engine->last_pin);
 	tensor->pins.count = 0;
 	pinner_ends(engine, tensor);
 	tensor->placement = PLACED_NOWHERE;
@@ -175,9 +228,6 @@ int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 					  .status = tensor->pins.status,
 					  .error_offset = tensor->pins.error_offset};
 
-	assert(tensor->pins.failed && tensor->pins.status < 0);
-	assert(tensor->engine == engine);
-	assert(tensor->pins.error_offset != NOWHERE);
 	return transfer_error(&transfer, tensor->rest->name, error);
 }
 
@@ -196,7 +246,6 @@ int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *e
 
 void pins_free(struct nvs_tensor *tensor)
 {
-	assert(!tensor->pins.max || tensor->pins.many);
 	if (tensor->pins.max)
 		free(tensor->pins.many);
 }
