@@ -384,13 +384,6 @@ static const char *check_overlaps(struct manifest *manifest, struct range *range
 	return NULL;
 }
 
-/* Seeded with the store's random id, so that names can't be chosen to collide. */
-static uint64_t hash_of(const struct manifest *manifest, const char *name)
-{
-	assert(name && *name);
-	return XXH3_64bits_withSeed(name, strlen(name), get_u64(manifest->header.id));
-}
-
 static const char *check_duplicates(const struct manifest *manifest,
 				    const struct store_entry **table, size_t size)
 {
@@ -399,7 +392,9 @@ static const char *check_duplicates(const struct manifest *manifest,
 	memset(table, 0, size * sizeof(*table));
 	for (size_t i = 0; i < manifest->header.count; i++) {
 		const struct store_entry *entry = &manifest->entries[i];
-		size_t at = hash_of(manifest, entry->name) & (size - 1);
+		size_t at = XXH3_64bits_withSeed(entry->name, strlen(entry->name),
+						 get_u64(manifest->header.id)) &
+			    (size - 1);
 
 		while (table[at] && strcmp(table[at]->name, entry->name) != 0)
 			at = (at + 1) & (size - 1);

@@ -66,19 +66,6 @@ static int probe_members(struct store *store, bool found, struct nvs_error *erro
 	return 0;
 }
 
-/* A kept store's unit never changes: its extents depend on it. */
-static void adopt_layout(struct store *store)
-{
-	const struct label *label = &store->members[0].label;
-
-	/* The members are one store, in their order. */
-	label_check(label);
-	assert(store->keep && label->kept);
-	assert(!label->index && label->count == store->nmembers);
-	store->unit = label->unit;
-	store->stripe = label->stripe;
-}
-
 static int open_file(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
 	struct file_member members[NVS_PATHS_MAX];
@@ -114,7 +101,15 @@ static int reopen(struct store *store, struct nvs_aio *aio, const struct store_o
 {
 	int rc;
 
-	adopt_layout(store);
+	/* A kept store's unit never changes: its extents depend on it. */
+	const struct label *label = &store->members[0].label;
+
+	/* The members are one store, in their order. */
+	label_check(label);
+	assert(store->keep && label->kept);
+	assert(!label->index && label->count == store->nmembers);
+	store->unit = label->unit;
+	store->stripe = label->stripe;
 	rc = store_read_manifest(store, options->rollback, error);
 	if (!rc)
 		rc = open_file(store, aio, error);

@@ -33,19 +33,6 @@ refuse(struct nvs_store *store, enum nvs_store_state state, const char *format, 
 
 /* ---- Manifests ---- */
 
-static int read_slots(struct nvs_store *store, struct nvs_error *why)
-{
-	const struct label *label = &store->members[0].label;
-	const struct slots_wanted wanted = {
-		.id = label->id, .unit = label->unit, .generation = label->generation};
-	const struct nvs_log silent = {.fn = NULL};
-
-	label_check(label);
-	assert(store->has_slots && label->kept && !label->index);
-	manifest_free(&store->found);
-	return slots_read(&store->slots, &wanted, &store->found, &silent, why);
-}
-
 /* Reads until no commit came between the label and the manifest. */
 static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 {
@@ -60,7 +47,15 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 	for (int i = 0; i < TRIES && !rc; i++) {
 		uint64_t generation = first->label.generation;
 
-		rc = read_slots(store, why);
+		const struct label *label = &store->members[0].label;
+		const struct slots_wanted wanted = {
+			.id = label->id, .unit = label->unit, .generation = label->generation};
+		const struct nvs_log silent = {.fn = NULL};
+
+		label_check(label);
+		assert(store->has_slots && label->kept && !label->index);
+		manifest_free(&store->found);
+		rc = slots_read(&store->slots, &wanted, &store->found, &silent, why);
 		if (!first->in_use || rc == -ENOMEM)
 			break;
 		if (member_read_label(first, why) || first->blank)
@@ -190,22 +185,6 @@ static void put_manifest(struct nvs_store *store)
 	assert(!info->tensors || info->commit);
 }
 
-static int measure(struct nvs_store *store, struct nvs_error *error)
-{
-	int rc = 0;
-
-	assert(!store->info.data_bytes);
-	for (unsigned i = 0; i < store->npaths && !rc; i++) {
-		uint64_t nbytes = 0;
-
-		if (inspect_opened(store, i))
-			rc = member_space(&store->members[i], &nbytes, error);
-		store->info.data_bytes += nbytes;
-	}
-	store->info.free_bytes = store->info.data_bytes;
-	return rc;
-}
-
 static void read_without_label(struct nvs_store *store)
 {
 	const struct member *first = &store->members[0];
@@ -223,10 +202,18 @@ int inspect_read(struct nvs_store *store, struct nvs_error *error)
 {
 	const struct member *first = &store->members[0];
 	struct nvs_error why = {.size = sizeof(why)};
-	int rc;
+	int rc = 0;
 
 	assert(store->npaths && !store->info.problem[0]);
-	rc = measure(store, error);
+
+	for (unsigned i = 0; i < store->npaths && !rc; i++) {
+		uint64_t nbytes = 0;
+
+		if (inspect_opened(store, i))
+			rc = member_space(&store->members[i], &nbytes, error);
+		store->info.data_bytes += nbytes;
+	}
+	store->info.free_bytes = store->info.data_bytes;
 	if (rc)
 		return rc;
 	if (store->open_results[0].rc || first->blank) {

@@ -55,23 +55,6 @@ static int write_labels(struct member *member, struct nvs_error *error)
 	return rc;
 }
 
-static int repair_labels(struct nvs_store *store, struct nvs_store_repairs *repairs,
-			 struct nvs_error *error)
-{
-	int rc = 0;
-
-	assert(store->locked);
-	for (unsigned i = store->npaths; i-- > 0 && !rc;) {
-		unsigned n = count_bad(&store->members[i]);
-
-		if (!n)
-			continue;
-		rc = write_labels(&store->members[i], error);
-		repairs->labels += rc ? 0 : n;
-	}
-	return rc;
-}
-
 /* ---- Manifests ---- */
 
 static int open_slot(const struct nvs_store *store, unsigned i)
@@ -117,25 +100,6 @@ static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *err
 	close(fd);
 	if (!rc && slot->owned && fsync(store->members[0].directory_fd))
 		rc = member_cannot(error, "make durable the name", slot->path, -errno);
-	return rc;
-}
-
-static int repair_manifests(struct nvs_store *store, struct nvs_store_repairs *repairs,
-			    struct nvs_error *error)
-{
-	struct slots *slots = &store->slots;
-	int rc = 0;
-
-	assert(store->locked && slots->current < MANIFEST_TURN_COUNT);
-	for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT && !rc;
-	     i += MANIFEST_TURN_COUNT) {
-		const struct slot *slot = &slots->slot[i];
-
-		if (slot->generation == store->found.header.generation && !slot->why[0])
-			continue;
-		rc = write_slot(store, i, error);
-		repairs->manifests += !rc;
-	}
 	return rc;
 }
 
@@ -192,10 +156,30 @@ static int repair(struct nvs_store *store, unsigned flags, struct nvs_store_repa
 			       info->problem[0] ? info->problem : "the store is not kept");
 	assert(rc || store->found.header.generation == store->members[0].label.generation);
 	/* Labels name a commit only once its manifest is whole. */
-	if (!rc && store->members[0].label.generation)
-		rc = repair_manifests(store, repairs, error);
-	if (!rc)
-		rc = repair_labels(store, repairs, error);
+	if (!rc && store->members[0].label.generation) {
+		struct slots *slots = &store->slots;
+
+		assert(slots->current < MANIFEST_TURN_COUNT);
+		for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT && !rc;
+		     i += MANIFEST_TURN_COUNT) {
+			const struct slot *slot = &slots->slot[i];
+
+			if (slot->generation == store->found.header.generation && !slot->why[0])
+				continue;
+			rc = write_slot(store, i, error);
+			repairs->manifests += !rc;
+		}
+	}
+	if (!rc) {
+		for (unsigned i = store->npaths; i-- > 0 && !rc;) {
+			unsigned n = count_bad(&store->members[i]);
+
+			if (!n)
+				continue;
+			rc = write_labels(&store->members[i], error);
+			repairs->labels += rc ? 0 : n;
+		}
+	}
 	repairs->commit = store->members[0].label.generation;
 	return rc;
 }

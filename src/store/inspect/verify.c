@@ -39,23 +39,6 @@ struct verifier {
 	struct nvs_store_verdict now; /* of the tensor that is summed up */
 };
 
-/* Asserts what must hold between two reads. */
-static void verifier_check(const struct verifier *verifier)
-{
-	const struct manifest *found = &verifier->store->found;
-
-	assert(verifier->first <= verifier->tensor && verifier->tensor <= verifier->end);
-	assert(verifier->end <= found->header.count);
-	assert(verifier->head < READS_MAX && verifier->count <= READS_MAX);
-	assert(!verifier->offset || (verifier->tensor < verifier->end &&
-				     verifier->offset < found->entries[verifier->tensor].nbytes));
-	/* Every read but a tensor's last is full, so the next one is aligned. */
-	assert(verifier->offset % READ_BYTES == 0);
-	assert(verifier->now.finding == NVS_STORE_INTACT ||
-	       verifier->now.finding == NVS_STORE_UNREADABLE);
-	assert((verifier->now.finding == NVS_STORE_UNREADABLE) == (verifier->now.problem[0] != 0));
-}
-
 /* Whether all members can be read, and the manifest was. */
 static bool can_be_verified(const struct nvs_store *store)
 {
@@ -209,25 +192,6 @@ static void take_read(struct verifier *verifier)
 		judge(verifier, read->tensor);
 }
 
-static int read_all(struct verifier *verifier, struct nvs_error *error)
-{
-	int rc = 0;
-
-	do {
-		skip_empty(verifier);
-		while (!rc && verifier->count < READS_MAX && verifier->tensor < verifier->end) {
-			rc = submit_read(verifier, error);
-			skip_empty(verifier);
-		}
-		if (verifier->count)
-			take_read(verifier);
-		verifier_check(verifier);
-	} while (verifier->count || (!rc && verifier->tensor < verifier->end));
-	assert(!verifier->count);
-	assert(rc || verifier->tensor == verifier->end);
-	return rc;
-}
-
 static int check(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
 		 const struct nvs_store_verdict *verdicts, struct nvs_error *error)
 {
@@ -269,7 +233,35 @@ int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t firs
 	verifier.sum = XXH3_createState();
 	if (verifier.memory && verifier.sum) {
 		XXH3_64bits_reset(verifier.sum);
-		rc = read_all(&verifier, error);
+
+		do {
+			skip_empty(&verifier);
+			while (!rc && verifier.count < READS_MAX &&
+			       verifier.tensor < verifier.end) {
+				rc = submit_read(&verifier, error);
+				skip_empty(&verifier);
+			}
+			if (verifier.count)
+				take_read(&verifier);
+			const struct manifest *found = &verifier.store->found;
+
+			/* Asserts what must hold between two reads. */
+			assert(verifier.first <= verifier.tensor &&
+			       verifier.tensor <= verifier.end);
+			assert(verifier.end <= found->header.count);
+			assert(verifier.head < READS_MAX && verifier.count <= READS_MAX);
+			assert(!verifier.offset ||
+			       (verifier.tensor < verifier.end &&
+				verifier.offset < found->entries[verifier.tensor].nbytes));
+			/* Every read but a tensor's last is full, so the next one is aligned. */
+			assert(verifier.offset % READ_BYTES == 0);
+			assert(verifier.now.finding == NVS_STORE_INTACT ||
+			       verifier.now.finding == NVS_STORE_UNREADABLE);
+			assert((verifier.now.finding == NVS_STORE_UNREADABLE) ==
+			       (verifier.now.problem[0] != 0));
+		} while (verifier.count || (!rc && verifier.tensor < verifier.end));
+		assert(!verifier.count);
+		assert(rc || verifier.tensor == verifier.end);
 	} else {
 		rc = error_set(error, -ENOMEM, "out of memory while verifying a store");
 	}

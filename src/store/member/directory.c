@@ -210,18 +210,6 @@ int member_make_file(const struct member *member, const char *name, int *fd,
 	return open_file(member, name, O_CREAT, fd, error);
 }
 
-/* The previous owner may have unlinked the file after we opened it and before we locked it. */
-static int check_name_still_there(const struct member *member, struct nvs_error *error)
-{
-	int rc;
-
-	assert(member->fd >= 0 && member->directory_fd >= 0);
-	rc = member_leads_to(member->directory_fd, "data", member->fd);
-	if (!rc || rc == -ENOENT)
-		return rc ? MEMBER_GONE : 0;
-	return member_cannot(error, "look at", member->path, rc);
-}
-
 /* A file that stat can't reach must not count as missing: it would be removed with the rest. */
 int member_find_manifests(struct member *member, struct nvs_error *error)
 {
@@ -241,12 +229,15 @@ int member_find_manifests(struct member *member, struct nvs_error *error)
 	return 0;
 }
 
-/* An empty file must not take the place of a kept store's data. */
-static int open_or_create_data(struct member *member, struct nvs_error *error)
+static int open_data(struct member *members, unsigned index, struct nvs_error *error)
 {
-	int rc = member_find_manifests(member, error);
+	struct member *member = &members[index];
+	struct stat st;
+	int rc;
 
-	assert(member->kind == MEMBER_FILE && member->fd < 0);
+	assert(index < NVS_PATHS_MAX);
+	/* An empty file must not take the place of a kept store's data. */
+	rc = member_find_manifests(member, error);
 	if (!rc)
 		rc = open_plain(member, "data", member->path, member->has_manifests ? 0 : O_CREAT,
 				&member->fd, error);
@@ -259,31 +250,10 @@ static int open_or_create_data(struct member *member, struct nvs_error *error)
 	if (member->has_manifests)
 		return error_set(
 			error, -EUCLEAN,
-			"%s has manifests, but %s is missing: the store is damaged; put the "
-			"file back, or remove the store (nvswap store remove) if it is not needed",
+			"%s has manifests, but %s is missing: the store is damaged; put the file "
+			"back, or remove the store (nvswap store remove) if it is not needed",
 			member->directory, member->path);
-	return member->read_only ? nothing_there(member->path, error) : MEMBER_GONE;
-}
-
-/* A new file is shorter than the labels' area. */
-static bool is_expected(const struct member *members, unsigned index, const struct stat *st)
-{
-	const struct label *first = &members[0].label;
-
-	assert(index < NVS_PATHS_MAX);
-	assert(S_ISREG(st->st_mode) && st->st_size >= 0);
-	return members[index].has_manifests || (index && first->kept && index < first->count &&
-						(uint64_t)st->st_size >= LABEL_AREA_BYTES);
-}
-
-static int open_data(struct member *members, unsigned index, struct nvs_error *error)
-{
-	struct member *member = &members[index];
-	struct stat st;
-	int rc;
-
-	assert(index < NVS_PATHS_MAX);
-	rc = open_or_create_data(member, error);
+	rc = member->read_only ? nothing_there(member->path, error) : MEMBER_GONE;
 	if (rc)
 		return rc;
 	assert(member->fd >= 0);
@@ -294,14 +264,27 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	rc = member_named_twice(members, index, error);
 	if (!rc)
 		rc = member_lock(member, error);
-	if (!rc)
-		rc = check_name_still_there(member, error);
+	if (!rc) {
+		/* The previous owner may have unlinked the file after we opened it and before we
+		 * locked it. */
+		assert(member->directory_fd >= 0);
+		rc = member_leads_to(member->directory_fd, "data", member->fd);
+		if (!rc || rc == -ENOENT)
+			rc = rc ? MEMBER_GONE : 0;
+		else
+			rc = member_cannot(error, "look at", member->path, rc);
+	}
 	if (!rc)
 		rc = member_find_manifests(member, error);
 	if (rc)
 		return rc;
 	member->disposable = st.st_size == 0 && !member->has_manifests && !member->read_only;
-	member->expected = is_expected(members, index, &st);
+	const struct label *first = &members[0].label;
+
+	/* A new file is shorter than the labels' area. */
+	member->expected = members[index].has_manifests ||
+			   (index && first->kept && index < first->count &&
+			    (uint64_t)st.st_size >= LABEL_AREA_BYTES);
 	return member_read_label(member, error);
 }
 

@@ -183,28 +183,6 @@ static bool is_lost(const struct member *member, int rc)
 	return member->expected || (member->kind == MEMBER_RAW && member_newest_on_device(member));
 }
 
-static int without_label(struct member *member, const struct found_label *found,
-			 struct nvs_error *error)
-{
-	unsigned most = 0, rank = 0;
-
-	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
-		unsigned mine = found[i].rc ? explains(member, &found[i], i) : 0;
-
-		member->copies[i] = LABEL_ABSENT;
-		if (mine > rank)
-			most = i;
-		rank = mine > rank ? mine : rank;
-	}
-	assert(most < LABEL_COPY_COUNT && found[most].rc < 0);
-	if (is_lost(member, found[most].rc))
-		return lost_labels(member, found, error);
-	if (rank)
-		return refuse(member, &found[most], error);
-	member->blank = true;
-	return 0;
-}
-
 int member_read_label(struct member *member, struct nvs_error *error)
 {
 	struct found_label found[LABEL_COPY_COUNT];
@@ -214,8 +192,25 @@ int member_read_label(struct member *member, struct nvs_error *error)
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		read_copy(member, i, &found[i]);
 	best = choose(found);
-	if (best == LABEL_COPY_COUNT)
-		return without_label(member, found, error);
+	if (best == LABEL_COPY_COUNT) {
+		unsigned most = 0, rank = 0;
+
+		for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
+			unsigned mine = found[i].rc ? explains(member, &found[i], i) : 0;
+
+			member->copies[i] = LABEL_ABSENT;
+			if (mine > rank)
+				most = i;
+			rank = mine > rank ? mine : rank;
+		}
+		assert(most < LABEL_COPY_COUNT && found[most].rc < 0);
+		if (is_lost(member, found[most].rc))
+			return lost_labels(member, found, error);
+		if (rank)
+			return refuse(member, &found[most], error);
+		member->blank = true;
+		return 0;
+	}
 	if (may_be_overwritten(member, &found[0], &found[best].label)) {
 		int rc = member_check_beside_label(member, found[0].bytes, error);
 
