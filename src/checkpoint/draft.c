@@ -24,22 +24,6 @@ static int failed(struct nvs_error *error, const char *what, const char *path)
 	return error_set(error, rc, "can't %s %s: %s", what, path, nvs_strerror(rc));
 }
 
-/* The locked file must still have its name: the owner of the lock before may have renamed it. */
-static int check_named(const struct draft *draft, struct nvs_error *error)
-{
-	struct stat named, opened;
-
-	if (fstat(draft->fd, &opened))
-		return failed(error, "look at", draft->partial);
-	if (!S_ISREG(opened.st_mode) || opened.st_uid != geteuid() || opened.st_nlink > 1)
-		return error_set(error, -EEXIST, "%s is not a file that this call made",
-				 draft->partial);
-	if (lstat(draft->partial, &named) || named.st_ino != opened.st_ino ||
-	    named.st_dev != opened.st_dev)
-		return error_set(error, -EBUSY, "another process writes %s", draft->path);
-	return 0;
-}
-
 static int create(struct draft *draft, uint64_t nbytes, struct nvs_error *error)
 {
 	int rc;
@@ -56,7 +40,20 @@ static int create(struct draft *draft, uint64_t nbytes, struct nvs_error *error)
 		draft->fd = -1;
 		return rc;
 	}
-	rc = check_named(draft, error);
+	struct stat named, opened;
+
+	/* The locked file must still have its name: the owner of the lock before may have renamed
+	 * it. */
+	if (fstat(draft->fd, &opened))
+		rc = failed(error, "look at", draft->partial);
+	else if (!S_ISREG(opened.st_mode) || opened.st_uid != geteuid() || opened.st_nlink > 1)
+		rc = error_set(error, -EEXIST, "%s is not a file that this call made",
+			       draft->partial);
+	else if (lstat(draft->partial, &named) || named.st_ino != opened.st_ino ||
+		 named.st_dev != opened.st_dev)
+		rc = error_set(error, -EBUSY, "another process writes %s", draft->path);
+	else
+		rc = 0;
 	if (rc) {
 		close(draft->fd);
 		draft->fd = -1;

@@ -187,18 +187,6 @@ static int name_apart(struct nvs_checkpoint *plan, const char *path, const char 
 	return rc;
 }
 
-/* The names of both forms of the checkpoint. */
-static int name_forms(struct placement *placement, const char *path, bool has_index)
-{
-	char **index = has_index ? &placement->index_path : &placement->other_path;
-
-	if (asprintf(index, "%s" INDEX_SUFFIX, path) < 0)
-		*index = NULL;
-	if (has_index)
-		placement->other_path = strdup(path);
-	return *index && placement->other_path ? 0 : -ENOMEM;
-}
-
 static int make_index(struct placement *placement, const struct nvs_checkpoint *plan)
 {
 	FILE *stream = open_memstream(&placement->index, &placement->index_bytes);
@@ -221,19 +209,6 @@ static int make_index(struct placement *placement, const struct nvs_checkpoint *
 	json_close_object(&json);
 	json_close_object(&json);
 	return fclose(stream) ? -ENOMEM : 0;
-}
-
-static int make_headers(struct placement *placement, struct nvs_checkpoint *plan)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < plan->nfiles && !rc; i++) {
-		rc = make_header(placement, plan, i);
-		placement->file_bytes[i] += placement->header_bytes[i];
-	}
-	for (size_t i = 0; i < plan->n && !rc; i++)
-		plan->entries[i].offset += placement->header_bytes[plan->entries[i].file];
-	return rc;
 }
 
 static int allocate(struct placement *placement, struct nvs_checkpoint *plan, size_t nfiles)
@@ -281,13 +256,29 @@ int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoin
 		return error_set(error, -EINVAL, "%s: shards of %llu bytes make %zu files", path,
 				 (unsigned long long)shard_bytes, nfiles);
 	rc = allocate(placement, checkpoint, nfiles);
-	if (!rc)
-		rc = name_forms(placement, path, nfiles > 1);
+	if (!rc) {
+		bool has_index = nfiles > 1;
+		char **index = has_index ? &placement->index_path : &placement->other_path;
+
+		/* The names of both forms of the checkpoint. */
+		if (asprintf(index, "%s" INDEX_SUFFIX, path) < 0)
+			*index = NULL;
+		if (has_index)
+			placement->other_path = strdup(path);
+		rc = *index && placement->other_path ? 0 : -ENOMEM;
+	}
 	if (!rc)
 		rc = nfiles > 1 ? name_apart(checkpoint, path, placement->index_path)
 				: name_files(checkpoint, path, "");
-	if (!rc)
-		rc = make_headers(placement, checkpoint);
+	if (!rc) {
+		for (size_t i = 0; i < checkpoint->nfiles && !rc; i++) {
+			rc = make_header(placement, checkpoint, i);
+			placement->file_bytes[i] += placement->header_bytes[i];
+		}
+		for (size_t i = 0; i < checkpoint->n && !rc; i++)
+			checkpoint->entries[i].offset +=
+				placement->header_bytes[checkpoint->entries[i].file];
+	}
 	if (!rc && nfiles > 1)
 		rc = make_index(placement, checkpoint);
 	if (rc == -E2BIG)

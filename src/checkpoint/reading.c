@@ -51,18 +51,6 @@ int reading_begin(struct reading *reading, struct nvs_aio *aio,
 	return rc;
 }
 
-static int prepare_check(struct reading *reading, struct nvs_error *error)
-{
-	if (!reading->checked)
-		reading->checked = calloc(reading->checkpoint->nstorages, sizeof(bool));
-	if (!reading->memory)
-		reading->memory = huge_map(STORAGE_MEMORY, NULL);
-	return reading->checked && reading->memory
-		       ? 0
-		       : error_set(error, -ENOMEM, "no memory to read the storages of %s",
-				   reading->checkpoint->paths[0]);
-}
-
 int reading_check(struct reading *reading, const struct entry *entry, struct nvs_error *error)
 {
 	const struct nvs_checkpoint *checkpoint = reading->checkpoint;
@@ -74,7 +62,14 @@ int reading_check(struct reading *reading, const struct entry *entry, struct nvs
 		return 0;
 	assert(entry->storage < checkpoint->nstorages);
 	storage = &checkpoint->storages[entry->storage];
-	rc = prepare_check(reading, error);
+	if (!reading->checked)
+		reading->checked = calloc(reading->checkpoint->nstorages, sizeof(bool));
+	if (!reading->memory)
+		reading->memory = huge_map(STORAGE_MEMORY, NULL);
+	rc = reading->checked && reading->memory
+		     ? 0
+		     : error_set(error, -ENOMEM, "no memory to read the storages of %s",
+				 reading->checkpoint->paths[0]);
 	if (rc || reading->checked[entry->storage])
 		return rc;
 	rc = storage_sum(storage, reading->aio, reading->files[entry->file], reading->memory, &crc,

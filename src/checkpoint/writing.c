@@ -115,22 +115,12 @@ static int load_before(struct nvs_checkpoint *before, const struct placement *pl
 	return rc == -EINVAL || rc == -ENOENT || rc == -ENODATA ? 0 : rc;
 }
 
-static int rename_files(struct writing *writing, struct nvs_error *error)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < writing->plan.nfiles && !rc; i++)
-		rc = draft_rename(&writing->drafts[i], error);
-	return rc ? rc : sync_directory(writing->plan.paths[0], error);
-}
-
 static int write_index(struct writing *writing, struct nvs_error *error)
 {
 	const struct placement *placement = &writing->placement;
 	struct draft draft = {.fd = -1};
 	int rc = draft_open(&draft, writing->aio, placement->index_path, placement->index_bytes,
 			    error);
-
 	if (!rc)
 		rc = sink_write_now(&draft.sink, writing->aio, placement->index,
 				    placement->index_bytes, 0, error);
@@ -145,21 +135,6 @@ static int write_index(struct writing *writing, struct nvs_error *error)
 	return rc;
 }
 
-/*
- * Some readers look for the single file first and some for the index, so the one that is replaced
- * by the other may not stay. Each reader finds the old checkpoint or the new one, whole, at any
- * time.
- */
-static int remove_before(const struct writing *writing, const struct nvs_checkpoint *before,
-			 struct nvs_error *error)
-{
-	int rc = remove_durably(writing->placement.other_path, error);
-
-	if (!rc)
-		index_remove_files(before, &writing->plan);
-	return rc;
-}
-
 /* Replaces the checkpoint of before, whichever of the two forms it has. */
 static int replace_before(struct writing *writing, struct nvs_error *error)
 {
@@ -170,12 +145,21 @@ static int replace_before(struct writing *writing, struct nvs_error *error)
 	/* Since the files of this one were named. */
 	if (!rc && placement->index_path && index_names_any(&before, &writing->plan))
 		rc = error_set(error, -EBUSY, "another call has written %s", placement->index_path);
-	if (!rc)
-		rc = rename_files(writing, error);
+	if (!rc) {
+		for (size_t i = 0; i < writing->plan.nfiles && !rc; i++)
+			rc = draft_rename(&writing->drafts[i], error);
+		rc = rc ? rc : sync_directory(writing->plan.paths[0], error);
+	}
 	if (!rc && placement->index_path)
 		rc = write_index(writing, error);
-	if (!rc && placement->other_path)
-		rc = remove_before(writing, &before, error);
+	if (!rc && placement->other_path) {
+		/* Some readers look for the single file first and some for the index, so the one
+		 * that is replaced by the other may not stay. Each reader finds the old checkpoint
+		 * or the new one, whole, at any time. */
+		rc = remove_durably(writing->placement.other_path, error);
+		if (!rc)
+			index_remove_files(&before, &writing->plan);
+	}
 	checkpoint_free(&before);
 	return rc;
 }
@@ -201,18 +185,14 @@ int writing_commit(struct writing *writing, struct nvs_error *error)
 	return rc;
 }
 
-/* Files that no index names are removed. */
-static void remove_files(struct writing *writing)
-{
-	for (size_t i = 0; i < writing->plan.nfiles; i++)
-		if (writing->drafts[i].renamed)
-			unlink(writing->plan.paths[i]);
-}
-
 void writing_end(struct writing *writing)
 {
-	if (writing->drafts && writing->plan.nfiles > 1 && !writing->complete)
-		remove_files(writing);
+	if (writing->drafts && writing->plan.nfiles > 1 && !writing->complete) {
+		/* Files that no index names are removed. */
+		for (size_t i = 0; i < writing->plan.nfiles; i++)
+			if (writing->drafts[i].renamed)
+				unlink(writing->plan.paths[i]);
+	}
 	for (size_t i = 0; writing->drafts && i < writing->plan.nfiles; i++)
 		draft_close(&writing->drafts[i]);
 	free(writing->drafts);

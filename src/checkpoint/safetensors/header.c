@@ -267,18 +267,6 @@ static int read_tensors(struct header_reader *reader, const struct json_value *r
 	return rc;
 }
 
-static int parse(struct header_reader *reader, const char *json, size_t nbytes)
-{
-	struct json_document *document;
-	int rc = json_parse(&document, json, nbytes, reader->path, JSON_MEMORY_MAX, reader->error);
-
-	if (rc)
-		return rc;
-	rc = read_tensors(reader, json_root(document));
-	json_free(document);
-	return rc;
-}
-
 static int by_offset(const void *a, const void *b)
 {
 	const struct entry *const *left = a, *const *right = b;
@@ -340,16 +328,6 @@ static int check_layout(const struct header_reader *reader)
 	return rc;
 }
 
-/*
- * By name, or else by the length before the header, whose high bytes are zero. JSON contains no
- * zero bytes.
- */
-static bool looks_like_safetensors(const char *path, const unsigned char *first, size_t n)
-{
-	return text_ends_with(path, ".safetensors") ||
-	       (!text_ends_with(path, ".json") && n == 8 && memchr(first, 0, n));
-}
-
 /* Finds the JSON in the file, and checks that it is complete. */
 static int find_header(struct header_reader *reader, int fd, uint64_t file_bytes, uint64_t *offset,
 		       uint64_t *nbytes)
@@ -364,7 +342,8 @@ static int find_header(struct header_reader *reader, int fd, uint64_t file_bytes
 		return rc;
 	*offset = 0;
 	*nbytes = file_bytes;
-	if (looks_like_safetensors(path, first, n)) {
+	if (text_ends_with(path, ".safetensors") ||
+	    (!text_ends_with(path, ".json") && n == 8 && memchr(first, 0, n))) {
 		memcpy(&length, first, sizeof(length));
 		*nbytes = le64toh(length);
 		*offset = sizeof(length);
@@ -398,8 +377,16 @@ static int read_header(struct header_reader *reader, int fd, uint64_t file_bytes
 	if (!json)
 		return no_memory(reader);
 	rc = read_at(fd, reader->path, offset, json, nbytes, reader->error);
-	if (!rc)
-		rc = parse(reader, json, nbytes);
+	if (!rc) {
+		struct json_document *document;
+		rc = json_parse(&document, json, nbytes, reader->path, JSON_MEMORY_MAX,
+				reader->error);
+
+		if (!rc) {
+			rc = read_tensors(reader, json_root(document));
+			json_free(document);
+		}
+	}
 	free(json);
 	if (!rc && !checkpoint->n)
 		rc = error_set(reader->error, -EINVAL, "%s: holds no tensor", reader->path);

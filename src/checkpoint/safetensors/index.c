@@ -23,29 +23,6 @@ static int no_memory(const char *path, struct nvs_error *error)
 	return error_set(error, -ENOMEM, "no memory for the index %s", path);
 }
 
-static int read_text(const char *path, char **text, size_t *nbytes, struct nvs_error *error)
-{
-	int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	struct stat status = {0};
-
-	*text = NULL;
-	if (fd < 0 || fstat(fd, &status))
-		rc = error_set(error, -errno, "can't open the index %s: %s", path,
-			       nvs_strerror(-errno));
-	else if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size > HEADER_MAX)
-		rc = error_set(error, -EINVAL,
-			       "the index %s is not a regular file of at most %u bytes", path,
-			       HEADER_MAX);
-	if (!rc) {
-		*nbytes = (size_t)status.st_size;
-		*text = malloc(*nbytes + 1);
-		rc = *text ? read_at(fd, path, 0, *text, *nbytes, error) : no_memory(path, error);
-	}
-	if (fd >= 0)
-		close(fd);
-	return rc;
-}
-
 /* A file name, without a directory. */
 static int check_name(const char *path, const struct json_value *value, struct nvs_error *error)
 {
@@ -188,7 +165,24 @@ int index_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_e
 	struct json_document *document = NULL;
 	size_t nbytes = 0;
 	char *text;
-	int rc = read_text(path, &text, &nbytes, error);
+	int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat status = {0};
+
+	text = NULL;
+	if (fd < 0 || fstat(fd, &status))
+		rc = error_set(error, -errno, "can't open the index %s: %s", path,
+			       nvs_strerror(-errno));
+	else if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size > HEADER_MAX)
+		rc = error_set(error, -EINVAL,
+			       "the index %s is not a regular file of at most %u bytes", path,
+			       HEADER_MAX);
+	if (!rc) {
+		nbytes = (size_t)status.st_size;
+		text = malloc(nbytes + 1);
+		rc = text ? read_at(fd, path, 0, text, nbytes, error) : no_memory(path, error);
+	}
+	if (fd >= 0)
+		close(fd);
 
 	*checkpoint = (struct nvs_checkpoint){.has_data = true};
 	if (!rc)

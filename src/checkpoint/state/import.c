@@ -73,18 +73,6 @@ static int read_number(const struct groups *groups, uint64_t *step, struct nvs_e
 	return rc;
 }
 
-static int read_step(const struct groups *groups, uint64_t *step, struct nvs_error *error)
-{
-	int rc = groups->reading->checkpoint->of_torch ? read_number(groups, step, error)
-						       : read_tensor(groups, step, error);
-
-	if (!rc && *step > STEPS_MAX)
-		rc = error_about(error, -ERANGE, STEP_NAME, 0, 0,
-				 "the checkpoint counts %llu steps; allowed are up to 2^53 - 1",
-				 (unsigned long long)*step);
-	return rc;
-}
-
 /* ---- All state ---- */
 
 static int check_sums(const struct groups *groups, struct nvs_error *error)
@@ -110,8 +98,16 @@ static int import(struct groups *groups, const struct nvs_checkpoint *checkpoint
 
 	for (size_t i = 0; i < groups->n * PARTS && !rc; i++)
 		rc = find_part(groups, i, names, error);
-	if (!rc && !names)
-		rc = read_step(groups, &step, error);
+	if (!rc && !names) {
+		rc = groups->reading->checkpoint->of_torch ? read_number(groups, &step, error)
+							   : read_tensor(groups, &step, error);
+
+		if (!rc && step > STEPS_MAX)
+			rc = error_about(
+				error, -ERANGE, STEP_NAME, 0, 0,
+				"the checkpoint counts %llu steps; allowed are up to 2^53 - 1",
+				(unsigned long long)step);
+	}
 	for (size_t i = 0; i < groups->n * PARTS && !rc; i++)
 		if (groups->entries[i])
 			rc = reading_check(groups->reading, groups->entries[i], error);

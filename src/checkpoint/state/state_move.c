@@ -36,41 +36,23 @@ static int fail(struct state_move *move, const struct nvs_error *error)
 	return error->code;
 }
 
-static void finish_io(struct state_move *move, struct flight *flight, struct state_io *io)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	int rc = requests_finish(move->aio, io->requests, io->n, &error);
-
-	if (rc && !flight->rc)
-		flight->rc = fail(move, &error);
-	else if (!rc && move->landed)
-		move->landed(move, io);
-	if (move->release)
-		move->release(move, io);
-}
-
 /* Waits for the transfers of a flight. */
 static void finish(struct state_move *move, struct flight *flight)
 {
 	assert(flight->n <= IOS_MAX);
-	for (size_t i = 0; i < flight->n; i++)
-		finish_io(move, flight, &flight->ios[i]);
+	for (size_t i = 0; i < flight->n; i++) {
+		struct state_io *io = &flight->ios[i];
+		struct nvs_error error = {.size = sizeof(error)};
+		int rc = requests_finish(move->aio, io->requests, io->n, &error);
+
+		if (rc && !flight->rc)
+			flight->rc = fail(move, &error);
+		else if (!rc && move->landed)
+			move->landed(move, io);
+		if (move->release)
+			move->release(move, io);
+	}
 	flight->n = 0;
-}
-
-static void begin_io(struct state_move *move, struct flight *flight, const struct state_io *io)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	struct state_io *own;
-
-	if (flight->n == IOS_MAX)
-		finish(move, flight);
-	if (flight->rc)
-		return;
-	own = &flight->ios[flight->n++];
-	*own = *io;
-	if (move->submit(move, own, &error))
-		flight->rc = fail(move, &error);
 }
 
 /* The first fragment that ends behind an element of a group. */
@@ -116,14 +98,25 @@ static void begin_run(void *arg, const struct nvs_state_run *run, unsigned numbe
 			break;
 		to = to < end ? to : end;
 		clear(move, parts, done - run->offset, from - run->offset);
-		for (unsigned part = 0; part < PARTS; part++)
-			begin_io(move, &move->flights[number],
-				 &(const struct state_io){
-					 .fragment = i,
-					 .part = part,
-					 .data = parts[part] + (from - run->offset),
-					 .numel = to - from,
-					 .at = fragment->at + (from - fragment->offset)});
+		for (unsigned part = 0; part < PARTS; part++) {
+			struct flight *flight = &move->flights[number];
+			struct nvs_error error = {.size = sizeof(error)};
+			struct state_io *own;
+
+			if (flight->n == IOS_MAX)
+				finish(move, flight);
+			if (!flight->rc) {
+				own = &flight->ios[flight->n++];
+				*own = (struct state_io){
+					.fragment = i,
+					.part = part,
+					.data = parts[part] + (from - run->offset),
+					.numel = to - from,
+					.at = fragment->at + (from - fragment->offset)};
+				if (move->submit(move, own, &error))
+					flight->rc = fail(move, &error);
+			}
+		}
 		done = to;
 	}
 	clear(move, parts, done - run->offset, run->numel);

@@ -515,38 +515,12 @@ static int make_tensor(struct machine *machine, const struct object *arguments)
 	return push_copy(machine, &object);
 }
 
-static int make_instance(struct machine *machine, const struct pickle_name *type,
-			 struct object *arguments)
-{
-	return push_copy(machine, &(const struct object){.kind = OBJECT_INSTANCE,
-							 .instance = {type, arguments, NULL}});
-}
-
 /* (tensor, ...) */
 static int make_parameter(struct machine *machine, const struct object *arguments)
 {
 	if (!arguments->n || arguments->items[0]->kind != OBJECT_TENSOR)
 		return reject(machine, "a parameter that is no tensor");
 	return push(machine, arguments->items[0]);
-}
-
-/* (function, type, its arguments, attributes): a tensor with attributes, which are left out. */
-static int make_from_type(struct machine *machine, const struct object *arguments)
-{
-	struct object *const *items = arguments->items;
-
-	if (arguments->n < 3 || items[0]->kind != OBJECT_NAME || items[2]->kind != OBJECT_TUPLE)
-		return reject(machine, "a tensor with wrong arguments");
-	switch (items[0]->name->use) {
-	case NAME_TENSOR:
-		return make_tensor(machine, items[2]);
-	case NAME_UNREAD:
-		return push_unread_tensor(machine, UNREAD_FORM);
-	case NAME_PARAMETER:
-		return make_parameter(machine, items[2]);
-	default:
-		return reject(machine, "a tensor that %s makes", items[0]->name->text);
-	}
 }
 
 static int do_call(struct machine *machine)
@@ -564,7 +538,23 @@ static int do_call(struct machine *machine)
 	case NAME_PARAMETER:
 		return make_parameter(machine, arguments);
 	case NAME_FROM_TYPE:
-		return make_from_type(machine, arguments);
+		/* (function, type, its arguments, attributes): a tensor with attributes, which are
+		 * left out. */
+		struct object *const *items = arguments->items;
+
+		if (arguments->n < 3 || items[0]->kind != OBJECT_NAME ||
+		    items[2]->kind != OBJECT_TUPLE)
+			return reject(machine, "a tensor with wrong arguments");
+		switch (items[0]->name->use) {
+		case NAME_TENSOR:
+			return make_tensor(machine, items[2]);
+		case NAME_UNREAD:
+			return push_unread_tensor(machine, UNREAD_FORM);
+		case NAME_PARAMETER:
+			return make_parameter(machine, items[2]);
+		default:
+			return reject(machine, "a tensor that %s makes", items[0]->name->text);
+		}
 	case NAME_DICT:
 		return push_items(machine, OBJECT_DICT, NULL, 0);
 	case NAME_TUPLE:
@@ -572,7 +562,9 @@ static int do_call(struct machine *machine)
 			return reject(machine, "a shape that is no tuple");
 		return push(machine, first);
 	case NAME_INSTANCE:
-		return make_instance(machine, callee->name, arguments);
+		return push_copy(machine, &(const struct object){
+						  .kind = OBJECT_INSTANCE,
+						  .instance = {callee->name, arguments, NULL}});
 	case NAME_CONSTANT:
 	case NAME_STORAGE:
 		break;

@@ -409,16 +409,6 @@ static uint32_t begin_of(int fd)
 	return is_read ? get_u32(first) : 0;
 }
 
-static int read_tensors(struct torch_reader *reader)
-{
-	const struct object *root = reader->pickle.root;
-
-	assert(root);
-	if (root->kind == OBJECT_TENSOR)
-		memcpy(reader->name, ALONE, sizeof(ALONE));
-	return visit(reader, root, 0);
-}
-
 /* Lists the records of the zip as storages, which entries name by their index. */
 static int take_storages(const struct torch_reader *reader)
 {
@@ -446,8 +436,13 @@ static int read_file(struct torch_reader *reader)
 		rc = read_values(reader);
 	if (!rc)
 		rc = take_storages(reader);
-	if (!rc)
-		rc = read_tensors(reader);
+	if (!rc) {
+		const struct object *root = reader->pickle.root;
+
+		if (root->kind == OBJECT_TENSOR)
+			memcpy(reader->name, ALONE, sizeof(ALONE));
+		rc = visit(reader, root, 0);
+	}
 	if (rc || checkpoint->n)
 		return rc;
 	if (!checkpoint->nunread)
@@ -531,12 +526,6 @@ static const struct object *item_of(const struct object *object, const char *key
 	return NULL;
 }
 
-static bool is_count(const struct entry *entry)
-{
-	return entry->numel == 1 &&
-	       (entry->dtype == NVS_F32 || entry->dtype == NVS_I64 || entry->dtype == NVS_U64);
-}
-
 static double value_of(const uint8_t bytes[8], enum nvs_dtype dtype)
 {
 	float real;
@@ -558,7 +547,8 @@ static int read_element(struct torch_reader *reader, const struct object *tensor
 
 	if (!rc)
 		rc = read_place(reader, tensor, &entry);
-	if (!rc && !is_count(&entry))
+	if (!rc && !(entry.numel == 1 &&
+		     (entry.dtype == NVS_F32 || entry.dtype == NVS_I64 || entry.dtype == NVS_U64)))
 		rc = reject(reader, "it must be one element of F32, I64 or U64");
 	record = &reader->zip.records[entry.storage];
 	if (!rc)

@@ -58,28 +58,6 @@ static int set_paths(struct export_job *export, const char *path, struct nvs_err
 	return export->latest ? 0 : error_set(error, -ENOMEM, "no memory for the path %s", path);
 }
 
-/* Finds the place of the data in the files of a parameter; the first rank also makes these. */
-static int make_files(struct export_job *export, size_t i, struct nvs_error *error)
-{
-	const struct param *param = &export->params.all[i];
-	struct nvs_checkpoint plan;
-	struct torch torch;
-	char file[PART_FILE_MAX];
-	int rc = param_lay_out(param, &plan, &torch, error);
-
-	if (!rc)
-		export->data_at[i] = plan.entries->offset;
-	if (!rc && !export->options.rank)
-		rc = tree_add(&export->tree, param->name, error);
-	for (unsigned part = 0; part < PARTS && !rc && !export->options.rank; part++) {
-		part_file(file, part);
-		rc = tree_create_file(&export->tree, param->name, file, torch.file_bytes, error);
-	}
-	torch_free(&torch);
-	checkpoint_free(&plan);
-	return rc;
-}
-
 /* All memory that is needed where the other ranks wait for this one. */
 static int reserve(struct export_job *export, struct nvs_error *error)
 {
@@ -117,8 +95,27 @@ static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
 	export->step = info.step;
 	if (!export->options.rank)
 		rc = tree_create(&export->tree, export->path, error);
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = make_files(export, i, error);
+	for (size_t i = 0; i < n && !rc; i++) {
+		const struct param *param = &export->params.all[i];
+		struct nvs_checkpoint plan;
+		struct torch torch;
+		char file[PART_FILE_MAX];
+
+		/* Finds the place of the data in the files of a parameter; the first rank also
+		 * makes these. */
+		rc = param_lay_out(param, &plan, &torch, error);
+		if (!rc)
+			export->data_at[i] = plan.entries->offset;
+		if (!rc && !export->options.rank)
+			rc = tree_add(&export->tree, param->name, error);
+		for (unsigned part = 0; part < PARTS && !rc && !export->options.rank; part++) {
+			part_file(file, part);
+			rc = tree_create_file(&export->tree, param->name, file, torch.file_bytes,
+					      error);
+		}
+		torch_free(&torch);
+		checkpoint_free(&plan);
+	}
 	return rc;
 }
 
@@ -161,22 +158,6 @@ static int sync_elements(const struct export_job *export, struct nvs_error *erro
 				       error);
 		}
 	return rc;
-}
-
-static int write_elements(struct export_job *export, struct nvs_error *error)
-{
-	struct state_move move = {.fragments = export->params.fragments,
-				  .nfragments = export->params.nfragments,
-				  .submit = submit,
-				  .release = release,
-				  .arg = export};
-	int rc = export->options.rank ? tree_open(&export->tree, export->path, true, error) : 0;
-
-	open_files_begin(&export->files, export->aio, &export->tree, &export->params, O_RDWR, NULL);
-	if (!rc)
-		rc = state_move_run(&move, export->optimizer, error);
-	open_files_end(&export->files);
-	return rc || !export->options.rank ? rc : sync_elements(export, error);
 }
 
 /* Makes the checksums those of the whole parts: the exclusive or of what all ranks have of them. */
@@ -284,36 +265,32 @@ static int make_state(uint64_t step, char **text, size_t *nbytes)
 	return fclose(out) ? -ENOMEM : 0;
 }
 
-static int write_own_state(const struct export_job *export, struct nvs_error *error)
-{
-	struct nvs_checkpoint none = {0};
-	struct torch torch = {0};
-	char *pickle = NULL;
-	size_t nbytes;
-	int rc = make_state(export->step, &pickle, &nbytes);
-
-	if (rc)
-		rc = error_set(error, rc, "no memory for " UNIVERSAL_STATE);
-	else
-		rc = torch_place_pickle(&torch, &none, pickle, nbytes, UNIVERSAL_STATE, error);
-	if (!rc)
-		rc = tree_create_file(&export->tree, NULL, UNIVERSAL_STATE, torch.file_bytes,
-				      error);
-	if (!rc)
-		rc = write_frame(export, NULL, UNIVERSAL_STATE, &none, &torch, error);
-	torch_free(&torch);
-	free(pickle);
-	return rc;
-}
-
 static int write_state(const struct export_job *export, struct nvs_error *error)
 {
 	const struct nvs_universal_options *options = &export->options;
 	struct sink sink = {0};
 	int rc;
 
-	if (!options->optimizer_state)
-		return write_own_state(export, error);
+	if (!options->optimizer_state) {
+		struct nvs_checkpoint none = {0};
+		struct torch torch = {0};
+		char *pickle = NULL;
+		size_t nbytes;
+		rc = make_state(export->step, &pickle, &nbytes);
+		if (rc)
+			rc = error_set(error, rc, "no memory for " UNIVERSAL_STATE);
+		else
+			rc = torch_place_pickle(&torch, &none, pickle, nbytes, UNIVERSAL_STATE,
+						error);
+		if (!rc)
+			rc = tree_create_file(&export->tree, NULL, UNIVERSAL_STATE,
+					      torch.file_bytes, error);
+		if (!rc)
+			rc = write_frame(export, NULL, UNIVERSAL_STATE, &none, &torch, error);
+		torch_free(&torch);
+		free(pickle);
+		return rc;
+	}
 	rc = tree_create_file(&export->tree, NULL, UNIVERSAL_STATE, options->optimizer_state_bytes,
 			      error);
 	if (!rc)
@@ -323,19 +300,6 @@ static int write_state(const struct export_job *export, struct nvs_error *error)
 				    options->optimizer_state_bytes, 0, error);
 	sink_close(&sink);
 	return rc;
-}
-
-static int sync_param(const struct export_job *export, size_t i, struct nvs_error *error)
-{
-	const char *name = export->params.all[i].name;
-	char file[PART_FILE_MAX];
-	int rc = 0;
-
-	for (unsigned part = 0; part < PARTS && !rc; part++) {
-		part_file(file, part);
-		rc = tree_sync(&export->tree, name, file, error);
-	}
-	return rc ? rc : tree_sync(&export->tree, name, ".", error);
 }
 
 static int write_latest(const struct export_job *export, struct nvs_error *error)
@@ -367,8 +331,16 @@ static int complete(struct export_job *export, struct nvs_error *error)
 	if (!rc)
 		rc = write_state(export, error);
 	/* Sync after all writes: the first sync makes much of the rest durable too. */
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = sync_param(export, i, error);
+	for (size_t i = 0; i < n && !rc; i++) {
+		const char *name = export->params.all[i].name;
+		char file[PART_FILE_MAX];
+
+		for (unsigned part = 0; part < PARTS && !rc; part++) {
+			part_file(file, part);
+			rc = tree_sync(&export->tree, name, file, error);
+		}
+		rc = rc ? rc : tree_sync(&export->tree, name, ".", error);
+	}
 	if (!rc)
 		rc = tree_sync(&export->tree, NULL, UNIVERSAL_STATE, error);
 	if (!rc)
@@ -393,7 +365,19 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 	if (!rc)
 		rc = cover_check(&export.params, &export.options, export.runs, error);
 	if (!rc) {
-		rc = write_elements(&export, error);
+		struct state_move move = {.fragments = export.params.fragments,
+					  .nfragments = export.params.nfragments,
+					  .submit = submit,
+					  .release = release,
+					  .arg = &export};
+		rc = export.options.rank ? tree_open(&export.tree, export.path, true, error) : 0;
+
+		open_files_begin(&export.files, export.aio, &export.tree, &export.params, O_RDWR,
+				 NULL);
+		if (!rc)
+			rc = state_move_run(&move, export.optimizer, error);
+		open_files_end(&export.files);
+		rc = rc || !export.options.rank ? rc : sync_elements(&export, error);
 		if (!rc)
 			rc = check_step_since(optimizer, export.step, error);
 		rc = ranks_meet(&export.options, rc, 0, error);

@@ -54,12 +54,6 @@ static int open_directory(const struct tree *tree, int at, const char *name,
 
 /* ---- Removing what an earlier call has left, or what is replaced ---- */
 
-static bool is_part(const char *name)
-{
-	return *name != '.' &&
-	       (text_ends_with(name, ".pt") || text_ends_with(name, ".pt" PARTIAL_SUFFIX));
-}
-
 /* Refuses to replace or remove a directory with other files than .pt files, in it or one below. */
 static int check_parts(const struct tree *tree, int at, const char *name, unsigned depth,
 		       struct nvs_error *error)
@@ -86,7 +80,10 @@ static int check_parts(const struct tree *tree, int at, const char *name, unsign
 			rc = failed(tree, "look at", entry->d_name, error);
 		else if (S_ISDIR(status.st_mode) && depth)
 			rc = check_parts(tree, fd, entry->d_name, depth - 1, error);
-		else if (!S_ISREG(status.st_mode) || !is_part(entry->d_name))
+		else if (!S_ISREG(status.st_mode) ||
+			 !(*entry->d_name != '.' &&
+			   (text_ends_with(entry->d_name, ".pt") ||
+			    text_ends_with(entry->d_name, ".pt" PARTIAL_SUFFIX))))
 			rc = error_set(
 				error, -EEXIST,
 				"%s: %s has \"%s\", which is no part of a universal checkpoint: "
@@ -209,20 +206,6 @@ int tree_add(const struct tree *tree, const char *name, struct nvs_error *error)
 					       : 0;
 }
 
-/* The limit on the size of files, before one is made. */
-static int check_limit(const struct tree *tree, const char *place, uint64_t nbytes,
-		       struct nvs_error *error)
-{
-	char *path;
-	int rc;
-
-	if (asprintf(&path, "%s/%s/%s", tree->path, tree->name, place) < 0)
-		return error_set(error, -ENOMEM, "no memory for the path of %s", place);
-	rc = file_may_grow(path, nbytes, error);
-	free(path);
-	return rc;
-}
-
 /* The file's name below the directory. */
 static void join(char place[PLACE_MAX], const char *name, const char *file)
 {
@@ -240,7 +223,13 @@ int tree_create_file(const struct tree *tree, const char *name, const char *file
 
 	assert(tree->created && nbytes);
 	join(place, name, file);
-	rc = check_limit(tree, place, nbytes, error);
+	char *path;
+
+	/* The limit on the size of files, before one is made. */
+	if (asprintf(&path, "%s/%s/%s", tree->path, tree->name, place) < 0)
+		return error_set(error, -ENOMEM, "no memory for the path of %s", place);
+	rc = file_may_grow(path, nbytes, error);
+	free(path);
 	if (rc)
 		return rc;
 	fd = openat(tree->zero, place, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
