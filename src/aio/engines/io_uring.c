@@ -82,28 +82,23 @@ static int setup(struct uring *uring, const struct engine_options *options)
 	return rc;
 }
 
-/*
- * Registers as many slots as the limit on open files allows; setting a slot beyond fails. Uses the
- * system call because io_uring_register_files(3) raises that limit for the whole process.
- */
-static bool register_files(struct uring *uring)
-{
-	int none[ENGINE_FILES];
-	struct rlimit limit;
-	unsigned n = ENGINE_FILES;
-
-	assert(uring->ring.ring_fd >= 0);
-	memset(none, -1, sizeof(none));
-	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < n)
-		n = (unsigned)limit.rlim_cur;
-	return !syscall(SYS_io_uring_register, uring->ring.ring_fd, IORING_REGISTER_FILES, none, n);
-}
-
 static void register_tables(struct uring *uring, uint32_t without)
 {
 	assert(!uring->facts->fixed_files && !uring->facts->fixed_buffers);
-	if (!(without & WITHOUT_FIXED_FILES))
-		uring->facts->fixed_files = register_files(uring);
+	if (!(without & WITHOUT_FIXED_FILES)) {
+		int none[ENGINE_FILES];
+		struct rlimit limit;
+		unsigned n = ENGINE_FILES;
+
+		/* Registers as many slots as the limit on open files allows; setting a slot beyond
+		 * fails. Uses the system call because io_uring_register_files(3) raises that limit
+		 * for the whole process. */
+		memset(none, -1, sizeof(none));
+		if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < n)
+			n = (unsigned)limit.rlim_cur;
+		uring->facts->fixed_files = !syscall(SYS_io_uring_register, uring->ring.ring_fd,
+						     IORING_REGISTER_FILES, none, n);
+	}
 	if (without & WITHOUT_FIXED_BUFFERS)
 		return;
 	uring->facts->buffers_status = io_uring_register_buffers_sparse(&uring->ring,
@@ -142,17 +137,6 @@ static const char *why_not(int rc)
 	}
 }
 
-static int open_eventfds(struct uring *uring, uint32_t wait_max)
-{
-	assert(!uring->wake_armed && !uring->stop_armed);
-	uring->stop_fd = -1;
-	uring->stops = wait_max > 1 ? wait_max : 0;
-	uring->wake_fd = eventfd(0, EFD_CLOEXEC);
-	if (uring->wake_fd >= 0 && uring->stops)
-		uring->stop_fd = eventfd(0, EFD_CLOEXEC);
-	return uring->wake_fd < 0 || (uring->stops && uring->stop_fd < 0) ? -errno : 0;
-}
-
 static void close_eventfds(struct uring *uring)
 {
 	assert(uring->stops || uring->stop_fd < 0);
@@ -173,7 +157,12 @@ static int uring_open(void **queue, const struct engine_options *options,
 		goto fail;
 	uring->facts = facts;
 	uring->single_submit = options->single_submit;
-	rc = open_eventfds(uring, options->wait_max);
+	uring->stop_fd = -1;
+	uring->stops = options->wait_max > 1 ? options->wait_max : 0;
+	uring->wake_fd = eventfd(0, EFD_CLOEXEC);
+	if (uring->wake_fd >= 0 && uring->stops)
+		uring->stop_fd = eventfd(0, EFD_CLOEXEC);
+	rc = uring->wake_fd < 0 || (uring->stops && uring->stop_fd < 0) ? -errno : 0;
 	if (!rc)
 		rc = setup(uring, options);
 	if (!rc)
@@ -280,20 +269,6 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 	uring_check(uring);
 	assert(taken <= n);
 	return taken ? (int)taken : -EAGAIN;
-}
-
-static void arm_wake(struct uring *uring)
-{
-	struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
-
-	assert(!uring->wake_armed);
-	if (!sqe)
-		return;
-	io_uring_prep_read(sqe, uring->wake_fd, &uring->wake_count, sizeof(uring->wake_count), 0);
-	io_uring_sqe_set_data(sqe, NULL);
-	uring->unsubmitted++;
-	uring->wake_armed = true;
-	uring_check(uring);
 }
 
 /*
@@ -413,8 +388,18 @@ static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	for (;;) {
 		int rc;
 
-		if (min == 1 && !uring->wake_armed)
-			arm_wake(uring);
+		if (min == 1 && !uring->wake_armed) {
+			struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
+
+			if (sqe) {
+				io_uring_prep_read(sqe, uring->wake_fd, &uring->wake_count,
+						   sizeof(uring->wake_count), 0);
+				io_uring_sqe_set_data(sqe, NULL);
+				uring->unsubmitted++;
+				uring->wake_armed = true;
+				uring_check(uring);
+			}
+		}
 		if (min > 1 && !uring->stop_armed)
 			arm_stops(uring);
 		if (uring->unsubmitted || n < min) {

@@ -74,19 +74,6 @@ static void why_not(int rc, uint32_t events, char *reason, size_t reason_bytes)
 		snprintf(reason, reason_bytes, "%s", nvs_strerror(rc));
 }
 
-/* A filter may forbid these calls alone, which else only the first I/O would show. */
-static int probe_calls(struct aio_context *context)
-{
-	int rc = io_submit(context->id, 0, NULL);
-
-	assert(context->id && context->events);
-	if (rc >= 0)
-		rc = io_getevents(context->id, 0, 1, context->events, NULL);
-	if (rc < 0)
-		io_destroy(context->id);
-	return rc < 0 ? rc : 0;
-}
-
 static int libaio_open(void **out, const struct engine_options *options, struct engine_facts *facts,
 		       char *reason, size_t reason_bytes)
 {
@@ -116,8 +103,17 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 		goto fail;
 	/* More events than the depth for the polls that wake() and interrupt() complete. */
 	rc = io_setup((int)(options->depth + 1 + context->stops_max), &context->id);
-	if (!rc)
-		rc = probe_calls(context);
+	if (!rc) {
+		/* A filter may forbid these calls alone, which else only the first I/O would
+		 * show. */
+		rc = io_submit(context->id, 0, NULL);
+
+		if (rc >= 0)
+			rc = io_getevents(context->id, 0, 1, context->events, NULL);
+		if (rc < 0)
+			io_destroy(context->id);
+		rc = rc < 0 ? rc : 0;
+	}
 	if (rc)
 		goto fail;
 	context_check(context);
@@ -201,17 +197,6 @@ static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 	}
 	assert(taken == n);
 	return (int)taken;
-}
-
-static void arm_wake(struct aio_context *context)
-{
-	struct iocb *wake = &context->wake;
-
-	context_check(context);
-	assert(!context->wake_armed);
-	io_prep_poll(wake, context->wake_fd, POLLIN);
-	wake->data = NULL;
-	context->wake_armed = io_submit(context->id, 1, &wake) == 1;
 }
 
 /*
@@ -300,8 +285,15 @@ static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 	do {
 		int got;
 
-		if (min == 1 && !context->wake_armed)
-			arm_wake(context);
+		if (min == 1 && !context->wake_armed) {
+			struct iocb *wake = &context->wake;
+
+			context_check(context);
+			assert(!context->wake_armed);
+			io_prep_poll(wake, context->wake_fd, POLLIN);
+			wake->data = NULL;
+			context->wake_armed = io_submit(context->id, 1, &wake) == 1;
+		}
 		if (min > 1 && context->nstops < context->stops_max)
 			arm_stops(context);
 		/* No more than `max` of the events are I/Os, since no more are in flight. */

@@ -31,31 +31,25 @@ static void choose(struct nvs_machine_info *info)
 	assert(!info->ioengine[NVS_IOENGINE_AUTO].works && reason[0]);
 }
 
-/* Each field reports its own failure. */
-static void describe(struct nvs_machine_info *info)
-{
-	machine_facts(info);
-	for (int i = NVS_IOENGINE_IO_URING; i <= NVS_IOENGINE_POSIX; i++) {
-		char *reason = info->ioengine[i].reason;
-
-		info->ioengine[i].works = !ioengine_try((enum nvs_ioengine)i, reason,
-							sizeof(info->ioengine[i].reason));
-		if (info->ioengine[i].works)
-			reason[0] = '\0';
-		assert(info->ioengine[i].works || reason[0]);
-	}
-	choose(info);
-	assert(!info->ioengine[NVS_IOENGINE_AUTO].works ||
-	       info->ioengine[info->auto_ioengine].works);
-}
-
 int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)
 {
 	struct nvs_machine_info full;
 
 	if (!struct_sized(info))
 		return error_set(error, -EINVAL, "info is NULL, or its size is not set");
-	describe(&full);
+	/* Each field reports its own failure. */
+	machine_facts(&full);
+	for (int i = NVS_IOENGINE_IO_URING; i <= NVS_IOENGINE_POSIX; i++) {
+		char *reason = full.ioengine[i].reason;
+
+		full.ioengine[i].works = !ioengine_try((enum nvs_ioengine)i, reason,
+						       sizeof(full.ioengine[i].reason));
+		if (full.ioengine[i].works)
+			reason[0] = '\0';
+		assert(full.ioengine[i].works || reason[0]);
+	}
+	choose(&full);
+	assert(!full.ioengine[NVS_IOENGINE_AUTO].works || full.ioengine[full.auto_ioengine].works);
 	assert(full.size == sizeof(full));
 	return struct_out(info, &full, sizeof(full));
 }

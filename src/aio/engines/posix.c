@@ -71,19 +71,6 @@ static struct io *pop(struct io_ring *ring)
 	return io;
 }
 
-static int perform(const struct io *io)
-{
-	struct iovec run = {.iov_base = io->data, .iov_len = io->nbytes};
-	ssize_t rc;
-
-	assert(io->fd >= 0 && io->nbytes);
-	assert(io->offset <= (uint64_t)INT64_MAX - io->nbytes);
-	rc = io->write ? pwritev2(io->fd, &run, 1, (off_t)io->offset, io->sync ? RWF_DSYNC : 0)
-		       : preadv2(io->fd, &run, 1, (off_t)io->offset, 0);
-	assert(rc <= (ssize_t)io->nbytes);
-	return rc < 0 ? -errno : (int)rc;
-}
-
 static void *serve(void *arg)
 {
 	struct pool_thread *self = arg;
@@ -101,7 +88,15 @@ static void *serve(void *arg)
 		io = self->io = pop(&pool->todo);
 		self->life = THREAD_MOVES;
 		pthread_mutex_unlock(&pool->lock);
-		io->result = perform(io);
+		struct iovec run = {.iov_base = io->data, .iov_len = io->nbytes};
+		ssize_t rc;
+
+		assert(io->offset <= (uint64_t)INT64_MAX - io->nbytes);
+		rc = io->write ? pwritev2(io->fd, &run, 1, (off_t)io->offset,
+					  io->sync ? RWF_DSYNC : 0)
+			       : preadv2(io->fd, &run, 1, (off_t)io->offset, 0);
+		assert(rc <= (ssize_t)io->nbytes);
+		io->result = rc < 0 ? -errno : (int)rc;
 		pthread_mutex_lock(&pool->lock);
 		assert(self->io == io && self->life == THREAD_MOVES);
 		self->life = THREAD_WAITS;
@@ -111,23 +106,6 @@ static void *serve(void *arg)
 	}
 	pthread_mutex_unlock(&pool->lock);
 	return NULL;
-}
-
-static int start_thread(struct thread_pool *pool)
-{
-	struct pool_thread *thread = &pool->threads[pool->nthreads];
-	pthread_attr_t attr;
-	int rc;
-
-	assert(pool->nthreads < pool->todo.size);
-	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
-	*thread = (struct pool_thread){.pool = pool};
-	rc = -pthread_create(&thread->id, &attr, serve, thread);
-	pthread_attr_destroy(&attr);
-	pool->nthreads += !rc;
-	assert(rc <= 0 && pool->nthreads <= pool->todo.size);
-	return rc;
 }
 
 static void pool_free(struct thread_pool *pool)
@@ -163,8 +141,19 @@ static int posix_open(void **queue, const struct engine_options *options,
 	pool->threads = calloc(options->depth, sizeof(*pool->threads));
 	if (!pool->todo.ios || !pool->completed.ios || !pool->threads)
 		goto no_memory;
-	while (!rc && pool->nthreads < options->depth)
-		rc = start_thread(pool);
+	while (!rc && pool->nthreads < options->depth) {
+		struct pool_thread *thread = &pool->threads[pool->nthreads];
+		pthread_attr_t attr;
+
+		assert(pool->nthreads < pool->todo.size);
+		pthread_attr_init(&attr);
+		pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
+		*thread = (struct pool_thread){.pool = pool};
+		rc = -pthread_create(&thread->id, &attr, serve, thread);
+		pthread_attr_destroy(&attr);
+		pool->nthreads += !rc;
+		assert(rc <= 0 && pool->nthreads <= pool->todo.size);
+	}
 	if (!pool->nthreads) {
 		pool_free(pool);
 		snprintf(reason, reason_bytes, "can't start a thread: %s", strerror(-rc));
@@ -251,15 +240,6 @@ static void look_for_killed(struct thread_pool *pool)
 	pool_check(pool);
 }
 
-/* Under the lock: waits for any change. */
-static void wait_for_threads(struct thread_pool *pool)
-{
-	pool_check(pool);
-	if ((pool->nkilled == pool->nthreads && pool->todo.count) ||
-	    cond_wait_until(&pool->done, &pool->lock, deadline_ns(LOOK_MS)))
-		look_for_killed(pool);
-}
-
 static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 {
 	struct thread_pool *pool = queue;
@@ -268,8 +248,13 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	assert(min <= max && max <= pool->todo.size);
 	pool->facts->reap_calls++;
 	pthread_mutex_lock(&pool->lock);
-	while (pool->completed.count < min && !pool->interrupted && !(pool->woken && min == 1))
-		wait_for_threads(pool);
+	while (pool->completed.count < min && !pool->interrupted && !(pool->woken && min == 1)) {
+		/* Under the lock: waits for any change. */
+		pool_check(pool);
+		if ((pool->nkilled == pool->nthreads && pool->todo.count) ||
+		    cond_wait_until(&pool->done, &pool->lock, deadline_ns(LOOK_MS)))
+			look_for_killed(pool);
+	}
 	if (min)
 		pool->interrupted = false;
 	if (min == 1)

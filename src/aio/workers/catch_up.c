@@ -28,22 +28,6 @@ static void sync_files(struct worker *worker, const int wanted[ENGINE_FILES])
 	}
 }
 
-/* Records the result of registering the region, unless its slot has been reused. */
-static void note_registered(struct nvs_aio *aio, unsigned slot, uint64_t generation, int rc)
-{
-	struct region *region = &aio->regions[slot];
-
-	assert(slot < ENGINE_BUFFERS && rc <= 0);
-	pthread_mutex_lock(&aio->lock);
-	if (region->generation == generation) {
-		region->registered += !rc;
-		if (rc && rc != -ENOTSUP)
-			region->status = rc;
-		region_check(aio, region);
-	}
-	pthread_mutex_unlock(&aio->lock);
-}
-
 /* The old memory leaves the slot first: if the ring refuses the new, no I/O may name the slot. */
 static void sync_buffer(struct worker *worker, unsigned slot, const struct region *wanted)
 {
@@ -68,7 +52,17 @@ static void sync_buffer(struct worker *worker, unsigned slot, const struct regio
 			worker->nbuffers = slot + 1;
 	}
 	assert(worker->nbuffers <= ENGINE_BUFFERS);
-	note_registered(worker->aio, slot, wanted->generation, rc);
+	struct region *region = &worker->aio->regions[slot];
+
+	/* Records the result of registering the region, unless its slot has been reused. */
+	pthread_mutex_lock(&worker->aio->lock);
+	if (region->generation == wanted->generation) {
+		region->registered += !rc;
+		if (rc && rc != -ENOTSUP)
+			region->status = rc;
+		region_check(worker->aio, region);
+	}
+	pthread_mutex_unlock(&worker->aio->lock);
 }
 
 static void sync_buffers(struct worker *worker, unsigned n)
@@ -90,21 +84,6 @@ static void sync_buffers(struct worker *worker, unsigned n)
 	assert(worker->nbuffers <= ENGINE_BUFFERS);
 }
 
-static void bind_to_node(struct worker *worker, const struct topo *topo, int node)
-{
-	int rc;
-
-	if (!topo || worker->bound_node == node)
-		return;
-	assert(node >= 0);
-	worker->bound_node = node;
-	rc = topo_bind_thread(topo, node);
-	if (rc)
-		aio_say(worker->aio, NVS_LOG_INFO,
-			"worker %u can't be bound to the cores of NUMA node %d: %s", worker->index,
-			node, nvs_strerror(rc));
-}
-
 void worker_catch_up(struct worker *worker)
 {
 	struct nvs_aio *aio = worker->aio;
@@ -119,7 +98,17 @@ void worker_catch_up(struct worker *worker)
 	pthread_mutex_unlock(&aio->lock);
 	sync_files(worker, wanted);
 	sync_buffers(worker, nregions);
-	bind_to_node(worker, topo, node);
+	int rc;
+
+	if (topo && worker->bound_node != node) {
+		assert(node >= 0);
+		worker->bound_node = node;
+		rc = topo_bind_thread(topo, node);
+		if (rc)
+			aio_say(worker->aio, NVS_LOG_INFO,
+				"worker %u can't be bound to the cores of NUMA node %d: %s",
+				worker->index, node, nvs_strerror(rc));
+	}
 	pthread_mutex_lock(&aio->lock);
 	worker->epoch = epoch;
 	worker_check(worker);
