@@ -37,22 +37,6 @@ int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 			   type);
 }
 
-/* The state is float32, whatever the parameters are. */
-static int check_state_precision(const struct nvs_config *config, struct nvs_error *error)
-{
-	const char *key = config->fp16.master_weights	  ? "fp16.fp16_master_weights_and_grads"
-			  : config->bf16_master_weights	  ? "bf16.bf16_master_weights_and_grads"
-			  : config->bf16_optimizer_states ? "bf16.bf16_optimizer_states"
-							  : NULL;
-
-	if (!key || config->read_only) /* nothing is updated */
-		return 0;
-	return error_about(error, -ENOTSUP, key, 0, 0,
-			   "%s is true, but nvswap keeps master weights and optimizer state in "
-			   "float32: set it to false",
-			   key);
-}
-
 static int check_fp16(const struct fp16_config *config, struct nvs_error *error)
 {
 	if (!config->enabled)
@@ -107,8 +91,20 @@ int check_values(const struct nvs_config *config, struct nvs_error *error)
 	rc = check_adam(&config->adam, NAMED_AS_KEYS, error);
 	if (!rc)
 		rc = check_fp16(&config->fp16, error);
-	if (!rc)
-		rc = check_state_precision(config, error);
+	if (!rc) {
+		const char *key = config->fp16.master_weights ? "fp16.fp16_master_weights_and_grads"
+				  : config->bf16_master_weights
+					  ? "bf16.bf16_master_weights_and_grads"
+				  : config->bf16_optimizer_states ? "bf16.bf16_optimizer_states"
+								  : NULL;
+
+		/* The state is float32, whatever the parameters are. */
+		if (key && !config->read_only)
+			rc = error_about(error, -ENOTSUP, key, 0, 0,
+					 "%s is true, but nvswap keeps master weights and "
+					 "optimizer state in float32: set it to false",
+					 key);
+	}
 	return rc ? rc : check_read_only(config, error);
 }
 

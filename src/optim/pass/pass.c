@@ -103,29 +103,25 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 	return *taken == numel;
 }
 
-static bool take_host(struct pass *pass, struct slice *slice)
-{
-	const struct nvs_optimizer *optimizer = pass->optimizer;
-
-	assert(pass->host >= optimizer->noffloaded && pass->host <= optimizer->ntiles);
-	while (!pass->host_taken && pass->host < optimizer->ntiles &&
-	       optimizer->tiles[pass->host].task != TASK_AT_HAND)
-		pass->host++;
-	if (pass->host == optimizer->ntiles || (pass->rc && !pass->host_taken))
-		return false;
-	if (take_from(pass, pass->host, &pass->host_taken, slice)) {
-		pass->host++;
-		pass->host_taken = 0;
-	}
-	return true;
-}
-
 static bool take(struct pass *pass, struct slice *slice)
 {
 	size_t tile;
 
-	if (!front_is_open(pass))
-		return take_host(pass, slice);
+	if (!front_is_open(pass)) {
+		const struct nvs_optimizer *optimizer = pass->optimizer;
+
+		assert(pass->host <= optimizer->ntiles);
+		while (!pass->host_taken && pass->host < optimizer->ntiles &&
+		       optimizer->tiles[pass->host].task != TASK_AT_HAND)
+			pass->host++;
+		if (pass->host == optimizer->ntiles || (pass->rc && !pass->host_taken))
+			return false;
+		if (take_from(pass, pass->host, &pass->host_taken, slice)) {
+			pass->host++;
+			pass->host_taken = 0;
+		}
+		return true;
+	}
 	assert(pass->front < pass->nlanded);
 	tile = pass->optimizer->queue[pass->front];
 	if (take_from(pass, tile, &pass->front_taken, slice)) {
@@ -133,26 +129,6 @@ static bool take(struct pass *pass, struct slice *slice)
 		pass->front_taken = 0;
 	}
 	return true;
-}
-
-static int compute(struct pass *pass, const struct slice *slice, unsigned thread)
-{
-	struct nvs_trace *trace = pass->optimizer->config.trace;
-	uint64_t from = clock_ns(), cpu_from = thread_cpu_ns(), to;
-	char name[32];
-	int rc;
-
-	assert(slice->n && slice->from + slice->n <= pass->optimizer->tile_numel);
-	rc = pass->kind->slice(pass->optimizer, pass->arg, slice->tile, slice->from, slice->n,
-			       thread);
-	to = clock_ns();
-	__atomic_add_fetch(&pass->figures.compute_ns, to - from, __ATOMIC_RELAXED);
-	__atomic_add_fetch(&pass->figures.cpu_ns, thread_cpu_ns() - cpu_from, __ATOMIC_RELAXED);
-	if (trace) {
-		snprintf(name, sizeof(name), "tile %zu", slice->tile);
-		trace_thread(trace, TRACE_COMPUTE, name, from, to);
-	}
-	return rc;
 }
 
 /* Ends a slice with its status, and its tile with the last one. */
@@ -197,25 +173,6 @@ static bool clear_front(struct pass *pass)
 	return true;
 }
 
-static bool is_over(const struct pass *pass)
-{
-	return pass->all_fetched && pass->front == pass->nfetched;
-}
-
-/* Waits until a tile has landed or ended. */
-static void wait_for_work(struct pass *pass)
-{
-	uint64_t from = clock_ns(), to;
-
-	/* Nothing wakes a thread after the end. */
-	assert(!is_over(pass));
-	pthread_cond_wait(&pass->work, &pass->lock);
-	to = clock_ns();
-	pass->figures.stalls++;
-	pass->figures.stall_ns += to - from;
-	trace_thread(pass->optimizer->config.trace, TRACE_WAIT, "wait for a tile", from, to);
-}
-
 static unsigned flight_of(const struct pass_thread *thread, unsigned turn)
 {
 	assert(turn < FLIGHTS && thread->index < threads_count(thread->pass->optimizer->threads));
@@ -249,7 +206,21 @@ static void work_on(struct pass_thread *thread, const struct slice *slice)
 	assert(pass->optimizer->tiles[slice->tile].task == TASK_COMPUTED ||
 	       pass->optimizer->tiles[slice->tile].task == TASK_FAILED);
 	pthread_mutex_unlock(&pass->lock);
-	rc = compute(pass, slice, flight_of(thread, thread->turn));
+	struct nvs_trace *trace = pass->optimizer->config.trace;
+	uint64_t from = clock_ns(), cpu_from = thread_cpu_ns(), to;
+	char name[32];
+
+	assert(slice->from + slice->n <= pass->optimizer->tile_numel);
+	rc = pass->kind->slice(pass->optimizer, pass->arg, slice->tile, slice->from, slice->n,
+			       flight_of(thread, thread->turn));
+	to = clock_ns();
+	__atomic_add_fetch(&pass->figures.compute_ns, to - from, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&pass->figures.cpu_ns, thread_cpu_ns() - cpu_from, __ATOMIC_RELAXED);
+	if (trace) {
+		snprintf(name, sizeof(name), "tile %zu", slice->tile);
+		trace_thread(trace, TRACE_COMPUTE, name, from, to);
+	}
+
 	pthread_mutex_lock(&pass->lock);
 	if (!pass->kind->complete) {
 		ended(pass, slice, rc);
@@ -272,9 +243,18 @@ static void run_thread(void *arg, unsigned thread)
 		if (take(pass, &slice)) {
 			work_on(&self, &slice);
 		} else if (!complete(&self) && !clear_front(pass)) {
-			if (is_over(pass))
+			if (pass->all_fetched && pass->front == pass->nfetched)
 				break;
-			wait_for_work(pass);
+			/* Waits until a tile has landed or ended. */
+			uint64_t from = clock_ns(), to;
+
+			/* Nothing wakes a thread after the end. */
+			pthread_cond_wait(&pass->work, &pass->lock);
+			to = clock_ns();
+			pass->figures.stalls++;
+			pass->figures.stall_ns += to - from;
+			trace_thread(pass->optimizer->config.trace, TRACE_WAIT, "wait for a tile",
+				     from, to);
 		}
 	}
 	assert(!self.in_flight.n);
@@ -306,16 +286,6 @@ static bool is_queued(struct pass *pass, size_t tile)
 	queued = pass->optimizer->tiles[tile].task == TASK_QUEUED;
 	pthread_mutex_unlock(&pass->lock);
 	return queued;
-}
-
-static void push(struct pass *pass, size_t tile)
-{
-	pthread_mutex_lock(&pass->lock);
-	assert(pass->nfetched < pass->optimizer->ntiles);
-	task_set(pass, tile, TASK_FETCHED);
-	pass->optimizer->queue[pass->nfetched++] = tile;
-	pthread_cond_signal(&pass->fetched);
-	pthread_mutex_unlock(&pass->lock);
 }
 
 /*
@@ -356,8 +326,14 @@ static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 		return 0;
 	}
 	rc = tile_fetch(pass, i, error);
-	if (!rc)
-		push(pass, i);
+	if (!rc) {
+		pthread_mutex_lock(&pass->lock);
+		assert(pass->nfetched < pass->optimizer->ntiles);
+		task_set(pass, i, TASK_FETCHED);
+		pass->optimizer->queue[pass->nfetched++] = i;
+		pthread_cond_signal(&pass->fetched);
+		pthread_mutex_unlock(&pass->lock);
+	}
 	return rc;
 }
 
@@ -386,16 +362,6 @@ unsigned pass_flights(const struct nvs_optimizer *optimizer)
 	return FLIGHTS * threads_count(optimizer->threads);
 }
 
-static void kind_check(const struct nvs_optimizer *optimizer, const struct pass_kind *kind)
-{
-	assert(kind->wants && kind->slice);
-	/* A part alone is never written, so that the parts of a tile are of one step. */
-	assert(!kind->master_only || !kind->writes);
-	assert(!kind->overwrites || kind->writes);
-	/* Added gradients are used up by the step that has begun. */
-	assert(!kind->gradients || (kind->writes && is_unfinished(optimizer)));
-}
-
 int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
 	     struct pass_figures *figures, struct nvs_error *error)
 {
@@ -413,7 +379,12 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	struct nvs_error failure = {.size = sizeof(failure)};
 	int rc;
 
-	kind_check(optimizer, kind);
+	assert(kind->wants && kind->slice);
+	/* A part alone is never written, so that the parts of a tile are of one step. */
+	assert(!kind->master_only || !kind->writes);
+	assert(!kind->overwrites || kind->writes);
+	/* Added gradients are used up by the step that has begun. */
+	assert(!kind->gradients || (kind->writes && is_unfinished(optimizer)));
 	tasks_begin(&pass);
 	pass.write_failures = engine_write_failures(optimizer->engine, &failure);
 	walks_end(optimizer);

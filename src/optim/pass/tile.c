@@ -88,14 +88,6 @@ static bool share(struct pass *pass, struct gradient_tile *gradients)
 	return shared;
 }
 
-static void begin_sharing(struct pass *pass, struct gradient_tile *gradients)
-{
-	pthread_mutex_lock(&pass->lock);
-	assert(!gradients->sharers && gradients->users && gradients->pin);
-	gradients->sharers = 1;
-	pthread_mutex_unlock(&pass->lock);
-}
-
 /* The last one to leave ends the pin, unless a failed read has done so. */
 static void stop_sharing(struct pass *pass, struct gradient_tile *gradients)
 {
@@ -173,28 +165,13 @@ int tile_fetch(struct pass *pass, size_t i, struct nvs_error *error)
 
 	if (rc && shared)
 		leave_unread(pass, gradients);
-	else if (!rc && gradients && !shared)
-		begin_sharing(pass, gradients);
+	else if (!rc && gradients && !shared) {
+		pthread_mutex_lock(&pass->lock);
+		assert(!gradients->sharers && gradients->users && gradients->pin);
+		gradients->sharers = 1;
+		pthread_mutex_unlock(&pass->lock);
+	}
 	return rc;
-}
-
-static void drop_gradients(struct pass *pass, size_t tile)
-{
-	struct gradient_tile *gradients = tile_gradients(pass, tile);
-	bool done;
-
-	if (!gradients)
-		return;
-	pthread_mutex_lock(&pass->lock);
-	assert(gradients->users && gradients->sharers);
-	done = !--gradients->users;
-	gradients->sharers -= done;
-	pthread_mutex_unlock(&pass->lock);
-	/* The last one discards them before they can be written back. */
-	if (done)
-		gradients_discard(pass->optimizer, gradients);
-	else
-		stop_sharing(pass, gradients);
 }
 
 int tile_write(struct pass *pass, struct tile *tile, struct nvs_error *error)
@@ -231,7 +208,21 @@ int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
 	assert(tile->task == TASK_COMPUTED || tile->task == TASK_FAILED);
 	assert(!tile->slices);
 	assert(!changed || !pass->optimizer->read_only);
-	drop_gradients(pass, i);
+	struct gradient_tile *gradients = tile_gradients(pass, i);
+	bool done;
+
+	if (gradients) {
+		pthread_mutex_lock(&pass->lock);
+		assert(gradients->users && gradients->sharers);
+		done = !--gradients->users;
+		gradients->sharers -= done;
+		pthread_mutex_unlock(&pass->lock);
+		/* The last one discards them before they can be written back. */
+		if (done)
+			gradients_discard(pass->optimizer, gradients);
+		else
+			stop_sharing(pass, gradients);
+	}
 	if (pass->kind->gradients)
 		tile->progress = TILE_UPDATED;
 	if (!is_offloaded(pass, i)) {

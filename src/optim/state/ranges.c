@@ -42,34 +42,6 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimize
 	return rc;
 }
 
-static int unpin_part(struct nvs_optimizer *optimizer, size_t i, const struct pinned *pinned,
-		      bool changed, struct nvs_error *error)
-{
-	struct tile *tile = &optimizer->tiles[i];
-
-	assert(!changed || !optimizer->read_only);
-	assert(!pinned->n || pinned->pin);
-	if (changed)
-		tile_set_place(optimizer, tile, is_held(tile) ? TILE_HELD_CHANGED : TILE_LOOSE);
-	if (!pinned->n)
-		return 0;
-	return batch_release(optimizer->engine, pinned->tensors, pinned->n, pinned->pin,
-			     changed ? NVS_DIRTY : NVS_CLEAN, error);
-}
-
-/* Fills `to` with a part of a fresh tile's state, which needs no memory of the pool. */
-static void copy_fresh(struct nvs_optimizer *optimizer, const struct group *group, uint64_t offset,
-		       uint64_t n, enum nvs_optimizer_part part, float *to)
-{
-	assert(offset + n <= group->numel);
-	if (part != NVS_MASTER || !group->weights)
-		memset(to, 0, n * sizeof(float));
-	else
-		optimizer->kernel->convert(to, NVS_F32,
-					   group->weights + offset * nvs_dtype_size(group->dtype),
-					   group->dtype, 1, n);
-}
-
 /* Elements of one part of a group's state, to read (to) or to write (from). */
 struct part_range {
 	const struct group *group;
@@ -92,8 +64,20 @@ static int copy_some(struct nvs_optimizer *optimizer, const struct part_range *r
 	assert(!range->to != !range->from && i < optimizer->ntiles);
 	assert(n && at % optimizer->tile_numel + n <= optimizer->tile_numel);
 	if (range->to && is_fresh(&optimizer->tiles[i])) {
-		copy_fresh(optimizer, range->group, range->offset + done, n, range->part,
-			   range->to + done);
+		uint64_t offset = range->offset + done;
+		float *to = range->to + done;
+
+		/* Fills `to` with a part of a fresh tile's state, which needs no memory of the
+		 * pool. */
+		assert(offset + n <= range->group->numel);
+		if (range->part != NVS_MASTER || !range->group->weights)
+			memset(to, 0, n * sizeof(float));
+		else
+			optimizer->kernel->convert(
+				to, NVS_F32,
+				range->group->weights +
+					offset * nvs_dtype_size(range->group->dtype),
+				range->group->dtype, 1, n);
 		return 0;
 	}
 	rc = pin_part(optimizer, i, range->part, &pinned, error);
@@ -106,22 +90,15 @@ static int copy_some(struct nvs_optimizer *optimizer, const struct part_range *r
 		memcpy(range->to + done, state, n * sizeof(float));
 	else
 		memcpy(state, range->from + done, n * sizeof(float));
-	return unpin_part(optimizer, i, &pinned, !range->to, error);
-}
+	bool changed = !range->to;
+	struct tile *tile = &optimizer->tiles[i];
 
-static int copy(struct nvs_optimizer *optimizer, const struct part_range *range,
-		struct nvs_error *error)
-{
-	uint64_t at = range->group->at + range->offset, n;
-	int rc = 0;
-
-	walks_begin(optimizer);
-	for (uint64_t done = 0; done < range->numel && !rc; done += n) {
-		n = min_u64(optimizer->tile_numel - (at + done) % optimizer->tile_numel,
-			    range->numel - done);
-		rc = copy_some(optimizer, range, done, n, error);
-	}
-	return !rc && range->from ? walks_check_written(optimizer, error) : rc;
+	if (changed)
+		tile_set_place(optimizer, tile, is_held(tile) ? TILE_HELD_CHANGED : TILE_LOOSE);
+	if (!pinned.n)
+		return 0;
+	return batch_release(optimizer->engine, pinned.tensors, pinned.n, pinned.pin,
+			     changed ? NVS_DIRTY : NVS_CLEAN, error);
 }
 
 /* ---- The calls ---- */
@@ -154,7 +131,15 @@ static int move(struct nvs_optimizer *optimizer, size_t group, struct part_range
 	rc = check_part_range(optimizer, group, range, error);
 	if (!rc) {
 		range->group = &optimizer->groups[group];
-		rc = copy(optimizer, range, error);
+		uint64_t at = range->group->at + range->offset, n;
+
+		walks_begin(optimizer);
+		for (uint64_t done = 0; done < range->numel && !rc; done += n) {
+			n = min_u64(optimizer->tile_numel - (at + done) % optimizer->tile_numel,
+				    range->numel - done);
+			rc = copy_some(optimizer, range, done, n, error);
+		}
+		rc = !rc && range->from ? walks_check_written(optimizer, error) : rc;
 	}
 	call_end(optimizer);
 	return rc;

@@ -44,14 +44,6 @@ static int check_arrays(const struct nvs_adam_update *update, struct nvs_error *
 	return rc;
 }
 
-/* Without weights their type may be left 0, but must be one. */
-static bool types_are_allowed(const struct nvs_adam_update *update)
-{
-	return is_element(update->gradients_dtype) &&
-	       (update->weights ? is_element(update->weights_dtype)
-				: nvs_dtype_size(update->weights_dtype) > 0);
-}
-
 static int check_update(const struct nvs_adam_update *update, struct nvs_error *error)
 {
 	int rc = check_number("grad_factor", update->grad_factor, FLT_MAX, error);
@@ -61,7 +53,9 @@ static int check_update(const struct nvs_adam_update *update, struct nvs_error *
 	if (!update->step || update->step > STEPS_MAX)
 		return error_about(error, -EINVAL, "step", 0, 0,
 				   "step is %" PRIu64 ": allowed are 1 to 2^53 - 1", update->step);
-	if (!types_are_allowed(update))
+	if (!(is_element(update->gradients_dtype) &&
+	      (update->weights ? is_element(update->weights_dtype)
+			       : nvs_dtype_size(update->weights_dtype) > 0)))
 		return error_set(error, -EINVAL, "gradients and weights are F32, BF16 or F16");
 	if (update->numel > HEADER_NUMEL_MAX)
 		return error_about(error, -EINVAL, "numel", 0, 0,

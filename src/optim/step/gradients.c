@@ -174,19 +174,15 @@ void gradients_discard(struct nvs_optimizer *optimizer, struct gradient_tile *gr
 	gradients->valid = false;
 }
 
-static void forget_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile)
-{
-	assert(!tile->sharers);
-	if (!tile->valid)
-		return;
-	tile->valid = false;
-	engine_discard(optimizer->engine, tile->tensor, 0);
-}
-
 void gradients_clear(struct nvs_optimizer *optimizer)
 {
-	for (size_t i = 0; i < optimizer->ngradients; i++)
-		forget_tile(optimizer, &optimizer->gradients[i]);
+	for (size_t i = 0; i < optimizer->ngradients; i++) {
+		struct gradient_tile *tile = &optimizer->gradients[i];
+		if (tile->valid) {
+			tile->valid = false;
+			engine_discard(optimizer->engine, tile->tensor, 0);
+		}
+	}
 	for (size_t i = 0; i < optimizer->ngroups; i++) {
 		optimizer->groups[i].lent = NULL;
 		optimizer->groups[i].added = 0;

@@ -46,28 +46,6 @@ static int lower(struct scaler *scaler, const struct fp16_config *config)
 	return 0;
 }
 
-static void raise_if_due(struct scaler *scaler, const struct fp16_config *config)
-{
-	bool due = (scaler->iteration - scaler->last_overflow) % config->loss_scale_window == 0;
-
-	if (config->consecutive_hysteresis || due)
-		scaler->hysteresis = config->hysteresis;
-	if (due)
-		scaler->scale = fmin(scaler->scale * FACTOR, SCALE_MAX);
-}
-
-/* Counts from the last overflow on, when the count has become too large for a header. The scale
- * depends on the updates since then alone, modulo the window. */
-static void count_anew(struct scaler *scaler, const struct fp16_config *config)
-{
-	int64_t window = config->loss_scale_window;
-	int64_t since = (scaler->iteration - scaler->last_overflow) % window;
-
-	scaler->last_overflow = -1;
-	scaler->iteration = (since ? since : window) - 1;
-	assert((scaler->iteration - scaler->last_overflow) % window == since);
-}
-
 static void scaler_check(const struct scaler *scaler)
 {
 	assert(is_scale(scaler->scale));
@@ -84,12 +62,28 @@ int scaler_update(struct scaler *scaler, const struct fp16_config *config, bool 
 		return 0;
 	assert(config->loss_scale_window);
 	scaler_check(scaler);
-	if (scaler->iteration == UPDATES_MAX)
-		count_anew(scaler, config);
+	if (scaler->iteration == UPDATES_MAX) {
+		int64_t window = config->loss_scale_window;
+		int64_t since = (scaler->iteration - scaler->last_overflow) % window;
+
+		/* Counts from the last overflow on, when the count has become too large for a
+		 * header. The scale depends on the updates since then alone, modulo the window. */
+		scaler->last_overflow = -1;
+		scaler->iteration = (since ? since : window) - 1;
+		assert((scaler->iteration - scaler->last_overflow) % window == since);
+	}
 	if (overflow)
 		rc = lower(scaler, config);
-	else
-		raise_if_due(scaler, config);
+	else {
+		bool due = (scaler->iteration - scaler->last_overflow) %
+				   config->loss_scale_window ==
+			   0;
+
+		if (config->consecutive_hysteresis || due)
+			scaler->hysteresis = config->hysteresis;
+		if (due)
+			scaler->scale = fmin(scaler->scale * FACTOR, SCALE_MAX);
+	}
 	if (!rc)
 		scaler->iteration++;
 	scaler_check(scaler);
