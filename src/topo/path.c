@@ -74,16 +74,6 @@ int dio_open(int fd, int flags)
 	return fd;
 }
 
-/* Returns -EINVAL if the file does not support O_DIRECT. */
-static int try_direct(int fd)
-{
-	int direct = dio_open(fd, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_NONBLOCK);
-
-	if (direct >= 0)
-		close(direct);
-	return direct < 0 ? direct : 0;
-}
-
 int dio_probe(int fd, struct dio_caps *caps)
 {
 	struct statx stx;
@@ -108,7 +98,12 @@ int dio_probe(int fd, struct dio_caps *caps)
 	}
 	if (!power_of_two(mem) || !power_of_two(offset))
 		return 0;
-	rc = try_direct(fd);
+	int direct = dio_open(fd, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_NONBLOCK);
+
+	/* Returns -EINVAL if the file does not support O_DIRECT. */
+	if (direct >= 0)
+		close(direct);
+	rc = direct < 0 ? direct : 0;
 	if (rc)
 		return rc == -EINVAL || rc == -ENOENT ? 0 : rc;
 	caps->direct = true;

@@ -22,23 +22,18 @@ struct topo {
 	hwloc_bitmap_t allowed; /* CPUs that the process could run on at topo_open */
 };
 
-/* Detecting accelerators would start their runtimes in the caller's process. */
-static void skip_accelerators(hwloc_topology_t hwloc)
+static int load_with(struct topo *topo, const char *xml_path, enum hwloc_type_filter_e devices)
 {
+	if (hwloc_topology_init(&topo->hwloc))
+		return -ENOMEM;
+	/* Detecting accelerators would start their runtimes in the caller's process. */
 	static const char *const components[] = {"cuda", "nvml", "opencl",
 						 "gl",	 "rsmi", "levelzero"};
 	const unsigned long flag = HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST;
 
 	/* Fails if this hwloc lacks the component, which is harmless. */
 	for (unsigned i = 0; i < COUNT_OF(components); i++)
-		(void)hwloc_topology_set_components(hwloc, flag, components[i]);
-}
-
-static int load_with(struct topo *topo, const char *xml_path, enum hwloc_type_filter_e devices)
-{
-	if (hwloc_topology_init(&topo->hwloc))
-		return -ENOMEM;
-	skip_accelerators(topo->hwloc);
+		(void)hwloc_topology_set_components(topo->hwloc, flag, components[i]);
 	errno = 0;
 	if (hwloc_topology_set_io_types_filter(topo->hwloc, devices) ||
 	    (xml_path && hwloc_topology_set_xml(topo->hwloc, xml_path)) ||
