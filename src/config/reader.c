@@ -179,27 +179,6 @@ static int read_betas(struct reader *r, const struct config_key *key,
 	return result ? result : read_real(r, key, value->first->next, name, 1, true, &betas[1]);
 }
 
-static int read_device(struct reader *r, const struct config_key *key,
-		       const struct json_value *value, const char *name)
-{
-	for (int i = NVS_DEVICE_NONE; i <= NVS_DEVICE_NVME; i++) {
-		if (json_is_string(value, nvs_device_name((enum nvs_device)i))) {
-			*(enum nvs_device *)place_of(r, key) = (enum nvs_device)i;
-			return 0;
-		}
-	}
-	return refuse(r, key, value, name, "");
-}
-
-static int read_ioengine(struct reader *r, const struct config_key *key,
-			 const struct json_value *value, const char *name)
-{
-	if (value->type != JSON_STRING || strlen(value->string) != value->length ||
-	    nvs_ioengine_parse(value->string, place_of(r, key)))
-		return refuse(r, key, value, name, "");
-	return 0;
-}
-
 static int read_grad(struct reader *r, const struct config_key *key, const struct json_value *value,
 		     const char *name)
 {
@@ -216,18 +195,6 @@ static int read_grad(struct reader *r, const struct config_key *key, const struc
 		if (json_is_string(value, dtypes[i].name)) {
 			*(enum nvs_dtype *)place_of(r, key) = dtypes[i].dtype;
 			r->grad_named = true;
-			return 0;
-		}
-	}
-	return refuse(r, key, value, name, "");
-}
-
-static int read_depth(struct reader *r, const struct config_key *key,
-		      const struct json_value *value, const char *name)
-{
-	for (unsigned i = 0; deepspeed_depth_name(i); i++) {
-		if (json_is_string(value, deepspeed_depth_name(i))) {
-			*(enum deepspeed_depth *)place_of(r, key) = (enum deepspeed_depth)i;
 			return 0;
 		}
 	}
@@ -354,13 +321,28 @@ static int read_value(struct reader *r, const struct config_key *key,
 	case KEY_BETAS:
 		return read_betas(r, key, value, name);
 	case KEY_DEVICE:
-		return read_device(r, key, value, name);
+		for (int i = NVS_DEVICE_NONE; i <= NVS_DEVICE_NVME; i++) {
+			if (json_is_string(value, nvs_device_name((enum nvs_device)i))) {
+				*(enum nvs_device *)place_of(r, key) = (enum nvs_device)i;
+				return 0;
+			}
+		}
+		return refuse(r, key, value, name, "");
 	case KEY_IOENGINE:
-		return read_ioengine(r, key, value, name);
+		if (value->type != JSON_STRING || strlen(value->string) != value->length ||
+		    nvs_ioengine_parse(value->string, place_of(r, key)))
+			return refuse(r, key, value, name, "");
+		return 0;
 	case KEY_GRAD:
 		return read_grad(r, key, value, name);
 	case KEY_DEPTH:
-		return read_depth(r, key, value, name);
+		for (unsigned i = 0; deepspeed_depth_name(i); i++) {
+			if (json_is_string(value, deepspeed_depth_name(i))) {
+				*(enum deepspeed_depth *)place_of(r, key) = (enum deepspeed_depth)i;
+				return 0;
+			}
+		}
+		return refuse(r, key, value, name, "");
 	case KEY_NAME:
 		return read_name(r, key, value, name);
 	case KEY_PATHS:
