@@ -77,21 +77,6 @@ bool utf8_is_control(const char *text, size_t length)
 	return false;
 }
 
-/* Writes each byte as \xHH. */
-static void put_escaped(char *to, const char *text, size_t length)
-{
-	static const char digits[] = "0123456789abcdef";
-
-	for (size_t i = 0; i < length; i++) {
-		unsigned char byte = (unsigned char)text[i];
-
-		*to++ = '\\';
-		*to++ = 'x';
-		*to++ = digits[byte >> 4];
-		*to++ = digits[byte & 15];
-	}
-}
-
 const char *visible_text(const char *text, size_t left, char *buffer, size_t nbytes)
 {
 	size_t n = 0;
@@ -105,8 +90,20 @@ const char *visible_text(const char *text, size_t left, char *buffer, size_t nby
 			break;
 		if (shown)
 			memcpy(buffer + n, text, taken);
-		else
-			put_escaped(buffer + n, text, taken);
+		else {
+			char *to = buffer + n;
+			static const char digits[] = "0123456789abcdef";
+
+			/* Writes each byte as \xHH. */
+			for (size_t i = 0; i < taken; i++) {
+				unsigned char byte = (unsigned char)text[i];
+
+				*to++ = '\\';
+				*to++ = 'x';
+				*to++ = digits[byte >> 4];
+				*to++ = digits[byte & 15];
+			}
+		}
 		n += room;
 		text += taken;
 		left -= taken;

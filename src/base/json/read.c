@@ -421,19 +421,6 @@ static bool skip_word(struct parser *p, const char *word)
 	return true;
 }
 
-static int open_container(struct parser *p, struct json_value *value)
-{
-	if (p->depth == JSON_DEPTH_MAX)
-		return refuse(
-			p, p->at, -EFBIG,
-			"objects and lists are nested more than 512 deep, which is the limit");
-	p->open[p->depth].container = value;
-	p->open[p->depth].tail = &value->first;
-	p->depth++;
-	p->at++;
-	return 0;
-}
-
 /* Reads a scalar, or the opening bracket of a container. */
 static int read_value(struct parser *p, struct json_value *value)
 {
@@ -446,7 +433,15 @@ static int read_value(struct parser *p, struct json_value *value)
 	value->place = move_to(p, p->at);
 	if (c == '{' || c == '[') {
 		value->type = c == '{' ? JSON_OBJECT : JSON_ARRAY;
-		return open_container(p, value);
+		if (p->depth == JSON_DEPTH_MAX)
+			return refuse(p, p->at, -EFBIG,
+				      "objects and lists are nested more than 512 deep, which is "
+				      "the limit");
+		p->open[p->depth].container = value;
+		p->open[p->depth].tail = &value->first;
+		p->depth++;
+		p->at++;
+		return 0;
 	}
 	if (c == '"') {
 		value->type = JSON_STRING;

@@ -70,34 +70,6 @@ static uint32_t next_random(struct extents *extents)
 	return extents->random = x;
 }
 
-static uint32_t node_new(struct extents *extents, uint64_t offset, uint64_t length)
-{
-	uint32_t at = extents->spare;
-
-	assert(extents->spare_count > 0);
-	if (at != NONE)
-		extents->spare = extents->nodes[at].left;
-	else
-		at = extents->touched++;
-	assert(at != NONE && at < extents->capacity);
-	extents->spare_count--;
-	extents->count++;
-	extents->nodes[at] = (struct node){.offset = offset,
-					   .length = length,
-					   .longest = length,
-					   .priority = next_random(extents)};
-	return at;
-}
-
-static void node_discard(struct extents *extents, uint32_t at)
-{
-	assert(at != NONE && extents->count > 0);
-	extents->nodes[at].left = extents->spare;
-	extents->spare = at;
-	extents->spare_count++;
-	extents->count--;
-}
-
 static void refresh(struct node *nodes, uint32_t at)
 {
 	struct node *node = &nodes[at];
@@ -186,7 +158,20 @@ static uint32_t cut_out(struct node *nodes, uint32_t at, uint64_t offset)
 
 static void add(struct extents *extents, uint64_t offset, uint64_t length)
 {
-	uint32_t node = node_new(extents, offset, length);
+	uint32_t at = extents->spare;
+
+	if (at != NONE)
+		extents->spare = extents->nodes[at].left;
+	else
+		at = extents->touched++;
+	assert(at != NONE && at < extents->capacity);
+	extents->spare_count--;
+	extents->count++;
+	extents->nodes[at] = (struct node){.offset = offset,
+					   .length = length,
+					   .longest = length,
+					   .priority = next_random(extents)};
+	uint32_t node = at;
 
 	extents->root = insert(extents->nodes, extents->root, node);
 }
@@ -194,7 +179,10 @@ static void add(struct extents *extents, uint64_t offset, uint64_t length)
 static void drop(struct extents *extents, uint32_t at)
 {
 	extents->root = cut_out(extents->nodes, extents->root, extents->nodes[at].offset);
-	node_discard(extents, at);
+	extents->nodes[at].left = extents->spare;
+	extents->spare = at;
+	extents->spare_count++;
+	extents->count--;
 }
 
 /* Changes the bounds of a free extent; they must not pass a neighbour, to keep the order. */
