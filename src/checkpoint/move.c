@@ -122,19 +122,6 @@ static int empty_to_store(struct move *move, struct nvs_error *error)
 	return rc == -EBUSY ? 0 : rc; /* another caller has pinned it */
 }
 
-static int empty(struct move *move, struct nvs_error *error)
-{
-	uint64_t nbytes = move->pairs[move->filled].entry->nbytes;
-	int rc = move->writing ? empty_to_file(move, error) : empty_to_store(move, error);
-
-	if (rc)
-		return rc;
-	move->filled++;
-	move->filling_bytes -= nbytes;
-	move->emptying_bytes += nbytes;
-	return 0;
-}
-
 /* Waits for the oldest tensor that is being emptied. */
 static int finish(struct move *move, struct nvs_error *error)
 {
@@ -173,8 +160,19 @@ static int run(struct move *move, struct nvs_error *error)
 
 			/* Empties a tensor while at least half of what is on its way is being
 			 * filled. */
-			rc = move->done < move->filled && full ? finish(move, error)
-							       : empty(move, error);
+			if (move->done < move->filled && full)
+				rc = finish(move, error);
+			else {
+				uint64_t nbytes = move->pairs[move->filled].entry->nbytes;
+				rc = move->writing ? empty_to_file(move, error)
+						   : empty_to_store(move, error);
+
+				if (!rc) {
+					move->filled++;
+					move->filling_bytes -= nbytes;
+					move->emptying_bytes += nbytes;
+				}
+			}
 		}
 		check_move(move);
 	}

@@ -43,26 +43,6 @@ static int check_name(const struct entry *entry, const char *path, struct nvs_er
 	return 0;
 }
 
-/* Numbers the files that the entries go to, in their order; returns how many. */
-static size_t distribute(struct nvs_checkpoint *plan, uint64_t shard_bytes)
-{
-	uint64_t filled = 0;
-	size_t file = 0;
-
-	for (size_t i = 0; i < plan->n; i++) {
-		struct entry *entry = &plan->entries[i];
-
-		if (shard_bytes && filled &&
-		    (filled > shard_bytes || entry->nbytes > shard_bytes - filled)) {
-			file++;
-			filled = 0;
-		}
-		entry->file = file;
-		filled += entry->nbytes;
-	}
-	return file + 1;
-}
-
 /* Places a file's data from 0 on: the entries of multiples of DATA_ALIGN, then the others. */
 static uint64_t place(struct nvs_checkpoint *plan, size_t file)
 {
@@ -251,7 +231,22 @@ int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoin
 	rc = check_plan(checkpoint, path, true, error);
 	if (rc)
 		return rc;
-	nfiles = distribute(checkpoint, shard_bytes);
+	uint64_t filled = 0;
+	size_t file = 0;
+
+	/* Numbers the files that the entries go to, in their order; returns how many. */
+	for (size_t i = 0; i < checkpoint->n; i++) {
+		struct entry *entry = &checkpoint->entries[i];
+
+		if (shard_bytes && filled &&
+		    (filled > shard_bytes || entry->nbytes > shard_bytes - filled)) {
+			file++;
+			filled = 0;
+		}
+		entry->file = file;
+		filled += entry->nbytes;
+	}
+	nfiles = file + 1;
 	if (nfiles > PATHS_MAX)
 		return error_set(error, -EINVAL, "%s: shards of %llu bytes make %zu files", path,
 				 (unsigned long long)shard_bytes, nfiles);

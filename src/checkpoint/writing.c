@@ -115,26 +115,6 @@ static int load_before(struct nvs_checkpoint *before, const struct placement *pl
 	return rc == -EINVAL || rc == -ENOENT || rc == -ENODATA ? 0 : rc;
 }
 
-static int write_index(struct writing *writing, struct nvs_error *error)
-{
-	const struct placement *placement = &writing->placement;
-	struct draft draft = {.fd = -1};
-	int rc = draft_open(&draft, writing->aio, placement->index_path, placement->index_bytes,
-			    error);
-	if (!rc)
-		rc = sink_write_now(&draft.sink, writing->aio, placement->index,
-				    placement->index_bytes, 0, error);
-	if (!rc)
-		rc = draft_sync(&draft, error);
-	if (!rc)
-		rc = draft_rename(&draft, error);
-	writing->complete = !rc;
-	if (!rc)
-		rc = sync_directory(placement->index_path, error);
-	draft_close(&draft);
-	return rc;
-}
-
 /* Replaces the checkpoint of before, whichever of the two forms it has. */
 static int replace_before(struct writing *writing, struct nvs_error *error)
 {
@@ -150,8 +130,22 @@ static int replace_before(struct writing *writing, struct nvs_error *error)
 			rc = draft_rename(&writing->drafts[i], error);
 		rc = rc ? rc : sync_directory(writing->plan.paths[0], error);
 	}
-	if (!rc && placement->index_path)
-		rc = write_index(writing, error);
+	if (!rc && placement->index_path) {
+		struct draft draft = {.fd = -1};
+		rc = draft_open(&draft, writing->aio, placement->index_path, placement->index_bytes,
+				error);
+		if (!rc)
+			rc = sink_write_now(&draft.sink, writing->aio, placement->index,
+					    placement->index_bytes, 0, error);
+		if (!rc)
+			rc = draft_sync(&draft, error);
+		if (!rc)
+			rc = draft_rename(&draft, error);
+		writing->complete = !rc;
+		if (!rc)
+			rc = sync_directory(placement->index_path, error);
+		draft_close(&draft);
+	}
 	if (!rc && placement->other_path) {
 		/* Some readers look for the single file first and some for the index, so the one
 		 * that is replaced by the other may not stay. Each reader finds the old checkpoint

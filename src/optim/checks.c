@@ -57,15 +57,6 @@ static int check_fp16(const struct fp16_config *config, struct nvs_error *error)
 	return 0;
 }
 
-static int check_read_only(const struct nvs_config *config, struct nvs_error *error)
-{
-	if (!config->read_only || config->offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NVME)
-		return 0;
-	return error_about(error, -ENODATA, "read_only", 0, 0,
-			   "nvswap.read_only is true, but offload_optimizer.device is not nvme: "
-			   "there is no kept store to read");
-}
-
 int check_values(const struct nvs_config *config, struct nvs_error *error)
 {
 	enum nvs_dtype dtype = config->grad_accum_dtype;
@@ -105,7 +96,13 @@ int check_values(const struct nvs_config *config, struct nvs_error *error)
 					 "optimizer state in float32: set it to false",
 					 key);
 	}
-	return rc ? rc : check_read_only(config, error);
+	if (rc)
+		return rc;
+	if (!config->read_only || config->offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NVME)
+		return 0;
+	return error_about(error, -ENODATA, "read_only", 0, 0,
+			   "nvswap.read_only is true, but offload_optimizer.device is not nvme: "
+			   "there is no kept store to read");
 }
 
 /* ---- Calls ---- */

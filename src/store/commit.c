@@ -17,27 +17,6 @@
 
 /* ---- Reading ---- */
 
-/*
- * The writer of the newest label may have been killed before it was durable on both places. Nothing
- * is written before that, since an older label would lead to extents that are about to change.
- */
-static int settle_labels(struct store *store, struct nvs_error *error)
-{
-	int rc = 0;
-
-	assert(store->keep && !store->read_only);
-	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
-		struct member *member = &store->members[i];
-
-		assert(member_has_copy(member, LABEL_WHOLE));
-		rc = member_has_copy(member, LABEL_STALE)
-			     ? member_write_label(member, error)
-			     : disk_sync(member->fd, member->path, error);
-		assert(rc || !member_has_copy(member, LABEL_STALE));
-	}
-	return rc;
-}
-
 int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error)
 {
 	struct member *first = &store->members[0];
@@ -89,7 +68,21 @@ int store_begin_writing(struct store *store, struct nvs_error *error)
 	/* A missing manifest file was just created again. */
 	if (!rc)
 		rc = member_sync_names(&store->members[0], error);
-	return rc ? rc : settle_labels(store, error);
+	if (rc)
+		return rc;
+	/* The writer of the newest label may have been killed before it was durable on both places.
+	 * Nothing is written before that, since an older label would lead to extents that are about
+	 * to change. */
+	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
+		struct member *member = &store->members[i];
+
+		assert(member_has_copy(member, LABEL_WHOLE));
+		rc = member_has_copy(member, LABEL_STALE)
+			     ? member_write_label(member, error)
+			     : disk_sync(member->fd, member->path, error);
+		assert(rc || !member_has_copy(member, LABEL_STALE));
+	}
+	return rc;
 }
 
 const struct store_entry *store_entries(const struct store *store, size_t *n)

@@ -55,16 +55,6 @@ static const char *block_name(bool optimizer)
 	return optimizer ? "offload_optimizer" : "offload_param";
 }
 
-/* A kept store has its own stripe size, which is taken if none is given. */
-static bool stripe_differs(const struct store *store, const struct store_options *options)
-{
-	const struct label *label = &store->members[0].label;
-
-	assert(label->unit);
-	return store->nmembers > 1 && options->stripe_size &&
-	       label->stripe != round_to_unit(options->stripe_size, label->unit);
-}
-
 static int check_layout(const struct store *store, const struct store_options *options,
 			struct nvs_error *error)
 {
@@ -89,7 +79,8 @@ static int check_layout(const struct store *store, const struct store_options *o
 				 "of the two its own device",
 				 path, block_name(label->optimizer),
 				 block_name(options->optimizer));
-	if (stripe_differs(store, options))
+	if (store->nmembers > 1 && options->stripe_size &&
+	    label->stripe != round_to_unit(options->stripe_size, label->unit))
 		return error_set(error, -EMEDIUMTYPE,
 				 "the kept store at %s has stripes of %" PRIu64
 				 " bytes, not of %" PRIu64
@@ -105,30 +96,6 @@ static int check_layout(const struct store *store, const struct store_options *o
 					 "the labels of %s and %s contradict each other: the store "
 					 "is damaged",
 					 path, store->members[i].path);
-	}
-	return 0;
-}
-
-/* Members of a new store may hold remains of crashed runs, but no kept store. */
-static int check_free(const struct store *store, struct nvs_error *error)
-{
-	const struct member *first = &store->members[0];
-
-	assert(!is_kept(first));
-	for (unsigned i = 0; i < store->nmembers; i++) {
-		const struct member *member = &store->members[i];
-
-		assert(!member->blank || !member->has_manifests);
-		/* Labels are marked as kept from the last member to the first: the first is not, so
-		 * this store was never finished, and nothing was committed to it. */
-		if (is_kept(member) && !same_store(first, member))
-			return error_set(
-				error, -EMEDIUMTYPE,
-				"%s is member %" PRIu32
-				" of a kept store, and %s, which stands first in nvme_path, "
-				"is not part of it: give the paths of that store, in their "
-				"order, or remove it if it is not needed",
-				member->path, member->label.index, first->path);
 	}
 	return 0;
 }
@@ -157,8 +124,27 @@ int store_identify(const struct store *store, const struct store_options *option
 								    : member->directory);
 	}
 	assert(store->keep || !*found);
-	if (!*found)
-		return check_free(store, error);
+	if (!*found) {
+		/* Members of a new store may hold remains of crashed runs, but no kept store. */
+		assert(!is_kept(first));
+		for (unsigned i = 0; i < store->nmembers; i++) {
+			const struct member *member = &store->members[i];
+
+			assert(!member->blank || !member->has_manifests);
+			/* Labels are marked as kept from the last member to the first: the first is
+			 * not, so this store was never finished, and nothing was committed to
+			 * it. */
+			if (is_kept(member) && !same_store(first, member))
+				return error_set(
+					error, -EMEDIUMTYPE,
+					"%s is member %" PRIu32
+					" of a kept store, and %s, which stands first in "
+					"nvme_path, is not part of it: give the paths of that "
+					"store, in their order, or remove it if it is not needed",
+					member->path, member->label.index, first->path);
+		}
+		return 0;
+	}
 	/* Check the number of paths first: it explains a missing member better. */
 	if (first->label.index == 0 && first->label.count != store->nmembers)
 		return check_layout(store, options, error);

@@ -405,15 +405,6 @@ static const char *check_duplicates(const struct manifest *manifest,
 	return NULL;
 }
 
-/* Bytes of the padding must be zero. */
-static const char *check_note(const uint8_t *note, uint64_t nbytes)
-{
-	for (uint64_t i = nbytes; i < note_room(nbytes); i++)
-		if (note[i])
-			return "the note has something where zeros are due";
-	return NULL;
-}
-
 /* More dimensions than the body has room for. */
 static uint64_t shapes_max(const struct manifest *manifest)
 {
@@ -437,7 +428,13 @@ static const char *decode_entries(struct manifest *manifest, uint32_t unit)
 		assert(at <= end);
 		assert((size_t)(shapes - manifest->shapes) < shapes_max(manifest));
 	}
-	return at == end ? check_note(end, note_bytes) : "something stands behind its entries";
+	if (at != end)
+		return "something stands behind its entries";
+	/* Bytes of the padding must be zero. */
+	for (uint64_t i = note_bytes; i < note_room(note_bytes); i++)
+		if (end[i])
+			return "the note has something where zeros are due";
+	return NULL;
 }
 
 int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **why)

@@ -516,15 +516,6 @@ static int append_zeros(const struct slot *slot, uint64_t nbytes)
 	return -errno;
 }
 
-/* Unwritten bytes are not part of a manifest. */
-static int reserve_file(const struct slot *slot, uint64_t nbytes)
-{
-	int rc = file_reserve(slot->fd, FALLOC_FL_KEEP_SIZE, nbytes) ? -errno : 0;
-
-	assert(slot->owned);
-	return rc == -EOPNOTSUPP ? append_zeros(slot, nbytes) : rc;
-}
-
 int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 {
 	uint64_t nbytes = MANIFEST_HEADER_BYTES + NVS_NOTE_MAX + count * MANIFEST_ENTRY_MAX;
@@ -538,7 +529,12 @@ int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 
 		if (rc)
 			return rc;
-		rc = slot->owned ? reserve_file(slot, nbytes) : 0;
+		if (slot->owned) {
+			/* Unwritten bytes are not part of a manifest. */
+			rc = file_reserve(slot->fd, FALLOC_FL_KEEP_SIZE, nbytes) ? -errno : 0;
+			if (rc == -EOPNOTSUPP)
+				rc = append_zeros(slot, nbytes);
+		}
 		if (rc)
 			return error_set(error, rc, "cannot reserve %s for the manifest %s: %s%s",
 					 size_text(nbytes, need), slot->path, nvs_strerror(rc),

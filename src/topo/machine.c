@@ -15,9 +15,16 @@
 #include "base/memory/room.h"
 #include "topo/sysfs.h"
 
-/* A capability lifts limits only in the initial user namespace. */
-static bool in_first_user_namespace(void)
+static bool may_lock_everything(void)
 {
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+
+	if (syscall(SYS_capget, &header, data))
+		return false;
+	if (!(data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)))
+		return false;
+	/* A capability lifts limits only in the initial user namespace. */
 	unsigned long inside, outside, count;
 	char map[128];
 
@@ -26,17 +33,6 @@ static bool in_first_user_namespace(void)
 		return access("/proc/self/status", F_OK) == 0;
 	return sscanf(map, "%lu %lu %lu", &inside, &outside, &count) == 3 && inside == 0 &&
 	       outside == 0 && count == 4294967295u;
-}
-
-static bool may_lock_everything(void)
-{
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
-
-	if (syscall(SYS_capget, &header, data))
-		return false;
-	return (data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)) &&
-	       in_first_user_namespace();
 }
 
 uint64_t memlock_limit(void)

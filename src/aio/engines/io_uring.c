@@ -82,31 +82,6 @@ static int setup(struct uring *uring, const struct engine_options *options)
 	return rc;
 }
 
-static void register_tables(struct uring *uring, uint32_t without)
-{
-	assert(!uring->facts->fixed_files && !uring->facts->fixed_buffers);
-	if (!(without & WITHOUT_FIXED_FILES)) {
-		int none[ENGINE_FILES];
-		struct rlimit limit;
-		unsigned n = ENGINE_FILES;
-
-		/* Registers as many slots as the limit on open files allows; setting a slot beyond
-		 * fails. Uses the system call because io_uring_register_files(3) raises that limit
-		 * for the whole process. */
-		memset(none, -1, sizeof(none));
-		if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < n)
-			n = (unsigned)limit.rlim_cur;
-		uring->facts->fixed_files = !syscall(SYS_io_uring_register, uring->ring.ring_fd,
-						     IORING_REGISTER_FILES, none, n);
-	}
-	if (without & WITHOUT_FIXED_BUFFERS)
-		return;
-	uring->facts->buffers_status = io_uring_register_buffers_sparse(&uring->ring,
-									ENGINE_BUFFERS);
-	uring->facts->fixed_buffers = !uring->facts->buffers_status;
-	assert(uring->facts->buffers_status <= 0);
-}
-
 /* A filter may forbid io_uring_enter() alone, which else only the first I/O would show. */
 static int probe_enter(struct uring *uring)
 {
@@ -169,7 +144,26 @@ static int uring_open(void **queue, const struct engine_options *options,
 		rc = probe_enter(uring);
 	if (rc)
 		goto fail;
-	register_tables(uring, options->without);
+	if (!(options->without & WITHOUT_FIXED_FILES)) {
+		int none[ENGINE_FILES];
+		struct rlimit limit;
+		unsigned n = ENGINE_FILES;
+
+		/* Registers as many slots as the limit on open files allows; setting a slot beyond
+		 * fails. Uses the system call because io_uring_register_files(3) raises that limit
+		 * for the whole process. */
+		memset(none, -1, sizeof(none));
+		if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < n)
+			n = (unsigned)limit.rlim_cur;
+		uring->facts->fixed_files = !syscall(SYS_io_uring_register, uring->ring.ring_fd,
+						     IORING_REGISTER_FILES, none, n);
+	}
+	if (!(options->without & WITHOUT_FIXED_BUFFERS)) {
+		uring->facts->buffers_status = io_uring_register_buffers_sparse(&uring->ring,
+										ENGINE_BUFFERS);
+		uring->facts->fixed_buffers = !uring->facts->buffers_status;
+		assert(uring->facts->buffers_status <= 0);
+	}
 	uring_check(uring);
 	assert(!uring->unsubmitted);
 	*queue = uring;

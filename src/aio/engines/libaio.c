@@ -59,21 +59,6 @@ static void context_free(struct aio_context *context)
 	free(context);
 }
 
-static void why_not(int rc, uint32_t events, char *reason, size_t reason_bytes)
-{
-	assert(rc < 0);
-	if (rc == -EAGAIN)
-		snprintf(reason, reason_bytes,
-			 "%u more events exceed sysctl fs.aio-max-nr (fs.aio-nr are in use); raise "
-			 "it or lower queue_depth x thread_count",
-			 events);
-	else if (rc == -ENOSYS || rc == -EPERM)
-		snprintf(reason, reason_bytes,
-			 "this kernel has no aio, or a seccomp filter hides it");
-	else
-		snprintf(reason, reason_bytes, "%s", nvs_strerror(rc));
-}
-
 static int libaio_open(void **out, const struct engine_options *options, struct engine_facts *facts,
 		       char *reason, size_t reason_bytes)
 {
@@ -122,7 +107,16 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 	return 0;
 
 fail:
-	why_not(rc, options->depth + 1 + (context ? context->stops_max : 0), reason, reason_bytes);
+	if (rc == -EAGAIN)
+		snprintf(reason, reason_bytes,
+			 "%u more events exceed sysctl fs.aio-max-nr (fs.aio-nr are in use); raise "
+			 "it or lower queue_depth x thread_count",
+			 options->depth + 1 + (context ? context->stops_max : 0));
+	else if (rc == -ENOSYS || rc == -EPERM)
+		snprintf(reason, reason_bytes,
+			 "this kernel has no aio, or a seccomp filter hides it");
+	else
+		snprintf(reason, reason_bytes, "%s", nvs_strerror(rc));
 	if (context)
 		context_free(context);
 	/* -EAGAIN means the limit on threads. */

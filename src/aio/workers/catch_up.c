@@ -65,25 +65,6 @@ static void sync_buffer(struct worker *worker, unsigned slot, const struct regio
 	pthread_mutex_unlock(&worker->aio->lock);
 }
 
-static void sync_buffers(struct worker *worker, unsigned n)
-{
-	struct nvs_aio *aio = worker->aio;
-
-	assert(n >= worker->nbuffers && n <= ENGINE_BUFFERS);
-	for (unsigned slot = 0; slot < n && aio->ops->set_buffer; slot++) {
-		struct region region;
-
-		pthread_mutex_lock(&aio->lock);
-		region = aio->regions[slot];
-		pthread_mutex_unlock(&aio->lock);
-		if (region.only && region.only != worker)
-			region = (struct region){.data = NULL};
-		if (worker->buffers[slot].generation != region.generation)
-			sync_buffer(worker, slot, &region);
-	}
-	assert(worker->nbuffers <= ENGINE_BUFFERS);
-}
-
 void worker_catch_up(struct worker *worker)
 {
 	struct nvs_aio *aio = worker->aio;
@@ -97,7 +78,19 @@ void worker_catch_up(struct worker *worker)
 	memcpy(wanted, aio->files, sizeof(wanted));
 	pthread_mutex_unlock(&aio->lock);
 	sync_files(worker, wanted);
-	sync_buffers(worker, nregions);
+	assert(nregions <= ENGINE_BUFFERS);
+	for (unsigned slot = 0; slot < nregions && aio->ops->set_buffer; slot++) {
+		struct region region;
+
+		pthread_mutex_lock(&aio->lock);
+		region = aio->regions[slot];
+		pthread_mutex_unlock(&aio->lock);
+		if (region.only && region.only != worker)
+			region = (struct region){.data = NULL};
+		if (worker->buffers[slot].generation != region.generation)
+			sync_buffer(worker, slot, &region);
+	}
+	assert(worker->nbuffers <= ENGINE_BUFFERS);
 	int rc;
 
 	if (topo && worker->bound_node != node) {

@@ -338,27 +338,6 @@ static void round_of_io(struct worker *worker)
 	worker_check(worker);
 }
 
-static void serve(struct worker *worker)
-{
-	struct nvs_aio *aio = worker->aio;
-
-	worker_check(worker);
-	assert(worker->queue);
-	for (;;) {
-		/* worker_catch_up() drops the lock: repeat until no I/O can name a stale slot. */
-		while (worker->epoch != aio->epoch)
-			worker_catch_up(worker);
-		if (!nothing_to_do(worker))
-			round_of_io(worker);
-		else if (aio->closing)
-			break;
-		else
-			idle(worker);
-	}
-	worker_check(worker);
-	assert(worker->nfree == aio->config.queue_depth);
-}
-
 static void *worker_main(void *arg)
 {
 	struct worker *worker = arg;
@@ -377,8 +356,24 @@ static void *worker_main(void *arg)
 	aio->running++;
 	assert(aio->running <= aio->config.thread_count && status <= 0);
 	pthread_cond_broadcast(&aio->synced);
-	if (!status)
-		serve(worker);
+	if (!status) {
+		worker_check(worker);
+		assert(worker->queue);
+		for (;;) {
+			/* worker_catch_up() drops the lock: repeat until no I/O can name a stale
+			 * slot. */
+			while (worker->epoch != aio->epoch)
+				worker_catch_up(worker);
+			if (!nothing_to_do(worker))
+				round_of_io(worker);
+			else if (aio->closing)
+				break;
+			else
+				idle(worker);
+		}
+		worker_check(worker);
+		assert(worker->nfree == aio->config.queue_depth);
+	}
 	/* workers_look() takes no thread for killed that still runs. */
 	assert(worker->life == WORKER_STARTED && !worker->waits_for_room);
 	worker->life = WORKER_ENDED;

@@ -463,24 +463,6 @@ static int read_value(struct parser *p, struct json_value *value)
 	return rc;
 }
 
-static int read_key(struct parser *p, struct json_value *member)
-{
-	bool lone_surrogate;
-	int rc;
-
-	if (look(p) != '"')
-		return unexpected(p, "a key in double quotes is expected here");
-	member->key_raw = p->at;
-	member->key_place = move_to(p, p->at);
-	rc = read_string(p, &member->key, &member->key_length, &lone_surrogate);
-	if (rc)
-		return rc;
-	if (look(p) != ':')
-		return unexpected(p, "a ':' is expected after a key");
-	p->at++;
-	return 0;
-}
-
 /* ---- Containers ---- */
 
 static int by_key(const void *left, const void *right)
@@ -557,7 +539,22 @@ static int add_value(struct parser *p, struct json_value **out)
 	container->count++;
 	*p->open[p->depth - 1].tail = value;
 	p->open[p->depth - 1].tail = &value->next;
-	return container->type == JSON_OBJECT ? read_key(p, value) : 0;
+	if (container->type != JSON_OBJECT)
+		return 0;
+	bool lone_surrogate;
+	int rc;
+
+	if (look(p) != '"')
+		return unexpected(p, "a key in double quotes is expected here");
+	value->key_raw = p->at;
+	value->key_place = move_to(p, p->at);
+	rc = read_string(p, &value->key, &value->key_length, &lone_surrogate);
+	if (rc)
+		return rc;
+	if (look(p) != ':')
+		return unexpected(p, "a ':' is expected after a key");
+	p->at++;
+	return 0;
 }
 
 /* Closes the containers that end here; *next is the next value to read, NULL after the last. */

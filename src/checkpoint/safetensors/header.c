@@ -191,33 +191,6 @@ static int check_keys(const struct header_reader *reader, const struct json_valu
 	return 0;
 }
 
-static int read_tensor(const struct header_reader *reader, const struct json_value *value)
-{
-	struct nvs_checkpoint *checkpoint = reader->checkpoint;
-	struct entry *tensor = reader->tensor;
-	const struct json_value *offsets = json_member(value, "data_offsets");
-	int rc;
-
-	if (value->type != JSON_OBJECT)
-		return unexpected(reader, value, "an object with dtype and shape");
-	rc = check_keys(reader, value);
-	if (!rc)
-		rc = read_dtype(reader, json_member(value, "dtype"));
-	if (!rc)
-		rc = read_shape(reader, json_member(value, "shape"));
-	if (rc)
-		return rc;
-	if (__builtin_mul_overflow(tensor->numel, nvs_dtype_size(tensor->dtype), &tensor->nbytes) ||
-	    tensor->nbytes > DATA_MAX - checkpoint->nbytes)
-		return reject(reader,
-			      "the checkpoint has more than the %llu bytes that are allowed",
-			      DATA_MAX);
-	checkpoint->nbytes += tensor->nbytes;
-	if (offsets)
-		return read_offsets(reader, offsets);
-	return !checkpoint->has_data ? 0 : reject(reader, "has no data_offsets");
-}
-
 static int add_tensor(struct header_reader *reader, const struct json_value *member)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
@@ -235,7 +208,28 @@ static int add_tensor(struct header_reader *reader, const struct json_value *mem
 	if (!reader->tensor->name)
 		return no_memory(reader);
 	checkpoint->n++;
-	return read_tensor(reader, member);
+	struct entry *tensor = reader->tensor;
+	const struct json_value *offsets = json_member(member, "data_offsets");
+	int rc;
+
+	if (member->type != JSON_OBJECT)
+		return unexpected(reader, member, "an object with dtype and shape");
+	rc = check_keys(reader, member);
+	if (!rc)
+		rc = read_dtype(reader, json_member(member, "dtype"));
+	if (!rc)
+		rc = read_shape(reader, json_member(member, "shape"));
+	if (rc)
+		return rc;
+	if (__builtin_mul_overflow(tensor->numel, nvs_dtype_size(tensor->dtype), &tensor->nbytes) ||
+	    tensor->nbytes > DATA_MAX - checkpoint->nbytes)
+		return reject(reader,
+			      "the checkpoint has more than the %llu bytes that are allowed",
+			      DATA_MAX);
+	checkpoint->nbytes += tensor->nbytes;
+	if (offsets)
+		return read_offsets(reader, offsets);
+	return !checkpoint->has_data ? 0 : reject(reader, "has no data_offsets");
 }
 
 static int check_metadata(const struct header_reader *reader, const struct json_value *metadata)

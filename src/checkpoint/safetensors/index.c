@@ -117,33 +117,6 @@ static int add_shards(struct nvs_checkpoint *checkpoint, const char *path,
 	return rc;
 }
 
-/* The map and the headers must name the same tensors, each in the same file. */
-static int check_map(const struct nvs_checkpoint *checkpoint, const char *path,
-		     const struct json_value *map, struct nvs_error *error)
-{
-	if (map->duplicate)
-		return error_set(error, -EINVAL, "%s: tensor %s appears twice", path,
-				 map->duplicate->key);
-	if (map->count != checkpoint->n)
-		return error_set(
-			error, -EINVAL,
-			"%s: names %u tensors, but its files have %zu: they are not of one "
-			"checkpoint",
-			path, map->count, checkpoint->n);
-	for (const struct json_value *item = map->first; item; item = item->next) {
-		const struct entry *entry = checkpoint_find(checkpoint, item->key);
-		const char *file = entry ? checkpoint->paths[entry->file] : "";
-		const char *slash = strrchr(file, '/');
-
-		if (!entry || strlen(item->key) != item->key_length ||
-		    strcmp(slash ? slash + 1 : file, item->string) != 0)
-			return error_about(error, -EINVAL, item->key, 0, 0,
-					   "%s: tensor %s is not in %s", path, item->key,
-					   item->string);
-	}
-	return 0;
-}
-
 static int load_map(struct nvs_checkpoint *checkpoint, const char *path,
 		    const struct json_value *root, struct nvs_error *error)
 {
@@ -157,7 +130,29 @@ static int load_map(struct nvs_checkpoint *checkpoint, const char *path,
 	rc = add_shards(checkpoint, path, map, error);
 	if (!rc)
 		rc = checkpoint_sort(checkpoint, path, error);
-	return rc ? rc : check_map(checkpoint, path, map, error);
+	if (rc)
+		return rc;
+	/* The map and the headers must name the same tensors, each in the same file. */
+	if (map->duplicate)
+		return error_set(error, -EINVAL, "%s: tensor %s appears twice", path,
+				 map->duplicate->key);
+	if (map->count != checkpoint->n)
+		return error_set(error, -EINVAL,
+				 "%s: names %u tensors, but its files have %zu: they are not of "
+				 "one checkpoint",
+				 path, map->count, checkpoint->n);
+	for (const struct json_value *item = map->first; item; item = item->next) {
+		const struct entry *entry = checkpoint_find(checkpoint, item->key);
+		const char *file = entry ? checkpoint->paths[entry->file] : "";
+		const char *slash = strrchr(file, '/');
+
+		if (!entry || strlen(item->key) != item->key_length ||
+		    strcmp(slash ? slash + 1 : file, item->string) != 0)
+			return error_about(error, -EINVAL, item->key, 0, 0,
+					   "%s: tensor %s is not in %s", path, item->key,
+					   item->string);
+	}
+	return 0;
 }
 
 int index_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)

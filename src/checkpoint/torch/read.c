@@ -265,8 +265,12 @@ static int visit_item(struct torch_reader *reader, size_t length, const struct o
 	return n;
 }
 
-static int visit_items(struct torch_reader *reader, const struct object *object, unsigned depth)
+static int visit(struct torch_reader *reader, const struct object *object, unsigned depth)
 {
+	if (object->kind == OBJECT_TENSOR)
+		return add_tensor(reader, object);
+	if (!has_items(object))
+		return 0;
 	const size_t length = strlen(reader->name), step = object->kind == OBJECT_DICT ? 2 : 1;
 	int rc = 0;
 
@@ -283,13 +287,6 @@ static int visit_items(struct torch_reader *reader, const struct object *object,
 			reader->name[length] = '\0';
 	}
 	return rc;
-}
-
-static int visit(struct torch_reader *reader, const struct object *object, unsigned depth)
-{
-	if (object->kind == OBJECT_TENSOR)
-		return add_tensor(reader, object);
-	return has_items(object) ? visit_items(reader, object, depth) : 0;
 }
 
 /* ---- The file ---- */
@@ -356,12 +353,20 @@ static int check_byte_order(const struct torch_reader *reader)
 	return rc;
 }
 
-static int read_pickle(struct torch_reader *reader)
+static int read_values(struct torch_reader *reader)
 {
+	struct stat status;
+	int rc = fstat(reader->fd, &status) ? -errno : 0;
+
+	if (rc)
+		return error_set(reader->error, rc, "%s: %s", reader->path, nvs_strerror(rc));
+	rc = zip_read(&reader->zip, reader->fd, (uint64_t)status.st_size, reader->path,
+		      reader->error);
+	if (rc)
+		return rc;
 	const struct zip_record *record = NULL;
 	uint8_t *bytes = NULL;
-	int rc = find_pickle(reader, &record);
-
+	rc = find_pickle(reader, &record);
 	if (!rc)
 		rc = check_byte_order(reader);
 	if (rc)
@@ -373,18 +378,6 @@ static int read_pickle(struct torch_reader *reader)
 				 reader->error);
 	free(bytes);
 	return rc;
-}
-
-static int read_values(struct torch_reader *reader)
-{
-	struct stat status;
-	int rc = fstat(reader->fd, &status) ? -errno : 0;
-
-	if (rc)
-		return error_set(reader->error, rc, "%s: %s", reader->path, nvs_strerror(rc));
-	rc = zip_read(&reader->zip, reader->fd, (uint64_t)status.st_size, reader->path,
-		      reader->error);
-	return rc ? rc : read_pickle(reader);
 }
 
 static void torch_reader_free(struct torch_reader *reader)
@@ -537,31 +530,6 @@ static double value_of(const uint8_t bytes[8], enum nvs_dtype dtype)
 	return (double)real;
 }
 
-/* The element of a tensor that has one. */
-static int read_element(struct torch_reader *reader, const struct object *tensor, double *value)
-{
-	struct entry entry = {.dtype = tensor->tensor.dtype};
-	uint8_t bytes[8] = {0}, *data = NULL;
-	const struct zip_record *record;
-	int rc = read_shape(reader, tensor->tensor.shape, &entry);
-
-	if (!rc)
-		rc = read_place(reader, tensor, &entry);
-	if (!rc && !(entry.numel == 1 &&
-		     (entry.dtype == NVS_F32 || entry.dtype == NVS_I64 || entry.dtype == NVS_U64)))
-		rc = reject(reader, "it must be one element of F32, I64 or U64");
-	record = &reader->zip.records[entry.storage];
-	if (!rc)
-		rc = read_record(reader, record, &data);
-	assert(rc || data);
-	if (!rc)
-		memcpy(bytes, data + (entry.offset - record->data_at), entry.nbytes);
-	free(data);
-	free(entry.shape);
-	*value = value_of(bytes, entry.dtype);
-	return rc;
-}
-
 static int read_count(struct torch_reader *reader, const char *const *keys, uint64_t *count)
 {
 	const struct object *object = reader->pickle.root;
@@ -580,8 +548,29 @@ static int read_count(struct torch_reader *reader, const char *const *keys, uint
 	}
 	if (object->kind == OBJECT_FLOAT)
 		value = object->real;
-	else if (object->kind == OBJECT_TENSOR)
-		rc = read_element(reader, object, &value);
+	else if (object->kind == OBJECT_TENSOR) {
+		struct entry entry = {.dtype = object->tensor.dtype};
+		uint8_t bytes[8] = {0}, *data = NULL;
+		const struct zip_record *record;
+
+		/* The element of a tensor that has one. */
+		rc = read_shape(reader, object->tensor.shape, &entry);
+		if (!rc)
+			rc = read_place(reader, object, &entry);
+		if (!rc &&
+		    !(entry.numel == 1 &&
+		      (entry.dtype == NVS_F32 || entry.dtype == NVS_I64 || entry.dtype == NVS_U64)))
+			rc = reject(reader, "it must be one element of F32, I64 or U64");
+		record = &reader->zip.records[entry.storage];
+		if (!rc)
+			rc = read_record(reader, record, &data);
+		assert(rc || data);
+		if (!rc)
+			memcpy(bytes, data + (entry.offset - record->data_at), entry.nbytes);
+		free(data);
+		free(entry.shape);
+		value = value_of(bytes, entry.dtype);
+	}
 	if (rc)
 		return rc;
 	if (!(value >= 0 && value <= 0x1p53))

@@ -173,32 +173,6 @@ static bool read_extra(const uint8_t *extra, size_t nbytes, uint64_t *const fiel
 	return *fields[0] != FULL_32 && *fields[1] != FULL_32 && *fields[2] != FULL_32;
 }
 
-/* Where the data begins, which only the record's own header says. */
-static int find_data(const struct zip_reader *reader, struct zip_record *record)
-{
-	uint8_t local[LOCAL_BYTES];
-	uint64_t end;
-	int rc;
-
-	if (record->header_at > reader->at || reader->at - record->header_at < LOCAL_BYTES)
-		return reject(reader, "record %s begins in the directory", record->name);
-	rc = read_bytes(reader, record->header_at, local, sizeof(local));
-	if (rc)
-		return rc;
-	if (get_u32(local) != 0x04034b50)
-		return reject(reader, "record %s has no header at byte %llu", record->name,
-			      (unsigned long long)record->header_at);
-	record->data_at = record->header_at + LOCAL_BYTES + get_u16(local + 26) +
-			  get_u16(local + 28);
-	if (__builtin_add_overflow(record->data_at, record->nbytes, &end) || end > reader->at)
-		return reject(reader,
-			      "record %s has %llu bytes at %llu, behind the directory's "
-			      "begin at %llu",
-			      record->name, (unsigned long long)record->nbytes,
-			      (unsigned long long)record->data_at, (unsigned long long)reader->at);
-	return 0;
-}
-
 /* One entry of the directory, whose length goes to *used. */
 static int read_record(struct zip_reader *reader, const uint8_t *at, size_t left, size_t *used)
 {
@@ -227,7 +201,28 @@ static int read_record(struct zip_reader *reader, const uint8_t *at, size_t left
 		return reject(reader,
 			      "record %s is compressed or encrypted: torch.save does neither",
 			      record->name);
-	return find_data(reader, record);
+	uint8_t local[LOCAL_BYTES];
+	uint64_t end;
+	int rc;
+
+	/* Where the data begins, which only the record's own header says. */
+	if (record->header_at > reader->at || reader->at - record->header_at < LOCAL_BYTES)
+		return reject(reader, "record %s begins in the directory", record->name);
+	rc = read_bytes(reader, record->header_at, local, sizeof(local));
+	if (rc)
+		return rc;
+	if (get_u32(local) != 0x04034b50)
+		return reject(reader, "record %s has no header at byte %llu", record->name,
+			      (unsigned long long)record->header_at);
+	record->data_at = record->header_at + LOCAL_BYTES + get_u16(local + 26) +
+			  get_u16(local + 28);
+	if (__builtin_add_overflow(record->data_at, record->nbytes, &end) || end > reader->at)
+		return reject(
+			reader,
+			"record %s has %llu bytes at %llu, behind the directory's begin at %llu",
+			record->name, (unsigned long long)record->nbytes,
+			(unsigned long long)record->data_at, (unsigned long long)reader->at);
+	return 0;
 }
 
 static int read_records(struct zip_reader *reader, const uint8_t *directory)

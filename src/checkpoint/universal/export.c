@@ -215,24 +215,6 @@ static int write_frame(const struct export_job *export, const char *name, const 
 	return rc;
 }
 
-static int complete_param(const struct export_job *export, size_t i, struct nvs_error *error)
-{
-	const struct param *param = &export->params.all[i];
-	struct nvs_checkpoint plan;
-	struct torch torch;
-	char file[PART_FILE_MAX];
-	int rc = param_lay_out(param, &plan, &torch, error);
-
-	for (unsigned part = 0; part < PARTS && !rc; part++) {
-		part_file(file, part);
-		torch.crcs[0] = export->sums[i * PARTS + part];
-		rc = write_frame(export, param->name, file, &plan, &torch, error);
-	}
-	torch_free(&torch);
-	checkpoint_free(&plan);
-	return rc;
-}
-
 /* The number of steps, where DeepSpeed looks for it. */
 static int make_state(uint64_t step, char **text, size_t *nbytes)
 {
@@ -302,32 +284,27 @@ static int write_state(const struct export_job *export, struct nvs_error *error)
 	return rc;
 }
 
-static int write_latest(const struct export_job *export, struct nvs_error *error)
-{
-	struct draft draft = {.fd = -1};
-	size_t nbytes = strlen(export->tag);
-	int rc = draft_open(&draft, export->aio, export->latest, nbytes, error);
-
-	if (!rc)
-		rc = sink_write_now(&draft.sink, export->aio, export->tag, nbytes, 0, error);
-	if (!rc)
-		rc = draft_sync(&draft, error);
-	if (!rc)
-		rc = draft_rename(&draft, error);
-	if (!rc)
-		rc = sync_directory(export->latest, error);
-	draft_close(&draft);
-	return rc;
-}
-
 /* The first rank, when all elements are written. */
 static int complete(struct export_job *export, struct nvs_error *error)
 {
 	size_t n = export->params.n;
 	int rc = 0;
 
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = complete_param(export, i, error);
+	for (size_t i = 0; i < n && !rc; i++) {
+		const struct param *param = &export->params.all[i];
+		struct nvs_checkpoint plan;
+		struct torch torch;
+		char file[PART_FILE_MAX];
+		rc = param_lay_out(param, &plan, &torch, error);
+
+		for (unsigned part = 0; part < PARTS && !rc; part++) {
+			part_file(file, part);
+			torch.crcs[0] = export->sums[i * PARTS + part];
+			rc = write_frame(export, param->name, file, &plan, &torch, error);
+		}
+		torch_free(&torch);
+		checkpoint_free(&plan);
+	}
 	if (!rc)
 		rc = write_state(export, error);
 	/* Sync after all writes: the first sync makes much of the rest durable too. */
@@ -345,7 +322,21 @@ static int complete(struct export_job *export, struct nvs_error *error)
 		rc = tree_sync(&export->tree, NULL, UNIVERSAL_STATE, error);
 	if (!rc)
 		rc = tree_commit(&export->tree, error);
-	return rc ? rc : write_latest(export, error);
+	if (rc)
+		return rc;
+	struct draft draft = {.fd = -1};
+	size_t nbytes = strlen(export->tag);
+	rc = draft_open(&draft, export->aio, export->latest, nbytes, error);
+	if (!rc)
+		rc = sink_write_now(&draft.sink, export->aio, export->tag, nbytes, 0, error);
+	if (!rc)
+		rc = draft_sync(&draft, error);
+	if (!rc)
+		rc = draft_rename(&draft, error);
+	if (!rc)
+		rc = sync_directory(export->latest, error);
+	draft_close(&draft);
+	return rc;
 }
 
 int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,

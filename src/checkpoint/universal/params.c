@@ -49,24 +49,6 @@ static int count(struct param *param, struct nvs_error *error)
 			   DATA_MAX / (unsigned long long)sizeof(float));
 }
 
-static int check_place(const struct param *param, struct nvs_optimizer *optimizer,
-		       struct nvs_error *error)
-{
-	struct nvs_group_info info = {.size = sizeof(info)};
-	const struct fragment *fragment = &param->fragment;
-	int rc = nvs_optimizer_get_group_info(optimizer, fragment->group, &info, NULL);
-
-	if (rc)
-		return error_about(error, -EINVAL, param->name, 0, 0, "%s: there is no group %zu",
-				   param->name, fragment->group);
-	if (fragment->offset <= info.numel && fragment->numel <= info.numel - fragment->offset)
-		return 0;
-	return error_about(error, -EINVAL, param->name, 0, 0,
-			   "%s: %" PRIu64 " elements from %" PRIu64
-			   " on: the group %s has %" PRIu64,
-			   param->name, fragment->numel, fragment->offset, info.name, info.numel);
-}
-
 /* What all ranks must agree on. */
 uint32_t params_sum(const struct params *params)
 {
@@ -103,7 +85,20 @@ static int read_param(struct param *param, struct nvs_optimizer *optimizer,
 					     .numel = given.numel,
 					     .at = given.first}};
 	rc = count(param, error);
-	return rc ? rc : check_place(param, optimizer, error);
+	if (rc)
+		return rc;
+	struct nvs_group_info info = {.size = sizeof(info)};
+	const struct fragment *fragment = &param->fragment;
+	rc = nvs_optimizer_get_group_info(optimizer, fragment->group, &info, NULL);
+	if (rc)
+		return error_about(error, -EINVAL, param->name, 0, 0, "%s: there is no group %zu",
+				   param->name, fragment->group);
+	if (fragment->offset <= info.numel && fragment->numel <= info.numel - fragment->offset)
+		return 0;
+	return error_about(error, -EINVAL, param->name, 0, 0,
+			   "%s: %" PRIu64 " elements from %" PRIu64
+			   " on: the group %s has %" PRIu64,
+			   param->name, fragment->numel, fragment->offset, info.name, info.numel);
 }
 
 static int by_name(const void *a, const void *b, void *arg)
@@ -139,27 +134,6 @@ static int by_place(const void *a, const void *b, void *arg)
 	return left->offset < right->offset ? -1 : left->offset > right->offset;
 }
 
-/* Sorts the fragments; no two of them may overlap. */
-static int place(struct params *params, struct nvs_error *error)
-{
-	for (size_t i = 0; i < params->n; i++)
-		if (params->all[i].fragment.numel)
-			params->owners[params->nfragments++] = i;
-	qsort_r(params->owners, params->nfragments, sizeof(*params->owners), by_place, params->all);
-	for (size_t i = 0; i < params->nfragments; i++) {
-		const struct param *param = &params->all[params->owners[i]];
-		const struct fragment *before = i ? &params->fragments[i - 1] : NULL;
-
-		params->fragments[i] = param->fragment;
-		if (before && before->group == param->fragment.group &&
-		    before->offset + before->numel > param->fragment.offset)
-			return error_about(error, -EINVAL, param->name, 0, 0,
-					   "%s and %s have elements in common", param->name,
-					   params->all[params->owners[i - 1]].name);
-	}
-	return 0;
-}
-
 int params_read(struct params *params, struct nvs_optimizer *optimizer,
 		const struct nvs_checkpoint_param *from, size_t n, struct nvs_error *error)
 {
@@ -178,7 +152,25 @@ int params_read(struct params *params, struct nvs_optimizer *optimizer,
 		rc = read_param(&params->all[params->n], optimizer, from, params->n, error);
 	if (!rc)
 		rc = check_names(params, params->owners, error);
-	return rc ? rc : place(params, error);
+	if (rc)
+		return rc;
+	/* Sorts the fragments; no two of them may overlap. */
+	for (size_t i = 0; i < params->n; i++)
+		if (params->all[i].fragment.numel)
+			params->owners[params->nfragments++] = i;
+	qsort_r(params->owners, params->nfragments, sizeof(*params->owners), by_place, params->all);
+	for (size_t i = 0; i < params->nfragments; i++) {
+		const struct param *param = &params->all[params->owners[i]];
+		const struct fragment *before = i ? &params->fragments[i - 1] : NULL;
+
+		params->fragments[i] = param->fragment;
+		if (before && before->group == param->fragment.group &&
+		    before->offset + before->numel > param->fragment.offset)
+			return error_about(error, -EINVAL, param->name, 0, 0,
+					   "%s and %s have elements in common", param->name,
+					   params->all[params->owners[i - 1]].name);
+	}
+	return 0;
 }
 
 void params_free(struct params *params)

@@ -111,20 +111,6 @@ static void leave_unread(struct pass *pass, struct gradient_tile *gradients)
 	stop_sharing(pass, gradients);
 }
 
-static void count_hit(struct pass *pass, size_t i)
-{
-	struct tile *tile = &pass->optimizer->tiles[i];
-
-	/* An update ends a tile's part in the step: it is not fetched again. */
-	assert(!pass->kind->gradients || tile->progress != TILE_UPDATED);
-	if (is_held(tile) || (tile->progress != TILE_AHEAD && is_resident(pass, i)))
-		pass->figures.hits++;
-	else if (!is_fresh(tile))
-		pass->figures.misses++;
-	if (tile->progress == TILE_AHEAD)
-		tile->progress = TILE_PENDING;
-}
-
 /* Pins the first n of a tile's tensors, of which the last may be gradients; waits for room. */
 static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *tensors, unsigned n,
 		       struct nvs_error *error)
@@ -137,7 +123,13 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 
 	assert(n >= parts && n - parts <= 1);
 	if (parts) {
-		count_hit(pass, i);
+		/* An update ends a tile's part in the step: it is not fetched again. */
+		if (is_held(tile) || (tile->progress != TILE_AHEAD && is_resident(pass, i)))
+			pass->figures.hits++;
+		else if (!is_fresh(tile))
+			pass->figures.misses++;
+		if (tile->progress == TILE_AHEAD)
+			tile->progress = TILE_PENDING;
 		first = is_held(tile) || is_fresh(tile) || pass->kind->overwrites ? parts : 0;
 		if (first && !is_held(tile))
 			rc = batch_pin(engine, tensors, parts, -1, &tile->pin, error);
@@ -189,17 +181,6 @@ int tile_write(struct pass *pass, struct tile *tile, struct nvs_error *error)
 	return rc;
 }
 
-/* Unpins a tile, unchanged. */
-static int give_up(struct pass *pass, size_t i, struct nvs_error *error)
-{
-	struct tile *tile = &pass->optimizer->tiles[i];
-
-	/* The cache keeps its pin. */
-	assert(tile->pin && !is_held(tile));
-	return batch_release(pass->optimizer->engine, tile->parts, parts_of(pass, i), tile->pin,
-			     NVS_CLEAN, error);
-}
-
 int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
@@ -231,7 +212,10 @@ int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
 		return 0;
 	}
 	if (!changed)
-		return is_held(tile) ? 0 : give_up(pass, i, error);
+		return is_held(tile)
+			       ? 0
+			       : batch_release(pass->optimizer->engine, tile->parts,
+					       parts_of(pass, i), tile->pin, NVS_CLEAN, error);
 	if (!stays(pass, i))
 		return tile_write(pass, tile, error);
 	tile_set_place(pass->optimizer, tile, TILE_HELD_CHANGED);

@@ -27,23 +27,6 @@ static int check_array(const char *name, const void *array, size_t size, struct 
 	return 0;
 }
 
-static int check_arrays(const struct nvs_adam_update *update, struct nvs_error *error)
-{
-	size_t gradient = nvs_dtype_size(update->gradients_dtype);
-	int rc = check_array("master", update->master, sizeof(float), error);
-
-	if (!rc)
-		rc = check_array("exp_avg", update->exp_avg, sizeof(float), error);
-	if (!rc)
-		rc = check_array("exp_avg_sq", update->exp_avg_sq, sizeof(float), error);
-	if (!rc)
-		rc = check_array("gradients", update->gradients, gradient, error);
-	if (!rc && update->weights)
-		rc = check_array("weights", update->weights, nvs_dtype_size(update->weights_dtype),
-				 error);
-	return rc;
-}
-
 static int check_update(const struct nvs_adam_update *update, struct nvs_error *error)
 {
 	int rc = check_number("grad_factor", update->grad_factor, FLT_MAX, error);
@@ -60,7 +43,20 @@ static int check_update(const struct nvs_adam_update *update, struct nvs_error *
 	if (update->numel > HEADER_NUMEL_MAX)
 		return error_about(error, -EINVAL, "numel", 0, 0,
 				   "numel is %" PRIu64 ": allowed are up to 2^56", update->numel);
-	return update->numel ? check_arrays(update, error) : 0;
+	if (!update->numel)
+		return 0;
+	size_t gradient = nvs_dtype_size(update->gradients_dtype);
+	rc = check_array("master", update->master, sizeof(float), error);
+	if (!rc)
+		rc = check_array("exp_avg", update->exp_avg, sizeof(float), error);
+	if (!rc)
+		rc = check_array("exp_avg_sq", update->exp_avg_sq, sizeof(float), error);
+	if (!rc)
+		rc = check_array("gradients", update->gradients, gradient, error);
+	if (!rc && update->weights)
+		rc = check_array("weights", update->weights, nvs_dtype_size(update->weights_dtype),
+				 error);
+	return rc;
 }
 
 int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error)

@@ -79,29 +79,6 @@ static int skip(struct nvs_optimizer *optimizer, double sum, struct nvs_step_res
 
 #define READ_AHEAD (PARTS * 32u)
 
-/* The drive reads the step's first tiles while the gradients are summed. */
-static void read_ahead(struct nvs_optimizer *optimizer)
-{
-	struct nvs_tensor *tensors[READ_AHEAD];
-	size_t n = 0, last = optimizer->noffloaded - 1;
-
-	if (!optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read)
-		return;
-	for (size_t i = 0; i < optimizer->noffloaded && n + PARTS <= READ_AHEAD; i++) {
-		size_t at = optimizer->passes & 1 ? last - i : i;
-		struct tile *tile = &optimizer->tiles[at];
-
-		if (tile->place != TILE_LOOSE || !wants_update(optimizer, at))
-			continue;
-		tile->progress = TILE_AHEAD;
-		for (unsigned part = 0; part < PARTS; part++)
-			tensors[n++] = tile->parts[part];
-	}
-	assert(n <= READ_AHEAD);
-	/* A failure to read ahead does not matter: the tile is read when its turn comes. */
-	batch_prefetch(optimizer->engine, tensors, n, NULL);
-}
-
 /* Computes the norm and the factor for gradients. */
 static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		 struct nvs_step_result *result, struct nvs_error *error)
@@ -121,8 +98,29 @@ static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options 
 	if (rc)
 		return rc;
 	await_update(optimizer);
-	if (needed)
-		read_ahead(optimizer);
+	if (needed) {
+		struct nvs_tensor *tensors[READ_AHEAD];
+		size_t n = 0, last = optimizer->noffloaded - 1;
+
+		/* The drive reads the step's first tiles while the gradients are summed. */
+		if (optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read) {
+			for (size_t i = 0; i < optimizer->noffloaded && n + PARTS <= READ_AHEAD;
+			     i++) {
+				size_t at = optimizer->passes & 1 ? last - i : i;
+				struct tile *tile = &optimizer->tiles[at];
+
+				if (tile->place != TILE_LOOSE || !wants_update(optimizer, at))
+					continue;
+				tile->progress = TILE_AHEAD;
+				for (unsigned part = 0; part < PARTS; part++)
+					tensors[n++] = tile->parts[part];
+			}
+			assert(n <= READ_AHEAD);
+			/* A failure to read ahead does not matter: the tile is read when its turn
+			 * comes. */
+			batch_prefetch(optimizer->engine, tensors, n, NULL);
+		}
+	}
 	if (options->sums)
 		sum = options->sums->sum_squares;
 	else if (needed)
@@ -213,18 +211,6 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 	return rc ? rc : wait_landed(optimizer, failures, error);
 }
 
-static int end(struct nvs_optimizer *optimizer)
-{
-	for (size_t i = 0; i < optimizer->ntiles; i++)
-		assert(!wants_update(optimizer, i));
-	optimizer->step++;
-	optimizer->passes++;
-	optimizer->step_state = STEP_NONE;
-	await_update(optimizer);
-	gradients_clear(optimizer);
-	return scaler_update(&optimizer->scaler, &optimizer->config.fp16, false);
-}
-
 /* ---- The call ---- */
 
 static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
@@ -245,7 +231,16 @@ static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *
 		result->norm = optimizer->step_norm;
 		result->clip = optimizer->step_clip;
 		rc = update_all(optimizer, &figures, error);
-		rc = rc ? rc : end(optimizer);
+		if (!rc) {
+			for (size_t i = 0; i < optimizer->ntiles; i++)
+				assert(!wants_update(optimizer, i));
+			optimizer->step++;
+			optimizer->passes++;
+			optimizer->step_state = STEP_NONE;
+			await_update(optimizer);
+			gradients_clear(optimizer);
+			rc = scaler_update(&optimizer->scaler, &optimizer->config.fp16, false);
+		}
 	}
 	nvs_engine_get_stats(optimizer->engine, &to);
 	result->step = optimizer->step;

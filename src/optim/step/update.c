@@ -21,23 +21,6 @@ bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
 	return false;
 }
 
-/* The caller's function receives fp32 gradients; the weights are rounded afterwards. */
-static void update_by_caller(struct nvs_optimizer *optimizer, const struct update *update,
-			     const struct segment *segment, const struct nvs_update *run,
-			     float *scratch, char *weights)
-{
-	enum nvs_dtype dtype;
-	const char *gradients = gradients_at(optimizer, segment, &dtype);
-
-	assert(optimizer->update && scratch && segment->numel <= SLICE);
-	optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype, update->adam.grad_factor,
-				   segment->numel);
-	optimizer->update(optimizer->update_arg, run);
-	if (weights)
-		optimizer->kernel->convert(weights, optimizer->groups[segment->group].dtype,
-					   run->master, NVS_F32, 1, segment->numel);
-}
-
 static void update_segment(struct nvs_optimizer *optimizer, const struct update *update,
 			   size_t tile, const struct segment *segment, unsigned thread)
 {
@@ -67,10 +50,20 @@ static void update_segment(struct nvs_optimizer *optimizer, const struct update 
 		.exp_avg_sq = tile_part(optimizer, tile, NVS_EXP_AVG_SQ) + within,
 	};
 
-	if (optimizer->update)
-		update_by_caller(optimizer, update, segment, &run, optimizer->scratch[thread],
-				 weights);
-	else {
+	if (optimizer->update) {
+		float *scratch = optimizer->scratch[thread];
+		enum nvs_dtype dtype;
+		const char *gradients = gradients_at(optimizer, segment, &dtype);
+
+		/* The caller's function receives fp32 gradients; the weights are rounded
+		 * afterwards. */
+		optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype,
+					   update->adam.grad_factor, segment->numel);
+		optimizer->update(optimizer->update_arg, &run);
+		if (weights)
+			optimizer->kernel->convert(weights, optimizer->groups[segment->group].dtype,
+						   run.master, NVS_F32, 1, segment->numel);
+	} else {
 		enum nvs_dtype dtype;
 		const char *gradients = gradients_at(optimizer, segment, &dtype);
 

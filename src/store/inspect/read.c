@@ -130,22 +130,6 @@ int inspect_check_data(const struct nvs_store *store, struct nvs_error *error)
 	return rc;
 }
 
-static int describe_data(struct nvs_store *store, struct nvs_error *error)
-{
-	struct nvs_error why = {.size = sizeof(why)};
-	int rc = store->info.problem[0] ? 0 : inspect_check_data(store, &why);
-
-	assert(!store->info.truncated);
-	if (rc && rc != -EUCLEAN) {
-		error_copy(error, &why);
-		return rc;
-	}
-	store->info.truncated = rc;
-	if (rc)
-		refuse(store, NVS_STORE_DAMAGED, "%s", why.text);
-	return 0;
-}
-
 /* ---- The whole ---- */
 
 static void put_label(struct nvs_store_info *info, const struct label *label)
@@ -185,19 +169,6 @@ static void put_manifest(struct nvs_store *store)
 	assert(!info->tensors || info->commit);
 }
 
-static void read_without_label(struct nvs_store *store)
-{
-	const struct member *first = &store->members[0];
-
-	assert(store->open_results[0].rc || first->blank);
-	if (inspect_missing(store, 0))
-		refuse(store, NVS_STORE_PARTIAL, "%s", store->open_results[0].why.text);
-	else if (store->open_results[0].rc)
-		refuse(store, NVS_STORE_DAMAGED, "%s", store->open_results[0].why.text);
-	else
-		store->info.state = NVS_STORE_TEMPORARY;
-}
-
 int inspect_read(struct nvs_store *store, struct nvs_error *error)
 {
 	const struct member *first = &store->members[0];
@@ -217,7 +188,12 @@ int inspect_read(struct nvs_store *store, struct nvs_error *error)
 	if (rc)
 		return rc;
 	if (store->open_results[0].rc || first->blank) {
-		read_without_label(store);
+		if (inspect_missing(store, 0))
+			refuse(store, NVS_STORE_PARTIAL, "%s", store->open_results[0].why.text);
+		else if (store->open_results[0].rc)
+			refuse(store, NVS_STORE_DAMAGED, "%s", store->open_results[0].why.text);
+		else
+			store->info.state = NVS_STORE_TEMPORARY;
 		return 0;
 	}
 	put_label(&store->info, &first->label);
@@ -240,5 +216,14 @@ int inspect_read(struct nvs_store *store, struct nvs_error *error)
 	}
 	put_manifest(store);
 	/* Only now: an engine grows the files before it commits what lies in them. */
-	return describe_data(store, error);
+	rc = store->info.problem[0] ? 0 : inspect_check_data(store, &why);
+
+	if (rc && rc != -EUCLEAN) {
+		error_copy(error, &why);
+		return rc;
+	}
+	store->info.truncated = rc;
+	if (rc)
+		refuse(store, NVS_STORE_DAMAGED, "%s", why.text);
+	return 0;
 }

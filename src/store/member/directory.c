@@ -229,15 +229,12 @@ int member_find_manifests(struct member *member, struct nvs_error *error)
 	return 0;
 }
 
-static int open_data(struct member *members, unsigned index, struct nvs_error *error)
+/* An empty file must not take the place of a kept store's data. */
+static int open_or_create_data(struct member *member, struct nvs_error *error)
 {
-	struct member *member = &members[index];
-	struct stat st;
-	int rc;
+	int rc = member_find_manifests(member, error);
 
-	assert(index < NVS_PATHS_MAX);
-	/* An empty file must not take the place of a kept store's data. */
-	rc = member_find_manifests(member, error);
+	assert(member->kind == MEMBER_FILE && member->fd < 0);
 	if (!rc)
 		rc = open_plain(member, "data", member->path, member->has_manifests ? 0 : O_CREAT,
 				&member->fd, error);
@@ -250,10 +247,20 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	if (member->has_manifests)
 		return error_set(
 			error, -EUCLEAN,
-			"%s has manifests, but %s is missing: the store is damaged; put the file "
-			"back, or remove the store (nvswap store remove) if it is not needed",
+			"%s has manifests, but %s is missing: the store is damaged; put the "
+			"file back, or remove the store (nvswap store remove) if it is not needed",
 			member->directory, member->path);
-	rc = member->read_only ? nothing_there(member->path, error) : MEMBER_GONE;
+	return member->read_only ? nothing_there(member->path, error) : MEMBER_GONE;
+}
+
+static int open_data(struct member *members, unsigned index, struct nvs_error *error)
+{
+	struct member *member = &members[index];
+	struct stat st;
+	int rc;
+
+	assert(index < NVS_PATHS_MAX);
+	rc = open_or_create_data(member, error);
 	if (rc)
 		return rc;
 	assert(member->fd >= 0);

@@ -43,24 +43,6 @@ static bool newer(const struct label *label, const struct label *than)
 						     : label->kept && !than->kept;
 }
 
-/*
- * Whether the bytes in place of a copy can be a damaged label, and not another program's, which may
- * leave a later copy in place: most of what identifies the store must be there.
- */
-static bool resembles(const uint8_t bytes[LABEL_BYTES], const struct label *label)
-{
-	uint8_t whole[LABEL_BYTES];
-	unsigned set = 0, same = 0;
-
-	label_encode(label, whole);
-	for (unsigned i = 0; i < 64; i++) {
-		set += whole[i] != 0;
-		same += whole[i] && whole[i] == bytes[i];
-	}
-	assert(set && same <= set);
-	return 2 * same >= set;
-}
-
 /* Another program may have been given a raw device since, and overwritten the first copy alone. */
 static bool may_be_overwritten(const struct member *member, const struct found_label *found,
 			       const struct label *label)
@@ -68,7 +50,21 @@ static bool may_be_overwritten(const struct member *member, const struct found_l
 	assert(found->rc <= 0);
 	if (member->kind != MEMBER_RAW || !found->rc || found->rc == -EUCLEAN)
 		return false;
-	return found->rc != -EMEDIUMTYPE || !resembles(found->bytes, label);
+	if (found->rc != -EMEDIUMTYPE)
+		return true;
+	uint8_t whole[LABEL_BYTES];
+	unsigned set = 0, same = 0;
+
+	/* Whether the bytes in place of a copy can be a damaged label, and not another program's,
+	 * which may leave a later copy in place: most of what identifies the store must be
+	 * there. */
+	label_encode(label, whole);
+	for (unsigned i = 0; i < 64; i++) {
+		set += whole[i] != 0;
+		same += whole[i] && whole[i] == found->bytes[i];
+	}
+	assert(set && same <= set);
+	return 2 * same < set;
 }
 
 /* The copy that counts; LABEL_COPY_COUNT: none. */
