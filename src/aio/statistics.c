@@ -85,27 +85,6 @@ static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
 	pthread_mutex_unlock(&worker->stats_lock);
 }
 
-static void add_latency(struct nvs_aio *aio, enum nvs_direction direction, struct nvs_io_stats *io)
-{
-	struct nvs_latency sums;
-
-	assert((unsigned)direction <= NVS_WRITE);
-	latency_begin_sums(&sums);
-	for (unsigned i = 0; i < aio->nworkers; i++) {
-		struct worker *worker = &aio->workers[i];
-
-		pthread_mutex_lock(&worker->stats_lock);
-		assert(worker->aio == aio);
-		latency_merge_sums(&sums, &worker->latency[direction][NVS_LAT]);
-		pthread_mutex_unlock(&worker->stats_lock);
-	}
-	assert(sums.min_ns <= sums.max_ns);
-	io->latency_min_ns = sums.min_ns;
-	io->latency_max_ns = sums.max_ns;
-	io->latency_mean_ns = nvs_latency_mean(&sums);
-	io->latency_stddev_ns = nvs_latency_stddev(&sums);
-}
-
 int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 {
 	struct nvs_aio_stats full;
@@ -117,8 +96,26 @@ int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 	snprintf(full.ioengine_reason, sizeof(full.ioengine_reason), "%s", aio->engine_reason);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		add_worker(&full, &aio->workers[i]);
-	for (int i = 0; i < 2; i++)
-		add_latency(aio, i, &full.io[i]);
+	for (int i = 0; i < 2; i++) {
+		struct nvs_io_stats *io = &full.io[i];
+		struct nvs_latency sums;
+
+		assert((unsigned)i <= NVS_WRITE);
+		latency_begin_sums(&sums);
+		for (unsigned j = 0; j < aio->nworkers; j++) {
+			struct worker *worker = &aio->workers[j];
+
+			pthread_mutex_lock(&worker->stats_lock);
+			assert(worker->aio == aio);
+			latency_merge_sums(&sums, &worker->latency[i][NVS_LAT]);
+			pthread_mutex_unlock(&worker->stats_lock);
+		}
+		assert(sums.min_ns <= sums.max_ns);
+		io->latency_min_ns = sums.min_ns;
+		io->latency_max_ns = sums.max_ns;
+		io->latency_mean_ns = nvs_latency_mean(&sums);
+		io->latency_stddev_ns = nvs_latency_stddev(&sums);
+	}
 	pthread_mutex_lock(&aio->lock);
 	workers_check(aio);
 	explain_buffers(&full, aio->buffers_status);

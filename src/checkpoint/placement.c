@@ -61,21 +61,6 @@ static uint64_t place(struct nvs_checkpoint *plan, size_t file)
 	return at;
 }
 
-static void write_entry(struct json_writer *json, const struct entry *entry)
-{
-	json_open_object(json, entry->name);
-	json_text(json, "dtype", nvs_dtype_name(entry->dtype));
-	json_open_list(json, "shape");
-	for (size_t i = 0; i < entry->ndim; i++)
-		json_count(json, NULL, entry->shape[i]);
-	json_close_list(json);
-	json_open_list(json, "data_offsets");
-	json_count(json, NULL, entry->offset);
-	json_count(json, NULL, entry->offset + entry->nbytes);
-	json_close_list(json);
-	json_close_object(json);
-}
-
 /* Pads the header to a multiple of DATA_ALIGN, with its length before it. */
 static int pad(char **header, size_t *nbytes, const char *text, size_t length)
 {
@@ -106,8 +91,20 @@ static int make_header(struct placement *placement, struct nvs_checkpoint *plan,
 	json_text(&json, "format", "pt");
 	json_close_object(&json);
 	for (size_t i = 0; i < plan->n; i++)
-		if (plan->entries[i].file == file)
-			write_entry(&json, &plan->entries[i]);
+		if (plan->entries[i].file == file) {
+			const struct entry *entry = &plan->entries[i];
+			json_open_object(&json, entry->name);
+			json_text(&json, "dtype", nvs_dtype_name(entry->dtype));
+			json_open_list(&json, "shape");
+			for (size_t j = 0; j < entry->ndim; j++)
+				json_count(&json, NULL, entry->shape[j]);
+			json_close_list(&json);
+			json_open_list(&json, "data_offsets");
+			json_count(&json, NULL, entry->offset);
+			json_count(&json, NULL, entry->offset + entry->nbytes);
+			json_close_list(&json);
+			json_close_object(&json);
+		}
 	json_close_object(&json);
 	rc = fclose(stream) ? -ENOMEM : 0;
 	if (!rc)

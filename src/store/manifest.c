@@ -241,19 +241,6 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 	return memcmp(bytes, written, sizeof(written)) != 0 ? -EUCLEAN : 0;
 }
 
-/* The name stays in the body; it must be a string of the entry's length. */
-static const char *check_name(const uint8_t *at, uint64_t left, uint32_t length)
-{
-	assert(left >= ENTRY_MIN);
-	if (length == 0 || length > NVS_NAME_MAX)
-		return "the length of a name is out of range";
-	if (entry_bytes(length, 0) > left)
-		return "an entry goes past the end";
-	if (at[AT_NAME + length] != 0 || memchr(at + AT_NAME, 0, length))
-		return "a name does not end where it should";
-	return NULL;
-}
-
 /* Decodes the dimensions of an entry with a valid name to *shapes, and moves behind them. */
 static const char *decode_shape(const uint8_t *bytes, uint64_t left, uint32_t name_length,
 				struct store_entry *entry, uint64_t **shapes)
@@ -277,22 +264,6 @@ static const char *decode_shape(const uint8_t *bytes, uint64_t left, uint32_t na
 	return shape_has(entry->shape, entry->ndim, entry->numel)
 		       ? NULL
 		       : "the product of a shape is not its tensor's number of elements";
-}
-
-static const char *check_extents(const struct store_entry *entry, uint32_t dtype, uint32_t unit)
-{
-	uint64_t nbytes;
-
-	if (dtype >= NVS_DTYPE_COUNT)
-		return "an element type is unknown";
-	if (__builtin_mul_overflow(entry->numel, nvs_dtype_size(entry->dtype), &nbytes) ||
-	    nbytes != entry->nbytes)
-		return "a tensor's bytes are not its elements times their size";
-	if (entry->offset % unit || entry->spare % unit)
-		return "an extent does not begin at a multiple of the unit";
-	if (nbytes > RANGE_MAX || entry->offset > RANGE_MAX || entry->spare > RANGE_MAX)
-		return "an extent is out of range";
-	return NULL;
 }
 
 /* Unused bytes must be zero: anything else is damage, or a later version's field. */
@@ -320,10 +291,16 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 
 	uint32_t length = get_u32(bytes + AT_NAME_LENGTH), dtype = get_u32(bytes + AT_DTYPE);
 	uint32_t flags = get_u32(bytes + AT_FLAGS);
-	const char *why = check_name(bytes, left, length);
+	const char *why;
 
-	if (why)
-		return why;
+	/* The name stays in the body; it must be a string of the entry's length. */
+	assert(left >= ENTRY_MIN);
+	if (length == 0 || length > NVS_NAME_MAX)
+		return "the length of a name is out of range";
+	if (entry_bytes(length, 0) > left)
+		return "an entry goes past the end";
+	if (bytes[AT_NAME + length] != 0 || memchr(bytes + AT_NAME, 0, length))
+		return "a name does not end where it should";
 	if (flags & ~(uint32_t)FLAGS)
 		return "an entry has a flag that is unknown";
 	*entry = (struct store_entry){
@@ -341,8 +318,18 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 	if (why)
 		return why;
 	*at = bytes + entry_bytes(length, shape_field(entry));
-	why = check_extents(entry, dtype, unit);
-	return why ? why : check_rest(entry, bytes);
+	uint64_t nbytes;
+
+	if (dtype >= NVS_DTYPE_COUNT)
+		return "an element type is unknown";
+	if (__builtin_mul_overflow(entry->numel, nvs_dtype_size(entry->dtype), &nbytes) ||
+	    nbytes != entry->nbytes)
+		return "a tensor's bytes are not its elements times their size";
+	if (entry->offset % unit || entry->spare % unit)
+		return "an extent does not begin at a multiple of the unit";
+	if (nbytes > RANGE_MAX || entry->offset > RANGE_MAX || entry->spare > RANGE_MAX)
+		return "an extent is out of range";
+	return check_rest(entry, bytes);
 }
 
 struct range {

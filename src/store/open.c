@@ -145,32 +145,6 @@ static int create(struct store *store, struct nvs_aio *aio, const struct store_o
 	return rc || !store->keep ? rc : store_begin_keeping(store, error);
 }
 
-static int open_parts(struct store *store, struct nvs_aio *aio, const struct store_options *options,
-		      struct nvs_error *error)
-{
-	bool found = false;
-	int rc = open_members(store, options, error);
-
-	if (!rc)
-		rc = store_identify(store, options, &found, error);
-	for (unsigned i = 0; i < store->nmembers && !rc && !store->keep; i++)
-		rc = member_make_nameless(&store->members[i], error);
-	if (!rc)
-		rc = probe_members(store, found, error);
-	if (!rc)
-		rc = found ? reopen(store, aio, options, error)
-			   : create(store, aio, options, error);
-	if (rc)
-		return rc;
-	for (unsigned i = 0; i < store->nmembers && !store->read_only; i++)
-		member_report_space(&store->members[i], &store->log);
-	store_check(store);
-	store_space_check(store);
-	if (store->keep)
-		store_commit_check(store);
-	return 0;
-}
-
 int store_open(struct store **out, struct nvs_aio *aio, const struct store_options *options,
 	       struct nvs_error *error)
 {
@@ -191,7 +165,25 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 		store->slots.slot[i].fd = -1;
 	pthread_mutex_init(&store->lock, NULL);
 	pthread_cond_init(&store->idle, NULL);
-	rc = open_parts(store, aio, options, error);
+	bool found = false;
+	rc = open_members(store, options, error);
+	if (!rc)
+		rc = store_identify(store, options, &found, error);
+	for (unsigned i = 0; i < store->nmembers && !rc && !store->keep; i++)
+		rc = member_make_nameless(&store->members[i], error);
+	if (!rc)
+		rc = probe_members(store, found, error);
+	if (!rc)
+		rc = found ? reopen(store, aio, options, error)
+			   : create(store, aio, options, error);
+	if (!rc) {
+		for (unsigned i = 0; i < store->nmembers && !store->read_only; i++)
+			member_report_space(&store->members[i], &store->log);
+		store_check(store);
+		store_space_check(store);
+		if (store->keep)
+			store_commit_check(store);
+	}
 	if (rc) {
 		store_close(store);
 		return rc;

@@ -57,31 +57,6 @@ static int measure(struct store *store, struct nvs_error *error)
 	return 0;
 }
 
-static int take_found(struct store *store, struct nvs_error *error)
-{
-	assert(!store->live && store->found.end <= size_bytes(store));
-	for (size_t i = 0; i < store->found.header.count; i++) {
-		const struct store_entry *entry = &store->found.entries[i];
-		uint64_t units = round_to_unit(entry->nbytes, store->unit) / store->unit;
-		int rc;
-
-		/* The decoder has refused extents that overlap, and store_open_space() a late
-		 * end. */
-		store_extent_check(store, entry->offset, entry->nbytes);
-		store_extent_check(store, entry->spare, entry->nbytes);
-		store->live += 2;
-		if (!units)
-			continue;
-		rc = extents_take(store->extents, entry->offset / store->unit, units);
-		if (!rc)
-			rc = extents_take(store->extents, entry->spare / store->unit, units);
-		assert(rc != -EEXIST);
-		if (rc)
-			return no_memory(error);
-	}
-	return 0;
-}
-
 int store_open_space(struct store *store, struct nvs_error *error)
 {
 	uint64_t nbytes;
@@ -101,7 +76,26 @@ int store_open_space(struct store *store, struct nvs_error *error)
 	store->extents = extents_open(nbytes / store->unit);
 	if (!store->extents || extents_prepare(store->extents, 2 * store->found.header.count + 1))
 		return no_memory(error);
-	return take_found(store, error);
+	assert(store->found.end <= size_bytes(store));
+	for (size_t i = 0; i < store->found.header.count; i++) {
+		const struct store_entry *entry = &store->found.entries[i];
+		uint64_t units = round_to_unit(entry->nbytes, store->unit) / store->unit;
+
+		/* The decoder has refused extents that overlap, and store_open_space() a late
+		 * end. */
+		store_extent_check(store, entry->offset, entry->nbytes);
+		store_extent_check(store, entry->spare, entry->nbytes);
+		store->live += 2;
+		if (!units)
+			continue;
+		rc = extents_take(store->extents, entry->offset / store->unit, units);
+		if (!rc)
+			rc = extents_take(store->extents, entry->spare / store->unit, units);
+		assert(rc != -EEXIST);
+		if (rc)
+			return no_memory(error);
+	}
+	return 0;
 }
 
 /* ---- Growing ---- */
@@ -247,39 +241,6 @@ static void give_back(struct store *store, uint64_t offset, uint64_t nbytes)
 	assert(!rc);
 }
 
-/* Reserves each in a free gap, or behind the last extent if it fits nowhere. */
-static int reserve_apart(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
-			 struct nvs_error *error)
-{
-	uint64_t homeless = 0;
-	int rc = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		uint64_t units = units_of(store, nbytes[i]);
-
-		offsets[i] = 0;
-		if (units && !extents_alloc(store->extents, units, &offsets[i])) {
-			offsets[i] *= store->unit;
-		} else if (units) {
-			offsets[i] = NOWHERE;
-			homeless += units;
-		}
-	}
-	assert(!homeless || homeless > tail_units(store));
-	if (homeless)
-		rc = grow_by(store, (homeless - tail_units(store)) * store->unit, error);
-	for (size_t i = 0; rc && i < n; i++)
-		give_back(store, offsets[i], nbytes[i]);
-	for (size_t i = 0; !rc && i < n; i++) {
-		if (offsets[i] != NOWHERE)
-			continue;
-		rc = extents_alloc(store->extents, units_of(store, nbytes[i]), &offsets[i]);
-		assert(!rc);
-		offsets[i] *= store->unit;
-	}
-	return rc;
-}
-
 /* Under the lock, which it releases while the files grow. */
 static int reserve_manifest(struct store *store, size_t n, struct nvs_error *error)
 {
@@ -319,8 +280,39 @@ static int reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64
 	rc = reserve_manifest(store, n, error);
 	if (!rc && total) {
 		rc = reserve_together(store, nbytes, n, total, offsets, error);
-		if (rc == -ENOSPC)
-			rc = reserve_apart(store, nbytes, n, offsets, error);
+		if (rc == -ENOSPC) {
+			uint64_t homeless = 0;
+
+			/* Reserves each in a free gap, or behind the last extent if it fits
+			 * nowhere. */
+			rc = 0;
+
+			for (size_t i = 0; i < n; i++) {
+				uint64_t units = units_of(store, nbytes[i]);
+
+				offsets[i] = 0;
+				if (units && !extents_alloc(store->extents, units, &offsets[i])) {
+					offsets[i] *= store->unit;
+				} else if (units) {
+					offsets[i] = NOWHERE;
+					homeless += units;
+				}
+			}
+			assert(!homeless || homeless > tail_units(store));
+			if (homeless)
+				rc = grow_by(store, (homeless - tail_units(store)) * store->unit,
+					     error);
+			for (size_t i = 0; rc && i < n; i++)
+				give_back(store, offsets[i], nbytes[i]);
+			for (size_t i = 0; !rc && i < n; i++) {
+				if (offsets[i] != NOWHERE)
+					continue;
+				rc = extents_alloc(store->extents, units_of(store, nbytes[i]),
+						   &offsets[i]);
+				assert(!rc);
+				offsets[i] *= store->unit;
+			}
+		}
 	} else if (!rc) {
 		for (size_t i = 0; i < n; i++)
 			offsets[i] = 0;

@@ -74,22 +74,6 @@ int slots_open(struct slots *slots, const struct member *member, struct nvs_erro
 	return rc;
 }
 
-static int complete_file(struct slot *slot, const struct member *member, bool fresh,
-			 struct nvs_error *error)
-{
-	int rc = member_make_file(member, strrchr(slot->path, '/') + 1, &slot->fd, error);
-
-	if (rc)
-		return rc;
-	if (fresh && ftruncate(slot->fd, 0)) {
-		rc = -errno;
-		return error_set(error, rc, "cannot empty %s: %s", slot->path, nvs_strerror(rc));
-	}
-	/* Of no effect unless the file is empty. */
-	cow_turn_off(slot->fd);
-	return 0;
-}
-
 int slots_complete(struct slots *slots, const struct member *member, bool fresh,
 		   struct nvs_error *error)
 {
@@ -98,8 +82,20 @@ int slots_complete(struct slots *slots, const struct member *member, bool fresh,
 	slots_check(slots);
 	assert(!slots->read_only && !slots->complete);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
-		if (slots->slot[i].owned)
-			rc = complete_file(&slots->slot[i], member, fresh, error);
+		if (slots->slot[i].owned) {
+			struct slot *slot = &slots->slot[i];
+			rc = member_make_file(member, strrchr(slot->path, '/') + 1, &slot->fd,
+					      error);
+
+			if (!rc && fresh && ftruncate(slot->fd, 0)) {
+				rc = -errno;
+				rc = error_set(error, rc, "cannot empty %s: %s", slot->path,
+					       nvs_strerror(rc));
+			} else if (!rc) {
+				/* Of no effect unless the file is empty. */
+				cow_turn_off(slot->fd);
+			}
+		}
 	slots->complete = !rc;
 	slots_check(slots);
 	return rc;
@@ -277,11 +273,15 @@ static uint64_t next_older(const struct found_slot *found, uint64_t generation)
 	return older;
 }
 
-/* What is there of each, for the error. */
-static void describe(const struct slots *slots, const struct found_slot *found, char text[512])
+static int newest_is_lost(const struct slots *slots, const struct found_slot *found,
+			  uint64_t newest, uint64_t older, struct nvs_error *error)
 {
+	char text[512], remedy[128] = "restore the store from a copy";
+
+	assert(older < newest);
 	size_t used = 0;
 
+	/* What is there of each, for the error. */
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && used < 512; i++) {
 		const char *name = strrchr(slots->slot[i].path, '/');
 
@@ -300,15 +300,6 @@ static void describe(const struct slots *slots, const struct found_slot *found, 
 
 		used += n > 0 ? (size_t)n : 0;
 	}
-}
-
-static int newest_is_lost(const struct slots *slots, const struct found_slot *found,
-			  uint64_t newest, uint64_t older, struct nvs_error *error)
-{
-	char text[512], remedy[128] = "restore the store from a copy";
-
-	assert(older < newest);
-	describe(slots, found, text);
 	if (older)
 		snprintf(remedy, sizeof(remedy),
 			 "\"nvswap\": {\"rollback\": true} goes back to number %" PRIu64, older);
@@ -317,32 +308,6 @@ static int newest_is_lost(const struct slots *slots, const struct found_slot *fo
 			 "number %" PRIu64 ", and no copy of it is valid (%s); %s, or remove the "
 			 "store if it is not needed",
 			 slots->slot[0].path, newest, text, remedy);
-}
-
-/* Takes the manifest out of *found, and says which copies are damaged. */
-static void adopt(struct slots *slots, struct found_slot *found, unsigned slot,
-		  struct manifest *manifest, const struct nvs_log *log)
-{
-	unsigned turn = slot % MANIFEST_TURN_COUNT;
-
-	assert(slot < MANIFEST_SLOT_COUNT && found[slot].whole);
-	*manifest = found[slot].manifest;
-	found[slot].manifest = (struct manifest){.end = 0};
-	slots->current = turn;
-	for (unsigned i = turn; i < MANIFEST_SLOT_COUNT; i += MANIFEST_TURN_COUNT) {
-		if (i == slot || (found[i].whole && found[i].manifest.header.generation ==
-							    manifest->header.generation))
-			continue;
-		slots->damaged = true;
-		log_say(log, NVS_LOG_WARNING,
-			"a copy of the manifest, %s at offset %" PRIu64 ", is damaged (%s): the "
-			"other copy is used, and the next commit writes both anew",
-			slots->slot[i].path, slots->slot[i].base,
-			found[i].why[0] ? found[i].why : "it is of another commit");
-	}
-	manifest_check(manifest);
-	assert(manifest->header.generation <= slots->highest);
-	slots_check(slots);
 }
 
 static int find(struct slots *slots, const struct slots_wanted *wanted, struct found_slot *found,
@@ -391,8 +356,31 @@ int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct ma
 	}
 	if (wanted->generation) {
 		rc = find(slots, wanted, found, &slot, error);
-		if (!rc)
-			adopt(slots, found, slot, manifest, log);
+		if (!rc) {
+			unsigned turn = slot % MANIFEST_TURN_COUNT;
+
+			/* Takes the manifest out of *found, and says which copies are damaged. */
+			assert(slot < MANIFEST_SLOT_COUNT);
+			*manifest = found[slot].manifest;
+			found[slot].manifest = (struct manifest){.end = 0};
+			slots->current = turn;
+			for (unsigned i = turn; i < MANIFEST_SLOT_COUNT; i += MANIFEST_TURN_COUNT) {
+				if (i == slot ||
+				    (found[i].whole && found[i].manifest.header.generation ==
+							       manifest->header.generation))
+					continue;
+				slots->damaged = true;
+				log_say(log, NVS_LOG_WARNING,
+					"a copy of the manifest, %s at offset %" PRIu64
+					", is damaged (%s): the other copy is used, and the next "
+					"commit writes both anew",
+					slots->slot[i].path, slots->slot[i].base,
+					found[i].why[0] ? found[i].why : "it is of another commit");
+			}
+			manifest_check(manifest);
+			assert(manifest->header.generation <= slots->highest);
+			slots_check(slots);
+		}
 	}
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		note(&slots->slot[i], &found[i]);

@@ -60,19 +60,6 @@ static int load(struct topo *topo, const char *xml_path)
 	return load_with(topo, xml_path, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
 }
 
-/* The union over all threads, because the calling one may be bound more tightly. */
-static hwloc_bitmap_t allowed_cpus(hwloc_topology_t hwloc)
-{
-	hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
-
-	if (!cpus)
-		return NULL;
-	if (!hwloc_topology_is_thissystem(hwloc) ||
-	    hwloc_get_cpubind(hwloc, cpus, HWLOC_CPUBIND_PROCESS))
-		hwloc_bitmap_copy(cpus, hwloc_topology_get_allowed_cpuset(hwloc));
-	return cpus;
-}
-
 int topo_open(struct topo **topo, const char *xml_path, struct nvs_error *error)
 {
 	struct topo *new = calloc(1, sizeof(*new));
@@ -86,7 +73,11 @@ int topo_open(struct topo **topo, const char *xml_path, struct nvs_error *error)
 		return error_set(error, rc, "hwloc can't read the topology of %s: %s",
 				 xml_path ? xml_path : "this machine", nvs_strerror(rc));
 	}
-	new->allowed = allowed_cpus(new->hwloc);
+	/* The union over all threads, because the calling one may be bound more tightly. */
+	new->allowed = hwloc_bitmap_alloc();
+	if (new->allowed && (!hwloc_topology_is_thissystem(new->hwloc) ||
+			     hwloc_get_cpubind(new->hwloc, new->allowed, HWLOC_CPUBIND_PROCESS)))
+		hwloc_bitmap_copy(new->allowed, hwloc_topology_get_allowed_cpuset(new->hwloc));
 	if (!new->allowed) {
 		topo_close(new);
 		return error_set(error, -ENOMEM, "no memory for the machine's topology");
@@ -115,18 +106,6 @@ static hwloc_obj_t find_device(hwloc_topology_t hwloc, const char *name)
 	return NULL;
 }
 
-static int node_of_device(const struct topo *topo, const char *name)
-{
-	hwloc_obj_t device = find_device(topo->hwloc, name);
-	hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(topo->hwloc, device) : NULL;
-
-	if (near && near->nodeset && hwloc_bitmap_weight(near->nodeset) == 1)
-		return hwloc_bitmap_first(near->nodeset);
-	/* hwloc places multipath drives, and those near a package with several nodes (HBM, CXL),
-	 * where no single node is above them; sysfs may still name one. */
-	return hwloc_topology_is_thissystem(topo->hwloc) ? sysfs_node(SYSFS, name) : -1;
-}
-
 int topo_node_of_devices(const struct topo *topo, const char *const *devices, unsigned n)
 {
 	int node = -1;
@@ -134,7 +113,21 @@ int topo_node_of_devices(const struct topo *topo, const char *const *devices, un
 	if (hwloc_get_nbobjs_by_type(topo->hwloc, HWLOC_OBJ_NUMANODE) < 2)
 		return -1;
 	for (unsigned i = 0; i < n; i++) {
-		int its = node_of_device(topo, devices[i]);
+		int its;
+		const char *name = devices[i];
+		hwloc_obj_t device = find_device(topo->hwloc, name);
+		hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(topo->hwloc, device)
+					  : NULL;
+
+		if (near && near->nodeset && hwloc_bitmap_weight(near->nodeset) == 1)
+			its = hwloc_bitmap_first(near->nodeset);
+		else {
+			/* hwloc places multipath drives, and those near a package with several
+			 * nodes (HBM, CXL), where no single node is above them; sysfs may still
+			 * name one. */
+			its = hwloc_topology_is_thissystem(topo->hwloc) ? sysfs_node(SYSFS, name)
+									: -1;
+		}
 
 		if (its < 0 || (i > 0 && its != node))
 			return -1;

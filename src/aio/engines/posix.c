@@ -187,30 +187,25 @@ static void posix_close(void *queue)
 	pool_free(pool);
 }
 
-static void queue_ios(struct thread_pool *pool, struct io *const *ios, unsigned n)
-{
-	assert(n);
-	pthread_mutex_lock(&pool->lock);
-	assert(!pool->closing);
-	for (unsigned i = 0; i < n; i++)
-		push(&pool->todo, ios[i]);
-	pool_check(pool);
-	if (n > 1)
-		pthread_cond_broadcast(&pool->work);
-	else
-		pthread_cond_signal(&pool->work);
-	pthread_mutex_unlock(&pool->lock);
-	pool->facts->submit_calls++;
-}
-
 static int posix_submit(void *queue, struct io *const *ios, unsigned n)
 {
 	struct thread_pool *pool = queue;
 	unsigned step = pool->single_submit ? 1 : n;
 
 	assert(n && n <= pool->todo.size);
-	for (unsigned i = 0; i < n; i += step)
-		queue_ios(pool, ios + i, step);
+	for (unsigned i = 0; i < n; i += step) {
+		pthread_mutex_lock(&pool->lock);
+		assert(!pool->closing);
+		for (unsigned j = 0; j < step; j++)
+			push(&pool->todo, ios[i + j]);
+		pool_check(pool);
+		if (step > 1)
+			pthread_cond_broadcast(&pool->work);
+		else
+			pthread_cond_signal(&pool->work);
+		pthread_mutex_unlock(&pool->lock);
+		pool->facts->submit_calls++;
+	}
 	return (int)n;
 }
 

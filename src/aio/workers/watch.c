@@ -70,55 +70,43 @@ static void mark(struct look *look, struct transfer *transfer, uint64_t offset, 
 	aio_say(transfer->file->aio, NVS_LOG_ERROR, "%s", report.text);
 }
 
-static void look_at_claimed(struct nvs_aio *aio, const struct worker *worker, struct look *look)
-{
-	assert(worker->aio == aio);
-	for (uint32_t i = 0; i < aio->config.queue_depth; i++) {
-		struct piece *piece = &worker->pieces[i];
-
-		assert(!piece->claimed_ns || piece->transfer->state.pending);
-		if (piece->claimed_ns && piece->claimed_ns <= look->before_ns)
-			mark(look, piece->transfer, piece->position, false);
-	}
-}
-
-static void look_once(struct nvs_aio *aio, struct look *look)
-{
-	assert(aio->config.io_timeout_ms);
-	look->nreports = 0;
-	pthread_mutex_lock(&aio->lock);
-	watch_check(aio);
-	workers_check(aio);
-	for (unsigned i = 0; i < aio->nworkers; i++)
-		look_at_claimed(aio, &aio->workers[i], look);
-	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++) {
-		struct transfer *transfer = aio->todo[i / 2][i % 2].head;
-		if (aio->moved_ns <= look->before_ns) {
-			for (; transfer; transfer = transfer->state.next) {
-				assert(transfer->state.phase == TRANSFER_QUEUED);
-				transfer_check(transfer);
-				if (transfer->state.since_ns <= look->before_ns)
-					mark(look, transfer,
-					     transfer->offset + transfer->state.claimed,
-					     !transfer->state.pending);
-			}
-		}
-	}
-	if (look->nreports)
-		pthread_cond_broadcast(&aio->done);
-	pthread_mutex_unlock(&aio->lock);
-	assert(look->nreports <= REPORTS_MAX);
-}
-
 void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 {
 	uint64_t limit_ns = aio->config.io_timeout_ms * UINT64_C(1000000);
 	struct look look = {.before_ns = now_ns > limit_ns ? now_ns - limit_ns : 0};
 
 	assert(limit_ns);
-	do
-		look_once(aio, &look);
-	while (look.nreports == REPORTS_MAX);
+	do {
+		look.nreports = 0;
+		pthread_mutex_lock(&aio->lock);
+		watch_check(aio);
+		workers_check(aio);
+		for (unsigned i = 0; i < aio->nworkers; i++)
+			for (uint32_t j = 0; j < aio->config.queue_depth; j++) {
+				struct piece *piece = &aio->workers[i].pieces[j];
+
+				assert(!piece->claimed_ns || piece->transfer->state.pending);
+				if (piece->claimed_ns && piece->claimed_ns <= look.before_ns)
+					mark(&look, piece->transfer, piece->position, false);
+			}
+		for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++) {
+			struct transfer *transfer = aio->todo[i / 2][i % 2].head;
+			if (aio->moved_ns <= look.before_ns) {
+				for (; transfer; transfer = transfer->state.next) {
+					assert(transfer->state.phase == TRANSFER_QUEUED);
+					transfer_check(transfer);
+					if (transfer->state.since_ns <= look.before_ns)
+						mark(&look, transfer,
+						     transfer->offset + transfer->state.claimed,
+						     !transfer->state.pending);
+				}
+			}
+		}
+		if (look.nreports)
+			pthread_cond_broadcast(&aio->done);
+		pthread_mutex_unlock(&aio->lock);
+		assert(look.nreports <= REPORTS_MAX);
+	} while (look.nreports == REPORTS_MAX);
 }
 
 /* ---- Time in which the thread did not run ---- */

@@ -484,23 +484,29 @@ static bool same_key(const struct json_value *a, const struct json_value *b)
 	return a->key_length == b->key_length && !memcmp(a->key, b->key, a->key_length);
 }
 
-/* Sorts the keys, because an object may have a million of them. */
-static int find_duplicates(struct parser *p, struct json_value *object)
+static int close_container(struct parser *p)
 {
+	struct json_value *value = p->open[--p->depth].container;
+
+	p->at++;
+	value->raw_length = (size_t)(p->at - value->raw);
+	if (value->type != JSON_OBJECT || value->count <= 1)
+		return 0;
 	struct json_document *d = p->document;
 	size_t n = 0;
 
-	if (object->count > d->sorted_room) {
-		size_t room = (size_t)object->count * 2;
+	/* Sorts the keys, because an object may have a million of them. */
+	if (value->count > d->sorted_room) {
+		size_t room = (size_t)value->count * 2;
 
 		d->sorted = carve(d, room * sizeof(struct json_value *));
 		if (!d->sorted)
 			return no_memory(p);
 		d->sorted_room = room;
 	}
-	for (struct json_value *member = object->first; member; member = member->next)
+	for (struct json_value *member = value->first; member; member = member->next)
 		d->sorted[n++] = member;
-	assert(n == object->count);
+	assert(n == value->count);
 	qsort(d->sorted, n, sizeof(struct json_value *), by_key);
 	for (size_t i = 1; i < n; i++) {
 		struct json_value *member = d->sorted[i];
@@ -508,19 +514,10 @@ static int find_duplicates(struct parser *p, struct json_value *object)
 		if (!same_key(d->sorted[i - 1], member))
 			continue;
 		member->earlier = d->sorted[i - 1];
-		if (!object->duplicate || member->raw < object->duplicate->raw)
-			object->duplicate = member;
+		if (!value->duplicate || member->raw < value->duplicate->raw)
+			value->duplicate = member;
 	}
 	return 0;
-}
-
-static int close_container(struct parser *p)
-{
-	struct json_value *value = p->open[--p->depth].container;
-
-	p->at++;
-	value->raw_length = (size_t)(p->at - value->raw);
-	return value->type == JSON_OBJECT && value->count > 1 ? find_duplicates(p, value) : 0;
 }
 
 static int add_value(struct parser *p, struct json_value **out)
@@ -615,26 +612,6 @@ static int check_text(struct parser *p)
 	return 0;
 }
 
-static int parse(struct parser *p)
-{
-	struct json_value *value;
-	int rc = check_text(p);
-
-	if (!rc)
-		rc = add_value(p, &value);
-	while (!rc && value) {
-		rc = read_value(p, value);
-		if (!rc)
-			rc = find_next(p, &value);
-	}
-	if (rc)
-		return rc;
-	look(p);
-	if (p->at < p->end)
-		return unexpected(p, "the document ended before this; nothing may follow it");
-	return 0;
-}
-
 /* ---- Documents ---- */
 
 /* `p` has the name, the error and whether the document is relaxed. */
@@ -655,7 +632,20 @@ static int parse_text(struct parser *p, struct json_document **document, const c
 	p->place = (struct json_place){1, 1};
 	p->text = p->at = p->placed = nbytes ? text : "";
 	p->end = p->text + nbytes;
-	rc = parse(p);
+	struct json_value *value;
+	rc = check_text(p);
+	if (!rc)
+		rc = add_value(p, &value);
+	while (!rc && value) {
+		rc = read_value(p, value);
+		if (!rc)
+			rc = find_next(p, &value);
+	}
+	if (!rc) {
+		look(p);
+		if (p->at < p->end)
+			rc = unexpected(p, "the document ended before this; nothing may follow it");
+	}
 	if (rc)
 		json_free(fresh);
 	else

@@ -129,10 +129,22 @@ static int read_shape(const struct header_reader *reader, const struct json_valu
 	return 0;
 }
 
-/* The tensor's range in the file must fit its shape and the file. */
-static int check_offsets(const struct header_reader *reader, unsigned long long begin,
-			 unsigned long long end)
+static int read_offsets(const struct header_reader *reader, const struct json_value *value)
 {
+	uint64_t offsets[2];
+	const struct json_value *item = value->first;
+
+	if (value->type != JSON_ARRAY)
+		return unexpected(reader, value, "data_offsets as an array of two whole numbers");
+	if (value->count != 2)
+		return reject(reader, "data_offsets has %u numbers, and needs two", value->count);
+	for (int i = 0; i < 2; i++, item = item->next)
+		if (!read_count(item, &offsets[i]))
+			return unexpected(reader, item,
+					  "a whole number of 0 or more in data_offsets");
+	/* The tensor's range in the file must fit its shape and the file. */
+	unsigned long long begin = offsets[0];
+	unsigned long long end = offsets[1];
 	struct entry *tensor = reader->tensor;
 
 	if (end < begin)
@@ -149,22 +161,6 @@ static int check_offsets(const struct header_reader *reader, unsigned long long 
 			      end, (unsigned long long)reader->data_bytes);
 	tensor->offset = reader->data_start + begin;
 	return 0;
-}
-
-static int read_offsets(const struct header_reader *reader, const struct json_value *value)
-{
-	uint64_t offsets[2];
-	const struct json_value *item = value->first;
-
-	if (value->type != JSON_ARRAY)
-		return unexpected(reader, value, "data_offsets as an array of two whole numbers");
-	if (value->count != 2)
-		return reject(reader, "data_offsets has %u numbers, and needs two", value->count);
-	for (int i = 0; i < 2; i++, item = item->next)
-		if (!read_count(item, &offsets[i]))
-			return unexpected(reader, item,
-					  "a whole number of 0 or more in data_offsets");
-	return check_offsets(reader, offsets[0], offsets[1]);
 }
 
 static int check_keys(const struct header_reader *reader, const struct json_value *object)

@@ -23,18 +23,6 @@ static int no_memory(const char *path, struct nvs_error *error)
 	return error_set(error, -ENOMEM, "no memory for the index %s", path);
 }
 
-/* A file name, without a directory. */
-static int check_name(const char *path, const struct json_value *value, struct nvs_error *error)
-{
-	if (value->type == JSON_STRING && value->length && value->length <= 255 &&
-	    strlen(value->string) == value->length && !strchr(value->string, '/') &&
-	    *value->string != '.')
-		return 0;
-	return error_about(error, -EINVAL, value->key, 0, 0,
-			   "%s: the file of tensor %s must be a name without a directory", path,
-			   value->key);
-}
-
 static int join(struct nvs_checkpoint *checkpoint, struct nvs_checkpoint *shard)
 {
 	struct entry *entries = realloc(checkpoint->entries,
@@ -105,7 +93,13 @@ static int add_shards(struct nvs_checkpoint *checkpoint, const char *path,
 	if (!names)
 		return no_memory(path, error);
 	for (const struct json_value *item = map->first; item && !rc; item = item->next) {
-		rc = check_name(path, item, error);
+		if (!(item->type == JSON_STRING && item->length && item->length <= 255 &&
+		      strlen(item->string) == item->length && !strchr(item->string, '/') &&
+		      *item->string != '.'))
+			rc = error_about(error, -EINVAL, item->key, 0, 0,
+					 "%s: the file of tensor %s must be a name without a "
+					 "directory",
+					 path, item->key);
 		names[n++] = item->string;
 	}
 	if (!rc)

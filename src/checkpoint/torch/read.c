@@ -402,23 +402,6 @@ static uint32_t begin_of(int fd)
 	return is_read ? get_u32(first) : 0;
 }
 
-/* Lists the records of the zip as storages, which entries name by their index. */
-static int take_storages(const struct torch_reader *reader)
-{
-	struct nvs_checkpoint *checkpoint = reader->checkpoint;
-	const struct zip *zip = &reader->zip;
-
-	checkpoint->storages = calloc(zip->n + 1, sizeof(*checkpoint->storages));
-	if (!checkpoint->storages)
-		return no_memory(reader);
-	checkpoint->nstorages = zip->n;
-	for (size_t i = 0; i < zip->n; i++)
-		checkpoint->storages[i] = (struct storage){.offset = zip->records[i].data_at,
-							   .nbytes = zip->records[i].nbytes,
-							   .crc = zip->records[i].crc};
-	return 0;
-}
-
 static int read_file(struct torch_reader *reader)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
@@ -427,8 +410,23 @@ static int read_file(struct torch_reader *reader)
 	checkpoint->has_data = checkpoint->of_torch = true;
 	if (!rc)
 		rc = read_values(reader);
-	if (!rc)
-		rc = take_storages(reader);
+	if (!rc) {
+		const struct zip *zip = &reader->zip;
+
+		/* Lists the records of the zip as storages, which entries name by their index. */
+		checkpoint->storages = calloc(zip->n + 1, sizeof(*checkpoint->storages));
+		if (!checkpoint->storages)
+			rc = no_memory(reader);
+		else {
+			checkpoint->nstorages = zip->n;
+			for (size_t i = 0; i < zip->n; i++)
+				checkpoint->storages[i] =
+					(struct storage){.offset = zip->records[i].data_at,
+							 .nbytes = zip->records[i].nbytes,
+							 .crc = zip->records[i].crc};
+			rc = 0;
+		}
+	}
 	if (!rc) {
 		const struct object *root = reader->pickle.root;
 
@@ -467,25 +465,6 @@ int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, b
 	return rc;
 }
 
-/* Refuses a file that only its name takes for one of torch.save. What is no regular file is left to
- * the other readers to refuse. */
-static int refuse_by_name(int fd, const char *path, bool *is_torch, struct nvs_error *error)
-{
-	struct stat status;
-	char first;
-	ssize_t n;
-
-	if (fstat(fd, &status) || !S_ISREG(status.st_mode))
-		return 0;
-	*is_torch = true;
-	n = pread(fd, &first, 1, 0);
-	if (n < 0)
-		return error_set(error, -errno, "reading %s failed: %s", path,
-				 nvs_strerror(-errno));
-	return error_set(error, -EINVAL, "%s: it %s, so no file of torch.save", path,
-			 n ? "does not begin as a zip" : "is empty");
-}
-
 int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_torch,
 	       struct nvs_error *error)
 {
@@ -495,8 +474,25 @@ int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_tor
 	if (fd < 0)
 		return 0;
 	rc = torch_load_fd(checkpoint, fd, path, is_torch, error);
-	if (!rc && !*is_torch && text_ends_with(path, ".pt"))
-		rc = refuse_by_name(fd, path, is_torch, error);
+	if (!rc && !*is_torch && text_ends_with(path, ".pt")) {
+		struct stat status;
+		char first;
+		ssize_t n;
+
+		/* Refuses a file that only its name takes for one of torch.save. What is no regular
+		 * file is left to the other readers to refuse. */
+		if (!fstat(fd, &status) && S_ISREG(status.st_mode)) {
+			*is_torch = true;
+			n = pread(fd, &first, 1, 0);
+			if (n < 0)
+				rc = error_set(error, -errno, "reading %s failed: %s", path,
+					       nvs_strerror(-errno));
+			else
+				rc = error_set(error, -EINVAL,
+					       "%s: it %s, so no file of torch.save", path,
+					       n ? "does not begin as a zip" : "is empty");
+		}
+	}
 	close(fd);
 	return rc;
 }

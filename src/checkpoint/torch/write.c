@@ -144,32 +144,6 @@ static struct record record_of(const struct nvs_checkpoint *plan, size_t i, cons
 	return record;
 }
 
-/* The records before the data: the pickle, the byte order and the version. */
-static int make_lead(struct torch *torch, const char *pickle, size_t nbytes)
-{
-	static const char *const names[RECORDS_LEAD] = {"data.pkl", "byteorder", "version"};
-	const char *const data[RECORDS_LEAD] = {pickle, "little", "3\n"};
-	const size_t lengths[RECORDS_LEAD] = {nbytes, 6, 2};
-	FILE *out = open_memstream(&torch->lead, &torch->lead_bytes);
-	uint64_t at = 0;
-
-	if (!out)
-		return -ENOMEM;
-	for (unsigned i = 0; i < RECORDS_LEAD; i++) {
-		struct record record = {.crc = zip_crc32(data[i], lengths[i])};
-
-		snprintf(record.name, sizeof(record.name), PREFIX "%s", names[i]);
-		at = place_record(&record, at, lengths[i], 64);
-		put_local(out, &record);
-		fwrite(data[i], 1, lengths[i], out);
-		torch->lead_at[i] = record.header_at;
-		torch->lead_data_at[i] = record.data_at;
-		torch->lead_crc[i] = record.crc;
-		torch->lead_nbytes[i] = record.nbytes;
-	}
-	return fclose(out) ? -ENOMEM : 0;
-}
-
 static struct record lead_record(const struct torch *torch, unsigned i)
 {
 	static const char *const names[RECORDS_LEAD] = {"data.pkl", "byteorder", "version"};
@@ -233,7 +207,33 @@ int torch_place_pickle(struct torch *torch, struct nvs_checkpoint *plan, const c
 	int rc;
 
 	*torch = (struct torch){.crcs = calloc(plan->n + 1, sizeof(uint32_t))};
-	rc = torch->crcs ? make_lead(torch, pickle, nbytes) : -ENOMEM;
+	if (torch->crcs) {
+		static const char *const names[RECORDS_LEAD] = {"data.pkl", "byteorder", "version"};
+		const char *const data[RECORDS_LEAD] = {pickle, "little", "3\n"};
+		const size_t lengths[RECORDS_LEAD] = {nbytes, 6, 2};
+		FILE *out = open_memstream(&torch->lead, &torch->lead_bytes);
+		uint64_t at = 0;
+
+		/* The records before the data: the pickle, the byte order and the version. */
+		if (!out)
+			rc = -ENOMEM;
+		else {
+			for (unsigned i = 0; i < RECORDS_LEAD; i++) {
+				struct record record = {.crc = zip_crc32(data[i], lengths[i])};
+
+				snprintf(record.name, sizeof(record.name), PREFIX "%s", names[i]);
+				at = place_record(&record, at, lengths[i], 64);
+				put_local(out, &record);
+				fwrite(data[i], 1, lengths[i], out);
+				torch->lead_at[i] = record.header_at;
+				torch->lead_data_at[i] = record.data_at;
+				torch->lead_crc[i] = record.crc;
+				torch->lead_nbytes[i] = record.nbytes;
+			}
+			rc = fclose(out) ? -ENOMEM : 0;
+		}
+	} else
+		rc = -ENOMEM;
 	if (!rc)
 		rc = place_all(torch, plan);
 	return rc ? error_set(error, rc, "no memory for the directory of %s", path) : 0;

@@ -225,19 +225,6 @@ static int read_record(struct zip_reader *reader, const uint8_t *at, size_t left
 	return 0;
 }
 
-static int read_records(struct zip_reader *reader, const uint8_t *directory)
-{
-	size_t at = 0, used = 0;
-	int rc = 0;
-
-	reader->zip->records = calloc(reader->count + 1, sizeof(struct zip_record));
-	if (!reader->zip->records)
-		return no_memory(reader);
-	for (uint64_t i = 0; i < reader->count && !rc; i++, at += used)
-		rc = read_record(reader, directory + at, (size_t)reader->nbytes - at, &used);
-	return rc;
-}
-
 static int by_place(const void *a, const void *b)
 {
 	const struct zip_record *left = a, *right = b;
@@ -307,8 +294,18 @@ int zip_read(struct zip *zip, int fd, uint64_t file_bytes, const char *path,
 	if (!directory)
 		return no_memory(&reader);
 	rc = read_bytes(&reader, reader.at, directory, reader.nbytes);
-	if (!rc)
-		rc = read_records(&reader, directory);
+	if (!rc) {
+		size_t at = 0, used = 0;
+
+		reader.zip->records = calloc(reader.count + 1, sizeof(struct zip_record));
+		if (!reader.zip->records)
+			rc = no_memory(&reader);
+		else {
+			for (uint64_t i = 0; i < reader.count && !rc; i++, at += used)
+				rc = read_record(&reader, directory + at,
+						 (size_t)reader.nbytes - at, &used);
+		}
+	}
 	free(directory);
 	return rc ? rc : check_records(&reader);
 }

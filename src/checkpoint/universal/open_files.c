@@ -112,24 +112,6 @@ static int take(struct open_files *files, size_t owner, unsigned part, struct op
 	}
 }
 
-/* One beyond those that stay open. */
-static int open_apart(const struct open_files *files, size_t owner, unsigned part,
-		      struct open_file **file, struct nvs_error *error)
-{
-	int rc;
-
-	*file = calloc(1, sizeof(**file));
-	if (!*file)
-		return error_set(error, -ENOMEM, "no memory for a file");
-	**file = (struct open_file){.owner = owner, .part = part, .apart = true};
-	rc = open_now(files, *file, error);
-	if (!rc)
-		return 0;
-	close_now(*file);
-	free(*file);
-	return rc;
-}
-
 int open_files_take(struct open_files *files, size_t owner, unsigned part, struct open_file **file,
 		    struct nvs_error *error)
 {
@@ -138,8 +120,20 @@ int open_files_take(struct open_files *files, size_t owner, unsigned part, struc
 	pthread_mutex_lock(&files->lock);
 	rc = take(files, owner, part, file, error);
 	pthread_mutex_unlock(&files->lock);
-	if (rc == -EAGAIN)
-		rc = open_apart(files, owner, part, file, error);
+	if (rc == -EAGAIN) {
+		/* One beyond those that stay open. */
+		*file = calloc(1, sizeof(**file));
+		if (!*file)
+			rc = error_set(error, -ENOMEM, "no memory for a file");
+		else {
+			**file = (struct open_file){.owner = owner, .part = part, .apart = true};
+			rc = open_now(files, *file, error);
+			if (rc) {
+				close_now(*file);
+				free(*file);
+			}
+		}
+	}
 	if (rc)
 		*file = NULL;
 	return rc;

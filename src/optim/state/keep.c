@@ -276,34 +276,6 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 /* ---- Committing ---- */
 
-static void fill_header(const struct nvs_optimizer *optimizer)
-{
-	const struct header header = describe(optimizer);
-	uint8_t *mark = optimizer->header + HEADER_BYTES;
-	struct header again;
-
-	assert(header_nbytes(&header) == optimizer->header_bytes);
-	header_encode(&header, optimizer->header);
-	for (size_t i = 0; i < optimizer->ntiles; i++)
-		*mark++ = optimizer->tiles[i].progress == TILE_UPDATED;
-	for (size_t i = 0; i < optimizer->ngradients; i++)
-		*mark++ = optimizer->gradients[i].valid;
-	for (size_t i = 0; i < optimizer->ngroups; i++) {
-		const struct group *group = &optimizer->groups[i];
-
-		bool lent = group->gradients == NVS_GRADIENTS_LENT ||
-			    group->gradients == NVS_GRADIENTS_OWED;
-
-		put_u64(mark, lent ? GROUP_LENT : group->added);
-		mark += GROUP_BYTES;
-	}
-	assert(mark == optimizer->header + optimizer->header_bytes);
-	/* The next run accepts what this one writes, and reads the same. */
-	assert(!header_decode(optimizer->header, optimizer->header_bytes, &again, NULL));
-	assert(again.step == header.step && again.unfinished == header.unfinished);
-	assert(again.layout == header.layout && again.scaler.scale == header.scaler.scale);
-}
-
 /* Writes what the store does not have: a commit of the same contents changes nothing. */
 static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, const void *data,
 		      uint64_t nbytes, uint64_t *stored, struct nvs_error *error)
@@ -344,7 +316,29 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 				optimizer->table_bytes, &optimizer->table_sum, error);
 	if (rc)
 		return rc;
-	fill_header(optimizer);
+	const struct header header = describe(optimizer);
+	uint8_t *mark = optimizer->header + HEADER_BYTES;
+	struct header again;
+
+	header_encode(&header, optimizer->header);
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		*mark++ = optimizer->tiles[i].progress == TILE_UPDATED;
+	for (size_t i = 0; i < optimizer->ngradients; i++)
+		*mark++ = optimizer->gradients[i].valid;
+	for (size_t i = 0; i < optimizer->ngroups; i++) {
+		const struct group *group = &optimizer->groups[i];
+
+		bool lent = group->gradients == NVS_GRADIENTS_LENT ||
+			    group->gradients == NVS_GRADIENTS_OWED;
+
+		put_u64(mark, lent ? GROUP_LENT : group->added);
+		mark += GROUP_BYTES;
+	}
+	assert(mark == optimizer->header + optimizer->header_bytes);
+	/* The next run accepts what this one writes, and reads the same. */
+	assert(!header_decode(optimizer->header, optimizer->header_bytes, &again, NULL));
+	assert(again.step == header.step && again.unfinished == header.unfinished);
+	assert(again.layout == header.layout && again.scaler.scale == header.scaler.scale);
 	return write_from(optimizer, optimizer->header_tensor, optimizer->header,
 			  optimizer->header_bytes, &optimizer->stored_sums[0], error);
 }

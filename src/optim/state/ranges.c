@@ -103,20 +103,6 @@ static int copy_some(struct nvs_optimizer *optimizer, const struct part_range *r
 
 /* ---- The calls ---- */
 
-static int check_part_range(const struct nvs_optimizer *optimizer, size_t group,
-			    const struct part_range *range, struct nvs_error *error)
-{
-	int rc;
-
-	if ((unsigned)range->part >= PARTS)
-		return error_set(error, -EINVAL, "there is no part %d of the state",
-				 (int)range->part);
-	rc = check_range(optimizer, group, range->offset, range->numel, error);
-	if (!rc && range->from)
-		rc = refuse_read_only(optimizer, error);
-	return !rc && range->from ? refuse_unfinished(optimizer, error) : rc;
-}
-
 static int move(struct nvs_optimizer *optimizer, size_t group, struct part_range *range,
 		struct nvs_error *error)
 {
@@ -128,7 +114,15 @@ static int move(struct nvs_optimizer *optimizer, size_t group, struct part_range
 		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	rc = check_part_range(optimizer, group, range, error);
+	if ((unsigned)range->part >= PARTS)
+		rc = error_set(error, -EINVAL, "there is no part %d of the state",
+			       (int)range->part);
+	else {
+		rc = check_range(optimizer, group, range->offset, range->numel, error);
+		if (!rc && range->from)
+			rc = refuse_read_only(optimizer, error);
+		rc = !rc && range->from ? refuse_unfinished(optimizer, error) : rc;
+	}
 	if (!rc) {
 		range->group = &optimizer->groups[group];
 		uint64_t at = range->group->at + range->offset, n;

@@ -142,15 +142,24 @@ static bool labels_are_known(const struct nvs_store *store)
 	return known && store->has_slots;
 }
 
-static int repair(struct nvs_store *store, unsigned flags, struct nvs_store_repairs *repairs,
-		  struct nvs_error *error)
+int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
+		     struct nvs_store_repairs *out, struct nvs_error *error)
 {
+	struct nvs_store_repairs repairs = {.labels = 0};
+	struct nvs_store *store;
+	int rc;
+
+	if (flags & ~(unsigned)NVS_STORE_ROLLBACK || (out && !struct_sized(out)))
+		return error_set(error, -EINVAL, "a flag is unknown, or repairs->size is not set");
+	rc = sole_open(place, &store, error);
+	if (rc)
+		return rc;
+	inspect_check(store);
 	const struct nvs_store_info *info = &store->info;
-	int rc = 0;
 
 	if (info->state == NVS_STORE_DAMAGED && !info->truncated && labels_are_known(store) &&
 	    flags & NVS_STORE_ROLLBACK)
-		rc = roll_back(store, repairs, error);
+		rc = roll_back(store, &repairs, error);
 	else if (info->state != NVS_STORE_KEPT)
 		rc = error_set(error, -EUCLEAN, "%s",
 			       info->problem[0] ? info->problem : "the store is not kept");
@@ -167,7 +176,7 @@ static int repair(struct nvs_store *store, unsigned flags, struct nvs_store_repa
 			if (slot->generation == store->found.header.generation && !slot->why[0])
 				continue;
 			rc = write_slot(store, i, error);
-			repairs->manifests += !rc;
+			repairs.manifests += !rc;
 		}
 	}
 	if (!rc) {
@@ -177,27 +186,11 @@ static int repair(struct nvs_store *store, unsigned flags, struct nvs_store_repa
 			if (!n)
 				continue;
 			rc = write_labels(&store->members[i], error);
-			repairs->labels += rc ? 0 : n;
+			repairs.labels += rc ? 0 : n;
 		}
 	}
-	repairs->commit = store->members[0].label.generation;
-	return rc;
-}
+	repairs.commit = store->members[0].label.generation;
 
-int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
-		     struct nvs_store_repairs *out, struct nvs_error *error)
-{
-	struct nvs_store_repairs repairs = {.labels = 0};
-	struct nvs_store *store;
-	int rc;
-
-	if (flags & ~(unsigned)NVS_STORE_ROLLBACK || (out && !struct_sized(out)))
-		return error_set(error, -EINVAL, "a flag is unknown, or repairs->size is not set");
-	rc = sole_open(place, &store, error);
-	if (rc)
-		return rc;
-	inspect_check(store);
-	rc = repair(store, flags, &repairs, error);
 	assert(rc || repairs.commit == store->found.header.generation);
 	nvs_store_close(store);
 	return rc || !out ? rc : struct_out(out, &repairs, sizeof(repairs));

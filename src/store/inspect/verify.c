@@ -92,32 +92,6 @@ static void report(struct verifier *verifier, uint64_t tensor, enum nvs_store_fi
 	verifier->now = (struct nvs_store_verdict){.finding = NVS_STORE_INTACT};
 }
 
-static void judge(struct verifier *verifier, uint64_t tensor)
-{
-	const struct store_entry *entry = &verifier->store->found.entries[tensor];
-	const struct nvs_store *store = verifier->store;
-	uint64_t sum = XXH3_64bits_digest(verifier->sum), at;
-	const char *path = store->members[member_of(store, entry->offset, &at)].path;
-
-	assert(entry->written && entry->nbytes && path);
-	/* Tensors are judged in the order in which they were submitted. */
-	assert(tensor < verifier->tensor);
-	XXH3_64bits_reset(verifier->sum);
-	if (verifier->now.finding == NVS_STORE_UNREADABLE) {
-		report(verifier, tensor, NVS_STORE_UNREADABLE);
-	} else if (!entry->has_checksum) {
-		report(verifier, tensor, NVS_STORE_UNCHECKED);
-	} else if (sum == entry->checksum) {
-		report(verifier, tensor, NVS_STORE_INTACT);
-	} else {
-		snprintf(verifier->now.problem, sizeof(verifier->now.problem),
-			 "tensor %.200s: its %" PRIu64 " bytes in %.200s from offset %" PRIu64
-			 " on do not match its checksum",
-			 entry->name, entry->nbytes, path, at);
-		report(verifier, tensor, NVS_STORE_CORRUPT);
-	}
-}
-
 /* ---- Reads ---- */
 
 /* Tensors without contents are judged at once, in their order: nothing of others changes. */
@@ -188,8 +162,30 @@ static void take_read(struct verifier *verifier)
 				   read->nbytes);
 	verifier->head = (verifier->head + 1) % READS_MAX;
 	verifier->count--;
-	if (read->last)
-		judge(verifier, read->tensor);
+	if (read->last) {
+		const struct store_entry *entry = &verifier->store->found.entries[read->tensor];
+		const struct nvs_store *store = verifier->store;
+		uint64_t sum = XXH3_64bits_digest(verifier->sum), at;
+		const char *path = store->members[member_of(store, entry->offset, &at)].path;
+
+		/* Tensors are judged in the order in which they were submitted. */
+		assert(read->tensor < verifier->tensor);
+		XXH3_64bits_reset(verifier->sum);
+		if (verifier->now.finding == NVS_STORE_UNREADABLE) {
+			report(verifier, read->tensor, NVS_STORE_UNREADABLE);
+		} else if (!entry->has_checksum) {
+			report(verifier, read->tensor, NVS_STORE_UNCHECKED);
+		} else if (sum == entry->checksum) {
+			report(verifier, read->tensor, NVS_STORE_INTACT);
+		} else {
+			snprintf(verifier->now.problem, sizeof(verifier->now.problem),
+				 "tensor %.200s: its %" PRIu64
+				 " bytes in %.200s from offset %" PRIu64
+				 " on do not match its checksum",
+				 entry->name, entry->nbytes, path, at);
+			report(verifier, read->tensor, NVS_STORE_CORRUPT);
+		}
+	}
 }
 
 static int check(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,

@@ -295,28 +295,6 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	return member_read_label(member, error);
 }
 
-static int open_below(struct member *members, unsigned index, const char *path, const char *name,
-		      struct nvs_error *error)
-{
-	struct member *member = &members[index];
-	int rc = member_compose(&member->path, error, "%s/nvswap", path);
-
-	assert(member->parent_fd >= 0);
-	assert(member_is_store_name(name));
-	if (!rc)
-		rc = step_down(member, member->parent_fd, "nvswap", member->path,
-			       member_is_store_name, &member->nvswap_fd, error);
-	if (!rc)
-		rc = member_compose(&member->directory, error, "%s/nvswap/%s", path, name);
-	if (rc)
-		return rc;
-	rc = step_down(member, member->nvswap_fd, name, member->directory, member_is_file_name,
-		       &member->directory_fd, error);
-	if (!rc)
-		rc = member_compose(&member->path, error, "%s/nvswap/%s/data", path, name);
-	return rc ? rc : open_data(members, index, error);
-}
-
 int member_open_in_directory(struct member *members, unsigned index, const char *path,
 			     const char *name, struct nvs_error *error)
 {
@@ -327,7 +305,20 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 	member->base = LABEL_AREA_BYTES;
 	member->capacity = UINT64_MAX;
 	for (int i = 0; !rc && i < TRIES; i++) {
-		rc = open_below(members, index, path, name, error);
+		rc = member_compose(&member->path, error, "%s/nvswap", path);
+		if (!rc)
+			rc = step_down(member, member->parent_fd, "nvswap", member->path,
+				       member_is_store_name, &member->nvswap_fd, error);
+		if (!rc)
+			rc = member_compose(&member->directory, error, "%s/nvswap/%s", path, name);
+		if (!rc) {
+			rc = step_down(member, member->nvswap_fd, name, member->directory,
+				       member_is_file_name, &member->directory_fd, error);
+			if (!rc)
+				rc = member_compose(&member->path, error, "%s/nvswap/%s/data", path,
+						    name);
+			rc = rc ? rc : open_data(members, index, error);
+		}
 		if (rc != MEMBER_GONE)
 			return rc;
 		member_close_fd(&member->fd);
