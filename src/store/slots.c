@@ -25,37 +25,6 @@ static int no_memory(struct nvs_error *error)
 	return error_set(error, -ENOMEM, "out of memory while reading or writing the manifest");
 }
 
-static int open_region(struct slot *slot, unsigned i, const struct member *member,
-		       struct nvs_error *error)
-{
-	assert(i < MANIFEST_SLOT_COUNT);
-	assert(member->kind == MEMBER_RAW && member->fd >= 0);
-	slot->fd = member->fd;
-	slot->base = LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
-	slot->capacity = RAW_MANIFEST_BYTES;
-	slot->path = strdup(member->path);
-	return slot->path ? 0 : no_memory(error);
-}
-
-static int open_file(struct slot *slot, unsigned i, const struct member *member,
-		     struct nvs_error *error)
-{
-	char name[32];
-	int rc;
-
-	assert(i < MANIFEST_SLOT_COUNT);
-	assert(member->kind == MEMBER_FILE);
-	snprintf(name, sizeof(name), "manifest.%u", i);
-	slot->owned = true;
-	slot->capacity = MANIFEST_BYTES_MAX;
-	if (asprintf(&slot->path, "%s/%s", member->directory, name) < 0) {
-		slot->path = NULL;
-		return no_memory(error);
-	}
-	rc = member_open_file(member, name, &slot->fd, error);
-	return rc == -ENOENT ? 0 : rc;
-}
-
 int slots_open(struct slots *slots, const struct member *member, struct nvs_error *error)
 {
 	int rc = 0;
@@ -66,9 +35,27 @@ int slots_open(struct slots *slots, const struct member *member, struct nvs_erro
 	slots->current = MANIFEST_TURN_COUNT;
 	slots->read_only = member->read_only;
 	slots->complete = false;
-	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++)
-		rc = member->kind == MEMBER_RAW ? open_region(&slots->slot[i], i, member, error)
-						: open_file(&slots->slot[i], i, member, error);
+	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++) {
+		struct slot *slot = &slots->slot[i];
+		char name[32];
+
+		snprintf(name, sizeof(name), "manifest.%u", i);
+		slot->owned = member->kind == MEMBER_FILE;
+		if (!slot->owned) {
+			slot->fd = member->fd;
+			slot->base = LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
+			slot->capacity = RAW_MANIFEST_BYTES;
+			slot->path = strdup(member->path);
+		} else {
+			slot->capacity = MANIFEST_BYTES_MAX;
+			if (asprintf(&slot->path, "%s/%s", member->directory, name) < 0)
+				slot->path = NULL;
+		}
+		if (!slot->path)
+			return no_memory(error);
+		rc = slot->owned ? member_open_file(member, name, &slot->fd, error) : 0;
+		rc = rc == -ENOENT ? 0 : rc;
+	}
 	if (!rc)
 		slots_check(slots);
 	return rc;
@@ -331,15 +318,6 @@ static int find(struct slots *slots, const struct slots_wanted *wanted, struct f
 	return 0;
 }
 
-static void note(struct slot *slot, const struct found_slot *found)
-{
-	assert(found->headed == (found->generation != 0));
-	assert(found->headed || found->why[0]);
-	static_assert(sizeof(slot->why) == sizeof(found->why), "one reason fits the other");
-	slot->generation = found->generation;
-	memcpy(slot->why, found->why, sizeof(slot->why));
-}
-
 int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct manifest *manifest,
 	       const struct nvs_log *log, struct nvs_error *error)
 {
@@ -383,7 +361,11 @@ int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct ma
 		}
 	}
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
-		note(&slots->slot[i], &found[i]);
+		struct slot *kept = &slots->slot[i];
+
+		static_assert(sizeof(kept->why) == sizeof(found->why), "one reason fits the other");
+		kept->generation = found[i].generation;
+		memcpy(kept->why, found[i].why, sizeof(kept->why));
 		manifest_free(&found[i].manifest);
 	}
 	assert(rc || !wanted->generation || slots->current < MANIFEST_TURN_COUNT);
