@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One setting at a time, by its key. A value has the notation of the file or, if unambiguous, no
- * quotes; it passes the reader's checks and the rules that need no other key.
+ * quotes; it passes the reader's checks and the rules that need no other key. An aio that is open is
+ * compared with a configuration by the text of its settings.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -12,7 +13,9 @@
 
 #include "base/error.h"
 #include "base/json/write.h"
+#include "base/numbers.h"
 #include "base/text.h"
+#include "config/config.h"
 #include "config/paths.h"
 #include "config/reader.h"
 
@@ -455,5 +458,34 @@ int nvs_config_read_rank(struct nvs_config *config, struct nvs_error *error)
 			config->rank_variable, value, UINT32_MAX);
 	config->rank = (uint32_t)rank;
 	config->rank_variable[0] = '\0';
+	return 0;
+}
+
+/* ---- Comparing with an open aio ---- */
+
+static const char *const aio_keys[] = {
+	"aio.block_size",     "aio.queue_depth", "aio.thread_count", "aio.single_submit",
+	"aio.overlap_events", "aio.use_gds",	 "nvswap.ioengine",  "nvswap.io_timeout_ms"};
+
+int config_same_aio(const struct nvs_config *config, const struct aio_config *opened,
+		    struct nvs_error *error)
+{
+	struct nvs_config other = *config;
+	char wanted[64], present[64];
+
+	other.aio = *opened;
+	for (size_t i = 0; i < COUNT_OF(aio_keys); i++) {
+		int rc = nvs_config_get(config, aio_keys[i], wanted, sizeof(wanted), error);
+
+		if (!rc)
+			rc = nvs_config_get(&other, aio_keys[i], present, sizeof(present), error);
+		if (rc)
+			return rc;
+		if (strcmp(wanted, present))
+			return error_about(error, -EINVAL, aio_keys[i], 0, 0,
+					   "%s is %s, but the aio to share was opened with %s: "
+					   "open both with one configuration",
+					   aio_keys[i], wanted, present);
+	}
 	return 0;
 }
