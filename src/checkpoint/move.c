@@ -47,7 +47,7 @@ static void check_move(const struct move *move)
 }
 
 /* Begins to fill the next tensor. -EAGAIN: no room while others are on their way. */
-static int begin(struct move *move, struct nvs_error *error)
+static int begin_tensor(struct move *move, struct nvs_error *error)
 {
 	const struct pair *pair = &move->pairs[move->begun];
 	struct transit *transit = transit_of(move, move->begun);
@@ -123,7 +123,7 @@ static int empty_to_store(struct move *move, struct nvs_error *error)
 }
 
 /* Waits for the oldest tensor that is being emptied. */
-static int finish(struct move *move, struct nvs_error *error)
+static int finish_tensor(struct move *move, struct nvs_error *error)
 {
 	const struct pair *pair = &move->pairs[move->done];
 	struct transit *transit = transit_of(move, move->done);
@@ -145,13 +145,13 @@ static int finish(struct move *move, struct nvs_error *error)
 	return 0;
 }
 
-static int run(struct move *move, struct nvs_error *error)
+static int move_tensors(struct move *move, struct nvs_error *error)
 {
 	int rc = 0;
 
 	while (!rc && move->done < move->n) {
 		while (!rc && move->begun < move->n && move->begun - move->done < WINDOW)
-			rc = begin(move, error);
+			rc = begin_tensor(move, error);
 		check_move(move);
 		rc = rc == -EAGAIN && move->begun > move->done ? 0 : rc;
 		if (!rc) {
@@ -161,7 +161,7 @@ static int run(struct move *move, struct nvs_error *error)
 			/* Empties a tensor while at least half of what is on its way is being
 			 * filled. */
 			if (move->done < move->filled && full)
-				rc = finish(move, error);
+				rc = finish_tensor(move, error);
 			else {
 				uint64_t nbytes = move->pairs[move->filled].entry->nbytes;
 				rc = move->writing ? empty_to_file(move, error)
@@ -197,7 +197,7 @@ int move_out(struct nvs_engine *engine, const struct pair *pairs, size_t n, stru
 {
 	struct move move = {
 		.engine = engine, .aio = writing->aio, .pairs = pairs, .n = n, .writing = writing};
-	int rc = run(&move, error);
+	int rc = move_tensors(&move, error);
 
 	if (rc) {
 		writing_end(writing);
@@ -216,7 +216,7 @@ int move_in(struct nvs_engine *engine, const struct pair *pairs, size_t n, struc
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = reading_check(reading, pairs[i].entry, error);
 	if (!rc)
-		rc = run(&move, error);
+		rc = move_tensors(&move, error);
 	if (rc) {
 		reading_end(reading);
 		unpin_all(&move);

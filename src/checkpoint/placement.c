@@ -44,7 +44,7 @@ static int check_name(const struct entry *entry, const char *path, struct nvs_er
 }
 
 /* Places a file's data from 0 on: the entries of multiples of DATA_ALIGN, then the others. */
-static uint64_t place(struct nvs_checkpoint *plan, size_t file)
+static uint64_t place_entries(struct nvs_checkpoint *plan, size_t file)
 {
 	uint64_t at = 0;
 
@@ -84,7 +84,7 @@ static int make_header(struct placement *placement, struct nvs_checkpoint *plan,
 
 	if (!stream)
 		return -ENOMEM;
-	placement->file_bytes[file] = place(plan, file);
+	placement->file_bytes[file] = place_entries(plan, file);
 	json = json_to(stream, 0);
 	json_open_object(&json, NULL);
 	json_open_object(&json, "__metadata__");

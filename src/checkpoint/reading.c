@@ -24,7 +24,7 @@ int reading_open(const struct nvs_checkpoint *checkpoint, size_t i, struct nvs_e
 	return rc ? rc : fd;
 }
 
-static int open_file(struct reading *reading, size_t i, struct nvs_error *error)
+static int open_checkpoint_file(struct reading *reading, size_t i, struct nvs_error *error)
 {
 	int rc, fd = reading_open(reading->checkpoint, i, error);
 
@@ -47,7 +47,7 @@ int reading_begin(struct reading *reading, struct nvs_aio *aio,
 	if (!reading->files)
 		return error_set(error, -ENOMEM, "no memory for the files of a checkpoint");
 	for (size_t i = 0; i < checkpoint->nfiles && !rc; i++)
-		rc = open_file(reading, i, error);
+		rc = open_checkpoint_file(reading, i, error);
 	return rc;
 }
 

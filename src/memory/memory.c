@@ -123,7 +123,7 @@ int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void 
 }
 
 /* Takes the allocation that begins at `data` off the list; NULL: there is none. */
-static struct memory *take(const void *data)
+static struct memory *remove_memory(const void *data)
 {
 	struct memory *memory;
 
@@ -143,7 +143,7 @@ int nvs_memory_free(void *data)
 
 	if (!data)
 		return 0;
-	memory = take(data);
+	memory = remove_memory(data);
 	if (!memory)
 		return -EINVAL;
 	aio_memory_remove(&memory->registered);

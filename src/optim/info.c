@@ -11,7 +11,7 @@
 #include "optim/internal.h"
 #include "optim/step/numbers.h"
 
-static int give(void *info, const void *full, size_t nbytes, struct nvs_error *error)
+static int copy_out(void *info, const void *full, size_t nbytes, struct nvs_error *error)
 {
 	int rc = struct_out(info, full, nbytes);
 
@@ -37,7 +37,7 @@ int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer
 		.generation = nvs_engine_generation(optimizer->engine),
 	};
 	call_end(optimizer);
-	return give(info, &full, sizeof(full), error);
+	return copy_out(info, &full, sizeof(full), error);
 }
 
 int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
@@ -65,7 +65,7 @@ int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
 									  : which->added,
 	};
 	call_end(optimizer);
-	return give(info, &full, sizeof(full), error);
+	return copy_out(info, &full, sizeof(full), error);
 }
 
 int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struct nvs_error *error)

@@ -131,7 +131,8 @@ void arena_check(const struct arena *arena)
 	assert(arena->node >= -1);
 }
 
-static int take(struct arena *arena, const struct pool_options *options, struct nvs_error *error)
+static int map_and_lock(struct arena *arena, const struct pool_options *options,
+			struct nvs_error *error)
 {
 	char locked[32], all[32];
 	int rc;
@@ -190,7 +191,7 @@ static int take(struct arena *arena, const struct pool_options *options, struct 
 
 int arena_open(struct arena *arena, const struct pool_options *options, struct nvs_error *error)
 {
-	int turn = memory_room_turn(), rc = take(arena, options, error);
+	int turn = memory_room_turn(), rc = map_and_lock(arena, options, error);
 
 	if (turn >= 0)
 		close(turn);

@@ -115,7 +115,7 @@ uint64_t store_generation(struct store *store)
 
 /* ---- Replacing ---- */
 
-static void enter(struct store *store, enum commit_phase phase)
+static void enter_phase(struct store *store, enum commit_phase phase)
 {
 	assert(store->keep && !store->read_only);
 	assert(phase <= COMMIT_TAKE_BACK);
@@ -185,7 +185,7 @@ static void label_failed(struct store *store, struct nvs_error *error)
 
 	assert(store->committing == COMMIT_WRITE_LABEL);
 	assert(first.code < 0);
-	enter(store, COMMIT_TAKE_BACK);
+	enter_phase(store, COMMIT_TAKE_BACK);
 	if (take_back(store, &second))
 		error_about(error, first.code, first.subject, 0, first.offset,
 			    "%.400s; the commit could not be taken back either (%.400s): the next "
@@ -203,7 +203,7 @@ static int take_back_failed_commit(struct store *store, struct nvs_error *error)
 	assert(store->committing == COMMIT_ENCODE);
 	if (!store->unsettled)
 		return 0;
-	enter(store, COMMIT_TAKE_BACK);
+	enter_phase(store, COMMIT_TAKE_BACK);
 	rc = take_back(store, &why);
 	pthread_mutex_lock(&store->lock);
 	assert(store->unsettled == (rc != 0));
@@ -246,7 +246,7 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 
 	assert(header->generation > store->manifest.generation);
 	store->slots.highest = header->generation;
-	enter(store, COMMIT_SYNC_DATA);
+	enter_phase(store, COMMIT_SYNC_DATA);
 	/* The kernel reports a failed write-back once and then marks the pages clean. */
 	rc = nvs_file_sync(store->file, error);
 	assert(rc <= 0);
@@ -256,10 +256,10 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 			"which data was written: the next run finds the last commit before that";
 	if (rc)
 		return rc;
-	enter(store, COMMIT_WRITE_MANIFEST);
+	enter_phase(store, COMMIT_WRITE_MANIFEST);
 	rc = slots_write(&store->slots, bytes, nbytes, error);
 	if (!rc) {
-		enter(store, COMMIT_SYNC_MANIFEST);
+		enter_phase(store, COMMIT_SYNC_MANIFEST);
 		rc = slots_sync(&store->slots, error);
 	}
 	/* Again, since syncing may have taken long. */
@@ -268,7 +268,7 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	/* Until a label names it, the manifest does not count. */
 	if (rc)
 		return rc;
-	enter(store, COMMIT_WRITE_LABEL);
+	enter_phase(store, COMMIT_WRITE_LABEL);
 	/* The other members' labels have no number; one of them may have a damaged copy. */
 	for (unsigned i = store->nmembers; i-- > 1 && !rc;)
 		if (member_has_copy(&store->members[i], LABEL_DAMAGED))
@@ -291,8 +291,8 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	return 0;
 }
 
-static int commit(struct store *store, const struct store_entry *entries, size_t n,
-		  const struct store_note *note, struct nvs_error *error)
+static int write_commit(struct store *store, const struct store_entry *entries, size_t n,
+			const struct store_note *note, struct nvs_error *error)
 {
 	struct manifest_header header;
 	int rc;
@@ -353,12 +353,12 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 		return 0;
 	if (store->read_only)
 		return store_read_only(store, error);
-	enter(store, COMMIT_ENCODE);
+	enter_phase(store, COMMIT_ENCODE);
 	store_commit_check(store);
 	store_entries_check(store, store_bytes(store), entries, n);
-	rc = commit(store, entries, n, note, &why);
+	rc = write_commit(store, entries, n, note, &why);
 	store_commit_check(store);
-	enter(store, COMMIT_IDLE);
+	enter_phase(store, COMMIT_IDLE);
 	if (rc)
 		error_copy(error, &why);
 	return rc;
@@ -369,10 +369,10 @@ int store_settle(struct store *store, struct nvs_error *error)
 	int rc;
 
 	assert(store->keep && !store->read_only);
-	enter(store, COMMIT_ENCODE);
+	enter_phase(store, COMMIT_ENCODE);
 	rc = take_back_failed_commit(store, error);
 	store_commit_check(store);
 	assert(rc || !store->unsettled);
-	enter(store, COMMIT_IDLE);
+	enter_phase(store, COMMIT_IDLE);
 	return rc;
 }

@@ -66,7 +66,7 @@ static int probe_members(struct store *store, bool found, struct nvs_error *erro
 	return 0;
 }
 
-static int open_file(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
+static int open_members_file(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
 	struct file_member members[NVS_PATHS_MAX];
 	int rc;
@@ -96,8 +96,8 @@ static int make_private(struct store *store, struct nvs_error *error)
 }
 
 /* A damaged store is refused before anything of it is changed. */
-static int reopen(struct store *store, struct nvs_aio *aio, const struct store_options *options,
-		  struct nvs_error *error)
+static int reopen_store(struct store *store, struct nvs_aio *aio,
+			const struct store_options *options, struct nvs_error *error)
 {
 	int rc;
 
@@ -112,7 +112,7 @@ static int reopen(struct store *store, struct nvs_aio *aio, const struct store_o
 	store->stripe = label->stripe;
 	rc = store_read_manifest(store, options->rollback, error);
 	if (!rc)
-		rc = open_file(store, aio, error);
+		rc = open_members_file(store, aio, error);
 	if (!rc)
 		rc = store_open_space(store, error);
 	if (rc || store->read_only)
@@ -121,8 +121,8 @@ static int reopen(struct store *store, struct nvs_aio *aio, const struct store_o
 	return rc ? rc : store_begin_writing(store, error);
 }
 
-static int create(struct store *store, struct nvs_aio *aio, const struct store_options *options,
-		  struct nvs_error *error)
+static int create_store(struct store *store, struct nvs_aio *aio,
+			const struct store_options *options, struct nvs_error *error)
 {
 	int rc;
 
@@ -139,7 +139,7 @@ static int create(struct store *store, struct nvs_aio *aio, const struct store_o
 	if (!rc)
 		rc = store_begin(store, options, error);
 	if (!rc)
-		rc = open_file(store, aio, error);
+		rc = open_members_file(store, aio, error);
 	if (!rc)
 		rc = store_open_space(store, error);
 	return rc || !store->keep ? rc : store_begin_keeping(store, error);
@@ -174,8 +174,8 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 	if (!rc)
 		rc = probe_members(store, found, error);
 	if (!rc)
-		rc = found ? reopen(store, aio, options, error)
-			   : create(store, aio, options, error);
+		rc = found ? reopen_store(store, aio, options, error)
+			   : create_store(store, aio, options, error);
 	if (!rc) {
 		for (unsigned i = 0; i < store->nmembers && !store->read_only; i++)
 			member_report_space(&store->members[i], &store->log);

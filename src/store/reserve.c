@@ -35,7 +35,7 @@ static int no_memory(struct nvs_error *error)
 
 /* ---- Opening ---- */
 
-static int measure(struct store *store, struct nvs_error *error)
+static int measure_members(struct store *store, struct nvs_error *error)
 {
 	const uint64_t used = member_share(store->found.end, store->nmembers, store->stripe);
 	uint64_t row = row_bytes(store) / store->nmembers;
@@ -63,7 +63,7 @@ int store_open_space(struct store *store, struct nvs_error *error)
 	int rc;
 
 	assert(!store->extents && store->found.end % store->unit == 0);
-	rc = measure(store, error);
+	rc = measure_members(store, error);
 	if (rc)
 		return rc;
 	nbytes = store->share * store->nmembers;
@@ -161,7 +161,7 @@ static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error
 }
 
 /* Grows by at least `nbytes`: doubles the space if the drive allows it. */
-static int grow(struct store *store, uint64_t nbytes, struct nvs_error *error)
+static int grow_space(struct store *store, uint64_t nbytes, struct nvs_error *error)
 {
 	uint64_t ahead = size_bytes(store) < GROWTH_MAX ? size_bytes(store) : GROWTH_MAX;
 
@@ -208,7 +208,7 @@ static int reserve_together(struct store *store, const uint64_t *nbytes, size_t 
 	/* The free space behind the last extent is a gap like any other. */
 	assert(total && tail_units(store) <= extents_largest(store->extents));
 	if (extents_largest(store->extents) < total) {
-		int rc = grow(store, (total - tail_units(store)) * store->unit, error);
+		int rc = grow_space(store, (total - tail_units(store)) * store->unit, error);
 
 		if (rc)
 			return rc;
@@ -264,8 +264,8 @@ static int reserve_manifest(struct store *store, size_t n, struct nvs_error *err
 	return rc;
 }
 
-static int reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
-		   struct nvs_error *error)
+static int reserve_extents(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
+			   struct nvs_error *error)
 {
 	uint64_t total = total_units(store, nbytes, n);
 	int rc = 0;
@@ -334,7 +334,7 @@ int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_
 	while (store->reserving != RESERVE_IDLE)
 		pthread_cond_wait(&store->idle, &store->lock);
 	store->reserving = RESERVE_BUSY;
-	rc = reserve(store, nbytes, n, offsets, error);
+	rc = reserve_extents(store, nbytes, n, offsets, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		store_extent_check(store, offsets[i], nbytes[i]);
 	store_space_check(store);

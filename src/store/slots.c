@@ -151,14 +151,14 @@ struct found_slot {
 	char why[96];
 };
 
-static void refuse(struct found_slot *found, const char *why)
+static void refuse_slot(struct found_slot *found, const char *why)
 {
 	assert(why && !found->whole);
 	snprintf(found->why, sizeof(found->why), "%s", why);
 }
 
 /* An unreadable sector is damage like any other. */
-static void cannot_read(struct found_slot *found, const struct nvs_error *error)
+static void refuse_unreadable(struct found_slot *found, const struct nvs_error *error)
 {
 	assert(error->code < 0);
 	assert(!found->whole);
@@ -176,12 +176,12 @@ static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE]
 
 	assert(!found->headed && !found->manifest.body);
 	if (slot->fd < 0) {
-		refuse(found, "it is missing");
+		refuse_slot(found, "it is missing");
 		return;
 	}
 	if (bytes_there(slot, &there, &error) ||
 	    disk_read(slot->fd, slot->path, bytes, sizeof(bytes), slot->base, &error)) {
-		cannot_read(found, &error);
+		refuse_unreadable(found, &error);
 		return;
 	}
 
@@ -195,7 +195,7 @@ static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE]
 	found->headed = !why;
 	found->generation = why ? 0 : header->generation;
 	if (why)
-		refuse(found, why);
+		refuse_slot(found, why);
 }
 
 /* -ENOMEM; damage is in *found. */
@@ -212,7 +212,7 @@ static int read_body(const struct slot *slot, uint32_t unit, struct found_slot *
 		return -ENOMEM;
 	if (disk_read(slot->fd, slot->path, manifest->body, manifest->header.body_bytes,
 		      slot->base + MANIFEST_HEADER_BYTES, &error)) {
-		cannot_read(found, &error);
+		refuse_unreadable(found, &error);
 		return 0;
 	}
 	rc = manifest_decode_body(manifest, unit, &why);
@@ -221,7 +221,7 @@ static int read_body(const struct slot *slot, uint32_t unit, struct found_slot *
 	assert((rc == -EUCLEAN) == (why != NULL));
 	found->whole = !rc;
 	if (why)
-		refuse(found, why);
+		refuse_slot(found, why);
 	return 0;
 }
 
@@ -297,8 +297,8 @@ static int newest_is_lost(const struct slots *slots, const struct found_slot *fo
 			 slots->slot[0].path, newest, text, remedy);
 }
 
-static int find(struct slots *slots, const struct slots_wanted *wanted, struct found_slot *found,
-		unsigned *slot, struct nvs_error *error)
+static int find_manifest(struct slots *slots, const struct slots_wanted *wanted,
+			 struct found_slot *found, unsigned *slot, struct nvs_error *error)
 {
 	uint64_t generation = wanted->generation, older;
 	int rc = find_generation(slots, generation, wanted->unit, found, slot);
@@ -333,7 +333,7 @@ int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct ma
 			slots->highest = found[i].manifest.header.generation;
 	}
 	if (wanted->generation) {
-		rc = find(slots, wanted, found, &slot, error);
+		rc = find_manifest(slots, wanted, found, &slot, error);
 		if (!rc) {
 			unsigned turn = slot % MANIFEST_TURN_COUNT;
 

@@ -185,7 +185,7 @@ static void look_at_drive(const char *device, struct nvs_path_info *info)
 				    queue_number(device, "queue/max_segments", 1));
 }
 
-static int describe(const char *path, struct nvs_path_info *info, struct nvs_error *error)
+static int describe_path(const char *path, struct nvs_path_info *info, struct nvs_error *error)
 {
 	int fd, rc;
 
@@ -247,6 +247,6 @@ int nvs_path_get_info(const char *path, struct nvs_path_info *info, struct nvs_e
 
 	if (!path || !struct_sized(info))
 		return error_set(error, -EINVAL, "path or info is NULL, or info->size is not set");
-	rc = describe(path, &full, error);
+	rc = describe_path(path, &full, error);
 	return rc ? rc : struct_out(info, &full, sizeof(full));
 }

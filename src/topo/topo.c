@@ -47,7 +47,7 @@ static int load_with(struct topo *topo, const char *xml_path, enum hwloc_type_fi
 }
 
 /* Scanning the PCI bus for devices is slow and only needed with several nodes. */
-static int load(struct topo *topo, const char *xml_path)
+static int load_topology(struct topo *topo, const char *xml_path)
 {
 	int rc;
 
@@ -67,7 +67,7 @@ int topo_open(struct topo **topo, const char *xml_path, struct nvs_error *error)
 
 	if (!new)
 		return error_set(error, -ENOMEM, "no memory for the machine's topology");
-	rc = load(new, xml_path);
+	rc = load_topology(new, xml_path);
 	if (rc) {
 		free(new);
 		return error_set(error, rc, "hwloc can't read the topology of %s: %s",

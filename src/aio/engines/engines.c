@@ -74,7 +74,7 @@ int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
 }
 
 /* Picks the first engine that works; `reason` says why the earlier ones don't. */
-static void choose(struct nvs_machine_info *info)
+static void choose_auto(struct nvs_machine_info *info)
 {
 	char *reason = info->ioengine[NVS_IOENGINE_AUTO].reason;
 	const size_t nbytes = sizeof(info->ioengine[NVS_IOENGINE_AUTO].reason);
@@ -112,7 +112,7 @@ int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)
 			reason[0] = '\0';
 		assert(full.ioengine[i].works || reason[0]);
 	}
-	choose(&full);
+	choose_auto(&full);
 	assert(!full.ioengine[NVS_IOENGINE_AUTO].works || full.ioengine[full.auto_ioengine].works);
 	assert(full.size == sizeof(full));
 	return struct_out(info, &full, sizeof(full));

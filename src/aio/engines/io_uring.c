@@ -52,7 +52,7 @@ static void uring_check(const struct uring *uring)
 }
 
 /* Tries the setup flags from the newest kernel's to the oldest's. */
-static int setup(struct uring *uring, const struct engine_options *options)
+static int set_up_ring(struct uring *uring, const struct engine_options *options)
 {
 	static const unsigned steps[] = {
 		IORING_SETUP_SUBMIT_ALL | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
@@ -139,7 +139,7 @@ static int uring_open(void **queue, const struct engine_options *options,
 		uring->stop_fd = eventfd(0, EFD_CLOEXEC);
 	rc = uring->wake_fd < 0 || (uring->stops && uring->stop_fd < 0) ? -errno : 0;
 	if (!rc)
-		rc = setup(uring, options);
+		rc = set_up_ring(uring, options);
 	if (!rc)
 		rc = probe_enter(uring);
 	if (rc)
@@ -188,7 +188,7 @@ static void uring_close(void *queue)
 	free(uring);
 }
 
-static void prepare(struct uring *uring, struct io_uring_sqe *sqe, struct io *io)
+static void prepare_io(struct uring *uring, struct io_uring_sqe *sqe, struct io *io)
 {
 	bool fixed = io->buffer_slot >= 0 && uring->facts->fixed_buffers;
 	int fd = io->fd;
@@ -214,7 +214,7 @@ static void prepare(struct uring *uring, struct io_uring_sqe *sqe, struct io *io
 	io_uring_sqe_set_data(sqe, io);
 }
 
-static int flush(struct uring *uring, unsigned wait_for)
+static int flush_submissions(struct uring *uring, unsigned wait_for)
 {
 	int rc;
 
@@ -244,7 +244,7 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 	if (ios[0]->nbytes < SMALL_IO_BYTES) {
 		/* On failure the entries stay in the queue, and the reap reports the error. */
 		if (uring->unsubmitted_ios)
-			(void)flush(uring, 0);
+			(void)flush_submissions(uring, 0);
 		if (n > SMALL_IOS_PER_CALL)
 			n = SMALL_IOS_PER_CALL;
 	}
@@ -253,11 +253,11 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 
 		if (!sqe)
 			break;
-		prepare(uring, sqe, ios[taken]);
+		prepare_io(uring, sqe, ios[taken]);
 		uring->unsubmitted++;
 		uring->unsubmitted_ios++;
 		/* The entry stays in the queue, and the reap reports the error. */
-		if (uring->single_submit && flush(uring, 0))
+		if (uring->single_submit && flush_submissions(uring, 0))
 			return (int)taken + 1;
 	}
 	uring_check(uring);
@@ -318,7 +318,8 @@ static bool is_call(struct uring *uring, const void *data, struct woken *woken)
 }
 
 /* Takes the entries of the completion queue; notes in *woken which calls they are from. */
-static unsigned take(struct uring *uring, struct io **ios, unsigned max, struct woken *woken)
+static unsigned take_completions(struct uring *uring, struct io **ios, unsigned max,
+				 struct woken *woken)
 {
 	struct io_uring_cqe *cqes[64];
 	unsigned n = 0;
@@ -397,16 +398,16 @@ static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 		if (min > 1 && !uring->stop_armed)
 			arm_stops(uring);
 		if (uring->unsubmitted || n < min) {
-			rc = flush(uring, n < min ? min - n : 0);
+			rc = flush_submissions(uring, n < min ? min - n : 0);
 			if (rc) {
-				n += take(uring, ios + n, max - n, &woken);
+				n += take_completions(uring, ios + n, max - n, &woken);
 				n += withdraw_unsubmitted(uring, ios + n, max - n, rc);
 				return n ? (int)n : rc;
 			}
 		}
 		if (!min)
 			io_uring_get_events(&uring->ring);
-		n += take(uring, ios + n, max - n, &woken);
+		n += take_completions(uring, ios + n, max - n, &woken);
 		if (n >= min || woken.interrupt || (woken.wake && min == 1))
 			return (int)n;
 	}

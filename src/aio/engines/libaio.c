@@ -133,7 +133,7 @@ static void libaio_close(void *arg)
 	context_free(context);
 }
 
-static void prepare(struct iocb *iocb, struct io *io)
+static void prepare_io(struct iocb *iocb, struct io *io)
 {
 	assert(io->result != IN_KERNEL);
 	assert(io->fd >= 0 && io->data && io->nbytes);
@@ -170,7 +170,7 @@ static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 	context_check(context);
 	for (unsigned i = 0; i < n; i++) {
 		assert(ios[i]->index < context->depth);
-		prepare(&context->iocbs[ios[i]->index], ios[i]);
+		prepare_io(&context->iocbs[ios[i]->index], ios[i]);
 		context->batch[i] = &context->iocbs[ios[i]->index];
 	}
 	while (taken < n) {

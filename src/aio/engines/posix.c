@@ -54,13 +54,13 @@ static void pool_check(const struct thread_pool *pool)
 	assert(pool->nkilled <= pool->nthreads);
 }
 
-static void push(struct io_ring *ring, struct io *io)
+static void push_io(struct io_ring *ring, struct io *io)
 {
 	assert(ring->count < ring->size && ring->head < ring->size);
 	ring->ios[(ring->head + ring->count++) % ring->size] = io;
 }
 
-static struct io *pop(struct io_ring *ring)
+static struct io *pop_io(struct io_ring *ring)
 {
 	struct io *io = ring->ios[ring->head];
 
@@ -71,7 +71,7 @@ static struct io *pop(struct io_ring *ring)
 	return io;
 }
 
-static void *serve(void *arg)
+static void *serve_ios(void *arg)
 {
 	struct pool_thread *self = arg;
 	struct thread_pool *pool = self->pool;
@@ -85,7 +85,7 @@ static void *serve(void *arg)
 			pthread_cond_wait(&pool->work, &pool->lock);
 		if (!pool->todo.count)
 			break;
-		io = self->io = pop(&pool->todo);
+		io = self->io = pop_io(&pool->todo);
 		self->life = THREAD_MOVES;
 		pthread_mutex_unlock(&pool->lock);
 		struct iovec run = {.iov_base = io->data, .iov_len = io->nbytes};
@@ -100,7 +100,7 @@ static void *serve(void *arg)
 		pthread_mutex_lock(&pool->lock);
 		assert(self->io == io && self->life == THREAD_MOVES);
 		self->life = THREAD_WAITS;
-		push(&pool->completed, io);
+		push_io(&pool->completed, io);
 		pool_check(pool);
 		pthread_cond_signal(&pool->done);
 	}
@@ -149,7 +149,7 @@ static int posix_open(void **queue, const struct engine_options *options,
 		pthread_attr_init(&attr);
 		pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
 		*thread = (struct pool_thread){.pool = pool};
-		rc = -pthread_create(&thread->id, &attr, serve, thread);
+		rc = -pthread_create(&thread->id, &attr, serve_ios, thread);
 		pthread_attr_destroy(&attr);
 		pool->nthreads += !rc;
 		assert(rc <= 0 && pool->nthreads <= pool->todo.size);
@@ -197,7 +197,7 @@ static int posix_submit(void *queue, struct io *const *ios, unsigned n)
 		pthread_mutex_lock(&pool->lock);
 		assert(!pool->closing);
 		for (unsigned j = 0; j < step; j++)
-			push(&pool->todo, ios[i + j]);
+			push_io(&pool->todo, ios[i + j]);
 		pool_check(pool);
 		if (step > 1)
 			pthread_cond_broadcast(&pool->work);
@@ -209,11 +209,11 @@ static int posix_submit(void *queue, struct io *const *ios, unsigned n)
 	return (int)n;
 }
 
-static void fail(struct thread_pool *pool, struct io *io)
+static void fail_io(struct thread_pool *pool, struct io *io)
 {
 	assert(pool->nkilled && io);
 	io->result = -EOWNERDEAD;
-	push(&pool->completed, io);
+	push_io(&pool->completed, io);
 }
 
 /* Under the lock: a seccomp filter may have killed threads for the call that moves their I/O. */
@@ -228,10 +228,10 @@ static void look_for_killed(struct thread_pool *pool)
 		assert(thread->pool == pool);
 		thread->life = THREAD_KILLED;
 		pool->nkilled++;
-		fail(pool, thread->io);
+		fail_io(pool, thread->io);
 	}
 	while (pool->nkilled == pool->nthreads && pool->todo.count)
-		fail(pool, pop(&pool->todo));
+		fail_io(pool, pop_io(&pool->todo));
 	pool_check(pool);
 }
 
@@ -255,7 +255,7 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	if (min == 1)
 		pool->woken = false;
 	while (n < max && pool->completed.count)
-		ios[n++] = pop(&pool->completed);
+		ios[n++] = pop_io(&pool->completed);
 	pool_check(pool);
 	assert(n <= max);
 	pthread_mutex_unlock(&pool->lock);

@@ -44,7 +44,7 @@ struct look {
 	unsigned nreports;  /* of transfers without a queue */
 };
 
-static void mark(struct look *look, struct transfer *transfer, uint64_t offset, bool waits)
+static void mark_overdue(struct look *look, struct transfer *transfer, uint64_t offset, bool waits)
 {
 	struct nvs_error report = {.size = sizeof(report)};
 
@@ -87,7 +87,8 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 
 				assert(!piece->claimed_ns || piece->transfer->state.pending);
 				if (piece->claimed_ns && piece->claimed_ns <= look.before_ns)
-					mark(&look, piece->transfer, piece->position, false);
+					mark_overdue(&look, piece->transfer, piece->position,
+						     false);
 			}
 		for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++) {
 			struct transfer *transfer = aio->todo[i / 2][i % 2].head;
@@ -96,9 +97,10 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 					assert(transfer->state.phase == TRANSFER_QUEUED);
 					transfer_check(transfer);
 					if (transfer->state.since_ns <= look.before_ns)
-						mark(&look, transfer,
-						     transfer->offset + transfer->state.claimed,
-						     !transfer->state.pending);
+						mark_overdue(&look, transfer,
+							     transfer->offset +
+								     transfer->state.claimed,
+							     !transfer->state.pending);
 				}
 			}
 		}

@@ -106,7 +106,7 @@ static unsigned list_of(const struct piece *piece)
 	return (unsigned)(2 * (TRANSFER_PRIORITIES - 1 - piece->priority) + piece->io.write);
 }
 
-static void submit(struct worker *worker)
+static void submit_claimed(struct worker *worker)
 {
 	uint64_t now = clock_ns();
 
@@ -173,7 +173,7 @@ uint32_t worker_wait_for(const struct aio_config *config, uint32_t submitted, bo
 }
 
 /* For a resubmitted I/O, slat and clat are of the last submission; lat counts from the first. */
-static void note(struct worker *worker, const struct piece *piece, uint64_t now)
+static void note_latency(struct worker *worker, const struct piece *piece, uint64_t now)
 {
 	int direction = piece->io.write ? NVS_WRITE : NVS_READ;
 	const uint64_t latency_ns[NVS_LATENCY_KINDS] = {
@@ -223,7 +223,7 @@ static void finish_reaped(struct worker *worker, unsigned n, struct nvs_trace *t
 	assert(worker->nreaped + worker->nbatch <= worker->aio->config.queue_depth);
 }
 
-static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
+static void reap_completions(struct worker *worker, unsigned min, struct nvs_trace *trace)
 {
 	uint32_t depth = worker->aio->config.queue_depth;
 	int n = worker->aio->ops->reap(worker->queue, worker->ios, depth, min);
@@ -252,7 +252,7 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 	if (worker->submitted > worker->inflight_max)
 		worker->inflight_max = worker->submitted;
 	for (int i = 0; i < n; i++)
-		note(worker, worker->ios[i]->owner, now);
+		note_latency(worker, worker->ios[i]->owner, now);
 	worker->tally_seen = worker->tally;
 	pthread_mutex_unlock(&worker->stats_lock);
 	worker->submitted -= (uint32_t)n;
@@ -328,10 +328,10 @@ static void round_of_io(struct worker *worker)
 
 	/* Without overlap_events, retries wait for the I/Os in flight like any other. */
 	if (aio->config.overlap_events || !worker->submitted)
-		submit(worker);
+		submit_claimed(worker);
 	list_deliver(completed.head);
 	if (worker->submitted)
-		reap(worker, to_wait_for(worker, more), trace);
+		reap_completions(worker, to_wait_for(worker, more), trace);
 
 	pthread_mutex_lock(&aio->lock);
 	worker->waits_for_room = false;

@@ -59,7 +59,7 @@ static int set_paths(struct export_job *export, const char *path, struct nvs_err
 }
 
 /* All memory that is needed where the other ranks wait for this one. */
-static int reserve(struct export_job *export, struct nvs_error *error)
+static int reserve_memory(struct export_job *export, struct nvs_error *error)
 {
 	size_t n = export->params.n;
 
@@ -72,9 +72,9 @@ static int reserve(struct export_job *export, struct nvs_error *error)
 				   export->options.world);
 }
 
-static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
-		 const struct nvs_checkpoint_param *params, size_t n, const char *path,
-		 struct nvs_error *error)
+static int begin_export(struct export_job *export, struct nvs_optimizer *optimizer,
+			const struct nvs_checkpoint_param *params, size_t n, const char *path,
+			struct nvs_error *error)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	int rc = nvs_optimizer_get_info(optimizer, &info, error);
@@ -87,7 +87,7 @@ static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
 	if (!rc)
 		rc = set_paths(export, path, error);
 	if (!rc)
-		rc = reserve(export, error);
+		rc = reserve_memory(export, error);
 	if (rc)
 		return rc;
 	export->optimizer = optimizer;
@@ -121,7 +121,7 @@ static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
 
 /* ---- Elements ---- */
 
-static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
+static int submit_write(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
 	struct export_job *export = move->arg;
 	size_t owner = export->params.owners[io->fragment];
@@ -285,7 +285,7 @@ static int write_state(const struct export_job *export, struct nvs_error *error)
 }
 
 /* The first rank, when all elements are written. */
-static int complete(struct export_job *export, struct nvs_error *error)
+static int complete_tree(struct export_job *export, struct nvs_error *error)
 {
 	size_t n = export->params.n;
 	int rc = 0;
@@ -350,7 +350,7 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 	/* A rank that fails still meets the others, or they would wait for it. */
 	rc = ranks_meet(&export.options, rc, 0, error);
 	if (!rc) {
-		rc = begin(&export, optimizer, params, n, path, error);
+		rc = begin_export(&export, optimizer, params, n, path, error);
 		rc = ranks_meet(&export.options, rc, params_sum(&export.params), error);
 	}
 	if (!rc)
@@ -358,7 +358,7 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 	if (!rc) {
 		struct state_move move = {.fragments = export.params.fragments,
 					  .nfragments = export.params.nfragments,
-					  .submit = submit,
+					  .submit = submit_write,
 					  .release = release,
 					  .arg = &export};
 		rc = export.options.rank ? tree_open(&export.tree, export.path, true, error) : 0;
@@ -376,7 +376,7 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 	if (!rc)
 		rc = combine_sums(&export, error);
 	if (!rc) {
-		rc = export.options.rank ? 0 : complete(&export, error);
+		rc = export.options.rank ? 0 : complete_tree(&export, error);
 		rc = ranks_meet(&export.options, rc, 0, error);
 	}
 	tree_close(&export.tree);

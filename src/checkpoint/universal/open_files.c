@@ -53,7 +53,7 @@ static void close_now(struct open_file *file)
 }
 
 /* Under the lock: the file, or the one that was last used before all others and is not in use. */
-static struct open_file *choose(struct open_files *files, size_t owner, unsigned part)
+static struct open_file *choose_file(struct open_files *files, size_t owner, unsigned part)
 {
 	struct open_file *oldest = NULL;
 
@@ -92,11 +92,11 @@ static int reopen(struct open_files *files, struct open_file *file, size_t owner
 }
 
 /* Under the lock. -EAGAIN: all are in use. */
-static int take(struct open_files *files, size_t owner, unsigned part, struct open_file **file,
-		struct nvs_error *error)
+static int take_file(struct open_files *files, size_t owner, unsigned part, struct open_file **file,
+		     struct nvs_error *error)
 {
 	for (;;) {
-		*file = choose(files, owner, part);
+		*file = choose_file(files, owner, part);
 		if (!*file)
 			return -EAGAIN;
 		(*file)->used = ++files->clock;
@@ -118,7 +118,7 @@ int open_files_take(struct open_files *files, size_t owner, unsigned part, struc
 	int rc;
 
 	pthread_mutex_lock(&files->lock);
-	rc = take(files, owner, part, file, error);
+	rc = take_file(files, owner, part, file, error);
 	pthread_mutex_unlock(&files->lock);
 	if (rc == -EAGAIN) {
 		/* One beyond those that stay open. */

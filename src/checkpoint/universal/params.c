@@ -32,7 +32,7 @@ static int check_name(const char *name, size_t i, struct nvs_error *error)
 }
 
 /* The elements of the whole parameter. */
-static int count(struct param *param, struct nvs_error *error)
+static int count_elements(struct param *param, struct nvs_error *error)
 {
 	uint64_t end;
 
@@ -88,7 +88,7 @@ static int read_param(struct param *param, struct nvs_optimizer *optimizer,
 					     .offset = given.offset,
 					     .numel = given.numel,
 					     .at = given.first}};
-	rc = count(param, error);
+	rc = count_elements(param, error);
 	if (rc)
 		return rc;
 	struct nvs_group_info info = {.size = sizeof(info)};

@@ -32,7 +32,7 @@ struct pass_thread {
 	struct slice in_flight; /* the tile that it has begun; n is 0: none */
 };
 
-static void fail(struct pass *pass, int rc, const struct nvs_error *error)
+static void record_failure(struct pass *pass, int rc, const struct nvs_error *error)
 {
 	assert(rc < 0);
 	if (!pass->rc) {
@@ -63,7 +63,7 @@ static void land_all(void *arg, unsigned thread)
 		rc = tile_wait(pass, tile, &error);
 		pthread_mutex_lock(&pass->lock);
 		if (rc)
-			fail(pass, rc, &error);
+			record_failure(pass, rc, &error);
 		task_set(pass, tile, TASK_LANDED);
 		pass->nlanded++;
 		pthread_cond_broadcast(&pass->work);
@@ -87,7 +87,7 @@ static bool front_is_open(const struct pass *pass)
 	return !pass->nactive || config->offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write;
 }
 
-static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct slice *slice)
+static bool take_from_tile(struct pass *pass, size_t tile, uint64_t *taken, struct slice *slice)
 {
 	uint64_t numel = pass->optimizer->tile_numel, most = pass->kind->complete ? numel : SLICE;
 
@@ -103,7 +103,7 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 	return *taken == numel;
 }
 
-static bool take(struct pass *pass, struct slice *slice)
+static bool take_slice(struct pass *pass, struct slice *slice)
 {
 	size_t tile;
 
@@ -116,7 +116,7 @@ static bool take(struct pass *pass, struct slice *slice)
 			pass->host++;
 		if (pass->host == optimizer->ntiles || (pass->rc && !pass->host_taken))
 			return false;
-		if (take_from(pass, pass->host, &pass->host_taken, slice)) {
+		if (take_from_tile(pass, pass->host, &pass->host_taken, slice)) {
 			pass->host++;
 			pass->host_taken = 0;
 		}
@@ -124,7 +124,7 @@ static bool take(struct pass *pass, struct slice *slice)
 	}
 	assert(pass->front < pass->nlanded);
 	tile = pass->optimizer->queue[pass->front];
-	if (take_from(pass, tile, &pass->front_taken, slice)) {
+	if (take_from_tile(pass, tile, &pass->front_taken, slice)) {
 		pass->front++;
 		pass->front_taken = 0;
 	}
@@ -132,14 +132,14 @@ static bool take(struct pass *pass, struct slice *slice)
 }
 
 /* Ends a slice with its status, and its tile with the last one. */
-static void ended(struct pass *pass, const struct slice *slice, int rc)
+static void end_slice(struct pass *pass, const struct slice *slice, int rc)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
 	if (rc) {
 		error_set(&error, rc, "the computation has failed: %s", nvs_strerror(rc));
 		task_set(pass, slice->tile, TASK_FAILED);
-		fail(pass, rc, &error);
+		record_failure(pass, rc, &error);
 	}
 	assert(pass->nactive && pass->optimizer->tiles[slice->tile].slices);
 	if (--pass->optimizer->tiles[slice->tile].slices)
@@ -148,7 +148,7 @@ static void ended(struct pass *pass, const struct slice *slice, int rc)
 	rc = tile_finish(pass, slice->tile, &error);
 	pthread_mutex_lock(&pass->lock);
 	if (rc)
-		fail(pass, rc, &error);
+		record_failure(pass, rc, &error);
 	task_set(pass, slice->tile, TASK_NONE);
 	pass->figures.tiles++;
 	pass->nactive--;
@@ -180,7 +180,7 @@ static unsigned flight_of(const struct pass_thread *thread, unsigned turn)
 }
 
 /* Waits for the transfers of the tile that the thread has in flight. False: it has none. */
-static bool complete(struct pass_thread *thread)
+static bool complete_flight(struct pass_thread *thread)
 {
 	struct pass *pass = thread->pass;
 	struct slice slice = thread->in_flight;
@@ -194,11 +194,11 @@ static bool complete(struct pass_thread *thread)
 				  flight_of(thread, thread->turn ^ 1));
 	pthread_mutex_lock(&pass->lock);
 	thread->in_flight.n = 0;
-	ended(pass, &slice, rc);
+	end_slice(pass, &slice, rc);
 	return true;
 }
 
-static void work_on(struct pass_thread *thread, const struct slice *slice)
+static void compute_slice(struct pass_thread *thread, const struct slice *slice)
 {
 	struct pass *pass = thread->pass;
 	int rc;
@@ -223,11 +223,11 @@ static void work_on(struct pass_thread *thread, const struct slice *slice)
 
 	pthread_mutex_lock(&pass->lock);
 	if (!pass->kind->complete) {
-		ended(pass, slice, rc);
+		end_slice(pass, slice, rc);
 		return;
 	}
 	assert(!rc);
-	complete(thread);
+	complete_flight(thread);
 	thread->in_flight = *slice;
 	thread->turn ^= 1;
 }
@@ -240,9 +240,9 @@ static void run_thread(void *arg, unsigned thread)
 
 	pthread_mutex_lock(&pass->lock);
 	for (;;) {
-		if (take(pass, &slice)) {
-			work_on(&self, &slice);
-		} else if (!complete(&self) && !clear_front(pass)) {
+		if (take_slice(pass, &slice)) {
+			compute_slice(&self, &slice);
+		} else if (!complete_flight(&self) && !clear_front(pass)) {
 			if (pass->all_fetched && pass->front == pass->nfetched)
 				break;
 			/* Waits until a tile has landed or ended. */
@@ -350,7 +350,7 @@ static void fetch_all(struct pass *pass)
 			rc = fetch_or_write(pass, i, &error);
 	pthread_mutex_lock(&pass->lock);
 	if (rc)
-		fail(pass, rc, &error);
+		record_failure(pass, rc, &error);
 	pass->all_fetched = true;
 	pthread_cond_signal(&pass->fetched);
 	pthread_cond_broadcast(&pass->work);
@@ -395,7 +395,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	threads_join(optimizer->threads);
 	rc = wait_landed(optimizer, pass.write_failures, &failure);
 	if (rc)
-		fail(&pass, rc, &failure);
+		record_failure(&pass, rc, &failure);
 	tasks_end(&pass);
 	if (figures)
 		*figures = pass.figures;

@@ -76,7 +76,7 @@ static bool is_resident(const struct pass *pass, size_t tile)
 }
 
 /* Tiles that need the same gradients share one pin of them. False: there is none yet. */
-static bool share(struct pass *pass, struct gradient_tile *gradients)
+static bool share_gradients(struct pass *pass, struct gradient_tile *gradients)
 {
 	bool shared;
 
@@ -152,7 +152,7 @@ int tile_fetch(struct pass *pass, size_t i, struct nvs_error *error)
 	struct gradient_tile *gradients = tile_gradients(pass, i);
 	struct nvs_tensor *tensors[TENSORS];
 	unsigned n = tensors_of(pass, i, tensors);
-	bool shared = gradients && share(pass, gradients);
+	bool shared = gradients && share_gradients(pass, gradients);
 	int rc = pin_tensors(pass, i, tensors, n - shared, error);
 
 	if (rc && shared)

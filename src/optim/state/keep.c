@@ -23,7 +23,7 @@ static bool has_dynamic_scale(const struct nvs_optimizer *optimizer)
 	return optimizer->config.fp16.enabled && optimizer->config.fp16.loss_scale == 0;
 }
 
-static struct header describe(const struct nvs_optimizer *optimizer)
+static struct header header_of(const struct nvs_optimizer *optimizer)
 {
 	return (struct header){
 		.unfinished = is_unfinished(optimizer),
@@ -218,7 +218,7 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	const struct header header = describe(optimizer);
+	const struct header header = header_of(optimizer);
 	uint64_t size = header_nbytes(&header);
 	int rc;
 
@@ -316,7 +316,7 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 				optimizer->table_bytes, &optimizer->table_sum, error);
 	if (rc)
 		return rc;
-	const struct header header = describe(optimizer);
+	const struct header header = header_of(optimizer);
 	uint8_t *mark = optimizer->header + HEADER_BYTES;
 	struct header again;
 

@@ -52,8 +52,8 @@ struct part_range {
 };
 
 /* Copies the range's `n` elements from `done` on, which lie in one tile. */
-static int copy_some(struct nvs_optimizer *optimizer, const struct part_range *range, uint64_t done,
-		     uint64_t n, struct nvs_error *error)
+static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_range *range,
+			    uint64_t done, uint64_t n, struct nvs_error *error)
 {
 	uint64_t at = range->group->at + range->offset + done;
 	size_t i = at / optimizer->tile_numel;
@@ -103,8 +103,8 @@ static int copy_some(struct nvs_optimizer *optimizer, const struct part_range *r
 
 /* ---- The calls ---- */
 
-static int move(struct nvs_optimizer *optimizer, size_t group, struct part_range *range,
-		struct nvs_error *error)
+static int move_range(struct nvs_optimizer *optimizer, size_t group, struct part_range *range,
+		      struct nvs_error *error)
 {
 	int rc = check_given(optimizer, "optimizer", error);
 
@@ -131,7 +131,7 @@ static int move(struct nvs_optimizer *optimizer, size_t group, struct part_range
 		for (uint64_t done = 0; done < range->numel && !rc; done += n) {
 			n = min_u64(optimizer->tile_numel - (at + done) % optimizer->tile_numel,
 				    range->numel - done);
-			rc = copy_some(optimizer, range, done, n, error);
+			rc = copy_within_tile(optimizer, range, done, n, error);
 		}
 		rc = !rc && range->from ? walks_check_written(optimizer, error) : rc;
 	}
@@ -144,7 +144,7 @@ int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 {
 	struct part_range range = {.part = part, .offset = offset, .numel = numel, .to = data};
 
-	return move(optimizer, group, &range, error);
+	return move_range(optimizer, group, &range, error);
 }
 
 int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
@@ -152,5 +152,5 @@ int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 {
 	struct part_range range = {.part = part, .offset = offset, .numel = numel, .from = data};
 
-	return move(optimizer, group, &range, error);
+	return move_range(optimizer, group, &range, error);
 }

@@ -29,7 +29,7 @@ struct scaler scaler_init(const struct fp16_config *config)
 }
 
 /* An overflow takes one unit of hysteresis, or halves the scale if none is left. */
-static int lower(struct scaler *scaler, const struct fp16_config *config)
+static int lower_scale(struct scaler *scaler, const struct fp16_config *config)
 {
 	if (config->hysteresis > 1 && scaler->hysteresis > 1) {
 		scaler->hysteresis--;
@@ -73,7 +73,7 @@ int scaler_update(struct scaler *scaler, const struct fp16_config *config, bool 
 		assert((scaler->iteration - scaler->last_overflow) % window == since);
 	}
 	if (overflow)
-		rc = lower(scaler, config);
+		rc = lower_scale(scaler, config);
 	else {
 		bool due = (scaler->iteration - scaler->last_overflow) %
 				   config->loss_scale_window ==

@@ -58,8 +58,8 @@ static void await_update(struct nvs_optimizer *optimizer)
 		optimizer->tiles[i].progress = TILE_PENDING;
 }
 
-static int skip(struct nvs_optimizer *optimizer, double sum, struct nvs_step_result *result,
-		struct nvs_error *error)
+static int skip_step(struct nvs_optimizer *optimizer, double sum, struct nvs_step_result *result,
+		     struct nvs_error *error)
 {
 	double scale = optimizer->scaler.scale;
 	int rc = scaler_update(&optimizer->scaler, &optimizer->config.fp16, true);
@@ -80,8 +80,8 @@ static int skip(struct nvs_optimizer *optimizer, double sum, struct nvs_step_res
 #define READ_AHEAD (PARTS * 32u)
 
 /* Computes the norm and the factor for gradients. */
-static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
-		 struct nvs_step_result *result, struct nvs_error *error)
+static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
+		      struct nvs_step_result *result, struct nvs_error *error)
 {
 	const struct nvs_config *config = &optimizer->config;
 	double scale = optimizer->scaler.scale, sum = 0;
@@ -128,7 +128,7 @@ static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options 
 	if (rc)
 		return rc;
 	if (config->fp16.enabled && !isfinite(sum))
-		return skip(optimizer, sum, result, error);
+		return skip_step(optimizer, sum, result, error);
 	optimizer->step_norm = needed || options->sums ? sqrt(sum) / scale : -1;
 	double over = (optimizer->step_norm + 1e-6) / config->gradient_clipping;
 
@@ -160,7 +160,7 @@ static int pass_over(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 
 	assert(!is_unfinished(optimizer));
 	if (fp16->enabled && !isfinite(sum))
-		return skip(optimizer, sum, result, error);
+		return skip_step(optimizer, sum, result, error);
 	if (options->sums || options->norm)
 		result->norm = sqrt(sum) / optimizer->scaler.scale;
 	if (!options->sums)
@@ -213,8 +213,8 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 
 /* ---- The call ---- */
 
-static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
-		struct nvs_step_result *result, struct nvs_error *error)
+static int take_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
+		     struct nvs_step_result *result, struct nvs_error *error)
 {
 	struct nvs_engine_stats from = {.size = sizeof(from)}, to = {.size = sizeof(to)};
 	struct pass_figures figures = {0};
@@ -225,7 +225,7 @@ static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *
 	nvs_engine_get_stats(optimizer->engine, &from);
 	result->loss_scale = optimizer->scaler.scale;
 	if (!is_unfinished(optimizer))
-		rc = has_any_gradients(optimizer) ? begin(optimizer, options, result, error)
+		rc = has_any_gradients(optimizer) ? begin_step(optimizer, options, result, error)
 						  : pass_over(optimizer, options, result, error);
 	if (!rc && is_unfinished(optimizer)) {
 		result->norm = optimizer->step_norm;
@@ -306,7 +306,7 @@ int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_op
 		return rc;
 	rc = refuse_read_only(optimizer, error);
 	if (!rc)
-		rc = step(optimizer, &given, &full, error);
+		rc = take_step(optimizer, &given, &full, error);
 	optimizer_check(optimizer);
 	call_end(optimizer);
 	if (result)

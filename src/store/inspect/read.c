@@ -71,7 +71,7 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 
 /* ---- Members ---- */
 
-static bool belongs(const struct nvs_store *store, unsigned i)
+static bool member_belongs(const struct nvs_store *store, unsigned i)
 {
 	const struct label *first = &store->members[0].label, *label = &store->members[i].label;
 
@@ -106,7 +106,7 @@ static void check_members(struct nvs_store *store)
 			refuse(store, NVS_STORE_DAMAGED, "%s", result->why.text);
 		else if (result->rc)
 			refuse(store, NVS_STORE_PARTIAL, "%s", result->why.text);
-		else if (!belongs(store, i))
+		else if (!member_belongs(store, i))
 			refuse(store, NVS_STORE_PARTIAL,
 			       "%s is not member %u of the store at %s: give the paths of one "
 			       "store, in their order",

@@ -46,7 +46,7 @@ static bool can_be_verified(const struct nvs_store *store)
 	return store->info.state == NVS_STORE_KEPT || store->info.truncated;
 }
 
-static int open_file(struct nvs_store *store, struct nvs_aio *aio, struct nvs_error *error)
+static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
 	struct file_member members[NVS_PATHS_MAX];
 	const struct nvs_log silent = {.fn = NULL};
@@ -188,8 +188,8 @@ static void take_read(struct verifier *verifier)
 	}
 }
 
-static int check(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
-		 const struct nvs_store_verdict *verdicts, struct nvs_error *error)
+static int check_verdicts(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
+			  const struct nvs_store_verdict *verdicts, struct nvs_error *error)
 {
 	if (!store || !aio || !struct_sized(verdicts))
 		return error_set(error, -EINVAL, "an argument is NULL, or a size is not set");
@@ -212,7 +212,7 @@ int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t firs
 		     struct nvs_store_verdict *verdicts, struct nvs_error *error)
 {
 	struct verifier verifier = {.first = first, .end = first + n, .tensor = first};
-	int rc = n ? check(store, aio, first, n, verdicts, error)
+	int rc = n ? check_verdicts(store, aio, first, n, verdicts, error)
 		   : (!store || !aio || !verdicts ? -EINVAL : 0);
 
 	if (rc || !n)
@@ -222,7 +222,7 @@ int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t firs
 	verifier.verdicts = verdicts;
 	verifier.size = verdicts->size;
 	if (!store->file)
-		rc = open_file(store, aio, error);
+		rc = open_for_reads(store, aio, error);
 	if (rc)
 		return rc;
 	verifier.memory = huge_map(READS_MAX * READ_BYTES, NULL);

@@ -175,8 +175,8 @@ static int open_plain(const struct member *member, const char *name, const char 
 	return member_cannot(error, "open", path, -errno);
 }
 
-static int open_file(const struct member *member, const char *name, int create, int *fd,
-		     struct nvs_error *error)
+static int open_manifest_file(const struct member *member, const char *name, int create, int *fd,
+			      struct nvs_error *error)
 {
 	char *path = NULL;
 	int rc = 0;
@@ -200,14 +200,14 @@ int member_open_file(const struct member *member, const char *name, int *fd,
 		     struct nvs_error *error)
 {
 	assert(*fd < 0);
-	return open_file(member, name, 0, fd, error);
+	return open_manifest_file(member, name, 0, fd, error);
 }
 
 int member_make_file(const struct member *member, const char *name, int *fd,
 		     struct nvs_error *error)
 {
 	assert(!member->read_only);
-	return open_file(member, name, O_CREAT, fd, error);
+	return open_manifest_file(member, name, O_CREAT, fd, error);
 }
 
 /* A file that stat can't reach must not count as missing: it would be removed with the rest. */

@@ -37,7 +37,7 @@ static void read_copy(const struct member *member, unsigned copy, struct found_l
 }
 
 /* Of two valid copies the later one was written by a commit that was cut off. */
-static bool newer(const struct label *label, const struct label *than)
+static bool is_newer(const struct label *label, const struct label *than)
 {
 	return label->generation != than->generation ? label->generation > than->generation
 						     : label->kept && !than->kept;
@@ -68,13 +68,13 @@ static bool may_be_overwritten(const struct member *member, const struct found_l
 }
 
 /* The copy that counts; LABEL_COPY_COUNT: none. */
-static unsigned choose(const struct found_label *found)
+static unsigned choose_copy(const struct found_label *found)
 {
 	unsigned best = LABEL_COPY_COUNT;
 
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		if (!found[i].rc &&
-		    (best == LABEL_COPY_COUNT || newer(&found[i].label, &found[best].label)))
+		    (best == LABEL_COPY_COUNT || is_newer(&found[i].label, &found[best].label)))
 			best = i;
 	/* An older version knows only the first place. */
 	if (found[0].rc == -EPROTONOSUPPORT)
@@ -123,8 +123,8 @@ static int lost_labels(const struct member *member, const struct found_label *fo
 }
 
 /* `found` is the copy that explains most. */
-static int refuse(const struct member *member, const struct found_label *found,
-		  struct nvs_error *error)
+static int refuse_label(const struct member *member, const struct found_label *found,
+			struct nvs_error *error)
 {
 	assert(found->rc < 0 && found->rc != -EUCLEAN);
 	assert(member->kind == MEMBER_FILE || member->kind == MEMBER_RAW);
@@ -171,7 +171,7 @@ static unsigned explains(const struct member *member, const struct found_label *
 }
 
 /* Whether a store was there, of whose labels no copy is valid; `rc` explains most. */
-static bool is_lost(const struct member *member, int rc)
+static bool label_is_lost(const struct member *member, int rc)
 {
 	assert(rc < 0);
 	if (rc != -ENODATA && rc != -EMEDIUMTYPE)
@@ -187,7 +187,7 @@ int member_read_label(struct member *member, struct nvs_error *error)
 	member_open_check(member);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		read_copy(member, i, &found[i]);
-	best = choose(found);
+	best = choose_copy(found);
 	if (best == LABEL_COPY_COUNT) {
 		unsigned most = 0, rank = 0;
 
@@ -200,10 +200,10 @@ int member_read_label(struct member *member, struct nvs_error *error)
 			rank = mine > rank ? mine : rank;
 		}
 		assert(most < LABEL_COPY_COUNT && found[most].rc < 0);
-		if (is_lost(member, found[most].rc))
+		if (label_is_lost(member, found[most].rc))
 			return lost_labels(member, found, error);
 		if (rank)
-			return refuse(member, &found[most], error);
+			return refuse_label(member, &found[most], error);
 		member->blank = true;
 		return 0;
 	}
