@@ -126,6 +126,7 @@ static int read_rank(struct reader *r, const struct config_key *key, const struc
 	if (!value->length || value->length >= sizeof(r->config.rank_variable) ||
 	    strspn(value->string, allowed) != value->length || value->string[0] <= '9')
 		return refuse_value(r, key, value, name, "");
+	assert(value->length < sizeof(r->config.rank_variable));
 	memcpy(variable, value->string, value->length + 1);
 	r->config.rank = 0;
 	return 0;
@@ -232,6 +233,7 @@ static int gather_paths(struct reader *r, const struct config_key *key,
 			return refuse_value(r, key, item, name, "");
 		if (strlen(item->string) != item->length || item->lone_surrogate)
 			return refuse_value(r, key, item, name, ", which is not a valid path");
+		assert(n < NVS_PATHS_MAX);
 		paths[n] = item->string;
 		flaw = path_flaw(paths, n++);
 		if (flaw)

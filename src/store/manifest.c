@@ -257,6 +257,7 @@ static const char *decode_shape(const uint8_t *bytes, uint64_t left, uint32_t na
 		return "a shape of one dimension is written out";
 	if (entry_bytes(name_length, shape) > left)
 		return "an entry goes past the end";
+	assert(shape <= NVS_NDIM_MAX + 1 && entry_bytes(name_length, shape) <= left);
 	entry->shape = *shapes;
 	entry->ndim = shape - 1;
 	for (size_t i = 0; i < entry->ndim; i++)
@@ -294,7 +295,7 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 	const char *why;
 
 	/* The name stays in the body; it must be a string of the entry's length. */
-	assert(left >= ENTRY_MIN);
+
 	if (length == 0 || length > NVS_NAME_MAX)
 		return "the length of a name is out of range";
 	if (entry_bytes(length, 0) > left)

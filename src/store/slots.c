@@ -207,6 +207,7 @@ static int read_body(const struct slot *slot, uint32_t unit, struct found_slot *
 	int rc;
 
 	assert(found->headed && !manifest->body);
+	assert(manifest->header.body_bytes <= slot->capacity - MANIFEST_HEADER_BYTES);
 	manifest->body = malloc(manifest->header.body_bytes ? manifest->header.body_bytes : 1);
 	if (!manifest->body)
 		return -ENOMEM;

@@ -5,6 +5,7 @@
  */
 #include "checkpoint/checkpoint.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -122,6 +123,7 @@ static int read_shape(const struct header_reader *reader, const struct json_valu
 	for (const struct json_value *item = value->first; item; item = item->next) {
 		if (!read_count(item, &size))
 			return unexpected(reader, item, "a whole number of 0 or more in shape");
+		assert(tensor->ndim < value->count);
 		tensor->shape[tensor->ndim++] = size;
 	}
 	if (!shape_numel(tensor->shape, tensor->ndim, &tensor->numel))
@@ -288,6 +290,7 @@ static int check_sorted(const struct header_reader *reader, const struct entry *
 					   reader->path, tensor->name, begin, end, before,
 					   begin < end ? "the two overlap"
 						       : "there may be no hole between tensors");
+		assert(end <= reader->data_bytes && tensor->nbytes <= reader->data_bytes - end);
 		end = begin + tensor->nbytes;
 		before = tensor->name;
 	}
@@ -363,6 +366,7 @@ static int read_header(struct header_reader *reader, int fd, uint64_t file_bytes
 
 	if (rc)
 		return rc;
+	assert(nbytes <= HEADER_MAX && offset <= file_bytes && nbytes <= file_bytes - offset);
 	json = malloc(nbytes ? nbytes : 1);
 	if (!json)
 		return no_memory(reader);

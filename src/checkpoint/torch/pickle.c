@@ -236,6 +236,7 @@ static const uint8_t *operand(struct machine *machine, size_t n)
 {
 	const uint8_t *at = machine->at;
 
+	assert(at <= machine->end);
 	if ((size_t)(machine->end - at) < n)
 		return NULL;
 	machine->at += n;
@@ -601,6 +602,7 @@ static int memorize(struct machine *machine, uint64_t number)
 	machine->memo = memo;
 	if (number == machine->nmemo)
 		machine->nmemo++;
+	assert(number < machine->nmemo && machine->nmemo <= machine->memo_room);
 	machine->memo[number] = object;
 	return 0;
 }

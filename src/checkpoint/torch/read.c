@@ -159,6 +159,7 @@ static int read_place(const struct torch_reader *reader, const struct object *te
 	if (entry->nbytes > DATA_MAX - reader->checkpoint->nbytes)
 		return reject(reader, "the tensors have more than the %llu bytes that are allowed",
 			      DATA_MAX);
+	assert(begin <= end && end <= record->nbytes);
 	entry->offset = record->data_at + begin;
 	entry->storage = (uint32_t)(record - reader->zip.records);
 	entry->crc = record->crc;
@@ -560,9 +561,11 @@ static int read_count(struct torch_reader *reader, const char *const *keys, uint
 		record = &reader->zip.records[entry.storage];
 		if (!rc)
 			rc = read_record(reader, record, &data);
-		assert(rc || data);
-		if (!rc)
+		if (!rc) {
+			assert(entry.nbytes <= sizeof(bytes) && entry.offset >= record->data_at &&
+			       entry.offset - record->data_at <= record->nbytes - entry.nbytes);
 			memcpy(bytes, data + (entry.offset - record->data_at), entry.nbytes);
+		}
 		free(data);
 		free(entry.shape);
 		value = value_of(bytes, entry.dtype);

@@ -162,6 +162,7 @@ static bool read_extra(const uint8_t *extra, size_t nbytes, uint64_t *const fiel
 					continue;
 				if ((size_t)(at - extra - 4) + 8 > length)
 					return false;
+				assert(at + 8 <= extra + nbytes);
 				*fields[i] = get_u64(at);
 				at += 8;
 			}
@@ -290,6 +291,8 @@ int zip_read(struct zip *zip, int fd, uint64_t file_bytes, const char *path,
 	rc = find_end(&reader);
 	if (rc)
 		return rc;
+	assert(reader.nbytes <= HEADER_MAX && reader.at <= file_bytes &&
+	       reader.nbytes <= file_bytes - reader.at);
 	directory = malloc(reader.nbytes + 1);
 	if (!directory)
 		return no_memory(&reader);
@@ -301,9 +304,11 @@ int zip_read(struct zip *zip, int fd, uint64_t file_bytes, const char *path,
 		if (!reader.zip->records)
 			rc = no_memory(&reader);
 		else {
-			for (uint64_t i = 0; i < reader.count && !rc; i++, at += used)
+			for (uint64_t i = 0; i < reader.count && !rc; i++, at += used) {
+				assert(at <= reader.nbytes);
 				rc = read_record(&reader, directory + at,
 						 (size_t)reader.nbytes - at, &used);
+			}
 		}
 	}
 	free(directory);

@@ -21,9 +21,8 @@ void tasks_begin(const struct pass *pass)
 		if (!pass->kind->wants(optimizer, i))
 			tile->task = TASK_NONE;
 		else
-			tile->task = is_offloaded(pass, i) || gradients
-					     ? TASK_QUEUED
-					     : TASK_AT_HAND;
+			tile->task = is_offloaded(pass, i) || gradients ? TASK_QUEUED
+									: TASK_AT_HAND;
 		if (gradients && tile->task != TASK_NONE)
 			gradients->users++;
 	}

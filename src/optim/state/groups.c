@@ -86,6 +86,7 @@ static int decode_group(const uint8_t **at, const uint8_t *end, struct nvs_group
 		return error_set(error, -EUCLEAN,
 				 "a group has %" PRIu64 " elements: allowed are 1 to 2^56",
 				 spec->numel);
+	assert(AT_NAME + length <= left && length <= NVS_NAME_MAX);
 	memcpy(*name, *at + AT_NAME, length);
 	(*name)[length] = 0;
 	*name += length + 1;
