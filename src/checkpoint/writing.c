@@ -115,12 +115,27 @@ static int load_before(struct nvs_checkpoint *before, const struct placement *pl
 	return rc == -EINVAL || rc == -ENOENT || rc == -ENODATA ? 0 : rc;
 }
 
-/* Replaces the checkpoint of before, whichever of the two forms it has. */
-static int replace_before(struct writing *writing, struct nvs_error *error)
+int writing_commit(struct writing *writing, struct nvs_error *error)
 {
+	int rc = 0, directory;
+
+	if (writing->torch.crcs)
+		rc = torch_finish(&writing->torch, &writing->plan, &writing->drafts[0].sink,
+				  writing->plan.paths[0], writing->aio, error);
+	for (size_t i = 0; i < writing->plan.nfiles && !rc; i++)
+		rc = draft_sync(&writing->drafts[i], error);
+	if (rc)
+		return rc;
+	/* A call that writes the other form at the same time must not remove what this one has
+	 * renamed. */
+	directory = lock_directory(writing->plan.paths[0], error);
+	if (directory < 0)
+		return directory;
 	const struct placement *placement = &writing->placement;
 	struct nvs_checkpoint before = {0};
-	int rc = load_before(&before, placement, error);
+
+	/* Replaces the checkpoint of before, whichever of the two forms it has. */
+	rc = load_before(&before, placement, error);
 
 	/* Since the files of this one were named. */
 	if (!rc && placement->index_path && index_names_any(&before, &writing->plan))
@@ -155,26 +170,7 @@ static int replace_before(struct writing *writing, struct nvs_error *error)
 			index_remove_files(&before, &writing->plan);
 	}
 	checkpoint_free(&before);
-	return rc;
-}
 
-int writing_commit(struct writing *writing, struct nvs_error *error)
-{
-	int rc = 0, directory;
-
-	if (writing->torch.crcs)
-		rc = torch_finish(&writing->torch, &writing->plan, &writing->drafts[0].sink,
-				  writing->plan.paths[0], writing->aio, error);
-	for (size_t i = 0; i < writing->plan.nfiles && !rc; i++)
-		rc = draft_sync(&writing->drafts[i], error);
-	if (rc)
-		return rc;
-	/* A call that writes the other form at the same time must not remove what this one has
-	 * renamed. */
-	directory = lock_directory(writing->plan.paths[0], error);
-	if (directory < 0)
-		return directory;
-	rc = replace_before(writing, error);
 	close(directory);
 	return rc;
 }

@@ -145,39 +145,6 @@ static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error
 	return 0;
 }
 
-static int open_parts(struct nvs_optimizer *optimizer, const struct nvs_config *config,
-		      const struct nvs_group_spec *groups, size_t n, const struct engine_ops *ops,
-		      void *ops_arg, struct nvs_error *error)
-{
-	uint64_t tile_numel = 0;
-	int rc = check_type(optimizer, error);
-
-	if (!rc)
-		rc = check_values(config, error);
-	if (!rc)
-		rc = layout_groups(optimizer, groups, n, error);
-	if (!rc)
-		rc = open_engine(optimizer, config, ops, ops_arg, error);
-	if (!rc)
-		rc = header_find(optimizer, &tile_numel, error);
-	if (!rc)
-		rc = layout_tiles(optimizer, tile_numel ? tile_numel : layout_tile_numel(optimizer),
-				  error);
-	if (!rc)
-		rc = header_check(optimizer, error);
-	if (!rc)
-		rc = check_fits(optimizer, error);
-	if (!rc)
-		rc = register_tiles(optimizer, error);
-	if (!rc)
-		rc = header_adopt(optimizer, error);
-	if (!rc)
-		rc = open_threads(optimizer, error);
-	if (!rc && !config->offload[NVS_OFFLOAD_OPTIMIZER].fast_init)
-		rc = init_tiles(optimizer, error);
-	return rc;
-}
-
 static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	unsigned n = optimizer->threads ? threads_count(optimizer->threads) : 0;
@@ -260,7 +227,32 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		optimizer->aio = options->aio;
 	}
 	calls_init(optimizer);
-	rc = open_parts(optimizer, config, groups, n, ops, ops_arg, error);
+	uint64_t tile_numel = 0;
+	rc = check_type(optimizer, error);
+	if (!rc)
+		rc = check_values(config, error);
+	if (!rc)
+		rc = layout_groups(optimizer, groups, n, error);
+	if (!rc)
+		rc = open_engine(optimizer, config, ops, ops_arg, error);
+	if (!rc)
+		rc = header_find(optimizer, &tile_numel, error);
+	if (!rc)
+		rc = layout_tiles(optimizer, tile_numel ? tile_numel : layout_tile_numel(optimizer),
+				  error);
+	if (!rc)
+		rc = header_check(optimizer, error);
+	if (!rc)
+		rc = check_fits(optimizer, error);
+	if (!rc)
+		rc = register_tiles(optimizer, error);
+	if (!rc)
+		rc = header_adopt(optimizer, error);
+	if (!rc)
+		rc = open_threads(optimizer, error);
+	if (!rc && !config->offload[NVS_OFFLOAD_OPTIMIZER].fast_init)
+		rc = init_tiles(optimizer, error);
+
 	if (rc) {
 		free_all(optimizer, NULL);
 		return rc;

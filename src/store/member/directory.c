@@ -24,30 +24,27 @@
 
 /* ---- Opening ---- */
 
-/* A commit looks for what a later run would find, whatever the working directory is by then. */
-static int remember_parent(struct member *member, const char *path, struct nvs_error *error)
-{
-	char *from;
-	int rc;
-
-	assert(member->parent_fd >= 0 && !member->parent);
-	if (path[0] == '/')
-		return member_compose(&member->parent, error, "%s", path);
-	from = getcwd(NULL, 0);
-	if (!from)
-		return member_cannot(error, "learn the working directory for", path, -errno);
-	rc = member_compose(&member->parent, error, "%s/%s", from, path);
-	free(from);
-	return rc;
-}
-
 static int open_parent(struct member *member, const char *path, struct nvs_error *error)
 {
 	assert(member->parent_fd < 0);
 	assert(member->nvswap_fd < 0 && member->directory_fd < 0);
 	member->parent_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (member->parent_fd >= 0)
-		return remember_parent(member, path, error);
+	if (member->parent_fd >= 0) {
+		char *from;
+		int rc;
+
+		/* A commit looks for what a later run would find, whatever the working directory is
+		 * by then. */
+		if (path[0] == '/')
+			return member_compose(&member->parent, error, "%s", path);
+		from = getcwd(NULL, 0);
+		if (!from)
+			return member_cannot(error, "learn the working directory for", path,
+					     -errno);
+		rc = member_compose(&member->parent, error, "%s/%s", from, path);
+		free(from);
+		return rc;
+	}
 	/* Never created: a path of a drive that is not mounted would lie on the root drive. */
 	if (errno == ENOENT)
 		return error_set(
