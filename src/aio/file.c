@@ -163,6 +163,7 @@ static int check_kind(int fd, const char *name, struct nvs_error *error)
 		made_up = "sysfs";
 	else
 		made_up = NULL;
+
 	struct stat st;
 
 	assert(fd >= 0 && name);

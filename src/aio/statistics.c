@@ -53,6 +53,7 @@ static void explain_buffers(struct nvs_aio_stats *stats, int status)
 static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
 {
 	pthread_mutex_lock(&worker->stats_lock);
+
 	const struct engine_facts *facts = &worker->tally_seen.facts;
 
 	tally_check(&worker->tally_seen, &worker->tally_at_reset);

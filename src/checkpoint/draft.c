@@ -40,6 +40,7 @@ static int create_file(struct draft *draft, uint64_t nbytes, struct nvs_error *e
 		draft->fd = -1;
 		return rc;
 	}
+
 	struct stat named, opened;
 
 	/* The locked file must still have its name: the owner of the lock before may have renamed

@@ -164,6 +164,7 @@ static int move_tensors(struct move *move, struct nvs_error *error)
 				rc = finish_tensor(move, error);
 			else {
 				uint64_t nbytes = move->pairs[move->filled].entry->nbytes;
+
 				rc = move->writing ? empty_to_file(move, error)
 						   : empty_to_store(move, error);
 

@@ -93,6 +93,7 @@ static int make_header(struct placement *placement, struct nvs_checkpoint *plan,
 	for (size_t i = 0; i < plan->n; i++)
 		if (plan->entries[i].file == file) {
 			const struct entry *entry = &plan->entries[i];
+
 			json_open_object(&json, entry->name);
 			json_text(&json, "dtype", nvs_dtype_name(entry->dtype));
 			json_open_list(&json, "shape");
@@ -228,6 +229,7 @@ int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoin
 	rc = check_plan(checkpoint, path, true, error);
 	if (rc)
 		return rc;
+
 	uint64_t filled = 0;
 	size_t file = 0;
 

@@ -32,6 +32,7 @@ int storages_plan(struct nvs_checkpoint *plan, const struct nvs_checkpoint_optio
 	for (size_t i = 0; i < options->nstorages && !rc; i++) {
 		struct nvs_checkpoint_storage storage;
 		char name[NAME_ROOM];
+
 		rc = read_storage(&storage, options, i, error);
 
 		if (!rc) {

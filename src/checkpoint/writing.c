@@ -131,6 +131,7 @@ int writing_commit(struct writing *writing, struct nvs_error *error)
 	directory = lock_directory(writing->plan.paths[0], error);
 	if (directory < 0)
 		return directory;
+
 	const struct placement *placement = &writing->placement;
 	struct nvs_checkpoint before = {0};
 
@@ -147,6 +148,7 @@ int writing_commit(struct writing *writing, struct nvs_error *error)
 	}
 	if (!rc && placement->index_path) {
 		struct draft draft = {.fd = -1};
+
 		rc = draft_open(&draft, writing->aio, placement->index_path, placement->index_bytes,
 				error);
 		if (!rc)

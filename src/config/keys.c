@@ -335,6 +335,7 @@ const char *config_key_suggest(enum config_block block, const char *name, size_t
 
 	if (home)
 		return home;
+
 	const char *names[CONFIG_KEYS_MAX];
 	unsigned n = 0;
 

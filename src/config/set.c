@@ -436,6 +436,7 @@ int nvs_config_read_rank(struct nvs_config *config, struct nvs_error *error)
 {
 	const char *value;
 	char *end;
+
 	unsigned long long rank;
 
 	if (!config)

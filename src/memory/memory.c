@@ -81,12 +81,14 @@ int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void 
 	memory = fork_error ? NULL : calloc(1, sizeof(*memory));
 	if (!memory)
 		return error_set(error, -ENOMEM, "out of memory for the list of pinned memory");
+
 	struct pool_options options = {.nbytes = nbytes,
 				       .pin = true,
 				       .node = -1,
 				       .log = aio ? aio_log(aio) : NULL,
 				       .words = &words};
 	struct topo *topo = NULL;
+
 	rc = path ? topo_open(&topo, NULL, error) : 0;
 
 	if (!rc) {
@@ -105,6 +107,7 @@ int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void 
 		struct arena *arena = &memory->arena;
 		char whole[32], part[32];
 		size_t done;
+
 		rc = aio_register_most(aio, arena->data, arena->used, &done);
 
 		aio_memory_add(aio, &memory->registered, arena->data);

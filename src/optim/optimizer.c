@@ -45,6 +45,7 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 	if (!layout_tile_numel(optimizer) &&
 	    config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE)
 		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
+
 	uint64_t tile = layout_tile_numel_max(optimizer) * STATE_BYTES;
 	uint64_t gradients = optimizer->flat * nvs_dtype_size(optimizer->gradient_dtype);
 	uint64_t most = optimizer->flat * STATE_BYTES + gradients + 6 * tile;
@@ -227,7 +228,9 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		optimizer->aio = options->aio;
 	}
 	calls_init(optimizer);
+
 	uint64_t tile_numel = 0;
+
 	rc = check_type(optimizer, error);
 	if (!rc)
 		rc = check_values(config, error);
@@ -303,6 +306,7 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 		return rc;
 	if (!n && !groups)
 		return open_stored(out, config, options ? &given : NULL, ops, ops_arg, error);
+
 	struct nvs_group_spec *specs = NULL;
 
 	/* Opens with the caller's groups. */

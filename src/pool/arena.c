@@ -154,6 +154,7 @@ static int map_and_lock(struct arena *arena, const struct pool_options *options,
 	 * drive's DMA. */
 	(void)madvise(arena->data, arena->nbytes, MADV_DONTFORK);
 	bind_to_node(arena, options);
+
 	uint64_t step = arena->used;
 
 	/* Locks as many bytes from the start as the limit still allows. */

@@ -325,6 +325,7 @@ static int write_commit(struct store *store, const struct store_entry *entries, 
 	if (!bytes)
 		return error_set(error, -ENOMEM, "out of memory while writing the manifest");
 	manifest_stamp(bytes, (uint64_t)time(NULL), &header);
+
 	/* A write always moves the tensor's contents, so equal entries have equal contents. */
 	bool unchanged = store->manifest.generation &&
 			 store->manifest.generation == store->members[0].label.generation &&

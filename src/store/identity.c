@@ -163,6 +163,7 @@ int store_begin(struct store *store, const struct store_options *options, struct
 	do
 		n = getrandom(id, STORE_ID_SIZE, 0);
 	while (n < 0 && errno == EINTR);
+
 	int rc = n == STORE_ID_SIZE ? 0
 				    : error_set(error, -EIO, "the kernel gives no random numbers");
 

@@ -319,6 +319,7 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 	if (why)
 		return why;
 	*at = bytes + entry_bytes(length, shape_field(entry));
+
 	uint64_t nbytes;
 
 	if (dtype >= NVS_DTYPE_COUNT)

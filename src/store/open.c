@@ -165,7 +165,9 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 		store->slots.slot[i].fd = -1;
 	pthread_mutex_init(&store->lock, NULL);
 	pthread_cond_init(&store->idle, NULL);
+
 	bool found = false;
+
 	rc = open_members(store, options, error);
 	if (!rc)
 		rc = store_identify(store, options, &found, error);

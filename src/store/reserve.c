@@ -247,6 +247,7 @@ static int reserve_manifest(struct store *store, size_t n, struct nvs_error *err
 	assert(store->reserving == RESERVE_BUSY);
 	assert(!store->read_only);
 	assert(n <= UINT64_MAX - store->live - 1);
+
 	/* Each tensor of a kept store has two extents. */
 	uint64_t entries = (store->live + n + 1) / 2;
 

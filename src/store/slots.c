@@ -71,6 +71,7 @@ int slots_complete(struct slots *slots, const struct member *member, bool fresh,
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
 		if (slots->slot[i].owned) {
 			struct slot *slot = &slots->slot[i];
+
 			rc = member_make_file(member, strrchr(slot->path, '/') + 1, &slot->fd,
 					      error);
 
@@ -267,6 +268,7 @@ static int newest_is_lost(const struct slots *slots, const struct found_slot *fo
 	char text[512], remedy[128] = "restore the store from a copy";
 
 	assert(older < newest);
+
 	size_t used = 0;
 
 	/* What is there of each, for the error. */

@@ -136,6 +136,7 @@ static void hugepages_short(const struct nvs_machine_info *machine,
 {
 	unsigned long long page = machine->hugepage_bytes, free = machine->hugepages_free;
 	unsigned long long needed, total;
+
 	char size[32], pool[32];
 
 	(void)path;

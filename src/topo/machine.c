@@ -24,6 +24,7 @@ static bool may_lock_everything(void)
 		return false;
 	if (!(data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)))
 		return false;
+
 	/* A capability lifts limits only in the initial user namespace. */
 	unsigned long inside, outside, count;
 	char map[128];
@@ -62,12 +63,14 @@ void machine_facts(struct nvs_machine_info *info)
 		snprintf(info->kernel, sizeof(info->kernel), "%.63s", os.release);
 	info->cpus = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
 	info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
 	struct memory_room room;
 
 	memory_room(&room);
 	info->memory_free_bytes = memory_room_bytes(&room);
 	info->memory_limit_bytes = room.limit;
 	snprintf(info->memory_limit_file, sizeof(info->memory_limit_file), "%s", room.file);
+
 	glob_t nodes;
 
 	info->numa_nodes = 1;
@@ -75,8 +78,11 @@ void machine_facts(struct nvs_machine_info *info)
 		info->numa_nodes = (unsigned)nodes.gl_pathc;
 		globfree(&nodes);
 	}
+
 	FILE *file = fopen("/proc/meminfo", "re");
+
 	unsigned long long value;
+
 	char line[128];
 
 	if (file) {

@@ -49,6 +49,7 @@ static bool lies_in_memory(int fd)
 
 	if (fstatfs(fd, &fs))
 		return false;
+
 	/* f_type is signed, and some of the magic numbers need its top bit. */
 	uint32_t magic = (uint32_t)fs.f_type;
 
@@ -98,6 +99,7 @@ int dio_probe(int fd, struct dio_caps *caps)
 	}
 	if (!power_of_two(mem) || !power_of_two(offset))
 		return 0;
+
 	int direct = dio_open(fd, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_NONBLOCK);
 
 	/* Returns -EINVAL if the file does not support O_DIRECT. */

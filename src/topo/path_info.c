@@ -124,6 +124,7 @@ static int look_at_file(int fd, struct nvs_path_info *info)
 	info->dio_from_statx = caps.from_statx;
 	info->dio_mem_align = caps.mem_align;
 	info->dio_offset_align = caps.offset_align;
+
 	struct statvfs fs;
 
 	if (info->block_device) {
@@ -197,6 +198,7 @@ static int describe_path(const char *path, struct nvs_path_info *info, struct nv
 		return error_about(error, -ENAMETOOLONG, "nvme_path", 0, 0,
 				   "a path of %zu bytes is too long; the limit is %zu",
 				   strlen(path), sizeof(info->path) - 1);
+
 	struct stat st;
 
 	/* Returns a descriptor to probe the path with, or a negative errno. */

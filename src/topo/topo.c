@@ -26,6 +26,7 @@ static int load_with(struct topo *topo, const char *xml_path, enum hwloc_type_fi
 {
 	if (hwloc_topology_init(&topo->hwloc))
 		return -ENOMEM;
+
 	/* Detecting accelerators would start their runtimes in the caller's process. */
 	static const char *const components[] = {"cuda", "nvml", "opencl",
 						 "gl",	 "rsmi", "levelzero"};

@@ -143,6 +143,7 @@ void trace_thread(struct nvs_trace *trace, enum trace_kind kind, const char *nam
 	span->thread = this_thread(trace);
 	if (kind == TRACE_CALLER)
 		__atomic_store_n(&trace->threads[span->thread].called, true, __ATOMIC_RELAXED);
+
 	size_t n = strnlen(name, NAME_BYTES + 1);
 
 	if (n > NAME_BYTES)

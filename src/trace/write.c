@@ -153,6 +153,7 @@ static void put_call(struct trace_writer *writer, const struct span *span, enum 
 		[TRACE_STEP_END] = {"e", "step-end", "step"},
 		[TRACE_OPEN] = {"n", "open", "engine"},
 	};
+
 	struct json_writer *json = &writer->json;
 	char name[48];
 
@@ -245,6 +246,7 @@ static uint64_t put_trace(struct trace_writer *writer)
 	json_open_object(json, NULL);
 	json_text(json, "displayTimeUnit", "ms");
 	json_open_list(json, "traceEvents");
+
 	enum trace_kind kind;
 
 	writer->base = UINT64_MAX;
@@ -261,6 +263,7 @@ static uint64_t put_trace(struct trace_writer *writer)
 		if (span && span->from_ns >= writer->base)
 			put_span(writer, span, kind, i);
 	}
+
 	char name[64];
 
 	put_metadata(writer, "process_name", 1, "nvswap", 0);
@@ -298,6 +301,7 @@ static int write_beside(struct nvs_trace *trace, const char *path, const char *b
 		close(fd);
 		return rc;
 	}
+
 	struct trace_writer writer = {.trace = trace, .json = json_to(file, 0)};
 
 	errno = 0;

@@ -54,6 +54,7 @@ static void *try_to_open(void *arg)
 int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
 {
 	assert(reason && nbytes);
+
 	/* The result, unless the thread is killed. */
 	struct attempt attempt = {
 		.ops = ioengine_ops(ioengine), .reason = reason, .nbytes = nbytes, .rc = -EPERM};

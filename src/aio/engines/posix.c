@@ -88,6 +88,7 @@ static void *serve_ios(void *arg)
 		io = self->io = pop_io(&pool->todo);
 		self->life = THREAD_MOVES;
 		pthread_mutex_unlock(&pool->lock);
+
 		struct iovec run = {.iov_base = io->data, .iov_len = io->nbytes};
 		ssize_t rc;
 

@@ -48,6 +48,7 @@ void list_publish(struct nvs_aio *aio, struct transfer_list *completed)
 		list = transfer->state.next;
 		transfer_check(transfer);
 		assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
+
 		bool overdue = transfer->state.overdue;
 		struct place place;
 

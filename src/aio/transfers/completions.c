@@ -30,6 +30,7 @@ int completions_open(struct completions **out)
 	pthread_mutex_init(&queue->lock, NULL);
 	for (int i = 0; i < COMPLETIONS_WAITERS; i++) {
 		struct waiter *waiter = &queue->waiters[i];
+
 		pthread_cond_init(&waiter->changed, NULL);
 		waiter->least = 1;
 	}

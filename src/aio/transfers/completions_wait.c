@@ -23,6 +23,7 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 	waiter->least = least;
 	while (!completions_wait_ends(queue, waiter) && !rc) {
 		waiter->signaled = false;
+
 		struct nvs_aio *aio = atomic_load_explicit(&queue->aio, memory_order_relaxed);
 		uint64_t until = aio ? look_deadline(aio, deadline) : deadline;
 

@@ -109,6 +109,7 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 		blocks += transfer->nbytes / aio->config.block_size + 1;
 	}
 	workers_check(aio);
+
 	uint64_t idle = aio->idle;
 
 	/* Wakes idle workers first, one per queue depth of I/Os, then those with free queue

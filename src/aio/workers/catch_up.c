@@ -52,6 +52,7 @@ static void sync_buffer(struct worker *worker, unsigned slot, const struct regio
 			worker->nbuffers = slot + 1;
 	}
 	assert(worker->nbuffers <= ENGINE_BUFFERS);
+
 	struct region *region = &worker->aio->regions[slot];
 
 	/* Records the result of registering the region, unless its slot has been reused. */
@@ -91,6 +92,7 @@ void worker_catch_up(struct worker *worker)
 			sync_buffer(worker, slot, &region);
 	}
 	assert(worker->nbuffers <= ENGINE_BUFFERS);
+
 	int rc;
 
 	if (topo && worker->bound_node != node) {

@@ -109,6 +109,7 @@ static bool claim_any(struct worker *worker, uint64_t now, struct transfer_list 
 	worker->write_next = claim_awaited(worker, now, completed);
 	if (worker->write_next)
 		return true;
+
 	int first = worker->reads_ahead < READS_PER_WRITE ? NVS_READ : NVS_WRITE;
 
 	/* Claims an I/O that is not awaited: reads before write-backs, but one write-back after

@@ -90,20 +90,16 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 					mark_overdue(&look, piece->transfer, piece->position,
 						     false);
 			}
-		for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++) {
-			struct transfer *transfer = aio->todo[i / 2][i % 2].head;
-			if (aio->moved_ns <= look.before_ns) {
-				for (; transfer; transfer = transfer->state.next) {
-					assert(transfer->state.phase == TRANSFER_QUEUED);
-					transfer_check(transfer);
-					if (transfer->state.since_ns <= look.before_ns)
-						mark_overdue(&look, transfer,
-							     transfer->offset +
-								     transfer->state.claimed,
-							     !transfer->state.pending);
-				}
+		for (int i = 0; i < TRANSFER_PRIORITIES * 2 && aio->moved_ns <= look.before_ns; i++)
+			for (struct transfer *transfer = aio->todo[i / 2][i % 2].head; transfer;
+			     transfer = transfer->state.next) {
+				assert(transfer->state.phase == TRANSFER_QUEUED);
+				transfer_check(transfer);
+				if (transfer->state.since_ns <= look.before_ns)
+					mark_overdue(&look, transfer,
+						     transfer->offset + transfer->state.claimed,
+						     !transfer->state.pending);
 			}
-		}
 		if (look.nreports)
 			pthread_cond_broadcast(&aio->done);
 		pthread_mutex_unlock(&aio->lock);

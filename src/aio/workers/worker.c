@@ -55,6 +55,7 @@ static void submit_batch(struct worker *worker)
 			break;
 		}
 		taken += (uint32_t)rc;
+
 		uint32_t n = (uint32_t)rc;
 		struct tally *tally = &worker->tally;
 
@@ -69,6 +70,7 @@ static void submit_batch(struct worker *worker)
 		else
 			tally->submit_sizes[size_group(n)]++;
 	}
+
 	uint64_t now = taken ? clock_ns() : 0;
 
 	assert(taken <= worker->aio->config.queue_depth);
@@ -79,6 +81,7 @@ static void submit_batch(struct worker *worker)
 	if (!worker->nbatch)
 		return;
 	memmove(worker->batch, worker->batch + taken, worker->nbatch * sizeof(struct piece *));
+
 	uint32_t kept = 0;
 
 	/* The engine accepted none. -EAGAIN is retried, boundedly if nothing is in flight; any
@@ -111,6 +114,7 @@ static void submit_claimed(struct worker *worker)
 	uint64_t now = clock_ns();
 
 	worker_check(worker);
+
 	uint32_t at[TRANSFER_PRIORITIES * 2 + 1] = {0};
 
 	/* Groups the batch by the lists that its I/Os were claimed from, awaited ones first, into

@@ -190,6 +190,7 @@ static const char *advice(const struct parser *p)
 		{"\v", ", a vertical tab, which is no white space in JSON"},
 		{"\f", ", a form feed, which is no white space in JSON"},
 	};
+
 	size_t left = (size_t)(p->end - p->at);
 	const char *before = p->at;
 
@@ -497,6 +498,7 @@ static int close_container(struct parser *p)
 	value->raw_length = (size_t)(p->at - value->raw);
 	if (value->type != JSON_OBJECT || value->count <= 1)
 		return 0;
+
 	struct json_document *d = p->document;
 	size_t n = 0;
 
@@ -543,6 +545,7 @@ static int add_value(struct parser *p, struct json_value **out)
 	p->open[p->depth - 1].tail = &value->next;
 	if (container->type != JSON_OBJECT)
 		return 0;
+
 	bool lone_surrogate;
 	int rc;
 
@@ -638,7 +641,9 @@ static int parse_text(struct parser *p, struct json_document **document, const c
 	p->place = (struct json_place){1, 1};
 	p->text = p->at = p->placed = nbytes ? text : "";
 	p->end = p->text + nbytes;
+
 	struct json_value *value;
+
 	rc = check_text(p);
 	if (!rc)
 		rc = add_value(p, &value);

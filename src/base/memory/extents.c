@@ -172,6 +172,7 @@ static void add_free(struct extents *extents, uint64_t offset, uint64_t length)
 					   .length = length,
 					   .longest = length,
 					   .priority = next_random(extents)};
+
 	uint32_t node = at;
 
 	extents->root = insert_node(extents->nodes, extents->root, node);

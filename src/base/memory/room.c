@@ -48,7 +48,9 @@ static const struct files {
 static uint64_t read_number(const char *path, const char *key, uint64_t otherwise)
 {
 	FILE *file = fopen(path, "re");
+
 	unsigned long long number;
+
 	char line[256];
 	size_t n = strlen(key);
 	uint64_t found = otherwise;
@@ -156,6 +158,7 @@ static bool examine_mount(const struct files *files, char *line, const char *roo
 		rest = rest_below(cgroup, field[3]);
 	if (!rest || snprintf(mount, sizeof(mount), "%s%s", root, field[4]) >= (int)sizeof(mount))
 		return false;
+
 	size_t top = strlen(mount);
 	char directory[PATH_MAX];
 

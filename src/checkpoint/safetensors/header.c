@@ -40,6 +40,7 @@ static int reject(const struct header_reader *reader, const char *format, ...)
 {
 	const char *name = reader->tensor ? reader->tensor->name : "";
 	char text[sizeof(reader->error->text)];
+
 	va_list args;
 
 	va_start(args, format);
@@ -147,6 +148,7 @@ static int read_offsets(const struct header_reader *reader, const struct json_va
 	/* The tensor's range in the file must fit its shape and the file. */
 	unsigned long long begin = offsets[0];
 	unsigned long long end = offsets[1];
+
 	struct entry *tensor = reader->tensor;
 
 	if (end < begin)
@@ -206,6 +208,7 @@ static int add_tensor(struct header_reader *reader, const struct json_value *mem
 	if (!reader->tensor->name)
 		return no_memory(reader);
 	checkpoint->n++;
+
 	struct entry *tensor = reader->tensor;
 	const struct json_value *offsets = json_member(member, "data_offsets");
 	int rc;
@@ -262,6 +265,7 @@ static int read_tensors(struct header_reader *reader, const struct json_value *r
 static int by_offset(const void *a, const void *b)
 {
 	const struct entry *const *left = a, *const *right = b;
+
 	uint64_t x = (*left)->offset, y = (*right)->offset;
 
 	/* An empty tensor precedes one at the same offset, and overlaps nothing. */
@@ -277,10 +281,12 @@ static int check_sorted(const struct header_reader *reader, const struct entry *
 {
 	const struct nvs_checkpoint *checkpoint = reader->checkpoint;
 	const char *before = "the header";
+
 	unsigned long long end = 0;
 
 	for (size_t i = 0; i < checkpoint->n; i++) {
 		const struct entry *tensor = sorted[i];
+
 		unsigned long long begin = tensor->offset - reader->data_start;
 
 		if (begin != end)
@@ -373,6 +379,7 @@ static int read_header(struct header_reader *reader, int fd, uint64_t file_bytes
 	rc = read_at(fd, reader->path, offset, json, nbytes, reader->error);
 	if (!rc) {
 		struct json_document *document;
+
 		rc = json_parse(&document, json, nbytes, reader->path, JSON_MEMORY_MAX,
 				reader->error);
 

@@ -103,6 +103,7 @@ int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 	rc = groups_begin(&groups, optimizer, error);
 	if (!rc) {
 		uint64_t step = 0;
+
 		rc = reading_begin(groups.reading, groups.aio, checkpoint, error);
 
 		for (size_t i = 0; i < groups.n * PARTS && !rc; i++)

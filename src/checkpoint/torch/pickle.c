@@ -97,6 +97,7 @@ static int reject(const struct machine *machine, const char *format, ...)
 static int reject(const struct machine *machine, const char *format, ...)
 {
 	char text[sizeof(machine->error->text)];
+
 	va_list args;
 
 	va_start(args, format);
@@ -491,7 +492,9 @@ static int push_unread_tensor(struct machine *machine, const char *why)
 static int make_tensor(struct machine *machine, const struct object *arguments)
 {
 	struct object object = {.kind = OBJECT_TENSOR};
+
 	const struct object *const *items = (const struct object *const *)arguments->items;
+
 	const struct pickle_name *type;
 
 	if (arguments->n < 4 || items[0]->kind != OBJECT_STORAGE ||

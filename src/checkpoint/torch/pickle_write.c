@@ -64,6 +64,7 @@ void pickle_tensor(FILE *out, const struct entry *entry, size_t index)
 	pickle_number(out, storage ? entry->numel : entry->nbytes);
 	fputs("tQK", out);
 	fputc(0, out);
+
 	uint64_t stride;
 
 	fputc('(', out);

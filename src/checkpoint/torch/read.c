@@ -57,6 +57,7 @@ static int reject(const struct torch_reader *reader, const char *format, ...)
 static int reject(const struct torch_reader *reader, const char *format, ...)
 {
 	char text[sizeof(reader->error->text)];
+
 	va_list args;
 
 	va_start(args, format);
@@ -272,6 +273,7 @@ static int visit(struct torch_reader *reader, const struct object *object, unsig
 		return add_tensor(reader, object);
 	if (!has_items(object))
 		return 0;
+
 	const size_t length = strlen(reader->name), step = object->kind == OBJECT_DICT ? 2 : 1;
 	int rc = 0;
 
@@ -365,8 +367,10 @@ static int read_values(struct torch_reader *reader)
 		      reader->error);
 	if (rc)
 		return rc;
+
 	const struct zip_record *record = NULL;
 	uint8_t *bytes = NULL;
+
 	rc = find_pickle(reader, &record);
 	if (!rc)
 		rc = check_byte_order(reader);

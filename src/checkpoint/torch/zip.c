@@ -49,6 +49,7 @@ static int reject(const struct zip_reader *reader, const char *format, ...)
 static int reject(const struct zip_reader *reader, const char *format, ...)
 {
 	char text[sizeof(reader->error->text)];
+
 	va_list args;
 
 	va_start(args, format);
@@ -202,6 +203,7 @@ static int read_record(struct zip_reader *reader, const uint8_t *at, size_t left
 		return reject(reader,
 			      "record %s is compressed or encrypted: torch.save does neither",
 			      record->name);
+
 	uint8_t local[LOCAL_BYTES];
 	uint64_t end;
 	int rc;

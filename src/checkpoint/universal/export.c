@@ -258,6 +258,7 @@ static int write_state(const struct export_job *export, struct nvs_error *error)
 		struct torch torch = {0};
 		char *pickle = NULL;
 		size_t nbytes;
+
 		rc = make_state(export->step, &pickle, &nbytes);
 		if (rc)
 			rc = error_set(error, rc, "no memory for " UNIVERSAL_STATE);
@@ -295,6 +296,7 @@ static int complete_tree(struct export_job *export, struct nvs_error *error)
 		struct nvs_checkpoint plan;
 		struct torch torch;
 		char file[PART_FILE_MAX];
+
 		rc = param_lay_out(param, &plan, &torch, error);
 
 		for (unsigned part = 0; part < PARTS && !rc; part++) {
@@ -324,8 +326,10 @@ static int complete_tree(struct export_job *export, struct nvs_error *error)
 		rc = tree_commit(&export->tree, error);
 	if (rc)
 		return rc;
+
 	struct draft draft = {.fd = -1};
 	size_t nbytes = strlen(export->tag);
+
 	rc = draft_open(&draft, export->aio, export->latest, nbytes, error);
 	if (!rc)
 		rc = sink_write_now(&draft.sink, export->aio, export->tag, nbytes, 0, error);
@@ -361,6 +365,7 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 					  .submit = submit_write,
 					  .release = release,
 					  .arg = &export};
+
 		rc = export.options.rank ? tree_open(&export.tree, export.path, true, error) : 0;
 
 		open_files_begin(&export.files, export.aio, &export.tree, &export.params, O_RDWR,

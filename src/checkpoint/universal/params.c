@@ -91,8 +91,10 @@ static int read_param(struct param *param, struct nvs_optimizer *optimizer,
 	rc = count_elements(param, error);
 	if (rc)
 		return rc;
+
 	struct nvs_group_info info = {.size = sizeof(info)};
 	const struct fragment *fragment = &param->fragment;
+
 	rc = nvs_optimizer_get_group_info(optimizer, fragment->group, &info, NULL);
 	if (rc)
 		return error_about(error, -EINVAL, param->name, 0, 0, "%s: there is no group %zu",

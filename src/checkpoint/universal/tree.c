@@ -224,6 +224,7 @@ int tree_create_file(const struct tree *tree, const char *name, const char *file
 
 	assert(tree->created && nbytes);
 	join(place, name, file);
+
 	char *path;
 
 	/* The limit on the size of files, before one is made. */

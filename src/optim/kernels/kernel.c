@@ -49,6 +49,7 @@ static bool has_avx2(void)
 {
 	if (!__builtin_cpu_supports("avx2"))
 		return false;
+
 	unsigned eax, ebx, ecx, edx;
 
 	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);

@@ -206,6 +206,7 @@ static void compute_slice(struct pass_thread *thread, const struct slice *slice)
 	assert(pass->optimizer->tiles[slice->tile].task == TASK_COMPUTED ||
 	       pass->optimizer->tiles[slice->tile].task == TASK_FAILED);
 	pthread_mutex_unlock(&pass->lock);
+
 	struct nvs_trace *trace = pass->optimizer->config.trace;
 	uint64_t from = clock_ns(), cpu_from = thread_cpu_ns(), to;
 	char name[32];
@@ -245,6 +246,7 @@ static void run_thread(void *arg, unsigned thread)
 		} else if (!complete_flight(&self) && !clear_front(pass)) {
 			if (pass->all_fetched && pass->front == pass->nfetched)
 				break;
+
 			/* Waits until a tile has landed or ended. */
 			uint64_t from = clock_ns(), to;
 

@@ -41,6 +41,7 @@ void task_set(struct pass *pass, size_t tile, enum tile_task task)
 
 	assert(before[task] & 1u << changed->task);
 	changed->task = task;
+
 	size_t i = (size_t)(changed - pass->optimizer->tiles);
 
 	assert(i < pass->optimizer->ntiles);

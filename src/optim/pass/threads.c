@@ -65,6 +65,7 @@ static void *thread_main(void *arg)
 		seen = threads->task;
 
 		threads_fn *fn = threads->fn;
+
 		void *fn_arg = threads->arg;
 
 		pthread_mutex_unlock(&threads->lock);
@@ -122,6 +123,7 @@ int threads_open(struct threads **out, unsigned count, const struct topo *topo, 
 	pthread_mutex_init(&threads->lock, NULL);
 	pthread_cond_init(&threads->begun, NULL);
 	pthread_cond_init(&threads->done, NULL);
+
 	pthread_attr_t attr;
 	sigset_t all, before;
 

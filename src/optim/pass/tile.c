@@ -189,6 +189,7 @@ int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
 	assert(tile->task == TASK_COMPUTED || tile->task == TASK_FAILED);
 	assert(!tile->slices);
 	assert(!changed || !pass->optimizer->read_only);
+
 	struct gradient_tile *gradients = tile_gradients(pass, i);
 	bool done;
 

@@ -160,6 +160,7 @@ static int check_reals(const struct header *header, struct nvs_error *error)
 		{"the factor of the gradients", header->factor, 0, 1 / SCALE_MIN},
 		{"the factor of clipping", header->clip, 0, 1},
 	};
+
 	size_t n = header->unfinished ? COUNT_OF(numbers) : 1;
 
 	for (size_t i = 0; i < n; i++)
@@ -213,7 +214,9 @@ int header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header,
 	assert(rc || header_nbytes(header) == nbytes);
 	if (rc)
 		return rc;
+
 	const uint8_t *mark = bytes + HEADER_BYTES;
+
 	for (uint64_t i = 0; i < header->ntiles + header->ngradients; i++)
 		if (mark[i] > 1)
 			return out_of_bounds(i < header->ntiles ? "the mark of a tile"

@@ -203,6 +203,7 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++) {
 		struct nvs_tensor *const *parts = optimizer->tiles[i].parts;
+
 		void *state[PARTS];
 
 		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
@@ -224,6 +225,7 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 	if (!optimizer->keep)
 		return 0;
+
 	size_t nhost = optimizer->ntiles - optimizer->noffloaded;
 
 	optimizer->stored_sums = calloc(1 + PARTS * nhost, sizeof(*optimizer->stored_sums));
@@ -255,7 +257,9 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	optimizer->step_factor = optimizer->stored.factor;
 	optimizer->step_norm = optimizer->stored.norm;
 	optimizer->step_clip = optimizer->stored.clip;
+
 	const uint8_t *mark = optimizer->header + HEADER_BYTES;
+
 	/* A commit leaves no tile without state: one that has none has lost it. */
 	for (size_t i = 0; i < optimizer->ntiles; i++) {
 		bool updated = *mark++ && is_unfinished(optimizer);
@@ -316,6 +320,7 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 				optimizer->table_bytes, &optimizer->table_sum, error);
 	if (rc)
 		return rc;
+
 	const struct header header = header_of(optimizer);
 	uint8_t *mark = optimizer->header + HEADER_BYTES;
 	struct header again;

@@ -234,6 +234,7 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 	    !optimizer->gradients)
 		return error_set(error, -ENOMEM, "out of memory for %zu tiles", optimizer->ntiles);
 	layout_check(optimizer);
+
 	size_t n = optimizer->ntiles - optimizer->noffloaded;
 	void *host;
 	char text[32];
@@ -287,6 +288,7 @@ bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_
 			high = middle;
 	}
 	assert(low < optimizer->ngroups && optimizer->groups[low].at <= at);
+
 	size_t i = low;
 	const struct group *group = &optimizer->groups[i];
 	uint64_t last;

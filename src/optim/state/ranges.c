@@ -90,6 +90,7 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 		memcpy(range->to + done, state, n * sizeof(float));
 	else
 		memcpy(state, range->from + done, n * sizeof(float));
+
 	bool changed = !range->to;
 	struct tile *tile = &optimizer->tiles[i];
 
@@ -125,6 +126,7 @@ static int move_range(struct nvs_optimizer *optimizer, size_t group, struct part
 	}
 	if (!rc) {
 		range->group = &optimizer->groups[group];
+
 		uint64_t at = range->group->at + range->offset, n;
 
 		walks_begin(optimizer);

@@ -87,6 +87,7 @@ int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 		rc = read_table(engine, nbytes, &bytes, error);
 	if (!rc) {
 		struct nvs_error why = {.size = sizeof(why)};
+
 		rc = groups_decode(bytes, nbytes, table, &why);
 		if (rc)
 			error_about(error, rc, GROUPS_TENSOR, 0, 0,

@@ -45,7 +45,9 @@ static int check_update(const struct nvs_adam_update *update, struct nvs_error *
 				   "numel is %" PRIu64 ": allowed are up to 2^56", update->numel);
 	if (!update->numel)
 		return 0;
+
 	size_t gradient = nvs_dtype_size(update->gradients_dtype);
+
 	rc = check_array("master", update->master, sizeof(float), error);
 	if (!rc)
 		rc = check_array("exp_avg", update->exp_avg, sizeof(float), error);

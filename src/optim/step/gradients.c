@@ -179,6 +179,7 @@ void gradients_clear(struct nvs_optimizer *optimizer)
 {
 	for (size_t i = 0; i < optimizer->ngradients; i++) {
 		struct gradient_tile *tile = &optimizer->gradients[i];
+
 		if (tile->valid) {
 			tile->valid = false;
 			engine_discard(optimizer->engine, tile->tensor, 0);

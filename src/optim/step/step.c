@@ -130,6 +130,7 @@ static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_opt
 	if (config->fp16.enabled && !isfinite(sum))
 		return skip_step(optimizer, sum, result, error);
 	optimizer->step_norm = needed || options->sums ? sqrt(sum) / scale : -1;
+
 	double over = (optimizer->step_norm + 1e-6) / config->gradient_clipping;
 
 	/* As in DeepSpeed (runtime/zero/stage3.py, unscale_and_clip_grads). */

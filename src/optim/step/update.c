@@ -37,6 +37,7 @@ static void update_segment(struct nvs_optimizer *optimizer, const struct update 
 		weights = optimizer->weights_final && group->dtype != NVS_F32
 				  ? (char *)optimizer->lowered[thread]
 				  : NULL;
+
 	const struct nvs_update run = {
 		.size = sizeof(run),
 		.group = segment->group,

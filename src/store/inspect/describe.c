@@ -65,6 +65,7 @@ static int describe_copy(const struct nvs_store *store, unsigned index, struct n
 	}
 	if (!store->has_slots || index >= MANIFEST_SLOT_COUNT)
 		return -ENODATA;
+
 	const struct slots *slots = &store->slots;
 	const struct slot *slot = &slots->slot[index];
 	uint64_t commit = store->members[0].label.generation;

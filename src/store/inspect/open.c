@@ -57,6 +57,7 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 		    store->members[i].kind == MEMBER_RAW)
 			result->rc = error_set(&result->why, -ENODATA, "%s holds no store",
 					       place->paths[i]);
+
 		int rc = describable(&store->members[i], result->rc) ? 0 : result->rc;
 
 		if (rc) {
@@ -71,6 +72,7 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 	}
 	assert(store->npaths == place->npaths);
 	assert(!lock || !info->in_use);
+
 	const struct open_result *first = &store->open_results[0];
 
 	/* A store is partial only if a path has something of it. */

@@ -33,6 +33,7 @@ static int remove_files(const struct member *member, struct nvs_error *error)
 
 	assert(member->kind == MEMBER_FILE && !member->in_use);
 	assert(member->fd >= 0 || lacks_data(member));
+
 	bool there[MANIFEST_SLOT_COUNT], empty[MANIFEST_SLOT_COUNT];
 	char names[MANIFEST_SLOT_COUNT][32];
 	struct stat st;

@@ -155,6 +155,7 @@ int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
 	if (rc)
 		return rc;
 	inspect_check(store);
+
 	const struct nvs_store_info *info = &store->info;
 
 	if (info->state == NVS_STORE_DAMAGED && !info->truncated && labels_are_known(store) &&

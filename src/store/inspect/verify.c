@@ -239,6 +239,7 @@ int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t firs
 			}
 			if (verifier.count)
 				take_read(&verifier);
+
 			const struct manifest *found = &verifier.store->found;
 
 			/* Asserts what must hold between two reads. */

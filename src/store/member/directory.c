@@ -283,6 +283,7 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	if (rc)
 		return rc;
 	member->disposable = st.st_size == 0 && !member->has_manifests && !member->read_only;
+
 	const struct label *first = &members[0].label;
 
 	/* A new file is shorter than the labels' area. */

@@ -52,6 +52,7 @@ static bool may_be_overwritten(const struct member *member, const struct found_l
 		return false;
 	if (found->rc != -EMEDIUMTYPE)
 		return true;
+
 	uint8_t whole[LABEL_BYTES];
 	unsigned set = 0, same = 0;
 

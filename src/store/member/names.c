@@ -57,6 +57,7 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 			close(listed);
 		return rc == -ENOENT ? MEMBER_GONE : member_cannot(error, "list", path, rc);
 	}
+
 	struct dirent *entry;
 
 	/* *other: the first entry of another name, or empty; *any: whether there is one of

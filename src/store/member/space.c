@@ -43,6 +43,7 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
 	if (rc)
 		return error_set(error, rc, "cannot tell the alignment of %s: %s", member->path,
 				 nvs_strerror(rc));
+
 	uint32_t align = probed.dio.offset_align;
 
 	/* An extent's writes must not reach into the next one. The alignment of a kept store's file
@@ -71,6 +72,7 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
 		raise_to(&member->unit_needed, member->dio.offset_align);
 		raise_to(&member->unit, member->dio.offset_align);
 		raise_to(&member->unit, member->dio.mem_align);
+
 		char names[DEVICES_MAX][64];
 		unsigned n = path_devices(member->fd, names);
 
