@@ -233,7 +233,7 @@ int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoin
 	uint64_t filled = 0;
 	size_t file = 0;
 
-	/* Numbers the files that the entries go to, in their order; returns how many. */
+	/* Numbers the files that the entries go to, in their order. */
 	for (size_t i = 0; i < checkpoint->n; i++) {
 		struct entry *entry = &checkpoint->entries[i];
 

@@ -340,7 +340,7 @@ int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct ma
 		if (!rc) {
 			unsigned turn = slot % MANIFEST_TURN_COUNT;
 
-			/* Takes the manifest out of *found, and says which copies are damaged. */
+			/* Takes the manifest over, and reports which copies are damaged. */
 			assert(slot < MANIFEST_SLOT_COUNT);
 			*manifest = found[slot].manifest;
 			found[slot].manifest = (struct manifest){.end = 0};

@@ -102,7 +102,7 @@ int dio_probe(int fd, struct dio_caps *caps)
 
 	int direct = dio_open(fd, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_NONBLOCK);
 
-	/* Returns -EINVAL if the file does not support O_DIRECT. */
+	/* -EINVAL if the file does not support O_DIRECT. */
 	if (direct >= 0)
 		close(direct);
 	rc = direct < 0 ? direct : 0;

@@ -201,7 +201,7 @@ static int describe_path(const char *path, struct nvs_path_info *info, struct nv
 
 	struct stat st;
 
-	/* Returns a descriptor to probe the path with, or a negative errno. */
+	/* A descriptor to probe the path with. */
 	if (stat(path, &st))
 		return unreachable(path, -errno, error);
 	if (S_ISDIR(st.st_mode)) {

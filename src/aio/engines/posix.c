@@ -245,7 +245,7 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	pool->facts->reap_calls++;
 	pthread_mutex_lock(&pool->lock);
 	while (pool->completed.count < min && !pool->interrupted && !(pool->woken && min == 1)) {
-		/* Under the lock: waits for any change. */
+		/* Waits for any change. */
 		pool_check(pool);
 		if ((pool->nkilled == pool->nthreads && pool->todo.count) ||
 		    cond_wait_until(&pool->done, &pool->lock, deadline_ns(LOOK_MS)))

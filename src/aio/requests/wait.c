@@ -120,7 +120,7 @@ static int wait_for_several(struct nvs_aio *aio, struct nvs_request *const *arra
 	for (size_t left = n; left; left--) {
 		struct nvs_request *last = array[left - 1];
 
-		/* Waits for the last of `n`; drops the lock while it sleeps. */
+		/* The wait drops the lock while it sleeps. */
 		request_check(last);
 		while (in_flight(last) && !rc) {
 			const struct transfer *overdue = overdue_of(aio, array, left);

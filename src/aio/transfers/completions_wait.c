@@ -27,7 +27,7 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 		struct nvs_aio *aio = atomic_load_explicit(&queue->aio, memory_order_relaxed);
 		uint64_t until = aio ? look_deadline(aio, deadline) : deadline;
 
-		/* Under the queue's lock, which it drops to look for killed workers. */
+		/* Drops the queue's lock to look for killed workers. */
 		rc = cond_wait_until(&waiter->changed, &queue->lock, until);
 
 		if (rc && rc != -EAGAIN && aio) {

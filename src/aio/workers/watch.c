@@ -134,7 +134,7 @@ void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
 	if (since_ns > 2 * pause) {
 		uint64_t gap_ns = since_ns - pause;
 
-		/* Under the lock: the gap does not count for the age of anything in flight. */
+		/* The gap does not count for the age of anything in flight. */
 		watch_check(aio);
 		assert(gap_ns < now_ns);
 		assert(aio->looked_ns <= now_ns);

@@ -162,7 +162,7 @@ static bool examine_mount(const struct files *files, char *line, const char *roo
 	size_t top = strlen(mount);
 	char directory[PATH_MAX];
 
-	/* Of the cgroup in `path` below the mount, and all above it. */
+	/* The cgroup below the mount, and all above it. */
 	if (snprintf(directory, sizeof(directory), "%s%s", mount, rest) < (int)sizeof(directory)) {
 		for (size_t n = strlen(directory); n >= top; n--) {
 			if (n > top && directory[n] && directory[n] != '/')

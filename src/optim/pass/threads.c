@@ -127,7 +127,7 @@ int threads_open(struct threads **out, unsigned count, const struct topo *topo, 
 	pthread_attr_t attr;
 	sigset_t all, before;
 
-	/* Starts up to `count` threads; returns the error that stopped it, or 0. */
+	/* Starts up to `count` threads; an error ends that. */
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
 	/* Signals are handled by the caller's threads. */

@@ -65,7 +65,7 @@ static int find_in(int fd, const char *path, unsigned index, struct nvs_store_pl
 	for (unsigned i = 0; i <= index && !rc; i++) {
 		struct dirent *entry;
 
-		/* The place with the lowest key of at least *least; -ENODATA: there is none. */
+		/* The place with the lowest key of at least `least`. */
 		rc = -ENODATA;
 
 		rewinddir(directory);

@@ -56,9 +56,8 @@ static bool may_be_overwritten(const struct member *member, const struct found_l
 	uint8_t whole[LABEL_BYTES];
 	unsigned set = 0, same = 0;
 
-	/* Whether the bytes in place of a copy can be a damaged label, and not another program's,
-	 * which may leave a later copy in place: most of what identifies the store must be
-	 * there. */
+	/* A damaged label still has most of what identifies the store; another program's bytes,
+	 * which may leave a later copy in place, do not. */
 	label_encode(label, whole);
 	for (unsigned i = 0; i < 64; i++) {
 		set += whole[i] != 0;

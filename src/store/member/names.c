@@ -60,8 +60,7 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 
 	struct dirent *entry;
 
-	/* *other: the first entry of another name, or empty; *any: whether there is one of
-	 * nvswap's. */
+	/* Looks for an entry of nvswap's, and keeps the first of another name. */
 	other[0] = 0;
 	any = false;
 	errno = 0;
