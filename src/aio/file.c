@@ -150,19 +150,15 @@ static int check_flags(const char *name, unsigned flags, unsigned allowed, struc
 /* Only files and block devices have offsets. */
 static int check_kind(int fd, const char *name, struct nvs_error *error)
 {
-	const char *made_up;
+	const char *made_up = NULL;
 	struct statfs fs;
 
 	/* Files that the kernel makes up when they are read: sizes and offsets mean nothing
 	 * there. */
-	if (fstatfs(fd, &fs))
-		made_up = NULL;
-	else if (fs.f_type == PROC_SUPER_MAGIC)
-		made_up = "proc";
-	else if (fs.f_type == SYSFS_MAGIC)
-		made_up = "sysfs";
-	else
-		made_up = NULL;
+	if (!fstatfs(fd, &fs))
+		made_up = fs.f_type == PROC_SUPER_MAGIC ? "proc"
+			  : fs.f_type == SYSFS_MAGIC	? "sysfs"
+							: NULL;
 
 	struct stat st;
 

@@ -35,22 +35,16 @@ int storages_plan(struct nvs_checkpoint *plan, const struct nvs_checkpoint_optio
 
 		rc = read_storage(&storage, options, i, error);
 
+		if (!rc && storage.nbytes > DATA_MAX - plan->nbytes)
+			rc = error_set(error, -EINVAL, "the storages have more than %llu bytes",
+				       DATA_MAX);
+		snprintf(name, sizeof(name), "storages[%zu]", i);
+		if (!rc &&
+		    entry_make(&plan->entries[plan->n], name, NVS_U8, storage.nbytes, NULL, 0))
+			rc = error_set(error, -ENOMEM, "no memory for the names of storages");
 		if (!rc) {
-			if (storage.nbytes > DATA_MAX - plan->nbytes)
-				rc = error_set(error, -EINVAL,
-					       "the storages have more than %llu bytes", DATA_MAX);
-			else {
-				snprintf(name, sizeof(name), "storages[%zu]", i);
-				if (entry_make(&plan->entries[plan->n], name, NVS_U8,
-					       storage.nbytes, NULL, 0))
-					rc = error_set(error, -ENOMEM,
-						       "no memory for the names of storages");
-				else {
-					plan->nbytes += storage.nbytes;
-					plan->n++;
-					rc = 0;
-				}
-			}
+			plan->nbytes += storage.nbytes;
+			plan->n++;
 		}
 	}
 	return rc;

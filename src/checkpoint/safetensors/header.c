@@ -40,7 +40,6 @@ static int reject(const struct header_reader *reader, const char *format, ...)
 {
 	const char *name = reader->tensor ? reader->tensor->name : "";
 	char text[sizeof(reader->error->text)];
-
 	va_list args;
 
 	va_start(args, format);

@@ -97,7 +97,6 @@ static int reject(const struct machine *machine, const char *format, ...)
 static int reject(const struct machine *machine, const char *format, ...)
 {
 	char text[sizeof(machine->error->text)];
-
 	va_list args;
 
 	va_start(args, format);

@@ -57,7 +57,6 @@ static int reject(const struct torch_reader *reader, const char *format, ...)
 static int reject(const struct torch_reader *reader, const char *format, ...)
 {
 	char text[sizeof(reader->error->text)];
-
 	va_list args;
 
 	va_start(args, format);
@@ -429,7 +428,6 @@ static int read_file(struct torch_reader *reader)
 					(struct storage){.offset = zip->records[i].data_at,
 							 .nbytes = zip->records[i].nbytes,
 							 .crc = zip->records[i].crc};
-			rc = 0;
 		}
 	}
 	if (!rc) {

@@ -49,7 +49,6 @@ static int reject(const struct zip_reader *reader, const char *format, ...)
 static int reject(const struct zip_reader *reader, const char *format, ...)
 {
 	char text[sizeof(reader->error->text)];
-
 	va_list args;
 
 	va_start(args, format);

@@ -203,7 +203,6 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++) {
 		struct nvs_tensor *const *parts = optimizer->tiles[i].parts;
-
 		void *state[PARTS];
 
 		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
@@ -305,7 +304,6 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
 		if (!is_fresh(&optimizer->tiles[i])) {
 			/* Writes a tile that is in host memory. */
-			rc = 0;
 
 			for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ && !rc; part++)
 				rc = write_from(optimizer, optimizer->tiles[i].parts[part],

@@ -126,7 +126,6 @@ int member_cannot(struct nvs_error *error, const char *what, const char *path, i
 int member_compose(char **text, struct nvs_error *error, const char *format, ...)
 {
 	va_list args;
-
 	int n;
 
 	assert(text && format);
