@@ -66,12 +66,11 @@ int reading_check(struct reading *reading, const struct entry *entry, struct nvs
 		reading->checked = calloc(reading->checkpoint->nstorages, sizeof(bool));
 	if (!reading->memory)
 		reading->memory = huge_map(STORAGE_MEMORY, NULL);
-	rc = reading->checked && reading->memory
-		     ? 0
-		     : error_set(error, -ENOMEM, "no memory to read the storages of %s",
+	if (!reading->checked || !reading->memory)
+		return error_set(error, -ENOMEM, "no memory to read the storages of %s",
 				 reading->checkpoint->paths[0]);
-	if (rc || reading->checked[entry->storage])
-		return rc;
+	if (reading->checked[entry->storage])
+		return 0;
 	rc = storage_sum(storage, reading->aio, reading->files[entry->file], reading->memory, &crc,
 			 error);
 	if (!rc && crc != storage->crc)

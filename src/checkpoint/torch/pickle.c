@@ -526,6 +526,25 @@ static int make_parameter(struct machine *machine, const struct object *argument
 	return push_object(machine, arguments->items[0]);
 }
 
+/* (function, type, its arguments, attributes): a tensor with attributes, which are left out. */
+static int make_from_type(struct machine *machine, const struct object *arguments)
+{
+	struct object *const *items = arguments->items;
+
+	if (arguments->n < 3 || items[0]->kind != OBJECT_NAME || items[2]->kind != OBJECT_TUPLE)
+		return reject(machine, "a tensor with wrong arguments");
+	switch (items[0]->name->use) {
+	case NAME_TENSOR:
+		return make_tensor(machine, items[2]);
+	case NAME_UNREAD:
+		return push_unread_tensor(machine, UNREAD_FORM);
+	case NAME_PARAMETER:
+		return make_parameter(machine, items[2]);
+	default:
+		return reject(machine, "a tensor that %s makes", items[0]->name->text);
+	}
+}
+
 static int do_call(struct machine *machine)
 {
 	struct object *arguments = pop_object(machine), *callee = pop_object(machine), *first;
@@ -541,23 +560,7 @@ static int do_call(struct machine *machine)
 	case NAME_PARAMETER:
 		return make_parameter(machine, arguments);
 	case NAME_FROM_TYPE:
-		/* (function, type, its arguments, attributes): a tensor with attributes, which are
-		 * left out. */
-		struct object *const *items = arguments->items;
-
-		if (arguments->n < 3 || items[0]->kind != OBJECT_NAME ||
-		    items[2]->kind != OBJECT_TUPLE)
-			return reject(machine, "a tensor with wrong arguments");
-		switch (items[0]->name->use) {
-		case NAME_TENSOR:
-			return make_tensor(machine, items[2]);
-		case NAME_UNREAD:
-			return push_unread_tensor(machine, UNREAD_FORM);
-		case NAME_PARAMETER:
-			return make_parameter(machine, items[2]);
-		default:
-			return reject(machine, "a tensor that %s makes", items[0]->name->text);
-		}
+		return make_from_type(machine, arguments);
 	case NAME_DICT:
 		return push_items(machine, OBJECT_DICT, NULL, 0);
 	case NAME_TUPLE:

@@ -433,6 +433,7 @@ static int read_file(struct torch_reader *reader)
 	if (!rc) {
 		const struct object *root = reader->pickle.root;
 
+		assert(root);
 		if (root->kind == OBJECT_TENSOR)
 			memcpy(reader->name, ALONE, sizeof(ALONE));
 		rc = visit(reader, root, 0);
@@ -564,7 +565,8 @@ static int read_count(struct torch_reader *reader, const char *const *keys, uint
 		if (!rc)
 			rc = read_record(reader, record, &data);
 		if (!rc) {
-			assert(entry.nbytes <= sizeof(bytes) && entry.offset >= record->data_at &&
+			assert(data && entry.nbytes <= sizeof(bytes) &&
+			       entry.offset >= record->data_at &&
 			       entry.offset - record->data_at <= record->nbytes - entry.nbytes);
 			memcpy(bytes, data + (entry.offset - record->data_at), entry.nbytes);
 		}

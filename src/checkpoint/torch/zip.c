@@ -259,6 +259,7 @@ static int check_records(const struct zip_reader *reader)
 {
 	const struct zip *zip = reader->zip;
 
+	assert(zip->records);
 	qsort(zip->records, zip->n, sizeof(*zip->records), by_place);
 	for (size_t i = 1; i < zip->n; i++) {
 		const struct zip_record *record = &zip->records[i - 1];
