@@ -167,7 +167,6 @@ static int move_tensors(struct move *move, struct nvs_error *error)
 
 				rc = move->writing ? empty_to_file(move, error)
 						   : empty_to_store(move, error);
-
 				if (!rc) {
 					move->filled++;
 					move->filling_bytes -= nbytes;

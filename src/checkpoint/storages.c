@@ -34,7 +34,6 @@ int storages_plan(struct nvs_checkpoint *plan, const struct nvs_checkpoint_optio
 		char name[NAME_ROOM];
 
 		rc = read_storage(&storage, options, i, error);
-
 		if (!rc && storage.nbytes > DATA_MAX - plan->nbytes)
 			rc = error_set(error, -EINVAL, "the storages have more than %llu bytes",
 				       DATA_MAX);

@@ -90,7 +90,6 @@ int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void 
 	struct topo *topo = NULL;
 
 	rc = path ? topo_open(&topo, NULL, error) : 0;
-
 	if (!rc) {
 		if (path)
 			options.node = topo_node_of_paths(topo, &path, 1);

@@ -255,7 +255,6 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		rc = open_threads(optimizer, error);
 	if (!rc && !config->offload[NVS_OFFLOAD_OPTIMIZER].fast_init)
 		rc = init_tiles(optimizer, error);
-
 	if (rc) {
 		free_all(optimizer, NULL);
 		return rc;

@@ -74,7 +74,6 @@ int slots_complete(struct slots *slots, const struct member *member, bool fresh,
 
 			rc = member_make_file(member, strrchr(slot->path, '/') + 1, &slot->fd,
 					      error);
-
 			if (!rc && fresh && ftruncate(slot->fd, 0)) {
 				rc = -errno;
 				rc = error_set(error, rc, "cannot empty %s: %s", slot->path,

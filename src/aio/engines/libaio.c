@@ -92,7 +92,6 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 		/* A filter may forbid these calls alone, which else only the first I/O would
 		 * show. */
 		rc = io_submit(context->id, 0, NULL);
-
 		if (rc >= 0)
 			rc = io_getevents(context->id, 0, 1, context->events, NULL);
 		if (rc < 0)

@@ -29,7 +29,6 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 
 		/* Drops the queue's lock to look for killed workers. */
 		rc = cond_wait_until(&waiter->changed, &queue->lock, until);
-
 		if (rc && rc != -EAGAIN && aio) {
 			pthread_mutex_unlock(&queue->lock);
 			pthread_mutex_lock(&aio->lock);

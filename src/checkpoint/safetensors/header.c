@@ -381,7 +381,6 @@ static int read_header(struct header_reader *reader, int fd, uint64_t file_bytes
 
 		rc = json_parse(&document, json, nbytes, reader->path, JSON_MEMORY_MAX,
 				reader->error);
-
 		if (!rc) {
 			rc = read_tensors(reader, json_root(document));
 			json_free(document);

@@ -112,7 +112,6 @@ int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 			rc = groups.reading->checkpoint->of_torch
 				     ? read_number(&groups, &step, error)
 				     : read_tensor(&groups, &step, error);
-
 			if (!rc && step > STEPS_MAX)
 				rc = error_about(error, -ERANGE, STEP_NAME, 0, 0,
 						 "the checkpoint counts %llu steps; allowed are up "

@@ -217,7 +217,6 @@ int inspect_read(struct nvs_store *store, struct nvs_error *error)
 	put_manifest(store);
 	/* Only now: an engine grows the files before it commits what lies in them. */
 	rc = store->info.problem[0] ? 0 : inspect_check_data(store, &why);
-
 	if (rc && rc != -EUCLEAN) {
 		error_copy(error, &why);
 		return rc;

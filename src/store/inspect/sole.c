@@ -42,7 +42,6 @@ int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
 			 * engines from making another one, and other removers are kept out by a
 			 * lock of the directory. */
 			rc = member_find_manifests(member, error);
-
 			if (!rc &&
 			    (!locked || !member->has_manifests ||
 			     !faccessat(member->directory_fd, "data", F_OK, AT_SYMLINK_NOFOLLOW)))
