@@ -139,7 +139,7 @@ static void note_if_killed(struct worker *worker)
 }
 
 /* Waits until the started workers have opened their queues; returns the first error. */
-static int opened(struct nvs_aio *aio, unsigned started, char *reason, size_t nbytes)
+static int wait_until_opened(struct nvs_aio *aio, unsigned started, char *reason, size_t nbytes)
 {
 	int rc = 0;
 
@@ -182,7 +182,7 @@ static int start_workers(struct nvs_aio *aio, const struct engine_ops *ops, char
 		else
 			started++;
 	}
-	open_rc = opened(aio, started, reason, nbytes);
+	open_rc = wait_until_opened(aio, started, reason, nbytes);
 	rc = open_rc ? open_rc : rc;
 	if (rc)
 		stop_workers(aio);

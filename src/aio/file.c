@@ -147,25 +147,19 @@ static int check_flags(const char *name, unsigned flags, unsigned allowed, struc
 	return 0;
 }
 
-/* Files that the kernel makes up when they are read: sizes and offsets mean nothing there. */
-static const char *made_up_by(int fd)
-{
-	struct statfs fs;
-
-	assert(fd >= 0);
-	if (fstatfs(fd, &fs))
-		return NULL;
-	if (fs.f_type == PROC_SUPER_MAGIC)
-		return "proc";
-	if (fs.f_type == SYSFS_MAGIC)
-		return "sysfs";
-	return NULL;
-}
-
 /* Only files and block devices have offsets. */
 static int check_kind(int fd, const char *name, struct nvs_error *error)
 {
-	const char *made_up = made_up_by(fd);
+	const char *made_up = NULL;
+	struct statfs fs;
+
+	/* Files that the kernel makes up when they are read: sizes and offsets mean nothing
+	 * there. */
+	if (!fstatfs(fd, &fs))
+		made_up = fs.f_type == PROC_SUPER_MAGIC ? "proc"
+			  : fs.f_type == SYSFS_MAGIC	? "sysfs"
+							: NULL;
+
 	struct stat st;
 
 	assert(fd >= 0 && name);
@@ -329,33 +323,29 @@ int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_fil
 	return open_member(aio, &member, flags, out, error);
 }
 
-/* Waits for the file's transfers; registered files stay open until the rings release them. */
-static void leave_aio(struct nvs_aio *aio, struct nvs_file *file)
-{
-	pthread_mutex_lock(&aio->lock);
-	file_check(file);
-	assert(!file->closing);
-	file->closing = true;
-	while (file->in_flight)
-		(void)aio_cond_wait(aio, &aio->done, UINT64_MAX);
-	for (unsigned i = 0; i < file->nmembers; i++) {
-		slot_give(aio, file->members[i].slot);
-		slot_give(aio, file->members[i].direct_slot);
-	}
-	assert(!file->in_flight);
-	LIST_REMOVE(file, open);
-	workers_check(aio);
-	aio_sync(aio);
-	requests_forget_file(aio, file);
-	pthread_mutex_unlock(&aio->lock);
-}
-
 void nvs_file_close(struct nvs_file *file)
 {
 	if (!file)
 		return;
-	if (file->aio)
-		leave_aio(file->aio, file);
+	if (file->aio) {
+		/* Waits for the file's transfers; registered files stay open until the rings
+		 * release them. */
+		pthread_mutex_lock(&file->aio->lock);
+		file_check(file);
+		assert(!file->closing);
+		file->closing = true;
+		while (file->in_flight)
+			(void)aio_cond_wait(file->aio, &file->aio->done, UINT64_MAX);
+		for (unsigned i = 0; i < file->nmembers; i++) {
+			slot_give(file->aio, file->members[i].slot);
+			slot_give(file->aio, file->members[i].direct_slot);
+		}
+		LIST_REMOVE(file, open);
+		workers_check(file->aio);
+		aio_sync(file->aio);
+		requests_forget_file(file->aio, file);
+		pthread_mutex_unlock(&file->aio->lock);
+	}
 	assert(!file->aio || file->closing);
 	assert(!file->in_flight);
 	file_check(file);

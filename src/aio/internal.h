@@ -4,8 +4,8 @@
  * piece, which is one I/O of a transfer.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	engines: io_uring libaio posix engines machine_info
- *	aio: log checks place
+ *	engines: io_uring libaio posix engines
+ *	aio: log place
  *	transfers: errors piece lists completions
  *	requests: requests
  *	transfers: complete

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the bytes of a file lie, and what holds of a file while it is open.
+ * Where the bytes of a file lie, and what holds of a file while it is open, and of an aio's counts
+ * and tables under the lock.
  */
 #include <assert.h>
 
@@ -37,4 +38,24 @@ void file_check(const struct nvs_file *file)
 	assert(!file->units || file->write_unit == file->offset_align);
 	assert(file->members[0].path && file->members[0].fd >= 0);
 	assert(!file->direct || file->members[0].direct_fd >= 0);
+}
+
+void workers_check(const struct nvs_aio *aio)
+{
+	if (!STATE_CHECKS)
+		return;
+	assert(aio->nworkers <= aio->config.thread_count && aio->running <= aio->nworkers);
+	assert(aio->alive <= aio->nworkers && aio->idle <= aio->nworkers);
+	assert(aio->ops && aio->options.depth == aio->config.queue_depth);
+	assert(aio->nregions <= ENGINE_BUFFERS && aio->buffers_status <= 0);
+	assert(aio->node >= -1 && aio->restrained <= UINT32_MAX / 2);
+}
+
+void region_check(const struct nvs_aio *aio, const struct region *region)
+{
+	if (!STATE_CHECKS)
+		return;
+	assert(!region->data == !region->nbytes && !region->data == !region->generation);
+	assert(region->nbytes <= REGION_BYTES && region->generation <= aio->generation);
+	assert(region->registered <= (region->only ? 1 : aio->nworkers) && region->status <= 0);
 }

@@ -10,23 +10,16 @@
 #include "aio/internal.h"
 #include "base/memory/huge_map.h"
 
-/* Wakes idle workers and those in reap; under the lock. */
-static void wake_everyone(struct nvs_aio *aio)
-{
-	assert(aio->ops->interrupt);
-	assert(aio->nworkers && aio->nworkers == aio->running);
-	pthread_cond_broadcast(&aio->work);
-	for (unsigned i = 0; i < aio->nworkers; i++)
-		aio->ops->interrupt(aio->workers[i].queue);
-}
-
 void aio_sync(struct nvs_aio *aio)
 {
 	uint64_t epoch = ++aio->epoch;
 
 	assert(!aio->closing);
 	workers_check(aio);
-	wake_everyone(aio);
+	/* Wakes idle workers and those in reap; under the lock. */
+	pthread_cond_broadcast(&aio->work);
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		aio->ops->interrupt(aio->workers[i].queue);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		while (aio->workers[i].epoch < epoch && aio->workers[i].life == WORKER_STARTED)
 			(void)aio_cond_wait(aio, &aio->synced, UINT64_MAX);
@@ -67,22 +60,6 @@ static void registration_end(struct nvs_aio *aio, uint64_t registration)
 	aio_sync(aio);
 }
 
-/* Waits until all rings have registered the regions; returns the error of one that failed. */
-static int registration_sync(struct nvs_aio *aio, uint64_t registration)
-{
-	int rc = 0;
-
-	assert(registration <= aio->generation);
-	aio_sync(aio);
-	for (unsigned i = 0; i < aio->nregions; i++)
-		if (aio->regions[i].registration == registration && aio->regions[i].status)
-			rc = aio->regions[i].status;
-	assert(rc <= 0);
-	if (rc)
-		aio->buffers_status = rc;
-	return rc;
-}
-
 int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 {
 	uint64_t registration;
@@ -97,8 +74,18 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 	for (size_t done = 0; done < nbytes && rc >= 0; done += REGION_BYTES)
 		rc = region_take(aio, data, registration, (char *)data + done,
 				 nbytes - done < REGION_BYTES ? nbytes - done : REGION_BYTES);
-	if (rc >= 0)
-		rc = registration_sync(aio, registration);
+	if (rc >= 0) {
+		/* Waits until all rings have registered the regions; one that failed gives its error. */
+		rc = 0;
+
+		assert(registration <= aio->generation);
+		aio_sync(aio);
+		for (unsigned i = 0; i < aio->nregions; i++)
+			if (aio->regions[i].registration == registration && aio->regions[i].status)
+				rc = aio->regions[i].status;
+		if (rc)
+			aio->buffers_status = rc;
+	}
 	/* Rings that did register the pages must not use them after the caller frees them. */
 	if (rc < 0)
 		registration_end(aio, registration);

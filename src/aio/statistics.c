@@ -53,30 +53,28 @@ static void explain_buffers(struct nvs_aio_stats *stats, int status)
 			 nvs_strerror(status));
 }
 
-static void add_tally(struct nvs_aio_stats *stats, const struct tally *seen,
-		      const struct tally *at_reset)
+static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
 {
-	const struct engine_facts *facts = &seen->facts;
+	pthread_mutex_lock(&worker->stats_lock);
 
-	tally_check(seen, at_reset);
+	const struct engine_facts *facts = &worker->tally_seen.facts;
+
+	tally_check(&worker->tally_seen, &worker->tally_at_reset);
 	assert(!facts->fixed_buffers || !facts->buffers_status);
 	stats->fixed_buffers = facts->fixed_buffers;
 	stats->fixed_files = facts->fixed_files;
 	explain_buffers(stats, facts->buffers_status);
 	stats->single_issuer = facts->single_issuer;
 	stats->defer_taskrun = facts->defer_taskrun;
-	stats->submit_calls += facts->submit_calls - at_reset->facts.submit_calls;
-	stats->reap_calls += facts->reap_calls - at_reset->facts.reap_calls;
-	stats->retries += seen->retries - at_reset->retries;
-	add_counts(stats->depth_ios, seen->depth_ios, at_reset->depth_ios);
-	add_counts(stats->submit_sizes, seen->submit_sizes, at_reset->submit_sizes);
-	add_counts(stats->reap_sizes, seen->reap_sizes, at_reset->reap_sizes);
-}
-
-static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
-{
-	pthread_mutex_lock(&worker->stats_lock);
-	add_tally(stats, &worker->tally_seen, &worker->tally_at_reset);
+	stats->submit_calls += facts->submit_calls - worker->tally_at_reset.facts.submit_calls;
+	stats->reap_calls += facts->reap_calls - worker->tally_at_reset.facts.reap_calls;
+	stats->retries += worker->tally_seen.retries - worker->tally_at_reset.retries;
+	add_counts(stats->depth_ios, worker->tally_seen.depth_ios,
+		   worker->tally_at_reset.depth_ios);
+	add_counts(stats->submit_sizes, worker->tally_seen.submit_sizes,
+		   worker->tally_at_reset.submit_sizes);
+	add_counts(stats->reap_sizes, worker->tally_seen.reap_sizes,
+		   worker->tally_at_reset.reap_sizes);
 	assert(worker->inflight_max <= worker->aio->config.queue_depth);
 	assert(worker->bounced_bytes <= worker->bytes[NVS_READ] + worker->bytes[NVS_WRITE]);
 	if (worker->inflight_max > stats->inflight_max)
@@ -91,70 +89,48 @@ static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
 	pthread_mutex_unlock(&worker->stats_lock);
 }
 
-static void gather_latency(struct nvs_aio *aio, enum nvs_direction direction,
-			   enum nvs_latency_kind kind, struct nvs_latency *latency)
-{
-	assert((unsigned)direction <= NVS_WRITE && (unsigned)kind < NVS_LATENCY_KINDS);
-	for (unsigned i = 0; i < aio->nworkers; i++) {
-		struct worker *worker = &aio->workers[i];
-
-		pthread_mutex_lock(&worker->stats_lock);
-		assert(worker->aio == aio);
-		latency_merge(latency, &worker->latency[direction][kind]);
-		pthread_mutex_unlock(&worker->stats_lock);
-	}
-}
-
-static void add_latency(struct nvs_aio *aio, enum nvs_direction direction, struct nvs_io_stats *io)
-{
-	struct nvs_latency sums;
-
-	assert((unsigned)direction <= NVS_WRITE);
-	latency_begin_sums(&sums);
-	for (unsigned i = 0; i < aio->nworkers; i++) {
-		struct worker *worker = &aio->workers[i];
-
-		pthread_mutex_lock(&worker->stats_lock);
-		assert(worker->aio == aio);
-		latency_merge_sums(&sums, &worker->latency[direction][NVS_LAT]);
-		pthread_mutex_unlock(&worker->stats_lock);
-	}
-	assert(sums.min_ns <= sums.max_ns);
-	io->latency_min_ns = sums.min_ns;
-	io->latency_max_ns = sums.max_ns;
-	io->latency_mean_ns = nvs_latency_mean(&sums);
-	io->latency_stddev_ns = nvs_latency_stddev(&sums);
-}
-
-static void gather(struct nvs_aio *aio, struct nvs_aio_stats *stats)
-{
-	*stats = (struct nvs_aio_stats){
-		.size = sizeof(*stats), .ioengine = aio->ops->name, .workers = aio->nworkers};
-	snprintf(stats->ioengine_reason, sizeof(stats->ioengine_reason), "%s", aio->engine_reason);
-	for (unsigned i = 0; i < aio->nworkers; i++)
-		add_worker(stats, &aio->workers[i]);
-	for (int i = 0; i < 2; i++)
-		add_latency(aio, i, &stats->io[i]);
-	pthread_mutex_lock(&aio->lock);
-	workers_check(aio);
-	explain_buffers(stats, aio->buffers_status);
-	for (unsigned i = 0; i < aio->nregions; i++) {
-		region_check(aio, &aio->regions[i]);
-		if (aio->regions[i].registered == (aio->regions[i].only ? 1 : aio->nworkers))
-			stats->registered_bytes += aio->regions[i].nbytes;
-	}
-	pthread_mutex_unlock(&aio->lock);
-	stats->fixed_buffers &= stats->registered_bytes > 0;
-	assert(stats->workers && stats->inflight_max <= aio->config.queue_depth);
-}
-
 int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 {
 	struct nvs_aio_stats full;
 
 	if (!aio || !stats)
 		return -EINVAL;
-	gather(aio, &full);
+	full = (struct nvs_aio_stats){
+		.size = sizeof(full), .ioengine = aio->ops->name, .workers = aio->nworkers};
+	snprintf(full.ioengine_reason, sizeof(full.ioengine_reason), "%s", aio->engine_reason);
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		add_worker(&full, &aio->workers[i]);
+	for (int i = 0; i < 2; i++) {
+		struct nvs_io_stats *io = &full.io[i];
+		struct nvs_latency sums;
+
+		assert((unsigned)i <= NVS_WRITE);
+		latency_begin_sums(&sums);
+		for (unsigned j = 0; j < aio->nworkers; j++) {
+			struct worker *worker = &aio->workers[j];
+
+			pthread_mutex_lock(&worker->stats_lock);
+			assert(worker->aio == aio);
+			latency_merge_sums(&sums, &worker->latency[i][NVS_LAT]);
+			pthread_mutex_unlock(&worker->stats_lock);
+		}
+		assert(sums.min_ns <= sums.max_ns);
+		io->latency_min_ns = sums.min_ns;
+		io->latency_max_ns = sums.max_ns;
+		io->latency_mean_ns = nvs_latency_mean(&sums);
+		io->latency_stddev_ns = nvs_latency_stddev(&sums);
+	}
+	pthread_mutex_lock(&aio->lock);
+	workers_check(aio);
+	explain_buffers(&full, aio->buffers_status);
+	for (unsigned i = 0; i < aio->nregions; i++) {
+		region_check(aio, &aio->regions[i]);
+		if (aio->regions[i].registered == (aio->regions[i].only ? 1 : aio->nworkers))
+			full.registered_bytes += aio->regions[i].nbytes;
+	}
+	pthread_mutex_unlock(&aio->lock);
+	full.fixed_buffers &= full.registered_bytes > 0;
+	assert(full.workers && full.inflight_max <= aio->config.queue_depth);
 	assert(full.ioengine && full.workers <= NVS_THREAD_COUNT_MAX);
 	return struct_out(stats, &full, sizeof(full));
 }
@@ -167,7 +143,15 @@ int nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
 	if (!aio || !latency || (unsigned)direction > NVS_WRITE ||
 	    (unsigned)kind >= NVS_LATENCY_KINDS)
 		return -EINVAL;
-	gather_latency(aio, direction, kind, &full);
+	assert((unsigned)direction <= NVS_WRITE && (unsigned)kind < NVS_LATENCY_KINDS);
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+
+		pthread_mutex_lock(&worker->stats_lock);
+		assert(worker->aio == aio);
+		latency_merge(&full, &worker->latency[direction][kind]);
+		pthread_mutex_unlock(&worker->stats_lock);
+	}
 	return struct_out(latency, &full, sizeof(full));
 }
 

@@ -19,6 +19,7 @@ size_t utf8_length(const char *text, size_t left)
 		uint32_t first; /* smaller code points have a shorter encoding */
 	} forms[] = {
 		{0x80, 0x00, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
+
 	const unsigned char *bytes = (const unsigned char *)text;
 
 	for (size_t n = 0; n < 4; n++) {
@@ -69,27 +70,13 @@ bool utf8_is_control(const char *text, size_t length)
 		{0, 0x1f},	  {0x7f, 0x9f},	    {0x61c, 0x61c},
 		{0x200e, 0x200f}, {0x2028, 0x202e}, {0x2066, 0x2069},
 	};
+
 	uint32_t point = utf8_point(text, length);
 
 	for (size_t i = 0; i < COUNT_OF(controls); i++)
 		if (point >= controls[i].first && point <= controls[i].last)
 			return true;
 	return false;
-}
-
-/* Writes each byte as \xHH. */
-static void put_escaped(char *to, const char *text, size_t length)
-{
-	static const char digits[] = "0123456789abcdef";
-
-	for (size_t i = 0; i < length; i++) {
-		unsigned char byte = (unsigned char)text[i];
-
-		*to++ = '\\';
-		*to++ = 'x';
-		*to++ = digits[byte >> 4];
-		*to++ = digits[byte & 15];
-	}
 }
 
 const char *visible_text(const char *text, size_t left, char *buffer, size_t nbytes)
@@ -105,8 +92,20 @@ const char *visible_text(const char *text, size_t left, char *buffer, size_t nby
 			break;
 		if (shown)
 			memcpy(buffer + n, text, taken);
-		else
-			put_escaped(buffer + n, text, taken);
+		else {
+			char *to = buffer + n;
+			static const char digits[] = "0123456789abcdef";
+
+			/* Writes each byte as \xHH. */
+			for (size_t i = 0; i < taken; i++) {
+				unsigned char byte = (unsigned char)text[i];
+
+				*to++ = '\\';
+				*to++ = 'x';
+				*to++ = digits[byte >> 4];
+				*to++ = digits[byte & 15];
+			}
+		}
 		n += room;
 		text += taken;
 		left -= taken;

@@ -14,7 +14,7 @@
 #include "base/text.h"
 
 /* The file `path`, or the files of its index. */
-static int load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
+static int load_file(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
 {
 	char *index = NULL;
 	bool is_torch;
@@ -49,7 +49,7 @@ int nvs_checkpoint_open(struct nvs_checkpoint **checkpoint, const char *path,
 	*checkpoint = calloc(1, sizeof(**checkpoint));
 	if (!*checkpoint)
 		return error_set(error, -ENOMEM, "no memory for the header of %s", path);
-	rc = load(*checkpoint, path, error);
+	rc = load_file(*checkpoint, path, error);
 	if (!rc)
 		rc = checkpoint_sort(*checkpoint, path, error);
 	if (!rc)

@@ -11,7 +11,7 @@
  *	checkpoint: checkpoint placement reading writing
  *	tensors: move tensors
  *	state: state_move groups state/export state/import
- *	universal: ranks cover tree file open_files params universal/export universal/import
+ *	universal: ranks cover tree params open_files universal/export universal/import
  */
 #ifndef CHECKPOINT_CHECKPOINT_H
 #define CHECKPOINT_CHECKPOINT_H

@@ -17,59 +17,57 @@
 #include "base/file_limit.h"
 #include "checkpoint/checkpoint.h"
 
-static int failed(struct nvs_error *error, const char *what, const char *path)
+static int draft_failed(struct nvs_error *error, const char *what, const char *path)
 {
 	int rc = ended_with(-errno);
 
 	return error_set(error, rc, "can't %s %s: %s", what, path, nvs_strerror(rc));
 }
 
-/* The locked file must still have its name: the owner of the lock before may have renamed it. */
-static int check_named(const struct draft *draft, struct nvs_error *error)
-{
-	struct stat named, opened;
-
-	if (fstat(draft->fd, &opened))
-		return failed(error, "look at", draft->partial);
-	if (!S_ISREG(opened.st_mode) || opened.st_uid != geteuid() || opened.st_nlink > 1)
-		return error_set(error, -EEXIST, "%s is not a file that this call made",
-				 draft->partial);
-	if (lstat(draft->partial, &named) || named.st_ino != opened.st_ino ||
-	    named.st_dev != opened.st_dev)
-		return error_set(error, -EBUSY, "another process writes %s", draft->path);
-	return 0;
-}
-
-static int create(struct draft *draft, uint64_t nbytes, struct nvs_error *error)
+static int create_file(struct draft *draft, uint64_t nbytes, struct nvs_error *error)
 {
 	int rc;
 
 	draft->fd = open(draft->partial,
 			 O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
 	if (draft->fd < 0)
-		return failed(error, "create", draft->partial);
+		return draft_failed(error, "create", draft->partial);
 	if (flock(draft->fd, LOCK_EX | LOCK_NB)) {
 		rc = errno == EWOULDBLOCK
 			     ? error_set(error, -EBUSY, "another process writes %s", draft->path)
-			     : failed(error, "lock", draft->partial);
+			     : draft_failed(error, "lock", draft->partial);
 		close(draft->fd);
 		draft->fd = -1;
 		return rc;
 	}
-	rc = check_named(draft, error);
+
+	struct stat named, opened;
+
+	/* The locked file must still have its name: the owner of the lock before may have renamed
+	 * it. */
+	if (fstat(draft->fd, &opened))
+		rc = draft_failed(error, "look at", draft->partial);
+	else if (!S_ISREG(opened.st_mode) || opened.st_uid != geteuid() || opened.st_nlink > 1)
+		rc = error_set(error, -EEXIST, "%s is not a file that this call made",
+			       draft->partial);
+	else if (lstat(draft->partial, &named) || named.st_ino != opened.st_ino ||
+		 named.st_dev != opened.st_dev)
+		rc = error_set(error, -EBUSY, "another process writes %s", draft->path);
+	else
+		rc = 0;
 	if (rc) {
 		close(draft->fd);
 		draft->fd = -1;
 		return rc;
 	}
 	if (ftruncate(draft->fd, 0) || fchmod(draft->fd, 0600))
-		return failed(error, "empty", draft->partial);
+		return draft_failed(error, "empty", draft->partial);
 	rc = file_may_grow(draft->path, nbytes, error);
 	if (rc)
 		return rc;
 	if (file_reserve(draft->fd, 0, nbytes) && errno != EOPNOTSUPP)
-		return failed(error, "reserve space for", draft->path);
-	return ftruncate(draft->fd, (off_t)nbytes) ? failed(error, "extend", draft->path) : 0;
+		return draft_failed(error, "reserve space for", draft->path);
+	return ftruncate(draft->fd, (off_t)nbytes) ? draft_failed(error, "extend", draft->path) : 0;
 }
 
 int draft_open(struct draft *draft, struct nvs_aio *aio, const char *path, uint64_t nbytes,
@@ -83,7 +81,7 @@ int draft_open(struct draft *draft, struct nvs_aio *aio, const char *path, uint6
 		draft->partial = NULL;
 	if (!draft->path || !draft->partial)
 		return error_set(error, -ENOMEM, "no memory for the name of %s", path);
-	rc = create(draft, nbytes, error);
+	rc = create_file(draft, nbytes, error);
 	if (!rc)
 		rc = sink_open(&draft->sink, aio, draft->fd, error);
 	return rc;
@@ -91,13 +89,13 @@ int draft_open(struct draft *draft, struct nvs_aio *aio, const char *path, uint6
 
 int draft_sync(struct draft *draft, struct nvs_error *error)
 {
-	return fsync(draft->fd) ? failed(error, "make durable", draft->partial) : 0;
+	return fsync(draft->fd) ? draft_failed(error, "make durable", draft->partial) : 0;
 }
 
 int draft_rename(struct draft *draft, struct nvs_error *error)
 {
 	if (rename(draft->partial, draft->path))
-		return failed(error, "rename to its name", draft->partial);
+		return draft_failed(error, "rename to its name", draft->partial);
 	draft->renamed = true;
 	return 0;
 }
@@ -113,7 +111,7 @@ static int open_directory(const char *path, struct nvs_error *error)
 		return error_set(error, -ENOMEM, "no memory for the directory of %s", path);
 	fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
-		fd = failed(error, "open", directory);
+		fd = draft_failed(error, "open", directory);
 	free(directory);
 	return fd;
 }
@@ -125,7 +123,7 @@ int sync_directory(const char *path, struct nvs_error *error)
 	if (fd < 0)
 		return fd;
 	if (fsync(fd))
-		rc = failed(error, "make the new names durable in the directory of", path);
+		rc = draft_failed(error, "make the new names durable in the directory of", path);
 	close(fd);
 	return rc;
 }
@@ -142,7 +140,7 @@ int lock_directory(const char *path, struct nvs_error *error)
 	/* Of a directory, NFS has no such lock. */
 	if (!rc || errno == EBADF || errno == EOPNOTSUPP)
 		return fd;
-	rc = failed(error, "lock the directory of", path);
+	rc = draft_failed(error, "lock the directory of", path);
 	close(fd);
 	return rc;
 }
@@ -151,7 +149,7 @@ int remove_durably(const char *path, struct nvs_error *error)
 {
 	if (!unlinkat(AT_FDCWD, path, 0))
 		return sync_directory(path, error);
-	return errno == ENOENT || errno == EISDIR ? 0 : failed(error, "remove", path);
+	return errno == ENOENT || errno == EISDIR ? 0 : draft_failed(error, "remove", path);
 }
 
 void draft_close(struct draft *draft)

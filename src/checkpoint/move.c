@@ -47,7 +47,7 @@ static void check_move(const struct move *move)
 }
 
 /* Begins to fill the next tensor. -EAGAIN: no room while others are on their way. */
-static int begin(struct move *move, struct nvs_error *error)
+static int begin_tensor(struct move *move, struct nvs_error *error)
 {
 	const struct pair *pair = &move->pairs[move->begun];
 	struct transit *transit = transit_of(move, move->begun);
@@ -73,16 +73,6 @@ static int begin(struct move *move, struct nvs_error *error)
 	return rc;
 }
 
-static int begin_all(struct move *move, struct nvs_error *error)
-{
-	int rc = 0;
-
-	while (!rc && move->begun < move->n && move->begun - move->done < WINDOW)
-		rc = begin(move, error);
-	check_move(move);
-	return rc == -EAGAIN && move->begun > move->done ? 0 : rc;
-}
-
 /* The oldest tensor that is being filled: waits for it, and writes it to its file. */
 static int empty_to_file(struct move *move, struct nvs_error *error)
 {
@@ -100,19 +90,6 @@ static int empty_to_file(struct move *move, struct nvs_error *error)
 			  transit->requests, &transit->n, error);
 }
 
-/* Compares what was read with the checksum that the file has of it. */
-static int check_crc(const struct move *move, const struct pair *pair, struct nvs_error *error)
-{
-	const struct entry *entry = pair->entry;
-
-	if (!entry->has_crc ||
-	    zip_crc32(nvs_tensor_data(pair->tensor), entry->nbytes) == entry->crc)
-		return 0;
-	return error_about(error, -EBADMSG, entry->name, 0, entry->offset,
-			   "%s: tensor %s: its bytes do not have the checksum that the file states",
-			   move->reading->checkpoint->paths[entry->file], entry->name);
-}
-
 /* The same in the other direction. The engine writes the tensor; move_in waits for that. */
 static int empty_to_store(struct move *move, struct nvs_error *error)
 {
@@ -123,8 +100,18 @@ static int empty_to_store(struct move *move, struct nvs_error *error)
 
 	transit->n = 0;
 	rc = requests_finish(move->aio, transit->requests, n, error);
-	if (!rc)
-		rc = check_crc(move, pair, error);
+	if (!rc) {
+		const struct entry *entry = pair->entry;
+
+		/* Compares what was read with the checksum that the file has of it. */
+		if (entry->has_crc &&
+		    zip_crc32(nvs_tensor_data(pair->tensor), entry->nbytes) != entry->crc)
+			rc = error_about(error, -EBADMSG, entry->name, 0, entry->offset,
+					 "%s: tensor %s: its bytes do not have the checksum that "
+					 "the file states",
+					 move->reading->checkpoint->paths[entry->file],
+					 entry->name);
+	}
 	if (!rc)
 		rc = nvs_tensor_release(move->engine, &pair->tensor, 1, transit->pin, NVS_DIRTY,
 					error);
@@ -135,21 +122,8 @@ static int empty_to_store(struct move *move, struct nvs_error *error)
 	return rc == -EBUSY ? 0 : rc; /* another caller has pinned it */
 }
 
-static int empty(struct move *move, struct nvs_error *error)
-{
-	uint64_t nbytes = move->pairs[move->filled].entry->nbytes;
-	int rc = move->writing ? empty_to_file(move, error) : empty_to_store(move, error);
-
-	if (rc)
-		return rc;
-	move->filled++;
-	move->filling_bytes -= nbytes;
-	move->emptying_bytes += nbytes;
-	return 0;
-}
-
 /* Waits for the oldest tensor that is being emptied. */
-static int finish(struct move *move, struct nvs_error *error)
+static int finish_tensor(struct move *move, struct nvs_error *error)
 {
 	const struct pair *pair = &move->pairs[move->done];
 	struct transit *transit = transit_of(move, move->done);
@@ -171,22 +145,35 @@ static int finish(struct move *move, struct nvs_error *error)
 	return 0;
 }
 
-/* Empties a tensor while at least half of what is on its way is being filled. */
-static int advance(struct move *move, struct nvs_error *error)
-{
-	bool full = move->emptying_bytes > move->filling_bytes || move->filled == move->begun;
-
-	return move->done < move->filled && full ? finish(move, error) : empty(move, error);
-}
-
-static int run(struct move *move, struct nvs_error *error)
+static int move_tensors(struct move *move, struct nvs_error *error)
 {
 	int rc = 0;
 
 	while (!rc && move->done < move->n) {
-		rc = begin_all(move, error);
-		if (!rc)
-			rc = advance(move, error);
+		while (!rc && move->begun < move->n && move->begun - move->done < WINDOW)
+			rc = begin_tensor(move, error);
+		check_move(move);
+		rc = rc == -EAGAIN && move->begun > move->done ? 0 : rc;
+		if (!rc) {
+			bool full = move->emptying_bytes > move->filling_bytes ||
+				    move->filled == move->begun;
+
+			/* Empties a tensor while at least half of what is on its way is being
+			 * filled. */
+			if (move->done < move->filled && full)
+				rc = finish_tensor(move, error);
+			else {
+				uint64_t nbytes = move->pairs[move->filled].entry->nbytes;
+
+				rc = move->writing ? empty_to_file(move, error)
+						   : empty_to_store(move, error);
+				if (!rc) {
+					move->filled++;
+					move->filling_bytes -= nbytes;
+					move->emptying_bytes += nbytes;
+				}
+			}
+		}
 		check_move(move);
 	}
 	return rc;
@@ -210,7 +197,7 @@ int move_out(struct nvs_engine *engine, const struct pair *pairs, size_t n, stru
 {
 	struct move move = {
 		.engine = engine, .aio = writing->aio, .pairs = pairs, .n = n, .writing = writing};
-	int rc = run(&move, error);
+	int rc = move_tensors(&move, error);
 
 	if (rc) {
 		writing_end(writing);
@@ -229,7 +216,7 @@ int move_in(struct nvs_engine *engine, const struct pair *pairs, size_t n, struc
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = reading_check(reading, pairs[i].entry, error);
 	if (!rc)
-		rc = run(&move, error);
+		rc = move_tensors(&move, error);
 	if (rc) {
 		reading_end(reading);
 		unpin_all(&move);

@@ -43,28 +43,8 @@ static int check_name(const struct entry *entry, const char *path, struct nvs_er
 	return 0;
 }
 
-/* Numbers the files that the entries go to, in their order; returns how many. */
-static size_t distribute(struct nvs_checkpoint *plan, uint64_t shard_bytes)
-{
-	uint64_t filled = 0;
-	size_t file = 0;
-
-	for (size_t i = 0; i < plan->n; i++) {
-		struct entry *entry = &plan->entries[i];
-
-		if (shard_bytes && filled &&
-		    (filled > shard_bytes || entry->nbytes > shard_bytes - filled)) {
-			file++;
-			filled = 0;
-		}
-		entry->file = file;
-		filled += entry->nbytes;
-	}
-	return file + 1;
-}
-
 /* Places a file's data from 0 on: the entries of multiples of DATA_ALIGN, then the others. */
-static uint64_t place(struct nvs_checkpoint *plan, size_t file)
+static uint64_t place_entries(struct nvs_checkpoint *plan, size_t file)
 {
 	uint64_t at = 0;
 
@@ -79,21 +59,6 @@ static uint64_t place(struct nvs_checkpoint *plan, size_t file)
 		}
 	}
 	return at;
-}
-
-static void write_entry(struct json_writer *json, const struct entry *entry)
-{
-	json_open_object(json, entry->name);
-	json_text(json, "dtype", nvs_dtype_name(entry->dtype));
-	json_open_list(json, "shape");
-	for (size_t i = 0; i < entry->ndim; i++)
-		json_count(json, NULL, entry->shape[i]);
-	json_close_list(json);
-	json_open_list(json, "data_offsets");
-	json_count(json, NULL, entry->offset);
-	json_count(json, NULL, entry->offset + entry->nbytes);
-	json_close_list(json);
-	json_close_object(json);
 }
 
 /* Pads the header to a multiple of DATA_ALIGN, with its length before it. */
@@ -119,15 +84,28 @@ static int make_header(struct placement *placement, struct nvs_checkpoint *plan,
 
 	if (!stream)
 		return -ENOMEM;
-	placement->file_bytes[file] = place(plan, file);
+	placement->file_bytes[file] = place_entries(plan, file);
 	json = json_to(stream, 0);
 	json_open_object(&json, NULL);
 	json_open_object(&json, "__metadata__");
 	json_text(&json, "format", "pt");
 	json_close_object(&json);
 	for (size_t i = 0; i < plan->n; i++)
-		if (plan->entries[i].file == file)
-			write_entry(&json, &plan->entries[i]);
+		if (plan->entries[i].file == file) {
+			const struct entry *entry = &plan->entries[i];
+
+			json_open_object(&json, entry->name);
+			json_text(&json, "dtype", nvs_dtype_name(entry->dtype));
+			json_open_list(&json, "shape");
+			for (size_t j = 0; j < entry->ndim; j++)
+				json_count(&json, NULL, entry->shape[j]);
+			json_close_list(&json);
+			json_open_list(&json, "data_offsets");
+			json_count(&json, NULL, entry->offset);
+			json_count(&json, NULL, entry->offset + entry->nbytes);
+			json_close_list(&json);
+			json_close_object(&json);
+		}
 	json_close_object(&json);
 	rc = fclose(stream) ? -ENOMEM : 0;
 	if (!rc)
@@ -187,18 +165,6 @@ static int name_apart(struct nvs_checkpoint *plan, const char *path, const char 
 	return rc;
 }
 
-/* The names of both forms of the checkpoint. */
-static int name_forms(struct placement *placement, const char *path, bool has_index)
-{
-	char **index = has_index ? &placement->index_path : &placement->other_path;
-
-	if (asprintf(index, "%s" INDEX_SUFFIX, path) < 0)
-		*index = NULL;
-	if (has_index)
-		placement->other_path = strdup(path);
-	return *index && placement->other_path ? 0 : -ENOMEM;
-}
-
 static int make_index(struct placement *placement, const struct nvs_checkpoint *plan)
 {
 	FILE *stream = open_memstream(&placement->index, &placement->index_bytes);
@@ -221,19 +187,6 @@ static int make_index(struct placement *placement, const struct nvs_checkpoint *
 	json_close_object(&json);
 	json_close_object(&json);
 	return fclose(stream) ? -ENOMEM : 0;
-}
-
-static int make_headers(struct placement *placement, struct nvs_checkpoint *plan)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < plan->nfiles && !rc; i++) {
-		rc = make_header(placement, plan, i);
-		placement->file_bytes[i] += placement->header_bytes[i];
-	}
-	for (size_t i = 0; i < plan->n && !rc; i++)
-		plan->entries[i].offset += placement->header_bytes[plan->entries[i].file];
-	return rc;
 }
 
 static int allocate(struct placement *placement, struct nvs_checkpoint *plan, size_t nfiles)
@@ -276,18 +229,50 @@ int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoin
 	rc = check_plan(checkpoint, path, true, error);
 	if (rc)
 		return rc;
-	nfiles = distribute(checkpoint, shard_bytes);
+
+	uint64_t filled = 0;
+	size_t file = 0;
+
+	/* Numbers the files that the entries go to, in their order. */
+	for (size_t i = 0; i < checkpoint->n; i++) {
+		struct entry *entry = &checkpoint->entries[i];
+
+		if (shard_bytes && filled &&
+		    (filled > shard_bytes || entry->nbytes > shard_bytes - filled)) {
+			file++;
+			filled = 0;
+		}
+		entry->file = file;
+		filled += entry->nbytes;
+	}
+	nfiles = file + 1;
 	if (nfiles > PATHS_MAX)
 		return error_set(error, -EINVAL, "%s: shards of %llu bytes make %zu files", path,
 				 (unsigned long long)shard_bytes, nfiles);
 	rc = allocate(placement, checkpoint, nfiles);
-	if (!rc)
-		rc = name_forms(placement, path, nfiles > 1);
+	if (!rc) {
+		bool has_index = nfiles > 1;
+		char **index = has_index ? &placement->index_path : &placement->other_path;
+
+		/* The names of both forms of the checkpoint. */
+		if (asprintf(index, "%s" INDEX_SUFFIX, path) < 0)
+			*index = NULL;
+		if (has_index)
+			placement->other_path = strdup(path);
+		rc = *index && placement->other_path ? 0 : -ENOMEM;
+	}
 	if (!rc)
 		rc = nfiles > 1 ? name_apart(checkpoint, path, placement->index_path)
 				: name_files(checkpoint, path, "");
-	if (!rc)
-		rc = make_headers(placement, checkpoint);
+	if (!rc) {
+		for (size_t i = 0; i < checkpoint->nfiles && !rc; i++) {
+			rc = make_header(placement, checkpoint, i);
+			placement->file_bytes[i] += placement->header_bytes[i];
+		}
+		for (size_t i = 0; i < checkpoint->n && !rc; i++)
+			checkpoint->entries[i].offset +=
+				placement->header_bytes[checkpoint->entries[i].file];
+	}
 	if (!rc && nfiles > 1)
 		rc = make_index(placement, checkpoint);
 	if (rc == -E2BIG)

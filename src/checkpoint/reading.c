@@ -24,7 +24,7 @@ int reading_open(const struct nvs_checkpoint *checkpoint, size_t i, struct nvs_e
 	return rc ? rc : fd;
 }
 
-static int open_file(struct reading *reading, size_t i, struct nvs_error *error)
+static int open_checkpoint_file(struct reading *reading, size_t i, struct nvs_error *error)
 {
 	int rc, fd = reading_open(reading->checkpoint, i, error);
 
@@ -47,20 +47,8 @@ int reading_begin(struct reading *reading, struct nvs_aio *aio,
 	if (!reading->files)
 		return error_set(error, -ENOMEM, "no memory for the files of a checkpoint");
 	for (size_t i = 0; i < checkpoint->nfiles && !rc; i++)
-		rc = open_file(reading, i, error);
+		rc = open_checkpoint_file(reading, i, error);
 	return rc;
-}
-
-static int prepare_check(struct reading *reading, struct nvs_error *error)
-{
-	if (!reading->checked)
-		reading->checked = calloc(reading->checkpoint->nstorages, sizeof(bool));
-	if (!reading->memory)
-		reading->memory = huge_map(STORAGE_MEMORY, NULL);
-	return reading->checked && reading->memory
-		       ? 0
-		       : error_set(error, -ENOMEM, "no memory to read the storages of %s",
-				   reading->checkpoint->paths[0]);
 }
 
 int reading_check(struct reading *reading, const struct entry *entry, struct nvs_error *error)
@@ -74,9 +62,15 @@ int reading_check(struct reading *reading, const struct entry *entry, struct nvs
 		return 0;
 	assert(entry->storage < checkpoint->nstorages);
 	storage = &checkpoint->storages[entry->storage];
-	rc = prepare_check(reading, error);
-	if (rc || reading->checked[entry->storage])
-		return rc;
+	if (!reading->checked)
+		reading->checked = calloc(reading->checkpoint->nstorages, sizeof(bool));
+	if (!reading->memory)
+		reading->memory = huge_map(STORAGE_MEMORY, NULL);
+	if (!reading->checked || !reading->memory)
+		return error_set(error, -ENOMEM, "no memory to read the storages of %s",
+				 reading->checkpoint->paths[0]);
+	if (reading->checked[entry->storage])
+		return 0;
 	rc = storage_sum(storage, reading->aio, reading->files[entry->file], reading->memory, &crc,
 			 error);
 	if (!rc && crc != storage->crc)

@@ -22,9 +22,9 @@ void sink_close(struct sink *sink)
 	*sink = (struct sink){0};
 }
 
-static int submit(struct nvs_aio *aio, struct nvs_file *file, const char *data, uint64_t nbytes,
-		  uint64_t offset, struct nvs_request **requests, size_t *n,
-		  struct nvs_error *error)
+static int submit_write(struct nvs_aio *aio, struct nvs_file *file, const char *data,
+			uint64_t nbytes, uint64_t offset, struct nvs_request **requests, size_t *n,
+			struct nvs_error *error)
 {
 	int rc = nbytes ? nvs_aio_pwrite(aio, file, data, nbytes, offset, &requests[*n], error) : 0;
 
@@ -43,14 +43,15 @@ int sink_write(const struct sink *sink, struct nvs_aio *aio, const void *data, u
 
 	*n = 0;
 	if (from >= to || !sink->direct || !nvs_file_direct(sink->direct))
-		return submit(aio, sink->buffered, bytes, nbytes, offset, requests, n, error);
-	rc = submit(aio, sink->direct, bytes + (from - offset), to - from, from, requests, n,
-		    error);
+		return submit_write(aio, sink->buffered, bytes, nbytes, offset, requests, n, error);
+	rc = submit_write(aio, sink->direct, bytes + (from - offset), to - from, from, requests, n,
+			  error);
 	if (!rc)
-		rc = submit(aio, sink->buffered, bytes, from - offset, offset, requests, n, error);
+		rc = submit_write(aio, sink->buffered, bytes, from - offset, offset, requests, n,
+				  error);
 	if (!rc)
-		rc = submit(aio, sink->buffered, bytes + (to - offset), end - to, to, requests, n,
-			    error);
+		rc = submit_write(aio, sink->buffered, bytes + (to - offset), end - to, to,
+				  requests, n, error);
 	return rc;
 }
 

@@ -40,24 +40,6 @@ static struct nvs_request **request_of(struct sum *sum, uint64_t offset)
 	return &sum->requests[offset / CHUNK % DEPTH];
 }
 
-/* Begins to read the next chunks; those in flight have places of their own. */
-static int submit_chunks(struct sum *sum, struct nvs_error *error)
-{
-	uint64_t end = (sum->summed / CHUNK + DEPTH) * CHUNK;
-	int rc = 0;
-
-	while (!rc && sum->begun < sum->end && sum->begun < end) {
-		uint64_t next = chunk_end(sum, sum->begun);
-
-		rc = nvs_aio_pread(sum->aio, sum->file, place_of(sum, sum->begun),
-				   next - sum->begun, sum->begun, request_of(sum, sum->begun),
-				   error);
-		if (!rc)
-			sum->begun = next;
-	}
-	return rc;
-}
-
 /* Waits for the oldest chunk that is being read. */
 static int sum_oldest(struct sum *sum, struct nvs_error *error)
 {
@@ -83,7 +65,19 @@ int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_f
 	int rc = 0;
 
 	while (!rc && sum.summed < sum.end) {
-		rc = submit_chunks(&sum, error);
+		uint64_t end = (sum.summed / CHUNK + DEPTH) * CHUNK;
+
+		/* Begins to read the next chunks; those in flight have places of their own. */
+		while (!rc && sum.begun < sum.end && sum.begun < end) {
+			uint64_t next = chunk_end(&sum, sum.begun);
+
+			rc = nvs_aio_pread(sum.aio, sum.file, place_of(&sum, sum.begun),
+					   next - sum.begun, sum.begun, request_of(&sum, sum.begun),
+					   error);
+			if (!rc)
+				sum.begun = next;
+		}
+
 		if (!rc)
 			rc = sum_oldest(&sum, error);
 	}

@@ -24,33 +24,28 @@ static int read_storage(struct nvs_checkpoint_storage *storage,
 	return 0;
 }
 
-static int plan_storage(struct nvs_checkpoint *plan, const struct nvs_checkpoint_options *options,
-			size_t i, struct nvs_error *error)
-{
-	struct nvs_checkpoint_storage storage;
-	char name[NAME_ROOM];
-	int rc = read_storage(&storage, options, i, error);
-
-	if (rc)
-		return rc;
-	if (storage.nbytes > DATA_MAX - plan->nbytes)
-		return error_set(error, -EINVAL, "the storages have more than %llu bytes",
-				 DATA_MAX);
-	snprintf(name, sizeof(name), "storages[%zu]", i);
-	if (entry_make(&plan->entries[plan->n], name, NVS_U8, storage.nbytes, NULL, 0))
-		return error_set(error, -ENOMEM, "no memory for the names of storages");
-	plan->nbytes += storage.nbytes;
-	plan->n++;
-	return 0;
-}
-
 int storages_plan(struct nvs_checkpoint *plan, const struct nvs_checkpoint_options *options,
 		  struct nvs_error *error)
 {
 	int rc = 0;
 
-	for (size_t i = 0; i < options->nstorages && !rc; i++)
-		rc = plan_storage(plan, options, i, error);
+	for (size_t i = 0; i < options->nstorages && !rc; i++) {
+		struct nvs_checkpoint_storage storage;
+		char name[NAME_ROOM];
+
+		rc = read_storage(&storage, options, i, error);
+		if (!rc && storage.nbytes > DATA_MAX - plan->nbytes)
+			rc = error_set(error, -EINVAL, "the storages have more than %llu bytes",
+				       DATA_MAX);
+		snprintf(name, sizeof(name), "storages[%zu]", i);
+		if (!rc &&
+		    entry_make(&plan->entries[plan->n], name, NVS_U8, storage.nbytes, NULL, 0))
+			rc = error_set(error, -ENOMEM, "no memory for the names of storages");
+		if (!rc) {
+			plan->nbytes += storage.nbytes;
+			plan->n++;
+		}
+	}
 	return rc;
 }
 

@@ -61,21 +61,6 @@ static int check_call(const void *engine, const void *items, size_t n, struct nv
 					    ENTRIES_MAX);
 }
 
-static int export(struct nvs_engine *engine, const struct nvs_checkpoint_item *items, size_t n,
-		  const char *path, const struct nvs_checkpoint_options *options,
-		  struct writing *writing, struct pair *pairs, struct nvs_error *error)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = plan_item(&writing->plan, engine, items, i, &pairs[i], error);
-	if (!rc)
-		rc = writing_begin(writing, nvs_engine_aio(engine), path, options, NULL, error);
-	if (!rc)
-		rc = move_out(engine, pairs, n, writing, error);
-	return rc ? rc : writing_commit(writing, error);
-}
-
 int nvs_checkpoint_export(struct nvs_engine *engine, const struct nvs_checkpoint_item *items,
 			  size_t n, const char *path, const struct nvs_checkpoint_options *options,
 			  struct nvs_error *error)
@@ -95,8 +80,18 @@ int nvs_checkpoint_export(struct nvs_engine *engine, const struct nvs_checkpoint
 	writing.plan.entries = calloc(n + chosen.nstorages + 1, sizeof(struct entry));
 	if (!pairs || !writing.plan.entries)
 		rc = error_set(error, -ENOMEM, "no memory for the names of %zu tensors", n);
-	else
-		rc = export(engine, items, n, path, &chosen, &writing, pairs, error);
+	else {
+		rc = 0;
+
+		for (size_t i = 0; i < n && !rc; i++)
+			rc = plan_item(&writing.plan, engine, items, i, &pairs[i], error);
+		if (!rc)
+			rc = writing_begin(&writing, nvs_engine_aio(engine), path, &chosen, NULL,
+					   error);
+		if (!rc)
+			rc = move_out(engine, pairs, n, &writing, error);
+		rc = rc ? rc : writing_commit(&writing, error);
+	}
 	writing_end(&writing);
 	free(pairs);
 	return rc;

@@ -115,71 +115,6 @@ static int load_before(struct nvs_checkpoint *before, const struct placement *pl
 	return rc == -EINVAL || rc == -ENOENT || rc == -ENODATA ? 0 : rc;
 }
 
-static int rename_files(struct writing *writing, struct nvs_error *error)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < writing->plan.nfiles && !rc; i++)
-		rc = draft_rename(&writing->drafts[i], error);
-	return rc ? rc : sync_directory(writing->plan.paths[0], error);
-}
-
-static int write_index(struct writing *writing, struct nvs_error *error)
-{
-	const struct placement *placement = &writing->placement;
-	struct draft draft = {.fd = -1};
-	int rc = draft_open(&draft, writing->aio, placement->index_path, placement->index_bytes,
-			    error);
-
-	if (!rc)
-		rc = sink_write_now(&draft.sink, writing->aio, placement->index,
-				    placement->index_bytes, 0, error);
-	if (!rc)
-		rc = draft_sync(&draft, error);
-	if (!rc)
-		rc = draft_rename(&draft, error);
-	writing->complete = !rc;
-	if (!rc)
-		rc = sync_directory(placement->index_path, error);
-	draft_close(&draft);
-	return rc;
-}
-
-/*
- * Some readers look for the single file first and some for the index, so the one that is replaced
- * by the other may not stay. Each reader finds the old checkpoint or the new one, whole, at any
- * time.
- */
-static int remove_before(const struct writing *writing, const struct nvs_checkpoint *before,
-			 struct nvs_error *error)
-{
-	int rc = remove_durably(writing->placement.other_path, error);
-
-	if (!rc)
-		index_remove_files(before, &writing->plan);
-	return rc;
-}
-
-/* Replaces the checkpoint of before, whichever of the two forms it has. */
-static int replace_before(struct writing *writing, struct nvs_error *error)
-{
-	const struct placement *placement = &writing->placement;
-	struct nvs_checkpoint before = {0};
-	int rc = load_before(&before, placement, error);
-
-	/* Since the files of this one were named. */
-	if (!rc && placement->index_path && index_names_any(&before, &writing->plan))
-		rc = error_set(error, -EBUSY, "another call has written %s", placement->index_path);
-	if (!rc)
-		rc = rename_files(writing, error);
-	if (!rc && placement->index_path)
-		rc = write_index(writing, error);
-	if (!rc && placement->other_path)
-		rc = remove_before(writing, &before, error);
-	checkpoint_free(&before);
-	return rc;
-}
-
 int writing_commit(struct writing *writing, struct nvs_error *error)
 {
 	int rc = 0, directory;
@@ -196,23 +131,60 @@ int writing_commit(struct writing *writing, struct nvs_error *error)
 	directory = lock_directory(writing->plan.paths[0], error);
 	if (directory < 0)
 		return directory;
-	rc = replace_before(writing, error);
+
+	const struct placement *placement = &writing->placement;
+	struct nvs_checkpoint before = {0};
+
+	/* Replaces the checkpoint of before, whichever of the two forms it has. */
+	rc = load_before(&before, placement, error);
+
+	/* Since the files of this one were named. */
+	if (!rc && placement->index_path && index_names_any(&before, &writing->plan))
+		rc = error_set(error, -EBUSY, "another call has written %s", placement->index_path);
+	if (!rc) {
+		for (size_t i = 0; i < writing->plan.nfiles && !rc; i++)
+			rc = draft_rename(&writing->drafts[i], error);
+		rc = rc ? rc : sync_directory(writing->plan.paths[0], error);
+	}
+	if (!rc && placement->index_path) {
+		struct draft draft = {.fd = -1};
+
+		rc = draft_open(&draft, writing->aio, placement->index_path, placement->index_bytes,
+				error);
+		if (!rc)
+			rc = sink_write_now(&draft.sink, writing->aio, placement->index,
+					    placement->index_bytes, 0, error);
+		if (!rc)
+			rc = draft_sync(&draft, error);
+		if (!rc)
+			rc = draft_rename(&draft, error);
+		writing->complete = !rc;
+		if (!rc)
+			rc = sync_directory(placement->index_path, error);
+		draft_close(&draft);
+	}
+	if (!rc && placement->other_path) {
+		/* Some readers look for the single file first and some for the index, so the one
+		 * that is replaced by the other may not stay. Each reader finds the old checkpoint
+		 * or the new one, whole, at any time. */
+		rc = remove_durably(writing->placement.other_path, error);
+		if (!rc)
+			index_remove_files(&before, &writing->plan);
+	}
+	checkpoint_free(&before);
+
 	close(directory);
 	return rc;
 }
 
-/* Files that no index names are removed. */
-static void remove_files(struct writing *writing)
-{
-	for (size_t i = 0; i < writing->plan.nfiles; i++)
-		if (writing->drafts[i].renamed)
-			unlink(writing->plan.paths[i]);
-}
-
 void writing_end(struct writing *writing)
 {
-	if (writing->drafts && writing->plan.nfiles > 1 && !writing->complete)
-		remove_files(writing);
+	if (writing->drafts && writing->plan.nfiles > 1 && !writing->complete) {
+		/* Files that no index names are removed. */
+		for (size_t i = 0; i < writing->plan.nfiles; i++)
+			if (writing->drafts[i].renamed)
+				unlink(writing->plan.paths[i]);
+	}
 	for (size_t i = 0; writing->drafts && i < writing->plan.nfiles; i++)
 		draft_close(&writing->drafts[i]);
 	free(writing->drafts);

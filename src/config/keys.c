@@ -308,17 +308,6 @@ const char *deepspeed_depth_name(unsigned depth)
 	return depth < COUNT_OF(names) ? names[depth] : NULL;
 }
 
-static const char *nearest_key(enum config_block block, const char *name)
-{
-	const char *names[CONFIG_KEYS_MAX];
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < config_key_count; i++)
-		if (config_keys[i].block == block && config_keys[i].type != KEY_UNUSED)
-			names[n++] = config_keys[i].name;
-	return nearest_name(name, names, n);
-}
-
 const char *config_key_home(enum config_block block, const char *name, size_t length,
 			    char text[256])
 {
@@ -346,7 +335,14 @@ const char *config_key_suggest(enum config_block block, const char *name, size_t
 
 	if (home)
 		return home;
-	near = nearest_key(block, name);
+
+	const char *names[CONFIG_KEYS_MAX];
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < config_key_count; i++)
+		if (config_keys[i].block == block && config_keys[i].type != KEY_UNUSED)
+			names[n++] = config_keys[i].name;
+	near = nearest_name(name, names, n);
 	if (near) {
 		snprintf(text, 256, "did you mean `%s`?", near);
 		return text;
@@ -358,16 +354,6 @@ const char *config_key_suggest(enum config_block block, const char *name, size_t
 			used += (size_t)snprintf(text + used, 256 - used, " `%s`",
 						 config_keys[i].name);
 	return text;
-}
-
-static void whole_numbers(const struct config_key *key, char text[160])
-{
-	int used = snprintf(text, 160, "a whole number from %llu to %llu",
-			    (unsigned long long)key->min, (unsigned long long)key->max);
-
-	if (key->multiple_of)
-		snprintf(text + used, 160 - (size_t)used, ", a multiple of %llu",
-			 (unsigned long long)key->multiple_of);
 }
 
 static const char *other_values(const struct config_key *key)
@@ -401,9 +387,14 @@ static const char *other_values(const struct config_key *key)
 
 const char *config_key_allows(const struct config_key *key, char text[160])
 {
-	if (key->type == KEY_U32 || key->type == KEY_U64)
-		whole_numbers(key, text);
-	else
+	if (key->type == KEY_U32 || key->type == KEY_U64) {
+		int used = snprintf(text, 160, "a whole number from %llu to %llu",
+				    (unsigned long long)key->min, (unsigned long long)key->max);
+
+		if (key->multiple_of)
+			snprintf(text + used, 160 - (size_t)used, ", a multiple of %llu",
+				 (unsigned long long)key->multiple_of);
+	} else
 		snprintf(text, 160, "%s", other_values(key));
 	return text;
 }

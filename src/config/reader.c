@@ -18,8 +18,8 @@
 #define NAME_BYTES 128 /* bytes of "zero_optimization.offload_optimizer.<key>" */
 
 /* `why` follows the value: ", which is negative", or "". */
-static int refuse(struct reader *r, const struct config_key *key, const struct json_value *value,
-		  const char *name, const char *why)
+static int refuse_value(struct reader *r, const struct config_key *key,
+			const struct json_value *value, const char *name, const char *why)
 {
 	char shown[SHOWN_BYTES + 8], allows[160];
 	bool may_be_auto = config_block_takes_auto(key->block) && key->type != KEY_BLOCK;
@@ -88,23 +88,23 @@ static int read_whole(struct reader *r, const struct config_key *key,
 	uint64_t whole;
 
 	if (!number)
-		return refuse(r, key, value, name, "");
+		return refuse_value(r, key, value, name, "");
 	switch (json_read_whole(number, &whole)) {
 	case JSON_FRACTION:
-		return refuse(r, key, value, name, ", which is not a whole number");
+		return refuse_value(r, key, value, name, ", which is not a whole number");
 	case JSON_NEGATIVE:
-		return refuse(r, key, value, name, ", which is negative");
+		return refuse_value(r, key, value, name, ", which is negative");
 	case JSON_TOO_LARGE:
-		return refuse(r, key, value, name, ", which is too large");
+		return refuse_value(r, key, value, name, ", which is too large");
 	case JSON_WHOLE:
 		break;
 	}
 	if (whole > key->max)
-		return refuse(r, key, value, name, ", which is too large");
+		return refuse_value(r, key, value, name, ", which is too large");
 	if (whole < key->min)
-		return refuse(r, key, value, name, ", which is too small");
+		return refuse_value(r, key, value, name, ", which is too small");
 	if (key->multiple_of && whole % key->multiple_of)
-		return refuse(r, key, value, name, "");
+		return refuse_value(r, key, value, name, "");
 	if (key->type == KEY_U32)
 		*(uint32_t *)place_of(r, key) = (uint32_t)whole;
 	else
@@ -125,7 +125,8 @@ static int read_rank(struct reader *r, const struct config_key *key, const struc
 	}
 	if (!value->length || value->length >= sizeof(r->config.rank_variable) ||
 	    strspn(value->string, allowed) != value->length || value->string[0] <= '9')
-		return refuse(r, key, value, name, "");
+		return refuse_value(r, key, value, name, "");
+	assert(value->length < sizeof(r->config.rank_variable));
 	memcpy(variable, value->string, value->length + 1);
 	r->config.rank = 0;
 	return 0;
@@ -147,16 +148,16 @@ static int read_real(struct reader *r, const struct config_key *key, const struc
 		return 0;
 	}
 	if (!number)
-		return refuse(r, key, value, name, "");
+		return refuse_value(r, key, value, name, "");
 	result = json_read_real(number, &real);
 	if (result == -ENOMEM)
 		return error_set(r->error, result, "%s: out of memory", r->file);
 	if (result)
-		return refuse(r, key, value, name, ", which is out of the range of a double");
+		return refuse_value(r, key, value, name, ", which is out of the range of a double");
 	if (real < 0)
-		return refuse(r, key, value, name, ", which is negative");
+		return refuse_value(r, key, value, name, ", which is negative");
 	if (real > max || (open && real >= max))
-		return refuse(r, key, value, name, ", which is too large");
+		return refuse_value(r, key, value, name, ", which is too large");
 	*into = real;
 	return 0;
 }
@@ -168,36 +169,15 @@ static int read_betas(struct reader *r, const struct config_key *key,
 	int result;
 
 	if (value->type != JSON_ARRAY)
-		return refuse(r, key, value, name, "");
+		return refuse_value(r, key, value, name, "");
 	if (value->count != 2) {
 		char why[48];
 
 		snprintf(why, sizeof(why), " of %u", value->count);
-		return refuse(r, key, value, name, why);
+		return refuse_value(r, key, value, name, why);
 	}
 	result = read_real(r, key, value->first, name, 1, true, &betas[0]);
 	return result ? result : read_real(r, key, value->first->next, name, 1, true, &betas[1]);
-}
-
-static int read_device(struct reader *r, const struct config_key *key,
-		       const struct json_value *value, const char *name)
-{
-	for (int i = NVS_DEVICE_NONE; i <= NVS_DEVICE_NVME; i++) {
-		if (json_is_string(value, nvs_device_name((enum nvs_device)i))) {
-			*(enum nvs_device *)place_of(r, key) = (enum nvs_device)i;
-			return 0;
-		}
-	}
-	return refuse(r, key, value, name, "");
-}
-
-static int read_ioengine(struct reader *r, const struct config_key *key,
-			 const struct json_value *value, const char *name)
-{
-	if (value->type != JSON_STRING || strlen(value->string) != value->length ||
-	    nvs_ioengine_parse(value->string, place_of(r, key)))
-		return refuse(r, key, value, name, "");
-	return 0;
 }
 
 static int read_grad(struct reader *r, const struct config_key *key, const struct json_value *value,
@@ -219,19 +199,7 @@ static int read_grad(struct reader *r, const struct config_key *key, const struc
 			return 0;
 		}
 	}
-	return refuse(r, key, value, name, "");
-}
-
-static int read_depth(struct reader *r, const struct config_key *key,
-		      const struct json_value *value, const char *name)
-{
-	for (unsigned i = 0; deepspeed_depth_name(i); i++) {
-		if (json_is_string(value, deepspeed_depth_name(i))) {
-			*(enum deepspeed_depth *)place_of(r, key) = (enum deepspeed_depth)i;
-			return 0;
-		}
-	}
-	return refuse(r, key, value, name, "");
+	return refuse_value(r, key, value, name, "");
 }
 
 static int read_name(struct reader *r, const struct config_key *key, const struct json_value *value,
@@ -241,7 +209,7 @@ static int read_name(struct reader *r, const struct config_key *key, const struc
 
 	if (value->type != JSON_STRING || value->length >= sizeof(r->config.adam.type) ||
 	    strlen(value->string) != value->length)
-		return refuse(r, key, value, name, "");
+		return refuse_value(r, key, value, name, "");
 	memcpy(into, value->string, value->length + 1);
 	return 0;
 }
@@ -256,15 +224,16 @@ static int gather_paths(struct reader *r, const struct config_key *key,
 
 	if (value->type == JSON_ARRAY && (!value->count || value->count > NVS_PATHS_MAX)) {
 		snprintf(why, sizeof(why), " of %u", value->count);
-		return refuse(r, key, value, name, why);
+		return refuse_value(r, key, value, name, why);
 	}
 	for (; item; item = value->type == JSON_ARRAY ? item->next : NULL) {
 		const char *flaw;
 
 		if (item->type != JSON_STRING)
-			return refuse(r, key, item, name, "");
+			return refuse_value(r, key, item, name, "");
 		if (strlen(item->string) != item->length || item->lone_surrogate)
-			return refuse(r, key, item, name, ", which is not a valid path");
+			return refuse_value(r, key, item, name, ", which is not a valid path");
+		assert(n < NVS_PATHS_MAX);
 		paths[n] = item->string;
 		flaw = path_flaw(paths, n++);
 		if (flaw)
@@ -327,7 +296,7 @@ static int read_bool(struct reader *r, const struct config_key *key, const struc
 			return 0;
 		}
 	}
-	return refuse(r, key, value, name, "");
+	return refuse_value(r, key, value, name, "");
 }
 
 static int read_value(struct reader *r, const struct config_key *key,
@@ -354,13 +323,28 @@ static int read_value(struct reader *r, const struct config_key *key,
 	case KEY_BETAS:
 		return read_betas(r, key, value, name);
 	case KEY_DEVICE:
-		return read_device(r, key, value, name);
+		for (int i = NVS_DEVICE_NONE; i <= NVS_DEVICE_NVME; i++) {
+			if (json_is_string(value, nvs_device_name((enum nvs_device)i))) {
+				*(enum nvs_device *)place_of(r, key) = (enum nvs_device)i;
+				return 0;
+			}
+		}
+		return refuse_value(r, key, value, name, "");
 	case KEY_IOENGINE:
-		return read_ioengine(r, key, value, name);
+		if (value->type != JSON_STRING || strlen(value->string) != value->length ||
+		    nvs_ioengine_parse(value->string, place_of(r, key)))
+			return refuse_value(r, key, value, name, "");
+		return 0;
 	case KEY_GRAD:
 		return read_grad(r, key, value, name);
 	case KEY_DEPTH:
-		return read_depth(r, key, value, name);
+		for (unsigned i = 0; deepspeed_depth_name(i); i++) {
+			if (json_is_string(value, deepspeed_depth_name(i))) {
+				*(enum deepspeed_depth *)place_of(r, key) = (enum deepspeed_depth)i;
+				return 0;
+			}
+		}
+		return refuse_value(r, key, value, name, "");
 	case KEY_NAME:
 		return read_name(r, key, value, name);
 	case KEY_PATHS:
@@ -434,7 +418,7 @@ static int read_child(struct reader *r, const struct config_key *key,
 		return 0;
 	}
 	if (value->type != JSON_OBJECT)
-		return refuse(r, key, value, name, "");
+		return refuse_value(r, key, value, name, "");
 	if (first)
 		return reader_complain(
 			r, &value->key_place, name,

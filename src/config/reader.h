@@ -6,7 +6,7 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	keys: names keys paths
  *	reader: messages rules misplaced reader
- *	calls: config set same_aio
+ *	calls: config set
  */
 #ifndef CONFIG_READER_H
 #define CONFIG_READER_H

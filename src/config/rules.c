@@ -132,20 +132,6 @@ uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block b
 	return nbytes;
 }
 
-static int cache_is_countable(struct reader *r)
-{
-	const struct json_value *at = seen_at(r, offsetof(struct nvs_config, optimizer_max_in_cpu));
-
-	if (r->config.offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NONE ||
-	    nvs_config_pool_bytes(&r->config, NVS_OFFLOAD_OPTIMIZER) <= INT64_MAX)
-		return 0;
-	return reader_complain(
-		r, at ? &at->place : NULL, "nvswap.optimizer_max_in_cpu",
-		"nvswap.optimizer_max_in_cpu %llu elements of %zu bytes and the buffers of "
-		"offload_optimizer together exceed 2^63 bytes; lower it",
-		(unsigned long long)r->config.optimizer_max_in_cpu, STATE_BYTES);
-}
-
 static int buffers_are_countable(struct reader *r, enum nvs_block block)
 {
 	bool param = block == NVS_OFFLOAD_PARAM;
@@ -212,7 +198,17 @@ int rules_apply(struct reader *r, enum nvs_dtype was)
 		result = buffers_are_countable(r, NVS_OFFLOAD_PARAM);
 	if (!result)
 		result = buffers_are_countable(r, NVS_OFFLOAD_OPTIMIZER);
-	if (!result)
-		result = cache_is_countable(r);
+	if (!result) {
+		const struct json_value *at =
+			seen_at(r, offsetof(struct nvs_config, optimizer_max_in_cpu));
+
+		if (r->config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE &&
+		    nvs_config_pool_bytes(&r->config, NVS_OFFLOAD_OPTIMIZER) > INT64_MAX)
+			result = reader_complain(
+				r, at ? &at->place : NULL, "nvswap.optimizer_max_in_cpu",
+				"nvswap.optimizer_max_in_cpu %llu elements of %zu bytes and the "
+				"buffers of offload_optimizer together exceed 2^63 bytes; lower it",
+				(unsigned long long)r->config.optimizer_max_in_cpu, STATE_BYTES);
+	}
 	return result;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One setting at a time, by its key. A value has the notation of the file or, if unambiguous, no
- * quotes; it passes the reader's checks and the rules that need no other key.
+ * quotes; it passes the reader's checks and the rules that need no other key. An aio that is open is
+ * compared with a configuration by the text of its settings.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -12,23 +13,13 @@
 
 #include "base/error.h"
 #include "base/json/write.h"
+#include "base/numbers.h"
 #include "base/text.h"
+#include "config/config.h"
 #include "config/paths.h"
 #include "config/reader.h"
 
 /* ---- Keys ---- */
-
-static void no_such_key(const char *key, enum config_block block, const char *name, size_t length,
-			struct nvs_error *error)
-{
-	const char *in = config_block_name(block);
-	char text[256], part[64];
-
-	snprintf(part, sizeof(part), "%.*s", (int)length, name);
-	error_about(error, -EINVAL, key, 0, 0, "%.200s is not a key%s%s%s; %s", key,
-		    *in ? " of `" : "", in, *in ? "`" : "",
-		    config_key_suggest(block, part, strlen(part), text));
-}
 
 /* Finds the setting `key`, a path of blocks and a key separated by dots. NULL: -EINVAL. */
 static const struct config_key *find_key(const char *key, struct nvs_error *error)
@@ -46,8 +37,15 @@ static const struct config_key *find_key(const char *key, struct nvs_error *erro
 		const struct config_key *found = config_key_find(block, name, length);
 
 		if (!found || (found->type != KEY_BLOCK && name[length])) {
-			no_such_key(key, block, found ? name + length : name,
-				    found ? strlen(name + length) : length, error);
+			const char *in = config_block_name(block);
+			char text[256], part[64];
+
+			snprintf(part, sizeof(part), "%.*s",
+				 (int)(found ? strlen(name + length) : length),
+				 found ? name + length : name);
+			error_about(error, -EINVAL, key, 0, 0, "%.200s is not a key%s%s%s; %s", key,
+				    *in ? " of `" : "", in, *in ? "`" : "",
+				    config_key_suggest(block, part, strlen(part), text));
 			return NULL;
 		}
 		if (found->type != KEY_BLOCK)
@@ -180,14 +178,6 @@ static int set_path(struct nvs_config *config, const struct config_key *key, con
 	return result;
 }
 
-static void clear_paths(struct nvs_config *config, const struct config_key *key)
-{
-	struct offload_config *offload = (void *)((char *)config + key->place);
-
-	paths_free(offload->nvme_path, offload->npaths);
-	offload->npaths = 0;
-}
-
 int nvs_config_set(struct nvs_config *config, const char *key, const char *value,
 		   struct nvs_error *error)
 {
@@ -202,7 +192,10 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 	if (!value)
 		return error_about(error, -EINVAL, key, 0, 0, "the value of %.200s is NULL", key);
 	if (setting->type == KEY_PATHS && (!*value || !strcmp(value, "null"))) {
-		clear_paths(config, setting);
+		struct offload_config *offload = (void *)((char *)config + setting->place);
+
+		paths_free(offload->nvme_path, offload->npaths);
+		offload->npaths = 0;
 		return 0;
 	}
 	if (setting->type == KEY_PATHS && !is_json(setting, value))
@@ -228,12 +221,6 @@ static bool is_switch(const struct config_key *key)
 	return key->type == KEY_BOOL || key->type == KEY_VERIFY;
 }
 
-static bool is_numbered(const struct config_key *key)
-{
-	return is_whole(key) || is_switch(key) || key->type == KEY_REAL ||
-	       key->type == KEY_IOENGINE || key->type == KEY_DEVICE;
-}
-
 int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t number,
 			  struct nvs_error *error)
 {
@@ -242,7 +229,8 @@ int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t n
 
 	if (!setting)
 		return -EINVAL;
-	if (!is_numbered(setting))
+	if (!(is_whole(setting) || is_switch(setting) || setting->type == KEY_REAL ||
+	      setting->type == KEY_IOENGINE || setting->type == KEY_DEVICE))
 		return error_about(error, -EINVAL, key, 0, 0,
 				   "%.200s is not one number; set it with nvs_config_set", key);
 	if (is_switch(setting) && number <= 1)
@@ -448,6 +436,7 @@ int nvs_config_read_rank(struct nvs_config *config, struct nvs_error *error)
 {
 	const char *value;
 	char *end;
+
 	unsigned long long rank;
 
 	if (!config)
@@ -470,5 +459,34 @@ int nvs_config_read_rank(struct nvs_config *config, struct nvs_error *error)
 			config->rank_variable, value, UINT32_MAX);
 	config->rank = (uint32_t)rank;
 	config->rank_variable[0] = '\0';
+	return 0;
+}
+
+/* ---- Comparing with an open aio ---- */
+
+static const char *const aio_keys[] = {
+	"aio.block_size",     "aio.queue_depth", "aio.thread_count", "aio.single_submit",
+	"aio.overlap_events", "aio.use_gds",	 "nvswap.ioengine",  "nvswap.io_timeout_ms"};
+
+int config_same_aio(const struct nvs_config *config, const struct aio_config *opened,
+		    struct nvs_error *error)
+{
+	struct nvs_config other = *config;
+	char wanted[64], present[64];
+
+	other.aio = *opened;
+	for (size_t i = 0; i < COUNT_OF(aio_keys); i++) {
+		int rc = nvs_config_get(config, aio_keys[i], wanted, sizeof(wanted), error);
+
+		if (!rc)
+			rc = nvs_config_get(&other, aio_keys[i], present, sizeof(present), error);
+		if (rc)
+			return rc;
+		if (strcmp(wanted, present))
+			return error_about(error, -EINVAL, aio_keys[i], 0, 0,
+					   "%s is %s, but the aio to share was opened with %s: "
+					   "open both with one configuration",
+					   aio_keys[i], wanted, present);
+	}
 	return 0;
 }

@@ -64,38 +64,6 @@ static int check_path(const char *path, struct nvs_error *error)
 	return 0;
 }
 
-static int map(struct memory *memory, size_t nbytes, const char *path, const struct nvs_log *log,
-	       struct nvs_error *error)
-{
-	struct pool_options options = {
-		.nbytes = nbytes, .pin = true, .node = -1, .log = log, .words = &words};
-	struct topo *topo = NULL;
-	int rc = path ? topo_open(&topo, NULL, error) : 0;
-
-	if (rc)
-		return rc;
-	if (path)
-		options.node = topo_node_of_paths(topo, &path, 1);
-	options.topo = topo;
-	rc = arena_open(&memory->arena, &options, error);
-	topo_close(topo);
-	return rc;
-}
-
-static void register_with(struct memory *memory, struct nvs_aio *aio)
-{
-	struct arena *arena = &memory->arena;
-	char whole[32], part[32];
-	size_t done;
-	int rc = aio_register_most(aio, arena->data, arena->used, &done);
-
-	aio_memory_add(aio, &memory->registered, arena->data);
-	if (rc)
-		log_say(aio_log(aio), NVS_LOG_INFO,
-			"of %s of pinned memory, only %s could be registered with the rings: %s",
-			size_text(arena->used, whole), size_text(done, part), nvs_strerror(rc));
-}
-
 int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void **data,
 		     struct nvs_error *error)
 {
@@ -113,14 +81,42 @@ int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void 
 	memory = fork_error ? NULL : calloc(1, sizeof(*memory));
 	if (!memory)
 		return error_set(error, -ENOMEM, "out of memory for the list of pinned memory");
-	rc = map(memory, nbytes, path, aio ? aio_log(aio) : NULL, error);
+
+	struct pool_options options = {.nbytes = nbytes,
+				       .pin = true,
+				       .node = -1,
+				       .log = aio ? aio_log(aio) : NULL,
+				       .words = &words};
+	struct topo *topo = NULL;
+
+	rc = path ? topo_open(&topo, NULL, error) : 0;
+	if (!rc) {
+		if (path)
+			options.node = topo_node_of_paths(topo, &path, 1);
+		options.topo = topo;
+		rc = arena_open(&memory->arena, &options, error);
+		topo_close(topo);
+	}
 	if (rc) {
 		free(memory);
 		return rc;
 	}
 	assert(memory->arena.locked >= nbytes);
-	if (aio)
-		register_with(memory, aio);
+	if (aio) {
+		struct arena *arena = &memory->arena;
+		char whole[32], part[32];
+		size_t done;
+
+		rc = aio_register_most(aio, arena->data, arena->used, &done);
+
+		aio_memory_add(aio, &memory->registered, arena->data);
+		if (rc)
+			log_say(aio_log(aio), NVS_LOG_INFO,
+				"of %s of pinned memory, only %s could be registered with the "
+				"rings: %s",
+				size_text(arena->used, whole), size_text(done, part),
+				nvs_strerror(rc));
+	}
 	pthread_mutex_lock(&lock);
 	LIST_INSERT_HEAD(&all, memory, link);
 	pthread_mutex_unlock(&lock);
@@ -129,7 +125,7 @@ int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void 
 }
 
 /* Takes the allocation that begins at `data` off the list; NULL: there is none. */
-static struct memory *take(const void *data)
+static struct memory *remove_memory(const void *data)
 {
 	struct memory *memory;
 
@@ -149,7 +145,7 @@ int nvs_memory_free(void *data)
 
 	if (!data)
 		return 0;
-	memory = take(data);
+	memory = remove_memory(data);
 	if (!memory)
 		return -EINVAL;
 	aio_memory_remove(&memory->registered);
@@ -158,22 +154,19 @@ int nvs_memory_free(void *data)
 	return 0;
 }
 
-static bool holds(const struct memory *memory, const char *data, size_t nbytes)
-{
-	const char *begin = memory->arena.data;
-	uint64_t used = memory->arena.used;
-
-	return data >= begin && data < begin + used && nbytes <= used - (uint64_t)(data - begin);
-}
-
 bool nvs_memory_is_pinned(const void *data, size_t nbytes)
 {
 	bool found = false;
 
 	pthread_mutex_lock(&lock);
 	for (const struct memory *memory = LIST_FIRST(&all); memory && !found;
-	     memory = LIST_NEXT(memory, link))
-		found = holds(memory, data, nbytes);
+	     memory = LIST_NEXT(memory, link)) {
+		const char *begin = memory->arena.data;
+		uint64_t used = memory->arena.used;
+
+		found = (const char *)data >= begin && (const char *)data < begin + used &&
+			nbytes <= used - (uint64_t)((const char *)data - begin);
+	}
 	pthread_mutex_unlock(&lock);
 	return found;
 }

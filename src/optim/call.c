@@ -21,19 +21,15 @@ void calls_init(struct nvs_optimizer *optimizer)
 	pthread_mutexattr_destroy(&attributes);
 }
 
-static int within_call(struct nvs_error *error)
-{
-	return error_set(error, -EDEADLK,
-			 "the optimizer is called within a call on it, by its update, "
-			 "weights_final or state function: make this call when that one has "
-			 "returned");
-}
-
 int call_begin(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	if (threads_have_caller(optimizer->threads) ||
 	    pthread_mutex_lock(&optimizer->lock) == EDEADLK)
-		return within_call(error);
+		return error_set(
+			error, -EDEADLK,
+			"the optimizer is called within a call on it, by its update, "
+			"weights_final or state function: make this call when that one has "
+			"returned");
 	return 0;
 }
 

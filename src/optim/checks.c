@@ -37,22 +37,6 @@ int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 			   type);
 }
 
-/* The state is float32, whatever the parameters are. */
-static int check_state_precision(const struct nvs_config *config, struct nvs_error *error)
-{
-	const char *key = config->fp16.master_weights	  ? "fp16.fp16_master_weights_and_grads"
-			  : config->bf16_master_weights	  ? "bf16.bf16_master_weights_and_grads"
-			  : config->bf16_optimizer_states ? "bf16.bf16_optimizer_states"
-							  : NULL;
-
-	if (!key || config->read_only) /* nothing is updated */
-		return 0;
-	return error_about(error, -ENOTSUP, key, 0, 0,
-			   "%s is true, but nvswap keeps master weights and optimizer state in "
-			   "float32: set it to false",
-			   key);
-}
-
 static int check_fp16(const struct fp16_config *config, struct nvs_error *error)
 {
 	if (!config->enabled)
@@ -71,15 +55,6 @@ static int check_fp16(const struct fp16_config *config, struct nvs_error *error)
 				   "fp16.loss_scale_window and fp16.hysteresis must be at least 1, "
 				   "fp16.initial_scale_power at most 127");
 	return 0;
-}
-
-static int check_read_only(const struct nvs_config *config, struct nvs_error *error)
-{
-	if (!config->read_only || config->offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NVME)
-		return 0;
-	return error_about(error, -ENODATA, "read_only", 0, 0,
-			   "nvswap.read_only is true, but offload_optimizer.device is not nvme: "
-			   "there is no kept store to read");
 }
 
 int check_values(const struct nvs_config *config, struct nvs_error *error)
@@ -107,9 +82,27 @@ int check_values(const struct nvs_config *config, struct nvs_error *error)
 	rc = check_adam(&config->adam, NAMED_AS_KEYS, error);
 	if (!rc)
 		rc = check_fp16(&config->fp16, error);
-	if (!rc)
-		rc = check_state_precision(config, error);
-	return rc ? rc : check_read_only(config, error);
+	if (!rc) {
+		const char *key = config->fp16.master_weights ? "fp16.fp16_master_weights_and_grads"
+				  : config->bf16_master_weights
+					  ? "bf16.bf16_master_weights_and_grads"
+				  : config->bf16_optimizer_states ? "bf16.bf16_optimizer_states"
+								  : NULL;
+
+		/* The state is float32, whatever the parameters are. */
+		if (key && !config->read_only)
+			rc = error_about(error, -ENOTSUP, key, 0, 0,
+					 "%s is true, but nvswap keeps master weights and "
+					 "optimizer state in float32: set it to false",
+					 key);
+	}
+	if (rc)
+		return rc;
+	if (!config->read_only || config->offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NVME)
+		return 0;
+	return error_about(error, -ENODATA, "read_only", 0, 0,
+			   "nvswap.read_only is true, but offload_optimizer.device is not nvme: "
+			   "there is no kept store to read");
 }
 
 /* ---- Calls ---- */

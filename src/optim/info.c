@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nvs_optimizer_get_info: the progress of an optimizer, and which gradients it has. */
+/*
+ * What an optimizer says of itself: its progress, which gradients it has, and the caller's note in
+ * its commits. Its engine keeps the note: the optimizer's own header is a tensor of the store.
+ */
 #include <errno.h>
 #include <inttypes.h>
 
@@ -8,7 +11,7 @@
 #include "optim/internal.h"
 #include "optim/step/numbers.h"
 
-static int give(void *info, const void *full, size_t nbytes, struct nvs_error *error)
+static int copy_out(void *info, const void *full, size_t nbytes, struct nvs_error *error)
 {
 	int rc = struct_out(info, full, nbytes);
 
@@ -34,7 +37,7 @@ int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer
 		.generation = nvs_engine_generation(optimizer->engine),
 	};
 	call_end(optimizer);
-	return give(info, &full, sizeof(full), error);
+	return copy_out(info, &full, sizeof(full), error);
 }
 
 int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
@@ -62,7 +65,7 @@ int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
 									  : which->added,
 	};
 	call_end(optimizer);
-	return give(info, &full, sizeof(full), error);
+	return copy_out(info, &full, sizeof(full), error);
 }
 
 int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struct nvs_error *error)
@@ -85,4 +88,19 @@ int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struc
 	optimizer_check(optimizer);
 	call_end(optimizer);
 	return rc;
+}
+
+/* ---- Notes ---- */
+
+int nvs_optimizer_set_note(struct nvs_optimizer *optimizer, const void *note, size_t nbytes,
+			   struct nvs_error *error)
+{
+	int rc = check_given(optimizer, "optimizer", error);
+
+	return rc ? rc : engine_set_note(optimizer->engine, note, nbytes, error);
+}
+
+int nvs_optimizer_get_note(struct nvs_optimizer *optimizer, void *note, size_t *nbytes)
+{
+	return optimizer ? nvs_engine_get_note(optimizer->engine, note, nbytes) : -EINVAL;
 }

@@ -10,12 +10,12 @@
  *	kernels: plain avx2 avx512 kernel
  *	step: numbers scaler adam
  *	calls: threads call checks
- *	state: state layout tensors hold walks
+ *	state: state layout tensors walks
  *	pass: gradients tile task pass
  *	state: initial bulk tiles ranges
  *	step: update step
  *	kept: groups header stored_groups keep
- *	optimizer: note info optimizer
+ *	optimizer: info optimizer
  */
 #ifndef OPTIM_INTERNAL_H
 #define OPTIM_INTERNAL_H

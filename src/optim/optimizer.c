@@ -35,22 +35,6 @@ static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel,
 			   config->sub_group_size, tile_numel, (need + step - 1) / step);
 }
 
-/* The pool is no larger than all state and gradients. */
-static void limit_pool(const struct nvs_optimizer *optimizer, struct nvs_config *config)
-{
-	/* Tiles of a kept store may be longer than this pool would make them. */
-	uint64_t tile = layout_tile_numel_max(optimizer) * STATE_BYTES;
-	uint64_t gradients = optimizer->flat * nvs_dtype_size(optimizer->gradient_dtype);
-	uint64_t most = optimizer->flat * STATE_BYTES + gradients + 6 * tile;
-
-	if (nvs_config_pool_bytes(config, NVS_OFFLOAD_OPTIMIZER) <= most)
-		return;
-	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
-	config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = most / sizeof(float);
-	config->optimizer_max_in_cpu = 0;
-	assert(nvs_config_pool_bytes(config, NVS_OFFLOAD_OPTIMIZER) <= most);
-}
-
 static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config *given,
 		       const struct engine_ops *ops, void *ops_arg, struct nvs_error *error)
 {
@@ -61,7 +45,18 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 	if (!layout_tile_numel(optimizer) &&
 	    config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE)
 		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
-	limit_pool(optimizer, &config);
+
+	uint64_t tile = layout_tile_numel_max(optimizer) * STATE_BYTES;
+	uint64_t gradients = optimizer->flat * nvs_dtype_size(optimizer->gradient_dtype);
+	uint64_t most = optimizer->flat * STATE_BYTES + gradients + 6 * tile;
+
+	/* The pool is no larger than all state and gradients. */
+	if (nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER) > most) {
+		config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
+		config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = most / sizeof(float);
+		config.optimizer_max_in_cpu = 0;
+		assert(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER) <= most);
+	}
 	if (optimizer->aio)
 		rc = nvs_engine_open_on(&optimizer->engine, optimizer->aio, &config,
 					NVS_OFFLOAD_OPTIMIZER, error);
@@ -151,39 +146,6 @@ static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error
 	return 0;
 }
 
-static int open_parts(struct nvs_optimizer *optimizer, const struct nvs_config *config,
-		      const struct nvs_group_spec *groups, size_t n, const struct engine_ops *ops,
-		      void *ops_arg, struct nvs_error *error)
-{
-	uint64_t tile_numel = 0;
-	int rc = check_type(optimizer, error);
-
-	if (!rc)
-		rc = check_values(config, error);
-	if (!rc)
-		rc = layout_groups(optimizer, groups, n, error);
-	if (!rc)
-		rc = open_engine(optimizer, config, ops, ops_arg, error);
-	if (!rc)
-		rc = header_find(optimizer, &tile_numel, error);
-	if (!rc)
-		rc = layout_tiles(optimizer, tile_numel ? tile_numel : layout_tile_numel(optimizer),
-				  error);
-	if (!rc)
-		rc = header_check(optimizer, error);
-	if (!rc)
-		rc = check_fits(optimizer, error);
-	if (!rc)
-		rc = register_tiles(optimizer, error);
-	if (!rc)
-		rc = header_adopt(optimizer, error);
-	if (!rc)
-		rc = open_threads(optimizer, error);
-	if (!rc && !config->offload[NVS_OFFLOAD_OPTIMIZER].fast_init)
-		rc = init_tiles(optimizer, error);
-	return rc;
-}
-
 static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	unsigned n = optimizer->threads ? threads_count(optimizer->threads) : 0;
@@ -266,7 +228,33 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		optimizer->aio = options->aio;
 	}
 	calls_init(optimizer);
-	rc = open_parts(optimizer, config, groups, n, ops, ops_arg, error);
+
+	uint64_t tile_numel = 0;
+
+	rc = check_type(optimizer, error);
+	if (!rc)
+		rc = check_values(config, error);
+	if (!rc)
+		rc = layout_groups(optimizer, groups, n, error);
+	if (!rc)
+		rc = open_engine(optimizer, config, ops, ops_arg, error);
+	if (!rc)
+		rc = header_find(optimizer, &tile_numel, error);
+	if (!rc)
+		rc = layout_tiles(optimizer, tile_numel ? tile_numel : layout_tile_numel(optimizer),
+				  error);
+	if (!rc)
+		rc = header_check(optimizer, error);
+	if (!rc)
+		rc = check_fits(optimizer, error);
+	if (!rc)
+		rc = register_tiles(optimizer, error);
+	if (!rc)
+		rc = header_adopt(optimizer, error);
+	if (!rc)
+		rc = open_threads(optimizer, error);
+	if (!rc && !config->offload[NVS_OFFLOAD_OPTIMIZER].fast_init)
+		rc = init_tiles(optimizer, error);
 	if (rc) {
 		free_all(optimizer, NULL);
 		return rc;
@@ -296,23 +284,6 @@ static int open_stored(struct nvs_optimizer **out, const struct nvs_config *give
 	return rc;
 }
 
-/* Opens with the caller's groups. */
-static int open_given(struct nvs_optimizer **out, const struct nvs_config *config,
-		      const struct nvs_group_spec *groups, size_t n,
-		      const struct nvs_optimizer_options *options, const struct engine_ops *ops,
-		      void *ops_arg, struct nvs_error *error)
-{
-	struct nvs_group_spec *specs = NULL;
-	int rc = check_given(groups, "groups", error);
-
-	if (!rc)
-		rc = take_groups(&specs, groups, n, error);
-	if (!rc)
-		rc = open_with(out, config, specs, n, options, ops, ops_arg, error);
-	free(specs);
-	return rc;
-}
-
 int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *config,
 			const struct nvs_group_spec *groups, size_t n,
 			const struct nvs_optimizer_options *options, const struct engine_ops *ops,
@@ -334,7 +305,17 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 		return rc;
 	if (!n && !groups)
 		return open_stored(out, config, options ? &given : NULL, ops, ops_arg, error);
-	return open_given(out, config, groups, n, options ? &given : NULL, ops, ops_arg, error);
+
+	struct nvs_group_spec *specs = NULL;
+
+	/* Opens with the caller's groups. */
+	rc = check_given(groups, "groups", error);
+	if (!rc)
+		rc = take_groups(&specs, groups, n, error);
+	if (!rc)
+		rc = open_with(out, config, specs, n, options ? &given : NULL, ops, ops_arg, error);
+	free(specs);
+	return rc;
 }
 
 int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config *config,

@@ -72,28 +72,6 @@ static void bind_to_node(struct arena *arena, const struct pool_options *options
 			options->words->subject, options->node, nvs_strerror(rc));
 }
 
-/* Locks as many bytes from the start as the limit still allows. */
-static void lock_what_may_be(struct arena *arena)
-{
-	uint64_t step = arena->used;
-
-	assert(arena->data && !arena->locked);
-	if (arena->huge) {
-		arena->locked = arena->used; /* explicit huge pages are never swapped */
-		return;
-	}
-	do {
-		uint64_t left = arena->used - arena->locked;
-		uint64_t nbytes = step < left ? step : left;
-
-		if (!mlock(arena->data + arena->locked, nbytes))
-			arena->locked += nbytes;
-		else
-			step = round_to_pages(nbytes / 2);
-	} while (arena->locked < arena->used && step >= LOCK_BYTES_MIN);
-	assert(arena->locked <= arena->used);
-}
-
 /* Populates the pages now, not in the middle of a step; touches them if the kernel lacks the call.
  */
 static int populate(const struct arena *arena)
@@ -156,7 +134,8 @@ void arena_check(const struct arena *arena)
 	assert(arena->node >= -1);
 }
 
-static int take(struct arena *arena, const struct pool_options *options, struct nvs_error *error)
+static int map_and_lock(struct arena *arena, const struct pool_options *options,
+			struct nvs_error *error)
 {
 	char locked[32], all[32];
 	int rc;
@@ -178,7 +157,24 @@ static int take(struct arena *arena, const struct pool_options *options, struct 
 	 * drive's DMA. */
 	(void)madvise(arena->data, arena->nbytes, MADV_DONTFORK);
 	bind_to_node(arena, options);
-	lock_what_may_be(arena);
+
+	uint64_t step = arena->used;
+
+	/* Locks as many bytes from the start as the limit still allows. */
+	if (arena->huge) {
+		arena->locked = arena->used; /* explicit huge pages are never swapped */
+	} else {
+		do {
+			uint64_t left = arena->used - arena->locked;
+			uint64_t nbytes = step < left ? step : left;
+
+			if (!mlock(arena->data + arena->locked, nbytes))
+				arena->locked += nbytes;
+			else
+				step = round_to_pages(nbytes / 2);
+		} while (arena->locked < arena->used && step >= LOCK_BYTES_MIN);
+		assert(arena->locked <= arena->used);
+	}
 	if (options->pin && arena->locked < arena->used) {
 		rc = lock_refused(arena, options, error);
 		arena_close(arena);
@@ -199,7 +195,7 @@ static int take(struct arena *arena, const struct pool_options *options, struct 
 
 int arena_open(struct arena *arena, const struct pool_options *options, struct nvs_error *error)
 {
-	int turn = memory_room_turn(), rc = take(arena, options, error);
+	int turn = memory_room_turn(), rc = map_and_lock(arena, options, error);
 
 	if (turn >= 0)
 		close(turn);

@@ -17,46 +17,6 @@
 
 /* ---- Reading ---- */
 
-/* Damage that cost nothing; the next commit mends it. */
-static void report_labels(struct store *store)
-{
-	for (unsigned i = 0; i < store->nmembers * LABEL_COPY_COUNT; i++) {
-		const struct member *member = &store->members[i / LABEL_COPY_COUNT];
-		unsigned copy = i % LABEL_COPY_COUNT;
-
-		assert(member->copies[copy] != LABEL_ABSENT);
-		if (member->copies[copy] != LABEL_DAMAGED)
-			continue;
-		store->damaged = true;
-		log_say(&store->log, NVS_LOG_WARNING,
-			"a copy of the label, %s at offset %" PRIu64
-			", is damaged or can't be read: the other copy is used, and the next "
-			"commit writes both anew",
-			member->path, copy * LABEL_DISTANCE);
-	}
-}
-
-/*
- * The writer of the newest label may have been killed before it was durable on both places. Nothing
- * is written before that, since an older label would lead to extents that are about to change.
- */
-static int settle_labels(struct store *store, struct nvs_error *error)
-{
-	int rc = 0;
-
-	assert(store->keep && !store->read_only);
-	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
-		struct member *member = &store->members[i];
-
-		assert(member_has_copy(member, LABEL_WHOLE));
-		rc = member_has_copy(member, LABEL_STALE)
-			     ? member_write_label(member, error)
-			     : disk_sync(member->fd, member->path, error);
-		assert(rc || !member_has_copy(member, LABEL_STALE));
-	}
-	return rc;
-}
-
 int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error)
 {
 	struct member *first = &store->members[0];
@@ -81,7 +41,21 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 			"\"rollback\" asks, number %" PRIu64 " is used; checksums detect tensors "
 			"written after it when they are read",
 			first->path, wanted.generation, store->manifest.generation);
-	report_labels(store);
+	/* Damage that cost nothing; the next commit mends it. */
+	for (unsigned i = 0; i < store->nmembers * LABEL_COPY_COUNT; i++) {
+		const struct member *member = &store->members[i / LABEL_COPY_COUNT];
+		unsigned copy = i % LABEL_COPY_COUNT;
+
+		assert(member->copies[copy] != LABEL_ABSENT);
+		if (member->copies[copy] != LABEL_DAMAGED)
+			continue;
+		store->damaged = true;
+		log_say(&store->log, NVS_LOG_WARNING,
+			"a copy of the label, %s at offset %" PRIu64
+			", is damaged or can't be read: the other copy is used, and the next "
+			"commit writes both anew",
+			member->path, copy * LABEL_DISTANCE);
+	}
 	return 0;
 }
 
@@ -94,7 +68,21 @@ int store_begin_writing(struct store *store, struct nvs_error *error)
 	/* A missing manifest file was just created again. */
 	if (!rc)
 		rc = member_sync_names(&store->members[0], error);
-	return rc ? rc : settle_labels(store, error);
+	if (rc)
+		return rc;
+	/* The writer of the newest label may have been killed before it was durable on both places.
+	 * Nothing is written before that, since an older label would lead to extents that are about
+	 * to change. */
+	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
+		struct member *member = &store->members[i];
+
+		assert(member_has_copy(member, LABEL_WHOLE));
+		rc = member_has_copy(member, LABEL_STALE)
+			     ? member_write_label(member, error)
+			     : disk_sync(member->fd, member->path, error);
+		assert(rc || !member_has_copy(member, LABEL_STALE));
+	}
+	return rc;
 }
 
 const struct store_entry *store_entries(const struct store *store, size_t *n)
@@ -127,7 +115,7 @@ uint64_t store_generation(struct store *store)
 
 /* ---- Replacing ---- */
 
-static void enter(struct store *store, enum commit_phase phase)
+static void enter_phase(struct store *store, enum commit_phase phase)
 {
 	assert(store->keep && !store->read_only);
 	assert(phase <= COMMIT_TAKE_BACK);
@@ -161,31 +149,6 @@ static int relabel(struct store *store, uint64_t generation, struct nvs_error *e
 	return rc;
 }
 
-/* The other members' labels have no number; one of them may have a damaged copy. */
-static int relabel_all(struct store *store, uint64_t generation, struct nvs_error *error)
-{
-	int rc = 0;
-
-	assert(store->committing == COMMIT_WRITE_LABEL);
-	for (unsigned i = store->nmembers; i-- > 1 && !rc;)
-		if (member_has_copy(&store->members[i], LABEL_DAMAGED))
-			rc = member_write_label(&store->members[i], error);
-	return rc ? rc : relabel(store, generation, error);
-}
-
-/* A write always moves the tensor's contents, so equal entries have equal contents. */
-static bool nothing_changed(const struct store *store, const struct manifest_header *header)
-{
-	assert(header->generation > store->manifest.generation);
-	assert(!memcmp(header->id, store->members[0].label.id, STORE_ID_SIZE));
-	return store->manifest.generation &&
-	       store->manifest.generation == store->members[0].label.generation &&
-	       !store->damaged && !store->slots.damaged && header->count == store->manifest.count &&
-	       header->body_bytes == store->manifest.body_bytes &&
-	       header->note_bytes == store->manifest.note_bytes &&
-	       header->body_checksum == store->manifest.body_checksum;
-}
-
 /* The highest number in any label or manifest, including those of commits that were cut off. */
 static uint64_t highest_generation(const struct store *store)
 {
@@ -195,36 +158,6 @@ static uint64_t highest_generation(const struct store *store)
 		highest = store->members[0].label.generation;
 	assert(highest >= store->manifest.generation);
 	return highest;
-}
-
-/* Commits never reach the highest number; only a label that was tampered with can have it. */
-static int check_number(const struct store *store, struct nvs_error *error)
-{
-	uint64_t highest = highest_generation(store);
-
-	return highest < MANIFEST_GENERATION_MAX
-		       ? 0
-		       : error_set(error, -EUCLEAN,
-				   "the kept store at %s can't be committed: number %" PRIu64
-				   " of a commit is the last that there can be; the store is "
-				   "damaged: restore it from a copy",
-				   store->members[0].path, highest);
-}
-
-/* The kernel reports a failed write-back once and then marks the pages clean. */
-static int sync_data(struct store *store, struct nvs_error *error)
-{
-	int rc;
-
-	assert(store->committing == COMMIT_SYNC_DATA);
-	assert(!store->no_commits);
-	rc = nvs_file_sync(store->file, error);
-	assert(rc <= 0);
-	if (rc)
-		store->no_commits = "an earlier attempt to make its data durable failed, so it is "
-				    "unknown which data was written: the next run finds the last "
-				    "commit before that";
-	return rc;
 }
 
 /*
@@ -252,7 +185,7 @@ static void label_failed(struct store *store, struct nvs_error *error)
 
 	assert(store->committing == COMMIT_WRITE_LABEL);
 	assert(first.code < 0);
-	enter(store, COMMIT_TAKE_BACK);
+	enter_phase(store, COMMIT_TAKE_BACK);
 	if (take_back(store, &second))
 		error_about(error, first.code, first.subject, 0, first.offset,
 			    "%.400s; the commit could not be taken back either (%.400s): the next "
@@ -270,7 +203,7 @@ static int take_back_failed_commit(struct store *store, struct nvs_error *error)
 	assert(store->committing == COMMIT_ENCODE);
 	if (!store->unsettled)
 		return 0;
-	enter(store, COMMIT_TAKE_BACK);
+	enter_phase(store, COMMIT_TAKE_BACK);
 	rc = take_back(store, &why);
 	pthread_mutex_lock(&store->lock);
 	assert(store->unsettled == (rc != 0));
@@ -313,14 +246,20 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 
 	assert(header->generation > store->manifest.generation);
 	store->slots.highest = header->generation;
-	enter(store, COMMIT_SYNC_DATA);
-	rc = sync_data(store, error);
+	enter_phase(store, COMMIT_SYNC_DATA);
+	/* The kernel reports a failed write-back once and then marks the pages clean. */
+	rc = nvs_file_sync(store->file, error);
+	assert(rc <= 0);
+	if (rc)
+		store->no_commits =
+			"an earlier attempt to make its data durable failed, so it is unknown "
+			"which data was written: the next run finds the last commit before that";
 	if (rc)
 		return rc;
-	enter(store, COMMIT_WRITE_MANIFEST);
+	enter_phase(store, COMMIT_WRITE_MANIFEST);
 	rc = slots_write(&store->slots, bytes, nbytes, error);
 	if (!rc) {
-		enter(store, COMMIT_SYNC_MANIFEST);
+		enter_phase(store, COMMIT_SYNC_MANIFEST);
 		rc = slots_sync(&store->slots, error);
 	}
 	/* Again, since syncing may have taken long. */
@@ -329,8 +268,12 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	/* Until a label names it, the manifest does not count. */
 	if (rc)
 		return rc;
-	enter(store, COMMIT_WRITE_LABEL);
-	rc = relabel_all(store, header->generation, error);
+	enter_phase(store, COMMIT_WRITE_LABEL);
+	/* The other members' labels have no number; one of them may have a damaged copy. */
+	for (unsigned i = store->nmembers; i-- > 1 && !rc;)
+		if (member_has_copy(&store->members[i], LABEL_DAMAGED))
+			rc = member_write_label(&store->members[i], error);
+	rc = rc ? rc : relabel(store, header->generation, error);
 	if (rc) {
 		label_failed(store, error);
 		return rc;
@@ -348,8 +291,8 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	return 0;
 }
 
-static int commit(struct store *store, const struct store_entry *entries, size_t n,
-		  const struct store_note *note, struct nvs_error *error)
+static int write_commit(struct store *store, const struct store_entry *entries, size_t n,
+			const struct store_note *note, struct nvs_error *error)
 {
 	struct manifest_header header;
 	int rc;
@@ -358,8 +301,19 @@ static int commit(struct store *store, const struct store_entry *entries, size_t
 	rc = check_places(store, error);
 	if (!rc)
 		rc = take_back_failed_commit(store, error);
-	if (!rc)
-		rc = check_number(store, error);
+	if (!rc) {
+		uint64_t highest = highest_generation(store);
+
+		/* Commits never reach the highest number; only a label that was tampered with can
+		 * have it. */
+		rc = highest < MANIFEST_GENERATION_MAX
+			     ? 0
+			     : error_set(error, -EUCLEAN,
+					 "the kept store at %s can't be committed: number %" PRIu64
+					 " of a commit is the last that there can be; the store is "
+					 "damaged: restore it from a copy",
+					 store->members[0].path, highest);
+	}
 	if (!rc)
 		rc = slots_check_size(&store->slots, manifest_bytes(entries, n, note), error);
 	if (rc)
@@ -371,12 +325,20 @@ static int commit(struct store *store, const struct store_entry *entries, size_t
 	if (!bytes)
 		return error_set(error, -ENOMEM, "out of memory while writing the manifest");
 	manifest_stamp(bytes, (uint64_t)time(NULL), &header);
-	if (nothing_changed(store, &header))
-		rc = 0;
-	else if (store->no_commits)
+
+	/* A write always moves the tensor's contents, so equal entries have equal contents. */
+	bool unchanged = store->manifest.generation &&
+			 store->manifest.generation == store->members[0].label.generation &&
+			 !store->damaged && !store->slots.damaged &&
+			 header.count == store->manifest.count &&
+			 header.body_bytes == store->manifest.body_bytes &&
+			 header.note_bytes == store->manifest.note_bytes &&
+			 header.body_checksum == store->manifest.body_checksum;
+
+	if (!unchanged && store->no_commits)
 		rc = error_set(error, -EIO, "the store at %s can't be committed: %s",
 			       store->members[0].path, store->no_commits);
-	else
+	else if (!unchanged)
 		rc = replace_manifest(store, bytes, &header, error);
 	free(bytes);
 	return rc;
@@ -392,12 +354,12 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 		return 0;
 	if (store->read_only)
 		return store_read_only(store, error);
-	enter(store, COMMIT_ENCODE);
+	enter_phase(store, COMMIT_ENCODE);
 	store_commit_check(store);
 	store_entries_check(store, store_bytes(store), entries, n);
-	rc = commit(store, entries, n, note, &why);
+	rc = write_commit(store, entries, n, note, &why);
 	store_commit_check(store);
-	enter(store, COMMIT_IDLE);
+	enter_phase(store, COMMIT_IDLE);
 	if (rc)
 		error_copy(error, &why);
 	return rc;
@@ -408,10 +370,10 @@ int store_settle(struct store *store, struct nvs_error *error)
 	int rc;
 
 	assert(store->keep && !store->read_only);
-	enter(store, COMMIT_ENCODE);
+	enter_phase(store, COMMIT_ENCODE);
 	rc = take_back_failed_commit(store, error);
 	store_commit_check(store);
 	assert(rc || !store->unsettled);
-	enter(store, COMMIT_IDLE);
+	enter_phase(store, COMMIT_IDLE);
 	return rc;
 }

@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 
-static int failed(const char *what, const char *path, uint64_t offset, int code,
-		  struct nvs_error *error)
+static int io_failed(const char *what, const char *path, uint64_t offset, int code,
+		     struct nvs_error *error)
 {
 	assert(path && *path);
 	assert(code < 0);
@@ -35,7 +35,7 @@ int disk_read(int fd, const char *path, void *data, size_t nbytes, uint64_t offs
 				  (off_t)(offset + done));
 
 		if (n < 0 && errno != EINTR)
-			return failed("reading", path, offset + done, -errno, error);
+			return io_failed("reading", path, offset + done, -errno, error);
 		if (n == 0)
 			break;
 		done += n > 0 ? (size_t)n : 0;
@@ -68,7 +68,7 @@ int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64
 				   (off_t)(offset + done));
 
 		if (n == 0 || (n < 0 && errno != EINTR))
-			return failed("writing", path, offset + done, n ? -errno : -EIO, error);
+			return io_failed("writing", path, offset + done, n ? -errno : -EIO, error);
 		/* disk_sync() makes it durable, and reports what fails here. */
 		if (n > 0)
 			(void)sync_file_range(fd, (off_t)(offset + done), n,

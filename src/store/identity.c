@@ -25,18 +25,6 @@ static bool same_store(const struct member *a, const struct member *b)
 	return !a->blank && !b->blank && !memcmp(a->label.id, b->label.id, STORE_ID_SIZE);
 }
 
-static int refuse_kept(const struct member *member, struct nvs_error *error)
-{
-	assert(is_kept(member));
-	assert(member->kind != MEMBER_MEMORY);
-	return error_set(error, -EEXIST,
-			 "%s holds a kept store: set \"nvswap\": {\"keep\": true} to reopen it, "
-			 "or remove %s if it is not needed",
-			 member->path,
-			 member->kind == MEMBER_RAW ? "it (nvswap store remove)"
-						    : member->directory);
-}
-
 static int check_place(const struct store *store, unsigned index, struct nvs_error *error)
 {
 	const struct member *member = &store->members[index], *first = &store->members[0];
@@ -67,16 +55,6 @@ static const char *block_name(bool optimizer)
 	return optimizer ? "offload_optimizer" : "offload_param";
 }
 
-/* A kept store has its own stripe size, which is taken if none is given. */
-static bool stripe_differs(const struct store *store, const struct store_options *options)
-{
-	const struct label *label = &store->members[0].label;
-
-	assert(label->unit);
-	return store->nmembers > 1 && options->stripe_size &&
-	       label->stripe != round_to_unit(options->stripe_size, label->unit);
-}
-
 static int check_layout(const struct store *store, const struct store_options *options,
 			struct nvs_error *error)
 {
@@ -101,7 +79,8 @@ static int check_layout(const struct store *store, const struct store_options *o
 				 "of the two its own device",
 				 path, block_name(label->optimizer),
 				 block_name(options->optimizer));
-	if (stripe_differs(store, options))
+	if (store->nmembers > 1 && options->stripe_size &&
+	    label->stripe != round_to_unit(options->stripe_size, label->unit))
 		return error_set(error, -EMEDIUMTYPE,
 				 "the kept store at %s has stripes of %" PRIu64
 				 " bytes, not of %" PRIu64
@@ -121,30 +100,6 @@ static int check_layout(const struct store *store, const struct store_options *o
 	return 0;
 }
 
-/* Members of a new store may hold remains of crashed runs, but no kept store. */
-static int check_free(const struct store *store, struct nvs_error *error)
-{
-	const struct member *first = &store->members[0];
-
-	assert(!is_kept(first));
-	for (unsigned i = 0; i < store->nmembers; i++) {
-		const struct member *member = &store->members[i];
-
-		assert(!member->blank || !member->has_manifests);
-		/* Labels are marked as kept from the last member to the first: the first is not, so
-		 * this store was never finished, and nothing was committed to it. */
-		if (is_kept(member) && !same_store(first, member))
-			return error_set(
-				error, -EMEDIUMTYPE,
-				"%s is member %" PRIu32
-				" of a kept store, and %s, which stands first in nvme_path, "
-				"is not part of it: give the paths of that store, in their "
-				"order, or remove it if it is not needed",
-				member->path, member->label.index, first->path);
-	}
-	return 0;
-}
-
 int store_identify(const struct store *store, const struct store_options *options, bool *found,
 		   struct nvs_error *error)
 {
@@ -160,11 +115,36 @@ int store_identify(const struct store *store, const struct store_options *option
 		const struct member *member = &store->members[i];
 
 		if (is_kept(member) && (i == 0 || is_kept(first) || !same_store(first, member)))
-			return refuse_kept(member, error);
+			return error_set(error, -EEXIST,
+					 "%s holds a kept store: set \"nvswap\": {\"keep\": true} "
+					 "to reopen it, "
+					 "or remove %s if it is not needed",
+					 member->path,
+					 member->kind == MEMBER_RAW ? "it (nvswap store remove)"
+								    : member->directory);
 	}
 	assert(store->keep || !*found);
-	if (!*found)
-		return check_free(store, error);
+	if (!*found) {
+		/* Members of a new store may hold remains of crashed runs, but no kept store. */
+		assert(!is_kept(first));
+		for (unsigned i = 0; i < store->nmembers; i++) {
+			const struct member *member = &store->members[i];
+
+			assert(!member->blank || !member->has_manifests);
+			/* Labels are marked as kept from the last member to the first: the first is
+			 * not, so this store was never finished, and nothing was committed to
+			 * it. */
+			if (is_kept(member) && !same_store(first, member))
+				return error_set(
+					error, -EMEDIUMTYPE,
+					"%s is member %" PRIu32
+					" of a kept store, and %s, which stands first in "
+					"nvme_path, is not part of it: give the paths of that "
+					"store, in their order, or remove it if it is not needed",
+					member->path, member->label.index, first->path);
+		}
+		return 0;
+	}
 	/* Check the number of paths first: it explains a missing member better. */
 	if (first->label.index == 0 && first->label.count != store->nmembers)
 		return check_layout(store, options, error);
@@ -175,42 +155,26 @@ int store_identify(const struct store *store, const struct store_options *option
 
 /* ---- Creating ---- */
 
-static int random_id(uint8_t id[STORE_ID_SIZE], struct nvs_error *error)
+int store_begin(struct store *store, const struct store_options *options, struct nvs_error *error)
 {
+	uint8_t id[STORE_ID_SIZE];
 	ssize_t n;
 
 	do
 		n = getrandom(id, STORE_ID_SIZE, 0);
 	while (n < 0 && errno == EINTR);
-	return n == STORE_ID_SIZE ? 0
-				  : error_set(error, -EIO, "the kernel gives no random numbers");
-}
 
-/* Whether a later run can find its data, and must know what it is. */
-static bool has_a_name(const struct member *member)
-{
-	return member->kind != MEMBER_MEMORY && member->lock_fd < 0;
-}
+	int rc = n == STORE_ID_SIZE ? 0
+				    : error_set(error, -EIO, "the kernel gives no random numbers");
 
-static void say_what_was_left(const struct store *store)
-{
-	assert(!store->read_only);
+	/* What was kept is never begun anew. */
+	assert(!store->read_only && !is_kept(&store->members[0]));
+	assert(store->unit && store->stripe % store->unit == 0);
 	for (unsigned i = 0; i < store->nmembers; i++)
 		if (!store->members[i].disposable && !store->members[i].blank)
 			log_say(&store->log, NVS_LOG_INFO,
 				"%s was left by a crashed run and is reused",
 				store->members[i].path);
-}
-
-int store_begin(struct store *store, const struct store_options *options, struct nvs_error *error)
-{
-	uint8_t id[STORE_ID_SIZE];
-	int rc = random_id(id, error);
-
-	/* What was kept is never begun anew. */
-	assert(!store->read_only && !is_kept(&store->members[0]));
-	assert(store->unit && store->stripe % store->unit == 0);
-	say_what_was_left(store);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		struct member *member = &store->members[i];
 
@@ -224,7 +188,7 @@ int store_begin(struct store *store, const struct store_options *options, struct
 		memcpy(member->label.id, id, sizeof(id));
 		member->disposable = true;
 		rc = member_begin(member, error);
-		if (!rc && has_a_name(member))
+		if (!rc && member->kind != MEMBER_MEMORY && member->lock_fd < 0)
 			rc = member_write_label(member, error);
 	}
 	return rc;

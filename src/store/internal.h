@@ -6,8 +6,7 @@
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	bytes: disk label manifest
- *	member: errors lock member names owner device_area label_io device directory member/open
- *	member: nameless space
+ *	member: member lock names owner device_area label_io device directory member/open space
  *	store: slots check store reserve commit identity open
  *	inspect: place inspect/check lock_holder read inspect/open describe find verify sole remove
  *	inspect: repair

@@ -41,12 +41,6 @@ static uint64_t checksum_of(const uint8_t bytes[LABEL_BYTES])
 	return XXH3_64bits(copy, sizeof(copy));
 }
 
-static bool all_zeros(const uint8_t *bytes, size_t n)
-{
-	assert(bytes && n);
-	return bytes[0] == 0 && !memcmp(bytes, bytes + 1, n - 1);
-}
-
 void label_check(const struct label *label)
 {
 	assert(label->unit >= UNIT_MIN && label->unit <= UNIT_MAX);
@@ -90,7 +84,7 @@ void label_encode(const struct label *label, uint8_t bytes[LABEL_BYTES])
 
 int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
 {
-	if (all_zeros(bytes, LABEL_BYTES))
+	if (bytes[0] == 0 && !memcmp(bytes, bytes + 1, LABEL_BYTES - 1))
 		return -ENODATA;
 	if (memcmp(bytes, magic, sizeof(magic)) != 0)
 		return -EMEDIUMTYPE;

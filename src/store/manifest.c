@@ -241,19 +241,6 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 	return memcmp(bytes, written, sizeof(written)) != 0 ? -EUCLEAN : 0;
 }
 
-/* The name stays in the body; it must be a string of the entry's length. */
-static const char *check_name(const uint8_t *at, uint64_t left, uint32_t length)
-{
-	assert(left >= ENTRY_MIN);
-	if (length == 0 || length > NVS_NAME_MAX)
-		return "the length of a name is out of range";
-	if (entry_bytes(length, 0) > left)
-		return "an entry goes past the end";
-	if (at[AT_NAME + length] != 0 || memchr(at + AT_NAME, 0, length))
-		return "a name does not end where it should";
-	return NULL;
-}
-
 /* Decodes the dimensions of an entry with a valid name to *shapes, and moves behind them. */
 static const char *decode_shape(const uint8_t *bytes, uint64_t left, uint32_t name_length,
 				struct store_entry *entry, uint64_t **shapes)
@@ -270,6 +257,7 @@ static const char *decode_shape(const uint8_t *bytes, uint64_t left, uint32_t na
 		return "a shape of one dimension is written out";
 	if (entry_bytes(name_length, shape) > left)
 		return "an entry goes past the end";
+	assert(shape <= NVS_NDIM_MAX + 1 && entry_bytes(name_length, shape) <= left);
 	entry->shape = *shapes;
 	entry->ndim = shape - 1;
 	for (size_t i = 0; i < entry->ndim; i++)
@@ -277,22 +265,6 @@ static const char *decode_shape(const uint8_t *bytes, uint64_t left, uint32_t na
 	return shape_has(entry->shape, entry->ndim, entry->numel)
 		       ? NULL
 		       : "the product of a shape is not its tensor's number of elements";
-}
-
-static const char *check_extents(const struct store_entry *entry, uint32_t dtype, uint32_t unit)
-{
-	uint64_t nbytes;
-
-	if (dtype >= NVS_DTYPE_COUNT)
-		return "an element type is unknown";
-	if (__builtin_mul_overflow(entry->numel, nvs_dtype_size(entry->dtype), &nbytes) ||
-	    nbytes != entry->nbytes)
-		return "a tensor's bytes are not its elements times their size";
-	if (entry->offset % unit || entry->spare % unit)
-		return "an extent does not begin at a multiple of the unit";
-	if (nbytes > RANGE_MAX || entry->offset > RANGE_MAX || entry->spare > RANGE_MAX)
-		return "an extent is out of range";
-	return NULL;
 }
 
 /* Unused bytes must be zero: anything else is damage, or a later version's field. */
@@ -320,10 +292,16 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 
 	uint32_t length = get_u32(bytes + AT_NAME_LENGTH), dtype = get_u32(bytes + AT_DTYPE);
 	uint32_t flags = get_u32(bytes + AT_FLAGS);
-	const char *why = check_name(bytes, left, length);
+	const char *why;
 
-	if (why)
-		return why;
+	/* The name stays in the body; it must be a string of the entry's length. */
+
+	if (length == 0 || length > NVS_NAME_MAX)
+		return "the length of a name is out of range";
+	if (entry_bytes(length, 0) > left)
+		return "an entry goes past the end";
+	if (bytes[AT_NAME + length] != 0 || memchr(bytes + AT_NAME, 0, length))
+		return "a name does not end where it should";
 	if (flags & ~(uint32_t)FLAGS)
 		return "an entry has a flag that is unknown";
 	*entry = (struct store_entry){
@@ -341,8 +319,19 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 	if (why)
 		return why;
 	*at = bytes + entry_bytes(length, shape_field(entry));
-	why = check_extents(entry, dtype, unit);
-	return why ? why : check_rest(entry, bytes);
+
+	uint64_t nbytes;
+
+	if (dtype >= NVS_DTYPE_COUNT)
+		return "an element type is unknown";
+	if (__builtin_mul_overflow(entry->numel, nvs_dtype_size(entry->dtype), &nbytes) ||
+	    nbytes != entry->nbytes)
+		return "a tensor's bytes are not its elements times their size";
+	if (entry->offset % unit || entry->spare % unit)
+		return "an extent does not begin at a multiple of the unit";
+	if (nbytes > RANGE_MAX || entry->offset > RANGE_MAX || entry->spare > RANGE_MAX)
+		return "an extent is out of range";
+	return check_rest(entry, bytes);
 }
 
 struct range {
@@ -384,13 +373,6 @@ static const char *check_overlaps(struct manifest *manifest, struct range *range
 	return NULL;
 }
 
-/* Seeded with the store's random id, so that names can't be chosen to collide. */
-static uint64_t hash_of(const struct manifest *manifest, const char *name)
-{
-	assert(name && *name);
-	return XXH3_64bits_withSeed(name, strlen(name), get_u64(manifest->header.id));
-}
-
 static const char *check_duplicates(const struct manifest *manifest,
 				    const struct store_entry **table, size_t size)
 {
@@ -399,7 +381,9 @@ static const char *check_duplicates(const struct manifest *manifest,
 	memset(table, 0, size * sizeof(*table));
 	for (size_t i = 0; i < manifest->header.count; i++) {
 		const struct store_entry *entry = &manifest->entries[i];
-		size_t at = hash_of(manifest, entry->name) & (size - 1);
+		size_t at = XXH3_64bits_withSeed(entry->name, strlen(entry->name),
+						 get_u64(manifest->header.id)) &
+			    (size - 1);
 
 		while (table[at] && strcmp(table[at]->name, entry->name) != 0)
 			at = (at + 1) & (size - 1);
@@ -407,15 +391,6 @@ static const char *check_duplicates(const struct manifest *manifest,
 			return "a name stands in it twice";
 		table[at] = entry;
 	}
-	return NULL;
-}
-
-/* Bytes of the padding must be zero. */
-static const char *check_note(const uint8_t *note, uint64_t nbytes)
-{
-	for (uint64_t i = nbytes; i < note_room(nbytes); i++)
-		if (note[i])
-			return "the note has something where zeros are due";
 	return NULL;
 }
 
@@ -442,7 +417,13 @@ static const char *decode_entries(struct manifest *manifest, uint32_t unit)
 		assert(at <= end);
 		assert((size_t)(shapes - manifest->shapes) < shapes_max(manifest));
 	}
-	return at == end ? check_note(end, note_bytes) : "something stands behind its entries";
+	if (at != end)
+		return "something stands behind its entries";
+	/* Bytes of the padding must be zero. */
+	for (uint64_t i = note_bytes; i < note_room(note_bytes); i++)
+		if (end[i])
+			return "the note has something where zeros are due";
+	return NULL;
 }
 
 int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **why)

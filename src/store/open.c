@@ -66,20 +66,7 @@ static int probe_members(struct store *store, bool found, struct nvs_error *erro
 	return 0;
 }
 
-/* A kept store's unit never changes: its extents depend on it. */
-static void adopt_layout(struct store *store)
-{
-	const struct label *label = &store->members[0].label;
-
-	/* The members are one store, in their order. */
-	label_check(label);
-	assert(store->keep && label->kept);
-	assert(!label->index && label->count == store->nmembers);
-	store->unit = label->unit;
-	store->stripe = label->stripe;
-}
-
-static int open_file(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
+static int open_members_file(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
 	struct file_member members[NVS_PATHS_MAX];
 	int rc;
@@ -109,15 +96,23 @@ static int make_private(struct store *store, struct nvs_error *error)
 }
 
 /* A damaged store is refused before anything of it is changed. */
-static int reopen(struct store *store, struct nvs_aio *aio, const struct store_options *options,
-		  struct nvs_error *error)
+static int reopen_store(struct store *store, struct nvs_aio *aio,
+			const struct store_options *options, struct nvs_error *error)
 {
 	int rc;
 
-	adopt_layout(store);
+	/* A kept store's unit never changes: its extents depend on it. */
+	const struct label *label = &store->members[0].label;
+
+	/* The members are one store, in their order. */
+	label_check(label);
+	assert(store->keep && label->kept);
+	assert(!label->index && label->count == store->nmembers);
+	store->unit = label->unit;
+	store->stripe = label->stripe;
 	rc = store_read_manifest(store, options->rollback, error);
 	if (!rc)
-		rc = open_file(store, aio, error);
+		rc = open_members_file(store, aio, error);
 	if (!rc)
 		rc = store_open_space(store, error);
 	if (rc || store->read_only)
@@ -126,8 +121,8 @@ static int reopen(struct store *store, struct nvs_aio *aio, const struct store_o
 	return rc ? rc : store_begin_writing(store, error);
 }
 
-static int create(struct store *store, struct nvs_aio *aio, const struct store_options *options,
-		  struct nvs_error *error)
+static int create_store(struct store *store, struct nvs_aio *aio,
+			const struct store_options *options, struct nvs_error *error)
 {
 	int rc;
 
@@ -144,36 +139,10 @@ static int create(struct store *store, struct nvs_aio *aio, const struct store_o
 	if (!rc)
 		rc = store_begin(store, options, error);
 	if (!rc)
-		rc = open_file(store, aio, error);
+		rc = open_members_file(store, aio, error);
 	if (!rc)
 		rc = store_open_space(store, error);
 	return rc || !store->keep ? rc : store_begin_keeping(store, error);
-}
-
-static int open_parts(struct store *store, struct nvs_aio *aio, const struct store_options *options,
-		      struct nvs_error *error)
-{
-	bool found = false;
-	int rc = open_members(store, options, error);
-
-	if (!rc)
-		rc = store_identify(store, options, &found, error);
-	for (unsigned i = 0; i < store->nmembers && !rc && !store->keep; i++)
-		rc = member_make_nameless(&store->members[i], error);
-	if (!rc)
-		rc = probe_members(store, found, error);
-	if (!rc)
-		rc = found ? reopen(store, aio, options, error)
-			   : create(store, aio, options, error);
-	if (rc)
-		return rc;
-	for (unsigned i = 0; i < store->nmembers && !store->read_only; i++)
-		member_report_space(&store->members[i], &store->log);
-	store_check(store);
-	store_space_check(store);
-	if (store->keep)
-		store_commit_check(store);
-	return 0;
 }
 
 int store_open(struct store **out, struct nvs_aio *aio, const struct store_options *options,
@@ -196,7 +165,27 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 		store->slots.slot[i].fd = -1;
 	pthread_mutex_init(&store->lock, NULL);
 	pthread_cond_init(&store->idle, NULL);
-	rc = open_parts(store, aio, options, error);
+
+	bool found = false;
+
+	rc = open_members(store, options, error);
+	if (!rc)
+		rc = store_identify(store, options, &found, error);
+	for (unsigned i = 0; i < store->nmembers && !rc && !store->keep; i++)
+		rc = member_make_nameless(&store->members[i], error);
+	if (!rc)
+		rc = probe_members(store, found, error);
+	if (!rc)
+		rc = found ? reopen_store(store, aio, options, error)
+			   : create_store(store, aio, options, error);
+	if (!rc) {
+		for (unsigned i = 0; i < store->nmembers && !store->read_only; i++)
+			member_report_space(&store->members[i], &store->log);
+		store_check(store);
+		store_space_check(store);
+		if (store->keep)
+			store_commit_check(store);
+	}
 	if (rc) {
 		store_close(store);
 		return rc;

@@ -35,7 +35,7 @@ static int no_memory(struct nvs_error *error)
 
 /* ---- Opening ---- */
 
-static int measure(struct store *store, struct nvs_error *error)
+static int measure_members(struct store *store, struct nvs_error *error)
 {
 	const uint64_t used = member_share(store->found.end, store->nmembers, store->stripe);
 	uint64_t row = row_bytes(store) / store->nmembers;
@@ -57,13 +57,29 @@ static int measure(struct store *store, struct nvs_error *error)
 	return 0;
 }
 
-static int take_found(struct store *store, struct nvs_error *error)
+int store_open_space(struct store *store, struct nvs_error *error)
 {
-	assert(!store->live && store->found.end <= size_bytes(store));
+	uint64_t nbytes;
+	int rc;
+
+	assert(!store->extents && store->found.end % store->unit == 0);
+	rc = measure_members(store, error);
+	if (rc)
+		return rc;
+	nbytes = store->share * store->nmembers;
+	assert(store->found.end <= nbytes);
+	for (unsigned i = 0; i < store->nmembers && store->manifest.generation; i++) {
+		rc = member_reserve_again(&store->members[i], store->share, error);
+		if (rc)
+			return rc;
+	}
+	store->extents = extents_open(nbytes / store->unit);
+	if (!store->extents || extents_prepare(store->extents, 2 * store->found.header.count + 1))
+		return no_memory(error);
+	assert(store->found.end <= size_bytes(store));
 	for (size_t i = 0; i < store->found.header.count; i++) {
 		const struct store_entry *entry = &store->found.entries[i];
 		uint64_t units = round_to_unit(entry->nbytes, store->unit) / store->unit;
-		int rc;
 
 		/* The decoder has refused extents that overlap, and store_open_space() a late
 		 * end. */
@@ -80,28 +96,6 @@ static int take_found(struct store *store, struct nvs_error *error)
 			return no_memory(error);
 	}
 	return 0;
-}
-
-int store_open_space(struct store *store, struct nvs_error *error)
-{
-	uint64_t nbytes;
-	int rc;
-
-	assert(!store->extents && store->found.end % store->unit == 0);
-	rc = measure(store, error);
-	if (rc)
-		return rc;
-	nbytes = store->share * store->nmembers;
-	assert(store->found.end <= nbytes);
-	for (unsigned i = 0; i < store->nmembers && store->manifest.generation; i++) {
-		rc = member_reserve_again(&store->members[i], store->share, error);
-		if (rc)
-			return rc;
-	}
-	store->extents = extents_open(nbytes / store->unit);
-	if (!store->extents || extents_prepare(store->extents, 2 * store->found.header.count + 1))
-		return no_memory(error);
-	return take_found(store, error);
 }
 
 /* ---- Growing ---- */
@@ -167,7 +161,7 @@ static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error
 }
 
 /* Grows by at least `nbytes`: doubles the space if the drive allows it. */
-static int grow(struct store *store, uint64_t nbytes, struct nvs_error *error)
+static int grow_space(struct store *store, uint64_t nbytes, struct nvs_error *error)
 {
 	uint64_t ahead = size_bytes(store) < GROWTH_MAX ? size_bytes(store) : GROWTH_MAX;
 
@@ -214,7 +208,7 @@ static int reserve_together(struct store *store, const uint64_t *nbytes, size_t 
 	/* The free space behind the last extent is a gap like any other. */
 	assert(total && tail_units(store) <= extents_largest(store->extents));
 	if (extents_largest(store->extents) < total) {
-		int rc = grow(store, (total - tail_units(store)) * store->unit, error);
+		int rc = grow_space(store, (total - tail_units(store)) * store->unit, error);
 
 		if (rc)
 			return rc;
@@ -247,45 +241,13 @@ static void give_back(struct store *store, uint64_t offset, uint64_t nbytes)
 	assert(!rc);
 }
 
-/* Reserves each in a free gap, or behind the last extent if it fits nowhere. */
-static int reserve_apart(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
-			 struct nvs_error *error)
-{
-	uint64_t homeless = 0;
-	int rc = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		uint64_t units = units_of(store, nbytes[i]);
-
-		offsets[i] = 0;
-		if (units && !extents_alloc(store->extents, units, &offsets[i])) {
-			offsets[i] *= store->unit;
-		} else if (units) {
-			offsets[i] = NOWHERE;
-			homeless += units;
-		}
-	}
-	assert(!homeless || homeless > tail_units(store));
-	if (homeless)
-		rc = grow_by(store, (homeless - tail_units(store)) * store->unit, error);
-	for (size_t i = 0; rc && i < n; i++)
-		give_back(store, offsets[i], nbytes[i]);
-	for (size_t i = 0; !rc && i < n; i++) {
-		if (offsets[i] != NOWHERE)
-			continue;
-		rc = extents_alloc(store->extents, units_of(store, nbytes[i]), &offsets[i]);
-		assert(!rc);
-		offsets[i] *= store->unit;
-	}
-	return rc;
-}
-
 /* Under the lock, which it releases while the files grow. */
 static int reserve_manifest(struct store *store, size_t n, struct nvs_error *error)
 {
 	assert(store->reserving == RESERVE_BUSY);
 	assert(!store->read_only);
 	assert(n <= UINT64_MAX - store->live - 1);
+
 	/* Each tensor of a kept store has two extents. */
 	uint64_t entries = (store->live + n + 1) / 2;
 
@@ -303,8 +265,8 @@ static int reserve_manifest(struct store *store, size_t n, struct nvs_error *err
 	return rc;
 }
 
-static int reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
-		   struct nvs_error *error)
+static int reserve_extents(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
+			   struct nvs_error *error)
 {
 	uint64_t total = total_units(store, nbytes, n);
 	int rc = 0;
@@ -319,8 +281,39 @@ static int reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64
 	rc = reserve_manifest(store, n, error);
 	if (!rc && total) {
 		rc = reserve_together(store, nbytes, n, total, offsets, error);
-		if (rc == -ENOSPC)
-			rc = reserve_apart(store, nbytes, n, offsets, error);
+		if (rc == -ENOSPC) {
+			uint64_t homeless = 0;
+
+			/* Reserves each in a free gap, or behind the last extent if it fits
+			 * nowhere. */
+			rc = 0;
+
+			for (size_t i = 0; i < n; i++) {
+				uint64_t units = units_of(store, nbytes[i]);
+
+				offsets[i] = 0;
+				if (units && !extents_alloc(store->extents, units, &offsets[i])) {
+					offsets[i] *= store->unit;
+				} else if (units) {
+					offsets[i] = NOWHERE;
+					homeless += units;
+				}
+			}
+			assert(!homeless || homeless > tail_units(store));
+			if (homeless)
+				rc = grow_by(store, (homeless - tail_units(store)) * store->unit,
+					     error);
+			for (size_t i = 0; rc && i < n; i++)
+				give_back(store, offsets[i], nbytes[i]);
+			for (size_t i = 0; !rc && i < n; i++) {
+				if (offsets[i] != NOWHERE)
+					continue;
+				rc = extents_alloc(store->extents, units_of(store, nbytes[i]),
+						   &offsets[i]);
+				assert(!rc);
+				offsets[i] *= store->unit;
+			}
+		}
 	} else if (!rc) {
 		for (size_t i = 0; i < n; i++)
 			offsets[i] = 0;
@@ -342,7 +335,7 @@ int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_
 	while (store->reserving != RESERVE_IDLE)
 		pthread_cond_wait(&store->idle, &store->lock);
 	store->reserving = RESERVE_BUSY;
-	rc = reserve(store, nbytes, n, offsets, error);
+	rc = reserve_extents(store, nbytes, n, offsets, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		store_extent_check(store, offsets[i], nbytes[i]);
 	store_space_check(store);

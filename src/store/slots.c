@@ -25,37 +25,6 @@ static int no_memory(struct nvs_error *error)
 	return error_set(error, -ENOMEM, "out of memory while reading or writing the manifest");
 }
 
-static int open_region(struct slot *slot, unsigned i, const struct member *member,
-		       struct nvs_error *error)
-{
-	assert(i < MANIFEST_SLOT_COUNT);
-	assert(member->kind == MEMBER_RAW && member->fd >= 0);
-	slot->fd = member->fd;
-	slot->base = LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
-	slot->capacity = RAW_MANIFEST_BYTES;
-	slot->path = strdup(member->path);
-	return slot->path ? 0 : no_memory(error);
-}
-
-static int open_file(struct slot *slot, unsigned i, const struct member *member,
-		     struct nvs_error *error)
-{
-	char name[32];
-	int rc;
-
-	assert(i < MANIFEST_SLOT_COUNT);
-	assert(member->kind == MEMBER_FILE);
-	snprintf(name, sizeof(name), "manifest.%u", i);
-	slot->owned = true;
-	slot->capacity = MANIFEST_BYTES_MAX;
-	if (asprintf(&slot->path, "%s/%s", member->directory, name) < 0) {
-		slot->path = NULL;
-		return no_memory(error);
-	}
-	rc = member_open_file(member, name, &slot->fd, error);
-	return rc == -ENOENT ? 0 : rc;
-}
-
 int slots_open(struct slots *slots, const struct member *member, struct nvs_error *error)
 {
 	int rc = 0;
@@ -66,28 +35,30 @@ int slots_open(struct slots *slots, const struct member *member, struct nvs_erro
 	slots->current = MANIFEST_TURN_COUNT;
 	slots->read_only = member->read_only;
 	slots->complete = false;
-	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++)
-		rc = member->kind == MEMBER_RAW ? open_region(&slots->slot[i], i, member, error)
-						: open_file(&slots->slot[i], i, member, error);
+	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++) {
+		struct slot *slot = &slots->slot[i];
+		char name[32];
+
+		snprintf(name, sizeof(name), "manifest.%u", i);
+		slot->owned = member->kind == MEMBER_FILE;
+		if (!slot->owned) {
+			slot->fd = member->fd;
+			slot->base = LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
+			slot->capacity = RAW_MANIFEST_BYTES;
+			slot->path = strdup(member->path);
+		} else {
+			slot->capacity = MANIFEST_BYTES_MAX;
+			if (asprintf(&slot->path, "%s/%s", member->directory, name) < 0)
+				slot->path = NULL;
+		}
+		if (!slot->path)
+			return no_memory(error);
+		rc = slot->owned ? member_open_file(member, name, &slot->fd, error) : 0;
+		rc = rc == -ENOENT ? 0 : rc;
+	}
 	if (!rc)
 		slots_check(slots);
 	return rc;
-}
-
-static int complete_file(struct slot *slot, const struct member *member, bool fresh,
-			 struct nvs_error *error)
-{
-	int rc = member_make_file(member, strrchr(slot->path, '/') + 1, &slot->fd, error);
-
-	if (rc)
-		return rc;
-	if (fresh && ftruncate(slot->fd, 0)) {
-		rc = -errno;
-		return error_set(error, rc, "cannot empty %s: %s", slot->path, nvs_strerror(rc));
-	}
-	/* Of no effect unless the file is empty. */
-	cow_turn_off(slot->fd);
-	return 0;
 }
 
 int slots_complete(struct slots *slots, const struct member *member, bool fresh,
@@ -98,8 +69,20 @@ int slots_complete(struct slots *slots, const struct member *member, bool fresh,
 	slots_check(slots);
 	assert(!slots->read_only && !slots->complete);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
-		if (slots->slot[i].owned)
-			rc = complete_file(&slots->slot[i], member, fresh, error);
+		if (slots->slot[i].owned) {
+			struct slot *slot = &slots->slot[i];
+
+			rc = member_make_file(member, strrchr(slot->path, '/') + 1, &slot->fd,
+					      error);
+			if (!rc && fresh && ftruncate(slot->fd, 0)) {
+				rc = -errno;
+				rc = error_set(error, rc, "cannot empty %s: %s", slot->path,
+					       nvs_strerror(rc));
+			} else if (!rc) {
+				/* Of no effect unless the file is empty. */
+				cow_turn_off(slot->fd);
+			}
+		}
 	slots->complete = !rc;
 	slots_check(slots);
 	return rc;
@@ -168,14 +151,14 @@ struct found_slot {
 	char why[96];
 };
 
-static void refuse(struct found_slot *found, const char *why)
+static void refuse_slot(struct found_slot *found, const char *why)
 {
 	assert(why && !found->whole);
 	snprintf(found->why, sizeof(found->why), "%s", why);
 }
 
 /* An unreadable sector is damage like any other. */
-static void cannot_read(struct found_slot *found, const struct nvs_error *error)
+static void refuse_unreadable(struct found_slot *found, const struct nvs_error *error)
 {
 	assert(error->code < 0);
 	assert(!found->whole);
@@ -193,12 +176,12 @@ static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE]
 
 	assert(!found->headed && !found->manifest.body);
 	if (slot->fd < 0) {
-		refuse(found, "it is missing");
+		refuse_slot(found, "it is missing");
 		return;
 	}
 	if (bytes_there(slot, &there, &error) ||
 	    disk_read(slot->fd, slot->path, bytes, sizeof(bytes), slot->base, &error)) {
-		cannot_read(found, &error);
+		refuse_unreadable(found, &error);
 		return;
 	}
 
@@ -212,7 +195,7 @@ static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE]
 	found->headed = !why;
 	found->generation = why ? 0 : header->generation;
 	if (why)
-		refuse(found, why);
+		refuse_slot(found, why);
 }
 
 /* -ENOMEM; damage is in *found. */
@@ -224,12 +207,13 @@ static int read_body(const struct slot *slot, uint32_t unit, struct found_slot *
 	int rc;
 
 	assert(found->headed && !manifest->body);
+	assert(manifest->header.body_bytes <= slot->capacity - MANIFEST_HEADER_BYTES);
 	manifest->body = malloc(manifest->header.body_bytes ? manifest->header.body_bytes : 1);
 	if (!manifest->body)
 		return -ENOMEM;
 	if (disk_read(slot->fd, slot->path, manifest->body, manifest->header.body_bytes,
 		      slot->base + MANIFEST_HEADER_BYTES, &error)) {
-		cannot_read(found, &error);
+		refuse_unreadable(found, &error);
 		return 0;
 	}
 	rc = manifest_decode_body(manifest, unit, &why);
@@ -238,7 +222,7 @@ static int read_body(const struct slot *slot, uint32_t unit, struct found_slot *
 	assert((rc == -EUCLEAN) == (why != NULL));
 	found->whole = !rc;
 	if (why)
-		refuse(found, why);
+		refuse_slot(found, why);
 	return 0;
 }
 
@@ -277,11 +261,16 @@ static uint64_t next_older(const struct found_slot *found, uint64_t generation)
 	return older;
 }
 
-/* What is there of each, for the error. */
-static void describe(const struct slots *slots, const struct found_slot *found, char text[512])
+static int newest_is_lost(const struct slots *slots, const struct found_slot *found,
+			  uint64_t newest, uint64_t older, struct nvs_error *error)
 {
+	char text[512], remedy[128] = "restore the store from a copy";
+
+	assert(older < newest);
+
 	size_t used = 0;
 
+	/* What is there of each, for the error. */
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && used < 512; i++) {
 		const char *name = strrchr(slots->slot[i].path, '/');
 
@@ -300,15 +289,6 @@ static void describe(const struct slots *slots, const struct found_slot *found, 
 
 		used += n > 0 ? (size_t)n : 0;
 	}
-}
-
-static int newest_is_lost(const struct slots *slots, const struct found_slot *found,
-			  uint64_t newest, uint64_t older, struct nvs_error *error)
-{
-	char text[512], remedy[128] = "restore the store from a copy";
-
-	assert(older < newest);
-	describe(slots, found, text);
 	if (older)
 		snprintf(remedy, sizeof(remedy),
 			 "\"nvswap\": {\"rollback\": true} goes back to number %" PRIu64, older);
@@ -319,34 +299,8 @@ static int newest_is_lost(const struct slots *slots, const struct found_slot *fo
 			 slots->slot[0].path, newest, text, remedy);
 }
 
-/* Takes the manifest out of *found, and says which copies are damaged. */
-static void adopt(struct slots *slots, struct found_slot *found, unsigned slot,
-		  struct manifest *manifest, const struct nvs_log *log)
-{
-	unsigned turn = slot % MANIFEST_TURN_COUNT;
-
-	assert(slot < MANIFEST_SLOT_COUNT && found[slot].whole);
-	*manifest = found[slot].manifest;
-	found[slot].manifest = (struct manifest){.end = 0};
-	slots->current = turn;
-	for (unsigned i = turn; i < MANIFEST_SLOT_COUNT; i += MANIFEST_TURN_COUNT) {
-		if (i == slot || (found[i].whole && found[i].manifest.header.generation ==
-							    manifest->header.generation))
-			continue;
-		slots->damaged = true;
-		log_say(log, NVS_LOG_WARNING,
-			"a copy of the manifest, %s at offset %" PRIu64 ", is damaged (%s): the "
-			"other copy is used, and the next commit writes both anew",
-			slots->slot[i].path, slots->slot[i].base,
-			found[i].why[0] ? found[i].why : "it is of another commit");
-	}
-	manifest_check(manifest);
-	assert(manifest->header.generation <= slots->highest);
-	slots_check(slots);
-}
-
-static int find(struct slots *slots, const struct slots_wanted *wanted, struct found_slot *found,
-		unsigned *slot, struct nvs_error *error)
+static int find_manifest(struct slots *slots, const struct slots_wanted *wanted,
+			 struct found_slot *found, unsigned *slot, struct nvs_error *error)
 {
 	uint64_t generation = wanted->generation, older;
 	int rc = find_generation(slots, generation, wanted->unit, found, slot);
@@ -366,15 +320,6 @@ static int find(struct slots *slots, const struct slots_wanted *wanted, struct f
 	return 0;
 }
 
-static void note(struct slot *slot, const struct found_slot *found)
-{
-	assert(found->headed == (found->generation != 0));
-	assert(found->headed || found->why[0]);
-	static_assert(sizeof(slot->why) == sizeof(found->why), "one reason fits the other");
-	slot->generation = found->generation;
-	memcpy(slot->why, found->why, sizeof(slot->why));
-}
-
 int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct manifest *manifest,
 	       const struct nvs_log *log, struct nvs_error *error)
 {
@@ -390,12 +335,39 @@ int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct ma
 			slots->highest = found[i].manifest.header.generation;
 	}
 	if (wanted->generation) {
-		rc = find(slots, wanted, found, &slot, error);
-		if (!rc)
-			adopt(slots, found, slot, manifest, log);
+		rc = find_manifest(slots, wanted, found, &slot, error);
+		if (!rc) {
+			unsigned turn = slot % MANIFEST_TURN_COUNT;
+
+			/* Takes the manifest over, and reports which copies are damaged. */
+			assert(slot < MANIFEST_SLOT_COUNT);
+			*manifest = found[slot].manifest;
+			found[slot].manifest = (struct manifest){.end = 0};
+			slots->current = turn;
+			for (unsigned i = turn; i < MANIFEST_SLOT_COUNT; i += MANIFEST_TURN_COUNT) {
+				if (i == slot ||
+				    (found[i].whole && found[i].manifest.header.generation ==
+							       manifest->header.generation))
+					continue;
+				slots->damaged = true;
+				log_say(log, NVS_LOG_WARNING,
+					"a copy of the manifest, %s at offset %" PRIu64
+					", is damaged (%s): the other copy is used, and the next "
+					"commit writes both anew",
+					slots->slot[i].path, slots->slot[i].base,
+					found[i].why[0] ? found[i].why : "it is of another commit");
+			}
+			manifest_check(manifest);
+			assert(manifest->header.generation <= slots->highest);
+			slots_check(slots);
+		}
 	}
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
-		note(&slots->slot[i], &found[i]);
+		struct slot *kept = &slots->slot[i];
+
+		static_assert(sizeof(kept->why) == sizeof(found->why), "one reason fits the other");
+		kept->generation = found[i].generation;
+		memcpy(kept->why, found[i].why, sizeof(kept->why));
 		manifest_free(&found[i].manifest);
 	}
 	assert(rc || !wanted->generation || slots->current < MANIFEST_TURN_COUNT);
@@ -516,15 +488,6 @@ static int append_zeros(const struct slot *slot, uint64_t nbytes)
 	return -errno;
 }
 
-/* Unwritten bytes are not part of a manifest. */
-static int reserve_file(const struct slot *slot, uint64_t nbytes)
-{
-	int rc = file_reserve(slot->fd, FALLOC_FL_KEEP_SIZE, nbytes) ? -errno : 0;
-
-	assert(slot->owned);
-	return rc == -EOPNOTSUPP ? append_zeros(slot, nbytes) : rc;
-}
-
 int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 {
 	uint64_t nbytes = MANIFEST_HEADER_BYTES + NVS_NOTE_MAX + count * MANIFEST_ENTRY_MAX;
@@ -538,7 +501,12 @@ int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 
 		if (rc)
 			return rc;
-		rc = slot->owned ? reserve_file(slot, nbytes) : 0;
+		if (slot->owned) {
+			/* Unwritten bytes are not part of a manifest. */
+			rc = file_reserve(slot->fd, FALLOC_FL_KEEP_SIZE, nbytes) ? -errno : 0;
+			if (rc == -EOPNOTSUPP)
+				rc = append_zeros(slot, nbytes);
+		}
 		if (rc)
 			return error_set(error, rc, "cannot reserve %s for the manifest %s: %s%s",
 					 size_text(nbytes, need), slot->path, nvs_strerror(rc),

@@ -136,6 +136,7 @@ static void hugepages_short(const struct nvs_machine_info *machine,
 {
 	unsigned long long page = machine->hugepage_bytes, free = machine->hugepages_free;
 	unsigned long long needed, total;
+
 	char size[32], pool[32];
 
 	(void)path;
@@ -284,19 +285,6 @@ static rule_fn *const rules[] = {
 #define RULES (COUNT_OF(rules))
 _Static_assert(RULES <= LINES_MAX, "struct nvs_advice needs a line for each rule");
 
-static void advise(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
-		   struct nvs_advice *advice)
-{
-	*advice = (struct nvs_advice){.size = sizeof(*advice)};
-	for (unsigned i = 0; i < RULES; i++) {
-		char *line = advice->line[advice->count];
-
-		rules[i](machine, path, line);
-		if (line[0])
-			advice->count++;
-	}
-}
-
 int nvs_machine_advise(const struct nvs_machine_info *machine, const struct nvs_path_info *path,
 		       struct nvs_advice *advice)
 {
@@ -309,6 +297,13 @@ int nvs_machine_advise(const struct nvs_machine_info *machine, const struct nvs_
 		rc = struct_in(&of_path, sizeof(of_path), path);
 	if (rc)
 		return rc;
-	advise(&of_machine, path ? &of_path : NULL, &full);
+	full = (struct nvs_advice){.size = sizeof(full)};
+	for (unsigned i = 0; i < RULES; i++) {
+		char *line = full.line[full.count];
+
+		rules[i](&of_machine, path ? &of_path : NULL, line);
+		if (line[0])
+			full.count++;
+	}
 	return struct_out(advice, &full, sizeof(full));
 }

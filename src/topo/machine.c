@@ -15,9 +15,17 @@
 #include "base/memory/room.h"
 #include "topo/sysfs.h"
 
-/* A capability lifts limits only in the initial user namespace. */
-static bool in_first_user_namespace(void)
+static bool may_lock_everything(void)
 {
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+
+	if (syscall(SYS_capget, &header, data))
+		return false;
+	if (!(data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)))
+		return false;
+
+	/* A capability lifts limits only in the initial user namespace. */
 	unsigned long inside, outside, count;
 	char map[128];
 
@@ -26,17 +34,6 @@ static bool in_first_user_namespace(void)
 		return access("/proc/self/status", F_OK) == 0;
 	return sscanf(map, "%lu %lu %lu", &inside, &outside, &count) == 3 && inside == 0 &&
 	       outside == 0 && count == 4294967295u;
-}
-
-static bool may_lock_everything(void)
-{
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
-
-	if (syscall(SYS_capget, &header, data))
-		return false;
-	return (data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)) &&
-	       in_first_user_namespace();
 }
 
 uint64_t memlock_limit(void)
@@ -48,46 +45,6 @@ uint64_t memlock_limit(void)
 	if (getrlimit(RLIMIT_MEMLOCK, &limit))
 		return 0;
 	return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
-}
-
-static void count_nodes(struct nvs_machine_info *info)
-{
-	glob_t nodes;
-
-	info->numa_nodes = 1;
-	if (glob(SYSFS "/devices/system/node/node[0-9]*", GLOB_NOSORT, NULL, &nodes))
-		return;
-	info->numa_nodes = (unsigned)nodes.gl_pathc;
-	globfree(&nodes);
-}
-
-static void look_at_hugepages(struct nvs_machine_info *info)
-{
-	FILE *file = fopen("/proc/meminfo", "re");
-	unsigned long long value;
-	char line[128];
-
-	if (!file)
-		return;
-	while (fgets(line, sizeof(line), file)) {
-		if (sscanf(line, "HugePages_Total: %llu", &value) == 1)
-			info->hugepages_total = value;
-		else if (sscanf(line, "HugePages_Free: %llu", &value) == 1)
-			info->hugepages_free = value;
-		else if (sscanf(line, "Hugepagesize: %llu kB", &value) == 1)
-			info->hugepage_bytes = value * 1024;
-	}
-	fclose(file);
-}
-
-static void describe_room(struct nvs_machine_info *info)
-{
-	struct memory_room room;
-
-	memory_room(&room);
-	info->memory_free_bytes = memory_room_bytes(&room);
-	info->memory_limit_bytes = room.limit;
-	snprintf(info->memory_limit_file, sizeof(info->memory_limit_file), "%s", room.file);
 }
 
 static uint64_t kernel_limit(const char *name)
@@ -106,9 +63,39 @@ void machine_facts(struct nvs_machine_info *info)
 		snprintf(info->kernel, sizeof(info->kernel), "%.63s", os.release);
 	info->cpus = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
 	info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-	describe_room(info);
-	count_nodes(info);
-	look_at_hugepages(info);
+
+	struct memory_room room;
+
+	memory_room(&room);
+	info->memory_free_bytes = memory_room_bytes(&room);
+	info->memory_limit_bytes = room.limit;
+	snprintf(info->memory_limit_file, sizeof(info->memory_limit_file), "%s", room.file);
+
+	glob_t nodes;
+
+	info->numa_nodes = 1;
+	if (!glob(SYSFS "/devices/system/node/node[0-9]*", GLOB_NOSORT, NULL, &nodes)) {
+		info->numa_nodes = (unsigned)nodes.gl_pathc;
+		globfree(&nodes);
+	}
+
+	FILE *file = fopen("/proc/meminfo", "re");
+
+	unsigned long long value;
+
+	char line[128];
+
+	if (file) {
+		while (fgets(line, sizeof(line), file)) {
+			if (sscanf(line, "HugePages_Total: %llu", &value) == 1)
+				info->hugepages_total = value;
+			else if (sscanf(line, "HugePages_Free: %llu", &value) == 1)
+				info->hugepages_free = value;
+			else if (sscanf(line, "Hugepagesize: %llu kB", &value) == 1)
+				info->hugepage_bytes = value * 1024;
+		}
+		fclose(file);
+	}
 	sysfs_text(choices, sizeof(choices), SYSFS "/kernel/mm/transparent_hugepage/enabled");
 	sysfs_choice(choices);
 	snprintf(info->transparent_hugepages, sizeof(info->transparent_hugepages), "%.15s",

@@ -49,6 +49,7 @@ static bool lies_in_memory(int fd)
 
 	if (fstatfs(fd, &fs))
 		return false;
+
 	/* f_type is signed, and some of the magic numbers need its top bit. */
 	uint32_t magic = (uint32_t)fs.f_type;
 
@@ -72,16 +73,6 @@ int dio_open(int fd, int flags)
 	if (fd < 0)
 		return -errno;
 	return fd;
-}
-
-/* Returns -EINVAL if the file does not support O_DIRECT. */
-static int try_direct(int fd)
-{
-	int direct = dio_open(fd, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_NONBLOCK);
-
-	if (direct >= 0)
-		close(direct);
-	return direct < 0 ? direct : 0;
 }
 
 int dio_probe(int fd, struct dio_caps *caps)
@@ -108,7 +99,13 @@ int dio_probe(int fd, struct dio_caps *caps)
 	}
 	if (!power_of_two(mem) || !power_of_two(offset))
 		return 0;
-	rc = try_direct(fd);
+
+	int direct = dio_open(fd, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_NONBLOCK);
+
+	/* -EINVAL if the file does not support O_DIRECT. */
+	if (direct >= 0)
+		close(direct);
+	rc = direct < 0 ? direct : 0;
 	if (rc)
 		return rc == -EINVAL || rc == -ENOENT ? 0 : rc;
 	caps->direct = true;

@@ -22,40 +22,36 @@
 #include "topo/path.h"
 #include "topo/sysfs.h"
 
-/* Names the part of the path that exists, to show a typing error. */
-static int missing(const char *path, struct nvs_error *error)
-{
-	char parent[sizeof(((struct nvs_path_info *)0)->path)];
-	const char *why = path_stands_for(path);
-	struct stat st;
-
-	if (why)
-		return error_about(error, -ENOENT, "nvme_path", 0, 0, "nvme_path %s %s", path, why);
-	snprintf(parent, sizeof(parent), "%s", path);
-	do {
-		/* dirname cuts its argument or returns a constant string. */
-		const char *up = dirname(parent);
-
-		if (up != parent)
-			strcpy(parent, up);
-	} while (stat(parent, &st) && strcmp(parent, "/") != 0 && strcmp(parent, ".") != 0);
-	return error_about(
-		error, -ENOENT, "nvme_path", 0, 0,
-		path_has_variable(path)
-			? "nvme_path %s does not exist (%s, above it, does): a shell alone "
-			  "replaces "
-			  "the variable in it: write the path out"
-			: "nvme_path %s does not exist (%s, above it, does): is the drive mounted? "
-			  "If it is, create the directory: mkdir -p '%s'",
-		path, parent, path);
-}
-
 static int unreachable(const char *path, int code, struct nvs_error *error)
 {
 	const char *remedy = "";
 
-	if (code == -ENOENT)
-		return missing(path, error);
+	if (code == -ENOENT) {
+		char parent[sizeof(((struct nvs_path_info *)0)->path)];
+		const char *why = path_stands_for(path);
+		struct stat st;
+
+		/* Names the part of the path that exists, to show a typing error. */
+		if (why)
+			return error_about(error, -ENOENT, "nvme_path", 0, 0, "nvme_path %s %s",
+					   path, why);
+		snprintf(parent, sizeof(parent), "%s", path);
+		do {
+			/* dirname cuts its argument or returns a constant string. */
+			const char *up = dirname(parent);
+
+			if (up != parent)
+				strcpy(parent, up);
+		} while (stat(parent, &st) && strcmp(parent, "/") != 0 && strcmp(parent, ".") != 0);
+		return error_about(
+			error, -ENOENT, "nvme_path", 0, 0,
+			path_has_variable(path)
+				? "nvme_path %s does not exist (%s, above it, does): a shell alone "
+				  "replaces the variable in it: write the path out"
+				: "nvme_path %s does not exist (%s, above it, does): is the drive "
+				  "mounted? If it is, create the directory: mkdir -p '%s'",
+			path, parent, path);
+	}
 	if (code == -EACCES || code == -EPERM)
 		remedy = "; it must be readable and writable by the user that runs nvswap";
 	else if (code == -EROFS)
@@ -104,48 +100,6 @@ static int open_unnamed(const char *directory)
 	return fd;
 }
 
-/* Returns a descriptor to probe the path with, or a negative errno. */
-static int open_path(const char *path, struct nvs_error *error)
-{
-	struct stat st;
-	int fd;
-
-	if (stat(path, &st))
-		return unreachable(path, -errno, error);
-	if (S_ISDIR(st.st_mode)) {
-		fd = open_unnamed(path);
-	} else if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)) {
-		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-		fd = fd < 0 ? -errno : fd;
-	} else {
-		return error_about(
-			error, -EINVAL, "nvme_path", 0, 0,
-			"%s is neither a directory nor a file nor a block device; use one of these",
-			path);
-	}
-	return fd < 0 ? unreachable(path, fd, error) : fd;
-}
-
-static int look_at_space(int fd, struct nvs_path_info *info)
-{
-	struct statvfs fs;
-
-	if (info->block_device) {
-		if (ioctl(fd, BLKGETSIZE64, &info->total_bytes))
-			return -errno;
-		if (!info->total_bytes)
-			return -ENOMEDIUM;
-		/* A store takes the whole raw device. */
-		info->free_bytes = info->total_bytes;
-		return 0;
-	}
-	if (fstatvfs(fd, &fs))
-		return -errno;
-	info->total_bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
-	info->free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
-	return 0;
-}
-
 static int look_at_file(int fd, struct nvs_path_info *info)
 {
 	struct dio_caps caps;
@@ -170,7 +124,23 @@ static int look_at_file(int fd, struct nvs_path_info *info)
 	info->dio_from_statx = caps.from_statx;
 	info->dio_mem_align = caps.mem_align;
 	info->dio_offset_align = caps.offset_align;
-	return look_at_space(fd, info);
+
+	struct statvfs fs;
+
+	if (info->block_device) {
+		if (ioctl(fd, BLKGETSIZE64, &info->total_bytes))
+			return -errno;
+		if (!info->total_bytes)
+			return -ENOMEDIUM;
+		/* A store takes the whole raw device. */
+		info->free_bytes = info->total_bytes;
+		return 0;
+	}
+	if (fstatvfs(fd, &fs))
+		return -errno;
+	info->total_bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
+	info->free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+	return 0;
 }
 
 static uint32_t queue_number(const char *device, const char *attribute, uint64_t unit)
@@ -216,25 +186,7 @@ static void look_at_drive(const char *device, struct nvs_path_info *info)
 				    queue_number(device, "queue/max_segments", 1));
 }
 
-static void look_at_drives(int fd, struct nvs_path_info *info)
-{
-	char names[DEVICES_MAX][64];
-	const char *devices[DEVICES_MAX];
-	unsigned n = path_devices(fd, names);
-	struct topo *topo;
-
-	for (unsigned i = 0; i < n; i++) {
-		devices[i] = names[i];
-		look_at_drive(names[i], info);
-	}
-	info->numa_node = -1;
-	if (n && !topo_open(&topo, NULL, NULL)) {
-		info->numa_node = topo_node_of_devices(topo, devices, n);
-		topo_close(topo);
-	}
-}
-
-static int describe(const char *path, struct nvs_path_info *info, struct nvs_error *error)
+static int describe_path(const char *path, struct nvs_path_info *info, struct nvs_error *error)
 {
 	int fd, rc;
 
@@ -246,15 +198,46 @@ static int describe(const char *path, struct nvs_path_info *info, struct nvs_err
 		return error_about(error, -ENAMETOOLONG, "nvme_path", 0, 0,
 				   "a path of %zu bytes is too long; the limit is %zu",
 				   strlen(path), sizeof(info->path) - 1);
-	fd = open_path(path, error);
+
+	struct stat st;
+
+	/* A descriptor to probe the path with. */
+	if (stat(path, &st))
+		return unreachable(path, -errno, error);
+	if (S_ISDIR(st.st_mode)) {
+		fd = open_unnamed(path);
+	} else if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)) {
+		fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+		fd = fd < 0 ? -errno : fd;
+	} else {
+		return error_about(
+			error, -EINVAL, "nvme_path", 0, 0,
+			"%s is neither a directory nor a file nor a block device; use one of these",
+			path);
+	}
+	fd = fd < 0 ? unreachable(path, fd, error) : fd;
 	if (fd < 0)
 		return fd;
 	strcpy(info->path, path);
 	rc = look_at_file(fd, info);
 	if (rc)
 		unreachable(path, rc, error);
-	else
-		look_at_drives(fd, info);
+	else {
+		char names[DEVICES_MAX][64];
+		const char *devices[DEVICES_MAX];
+		unsigned n = path_devices(fd, names);
+		struct topo *topo;
+
+		for (unsigned i = 0; i < n; i++) {
+			devices[i] = names[i];
+			look_at_drive(names[i], info);
+		}
+		info->numa_node = -1;
+		if (n && !topo_open(&topo, NULL, NULL)) {
+			info->numa_node = topo_node_of_devices(topo, devices, n);
+			topo_close(topo);
+		}
+	}
 	close(fd);
 	return rc;
 }
@@ -266,6 +249,6 @@ int nvs_path_get_info(const char *path, struct nvs_path_info *info, struct nvs_e
 
 	if (!path || !struct_sized(info))
 		return error_set(error, -EINVAL, "path or info is NULL, or info->size is not set");
-	rc = describe(path, &full, error);
+	rc = describe_path(path, &full, error);
 	return rc ? rc : struct_out(info, &full, sizeof(full));
 }

@@ -22,23 +22,19 @@ struct topo {
 	hwloc_bitmap_t allowed; /* CPUs that the process could run on at topo_open */
 };
 
-/* Detecting accelerators would start their runtimes in the caller's process. */
-static void skip_accelerators(hwloc_topology_t hwloc)
+static int load_with(struct topo *topo, const char *xml_path, enum hwloc_type_filter_e devices)
 {
+	if (hwloc_topology_init(&topo->hwloc))
+		return -ENOMEM;
+
+	/* Detecting accelerators would start their runtimes in the caller's process. */
 	static const char *const components[] = {"cuda", "nvml", "opencl",
 						 "gl",	 "rsmi", "levelzero"};
 	const unsigned long flag = HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST;
 
 	/* Fails if this hwloc lacks the component, which is harmless. */
 	for (unsigned i = 0; i < COUNT_OF(components); i++)
-		(void)hwloc_topology_set_components(hwloc, flag, components[i]);
-}
-
-static int load_with(struct topo *topo, const char *xml_path, enum hwloc_type_filter_e devices)
-{
-	if (hwloc_topology_init(&topo->hwloc))
-		return -ENOMEM;
-	skip_accelerators(topo->hwloc);
+		(void)hwloc_topology_set_components(topo->hwloc, flag, components[i]);
 	errno = 0;
 	if (hwloc_topology_set_io_types_filter(topo->hwloc, devices) ||
 	    (xml_path && hwloc_topology_set_xml(topo->hwloc, xml_path)) ||
@@ -52,7 +48,7 @@ static int load_with(struct topo *topo, const char *xml_path, enum hwloc_type_fi
 }
 
 /* Scanning the PCI bus for devices is slow and only needed with several nodes. */
-static int load(struct topo *topo, const char *xml_path)
+static int load_topology(struct topo *topo, const char *xml_path)
 {
 	int rc;
 
@@ -65,19 +61,6 @@ static int load(struct topo *topo, const char *xml_path)
 	return load_with(topo, xml_path, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
 }
 
-/* The union over all threads, because the calling one may be bound more tightly. */
-static hwloc_bitmap_t allowed_cpus(hwloc_topology_t hwloc)
-{
-	hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
-
-	if (!cpus)
-		return NULL;
-	if (!hwloc_topology_is_thissystem(hwloc) ||
-	    hwloc_get_cpubind(hwloc, cpus, HWLOC_CPUBIND_PROCESS))
-		hwloc_bitmap_copy(cpus, hwloc_topology_get_allowed_cpuset(hwloc));
-	return cpus;
-}
-
 int topo_open(struct topo **topo, const char *xml_path, struct nvs_error *error)
 {
 	struct topo *new = calloc(1, sizeof(*new));
@@ -85,13 +68,17 @@ int topo_open(struct topo **topo, const char *xml_path, struct nvs_error *error)
 
 	if (!new)
 		return error_set(error, -ENOMEM, "no memory for the machine's topology");
-	rc = load(new, xml_path);
+	rc = load_topology(new, xml_path);
 	if (rc) {
 		free(new);
 		return error_set(error, rc, "hwloc can't read the topology of %s: %s",
 				 xml_path ? xml_path : "this machine", nvs_strerror(rc));
 	}
-	new->allowed = allowed_cpus(new->hwloc);
+	/* The union over all threads, because the calling one may be bound more tightly. */
+	new->allowed = hwloc_bitmap_alloc();
+	if (new->allowed && (!hwloc_topology_is_thissystem(new->hwloc) ||
+			     hwloc_get_cpubind(new->hwloc, new->allowed, HWLOC_CPUBIND_PROCESS)))
+		hwloc_bitmap_copy(new->allowed, hwloc_topology_get_allowed_cpuset(new->hwloc));
 	if (!new->allowed) {
 		topo_close(new);
 		return error_set(error, -ENOMEM, "no memory for the machine's topology");
@@ -120,18 +107,6 @@ static hwloc_obj_t find_device(hwloc_topology_t hwloc, const char *name)
 	return NULL;
 }
 
-static int node_of_device(const struct topo *topo, const char *name)
-{
-	hwloc_obj_t device = find_device(topo->hwloc, name);
-	hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(topo->hwloc, device) : NULL;
-
-	if (near && near->nodeset && hwloc_bitmap_weight(near->nodeset) == 1)
-		return hwloc_bitmap_first(near->nodeset);
-	/* hwloc places multipath drives, and those near a package with several nodes (HBM, CXL),
-	 * where no single node is above them; sysfs may still name one. */
-	return hwloc_topology_is_thissystem(topo->hwloc) ? sysfs_node(SYSFS, name) : -1;
-}
-
 int topo_node_of_devices(const struct topo *topo, const char *const *devices, unsigned n)
 {
 	int node = -1;
@@ -139,7 +114,21 @@ int topo_node_of_devices(const struct topo *topo, const char *const *devices, un
 	if (hwloc_get_nbobjs_by_type(topo->hwloc, HWLOC_OBJ_NUMANODE) < 2)
 		return -1;
 	for (unsigned i = 0; i < n; i++) {
-		int its = node_of_device(topo, devices[i]);
+		int its;
+		const char *name = devices[i];
+		hwloc_obj_t device = find_device(topo->hwloc, name);
+		hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(topo->hwloc, device)
+					  : NULL;
+
+		if (near && near->nodeset && hwloc_bitmap_weight(near->nodeset) == 1)
+			its = hwloc_bitmap_first(near->nodeset);
+		else {
+			/* hwloc places multipath drives, and those near a package with several
+			 * nodes (HBM, CXL), where no single node is above them; sysfs may still
+			 * name one. */
+			its = hwloc_topology_is_thissystem(topo->hwloc) ? sysfs_node(SYSFS, name)
+									: -1;
+		}
 
 		if (its < 0 || (i > 0 && its != node))
 			return -1;

@@ -79,16 +79,6 @@ static bool continues_character(char c)
 	return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-static void keep_beginning(struct span *span, const char *name)
-{
-	size_t n = strnlen(name, NAME_BYTES + 1);
-
-	if (n > NAME_BYTES)
-		for (n = NAME_BYTES; n && continues_character(name[n]); n--)
-			;
-	memcpy(span->name, name, n);
-}
-
 static void keep_end(struct span *span, const char *name)
 {
 	size_t n = strlen(name);
@@ -99,14 +89,6 @@ static void keep_end(struct span *span, const char *name)
 			name++;
 	}
 	memcpy(span->name, name, n);
-}
-
-static void name_thread(struct traced_thread *thread, pid_t id)
-{
-	if (pthread_getname_np(pthread_self(), thread->name, sizeof(thread->name)) ||
-	    !thread->name[0])
-		snprintf(thread->name, sizeof(thread->name), "thread %d", (int)id);
-	thread->named = true;
 }
 
 /* Index of the calling thread in the table, which it enters with its first span. */
@@ -123,8 +105,14 @@ static unsigned this_thread(struct nvs_trace *trace)
 			id = self;
 		if (id != self)
 			continue;
-		if (!thread->named)
-			name_thread(thread, self);
+		if (!thread->named) {
+			if (pthread_getname_np(pthread_self(), thread->name,
+					       sizeof(thread->name)) ||
+			    !thread->name[0])
+				snprintf(thread->name, sizeof(thread->name), "thread %d",
+					 (int)self);
+			thread->named = true;
+		}
 		return i;
 	}
 	return THREADS_MAX;
@@ -155,7 +143,13 @@ void trace_thread(struct nvs_trace *trace, enum trace_kind kind, const char *nam
 	span->thread = this_thread(trace);
 	if (kind == TRACE_CALLER)
 		__atomic_store_n(&trace->threads[span->thread].called, true, __ATOMIC_RELAXED);
-	keep_beginning(span, name);
+
+	size_t n = strnlen(name, NAME_BYTES + 1);
+
+	if (n > NAME_BYTES)
+		for (n = NAME_BYTES; n && continues_character(name[n]); n--)
+			;
+	memcpy(span->name, name, n);
 	show(span, kind);
 }
 

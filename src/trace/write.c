@@ -153,6 +153,7 @@ static void put_call(struct trace_writer *writer, const struct span *span, enum 
 		[TRACE_STEP_END] = {"e", "step-end", "step"},
 		[TRACE_OPEN] = {"n", "open", "engine"},
 	};
+
 	struct json_writer *json = &writer->json;
 	char name[48];
 
@@ -196,26 +197,6 @@ static void put_span(struct trace_writer *writer, const struct span *span, enum 
 	}
 }
 
-static void put_spans(struct trace_writer *writer)
-{
-	enum trace_kind kind;
-
-	writer->base = UINT64_MAX;
-	for (uint64_t i = 0; i < writer->n; i++) {
-		const struct span *span = shown(writer, i, &kind);
-
-		if (span && span->from_ns < writer->base)
-			writer->base = span->from_ns;
-	}
-	for (uint64_t i = 0; i < writer->n; i++) {
-		const struct span *span = shown(writer, i, &kind);
-
-		/* A span completed since then may be earlier than base; the next write has it. */
-		if (span && span->from_ns >= writer->base)
-			put_span(writer, span, kind, i);
-	}
-}
-
 /* ---- Tracks ---- */
 
 static void put_metadata(struct trace_writer *writer, const char *what, unsigned track,
@@ -252,8 +233,37 @@ static void put_thread(struct trace_writer *writer, unsigned i)
 	put_track(writer, i + 1, name, i ? rank * (THREADS_MAX + 1u) + i : 0);
 }
 
-static void put_tracks(struct trace_writer *writer)
+/* ---- The file ---- */
+
+static uint64_t put_trace(struct trace_writer *writer)
 {
+	struct json_writer *json = &writer->json;
+	uint64_t claimed = __atomic_load_n(&writer->trace->claimed, __ATOMIC_RELAXED);
+	uint64_t room = writer->trace->room;
+	uint64_t dropped = claimed > room ? claimed - room : 0;
+
+	writer->n = claimed - dropped;
+	json_open_object(json, NULL);
+	json_text(json, "displayTimeUnit", "ms");
+	json_open_list(json, "traceEvents");
+
+	enum trace_kind kind;
+
+	writer->base = UINT64_MAX;
+	for (uint64_t i = 0; i < writer->n; i++) {
+		const struct span *span = shown(writer, i, &kind);
+
+		if (span && span->from_ns < writer->base)
+			writer->base = span->from_ns;
+	}
+	for (uint64_t i = 0; i < writer->n; i++) {
+		const struct span *span = shown(writer, i, &kind);
+
+		/* A span completed since then may be earlier than base; the next write has it. */
+		if (span && span->from_ns >= writer->base)
+			put_span(writer, span, kind, i);
+	}
+
 	char name[64];
 
 	put_metadata(writer, "process_name", 1, "nvswap", 0);
@@ -268,23 +278,6 @@ static void put_tracks(struct trace_writer *writer)
 			put_track(writer, track, name, track);
 		}
 	}
-}
-
-/* ---- The file ---- */
-
-static uint64_t put_trace(struct trace_writer *writer)
-{
-	struct json_writer *json = &writer->json;
-	uint64_t claimed = __atomic_load_n(&writer->trace->claimed, __ATOMIC_RELAXED);
-	uint64_t room = writer->trace->room;
-	uint64_t dropped = claimed > room ? claimed - room : 0;
-
-	writer->n = claimed - dropped;
-	json_open_object(json, NULL);
-	json_text(json, "displayTimeUnit", "ms");
-	json_open_list(json, "traceEvents");
-	put_spans(writer);
-	put_tracks(writer);
 	(void)fputc('\n', writer->json.file);
 	json_close_list(json);
 	json_open_object(json, "otherData");
@@ -294,15 +287,6 @@ static uint64_t put_trace(struct trace_writer *writer)
 	json_close_object(json);
 	(void)fputc('\n', writer->json.file);
 	return dropped;
-}
-
-static int write_to(FILE *file, struct nvs_trace *trace, uint64_t *dropped)
-{
-	struct trace_writer writer = {.trace = trace, .json = json_to(file, 0)};
-
-	errno = 0;
-	*dropped = put_trace(&writer);
-	return fflush(file) || ferror(file) ? errno ? -errno : -EIO : 0;
 }
 
 /* Writes a temporary file and renames it, so readers see the old file or the complete new one. */
@@ -317,7 +301,12 @@ static int write_beside(struct nvs_trace *trace, const char *path, const char *b
 		close(fd);
 		return rc;
 	}
-	rc = write_to(file, trace, dropped);
+
+	struct trace_writer writer = {.trace = trace, .json = json_to(file, 0)};
+
+	errno = 0;
+	*dropped = put_trace(&writer);
+	rc = fflush(file) || ferror(file) ? errno ? -errno : -EIO : 0;
 	if (fclose(file) && !rc)
 		rc = -errno;
 	if (!rc && rename(beside, path))

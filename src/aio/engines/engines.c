@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of I/O engines, in the order in which auto tries them.
+ * The table of I/O engines, in the order in which auto tries them, and which of them work on this
+ * machine.
  */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "aio/engines/engine.h"
+#include "base/error.h"
+#include "base/struct_size.h"
 #include "base/threads/thread.h"
+#include "topo/topo.h"
 
 static const struct engine_ops *const engines[NVS_IOENGINE_COUNT] = {
 	[NVS_IOENGINE_IO_URING] = &engine_io_uring,
@@ -49,6 +54,7 @@ static void *try_to_open(void *arg)
 int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
 {
 	assert(reason && nbytes);
+
 	/* The result, unless the thread is killed. */
 	struct attempt attempt = {
 		.ops = ioengine_ops(ioengine), .reason = reason, .nbytes = nbytes, .rc = -EPERM};
@@ -66,4 +72,49 @@ int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
 		reason[0] = '\0';
 	assert(attempt.rc <= 0);
 	return attempt.rc;
+}
+
+/* Picks the first engine that works; `reason` says why the earlier ones don't. */
+static void choose_auto(struct nvs_machine_info *info)
+{
+	char *reason = info->ioengine[NVS_IOENGINE_AUTO].reason;
+	const size_t nbytes = sizeof(info->ioengine[NVS_IOENGINE_AUTO].reason);
+
+	assert(!reason[0] && !info->ioengine[NVS_IOENGINE_AUTO].works);
+	for (int i = NVS_IOENGINE_IO_URING; i <= NVS_IOENGINE_POSIX; i++) {
+		size_t used = strlen(reason);
+
+		if (info->ioengine[i].works) {
+			info->auto_ioengine = (enum nvs_ioengine)i;
+			info->ioengine[NVS_IOENGINE_AUTO].works = true;
+			return;
+		}
+		assert(info->ioengine[i].reason[0] && used < nbytes);
+		snprintf(reason + used, nbytes - used, "%s%s: %s", used ? "; " : "",
+			 nvs_ioengine_name((enum nvs_ioengine)i), info->ioengine[i].reason);
+	}
+	assert(!info->ioengine[NVS_IOENGINE_AUTO].works && reason[0]);
+}
+
+int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)
+{
+	struct nvs_machine_info full;
+
+	if (!struct_sized(info))
+		return error_set(error, -EINVAL, "info is NULL, or its size is not set");
+	/* Each field reports its own failure. */
+	machine_facts(&full);
+	for (int i = NVS_IOENGINE_IO_URING; i <= NVS_IOENGINE_POSIX; i++) {
+		char *reason = full.ioengine[i].reason;
+
+		full.ioengine[i].works = !ioengine_try((enum nvs_ioengine)i, reason,
+						       sizeof(full.ioengine[i].reason));
+		if (full.ioengine[i].works)
+			reason[0] = '\0';
+		assert(full.ioengine[i].works || reason[0]);
+	}
+	choose_auto(&full);
+	assert(!full.ioengine[NVS_IOENGINE_AUTO].works || full.ioengine[full.auto_ioengine].works);
+	assert(full.size == sizeof(full));
+	return struct_out(info, &full, sizeof(full));
 }

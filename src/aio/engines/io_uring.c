@@ -55,7 +55,7 @@ static void uring_check(const struct uring *uring)
 }
 
 /* Tries the setup flags from the newest kernel's to the oldest's. */
-static int setup(struct uring *uring, const struct engine_options *options)
+static int set_up_ring(struct uring *uring, const struct engine_options *options)
 {
 	static const unsigned steps[] = {
 		IORING_SETUP_SUBMIT_ALL | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
@@ -83,36 +83,6 @@ static int setup(struct uring *uring, const struct engine_options *options)
 	}
 	assert(rc <= 0);
 	return rc;
-}
-
-/*
- * Registers as many slots as the limit on open files allows; setting a slot beyond fails. Uses the
- * system call because io_uring_register_files(3) raises that limit for the whole process.
- */
-static bool register_files(struct uring *uring)
-{
-	int none[ENGINE_FILES];
-	struct rlimit limit;
-	unsigned n = ENGINE_FILES;
-
-	assert(uring->ring.ring_fd >= 0);
-	memset(none, -1, sizeof(none));
-	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < n)
-		n = (unsigned)limit.rlim_cur;
-	return !syscall(SYS_io_uring_register, uring->ring.ring_fd, IORING_REGISTER_FILES, none, n);
-}
-
-static void register_tables(struct uring *uring, uint32_t without)
-{
-	assert(!uring->facts->fixed_files && !uring->facts->fixed_buffers);
-	if (!(without & WITHOUT_FIXED_FILES))
-		uring->facts->fixed_files = register_files(uring);
-	if (without & WITHOUT_FIXED_BUFFERS)
-		return;
-	uring->facts->buffers_status = io_uring_register_buffers_sparse(&uring->ring,
-									ENGINE_BUFFERS);
-	uring->facts->fixed_buffers = !uring->facts->buffers_status;
-	assert(uring->facts->buffers_status <= 0);
 }
 
 /* A filter may forbid io_uring_enter() alone, which else only the first I/O would show. */
@@ -145,17 +115,6 @@ static const char *why_not(int rc)
 	}
 }
 
-static int open_eventfds(struct uring *uring, uint32_t wait_max)
-{
-	assert(!uring->wake_armed && !uring->stop_armed);
-	uring->stop_fd = -1;
-	uring->stops = wait_max > 1 ? wait_max : 0;
-	uring->wake_fd = eventfd(0, EFD_CLOEXEC);
-	if (uring->wake_fd >= 0 && uring->stops)
-		uring->stop_fd = eventfd(0, EFD_CLOEXEC);
-	return uring->wake_fd < 0 || (uring->stops && uring->stop_fd < 0) ? -errno : 0;
-}
-
 static void close_eventfds(struct uring *uring)
 {
 	assert(uring->stops || uring->stop_fd < 0);
@@ -176,14 +135,38 @@ static int uring_open(void **queue, const struct engine_options *options,
 		goto fail;
 	uring->facts = facts;
 	uring->single_submit = options->single_submit;
-	rc = open_eventfds(uring, options->wait_max);
+	uring->stop_fd = -1;
+	uring->stops = options->wait_max > 1 ? options->wait_max : 0;
+	uring->wake_fd = eventfd(0, EFD_CLOEXEC);
+	if (uring->wake_fd >= 0 && uring->stops)
+		uring->stop_fd = eventfd(0, EFD_CLOEXEC);
+	rc = uring->wake_fd < 0 || (uring->stops && uring->stop_fd < 0) ? -errno : 0;
 	if (!rc)
-		rc = setup(uring, options);
+		rc = set_up_ring(uring, options);
 	if (!rc)
 		rc = probe_enter(uring);
 	if (rc)
 		goto fail;
-	register_tables(uring, options->without);
+	if (!(options->without & WITHOUT_FIXED_FILES)) {
+		int none[ENGINE_FILES];
+		struct rlimit limit;
+		unsigned n = ENGINE_FILES;
+
+		/* Registers as many slots as the limit on open files allows; setting a slot beyond
+		 * fails. Uses the system call because io_uring_register_files(3) raises that limit
+		 * for the whole process. */
+		memset(none, -1, sizeof(none));
+		if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < n)
+			n = (unsigned)limit.rlim_cur;
+		uring->facts->fixed_files = !syscall(SYS_io_uring_register, uring->ring.ring_fd,
+						     IORING_REGISTER_FILES, none, n);
+	}
+	if (!(options->without & WITHOUT_FIXED_BUFFERS)) {
+		uring->facts->buffers_status = io_uring_register_buffers_sparse(&uring->ring,
+										ENGINE_BUFFERS);
+		uring->facts->fixed_buffers = !uring->facts->buffers_status;
+		assert(uring->facts->buffers_status <= 0);
+	}
 	uring_check(uring);
 	assert(!uring->unsubmitted);
 	*queue = uring;
@@ -208,7 +191,7 @@ static void uring_close(void *queue)
 	free(uring);
 }
 
-static void prepare(struct uring *uring, struct io_uring_sqe *sqe, struct io *io)
+static void prepare_io(struct uring *uring, struct io_uring_sqe *sqe, struct io *io)
 {
 	bool fixed = io->buffer_slot >= 0 && uring->facts->fixed_buffers;
 	int fd = io->fd;
@@ -234,7 +217,7 @@ static void prepare(struct uring *uring, struct io_uring_sqe *sqe, struct io *io
 	io_uring_sqe_set_data(sqe, io);
 }
 
-static int flush(struct uring *uring, unsigned wait_for)
+static int flush_submissions(struct uring *uring, unsigned wait_for)
 {
 	int rc;
 
@@ -264,7 +247,7 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 	if (ios[0]->nbytes < SMALL_IO_BYTES) {
 		/* On failure the entries stay in the queue, and the reap reports the error. */
 		if (uring->unsubmitted_ios)
-			(void)flush(uring, 0);
+			(void)flush_submissions(uring, 0);
 		if (n > SMALL_IOS_PER_CALL)
 			n = SMALL_IOS_PER_CALL;
 	}
@@ -273,30 +256,16 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 
 		if (!sqe)
 			break;
-		prepare(uring, sqe, ios[taken]);
+		prepare_io(uring, sqe, ios[taken]);
 		uring->unsubmitted++;
 		uring->unsubmitted_ios++;
 		/* The entry stays in the queue, and the reap reports the error. */
-		if (uring->single_submit && flush(uring, 0))
+		if (uring->single_submit && flush_submissions(uring, 0))
 			return (int)taken + 1;
 	}
 	uring_check(uring);
 	assert(taken <= n);
 	return taken ? (int)taken : -EAGAIN;
-}
-
-static void arm_wake(struct uring *uring)
-{
-	struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
-
-	assert(!uring->wake_armed);
-	if (!sqe)
-		return;
-	io_uring_prep_read(sqe, uring->wake_fd, &uring->wake_count, sizeof(uring->wake_count), 0);
-	io_uring_sqe_set_data(sqe, NULL);
-	uring->unsubmitted++;
-	uring->wake_armed = true;
-	uring_check(uring);
 }
 
 /*
@@ -352,7 +321,8 @@ static bool is_call(struct uring *uring, const void *data, struct woken *woken)
 }
 
 /* Takes the entries of the completion queue; notes in *woken which calls they are from. */
-static unsigned take(struct uring *uring, struct io **ios, unsigned max, struct woken *woken)
+static unsigned take_completions(struct uring *uring, struct io **ios, unsigned max,
+				 struct woken *woken)
 {
 	struct io_uring_cqe *cqes[64];
 	unsigned n = 0;
@@ -416,21 +386,31 @@ static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	for (;;) {
 		int rc;
 
-		if (min == 1 && !uring->wake_armed)
-			arm_wake(uring);
+		if (min == 1 && !uring->wake_armed) {
+			struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
+
+			if (sqe) {
+				io_uring_prep_read(sqe, uring->wake_fd, &uring->wake_count,
+						   sizeof(uring->wake_count), 0);
+				io_uring_sqe_set_data(sqe, NULL);
+				uring->unsubmitted++;
+				uring->wake_armed = true;
+				uring_check(uring);
+			}
+		}
 		if (min > 1 && !uring->stop_armed)
 			arm_stops(uring);
 		if (uring->unsubmitted || n < min) {
-			rc = flush(uring, n < min ? min - n : 0);
+			rc = flush_submissions(uring, n < min ? min - n : 0);
 			if (rc) {
-				n += take(uring, ios + n, max - n, &woken);
+				n += take_completions(uring, ios + n, max - n, &woken);
 				n += withdraw_unsubmitted(uring, ios + n, max - n, rc);
 				return n ? (int)n : rc;
 			}
 		}
 		if (!min)
 			io_uring_get_events(&uring->ring);
-		n += take(uring, ios + n, max - n, &woken);
+		n += take_completions(uring, ios + n, max - n, &woken);
 		if (n >= min || woken.interrupt || (woken.wake && min == 1))
 			return (int)n;
 	}

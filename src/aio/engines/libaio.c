@@ -62,34 +62,6 @@ static void context_free(struct aio_context *context)
 	free(context);
 }
 
-static void why_not(int rc, uint32_t events, char *reason, size_t reason_bytes)
-{
-	assert(rc < 0);
-	if (rc == -EAGAIN)
-		snprintf(reason, reason_bytes,
-			 "%u more events exceed sysctl fs.aio-max-nr (fs.aio-nr are in use); raise "
-			 "it or lower queue_depth x thread_count",
-			 events);
-	else if (rc == -ENOSYS || rc == -EPERM)
-		snprintf(reason, reason_bytes,
-			 "this kernel has no aio, or a seccomp filter hides it");
-	else
-		snprintf(reason, reason_bytes, "%s", nvs_strerror(rc));
-}
-
-/* A filter may forbid these calls alone, which else only the first I/O would show. */
-static int probe_calls(struct aio_context *context)
-{
-	int rc = io_submit(context->id, 0, NULL);
-
-	assert(context->id && context->events);
-	if (rc >= 0)
-		rc = io_getevents(context->id, 0, 1, context->events, NULL);
-	if (rc < 0)
-		io_destroy(context->id);
-	return rc < 0 ? rc : 0;
-}
-
 static int libaio_open(void **out, const struct engine_options *options, struct engine_facts *facts,
 		       char *reason, size_t reason_bytes)
 {
@@ -119,8 +91,16 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 		goto fail;
 	/* More events than the depth for the polls that wake() and interrupt() complete. */
 	rc = io_setup((int)(options->depth + 1 + context->stops_max), &context->id);
-	if (!rc)
-		rc = probe_calls(context);
+	if (!rc) {
+		/* A filter may forbid these calls alone, which else only the first I/O would
+		 * show. */
+		rc = io_submit(context->id, 0, NULL);
+		if (rc >= 0)
+			rc = io_getevents(context->id, 0, 1, context->events, NULL);
+		if (rc < 0)
+			io_destroy(context->id);
+		rc = rc < 0 ? rc : 0;
+	}
 	if (rc)
 		goto fail;
 	context_check(context);
@@ -129,7 +109,16 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 	return 0;
 
 fail:
-	why_not(rc, options->depth + 1 + (context ? context->stops_max : 0), reason, reason_bytes);
+	if (rc == -EAGAIN)
+		snprintf(reason, reason_bytes,
+			 "%u more events exceed sysctl fs.aio-max-nr (fs.aio-nr are in use); raise "
+			 "it or lower queue_depth x thread_count",
+			 options->depth + 1 + (context ? context->stops_max : 0));
+	else if (rc == -ENOSYS || rc == -EPERM)
+		snprintf(reason, reason_bytes,
+			 "this kernel has no aio, or a seccomp filter hides it");
+	else
+		snprintf(reason, reason_bytes, "%s", nvs_strerror(rc));
 	if (context)
 		context_free(context);
 	/* -EAGAIN means the limit on threads. */
@@ -146,7 +135,7 @@ static void libaio_close(void *arg)
 	context_free(context);
 }
 
-static void prepare(struct iocb *iocb, struct io *io)
+static void prepare_io(struct iocb *iocb, struct io *io)
 {
 	assert(io->result != IN_KERNEL);
 	assert(io->fd >= 0 && io->data && io->nbytes);
@@ -183,7 +172,7 @@ static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 	context_check(context);
 	for (unsigned i = 0; i < n; i++) {
 		assert(ios[i]->index < context->depth);
-		prepare(&context->iocbs[ios[i]->index], ios[i]);
+		prepare_io(&context->iocbs[ios[i]->index], ios[i]);
 		context->batch[i] = &context->iocbs[ios[i]->index];
 	}
 	while (taken < n) {
@@ -204,17 +193,6 @@ static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 	}
 	assert(taken == n);
 	return (int)taken;
-}
-
-static void arm_wake(struct aio_context *context)
-{
-	struct iocb *wake = &context->wake;
-
-	context_check(context);
-	assert(!context->wake_armed);
-	io_prep_poll(wake, context->wake_fd, POLLIN);
-	wake->data = NULL;
-	context->wake_armed = io_submit(context->id, 1, &wake) == 1;
 }
 
 /*
@@ -303,8 +281,15 @@ static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 	do {
 		int got;
 
-		if (min == 1 && !context->wake_armed)
-			arm_wake(context);
+		if (min == 1 && !context->wake_armed) {
+			struct iocb *wake = &context->wake;
+
+			context_check(context);
+			assert(!context->wake_armed);
+			io_prep_poll(wake, context->wake_fd, POLLIN);
+			wake->data = NULL;
+			context->wake_armed = io_submit(context->id, 1, &wake) == 1;
+		}
 		if (min > 1 && context->nstops < context->stops_max)
 			arm_stops(context);
 		/* No more than `max` of the events are I/Os, since no more are in flight. */

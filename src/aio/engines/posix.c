@@ -57,13 +57,13 @@ static void pool_check(const struct thread_pool *pool)
 	assert(pool->nkilled <= pool->nthreads);
 }
 
-static void push(struct io_ring *ring, struct io *io)
+static void push_io(struct io_ring *ring, struct io *io)
 {
 	assert(ring->count < ring->size && ring->head < ring->size);
 	ring->ios[(ring->head + ring->count++) % ring->size] = io;
 }
 
-static struct io *pop(struct io_ring *ring)
+static struct io *pop_io(struct io_ring *ring)
 {
 	struct io *io = ring->ios[ring->head];
 
@@ -74,20 +74,7 @@ static struct io *pop(struct io_ring *ring)
 	return io;
 }
 
-static int perform(const struct io *io)
-{
-	struct iovec run = {.iov_base = io->data, .iov_len = io->nbytes};
-	ssize_t rc;
-
-	assert(io->fd >= 0 && io->nbytes);
-	assert(io->offset <= (uint64_t)INT64_MAX - io->nbytes);
-	rc = io->write ? pwritev2(io->fd, &run, 1, (off_t)io->offset, io->sync ? RWF_DSYNC : 0)
-		       : preadv2(io->fd, &run, 1, (off_t)io->offset, 0);
-	assert(rc <= (ssize_t)io->nbytes);
-	return rc < 0 ? -errno : (int)rc;
-}
-
-static void *serve(void *arg)
+static void *serve_ios(void *arg)
 {
 	struct pool_thread *self = arg;
 	struct thread_pool *pool = self->pool;
@@ -101,36 +88,28 @@ static void *serve(void *arg)
 			pthread_cond_wait(&pool->work, &pool->lock);
 		if (!pool->todo.count)
 			break;
-		io = self->io = pop(&pool->todo);
+		io = self->io = pop_io(&pool->todo);
 		self->life = THREAD_MOVES;
 		pthread_mutex_unlock(&pool->lock);
-		io->result = perform(io);
+
+		struct iovec run = {.iov_base = io->data, .iov_len = io->nbytes};
+		ssize_t rc;
+
+		assert(io->offset <= (uint64_t)INT64_MAX - io->nbytes);
+		rc = io->write ? pwritev2(io->fd, &run, 1, (off_t)io->offset,
+					  io->sync ? RWF_DSYNC : 0)
+			       : preadv2(io->fd, &run, 1, (off_t)io->offset, 0);
+		assert(rc <= (ssize_t)io->nbytes);
+		io->result = rc < 0 ? -errno : (int)rc;
 		pthread_mutex_lock(&pool->lock);
 		assert(self->io == io && self->life == THREAD_MOVES);
 		self->life = THREAD_WAITS;
-		push(&pool->completed, io);
+		push_io(&pool->completed, io);
 		pool_check(pool);
 		pthread_cond_signal(&pool->done);
 	}
 	pthread_mutex_unlock(&pool->lock);
 	return NULL;
-}
-
-static int start_thread(struct thread_pool *pool)
-{
-	struct pool_thread *thread = &pool->threads[pool->nthreads];
-	pthread_attr_t attr;
-	int rc;
-
-	assert(pool->nthreads < pool->todo.size);
-	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
-	*thread = (struct pool_thread){.pool = pool};
-	rc = -pthread_create(&thread->id, &attr, serve, thread);
-	pthread_attr_destroy(&attr);
-	pool->nthreads += !rc;
-	assert(rc <= 0 && pool->nthreads <= pool->todo.size);
-	return rc;
 }
 
 static void pool_free(struct thread_pool *pool)
@@ -166,8 +145,19 @@ static int posix_open(void **queue, const struct engine_options *options,
 	pool->threads = calloc(options->depth, sizeof(*pool->threads));
 	if (!pool->todo.ios || !pool->completed.ios || !pool->threads)
 		goto no_memory;
-	while (!rc && pool->nthreads < options->depth)
-		rc = start_thread(pool);
+	while (!rc && pool->nthreads < options->depth) {
+		struct pool_thread *thread = &pool->threads[pool->nthreads];
+		pthread_attr_t attr;
+
+		assert(pool->nthreads < pool->todo.size);
+		pthread_attr_init(&attr);
+		pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
+		*thread = (struct pool_thread){.pool = pool};
+		rc = -pthread_create(&thread->id, &attr, serve_ios, thread);
+		pthread_attr_destroy(&attr);
+		pool->nthreads += !rc;
+		assert(rc <= 0 && pool->nthreads <= pool->todo.size);
+	}
 	if (!pool->nthreads) {
 		pool_free(pool);
 		snprintf(reason, reason_bytes, "can't start a thread: %s", strerror(-rc));
@@ -201,38 +191,33 @@ static void posix_close(void *queue)
 	pool_free(pool);
 }
 
-static void queue_ios(struct thread_pool *pool, struct io *const *ios, unsigned n)
-{
-	assert(n);
-	pthread_mutex_lock(&pool->lock);
-	assert(!pool->closing);
-	for (unsigned i = 0; i < n; i++)
-		push(&pool->todo, ios[i]);
-	pool_check(pool);
-	if (n > 1)
-		pthread_cond_broadcast(&pool->work);
-	else
-		pthread_cond_signal(&pool->work);
-	pthread_mutex_unlock(&pool->lock);
-	pool->facts->submit_calls++;
-}
-
 static int posix_submit(void *queue, struct io *const *ios, unsigned n)
 {
 	struct thread_pool *pool = queue;
 	unsigned step = pool->single_submit ? 1 : n;
 
 	assert(n && n <= pool->todo.size);
-	for (unsigned i = 0; i < n; i += step)
-		queue_ios(pool, ios + i, step);
+	for (unsigned i = 0; i < n; i += step) {
+		pthread_mutex_lock(&pool->lock);
+		assert(!pool->closing);
+		for (unsigned j = 0; j < step; j++)
+			push_io(&pool->todo, ios[i + j]);
+		pool_check(pool);
+		if (step > 1)
+			pthread_cond_broadcast(&pool->work);
+		else
+			pthread_cond_signal(&pool->work);
+		pthread_mutex_unlock(&pool->lock);
+		pool->facts->submit_calls++;
+	}
 	return (int)n;
 }
 
-static void fail(struct thread_pool *pool, struct io *io)
+static void fail_io(struct thread_pool *pool, struct io *io)
 {
 	assert(pool->nkilled && io);
 	io->result = -EOWNERDEAD;
-	push(&pool->completed, io);
+	push_io(&pool->completed, io);
 }
 
 /* Under the lock: a seccomp filter may have killed threads for the call that moves their I/O. */
@@ -247,20 +232,11 @@ static void look_for_killed(struct thread_pool *pool)
 		assert(thread->pool == pool);
 		thread->life = THREAD_KILLED;
 		pool->nkilled++;
-		fail(pool, thread->io);
+		fail_io(pool, thread->io);
 	}
 	while (pool->nkilled == pool->nthreads && pool->todo.count)
-		fail(pool, pop(&pool->todo));
+		fail_io(pool, pop_io(&pool->todo));
 	pool_check(pool);
-}
-
-/* Under the lock: waits for any change. */
-static void wait_for_threads(struct thread_pool *pool)
-{
-	pool_check(pool);
-	if ((pool->nkilled == pool->nthreads && pool->todo.count) ||
-	    cond_wait_until(&pool->done, &pool->lock, deadline_ns(LOOK_MS)))
-		look_for_killed(pool);
 }
 
 static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
@@ -271,14 +247,19 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	assert(min <= max && max <= pool->todo.size);
 	pool->facts->reap_calls++;
 	pthread_mutex_lock(&pool->lock);
-	while (pool->completed.count < min && !pool->interrupted && !(pool->woken && min == 1))
-		wait_for_threads(pool);
+	while (pool->completed.count < min && !pool->interrupted && !(pool->woken && min == 1)) {
+		/* Waits for any change. */
+		pool_check(pool);
+		if ((pool->nkilled == pool->nthreads && pool->todo.count) ||
+		    cond_wait_until(&pool->done, &pool->lock, deadline_ns(LOOK_MS)))
+			look_for_killed(pool);
+	}
 	if (min)
 		pool->interrupted = false;
 	if (min == 1)
 		pool->woken = false;
 	while (n < max && pool->completed.count)
-		ios[n++] = pop(&pool->completed);
+		ios[n++] = pop_io(&pool->completed);
 	pool_check(pool);
 	assert(n <= max);
 	pthread_mutex_unlock(&pool->lock);

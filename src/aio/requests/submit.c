@@ -11,8 +11,8 @@
 #include "base/struct_size.h"
 
 /* The i-th of the caller's transfers, as the aio's own. */
-static int describe(const struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t i,
-		    struct transfer *transfer, struct nvs_error *error)
+static int describe_transfer(const struct nvs_aio *aio, const struct nvs_transfer *transfers,
+			     size_t i, struct transfer *transfer, struct nvs_error *error)
 {
 	struct nvs_transfer theirs;
 	int rc = struct_in_at(&theirs, sizeof(theirs), transfers, i);
@@ -41,7 +41,7 @@ static int check_transfers(const struct nvs_aio *aio, const struct nvs_transfer 
 	if (!aio || (n && !transfers))
 		return error_set(error, -EINVAL, "the aio or the array of transfers is NULL");
 	for (size_t i = 0; i < n && !rc; i++)
-		rc = describe(aio, transfers, i, &transfer, error);
+		rc = describe_transfer(aio, transfers, i, &transfer, error);
 	assert(rc <= 0);
 	return rc;
 }
@@ -60,7 +60,7 @@ static void submit_list(struct nvs_aio *aio, const struct nvs_transfer *transfer
 		assert(request && request_state(request) == REQUEST_FREE);
 		list = request->next;
 		*request = (struct nvs_request){.state = REQUEST_IN_FLIGHT, .detached = !requests};
-		rc = describe(aio, transfers, i, &request->transfer, NULL);
+		rc = describe_transfer(aio, transfers, i, &request->transfer, NULL);
 		assert(!rc);
 		request_check(request);
 		if (requests)

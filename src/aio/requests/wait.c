@@ -108,26 +108,6 @@ static const struct transfer *overdue_of(const struct nvs_aio *aio,
 
 /* ---- Several ---- */
 
-/* Waits for the last of `n`; drops the lock while it sleeps. */
-static int wait_for_last(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
-			 uint64_t deadline, struct nvs_error *error)
-{
-	struct nvs_request *last = array[n - 1];
-	int rc = 0;
-
-	assert(n);
-	request_check(last);
-	while (in_flight(last) && !rc) {
-		const struct transfer *overdue = overdue_of(aio, array, n);
-
-		if (overdue)
-			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
-		last->transfer.state.awaited = true;
-		rc = aio_cond_wait(aio, &aio->done, deadline);
-	}
-	return in_flight(last) ? still_in_flight(rc, error) : 0;
-}
-
 /* Sees all of them; the error is that of the first in array order. */
 static int wait_for_several(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
 			    uint64_t deadline, struct nvs_error *error)
@@ -138,7 +118,20 @@ static int wait_for_several(struct nvs_aio *aio, struct nvs_request *const *arra
 	promote(aio, array, n, deadline);
 	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
 	for (size_t left = n; left; left--) {
-		rc = wait_for_last(aio, array, left, deadline, error);
+		struct nvs_request *last = array[left - 1];
+
+		/* The wait drops the lock while it sleeps. */
+		request_check(last);
+		while (in_flight(last) && !rc) {
+			const struct transfer *overdue = overdue_of(aio, array, left);
+
+			if (overdue)
+				return aio_overdue_error(overdue, overdue->state.hangs_at, NULL,
+							 error);
+			last->transfer.state.awaited = true;
+			rc = aio_cond_wait(aio, &aio->done, deadline);
+		}
+		rc = in_flight(last) ? still_in_flight(rc, error) : 0;
 		if (rc)
 			return rc;
 	}
@@ -233,21 +226,6 @@ int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, s
 
 /* ---- All ---- */
 
-/* Requests of an array are seen, others closed. */
-static void see_all(struct requests *requests)
-{
-	while (requests->ready) {
-		struct nvs_request *request = requests->ready;
-
-		if (!request->detached)
-			request_see(request);
-		else if (request_end(request))
-			assert(!"a request that is ready can be closed");
-	}
-	requests_check(requests);
-	assert(!requests->ready);
-}
-
 static int wait_for_all(struct requests *requests, uint64_t deadline, struct nvs_error *error)
 {
 	struct nvs_aio *aio = requests->aio;
@@ -289,7 +267,17 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 			rc = transfer_error(&requests->failed, NULL, error);
 		requests->submitted = 0;
 		requests->failed = (struct transfer){0};
-		see_all(requests);
+		/* Requests of an array are seen, others closed. */
+		while (requests->ready) {
+			struct nvs_request *request = requests->ready;
+
+			if (!request->detached)
+				request_see(request);
+			else if (request_end(request))
+				assert(!"a request that is ready can be closed");
+		}
+		requests_check(requests);
+		assert(!requests->ready);
 	}
 	requests_check(requests);
 	pthread_mutex_unlock(&aio->lock);

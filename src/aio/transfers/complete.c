@@ -9,22 +9,6 @@
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 
-/* Those with a queue are reported by their owners. */
-static void end_overdue(struct nvs_aio *aio, struct transfer *transfer)
-{
-	bool overdue = transfer->state.overdue;
-	struct place place;
-
-	transfer->state.overdue = false;
-	if (!overdue || transfer->state.queue)
-		return;
-	assert(aio->config.io_timeout_ms && !transfer->state.pending);
-	place = file_place(transfer->file, transfer->state.hangs_at);
-	aio_say(aio, NVS_LOG_WARNING, "%s %s at offset %" PRIu64 " completed late: %s",
-		transfer->direction == NVS_WRITE ? "writing" : "reading", place.member->path,
-		place.offset, nvs_strerror(transfer->status));
-}
-
 /*
  * Write-backs stay restrained for this many queues of I/Os after the last awaited read, because
  * another such read is likely. A count rather than a time makes the order of I/Os depend on I/Os
@@ -64,7 +48,20 @@ void list_publish(struct nvs_aio *aio, struct transfer_list *completed)
 		list = transfer->state.next;
 		transfer_check(transfer);
 		assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
-		end_overdue(aio, transfer);
+
+		bool overdue = transfer->state.overdue;
+		struct place place;
+
+		/* Those with a queue are reported by their owners. */
+		transfer->state.overdue = false;
+		if (overdue && !transfer->state.queue) {
+			assert(aio->config.io_timeout_ms);
+			place = file_place(transfer->file, transfer->state.hangs_at);
+			aio_say(aio, NVS_LOG_WARNING,
+				"%s %s at offset %" PRIu64 " completed late: %s",
+				transfer->direction == NVS_WRITE ? "writing" : "reading",
+				place.member->path, place.offset, nvs_strerror(transfer->status));
+		}
 		if (transfer->state.queue)
 			list_add_completed(completed, transfer);
 		transfer_complete(aio, transfer);

@@ -24,13 +24,6 @@ void completions_check(const struct completions *queue)
 		assert(queue->waiters[i].waiting || queue->waiters[i].least == 1);
 }
 
-static void waiter_init(struct waiter *waiter)
-{
-	assert(!waiter->waiting && !waiter->woken);
-	pthread_cond_init(&waiter->changed, NULL);
-	waiter->least = 1;
-}
-
 int completions_open(struct completions **out)
 {
 	struct completions *queue = calloc(1, sizeof(*queue));
@@ -38,8 +31,12 @@ int completions_open(struct completions **out)
 	if (!queue)
 		return -ENOMEM;
 	pthread_mutex_init(&queue->lock, NULL);
-	for (int i = 0; i < COMPLETIONS_WAITERS; i++)
-		waiter_init(&queue->waiters[i]);
+	for (int i = 0; i < COMPLETIONS_WAITERS; i++) {
+		struct waiter *waiter = &queue->waiters[i];
+
+		pthread_cond_init(&waiter->changed, NULL);
+		waiter->least = 1;
+	}
 	queue->tail = &queue->head;
 	completions_check(queue);
 	*out = queue;

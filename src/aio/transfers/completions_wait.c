@@ -10,25 +10,6 @@
 #include "aio/transfers/completion_queue.h"
 #include "base/clock.h"
 
-/* Under the queue's lock, which it drops to look for killed workers. */
-static int sleep_until(struct completions *queue, struct waiter *waiter, uint64_t deadline)
-{
-	struct nvs_aio *aio = atomic_load_explicit(&queue->aio, memory_order_relaxed);
-	uint64_t until = aio ? look_deadline(aio, deadline) : deadline;
-	int rc = cond_wait_until(&waiter->changed, &queue->lock, until);
-
-	assert(waiter->waiting && waiter->least);
-	if (!rc || rc == -EAGAIN || !aio)
-		return rc;
-	pthread_mutex_unlock(&queue->lock);
-	pthread_mutex_lock(&aio->lock);
-	workers_look(aio);
-	pthread_mutex_unlock(&aio->lock);
-	pthread_mutex_lock(&queue->lock);
-	completions_check(queue);
-	return until == deadline ? rc : 0;
-}
-
 int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t least,
 		     uint64_t deadline)
 {
@@ -42,7 +23,21 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 	waiter->least = least;
 	while (!completions_wait_ends(queue, waiter) && !rc) {
 		waiter->signaled = false;
-		rc = sleep_until(queue, waiter, deadline);
+
+		struct nvs_aio *aio = atomic_load_explicit(&queue->aio, memory_order_relaxed);
+		uint64_t until = aio ? look_deadline(aio, deadline) : deadline;
+
+		/* Drops the queue's lock to look for killed workers. */
+		rc = cond_wait_until(&waiter->changed, &queue->lock, until);
+		if (rc && rc != -EAGAIN && aio) {
+			pthread_mutex_unlock(&queue->lock);
+			pthread_mutex_lock(&aio->lock);
+			workers_look(aio);
+			pthread_mutex_unlock(&aio->lock);
+			pthread_mutex_lock(&queue->lock);
+			completions_check(queue);
+			rc = until == deadline ? rc : 0;
+		}
 	}
 	if (completions_wait_ends(queue, waiter))
 		rc = 0;

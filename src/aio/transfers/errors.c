@@ -39,11 +39,14 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 			   place.offset, nvs_strerror(transfer->status), advice);
 }
 
-/* The I/O that has been in flight for longest; NULL: none is. */
-static const struct piece *oldest_piece(const struct nvs_aio *aio)
+/* Not even begun: the drive that hangs is that of the I/Os before it, perhaps another one. */
+static int waiting_error(const struct transfer *transfer, uint64_t offset, const char *subject,
+			 struct nvs_error *error)
 {
+	const struct nvs_aio *aio = transfer->file->aio;
 	const struct piece *oldest = NULL;
 
+	/* The I/O that has been in flight for longest; NULL: none is. */
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		for (uint32_t j = 0; j < aio->config.queue_depth; j++) {
 			const struct piece *piece = &aio->workers[i].pieces[j];
@@ -53,15 +56,7 @@ static const struct piece *oldest_piece(const struct nvs_aio *aio)
 			    (!oldest || piece->claimed_ns < oldest->claimed_ns))
 				oldest = piece;
 		}
-	return oldest;
-}
 
-/* Not even begun: the drive that hangs is that of the I/Os before it, perhaps another one. */
-static int waiting_error(const struct transfer *transfer, uint64_t offset, const char *subject,
-			 struct nvs_error *error)
-{
-	const struct nvs_aio *aio = transfer->file->aio;
-	const struct piece *oldest = oldest_piece(aio);
 	struct place place = file_place(transfer->file, offset), there = place;
 
 	assert(offset >= transfer->offset && offset - transfer->offset <= transfer->nbytes);

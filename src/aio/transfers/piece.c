@@ -113,22 +113,6 @@ static void use_direct(struct piece *piece, const struct place *place, uint64_t 
 	piece->io.file_slot = place->member->direct_slot;
 }
 
-static void use_direct_memory(struct worker *worker, struct piece *piece, const struct place *place,
-			      uint64_t nbytes, uint32_t unit)
-{
-	uint64_t in_region = 0;
-	int slot = slot_of(worker, piece->user, &in_region);
-
-	assert(nbytes % unit == 0 && place->offset % unit == 0);
-	assert(slot < ENGINE_BUFFERS);
-	if (slot >= 0 && align_down(in_region, unit)) {
-		nbytes = min_u64(nbytes, align_down(in_region, unit));
-		piece->io.buffer_slot = slot;
-	}
-	use_direct(piece, place, nbytes);
-	piece->align = unit;
-}
-
 /* Transfers the whole units around `nbytes` at the place through the bounce buffer. */
 static bool use_bounce(struct worker *worker, struct piece *piece, const struct place *place,
 		       uint64_t nbytes, uint32_t unit)
@@ -155,50 +139,6 @@ static bool use_bounce(struct worker *worker, struct piece *piece, const struct 
 	return true;
 }
 
-static bool cut_read(struct worker *worker, struct piece *piece, const struct place *place,
-		     uint64_t nbytes, const struct nvs_file *file)
-{
-	uint32_t unit = file->offset_align;
-	uint64_t odd;
-
-	assert(unit && nbytes);
-	assert(file->direct && !piece->io.write);
-	assert(nbytes <= place->nbytes);
-	odd = place->offset % unit;
-	if ((uintptr_t)piece->user % file->mem_align)
-		return use_bounce(worker, piece, place, nbytes, unit);
-	if (odd)
-		return use_bounce(worker, piece, place, min_u64(nbytes, unit - odd), unit);
-	if (nbytes < unit)
-		return use_bounce(worker, piece, place, nbytes, unit);
-	use_direct_memory(worker, piece, place, align_down(nbytes, unit), unit);
-	return true;
-}
-
-static bool cut_write(struct worker *worker, struct piece *piece, const struct place *place,
-		      uint64_t nbytes, const struct nvs_file *file)
-{
-	uint32_t unit = file->write_unit;
-	uint64_t odd = place->offset % unit;
-	bool tail = nbytes < unit;
-
-	assert(file->direct && file->writable && piece->io.write);
-	assert(!file->units || (!odd && !tail));
-	if (odd || (tail && !file->padded)) {
-		assert(!file->padded || !odd);
-		use_buffered(piece, place, min_u64(nbytes, unit - odd));
-		piece->io.sync = true;
-		return true;
-	}
-	if (tail)
-		return use_bounce(worker, piece, place, nbytes, unit);
-	nbytes = align_down(nbytes, unit);
-	if ((uintptr_t)piece->user % file->mem_align)
-		return use_bounce(worker, piece, place, min_u64(nbytes, BOUNCE_SLOT_BYTES), unit);
-	use_direct_memory(worker, piece, place, nbytes, file->offset_align);
-	return true;
-}
-
 bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *piece)
 {
 	const struct nvs_file *file = transfer->file;
@@ -208,31 +148,51 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 	uint32_t unit = transfer->direction == NVS_READ ? file->offset_align : file->write_unit;
 	/* A block smaller than the unit could never use direct I/O. */
 	uint32_t block = worker->aio->config.block_size;
-	bool cut = true;
+	bool write = transfer->direction == NVS_WRITE;
 
 	assert(left && transfer->state.phase == TRANSFER_QUEUED && !transfer->status);
 	file_check(file);
 	block = block < unit ? unit : (uint32_t)align_down(block, unit);
 	left = min_u64(min_u64(left, place.nbytes), block);
 	*piece = (struct piece){
-		.io = {.index = piece->io.index,
-		       .write = transfer->direction == NVS_WRITE,
-		       .buffer_slot = -1,
-		       .owner = piece},
+		.io = {.index = piece->io.index, .write = write, .buffer_slot = -1, .owner = piece},
 		.transfer = transfer,
 		.position = position,
 		.user = (char *)transfer->data + transfer->state.claimed,
 		.bounce = -1,
 		.priority = transfer->priority,
 	};
-	if (!file->direct)
+
+	uint64_t odd = place.offset % unit;
+	bool scattered = (uintptr_t)piece->user % file->mem_align != 0;
+
+	assert(!write || file->writable);
+	assert(!write || !file->direct || !odd || (!file->padded && !file->units));
+	assert(!write || !file->direct || !file->units || left >= unit);
+	if (!file->direct) {
 		use_buffered(piece, &place, left);
-	else if (transfer->direction == NVS_READ)
-		cut = cut_read(worker, piece, &place, left, file);
-	else
-		cut = cut_write(worker, piece, &place, left, file);
-	if (!cut)
-		return false;
+	} else if (write && (odd || (left < unit && !file->padded))) {
+		use_buffered(piece, &place, min_u64(left, unit - odd));
+		piece->io.sync = true;
+	} else if (odd || left < unit || scattered) {
+		if (odd && !scattered)
+			left = min_u64(left, unit - odd);
+		else if (write && left > unit)
+			left = align_down(left, unit);
+		if (!use_bounce(worker, piece, &place, left, unit))
+			return false;
+	} else {
+		uint64_t in_region = 0;
+		int slot = slot_of(worker, piece->user, &in_region);
+
+		left = align_down(left, unit);
+		if (slot >= 0 && align_down(in_region, file->offset_align)) {
+			left = min_u64(left, align_down(in_region, file->offset_align));
+			piece->io.buffer_slot = slot;
+		}
+		use_direct(piece, &place, left);
+		piece->align = file->offset_align;
+	}
 	assert(piece->useful && piece->io.nbytes);
 	transfer->state.claimed += piece->useful;
 	transfer->state.pending++;
@@ -294,14 +254,6 @@ void piece_check(const struct worker *worker, const struct piece *piece)
 	}
 }
 
-static bool complete(const struct piece *piece, uint32_t done)
-{
-	assert(piece->useful);
-	assert(done >= piece->done && done <= piece->done + piece->io.nbytes);
-	return piece->io.write ? done == piece->done + piece->io.nbytes
-			       : done >= piece->skip + piece->useful;
-}
-
 /* False: this was tried too often, and the piece fails with `status`. */
 static bool try_again(struct piece *piece, int status)
 {
@@ -313,83 +265,61 @@ static bool try_again(struct piece *piece, int status)
 	return false;
 }
 
-/* Prepares the remainder of a short I/O; false at end of file or after too many retries. */
-static bool continue_short(struct piece *piece, uint32_t result)
-{
-	uint32_t progress = (uint32_t)align_down(result, piece->align);
-
-	assert(result < piece->io.nbytes);
-	if (!result && !piece->io.write) {
-		piece->status = -ENODATA;
-		return false;
-	}
-	/* Less than a unit: the file ends there, or its unit is smaller than the one known. */
-	if (!progress)
-		return try_again(piece, piece->io.write ? -EIO : -ENODATA);
-	assert(progress < piece->io.nbytes);
-	piece->retries = 0;
-	piece->done += progress;
-	piece->io.data = (char *)piece->io.data + progress;
-	piece->io.offset += progress;
-	piece->io.nbytes -= progress;
-	return true;
-}
-
-/* Whether the limit on the size of files ends within the I/O. */
-static bool exceeds_limit(const struct io *io)
-{
-	struct rlimit limit;
-	struct stat st;
-
-	assert(io->write && io->nbytes);
-	return !getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < io->offset + io->nbytes &&
-	       !fstat(io->fd, &st) && S_ISREG(st.st_mode);
-}
-
-/* The kernel cuts a write at the limit, and refuses what is left of a direct one as unaligned. */
-static int write_error(const struct io *io)
-{
-	assert(io->result < 0);
-	return io->result == -EINVAL && exceeds_limit(io) ? -EFBIG : io->result;
-}
-
+/* Evaluates the result; prepares the remainder of a short I/O, or another attempt. */
 static bool has_ended(struct piece *piece)
 {
-	int result = piece->io.result;
+	struct io *io = &piece->io;
+	int result = io->result;
+	uint32_t progress;
 
-	assert(piece->io.nbytes && piece->useful);
-	assert(!piece->status);
 	if (result == -EINTR || result == -EAGAIN)
 		return !try_again(piece, -EIO);
 	if (result < 0) {
-		piece->status = ended_with(piece->io.write ? write_error(&piece->io) : result);
+		struct rlimit limit;
+		struct stat st;
+
+		/* The kernel cuts a write at the limit on the size of files, and refuses what is
+		 * left of a direct one as unaligned. */
+		if (io->write && result == -EINVAL && !getrlimit(RLIMIT_FSIZE, &limit) &&
+		    limit.rlim_cur < io->offset + io->nbytes && !fstat(io->fd, &st) &&
+		    S_ISREG(st.st_mode))
+			result = -EFBIG;
+		piece->status = ended_with(result);
 		return true;
 	}
-	if (complete(piece, piece->done + (uint32_t)result))
+	if (io->write ? (uint32_t)result == io->nbytes
+		      : piece->done + (uint32_t)result >= piece->skip + piece->useful)
 		return true;
-	return !continue_short(piece, (uint32_t)result);
-}
-
-/* Where the piece begins; of a read that crosses the end of the file, that end. */
-static uint64_t failed_at(const struct piece *piece)
-{
-	uint64_t end = piece->position - piece->skip + piece->done;
-
-	assert(piece->status && piece->position >= piece->skip);
-	if (piece->status != -ENODATA || piece->io.result < 0)
-		return piece->position;
-	end += (uint32_t)piece->io.result;
-	return end > piece->position ? end : piece->position;
+	if (!result && !io->write) {
+		piece->status = -ENODATA;
+		return true;
+	}
+	/* Less than a unit: the file ends there, or its unit is smaller than the one known. */
+	progress = (uint32_t)align_down((uint32_t)result, piece->align);
+	if (!progress)
+		return !try_again(piece, io->write ? -EIO : -ENODATA);
+	assert(progress < io->nbytes);
+	piece->retries = 0;
+	piece->done += progress;
+	io->data = (char *)io->data + progress;
+	io->offset += progress;
+	io->nbytes -= progress;
+	return false;
 }
 
 void piece_tell_transfer(const struct piece *piece)
 {
 	struct transfer *transfer = piece->transfer;
-	uint64_t at;
+	uint64_t at = piece->position, end = piece->position - piece->skip + piece->done;
 
 	if (!piece->status)
 		return;
-	at = failed_at(piece);
+	assert(piece->position >= piece->skip);
+	/* A read that crosses the end of the file fails there, and others where they begin. */
+	if (piece->status == -ENODATA && piece->io.result >= 0) {
+		end += (uint32_t)piece->io.result;
+		at = end > at ? end : at;
+	}
 	if (transfer->status && transfer->error_offset <= at)
 		return;
 	transfer->status = piece->status;

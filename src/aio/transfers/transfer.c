@@ -41,19 +41,6 @@ int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct
 	return 0;
 }
 
-static void prepare(struct nvs_aio *aio, struct transfer *transfer, struct completions *queue,
-		    uint64_t now)
-{
-	assert(!transfer_in_flight(transfer));
-	transfer->status = 0;
-	transfer->error_offset = 0;
-	transfer->state =
-		(struct transfer_state){.queue = queue, .phase = TRANSFER_QUEUED, .since_ns = now};
-	transfer->file->in_flight++;
-	aio->awaited_reads += transfer_is_awaited_read(transfer);
-	transfer_check(transfer);
-}
-
 void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 {
 	bool queued = transfer->state.phase == TRANSFER_QUEUED;
@@ -96,18 +83,37 @@ void aio_promote(struct nvs_aio *aio, struct transfer *transfer)
 	pthread_mutex_unlock(&aio->lock);
 }
 
-static uint64_t blocks_of(const struct nvs_aio *aio, const struct transfer *transfer)
+void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
 {
-	assert(transfer->nbytes);
-	assert(aio->config.block_size);
-	return transfer->nbytes / aio->config.block_size + 1;
-}
+	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
 
-/* Wakes idle workers first, one per queue depth of I/Os, then those with free queue slots. */
-static void wake_for(struct nvs_aio *aio, uint64_t blocks)
-{
+	while (list) {
+		struct transfer *transfer = list;
+
+		list = transfer->state.next;
+		assert(!queue == (transfer->requests != NULL));
+		assert(!aio_check(aio, transfer, NULL));
+		transfer->status = 0;
+		transfer->error_offset = 0;
+		transfer->state = (struct transfer_state){
+			.queue = queue, .phase = TRANSFER_QUEUED, .since_ns = now};
+		transfer->file->in_flight++;
+		aio->awaited_reads += transfer_is_awaited_read(transfer);
+		transfer_check(transfer);
+		if (!transfer->nbytes && transfer->requests) {
+			transfer_complete(aio, transfer);
+			continue;
+		}
+		assert(transfer->nbytes);
+		transfer_append(aio, transfer);
+		blocks += transfer->nbytes / aio->config.block_size + 1;
+	}
+	workers_check(aio);
+
 	uint64_t idle = aio->idle;
 
+	/* Wakes idle workers first, one per queue depth of I/Os, then those with free queue
+	 * slots. */
 	assert(idle <= aio->nworkers);
 	for (; idle && blocks; idle--) {
 		pthread_cond_signal(&aio->work);
@@ -121,29 +127,6 @@ static void wake_for(struct nvs_aio *aio, uint64_t blocks)
 								   : aio->config.queue_depth;
 		}
 	assert(idle <= aio->idle);
-}
-
-void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
-{
-	uint64_t blocks = 0, now = aio->config.io_timeout_ms ? clock_ns() : 0;
-
-	while (list) {
-		struct transfer *transfer = list;
-
-		list = transfer->state.next;
-		assert(!queue == (transfer->requests != NULL));
-		assert(!aio_check(aio, transfer, NULL));
-		prepare(aio, transfer, queue, now);
-		if (!transfer->nbytes && transfer->requests) {
-			transfer_complete(aio, transfer);
-			continue;
-		}
-		assert(transfer->nbytes);
-		transfer_append(aio, transfer);
-		blocks += blocks_of(aio, transfer);
-	}
-	workers_check(aio);
-	wake_for(aio, blocks);
 	if (!aio->alive)
 		workers_look(aio);
 }

@@ -28,22 +28,6 @@ static void sync_files(struct worker *worker, const int wanted[ENGINE_FILES])
 	}
 }
 
-/* Records the result of registering the region, unless its slot has been reused. */
-static void note_registered(struct nvs_aio *aio, unsigned slot, uint64_t generation, int rc)
-{
-	struct region *region = &aio->regions[slot];
-
-	assert(slot < ENGINE_BUFFERS && rc <= 0);
-	pthread_mutex_lock(&aio->lock);
-	if (region->generation == generation) {
-		region->registered += !rc;
-		if (rc && rc != -ENOTSUP)
-			region->status = rc;
-		region_check(aio, region);
-	}
-	pthread_mutex_unlock(&aio->lock);
-}
-
 /* The old memory leaves the slot first: if the ring refuses the new, no I/O may name the slot. */
 static void sync_buffer(struct worker *worker, unsigned slot, const struct region *wanted)
 {
@@ -68,41 +52,18 @@ static void sync_buffer(struct worker *worker, unsigned slot, const struct regio
 			worker->nbuffers = slot + 1;
 	}
 	assert(worker->nbuffers <= ENGINE_BUFFERS);
-	note_registered(worker->aio, slot, wanted->generation, rc);
-}
 
-static void sync_buffers(struct worker *worker, unsigned n)
-{
-	struct nvs_aio *aio = worker->aio;
+	struct region *region = &worker->aio->regions[slot];
 
-	assert(n >= worker->nbuffers && n <= ENGINE_BUFFERS);
-	for (unsigned slot = 0; slot < n && aio->ops->set_buffer; slot++) {
-		struct region region;
-
-		pthread_mutex_lock(&aio->lock);
-		region = aio->regions[slot];
-		pthread_mutex_unlock(&aio->lock);
-		if (region.only && region.only != worker)
-			region = (struct region){.data = NULL};
-		if (worker->buffers[slot].generation != region.generation)
-			sync_buffer(worker, slot, &region);
+	/* Records the result of registering the region, unless its slot has been reused. */
+	pthread_mutex_lock(&worker->aio->lock);
+	if (region->generation == wanted->generation) {
+		region->registered += !rc;
+		if (rc && rc != -ENOTSUP)
+			region->status = rc;
+		region_check(worker->aio, region);
 	}
-	assert(worker->nbuffers <= ENGINE_BUFFERS);
-}
-
-static void bind_to_node(struct worker *worker, const struct topo *topo, int node)
-{
-	int rc;
-
-	if (!topo || worker->bound_node == node)
-		return;
-	assert(node >= 0);
-	worker->bound_node = node;
-	rc = topo_bind_thread(topo, node);
-	if (rc)
-		aio_say(worker->aio, NVS_LOG_INFO,
-			"worker %u can't be bound to the cores of NUMA node %d: %s", worker->index,
-			node, nvs_strerror(rc));
+	pthread_mutex_unlock(&worker->aio->lock);
 }
 
 void worker_catch_up(struct worker *worker)
@@ -118,8 +79,31 @@ void worker_catch_up(struct worker *worker)
 	memcpy(wanted, aio->files, sizeof(wanted));
 	pthread_mutex_unlock(&aio->lock);
 	sync_files(worker, wanted);
-	sync_buffers(worker, nregions);
-	bind_to_node(worker, topo, node);
+	assert(nregions <= ENGINE_BUFFERS);
+	for (unsigned slot = 0; slot < nregions && aio->ops->set_buffer; slot++) {
+		struct region region;
+
+		pthread_mutex_lock(&aio->lock);
+		region = aio->regions[slot];
+		pthread_mutex_unlock(&aio->lock);
+		if (region.only && region.only != worker)
+			region = (struct region){.data = NULL};
+		if (worker->buffers[slot].generation != region.generation)
+			sync_buffer(worker, slot, &region);
+	}
+	assert(worker->nbuffers <= ENGINE_BUFFERS);
+
+	int rc;
+
+	if (topo && worker->bound_node != node) {
+		assert(node >= 0);
+		worker->bound_node = node;
+		rc = topo_bind_thread(topo, node);
+		if (rc)
+			aio_say(worker->aio, NVS_LOG_INFO,
+				"worker %u can't be bound to the cores of NUMA node %d: %s",
+				worker->index, node, nvs_strerror(rc));
+	}
 	pthread_mutex_lock(&aio->lock);
 	worker->epoch = epoch;
 	worker_check(worker);

@@ -100,26 +100,6 @@ static bool claim_awaited(struct worker *worker, uint64_t now, struct transfer_l
 	return false;
 }
 
-/*
- * Claims an I/O that is not awaited: reads before write-backs, but one write-back after every few
- * reads, so that writing back goes on and both directions of the drive are busy.
- */
-static bool claim_usual(struct worker *worker, uint64_t now, struct transfer_list *completed)
-{
-	int first = worker->reads_ahead < READS_PER_WRITE ? NVS_READ : NVS_WRITE;
-
-	assert(worker->nfree);
-	for (int i = 0; i < 2; i++) {
-		int direction = i ? !first : first;
-
-		if (!claim_from(worker, TRANSFER_USUAL, direction, now, completed))
-			continue;
-		worker->reads_ahead = direction == NVS_READ ? worker->reads_ahead + 1 : 0;
-		return true;
-	}
-	return false;
-}
-
 /* First an awaited I/O, then a write-back if it is its turn, and reads ahead last. */
 static bool claim_any(struct worker *worker, uint64_t now, struct transfer_list *completed)
 {
@@ -130,7 +110,23 @@ static bool claim_any(struct worker *worker, uint64_t now, struct transfer_list 
 		return true;
 	}
 	worker->write_next = claim_awaited(worker, now, completed);
-	return worker->write_next || claim_usual(worker, now, completed);
+	if (worker->write_next)
+		return true;
+
+	int first = worker->reads_ahead < READS_PER_WRITE ? NVS_READ : NVS_WRITE;
+
+	/* Claims an I/O that is not awaited: reads before write-backs, but one write-back after
+	 * every few reads, so that writing back goes on and both directions of the drive are
+	 * busy. */
+	for (int i = 0; i < 2; i++) {
+		int direction = i ? !first : first;
+
+		if (!claim_from(worker, TRANSFER_USUAL, direction, now, completed))
+			continue;
+		worker->reads_ahead = direction == NVS_READ ? worker->reads_ahead + 1 : 0;
+		return true;
+	}
+	return false;
 }
 
 void worker_claim(struct worker *worker, uint64_t now, struct transfer_list *completed)

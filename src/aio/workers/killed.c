@@ -141,25 +141,22 @@ int aio_cond_wait(struct nvs_aio *aio, pthread_cond_t *cond, uint64_t deadline)
 	return until == deadline ? rc : 0;
 }
 
-static void join(struct worker *worker)
-{
-	enum worker_life life;
-
-	pthread_mutex_lock(&worker->aio->lock);
-	assert(worker->life <= WORKER_KILLED);
-	life = worker->life;
-	pthread_mutex_unlock(&worker->aio->lock);
-	if (life == WORKER_STARTED || life == WORKER_ENDED)
-		pthread_join(worker->thread, NULL);
-}
-
 void workers_join(struct nvs_aio *aio)
 {
 	struct transfer_list completed = {.tail = &completed.head};
 
 	assert(aio->closing && aio->nworkers <= aio->config.thread_count);
-	for (unsigned i = 0; i < aio->nworkers; i++)
-		join(&aio->workers[i]);
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+		enum worker_life life;
+
+		pthread_mutex_lock(&worker->aio->lock);
+		assert(worker->life <= WORKER_KILLED);
+		life = worker->life;
+		pthread_mutex_unlock(&worker->aio->lock);
+		if (life == WORKER_STARTED || life == WORKER_ENDED)
+			pthread_join(worker->thread, NULL);
+	}
 	pthread_mutex_lock(&aio->lock);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		if (aio->workers[i].life == WORKER_STARTED)

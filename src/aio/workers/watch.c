@@ -47,7 +47,7 @@ struct look {
 	unsigned nreports;  /* of transfers without a queue */
 };
 
-static void mark(struct look *look, struct transfer *transfer, uint64_t offset, bool waits)
+static void mark_overdue(struct look *look, struct transfer *transfer, uint64_t offset, bool waits)
 {
 	struct nvs_error report = {.size = sizeof(report)};
 
@@ -73,57 +73,41 @@ static void mark(struct look *look, struct transfer *transfer, uint64_t offset, 
 	aio_say(transfer->file->aio, NVS_LOG_ERROR, "%s", report.text);
 }
 
-static void look_at_claimed(struct nvs_aio *aio, const struct worker *worker, struct look *look)
-{
-	assert(worker->aio == aio);
-	for (uint32_t i = 0; i < aio->config.queue_depth; i++) {
-		struct piece *piece = &worker->pieces[i];
-
-		assert(!piece->claimed_ns || piece->transfer->state.pending);
-		if (piece->claimed_ns && piece->claimed_ns <= look->before_ns)
-			mark(look, piece->transfer, piece->position, false);
-	}
-}
-
-static void look_at_queued(struct nvs_aio *aio, struct transfer *transfer, struct look *look)
-{
-	if (aio->moved_ns > look->before_ns)
-		return;
-	for (; transfer; transfer = transfer->state.next) {
-		assert(transfer->state.phase == TRANSFER_QUEUED);
-		transfer_check(transfer);
-		if (transfer->state.since_ns <= look->before_ns)
-			mark(look, transfer, transfer->offset + transfer->state.claimed,
-			     !transfer->state.pending);
-	}
-}
-
-static void look_once(struct nvs_aio *aio, struct look *look)
-{
-	assert(aio->config.io_timeout_ms);
-	look->nreports = 0;
-	pthread_mutex_lock(&aio->lock);
-	watch_check(aio);
-	workers_check(aio);
-	for (unsigned i = 0; i < aio->nworkers; i++)
-		look_at_claimed(aio, &aio->workers[i], look);
-	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
-		look_at_queued(aio, aio->todo[i / 2][i % 2].head, look);
-	if (look->nreports)
-		pthread_cond_broadcast(&aio->done);
-	pthread_mutex_unlock(&aio->lock);
-	assert(look->nreports <= REPORTS_MAX);
-}
-
 void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 {
 	uint64_t limit_ns = aio->config.io_timeout_ms * UINT64_C(1000000);
 	struct look look = {.before_ns = now_ns > limit_ns ? now_ns - limit_ns : 0};
 
 	assert(limit_ns);
-	do
-		look_once(aio, &look);
-	while (look.nreports == REPORTS_MAX);
+	do {
+		look.nreports = 0;
+		pthread_mutex_lock(&aio->lock);
+		watch_check(aio);
+		workers_check(aio);
+		for (unsigned i = 0; i < aio->nworkers; i++)
+			for (uint32_t j = 0; j < aio->config.queue_depth; j++) {
+				struct piece *piece = &aio->workers[i].pieces[j];
+
+				assert(!piece->claimed_ns || piece->transfer->state.pending);
+				if (piece->claimed_ns && piece->claimed_ns <= look.before_ns)
+					mark_overdue(&look, piece->transfer, piece->position,
+						     false);
+			}
+		for (int i = 0; i < TRANSFER_PRIORITIES * 2 && aio->moved_ns <= look.before_ns; i++)
+			for (struct transfer *transfer = aio->todo[i / 2][i % 2].head; transfer;
+			     transfer = transfer->state.next) {
+				assert(transfer->state.phase == TRANSFER_QUEUED);
+				transfer_check(transfer);
+				if (transfer->state.since_ns <= look.before_ns)
+					mark_overdue(&look, transfer,
+						     transfer->offset + transfer->state.claimed,
+						     !transfer->state.pending);
+			}
+		if (look.nreports)
+			pthread_cond_broadcast(&aio->done);
+		pthread_mutex_unlock(&aio->lock);
+		assert(look.nreports <= REPORTS_MAX);
+	} while (look.nreports == REPORTS_MAX);
 }
 
 /* ---- Time in which the thread did not run ---- */
@@ -143,22 +127,6 @@ static void postpone(uint64_t *time_ns, uint64_t gap_ns, uint64_t now_ns)
 	assert(*time_ns <= now_ns);
 }
 
-/* Under the lock: the gap does not count for the age of anything in flight. */
-static void skip_time(struct nvs_aio *aio, uint64_t gap_ns, uint64_t now_ns)
-{
-	watch_check(aio);
-	assert(gap_ns < now_ns);
-	assert(aio->looked_ns <= now_ns);
-	for (unsigned i = 0; i < aio->nworkers; i++)
-		for (uint32_t j = 0; j < aio->config.queue_depth; j++)
-			postpone(&aio->workers[i].pieces[j].claimed_ns, gap_ns, now_ns);
-	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
-		for (struct transfer *transfer = aio->todo[i / 2][i % 2].head; transfer;
-		     transfer = transfer->state.next)
-			postpone(&transfer->state.since_ns, gap_ns, now_ns);
-	postpone(&aio->moved_ns, gap_ns, now_ns);
-}
-
 void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
 {
 	uint64_t pause = pause_ns(aio), since_ns;
@@ -166,8 +134,22 @@ void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
 	pthread_mutex_lock(&aio->lock);
 	since_ns = now_ns > aio->looked_ns ? now_ns - aio->looked_ns : 0;
 	/* The process was stopped or its cgroup frozen, so completions could not be reaped. */
-	if (since_ns > 2 * pause)
-		skip_time(aio, since_ns - pause, now_ns);
+	if (since_ns > 2 * pause) {
+		uint64_t gap_ns = since_ns - pause;
+
+		/* The gap does not count for the age of anything in flight. */
+		watch_check(aio);
+		assert(gap_ns < now_ns);
+		assert(aio->looked_ns <= now_ns);
+		for (unsigned i = 0; i < aio->nworkers; i++)
+			for (uint32_t j = 0; j < aio->config.queue_depth; j++)
+				postpone(&aio->workers[i].pieces[j].claimed_ns, gap_ns, now_ns);
+		for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
+			for (struct transfer *transfer = aio->todo[i / 2][i % 2].head; transfer;
+			     transfer = transfer->state.next)
+				postpone(&transfer->state.since_ns, gap_ns, now_ns);
+		postpone(&aio->moved_ns, gap_ns, now_ns);
+	}
 	watch_check(aio);
 	aio->looked_ns = now_ns;
 	pthread_mutex_unlock(&aio->lock);

@@ -22,30 +22,6 @@
 
 /* ---- Without the lock: submit and reap ---- */
 
-/* The engine accepted none. -EAGAIN is retried, boundedly if nothing is in flight; any other error
- * fails the batch. */
-static void refused(struct worker *worker, int rc)
-{
-	uint32_t kept = 0;
-
-	assert(rc < 0 && worker->nbatch);
-	worker_check(worker);
-	for (uint32_t i = 0; i < worker->nbatch; i++) {
-		struct piece *piece = worker->batch[i];
-
-		if (rc == -EAGAIN && (worker->submitted || ++piece->retries <= RETRIES_MAX)) {
-			worker->batch[kept++] = piece;
-			continue;
-		}
-		piece_fail(worker, piece, rc);
-		worker->reaped[worker->nreaped++] = piece;
-	}
-	worker->nbatch = kept;
-	worker_check(worker);
-	if (kept && !worker->submitted)
-		sched_yield();
-}
-
 /* Groups by queue depth: 1, 2-3, 4-7, ..., 64 and more. */
 static unsigned depth_group(uint32_t n)
 {
@@ -64,31 +40,6 @@ static unsigned size_group(uint32_t n)
 	return group < NVS_DEPTHS ? group : NVS_DEPTHS - 1;
 }
 
-/* single_submit makes one submission call per I/O, otherwise there was one for all `n`. */
-static void note_submitted(struct worker *worker, uint32_t n)
-{
-	struct tally *tally = &worker->tally;
-
-	assert(n && n <= worker->nbatch);
-	worker->submitted += n;
-	assert(worker->submitted <= worker->aio->config.queue_depth);
-	tally->depth_ios[depth_group(worker->submitted)] += n;
-	if (worker->aio->config.single_submit)
-		tally->submit_sizes[size_group(1)] += n;
-	else
-		tally->submit_sizes[size_group(n)]++;
-}
-
-static void note_taken(struct worker *worker, uint32_t n)
-{
-	uint64_t now = n ? clock_ns() : 0;
-
-	assert(n <= worker->aio->config.queue_depth);
-	for (uint32_t i = 0; i < n; i++)
-		worker->batch[i]->taken_ns = now;
-	assert(!n || worker->batch[n - 1]->taken_ns == now);
-}
-
 static void submit_batch(struct worker *worker)
 {
 	uint32_t taken = 0;
@@ -104,14 +55,52 @@ static void submit_batch(struct worker *worker)
 			break;
 		}
 		taken += (uint32_t)rc;
-		note_submitted(worker, (uint32_t)rc);
+
+		uint32_t n = (uint32_t)rc;
+		struct tally *tally = &worker->tally;
+
+		/* single_submit makes one submission call per I/O, otherwise there was one for all
+		 * `n`. */
+		assert(n <= worker->nbatch);
+		worker->submitted += n;
+		assert(worker->submitted <= worker->aio->config.queue_depth);
+		tally->depth_ios[depth_group(worker->submitted)] += n;
+		if (worker->aio->config.single_submit)
+			tally->submit_sizes[size_group(1)] += n;
+		else
+			tally->submit_sizes[size_group(n)]++;
 	}
-	note_taken(worker, taken);
+
+	uint64_t now = taken ? clock_ns() : 0;
+
+	assert(taken <= worker->aio->config.queue_depth);
+	for (uint32_t i = 0; i < taken; i++)
+		worker->batch[i]->taken_ns = now;
+	assert(!taken || worker->batch[taken - 1]->taken_ns == now);
 	worker->nbatch -= taken;
 	if (!worker->nbatch)
 		return;
 	memmove(worker->batch, worker->batch + taken, worker->nbatch * sizeof(struct piece *));
-	refused(worker, rc);
+
+	uint32_t kept = 0;
+
+	/* The engine accepted none. -EAGAIN is retried, boundedly if nothing is in flight; any
+	 * other error fails the batch. */
+	worker_check(worker);
+	for (uint32_t i = 0; i < worker->nbatch; i++) {
+		struct piece *piece = worker->batch[i];
+
+		if (rc == -EAGAIN && (worker->submitted || ++piece->retries <= RETRIES_MAX)) {
+			worker->batch[kept++] = piece;
+			continue;
+		}
+		piece_fail(worker, piece, rc);
+		worker->reaped[worker->nreaped++] = piece;
+	}
+	worker->nbatch = kept;
+	worker_check(worker);
+	if (kept && !worker->submitted)
+		sched_yield();
 }
 
 static unsigned list_of(const struct piece *piece)
@@ -120,15 +109,18 @@ static unsigned list_of(const struct piece *piece)
 	return (unsigned)(2 * (TRANSFER_PRIORITIES - 1 - piece->priority) + piece->io.write);
 }
 
-/*
- * Groups the batch by the lists that its I/Os were claimed from, awaited ones first, into `ios`.
- * Claims alternate between lists, and the kernel merges an I/O only with its neighbour in a batch.
- * A merged request notifies the drive once, which costs more processor time than the merge.
- */
-static void group_batch(struct worker *worker)
+static void submit_claimed(struct worker *worker)
 {
+	uint64_t now = clock_ns();
+
+	worker_check(worker);
+
 	uint32_t at[TRANSFER_PRIORITIES * 2 + 1] = {0};
 
+	/* Groups the batch by the lists that its I/Os were claimed from, awaited ones first, into
+	 * `ios`. Claims alternate between lists, and the kernel merges an I/O only with its
+	 * neighbour in a batch. A merged request notifies the drive once, which costs more
+	 * processor time than the merge. */
 	for (uint32_t i = 0; i < worker->nbatch; i++)
 		at[list_of(worker->batch[i]) + 1]++;
 	for (unsigned i = 1; i < TRANSFER_PRIORITIES * 2; i++)
@@ -138,14 +130,6 @@ static void group_batch(struct worker *worker)
 		worker->ios[at[list_of(worker->batch[i])]++] = &worker->batch[i]->io;
 	for (uint32_t i = 0; i < worker->nbatch; i++)
 		worker->batch[i] = worker->ios[i]->owner;
-}
-
-static void submit(struct worker *worker)
-{
-	uint64_t now = clock_ns();
-
-	worker_check(worker);
-	group_batch(worker);
 	for (uint32_t i = 0; i < worker->nbatch; i++) {
 		struct piece *piece = worker->batch[i];
 
@@ -166,19 +150,6 @@ static void submit(struct worker *worker)
 #define LARGE_IO_BYTES	  (256u * 1024)
 #define LARGE_QUEUE_BYTES (16u << 20)
 
-static uint32_t part_to_wait_for(uint32_t block_size, uint32_t submitted)
-{
-	uint32_t half = submitted / 2, quarter = submitted / 4;
-	uint32_t most = LARGE_QUEUE_BYTES / block_size;
-
-	assert(submitted >= 8);
-	if (block_size < LARGE_IO_BYTES)
-		return submitted / 8;
-	if ((uint64_t)block_size * submitted < LARGE_QUEUE_BYTES || most < quarter)
-		return quarter;
-	return most < half ? most : half;
-}
-
 /*
  * Usually one. If the queue is full and more work is waiting, an eighth of the queue, or a quarter
  * if I/Os are large; or up to half, but no more than 16 MiB, if the queue has 16 MiB or more. That
@@ -192,13 +163,21 @@ uint32_t worker_wait_for(const struct aio_config *config, uint32_t submitted, bo
 		return 1;
 	if (!config->overlap_events)
 		return submitted;
-	if (full && submitted >= 8)
-		return part_to_wait_for(config->block_size, submitted);
+	if (full && submitted >= 8) {
+		uint32_t half = submitted / 2, quarter = submitted / 4;
+		uint32_t most = LARGE_QUEUE_BYTES / config->block_size;
+
+		if (config->block_size < LARGE_IO_BYTES)
+			return submitted / 8;
+		if ((uint64_t)config->block_size * submitted < LARGE_QUEUE_BYTES || most < quarter)
+			return quarter;
+		return most < half ? most : half;
+	}
 	return 1;
 }
 
 /* For a resubmitted I/O, slat and clat are of the last submission; lat counts from the first. */
-static void note(struct worker *worker, const struct piece *piece, uint64_t now)
+static void note_latency(struct worker *worker, const struct piece *piece, uint64_t now)
 {
 	int direction = piece->io.write ? NVS_WRITE : NVS_READ;
 	const uint64_t latency_ns[NVS_LATENCY_KINDS] = {
@@ -220,48 +199,25 @@ static void note(struct worker *worker, const struct piece *piece, uint64_t now)
 		latency_add(&worker->latency[direction][kind], latency_ns[kind]);
 }
 
-/* Traces the piece including its retries; a failed one counts as 0 bytes. */
-static void trace_piece(struct nvs_trace *trace, const struct worker *worker,
-			const struct piece *piece, uint64_t now)
-{
-	assert(piece->begun_ns && now >= piece->begun_ns);
-	trace_io(trace, piece->io.write, worker->index, piece->io.index, piece->begun_ns, now,
-		 piece->position, piece->status ? 0 : piece->useful);
-}
-
-/* The kernel may still write to the memory of these I/Os, so they stay in flight. */
-static void reap_failed(struct worker *worker, int rc)
-{
-	worker_check(worker);
-	assert(rc < 0 && worker->submitted);
-	if (worker->reap_status != rc)
-		aio_say(worker->aio, NVS_LOG_ERROR,
-			"%s: can't retrieve completions from the kernel: %s; retrying every %d ms",
-			worker->aio->ops->name, nvs_strerror(rc), REAP_AGAIN_MS);
-	worker->reap_status = rc;
-	nanosleep(&(struct timespec){.tv_nsec = REAP_AGAIN_MS * 1000000L}, NULL);
-}
-
-/* The pieces were last used when they were submitted, so their cache lines are cold. */
-static ALWAYS_INLINE void load_pieces(struct io *const *ios, unsigned n)
-{
-	_Static_assert(offsetof(struct piece, io) == 0, "an I/O is at the start of its piece");
-
-	for (unsigned i = 0; i < n; i++)
-		load_lines(ios[i], sizeof(struct piece));
-}
-
 /* Evaluates the I/Os in worker->ios, which stay there. Copies from the bounce buffer, so without
  * the lock of the counters. */
 static void finish_reaped(struct worker *worker, unsigned n, struct nvs_trace *trace, uint64_t now)
 {
-	load_pieces(worker->ios, n);
+	/* The pieces were last used when they were submitted, so their cache lines are cold. */
+	_Static_assert(offsetof(struct piece, io) == 0, "an I/O is at the start of its piece");
+
+	for (unsigned i = 0; i < n; i++)
+		load_lines(worker->ios[i], sizeof(struct piece));
 	for (unsigned i = 0; i < n; i++) {
 		struct piece *piece = worker->ios[i]->owner;
 
 		assert(piece->io.index < worker->aio->config.queue_depth);
 		if (piece_finish(worker, piece)) {
-			trace_piece(trace, worker, piece, now);
+			/* Traces the piece including its retries; a failed one counts as 0
+			 * bytes. */
+			trace_io(trace, piece->io.write, worker->index, piece->io.index,
+				 piece->begun_ns, now, piece->position,
+				 piece->status ? 0 : piece->useful);
 			worker->reaped[worker->nreaped++] = piece;
 		} else {
 			worker->tally.retries++;
@@ -271,7 +227,7 @@ static void finish_reaped(struct worker *worker, unsigned n, struct nvs_trace *t
 	assert(worker->nreaped + worker->nbatch <= worker->aio->config.queue_depth);
 }
 
-static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
+static void reap_completions(struct worker *worker, unsigned min, struct nvs_trace *trace)
 {
 	uint32_t depth = worker->aio->config.queue_depth;
 	int n = worker->aio->ops->reap(worker->queue, worker->ios, depth, min);
@@ -280,7 +236,17 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 	assert(n <= (int)worker->submitted && min <= worker->aio->options.wait_max);
 	worker->tally.reap_sizes[size_group(n > 0 ? (uint32_t)n : 0)]++;
 	if (n < 0) {
-		reap_failed(worker, n);
+		/* The kernel may still write to the memory of these I/Os, so they stay in
+		 * flight. */
+		worker_check(worker);
+		assert(n < 0 && worker->submitted);
+		if (worker->reap_status != n)
+			aio_say(worker->aio, NVS_LOG_ERROR,
+				"%s: can't retrieve completions from the kernel: %s; retrying "
+				"every %d ms",
+				worker->aio->ops->name, nvs_strerror(n), REAP_AGAIN_MS);
+		worker->reap_status = n;
+		nanosleep(&(struct timespec){.tv_nsec = REAP_AGAIN_MS * 1000000L}, NULL);
 		return;
 	}
 	worker->reap_status = 0;
@@ -290,7 +256,7 @@ static void reap(struct worker *worker, unsigned min, struct nvs_trace *trace)
 	if (worker->submitted > worker->inflight_max)
 		worker->inflight_max = worker->submitted;
 	for (int i = 0; i < n; i++)
-		note(worker, worker->ios[i]->owner, now);
+		note_latency(worker, worker->ios[i]->owner, now);
 	worker->tally_seen = worker->tally;
 	pthread_mutex_unlock(&worker->stats_lock);
 	worker->submitted -= (uint32_t)n;
@@ -366,35 +332,14 @@ static void round_of_io(struct worker *worker)
 
 	/* Without overlap_events, retries wait for the I/Os in flight like any other. */
 	if (aio->config.overlap_events || !worker->submitted)
-		submit(worker);
+		submit_claimed(worker);
 	list_deliver(completed.head);
 	if (worker->submitted)
-		reap(worker, to_wait_for(worker, more), trace);
+		reap_completions(worker, to_wait_for(worker, more), trace);
 
 	pthread_mutex_lock(&aio->lock);
 	worker->waits_for_room = false;
 	worker_check(worker);
-}
-
-static void serve(struct worker *worker)
-{
-	struct nvs_aio *aio = worker->aio;
-
-	worker_check(worker);
-	assert(worker->queue);
-	for (;;) {
-		/* worker_catch_up() drops the lock: repeat until no I/O can name a stale slot. */
-		while (worker->epoch != aio->epoch)
-			worker_catch_up(worker);
-		if (!nothing_to_do(worker))
-			round_of_io(worker);
-		else if (aio->closing)
-			break;
-		else
-			idle(worker);
-	}
-	worker_check(worker);
-	assert(worker->nfree == aio->config.queue_depth);
 }
 
 static void *worker_main(void *arg)
@@ -415,8 +360,24 @@ static void *worker_main(void *arg)
 	aio->running++;
 	assert(aio->running <= aio->config.thread_count && status <= 0);
 	pthread_cond_broadcast(&aio->synced);
-	if (!status)
-		serve(worker);
+	if (!status) {
+		worker_check(worker);
+		assert(worker->queue);
+		for (;;) {
+			/* worker_catch_up() drops the lock: repeat until no I/O can name a stale
+			 * slot. */
+			while (worker->epoch != aio->epoch)
+				worker_catch_up(worker);
+			if (!nothing_to_do(worker))
+				round_of_io(worker);
+			else if (aio->closing)
+				break;
+			else
+				idle(worker);
+		}
+		worker_check(worker);
+		assert(worker->nfree == aio->config.queue_depth);
+	}
 	/* workers_look() takes no thread for killed that still runs. */
 	assert(worker->life == WORKER_STARTED && !worker->waits_for_room);
 	worker->life = WORKER_ENDED;

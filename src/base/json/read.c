@@ -107,7 +107,7 @@ static struct json_place move_to(struct parser *p, const char *at)
 	return p->place;
 }
 
-static int refuse(struct parser *p, const char *at, int code, const char *text)
+static int refuse_text(struct parser *p, const char *at, int code, const char *text)
 {
 	struct json_place place = move_to(p, at);
 	char label[208];
@@ -143,13 +143,13 @@ static int ended_early(struct parser *p)
 	while (at > p->placed && is_space(at[-1]))
 		at--;
 	if (!p->depth)
-		return refuse(p, at, -EINVAL,
-			      at == p->text ? "there is no JSON in it"
-					    : "the document ends before its string does");
+		return refuse_text(p, at, -EINVAL,
+				   at == p->text ? "there is no JSON in it"
+						 : "the document ends before its string does");
 	container = p->open[p->depth - 1].container;
 	snprintf(text, sizeof(text), "the document ends before the %s that begins on line %u does",
 		 container->type == JSON_OBJECT ? "object" : "list", container->place.line);
-	return refuse(p, at, -EINVAL, text);
+	return refuse_text(p, at, -EINVAL, text);
 }
 
 /* The current token, shortened for an error message. A file that does not begin as JSON may be
@@ -190,6 +190,7 @@ static const char *advice(const struct parser *p)
 		{"\v", ", a vertical tab, which is no white space in JSON"},
 		{"\f", ", a form feed, which is no white space in JSON"},
 	};
+
 	size_t left = (size_t)(p->end - p->at);
 	const char *before = p->at;
 
@@ -218,7 +219,7 @@ static int unexpected(struct parser *p, const char *expected)
 	if (p->at == p->end)
 		return ended_early(p);
 	snprintf(text, sizeof(text), "%s; found %s%s", expected, token_text(p, token), advice(p));
-	return refuse(p, p->at, -EINVAL, text);
+	return refuse_text(p, p->at, -EINVAL, text);
 }
 
 /* ---- Strings ---- */
@@ -292,15 +293,17 @@ static int skip_escape(struct parser *p, const char *begin)
 	if (left < 2)
 		return ended_early(p);
 	if (!strchr("\"\\/bfnrtu", p->at[1]) || !p->at[1])
-		return refuse(p, begin, -EINVAL,
-			      "a string that begins here has an invalid escape; write a backslash "
-			      "as '\\\\'");
+		return refuse_text(
+			p, begin, -EINVAL,
+			"a string that begins here has an invalid escape; write a backslash "
+			"as '\\\\'");
 	if (p->at[1] == 'u')
 		for (size_t i = 2; i < 6; i++)
 			if (i >= left || !isxdigit((unsigned char)p->at[i]))
-				return refuse(p, begin, -EINVAL,
-					      "a string that begins here has a '\\u' without four "
-					      "hex digits");
+				return refuse_text(
+					p, begin, -EINVAL,
+					"a string that begins here has a '\\u' without four "
+					"hex digits");
 	p->at += p->at[1] == 'u' ? 6 : 2;
 	return 0;
 }
@@ -315,9 +318,10 @@ static int read_string(struct parser *p, const char **string, size_t *length, bo
 		int rc = 0;
 
 		if ((unsigned char)*p->at < ' ')
-			return refuse(p, begin, -EINVAL,
-				      "a string that begins here has a line end or another control "
-				      "character in it; a closing '\"' may be missing");
+			return refuse_text(
+				p, begin, -EINVAL,
+				"a string that begins here has a line end or another control "
+				"character in it; a closing '\"' may be missing");
 		if (*p->at == '\\')
 			rc = skip_escape(p, begin);
 		else
@@ -366,7 +370,7 @@ static bool skip_comment(struct parser *p)
 }
 
 /* The next byte that is not white space or a comment; NUL at the end, where p->at is p->end. */
-static char look(struct parser *p)
+static char skip_to_token(struct parser *p)
 {
 	do
 		while (p->at < p->end && is_space(*p->at))
@@ -400,13 +404,14 @@ static int skip_number(struct parser *p, const char *begin)
 		return unexpected(p, "a number that begins here has no digit after its '-'");
 	}
 	if (skip_one(p, ".") && !skip_digits(p))
-		return refuse(p, begin, -EINVAL,
-			      "a number that begins here has no digit after its '.'");
+		return refuse_text(p, begin, -EINVAL,
+				   "a number that begins here has no digit after its '.'");
 	if (skip_one(p, "eE")) {
 		skip_one(p, "+-");
 		if (!skip_digits(p))
-			return refuse(p, begin, -EINVAL,
-				      "a number that begins here has no digit in its exponent");
+			return refuse_text(
+				p, begin, -EINVAL,
+				"a number that begins here has no digit in its exponent");
 	}
 	return 0;
 }
@@ -421,23 +426,10 @@ static bool skip_word(struct parser *p, const char *word)
 	return true;
 }
 
-static int open_container(struct parser *p, struct json_value *value)
-{
-	if (p->depth == JSON_DEPTH_MAX)
-		return refuse(
-			p, p->at, -EFBIG,
-			"objects and lists are nested more than 512 deep, which is the limit");
-	p->open[p->depth].container = value;
-	p->open[p->depth].tail = &value->first;
-	p->depth++;
-	p->at++;
-	return 0;
-}
-
 /* Reads a scalar, or the opening bracket of a container. */
 static int read_value(struct parser *p, struct json_value *value)
 {
-	char c = look(p);
+	char c = skip_to_token(p);
 	int rc = 0;
 
 	if (p->at == p->end)
@@ -446,7 +438,16 @@ static int read_value(struct parser *p, struct json_value *value)
 	value->place = move_to(p, p->at);
 	if (c == '{' || c == '[') {
 		value->type = c == '{' ? JSON_OBJECT : JSON_ARRAY;
-		return open_container(p, value);
+		if (p->depth == JSON_DEPTH_MAX)
+			return refuse_text(
+				p, p->at, -EFBIG,
+				"objects and lists are nested more than 512 deep, which is "
+				"the limit");
+		p->open[p->depth].container = value;
+		p->open[p->depth].tail = &value->first;
+		p->depth++;
+		p->at++;
+		return 0;
 	}
 	if (c == '"') {
 		value->type = JSON_STRING;
@@ -466,24 +467,6 @@ static int read_value(struct parser *p, struct json_value *value)
 	}
 	value->raw_length = (size_t)(p->at - value->raw);
 	return rc;
-}
-
-static int read_key(struct parser *p, struct json_value *member)
-{
-	bool lone_surrogate;
-	int rc;
-
-	if (look(p) != '"')
-		return unexpected(p, "a key in double quotes is expected here");
-	member->key_raw = p->at;
-	member->key_place = move_to(p, p->at);
-	rc = read_string(p, &member->key, &member->key_length, &lone_surrogate);
-	if (rc)
-		return rc;
-	if (look(p) != ':')
-		return unexpected(p, "a ':' is expected after a key");
-	p->at++;
-	return 0;
 }
 
 /* ---- Containers ---- */
@@ -507,23 +490,30 @@ static bool same_key(const struct json_value *a, const struct json_value *b)
 	return a->key_length == b->key_length && !memcmp(a->key, b->key, a->key_length);
 }
 
-/* Sorts the keys, because an object may have a million of them. */
-static int find_duplicates(struct parser *p, struct json_value *object)
+static int close_container(struct parser *p)
 {
+	struct json_value *value = p->open[--p->depth].container;
+
+	p->at++;
+	value->raw_length = (size_t)(p->at - value->raw);
+	if (value->type != JSON_OBJECT || value->count <= 1)
+		return 0;
+
 	struct json_document *d = p->document;
 	size_t n = 0;
 
-	if (object->count > d->sorted_room) {
-		size_t room = (size_t)object->count * 2;
+	/* Sorts the keys, because an object may have a million of them. */
+	if (value->count > d->sorted_room) {
+		size_t room = (size_t)value->count * 2;
 
 		d->sorted = carve(d, room * sizeof(struct json_value *));
 		if (!d->sorted)
 			return no_memory(p);
 		d->sorted_room = room;
 	}
-	for (struct json_value *member = object->first; member; member = member->next)
+	for (struct json_value *member = value->first; member; member = member->next)
 		d->sorted[n++] = member;
-	assert(n == object->count);
+	assert(n == value->count);
 	qsort(d->sorted, n, sizeof(struct json_value *), by_key);
 	for (size_t i = 1; i < n; i++) {
 		struct json_value *member = d->sorted[i];
@@ -531,19 +521,10 @@ static int find_duplicates(struct parser *p, struct json_value *object)
 		if (!same_key(d->sorted[i - 1], member))
 			continue;
 		member->earlier = d->sorted[i - 1];
-		if (!object->duplicate || member->raw < object->duplicate->raw)
-			object->duplicate = member;
+		if (!value->duplicate || member->raw < value->duplicate->raw)
+			value->duplicate = member;
 	}
 	return 0;
-}
-
-static int close_container(struct parser *p)
-{
-	struct json_value *value = p->open[--p->depth].container;
-
-	p->at++;
-	value->raw_length = (size_t)(p->at - value->raw);
-	return value->type == JSON_OBJECT && value->count > 1 ? find_duplicates(p, value) : 0;
 }
 
 static int add_value(struct parser *p, struct json_value **out)
@@ -562,7 +543,23 @@ static int add_value(struct parser *p, struct json_value **out)
 	container->count++;
 	*p->open[p->depth - 1].tail = value;
 	p->open[p->depth - 1].tail = &value->next;
-	return container->type == JSON_OBJECT ? read_key(p, value) : 0;
+	if (container->type != JSON_OBJECT)
+		return 0;
+
+	bool lone_surrogate;
+	int rc;
+
+	if (skip_to_token(p) != '"')
+		return unexpected(p, "a key in double quotes is expected here");
+	value->key_raw = p->at;
+	value->key_place = move_to(p, p->at);
+	rc = read_string(p, &value->key, &value->key_length, &lone_surrogate);
+	if (rc)
+		return rc;
+	if (skip_to_token(p) != ':')
+		return unexpected(p, "a ':' is expected after a key");
+	p->at++;
+	return 0;
 }
 
 /* Closes the containers that end here; *next is the next value to read, NULL after the last. */
@@ -572,7 +569,7 @@ static int find_next(struct parser *p, struct json_value **next)
 	while (p->depth) {
 		const struct json_value *container = p->open[p->depth - 1].container;
 		bool object = container->type == JSON_OBJECT;
-		char c = look(p), closing = object ? '}' : ']';
+		char c = skip_to_token(p), closing = object ? '}' : ']';
 		int rc;
 
 		if (c == closing) {
@@ -587,7 +584,7 @@ static int find_next(struct parser *p, struct json_value **next)
 					  : "a ',' or ']' is expected after a value in a list");
 		if (container->count) {
 			p->at++;
-			if (p->relaxed && look(p) == closing)
+			if (p->relaxed && skip_to_token(p) == closing)
 				continue;
 		}
 		return add_value(p, next);
@@ -601,12 +598,13 @@ static int check_text(struct parser *p)
 	char text[80];
 
 	if ((size_t)(p->end - p->text) > UINT32_MAX)
-		return refuse(p, at, -EFBIG, "more than 4 GiB of JSON, which is the limit");
+		return refuse_text(p, at, -EFBIG, "more than 4 GiB of JSON, which is the limit");
 	if (p->end - at >= 3 && !memcmp(at, "\xef\xbb\xbf", 3)) {
 		if (!p->relaxed)
-			return refuse(p, at, -EINVAL,
-				      "the text begins with a byte order mark, which JSON does not "
-				      "have; save it as plain UTF-8");
+			return refuse_text(
+				p, at, -EINVAL,
+				"the text begins with a byte order mark, which JSON does not "
+				"have; save it as plain UTF-8");
 		p->at = p->placed = at += 3;
 	}
 	while (at < p->end) {
@@ -616,30 +614,10 @@ static int check_text(struct parser *p)
 		if (!length) {
 			snprintf(text, sizeof(text), "byte 0x%02x is not UTF-8; save it as UTF-8",
 				 (unsigned)(unsigned char)*at);
-			return refuse(p, at, -EINVAL, text);
+			return refuse_text(p, at, -EINVAL, text);
 		}
 		at += length;
 	}
-	return 0;
-}
-
-static int parse(struct parser *p)
-{
-	struct json_value *value;
-	int rc = check_text(p);
-
-	if (!rc)
-		rc = add_value(p, &value);
-	while (!rc && value) {
-		rc = read_value(p, value);
-		if (!rc)
-			rc = find_next(p, &value);
-	}
-	if (rc)
-		return rc;
-	look(p);
-	if (p->at < p->end)
-		return unexpected(p, "the document ended before this; nothing may follow it");
 	return 0;
 }
 
@@ -663,7 +641,22 @@ static int parse_text(struct parser *p, struct json_document **document, const c
 	p->place = (struct json_place){1, 1};
 	p->text = p->at = p->placed = nbytes ? text : "";
 	p->end = p->text + nbytes;
-	rc = parse(p);
+
+	struct json_value *value;
+
+	rc = check_text(p);
+	if (!rc)
+		rc = add_value(p, &value);
+	while (!rc && value) {
+		rc = read_value(p, value);
+		if (!rc)
+			rc = find_next(p, &value);
+	}
+	if (!rc) {
+		skip_to_token(p);
+		if (p->at < p->end)
+			rc = unexpected(p, "the document ended before this; nothing may follow it");
+	}
 	if (rc)
 		json_free(fresh);
 	else

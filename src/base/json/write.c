@@ -23,7 +23,7 @@ static void new_line(const struct json_writer *json)
  * Returns the escape of a character that JSON requires to be escaped, or that a terminal would
  * obey; else NULL.
  */
-static const char *escape(const char *text, size_t length, char buffer[8])
+static const char *escape_of(const char *text, size_t length, char buffer[8])
 {
 	static const char names[] = "bfnrt\"\\", bytes[] = "\b\f\n\r\t\"\\";
 	const char *special = strchr(bytes, *text);
@@ -50,7 +50,7 @@ static void put_string(const struct json_writer *json, const char *text)
 		const char *escaped;
 
 		length = utf8 ? utf8_length(text, left) : 1;
-		escaped = escape(text, length, buffer);
+		escaped = escape_of(text, length, buffer);
 		if (escaped)
 			fputs(escaped, json->file);
 		else

@@ -70,34 +70,6 @@ static uint32_t next_random(struct extents *extents)
 	return extents->random = x;
 }
 
-static uint32_t node_new(struct extents *extents, uint64_t offset, uint64_t length)
-{
-	uint32_t at = extents->spare;
-
-	assert(extents->spare_count > 0);
-	if (at != NONE)
-		extents->spare = extents->nodes[at].left;
-	else
-		at = extents->touched++;
-	assert(at != NONE && at < extents->capacity);
-	extents->spare_count--;
-	extents->count++;
-	extents->nodes[at] = (struct node){.offset = offset,
-					   .length = length,
-					   .longest = length,
-					   .priority = next_random(extents)};
-	return at;
-}
-
-static void node_discard(struct extents *extents, uint32_t at)
-{
-	assert(at != NONE && extents->count > 0);
-	extents->nodes[at].left = extents->spare;
-	extents->spare = at;
-	extents->spare_count++;
-	extents->count--;
-}
-
 static void refresh(struct node *nodes, uint32_t at)
 {
 	struct node *node = &nodes[at];
@@ -122,51 +94,52 @@ static void refresh_path(struct node *nodes, uint32_t at, uint64_t offset)
 }
 
 /* Joins two trees; all of `low` lies before all of `high`. */
-static uint32_t merge(struct node *nodes, uint32_t low, uint32_t high)
+static uint32_t merge_trees(struct node *nodes, uint32_t low, uint32_t high)
 {
 	if (low == NONE)
 		return high;
 	if (high == NONE)
 		return low;
 	if (nodes[low].priority >= nodes[high].priority) {
-		nodes[low].right = merge(nodes, nodes[low].right, high);
+		nodes[low].right = merge_trees(nodes, nodes[low].right, high);
 		refresh(nodes, low);
 		return low;
 	}
-	nodes[high].left = merge(nodes, low, nodes[high].left);
+	nodes[high].left = merge_trees(nodes, low, nodes[high].left);
 	refresh(nodes, high);
 	return high;
 }
 
 /* Splits a tree into extents before `offset` and those at or after it. */
-static void split(struct node *nodes, uint32_t at, uint64_t offset, uint32_t *low, uint32_t *high)
+static void split_tree(struct node *nodes, uint32_t at, uint64_t offset, uint32_t *low,
+		       uint32_t *high)
 {
 	if (at == NONE) {
 		*low = *high = NONE;
 	} else if (nodes[at].offset < offset) {
-		split(nodes, nodes[at].right, offset, &nodes[at].right, high);
+		split_tree(nodes, nodes[at].right, offset, &nodes[at].right, high);
 		refresh(nodes, at);
 		*low = at;
 	} else {
-		split(nodes, nodes[at].left, offset, low, &nodes[at].left);
+		split_tree(nodes, nodes[at].left, offset, low, &nodes[at].left);
 		refresh(nodes, at);
 		*high = at;
 	}
 }
 
-static uint32_t insert(struct node *nodes, uint32_t at, uint32_t node)
+static uint32_t insert_node(struct node *nodes, uint32_t at, uint32_t node)
 {
 	if (at == NONE)
 		return node;
 	if (nodes[node].priority > nodes[at].priority) {
-		split(nodes, at, nodes[node].offset, &nodes[node].left, &nodes[node].right);
+		split_tree(nodes, at, nodes[node].offset, &nodes[node].left, &nodes[node].right);
 		refresh(nodes, node);
 		return node;
 	}
 	if (nodes[node].offset < nodes[at].offset)
-		nodes[at].left = insert(nodes, nodes[at].left, node);
+		nodes[at].left = insert_node(nodes, nodes[at].left, node);
 	else
-		nodes[at].right = insert(nodes, nodes[at].right, node);
+		nodes[at].right = insert_node(nodes, nodes[at].right, node);
 	refresh(nodes, at);
 	return at;
 }
@@ -175,7 +148,7 @@ static uint32_t cut_out(struct node *nodes, uint32_t at, uint64_t offset)
 {
 	assert(at != NONE);
 	if (nodes[at].offset == offset)
-		return merge(nodes, nodes[at].left, nodes[at].right);
+		return merge_trees(nodes, nodes[at].left, nodes[at].right);
 	if (offset < nodes[at].offset)
 		nodes[at].left = cut_out(nodes, nodes[at].left, offset);
 	else
@@ -184,17 +157,34 @@ static uint32_t cut_out(struct node *nodes, uint32_t at, uint64_t offset)
 	return at;
 }
 
-static void add(struct extents *extents, uint64_t offset, uint64_t length)
+static void add_free(struct extents *extents, uint64_t offset, uint64_t length)
 {
-	uint32_t node = node_new(extents, offset, length);
+	uint32_t at = extents->spare;
 
-	extents->root = insert(extents->nodes, extents->root, node);
+	if (at != NONE)
+		extents->spare = extents->nodes[at].left;
+	else
+		at = extents->touched++;
+	assert(at != NONE && at < extents->capacity);
+	extents->spare_count--;
+	extents->count++;
+	extents->nodes[at] = (struct node){.offset = offset,
+					   .length = length,
+					   .longest = length,
+					   .priority = next_random(extents)};
+
+	uint32_t node = at;
+
+	extents->root = insert_node(extents->nodes, extents->root, node);
 }
 
-static void drop(struct extents *extents, uint32_t at)
+static void drop_free(struct extents *extents, uint32_t at)
 {
 	extents->root = cut_out(extents->nodes, extents->root, extents->nodes[at].offset);
-	node_discard(extents, at);
+	extents->nodes[at].left = extents->spare;
+	extents->spare = at;
+	extents->spare_count++;
+	extents->count--;
 }
 
 /* Changes the bounds of a free extent; they must not pass a neighbour, to keep the order. */
@@ -262,7 +252,7 @@ struct extents *extents_open(uint64_t size)
 	extents->capacity = CAPACITY_MIN;
 	extents->spare_count = CAPACITY_MIN - 1;
 	if (size)
-		add(extents, 0, size);
+		add_free(extents, 0, size);
 	return extents;
 }
 
@@ -284,7 +274,7 @@ int extents_alloc(struct extents *extents, uint64_t length, uint64_t *offset)
 		return -ENOSPC;
 	*offset = extents->nodes[at].offset;
 	if (extents->nodes[at].length == length)
-		drop(extents, at);
+		drop_free(extents, at);
 	else
 		reshape(extents, at, *offset + length, extents->nodes[at].length - length);
 	assert(extents->free_units >= length);
@@ -316,9 +306,9 @@ int extents_take(struct extents *extents, uint64_t offset, uint64_t length)
 	else if (behind)
 		reshape(extents, at, offset + length, behind);
 	else
-		drop(extents, at);
+		drop_free(extents, at);
 	if (ahead && behind)
-		add(extents, offset + length, behind);
+		add_free(extents, offset + length, behind);
 	extents->free_units -= length;
 	return 0;
 }
@@ -341,7 +331,7 @@ int extents_free(struct extents *extents, uint64_t offset, uint64_t length)
 	if (joins_before && joins_after) {
 		uint64_t joined = nodes[before].length + length + nodes[after].length;
 
-		drop(extents, after);
+		drop_free(extents, after);
 		reshape(extents, before, nodes[before].offset, joined);
 	} else if (joins_before) {
 		reshape(extents, before, nodes[before].offset, nodes[before].length + length);
@@ -350,7 +340,7 @@ int extents_free(struct extents *extents, uint64_t offset, uint64_t length)
 	} else {
 		if (extents_prepare(extents, 1))
 			return -ENOMEM;
-		add(extents, offset, length);
+		add_free(extents, offset, length);
 	}
 	extents->free_units += length;
 	return 0;

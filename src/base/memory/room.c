@@ -48,7 +48,9 @@ static const struct files {
 static uint64_t read_number(const char *path, const char *key, uint64_t otherwise)
 {
 	FILE *file = fopen(path, "re");
+
 	unsigned long long number;
+
 	char line[256];
 	size_t n = strlen(key);
 	uint64_t found = otherwise;
@@ -122,24 +124,6 @@ static void examine_cgroup(const struct files *files, const char *directory,
 	snprintf(room->file, sizeof(room->file), "%s/%s", directory, files->limit);
 }
 
-/* Of the cgroup in `path` below the mount, and all above it. */
-static void examine_branch(const struct files *files, const char *mount, const char *path,
-			   struct memory_room *room)
-{
-	size_t top = strlen(mount);
-	char directory[PATH_MAX];
-
-	if (snprintf(directory, sizeof(directory), "%s%s", mount, path) >= (int)sizeof(directory))
-		return;
-	for (size_t n = strlen(directory); n >= top; n--) {
-		if (n > top && directory[n] && directory[n] != '/')
-			continue;
-		directory[n] = '\0';
-		if (n == top || directory[n - 1] != '/')
-			examine_cgroup(files, directory, room);
-	}
-}
-
 /* The rest of `path` below `root`; NULL: it lies elsewhere. */
 static const char *rest_below(const char *path, const char *root)
 {
@@ -174,7 +158,20 @@ static bool examine_mount(const struct files *files, char *line, const char *roo
 		rest = rest_below(cgroup, field[3]);
 	if (!rest || snprintf(mount, sizeof(mount), "%s%s", root, field[4]) >= (int)sizeof(mount))
 		return false;
-	examine_branch(files, mount, rest, room);
+
+	size_t top = strlen(mount);
+	char directory[PATH_MAX];
+
+	/* The cgroup below the mount, and all above it. */
+	if (snprintf(directory, sizeof(directory), "%s%s", mount, rest) < (int)sizeof(directory)) {
+		for (size_t n = strlen(directory); n >= top; n--) {
+			if (n > top && directory[n] && directory[n] != '/')
+				continue;
+			directory[n] = '\0';
+			if (n == top || directory[n - 1] != '/')
+				examine_cgroup(files, directory, room);
+		}
+	}
 	return true;
 }
 

@@ -5,6 +5,7 @@
  */
 #include "checkpoint/checkpoint.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -122,32 +123,11 @@ static int read_shape(const struct header_reader *reader, const struct json_valu
 	for (const struct json_value *item = value->first; item; item = item->next) {
 		if (!read_count(item, &size))
 			return unexpected(reader, item, "a whole number of 0 or more in shape");
+		assert(tensor->ndim < value->count);
 		tensor->shape[tensor->ndim++] = size;
 	}
 	if (!shape_numel(tensor->shape, tensor->ndim, &tensor->numel))
 		return reject(reader, "its shape has more elements than 64 bits can count");
-	return 0;
-}
-
-/* The tensor's range in the file must fit its shape and the file. */
-static int check_offsets(const struct header_reader *reader, unsigned long long begin,
-			 unsigned long long end)
-{
-	struct entry *tensor = reader->tensor;
-
-	if (end < begin)
-		return reject(
-			reader,
-			"data_offsets must be two numbers, the second not less than the first");
-	if (end - begin != tensor->nbytes)
-		return reject(reader, "data_offsets span %llu bytes, but dtype and shape need %llu",
-			      end - begin, (unsigned long long)tensor->nbytes);
-	if (reader->checkpoint->has_data && end > reader->data_bytes)
-		return reject(reader,
-			      "its data ends %llu bytes behind the header, but the file has only "
-			      "%llu: it is truncated, or its header is wrong",
-			      end, (unsigned long long)reader->data_bytes);
-	tensor->offset = reader->data_start + begin;
 	return 0;
 }
 
@@ -164,7 +144,26 @@ static int read_offsets(const struct header_reader *reader, const struct json_va
 		if (!read_count(item, &offsets[i]))
 			return unexpected(reader, item,
 					  "a whole number of 0 or more in data_offsets");
-	return check_offsets(reader, offsets[0], offsets[1]);
+	/* The tensor's range in the file must fit its shape and the file. */
+	unsigned long long begin = offsets[0];
+	unsigned long long end = offsets[1];
+
+	struct entry *tensor = reader->tensor;
+
+	if (end < begin)
+		return reject(
+			reader,
+			"data_offsets must be two numbers, the second not less than the first");
+	if (end - begin != tensor->nbytes)
+		return reject(reader, "data_offsets span %llu bytes, but dtype and shape need %llu",
+			      end - begin, (unsigned long long)tensor->nbytes);
+	if (reader->checkpoint->has_data && end > reader->data_bytes)
+		return reject(reader,
+			      "its data ends %llu bytes behind the header, but the file has only "
+			      "%llu: it is truncated, or its header is wrong",
+			      end, (unsigned long long)reader->data_bytes);
+	tensor->offset = reader->data_start + begin;
+	return 0;
 }
 
 static int check_keys(const struct header_reader *reader, const struct json_value *object)
@@ -191,33 +190,6 @@ static int check_keys(const struct header_reader *reader, const struct json_valu
 	return 0;
 }
 
-static int read_tensor(const struct header_reader *reader, const struct json_value *value)
-{
-	struct nvs_checkpoint *checkpoint = reader->checkpoint;
-	struct entry *tensor = reader->tensor;
-	const struct json_value *offsets = json_member(value, "data_offsets");
-	int rc;
-
-	if (value->type != JSON_OBJECT)
-		return unexpected(reader, value, "an object with dtype and shape");
-	rc = check_keys(reader, value);
-	if (!rc)
-		rc = read_dtype(reader, json_member(value, "dtype"));
-	if (!rc)
-		rc = read_shape(reader, json_member(value, "shape"));
-	if (rc)
-		return rc;
-	if (__builtin_mul_overflow(tensor->numel, nvs_dtype_size(tensor->dtype), &tensor->nbytes) ||
-	    tensor->nbytes > DATA_MAX - checkpoint->nbytes)
-		return reject(reader,
-			      "the checkpoint has more than the %llu bytes that are allowed",
-			      DATA_MAX);
-	checkpoint->nbytes += tensor->nbytes;
-	if (offsets)
-		return read_offsets(reader, offsets);
-	return !checkpoint->has_data ? 0 : reject(reader, "has no data_offsets");
-}
-
 static int add_tensor(struct header_reader *reader, const struct json_value *member)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
@@ -235,7 +207,29 @@ static int add_tensor(struct header_reader *reader, const struct json_value *mem
 	if (!reader->tensor->name)
 		return no_memory(reader);
 	checkpoint->n++;
-	return read_tensor(reader, member);
+
+	struct entry *tensor = reader->tensor;
+	const struct json_value *offsets = json_member(member, "data_offsets");
+	int rc;
+
+	if (member->type != JSON_OBJECT)
+		return unexpected(reader, member, "an object with dtype and shape");
+	rc = check_keys(reader, member);
+	if (!rc)
+		rc = read_dtype(reader, json_member(member, "dtype"));
+	if (!rc)
+		rc = read_shape(reader, json_member(member, "shape"));
+	if (rc)
+		return rc;
+	if (__builtin_mul_overflow(tensor->numel, nvs_dtype_size(tensor->dtype), &tensor->nbytes) ||
+	    tensor->nbytes > DATA_MAX - checkpoint->nbytes)
+		return reject(reader,
+			      "the checkpoint has more than the %llu bytes that are allowed",
+			      DATA_MAX);
+	checkpoint->nbytes += tensor->nbytes;
+	if (offsets)
+		return read_offsets(reader, offsets);
+	return !checkpoint->has_data ? 0 : reject(reader, "has no data_offsets");
 }
 
 static int check_metadata(const struct header_reader *reader, const struct json_value *metadata)
@@ -267,21 +261,10 @@ static int read_tensors(struct header_reader *reader, const struct json_value *r
 	return rc;
 }
 
-static int parse(struct header_reader *reader, const char *json, size_t nbytes)
-{
-	struct json_document *document;
-	int rc = json_parse(&document, json, nbytes, reader->path, JSON_MEMORY_MAX, reader->error);
-
-	if (rc)
-		return rc;
-	rc = read_tensors(reader, json_root(document));
-	json_free(document);
-	return rc;
-}
-
 static int by_offset(const void *a, const void *b)
 {
 	const struct entry *const *left = a, *const *right = b;
+
 	uint64_t x = (*left)->offset, y = (*right)->offset;
 
 	/* An empty tensor precedes one at the same offset, and overlaps nothing. */
@@ -297,10 +280,12 @@ static int check_sorted(const struct header_reader *reader, const struct entry *
 {
 	const struct nvs_checkpoint *checkpoint = reader->checkpoint;
 	const char *before = "the header";
+
 	unsigned long long end = 0;
 
 	for (size_t i = 0; i < checkpoint->n; i++) {
 		const struct entry *tensor = sorted[i];
+
 		unsigned long long begin = tensor->offset - reader->data_start;
 
 		if (begin != end)
@@ -310,6 +295,7 @@ static int check_sorted(const struct header_reader *reader, const struct entry *
 					   reader->path, tensor->name, begin, end, before,
 					   begin < end ? "the two overlap"
 						       : "there may be no hole between tensors");
+		assert(end <= reader->data_bytes && tensor->nbytes <= reader->data_bytes - end);
 		end = begin + tensor->nbytes;
 		before = tensor->name;
 	}
@@ -340,16 +326,6 @@ static int check_layout(const struct header_reader *reader)
 	return rc;
 }
 
-/*
- * By name, or else by the length before the header, whose high bytes are zero. JSON contains no
- * zero bytes.
- */
-static bool looks_like_safetensors(const char *path, const unsigned char *first, size_t n)
-{
-	return text_ends_with(path, ".safetensors") ||
-	       (!text_ends_with(path, ".json") && n == 8 && memchr(first, 0, n));
-}
-
 /* Finds the JSON in the file, and checks that it is complete. */
 static int find_header(struct header_reader *reader, int fd, uint64_t file_bytes, uint64_t *offset,
 		       uint64_t *nbytes)
@@ -364,7 +340,8 @@ static int find_header(struct header_reader *reader, int fd, uint64_t file_bytes
 		return rc;
 	*offset = 0;
 	*nbytes = file_bytes;
-	if (looks_like_safetensors(path, first, n)) {
+	if (text_ends_with(path, ".safetensors") ||
+	    (!text_ends_with(path, ".json") && n == 8 && memchr(first, 0, n))) {
 		memcpy(&length, first, sizeof(length));
 		*nbytes = le64toh(length);
 		*offset = sizeof(length);
@@ -394,12 +371,21 @@ static int read_header(struct header_reader *reader, int fd, uint64_t file_bytes
 
 	if (rc)
 		return rc;
+	assert(nbytes <= HEADER_MAX && offset <= file_bytes && nbytes <= file_bytes - offset);
 	json = malloc(nbytes ? nbytes : 1);
 	if (!json)
 		return no_memory(reader);
 	rc = read_at(fd, reader->path, offset, json, nbytes, reader->error);
-	if (!rc)
-		rc = parse(reader, json, nbytes);
+	if (!rc) {
+		struct json_document *document;
+
+		rc = json_parse(&document, json, nbytes, reader->path, JSON_MEMORY_MAX,
+				reader->error);
+		if (!rc) {
+			rc = read_tensors(reader, json_root(document));
+			json_free(document);
+		}
+	}
 	free(json);
 	if (!rc && !checkpoint->n)
 		rc = error_set(reader->error, -EINVAL, "%s: holds no tensor", reader->path);

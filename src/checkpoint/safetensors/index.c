@@ -23,41 +23,6 @@ static int no_memory(const char *path, struct nvs_error *error)
 	return error_set(error, -ENOMEM, "no memory for the index %s", path);
 }
 
-static int read_text(const char *path, char **text, size_t *nbytes, struct nvs_error *error)
-{
-	int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	struct stat status = {0};
-
-	*text = NULL;
-	if (fd < 0 || fstat(fd, &status))
-		rc = error_set(error, -errno, "can't open the index %s: %s", path,
-			       nvs_strerror(-errno));
-	else if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size > HEADER_MAX)
-		rc = error_set(error, -EINVAL,
-			       "the index %s is not a regular file of at most %u bytes", path,
-			       HEADER_MAX);
-	if (!rc) {
-		*nbytes = (size_t)status.st_size;
-		*text = malloc(*nbytes + 1);
-		rc = *text ? read_at(fd, path, 0, *text, *nbytes, error) : no_memory(path, error);
-	}
-	if (fd >= 0)
-		close(fd);
-	return rc;
-}
-
-/* A file name, without a directory. */
-static int check_name(const char *path, const struct json_value *value, struct nvs_error *error)
-{
-	if (value->type == JSON_STRING && value->length && value->length <= 255 &&
-	    strlen(value->string) == value->length && !strchr(value->string, '/') &&
-	    *value->string != '.')
-		return 0;
-	return error_about(error, -EINVAL, value->key, 0, 0,
-			   "%s: the file of tensor %s must be a name without a directory", path,
-			   value->key);
-}
-
 static int join(struct nvs_checkpoint *checkpoint, struct nvs_checkpoint *shard)
 {
 	struct entry *entries = realloc(checkpoint->entries,
@@ -128,7 +93,13 @@ static int add_shards(struct nvs_checkpoint *checkpoint, const char *path,
 	if (!names)
 		return no_memory(path, error);
 	for (const struct json_value *item = map->first; item && !rc; item = item->next) {
-		rc = check_name(path, item, error);
+		if (!(item->type == JSON_STRING && item->length && item->length <= 255 &&
+		      strlen(item->string) == item->length && !strchr(item->string, '/') &&
+		      *item->string != '.'))
+			rc = error_about(error, -EINVAL, item->key, 0, 0,
+					 "%s: the file of tensor %s must be a name without a "
+					 "directory",
+					 path, item->key);
 		names[n++] = item->string;
 	}
 	if (!rc)
@@ -138,33 +109,6 @@ static int add_shards(struct nvs_checkpoint *checkpoint, const char *path,
 			rc = add_shard(checkpoint, path, names[i], error);
 	free(names);
 	return rc;
-}
-
-/* The map and the headers must name the same tensors, each in the same file. */
-static int check_map(const struct nvs_checkpoint *checkpoint, const char *path,
-		     const struct json_value *map, struct nvs_error *error)
-{
-	if (map->duplicate)
-		return error_set(error, -EINVAL, "%s: tensor %s appears twice", path,
-				 map->duplicate->key);
-	if (map->count != checkpoint->n)
-		return error_set(
-			error, -EINVAL,
-			"%s: names %u tensors, but its files have %zu: they are not of one "
-			"checkpoint",
-			path, map->count, checkpoint->n);
-	for (const struct json_value *item = map->first; item; item = item->next) {
-		const struct entry *entry = checkpoint_find(checkpoint, item->key);
-		const char *file = entry ? checkpoint->paths[entry->file] : "";
-		const char *slash = strrchr(file, '/');
-
-		if (!entry || strlen(item->key) != item->key_length ||
-		    strcmp(slash ? slash + 1 : file, item->string) != 0)
-			return error_about(error, -EINVAL, item->key, 0, 0,
-					   "%s: tensor %s is not in %s", path, item->key,
-					   item->string);
-	}
-	return 0;
 }
 
 static int load_map(struct nvs_checkpoint *checkpoint, const char *path,
@@ -180,7 +124,29 @@ static int load_map(struct nvs_checkpoint *checkpoint, const char *path,
 	rc = add_shards(checkpoint, path, map, error);
 	if (!rc)
 		rc = checkpoint_sort(checkpoint, path, error);
-	return rc ? rc : check_map(checkpoint, path, map, error);
+	if (rc)
+		return rc;
+	/* The map and the headers must name the same tensors, each in the same file. */
+	if (map->duplicate)
+		return error_set(error, -EINVAL, "%s: tensor %s appears twice", path,
+				 map->duplicate->key);
+	if (map->count != checkpoint->n)
+		return error_set(error, -EINVAL,
+				 "%s: names %u tensors, but its files have %zu: they are not of "
+				 "one checkpoint",
+				 path, map->count, checkpoint->n);
+	for (const struct json_value *item = map->first; item; item = item->next) {
+		const struct entry *entry = checkpoint_find(checkpoint, item->key);
+		const char *file = entry ? checkpoint->paths[entry->file] : "";
+		const char *slash = strrchr(file, '/');
+
+		if (!entry || strlen(item->key) != item->key_length ||
+		    strcmp(slash ? slash + 1 : file, item->string) != 0)
+			return error_about(error, -EINVAL, item->key, 0, 0,
+					   "%s: tensor %s is not in %s", path, item->key,
+					   item->string);
+	}
+	return 0;
 }
 
 int index_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
@@ -188,7 +154,24 @@ int index_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_e
 	struct json_document *document = NULL;
 	size_t nbytes = 0;
 	char *text;
-	int rc = read_text(path, &text, &nbytes, error);
+	int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat status = {0};
+
+	text = NULL;
+	if (fd < 0 || fstat(fd, &status))
+		rc = error_set(error, -errno, "can't open the index %s: %s", path,
+			       nvs_strerror(-errno));
+	else if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size > HEADER_MAX)
+		rc = error_set(error, -EINVAL,
+			       "the index %s is not a regular file of at most %u bytes", path,
+			       HEADER_MAX);
+	if (!rc) {
+		nbytes = (size_t)status.st_size;
+		text = malloc(nbytes + 1);
+		rc = text ? read_at(fd, path, 0, text, nbytes, error) : no_memory(path, error);
+	}
+	if (fd >= 0)
+		close(fd);
 
 	*checkpoint = (struct nvs_checkpoint){.has_data = true};
 	if (!rc)

@@ -9,7 +9,8 @@
 #include "base/little_endian.h"
 #include "checkpoint/state/groups.h"
 
-static int add(struct nvs_checkpoint *plan, const char *name, enum nvs_dtype dtype, uint64_t numel)
+static int plan_tensor(struct nvs_checkpoint *plan, const char *name, enum nvs_dtype dtype,
+		       uint64_t numel)
 {
 	int rc = entry_make(&plan->entries[plan->n], name, dtype, numel, NULL, 0);
 
@@ -33,10 +34,10 @@ static int plan(const struct groups *groups, bool with_step, size_t nstorages,
 		rc = -ENOMEM;
 	for (size_t i = 0; i < n && !rc; i++) {
 		groups_name(groups, i, name, &numel);
-		rc = add(plan, name, NVS_F32, numel);
+		rc = plan_tensor(plan, name, NVS_F32, numel);
 	}
 	if (!rc && with_step)
-		rc = add(plan, STEP_NAME, NVS_U64, 1);
+		rc = plan_tensor(plan, STEP_NAME, NVS_U64, 1);
 	return rc ? error_set(error, rc, "no memory for the names of tensors") : 0;
 }
 

@@ -74,7 +74,7 @@ static void add_sum(const struct groups *groups, const struct state_io *io)
 }
 
 /* An I/O writes to, or reads from, its place in a file. */
-static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
+static int submit_io(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
 	const struct groups *groups = move->arg;
 	const struct entry *entry = groups->entries[io->fragment * PARTS + io->part];
@@ -115,7 +115,7 @@ int groups_move(struct groups *groups, struct nvs_error *error)
 	struct state_move move = {.fragments = groups->fragments,
 				  .nfragments = groups->n,
 				  .importing = groups->reading != NULL,
-				  .submit = submit,
+				  .submit = submit_io,
 				  .landed = groups->reading ? landed : NULL,
 				  .arg = groups};
 

@@ -73,18 +73,6 @@ static int read_number(const struct groups *groups, uint64_t *step, struct nvs_e
 	return rc;
 }
 
-static int read_step(const struct groups *groups, uint64_t *step, struct nvs_error *error)
-{
-	int rc = groups->reading->checkpoint->of_torch ? read_number(groups, step, error)
-						       : read_tensor(groups, step, error);
-
-	if (!rc && *step > STEPS_MAX)
-		rc = error_about(error, -ERANGE, STEP_NAME, 0, 0,
-				 "the checkpoint counts %llu steps; allowed are up to 2^53 - 1",
-				 (unsigned long long)*step);
-	return rc;
-}
-
 /* ---- All state ---- */
 
 static int check_sums(const struct groups *groups, struct nvs_error *error)
@@ -102,28 +90,6 @@ static int check_sums(const struct groups *groups, struct nvs_error *error)
 	return 0;
 }
 
-static int import(struct groups *groups, const struct nvs_checkpoint *checkpoint,
-		  const char *const *names, struct nvs_error *error)
-{
-	uint64_t step = 0;
-	int rc = reading_begin(groups->reading, groups->aio, checkpoint, error);
-
-	for (size_t i = 0; i < groups->n * PARTS && !rc; i++)
-		rc = find_part(groups, i, names, error);
-	if (!rc && !names)
-		rc = read_step(groups, &step, error);
-	for (size_t i = 0; i < groups->n * PARTS && !rc; i++)
-		if (groups->entries[i])
-			rc = reading_check(groups->reading, groups->entries[i], error);
-	if (!rc)
-		rc = groups_move(groups, error);
-	if (!rc)
-		rc = check_sums(groups, error);
-	if (!rc)
-		rc = check_step_since(groups->optimizer, groups->step, error);
-	return rc || names ? rc : nvs_optimizer_set_step(groups->optimizer, step, error);
-}
-
 int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 				    const struct nvs_checkpoint *checkpoint,
 				    const char *const *names, struct nvs_error *error)
@@ -136,7 +102,32 @@ int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 		return error_set(error, -EINVAL, "checkpoint is NULL");
 	rc = groups_begin(&groups, optimizer, error);
 	if (!rc) {
-		rc = import(&groups, checkpoint, names, error);
+		uint64_t step = 0;
+
+		rc = reading_begin(groups.reading, groups.aio, checkpoint, error);
+
+		for (size_t i = 0; i < groups.n * PARTS && !rc; i++)
+			rc = find_part(&groups, i, names, error);
+		if (!rc && !names) {
+			rc = groups.reading->checkpoint->of_torch
+				     ? read_number(&groups, &step, error)
+				     : read_tensor(&groups, &step, error);
+			if (!rc && step > STEPS_MAX)
+				rc = error_about(error, -ERANGE, STEP_NAME, 0, 0,
+						 "the checkpoint counts %llu steps; allowed are up "
+						 "to 2^53 - 1",
+						 (unsigned long long)step);
+		}
+		for (size_t i = 0; i < groups.n * PARTS && !rc; i++)
+			if (groups.entries[i])
+				rc = reading_check(groups.reading, groups.entries[i], error);
+		if (!rc)
+			rc = groups_move(&groups, error);
+		if (!rc)
+			rc = check_sums(&groups, error);
+		if (!rc)
+			rc = check_step_since(groups.optimizer, groups.step, error);
+		rc = rc || names ? rc : nvs_optimizer_set_step(groups.optimizer, step, error);
 		reading_end(&reading);
 	}
 	groups_end(&groups);

@@ -25,7 +25,7 @@ struct flight {
 };
 
 /* The first thread that fails stores the error; the others leave it. */
-static int fail(struct state_move *move, const struct nvs_error *error)
+static int record_failure(struct state_move *move, const struct nvs_error *error)
 {
 	int none = 0;
 
@@ -36,41 +36,23 @@ static int fail(struct state_move *move, const struct nvs_error *error)
 	return error->code;
 }
 
-static void finish_io(struct state_move *move, struct flight *flight, struct state_io *io)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	int rc = requests_finish(move->aio, io->requests, io->n, &error);
-
-	if (rc && !flight->rc)
-		flight->rc = fail(move, &error);
-	else if (!rc && move->landed)
-		move->landed(move, io);
-	if (move->release)
-		move->release(move, io);
-}
-
 /* Waits for the transfers of a flight. */
-static void finish(struct state_move *move, struct flight *flight)
+static void finish_flight(struct state_move *move, struct flight *flight)
 {
 	assert(flight->n <= IOS_MAX);
-	for (size_t i = 0; i < flight->n; i++)
-		finish_io(move, flight, &flight->ios[i]);
+	for (size_t i = 0; i < flight->n; i++) {
+		struct state_io *io = &flight->ios[i];
+		struct nvs_error error = {.size = sizeof(error)};
+		int rc = requests_finish(move->aio, io->requests, io->n, &error);
+
+		if (rc && !flight->rc)
+			flight->rc = record_failure(move, &error);
+		else if (!rc && move->landed)
+			move->landed(move, io);
+		if (move->release)
+			move->release(move, io);
+	}
 	flight->n = 0;
-}
-
-static void begin_io(struct state_move *move, struct flight *flight, const struct state_io *io)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	struct state_io *own;
-
-	if (flight->n == IOS_MAX)
-		finish(move, flight);
-	if (flight->rc)
-		return;
-	own = &flight->ios[flight->n++];
-	*own = *io;
-	if (move->submit(move, own, &error))
-		flight->rc = fail(move, &error);
 }
 
 /* The first fragment that ends behind an element of a group. */
@@ -92,8 +74,8 @@ static size_t find_fragment(const struct state_move *move, size_t group, uint64_
 }
 
 /* Elements of a run that belong to no fragment: padding, which is 0 in all parts. */
-static void clear(const struct state_move *move, float *const parts[PARTS], uint64_t from,
-		  uint64_t to)
+static void clear_elements(const struct state_move *move, float *const parts[PARTS], uint64_t from,
+			   uint64_t to)
 {
 	assert(from <= to);
 	for (unsigned i = 0; i < PARTS && move->importing; i++)
@@ -115,27 +97,38 @@ static void begin_run(void *arg, const struct nvs_state_run *run, unsigned numbe
 		if (from >= end)
 			break;
 		to = to < end ? to : end;
-		clear(move, parts, done - run->offset, from - run->offset);
-		for (unsigned part = 0; part < PARTS; part++)
-			begin_io(move, &move->flights[number],
-				 &(const struct state_io){
-					 .fragment = i,
-					 .part = part,
-					 .data = parts[part] + (from - run->offset),
-					 .numel = to - from,
-					 .at = fragment->at + (from - fragment->offset)});
+		clear_elements(move, parts, done - run->offset, from - run->offset);
+		for (unsigned part = 0; part < PARTS; part++) {
+			struct flight *flight = &move->flights[number];
+			struct nvs_error error = {.size = sizeof(error)};
+			struct state_io *own;
+
+			if (flight->n == IOS_MAX)
+				finish_flight(move, flight);
+			if (!flight->rc) {
+				own = &flight->ios[flight->n++];
+				*own = (struct state_io){.fragment = i,
+							 .part = part,
+							 .data = parts[part] + (from - run->offset),
+							 .numel = to - from,
+							 .at = fragment->at +
+							       (from - fragment->offset)};
+				if (move->submit(move, own, &error))
+					flight->rc = record_failure(move, &error);
+			}
+		}
 		done = to;
 	}
-	clear(move, parts, done - run->offset, run->numel);
+	clear_elements(move, parts, done - run->offset, run->numel);
 }
 
-static int complete(void *arg, unsigned number)
+static int complete_run(void *arg, unsigned number)
 {
 	struct state_move *move = arg;
 	struct flight *flight = &move->flights[number];
 	int rc;
 
-	finish(move, flight);
+	finish_flight(move, flight);
 	rc = flight->rc;
 	flight->rc = 0;
 	return rc;
@@ -153,7 +146,7 @@ void state_io_sum(const struct state_io *io, uint64_t numel, uint32_t *sum)
 int state_move_run(struct state_move *move, struct nvs_optimizer *optimizer,
 		   struct nvs_error *error)
 {
-	const struct tile_mover mover = {.begin = begin_run, .complete = complete, .arg = move};
+	const struct tile_mover mover = {.begin = begin_run, .complete = complete_run, .arg = move};
 	int rc;
 
 	move->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));

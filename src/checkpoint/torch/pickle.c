@@ -113,7 +113,7 @@ static int no_memory(const struct machine *machine)
 
 /* ---- Memory ---- */
 
-static void *take(struct pickle *pickle, size_t nbytes)
+static void *take_memory(struct pickle *pickle, size_t nbytes)
 {
 	struct object_block *block = pickle->blocks;
 	size_t whole = (nbytes + 15) & ~(size_t)15;
@@ -152,7 +152,7 @@ static bool append(struct pickle *pickle, struct object *list, struct object *it
 {
 	if (list->n == list->room) {
 		size_t room = list->room ? 2 * list->room : 4;
-		struct object **items = take(pickle, room * sizeof(struct object *));
+		struct object **items = take_memory(pickle, room * sizeof(struct object *));
 
 		if (!items)
 			return false;
@@ -167,7 +167,7 @@ static bool append(struct pickle *pickle, struct object *list, struct object *it
 
 /* ---- The stack ---- */
 
-static int push(struct machine *machine, struct object *object)
+static int push_object(struct machine *machine, struct object *object)
 {
 	struct object **stack = array_room(machine->stack, machine->depth, &machine->stack_room,
 					   sizeof(*stack));
@@ -182,11 +182,11 @@ static int push(struct machine *machine, struct object *object)
 
 static int push_copy(struct machine *machine, const struct object *object)
 {
-	struct object *copy = take(machine->pickle, sizeof(*copy));
+	struct object *copy = take_memory(machine->pickle, sizeof(*copy));
 
 	if (copy)
 		*copy = *object;
-	return push(machine, copy);
+	return push_object(machine, copy);
 }
 
 /* Values above the last mark. */
@@ -196,7 +196,7 @@ static size_t above_mark(const struct machine *machine)
 }
 
 /* NULL: there is none above the last mark. */
-static struct object *pop(struct machine *machine)
+static struct object *pop_object(struct machine *machine)
 {
 	return above_mark(machine) ? machine->stack[--machine->depth] : NULL;
 }
@@ -236,6 +236,7 @@ static const uint8_t *operand(struct machine *machine, size_t n)
 {
 	const uint8_t *at = machine->at;
 
+	assert(at <= machine->end);
 	if ((size_t)(machine->end - at) < n)
 		return NULL;
 	machine->at += n;
@@ -313,7 +314,7 @@ static int do_string(struct machine *machine, unsigned length_bytes)
 
 	if (!number_operand(machine, length_bytes, &length) || !(at = operand(machine, length)))
 		return ends_early(machine);
-	text = take(machine->pickle, length + 1);
+	text = take_memory(machine->pickle, length + 1);
 	if (!text)
 		return no_memory(machine);
 	memcpy(text, at, length);
@@ -370,7 +371,7 @@ static int do_global(struct machine *machine)
 
 static int do_stack_global(struct machine *machine)
 {
-	const struct object *name = pop(machine), *module = pop(machine);
+	const struct object *name = pop_object(machine), *module = pop_object(machine);
 
 	if (!name || !module || name->kind != OBJECT_STRING || module->kind != OBJECT_STRING ||
 	    name->length >= NAME_BYTES || module->length >= NAME_BYTES)
@@ -383,18 +384,18 @@ static int do_stack_global(struct machine *machine)
 static int push_items(struct machine *machine, enum object_kind kind, struct object *const *items,
 		      size_t n)
 {
-	struct object *object = take(machine->pickle, sizeof(*object));
+	struct object *object = take_memory(machine->pickle, sizeof(*object));
 
 	if (!object)
 		return no_memory(machine);
 	*object = (struct object){.kind = kind};
-	object->items = n ? take(machine->pickle, n * sizeof(*items)) : NULL;
+	object->items = n ? take_memory(machine->pickle, n * sizeof(*items)) : NULL;
 	if (n && !object->items)
 		return no_memory(machine);
 	if (n)
 		memcpy(object->items, items, n * sizeof(*items));
 	object->n = object->room = n;
-	return push(machine, object);
+	return push_object(machine, object);
 }
 
 static int do_tuple(struct machine *machine, size_t n)
@@ -464,7 +465,7 @@ static bool are_counts(const struct object *tuple)
 static int do_storage(struct machine *machine)
 {
 	struct object object = {.kind = OBJECT_STORAGE};
-	const struct object *id = pop(machine), *const * items;
+	const struct object *id = pop_object(machine), *const * items;
 
 	if (!id || id->kind != OBJECT_TUPLE || id->n != 5)
 		return reject(machine, "a reference that is no storage");
@@ -490,7 +491,9 @@ static int push_unread_tensor(struct machine *machine, const char *why)
 static int make_tensor(struct machine *machine, const struct object *arguments)
 {
 	struct object object = {.kind = OBJECT_TENSOR};
+
 	const struct object *const *items = (const struct object *const *)arguments->items;
+
 	const struct pickle_name *type;
 
 	if (arguments->n < 4 || items[0]->kind != OBJECT_STORAGE ||
@@ -515,19 +518,12 @@ static int make_tensor(struct machine *machine, const struct object *arguments)
 	return push_copy(machine, &object);
 }
 
-static int make_instance(struct machine *machine, const struct pickle_name *type,
-			 struct object *arguments)
-{
-	return push_copy(machine, &(const struct object){.kind = OBJECT_INSTANCE,
-							 .instance = {type, arguments, NULL}});
-}
-
 /* (tensor, ...) */
 static int make_parameter(struct machine *machine, const struct object *arguments)
 {
 	if (!arguments->n || arguments->items[0]->kind != OBJECT_TENSOR)
 		return reject(machine, "a parameter that is no tensor");
-	return push(machine, arguments->items[0]);
+	return push_object(machine, arguments->items[0]);
 }
 
 /* (function, type, its arguments, attributes): a tensor with attributes, which are left out. */
@@ -551,7 +547,7 @@ static int make_from_type(struct machine *machine, const struct object *argument
 
 static int do_call(struct machine *machine)
 {
-	struct object *arguments = pop(machine), *callee = pop(machine), *first;
+	struct object *arguments = pop_object(machine), *callee = pop_object(machine), *first;
 
 	if (!arguments || !callee || arguments->kind != OBJECT_TUPLE || callee->kind != OBJECT_NAME)
 		return reject(machine, "a call without a function or its arguments");
@@ -570,9 +566,11 @@ static int do_call(struct machine *machine)
 	case NAME_TUPLE:
 		if (!first || (first->kind != OBJECT_TUPLE && first->kind != OBJECT_LIST))
 			return reject(machine, "a shape that is no tuple");
-		return push(machine, first);
+		return push_object(machine, first);
 	case NAME_INSTANCE:
-		return make_instance(machine, callee->name, arguments);
+		return push_copy(machine, &(const struct object){
+						  .kind = OBJECT_INSTANCE,
+						  .instance = {callee->name, arguments, NULL}});
 	case NAME_CONSTANT:
 	case NAME_STORAGE:
 		break;
@@ -583,7 +581,7 @@ static int do_call(struct machine *machine)
 /* The state of an object. That of a dictionary is of no use here. */
 static int do_build(struct machine *machine)
 {
-	struct object *state = pop(machine), *to = top(machine);
+	struct object *state = pop_object(machine), *to = top(machine);
 
 	if (!state || !to || (to->kind != OBJECT_INSTANCE && to->kind != OBJECT_DICT))
 		return reject(machine, "a state of what has none");
@@ -609,6 +607,7 @@ static int memorize(struct machine *machine, uint64_t number)
 	machine->memo = memo;
 	if (number == machine->nmemo)
 		machine->nmemo++;
+	assert(number < machine->nmemo && machine->nmemo <= machine->memo_room);
 	machine->memo[number] = object;
 	return 0;
 }
@@ -659,7 +658,7 @@ static int do_numbered(struct machine *machine, enum operation operation, unsign
 		return memorize(machine, number);
 	default:
 		assert(operation == BINGET || operation == LONG_BINGET);
-		return number < machine->nmemo ? push(machine, machine->memo[number])
+		return number < machine->nmemo ? push_object(machine, machine->memo[number])
 					       : reject(machine, "no value %llu in the memo",
 							(unsigned long long)number);
 	}
@@ -749,13 +748,13 @@ static int do_operation(struct machine *machine, enum operation operation)
 		return do_call(machine);
 	case BUILD:
 		return do_build(machine);
-	case STOP: /* ends run() */
+	case STOP: /* ends run_pickle() */
 		break;
 	}
 	return reject(machine, "operation 0x%02x, which torch.save does not write", operation);
 }
 
-static int run(struct machine *machine)
+static int run_pickle(struct machine *machine)
 {
 	int rc = 0;
 
@@ -772,7 +771,7 @@ static int run(struct machine *machine)
 	}
 	if (rc)
 		return rc;
-	machine->pickle->root = pop(machine);
+	machine->pickle->root = pop_object(machine);
 	if (!machine->pickle->root || machine->depth || machine->nmarks)
 		return reject(machine, "it ends with %zu values, not one", machine->depth);
 	return 0;
@@ -794,7 +793,7 @@ int pickle_read(struct pickle *pickle, const uint8_t *bytes, size_t nbytes, cons
 	machine.stack = array_room(NULL, 0, &machine.stack_room, sizeof(*machine.stack));
 	if (!machine.stack)
 		return no_memory(&machine);
-	rc = run(&machine);
+	rc = run_pickle(&machine);
 	free(machine.stack);
 	free(machine.memo);
 	free(machine.marks);

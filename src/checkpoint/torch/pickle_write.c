@@ -49,23 +49,6 @@ static void pickle_name(FILE *out, const char *name)
 	fprintf(out, "c%.*s\n%s\n", (int)(dot - name), name, dot + 1);
 }
 
-static void pickle_shape(FILE *out, const struct entry *entry)
-{
-	uint64_t stride;
-
-	fputc('(', out);
-	for (size_t i = 0; i < entry->ndim; i++)
-		pickle_number(out, entry->shape[i]);
-	fputs("t(", out);
-	for (size_t i = 0; i < entry->ndim; i++) {
-		stride = 1;
-		for (size_t j = i + 1; j < entry->ndim; j++)
-			stride *= entry->shape[j] ? entry->shape[j] : 1;
-		pickle_number(out, stride);
-	}
-	fputc('t', out);
-}
-
 /* Types without a storage of their own lie in bytes, and name the type behind the rest. */
 void pickle_tensor(FILE *out, const struct entry *entry, size_t index)
 {
@@ -81,7 +64,20 @@ void pickle_tensor(FILE *out, const struct entry *entry, size_t index)
 	pickle_number(out, storage ? entry->numel : entry->nbytes);
 	fputs("tQK", out);
 	fputc(0, out);
-	pickle_shape(out, entry);
+
+	uint64_t stride;
+
+	fputc('(', out);
+	for (size_t i = 0; i < entry->ndim; i++)
+		pickle_number(out, entry->shape[i]);
+	fputs("t(", out);
+	for (size_t i = 0; i < entry->ndim; i++) {
+		stride = 1;
+		for (size_t j = i + 1; j < entry->ndim; j++)
+			stride *= entry->shape[j] ? entry->shape[j] : 1;
+		pickle_number(out, stride);
+	}
+	fputc('t', out);
 	fputs("\x89"
 	      "ccollections\nOrderedDict\n)R",
 	      out);

@@ -159,6 +159,7 @@ static int read_place(const struct torch_reader *reader, const struct object *te
 	if (entry->nbytes > DATA_MAX - reader->checkpoint->nbytes)
 		return reject(reader, "the tensors have more than the %llu bytes that are allowed",
 			      DATA_MAX);
+	assert(begin <= end && end <= record->nbytes);
 	entry->offset = record->data_at + begin;
 	entry->storage = (uint32_t)(record - reader->zip.records);
 	entry->crc = record->crc;
@@ -265,8 +266,13 @@ static int visit_item(struct torch_reader *reader, size_t length, const struct o
 	return n;
 }
 
-static int visit_items(struct torch_reader *reader, const struct object *object, unsigned depth)
+static int visit(struct torch_reader *reader, const struct object *object, unsigned depth)
 {
+	if (object->kind == OBJECT_TENSOR)
+		return add_tensor(reader, object);
+	if (!has_items(object))
+		return 0;
+
 	const size_t length = strlen(reader->name), step = object->kind == OBJECT_DICT ? 2 : 1;
 	int rc = 0;
 
@@ -283,13 +289,6 @@ static int visit_items(struct torch_reader *reader, const struct object *object,
 			reader->name[length] = '\0';
 	}
 	return rc;
-}
-
-static int visit(struct torch_reader *reader, const struct object *object, unsigned depth)
-{
-	if (object->kind == OBJECT_TENSOR)
-		return add_tensor(reader, object);
-	return has_items(object) ? visit_items(reader, object, depth) : 0;
 }
 
 /* ---- The file ---- */
@@ -356,12 +355,22 @@ static int check_byte_order(const struct torch_reader *reader)
 	return rc;
 }
 
-static int read_pickle(struct torch_reader *reader)
+static int read_values(struct torch_reader *reader)
 {
+	struct stat status;
+	int rc = fstat(reader->fd, &status) ? -errno : 0;
+
+	if (rc)
+		return error_set(reader->error, rc, "%s: %s", reader->path, nvs_strerror(rc));
+	rc = zip_read(&reader->zip, reader->fd, (uint64_t)status.st_size, reader->path,
+		      reader->error);
+	if (rc)
+		return rc;
+
 	const struct zip_record *record = NULL;
 	uint8_t *bytes = NULL;
-	int rc = find_pickle(reader, &record);
 
+	rc = find_pickle(reader, &record);
 	if (!rc)
 		rc = check_byte_order(reader);
 	if (rc)
@@ -373,18 +382,6 @@ static int read_pickle(struct torch_reader *reader)
 				 reader->error);
 	free(bytes);
 	return rc;
-}
-
-static int read_values(struct torch_reader *reader)
-{
-	struct stat status;
-	int rc = fstat(reader->fd, &status) ? -errno : 0;
-
-	if (rc)
-		return error_set(reader->error, rc, "%s: %s", reader->path, nvs_strerror(rc));
-	rc = zip_read(&reader->zip, reader->fd, (uint64_t)status.st_size, reader->path,
-		      reader->error);
-	return rc ? rc : read_pickle(reader);
 }
 
 static void torch_reader_free(struct torch_reader *reader)
@@ -409,33 +406,6 @@ static uint32_t begin_of(int fd)
 	return is_read ? get_u32(first) : 0;
 }
 
-static int read_tensors(struct torch_reader *reader)
-{
-	const struct object *root = reader->pickle.root;
-
-	assert(root);
-	if (root->kind == OBJECT_TENSOR)
-		memcpy(reader->name, ALONE, sizeof(ALONE));
-	return visit(reader, root, 0);
-}
-
-/* Lists the records of the zip as storages, which entries name by their index. */
-static int take_storages(const struct torch_reader *reader)
-{
-	struct nvs_checkpoint *checkpoint = reader->checkpoint;
-	const struct zip *zip = &reader->zip;
-
-	checkpoint->storages = calloc(zip->n + 1, sizeof(*checkpoint->storages));
-	if (!checkpoint->storages)
-		return no_memory(reader);
-	checkpoint->nstorages = zip->n;
-	for (size_t i = 0; i < zip->n; i++)
-		checkpoint->storages[i] = (struct storage){.offset = zip->records[i].data_at,
-							   .nbytes = zip->records[i].nbytes,
-							   .crc = zip->records[i].crc};
-	return 0;
-}
-
 static int read_file(struct torch_reader *reader)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
@@ -444,10 +414,30 @@ static int read_file(struct torch_reader *reader)
 	checkpoint->has_data = checkpoint->of_torch = true;
 	if (!rc)
 		rc = read_values(reader);
-	if (!rc)
-		rc = take_storages(reader);
-	if (!rc)
-		rc = read_tensors(reader);
+	if (!rc) {
+		const struct zip *zip = &reader->zip;
+
+		/* Lists the records of the zip as storages, which entries name by their index. */
+		checkpoint->storages = calloc(zip->n + 1, sizeof(*checkpoint->storages));
+		if (!checkpoint->storages)
+			rc = no_memory(reader);
+		else {
+			checkpoint->nstorages = zip->n;
+			for (size_t i = 0; i < zip->n; i++)
+				checkpoint->storages[i] =
+					(struct storage){.offset = zip->records[i].data_at,
+							 .nbytes = zip->records[i].nbytes,
+							 .crc = zip->records[i].crc};
+		}
+	}
+	if (!rc) {
+		const struct object *root = reader->pickle.root;
+
+		assert(root);
+		if (root->kind == OBJECT_TENSOR)
+			memcpy(reader->name, ALONE, sizeof(ALONE));
+		rc = visit(reader, root, 0);
+	}
 	if (rc || checkpoint->n)
 		return rc;
 	if (!checkpoint->nunread)
@@ -479,25 +469,6 @@ int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, b
 	return rc;
 }
 
-/* Refuses a file that only its name takes for one of torch.save. What is no regular file is left to
- * the other readers to refuse. */
-static int refuse_by_name(int fd, const char *path, bool *is_torch, struct nvs_error *error)
-{
-	struct stat status;
-	char first;
-	ssize_t n;
-
-	if (fstat(fd, &status) || !S_ISREG(status.st_mode))
-		return 0;
-	*is_torch = true;
-	n = pread(fd, &first, 1, 0);
-	if (n < 0)
-		return error_set(error, -errno, "reading %s failed: %s", path,
-				 nvs_strerror(-errno));
-	return error_set(error, -EINVAL, "%s: it %s, so no file of torch.save", path,
-			 n ? "does not begin as a zip" : "is empty");
-}
-
 int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_torch,
 	       struct nvs_error *error)
 {
@@ -507,8 +478,25 @@ int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_tor
 	if (fd < 0)
 		return 0;
 	rc = torch_load_fd(checkpoint, fd, path, is_torch, error);
-	if (!rc && !*is_torch && text_ends_with(path, ".pt"))
-		rc = refuse_by_name(fd, path, is_torch, error);
+	if (!rc && !*is_torch && text_ends_with(path, ".pt")) {
+		struct stat status;
+		char first;
+		ssize_t n;
+
+		/* Refuses a file that only its name takes for one of torch.save. What is no regular
+		 * file is left to the other readers to refuse. */
+		if (!fstat(fd, &status) && S_ISREG(status.st_mode)) {
+			*is_torch = true;
+			n = pread(fd, &first, 1, 0);
+			if (n < 0)
+				rc = error_set(error, -errno, "reading %s failed: %s", path,
+					       nvs_strerror(-errno));
+			else
+				rc = error_set(error, -EINVAL,
+					       "%s: it %s, so no file of torch.save", path,
+					       n ? "does not begin as a zip" : "is empty");
+		}
+	}
 	close(fd);
 	return rc;
 }
@@ -531,12 +519,6 @@ static const struct object *item_of(const struct object *object, const char *key
 	return NULL;
 }
 
-static bool is_count(const struct entry *entry)
-{
-	return entry->numel == 1 &&
-	       (entry->dtype == NVS_F32 || entry->dtype == NVS_I64 || entry->dtype == NVS_U64);
-}
-
 static double value_of(const uint8_t bytes[8], enum nvs_dtype dtype)
 {
 	float real;
@@ -546,30 +528,6 @@ static double value_of(const uint8_t bytes[8], enum nvs_dtype dtype)
 		return (double)get_u64(bytes);
 	memcpy(&real, bytes, sizeof(real));
 	return (double)real;
-}
-
-/* The element of a tensor that has one. */
-static int read_element(struct torch_reader *reader, const struct object *tensor, double *value)
-{
-	struct entry entry = {.dtype = tensor->tensor.dtype};
-	uint8_t bytes[8] = {0}, *data = NULL;
-	const struct zip_record *record;
-	int rc = read_shape(reader, tensor->tensor.shape, &entry);
-
-	if (!rc)
-		rc = read_place(reader, tensor, &entry);
-	if (!rc && !is_count(&entry))
-		rc = reject(reader, "it must be one element of F32, I64 or U64");
-	record = &reader->zip.records[entry.storage];
-	if (!rc)
-		rc = read_record(reader, record, &data);
-	assert(rc || data);
-	if (!rc)
-		memcpy(bytes, data + (entry.offset - record->data_at), entry.nbytes);
-	free(data);
-	free(entry.shape);
-	*value = value_of(bytes, entry.dtype);
-	return rc;
 }
 
 static int read_count(struct torch_reader *reader, const char *const *keys, uint64_t *count)
@@ -590,8 +548,32 @@ static int read_count(struct torch_reader *reader, const char *const *keys, uint
 	}
 	if (object->kind == OBJECT_FLOAT)
 		value = object->real;
-	else if (object->kind == OBJECT_TENSOR)
-		rc = read_element(reader, object, &value);
+	else if (object->kind == OBJECT_TENSOR) {
+		struct entry entry = {.dtype = object->tensor.dtype};
+		uint8_t bytes[8] = {0}, *data = NULL;
+		const struct zip_record *record;
+
+		/* The element of a tensor that has one. */
+		rc = read_shape(reader, object->tensor.shape, &entry);
+		if (!rc)
+			rc = read_place(reader, object, &entry);
+		if (!rc &&
+		    !(entry.numel == 1 &&
+		      (entry.dtype == NVS_F32 || entry.dtype == NVS_I64 || entry.dtype == NVS_U64)))
+			rc = reject(reader, "it must be one element of F32, I64 or U64");
+		record = &reader->zip.records[entry.storage];
+		if (!rc)
+			rc = read_record(reader, record, &data);
+		if (!rc) {
+			assert(data && entry.nbytes <= sizeof(bytes) &&
+			       entry.offset >= record->data_at &&
+			       entry.offset - record->data_at <= record->nbytes - entry.nbytes);
+			memcpy(bytes, data + (entry.offset - record->data_at), entry.nbytes);
+		}
+		free(data);
+		free(entry.shape);
+		value = value_of(bytes, entry.dtype);
+	}
 	if (rc)
 		return rc;
 	if (!(value >= 0 && value <= 0x1p53))

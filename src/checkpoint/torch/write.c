@@ -33,11 +33,6 @@ struct record {
 	uint64_t nbytes, header_at, data_at;
 };
 
-static bool is_large(const struct record *record)
-{
-	return record->nbytes >= LARGE || record->header_at >= LARGE;
-}
-
 /* The fields that local headers and the directory have in common. */
 static void put_common(FILE *out, const struct record *record, unsigned extra)
 {
@@ -55,14 +50,10 @@ static void put_common(FILE *out, const struct record *record, unsigned extra)
 	put_number(out, extra, 2);
 }
 
-static unsigned local_extra(const struct record *record)
-{
-	return (unsigned)(record->data_at - record->header_at - LOCAL_BYTES - strlen(record->name));
-}
-
 static void put_local(FILE *out, const struct record *record)
 {
-	unsigned extra = local_extra(record);
+	unsigned extra = (unsigned)(record->data_at - record->header_at - LOCAL_BYTES -
+				    strlen(record->name));
 
 	put_number(out, 0x04034b50, 4);
 	put_common(out, record, extra);
@@ -83,7 +74,8 @@ static void put_local(FILE *out, const struct record *record)
 
 static void put_central(FILE *out, const struct record *record)
 {
-	bool large = is_large(record), long_data = record->nbytes >= LARGE;
+	bool large = record->nbytes >= LARGE || record->header_at >= LARGE,
+	     long_data = record->nbytes >= LARGE;
 
 	put_number(out, 0x02014b50, 4);
 	put_number(out, 45, 2);
@@ -152,32 +144,6 @@ static struct record record_of(const struct nvs_checkpoint *plan, size_t i, cons
 	return record;
 }
 
-/* The records before the data: the pickle, the byte order and the version. */
-static int make_lead(struct torch *torch, const char *pickle, size_t nbytes)
-{
-	static const char *const names[RECORDS_LEAD] = {"data.pkl", "byteorder", "version"};
-	const char *const data[RECORDS_LEAD] = {pickle, "little", "3\n"};
-	const size_t lengths[RECORDS_LEAD] = {nbytes, 6, 2};
-	FILE *out = open_memstream(&torch->lead, &torch->lead_bytes);
-	uint64_t at = 0;
-
-	if (!out)
-		return -ENOMEM;
-	for (unsigned i = 0; i < RECORDS_LEAD; i++) {
-		struct record record = {.crc = zip_crc32(data[i], lengths[i])};
-
-		snprintf(record.name, sizeof(record.name), PREFIX "%s", names[i]);
-		at = place_record(&record, at, lengths[i], 64);
-		put_local(out, &record);
-		fwrite(data[i], 1, lengths[i], out);
-		torch->lead_at[i] = record.header_at;
-		torch->lead_data_at[i] = record.data_at;
-		torch->lead_crc[i] = record.crc;
-		torch->lead_nbytes[i] = record.nbytes;
-	}
-	return fclose(out) ? -ENOMEM : 0;
-}
-
 static struct record lead_record(const struct torch *torch, unsigned i)
 {
 	static const char *const names[RECORDS_LEAD] = {"data.pkl", "byteorder", "version"};
@@ -241,25 +207,36 @@ int torch_place_pickle(struct torch *torch, struct nvs_checkpoint *plan, const c
 	int rc;
 
 	*torch = (struct torch){.crcs = calloc(plan->n + 1, sizeof(uint32_t))};
-	rc = torch->crcs ? make_lead(torch, pickle, nbytes) : -ENOMEM;
+	if (torch->crcs) {
+		static const char *const names[RECORDS_LEAD] = {"data.pkl", "byteorder", "version"};
+		const char *const data[RECORDS_LEAD] = {pickle, "little", "3\n"};
+		const size_t lengths[RECORDS_LEAD] = {nbytes, 6, 2};
+		FILE *out = open_memstream(&torch->lead, &torch->lead_bytes);
+		uint64_t at = 0;
+
+		/* The records before the data: the pickle, the byte order and the version. */
+		if (!out)
+			rc = -ENOMEM;
+		else {
+			for (unsigned i = 0; i < RECORDS_LEAD; i++) {
+				struct record record = {.crc = zip_crc32(data[i], lengths[i])};
+
+				snprintf(record.name, sizeof(record.name), PREFIX "%s", names[i]);
+				at = place_record(&record, at, lengths[i], 64);
+				put_local(out, &record);
+				fwrite(data[i], 1, lengths[i], out);
+				torch->lead_at[i] = record.header_at;
+				torch->lead_data_at[i] = record.data_at;
+				torch->lead_crc[i] = record.crc;
+				torch->lead_nbytes[i] = record.nbytes;
+			}
+			rc = fclose(out) ? -ENOMEM : 0;
+		}
+	} else
+		rc = -ENOMEM;
 	if (!rc)
 		rc = place_all(torch, plan);
 	return rc ? error_set(error, rc, "no memory for the directory of %s", path) : 0;
-}
-
-static void put_dictionary(FILE *out, const struct nvs_checkpoint *plan,
-			   const struct torch_count *count)
-{
-	fputs("}(", out);
-	for (size_t i = 0; i < plan->n; i++) {
-		pickle_text(out, plan->entries[i].name);
-		pickle_tensor(out, &plan->entries[i], i);
-	}
-	if (count) {
-		pickle_text(out, count->name);
-		pickle_number(out, count->value);
-	}
-	fputs("u", out);
 }
 
 /* `alone`: the only tensor is the value, and there is no dictionary. */
@@ -276,8 +253,18 @@ static int place_values(struct torch *torch, struct nvs_checkpoint *plan, bool a
 		pickle_begin(out);
 		if (alone)
 			pickle_tensor(out, plan->entries, 0);
-		else
-			put_dictionary(out, plan, count);
+		else {
+			fputs("}(", out);
+			for (size_t i = 0; i < plan->n; i++) {
+				pickle_text(out, plan->entries[i].name);
+				pickle_tensor(out, &plan->entries[i], i);
+			}
+			if (count) {
+				pickle_text(out, count->name);
+				pickle_number(out, count->value);
+			}
+			fputs("u", out);
+		}
 		pickle_end(out);
 		rc = fclose(out) ? -ENOMEM : 0;
 	}

@@ -162,6 +162,7 @@ static bool read_extra(const uint8_t *extra, size_t nbytes, uint64_t *const fiel
 					continue;
 				if ((size_t)(at - extra - 4) + 8 > length)
 					return false;
+				assert(at + 8 <= extra + nbytes);
 				*fields[i] = get_u64(at);
 				at += 8;
 			}
@@ -171,32 +172,6 @@ static bool read_extra(const uint8_t *extra, size_t nbytes, uint64_t *const fiel
 		nbytes -= 4 + length;
 	}
 	return *fields[0] != FULL_32 && *fields[1] != FULL_32 && *fields[2] != FULL_32;
-}
-
-/* Where the data begins, which only the record's own header says. */
-static int find_data(const struct zip_reader *reader, struct zip_record *record)
-{
-	uint8_t local[LOCAL_BYTES];
-	uint64_t end;
-	int rc;
-
-	if (record->header_at > reader->at || reader->at - record->header_at < LOCAL_BYTES)
-		return reject(reader, "record %s begins in the directory", record->name);
-	rc = read_bytes(reader, record->header_at, local, sizeof(local));
-	if (rc)
-		return rc;
-	if (get_u32(local) != 0x04034b50)
-		return reject(reader, "record %s has no header at byte %llu", record->name,
-			      (unsigned long long)record->header_at);
-	record->data_at = record->header_at + LOCAL_BYTES + get_u16(local + 26) +
-			  get_u16(local + 28);
-	if (__builtin_add_overflow(record->data_at, record->nbytes, &end) || end > reader->at)
-		return reject(reader,
-			      "record %s has %llu bytes at %llu, behind the directory's "
-			      "begin at %llu",
-			      record->name, (unsigned long long)record->nbytes,
-			      (unsigned long long)record->data_at, (unsigned long long)reader->at);
-	return 0;
 }
 
 /* One entry of the directory, whose length goes to *used. */
@@ -227,20 +202,29 @@ static int read_record(struct zip_reader *reader, const uint8_t *at, size_t left
 		return reject(reader,
 			      "record %s is compressed or encrypted: torch.save does neither",
 			      record->name);
-	return find_data(reader, record);
-}
 
-static int read_records(struct zip_reader *reader, const uint8_t *directory)
-{
-	size_t at = 0, used = 0;
-	int rc = 0;
+	uint8_t local[LOCAL_BYTES];
+	uint64_t end;
+	int rc;
 
-	reader->zip->records = calloc(reader->count + 1, sizeof(struct zip_record));
-	if (!reader->zip->records)
-		return no_memory(reader);
-	for (uint64_t i = 0; i < reader->count && !rc; i++, at += used)
-		rc = read_record(reader, directory + at, (size_t)reader->nbytes - at, &used);
-	return rc;
+	/* Where the data begins, which only the record's own header says. */
+	if (record->header_at > reader->at || reader->at - record->header_at < LOCAL_BYTES)
+		return reject(reader, "record %s begins in the directory", record->name);
+	rc = read_bytes(reader, record->header_at, local, sizeof(local));
+	if (rc)
+		return rc;
+	if (get_u32(local) != 0x04034b50)
+		return reject(reader, "record %s has no header at byte %llu", record->name,
+			      (unsigned long long)record->header_at);
+	record->data_at = record->header_at + LOCAL_BYTES + get_u16(local + 26) +
+			  get_u16(local + 28);
+	if (__builtin_add_overflow(record->data_at, record->nbytes, &end) || end > reader->at)
+		return reject(
+			reader,
+			"record %s has %llu bytes at %llu, behind the directory's begin at %llu",
+			record->name, (unsigned long long)record->nbytes,
+			(unsigned long long)record->data_at, (unsigned long long)reader->at);
+	return 0;
 }
 
 static int by_place(const void *a, const void *b)
@@ -275,6 +259,7 @@ static int check_records(const struct zip_reader *reader)
 {
 	const struct zip *zip = reader->zip;
 
+	assert(zip->records);
 	qsort(zip->records, zip->n, sizeof(*zip->records), by_place);
 	for (size_t i = 1; i < zip->n; i++) {
 		const struct zip_record *record = &zip->records[i - 1];
@@ -308,12 +293,26 @@ int zip_read(struct zip *zip, int fd, uint64_t file_bytes, const char *path,
 	rc = find_end(&reader);
 	if (rc)
 		return rc;
+	assert(reader.nbytes <= HEADER_MAX && reader.at <= file_bytes &&
+	       reader.nbytes <= file_bytes - reader.at);
 	directory = malloc(reader.nbytes + 1);
 	if (!directory)
 		return no_memory(&reader);
 	rc = read_bytes(&reader, reader.at, directory, reader.nbytes);
-	if (!rc)
-		rc = read_records(&reader, directory);
+	if (!rc) {
+		size_t at = 0, used = 0;
+
+		reader.zip->records = calloc(reader.count + 1, sizeof(struct zip_record));
+		if (!reader.zip->records)
+			rc = no_memory(&reader);
+		else {
+			for (uint64_t i = 0; i < reader.count && !rc; i++, at += used) {
+				assert(at <= reader.nbytes);
+				rc = read_record(&reader, directory + at,
+						 (size_t)reader.nbytes - at, &used);
+			}
+		}
+	}
 	free(directory);
 	return rc ? rc : check_records(&reader);
 }

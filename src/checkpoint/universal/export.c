@@ -58,30 +58,8 @@ static int set_paths(struct export_job *export, const char *path, struct nvs_err
 	return export->latest ? 0 : error_set(error, -ENOMEM, "no memory for the path %s", path);
 }
 
-/* Finds the place of the data in the files of a parameter; the first rank also makes these. */
-static int make_files(struct export_job *export, size_t i, struct nvs_error *error)
-{
-	const struct param *param = &export->params.all[i];
-	struct nvs_checkpoint plan;
-	struct torch torch;
-	char file[PART_FILE_MAX];
-	int rc = param_lay_out(param, &plan, &torch, error);
-
-	if (!rc)
-		export->data_at[i] = plan.entries->offset;
-	if (!rc && !export->options.rank)
-		rc = tree_add(&export->tree, param->name, error);
-	for (unsigned part = 0; part < PARTS && !rc && !export->options.rank; part++) {
-		part_file(file, part);
-		rc = tree_create_file(&export->tree, param->name, file, torch.file_bytes, error);
-	}
-	torch_free(&torch);
-	checkpoint_free(&plan);
-	return rc;
-}
-
 /* All memory that is needed where the other ranks wait for this one. */
-static int reserve(struct export_job *export, struct nvs_error *error)
+static int reserve_memory(struct export_job *export, struct nvs_error *error)
 {
 	size_t n = export->params.n;
 
@@ -94,9 +72,9 @@ static int reserve(struct export_job *export, struct nvs_error *error)
 				   export->options.world);
 }
 
-static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
-		 const struct nvs_checkpoint_param *params, size_t n, const char *path,
-		 struct nvs_error *error)
+static int begin_export(struct export_job *export, struct nvs_optimizer *optimizer,
+			const struct nvs_checkpoint_param *params, size_t n, const char *path,
+			struct nvs_error *error)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	int rc = nvs_optimizer_get_info(optimizer, &info, error);
@@ -109,7 +87,7 @@ static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
 	if (!rc)
 		rc = set_paths(export, path, error);
 	if (!rc)
-		rc = reserve(export, error);
+		rc = reserve_memory(export, error);
 	if (rc)
 		return rc;
 	export->optimizer = optimizer;
@@ -117,14 +95,33 @@ static int begin(struct export_job *export, struct nvs_optimizer *optimizer,
 	export->step = info.step;
 	if (!export->options.rank)
 		rc = tree_create(&export->tree, export->path, error);
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = make_files(export, i, error);
+	for (size_t i = 0; i < n && !rc; i++) {
+		const struct param *param = &export->params.all[i];
+		struct nvs_checkpoint plan;
+		struct torch torch;
+		char file[PART_FILE_MAX];
+
+		/* Finds the place of the data in the files of a parameter; the first rank also
+		 * makes these. */
+		rc = param_lay_out(param, &plan, &torch, error);
+		if (!rc)
+			export->data_at[i] = plan.entries->offset;
+		if (!rc && !export->options.rank)
+			rc = tree_add(&export->tree, param->name, error);
+		for (unsigned part = 0; part < PARTS && !rc && !export->options.rank; part++) {
+			part_file(file, part);
+			rc = tree_create_file(&export->tree, param->name, file, torch.file_bytes,
+					      error);
+		}
+		torch_free(&torch);
+		checkpoint_free(&plan);
+	}
 	return rc;
 }
 
 /* ---- Elements ---- */
 
-static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
+static int submit_write(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
 	struct export_job *export = move->arg;
 	size_t owner = export->params.owners[io->fragment];
@@ -161,22 +158,6 @@ static int sync_elements(const struct export_job *export, struct nvs_error *erro
 				       error);
 		}
 	return rc;
-}
-
-static int write_elements(struct export_job *export, struct nvs_error *error)
-{
-	struct state_move move = {.fragments = export->params.fragments,
-				  .nfragments = export->params.nfragments,
-				  .submit = submit,
-				  .release = release,
-				  .arg = export};
-	int rc = export->options.rank ? tree_open(&export->tree, export->path, true, error) : 0;
-
-	open_files_begin(&export->files, export->aio, &export->tree, &export->params, O_RDWR, NULL);
-	if (!rc)
-		rc = state_move_run(&move, export->optimizer, error);
-	open_files_end(&export->files);
-	return rc || !export->options.rank ? rc : sync_elements(export, error);
 }
 
 /* Makes the checksums those of the whole parts: the exclusive or of what all ranks have of them. */
@@ -234,24 +215,6 @@ static int write_frame(const struct export_job *export, const char *name, const 
 	return rc;
 }
 
-static int complete_param(const struct export_job *export, size_t i, struct nvs_error *error)
-{
-	const struct param *param = &export->params.all[i];
-	struct nvs_checkpoint plan;
-	struct torch torch;
-	char file[PART_FILE_MAX];
-	int rc = param_lay_out(param, &plan, &torch, error);
-
-	for (unsigned part = 0; part < PARTS && !rc; part++) {
-		part_file(file, part);
-		torch.crcs[0] = export->sums[i * PARTS + part];
-		rc = write_frame(export, param->name, file, &plan, &torch, error);
-	}
-	torch_free(&torch);
-	checkpoint_free(&plan);
-	return rc;
-}
-
 /* The number of steps, where DeepSpeed looks for it. */
 static int make_state(uint64_t step, char **text, size_t *nbytes)
 {
@@ -284,36 +247,33 @@ static int make_state(uint64_t step, char **text, size_t *nbytes)
 	return fclose(out) ? -ENOMEM : 0;
 }
 
-static int write_own_state(const struct export_job *export, struct nvs_error *error)
-{
-	struct nvs_checkpoint none = {0};
-	struct torch torch = {0};
-	char *pickle = NULL;
-	size_t nbytes;
-	int rc = make_state(export->step, &pickle, &nbytes);
-
-	if (rc)
-		rc = error_set(error, rc, "no memory for " UNIVERSAL_STATE);
-	else
-		rc = torch_place_pickle(&torch, &none, pickle, nbytes, UNIVERSAL_STATE, error);
-	if (!rc)
-		rc = tree_create_file(&export->tree, NULL, UNIVERSAL_STATE, torch.file_bytes,
-				      error);
-	if (!rc)
-		rc = write_frame(export, NULL, UNIVERSAL_STATE, &none, &torch, error);
-	torch_free(&torch);
-	free(pickle);
-	return rc;
-}
-
 static int write_state(const struct export_job *export, struct nvs_error *error)
 {
 	const struct nvs_universal_options *options = &export->options;
 	struct sink sink = {0};
 	int rc;
 
-	if (!options->optimizer_state)
-		return write_own_state(export, error);
+	if (!options->optimizer_state) {
+		struct nvs_checkpoint none = {0};
+		struct torch torch = {0};
+		char *pickle = NULL;
+		size_t nbytes;
+
+		rc = make_state(export->step, &pickle, &nbytes);
+		if (rc)
+			rc = error_set(error, rc, "no memory for " UNIVERSAL_STATE);
+		else
+			rc = torch_place_pickle(&torch, &none, pickle, nbytes, UNIVERSAL_STATE,
+						error);
+		if (!rc)
+			rc = tree_create_file(&export->tree, NULL, UNIVERSAL_STATE,
+					      torch.file_bytes, error);
+		if (!rc)
+			rc = write_frame(export, NULL, UNIVERSAL_STATE, &none, &torch, error);
+		torch_free(&torch);
+		free(pickle);
+		return rc;
+	}
 	rc = tree_create_file(&export->tree, NULL, UNIVERSAL_STATE, options->optimizer_state_bytes,
 			      error);
 	if (!rc)
@@ -325,25 +285,52 @@ static int write_state(const struct export_job *export, struct nvs_error *error)
 	return rc;
 }
 
-static int sync_param(const struct export_job *export, size_t i, struct nvs_error *error)
+/* The first rank, when all elements are written. */
+static int complete_tree(struct export_job *export, struct nvs_error *error)
 {
-	const char *name = export->params.all[i].name;
-	char file[PART_FILE_MAX];
+	size_t n = export->params.n;
 	int rc = 0;
 
-	for (unsigned part = 0; part < PARTS && !rc; part++) {
-		part_file(file, part);
-		rc = tree_sync(&export->tree, name, file, error);
-	}
-	return rc ? rc : tree_sync(&export->tree, name, ".", error);
-}
+	for (size_t i = 0; i < n && !rc; i++) {
+		const struct param *param = &export->params.all[i];
+		struct nvs_checkpoint plan;
+		struct torch torch;
+		char file[PART_FILE_MAX];
 
-static int write_latest(const struct export_job *export, struct nvs_error *error)
-{
+		rc = param_lay_out(param, &plan, &torch, error);
+
+		for (unsigned part = 0; part < PARTS && !rc; part++) {
+			part_file(file, part);
+			torch.crcs[0] = export->sums[i * PARTS + part];
+			rc = write_frame(export, param->name, file, &plan, &torch, error);
+		}
+		torch_free(&torch);
+		checkpoint_free(&plan);
+	}
+	if (!rc)
+		rc = write_state(export, error);
+	/* Sync after all writes: the first sync makes much of the rest durable too. */
+	for (size_t i = 0; i < n && !rc; i++) {
+		const char *name = export->params.all[i].name;
+		char file[PART_FILE_MAX];
+
+		for (unsigned part = 0; part < PARTS && !rc; part++) {
+			part_file(file, part);
+			rc = tree_sync(&export->tree, name, file, error);
+		}
+		rc = rc ? rc : tree_sync(&export->tree, name, ".", error);
+	}
+	if (!rc)
+		rc = tree_sync(&export->tree, NULL, UNIVERSAL_STATE, error);
+	if (!rc)
+		rc = tree_commit(&export->tree, error);
+	if (rc)
+		return rc;
+
 	struct draft draft = {.fd = -1};
 	size_t nbytes = strlen(export->tag);
-	int rc = draft_open(&draft, export->aio, export->latest, nbytes, error);
 
+	rc = draft_open(&draft, export->aio, export->latest, nbytes, error);
 	if (!rc)
 		rc = sink_write_now(&draft.sink, export->aio, export->tag, nbytes, 0, error);
 	if (!rc)
@@ -354,26 +341,6 @@ static int write_latest(const struct export_job *export, struct nvs_error *error
 		rc = sync_directory(export->latest, error);
 	draft_close(&draft);
 	return rc;
-}
-
-/* The first rank, when all elements are written. */
-static int complete(struct export_job *export, struct nvs_error *error)
-{
-	size_t n = export->params.n;
-	int rc = 0;
-
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = complete_param(export, i, error);
-	if (!rc)
-		rc = write_state(export, error);
-	/* Sync after all writes: the first sync makes much of the rest durable too. */
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = sync_param(export, i, error);
-	if (!rc)
-		rc = tree_sync(&export->tree, NULL, UNIVERSAL_STATE, error);
-	if (!rc)
-		rc = tree_commit(&export->tree, error);
-	return rc ? rc : write_latest(export, error);
 }
 
 int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
@@ -387,13 +354,26 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 	/* A rank that fails still meets the others, or they would wait for it. */
 	rc = ranks_meet(&export.options, rc, 0, error);
 	if (!rc) {
-		rc = begin(&export, optimizer, params, n, path, error);
+		rc = begin_export(&export, optimizer, params, n, path, error);
 		rc = ranks_meet(&export.options, rc, params_sum(&export.params), error);
 	}
 	if (!rc)
 		rc = cover_check(&export.params, &export.options, export.runs, error);
 	if (!rc) {
-		rc = write_elements(&export, error);
+		struct state_move move = {.fragments = export.params.fragments,
+					  .nfragments = export.params.nfragments,
+					  .submit = submit_write,
+					  .release = release,
+					  .arg = &export};
+
+		rc = export.options.rank ? tree_open(&export.tree, export.path, true, error) : 0;
+
+		open_files_begin(&export.files, export.aio, &export.tree, &export.params, O_RDWR,
+				 NULL);
+		if (!rc)
+			rc = state_move_run(&move, export.optimizer, error);
+		open_files_end(&export.files);
+		rc = rc || !export.options.rank ? rc : sync_elements(&export, error);
 		if (!rc)
 			rc = check_step_since(optimizer, export.step, error);
 		rc = ranks_meet(&export.options, rc, 0, error);
@@ -401,7 +381,7 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 	if (!rc)
 		rc = combine_sums(&export, error);
 	if (!rc) {
-		rc = export.options.rank ? 0 : complete(&export, error);
+		rc = export.options.rank ? 0 : complete_tree(&export, error);
 		rc = ranks_meet(&export.options, rc, 0, error);
 	}
 	tree_close(&export.tree);

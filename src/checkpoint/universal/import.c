@@ -146,7 +146,7 @@ static int read_step(const struct import_job *import, uint64_t *step, struct nvs
 	return rc;
 }
 
-static int submit(struct state_move *move, struct state_io *io, struct nvs_error *error)
+static int submit_read(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
 	struct import_job *import = move->arg;
 	size_t owner = import->params.owners[io->fragment];
@@ -195,7 +195,7 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 	struct state_move move = {.fragments = params->fragments,
 				  .nfragments = params->nfragments,
 				  .importing = true,
-				  .submit = submit,
+				  .submit = submit_read,
 				  .landed = landed,
 				  .release = release,
 				  .arg = import};

@@ -53,7 +53,7 @@ static void close_now(struct open_file *file)
 }
 
 /* Under the lock: the file, or the one that was last used before all others and is not in use. */
-static struct open_file *choose(struct open_files *files, size_t owner, unsigned part)
+static struct open_file *choose_file(struct open_files *files, size_t owner, unsigned part)
 {
 	struct open_file *oldest = NULL;
 
@@ -92,11 +92,11 @@ static int reopen(struct open_files *files, struct open_file *file, size_t owner
 }
 
 /* Under the lock. -EAGAIN: all are in use. */
-static int take(struct open_files *files, size_t owner, unsigned part, struct open_file **file,
-		struct nvs_error *error)
+static int take_file(struct open_files *files, size_t owner, unsigned part, struct open_file **file,
+		     struct nvs_error *error)
 {
 	for (;;) {
-		*file = choose(files, owner, part);
+		*file = choose_file(files, owner, part);
 		if (!*file)
 			return -EAGAIN;
 		(*file)->used = ++files->clock;
@@ -112,34 +112,28 @@ static int take(struct open_files *files, size_t owner, unsigned part, struct op
 	}
 }
 
-/* One beyond those that stay open. */
-static int open_apart(const struct open_files *files, size_t owner, unsigned part,
-		      struct open_file **file, struct nvs_error *error)
-{
-	int rc;
-
-	*file = calloc(1, sizeof(**file));
-	if (!*file)
-		return error_set(error, -ENOMEM, "no memory for a file");
-	**file = (struct open_file){.owner = owner, .part = part, .apart = true};
-	rc = open_now(files, *file, error);
-	if (!rc)
-		return 0;
-	close_now(*file);
-	free(*file);
-	return rc;
-}
-
 int open_files_take(struct open_files *files, size_t owner, unsigned part, struct open_file **file,
 		    struct nvs_error *error)
 {
 	int rc;
 
 	pthread_mutex_lock(&files->lock);
-	rc = take(files, owner, part, file, error);
+	rc = take_file(files, owner, part, file, error);
 	pthread_mutex_unlock(&files->lock);
-	if (rc == -EAGAIN)
-		rc = open_apart(files, owner, part, file, error);
+	if (rc == -EAGAIN) {
+		/* One beyond those that stay open. */
+		*file = calloc(1, sizeof(**file));
+		if (!*file)
+			rc = error_set(error, -ENOMEM, "no memory for a file");
+		else {
+			**file = (struct open_file){.owner = owner, .part = part, .apart = true};
+			rc = open_now(files, *file, error);
+			if (rc) {
+				close_now(*file);
+				free(*file);
+			}
+		}
+	}
 	if (rc)
 		*file = NULL;
 	return rc;

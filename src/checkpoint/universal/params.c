@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parameters of a universal checkpoint: checks what the caller says of them. */
-#include "checkpoint/universal/universal.h"
-
+/*
+ * The parameters of a universal checkpoint: checks what the caller says of them, and lays out the
+ * file of each, a tensor alone whose elements come and go in any order.
+ */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/shape.h"
 #include "base/struct_size.h"
+#include "checkpoint/torch/torch.h"
 #include "checkpoint/torch/zip.h"
+#include "checkpoint/universal/universal.h"
 
 static int check_name(const char *name, size_t i, struct nvs_error *error)
 {
@@ -28,7 +32,7 @@ static int check_name(const char *name, size_t i, struct nvs_error *error)
 }
 
 /* The elements of the whole parameter. */
-static int count(struct param *param, struct nvs_error *error)
+static int count_elements(struct param *param, struct nvs_error *error)
 {
 	uint64_t end;
 
@@ -47,24 +51,6 @@ static int count(struct param *param, struct nvs_error *error)
 			   " are here; allowed are up to %u dimensions and %llu elements",
 			   param->name, param->ndim, param->numel, end, NVS_NDIM_MAX,
 			   DATA_MAX / (unsigned long long)sizeof(float));
-}
-
-static int check_place(const struct param *param, struct nvs_optimizer *optimizer,
-		       struct nvs_error *error)
-{
-	struct nvs_group_info info = {.size = sizeof(info)};
-	const struct fragment *fragment = &param->fragment;
-	int rc = nvs_optimizer_get_group_info(optimizer, fragment->group, &info, NULL);
-
-	if (rc)
-		return error_about(error, -EINVAL, param->name, 0, 0, "%s: there is no group %zu",
-				   param->name, fragment->group);
-	if (fragment->offset <= info.numel && fragment->numel <= info.numel - fragment->offset)
-		return 0;
-	return error_about(error, -EINVAL, param->name, 0, 0,
-			   "%s: %" PRIu64 " elements from %" PRIu64
-			   " on: the group %s has %" PRIu64,
-			   param->name, fragment->numel, fragment->offset, info.name, info.numel);
 }
 
 /* What all ranks must agree on. */
@@ -102,8 +88,23 @@ static int read_param(struct param *param, struct nvs_optimizer *optimizer,
 					     .offset = given.offset,
 					     .numel = given.numel,
 					     .at = given.first}};
-	rc = count(param, error);
-	return rc ? rc : check_place(param, optimizer, error);
+	rc = count_elements(param, error);
+	if (rc)
+		return rc;
+
+	struct nvs_group_info info = {.size = sizeof(info)};
+	const struct fragment *fragment = &param->fragment;
+
+	rc = nvs_optimizer_get_group_info(optimizer, fragment->group, &info, NULL);
+	if (rc)
+		return error_about(error, -EINVAL, param->name, 0, 0, "%s: there is no group %zu",
+				   param->name, fragment->group);
+	if (fragment->offset <= info.numel && fragment->numel <= info.numel - fragment->offset)
+		return 0;
+	return error_about(error, -EINVAL, param->name, 0, 0,
+			   "%s: %" PRIu64 " elements from %" PRIu64
+			   " on: the group %s has %" PRIu64,
+			   param->name, fragment->numel, fragment->offset, info.name, info.numel);
 }
 
 static int by_name(const void *a, const void *b, void *arg)
@@ -139,27 +140,6 @@ static int by_place(const void *a, const void *b, void *arg)
 	return left->offset < right->offset ? -1 : left->offset > right->offset;
 }
 
-/* Sorts the fragments; no two of them may overlap. */
-static int place(struct params *params, struct nvs_error *error)
-{
-	for (size_t i = 0; i < params->n; i++)
-		if (params->all[i].fragment.numel)
-			params->owners[params->nfragments++] = i;
-	qsort_r(params->owners, params->nfragments, sizeof(*params->owners), by_place, params->all);
-	for (size_t i = 0; i < params->nfragments; i++) {
-		const struct param *param = &params->all[params->owners[i]];
-		const struct fragment *before = i ? &params->fragments[i - 1] : NULL;
-
-		params->fragments[i] = param->fragment;
-		if (before && before->group == param->fragment.group &&
-		    before->offset + before->numel > param->fragment.offset)
-			return error_about(error, -EINVAL, param->name, 0, 0,
-					   "%s and %s have elements in common", param->name,
-					   params->all[params->owners[i - 1]].name);
-	}
-	return 0;
-}
-
 int params_read(struct params *params, struct nvs_optimizer *optimizer,
 		const struct nvs_checkpoint_param *from, size_t n, struct nvs_error *error)
 {
@@ -178,7 +158,25 @@ int params_read(struct params *params, struct nvs_optimizer *optimizer,
 		rc = read_param(&params->all[params->n], optimizer, from, params->n, error);
 	if (!rc)
 		rc = check_names(params, params->owners, error);
-	return rc ? rc : place(params, error);
+	if (rc)
+		return rc;
+	/* Sorts the fragments; no two of them may overlap. */
+	for (size_t i = 0; i < params->n; i++)
+		if (params->all[i].fragment.numel)
+			params->owners[params->nfragments++] = i;
+	qsort_r(params->owners, params->nfragments, sizeof(*params->owners), by_place, params->all);
+	for (size_t i = 0; i < params->nfragments; i++) {
+		const struct param *param = &params->all[params->owners[i]];
+		const struct fragment *before = i ? &params->fragments[i - 1] : NULL;
+
+		params->fragments[i] = param->fragment;
+		if (before && before->group == param->fragment.group &&
+		    before->offset + before->numel > param->fragment.offset)
+			return error_about(error, -EINVAL, param->name, 0, 0,
+					   "%s and %s have elements in common", param->name,
+					   params->all[params->owners[i - 1]].name);
+	}
+	return 0;
 }
 
 void params_free(struct params *params)
@@ -187,4 +185,31 @@ void params_free(struct params *params)
 	free(params->fragments);
 	free(params->owners);
 	*params = (struct params){0};
+}
+
+/* ---- The file of a parameter ---- */
+
+void part_file(char name[PART_FILE_MAX], unsigned part)
+{
+	assert(part < PARTS);
+	snprintf(name, PART_FILE_MAX, "%s.pt", part_names[part]);
+}
+
+int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct torch *torch,
+		  struct nvs_error *error)
+{
+	*torch = (struct torch){0};
+	*plan = (struct nvs_checkpoint){.entries = calloc(1, sizeof(struct entry))};
+	if (!plan->entries || entry_make(plan->entries, param->name, NVS_F32, param->numel,
+					 param->shape, param->ndim))
+		return error_set(error, -ENOMEM, "no memory for the file of %s", param->name);
+	plan->n = 1;
+	return torch_place_alone(torch, plan, param->name, error);
+}
+
+void sum_add(uint32_t *sums, const struct params *params, const struct state_io *io)
+{
+	size_t owner = params->owners[io->fragment];
+
+	state_io_sum(io, params->all[owner].numel, &sums[owner * PARTS + io->part]);
 }

@@ -74,8 +74,8 @@ int ranks_gather(const struct nvs_universal_options *options, const void *own, s
 }
 
 /* Judges the reports of n ranks. All of them have the same, and come to the same end. */
-static int judge(const struct nvs_universal_options *options, const struct report *all, unsigned n,
-		 struct nvs_error *error)
+static int compare_reports(const struct nvs_universal_options *options, const struct report *all,
+			   unsigned n, struct nvs_error *error)
 {
 	for (unsigned i = 0; i < n; i++)
 		if (all[i].rank != i || all[i].world != n)
@@ -108,5 +108,5 @@ int ranks_meet(const struct nvs_universal_options *options, int rc, uint32_t sum
 	n = gather(options, &own, sizeof(own), &all, rc ? &other : error);
 	if (rc || n < 0)
 		return rc ? rc : n;
-	return judge(options, all, (unsigned)n, error);
+	return compare_reports(options, all, (unsigned)n, error);
 }

@@ -23,8 +23,8 @@
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 #define PARTIAL	  "zero" PARTIAL_SUFFIX
 
-static int failed(const struct tree *tree, const char *what, const char *name,
-		  struct nvs_error *error)
+static int tree_failed(const struct tree *tree, const char *what, const char *name,
+		       struct nvs_error *error)
 {
 	int rc = ended_with(-errno);
 
@@ -33,8 +33,8 @@ static int failed(const struct tree *tree, const char *what, const char *name,
 }
 
 /* The same for what is below the files' directory. */
-static int failed_at(const struct tree *tree, const char *what, const char *place,
-		     struct nvs_error *error)
+static int file_failed(const struct tree *tree, const char *what, const char *place,
+		       struct nvs_error *error)
 {
 	int rc = ended_with(-errno);
 
@@ -48,17 +48,11 @@ static int open_directory(const struct tree *tree, int at, const char *name,
 	int fd = openat(at, name, DIRECTORY | O_NOFOLLOW);
 
 	if (fd < 0)
-		return failed(tree, "open the directory", name, error);
+		return tree_failed(tree, "open the directory", name, error);
 	return fd;
 }
 
 /* ---- Removing what an earlier call has left, or what is replaced ---- */
-
-static bool is_part(const char *name)
-{
-	return *name != '.' &&
-	       (text_ends_with(name, ".pt") || text_ends_with(name, ".pt" PARTIAL_SUFFIX));
-}
 
 /* Refuses to replace or remove a directory with other files than .pt files, in it or one below. */
 static int check_parts(const struct tree *tree, int at, const char *name, unsigned depth,
@@ -74,7 +68,7 @@ static int check_parts(const struct tree *tree, int at, const char *name, unsign
 	if (fd < 0 && (errno == ELOOP || errno == ENOTDIR))
 		return error_set(error, -EEXIST, "%s: %s is no directory", tree->path, name);
 	if (!directory) {
-		rc = failed(tree, "read the directory", name, error);
+		rc = tree_failed(tree, "read the directory", name, error);
 		if (fd >= 0)
 			close(fd);
 		return rc;
@@ -83,10 +77,13 @@ static int check_parts(const struct tree *tree, int at, const char *name, unsign
 		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
 			continue;
 		if (fstatat(fd, entry->d_name, &status, AT_SYMLINK_NOFOLLOW))
-			rc = failed(tree, "look at", entry->d_name, error);
+			rc = tree_failed(tree, "look at", entry->d_name, error);
 		else if (S_ISDIR(status.st_mode) && depth)
 			rc = check_parts(tree, fd, entry->d_name, depth - 1, error);
-		else if (!S_ISREG(status.st_mode) || !is_part(entry->d_name))
+		else if (!S_ISREG(status.st_mode) ||
+			 !(*entry->d_name != '.' &&
+			   (text_ends_with(entry->d_name, ".pt") ||
+			    text_ends_with(entry->d_name, ".pt" PARTIAL_SUFFIX))))
 			rc = error_set(
 				error, -EEXIST,
 				"%s: %s has \"%s\", which is no part of a universal checkpoint: "
@@ -132,7 +129,7 @@ static int remove_partial(const struct tree *tree, struct nvs_error *error)
 	int rc, fd;
 
 	if (fstatat(tree->top, PARTIAL, &status, AT_SYMLINK_NOFOLLOW))
-		return errno == ENOENT ? 0 : failed(tree, "look at", PARTIAL, error);
+		return errno == ENOENT ? 0 : tree_failed(tree, "look at", PARTIAL, error);
 	if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid())
 		return error_set(error, -EEXIST, "%s/" PARTIAL " is no directory of this user",
 				 tree->path);
@@ -143,7 +140,7 @@ static int remove_partial(const struct tree *tree, struct nvs_error *error)
 	close(fd);
 	if (!rc)
 		rc = unlinkat(tree->top, PARTIAL, AT_REMOVEDIR);
-	return rc ? failed(tree, "remove", PARTIAL, error) : 0;
+	return rc ? tree_failed(tree, "remove", PARTIAL, error) : 0;
 }
 
 /* ---- Opening ---- */
@@ -151,7 +148,7 @@ static int remove_partial(const struct tree *tree, struct nvs_error *error)
 static int open_top(struct tree *tree, struct nvs_error *error)
 {
 	tree->top = open(tree->path, DIRECTORY);
-	return tree->top < 0 ? failed(tree, "open the directory", ".", error) : 0;
+	return tree->top < 0 ? tree_failed(tree, "open the directory", ".", error) : 0;
 }
 
 int tree_create(struct tree *tree, const char *path, struct nvs_error *error)
@@ -160,14 +157,14 @@ int tree_create(struct tree *tree, const char *path, struct nvs_error *error)
 
 	*tree = (struct tree){.path = path, .name = PARTIAL, .top = -1, .zero = -1};
 	if (mkdir(path, 0700) && errno != EEXIST)
-		return failed(tree, "make the directory", ".", error);
+		return tree_failed(tree, "make the directory", ".", error);
 	rc = open_top(tree, error);
 	if (rc)
 		return rc;
 	if (flock(tree->top, LOCK_EX | LOCK_NB))
 		return errno == EWOULDBLOCK
 			       ? error_set(error, -EBUSY, "another process writes to %s", path)
-			       : failed(tree, "lock", ".", error);
+			       : tree_failed(tree, "lock", ".", error);
 	rc = check_parts(tree, tree->top, "zero", 1, error);
 	if (!rc)
 		rc = check_parts(tree, tree->top, PARTIAL, 1, error);
@@ -176,7 +173,7 @@ int tree_create(struct tree *tree, const char *path, struct nvs_error *error)
 	if (rc)
 		return rc;
 	if (mkdirat(tree->top, PARTIAL, 0700))
-		return failed(tree, "make the directory", PARTIAL, error);
+		return tree_failed(tree, "make the directory", PARTIAL, error);
 	tree->created = true;
 	tree->zero = open_directory(tree, tree->top, PARTIAL, error);
 	return tree->zero < 0 ? tree->zero : 0;
@@ -197,7 +194,7 @@ int tree_open(struct tree *tree, const char *path, bool partial, struct nvs_erro
 		tree->zero = openat(tree->top, tree->name, DIRECTORY);
 	if (tree->zero >= 0)
 		return 0;
-	return partial ? tree->zero : failed(tree, "open the directory", "zero", error);
+	return partial ? tree->zero : tree_failed(tree, "open the directory", "zero", error);
 }
 
 /* ---- Files ---- */
@@ -205,22 +202,9 @@ int tree_open(struct tree *tree, const char *path, bool partial, struct nvs_erro
 int tree_add(const struct tree *tree, const char *name, struct nvs_error *error)
 {
 	assert(tree->created);
-	return mkdirat(tree->zero, name, 0700) ? failed_at(tree, "make the directory", name, error)
-					       : 0;
-}
-
-/* The limit on the size of files, before one is made. */
-static int check_limit(const struct tree *tree, const char *place, uint64_t nbytes,
-		       struct nvs_error *error)
-{
-	char *path;
-	int rc;
-
-	if (asprintf(&path, "%s/%s/%s", tree->path, tree->name, place) < 0)
-		return error_set(error, -ENOMEM, "no memory for the path of %s", place);
-	rc = file_may_grow(path, nbytes, error);
-	free(path);
-	return rc;
+	return mkdirat(tree->zero, name, 0700)
+		       ? file_failed(tree, "make the directory", name, error)
+		       : 0;
 }
 
 /* The file's name below the directory. */
@@ -240,16 +224,23 @@ int tree_create_file(const struct tree *tree, const char *name, const char *file
 
 	assert(tree->created && nbytes);
 	join(place, name, file);
-	rc = check_limit(tree, place, nbytes, error);
+
+	char *path;
+
+	/* The limit on the size of files, before one is made. */
+	if (asprintf(&path, "%s/%s/%s", tree->path, tree->name, place) < 0)
+		return error_set(error, -ENOMEM, "no memory for the path of %s", place);
+	rc = file_may_grow(path, nbytes, error);
+	free(path);
 	if (rc)
 		return rc;
 	fd = openat(tree->zero, place, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
-		return failed_at(tree, "create", place, error);
+		return file_failed(tree, "create", place, error);
 	if (file_reserve(fd, 0, nbytes) && errno != EOPNOTSUPP)
-		rc = failed_at(tree, "reserve space for", place, error);
+		rc = file_failed(tree, "reserve space for", place, error);
 	else if (ftruncate(fd, (off_t)nbytes))
-		rc = failed_at(tree, "extend", place, error);
+		rc = file_failed(tree, "extend", place, error);
 	close(fd);
 	return rc;
 }
@@ -265,7 +256,7 @@ int tree_open_file(const struct tree *tree, const char *name, const char *file, 
 		flags |= O_NOFOLLOW;
 	fd = openat(tree->zero, place, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0)
-		return failed_at(tree, "open", place, error);
+		return file_failed(tree, "open", place, error);
 	return fd;
 }
 
@@ -279,7 +270,7 @@ int tree_sync(const struct tree *tree, const char *name, const char *file, struc
 	join(place, name, file);
 	fd = openat(tree->zero, place, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0 || fsync(fd))
-		rc = failed_at(tree, "make durable", place, error);
+		rc = file_failed(tree, "make durable", place, error);
 	if (fd >= 0)
 		close(fd);
 	return rc;
@@ -292,7 +283,7 @@ static int take_name(const struct tree *tree, struct nvs_error *error)
 		return 0;
 	if (errno == ENOENT && !renameat(tree->top, PARTIAL, tree->top, "zero"))
 		return 0;
-	return failed(tree, "rename to zero the directory " PARTIAL, "files", error);
+	return tree_failed(tree, "rename to zero the directory " PARTIAL, "files", error);
 }
 
 int tree_commit(struct tree *tree, struct nvs_error *error)
@@ -301,13 +292,13 @@ int tree_commit(struct tree *tree, struct nvs_error *error)
 
 	assert(tree->created);
 	if (fsync(tree->zero))
-		return failed(tree, "make the names durable in", PARTIAL, error);
+		return tree_failed(tree, "make the names durable in", PARTIAL, error);
 	rc = take_name(tree, error);
 	if (rc)
 		return rc;
 	tree->created = false;
 	if (fsync(tree->top))
-		return failed(tree, "make the new names durable in", ".", error);
+		return tree_failed(tree, "make the new names durable in", ".", error);
 	return remove_partial(tree, error);
 }
 

@@ -44,17 +44,15 @@ struct adam adam_factors(const struct optimizer_config *config, double lr, uint6
 }
 
 #ifdef __x86_64__
-static bool has_f16c(void)
-{
-	unsigned eax, ebx, ecx, edx;
-
-	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
-}
-
 /* These builtins also check that the operating system saves the wide registers. */
 static bool has_avx2(void)
 {
-	return __builtin_cpu_supports("avx2") && has_f16c();
+	if (!__builtin_cpu_supports("avx2"))
+		return false;
+
+	unsigned eax, ebx, ecx, edx;
+
+	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
 
 static bool has_avx512(void)

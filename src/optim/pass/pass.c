@@ -32,7 +32,7 @@ struct pass_thread {
 	struct slice in_flight; /* the tile that it has begun; n is 0: none */
 };
 
-static void fail(struct pass *pass, int rc, const struct nvs_error *error)
+static void record_failure(struct pass *pass, int rc, const struct nvs_error *error)
 {
 	assert(rc < 0);
 	if (!pass->rc) {
@@ -63,7 +63,7 @@ static void land_all(void *arg, unsigned thread)
 		rc = tile_wait(pass, tile, &error);
 		pthread_mutex_lock(&pass->lock);
 		if (rc)
-			fail(pass, rc, &error);
+			record_failure(pass, rc, &error);
 		task_set(pass, tile, TASK_LANDED);
 		pass->nlanded++;
 		pthread_cond_broadcast(&pass->work);
@@ -87,7 +87,7 @@ static bool front_is_open(const struct pass *pass)
 	return !pass->nactive || config->offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write;
 }
 
-static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct slice *slice)
+static bool take_from_tile(struct pass *pass, size_t tile, uint64_t *taken, struct slice *slice)
 {
 	uint64_t numel = pass->optimizer->tile_numel, most = pass->kind->complete ? numel : SLICE;
 
@@ -103,67 +103,43 @@ static bool take_from(struct pass *pass, size_t tile, uint64_t *taken, struct sl
 	return *taken == numel;
 }
 
-static bool take_host(struct pass *pass, struct slice *slice)
-{
-	const struct nvs_optimizer *optimizer = pass->optimizer;
-
-	assert(pass->host >= optimizer->noffloaded && pass->host <= optimizer->ntiles);
-	while (!pass->host_taken && pass->host < optimizer->ntiles &&
-	       optimizer->tiles[pass->host].task != TASK_AT_HAND)
-		pass->host++;
-	if (pass->host == optimizer->ntiles || (pass->rc && !pass->host_taken))
-		return false;
-	if (take_from(pass, pass->host, &pass->host_taken, slice)) {
-		pass->host++;
-		pass->host_taken = 0;
-	}
-	return true;
-}
-
-static bool take(struct pass *pass, struct slice *slice)
+static bool take_slice(struct pass *pass, struct slice *slice)
 {
 	size_t tile;
 
-	if (!front_is_open(pass))
-		return take_host(pass, slice);
+	if (!front_is_open(pass)) {
+		const struct nvs_optimizer *optimizer = pass->optimizer;
+
+		assert(pass->host <= optimizer->ntiles);
+		while (!pass->host_taken && pass->host < optimizer->ntiles &&
+		       optimizer->tiles[pass->host].task != TASK_AT_HAND)
+			pass->host++;
+		if (pass->host == optimizer->ntiles || (pass->rc && !pass->host_taken))
+			return false;
+		if (take_from_tile(pass, pass->host, &pass->host_taken, slice)) {
+			pass->host++;
+			pass->host_taken = 0;
+		}
+		return true;
+	}
 	assert(pass->front < pass->nlanded);
 	tile = pass->optimizer->queue[pass->front];
-	if (take_from(pass, tile, &pass->front_taken, slice)) {
+	if (take_from_tile(pass, tile, &pass->front_taken, slice)) {
 		pass->front++;
 		pass->front_taken = 0;
 	}
 	return true;
 }
 
-static int compute(struct pass *pass, const struct slice *slice, unsigned thread)
-{
-	struct nvs_trace *trace = pass->optimizer->config.trace;
-	uint64_t from = clock_ns(), cpu_from = thread_cpu_ns(), to;
-	char name[32];
-	int rc;
-
-	assert(slice->n && slice->from + slice->n <= pass->optimizer->tile_numel);
-	rc = pass->kind->slice(pass->optimizer, pass->arg, slice->tile, slice->from, slice->n,
-			       thread);
-	to = clock_ns();
-	__atomic_add_fetch(&pass->figures.compute_ns, to - from, __ATOMIC_RELAXED);
-	__atomic_add_fetch(&pass->figures.cpu_ns, thread_cpu_ns() - cpu_from, __ATOMIC_RELAXED);
-	if (trace) {
-		snprintf(name, sizeof(name), "tile %zu", slice->tile);
-		trace_thread(trace, TRACE_COMPUTE, name, from, to);
-	}
-	return rc;
-}
-
 /* Ends a slice with its status, and its tile with the last one. */
-static void ended(struct pass *pass, const struct slice *slice, int rc)
+static void end_slice(struct pass *pass, const struct slice *slice, int rc)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
 	if (rc) {
 		error_set(&error, rc, "the computation has failed: %s", nvs_strerror(rc));
 		task_set(pass, slice->tile, TASK_FAILED);
-		fail(pass, rc, &error);
+		record_failure(pass, rc, &error);
 	}
 	assert(pass->nactive && pass->optimizer->tiles[slice->tile].slices);
 	if (--pass->optimizer->tiles[slice->tile].slices)
@@ -172,7 +148,7 @@ static void ended(struct pass *pass, const struct slice *slice, int rc)
 	rc = tile_finish(pass, slice->tile, &error);
 	pthread_mutex_lock(&pass->lock);
 	if (rc)
-		fail(pass, rc, &error);
+		record_failure(pass, rc, &error);
 	task_set(pass, slice->tile, TASK_NONE);
 	pass->figures.tiles++;
 	pass->nactive--;
@@ -197,25 +173,6 @@ static bool clear_front(struct pass *pass)
 	return true;
 }
 
-static bool is_over(const struct pass *pass)
-{
-	return pass->all_fetched && pass->front == pass->nfetched;
-}
-
-/* Waits until a tile has landed or ended. */
-static void wait_for_work(struct pass *pass)
-{
-	uint64_t from = clock_ns(), to;
-
-	/* Nothing wakes a thread after the end. */
-	assert(!is_over(pass));
-	pthread_cond_wait(&pass->work, &pass->lock);
-	to = clock_ns();
-	pass->figures.stalls++;
-	pass->figures.stall_ns += to - from;
-	trace_thread(pass->optimizer->config.trace, TRACE_WAIT, "wait for a tile", from, to);
-}
-
 static unsigned flight_of(const struct pass_thread *thread, unsigned turn)
 {
 	assert(turn < FLIGHTS && thread->index < threads_count(thread->pass->optimizer->threads));
@@ -223,7 +180,7 @@ static unsigned flight_of(const struct pass_thread *thread, unsigned turn)
 }
 
 /* Waits for the transfers of the tile that the thread has in flight. False: it has none. */
-static bool complete(struct pass_thread *thread)
+static bool complete_flight(struct pass_thread *thread)
 {
 	struct pass *pass = thread->pass;
 	struct slice slice = thread->in_flight;
@@ -237,11 +194,11 @@ static bool complete(struct pass_thread *thread)
 				  flight_of(thread, thread->turn ^ 1));
 	pthread_mutex_lock(&pass->lock);
 	thread->in_flight.n = 0;
-	ended(pass, &slice, rc);
+	end_slice(pass, &slice, rc);
 	return true;
 }
 
-static void work_on(struct pass_thread *thread, const struct slice *slice)
+static void compute_slice(struct pass_thread *thread, const struct slice *slice)
 {
 	struct pass *pass = thread->pass;
 	int rc;
@@ -249,14 +206,29 @@ static void work_on(struct pass_thread *thread, const struct slice *slice)
 	assert(pass->optimizer->tiles[slice->tile].task == TASK_COMPUTED ||
 	       pass->optimizer->tiles[slice->tile].task == TASK_FAILED);
 	pthread_mutex_unlock(&pass->lock);
-	rc = compute(pass, slice, flight_of(thread, thread->turn));
+
+	struct nvs_trace *trace = pass->optimizer->config.trace;
+	uint64_t from = clock_ns(), cpu_from = thread_cpu_ns(), to;
+	char name[32];
+
+	assert(slice->from + slice->n <= pass->optimizer->tile_numel);
+	rc = pass->kind->slice(pass->optimizer, pass->arg, slice->tile, slice->from, slice->n,
+			       flight_of(thread, thread->turn));
+	to = clock_ns();
+	__atomic_add_fetch(&pass->figures.compute_ns, to - from, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&pass->figures.cpu_ns, thread_cpu_ns() - cpu_from, __ATOMIC_RELAXED);
+	if (trace) {
+		snprintf(name, sizeof(name), "tile %zu", slice->tile);
+		trace_thread(trace, TRACE_COMPUTE, name, from, to);
+	}
+
 	pthread_mutex_lock(&pass->lock);
 	if (!pass->kind->complete) {
-		ended(pass, slice, rc);
+		end_slice(pass, slice, rc);
 		return;
 	}
 	assert(!rc);
-	complete(thread);
+	complete_flight(thread);
 	thread->in_flight = *slice;
 	thread->turn ^= 1;
 }
@@ -269,12 +241,22 @@ static void run_thread(void *arg, unsigned thread)
 
 	pthread_mutex_lock(&pass->lock);
 	for (;;) {
-		if (take(pass, &slice)) {
-			work_on(&self, &slice);
-		} else if (!complete(&self) && !clear_front(pass)) {
-			if (is_over(pass))
+		if (take_slice(pass, &slice)) {
+			compute_slice(&self, &slice);
+		} else if (!complete_flight(&self) && !clear_front(pass)) {
+			if (pass->all_fetched && pass->front == pass->nfetched)
 				break;
-			wait_for_work(pass);
+
+			/* Waits until a tile has landed or ended. */
+			uint64_t from = clock_ns(), to;
+
+			/* Nothing wakes a thread after the end. */
+			pthread_cond_wait(&pass->work, &pass->lock);
+			to = clock_ns();
+			pass->figures.stalls++;
+			pass->figures.stall_ns += to - from;
+			trace_thread(pass->optimizer->config.trace, TRACE_WAIT, "wait for a tile",
+				     from, to);
 		}
 	}
 	assert(!self.in_flight.n);
@@ -306,16 +288,6 @@ static bool is_queued(struct pass *pass, size_t tile)
 	queued = pass->optimizer->tiles[tile].task == TASK_QUEUED;
 	pthread_mutex_unlock(&pass->lock);
 	return queued;
-}
-
-static void push(struct pass *pass, size_t tile)
-{
-	pthread_mutex_lock(&pass->lock);
-	assert(pass->nfetched < pass->optimizer->ntiles);
-	task_set(pass, tile, TASK_FETCHED);
-	pass->optimizer->queue[pass->nfetched++] = tile;
-	pthread_cond_signal(&pass->fetched);
-	pthread_mutex_unlock(&pass->lock);
 }
 
 /*
@@ -356,8 +328,14 @@ static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 		return 0;
 	}
 	rc = tile_fetch(pass, i, error);
-	if (!rc)
-		push(pass, i);
+	if (!rc) {
+		pthread_mutex_lock(&pass->lock);
+		assert(pass->nfetched < pass->optimizer->ntiles);
+		task_set(pass, i, TASK_FETCHED);
+		pass->optimizer->queue[pass->nfetched++] = i;
+		pthread_cond_signal(&pass->fetched);
+		pthread_mutex_unlock(&pass->lock);
+	}
 	return rc;
 }
 
@@ -374,7 +352,7 @@ static void fetch_all(struct pass *pass)
 			rc = fetch_or_write(pass, i, &error);
 	pthread_mutex_lock(&pass->lock);
 	if (rc)
-		fail(pass, rc, &error);
+		record_failure(pass, rc, &error);
 	pass->all_fetched = true;
 	pthread_cond_signal(&pass->fetched);
 	pthread_cond_broadcast(&pass->work);
@@ -384,16 +362,6 @@ static void fetch_all(struct pass *pass)
 unsigned pass_flights(const struct nvs_optimizer *optimizer)
 {
 	return FLIGHTS * threads_count(optimizer->threads);
-}
-
-static void kind_check(const struct nvs_optimizer *optimizer, const struct pass_kind *kind)
-{
-	assert(kind->wants && kind->slice);
-	/* A part alone is never written, so that the parts of a tile are of one step. */
-	assert(!kind->master_only || !kind->writes);
-	assert(!kind->overwrites || kind->writes);
-	/* Added gradients are used up by the step that has begun. */
-	assert(!kind->gradients || (kind->writes && is_unfinished(optimizer)));
 }
 
 int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
@@ -413,7 +381,12 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	struct nvs_error failure = {.size = sizeof(failure)};
 	int rc;
 
-	kind_check(optimizer, kind);
+	assert(kind->wants && kind->slice);
+	/* A part alone is never written, so that the parts of a tile are of one step. */
+	assert(!kind->master_only || !kind->writes);
+	assert(!kind->overwrites || kind->writes);
+	/* Added gradients are used up by the step that has begun. */
+	assert(!kind->gradients || (kind->writes && is_unfinished(optimizer)));
 	tasks_begin(&pass);
 	pass.write_failures = engine_write_failures(optimizer->engine, &failure);
 	walks_end(optimizer);
@@ -424,7 +397,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	threads_join(optimizer->threads);
 	rc = wait_landed(optimizer, pass.write_failures, &failure);
 	if (rc)
-		fail(&pass, rc, &failure);
+		record_failure(&pass, rc, &failure);
 	tasks_end(&pass);
 	if (figures)
 		*figures = pass.figures;

@@ -7,13 +7,6 @@
 
 #include "optim/pass/pass.h"
 
-static enum tile_task first_task(const struct pass *pass, size_t tile)
-{
-	if (!pass->kind->wants(pass->optimizer, tile))
-		return TASK_NONE;
-	return is_offloaded(pass, tile) || tile_gradients(pass, tile) ? TASK_QUEUED : TASK_AT_HAND;
-}
-
 void tasks_begin(const struct pass *pass)
 {
 	struct nvs_optimizer *optimizer = pass->optimizer;
@@ -25,22 +18,14 @@ void tasks_begin(const struct pass *pass)
 		struct gradient_tile *gradients = tile_gradients(pass, i);
 
 		tile_check(optimizer, tile);
-		tile->task = first_task(pass, i);
+		if (!pass->kind->wants(optimizer, i))
+			tile->task = TASK_NONE;
+		else
+			tile->task = is_offloaded(pass, i) || gradients ? TASK_QUEUED
+									: TASK_AT_HAND;
 		if (gradients && tile->task != TASK_NONE)
 			gradients->users++;
 	}
-}
-
-static void task_check(const struct pass *pass, const struct tile *tile)
-{
-	size_t i = (size_t)(tile - pass->optimizer->tiles);
-
-	assert(i < pass->optimizer->ntiles);
-	assert(pass->front <= pass->nlanded && pass->nlanded <= pass->nfetched);
-	assert(pass->nfetched <= pass->optimizer->ntiles);
-	assert(tile->task != TASK_AT_HAND || !is_offloaded(pass, i));
-	assert(tile->task != TASK_FETCHED || !is_offloaded(pass, i) || tile->pin);
-	assert(tile->task == TASK_COMPUTED || tile->task == TASK_FAILED || !tile->slices);
 }
 
 void task_set(struct pass *pass, size_t tile, enum tile_task task)
@@ -56,7 +41,15 @@ void task_set(struct pass *pass, size_t tile, enum tile_task task)
 
 	assert(before[task] & 1u << changed->task);
 	changed->task = task;
-	task_check(pass, changed);
+
+	size_t i = (size_t)(changed - pass->optimizer->tiles);
+
+	assert(i < pass->optimizer->ntiles);
+	assert(pass->front <= pass->nlanded && pass->nlanded <= pass->nfetched);
+	assert(pass->nfetched <= pass->optimizer->ntiles);
+	assert(changed->task != TASK_AT_HAND || !is_offloaded(pass, i));
+	assert(changed->task != TASK_FETCHED || !is_offloaded(pass, i) || changed->pin);
+	assert(changed->task == TASK_COMPUTED || changed->task == TASK_FAILED || !changed->slices);
 }
 
 void tasks_end(struct pass *pass)

@@ -65,6 +65,7 @@ static void *thread_main(void *arg)
 		seen = threads->task;
 
 		threads_fn *fn = threads->fn;
+
 		void *fn_arg = threads->arg;
 
 		pthread_mutex_unlock(&threads->lock);
@@ -77,32 +78,6 @@ static void *thread_main(void *arg)
 	}
 	pthread_mutex_unlock(&threads->lock);
 	return NULL;
-}
-
-/* Starts up to `count` threads; returns the error that stopped it, or 0. */
-static int start_all(struct threads *threads, unsigned count)
-{
-	pthread_attr_t attr;
-	sigset_t all, before;
-	int rc = 0;
-
-	assert(count && !threads->count);
-	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
-	/* Signals are handled by the caller's threads. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	while (!rc && threads->count < count) {
-		struct thread *thread = &threads->thread[threads->count];
-
-		thread->threads = threads;
-		thread->index = threads->count;
-		rc = pthread_create(&thread->pthread, &attr, thread_main, thread);
-		threads->count += !rc;
-	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
-	return -rc;
 }
 
 /* Cores of a node, or of all nodes with node -1, that threads are bound to in turn. */
@@ -138,7 +113,7 @@ int threads_open(struct threads **out, unsigned count, const struct topo *topo, 
 {
 	struct core_set set = topo ? cores_near(topo, node) : (struct core_set){.node = -1};
 	struct threads *threads;
-	int rc;
+	int rc = 0;
 
 	if (!count)
 		count = set.cores ? set.cores : 1;
@@ -148,7 +123,27 @@ int threads_open(struct threads **out, unsigned count, const struct topo *topo, 
 	pthread_mutex_init(&threads->lock, NULL);
 	pthread_cond_init(&threads->begun, NULL);
 	pthread_cond_init(&threads->done, NULL);
-	rc = start_all(threads, count);
+
+	pthread_attr_t attr;
+	sigset_t all, before;
+
+	/* Starts up to `count` threads; an error ends that. */
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
+	/* Signals are handled by the caller's threads. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	while (!rc && threads->count < count) {
+		struct thread *thread = &threads->thread[threads->count];
+
+		thread->threads = threads;
+		thread->index = threads->count;
+		rc = pthread_create(&thread->pthread, &attr, thread_main, thread);
+		threads->count += !rc;
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attr);
+	rc = -rc;
 	if (rc) {
 		error_about(error, rc, "nvswap.optimizer_threads", 0, 0,
 			    "only %u of %u compute threads could be started: %s. Raise the limit "

@@ -76,7 +76,7 @@ static bool is_resident(const struct pass *pass, size_t tile)
 }
 
 /* Tiles that need the same gradients share one pin of them. False: there is none yet. */
-static bool share(struct pass *pass, struct gradient_tile *gradients)
+static bool share_gradients(struct pass *pass, struct gradient_tile *gradients)
 {
 	bool shared;
 
@@ -86,14 +86,6 @@ static bool share(struct pass *pass, struct gradient_tile *gradients)
 	gradients->sharers += shared;
 	pthread_mutex_unlock(&pass->lock);
 	return shared;
-}
-
-static void begin_sharing(struct pass *pass, struct gradient_tile *gradients)
-{
-	pthread_mutex_lock(&pass->lock);
-	assert(!gradients->sharers && gradients->users && gradients->pin);
-	gradients->sharers = 1;
-	pthread_mutex_unlock(&pass->lock);
 }
 
 /* The last one to leave ends the pin, unless a failed read has done so. */
@@ -119,20 +111,6 @@ static void leave_unread(struct pass *pass, struct gradient_tile *gradients)
 	stop_sharing(pass, gradients);
 }
 
-static void count_hit(struct pass *pass, size_t i)
-{
-	struct tile *tile = &pass->optimizer->tiles[i];
-
-	/* An update ends a tile's part in the step: it is not fetched again. */
-	assert(!pass->kind->gradients || tile->progress != TILE_UPDATED);
-	if (is_held(tile) || (tile->progress != TILE_AHEAD && is_resident(pass, i)))
-		pass->figures.hits++;
-	else if (!is_fresh(tile))
-		pass->figures.misses++;
-	if (tile->progress == TILE_AHEAD)
-		tile->progress = TILE_PENDING;
-}
-
 /* Pins the first n of a tile's tensors, of which the last may be gradients; waits for room. */
 static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *tensors, unsigned n,
 		       struct nvs_error *error)
@@ -145,7 +123,13 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 
 	assert(n >= parts && n - parts <= 1);
 	if (parts) {
-		count_hit(pass, i);
+		/* An update ends a tile's part in the step: it is not fetched again. */
+		if (is_held(tile) || (tile->progress != TILE_AHEAD && is_resident(pass, i)))
+			pass->figures.hits++;
+		else if (!is_fresh(tile))
+			pass->figures.misses++;
+		if (tile->progress == TILE_AHEAD)
+			tile->progress = TILE_PENDING;
 		first = is_held(tile) || is_fresh(tile) || pass->kind->overwrites ? parts : 0;
 		if (first && !is_held(tile))
 			rc = batch_pin(engine, tensors, parts, -1, &tile->pin, error);
@@ -168,33 +152,18 @@ int tile_fetch(struct pass *pass, size_t i, struct nvs_error *error)
 	struct gradient_tile *gradients = tile_gradients(pass, i);
 	struct nvs_tensor *tensors[TENSORS];
 	unsigned n = tensors_of(pass, i, tensors);
-	bool shared = gradients && share(pass, gradients);
+	bool shared = gradients && share_gradients(pass, gradients);
 	int rc = pin_tensors(pass, i, tensors, n - shared, error);
 
 	if (rc && shared)
 		leave_unread(pass, gradients);
-	else if (!rc && gradients && !shared)
-		begin_sharing(pass, gradients);
+	else if (!rc && gradients && !shared) {
+		pthread_mutex_lock(&pass->lock);
+		assert(!gradients->sharers && gradients->users && gradients->pin);
+		gradients->sharers = 1;
+		pthread_mutex_unlock(&pass->lock);
+	}
 	return rc;
-}
-
-static void drop_gradients(struct pass *pass, size_t tile)
-{
-	struct gradient_tile *gradients = tile_gradients(pass, tile);
-	bool done;
-
-	if (!gradients)
-		return;
-	pthread_mutex_lock(&pass->lock);
-	assert(gradients->users && gradients->sharers);
-	done = !--gradients->users;
-	gradients->sharers -= done;
-	pthread_mutex_unlock(&pass->lock);
-	/* The last one discards them before they can be written back. */
-	if (done)
-		gradients_discard(pass->optimizer, gradients);
-	else
-		stop_sharing(pass, gradients);
 }
 
 int tile_write(struct pass *pass, struct tile *tile, struct nvs_error *error)
@@ -212,17 +181,6 @@ int tile_write(struct pass *pass, struct tile *tile, struct nvs_error *error)
 	return rc;
 }
 
-/* Unpins a tile, unchanged. */
-static int give_up(struct pass *pass, size_t i, struct nvs_error *error)
-{
-	struct tile *tile = &pass->optimizer->tiles[i];
-
-	/* The cache keeps its pin. */
-	assert(tile->pin && !is_held(tile));
-	return batch_release(pass->optimizer->engine, tile->parts, parts_of(pass, i), tile->pin,
-			     NVS_CLEAN, error);
-}
-
 int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
@@ -231,7 +189,22 @@ int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
 	assert(tile->task == TASK_COMPUTED || tile->task == TASK_FAILED);
 	assert(!tile->slices);
 	assert(!changed || !pass->optimizer->read_only);
-	drop_gradients(pass, i);
+
+	struct gradient_tile *gradients = tile_gradients(pass, i);
+	bool done;
+
+	if (gradients) {
+		pthread_mutex_lock(&pass->lock);
+		assert(gradients->users && gradients->sharers);
+		done = !--gradients->users;
+		gradients->sharers -= done;
+		pthread_mutex_unlock(&pass->lock);
+		/* The last one discards them before they can be written back. */
+		if (done)
+			gradients_discard(pass->optimizer, gradients);
+		else
+			stop_sharing(pass, gradients);
+	}
 	if (pass->kind->gradients)
 		tile->progress = TILE_UPDATED;
 	if (!is_offloaded(pass, i)) {
@@ -240,7 +213,10 @@ int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
 		return 0;
 	}
 	if (!changed)
-		return is_held(tile) ? 0 : give_up(pass, i, error);
+		return is_held(tile)
+			       ? 0
+			       : batch_release(pass->optimizer->engine, tile->parts,
+					       parts_of(pass, i), tile->pin, NVS_CLEAN, error);
 	if (!stays(pass, i))
 		return tile_write(pass, tile, error);
 	tile_set_place(pass->optimizer, tile, TILE_HELD_CHANGED);

@@ -45,8 +45,8 @@ struct nvs_state_run state_run(const struct nvs_optimizer *optimizer, size_t til
 }
 
 /* Calls the caller's function with one run, unless an earlier call has failed. */
-static int call(struct nvs_optimizer *optimizer, struct bulk *bulk, size_t tile,
-		const struct segment *segment)
+static int call_function(struct nvs_optimizer *optimizer, struct bulk *bulk, size_t tile,
+			 const struct segment *segment)
 {
 	const struct nvs_state_run run = state_run(optimizer, tile, segment);
 	int expected = 0, rc = __atomic_load_n(&bulk->rc, __ATOMIC_RELAXED);
@@ -76,7 +76,7 @@ static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (!rc && next_segment(optimizer, &at, end, &segment))
-		rc = call(optimizer, bulk, tile, &segment);
+		rc = call_function(optimizer, bulk, tile, &segment);
 	return rc;
 }
 
@@ -100,8 +100,8 @@ int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	return rc;
 }
 
-static int run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, struct bulk *bulk,
-	       struct nvs_error *error)
+static int run_bulk(struct nvs_optimizer *optimizer, const struct pass_kind *kind,
+		    struct bulk *bulk, struct nvs_error *error)
 {
 	int rc = check_given(optimizer, "optimizer", error);
 
@@ -123,7 +123,7 @@ int nvs_optimizer_export(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void
 	static const struct pass_kind kind = {.wants = every_tile, .slice = bulk_slice};
 	struct bulk bulk = {.fn = fn, .arg = arg};
 
-	return run(optimizer, &kind, &bulk, error);
+	return run_bulk(optimizer, &kind, &bulk, error);
 }
 
 int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
@@ -133,5 +133,5 @@ int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void
 		.writes = true, .overwrites = true, .wants = every_tile, .slice = bulk_slice};
 	struct bulk bulk = {.fn = fn, .arg = arg, .import = true};
 
-	return run(optimizer, &kind, &bulk, error);
+	return run_bulk(optimizer, &kind, &bulk, error);
 }

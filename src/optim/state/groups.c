@@ -66,27 +66,6 @@ void groups_encode(const struct group_table *table, uint8_t *bytes)
 
 /* ---- Decoding ---- */
 
-static int decode_head(const uint8_t *bytes, uint64_t nbytes, struct group_table *table,
-		       struct nvs_error *error)
-{
-	if (nbytes < GROUPS_BYTES || memcmp(bytes, magic, sizeof(magic)) != 0)
-		return error_set(error, -EUCLEAN, "it is no table of groups");
-	if (get_u32(bytes + AT_VERSION) != VERSION)
-		return error_set(error, -EUCLEAN, "its version is %" PRIu32 ", not %d",
-				 get_u32(bytes + AT_VERSION), VERSION);
-	table->gradient_dtype = (enum nvs_dtype)get_u32(bytes + AT_GRADIENT_DTYPE);
-	if (!is_element(table->gradient_dtype))
-		return error_set(error, -EUCLEAN,
-				 "the element type of the gradients is %d: allowed are F32, BF16 "
-				 "and F16",
-				 (int)table->gradient_dtype);
-	table->ratio = get_f64(bytes + AT_RATIO);
-	if (!(table->ratio >= 0 && table->ratio <= 1))
-		return error_set(error, -EUCLEAN, "the ratio is %g: allowed are 0 to 1",
-				 table->ratio);
-	return 0;
-}
-
 /* Decodes the group at *at and moves *at behind it. */
 static int decode_group(const uint8_t **at, const uint8_t *end, struct nvs_group_spec *spec,
 			char **name, struct nvs_error *error)
@@ -107,6 +86,7 @@ static int decode_group(const uint8_t **at, const uint8_t *end, struct nvs_group
 		return error_set(error, -EUCLEAN,
 				 "a group has %" PRIu64 " elements: allowed are 1 to 2^56",
 				 spec->numel);
+	assert(AT_NAME + length <= left && length <= NVS_NAME_MAX);
 	memcpy(*name, *at + AT_NAME, length);
 	(*name)[length] = 0;
 	*name += length + 1;
@@ -120,12 +100,25 @@ int groups_decode(const uint8_t *bytes, uint64_t nbytes, struct group_table *tab
 	const uint8_t *at = bytes + GROUPS_BYTES, *end = bytes + nbytes;
 	uint64_t n;
 	char *name;
-	int rc;
+	int rc = 0;
 
 	*table = (struct group_table){0};
-	rc = decode_head(bytes, nbytes, table, error);
-	if (rc)
-		return rc;
+	if (nbytes < GROUPS_BYTES || memcmp(bytes, magic, sizeof(magic)) != 0)
+		return error_set(error, -EUCLEAN, "it is no table of groups");
+	if (get_u32(bytes + AT_VERSION) != VERSION)
+		return error_set(error, -EUCLEAN, "its version is %" PRIu32 ", not %d",
+				 get_u32(bytes + AT_VERSION), VERSION);
+	table->gradient_dtype = (enum nvs_dtype)get_u32(bytes + AT_GRADIENT_DTYPE);
+	if (!is_element(table->gradient_dtype))
+		return error_set(
+			error, -EUCLEAN,
+			"the element type of the gradients is %d: allowed are F32, BF16 and F16",
+			(int)table->gradient_dtype);
+	table->ratio = get_f64(bytes + AT_RATIO);
+	if (!(table->ratio >= 0 && table->ratio <= 1))
+		return error_set(error, -EUCLEAN, "the ratio is %g: allowed are 0 to 1",
+				 table->ratio);
+
 	n = get_u64(bytes + AT_COUNT);
 	if (!n || n > (nbytes - GROUPS_BYTES) / AT_NAME)
 		return error_set(error, -EUCLEAN, "it has %" PRIu64 " groups in %" PRIu64 " bytes",

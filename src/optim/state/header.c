@@ -68,31 +68,6 @@ void header_encode(const struct header *header, uint8_t *bytes)
 	put_f64(bytes + AT_CLIP, header->clip);
 }
 
-static void decode(const uint8_t *bytes, struct header *header)
-{
-	assert(get_u32(bytes + AT_VERSION) == VERSION);
-	*header = (struct header){
-		.unfinished = get_u32(bytes + AT_UNFINISHED),
-		.layout = get_u64(bytes + AT_LAYOUT),
-		.tile_numel = get_u64(bytes + AT_TILE_NUMEL),
-		.ntiles = get_u64(bytes + AT_NTILES),
-		.noffloaded = get_u64(bytes + AT_NOFFLOADED),
-		.ngradients = get_u64(bytes + AT_NGRADIENTS),
-		.ngroups = get_u64(bytes + AT_NGROUPS),
-		.gradient_dtype = (enum nvs_dtype)get_u32(bytes + AT_GRADIENT_DTYPE),
-		.dynamic = get_u32(bytes + AT_DYNAMIC),
-		.step = get_u64(bytes + AT_STEP),
-		.scaler = {.scale = get_f64(bytes + AT_SCALE),
-			   .iteration = (int64_t)get_u64(bytes + AT_ITERATION),
-			   .last_overflow = (int64_t)get_u64(bytes + AT_LAST_OVERFLOW),
-			   .hysteresis = get_u64(bytes + AT_HYSTERESIS)},
-		.lr = get_f64(bytes + AT_LR),
-		.factor = get_f64(bytes + AT_FACTOR),
-		.norm = get_f64(bytes + AT_NORM),
-		.clip = get_f64(bytes + AT_CLIP),
-	};
-}
-
 /* ---- Checks ---- */
 
 static int out_of_bounds(const char *name, uint64_t value, uint64_t least, uint64_t most,
@@ -185,6 +160,7 @@ static int check_reals(const struct header *header, struct nvs_error *error)
 		{"the factor of the gradients", header->factor, 0, 1 / SCALE_MIN},
 		{"the factor of clipping", header->clip, 0, 1},
 	};
+
 	size_t n = header->unfinished ? COUNT_OF(numbers) : 1;
 
 	for (size_t i = 0; i < n; i++)
@@ -200,8 +176,47 @@ static int check_reals(const struct header *header, struct nvs_error *error)
 	return 0;
 }
 
-static int check_marks(const struct header *header, const uint8_t *mark, struct nvs_error *error)
+int header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header,
+		  struct nvs_error *error)
 {
+	int rc;
+
+	if (nbytes < HEADER_BYTES || memcmp(bytes, magic, sizeof(magic)) != 0)
+		return error_set(error, -EUCLEAN, "it is no header of an optimizer");
+	rc = check_whole(bytes, error);
+	if (rc)
+		return rc;
+	assert(get_u32(bytes + AT_VERSION) == VERSION);
+	*header = (struct header){
+		.unfinished = get_u32(bytes + AT_UNFINISHED),
+		.layout = get_u64(bytes + AT_LAYOUT),
+		.tile_numel = get_u64(bytes + AT_TILE_NUMEL),
+		.ntiles = get_u64(bytes + AT_NTILES),
+		.noffloaded = get_u64(bytes + AT_NOFFLOADED),
+		.ngradients = get_u64(bytes + AT_NGRADIENTS),
+		.ngroups = get_u64(bytes + AT_NGROUPS),
+		.gradient_dtype = (enum nvs_dtype)get_u32(bytes + AT_GRADIENT_DTYPE),
+		.dynamic = get_u32(bytes + AT_DYNAMIC),
+		.step = get_u64(bytes + AT_STEP),
+		.scaler = {.scale = get_f64(bytes + AT_SCALE),
+			   .iteration = (int64_t)get_u64(bytes + AT_ITERATION),
+			   .last_overflow = (int64_t)get_u64(bytes + AT_LAST_OVERFLOW),
+			   .hysteresis = get_u64(bytes + AT_HYSTERESIS)},
+		.lr = get_f64(bytes + AT_LR),
+		.factor = get_f64(bytes + AT_FACTOR),
+		.norm = get_f64(bytes + AT_NORM),
+		.clip = get_f64(bytes + AT_CLIP),
+	};
+	rc = check_related(header, nbytes, error);
+	if (!rc)
+		rc = check_reals(header, error);
+	/* The marks end where the bytes do. */
+	assert(rc || header_nbytes(header) == nbytes);
+	if (rc)
+		return rc;
+
+	const uint8_t *mark = bytes + HEADER_BYTES;
+
 	for (uint64_t i = 0; i < header->ntiles + header->ngradients; i++)
 		if (mark[i] > 1)
 			return out_of_bounds(i < header->ntiles ? "the mark of a tile"
@@ -216,23 +231,4 @@ static int check_marks(const struct header *header, const uint8_t *mark, struct 
 					     HEADER_COUNTS_MAX, error);
 	}
 	return 0;
-}
-
-int header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header,
-		  struct nvs_error *error)
-{
-	int rc;
-
-	if (nbytes < HEADER_BYTES || memcmp(bytes, magic, sizeof(magic)) != 0)
-		return error_set(error, -EUCLEAN, "it is no header of an optimizer");
-	rc = check_whole(bytes, error);
-	if (rc)
-		return rc;
-	decode(bytes, header);
-	rc = check_related(header, nbytes, error);
-	if (!rc)
-		rc = check_reals(header, error);
-	/* The marks end where the bytes do. */
-	assert(rc || header_nbytes(header) == nbytes);
-	return rc ? rc : check_marks(header, bytes + HEADER_BYTES, error);
 }

@@ -23,7 +23,7 @@ static bool has_dynamic_scale(const struct nvs_optimizer *optimizer)
 	return optimizer->config.fp16.enabled && optimizer->config.fp16.loss_scale == 0;
 }
 
-static struct header describe(const struct nvs_optimizer *optimizer)
+static struct header header_of(const struct nvs_optimizer *optimizer)
 {
 	return (struct header){
 		.unfinished = is_unfinished(optimizer),
@@ -105,21 +105,6 @@ static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 			   why.text);
 }
 
-/* The layout bounds both lengths; refuse a header that no run wrote before tiles are allocated. */
-static int check_tile(const struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	uint64_t most = layout_tile_numel_max(optimizer);
-
-	assert(optimizer->stored.tile_numel % TILE_UNIT == 0);
-	if (optimizer->stored.tile_numel <= most)
-		return 0;
-	return error_set(error, -ESTALE,
-			 "the kept store holds optimizer state in tiles of %" PRIu64
-			 " elements, but these %zu groups have tiles of up to %" PRIu64
-			 ": use another rank or nvme_path, or remove the store",
-			 optimizer->stored.tile_numel, optimizer->ngroups, most);
-}
-
 int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nvs_error *error)
 {
 	uint64_t nbytes;
@@ -142,8 +127,20 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 	if (!optimizer->header)
 		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
 	rc = read_header(optimizer, error);
-	if (!rc)
-		rc = check_tile(optimizer, error);
+	if (!rc) {
+		uint64_t most = layout_tile_numel_max(optimizer);
+
+		/* The layout bounds both lengths; refuse a header that no run wrote before tiles
+		 * are allocated. */
+		assert(optimizer->stored.tile_numel % TILE_UNIT == 0);
+		if (optimizer->stored.tile_numel > most)
+			rc = error_set(
+				error, -ESTALE,
+				"the kept store holds optimizer state in tiles of %" PRIu64
+				" elements, but these %zu groups have tiles of up to %" PRIu64
+				": use another rank or nvme_path, or remove the store",
+				optimizer->stored.tile_numel, optimizer->ngroups, most);
+	}
 	if (!rc)
 		*tile_numel = optimizer->stored.tile_numel;
 	return rc;
@@ -185,37 +182,6 @@ static void adopt_gradients(struct nvs_optimizer *optimizer, struct group *group
 		group_set_gradients(optimizer, group, NVS_GRADIENTS_OWED);
 }
 
-static void adopt_marks(struct nvs_optimizer *optimizer, const uint8_t *mark)
-{
-	/* A commit leaves no tile without state: one that has none has lost it. */
-	for (size_t i = 0; i < optimizer->ntiles; i++) {
-		bool updated = *mark++ && is_unfinished(optimizer);
-
-		optimizer->tiles[i].progress = updated ? TILE_UPDATED : TILE_PENDING;
-		tile_set_place(optimizer, &optimizer->tiles[i], TILE_LOOSE);
-	}
-	for (size_t i = 0; i < optimizer->ngradients; i++)
-		optimizer->gradients[i].valid = *mark++;
-	for (size_t i = 0; i < optimizer->ngroups; i++, mark += GROUP_BYTES)
-		adopt_gradients(optimizer, &optimizer->groups[i], get_u64(mark));
-	assert(mark == optimizer->header + optimizer->header_bytes);
-}
-
-static void adopt(struct nvs_optimizer *optimizer, const struct header *stored)
-{
-	assert(!optimizer->step && optimizer->step_state == STEP_NONE);
-	optimizer->step = stored->step;
-	/* A fixed loss scale, or none, is as configured now. */
-	if (stored->dynamic && has_dynamic_scale(optimizer))
-		optimizer->scaler = stored->scaler;
-	optimizer->step_state = stored->unfinished ? STEP_INHERITED : STEP_NONE;
-	optimizer->step_lr = stored->lr;
-	optimizer->step_factor = stored->factor;
-	optimizer->step_norm = stored->norm;
-	optimizer->step_clip = stored->clip;
-	adopt_marks(optimizer, optimizer->header + HEADER_BYTES);
-}
-
 /* ---- What the store has ---- */
 
 /* Never 0, which stands for contents that are not known. */
@@ -250,25 +216,21 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	return rc;
 }
 
-static int allocate_sums(struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	size_t nhost = optimizer->ntiles - optimizer->noffloaded;
-
-	optimizer->stored_sums = calloc(1 + PARTS * nhost, sizeof(*optimizer->stored_sums));
-	return optimizer->stored_sums
-		       ? 0
-		       : error_set(error, -ENOMEM, "out of memory for the state's checksums");
-}
-
 int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	const struct header header = describe(optimizer);
+	const struct header header = header_of(optimizer);
 	uint64_t size = header_nbytes(&header);
 	int rc;
 
 	if (!optimizer->keep)
 		return 0;
-	rc = allocate_sums(optimizer, error);
+
+	size_t nhost = optimizer->ntiles - optimizer->noffloaded;
+
+	optimizer->stored_sums = calloc(1 + PARTS * nhost, sizeof(*optimizer->stored_sums));
+	rc = optimizer->stored_sums
+		     ? 0
+		     : error_set(error, -ENOMEM, "out of memory for the state's checksums");
 	if (!rc)
 		rc = stored_groups_make(optimizer, error);
 	if (rc)
@@ -285,7 +247,30 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	}
 	assert(size == optimizer->header_bytes);
 	optimizer->stored_sums[0] = sum_of(optimizer->header, size);
-	adopt(optimizer, &optimizer->stored);
+	optimizer->step = optimizer->stored.step;
+	/* A fixed loss scale, or none, is as configured now. */
+	if (optimizer->stored.dynamic && has_dynamic_scale(optimizer))
+		optimizer->scaler = optimizer->stored.scaler;
+	optimizer->step_state = optimizer->stored.unfinished ? STEP_INHERITED : STEP_NONE;
+	optimizer->step_lr = optimizer->stored.lr;
+	optimizer->step_factor = optimizer->stored.factor;
+	optimizer->step_norm = optimizer->stored.norm;
+	optimizer->step_clip = optimizer->stored.clip;
+
+	const uint8_t *mark = optimizer->header + HEADER_BYTES;
+
+	/* A commit leaves no tile without state: one that has none has lost it. */
+	for (size_t i = 0; i < optimizer->ntiles; i++) {
+		bool updated = *mark++ && is_unfinished(optimizer);
+
+		optimizer->tiles[i].progress = updated ? TILE_UPDATED : TILE_PENDING;
+		tile_set_place(optimizer, &optimizer->tiles[i], TILE_LOOSE);
+	}
+	for (size_t i = 0; i < optimizer->ngradients; i++)
+		optimizer->gradients[i].valid = *mark++;
+	for (size_t i = 0; i < optimizer->ngroups; i++, mark += GROUP_BYTES)
+		adopt_gradients(optimizer, &optimizer->groups[i], get_u64(mark));
+	assert(mark == optimizer->header + optimizer->header_bytes);
 	for (size_t i = 0; i < optimizer->ngradients && !rc; i++)
 		if (optimizer->gradients[i].valid)
 			rc = register_gradients(optimizer, error);
@@ -293,34 +278,6 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 }
 
 /* ---- Committing ---- */
-
-static void fill_header(const struct nvs_optimizer *optimizer)
-{
-	const struct header header = describe(optimizer);
-	uint8_t *mark = optimizer->header + HEADER_BYTES;
-	struct header again;
-
-	assert(header_nbytes(&header) == optimizer->header_bytes);
-	header_encode(&header, optimizer->header);
-	for (size_t i = 0; i < optimizer->ntiles; i++)
-		*mark++ = optimizer->tiles[i].progress == TILE_UPDATED;
-	for (size_t i = 0; i < optimizer->ngradients; i++)
-		*mark++ = optimizer->gradients[i].valid;
-	for (size_t i = 0; i < optimizer->ngroups; i++) {
-		const struct group *group = &optimizer->groups[i];
-
-		bool lent = group->gradients == NVS_GRADIENTS_LENT ||
-			    group->gradients == NVS_GRADIENTS_OWED;
-
-		put_u64(mark, lent ? GROUP_LENT : group->added);
-		mark += GROUP_BYTES;
-	}
-	assert(mark == optimizer->header + optimizer->header_bytes);
-	/* The next run accepts what this one writes, and reads the same. */
-	assert(!header_decode(optimizer->header, optimizer->header_bytes, &again, NULL));
-	assert(again.step == header.step && again.unfinished == header.unfinished);
-	assert(again.layout == header.layout && again.scaler.scale == header.scaler.scale);
-}
 
 /* Writes what the store does not have: a commit of the same contents changes nothing. */
 static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, const void *data,
@@ -340,26 +297,20 @@ static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor
 	return rc;
 }
 
-/* Writes a tile that is in host memory. */
-static int write_host(struct nvs_optimizer *optimizer, size_t i, struct nvs_error *error)
-{
-	int rc = 0;
-
-	assert(!is_fresh(&optimizer->tiles[i]));
-	for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ && !rc; part++)
-		rc = write_from(optimizer, optimizer->tiles[i].parts[part],
-				tile_part(optimizer, i, part), part_bytes(optimizer),
-				host_sum(optimizer, i, part), error);
-	return rc;
-}
-
 static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int rc = 0;
 
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
-		if (!is_fresh(&optimizer->tiles[i]))
-			rc = write_host(optimizer, i, error);
+		if (!is_fresh(&optimizer->tiles[i])) {
+			/* Writes a tile that is in host memory. */
+
+			for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ && !rc; part++)
+				rc = write_from(optimizer, optimizer->tiles[i].parts[part],
+						tile_part(optimizer, i, part),
+						part_bytes(optimizer), host_sum(optimizer, i, part),
+						error);
+		}
 	if (rc)
 		return rc;
 	if (optimizer->table)
@@ -367,7 +318,30 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 				optimizer->table_bytes, &optimizer->table_sum, error);
 	if (rc)
 		return rc;
-	fill_header(optimizer);
+
+	const struct header header = header_of(optimizer);
+	uint8_t *mark = optimizer->header + HEADER_BYTES;
+	struct header again;
+
+	header_encode(&header, optimizer->header);
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		*mark++ = optimizer->tiles[i].progress == TILE_UPDATED;
+	for (size_t i = 0; i < optimizer->ngradients; i++)
+		*mark++ = optimizer->gradients[i].valid;
+	for (size_t i = 0; i < optimizer->ngroups; i++) {
+		const struct group *group = &optimizer->groups[i];
+
+		bool lent = group->gradients == NVS_GRADIENTS_LENT ||
+			    group->gradients == NVS_GRADIENTS_OWED;
+
+		put_u64(mark, lent ? GROUP_LENT : group->added);
+		mark += GROUP_BYTES;
+	}
+	assert(mark == optimizer->header + optimizer->header_bytes);
+	/* The next run accepts what this one writes, and reads the same. */
+	assert(!header_decode(optimizer->header, optimizer->header_bytes, &again, NULL));
+	assert(again.step == header.step && again.unfinished == header.unfinished);
+	assert(again.layout == header.layout && again.scaler.scale == header.scaler.scale);
 	return write_from(optimizer, optimizer->header_tensor, optimizer->header,
 			  optimizer->header_bytes, &optimizer->stored_sums[0], error);
 }
@@ -380,26 +354,20 @@ static bool any_fresh(const struct nvs_optimizer *optimizer)
 	return false;
 }
 
-/* Waits for writes from host memory that an earlier commit started before the drive hung. */
-static int wait_for_writes(struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	int rc = 0;
-
-	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
-		rc = engine_wait_landed(optimizer->engine, optimizer->tiles[i].parts, PARTS, error);
-	if (!rc && optimizer->table)
-		rc = engine_wait_landed(optimizer->engine, &optimizer->table_tensor, 1, error);
-	return rc ? rc : engine_wait_landed(optimizer->engine, &optimizer->header_tensor, 1, error);
-}
-
 int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	int rc;
+	int rc = 0;
 
 	if (!optimizer->keep || optimizer->read_only)
 		return 0;
 	assert(optimizer->header && optimizer->header_tensor);
-	rc = wait_for_writes(optimizer, error);
+	/* Waits for writes from host memory that an earlier commit started before the drive
+	 * hung. */
+	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
+		rc = engine_wait_landed(optimizer->engine, optimizer->tiles[i].parts, PARTS, error);
+	if (!rc && optimizer->table)
+		rc = engine_wait_landed(optimizer->engine, &optimizer->table_tensor, 1, error);
+	rc = rc ? rc : engine_wait_landed(optimizer->engine, &optimizer->header_tensor, 1, error);
 	/* The weights that state is created from are the caller's, and gone with the run. */
 	if (!rc && any_fresh(optimizer))
 		rc = init_tiles(optimizer, error);

@@ -213,30 +213,6 @@ static void place_groups(struct nvs_optimizer *optimizer)
 		optimizer->noffloaded = optimizer->ntiles;
 }
 
-/* Maps memory whose pages are touched only when the tiles are created. */
-static int map_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	size_t n = optimizer->ntiles - optimizer->noffloaded;
-	void *host;
-	char text[32];
-
-	assert(!optimizer->host && optimizer->noffloaded <= optimizer->ntiles);
-	optimizer->host_bytes = n * optimizer->tile_numel * STATE_BYTES;
-	if (!n)
-		return 0;
-	host = mmap(NULL, optimizer->host_bytes, PROT_READ | PROT_WRITE,
-		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (host == MAP_FAILED)
-		return error_about(error, -ENOMEM, "ratio", 0, 0,
-				   "no memory for the %s of state that offload_optimizer.ratio "
-				   "%g leaves in host memory: raise it",
-				   size_text(optimizer->host_bytes, text),
-				   optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio);
-	madvise(host, optimizer->host_bytes, MADV_HUGEPAGE);
-	optimizer->host = host;
-	return 0;
-}
-
 int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nvs_error *error)
 {
 	assert(!optimizer->tiles && tile_numel && tile_numel % TILE_UNIT == 0);
@@ -258,7 +234,27 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 	    !optimizer->gradients)
 		return error_set(error, -ENOMEM, "out of memory for %zu tiles", optimizer->ntiles);
 	layout_check(optimizer);
-	return map_host(optimizer, error);
+
+	size_t n = optimizer->ntiles - optimizer->noffloaded;
+	void *host;
+	char text[32];
+
+	/* Maps memory whose pages are touched only when the tiles are created. */
+	assert(optimizer->noffloaded <= optimizer->ntiles);
+	optimizer->host_bytes = n * optimizer->tile_numel * STATE_BYTES;
+	if (!n)
+		return 0;
+	host = mmap(NULL, optimizer->host_bytes, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (host == MAP_FAILED)
+		return error_about(error, -ENOMEM, "ratio", 0, 0,
+				   "no memory for the %s of state that offload_optimizer.ratio %g "
+				   "leaves in host memory: raise it",
+				   size_text(optimizer->host_bytes, text),
+				   optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio);
+	madvise(host, optimizer->host_bytes, MADV_HUGEPAGE);
+	optimizer->host = host;
+	return 0;
 }
 
 void layout_free(struct nvs_optimizer *optimizer)
@@ -276,11 +272,13 @@ void layout_free(struct nvs_optimizer *optimizer)
 
 /* ---- Looking up ---- */
 
-/* The last group that begins at or before `at`. */
-static size_t group_at(const struct nvs_optimizer *optimizer, uint64_t at)
+bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_t end,
+		  struct segment *segment)
 {
+	uint64_t at = *from;
 	size_t low = 0, high = optimizer->ngroups;
 
+	/* The last group that begins at or before `at`. */
 	while (high - low > 1) {
 		size_t middle = low + (high - low) / 2;
 
@@ -290,13 +288,8 @@ static size_t group_at(const struct nvs_optimizer *optimizer, uint64_t at)
 			high = middle;
 	}
 	assert(low < optimizer->ngroups && optimizer->groups[low].at <= at);
-	return low;
-}
 
-bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_t end,
-		  struct segment *segment)
-{
-	size_t i = group_at(optimizer, *from);
+	size_t i = low;
 	const struct group *group = &optimizer->groups[i];
 	uint64_t last;
 

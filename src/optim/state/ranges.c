@@ -42,34 +42,6 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimize
 	return rc;
 }
 
-static int unpin_part(struct nvs_optimizer *optimizer, size_t i, const struct pinned *pinned,
-		      bool changed, struct nvs_error *error)
-{
-	struct tile *tile = &optimizer->tiles[i];
-
-	assert(!changed || !optimizer->read_only);
-	assert(!pinned->n || pinned->pin);
-	if (changed)
-		tile_set_place(optimizer, tile, is_held(tile) ? TILE_HELD_CHANGED : TILE_LOOSE);
-	if (!pinned->n)
-		return 0;
-	return batch_release(optimizer->engine, pinned->tensors, pinned->n, pinned->pin,
-			     changed ? NVS_DIRTY : NVS_CLEAN, error);
-}
-
-/* Fills `to` with a part of a fresh tile's state, which needs no memory of the pool. */
-static void copy_fresh(struct nvs_optimizer *optimizer, const struct group *group, uint64_t offset,
-		       uint64_t n, enum nvs_optimizer_part part, float *to)
-{
-	assert(offset + n <= group->numel);
-	if (part != NVS_MASTER || !group->weights)
-		memset(to, 0, n * sizeof(float));
-	else
-		optimizer->kernel->convert(to, NVS_F32,
-					   group->weights + offset * nvs_dtype_size(group->dtype),
-					   group->dtype, 1, n);
-}
-
 /* Elements of one part of a group's state, to read (to) or to write (from). */
 struct part_range {
 	const struct group *group;
@@ -80,8 +52,8 @@ struct part_range {
 };
 
 /* Copies the range's `n` elements from `done` on, which lie in one tile. */
-static int copy_some(struct nvs_optimizer *optimizer, const struct part_range *range, uint64_t done,
-		     uint64_t n, struct nvs_error *error)
+static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_range *range,
+			    uint64_t done, uint64_t n, struct nvs_error *error)
 {
 	uint64_t at = range->group->at + range->offset + done;
 	size_t i = at / optimizer->tile_numel;
@@ -92,8 +64,20 @@ static int copy_some(struct nvs_optimizer *optimizer, const struct part_range *r
 	assert(!range->to != !range->from && i < optimizer->ntiles);
 	assert(n && at % optimizer->tile_numel + n <= optimizer->tile_numel);
 	if (range->to && is_fresh(&optimizer->tiles[i])) {
-		copy_fresh(optimizer, range->group, range->offset + done, n, range->part,
-			   range->to + done);
+		uint64_t offset = range->offset + done;
+		float *to = range->to + done;
+
+		/* Fills `to` with a part of a fresh tile's state, which needs no memory of the
+		 * pool. */
+		assert(offset + n <= range->group->numel);
+		if (range->part != NVS_MASTER || !range->group->weights)
+			memset(to, 0, n * sizeof(float));
+		else
+			optimizer->kernel->convert(
+				to, NVS_F32,
+				range->group->weights +
+					offset * nvs_dtype_size(range->group->dtype),
+				range->group->dtype, 1, n);
 		return 0;
 	}
 	rc = pin_part(optimizer, i, range->part, &pinned, error);
@@ -106,42 +90,22 @@ static int copy_some(struct nvs_optimizer *optimizer, const struct part_range *r
 		memcpy(range->to + done, state, n * sizeof(float));
 	else
 		memcpy(state, range->from + done, n * sizeof(float));
-	return unpin_part(optimizer, i, &pinned, !range->to, error);
-}
 
-static int copy(struct nvs_optimizer *optimizer, const struct part_range *range,
-		struct nvs_error *error)
-{
-	uint64_t at = range->group->at + range->offset, n;
-	int rc = 0;
+	bool changed = !range->to;
+	struct tile *tile = &optimizer->tiles[i];
 
-	walks_begin(optimizer);
-	for (uint64_t done = 0; done < range->numel && !rc; done += n) {
-		n = min_u64(optimizer->tile_numel - (at + done) % optimizer->tile_numel,
-			    range->numel - done);
-		rc = copy_some(optimizer, range, done, n, error);
-	}
-	return !rc && range->from ? walks_check_written(optimizer, error) : rc;
+	if (changed)
+		tile_set_place(optimizer, tile, is_held(tile) ? TILE_HELD_CHANGED : TILE_LOOSE);
+	if (!pinned.n)
+		return 0;
+	return batch_release(optimizer->engine, pinned.tensors, pinned.n, pinned.pin,
+			     changed ? NVS_DIRTY : NVS_CLEAN, error);
 }
 
 /* ---- The calls ---- */
 
-static int check_part_range(const struct nvs_optimizer *optimizer, size_t group,
-			    const struct part_range *range, struct nvs_error *error)
-{
-	int rc;
-
-	if ((unsigned)range->part >= PARTS)
-		return error_set(error, -EINVAL, "there is no part %d of the state",
-				 (int)range->part);
-	rc = check_range(optimizer, group, range->offset, range->numel, error);
-	if (!rc && range->from)
-		rc = refuse_read_only(optimizer, error);
-	return !rc && range->from ? refuse_unfinished(optimizer, error) : rc;
-}
-
-static int move(struct nvs_optimizer *optimizer, size_t group, struct part_range *range,
-		struct nvs_error *error)
+static int move_range(struct nvs_optimizer *optimizer, size_t group, struct part_range *range,
+		      struct nvs_error *error)
 {
 	int rc = check_given(optimizer, "optimizer", error);
 
@@ -151,10 +115,27 @@ static int move(struct nvs_optimizer *optimizer, size_t group, struct part_range
 		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	rc = check_part_range(optimizer, group, range, error);
+	if ((unsigned)range->part >= PARTS)
+		rc = error_set(error, -EINVAL, "there is no part %d of the state",
+			       (int)range->part);
+	else {
+		rc = check_range(optimizer, group, range->offset, range->numel, error);
+		if (!rc && range->from)
+			rc = refuse_read_only(optimizer, error);
+		rc = !rc && range->from ? refuse_unfinished(optimizer, error) : rc;
+	}
 	if (!rc) {
 		range->group = &optimizer->groups[group];
-		rc = copy(optimizer, range, error);
+
+		uint64_t at = range->group->at + range->offset, n;
+
+		walks_begin(optimizer);
+		for (uint64_t done = 0; done < range->numel && !rc; done += n) {
+			n = min_u64(optimizer->tile_numel - (at + done) % optimizer->tile_numel,
+				    range->numel - done);
+			rc = copy_within_tile(optimizer, range, done, n, error);
+		}
+		rc = !rc && range->from ? walks_check_written(optimizer, error) : rc;
 	}
 	call_end(optimizer);
 	return rc;
@@ -165,7 +146,7 @@ int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 {
 	struct part_range range = {.part = part, .offset = offset, .numel = numel, .to = data};
 
-	return move(optimizer, group, &range, error);
+	return move_range(optimizer, group, &range, error);
 }
 
 int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
@@ -173,5 +154,5 @@ int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 {
 	struct part_range range = {.part = part, .offset = offset, .numel = numel, .from = data};
 
-	return move(optimizer, group, &range, error);
+	return move_range(optimizer, group, &range, error);
 }

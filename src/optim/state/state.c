@@ -40,15 +40,6 @@ void tile_set_place(const struct nvs_optimizer *optimizer, struct tile *tile, en
 	tile_check(optimizer, tile);
 }
 
-static void tiles_check(const struct nvs_optimizer *optimizer)
-{
-	for (size_t i = 0; i < optimizer->ntiles; i++) {
-		tile_check(optimizer, &optimizer->tiles[i]);
-		assert(optimizer->tiles[i].task == TASK_NONE);
-		assert(optimizer->tiles[i].place < TILE_SUSPENDED);
-	}
-}
-
 /* ---- Gradients ---- */
 
 void group_check(const struct nvs_optimizer *optimizer, const struct group *group)
@@ -102,21 +93,20 @@ void layout_check(const struct nvs_optimizer *optimizer)
 	}
 }
 
-static void step_check(const struct nvs_optimizer *optimizer)
-{
-	assert(optimizer->step <= STEPS_MAX - is_unfinished(optimizer));
-	assert(is_scale(optimizer->scaler.scale));
-	if (is_unfinished(optimizer))
-		assert(optimizer->step_lr >= 0 && isfinite(optimizer->step_lr));
-}
-
 void optimizer_check(const struct nvs_optimizer *optimizer)
 {
 	assert(optimizer->engine && optimizer->threads && optimizer->landing && optimizer->kernel);
 	assert(optimizer->keep == (optimizer->header != NULL));
-	step_check(optimizer);
+	assert(optimizer->step <= STEPS_MAX - is_unfinished(optimizer));
+	assert(is_scale(optimizer->scaler.scale));
+	if (is_unfinished(optimizer))
+		assert(optimizer->step_lr >= 0 && isfinite(optimizer->step_lr));
 	layout_check(optimizer);
-	tiles_check(optimizer);
+	for (size_t i = 0; i < optimizer->ntiles; i++) {
+		tile_check(optimizer, &optimizer->tiles[i]);
+		assert(optimizer->tiles[i].task == TASK_NONE);
+		assert(optimizer->tiles[i].place < TILE_SUSPENDED);
+	}
 	for (size_t i = 0; i < optimizer->ngradients; i++)
 		gradient_tile_check(optimizer, &optimizer->gradients[i]);
 }

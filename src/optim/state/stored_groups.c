@@ -61,20 +61,6 @@ static int read_table(struct nvs_engine *engine, uint64_t nbytes, uint8_t **byte
 	return rc ? rc : batch_wait(engine, &tensor, 1, 0, -1, error);
 }
 
-static int decode(const uint8_t *bytes, uint64_t nbytes, struct group_table *table,
-		  struct nvs_error *error)
-{
-	struct nvs_error why = {.size = sizeof(why)};
-	int rc = groups_decode(bytes, nbytes, table, &why);
-
-	if (rc)
-		error_about(error, rc, GROUPS_TENSOR, 0, 0,
-			    "the kept store's table of groups is invalid: %s. Name the groups, or "
-			    "restore the store from a copy",
-			    why.text);
-	return rc;
-}
-
 int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 		  const struct engine_ops *ops, void *ops_arg, struct group_table *table,
 		  struct nvs_error *error)
@@ -99,8 +85,16 @@ int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 			       "which also adds it with the next commit");
 	if (!rc)
 		rc = read_table(engine, nbytes, &bytes, error);
-	if (!rc)
-		rc = decode(bytes, nbytes, table, error);
+	if (!rc) {
+		struct nvs_error why = {.size = sizeof(why)};
+
+		rc = groups_decode(bytes, nbytes, table, &why);
+		if (rc)
+			error_about(error, rc, GROUPS_TENSOR, 0, 0,
+				    "the kept store's table of groups is invalid: %s. Name the "
+				    "groups, or restore the store from a copy",
+				    why.text);
+	}
 	/* A drive that hangs may still write to the memory. */
 	if (nvs_engine_close(engine, NULL) != -ETIMEDOUT)
 		free(bytes);

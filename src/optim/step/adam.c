@@ -27,11 +27,28 @@ static int check_array(const char *name, const void *array, size_t size, struct 
 	return 0;
 }
 
-static int check_arrays(const struct nvs_adam_update *update, struct nvs_error *error)
+static int check_update(const struct nvs_adam_update *update, struct nvs_error *error)
 {
-	size_t gradient = nvs_dtype_size(update->gradients_dtype);
-	int rc = check_array("master", update->master, sizeof(float), error);
+	int rc = check_number("grad_factor", update->grad_factor, FLT_MAX, error);
 
+	if (rc)
+		return rc;
+	if (!update->step || update->step > STEPS_MAX)
+		return error_about(error, -EINVAL, "step", 0, 0,
+				   "step is %" PRIu64 ": allowed are 1 to 2^53 - 1", update->step);
+	if (!(is_element(update->gradients_dtype) &&
+	      (update->weights ? is_element(update->weights_dtype)
+			       : nvs_dtype_size(update->weights_dtype) > 0)))
+		return error_set(error, -EINVAL, "gradients and weights are F32, BF16 or F16");
+	if (update->numel > HEADER_NUMEL_MAX)
+		return error_about(error, -EINVAL, "numel", 0, 0,
+				   "numel is %" PRIu64 ": allowed are up to 2^56", update->numel);
+	if (!update->numel)
+		return 0;
+
+	size_t gradient = nvs_dtype_size(update->gradients_dtype);
+
+	rc = check_array("master", update->master, sizeof(float), error);
 	if (!rc)
 		rc = check_array("exp_avg", update->exp_avg, sizeof(float), error);
 	if (!rc)
@@ -42,31 +59,6 @@ static int check_arrays(const struct nvs_adam_update *update, struct nvs_error *
 		rc = check_array("weights", update->weights, nvs_dtype_size(update->weights_dtype),
 				 error);
 	return rc;
-}
-
-/* Without weights their type may be left 0, but must be one. */
-static bool types_are_allowed(const struct nvs_adam_update *update)
-{
-	return is_element(update->gradients_dtype) &&
-	       (update->weights ? is_element(update->weights_dtype)
-				: nvs_dtype_size(update->weights_dtype) > 0);
-}
-
-static int check_update(const struct nvs_adam_update *update, struct nvs_error *error)
-{
-	int rc = check_number("grad_factor", update->grad_factor, FLT_MAX, error);
-
-	if (rc)
-		return rc;
-	if (!update->step || update->step > STEPS_MAX)
-		return error_about(error, -EINVAL, "step", 0, 0,
-				   "step is %" PRIu64 ": allowed are 1 to 2^53 - 1", update->step);
-	if (!types_are_allowed(update))
-		return error_set(error, -EINVAL, "gradients and weights are F32, BF16 or F16");
-	if (update->numel > HEADER_NUMEL_MAX)
-		return error_about(error, -EINVAL, "numel", 0, 0,
-				   "numel is %" PRIu64 ": allowed are up to 2^56", update->numel);
-	return update->numel ? check_arrays(update, error) : 0;
 }
 
 int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error)

@@ -97,8 +97,9 @@ static int pin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile,
 	return engine_pin(optimizer->engine, &tile->tensor, 1, &tile->pin, error);
 }
 
-static int add(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel, enum nvs_dtype dtype,
-	       const char *data, uint64_t *added, struct nvs_error *error)
+static int add_gradients(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel,
+			 enum nvs_dtype dtype, const char *data, uint64_t *added,
+			 struct nvs_error *error)
 {
 	size_t size = nvs_dtype_size(optimizer->gradient_dtype);
 
@@ -152,7 +153,7 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 	if (!rc && numel)
 		rc = register_gradients(optimizer, error);
 	if (!rc) {
-		rc = add(optimizer, which->at + offset, numel, dtype, data, &done, error);
+		rc = add_gradients(optimizer, which->at + offset, numel, dtype, data, &done, error);
 		assert(done <= numel);
 		which->added = min_u64(which->added + done, HEADER_COUNTS_MAX);
 		if (done)
@@ -174,19 +175,16 @@ void gradients_discard(struct nvs_optimizer *optimizer, struct gradient_tile *gr
 	gradients->valid = false;
 }
 
-static void forget_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile)
-{
-	assert(!tile->sharers);
-	if (!tile->valid)
-		return;
-	tile->valid = false;
-	engine_discard(optimizer->engine, tile->tensor, 0);
-}
-
 void gradients_clear(struct nvs_optimizer *optimizer)
 {
-	for (size_t i = 0; i < optimizer->ngradients; i++)
-		forget_tile(optimizer, &optimizer->gradients[i]);
+	for (size_t i = 0; i < optimizer->ngradients; i++) {
+		struct gradient_tile *tile = &optimizer->gradients[i];
+
+		if (tile->valid) {
+			tile->valid = false;
+			engine_discard(optimizer->engine, tile->tensor, 0);
+		}
+	}
 	for (size_t i = 0; i < optimizer->ngroups; i++) {
 		optimizer->groups[i].lent = NULL;
 		optimizer->groups[i].added = 0;

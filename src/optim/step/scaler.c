@@ -29,7 +29,7 @@ struct scaler scaler_init(const struct fp16_config *config)
 }
 
 /* An overflow takes one unit of hysteresis, or halves the scale if none is left. */
-static int lower(struct scaler *scaler, const struct fp16_config *config)
+static int lower_scale(struct scaler *scaler, const struct fp16_config *config)
 {
 	if (config->hysteresis > 1 && scaler->hysteresis > 1) {
 		scaler->hysteresis--;
@@ -44,28 +44,6 @@ static int lower(struct scaler *scaler, const struct fp16_config *config)
 	}
 	scaler->last_overflow = scaler->iteration;
 	return 0;
-}
-
-static void raise_if_due(struct scaler *scaler, const struct fp16_config *config)
-{
-	bool due = (scaler->iteration - scaler->last_overflow) % config->loss_scale_window == 0;
-
-	if (config->consecutive_hysteresis || due)
-		scaler->hysteresis = config->hysteresis;
-	if (due)
-		scaler->scale = fmin(scaler->scale * FACTOR, SCALE_MAX);
-}
-
-/* Counts from the last overflow on, when the count has become too large for a header. The scale
- * depends on the updates since then alone, modulo the window. */
-static void count_anew(struct scaler *scaler, const struct fp16_config *config)
-{
-	int64_t window = config->loss_scale_window;
-	int64_t since = (scaler->iteration - scaler->last_overflow) % window;
-
-	scaler->last_overflow = -1;
-	scaler->iteration = (since ? since : window) - 1;
-	assert((scaler->iteration - scaler->last_overflow) % window == since);
 }
 
 static void scaler_check(const struct scaler *scaler)
@@ -84,12 +62,28 @@ int scaler_update(struct scaler *scaler, const struct fp16_config *config, bool 
 		return 0;
 	assert(config->loss_scale_window);
 	scaler_check(scaler);
-	if (scaler->iteration == UPDATES_MAX)
-		count_anew(scaler, config);
+	if (scaler->iteration == UPDATES_MAX) {
+		int64_t window = config->loss_scale_window;
+		int64_t since = (scaler->iteration - scaler->last_overflow) % window;
+
+		/* Counts from the last overflow on, when the count has become too large for a
+		 * header. The scale depends on the updates since then alone, modulo the window. */
+		scaler->last_overflow = -1;
+		scaler->iteration = (since ? since : window) - 1;
+		assert((scaler->iteration - scaler->last_overflow) % window == since);
+	}
 	if (overflow)
-		rc = lower(scaler, config);
-	else
-		raise_if_due(scaler, config);
+		rc = lower_scale(scaler, config);
+	else {
+		bool due = (scaler->iteration - scaler->last_overflow) %
+				   config->loss_scale_window ==
+			   0;
+
+		if (config->consecutive_hysteresis || due)
+			scaler->hysteresis = config->hysteresis;
+		if (due)
+			scaler->scale = fmin(scaler->scale * FACTOR, SCALE_MAX);
+	}
 	if (!rc)
 		scaler->iteration++;
 	scaler_check(scaler);

@@ -50,28 +50,7 @@ static void make_room(struct nvs_optimizer *optimizer)
 	}
 }
 
-/* Writes updated tiles again whose write failed. */
-static int write_again(struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	bool dirty;
-	int rc = 0;
-
-	for (size_t i = 0; i < PARTS * optimizer->noffloaded && !rc; i++)
-		if (is_idle(optimizer, optimizer->offloaded[i], &dirty) && dirty)
-			rc = batch_swap_out(optimizer->engine, &optimizer->offloaded[i], 1, error);
-	return rc;
-}
-
 /* ---- Beginning and ending ---- */
-
-/* As in DeepSpeed (runtime/zero/stage3.py, unscale_and_clip_grads). */
-static double clip_factor(double norm, double clipping)
-{
-	double over = (norm + 1e-6) / clipping;
-
-	assert(clipping >= 0);
-	return clipping > 0 && over > 1 ? 1 / over : 1;
-}
 
 static void await_update(struct nvs_optimizer *optimizer)
 {
@@ -79,8 +58,8 @@ static void await_update(struct nvs_optimizer *optimizer)
 		optimizer->tiles[i].progress = TILE_PENDING;
 }
 
-static int skip(struct nvs_optimizer *optimizer, double sum, struct nvs_step_result *result,
-		struct nvs_error *error)
+static int skip_step(struct nvs_optimizer *optimizer, double sum, struct nvs_step_result *result,
+		     struct nvs_error *error)
 {
 	double scale = optimizer->scaler.scale;
 	int rc = scaler_update(&optimizer->scaler, &optimizer->config.fp16, true);
@@ -100,54 +79,48 @@ static int skip(struct nvs_optimizer *optimizer, double sum, struct nvs_step_res
 
 #define READ_AHEAD (PARTS * 32u)
 
-/* The drive reads the step's first tiles while the gradients are summed. */
-static void read_ahead(struct nvs_optimizer *optimizer)
-{
-	struct nvs_tensor *tensors[READ_AHEAD];
-	size_t n = 0, last = optimizer->noffloaded - 1;
-
-	if (!optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read)
-		return;
-	for (size_t i = 0; i < optimizer->noffloaded && n + PARTS <= READ_AHEAD; i++) {
-		size_t at = optimizer->passes & 1 ? last - i : i;
-		struct tile *tile = &optimizer->tiles[at];
-
-		if (tile->place != TILE_LOOSE || !wants_update(optimizer, at))
-			continue;
-		tile->progress = TILE_AHEAD;
-		for (unsigned part = 0; part < PARTS; part++)
-			tensors[n++] = tile->parts[part];
-	}
-	assert(n <= READ_AHEAD);
-	/* A failure to read ahead does not matter: the tile is read when its turn comes. */
-	batch_prefetch(optimizer->engine, tensors, n, NULL);
-}
-
-static int check_count(const struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	if (optimizer->step < STEPS_MAX)
-		return 0;
-	return error_about(error, -EOVERFLOW, "step", 0, 0,
-			   "%" PRIu64 " steps have been taken, as many as are counted: set the "
-			   "count with nvs_optimizer_set_step",
-			   optimizer->step);
-}
-
 /* Computes the norm and the factor for gradients. */
-static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
-		 struct nvs_step_result *result, struct nvs_error *error)
+static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
+		      struct nvs_step_result *result, struct nvs_error *error)
 {
 	const struct nvs_config *config = &optimizer->config;
 	double scale = optimizer->scaler.scale, sum = 0;
 	bool needed = config->fp16.enabled || config->gradient_clipping > 0 || options->norm;
-	int rc = check_count(optimizer, error);
+	int rc = optimizer->step < STEPS_MAX
+			 ? 0
+			 : error_about(error, -EOVERFLOW, "step", 0, 0,
+				       "%" PRIu64
+				       " steps have been taken, as many as are counted: set the "
+				       "count with nvs_optimizer_set_step",
+				       optimizer->step);
 
 	assert(!is_unfinished(optimizer));
 	if (rc)
 		return rc;
 	await_update(optimizer);
-	if (needed)
-		read_ahead(optimizer);
+	if (needed) {
+		struct nvs_tensor *tensors[READ_AHEAD];
+		size_t n = 0, last = optimizer->noffloaded - 1;
+
+		/* The drive reads the step's first tiles while the gradients are summed. */
+		if (optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read) {
+			for (size_t i = 0; i < optimizer->noffloaded && n + PARTS <= READ_AHEAD;
+			     i++) {
+				size_t at = optimizer->passes & 1 ? last - i : i;
+				struct tile *tile = &optimizer->tiles[at];
+
+				if (tile->place != TILE_LOOSE || !wants_update(optimizer, at))
+					continue;
+				tile->progress = TILE_AHEAD;
+				for (unsigned part = 0; part < PARTS; part++)
+					tensors[n++] = tile->parts[part];
+			}
+			assert(n <= READ_AHEAD);
+			/* A failure to read ahead does not matter: the tile is read when its turn
+			 * comes. */
+			batch_prefetch(optimizer->engine, tensors, n, NULL);
+		}
+	}
 	if (options->sums)
 		sum = options->sums->sum_squares;
 	else if (needed)
@@ -155,9 +128,13 @@ static int begin(struct nvs_optimizer *optimizer, const struct nvs_step_options 
 	if (rc)
 		return rc;
 	if (config->fp16.enabled && !isfinite(sum))
-		return skip(optimizer, sum, result, error);
+		return skip_step(optimizer, sum, result, error);
 	optimizer->step_norm = needed || options->sums ? sqrt(sum) / scale : -1;
-	optimizer->step_clip = clip_factor(optimizer->step_norm, config->gradient_clipping);
+
+	double over = (optimizer->step_norm + 1e-6) / config->gradient_clipping;
+
+	/* As in DeepSpeed (runtime/zero/stage3.py, unscale_and_clip_grads). */
+	optimizer->step_clip = config->gradient_clipping > 0 && over > 1 ? 1 / over : 1;
 	optimizer->step_factor = optimizer->step_clip / scale;
 	optimizer->step_lr = options->lr < 0 ? config->adam.lr : options->lr;
 	/* The bounds of a header, for a commit before the step is finished. */
@@ -184,7 +161,7 @@ static int pass_over(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 
 	assert(!is_unfinished(optimizer));
 	if (fp16->enabled && !isfinite(sum))
-		return skip(optimizer, sum, result, error);
+		return skip_step(optimizer, sum, result, error);
 	if (options->sums || options->norm)
 		result->norm = sqrt(sum) / optimizer->scaler.scale;
 	if (!options->sums)
@@ -218,8 +195,15 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 	int rc = check_owed(optimizer, error);
 
 	assert(is_unfinished(optimizer) && optimizer->step < STEPS_MAX);
-	if (!rc)
-		rc = write_again(optimizer, error);
+	if (!rc) {
+		bool dirty;
+
+		/* Writes updated tiles again whose write failed. */
+		for (size_t i = 0; i < PARTS * optimizer->noffloaded && !rc; i++)
+			if (is_idle(optimizer, optimizer->offloaded[i], &dirty) && dirty)
+				rc = batch_swap_out(optimizer->engine, &optimizer->offloaded[i], 1,
+						    error);
+	}
 	if (rc)
 		return rc;
 	make_room(optimizer);
@@ -228,52 +212,10 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 	return rc ? rc : wait_landed(optimizer, failures, error);
 }
 
-static int end(struct nvs_optimizer *optimizer)
-{
-	for (size_t i = 0; i < optimizer->ntiles; i++)
-		assert(!wants_update(optimizer, i));
-	optimizer->step++;
-	optimizer->passes++;
-	optimizer->step_state = STEP_NONE;
-	await_update(optimizer);
-	gradients_clear(optimizer);
-	return scaler_update(&optimizer->scaler, &optimizer->config.fp16, false);
-}
-
-static int finish(struct nvs_optimizer *optimizer, struct nvs_step_result *result,
-		  struct pass_figures *figures, struct nvs_error *error)
-{
-	int rc;
-
-	result->norm = optimizer->step_norm;
-	result->clip = optimizer->step_clip;
-	rc = update_all(optimizer, figures, error);
-	return rc ? rc : end(optimizer);
-}
-
 /* ---- The call ---- */
 
-static void fill_io(struct nvs_step_io *io, const struct nvs_engine_stats *from,
-		    const struct nvs_engine_stats *to, const struct pass_figures *figures,
-		    unsigned threads)
-{
-	assert(threads && to->busy_ns >= from->busy_ns);
-	assert(to->swapped_in >= from->swapped_in && to->swapped_out >= from->swapped_out);
-	io->io_ns = to->busy_ns - from->busy_ns;
-	io->read_bytes = to->swapped_in - from->swapped_in;
-	io->written_bytes = to->swapped_out - from->swapped_out;
-	io->compute_ns = figures->compute_ns / threads;
-	io->hits = figures->hits;
-	io->misses = figures->misses;
-	io->stalls = figures->stalls;
-	io->stall_ns = figures->stall_ns / threads;
-	if (io->io_ns + io->compute_ns > io->wall_ns)
-		io->hidden_ns = min_u64(io->io_ns + io->compute_ns - io->wall_ns,
-					min_u64(io->io_ns, io->compute_ns));
-}
-
-static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
-		struct nvs_step_result *result, struct nvs_error *error)
+static int take_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
+		     struct nvs_step_result *result, struct nvs_error *error)
 {
 	struct nvs_engine_stats from = {.size = sizeof(from)}, to = {.size = sizeof(to)};
 	struct pass_figures figures = {0};
@@ -284,10 +226,23 @@ static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *
 	nvs_engine_get_stats(optimizer->engine, &from);
 	result->loss_scale = optimizer->scaler.scale;
 	if (!is_unfinished(optimizer))
-		rc = has_any_gradients(optimizer) ? begin(optimizer, options, result, error)
+		rc = has_any_gradients(optimizer) ? begin_step(optimizer, options, result, error)
 						  : pass_over(optimizer, options, result, error);
-	if (!rc && is_unfinished(optimizer))
-		rc = finish(optimizer, result, &figures, error);
+	if (!rc && is_unfinished(optimizer)) {
+		result->norm = optimizer->step_norm;
+		result->clip = optimizer->step_clip;
+		rc = update_all(optimizer, &figures, error);
+		if (!rc) {
+			for (size_t i = 0; i < optimizer->ntiles; i++)
+				assert(!wants_update(optimizer, i));
+			optimizer->step++;
+			optimizer->passes++;
+			optimizer->step_state = STEP_NONE;
+			await_update(optimizer);
+			gradients_clear(optimizer);
+			rc = scaler_update(&optimizer->scaler, &optimizer->config.fp16, false);
+		}
+	}
 	nvs_engine_get_stats(optimizer->engine, &to);
 	result->step = optimizer->step;
 	result->tiles = figures.tiles;
@@ -297,7 +252,18 @@ static int step(struct nvs_optimizer *optimizer, const struct nvs_step_options *
 	result->threads = threads_count(optimizer->threads);
 	result->kernel = optimizer->update ? "caller" : optimizer->kernel->name;
 	result->io.wall_ns = clock_ns() - started;
-	fill_io(&result->io, &from, &to, &figures, result->threads);
+	result->io.io_ns = to.busy_ns - from.busy_ns;
+	result->io.read_bytes = to.swapped_in - from.swapped_in;
+	result->io.written_bytes = to.swapped_out - from.swapped_out;
+	result->io.compute_ns = figures.compute_ns / result->threads;
+	result->io.hits = figures.hits;
+	result->io.misses = figures.misses;
+	result->io.stalls = figures.stalls;
+	result->io.stall_ns = figures.stall_ns / result->threads;
+	if (result->io.io_ns + result->io.compute_ns > result->io.wall_ns)
+		result->io.hidden_ns =
+			min_u64(result->io.io_ns + result->io.compute_ns - result->io.wall_ns,
+				min_u64(result->io.io_ns, result->io.compute_ns));
 	return rc;
 }
 
@@ -341,7 +307,7 @@ int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_op
 		return rc;
 	rc = refuse_read_only(optimizer, error);
 	if (!rc)
-		rc = step(optimizer, &given, &full, error);
+		rc = take_step(optimizer, &given, &full, error);
 	optimizer_check(optimizer);
 	call_end(optimizer);
 	if (result)

@@ -21,54 +21,23 @@ bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
 	return false;
 }
 
-/* Where a segment's new weights go in the group's type; NULL: to the master weights only. */
-static char *weights_of(const struct nvs_optimizer *optimizer, const struct segment *segment,
-			unsigned thread)
-{
-	const struct group *group = &optimizer->groups[segment->group];
-
-	assert(thread < threads_count(optimizer->threads) && segment->numel <= SLICE);
-	if (group->weights)
-		return group->weights + segment->offset * nvs_dtype_size(group->dtype);
-	return optimizer->weights_final && group->dtype != NVS_F32
-		       ? (char *)optimizer->lowered[thread]
-		       : NULL;
-}
-
-/* The caller's function receives fp32 gradients; the weights are rounded afterwards. */
-static void update_by_caller(struct nvs_optimizer *optimizer, const struct update *update,
-			     const struct segment *segment, const struct nvs_update *run,
-			     float *scratch, char *weights)
-{
-	enum nvs_dtype dtype;
-	const char *gradients = gradients_at(optimizer, segment, &dtype);
-
-	assert(optimizer->update && scratch && segment->numel <= SLICE);
-	optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype, update->adam.grad_factor,
-				   segment->numel);
-	optimizer->update(optimizer->update_arg, run);
-	if (weights)
-		optimizer->kernel->convert(weights, optimizer->groups[segment->group].dtype,
-					   run->master, NVS_F32, 1, segment->numel);
-}
-
-static void update_by_kernel(struct nvs_optimizer *optimizer, const struct update *update,
-			     const struct segment *segment, const struct nvs_update *run,
-			     char *weights)
-{
-	enum nvs_dtype dtype;
-	const char *gradients = gradients_at(optimizer, segment, &dtype);
-
-	optimizer->kernel->adam(&update->adam, run->master, run->exp_avg, run->exp_avg_sq,
-				gradients, dtype, weights, optimizer->groups[segment->group].dtype,
-				segment->numel);
-}
-
 static void update_segment(struct nvs_optimizer *optimizer, const struct update *update,
 			   size_t tile, const struct segment *segment, unsigned thread)
 {
 	uint64_t within = segment->at - tile * optimizer->tile_numel;
-	char *weights = weights_of(optimizer, segment, thread);
+	char *weights;
+	const struct group *group = &optimizer->groups[segment->group];
+
+	/* Where a segment's new weights go in the group's type; NULL: to the master weights
+	 * only. */
+	assert(thread < threads_count(optimizer->threads) && segment->numel <= SLICE);
+	if (group->weights)
+		weights = group->weights + segment->offset * nvs_dtype_size(group->dtype);
+	else
+		weights = optimizer->weights_final && group->dtype != NVS_F32
+				  ? (char *)optimizer->lowered[thread]
+				  : NULL;
+
 	const struct nvs_update run = {
 		.size = sizeof(run),
 		.group = segment->group,
@@ -82,11 +51,27 @@ static void update_segment(struct nvs_optimizer *optimizer, const struct update 
 		.exp_avg_sq = tile_part(optimizer, tile, NVS_EXP_AVG_SQ) + within,
 	};
 
-	if (optimizer->update)
-		update_by_caller(optimizer, update, segment, &run, optimizer->scratch[thread],
-				 weights);
-	else
-		update_by_kernel(optimizer, update, segment, &run, weights);
+	if (optimizer->update) {
+		float *scratch = optimizer->scratch[thread];
+		enum nvs_dtype dtype;
+		const char *gradients = gradients_at(optimizer, segment, &dtype);
+
+		/* The caller's function receives fp32 gradients; the weights are rounded
+		 * afterwards. */
+		optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype,
+					   update->adam.grad_factor, segment->numel);
+		optimizer->update(optimizer->update_arg, &run);
+		if (weights)
+			optimizer->kernel->convert(weights, optimizer->groups[segment->group].dtype,
+						   run.master, NVS_F32, 1, segment->numel);
+	} else {
+		enum nvs_dtype dtype;
+		const char *gradients = gradients_at(optimizer, segment, &dtype);
+
+		optimizer->kernel->adam(&update->adam, run.master, run.exp_avg, run.exp_avg_sq,
+					gradients, dtype, weights,
+					optimizer->groups[segment->group].dtype, segment->numel);
+	}
 	if (optimizer->weights_final)
 		optimizer->weights_final(optimizer->weights_final_arg, segment->group,
 					 segment->offset, segment->numel,

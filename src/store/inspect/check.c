@@ -7,30 +7,26 @@
 
 #include "store/inspect/internal.h"
 
-/* A member that could not be opened is described by its error. */
-static void member_result_check(const struct nvs_store *store, unsigned i)
-{
-	const struct open_result *result = &store->open_results[i];
-	const struct member *member = &store->members[i];
-
-	assert(!result->rc || (result->rc < 0 && result->rc == result->why.code));
-	assert(member->fd >= 0 || result->rc);
-	if (member->fd >= 0)
-		member_open_check(member);
-	assert(member->read_only && member->kind != MEMBER_MEMORY);
-	assert(!store->locked || !member->in_use);
-	if (!result->rc && !member->blank)
-		label_check(&member->label);
-}
-
 void inspect_check(const struct nvs_store *store)
 {
 	const struct nvs_store_info *info = &store->info;
 	const struct manifest_header *header = &store->found.header;
 
 	assert(store->npaths >= 1 && store->npaths <= NVS_PATHS_MAX);
-	for (unsigned i = 0; i < store->npaths; i++)
-		member_result_check(store, i);
+	for (unsigned i = 0; i < store->npaths; i++) {
+		const struct open_result *result = &store->open_results[i];
+		const struct member *member = &store->members[i];
+
+		/* A member that could not be opened is described by its error. */
+		assert(!result->rc || (result->rc < 0 && result->rc == result->why.code));
+		assert(member->fd >= 0 || result->rc);
+		if (member->fd >= 0)
+			member_open_check(member);
+		assert(member->read_only && member->kind != MEMBER_MEMORY);
+		assert(!store->locked || !member->in_use);
+		if (!result->rc && !member->blank)
+			label_check(&member->label);
+	}
 	assert(info->state <= NVS_STORE_DAMAGED);
 	assert((info->state == NVS_STORE_KEPT || info->state == NVS_STORE_TEMPORARY) ==
 	       !info->problem[0]);

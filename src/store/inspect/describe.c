@@ -51,31 +51,6 @@ static void describe_label(const struct nvs_store *store, unsigned member, unsig
 	}
 }
 
-/* Copies of the older manifest are never read again, so they can't count as damaged. */
-static void describe_slot(const struct nvs_store *store, unsigned i, struct nvs_store_copy *copy)
-{
-	const struct slots *slots = &store->slots;
-	const struct slot *slot = &slots->slot[i];
-	uint64_t commit = store->members[0].label.generation;
-	bool lost = slots->current == MANIFEST_TURN_COUNT;
-	bool mine = commit && (lost ? slot->generation == commit || !slot->generation
-				    : i % MANIFEST_TURN_COUNT == slots->current);
-
-	assert(store->has_slots && i < MANIFEST_SLOT_COUNT && slot->path);
-	*copy = (struct nvs_store_copy){.kind = NVS_STORE_MANIFEST,
-					.path = slot->path,
-					.offset = slot->base,
-					.commit = slot->generation};
-	if (!mine)
-		put_state(copy, slot->generation ? NVS_STORE_COPY_OLDER : NVS_STORE_COPY_UNUSED,
-			  "");
-	else if (slot->generation == commit && !slot->why[0])
-		put_state(copy, NVS_STORE_COPY_CURRENT, "");
-	else
-		put_state(copy, NVS_STORE_COPY_DAMAGED,
-			  slot->why[0] ? slot->why : "it is of another commit");
-}
-
 /* -ENODATA: there are no more. */
 static int describe_copy(const struct nvs_store *store, unsigned index, struct nvs_store_copy *copy)
 {
@@ -90,7 +65,28 @@ static int describe_copy(const struct nvs_store *store, unsigned index, struct n
 	}
 	if (!store->has_slots || index >= MANIFEST_SLOT_COUNT)
 		return -ENODATA;
-	describe_slot(store, index, copy);
+
+	const struct slots *slots = &store->slots;
+	const struct slot *slot = &slots->slot[index];
+	uint64_t commit = store->members[0].label.generation;
+	bool lost = slots->current == MANIFEST_TURN_COUNT;
+	bool mine = commit && (lost ? slot->generation == commit || !slot->generation
+				    : index % MANIFEST_TURN_COUNT == slots->current);
+
+	/* Copies of the older manifest are never read again, so they can't count as damaged. */
+	assert(index < MANIFEST_SLOT_COUNT);
+	*copy = (struct nvs_store_copy){.kind = NVS_STORE_MANIFEST,
+					.path = slot->path,
+					.offset = slot->base,
+					.commit = slot->generation};
+	if (!mine)
+		put_state(copy, slot->generation ? NVS_STORE_COPY_OLDER : NVS_STORE_COPY_UNUSED,
+			  "");
+	else if (slot->generation == commit && !slot->why[0])
+		put_state(copy, NVS_STORE_COPY_CURRENT, "");
+	else
+		put_state(copy, NVS_STORE_COPY_DAMAGED,
+			  slot->why[0] ? slot->why : "it is of another commit");
 	return 0;
 }
 

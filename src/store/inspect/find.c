@@ -31,6 +31,7 @@ static uint64_t key_of(const struct nvs_store_place *place)
 static bool place_of(const char *name, struct nvs_store_place *place)
 {
 	unsigned long long rank;
+
 	char *end, again[64];
 
 	if (!member_is_store_name(name))
@@ -44,28 +45,6 @@ static bool place_of(const char *name, struct nvs_store_place *place)
 	assert(!*end || !strcmp(end, "-optimizer"));
 	place_name(place, again);
 	return !strcmp(name, again);
-}
-
-/* The place with the lowest key of at least *least; -ENODATA: there is none. */
-static int next_place(DIR *directory, uint64_t least, struct nvs_store_place *place)
-{
-	struct dirent *entry;
-	int rc = -ENODATA;
-
-	assert(directory && place);
-	rewinddir(directory);
-	while ((entry = readdir(directory))) {
-		struct nvs_store_place other;
-
-		if (!place_of(entry->d_name, &other) || key_of(&other) < least)
-			continue;
-		if (!rc && key_of(&other) >= key_of(place))
-			continue;
-		*place = other;
-		rc = 0;
-	}
-	assert(rc || key_of(place) >= least);
-	return rc;
 }
 
 static int find_in(int fd, const char *path, unsigned index, struct nvs_store_place *place,
@@ -84,7 +63,24 @@ static int find_in(int fd, const char *path, unsigned index, struct nvs_store_pl
 		return member_cannot(error, "list", path, rc);
 	}
 	for (unsigned i = 0; i <= index && !rc; i++) {
-		rc = next_place(directory, least, place);
+		struct dirent *entry;
+
+		/* The place with the lowest key of at least `least`. */
+		rc = -ENODATA;
+
+		rewinddir(directory);
+		while ((entry = readdir(directory))) {
+			struct nvs_store_place other;
+
+			if (!place_of(entry->d_name, &other) || key_of(&other) < least)
+				continue;
+			if (!rc && key_of(&other) >= key_of(place))
+				continue;
+			*place = other;
+			rc = 0;
+		}
+		assert(rc || key_of(place) >= least);
+
 		assert(!rc || rc == -ENODATA);
 		least = rc ? 0 : key_of(place) + 1;
 	}

@@ -21,25 +21,6 @@ static bool describable(const struct member *member, int rc)
 	return (rc == -ENODATA || rc == -ENOENT) && (member->fd < 0 || member->capacity);
 }
 
-static int open_member(struct nvs_store *store, unsigned i, const struct nvs_store_place *place,
-		       bool lock)
-{
-	struct open_result *result = &store->open_results[i];
-	char name[64];
-
-	assert(i == store->npaths && i < place->npaths);
-	place_name(place, name);
-	result->why = (struct nvs_error){.size = sizeof(result->why)};
-	result->rc =
-		lock ? member_open(store->members, i, place->paths[i], name, true, &result->why)
-		     : member_open_beside(store->members, i, place->paths[i], name, &result->why);
-	store->npaths = i + 1;
-	if (!result->rc && !i && store->members[i].blank && store->members[i].kind == MEMBER_RAW)
-		result->rc = error_set(&result->why, -ENODATA, "%s holds no store",
-				       place->paths[i]);
-	return describable(&store->members[i], result->rc) ? 0 : result->rc;
-}
-
 /* Names the process behind -EBUSY, if it can be found; returns rc. */
 static int inspect_busy(const struct member *member, int rc, struct nvs_error *error)
 {
@@ -55,26 +36,29 @@ static int inspect_busy(const struct member *member, int rc, struct nvs_error *e
 		   : rc;
 }
 
-/* A store is partial only if a path has something of it. */
-static int check_any(const struct nvs_store *store, struct nvs_error *error)
-{
-	const struct open_result *first = &store->open_results[0];
-
-	assert(store->npaths);
-	for (unsigned i = 0; i < store->npaths; i++)
-		if (!inspect_missing(store, i))
-			return 0;
-	error_copy(error, &first->why);
-	return first->rc;
-}
-
 static int open_members(struct nvs_store *store, const struct nvs_store_place *place, bool lock,
 			struct nvs_error *error)
 {
 	struct nvs_store_info *info = &store->info;
 
 	for (unsigned i = 0; i < place->npaths; i++) {
-		int rc = open_member(store, i, place, lock);
+		struct open_result *result = &store->open_results[i];
+		char name[64];
+
+		assert(i < place->npaths);
+		place_name(place, name);
+		result->why = (struct nvs_error){.size = sizeof(result->why)};
+		result->rc = lock ? member_open(store->members, i, place->paths[i], name, true,
+						&result->why)
+				  : member_open_beside(store->members, i, place->paths[i], name,
+						       &result->why);
+		store->npaths = i + 1;
+		if (!result->rc && !i && store->members[i].blank &&
+		    store->members[i].kind == MEMBER_RAW)
+			result->rc = error_set(&result->why, -ENODATA, "%s holds no store",
+					       place->paths[i]);
+
+		int rc = describable(&store->members[i], result->rc) ? 0 : result->rc;
 
 		if (rc) {
 			assert(rc == store->open_results[i].rc);
@@ -88,7 +72,16 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 	}
 	assert(store->npaths == place->npaths);
 	assert(!lock || !info->in_use);
-	return check_any(store, error);
+
+	const struct open_result *first = &store->open_results[0];
+
+	/* A store is partial only if a path has something of it. */
+	assert(store->npaths);
+	for (unsigned i = 0; i < store->npaths; i++)
+		if (!inspect_missing(store, i))
+			return 0;
+	error_copy(error, &first->why);
+	return first->rc;
 }
 
 int nvs_store_open(const struct nvs_store_place *asked, unsigned flags, struct nvs_store **out,

@@ -33,19 +33,6 @@ refuse(struct nvs_store *store, enum nvs_store_state state, const char *format, 
 
 /* ---- Manifests ---- */
 
-static int read_slots(struct nvs_store *store, struct nvs_error *why)
-{
-	const struct label *label = &store->members[0].label;
-	const struct slots_wanted wanted = {
-		.id = label->id, .unit = label->unit, .generation = label->generation};
-	const struct nvs_log silent = {.fn = NULL};
-
-	label_check(label);
-	assert(store->has_slots && label->kept && !label->index);
-	manifest_free(&store->found);
-	return slots_read(&store->slots, &wanted, &store->found, &silent, why);
-}
-
 /* Reads until no commit came between the label and the manifest. */
 static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 {
@@ -60,7 +47,15 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 	for (int i = 0; i < TRIES && !rc; i++) {
 		uint64_t generation = first->label.generation;
 
-		rc = read_slots(store, why);
+		const struct label *label = &store->members[0].label;
+		const struct slots_wanted wanted = {
+			.id = label->id, .unit = label->unit, .generation = label->generation};
+		const struct nvs_log silent = {.fn = NULL};
+
+		label_check(label);
+		assert(store->has_slots && label->kept && !label->index);
+		manifest_free(&store->found);
+		rc = slots_read(&store->slots, &wanted, &store->found, &silent, why);
 		if (!first->in_use || rc == -ENOMEM)
 			break;
 		if (member_read_label(first, why) || first->blank)
@@ -76,7 +71,7 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 
 /* ---- Members ---- */
 
-static bool belongs(const struct nvs_store *store, unsigned i)
+static bool member_belongs(const struct nvs_store *store, unsigned i)
 {
 	const struct label *first = &store->members[0].label, *label = &store->members[i].label;
 
@@ -111,7 +106,7 @@ static void check_members(struct nvs_store *store)
 			refuse(store, NVS_STORE_DAMAGED, "%s", result->why.text);
 		else if (result->rc)
 			refuse(store, NVS_STORE_PARTIAL, "%s", result->why.text);
-		else if (!belongs(store, i))
+		else if (!member_belongs(store, i))
 			refuse(store, NVS_STORE_PARTIAL,
 			       "%s is not member %u of the store at %s: give the paths of one "
 			       "store, in their order",
@@ -133,22 +128,6 @@ int inspect_check_data(const struct nvs_store *store, struct nvs_error *error)
 	for (unsigned i = 0; i < store->npaths && !rc; i++)
 		rc = member_space_of(&store->members[i], share, &nbytes, error);
 	return rc;
-}
-
-static int describe_data(struct nvs_store *store, struct nvs_error *error)
-{
-	struct nvs_error why = {.size = sizeof(why)};
-	int rc = store->info.problem[0] ? 0 : inspect_check_data(store, &why);
-
-	assert(!store->info.truncated);
-	if (rc && rc != -EUCLEAN) {
-		error_copy(error, &why);
-		return rc;
-	}
-	store->info.truncated = rc;
-	if (rc)
-		refuse(store, NVS_STORE_DAMAGED, "%s", why.text);
-	return 0;
 }
 
 /* ---- The whole ---- */
@@ -190,11 +169,14 @@ static void put_manifest(struct nvs_store *store)
 	assert(!info->tensors || info->commit);
 }
 
-static int measure(struct nvs_store *store, struct nvs_error *error)
+int inspect_read(struct nvs_store *store, struct nvs_error *error)
 {
+	const struct member *first = &store->members[0];
+	struct nvs_error why = {.size = sizeof(why)};
 	int rc = 0;
 
-	assert(!store->info.data_bytes);
+	assert(store->npaths && !store->info.problem[0]);
+
 	for (unsigned i = 0; i < store->npaths && !rc; i++) {
 		uint64_t nbytes = 0;
 
@@ -203,34 +185,15 @@ static int measure(struct nvs_store *store, struct nvs_error *error)
 		store->info.data_bytes += nbytes;
 	}
 	store->info.free_bytes = store->info.data_bytes;
-	return rc;
-}
-
-static void read_without_label(struct nvs_store *store)
-{
-	const struct member *first = &store->members[0];
-
-	assert(store->open_results[0].rc || first->blank);
-	if (inspect_missing(store, 0))
-		refuse(store, NVS_STORE_PARTIAL, "%s", store->open_results[0].why.text);
-	else if (store->open_results[0].rc)
-		refuse(store, NVS_STORE_DAMAGED, "%s", store->open_results[0].why.text);
-	else
-		store->info.state = NVS_STORE_TEMPORARY;
-}
-
-int inspect_read(struct nvs_store *store, struct nvs_error *error)
-{
-	const struct member *first = &store->members[0];
-	struct nvs_error why = {.size = sizeof(why)};
-	int rc;
-
-	assert(store->npaths && !store->info.problem[0]);
-	rc = measure(store, error);
 	if (rc)
 		return rc;
 	if (store->open_results[0].rc || first->blank) {
-		read_without_label(store);
+		if (inspect_missing(store, 0))
+			refuse(store, NVS_STORE_PARTIAL, "%s", store->open_results[0].why.text);
+		else if (store->open_results[0].rc)
+			refuse(store, NVS_STORE_DAMAGED, "%s", store->open_results[0].why.text);
+		else
+			store->info.state = NVS_STORE_TEMPORARY;
 		return 0;
 	}
 	put_label(&store->info, &first->label);
@@ -253,5 +216,13 @@ int inspect_read(struct nvs_store *store, struct nvs_error *error)
 	}
 	put_manifest(store);
 	/* Only now: an engine grows the files before it commits what lies in them. */
-	return describe_data(store, error);
+	rc = store->info.problem[0] ? 0 : inspect_check_data(store, &why);
+	if (rc && rc != -EUCLEAN) {
+		error_copy(error, &why);
+		return rc;
+	}
+	store->info.truncated = rc;
+	if (rc)
+		refuse(store, NVS_STORE_DAMAGED, "%s", why.text);
+	return 0;
 }

@@ -27,18 +27,19 @@ static int unlink_file(const struct member *member, const char *name, struct nvs
 			 nvs_strerror(-errno));
 }
 
-/*
- * Empty ones first: where the data is missing, an engine may make a new store, with manifests of
- * the same names, as soon as the last one that is not empty is gone.
- */
-static int remove_manifests(const struct member *member, struct nvs_error *error)
+static int remove_files(const struct member *member, struct nvs_error *error)
 {
+	int rc = 0;
+
+	assert(member->kind == MEMBER_FILE && !member->in_use);
+	assert(member->fd >= 0 || lacks_data(member));
+
 	bool there[MANIFEST_SLOT_COUNT], empty[MANIFEST_SLOT_COUNT];
 	char names[MANIFEST_SLOT_COUNT][32];
 	struct stat st;
-	int rc = 0;
 
-	assert(member->directory_fd >= 0 && !member->in_use);
+	/* Empty ones first: where the data is missing, an engine may make a new store, with
+	 * manifests of the same names, as soon as the last one that is not empty is gone. */
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		snprintf(names[i], sizeof(names[i]), "manifest.%u", i);
 		there[i] = !fstatat(member->directory_fd, names[i], &st, AT_SYMLINK_NOFOLLOW);
@@ -50,16 +51,7 @@ static int remove_manifests(const struct member *member, struct nvs_error *error
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
 		if (there[i] && !empty[i])
 			rc = unlink_file(member, names[i], error);
-	return rc;
-}
 
-static int remove_files(const struct member *member, struct nvs_error *error)
-{
-	int rc;
-
-	assert(member->kind == MEMBER_FILE && !member->in_use);
-	assert(member->fd >= 0 || lacks_data(member));
-	rc = remove_manifests(member, error);
 	/* Data that was missing is not this store's any more. */
 	if (!rc && member->fd >= 0)
 		rc = unlink_file(member, "data", error);
@@ -114,12 +106,6 @@ static int clear_device(const struct member *member, struct nvs_error *error)
 	return rc;
 }
 
-/* Whether the member has a label, which says what store it is of. */
-static bool is_known(const struct nvs_store *store, unsigned i)
-{
-	return inspect_opened(store, i) && !store->open_results[i].rc && !store->members[i].blank;
-}
-
 /* All that is there must be the store's, on all of its paths. */
 static int check_whole(const struct nvs_store *store, struct nvs_error *error)
 {
@@ -129,7 +115,8 @@ static int check_whole(const struct nvs_store *store, struct nvs_error *error)
 	for (unsigned i = 0; i < store->npaths; i++) {
 		const struct member *member = &store->members[i];
 
-		if (!is_known(store, i))
+		if (!(inspect_opened(store, i) && !store->open_results[i].rc &&
+		      !store->members[i].blank))
 			continue;
 		if (member->label.index != i || member->label.count != store->npaths)
 			return error_set(error, -EUCLEAN,
@@ -161,7 +148,8 @@ int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *erro
 	inspect_check(store);
 	assert(store->locked && !store->info.in_use);
 	rc = check_whole(store, error);
-	/* Keeps out remove_directories() of other processes, where the file system has such locks. */
+	/* Keeps out remove_directories() of other processes, where the file system has such
+	 * locks. */
 	for (unsigned i = 0; i < store->npaths; i++)
 		if (store->members[i].nvswap_fd >= 0)
 			(void)flock(store->members[i].nvswap_fd, LOCK_EX | LOCK_NB);

@@ -55,23 +55,6 @@ static int write_labels(struct member *member, struct nvs_error *error)
 	return rc;
 }
 
-static int repair_labels(struct nvs_store *store, struct nvs_store_repairs *repairs,
-			 struct nvs_error *error)
-{
-	int rc = 0;
-
-	assert(store->locked);
-	for (unsigned i = store->npaths; i-- > 0 && !rc;) {
-		unsigned n = count_bad(&store->members[i]);
-
-		if (!n)
-			continue;
-		rc = write_labels(&store->members[i], error);
-		repairs->labels += rc ? 0 : n;
-	}
-	return rc;
-}
-
 /* ---- Manifests ---- */
 
 static int open_slot(const struct nvs_store *store, unsigned i)
@@ -120,25 +103,6 @@ static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *err
 	return rc;
 }
 
-static int repair_manifests(struct nvs_store *store, struct nvs_store_repairs *repairs,
-			    struct nvs_error *error)
-{
-	struct slots *slots = &store->slots;
-	int rc = 0;
-
-	assert(store->locked && slots->current < MANIFEST_TURN_COUNT);
-	for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT && !rc;
-	     i += MANIFEST_TURN_COUNT) {
-		const struct slot *slot = &slots->slot[i];
-
-		if (slot->generation == store->found.header.generation && !slot->why[0])
-			continue;
-		rc = write_slot(store, i, error);
-		repairs->manifests += !rc;
-	}
-	return rc;
-}
-
 /* ---- The commit before ---- */
 
 static int roll_back(struct nvs_store *store, struct nvs_store_repairs *repairs,
@@ -178,28 +142,6 @@ static bool labels_are_known(const struct nvs_store *store)
 	return known && store->has_slots;
 }
 
-static int repair(struct nvs_store *store, unsigned flags, struct nvs_store_repairs *repairs,
-		  struct nvs_error *error)
-{
-	const struct nvs_store_info *info = &store->info;
-	int rc = 0;
-
-	if (info->state == NVS_STORE_DAMAGED && !info->truncated && labels_are_known(store) &&
-	    flags & NVS_STORE_ROLLBACK)
-		rc = roll_back(store, repairs, error);
-	else if (info->state != NVS_STORE_KEPT)
-		rc = error_set(error, -EUCLEAN, "%s",
-			       info->problem[0] ? info->problem : "the store is not kept");
-	assert(rc || store->found.header.generation == store->members[0].label.generation);
-	/* Labels name a commit only once its manifest is whole. */
-	if (!rc && store->members[0].label.generation)
-		rc = repair_manifests(store, repairs, error);
-	if (!rc)
-		rc = repair_labels(store, repairs, error);
-	repairs->commit = store->members[0].label.generation;
-	return rc;
-}
-
 int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
 		     struct nvs_store_repairs *out, struct nvs_error *error)
 {
@@ -213,7 +155,43 @@ int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
 	if (rc)
 		return rc;
 	inspect_check(store);
-	rc = repair(store, flags, &repairs, error);
+
+	const struct nvs_store_info *info = &store->info;
+
+	if (info->state == NVS_STORE_DAMAGED && !info->truncated && labels_are_known(store) &&
+	    flags & NVS_STORE_ROLLBACK)
+		rc = roll_back(store, &repairs, error);
+	else if (info->state != NVS_STORE_KEPT)
+		rc = error_set(error, -EUCLEAN, "%s",
+			       info->problem[0] ? info->problem : "the store is not kept");
+	assert(rc || store->found.header.generation == store->members[0].label.generation);
+	/* Labels name a commit only once its manifest is whole. */
+	if (!rc && store->members[0].label.generation) {
+		struct slots *slots = &store->slots;
+
+		assert(slots->current < MANIFEST_TURN_COUNT);
+		for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT && !rc;
+		     i += MANIFEST_TURN_COUNT) {
+			const struct slot *slot = &slots->slot[i];
+
+			if (slot->generation == store->found.header.generation && !slot->why[0])
+				continue;
+			rc = write_slot(store, i, error);
+			repairs.manifests += !rc;
+		}
+	}
+	if (!rc) {
+		for (unsigned i = store->npaths; i-- > 0 && !rc;) {
+			unsigned n = count_bad(&store->members[i]);
+
+			if (!n)
+				continue;
+			rc = write_labels(&store->members[i], error);
+			repairs.labels += rc ? 0 : n;
+		}
+	}
+	repairs.commit = store->members[0].label.generation;
+
 	assert(rc || repairs.commit == store->found.header.generation);
 	nvs_store_close(store);
 	return rc || !out ? rc : struct_out(out, &repairs, sizeof(repairs));

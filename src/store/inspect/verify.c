@@ -39,23 +39,6 @@ struct verifier {
 	struct nvs_store_verdict now; /* of the tensor that is summed up */
 };
 
-/* Asserts what must hold between two reads. */
-static void verifier_check(const struct verifier *verifier)
-{
-	const struct manifest *found = &verifier->store->found;
-
-	assert(verifier->first <= verifier->tensor && verifier->tensor <= verifier->end);
-	assert(verifier->end <= found->header.count);
-	assert(verifier->head < READS_MAX && verifier->count <= READS_MAX);
-	assert(!verifier->offset || (verifier->tensor < verifier->end &&
-				     verifier->offset < found->entries[verifier->tensor].nbytes));
-	/* Every read but a tensor's last is full, so the next one is aligned. */
-	assert(verifier->offset % READ_BYTES == 0);
-	assert(verifier->now.finding == NVS_STORE_INTACT ||
-	       verifier->now.finding == NVS_STORE_UNREADABLE);
-	assert((verifier->now.finding == NVS_STORE_UNREADABLE) == (verifier->now.problem[0] != 0));
-}
-
 /* Whether all members can be read, and the manifest was. */
 static bool can_be_verified(const struct nvs_store *store)
 {
@@ -63,7 +46,7 @@ static bool can_be_verified(const struct nvs_store *store)
 	return store->info.state == NVS_STORE_KEPT || store->info.truncated;
 }
 
-static int open_file(struct nvs_store *store, struct nvs_aio *aio, struct nvs_error *error)
+static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
 	struct file_member members[NVS_PATHS_MAX];
 	const struct nvs_log silent = {.fn = NULL};
@@ -107,32 +90,6 @@ static void report(struct verifier *verifier, uint64_t tensor, enum nvs_store_fi
 	struct_out(array + (tensor - verifier->first) * verifier->size, &verifier->now,
 		   sizeof(verifier->now));
 	verifier->now = (struct nvs_store_verdict){.finding = NVS_STORE_INTACT};
-}
-
-static void judge(struct verifier *verifier, uint64_t tensor)
-{
-	const struct store_entry *entry = &verifier->store->found.entries[tensor];
-	const struct nvs_store *store = verifier->store;
-	uint64_t sum = XXH3_64bits_digest(verifier->sum), at;
-	const char *path = store->members[member_of(store, entry->offset, &at)].path;
-
-	assert(entry->written && entry->nbytes && path);
-	/* Tensors are judged in the order in which they were submitted. */
-	assert(tensor < verifier->tensor);
-	XXH3_64bits_reset(verifier->sum);
-	if (verifier->now.finding == NVS_STORE_UNREADABLE) {
-		report(verifier, tensor, NVS_STORE_UNREADABLE);
-	} else if (!entry->has_checksum) {
-		report(verifier, tensor, NVS_STORE_UNCHECKED);
-	} else if (sum == entry->checksum) {
-		report(verifier, tensor, NVS_STORE_INTACT);
-	} else {
-		snprintf(verifier->now.problem, sizeof(verifier->now.problem),
-			 "tensor %.200s: its %" PRIu64 " bytes in %.200s from offset %" PRIu64
-			 " on do not match its checksum",
-			 entry->name, entry->nbytes, path, at);
-		report(verifier, tensor, NVS_STORE_CORRUPT);
-	}
 }
 
 /* ---- Reads ---- */
@@ -205,31 +162,34 @@ static void take_read(struct verifier *verifier)
 				   read->nbytes);
 	verifier->head = (verifier->head + 1) % READS_MAX;
 	verifier->count--;
-	if (read->last)
-		judge(verifier, read->tensor);
-}
+	if (read->last) {
+		const struct store_entry *entry = &verifier->store->found.entries[read->tensor];
+		const struct nvs_store *store = verifier->store;
+		uint64_t sum = XXH3_64bits_digest(verifier->sum), at;
+		const char *path = store->members[member_of(store, entry->offset, &at)].path;
 
-static int read_all(struct verifier *verifier, struct nvs_error *error)
-{
-	int rc = 0;
-
-	do {
-		skip_empty(verifier);
-		while (!rc && verifier->count < READS_MAX && verifier->tensor < verifier->end) {
-			rc = submit_read(verifier, error);
-			skip_empty(verifier);
+		/* Tensors are judged in the order in which they were submitted. */
+		assert(read->tensor < verifier->tensor);
+		XXH3_64bits_reset(verifier->sum);
+		if (verifier->now.finding == NVS_STORE_UNREADABLE) {
+			report(verifier, read->tensor, NVS_STORE_UNREADABLE);
+		} else if (!entry->has_checksum) {
+			report(verifier, read->tensor, NVS_STORE_UNCHECKED);
+		} else if (sum == entry->checksum) {
+			report(verifier, read->tensor, NVS_STORE_INTACT);
+		} else {
+			snprintf(verifier->now.problem, sizeof(verifier->now.problem),
+				 "tensor %.200s: its %" PRIu64
+				 " bytes in %.200s from offset %" PRIu64
+				 " on do not match its checksum",
+				 entry->name, entry->nbytes, path, at);
+			report(verifier, read->tensor, NVS_STORE_CORRUPT);
 		}
-		if (verifier->count)
-			take_read(verifier);
-		verifier_check(verifier);
-	} while (verifier->count || (!rc && verifier->tensor < verifier->end));
-	assert(!verifier->count);
-	assert(rc || verifier->tensor == verifier->end);
-	return rc;
+	}
 }
 
-static int check(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
-		 const struct nvs_store_verdict *verdicts, struct nvs_error *error)
+static int check_verdicts(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
+			  const struct nvs_store_verdict *verdicts, struct nvs_error *error)
 {
 	if (!store || !aio || !struct_sized(verdicts))
 		return error_set(error, -EINVAL, "an argument is NULL, or a size is not set");
@@ -252,7 +212,7 @@ int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t firs
 		     struct nvs_store_verdict *verdicts, struct nvs_error *error)
 {
 	struct verifier verifier = {.first = first, .end = first + n, .tensor = first};
-	int rc = n ? check(store, aio, first, n, verdicts, error)
+	int rc = n ? check_verdicts(store, aio, first, n, verdicts, error)
 		   : (!store || !aio || !verdicts ? -EINVAL : 0);
 
 	if (rc || !n)
@@ -262,14 +222,43 @@ int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t firs
 	verifier.verdicts = verdicts;
 	verifier.size = verdicts->size;
 	if (!store->file)
-		rc = open_file(store, aio, error);
+		rc = open_for_reads(store, aio, error);
 	if (rc)
 		return rc;
 	verifier.memory = huge_map(READS_MAX * READ_BYTES, NULL);
 	verifier.sum = XXH3_createState();
 	if (verifier.memory && verifier.sum) {
 		XXH3_64bits_reset(verifier.sum);
-		rc = read_all(&verifier, error);
+
+		do {
+			skip_empty(&verifier);
+			while (!rc && verifier.count < READS_MAX &&
+			       verifier.tensor < verifier.end) {
+				rc = submit_read(&verifier, error);
+				skip_empty(&verifier);
+			}
+			if (verifier.count)
+				take_read(&verifier);
+
+			const struct manifest *found = &verifier.store->found;
+
+			/* Asserts what must hold between two reads. */
+			assert(verifier.first <= verifier.tensor &&
+			       verifier.tensor <= verifier.end);
+			assert(verifier.end <= found->header.count);
+			assert(verifier.head < READS_MAX && verifier.count <= READS_MAX);
+			assert(!verifier.offset ||
+			       (verifier.tensor < verifier.end &&
+				verifier.offset < found->entries[verifier.tensor].nbytes));
+			/* Every read but a tensor's last is full, so the next one is aligned. */
+			assert(verifier.offset % READ_BYTES == 0);
+			assert(verifier.now.finding == NVS_STORE_INTACT ||
+			       verifier.now.finding == NVS_STORE_UNREADABLE);
+			assert((verifier.now.finding == NVS_STORE_UNREADABLE) ==
+			       (verifier.now.problem[0] != 0));
+		} while (verifier.count || (!rc && verifier.tensor < verifier.end));
+		assert(!verifier.count);
+		assert(rc || verifier.tensor == verifier.end);
 	} else {
 		rc = error_set(error, -ENOMEM, "out of memory while verifying a store");
 	}

@@ -24,30 +24,27 @@
 
 /* ---- Opening ---- */
 
-/* A commit looks for what a later run would find, whatever the working directory is by then. */
-static int remember_parent(struct member *member, const char *path, struct nvs_error *error)
-{
-	char *from;
-	int rc;
-
-	assert(member->parent_fd >= 0 && !member->parent);
-	if (path[0] == '/')
-		return member_compose(&member->parent, error, "%s", path);
-	from = getcwd(NULL, 0);
-	if (!from)
-		return member_cannot(error, "learn the working directory for", path, -errno);
-	rc = member_compose(&member->parent, error, "%s/%s", from, path);
-	free(from);
-	return rc;
-}
-
 static int open_parent(struct member *member, const char *path, struct nvs_error *error)
 {
 	assert(member->parent_fd < 0);
 	assert(member->nvswap_fd < 0 && member->directory_fd < 0);
 	member->parent_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (member->parent_fd >= 0)
-		return remember_parent(member, path, error);
+	if (member->parent_fd >= 0) {
+		char *from;
+		int rc;
+
+		/* A commit looks for what a later run would find, whatever the working directory is
+		 * by then. */
+		if (path[0] == '/')
+			return member_compose(&member->parent, error, "%s", path);
+		from = getcwd(NULL, 0);
+		if (!from)
+			return member_cannot(error, "learn the working directory for", path,
+					     -errno);
+		rc = member_compose(&member->parent, error, "%s/%s", from, path);
+		free(from);
+		return rc;
+	}
 	/* Never created: a path of a drive that is not mounted would lie on the root drive. */
 	if (errno == ENOENT)
 		return error_set(
@@ -175,8 +172,8 @@ static int open_plain(const struct member *member, const char *name, const char 
 	return member_cannot(error, "open", path, -errno);
 }
 
-static int open_file(const struct member *member, const char *name, int create, int *fd,
-		     struct nvs_error *error)
+static int open_manifest_file(const struct member *member, const char *name, int create, int *fd,
+			      struct nvs_error *error)
 {
 	char *path = NULL;
 	int rc = 0;
@@ -200,26 +197,14 @@ int member_open_file(const struct member *member, const char *name, int *fd,
 		     struct nvs_error *error)
 {
 	assert(*fd < 0);
-	return open_file(member, name, 0, fd, error);
+	return open_manifest_file(member, name, 0, fd, error);
 }
 
 int member_make_file(const struct member *member, const char *name, int *fd,
 		     struct nvs_error *error)
 {
 	assert(!member->read_only);
-	return open_file(member, name, O_CREAT, fd, error);
-}
-
-/* The previous owner may have unlinked the file after we opened it and before we locked it. */
-static int check_name_still_there(const struct member *member, struct nvs_error *error)
-{
-	int rc;
-
-	assert(member->fd >= 0 && member->directory_fd >= 0);
-	rc = member_leads_to(member->directory_fd, "data", member->fd);
-	if (!rc || rc == -ENOENT)
-		return rc ? MEMBER_GONE : 0;
-	return member_cannot(error, "look at", member->path, rc);
+	return open_manifest_file(member, name, O_CREAT, fd, error);
 }
 
 /* A file that stat can't reach must not count as missing: it would be removed with the rest. */
@@ -265,17 +250,6 @@ static int open_or_create_data(struct member *member, struct nvs_error *error)
 	return member->read_only ? nothing_there(member->path, error) : MEMBER_GONE;
 }
 
-/* A new file is shorter than the labels' area. */
-static bool is_expected(const struct member *members, unsigned index, const struct stat *st)
-{
-	const struct label *first = &members[0].label;
-
-	assert(index < NVS_PATHS_MAX);
-	assert(S_ISREG(st->st_mode) && st->st_size >= 0);
-	return members[index].has_manifests || (index && first->kept && index < first->count &&
-						(uint64_t)st->st_size >= LABEL_AREA_BYTES);
-}
-
 static int open_data(struct member *members, unsigned index, struct nvs_error *error)
 {
 	struct member *member = &members[index];
@@ -294,37 +268,29 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	rc = member_named_twice(members, index, error);
 	if (!rc)
 		rc = member_lock(member, error);
-	if (!rc)
-		rc = check_name_still_there(member, error);
+	if (!rc) {
+		/* The previous owner may have unlinked the file after we opened it and before we
+		 * locked it. */
+		assert(member->directory_fd >= 0);
+		rc = member_leads_to(member->directory_fd, "data", member->fd);
+		if (!rc || rc == -ENOENT)
+			rc = rc ? MEMBER_GONE : 0;
+		else
+			rc = member_cannot(error, "look at", member->path, rc);
+	}
 	if (!rc)
 		rc = member_find_manifests(member, error);
 	if (rc)
 		return rc;
 	member->disposable = st.st_size == 0 && !member->has_manifests && !member->read_only;
-	member->expected = is_expected(members, index, &st);
+
+	const struct label *first = &members[0].label;
+
+	/* A new file is shorter than the labels' area. */
+	member->expected = members[index].has_manifests ||
+			   (index && first->kept && index < first->count &&
+			    (uint64_t)st.st_size >= LABEL_AREA_BYTES);
 	return member_read_label(member, error);
-}
-
-static int open_below(struct member *members, unsigned index, const char *path, const char *name,
-		      struct nvs_error *error)
-{
-	struct member *member = &members[index];
-	int rc = member_compose(&member->path, error, "%s/nvswap", path);
-
-	assert(member->parent_fd >= 0);
-	assert(member_is_store_name(name));
-	if (!rc)
-		rc = step_down(member, member->parent_fd, "nvswap", member->path,
-			       member_is_store_name, &member->nvswap_fd, error);
-	if (!rc)
-		rc = member_compose(&member->directory, error, "%s/nvswap/%s", path, name);
-	if (rc)
-		return rc;
-	rc = step_down(member, member->nvswap_fd, name, member->directory, member_is_file_name,
-		       &member->directory_fd, error);
-	if (!rc)
-		rc = member_compose(&member->path, error, "%s/nvswap/%s/data", path, name);
-	return rc ? rc : open_data(members, index, error);
 }
 
 int member_open_in_directory(struct member *members, unsigned index, const char *path,
@@ -337,7 +303,20 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 	member->base = LABEL_AREA_BYTES;
 	member->capacity = UINT64_MAX;
 	for (int i = 0; !rc && i < TRIES; i++) {
-		rc = open_below(members, index, path, name, error);
+		rc = member_compose(&member->path, error, "%s/nvswap", path);
+		if (!rc)
+			rc = step_down(member, member->parent_fd, "nvswap", member->path,
+				       member_is_store_name, &member->nvswap_fd, error);
+		if (!rc)
+			rc = member_compose(&member->directory, error, "%s/nvswap/%s", path, name);
+		if (!rc) {
+			rc = step_down(member, member->nvswap_fd, name, member->directory,
+				       member_is_file_name, &member->directory_fd, error);
+			if (!rc)
+				rc = member_compose(&member->path, error, "%s/nvswap/%s/data", path,
+						    name);
+			rc = rc ? rc : open_data(members, index, error);
+		}
 		if (rc != MEMBER_GONE)
 			return rc;
 		member_close_fd(&member->fd);
@@ -398,4 +377,27 @@ bool member_remove_empty(int parent_fd, int nvswap_fd, const char *name)
 	if (parent_fd >= 0 && !unlinkat(parent_fd, "nvswap", AT_REMOVEDIR))
 		removed = true;
 	return removed;
+}
+
+/*
+ * The data of a store that is not kept has no name, so that nothing of it is left on the drive if
+ * the process is killed. The file `data` is empty then; it has the lock, by which others find the
+ * store.
+ */
+int member_make_nameless(struct member *member, struct nvs_error *error)
+{
+	int fd;
+
+	member_open_check(member);
+	assert(!member->read_only && member->lock_fd < 0 && member->direct_fd < 0);
+	if (member->kind != MEMBER_FILE)
+		return 0;
+	fd = openat(member->directory_fd, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+	if (fd < 0 && errno == EOPNOTSUPP)
+		return 0;
+	if (fd < 0)
+		return member_cannot(error, "make a file in", member->directory, -errno);
+	member->lock_fd = member->fd;
+	member->fd = fd;
+	return 0;
 }

@@ -37,28 +37,10 @@ static void read_copy(const struct member *member, unsigned copy, struct found_l
 }
 
 /* Of two valid copies the later one was written by a commit that was cut off. */
-static bool newer(const struct label *label, const struct label *than)
+static bool is_newer(const struct label *label, const struct label *than)
 {
 	return label->generation != than->generation ? label->generation > than->generation
 						     : label->kept && !than->kept;
-}
-
-/*
- * Whether the bytes in place of a copy can be a damaged label, and not another program's, which may
- * leave a later copy in place: most of what identifies the store must be there.
- */
-static bool resembles(const uint8_t bytes[LABEL_BYTES], const struct label *label)
-{
-	uint8_t whole[LABEL_BYTES];
-	unsigned set = 0, same = 0;
-
-	label_encode(label, whole);
-	for (unsigned i = 0; i < 64; i++) {
-		set += whole[i] != 0;
-		same += whole[i] && whole[i] == bytes[i];
-	}
-	assert(set && same <= set);
-	return 2 * same >= set;
 }
 
 /* Another program may have been given a raw device since, and overwritten the first copy alone. */
@@ -68,17 +50,31 @@ static bool may_be_overwritten(const struct member *member, const struct found_l
 	assert(found->rc <= 0);
 	if (member->kind != MEMBER_RAW || !found->rc || found->rc == -EUCLEAN)
 		return false;
-	return found->rc != -EMEDIUMTYPE || !resembles(found->bytes, label);
+	if (found->rc != -EMEDIUMTYPE)
+		return true;
+
+	uint8_t whole[LABEL_BYTES];
+	unsigned set = 0, same = 0;
+
+	/* A damaged label still has most of what identifies the store; another program's bytes,
+	 * which may leave a later copy in place, do not. */
+	label_encode(label, whole);
+	for (unsigned i = 0; i < 64; i++) {
+		set += whole[i] != 0;
+		same += whole[i] && whole[i] == found->bytes[i];
+	}
+	assert(set && same <= set);
+	return 2 * same < set;
 }
 
 /* The copy that counts; LABEL_COPY_COUNT: none. */
-static unsigned choose(const struct found_label *found)
+static unsigned choose_copy(const struct found_label *found)
 {
 	unsigned best = LABEL_COPY_COUNT;
 
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		if (!found[i].rc &&
-		    (best == LABEL_COPY_COUNT || newer(&found[i].label, &found[best].label)))
+		    (best == LABEL_COPY_COUNT || is_newer(&found[i].label, &found[best].label)))
 			best = i;
 	/* An older version knows only the first place. */
 	if (found[0].rc == -EPROTONOSUPPORT)
@@ -127,8 +123,8 @@ static int lost_labels(const struct member *member, const struct found_label *fo
 }
 
 /* `found` is the copy that explains most. */
-static int refuse(const struct member *member, const struct found_label *found,
-		  struct nvs_error *error)
+static int refuse_label(const struct member *member, const struct found_label *found,
+			struct nvs_error *error)
 {
 	assert(found->rc < 0 && found->rc != -EUCLEAN);
 	assert(member->kind == MEMBER_FILE || member->kind == MEMBER_RAW);
@@ -175,34 +171,12 @@ static unsigned explains(const struct member *member, const struct found_label *
 }
 
 /* Whether a store was there, of whose labels no copy is valid; `rc` explains most. */
-static bool is_lost(const struct member *member, int rc)
+static bool label_is_lost(const struct member *member, int rc)
 {
 	assert(rc < 0);
 	if (rc != -ENODATA && rc != -EMEDIUMTYPE)
 		return rc == -EUCLEAN;
 	return member->expected || (member->kind == MEMBER_RAW && member_newest_on_device(member));
-}
-
-static int without_label(struct member *member, const struct found_label *found,
-			 struct nvs_error *error)
-{
-	unsigned most = 0, rank = 0;
-
-	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
-		unsigned mine = found[i].rc ? explains(member, &found[i], i) : 0;
-
-		member->copies[i] = LABEL_ABSENT;
-		if (mine > rank)
-			most = i;
-		rank = mine > rank ? mine : rank;
-	}
-	assert(most < LABEL_COPY_COUNT && found[most].rc < 0);
-	if (is_lost(member, found[most].rc))
-		return lost_labels(member, found, error);
-	if (rank)
-		return refuse(member, &found[most], error);
-	member->blank = true;
-	return 0;
 }
 
 int member_read_label(struct member *member, struct nvs_error *error)
@@ -213,9 +187,26 @@ int member_read_label(struct member *member, struct nvs_error *error)
 	member_open_check(member);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		read_copy(member, i, &found[i]);
-	best = choose(found);
-	if (best == LABEL_COPY_COUNT)
-		return without_label(member, found, error);
+	best = choose_copy(found);
+	if (best == LABEL_COPY_COUNT) {
+		unsigned most = 0, rank = 0;
+
+		for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
+			unsigned mine = found[i].rc ? explains(member, &found[i], i) : 0;
+
+			member->copies[i] = LABEL_ABSENT;
+			if (mine > rank)
+				most = i;
+			rank = mine > rank ? mine : rank;
+		}
+		assert(most < LABEL_COPY_COUNT && found[most].rc < 0);
+		if (label_is_lost(member, found[most].rc))
+			return lost_labels(member, found, error);
+		if (rank)
+			return refuse_label(member, &found[most], error);
+		member->blank = true;
+		return 0;
+	}
 	if (may_be_overwritten(member, &found[0], &found[best].label)) {
 		int rc = member_check_beside_label(member, found[0].bytes, error);
 

@@ -42,26 +42,6 @@ static bool counts_not(const char *name)
 	       !strncmp(name, ".fuse_hidden", 12);
 }
 
-/* *other: the first entry of another name, or empty; *any: whether there is one of nvswap's. */
-static int look_through(DIR *directory, member_name_fn *ours, char other[NAME_MAX + 1], bool *any)
-{
-	struct dirent *entry;
-
-	assert(directory && ours);
-	other[0] = 0;
-	*any = false;
-	errno = 0;
-	while (!*any && (entry = readdir(directory))) {
-		if (counts_not(entry->d_name))
-			continue;
-		*any = ours(entry->d_name);
-		if (!*any && !other[0])
-			snprintf(other, NAME_MAX + 1, "%s", entry->d_name);
-		errno = 0;
-	}
-	return errno == ENOENT ? 0 : -errno;
-}
-
 /* A checkout of nvswap has the directory's name, too, but none of its entries. */
 int member_check_entries(int fd, const char *path, member_name_fn *ours, struct nvs_error *error)
 {
@@ -77,7 +57,22 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 			close(listed);
 		return rc == -ENOENT ? MEMBER_GONE : member_cannot(error, "list", path, rc);
 	}
-	rc = look_through(directory, ours, other, &any);
+
+	struct dirent *entry;
+
+	/* Looks for an entry of nvswap's, and keeps the first of another name. */
+	other[0] = 0;
+	any = false;
+	errno = 0;
+	while (!any && (entry = readdir(directory))) {
+		if (counts_not(entry->d_name))
+			continue;
+		any = ours(entry->d_name);
+		if (!any && !other[0])
+			snprintf(other, NAME_MAX + 1, "%s", entry->d_name);
+		errno = 0;
+	}
+	rc = errno == ENOENT ? 0 : -errno;
 	closedir(directory);
 	if (rc)
 		return member_cannot(error, "list", path, rc);

@@ -30,57 +30,6 @@ static void raise_to(uint32_t *unit, uint64_t wanted)
 	assert(*unit <= UNIT_MAX);
 }
 
-/* A drive writes a partial physical block by reading the block first. */
-static void raise_to_physical_blocks(const struct member *member, uint32_t *unit)
-{
-	char names[DEVICES_MAX][64];
-	unsigned n = path_devices(member->fd, names);
-
-	for (unsigned i = 0; i < n && i < DEVICES_MAX; i++)
-		raise_to(unit, device_attribute(names[i], "queue/physical_block_size", 0));
-}
-
-/*
- * An extent's writes must not reach into the next one. The alignment of a kept store's file may
- * grow: xfs needs whole blocks once the file was copied by reflink, and another drive may have
- * larger sectors.
- */
-static void buffer_if_coarse(const struct member *member, uint32_t unit, struct file_member *probed,
-			     const struct nvs_log *log)
-{
-	uint32_t align = probed->dio.offset_align;
-
-	assert(probed->direct_fd < 0 || align);
-	assert(probed->dio.direct == (probed->direct_fd >= 0));
-	if (probed->direct_fd < 0 || (unit ? unit % align == 0 : align <= UNIT_MAX))
-		return;
-	log_say(log, NVS_LOG_WARNING,
-		"direct I/O to %s is in units of %" PRIu32 " bytes, %s %" PRIu32
-		": I/O is buffered, and slower",
-		member->path, align,
-		unit ? "but the kept store there was made in units of" : "more than nvswap's",
-		unit ? unit : UNIT_MAX);
-	close(probed->direct_fd);
-	probed->direct_fd = -1;
-	probed->dio.direct = false;
-}
-
-static void set_units(struct member *member)
-{
-	member->unit_needed = member->unit = UNIT_MIN;
-	if (member->direct_fd < 0) {
-		/* The page cache reads the rest of a page that is written in part. */
-		raise_to(&member->unit, page_bytes());
-		raise_to(&member->unit, member->dio.block_bytes);
-	} else {
-		raise_to(&member->unit_needed, member->dio.offset_align);
-		raise_to(&member->unit, member->dio.offset_align);
-		raise_to(&member->unit, member->dio.mem_align);
-		raise_to_physical_blocks(member, &member->unit);
-	}
-	assert(member->unit % member->unit_needed == 0);
-}
-
 int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log,
 		 struct nvs_error *error)
 {
@@ -94,10 +43,45 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
 	if (rc)
 		return error_set(error, rc, "cannot tell the alignment of %s: %s", member->path,
 				 nvs_strerror(rc));
-	buffer_if_coarse(member, unit, &probed, log);
+
+	uint32_t align = probed.dio.offset_align;
+
+	/* An extent's writes must not reach into the next one. The alignment of a kept store's file
+	 * may grow: xfs needs whole blocks once the file was copied by reflink, and another drive
+	 * may have larger sectors. */
+	if (!(probed.direct_fd < 0 || (unit ? unit % align == 0 : align <= UNIT_MAX))) {
+		log_say(log, NVS_LOG_WARNING,
+			"direct I/O to %s is in units of %" PRIu32 " bytes, %s %" PRIu32
+			": I/O is buffered, and slower",
+			member->path, align,
+			unit ? "but the kept store there was made in units of"
+			     : "more than nvswap's",
+			unit ? unit : UNIT_MAX);
+		close(probed.direct_fd);
+		probed.direct_fd = -1;
+		probed.dio.direct = false;
+	}
 	member->direct_fd = probed.direct_fd;
 	member->dio = probed.dio;
-	set_units(member);
+	member->unit_needed = member->unit = UNIT_MIN;
+	if (member->direct_fd < 0) {
+		/* The page cache reads the rest of a page that is written in part. */
+		raise_to(&member->unit, page_bytes());
+		raise_to(&member->unit, member->dio.block_bytes);
+	} else {
+		raise_to(&member->unit_needed, member->dio.offset_align);
+		raise_to(&member->unit, member->dio.offset_align);
+		raise_to(&member->unit, member->dio.mem_align);
+
+		char names[DEVICES_MAX][64];
+		unsigned n = path_devices(member->fd, names);
+
+		/* A drive writes a partial physical block by reading the block first. */
+		for (unsigned i = 0; i < n && i < DEVICES_MAX; i++)
+			raise_to(&member->unit,
+				 device_attribute(names[i], "queue/physical_block_size", 0));
+	}
+	assert(member->unit % member->unit_needed == 0);
 	member_check(member);
 	assert(!unit || unit % member->unit_needed == 0);
 	return 0;
