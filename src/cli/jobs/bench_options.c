@@ -158,7 +158,9 @@ static const struct option_spec option_specs[] = {
 	{"section", "NAME", OPTION_LIST, FIELD(sections), .scope = OPTION_OF_LINE,
 	 .help = "run only this job of the job files; may be repeated"},
 	{"dry-run", NULL, OPTION_FLAG, FIELD(dry_run), .scope = OPTION_OF_LINE,
-	 .help = "print the space, bytes and time that each job takes, and run none of them"},
+	 .help = "print the space and bytes that each job takes, and the time if --rate or the "
+		 "runtime "
+		 "gives it; run none of them"},
 	{"status-interval", "TIME", OPTION_DURATION, FIELD(status_interval_ms), .min = 1,
 	 .max = TIME_MAX, .scope = OPTION_OF_RUN,
 	 .help = "report the figures so far at this interval"},
