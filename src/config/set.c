@@ -263,10 +263,7 @@ static void put_paths(FILE *file, const struct config_key *key,
 		fputs(offload->nvme_path[0], file);
 		return;
 	}
-	json_open_list(&json, NULL);
-	for (unsigned i = 0; i < offload->npaths; i++)
-		json_text(&json, NULL, offload->nvme_path[i]);
-	json_close_list(&json);
+	json_texts(&json, NULL, (const char *const *)offload->nvme_path, offload->npaths);
 }
 
 static void put_reals(FILE *file, const double *reals, unsigned n)
