@@ -182,7 +182,7 @@ int forecast_space(const struct bench_plan *plan, unsigned *index, struct nvs_er
 	static struct {
 		uint64_t device, need;
 	} demands[JOBS_MAX * NVS_PATHS_MAX];
-	struct path_space places[NVS_PATHS_MAX];
+	struct path_space places[NVS_PATHS_MAX] = {0};
 	unsigned ndemands = 0, at;
 	char left[32], needed[32];
 
@@ -225,7 +225,7 @@ void forecast_text(FILE *file, const struct bench_plan *plan)
 	for (unsigned i = 0; i < plan->n; i++) {
 		const struct bench_job *job = &plan->jobs[i];
 		struct forecast forecast = forecast_job(job);
-		struct path_space places[NVS_PATHS_MAX];
+		struct path_space places[NVS_PATHS_MAX] = {0};
 		struct nvs_error error = {.size = sizeof(error)};
 		int n = find_places(job, places, &error);
 
@@ -277,7 +277,7 @@ void forecast_json(FILE *file, const struct bench_plan *plan)
 	for (unsigned i = 0; i < plan->n; i++) {
 		const struct bench_job *job = &plan->jobs[i];
 		struct forecast forecast = forecast_job(job);
-		struct path_space places[NVS_PATHS_MAX];
+		struct path_space places[NVS_PATHS_MAX] = {0};
 		int n = find_places(job, places, NULL);
 
 		json_open_object(&json, NULL);
