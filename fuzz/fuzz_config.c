@@ -61,21 +61,11 @@ static void check_key(const struct nvs_config *config, const struct config_key *
 		check_real(((const double *)at)[0], nextafter(1, 0));
 		check_real(((const double *)at)[1], nextafter(1, 0));
 		break;
-	case KEY_DEVICE:
-		assert(*(const enum nvs_device *)at <= NVS_DEVICE_NVME);
-		break;
-	case KEY_IOENGINE:
-		assert(*(const enum nvs_ioengine *)at < NVS_IOENGINE_COUNT);
+	case KEY_CHOICE:
+		assert(config_choice_name(key->choices, *(const unsigned *)at));
 		break;
 	case KEY_VERIFY:
 		assert(*(const enum verify *)at <= VERIFY_OFF);
-		break;
-	case KEY_GRAD:
-		assert(*(const enum nvs_dtype *)at >= NVS_F32 &&
-		       *(const enum nvs_dtype *)at <= NVS_BF16);
-		break;
-	case KEY_DEPTH:
-		assert(deepspeed_depth_name(*(const enum deepspeed_depth *)at));
 		break;
 	case KEY_NAME:
 		assert(memchr(at, 0, sizeof(config->adam.type)));

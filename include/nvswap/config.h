@@ -167,7 +167,8 @@ NVS_API int nvs_config_get(const struct nvs_config *config, const char *key, cha
 NVS_API int nvs_config_get_number(const struct nvs_config *config, const char *key,
 				  uint64_t *number, struct nvs_error *error);
 /*
- * The same of any one number, such as "gradient_clipping" or "aio.block_size".
+ * The same of any one number, such as "gradient_clipping" or "aio.block_size", or of one in a list
+ * by its index, "optimizer.params.betas.1".
  * Errors:
  * -EINVAL  an argument is NULL; there is no such key, or it has no effect in nvswap; or its value is
  *          of another type

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A key that exists can be read as a number without memory, so only nvs_config_get can fail. */
+/* A key that exists can be read as a number without memory, so none of these fails. */
 #include "cli/settings.h"
 
 #include <assert.h>
@@ -25,19 +25,6 @@ double setting_real(const struct nvs_config *config, const char *key)
 	assert(!rc);
 	(void)rc;
 	return number;
-}
-
-int setting_betas(const struct nvs_config *config, double betas[2], struct nvs_error *error)
-{
-	char text[TEXT_BYTES];
-	int rc = nvs_config_get(config, "optimizer.params.betas", text, sizeof(text), error), n;
-
-	if (rc)
-		return rc;
-	n = sscanf(text, "[%lf , %lf", &betas[0], &betas[1]);
-	assert(n == 2);
-	(void)n;
-	return 0;
 }
 
 enum nvs_ioengine setting_ioengine(const struct nvs_config *config)

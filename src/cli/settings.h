@@ -10,8 +10,6 @@
 
 uint64_t setting_number(const struct nvs_config *config, const char *key);
 double setting_real(const struct nvs_config *config, const char *key);
-/* "optimizer.params.betas". -ENOMEM. */
-int setting_betas(const struct nvs_config *config, double betas[2], struct nvs_error *error);
 enum nvs_ioengine setting_ioengine(const struct nvs_config *config);
 /* The type of parameters: bf16, fp16 or fp32. */
 enum nvs_dtype setting_param_dtype(const struct nvs_config *config);

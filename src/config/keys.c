@@ -46,15 +46,22 @@
 		KEY(block_, name_, REAL, meaning_), AT(field_),                                    \
 			.real = (default_), .default_text = #default_, .real_max = (max_)          \
 	}
-#define ENUM(block_, name_, type_, field_, default_, text_, meaning_)                              \
+#define CHOICE(block_, name_, choices_, field_, default_, text_, meaning_)                         \
 	{                                                                                          \
-		KEY(block_, name_, type_, meaning_), AT(field_), .whole = (default_),              \
-								 .default_text = (text_)           \
+		KEY(block_, name_, CHOICE, meaning_), AT(field_),                                  \
+			.choices = &(choices_), .whole = (default_), .default_text = (text_)       \
 	}
 #define UNUSED(block_, name_, meaning_)                                                            \
 	{                                                                                          \
 		KEY(block_, name_, UNUSED, meaning_)                                               \
 	}
+
+static const char *const grad_names[] = {
+	[NVS_F32] = "fp32", [NVS_F16] = "fp16", [NVS_BF16] = "bf16"};
+static const char *const depth_names[] = {
+	[DEEPSPEED_OPS] = "ops", [DEEPSPEED_SWAPPERS] = "swappers", [DEEPSPEED_STEP] = "step"};
+static const struct config_choices grad_dtypes = {grad_names, COUNT_OF(grad_names), false};
+static const struct config_choices deepspeed_depths = {depth_names, COUNT_OF(depth_names), false};
 
 const struct config_key config_keys[] = {
 	BLOCK(ROOT, "aio", AIO),
@@ -124,8 +131,8 @@ const struct config_key config_keys[] = {
 	UNUSED(ZERO, "cpu_offload_use_pin_memory",
 	       "set \"pin_memory\" in `offload_param` and `offload_optimizer`"),
 
-	ENUM(PARAM, "device", DEVICE, offload[NVS_OFFLOAD_PARAM].device, NVS_DEVICE_NONE,
-	     "\"none\"", "where parameters are stored"),
+	CHOICE(PARAM, "device", config_devices, offload[NVS_OFFLOAD_PARAM].device, NVS_DEVICE_NONE,
+	       "\"none\"", "where parameters are stored"),
 	{KEY(PARAM, "nvme_path", PATHS, "directories or raw block devices"),
 	 AT(offload[NVS_OFFLOAD_PARAM])},
 	BOOL(PARAM, "pin_memory", offload[NVS_OFFLOAD_PARAM].pin_memory, false,
@@ -137,8 +144,8 @@ const struct config_key config_keys[] = {
 	WHOLE(PARAM, "max_in_cpu", 64, offload[NVS_OFFLOAD_PARAM].max_in_cpu, 1000000000, 0,
 	      ELEMENTS_MAX, 0, "elements of unpinned tensors that may stay in the pool"),
 
-	ENUM(OPTIMIZER, "device", DEVICE, offload[NVS_OFFLOAD_OPTIMIZER].device, NVS_DEVICE_NONE,
-	     "\"none\"", "where optimizer state is stored"),
+	CHOICE(OPTIMIZER, "device", config_devices, offload[NVS_OFFLOAD_OPTIMIZER].device,
+	       NVS_DEVICE_NONE, "\"none\"", "where optimizer state is stored"),
 	{KEY(OPTIMIZER, "nvme_path", PATHS, "directories or raw block devices"),
 	 AT(offload[NVS_OFFLOAD_OPTIMIZER])},
 	BOOL(OPTIMIZER, "pin_memory", offload[NVS_OFFLOAD_OPTIMIZER].pin_memory, false,
@@ -187,8 +194,8 @@ const struct config_key config_keys[] = {
 	     "master weights and gradients in bfloat16; not supported: opening an optimizer fails"),
 	BOOL(BF16, "bf16_optimizer_states", bf16_optimizer_states, false,
 	     "optimizer state in bfloat16; not supported: opening an optimizer fails"),
-	ENUM(DATA_TYPES, "grad_accum_dtype", GRAD, grad_accum_dtype, 0, "the parameters' type",
-	     "element type in which gradients are accumulated"),
+	CHOICE(DATA_TYPES, "grad_accum_dtype", grad_dtypes, grad_accum_dtype, 0,
+	       "the parameters' type", "element type in which gradients are accumulated"),
 
 	{KEY(ADAM, "type", NAME,
 	     "\"Adam\" (used if the key is absent) or \"AdamW\", case-insensitive; any other needs "
@@ -208,12 +215,12 @@ const struct config_key config_keys[] = {
 	BOOL(ADAM_PARAMS, "adam_w_mode", adam.adam_w_mode, true,
 	     "decoupled weight decay; always on with \"type\": \"AdamW\""),
 
-	ENUM(NVSWAP, "ioengine", IOENGINE, aio.ioengine, NVS_IOENGINE_AUTO, "\"auto\"",
-	     "I/O engine"),
+	CHOICE(NVSWAP, "ioengine", config_ioengines, aio.ioengine, NVS_IOENGINE_AUTO, "\"auto\"",
+	       "I/O engine"),
 	WHOLE(NVSWAP, "io_timeout_ms", 32, aio.io_timeout_ms, 0, 0, NVS_IO_TIMEOUT_MS_MAX, 0,
 	      "milliseconds after which an I/O that has not completed is reported; 0: never"),
-	ENUM(NVSWAP, "verify", VERIFY, verify, VERIFY_IF_KEPT, "`keep`",
-	     "checksum every tensor, and check it at each swap-in"),
+	{KEY(NVSWAP, "verify", VERIFY, "checksum every tensor, and check it at each swap-in"),
+	 AT(verify), .whole = VERIFY_IF_KEPT, .default_text = "`keep`"},
 	BOOL(NVSWAP, "keep", keep, false,
 	     "keep the store for the next engine; it takes twice the space of its tensors"),
 	BOOL(NVSWAP, "read_only", read_only, false,
@@ -243,8 +250,8 @@ const struct config_key config_keys[] = {
 	BOOL(NVSWAP, "strict", strict, false,
 	     "a block in the wrong place, and a near miss of a block's name, is an error; false: a "
 	     "warning"),
-	ENUM(NVSWAP, "deepspeed", DEPTH, deepspeed, DEEPSPEED_STEP, "\"step\"",
-	     "what the Python package replaces in DeepSpeed"),
+	CHOICE(NVSWAP, "deepspeed", deepspeed_depths, deepspeed, DEEPSPEED_STEP, "\"step\"",
+	       "what the Python package replaces in DeepSpeed"),
 };
 
 const unsigned config_key_count = COUNT_OF(config_keys);
@@ -301,11 +308,9 @@ const struct config_key *config_key_find(enum config_block block, const char *na
 	return NULL;
 }
 
-const char *deepspeed_depth_name(unsigned depth)
+const char *config_choice_name(const struct config_choices *choices, uint64_t value)
 {
-	static const char *const names[] = {"ops", "swappers", "step"};
-
-	return depth < COUNT_OF(names) ? names[depth] : NULL;
+	return value < choices->n ? choices->names[value] : NULL;
 }
 
 const char *config_key_home(enum config_block block, const char *name, size_t length,
@@ -356,9 +361,32 @@ const char *config_key_suggest(enum config_block block, const char *name, size_t
 	return text;
 }
 
-static const char *other_values(const struct config_key *key)
+const char *config_key_allows(const struct config_key *key, char text[160])
 {
+	unsigned left = 0;
+	int used = 0;
+
 	switch (key->type) {
+	case KEY_U32:
+	case KEY_U64:
+		used = snprintf(text, 160, "a whole number from %llu to %llu",
+				(unsigned long long)key->min, (unsigned long long)key->max);
+		if (key->multiple_of)
+			snprintf(text + used, 160 - (size_t)used, ", a multiple of %llu",
+				 (unsigned long long)key->multiple_of);
+		return text;
+	case KEY_CHOICE: /* "a", "b" or "c" */
+		for (unsigned i = 0; i < key->choices->n; i++)
+			left += key->choices->names[i] != NULL;
+		for (unsigned i = 0; i < key->choices->n; i++)
+			if (key->choices->names[i])
+				used += snprintf(text + used, 160 - (size_t)used, "\"%s\"%s",
+						 key->choices->names[i],
+						 --left > 1 ? ", "
+						 : left	    ? " or "
+							    : "");
+		assert(used < 160);
+		return text;
 	case KEY_BLOCK:
 		return "an object";
 	case KEY_BOOL:
@@ -368,35 +396,14 @@ static const char *other_values(const struct config_key *key)
 		return key->real_max < DBL_MAX ? "a number from 0 to 1" : "a number, 0 or more";
 	case KEY_BETAS:
 		return "a list of two numbers, each from 0 to less than 1";
-	case KEY_DEVICE:
-		return "\"none\", \"cpu\" or \"nvme\"";
-	case KEY_IOENGINE:
-		return "\"auto\", \"io_uring\", \"libaio\" or \"posix\"";
-	case KEY_GRAD:
-		return "\"fp32\", \"fp16\" or \"bf16\"";
-	case KEY_DEPTH:
-		return "\"ops\", \"swappers\" or \"step\"";
 	case KEY_NAME:
 		return "a string of up to 31 bytes";
 	case KEY_PATHS:
 		return "a path or a list of 1 to 16 paths";
-	default:
-		return "anything";
+	case KEY_UNUSED:
+		break;
 	}
-}
-
-const char *config_key_allows(const struct config_key *key, char text[160])
-{
-	if (key->type == KEY_U32 || key->type == KEY_U64) {
-		int used = snprintf(text, 160, "a whole number from %llu to %llu",
-				    (unsigned long long)key->min, (unsigned long long)key->max);
-
-		if (key->multiple_of)
-			snprintf(text + used, 160 - (size_t)used, ", a multiple of %llu",
-				 (unsigned long long)key->multiple_of);
-	} else
-		snprintf(text, 160, "%s", other_values(key));
-	return text;
+	return "anything";
 }
 
 void config_key_set_default(const struct config_key *key, struct nvs_config *config)
@@ -423,17 +430,9 @@ void config_key_set_default(const struct config_key *key, struct nvs_config *con
 		((double *)(void *)at)[0] = key->real;
 		((double *)(void *)at)[1] = key->second;
 		break;
-	case KEY_DEVICE:
-		*(enum nvs_device *)(void *)at = (enum nvs_device)key->whole;
-		break;
-	case KEY_IOENGINE:
-		*(enum nvs_ioengine *)(void *)at = (enum nvs_ioengine)key->whole;
-		break;
-	case KEY_GRAD:
-		*(enum nvs_dtype *)(void *)at = config->param_dtype;
-		break;
-	case KEY_DEPTH:
-		*(enum deepspeed_depth *)(void *)at = (enum deepspeed_depth)key->whole;
+	case KEY_CHOICE:
+		*(unsigned *)(void *)at = key->choices == &grad_dtypes ? config->param_dtype
+								       : (unsigned)key->whole;
 		break;
 	case KEY_NAME:
 		*at = '\0';

@@ -29,20 +29,24 @@ enum config_block {
 };
 
 enum key_type {
-	KEY_BLOCK,    /* another object: the block `child` */
-	KEY_BOOL,     /* bool */
-	KEY_VERIFY,   /* enum verify, as true or false */
-	KEY_U32,      /* uint32_t, a whole number */
-	KEY_U64,      /* uint64_t, a whole number */
-	KEY_REAL,     /* double */
-	KEY_BETAS,    /* two double, beta1 and beta2 */
-	KEY_DEVICE,   /* enum nvs_device */
-	KEY_IOENGINE, /* enum nvs_ioengine */
-	KEY_GRAD,     /* enum nvs_dtype, of grad_accum_dtype */
-	KEY_DEPTH,    /* enum deepspeed_depth */
-	KEY_NAME,     /* char[32] */
-	KEY_PATHS,    /* nvme_path of the struct offload_config at the offset */
-	KEY_UNUSED,   /* a DeepSpeed key without effect: logs a warning with `meaning` */
+	KEY_BLOCK,  /* another object: the block `child` */
+	KEY_BOOL,   /* bool */
+	KEY_VERIFY, /* enum verify, as true or false */
+	KEY_U32,    /* uint32_t, a whole number */
+	KEY_U64,    /* uint64_t, a whole number */
+	KEY_REAL,   /* double */
+	KEY_BETAS,  /* two double, beta1 and beta2 */
+	KEY_CHOICE, /* an enumeration with the names of `choices` */
+	KEY_NAME,   /* char[32] */
+	KEY_PATHS,  /* nvme_path of the struct offload_config at the offset */
+	KEY_UNUSED, /* a DeepSpeed key without effect: logs a warning with `meaning` */
+};
+
+/* The names of an enumeration in the file, by value. Nothing else lists them. */
+struct config_choices {
+	const char *const *names; /* NULL: the file can't say that value */
+	unsigned n;
+	bool numbered; /* the enumeration is public: nvs_config_set_number takes its values */
 };
 
 /* Keys of a block with the same offset are aliases of one setting. */
@@ -51,6 +55,7 @@ struct config_key {
 	const char *meaning; /* a phrase that names the unit */
 	enum config_block block, child;
 	enum key_type type;
+	const struct config_choices *choices;
 	uint32_t place;			/* offset in struct nvs_config */
 	uint64_t min, max, multiple_of; /* of whole numbers; multiple_of 0: any */
 	double real_min, real_max;	/* of real numbers */
@@ -63,6 +68,7 @@ struct config_key {
 
 extern const struct config_key config_keys[];
 extern const unsigned config_key_count;
+extern const struct config_choices config_ioengines, config_devices; /* names.c */
 
 /* The block's name in messages, such as "zero_optimization"; "" for the top of the file. */
 const char *config_block_name(enum config_block block);
@@ -84,8 +90,8 @@ const char *config_key_home(enum config_block block, const char *name, size_t le
 const char *config_key_suggest(enum config_block block, const char *name, size_t length,
 			       char text[256]);
 
-/* The name in the file, such as "swappers"; NULL: no such depth. */
-const char *deepspeed_depth_name(unsigned depth);
+/* NULL: there is no such value. */
+const char *config_choice_name(const struct config_choices *choices, uint64_t value);
 
 /* Describes the allowed values: "a whole number from 1 to 4096". */
 const char *config_key_allows(const struct config_key *key, char text[160]);

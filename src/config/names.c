@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/numbers.h"
-#include "config/config.h"
+#include "config/keys.h"
 
 bool block_exists(enum nvs_block block)
 {
@@ -26,6 +26,9 @@ static const char *const devices[] = {
 	[NVS_DEVICE_CPU] = "cpu",
 	[NVS_DEVICE_NVME] = "nvme",
 };
+
+const struct config_choices config_ioengines = {ioengines, NVS_IOENGINE_COUNT, true};
+const struct config_choices config_devices = {devices, COUNT_OF(devices), true};
 
 const char *nvs_ioengine_name(enum nvs_ioengine ioengine)
 {

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -39,6 +40,22 @@ static void *place_of(struct reader *r, const struct config_key *key)
 static uint64_t whole_at(struct reader *r, const struct config_key *key)
 {
 	return key->type == KEY_U32 ? *(uint32_t *)place_of(r, key) : *(uint64_t *)place_of(r, key);
+}
+
+static int store_whole(struct reader *r, const struct config_key *key,
+		       const struct json_value *value, const char *name, uint64_t whole)
+{
+	if (whole > key->max)
+		return refuse_value(r, key, value, name, ", which is too large");
+	if (whole < key->min)
+		return refuse_value(r, key, value, name, ", which is too small");
+	if (key->multiple_of && whole % key->multiple_of)
+		return refuse_value(r, key, value, name, "");
+	if (key->type == KEY_U32)
+		*(uint32_t *)place_of(r, key) = (uint32_t)whole;
+	else
+		*(uint64_t *)place_of(r, key) = whole;
+	return 0;
 }
 
 /* The value, or the number in its text where DeepSpeed takes it: " 16 ", "0.5", "+.5", and "1e-3" of
@@ -99,17 +116,7 @@ static int read_whole(struct reader *r, const struct config_key *key,
 	case JSON_WHOLE:
 		break;
 	}
-	if (whole > key->max)
-		return refuse_value(r, key, value, name, ", which is too large");
-	if (whole < key->min)
-		return refuse_value(r, key, value, name, ", which is too small");
-	if (key->multiple_of && whole % key->multiple_of)
-		return refuse_value(r, key, value, name, "");
-	if (key->type == KEY_U32)
-		*(uint32_t *)place_of(r, key) = (uint32_t)whole;
-	else
-		*(uint64_t *)place_of(r, key) = whole;
-	return 0;
+	return store_whole(r, key, value, name, whole);
 }
 
 /* A number, or the name of an environment variable: capitals, digits and underscores. */
@@ -180,22 +187,21 @@ static int read_betas(struct reader *r, const struct config_key *key,
 	return result ? result : read_real(r, key, value->first->next, name, 1, true, &betas[1]);
 }
 
-static int read_grad(struct reader *r, const struct config_key *key, const struct json_value *value,
-		     const char *name)
+static int read_choice(struct reader *r, const struct config_key *key,
+		       const struct json_value *value, const char *name)
 {
-	static const struct {
-		const char *name;
-		enum nvs_dtype dtype;
-	} dtypes[] = {{"fp32", NVS_F32}, {"fp16", NVS_F16}, {"bf16", NVS_BF16}};
+	bool is_grad = key->place == offsetof(struct nvs_config, grad_accum_dtype);
 
-	if (value->type == JSON_NULL) {
+	if (is_grad && value->type == JSON_NULL) {
 		config_key_set_default(key, &r->config);
 		return 0;
 	}
-	for (size_t i = 0; i < COUNT_OF(dtypes); i++) {
-		if (json_is_string(value, dtypes[i].name)) {
-			*(enum nvs_dtype *)place_of(r, key) = dtypes[i].dtype;
-			r->grad_named = true;
+	for (unsigned i = 0; i < key->choices->n; i++) {
+		const char *choice = config_choice_name(key->choices, i);
+
+		if (choice && json_is_string(value, choice)) {
+			*(unsigned *)place_of(r, key) = i;
+			r->grad_named |= is_grad;
 			return 0;
 		}
 	}
@@ -322,29 +328,8 @@ static int read_value(struct reader *r, const struct config_key *key,
 		return read_real(r, key, value, name, key->real_max, false, place_of(r, key));
 	case KEY_BETAS:
 		return read_betas(r, key, value, name);
-	case KEY_DEVICE:
-		for (int i = NVS_DEVICE_NONE; i <= NVS_DEVICE_NVME; i++) {
-			if (json_is_string(value, nvs_device_name((enum nvs_device)i))) {
-				*(enum nvs_device *)place_of(r, key) = (enum nvs_device)i;
-				return 0;
-			}
-		}
-		return refuse_value(r, key, value, name, "");
-	case KEY_IOENGINE:
-		if (value->type != JSON_STRING || strlen(value->string) != value->length ||
-		    nvs_ioengine_parse(value->string, place_of(r, key)))
-			return refuse_value(r, key, value, name, "");
-		return 0;
-	case KEY_GRAD:
-		return read_grad(r, key, value, name);
-	case KEY_DEPTH:
-		for (unsigned i = 0; deepspeed_depth_name(i); i++) {
-			if (json_is_string(value, deepspeed_depth_name(i))) {
-				*(enum deepspeed_depth *)place_of(r, key) = (enum deepspeed_depth)i;
-				return 0;
-			}
-		}
-		return refuse_value(r, key, value, name, "");
+	case KEY_CHOICE:
+		return read_choice(r, key, value, name);
 	case KEY_NAME:
 		return read_name(r, key, value, name);
 	case KEY_PATHS:
@@ -482,6 +467,42 @@ int reader_set(struct reader *r, const struct config_key *key, const struct json
 	enum nvs_dtype was = r->config.param_dtype;
 	int result = read_setting(r, key, value, name);
 
+	return result ? result : rules_apply(r, was);
+}
+
+int reader_set_number(struct reader *r, const struct config_key *key, uint64_t number,
+		      const char *name)
+{
+	enum nvs_dtype was = r->config.param_dtype;
+	struct json_value value = {.type = JSON_NUMBER}; /* for messages */
+	char text[32];
+	int result = 0;
+
+	value.raw = text;
+	value.raw_length = (size_t)snprintf(text, sizeof(text), "%" PRIu64, number);
+	r->seen[key - config_keys] = &value;
+	switch (key->type) {
+	case KEY_BOOL:
+		*(bool *)place_of(r, key) = number;
+		break;
+	case KEY_VERIFY:
+		*(enum verify *)place_of(r, key) = number ? VERIFY_ON : VERIFY_OFF;
+		break;
+	case KEY_CHOICE:
+		*(unsigned *)place_of(r, key) = (unsigned)number;
+		break;
+	case KEY_REAL:
+		*(double *)place_of(r, key) = (double)number;
+		break;
+	default:
+		if (key->place == offsetof(struct nvs_config, rank))
+			r->config.rank_variable[0] = '\0';
+		result = store_whole(r, key, &value, name, number);
+	}
+	if ((key->type == KEY_REAL && (double)number > key->real_max) ||
+	    ((key->type == KEY_BOOL || key->type == KEY_VERIFY) && number > 1) ||
+	    (key->type == KEY_CHOICE && !config_choice_name(key->choices, number)))
+		result = refuse_value(r, key, &value, name, "");
 	return result ? result : rules_apply(r, was);
 }
 

@@ -58,6 +58,9 @@ int reader_read(struct reader *r, const struct json_value *root);
 /* Sets one setting, called `name` in messages, and applies the rules. 0, -EINVAL or -ENOMEM. */
 int reader_set(struct reader *r, const struct config_key *key, const struct json_value *value,
 	       const char *name);
+/* The same with a number, of a key that is a switch, a number or a numbered choice. */
+int reader_set_number(struct reader *r, const struct config_key *key, uint64_t number,
+		      const char *name);
 /* Ends reading with `result`: 0 replaces the caller's `config` by the copy, an error drops the
  * copy. Returns `result`. */
 int reader_take(struct reader *r, struct nvs_config *config, int result);

@@ -86,6 +86,11 @@ static bool is_whole(const struct config_key *key)
 	return key->type == KEY_U32 || key->type == KEY_U64;
 }
 
+static bool is_numbered_choice(const struct config_key *key)
+{
+	return key->type == KEY_CHOICE && key->choices->numbered;
+}
+
 /*
  * Returns the number of bits of the suffix in "4k", "1M" or "2G": digits and a letter; 0: no
  * suffix.
@@ -131,20 +136,6 @@ static bool is_json(const struct config_key *key, const char *value)
 	       (isdigit(*first) || *first == '-' || !strcmp(first, "Infinity"));
 }
 
-/* Makes the text to parse; NULL without memory. */
-static char *value_text(const struct config_key *key, const char *value)
-{
-	unsigned bits = is_whole(key) ? suffix_bits(value) : 0;
-	char *text;
-
-	if (!bits)
-		return is_json(key, value) ? strdup(value) : quoted(value);
-	if (asprintf(&text, "%.0Lf",
-		     (long double)strtoull(value, NULL, 10) * (long double)(1ull << bits)) < 0)
-		return NULL;
-	return text;
-}
-
 /* A word that is not JSON is refused like a string, with the values that the key allows. */
 static int parse_value(struct json_document **document, const struct config_key *key, char **text,
 		       const char *value, struct nvs_error *error)
@@ -178,12 +169,21 @@ static int set_path(struct nvs_config *config, const struct config_key *key, con
 	return result;
 }
 
+static int set_number(struct nvs_config *config, const struct config_key *setting, const char *key,
+		      uint64_t number, struct nvs_error *error)
+{
+	struct reader r = {.from_call = true, .file = key, .error = error, .config = *config};
+
+	return reader_take(&r, config, reader_set_number(&r, setting, number, key));
+}
+
 int nvs_config_set(struct nvs_config *config, const char *key, const char *value,
 		   struct nvs_error *error)
 {
 	struct reader r = {.from_call = true, .file = key, .error = error};
 	struct json_document *document = NULL;
 	const struct config_key *setting = find_setting(config, key, error);
+	unsigned bits;
 	char *text;
 	int result;
 
@@ -203,7 +203,14 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 	if (!text_is_utf8(value))
 		return error_about(error, -EINVAL, key, 0, 0, "the value of %.200s is not UTF-8",
 				   key);
-	text = value_text(setting, value);
+	bits = is_whole(setting) ? suffix_bits(value) : 0;
+	if (bits) {
+		uint64_t number = strtoull(value, NULL, 10);
+
+		return set_number(config, setting, key,
+				  number > UINT64_MAX >> bits ? UINT64_MAX : number << bits, error);
+	}
+	text = is_json(setting, value) ? strdup(value) : quoted(value);
 	if (!text)
 		return error_about(error, -ENOMEM, key, 0, 0, "out of memory for %.200s", key);
 	result = parse_value(&document, setting, &text, value, error);
@@ -216,32 +223,18 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 	return result;
 }
 
-static bool is_switch(const struct config_key *key)
-{
-	return key->type == KEY_BOOL || key->type == KEY_VERIFY;
-}
-
 int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t number,
 			  struct nvs_error *error)
 {
 	const struct config_key *setting = find_setting(config, key, error);
-	char text[32];
 
 	if (!setting)
 		return -EINVAL;
-	if (!(is_whole(setting) || is_switch(setting) || setting->type == KEY_REAL ||
-	      setting->type == KEY_IOENGINE || setting->type == KEY_DEVICE))
+	if (!is_whole(setting) && setting->type != KEY_BOOL && setting->type != KEY_VERIFY &&
+	    setting->type != KEY_REAL && !is_numbered_choice(setting))
 		return error_about(error, -EINVAL, key, 0, 0,
 				   "%.200s is not one number; set it with nvs_config_set", key);
-	if (is_switch(setting) && number <= 1)
-		return nvs_config_set(config, key, number ? "true" : "false", error);
-	if (setting->type == KEY_IOENGINE && number < NVS_IOENGINE_COUNT)
-		return nvs_config_set(config, key, nvs_ioengine_name((enum nvs_ioengine)number),
-				      error);
-	if (setting->type == KEY_DEVICE && number <= NVS_DEVICE_NVME)
-		return nvs_config_set(config, key, nvs_device_name((enum nvs_device)number), error);
-	snprintf(text, sizeof(text), "%" PRIu64, number);
-	return nvs_config_set(config, key, text, error);
+	return set_number(config, setting, key, number, error);
 }
 
 /* ---- Reading ---- */
@@ -263,10 +256,7 @@ static void put_paths(FILE *file, const struct config_key *key,
 		fputs(offload->nvme_path[0], file);
 		return;
 	}
-	json_open_list(&json, NULL);
-	for (unsigned i = 0; i < offload->npaths; i++)
-		json_text(&json, NULL, offload->nvme_path[i]);
-	json_close_list(&json);
+	json_texts(&json, NULL, (const char *const *)offload->nvme_path, offload->npaths);
 }
 
 static void put_reals(FILE *file, const double *reals, unsigned n)
@@ -279,11 +269,6 @@ static void put_reals(FILE *file, const double *reals, unsigned n)
 		json_exact(&json, NULL, reals[i]);
 	if (n > 1)
 		json_close_list(&json);
-}
-
-static const char *grad_name(enum nvs_dtype dtype)
-{
-	return dtype == NVS_F16 ? "fp16" : dtype == NVS_BF16 ? "bf16" : "fp32";
 }
 
 static bool names_variable(const struct nvs_config *config, const struct config_key *key)
@@ -315,17 +300,8 @@ static void put_value(FILE *file, const struct nvs_config *config, const struct 
 	case KEY_BETAS:
 		put_reals(file, place, key->type == KEY_BETAS ? 2 : 1);
 		break;
-	case KEY_DEVICE:
-		fputs(nvs_device_name(*(const enum nvs_device *)place), file);
-		break;
-	case KEY_IOENGINE:
-		fputs(nvs_ioengine_name(*(const enum nvs_ioengine *)place), file);
-		break;
-	case KEY_GRAD:
-		fputs(grad_name(*(const enum nvs_dtype *)place), file);
-		break;
-	case KEY_DEPTH:
-		fputs(deepspeed_depth_name(*(const enum deepspeed_depth *)place), file);
+	case KEY_CHOICE:
+		fputs(config_choice_name(key->choices, *(const unsigned *)place), file);
 		break;
 	case KEY_NAME:
 		fputs(place, file);
@@ -392,10 +368,8 @@ int nvs_config_get_number(const struct nvs_config *config, const char *key, uint
 		*number = config_verifies(config);
 	else if (setting->type == KEY_U32)
 		*number = *(const uint32_t *)place;
-	else if (setting->type == KEY_IOENGINE)
-		*number = *(const enum nvs_ioengine *)place;
-	else if (setting->type == KEY_DEVICE)
-		*number = *(const enum nvs_device *)place;
+	else if (is_numbered_choice(setting))
+		*number = *(const unsigned *)place;
 	else if (setting->type == KEY_U64)
 		*number = *(const uint64_t *)place;
 	else
@@ -409,19 +383,27 @@ int nvs_config_get_number(const struct nvs_config *config, const char *key, uint
 int nvs_config_get_real(const struct nvs_config *config, const char *key, double *number,
 			struct nvs_error *error)
 {
-	const struct config_key *setting = find_setting(config, key, error);
+	size_t length = key ? strlen(key) : 0;
+	/* One of the two in a list: "optimizer.params.betas.1". */
+	bool indexed = length > 2 && key[length - 2] == '.' && (key[length - 1] & ~1) == '0';
+	char list[64] = "";
+	const struct config_key *setting;
 	uint64_t whole = 0;
 	int result;
 
+	if (indexed)
+		snprintf(list, sizeof(list), "%.*s", (int)length - 2, key);
+	setting = find_setting(config, indexed ? list : key, error);
 	if (!setting)
 		return -EINVAL;
 	if (!number)
 		return error_set(error, -EINVAL, "number is NULL");
-	if (setting->type == KEY_REAL) {
-		*number = *(const double *)place_of(config, setting);
+	if (setting->type == (indexed ? KEY_BETAS : KEY_REAL)) {
+		*number = ((const double *)place_of(config,
+						    setting))[indexed ? key[length - 1] - '0' : 0];
 		return 0;
 	}
-	if (!is_whole(setting))
+	if (indexed || !is_whole(setting))
 		return error_about(error, -EINVAL, key, 0, 0,
 				   "%.200s is not one number; read it with nvs_config_get", key);
 	result = nvs_config_get_number(config, key, &whole, error);

@@ -510,8 +510,8 @@ static void a_value_of_another_type_is_refused(void **state)
 			case KEY_PATHS:
 				fits = null || (string && value[1] != '"');
 				break;
-			case KEY_GRAD:
-				fits = null;
+			case KEY_CHOICE:
+				fits = null && key->block == BLOCK_DATA_TYPES;
 				break;
 			default:
 				break;
@@ -1043,7 +1043,7 @@ static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
 		const struct config_key *key = &config_keys[i];
 
 		if (key->type == KEY_BLOCK || key->type == KEY_UNUSED ||
-		    key->type == KEY_IOENGINE || key->type == KEY_PATHS)
+		    key->choices == &config_ioengines || key->type == KEY_PATHS)
 			continue;
 		if (key->block == BLOCK_AIO || key->block == BLOCK_NVSWAP) {
 			refuse_value(key, "\"auto\"", "is \"auto\"; it must be");

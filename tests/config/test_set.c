@@ -173,6 +173,15 @@ static void a_number_is_not_set_or_read_where_the_setting_is_none(void **state)
 	assert_true(real == 2);
 	assert_int_equal(nvs_config_get_real(config, "aio.queue_depth", &real, &error), 0);
 	assert_true(real == 8);
+	becomes(config, "optimizer.params.betas", "[0.5, 0.25]", "[0.5,0.25]");
+	assert_int_equal(nvs_config_get_real(config, "optimizer.params.betas.0", &real, &error), 0);
+	assert_true(real == 0.5);
+	assert_int_equal(nvs_config_get_real(config, "optimizer.params.betas.1", &real, &error), 0);
+	assert_true(real == 0.25);
+	assert_int_equal(nvs_config_get_real(config, "optimizer.params.betas.2", &real, &error),
+			 -EINVAL);
+	assert_int_equal(nvs_config_get_real(config, "optimizer.params.lr.0", &real, &error),
+			 -EINVAL);
 }
 
 static void a_value_that_nests_too_deep_is_refused(void **state)

@@ -1093,17 +1093,19 @@ static void try_key(const struct config_key *key)
 		return try_texts(key, TEXTS("[0, 0]", "[0.9999999999999999, 5e-324]"),
 				 TEXTS("[0, 1]", "[1, 0]", "[-1, 0]", "[0, -5e-324]", "[0, 1e400]",
 				       "[0]", "[0, 0, 0]", "[]", "0"));
-	case KEY_DEVICE:
-		try_numbers_of_names(key, NVS_DEVICE_NVME + 1);
-		return try_texts(key, TEXTS("\"none\"", "\"cpu\""),
-				 TEXTS("\"\"", "[]", "\"CPU \""));
-	case KEY_IOENGINE:
-		try_numbers_of_names(key, NVS_IOENGINE_COUNT);
-		return try_texts(key, TEXTS("\"auto\"", "\"posix\""), TEXTS("\"\"", "[]"));
-	case KEY_GRAD:
-		return try_texts(key, TEXTS("\"fp32\"", "\"bf16\""),
-				 TEXTS("\"\"", "\"fp64\"", "99"));
-	case KEY_DEPTH:
+	case KEY_CHOICE:
+		if (key->choices == &config_devices) {
+			try_numbers_of_names(key, NVS_DEVICE_NVME + 1);
+			return try_texts(key, TEXTS("\"none\"", "\"cpu\""),
+					 TEXTS("\"\"", "[]", "\"CPU \""));
+		}
+		if (key->choices == &config_ioengines) {
+			try_numbers_of_names(key, NVS_IOENGINE_COUNT);
+			return try_texts(key, TEXTS("\"auto\"", "\"posix\""), TEXTS("\"\"", "[]"));
+		}
+		if (key->block == BLOCK_DATA_TYPES)
+			return try_texts(key, TEXTS("\"fp32\"", "\"bf16\""),
+					 TEXTS("\"\"", "\"fp64\"", "99"));
 		return try_texts(key, TEXTS("\"ops\"", "\"step\""), TEXTS("\"\"", "\"op\"", "1"));
 	case KEY_NAME:
 		return try_texts(key, TEXTS("\"Adam\"", "\"0123456789012345678901234567890\""),

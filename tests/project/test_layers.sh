@@ -37,7 +37,6 @@ cli/modes: base cli/options cli/jobs cli/modes
 cli/replay: base cli/options cli/jobs cli/modes cli/replay
 cli/compare: base cli/options cli/compare
 cli/report: base cli/options cli/modes/model cli/jobs cli/report
-cli/forecast: base cli/options cli/jobs cli/modes cli/replay cli/forecast
 cli/info: base cli/options cli/info
 cli/store: base cli/options cli/store
 cli/tune: base cli/options cli/info cli/tune

@@ -119,6 +119,14 @@ void json_text(struct json_writer *json, const char *key, const char *text)
 	put_string(json, text);
 }
 
+void json_texts(struct json_writer *json, const char *key, const char *const *texts, unsigned n)
+{
+	json_open_list(json, key);
+	for (unsigned i = 0; i < n; i++)
+		json_text(json, NULL, texts[i]);
+	json_close_list(json);
+}
+
 void json_bool(struct json_writer *json, const char *key, bool value)
 {
 	begin_value(json, key);

@@ -29,6 +29,8 @@ void json_close_list(struct json_writer *json);
 
 /* Text of any bytes: in invalid UTF-8, each byte that is not ASCII becomes a '?'. */
 void json_text(struct json_writer *json, const char *key, const char *text);
+/* A list of texts, such as paths. */
+void json_texts(struct json_writer *json, const char *key, const char *const *texts, unsigned n);
 void json_bool(struct json_writer *json, const char *key, bool value);
 void json_null(struct json_writer *json, const char *key);
 void json_count(struct json_writer *json, const char *key, uint64_t count);

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 
 #include "base/numbers.h"
+#include "cli/bench/forecast.h"
 #include "cli/bench/prepare.h"
 #include "cli/bench/run.h"
 #include "cli/bench/stage.h"
 #include "cli/commands.h"
-#include "cli/forecast/forecast.h"
 #include "cli/report/report.h"
 
 struct bench {

@@ -134,19 +134,6 @@ static int load_config(const struct bench_options *options, const struct options
 	return nvs_config_set_number(config, "nvswap.keep", false, error);
 }
 
-static int refuse_nowhere(const struct bench_options *options, struct nvs_error *error)
-{
-	if (is_block_mode(options->rw))
-		return error_set(error, -EDESTADDRREQ,
-				 "there is no place for the file: give --directory DIR");
-	return error_set(error, -EDESTADDRREQ,
-			 "there is no place to swap to: give --nvme-path DIR, or --config FILE "
-			 "with an %s block whose \"device\" is \"nvme\" or \"cpu\"",
-			 options->rw == RW_STEP	    ? "offload_optimizer"
-			 : options->rw == RW_PARAMS ? "offload_param"
-						    : "offload_param or offload_optimizer");
-}
-
 /*
  * The configuration block with the paths: that of the mode, or parameters before optimizer. Paths
  * given as an option create the block.
@@ -165,7 +152,15 @@ static int choose_block(const struct bench_options *options, struct nvs_config *
 					    options->nvme_path.n, error);
 	if (setting_device(config, *block) != NVS_DEVICE_NONE)
 		return 0;
-	return refuse_nowhere(options, error);
+	if (is_block_mode(options->rw))
+		return error_set(error, -EDESTADDRREQ,
+				 "there is no place for the file: give --directory DIR");
+	return error_set(error, -EDESTADDRREQ,
+			 "there is no place to swap to: give --nvme-path DIR, or --config FILE "
+			 "with an %s block whose \"device\" is \"nvme\" or \"cpu\"",
+			 options->rw == RW_STEP	    ? "offload_optimizer"
+			 : options->rw == RW_PARAMS ? "offload_param"
+						    : "offload_param or offload_optimizer");
 }
 
 /* A scratch file needs a directory. */

@@ -46,7 +46,7 @@ static const struct option_spec option_specs[] = {
 	{"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX,
 	 .help = "which store under the directory: rank<N> (0)"},
 	{"dry-run", NULL, OPTION_FLAG, FIELD(dry_run),
-	 .help = "print the space, bytes and estimated time of the replay, and run nothing"},
+	 .help = "print the space and bytes of the replay, and run nothing"},
 	{"trace", "FILE", OPTION_STRING, FIELD(trace),
 	 .help = "a timeline of the replay, which can be replayed in turn"},
 	{"eta", "WHEN", OPTION_CHOICE, FIELD(eta), .choices = bench_eta_names,

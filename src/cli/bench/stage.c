@@ -378,8 +378,9 @@ static void show(struct stages *stages)
 		draw(stages);
 }
 
-static void start_stage(struct stages *stages, unsigned stage)
+static void run_stage(struct stages *stages, unsigned stage)
 {
+	stages->begun = false;
 	for (unsigned i = 0; i < stages->plan->n && !stages->failed_to_begin; i++) {
 		char text[128];
 		int rc;
@@ -394,12 +395,6 @@ static void start_stage(struct stages *stages, unsigned stage)
 		say_of_job(stages->plan, i, text);
 		stages->failed_to_begin = true;
 	}
-}
-
-static void run_stage(struct stages *stages, unsigned stage)
-{
-	stages->begun = false;
-	start_stage(stages, stage);
 	do {
 		if (stop_signal())
 			request_stop(stages, stop_signal());
@@ -413,21 +408,6 @@ static void run_stage(struct stages *stages, unsigned stage)
 }
 
 /* ---- All stages */
-
-static void note_not_run(struct stages *stages)
-{
-	for (unsigned i = 0; i < stages->plan->n; i++) {
-		struct bench_result *result = result_of(stages, i);
-
-		if (atomic_load(&live_of(stages, i)->phase) != JOB_WAITING || result->error.code)
-			continue;
-		result->signal = stop_signal();
-		if (result->signal)
-			set_error(result, -EINTR, "not run: stopped by a signal");
-		else
-			set_error(result, -ECANCELED, "not run: another job could not begin");
-	}
-}
 
 static int exit_status(const struct stages *stages)
 {
@@ -476,7 +456,17 @@ static void run_stages(struct stages *stages)
 			run_stage(stages, stage);
 	progress_share(NULL);
 	sigprocmask(SIG_SETMASK, &stages->waiting, NULL);
-	note_not_run(stages);
+	for (unsigned i = 0; i < stages->plan->n; i++) {
+		struct bench_result *result = result_of(stages, i);
+
+		if (atomic_load(&live_of(stages, i)->phase) != JOB_WAITING || result->error.code)
+			continue;
+		result->signal = stop_signal();
+		if (result->signal)
+			set_error(result, -EINTR, "not run: stopped by a signal");
+		else
+			set_error(result, -ECANCELED, "not run: another job could not begin");
+	}
 }
 
 int stages_run(struct stages **opened, struct bench_plan *plan, const struct bench_result **results,

@@ -41,22 +41,6 @@ const struct command_spec compare_command = {
 	.gone = (const struct option_gone[]){{"html", PAGE_BY_REPORT}, {NULL, NULL}},
 };
 
-typedef void write_fn(FILE *file, const struct comparison *comparison);
-
-static int write_to(const char *path, write_fn *write, const struct comparison *comparison)
-{
-	struct output output;
-	int status, closed;
-
-	if (output_open(&output, path))
-		return STATUS_USAGE;
-	status = output_begin(&output);
-	if (!status)
-		write(output.file, comparison);
-	closed = output_close(&output);
-	return status || closed ? STATUS_USAGE : 0;
-}
-
 static bool got_slower(const struct comparison *comparison)
 {
 	for (unsigned job = 0; job < comparison->njobs; job++)
@@ -72,34 +56,37 @@ static bool got_slower(const struct comparison *comparison)
 	return false;
 }
 
-static int compare(const struct values *values, const struct options_given *given)
-{
-	struct comparison comparison = {.threshold = values->threshold};
-	int status = comparison_read(&comparison, given->operands, given->noperands);
-	bool json = values->report.format == REPORT_JSON;
-
-	if (!status)
-		status = write_to(values->report.output, json ? compare_json : compare_text,
-				  &comparison);
-	if (!status && json)
-		say_page(values->report.output);
-	if (!status && got_slower(&comparison))
-		status = STATUS_FAILED;
-	comparison_free(&comparison);
-	return status;
-}
-
 int cmd_compare(int argc, char **argv)
 {
 	struct values values = defaults;
 	struct options_given given;
-	int rc = options_parse(&compare_command, argc, argv, &values, &given);
+	struct comparison comparison;
+	struct output output;
+	int status = options_parse(&compare_command, argc, argv, &values, &given);
+	bool json = values.report.format == REPORT_JSON;
 
-	if (rc)
-		return rc == OPTIONS_HELP ? options_help(&compare_command) : STATUS_USAGE;
+	if (status)
+		return status == OPTIONS_HELP ? options_help(&compare_command) : STATUS_USAGE;
 	if (given.noperands < 2) {
 		say("compare needs at least two results: nvswap compare BEFORE.json AFTER.json");
 		return STATUS_USAGE;
 	}
-	return compare(&values, &given);
+	comparison = (struct comparison){.threshold = values.threshold};
+	status = comparison_read(&comparison, given.operands, given.noperands);
+	if (!status && output_open(&output, values.report.output)) {
+		status = STATUS_USAGE;
+	} else if (!status) {
+		if (output_begin(&output))
+			status = STATUS_USAGE;
+		else
+			(json ? compare_json : compare_text)(output.file, &comparison);
+		if (output_close(&output))
+			status = STATUS_USAGE;
+	}
+	if (!status && json)
+		say_page(values.report.output);
+	if (!status && got_slower(&comparison))
+		status = STATUS_FAILED;
+	comparison_free(&comparison);
+	return status;
 }

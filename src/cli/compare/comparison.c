@@ -213,20 +213,16 @@ int comparison_read(struct comparison *comparison, char **operands, unsigned n)
 	return 0;
 }
 
-static void free_run(struct compare_run *run)
-{
-	results_free(&run->results);
-	free(run->jobs);
-	free(run->figures);
-}
-
 void comparison_free(struct comparison *comparison)
 {
 	for (unsigned i = 0; i < comparison->nsides; i++) {
 		struct compare_side *side = &comparison->sides[i];
 
-		for (unsigned run = 0; run < side->nruns; run++)
-			free_run(&side->runs[run]);
+		for (unsigned run = 0; run < side->nruns; run++) {
+			results_free(&side->runs[run].results);
+			free(side->runs[run].jobs);
+			free(side->runs[run].figures);
+		}
 		free(side->runs);
 		free(side->label);
 	}

@@ -192,39 +192,12 @@ static struct noise noise_of(double mean, double deviation, double samples, doub
 	return noise;
 }
 
-static void read_direction(struct reader *r, const struct json_value *way, int d,
-			   struct job_figures *figures)
-{
-	double runtime_ms = NUMBER(r, way, "runtime");
-
-	figures->bytes[d] = (uint64_t)fmin(NUMBER(r, way, "io_bytes"), 0x1p63);
-	figures->bytes_per_s[d] = NUMBER(r, way, "bw_bytes");
-	figures->bw_noise[d] = noise_of(NUMBER(r, way, "bw_mean"), NUMBER(r, way, "bw_dev"),
-					NUMBER(r, way, "bw_samples"), runtime_ms);
-	figures->iops[d] = NUMBER(r, way, "iops");
-	figures->iops_noise[d] = noise_of(NUMBER(r, way, "iops_mean"),
-					  NUMBER(r, way, "iops_stddev"),
-					  NUMBER(r, way, "iops_samples"), runtime_ms);
-	figures->p50_ns[d] = NUMBER(r, way, "clat_ns", "percentile", "50.000000");
-	figures->p99_ns[d] = NUMBER(r, way, "clat_ns", "percentile", "99.000000");
-}
-
-/* nvswap's own figure excludes generating and comparing contents. */
-static double cpu_ms_per_gib(struct reader *r, const struct json_value *job, double gib)
-{
-	double cpu_ms = (NUMBER(r, job, "usr_cpu") + NUMBER(r, job, "sys_cpu")) / 100 *
-			NUMBER(r, job, "job_runtime");
-	double own = NUMBER(r, job, "swap", "cpu_ms_per_gib");
-
-	return own > 0 ? own : gib > 0 ? cpu_ms / gib : 0;
-}
-
 int results_figures(const struct json_value *job, const char *name, struct job_figures *figures,
 		    struct nvs_error *error)
 {
 	struct reader r = {.name = name, .error = error};
 	int code = (int)fmin(NUMBER(&r, job, "error"), 4096);
-	double gib = 0;
+	double gib = 0, runtime_ms, cpu_ms, own;
 	char failed[128];
 
 	*figures = (struct job_figures){.cpu_ms_per_gib = 0};
@@ -239,10 +212,25 @@ int results_figures(const struct json_value *job, const char *name, struct job_f
 			return complain(error, name, way,
 					"no direction of a job of nvswap bench or fio 3: it has no "
 					"\"bw_bytes\"");
-		read_direction(&r, way, d, figures);
+		runtime_ms = NUMBER(&r, way, "runtime");
+		figures->bytes[d] = (uint64_t)fmin(NUMBER(&r, way, "io_bytes"), 0x1p63);
+		figures->bytes_per_s[d] = NUMBER(&r, way, "bw_bytes");
+		figures->bw_noise[d] = noise_of(NUMBER(&r, way, "bw_mean"),
+						NUMBER(&r, way, "bw_dev"),
+						NUMBER(&r, way, "bw_samples"), runtime_ms);
+		figures->iops[d] = NUMBER(&r, way, "iops");
+		figures->iops_noise[d] = noise_of(NUMBER(&r, way, "iops_mean"),
+						  NUMBER(&r, way, "iops_stddev"),
+						  NUMBER(&r, way, "iops_samples"), runtime_ms);
+		figures->p50_ns[d] = NUMBER(&r, way, "clat_ns", "percentile", "50.000000");
+		figures->p99_ns[d] = NUMBER(&r, way, "clat_ns", "percentile", "99.000000");
 		gib += (double)figures->bytes[d] / GIB;
 	}
-	figures->cpu_ms_per_gib = cpu_ms_per_gib(&r, job, gib);
+	cpu_ms = (NUMBER(&r, job, "usr_cpu") + NUMBER(&r, job, "sys_cpu")) / 100 *
+		 NUMBER(&r, job, "job_runtime");
+	/* nvswap's own figure excludes generating and comparing contents. */
+	own = NUMBER(&r, job, "swap", "cpu_ms_per_gib");
+	figures->cpu_ms_per_gib = own > 0 ? own : gib > 0 ? cpu_ms / gib : 0;
 	return r.rc;
 }
 

@@ -51,8 +51,17 @@ void info_json_machine(struct json_writer *json, const struct nvs_machine_info *
 	json_close_object(json);
 }
 
-static void put_drive(struct json_writer *json, const struct nvs_path_info *path)
+void info_json_path(struct json_writer *json, const struct nvs_path_info *path)
 {
+	json_text(json, "filesystem", path->filesystem);
+	json_bool(json, "block_device", path->block_device);
+	json_bool(json, "direct", path->direct);
+	json_count(json, "dio_mem_align", path->dio_mem_align);
+	json_count(json, "dio_offset_align", path->dio_offset_align);
+	json_bool(json, "dio_from_statx", path->dio_from_statx);
+	json_count(json, "free_bytes", path->free_bytes);
+	json_count(json, "total_bytes", path->total_bytes);
+	json_text(json, "reserve_fails", path->reserve_fails);
 	json_text(json, "device", path->device);
 	json_text(json, "model", path->model);
 	json_text(json, "scheduler", path->scheduler);
@@ -66,50 +75,31 @@ static void put_drive(struct json_writer *json, const struct nvs_path_info *path
 	count_if(json, "numa_node", path->numa_node >= 0, (uint64_t)path->numa_node);
 }
 
-void info_json_path(struct json_writer *json, const struct nvs_path_info *path)
-{
-	json_text(json, "filesystem", path->filesystem);
-	json_bool(json, "block_device", path->block_device);
-	json_bool(json, "direct", path->direct);
-	json_count(json, "dio_mem_align", path->dio_mem_align);
-	json_count(json, "dio_offset_align", path->dio_offset_align);
-	json_bool(json, "dio_from_statx", path->dio_from_statx);
-	json_count(json, "free_bytes", path->free_bytes);
-	json_count(json, "total_bytes", path->total_bytes);
-	json_text(json, "reserve_fails", path->reserve_fails);
-	put_drive(json, path);
-}
-
 static void put_advice(void *arg, const char *line)
 {
 	json_text(arg, NULL, line);
-}
-
-static void put_report(struct json_writer *json, const struct report *report)
-{
-	json_open_object(json, NULL);
-	json_text(json, "nvswap version", nvs_version());
-	info_json_machine(json, &report->machine);
-	json_open_list(json, "paths");
-	for (unsigned i = 0; i < report->npaths; i++) {
-		json_open_object(json, NULL);
-		json_text(json, "path", report->paths[i].asked);
-		if (report->paths[i].status)
-			json_text(json, "error", report->paths[i].error.text);
-		else
-			info_json_path(json, &report->paths[i].info);
-		json_close_object(json);
-	}
-	json_close_list(json);
-	json_open_list(json, "advice");
-	report_each_advice(report, put_advice, json);
-	json_close_list(json);
-	json_close_object(json);
 }
 
 void info_json(FILE *out, const struct report *report)
 {
 	struct json_writer json = json_to(out, 4);
 
-	put_report(&json, report);
+	json_open_object(&json, NULL);
+	json_text(&json, "nvswap version", nvs_version());
+	info_json_machine(&json, &report->machine);
+	json_open_list(&json, "paths");
+	for (unsigned i = 0; i < report->npaths; i++) {
+		json_open_object(&json, NULL);
+		json_text(&json, "path", report->paths[i].asked);
+		if (report->paths[i].status)
+			json_text(&json, "error", report->paths[i].error.text);
+		else
+			info_json_path(&json, &report->paths[i].info);
+		json_close_object(&json);
+	}
+	json_close_list(&json);
+	json_open_list(&json, "advice");
+	report_each_advice(report, put_advice, &json);
+	json_close_list(&json);
+	json_close_object(&json);
 }

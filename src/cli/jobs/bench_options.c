@@ -40,11 +40,15 @@ static const struct option_gone rw_elsewhere[] = {{"read", ONLY_FIO},
 						  {"checkpoint", CHECKPOINTS},
 						  {"restore", CHECKPOINTS},
 						  {NULL, NULL}};
-const char *const bench_ioengine_names[] = {[NVS_IOENGINE_AUTO] = "auto",
-					    [NVS_IOENGINE_IO_URING] = "io_uring",
-					    [NVS_IOENGINE_LIBAIO] = "libaio",
-					    [NVS_IOENGINE_POSIX] = "posix",
-					    [NVS_IOENGINE_COUNT] = NULL};
+/* The library has their names. */
+const char *bench_ioengine_names[NVS_IOENGINE_COUNT + 1];
+
+static void __attribute__((constructor)) name_ioengines(void)
+{
+	for (unsigned i = 0; i < NVS_IOENGINE_COUNT; i++)
+		bench_ioengine_names[i] = nvs_ioengine_name((enum nvs_ioengine)i);
+}
+
 const char *const bench_format_names[] = {
 	[FORMAT_NORMAL] = "normal", [FORMAT_JSON] = "json", [FORMAT_JSON_PLUS] = "json+", NULL};
 const char *const bench_eta_names[] = {
@@ -158,7 +162,9 @@ static const struct option_spec option_specs[] = {
 	{"section", "NAME", OPTION_LIST, FIELD(sections), .scope = OPTION_OF_LINE,
 	 .help = "run only this job of the job files; may be repeated"},
 	{"dry-run", NULL, OPTION_FLAG, FIELD(dry_run), .scope = OPTION_OF_LINE,
-	 .help = "print the space, bytes and time that each job takes, and run none of them"},
+	 .help = "print the space and bytes that each job takes, and the time if --rate or the "
+		 "runtime "
+		 "gives it; run none of them"},
 	{"status-interval", "TIME", OPTION_DURATION, FIELD(status_interval_ms), .min = 1,
 	 .max = TIME_MAX, .scope = OPTION_OF_RUN,
 	 .help = "report the figures so far at this interval"},

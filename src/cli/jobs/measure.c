@@ -25,19 +25,6 @@ void measure_begin(struct nvs_aio *aio, struct nvs_engine *engine, struct baseli
 	from->started_ns = clock_ns();
 }
 
-static void process_figures(const struct rusage *was, struct bench_result *result)
-{
-	struct rusage is;
-
-	getrusage(RUSAGE_SELF, &is);
-	result->user_us = usage_us(is.ru_utime) - usage_us(was->ru_utime);
-	result->system_us = usage_us(is.ru_stime) - usage_us(was->ru_stime);
-	result->context_switches =
-		(uint64_t)(is.ru_nvcsw - was->ru_nvcsw + is.ru_nivcsw - was->ru_nivcsw);
-	result->major_faults = (uint64_t)(is.ru_majflt - was->ru_majflt);
-	result->minor_faults = (uint64_t)(is.ru_minflt - was->ru_minflt);
-}
-
 static void tensor_figures(struct nvs_engine *engine, const struct nvs_engine_stats *was,
 			   struct bench_result *result)
 {
@@ -62,8 +49,16 @@ static void block_figures(struct bench_result *result)
 void measure_end(struct nvs_aio *aio, struct nvs_engine *engine, const struct baseline *from,
 		 struct bench_result *result)
 {
+	struct rusage is;
+
 	result->window_ns = clock_ns() - from->started_ns;
-	process_figures(&from->usage, result);
+	getrusage(RUSAGE_SELF, &is);
+	result->user_us = usage_us(is.ru_utime) - usage_us(from->usage.ru_utime);
+	result->system_us = usage_us(is.ru_stime) - usage_us(from->usage.ru_stime);
+	result->context_switches = (uint64_t)(is.ru_nvcsw - from->usage.ru_nvcsw + is.ru_nivcsw -
+					      from->usage.ru_nivcsw);
+	result->major_faults = (uint64_t)(is.ru_majflt - from->usage.ru_majflt);
+	result->minor_faults = (uint64_t)(is.ru_minflt - from->usage.ru_minflt);
 	result->aio.size = sizeof(result->aio);
 	nvs_aio_get_stats(aio, &result->aio);
 	if (engine)

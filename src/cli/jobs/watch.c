@@ -239,34 +239,29 @@ static struct beat beat_from(uint64_t now, uint64_t every_ns)
 	return (struct beat){.every_ns = every_ns, .next_ns = now + every_ns};
 }
 
-static void watch_begin(struct job_watch *watch, uint64_t now)
+void job_measures(struct job_watch *watch, struct nvs_aio *aio, struct nvs_engine *engine,
+		  struct baseline *from)
 {
 	struct timeval unix_time;
 	int rc;
 
-	gettimeofday(&unix_time, NULL);
-	watch->started_unix_ms = (uint64_t)unix_time.tv_sec * 1000u +
-				 (uint64_t)unix_time.tv_usec / 1000u;
-	watch->sampled_ns = now;
-	watch->live_beat = beat_from(now, LIVE_NS);
-	watch->sample_beat = beat_from(now, SAMPLE_NS);
-	atomic_store(&watch->live->measuring_since_ns, now);
-	begin_phase(watch, JOB_MEASURING, watch->job->options.runtime_ms);
-	rc = pthread_create(&watch->thread, NULL, keep_looking, watch);
-	watch->sampling = !rc;
-	if (rc)
-		say("cannot start the thread for samples and status: %s", strerror(rc));
-}
-
-void job_measures(struct job_watch *watch, struct nvs_aio *aio, struct nvs_engine *engine,
-		  struct baseline *from)
-{
 	measure_begin(aio, engine, from);
 	if (!watch)
 		return;
 	watch->aio = aio;
 	watch->from = *from;
-	watch_begin(watch, from->started_ns);
+	gettimeofday(&unix_time, NULL);
+	watch->started_unix_ms = (uint64_t)unix_time.tv_sec * 1000u +
+				 (uint64_t)unix_time.tv_usec / 1000u;
+	watch->sampled_ns = from->started_ns;
+	watch->live_beat = beat_from(from->started_ns, LIVE_NS);
+	watch->sample_beat = beat_from(from->started_ns, SAMPLE_NS);
+	atomic_store(&watch->live->measuring_since_ns, from->started_ns);
+	begin_phase(watch, JOB_MEASURING, watch->job->options.runtime_ms);
+	rc = pthread_create(&watch->thread, NULL, keep_looking, watch);
+	watch->sampling = !rc;
+	if (rc)
+		say("cannot start the thread for samples and status: %s", strerror(rc));
 }
 
 static void end_thread(struct job_watch *watch)

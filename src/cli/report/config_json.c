@@ -14,72 +14,63 @@
 #define KEY_BYTES  128
 #define TEXT_BYTES 128
 
-enum form {
-	LITERAL, /* numbers, true and false, and lists of them are written as they are read */
-	TEXT,
-	PATHS,
-};
-
 enum job_kind { EVERY_JOB, OF_PARAM, OF_OPTIMIZER, OF_STEP };
 
 static const struct row {
 	const char *key;
-	enum form form;
 	enum job_kind kind;
-	const char *read; /* the key that has the value; NULL: `key` */
 } rows[] = {
-	{.key = "aio.block_size"},
-	{.key = "aio.queue_depth"},
-	{.key = "aio.thread_count"},
-	{.key = "aio.single_submit"},
-	{.key = "aio.overlap_events"},
-	{.key = "aio.use_gds"},
-	{"zero_optimization.offload_param.device", TEXT, OF_PARAM, NULL},
-	{"zero_optimization.offload_param.nvme_path", PATHS, OF_PARAM, NULL},
-	{"zero_optimization.offload_param.pin_memory", LITERAL, OF_PARAM, NULL},
-	{"zero_optimization.offload_param.buffer_count", LITERAL, OF_PARAM, NULL},
-	{"zero_optimization.offload_param.buffer_size", LITERAL, OF_PARAM, NULL},
-	{"zero_optimization.offload_param.max_in_cpu", LITERAL, OF_PARAM, NULL},
-	{"zero_optimization.offload_optimizer.device", TEXT, OF_OPTIMIZER, NULL},
-	{"zero_optimization.offload_optimizer.nvme_path", PATHS, OF_OPTIMIZER, NULL},
-	{"zero_optimization.offload_optimizer.pin_memory", LITERAL, OF_OPTIMIZER, NULL},
-	{"zero_optimization.offload_optimizer.buffer_count", LITERAL, OF_OPTIMIZER, NULL},
-	{"zero_optimization.offload_optimizer.buffer_size", LITERAL, OF_OPTIMIZER,
-	 "zero_optimization.sub_group_size"},
-	{"zero_optimization.offload_optimizer.fast_init", LITERAL, OF_OPTIMIZER, NULL},
-	{"zero_optimization.offload_optimizer.pipeline_read", LITERAL, OF_OPTIMIZER, NULL},
-	{"zero_optimization.offload_optimizer.pipeline_write", LITERAL, OF_OPTIMIZER, NULL},
-	{"zero_optimization.offload_optimizer.ratio", LITERAL, OF_OPTIMIZER, NULL},
-	{"zero_optimization.sub_group_size", LITERAL, OF_OPTIMIZER, NULL},
-	{"zero_optimization.stage3_prefetch_bucket_size", LITERAL, OF_PARAM, NULL},
-	{"zero_optimization.stage3_max_live_parameters", LITERAL, OF_PARAM, NULL},
-	{"zero_optimization.stage3_max_reuse_distance", LITERAL, OF_PARAM, NULL},
-	{"zero_optimization.stage3_param_persistence_threshold", LITERAL, OF_PARAM, NULL},
-	{"optimizer.type", TEXT, OF_STEP, NULL},
-	{"optimizer.params.lr", LITERAL, OF_STEP, NULL},
-	{"optimizer.params.betas", LITERAL, OF_STEP, NULL},
-	{"optimizer.params.eps", LITERAL, OF_STEP, NULL},
-	{"optimizer.params.weight_decay", LITERAL, OF_STEP, NULL},
-	{"optimizer.params.bias_correction", LITERAL, OF_STEP, NULL},
-	{"optimizer.params.adam_w_mode", LITERAL, OF_STEP, NULL},
-	{"gradient_clipping", LITERAL, OF_STEP, NULL},
-	{"fp16.enabled", LITERAL, OF_STEP, NULL},
-	{"fp16.loss_scale", LITERAL, OF_STEP, NULL},
-	{"fp16.initial_scale_power", LITERAL, OF_STEP, NULL},
-	{"fp16.loss_scale_window", LITERAL, OF_STEP, NULL},
-	{"fp16.hysteresis", LITERAL, OF_STEP, NULL},
-	{"fp16.consecutive_hysteresis", LITERAL, OF_STEP, NULL},
-	{"fp16.min_loss_scale", LITERAL, OF_STEP, NULL},
-	{"bf16.enabled", LITERAL, OF_STEP, NULL},
-	{"data_types.grad_accum_dtype", TEXT, OF_STEP, NULL},
-	{.key = "nvswap.ioengine", .form = TEXT},
-	{.key = "nvswap.io_timeout_ms"},
-	{.key = "nvswap.verify"},
-	{.key = "nvswap.keep"},
-	{.key = "nvswap.rank"},
-	{.key = "nvswap.stripe_size"},
-	{"nvswap.optimizer_max_in_cpu", LITERAL, OF_OPTIMIZER, NULL},
-	{"nvswap.optimizer_threads", LITERAL, OF_OPTIMIZER, NULL},
+	{"aio.block_size", EVERY_JOB},
+	{"aio.queue_depth", EVERY_JOB},
+	{"aio.thread_count", EVERY_JOB},
+	{"aio.single_submit", EVERY_JOB},
+	{"aio.overlap_events", EVERY_JOB},
+	{"aio.use_gds", EVERY_JOB},
+	{"zero_optimization.offload_param.device", OF_PARAM},
+	{"zero_optimization.offload_param.nvme_path", OF_PARAM},
+	{"zero_optimization.offload_param.pin_memory", OF_PARAM},
+	{"zero_optimization.offload_param.buffer_count", OF_PARAM},
+	{"zero_optimization.offload_param.buffer_size", OF_PARAM},
+	{"zero_optimization.offload_param.max_in_cpu", OF_PARAM},
+	{"zero_optimization.offload_optimizer.device", OF_OPTIMIZER},
+	{"zero_optimization.offload_optimizer.nvme_path", OF_OPTIMIZER},
+	{"zero_optimization.offload_optimizer.pin_memory", OF_OPTIMIZER},
+	{"zero_optimization.offload_optimizer.buffer_count", OF_OPTIMIZER},
+	{"zero_optimization.offload_optimizer.buffer_size", OF_OPTIMIZER},
+	{"zero_optimization.offload_optimizer.fast_init", OF_OPTIMIZER},
+	{"zero_optimization.offload_optimizer.pipeline_read", OF_OPTIMIZER},
+	{"zero_optimization.offload_optimizer.pipeline_write", OF_OPTIMIZER},
+	{"zero_optimization.offload_optimizer.ratio", OF_OPTIMIZER},
+	{"zero_optimization.sub_group_size", OF_OPTIMIZER},
+	{"zero_optimization.stage3_prefetch_bucket_size", OF_PARAM},
+	{"zero_optimization.stage3_max_live_parameters", OF_PARAM},
+	{"zero_optimization.stage3_max_reuse_distance", OF_PARAM},
+	{"zero_optimization.stage3_param_persistence_threshold", OF_PARAM},
+	{"optimizer.type", OF_STEP},
+	{"optimizer.params.lr", OF_STEP},
+	{"optimizer.params.betas", OF_STEP},
+	{"optimizer.params.eps", OF_STEP},
+	{"optimizer.params.weight_decay", OF_STEP},
+	{"optimizer.params.bias_correction", OF_STEP},
+	{"optimizer.params.adam_w_mode", OF_STEP},
+	{"gradient_clipping", OF_STEP},
+	{"fp16.enabled", OF_STEP},
+	{"fp16.loss_scale", OF_STEP},
+	{"fp16.initial_scale_power", OF_STEP},
+	{"fp16.loss_scale_window", OF_STEP},
+	{"fp16.hysteresis", OF_STEP},
+	{"fp16.consecutive_hysteresis", OF_STEP},
+	{"fp16.min_loss_scale", OF_STEP},
+	{"bf16.enabled", OF_STEP},
+	{"data_types.grad_accum_dtype", OF_STEP},
+	{"nvswap.ioengine", EVERY_JOB},
+	{"nvswap.io_timeout_ms", EVERY_JOB},
+	{"nvswap.verify", EVERY_JOB},
+	{"nvswap.keep", EVERY_JOB},
+	{"nvswap.rank", EVERY_JOB},
+	{"nvswap.stripe_size", EVERY_JOB},
+	{"nvswap.optimizer_max_in_cpu", OF_OPTIMIZER},
+	{"nvswap.optimizer_threads", OF_OPTIMIZER},
 };
 
 static bool has_effect(const struct row *row, const struct bench_job *job)
@@ -134,37 +125,30 @@ static const char *go_to(struct place *place, const char *key)
 
 /* ---- Values ---- */
 
-static void put_paths(struct json_writer *json, const char *name, const struct bench_job *job)
-{
-	const char *path = nvs_config_get_path(job->config, job->block, 0);
-
-	if (!path)
-		return;
-	json_open_list(json, name);
-	for (unsigned i = 1; path; i++) {
-		json_text(json, NULL, path);
-		path = nvs_config_get_path(job->config, job->block, i);
-	}
-	json_close_list(json);
-}
-
 static void put_row(struct place *place, const struct row *row, const struct bench_job *job)
 {
-	const char *name = go_to(place, row->key);
+	const char *name = go_to(place, row->key), *paths[NVS_PATHS_MAX], *key = row->key;
+	unsigned npaths = setting_path_count(job->config, job->block);
 	char text[TEXT_BYTES];
 	int rc;
 
-	if (row->form == PATHS) {
-		put_paths(place->json, name, job);
+	if (!strcmp(name, "nvme_path")) {
+		for (unsigned i = 0; i < npaths; i++)
+			paths[i] = nvs_config_get_path(job->config, job->block, i);
+		if (npaths)
+			json_texts(place->json, name, paths, npaths);
 		return;
 	}
-	rc = nvs_config_get(job->config, row->read ? row->read : row->key, text, sizeof(text),
-			    NULL);
+	if (row->kind == OF_OPTIMIZER && !strcmp(name, "buffer_size"))
+		key = "zero_optimization.sub_group_size"; /* which has its value */
+	rc = nvs_config_get(job->config, key, text, sizeof(text), NULL);
 	assert(rc != -EINVAL && rc != -ERANGE);
 	if (rc)
 		json_null(place->json, name);
-	else if (row->form == LITERAL)
+	else if (strchr("0123456789-[", *text) && *text)
 		json_number(place->json, name, "%s", text);
+	else if (!strcmp(text, "true") || !strcmp(text, "false"))
+		json_bool(place->json, name, *text == 't');
 	else
 		/* Without a type the optimizer is Adam. */
 		json_text(place->json, name, *text ? text : "Adam");

@@ -18,16 +18,6 @@
 #include "base/numbers.h"
 #include "base/statistics/latency.h"
 
-/* Tools that plot fio's output refuse it without fio's own version key. */
-static void put_version(struct json_writer *json)
-{
-	char program[64];
-
-	snprintf(program, sizeof(program), "nvswap-%s", nvs_version());
-	json_text(json, "fio version", program);
-	json_text(json, "nvswap version", nvs_version());
-}
-
 static void put_times(struct json_writer *json)
 {
 	struct timespec now;
@@ -161,73 +151,38 @@ static void put_latency(struct json_writer *json, const char *key,
 	json_close_object(json);
 }
 
-static void put_bandwidth_samples(struct json_writer *json, const struct bench_samples *bw,
-				  double share)
+/* One direction; of "trim", which tools expect, result and group are empty. */
+static void put_direction(struct json_writer *json, const char *key,
+			  const struct report_group *group, enum nvs_direction d, bool bins)
 {
+	const struct bench_result *result = &group->result;
+	const struct bench_samples *bw = &result->bw_bytes[d], *iops = &result->iops[d];
+	uint64_t bytes_per_s = (uint64_t)group_bytes_per_s(group, d);
+
+	json_open_object(json, key);
+	json_count(json, "io_bytes", result->bytes[d]);
+	json_count(json, "io_kbytes", result->bytes[d] / 1024);
+	json_count(json, "bw_bytes", bytes_per_s);
+	json_count(json, "bw", bytes_per_s / 1024);
+	json_real(json, "iops", group_iops(group, d));
+	json_count(json, "runtime", group_runtime_ms(group, d));
+	json_count(json, "total_ios", result->aio.io[d].ios);
+	json_count(json, "short_ios", 0);
+	json_count(json, "drop_ios", 0);
+	put_latency(json, "slat_ns", &result->latency[d][NVS_SLAT], false, false);
+	put_latency(json, "clat_ns", &result->latency[d][NVS_CLAT], true, bins);
+	put_latency(json, "lat_ns", &result->latency[d][NVS_LAT], false, false);
 	json_count(json, "bw_min", (uint64_t)bw->min / 1024);
 	json_count(json, "bw_max", (uint64_t)bw->max / 1024);
-	json_real(json, "bw_agg", share);
+	json_real(json, "bw_agg", group_bandwidth_share(group, d));
 	json_real(json, "bw_mean", samples_mean(bw) / 1024);
 	json_real(json, "bw_dev", samples_stddev(bw) / 1024);
 	json_count(json, "bw_samples", bw->n);
-}
-
-static void put_iops_samples(struct json_writer *json, const struct bench_samples *iops)
-{
 	json_count(json, "iops_min", (uint64_t)iops->min);
 	json_count(json, "iops_max", (uint64_t)iops->max);
 	json_real(json, "iops_mean", samples_mean(iops));
 	json_real(json, "iops_stddev", samples_stddev(iops));
 	json_count(json, "iops_samples", iops->n);
-}
-
-static void put_moved(struct json_writer *json, uint64_t nbytes, double bytes_per_s, double iops,
-		      uint64_t runtime_ms, uint64_t ios)
-{
-	json_count(json, "io_bytes", nbytes);
-	json_count(json, "io_kbytes", nbytes / 1024);
-	json_count(json, "bw_bytes", (uint64_t)bytes_per_s);
-	json_count(json, "bw", (uint64_t)bytes_per_s / 1024);
-	json_real(json, "iops", iops);
-	json_count(json, "runtime", runtime_ms);
-	json_count(json, "total_ios", ios);
-	json_count(json, "short_ios", 0);
-	json_count(json, "drop_ios", 0);
-}
-
-static void put_direction(struct json_writer *json, const char *key,
-			  const struct report_group *group, enum nvs_direction d, bool bins)
-{
-	const struct bench_result *result = &group->result;
-
-	json_open_object(json, key);
-	put_moved(json, result->bytes[d], group_bytes_per_s(group, d), group_iops(group, d),
-		  group_runtime_ms(group, d), result->aio.io[d].ios);
-	put_latency(json, "slat_ns", &result->latency[d][NVS_SLAT], false, false);
-	put_latency(json, "clat_ns", &result->latency[d][NVS_CLAT], true, bins);
-	put_latency(json, "lat_ns", &result->latency[d][NVS_LAT], false, false);
-	put_bandwidth_samples(json, &result->bw_bytes[d], group_bandwidth_share(group, d));
-	put_iops_samples(json, &result->iops[d]);
-	json_close_object(json);
-}
-
-/* Tools expect fio's third direction and its syncs. */
-static void put_unsupported(struct json_writer *json)
-{
-	static const struct nvs_latency no_latency;
-	static const struct bench_samples no_samples;
-
-	json_open_object(json, "trim");
-	put_moved(json, 0, 0, 0, 0, 0);
-	put_latency(json, "slat_ns", &no_latency, false, false);
-	put_latency(json, "clat_ns", &no_latency, false, false);
-	put_latency(json, "lat_ns", &no_latency, false, false);
-	put_bandwidth_samples(json, &no_samples, 0);
-	put_iops_samples(json, &no_samples);
-	json_close_object(json);
-	json_open_object(json, "sync");
-	json_count(json, "total_ios", 0);
-	put_latency(json, "lat_ns", &no_latency, false, false);
 	json_close_object(json);
 }
 
@@ -303,6 +258,7 @@ static void put_head(struct json_writer *json, const struct report_group *group,
 static void put_group(struct json_writer *json, const struct bench_report *report,
 		      const struct report_group *group)
 {
+	static const struct report_group nothing;
 	const struct bench_result *result = &group->result;
 	bool bins = report->plan->run.formats & 1u << FORMAT_JSON_PLUS;
 
@@ -310,7 +266,12 @@ static void put_group(struct json_writer *json, const struct bench_report *repor
 	put_head(json, group, report->status);
 	put_direction(json, "read", group, NVS_READ, bins);
 	put_direction(json, "write", group, NVS_WRITE, bins);
-	put_unsupported(json);
+	/* Tools expect fio's third direction and its syncs. */
+	put_direction(json, "trim", &nothing, NVS_READ, false);
+	json_open_object(json, "sync");
+	json_count(json, "total_ios", 0);
+	put_latency(json, "lat_ns", &nothing.result.latency[NVS_READ][NVS_LAT], false, false);
+	json_close_object(json);
 	json_count(json, "job_runtime", window_ms(group->run_ns));
 	json_real(json, "usr_cpu", group_cpu_percent(group, result->user_us));
 	json_real(json, "sys_cpu", group_cpu_percent(group, result->system_us));
@@ -349,34 +310,32 @@ static void put_disks(struct json_writer *json, const struct disk_watch *disks)
 	json_close_list(json);
 }
 
-static void put_report(struct json_writer *json, const struct bench_report *report,
-		       struct report_group *group)
-{
-	report_group_next(report, group);
-	json_open_object(json, NULL);
-	put_version(json);
-	put_times(json);
-	put_global_options(json, report, group);
-	json_open_list(json, "jobs");
-	do
-		put_group(json, report, group);
-	while (report_group_next(report, group));
-	json_close_list(json);
-	if (group->njobs == report->plan->n)
-		put_own(json, group);
-	if (report->disks && report->disks->n)
-		put_disks(json, report->disks);
-	json_close_object(json);
-}
-
 int report_json(FILE *file, const struct bench_report *report)
 {
+	char program[64];
 	struct json_writer json = json_to(file, 2);
 	struct report_group *group = report_group_make();
 
 	if (!group)
 		return -ENOMEM;
-	put_report(&json, report, group);
+	report_group_next(report, group);
+	json_open_object(&json, NULL);
+	/* Tools that plot fio's output refuse it without fio's own version key. */
+	snprintf(program, sizeof(program), "nvswap-%s", nvs_version());
+	json_text(&json, "fio version", program);
+	json_text(&json, "nvswap version", nvs_version());
+	put_times(&json);
+	put_global_options(&json, report, group);
+	json_open_list(&json, "jobs");
+	do
+		put_group(&json, report, group);
+	while (report_group_next(report, group));
+	json_close_list(&json);
+	if (group->njobs == report->plan->n)
+		put_own(&json, group);
+	if (report->disks && report->disks->n)
+		put_disks(&json, report->disks);
+	json_close_object(&json);
 	free(group);
 	return 0;
 }

@@ -7,11 +7,15 @@
 #include "base/json/write.h"
 #include "cli/report/json.h"
 
-static void step_times(struct json_writer *json, const struct bench_result *result)
+/* Times, bytes and counts are means per measured step. */
+void report_steps_json(struct json_writer *json, const struct report_group *group)
 {
+	const struct bench_result *result = &group->result;
 	const struct step_figures *steps = &result->steps;
 	const struct nvs_step_io *sum = &steps->sum;
 
+	json_open_object(json, "step");
+	json_count(json, "steps", steps->steps);
 	json_count(json, "wall_min_ns", steps->wall_min_ns);
 	json_count(json, "wall_mean_ns", (uint64_t)per_step(result, sum->wall_ns));
 	json_count(json, "wall_max_ns", steps->wall_max_ns);
@@ -27,29 +31,6 @@ static void step_times(struct json_writer *json, const struct bench_result *resu
 	json_real(json, "stalls", per_step(result, sum->stalls));
 	json_real(json, "hits", per_step(result, sum->hits));
 	json_real(json, "misses", per_step(result, sum->misses));
-}
-
-static void step_memory(struct json_writer *json, const struct bench_result *result)
-{
-	const struct step_figures *steps = &result->steps;
-
-	json_count(json, "memory_peak_bytes", steps->peak_bytes);
-	json_count(json, "memory_pool_bytes", steps->pool_rss_bytes);
-	json_count(json, "memory_host_bytes", steps->host_bytes);
-	json_count(json, "memory_own_bytes", steps->own_bytes);
-	json_count(json, "memory_rest_bytes", peak_rest(steps));
-	json_count(json, "memory_store_bytes", steps->store_bytes);
-}
-
-/* Times, bytes and counts are means per measured step. */
-void report_steps_json(struct json_writer *json, const struct report_group *group)
-{
-	const struct bench_result *result = &group->result;
-	const struct step_figures *steps = &result->steps;
-
-	json_open_object(json, "step");
-	json_count(json, "steps", steps->steps);
-	step_times(json, result);
 	json_count(json, "first_wall_ns", steps->first.wall_ns);
 	json_count(json, "first_read_bytes", steps->first.read_bytes);
 	json_count(json, "first_written_bytes", steps->first.written_bytes);
@@ -68,7 +49,12 @@ void report_steps_json(struct json_writer *json, const struct report_group *grou
 		json_exact(json, "clip", steps->clip);
 		json_exact(json, "loss_scale", steps->loss_scale);
 	}
-	step_memory(json, result);
+	json_count(json, "memory_peak_bytes", steps->peak_bytes);
+	json_count(json, "memory_pool_bytes", steps->pool_rss_bytes);
+	json_count(json, "memory_host_bytes", steps->host_bytes);
+	json_count(json, "memory_own_bytes", steps->own_bytes);
+	json_count(json, "memory_rest_bytes", peak_rest(steps));
+	json_count(json, "memory_store_bytes", steps->store_bytes);
 	json_close_object(json);
 }
 
@@ -97,25 +83,11 @@ static void put_engine(struct json_writer *json, const struct bench_result *resu
 	json_close_object(json);
 }
 
-static void put_pool(struct json_writer *json, const struct bench_result *result)
-{
-	const struct nvs_pool_stats *pool = &result->engine.pool;
-
-	json_count(json, "pool_bytes", pool->bytes);
-	json_count(json, "pool_bytes_peak", result->pool_peak);
-	json_count(json, "pool_locked_bytes", pool->locked);
-	json_count(json, "pool_huge_bytes", pool->huge);
-	json_bool(json, "pool_transparent_huge", pool->transparent_huge);
-	json_signed(json, "pool_numa_node", pool->numa_node);
-	json_count(json, "pool_largest_free", pool->largest_free);
-	json_count(json, "bounce_bytes", result->engine.aio.bounce_bytes);
-	json_count(json, "store_bytes", result->engine.store_bytes);
-}
-
 static void put_swap(struct json_writer *json, const struct report_group *group)
 {
 	const struct bench_result *result = &group->result;
 	const struct model *model = &group->job->model;
+	const struct nvs_pool_stats *pool = &result->engine.pool;
 
 	json_open_object(json, "swap");
 	json_text(json, "mode", bench_rw_name(group->job->options.rw));
@@ -126,7 +98,15 @@ static void put_swap(struct json_writer *json, const struct report_group *group)
 	json_count(json, "model_tensors", model->n_whole);
 	json_count(json, "model_bytes", model->nbytes_whole);
 	json_count(json, "seed", group->job->options.seed);
-	put_pool(json, result);
+	json_count(json, "pool_bytes", pool->bytes);
+	json_count(json, "pool_bytes_peak", result->pool_peak);
+	json_count(json, "pool_locked_bytes", pool->locked);
+	json_count(json, "pool_huge_bytes", pool->huge);
+	json_bool(json, "pool_transparent_huge", pool->transparent_huge);
+	json_signed(json, "pool_numa_node", pool->numa_node);
+	json_count(json, "pool_largest_free", pool->largest_free);
+	json_count(json, "bounce_bytes", result->engine.aio.bounce_bytes);
+	json_count(json, "store_bytes", result->engine.store_bytes);
 	if (result->measured) {
 		json_count(json, "transfers", result->transfers);
 		json_count(json, "evictions", result->evictions);

@@ -181,24 +181,6 @@ static void print_gradients(FILE *file, const struct report_group *group)
 	fputs("in the last step\n", file);
 }
 
-static void print_step_memory(FILE *file, const struct step_figures *steps)
-{
-	char text[SIZE_TEXT];
-
-	text_label(file, "memory");
-	fprintf(file, "%s at most:", text_size(steps->peak_bytes, text));
-	fprintf(file, " pool %s,", text_size(steps->pool_rss_bytes, text));
-	if (steps->host_bytes)
-		fprintf(file, " state in memory %s,", text_size(steps->host_bytes, text));
-	fprintf(file, " the caller's own %s,", text_size(steps->own_bytes, text));
-	fprintf(file, " the rest %s\n", text_size(peak_rest(steps), text));
-	if (steps->store_bytes) {
-		text_sublabel(file, "store");
-		fprintf(file, "%s of memory beside these: device \"cpu\"\n",
-			text_size(steps->store_bytes, text));
-	}
-}
-
 static void print_updates(FILE *file, const struct report_group *group)
 {
 	const struct step_figures *steps = &group->result.steps;
@@ -220,6 +202,7 @@ static void print_updates(FILE *file, const struct report_group *group)
 
 static void print_steps(FILE *file, const struct report_group *group)
 {
+	char text[SIZE_TEXT];
 	const struct step_figures *steps = &group->result.steps;
 
 	print_step_times(file, &group->result);
@@ -233,7 +216,18 @@ static void print_steps(FILE *file, const struct report_group *group)
 			" us of computing in each visit\n",
 			steps->layers, group->job->options.compute_us);
 	}
-	print_step_memory(file, steps);
+	text_label(file, "memory");
+	fprintf(file, "%s at most:", text_size(steps->peak_bytes, text));
+	fprintf(file, " pool %s,", text_size(steps->pool_rss_bytes, text));
+	if (steps->host_bytes)
+		fprintf(file, " state in memory %s,", text_size(steps->host_bytes, text));
+	fprintf(file, " the caller's own %s,", text_size(steps->own_bytes, text));
+	fprintf(file, " the rest %s\n", text_size(peak_rest(steps), text));
+	if (steps->store_bytes) {
+		text_sublabel(file, "store");
+		fprintf(file, "%s of memory beside these: device \"cpu\"\n",
+			text_size(steps->store_bytes, text));
+	}
 }
 
 /* ---- Engine and pool */

@@ -101,10 +101,16 @@ static void print_sum(FILE *file, const struct group_sum *sum)
 	}
 }
 
-static void print_groups(FILE *file, const struct bench_report *report, struct report_group *group)
+int report_text(FILE *file, const struct bench_report *report)
 {
 	struct group_sum sum = {.entries = 0};
+	struct report_group *group = report_group_make();
 
+	if (!group)
+		return -ENOMEM;
+	if (!report->status)
+		fprintf(file, "nvswap %s, %u job%s\n", nvs_version(), report->plan->n,
+			plural(report->plan->n));
 	while (report_group_next(report, group)) {
 		if (group->job->groupid != sum.groupid) {
 			print_sum(file, &sum);
@@ -123,18 +129,6 @@ static void print_groups(FILE *file, const struct bench_report *report, struct r
 		report_swap_text(file, group);
 	}
 	print_sum(file, &sum);
-}
-
-int report_text(FILE *file, const struct bench_report *report)
-{
-	struct report_group *group = report_group_make();
-
-	if (!group)
-		return -ENOMEM;
-	if (!report->status)
-		fprintf(file, "nvswap %s, %u job%s\n", nvs_version(), report->plan->n,
-			plural(report->plan->n));
-	print_groups(file, report, group);
 	for (unsigned i = 0; report->disks && i < report->disks->n; i++) {
 		const struct disk_use *disk = &report->disks->at[i];
 

@@ -19,45 +19,27 @@ struct values {
 	uint64_t shard_bytes;
 };
 
+#define FIELD(name) offsetof(struct values, name)
+
 static const char *const kinds[] = {"parameters", "optimizer", NULL};
 static const struct values defaults = {.kind = KIND_ANY};
 
 enum { RANK, ROLLBACK, TO, FROM, SHARD_SIZE };
 static const struct option_spec options[] = {
-	[RANK] = {.name = "rank",
-		  .argument = "N",
-		  .type = OPTION_COUNT,
-		  .offset = offsetof(struct values, rank),
-		  .max = UINT32_MAX,
+	[RANK] = {"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX,
 		  .help = "only the stores of this rank"},
-	[ROLLBACK] = {.name = "rollback",
-		      .type = OPTION_FLAG,
-		      .offset = offsetof(struct values, rollback),
+	[ROLLBACK] = {"rollback", NULL, OPTION_FLAG, FIELD(rollback),
 		      .help = "repair: go back to the commit before if the last one is lost"},
-	[TO] = {.name = "to",
-		.argument = "PATH",
-		.type = OPTION_STRING,
-		.offset = offsetof(struct values, to),
+	[TO] = {"to", "PATH", OPTION_STRING, FIELD(to),
 		.help = "export: the file to write, .safetensors or .pt; for an optimizer also a "
 			"directory"},
-	[FROM] = {.name = "from",
-		  .argument = "PATH",
-		  .type = OPTION_STRING,
-		  .offset = offsetof(struct values, from),
+	[FROM] = {"from", "PATH", OPTION_STRING, FIELD(from),
 		  .help = "import: the file to read; for an optimizer also a directory"},
-	[SHARD_SIZE] = {.name = "shard-size",
-			.argument = "BYTES",
-			.type = OPTION_SIZE,
-			.offset = offsetof(struct values, shard_bytes),
-			.min = 1,
+	[SHARD_SIZE] = {"shard-size", "BYTES", OPTION_SIZE, FIELD(shard_bytes), .min = 1,
 			.max = UINT64_MAX,
 			.help = "export: several .safetensors files of at most so much data, and "
 				"their index"},
-	{.name = "kind",
-	 .argument = "KIND",
-	 .type = OPTION_CHOICE,
-	 .offset = offsetof(struct values, kind),
-	 .choices = kinds,
+	{"kind", "KIND", OPTION_CHOICE, FIELD(kind), .choices = kinds,
 	 .help = "only stores of parameters, or of the optimizer"},
 	REPORT_OPTIONS(offsetof(struct values, report)),
 };

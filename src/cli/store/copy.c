@@ -6,19 +6,11 @@
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/store/copy.h"
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- The store ---- */
 
@@ -79,16 +71,18 @@ static void report_text(const struct copy *copy, const char *file, const char *v
 /* Copies, and tells how it went. */
 static int run(struct copy *copy, int (*fn)(struct copy *copy), const char *file, const char *verb)
 {
-	double begun = now();
+	uint64_t begun = clock_ns();
+	double seconds;
 
 	if (fn(copy)) {
 		say("%s", copy->error->text);
 		return STATUS_FAILED;
 	}
+	seconds = (double)(clock_ns() - begun) / 1e9;
 	if (copy->job->json)
-		report_json(copy, file, now() - begun);
+		report_json(copy, file, seconds);
 	else
-		report_text(copy, file, verb, now() - begun);
+		report_text(copy, file, verb, seconds);
 	return 0;
 }
 

@@ -64,24 +64,6 @@ static void print_commit(FILE *out, const struct nvs_store_info *info)
 	print_row(out, "space", text);
 }
 
-static void print_info(FILE *out, const struct nvs_store_place *place,
-		       const struct nvs_store_info *info)
-{
-	char text[128], rank[48];
-
-	print_visible(out, place->paths[0]);
-	fprintf(out, "  %s\n", store_rank_text(info, rank));
-	print_row(out, "state", store_state_name(info->state));
-	if (info->problem[0])
-		print_row(out, "problem", info->problem);
-	print_use(out, info);
-	print_row(out, "id", info->id[0] ? info->id : "unknown");
-	snprintf(text, sizeof(text), "%u, units of %" PRIu32 " bytes, stripes of %" PRIu64 " bytes",
-		 info->nmembers, info->unit, info->stripe_size);
-	print_row(out, "paths", text);
-	print_commit(out, info);
-}
-
 static void print_copy(FILE *out, const struct nvs_store_copy *copy)
 {
 	fprintf(out, "  %-8s  %-7s  ", copy->kind == NVS_STORE_LABEL ? "label" : "manifest",
@@ -121,10 +103,21 @@ static void print_tensor(FILE *out, const struct nvs_store_tensor *tensor)
 static void print_all(struct store_job *job, const struct nvs_store_place *place,
 		      const struct nvs_store *store, const struct nvs_store_info *info)
 {
+	char text[128], rank[48];
 	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_store_copy copy = {.size = sizeof(copy)};
 
-	print_info(job->out, place, info);
+	print_visible(job->out, place->paths[0]);
+	fprintf(job->out, "  %s\n", store_rank_text(info, rank));
+	print_row(job->out, "state", store_state_name(info->state));
+	if (info->problem[0])
+		print_row(job->out, "problem", info->problem);
+	print_use(job->out, info);
+	print_row(job->out, "id", info->id[0] ? info->id : "unknown");
+	snprintf(text, sizeof(text), "%u, units of %" PRIu32 " bytes, stripes of %" PRIu64 " bytes",
+		 info->nmembers, info->unit, info->stripe_size);
+	print_row(job->out, "paths", text);
+	print_commit(job->out, info);
 	fputs("\n  copies of the metadata\n", job->out);
 	for (unsigned i = 0; !nvs_store_get_copy(store, i, &copy); i++)
 		print_copy(job->out, &copy);

@@ -9,7 +9,6 @@
 #include <time.h>
 
 #include "base/numbers.h"
-
 #include "cli/store/store.h"
 
 static bool chosen(const struct store_job *job, const struct nvs_store_place *place)
@@ -124,10 +123,7 @@ static void put_note(struct json_writer *json, const struct nvs_store_info *info
 void store_info_json(struct json_writer *json, const struct nvs_store_place *place,
 		     const struct nvs_store_info *info)
 {
-	json_open_list(json, "paths");
-	for (unsigned i = 0; i < place->npaths; i++)
-		json_text(json, NULL, place->paths[i]);
-	json_close_list(json);
+	json_texts(json, "paths", place->paths, place->npaths);
 	json_count(json, "rank", info->rank);
 	json_text(json, "kind", info->optimizer ? "optimizer" : "parameters");
 	json_text(json, "state", store_state_name(info->state));

@@ -69,31 +69,22 @@ static int take_samples(struct reference *reference, size_t group, uint64_t run_
 	return 0;
 }
 
-static struct reference_adam adam_of(const struct nvs_config *config, const double betas[2])
-{
-	return (struct reference_adam){
-		.lr = setting_real(config, "optimizer.params.lr"),
-		.beta1 = betas[0],
-		.beta2 = betas[1],
-		.eps = setting_real(config, "optimizer.params.eps"),
-		.weight_decay = setting_real(config, "optimizer.params.weight_decay"),
-		.bias_correction = setting_number(config, "optimizer.params.bias_correction"),
-		.adam_w_mode = setting_number(config, "optimizer.params.adam_w_mode")};
-}
-
 int reference_open(struct reference *reference, const struct parameters *parameters,
 		   const struct nvs_config *config, struct nvs_error *error)
 {
 	uint64_t run_numel = SAMPLE_NUMEL / RUNS / parameters->ngroups;
-	double betas[2];
-	int rc = setting_betas(config, betas, error);
+	int rc = 0;
 
-	*reference = (struct reference){0};
-	if (rc)
-		return rc;
 	*reference = (struct reference){
 		.parameters = parameters,
-		.adam = adam_of(config, betas),
+		.adam = {.lr = setting_real(config, "optimizer.params.lr"),
+			 .beta1 = setting_real(config, "optimizer.params.betas.0"),
+			 .beta2 = setting_real(config, "optimizer.params.betas.1"),
+			 .eps = setting_real(config, "optimizer.params.eps"),
+			 .weight_decay = setting_real(config, "optimizer.params.weight_decay"),
+			 .bias_correction = setting_number(config,
+							   "optimizer.params.bias_correction"),
+			 .adam_w_mode = setting_number(config, "optimizer.params.adam_w_mode")},
 		.clipping = setting_real(config, "gradient_clipping"),
 		.norm = -1,
 		.difference = {.size = sizeof(reference->difference)},

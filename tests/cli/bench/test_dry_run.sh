@@ -22,17 +22,17 @@ for rw in swapout swapin swap; do
 	forecast "dry_run_knows_what_${rw}_moves" "f['write_bytes'] == write['io_bytes'] + $FILL and
 		f['read_bytes'] >= read['io_bytes'] == 3 * M * ('$rw' != 'swapout') and
 		f['read_bytes'] - read['io_bytes'] == M * ('$rw' != 'swapin') and
-		f['fill_bytes'] == $FILL and M <= f['space_bytes'] < M + 7 * 512 and
-		f['pinned_bytes'] == 8 << 20" --rw $rw --loops 3 --verify
+		M <= f['space_bytes'] < M + 7 * 512 and f['bytes_are'] == 'exact' and
+		'seconds' not in f" --rw $rw --loops 3 --verify
 	rm -rf "$T/store/nvswap"
 done
 forecast dry_run_knows_what_params_moves "f['write_bytes'] == M and
-	0 < read['io_bytes'] <= f['read_bytes'] <= 4 * 2 * M and f['read_bytes_are_at_most']" \
+	0 < read['io_bytes'] <= f['read_bytes'] <= 4 * 2 * M and f['bytes_are'] == 'at most'" \
 	--rw params --pool 4m
 rm -rf "$T/store/nvswap"
 # Tiles are padded by less than one tile.
 forecast dry_run_knows_what_step_moves "1 <= read['io_bytes'] / f['read_bytes'] < 1.05 and
-	1 <= write['io_bytes'] / (f['write_bytes'] - f['fill_bytes']) < 1.05 and
+	1 <= write['io_bytes'] / (f['write_bytes'] - f['space_bytes']) < 1.05 and
 	1 <= swap['store_bytes'] / f['space_bytes']" --rw step
 rm -rf "$T/store/nvswap"
 for rw in read randwrite; do
@@ -41,13 +41,24 @@ for rw in read randwrite; do
 	cp "$T/out" "$T/forecast.json"
 	run bench --rw $rw --bs 4k --size 1m --directory "$T/store" --output-format json
 	holds "dry_run_knows_what_${rw}_moves" "(lambda f: f['space_bytes'] == 1 << 20 and
-		abs(f['write_bytes'] - f['fill_bytes'] - write['io_bytes']) <= 1 << 18 and
-		f['fill_bytes'] == (1 << 20) * ('$rw' != 'randwrite'))(
+		f['read_bytes'] == (1 << 20) * ('$rw' == 'read') and
+		f['write_bytes'] - (1 << 20) * ('$rw' == 'read') == write['io_bytes'])(
 		__import__('json').load(open('$T/forecast.json'))['jobs'][0])"
 done
 bench --dry-run --time-based --runtime 1h --rate 10m
 [ "$status" = 0 ] && grep -q "time *: about 3600" "$T/out" && grep -q "read *: about 35.1[56] GiB" "$T/out"
 result dry_run_estimates_time_by_runtime_and_rate $? "$(cat "$T/out")"
+bench --dry-run --rw swapout --rate 64m --loops 3 --output-format json
+python3 -c "import json, sys; job = json.load(open(sys.argv[1]))['jobs'][0]
+sys.exit(job['seconds'] != job['write_bytes'] / (64 << 20))" "$T/out"
+result dry_run_takes_its_time_from_the_rate $? "$(cat "$T/out")"
+bench --dry-run --time-based --runtime 1h
+[ "$status" = 0 ] && grep -q "time *: about 3600" "$T/out" && grep -q "read *: at least" "$T/out"
+result dry_run_knows_the_least_bytes_of_a_runtime $? "$(cat "$T/out")"
+bench --dry-run
+[ "$status" = 0 ] && ! grep -q "time" "$T/out"
+result dry_run_says_no_time_without_a_rate $? "$(cat "$T/out")"
+bench --dry-run --time-based --runtime 1h --rate 10m
 [ -z "$(grep -v " on $T" "$T/out" | awk 'length > 80')" ]
 result dry_run_fits_80_columns_but_for_paths $?
 printf '[a]\nrw=swap\nloops=2\n[b]\nstonewall\nrw=read\nsize=2m\nbs=1m\niodepth=8\ndirect=1\n' >"$T/two.ini"

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/bench/forecast.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "base/json/write.h"
+#include "cli/commands.h"
+#include "cli/modes/model/parameters.h"
+#include "cli/replay/accesses.h"
+#include "cli/settings.h"
+
+#define STATE_BYTES 12 /* master weight and two moments, of one element */
+#define SECTOR	    512u
+
+struct forecast {
+	double space;	       /* bytes on all paths together */
+	double bytes[2];       /* by enum nvs_direction, in all */
+	const char *bytes_are; /* "exact", "about", "at most" or "at least" */
+	double seconds;	       /* of ramp and measuring; 0: not known */
+};
+
+/* Sets the bytes moved before or after the passes, and in each of them. */
+static void add_moves(const struct bench_job *job, struct forecast *forecast, double around[2],
+		      double pass[2])
+{
+	const struct bench_options *options = &job->options;
+	const struct nvs_config *config = job->config;
+	const struct access_list *list = job->accesses;
+	const struct model_tensor *tensors = job->model.tensors;
+	double nbytes = (double)job->model.nbytes, offloaded, resident;
+
+	/* At least: an extent is whole units of the store, which are a sector or more. */
+	for (size_t i = 0; i < job->model.n; i++)
+		forecast->space += (double)((tensors[i].nbytes + SECTOR - 1) &
+					    ~(uint64_t)(SECTOR - 1));
+	switch (options->rw) {
+	case RW_STEP:
+		offloaded = (double)parameters_numel(&job->model, setting_param_dtype(config)) *
+			    setting_real(config, "offload_optimizer.ratio");
+		resident = fmin(setting_real(config, "nvswap.optimizer_max_in_cpu"), offloaded);
+		forecast->space = around[NVS_WRITE] = STATE_BYTES * offloaded;
+		for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+			pass[d] = STATE_BYTES * (offloaded - resident);
+			/* The first step, not measured, moves the state that opening has written. */
+			if (!setting_number(config, "offload_optimizer.fast_init"))
+				around[d] += pass[d];
+		}
+		break;
+	case RW_PARAMS: /* the first step is not measured, and the pool keeps some */
+		around[NVS_WRITE] = nbytes;
+		around[NVS_READ] = pass[NVS_READ] = 2 * nbytes;
+		forecast->bytes_are = "at most";
+		break;
+	case RW_REPLAY: /* the trace of a run has the bytes moved; a list gives an upper bound */
+		for (size_t i = 0; i < job->model.n; i++)
+			around[NVS_WRITE] += list->read_first[i] ? (double)tensors[i].nbytes : 0;
+		for (int d = NVS_READ; list->wall_ns && d <= NVS_WRITE; d++)
+			pass[d] = (double)list->bytes[d];
+		for (size_t i = 0; !list->wall_ns && i < list->n; i++) {
+			double moved = (double)tensors[list->accesses[i].tensor].nbytes;
+
+			if (list->accesses[i].call == ACCESS_SWAP_IN)
+				pass[NVS_READ] += moved;
+			if (list->accesses[i].call == ACCESS_RELEASE_DIRTY)
+				pass[NVS_WRITE] += moved;
+		}
+		if (!list->wall_ns)
+			forecast->bytes_are = "at most";
+		break;
+	case RW_SWAPOUT:
+	case RW_SWAPIN:
+	case RW_SWAP:
+		if (options->rw != RW_SWAPOUT)
+			around[NVS_WRITE] = pass[NVS_READ] = nbytes;
+		if (options->rw != RW_SWAPIN)
+			pass[NVS_WRITE] = nbytes;
+		if (options->verify && options->rw != RW_SWAPIN)
+			around[NVS_READ] = nbytes;
+		break;
+	default: /* blocks of a file; one that is read is written first */
+		forecast->space = (double)options->size;
+		if (block_mode_writes(options->rw))
+			pass[NVS_WRITE] = forecast->space;
+		else
+			pass[NVS_READ] = around[NVS_WRITE] = forecast->space;
+	}
+}
+
+static struct forecast forecast_job(const struct bench_job *job)
+{
+	const struct bench_options *options = &job->options;
+	struct forecast forecast = {.bytes_are = "exact"};
+	double around[2] = {0}, pass[2] = {0}, loops = (double)options->loops, pass_s = 0;
+	double runtime = (double)options->runtime_ms / 1e3,
+	       ramp = (double)options->ramp_time_ms / 1e3;
+	bool limited;
+
+	add_moves(job, &forecast, around, pass);
+	if (options->rate)
+		pass_s = fmax(pass[NVS_READ], pass[NVS_WRITE]) / (double)options->rate;
+	limited = runtime > 0 && (options->time_based || pass_s == 0 || loops * pass_s > runtime);
+	if (limited && pass_s > 0)
+		loops = runtime / pass_s;
+	else if (limited && options->time_based)
+		loops = 0;
+	if (limited)
+		forecast.bytes_are = pass_s > 0 ? "about" : loops > 0 ? "at most" : "at least";
+	if (ramp > 0)
+		forecast.bytes_are = pass_s > 0 ? "about" : "at least";
+	forecast.seconds = limited && (pass_s > 0 || options->time_based) ? runtime
+									  : loops * pass_s;
+	if (forecast.seconds > 0)
+		forecast.seconds += ramp + (double)options->ramp_loops * pass_s;
+	loops += (double)options->ramp_loops + (pass_s > 0 ? ramp / pass_s : 0);
+	for (int d = NVS_READ; d <= NVS_WRITE; d++)
+		forecast.bytes[d] = around[d] + loops * pass[d];
+	return forecast;
+}
+
+static uint64_t whole(double bytes)
+{
+	return bytes < 0x1p63 ? (uint64_t)bytes : UINT64_MAX;
+}
+
+/* ---- Space ---- */
+
+/* A path of a job. */
+struct path_space {
+	const char *path;
+	char filesystem[32];
+	uint64_t need, free; /* bytes */
+	uint64_t device;     /* identifies the file system */
+};
+
+/* Fills places[0..NVS_PATHS_MAX). Returns their number, or errno of nvs_path_get_info. */
+static int find_places(const struct bench_job *job, struct path_space *places,
+		       struct nvs_error *error)
+{
+	unsigned n = setting_path_count(job->config, job->block);
+
+	if (setting_device(job->config, job->block) != NVS_DEVICE_NVME)
+		return 0;
+	for (unsigned i = 0; i < n; i++) {
+		const char *path = nvs_config_get_path(job->config, job->block, i);
+		struct nvs_path_info info = {.size = sizeof(info)};
+		struct stat st = {0}, left;
+		char name[PATH_MAX];
+		int rc = nvs_path_get_info(path, &info, error);
+
+		if (rc)
+			return rc;
+		stat(path, &st);
+		places[i] = (struct path_space){
+			.path = path,
+			.need = whole(forecast_job(job).space) / n,
+			.free = info.free_bytes,
+			.device = info.block_device ? st.st_rdev : st.st_dev,
+		};
+		snprintf(places[i].filesystem, sizeof(places[i].filesystem), "%s", info.filesystem);
+		/* This run's store replaces the one that a killed run left behind. */
+		snprintf(name, sizeof(name), "%s/nvswap/rank%" PRIu64 "%s/data", path,
+			 setting_number(job->config, "nvswap.rank"),
+			 job->block == NVS_OFFLOAD_OPTIMIZER ? "-optimizer" : "");
+		if (!is_block_mode(job->options.rw) && !stat(name, &left))
+			places[i].free += (uint64_t)left.st_blocks * SECTOR;
+	}
+	return (int)n;
+}
+
+/*
+ * Jobs of a stage run at the same time, so their needs of a file system add up. Each stage removes
+ * its files, so those of different stages don't.
+ */
+int forecast_space(const struct bench_plan *plan, unsigned *index, struct nvs_error *error)
+{
+	static struct {
+		uint64_t device, need;
+	} demands[JOBS_MAX * NVS_PATHS_MAX];
+	struct path_space places[NVS_PATHS_MAX] = {0};
+	unsigned ndemands = 0, at;
+	char left[32], needed[32];
+
+	for (*index = 0; *index < plan->n; ++*index) {
+		const struct bench_job *job = &plan->jobs[*index];
+		int n = find_places(job, places, error);
+
+		if (n < 0)
+			return n;
+		if (*index && job->stage != job[-1].stage)
+			ndemands = 0;
+		for (const struct path_space *place = places; place < places + n; place++) {
+			for (at = 0; at < ndemands && demands[at].device != place->device;)
+				at++;
+			if (at == ndemands) {
+				demands[ndemands].device = place->device;
+				demands[ndemands++].need = 0;
+			}
+			demands[at].need += place->need;
+			if (demands[at].need > place->free)
+				return error_about(
+					error, -ENOSPC, place->path, 0, 0,
+					"%s (%s) has %s free, and this needs %s there: free some "
+					"space, give another path, or run a smaller job",
+					place->path, place->filesystem,
+					size_text(place->free, left),
+					size_text(demands[at].need, needed));
+		}
+	}
+	return 0;
+}
+
+/* ---- --dry-run ---- */
+
+void forecast_text(FILE *file, const struct bench_plan *plan)
+{
+	double all[2] = {0};
+	char text[32], other[32];
+
+	for (unsigned i = 0; i < plan->n; i++) {
+		const struct bench_job *job = &plan->jobs[i];
+		struct forecast forecast = forecast_job(job);
+		struct path_space places[NVS_PATHS_MAX] = {0};
+		struct nvs_error error = {.size = sizeof(error)};
+		int n = find_places(job, places, &error);
+
+		print_visible(file, job->name);
+		fprintf(file, ": rw=%s", bench_rw_name(job->options.rw));
+		if (job->model.n)
+			fprintf(file, ", %zu tensor%s of %s together", job->model.n,
+				plural(job->model.n), size_text(job->model.nbytes, text));
+		fputc('\n', file);
+		if (n <= 0) {
+			fprintf(file, "  space  : ");
+			print_visible(file,
+				      n ? error.text : size_text(whole(forecast.space), text));
+			fputs(n ? "\n" : " of host memory\n", file);
+		}
+		for (int p = 0; p < n; p++) {
+			fprintf(file, "  space  : %s on ", size_text(places[p].need, text));
+			print_visible(file, places[p].path);
+			fprintf(file, " (%s, %s free)\n", places[p].filesystem,
+				size_text(places[p].free, text));
+		}
+		for (int d = NVS_WRITE; d >= NVS_READ; d--) {
+			bool exact = !strcmp(forecast.bytes_are, "exact");
+
+			all[d] += forecast.bytes[d];
+			fprintf(file, "  %-7s: %s%s%s\n", d == NVS_WRITE ? "written" : "read",
+				exact ? "" : forecast.bytes_are, exact ? "" : " ",
+				size_text(whole(forecast.bytes[d]), text));
+		}
+		if (forecast.seconds > 0)
+			fprintf(file, "  time   : about %.1f s, without filling\n",
+				forecast.seconds);
+	}
+	if (plan->n > 1)
+		fprintf(file, "all jobs: %s written, %s read\n",
+			size_text(whole(all[NVS_WRITE]), text),
+			size_text(whole(all[NVS_READ]), other));
+	fputs("Nothing was opened, created or moved.\n", file);
+}
+
+void forecast_json(FILE *file, const struct bench_plan *plan)
+{
+	struct json_writer json = json_to(file, 2);
+
+	json_open_object(&json, NULL);
+	json_text(&json, "nvswap version", nvs_version());
+	json_bool(&json, "dry_run", true);
+	json_open_list(&json, "jobs");
+	for (unsigned i = 0; i < plan->n; i++) {
+		const struct bench_job *job = &plan->jobs[i];
+		struct forecast forecast = forecast_job(job);
+		struct path_space places[NVS_PATHS_MAX] = {0};
+		int n = find_places(job, places, NULL);
+
+		json_open_object(&json, NULL);
+		json_text(&json, "jobname", job->name);
+		json_text(&json, "rw", bench_rw_name(job->options.rw));
+		json_count(&json, "space_bytes", whole(forecast.space));
+		json_open_list(&json, "paths");
+		for (int p = 0; p < n; p++) {
+			json_open_object(&json, NULL);
+			json_text(&json, "path", places[p].path);
+			json_count(&json, "space_bytes", places[p].need);
+			json_count(&json, "free_bytes", places[p].free);
+			json_close_object(&json);
+		}
+		json_close_list(&json);
+		json_count(&json, "write_bytes", whole(forecast.bytes[NVS_WRITE]));
+		json_count(&json, "read_bytes", whole(forecast.bytes[NVS_READ]));
+		json_text(&json, "bytes_are", forecast.bytes_are);
+		if (forecast.seconds > 0)
+			json_exact(&json, "seconds", forecast.seconds);
+		json_close_object(&json);
+	}
+	json_close_list(&json);
+	json_close_object(&json);
+	fputc('\n', file);
+}
