@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Errors, and the log.
+ *
+ *	rc = nvs_config_load(config, "ds_config.json", &error);
+ *	if (rc)
+ *		fprintf(stderr, "nvswap %s: %s\n", nvs_version(), error.text);
+ *	rc = nvs_file_sync(file, NULL);
+ *	if (rc)
+ *		fprintf(stderr, "%s\n", nvs_strerror(rc));
  */
 #ifndef NVSWAP_ERROR_H
 #define NVSWAP_ERROR_H
@@ -33,7 +40,8 @@ struct nvs_error {
 	char text[1024];   /* one sentence or more, without a trailing newline */
 };
 
-/* Describes a negative errno returned by nvswap, for callers that passed no nvs_error; never NULL.
+/* Describes a negative errno that nvswap returned, for callers that passed no nvs_error; never
+ * NULL.
  */
 NVS_API const char *nvs_strerror(int code);
 
