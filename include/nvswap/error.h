@@ -52,7 +52,7 @@ enum nvs_log_level { NVS_LOG_ERROR, NVS_LOG_WARNING, NVS_LOG_INFO, NVS_LOG_DEBUG
  * library's own, with no lock of the library held. It may call nvswap, except to close the object
  * that the message is about. It may block for as long as it likes, and wait for a lock whose owner
  * is in a call of nvswap: I/O and all waits go on meanwhile. Of the messages that arise while it
- * blocks, 1000 of each aio and engine are kept, and a warning tells how many were lost. These calls
+ * blocks, 1000 of each aio and engine are kept, and a warning says how many were lost. These calls
  * alone must not be made with a lock held that the function takes:
  *  - nvs_aio_close, nvs_engine_close, nvs_engine_abandon, nvs_optimizer_close and
  *    nvs_optimizer_abandon return when the function has returned from the last message about the
