@@ -424,7 +424,7 @@ mutate: ## change the code place by place, and list the changes that no test of 
 # BENCH="--only step --rounds 3" measures only the optimizer step.
 BENCH ?=
 
-BENCH_WITH_TORCH := $(findstring deepspeed,$(BENCH))$(findstring torch,$(BENCH))
+BENCH_WITH_TORCH := $(findstring deepspeed,$(BENCH))$(findstring torch,$(BENCH))$(findstring accelerate,$(BENCH))
 
 bench: ## measure in turn with fio and a bare io_uring loop
 	@scripts/setup build bench $(if $(BENCH_WITH_TORCH),test deepspeed)
