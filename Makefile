@@ -168,7 +168,7 @@ LINK_PROGRAM = $(LINK) -pie
 
 # ---- Build
 
-all: $(BUILD)/nvswap $(LIBRARIES) $(BUILD)/nvswap.1 $(BUILD)/nvswap.bash ## the command and both libraries, under build/
+all: $(BUILD)/nvswap $(LIBRARIES) $(BUILD)/nvswap.1 $(BUILD)/man/libnvswap.3 $(BUILD)/nvswap.bash ## the command and both libraries, under build/
 
 # Changes when a flag does; every object depends on it.
 $(BUILD)/flags: FORCE
@@ -274,6 +274,11 @@ $(BUILD)/nvswap.1: man/nvswap.1.in $(BUILD)/option-docs
 $(BUILD)/nvswap.bash: scripts/nvswap.bash.in $(BUILD)/option-docs
 	$(call say,DOCS)
 	$(Q)$(BUILD)/option-docs $< >$@
+
+# A page for each public function, from the comments of the headers; libnvswap.3 is written last.
+$(BUILD)/man/libnvswap.3: man/libnvswap.3.in scripts/manual_pages.py $(wildcard include/*.h include/nvswap/*.h) $(EXAMPLES)
+	$(call say,DOCS)
+	$(Q)$(PYTHON) scripts/manual_pages.py $< $(@D) $(filter %.h %.c,$^)
 
 # Generated tables that are committed.
 DOCUMENTS = $(shell grep -ls '^<!-- @' README.md docs/*.md)
@@ -428,7 +433,7 @@ mutate: ## change the code place by place, and list the changes that no test of 
 # BENCH="--only step --rounds 3" measures only the optimizer step.
 BENCH ?=
 
-BENCH_WITH_TORCH := $(findstring deepspeed,$(BENCH))$(findstring torch,$(BENCH))
+BENCH_WITH_TORCH := $(findstring deepspeed,$(BENCH))$(findstring torch,$(BENCH))$(findstring accelerate,$(BENCH))
 
 bench: ## measure in turn with fio and a bare io_uring loop
 	@scripts/setup build bench $(if $(BENCH_WITH_TORCH),test deepspeed)
@@ -474,7 +479,6 @@ cppcheck: ## cppcheck
 
 # ---- Install
 
-# Every public function gets a manual page that includes libnvswap.3.
 FUNCTIONS = $(shell sed -n 's/^NVS_API \([A-Za-z0-9_ *]*[ *]\)\(nvs_[a-z0-9_]*\).*/\2/p' \
 	include/nvswap/*.h)
 
@@ -494,9 +498,7 @@ install: all ## install into PREFIX (/usr/local), below DESTDIR
 		>'$(DESTDIR)$(LIBDIR)/pkgconfig/nvswap.pc'
 	install -m 644 $(BUILD)/nvswap.1 '$(DESTDIR)$(MANDIR)/man1'
 	install -m 644 $(BUILD)/nvswap.bash '$(DESTDIR)$(COMPLETIONDIR)/nvswap'
-	install -m 644 man/libnvswap.3 '$(DESTDIR)$(MANDIR)/man3'
-	for f in $(FUNCTIONS); do \
-		echo .so man3/libnvswap.3 >'$(DESTDIR)$(MANDIR)/man3/'$$f.3 || exit; done
+	install -m 644 $(BUILD)/man/*.3 '$(DESTDIR)$(MANDIR)/man3'
 	@if [ -z '$(DESTDIR)' ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then \
 		ldconfig; fi
 

@@ -7,8 +7,8 @@ same size that were written before. Ratios are between figures of one round, and
 between rounds. A missed goal is printed and does not make this program fail.
 
 The parts: swapped tensors (swap), Adam's arithmetic alone (adam), optimizer steps (step), a
-model's forward and backward pass (params), and those of goals.py. DeepSpeed's ops (deepspeed)
-and torch.save (torch) are measured only if named, because they need a virtual environment."""
+model's forward and backward pass (params), and those of goals.py. DeepSpeed's ops (deepspeed),
+torch.save (torch) and accelerate's disk_offload (accelerate) are measured only if named, because they need a virtual environment."""
 import argparse
 import json
 import math
@@ -24,6 +24,7 @@ from goals import PARTS as GOAL_PARTS
 from measure import (BIG, FIO, GIB, MIB, MODES, RAW, SMALL, SWAP_BYTES, at_least, at_most, best_floor,
                      figures, fio, floors, median, nvswap, of_floor, print_rows, print_speeds,
                      ratio, raw, run, steady, swap_work, write_json)
+from with_accelerate import PART as ACCELERATE
 from with_deepspeed import PART as DEEPSPEED
 from with_torch import PART as TORCH
 
@@ -57,7 +58,7 @@ def options():
                         help="a directory on the drive (%(default)s)")
     parser.add_argument("--build", default="build", help="where nvswap was built (%(default)s)")
     parser.add_argument("--only", metavar="PART[,PART]", default=",".join(BY_DEFAULT),
-                        help="measure these (%(default)s), or deepspeed")
+                        help="measure these (%(default)s), or deepspeed, torch, accelerate")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--seconds", type=positive, default=1,
                         help="of each measurement (%(default)s)")
@@ -307,7 +308,7 @@ PARTS = {  # functions that measure a round, print the results and check the goa
     **GOAL_PARTS,
 }
 BY_DEFAULT = list(PARTS)
-PARTS |= {"deepspeed": DEEPSPEED, "torch": TORCH}
+PARTS |= {"deepspeed": DEEPSPEED, "torch": TORCH, "accelerate": ACCELERATE}
 
 
 def machine(args):

@@ -1,6 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An aio: the workers that do I/O, the memory registered with them, and their statistics.
+ *
+ * Memory of the program's own, and what its transfers took:
+ *
+ *	struct nvs_aio_stats stats = {.size = sizeof(stats)};
+ *
+ *	rc = nvs_aio_register_memory(aio, memory, nbytes);
+ *	nvs_aio_reset_stats(aio);
+ *	...
+ *	nvs_aio_get_stats(aio, &stats);
+ *	printf("%s read %llu bytes\n", stats.ioengine, (unsigned long long)stats.io[NVS_READ].bytes);
+ *	nvs_aio_unregister_memory(aio, memory);
+ *	nvs_file_close(file);
+ *	rc = nvs_aio_close(aio);
  */
 #ifndef NVSWAP_AIO_H
 #define NVSWAP_AIO_H
@@ -26,7 +39,7 @@ struct nvs_aio;
 enum nvs_direction { NVS_READ, NVS_WRITE };
 
 /*
- * Opens the workers with the "aio" block of the configuration, its "nvswap" keys "ioengine" and
+ * Opens an aio: workers with the "aio" block of the configuration, its "nvswap" keys "ioengine" and
  * "io_timeout_ms", its log and its trace. The configuration may be closed after the call.
  * Errors:
  * -EINVAL   an argument is NULL
@@ -38,12 +51,13 @@ enum nvs_direction { NVS_READ, NVS_WRITE };
 NVS_API int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config,
 			 struct nvs_error *error);
 /*
- * Waits for all transfers in flight, including overdue ones, then ends the workers. Files may be
- * closed before or afterwards; afterwards only nvs_file_close, nvs_file_sync, nvs_file_direct and
- * nvs_file_unit work on them. No other call may use the aio or its files at the same time, not even
- * nvs_engine_open_on or nvs_optimizer_open with it: an engine counts once the call that opens it
- * has returned. Ends all requests of the aio, closed or not: no call may name them afterwards, not
- * even nvs_request_close. Waits for the log function: see nvs_log_fn. `aio` may be NULL.
+ * Closes an aio: waits for all transfers in flight, including overdue ones, then ends the workers.
+ * Files may be closed before or afterwards; afterwards only nvs_file_close, nvs_file_sync,
+ * nvs_file_direct and nvs_file_unit work on them. No other call may use the aio or its files at the
+ * same time, not even nvs_engine_open_on or nvs_optimizer_open with it: an engine counts once the
+ * call that opens it has returned. Ends all requests of the aio, closed or not: no call may name
+ * them afterwards, not even nvs_request_close. Waits for the log function: see nvs_log_fn. `aio`
+ * may be NULL.
  * Errors, with which the aio is as it was:
  * -EBUSY  an engine or optimizer that uses the aio is open, its own (nvs_engine_aio) included
  */
@@ -67,9 +81,10 @@ NVS_API int nvs_aio_close(struct nvs_aio *aio);
  * -EOPNOTSUPP  it is a shared mapping of a file, from older kernels
  */
 NVS_API int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes);
-/* Ends one registration that begins at `data`, the longest if there are several, and interrupts the
- * waits of all workers as well. Freeing memory of nvs_memory_alloc ends all. Transfers from or to
- * the memory may be in flight; they go on. Both arguments may be NULL. Any thread may call it. */
+/* Ends one registration of memory that begins at `data`: the longest if there are several. It
+ * interrupts the waits of all workers as well. Freeing memory of nvs_memory_alloc ends all.
+ * Transfers from or to the memory may be in flight; they go on. Both arguments may be NULL. Any
+ * thread may call it. */
 NVS_API void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data);
 
 /* I/Os of one direction since the aio was opened or its statistics reset. */
@@ -105,6 +120,7 @@ struct nvs_aio_stats {
 };
 
 /*
+ * Reads the counters of an aio since it was opened or its statistics reset.
  * Errors:
  * -EINVAL  an argument is NULL or stats->size is not set
  */
@@ -121,7 +137,8 @@ enum nvs_latency_kind {
 };
 
 /*
- * Copies the histogram of one direction since the aio was opened or its statistics reset.
+ * Copies a histogram of latencies: of one direction, since the aio was opened or its statistics
+ * reset.
  * Errors:
  * -EINVAL  an argument is NULL, latency->size is not set, or no such direction or kind
  */

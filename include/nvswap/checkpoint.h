@@ -3,6 +3,29 @@
  * Checkpoints: tensors and optimizer state in files that other programs read and write. Data goes
  * through the pool and the aio of the engine, in several transfers at a time, direct where the file
  * system allows it.
+ *
+ * Load a file into an engine whose tensors have the same names, and write them to another:
+ *
+ *	struct nvs_checkpoint_tensor found = {.size = sizeof(found)};
+ *
+ *	rc = nvs_checkpoint_open(&checkpoint, "model.safetensors", &error);
+ *	for (size_t i = 0; !rc && i < nvs_checkpoint_count(checkpoint); i++) {
+ *		struct nvs_checkpoint_item item = {.size = sizeof(item)};
+ *
+ *		rc = nvs_checkpoint_get(checkpoint, i, &found);
+ *		item.tensor = nvs_tensor_find(engine, found.name);
+ *		if (!rc && item.tensor)
+ *			rc = nvs_checkpoint_import(engine, checkpoint, &item, 1, &error);
+ *	}
+ *	nvs_checkpoint_close(checkpoint);
+ *	if (!rc)
+ *		rc = nvs_checkpoint_export(engine, items, n, "saved.safetensors", NULL, &error);
+ *
+ * State of an optimizer to a file, and back:
+ *
+ *	rc = nvs_checkpoint_export_optimizer(optimizer, "state.safetensors", NULL, &error) ||
+ *	     nvs_checkpoint_open(&checkpoint, "state.safetensors", &error) ||
+ *	     nvs_checkpoint_import_optimizer(optimizer, checkpoint, NULL, &error);
  */
 #ifndef NVSWAP_CHECKPOINT_H
 #define NVSWAP_CHECKPOINT_H
@@ -37,18 +60,18 @@ struct nvs_checkpoint_tensor {
 };
 
 /*
- * Reads and checks the header of a .safetensors file or those of all files that a
- * .safetensors.index.json names, in its directory; if there is no file `path`, of those that
- * `path`.index.json names. Also reads a .safetensors header alone, as JSON without data, and a file
- * of torch.save (1.6 or later). Files may be damaged or hostile: every value is checked before it
- * is used. An index names files in its own directory only; symbolic links are followed.
+ * Opens a checkpoint for reading: reads and checks the header of a .safetensors file, or those of
+ * all files that a .safetensors.index.json names, in its directory; if there is no file `path`, of
+ * those that `path`.index.json names. Also reads a .safetensors header alone, as JSON without data,
+ * and a file of torch.save (1.6 or later). Files may be damaged or hostile: every value is checked
+ * before it is used. An index names files in its own directory only; symbolic links are followed.
  * In a file of torch.save a tensor's name is its path through dictionaries and lists, with dots
  * between ("module.layers.0.weight"), or "tensor" if it was saved alone; other values are skipped.
  * Tensors may share storages. One that is not contiguous, whose elements nvswap has no type for, or
- * that is sparse, quantized, nested, of a subclass or on the meta device is not listed; importing it
- * fails with the reason. Nothing of the file is executed: it may name
- * what torch.load reads with weights_only=True (sets, bytes, complex numbers and Counters are values
- * too), and the loss scalers and ZeRO stages of DeepSpeed's files, and nothing else.
+ * that is sparse, quantized, nested, of a subclass or on the meta device is not listed; importing
+ * it fails with the reason. Nothing of the file is executed: it may name what torch.load reads with
+ * weights_only=True (sets, bytes, complex numbers and Counters are values too), and the loss
+ * scalers and ZeRO stages of DeepSpeed's files, and nothing else.
  * Errors:
  * -EINVAL   an argument is NULL, or a header is wrong: the error has file, tensor and reason
  * -ENODATA  a file was truncated while it was read
@@ -57,12 +80,12 @@ struct nvs_checkpoint_tensor {
  */
 NVS_API int nvs_checkpoint_open(struct nvs_checkpoint **checkpoint, const char *path,
 				struct nvs_error *error);
-/* `checkpoint` may be NULL. */
+/* Frees a checkpoint, which may be NULL. */
 NVS_API void nvs_checkpoint_close(struct nvs_checkpoint *checkpoint);
-/* The number of tensors; 0 if `checkpoint` is NULL. */
+/* Returns the number of tensors of a checkpoint; 0 if `checkpoint` is NULL. */
 NVS_API size_t nvs_checkpoint_count(const struct nvs_checkpoint *checkpoint);
 /*
- * Fills *tensor for the tensors with index 0, 1 and so on, in the order of the headers.
+ * Describes a tensor of a checkpoint: those with index 0, 1 and so on, in the order of the headers.
  * Errors:
  * -ENOENT  `index` is not less than the number of tensors
  * -EINVAL  `checkpoint` or `tensor` is NULL, or its size is not set
@@ -110,10 +133,10 @@ struct nvs_checkpoint_options {
 };
 
 /*
- * Writes tensors of an engine, including contents that are in the pool only, to a .safetensors file
- * or files. They are written under temporary names with mode 0600, made durable, and renamed: after
- * a crash `path` is what it was before, or complete. Files of an index take effect together, by the
- * name of the index; the files of an index that is replaced are removed. A single file also
+ * Writes tensors of an engine to a .safetensors file or files, including contents that are in the
+ * pool only. They are written under temporary names with mode 0600, made durable, and renamed:
+ * after a crash `path` is what it was before, or complete. Files of an index take effect together,
+ * by the name of the index; the files of an index that is replaced are removed. A single file also
  * replaces the index `path`.index.json, and an index the single file `path`: the older one is
  * removed when the new one is durable, so that readers find the new one whichever they look for
  * first. A call that is killed leaves files `*.partial`, which the next one with that path
@@ -141,7 +164,8 @@ NVS_API int nvs_checkpoint_export(struct nvs_engine *engine,
 				  const char *path, const struct nvs_checkpoint_options *options,
 				  struct nvs_error *error);
 /*
- * Reads the contents of tensors, which are released dirty; the checkpoint may have others too.
+ * Reads the contents of tensors from a checkpoint, which may have others too. They are released
+ * dirty.
  * Errors:
  * -EINVAL   an argument is NULL; a size is not set, or differs; the checkpoint has no data
  * -ENOENT   the checkpoint has no tensor of that name, or one that nvs_checkpoint_open does not list;
@@ -162,7 +186,7 @@ NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
 				  struct nvs_error *error);
 
 /*
- * The same for the state of an optimizer: of each group G, fp32 tensors "G.fp32" (the master
+ * Export and import the state of an optimizer: of each group G, fp32 tensors "G.fp32" (the master
  * weights), "G.exp_avg" and "G.exp_avg_sq", and the number of steps "step": in a .safetensors file
  * a U64 tensor of one element; in a file of torch.save a number of the dictionary, where importing
  * takes a tensor of one element of F32, I64 or U64 too. All three parts of a tile are read or
@@ -171,13 +195,14 @@ NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
  * tensors in the checkpoint. A part whose name is NULL becomes 0. The number of steps is not read
  * then: set it by nvs_optimizer_set_step before the next step. NULL: the names that
  * nvs_checkpoint_export_optimizer writes.
- * Errors: those of nvs_checkpoint_export and nvs_checkpoint_import; those of nvs_optimizer_export
- * and nvs_optimizer_import, after which some tiles are imported and the others are not, as after
- * -EBADMSG; and
+ * Errors: those of nvs_checkpoint_export, nvs_checkpoint_import, nvs_optimizer_export and
+ * nvs_optimizer_import, and
  * -EINVAL  importing from a file of torch.save: it has no whole number "step"; nothing was read
  * -EBUSY   another thread took a step meanwhile. Exporting: nothing was replaced; importing: import
  *          again, as the state is neither the imported one nor that of the steps
  * -ERANGE  importing: the number of steps is above 2^53 - 1
+ * After an error of nvs_optimizer_import or -EBADMSG some tiles are imported and the others are
+ * not.
  */
 NVS_API int nvs_checkpoint_export_optimizer(struct nvs_optimizer *optimizer, const char *path,
 					    const struct nvs_checkpoint_options *options,
@@ -191,6 +216,14 @@ NVS_API int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
  * `exp_avg.pt` and `exp_avg_sq.pt` for each parameter, whole, and `zero/optimizer_state.pt` with
  * the number of steps. Any number of ranks loads them, so a parameter need not lie in one
  * optimizer.
+ *
+ * A parameter that is a whole group of the optimizer:
+ *
+ *	struct nvs_checkpoint_param param = {
+ *		.size = sizeof(param), .name = "lm_head.weight", .group = 0, .numel = numel};
+ *
+ *	rc = nvs_checkpoint_export_universal(optimizer, &param, 1, "run/step50", NULL, &error) ||
+ *	     nvs_checkpoint_import_universal(optimizer, &param, 1, "run/step50", &error);
  */
 
 /* A parameter, and where an optimizer has its elements: all of them, or this rank's part. */
@@ -235,19 +268,17 @@ struct nvs_universal_options {
 };
 
 /*
- * Writes the state of parameters to a universal checkpoint in the directory `path`, which is made
- * if it is missing (mode 0700; not its parents), such as "run/global_step50". All files are written
- * below `path`/zero.partial and made durable; then that becomes `path`/zero in place of the one
- * that is there, and at last "latest_universal" beside `path` has its name. After a crash
+ * Writes the state of parameters to a universal checkpoint: in the directory `path`, such as
+ * "run/global_step50", which is made if it is missing (mode 0700; not its parents). All files are
+ * written below `path`/zero.partial and made durable; then that becomes `path`/zero in place of the
+ * one that is there, and at last "latest_universal" beside `path` has its name. After a crash
  * `path`/zero is what it was before, or complete. What else belongs to a checkpoint of DeepSpeed,
  * such as its files of model states, is in `path` already or is not needed. Elements of a group
- * that belong to no parameter are not written.
- * Of several ranks each writes its elements; all pass the same parameters in the same order, with
- * the same names and shapes, and together give each element of each parameter once. A rank that
- * fails ends the call of all.
- * All three parts of a tile are read once. Up to 32 files stay open, and for small parameters up to
- * 16 for each tile in flight.
- * `options` may be NULL.
+ * that belong to no parameter are not written. Of several ranks each writes its elements; all pass
+ * the same parameters in the same order, with the same names and shapes, and together give each
+ * element of each parameter once. A rank that fails ends the call of all. All three parts of a tile
+ * are read once. Up to 32 files stay open, and for small parameters up to 16 for each tile in
+ * flight. `options` may be NULL.
  * Errors:
  * -EINVAL     an argument is NULL; a name is no directory's, or appears twice; elements lie beyond
  *             the group, in two parameters, or beyond the shape; `path` ends with "." or ".."; a
@@ -270,10 +301,10 @@ NVS_API int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 					    const struct nvs_universal_options *options,
 					    struct nvs_error *error);
 /*
- * Reads the state of parameters, or of this rank's elements of them, and the number of steps, from
- * such a directory, also one that DeepSpeed wrote. Elements that belong to no parameter become 0 in
- * all parts. The checkpoint may have other parameters.
- * Errors: those above for `params`; and
+ * Reads the state of parameters from a universal checkpoint, also one that DeepSpeed wrote: of all
+ * their elements, or of this rank's, and the number of steps. Elements that belong to no parameter
+ * become 0 in all parts. The checkpoint may have other parameters.
+ * Errors: those of nvs_checkpoint_export_universal for `params`, and
  * -ENOENT   `path` has no such directory, or not this parameter
  * -ESTALE   it has another type or number of elements, or another shape, where both have two
  *           dimensions or more, and nothing was read; or a file was replaced or written to since the

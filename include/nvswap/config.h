@@ -20,6 +20,28 @@ extern "C" {
  * Keys, units and defaults follow DeepSpeed's JSON configuration ("aio",
  * "zero_optimization.offload_param", "zero_optimization.offload_optimizer" and the keys named
  * below). docs/configuration.md has the table.
+ *
+ * A file, and settings of the program's own:
+ *
+ *	rc = nvs_config_open(&config, &error) ||
+ *	     nvs_config_load(config, "ds_config.json", &error) ||
+ *	     nvs_config_read_rank(config, &error) ||
+ *	     nvs_config_set(config, "aio.block_size", "1M", &error) ||
+ *	     nvs_config_set_number(config, "nvswap.keep", 1, &error);
+ *	if (rc)
+ *		fprintf(stderr, "%s\n", error.text);
+ *	nvs_config_set_log(config, log_line, stderr);
+ *	rc = nvs_config_copy(config, &other, &error); // for another store
+ *
+ * What is in force:
+ *
+ *	rc = nvs_config_get(config, "nvswap.ioengine", text, sizeof(text), &error) ||
+ *	     nvs_config_get_number(config, "aio.queue_depth", &number, &error) ||
+ *	     nvs_config_get_real(config, "gradient_clipping", &real, &error) ||
+ *	     nvs_ioengine_parse(text, &ioengine);
+ *	printf("a pool of %llu bytes, a store at %s\n",
+ *	       (unsigned long long)nvs_config_pool_bytes(config, NVS_OFFLOAD_PARAM),
+ *	       nvs_config_get_path(config, NVS_OFFLOAD_PARAM, 0));
  */
 
 enum nvs_ioengine {
@@ -71,41 +93,44 @@ enum nvs_block { NVS_OFFLOAD_PARAM, NVS_OFFLOAD_OPTIMIZER };
 struct nvs_config;
 
 /*
+ * Opens a configuration with every default.
  * Errors:
  * -EINVAL  `config` is NULL
  * -ENOMEM
  */
 NVS_API int nvs_config_open(struct nvs_config **config, struct nvs_error *error);
 /*
- * Opens *copy with the settings, the log and the trace of `config`. Each is closed by itself.
+ * Copies a configuration: opens *copy with the settings, the log and the trace of `config`. Each is
+ * closed by itself.
  * Errors:
  * -EINVAL  `config` or `copy` is NULL
  * -ENOMEM
  */
 NVS_API int nvs_config_copy(const struct nvs_config *config, struct nvs_config **copy,
 			    struct nvs_error *error);
-/* `config` may be NULL. */
+/* Frees a configuration, which may be NULL. */
 NVS_API void nvs_config_close(struct nvs_config *config);
 
 /*
  * Reads a DeepSpeed JSON file, or one that has only the blocks that nvswap reads, over *config.
- * Other blocks may hold any JSON, with comments, commas behind the last member, and Infinity and NaN
- * as Python writes them. DeepSpeed keys that have no effect on nvswap are warnings through the log.
- * So are a block in the wrong place and a near miss of a block's name, which are errors with
+ * Other blocks may hold any JSON, with comments, commas behind the last member, and Infinity and
+ * NaN as Python writes them. DeepSpeed keys that have no effect on nvswap are warnings through the
+ * log. So are a block in the wrong place and a near miss of a block's name, which are errors with
  * "nvswap": {"strict": true} in the file, or with "nvswap.strict" set before. On error *config is
  * unchanged.
  * Errors:
  * -EINVAL  not JSON; a duplicate, a wrong type, a number that is negative, fractional or out of
  *          range; an unknown key in "aio", "nvswap" or an offload block; with "strict" a block in
- *          the wrong place; two names of one setting with different values. The error has line, key, value and allowed range. Or an argument
- *          is NULL
+ *          the wrong place; two names of one setting with different values. The error has line, key,
+ *          value and allowed range. Or an argument is NULL
  * -EFBIG   the file exceeds 64 MiB, or nests more than 512 levels
  * -ENOMEM
- * any errno of opening and reading the file, such as -ENOENT
+ * Others   those of opening and reading the file, such as -ENOENT
  */
 NVS_API int nvs_config_load(struct nvs_config *config, const char *path, struct nvs_error *error);
 /*
- * The same from memory: `nbytes` of text. The error's text has `name` as that of the file.
+ * Reads JSON from memory as nvs_config_load does from a file: `nbytes` of text. The error's text
+ * has `name` as that of the file.
  * Errors: those of nvs_config_load but for those of opening and reading a file.
  */
 NVS_API int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes,
@@ -128,8 +153,8 @@ NVS_API int nvs_config_parse(struct nvs_config *config, const char *text, size_t
 NVS_API int nvs_config_set(struct nvs_config *config, const char *key, const char *value,
 			   struct nvs_error *error);
 /*
- * The same with a whole number, with true (1) or false (0), or with a value of enum nvs_ioengine or
- * enum nvs_device.
+ * Sets one setting to a number, otherwise as nvs_config_set: to a whole one, to true (1) or false
+ * (0), or to a value of enum nvs_ioengine or enum nvs_device.
  * Errors:
  * -EINVAL  `config` or `key` is NULL; no such key, or one that has no effect in nvswap; the number
  *          is out of range; or the setting is of another type, such as text, a path or a list
@@ -138,7 +163,7 @@ NVS_API int nvs_config_set(struct nvs_config *config, const char *key, const cha
 NVS_API int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t number,
 				  struct nvs_error *error);
 /*
- * Replaces the block's paths by copies of `n` paths (1 to NVS_PATHS_MAX) and sets device nvme.
+ * Replaces the paths of a block by copies of `n` paths (1 to NVS_PATHS_MAX), and sets device nvme.
  * Errors:
  * -EINVAL  an argument is NULL, no such block, or a path is empty, too long or named twice
  * -ENOMEM
@@ -147,9 +172,9 @@ NVS_API int nvs_config_set_paths(struct nvs_config *config, enum nvs_block block
 				 const char *const *paths, unsigned n, struct nvs_error *error);
 
 /*
- * Copies the value to `text`, which has room for nbytes, as nvs_config_set takes it; "" for no
- * paths. It is the value in force now: that of "nvswap.verify" follows `keep` and `read_only` until
- * it is set, and setting what was returned fixes it.
+ * Copies the value of a setting to `text`, which has room for nbytes, as nvs_config_set takes it;
+ * "" for no paths. It is the value in force now: that of "nvswap.verify" follows `keep` and
+ * `read_only` until it is set, and setting what was returned fixes it.
  * Errors:
  * -EINVAL  an argument is NULL; no such key, or one that has no effect in nvswap
  * -ERANGE  the value with its NUL does not fit; nothing is copied
@@ -158,8 +183,8 @@ NVS_API int nvs_config_set_paths(struct nvs_config *config, enum nvs_block block
 NVS_API int nvs_config_get(const struct nvs_config *config, const char *key, char *text,
 			   size_t nbytes, struct nvs_error *error);
 /*
- * The same of a whole number, of true (1) or false (0), or as a value of enum nvs_ioengine or enum
- * nvs_device.
+ * Reads a setting that is a number: a whole one, true (1) or false (0), or a value of enum
+ * nvs_ioengine or enum nvs_device.
  * Errors:
  * -EINVAL  an argument is NULL; there is no such key, or it has no effect in nvswap; or its value is
  *          of another type
@@ -167,44 +192,45 @@ NVS_API int nvs_config_get(const struct nvs_config *config, const char *key, cha
 NVS_API int nvs_config_get_number(const struct nvs_config *config, const char *key,
 				  uint64_t *number, struct nvs_error *error);
 /*
- * The same of any one number, such as "gradient_clipping" or "aio.block_size", or of one in a list
- * by its index, "optimizer.params.betas.1".
+ * Reads a setting that is any number, such as "gradient_clipping" or "aio.block_size", or one of a
+ * list by its index, "optimizer.params.betas.1".
  * Errors:
  * -EINVAL  an argument is NULL; there is no such key, or it has no effect in nvswap; or its value is
  *          of another type
  */
 NVS_API int nvs_config_get_real(const struct nvs_config *config, const char *key, double *number,
 				struct nvs_error *error);
-/* The block's i-th nvme_path, valid until the paths change; NULL: it has no more. */
+/* Returns the i-th nvme_path of a block, valid until the paths change; NULL: it has no more. */
 NVS_API const char *nvs_config_get_path(const struct nvs_config *config, enum nvs_block block,
 					unsigned i);
 /*
- * The pool size of a block, in bytes: buffer_count x buffer_size x the size of an element; for the
- * optimizer also 12 bytes per element of optimizer_max_in_cpu. 0: an argument is NULL or no such
- * block; UINT64_MAX: it exceeds 64 bits.
+ * Returns the pool size of a block in bytes: buffer_count x buffer_size x the size of an element;
+ * for the optimizer also 12 bytes per element of optimizer_max_in_cpu. 0: an argument is NULL or no
+ * such block; UINT64_MAX: it exceeds 64 bits.
  */
 NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block);
 
 /*
- * Reads the rank from the environment variable that "nvswap": {"rank": "LOCAL_RANK"} names. Without
- * such a name the call does nothing; with one, opening an engine is -EINVAL until the call has
- * returned 0. No other function reads the environment. No thread may change it during the call.
+ * Reads the rank from the environment variable that the configuration names, as in "nvswap":
+ * {"rank": "LOCAL_RANK"}. Without such a name the call does nothing; with one, opening an engine is
+ * -EINVAL until the call has returned 0. No other function reads the environment. No thread may
+ * change it during the call.
  * Errors:
  * -EINVAL  the variable is not set or is no whole number from 0 to 4294967295, or `config` is NULL
  */
 NVS_API int nvs_config_read_rank(struct nvs_config *config, struct nvs_error *error);
-/* Messages of the calls on the configuration, and of what is opened with it, go to `fn`, which gets
- * `arg`; NULL discards them. */
+/* Sets the log: messages of the calls on the configuration, and of what is opened with it, go to
+ * `fn`, which gets `arg`; NULL discards them. */
 NVS_API void nvs_config_set_log(struct nvs_config *config, nvs_log_fn *fn, void *arg);
-/* Engines and optimizers that are opened with it record in `trace`, which stays the caller's; NULL:
- * no trace. */
+/* Sets the trace: engines and optimizers that are opened with the configuration record in `trace`,
+ * which stays the caller's; NULL: no trace. */
 NVS_API void nvs_config_set_trace(struct nvs_config *config, struct nvs_trace *trace);
 
-/* Names as in the configuration: "io_uring", "nvme". */
+/* Return the name of a value, as in the configuration: "io_uring", "nvme". */
 NVS_API const char *nvs_ioengine_name(enum nvs_ioengine ioengine);
 NVS_API const char *nvs_device_name(enum nvs_device device);
 /*
- * Stores the I/O engine of such a name in *ioengine.
+ * Converts a name to an I/O engine, stored in *ioengine.
  * Errors, with which *ioengine is as it was:
  * -EINVAL  the name is unknown, or an argument is NULL
  */

@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Types of elements.
+ *
+ * The bytes of a tensor of a file:
+ *
+ *	enum nvs_dtype dtype;
+ *
+ *	if (!nvs_dtype_parse("BF16", &dtype))
+ *		printf("%s: %zu bytes\n", nvs_dtype_name(dtype), numel * nvs_dtype_size(dtype));
  */
 #ifndef NVSWAP_DTYPE_H
 #define NVSWAP_DTYPE_H
@@ -32,10 +39,12 @@ enum nvs_dtype {
 	NVS_DTYPE_COUNT
 };
 
-NVS_API size_t nvs_dtype_size(enum nvs_dtype dtype);	  /* bytes per element; 0 if unknown */
-NVS_API const char *nvs_dtype_name(enum nvs_dtype dtype); /* the safetensors name: "BF16" */
+/* Returns the bytes per element; 0 if the type is unknown. */
+NVS_API size_t nvs_dtype_size(enum nvs_dtype dtype);
+/* Returns the safetensors name of a type: "BF16". */
+NVS_API const char *nvs_dtype_name(enum nvs_dtype dtype);
 /*
- * Stores the dtype of a safetensors name in *dtype.
+ * Converts a safetensors name to a type, stored in *dtype.
  * Errors, with which *dtype is as it was:
  * -EINVAL  the name is unknown, or an argument is NULL
  */

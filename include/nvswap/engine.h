@@ -1,6 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The swap engine: tensors between a pinned pool and a store.
+ *
+ * With "nvswap": {"keep": true}, continue where an earlier run ended:
+ *
+ *	uint64_t step = 0;
+ *	size_t length = sizeof(step);
+ *
+ *	rc = nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, &error) ||
+ *	     nvs_engine_get_note(engine, &step, &length);
+ *	if (!rc)
+ *		printf("step %llu, commit %llu\n", (unsigned long long)step,
+ *		       (unsigned long long)nvs_engine_generation(engine));
+ *	...
+ *	step++;
+ *	rc = nvs_engine_set_note(engine, &step, sizeof(step), &error) ||
+ *	     nvs_engine_commit(engine, &error);
+ *
+ * Parameters and a second store on the same workers, with the aio of the first engine:
+ *
+ *	rc = nvs_engine_open_on(&second, nvs_engine_aio(engine), config, NVS_OFFLOAD_OPTIMIZER, &error);
+ *	...
+ *	nvs_engine_abandon(second, NULL); // without a commit
+ *	nvs_engine_close(engine, &error);
+ *
+ * What a kept store holds, before anything is registered:
+ *
+ *	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
+ *
+ *	for (size_t i = 0; !nvs_engine_get_stored(engine, i, &stored); i++)
+ *		printf("%s: %llu bytes\n", stored.name, (unsigned long long)stored.nbytes);
+ *
+ * The pool, for copies to a GPU, and what the engine has done:
+ *
+ *	struct nvs_engine_stats stats = {.size = sizeof(stats)};
+ *
+ *	rc = nvs_engine_pool(engine, &data, &nbytes) || nvs_engine_get_stats(engine, &stats);
+ *	printf("%zu bytes, %llu evictions\n", nbytes, (unsigned long long)stats.evictions);
  */
 #ifndef NVSWAP_ENGINE_H
 #define NVSWAP_ENGINE_H
@@ -23,13 +59,18 @@ struct nvs_engine;
  */
 
 /*
- * Opens workers, pool and store of a configuration block. The configuration may be closed after the
- * call. Device "cpu" keeps the store in host memory instead of on a drive.
+ * Opens an engine: workers, pool and store of a configuration block. The configuration may be
+ * closed after the call. Device "cpu" keeps the store in host memory instead of on a drive.
  *
  * With "nvswap": {"read_only": true} the kept store is only read, and any number of engines may
  * read it at once. Nothing of it changes, not even modes or times of change. Calls that would
  * write, register a tensor that the store does not have, forget, rename or commit are -EROFS, and
  * nvs_engine_close commits nothing.
+ *
+ * A process may fork while an engine is open. The child has neither the engine's threads nor its
+ * pool: it must not call functions on the engine, and should exec or _exit. If the parent is
+ * killed, the store stays locked until the child execs or exits; a store that the parent closes is
+ * unlocked.
  * Errors:
  * -EINVAL       an argument is NULL, no such block, device "none", a value out of bounds, the
  *               rank is an environment variable that was not read (nvs_config_read_rank), or
@@ -52,20 +93,15 @@ struct nvs_engine;
  *               the last one is lost
  * -EACCES       the caller may not open or create the store's files
  * -EIO          the store's files cannot be read; other errors of open(2) and pread(2) alike
- *
- * A process may fork while an engine is open. The child has neither the engine's threads nor its
- * pool: it must not call functions on the engine, and should exec or _exit. If the parent is
- * killed, the store stays locked until the child execs or exits; a store that the parent closes is
- * unlocked.
  */
 NVS_API int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config *config,
 			    enum nvs_block block, struct nvs_error *error);
 /*
- * nvs_engine_open on an aio of the caller, whose workers and rings all engines and optimizers on it
- * share, with each other and with the caller's own files. So parameters and optimizer state of one
- * drive wait in one queue, in which a read that a call waits for goes first, instead of competing.
- * Give engines of several drives an aio each: on one, a drive that hangs fills the workers' queues,
- * and the I/Os of the others wait behind it.
+ * Opens an engine on an aio of the caller, as nvs_engine_open does: its workers and rings all
+ * engines and optimizers on it share, with each other and with the caller's own files. So
+ * parameters and optimizer state of one drive wait in one queue, in which a read that a call waits
+ * for goes first, instead of competing. Give engines of several drives an aio each: on one, a drive
+ * that hangs fills the workers' queues, and the I/Os of the others wait behind it.
  *
  * The aio must outlive the engine: nvs_engine_close leaves it open, and nvs_engine_get_stats has
  * its statistics, of all that share it. Engines on it may be opened and closed in any order, also
@@ -80,22 +116,22 @@ NVS_API int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 			       const struct nvs_config *config, enum nvs_block block,
 			       struct nvs_error *error);
 /*
- * Waits for transfers in flight, commits a kept store (see nvs_engine_commit) or unlinks one that
- * is not kept, and frees the engine and its tensors. Waits for the log function: see nvs_log_fn.
- * `engine` may be NULL.
+ * Closes an engine: waits for transfers in flight, commits a kept store (see nvs_engine_commit) or
+ * unlinks one that is not kept, and frees the engine and its tensors. Waits for the log function:
+ * see nvs_log_fn. `engine` may be NULL.
  * Errors:
  * -EBUSY      other engines are open on the engine's own aio (nvs_engine_aio), or a tensor of a
  *             kept store is pinned for new contents or pinned and dirty, and nothing is closed:
  *             close them first, and release the tensor or call nvs_engine_abandon
  * -ETIMEDOUT  a transfer is overdue (io_timeout_ms) and nothing is closed: call it again or end the
  *             process
- * any other error of nvs_engine_commit: the engine is closed, and a kept store is as last
- * committed
+ * Others      those of nvs_engine_commit: the engine is closed, and a kept store is as last
+ *             committed
  */
 NVS_API int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error);
 
 /*
- * nvs_engine_close without the commit: a kept store stays as last committed, and what was written
+ * Closes an engine without a commit: a kept store stays as last committed, and what was written
  * since is lost. Waits for the log function too. `engine` may be NULL.
  * Errors:
  * -EBUSY      other engines are open on the engine's own aio, and nothing is closed
@@ -117,8 +153,9 @@ struct nvs_stored_tensor {
 };
 
 /*
- * Lists what the kept store held when the engine was opened, registered since or not: fills *stored
- * for the tensors with index 0, 1 and so on. Any thread may call it.
+ * Lists the tensors that a kept store held when the engine was opened, registered since or not:
+ * fills
+ * *stored for those with index 0, 1 and so on. Any thread may call it.
  * Errors:
  * -ENOENT  `index` is not less than the number of tensors, or the store is new or not kept
  * -EINVAL  `engine` or `stored` is NULL, or its size is not set
@@ -126,19 +163,19 @@ struct nvs_stored_tensor {
 NVS_API int nvs_engine_get_stored(struct nvs_engine *engine, size_t index,
 				  struct nvs_stored_tensor *stored);
 /*
- * The number of the last commit of a kept store, by this engine or an earlier one: it grows with
- * each commit that changes anything. 0: never committed, not kept, or `engine` is NULL. A program
- * that notes it elsewhere sees whether the store it opens is the one it committed. Any thread may
- * call it.
+ * Returns the number of the last commit of a kept store, by this engine or an earlier one: it grows
+ * with each commit that changes anything. 0: never committed, not kept, or `engine` is NULL. A
+ * program that notes it elsewhere sees whether the store it opens is the one it committed. Any
+ * thread may call it.
  */
 NVS_API uint64_t nvs_engine_generation(struct nvs_engine *engine);
 
 #define NVS_NOTE_MAX 65536u /* bytes of a note, at most */
 /*
- * Gives the following commits of a kept store a note: bytes of the caller's own, such as the step
- * number and the position in the data set, which become durable together with the tensors, or not
- * at all. The bytes are copied, and nothing in them is interpreted. A commit has the note that was
- * last set before it began; without one since opening, that of the commit before. nbytes 0: no
+ * Sets the note of the following commits of a kept store: bytes of the caller's own, such as the
+ * step number and the position in the data set, which become durable together with the tensors, or
+ * not at all. The bytes are copied, and nothing in them is interpreted. A commit has the note that
+ * was last set before it began; without one since opening, that of the commit before. nbytes 0: no
  * note; `note` may then be NULL. Without `keep` the call has no effect. Any thread may call it.
  * Errors:
  * -E2BIG   `nbytes` is more than NVS_NOTE_MAX
@@ -149,8 +186,9 @@ NVS_API uint64_t nvs_engine_generation(struct nvs_engine *engine);
 NVS_API int nvs_engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 				struct nvs_error *error);
 /*
- * The note of the last successful commit, by this engine or an earlier one, also of a store that is
- * open read-only: copies it to `note`, which has room for *nbytes bytes, and stores its length in
+ * Reads the note of the last successful commit, by this engine or an earlier one, also of a store
+ * that is open read-only: copies it to `note`, which has room for *nbytes bytes, and stores its
+ * length in
  * *nbytes; 0: none. `note` may be NULL: then only the length is stored. Any thread may call it.
  * Errors:
  * -EINVAL  `engine` or `nbytes` is NULL
@@ -158,15 +196,15 @@ NVS_API int nvs_engine_set_note(struct nvs_engine *engine, const void *note, siz
  */
 NVS_API int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes);
 
-/* The engine's aio, for files and other engines of the caller; closed with the engine, unless the
- * engine was opened on it (nvs_engine_open_on). NULL if `engine` is NULL. */
+/* Returns the engine's aio, for files and other engines of the caller; closed with the engine,
+ * unless the engine was opened on it (nvs_engine_open_on). NULL if `engine` is NULL. */
 NVS_API struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine);
 
 /*
- * The engine's pool: *data is its base, aligned to a page, and *nbytes its length in whole pages.
- * They are the same from nvs_engine_open until nvs_engine_close, which unmaps the memory. A program
- * with a GPU registers it once, after opening, so that copies between pool and GPU need no bounce
- * buffer and run asynchronously:
+ * Returns the engine's pool: *data is its base, aligned to a page, and *nbytes its length in whole
+ * pages. They are the same from nvs_engine_open until nvs_engine_close, which unmaps the memory. A
+ * program with a GPU registers it once, after opening, so that copies between pool and GPU need no
+ * bounce buffer and run asynchronously:
  *
  *	nvs_engine_pool(engine, &data, &nbytes);
  *	cudaHostRegister(data, nbytes, cudaHostRegisterPortable);
@@ -184,14 +222,15 @@ NVS_API struct nvs_aio *nvs_engine_aio(struct nvs_engine *engine);
 NVS_API int nvs_engine_pool(struct nvs_engine *engine, void **data, size_t *nbytes);
 
 /*
- * Writes back every dirty unpinned tensor, makes the data durable and replaces the manifest of a
- * kept store: after a crash the next run finds every tensor as of the last commit, whatever was
- * written since, and -EBADMSG at the swap-in of a tensor whose bytes the drive lost. A commit is
- * atomic: on an error the previous one stays in effect. Without `keep` the call only writes back.
- * Other threads may read, write, register and forget tensors meanwhile; the commit has the state
- * that it finds once everything is written back. So that this comes to an end, nvs_tensor_write may
- * wait for it, and calls that read bytes in the pool for the copies that are under way. A write of
- * a tensor that was written since the previous commit begins when this one ends.
+ * Commits a kept store: writes back every dirty unpinned tensor, makes the data durable and
+ * replaces the manifest. After a crash the next run finds every tensor as of the last commit,
+ * whatever was written since, and -EBADMSG at the swap-in of a tensor whose bytes the drive lost. A
+ * commit is atomic: on an error the previous one stays in effect. Without `keep` the call only
+ * writes back. Other threads may read, write, register and forget tensors meanwhile; the commit has
+ * the state that it finds once everything is written back. So that this comes to an end,
+ * nvs_tensor_write may wait for it, and calls that read bytes in the pool for the copies that are
+ * under way. A write of a tensor that was written since the previous commit begins when this one
+ * ends.
  * Errors:
  * -EINVAL     the engine is NULL
  * -EBUSY      a tensor is pinned and dirty, or in flight from or to external memory
@@ -243,6 +282,7 @@ struct nvs_engine_stats {
 };
 
 /*
+ * Reads the statistics of an engine, of its pool and of its aio.
  * Errors:
  * -EINVAL  an argument is NULL or stats->size is not set
  */

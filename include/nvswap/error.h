@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Errors, and the log.
+ *
+ *	rc = nvs_config_load(config, "ds_config.json", &error);
+ *	if (rc)
+ *		fprintf(stderr, "nvswap %s: %s\n", nvs_version(), error.text);
+ *	rc = nvs_file_sync(file, NULL);
+ *	if (rc)
+ *		fprintf(stderr, "%s\n", nvs_strerror(rc));
  */
 #ifndef NVSWAP_ERROR_H
 #define NVSWAP_ERROR_H
@@ -33,7 +40,8 @@ struct nvs_error {
 	char text[1024];   /* one sentence or more, without a trailing newline */
 };
 
-/* Describes a negative errno returned by nvswap, for callers that passed no nvs_error; never NULL.
+/* Describes a negative errno that nvswap returned, for callers that passed no nvs_error; never
+ * NULL.
  */
 NVS_API const char *nvs_strerror(int code);
 
@@ -44,7 +52,7 @@ enum nvs_log_level { NVS_LOG_ERROR, NVS_LOG_WARNING, NVS_LOG_INFO, NVS_LOG_DEBUG
  * library's own, with no lock of the library held. It may call nvswap, except to close the object
  * that the message is about. It may block for as long as it likes, and wait for a lock whose owner
  * is in a call of nvswap: I/O and all waits go on meanwhile. Of the messages that arise while it
- * blocks, 1000 of each aio and engine are kept, and a warning tells how many were lost. These calls
+ * blocks, 1000 of each aio and engine are kept, and a warning says how many were lost. These calls
  * alone must not be made with a lock held that the function takes:
  *  - nvs_aio_close, nvs_engine_close, nvs_engine_abandon, nvs_optimizer_close and
  *    nvs_optimizer_abandon return when the function has returned from the last message about the

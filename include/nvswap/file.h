@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Files and block devices that an aio transfers from and to.
+ *
+ * A descriptor that the program has open:
+ *
+ *	rc = nvs_file_from_fd(aio, fd, NVS_FILE_WRITE, &file, &error);
+ *	if (!rc && nvs_file_direct(file))
+ *		printf("direct I/O in units of %u bytes\n", nvs_file_unit(file));
  */
 #ifndef NVSWAP_FILE_H
 #define NVSWAP_FILE_H
@@ -43,10 +49,11 @@ enum nvs_file_flags {
 NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
 			  struct nvs_file **file, struct nvs_error *error);
 /*
- * The same for a descriptor of the caller, which stays the caller's and may be closed at once. The
- * file is reopened through /proc/self/fd, for direct I/O where possible; see nvs_file_direct.
- * O_APPEND of the descriptor does not count. `flags` are NVS_FILE_WRITE, for which the descriptor
- * must be open for reading and writing, NVS_FILE_BUFFERED and NVS_FILE_UNITS.
+ * Opens the file of a descriptor for transfers, as nvs_file_open does that of a path. The
+ * descriptor stays the caller's and may be closed at once. The file is reopened through
+ * /proc/self/fd, for direct I/O where possible; see nvs_file_direct. O_APPEND of the descriptor
+ * does not count. `flags` are NVS_FILE_WRITE, for which the descriptor must be open for reading and
+ * writing, NVS_FILE_BUFFERED and NVS_FILE_UNITS.
  * Errors:
  * -EINVAL  an argument is NULL, a flag is not one of these, the descriptor is neither of a file nor
  *          of a block device, or is not open for what the flags ask; with O_PATH it is open for
@@ -59,18 +66,19 @@ NVS_API int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags,
 NVS_API int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_file **file,
 			     struct nvs_error *error);
 /*
- * Waits for the file's transfers in flight, including overdue ones, and not for the log function.
+ * Closes a file: waits for its transfers in flight, including overdue ones, and not for the log
+ * function.
  * None may be submitted during the call or afterwards. `file` may be NULL. Like opening a file, it
  * interrupts the waits of all workers.
  */
 NVS_API void nvs_file_close(struct nvs_file *file);
-/* Whether the file was opened with O_DIRECT; false if `file` is NULL. */
+/* Returns whether a file was opened with O_DIRECT; false if `file` is NULL. */
 NVS_API bool nvs_file_direct(const struct nvs_file *file);
-/* The direct-I/O alignment of offsets and lengths in bytes, 512 for many drives; 1 without
- * O_DIRECT, 0 if `file` is NULL. */
+/* Returns the direct-I/O alignment of a file's offsets and lengths in bytes: 512 for many drives, 1
+ * without O_DIRECT, 0 if `file` is NULL. */
 NVS_API uint32_t nvs_file_unit(const struct nvs_file *file);
 /*
- * Makes completed writes durable. Any thread may call it, while transfers are in flight.
+ * Makes completed writes to a file durable. Any thread may call it, while transfers are in flight.
  * Errors: those of fdatasync(2), and
  * -EINVAL  `file` is NULL
  */

@@ -1,6 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What this machine and a path can do.
+ *
+ *	struct nvs_machine_info machine = {.size = sizeof(machine)};
+ *	struct nvs_path_info path = {.size = sizeof(path)};
+ *	struct nvs_advice advice = {.size = sizeof(advice)};
+ *
+ *	rc = nvs_machine_get_info(&machine, &error) ||
+ *	     nvs_path_get_info("/mnt/nvme", &path, &error) ||
+ *	     nvs_machine_advise(&machine, &path, &advice);
+ *	for (unsigned i = 0; !rc && i < advice.count; i++)
+ *		printf("%s\n", advice.line[i]);
+ *	printf("%s\n", nvs_ioengine_name(machine.auto_ioengine));
  */
 #ifndef NVSWAP_MACHINE_H
 #define NVSWAP_MACHINE_H
@@ -88,10 +99,11 @@ NVS_API int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error
 NVS_API int nvs_path_get_info(const char *path, struct nvs_path_info *info,
 			      struct nvs_error *error);
 /*
- * Lists what an operator should change, most useful first. `path` may be NULL.
+ * Lists what an operator should change, most useful first, each with the command to do so. `path`
+ * may be NULL.
  * Errors:
  * -EINVAL  another argument is NULL or a size is not set
- * -E2BIG   see nvswap.h
+ * -E2BIG   fields of a later version are set (see libnvswap)
  */
 NVS_API int nvs_machine_advise(const struct nvs_machine_info *machine,
 			       const struct nvs_path_info *path, struct nvs_advice *advice);

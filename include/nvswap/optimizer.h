@@ -1,6 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The optimizer: Adam over state that lies on the drive.
+ *
+ * Gradients that come in pieces, with the norm over all ranks:
+ *
+ *	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
+ *	struct nvs_step_options options = {.size = sizeof(options), .lr = -1, .sums = &sums};
+ *
+ *	rc = nvs_optimizer_add_gradients(optimizer, 0, offset, numel, NVS_BF16, data, NULL, &error) ||
+ *	     nvs_optimizer_sum_gradients(optimizer, &sums, &error);
+ *	... // add up sums.sum_squares over the ranks
+ *	if (!rc)
+ *		rc = nvs_optimizer_step(optimizer, &options, NULL, &error);
+ *
+ * With "nvswap": {"keep": true}, continue where an earlier run ended, and commit:
+ *
+ *	struct nvs_optimizer_info info = {.size = sizeof(info)};
+ *
+ *	rc = nvs_optimizer_open(&optimizer, config, groups, n, NULL, &error) ||
+ *	     nvs_optimizer_get_info(optimizer, &info, &error) ||
+ *	     nvs_optimizer_get_weights(optimizer, &error);
+ *	if (!rc && info.unfinished)
+ *		rc = nvs_optimizer_step(optimizer, NULL, NULL, &error);
+ *	...
+ *	rc = nvs_optimizer_set_note(optimizer, note, nbytes, &error) ||
+ *	     nvs_optimizer_commit(optimizer, &error);
+ *
+ * Look at a group, and set its state:
+ *
+ *	struct nvs_group_info group = {.size = sizeof(group)};
+ *
+ *	rc = nvs_optimizer_get_group_info(optimizer, 0, &group, &error) ||
+ *	     nvs_optimizer_get(optimizer, 0, NVS_MASTER, 0, numel, values, &error) ||
+ *	     nvs_optimizer_set(optimizer, 0, NVS_MASTER, 0, numel, values, &error) ||
+ *	     nvs_optimizer_set_step(optimizer, 100, &error);
+ *
+ * A loss that is scaled, and a step that is not taken:
+ *
+ *	struct nvs_engine_stats stats = {.size = sizeof(stats)};
+ *
+ *	loss *= nvs_optimizer_loss_scale(optimizer);
+ *	... // backward, and lend or add gradients
+ *	rc = nvs_optimizer_clear_gradients(optimizer, &error);
+ *	nvs_engine_get_stats(nvs_optimizer_engine(optimizer), &stats);
+ *	nvs_optimizer_abandon(optimizer, &error);
+ *
+ * All state through a function of the program's own, which several threads call:
+ *
+ *	rc = nvs_optimizer_export(optimizer, write_run, NULL, &error) ||
+ *	     nvs_optimizer_import(optimizer, read_run, NULL, &error);
+ *
+ * One update of arrays in memory:
+ *
+ *	struct nvs_adam_update update = {
+ *		.size = sizeof(update), .numel = numel, .step = 1, .lr = 1e-3, .beta1 = 0.9,
+ *		.beta2 = 0.999, .eps = 1e-8, .adam_w_mode = true, .bias_correction = true,
+ *		.gradients = data, .gradients_dtype = NVS_F32,
+ *		.master = master, .exp_avg = exp_avg, .exp_avg_sq = exp_avg_sq};
+ *
+ *	rc = nvs_adam_update(&update, &error);
  */
 #ifndef NVSWAP_OPTIMIZER_H
 #define NVSWAP_OPTIMIZER_H
@@ -84,14 +142,13 @@ struct nvs_optimizer_options {
 };
 
 /*
- * Opens the store of the offload_optimizer block with space for all groups; the layout is fixed
- * from then on. `ratio` of all elements are offloaded, in whole groups from the first on; the
- * others stay in host memory. State that was never written is created in the first step
- * (fast_init) or here. A kept store keeps its state: the contents of `weights` are ignored, and
- * nvs_optimizer_get_weights fills them. `options` may be NULL.
- * With `groups` NULL and n 0 the groups are those of a kept store, without weights and of any
- * number of elements; ratio and grad_accum_dtype are its own too. nvs_optimizer_get_group_info has
- * their names and sizes.
+ * Opens an optimizer: the store of the offload_optimizer block, with space for all groups. The
+ * layout is fixed from then on. `ratio` of all elements are offloaded, in whole groups from the
+ * first on; the others stay in host memory. State that was never written is created in the first
+ * step (fast_init) or here. A kept store keeps its state: the contents of `weights` are ignored,
+ * and nvs_optimizer_get_weights fills them. `options` may be NULL. With `groups` NULL and n 0 the
+ * groups are those of a kept store, without weights and of any number of elements; ratio and
+ * grad_accum_dtype are its own too. nvs_optimizer_get_group_info has their names and sizes.
  *
  * With "nvswap": {"read_only": true} the state of a kept store is only read, by any number of
  * optimizers at once, and nothing of the store changes. nvs_optimizer_get, nvs_optimizer_export,
@@ -125,19 +182,20 @@ NVS_API int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nv
 			       const struct nvs_optimizer_options *options,
 			       struct nvs_error *error);
 /*
- * Commits a kept store (see nvs_optimizer_commit) and frees the optimizer, which may be NULL. Waits
- * for the log function: see nvs_log_fn.
+ * Closes an optimizer: commits a kept store (see nvs_optimizer_commit) and frees the optimizer,
+ * which may be NULL. Waits for the log function: see nvs_log_fn.
  * Errors:
  * -EBUSY      other engines are open on the aio of the optimizer's engine, and nothing is closed:
  *             close them first
  * -ETIMEDOUT  a transfer is overdue (io_timeout_ms) and nothing is closed: call it again or end the
  *             process
  * -EDEADLK    it is called within a call on the optimizer, see above: nothing is closed
- * any error of nvs_optimizer_commit: the optimizer is closed, and a kept store is as last committed
+ * Others      those of nvs_optimizer_commit: the optimizer is closed, and a kept store is as last
+ *             committed
  */
 NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*
- * nvs_optimizer_close without the commit: a kept store stays as last committed, and steps since are
+ * Closes an optimizer without a commit: a kept store stays as last committed, and steps since are
  * lost. Waits for the log function too. `optimizer` may be NULL.
  * Errors:
  * -EBUSY      as nvs_optimizer_close: nothing is closed
@@ -146,8 +204,8 @@ NVS_API int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_erro
  */
 NVS_API int nvs_optimizer_abandon(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*
- * The optimizer's engine, to look at: its statistics, its pool and aio, the note and number of the
- * last commit, what the store held, and the state of tensors (nvs_tensor_find,
+ * Returns the optimizer's engine, to look at: its statistics, its pool and aio, the note and number
+ * of the last commit, what the store held, and the state of tensors (nvs_tensor_find,
  * nvs_tensor_get_info). It is closed with the optimizer. NULL if `optimizer` is NULL. Calls that
  * would change it, register tensors or move, pin or await them are -EBUSY, with an error that names
  * the optimizer's own call.
@@ -155,9 +213,9 @@ NVS_API int nvs_optimizer_abandon(struct nvs_optimizer *optimizer, struct nvs_er
 NVS_API struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer);
 
 /*
- * Gradients of the next step, scaled by nvs_optimizer_loss_scale. `dtype` is NVS_F32, NVS_BF16 or
- * NVS_F16; `data` is aligned to an element. The step leaves a group without gradients unchanged,
- * and reads and writes only the tile that it shares with a neighbour.
+ * Lend and add gradients of the next step, scaled by nvs_optimizer_loss_scale. `dtype` is NVS_F32,
+ * NVS_BF16 or NVS_F16; `data` is aligned to an element. The step leaves a group without gradients
+ * unchanged, and reads and writes only the tile that it shares with a neighbour.
  *
  * nvs_optimizer_lend_gradients: all gradients of a group, in the caller's memory, which must not
  * change until a step or nvs_optimizer_clear_gradients has returned 0.
@@ -170,8 +228,8 @@ NVS_API struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer)
  * -EBUSY   the group has gradients of the other kind, or a step has failed and is not finished
  * -EINVAL  no such group or dtype, elements beyond the group's end, or `data` is NULL or not
  *          aligned
- * errors of nvs_tensor_pin and nvs_tensor_swap_in; of the first addition also those of
- * nvs_tensor_register, such as -ENOSPC
+ * Others   those of nvs_tensor_pin and nvs_tensor_swap_in; of the first addition also those of
+ *          nvs_tensor_register, such as -ENOSPC
  */
 NVS_API int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 					 enum nvs_dtype dtype, const void *data,
@@ -193,7 +251,7 @@ struct nvs_gradient_sums {
 	double sum_squares; /* of the scaled gradients, 0 or more; inf or nan if one of them is */
 };
 /*
- * Computes the sums in one pass over this optimizer's gradients. The result does not depend on
+ * Computes the sums over this optimizer's gradients in one pass. The result does not depend on
  * tiles, threads or kernels.
  * Errors:
  * -EBUSY   a step has failed and is not finished
@@ -242,8 +300,8 @@ struct nvs_step_result {
  * -EOVERFLOW  2^53 - 1 steps have been taken, the most that are counted; nothing was changed
  * -ERANGE  the step was skipped and the loss scale is at its minimum
  * -EIO and other errors of the drive
- * -ETIMEDOUT
- * -EBADMSG
+ * -ETIMEDOUT  a transfer is overdue (io_timeout_ms)
+ * -EBADMSG    the drive lost bytes of the state
  * With one of the last three the step is not finished, and nothing that was computed is lost. Call
  * it again to finish it, with the first call's lr and scale; gradients must still be there. Until
  * then every other call that would change gradients or state returns -EBUSY.
@@ -251,7 +309,8 @@ struct nvs_step_result {
 NVS_API int nvs_optimizer_step(struct nvs_optimizer *optimizer,
 			       const struct nvs_step_options *options,
 			       struct nvs_step_result *result, struct nvs_error *error);
-/* The factor to multiply the next step's loss by; 1 without fp16; 0 if `optimizer` is NULL. */
+/* Returns the factor to multiply the next step's loss by: 1 without fp16, 0 if `optimizer` is NULL.
+ * */
 NVS_API double nvs_optimizer_loss_scale(struct nvs_optimizer *optimizer);
 
 struct nvs_optimizer_info {
@@ -279,7 +338,7 @@ struct nvs_group_info {
 					 time; kept by a commit */
 };
 /*
- * What is known of the optimizer, and of one of its groups.
+ * Describe an optimizer, and one of its groups.
  * Errors:
  * -EINVAL  no such group, an argument is NULL, or the structure's size is not set
  */
@@ -290,16 +349,16 @@ NVS_API int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t
 
 enum nvs_optimizer_part { NVS_MASTER, NVS_EXP_AVG, NVS_EXP_AVG_SQ };
 /*
- * Read and write state: numel elements from the group's element `offset` on. `data` has numel
- * elements of the caller's. Only the part that is asked for is read. Calls that walk through a part
- * from one element to the next, in pieces of any length, read each byte once and find the next ones
- * read ahead; walks through all three parts may alternate. nvs_optimizer_set writes behind: a
- * failed write is reported by this or a later nvs_optimizer_set, by the next pass or by the next
- * commit, and what was set stays in the pool.
+ * Read and write state of a group: numel elements from the group's element `offset` on. `data` has
+ * numel elements of the caller's. Only the part that is asked for is read. Calls that walk through
+ * a part from one element to the next, in pieces of any length, read each byte once and find the
+ * next ones read ahead; walks through all three parts may alternate. nvs_optimizer_set writes
+ * behind: a failed write is reported by this or a later nvs_optimizer_set, by the next pass or by
+ * the next commit, and what was set stays in the pool.
  * Errors:
  * -EBUSY   nvs_optimizer_set: a step has failed and is not finished
  * -EINVAL  no such group or part, elements beyond the group's end, or a NULL argument
- * errors of nvs_tensor_swap_in
+ * Others   those of nvs_tensor_swap_in
  */
 NVS_API int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group,
 			      enum nvs_optimizer_part part, uint64_t offset, uint64_t numel,
@@ -331,15 +390,15 @@ typedef int nvs_state_fn(void *arg, const struct nvs_state_run *run);
  * Errors:
  * -EBUSY   a step has failed and is not finished
  * -EINVAL  an argument is NULL, or `fn` has returned a positive number
- * the negative errno that `fn` has returned
- * errors of nvs_tensor_swap_in, and of writing back
+ * Others   the negative errno that `fn` has returned; those of nvs_tensor_swap_in, and of writing
+ *          back
  */
 NVS_API int nvs_optimizer_export(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
 				 struct nvs_error *error);
 NVS_API int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
 				 struct nvs_error *error);
 /*
- * Sets the number of steps taken, 0 to 2^53 - 1, which the next step's bias correction goes by: for
+ * Sets the number of steps taken: 0 to 2^53 - 1, which the next step's bias correction goes by: for
  * an imported state.
  * Errors:
  * -EBUSY   a step has failed and is not finished
@@ -352,18 +411,19 @@ NVS_API int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t ste
  * them are copied and the others are not.
  * Errors:
  * -EINVAL  `optimizer` is NULL
- * errors of nvs_tensor_swap_in and nvs_tensor_wait; that of a write of nvs_optimizer_set
+ * Others   those of nvs_tensor_swap_in and nvs_tensor_wait; that of a write of nvs_optimizer_set
  */
 NVS_API int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*
- * Makes the state durable, with step count, loss scale and added gradients, as nvs_engine_commit
- * does. A run that reopens the store, even after a crash in a later step, computes the same bits.
- * Without `keep` the call does nothing.
+ * Commits the state of an optimizer: makes it durable, with step count, loss scale and added
+ * gradients, as nvs_engine_commit does. A run that reopens the store, even after a crash in a later
+ * step, computes the same bits. Without `keep` the call does nothing.
  * Errors: those of nvs_engine_commit.
  */
 NVS_API int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*
- * nvs_engine_set_note and nvs_engine_get_note for the commits of the optimizer.
+ * Set and get the note of the optimizer's commits, as nvs_engine_set_note and nvs_engine_get_note
+ * do.
  * Errors: those of nvs_engine_set_note and nvs_engine_get_note, and
  * -EINVAL  `optimizer` is NULL
  */
@@ -388,9 +448,9 @@ struct nvs_adam_update {
 	void *weights;			      /* receives the updated master; NULL: no such array */
 };
 /*
- * Updates with the optimizer's kernels, the best of this processor: the bits are those of
- * nvs_optimizer_step. It is done on the calling thread, allocates nothing and keeps nothing, so any
- * number of threads may call it for different arrays.
+ * Does one Adam update of the caller's arrays, with the optimizer's best kernels for this
+ * processor: the bits are those of nvs_optimizer_step. It is done on the calling thread, allocates
+ * nothing and keeps nothing, so any number of threads may call it for different arrays.
  * Errors, with which nothing is changed:
  * -EINVAL  an array is NULL or not aligned to an element, a type is other than named above, or a
  *          number is out of bounds

@@ -3,6 +3,15 @@
  * Transfers: any memory, any length, any offset of any file. A submitted transfer is a request,
  * which the library owns, so its memory needs no care and the caller can wait for it in whichever
  * way suits: for several, for any of several, for all, or in an event loop of its own.
+ *
+ * Two reads; the second is waited for first, whichever completes:
+ *
+ *	rc = nvs_aio_pread(aio, file, memory, nbytes, 0, &requests[0], &error) ||
+ *	     nvs_aio_pread(aio, file, (char *)memory + nbytes, nbytes, nbytes, &requests[1], &error) ||
+ *	     nvs_aio_wait_any(aio, requests, 2, -1, &which, &error) ||
+ *	     nvs_aio_wait(aio, requests, 2, -1, &error);
+ *	nvs_request_close(requests[0]);
+ *	nvs_request_close(requests[1]);
  */
 #ifndef NVSWAP_REQUEST_H
 #define NVSWAP_REQUEST_H
@@ -41,8 +50,8 @@ struct nvs_transfer {
 struct nvs_request;
 
 /*
- * Submits `n` transfers, whose `size` fields must be equal, and stores their requests in
- * `requests`, an array of `n` pointers. NULL: the caller takes the requests from nvs_aio_take, or
+ * Submits transfers: `n`, whose `size` fields must be equal. Stores their requests in `requests`,
+ * an array of `n` pointers. NULL: the caller takes the requests from nvs_aio_take, or
  * nvs_aio_wait_all closes them. Until a transfer completes, its memory must not be touched.
  * Transfers in flight are not ordered: transfers of overlapping bytes must not be in flight
  * together. After an error nothing is submitted, and `requests` is as it was. With `n` 0 nothing is
@@ -57,8 +66,8 @@ struct nvs_request;
 NVS_API int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
 			   struct nvs_request **requests, struct nvs_error *error);
 /*
- * Submits one transfer, as nvs_aio_submit does. `request` may be NULL; *request is NULL after an
- * error.
+ * Submit one transfer, a read or a write, as nvs_aio_submit does. `request` may be NULL; *request
+ * is NULL after an error.
  * Errors: those of nvs_aio_submit.
  */
 NVS_API int nvs_aio_pread(struct nvs_aio *aio, struct nvs_file *file, void *data, uint64_t nbytes,
@@ -75,7 +84,7 @@ NVS_API int nvs_aio_pwrite(struct nvs_aio *aio, struct nvs_file *file, const voi
  */
 NVS_API int nvs_request_close(struct nvs_request *request);
 /*
- * The status of a request: 0 once it has succeeded, otherwise with *error.
+ * Returns the status of a request: 0 once it has succeeded, otherwise with *error.
  * Errors:
  * -EINPROGRESS  it is in flight
  * -ETIMEDOUT    it is in flight and overdue (io_timeout_ms)
@@ -87,7 +96,7 @@ NVS_API int nvs_request_close(struct nvs_request *request);
  * Others        those of the I/O, such as -ENOSPC
  */
 NVS_API int nvs_request_status(const struct nvs_request *request, struct nvs_error *error);
-/* The transfer's `user`; NULL if `request` is NULL. */
+/* Returns the `user` of a request's transfer; NULL if `request` is NULL. */
 NVS_API void *nvs_request_user(const struct nvs_request *request);
 
 /*
@@ -105,8 +114,9 @@ NVS_API void *nvs_request_user(const struct nvs_request *request);
 NVS_API int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n,
 			 int timeout_ms, struct nvs_error *error);
 /*
- * Waits until any of `n` requests has completed, and stores the index of the first such in array
- * order in *index. NULL entries are skipped, so that a caller can clear those it is done with.
+ * Waits until any of `n` requests has completed; stores the index of the first such in array order
+ * in
+ * *index. NULL entries are skipped, so that a caller can clear those it is done with.
  * nvs_aio_take returns none of the requests during the call; afterwards it returns those that
  * completed and that no call has seen.
  * Returns the status of that request.
@@ -133,18 +143,18 @@ NVS_API int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *comp
 			     struct nvs_error *error);
 
 /*
- * A descriptor for the caller's event loop, to be polled and nothing else: readable while
+ * Returns a descriptor for the caller's event loop, to be polled and nothing else: readable while
  * nvs_aio_take has requests to return, or if a request became overdue since it was last called. It
- * belongs to the aio and is closed with it. Returns the descriptor.
+ * belongs to the aio and is closed with it.
  * Errors:
  * -EINVAL  `aio` is NULL
- * -EMFILE
- * -ENFILE
+ * -EMFILE  the limit on open files of the process is reached
+ * -ENFILE  that of the machine
  * -ENOMEM
  */
 NVS_API int nvs_aio_eventfd(struct nvs_aio *aio);
 /*
- * Takes up to `n` completed requests, in the order of completion, that no call has waited for or
+ * Takes completed requests: up to `n`, in the order of completion, that no call has waited for or
  * taken, and that nvs_aio_wait or nvs_aio_wait_any of another thread does not wait for. Does not
  * wait. The caller looks at their status and closes them. Returns their number: 0 also if `aio` or
  * `requests` is NULL.

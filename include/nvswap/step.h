@@ -1,6 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steps: the engine learns the order in which tensors are swapped in.
+ *
+ *	struct nvs_step_io io = {.size = sizeof(io)};
+ *
+ *	rc = nvs_engine_step_begin(engine, &error);
+ *	... // swap in, compute and release all tensors, in the same order each time
+ *	if (!rc)
+ *		rc = nvs_engine_step_end(engine, &io, &error);
+ *	printf("%.0f %% of the I/O was hidden\n", 100.0 * (double)io.hidden_ns / (double)io.io_ns);
  */
 #ifndef NVSWAP_STEP_H
 #define NVSWAP_STEP_H
@@ -28,10 +36,10 @@ struct nvs_step_io {
 };
 
 /*
- * Bracket one training step that uses its tensors in the same order as the step before. The first
- * step records the order of nvs_tensor_swap_in and nvs_tensor_pin calls, the plan. From the second
- * step on the engine follows it (DeepSpeed's stage 3 keys; distances are elements swapped in
- * between two uses):
+ * Begins a training step that uses its tensors in the same order as the step before. The first step
+ * records the order of nvs_tensor_swap_in and nvs_tensor_pin calls, the plan. From the second step
+ * on the engine follows it (DeepSpeed's stage 3 keys; distances are elements swapped in between two
+ * uses):
  * - it reads ahead within stage3_prefetch_bucket_size and stage3_max_live_parameters;
  * - it keeps tensors that are needed again within stage3_max_reuse_distance, those smaller than
  *   stage3_param_persistence_threshold, and max_in_cpu elements beside these;
@@ -45,7 +53,7 @@ struct nvs_step_io {
  */
 NVS_API int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error);
 /*
- * Ends the step. Transfers in flight stay in flight. `io` may be NULL.
+ * Ends a training step. Transfers in flight stay in flight. `io` may be NULL.
  * Errors:
  * -EINVAL  `engine` is NULL, or the size of `io` is not set
  * -EBUSY   no step has begun

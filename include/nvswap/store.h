@@ -2,6 +2,40 @@
 /*
  * Stores as they lie on the drives, for looking at them without an engine. Labels and manifests
  * exist in several copies; what is damaged is described, and refused only by what needs it.
+ *
+ * List the tensors of the stores below a path:
+ *
+ *	const char *const paths[] = {"/mnt/nvme"};
+ *	struct nvs_store_place place = {.size = sizeof(place), .paths = paths, .npaths = 1};
+ *
+ *	for (unsigned i = 0; !nvs_store_find(paths[0], i, &place, &error); i++) {
+ *		struct nvs_store_info info = {.size = sizeof(info)};
+ *		struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
+ *
+ *		if (nvs_store_open(&place, NVS_STORE_LOCK, &store, &error))
+ *			continue;
+ *		nvs_store_get_info(store, &info);
+ *		printf("%s, commit %llu\n", info.id, (unsigned long long)info.commit);
+ *		for (uint64_t t = 0; !nvs_store_get_tensor(store, t, &tensor); t++) {
+ *			struct nvs_store_verdict verdict = {.size = sizeof(verdict)};
+ *
+ *			rc = nvs_store_verify(store, aio, t, 1, &verdict, &error);
+ *			printf("%s: %s\n", tensor.name, verdict.problem);
+ *		}
+ *		nvs_store_close(store);
+ *	}
+ *
+ * Repair a store, or give it up:
+ *
+ *	if (nvs_store_repair(&place, 0, NULL, &error))
+ *		rc = nvs_store_remove(&place, &error);
+ *
+ * The copies of labels and manifests:
+ *
+ *	struct nvs_store_copy copy = {.size = sizeof(copy)};
+ *
+ *	for (unsigned i = 0; !nvs_store_get_copy(store, i, &copy); i++)
+ *		printf("%s at %llu: %s\n", copy.path, (unsigned long long)copy.offset, copy.problem);
  */
 #ifndef NVSWAP_STORE_H
 #define NVSWAP_STORE_H
@@ -110,7 +144,7 @@ struct nvs_store_tensor {
 };
 
 /*
- * Finds the stores below one path in the order of their ranks: *place receives rank and kind of
+ * Finds the stores below a path in the order of their ranks: *place receives rank and kind of
  * number `index`, from 0; its `paths` and `npaths` stay unchanged.
  * Errors:
  * -EINVAL       an argument is NULL, or the size is not set
@@ -121,12 +155,13 @@ struct nvs_store_tensor {
 NVS_API int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *place,
 			   struct nvs_error *error);
 /*
- * Reads the labels and the manifest of a store. Nothing is written. Without NVS_STORE_LOCK this may
- * happen beside a running engine, whose last commit is seen. `*store` is the caller's until
- * nvs_store_close. A damaged or partial store is no error: nvs_store_get_info describes it.
+ * Opens a store for a look: reads its labels and its manifest. Nothing is written. Without
+ * NVS_STORE_LOCK this may happen beside a running engine, whose last commit is seen. `*store` is
+ * the caller's until nvs_store_close. A damaged or partial store is no error: nvs_store_get_info
+ * describes it.
  * Errors:
  * -EINVAL       an argument is NULL or out of its bounds, or a flag is unknown
- * -E2BIG        see nvswap.h
+ * -E2BIG        fields of a later version are set (see libnvswap)
  * -ENODATA      no store is there, on none of the paths
  * -EMEDIUMTYPE  something else is there, another user's, or a format of another version
  * -EBUSY        with NVS_STORE_LOCK: a process has it open for writing, which the error names
@@ -135,16 +170,16 @@ NVS_API int nvs_store_find(const char *path, unsigned index, struct nvs_store_pl
  */
 NVS_API int nvs_store_open(const struct nvs_store_place *place, unsigned flags,
 			   struct nvs_store **store, struct nvs_error *error);
-/* `store` may be NULL. */
+/* Closes a store that was opened for a look; NULL is allowed. */
 NVS_API void nvs_store_close(struct nvs_store *store);
 /*
- * Describes the store as it was opened.
+ * Describes a store as it was opened.
  * Errors:
  * -EINVAL  an argument is NULL, or the size is not set
  */
 NVS_API int nvs_store_get_info(const struct nvs_store *store, struct nvs_store_info *info);
 /*
- * Describes copy number `index` of the metadata, from 0: the labels of each member, then the
+ * Describes a copy of the metadata: number `index`, from 0, of the labels of each member, then the
  * manifests.
  * Errors:
  * -EINVAL   an argument is NULL, or the size is not set
@@ -153,7 +188,7 @@ NVS_API int nvs_store_get_info(const struct nvs_store *store, struct nvs_store_i
 NVS_API int nvs_store_get_copy(const struct nvs_store *store, unsigned index,
 			       struct nvs_store_copy *copy);
 /*
- * Describes tensor number `index` of the last commit, from 0 in the order of registration.
+ * Describes a tensor of the last commit: number `index`, from 0 in the order of registration.
  * Errors:
  * -EINVAL   an argument is NULL, or the size is not set
  * -ENODATA  there are no more
@@ -177,10 +212,10 @@ struct nvs_store_verdict {
 };
 
 /*
- * Reads the contents of tensors `first` to `first` + `n` - 1 and compares them with their
- * checksums. It goes on after damage: verdicts[0] to verdicts[n - 1] say what was found. It uses 32
- * MiB of memory. The store must be NVS_STORE_KEPT or truncated, and open with NVS_STORE_LOCK; `aio`
- * must be the same in each call, and stay open until nvs_store_close. One thread at a time for each
+ * Compares tensors with their checksums: reads the contents of `first` to `first` + `n` - 1. It
+ * goes on after damage: verdicts[0] to verdicts[n - 1] say what was found. It uses 32 MiB of
+ * memory. The store must be NVS_STORE_KEPT or truncated, and open with NVS_STORE_LOCK; `aio` must
+ * be the same in each call, and stay open until nvs_store_close. One thread at a time for each
  * store.
  * Errors:
  * -EINVAL   an argument is NULL or out of its bounds, the store is not locked, or another aio
@@ -190,7 +225,7 @@ struct nvs_store_verdict {
 NVS_API int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
 			     struct nvs_store_verdict *verdicts, struct nvs_error *error);
 /*
- * Removes a store that no process holds, with all its tensors: of a raw device, its labels and
+ * Removes a store that no process holds: all its tensors, and of a raw device, its labels and
  * manifests. Parts that are missing already are no error, be it the data of a path or all of it, if
  * anything is left: `paths` has all of the store's, in their order. Where no store is, its empty
  * directories are removed. What can't be recognized on a device without a valid label stays.
@@ -214,8 +249,8 @@ struct nvs_store_repairs {
 };
 
 /*
- * Writes damaged copies of labels and of the last commit's manifest anew from valid ones. No tensor
- * is touched. `repairs` may be NULL.
+ * Repairs a store: writes damaged copies of labels and of the last commit's manifest anew from
+ * valid ones. No tensor is touched. `repairs` may be NULL.
  * Errors: those of nvs_store_open with NVS_STORE_LOCK, also if a process reads it, and
  * -EINVAL   a flag is unknown
  * -EUCLEAN  no valid copy is left, the data is truncated, or the store is not kept or partial;

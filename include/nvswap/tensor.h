@@ -1,6 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tensors of an engine: registering, pinning, and moving them.
+ *
+ * Whole tensors, and parts of them, in memory of the program's own:
+ *
+ *	struct nvs_tensor_range range = {
+ *		.size = sizeof(range), .tensor = tensor, .offset = 4096, .nbytes = 512, .data = row};
+ *
+ *	rc = nvs_tensor_swap_out_from(engine, &tensor, &input, 1, &error) ||
+ *	     nvs_tensor_write(engine, &range, 1, -1, &error) ||
+ *	     nvs_tensor_read(engine, &range, 1, &error) ||
+ *	     nvs_tensor_wait(engine, &tensor, 1, 0, -1, &error) ||
+ *	     nvs_tensor_swap_in_to(engine, &tensor, &output, 1, &error) ||
+ *	     nvs_tensor_wait(engine, &tensor, 1, 0, -1, &error);
+ *
+ * A tensor by its name:
+ *
+ *	struct nvs_tensor_info info = {.size = sizeof(info)};
+ *
+ *	tensor = nvs_tensor_find(engine, "layer.0");
+ *	if (tensor && !nvs_tensor_get_info(engine, tensor, &info))
+ *		printf("%s: %s\n", info.name, nvs_tensor_state_name(info.state));
+ *	rc = nvs_tensor_rename(engine, tensor, "block.0", &error) ||
+ *	     nvs_tensor_forget(engine, &tensor, 1, &error);
  */
 #ifndef NVSWAP_TENSOR_H
 #define NVSWAP_TENSOR_H
@@ -34,7 +56,7 @@ struct nvs_tensor_spec {
 };
 
 /*
- * Registers `n` tensors and reserves their space in the store, in array order. Tensors that are
+ * Registers tensors and reserves their space in the store, in array order. Tensors that are
  * used together should be registered together: they lie side by side and move in few I/Os. In a
  * kept store a tensor takes twice its space, since committed data is never overwritten. A tensor
  * that a kept store already holds keeps its data; another shape of as many elements replaces the
@@ -53,7 +75,7 @@ struct nvs_tensor_spec {
  */
 NVS_API int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs,
 				size_t n, struct nvs_tensor **tensors, struct nvs_error *error);
-/* The tensor with that name, or NULL. */
+/* Returns the tensor with a name, or NULL. */
 NVS_API struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name);
 /*
  * Removes tensors with their data and space. In a kept store, the next commit removes what was
@@ -183,14 +205,14 @@ NVS_API long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *c
 NVS_API int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			    uint64_t pin, int timeout_ms, struct nvs_error *error);
 /*
- * The tensor's memory, aligned to 512 bytes or more and valid until the tensor is released; NULL if
- * it is not in the pool.
+ * Returns a tensor's memory: aligned to 512 bytes or more and valid until the tensor is released;
+ * NULL if it is not in the pool.
  */
 NVS_API void *nvs_tensor_data(const struct nvs_tensor *tensor);
 
 enum nvs_how { NVS_CLEAN, NVS_DIRTY };
 /*
- * Ends the pin of these tensors. NVS_DIRTY: the contents were changed. NVS_CLEAN after
+ * Ends a pin of tensors. NVS_DIRTY: the contents were changed. NVS_CLEAN after
  * nvs_tensor_pin discards the new contents: the tensor has the last contents again that were
  * released dirty. A tensor whose read failed is skipped: its pin has ended. So one call with all
  * tensors of a swap-in ends the remaining pins.
@@ -202,7 +224,8 @@ enum nvs_how { NVS_CLEAN, NVS_DIRTY };
 NVS_API int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			       size_t n, uint64_t pin, enum nvs_how how, struct nvs_error *error);
 /*
- * Starts to write back the dirty ones of the tensors, and evicts each as its write completes. A
+ * Starts to write back and evict tensors: the dirty ones are written, and each is evicted as its
+ * write completes. A
  * tensor whose write fails stays in the pool, dirty, and can be swapped out or in again.
  * Errors, with which nothing is started:
  * -EINVAL  an argument or a tensor is NULL, another engine's, or named twice
@@ -241,8 +264,8 @@ struct nvs_tensor_range {
 };
 
 /*
- * Starts to read parts of tensors into external memory, without the pool, as nvs_tensor_swap_in_to
- * reads whole ones: of a tensor that is in the pool, the bytes there are copied, newer ones than on
+ * Starts to read parts of tensors into external memory: without the pool, as nvs_tensor_swap_in_to
+ * reads whole ones. Of a tensor that is in the pool, the bytes there are copied, newer ones than on
  * the drive included. A range of 0 bytes asks nothing of its tensor. An array may name a tensor
  * more than once: parts of one tensor are read one after another, in the order of the array, and if
  * one fails, those behind it are not read. Little more than the bytes asked for is read. A checksum
@@ -315,11 +338,13 @@ struct nvs_tensor_info {
 };
 
 /*
+ * Describes a tensor and its state.
  * Errors:
  * -EINVAL  an argument is NULL or info->size is not set
  */
 NVS_API int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 				struct nvs_tensor_info *info);
+/* Returns the name of a state, such as "on drive". */
 NVS_API const char *nvs_tensor_state_name(enum nvs_tensor_state state);
 
 #ifdef __cplusplus

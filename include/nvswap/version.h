@@ -16,7 +16,7 @@ extern "C" {
 
 #define NVS_API __attribute__((visibility("default")))
 
-/* The version of the linked library, which may differ from this header's: "0.2.0". */
+/* Returns the version of the linked library, which may differ from this header's: "0.2.0". */
 NVS_API const char *nvs_version(void);
 
 #ifdef __cplusplus

@@ -3,6 +3,11 @@
  * What all workers share and each applies to its own ring: registered memory, registered files, the
  * binding to a NUMA node. A change raises the epoch, and aio_sync() waits until every worker has
  * applied it.
+ *
+ * Registering waits for no I/O: a worker that waits for completions ends its wait (`interrupt` of
+ * the engine), even if the drive hangs. A region has at most 1 GiB, the kernel's limit. An I/O
+ * uses descriptor and address directly where a ring could not register them: slower, but correct.
+ * A worker chooses slots at every submission, retries included, by what its own ring holds then.
  */
 #include <assert.h>
 #include <errno.h>

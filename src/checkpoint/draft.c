@@ -2,6 +2,11 @@
 /*
  * A file that appears when it is complete: written under a temporary name, which a lock protects
  * from a second writer, made durable and renamed.
+ *
+ * Several files take effect together when their index is renamed, so they never replace files of
+ * the index before: they take the first names that it does not have. Some readers look for
+ * model.safetensors first and some for its index, so the older form is removed once the new one is
+ * durable: each reader finds the old checkpoint or the new one, whole.
  */
 #include <assert.h>
 #include <errno.h>

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Leases on the arena: first fit at the lowest address, in units.
+ *
+ * A lease is contiguous, so one of a third of the pool can find two thirds in use and still have
+ * to wait. Any part of it can be freed by itself: a run of tensors is leased at once, and each
+ * frees its own. Parts that lie side by side and are released one after another are freed at once,
+ * at the latest before the next lease.
  */
 #include "pool/pool.h"
 

@@ -4,6 +4,13 @@
  * never overwritten, so the run after a crash finds what it names. A commit is atomic: it counts
  * once a label names it, and a failed one takes its label back. docs/store-format.md goes through
  * the crashes one by one. One thread commits at a time, without the store's lock.
+ *
+ * If the label can't be written, it is written as it was, because tensors continue from the
+ * previous manifest. If that fails too the drive may name either: the store is unsettled, writes
+ * of tensors without a free extent fail, and the next commit settles it first. If the data could
+ * not be made durable, no later commit is made. A copy that is damaged is passed over, logged, and
+ * written anew by the next commit; without any copy of the last one opening is -EUCLEAN, since the
+ * caller may have built upon it, and nvswap.rollback asks for the one before.
  */
 #include <assert.h>
 #include <errno.h>

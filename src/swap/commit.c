@@ -3,6 +3,12 @@
  * Commits: write back everything dirty, take a snapshot under the lock, and make it durable without
  * the lock, so that tensors are read, written and registered meanwhile. Extents that the manifest
  * on the drive or the one being written names are not overwritten.
+ *
+ * In a kept store a tensor has two extents. The manifest names the one with the contents; the
+ * first write after a commit goes to the other, and when it has landed the two swap roles until
+ * the next commit. A tensor that was written since the last commit has an extent in each of the
+ * two manifests while a commit runs: a write of it counts as in flight and begins when that ends.
+ * A forgotten tensor keeps its extents until a commit has left it out.
  */
 #include <assert.h>
 #include <errno.h>

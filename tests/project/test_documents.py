@@ -62,8 +62,8 @@ def blocks_of_markdown(text):
 
 
 def blocks_of_manual(text):
-    for lines in re.findall(r"(?:^\.Dl .*\n)+", text, re.M):
-        plain = re.sub(r'^\.Dl "?(.*?)"?$', r"\1", lines, flags=re.M)
+    for lines in re.findall(r"(?:^\.Dl .*\n)+|^\.EX\n(?:.*\n)+?(?=\.EE)", text, re.M):
+        plain = re.sub(r'^\.(?:EX\n|Dl "?(.*?)"?$)', r"\1", lines, flags=re.M)
         block = plain.replace(r"\e", "\\").replace(r"\-", "-")
         if re.match(COMMAND, block):
             yield block
@@ -75,7 +75,7 @@ def documents():
                  ROOT / "examples/README.md"):
         where = "examples" if path.parent.name == "examples" else "."
         yield path.relative_to(ROOT), where, list(blocks_of_markdown(path.read_text()))
-    for path in (BUILD / "nvswap.1", ROOT / "man/libnvswap.3"):
+    for path in (BUILD / "nvswap.1", BUILD / "man/libnvswap.3"):
         yield path.name, ".", list(blocks_of_manual(path.read_text()))
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The manual pages, the README and docs/ agree with the public header and with --help: prototypes,
-commands, options and links. mandoc, if installed, accepts the pages."""
+"""Each exported function has a manual page with its prototype and its errors, and the examples in the
+headers compile. The pages, the README and docs/ agree with --help: commands, options and links. mandoc, if
+installed, accepts the pages."""
 
 import os
 import pathlib
@@ -15,33 +16,39 @@ import checks
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BUILD", "build")
 COMMAND = BUILD / "nvswap"
-
-
-def plain(text):
-    return re.sub(r"\s*\*\s*", " *", " ".join(text.split())).replace("* *", "**")
-
-
-def prototypes_of_header():
-    for header in (ROOT / "include/nvswap").glob("*.h"):
-        for declaration in re.findall(r"^NVS_API\s+([^;]*);", header.read_text(), re.M):
-            yield plain(declaration.replace("(", " ("))
-
-
-def prototypes_of_page():
-    kind, name, arguments = None, None, []
-    for line in (ROOT / "man/libnvswap.3").read_text().split(".Sh DESCRIPTION")[0].splitlines():
-        macro, _, rest = line.partition(" ")
-        if macro == ".Ft":
-            kind = rest.strip('"')
-        elif macro == ".Fo":
-            name, arguments = rest, []
-        elif macro == ".Fa":
-            arguments.append(rest.strip('"'))
-        elif macro == ".Fn":
-            name, _, quoted = rest.partition(" ")
-            arguments = re.findall(r'"([^"]*)"', quoted)
-        if macro in (".Fn", ".Fc"):
-            yield plain(f"{kind} {name} ({', '.join(arguments)})")
+PAGES = BUILD / "man"
+# What the examples of the headers have as variables of the reader's program.
+EXAMPLE_VARIABLES = """
+#include <nvswap.h>
+#include <stdio.h>
+enum { cudaHostRegisterPortable };
+int cudaHostRegister(void *, size_t, unsigned), cudaHostUnregister(void *);
+extern struct nvs_config *config, *other;
+extern struct nvs_error error;
+extern struct nvs_engine *engine, *second;
+extern struct nvs_optimizer *optimizer;
+extern struct nvs_aio *aio;
+extern struct nvs_file *file;
+extern struct nvs_request *request, *requests[2];
+extern struct nvs_tensor *tensor;
+extern struct nvs_checkpoint *checkpoint;
+extern struct nvs_checkpoint_item items[1];
+extern struct nvs_group_spec groups[1];
+extern struct nvs_store *store;
+extern struct nvs_store_place place;
+extern struct nvs_trace *trace;
+extern enum nvs_ioengine ioengine;
+extern void *memory, *data, *row, *output, *note;
+extern const void *input;
+extern float *values, *master, *exp_avg, *exp_avg_sq;
+extern size_t n, nbytes, which;
+extern uint64_t numel, offset, number, from_ns, to_ns;
+extern double real, loss;
+extern char text[64];
+extern int rc, fd;
+nvs_log_fn log_line;
+nvs_state_fn write_run, read_run;
+"""
 
 
 def same(what, here, there):
@@ -50,8 +57,54 @@ def same(what, here, there):
     return here == there and bool(here)
 
 
-def prototypes_are_the_headers():
-    return same("prototype", set(prototypes_of_header()), set(prototypes_of_page()))
+def text_of(page):
+    """The page as it is read, without what a formatter does to lines."""
+    text = page.read_text()
+    if text.startswith(".so man3/"):
+        text = (PAGES / text.split("/")[1].strip()).read_text()
+    return " ".join(re.sub(r"\\f[BIP]|^\.(?:B|I|PP|nf|fi)\b", "", text, flags=re.M).replace("\\-", "-").split())
+
+
+def each_exported_function_has_a_page():
+    symbols = subprocess.run(["nm", "-D", "--defined-only", BUILD / "libnvswap.so"], check=True, text=True,
+                             stdout=subprocess.PIPE).stdout
+    exported = set(re.findall(r" T (nvs_\w+)", symbols))
+    agree = same("page", exported, {page.stem for page in PAGES.glob("nvs_*.3")})
+    for name in exported if agree else ():
+        text = text_of(PAGES / f"{name}.3")
+        named = re.search(r"\.SH NAME (?:nvs_\w+, )*" + name + r"(?:, nvs_\w+)* - \S+ \S+", text)
+        told = re.search(r"\.SH DESCRIPTION [A-Z`\\]", text)
+        if not named or not told or ".SH EXAMPLES" not in text:
+            print(f"{name}.3 has no summary, description or example")
+            agree = False
+    return agree
+
+
+def pages_have_prototypes_and_errors():
+    agree, seen = True, 0
+    for header in (ROOT / "include/nvswap").glob("*.h"):
+        for kind, name, arguments in re.findall(r"^NVS_API\s+([^;]*?)(nvs_\w+)\(([^;]*)\);", header.read_text(), re.M):
+            seen += 1
+            text = text_of(PAGES / f"{name}.3")
+            prototype = " ".join(f"{kind}{name}({arguments});".split())
+            if prototype not in text or (kind == "int " and ".SH ERRORS" not in text):
+                print(f"{name}.3 has not {prototype}, or no errors")
+                agree = False
+    return agree and seen > 100
+
+
+def examples_in_headers_compile():
+    """Each in a function of its own. "..." stands for what the reader does."""
+    source = EXAMPLE_VARIABLES
+    for number, example in enumerate(
+            example for header in sorted((ROOT / "include/nvswap").glob("*.h"))
+            for example in re.findall(r"(?:^ \*\t.*\n|^ \*\n(?= \*\t))+", header.read_text(), re.M)):
+        code = re.sub(r"^ \*\t\.\.\..*|^ \*\t?", "", example, flags=re.M)
+        source += f"void example_{number}(void);\nvoid example_{number}(void) {{\n{code}}}\n"
+    compiler = os.environ.get("CC", "gcc")
+    return "example_20" in source and subprocess.run(
+        [compiler, "-std=gnu11", "-Wall", "-Wno-unused", "-Werror", "-fsyntax-only", f"-I{ROOT}/include",
+         "-xc", "-"], input=source, text=True).returncode == 0
 
 
 def listed_by(*arguments, start):
@@ -140,12 +193,13 @@ def examples_name_options_that_are_there():
 def pages_are_clean():
     if not shutil.which("mandoc"):
         return "no mandoc here"
-    pages = [BUILD / "nvswap.1", ROOT / "man/libnvswap.3"]
+    pages = [BUILD / "nvswap.1", *(page for page in PAGES.glob("*.3") if not page.read_text().startswith(".so"))]
     return subprocess.run(["mandoc", "-T", "lint", "-W", "warning", *pages]).returncode == 0
 
 
 def main():
-    return checks.run((prototypes_are_the_headers, options_are_those_of_help,
+    return checks.run((each_exported_function_has_a_page, pages_have_prototypes_and_errors,
+                       examples_in_headers_compile, options_are_those_of_help,
                        keys_of_job_files_are_those_of_help, synopsis_has_every_command,
                        tables_in_documents_are_current, links_in_documents_lead_to_files,
                        sources_named_in_documents_exist, examples_name_options_that_are_there,

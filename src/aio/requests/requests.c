@@ -2,6 +2,13 @@
 /*
  * The life of a request: free, in flight, ready, seen, and free again. Chunks grow ahead, so
  * nothing is allocated once as many requests exist as a program ever has.
+ *
+ * A closed request is distinguishable from an open one, since chunks are freed only when the aio
+ * is closed. A wait counts itself in the requests that it names: these are not taken, and their
+ * memory serves no later request, even if another thread closes them, which makes the wait
+ * -EINVAL. Closing pushes a seen request on a stack without a lock, which the next submission
+ * empties, so nothing of a request is read once its state is REQUEST_SEEN. Errors are formatted
+ * under the lock, because they name a file that another thread may close.
  */
 #include "aio/requests/requests.h"
 

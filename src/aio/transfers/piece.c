@@ -5,6 +5,11 @@
  * buffer, and written durably through the page cache, because a read-modify-write could undo a
  * concurrent write to the same unit. Users of a padded file own whole units, so it needs no page
  * cache.
+ *
+ * A page that a transfer covers only in part is never written directly, unless the transfers
+ * themselves overlap: two transfers that share a page never undo each other's bytes, and each gets
+ * its own error. Bounce buffers have 8 slots of 256 KiB a worker, 64 among all workers, so such
+ * I/Os are no longer than that.
  */
 #include <assert.h>
 #include <errno.h>

@@ -2,6 +2,15 @@
 /*
  * Under the lock: a worker claims I/Os from the shared transfers, a mix of reads and writes, and
  * accounts those that have ended.
+ *
+ * The order: transfers that a call waits for (aio_promote moves them to lists of their own), then
+ * reads ahead, then write-backs, which have every fourth I/O while both are queued, so that both
+ * directions of the drive are busy. While reads are awaited, and for four queues of I/Os after the
+ * last of them, other writes fill at most a third of a worker's queue, rounded up, so that the
+ * next awaited read finds room in it; up to that share they alternate with awaited I/Os. The rule
+ * counts I/Os and reads no clock, so the order is deterministic. What the kernel has already can't
+ * be promoted. Within a batch the I/Os of one list are neighbours, awaited ones first: the kernel
+ * merges only neighbours.
  */
 #include <assert.h>
 

@@ -4,6 +4,12 @@
  * process goes on without it. Waits look for such workers four times a second, and fail the
  * transfers that they had claimed. It relies on threads being killed only at the entry of a system
  * call, so not under a lock.
+ *
+ * What a dead worker had claimed fails with -EOWNERDEAD, and once no worker is left, everything
+ * does. The end of a thread ends its I/Os in io_uring; with libaio an I/O counts as in flight
+ * until its event is in the ring that the kernel shares with the process. The queue of a killed
+ * worker stays open until the process ends: closing it could kill the caller's thread too. A
+ * thread that is killed while it opens its queue is found by joining it.
  */
 #include <assert.h>
 #include <errno.h>

@@ -3,6 +3,13 @@
  * Detects hanging drives: with io_timeout_ms set, a thread marks transfers that take longer as
  * overdue. They stay in flight, because the kernel may still access their memory; only their
  * waiters return, with an error.
+ *
+ * The thread looks four times within the limit. A transfer is overdue if one of its pieces is
+ * older than the limit, or if itself is and no transfer at all has completed anything for as long;
+ * the error then names the oldest I/O that it waits for. A gap between two looks of more than
+ * twice their distance does not count: the process was stopped or frozen. An overdue transfer that
+ * completes ends like any other. Without the limit there is neither the thread nor the reading of
+ * clocks.
  */
 #include <assert.h>
 

@@ -4,6 +4,12 @@
  * print. Each job has a socket to it, which carries "ready" and "begin" and closes when the job
  * ends for any reason. SIGINT and SIGTERM are unblocked only while waiting, so none is lost between
  * the check and the wait.
+ *
+ * None of a stage begins before all of it are ready; if one fails before, the others are stopped
+ * and later stages do not run. A job that fails later stops no other. The parent forwards no
+ * signal: a terminal signals all processes itself, and a second signal ends a process at once. A
+ * job whose main thread a seccomp filter kills keeps its other threads and its socket: the parent
+ * looks once a second whether the main threads live, and kills such a job.
  */
 #include "cli/bench/stage.h"
 

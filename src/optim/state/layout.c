@@ -2,6 +2,13 @@
 /*
  * The layout: groups in the flat space, tiles over it, and which tiles are offloaded. Fixed when
  * the optimizer is opened.
+ *
+ * Groups lie in one flat space of elements, each from a multiple of 1024 on. A tile is three
+ * tensors, side by side in the store, 12 bytes an element: one transfer each way. Its length is
+ * the smaller of a twelfth of the pool without the cache and 1/256 of all elements (256 Ki if that
+ * is more), down to a multiple of 1024, so the pool holds twelve and does not fragment. A tile at
+ * the end of a group has the beginning of the next; a step with gradients of one leaves the
+ * other's elements as they are.
  */
 #include <assert.h>
 #include <errno.h>

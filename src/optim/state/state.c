@@ -2,6 +2,9 @@
 /*
  * The states of tiles and of groups' gradients, and what must hold of them between the calls of an
  * optimizer. Nothing here is for bad input, which is refused before.
+ *
+ * A tile's place (enum tile_place) lasts from call to call, its progress until the step is
+ * finished, its task as long as a pass.
  */
 #include <assert.h>
 #include <math.h>

@@ -3,6 +3,9 @@
  * Walks of nvs_optimizer_get and nvs_optimizer_set: their calls mostly go through a part from one
  * tile to the next. The tile that was visited last stays in the pool, unpinned, and those behind it
  * are read ahead, until the part's next call is elsewhere or a pass begins.
+ *
+ * Up to 16 tiles are read ahead, no more than a third of the pool, so walks through all three
+ * parts do not evict what another has read.
  */
 #include <assert.h>
 

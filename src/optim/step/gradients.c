@@ -3,6 +3,11 @@
  * Gradients between two steps: lent ones stay in the caller's memory; added ones are summed in
  * tensors of the engine, which keeps them in the pool while it has room. Also the pass over the
  * gradients that computes their norm.
+ *
+ * Squares are summed over blocks of 1024 elements, and the blocks' sums in order, so the norm has
+ * the same bits for all lengths of tiles, numbers of threads and kernels. Before a step the
+ * gradients that its walk needs last make room for its first tiles; a gradient tensor is
+ * discarded, not written, when the last tile that needs it is done.
  */
 #include <assert.h>
 #include <errno.h>

@@ -2,6 +2,12 @@
 /*
  * The line of calls that wait for other calls on their tensors: first come, first served.
  * It decides only, and moves nothing.
+ *
+ * A call that copies bytes pins its tensors for as long. Calls that pin, copy, swap out or forget
+ * one of them wait for the end of such pins, and of transfers that no call has asked for: reads
+ * ahead of the plan, and write-backs for room, a budget or a commit. Only what callers have
+ * started is -EBUSY. A commit goes before copies that have not begun, and from its second round of
+ * write-backs on before those that would make tensors dirty again.
  */
 #include <assert.h>
 

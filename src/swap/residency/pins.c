@@ -3,6 +3,10 @@
  * A set of entries per tensor: a few inside it, and in memory of its own when it has more; and what
  * each thread has pinned. A thread has a number of its own, so the entries of up to PINNERS threads
  * that were started one after another differ.
+ *
+ * A call that pins tensors makes one pin of them, numbered in ascending order. A failed read ends
+ * the pins of its tensor; the highest number assigned by then is kept with the error, so the owner
+ * of a pin that the read ended gets the error from its next call, and later pins are unaffected.
  */
 #include "swap/residency/pins.h"
 

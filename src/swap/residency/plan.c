@@ -2,6 +2,11 @@
 /*
  * Positions in the plan. They wrap around at the end: the next step is expected to repeat the last
  * one. It knows nothing of where tensors are but the bits that it is told.
+ *
+ * An access is a nvs_tensor_swap_in or nvs_tensor_pin of the last step. The plan has the tensor of
+ * each, the position of the same tensor's next one, and a running sum of elements, so a distance
+ * is a subtraction. A bitmap has a bit for each unpinned tensor in the pool at its next access, so
+ * the tensor needed last is the last bit before the cursor.
  */
 #include "swap/residency/plan.h"
 

@@ -3,6 +3,16 @@
  * A tensor and its state: where its contents and its memory are, what moves between them, and what
  * keeps it in the pool or lets it go. tensor_check() asserts what must hold among these, after each
  * change. Under the engine's lock.
+ *
+ * The usual ways of contents (enum content); a pin without new contents (NVS_CLEAN) goes back:
+ *
+ *	NONE --released dirty--> POOL --written--> BOTH --evicted--> DRIVE --read--> BOTH
+ *	BOTH --released dirty--> NEWER --written--> BOTH
+ *
+ * A pinned tensor stays where it is. Room is reclaimed from `idle` first, clean tensors at once
+ * and dirty ones by a write-back, then from the far end of `ahead`, then from `planned`, the
+ * tensor needed last first. A write that fails leaves its tensor in the pool, dirty; it is retried
+ * when a call needs room, swaps the tensor out or commits.
  */
 #ifndef RESIDENCY_TENSOR_H
 #define RESIDENCY_TENSOR_H

@@ -2,6 +2,12 @@
 /*
  * Records the order of a step and follows the plan through it: moves the cursor, keeps the next use
  * of each tensor, and makes the recording the plan of the next step.
+ *
+ * The cursor stands at the access expected next. An unexpected access is served and does not move
+ * it; when the access after it is again in the plan's order, the step has continued elsewhere and
+ * the cursor moves there, forwards or back. Memory for the recording is allocated in the first
+ * step, in longer ones and for a new plan; without it the next step has no plan, and no call
+ * fails. Forgetting a tensor of the plan drops the plan.
  */
 #include "base/error.h"
 #include "base/numbers.h"

@@ -3,6 +3,22 @@
  * Decides what is evicted, read ahead and written behind. As in DeepSpeed, small tensors, those
  * that are needed again soon and those read ahead stay. The engine never evicts on its own what is
  * needed sooner than the tensor that takes its place.
+ *
+ * Read ahead: the next tensors of the plan that are on the drive, in order, while those not yet
+ * pinned have fewer elements than stage3_prefetch_bucket_size (the last one whole) and the pool at
+ * most stage3_max_live_parameters. Their room is free memory, or clean tensors that are needed
+ * later. The first without room stops the reading. One whose last transfer failed is left to the
+ * next call that asks for it.
+ *
+ * Stays: fewer elements than stage3_param_persistence_threshold; needed again within
+ * stage3_max_reuse_distance; or read ahead. All others, and tensors that the plan does not have,
+ * count towards max_in_cpu; those without a plan go first, least recently used first, and small
+ * ones last.
+ *
+ * Written behind: if the pool does not hold all of the plan, dirty unpinned tensors that will go
+ * first, while nothing is in flight and no call waits for room, eight blocks or one tensor at a
+ * time, until free and clean memory holds what is to be read ahead. If it holds all, they stay
+ * dirty until a commit.
  */
 #include "swap/room/policy.h"
 

@@ -5,6 +5,14 @@
  * another one goes on: because that one's thread has pinned what is in its way, or, as the
  * engine can't know which thread waits for which, because nothing has changed for a while. It
  * decides only, and wakes nobody.
+ *
+ * Tensors of a batch that are in the pool already count too: pinning them again keeps them there.
+ * No batch passes the first call after a release before that call has tried whether it fits now,
+ * nor while write-backs make room for it. Prefetches and the plan take nothing while the queue is
+ * not empty. A call that can't be served is passed if the threads that wait for room hold too much
+ * together, or all that is pinned with nothing in flight; and, since a thread with pins may wait
+ * at a barrier for one in the queue, by one batch when nothing was released or landed for 10 ms,
+ * then after 20 ms, and so on with twice the time.
  */
 #include "swap/residency/queue.h"
 
