@@ -24,6 +24,7 @@
 #include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define KIB  1024u
 #define MIB  (1024u * KIB)
@@ -297,53 +298,47 @@ static void round_trips(const char *path, bool device, unsigned flags, unsigned 
 	free(image.memory);
 }
 
-static void any_bytes_make_the_round_trip_on_the_build_s_file_system(void **state)
+TEST(any_bytes_make_the_round_trip_on_the_build_s_file_system)
 {
-	(void)state;
 	round_trips(path_in(temp_directory(), "data"), false, 0, 8);
 }
 
-static void any_bytes_make_the_round_trip_buffered(void **state)
+TEST(any_bytes_make_the_round_trip_buffered)
 {
-	(void)state;
 	round_trips(path_in(temp_directory(), "data"), false, NVS_FILE_BUFFERED, 16);
 }
 
-static void any_bytes_make_the_round_trip_on_tmpfs(void **state)
+TEST(any_bytes_make_the_round_trip_on_tmpfs)
 {
 	const char *directory = memory_directory();
 
-	(void)state;
 	if (!directory)
 		SKIP("there is no tmpfs at /dev/shm");
 	round_trips(path_in(directory, "data"), false, 0, 16);
 }
 
-static void any_bytes_make_the_round_trip_on_a_block_device(void **state)
+TEST(any_bytes_make_the_round_trip_on_a_block_device)
 {
 	const char *why = NULL, *device = loop_device(IMAGE_BYTES, 512, &why);
 
-	(void)state;
 	if (!device)
 		SKIP("%s", why);
 	round_trips(device, true, 0, 12);
 }
 
-static void any_bytes_make_the_round_trip_on_a_block_device_of_4096_byte_sectors(void **state)
+TEST(any_bytes_make_the_round_trip_on_a_block_device_of_4096_byte_sectors)
 {
 	const char *why = NULL, *device = loop_device(IMAGE_BYTES, 4096, &why);
 
-	(void)state;
 	if (!device)
 		SKIP("%s", why);
 	round_trips(device, true, 0, 12);
 }
 
-static void any_bytes_make_the_round_trip_on_ext4_of_4096_byte_sectors(void **state)
+TEST(any_bytes_make_the_round_trip_on_ext4_of_4096_byte_sectors)
 {
 	const char *why = NULL, *directory = loop_ext4(64 * MIB, 4096, &why);
 
-	(void)state;
 	if (!directory)
 		SKIP("%s", why);
 	round_trips(path_in(directory, "data"), false, 0, 12);
@@ -481,17 +476,15 @@ static void neighbours_keep_their_bytes(const char *path, bool device)
 	free(all.bytes);
 }
 
-static void transfers_that_share_pages_keep_each_other_s_bytes(void **state)
+TEST(transfers_that_share_pages_keep_each_other_s_bytes)
 {
-	(void)state;
 	neighbours_keep_their_bytes(path_in(temp_directory(), "data"), false);
 }
 
-static void transfers_that_share_sectors_of_a_device_keep_each_other_s_bytes(void **state)
+TEST(transfers_that_share_sectors_of_a_device_keep_each_other_s_bytes)
 {
 	const char *why = NULL, *device = loop_device(IMAGE_BYTES, 512, &why);
 
-	(void)state;
 	if (!device)
 		SKIP("%s", why);
 	neighbours_keep_their_bytes(device, true);
@@ -530,11 +523,10 @@ static void reading_past_the_end_is_told(struct nvs_aio *aio, const char *path, 
 	free(data);
 }
 
-static void a_read_past_the_end_is_an_error_and_one_up_to_it_is_not(void **state)
+TEST(a_read_past_the_end_is_an_error_and_one_up_to_it_is_not)
 {
 	const char *directory = temp_directory(), *memory = memory_directory();
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(engines); i++) {
 		struct nvs_aio *aio = open_engine(&plain, engines[i]);
 
@@ -548,13 +540,12 @@ static void a_read_past_the_end_is_an_error_and_one_up_to_it_is_not(void **state
 	}
 }
 
-static void a_device_ends_where_it_ends(void **state)
+TEST(a_device_ends_where_it_ends)
 {
 	const char *why = NULL, *device = loop_device(MIB, 512, &why);
 	char *data = aligned_alloc(PAGE, MIB);
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	if (!device) {
 		free(data);
 		SKIP("%s", why);
@@ -582,13 +573,12 @@ static void a_device_ends_where_it_ends(void **state)
 	free(data);
 }
 
-static void a_full_drive_fails_the_write_and_leaves_the_engine_usable(void **state)
+TEST(a_full_drive_fails_the_write_and_leaves_the_engine_usable)
 {
 	const char *why = NULL, *directory = loop_ext4(16 * MIB, 512, &why), *path;
 	char *data = aligned_alloc(PAGE, 32 * MIB);
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	if (!directory) {
 		free(data);
 		SKIP("%s", why);
@@ -620,13 +610,12 @@ static void a_full_drive_fails_the_write_and_leaves_the_engine_usable(void **sta
 
 /* ---- Files ---- */
 
-static void where_a_file_system_has_no_direct_io_the_file_says_so(void **state)
+TEST(where_a_file_system_has_no_direct_io_the_file_says_so)
 {
 	const char *memory = memory_directory();
 	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
 	struct nvs_file *file;
 
-	(void)state;
 	file = open_file(aio, path_in(temp_directory(), "data"),
 			 NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_BUFFERED);
 	assert_false(nvs_file_direct(file));
@@ -639,14 +628,13 @@ static void where_a_file_system_has_no_direct_io_the_file_says_so(void **state)
 	nvs_aio_close(aio);
 }
 
-static void alignment_comes_from_the_file_and_not_from_a_constant(void **state)
+TEST(alignment_comes_from_the_file_and_not_from_a_constant)
 {
 	const char *why = NULL, *small = loop_device(MIB, 512, &why);
 	const char *large = small ? loop_device(MIB, 4096, &why) : NULL;
 	struct nvs_aio *aio;
 	struct nvs_file *file;
 
-	(void)state;
 	if (!large)
 		SKIP("%s", why);
 	aio = open_engine(&plain, NVS_IOENGINE_POSIX);
@@ -662,7 +650,7 @@ static void alignment_comes_from_the_file_and_not_from_a_constant(void **state)
 	nvs_aio_close(aio);
 }
 
-static void files_are_private_and_closed_on_exec(void **state)
+TEST(files_are_private_and_closed_on_exec)
 {
 	const char *path = path_in(temp_directory(), "data");
 	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
@@ -670,7 +658,6 @@ static void files_are_private_and_closed_on_exec(void **state)
 	struct nvs_file *file = open_file(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE);
 	struct stat st;
 
-	(void)state;
 	umask(mask);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
@@ -681,7 +668,7 @@ static void files_are_private_and_closed_on_exec(void **state)
 	nvs_aio_close(aio);
 }
 
-static void opening_a_file_says_what_is_wrong_with_it(void **state)
+TEST(opening_a_file_says_what_is_wrong_with_it)
 {
 	const char *directory = temp_directory();
 	const char *missing = path_in(directory, "missing"), *link = path_in(directory, "link");
@@ -690,7 +677,6 @@ static void opening_a_file_says_what_is_wrong_with_it(void **state)
 	struct nvs_file *file = open_file(aio, real, NVS_FILE_WRITE | NVS_FILE_CREATE);
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	nvs_file_close(file);
 	assert_int_equal(symlink("real", link), 0);
 	assert_int_equal(nvs_file_open(aio, link, 0, &file, &error), -ELOOP);
@@ -708,7 +694,7 @@ static void opening_a_file_says_what_is_wrong_with_it(void **state)
 	nvs_aio_close(NULL);
 }
 
-static void a_transfer_that_makes_no_sense_is_refused_with_all_its_batch(void **state)
+TEST(a_transfer_that_makes_no_sense_is_refused_with_all_its_batch)
 {
 	const char *path = path_in(temp_directory(), "data");
 	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
@@ -726,7 +712,6 @@ static void a_transfer_that_makes_no_sense_is_refused_with_all_its_batch(void **
 	struct nvs_error error = {.size = sizeof(error)};
 	struct stat st;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(wrong); i++) {
 		struct transfer right = {
 			.file = file, .direction = NVS_WRITE, .data = &byte, .nbytes = 1};
@@ -745,7 +730,7 @@ static void a_transfer_that_makes_no_sense_is_refused_with_all_its_batch(void **
 	assert_int_equal(st.st_size, 0);
 }
 
-static void nothing_is_moved_by_a_transfer_of_nothing(void **state)
+TEST(nothing_is_moved_by_a_transfer_of_nothing)
 {
 	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
 	struct nvs_file *file = open_file(aio, path_in(temp_directory(), "data"),
@@ -755,7 +740,6 @@ static void nothing_is_moved_by_a_transfer_of_nothing(void **state)
 	struct nvs_error error = {.size = sizeof(error)};
 	struct stat st;
 
-	(void)state;
 	SUCCEEDS(submit_all(aio, &one, 1, &error), &error);
 	assert_true(is_completed(one));
 	SUCCEEDS(await_all(aio, &one, 1, 0, &error), &error);
@@ -769,7 +753,7 @@ static void nothing_is_moved_by_a_transfer_of_nothing(void **state)
 
 /* ---- Options of an aio ---- */
 
-static void values_out_of_bounds_are_refused_with_the_bounds(void **state)
+TEST(values_out_of_bounds_are_refused_with_the_bounds)
 {
 	static const struct {
 		uint32_t block, depth, threads;
@@ -788,7 +772,6 @@ static void values_out_of_bounds_are_refused_with_the_bounds(void **state)
 		{4096, 8, 1, -1, "ioengine", "auto, io_uring, libaio or posix"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(wrong); i++) {
 		const struct aio_config config = {
 			.block_size = wrong[i].block,
@@ -808,7 +791,7 @@ static void values_out_of_bounds_are_refused_with_the_bounds(void **state)
 	}
 }
 
-static void values_at_their_bounds_work(void **state)
+TEST(values_at_their_bounds_work)
 {
 	static const uint32_t bounds[][3] = {
 		{512, 1, 1},
@@ -819,7 +802,6 @@ static void values_at_their_bounds_work(void **state)
 	const char *path = path_in(temp_directory(), "data");
 	char *data = aligned_alloc(PAGE, 8 * PAGE);
 
-	(void)state;
 	memset(data, 1, 8 * PAGE);
 	for (size_t i = 0; i < COUNT(bounds) * COUNT(engines); i++) {
 		const uint32_t *values = bounds[i / COUNT(engines)];
@@ -843,13 +825,12 @@ static void values_at_their_bounds_work(void **state)
 	free(data);
 }
 
-static void gpu_memory_is_refused_with_what_to_do(void **state)
+TEST(gpu_memory_is_refused_with_what_to_do)
 {
 	struct aio_config config = plain;
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
-	(void)state;
 	config.use_gds = true;
 	assert_int_equal(aio_open(&aio, &config, NULL, &error), -ENOTSUP);
 	assert_string_equal(error.subject, "use_gds");
@@ -915,14 +896,13 @@ static int explicit_engine_is_refused(enum nvs_ioengine ioengine, const char *sa
 	return CHILD_OK;
 }
 
-static void without_threads_no_engine_opens(void **state)
+TEST(without_threads_no_engine_opens)
 {
 	struct aio_config config = plain;
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 	int rc;
 
-	(void)state;
 	for (int i = NVS_IOENGINE_AUTO; i < NVS_IOENGINE_COUNT; i++) {
 		config.ioengine = (enum nvs_ioengine)i;
 		inject_fail(INJECT_THREAD, 1, INJECT_ALWAYS, EAGAIN);
@@ -1001,32 +981,28 @@ static void run_blocked(struct blocked blocked)
 	assert_int_equal(status, CHILD_OK);
 }
 
-static void auto_takes_io_uring_where_nothing_is_blocked(void **state)
+TEST(auto_takes_io_uring_where_nothing_is_blocked)
 {
-	(void)state;
 	run_blocked((struct blocked){.takes = NVS_IOENGINE_IO_URING});
 }
 
-static void auto_takes_libaio_where_io_uring_is_forbidden(void **state)
+TEST(auto_takes_libaio_where_io_uring_is_forbidden)
 {
-	(void)state;
 	run_blocked((struct blocked){.uring = EPERM,
 				     .takes = NVS_IOENGINE_LIBAIO,
 				     .says = {"io_uring is forbidden", "seccomp"}});
 }
 
-static void auto_takes_libaio_where_only_io_uring_enter_is_forbidden(void **state)
+TEST(auto_takes_libaio_where_only_io_uring_enter_is_forbidden)
 {
-	(void)state;
 	run_blocked((struct blocked){.uring = EPERM,
 				     .only_enter = true,
 				     .takes = NVS_IOENGINE_LIBAIO,
 				     .says = {"io_uring is forbidden", "seccomp"}});
 }
 
-static void auto_takes_libaio_where_io_uring_kills_the_thread(void **state)
+TEST(auto_takes_libaio_where_io_uring_kills_the_thread)
 {
-	(void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 	SKIP("the sanitizers can't go on after a thread was killed");
 #endif
@@ -1038,17 +1014,15 @@ static void auto_takes_libaio_where_io_uring_kills_the_thread(void **state)
 					     .says = {"kills threads"}});
 }
 
-static void auto_takes_libaio_where_there_is_no_io_uring(void **state)
+TEST(auto_takes_libaio_where_there_is_no_io_uring)
 {
-	(void)state;
 	run_blocked((struct blocked){.uring = ENOSYS,
 				     .takes = NVS_IOENGINE_LIBAIO,
 				     .says = {"this kernel has no io_uring"}});
 }
 
-static void auto_takes_posix_where_both_are_blocked(void **state)
+TEST(auto_takes_posix_where_both_are_blocked)
 {
-	(void)state;
 	run_blocked((struct blocked){.uring = EPERM,
 				     .setup = ENOSYS,
 				     .takes = NVS_IOENGINE_POSIX,
@@ -1056,9 +1030,8 @@ static void auto_takes_posix_where_both_are_blocked(void **state)
 }
 
 /* io_setup fails with EAGAIN if fs.aio-max-nr is exhausted. */
-static void auto_says_that_aio_max_nr_is_exhausted(void **state)
+TEST(auto_says_that_aio_max_nr_is_exhausted)
 {
-	(void)state;
 	run_blocked((struct blocked){.uring = EPERM,
 				     .setup = EAGAIN,
 				     .takes = NVS_IOENGINE_POSIX,
@@ -1073,11 +1046,10 @@ static int libaio_is_exhausted(void *arg)
 	return explicit_engine_is_refused(NVS_IOENGINE_LIBAIO, "fs.aio-max-nr");
 }
 
-static void an_engine_that_is_named_and_blocked_is_an_error_that_says_why(void **state)
+TEST(an_engine_that_is_named_and_blocked_is_an_error_that_says_why)
 {
 	int status = in_child(libaio_is_exhausted, NULL);
 
-	(void)state;
 	if (status == CHILD_SKIPPED)
 		SKIP("no seccomp filter can be set here");
 	assert_int_equal(status, CHILD_OK);
@@ -1114,13 +1086,12 @@ static struct nvs_aio_stats stats_without(uint32_t without, const char *path)
 	return stats;
 }
 
-static void io_uring_works_without_each_of_its_abilities_and_says_so(void **state)
+TEST(io_uring_works_without_each_of_its_abilities_and_says_so)
 {
 	const char *path = path_in(temp_directory(), "data");
 	struct nvs_aio_stats all = {.size = sizeof(all)};
 	char reason[192];
 
-	(void)state;
 	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
 		SKIP("io_uring does not work here: %s", reason);
 	if (memlock_limit() < LOCKED_BY_RINGS)
@@ -1141,7 +1112,7 @@ static void io_uring_works_without_each_of_its_abilities_and_says_so(void **stat
 	}
 }
 
-static void io_uring_has_all_that_the_kernel_has(void **state)
+TEST(io_uring_has_all_that_the_kernel_has)
 {
 	const char *path = path_in(temp_directory(), "data");
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
@@ -1149,7 +1120,6 @@ static void io_uring_has_all_that_the_kernel_has(void **state)
 	struct utsname kernel;
 	char reason[192];
 
-	(void)state;
 	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
 		SKIP("io_uring does not work here: %s", reason);
 	if (memlock_limit() < LOCKED_BY_RINGS)
@@ -1252,20 +1222,18 @@ static void end_waits(unsigned min, void (*end)(const struct sleeper *sleeper))
 	}
 }
 
-static void a_wake_ends_the_wait_for_one_io_or_the_next(void **state)
+TEST(a_wake_ends_the_wait_for_one_io_or_the_next)
 {
-	(void)state;
 	end_waits(1, wake);
 }
 
-static void an_interrupt_ends_any_wait_or_the_next(void **state)
+TEST(an_interrupt_ends_any_wait_or_the_next)
 {
-	(void)state;
 	for (unsigned min = 1; min <= 4; min++)
 		end_waits(min, interrupt);
 }
 
-static void memory_that_cannot_be_written_is_not_registered(void **state)
+TEST(memory_that_cannot_be_written_is_not_registered)
 {
 	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
@@ -1274,7 +1242,6 @@ static void memory_that_cannot_be_written_is_not_registered(void **state)
 	char reason[192];
 	void *data = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	(void)state;
 	assert_ptr_not_equal(data, MAP_FAILED);
 	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
 		SKIP("io_uring does not work here: %s", reason);
@@ -1316,12 +1283,11 @@ static int register_beyond_the_limit(void *arg)
 	return CHILD_OK;
 }
 
-static void memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same(void **state)
+TEST(memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same)
 {
 	char reason[192];
 	int status;
 
-	(void)state;
 	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
 		SKIP("io_uring does not work here: %s", reason);
 	if (memlock_limit() != UINT64_MAX)
@@ -1347,12 +1313,11 @@ static int open_without_locked_memory(void *arg)
 	return CHILD_OK;
 }
 
-static void without_any_locked_memory_transfers_work(void **state)
+TEST(without_any_locked_memory_transfers_work)
 {
 	int status = in_child(open_without_locked_memory,
 			      (void *)(uintptr_t)path_in(temp_directory(), "data"));
 
-	(void)state;
 	if (status == CHILD_SKIPPED)
 		SKIP("the memlock limit can't be set here");
 	assert_int_equal(status, CHILD_OK);
@@ -1385,7 +1350,7 @@ static void check_padding(struct nvs_file *file, struct nvs_aio *aio, char *data
 }
 
 /* Like the store's files: units are whole, so an odd end is padded and written directly. */
-static void a_striped_file_is_one_run_of_bytes(void **state)
+TEST(a_striped_file_is_one_run_of_bytes)
 {
 	static const char *const names[] = {"a", "b", "c"};
 	const uint64_t stripe = 64 * KIB, nbytes = 10 * 64 * KIB + 12345;
@@ -1393,7 +1358,6 @@ static void a_striped_file_is_one_run_of_bytes(void **state)
 	char *out = aligned_alloc(PAGE, MIB), *in = aligned_alloc(PAGE, MIB);
 	uint64_t random = random_seed(__func__);
 
-	(void)state;
 	random_fill(&random, out, MIB);
 	for (size_t i = 0; i < COUNT(engines); i++) {
 		struct nvs_aio *aio = open_engine(&plain, engines[i]);
@@ -1425,47 +1389,4 @@ static void a_striped_file_is_one_run_of_bytes(void **state)
 	free(in);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(any_bytes_make_the_round_trip_on_the_build_s_file_system),
-		test(any_bytes_make_the_round_trip_buffered),
-		test(any_bytes_make_the_round_trip_on_tmpfs),
-		test(any_bytes_make_the_round_trip_on_a_block_device),
-		test(any_bytes_make_the_round_trip_on_a_block_device_of_4096_byte_sectors),
-		test(any_bytes_make_the_round_trip_on_ext4_of_4096_byte_sectors),
-		test(transfers_that_share_pages_keep_each_other_s_bytes),
-		test(transfers_that_share_sectors_of_a_device_keep_each_other_s_bytes),
-		test(a_read_past_the_end_is_an_error_and_one_up_to_it_is_not),
-		test(a_device_ends_where_it_ends),
-		test(a_full_drive_fails_the_write_and_leaves_the_engine_usable),
-		test(where_a_file_system_has_no_direct_io_the_file_says_so),
-		test(alignment_comes_from_the_file_and_not_from_a_constant),
-		test(files_are_private_and_closed_on_exec),
-		test(opening_a_file_says_what_is_wrong_with_it),
-		test(a_transfer_that_makes_no_sense_is_refused_with_all_its_batch),
-		test(nothing_is_moved_by_a_transfer_of_nothing),
-		test(values_out_of_bounds_are_refused_with_the_bounds),
-		test(values_at_their_bounds_work),
-		test(gpu_memory_is_refused_with_what_to_do),
-		test(without_threads_no_engine_opens),
-		test(memory_that_cannot_be_written_is_not_registered),
-		test(auto_takes_io_uring_where_nothing_is_blocked),
-		test(auto_takes_libaio_where_io_uring_is_forbidden),
-		test(auto_takes_libaio_where_there_is_no_io_uring),
-		test(auto_takes_libaio_where_only_io_uring_enter_is_forbidden),
-		test(auto_takes_libaio_where_io_uring_kills_the_thread),
-		test(auto_takes_posix_where_both_are_blocked),
-		test(auto_says_that_aio_max_nr_is_exhausted),
-		test(an_engine_that_is_named_and_blocked_is_an_error_that_says_why),
-		test(io_uring_works_without_each_of_its_abilities_and_says_so),
-		test(io_uring_has_all_that_the_kernel_has),
-		test(a_wake_ends_the_wait_for_one_io_or_the_next),
-		test(an_interrupt_ends_any_wait_or_the_next),
-		test(memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same),
-		test(without_any_locked_memory_transfers_work),
-		test(a_striped_file_is_one_run_of_bytes),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

@@ -27,6 +27,7 @@
 #include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define FILE_BYTES (4u << 20)
 #define DATA_BYTES FILE_BYTES
@@ -247,21 +248,19 @@ static void write_and_read_in_blocks(struct rig *rig)
 	cut_into_blocks(rig, NVS_READ);
 }
 
-static void block_size_is_the_length_of_an_io(void **state)
+TEST(block_size_is_the_length_of_an_io)
 {
 	static const uint32_t sizes[] = {8192, 65536, 1 << 20};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(sizes); i++)
 		on_each_engine(OPTIONS(.block_size = sizes[i]), write_and_read_in_blocks);
 }
 
-static void any_multiple_of_512_is_a_block_size_of_a_buffered_file(void **state)
+TEST(any_multiple_of_512_is_a_block_size_of_a_buffered_file)
 {
 	static const uint32_t sizes[] = {512, 1536, 4608};
 	struct rig rig;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(sizes); i++) {
 		rig_open(&rig, NULL, OPTIONS(.block_size = sizes[i], .buffered = true));
 		SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 1, 2 * sizes[i] + 1, 7), &rig.error);
@@ -275,13 +274,12 @@ static void any_multiple_of_512_is_a_block_size_of_a_buffered_file(void **state)
 }
 
 /* A block smaller than the file's unit of direct I/O is rounded up to that unit. */
-static void a_block_below_the_unit_of_direct_io_is_one_unit(void **state)
+TEST(a_block_below_the_unit_of_direct_io_is_one_unit)
 {
 	struct nvs_path_info info = {.size = sizeof(info)};
 	struct rig rig;
 	uint32_t unit;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.block_size = 512));
 	SUCCEEDS(nvs_path_get_info(path, &info, &rig.error), &rig.error);
 	unit = info.dio_offset_align;
@@ -297,13 +295,12 @@ static void a_block_below_the_unit_of_direct_io_is_one_unit(void **state)
 	rig_close(&rig);
 }
 
-static void a_file_of_units_writes_each_unit_direct(void **state)
+TEST(a_file_of_units_writes_each_unit_direct)
 {
 	struct transfer transfers[2];
 	struct rig rig;
 	uint32_t unit;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.block_size = 512));
 	nvs_file_close(rig.file);
 	open_file(&rig, NVS_FILE_WRITE | NVS_FILE_UNITS);
@@ -354,11 +351,10 @@ static void fill_queues(struct rig *rig)
 	assert_int_equal(stats_of(rig).inflight_max, depth);
 }
 
-static void queue_depth_bounds_the_ios_in_flight(void **state)
+TEST(queue_depth_bounds_the_ios_in_flight)
 {
 	static const unsigned depths[] = {1, 2, 9, 128};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(depths); i++)
 		on_each_engine(OPTIONS(.queue_depth = depths[i]), fill_queues);
 }
@@ -369,9 +365,8 @@ static void fill_queues_of_five(struct rig *rig)
 	fill_queues(rig);
 }
 
-static void one_long_transfer_is_spread_over_all_workers(void **state)
+TEST(one_long_transfer_is_spread_over_all_workers)
 {
-	(void)state;
 	on_each_engine(OPTIONS(.thread_count = 5, .queue_depth = 4), fill_queues_of_five);
 }
 
@@ -422,18 +417,16 @@ static void submit_each_io_by_itself(struct rig *rig)
 	assert_true(handed_max <= 1);
 }
 
-static void single_submit_makes_one_call_per_io(void **state)
+TEST(single_submit_makes_one_call_per_io)
 {
-	(void)state;
 	on_each_engine(OPTIONS(.single_submit = true), submit_each_io_by_itself);
 }
 
 /* The I/O is in the ring already: if the worker dropped it, it could complete later. */
-static void a_submission_call_that_fails_is_made_again(void **state)
+TEST(a_submission_call_that_fails_is_made_again)
 {
 	struct rig rig;
 
-	(void)state;
 	if (!works(&engine_io_uring))
 		skip();
 	rig_open(&rig, &engine_io_uring, OPTIONS(.single_submit = true));
@@ -444,11 +437,10 @@ static void a_submission_call_that_fails_is_made_again(void **state)
 	rig_close(&rig);
 }
 
-static void without_single_submit_ios_are_submitted_in_batches(void **state)
+TEST(without_single_submit_ios_are_submitted_in_batches)
 {
 	struct rig rig;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(inners); i++) {
 		if (!works(inners[i]))
 			continue;
@@ -464,11 +456,10 @@ static void without_single_submit_ios_are_submitted_in_batches(void **state)
 	}
 }
 
-static void io_uring_submits_small_ios_a_few_at_a_time(void **state)
+TEST(io_uring_submits_small_ios_a_few_at_a_time)
 {
 	struct rig rig;
 
-	(void)state;
 	if (!works(&engine_io_uring))
 		SKIP("io_uring does not work here");
 	rig_open(&rig, &engine_io_uring, OPTIONS(.queue_depth = 32));
@@ -489,20 +480,18 @@ static void drain_before_each_batch(struct rig *rig)
 		assert_int_equal(rig->fake.batches[i].in_flight, 0);
 }
 
-static void without_overlap_events_the_queue_is_drained_before_it_is_filled(void **state)
+TEST(without_overlap_events_the_queue_is_drained_before_it_is_filled)
 {
-	(void)state;
 	on_each_engine(OPTIONS(.drain = true), drain_before_each_batch);
 }
 
 /* Opening a file wakes the worker, which then must not submit the second transfer. */
-static void without_overlap_events_nothing_joins_an_io_in_flight(void **state)
+TEST(without_overlap_events_nothing_joins_an_io_in_flight)
 {
 	struct transfer first, second;
 	struct nvs_file *file;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.drain = true));
 	first = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, 0);
 	second = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, PAGE);
@@ -517,12 +506,11 @@ static void without_overlap_events_nothing_joins_an_io_in_flight(void **state)
 	rig_close(&rig);
 }
 
-static void with_overlap_events_the_queue_is_filled_while_ios_are_in_flight(void **state)
+TEST(with_overlap_events_the_queue_is_filled_while_ios_are_in_flight)
 {
 	struct transfer transfer;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.queue_depth = 4));
 	transfer = transfer_of(&rig, NVS_WRITE, rig.data, 12 * PAGE, 0);
 	fake_hold(&rig.fake);
@@ -541,12 +529,11 @@ static void with_overlap_events_the_queue_is_filled_while_ios_are_in_flight(void
 	rig_close(&rig);
 }
 
-static void writes_have_every_fourth_io_while_reads_are_queued(void **state)
+TEST(writes_have_every_fourth_io_while_reads_are_queued)
 {
 	struct transfer transfers[4], *all[4];
 	struct rig rig;
 
-	(void)state;
 	/* A batch is grouped by direction, so one I/O at a time shows the order of claims. */
 	rig_open(&rig, NULL, OPTIONS(.queue_depth = 1));
 	for (unsigned i = 0; i < 4; i++) {
@@ -567,11 +554,10 @@ static void writes_have_every_fourth_io_while_reads_are_queued(void **state)
 	rig_close(&rig);
 }
 
-static void the_rest_of_a_partly_taken_batch_is_submitted(void **state)
+TEST(the_rest_of_a_partly_taken_batch_is_submitted)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	fake_take(&rig.fake, 3);
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 32 * PAGE, 0), &rig.error);
@@ -594,12 +580,11 @@ static int slot_of_io(struct rig *rig, char *data, size_t nbytes)
 	return rig->fake.ios[0].buffer_slot;
 }
 
-static void ios_name_the_slot_of_registered_memory(void **state)
+TEST(ios_name_the_slot_of_registered_memory)
 {
 	struct rig rig;
 	uint64_t before;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(inners); i++) {
 		bool can = !inners[i] || inners[i]->set_buffer;
 
@@ -626,14 +611,13 @@ static void ios_name_the_slot_of_registered_memory(void **state)
 	}
 }
 
-static void each_registration_of_memory_is_ended_by_itself(void **state)
+TEST(each_registration_of_memory_is_ended_by_itself)
 {
 	/* The longest is ended first. */
 	static const unsigned pages[] = {4, 6, 8, 6}, sums[] = {24, 16, 10, 4};
 	struct rig rig;
 	uint64_t before;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
 	before = stats_of(&rig).registered_bytes;
 	for (size_t i = 0; i < COUNT(pages); i++)
@@ -652,13 +636,12 @@ static void each_registration_of_memory_is_ended_by_itself(void **state)
 	rig_close(&rig);
 }
 
-static void memory_beyond_the_end_of_the_address_space_is_not_registered(void **state)
+TEST(memory_beyond_the_end_of_the_address_space_is_not_registered)
 {
 	void *last_page = (void *)(UINTPTR_MAX - PAGE + 1);
 	struct rig rig;
 	uint64_t before;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
 	before = stats_of(&rig).registered_bytes;
 	assert_int_equal(nvs_aio_register_memory(rig.aio, last_page, (size_t)2 * PAGE), -EINVAL);
@@ -668,11 +651,10 @@ static void memory_beyond_the_end_of_the_address_space_is_not_registered(void **
 }
 
 /* The fake engine aborts if an I/O leaves the region that it names. */
-static void no_io_crosses_the_end_of_a_region(void **state)
+TEST(no_io_crosses_the_end_of_a_region)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.block_size = 16 * PAGE));
 	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, 10 * PAGE), 0);
 	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data + 10 * PAGE, 3 * PAGE), 0);
@@ -687,7 +669,7 @@ static void no_io_crosses_the_end_of_a_region(void **state)
 	rig_close(&rig);
 }
 
-static void more_than_a_gib_is_registered_in_parts(void **state)
+TEST(more_than_a_gib_is_registered_in_parts)
 {
 	const uint64_t nbytes = 5ull << 29, before_bytes = 48u << 20;
 	char *data = map_pages(nbytes, PROT_NONE);
@@ -696,7 +678,6 @@ static void more_than_a_gib_is_registered_in_parts(void **state)
 	unsigned slots = 0;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.block_size = before_bytes));
 	before = stats_of(&rig).registered_bytes;
 	rig.fake.dry = true;
@@ -717,12 +698,11 @@ static void more_than_a_gib_is_registered_in_parts(void **state)
 	munmap(data, nbytes);
 }
 
-static void memory_refused_by_the_engine_moves_unregistered(void **state)
+TEST(memory_refused_by_the_engine_moves_unregistered)
 {
 	struct rig rig;
 	uint64_t before;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
 	before = stats_of(&rig).registered_bytes;
 	assert_string_equal(stats_of(&rig).buffers_reason, "");
@@ -742,13 +722,12 @@ static void memory_refused_by_the_engine_moves_unregistered(void **state)
 	rig_close(&rig);
 }
 
-static void a_region_beyond_the_table_is_refused(void **state)
+TEST(a_region_beyond_the_table_is_refused)
 {
 	struct rig rig;
 	unsigned n = 0;
 	int rc;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	do
 		rc = nvs_aio_register_memory(rig.aio, rig.data + (size_t)n * PAGE, PAGE);
@@ -797,14 +776,13 @@ static void await_region(struct nvs_aio *aio, unsigned slot, const char *data)
  * While the worker registers one region, the slot of another is reused for a third. The fake engine
  * aborts if an I/O in the third names the slot before the worker has registered it.
  */
-static void no_io_names_a_reused_slot_too_early(void **state)
+TEST(no_io_names_a_reused_slot_too_early)
 {
 	pthread_t threads[3];
 	struct registration changes[3];
 	struct transfer transfer;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.queue_depth = 1));
 	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, 8 * PAGE), 0);
 	for (unsigned i = 0; i < 3; i++)
@@ -848,11 +826,10 @@ static void retry_beside_another_region(struct rig *rig, char *other, size_t nby
 	nvs_aio_unregister_memory(rig->aio, other);
 }
 
-static void a_retried_io_names_no_slot_reused_for_other_memory(void **state)
+TEST(a_retried_io_names_no_slot_reused_for_other_memory)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.block_size = 8 * PAGE));
 	retry_beside_another_region(&rig, rig.data + 8 * PAGE, 8 * PAGE, -EAGAIN);
 	retry_beside_another_region(&rig, rig.data + 8 * PAGE, 8 * PAGE, -EINTR);
@@ -876,13 +853,12 @@ static void *register_often(void *arg)
 	return NULL;
 }
 
-static void ios_name_only_slots_with_their_memory_while_others_register(void **state)
+TEST(ios_name_only_slots_with_their_memory_while_others_register)
 {
 	struct registration change = {.add = true};
 	pthread_t thread;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.block_size = 2 * PAGE, .thread_count = 2));
 	rig.fake.dry = true;
 	change.aio = rig.aio;
@@ -897,11 +873,10 @@ static void ios_name_only_slots_with_their_memory_while_others_register(void **s
 	rig_close(&rig);
 }
 
-static void memory_to_register_must_be_aligned_and_not_empty(void **state)
+TEST(memory_to_register_must_be_aligned_and_not_empty)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data + 512, PAGE), -EINVAL);
 	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, 0), -EINVAL);
@@ -909,12 +884,11 @@ static void memory_to_register_must_be_aligned_and_not_empty(void **state)
 	rig_close(&rig);
 }
 
-static void files_beyond_the_table_work_without_a_slot(void **state)
+TEST(files_beyond_the_table_work_without_a_slot)
 {
 	struct nvs_file *files[ENGINE_FILES];
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
 	assert_true(rig.fake.ios[0].file_slot >= 0);
@@ -956,13 +930,12 @@ static void assert_failed(struct rig *rig, const struct transfer *transfer, int 
 	assert_says(rig->error.text, nvs_strerror(status));
 }
 
-static void a_failed_io_fails_its_transfer_and_no_other(void **state)
+TEST(a_failed_io_fails_its_transfer_and_no_other)
 {
 	static const int statuses[] = {-EIO, -ENOSPC};
 	struct transfer transfers[3], *all[3] = {&transfers[0], &transfers[1], &transfers[2]};
 	struct rig rig;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(inners) * COUNT(statuses); i++) {
 		int status = statuses[i % 2];
 
@@ -984,12 +957,11 @@ static void a_failed_io_fails_its_transfer_and_no_other(void **state)
 	}
 }
 
-static void the_rest_of_a_failed_transfer_is_not_submitted(void **state)
+TEST(the_rest_of_a_failed_transfer_is_not_submitted)
 {
 	struct transfer transfer;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.queue_depth = 2));
 	transfer = transfer_of(&rig, NVS_READ, rig.data, 500 * PAGE, 0);
 	fake_fail_nth(&rig.fake, 5, 1, -EIO);
@@ -999,13 +971,12 @@ static void the_rest_of_a_failed_transfer_is_not_submitted(void **state)
 	rig_close(&rig);
 }
 
-static void a_short_count_is_continued(void **state)
+TEST(a_short_count_is_continued)
 {
 	static const int counts[] = {1, 511, 512, 513, 4095, 4096, 4097, 12345};
 	struct rig rig;
 	char *back = map_pages(64 * PAGE, PROT_READ | PROT_WRITE);
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(counts) * 2; i++) {
 		bool direct = i % 2;
 		int count = counts[i / 2];
@@ -1027,11 +998,10 @@ static void a_short_count_is_continued(void **state)
 	munmap(back, 64 * PAGE);
 }
 
-static void progress_in_small_steps_is_not_bounded(void **state)
+TEST(progress_in_small_steps_is_not_bounded)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.block_size = 16 * PAGE, .buffered = true));
 	fake_fail_nth(&rig.fake, 0, FAKE_LOG_MAX, 100);
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 16 * PAGE, 0), &rig.error);
@@ -1046,13 +1016,12 @@ static void progress_in_small_steps_is_not_bounded(void **state)
 	rig_close(&rig);
 }
 
-static void an_io_without_progress_is_retried_up_to_a_bound(void **state)
+TEST(an_io_without_progress_is_retried_up_to_a_bound)
 {
 	static const int results[] = {-EINTR, -EAGAIN, 0};
 	struct transfer transfer;
 	struct rig rig;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(results); i++) {
 		rig_open(&rig, NULL, OPTIONS());
 		fake_fail_at(&rig.fake, 2 * PAGE, RETRIES_MAX, results[i]);
@@ -1068,11 +1037,10 @@ static void an_io_without_progress_is_retried_up_to_a_bound(void **state)
 	}
 }
 
-static void a_refused_submission_is_retried_up_to_a_bound(void **state)
+TEST(a_refused_submission_is_retried_up_to_a_bound)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	fake_refuse(&rig.fake, RETRIES_MAX, -EAGAIN);
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 4 * PAGE, 0), &rig.error);
@@ -1087,12 +1055,11 @@ static void a_refused_submission_is_retried_up_to_a_bound(void **state)
 	rig_close(&rig);
 }
 
-static void a_refused_submission_waits_for_ios_in_flight(void **state)
+TEST(a_refused_submission_waits_for_ios_in_flight)
 {
 	struct transfer first, second;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	first = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, 0);
 	second = transfer_of(&rig, NVS_WRITE, rig.data + PAGE, 20 * PAGE, PAGE);
@@ -1196,13 +1163,12 @@ static void assert_as_planned(const struct counts *counts, uint32_t block)
 	}
 }
 
-static void every_transfer_completes_exactly_once(void **state)
+TEST(every_transfer_completes_exactly_once)
 {
 	static struct counts counts;
 	uint64_t random = random_seed(__func__);
 	struct rig rig;
 
-	(void)state;
 	assert_int_equal(completions_open(&counts.queue), 0);
 	for (unsigned round = 0; round < 24; round++) {
 		rig_open(&rig, NULL,
@@ -1239,12 +1205,11 @@ static void submit_pages(struct rig *rig, enum nvs_direction direction, struct t
 	submit_adjacent(rig, direction, rig->data, PAGE, all, n);
 }
 
-static void a_wait_is_bounded_in_time_and_loses_nothing(void **state)
+TEST(a_wait_is_bounded_in_time_and_loses_nothing)
 {
 	struct transfer transfers[2], *all[2] = {&transfers[0], &transfers[1]};
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data, 20 * PAGE, 0);
 	transfers[1] = transfer_of(&rig, NVS_READ, rig.data + 20 * PAGE, PAGE, 20 * PAGE);
@@ -1265,12 +1230,11 @@ static void a_wait_is_bounded_in_time_and_loses_nothing(void **state)
 	rig_close(&rig);
 }
 
-static void a_wait_for_one_ignores_others_in_flight(void **state)
+TEST(a_wait_for_one_ignores_others_in_flight)
 {
 	struct transfer transfers[8], *all[8];
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	fake_hold(&rig.fake);
 	submit_pages(&rig, NVS_WRITE, transfers, all, 8);
@@ -1285,12 +1249,11 @@ static void a_wait_for_one_ignores_others_in_flight(void **state)
 	rig_close(&rig);
 }
 
-static void a_batch_reports_its_first_failed_transfer(void **state)
+TEST(a_batch_reports_its_first_failed_transfer)
 {
 	struct transfer transfers[3], *all[3];
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	rig.fake.newest_first = true;
 	fake_fail_at(&rig.fake, PAGE, 1, -ENOSPC);
@@ -1337,14 +1300,13 @@ static bool is_awaited(struct rig *rig, const struct transfer *transfer)
 	return awaited;
 }
 
-static void a_wait_for_a_batch_sleeps_once(void **state)
+TEST(a_wait_for_a_batch_sleeps_once)
 {
 	struct transfer transfers[SLEPT_FOR], *all[SLEPT_FOR];
 	struct sleeper sleeper = {.all = all};
 	pthread_t thread;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.queue_depth = SLEPT_FOR));
 	fake_hold(&rig.fake);
 	submit_pages(&rig, NVS_READ, transfers, all, SLEPT_FOR);
@@ -1374,20 +1336,18 @@ static void submit_while_the_worker_waits(struct rig *rig)
 	release_and_finish(rig, &first, &second);
 }
 
-static void a_worker_that_waits_with_room_takes_more(void **state)
+TEST(a_worker_that_waits_with_room_takes_more)
 {
-	(void)state;
 	on_each_engine(OPTIONS(), submit_while_the_worker_waits);
 }
 
 /* The worker is blocked in the engine's reap with no completion due: wake() must end that. */
-static void a_file_is_opened_and_closed_while_ios_are_in_flight(void **state)
+TEST(a_file_is_opened_and_closed_while_ios_are_in_flight)
 {
 	struct nvs_file *file;
 	struct transfer transfer;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
 	transfer = transfer_of(&rig, NVS_WRITE, rig.data, 3 * PAGE, 0);
 	fake_hold(&rig.fake);
@@ -1423,9 +1383,8 @@ static void register_and_open_beside(struct rig *rig)
 	munmap(memory, PAGE);
 }
 
-static void memory_is_registered_and_files_are_opened_while_a_drive_hangs(void **state)
+TEST(memory_is_registered_and_files_are_opened_while_a_drive_hangs)
 {
-	(void)state;
 	on_each_engine(OPTIONS(.thread_count = 2, .queue_depth = 32), register_and_open_beside);
 	on_each_engine(OPTIONS(.thread_count = 2, .drain = true), register_and_open_beside);
 }
@@ -1438,14 +1397,13 @@ static void *close_aio(void *arg)
 	return NULL;
 }
 
-static void closing_waits_for_ios_in_flight(void **state)
+TEST(closing_waits_for_ios_in_flight)
 {
 	struct completions *queue;
 	struct transfer transfers[2];
 	pthread_t thread;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
 	/* More than the queues hold: some I/Os are not submitted to the engine yet. */
 	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data + PAGE, 30 * PAGE, 0);
@@ -1534,9 +1492,8 @@ static void threads_move_their_own(struct rig *rig)
 	run_threads(rig, move_own);
 }
 
-static void threads_submit_and_wait_at_once(void **state)
+TEST(threads_submit_and_wait_at_once)
 {
-	(void)state;
 	on_each_engine(OPTIONS(.thread_count = 3), threads_move_their_own);
 }
 
@@ -1572,9 +1529,8 @@ static void threads_register_and_open(struct rig *rig)
 }
 
 /* Slots are reused constantly; no I/O may use a slot's previous region or file. */
-static void threads_register_memory_and_open_files_at_once(void **state)
+TEST(threads_register_memory_and_open_files_at_once)
 {
-	(void)state;
 	on_each_engine(OPTIONS(.thread_count = 3), threads_register_and_open);
 }
 
@@ -1609,11 +1565,10 @@ static double sum_of(struct rig *rig, enum nvs_latency_kind kind)
 	return latency_of(rig, NVS_WRITE, kind)->sum_ns;
 }
 
-static void lat_is_slat_and_clat_and_earlier_tries(void **state)
+TEST(lat_is_slat_and_clat_and_earlier_tries)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 100 * PAGE, 0), &rig.error);
 	assert_true(sum_of(&rig, NVS_SLAT) > 0 && sum_of(&rig, NVS_CLAT) > 0);
@@ -1642,7 +1597,7 @@ static uint64_t sum_of_counts(const uint64_t counts[NVS_DEPTHS])
 	return sum;
 }
 
-static void depths_and_sizes_are_counted_in_fios_groups(void **state)
+TEST(depths_and_sizes_are_counted_in_fios_groups)
 {
 	static const unsigned batches[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 65, 128};
 	static const uint64_t depth_ios[] = {1,	      2 + 3,   4 + 5,	     8 + 9,
@@ -1651,7 +1606,6 @@ static void depths_and_sizes_are_counted_in_fios_groups(void **state)
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.queue_depth = 128));
 	for (size_t i = 0; i < COUNT(batches); i++)
 		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, batches[i] * PAGE, 0), &rig.error);
@@ -1662,14 +1616,13 @@ static void depths_and_sizes_are_counted_in_fios_groups(void **state)
 	rig_close(&rig);
 }
 
-static void a_partly_taken_batch_is_counted_by_the_call(void **state)
+TEST(a_partly_taken_batch_is_counted_by_the_call)
 {
 	static const uint64_t depth_ios[NVS_DEPTHS] = {0, 3, 3, 2};
 	static const uint64_t sizes[NVS_DEPTHS] = {RETRIES_MAX, 3};
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	fake_take(&rig.fake, 3);
 	fake_refuse(&rig.fake, RETRIES_MAX, -EAGAIN);
@@ -1680,24 +1633,22 @@ static void a_partly_taken_batch_is_counted_by_the_call(void **state)
 	rig_close(&rig);
 }
 
-static void single_submission_is_counted_as_calls_of_one(void **state)
+TEST(single_submission_is_counted_as_calls_of_one)
 {
 	static const uint64_t sizes[NVS_DEPTHS] = {0, 8};
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.single_submit = true));
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 8 * PAGE, 0), &rig.error);
 	assert_counts(stats_of(&rig).submit_sizes, sizes);
 	rig_close(&rig);
 }
 
-static void statistics_add_up_and_can_be_reset(void **state)
+TEST(statistics_add_up_and_can_be_reset)
 {
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
 	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 33 * PAGE, 0), &rig.error);
 	SUCCEEDS(move(&rig, NVS_READ, rig.data, 100 * PAGE, 0), &rig.error);
@@ -1732,11 +1683,10 @@ static void statistics_add_up_and_can_be_reset(void **state)
 	rig_close(&rig);
 }
 
-static void unaligned_memory_is_counted_as_bounced(void **state)
+TEST(unaligned_memory_is_counted_as_bounced)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	if (!nvs_file_direct(rig.file)) {
 		rig_close(&rig);
@@ -1760,22 +1710,20 @@ static int has_no_bounce_buffer(void *arg)
 	return CHILD_OK;
 }
 
-static void a_forked_child_has_no_bounce_buffer(void **state)
+TEST(a_forked_child_has_no_bounce_buffer)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS(.thread_count = 3));
 	assert_int_equal(in_child(has_no_bounce_buffer, rig.aio), CHILD_OK);
 	rig_close(&rig);
 }
 
 /* Whole pages are written directly; parts of a page are written through the page cache. */
-static void odd_edges_are_written_durably_through_the_page_cache(void **state)
+TEST(odd_edges_are_written_durably_through_the_page_cache)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, NULL, OPTIONS());
 	if (!nvs_file_direct(rig.file)) {
 		rig_close(&rig);
@@ -1809,11 +1757,10 @@ static uint32_t waits_for(uint32_t block_size, uint32_t submitted, unsigned io_t
 	return worker_wait_for(&config, submitted, true);
 }
 
-static void the_drive_stays_busy_while_a_worker_waits(void **state)
+TEST(the_drive_stays_busy_while_a_worker_waits)
 {
 	const uint32_t mib = 1 << 20;
 
-	(void)state;
 	assert_int_equal(waits_for(4096, 7, 0), 1);
 	assert_int_equal(waits_for(4096, 32, 0), 4);
 	assert_int_equal(waits_for(4096, 1024, 0), 128);
@@ -1828,64 +1775,4 @@ static void the_drive_stays_busy_while_a_worker_waits(void **state)
 	assert_int_equal(waits_for(mib, 128, 1000), 1);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(block_size_is_the_length_of_an_io),
-		cmocka_unit_test(any_multiple_of_512_is_a_block_size_of_a_buffered_file),
-		cmocka_unit_test(a_block_below_the_unit_of_direct_io_is_one_unit),
-		cmocka_unit_test(a_file_of_units_writes_each_unit_direct),
-		cmocka_unit_test(queue_depth_bounds_the_ios_in_flight),
-		cmocka_unit_test(one_long_transfer_is_spread_over_all_workers),
-		cmocka_unit_test(single_submit_makes_one_call_per_io),
-		cmocka_unit_test(a_submission_call_that_fails_is_made_again),
-		cmocka_unit_test(without_single_submit_ios_are_submitted_in_batches),
-		cmocka_unit_test(io_uring_submits_small_ios_a_few_at_a_time),
-		cmocka_unit_test(without_overlap_events_the_queue_is_drained_before_it_is_filled),
-		cmocka_unit_test(without_overlap_events_nothing_joins_an_io_in_flight),
-		cmocka_unit_test(with_overlap_events_the_queue_is_filled_while_ios_are_in_flight),
-		cmocka_unit_test(writes_have_every_fourth_io_while_reads_are_queued),
-		cmocka_unit_test(the_rest_of_a_partly_taken_batch_is_submitted),
-		cmocka_unit_test(ios_name_the_slot_of_registered_memory),
-		cmocka_unit_test(each_registration_of_memory_is_ended_by_itself),
-		cmocka_unit_test(memory_beyond_the_end_of_the_address_space_is_not_registered),
-		cmocka_unit_test(no_io_crosses_the_end_of_a_region),
-		cmocka_unit_test(more_than_a_gib_is_registered_in_parts),
-		cmocka_unit_test(memory_refused_by_the_engine_moves_unregistered),
-		cmocka_unit_test(a_region_beyond_the_table_is_refused),
-		cmocka_unit_test(no_io_names_a_reused_slot_too_early),
-		cmocka_unit_test(a_retried_io_names_no_slot_reused_for_other_memory),
-		cmocka_unit_test(ios_name_only_slots_with_their_memory_while_others_register),
-		cmocka_unit_test(memory_to_register_must_be_aligned_and_not_empty),
-		cmocka_unit_test(files_beyond_the_table_work_without_a_slot),
-		cmocka_unit_test(a_failed_io_fails_its_transfer_and_no_other),
-		cmocka_unit_test(the_rest_of_a_failed_transfer_is_not_submitted),
-		cmocka_unit_test(a_short_count_is_continued),
-		cmocka_unit_test(progress_in_small_steps_is_not_bounded),
-		cmocka_unit_test(an_io_without_progress_is_retried_up_to_a_bound),
-		cmocka_unit_test(a_refused_submission_is_retried_up_to_a_bound),
-		cmocka_unit_test(a_refused_submission_waits_for_ios_in_flight),
-		cmocka_unit_test(every_transfer_completes_exactly_once),
-		cmocka_unit_test(a_wait_is_bounded_in_time_and_loses_nothing),
-		cmocka_unit_test(a_wait_for_one_ignores_others_in_flight),
-		cmocka_unit_test(a_batch_reports_its_first_failed_transfer),
-		cmocka_unit_test(a_wait_for_a_batch_sleeps_once),
-		cmocka_unit_test(a_worker_that_waits_with_room_takes_more),
-		cmocka_unit_test(a_file_is_opened_and_closed_while_ios_are_in_flight),
-		cmocka_unit_test(memory_is_registered_and_files_are_opened_while_a_drive_hangs),
-		cmocka_unit_test(the_drive_stays_busy_while_a_worker_waits),
-		cmocka_unit_test(closing_waits_for_ios_in_flight),
-		cmocka_unit_test(threads_submit_and_wait_at_once),
-		cmocka_unit_test(threads_register_memory_and_open_files_at_once),
-		cmocka_unit_test(statistics_add_up_and_can_be_reset),
-		cmocka_unit_test(lat_is_slat_and_clat_and_earlier_tries),
-		cmocka_unit_test(depths_and_sizes_are_counted_in_fios_groups),
-		cmocka_unit_test(a_partly_taken_batch_is_counted_by_the_call),
-		cmocka_unit_test(single_submission_is_counted_as_calls_of_one),
-		cmocka_unit_test(unaligned_memory_is_counted_as_bounced),
-		cmocka_unit_test(a_forked_child_has_no_bounce_buffer),
-		cmocka_unit_test(odd_edges_are_written_durably_through_the_page_cache),
-	};
-
-	return cmocka_run_group_tests(tests, make_file, remove_file);
-}
+AROUND_TESTS(make_file, remove_file)

@@ -12,6 +12,7 @@
 #include "support/fake_aio.h"
 #include "support/fake_engine.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define PART	 4096u
 #define DEPTH	 4u
@@ -98,11 +99,10 @@ static void expect(struct rig *rig, unsigned queue, unsigned from, unsigned to)
 	expect_each(rig, queue, which, n);
 }
 
-static void completed_transfers_are_taken_once_in_the_order_of_completion(void **state)
+TEST(completed_transfers_are_taken_once_in_the_order_of_completion)
 {
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 0);
 	submit(&rig, 0, 0, 8);
 	assert_null(completions_take(rig.queues[0]));
@@ -114,11 +114,10 @@ static void completed_transfers_are_taken_once_in_the_order_of_completion(void *
 	rig_close(&rig);
 }
 
-static void workers_do_not_wait_for_an_owner_that_takes_nothing(void **state)
+TEST(workers_do_not_wait_for_an_owner_that_takes_nothing)
 {
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 0);
 	submit(&rig, 0, 0, 8);
 	fake_release(&rig.fake, FAKE_ALL);
@@ -127,11 +126,10 @@ static void workers_do_not_wait_for_an_owner_that_takes_nothing(void **state)
 	rig_close(&rig);
 }
 
-static void owners_that_share_an_aio_get_their_own_transfers(void **state)
+TEST(owners_that_share_an_aio_get_their_own_transfers)
 {
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 0);
 	submit(&rig, 0, 0, 1);
 	submit(&rig, 1, 1, 3);
@@ -143,11 +141,10 @@ static void owners_that_share_an_aio_get_their_own_transfers(void **state)
 	rig_close(&rig);
 }
 
-static void a_failed_transfer_is_taken_like_others(void **state)
+TEST(a_failed_transfer_is_taken_like_others)
 {
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 0);
 	fake_fail_nth(&rig.fake, 0, 1, -EIO);
 	submit(&rig, 0, 0, 2);
@@ -158,22 +155,20 @@ static void a_failed_transfer_is_taken_like_others(void **state)
 	rig_close(&rig);
 }
 
-static void a_wait_is_bounded_in_time(void **state)
+TEST(a_wait_is_bounded_in_time)
 {
 	struct completions *queue;
 
-	(void)state;
 	assert_int_equal(completions_open(&queue), 0);
 	assert_int_equal(completions_wait(queue, COMPLETIONS_THREAD, 1, 0), -EAGAIN);
 	assert_int_equal(completions_wait(queue, COMPLETIONS_THREAD, 1, 1), -ETIMEDOUT);
 	completions_close(queue);
 }
 
-static void a_wake_before_the_wait_is_not_lost_and_ends_one_wait(void **state)
+TEST(a_wake_before_the_wait_is_not_lost_and_ends_one_wait)
 {
 	struct completions *queue;
 
-	(void)state;
 	assert_int_equal(completions_open(&queue), 0);
 	completions_wake(queue, COMPLETIONS_THREAD);
 	assert_int_equal(completions_wait(queue, COMPLETIONS_THREAD, 1, UINT64_MAX), 0);
@@ -181,11 +176,10 @@ static void a_wake_before_the_wait_is_not_lost_and_ends_one_wait(void **state)
 	completions_close(queue);
 }
 
-static void a_wake_is_for_one_waiter_and_a_completion_for_any(void **state)
+TEST(a_wake_is_for_one_waiter_and_a_completion_for_any)
 {
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 0);
 	assert_false(completions_pending(rig.queues[0], COMPLETIONS_CALLER));
 	completions_wake(rig.queues[0], COMPLETIONS_THREAD);
@@ -202,12 +196,11 @@ static void a_wake_is_for_one_waiter_and_a_completion_for_any(void **state)
 	rig_close(&rig);
 }
 
-static void a_wait_for_several_ends_when_as_many_can_be_taken(void **state)
+TEST(a_wait_for_several_ends_when_as_many_can_be_taken)
 {
 	static struct rig rig;
 	struct completions *queue;
 
-	(void)state;
 	rig_open(&rig, 0);
 	queue = rig.queues[0];
 	submit(&rig, 0, 0, 3);
@@ -225,12 +218,11 @@ static void a_wait_for_several_ends_when_as_many_can_be_taken(void **state)
 	rig_close(&rig);
 }
 
-static void an_overdue_transfer_wakes_its_owner_and_no_other(void **state)
+TEST(an_overdue_transfer_wakes_its_owner_and_no_other)
 {
 	static struct rig rig;
 	uint64_t offset;
 
-	(void)state;
 	rig_open(&rig, AGES_MS);
 	submit(&rig, 0, 0, 1);
 	assert_true(fake_await_ios(&rig.fake, 1));
@@ -249,11 +241,10 @@ static void an_overdue_transfer_wakes_its_owner_and_no_other(void **state)
 }
 
 /* The owner frees the queue while the worker that appended to it may still hold its lock. */
-static void a_queue_may_be_closed_once_all_is_taken(void **state)
+TEST(a_queue_may_be_closed_once_all_is_taken)
 {
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 0);
 	fake_release(&rig.fake, FAKE_ALL);
 	for (unsigned i = 0; i < 200; i++) {
@@ -263,22 +254,4 @@ static void a_queue_may_be_closed_once_all_is_taken(void **state)
 		assert_int_equal(completions_open(&rig.queues[0]), 0);
 	}
 	rig_close(&rig);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(completed_transfers_are_taken_once_in_the_order_of_completion),
-		cmocka_unit_test(workers_do_not_wait_for_an_owner_that_takes_nothing),
-		cmocka_unit_test(owners_that_share_an_aio_get_their_own_transfers),
-		cmocka_unit_test(a_failed_transfer_is_taken_like_others),
-		cmocka_unit_test(a_wait_is_bounded_in_time),
-		cmocka_unit_test(a_wake_before_the_wait_is_not_lost_and_ends_one_wait),
-		cmocka_unit_test(a_wake_is_for_one_waiter_and_a_completion_for_any),
-		cmocka_unit_test(a_wait_for_several_ends_when_as_many_can_be_taken),
-		cmocka_unit_test(an_overdue_transfer_wakes_its_owner_and_no_other),
-		cmocka_unit_test(a_queue_may_be_closed_once_all_is_taken),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@
 #include "nvswap.h"
 #include "support/inject.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define BLOCK	  65536u
 #define GIVE_UP_S 120
@@ -44,9 +45,8 @@ static int open_with(struct nvs_aio **aio, enum nvs_ioengine ioengine, const str
 
 /* ---- The choice ---- */
 
-static void trying_an_engine_leaves_nothing_open(void **state)
+TEST(trying_an_engine_leaves_nothing_open)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(engines); i++) {
 		struct inject_held before = inject_held(), after;
 
@@ -57,12 +57,11 @@ static void trying_an_engine_leaves_nothing_open(void **state)
 	}
 }
 
-static void the_machine_has_the_first_engine_that_works(void **state)
+TEST(the_machine_has_the_first_engine_that_works)
 {
 	struct nvs_machine_info info = {.size = sizeof(info)};
 	enum nvs_ioengine first = NVS_IOENGINE_AUTO;
 
-	(void)state;
 	assert_int_equal(nvs_machine_get_info(&info, NULL), 0);
 	for (size_t i = 0; i < COUNT(engines); i++) {
 		bool it_works = works(engines[i]);
@@ -108,11 +107,10 @@ static int auto_without_io_uring(void *arg)
 	return CHILD_OK;
 }
 
-static void auto_logs_its_choice_only_if_it_passed_over_an_engine(void **state)
+TEST(auto_logs_its_choice_only_if_it_passed_over_an_engine)
 {
 	int status;
 
-	(void)state;
 	if (!works(NVS_IOENGINE_IO_URING) || !works(NVS_IOENGINE_LIBAIO))
 		SKIP("io_uring and libaio do not both work here");
 	assert_int_equal(choices_of_auto(), 0);
@@ -158,9 +156,8 @@ static int submit_and_be_killed(void *arg)
 	return CHILD_OK;
 }
 
-static void a_transfer_of_a_killed_thread_comes_back_to_its_queue(void **state)
+TEST(a_transfer_of_a_killed_thread_comes_back_to_its_queue)
 {
-	(void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 	SKIP("the sanitizers can't go on after a thread was killed");
 #endif
@@ -177,26 +174,12 @@ static void a_transfer_of_a_killed_thread_comes_back_to_its_queue(void **state)
 	}
 }
 
-static void a_closed_queue_leaves_no_memory(void **state)
+TEST(a_closed_queue_leaves_no_memory)
 {
 	int64_t before = inject_held().blocks;
 	struct completions *queue;
 
-	(void)state;
 	assert_int_equal(completions_open(&queue), 0);
 	completions_close(queue);
 	assert_int_equal(inject_held().blocks, before);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(trying_an_engine_leaves_nothing_open),
-		cmocka_unit_test(the_machine_has_the_first_engine_that_works),
-		cmocka_unit_test(auto_logs_its_choice_only_if_it_passed_over_an_engine),
-		cmocka_unit_test(a_transfer_of_a_killed_thread_comes_back_to_its_queue),
-		cmocka_unit_test(a_closed_queue_leaves_no_memory),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

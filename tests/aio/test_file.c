@@ -14,6 +14,7 @@
 #include "config/config.h"
 #include "nvswap.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 static const char text[] = "written at an offset";
 
@@ -45,13 +46,12 @@ static void write_and_read(struct nvs_aio *aio, struct nvs_file *file, uint64_t 
 	assert_string_equal(back, text);
 }
 
-static void a_descriptor_stays_the_callers(void **state)
+TEST(a_descriptor_stays_the_callers)
 {
 	const int kinds[] = {0, O_APPEND, O_DIRECT};
 	struct nvs_aio *aio = aio_of_posix();
 	const char *directory = temp_directory();
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT(kinds); i++) {
 		const char *path = path_in(directory, "file");
 		int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | kinds[i], 0600);
@@ -81,14 +81,13 @@ static void a_descriptor_stays_the_callers(void **state)
 	nvs_aio_close(aio);
 }
 
-static void a_descriptor_that_cannot_be_used_is_refused(void **state)
+TEST(a_descriptor_that_cannot_be_used_is_refused)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "file");
 	struct nvs_aio *aio = aio_of_posix();
 	struct nvs_file *file;
 	int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0600), path_fd, pipes[2];
 
-	(void)state;
 	assert_int_equal(nvs_file_from_fd(aio, fd, NVS_FILE_WRITE, &file, &error), -EINVAL);
 	assert_says(error.text, "must be open for reading and writing");
 	assert_says(error.text, path);
@@ -115,13 +114,12 @@ static void a_descriptor_that_cannot_be_used_is_refused(void **state)
 	nvs_aio_close(aio);
 }
 
-static void a_fifo_is_refused_without_blocking(void **state)
+TEST(a_fifo_is_refused_without_blocking)
 {
 	const char *path = path_in(temp_directory(), "fifo");
 	struct nvs_aio *aio = aio_of_posix();
 	struct nvs_file *file;
 
-	(void)state;
 	assert_int_equal(mkfifo(path, 0600), 0);
 	assert_int_equal(nvs_file_open(aio, path, 0, &file, &error), -EINVAL);
 	assert_says(error.text, path);
@@ -130,14 +128,13 @@ static void a_fifo_is_refused_without_blocking(void **state)
 	nvs_aio_close(aio);
 }
 
-static void a_file_that_the_kernel_makes_up_is_refused(void **state)
+TEST(a_file_that_the_kernel_makes_up_is_refused)
 {
 	static const char *const paths[] = {"/proc/self/stat", "/sys/kernel/mm/transparent_hugepage"
 							       "/enabled"};
 	struct nvs_aio *aio = aio_of_posix();
 	struct nvs_file *file;
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT(paths); i++) {
 		int fd = open(paths[i], O_RDONLY | O_CLOEXEC);
 
@@ -155,7 +152,7 @@ static void a_file_that_the_kernel_makes_up_is_refused(void **state)
 }
 
 /* Also where the limit is no multiple of what direct I/O needs. */
-static void a_write_beyond_the_limit_on_file_sizes_names_it(void **state)
+TEST(a_write_beyond_the_limit_on_file_sizes_names_it)
 {
 	const struct rlimit limits[] = {{3 * 65536, RLIM_INFINITY},
 					{3 * 65536 + 777, RLIM_INFINITY}};
@@ -164,7 +161,6 @@ static void a_write_beyond_the_limit_on_file_sizes_names_it(void **state)
 	char *data = aligned_alloc(4096, 4 * 65536);
 	struct rlimit before;
 
-	(void)state;
 	assert_non_null(data);
 	memset(data, 1, 4 * 65536);
 	signal(SIGXFSZ, SIG_IGN);
@@ -186,12 +182,11 @@ static void a_write_beyond_the_limit_on_file_sizes_names_it(void **state)
 	nvs_aio_close(aio);
 }
 
-static void null_arguments_are_refused(void **state)
+TEST(null_arguments_are_refused)
 {
 	struct nvs_aio *aio = aio_of_posix();
 	struct nvs_file *file;
 
-	(void)state;
 	assert_int_equal(nvs_file_open(NULL, "file", 0, &file, &error), -EINVAL);
 	assert_int_equal(nvs_file_open(aio, NULL, 0, &file, NULL), -EINVAL);
 	assert_int_equal(nvs_file_open(aio, "file", 0, NULL, NULL), -EINVAL);
@@ -202,16 +197,4 @@ static void null_arguments_are_refused(void **state)
 	nvs_aio_close(aio);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(a_descriptor_stays_the_callers),
-		test(a_descriptor_that_cannot_be_used_is_refused),
-		test(a_fifo_is_refused_without_blocking),
-		test(a_file_that_the_kernel_makes_up_is_refused),
-		test(a_write_beyond_the_limit_on_file_sizes_names_it),
-		test(null_arguments_are_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

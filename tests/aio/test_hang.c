@@ -21,6 +21,7 @@
 #include "support/sole_owner.h"
 #include "support/submit.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define LIMIT_MS 20	 /* a limit that passes in real time */
 #define AGES_MS	 1000000 /* a limit that passes only for aio_look_for_overdue() */
@@ -208,11 +209,10 @@ static void expect_hung(struct rig *rig, unsigned which, int timeout_ms, uint64_
 	assert_non_null(strstr(rig->error.text, HANGS));
 }
 
-static void a_transfer_that_hangs_is_reported_once_and_completes_late(void **state)
+TEST(a_transfer_that_hangs_is_reported_once_and_completes_late)
 {
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, LIMIT_MS, 1, PART);
 	assert_int_equal(submit_all(rig.aio, rig.all, 2, NULL), 0);
 	expect_hung(&rig, 0, -1, 0);
@@ -229,14 +229,13 @@ static void a_transfer_that_hangs_is_reported_once_and_completes_late(void **sta
 }
 
 /* Of two files, as on two drives: the drive of the second has nothing to do. */
-static void a_transfer_behind_a_drive_that_hangs_is_not_blamed_on_its_own_drive(void **state)
+TEST(a_transfer_behind_a_drive_that_hangs_is_not_blamed_on_its_own_drive)
 {
 	static struct rig rig;
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_file *other;
 	char path[512];
 
-	(void)state;
 	rig_open(&rig, AGES_MS, 1, PART);
 	snprintf(path, sizeof(path), "%s/other", rig.directory);
 	SUCCEEDS(nvs_file_open(rig.aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &other, &error),
@@ -269,12 +268,11 @@ static void a_transfer_behind_a_drive_that_hangs_is_not_blamed_on_its_own_drive(
 }
 
 /* The test passes the time to the check and waits for nothing. */
-static void transfers_queued_on_a_busy_drive_are_not_overdue(void **state)
+TEST(transfers_queued_on_a_busy_drive_are_not_overdue)
 {
 	static struct rig rig;
 	uint64_t submitted;
 
-	(void)state;
 	rig_open(&rig, AGES_MS, 1, PART);
 	assert_int_equal(submit_all(rig.aio, rig.all, 3, NULL), 0);
 	submitted = clock_ns();
@@ -297,12 +295,11 @@ static void transfers_queued_on_a_busy_drive_are_not_overdue(void **state)
 	rig_end(&rig, 3, 0);
 }
 
-static void one_transfer_that_hangs_ends_the_wait_for_all(void **state)
+TEST(one_transfer_that_hangs_ends_the_wait_for_all)
 {
 	static struct rig rig;
 	uint64_t taken;
 
-	(void)state;
 	rig_open(&rig, AGES_MS, 2, PART);
 	assert_int_equal(submit_all(rig.aio, rig.all, 1, NULL), 0);
 	assert_true(fake_await_ios(&rig.fake, 1));
@@ -324,11 +321,10 @@ static void one_transfer_that_hangs_ends_the_wait_for_all(void **state)
 	rig_end(&rig, 2, 0);
 }
 
-static void a_transfer_that_hangs_and_fails_reports_both(void **state)
+TEST(a_transfer_that_hangs_and_fails_reports_both)
 {
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, AGES_MS, 2, 2 * PART);
 	fake_fail_nth(&rig.fake, 0, 1, -ENOSPC);
 	assert_int_equal(submit_all(rig.aio, rig.all, 1, NULL), 0);
@@ -343,12 +339,11 @@ static void a_transfer_that_hangs_and_fails_reports_both(void **state)
 	assert_int_equal(rig.error.offset, 0);
 }
 
-static void an_error_of_the_kernel_is_not_reported_as_in_flight(void **state)
+TEST(an_error_of_the_kernel_is_not_reported_as_in_flight)
 {
 	static const int results[] = {-ETIMEDOUT, -EAGAIN};
 	static struct rig rig;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(results); i++) {
 		rig_open(&rig, 0, 1, PART);
 		fake_release(&rig.fake, FAKE_ALL);
@@ -360,7 +355,7 @@ static void an_error_of_the_kernel_is_not_reported_as_in_flight(void **state)
 	}
 }
 
-static void a_limit_of_more_than_a_day_is_refused(void **state)
+TEST(a_limit_of_more_than_a_day_is_refused)
 {
 	const struct aio_config config = {.block_size = 4096,
 					  .queue_depth = 1,
@@ -369,7 +364,6 @@ static void a_limit_of_more_than_a_day_is_refused(void **state)
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio = NULL;
 
-	(void)state;
 	assert_int_equal(aio_open(&aio, &config, NULL, &error), -EINVAL);
 	assert_string_equal(error.subject, "io_timeout_ms");
 }
@@ -451,12 +445,11 @@ static void expect_tensor_hung(struct bench *b, int rc, const char *tensor, cons
 	b->f.error = (struct nvs_error){.size = sizeof(b->f.error)};
 }
 
-static void a_wait_without_a_timeout_returns(void **state)
+TEST(a_wait_without_a_timeout_returns)
 {
 	static struct bench b;
 	char path[512];
 
-	(void)state;
 	bench_open(&b, false, LIMIT_MS);
 	fixture_store_file(&b.f, "data", path);
 	tensor_write(&b.f, b.t[0], 1);
@@ -473,12 +466,11 @@ static void a_wait_without_a_timeout_returns(void **state)
 	fixture_close(&b.f);
 }
 
-static void a_write_that_hangs_is_reported_and_its_memory_is_not_reused(void **state)
+TEST(a_write_that_hangs_is_reported_and_its_memory_is_not_reused)
 {
 	static struct bench b;
 	struct nvs_engine *engine;
 
-	(void)state;
 	engine = bench_open_dirty(&b);
 	sim_hold(b.f.sim, SIM_WRITES);
 	OK(&b.f, nvs_tensor_swap_out(engine, b.t, 1, &b.f.error));
@@ -504,12 +496,11 @@ static void a_write_that_hangs_is_reported_and_its_memory_is_not_reused(void **s
 	assert_int_equal(hangs_heard(&b.hearing), 2);
 }
 
-static void a_read_that_hangs_is_reported_and_others_are_served(void **state)
+TEST(a_read_that_hangs_is_reported_and_others_are_served)
 {
 	static struct bench b;
 	struct nvs_engine *engine;
 
-	(void)state;
 	engine = bench_open_filled(&b, false);
 	sim_hold(b.f.sim, SIM_READS);
 	OK(&b.f, sole_swap_in(engine, b.t, 1, -1, &b.f.error));
@@ -527,7 +518,7 @@ static void a_read_that_hangs_is_reported_and_others_are_served(void **state)
 	bench_check_and_close(&b, 3);
 }
 
-static void transfers_complete_beside_one_that_hangs(void **state)
+TEST(transfers_complete_beside_one_that_hangs)
 {
 	enum { DEPTH = 16 };
 	static struct bench b;
@@ -538,7 +529,6 @@ static void transfers_complete_beside_one_that_hangs(void **state)
 				    .simulated = true};
 	struct nvs_tensor *hangs, *moves[2];
 
-	(void)state;
 	b = (struct bench){0};
 	fixture_init(&b.f, &setup);
 	b.f.config.aio.io_timeout_ms = AGES_MS;
@@ -562,12 +552,11 @@ static void transfers_complete_beside_one_that_hangs(void **state)
 	fixture_close(&b.f);
 }
 
-static void a_transfer_that_hangs_and_then_fails_has_failed(void **state)
+TEST(a_transfer_that_hangs_and_then_fails_has_failed)
 {
 	static struct bench b;
 	struct nvs_engine *engine;
 
-	(void)state;
 	engine = bench_open_filled(&b, false);
 	sim_hold(b.f.sim, SIM_READS);
 	sim_hold(b.f.sim, SIM_WRITES);
@@ -585,7 +574,7 @@ static void a_transfer_that_hangs_and_then_fails_has_failed(void **state)
 	bench_check_and_close(&b, 2);
 }
 
-static void external_memory_stays_in_flight_until_the_io_completes(void **state)
+TEST(external_memory_stays_in_flight_until_the_io_completes)
 {
 	static struct bench b;
 	static char memory[2][PART];
@@ -593,7 +582,6 @@ static void external_memory_stays_in_flight_until_the_io_completes(void **state)
 	const void *from = memory[0];
 	struct nvs_engine *engine;
 
-	(void)state;
 	bench_open(&b, false, AGES_MS);
 	engine = b.f.engine;
 	fill(memory[0], PART, 7);
@@ -611,14 +599,13 @@ static void external_memory_stays_in_flight_until_the_io_completes(void **state)
 }
 
 /* Calls wait for the plan's reads, too. */
-static void calls_return_while_a_read_of_the_plan_hangs(void **state)
+TEST(calls_return_while_a_read_of_the_plan_hangs)
 {
 	static struct bench b;
 	static char memory[PART];
 	const void *from = memory;
 	struct nvs_engine *engine;
 
-	(void)state;
 	bench_open(&b, false, AGES_MS);
 	engine = b.f.engine;
 	for (uint64_t i = 0; i < 3; i++)
@@ -641,11 +628,10 @@ static void calls_return_while_a_read_of_the_plan_hangs(void **state)
 	fixture_close(&b.f);
 }
 
-static void a_close_that_hangs_closes_nothing_and_can_be_repeated(void **state)
+TEST(a_close_that_hangs_closes_nothing_and_can_be_repeated)
 {
 	static struct bench b;
 
-	(void)state;
 	bench_open_filled(&b, true);
 	sim_hold(b.f.sim, SIM_WRITES);
 	/* The close starts the write. */
@@ -659,12 +645,11 @@ static void a_close_that_hangs_closes_nothing_and_can_be_repeated(void **state)
 	bench_check_and_close(&b, 2);
 }
 
-static void a_close_whose_sync_times_out_fails_and_closes(void **state)
+TEST(a_close_whose_sync_times_out_fails_and_closes)
 {
 	static struct bench b;
 	int rc;
 
-	(void)state;
 	bench_open(&b, true, 0);
 	tensor_write(&b.f, b.t[0], 1);
 	inject_fail(INJECT_SYNC, 1, 1, ETIMEDOUT);
@@ -714,12 +699,11 @@ static void store_after_all(struct bench *b, struct nvs_tensor *tensor, uint64_t
 }
 
 /* A race, which ThreadSanitizer finds in most runs and nothing else does. */
-static void no_check_for_overdue_transfers_runs_after_a_close(void **state)
+TEST(no_check_for_overdue_transfers_runs_after_a_close)
 {
 	static struct holdup holdup;
 	struct bench *b = &holdup.bench;
 
-	(void)state;
 	bench_open(b, false, LIMIT_MS);
 	fixture_shut(&b->f);
 	b->f.config.log = (struct nvs_log){hold_up, &holdup};
@@ -747,13 +731,12 @@ static void no_check_for_overdue_transfers_runs_after_a_close(void **state)
 	fixture_close(&b->f);
 }
 
-static void a_caller_that_polls_for_room_gets_the_write_error(void **state)
+TEST(a_caller_that_polls_for_room_gets_the_write_error)
 {
 	static struct bench b;
 	struct nvs_engine *engine;
 	int rc;
 
-	(void)state;
 	engine = bench_open_dirty(&b);
 	sim_fail(b.f.sim, NVS_WRITE, 0, ENOSPC, 1000);
 	rc = sole_pin(engine, &b.t[2], 2, 0, &b.f.error);
@@ -851,11 +834,10 @@ static void step_hangs_and_is_finished(bool pipeline, enum nvs_direction directi
 	optim_close(o);
 }
 
-static void a_step_that_hangs_returns_and_is_finished_later(void **state)
+TEST(a_step_that_hangs_returns_and_is_finished_later)
 {
 	struct snapshot expected;
 
-	(void)state;
 	undisturbed(&expected);
 	for (int pipeline = 0; pipeline < 2; pipeline++)
 		for (int direction = 0; direction < 2; direction++)
@@ -865,13 +847,12 @@ static void a_step_that_hangs_returns_and_is_finished_later(void **state)
 }
 
 /* Half of the state is in host memory; a commit writes it from there. */
-static void a_commit_that_hangs_returns_and_succeeds_later(void **state)
+TEST(a_commit_that_hangs_returns_and_succeeds_later)
 {
 	static struct trainer t;
 	struct optim *o = &t.o;
 	struct snapshot expected;
 
-	(void)state;
 	undisturbed(&expected);
 	trainer_open(&t, true, true, 0.5);
 	optim_run(o, 1, 2);
@@ -894,13 +875,12 @@ static void a_commit_that_hangs_returns_and_succeeds_later(void **state)
 }
 
 /* The failed open leaks what is in flight until the process ends, so it runs in a child. */
-static void opening_an_optimizer_on_a_drive_that_hangs_returns(void **state)
+TEST(opening_an_optimizer_on_a_drive_that_hangs_returns)
 {
 	static struct trainer t;
 	int status;
 	pid_t child;
 
-	(void)state;
 	trainer_open(&t, true, true, 0.5);
 	optim_run(&t.o, 1, 1);
 	optim_shut(&t.o);
@@ -916,34 +896,4 @@ static void opening_an_optimizer_on_a_drive_that_hangs_returns(void **state)
 	assert_int_equal(status, 0);
 	DONE(&t.o, optim_open(&t.o));
 	optim_close(&t.o);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_transfer_that_hangs_is_reported_once_and_completes_late),
-		cmocka_unit_test(
-			a_transfer_behind_a_drive_that_hangs_is_not_blamed_on_its_own_drive),
-		cmocka_unit_test(transfers_queued_on_a_busy_drive_are_not_overdue),
-		cmocka_unit_test(one_transfer_that_hangs_ends_the_wait_for_all),
-		cmocka_unit_test(a_transfer_that_hangs_and_fails_reports_both),
-		cmocka_unit_test(an_error_of_the_kernel_is_not_reported_as_in_flight),
-		cmocka_unit_test(a_limit_of_more_than_a_day_is_refused),
-		cmocka_unit_test(a_wait_without_a_timeout_returns),
-		cmocka_unit_test(a_write_that_hangs_is_reported_and_its_memory_is_not_reused),
-		cmocka_unit_test(a_read_that_hangs_is_reported_and_others_are_served),
-		cmocka_unit_test(transfers_complete_beside_one_that_hangs),
-		cmocka_unit_test(a_transfer_that_hangs_and_then_fails_has_failed),
-		cmocka_unit_test(external_memory_stays_in_flight_until_the_io_completes),
-		cmocka_unit_test(calls_return_while_a_read_of_the_plan_hangs),
-		cmocka_unit_test(a_close_that_hangs_closes_nothing_and_can_be_repeated),
-		cmocka_unit_test(a_close_whose_sync_times_out_fails_and_closes),
-		cmocka_unit_test(no_check_for_overdue_transfers_runs_after_a_close),
-		cmocka_unit_test(a_caller_that_polls_for_room_gets_the_write_error),
-		cmocka_unit_test(a_step_that_hangs_returns_and_is_finished_later),
-		cmocka_unit_test(a_commit_that_hangs_returns_and_succeeds_later),
-		cmocka_unit_test(opening_an_optimizer_on_a_drive_that_hangs_returns),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

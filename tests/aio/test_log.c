@@ -12,6 +12,7 @@
 #include "support/fake_aio.h"
 #include "support/fake_engine.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define PART	 4096u
 #define LIMIT_MS 20 /* a limit that passes in real time */
@@ -121,11 +122,10 @@ static void rig_open_blocked(struct rig *rig)
 	await_message(rig);
 }
 
-static void a_read_completes_and_its_file_closes_while_the_log_function_blocks(void **state)
+TEST(a_read_completes_and_its_file_closes_while_the_log_function_blocks)
 {
 	static struct rig rig;
 
-	(void)state;
 	rig_open_blocked(&rig);
 	fake_release(&rig.fake, FAKE_ALL);
 	await(&rig, 0);
@@ -135,11 +135,10 @@ static void a_read_completes_and_its_file_closes_while_the_log_function_blocks(v
 	assert_int_equal(rig.messages, 2);
 }
 
-static void a_read_is_found_overdue_while_the_log_function_blocks(void **state)
+TEST(a_read_is_found_overdue_while_the_log_function_blocks)
 {
 	static struct rig rig;
 
-	(void)state;
 	rig_open_blocked(&rig);
 	start(&rig, 1);
 	assert_int_equal(nvs_aio_wait(rig.aio, &rig.requests[1], 1, AWAIT_MS, &rig.error),
@@ -154,12 +153,11 @@ static void a_read_is_found_overdue_while_the_log_function_blocks(void **state)
 }
 
 /* So the program may free what the function uses. */
-static void an_aio_is_closed_when_the_log_function_has_returned(void **state)
+TEST(an_aio_is_closed_when_the_log_function_has_returned)
 {
 	static struct rig rig;
 	pthread_t thread;
 
-	(void)state;
 	rig_open_blocked(&rig);
 	fake_release(&rig.fake, FAKE_ALL);
 	await(&rig, 0);
@@ -181,11 +179,10 @@ static int fail_first(void *queue, struct io **ios, unsigned max, unsigned min)
 	return failures++ ? engine_fake.reap(queue, ios, max, min) : -EBADF;
 }
 
-static void a_worker_goes_on_while_the_log_function_blocks(void **state)
+TEST(a_worker_goes_on_while_the_log_function_blocks)
 {
 	static struct rig rig;
 
-	(void)state;
 	fails_to_reap = engine_fake;
 	fails_to_reap.reap = fail_first;
 	rig_open(&rig, &fails_to_reap, 0);
@@ -199,14 +196,4 @@ static void a_worker_goes_on_while_the_log_function_blocks(void **state)
 	assert_int_equal(rig.messages, 1);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(a_read_completes_and_its_file_closes_while_the_log_function_blocks),
-		test(a_read_is_found_overdue_while_the_log_function_blocks),
-		test(an_aio_is_closed_when_the_log_function_has_returned),
-		test(a_worker_goes_on_while_the_log_function_blocks),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

@@ -11,6 +11,7 @@
 #include "support/fake_engine.h"
 #include "support/submit.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define PART 4096u
 
@@ -73,12 +74,11 @@ static void expect_parts(struct rig *rig, unsigned seen, const unsigned *parts, 
 	}
 }
 
-static void promoted_transfers_are_served_in_the_order_of_the_waits(void **state)
+TEST(promoted_transfers_are_served_in_the_order_of_the_waits)
 {
 	struct transfer busy, all[5];
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 1);
 	start(&rig, &busy, NVS_READ, 9, 1);
 	assert_true(fake_await_ios(&rig.fake, 1));
@@ -93,12 +93,11 @@ static void promoted_transfers_are_served_in_the_order_of_the_waits(void **state
 	rig_close(&rig);
 }
 
-static void a_transfer_promoted_before_it_is_submitted_goes_first(void **state)
+TEST(a_transfer_promoted_before_it_is_submitted_goes_first)
 {
 	struct transfer busy, usual, awaited;
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 1);
 	start(&rig, &busy, NVS_READ, 9, 1);
 	assert_true(fake_await_ios(&rig.fake, 1));
@@ -111,12 +110,11 @@ static void a_transfer_promoted_before_it_is_submitted_goes_first(void **state)
 	rig_close(&rig);
 }
 
-static void a_transfer_promoted_in_part_is_served_once(void **state)
+TEST(a_transfer_promoted_in_part_is_served_once)
 {
 	struct transfer partly, other;
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 2);
 	start(&rig, &partly, NVS_READ, 0, 4);
 	assert_true(fake_await_ios(&rig.fake, 2));
@@ -138,13 +136,12 @@ static struct nvs_request *request(struct rig *rig, unsigned part)
 	return request;
 }
 
-static void requests_that_a_call_waits_for_go_first(void **state)
+TEST(requests_that_a_call_waits_for_go_first)
 {
 	struct nvs_request *requests[5];
 	static struct rig rig;
 	size_t index;
 
-	(void)state;
 	rig_open(&rig, 1);
 	for (unsigned i = 0; i < 5; i++) {
 		requests[i] = request(&rig, i);
@@ -162,12 +159,11 @@ static void requests_that_a_call_waits_for_go_first(void **state)
 	rig_close(&rig);
 }
 
-static void requests_go_first_when_a_call_waits_for_all(void **state)
+TEST(requests_go_first_when_a_call_waits_for_all)
 {
 	struct transfer busy, others[2];
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 1);
 	start(&rig, &busy, NVS_READ, 9, 1);
 	assert_true(fake_await_ios(&rig.fake, 1));
@@ -187,12 +183,11 @@ static void requests_go_first_when_a_call_waits_for_all(void **state)
 	rig_close(&rig);
 }
 
-static void write_backs_leave_room_for_awaited_reads_and_go_on(void **state)
+TEST(write_backs_leave_room_for_awaited_reads_and_go_on)
 {
 	struct transfer writes, read;
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 9);
 	start(&rig, &read, NVS_READ, 100, 1);
 	aio_promote(rig.aio, &read);
@@ -219,12 +214,11 @@ static void write_backs_leave_room_for_awaited_reads_and_go_on(void **state)
 	rig_close(&rig);
 }
 
-static void write_backs_have_their_turn_among_awaited_reads(void **state)
+TEST(write_backs_have_their_turn_among_awaited_reads)
 {
 	struct transfer busy, reads, ahead, writes;
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 1);
 	start(&rig, &busy, NVS_READ, 99, 1);
 	assert_true(fake_await_ios(&rig.fake, 1));
@@ -236,12 +230,11 @@ static void write_backs_have_their_turn_among_awaited_reads(void **state)
 	rig_close(&rig);
 }
 
-static void writes_fill_the_queue_while_no_read_waits(void **state)
+TEST(writes_fill_the_queue_while_no_read_waits)
 {
 	struct transfer writes, read;
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 8);
 	start(&rig, &read, NVS_READ, 100, 1);
 	start(&rig, &writes, NVS_WRITE, 0, 80);
@@ -249,12 +242,11 @@ static void writes_fill_the_queue_while_no_read_waits(void **state)
 	rig_close(&rig);
 }
 
-static void awaited_reads_and_writes_alternate(void **state)
+TEST(awaited_reads_and_writes_alternate)
 {
 	struct transfer busy, reads, writes;
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 1);
 	start(&rig, &busy, NVS_READ, 99, 1);
 	assert_true(fake_await_ios(&rig.fake, 1));
@@ -266,12 +258,11 @@ static void awaited_reads_and_writes_alternate(void **state)
 	rig_close(&rig);
 }
 
-static void reads_ahead_precede_write_backs_which_have_a_turn_in_four(void **state)
+TEST(reads_ahead_precede_write_backs_which_have_a_turn_in_four)
 {
 	struct transfer busy, reads, writes;
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 1);
 	start(&rig, &busy, NVS_WRITE, 99, 1);
 	assert_true(fake_await_ios(&rig.fake, 1));
@@ -282,13 +273,12 @@ static void reads_ahead_precede_write_backs_which_have_a_turn_in_four(void **sta
 }
 
 /* The kernel merges only I/Os that are neighbours in a batch. */
-static void ios_of_one_list_are_neighbours_in_a_batch(void **state)
+TEST(ios_of_one_list_are_neighbours_in_a_batch)
 {
 	static const unsigned expected[] = {10, 11, 12, 13, 20, 21, 22, 23};
 	struct transfer busy, awaited, writes;
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 8);
 	start(&rig, &busy, NVS_READ, 90, 8);
 	assert_true(fake_await_ios(&rig.fake, 8));
@@ -322,29 +312,8 @@ static void expect_wait(uint32_t block_size, unsigned least)
 	rig_close(&rig);
 }
 
-static void a_full_queue_waits_for_an_eighth_of_it_or_a_quarter_of_large_ios(void **state)
+TEST(a_full_queue_waits_for_an_eighth_of_it_or_a_quarter_of_large_ios)
 {
-	(void)state;
 	expect_wait(PART, 4);
 	expect_wait(64 * PART, 8);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(promoted_transfers_are_served_in_the_order_of_the_waits),
-		cmocka_unit_test(a_transfer_promoted_before_it_is_submitted_goes_first),
-		cmocka_unit_test(a_transfer_promoted_in_part_is_served_once),
-		cmocka_unit_test(requests_that_a_call_waits_for_go_first),
-		cmocka_unit_test(requests_go_first_when_a_call_waits_for_all),
-		cmocka_unit_test(write_backs_leave_room_for_awaited_reads_and_go_on),
-		cmocka_unit_test(write_backs_have_their_turn_among_awaited_reads),
-		cmocka_unit_test(writes_fill_the_queue_while_no_read_waits),
-		cmocka_unit_test(a_full_queue_waits_for_an_eighth_of_it_or_a_quarter_of_large_ios),
-		cmocka_unit_test(awaited_reads_and_writes_alternate),
-		cmocka_unit_test(ios_of_one_list_are_neighbours_in_a_batch),
-		cmocka_unit_test(reads_ahead_precede_write_backs_which_have_a_turn_in_four),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@
 #include "support/fake_aio.h"
 #include "support/inject.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "support/turns.h"
 
 #define PAGE   4096u
@@ -174,9 +175,8 @@ static void close_a_file_whose_transfer_failed(struct rig *rig, enum how how)
 	assert_int_equal(nvs_aio_wait_all(rig->aio, -1, NULL, NULL), how == FOR_ALL ? 0 : -ENODATA);
 }
 
-static void a_file_may_be_closed_while_its_failure_is_told(void **state)
+TEST(a_file_may_be_closed_while_its_failure_is_told)
 {
-	(void)state;
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
 		struct rig rig;
 
@@ -191,13 +191,12 @@ static void a_file_may_be_closed_while_its_failure_is_told(void **state)
 
 /* ---- Taking ---- */
 
-static void a_request_that_a_call_waits_for_is_not_taken(void **state)
+TEST(a_request_that_a_call_waits_for_is_not_taken)
 {
 	struct nvs_request *taken[2];
 	struct rig rig;
 	int fd;
 
-	(void)state;
 	rig_open(&rig);
 	fd = nvs_aio_eventfd(rig.aio);
 	fake_hold(&rig.fake);
@@ -221,12 +220,11 @@ static void a_request_that_a_call_waits_for_is_not_taken(void **state)
 }
 
 /* Others are taken, also those that completed later. */
-static void requests_beside_one_that_a_call_waits_for_are_taken(void **state)
+TEST(requests_beside_one_that_a_call_waits_for_are_taken)
 {
 	struct nvs_request *other, *taken[2];
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	fake_forget(&rig.fake);
 	fake_hold(&rig.fake);
@@ -254,13 +252,12 @@ static void requests_beside_one_that_a_call_waits_for_are_taken(void **state)
 	rig_close(&rig);
 }
 
-static void what_completed_during_a_wait_that_ended_before_is_taken(void **state)
+TEST(what_completed_during_a_wait_that_ended_before_is_taken)
 {
 	struct nvs_request *requests[2], *taken[2];
 	struct rig rig;
 	size_t index;
 
-	(void)state;
 	rig_open(&rig);
 	fake_hold(&rig.fake);
 	for (unsigned i = 0; i < 2; i++)
@@ -304,11 +301,10 @@ static void *take_and_close(void *arg)
 }
 
 /* A request may be taken and closed before the wait for it begins. */
-static void a_thread_takes_while_another_waits(void **state)
+TEST(a_thread_takes_while_another_waits)
 {
 	unsigned waited = 0;
 
-	(void)state;
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
 		struct taker taker = {0};
 		struct rig rig;
@@ -338,12 +334,11 @@ static void a_thread_takes_while_another_waits(void **state)
 
 /* ---- Closing requests ---- */
 
-static void a_wait_for_a_request_that_is_closed_meanwhile_is_refused(void **state)
+TEST(a_wait_for_a_request_that_is_closed_meanwhile_is_refused)
 {
 	struct nvs_request *later;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	fake_hold(&rig.fake);
 
@@ -371,9 +366,8 @@ static void a_wait_for_a_request_that_is_closed_meanwhile_is_refused(void **stat
 	rig_close(&rig);
 }
 
-static void a_wait_for_any_that_is_closed_meanwhile_is_refused(void **state)
+TEST(a_wait_for_any_that_is_closed_meanwhile_is_refused)
 {
-	(void)state;
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
 		struct rig rig;
 
@@ -436,13 +430,12 @@ static void *wait_for_all_again(void *arg)
 }
 
 /* Without turns: a request is closed without a lock. */
-static void requests_are_closed_while_another_thread_sees_all(void **state)
+TEST(requests_are_closed_while_another_thread_sees_all)
 {
 	struct closer closers[2];
 	struct waiter waiter = {0};
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	waiter.aio = rig.aio;
 	assert_int_equal(pthread_create(&waiter.thread, NULL, wait_for_all_again, &waiter), 0);
@@ -460,18 +453,4 @@ static void requests_are_closed_while_another_thread_sees_all(void **state)
 	rig_close(&rig);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(a_file_may_be_closed_while_its_failure_is_told),
-		test(a_request_that_a_call_waits_for_is_not_taken),
-		test(requests_beside_one_that_a_call_waits_for_are_taken),
-		test(what_completed_during_a_wait_that_ended_before_is_taken),
-		test(a_thread_takes_while_another_waits),
-		test(a_wait_for_a_request_that_is_closed_meanwhile_is_refused),
-		test(a_wait_for_any_that_is_closed_meanwhile_is_refused),
-		test(requests_are_closed_while_another_thread_sees_all),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

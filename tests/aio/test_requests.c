@@ -19,6 +19,7 @@
 #include "support/fake_engine.h"
 #include "support/inject.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define PAGE	4096u
 #define PAGES	64u
@@ -98,12 +99,11 @@ static void await_one(struct rig *rig, struct nvs_request *request)
 
 /* ---- Submitting ---- */
 
-static void what_pwrite_writes_pread_reads(void **state)
+TEST(what_pwrite_writes_pread_reads)
 {
 	struct nvs_request *request;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	strcpy(rig.data, "some bytes");
 	SUCCEEDS(nvs_aio_pwrite(rig.aio, rig.file, rig.data, 11, 5, &request, &rig.error),
@@ -120,13 +120,12 @@ static void what_pwrite_writes_pread_reads(void **state)
 	rig_close(&rig);
 }
 
-static void a_transfer_is_not_needed_once_submitted(void **state)
+TEST(a_transfer_is_not_needed_once_submitted)
 {
 	struct nvs_transfer transfers[2];
 	struct nvs_request *requests[2];
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	fake_hold(&rig.fake);
 	for (unsigned i = 0; i < 2; i++) {
@@ -144,13 +143,12 @@ static void a_transfer_is_not_needed_once_submitted(void **state)
 	rig_close(&rig);
 }
 
-static void waiting_for_all_closes_only_requests_without_an_array(void **state)
+TEST(waiting_for_all_closes_only_requests_without_an_array)
 {
 	struct nvs_request *request;
 	struct rig rig;
 	int64_t blocks;
 
-	(void)state;
 	rig_open(&rig);
 	request = start(&rig, 0);
 	blocks = inject_held().blocks;
@@ -165,12 +163,11 @@ static void waiting_for_all_closes_only_requests_without_an_array(void **state)
 	rig_close(&rig);
 }
 
-static void an_eventfd_is_readable_for_what_completed_before(void **state)
+TEST(an_eventfd_is_readable_for_what_completed_before)
 {
 	struct nvs_request *request;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	request = start(&rig, 0);
 	while (nvs_request_status(request, NULL) == -EINPROGRESS)
@@ -182,12 +179,11 @@ static void an_eventfd_is_readable_for_what_completed_before(void **state)
 	rig_close(&rig);
 }
 
-static void with_n_of_0_arrays_may_be_null(void **state)
+TEST(with_n_of_0_arrays_may_be_null)
 {
 	struct rig rig;
 	size_t index = 7;
 
-	(void)state;
 	rig_open(&rig);
 	assert_int_equal(nvs_aio_submit(rig.aio, NULL, 0, NULL, &rig.error), 0);
 	assert_int_equal(nvs_aio_wait(rig.aio, NULL, 0, -1, &rig.error), 0);
@@ -197,7 +193,7 @@ static void with_n_of_0_arrays_may_be_null(void **state)
 	rig_close(&rig);
 }
 
-static void an_invalid_transfer_submits_nothing(void **state)
+TEST(an_invalid_transfer_submits_nothing)
 {
 	struct nvs_transfer good, transfers[2];
 	struct aio_config config = {
@@ -206,7 +202,6 @@ static void an_invalid_transfer_submits_nothing(void **state)
 	struct nvs_aio *other;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	good = page_at(&rig, 0);
 	for (unsigned i = 0; i < 7; i++) {
@@ -242,12 +237,11 @@ static void an_invalid_transfer_submits_nothing(void **state)
 	rig_close(&rig);
 }
 
-static void a_transfer_that_is_refused_leaves_no_request(void **state)
+TEST(a_transfer_that_is_refused_leaves_no_request)
 {
 	struct nvs_request *request;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	request = start(&rig, 0);
 	await_one(&rig, request);
@@ -263,7 +257,7 @@ static void a_transfer_that_is_refused_leaves_no_request(void **state)
 }
 
 /* The caller was built against an older or a newer header. */
-static void transfers_of_another_version_are_read_by_their_size(void **state)
+TEST(transfers_of_another_version_are_read_by_their_size)
 {
 	const size_t smaller = offsetof(struct nvs_transfer, user);
 	struct {
@@ -274,7 +268,6 @@ static void transfers_of_another_version_are_read_by_their_size(void **state)
 	char smaller_ones[2 * sizeof(struct nvs_transfer)];
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	for (unsigned i = 0; i < 2; i++) {
 		struct nvs_transfer transfer = page_at(&rig, i);
@@ -297,12 +290,11 @@ static void transfers_of_another_version_are_read_by_their_size(void **state)
 	rig_close(&rig);
 }
 
-static void no_memory_is_allocated_for_as_many_requests_as_before(void **state)
+TEST(no_memory_is_allocated_for_as_many_requests_as_before)
 {
 	static struct nvs_request *requests[1000];
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	for (unsigned round = 0; round < 3; round++) {
 		if (round)
@@ -319,13 +311,12 @@ static void no_memory_is_allocated_for_as_many_requests_as_before(void **state)
 	rig_close(&rig);
 }
 
-static void without_memory_nothing_is_submitted(void **state)
+TEST(without_memory_nothing_is_submitted)
 {
 	static struct nvs_transfer transfers[600];
 	uint64_t completed;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	for (unsigned i = 0; i < COUNT(transfers); i++)
 		transfers[i] = page_at(&rig, i % PAGES);
@@ -343,12 +334,11 @@ static void without_memory_nothing_is_submitted(void **state)
 
 /* ---- Waiting ---- */
 
-static void a_wait_for_several_returns_the_first_failure_in_array_order(void **state)
+TEST(a_wait_for_several_returns_the_first_failure_in_array_order)
 {
 	struct nvs_request *requests[3];
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	fake_fail_at(&rig.fake, PAGE, 1, -EIO);
 	fake_fail_at(&rig.fake, 0, 1, -ENOSPC);
@@ -364,14 +354,13 @@ static void a_wait_for_several_returns_the_first_failure_in_array_order(void **s
 	rig_close(&rig);
 }
 
-static void a_wait_is_bounded_in_time(void **state)
+TEST(a_wait_is_bounded_in_time)
 {
 	struct nvs_request *request;
 	uint64_t completed = 9;
 	struct rig rig;
 	size_t index;
 
-	(void)state;
 	rig_open(&rig);
 	fake_hold(&rig.fake);
 	request = start(&rig, 0);
@@ -388,13 +377,12 @@ static void a_wait_is_bounded_in_time(void **state)
 	rig_close(&rig);
 }
 
-static void a_wait_for_any_returns_the_one_that_completed(void **state)
+TEST(a_wait_for_any_returns_the_one_that_completed)
 {
 	struct nvs_request *requests[4];
 	struct rig rig;
 	size_t index;
 
-	(void)state;
 	rig_open(&rig);
 	fake_hold(&rig.fake);
 	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
@@ -413,13 +401,12 @@ static void a_wait_for_any_returns_the_one_that_completed(void **state)
 	rig_close(&rig);
 }
 
-static void a_wait_for_all_counts_what_was_submitted_since_the_last(void **state)
+TEST(a_wait_for_all_counts_what_was_submitted_since_the_last)
 {
 	struct nvs_request *waited, *closed;
 	uint64_t completed;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	SUCCEEDS(nvs_aio_wait_all(rig.aio, 0, &completed, &rig.error), &rig.error);
 	assert_int_equal(completed, 0);
@@ -446,13 +433,12 @@ static void a_wait_for_all_counts_what_was_submitted_since_the_last(void **state
 	rig_close(&rig);
 }
 
-static void a_request_named_wrongly_is_refused(void **state)
+TEST(a_request_named_wrongly_is_refused)
 {
 	struct nvs_request *request, *twice[2], *null[2];
 	struct rig rig, other;
 	size_t index;
 
-	(void)state;
 	rig_open(&rig);
 	rig_open(&other);
 	fake_hold(&rig.fake);
@@ -483,14 +469,13 @@ static void a_request_named_wrongly_is_refused(void **state)
 	rig_close(&rig);
 }
 
-static void an_overdue_request_ends_every_wait(void **state)
+TEST(an_overdue_request_ends_every_wait)
 {
 	struct nvs_request *request, *taken;
 	struct rig rig;
 	size_t index;
 	int fd;
 
-	(void)state;
 	rig_open(&rig);
 	fd = nvs_aio_eventfd(rig.aio);
 	fake_hold(&rig.fake);
@@ -515,12 +500,11 @@ static void an_overdue_request_ends_every_wait(void **state)
 	rig_close(&rig);
 }
 
-static void a_failure_of_a_file_closed_since_is_still_told(void **state)
+TEST(a_failure_of_a_file_closed_since_is_still_told)
 {
 	struct nvs_request *request;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	fake_fail_at(&rig.fake, 0, 1, -EIO);
 	request = start(&rig, 0);
@@ -535,13 +519,12 @@ static void a_failure_of_a_file_closed_since_is_still_told(void **state)
 
 /* ---- Taking completed requests ---- */
 
-static void the_eventfd_is_readable_while_there_is_something_to_take(void **state)
+TEST(the_eventfd_is_readable_while_there_is_something_to_take)
 {
 	struct nvs_request *requests[3], *taken[3];
 	struct rig rig;
 	int fd;
 
-	(void)state;
 	rig_open(&rig);
 	fake_hold(&rig.fake);
 	for (unsigned i = 0; i < 3; i++)
@@ -568,14 +551,13 @@ static void the_eventfd_is_readable_while_there_is_something_to_take(void **stat
 	rig_close(&rig);
 }
 
-static void requests_are_taken_in_the_order_of_completion(void **state)
+TEST(requests_are_taken_in_the_order_of_completion)
 {
 	struct nvs_request *taken[8];
 	struct nvs_transfer transfers[8];
 	struct rig rig;
 	size_t n = 0;
 
-	(void)state;
 	rig_open(&rig);
 	for (unsigned i = 0; i < 8; i++) {
 		transfers[i] = page_at(&rig, i);
@@ -594,12 +576,11 @@ static void requests_are_taken_in_the_order_of_completion(void **state)
 	rig_close(&rig);
 }
 
-static void a_completed_request_can_be_closed_without_waiting(void **state)
+TEST(a_completed_request_can_be_closed_without_waiting)
 {
 	struct nvs_request *first, *second, *taken;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	first = start(&rig, 0);
 	second = start(&rig, 1);
@@ -609,11 +590,10 @@ static void a_completed_request_can_be_closed_without_waiting(void **state)
 	rig_close(&rig);
 }
 
-static void an_eventfd_that_fails_is_an_error(void **state)
+TEST(an_eventfd_that_fails_is_an_error)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	inject_fail(INJECT_QUEUE, 1, 1, EMFILE);
 	assert_int_equal(nvs_aio_eventfd(rig.aio), -EMFILE);
@@ -649,13 +629,12 @@ static void *submit_and_wait(void *arg)
 	return NULL;
 }
 
-static void threads_submit_wait_and_close_at_once(void **state)
+TEST(threads_submit_wait_and_close_at_once)
 {
 	pthread_t threads[THREADS];
 	uint64_t completed;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	for (unsigned i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, submit_and_wait, &rig), 0);
@@ -670,32 +649,4 @@ static void threads_submit_wait_and_close_at_once(void **state)
 	rig_close(&rig);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(what_pwrite_writes_pread_reads),
-		test(a_transfer_is_not_needed_once_submitted),
-		test(waiting_for_all_closes_only_requests_without_an_array),
-		test(an_eventfd_is_readable_for_what_completed_before),
-		test(with_n_of_0_arrays_may_be_null),
-		test(an_invalid_transfer_submits_nothing),
-		test(a_transfer_that_is_refused_leaves_no_request),
-		test(transfers_of_another_version_are_read_by_their_size),
-		test(no_memory_is_allocated_for_as_many_requests_as_before),
-		test(without_memory_nothing_is_submitted),
-		test(a_wait_for_several_returns_the_first_failure_in_array_order),
-		test(a_wait_is_bounded_in_time),
-		test(a_wait_for_any_returns_the_one_that_completed),
-		test(a_wait_for_all_counts_what_was_submitted_since_the_last),
-		test(a_request_named_wrongly_is_refused),
-		test(an_overdue_request_ends_every_wait),
-		test(a_failure_of_a_file_closed_since_is_still_told),
-		test(the_eventfd_is_readable_while_there_is_something_to_take),
-		test(requests_are_taken_in_the_order_of_completion),
-		test(a_completed_request_can_be_closed_without_waiting),
-		test(an_eventfd_that_fails_is_an_error),
-		test(threads_submit_wait_and_close_at_once),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

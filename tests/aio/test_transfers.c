@@ -21,6 +21,7 @@
 #include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define PART	 (64u * 1024)
 #define AWAIT_MS 20000
@@ -101,11 +102,10 @@ static void rig_close(struct rig *rig)
 
 /* ---- Submitting ---- */
 
-static void a_transfer_of_another_aios_file_is_refused(void **state)
+TEST(a_transfer_of_another_aios_file_is_refused)
 {
 	static struct rig rig, other;
 
-	(void)state;
 	rig_open(&rig, 0, NULL);
 	rig_open(&other, 0, NULL);
 	assert_int_equal(submit_all(other.aio, rig.all, 1, &other.error), -EINVAL);
@@ -136,12 +136,11 @@ static bool closes(struct rig *rig)
 }
 
 /* The fake engine aborts if a descriptor leaves its slot while an I/O in flight names it. */
-static void closing_a_file_waits_for_its_transfers(void **state)
+TEST(closing_a_file_waits_for_its_transfers)
 {
 	static struct rig rig;
 	pthread_t thread;
 
-	(void)state;
 	rig_open(&rig, 0, NULL);
 	SUCCEEDS(submit_all(rig.aio, rig.all, 4, &rig.error), &rig.error);
 	assert_true(fake_await_ios(&rig.fake, 4));
@@ -157,12 +156,11 @@ static void closing_a_file_waits_for_its_transfers(void **state)
 	rig_close(&rig);
 }
 
-static void a_file_may_be_closed_after_its_aio(void **state)
+TEST(a_file_may_be_closed_after_its_aio)
 {
 	struct completions *queue;
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 0, NULL);
 	fake_release(&rig.fake, FAKE_ALL);
 	assert_int_equal(completions_open(&queue), 0);
@@ -216,14 +214,13 @@ static void await_messages(struct listener *listener, unsigned n)
 	pthread_mutex_unlock(&listener->lock);
 }
 
-static void the_log_may_call_the_aio(void **state)
+TEST(the_log_may_call_the_aio)
 {
 	struct listener listener = {.lock = PTHREAD_MUTEX_INITIALIZER,
 				    .heard = PTHREAD_COND_INITIALIZER};
 	const struct nvs_log log = {call_the_aio, &listener};
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig, AGES_MS, &log);
 	listener.aio = rig.aio;
 	SUCCEEDS(submit_all(rig.aio, rig.all, 4, &rig.error), &rig.error);
@@ -238,11 +235,10 @@ static void the_log_may_call_the_aio(void **state)
 
 /* ---- The machine ---- */
 
-static void pages_are_as_long_as_the_kernel_says(void **state)
+TEST(pages_are_as_long_as_the_kernel_says)
 {
 	static struct rig rig;
 
-	(void)state;
 	page_size = PART;
 	rig_open(&rig, 0, NULL);
 	fake_release(&rig.fake, FAKE_ALL);
@@ -261,28 +257,26 @@ static void pages_are_as_long_as_the_kernel_says(void **state)
 	rig_close(&rig);
 }
 
-static void a_limit_on_threads_is_named_as_such(void **state)
+TEST(a_limit_on_threads_is_named_as_such)
 {
 	const struct aio_config config = {
 		.block_size = PART, .queue_depth = 4, .thread_count = 1, .overlap_events = true};
 	struct nvs_error error = ERROR;
 	struct nvs_aio *aio = NULL;
 
-	(void)state;
 	inject_fail(INJECT_THREAD, 1, INJECT_ALWAYS, EAGAIN);
 	assert_true(aio_open(&aio, &config, NULL, &error) < 0);
 	inject_stop(NULL);
 	assert_non_null(strstr(error.text, "limit on threads"));
 }
 
-static void missing_arguments_are_refused(void **state)
+TEST(missing_arguments_are_refused)
 {
 	struct nvs_config *config;
 	static struct nvs_latency latency = {.size = sizeof(latency)};
 	struct nvs_error error = ERROR;
 	struct nvs_aio *aio;
 
-	(void)state;
 	assert_int_equal(nvs_config_open(&config, &error), 0);
 	assert_int_equal(nvs_aio_open(NULL, config, &error), -EINVAL);
 	assert_int_equal(nvs_aio_open(&aio, NULL, &error), -EINVAL);
@@ -294,19 +288,4 @@ static void missing_arguments_are_refused(void **state)
 	assert_int_equal(nvs_aio_get_latency(NULL, NVS_READ, NVS_LAT, &latency), -EINVAL);
 	nvs_file_close(NULL);
 	nvs_aio_close(NULL);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_transfer_of_another_aios_file_is_refused),
-		cmocka_unit_test(closing_a_file_waits_for_its_transfers),
-		cmocka_unit_test(a_file_may_be_closed_after_its_aio),
-		cmocka_unit_test(the_log_may_call_the_aio),
-		cmocka_unit_test(pages_are_as_long_as_the_kernel_says),
-		cmocka_unit_test(a_limit_on_threads_is_named_as_such),
-		cmocka_unit_test(missing_arguments_are_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

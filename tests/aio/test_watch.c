@@ -17,6 +17,7 @@
 #include "support/fake_engine.h"
 #include "support/submit.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define PART		 4096u
 #define AGES_MS		 1000000 /* a limit that passes only for aio_watch() */
@@ -87,13 +88,12 @@ static void rig_close(struct rig *rig)
 }
 
 /* The test passes the time: the watch looks, the process is stopped, and the watch looks again. */
-static void time_in_which_the_watch_does_not_run_does_not_count(void **state)
+TEST(time_in_which_the_watch_does_not_run_does_not_count)
 {
 	const uint64_t quarter = AGES_MS * UINT64_C(250000);
 	static struct rig rig;
 	uint64_t now;
 
-	(void)state;
 	rig_open(&rig, AGES_MS);
 	now = clock_ns();
 	aio_watch(rig.aio, now);
@@ -137,14 +137,13 @@ static int be_stopped(int told, int tell)
 	return CHILD_OK;
 }
 
-static void a_stopped_process_reports_no_drive_that_hangs(void **state)
+TEST(a_stopped_process_reports_no_drive_that_hangs)
 {
 	const struct timespec stop = {.tv_nsec = 2 * STOPPED_LIMIT_MS * 1000000L};
 	int there[2], back[2], status;
 	char byte = 0;
 	pid_t pid;
 
-	(void)state;
 	assert_true(!pipe2(there, O_CLOEXEC) && !pipe2(back, O_CLOEXEC));
 	pid = fork();
 	assert_true(pid >= 0);
@@ -162,14 +161,4 @@ static void a_stopped_process_reports_no_drive_that_hangs(void **state)
 	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == CHILD_OK);
 	for (int i = 0; i < 2; i++)
 		assert_true(!close(there[i]) && !close(back[i]));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(time_in_which_the_watch_does_not_run_does_not_count),
-		cmocka_unit_test(a_stopped_process_reports_no_drive_that_hangs),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,11 +11,11 @@
 #include "base/statistics/latency.h"
 #include "base/threads/messages.h"
 #include "support/inject.h"
+#include "support/tests.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -25,8 +25,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -177,9 +175,8 @@ static void run_history(uint64_t seed)
 	extents_close(extents);
 }
 
-static void extents_agree_with_a_bitmap(void **state)
+TEST(extents_agree_with_a_bitmap)
 {
-	(void)state;
 	for (uint64_t seed = 1; seed <= 60; seed++) {
 		print_message("seed %" PRIu64 "\r", seed);
 		run_history(seed * 0x9e3779b97f4a7c15u);
@@ -187,12 +184,11 @@ static void extents_agree_with_a_bitmap(void **state)
 	print_message("seeds 1 to 60, times 0x9e3779b97f4a7c15\n");
 }
 
-static void extents_edges_of_the_space(void **state)
+TEST(extents_edges_of_the_space)
 {
 	struct extents *extents = extents_open(0);
 	uint64_t offset;
 
-	(void)state;
 	assert_non_null(extents);
 	assert_int_equal(extents_alloc(extents, 1, &offset), -ENOSPC);
 	assert_int_equal(extents_take(extents, 0, 1), -EEXIST);
@@ -211,13 +207,12 @@ static void extents_edges_of_the_space(void **state)
 }
 
 /* More than the doubled memory is reserved at once. */
-static void extents_prepared_are_allocated_without_memory(void **state)
+TEST(extents_prepared_are_allocated_without_memory)
 {
 	enum { N = 1000 };
 	struct extents *extents = extents_open(2 * N);
 	uint64_t offset;
 
-	(void)state;
 	assert_non_null(extents);
 	assert_int_equal(extents_prepare(extents, N), 0);
 	assert_int_equal(extents_alloc(extents, 2 * N, &offset), 0);
@@ -229,13 +224,12 @@ static void extents_prepared_are_allocated_without_memory(void **state)
 	extents_close(extents);
 }
 
-static void extents_a_million_are_allocated_and_freed_quickly(void **state)
+TEST(extents_a_million_are_allocated_and_freed_quickly)
 {
 	enum { N = 1000000 };
 	struct extents *extents = extents_open(UINT64_C(1) << 40);
 	uint64_t *offsets = calloc(N, sizeof(*offsets)), random = 42;
 
-	(void)state;
 	print_message("seed 42\n");
 	assert_non_null(extents);
 	assert_non_null(offsets);
@@ -335,9 +329,8 @@ static void free_past_the_end(struct extents *extents)
 		extents_free(extents, 63, 2);
 }
 
-static void extents_assert_against_freeing_twice(void **state)
+TEST(extents_assert_against_freeing_twice)
 {
-	(void)state;
 	assert_aborts(free_what_is_free);
 	assert_aborts(free_twice);
 	assert_aborts(free_into_the_next);
@@ -371,7 +364,7 @@ static struct nvs_latency *empty_latencies(size_t n)
 	return latencies;
 }
 
-static void latency_percentiles_are_within_a_64th(void **state)
+TEST(latency_percentiles_are_within_a_64th)
 {
 	enum { N = 20000 };
 	static const double percentiles[] = {0, 0.01, 1, 5, 25, 50, 75, 90, 99, 99.9, 99.99, 100};
@@ -379,7 +372,6 @@ static void latency_percentiles_are_within_a_64th(void **state)
 	struct nvs_latency *latency = empty_latencies(1);
 	uint64_t random = 7;
 
-	(void)state;
 	print_message("seed 7\n");
 	for (size_t i = 0; i < N; i++) {
 		values[i] = any_magnitude(&random, i);
@@ -409,11 +401,10 @@ static void latency_percentiles_are_within_a_64th(void **state)
 	free(latency);
 }
 
-static void latency_small_times_are_exact(void **state)
+TEST(latency_small_times_are_exact)
 {
 	struct nvs_latency *latency = empty_latencies(1);
 
-	(void)state;
 	assert_int_equal(nvs_latency_percentile(latency, 50), 0);
 	assert_int_equal(nvs_latency_within(latency, UINT64_MAX), 0);
 	assert_true(nvs_latency_mean(latency) == 0 && nvs_latency_stddev(latency) == 0);
@@ -438,12 +429,11 @@ static void latency_small_times_are_exact(void **state)
 	free(latency);
 }
 
-static void latency_merged_equals_one(void **state)
+TEST(latency_merged_equals_one)
 {
 	struct nvs_latency *parts = empty_latencies(4), *whole = empty_latencies(1);
 	uint64_t random = 99;
 
-	(void)state;
 	print_message("seed 99\n");
 	for (int i = 0; i < 3000; i++) {
 		/*
@@ -464,11 +454,10 @@ static void latency_merged_equals_one(void **state)
 	free(whole);
 }
 
-static void a_latency_is_read_within_its_size(void **state)
+TEST(a_latency_is_read_within_its_size)
 {
 	struct nvs_latency *latency = empty_latencies(2);
 
-	(void)state;
 	latency_add(&latency[0], 7);
 	latency_add(&latency[0], 9);
 	latency->size = offsetof(struct nvs_latency, buckets);
@@ -484,7 +473,7 @@ static void a_latency_is_read_within_its_size(void **state)
 
 /* ---- Names ---- */
 
-static void the_nearest_name_differs_by_a_few_letters(void **state)
+TEST(the_nearest_name_differs_by_a_few_letters)
 {
 	static const char *const names[] = {"rw",	  "bs",
 					    "iodepth",	  "queue_depth",
@@ -505,7 +494,6 @@ static void the_nearest_name_differs_by_a_few_letters(void **state)
 		{"a_name_that_is_longer_than_any_of_the_known_names_is", NULL},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(cases); i++) {
 		const char *nearest = nearest_name(cases[i].text, names, LENGTH(names));
 
@@ -516,12 +504,11 @@ static void the_nearest_name_differs_by_a_few_letters(void **state)
 
 /* ---- Shapes ---- */
 
-static void the_text_of_a_shape_has_its_dimensions_or_the_first_ones(void **state)
+TEST(the_text_of_a_shape_has_its_dimensions_or_the_first_ones)
 {
 	uint64_t shape[64] = {2, 3};
 	char text[SHAPE_TEXT];
 
-	(void)state;
 	assert_string_equal(shape_text(shape, 0, text), "[]");
 	assert_string_equal(shape_text(shape, 2, text), "[2, 3]");
 	assert_string_equal(shape_text(shape, 3, text), "[2, 3, 0]");
@@ -550,11 +537,10 @@ static uint64_t transparent_huge_bytes(void)
 	return nbytes ? nbytes : page_bytes();
 }
 
-static void memory_begins_with_a_huge_page_and_ends_with_a_page(void **state)
+TEST(memory_begins_with_a_huge_page_and_ends_with_a_page)
 {
 	const uint64_t sizes[] = {1, page_bytes(), page_bytes() + 1, ((uint64_t)4 << 20) + 1};
 
-	(void)state;
 	assert_int_equal(page_bytes(), sysconf(_SC_PAGESIZE));
 	for (size_t i = 0; i < LENGTH(sizes); i++) {
 		uint64_t nbytes = round_to_pages(sizes[i]);
@@ -601,13 +587,12 @@ __attribute__((format(printf, 2, 3))) static void add(struct messages *messages,
 	va_end(args);
 }
 
-static void a_thousand_messages_are_kept_and_the_others_counted(void **state)
+TEST(a_thousand_messages_are_kept_and_the_others_counted)
 {
 	struct messages queue, taken;
 	struct told told = {0};
 	struct nvs_log log = {.fn = note_told, .arg = &told};
 
-	(void)state;
 	messages_init(&queue);
 	for (int i = 0; i < 1002; i++)
 		add(&queue, "message %d", i);
@@ -621,25 +606,4 @@ static void a_thousand_messages_are_kept_and_the_others_counted(void **state)
 	messages_tell(&taken, &log);
 	assert_int_equal(told.n, 1002);
 	assert_string_equal(told.last, "one more");
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(extents_agree_with_a_bitmap),
-		cmocka_unit_test(extents_edges_of_the_space),
-		cmocka_unit_test(extents_prepared_are_allocated_without_memory),
-		cmocka_unit_test(extents_a_million_are_allocated_and_freed_quickly),
-		cmocka_unit_test(extents_assert_against_freeing_twice),
-		cmocka_unit_test(latency_percentiles_are_within_a_64th),
-		cmocka_unit_test(latency_small_times_are_exact),
-		cmocka_unit_test(latency_merged_equals_one),
-		cmocka_unit_test(a_latency_is_read_within_its_size),
-		cmocka_unit_test(the_nearest_name_differs_by_a_few_letters),
-		cmocka_unit_test(the_text_of_a_shape_has_its_dimensions_or_the_first_ones),
-		cmocka_unit_test(memory_begins_with_a_huge_page_and_ends_with_a_page),
-		cmocka_unit_test(a_thousand_messages_are_kept_and_the_others_counted),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

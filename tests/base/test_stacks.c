@@ -11,6 +11,7 @@
 #include "config/config.h"
 #include "optim/pass/threads.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define KIB  1024u
 #define LEFT ((size_t)128 * KIB)
@@ -33,13 +34,12 @@ static void *measure(void *arg)
 	return NULL;
 }
 
-static void a_stack_has_its_size_beside_thread_local_data(void **state)
+TEST(a_stack_has_its_size_beside_thread_local_data)
 {
 	pthread_attr_t attr;
 	pthread_t thread;
 	size_t left = 0;
 
-	(void)state;
 	pthread_attr_init(&attr);
 	assert_int_equal(pthread_attr_setstacksize(&attr, stack_size(LEFT)), 0);
 	assert_int_equal(pthread_create(&thread, &attr, measure, &left), 0);
@@ -48,7 +48,7 @@ static void a_stack_has_its_size_beside_thread_local_data(void **state)
 	assert_in_range(left, LEFT - SLACK, LEFT + SLACK);
 }
 
-static void threads_of_the_posix_engine_start(void **state)
+TEST(threads_of_the_posix_engine_start)
 {
 	struct aio_config config = {.block_size = 64 * KIB,
 				    .queue_depth = 4,
@@ -58,7 +58,6 @@ static void threads_of_the_posix_engine_start(void **state)
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
-	(void)state;
 	SUCCEEDS(aio_open(&aio, &config, NULL, &error), &error);
 	nvs_aio_close(aio);
 }
@@ -69,14 +68,13 @@ static void fill_own(void *arg, unsigned thread)
 	((unsigned *)arg)[thread]++;
 }
 
-static void threads_that_compute_start(void **state)
+TEST(threads_that_compute_start)
 {
 	struct threads *threads;
 	unsigned visits[2] = {0};
 	struct topo *topo;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	SUCCEEDS(topo_open(&topo, NULL, &error), &error);
 	SUCCEEDS(threads_open(&threads, 2, topo, -1, &error), &error);
 	topo_close(topo);
@@ -86,13 +84,4 @@ static void threads_that_compute_start(void **state)
 	assert_int_equal(visits[1], 1);
 }
 
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		test(a_stack_has_its_size_beside_thread_local_data),
-		test(threads_of_the_posix_engine_start),
-		test(threads_that_compute_start),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

@@ -3,15 +3,12 @@
 #include "base/error.h"
 #include "base/json/write.h"
 #include "base/text.h"
+#include "support/tests.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const struct {
 	const char *from, *visible;
@@ -27,41 +24,37 @@ static const struct {
 	{"\303", "\\xc3"},
 };
 
-static void control_characters_are_visible(void **state)
+TEST(control_characters_are_visible)
 {
 	char buffer[64];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
 		assert_string_equal(
 			visible_text(texts[i].from, strlen(texts[i].from), buffer, sizeof(buffer)),
 			texts[i].visible);
 }
 
-static void visible_text_ends_with_a_whole_character(void **state)
+TEST(visible_text_ends_with_a_whole_character)
 {
 	char buffer[6];
 
-	(void)state;
 	assert_string_equal(visible_text("abc\033", 4, buffer, 6), "abc");
 	assert_string_equal(visible_text("abc\342\202\254", 6, buffer, 6), "abc");
 	assert_string_equal(visible_text("a\033", 2, buffer, 6), "a\\x1b");
 	assert_string_equal(visible_text("a", 1, buffer, 1), "");
 }
 
-static void a_suffix_is_the_end_of_a_text(void **state)
+TEST(a_suffix_is_the_end_of_a_text)
 {
-	(void)state;
 	assert_true(text_ends_with("a.pt", ".pt") && text_ends_with(".pt", ".pt"));
 	assert_true(text_ends_with("a", ""));
 	assert_false(text_ends_with("pt", ".pt") || text_ends_with("a.pt.partial", ".pt"));
 }
 
-static void an_error_obeys_no_name(void **state)
+TEST(an_error_obeys_no_name)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	error_about(&error, -5, "a\033b", 0, 0, "tensor %s failed", "a\033b");
 	assert_string_equal(error.text, "tensor a\\x1bb failed");
 	assert_string_equal(error.subject, "a\033b");
@@ -73,41 +66,25 @@ static void take_text(void *arg, enum nvs_log_level level, const char *text)
 	snprintf(arg, 64, "%s", text);
 }
 
-static void the_log_obeys_no_name(void **state)
+TEST(the_log_obeys_no_name)
 {
 	char text[64] = "";
 	struct nvs_log log = {.fn = take_text, .arg = text};
 
-	(void)state;
 	log_say(&log, NVS_LOG_ERROR, "tensor %s", "\342\200\256x");
 	assert_string_equal(text, "tensor \\xe2\\x80\\xaex");
 }
 
-static void json_escapes_what_a_terminal_would_obey(void **state)
+TEST(json_escapes_what_a_terminal_would_obey)
 {
 	char *text = NULL;
 	size_t nbytes = 0;
 	struct json_writer json = {.file = open_memstream(&text, &nbytes)};
 
-	(void)state;
 	json_open_list(&json, NULL);
 	json_text(&json, NULL, "\302\233m\342\200\256\177\033\303\244");
 	json_close_list(&json);
 	fclose(json.file);
 	assert_non_null(strstr(text, "\"\\u009Bm\\u202E\\u007F\\u001B\303\244\""));
 	free(text);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(control_characters_are_visible),
-		cmocka_unit_test(visible_text_ends_with_a_whole_character),
-		cmocka_unit_test(a_suffix_is_the_end_of_a_text),
-		cmocka_unit_test(an_error_obeys_no_name),
-		cmocka_unit_test(the_log_obeys_no_name),
-		cmocka_unit_test(json_escapes_what_a_terminal_would_obey),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

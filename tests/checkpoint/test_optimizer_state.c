@@ -8,6 +8,7 @@
 #include "optim/optim_fixture.h"
 #include "support/inject.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 static const struct group groups[] = {
 	{"embed", 100000, NVS_F32}, {"layers", 300001, NVS_BF16}, {"head", 7, NVS_F16}};
@@ -30,7 +31,7 @@ static const char *export_after(struct optim *optim, uint64_t steps, const char 
 }
 
 /* Four steps, export, import into a new optimizer, four steps: the bits of eight in one run. */
-static void steps_after_an_import_have_the_bits_of_one_run(void **state)
+TEST(steps_after_an_import_have_the_bits_of_one_run)
 {
 	static const struct {
 		const char *name;
@@ -41,7 +42,6 @@ static void steps_after_an_import_have_the_bits_of_one_run(void **state)
 	struct snapshot expected;
 	struct optim optim, other;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(files); i++) {
 		const char *path = export_after(&optim, 4, files[i].name, files[i].shard_bytes);
 
@@ -63,7 +63,7 @@ static void steps_after_an_import_have_the_bits_of_one_run(void **state)
 }
 
 /* More groups in a tile than its transfers may have requests. */
-static void many_small_groups_are_exported_and_imported(void **state)
+TEST(many_small_groups_are_exported_and_imported)
 {
 	enum { GROUPS = 60, NUMEL = 1001 };
 	static float weights[GROUPS][NUMEL], due[NUMEL], got[NUMEL];
@@ -73,7 +73,6 @@ static void many_small_groups_are_exported_and_imported(void **state)
 	struct optim optim;
 	const char *path = path_in(temp_directory(), "small.safetensors");
 
-	(void)state;
 	optim_init(&optim, groups, COUNT(groups));
 	for (size_t i = 0; i < GROUPS; i++) {
 		snprintf(names[i], sizeof(names[i]), "group%zu", i);
@@ -112,14 +111,13 @@ static void truncate_before_reading(void *arg, const char *path)
 }
 
 /* The drive's error is the call's, and no state has changed. */
-static void a_file_that_cannot_be_read_ends_the_import(void **state)
+TEST(a_file_that_cannot_be_read_ends_the_import)
 {
 	struct inject_observer observer = {.before_open = truncate_before_reading};
 	struct nvs_checkpoint *checkpoint;
 	struct optim optim, other;
 	const char *path = export_after(&optim, 1, SAFETENSORS, 0);
 
-	(void)state;
 	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
 	optim_close(&optim);
 	optim_init(&other, groups, COUNT(groups));
@@ -136,14 +134,13 @@ static void a_file_that_cannot_be_read_ends_the_import(void **state)
 }
 
 /* The number of steps of a file of torch.save is read from it anew. */
-static void state_that_was_replaced_since_it_was_opened_is_not_imported(void **state)
+TEST(state_that_was_replaced_since_it_was_opened_is_not_imported)
 {
 	static const char *const names[] = {SAFETENSORS, "state.pt"};
 	struct nvs_checkpoint *checkpoint;
 	struct snapshot before;
 	struct optim optim;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(names); i++) {
 		const char *path = export_after(&optim, 1, names[i], 0);
 
@@ -164,7 +161,7 @@ static void state_that_was_replaced_since_it_was_opened_is_not_imported(void **s
 	}
 }
 
-static void state_of_other_groups_is_refused(void **state)
+TEST(state_of_other_groups_is_refused)
 {
 	static const struct group fewer[] = {{"embed", 100000, NVS_F32},
 					     {"layers", 300000, NVS_BF16}};
@@ -173,7 +170,6 @@ static void state_of_other_groups_is_refused(void **state)
 	struct optim optim, other;
 	const char *path;
 
-	(void)state;
 	path = export_after(&optim, 1, SAFETENSORS, 0);
 	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
 	optim_close(&optim);
@@ -218,7 +214,7 @@ static void read_part(struct optim *optim, size_t group, enum nvs_optimizer_part
 }
 
 /* The moments of "head" change places, those of "embed" become 0. */
-static void parts_are_read_by_the_names_of_the_caller(void **state)
+TEST(parts_are_read_by_the_names_of_the_caller)
 {
 	static const char *const names[] = {"embed.fp32",
 					    NULL,
@@ -235,7 +231,6 @@ static void parts_are_read_by_the_names_of_the_caller(void **state)
 	struct optim optim, other;
 	const char *path = export_after(&optim, 4, "state.pt", 0);
 
-	(void)state;
 	optim_init(&other, groups, COUNT(groups));
 	DONE(&other, optim_open(&other));
 	optim_run(&other, 1, 1);
@@ -271,7 +266,7 @@ static void flip(const char *path, uint64_t at)
 	close(fd);
 }
 
-static void damage_in_any_part_of_a_file_for_torch_is_an_error(void **state)
+TEST(damage_in_any_part_of_a_file_for_torch_is_an_error)
 {
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint *checkpoint;
@@ -279,7 +274,6 @@ static void damage_in_any_part_of_a_file_for_torch_is_an_error(void **state)
 	const char *path = export_after(&optim, 1, "state.pt", 0);
 	uint64_t step;
 
-	(void)state;
 	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
 	optim_close(&optim);
 	for (size_t i = 0; i < nvs_checkpoint_count(checkpoint); i++) {
@@ -327,7 +321,7 @@ static const char script[] =
 	"    if step:\n"
 	"        out.writestr('archive/data/s', bytes.fromhex(step))\n";
 
-static void the_number_of_steps_is_any_whole_number_of_the_dictionary(void **state)
+TEST(the_number_of_steps_is_any_whole_number_of_the_dictionary)
 {
 	static const struct {
 		const char *pickle, *step; /* the data of a tensor, in hexadecimal digits */
@@ -354,7 +348,6 @@ static void the_number_of_steps_is_any_whole_number_of_the_dictionary(void **sta
 	const char *copy = path_in(directory, "copy.pt");
 	FILE *file = fopen(read, "w");
 
-	(void)state;
 	optim_close(&optim);
 	assert_non_null(file);
 	fputs(script, file);
@@ -377,13 +370,12 @@ static void the_number_of_steps_is_any_whole_number_of_the_dictionary(void **sta
 	}
 }
 
-static void a_file_for_torch_has_no_shards(void **state)
+TEST(a_file_for_torch_has_no_shards)
 {
 	const struct nvs_checkpoint_options shards = {.size = sizeof(shards), .shard_bytes = 4096};
 	const char *directory = temp_directory(), *path = path_in(directory, "state.pt");
 	struct optim optim;
 
-	(void)state;
 	optim_init(&optim, groups, COUNT(groups));
 	DONE(&optim, optim_open(&optim));
 	REFUSED(&optim,
@@ -405,11 +397,10 @@ static void step_once(void *arg, struct inject_name *name)
 	optim_run(own, 2, 2);
 }
 
-static void state_that_a_step_changes_meanwhile_is_not_exported(void **state)
+TEST(state_that_a_step_changes_meanwhile_is_not_exported)
 {
 	static const char *const names[] = {SAFETENSORS, "state.pt"};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(names); i++) {
 		struct optim optim, *steps = &optim;
 		const struct inject_observer observer = {.arg = &steps, .before_name = step_once};
@@ -442,7 +433,7 @@ static void step_before_open(void *arg, const char *path)
 		optim_run(own, 2, 2);
 }
 
-static void an_import_that_a_step_changes_meanwhile_is_told(void **state)
+TEST(an_import_that_a_step_changes_meanwhile_is_told)
 {
 	const char *path = path_in(temp_directory(), SAFETENSORS);
 	struct optim optim, *steps = &optim;
@@ -450,7 +441,6 @@ static void an_import_that_a_step_changes_meanwhile_is_told(void **state)
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_checkpoint *checkpoint;
 
-	(void)state;
 	optim_init(&optim, groups, COUNT(groups));
 	DONE(&optim, optim_open(&optim));
 	DONE(&optim, nvs_checkpoint_export_optimizer(optim.optimizer, path, NULL, &optim.error));
@@ -467,21 +457,4 @@ static void an_import_that_a_step_changes_meanwhile_is_told(void **state)
 	optim_close(&optim);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(state_that_a_step_changes_meanwhile_is_not_exported),
-		test(an_import_that_a_step_changes_meanwhile_is_told),
-		test(steps_after_an_import_have_the_bits_of_one_run),
-		test(many_small_groups_are_exported_and_imported),
-		test(a_file_that_cannot_be_read_ends_the_import),
-		test(state_that_was_replaced_since_it_was_opened_is_not_imported),
-		test(state_of_other_groups_is_refused),
-		test(parts_are_read_by_the_names_of_the_caller),
-		test(damage_in_any_part_of_a_file_for_torch_is_an_error),
-		test(the_number_of_steps_is_any_whole_number_of_the_dictionary),
-		test(a_file_for_torch_has_no_shards),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
-}
+EACH_TEST(NULL, cleanup)

@@ -16,6 +16,7 @@
 
 #include "support/inject.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #define N 12u
@@ -98,12 +99,11 @@ static int export_to(struct world *w, uint64_t shard_bytes)
 	return nvs_checkpoint_export(w->f.engine, w->items, N, w->path, &options, &w->f.error);
 }
 
-static void what_was_exported_is_imported(void **state)
+TEST(what_was_exported_is_imported)
 {
 	struct world w;
 	struct stat status;
 
-	(void)state;
 	world_begin(&w);
 	OK(&w.f, export_to(&w, 0));
 	assert_int_equal(entries_of(w.directory), 1);
@@ -115,13 +115,12 @@ static void what_was_exported_is_imported(void **state)
 	world_end(&w);
 }
 
-static void shards_have_at_most_their_bytes_and_an_index(void **state)
+TEST(shards_have_at_most_their_bytes_and_an_index)
 {
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint *checkpoint;
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	OK(&w.f, export_to(&w, MIB));
 	assert_int_equal(entries_of(w.directory), 5);
@@ -136,11 +135,10 @@ static void shards_have_at_most_their_bytes_and_an_index(void **state)
 	world_end(&w);
 }
 
-static void the_files_of_a_replaced_index_are_removed(void **state)
+TEST(the_files_of_a_replaced_index_are_removed)
 {
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	OK(&w.f, export_to(&w, MIB));
 	change_all(&w);
@@ -152,11 +150,10 @@ static void the_files_of_a_replaced_index_are_removed(void **state)
 }
 
 /* Readers differ in which of both they look for first. */
-static void a_single_file_replaces_shards_and_their_index(void **state)
+TEST(a_single_file_replaces_shards_and_their_index)
 {
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	OK(&w.f, export_to(&w, MIB));
 	change_all(&w);
@@ -168,11 +165,10 @@ static void a_single_file_replaces_shards_and_their_index(void **state)
 	world_end(&w);
 }
 
-static void shards_replace_a_single_file(void **state)
+TEST(shards_replace_a_single_file)
 {
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	OK(&w.f, export_to(&w, 0));
 	change_all(&w);
@@ -184,14 +180,13 @@ static void shards_replace_a_single_file(void **state)
 	world_end(&w);
 }
 
-static void a_shape_must_be_that_of_the_tensor(void **state)
+TEST(a_shape_must_be_that_of_the_tensor)
 {
 	const uint64_t shape[] = {64, 64}, wrong[] = {64, 63}, huge[] = {UINT64_MAX, 2};
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint *checkpoint;
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	w.items[0].ndim = 2;
 	w.items[0].shape = wrong;
@@ -209,7 +204,7 @@ static void a_shape_must_be_that_of_the_tensor(void **state)
 	world_end(&w);
 }
 
-static void a_tensor_is_exported_with_its_own_shape(void **state)
+TEST(a_tensor_is_exported_with_its_own_shape)
 {
 	const uint64_t matrix[] = {8, 0, 3}, turned[] = {3, 0};
 	const struct nvs_tensor_spec specs[] = {{.size = sizeof(specs[0]),
@@ -234,7 +229,6 @@ static void a_tensor_is_exported_with_its_own_shape(void **state)
 	struct nvs_tensor *t[2];
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	OK(&w.f, nvs_tensor_register(w.f.engine, specs, 2, t, &w.f.error));
 	for (unsigned i = 0; i < 2; i++)
@@ -269,7 +263,7 @@ static int import_m(struct world *w, const struct nvs_checkpoint *checkpoint, co
 	return nvs_checkpoint_import(w->f.engine, checkpoint, &item, 1, &w->f.error);
 }
 
-static void a_tensor_of_another_shape_is_not_imported(void **state)
+TEST(a_tensor_of_another_shape_is_not_imported)
 {
 	const uint64_t tall[] = {4, 3}, wide[] = {3, 4}, deep[] = {4, 3, 1};
 	const struct nvs_tensor_spec spec = {.size = sizeof(spec),
@@ -282,7 +276,6 @@ static void a_tensor_of_another_shape_is_not_imported(void **state)
 	struct nvs_checkpoint *checkpoint;
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	OK(&w.f, nvs_tensor_register(w.f.engine, &spec, 1, &item.tensor, &w.f.error));
 	tensor_write(&w.f, item.tensor, 1);
@@ -299,11 +292,10 @@ static void a_tensor_of_another_shape_is_not_imported(void **state)
 	world_end(&w);
 }
 
-static void names_are_unique_and_utf8(void **state)
+TEST(names_are_unique_and_utf8)
 {
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	w.items[3].name = "layer.5";
 	expect_error(&w.f, export_to(&w, 0), -EINVAL, "two tensors have the name layer.5");
@@ -315,11 +307,10 @@ static void names_are_unique_and_utf8(void **state)
 	world_end(&w);
 }
 
-static void what_the_checkpoint_lacks_is_refused_before_anything_is_read(void **state)
+TEST(what_the_checkpoint_lacks_is_refused_before_anything_is_read)
 {
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	OK(&w.f, export_to(&w, 0));
 	change_all(&w);
@@ -333,12 +324,11 @@ static void what_the_checkpoint_lacks_is_refused_before_anything_is_read(void **
 	world_end(&w);
 }
 
-static void a_second_writer_is_refused(void **state)
+TEST(a_second_writer_is_refused)
 {
 	struct world w;
 	int fd;
 
-	(void)state;
 	world_begin(&w);
 	fd = open(path_in(w.directory, "model.safetensors.partial"), O_RDWR | O_CREAT, 0600);
 	assert_int_equal(flock(fd, LOCK_EX), 0);
@@ -383,13 +373,12 @@ static void start_rival(void *arg, struct inject_name *name)
 }
 
 /* Each form removes the other, so two calls at once must not remove both. */
-static void of_two_forms_written_at_once_one_stays(void **state)
+TEST(of_two_forms_written_at_once_one_stays)
 {
 	struct world w;
 	struct rival rival = {.world = &w};
 	struct inject_observer observer = {.arg = &rival, .before_name = start_rival};
 
-	(void)state;
 	world_begin(&w);
 	inject_observe(&observer);
 	OK(&w.f, export_to(&w, 0));
@@ -403,12 +392,11 @@ static void of_two_forms_written_at_once_one_stays(void **state)
 	world_end(&w);
 }
 
-static void a_planted_link_is_not_followed(void **state)
+TEST(a_planted_link_is_not_followed)
 {
 	const char *victim;
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	victim = path_in(w.directory, "victim");
 	close(open(victim, O_RDWR | O_CREAT, 0600));
@@ -432,12 +420,11 @@ static bool filled_as(struct world *w, uint64_t seed)
 
 /* Every call that can fail does so once: the files are the old ones or the new ones, without a
  * rest. */
-static void each_failing_call_leaves_the_old_files_or_the_new(void **state)
+TEST(each_failing_call_leaves_the_old_files_or_the_new)
 {
 	uint64_t failed = 1, stored = 1, seed = 100;
 	struct world w;
 
-	(void)state;
 	world_begin_in_memory(&w);
 	OK(&w.f, export_to(&w, MIB));
 	for (uint64_t nth = 1; failed; nth += at_length(1, 3), seed = seed == 1 ? 100 : 1) {
@@ -464,12 +451,11 @@ static void each_failing_call_leaves_the_old_files_or_the_new(void **state)
 	world_end(&w);
 }
 
-static void a_signal_while_space_is_reserved_ends_no_export(void **state)
+TEST(a_signal_while_space_is_reserved_ends_no_export)
 {
 	struct world w;
 	uint64_t failed;
 
-	(void)state;
 	world_begin(&w);
 	write_all(&w, 1);
 	/* A file is emptied before. */
@@ -556,13 +542,12 @@ static bool export_and_kill(const char *directory, unsigned last)
 	return WIFSIGNALED(status);
 }
 
-static void the_next_export_replaces_what_a_killed_one_has_left(void **state)
+TEST(the_next_export_replaces_what_a_killed_one_has_left)
 {
 	bool killed = true;
 	unsigned last;
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	OK(&w.f, export_to(&w, MIB));
 	for (last = 1; killed; last++) {
@@ -578,15 +563,13 @@ static void the_next_export_replaces_what_a_killed_one_has_left(void **state)
 	world_end(&w);
 }
 
-static void a_failing_call_leaves_shards_or_the_single_file_that_replaces_them(void **state)
+TEST(a_failing_call_leaves_shards_or_the_single_file_that_replaces_them)
 {
-	(void)state;
 	fail_calls_of_replacing(MIB, 0);
 }
 
-static void a_failing_call_leaves_a_single_file_or_the_shards_that_replace_it(void **state)
+TEST(a_failing_call_leaves_a_single_file_or_the_shards_that_replace_it)
 {
-	(void)state;
 	fail_calls_of_replacing(0, MIB);
 }
 
@@ -626,7 +609,7 @@ static void after_name(void *arg, struct inject_name *name, bool done)
 	}
 }
 
-static void the_old_form_is_removed_durably_once_the_new_one_is_durable(void **state)
+TEST(the_old_form_is_removed_durably_once_the_new_one_is_durable)
 {
 	const uint64_t shard_bytes[] = {0, MIB, 0};
 	struct names names = {0};
@@ -636,7 +619,6 @@ static void the_old_form_is_removed_durably_once_the_new_one_is_durable(void **s
 						 .after_name = after_name};
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	inject_observe(&observer);
 	for (size_t i = 0; i < COUNT(shard_bytes); i++) {
@@ -655,12 +637,11 @@ static void truncate_before_reading(void *arg, const char *path)
 		assert_int_equal(truncate(arg, 100000), 0);
 }
 
-static void a_failed_import_leaves_nothing_pinned(void **state)
+TEST(a_failed_import_leaves_nothing_pinned)
 {
 	struct inject_observer observer = {.before_open = truncate_before_reading};
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	OK(&w.f, export_to(&w, 0));
 	struct nvs_checkpoint *checkpoint;
@@ -688,7 +669,7 @@ static void refuse_stale(struct world *w, const struct nvs_checkpoint *checkpoin
 }
 
 /* Tensors of one size in another order, so that nothing but the file's identity differs. */
-static void a_file_that_was_replaced_since_it_was_opened_is_not_imported(void **state)
+TEST(a_file_that_was_replaced_since_it_was_opened_is_not_imported)
 {
 	static const char *const names[] = {"m.safetensors", "m.pt"};
 	const uint64_t sizes_of_two[2] = {65536, 65536};
@@ -697,7 +678,6 @@ static void a_file_that_was_replaced_since_it_was_opened_is_not_imported(void **
 	struct nvs_tensor *t[2];
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	tensors_add(&w.f, "twin.", sizes_of_two, 2, t);
 	for (unsigned i = 0; i < 2; i++)
@@ -725,7 +705,7 @@ static void a_file_that_was_replaced_since_it_was_opened_is_not_imported(void **
 	world_end(&w);
 }
 
-static void files_that_were_written_to_since_they_were_opened_are_not_imported(void **state)
+TEST(files_that_were_written_to_since_they_were_opened_are_not_imported)
 {
 	static const uint64_t shard_bytes[] = {0, 2 * MIB};
 	static const char *const names[] = {"model.safetensors",
@@ -733,7 +713,6 @@ static void files_that_were_written_to_since_they_were_opened_are_not_imported(v
 	struct nvs_checkpoint *checkpoint;
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	for (size_t i = 0; i < COUNT(shard_bytes); i++) {
 		const char *path = path_in(w.directory, names[i]);
@@ -747,13 +726,12 @@ static void files_that_were_written_to_since_they_were_opened_are_not_imported(v
 	world_end(&w);
 }
 
-static void null_arguments_are_refused(void **state)
+TEST(null_arguments_are_refused)
 {
 	struct nvs_checkpoint *checkpoint = NULL;
 	struct nvs_checkpoint_item bare = {.size = sizeof(bare)};
 	struct world w;
 
-	(void)state;
 	world_begin(&w);
 	assert_int_equal(nvs_checkpoint_open(NULL, w.path, NULL), -EINVAL);
 	assert_int_equal(nvs_checkpoint_open(&checkpoint, NULL, NULL), -EINVAL);
@@ -772,33 +750,4 @@ static void null_arguments_are_refused(void **state)
 	world_end(&w);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(what_was_exported_is_imported),
-		test(shards_have_at_most_their_bytes_and_an_index),
-		test(the_files_of_a_replaced_index_are_removed),
-		test(a_single_file_replaces_shards_and_their_index),
-		test(shards_replace_a_single_file),
-		test(a_shape_must_be_that_of_the_tensor),
-		test(a_tensor_is_exported_with_its_own_shape),
-		test(a_tensor_of_another_shape_is_not_imported),
-		test(names_are_unique_and_utf8),
-		test(what_the_checkpoint_lacks_is_refused_before_anything_is_read),
-		test(a_second_writer_is_refused),
-		test(of_two_forms_written_at_once_one_stays),
-		test(a_planted_link_is_not_followed),
-		test(each_failing_call_leaves_the_old_files_or_the_new),
-		test(a_signal_while_space_is_reserved_ends_no_export),
-		test(the_next_export_replaces_what_a_killed_one_has_left),
-		test(a_failing_call_leaves_shards_or_the_single_file_that_replaces_them),
-		test(a_failing_call_leaves_a_single_file_or_the_shards_that_replace_it),
-		test(the_old_form_is_removed_durably_once_the_new_one_is_durable),
-		test(a_failed_import_leaves_nothing_pinned),
-		test(a_file_that_was_replaced_since_it_was_opened_is_not_imported),
-		test(files_that_were_written_to_since_they_were_opened_are_not_imported),
-		test(null_arguments_are_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
-}
+EACH_TEST(NULL, cleanup)

@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "config/keys.h"
 #include "config/reader.h"
+#include "support/tests.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,15 +15,11 @@
 #include <glob.h>
 #include <inttypes.h>
 #include <locale.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -173,7 +170,7 @@ static int remove_directory(void **state)
 
 /* ---- Names and defaults ---- */
 
-static void dtypes_have_safetensors_names_and_sizes(void **state)
+TEST(dtypes_have_safetensors_names_and_sizes)
 {
 	static const struct {
 		enum nvs_dtype dtype;
@@ -188,7 +185,6 @@ static void dtypes_have_safetensors_names_and_sizes(void **state)
 	static const char *const none[] = {"", "f32", "F32 ", "FLOAT", "F8", "BF16X"};
 	enum nvs_dtype dtype;
 
-	(void)state;
 	assert_int_equal(LENGTH(known), NVS_DTYPE_COUNT);
 	for (size_t i = 0; i < LENGTH(known); i++) {
 		dtype = NVS_DTYPE_COUNT;
@@ -206,12 +202,11 @@ static void dtypes_have_safetensors_names_and_sizes(void **state)
 	assert_string_equal(nvs_dtype_name(NVS_DTYPE_COUNT), "unknown");
 }
 
-static void engines_and_devices_have_the_names_of_the_configuration(void **state)
+TEST(engines_and_devices_have_the_names_of_the_configuration)
 {
 	static const char *const names[] = {"auto", "io_uring", "libaio", "posix"};
 	enum nvs_ioengine ioengine;
 
-	(void)state;
 	for (unsigned i = 0; i < LENGTH(names); i++) {
 		assert_int_equal(nvs_ioengine_parse(names[i], &ioengine), 0);
 		assert_int_equal(ioengine, i);
@@ -278,7 +273,7 @@ static void check_defaults(const struct nvs_config *c)
 	assert_int_equal(c->aio.io_timeout_ms, 0);
 }
 
-static void defaults_are_those_of_deepspeed(void **state)
+TEST(defaults_are_those_of_deepspeed)
 {
 	static const char *const documents[] = {
 		"{}",
@@ -291,7 +286,6 @@ static void defaults_are_those_of_deepspeed(void **state)
 	};
 	struct nvs_config config;
 
-	(void)state;
 	config_init(&config);
 	check_defaults(&config);
 	for (size_t i = 0; i < LENGTH(documents); i++) {
@@ -331,11 +325,10 @@ static const char whole_file[] =
 	"  \"stripe_size\": 65536, \"optimizer_max_in_cpu\": 3e6, \"optimizer_threads\": 7,\n"
 	"  \"io_timeout_ms\": 30000, \"deepspeed\": \"swappers\"}}\n";
 
-static void every_key_reaches_its_field(void **state)
+TEST(every_key_reaches_its_field)
 {
 	struct nvs_config c;
 
-	(void)state;
 	accepted(&c, whole_file);
 	assert_true(c.gradient_clipping == 0.5);
 	assert_int_equal(c.aio.block_size, 262144);
@@ -413,12 +406,11 @@ static void refuse_value(const struct config_key *key, const char *value, const 
 	refused(document, 2, subject, parts, LENGTH(parts));
 }
 
-static void whole_numbers_are_accepted_up_to_their_bounds(void **state)
+TEST(whole_numbers_are_accepted_up_to_their_bounds)
 {
 	unsigned tried = 0;
 	char digits[32];
 
-	(void)state;
 	for (unsigned i = 0; i < config_key_count; i++) {
 		const struct config_key *key = &config_keys[i];
 		uint64_t unit = key->multiple_of ? key->multiple_of : 1;
@@ -453,9 +445,8 @@ static void whole_numbers_are_accepted_up_to_their_bounds(void **state)
 	assert_int_equal(tried, 26);
 }
 
-static void bounds_are_those_of_the_header(void **state)
+TEST(bounds_are_those_of_the_header)
 {
-	(void)state;
 	REFUSED("{\"aio\": {\"block_size\": 0}}", 1, "aio.block_size",
 		"ds.json:1:24: aio.block_size is 0, which is too small; it must be a whole number "
 		"from 512 to 1073741824, a multiple of 512 (bytes per I/O)");
@@ -471,12 +462,11 @@ static void bounds_are_those_of_the_header(void **state)
 	REFUSED("{\"nvswap\": {\"stripe_size\": 1000}}", 1, NULL, "a multiple of 512");
 }
 
-static void a_value_of_another_type_is_refused(void **state)
+TEST(a_value_of_another_type_is_refused)
 {
 	static const char *const values[] = {"null",   "true", "1",  "\"8\"", "\"\"",
 					     "\"no\"", "{}",   "[]", "[1]",   "[null, null]"};
 
-	(void)state;
 	for (unsigned i = 0; i < config_key_count; i++) {
 		const struct config_key *key = &config_keys[i];
 
@@ -529,7 +519,7 @@ static void a_value_of_another_type_is_refused(void **state)
 	}
 }
 
-static void text_is_taken_where_the_models_of_deepspeed_take_it(void **state)
+TEST(text_is_taken_where_the_models_of_deepspeed_take_it)
 {
 	static const char *const on[] = {"\"true\"", "\"True\"", "\"ON\"", "\"yes\"", "\"y\"",
 					 "\"t\"",    "\"1\"",	 "1",	   "1.0",     "true"};
@@ -550,7 +540,6 @@ static void text_is_taken_where_the_models_of_deepspeed_take_it(void **state)
 	struct nvs_config config;
 	char document[512];
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(on); i++) {
 		document_with(pin->block, pin->name, on[i], document);
 		accepted(&config, document);
@@ -595,7 +584,7 @@ static void text_is_taken_where_the_models_of_deepspeed_take_it(void **state)
 		"a number");
 }
 
-static void real_numbers_have_bounds(void **state)
+TEST(real_numbers_have_bounds)
 {
 	static const struct {
 		const char *key, *value, *why;
@@ -618,7 +607,6 @@ static void real_numbers_have_bounds(void **state)
 	};
 	struct nvs_config config;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(wrong); i++) {
 		const struct config_key *key = NULL;
 
@@ -638,12 +626,11 @@ static void real_numbers_have_bounds(void **state)
 	config_free(&config);
 }
 
-static void names_have_their_values(void **state)
+TEST(names_have_their_values)
 {
 	static const char *const devices[] = {"\"NVMe\"", "\"disk\"", "\"cpu\\u0000\"", "\"nvm\""};
 	struct nvs_config config;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(devices); i++) {
 		refuse_value(config_key_find(BLOCK_PARAM, "device", 6), devices[i],
 			     "\"none\", \"cpu\" or \"nvme\"");
@@ -666,11 +653,10 @@ static void names_have_their_values(void **state)
 	config_free(&config);
 }
 
-static void the_name_adamw_asks_for_decoupled_weight_decay(void **state)
+TEST(the_name_adamw_asks_for_decoupled_weight_decay)
 {
 	struct nvs_config config;
 
-	(void)state;
 	accepted(&config, "{\"optimizer\": {\"type\": \"adamW\", \"params\": {\"adam_w_mode\": "
 			  "false}}}");
 	assert_true(config.adam.adam_w_mode);
@@ -694,7 +680,7 @@ static bool set_comma_locale(const char *directory)
 	return setlocale(LC_ALL, "de_DE.UTF-8");
 }
 
-static void numbers_do_not_depend_on_the_locale(void **state)
+TEST_WITH(numbers_do_not_depend_on_the_locale, make_directory, remove_directory)
 {
 	struct nvs_config config;
 	struct nvs_error error = {.size = sizeof(error)};
@@ -718,9 +704,8 @@ static void numbers_do_not_depend_on_the_locale(void **state)
 
 /* ---- Unknown keys, duplicates, two names ---- */
 
-static void an_unknown_key_is_refused_with_the_nearest_one(void **state)
+TEST(an_unknown_key_is_refused_with_the_nearest_one)
 {
-	(void)state;
 	REFUSED("{\n \"aio\": {\n  \"block_size\": 4096,\n  \"queue_dpeth\": 8}}", 4,
 		"aio.queue_dpeth", "ds.json:4:3: ", "aio.queue_dpeth",
 		"did you mean `queue_depth`?");
@@ -752,11 +737,10 @@ static void an_unknown_key_is_refused_with_the_nearest_one(void **state)
 		"the keys are");
 }
 
-static void keys_of_other_blocks_are_left_alone(void **state)
+TEST(keys_of_other_blocks_are_left_alone)
 {
 	struct nvs_config config;
 
-	(void)state;
 	accepted(&config,
 		 "{\"queue_dpeth\": 1, \"Audio\": {\"x\": 1, \"x\": 2}, \"wandb\": [{}, [[]], "
 		 "\"\\ud800\"],"
@@ -780,7 +764,7 @@ static void keys_of_other_blocks_are_left_alone(void **state)
 #define ANYWHERE "is nothing that nvswap reads there; "
 #define AT_TOP	 ANYWHERE "it belongs at the top of the file"
 
-static void a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error(void **state)
+TEST(a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error)
 {
 	static const struct {
 		const char *document, *subject, *says;
@@ -821,7 +805,6 @@ static void a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error(voi
 	struct heard heard;
 	char document[512];
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(wrong); i++) {
 		config_init(&config);
 		listen(&config, &heard);
@@ -851,7 +834,7 @@ static void a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error(voi
 		"it is a key of `offload_param` and of `offload_optimizer`");
 }
 
-static void a_key_of_deepspeed_is_no_near_miss(void **state)
+TEST(a_key_of_deepspeed_is_no_near_miss)
 {
 	static const char *const top[] = {
 		"amp",
@@ -900,7 +883,6 @@ static void a_key_of_deepspeed_is_no_near_miss(void **state)
 	struct heard heard;
 	char document[512];
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(top) + LENGTH(zero); i++) {
 		document_with(i < LENGTH(top) ? BLOCK_ROOT : BLOCK_ZERO,
 			      i < LENGTH(top) ? top[i] : zero[i - LENGTH(top)], "{}", document);
@@ -913,11 +895,10 @@ static void a_key_of_deepspeed_is_no_near_miss(void **state)
 	}
 }
 
-static void infinity_is_refused_where_a_value_is_read(void **state)
+TEST(infinity_is_refused_where_a_value_is_read)
 {
 	struct nvs_config config;
 
-	(void)state;
 	for (unsigned i = 0; i < config_key_count; i++) {
 		const struct config_key *key = &config_keys[i];
 
@@ -940,9 +921,8 @@ static void infinity_is_refused_where_a_value_is_read(void **state)
 	config_free(&config);
 }
 
-static void a_duplicate_key_is_refused(void **state)
+TEST(a_duplicate_key_is_refused)
 {
-	(void)state;
 	REFUSED("{\"aio\": {\n\"queue_depth\": 8,\n\"block_size\": 512,\n \"queue_depth\": 8}}", 4,
 		"aio.queue_depth", "ds.json:4:2: ", "already set on line 2");
 	REFUSED("{\"aio\": {},\n\"x\": 1,\n\"aio\": {}}", 3, "aio", "already set on line 1");
@@ -974,7 +954,7 @@ static void a_duplicate_key_is_refused(void **state)
 	REFUSED("{\"bfloat16\": {},\n\"bf16\": {}}", 2, "bf16", "the same block as `bfloat16`");
 }
 
-static void two_names_of_one_setting_must_agree(void **state)
+TEST(two_names_of_one_setting_must_agree)
 {
 	static const char *const names[][2] = {
 		{"stage3_prefetch_bucket_size", "prefetch_bucket_size"},
@@ -985,7 +965,6 @@ static void two_names_of_one_setting_must_agree(void **state)
 	struct nvs_config config;
 	char document[256], subject[128];
 
-	(void)state;
 	REFUSED("{\"aio\": {\n\"thread_count\": 8,\n\"intra_op_parallelism\": 4}}", 3,
 		"aio.intra_op_parallelism", "is 4", "`thread_count`", "is 8", "on line 2");
 	REFUSED("{\"aio\": {\n\"intra_op_parallelism\": 4,\n\"thread_count\": 1}}", 3,
@@ -1011,11 +990,10 @@ static void two_names_of_one_setting_must_agree(void **state)
 	}
 }
 
-static void blocks_may_be_at_the_top_level(void **state)
+TEST(blocks_may_be_at_the_top_level)
 {
 	struct nvs_config config;
 
-	(void)state;
 	accepted(&config, "{\"aio\": {\"queue_depth\": 9}}");
 	assert_int_equal(config.aio.queue_depth, 9);
 	config_free(&config);
@@ -1032,13 +1010,12 @@ static void blocks_may_be_at_the_top_level(void **state)
 
 /* ---- Messages without an error ---- */
 
-static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
+TEST(auto_takes_the_default_where_a_trainer_may_fill_it_in)
 {
 	struct nvs_config config;
 	struct heard heard;
 	char document[512];
 
-	(void)state;
 	for (unsigned i = 0; i < config_key_count; i++) {
 		const struct config_key *key = &config_keys[i];
 
@@ -1081,7 +1058,7 @@ static void auto_takes_the_default_where_a_trainer_may_fill_it_in(void **state)
 	config_free(&config);
 }
 
-static void unused_keys_of_deepspeed_are_warnings(void **state)
+TEST(unused_keys_of_deepspeed_are_warnings)
 {
 	static const struct {
 		enum config_block block;
@@ -1103,7 +1080,6 @@ static void unused_keys_of_deepspeed_are_warnings(void **state)
 	struct heard heard;
 	char document[512];
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(keys); i++) {
 		for (size_t j = 0; j < LENGTH(values); j++) {
 			document_with(keys[i].block, keys[i].key, values[j], document);
@@ -1122,12 +1098,11 @@ static void unused_keys_of_deepspeed_are_warnings(void **state)
 	}
 }
 
-static void the_old_form_of_zero_optimization_is_a_warning(void **state)
+TEST(the_old_form_of_zero_optimization_is_a_warning)
 {
 	struct nvs_config config;
 	struct heard heard;
 
-	(void)state;
 	config_init(&config);
 	listen(&config, &heard);
 	assert_int_equal(parse(&config, "{\"zero_optimization\": true}", NULL), 0);
@@ -1136,12 +1111,11 @@ static void the_old_form_of_zero_optimization_is_a_warning(void **state)
 	config_free(&config);
 }
 
-static void a_valid_file_logs_nothing(void **state)
+TEST(a_valid_file_logs_nothing)
 {
 	struct nvs_config config;
 	struct heard heard;
 
-	(void)state;
 	config_init(&config);
 	listen(&config, &heard);
 	assert_int_equal(parse(&config, whole_file, NULL), 0);
@@ -1152,12 +1126,11 @@ static void a_valid_file_logs_nothing(void **state)
 
 /* ---- Devices, paths, pools, element types ---- */
 
-static void nvme_needs_a_path(void **state)
+TEST(nvme_needs_a_path)
 {
 	static const char *const paths[] = {"/somewhere"};
 	struct nvs_config config;
 
-	(void)state;
 	REFUSED("{\"offload_optimizer\": {\n\"device\": \"nvme\"}}", 2,
 		"offload_optimizer.nvme_path", "offload_optimizer.device is \"nvme\"",
 		"nvme_path is not set", "a directory on the drive");
@@ -1180,7 +1153,7 @@ static void nvme_needs_a_path(void **state)
 	config_free(&config);
 }
 
-static void paths_of_the_nvswap_block_replace_those_of_the_offload_blocks(void **state)
+TEST(paths_of_the_nvswap_block_replace_those_of_the_offload_blocks)
 {
 	static const char offload[] =
 		"\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"p\"}, "
@@ -1189,7 +1162,6 @@ static void paths_of_the_nvswap_block_replace_those_of_the_offload_blocks(void *
 	static const char nvswap[] = "\"nvswap\": {\"param_nvme_path\": [\"a\", \"b\"], "
 				     "\"optimizer_nvme_path\": \"c\"}";
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		struct nvs_config config;
 		char text[512];
@@ -1217,13 +1189,12 @@ static void document_with_paths(unsigned n, char *document, size_t room)
 	snprintf(document + used, room - used, "]}}");
 }
 
-static void there_are_one_to_sixteen_different_paths(void **state)
+TEST(there_are_one_to_sixteen_different_paths)
 {
 	const char *subject = "offload_param.nvme_path";
 	struct nvs_config config;
 	char document[512], name[8];
 
-	(void)state;
 	for (unsigned n = 1; n <= NVS_PATHS_MAX; n++) {
 		document_with_paths(n, document, sizeof(document));
 		accepted(&config, document);
@@ -1256,7 +1227,7 @@ static void there_are_one_to_sixteen_different_paths(void **state)
 	config_free(&config);
 }
 
-static void a_path_that_stands_for_another_is_refused_with_its_meaning(void **state)
+TEST(a_path_that_stands_for_another_is_refused_with_its_meaning)
 {
 	static const struct {
 		const char *path, *says;
@@ -1275,7 +1246,6 @@ static void a_path_that_stands_for_another_is_refused_with_its_meaning(void **st
 	struct nvs_error error = {.size = sizeof(error)};
 	char document[256];
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(paths); i++) {
 		snprintf(document, sizeof(document),
 			 "{\"offload_param\": {\"device\": \"nvme\",\n\"nvme_path\": \"%s\"}}",
@@ -1314,13 +1284,12 @@ static void a_path_that_stands_for_another_is_refused_with_its_meaning(void **st
 	}
 }
 
-static void a_path_leaves_room_for_the_names_of_the_store(void **state)
+TEST(a_path_leaves_room_for_the_names_of_the_store)
 {
 	char path[3843], document[4000];
 	struct nvs_config config;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	memset(path, 'x', sizeof(path));
 	path[3840] = '\0';
 	snprintf(document, sizeof(document), "{\"offload_param\": {\"nvme_path\": \"%s\"}}", path);
@@ -1336,7 +1305,7 @@ static void a_path_leaves_room_for_the_names_of_the_store(void **state)
 	config_free(&config);
 }
 
-static void paths_can_be_set_by_a_call(void **state)
+TEST(paths_can_be_set_by_a_call)
 {
 	const char *paths[NVS_PATHS_MAX + 1], *twice[] = {"a", "b", "a/"}, *empty[] = {"a", ""};
 	const char *none[] = {"a", NULL}, *own[2];
@@ -1344,7 +1313,6 @@ static void paths_can_be_set_by_a_call(void **state)
 	struct nvs_config config;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	for (unsigned i = 0; i < LENGTH(names); i++) {
 		snprintf(names[i], sizeof(names[i]), "d%u", i);
 		paths[i] = names[i];
@@ -1383,11 +1351,10 @@ static void paths_can_be_set_by_a_call(void **state)
 	config_free(&config);
 }
 
-static void a_pool_is_count_times_size_times_element(void **state)
+TEST(a_pool_is_count_times_size_times_element)
 {
 	struct nvs_config config;
 
-	(void)state;
 	config_init(&config);
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_PARAM), 2000000000);
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER), 16000000000);
@@ -1407,11 +1374,10 @@ static void a_pool_is_count_times_size_times_element(void **state)
 	config_free(&config);
 }
 
-static void the_pool_of_the_optimizer_has_room_for_its_cache(void **state)
+TEST(the_pool_of_the_optimizer_has_room_for_its_cache)
 {
 	struct nvs_config config;
 
-	(void)state;
 	accepted(&config, "{\"zero_optimization\": {\"sub_group_size\": 11}, "
 			  "\"nvswap\": {\"optimizer_max_in_cpu\": 5}}");
 	assert_int_equal(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER),
@@ -1426,12 +1392,11 @@ static void the_pool_of_the_optimizer_has_room_for_its_cache(void **state)
 }
 
 /* "No limit" is written in many ways; a sum of elements must still fit into 64 bits. */
-static void a_sub_group_has_up_to_2_to_the_56_elements(void **state)
+TEST(a_sub_group_has_up_to_2_to_the_56_elements)
 {
 	static const char *const sizes[] = {"1e9", "1e12", "1e14", "72057594037927936"};
 	char text[128];
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(sizes); i++) {
 		struct nvs_config config;
 
@@ -1451,11 +1416,10 @@ static void a_sub_group_has_up_to_2_to_the_56_elements(void **state)
 		2, "zero_optimization.sub_group_size", "72057594037927936");
 }
 
-static void a_pool_beyond_any_memory_is_refused(void **state)
+TEST(a_pool_beyond_any_memory_is_refused)
 {
 	struct nvs_config config;
 
-	(void)state;
 	/* 2^63 / (5 * 4) is 461168601842738790.4 */
 	accepted(&config,
 		 "{\"offload_param\": {\"device\": \"cpu\", \"buffer_size\": 461168601842738790}}");
@@ -1490,7 +1454,7 @@ static void a_pool_beyond_any_memory_is_refused(void **state)
 	config_free(&config);
 }
 
-static void element_types_follow_fp16_and_bf16(void **state)
+TEST(element_types_follow_fp16_and_bf16)
 {
 	static const struct {
 		const char *document;
@@ -1515,7 +1479,6 @@ static void element_types_follow_fp16_and_bf16(void **state)
 	};
 	struct nvs_config config;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(types); i++) {
 		accepted(&config, types[i].document);
 		assert_int_equal(config.param_dtype, types[i].param);
@@ -1532,12 +1495,11 @@ static void element_types_follow_fp16_and_bf16(void **state)
 	config_free(&config);
 }
 
-static void fp16_and_bf16_exclude_each_other(void **state)
+TEST(fp16_and_bf16_exclude_each_other)
 {
 	struct nvs_config config;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	REFUSED("{\"fp16\": {\n\"enabled\": true},\n\"bf16\": {\n\"enabled\": true}}", 4,
 		"bf16.enabled", "fp16 (line 2) and bf16 (line 4) are both enabled");
 	REFUSED("{\"bf16\": {\n\"enabled\": true},\n\"fp16\": {\n\"enabled\": true}}", 4,
@@ -1550,11 +1512,10 @@ static void fp16_and_bf16_exclude_each_other(void **state)
 	config_free(&config);
 }
 
-static void a_file_is_read_over_earlier_settings(void **state)
+TEST(a_file_is_read_over_earlier_settings)
 {
 	struct nvs_config config;
 
-	(void)state;
 	accepted(&config, whole_file);
 	assert_int_equal(parse(&config,
 			       "{\"aio\": {\"queue_depth\": 1}, \"offload_optimizer\": "
@@ -1582,7 +1543,7 @@ static void write_file(const char *path, const char *text, size_t nbytes)
 	assert_int_equal(fclose(file), 0);
 }
 
-static void a_file_is_loaded_or_the_error_says_why(void **state)
+TEST_WITH(a_file_is_loaded_or_the_error_says_why, make_directory, remove_directory)
 {
 	const char *directory = *state;
 	struct nvs_config config, before;
@@ -1611,7 +1572,7 @@ static void a_file_is_loaded_or_the_error_says_why(void **state)
 	config_free(&config);
 }
 
-static void a_file_of_64_mib_is_the_largest(void **state)
+TEST_WITH(a_file_of_64_mib_is_the_largest, make_directory, remove_directory)
 {
 	struct nvs_config config;
 	struct nvs_error error = {.size = sizeof(error)};
@@ -1635,14 +1596,13 @@ static void a_file_of_64_mib_is_the_largest(void **state)
 	config_free(&config);
 }
 
-static void a_pipe_can_be_loaded(void **state)
+TEST(a_pipe_can_be_loaded)
 {
 	struct nvs_config config;
 	struct nvs_error error = {.size = sizeof(error)};
 	char path[32];
 	int ends[2];
 
-	(void)state;
 	assert_int_equal(pipe(ends), 0);
 	assert_int_equal(write(ends[1], whole_file, strlen(whole_file)), strlen(whole_file));
 	close(ends[1]);
@@ -1656,7 +1616,7 @@ static void a_pipe_can_be_loaded(void **state)
 
 /* ---- Syntax ---- */
 
-static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
+TEST(a_syntax_error_has_its_place_and_what_is_expected)
 {
 	static const struct {
 		const char *document, *place, *expected;
@@ -1714,7 +1674,6 @@ static void a_syntax_error_has_its_place_and_what_is_expected(void **state)
 	struct nvs_error error = {.size = sizeof(error)};
 	char place[32];
 
-	(void)state;
 	config_init(&config);
 	for (size_t i = 0; i < LENGTH(errors); i++) {
 		snprintf(place, sizeof(place), "ds.json:%s", errors[i].place);
@@ -1749,12 +1708,11 @@ static int parse_nested(struct nvs_config *config, size_t depth, struct nvs_erro
 	return parse(config, document, error);
 }
 
-static void values_nest_up_to_512_levels(void **state)
+TEST(values_nest_up_to_512_levels)
 {
 	struct nvs_config config;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	config_init(&config);
 	assert_int_equal(parse_nested(&config, 511, &error), 0);
 	assert_int_equal(parse_nested(&config, 512, &error), 0);
@@ -1765,13 +1723,12 @@ static void values_nest_up_to_512_levels(void **state)
 	config_free(&config);
 }
 
-static void messages_replace_control_characters(void **state)
+TEST(messages_replace_control_characters)
 {
 	struct nvs_config config;
 	struct nvs_error error = {.size = sizeof(error)};
 	char name[600];
 
-	(void)state;
 	REFUSED("{\"aio\": {\"\\u001b[31m\": 1}}", 1, "aio.?[31m", "aio.?[31m is not a key");
 	REFUSED("{\"aio\": {\"a\xc2\x9b\x31\": 1}}", 1, "aio.a?1", "aio.a?1");
 	REFUSED("{\"aio\": {\"a\x7f\": 1}}", 1, "aio.a?", "aio.a?");
@@ -1817,7 +1774,7 @@ static void check_example_pool(const struct nvs_config *config, enum nvs_block b
 	assert_in_range(nbytes, 240000000, 520000000);
 }
 
-static void the_examples_load_and_hold_the_largest_tensor_of_gpt2(void **state)
+TEST(the_examples_load_and_hold_the_largest_tensor_of_gpt2)
 {
 	static const struct {
 		const char *path;
@@ -1833,7 +1790,6 @@ static void the_examples_load_and_hold_the_largest_tensor_of_gpt2(void **state)
 	struct nvs_config config;
 	glob_t found;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(examples); i++) {
 		load_example(examples[i].path, &config);
 		assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].device, examples[i].param);
@@ -1879,11 +1835,10 @@ static char *read_text(const char *path)
 	return text;
 }
 
-static void the_documentation_has_the_table_of_keys(void **state)
+TEST(the_documentation_has_the_table_of_keys)
 {
 	char *text = read_text("docs/configuration.md"), row[512], allows[160];
 
-	(void)state;
 	for (unsigned i = 0; i < config_key_count; i++) {
 		const struct config_key *key = &config_keys[i];
 		const char *block = config_block_name(key->block);
@@ -1960,7 +1915,7 @@ static size_t mutate(char *text, size_t n, uint64_t *seed)
 	}
 }
 
-static void damaged_files_are_read_or_refused(void **state)
+TEST(damaged_files_are_read_or_refused)
 {
 	const char *given = getenv("TEST_SEED");
 	uint64_t seed = given ? strtoull(given, NULL, 0) : 0x6e76737761702121;
@@ -1968,7 +1923,6 @@ static void damaged_files_are_read_or_refused(void **state)
 	struct nvs_config config;
 	struct heard heard;
 
-	(void)state;
 	print_message("seed %" PRIu64 " (TEST_SEED sets it)\n", seed);
 	config_init(&config);
 	for (unsigned i = 0; i < 20000; i++) {
@@ -2004,61 +1958,4 @@ static void damaged_files_are_read_or_refused(void **state)
 	print_message("%u read, %u refused\n", good, bad);
 	assert_true(good > 500 && bad > 5000);
 	config_free(&config);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(dtypes_have_safetensors_names_and_sizes),
-		cmocka_unit_test(engines_and_devices_have_the_names_of_the_configuration),
-		cmocka_unit_test(defaults_are_those_of_deepspeed),
-		cmocka_unit_test(every_key_reaches_its_field),
-		cmocka_unit_test(whole_numbers_are_accepted_up_to_their_bounds),
-		cmocka_unit_test(bounds_are_those_of_the_header),
-		cmocka_unit_test(a_value_of_another_type_is_refused),
-		cmocka_unit_test(text_is_taken_where_the_models_of_deepspeed_take_it),
-		cmocka_unit_test(real_numbers_have_bounds),
-		cmocka_unit_test(names_have_their_values),
-		cmocka_unit_test(the_name_adamw_asks_for_decoupled_weight_decay),
-		cmocka_unit_test_setup_teardown(numbers_do_not_depend_on_the_locale, make_directory,
-						remove_directory),
-		cmocka_unit_test(an_unknown_key_is_refused_with_the_nearest_one),
-		cmocka_unit_test(keys_of_other_blocks_are_left_alone),
-		cmocka_unit_test(a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error),
-		cmocka_unit_test(a_key_of_deepspeed_is_no_near_miss),
-		cmocka_unit_test(infinity_is_refused_where_a_value_is_read),
-		cmocka_unit_test(a_duplicate_key_is_refused),
-		cmocka_unit_test(two_names_of_one_setting_must_agree),
-		cmocka_unit_test(blocks_may_be_at_the_top_level),
-		cmocka_unit_test(auto_takes_the_default_where_a_trainer_may_fill_it_in),
-		cmocka_unit_test(unused_keys_of_deepspeed_are_warnings),
-		cmocka_unit_test(the_old_form_of_zero_optimization_is_a_warning),
-		cmocka_unit_test(a_valid_file_logs_nothing),
-		cmocka_unit_test(nvme_needs_a_path),
-		cmocka_unit_test(there_are_one_to_sixteen_different_paths),
-		cmocka_unit_test(a_path_that_stands_for_another_is_refused_with_its_meaning),
-		cmocka_unit_test(a_path_leaves_room_for_the_names_of_the_store),
-		cmocka_unit_test(paths_can_be_set_by_a_call),
-		cmocka_unit_test(paths_of_the_nvswap_block_replace_those_of_the_offload_blocks),
-		cmocka_unit_test(a_pool_is_count_times_size_times_element),
-		cmocka_unit_test(the_pool_of_the_optimizer_has_room_for_its_cache),
-		cmocka_unit_test(a_sub_group_has_up_to_2_to_the_56_elements),
-		cmocka_unit_test(a_pool_beyond_any_memory_is_refused),
-		cmocka_unit_test(element_types_follow_fp16_and_bf16),
-		cmocka_unit_test(fp16_and_bf16_exclude_each_other),
-		cmocka_unit_test(a_file_is_read_over_earlier_settings),
-		cmocka_unit_test_setup_teardown(a_file_is_loaded_or_the_error_says_why,
-						make_directory, remove_directory),
-		cmocka_unit_test_setup_teardown(a_file_of_64_mib_is_the_largest, make_directory,
-						remove_directory),
-		cmocka_unit_test(a_pipe_can_be_loaded),
-		cmocka_unit_test(a_syntax_error_has_its_place_and_what_is_expected),
-		cmocka_unit_test(values_nest_up_to_512_levels),
-		cmocka_unit_test(messages_replace_control_characters),
-		cmocka_unit_test(the_examples_load_and_hold_the_largest_tensor_of_gpt2),
-		cmocka_unit_test(the_documentation_has_the_table_of_keys),
-		cmocka_unit_test(damaged_files_are_read_or_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

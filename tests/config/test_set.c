@@ -7,16 +7,13 @@
 #include "nvswap.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "config/keys.h"
+#include "support/tests.h"
 
 static struct nvs_error error = {.size = sizeof(error)};
 
@@ -51,7 +48,7 @@ static void is_refused(struct nvs_config *config, const char *key, const char *v
 		fail_msg("%s = %s: \"%s\" lacks \"%s\"", key, value, error.text, says);
 }
 
-static void values_are_written_as_in_the_file_or_shorter(void **state)
+TEST(values_are_written_as_in_the_file_or_shorter)
 {
 	struct nvs_config *config = *state;
 
@@ -71,7 +68,7 @@ static void values_are_written_as_in_the_file_or_shorter(void **state)
 	becomes(config, "zero_optimization.offload_optimizer.ratio", "0.25", "0.25");
 }
 
-static void paths_and_device_are_set_in_any_order(void **state)
+TEST(paths_and_device_are_set_in_any_order)
 {
 	struct nvs_config *config = *state;
 
@@ -85,7 +82,7 @@ static void paths_and_device_are_set_in_any_order(void **state)
 	is_refused(config, "offload_param.nvme_path", "\"\"", "is empty");
 }
 
-static void an_unknown_key_is_refused_with_the_nearest(void **state)
+TEST(an_unknown_key_is_refused_with_the_nearest)
 {
 	struct nvs_config *config = *state;
 
@@ -99,7 +96,7 @@ static void an_unknown_key_is_refused_with_the_nearest(void **state)
 	is_refused(config, "offload_optimizer.pipeline", "true", "has no effect");
 }
 
-static void a_bad_value_is_refused_with_what_is_allowed(void **state)
+TEST(a_bad_value_is_refused_with_what_is_allowed)
 {
 	struct nvs_config *config = *state;
 
@@ -121,7 +118,7 @@ static void a_bad_value_is_refused_with_what_is_allowed(void **state)
 	assert_string_equal(error.text, "65536");
 }
 
-static void text_that_is_not_utf8_is_refused(void **state)
+TEST(text_that_is_not_utf8_is_refused)
 {
 	struct nvs_config *config = *state;
 
@@ -133,7 +130,7 @@ static void text_that_is_not_utf8_is_refused(void **state)
 	assert_string_equal(error.text, "Adam");
 }
 
-static void numbers_can_be_read(void **state)
+TEST(numbers_can_be_read)
 {
 	struct nvs_config *config = *state;
 	uint64_t number = 0;
@@ -148,7 +145,7 @@ static void numbers_can_be_read(void **state)
 	assert_int_equal(nvs_config_get_number(config, "optimizer.type", &number, &error), -EINVAL);
 }
 
-static void a_number_is_not_set_or_read_where_the_setting_is_none(void **state)
+TEST(a_number_is_not_set_or_read_where_the_setting_is_none)
 {
 	static const char *const none[] = {"offload_param.nvme_path", "optimizer.type",
 					   "optimizer.params.betas", "data_types.grad_accum_dtype",
@@ -184,7 +181,7 @@ static void a_number_is_not_set_or_read_where_the_setting_is_none(void **state)
 			 -EINVAL);
 }
 
-static void a_value_that_nests_too_deep_is_refused(void **state)
+TEST(a_value_that_nests_too_deep_is_refused)
 {
 	char value[1025];
 
@@ -197,7 +194,7 @@ static void a_value_that_nests_too_deep_is_refused(void **state)
 	assert_int_equal(nvs_config_set(*state, "optimizer.params.betas", value, &error), -EFBIG);
 }
 
-static void verify_is_as_keep_until_it_is_set(void **state)
+TEST(verify_is_as_keep_until_it_is_set)
 {
 	struct nvs_config *config = *state;
 	char text[8];
@@ -219,7 +216,7 @@ static void verify_is_as_keep_until_it_is_set(void **state)
 	is_refused(config, "nvswap.verify", "auto", "true or false");
 }
 
-static void enumerations_are_set_and_read_as_numbers(void **state)
+TEST(enumerations_are_set_and_read_as_numbers)
 {
 	struct nvs_config *config = *state;
 	uint64_t number = 0;
@@ -236,7 +233,7 @@ static void enumerations_are_set_and_read_as_numbers(void **state)
 	assert_int_equal(nvs_config_set_number(config, "offload_param.device", 3, &error), -EINVAL);
 }
 
-static void a_copy_has_the_settings_and_its_own_paths(void **state)
+TEST(a_copy_has_the_settings_and_its_own_paths)
 {
 	static const char *const paths[] = {"/mnt/a", "/mnt/b"};
 	struct nvs_config *config = *state, *copy = NULL;
@@ -255,7 +252,7 @@ static void a_copy_has_the_settings_and_its_own_paths(void **state)
 	nvs_config_close(copy);
 }
 
-static void a_text_that_does_not_fit_is_not_copied(void **state)
+TEST(a_text_that_does_not_fit_is_not_copied)
 {
 	char text[4] = "old";
 
@@ -265,7 +262,7 @@ static void a_text_that_does_not_fit_is_not_copied(void **state)
 }
 
 /* Sets each key to its default, as the table of keys prints it. */
-static void every_key_can_be_read_and_set_to_what_was_read(void **state)
+TEST(every_key_can_be_read_and_set_to_what_was_read)
 {
 	struct nvs_config *config = *state;
 
@@ -282,7 +279,7 @@ static void every_key_can_be_read_and_set_to_what_was_read(void **state)
 	}
 }
 
-static void paths_can_be_read_and_set_to_what_was_read(void **state)
+TEST(paths_can_be_read_and_set_to_what_was_read)
 {
 	static const char *const paths[] = {"/mnt/a", "[a", "\"a\"", " \"a", "null", "/mnt/\xff"};
 	struct nvs_config *config = *state;
@@ -301,7 +298,7 @@ static void paths_can_be_read_and_set_to_what_was_read(void **state)
 	}
 }
 
-static void the_rank_is_read_from_the_environment_when_asked(void **state)
+TEST(the_rank_is_read_from_the_environment_when_asked)
 {
 	struct nvs_config *config = *state;
 	struct nvs_engine *engine;
@@ -321,7 +318,7 @@ static void the_rank_is_read_from_the_environment_when_asked(void **state)
 	becomes(config, "nvswap.rank", "5", "5");
 }
 
-static void a_rank_that_can_not_be_read_is_refused(void **state)
+TEST(a_rank_that_can_not_be_read_is_refused)
 {
 	static const char *const values[] = {"", "x", "-1", "1x", " 1", "4294967296"};
 	struct nvs_config *config = *state;
@@ -340,7 +337,7 @@ static void a_rank_that_can_not_be_read_is_refused(void **state)
 	}
 }
 
-static void null_is_refused(void **state)
+TEST(null_is_refused)
 {
 	struct nvs_config *config = *state, *none = NULL;
 	struct nvs_error *e = &error;
@@ -390,29 +387,4 @@ static void null_is_refused(void **state)
 	assert_true(nvs_latency_within(NULL, 1) == 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_config, close_config)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		TEST(values_are_written_as_in_the_file_or_shorter),
-		TEST(paths_and_device_are_set_in_any_order),
-		TEST(an_unknown_key_is_refused_with_the_nearest),
-		TEST(a_bad_value_is_refused_with_what_is_allowed),
-		TEST(text_that_is_not_utf8_is_refused),
-		TEST(numbers_can_be_read),
-		TEST(a_number_is_not_set_or_read_where_the_setting_is_none),
-		TEST(a_value_that_nests_too_deep_is_refused),
-		TEST(verify_is_as_keep_until_it_is_set),
-		TEST(enumerations_are_set_and_read_as_numbers),
-		TEST(a_copy_has_the_settings_and_its_own_paths),
-		TEST(a_text_that_does_not_fit_is_not_copied),
-		TEST(every_key_can_be_read_and_set_to_what_was_read),
-		TEST(paths_can_be_read_and_set_to_what_was_read),
-		TEST(the_rank_is_read_from_the_environment_when_asked),
-		TEST(a_rank_that_can_not_be_read_is_refused),
-		TEST(null_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(open_config, close_config)

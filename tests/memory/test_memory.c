@@ -16,6 +16,7 @@
 #include "config/config.h"
 #include "nvswap.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define KIB 1024ull
 #define MIB (1024 * KIB)
@@ -49,11 +50,10 @@ static uint64_t registered_bytes(struct nvs_aio *aio)
 	return stats.registered_bytes;
 }
 
-static void memory_is_whole_pages_of_zeros(void **state)
+TEST(memory_is_whole_pages_of_zeros)
 {
 	static const size_t lengths[] = {1, 4095, 4097, 300000, 3 * MIB + 1};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(lengths); i++) {
 		size_t nbytes = round_to_pages(lengths[i]);
 		char *data = alloc(NULL, lengths[i], NULL);
@@ -88,11 +88,10 @@ static int lock_under_a_limit(void *arg)
 	return CHILD_OK;
 }
 
-static void memory_is_locked_or_the_error_names_limit_need_and_remedy(void **state)
+TEST(memory_is_locked_or_the_error_names_limit_need_and_remedy)
 {
 	int status;
 
-	(void)state;
 	if (!mlock_locks())
 		SKIP("mlock does nothing here, as under a sanitizer");
 	status = in_child(lock_under_a_limit, NULL);
@@ -101,13 +100,12 @@ static void memory_is_locked_or_the_error_names_limit_need_and_remedy(void **sta
 	assert_int_equal(status, CHILD_OK);
 }
 
-static void memory_beyond_the_machine_is_an_error(void **state)
+TEST(memory_beyond_the_machine_is_an_error)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 	static const size_t lengths[] = {SIZE_MAX, SIZE_MAX / 2, (size_t)1 << 50};
 	void *data;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(lengths); i++) {
 		assert_int_equal(nvs_memory_alloc(NULL, lengths[i], NULL, &data, &error), -ENOMEM);
 		assert_non_null(strstr(error.text, "allocate less"));
@@ -115,14 +113,13 @@ static void memory_beyond_the_machine_is_an_error(void **state)
 	}
 }
 
-static void a_path_that_has_no_drive_is_refused_and_not_waited_for(void **state)
+TEST(a_path_that_has_no_drive_is_refused_and_not_waited_for)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 	const char *path = path_in(temp_directory(), "fifo");
 	void *data = &error;
 	int fd;
 
-	(void)state;
 	assert_int_equal(mkfifo(path, 0600), 0);
 	/* A FIFO that is open for writing blocks nobody, so that a library that opens it
 	 * returns. */
@@ -137,12 +134,11 @@ static void a_path_that_has_no_drive_is_refused_and_not_waited_for(void **state)
 	assert_int_equal(nvs_memory_alloc(NULL, 1, "/dev/null", &data, &error), -EINVAL);
 }
 
-static void any_part_of_one_allocation_is_pinned(void **state)
+TEST(any_part_of_one_allocation_is_pinned)
 {
 	size_t nbytes = 16 * page_bytes();
 	char *data = alloc(NULL, nbytes, NULL), local;
 
-	(void)state;
 	assert_true(nvs_memory_is_pinned(data, nbytes));
 	assert_true(nvs_memory_is_pinned(data, 0));
 	assert_true(nvs_memory_is_pinned(data + 17, nbytes - 17));
@@ -157,11 +153,10 @@ static void any_part_of_one_allocation_is_pinned(void **state)
 	assert_false(nvs_memory_is_pinned(data, 1));
 }
 
-static void a_pointer_that_is_no_allocation_frees_nothing(void **state)
+TEST(a_pointer_that_is_no_allocation_frees_nothing)
 {
 	char *data = alloc(NULL, MIB, NULL), local;
 
-	(void)state;
 	assert_int_equal(nvs_memory_free(NULL), 0);
 	assert_int_equal(nvs_memory_free(data + 1), -EINVAL);
 	assert_int_equal(nvs_memory_free(data + page_bytes()), -EINVAL);
@@ -172,12 +167,11 @@ static void a_pointer_that_is_no_allocation_frees_nothing(void **state)
 	assert_int_equal(nvs_memory_free(data), -EINVAL);
 }
 
-static void arguments_that_are_wrong_are_refused(void **state)
+TEST(arguments_that_are_wrong_are_refused)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 	void *data = &error;
 
-	(void)state;
 	assert_int_equal(nvs_memory_alloc(NULL, MIB, NULL, NULL, &error), -EINVAL);
 	assert_int_equal(nvs_memory_alloc(NULL, 0, NULL, &data, &error), -EINVAL);
 	assert_int_equal(nvs_memory_alloc(NULL, MIB, "/nonexistent/drive", &data, &error), -ENOENT);
@@ -185,23 +179,21 @@ static void arguments_that_are_wrong_are_refused(void **state)
 	assert_null(data);
 }
 
-static void memory_near_a_path_is_had_wherever_the_path_is(void **state)
+TEST(memory_near_a_path_is_had_wherever_the_path_is)
 {
 	static const char *const paths[] = {"/", "/proc", "/var/tmp"};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(paths); i++)
 		assert_int_equal(nvs_memory_free(alloc(NULL, MIB, paths[i])), 0);
 }
 
-static void memory_is_registered_until_it_is_freed(void **state)
+TEST(memory_is_registered_until_it_is_freed)
 {
 	struct nvs_aio *aio = open_aio();
 	uint64_t before = registered_bytes(aio);
 	void *data = alloc(aio, 3 * MIB, NULL);
 	uint64_t with = registered_bytes(aio);
 
-	(void)state;
 	assert_int_equal(nvs_aio_register_memory(aio, data, MIB), 0);
 	assert_int_equal(nvs_memory_free(data), 0);
 	assert_int_equal(registered_bytes(aio), before);
@@ -211,12 +203,11 @@ static void memory_is_registered_until_it_is_freed(void **state)
 	assert_int_equal(with, before + 3 * MIB);
 }
 
-static void memory_outlives_its_aio(void **state)
+TEST(memory_outlives_its_aio)
 {
 	struct nvs_aio *aio = open_aio();
 	char *first = alloc(aio, MIB, NULL), *second = alloc(aio, MIB, NULL);
 
-	(void)state;
 	assert_int_equal(nvs_memory_free(second), 0);
 	nvs_aio_close(aio);
 	memset(first, 1, MIB);
@@ -228,7 +219,7 @@ static void memory_outlives_its_aio(void **state)
 }
 
 /* Writes from pinned memory at an odd offset in it and reads back into ordinary memory. */
-static void transfers_use_any_part_of_it(void **state)
+TEST(transfers_use_any_part_of_it)
 {
 	char path[] = "/var/tmp/nvswap-test-XXXXXX", *data, *back = malloc(MIB);
 	struct nvs_error error = {.size = sizeof(error)};
@@ -237,7 +228,6 @@ static void transfers_use_any_part_of_it(void **state)
 	struct nvs_file *file;
 	int fd = mkstemp(path);
 
-	(void)state;
 	assert_true(fd >= 0 && back);
 	data = alloc(aio, 2 * MIB, path);
 	for (size_t i = 0; i < 2 * MIB; i++)
@@ -272,7 +262,7 @@ static int freed_in_child(void *data, size_t nbytes)
 	       !nvs_memory_is_pinned(data, nbytes) || nvs_memory_free(data);
 }
 
-static void a_child_knows_only_its_own_memory(void **state)
+TEST(a_child_knows_only_its_own_memory)
 {
 	struct nvs_aio *aio = open_aio();
 	const size_t nbytes = 8192;
@@ -280,7 +270,6 @@ static void a_child_knows_only_its_own_memory(void **state)
 	void *data;
 	pid_t child;
 
-	(void)state;
 	assert_int_equal(nvs_memory_alloc(aio, nbytes, NULL, &data, NULL), 0);
 	child = fork();
 	assert_true(child >= 0);
@@ -305,36 +294,14 @@ static void *alloc_often(void *arg)
 	return NULL;
 }
 
-static void threads_allocate_and_free_at_once(void **state)
+TEST(threads_allocate_and_free_at_once)
 {
 	struct nvs_aio *aio = open_aio();
 	pthread_t threads[4];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(threads); i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, alloc_often, aio), 0);
 	for (size_t i = 0; i < COUNT(threads); i++)
 		pthread_join(threads[i], NULL);
 	nvs_aio_close(aio);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(memory_is_whole_pages_of_zeros),
-		cmocka_unit_test(memory_is_locked_or_the_error_names_limit_need_and_remedy),
-		cmocka_unit_test(memory_beyond_the_machine_is_an_error),
-		cmocka_unit_test(a_path_that_has_no_drive_is_refused_and_not_waited_for),
-		cmocka_unit_test(any_part_of_one_allocation_is_pinned),
-		cmocka_unit_test(a_pointer_that_is_no_allocation_frees_nothing),
-		cmocka_unit_test(arguments_that_are_wrong_are_refused),
-		cmocka_unit_test(memory_near_a_path_is_had_wherever_the_path_is),
-		cmocka_unit_test(memory_is_registered_until_it_is_freed),
-		cmocka_unit_test(memory_outlives_its_aio),
-		cmocka_unit_test(transfers_use_any_part_of_it),
-		cmocka_unit_test(threads_allocate_and_free_at_once),
-		cmocka_unit_test(a_child_knows_only_its_own_memory),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

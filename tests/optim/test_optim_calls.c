@@ -5,6 +5,7 @@
  */
 #include "config/config.h"
 #include "optim/optim_fixture.h"
+#include "support/tests.h"
 
 #include <errno.h>
 #include <math.h>
@@ -20,12 +21,11 @@ static void begin(struct optim *o)
 
 /* ---- NULL ---- */
 
-static void null_arguments_of_open_are_refused(void **state)
+TEST(null_arguments_of_open_are_refused)
 {
 	struct nvs_optimizer *optimizer = NULL;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, LENGTH(pair));
 	REFUSED(&o, nvs_optimizer_open(NULL, &o.config, o.specs, o.n, NULL, &o.error), -EINVAL,
 		"NULL");
@@ -39,13 +39,12 @@ static void null_arguments_of_open_are_refused(void **state)
 	optim_close(&o);
 }
 
-static void a_null_optimizer_is_refused(void **state)
+TEST(a_null_optimizer_is_refused)
 {
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
 	struct nvs_step_result result = {.size = sizeof(result)};
 	float data[4] = {0};
 
-	(void)state;
 	assert_null(nvs_optimizer_engine(NULL));
 	assert_true(nvs_optimizer_loss_scale(NULL) == 0);
 	assert_int_equal(nvs_optimizer_lend_gradients(NULL, 0, NVS_F32, data, NULL), -EINVAL);
@@ -60,11 +59,10 @@ static void a_null_optimizer_is_refused(void **state)
 	assert_int_equal(nvs_optimizer_commit(NULL, NULL), -EINVAL);
 }
 
-static void null_data_is_refused(void **state)
+TEST(null_data_is_refused)
 {
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, NULL, &o.error), -EINVAL,
 		"gradients");
@@ -92,14 +90,13 @@ static void refused_with(struct optim *o, double lr, const double *sum, const ch
 }
 
 /* The refused calls have no effect on the next step. */
-static void step_options_that_would_corrupt_weights_are_refused(void **state)
+TEST(step_options_that_would_corrupt_weights_are_refused)
 {
 	static const double rates[] = {NAN, INFINITY, -INFINITY, 1e39};
 	static const double sums[] = {NAN, -NAN, INFINITY, -INFINITY, -1, -1e-300};
 	struct snapshot snapshot;
 	struct optim o, plain;
 
-	(void)state;
 	begin(&o);
 	begin(&plain);
 	optim_run(&plain, 1, 2);
@@ -118,12 +115,11 @@ static void step_options_that_would_corrupt_weights_are_refused(void **state)
 }
 
 /* With fp16, a sum that is not finite is another rank's overflow; a negative one is an error. */
-static void with_fp16_a_negative_sum_is_refused(void **state)
+TEST(with_fp16_a_negative_sum_is_refused)
 {
 	static const double sums[] = {-1, -INFINITY};
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, LENGTH(pair));
 	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	o.config.fp16.enabled = true;
@@ -141,13 +137,12 @@ static void refused_at_open(struct optim *o, const char *words)
 	optim_close(o);
 }
 
-static void parameters_of_adam_out_of_range_are_refused(void **state)
+TEST(parameters_of_adam_out_of_range_are_refused)
 {
 	static const double wrong[] = {NAN, INFINITY, -0.1};
 	static const char *const words[] = {"lr", "betas", "betas", "eps", "weight_decay"};
 	struct optim o;
 
-	(void)state;
 	for (size_t value = 0; value < LENGTH(wrong); value++)
 		for (size_t which = 0; which < LENGTH(words); which++) {
 			struct optimizer_config *adam = &o.config.adam;
@@ -164,11 +159,10 @@ static void parameters_of_adam_out_of_range_are_refused(void **state)
 }
 
 /* A buffer count of 0, and groups whose size in bytes overflows. */
-static void sizes_that_overflow_are_refused(void **state)
+TEST(sizes_that_overflow_are_refused)
 {
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, LENGTH(pair));
 	o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 0;
 	refused_at_open(&o, "buffer_count");
@@ -181,12 +175,11 @@ static void sizes_that_overflow_are_refused(void **state)
 	refused_at_open(&o, "elements");
 }
 
-static void groups_whose_weights_overlap_are_refused(void **state)
+TEST(groups_whose_weights_overlap_are_refused)
 {
 	struct optim o;
 	char *first, *second;
 
-	(void)state;
 	optim_init(&o, pair, LENGTH(pair));
 	first = o.specs[0].weights;
 	second = o.specs[1].weights;
@@ -304,12 +297,11 @@ static void begin_within(struct optim *o, struct within *within, bool update)
 	*within = (struct within){.optimizer = o->optimizer};
 }
 
-static void calls_within_a_call_on_the_same_optimizer_are_refused(void **state)
+TEST(calls_within_a_call_on_the_same_optimizer_are_refused)
 {
 	struct within within;
 	struct optim o;
 
-	(void)state;
 	for (unsigned update = 0; update < 2; update++) {
 		begin_within(&o, &within, update);
 		optim_run(&o, 1, 1);
@@ -326,12 +318,11 @@ static void calls_within_a_call_on_the_same_optimizer_are_refused(void **state)
 
 /* ---- Steps without gradients ---- */
 
-static void a_step_without_gradients_changes_nothing(void **state)
+TEST(a_step_without_gradients_changes_nothing)
 {
 	struct snapshot snapshot;
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	optim_run(&o, 1, 2);
 	snapshot_take(&o, &snapshot);
@@ -349,13 +340,12 @@ static void a_step_without_gradients_changes_nothing(void **state)
 	optim_close(&o);
 }
 
-static void adding_no_elements_makes_no_gradient(void **state)
+TEST(adding_no_elements_makes_no_gradient)
 {
 	float none = 1;
 	uint64_t added = 7;
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	DONE(&o,
 	     nvs_optimizer_add_gradients(o.optimizer, 0, 5, 0, NVS_F32, &none, &added, &o.error));
@@ -369,14 +359,13 @@ static void adding_no_elements_makes_no_gradient(void **state)
 }
 
 /* All ranks must use the same next loss scale, including one whose groups have no gradients. */
-static void the_loss_scale_follows_other_ranks_without_gradients(void **state)
+TEST(the_loss_scale_follows_other_ranks_without_gradients)
 {
 	struct nvs_gradient_sums sums = {.size = sizeof(sums), .sum_squares = INFINITY};
 	const struct nvs_step_options options = {
 		.size = sizeof(options), .lr = 1e-3, .sums = &sums};
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, LENGTH(pair));
 	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	o.config.fp16.enabled = true;
@@ -392,24 +381,4 @@ static void the_loss_scale_follows_other_ranks_without_gradients(void **state)
 	assert_true(!o.result.skipped && o.result.step == 0);
 	assert_true(nvs_optimizer_loss_scale(o.optimizer) == 65536);
 	optim_close(&o);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(null_arguments_of_open_are_refused),
-		cmocka_unit_test(a_null_optimizer_is_refused),
-		cmocka_unit_test(null_data_is_refused),
-		cmocka_unit_test(step_options_that_would_corrupt_weights_are_refused),
-		cmocka_unit_test(with_fp16_a_negative_sum_is_refused),
-		cmocka_unit_test(parameters_of_adam_out_of_range_are_refused),
-		cmocka_unit_test(sizes_that_overflow_are_refused),
-		cmocka_unit_test(groups_whose_weights_overlap_are_refused),
-		cmocka_unit_test(calls_within_a_call_on_the_same_optimizer_are_refused),
-		cmocka_unit_test(a_step_without_gradients_changes_nothing),
-		cmocka_unit_test(adding_no_elements_makes_no_gradient),
-		cmocka_unit_test(the_loss_scale_follows_other_ranks_without_gradients),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

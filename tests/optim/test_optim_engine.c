@@ -5,6 +5,7 @@
  */
 #include "config/config.h"
 #include "optim/optim_fixture.h"
+#include "support/tests.h"
 
 #include <errno.h>
 
@@ -36,7 +37,7 @@ static struct nvs_tensor *tensor_of(const struct optim *o)
 
 /* ---- What is refused ---- */
 
-static void calls_that_change_the_engine_are_refused(void **state)
+TEST(calls_that_change_the_engine_are_refused)
 {
 	const struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "mine", .dtype = NVS_F32, .numel = 5};
@@ -45,7 +46,6 @@ static void calls_that_change_the_engine_are_refused(void **state)
 	struct nvs_engine *engine;
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	optim_run(&o, 1, 1);
 	engine = engine_of(&o);
@@ -66,7 +66,7 @@ static void calls_that_change_the_engine_are_refused(void **state)
 	optim_close(&o);
 }
 
-static void calls_that_move_its_tensors_are_refused(void **state)
+TEST(calls_that_move_its_tensors_are_refused)
 {
 	static float memory[64 * 1024];
 	const void *from = memory;
@@ -77,7 +77,6 @@ static void calls_that_move_its_tensors_are_refused(void **state)
 	uint64_t pin = 1;
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	optim_run(&o, 1, 1);
 	engine = engine_of(&o);
@@ -104,12 +103,11 @@ static void calls_that_move_its_tensors_are_refused(void **state)
 }
 
 /* The step count is in a header that only nvs_optimizer_commit writes. */
-static void a_store_never_has_the_tiles_of_one_step_and_the_count_of_another(void **state)
+TEST(a_store_never_has_the_tiles_of_one_step_and_the_count_of_another)
 {
 	struct snapshot first;
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	optim_run(&o, 1, 1);
 	DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
@@ -129,7 +127,7 @@ static void a_store_never_has_the_tiles_of_one_step_and_the_count_of_another(voi
 
 /* ---- What is not ---- */
 
-static void the_engine_can_be_looked_at(void **state)
+TEST(the_engine_can_be_looked_at)
 {
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	struct nvs_tensor_info info = {.size = sizeof(info)};
@@ -140,7 +138,6 @@ static void the_engine_can_be_looked_at(void **state)
 	void *pool;
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	DONE(&o, nvs_optimizer_set_note(o.optimizer, "abc", 3, &o.error));
 	optim_run(&o, 1, 1);
@@ -159,16 +156,4 @@ static void the_engine_can_be_looked_at(void **state)
 	assert_int_equal(nvs_engine_pool(engine, &pool, &nbytes), 0);
 	assert_non_null(nvs_engine_aio(engine));
 	optim_close(&o);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(calls_that_change_the_engine_are_refused),
-		cmocka_unit_test(calls_that_move_its_tensors_are_refused),
-		cmocka_unit_test(a_store_never_has_the_tiles_of_one_step_and_the_count_of_another),
-		cmocka_unit_test(the_engine_can_be_looked_at),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nvs_optimizer_get_info, also after an earlier run. */
 #include "optim/optim_fixture.h"
+#include "support/tests.h"
 
 #include <errno.h>
 
@@ -34,11 +35,10 @@ static void add(struct optim *o, uint64_t offset, uint64_t numel)
 					    o->gradients[0], NULL, &o->error));
 }
 
-static void info_has_the_step_and_the_gradients(void **state)
+TEST(info_has_the_step_and_the_gradients)
 {
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, LENGTH(pair));
 	DONE(&o, optim_open(&o));
 	assert_true(progress_of(&o).step == 0 && progress_of(&o).loss_scale == 1 &&
@@ -59,13 +59,12 @@ static void info_has_the_step_and_the_gradients(void **state)
 }
 
 /* A program pairs the stores of parameters and optimizer by them. */
-static void commits_have_a_number_and_the_callers_note(void **state)
+TEST(commits_have_a_number_and_the_callers_note)
 {
 	char found[16] = "";
 	size_t nbytes = sizeof(found);
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, LENGTH(pair));
 	o.config.keep = true;
 	DONE(&o, optim_open(&o));
@@ -83,11 +82,10 @@ static void commits_have_a_number_and_the_callers_note(void **state)
 	optim_close(&o);
 }
 
-static void info_has_the_state_of_an_earlier_run(void **state)
+TEST(info_has_the_state_of_an_earlier_run)
 {
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, LENGTH(pair));
 	o.config.keep = true;
 	o.config.fp16.enabled = true;
@@ -104,11 +102,10 @@ static void info_has_the_state_of_an_earlier_run(void **state)
 	optim_close(&o);
 }
 
-static void an_unfinished_step_of_an_earlier_run_is_reported(void **state)
+TEST(an_unfinished_step_of_an_earlier_run_is_reported)
 {
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, LENGTH(pair));
 	optim_simulate(&o);
 	o.config.keep = true;
@@ -129,13 +126,12 @@ static void an_unfinished_step_of_an_earlier_run_is_reported(void **state)
 	optim_close(&o);
 }
 
-static void wrong_arguments_are_refused(void **state)
+TEST(wrong_arguments_are_refused)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_group_info group = {.size = sizeof(group)};
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, LENGTH(pair));
 	DONE(&o, optim_open(&o));
 	assert_int_equal(nvs_optimizer_get_info(NULL, &info, NULL), -EINVAL);
@@ -154,12 +150,11 @@ static void wrong_arguments_are_refused(void **state)
 #define STEPS_MAX ((UINT64_C(1) << 53) - 1)
 
 /* The count is at most what nvs_optimizer_set_step accepts, also in a kept store. */
-static void a_step_beyond_the_largest_count_is_refused(void **state)
+TEST(a_step_beyond_the_largest_count_is_refused)
 {
 	struct snapshot before;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, LENGTH(pair));
 	o.config.keep = true;
 	DONE(&o, optim_open(&o));
@@ -182,18 +177,4 @@ static void a_step_beyond_the_largest_count_is_refused(void **state)
 	assert_true(progress_of(&o).step == STEPS_MAX);
 	DONE(&o, nvs_optimizer_set_step(o.optimizer, STEPS_MAX, &o.error));
 	optim_close(&o);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(info_has_the_step_and_the_gradients),
-		cmocka_unit_test(commits_have_a_number_and_the_callers_note),
-		cmocka_unit_test(info_has_the_state_of_an_earlier_run),
-		cmocka_unit_test(an_unfinished_step_of_an_earlier_run_is_reported),
-		cmocka_unit_test(wrong_arguments_are_refused),
-		cmocka_unit_test(a_step_beyond_the_largest_count_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

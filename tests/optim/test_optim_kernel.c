@@ -6,16 +6,13 @@
  */
 #include "config/config.h"
 #include "optim/kernels/kernel.h"
+#include "support/tests.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define HALVES	      65536u
@@ -142,11 +139,10 @@ static void check_same(const struct kernel *kernel, enum nvs_dtype dtype, size_t
 
 /* ---- Kernels ---- */
 
-static void test_the_plain_kernel_is_always_there_and_last(void **state)
+TEST(test_the_plain_kernel_is_always_there_and_last)
 {
 	unsigned count = 0;
 
-	(void)state;
 	while (kernel_at(count)) {
 		printf("kernel %s\n", kernel_at(count)->name);
 		count++;
@@ -159,13 +155,12 @@ static void test_the_plain_kernel_is_always_there_and_last(void **state)
 
 /* ---- Conversions ---- */
 
-static void test_every_half_becomes_its_value_and_comes_back(void **state)
+TEST(test_every_half_becomes_its_value_and_comes_back)
 {
 	static uint16_t halves[HALVES], back[HALVES];
 	static float values[HALVES];
 	const struct kernel *kernel;
 
-	(void)state;
 	for (unsigned i = 0; i < HALVES; i++)
 		halves[i] = (uint16_t)i;
 	for (unsigned t = 1; t < LENGTH(dtypes); t++) {
@@ -212,13 +207,12 @@ static size_t make_hard_to_round(float *hard, enum nvs_dtype dtype)
 	return n;
 }
 
-static void test_narrowing_rounds_to_nearest_even(void **state)
+TEST(test_narrowing_rounds_to_nearest_even)
 {
 	static float hard[4 * HALVES];
 	static uint16_t found[4 * HALVES];
 	const struct kernel *kernel;
 
-	(void)state;
 	for (unsigned t = 1; t < LENGTH(dtypes); t++) {
 		size_t n = make_hard_to_round(hard, dtypes[t]);
 
@@ -269,11 +263,10 @@ static void check_convert_and_add(const struct kernel *kernel, enum nvs_dtype to
 	assert_memory_equal(from, to, n * nvs_dtype_size(to_dtype));
 }
 
-static void test_convert_and_add_round_once_and_stay_within_n(void **state)
+TEST(test_convert_and_add_round_once_and_stay_within_n)
 {
 	const struct kernel *kernel;
 
-	(void)state;
 	seed(11);
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++)
 		for (unsigned to = 0; to < LENGTH(dtypes); to++)
@@ -294,13 +287,12 @@ static void check_sum(const struct kernel *kernel, enum nvs_dtype dtype, const v
 	check_same(kernel, dtype, n, kernel->sum_squares(from, dtype, n), sum);
 }
 
-static void test_sums_of_squares_are_added_in_the_order_promised(void **state)
+TEST(test_sums_of_squares_are_added_in_the_order_promised)
 {
 	static const double specials[] = {INFINITY, -INFINITY, NAN};
 	const struct kernel *kernel;
 	float from[SUM_BLOCK];
 
-	(void)state;
 	seed(12);
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
 		for (unsigned t = 0; t < LENGTH(dtypes); t++) {
@@ -479,9 +471,8 @@ static void follow_reference(const struct optimizer_config *config, enum nvs_dty
 	}
 }
 
-static void test_adam_follows_double_precision_for_1000_steps(void **state)
+TEST(test_adam_follows_double_precision_for_1000_steps)
 {
-	(void)state;
 	seed(13);
 	for (unsigned mode = 0; mode < 8; mode++) {
 		struct optimizer_config config = plain_adam;
@@ -574,9 +565,8 @@ static void compare_kernels(enum nvs_dtype gradients_dtype, const enum nvs_dtype
 	}
 }
 
-static void test_all_kernels_give_the_same_bits_at_any_length_and_address(void **state)
+TEST(test_all_kernels_give_the_same_bits_at_any_length_and_address)
 {
-	(void)state;
 	seed(14);
 	for (unsigned from = 0; from < LENGTH(dtypes); from++) {
 		for (unsigned to = 0; to <= LENGTH(dtypes); to++) {
@@ -588,19 +578,4 @@ static void test_all_kernels_give_the_same_bits_at_any_length_and_address(void *
 			compare_kernels(dtypes[from], weights, LONGEST);
 		}
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_the_plain_kernel_is_always_there_and_last),
-		cmocka_unit_test(test_every_half_becomes_its_value_and_comes_back),
-		cmocka_unit_test(test_narrowing_rounds_to_nearest_even),
-		cmocka_unit_test(test_convert_and_add_round_once_and_stay_within_n),
-		cmocka_unit_test(test_sums_of_squares_are_added_in_the_order_promised),
-		cmocka_unit_test(test_adam_follows_double_precision_for_1000_steps),
-		cmocka_unit_test(test_all_kernels_give_the_same_bits_at_any_length_and_address),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

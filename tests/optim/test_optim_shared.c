@@ -3,6 +3,7 @@
  * An optimizer and an engine of parameters on one aio of the caller.
  */
 #include "optim/optim_fixture.h"
+#include "support/tests.h"
 
 #include <errno.h>
 
@@ -33,7 +34,7 @@ static void run_alone(struct snapshot *expected)
 	optim_close(&o);
 }
 
-static void parameters_and_optimizer_share_an_aio(void **state)
+TEST(parameters_and_optimizer_share_an_aio)
 {
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	struct snapshot expected;
@@ -42,7 +43,6 @@ static void parameters_and_optimizer_share_an_aio(void **state)
 	struct fixture f;
 	struct optim o;
 
-	(void)state;
 	run_alone(&expected);
 	INIT(&f, .place = PLACE_DISK);
 	optim_init(&o, groups, LENGTH(groups));
@@ -74,12 +74,11 @@ static void parameters_and_optimizer_share_an_aio(void **state)
 	snapshot_free(&expected);
 }
 
-static void an_optimizer_is_not_closed_while_an_engine_uses_its_own_aio(void **state)
+TEST(an_optimizer_is_not_closed_while_an_engine_uses_its_own_aio)
 {
 	struct fixture f;
 	struct optim o;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	optim_init(&o, groups, LENGTH(groups));
 	f.config.aio = o.config.aio;
@@ -94,12 +93,11 @@ static void an_optimizer_is_not_closed_while_an_engine_uses_its_own_aio(void **s
 	fixture_close(&f);
 }
 
-static void an_aio_that_the_configuration_contradicts_is_refused(void **state)
+TEST(an_aio_that_the_configuration_contradicts_is_refused)
 {
 	struct nvs_aio *aio;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, groups, LENGTH(groups));
 	DONE(&o, nvs_aio_open(&aio, &o.config, &o.error));
 	o.options = (struct nvs_optimizer_options){.size = sizeof(o.options), .aio = aio};
@@ -107,15 +105,4 @@ static void an_aio_that_the_configuration_contradicts_is_refused(void **state)
 	REFUSED(&o, optim_open(&o), -EINVAL, "aio.queue_depth");
 	optim_close(&o);
 	nvs_aio_close(aio);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(parameters_and_optimizer_share_an_aio),
-		cmocka_unit_test(an_optimizer_is_not_closed_while_an_engine_uses_its_own_aio),
-		cmocka_unit_test(an_aio_that_the_configuration_contradicts_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

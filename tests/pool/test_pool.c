@@ -13,6 +13,7 @@
 
 #include "pool/pool.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define KIB 1024ull
 #define MIB (1024 * KIB)
@@ -153,13 +154,12 @@ static void return_some(struct pool *pool, struct lease *lease, unsigned number,
 	}
 }
 
-static void leases_never_overlap_and_fit_any_free_run(void **state)
+TEST_WITH(leases_never_overlap_and_fit_any_free_run, NULL, cleanup)
 {
 	uint64_t random = random_seed(__func__), used_max = 0, refused = 0;
 	struct pool *pool = open_pool(POOL_UNITS * UNIT, UNIT);
 	struct lease leases[LEASES_MAX] = {{0}};
 
-	(void)state;
 	memset(owners, 0, sizeof(owners));
 	for (unsigned step = 0; step < 4000; step++) {
 		unsigned i = (unsigned)random_below(&random, LEASES_MAX);
@@ -184,12 +184,11 @@ static void leases_never_overlap_and_fit_any_free_run(void **state)
 	pool_close(pool);
 }
 
-static void the_whole_pool_is_one_lease(void **state)
+TEST_WITH(the_whole_pool_is_one_lease, NULL, cleanup)
 {
 	struct pool *pool = open_pool(3 * MIB + 1, UNIT);
 	char *data;
 
-	(void)state;
 	assert_int_equal(pool_bytes(pool), 3 * MIB + UNIT);
 	assert_null(pool_lease(pool, 3 * MIB + UNIT + 1));
 	data = pool_lease(pool, 3 * MIB + 1);
@@ -209,12 +208,11 @@ static void the_whole_pool_is_one_lease(void **state)
 	pool_close(NULL);
 }
 
-static void successive_leases_are_adjacent(void **state)
+TEST_WITH(successive_leases_are_adjacent, NULL, cleanup)
 {
 	struct pool *pool = open_pool(MIB, UNIT);
 	char *a = pool_lease(pool, 1), *b = pool_lease(pool, UNIT), *c = pool_lease(pool, 9);
 
-	(void)state;
 	assert_ptr_equal(b, a + UNIT);
 	assert_ptr_equal(c, b + UNIT);
 	/* Free memory is reused from the lowest address. */
@@ -225,24 +223,22 @@ static void successive_leases_are_adjacent(void **state)
 	pool_close(pool);
 }
 
-static void a_unit_longer_than_a_huge_page_is_backed_to_its_end(void **state)
+TEST_WITH(a_unit_longer_than_a_huge_page_is_backed_to_its_end, NULL, cleanup)
 {
 	struct pool *pool = open_pool(1, 8u << 20);
 	char *data = pool_lease(pool, 1);
 
-	(void)state;
 	assert_int_equal(pool_bytes(pool), 8 * MIB);
 	assert_non_null(data);
 	memset(data, 1, 8 * MIB);
 	pool_close(pool);
 }
 
-static void prepared_bookkeeping_suffices_for_that_many_runs(void **state)
+TEST_WITH(prepared_bookkeeping_suffices_for_that_many_runs, NULL, cleanup)
 {
 	const unsigned n = 20000;
 	struct pool *pool = open_pool(n * 2, 1);
 
-	(void)state;
 	assert_int_equal(pool_prepare(pool, n * 2), 0);
 	assert_non_null(pool_lease(pool, n * 2));
 	for (unsigned i = 0; i < n; i++)
@@ -256,12 +252,11 @@ static void prepared_bookkeeping_suffices_for_that_many_runs(void **state)
 	pool_close(pool);
 }
 
-static void statistics_count_waits_and_the_use_at_the_first(void **state)
+TEST_WITH(statistics_count_waits_and_the_use_at_the_first, NULL, cleanup)
 {
 	struct pool *pool = open_pool(MIB, UNIT);
 	char *data = pool_lease(pool, 5 * UNIT);
 
-	(void)state;
 	assert_int_equal(stats_of(pool).waits, 0);
 	assert_int_equal(stats_of(pool).used_at_first_wait, 0);
 	pool_note_wait(pool);
@@ -378,9 +373,8 @@ static void swap_model(double times, bool print)
  * smallest pools) must reach 95 % at the first wait and on average. At a later wait, the free
  * memory may be in two pieces, before and behind the used part, each too short: 90 %.
  */
-static void llama_8b_uses_95_per_cent_of_the_pool_before_a_lease_waits(void **state)
+TEST_WITH(llama_8b_uses_95_per_cent_of_the_pool_before_a_lease_waits, NULL, cleanup)
 {
-	(void)state;
 	read_model();
 	for (unsigned i = 0; i < 216; i++)
 		swap_model(2.2 + i * 0.05, i % 25 == 0);
@@ -428,11 +422,10 @@ static int pin_under_a_limit(void *arg)
 	return CHILD_OK;
 }
 
-static void pin_memory_locks_the_pool_or_names_limit_need_and_remedy(void **state)
+TEST_WITH(pin_memory_locks_the_pool_or_names_limit_need_and_remedy, NULL, cleanup)
 {
 	int status;
 
-	(void)state;
 	if (!mlock_locks())
 		SKIP("mlock does nothing here, as under a sanitizer");
 	status = in_child(pin_under_a_limit, NULL);
@@ -488,11 +481,10 @@ static int open_under_a_limit(void *arg)
 	return CHILD_OK;
 }
 
-static void without_pin_memory_the_pool_is_locked_up_to_the_limit(void **state)
+TEST_WITH(without_pin_memory_the_pool_is_locked_up_to_the_limit, NULL, cleanup)
 {
 	int status;
 
-	(void)state;
 	if (!mlock_locks())
 		SKIP("mlock does nothing here, as under a sanitizer");
 	status = in_child(open_under_a_limit, NULL);
@@ -517,11 +509,10 @@ static int open_with_nothing_to_lock(void *arg)
 	return CHILD_OK;
 }
 
-static void a_limit_of_nothing_is_no_error_without_pin_memory(void **state)
+TEST_WITH(a_limit_of_nothing_is_no_error_without_pin_memory, NULL, cleanup)
 {
 	int status = in_child(open_with_nothing_to_lock, NULL);
 
-	(void)state;
 	if (status == CHILD_SKIPPED)
 		SKIP("the memlock limit can't be set here");
 	assert_int_equal(status, CHILD_OK);
@@ -548,23 +539,21 @@ static int look_at_pages(void *arg)
 }
 
 /* No step waits for a page fault. */
-static void the_whole_pool_is_resident_from_the_start(void **state)
+TEST_WITH(the_whole_pool_is_resident_from_the_start, NULL, cleanup)
 {
 	int status = in_child(look_at_pages, NULL);
 
-	(void)state;
 	if (status == CHILD_SKIPPED)
 		SKIP("the memlock limit can't be set here");
 	assert_int_equal(status, CHILD_OK);
 }
 
-static void a_pool_larger_than_memory_is_an_error_and_kills_nothing(void **state)
+TEST_WITH(a_pool_larger_than_memory_is_an_error_and_kills_nothing, NULL, cleanup)
 {
 	const uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) *
 				 (uint64_t)sysconf(_SC_PAGESIZE);
 	const uint64_t sizes[] = {machine * 2, 1ull << 50, 1ull << 62, 1ull << 63};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(sizes); i++) {
 		const struct pool_options options = {.nbytes = sizes[i], .unit = UNIT, .node = -1};
 		struct nvs_error error = {.size = sizeof(error)};
@@ -580,7 +569,7 @@ static void a_pool_larger_than_memory_is_an_error_and_kills_nothing(void **state
 	}
 }
 
-static void the_pool_is_bound_to_the_node_or_says_why_not(void **state)
+TEST_WITH(the_pool_is_bound_to_the_node_or_says_why_not, NULL, cleanup)
 {
 	struct heard heard = {""};
 	const struct nvs_log log = {hear, &heard};
@@ -589,7 +578,6 @@ static void the_pool_is_bound_to_the_node_or_says_why_not(void **state)
 	struct topo *topo;
 	struct pool *pool;
 
-	(void)state;
 	SUCCEEDS(topo_open(&topo, NULL, &error), &error);
 	options.topo = topo;
 	SUCCEEDS(pool_open(&pool, &options, &error), &error);
@@ -681,12 +669,11 @@ static int pin_huge_pages_without_a_limit(void *arg)
 	return CHILD_OK;
 }
 
-static void explicit_huge_pages_are_used_and_count_as_locked(void **state)
+TEST_WITH(explicit_huge_pages_are_used_and_count_as_locked, NULL, restore_hugepages)
 {
 	struct pool *pool;
 	char *data;
 
-	(void)state;
 	if (!reserve_hugepages(4))
 		skip();
 	pool = open_pool(7 * MIB, UNIT);
@@ -708,11 +695,10 @@ static void explicit_huge_pages_are_used_and_count_as_locked(void **state)
 	assert_true(read_long("/proc/meminfo", "HugePages_Free:") >= 4);
 }
 
-static void without_explicit_huge_pages_transparent_ones_are_requested(void **state)
+TEST_WITH(without_explicit_huge_pages_transparent_ones_are_requested, NULL, cleanup)
 {
 	struct pool *pool;
 
-	(void)state;
 	if (read_long("/proc/meminfo", "HugePages_Free:") > 0)
 		SKIP("the machine has explicit huge pages free");
 	if (access("/sys/kernel/mm/transparent_hugepage/enabled", F_OK))
@@ -722,28 +708,4 @@ static void without_explicit_huge_pages_transparent_ones_are_requested(void **st
 	assert_int_equal(stats_of(pool).huge, 0);
 	assert_int_equal((uintptr_t)pool_data(pool) % (2 * MIB), 0);
 	pool_close(pool);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(leases_never_overlap_and_fit_any_free_run),
-		test(the_whole_pool_is_one_lease),
-		test(successive_leases_are_adjacent),
-		test(a_unit_longer_than_a_huge_page_is_backed_to_its_end),
-		test(prepared_bookkeeping_suffices_for_that_many_runs),
-		test(statistics_count_waits_and_the_use_at_the_first),
-		test(llama_8b_uses_95_per_cent_of_the_pool_before_a_lease_waits),
-		test(pin_memory_locks_the_pool_or_names_limit_need_and_remedy),
-		test(without_pin_memory_the_pool_is_locked_up_to_the_limit),
-		test(a_limit_of_nothing_is_no_error_without_pin_memory),
-		test(the_whole_pool_is_resident_from_the_start),
-		test(a_pool_larger_than_memory_is_an_error_and_kills_nothing),
-		test(the_pool_is_bound_to_the_node_or_says_why_not),
-		cmocka_unit_test_teardown(explicit_huge_pages_are_used_and_count_as_locked,
-					  restore_hugepages),
-		test(without_explicit_huge_pages_transparent_ones_are_requested),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

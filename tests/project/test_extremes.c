@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "config/keys.h"
+#include "support/tests.h"
 
 #define NUMEL 256
 
@@ -745,16 +746,14 @@ static void try_fields(const struct structure *structure)
 	}
 }
 
-static void every_field_is_accepted_or_refused(void **state)
+TEST(every_field_is_accepted_or_refused)
 {
-	(void)state;
 	for (size_t i = 0; i < COUNT(structures); i++)
 		try_fields(&structures[i]);
 }
 
-static void every_field_is_accepted_or_refused_beside_a_shape(void **state)
+TEST(every_field_is_accepted_or_refused_beside_a_shape)
 {
-	(void)state;
 	try_fields(&shaped);
 }
 
@@ -849,11 +848,10 @@ static unsigned check_header(char *header, void *arg)
 	return n;
 }
 
-static void no_field_of_the_headers_is_left_out(void **state)
+TEST(no_field_of_the_headers_is_left_out)
 {
 	size_t n = COUNT(results);
 
-	(void)state;
 	/* One that is tried in several ways counts once. */
 	for (size_t i = 0; i < COUNT(structures); i++)
 		n += structure_of(structures[i].name) == &structures[i];
@@ -1118,24 +1116,22 @@ static void try_key(const struct config_key *key)
 	}
 }
 
-static void every_key_is_accepted_or_refused(void **state)
+TEST(every_key_is_accepted_or_refused)
 {
 	uint64_t before = peak_kib();
 
-	(void)state;
 	for (unsigned i = 0; i < config_key_count; i++)
 		try_key(&config_keys[i]);
 	/* Threads and their stacks, and buffers of a block each. */
 	assert_true(peak_kib() < before + 16 * GROWTH_KIB);
 }
 
-static void a_block_has_1_to_16_paths(void **state)
+TEST(a_block_has_1_to_16_paths)
 {
 	static const unsigned counts[] = {0, NVS_PATHS_MAX + 1, INT32_MAX, 1u << 31, UINT32_MAX};
 	const char *paths[NVS_PATHS_MAX];
 	char names[NVS_PATHS_MAX][16];
 
-	(void)state;
 	for (unsigned i = 0; i < NVS_PATHS_MAX; i++) {
 		snprintf(names[i], sizeof(names[i]), "/path/%u", i);
 		paths[i] = names[i];
@@ -1156,14 +1152,13 @@ static void a_block_has_1_to_16_paths(void **state)
 /* ---- Several at once ---- */
 
 /* Each group is within sub_group_size, their sum is not within 64 bits. */
-static void elements_that_sum_to_2_to_the_64_are_refused(void **state)
+TEST(elements_that_sum_to_2_to_the_64_are_refused)
 {
 	static struct nvs_group_spec groups[512];
 	static char names[COUNT(groups)][8];
 	struct nvs_optimizer *opened;
 	struct nvs_config *large;
 
-	(void)state;
 	SUCCEEDS(nvs_config_copy(config, &large, &error), &error);
 	SUCCEEDS(nvs_config_set(large, "offload_optimizer.buffer_count", "1", &error), &error);
 	SUCCEEDS(nvs_config_set(large, "zero_optimization.sub_group_size", "72057594037927936",
@@ -1182,13 +1177,12 @@ static void elements_that_sum_to_2_to_the_64_are_refused(void **state)
 	nvs_config_close(large);
 }
 
-static void tensors_that_sum_to_2_to_the_64_are_refused(void **state)
+TEST(tensors_that_sum_to_2_to_the_64_are_refused)
 {
 	struct nvs_tensor_spec specs[16];
 	struct nvs_tensor *registered[COUNT(specs)];
 	char names[COUNT(specs)][8];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(specs); i++) {
 		snprintf(names[i], sizeof(names[i]), "s%zu", i);
 		specs[i] = (struct nvs_tensor_spec){.size = sizeof(specs[i]),
@@ -1212,11 +1206,10 @@ static void tensors_that_sum_to_2_to_the_64_are_refused(void **state)
 	assert_null(nvs_tensor_find(engine, "s0"));
 }
 
-static void a_type_of_no_weights_is_checked(void **state)
+TEST(a_type_of_no_weights_is_checked)
 {
 	struct nvs_adam_update update = good_update;
 
-	(void)state;
 	update.weights = NULL;
 	SUCCEEDS(nvs_adam_update(&update, &error), &error);
 	update.weights_dtype = (enum nvs_dtype)99;
@@ -1250,18 +1243,4 @@ static int stop(void **state)
 	return objects_close();
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(no_field_of_the_headers_is_left_out),
-		cmocka_unit_test(every_field_is_accepted_or_refused),
-		cmocka_unit_test(every_field_is_accepted_or_refused_beside_a_shape),
-		cmocka_unit_test(a_block_has_1_to_16_paths),
-		cmocka_unit_test(elements_that_sum_to_2_to_the_64_are_refused),
-		cmocka_unit_test(tensors_that_sum_to_2_to_the_64_are_refused),
-		cmocka_unit_test(a_type_of_no_weights_is_checked),
-		cmocka_unit_test(every_key_is_accepted_or_refused),
-	};
-
-	return cmocka_run_group_tests(tests, start, stop);
-}
+AROUND_TESTS(start, stop)

@@ -4,6 +4,7 @@
  * where the type has no errno. The table has every function of include/nvswap/.
  */
 #include "project/objects_fixture.h"
+#include "support/tests.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -45,7 +46,7 @@ static void aio_functions(void)
 }
 
 /* The pointer of the caller may hold what was closed; a second close must not find it. */
-static void a_function_that_fails_to_open_stores_null(void **state)
+TEST(a_function_that_fails_to_open_stores_null)
 {
 	struct nvs_group_spec group = {sizeof(group), "g", 0, NVS_F32, NULL};
 	struct nvs_engine *no_engine = (void *)page;
@@ -55,7 +56,6 @@ static void a_function_that_fails_to_open_stores_null(void **state)
 	struct nvs_trace *no_trace = (void *)page;
 	void *no_memory = page;
 
-	(void)state;
 	REFUSES(nvs_engine_open(&no_engine, config, BAD, &error));
 	assert_null(no_engine);
 	no_engine = (void *)page;
@@ -464,7 +464,7 @@ static void optimizer_functions(void)
 	REFUSES(nvs_adam_update(&update, &error));
 }
 
-static void every_function_refuses_null_and_unknown_enumerators(void **state)
+TEST(every_function_refuses_null_and_unknown_enumerators)
 {
 	static void (*const objects[])(void) = {aio_functions,
 						file_functions,
@@ -483,7 +483,6 @@ static void every_function_refuses_null_and_unknown_enumerators(void **state)
 						optimizer_functions,
 						checkpoint_functions};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(objects) / sizeof(objects[0]); i++)
 		objects[i]();
 }
@@ -522,11 +521,10 @@ static unsigned check_header(char *header, void *test)
 	return n;
 }
 
-static void no_function_of_the_headers_is_left_out(void **state)
+TEST(no_function_of_the_headers_is_left_out)
 {
 	char *test = text_of("tests/project/test_null.c");
 
-	(void)state;
 	assert_true(headers_check(check_header, test) > 90);
 	free(test);
 }
@@ -545,13 +543,4 @@ static int stop(void **state)
 	return objects_close();
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_function_refuses_null_and_unknown_enumerators),
-		cmocka_unit_test(a_function_that_fails_to_open_stores_null),
-		cmocka_unit_test(no_function_of_the_headers_is_left_out),
-	};
-
-	return cmocka_run_group_tests(tests, start, stop);
-}
+AROUND_TESTS(start, stop)

@@ -18,10 +18,10 @@ SOURCES = {path.name: path for folder in ("tests", "python/tests")
 
 
 def is_run(source, name):
-    """Whether a program defines and lists the test, or a script contains or composes its name."""
+    """Whether a program defines the test, or a script contains or composes its name."""
     text = source.read_text()
     if source.suffix == ".c":
-        return len(re.findall(rf"\b{name}\b", text)) > 1
+        return bool(re.search(rf"^TEST(_WITH)?\({name}\b", text, re.M))
     made = [re.sub(r"\$(\{\w+\}|\d)", "~", word) for word in re.findall(r"[\w${}]+", text)]
     return any(re.fullmatch(word.replace("~", r"\w+"), name) for word in made
                if re.fullmatch(r"[\w~]+", word) and word != "~")

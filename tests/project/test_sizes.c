@@ -10,17 +10,14 @@
 #include "nvswap.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "support/support.h"
+#include "support/tests.h"
 
 #define GUARD 0xa5
 
@@ -51,11 +48,10 @@ static void fail_with(struct nvs_error *error, size_t size)
 	config_free(&config);
 }
 
-static void an_error_of_any_size_is_written_within_it(void **state)
+TEST(an_error_of_any_size_is_written_within_it)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	for (size_t size = sizeof(error.size); size <= sizeof(error); size++) {
 		fail_with(&error, size);
 		expect_unwritten(&error, size, sizeof(error));
@@ -67,25 +63,23 @@ static void an_error_of_any_size_is_written_within_it(void **state)
 	assert_non_null(strstr(error.text, "/nonexistent/ds_config.json"));
 }
 
-static void an_error_without_a_size_is_not_written(void **state)
+TEST(an_error_without_a_size_is_not_written)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	for (size_t size = 0; size < THROUGH(struct nvs_error, code); size++) {
 		fail_with(&error, size);
 		expect_unwritten(&error, sizeof(error.size), sizeof(error));
 	}
 }
 
-static void an_error_larger_than_the_librarys_keeps_its_tail(void **state)
+TEST(an_error_larger_than_the_librarys_keeps_its_tail)
 {
 	struct {
 		struct nvs_error known;
 		unsigned char unknown[64];
 	} error;
 
-	(void)state;
 	memset(&error, GUARD, sizeof(error));
 	fail_with(&error.known, sizeof(error));
 	expect_unwritten(&error, sizeof(error.known), sizeof(error));
@@ -106,12 +100,11 @@ struct second {
 	uint64_t new;
 };
 
-static void fields_beyond_a_smaller_structure_are_zero(void **state)
+TEST(fields_beyond_a_smaller_structure_are_zero)
 {
 	const struct first given = {sizeof(given), 7};
 	struct second taken;
 
-	(void)state;
 	memset(&taken, GUARD, sizeof(taken));
 	assert_int_equal(struct_in(&taken, sizeof(taken), &given), 0);
 	assert_int_equal(taken.size, sizeof(taken));
@@ -119,24 +112,22 @@ static void fields_beyond_a_smaller_structure_are_zero(void **state)
 	assert_int_equal(taken.new, 0);
 }
 
-static void a_larger_structure_must_end_in_zeros(void **state)
+TEST(a_larger_structure_must_end_in_zeros)
 {
 	struct second given = {sizeof(given), 7, 0};
 	struct first taken;
 
-	(void)state;
 	assert_int_equal(struct_in(&taken, sizeof(taken), &given), 0);
 	assert_int_equal(taken.old, 7);
 	given.new = 1;
 	assert_int_equal(struct_in(&taken, sizeof(taken), &given), -E2BIG);
 }
 
-static void a_size_that_ends_within_a_pointer_is_refused_as_not_set(void **state)
+TEST(a_size_that_ends_within_a_pointer_is_refused_as_not_set)
 {
 	const struct second result = {sizeof(result), 7, 8};
 	struct second given = {0, 7, 8}, taken = {0};
 
-	(void)state;
 	for (size_t size = sizeof(size_t) + 1; size <= sizeof(given); size++) {
 		int due = size % sizeof(void *) ? -EINVAL : 0;
 
@@ -150,21 +141,19 @@ static void a_size_that_ends_within_a_pointer_is_refused_as_not_set(void **state
 }
 
 /* No version has such a structure. Nothing is read by that size. */
-static void a_size_beyond_any_versions_is_refused_as_not_set(void **state)
+TEST(a_size_beyond_any_versions_is_refused_as_not_set)
 {
 	const struct first given = {STRUCT_SIZE_MAX + 1, 7};
 	struct first taken = {0};
 
-	(void)state;
 	assert_int_equal(struct_in(&taken, sizeof(taken), &given), -EINVAL);
 	assert_int_equal(taken.old, 0);
 }
 
-static void the_error_says_whether_a_size_or_a_field_is_wrong(void **state)
+TEST(the_error_says_whether_a_size_or_a_field_is_wrong)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	assert_int_equal(struct_refused(&error, -E2BIG, "nvs_tensor_spec", "specs[%d]", 3), -E2BIG);
 	assert_int_equal(error.code, -E2BIG);
 	assert_string_equal(error.text,
@@ -177,12 +166,11 @@ static void the_error_says_whether_a_size_or_a_field_is_wrong(void **state)
 					"nvs_tensor_spec)");
 }
 
-static void a_structure_without_a_size_is_refused(void **state)
+TEST(a_structure_without_a_size_is_refused)
 {
 	const struct second given = {0, 7, 0};
 	struct second taken = {0};
 
-	(void)state;
 	assert_int_equal(struct_in(&taken, sizeof(taken), &given), -EINVAL);
 	assert_int_equal(struct_in(&taken, sizeof(taken), NULL), -EINVAL);
 	assert_int_equal(struct_out(&taken, &given, sizeof(given)), -EINVAL);
@@ -190,24 +178,22 @@ static void a_structure_without_a_size_is_refused(void **state)
 	assert_int_equal(taken.old, 0);
 }
 
-static void the_elements_of_an_array_have_the_size_of_the_first(void **state)
+TEST(the_elements_of_an_array_have_the_size_of_the_first)
 {
 	struct first given[3] = {{sizeof(given[0]), 1}, {sizeof(given[0]), 2}, {8, 3}};
 	struct second taken;
 
-	(void)state;
 	assert_int_equal(struct_in_at(&taken, sizeof(taken), given, 1), 0);
 	assert_int_equal(taken.old, 2);
 	assert_int_equal(struct_in_at(&taken, sizeof(taken), given, 2), -EINVAL);
 	assert_int_equal(struct_in_at(&taken, sizeof(taken), NULL, 0), -EINVAL);
 }
 
-static void a_result_is_written_within_its_size(void **state)
+TEST(a_result_is_written_within_its_size)
 {
 	const struct second result = {sizeof(result), 7, 8};
 	struct second given;
 
-	(void)state;
 	memset(&given, GUARD, sizeof(given));
 	given.size = sizeof(struct first);
 	assert_int_equal(struct_out(&given, &result, sizeof(result)), 0);
@@ -450,7 +436,7 @@ static int get_latency(struct running *running, void *latency)
 	return nvs_aio_get_latency(nvs_engine_aio(running->engine), NVS_READ, NVS_LAT, latency);
 }
 
-static void every_result_is_written_within_its_size(void **state)
+TEST(every_result_is_written_within_its_size)
 {
 	static const struct {
 		call_fn *call;
@@ -494,7 +480,7 @@ static void every_result_is_written_within_its_size(void **state)
 	}
 }
 
-static void a_tensor_spec_with_unknown_fields_is_refused(void **state)
+TEST(a_tensor_spec_with_unknown_fields_is_refused)
 {
 	struct {
 		struct nvs_tensor_spec known;
@@ -515,7 +501,7 @@ static void a_tensor_spec_with_unknown_fields_is_refused(void **state)
 	assert_ptr_equal(nvs_tensor_find(running->engine, "later.1"), tensors[1]);
 }
 
-static void step_options_of_an_earlier_and_a_later_version(void **state)
+TEST(step_options_of_an_earlier_and_a_later_version)
 {
 	struct {
 		struct nvs_step_options known;
@@ -551,14 +537,13 @@ static int open_optimizer(const struct nvs_group_spec *group,
 	return rc;
 }
 
-static void a_group_spec_of_an_earlier_and_a_later_version(void **state)
+TEST(a_group_spec_of_an_earlier_and_a_later_version)
 {
 	struct {
 		struct nvs_group_spec known;
 		uint64_t unknown;
 	} group = {{sizeof(group), "g", 100, NVS_F32, NULL}, 1};
 
-	(void)state;
 	assert_int_equal(open_optimizer(&group.known, NULL), -E2BIG);
 	group.unknown = 0;
 	assert_int_equal(open_optimizer(&group.known, NULL), 0);
@@ -572,7 +557,7 @@ static void a_group_spec_of_an_earlier_and_a_later_version(void **state)
 	assert_int_equal(open_optimizer(&group.known, NULL), -EINVAL);
 }
 
-static void optimizer_options_of_an_earlier_and_a_later_version(void **state)
+TEST(optimizer_options_of_an_earlier_and_a_later_version)
 {
 	const struct nvs_group_spec group = {sizeof(group), "g", 100, NVS_F32, NULL};
 	struct {
@@ -580,7 +565,6 @@ static void optimizer_options_of_an_earlier_and_a_later_version(void **state)
 		uint64_t unknown;
 	} options = {{.size = sizeof(options)}, 1};
 
-	(void)state;
 	assert_int_equal(open_optimizer(&group, &options.known), -E2BIG);
 	options.unknown = 0;
 	assert_int_equal(open_optimizer(&group, &options.known), 0);
@@ -591,7 +575,7 @@ static void optimizer_options_of_an_earlier_and_a_later_version(void **state)
 	assert_int_equal(open_optimizer(&group, &options.known), -EINVAL);
 }
 
-static void sums_of_a_later_version(void **state)
+TEST(sums_of_a_later_version)
 {
 	struct {
 		struct nvs_gradient_sums known;
@@ -607,7 +591,7 @@ static void sums_of_a_later_version(void **state)
 	assert_int_equal(nvs_optimizer_step(running->optimizer, &options, NULL, NULL), -EINVAL);
 }
 
-static void advice_for_descriptions_of_a_later_version(void **state)
+TEST(advice_for_descriptions_of_a_later_version)
 {
 	struct {
 		struct nvs_path_info known;
@@ -619,7 +603,6 @@ static void advice_for_descriptions_of_a_later_version(void **state)
 	} machine = {{.size = sizeof(machine)}, 0};
 	struct nvs_advice advice = {.size = sizeof(advice)};
 
-	(void)state;
 	assert_int_equal(nvs_machine_advise(&machine.known, &path.known, &advice), -E2BIG);
 	path.unknown = 0;
 	assert_int_equal(nvs_machine_advise(&machine.known, &path.known, &advice), 0);
@@ -629,7 +612,7 @@ static void advice_for_descriptions_of_a_later_version(void **state)
 	assert_int_equal(nvs_machine_advise(&machine.known, &path.known, &advice), -EINVAL);
 }
 
-static void checkpoint_items_of_an_earlier_and_a_later_version(void **state)
+TEST(checkpoint_items_of_an_earlier_and_a_later_version)
 {
 	struct {
 		struct nvs_checkpoint_item known;
@@ -652,7 +635,7 @@ static void checkpoint_items_of_an_earlier_and_a_later_version(void **state)
 	cleanup(NULL);
 }
 
-static void checkpoint_options_of_a_later_version(void **state)
+TEST(checkpoint_options_of_a_later_version)
 {
 	struct {
 		struct nvs_checkpoint_options known;
@@ -672,7 +655,7 @@ static void checkpoint_options_of_a_later_version(void **state)
 	cleanup(NULL);
 }
 
-static void a_store_place_of_a_later_version(void **state)
+TEST(a_store_place_of_a_later_version)
 {
 	const char *const paths[] = {temp_directory()};
 	struct {
@@ -680,7 +663,6 @@ static void a_store_place_of_a_later_version(void **state)
 		uint64_t unknown;
 	} place = {{sizeof(place), paths, 1, 0, false}, 1};
 
-	(void)state;
 	keep_store(paths);
 	assert_int_equal(nvs_store_repair(&place.known, 0, NULL, NULL), -E2BIG);
 	place.unknown = 0;
@@ -689,31 +671,4 @@ static void a_store_place_of_a_later_version(void **state)
 	cleanup(NULL);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_error_of_any_size_is_written_within_it),
-		cmocka_unit_test(an_error_without_a_size_is_not_written),
-		cmocka_unit_test(an_error_larger_than_the_librarys_keeps_its_tail),
-		cmocka_unit_test(fields_beyond_a_smaller_structure_are_zero),
-		cmocka_unit_test(a_larger_structure_must_end_in_zeros),
-		cmocka_unit_test(a_size_that_ends_within_a_pointer_is_refused_as_not_set),
-		cmocka_unit_test(a_size_beyond_any_versions_is_refused_as_not_set),
-		cmocka_unit_test(the_error_says_whether_a_size_or_a_field_is_wrong),
-		cmocka_unit_test(a_structure_without_a_size_is_refused),
-		cmocka_unit_test(the_elements_of_an_array_have_the_size_of_the_first),
-		cmocka_unit_test(a_result_is_written_within_its_size),
-		cmocka_unit_test(every_result_is_written_within_its_size),
-		cmocka_unit_test(a_tensor_spec_with_unknown_fields_is_refused),
-		cmocka_unit_test(step_options_of_an_earlier_and_a_later_version),
-		cmocka_unit_test(a_group_spec_of_an_earlier_and_a_later_version),
-		cmocka_unit_test(optimizer_options_of_an_earlier_and_a_later_version),
-		cmocka_unit_test(sums_of_a_later_version),
-		cmocka_unit_test(advice_for_descriptions_of_a_later_version),
-		cmocka_unit_test(checkpoint_items_of_an_earlier_and_a_later_version),
-		cmocka_unit_test(checkpoint_options_of_a_later_version),
-		cmocka_unit_test(a_store_place_of_a_later_version),
-	};
-
-	return cmocka_run_group_tests(tests, start, stop);
-}
+AROUND_TESTS(start, stop)

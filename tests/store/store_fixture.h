@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,13 +18,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "aio/aio.h"
 #include "aio/transfer.h"
 #include "config/config.h"
 #include "store/internal.h"
 #include "support/submit.h"
+#include "support/tests.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define MIB(n)	      ((uint64_t)(n) << 20)
@@ -116,8 +114,6 @@ static inline int remove_root(void **state)
 	remove_tree(root);
 	return 0;
 }
-
-#define store_test(function) cmocka_unit_test_setup_teardown(function, make_root, remove_root)
 
 /* Returns a path in the test's directory, valid until the fourth call after this one. */
 static inline const char *at(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -17,6 +17,7 @@
 #include "store/store_fixture.h"
 #include "support/inject.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 /* ---- System calls of the store, replaced so that a test can act or fail in them ---- */
 
@@ -61,12 +62,11 @@ int posix_fallocate(int fd, off_t offset, off_t nbytes)
 
 /* ---- Files of a store ---- */
 
-static void files_are_private(void **state)
+TEST(files_are_private)
 {
 	mode_t mask = umask(0);
 	struct store *store = must_open((struct how){.keep = true});
 
-	(void)state;
 	umask(mask);
 	assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0700);
 	assert_int_equal(mode_of(at("nvswap/rank0")), S_IFDIR | 0700);
@@ -76,13 +76,12 @@ static void files_are_private(void **state)
 	store_close(store);
 }
 
-static void descriptors_close_on_exec(void **state)
+TEST(descriptors_close_on_exec)
 {
 	struct store *store = must_open((struct how){.keep = true});
 	DIR *directory = opendir("/proc/self/fd");
 	unsigned seen = 0;
 
-	(void)state;
 	assert_non_null(directory);
 	for (struct dirent *entry; (entry = readdir(directory));) {
 		char link[64], target[512] = "";
@@ -102,9 +101,8 @@ static void descriptors_close_on_exec(void **state)
 	store_close(store);
 }
 
-static void a_missing_path_is_refused_and_not_made(void **state)
+TEST(a_missing_path_is_refused_and_not_made)
 {
-	(void)state;
 	must_not_open((struct how){.paths = {"new"}}, -ENOENT, "/new does not exist");
 	assert_non_null(strstr(error.text, "is the drive mounted?"));
 	assert_non_null(strstr(error.text, "mkdir -p '"));
@@ -113,19 +111,17 @@ static void a_missing_path_is_refused_and_not_made(void **state)
 	assert_int_equal(mode_of(at("a/nvswap")), 0);
 }
 
-static void path_that_is_a_file_is_refused(void **state)
+TEST(path_that_is_a_file_is_refused)
 {
-	(void)state;
 	write_file(at("file"), "x", 1, 0);
 	must_not_open((struct how){.paths = {"file"}}, -ENOTDIR, "neither a directory nor");
 }
 
-static void nothing_remains_of_a_store_that_is_not_kept(void **state)
+TEST(nothing_remains_of_a_store_that_is_not_kept)
 {
 	struct store *store = must_open((struct how){.rank = 0});
 	struct store *other = must_open((struct how){.rank = 7});
 
-	(void)state;
 	store_close(store);
 	assert_int_equal(mode_of(at("nvswap/rank0")), 0);
 	assert_int_equal(mode_of(at("nvswap/rank7/data")), S_IFREG | 0600);
@@ -134,9 +130,8 @@ static void nothing_remains_of_a_store_that_is_not_kept(void **state)
 	assert_string_equal(log_text, "");
 }
 
-static void permissive_modes_are_tightened_and_logged(void **state)
+TEST(permissive_modes_are_tightened_and_logged)
 {
-	(void)state;
 	assert_int_equal(mkdir(at("nvswap"), 0755), 0);
 	assert_int_equal(chmod(at("nvswap"), 0755), 0);
 
@@ -149,9 +144,8 @@ static void permissive_modes_are_tightened_and_logged(void **state)
 
 /* ---- Refused arguments ---- */
 
-static void links_are_refused_at_each_component(void **state)
+TEST(links_are_refused_at_each_component)
 {
-	(void)state;
 	assert_int_equal(mkdir(at("elsewhere"), 0700), 0);
 	assert_int_equal(symlink("elsewhere", at("nvswap")), 0);
 	must_not_open((struct how){.rank = 0}, -EMEDIUMTYPE, "symbolic link");
@@ -174,26 +168,23 @@ static void links_are_refused_at_each_component(void **state)
 	assert_int_equal(rmdir(at("elsewhere")), 0);
 }
 
-static void links_to_manifests_of_a_kept_store_are_refused(void **state)
+TEST(links_to_manifests_of_a_kept_store_are_refused)
 {
-	(void)state;
 	store_close(must_open((struct how){.keep = true}));
 	assert_int_equal(rename(at("nvswap/rank0/manifest.1"), at("elsewhere")), 0);
 	assert_int_equal(symlink("../../elsewhere", at("nvswap/rank0/manifest.1")), 0);
 	must_not_open((struct how){.keep = true}, -EMEDIUMTYPE, "manifest.1 is a symbolic link");
 }
 
-static void path_itself_may_be_a_link(void **state)
+TEST(path_itself_may_be_a_link)
 {
-	(void)state;
 	assert_int_equal(mkdir(at("drive"), 0700), 0);
 	assert_int_equal(symlink("drive", at("link")), 0);
 	store_close(must_open((struct how){.paths = {"link"}}));
 }
 
-static void only_own_regular_files_are_opened(void **state)
+TEST(only_own_regular_files_are_opened)
 {
-	(void)state;
 	assert_int_equal(mkdir(at("nvswap"), 0700), 0);
 	assert_int_equal(mkdir(at("nvswap/rank0"), 0700), 0);
 
@@ -214,9 +205,8 @@ static void only_own_regular_files_are_opened(void **state)
 	must_not_open((struct how){.rank = 0}, -EMEDIUMTYPE, "not a plain file");
 }
 
-static void files_of_another_user_are_refused(void **state)
+TEST(files_of_another_user_are_refused)
 {
-	(void)state;
 	if (geteuid() != 0) {
 		print_message("only root can change the owner of a file\n");
 		skip();
@@ -233,12 +223,11 @@ static void files_of_another_user_are_refused(void **state)
 
 /* ---- The lock ---- */
 
-static void second_process_is_locked_out(void **state)
+TEST(second_process_is_locked_out)
 {
 	struct store *store = must_open((struct how){.rank = 3}), *second;
 	int status = 0;
 
-	(void)state;
 	fflush(NULL);
 
 	pid_t child = fork();
@@ -260,9 +249,8 @@ static void second_process_is_locked_out(void **state)
 	store_close(must_open((struct how){.rank = 3}));
 }
 
-static void one_path_named_twice_is_refused(void **state)
+TEST(one_path_named_twice_is_refused)
 {
-	(void)state;
 	must_not_open((struct how){.paths = {"a", "a"}, .npaths = 2}, -EINVAL, "are the same");
 	/* Nothing remains in the first directory either. */
 	assert_int_equal(mode_of(at("a/nvswap")), 0);
@@ -301,13 +289,12 @@ static void *rival_run(void *arg)
 	return NULL;
 }
 
-static void closing_and_opening_at_once_never_gives_two_owners(void **state)
+TEST(closing_and_opening_at_once_never_gives_two_owners)
 {
 	atomic_int owners = 0;
 	struct rival rivals[3] = {{.owners = &owners}, {.owners = &owners}, {.owners = &owners}};
 	unsigned opened = 0, refused = 0;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(rivals); i++)
 		assert_int_equal(pthread_create(&rivals[i].thread, NULL, rival_run, &rivals[i]), 0);
 	for (size_t i = 0; i < LENGTH(rivals); i++)
@@ -334,11 +321,10 @@ static void remove_all(void)
 }
 
 /* The previous owner can do this between the open and the lock of the file. */
-static void a_file_unlinked_before_it_is_locked_is_not_the_store(void **state)
+TEST(a_file_unlinked_before_it_is_locked_is_not_the_store)
 {
 	static void (*const acts[])(void) = {replace_data, remove_all};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(acts); i++) {
 		struct store *store;
 
@@ -351,11 +337,10 @@ static void a_file_unlinked_before_it_is_locked_is_not_the_store(void **state)
 	}
 }
 
-static void data_has_a_name_only_if_it_is_kept_or_must_have_one(void **state)
+TEST(data_has_a_name_only_if_it_is_kept_or_must_have_one)
 {
 	struct store *store = must_open((struct how){.keep = true});
 
-	(void)state;
 	assert_int_equal(size_of(at(DATA)), LABEL_AREA_BYTES);
 	store_close(store);
 	store = must_open((struct how){.rank = 1});
@@ -374,13 +359,12 @@ static void data_has_a_name_only_if_it_is_kept_or_must_have_one(void **state)
 	assert_int_equal(mode_of(at("nvswap/rank1")), 0);
 }
 
-static void data_without_a_name_needs_no_label(void **state)
+TEST(data_without_a_name_needs_no_label)
 {
 	struct store *store;
 	uint64_t calls;
 	bool nameless;
 
-	(void)state;
 	inject_fail(INJECT_WRITE | INJECT_SYNC, 0, 0, 0);
 	store = must_open((struct how){.rank = 1});
 	calls = inject_stop(NULL);
@@ -391,13 +375,12 @@ static void data_without_a_name_needs_no_label(void **state)
 	assert_int_equal(calls, 0);
 }
 
-static void files_left_by_a_crash_are_reused_and_logged(void **state)
+TEST(files_left_by_a_crash_are_reused_and_logged)
 {
 	static uint8_t label[LABEL_BYTES];
 	uint64_t nbytes = MIB(3), offset;
 	struct store *store;
 
-	(void)state;
 	tmpfile_errno = EOPNOTSUPP;
 	store = must_open((struct how){.rank = 0});
 	tmpfile_errno = 0;
@@ -420,9 +403,8 @@ static void files_left_by_a_crash_are_reused_and_logged(void **state)
 	}
 }
 
-static void files_that_a_crash_left_without_a_label_are_used_again(void **state)
+TEST(files_that_a_crash_left_without_a_label_are_used_again)
 {
-	(void)state;
 	assert_int_equal(mkdir(at("nvswap"), 0700), 0);
 	assert_int_equal(mkdir(at("nvswap/rank0"), 0700), 0);
 	write_file(at(DATA), "", 0, 0);
@@ -433,14 +415,13 @@ static void files_that_a_crash_left_without_a_label_are_used_again(void **state)
 
 /* ---- Space ---- */
 
-static void extents_lie_side_by_side_in_units(void **state)
+TEST(extents_lie_side_by_side_in_units)
 {
 	struct store *store = must_open((struct how){.rank = 0});
 	uint32_t unit = store_unit(store);
 	const uint64_t nbytes[] = {1, 0, unit - 1, unit, unit + 1, 3ull * unit, 0};
 	uint64_t offsets[LENGTH(nbytes)], next = 0;
 
-	(void)state;
 	assert_true(unit >= UNIT_MIN && unit <= UNIT_MAX && !(unit & (unit - 1)));
 	assert_int_equal(store_reserve(store, nbytes, LENGTH(nbytes), offsets, &error), 0);
 	for (size_t i = 0; i < LENGTH(nbytes); i++) {
@@ -457,13 +438,12 @@ static void extents_lie_side_by_side_in_units(void **state)
 	store_close(store);
 }
 
-static void space_is_really_reserved(void **state)
+TEST(space_is_really_reserved)
 {
 	struct store *store = must_open((struct how){.rank = 0});
 	uint64_t nbytes = MIB(5), offset;
 	struct stat st;
 
-	(void)state;
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_int_equal(fstat(store->members[0].fd, &st), 0);
 	assert_true((uint64_t)st.st_blocks * 512 >= MIB(7));
@@ -496,14 +476,13 @@ static void assert_apart(const struct store *store, const struct taken *taken, s
 	assert_true(end <= store_bytes(store));
 }
 
-static void random_histories_never_overlap(void **state)
+TEST(random_histories_never_overlap)
 {
 	static struct taken taken[4096];
 	struct store *store = must_open((struct how){.in_memory = true});
 	uint64_t random = 20240611;
 	size_t n = 0;
 
-	(void)state;
 	print_message("seed %" PRIu64 "\n", random);
 	for (int step = 0; step < 2000; step++) {
 		uint64_t nbytes[20], offsets[20];
@@ -525,7 +504,7 @@ static void random_histories_never_overlap(void **state)
 	store_close(store);
 }
 
-static void an_impossible_size_is_refused_with_numbers(void **state)
+TEST(an_impossible_size_is_refused_with_numbers)
 {
 	struct store *store = must_open((struct how){.rank = 0});
 	const uint64_t first = MIB(1);
@@ -536,7 +515,6 @@ static void an_impossible_size_is_refused_with_numbers(void **state)
 	};
 	uint64_t offsets[2], offset;
 
-	(void)state;
 	assert_int_equal(store_reserve(store, &first, 1, &offset, &error), 0);
 	for (size_t i = 0; i < LENGTH(batches); i++) {
 		assert_int_equal(store_reserve(store, batches[i], 2, offsets, &error), -ENOSPC);
@@ -549,13 +527,12 @@ static void an_impossible_size_is_refused_with_numbers(void **state)
 	store_close(store);
 }
 
-static void a_limit_on_file_sizes_is_an_error_and_not_a_signal(void **state)
+TEST(a_limit_on_file_sizes_is_an_error_and_not_a_signal)
 {
 	struct store *store = must_open((struct how){.rank = 0});
 	uint64_t nbytes = MIB(3), offset;
 	struct rlimit was, limit;
 
-	(void)state;
 	assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
 	limit = was;
 	limit.rlim_cur = MIB(3);
@@ -571,13 +548,12 @@ static void a_limit_on_file_sizes_is_an_error_and_not_a_signal(void **state)
 	store_close(store);
 }
 
-static void only_a_lack_of_space_has_the_remedy_to_free_some(void **state)
+TEST(only_a_lack_of_space_has_the_remedy_to_free_some)
 {
 	static const int codes[] = {ENOSPC, EDQUOT, EROFS, EIO};
 	struct store *store = must_open((struct how){.keep = true});
 	uint64_t nbytes[2] = {MIB(1), MIB(1)}, offsets[2];
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(codes); i++) {
 		inject_fail(INJECT_SPACE, 1, 1, codes[i]);
 
@@ -591,12 +567,11 @@ static void only_a_lack_of_space_has_the_remedy_to_free_some(void **state)
 	store_close(store);
 }
 
-static void a_file_that_could_not_grow_is_as_long_as_before(void **state)
+TEST(a_file_that_could_not_grow_is_as_long_as_before)
 {
 	struct store *store = must_open((struct how){.paths = {"a", "b"}, .npaths = 2});
 	uint64_t nbytes = MIB(4), offset;
 
-	(void)state;
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	drive_is_full = true;
 
@@ -619,7 +594,7 @@ static void a_file_that_could_not_grow_is_as_long_as_before(void **state)
 
 /* ---- Several members ---- */
 
-static void stripes_lie_on_members_by_turns(void **state)
+TEST(stripes_lie_on_members_by_turns)
 {
 	enum { STRIPE = 65536, ROWS = 5, N = 3 };
 	struct store *store = must_open((struct how){.paths = {"a", "b", "c"}, .npaths = N});
@@ -627,7 +602,6 @@ static void stripes_lie_on_members_by_turns(void **state)
 	uint8_t *data = aligned_alloc(4096, STRIPE * N * ROWS), *stripe = malloc(STRIPE);
 	uint64_t offset;
 
-	(void)state;
 	assert_non_null(data);
 	assert_non_null(stripe);
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
@@ -649,11 +623,10 @@ static void stripes_lie_on_members_by_turns(void **state)
 	free(stripe);
 }
 
-static void any_number_of_members_and_any_stripe(void **state)
+TEST(any_number_of_members_and_any_stripe)
 {
 	static const uint64_t stripes[] = {1, 511, 512, 4096, 65536, 65537, 1 << 20};
 
-	(void)state;
 	for (unsigned n = 1; n <= 4; n++) {
 		for (size_t i = 0; i < LENGTH(stripes); i++) {
 			struct store *store = must_open((struct how){.paths = {"a", "b", "c", "d"},
@@ -677,14 +650,13 @@ static void any_number_of_members_and_any_stripe(void **state)
 
 /* ---- Host memory ---- */
 
-static void memory_store_holds_data_and_leaves_no_file(void **state)
+TEST(memory_store_holds_data_and_leaves_no_file)
 {
 	struct store *store = must_open((struct how){.in_memory = true, .keep = true});
 	uint64_t nbytes = 100001, offset;
 	uint8_t *data = malloc(nbytes), *back = malloc(nbytes);
 	size_t n;
 
-	(void)state;
 	assert_non_null(data);
 	assert_non_null(back);
 	assert_non_null(strstr(log_text, "\"keep\" is ignored"));
@@ -720,14 +692,13 @@ static double seconds_of(struct store *store, const uint64_t *nbytes, size_t n, 
 	return (double)(clock_ns() - began) / 1e9;
 }
 
-static void a_million_small_tensors_reserve_in_seconds(void **state)
+TEST(a_million_small_tensors_reserve_in_seconds)
 {
 	enum { N = 1000000 };
 	static const size_t calls[] = {1, 1000};
 	struct statvfs vfs;
 	static uint64_t nbytes[N], offsets[N];
 
-	(void)state;
 	assert_int_equal(statvfs(root, &vfs), 0);
 	if ((uint64_t)vfs.f_bavail * vfs.f_frsize < MIB(12 * 1024)) {
 		print_message("needs 12 GiB of free space under build/\n");
@@ -753,40 +724,5 @@ static void a_million_small_tensors_reserve_in_seconds(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		store_test(files_are_private),
-		store_test(descriptors_close_on_exec),
-		store_test(a_missing_path_is_refused_and_not_made),
-		store_test(path_that_is_a_file_is_refused),
-		store_test(nothing_remains_of_a_store_that_is_not_kept),
-		store_test(permissive_modes_are_tightened_and_logged),
-		store_test(links_are_refused_at_each_component),
-		store_test(links_to_manifests_of_a_kept_store_are_refused),
-		store_test(path_itself_may_be_a_link),
-		store_test(only_own_regular_files_are_opened),
-		store_test(files_of_another_user_are_refused),
-		store_test(second_process_is_locked_out),
-		store_test(one_path_named_twice_is_refused),
-		store_test(closing_and_opening_at_once_never_gives_two_owners),
-		store_test(a_file_unlinked_before_it_is_locked_is_not_the_store),
-		store_test(data_has_a_name_only_if_it_is_kept_or_must_have_one),
-		store_test(data_without_a_name_needs_no_label),
-		store_test(files_left_by_a_crash_are_reused_and_logged),
-		store_test(files_that_a_crash_left_without_a_label_are_used_again),
-		store_test(extents_lie_side_by_side_in_units),
-		store_test(space_is_really_reserved),
-		store_test(random_histories_never_overlap),
-		store_test(an_impossible_size_is_refused_with_numbers),
-		store_test(a_limit_on_file_sizes_is_an_error_and_not_a_signal),
-		store_test(only_a_lack_of_space_has_the_remedy_to_free_some),
-		store_test(a_file_that_could_not_grow_is_as_long_as_before),
-		store_test(stripes_lie_on_members_by_turns),
-		store_test(any_number_of_members_and_any_stripe),
-		store_test(memory_store_holds_data_and_leaves_no_file),
-		store_test(a_million_small_tensors_reserve_in_seconds),
-	};
-
-	return cmocka_run_group_tests(tests, open_aio, close_aio);
-}
+EACH_TEST(make_root, remove_root)
+AROUND_TESTS(open_aio, close_aio)

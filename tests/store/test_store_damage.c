@@ -8,6 +8,7 @@
 
 #include "store/kept_fixture.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 /* ---- Sectors that can't be read ---- */
 
@@ -96,11 +97,10 @@ static void assert_last_commit(unsigned place)
 
 /* ---- One damage ---- */
 
-static void a_flipped_bit_anywhere_in_the_metadata_costs_nothing(void **state)
+TEST(a_flipped_bit_anywhere_in_the_metadata_costs_nothing)
 {
 	unsigned opened = 0;
 
-	(void)state;
 	make_three_versions();
 	for (unsigned i = 0; i < PLACES; i++) {
 		for (uint64_t at_byte = 0; at_byte < places[i].nbytes;
@@ -123,12 +123,11 @@ static void a_flipped_bit_anywhere_in_the_metadata_costs_nothing(void **state)
 	assert_string_equal(log_text, "");
 }
 
-static void a_lost_sector_of_the_metadata_costs_nothing(void **state)
+TEST(a_lost_sector_of_the_metadata_costs_nothing)
 {
 	static const uint64_t sizes[] = {512, 4096};
 	uint8_t sector[4096];
 
-	(void)state;
 	make_three_versions();
 	for (unsigned i = 0; i < PLACES; i++)
 		for (size_t k = 0; k < 2 * LENGTH(sizes); k++)
@@ -149,11 +148,10 @@ static void a_lost_sector_of_the_metadata_costs_nothing(void **state)
 	assert_state(3);
 }
 
-static void an_unreadable_sector_of_the_metadata_costs_nothing(void **state)
+TEST(an_unreadable_sector_of_the_metadata_costs_nothing)
 {
 	static const uint64_t sizes[] = {512, 4096};
 
-	(void)state;
 	make_three_versions();
 	for (unsigned i = 0; i < PLACES; i++)
 		for (size_t k = 0; k < LENGTH(sizes); k++)
@@ -171,11 +169,10 @@ static void an_unreadable_sector_of_the_metadata_costs_nothing(void **state)
 }
 
 /* The other copy is damaged next, so only the one that was written anew is left. */
-static void the_next_commit_writes_damaged_copies_anew(void **state)
+TEST(the_next_commit_writes_damaged_copies_anew)
 {
 	static const unsigned pairs[][2] = {{0, 1}, {1, 0}, {2, 4}, {4, 2}};
 
-	(void)state;
 	for (size_t k = 0; k < LENGTH(pairs); k++) {
 		unsigned first = pairs[k][0];
 		struct store *store;
@@ -206,12 +203,11 @@ static void the_next_commit_writes_damaged_copies_anew(void **state)
 
 /* ---- Several ---- */
 
-static void several_damages_never_lead_to_an_older_commit_in_silence(void **state)
+TEST(several_damages_never_lead_to_an_older_commit_in_silence)
 {
 	uint64_t random = 20240229;
 	unsigned refused = 0, opened = 0;
 
-	(void)state;
 	print_message("seed %" PRIu64 "\n", random);
 	make_three_versions();
 	for (unsigned turn = 0; turn < at_length(3000, 500); turn++) {
@@ -245,9 +241,8 @@ static void several_damages_never_lead_to_an_older_commit_in_silence(void **stat
 	assert_state(3);
 }
 
-static void a_lost_commit_is_named_and_rolled_back_only_when_asked(void **state)
+TEST(a_lost_commit_is_named_and_rolled_back_only_when_asked)
 {
-	(void)state;
 	make_three_versions();
 	truncate_manifests(0, 100);
 	must_not_open(kept, -EUCLEAN, "the last commit is number 3");
@@ -300,9 +295,8 @@ static void must_be_refused_without_a_trace(const char *said)
 	}
 }
 
-static void an_open_that_is_refused_changes_nothing(void **state)
+TEST(an_open_that_is_refused_changes_nothing)
 {
-	(void)state;
 	make_two_versions();
 	assert_int_equal(unlink(at(MANIFEST, 3u)), 0);
 	assert_int_equal(truncate(at(DATA), LABEL_AREA_BYTES), 0);
@@ -311,12 +305,11 @@ static void an_open_that_is_refused_changes_nothing(void **state)
 	must_be_refused_without_a_trace("manifest.1 1: it is missing");
 }
 
-static void both_labels_damaged_from_their_first_byte_are_a_damaged_store(void **state)
+TEST(both_labels_damaged_from_their_first_byte_are_a_damaged_store)
 {
 	static const uint8_t zeros[LABEL_BYTES];
 	uint8_t junk[LABEL_BYTES];
 
-	(void)state;
 	make_two_versions();
 	fill(junk, sizeof(junk), 1);
 	/* Both junk; the first, the second or both zeros. */
@@ -329,13 +322,12 @@ static void both_labels_damaged_from_their_first_byte_are_a_damaged_store(void *
 	}
 }
 
-static void a_second_path_with_lost_labels_is_a_damaged_store(void **state)
+TEST(a_second_path_with_lost_labels_is_a_damaged_store)
 {
 	static const struct how two = {.paths = {"a", "b"}, .npaths = 2, .keep = true};
 	static const uint8_t zeros[LABEL_BYTES];
 	uint8_t junk[LABEL_BYTES];
 
-	(void)state;
 	store_close(must_open(two));
 	fill(junk, sizeof(junk), 1);
 	for (unsigned k = 0; k < 2; k++) {
@@ -346,12 +338,11 @@ static void a_second_path_with_lost_labels_is_a_damaged_store(void **state)
 	}
 }
 
-static void a_damaged_copy_is_logged_with_its_offset(void **state)
+TEST(a_damaged_copy_is_logged_with_its_offset)
 {
 	static const uint8_t junk[16] = {1, 2, 3};
 	char text[128];
 
-	(void)state;
 	make_two_versions();
 	write_file(at(DATA), junk, sizeof(junk), LABEL_DISTANCE + 100);
 	write_file(at(MANIFEST, 3u), junk, sizeof(junk), 20);
@@ -364,20 +355,5 @@ static void a_damaged_copy_is_logged_with_its_offset(void **state)
 	assert_null(strstr(log_text, "manifest.1 at"));
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		store_test(a_flipped_bit_anywhere_in_the_metadata_costs_nothing),
-		store_test(a_lost_sector_of_the_metadata_costs_nothing),
-		store_test(an_unreadable_sector_of_the_metadata_costs_nothing),
-		store_test(a_damaged_copy_is_logged_with_its_offset),
-		store_test(an_open_that_is_refused_changes_nothing),
-		store_test(both_labels_damaged_from_their_first_byte_are_a_damaged_store),
-		store_test(a_second_path_with_lost_labels_is_a_damaged_store),
-		store_test(the_next_commit_writes_damaged_copies_anew),
-		store_test(several_damages_never_lead_to_an_older_commit_in_silence),
-		store_test(a_lost_commit_is_named_and_rolled_back_only_when_asked),
-	};
-
-	return cmocka_run_group_tests(tests, open_aio, close_aio);
-}
+EACH_TEST(make_root, remove_root)
+AROUND_TESTS(open_aio, close_aio)

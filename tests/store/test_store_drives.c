@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "store/store_fixture.h"
+#include "support/tests.h"
 
 static const char *missing; /* why loop devices do not work here; NULL: they do */
 static const char *missing_ext4;
@@ -99,9 +100,6 @@ static int unmount_and_remove_root(void **state)
 	return remove_root(state);
 }
 
-#define drive_test(function)                                                                       \
-	cmocka_unit_test_setup_teardown(function, make_root, unmount_and_remove_root)
-
 /* ---- A file system that fills up ---- */
 
 static void mount_ext4(struct loop *loop, uint64_t nbytes)
@@ -119,13 +117,12 @@ static void mount_ext4(struct loop *loop, uint64_t nbytes)
 
 static const struct how mounted = {.paths = {"mnt"}};
 
-static void a_full_drive_is_found_when_space_is_reserved(void **state)
+TEST(a_full_drive_is_found_when_space_is_reserved)
 {
 	struct loop loop;
 	struct store *store;
 	uint64_t first = MIB(20), much = MIB(60), little = MIB(2), offset, other;
 
-	(void)state;
 	need(missing);
 	need(missing_ext4);
 	mount_ext4(&loop, MIB(64));
@@ -154,14 +151,13 @@ static void a_full_drive_is_found_when_space_is_reserved(void **state)
 }
 
 /* A batch that fits neither in one hole nor on the drive is split over several holes. */
-static void holes_are_filled_when_the_drive_is_full(void **state)
+TEST(holes_are_filled_when_the_drive_is_full)
 {
 	enum { PIECES = 40, FREED = 20 };
 	struct loop loop;
 	struct store *store;
 	uint64_t nbytes[PIECES], offsets[PIECES], again[FREED + 1], before;
 
-	(void)state;
 	need(missing);
 	need(missing_ext4);
 	mount_ext4(&loop, MIB(64));
@@ -197,13 +193,12 @@ static void holes_are_filled_when_the_drive_is_full(void **state)
 }
 
 /* The second member has no room, so the first must shrink back. */
-static void members_shrink_back_when_one_is_full(void **state)
+TEST(members_shrink_back_when_one_is_full)
 {
 	struct loop loop;
 	struct store *store;
 	uint64_t nbytes = MIB(8), much = MIB(200), offset;
 
-	(void)state;
 	need(missing);
 	need(missing_ext4);
 	mount_ext4(&loop, MIB(64));
@@ -220,7 +215,7 @@ static void members_shrink_back_when_one_is_full(void **state)
 }
 
 /* The manifest's space is reserved before the data uses the rest. */
-static void a_full_drive_still_commits(void **state)
+TEST(a_full_drive_still_commits)
 {
 	struct loop loop;
 	struct how how = {.paths = {"mnt"}, .keep = true};
@@ -230,7 +225,6 @@ static void a_full_drive_still_commits(void **state)
 	static uint64_t nbytes[LENGTH(entries)], offsets[2 * LENGTH(entries)];
 	size_t n = 0, found;
 
-	(void)state;
 	need(missing);
 	need(missing_ext4);
 	mount_ext4(&loop, MIB(64));
@@ -265,13 +259,12 @@ static void a_full_drive_still_commits(void **state)
 	close(loop.fd);
 }
 
-static void a_commit_to_a_mount_that_is_gone_is_stale(void **state)
+TEST(a_commit_to_a_mount_that_is_gone_is_stale)
 {
 	struct how how = mounted;
 	struct loop loop;
 	struct store *store;
 
-	(void)state;
 	need(missing);
 	need(missing_ext4);
 	mount_ext4(&loop, MIB(16));
@@ -292,14 +285,13 @@ static struct how raw(const struct loop *loop, bool keep)
 	return (struct how){.paths = {loop->device}, .absolute = true, .keep = keep};
 }
 
-static void a_raw_device_is_a_store_and_blank_afterwards(void **state)
+TEST(a_raw_device_is_a_store_and_blank_afterwards)
 {
 	struct loop loop;
 	struct store *store;
 	uint64_t nbytes = MIB(30), much = MIB(64), offset;
 	uint8_t wrote[10000], read[10000], label[LABEL_BYTES];
 
-	(void)state;
 	need(missing);
 	make_loop(&loop, "image", MIB(128));
 	store = must_open(raw(&loop, false));
@@ -324,13 +316,12 @@ static void a_raw_device_is_a_store_and_blank_afterwards(void **state)
 	close(loop.fd);
 }
 
-static void a_raw_device_with_other_contents_is_refused(void **state)
+TEST(a_raw_device_with_other_contents_is_refused)
 {
 	static const uint64_t places[] = {0, 511, 4095, 4096, 65600, LABEL_AREA_BYTES - 1};
 	struct loop loop;
 	uint8_t byte = 1, zero = 0;
 
-	(void)state;
 	need(missing);
 	make_loop(&loop, "image", MIB(80));
 	for (size_t i = 0; i < LENGTH(places); i++) {
@@ -373,14 +364,13 @@ static void must_have_its_commit(struct how how, bool damaged)
 	store_close(store);
 }
 
-static void a_damaged_label_of_a_raw_device_costs_nothing(void **state)
+TEST(a_damaged_label_of_a_raw_device_costs_nothing)
 {
 	static const uint64_t sizes[] = {512, 4096};
 	uint8_t junk[LABEL_BYTES];
 	struct loop loop;
 	struct how how;
 
-	(void)state;
 	need(missing);
 	make_kept_device(&loop, &how);
 	fill(junk, sizeof(junk), 5);
@@ -417,14 +407,13 @@ static void must_be_refused_unwiped(struct how how, int code, const char *said)
 	must_not_open(how, code, said);
 }
 
-static void a_device_whose_labels_are_lost_is_refused_and_not_overwritten(void **state)
+TEST(a_device_whose_labels_are_lost_is_refused_and_not_overwritten)
 {
 	static uint8_t before[4 << 20], after[sizeof(before)];
 	uint8_t labels[LABEL_COPY_COUNT][LABEL_BYTES];
 	struct loop loop;
 	struct how how;
 
-	(void)state;
 	need(missing);
 	make_kept_device(&loop, &how);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
@@ -445,12 +434,11 @@ static void a_device_whose_labels_are_lost_is_refused_and_not_overwritten(void *
 	close(loop.fd);
 }
 
-static void a_damaged_label_without_a_manifest_is_a_damaged_store(void **state)
+TEST(a_damaged_label_without_a_manifest_is_a_damaged_store)
 {
 	struct loop loop;
 	struct how how;
 
-	(void)state;
 	need(missing);
 	make_loop(&loop, "image", MIB(80));
 	how = raw(&loop, true);
@@ -465,7 +453,7 @@ static void a_damaged_label_without_a_manifest_is_a_damaged_store(void **state)
 	close(loop.fd);
 }
 
-static void a_second_device_with_lost_labels_is_a_damaged_store(void **state)
+TEST(a_second_device_with_lost_labels_is_a_damaged_store)
 {
 	struct loop loop;
 	const char *paths[2] = {root, loop.device};
@@ -473,7 +461,6 @@ static void a_second_device_with_lost_labels_is_a_damaged_store(void **state)
 		.paths = paths, .npaths = 2, .stripe_size = 65536, .keep = true, .log = &test_log};
 	struct store *store;
 
-	(void)state;
 	need(missing);
 	make_loop(&loop, "image", MIB(80));
 	assert_int_equal(store_open(&store, aio, &options, &error), 0);
@@ -489,7 +476,7 @@ static void a_second_device_with_lost_labels_is_a_damaged_store(void **state)
 }
 
 /* mkfs and its like may leave the second copy, and even manifests, in place. */
-static void what_another_program_wrote_over_a_store_is_not_touched(void **state)
+TEST(what_another_program_wrote_over_a_store_is_not_touched)
 {
 	static const struct {
 		uint64_t at;
@@ -510,7 +497,6 @@ static void what_another_program_wrote_over_a_store_is_not_touched(void **state)
 	struct loop loop;
 	struct how how;
 
-	(void)state;
 	need(missing);
 	make_kept_device(&loop, &how);
 	read_file(loop.device, label, sizeof(label), 0);
@@ -530,11 +516,10 @@ static void what_another_program_wrote_over_a_store_is_not_touched(void **state)
 	close(loop.fd);
 }
 
-static void a_raw_device_that_is_mounted_or_too_small_is_refused(void **state)
+TEST(a_raw_device_that_is_mounted_or_too_small_is_refused)
 {
 	struct loop loop, small;
 
-	(void)state;
 	need(missing);
 	make_loop(&small, "small", MIB(66));
 	must_not_open(raw(&small, false), -ENOSPC, "has 66 MiB, and a store needs more");
@@ -547,7 +532,7 @@ static void a_raw_device_that_is_mounted_or_too_small_is_refused(void **state)
 	close(loop.fd);
 }
 
-static void a_kept_raw_device_is_found_again(void **state)
+TEST(a_kept_raw_device_is_found_again)
 {
 	struct loop loop;
 	struct store *store;
@@ -558,7 +543,6 @@ static void a_kept_raw_device_is_found_again(void **state)
 	struct how how;
 	size_t n;
 
-	(void)state;
 	need(missing);
 	make_loop(&loop, "image", MIB(128));
 	how = raw(&loop, true);
@@ -593,7 +577,7 @@ static void a_kept_raw_device_is_found_again(void **state)
 	close(loop.fd);
 }
 
-static void a_manifest_too_large_for_its_place_on_a_device_is_refused(void **state)
+TEST(a_manifest_too_large_for_its_place_on_a_device_is_refused)
 {
 	enum { FITTING = 29537 }; /* see docs/store-format.md */
 	struct loop loop;
@@ -602,7 +586,6 @@ static void a_manifest_too_large_for_its_place_on_a_device_is_refused(void **sta
 	static char names[FITTING + 1][NVS_NAME_MAX + 1];
 	size_t n;
 
-	(void)state;
 	need(missing);
 	make_loop(&loop, "image", MIB(80));
 	store = must_open(raw(&loop, true));
@@ -622,7 +605,7 @@ static void a_manifest_too_large_for_its_place_on_a_device_is_refused(void **sta
 	close(loop.fd);
 }
 
-static void a_directory_and_a_device_make_one_store(void **state)
+TEST(a_directory_and_a_device_make_one_store)
 {
 	struct loop loop;
 	struct store *store = NULL;
@@ -632,7 +615,6 @@ static void a_directory_and_a_device_make_one_store(void **state)
 	uint64_t nbytes = MIB(10), much = MIB(200), offset;
 	static uint8_t wrote[10 << 20], read[10 << 20];
 
-	(void)state;
 	need(missing);
 	make_loop(&loop, "image", MIB(80));
 	paths[0] = root;
@@ -653,14 +635,13 @@ static void a_directory_and_a_device_make_one_store(void **state)
 	close(loop.fd);
 }
 
-static void a_million_tensors_of_64k_reserve_in_seconds(void **state)
+TEST(a_million_tensors_of_64k_reserve_in_seconds)
 {
 	enum { N = 1000000 };
 	static const size_t calls[] = {1, 1000};
 	static uint64_t nbytes[N], offsets[N];
 	struct loop loop;
 
-	(void)state;
 	need(missing);
 	for (size_t i = 0; i < N; i++)
 		nbytes[i] = 65536;
@@ -683,28 +664,11 @@ static void a_million_tensors_of_64k_reserve_in_seconds(void **state)
 	close(loop.fd);
 }
 
+EACH_TEST(make_root, unmount_and_remove_root)
+AROUND_TESTS(open_aio, close_aio)
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		drive_test(a_full_drive_is_found_when_space_is_reserved),
-		drive_test(holes_are_filled_when_the_drive_is_full),
-		drive_test(members_shrink_back_when_one_is_full),
-		drive_test(a_full_drive_still_commits),
-		drive_test(a_commit_to_a_mount_that_is_gone_is_stale),
-		drive_test(a_raw_device_is_a_store_and_blank_afterwards),
-		drive_test(a_raw_device_with_other_contents_is_refused),
-		drive_test(a_damaged_label_of_a_raw_device_costs_nothing),
-		drive_test(a_device_whose_labels_are_lost_is_refused_and_not_overwritten),
-		drive_test(a_damaged_label_without_a_manifest_is_a_damaged_store),
-		drive_test(a_second_device_with_lost_labels_is_a_damaged_store),
-		drive_test(what_another_program_wrote_over_a_store_is_not_touched),
-		drive_test(a_raw_device_that_is_mounted_or_too_small_is_refused),
-		drive_test(a_kept_raw_device_is_found_again),
-		drive_test(a_manifest_too_large_for_its_place_on_a_device_is_refused),
-		drive_test(a_directory_and_a_device_make_one_store),
-		drive_test(a_million_tensors_of_64k_reserve_in_seconds),
-	};
-
 	look_for_loop_devices();
-	return cmocka_run_group_tests(tests, open_aio, close_aio);
+	return tests_run(__FILE__);
 }

@@ -8,6 +8,7 @@
 
 #include "store/disk.h"
 #include "store/kept_fixture.h"
+#include "support/tests.h"
 
 /* ---- Crashes: each write leaves a state that a crash can leave ---- */
 
@@ -93,14 +94,13 @@ int fsync(int fd)
 	return 0;
 }
 
-static void what_was_committed_is_found_again(void **state)
+TEST(what_was_committed_is_found_again)
 {
 	struct store *store = must_open(kept);
 	uint64_t offsets[EXTENTS], again[EXTENTS], more = 100000, offset;
 	uint8_t wrote[4000], read[4000];
 	size_t n;
 
-	(void)state;
 	store_entries(store, &n);
 	assert_int_equal(n, 0);
 	reserve_entries(store, offsets);
@@ -126,11 +126,10 @@ static void what_was_committed_is_found_again(void **state)
 	store_close(store);
 }
 
-static void a_store_does_not_grow_from_run_to_run(void **state)
+TEST(a_store_does_not_grow_from_run_to_run)
 {
 	uint64_t nbytes = 0;
 
-	(void)state;
 	make_two_versions();
 	for (int run = 0; run < 5; run++) {
 		struct store *store = must_open(kept);
@@ -146,21 +145,19 @@ static void a_store_does_not_grow_from_run_to_run(void **state)
 	assert_state(7);
 }
 
-static void a_kept_store_is_refused_and_unchanged_without_keep(void **state)
+TEST(a_kept_store_is_refused_and_unchanged_without_keep)
 {
-	(void)state;
 	make_two_versions();
 	must_not_open((struct how){.keep = false}, -EEXIST, "\"keep\": true");
 	assert_state(2);
 }
 
-static void a_commit_without_changes_writes_nothing(void **state)
+TEST(a_commit_without_changes_writes_nothing)
 {
 	struct store *store = must_open(kept);
 	uint64_t offsets[EXTENTS];
 	uint8_t before[2][4096] = {{0}}, after[2][4096] = {{0}};
 
-	(void)state;
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
 	commit_version(store, 2, offsets);
@@ -178,13 +175,12 @@ static void a_commit_without_changes_writes_nothing(void **state)
 	assert_state(2);
 }
 
-static void a_note_alone_is_a_change(void **state)
+TEST(a_note_alone_is_a_change)
 {
 	struct store *store = must_open(kept);
 	struct store_note note = make_note(7);
 	uint64_t offsets[EXTENTS];
 
-	(void)state;
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
 	for (uint32_t nbytes = 0; nbytes <= 9; nbytes++) {
@@ -204,12 +200,11 @@ static void a_note_alone_is_a_change(void **state)
 	store_close(store);
 }
 
-static void the_longest_note_fits_beside_no_entry_and_many(void **state)
+TEST(the_longest_note_fits_beside_no_entry_and_many)
 {
 	static uint8_t bytes[NVS_NOTE_MAX];
 	const struct store_note note = {.data = bytes, .nbytes = sizeof(bytes)};
 
-	(void)state;
 	fill(bytes, sizeof(bytes), 5);
 	for (unsigned version = 0; version <= 1; version++) {
 		struct store *store = must_open(kept);
@@ -230,12 +225,11 @@ static void the_longest_note_fits_beside_no_entry_and_many(void **state)
 
 /* ---- Closing a kept store commits nothing, so it leaves the same state as a crash ---- */
 
-static void a_store_without_a_commit_is_a_new_one(void **state)
+TEST(a_store_without_a_commit_is_a_new_one)
 {
 	struct store *store = must_open(kept);
 	uint64_t offsets[EXTENTS];
 
-	(void)state;
 	reserve_entries(store, offsets);
 	store_close(store);
 	assert_state(0);
@@ -243,13 +237,12 @@ static void a_store_without_a_commit_is_a_new_one(void **state)
 }
 
 /* The label decides: it names the new manifest on both places, on one of them, or on none. */
-static void a_commit_counts_once_a_label_names_it(void **state)
+TEST(a_commit_counts_once_a_label_names_it)
 {
 	struct store *store = must_open(kept);
 	struct labels before, after, one;
 	uint64_t offsets[EXTENTS];
 
-	(void)state;
 	reserve_entries(store, offsets);
 	for (unsigned version = 1; version <= 3; version++) {
 		read_labels(&before);
@@ -274,13 +267,12 @@ static void a_commit_counts_once_a_label_names_it(void **state)
 }
 
 /* The number of a commit that was cut off is not used again. */
-static void the_next_commit_has_a_number_above_all_that_the_drive_has(void **state)
+TEST(the_next_commit_has_a_number_above_all_that_the_drive_has)
 {
 	struct store *store;
 	struct labels before;
 	uint64_t offsets[EXTENTS];
 
-	(void)state;
 	make_two_versions();
 	read_labels(&before);
 	store = must_open(kept);
@@ -306,7 +298,7 @@ static void the_next_commit_has_a_number_above_all_that_the_drive_has(void **sta
 }
 
 /* A crash can leave each prefix of the new manifest over its predecessor. */
-static void torn_manifest_leaves_the_old_one(void **state)
+TEST(torn_manifest_leaves_the_old_one)
 {
 	static uint8_t old[4096], new[4096], torn[4096];
 	struct store *store = must_open(kept);
@@ -314,7 +306,6 @@ static void torn_manifest_leaves_the_old_one(void **state)
 	uint64_t offsets[EXTENTS];
 	size_t n;
 
-	(void)state;
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
 	commit_version(store, 2, offsets);
@@ -345,13 +336,12 @@ static void torn_manifest_leaves_the_old_one(void **state)
 	}
 }
 
-static void a_torn_first_commit_counts_as_none(void **state)
+TEST(a_torn_first_commit_counts_as_none)
 {
 	struct store *store = must_open(kept);
 	struct labels before, after;
 	uint64_t offsets[EXTENTS];
 
-	(void)state;
 	reserve_entries(store, offsets);
 	read_labels(&before);
 	commit_version(store, 1, offsets);
@@ -372,12 +362,11 @@ static void a_torn_first_commit_counts_as_none(void **state)
 	must_not_open(kept, -EUCLEAN, "are damaged");
 }
 
-static void truncated_data_is_refused(void **state)
+TEST(truncated_data_is_refused)
 {
 	struct store *store;
 	uint64_t offsets[EXTENTS], nbytes;
 
-	(void)state;
 	store = must_open(kept);
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
@@ -393,14 +382,13 @@ static void truncated_data_is_refused(void **state)
 	assert_int_equal(mode_of(at(DATA)), 0);
 }
 
-static void a_sparse_copy_is_reserved_again(void **state)
+TEST(a_sparse_copy_is_reserved_again)
 {
 	struct store *store = must_open(kept);
 	uint64_t nbytes = MIB(8), offset;
 	struct stat st;
 	uint8_t label[LABEL_BYTES];
 
-	(void)state;
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_int_equal(store_commit(store, NULL, 0, NULL, &error), 0);
 	store_close(store);
@@ -455,7 +443,7 @@ static void assert_lie(const struct store_entry *lies, size_t n, const char *why
 		assert_string_equal(why, why_not);
 }
 
-static void manifests_with_false_entries_are_refused(void **state)
+TEST(manifests_with_false_entries_are_refused)
 {
 	const struct store_entry good = {.name = "a",
 					 .dtype = NVS_F32,
@@ -465,7 +453,6 @@ static void manifests_with_false_entries_are_refused(void **state)
 					 .spare = 16384};
 	struct store_entry two[2] = {good, good};
 
-	(void)state;
 	two[1].name = "b";
 	two[1].offset = 1536;
 	two[1].spare = 15360;
@@ -526,9 +513,8 @@ static void assert_patched(size_t where, uint32_t value, const char *why_not)
 	free(bytes);
 }
 
-static void entries_with_false_names_are_refused(void **state)
+TEST(entries_with_false_names_are_refused)
 {
-	(void)state;
 	assert_patched(48, 0, "the length of a name is out of range");
 	assert_patched(48, NVS_NAME_MAX + 1, "the length of a name is out of range");
 	assert_patched(48, UINT32_MAX, "the length of a name is out of range");
@@ -540,11 +526,10 @@ static void entries_with_false_names_are_refused(void **state)
 	assert_patched(44, 4, "an entry has a flag that is unknown");
 }
 
-static void reserved_bytes_of_entries_must_be_zero(void **state)
+TEST(reserved_bytes_of_entries_must_be_zero)
 {
 	static const size_t places[] = {16, 24, 32, 65};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(places); i++) {
 		const struct store_entry one = {.name = "abcdefgh", .dtype = NVS_U8};
 		struct manifest_header header;
@@ -559,7 +544,7 @@ static void reserved_bytes_of_entries_must_be_zero(void **state)
 	}
 }
 
-static void reserved_bytes_of_headers_and_labels_must_be_zero(void **state)
+TEST(reserved_bytes_of_headers_and_labels_must_be_zero)
 {
 	static const struct store_entry one = {.name = "a", .dtype = NVS_U8};
 	const struct label label = {.count = 1, .unit = 512};
@@ -567,7 +552,6 @@ static void reserved_bytes_of_headers_and_labels_must_be_zero(void **state)
 	uint8_t block[LABEL_BYTES], *bytes = lie(&one, 1, &header);
 	struct label read;
 
-	(void)state;
 	bytes[88] = 1;
 	put_u64(bytes + 120, XXH3_64bits(bytes, 120));
 	assert_int_equal(manifest_decode_header(bytes, &header), -EUCLEAN);
@@ -581,7 +565,7 @@ static void reserved_bytes_of_headers_and_labels_must_be_zero(void **state)
 	assert_int_equal(label_decode(block, &read), -EUCLEAN);
 }
 
-static void notes_with_false_lengths_or_padding_are_refused(void **state)
+TEST(notes_with_false_lengths_or_padding_are_refused)
 {
 	static const struct store_entry one = {.name = "a", .dtype = NVS_U8};
 	static const uint8_t id[STORE_ID_SIZE] = {1};
@@ -591,7 +575,6 @@ static void notes_with_false_lengths_or_padding_are_refused(void **state)
 	uint8_t *bytes = manifest_encode(id, 1, &one, 1, &note, &header);
 	const char *why = "";
 
-	(void)state;
 	assert_non_null(bytes);
 	assert_int_equal(note.nbytes, 42);
 	assert_int_equal(header.body_bytes, 64 + 48);
@@ -616,7 +599,7 @@ static void notes_with_false_lengths_or_padding_are_refused(void **state)
 	free(bytes);
 }
 
-static void false_counts_are_refused_before_allocation(void **state)
+TEST(false_counts_are_refused_before_allocation)
 {
 	static const struct store_entry one = {.name = "a", .dtype = NVS_U8};
 	struct manifest_header header, read;
@@ -633,7 +616,6 @@ static void false_counts_are_refused_before_allocation(void **state)
 	};
 	const char *why = "";
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(cases); i++) {
 		put_u64(bytes + 40, cases[i].count);
 		put_u64(bytes + 48, cases[i].body_bytes);
@@ -647,11 +629,10 @@ static void false_counts_are_refused_before_allocation(void **state)
 }
 
 /* Both manifests have valid checksums and a length beyond the end of their files. */
-static void manifests_longer_than_their_file_are_refused(void **state)
+TEST(manifests_longer_than_their_file_are_refused)
 {
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
 
-	(void)state;
 	make_two_versions();
 	for (unsigned slot = 0; slot < MANIFEST_SLOT_COUNT; slot++) {
 		read_file(at(MANIFEST, slot), bytes, sizeof(bytes), 0);
@@ -662,12 +643,11 @@ static void manifests_longer_than_their_file_are_refused(void **state)
 	must_not_open(kept, -EUCLEAN, "it is cut off");
 }
 
-static void manifests_of_another_store_are_ignored(void **state)
+TEST(manifests_of_another_store_are_ignored)
 {
 	static uint8_t bytes[4096];
 	size_t n;
 
-	(void)state;
 	make_two_versions();
 	n = read_file(at(MANIFEST, 1u), bytes, sizeof(bytes), 0);
 	remove_tree(at("nvswap"));
@@ -682,14 +662,13 @@ static void manifests_of_another_store_are_ignored(void **state)
 
 /* Labels and manifests with valid checksums that have the highest number of a commit, or name
  * it. */
-static void a_store_whose_last_number_is_the_highest_refuses_commits(void **state)
+TEST(a_store_whose_last_number_is_the_highest_refuses_commits)
 {
 	static const uint64_t numbers[] = {UINT64_MAX - 1, UINT64_MAX};
 	const struct how back = {.keep = true, .rollback = true};
 	uint8_t header[MANIFEST_HEADER_BYTES];
 	struct labels labels;
 
-	(void)state;
 	for (unsigned i = 0; i < LENGTH(numbers); i++) {
 		uint64_t offsets[EXTENTS];
 		struct store *store;
@@ -721,7 +700,7 @@ static void a_store_whose_last_number_is_the_highest_refuses_commits(void **stat
 	}
 }
 
-static void random_damage_with_valid_checksums_is_survived(void **state)
+TEST(random_damage_with_valid_checksums_is_survived)
 {
 	struct store_entry many[12];
 	char names[LENGTH(many)][16];
@@ -729,7 +708,6 @@ static void random_damage_with_valid_checksums_is_survived(void **state)
 	uint64_t random = 77;
 	unsigned refused = 0;
 
-	(void)state;
 	print_message("seed %" PRIu64 "\n", random);
 	for (unsigned i = 0; i < LENGTH(many); i++) {
 		snprintf(names[i], sizeof(names[i]), "tensor.%u", i);
@@ -762,12 +740,11 @@ static void random_damage_with_valid_checksums_is_survived(void **state)
 	free(bytes);
 }
 
-static void a_manifest_of_any_length_comes_back(void **state)
+TEST(a_manifest_of_any_length_comes_back)
 {
 	static char names[300][NVS_NAME_MAX + 1];
 	static struct store_entry many[300];
 
-	(void)state;
 	for (size_t n = 0; n <= LENGTH(many); n += n < 3 ? 1 : 99) {
 		struct store *store = must_open(kept);
 		size_t found;
@@ -821,20 +798,18 @@ static bool fail_one_call(unsigned call, bool go_on)
 	return rc;
 }
 
-static void a_failed_commit_leaves_the_previous_one(void **state)
+TEST(a_failed_commit_leaves_the_previous_one)
 {
 	unsigned calls = 0;
 
-	(void)state;
 	while (fail_one_call(calls, false) && fail_one_call(calls, true))
 		calls++;
 	/* A sync of the data; two writes and two syncs each of manifest and label. */
 	assert_int_equal(calls, 9);
 }
 
-static void a_failed_first_commit_leaves_a_new_store(void **state)
+TEST(a_failed_first_commit_leaves_a_new_store)
 {
-	(void)state;
 	for (unsigned call = 0; call < 9; call++) {
 		struct store *store = must_open(kept);
 		uint64_t offsets[EXTENTS];
@@ -853,7 +828,7 @@ static void a_failed_first_commit_leaves_a_new_store(void **state)
  * The label can be neither written nor taken back: the drive may name either manifest. The next
  * commit takes it back first.
  */
-static void a_label_that_cant_be_taken_back_is_taken_back_by_the_next_commit(void **state)
+TEST(a_label_that_cant_be_taken_back_is_taken_back_by_the_next_commit)
 {
 	static const uint32_t cases[] = {
 		/* From bit 5: writes and syncs of the two copies; then those that take them
@@ -861,7 +836,6 @@ static void a_label_that_cant_be_taken_back_is_taken_back_by_the_next_commit(voi
 		1 << 5 | 1 << 6, 1 << 6 | 1 << 7, 1 << 7 | 1 << 8, 1 << 8 | 1 << 9,
 		1 << 8 | 1 << 11};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(cases); i++) {
 		struct store *store = must_open(kept);
 		uint64_t offsets[EXTENTS];
@@ -890,9 +864,8 @@ static void a_label_that_cant_be_taken_back_is_taken_back_by_the_next_commit(voi
 }
 
 /* Without a later commit the drive has either of the two, and both are whole. */
-static void a_label_that_was_not_taken_back_names_a_whole_manifest(void **state)
+TEST(a_label_that_was_not_taken_back_names_a_whole_manifest)
 {
-	(void)state;
 	for (unsigned bit = 5; bit < 9; bit++) {
 		struct store *store = must_open(kept);
 		uint64_t offsets[EXTENTS];
@@ -912,9 +885,8 @@ static void a_label_that_was_not_taken_back_names_a_whole_manifest(void **state)
 	}
 }
 
-static void a_label_that_cant_be_made_durable_is_not_opened(void **state)
+TEST(a_label_that_cant_be_made_durable_is_not_opened)
 {
-	(void)state;
 	make_two_versions();
 	failing_calls = 1;
 	must_not_open(kept, -EIO, "durable");
@@ -923,12 +895,11 @@ static void a_label_that_cant_be_made_durable_is_not_opened(void **state)
 }
 
 /* A failed sync may have lost the data that it should have made durable. */
-static void after_a_failed_sync_nothing_is_committed(void **state)
+TEST(after_a_failed_sync_nothing_is_committed)
 {
 	struct store *store = must_open(kept);
 	uint64_t offsets[EXTENTS];
 
-	(void)state;
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
 	failing_calls = 1;
@@ -940,12 +911,11 @@ static void after_a_failed_sync_nothing_is_committed(void **state)
 	assert_state(1);
 }
 
-static void a_store_in_host_memory_can_not_be_read_only(void **state)
+TEST(a_store_in_host_memory_can_not_be_read_only)
 {
 	struct nvs_config *config;
 	struct nvs_engine *engine;
 
-	(void)state;
 	assert_int_equal(nvs_config_open(&config, &error), 0);
 	assert_int_equal(nvs_config_set(config, "nvswap.read_only", "true", &error), 0);
 	assert_int_equal(nvs_config_set(config, "offload_param.device", "cpu", &error), 0);
@@ -958,11 +928,10 @@ static void a_store_in_host_memory_can_not_be_read_only(void **state)
 
 /* ---- Members ---- */
 
-static void a_store_of_another_version_is_refused(void **state)
+TEST(a_store_of_another_version_is_refused)
 {
 	uint8_t label[LABEL_BYTES];
 
-	(void)state;
 	make_two_versions();
 	read_file(at(DATA), label, sizeof(label), 0);
 	put_u32(label + 8, 1);
@@ -975,7 +944,7 @@ static void a_store_of_another_version_is_refused(void **state)
 
 static const struct how three = {.paths = {"a", "b", "c"}, .npaths = 3, .keep = true};
 
-static void members_are_one_store_in_one_order(void **state)
+TEST(members_are_one_store_in_one_order)
 {
 	static const struct {
 		struct how how;
@@ -1009,7 +978,6 @@ static void members_are_one_store_in_one_order(void **state)
 		{{.paths = {"a", "b", "c"}, .npaths = 3}, -EEXIST, "a/" DATA " holds a kept store"},
 	};
 
-	(void)state;
 	store_close(must_open(three));
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(mkdir(at("%c", 'x' + i), 0700), 0);
@@ -1021,13 +989,12 @@ static void members_are_one_store_in_one_order(void **state)
 	store_close(must_open(three));
 }
 
-static void a_store_opens_with_its_own_stripes_where_no_size_is_set(void **state)
+TEST(a_store_opens_with_its_own_stripes_where_no_size_is_set)
 {
 	const struct how unset = {
 		.paths = {"a", "b", "c"}, .npaths = 3, .keep = true, .stripe_unset = true};
 	struct store *store;
 
-	(void)state;
 	assert_true(aio_settings(aio)->block_size != 65536);
 	store_close(must_open(three));
 	store = must_open(unset);
@@ -1035,15 +1002,14 @@ static void a_store_opens_with_its_own_stripes_where_no_size_is_set(void **state
 	store_close(store);
 }
 
-static void ranks_are_not_mixed_up(void **state)
+TEST(ranks_are_not_mixed_up)
 {
-	(void)state;
 	store_close(must_open(kept));
 	assert_int_equal(rename(at("nvswap/rank0"), at("nvswap/rank5")), 0);
 	must_not_open((struct how){.keep = true, .rank = 5}, -EMEDIUMTYPE, "of rank 0");
 }
 
-static void striped_data_is_found_again(void **state)
+TEST(striped_data_is_found_again)
 {
 	struct store *store = must_open(three);
 	uint64_t nbytes = 1000003, both[2] = {nbytes, nbytes}, offsets[2];
@@ -1052,7 +1018,6 @@ static void striped_data_is_found_again(void **state)
 		.name = "t", .dtype = NVS_U8, .numel = nbytes, .nbytes = nbytes, .written = true};
 	size_t n;
 
-	(void)state;
 	assert_non_null(wrote);
 	assert_non_null(read);
 	fill(wrote, nbytes, 3);
@@ -1073,13 +1038,12 @@ static void striped_data_is_found_again(void **state)
 	free(read);
 }
 
-static void a_crash_before_any_write_leaves_a_store_that_opens(void **state)
+TEST(a_crash_before_any_write_leaves_a_store_that_opens)
 {
 	struct store *store;
 	uint64_t offsets[EXTENTS];
 	unsigned version = 0, opened = 0;
 
-	(void)state;
 	recorded = 0;
 	recording = true;
 	store = must_open(three);
@@ -1110,9 +1074,8 @@ static void a_crash_before_any_write_leaves_a_store_that_opens(void **state)
 }
 
 /* Labels are marked as kept from the last member to the first; the crash comes at any point. */
-static void a_crash_while_a_store_is_made_allows_a_new_one(void **state)
+TEST(a_crash_while_a_store_is_made_allows_a_new_one)
 {
-	(void)state;
 	for (unsigned marked = 0; marked < 3; marked++) {
 		struct store *store = must_open(three);
 
@@ -1129,9 +1092,8 @@ static void a_crash_while_a_store_is_made_allows_a_new_one(void **state)
 }
 
 /* A file whose name a power failure takes away is not there for the next run. */
-static void names_are_durable_before_a_label_says_kept(void **state)
+TEST(names_are_durable_before_a_label_says_kept)
 {
-	(void)state;
 	memset(&sync_order, 0, sizeof(sync_order));
 	sync_order.on = true;
 	store_close(must_open(kept));
@@ -1139,49 +1101,5 @@ static void names_are_durable_before_a_label_says_kept(void **state)
 	assert_int_equal(sync_order.kept_labels, LABEL_COPY_COUNT);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		store_test(what_was_committed_is_found_again),
-		store_test(a_store_does_not_grow_from_run_to_run),
-		store_test(a_kept_store_is_refused_and_unchanged_without_keep),
-		store_test(a_commit_without_changes_writes_nothing),
-		store_test(a_note_alone_is_a_change),
-		store_test(the_longest_note_fits_beside_no_entry_and_many),
-		store_test(a_store_without_a_commit_is_a_new_one),
-		store_test(a_commit_counts_once_a_label_names_it),
-		store_test(the_next_commit_has_a_number_above_all_that_the_drive_has),
-		store_test(torn_manifest_leaves_the_old_one),
-		store_test(a_torn_first_commit_counts_as_none),
-		store_test(truncated_data_is_refused),
-		store_test(a_sparse_copy_is_reserved_again),
-		store_test(manifests_with_false_entries_are_refused),
-		store_test(entries_with_false_names_are_refused),
-		store_test(reserved_bytes_of_entries_must_be_zero),
-		store_test(reserved_bytes_of_headers_and_labels_must_be_zero),
-		store_test(notes_with_false_lengths_or_padding_are_refused),
-		store_test(false_counts_are_refused_before_allocation),
-		store_test(manifests_longer_than_their_file_are_refused),
-		store_test(manifests_of_another_store_are_ignored),
-		store_test(a_store_whose_last_number_is_the_highest_refuses_commits),
-		store_test(random_damage_with_valid_checksums_is_survived),
-		store_test(a_manifest_of_any_length_comes_back),
-		store_test(a_failed_commit_leaves_the_previous_one),
-		store_test(a_failed_first_commit_leaves_a_new_store),
-		store_test(a_label_that_cant_be_taken_back_is_taken_back_by_the_next_commit),
-		store_test(a_label_that_was_not_taken_back_names_a_whole_manifest),
-		store_test(a_label_that_cant_be_made_durable_is_not_opened),
-		store_test(after_a_failed_sync_nothing_is_committed),
-		store_test(a_store_in_host_memory_can_not_be_read_only),
-		store_test(a_store_of_another_version_is_refused),
-		store_test(members_are_one_store_in_one_order),
-		store_test(a_store_opens_with_its_own_stripes_where_no_size_is_set),
-		store_test(ranks_are_not_mixed_up),
-		store_test(striped_data_is_found_again),
-		store_test(a_crash_before_any_write_leaves_a_store_that_opens),
-		store_test(a_crash_while_a_store_is_made_allows_a_new_one),
-		store_test(names_are_durable_before_a_label_says_kept),
-	};
-
-	return cmocka_run_group_tests(tests, open_aio, close_aio);
-}
+EACH_TEST(make_root, remove_root)
+AROUND_TESTS(open_aio, close_aio)

@@ -9,6 +9,7 @@
 
 #include "store/store_fixture.h"
 #include "support/inject.h"
+#include "support/tests.h"
 
 static const struct how kept = {.keep = true};
 
@@ -26,9 +27,8 @@ static void make_file(const char *name, const char *text, mode_t mode)
 
 /* ---- Files of other programs ---- */
 
-static void a_checkout_called_nvswap_stays_as_it_is(void **state)
+TEST(a_checkout_called_nvswap_stays_as_it_is)
 {
-	(void)state;
 	make_directory("nvswap", 0755);
 	make_directory("nvswap/src", 0755);
 	make_file("nvswap/README.md", "# nvswap", 0644);
@@ -41,9 +41,8 @@ static void a_checkout_called_nvswap_stays_as_it_is(void **state)
 	}
 }
 
-static void other_programs_files_with_the_stores_names_stay_unchanged(void **state)
+TEST(other_programs_files_with_the_stores_names_stay_unchanged)
 {
-	(void)state;
 	make_directory("nvswap", 0755);
 	make_directory("nvswap/rank0", 0755);
 	make_file(DATA, "numbers of some other program", 0644);
@@ -60,9 +59,8 @@ static void other_programs_files_with_the_stores_names_stay_unchanged(void **sta
 }
 
 /* All members are checked before the first is changed. */
-static void a_refused_second_path_leaves_the_first_unchanged(void **state)
+TEST(a_refused_second_path_leaves_the_first_unchanged)
 {
-	(void)state;
 	make_directory("a/nvswap", 0755);
 	make_directory("b/nvswap", 0755);
 	make_directory("b/nvswap/src", 0755);
@@ -70,9 +68,8 @@ static void a_refused_second_path_leaves_the_first_unchanged(void **state)
 	assert_int_equal(mode_of(at("b/nvswap")), S_IFDIR | 0755);
 }
 
-static void a_copy_with_open_modes_is_tightened(void **state)
+TEST(a_copy_with_open_modes_is_tightened)
 {
-	(void)state;
 	store_close(must_open(kept));
 	assert_int_equal(chmod(at("nvswap"), 0755), 0);
 	assert_int_equal(chmod(at("nvswap/rank0"), 0755), 0);
@@ -86,11 +83,10 @@ static void a_copy_with_open_modes_is_tightened(void **state)
 }
 
 /* In a world-writable directory such as /tmp: 0700, so openat(2) fails. */
-static void another_users_store_is_refused_with_owner_and_remedy(void **state)
+TEST(another_users_store_is_refused_with_owner_and_remedy)
 {
 	int rc;
 
-	(void)state;
 	if (geteuid() != 0) {
 		print_message("only root can be another user\n");
 		skip();
@@ -113,21 +109,19 @@ static void another_users_store_is_refused_with_owner_and_remedy(void **state)
 
 /* ---- Paths that cannot hold a store ---- */
 
-static void a_file_system_that_creates_no_files_is_refused(void **state)
+TEST(a_file_system_that_creates_no_files_is_refused)
 {
-	(void)state;
 	must_not_open((struct how){.paths = {"/proc"}, .absolute = true}, -EOPNOTSUPP,
 		      "/proc/nvswap: its file system holds no files");
 	must_not_open((struct how){.paths = {"/sys"}, .absolute = true}, -EOPNOTSUPP,
 		      "/sys/nvswap: its file system holds no files");
 }
 
-static void fifos_and_sockets_are_refused_and_not_waited_for(void **state)
+TEST(fifos_and_sockets_are_refused_and_not_waited_for)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	(void)state;
 	alarm(120);
 	assert_int_equal(mkfifo(at("fifo"), 0600), 0);
 	must_not_open((struct how){.paths = {"fifo"}}, -ENOTDIR, "neither a directory nor");
@@ -175,7 +169,7 @@ static void must_be_stale(struct store *store, const struct store_entry *entry, 
 	assert_non_null(strstr(error.text, said));
 }
 
-static void a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back(void **state)
+TEST(a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back)
 {
 	static const char *const names[] = {"a",
 					    "a/nvswap",
@@ -184,7 +178,6 @@ static void a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back(void **
 					    "a/nvswap/rank0/manifest.0",
 					    "a/nvswap/rank0/manifest.1"};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(names); i++) {
 		struct store_entry entry;
 		struct store *store = must_commit_one((struct how){.paths = {"a"}, .keep = true},
@@ -212,7 +205,7 @@ static void copy_tree(const char *from, const char *to)
 }
 
 /* Of any path, also one with a copy of the store in its place. */
-static void a_commit_to_a_path_that_was_moved_is_stale_until_it_is_back(void **state)
+TEST(a_commit_to_a_path_that_was_moved_is_stale_until_it_is_back)
 {
 	static const struct {
 		struct how how;
@@ -224,7 +217,6 @@ static void a_commit_to_a_path_that_was_moved_is_stale_until_it_is_back(void **s
 		{{.paths = {"a", "b"}, .npaths = 2, .keep = true}, "b"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < 2 * LENGTH(stores); i++) {
 		const char *path = at("%s", stores[i / 2].path), *moved = at("moved");
 		struct store_entry entry;
@@ -250,13 +242,12 @@ static void a_commit_to_a_path_that_was_moved_is_stale_until_it_is_back(void **s
 }
 
 /* The path of the fixture is relative. */
-static void a_program_that_changes_its_working_directory_commits(void **state)
+TEST(a_program_that_changes_its_working_directory_commits)
 {
 	struct store_entry entry;
 	struct store *store = must_commit_one(kept, &entry);
 	int back = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	(void)state;
 	assert_true(back >= 0 && root[0] != '/');
 	assert_int_equal(chdir("/"), 0);
 	entry.written = false;
@@ -270,12 +261,11 @@ static void a_program_that_changes_its_working_directory_commits(void **state)
 }
 
 /* A later run opens what the link names by then. */
-static void a_commit_to_a_link_that_names_another_directory_is_stale(void **state)
+TEST(a_commit_to_a_link_that_names_another_directory_is_stale)
 {
 	struct store_entry entry;
 	struct store *store;
 
-	(void)state;
 	assert_int_equal(symlink("a", at("link")), 0);
 	store = must_commit_one((struct how){.paths = {"link"}, .keep = true}, &entry);
 	entry.written = false;
@@ -287,12 +277,11 @@ static void a_commit_to_a_link_that_names_another_directory_is_stale(void **stat
 	store_close(store);
 }
 
-static void a_commit_to_a_store_that_was_removed_is_stale(void **state)
+TEST(a_commit_to_a_store_that_was_removed_is_stale)
 {
 	struct store_entry entry;
 	struct store *store = must_commit_one(kept, &entry);
 
-	(void)state;
 	remove_tree(at("nvswap"));
 	must_be_stale(store, &entry, "rank0 was removed or moved");
 
@@ -308,14 +297,13 @@ static void a_commit_to_a_store_that_was_removed_is_stale(void **state)
 /* ---- Looking at a store ---- */
 
 /* Each call that opens or looks for a file fails in turn. */
-static void a_store_whose_files_can_not_be_opened_is_described_or_refused(void **state)
+TEST(a_store_whose_files_can_not_be_opened_is_described_or_refused)
 {
 	const char *path = root;
 	const struct nvs_store_place place = {.size = sizeof(place), .paths = &path, .npaths = 1};
 	uint64_t failed = 1, offset, nbytes = 4096;
 	unsigned described = 0;
 
-	(void)state;
 	struct store *made = must_open(kept);
 
 	assert_int_equal(store_reserve(made, &nbytes, 1, &offset, &error), 0);
@@ -344,23 +332,5 @@ static void a_store_whose_files_can_not_be_opened_is_described_or_refused(void *
 	assert_true(described);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		store_test(a_checkout_called_nvswap_stays_as_it_is),
-		store_test(other_programs_files_with_the_stores_names_stay_unchanged),
-		store_test(a_refused_second_path_leaves_the_first_unchanged),
-		store_test(a_copy_with_open_modes_is_tightened),
-		store_test(another_users_store_is_refused_with_owner_and_remedy),
-		store_test(a_file_system_that_creates_no_files_is_refused),
-		store_test(fifos_and_sockets_are_refused_and_not_waited_for),
-		store_test(a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back),
-		store_test(a_commit_to_a_path_that_was_moved_is_stale_until_it_is_back),
-		store_test(a_program_that_changes_its_working_directory_commits),
-		store_test(a_commit_to_a_link_that_names_another_directory_is_stale),
-		store_test(a_commit_to_a_store_that_was_removed_is_stale),
-		store_test(a_store_whose_files_can_not_be_opened_is_described_or_refused),
-	};
-
-	return cmocka_run_group_tests(tests, open_aio, close_aio);
-}
+EACH_TEST(make_root, remove_root)
+AROUND_TESTS(open_aio, close_aio)

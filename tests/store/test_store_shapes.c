@@ -9,6 +9,7 @@
 #include "store/disk.h"
 #include "store/internal.h"
 #include "store/kept_fixture.h"
+#include "support/tests.h"
 
 /* An entry of a manifest that was written before shapes were kept: F32, 6 elements, 24 bytes. */
 static const uint8_t without_shape[64] = {
@@ -36,7 +37,7 @@ static int decode(const uint8_t *body, size_t nbytes, struct manifest *manifest,
 	return manifest_decode_body(manifest, 512, why);
 }
 
-static void a_manifest_without_shapes_has_tensors_of_one_dimension(void **state)
+TEST(a_manifest_without_shapes_has_tensors_of_one_dimension)
 {
 	static const uint8_t id[STORE_ID_SIZE] = {1};
 	struct manifest manifest;
@@ -44,7 +45,6 @@ static void a_manifest_without_shapes_has_tensors_of_one_dimension(void **state)
 	const char *why;
 	uint8_t *again;
 
-	(void)state;
 	assert_int_equal(decode(without_shape, sizeof(without_shape), &manifest, &why), 0);
 	assert_string_equal(manifest.entries[0].name, "weight");
 	assert_null(manifest.entries[0].shape);
@@ -87,7 +87,7 @@ static void assert_shape(uint32_t field, const uint64_t *shape, size_t n, uint64
 	free(body);
 }
 
-static void false_shapes_are_refused(void **state)
+TEST(false_shapes_are_refused)
 {
 	static const char product[] =
 		"the product of a shape is not its tensor's number of elements";
@@ -95,7 +95,6 @@ static void false_shapes_are_refused(void **state)
 	const uint64_t wraps_to_6[] = {(UINT64_C(1) << 63) + 3, 2}, padded[] = {2, 3, 0};
 	uint64_t ones[NVS_NDIM_MAX + 1];
 
-	(void)state;
 	for (size_t i = 0; i < NVS_NDIM_MAX + 1; i++)
 		ones[i] = 1;
 	assert_shape(3, matrix, 2, 6, NULL);
@@ -117,7 +116,7 @@ static void false_shapes_are_refused(void **state)
 }
 
 /* Dimensions in the place of later entries leave too little for those. */
-static void dimensions_in_the_place_of_entries_are_refused(void **state)
+TEST(dimensions_in_the_place_of_entries_are_refused)
 {
 	enum { COUNT = 9 };
 	uint64_t body[COUNT * 8] = {0};
@@ -125,7 +124,6 @@ static void dimensions_in_the_place_of_entries_are_refused(void **state)
 		.header = {.generation = 1, .count = COUNT, .body_bytes = sizeof(body)}};
 	const char *why = NULL;
 
-	(void)state;
 	memcpy(body, without_shape, sizeof(without_shape));
 	put_u64((uint8_t *)body, 1);
 	put_u64((uint8_t *)body + 8, 4);
@@ -143,7 +141,7 @@ static void dimensions_in_the_place_of_entries_are_refused(void **state)
 
 /* ---- On the drive ---- */
 
-static void a_store_has_the_shapes_of_its_last_commit(void **state)
+TEST_WITH(a_store_has_the_shapes_of_its_last_commit, make_root, remove_root)
 {
 	const uint64_t shapes[][3] = {{10, 20, 5}, {1, 5, 1}, {0, 9, 0}, {2, 1, 1}};
 	struct store *store = must_open(kept);
@@ -151,7 +149,6 @@ static void a_store_has_the_shapes_of_its_last_commit(void **state)
 	uint64_t offsets[EXTENTS];
 	size_t n;
 
-	(void)state;
 	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
 	make_entries(2, offsets);
@@ -172,14 +169,13 @@ static void a_store_has_the_shapes_of_its_last_commit(void **state)
 }
 
 /* The longest name and shape; the space for it was reserved with the extents. */
-static void the_longest_entry_has_room(void **state)
+TEST(the_longest_entry_has_room)
 {
 	char name[NVS_NAME_MAX + 1] = "";
 	uint64_t ones[NVS_NDIM_MAX];
 	struct store_entry entry = {
 		.name = name, .dtype = NVS_U8, .numel = 1, .nbytes = 1, .shape = ones};
 
-	(void)state;
 	memset(name, 'n', NVS_NAME_MAX);
 	for (size_t i = 0; i < NVS_NDIM_MAX; i++)
 		ones[i] = 1;
@@ -188,15 +184,4 @@ static void the_longest_entry_has_room(void **state)
 			 MANIFEST_HEADER_BYTES + MANIFEST_ENTRY_MAX);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_manifest_without_shapes_has_tensors_of_one_dimension),
-		cmocka_unit_test(false_shapes_are_refused),
-		cmocka_unit_test(dimensions_in_the_place_of_entries_are_refused),
-		store_test(a_store_has_the_shapes_of_its_last_commit),
-		cmocka_unit_test(the_longest_entry_has_room),
-	};
-
-	return cmocka_run_group_tests(tests, open_aio, close_aio);
-}
+AROUND_TESTS(open_aio, close_aio)

@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include "store/store_fixture.h"
+#include "support/tests.h"
 
 /* Holds the next system call of one kind until the test releases it. */
 struct gate {
@@ -144,20 +145,18 @@ static void use_during_commit(struct gate *gate, unsigned n)
 }
 
 /* A commit syncs the data, the manifest and the label. */
-static void a_commit_that_syncs_delays_no_other_call(void **state)
+TEST(a_commit_that_syncs_delays_no_other_call)
 {
-	(void)state;
 	for (unsigned n = 0; n < 3; n++)
 		use_during_commit(&syncs, n);
 }
 
 /* The second commit waits for the first, and its manifest has the next number. */
-static void concurrent_commits_are_serialized(void **state)
+TEST(concurrent_commits_are_serialized)
 {
 	struct work first = begin(), second = first;
 	pthread_t threads[2];
 
-	(void)state;
 	second.entry.has_checksum = true;
 	second.entry.checksum = 7;
 	arm(&syncs);
@@ -173,12 +172,11 @@ static void concurrent_commits_are_serialized(void **state)
 	store_close(first.store);
 }
 
-static void a_file_that_grows_delays_no_release(void **state)
+TEST(a_file_that_grows_delays_no_release)
 {
 	struct work work = begin();
 	pthread_t thread;
 
-	(void)state;
 	arm(&growths);
 	start(&thread, reserve, &work);
 	wait_until_held(&growths);
@@ -193,12 +191,11 @@ static void a_file_that_grows_delays_no_release(void **state)
 }
 
 /* The second reservation sees the first one's extents: they do not overlap. */
-static void concurrent_reservations_are_serialized(void **state)
+TEST(concurrent_reservations_are_serialized)
 {
 	struct work first = begin(), second = first;
 	pthread_t threads[2];
 
-	(void)state;
 	arm(&growths);
 	start(&threads[0], reserve, &first);
 	wait_until_held(&growths);
@@ -213,14 +210,5 @@ static void concurrent_reservations_are_serialized(void **state)
 	store_close(first.store);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		store_test(a_commit_that_syncs_delays_no_other_call),
-		store_test(concurrent_commits_are_serialized),
-		store_test(a_file_that_grows_delays_no_release),
-		store_test(concurrent_reservations_are_serialized),
-	};
-
-	return cmocka_run_group_tests(tests, open_aio, close_aio);
-}
+EACH_TEST(make_root, remove_root)
+AROUND_TESTS(open_aio, close_aio)

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 
 #include "store/store_fixture.h"
+#include "support/tests.h"
 
 static long said_page;		 /* 0: the machine's */
 static uint32_t said_block;	 /* preferred I/O size of regular files; 0: as it is */
@@ -41,8 +42,6 @@ static int as_it_is(void **state)
 	said_direct = 1;
 	return remove_root(state);
 }
-
-#define size_test(function) cmocka_unit_test_setup_teardown(function, make_root, as_it_is)
 
 enum { NBYTES = 200000 };
 
@@ -99,9 +98,8 @@ static void find_one(uint32_t unit)
 	store_close(store);
 }
 
-static void extents_of_a_buffered_store_are_whole_pages_and_blocks(void **state)
+TEST(extents_of_a_buffered_store_are_whole_pages_and_blocks)
 {
-	(void)state;
 	said_direct = 0;
 	for (uint32_t page = 4096; page <= 65536; page *= 4)
 		for (uint32_t block = 4096; block <= 65536; block *= 4) {
@@ -119,20 +117,18 @@ static void extents_of_a_buffered_store_are_whole_pages_and_blocks(void **state)
 	store_close(must_open((struct how){.rank = 0}));
 }
 
-static void extents_in_host_memory_are_whole_pages(void **state)
+TEST(extents_in_host_memory_are_whole_pages)
 {
 	struct store *store;
 
-	(void)state;
 	said_page = 65536;
 	store = must_open((struct how){.in_memory = true});
 	assert_int_equal(store_unit(store), 65536);
 	store_close(store);
 }
 
-static void a_kept_store_opens_on_machines_of_other_page_sizes(void **state)
+TEST(a_kept_store_opens_on_machines_of_other_page_sizes)
 {
-	(void)state;
 	said_direct = 0;
 	said_page = 4096;
 	said_block = 4096;
@@ -150,12 +146,11 @@ static void a_kept_store_opens_on_machines_of_other_page_sizes(void **state)
 }
 
 /* As on a drive with sectors of 512 bytes, copied to a file system without direct I/O. */
-static void a_kept_store_of_small_units_opens_with_buffered_io(void **state)
+TEST(a_kept_store_of_small_units_opens_with_buffered_io)
 {
 	struct label label;
 	uint8_t bytes[LABEL_BYTES];
 
-	(void)state;
 	said_direct = 0;
 	said_page = said_block = 4096;
 	store_close(must_open_kept());
@@ -170,11 +165,10 @@ static void a_kept_store_of_small_units_opens_with_buffered_io(void **state)
 }
 
 /* As on xfs once a copy by reflink shares its blocks, or on a drive with larger sectors. */
-static void a_kept_store_whose_unit_direct_io_cannot_use_opens_with_buffered_io(void **state)
+TEST(a_kept_store_whose_unit_direct_io_cannot_use_opens_with_buffered_io)
 {
 	struct store *store;
 
-	(void)state;
 	said_direct = 0;
 	said_page = said_block = 4096;
 	keep_one(4096);
@@ -198,15 +192,5 @@ static void a_kept_store_whose_unit_direct_io_cannot_use_opens_with_buffered_io(
 	store_close(store);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		size_test(extents_of_a_buffered_store_are_whole_pages_and_blocks),
-		size_test(extents_in_host_memory_are_whole_pages),
-		size_test(a_kept_store_opens_on_machines_of_other_page_sizes),
-		size_test(a_kept_store_of_small_units_opens_with_buffered_io),
-		size_test(a_kept_store_whose_unit_direct_io_cannot_use_opens_with_buffered_io),
-	};
-
-	return cmocka_run_group_tests(tests, open_aio, close_aio);
-}
+EACH_TEST(make_root, as_it_is)
+AROUND_TESTS(open_aio, close_aio)

@@ -7,14 +7,12 @@
 #ifndef TESTS_SUPPORT_SUPPORT_H
 #define TESTS_SUPPORT_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
-#include <cmocka.h>
+#include "support/tests.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -41,8 +39,6 @@
 			fail_msg("\"%s\" does not say \"%s\"", text, part);                        \
 	} while (0)
 
-/* A test that calls cleanup() at its end. */
-#define test(name) cmocka_unit_test_teardown(name, cleanup)
 /* Removes what the functions below have made; a cmocka teardown. */
 int cleanup(void **state);
 

@@ -19,6 +19,7 @@
 #include "support/sole_owner.h"
 #include "support/submit.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "swap/swap.h"
 #include "swap/swap_fixture.h"
 
@@ -159,11 +160,10 @@ static struct sim_counts counts_of(struct rig *rig)
 
 /* ---- Faults ---- */
 
-static void without_faults_it_moves_bytes(void **state)
+TEST(without_faults_it_moves_bytes)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &(struct sim_drive){0});
 	assert_int_equal(write_all(&rig), 0);
 	assert_int_equal(move(&rig, NVS_WRITE, 4096 + 100, 77), 0);
@@ -178,13 +178,12 @@ static void without_faults_it_moves_bytes(void **state)
 	rig_close(&rig);
 }
 
-static void an_error_is_returned_and_moves_nothing(void **state)
+TEST(an_error_is_returned_and_moves_nothing)
 {
 	static const int errors[] = {EIO, ENOSPC, ENODEV};
 	static const char zeros[BLOCK];
 	struct rig rig;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(errors); i++) {
 		rig_open(&rig, &(struct sim_drive){0});
 		FAULT(&rig, .fault = SIM_ERROR, .error = errors[i], .writes = true, .from = BLOCK,
@@ -199,11 +198,10 @@ static void an_error_is_returned_and_moves_nothing(void **state)
 	}
 }
 
-static void only_the_nth_matching_io_fails(void **state)
+TEST(only_the_nth_matching_io_fails)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &(struct sim_drive){0});
 	FAULT(&rig, .fault = SIM_ERROR, .error = EIO, .writes = true, .first = 3, .times = 2);
 	for (unsigned i = 1; i <= 6; i++) {
@@ -215,11 +213,10 @@ static void only_the_nth_matching_io_fails(void **state)
 	rig_close(&rig);
 }
 
-static void eintr_eagain_and_short_counts_are_survived(void **state)
+TEST(eintr_eagain_and_short_counts_are_survived)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &(struct sim_drive){.seed = random_seed(__func__)});
 	FAULT(&rig, .fault = SIM_ERROR, .error = EINTR, .ppm = 300000);
 	FAULT(&rig, .fault = SIM_ERROR, .error = EAGAIN, .ppm = 300000);
@@ -231,12 +228,11 @@ static void eintr_eagain_and_short_counts_are_survived(void **state)
 	rig_close(&rig);
 }
 
-static void a_short_io_moves_as_much_as_it_reports(void **state)
+TEST(a_short_io_moves_as_much_as_it_reports)
 {
 	struct rig rig;
 	uint64_t n;
 
-	(void)state;
 	rig_open(&rig, &(struct sim_drive){.seed = random_seed(__func__)});
 	FAULT(&rig, .fault = SIM_SHORT, .times = 1);
 	FAULT(&rig, .fault = SIM_ERROR, .error = EIO, .times = 1);
@@ -261,13 +257,12 @@ static unsigned written_sectors(struct rig *rig, uint64_t offset)
 	return n;
 }
 
-static void a_torn_write_leaves_some_of_its_sectors(void **state)
+TEST(a_torn_write_leaves_some_of_its_sectors)
 {
 	static const char zeros[SECTOR];
 	struct rig rig;
 	unsigned n;
 
-	(void)state;
 	rig_open(&rig, &(struct sim_drive){.seed = random_seed(__func__)});
 	FAULT(&rig, .fault = SIM_TORN);
 	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
@@ -279,12 +274,11 @@ static void a_torn_write_leaves_some_of_its_sectors(void **state)
 	rig_close(&rig);
 }
 
-static void a_lost_write_changes_nothing(void **state)
+TEST(a_lost_write_changes_nothing)
 {
 	static const char zeros[BLOCK];
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &(struct sim_drive){0});
 	FAULT(&rig, .fault = SIM_LOST);
 	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
@@ -294,12 +288,11 @@ static void a_lost_write_changes_nothing(void **state)
 	rig_close(&rig);
 }
 
-static void a_misplaced_write_goes_to_other_sectors(void **state)
+TEST(a_misplaced_write_goes_to_other_sectors)
 {
 	uint64_t seed = random_seed(__func__);
 	struct rig rig;
 
-	(void)state;
 	for (unsigned i = 0; i < 8; i++) {
 		uint64_t offset = i % 2 ? FILE_BYTES - BLOCK : 0, at = 0;
 
@@ -325,11 +318,10 @@ static unsigned bits_that_differ(const char *a, const char *b, uint64_t nbytes)
 	return n;
 }
 
-static void a_flip_changes_one_bit(void **state)
+TEST(a_flip_changes_one_bit)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &(struct sim_drive){.seed = random_seed(__func__)});
 	FAULT(&rig, .fault = SIM_FLIP, .writes = true);
 	assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), 0);
@@ -347,11 +339,10 @@ static void a_flip_changes_one_bit(void **state)
 	rig_close(&rig);
 }
 
-static void a_drive_that_is_gone_stays_gone(void **state)
+TEST(a_drive_that_is_gone_stays_gone)
 {
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &(struct sim_drive){0});
 	FAULT(&rig, .fault = SIM_GONE, .error = ENODEV, .first = 3, .times = 1);
 	assert_int_equal(move(&rig, NVS_WRITE, 0, 2 * BLOCK), 0);
@@ -364,12 +355,11 @@ static void a_drive_that_is_gone_stays_gone(void **state)
 	rig_close(&rig);
 }
 
-static void a_late_io_completes_after_later_ones(void **state)
+TEST(a_late_io_completes_after_later_ones)
 {
 	struct transfer first, second;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &(struct sim_drive){.latency_ns = 1000});
 	FAULT(&rig, .fault = SIM_LATE, .delay_ns = 1000000, .times = 1);
 	sim_hold(rig.sim, SIM_ALL);
@@ -387,12 +377,11 @@ static void a_late_io_completes_after_later_ones(void **state)
 	rig_close(&rig);
 }
 
-static void an_io_that_hangs_completes_on_demand(void **state)
+TEST(an_io_that_hangs_completes_on_demand)
 {
 	struct transfer first;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &(struct sim_drive){0});
 	FAULT(&rig, .fault = SIM_LATE, .delay_ns = UINT64_MAX, .to = BLOCK);
 	start(&rig, &first, NVS_WRITE, 0, BLOCK);
@@ -407,12 +396,11 @@ static void an_io_that_hangs_completes_on_demand(void **state)
 	rig_close(&rig);
 }
 
-static void a_held_direction_waits_while_the_other_moves(void **state)
+TEST(a_held_direction_waits_while_the_other_moves)
 {
 	struct transfer held;
 	struct rig rig;
 
-	(void)state;
 	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++) {
 		rig_open(&rig, &(struct sim_drive){0});
 		sim_hold(rig.sim, 1u << direction);
@@ -428,12 +416,11 @@ static void a_held_direction_waits_while_the_other_moves(void **state)
 	}
 }
 
-static void a_held_drive_completes_ios_on_demand(void **state)
+TEST(a_held_drive_completes_ios_on_demand)
 {
 	struct transfer transfer;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, &(struct sim_drive){0});
 	sim_hold(rig.sim, SIM_ALL);
 	assert_int_equal(sim_complete(rig.sim, 1), 0);
@@ -488,13 +475,12 @@ static void lose_power(struct rig *rig, const struct sim_drive *drive, enum sim_
 	assert_false(sim_has_crashed(rig->sim));
 }
 
-static void a_power_failure_keeps_synced_writes_and_the_chosen_part_of_others(void **state)
+TEST(a_power_failure_keeps_synced_writes_and_the_chosen_part_of_others)
 {
 	static const enum sim_crash ways[] = {SIM_KEEP, SIM_LOSE, SIM_TEAR};
 	const struct sim_drive drive = {.seed = random_seed(__func__)};
 	struct rig rig;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(ways); i++) {
 		lose_power(&rig, &drive, ways[i]);
 		assert_int_equal(sectors_of(&rig, 1, 0), SECTORS);
@@ -512,11 +498,10 @@ static void a_power_failure_keeps_synced_writes_and_the_chosen_part_of_others(vo
 	}
 }
 
-static void a_drive_that_lies_loses_what_was_synced(void **state)
+TEST(a_drive_that_lies_loses_what_was_synced)
 {
 	struct rig rig;
 
-	(void)state;
 	lose_power(&rig, &(struct sim_drive){.lies = true}, SIM_LOSE);
 	for (unsigned block = 0; block <= 2; block++) {
 		assert_int_equal(sectors_of(&rig, 1, block), 0);
@@ -585,11 +570,10 @@ static void change_names(struct sim *sim, int root, const char *path, bool sync)
 		assert_false(fsync(root));
 }
 
-static void a_power_failure_takes_back_names_without_a_sync_of_their_directory(void **state)
+TEST(a_power_failure_takes_back_names_without_a_sync_of_their_directory)
 {
 	static const enum sim_crash ways[] = {SIM_KEEP, SIM_LOSE};
 
-	(void)state;
 	for (size_t i = 0; i < 2 * COUNT(ways); i++) {
 		struct sim *sim = sim_open(&(struct sim_drive){0});
 		bool kept = ways[i / 2] == SIM_KEEP, sync = i % 2;
@@ -612,13 +596,12 @@ static void a_power_failure_takes_back_names_without_a_sync_of_their_directory(v
 }
 
 /* A directory that is lost takes along what was durable in it. */
-static void a_lost_directory_is_lost_with_its_durable_files(void **state)
+TEST(a_lost_directory_is_lost_with_its_durable_files)
 {
 	struct sim *sim = sim_open(&(struct sim_drive){0});
 	const char *path;
 	int root = new_directory(&path), inner;
 
-	(void)state;
 	sim_remember(sim, 0);
 	assert_false(mkdirat(root, "d", 0700));
 	make_file(root, "d/inner", "inner");
@@ -655,22 +638,20 @@ static unsigned names_left(uint64_t seed)
 	return left;
 }
 
-static void the_seed_decides_which_names_are_lost(void **state)
+TEST(the_seed_decides_which_names_are_lost)
 {
-	(void)state;
 	assert_in_range(names_left(1), 1, 0xfffe);
 	assert_int_equal(names_left(1), names_left(1));
 	assert_int_not_equal(names_left(1), names_left(2));
 }
 
 /* The files must stay as the failure left them. */
-static void no_name_changes_after_the_power_has_failed(void **state)
+TEST(no_name_changes_after_the_power_has_failed)
 {
 	struct sim *sim = sim_open(&(struct sim_drive){0});
 	const char *path;
 	int root = new_directory(&path);
 
-	(void)state;
 	make_file(root, "kept", "kept");
 	sim_remember(sim, 2);
 	assert_false(mkdirat(root, "first", 0700));
@@ -708,11 +689,10 @@ static uint64_t time_of(const struct sim_drive *drive, enum nvs_direction direct
 	return ns;
 }
 
-static void bandwidth_limits_the_rate_of_bytes(void **state)
+TEST(bandwidth_limits_the_rate_of_bytes)
 {
 	const struct sim_drive drive = {.bytes_per_s = {LONG_BYTES, 2 * LONG_BYTES}};
 
-	(void)state;
 	for (uint32_t depth = 1; depth <= 16; depth *= 4) {
 		assert_about(time_of(&drive, NVS_READ, depth, 1, LONG_BYTES), 1000000000);
 		assert_about(time_of(&drive, NVS_WRITE, depth, 1, LONG_BYTES), 500000000);
@@ -721,32 +701,29 @@ static void bandwidth_limits_the_rate_of_bytes(void **state)
 }
 
 /* With latency L, one I/O after the other completes at a rate of 1/L, eight at a time at 8/L. */
-static void latencies_overlap_as_deep_as_the_queue_is(void **state)
+TEST(latencies_overlap_as_deep_as_the_queue_is)
 {
 	const struct sim_drive drive = {.latency_ns = 100000};
 
-	(void)state;
 	assert_int_equal(time_of(&drive, NVS_READ, 1, 1, 64 * BLOCK), 64 * 100000);
 	assert_int_equal(time_of(&drive, NVS_READ, 8, 1, 64 * BLOCK), 8 * 100000);
 }
 
-static void parallel_limits_the_ios_in_service(void **state)
+TEST(parallel_limits_the_ios_in_service)
 {
 	struct sim_drive drive = {.latency_ns = 100000, .parallel = 2};
 
-	(void)state;
 	assert_int_equal(time_of(&drive, NVS_WRITE, 8, 1, 64 * BLOCK), 32 * 100000);
 	drive.parallel = 1;
 	assert_int_equal(time_of(&drive, NVS_WRITE, 8, 1, 64 * BLOCK), 64 * 100000);
 }
 
-static void jitter_is_within_its_bounds(void **state)
+TEST(jitter_is_within_its_bounds)
 {
 	const struct sim_drive drive = {
 		.seed = random_seed(__func__), .latency_ns = 100000, .jitter_ns = 50000};
 	uint64_t ns = time_of(&drive, NVS_WRITE, 1, 1, 64 * BLOCK);
 
-	(void)state;
 	assert_in_range(ns, 64 * 110000, 64 * 140000);
 }
 
@@ -758,12 +735,11 @@ static uint64_t slower_with_more(void *arg, bool write, uint32_t nbytes, unsigne
 	return (uint64_t)nbytes * in_service + write;
 }
 
-static void a_test_can_set_the_service_time(void **state)
+TEST(a_test_can_set_the_service_time)
 {
 	unsigned most = 0;
 	const struct sim_drive drive = {.service_ns = slower_with_more, .service_arg = &most};
 
-	(void)state;
 	assert_int_equal(time_of(&drive, NVS_WRITE, 1, 1, 8 * BLOCK), 8 * (BLOCK + 1));
 	assert_int_equal(most, 1);
 	assert_int_equal(time_of(&drive, NVS_READ, 4, 1, 4 * BLOCK), 4 * BLOCK);
@@ -852,12 +828,11 @@ static void order_of(const struct sim_drive *drive, unsigned order[DEPTH])
 	raw_close(&raw);
 }
 
-static void completions_keep_their_order_without_reorder(void **state)
+TEST(completions_keep_their_order_without_reorder)
 {
 	struct sim_drive drive = {.seed = random_seed(__func__), .latency_ns = 1000};
 	unsigned order[DEPTH], again[DEPTH], in_order[DEPTH], seen = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < DEPTH; i++)
 		in_order[i] = i;
 	order_of(&drive, order);
@@ -896,7 +871,7 @@ static void *other_worker(void *arg)
  * The clock must not advance to the I/O due at 5000 before the other worker has submitted its next
  * one at 1000.
  */
-static void the_clock_waits_for_workers_with_something_to_do(void **state)
+TEST(the_clock_waits_for_workers_with_something_to_do)
 {
 	struct other other;
 	struct sim_counts counts;
@@ -905,7 +880,6 @@ static void the_clock_waits_for_workers_with_something_to_do(void **state)
 	pthread_t thread;
 	void *queue;
 
-	(void)state;
 	raw_open(&raw, &(const struct sim_drive){.latency_ns = 1000});
 	sim_fault(raw.sim,
 		  &(const struct sim_rule){.fault = SIM_LATE, .delay_ns = 4000, .to = SECTOR});
@@ -972,11 +946,10 @@ static uint64_t history(uint64_t seed, uint32_t workers)
 	return sum;
 }
 
-static void a_seed_gives_the_same_faults_again(void **state)
+TEST(a_seed_gives_the_same_faults_again)
 {
 	uint64_t seed = random_seed(__func__);
 
-	(void)state;
 	for (uint32_t workers = 1; workers <= 3; workers += 2) {
 		uint64_t first = history(seed, workers);
 
@@ -1011,14 +984,13 @@ static int swap_in(struct fixture *fixture, struct nvs_tensor *tensor)
 	return rc ? rc : sole_wait(fixture->engine, &tensor, 1, -1, &fixture->error);
 }
 
-static void silent_faults_are_found_by_verification(void **state)
+TEST(silent_faults_are_found_by_verification)
 {
 	static const enum sim_fault faults[] = {SIM_TORN, SIM_LOST, SIM_MISPLACED, SIM_FLIP};
 	struct sim *sim = open_sim(random_seed(__func__));
 	struct nvs_tensor *tensor;
 	struct fixture fixture;
 
-	(void)state;
 	open_engine(&fixture, sim);
 	tensor = tensor_add(&fixture, "t", 300 * KIB);
 	for (size_t i = 0; i < COUNT(faults); i++) {
@@ -1038,14 +1010,13 @@ static void silent_faults_are_found_by_verification(void **state)
 	sim_close(sim);
 }
 
-static void swaps_survive_transient_faults(void **state)
+TEST(swaps_survive_transient_faults)
 {
 	struct sim *sim = open_sim(random_seed(__func__));
 	struct nvs_tensor *tensors[8];
 	uint64_t nbytes[8];
 	struct fixture fixture;
 
-	(void)state;
 	open_engine(&fixture, sim);
 	for (unsigned i = 0; i < 8; i++)
 		nbytes[i] = 10 + i * 90000;
@@ -1062,14 +1033,13 @@ static void swaps_survive_transient_faults(void **state)
 	sim_close(sim);
 }
 
-static void an_engine_without_its_drive_reports_it_and_closes(void **state)
+TEST(an_engine_without_its_drive_reports_it_and_closes)
 {
 	struct sim *sim = open_sim(1);
 	struct nvs_tensor *tensors[2];
 	struct fixture fixture;
 	struct nvs_engine *engine;
 
-	(void)state;
 	engine = open_engine(&fixture, sim);
 	tensors_add(&fixture, "t", (uint64_t[]){300 * KIB, 200 * KIB}, 2, tensors);
 	tensor_store(&fixture, tensors[0], 1);
@@ -1088,7 +1058,7 @@ static void an_engine_without_its_drive_reports_it_and_closes(void **state)
 #define MANY   24
 
 /* A tensor that is swapped in without an error has the contents that were last swapped out. */
-static void no_silent_fault_goes_undetected(void **state)
+TEST(no_silent_fault_goes_undetected)
 {
 	uint64_t seed = random_seed(__func__), nbytes[MANY], random = seed;
 	struct sim *sim = open_sim(seed);
@@ -1096,7 +1066,6 @@ static void no_silent_fault_goes_undetected(void **state)
 	struct fixture fixture;
 	unsigned found = 0, right = 0;
 
-	(void)state;
 	open_engine(&fixture, sim);
 	for (unsigned i = 0; i < MANY; i++)
 		nbytes[i] = 1 + random_below(&random, 160 * KIB);
@@ -1127,42 +1096,4 @@ static void no_silent_fault_goes_undetected(void **state)
 	sim_close(sim);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(without_faults_it_moves_bytes),
-		test(an_error_is_returned_and_moves_nothing),
-		test(only_the_nth_matching_io_fails),
-		test(eintr_eagain_and_short_counts_are_survived),
-		test(a_short_io_moves_as_much_as_it_reports),
-		test(a_torn_write_leaves_some_of_its_sectors),
-		test(a_lost_write_changes_nothing),
-		test(a_misplaced_write_goes_to_other_sectors),
-		test(a_flip_changes_one_bit),
-		test(a_drive_that_is_gone_stays_gone),
-		test(a_late_io_completes_after_later_ones),
-		test(an_io_that_hangs_completes_on_demand),
-		test(a_held_direction_waits_while_the_other_moves),
-		test(a_held_drive_completes_ios_on_demand),
-		test(a_power_failure_keeps_synced_writes_and_the_chosen_part_of_others),
-		test(a_drive_that_lies_loses_what_was_synced),
-		test(a_power_failure_takes_back_names_without_a_sync_of_their_directory),
-		test(a_lost_directory_is_lost_with_its_durable_files),
-		test(the_seed_decides_which_names_are_lost),
-		test(no_name_changes_after_the_power_has_failed),
-		test(bandwidth_limits_the_rate_of_bytes),
-		test(latencies_overlap_as_deep_as_the_queue_is),
-		test(parallel_limits_the_ios_in_service),
-		test(jitter_is_within_its_bounds),
-		test(a_test_can_set_the_service_time),
-		test(completions_keep_their_order_without_reorder),
-		test(the_clock_waits_for_workers_with_something_to_do),
-		test(a_seed_gives_the_same_faults_again),
-		test(silent_faults_are_found_by_verification),
-		test(swaps_survive_transient_faults),
-		test(an_engine_without_its_drive_reports_it_and_closes),
-		test(no_silent_fault_goes_undetected),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
-}
+EACH_TEST(NULL, cleanup)

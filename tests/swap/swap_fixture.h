@@ -7,8 +7,6 @@
 #define TESTS_SWAP_SWAP_FIXTURE_H
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,12 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "aio/engines/engine.h"
 #include "config/config.h"
 #include "nvswap.h"
 #include "support/sim/sim_drive.h"
+#include "support/tests.h"
 #include "swap/calls/calls.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -61,6 +58,8 @@ char *place_make(enum place place);
 void place_leave(char *directory);
 /* cmocka's group teardown: removes what failed tests left, and unmounts what was mounted. */
 int places_leave_all(void **state);
+/* Each file of tests that includes this one ends so, unless it says otherwise. */
+AROUND_TESTS(NULL, places_leave_all)
 
 /* ---- Engines ---- */
 

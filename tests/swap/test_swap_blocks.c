@@ -4,6 +4,7 @@
  * blocks.
  */
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #define NBYTES 70000
@@ -38,13 +39,12 @@ static void expect_fill(struct fixture *fixture, struct nvs_engine *engine,
 	OK(fixture, sole_release(engine, &tensor, 1, NVS_CLEAN, &fixture->error));
 }
 
-static void both_blocks_may_name_one_path(void **state)
+TEST(both_blocks_may_name_one_path)
 {
 	struct fixture fixture;
 	struct nvs_engine *param, *optimizer;
 	struct nvs_tensor *weights, *moments;
 
-	(void)state;
 	INIT(&fixture, .place = PLACE_DISK, .verify = true);
 	OK(&fixture,
 	   nvs_config_set_paths(
@@ -59,13 +59,4 @@ static void both_blocks_may_name_one_path(void **state)
 	OK(&fixture, nvs_engine_close(param, &fixture.error));
 	OK(&fixture, nvs_engine_close(optimizer, &fixture.error));
 	fixture_close(&fixture);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(both_blocks_may_name_one_path),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -5,6 +5,7 @@
  */
 #include "support/inject.h"
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -101,13 +102,12 @@ static void register_again(struct fixture *f, struct nvs_tensor *t[COUNT], size_
 		t[C] = tensor_add(f, "c", lengths[C]);
 }
 
-static void tensors_are_read_while_a_commit_syncs(void **state)
+TEST(tensors_are_read_while_a_commit_syncs)
 {
 	struct nvs_tensor *t[COUNT];
 	struct commit commit;
 	struct fixture f;
 
-	(void)state;
 	open_and_write(&f, t);
 	commit_begin(&commit, &f);
 	tensor_compare(&f, t[A], 11);
@@ -132,13 +132,12 @@ static void overwrite_during(struct fixture *f, struct nvs_tensor *t[COUNT])
 	assert_int_equal(sole_wait(f->engine, &t[A], 1, 0, &f->error), -EAGAIN);
 }
 
-static void a_crash_after_a_commit_finds_the_state_at_its_beginning(void **state)
+TEST(a_crash_after_a_commit_finds_the_state_at_its_beginning)
 {
 	struct nvs_tensor *t[COUNT];
 	struct commit commit;
 	struct fixture f;
 
-	(void)state;
 	open_and_write(&f, t);
 	commit_begin(&commit, &f);
 	overwrite_during(&f, t);
@@ -154,13 +153,12 @@ static void a_crash_after_a_commit_finds_the_state_at_its_beginning(void **state
 	fixture_close(&f);
 }
 
-static void a_crash_after_a_failed_commit_finds_the_previous_one(void **state)
+TEST(a_crash_after_a_failed_commit_finds_the_previous_one)
 {
 	struct nvs_tensor *t[COUNT];
 	struct commit commit;
 	struct fixture f;
 
-	(void)state;
 	open_and_write(&f, t);
 	commit_begin(&commit, &f);
 	overwrite_during(&f, t);
@@ -178,13 +176,12 @@ static void a_crash_after_a_failed_commit_finds_the_previous_one(void **state)
 	fixture_close(&f);
 }
 
-static void the_next_commit_has_writes_made_during_the_previous_one(void **state)
+TEST(the_next_commit_has_writes_made_during_the_previous_one)
 {
 	struct nvs_tensor *t[COUNT];
 	struct commit commit;
 	struct fixture f;
 
-	(void)state;
 	open_and_write(&f, t);
 	commit_begin(&commit, &f);
 	overwrite_during(&f, t);
@@ -198,13 +195,12 @@ static void the_next_commit_has_writes_made_during_the_previous_one(void **state
 }
 
 /* New tensors must not get the space of one that the manifest being written names. */
-static void a_tensor_forgotten_during_a_commit_is_in_it(void **state)
+TEST(a_tensor_forgotten_during_a_commit_is_in_it)
 {
 	struct nvs_tensor *t[COUNT], *more[4];
 	struct commit commit;
 	struct fixture f;
 
-	(void)state;
 	open_and_write(&f, t);
 	commit_begin(&commit, &f);
 	OK(&f, nvs_tensor_forget(f.engine, t, COUNT, &f.error));
@@ -227,7 +223,7 @@ static void a_tensor_forgotten_during_a_commit_is_in_it(void **state)
  * has the commit, though it failed. No extent of it or of the one before is written until the next
  * commit has settled which of the two counts.
  */
-static void after_two_failed_writes_in_a_commit_both_values_stay_whole(void **state)
+TEST(after_two_failed_writes_in_a_commit_both_values_stay_whole)
 {
 	for (unsigned settles = 0; settles < 2; settles++) {
 		struct nvs_tensor *t;
@@ -278,7 +274,7 @@ static void note_write(void *arg, int fd, const void *data, size_t nbytes, uint6
 }
 
 /* A long write in the drive's queue would delay the reads of others for as long. */
-static void a_commit_writes_in_pieces(void **state)
+TEST(a_commit_writes_in_pieces)
 {
 	enum { TENSORS = 3000 };
 	struct writes writes = {0};
@@ -287,7 +283,6 @@ static void a_commit_writes_in_pieces(void **state)
 	struct nvs_tensor **t = calloc(TENSORS, sizeof(struct nvs_tensor *));
 	struct fixture f;
 
-	(void)state;
 	MUST(nbytes && t);
 	OPEN(&f, .place = PLACE_DISK, .keep = true, .pool_bytes = 1 << 20);
 	for (size_t i = 0; i < TENSORS; i++)
@@ -303,19 +298,4 @@ static void a_commit_writes_in_pieces(void **state)
 	fixture_close(&f);
 	free(t);
 	free(nbytes);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(tensors_are_read_while_a_commit_syncs),
-		cmocka_unit_test(a_crash_after_a_commit_finds_the_state_at_its_beginning),
-		cmocka_unit_test(a_crash_after_a_failed_commit_finds_the_previous_one),
-		cmocka_unit_test(the_next_commit_has_writes_made_during_the_previous_one),
-		cmocka_unit_test(a_tensor_forgotten_during_a_commit_is_in_it),
-		cmocka_unit_test(after_two_failed_writes_in_a_commit_both_values_stay_whole),
-		cmocka_unit_test(a_commit_writes_in_pieces),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -7,6 +7,7 @@
 #include "support/inject.h"
 #include "support/sole_owner.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -90,22 +91,19 @@ static void a_kept_store_is_found_again(const struct setup *setup)
 	fixture_close(&f);
 }
 
-static void is_found_again_with_its_data(void **state)
+TEST(is_found_again_with_its_data)
 {
-	(void)state;
 	a_kept_store_is_found_again(&(struct setup){.place = PLACE_DISK, .keep = true});
 }
 
-static void is_found_again_buffered_and_verified(void **state)
+TEST(is_found_again_buffered_and_verified)
 {
-	(void)state;
 	a_kept_store_is_found_again(
 		&(struct setup){.place = PLACE_TMPFS, .keep = true, .verify = true});
 }
 
-static void is_found_again_over_stripes(void **state)
+TEST(is_found_again_over_stripes)
 {
-	(void)state;
 	a_kept_store_is_found_again(&(struct setup){.place = PLACE_EXT4,
 						    .keep = true,
 						    .npaths = 3,
@@ -113,12 +111,11 @@ static void is_found_again_over_stripes(void **state)
 						    .verify = true});
 }
 
-static void tensors_are_found_in_any_order_of_registration(void **state)
+TEST(tensors_are_found_in_any_order_of_registration)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N], *again;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	register_and_write(&f, t, 9);
 	OK(&f, nvs_tensor_forget(f.engine, &t[5], 1, &f.error));
@@ -137,7 +134,7 @@ static void tensors_are_found_in_any_order_of_registration(void **state)
 	fixture_close(&f);
 }
 
-static void refuses_tensors_of_another_size_or_type(void **state)
+TEST(refuses_tensors_of_another_size_or_type)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N], *tensor;
@@ -152,7 +149,6 @@ static void refuses_tensors_of_another_size_or_type(void **state)
 					       .dtype = NVS_U8,
 					       .numel = 1}};
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	register_and_write(&f, t, 9);
 	fixture_shut(&f);
@@ -180,12 +176,11 @@ static void expect_close_error(struct fixture *f, int code, const char *words)
 	expect_error(f, nvs_engine_close(engine, &f->error), code, words);
 }
 
-static void a_failed_close_leaves_the_last_commit(void **state)
+TEST(a_failed_close_leaves_the_last_commit)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true, .simulated = true);
 	register_and_write(&f, t, 1);
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
@@ -214,12 +209,11 @@ static void a_failed_close_leaves_the_last_commit(void **state)
 	fixture_close(&f);
 }
 
-static void a_close_that_a_pin_refuses_closes_nothing(void **state)
+TEST(a_close_that_a_pin_refuses_closes_nothing)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	register_and_write(&f, t, 1);
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
@@ -236,12 +230,11 @@ static void a_close_that_a_pin_refuses_closes_nothing(void **state)
 	fixture_close(&f);
 }
 
-static void a_run_without_keep_leaves_a_kept_store_alone(void **state)
+TEST(a_run_without_keep_leaves_a_kept_store_alone)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	register_and_write(&f, t, 9);
 	fixture_shut(&f);
@@ -252,12 +245,11 @@ static void a_run_without_keep_leaves_a_kept_store_alone(void **state)
 	fixture_close(&f);
 }
 
-static void each_rank_has_its_own_store(void **state)
+TEST(each_rank_has_its_own_store)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK, .keep = true);
 	for (f.config.rank = 0; f.config.rank < 3; f.config.rank++) {
 		reopen(&f, t);
@@ -329,7 +321,7 @@ static void commit_then_overwrite_two(struct fixture *f)
 	child_write(f, t[6], 100);
 }
 
-static void committed_data_survives_a_crash(void **state)
+TEST(committed_data_survives_a_crash)
 {
 	const struct setup setups[] = {{.place = PLACE_DISK, .keep = true},
 				       {.place = PLACE_TMPFS, .keep = true, .verify = true},
@@ -341,7 +333,6 @@ static void committed_data_survives_a_crash(void **state)
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(setups); i++) {
 		fixture_init(&f, &setups[i]);
 		crash_after(&f, commit_then_overwrite_two);
@@ -374,12 +365,11 @@ static void rewrite_two_of_all(struct fixture *f)
 	}
 }
 
-static void unregistered_tensors_stay_as_committed(void **state)
+TEST(unregistered_tensors_stay_as_committed)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK, .keep = true);
 	OK(&f, fixture_reopen(&f));
 	register_and_write(&f, t, 5);
@@ -401,14 +391,13 @@ static void count_directories(void *arg, int fd)
 }
 
 /* Syncs the store's directory, its parent and nvme_path: a power failure must not lose a name. */
-static void an_open_store_has_durable_directory_entries(void **state)
+TEST(an_open_store_has_durable_directory_entries)
 {
 	static unsigned directories;
 	static const struct inject_observer observer = {.arg = &directories,
 							.synced = count_directories};
 	struct fixture f;
 
-	(void)state;
 	INIT(&f, .place = PLACE_TMPFS, .keep = true);
 	inject_observe(&observer);
 	OK(&f, fixture_reopen(&f));
@@ -434,13 +423,12 @@ static void commit_and_rewrite_most(struct fixture *f)
 			child_write(f, t[i], 1000 * turn + i);
 }
 
-static void a_store_does_not_grow_from_crash_to_crash(void **state)
+TEST(a_store_does_not_grow_from_crash_to_crash)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 	off_t nbytes = 0;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK, .keep = true);
 	for (int run = 0; run < 10; run++) {
 		crash_after(&f, commit_and_rewrite_most);
@@ -477,13 +465,12 @@ static void forget_and_register_again(struct fixture *f)
 	}
 }
 
-static void a_forgotten_tensor_stays_until_a_commit(void **state)
+TEST(a_forgotten_tensor_stays_until_a_commit)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 	off_t nbytes;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK, .keep = true);
 	crash_after(&f, commit_then_overwrite_two);
 	crash_after(&f, forget_and_register_again);
@@ -556,9 +543,8 @@ static void writes_fail_after_a_commit(bool verify)
 	fixture_close(&f);
 }
 
-static void a_failed_write_leaves_committed_data(void **state)
+TEST(a_failed_write_leaves_committed_data)
 {
-	(void)state;
 	writes_fail_after_a_commit(false);
 	writes_fail_after_a_commit(true);
 }
@@ -566,13 +552,12 @@ static void a_failed_write_leaves_committed_data(void **state)
 /* ---- Damage on the drive ---- */
 
 /* A kept store has checksums without `verify`, too. */
-static void damage_on_the_drive_is_detected_when_read(void **state)
+TEST(damage_on_the_drive_is_detected_when_read)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 	uint64_t offset;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	register_and_write(&f, t, 1);
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
@@ -649,7 +634,7 @@ static void write_by_a_commit_that_fails(struct fixture *f)
 		child_write(f, t[i], 200);
 }
 
-static void no_write_path_touches_committed_data(void **state)
+TEST(no_write_path_touches_committed_data)
 {
 	void (*const ways[])(struct fixture * f) = {write_by_swapping_out,
 						    write_from_external_memory, write_to_make_room,
@@ -657,7 +642,6 @@ static void no_write_path_touches_committed_data(void **state)
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(ways); i++) {
 		INIT(&f, .place = PLACE_DISK, .keep = true, .verify = true, .pool_bytes = 400 * KIB,
 		     .simulated = true);
@@ -681,12 +665,11 @@ static void read_all(struct fixture *f)
 	}
 }
 
-static void a_crash_while_reading_loses_nothing(void **state)
+TEST(a_crash_while_reading_loses_nothing)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	register_and_write(&f, t, 9);
 	fixture_shut(&f);
@@ -695,12 +678,11 @@ static void a_crash_while_reading_loses_nothing(void **state)
 	fixture_close(&f);
 }
 
-static void a_commit_survives_a_crash(void **state)
+TEST(a_commit_survives_a_crash)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK, .keep = true);
 	crash_after(&f, commit_only);
 	reopen_and_check(&f, t, 30);
@@ -719,14 +701,13 @@ static void hold_the_store(struct fixture *f, const int ready[2], const int done
 	_exit(nvs_engine_close(f->engine, NULL) ? 1 : 0);
 }
 
-static void a_store_locked_by_another_process_is_refused(void **state)
+TEST(a_store_locked_by_another_process_is_refused)
 {
 	struct fixture f;
 	int status, ready[2], done[2];
 	char byte;
 	pid_t pid;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	assert_int_equal(pipe(ready) + pipe(done), 0);
 	pid = fork();
@@ -749,11 +730,10 @@ static void a_store_locked_by_another_process_is_refused(void **state)
 	fixture_close(&f);
 }
 
-static void a_store_locked_by_this_process_is_refused(void **state)
+TEST(a_store_locked_by_this_process_is_refused)
 {
 	struct fixture f, other;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	other = f;
 	expect_error(&other, fixture_reopen(&other), -EBUSY, "store at");
@@ -762,12 +742,11 @@ static void a_store_locked_by_this_process_is_refused(void **state)
 
 /* ---- Not kept ---- */
 
-static void a_temporary_store_leaves_nothing_behind(void **state)
+TEST(a_temporary_store_leaves_nothing_behind)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
 	for (unsigned npaths = 1; npaths <= 3; npaths++) {
 		OPEN(&f, .place = PLACE_DISK, .npaths = npaths);
 		register_and_write(&f, t, 1);
@@ -782,12 +761,11 @@ static void a_temporary_store_leaves_nothing_behind(void **state)
 	}
 }
 
-static void device_cpu_leaves_no_file(void **state)
+TEST(device_cpu_leaves_no_file)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .device = NVS_DEVICE_CPU, .keep = true, .verify = true,
 	     .pool_bytes = MIB);
 	assert_int_equal(f.config.offload[NVS_OFFLOAD_PARAM].npaths, 0);
@@ -805,11 +783,10 @@ static void device_cpu_leaves_no_file(void **state)
 
 /* ---- Opening ---- */
 
-static void refuses_settings_that_cannot_work(void **state)
+TEST(refuses_settings_that_cannot_work)
 {
 	struct fixture f;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	f.config.offload[NVS_OFFLOAD_PARAM].device = NVS_DEVICE_NONE;
 	expect_error(&f, fixture_reopen(&f), -EINVAL, "offload_param.device is none");
@@ -836,11 +813,10 @@ static void refuses_settings_that_cannot_work(void **state)
 	fixture_close(&f);
 }
 
-static void refuses_a_pool_larger_than_memory(void **state)
+TEST(refuses_a_pool_larger_than_memory)
 {
 	struct fixture f;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	f.config.offload[NVS_OFFLOAD_PARAM].buffer_count = 1000;
 	f.config.offload[NVS_OFFLOAD_PARAM].buffer_size = GIB;
@@ -852,13 +828,12 @@ static void refuses_a_pool_larger_than_memory(void **state)
 	fixture_close(&f);
 }
 
-static void refuses_a_pool_beyond_the_memlock_limit(void **state)
+TEST(refuses_a_pool_beyond_the_memlock_limit)
 {
 	struct rlimit limit, none;
 	uid_t user = geteuid();
 	struct fixture f;
 
-	(void)state;
 	if (SANITIZED) {
 		print_message("a sanitizer lets every mlock succeed\n");
 		skip();
@@ -881,14 +856,13 @@ static void refuses_a_pool_beyond_the_memlock_limit(void **state)
 	fixture_close(&f);
 }
 
-static void the_optimizer_has_its_own_pool(void **state)
+TEST(the_optimizer_has_its_own_pool)
 {
 	struct fixture f;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	struct nvs_tensor *t;
 	const char *path;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	path = f.paths[0];
 	OK(&f, nvs_config_set_paths(&f.config, NVS_OFFLOAD_OPTIMIZER, &path, 1, &f.error));
@@ -930,47 +904,10 @@ static bool a_flip_within_the_run_is_found(enum verify verify, bool keep)
 	return rc;
 }
 
-static void a_kept_store_is_verified_unless_told_otherwise(void **state)
+TEST(a_kept_store_is_verified_unless_told_otherwise)
 {
-	(void)state;
 	assert_true(a_flip_within_the_run_is_found(VERIFY_IF_KEPT, true));
 	assert_false(a_flip_within_the_run_is_found(VERIFY_IF_KEPT, false));
 	assert_true(a_flip_within_the_run_is_found(VERIFY_ON, false));
 	assert_false(a_flip_within_the_run_is_found(VERIFY_OFF, true));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_kept_store_is_verified_unless_told_otherwise),
-		cmocka_unit_test(is_found_again_with_its_data),
-		cmocka_unit_test(is_found_again_buffered_and_verified),
-		cmocka_unit_test(is_found_again_over_stripes),
-		cmocka_unit_test(tensors_are_found_in_any_order_of_registration),
-		cmocka_unit_test(refuses_tensors_of_another_size_or_type),
-		cmocka_unit_test(a_failed_close_leaves_the_last_commit),
-		cmocka_unit_test(a_close_that_a_pin_refuses_closes_nothing),
-		cmocka_unit_test(a_run_without_keep_leaves_a_kept_store_alone),
-		cmocka_unit_test(each_rank_has_its_own_store),
-		cmocka_unit_test(committed_data_survives_a_crash),
-		cmocka_unit_test(unregistered_tensors_stay_as_committed),
-		cmocka_unit_test(an_open_store_has_durable_directory_entries),
-		cmocka_unit_test(a_store_does_not_grow_from_crash_to_crash),
-		cmocka_unit_test(a_forgotten_tensor_stays_until_a_commit),
-		cmocka_unit_test(a_failed_write_leaves_committed_data),
-		cmocka_unit_test(damage_on_the_drive_is_detected_when_read),
-		cmocka_unit_test(no_write_path_touches_committed_data),
-		cmocka_unit_test(a_crash_while_reading_loses_nothing),
-		cmocka_unit_test(a_commit_survives_a_crash),
-		cmocka_unit_test(a_store_locked_by_another_process_is_refused),
-		cmocka_unit_test(a_store_locked_by_this_process_is_refused),
-		cmocka_unit_test(a_temporary_store_leaves_nothing_behind),
-		cmocka_unit_test(device_cpu_leaves_no_file),
-		cmocka_unit_test(refuses_settings_that_cannot_work),
-		cmocka_unit_test(refuses_a_pool_larger_than_memory),
-		cmocka_unit_test(refuses_a_pool_beyond_the_memlock_limit),
-		cmocka_unit_test(the_optimizer_has_its_own_pool),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

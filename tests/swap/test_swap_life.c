@@ -4,6 +4,7 @@
  * tensor's reported state.
  */
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -12,12 +13,11 @@
 
 /* ---- Registering ---- */
 
-static void registers_every_element_type(void **state)
+TEST(registers_every_element_type)
 {
 	struct fixture f;
 	struct nvs_tensor *tensor;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	for (int dtype = 0; dtype < NVS_DTYPE_COUNT; dtype++) {
 		struct nvs_tensor_spec spec = {.size = sizeof(spec),
@@ -40,7 +40,7 @@ static void registers_every_element_type(void **state)
 	fixture_close(&f);
 }
 
-static void refuses_a_name_of_no_or_too_many_bytes(void **state)
+TEST(refuses_a_name_of_no_or_too_many_bytes)
 {
 	struct fixture f;
 	char name[NVS_NAME_MAX + 2];
@@ -48,7 +48,6 @@ static void refuses_a_name_of_no_or_too_many_bytes(void **state)
 		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = 1};
 	struct nvs_tensor *tensor;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	memset(name, 'x', sizeof(name));
 	name[NVS_NAME_MAX + 1] = 0;
@@ -66,13 +65,12 @@ static void refuses_a_name_of_no_or_too_many_bytes(void **state)
 	fixture_close(&f);
 }
 
-static void copies_the_name(void **state)
+TEST(copies_the_name)
 {
 	struct fixture f;
 	char name[] = "a.b.weight";
 	struct nvs_tensor *tensor;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	tensor = tensor_add(&f, name, 10);
 	memset(name, 'z', sizeof(name) - 1);
@@ -81,14 +79,13 @@ static void copies_the_name(void **state)
 	fixture_close(&f);
 }
 
-static void refuses_an_unknown_type_and_too_many_elements(void **state)
+TEST(refuses_an_unknown_type_and_too_many_elements)
 {
 	struct fixture f;
 	struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "t", .dtype = NVS_DTYPE_COUNT, .numel = 1};
 	struct nvs_tensor *tensor;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
 		     "dtype 15");
@@ -104,12 +101,11 @@ static void refuses_an_unknown_type_and_too_many_elements(void **state)
 	fixture_close(&f);
 }
 
-static void a_tensor_too_large_for_the_pool_is_not_pinned_and_the_error_has_the_remedy(void **state)
+TEST(a_tensor_too_large_for_the_pool_is_not_pinned_and_the_error_has_the_remedy)
 {
 	struct fixture f;
 	struct nvs_tensor *tensor, *fits;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
 	tensor = tensor_add(&f, "big", 4 * MIB + 1);
 	expect_error(&f, sole_pin(f.engine, &tensor, 1, 0, &f.error), -E2BIG, "4194305");
@@ -124,7 +120,7 @@ static void a_tensor_too_large_for_the_pool_is_not_pinned_and_the_error_has_the_
 	fixture_close(&f);
 }
 
-static void a_tensor_larger_than_the_pool_moves_to_and_from_external_memory(void **state)
+TEST(a_tensor_larger_than_the_pool_moves_to_and_from_external_memory)
 {
 	const uint64_t nbytes = 6 * MIB + 5;
 	struct fixture f;
@@ -133,7 +129,6 @@ static void a_tensor_larger_than_the_pool_moves_to_and_from_external_memory(void
 	const void *from = memory;
 	void *to = memory;
 
-	(void)state;
 	assert_non_null(memory);
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * MIB, .verify = true);
 	tensor = tensor_add(&f, "big", nbytes);
@@ -150,7 +145,7 @@ static void a_tensor_larger_than_the_pool_moves_to_and_from_external_memory(void
 	free(memory);
 }
 
-static void registers_all_of_a_batch_or_none(void **state)
+TEST(registers_all_of_a_batch_or_none)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[3], *known;
@@ -166,7 +161,6 @@ static void registers_all_of_a_batch_or_none(void **state)
 		{.size = sizeof(struct nvs_tensor_spec), .name = "", .dtype = NVS_U8, .numel = 1}};
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	known = tensor_add(&f, "known", 100);
 	before = stats_of(&f);
@@ -203,7 +197,7 @@ static uint64_t free_space(const char *path)
 	return (uint64_t)vfs.f_bfree * vfs.f_frsize;
 }
 
-static void a_full_drive_is_detected_when_registering(void **state)
+TEST(a_full_drive_is_detected_when_registering)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[100], *known;
@@ -212,7 +206,6 @@ static void a_full_drive_is_detected_when_registering(void **state)
 	struct nvs_tensor_spec specs[100];
 	char names[100][16];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_EXT4);
 	known = tensor_add(&f, "known", 3 * MIB);
 	tensor_store(&f, known, 1);
@@ -243,13 +236,12 @@ static void a_full_drive_is_detected_when_registering(void **state)
 	fixture_close(&f);
 }
 
-static void lays_tensors_of_a_batch_side_by_side(void **state)
+TEST(lays_tensors_of_a_batch_side_by_side)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[50];
 	uint64_t nbytes[50], seed = seed_of_run(), end;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	for (int i = 0; i < 50; i++)
 		nbytes[i] = below(&seed, 20000);
@@ -268,14 +260,13 @@ static void lays_tensors_of_a_batch_side_by_side(void **state)
 
 /* ---- Forgetting ---- */
 
-static void reuses_the_space_of_forgotten_tensors(void **state)
+TEST(reuses_the_space_of_forgotten_tensors)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[8], *again[8];
 	uint64_t nbytes[8] = {MIB, MIB, MIB, MIB, 1, 0, 70000, MIB};
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	tensors_add(&f, "t", nbytes, 8, tensors);
 	before = stats_of(&f);
@@ -300,14 +291,13 @@ static void reuses_the_space_of_forgotten_tensors(void **state)
 	fixture_close(&f);
 }
 
-static void forgets_nothing_pinned_or_in_flight(void **state)
+TEST(forgets_nothing_pinned_or_in_flight)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[2];
 	static char memory[5000];
 	void *data = memory;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_store(&f, tensors[0], 1);
@@ -386,30 +376,26 @@ static void round_trip(const struct setup *setup)
 	fixture_close(&f);
 }
 
-static void brings_back_every_byte_of_every_length(void **state)
+TEST(brings_back_every_byte_of_every_length)
 {
-	(void)state;
 	round_trip(&(struct setup){.place = PLACE_DISK, .pool_bytes = 8 * MIB});
 }
 
-static void brings_back_every_byte_with_buffered_io(void **state)
+TEST(brings_back_every_byte_with_buffered_io)
 {
-	(void)state;
 	round_trip(&(struct setup){.place = PLACE_TMPFS, .pool_bytes = 8 * MIB});
 }
 
-static void brings_back_every_byte_on_each_ioengine(void **state)
+TEST(brings_back_every_byte_on_each_ioengine)
 {
-	(void)state;
 	for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++)
 		round_trip(&(struct setup){.place = PLACE_EXT4,
 					   .pool_bytes = 8 * MIB,
 					   .ioengine = (enum nvs_ioengine)i});
 }
 
-static void brings_back_every_byte_in_blocks_of_512(void **state)
+TEST(brings_back_every_byte_in_blocks_of_512)
 {
-	(void)state;
 	round_trip(&(struct setup){.place = PLACE_DISK,
 				   .pool_bytes = 8 * MIB,
 				   .block_size = 512,
@@ -417,20 +403,18 @@ static void brings_back_every_byte_in_blocks_of_512(void **state)
 				   .thread_count = 2});
 }
 
-static void brings_back_every_byte_from_host_memory(void **state)
+TEST(brings_back_every_byte_from_host_memory)
 {
-	(void)state;
 	round_trip(&(struct setup){
 		.place = PLACE_DISK, .pool_bytes = 8 * MIB, .device = NVS_DEVICE_CPU});
 }
 
-static void gives_aligned_memory_that_does_not_overlap(void **state)
+TEST(gives_aligned_memory_that_does_not_overlap)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[64];
 	uint64_t nbytes[64], seed = seed_of_run();
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	for (size_t i = 0; i < 64; i++)
 		nbytes[i] = below(&seed, 30000);
@@ -451,12 +435,11 @@ static void gives_aligned_memory_that_does_not_overlap(void **state)
 
 /* ---- States ---- */
 
-static void reports_the_state_at_every_stage(void **state)
+TEST(reports_the_state_at_every_stage)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 100000);
 	STATE(&f, t, NVS_EMPTY, false, 0);
@@ -490,12 +473,11 @@ static void reports_the_state_at_every_stage(void **state)
 	fixture_close(&f);
 }
 
-static void a_clean_tensor_is_evicted_without_a_write(void **state)
+TEST(a_clean_tensor_is_evicted_without_a_write)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 10000);
 	tensor_store(&f, t, 1);
@@ -507,13 +489,12 @@ static void a_clean_tensor_is_evicted_without_a_write(void **state)
 	fixture_close(&f);
 }
 
-static void contents_that_a_caller_has_pinned_are_not_overwritten(void **state)
+TEST(contents_that_a_caller_has_pinned_are_not_overwritten)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t reads, writes;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .max_in_cpu = NONE_STAYS);
 	t = tensor_add(&f, "t", 10000);
 	tensor_store(&f, t, 1);
@@ -533,12 +514,11 @@ static void contents_that_a_caller_has_pinned_are_not_overwritten(void **state)
 
 /* ---- Leases released clean ---- */
 
-static void a_lease_released_clean_leaves_an_empty_tensor_empty(void **state)
+TEST(a_lease_released_clean_leaves_an_empty_tensor_empty)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 10000);
 	OK(&f, sole_pin(f.engine, &t, 1, 0, &f.error));
@@ -549,12 +529,11 @@ static void a_lease_released_clean_leaves_an_empty_tensor_empty(void **state)
 	fixture_close(&f);
 }
 
-static void a_lease_released_clean_keeps_the_contents_on_the_drive(void **state)
+TEST(a_lease_released_clean_keeps_the_contents_on_the_drive)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 10000);
 	tensor_store(&f, t, 1);
@@ -571,12 +550,11 @@ static void a_lease_released_clean_keeps_the_contents_on_the_drive(void **state)
 	fixture_close(&f);
 }
 
-static void a_lease_waits_for_ios_of_the_tensor(void **state)
+TEST(a_lease_waits_for_ios_of_the_tensor)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 10000);
 	tensor_write(&f, t, 1);
@@ -602,14 +580,13 @@ static void a_lease_waits_for_ios_of_the_tensor(void **state)
 
 /* ---- Refusals ---- */
 
-static void refuses_to_read_a_tensor_never_written(void **state)
+TEST(refuses_to_read_a_tensor_never_written)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[2];
 	static char memory[10000];
 	void *data[2] = {memory, memory + 5000};
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_store(&f, tensors[0], 1);
@@ -623,12 +600,11 @@ static void refuses_to_read_a_tensor_never_written(void **state)
 	fixture_close(&f);
 }
 
-static void refuses_to_read_an_empty_tensor_of_no_bytes(void **state)
+TEST(refuses_to_read_an_empty_tensor_of_no_bytes)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 0);
 	expect_error(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "t");
@@ -640,12 +616,11 @@ static void refuses_to_read_an_empty_tensor_of_no_bytes(void **state)
 	fixture_close(&f);
 }
 
-static void releases_only_pinned_tensors(void **state)
+TEST(releases_only_pinned_tensors)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[2];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_store(&f, tensors[0], 1);
@@ -672,12 +647,11 @@ static void releases_only_pinned_tensors(void **state)
 	fixture_close(&f);
 }
 
-static void refuses_to_swap_out_a_pinned_tensor(void **state)
+TEST(refuses_to_swap_out_a_pinned_tensor)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[2];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_write(&f, tensors[0], 1);
@@ -691,14 +665,13 @@ static void refuses_to_swap_out_a_pinned_tensor(void **state)
 	fixture_close(&f);
 }
 
-static void refuses_a_tensor_named_twice(void **state)
+TEST(refuses_a_tensor_named_twice)
 {
 	struct fixture f;
 	struct nvs_tensor *t, *twice[2];
 	static char memory[100];
 	void *data[2] = {memory, memory + 50};
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 50);
 	tensor_store(&f, t, 1);
@@ -722,12 +695,11 @@ static void refuses_a_tensor_named_twice(void **state)
 	fixture_close(&f);
 }
 
-static void a_wait_ends_at_its_timeout(void **state)
+TEST(a_wait_ends_at_its_timeout)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 5000);
 	tensor_store(&f, t, 1);
@@ -743,12 +715,11 @@ static void a_wait_ends_at_its_timeout(void **state)
 	fixture_close(&f);
 }
 
-static void an_error_structure_is_optional(void **state)
+TEST(an_error_structure_is_optional)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 5000);
 	assert_int_equal(sole_swap_in(f.engine, &t, 1, 0, NULL), -ENODATA);
@@ -763,43 +734,4 @@ static void an_error_structure_is_optional(void **state)
 			 -EEXIST);
 	assert_int_equal(nvs_engine_close(NULL, NULL), 0);
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(registers_every_element_type),
-		cmocka_unit_test(refuses_a_name_of_no_or_too_many_bytes),
-		cmocka_unit_test(copies_the_name),
-		cmocka_unit_test(refuses_an_unknown_type_and_too_many_elements),
-		cmocka_unit_test(
-			a_tensor_too_large_for_the_pool_is_not_pinned_and_the_error_has_the_remedy),
-		cmocka_unit_test(a_tensor_larger_than_the_pool_moves_to_and_from_external_memory),
-		cmocka_unit_test(registers_all_of_a_batch_or_none),
-		cmocka_unit_test(a_full_drive_is_detected_when_registering),
-		cmocka_unit_test(lays_tensors_of_a_batch_side_by_side),
-		cmocka_unit_test(reuses_the_space_of_forgotten_tensors),
-		cmocka_unit_test(forgets_nothing_pinned_or_in_flight),
-		cmocka_unit_test(brings_back_every_byte_of_every_length),
-		cmocka_unit_test(brings_back_every_byte_with_buffered_io),
-		cmocka_unit_test(brings_back_every_byte_on_each_ioengine),
-		cmocka_unit_test(brings_back_every_byte_in_blocks_of_512),
-		cmocka_unit_test(brings_back_every_byte_from_host_memory),
-		cmocka_unit_test(gives_aligned_memory_that_does_not_overlap),
-		cmocka_unit_test(reports_the_state_at_every_stage),
-		cmocka_unit_test(a_clean_tensor_is_evicted_without_a_write),
-		cmocka_unit_test(contents_that_a_caller_has_pinned_are_not_overwritten),
-		cmocka_unit_test(a_lease_released_clean_leaves_an_empty_tensor_empty),
-		cmocka_unit_test(a_lease_released_clean_keeps_the_contents_on_the_drive),
-		cmocka_unit_test(a_lease_waits_for_ios_of_the_tensor),
-		cmocka_unit_test(refuses_to_read_a_tensor_never_written),
-		cmocka_unit_test(refuses_to_read_an_empty_tensor_of_no_bytes),
-		cmocka_unit_test(releases_only_pinned_tensors),
-		cmocka_unit_test(refuses_to_swap_out_a_pinned_tensor),
-		cmocka_unit_test(refuses_a_tensor_named_twice),
-		cmocka_unit_test(a_wait_ends_at_its_timeout),
-		cmocka_unit_test(an_error_structure_is_optional),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -5,6 +5,7 @@
  */
 #include "support/sole_owner.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -431,76 +432,52 @@ static void history(const struct setup *setup)
 
 #define HISTORY(...) history(&(const struct setup){.pool_bytes = MIB, __VA_ARGS__})
 
-static void agrees_on_io_uring(void **state)
+TEST(agrees_on_io_uring)
 {
-	(void)state;
 	HISTORY(.place = PLACE_EXT4, .ioengine = NVS_IOENGINE_IO_URING);
 	HISTORY(.place = PLACE_EXT4, .ioengine = NVS_IOENGINE_IO_URING, .thread_count = 3,
 		.verify = true);
 }
 
-static void agrees_on_libaio(void **state)
+TEST(agrees_on_libaio)
 {
-	(void)state;
 	HISTORY(.place = PLACE_EXT4, .ioengine = NVS_IOENGINE_LIBAIO, .verify = true);
 	HISTORY(.place = PLACE_EXT4, .ioengine = NVS_IOENGINE_LIBAIO, .thread_count = 3,
 		.queue_depth = 2);
 }
 
-static void agrees_on_posix(void **state)
+TEST(agrees_on_posix)
 {
-	(void)state;
 	HISTORY(.place = PLACE_EXT4, .ioengine = NVS_IOENGINE_POSIX, .verify = true);
 	HISTORY(.place = PLACE_EXT4, .ioengine = NVS_IOENGINE_POSIX, .thread_count = 3);
 }
 
-static void agrees_buffered(void **state)
+TEST(agrees_buffered)
 {
-	(void)state;
 	HISTORY(.place = PLACE_TMPFS, .verify = true, .block_size = 4096, .queue_depth = 32);
 	HISTORY(.place = PLACE_TMPFS, .thread_count = 3);
 }
 
-static void agrees_over_stripes(void **state)
+TEST(agrees_over_stripes)
 {
-	(void)state;
 	HISTORY(.place = PLACE_EXT4, .npaths = 2, .stripe_size = 4096, .verify = true);
 	HISTORY(.place = PLACE_EXT4, .npaths = 3, .stripe_size = 7 * 4096, .thread_count = 3,
 		.verify = true);
 	HISTORY(.place = PLACE_TMPFS, .npaths = 3, .stripe_size = 123456, .verify = true);
 }
 
-static void agrees_with_a_small_max_in_cpu(void **state)
+TEST(agrees_with_a_small_max_in_cpu)
 {
-	(void)state;
 	HISTORY(.place = PLACE_TMPFS, .max_in_cpu = NONE_STAYS, .verify = true);
 	HISTORY(.place = PLACE_TMPFS, .max_in_cpu = 200000);
 }
 
-static void agrees_in_host_memory(void **state)
+TEST(agrees_in_host_memory)
 {
-	(void)state;
 	HISTORY(.device = NVS_DEVICE_CPU, .verify = true);
 }
 
-static void agrees_with_a_kept_store(void **state)
+TEST(agrees_with_a_kept_store)
 {
-	(void)state;
 	HISTORY(.place = PLACE_EXT4, .keep = true, .verify = true);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(agrees_on_io_uring),
-		cmocka_unit_test(agrees_on_libaio),
-		cmocka_unit_test(agrees_on_posix),
-		cmocka_unit_test(agrees_buffered),
-		cmocka_unit_test(agrees_over_stripes),
-		cmocka_unit_test(agrees_with_a_small_max_in_cpu),
-		cmocka_unit_test(agrees_in_host_memory),
-		cmocka_unit_test(agrees_with_a_kept_store),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

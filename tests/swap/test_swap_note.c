@@ -4,6 +4,7 @@
  * is.
  */
 #include "support/inject.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -39,12 +40,11 @@ static void crash_and_reopen(struct fixture *f)
 	OK(f, fixture_reopen(f));
 }
 
-static void a_note_is_found_with_its_commit(void **state)
+TEST(a_note_is_found_with_its_commit)
 {
 	struct nvs_tensor *t;
 	struct fixture f;
 
-	(void)state;
 	t = open_kept(&f);
 	expect_note(&f, "");
 	tensor_write(&f, t, 1);
@@ -67,12 +67,11 @@ static void a_note_is_found_with_its_commit(void **state)
 	fixture_close(&f);
 }
 
-static void later_commits_have_the_note_until_it_changes(void **state)
+TEST(later_commits_have_the_note_until_it_changes)
 {
 	struct nvs_tensor *t;
 	struct fixture f;
 
-	(void)state;
 	t = open_kept(&f);
 	set(&f, "first");
 	fixture_shut(&f);
@@ -89,9 +88,8 @@ static void later_commits_have_the_note_until_it_changes(void **state)
 	fixture_close(&f);
 }
 
-static void a_failed_commit_leaves_the_previous_note(void **state)
+TEST(a_failed_commit_leaves_the_previous_note)
 {
-	(void)state;
 	/* Syncs and writes of a commit: of the data, the manifests, the label. */
 	for (uint64_t call = 1; call <= 6; call++) {
 		struct nvs_tensor *t;
@@ -115,13 +113,12 @@ static void a_failed_commit_leaves_the_previous_note(void **state)
 	}
 }
 
-static void a_note_of_up_to_64_kib_is_kept(void **state)
+TEST(a_note_of_up_to_64_kib_is_kept)
 {
 	static char bytes[NVS_NOTE_MAX + 1], found[NVS_NOTE_MAX];
 	size_t nbytes = 0;
 	struct fixture f;
 
-	(void)state;
 	open_kept(&f);
 	fill(bytes, sizeof(bytes), 3);
 	expect_error(&f, nvs_engine_set_note(f.engine, bytes, sizeof(bytes), &f.error), -E2BIG,
@@ -143,27 +140,13 @@ static void a_note_of_up_to_64_kib_is_kept(void **state)
 	fixture_close(&f);
 }
 
-static void a_store_that_is_not_kept_has_no_note(void **state)
+TEST(a_store_that_is_not_kept_has_no_note)
 {
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	set(&f, "lost with the store");
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	expect_note(&f, "");
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_note_is_found_with_its_commit),
-		cmocka_unit_test(later_commits_have_the_note_until_it_changes),
-		cmocka_unit_test(a_failed_commit_leaves_the_previous_note),
-		cmocka_unit_test(a_note_of_up_to_64_kib_is_kept),
-		cmocka_unit_test(a_store_that_is_not_kept_has_no_note),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

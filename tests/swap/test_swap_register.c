@@ -3,6 +3,7 @@
  * Registering while the store's files grow, which may take seconds: the test holds the system call
  * that reserves space, and the engine serves every other call meanwhile.
  */
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -63,13 +64,12 @@ static void end_held(struct held_call *r)
 	assert_ptr_equal(nvs_tensor_find(r->f->engine, "large"), r->tensor);
 }
 
-static void tensors_land_and_commits_end_while_files_grow(void **state)
+TEST(tensors_land_and_commits_end_while_files_grow)
 {
 	struct fixture f;
 	struct nvs_tensor *small;
 	struct held_call r = {.f = &f};
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true, .simulated = true);
 	small = tensor_add(&f, "small", 100000);
 	tensor_store(&f, small, 1);
@@ -88,7 +88,7 @@ static void tensors_land_and_commits_end_while_files_grow(void **state)
 	fixture_close(&f);
 }
 
-static void a_name_given_twice_reserves_nothing(void **state)
+TEST(a_name_given_twice_reserves_nothing)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[2];
@@ -97,7 +97,6 @@ static void a_name_given_twice_reserves_nothing(void **state)
 		{.size = sizeof(twice[0]), .name = "a", .dtype = NVS_U8, .numel = MIB}};
 	uint64_t nbytes;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	nbytes = stats_of(&f).store_bytes;
 	expect_error(&f, nvs_tensor_register(f.engine, twice, 2, tensors, &f.error), -EEXIST,
@@ -105,14 +104,4 @@ static void a_name_given_twice_reserves_nothing(void **state)
 	assert_null(nvs_tensor_find(f.engine, "a"));
 	assert_int_equal(stats_of(&f).store_bytes, nbytes);
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(tensors_land_and_commits_end_while_files_grow),
-		cmocka_unit_test(a_name_given_twice_reserves_nothing),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

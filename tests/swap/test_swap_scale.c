@@ -4,6 +4,7 @@
  * million tensors. Allocations are counted by interposing the C library's functions, except under
  * sanitizers, which interpose them too.
  */
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <inttypes.h>
@@ -124,9 +125,8 @@ static void the_hot_path_allocates_nothing(const struct setup *setup)
 	fixture_close(&f);
 }
 
-static void swapping_allocates_nothing(void **state)
+TEST(swapping_allocates_nothing)
 {
-	(void)state;
 	for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++)
 		the_hot_path_allocates_nothing(&(struct setup){.place = PLACE_TMPFS,
 							       .pool_bytes = 2 * MIB,
@@ -135,9 +135,8 @@ static void swapping_allocates_nothing(void **state)
 							       .ioengine = (enum nvs_ioengine)i});
 }
 
-static void swapping_direct_allocates_nothing(void **state)
+TEST(swapping_direct_allocates_nothing)
 {
-	(void)state;
 	the_hot_path_allocates_nothing(
 		&(struct setup){.place = PLACE_EXT4, .pool_bytes = 2 * MIB, .npaths = 2});
 }
@@ -169,7 +168,7 @@ static struct nvs_tensor_spec *many_specs(char (**names)[24])
 	return specs;
 }
 
-static void a_million_tensors_are_registered_in_one_call(void **state)
+TEST(a_million_tensors_are_registered_in_one_call)
 {
 	struct fixture f;
 	struct nvs_tensor_spec *specs;
@@ -177,7 +176,6 @@ static void a_million_tensors_are_registered_in_one_call(void **state)
 	char(*names)[24];
 	uint64_t begun, seed = seed_of_run();
 
-	(void)state;
 	assert_non_null(t);
 	INIT(&f, .place = PLACE_DISK, .block_size = MIB);
 	if (!has_space(f.paths[0], 6 * GIB)) {
@@ -209,15 +207,4 @@ static void a_million_tensors_are_registered_in_one_call(void **state)
 	free(specs);
 	free(names);
 	free(t);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(swapping_allocates_nothing),
-		cmocka_unit_test(swapping_direct_allocates_nothing),
-		cmocka_unit_test(a_million_tensors_are_registered_in_one_call),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 
+#include "support/tests.h"
 #include "swap_fixture.h"
 
 static const uint64_t matrix[] = {3, 4, 5}, turned[] = {12, 5}, empty[] = {7, 0, 2}, line[] = {60};
@@ -72,13 +73,12 @@ static void reopen(struct fixture *f)
 
 /* ---- Registering ---- */
 
-static void a_tensor_has_the_shape_it_is_registered_with(void **state)
+TEST(a_tensor_has_the_shape_it_is_registered_with)
 {
 	uint64_t given[] = {3, 4, 5};
 	struct nvs_tensor *t;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = add(&f, "matrix", 60, given, 3);
 	/* The shape was copied. */
@@ -94,14 +94,13 @@ static void a_tensor_has_the_shape_it_is_registered_with(void **state)
 	fixture_close(&f);
 }
 
-static void a_shape_of_another_number_of_elements_is_refused(void **state)
+TEST(a_shape_of_another_number_of_elements_is_refused)
 {
 	const uint64_t wraps[] = {UINT64_C(1) << 63, 2}, wraps_to_0[] = {UINT64_C(1) << 63, 2, 0};
 	uint64_t ones[NVS_NDIM_MAX + 1];
 	struct nvs_tensor *t;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	for (size_t i = 0; i < NVS_NDIM_MAX + 1; i++)
 		ones[i] = 1;
@@ -118,11 +117,10 @@ static void a_shape_of_another_number_of_elements_is_refused(void **state)
 
 /* ---- Kept stores ---- */
 
-static void a_kept_store_keeps_shapes(void **state)
+TEST(a_kept_store_keeps_shapes)
 {
 	struct fixture f;
 
-	(void)state;
 	keep(&f);
 	tensor_write(&f, add(&f, "matrix", 60, matrix, 3), 1);
 	add(&f, "empty", 0, empty, 3);
@@ -144,12 +142,11 @@ static void a_kept_store_keeps_shapes(void **state)
 	fixture_close(&f);
 }
 
-static void another_shape_replaces_that_of_a_kept_tensor_with_the_next_commit(void **state)
+TEST(another_shape_replaces_that_of_a_kept_tensor_with_the_next_commit)
 {
 	struct nvs_tensor *t;
 	struct fixture f;
 
-	(void)state;
 	keep(&f);
 	tensor_write(&f, add(&f, "t", 60, matrix, 3), 1);
 	reopen(&f);
@@ -170,11 +167,10 @@ static void another_shape_replaces_that_of_a_kept_tensor_with_the_next_commit(vo
 	fixture_close(&f);
 }
 
-static void another_shape_in_a_read_only_store_changes_nothing_of_it(void **state)
+TEST(another_shape_in_a_read_only_store_changes_nothing_of_it)
 {
 	struct fixture f;
 
-	(void)state;
 	keep(&f);
 	tensor_write(&f, add(&f, "t", 60, matrix, 3), 1);
 	fixture_shut(&f);
@@ -188,7 +184,7 @@ static void another_shape_in_a_read_only_store_changes_nothing_of_it(void **stat
 }
 
 /* The first specification is right, and fits a tensor that the store holds. */
-static void a_failed_registration_leaves_the_shapes(void **state)
+TEST(a_failed_registration_leaves_the_shapes)
 {
 	struct nvs_tensor_spec specs[] = {{.size = sizeof(specs[0]),
 					   .name = "t",
@@ -205,7 +201,6 @@ static void a_failed_registration_leaves_the_shapes(void **state)
 	struct nvs_tensor *t[2];
 	struct fixture f;
 
-	(void)state;
 	keep(&f);
 	add(&f, "t", 60, matrix, 3);
 	reopen(&f);
@@ -217,18 +212,4 @@ static void a_failed_registration_leaves_the_shapes(void **state)
 	expect_error(&f, nvs_tensor_register(f.engine, specs, 2, t, &f.error), -EEXIST, "already");
 	expect_shape(&f, add(&f, "t", 60, NULL, 0), matrix, 3);
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_tensor_has_the_shape_it_is_registered_with),
-		cmocka_unit_test(a_shape_of_another_number_of_elements_is_refused),
-		cmocka_unit_test(a_kept_store_keeps_shapes),
-		cmocka_unit_test(another_shape_replaces_that_of_a_kept_tensor_with_the_next_commit),
-		cmocka_unit_test(another_shape_in_a_read_only_store_changes_nothing_of_it),
-		cmocka_unit_test(a_failed_registration_leaves_the_shapes),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

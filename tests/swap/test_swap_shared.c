@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/memory/huge_map.h"
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -67,11 +68,10 @@ static void pair_close(struct pair *pair)
 	fixture_close(&pair->f[0]);
 }
 
-static void an_aio_is_not_closed_while_engines_use_it(void **state)
+TEST(an_aio_is_not_closed_while_engines_use_it)
 {
 	struct pair p;
 
-	(void)state;
 	pair_open(&p, 0);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(nvs_aio_close(p.aio), -EBUSY);
@@ -84,12 +84,11 @@ static void an_aio_is_not_closed_while_engines_use_it(void **state)
 	pair_close(&p);
 }
 
-static void an_engine_is_not_closed_while_another_uses_its_own_aio(void **state)
+TEST(an_engine_is_not_closed_while_another_uses_its_own_aio)
 {
 	struct fixture owner, guest;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&owner, .place = PLACE_DISK, .keep = true);
 	INIT(&guest, .place = PLACE_DISK);
 	open_on(&guest, nvs_engine_aio(owner.engine));
@@ -112,12 +111,11 @@ static void an_engine_is_not_closed_while_another_uses_its_own_aio(void **state)
 	fixture_close(&owner);
 }
 
-static void engines_share_the_workers_and_statistics_of_an_aio(void **state)
+TEST(engines_share_the_workers_and_statistics_of_an_aio)
 {
 	struct nvs_engine_stats stats[2];
 	struct pair p;
 
-	(void)state;
 	pair_open(&p, 0);
 	for (int i = 0; i < 2; i++)
 		expect_contents(&p.f[i], p.tensor[i], (uint64_t)i + 1);
@@ -132,12 +130,11 @@ static void engines_share_the_workers_and_statistics_of_an_aio(void **state)
 	pair_close(&p);
 }
 
-static void closing_an_engine_leaves_the_aio_and_others_in_flight(void **state)
+TEST(closing_an_engine_leaves_the_aio_and_others_in_flight)
 {
 	struct pair p;
 	uint64_t pin;
 
-	(void)state;
 	pair_open(&p, 0);
 	sim_hold(p.f[0].sim, SIM_READS);
 	OK(&p.f[1], nvs_tensor_swap_in(p.f[1].engine, &p.tensor[1], 1, 0, &pin, &p.f[1].error));
@@ -160,11 +157,10 @@ static void closing_an_engine_leaves_the_aio_and_others_in_flight(void **state)
 	pair_close(&p);
 }
 
-static void close_drains_its_own_transfers_alone(void **state)
+TEST(close_drains_its_own_transfers_alone)
 {
 	struct pair p;
 
-	(void)state;
 	pair_open(&p, 0);
 	sim_hold(p.f[0].sim, SIM_READS);
 	assert_int_equal(nvs_tensor_prefetch(p.f[0].engine, &p.tensor[0], 1, &p.f[0].error), 1);
@@ -176,13 +172,12 @@ static void close_drains_its_own_transfers_alone(void **state)
 	pair_close(&p);
 }
 
-static void an_overdue_transfer_is_that_of_its_engine_alone(void **state)
+TEST(an_overdue_transfer_is_that_of_its_engine_alone)
 {
 	struct pair p;
 	uint64_t pin;
 	int rc;
 
-	(void)state;
 	pair_open(&p, 1000000);
 	sim_hold(p.f[0].sim, SIM_READS);
 	OK(&p.f[0], nvs_tensor_swap_in(p.f[0].engine, &p.tensor[0], 1, 0, &pin, &p.f[0].error));
@@ -225,12 +220,11 @@ static unsigned free_regions(struct nvs_aio *aio)
 }
 
 /* The rings of the other engines must not hold the pages of a pool that is gone. */
-static void a_closed_engine_leaves_no_memory_registered(void **state)
+TEST(a_closed_engine_leaves_no_memory_registered)
 {
 	struct pair p;
 	unsigned room;
 
-	(void)state;
 	pair_open(&p, 0);
 	room = free_regions(p.aio);
 	assert_true(room > 0 && room < ENGINE_BUFFERS);
@@ -239,12 +233,11 @@ static void a_closed_engine_leaves_no_memory_registered(void **state)
 	pair_close(&p);
 }
 
-static void a_configuration_that_contradicts_the_aio_is_refused(void **state)
+TEST(a_configuration_that_contradicts_the_aio_is_refused)
 {
 	struct nvs_aio *aio;
 	struct fixture f;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	OK(&f, nvs_aio_open(&aio, &f.config, &f.error));
 	f.config.aio.block_size *= 2;
@@ -262,14 +255,13 @@ static void a_configuration_that_contradicts_the_aio_is_refused(void **state)
 	fixture_close(&f);
 }
 
-static void arguments_that_are_null_are_refused(void **state)
+TEST(arguments_that_are_null_are_refused)
 {
 	struct nvs_engine *engine = NULL;
 	struct fixture f;
 	size_t nbytes;
 	void *data;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	expect_error(&f, nvs_engine_open(NULL, &f.config, NVS_OFFLOAD_PARAM, &f.error), -EINVAL,
 		     "engine");
@@ -287,7 +279,7 @@ static void arguments_that_are_null_are_refused(void **state)
 	fixture_close(&f);
 }
 
-static void the_pool_is_one_run_of_pages_that_has_every_tensor(void **state)
+TEST(the_pool_is_one_run_of_pages_that_has_every_tensor)
 {
 	struct nvs_tensor *t;
 	struct fixture f;
@@ -296,7 +288,6 @@ static void the_pool_is_one_run_of_pages_that_has_every_tensor(void **state)
 	char *data;
 	void *base;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = MIB + 4);
 	assert_int_equal(nvs_engine_pool(f.engine, &base, &nbytes), 0);
 	assert_int_equal((uintptr_t)base % page_bytes(), 0);
@@ -336,13 +327,12 @@ static void *swap_often(void *arg)
 	return NULL;
 }
 
-static void engines_open_and_close_beside_the_transfers_of_another(void **state)
+TEST(engines_open_and_close_beside_the_transfers_of_another)
 {
 	struct worker worker;
 	pthread_t thread;
 	struct pair p;
 
-	(void)state;
 	pair_open(&p, 0);
 	worker = (struct worker){&p, 0};
 	MUST(!pthread_create(&thread, NULL, swap_often, &worker));
@@ -356,23 +346,4 @@ static void engines_open_and_close_beside_the_transfers_of_another(void **state)
 	pthread_join(thread, NULL);
 	expect_contents(&p.f[0], p.tensor[0], 1);
 	pair_close(&p);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_aio_is_not_closed_while_engines_use_it),
-		cmocka_unit_test(an_engine_is_not_closed_while_another_uses_its_own_aio),
-		cmocka_unit_test(engines_share_the_workers_and_statistics_of_an_aio),
-		cmocka_unit_test(closing_an_engine_leaves_the_aio_and_others_in_flight),
-		cmocka_unit_test(close_drains_its_own_transfers_alone),
-		cmocka_unit_test(an_overdue_transfer_is_that_of_its_engine_alone),
-		cmocka_unit_test(a_closed_engine_leaves_no_memory_registered),
-		cmocka_unit_test(a_configuration_that_contradicts_the_aio_is_refused),
-		cmocka_unit_test(arguments_that_are_null_are_refused),
-		cmocka_unit_test(the_pool_is_one_run_of_pages_that_has_every_tensor),
-		cmocka_unit_test(engines_open_and_close_beside_the_transfers_of_another),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -9,6 +9,7 @@
 
 #include "support/file_sum.h"
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "swap_fixture.h"
 
 enum { N = 3 };
@@ -35,14 +36,13 @@ static void find_again(struct fixture *f, struct nvs_tensor *t[N], uint64_t seed
 
 /* ---- Reading without writing ---- */
 
-static void a_read_only_store_is_read_and_nothing_of_it_changes(void **state)
+TEST(a_read_only_store_is_read_and_nothing_of_it_changes)
 {
 	struct nvs_tensor *t[N];
 	char data[512];
 	struct fixture f;
 	uint64_t before;
 
-	(void)state;
 	make_store(&f, t, 1);
 	fixture_shut(&f);
 	fixture_store_file(&f, "data", data);
@@ -58,7 +58,7 @@ static void a_read_only_store_is_read_and_nothing_of_it_changes(void **state)
 	fixture_close(&f);
 }
 
-static void calls_that_would_write_to_a_read_only_store_are_refused(void **state)
+TEST(calls_that_would_write_to_a_read_only_store_are_refused)
 {
 	const struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "new", .dtype = NVS_U8, .numel = 10};
@@ -67,7 +67,6 @@ static void calls_that_would_write_to_a_read_only_store_are_refused(void **state
 	struct nvs_tensor *t[N], *more;
 	struct fixture f;
 
-	(void)state;
 	make_store(&f, t, 1);
 	fixture_shut(&f);
 	f.config.read_only = true;
@@ -89,12 +88,11 @@ static void calls_that_would_write_to_a_read_only_store_are_refused(void **state
 }
 
 /* It could not be written there as the error of other engines advises. */
-static void a_tensor_without_contents_in_a_read_only_store_is_named(void **state)
+TEST(a_tensor_without_contents_in_a_read_only_store_is_named)
 {
 	struct nvs_tensor *t[N];
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	tensors_add(&f, "t", lengths, 1, t);
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
@@ -107,13 +105,12 @@ static void a_tensor_without_contents_in_a_read_only_store_is_named(void **state
 	fixture_close(&f);
 }
 
-static void readers_share_a_store_and_exclude_a_writer(void **state)
+TEST(readers_share_a_store_and_exclude_a_writer)
 {
 	struct nvs_engine *second = NULL, *writer = NULL;
 	struct nvs_tensor *t[N];
 	struct fixture f;
 
-	(void)state;
 	make_store(&f, t, 1);
 	f.config.read_only = true;
 	expect_error(&f, nvs_engine_open(&second, &f.config, NVS_OFFLOAD_PARAM, &f.error), -EBUSY,
@@ -132,12 +129,11 @@ static void readers_share_a_store_and_exclude_a_writer(void **state)
 	fixture_close(&f);
 }
 
-static void a_read_only_engine_makes_no_store(void **state)
+TEST(a_read_only_engine_makes_no_store)
 {
 	struct fixture f;
 	char data[512];
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	f.config.read_only = true;
 	expect_error(&f, fixture_reopen(&f), -ENODATA, "no kept store to read");
@@ -146,11 +142,10 @@ static void a_read_only_engine_makes_no_store(void **state)
 	fixture_close(&f);
 }
 
-static void a_rollback_without_a_kept_store_is_refused(void **state)
+TEST(a_rollback_without_a_kept_store_is_refused)
 {
 	struct fixture f;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	f.config.rollback = true;
 	expect_error(&f, fixture_reopen(&f), -EINVAL, "set nvswap.keep or nvswap.read_only too");
@@ -164,13 +159,12 @@ static void a_rollback_without_a_kept_store_is_refused(void **state)
 }
 
 /* A store with one manifest is complete; a writer would create the other one. */
-static void a_missing_manifest_is_not_made_by_a_reader(void **state)
+TEST(a_missing_manifest_is_not_made_by_a_reader)
 {
 	struct nvs_tensor *t[N];
 	struct fixture f;
 	char manifest[512];
 
-	(void)state;
 	make_store(&f, t, 1);
 	fixture_shut(&f);
 	fixture_store_file(&f, "manifest.1", manifest);
@@ -184,14 +178,13 @@ static void a_missing_manifest_is_not_made_by_a_reader(void **state)
 
 /* ---- Listing ---- */
 
-static void stored_tensors_can_be_listed_before_registering(void **state)
+TEST(stored_tensors_can_be_listed_before_registering)
 {
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
 	struct nvs_tensor *t[N];
 	struct fixture f;
 	unsigned seen = 0;
 
-	(void)state;
 	make_store(&f, t, 1);
 	/* The list is a snapshot of the time of opening. */
 	assert_int_equal(nvs_engine_get_stored(f.engine, 0, &stored), -ENOENT);
@@ -213,13 +206,12 @@ static void stored_tensors_can_be_listed_before_registering(void **state)
 	fixture_close(&f);
 }
 
-static void a_smaller_structure_is_filled_as_far_as_it_goes(void **state)
+TEST(a_smaller_structure_is_filled_as_far_as_it_goes)
 {
 	struct nvs_stored_tensor stored;
 	struct nvs_tensor *t[N];
 	struct fixture f;
 
-	(void)state;
 	make_store(&f, t, 1);
 	fixture_shut(&f);
 	OK(&f, fixture_reopen(&f));
@@ -235,12 +227,11 @@ static void a_smaller_structure_is_filled_as_far_as_it_goes(void **state)
 	fixture_close(&f);
 }
 
-static void the_number_of_the_commit_grows_with_each_that_changes_something(void **state)
+TEST(the_number_of_the_commit_grows_with_each_that_changes_something)
 {
 	struct nvs_tensor *t[N];
 	struct fixture f;
 
-	(void)state;
 	make_store(&f, t, 1);
 	assert_int_equal(nvs_engine_generation(f.engine), 1);
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
@@ -258,12 +249,11 @@ static void the_number_of_the_commit_grows_with_each_that_changes_something(void
 
 /* ---- Abandoning ---- */
 
-static void abandoning_leaves_the_last_commit(void **state)
+TEST(abandoning_leaves_the_last_commit)
 {
 	struct nvs_tensor *t[N];
 	struct fixture f;
 
-	(void)state;
 	make_store(&f, t, 1);
 	for (unsigned i = 0; i < N; i++)
 		tensor_store(&f, t[i], 100 + i);
@@ -277,12 +267,11 @@ static void abandoning_leaves_the_last_commit(void **state)
 
 /* ---- Renaming ---- */
 
-static void a_renamed_tensor_is_found_under_its_new_name_after_a_commit(void **state)
+TEST(a_renamed_tensor_is_found_under_its_new_name_after_a_commit)
 {
 	struct nvs_tensor *t[N], *again;
 	struct fixture f;
 
-	(void)state;
 	make_store(&f, t, 1);
 	tensors_pin(&f, &t[1], 1);
 	OK(&f, nvs_tensor_rename(f.engine, t[1], "other", &f.error));
@@ -311,13 +300,12 @@ static void a_renamed_tensor_is_found_under_its_new_name_after_a_commit(void **s
 	fixture_close(&f);
 }
 
-static void names_that_were_returned_stay_valid(void **state)
+TEST(names_that_were_returned_stay_valid)
 {
 	const char *names[3];
 	struct nvs_tensor *t[N];
 	struct fixture f;
 
-	(void)state;
 	make_store(&f, t, 1);
 	names[0] = info_of(&f, t[0]).name;
 	OK(&f, nvs_tensor_rename(f.engine, t[0], "second", &f.error));
@@ -334,13 +322,12 @@ static void names_that_were_returned_stay_valid(void **state)
 	fixture_close(&f);
 }
 
-static void names_that_are_taken_or_invalid_are_refused(void **state)
+TEST(names_that_are_taken_or_invalid_are_refused)
 {
 	char longest[NVS_NAME_MAX + 2];
 	struct nvs_tensor *t[N];
 	struct fixture f;
 
-	(void)state;
 	make_store(&f, t, 1);
 	expect_error(&f, nvs_tensor_rename(f.engine, t[0], "t1", &f.error), -EEXIST, "t1");
 	expect_error(&f, nvs_tensor_rename(f.engine, t[0], "", &f.error), -EINVAL, "1 to");
@@ -360,26 +347,4 @@ static void names_that_are_taken_or_invalid_are_refused(void **state)
 	expect_error(&f, nvs_tensor_rename(f.engine, t[1], "t2", &f.error), -EEXIST, "t2");
 	tensor_compare(&f, t[1], 2);
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_read_only_store_is_read_and_nothing_of_it_changes),
-		cmocka_unit_test(calls_that_would_write_to_a_read_only_store_are_refused),
-		cmocka_unit_test(readers_share_a_store_and_exclude_a_writer),
-		cmocka_unit_test(a_read_only_engine_makes_no_store),
-		cmocka_unit_test(a_tensor_without_contents_in_a_read_only_store_is_named),
-		cmocka_unit_test(a_rollback_without_a_kept_store_is_refused),
-		cmocka_unit_test(a_missing_manifest_is_not_made_by_a_reader),
-		cmocka_unit_test(stored_tensors_can_be_listed_before_registering),
-		cmocka_unit_test(a_smaller_structure_is_filled_as_far_as_it_goes),
-		cmocka_unit_test(the_number_of_the_commit_grows_with_each_that_changes_something),
-		cmocka_unit_test(abandoning_leaves_the_last_commit),
-		cmocka_unit_test(a_renamed_tensor_is_found_under_its_new_name_after_a_commit),
-		cmocka_unit_test(names_that_were_returned_stay_valid),
-		cmocka_unit_test(names_that_are_taken_or_invalid_are_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -5,6 +5,7 @@
  */
 #include "optim/optim_fixture.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -202,13 +203,12 @@ static void add_own(struct member *m)
 	}
 }
 
-static void waits_that_time_out_lose_nothing(void **state)
+TEST(waits_that_time_out_lose_nothing)
 {
 	static struct crowd crowd;
 	static struct member members[THREADS];
 	uint64_t random = seed_of_run(), times = 0;
 
-	(void)state;
 	crowd = (struct crowd){0};
 	OPEN(&crowd.f, .place = PLACE_TMPFS, .pool_bytes = MIB, .verify = true, .keep = true,
 	     .thread_count = 2, .simulated = true);
@@ -287,7 +287,7 @@ static void write_for_ever(struct fixture *f, int ready)
 		begin_to_write(f, t, 1);
 }
 
-static void a_store_is_free_once_its_owner_is_killed(void **state)
+TEST(a_store_is_free_once_its_owner_is_killed)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
@@ -295,7 +295,6 @@ static void a_store_is_free_once_its_owner_is_killed(void **state)
 	char byte;
 	pid_t child;
 
-	(void)state;
 	for (int ioengine = NVS_IOENGINE_POSIX; ioengine >= NVS_IOENGINE_IO_URING; ioengine--) {
 		OPEN(&f, .place = PLACE_DISK, .keep = true,
 		     .ioengine = (enum nvs_ioengine)ioengine);
@@ -365,11 +364,10 @@ static void fork_in_mid_flight(struct fixture *f)
 	close(ready[0]);
 }
 
-static void a_fork_during_transfers_harms_neither_pool_nor_store(void **state)
+TEST(a_fork_during_transfers_harms_neither_pool_nor_store)
 {
 	struct fixture f;
 
-	(void)state;
 	for (int ioengine = NVS_IOENGINE_POSIX; ioengine >= NVS_IOENGINE_IO_URING; ioengine--) {
 		OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = true,
 		     .ioengine = (enum nvs_ioengine)ioengine);
@@ -378,12 +376,11 @@ static void a_fork_during_transfers_harms_neither_pool_nor_store(void **state)
 	}
 }
 
-static void closing_keeps_the_writes_in_flight(void **state)
+TEST(closing_keeps_the_writes_in_flight)
 {
 	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true, .thread_count = 2, .queue_depth = 2,
 	     .block_size = 4096);
 	for (uint64_t round = 1; round <= 5; round++) {
@@ -454,13 +451,12 @@ static void run_alone(struct snapshot *snapshot)
 	optim_close(&o);
 }
 
-static void calls_on_an_optimizer_are_serialized(void **state)
+TEST(calls_on_an_optimizer_are_serialized)
 {
 	struct onlooker onlookers[3];
 	struct snapshot expected;
 	struct optim o;
 
-	(void)state;
 	run_alone(&expected);
 	optim_init(&o, groups, LENGTH(groups));
 	o.config.keep = true;
@@ -484,17 +480,4 @@ static void calls_on_an_optimizer_are_serialized(void **state)
 	IS_AS(&o, &expected);
 	optim_close(&o);
 	snapshot_free(&expected);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(waits_that_time_out_lose_nothing),
-		cmocka_unit_test(a_store_is_free_once_its_owner_is_killed),
-		cmocka_unit_test(a_fork_during_transfers_harms_neither_pool_nor_store),
-		cmocka_unit_test(closing_keeps_the_writes_in_flight),
-		cmocka_unit_test(calls_on_an_optimizer_are_serialized),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -14,6 +14,7 @@
 #include "support/nth_fixture.h"
 #include "support/sole_owner.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
 
@@ -136,12 +137,11 @@ static int set_paths(void *arg, struct nvs_error *error)
 				&config);
 }
 
-static void a_configuration_is_read_or_unchanged(void **state)
+TEST(a_configuration_is_read_or_unchanged)
 {
 	char *directory = place_make(PLACE_DISK), path[256];
 	FILE *file;
 
-	(void)state;
 	assert_non_null(directory);
 	snprintf(path, sizeof(path), "%s/ds_config.json", directory);
 	file = fopen(path, "w");
@@ -181,11 +181,10 @@ static int look_at_path(void *path, struct nvs_error *error)
 	return nvs_path_get_info(path, &info, error);
 }
 
-static void path_and_machine_info_survive_failed_allocations(void **state)
+TEST(path_and_machine_info_survive_failed_allocations)
 {
 	char *directory = place_make(PLACE_DISK);
 
-	(void)state;
 	assert_true(every_one_fails("the machine", look_at_machine, NULL,
 				    ALLOCATIONS | INJECT_QUEUE, -ENOMEM, any) > 5);
 	(void)every_one_fails("the path", look_at_path, directory, ALLOCATIONS, -ENOMEM, any);
@@ -266,12 +265,11 @@ static bool only_slower_or_fewer(const char *call)
 	return only_slower(call) || !strcmp(call, "pthread_create");
 }
 
-static void all_workers_start_or_none(void **state)
+TEST(all_workers_start_or_none)
 {
 	char *directory = place_make(PLACE_DISK), path[256];
 	struct aio_way way = {.path = path};
 
-	(void)state;
 	assert_non_null(directory);
 	snprintf(path, sizeof(path), "%s/file", directory);
 	way.config = (struct aio_config){.block_size = 16 * KIB,
@@ -343,7 +341,7 @@ static bool nth_allocation_of_open_fails(struct world *w, uint64_t n)
 	return failed;
 }
 
-static void opening_an_engine_succeeds_or_leaves_nothing(void **state)
+TEST(opening_an_engine_succeeds_or_leaves_nothing)
 {
 	static const struct setup setups[] = {
 		{.place = PLACE_TMPFS, SMALL},
@@ -351,7 +349,6 @@ static void opening_an_engine_succeeds_or_leaves_nothing(void **state)
 		{.place = PLACE_TMPFS, SMALL, .device = NVS_DEVICE_CPU},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(setups); i++) {
 		struct world w;
 		uint64_t n = 1;
@@ -413,14 +410,13 @@ static void remove_store(struct world *w)
 	}
 }
 
-static void all_or_none_are_registered(void **state)
+TEST(all_or_none_are_registered)
 {
 	struct inject_held before;
 	bool failed = true;
 	struct world w;
 	uint64_t n = 1;
 
-	(void)state;
 	world_make(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL});
 	before = inject_held();
 	/* Most allocations are alike: fail the first ones, some in the middle, and the last. */
@@ -447,12 +443,11 @@ static void all_or_none_are_registered(void **state)
 /* ---- Steps, commits and closing ---- */
 
 /* In three steps a plan is recorded and followed; without memory there is no plan and no error. */
-static void a_step_without_memory_for_its_plan_is_served(void **state)
+TEST(a_step_without_memory_for_its_plan_is_served)
 {
 	uint64_t failed = 1;
 	struct world w;
 
-	(void)state;
 	world_make(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL});
 	for (uint64_t n = 1; failed; n++) {
 		OK(&w.f, world_try_open(&w));
@@ -474,12 +469,11 @@ static void a_step_without_memory_for_its_plan_is_served(void **state)
 	world_close(&w);
 }
 
-static void a_commit_without_memory_leaves_the_previous_one(void **state)
+TEST(a_commit_without_memory_leaves_the_previous_one)
 {
 	uint64_t failed = 1;
 	struct world w;
 
-	(void)state;
 	world_open(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL, .keep = true});
 	for (uint64_t n = 1; failed; n++) {
 		bool closing = n % 2;
@@ -546,11 +540,10 @@ static void no_allocation_when_hot(struct world *w, const char *engine)
 	assert_int_equal(w->failures, 0);
 }
 
-static void the_hot_path_allocates_nothing(void **state)
+TEST(the_hot_path_allocates_nothing)
 {
 	struct world w;
 
-	(void)state;
 	for (int keep = 0; keep < 2; keep++) {
 		struct setup setup = {.place = PLACE_DISK, SMALL, .keep = keep, .thread_count = 2};
 
@@ -572,20 +565,4 @@ static void the_hot_path_allocates_nothing(void **state)
 			world_close(&w);
 		}
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_configuration_is_read_or_unchanged),
-		cmocka_unit_test(path_and_machine_info_survive_failed_allocations),
-		cmocka_unit_test(all_workers_start_or_none),
-		cmocka_unit_test(opening_an_engine_succeeds_or_leaves_nothing),
-		cmocka_unit_test(all_or_none_are_registered),
-		cmocka_unit_test(a_step_without_memory_for_its_plan_is_served),
-		cmocka_unit_test(a_commit_without_memory_leaves_the_previous_one),
-		cmocka_unit_test(the_hot_path_allocates_nothing),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

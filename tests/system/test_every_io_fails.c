@@ -10,6 +10,7 @@
 
 #include "support/nth_fixture.h"
 #include "support/sole_owner.h"
+#include "support/tests.h"
 
 #define PLAIN_CALLS                                                                                \
 	(INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE | INJECT_MMAP)
@@ -155,35 +156,30 @@ static void in_all_ways(act_fn *act, enum nvs_direction direction)
 	every_io_fails(act, direction, EIO, &kept);
 }
 
-static void the_nth_io_of_a_swap_fails(void **state)
+TEST(the_nth_io_of_a_swap_fails)
 {
-	(void)state;
 	in_all_ways(world_swaps, NVS_READ);
 	in_all_ways(world_swaps, NVS_WRITE);
 }
 
-static void the_nth_io_of_a_prefetch_fails(void **state)
+TEST(the_nth_io_of_a_prefetch_fails)
 {
-	(void)state;
 	in_all_ways(prefetches, NVS_READ);
 }
 
-static void the_nth_io_of_an_eviction_fails(void **state)
+TEST(the_nth_io_of_an_eviction_fails)
 {
-	(void)state;
 	in_all_ways(leases_evict, NVS_WRITE);
 }
 
-static void the_nth_io_of_a_planned_step_fails(void **state)
+TEST(the_nth_io_of_a_planned_step_fails)
 {
-	(void)state;
 	in_all_ways(world_step, NVS_READ);
 	in_all_ways(world_step, NVS_WRITE);
 }
 
-static void the_nth_io_to_the_callers_memory_fails(void **state)
+TEST(the_nth_io_to_the_callers_memory_fails)
 {
-	(void)state;
 	in_all_ways(swaps_to_and_from_own_memory, NVS_READ);
 	in_all_ways(swaps_to_and_from_own_memory, NVS_WRITE);
 }
@@ -267,9 +263,8 @@ static void every_call_of_open_fails_once(const struct setup *setup, bool found,
 #define OPENS(found, error, ...)                                                                   \
 	every_call_of_open_fails_once(&(const struct setup){__VA_ARGS__}, found, error)
 
-static void the_nth_call_of_open_fails(void **state)
+TEST(the_nth_call_of_open_fails)
 {
-	(void)state;
 	OPENS(false, EIO, .place = PLACE_TMPFS, SMALL);
 	OPENS(false, ENOMEM, .place = PLACE_TMPFS, SMALL, .device = NVS_DEVICE_CPU);
 	OPENS(false, EACCES, .place = PLACE_TMPFS, SMALL, .npaths = 2);
@@ -286,13 +281,12 @@ static bool is_there(const struct world *w, const char *name)
 }
 
 /* A kept store whose data are on another path is refused, and its files stay. */
-static void the_nth_call_removes_no_manifest(void **state)
+TEST(the_nth_call_removes_no_manifest)
 {
 	char data[512], elsewhere[600];
 	uint64_t failed = 1;
 	struct world w;
 
-	(void)state;
 	world_open(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL, .keep = true});
 	world_swaps(&w);
 	fixture_shut(&w.f);
@@ -373,9 +367,8 @@ static void every_call_of_register_fails_once(const struct setup *setup)
 	assert_true(n > 2 && !failed);
 }
 
-static void the_nth_call_of_register_fails(void **state)
+TEST(the_nth_call_of_register_fails)
 {
-	(void)state;
 	every_call_of_register_fails_once(&(const struct setup){.place = PLACE_TMPFS, SMALL});
 	every_call_of_register_fails_once(
 		&(const struct setup){.place = PLACE_TMPFS, SMALL, .npaths = 3, .keep = true});
@@ -510,34 +503,14 @@ static void every_fault_in_commit_comes_once(bool plain, bool closing, int error
 	world_close(&w);
 }
 
-static void the_nth_call_or_io_of_commit_fails(void **state)
+TEST(the_nth_call_or_io_of_commit_fails)
 {
-	(void)state;
 	every_fault_in_commit_comes_once(true, false, EIO);
 	every_fault_in_commit_comes_once(false, false, ENOSPC);
 }
 
-static void the_nth_call_or_io_of_close_fails(void **state)
+TEST(the_nth_call_or_io_of_close_fails)
 {
-	(void)state;
 	every_fault_in_commit_comes_once(true, true, ENOSPC);
 	every_fault_in_commit_comes_once(false, true, EIO);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_nth_io_of_a_swap_fails),
-		cmocka_unit_test(the_nth_io_of_a_prefetch_fails),
-		cmocka_unit_test(the_nth_io_of_an_eviction_fails),
-		cmocka_unit_test(the_nth_io_of_a_planned_step_fails),
-		cmocka_unit_test(the_nth_io_to_the_callers_memory_fails),
-		cmocka_unit_test(the_nth_call_of_open_fails),
-		cmocka_unit_test(the_nth_call_removes_no_manifest),
-		cmocka_unit_test(the_nth_call_of_register_fails),
-		cmocka_unit_test(the_nth_call_or_io_of_commit_fails),
-		cmocka_unit_test(the_nth_call_or_io_of_close_fails),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

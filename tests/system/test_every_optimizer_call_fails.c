@@ -10,6 +10,7 @@
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
 #include "support/nth_fixture.h"
+#include "support/tests.h"
 
 #define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
 #define PLAIN_CALLS                                                                                \
@@ -233,33 +234,29 @@ static void every_io_of_a_step_fails(step_fn *steps, enum nvs_direction directio
 	assert_same_held(&before, "steps", n);
 }
 
-static void the_nth_io_of_a_step_fails(void **state)
+TEST(the_nth_io_of_a_step_fails)
 {
-	(void)state;
 	every_io_of_a_step_fails(lends_and_steps, NVS_READ, false);
 	every_io_of_a_step_fails(lends_and_steps, NVS_WRITE, false);
 }
 
-static void a_step_is_not_done_while_the_drive_fails(void **state)
+TEST(a_step_is_not_done_while_the_drive_fails)
 {
-	(void)state;
 	every_io_of_a_step_fails(lends_and_steps, NVS_READ, true);
 	every_io_of_a_step_fails(lends_and_steps, NVS_WRITE, true);
 }
 
-static void the_nth_io_of_adding_gradients_fails(void **state)
+TEST(the_nth_io_of_adding_gradients_fails)
 {
-	(void)state;
 	every_io_of_a_step_fails(adds_and_steps, NVS_READ, false);
 	every_io_of_a_step_fails(adds_and_steps, NVS_WRITE, false);
 }
 
-static void a_step_allocates_nothing(void **state)
+TEST(a_step_allocates_nothing)
 {
 	struct optim twin;
 	struct run run;
 
-	(void)state;
 	run_open(&run);
 	twin_open(&twin);
 	for (uint64_t step = 1; step < 4; step++) {
@@ -291,14 +288,13 @@ static int set_then_get(struct run *run, float *data, uint64_t numel)
 	return rc ? rc : nvs_optimizer_get_weights(o->optimizer, &o->error);
 }
 
-static void the_nth_io_of_setting_and_getting_fails(void **state)
+TEST(the_nth_io_of_setting_and_getting_fails)
 {
 	static float data[3001];
 	const struct what what = {.io = true, .direction = NVS_READ, .error = ENOSPC};
 	struct run run;
 	bool failed = true;
 
-	(void)state;
 	run_open(&run);
 	optim_run(&run.o, 1, 1);
 	for (uint64_t n = 1; failed; n++) {
@@ -393,9 +389,8 @@ static const struct what ways[] = {
 	{.kinds = ALLOCATIONS, .error = ENOMEM},
 };
 
-static void the_nth_fault_in_open_is_reported(void **state)
+TEST(the_nth_fault_in_open_is_reported)
 {
-	(void)state;
 	for (size_t i = 0; i < LENGTH(ways); i++) {
 		every_fault_in_open_comes_once(&ways[i], false);
 		every_fault_in_open_comes_once(&ways[i], true);
@@ -464,32 +459,14 @@ static void every_fault_in_commit_comes_once(const struct what *what, bool closi
 	assert_same_held(&before, "commits", n);
 }
 
-static void the_nth_fault_in_commit_leaves_the_previous_one(void **state)
+TEST(the_nth_fault_in_commit_leaves_the_previous_one)
 {
-	(void)state;
 	for (size_t i = 1; i < LENGTH(ways); i++)
 		every_fault_in_commit_comes_once(&ways[i], false);
 }
 
-static void the_nth_fault_in_close_leaves_the_last_commit(void **state)
+TEST(the_nth_fault_in_close_leaves_the_last_commit)
 {
-	(void)state;
 	for (size_t i = 1; i < LENGTH(ways); i++)
 		every_fault_in_commit_comes_once(&ways[i], true);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_nth_io_of_a_step_fails),
-		cmocka_unit_test(a_step_is_not_done_while_the_drive_fails),
-		cmocka_unit_test(the_nth_io_of_adding_gradients_fails),
-		cmocka_unit_test(a_step_allocates_nothing),
-		cmocka_unit_test(the_nth_io_of_setting_and_getting_fails),
-		cmocka_unit_test(the_nth_fault_in_open_is_reported),
-		cmocka_unit_test(the_nth_fault_in_commit_leaves_the_previous_one),
-		cmocka_unit_test(the_nth_fault_in_close_leaves_the_last_commit),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -15,6 +15,7 @@
 #include "config/config.h"
 #include "support/inject.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "topo/topo.h"
 
 /* An operation that releases everything it acquires; returns 0 or its error. */
@@ -96,11 +97,10 @@ static const char *config_file(void)
 	return path;
 }
 
-static void a_configuration_is_loaded_completely_or_not_at_all(void **state)
+TEST(a_configuration_is_loaded_completely_or_not_at_all)
 {
 	char *path = strdup(config_file());
 
-	(void)state;
 	assert_non_null(path);
 	assert_true(fail_each(load_config, path, INJECT_MEMORY, ENOMEM, false) > 5);
 	assert_int_equal(fail_each(load_config, path, INJECT_OPEN, EMFILE, false), 1);
@@ -108,11 +108,10 @@ static void a_configuration_is_loaded_completely_or_not_at_all(void **state)
 	free(path);
 }
 
-static void a_signal_does_not_end_the_loading_of_a_configuration(void **state)
+TEST(a_signal_does_not_end_the_loading_of_a_configuration)
 {
 	char *path = strdup(config_file());
 
-	(void)state;
 	assert_non_null(path);
 	assert_int_equal(fail_each(load_config, path, INJECT_OPEN | INJECT_READ, EINTR, true), 0);
 	free(path);
@@ -136,9 +135,8 @@ static int set_paths(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-static void paths_are_set_all_or_none(void **state)
+TEST(paths_are_set_all_or_none)
 {
-	(void)state;
 	assert_int_equal(fail_each(set_paths, NULL, INJECT_MEMORY, ENOMEM, false), 3);
 }
 
@@ -155,9 +153,8 @@ static int open_trace(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-static void a_trace_is_opened_completely_or_not_at_all(void **state)
+TEST(a_trace_is_opened_completely_or_not_at_all)
 {
-	(void)state;
 	assert_int_equal(fail_each(open_trace, NULL, INJECT_MEMORY | INJECT_MMAP, ENOMEM, false),
 			 2);
 }
@@ -197,12 +194,11 @@ static int write_trace(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-static void a_trace_is_written_completely_or_the_older_file_stays(void **state)
+TEST(a_trace_is_written_completely_or_the_older_file_stays)
 {
 	struct trace_file file = {.path = path_in(temp_directory(), "trace.json")};
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	SUCCEEDS(nvs_trace_open(&file.trace, 100, &error), &error);
 	for (unsigned i = 0; i < 10; i++)
 		nvs_trace_span(file.trace, "span", i, i + 1);
@@ -238,9 +234,8 @@ static int look_at_path(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-static void unreadable_facts_are_unknown_or_an_error(void **state)
+TEST(unreadable_facts_are_unknown_or_an_error)
 {
-	(void)state;
 	fail_each(look_at_machine, NULL, INJECT_OPEN | INJECT_READ, EACCES, true);
 	fail_each(look_at_machine, NULL, INJECT_MEMORY, ENOMEM, true);
 	fail_each(look_at_machine, NULL, INJECT_QUEUE, EPERM, true);
@@ -262,9 +257,8 @@ static int look_at_topology(void *arg, struct nvs_error *error)
 	return 0;
 }
 
-static void a_topology_is_loaded_completely_or_not_at_all(void **state)
+TEST(a_topology_is_loaded_completely_or_not_at_all)
 {
-	(void)state;
 	assert_true(fail_each(look_at_topology, NULL, INJECT_MEMORY, ENOMEM, true) >= 2);
 }
 
@@ -278,12 +272,11 @@ static int bind_to_core(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-static void a_thread_that_cannot_be_bound_gets_an_error(void **state)
+TEST(a_thread_that_cannot_be_bound_gets_an_error)
 {
 	struct topo *topo;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	SUCCEEDS(topo_open(&topo, NULL, &error), &error);
 	assert_int_equal(fail_each(bind_to_core, topo, INJECT_MEMORY, ENOMEM, false), 1);
 	topo_close(topo);
@@ -317,22 +310,20 @@ static int keep_books(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-static void extents_without_memory_stay_unchanged(void **state)
+TEST(extents_without_memory_stay_unchanged)
 {
-	(void)state;
 	assert_true(fail_each(keep_books, NULL, INJECT_MEMORY, ENOMEM, false) > 2);
 }
 
 /* ---- Error texts ---- */
 
-static void every_error_of_the_library_has_a_text_of_its_own(void **state)
+TEST(every_error_of_the_library_has_a_text_of_its_own)
 {
 	static const int codes[] = {0,	     -EINVAL,	 -ENOMEM,  -ENOENT,	 -EACCES, -EIO,
 				    -ENOSPC, -ENODATA,	 -EBADMSG, -EBUSY,	 -E2BIG,  -ENOBUFS,
 				    -ESTALE, -EEXIST,	 -EUCLEAN, -EMEDIUMTYPE, -EAGAIN, -EFBIG,
 				    -ERANGE, -ETIMEDOUT, -ENOTSUP};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(codes); i++) {
 		assert_true(strlen(nvs_strerror(codes[i])) > 3);
 		for (size_t j = 0; j < i; j++)
@@ -341,20 +332,4 @@ static void every_error_of_the_library_has_a_text_of_its_own(void **state)
 	assert_true(strlen(nvs_strerror(-100000)) > 0);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(a_configuration_is_loaded_completely_or_not_at_all),
-		test(a_signal_does_not_end_the_loading_of_a_configuration),
-		test(paths_are_set_all_or_none),
-		test(a_trace_is_opened_completely_or_not_at_all),
-		test(a_trace_is_written_completely_or_the_older_file_stays),
-		test(unreadable_facts_are_unknown_or_an_error),
-		test(a_topology_is_loaded_completely_or_not_at_all),
-		test(a_thread_that_cannot_be_bound_gets_an_error),
-		test(extents_without_memory_stay_unchanged),
-		test(every_error_of_the_library_has_a_text_of_its_own),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

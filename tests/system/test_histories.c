@@ -11,6 +11,7 @@
 #include "support/history/history_swap.h"
 #include "support/soak.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <inttypes.h>
@@ -46,27 +47,23 @@ static void play(const struct history_model *model, uint32_t n, uint32_t length)
 	print_counts(model->name);
 }
 
-static void swaps_agree_with_the_model(void **state)
+TEST(swaps_agree_with_the_model)
 {
-	(void)state;
 	play(&history_swap, at_length(SANITIZED ? 40 : 360, SANITIZED ? 10 : 48), 250);
 }
 
-static void steps_agree_with_the_model(void **state)
+TEST(steps_agree_with_the_model)
 {
-	(void)state;
 	play(&history_optim, at_length(SANITIZED ? 20 : 100, SANITIZED ? 5 : 20), 100);
 }
 
-static void requests_agree_with_the_model(void **state)
+TEST(requests_agree_with_the_model)
 {
-	(void)state;
 	play(&history_aio, at_length(SANITIZED ? 40 : 300, SANITIZED ? 10 : 48), 200);
 }
 
-static void calls_that_wait_for_room_end_within_a_bound_of_work_by_others(void **state)
+TEST(calls_that_wait_for_room_end_within_a_bound_of_work_by_others)
 {
-	(void)state;
 	play(&history_room, at_length(SANITIZED ? 20 : 100, SANITIZED ? 5 : 20), 20);
 }
 
@@ -82,13 +79,12 @@ static void mask_directories(char *said)
 }
 
 /* The same seed gives the same results of operations and the same number of I/Os after each. */
-static void a_history_is_determined_by_its_seed(void **state)
+TEST(a_history_is_determined_by_its_seed)
 {
 	static char again[sizeof(text)];
 	struct history history = {.length = 150};
 	uint64_t seed = seed_of_run() * 77;
 
-	(void)state;
 #ifdef __SANITIZE_THREAD__
 	skip();
 #endif
@@ -117,12 +113,11 @@ static int play_again(const char *words)
 }
 
 /* The model's mistake needs two pins of a tensor with new contents, released dirty, and a read. */
-static void a_failure_is_reduced_and_can_be_replayed(void **state)
+TEST(a_failure_is_reduced_and_can_be_replayed)
 {
 	struct history first = {&history_swap_mistaken, 9, 250, NULL}, found;
 	char numbers[256], words[300];
 
-	(void)state;
 	/* Its threads take no turns there, so what a replay does depends on timing. */
 #ifdef __SANITIZE_THREAD__
 	skip();
@@ -202,18 +197,10 @@ static int by_hand(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(swaps_agree_with_the_model),
-		cmocka_unit_test(steps_agree_with_the_model),
-		cmocka_unit_test(requests_agree_with_the_model),
-		cmocka_unit_test(calls_that_wait_for_room_end_within_a_bound_of_work_by_others),
-		cmocka_unit_test(a_history_is_determined_by_its_seed),
-		cmocka_unit_test(a_failure_is_reduced_and_can_be_replayed),
-	};
 	int rc;
 
 	if (argc == 1)
-		return cmocka_run_group_tests(tests, NULL, places_leave_all);
+		return tests_run(__FILE__);
 	rc = by_hand(argc, argv);
 	if (rc < 0)
 		fprintf(stderr, "test_histories [MODEL SEED LENGTH [OPERATIONS]]\n"

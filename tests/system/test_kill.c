@@ -24,6 +24,7 @@
 #include "support/soak.h"
 #include "support/sole_owner.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define GIVE_UP_NS UINT64_C(20000000000)
 /* Enough for some commits. */
@@ -342,9 +343,8 @@ static void kill_and_look(const struct setup *setup, unsigned rounds)
 	fixture_close(&r.f);
 }
 
-static void a_commit_survives_a_kill(void **state)
+TEST(a_commit_survives_a_kill)
 {
-	(void)state;
 	kill_and_look(&(struct setup){.place = PLACE_DISK,
 				      .keep = true,
 				      .pool_bytes = 200 * KIB,
@@ -353,9 +353,8 @@ static void a_commit_survives_a_kill(void **state)
 		      rounds_of(at_length(SANITIZED ? 6 : 24, 6)));
 }
 
-static void a_commit_survives_a_kill_over_stripes(void **state)
+TEST(a_commit_survives_a_kill_over_stripes)
 {
-	(void)state;
 	kill_and_look(&(struct setup){.place = PLACE_TMPFS,
 				      .keep = true,
 				      .pool_bytes = 200 * KIB,
@@ -397,7 +396,7 @@ static void nothing_is_left_but_names(const struct fixture *f)
 		assert_int_equal(nftw(f->paths[i], has_no_bytes, 8, FTW_PHYS), 0);
 }
 
-static void a_killed_job_leaves_no_data_behind(void **state)
+TEST_WITH(a_killed_job_leaves_no_data_behind, NULL, cleanup)
 {
 	static const struct setup setups[] = {
 		{.place = PLACE_DISK, .pool_bytes = 200 * KIB},
@@ -410,7 +409,6 @@ static void a_killed_job_leaves_no_data_behind(void **state)
 	int fd = open(temp_directory(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	uint64_t seed = next_seed();
 
-	(void)state;
 	if (fd < 0 && errno == EOPNOTSUPP)
 		SKIP("the file system has no files without a name");
 	close(fd);
@@ -546,14 +544,13 @@ static uint64_t found_step(struct optim *o)
 	return sum == sums[begun] ? begun : finished;
 }
 
-static void an_optimizer_goes_on_from_its_last_commit_after_a_kill(void **state)
+TEST(an_optimizer_goes_on_from_its_last_commit_after_a_kill)
 {
 	unsigned rounds = rounds_of(at_length(SANITIZED ? 5 : 16, 5)), during = 0, stores = 0;
 	uint64_t seed = next_seed(), steps = 0;
 	struct optim o;
 	char *disk;
 
-	(void)state;
 	sum_steps();
 	for (unsigned round = 0; round < rounds; stores++) {
 		uint64_t step = 0;
@@ -573,13 +570,6 @@ static void an_optimizer_goes_on_from_its_last_commit_after_a_kill(void **state)
 		      stores, rounds, during);
 }
 
-static const struct CMUnitTest tests[] = {
-	cmocka_unit_test(a_commit_survives_a_kill),
-	cmocka_unit_test(a_commit_survives_a_kill_over_stripes),
-	cmocka_unit_test_teardown(a_killed_job_leaves_no_data_behind, cleanup),
-	cmocka_unit_test(an_optimizer_goes_on_from_its_last_commit_after_a_kill),
-};
-
 static int soak(double minutes, uint64_t seed)
 {
 	time_t end = time(NULL) + (time_t)(minutes * 60);
@@ -589,18 +579,20 @@ static int soak(double minutes, uint64_t seed)
 	soak_seed = seed;
 	do {
 		print_message("seed %" PRIu64 "\n", soak_seed);
-		rc = cmocka_run_group_tests(tests, open_progress, close_progress);
+		rc = tests_run(__FILE__);
 		print_message("%" PRIu64 " kills\n", kills);
 	} while (!rc && time(NULL) < end);
 	return rc;
 }
+
+AROUND_TESTS(open_progress, close_progress)
 
 int main(int argc, char **argv)
 {
 	struct soak_options options;
 
 	if (argc == 1)
-		return cmocka_run_group_tests(tests, open_progress, close_progress);
+		return tests_run(__FILE__);
 	if (soak_parse(argc, argv, &options))
 		return soak(options.minutes, options.seed);
 	fprintf(stderr, "test_kill [soak [--minutes N] [--seed N]]\n");

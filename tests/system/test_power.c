@@ -11,6 +11,7 @@
 #include "support/sim/sim_drive.h"
 #include "support/sole_owner.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "swap/swap.h"
 #include "swap/swap_fixture.h"
 
@@ -19,8 +20,6 @@
 #include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define power_test(name) cmocka_unit_test_teardown(name, say_where)
 
 static const enum sim_crash ways[] = {SIM_KEEP, SIM_LOSE, SIM_TEAR, SIM_ANY};
 static const char *const way_names[] = {"kept", "lost", "torn", "any of these"};
@@ -460,11 +459,10 @@ static bool power_fails(struct run *run, int (*calls)(struct run *), uint64_t at
 	return ended;
 }
 
-static void after_a_power_failure_anywhere_one_commit_is_found(void **state)
+TEST_WITH(after_a_power_failure_anywhere_one_commit_is_found, NULL, say_where)
 {
 	uint64_t seed = seed_of_run(), runs = 0;
 
-	(void)state;
 	for (size_t way = 0; way < LENGTH(ways); way++) {
 		bool ended = false;
 
@@ -493,9 +491,8 @@ static void expect_the_commit_after_a_failure(struct run *run)
 	OK(&run->fixture, close_store(run));
 }
 
-static void a_commit_of_a_new_store_has_durable_names(void **state)
+TEST_WITH(a_commit_of_a_new_store_has_durable_names, NULL, say_where)
 {
-	(void)state;
 	for (unsigned npaths = 1; npaths <= 2; npaths++) {
 		struct run run;
 
@@ -510,9 +507,8 @@ static void a_commit_of_a_new_store_has_durable_names(void **state)
 }
 
 /* Both copies of the manifest that the next commit replaces are missing. */
-static void a_manifest_that_is_made_again_has_a_durable_name(void **state)
+TEST_WITH(a_manifest_that_is_made_again_has_a_durable_name, NULL, say_where)
 {
-	(void)state;
 	for (unsigned turn = 0; turn < 2; turn++) {
 		char path[512], name[16];
 		struct run run;
@@ -558,21 +554,19 @@ static void at_random(bool lies, unsigned *damaged)
 	print_message("%u reported as damaged\n", *damaged);
 }
 
-static void after_every_power_failure_at_random_one_commit_is_found(void **state)
+TEST_WITH(after_every_power_failure_at_random_one_commit_is_found, NULL, say_where)
 {
 	unsigned damaged = 0;
 
-	(void)state;
 	at_random(false, &damaged);
 	assert_int_equal(damaged, 0);
 }
 
 /* Syncs do nothing, so anything can be lost; only checksums detect it. */
-static void checksums_detect_a_drive_that_lies_about_syncs(void **state)
+TEST_WITH(checksums_detect_a_drive_that_lies_about_syncs, NULL, say_where)
 {
 	unsigned damaged = 0;
 
-	(void)state;
 	at_random(true, &damaged);
 	assert_true(damaged);
 }
@@ -798,11 +792,10 @@ static int drop_due(void **state)
 	return 0;
 }
 
-static void an_optimizer_has_the_state_of_one_commit(void **state)
+TEST_WITH(an_optimizer_has_the_state_of_one_commit, make_due, drop_due)
 {
 	uint64_t seed = seed_of_run(), runs = 0;
 
-	(void)state;
 	for (size_t way = 0; way < LENGTH(ways); way++) {
 		bool ended = false;
 
@@ -820,13 +813,12 @@ static void an_optimizer_has_the_state_of_one_commit(void **state)
 	print_message("%" PRIu64 " runs\n", runs);
 }
 
-static void an_optimizer_detects_a_drive_that_lies_about_syncs(void **state)
+TEST_WITH(an_optimizer_detects_a_drive_that_lies_about_syncs, make_due, drop_due)
 {
 	uint64_t seed = seed_of_run();
 	unsigned damaged = 0;
 	bool ended = false;
 
-	(void)state;
 	for (uint64_t at = 1; !ended; at += SANITIZED ? 9 : 7) {
 		struct training training;
 
@@ -838,21 +830,4 @@ static void an_optimizer_detects_a_drive_that_lies_about_syncs(void **state)
 	}
 	print_message("%u reported as damaged\n", damaged);
 	assert_true(damaged);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		power_test(after_a_power_failure_anywhere_one_commit_is_found),
-		power_test(a_commit_of_a_new_store_has_durable_names),
-		power_test(a_manifest_that_is_made_again_has_a_durable_name),
-		power_test(after_every_power_failure_at_random_one_commit_is_found),
-		power_test(checksums_detect_a_drive_that_lies_about_syncs),
-		cmocka_unit_test_setup_teardown(an_optimizer_has_the_state_of_one_commit, make_due,
-						drop_due),
-		cmocka_unit_test_setup_teardown(an_optimizer_detects_a_drive_that_lies_about_syncs,
-						make_due, drop_due),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* On which file systems, and for which files, reserved space may not suffice. */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <linux/magic.h>
 
+#include "support/tests.h"
 #include "topo/topo.h"
 
 static void is_named(uint32_t magic, bool no_cow, bool shared, const char *word)
@@ -22,9 +20,8 @@ static void is_named(uint32_t magic, bool no_cow, bool shared, const char *word)
 		assert_null(why);
 }
 
-static void file_systems_that_copy_on_write_are_named(void **state)
+TEST(file_systems_that_copy_on_write_are_named)
 {
-	(void)state;
 	is_named(BTRFS_SUPER_MAGIC, false, false, "btrfs");
 	is_named(BTRFS_SUPER_MAGIC, true, false, NULL);
 	is_named(BTRFS_SUPER_MAGIC, true, true, "snapshot");
@@ -37,24 +34,13 @@ static void file_systems_that_copy_on_write_are_named(void **state)
 	is_named(0, false, false, NULL);
 }
 
-static void what_is_no_file_holds_its_space(void **state)
+TEST(what_is_no_file_holds_its_space)
 {
 	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
-	(void)state;
 	assert_true(fd >= 0);
 	assert_null(space_not_held(fd));
 	cow_turn_off(fd);
 	close(fd);
 	assert_null(space_not_held(-1));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(file_systems_that_copy_on_write_are_named),
-		cmocka_unit_test(what_is_no_file_holds_its_space),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

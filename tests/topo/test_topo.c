@@ -11,7 +11,6 @@
 #include <linux/capability.h>
 #include <linux/loop.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -26,8 +25,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "support/tests.h"
 #include "topo/path.h"
 #include "topo/sysfs.h"
 #include "topo/topo.h"
@@ -98,41 +96,37 @@ static void remove_tree(const char *path)
 
 /* ---- Topologies of other machines ---- */
 
-static void a_drive_is_on_the_node_of_its_socket(void **state)
+TEST(a_drive_is_on_the_node_of_its_socket)
 {
 	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
 
-	(void)state;
 	assert_int_equal(node_of(topo, "nvme0n1", NULL), 0);
 	assert_int_equal(node_of(topo, "nvme1n1", NULL), 1);
 	topo_close(topo);
 }
 
-static void drives_on_one_node_are_on_that_node(void **state)
+TEST(drives_on_one_node_are_on_that_node)
 {
 	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
 
-	(void)state;
 	assert_int_equal(node_of(topo, "nvme0n1", "nvme2n1"), 0);
 	assert_int_equal(node_of(topo, "nvme1n1", "nvme1n1"), 1);
 	topo_close(topo);
 }
 
-static void drives_on_two_nodes_are_on_none(void **state)
+TEST(drives_on_two_nodes_are_on_none)
 {
 	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
 
-	(void)state;
 	assert_int_equal(node_of(topo, "nvme0n1", "nvme1n1"), -1);
 	assert_int_equal(node_of(topo, "nvme1n1", "nvme0n1"), -1);
 	topo_close(topo);
 }
 
-static void an_unknown_drive_is_on_no_node(void **state)
+TEST(an_unknown_drive_is_on_no_node)
 {
 	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
 
-	(void)state;
 	assert_int_equal(node_of(topo, "nvme7n1", NULL), -1);
 	assert_int_equal(node_of(topo, "nvme9n1", NULL), -1);
 	assert_int_equal(node_of(topo, "nvme0n1", "nvme7n1"), -1);
@@ -141,22 +135,20 @@ static void an_unknown_drive_is_on_no_node(void **state)
 	topo_close(topo);
 }
 
-static void a_drive_of_a_machine_with_one_node_has_no_node(void **state)
+TEST(a_drive_of_a_machine_with_one_node_has_no_node)
 {
 	struct topo *topo = open_topo("tests/topo/one_node.xml");
 
-	(void)state;
 	assert_int_equal(node_of(topo, "nvme0n1", NULL), -1);
 	topo_close(topo);
 }
 
-static void the_cpus_of_a_node_are_listed_in_order(void **state)
+TEST(the_cpus_of_a_node_are_listed_in_order)
 {
 	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
 	const unsigned of_node_1[] = {1, 3, 5, 7};
 	unsigned cpus[8] = {0};
 
-	(void)state;
 	assert_int_equal(topo_cpus_of_node(topo, 1, cpus, COUNT(cpus)), 4);
 	assert_memory_equal(cpus, of_node_1, sizeof(of_node_1));
 	/* An array that is too small is filled, and the full count is returned. */
@@ -187,7 +179,7 @@ static struct topo *open_made_up(const char *description)
 	return topo;
 }
 
-static void cores_are_counted_by_node_and_not_by_hardware_thread(void **state)
+TEST(cores_are_counted_by_node_and_not_by_hardware_thread)
 {
 	static const struct {
 		const char *description;
@@ -199,7 +191,6 @@ static void cores_are_counted_by_node_and_not_by_hardware_thread(void **state)
 		{"[numa] pu:3", 3, {3, 0}},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT(machines); i++) {
 		struct topo *topo = open_made_up(machines[i].description);
 
@@ -211,26 +202,24 @@ static void cores_are_counted_by_node_and_not_by_hardware_thread(void **state)
 	}
 }
 
-static void nothing_is_bound_by_the_topology_of_another_machine(void **state)
+TEST(nothing_is_bound_by_the_topology_of_another_machine)
 {
 	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
 	char memory[64];
 
-	(void)state;
 	assert_int_equal(topo_bind_memory(topo, 0, memory, sizeof(memory)), -ENOTSUP);
 	assert_int_equal(topo_bind_thread(topo, 0), -ENOTSUP);
 	assert_int_equal(topo_bind_thread_to_core(topo, 0, 0), -ENOTSUP);
 	topo_close(topo);
 }
 
-static void a_topology_that_cannot_be_read_is_an_error_that_names_it(void **state)
+TEST(a_topology_that_cannot_be_read_is_an_error_that_names_it)
 {
 	char directory[64], path[80];
 	struct nvs_error error = {.size = sizeof(error)};
 	struct topo *topo = NULL;
 	FILE *file;
 
-	(void)state;
 	snprintf(path, sizeof(path), "%s/broken.xml", make_directory(directory));
 	assert_true(topo_open(&topo, path, &error) < 0);
 	assert_non_null(strstr(error.text, path));
@@ -257,7 +246,7 @@ static int lowest_node(void)
 		       : atoi(nodes);
 }
 
-static void memory_is_bound_where_the_kernel_permits(void **state)
+TEST(memory_is_bound_where_the_kernel_permits)
 {
 	struct topo *topo = open_topo(NULL);
 	const size_t nbytes = 1 << 20;
@@ -266,7 +255,6 @@ static void memory_is_bound_where_the_kernel_permits(void **state)
 	int rc = topo_bind_memory(topo, lowest_node(), memory, nbytes), mode = -1;
 	long asked;
 
-	(void)state;
 	assert_ptr_not_equal(memory, MAP_FAILED);
 	assert_int_equal(topo_bind_memory(topo, 4095, memory, nbytes), -EINVAL);
 	asked = syscall(SYS_get_mempolicy, &mode, NULL, 0, memory, 2 /* MPOL_F_ADDR */);
@@ -335,11 +323,10 @@ static int bind_within_one_cpu(void *arg)
 		       : CHILD_WRONG;
 }
 
-static void binding_stays_within_the_affinity_mask(void **state)
+TEST(binding_stays_within_the_affinity_mask)
 {
 	int status = in_child(bind_within_one_cpu, NULL);
 
-	(void)state;
 	if (status == CHILD_SKIPPED)
 		SKIP("the affinity can't be set here");
 	assert_int_equal(status, CHILD_OK);
@@ -362,11 +349,10 @@ static int bind_to_the_one_core(void *arg)
 		       : CHILD_WRONG;
 }
 
-static void cores_outside_the_affinity_mask_do_not_count(void **state)
+TEST(cores_outside_the_affinity_mask_do_not_count)
 {
 	int status = in_child(bind_to_the_one_core, NULL);
 
-	(void)state;
 	if (status == CHILD_SKIPPED)
 		SKIP("the affinity can't be set here");
 	assert_int_equal(status, CHILD_OK);
@@ -400,11 +386,10 @@ static int bind_to_each_core(void *arg)
 	return CPU_EQUAL(&together, &given) ? CHILD_OK : CHILD_WRONG;
 }
 
-static void a_thread_is_bound_to_any_core(void **state)
+TEST(a_thread_is_bound_to_any_core)
 {
 	int status = in_child(bind_to_each_core, NULL);
 
-	(void)state;
 	if (status == CHILD_SKIPPED)
 		SKIP("the affinity can't be set here");
 	assert_int_equal(status, CHILD_OK);
@@ -476,12 +461,11 @@ static void fake_drives(struct fake_sys *sys)
 	fake_link(sys, "dev/block/253:2", "devices/virtual/dm-2");
 }
 
-static void the_drives_beneath_partitions_mappers_and_raids_are_found(void **state)
+TEST(the_drives_beneath_partitions_mappers_and_raids_are_found)
 {
 	char names[DEVICES_MAX][64];
 	struct fake_sys sys;
 
-	(void)state;
 	fake_drives(&sys);
 	/* The drive, its partition, and a mapper over the partition. */
 	for (unsigned i = 0; i < 3; i++) {
@@ -499,12 +483,11 @@ static void the_drives_beneath_partitions_mappers_and_raids_are_found(void **sta
 	remove_tree(sys.root);
 }
 
-static void more_drives_than_fit_do_not_overflow(void **state)
+TEST(more_drives_than_fit_do_not_overflow)
 {
 	char names[DEVICES_MAX][64], from[64], to[64];
 	struct fake_sys sys;
 
-	(void)state;
 	make_directory(sys.root);
 	for (unsigned i = 0; i < DEVICES_MAX + 3; i++) {
 		snprintf(to, sizeof(to), "devices/pci/sd%c", 'a' + i);
@@ -517,11 +500,10 @@ static void more_drives_than_fit_do_not_overflow(void **state)
 	remove_tree(sys.root);
 }
 
-static void the_kernel_is_asked_for_the_node_of_a_drive_of_several_paths(void **state)
+TEST(the_kernel_is_asked_for_the_node_of_a_drive_of_several_paths)
 {
 	struct fake_sys sys;
 
-	(void)state;
 	make_directory(sys.root);
 	fake_file(&sys, "1\n", "block/nvme0n1/device/device/numa_node");
 	fake_file(&sys, "0\n", "block/nvme1n1/device/nvme4/device/numa_node");
@@ -537,12 +519,11 @@ static void the_kernel_is_asked_for_the_node_of_a_drive_of_several_paths(void **
 	remove_tree(sys.root);
 }
 
-static void small_files_are_read_as_text_numbers_and_choices(void **state)
+TEST(small_files_are_read_as_text_numbers_and_choices)
 {
 	struct fake_sys sys;
 	char text[64], tight[4];
 
-	(void)state;
 	make_directory(sys.root);
 	fake_file(&sys, "none [mq-deadline] kyber \n", "scheduler");
 	fake_file(&sys, "none\n", "only");
@@ -564,11 +545,10 @@ static void small_files_are_read_as_text_numbers_and_choices(void **state)
 	remove_tree(sys.root);
 }
 
-static void a_line_of_mountinfo_gives_type_and_source(void **state)
+TEST(a_line_of_mountinfo_gives_type_and_source)
 {
 	struct mount mount;
 
-	(void)state;
 	assert_true(
 		mount_parse("36 35 98:0 / /mnt rw,noatime master:1 - ext4 /dev/root rw\n", &mount));
 	assert_string_equal(mount.type, "ext4");
@@ -616,12 +596,11 @@ static void assert_direct_io_works(int fd, const struct dio_caps *caps)
 	close(direct);
 }
 
-static void the_reported_alignments_suffice_for_direct_io(void **state)
+TEST(the_reported_alignments_suffice_for_direct_io)
 {
 	int fd = nameless_here();
 	struct dio_caps caps;
 
-	(void)state;
 	if (fd < 0)
 		skip();
 	assert_int_equal(dio_probe(fd, &caps), 0);
@@ -635,12 +614,11 @@ static void the_reported_alignments_suffice_for_direct_io(void **state)
 	close(fd);
 }
 
-static void tmpfs_is_not_direct(void **state)
+TEST(tmpfs_is_not_direct)
 {
 	int fd = memfd_create("test", MFD_CLOEXEC);
 	struct dio_caps caps;
 
-	(void)state;
 	assert_true(fd >= 0);
 	assert_int_equal(dio_probe(fd, &caps), 0);
 	assert_false(caps.direct);
@@ -655,12 +633,11 @@ static void tmpfs_is_not_direct(void **state)
 	close(fd);
 }
 
-static void directories_and_pipes_are_not_direct_and_closed_descriptors_are_errors(void **state)
+TEST(directories_and_pipes_are_not_direct_and_closed_descriptors_are_errors)
 {
 	int directory = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), ends[2];
 	struct dio_caps caps;
 
-	(void)state;
 	assert_int_equal(dio_probe(directory, &caps), 0);
 	assert_false(caps.direct);
 	close(directory);
@@ -672,13 +649,12 @@ static void directories_and_pipes_are_not_direct_and_closed_descriptors_are_erro
 	assert_int_equal(dio_probe(-1, &caps), -EBADF);
 }
 
-static void the_drives_of_the_tree_are_in_sys_block(void **state)
+TEST(the_drives_of_the_tree_are_in_sys_block)
 {
 	char names[DEVICES_MAX][64], path[128];
 	int fd = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	unsigned n = path_devices(fd, names);
 
-	(void)state;
 	close(fd);
 	if (!n)
 		SKIP("the drive beneath this tree is unknown (a container's overlay?)");
@@ -690,12 +666,11 @@ static void the_drives_of_the_tree_are_in_sys_block(void **state)
 	}
 }
 
-static void tmpfs_has_no_drives(void **state)
+TEST(tmpfs_has_no_drives)
 {
 	char names[DEVICES_MAX][64];
 	int fd = memfd_create("test", MFD_CLOEXEC);
 
-	(void)state;
 	assert_int_equal(path_devices(fd, names), 0);
 	close(fd);
 	assert_int_equal(path_devices(-1, names), 0);
@@ -754,7 +729,7 @@ static int loop_open(struct loop *loop)
 	return rc;
 }
 
-static void a_block_device_is_direct_and_is_its_own_drive(void **state)
+TEST(a_block_device_is_direct_and_is_its_own_drive)
 {
 	char names[DEVICES_MAX][64];
 	struct nvs_path_info info = {.size = sizeof(info)};
@@ -763,7 +738,6 @@ static void a_block_device_is_direct_and_is_its_own_drive(void **state)
 	struct loop loop;
 	int rc = loop_open(&loop);
 
-	(void)state;
 	if (rc)
 		SKIP("no loop device is available: %s", strerror(-rc));
 	assert_int_equal(dio_probe(loop.fd, &caps), 0);
@@ -808,12 +782,11 @@ static int look_at_ext4(void *arg)
 	return rc;
 }
 
-static void a_file_system_is_reported_with_its_device(void **state)
+TEST(a_file_system_is_reported_with_its_device)
 {
 	struct loop loop;
 	int rc = loop_open(&loop);
 
-	(void)state;
 	if (rc)
 		SKIP("no loop device is available: %s", strerror(-rc));
 	rc = in_child(look_at_ext4, &loop);
@@ -825,13 +798,12 @@ static void a_file_system_is_reported_with_its_device(void **state)
 
 /* ---- Capabilities of a path ---- */
 
-static void inspecting_a_directory_leaves_nothing_in_it(void **state)
+TEST(inspecting_a_directory_leaves_nothing_in_it)
 {
 	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
 	char directory[64];
 
-	(void)state;
 	make_directory(directory);
 	if (nvs_path_get_info(directory, &info, &error))
 		fail_msg("%s", error.text);
@@ -845,13 +817,12 @@ static void inspecting_a_directory_leaves_nothing_in_it(void **state)
 	assert_int_equal(rmdir(directory), 0);
 }
 
-static void a_path_on_tmpfs_is_reported_as_memory(void **state)
+TEST(a_path_on_tmpfs_is_reported_as_memory)
 {
 	struct nvs_path_info info = {.size = sizeof(info)};
 	struct mount mount;
 	int fd = open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	(void)state;
 	if (fd < 0 || !mount_of(fd, &mount) || strcmp(mount.type, "tmpfs") != 0 ||
 	    access("/dev/shm", W_OK))
 		SKIP("/dev/shm is not a writable tmpfs");
@@ -863,13 +834,12 @@ static void a_path_on_tmpfs_is_reported_as_memory(void **state)
 	assert_int_equal(info.numa_node, -1);
 }
 
-static void a_missing_path_is_reported_with_its_existing_part(void **state)
+TEST(a_missing_path_is_reported_with_its_existing_part)
 {
 	char directory[64], path[96], command[128];
 	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	make_directory(directory);
 	snprintf(path, sizeof(path), "%s/not/there", directory);
 	assert_int_equal(nvs_path_get_info(path, &info, &error), -ENOENT);
@@ -886,13 +856,12 @@ static void a_missing_path_is_reported_with_its_existing_part(void **state)
 	remove_tree(directory);
 }
 
-static void a_path_of_the_wrong_kind_is_refused(void **state)
+TEST(a_path_of_the_wrong_kind_is_refused)
 {
 	char long_path[600];
 	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	assert_int_equal(nvs_path_get_info("/dev/null", &info, &error), -EINVAL);
 	assert_non_null(strstr(error.text, "/dev/null is neither a directory"));
 	assert_int_equal(nvs_path_get_info("", &info, &error), -EINVAL);
@@ -928,12 +897,11 @@ static int look_without_rights(void *arg)
 		       : CHILD_WRONG;
 }
 
-static void a_directory_that_may_not_be_written_is_refused(void **state)
+TEST(a_directory_that_may_not_be_written_is_refused)
 {
 	char directory[64];
 	int status;
 
-	(void)state;
 	assert_int_equal(chmod(make_directory(directory), 0555), 0);
 	status = in_child(look_without_rights, directory);
 	remove_tree(directory);
@@ -971,11 +939,10 @@ static int limit_without_capability(void *arg)
 	return memlock_limit() == 1 << 20 ? CHILD_OK : CHILD_WRONG;
 }
 
-static void the_memlock_limit_is_that_of_the_process(void **state)
+TEST(the_memlock_limit_is_that_of_the_process)
 {
 	int status = in_child(limit_without_capability, NULL);
 
-	(void)state;
 	if (status == CHILD_SKIPPED)
 		SKIP("RLIMIT_MEMLOCK can't be set here");
 	assert_int_equal(status, CHILD_OK);
@@ -993,11 +960,10 @@ static int limit_with_capability(void *arg)
 	return memlock_limit() == UINT64_MAX ? CHILD_OK : CHILD_WRONG;
 }
 
-static void cap_ipc_lock_lifts_the_memlock_limit(void **state)
+TEST(cap_ipc_lock_lifts_the_memlock_limit)
 {
 	int status = in_child(limit_with_capability, NULL);
 
-	(void)state;
 	if (status == CHILD_SKIPPED)
 		SKIP("this process has no CAP_IPC_LOCK");
 	assert_int_equal(status, CHILD_OK);
@@ -1014,21 +980,19 @@ static int limit_in_user_namespace(void *arg)
 	return memlock_limit() == 1 << 20 ? CHILD_OK : CHILD_WRONG;
 }
 
-static void a_capability_in_a_user_namespace_lifts_no_limit(void **state)
+TEST(a_capability_in_a_user_namespace_lifts_no_limit)
 {
 	int status = in_child(limit_in_user_namespace, NULL);
 
-	(void)state;
 	if (status == CHILD_SKIPPED)
 		SKIP("no user namespace can be made here");
 	assert_int_equal(status, CHILD_OK);
 }
 
-static void the_facts_of_the_machine_are_those_of_the_kernel(void **state)
+TEST(the_facts_of_the_machine_are_those_of_the_kernel)
 {
 	struct nvs_machine_info info = {.size = sizeof(info)};
 
-	(void)state;
 	memset(&info, 0xff, sizeof(info));
 	machine_facts(&info);
 	assert_string_not_equal(info.kernel, "");
@@ -1086,11 +1050,10 @@ static const struct nvs_path_info good_path = {
 	.numa_node = 1,
 };
 
-static void a_machine_without_harm_gets_no_advice(void **state)
+TEST(a_machine_without_harm_gets_no_advice)
 {
 	struct nvs_advice advice;
 
-	(void)state;
 	memset(&advice, 0xff, sizeof(advice));
 	advice.size = sizeof(advice);
 	nvs_machine_advise(&good_machine, &good_path, &advice);
@@ -1166,9 +1129,8 @@ static const struct {
 	{full, "are free at /mnt/nvme", "fstrim -a"},
 };
 
-static void each_harm_is_named_once_with_its_remedy(void **state)
+TEST(each_harm_is_named_once_with_its_remedy)
 {
-	(void)state;
 	for (unsigned i = 0; i < COUNT(harms); i++) {
 		struct nvs_machine_info machine = good_machine;
 		struct nvs_path_info path = good_path;
@@ -1193,13 +1155,12 @@ HARM(small_machine, machine->memory_bytes = 1 << 30; machine->hugepages_free = 1
 HARM(unknown_limits, machine->aio_max_nr = machine->aio_nr = 0; machine->hugepage_bytes = 0;
      machine->transparent_hugepages[0] = '\0')
 
-static void advice_omits_settings_that_cannot_be_changed(void **state)
+TEST(advice_omits_settings_that_cannot_be_changed)
 {
 	static harm_fn *const harmless[] = {small_hw,	   one_node,	   virtio_turns,
 					    full_device,   disk_scheduler, uring_off_but_works,
 					    small_machine, unknown_limits};
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT(harmless); i++) {
 		struct nvs_machine_info machine = good_machine;
 		struct nvs_path_info path = good_path;
@@ -1212,13 +1173,12 @@ static void advice_omits_settings_that_cannot_be_changed(void **state)
 	}
 }
 
-static void advice_is_complete_when_every_harm_applies(void **state)
+TEST(advice_is_complete_when_every_harm_applies)
 {
 	struct nvs_machine_info machine = good_machine;
 	struct nvs_path_info path = good_path;
 	struct nvs_advice advice = {.size = sizeof(advice)};
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT(harms); i++)
 		harms[i].harm(&machine, &path);
 	memset(path.path, 'p', sizeof(path.path) - 1);
@@ -1242,13 +1202,12 @@ static void advice_is_complete_when_every_harm_applies(void **state)
 	}
 }
 
-static void advice_lists_the_worst_harm_first(void **state)
+TEST(advice_lists_the_worst_harm_first)
 {
 	struct nvs_machine_info machine = good_machine;
 	struct nvs_path_info path = good_path;
 	struct nvs_advice advice = {.size = sizeof(advice)};
 
-	(void)state;
 	full(&machine, &path);
 	memlock_8m(&machine, &path);
 	tmpfs(&machine, &path);
@@ -1261,52 +1220,4 @@ static void advice_lists_the_worst_harm_first(void **state)
 	nvs_machine_advise(&machine, NULL, &advice);
 	assert_int_equal(advice.count, 1);
 	assert_non_null(strstr(advice.line[0], "may be locked"));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_drive_is_on_the_node_of_its_socket),
-		cmocka_unit_test(drives_on_one_node_are_on_that_node),
-		cmocka_unit_test(drives_on_two_nodes_are_on_none),
-		cmocka_unit_test(an_unknown_drive_is_on_no_node),
-		cmocka_unit_test(a_drive_of_a_machine_with_one_node_has_no_node),
-		cmocka_unit_test(the_cpus_of_a_node_are_listed_in_order),
-		cmocka_unit_test(cores_are_counted_by_node_and_not_by_hardware_thread),
-		cmocka_unit_test(nothing_is_bound_by_the_topology_of_another_machine),
-		cmocka_unit_test(a_topology_that_cannot_be_read_is_an_error_that_names_it),
-		cmocka_unit_test(memory_is_bound_where_the_kernel_permits),
-		cmocka_unit_test(binding_stays_within_the_affinity_mask),
-		cmocka_unit_test(cores_outside_the_affinity_mask_do_not_count),
-		cmocka_unit_test(a_thread_is_bound_to_any_core),
-		cmocka_unit_test(the_drives_beneath_partitions_mappers_and_raids_are_found),
-		cmocka_unit_test(more_drives_than_fit_do_not_overflow),
-		cmocka_unit_test(the_kernel_is_asked_for_the_node_of_a_drive_of_several_paths),
-		cmocka_unit_test(small_files_are_read_as_text_numbers_and_choices),
-		cmocka_unit_test(a_line_of_mountinfo_gives_type_and_source),
-		cmocka_unit_test(the_reported_alignments_suffice_for_direct_io),
-		cmocka_unit_test(tmpfs_is_not_direct),
-		cmocka_unit_test(
-			directories_and_pipes_are_not_direct_and_closed_descriptors_are_errors),
-		cmocka_unit_test(the_drives_of_the_tree_are_in_sys_block),
-		cmocka_unit_test(tmpfs_has_no_drives),
-		cmocka_unit_test(a_block_device_is_direct_and_is_its_own_drive),
-		cmocka_unit_test(a_file_system_is_reported_with_its_device),
-		cmocka_unit_test(inspecting_a_directory_leaves_nothing_in_it),
-		cmocka_unit_test(a_path_on_tmpfs_is_reported_as_memory),
-		cmocka_unit_test(a_missing_path_is_reported_with_its_existing_part),
-		cmocka_unit_test(a_path_of_the_wrong_kind_is_refused),
-		cmocka_unit_test(a_directory_that_may_not_be_written_is_refused),
-		cmocka_unit_test(the_memlock_limit_is_that_of_the_process),
-		cmocka_unit_test(cap_ipc_lock_lifts_the_memlock_limit),
-		cmocka_unit_test(a_capability_in_a_user_namespace_lifts_no_limit),
-		cmocka_unit_test(the_facts_of_the_machine_are_those_of_the_kernel),
-		cmocka_unit_test(a_machine_without_harm_gets_no_advice),
-		cmocka_unit_test(each_harm_is_named_once_with_its_remedy),
-		cmocka_unit_test(advice_omits_settings_that_cannot_be_changed),
-		cmocka_unit_test(advice_is_complete_when_every_harm_applies),
-		cmocka_unit_test(advice_lists_the_worst_harm_first),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

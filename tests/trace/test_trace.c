@@ -22,6 +22,7 @@
 #include "support/fake_engine.h"
 #include "support/submit.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "trace/trace.h"
 
 /* ---- Reading a trace back ---- */
@@ -233,11 +234,10 @@ static struct nvs_trace *open_trace(size_t max_spans)
 
 /* ---- Recording ---- */
 
-static void without_a_trace_nothing_happens(void **state)
+TEST(without_a_trace_nothing_happens)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	trace_io(NULL, true, 0, 0, 1, 2, 0, 1);
 	trace_thread(NULL, TRACE_WAIT, "room", 1, 2);
 	trace_tensor(NULL, false, "w", 1, 2, 0, 1);
@@ -247,14 +247,13 @@ static void without_a_trace_nothing_happens(void **state)
 	assert_says(error.text, "/nowhere/trace.json");
 }
 
-static void every_kind_of_span_is_written_with_its_exact_times(void **state)
+TEST(every_kind_of_span_is_written_with_its_exact_times)
 {
 	struct nvs_trace *trace = open_trace(16);
 	const uint64_t zero = UINT64_C(123456789012345678);
 	struct timeline timeline;
 	const struct json_value *event;
 
-	(void)state;
 	trace_io(trace, true, 3, 17, zero + 1001, zero + 2003, UINT64_C(5) << 40, 1u << 30);
 	trace_io(trace, false, 0, 2, zero + 7, zero + 8, 4096, 0);
 	trace_thread(trace, TRACE_COMPUTE, "adam", zero, zero + 1000000);
@@ -295,7 +294,7 @@ static void every_kind_of_span_is_written_with_its_exact_times(void **state)
 	nvs_trace_close(trace);
 }
 
-static void calls_are_events_in_the_row_of_their_tensor(void **state)
+TEST(calls_are_events_in_the_row_of_their_tensor)
 {
 	const struct trace_subject weight = {"h.0.w", UINT64_C(5) << 40, UINT64_C(6) << 40, 2};
 	const struct trace_subject none = {.name = ""}, pool = {.name = "", .nbytes = 1u << 30};
@@ -316,7 +315,6 @@ static void calls_are_events_in_the_row_of_their_tensor(void **state)
 	struct timeline timeline;
 	const struct json_value *event;
 
-	(void)state;
 	for (enum trace_kind call = TRACE_SWAP_IN; call <= TRACE_READ_PART; call++) {
 		struct nvs_trace *trace = open_trace(4);
 
@@ -340,7 +338,7 @@ static void calls_are_events_in_the_row_of_their_tensor(void **state)
 	}
 }
 
-static void each_event_has_a_line_of_its_own(void **state)
+TEST(each_event_has_a_line_of_its_own)
 {
 	const char *path = path_in(temp_directory(), "trace.json");
 	struct nvs_trace *trace = open_trace(4);
@@ -348,7 +346,6 @@ static void each_event_has_a_line_of_its_own(void **state)
 	char *json, *line, *rest;
 	unsigned n = 0;
 
-	(void)state;
 	nvs_trace_span(trace, "forward\nbackward", 1, 2);
 	trace_tensor(trace, false, "w", 1, 2, 0, 1);
 	SUCCEEDS(nvs_trace_write(trace, path, NULL, &error), &error);
@@ -363,13 +360,12 @@ static void each_event_has_a_line_of_its_own(void **state)
 	nvs_trace_close(trace);
 }
 
-static void an_empty_trace_and_a_span_that_ends_before_it_begins_are_written(void **state)
+TEST(an_empty_trace_and_a_span_that_ends_before_it_begins_are_written)
 {
 	struct nvs_trace *trace = open_trace(4);
 	struct timeline timeline = written(trace);
 	const struct json_value *event;
 
-	(void)state;
 	assert_int_equal(matching(&timeline, "X", NULL, NULL, &event), 0);
 	done(&timeline);
 	nvs_trace_span(trace, NULL, 20, 10);
@@ -381,13 +377,12 @@ static void an_empty_trace_and_a_span_that_ends_before_it_begins_are_written(voi
 	nvs_trace_close(trace);
 }
 
-static void spans_without_room_are_counted_and_dropped(void **state)
+TEST(spans_without_room_are_counted_and_dropped)
 {
 	struct nvs_trace *trace = open_trace(3);
 	struct timeline timeline;
 	const struct json_value *event;
 
-	(void)state;
 	for (unsigned i = 0; i < 10; i++)
 		trace_io(trace, false, 0, 0, i, i + 1, i, 1);
 	timeline = written(trace);
@@ -398,12 +393,11 @@ static void spans_without_room_are_counted_and_dropped(void **state)
 	nvs_trace_close(trace);
 }
 
-static void a_trace_of_no_events_or_beyond_memory_is_refused(void **state)
+TEST(a_trace_of_no_events_or_beyond_memory_is_refused)
 {
 	struct nvs_trace *trace;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	assert_int_equal(nvs_trace_open(&trace, 0, &error), -EINVAL);
 	assert_null(trace);
 	assert_int_equal(nvs_trace_open(&trace, SIZE_MAX / 64 + 1, &error), -EINVAL);
@@ -417,7 +411,7 @@ static void a_trace_of_no_events_or_beyond_memory_is_refused(void **state)
 #define UMLAUTS_5  UMLAUT UMLAUT UMLAUT UMLAUT UMLAUT
 #define UMLAUTS_15 UMLAUTS_5 UMLAUTS_5 UMLAUTS_5
 
-static void names_are_escaped_and_cut_between_characters(void **state)
+TEST(names_are_escaped_and_cut_between_characters)
 {
 	static const struct {
 		const char *name, *shown;
@@ -434,7 +428,6 @@ static void names_are_escaped_and_cut_between_characters(void **state)
 	struct nvs_trace *trace = open_trace(16);
 	struct timeline timeline;
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT(spans); i++)
 		nvs_trace_span(trace, spans[i].name, i, i + 1);
 	trace_tensor(trace, false, long_name, 0, 1, 0, 1);
@@ -480,14 +473,13 @@ static void in_thread(struct nvs_trace *trace, const char *name, enum trace_kind
 	pthread_join(thread, NULL);
 }
 
-static void each_thread_has_a_named_track_and_the_caller_comes_first(void **state)
+TEST(each_thread_has_a_named_track_and_the_caller_comes_first)
 {
 	struct nvs_trace *trace = open_trace(16);
 	struct timeline timeline;
 	const struct json_value *opener, *caller, *computes, *io;
 	char name[16];
 
-	(void)state;
 	in_thread(trace, "computes", TRACE_COMPUTE);
 	in_thread(trace, "calls", TRACE_CALLER);
 	trace_thread(trace, TRACE_WAIT, "opener", 10, 20);
@@ -508,7 +500,7 @@ static void each_thread_has_a_named_track_and_the_caller_comes_first(void **stat
 	nvs_trace_close(trace);
 }
 
-static void threads_beyond_the_table_share_a_track(void **state)
+TEST(threads_beyond_the_table_share_a_track)
 {
 	enum { THREADS = 300 };
 	struct nvs_trace *trace = open_trace(THREADS);
@@ -518,7 +510,6 @@ static void threads_beyond_the_table_share_a_track(void **state)
 	pthread_t threads[THREADS];
 	unsigned shared = 0;
 
-	(void)state;
 	pthread_barrier_init(&all_live, NULL, THREADS);
 	for (unsigned i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, record_one, &named), 0);
@@ -586,7 +577,7 @@ static size_t assert_whole(const struct timeline *timeline)
 	return n;
 }
 
-static void a_file_written_during_recording_is_consistent(void **state)
+TEST(a_file_written_during_recording_is_consistent)
 {
 	struct nvs_trace *trace = open_trace(RECORDERS * EACH);
 	struct recorder recorders[RECORDERS];
@@ -595,7 +586,6 @@ static void a_file_written_during_recording_is_consistent(void **state)
 	uint64_t allowed = 0;
 	size_t n = 0, before = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < RECORDERS; i++) {
 		recorders[i] = (struct recorder){trace, i, &allowed};
 		assert_int_equal(pthread_create(&threads[i], NULL, record_many, &recorders[i]), 0);
@@ -620,7 +610,7 @@ static void a_file_written_during_recording_is_consistent(void **state)
 
 /* ---- The file ---- */
 
-static void the_file_is_private_and_replaces_what_was_there(void **state)
+TEST(the_file_is_private_and_replaces_what_was_there)
 {
 	const char *path = path_in(temp_directory(), "trace.json");
 	struct nvs_trace *trace = open_trace(4);
@@ -629,7 +619,6 @@ static void the_file_is_private_and_replaces_what_was_there(void **state)
 	struct stat was, is;
 	FILE *old = fopen(path, "w");
 
-	(void)state;
 	assert_non_null(old);
 	fputs("something longer than a trace, which is not JSON", old);
 	fclose(old);
@@ -658,7 +647,7 @@ static unsigned entries(const char *directory)
 	return n;
 }
 
-static void a_file_that_can_not_be_written_is_an_error_and_leaves_nothing(void **state)
+TEST(a_file_that_can_not_be_written_is_an_error_and_leaves_nothing)
 {
 	const char *directory = temp_directory();
 	const char *path = path_in(directory, "trace.json");
@@ -667,7 +656,6 @@ static void a_file_that_can_not_be_written_is_an_error_and_leaves_nothing(void *
 	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t dropped = 0;
 
-	(void)state;
 	assert_int_equal(nvs_trace_write(trace, path_in(directory, "none/t.json"), NULL, &error),
 			 -ENOENT);
 	assert_int_equal(error.code, -ENOENT);
@@ -759,7 +747,7 @@ static int move_all(struct rig *rig)
 	return await_all(rig->aio, both, 2, -1, &error);
 }
 
-static void every_io_is_a_span_on_the_track_of_its_place_in_the_queue(void **state)
+TEST(every_io_is_a_span_on_the_track_of_its_place_in_the_queue)
 {
 	enum { DEPTH = 4, WORKERS = 2 };
 	bool seen[FILE_PAGES] = {false};
@@ -767,7 +755,6 @@ static void every_io_is_a_span_on_the_track_of_its_place_in_the_queue(void **sta
 	struct rig rig;
 	size_t n = 0;
 
-	(void)state;
 	rig_open(&rig, DEPTH, WORKERS);
 	assert_int_equal(move_all(&rig), 0);
 	timeline = written(rig.trace);
@@ -795,12 +782,11 @@ static void every_io_is_a_span_on_the_track_of_its_place_in_the_queue(void **sta
 	rig_close(&rig);
 }
 
-static void ios_one_at_a_time_stay_on_the_first_track(void **state)
+TEST(ios_one_at_a_time_stay_on_the_first_track)
 {
 	struct timeline timeline;
 	struct rig rig;
 
-	(void)state;
 	rig_open(&rig, 32, 1);
 	for (unsigned i = 0; i < 4; i++) {
 		struct transfer page = transfer_of(&rig, NVS_READ, i, 1);
@@ -819,7 +805,7 @@ static void ios_one_at_a_time_stay_on_the_first_track(void **state)
 	rig_close(&rig);
 }
 
-static void a_retried_io_is_one_span_and_a_failed_one_has_no_bytes(void **state)
+TEST(a_retried_io_is_one_span_and_a_failed_one_has_no_bytes)
 {
 	struct transfer page;
 	struct transfer *one = &page;
@@ -828,7 +814,6 @@ static void a_retried_io_is_one_span_and_a_failed_one_has_no_bytes(void **state)
 	struct rig rig;
 	const struct json_value *event;
 
-	(void)state;
 	rig_open(&rig, 4, 1);
 	fake_fail_nth(&rig.fake, 0, 2, -EAGAIN);
 	page = transfer_of(&rig, NVS_READ, 1, 1);
@@ -849,26 +834,4 @@ static void a_retried_io_is_one_span_and_a_failed_one_has_no_bytes(void **state)
 	rig_close(&rig);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(without_a_trace_nothing_happens),
-		test(every_kind_of_span_is_written_with_its_exact_times),
-		test(calls_are_events_in_the_row_of_their_tensor),
-		test(each_event_has_a_line_of_its_own),
-		test(an_empty_trace_and_a_span_that_ends_before_it_begins_are_written),
-		test(spans_without_room_are_counted_and_dropped),
-		test(a_trace_of_no_events_or_beyond_memory_is_refused),
-		test(names_are_escaped_and_cut_between_characters),
-		test(each_thread_has_a_named_track_and_the_caller_comes_first),
-		test(threads_beyond_the_table_share_a_track),
-		test(a_file_written_during_recording_is_consistent),
-		test(the_file_is_private_and_replaces_what_was_there),
-		test(a_file_that_can_not_be_written_is_an_error_and_leaves_nothing),
-		test(every_io_is_a_span_on_the_track_of_its_place_in_the_queue),
-		test(ios_one_at_a_time_stay_on_the_first_track),
-		test(a_retried_io_is_one_span_and_a_failed_one_has_no_bytes),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

@@ -5,17 +5,14 @@
  */
 #include "base/json/read.h"
 #include "base/json/write.h"
+#include "support/tests.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -31,7 +28,7 @@ static struct json_document *read_text(const char *text)
 	return document;
 }
 
-static void each_value_has_its_line_column_and_span(void **state)
+TEST(each_value_has_its_line_column_and_span)
 {
 	static const char text[] =
 		"{\n  \"a\" : [1,\r\n\t\"\xc3\xa9\", null ],\"b\":{\"c\":false}\n}";
@@ -40,7 +37,6 @@ static void each_value_has_its_line_column_and_span(void **state)
 	struct json_document *document;
 	const struct json_value *a, *b, *values[6];
 
-	(void)state;
 	assert_int_equal(json_parse(&document, text, sizeof(text) - 1, "", 1 << 20, NULL), 0);
 	a = json_root(document)->first;
 	b = a->next;
@@ -70,7 +66,7 @@ static void each_value_has_its_line_column_and_span(void **state)
 	json_free(document);
 }
 
-static void strings_are_decoded(void **state)
+TEST(strings_are_decoded)
 {
 	static const struct {
 		const char *text, *string;
@@ -91,7 +87,6 @@ static void strings_are_decoded(void **state)
 		{"\"\\ud800\\\\dc00\"", "\xef\xbf\xbd\\dc00", 8, true},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(strings); i++) {
 		struct json_document *document = read_text(strings[i].text);
 		const struct json_value *value = json_root(document);
@@ -104,12 +99,11 @@ static void strings_are_decoded(void **state)
 	}
 }
 
-static void members_are_found_by_their_names(void **state)
+TEST(members_are_found_by_their_names)
 {
 	struct json_document *document = read_text("{\"a\": {\"b\": \"c\"}, \"b\": 1, \"a\": 2}");
 	const struct json_value *root = json_root(document), *a = json_member(root, "a");
 
-	(void)state;
 	assert_int_equal(a->type, JSON_OBJECT);
 	assert_true(json_is_string(json_member(a, "b"), "c"));
 	assert_false(json_is_string(json_member(root, "b"), "1"));
@@ -120,13 +114,12 @@ static void members_are_found_by_their_names(void **state)
 	json_free(document);
 }
 
-static void duplicate_keys_are_listed_in_order(void **state)
+TEST(duplicate_keys_are_listed_in_order)
 {
 	struct json_document *document =
 		read_text("{\"b\": 1, \"a\": 2, \"c\": {\"d\": 1}, \"a\": 3, \"b\": 4, \"a\": 5}");
 	const struct json_value *root = json_root(document), *twice = root->duplicate;
 
-	(void)state;
 	assert_memory_equal(twice->raw, "3", 1);
 	assert_memory_equal(twice->earlier->raw, "2", 1);
 	assert_memory_equal(twice->next->earlier->raw, "1", 1);
@@ -135,7 +128,7 @@ static void duplicate_keys_are_listed_in_order(void **state)
 	json_free(document);
 }
 
-static void whole_numbers_are_exact_in_every_notation(void **state)
+TEST(whole_numbers_are_exact_in_every_notation)
 {
 	static const struct {
 		const char *text;
@@ -180,7 +173,6 @@ static void whole_numbers_are_exact_in_every_notation(void **state)
 		{"-1e99", JSON_NEGATIVE, 0},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(numbers); i++) {
 		struct json_document *document;
 		uint64_t whole = 1;
@@ -196,7 +188,7 @@ static void whole_numbers_are_exact_in_every_notation(void **state)
 }
 
 /* The memory limit grows from zero, so each allocation fails once. */
-static void parsing_survives_the_failure_of_any_allocation(void **state)
+TEST(parsing_survives_the_failure_of_any_allocation)
 {
 	struct json_document *document;
 	struct nvs_error error = {.size = sizeof(error)};
@@ -204,7 +196,6 @@ static void parsing_survives_the_failure_of_any_allocation(void **state)
 	char text[9000], *at = text;
 	int result;
 
-	(void)state;
 	/* A key with a chunk of its own, many values, and members to sort. */
 	at += sprintf(at, "{\"\\u0041");
 	memset(at, 'k', 5000);
@@ -250,16 +241,15 @@ static int parse_strings(size_t nbytes, size_t max)
 	return result;
 }
 
-static void memory_is_used_to_its_last_byte(void **state)
+TEST(memory_is_used_to_its_last_byte)
 {
 	const size_t chunk = 16 << 10, max = chunk + 64;
 
-	(void)state;
 	assert_int_equal(parse_strings(chunk, max), 0);
 	assert_int_equal(parse_strings(chunk + sizeof(void *), max), -ENOMEM);
 }
 
-static void only_relaxed_text_has_comments_and_what_python_writes(void **state)
+TEST(only_relaxed_text_has_comments_and_what_python_writes)
 {
 	static const char *const texts[] = {
 		"{\"a\": Infinity}",	"{\"a\": -Infinity}",	     "[NaN]",
@@ -283,7 +273,6 @@ static void only_relaxed_text_has_comments_and_what_python_writes(void **state)
 	struct json_document *document;
 	const struct json_value *a;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(texts); i++) {
 		assert_int_equal(
 			json_parse(&document, texts[i], strlen(texts[i]), "text", SIZE_MAX, NULL),
@@ -354,11 +343,10 @@ static char *written(unsigned indent)
 	return text;
 }
 
-static void output_on_one_line_has_no_blanks(void **state)
+TEST(output_on_one_line_has_no_blanks)
 {
 	char *text = written(0);
 
-	(void)state;
 	assert_string_equal(
 		text, "{\"text\":\"a\\\"\\\\/\\b\\f\\n\\r\\t\\u001B\\u007F\xc3\xa9\","
 		      "\"no utf-8\":\"a???\\n\",\"count\":18446744073709551615,"
@@ -368,11 +356,10 @@ static void output_on_one_line_has_no_blanks(void **state)
 	free(text);
 }
 
-static void indented_output_has_the_form_of_fios_json(void **state)
+TEST(indented_output_has_the_form_of_fios_json)
 {
 	char *text = written(2);
 
-	(void)state;
 	assert_non_null(strstr(text, "{\n  \"text\": \"a"));
 	assert_non_null(strstr(text, "\n  \"exact\": [\n    0.1,\n"));
 	assert_non_null(strstr(
@@ -381,11 +368,10 @@ static void indented_output_has_the_form_of_fios_json(void **state)
 	free(text);
 }
 
-static void written_documents_read_back(void **state)
+TEST(written_documents_read_back)
 {
 	static const unsigned indents[] = {0, 2, 4};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(indents); i++) {
 		char *text = written(indents[i]);
 		struct json_document *document = read_text(text);
@@ -404,23 +390,4 @@ static void written_documents_read_back(void **state)
 		json_free(document);
 		free(text);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_value_has_its_line_column_and_span),
-		cmocka_unit_test(strings_are_decoded),
-		cmocka_unit_test(members_are_found_by_their_names),
-		cmocka_unit_test(duplicate_keys_are_listed_in_order),
-		cmocka_unit_test(whole_numbers_are_exact_in_every_notation),
-		cmocka_unit_test(parsing_survives_the_failure_of_any_allocation),
-		cmocka_unit_test(memory_is_used_to_its_last_byte),
-		cmocka_unit_test(only_relaxed_text_has_comments_and_what_python_writes),
-		cmocka_unit_test(output_on_one_line_has_no_blanks),
-		cmocka_unit_test(indented_output_has_the_form_of_fios_json),
-		cmocka_unit_test(written_documents_read_back),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 
 #include "base/memory/room.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -115,11 +116,10 @@ static void has_limit(const struct memory_room *room, uint64_t left, uint64_t li
 
 /* ---- The tests ---- */
 
-static void without_a_limit_the_machine_decides(void **state)
+TEST(without_a_limit_the_machine_decides)
 {
 	struct memory_room room;
 
-	(void)state;
 	machine(500 * MIB, V1_LINE("/"), "4:memory:/user\n1:cpu:/\n0::/\n");
 	/* What v1 says of a cgroup without a limit. */
 	v1_cgroup("/user", 9223372036854771712u, 900 * MIB, 0);
@@ -134,11 +134,10 @@ static void without_a_limit_the_machine_decides(void **state)
 	assert_int_equal(memory_room_bytes(&room), 300 * MIB);
 }
 
-static void the_process_s_own_cgroup_limits_it(void **state)
+TEST(the_process_s_own_cgroup_limits_it)
 {
 	struct memory_room room;
 
-	(void)state;
 	machine(5000 * MIB, V1_LINE("/"),
 		"9:name=systemd:/s\n4:hugetlb,memory:/slurm/job_7\n0::/\n");
 	v1_cgroup("", 9223372036854771712u, 9000 * MIB, 0);
@@ -155,11 +154,10 @@ static void the_process_s_own_cgroup_limits_it(void **state)
 	assert_int_equal(memory_room_bytes(&room), 300 * MIB);
 }
 
-static void of_all_cgroups_above_the_one_that_leaves_least_counts(void **state)
+TEST(of_all_cgroups_above_the_one_that_leaves_least_counts)
 {
 	struct memory_room room;
 
-	(void)state;
 	machine(5000 * MIB, V1_LINE("/"), "4:memory:/slurm/job_7/step_0\n");
 	v1_cgroup("/slurm/job_7/step_0", 400 * MIB, 50 * MIB, 0);
 	v1_cgroup("/slurm/job_7", 1000 * MIB, 900 * MIB, 0);
@@ -174,7 +172,7 @@ static void of_all_cgroups_above_the_one_that_leaves_least_counts(void **state)
 	has_limit(&room, 0, 80 * MIB, "/sys/fs/cgroup/a/memory.max");
 }
 
-static void a_container_s_limit_is_at_the_root_of_its_mount(void **state)
+TEST(a_container_s_limit_is_at_the_root_of_its_mount)
 {
 	static const struct {
 		const char *mounts, *cgroups;
@@ -187,7 +185,6 @@ static void a_container_s_limit_is_at_the_root_of_its_mount(void **state)
 	};
 	struct memory_room room;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(v1); i++) {
 		machine(5000 * MIB, v1[i].mounts, v1[i].cgroups);
 		v1_cgroup("", 400 * MIB, 100 * MIB, 0);
@@ -201,11 +198,10 @@ static void a_container_s_limit_is_at_the_root_of_its_mount(void **state)
 	has_limit(&room, 300 * MIB, 400 * MIB, "/sys/fs/cgroup/memory.max");
 }
 
-static void the_page_cache_can_be_dropped_and_does_not_count(void **state)
+TEST(the_page_cache_can_be_dropped_and_does_not_count)
 {
 	struct memory_room room;
 
-	(void)state;
 	machine(5000 * MIB, V1_LINE("/"), "4:memory:/a\n");
 	v1_cgroup("/a", 400 * MIB, 399 * MIB, 300 * MIB);
 	room = room_here();
@@ -220,11 +216,10 @@ static void the_page_cache_can_be_dropped_and_does_not_count(void **state)
 	assert_int_equal(room.left, 400 * MIB);
 }
 
-static void names_with_spaces_and_a_hybrid_of_both_versions_are_read(void **state)
+TEST(names_with_spaces_and_a_hybrid_of_both_versions_are_read)
 {
 	struct memory_room room;
 
-	(void)state;
 	machine(5000 * MIB,
 		"35 31 0:32 /a\\040b /my\\040cgroups rw - cgroup cgroup rw,memory\n"
 		"41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
@@ -235,7 +230,7 @@ static void names_with_spaces_and_a_hybrid_of_both_versions_are_read(void **stat
 	has_limit(&room, 40 * MIB, 70 * MIB, "/my cgroups/c/memory.limit_in_bytes");
 }
 
-static void what_cannot_be_read_limits_nothing(void **state)
+TEST(what_cannot_be_read_limits_nothing)
 {
 	static const char *const odd[] = {
 		"",	      "\n",	     ":\n",	      "0:\n",	       "0::\n",
@@ -248,7 +243,6 @@ static void what_cannot_be_read_limits_nothing(void **state)
 					     "1 2 3:4 / /nowhere rw - cgroup cgroup rw,memory\n"};
 	struct memory_room room;
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(odd); i++)
 		for (size_t j = 0; j < COUNT(mounts); j++) {
 			machine(5 * MIB, mounts[j], odd[i]);
@@ -266,7 +260,7 @@ static int judge(const struct memory_room *room, uint64_t nbytes, struct nvs_err
 	return memory_room_judge(room, nbytes, "buffer_size", "the pool", "allocate less", error);
 }
 
-static void the_error_names_the_limit_its_file_and_what_to_do(void **state)
+TEST(the_error_names_the_limit_its_file_and_what_to_do)
 {
 	struct memory_room room = {.machine = 900 * MIB,
 				   .left = 300 * MIB,
@@ -274,7 +268,6 @@ static void the_error_names_the_limit_its_file_and_what_to_do(void **state)
 				   .file = "/cgroup/memory.max"};
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	assert_int_equal(judge(&room, 1024 * MIB, &error), -ENOMEM);
 	assert_string_equal(error.subject, "buffer_size");
 	assert_says(error.text, "the pool needs 1 GiB (1073741824 bytes)");
@@ -290,18 +283,4 @@ static void the_error_names_the_limit_its_file_and_what_to_do(void **state)
 	assert_int_equal(judge(&room, UINT64_MAX, &error), -ENOMEM);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(without_a_limit_the_machine_decides),
-		test(the_process_s_own_cgroup_limits_it),
-		test(of_all_cgroups_above_the_one_that_leaves_least_counts),
-		test(a_container_s_limit_is_at_the_root_of_its_mount),
-		test(the_page_cache_can_be_dropped_and_does_not_count),
-		test(names_with_spaces_and_a_hybrid_of_both_versions_are_read),
-		test(what_cannot_be_read_limits_nothing),
-		test(the_error_names_the_limit_its_file_and_what_to_do),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

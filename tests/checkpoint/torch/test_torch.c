@@ -11,6 +11,7 @@
 
 #include "checkpoint/torch/zip.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #define N 5u
@@ -94,13 +95,12 @@ static void check_with_python(const char *path)
 	assert_int_equal(system(command), 0);
 }
 
-static void zip_and_pickle_are_those_of_torch_save(void **state)
+TEST(zip_and_pickle_are_those_of_torch_save)
 {
 	struct nvs_checkpoint_item items[N];
 	struct nvs_tensor *t[N];
 	struct fixture f;
 
-	(void)state;
 	make(&f, t, "t");
 	check_with_python(export_all(&f, items, t));
 	fixture_close(&f);
@@ -130,7 +130,7 @@ static void *read_pickle(const char *path, size_t *nbytes)
 }
 
 /* t3 and t4 come from memory, the others from the engine. */
-static void a_pickle_of_the_caller_has_the_tensors_and_then_its_storages(void **state)
+TEST(a_pickle_of_the_caller_has_the_tensors_and_then_its_storages)
 {
 	static unsigned char data[2][MIB];
 	const struct nvs_checkpoint_storage storages[2] = {{sizeof(storages[0]), data[0], 70000},
@@ -143,7 +143,6 @@ static void a_pickle_of_the_caller_has_the_tensors_and_then_its_storages(void **
 	struct fixture f;
 	void *pickle;
 
-	(void)state;
 	make(&f, t, "t");
 	pickle = read_pickle(export_all(&f, items, t), &options.pickle_bytes);
 	options.pickle = pickle;
@@ -156,7 +155,7 @@ static void a_pickle_of_the_caller_has_the_tensors_and_then_its_storages(void **
 	fixture_close(&f);
 }
 
-static void storages_without_a_pickle_or_data_are_refused(void **state)
+TEST(storages_without_a_pickle_or_data_are_refused)
 {
 	struct nvs_checkpoint_storage storage = {sizeof(storage), NULL, 1};
 	struct nvs_checkpoint_options options = {
@@ -166,7 +165,6 @@ static void storages_without_a_pickle_or_data_are_refused(void **state)
 	struct nvs_tensor *t[N];
 	struct fixture f;
 
-	(void)state;
 	make(&f, t, "t");
 	item.tensor = t[0];
 #define REFUSES(words)                                                                             \
@@ -188,7 +186,7 @@ static void storages_without_a_pickle_or_data_are_refused(void **state)
 	fixture_close(&f);
 }
 
-static void a_file_has_no_shards(void **state)
+TEST(a_file_has_no_shards)
 {
 	const struct nvs_checkpoint_options shards = {.size = sizeof(shards), .shard_bytes = 4096};
 	const char *directory = temp_directory(), *path = path_in(directory, "model.pt");
@@ -196,7 +194,6 @@ static void a_file_has_no_shards(void **state)
 	struct nvs_tensor *t[N];
 	struct fixture f;
 
-	(void)state;
 	make(&f, t, "t");
 	item.tensor = t[0];
 	expect_error(&f, nvs_checkpoint_export(f.engine, &item, 1, path, &shards, &f.error),
@@ -215,7 +212,7 @@ static void names_torch(const char *path, const char *names)
 	free(pickle);
 }
 
-static void elements_of_every_type_are_written_and_read_back(void **state)
+TEST(elements_of_every_type_are_written_and_read_back)
 {
 	const char *path = path_in(temp_directory(), "model.pt");
 	struct nvs_checkpoint_item items[NVS_DTYPE_COUNT];
@@ -224,7 +221,6 @@ static void elements_of_every_type_are_written_and_read_back(void **state)
 	struct nvs_checkpoint *checkpoint;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .pool_bytes = MIB);
 	for (unsigned i = 0; i < NVS_DTYPE_COUNT; i++) {
 		struct nvs_tensor_spec spec = {.size = sizeof(spec),
@@ -254,15 +250,4 @@ static void elements_of_every_type_are_written_and_read_back(void **state)
 	fixture_close(&f);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(zip_and_pickle_are_those_of_torch_save),
-		test(a_pickle_of_the_caller_has_the_tensors_and_then_its_storages),
-		test(storages_without_a_pickle_or_data_are_refused),
-		test(a_file_has_no_shards),
-		test(elements_of_every_type_are_written_and_read_back),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
-}
+EACH_TEST(NULL, cleanup)

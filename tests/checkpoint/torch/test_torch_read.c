@@ -11,6 +11,7 @@
 
 #include "checkpoint/torch/pickle.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #define N	3u
@@ -64,13 +65,12 @@ static void flip(const char *path, off_t at, uint8_t bits)
 	close(fd);
 }
 
-static void what_was_exported_is_imported(void **state)
+TEST(what_was_exported_is_imported)
 {
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint *checkpoint;
 	struct saved saved;
 
-	(void)state;
 	saved_make(&saved);
 	OK(&saved.f, nvs_checkpoint_open(&checkpoint, saved.path, &saved.f.error));
 	assert_int_equal(nvs_checkpoint_count(checkpoint), N);
@@ -89,13 +89,12 @@ static void what_was_exported_is_imported(void **state)
 	fixture_close(&saved.f);
 }
 
-static void data_without_its_checksum_is_not_imported(void **state)
+TEST(data_without_its_checksum_is_not_imported)
 {
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint *checkpoint;
 	struct saved saved;
 
-	(void)state;
 	saved_make(&saved);
 	OK(&saved.f, nvs_checkpoint_open(&checkpoint, saved.path, &saved.f.error));
 	assert_int_equal(nvs_checkpoint_get(checkpoint, 1, &tensor), 0);
@@ -173,7 +172,7 @@ static uint64_t bytes_read(struct saved *saved)
 	return stats.io[NVS_READ].bytes;
 }
 
-static void damage_anywhere_in_a_storage_is_found_by_the_tensors_that_are_parts_of_it(void **state)
+TEST(damage_anywhere_in_a_storage_is_found_by_the_tensors_that_are_parts_of_it)
 {
 	static const uint64_t nbytes[VIEWS] = {1000, 500};
 	const uint64_t damaged[] = {0, 2500, 1500, SHARED / 2, SHARED - 1};
@@ -181,7 +180,6 @@ static void damage_anywhere_in_a_storage_is_found_by_the_tensors_that_are_parts_
 	uint64_t data_at, before;
 	struct saved saved;
 
-	(void)state;
 	saved_make(&saved);
 	tensors_add(&saved.f, "view", nbytes, VIEWS, t);
 	export_views(&saved);
@@ -205,7 +203,7 @@ static void damage_anywhere_in_a_storage_is_found_by_the_tensors_that_are_parts_
 }
 
 /* Every damage of a byte is an error, or makes no difference. */
-static void no_damaged_file_is_read_wrongly(void **state)
+TEST(no_damaged_file_is_read_wrongly)
 {
 	uint64_t random = random_seed(__func__);
 	struct saved saved;
@@ -213,7 +211,6 @@ static void no_damaged_file_is_read_wrongly(void **state)
 	off_t end;
 	int fd;
 
-	(void)state;
 	saved_make(&saved);
 	fd = open(saved.path, O_RDONLY | O_CLOEXEC);
 	end = lseek(fd, 0, SEEK_END);
@@ -235,13 +232,12 @@ static void no_damaged_file_is_read_wrongly(void **state)
 	fixture_close(&saved.f);
 }
 
-static void a_truncated_file_is_refused(void **state)
+TEST(a_truncated_file_is_refused)
 {
 	struct saved saved;
 	off_t end;
 	int fd;
 
-	(void)state;
 	saved_make(&saved);
 	fd = open(saved.path, O_RDWR | O_CLOEXEC);
 	end = lseek(fd, 0, SEEK_END);
@@ -253,11 +249,10 @@ static void a_truncated_file_is_refused(void **state)
 	fixture_close(&saved.f);
 }
 
-static void a_file_that_does_not_begin_as_a_zip_is_named(void **state)
+TEST(a_file_that_does_not_begin_as_a_zip_is_named)
 {
 	struct saved saved;
 
-	(void)state;
 	saved_make(&saved);
 	flip(saved.path, 0, 0xff);
 	expect_error(&saved.f, read_back(&saved), -EINVAL, "does not begin as a zip");
@@ -267,7 +262,7 @@ static void a_file_that_does_not_begin_as_a_zip_is_named(void **state)
 }
 
 /* 2 x 5000 elements over a storage of 5000, as torch.expand makes it. */
-static void an_expanded_tensor_is_refused_as_other_views_are(void **state)
+TEST(an_expanded_tensor_is_refused_as_other_views_are)
 {
 	static const char pickle[] = "\x80\x02}(X\x01\0\0\0tctorch._utils\n_rebuild_tensor_v2\n(("
 				     "X\x07\0\0\0storagectorch"
@@ -278,7 +273,6 @@ static void an_expanded_tensor_is_refused_as_other_views_are(void **state)
 		.size = sizeof(options), .pickle = pickle, .pickle_bytes = sizeof(pickle) - 1};
 	struct saved saved;
 
-	(void)state;
 	saved_make(&saved);
 	OK(&saved.f, nvs_checkpoint_export(saved.f.engine, &saved.items[1], 1, saved.path, &options,
 					   &saved.f.error));
@@ -303,7 +297,7 @@ static void open_pickle(struct saved *saved, const char *pickle, size_t nbytes, 
 }
 
 /* As Python 3.11 pickles them: in protocol 2 by calls, in later ones by operations. */
-static void values_of_any_kind_are_read_past(void **state)
+TEST(values_of_any_kind_are_read_past)
 {
 	static const char protocol_2[] = "\x80\x02}(" BYTE("t")
 		/* set([1]), b"\x00", bytearray(b"a"), 1+2j, Counter({"a": 1}), complex64 */
@@ -331,7 +325,6 @@ static void values_of_any_kind_are_read_past(void **state)
 							  "aN}u.";
 	struct saved saved;
 
-	(void)state;
 	saved_make(&saved);
 	open_pickle(&saved, protocol_2, sizeof(protocol_2) - 1, 1);
 	open_pickle(&saved, protocol_5, sizeof(protocol_5) - 1, 1);
@@ -339,14 +332,13 @@ static void values_of_any_kind_are_read_past(void **state)
 	fixture_close(&saved.f);
 }
 
-static void a_tensor_under_a_key_that_is_no_text_is_refused(void **state)
+TEST(a_tensor_under_a_key_that_is_no_text_is_refused)
 {
 	static const char pickle[] = "\x80\x02}(K\x01\x85}(" BYTE("t") "uu.";
 	const struct nvs_checkpoint_options options = {
 		.size = sizeof(options), .pickle = pickle, .pickle_bytes = sizeof(pickle) - 1};
 	struct saved saved;
 
-	(void)state;
 	saved_make(&saved);
 	OK(&saved.f, nvs_checkpoint_export(saved.f.engine, &saved.items[1], 1, saved.path, &options,
 					   &saved.f.error));
@@ -355,14 +347,13 @@ static void a_tensor_under_a_key_that_is_no_text_is_refused(void **state)
 }
 
 /* Lists in which each holds the one before 255 times: a tensor millions of times, in a kilobyte. */
-static void a_tensor_that_lists_hold_millions_of_times_is_refused_at_once(void **state)
+TEST(a_tensor_that_lists_hold_millions_of_times_is_refused_at_once)
 {
 	char pickle[2048] = "\x80\x02}(";
 	struct nvs_checkpoint_options options = {.size = sizeof(options), .pickle = pickle};
 	size_t n = 4;
 	struct saved saved;
 
-	(void)state;
 	memcpy(pickle + n, BYTE("t") "q\0X\x01\0\0\0l", sizeof(BYTE("t") "q\0X\x01\0\0\0l") - 1);
 	n += sizeof(BYTE("t") "q\0X\x01\0\0\0l") - 1;
 	for (char level = 0; level < 3; level++) {
@@ -400,12 +391,11 @@ static int read_text(struct pickle *pickle, const char *text, size_t nbytes,
 
 #define READ(pickle, text, error) read_text(pickle, text, sizeof(text) - 1, error)
 
-static void a_name_that_is_not_permitted_is_refused(void **state)
+TEST(a_name_that_is_not_permitted_is_refused)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 	struct pickle pickle;
 
-	(void)state;
 	assert_int_equal(READ(&pickle,
 			      "\x80\x02"
 			      "cos\nsystem\nX\x02\0\0\0ls\x85R.",
@@ -423,7 +413,7 @@ static void a_name_that_is_not_permitted_is_refused(void **state)
 	pickle_free(&pickle);
 }
 
-static void values_are_those_of_python(void **state)
+TEST(values_are_those_of_python)
 {
 	/* {"a": [1, -2, 1.5, None, True, 2**40, -1 (long)], 7: ()} */
 	static const char text[] = "\x80\x02}q\0(X\x01\0\0\0a](K\x01J\xfe\xff\xff\xffG?\xf8\0\0\0\0"
@@ -433,7 +423,6 @@ static void values_are_those_of_python(void **state)
 	struct pickle pickle;
 	struct object **items;
 
-	(void)state;
 	assert_int_equal(READ(&pickle, text, &error), 0);
 	assert_int_equal(pickle.root->kind, OBJECT_DICT);
 	assert_int_equal(pickle.root->n, 4);
@@ -453,7 +442,7 @@ static void values_are_those_of_python(void **state)
 }
 
 /* What a machine without checks would read or write beyond its arrays. */
-static void a_pickle_that_is_no_program_is_refused(void **state)
+TEST(a_pickle_that_is_no_program_is_refused)
 {
 	static const struct {
 		const char *text;
@@ -507,7 +496,6 @@ static void a_pickle_that_is_no_program_is_refused(void **state)
 #undef TEXT
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(wrong); i++) {
 		struct nvs_error error = {.size = sizeof(error)};
 		struct pickle pickle;
@@ -523,23 +511,4 @@ static void a_pickle_that_is_no_program_is_refused(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(what_was_exported_is_imported),
-		test(data_without_its_checksum_is_not_imported),
-		test(damage_anywhere_in_a_storage_is_found_by_the_tensors_that_are_parts_of_it),
-		test(no_damaged_file_is_read_wrongly),
-		test(a_truncated_file_is_refused),
-		test(a_file_that_does_not_begin_as_a_zip_is_named),
-		test(an_expanded_tensor_is_refused_as_other_views_are),
-		test(values_of_any_kind_are_read_past),
-		test(a_tensor_under_a_key_that_is_no_text_is_refused),
-		test(a_tensor_that_lists_hold_millions_of_times_is_refused_at_once),
-		test(a_name_that_is_not_permitted_is_refused),
-		test(values_are_those_of_python),
-		test(a_pickle_that_is_no_program_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
-}
+EACH_TEST(NULL, cleanup)

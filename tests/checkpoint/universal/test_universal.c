@@ -15,6 +15,7 @@
 #include "optim/optim_fixture.h"
 #include "support/inject.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 /* The groups end with elements of no parameter: padding. */
 static const struct group groups[] = {{"first", 100100, NVS_F32}, {"second", 300011, NVS_BF16}};
@@ -116,14 +117,13 @@ static void read_text(const char *path, char *text, size_t room)
 	close(fd);
 }
 
-static void what_is_exported_is_imported(void **state)
+TEST(what_is_exported_is_imported)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "global_step4");
 	struct optim optim, other;
 	float padding[100];
 	char latest[64];
 
-	(void)state;
 	start(&optim, 4);
 	for (unsigned twice = 0; twice < 2; twice++)
 		DONE(&optim, export_to(&optim, path));
@@ -299,13 +299,12 @@ static void step_before_open(void *arg, const char *path)
 	optim_run(own, 2, 2);
 }
 
-static void an_import_that_a_step_changes_meanwhile_is_told(void **state)
+TEST(an_import_that_a_step_changes_meanwhile_is_told)
 {
 	const char *path = path_in(temp_directory(), "tag");
 	struct optim optim, *steps = &optim;
 	const struct inject_observer observer = {.arg = &steps, .before_open = step_before_open};
 
-	(void)state;
 	start(&optim, 1);
 	DONE(&optim, export_to(&optim, path));
 	inject_observe(&observer);
@@ -330,7 +329,7 @@ static void write_before_second_open(void *arg, const char *path)
 		assert_int_equal(utimensat(AT_FDCWD, replacement->path, times, 0), 0);
 }
 
-static void a_file_that_is_written_to_during_an_import_is_told(void **state)
+TEST(a_file_that_is_written_to_during_an_import_is_told)
 {
 	const char *path = path_in(temp_directory(), "tag");
 	struct replacement replacement = {path_in(path, "zero/embed.weight/exp_avg.pt"), 0};
@@ -338,7 +337,6 @@ static void a_file_that_is_written_to_during_an_import_is_told(void **state)
 						 .before_open = write_before_second_open};
 	struct optim optim;
 
-	(void)state;
 	start(&optim, 1);
 	DONE(&optim, export_to(&optim, path));
 	inject_observe(&observer);
@@ -350,14 +348,13 @@ static void a_file_that_is_written_to_during_an_import_is_told(void **state)
 }
 
 /* From one rank to three, from these to one, which compares the checksums, and to four. */
-static void ranks_cut_and_join_parameters(void **state)
+TEST(ranks_cut_and_join_parameters)
 {
 	const char *directory = temp_directory();
 	const char *one = path_in(directory, "one"), *several = path_in(directory, "several");
 	static struct rank ranks[RANKS_MAX];
 	struct optim optim, other;
 
-	(void)state;
 	start(&optim, 3);
 	DONE(&optim, export_to(&optim, one));
 	for (unsigned world = 2; world <= RANKS_MAX; world++) {
@@ -382,12 +379,11 @@ static void ranks_cut_and_join_parameters(void **state)
 	optim_close(&optim);
 }
 
-static void a_rank_that_fails_ends_the_export_of_all(void **state)
+TEST(a_rank_that_fails_ends_the_export_of_all)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "tag");
 	static struct rank ranks[2];
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++)
 		rank_open(&ranks[i], i, 2, path);
 	/* It has no such elements. */
@@ -409,14 +405,13 @@ static void a_rank_that_fails_ends_the_export_of_all(void **state)
 }
 
 /* One rank runs out of memory, in any allocation. */
-static void a_rank_without_memory_ends_the_export_of_all(void **state)
+TEST(a_rank_without_memory_ends_the_export_of_all)
 {
 	const char *memory = memory_directory();
 	const char *path = path_in(memory ? memory : temp_directory(), "tag");
 	static struct rank ranks[2];
 	uint64_t failed = 1;
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++)
 		rank_open(&ranks[i], i, 2, path);
 	for (uint64_t nth = 1; failed; nth += 1 + nth / 32) {
@@ -443,7 +438,7 @@ static void is_as_before(const char *path, struct optim *reader, struct optim *b
 	assert_int_equal(entries_of(path), 1);
 }
 
-static void elements_that_a_rank_alone_leaves_out_are_refused(void **state)
+TEST(elements_that_a_rank_alone_leaves_out_are_refused)
 {
 	const char *path = path_in(temp_directory(), "tag");
 	struct nvs_checkpoint_param params[PARAMS];
@@ -464,7 +459,6 @@ static void elements_that_a_rank_alone_leaves_out_are_refused(void **state)
 		{3, 5, 0, "blocks.0.norm: no rank has the 5 elements from 0 on, of 5"},
 	};
 
-	(void)state;
 	start(&optim, 4);
 	start(&reader, 0);
 	DONE(&optim, export_to(&optim, path));
@@ -494,7 +488,7 @@ static void ranks_refuse(struct rank *ranks, unsigned world, const char *words)
 	}
 }
 
-static void elements_that_ranks_leave_out_or_have_twice_are_refused_by_all(void **state)
+TEST(elements_that_ranks_leave_out_or_have_twice_are_refused_by_all)
 {
 	const char *path = path_in(temp_directory(), "tag");
 	static const uint64_t half[] = {56};
@@ -502,7 +496,6 @@ static void elements_that_ranks_leave_out_or_have_twice_are_refused_by_all(void 
 	static struct rank ranks[RANKS_MAX];
 	struct optim optim, reader;
 
-	(void)state;
 	start(&optim, 4);
 	start(&reader, 0);
 	DONE(&optim, export_to(&optim, path));
@@ -539,7 +532,7 @@ static void elements_that_ranks_leave_out_or_have_twice_are_refused_by_all(void 
 }
 
 /* More than ranks gather at a time. */
-static void a_checkpoint_may_have_many_parameters(void **state)
+TEST(a_checkpoint_may_have_many_parameters)
 {
 	enum { MANY = 200, NUMEL = 50 };
 	static const uint64_t shape[] = {2 * NUMEL};
@@ -549,7 +542,6 @@ static void a_checkpoint_may_have_many_parameters(void **state)
 	const char *path = path_in(temp_directory(), "tag");
 	float left[NUMEL], right[NUMEL];
 
-	(void)state;
 	for (unsigned rank = 0; rank < 2; rank++) {
 		rank_open(&ranks[rank], rank, 2, path);
 		optim_run(&ranks[rank].optim, 1, 2 + rank);
@@ -593,7 +585,7 @@ static void a_checkpoint_may_have_many_parameters(void **state)
 }
 
 /* `gather` has 4 ranks. */
-static void ranks_that_differ_in_their_numbers_are_refused(void **state)
+TEST(ranks_that_differ_in_their_numbers_are_refused)
 {
 	static const struct {
 		unsigned rank, world;
@@ -608,7 +600,6 @@ static void ranks_that_differ_in_their_numbers_are_refused(void **state)
 	const char *path = path_in(temp_directory(), "tag");
 	static struct rank ranks[RANKS_MAX];
 
-	(void)state;
 	for (unsigned i = 0; i < RANKS_MAX; i++)
 		rank_open(&ranks[i], i, RANKS_MAX, path);
 	for (size_t i = 0; i < COUNT(wrong); i++) {
@@ -633,7 +624,7 @@ static void ranks_that_differ_in_their_numbers_are_refused(void **state)
 }
 
 /* Of 4 ranks all but two make the same mistake. */
-static void ranks_with_the_same_wrong_numbers_are_refused(void **state)
+TEST(ranks_with_the_same_wrong_numbers_are_refused)
 {
 	static const struct {
 		unsigned rank, world;
@@ -641,7 +632,6 @@ static void ranks_with_the_same_wrong_numbers_are_refused(void **state)
 	const char *path = path_in(temp_directory(), "tag");
 	static struct rank ranks[RANKS_MAX];
 
-	(void)state;
 	for (unsigned i = 0; i < RANKS_MAX; i++)
 		rank_open(&ranks[i], i % 2, 2, path);
 	for (size_t i = 0; i < COUNT(wrong); i++) {
@@ -675,14 +665,13 @@ static struct optim *is_of(struct optim *reader, struct optim *a, struct optim *
 	return whose;
 }
 
-static void each_failing_call_leaves_the_old_checkpoint_or_the_new(void **state)
+TEST(each_failing_call_leaves_the_old_checkpoint_or_the_new)
 {
 	const char *memory = memory_directory();
 	const char *path = path_in(memory ? memory : temp_directory(), "tag");
 	struct optim old, new, reader;
 	uint64_t failed = 1;
 
-	(void)state;
 	start(&old, 1);
 	start(&new, 2);
 	start(&reader, 0);
@@ -712,14 +701,13 @@ static void each_failing_call_leaves_the_old_checkpoint_or_the_new(void **state)
 }
 
 /* A child exports and is killed at moments all over the export. */
-static void a_killed_export_leaves_the_old_checkpoint_or_the_new(void **state)
+TEST(a_killed_export_leaves_the_old_checkpoint_or_the_new)
 {
 	const char *path = path_in(temp_directory(), "tag");
 	struct optim old, reader;
 	uint64_t random = random_seed("kills");
 	unsigned kills = 0, rounds = at_length(12, 4);
 
-	(void)state;
 	start(&old, 1);
 	DONE(&old, export_to(&old, path));
 	for (unsigned i = 0; i < rounds; i++) {
@@ -763,7 +751,7 @@ static void flip(const char *path, off_t at)
 }
 
 /* Any byte of a file: what is imported is what was exported, or an error. */
-static void damage_is_an_error_or_without_effect(void **state)
+TEST(damage_is_an_error_or_without_effect)
 {
 	const char *memory = memory_directory();
 	const char *path = path_in(memory ? memory : temp_directory(), "tag");
@@ -773,7 +761,6 @@ static void damage_is_an_error_or_without_effect(void **state)
 	struct optim optim, other;
 	struct stat status;
 
-	(void)state;
 	start(&optim, 2);
 	start(&other, 0);
 	DONE(&optim, export_to(&optim, path));
@@ -815,14 +802,13 @@ static void refuses(const struct nvs_checkpoint_param *params, size_t n, int cod
 		code, words);
 }
 
-static void params_that_are_wrong_are_refused(void **state)
+TEST(params_that_are_wrong_are_refused)
 {
 	static const char *const names[] = {"", ".", "..", "a/b", "optimizer_state.pt", NULL};
 	struct nvs_checkpoint_param params[PARAMS];
 	struct optim optim;
 	char name[257], words[300];
 
-	(void)state;
 	start(&optim, 0);
 	refusing = &optim;
 	refused_path = path_in(temp_directory(), "tag");
@@ -860,7 +846,7 @@ static void params_that_are_wrong_are_refused(void **state)
 	optim_close(&optim);
 }
 
-static void paths_and_options_that_are_wrong_are_refused(void **state)
+TEST(paths_and_options_that_are_wrong_are_refused)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "tag");
 	static const char *const paths[] = {"", "/", ".", "..", "a/.."};
@@ -868,7 +854,6 @@ static void paths_and_options_that_are_wrong_are_refused(void **state)
 	struct nvs_universal_options options = {.size = sizeof(options), .rank = 1};
 	struct optim optim;
 
-	(void)state;
 	start(&optim, 0);
 	params_of(params);
 	for (size_t i = 0; i < COUNT(paths); i++)
@@ -901,13 +886,12 @@ static void paths_and_options_that_are_wrong_are_refused(void **state)
 }
 
 /* Nobody else's file is touched: not behind a link, not in a directory of that name. */
-static void a_planted_link_is_not_followed(void **state)
+TEST(a_planted_link_is_not_followed)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "tag");
 	const char *victim = path_in(directory, "victim");
 	struct optim optim;
 
-	(void)state;
 	start(&optim, 0);
 	assert_int_equal(mkdir(path, 0700), 0);
 	assert_int_equal(mkdir(victim, 0700), 0);
@@ -919,12 +903,11 @@ static void a_planted_link_is_not_followed(void **state)
 }
 
 /* Others' files in a directory with one of the names that an export replaces. */
-static void a_directory_with_other_files_is_not_replaced(void **state)
+TEST(a_directory_with_other_files_is_not_replaced)
 {
 	static const char *const places[] = {"zero/mine", "zero.partial/mine", "zero/params/mine",
 					     "zero/a/b/fp32.pt"};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
 		const char *path = path_in(temp_directory(), "tag"),
 			   *mine = path_in(path, places[i]);
@@ -941,13 +924,12 @@ static void a_directory_with_other_files_is_not_replaced(void **state)
 	}
 }
 
-static void a_signal_while_space_is_reserved_ends_no_export(void **state)
+TEST(a_signal_while_space_is_reserved_ends_no_export)
 {
 	const char *path = path_in(temp_directory(), "tag");
 	struct optim optim;
 	uint64_t failed;
 
-	(void)state;
 	start(&optim, 0);
 	inject_fail(INJECT_SPACE, 1, 1, EINTR);
 	DONE(&optim, export_to(&optim, path));
@@ -958,13 +940,12 @@ static void a_signal_while_space_is_reserved_ends_no_export(void **state)
 }
 
 /* With the default action of SIGXFSZ, which ends the process. */
-static void a_limit_on_file_sizes_is_an_error_with_a_remedy(void **state)
+TEST(a_limit_on_file_sizes_is_an_error_with_a_remedy)
 {
 	const char *path = path_in(temp_directory(), "tag");
 	struct rlimit was, limit;
 	struct optim optim;
 
-	(void)state;
 	start(&optim, 0);
 	signal(SIGXFSZ, SIG_DFL);
 	assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
@@ -976,30 +957,4 @@ static void a_limit_on_file_sizes_is_an_error_with_a_remedy(void **state)
 	optim_close(&optim);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(what_is_exported_is_imported),
-		test(an_import_that_a_step_changes_meanwhile_is_told),
-		test(a_file_that_is_written_to_during_an_import_is_told),
-		test(ranks_cut_and_join_parameters),
-		test(a_rank_that_fails_ends_the_export_of_all),
-		test(a_rank_without_memory_ends_the_export_of_all),
-		test(elements_that_a_rank_alone_leaves_out_are_refused),
-		test(ranks_that_differ_in_their_numbers_are_refused),
-		test(ranks_with_the_same_wrong_numbers_are_refused),
-		test(elements_that_ranks_leave_out_or_have_twice_are_refused_by_all),
-		test(a_checkpoint_may_have_many_parameters),
-		test(each_failing_call_leaves_the_old_checkpoint_or_the_new),
-		test(a_killed_export_leaves_the_old_checkpoint_or_the_new),
-		test(damage_is_an_error_or_without_effect),
-		test(params_that_are_wrong_are_refused),
-		test(paths_and_options_that_are_wrong_are_refused),
-		test(a_planted_link_is_not_followed),
-		test(a_directory_with_other_files_is_not_replaced),
-		test(a_limit_on_file_sizes_is_an_error_with_a_remedy),
-		test(a_signal_while_space_is_reserved_ends_no_export),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

@@ -9,6 +9,7 @@
 #include "cli/jobs/jobfile.h"
 #include "support/inject.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 static void write_file(const char *path, const char *text)
 {
@@ -67,9 +68,8 @@ static void assert_refused(const char *text, const char *said)
 	assert_refused_bytes(text, strlen(text), -EINVAL, said);
 }
 
-static void sections_and_lines_are_as_fio_reads_them(void **state)
+TEST(sections_and_lines_are_as_fio_reads_them)
 {
-	(void)state;
 	assert_reads("", "");
 	assert_reads("; only\n# comments\n\n   \n", "");
 	assert_reads("[a]\nbs=4k\nstonewall\n[b c]\n", "[a]bs=4k,stonewall,[b c]");
@@ -80,9 +80,8 @@ static void sections_and_lines_are_as_fio_reads_them(void **state)
 	assert_reads("\xef\xbb\xbf[a]\r\nbs=4k\r\nbare\r\n", "[a]bs=4k,bare,");
 }
 
-static void values_have_the_environment_in_them(void **state)
+TEST(values_have_the_environment_in_them)
 {
-	(void)state;
 	setenv("NVSWAP_TEST", "4k", 1);
 	setenv("NVSWAP_EMPTY", "", 1);
 	assert_reads("[a]\nbs=${NVSWAP_TEST}\nx=1${NVSWAP_TEST}2${NVSWAP_TEST}3\n",
@@ -96,9 +95,8 @@ static void values_have_the_environment_in_them(void **state)
 	unsetenv("NVSWAP_EMPTY");
 }
 
-static void errors_have_their_line(void **state)
+TEST(errors_have_their_line)
 {
-	(void)state;
 	assert_refused("[a]\nbs=\033k\n", "x.ini:2: a control character");
 	assert_refused("\nbs=4k\n[a]\n", "x.ini:2: this line is in no section");
 	assert_refused("[a\nbs=4k\n", "x.ini:1: a [ has no ]");
@@ -128,9 +126,8 @@ static void assert_not_expanded(const char *value, const char *said)
 	jobfile_free(&jobfile);
 }
 
-static void a_value_that_cannot_be_expanded_is_reported_with_its_line(void **state)
+TEST(a_value_that_cannot_be_expanded_is_reported_with_its_line)
 {
-	(void)state;
 	unsetenv("NVSWAP_TEST");
 	assert_not_expanded("${NVSWAP_TEST}",
 			    "x.ini:2: ${NVSWAP_TEST} is not set: put NVSWAP_TEST=... before");
@@ -139,11 +136,10 @@ static void a_value_that_cannot_be_expanded_is_reported_with_its_line(void **sta
 }
 
 /* The longest name of a variable, and one that is too long. */
-static void names_of_variables_have_a_bound(void **state)
+TEST(names_of_variables_have_a_bound)
 {
 	char name[257], text[300];
 
-	(void)state;
 	memset(name, 'N', sizeof(name));
 	name[255] = '\0';
 	setenv(name, "4k", 1);
@@ -156,11 +152,10 @@ static void names_of_variables_have_a_bound(void **state)
 	assert_not_expanded(text, "x.ini:2: ${...} takes the name");
 }
 
-static void values_have_a_bound(void **state)
+TEST(values_have_a_bound)
 {
 	char held[4097];
 
-	(void)state;
 	memset(held, 'v', sizeof(held));
 	held[4095] = '\0';
 	setenv("NVSWAP_TEST", held, 1);
@@ -172,14 +167,13 @@ static void values_have_a_bound(void **state)
 	unsetenv("NVSWAP_TEST");
 }
 
-static void a_mebibyte_is_read_and_no_more(void **state)
+TEST(a_mebibyte_is_read_and_no_more)
 {
 	size_t n = 1u << 20;
 	char *text = malloc(n + 1);
 	struct jobfile jobfile;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	assert_non_null(text);
 	memset(text, 'v', n + 1);
 	memcpy(text, "[a]\nk=", 6);
@@ -190,13 +184,12 @@ static void a_mebibyte_is_read_and_no_more(void **state)
 	free(text);
 }
 
-static void every_line_keeps_its_number(void **state)
+TEST(every_line_keeps_its_number)
 {
 	static const char text[] = "\n[a]\n;\nx=1\n\ny\n[b]\n";
 	struct jobfile jobfile;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	SUCCEEDS(jobfile_parse(&jobfile, text, strlen(text), "x.ini", &error), &error);
 	assert_int_equal(jobfile.sections[0].line, 2);
 	assert_int_equal(jobfile.sections[0].lines[0].line, 4);
@@ -218,22 +211,20 @@ static void assert_file_refused(const char *path, int code, const char *said)
 	assert_null(jobfile.memory);
 }
 
-static void an_unreadable_file_is_reported_with_the_reason(void **state)
+TEST(an_unreadable_file_is_reported_with_the_reason)
 {
 	const char *directory = temp_directory();
 
-	(void)state;
 	assert_file_refused(path_in(directory, "none.ini"), -ENOENT, "No such file");
 	assert_file_refused(directory, -EISDIR, "Is a directory");
 }
 
-static void standard_input_is_a_file(void **state)
+TEST(standard_input_is_a_file)
 {
 	int ends[2], saved = dup(STDIN_FILENO);
 	struct jobfile jobfile;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	assert_int_equal(pipe(ends), 0);
 	assert_int_equal(write(ends[1], "[a]\nx=1\n", 8), 8);
 	close(ends[1]);
@@ -250,12 +241,11 @@ static void standard_input_is_a_file(void **state)
 }
 
 /* Each system call fails in turn: reading returns an error and leaks nothing. */
-static void a_failing_call_is_reported(void **state)
+TEST(a_failing_call_is_reported)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "a.ini");
 	uint64_t failed = 1;
 
-	(void)state;
 	setenv("NVSWAP_TEST", "4k", 1);
 	write_file(path, "[a]\nx=${NVSWAP_TEST}\n[b]\n");
 	for (uint64_t n = 1; failed; n++) {
@@ -284,21 +274,4 @@ static void a_failing_call_is_reported(void **state)
 	unsetenv("NVSWAP_TEST");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(sections_and_lines_are_as_fio_reads_them),
-		test(values_have_the_environment_in_them),
-		test(errors_have_their_line),
-		test(a_value_that_cannot_be_expanded_is_reported_with_its_line),
-		test(names_of_variables_have_a_bound),
-		test(values_have_a_bound),
-		test(a_mebibyte_is_read_and_no_more),
-		test(every_line_keeps_its_number),
-		test(an_unreadable_file_is_reported_with_the_reason),
-		test(standard_input_is_a_file),
-		test(a_failing_call_is_reported),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

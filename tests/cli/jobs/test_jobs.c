@@ -12,6 +12,7 @@
 #include "cli/jobs/jobs.h"
 #include "support/inject.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define ARGUMENTS_MAX 16
 
@@ -133,11 +134,10 @@ static void assert_order(const char *typed, const char *text, const char *order)
 
 /* ---- The jobs ---- */
 
-static void without_a_file_the_command_line_is_the_job(void **state)
+TEST(without_a_file_the_command_line_is_the_job)
 {
 	struct bench_plan plan;
 
-	(void)state;
 	assert_int_equal(plan_of(&plan, "--rw swapin --numjobs 3 --seed 7 --output x", NULL), 0);
 	assert_string_equal(order_of(&plan), "swapin/0/0/0 swapin/0/0/1 swapin/0/0/2");
 	assert_int_equal(plan.jobs[0].options.rw, RW_SWAPIN);
@@ -155,9 +155,8 @@ static void without_a_file_the_command_line_is_the_job(void **state)
 	assert_typed_refused("--stonewall", "stonewall");
 }
 
-static void stages_and_groups_are_counted_as_fio_counts_them(void **state)
+TEST(stages_and_groups_are_counted_as_fio_counts_them)
 {
-	(void)state;
 	assert_order("", "[a]\n[b]\n[a]\n", "a/0/0/0 b/0/0/0 a/0/0/0");
 	assert_order("", "[a]\n[b]\nstonewall\n[c]\nnew_group\n[d]\nstonewall=1\n",
 		     "a/0/0/0 b/1/1/0 c/1/2/0 d/2/3/0");
@@ -169,14 +168,13 @@ static void stages_and_groups_are_counted_as_fio_counts_them(void **state)
 	assert_order("", "[one job]\n", "one job/0/0/0");
 }
 
-static void files_run_one_after_the_other(void **state)
+TEST(files_run_one_after_the_other)
 {
 	const char *files[] = {
 		write_file("x.ini", "[global]\nbs=64k\nrw=swapin\n[a]\n[b]\n"),
 		write_file("y.ini", "[c]\nrw=swap\n[global]\nbs=128k\nrw=swap\n[d]\n")};
 	struct bench_plan plan;
 
-	(void)state;
 	assert_int_equal(plan_of(&plan, "% %", files), 0);
 	assert_string_equal(order_of(&plan), "a/0/0/0 b/0/0/0 c/1/1/0 d/1/1/0");
 	assert_int_equal(plan.jobs[1].options.bs, 64 << 10);
@@ -187,9 +185,8 @@ static void files_run_one_after_the_other(void **state)
 	jobs_free(&plan);
 }
 
-static void sections_are_chosen_by_name(void **state)
+TEST(sections_are_chosen_by_name)
 {
-	(void)state;
 	assert_order("--section b", "[a]\nno_key\n[b]\nstonewall\n[c]\n[b]\n", "b/0/0/0 b/0/0/0");
 	assert_order("--section c --section a", "[a]\n[b]\nstonewall\n[c]\nstonewall\n",
 		     "a/0/0/0 c/1/1/0");
@@ -197,11 +194,10 @@ static void sections_are_chosen_by_name(void **state)
 	assert_file_refused("--section global", "[a]\n[global]\n", "--section global: no job");
 }
 
-static void a_run_has_jobs_but_not_too_many(void **state)
+TEST(a_run_has_jobs_but_not_too_many)
 {
 	struct bench_plan plan;
 
-	(void)state;
 	plan_file(&plan, "", "[a]\nnumjobs=255\n[b]\n");
 	assert_int_equal(plan.n, JOBS_MAX);
 	jobs_free(&plan);
@@ -211,14 +207,13 @@ static void a_run_has_jobs_but_not_too_many(void **state)
 	assert_file_refused("", "", "x.ini has no job section");
 }
 
-static void a_name_has_63_bytes_at_most(void **state)
+TEST(a_name_has_63_bytes_at_most)
 {
 	static const char longest[] =
 		"[123456789012345678901234567890123456789012345678901234567890123]\n";
 	char text[128];
 	struct bench_plan plan;
 
-	(void)state;
 	plan_file(&plan, "", longest);
 	assert_int_equal(strlen(plan.jobs[0].name), JOB_NAME_MAX);
 	jobs_free(&plan);
@@ -228,11 +223,10 @@ static void a_name_has_63_bytes_at_most(void **state)
 
 /* ---- Their options ---- */
 
-static void sections_override_global_and_the_command_line_overrides_both(void **state)
+TEST(sections_override_global_and_the_command_line_overrides_both)
 {
 	struct bench_plan plan;
 
-	(void)state;
 	plan_file(&plan, "--iodepth 64 --directory /typed",
 		  "[global]\nbs=64k\niodepth=4\nrw=swapin\ndirectory=/a:/b\n"
 		  "[first]\nbs=128k\niodepth=8\ndirectory=/c\n"
@@ -262,11 +256,10 @@ static void sections_override_global_and_the_command_line_overrides_both(void **
 }
 
 /* A model in [global] does not conflict with a job that makes up tensors. */
-static void nearer_options_clear_conflicting_ones(void **state)
+TEST(nearer_options_clear_conflicting_ones)
 {
 	struct bench_plan plan;
 
-	(void)state;
 	plan_file(&plan, "", "[global]\nmodel=m.json\n[a]\ntensor-size=1m\n[b]\n");
 	assert_null(plan.jobs[0].options.model);
 	assert_false(bench_option_given(&plan.jobs[0].given, "model"));
@@ -278,11 +271,10 @@ static void nearer_options_clear_conflicting_ones(void **state)
 	jobs_free(&plan);
 }
 
-static void options_a_mode_ignores_are_refused_only_in_its_section(void **state)
+TEST(options_a_mode_ignores_are_refused_only_in_its_section)
 {
 	struct bench_plan plan;
 
-	(void)state;
 	plan_file(&plan, "--max-in-cpu 7",
 		  "[global]\ncompute_us=5\n[a]\nrw=swap\n[b]\nrw=params\n");
 	assert_int_equal(plan.jobs[1].options.compute_us, 5);
@@ -293,11 +285,10 @@ static void options_a_mode_ignores_are_refused_only_in_its_section(void **state)
 			    "x.ini:2: compute-us has no effect with rw=swapin");
 }
 
-static void options_of_the_run_are_only_in_global(void **state)
+TEST(options_of_the_run_are_only_in_global)
 {
 	struct bench_plan plan;
 
-	(void)state;
 	plan_file(&plan, "--eta never",
 		  "[global]\noutput-format=json\nstatus_interval=2s\neta=always\n[a]\n");
 	assert_int_equal(plan.run.formats, 1u << FORMAT_JSON);
@@ -313,9 +304,8 @@ static void options_of_the_run_are_only_in_global(void **state)
 			    "x.ini:2: dry_run is only a command-line");
 }
 
-static void a_wrong_value_is_reported_with_its_line(void **state)
+TEST(a_wrong_value_is_reported_with_its_line)
 {
-	(void)state;
 	assert_file_refused("", "[a]\n\nbs=5001\n", "x.ini:3: bs=5001");
 	assert_file_refused("", "[a]\nbs=4k,8k\n", "x.ini:2: bs=4k,8k: allowed is a size from ");
 	assert_file_refused("", "[a]\nbssplit=4k/50:8k/50,64k\n", "x.ini:2: bssplit=");
@@ -326,11 +316,10 @@ static void a_wrong_value_is_reported_with_its_line(void **state)
 }
 
 /* Each value would be an error by itself. */
-static void a_value_that_the_command_line_overrides_may_be_wrong(void **state)
+TEST(a_value_that_the_command_line_overrides_may_be_wrong)
 {
 	struct bench_plan plan;
 
-	(void)state;
 	plan_file(&plan, "--bs 64k --directory /x --rw swapin --output-format json",
 		  "[global]\ndirectory=${NVSWAP_UNSET}\noutput-format=none\n"
 		  "[a]\nbs=5001\nrw=nothing\nrw\n");
@@ -343,9 +332,8 @@ static void a_value_that_the_command_line_overrides_may_be_wrong(void **state)
 
 /* ---- Unknown keys ---- */
 
-static void an_unknown_key_is_an_error_with_the_nearest(void **state)
+TEST(an_unknown_key_is_an_error_with_the_nearest)
 {
-	(void)state;
 	assert_file_refused("", "[a]\niodpeth=4\n",
 			    "x.ini:2: bench has no key iodpeth; did you mean iodepth?");
 	assert_file_refused("", "[a]\ndirectroy=/x\n",
@@ -357,11 +345,10 @@ static void an_unknown_key_is_an_error_with_the_nearest(void **state)
 
 /* ---- fio's files ---- */
 
-static void keys_that_files_for_both_need_are_accepted(void **state)
+TEST(keys_that_files_for_both_need_are_accepted)
 {
 	struct bench_plan plan;
 
-	(void)state;
 	plan_file(&plan, "",
 		  "[global]\nthread\nrandrepeat=0\ninvalidate=1\nunlink=1\n"
 		  "direct=1\nsize=1g\n[a]\nrw=randread\nbs=4k\niodepth=1\n");
@@ -370,7 +357,7 @@ static void keys_that_files_for_both_need_are_accepted(void **state)
 	jobs_free(&plan);
 }
 
-static void a_load_of_fios_alone_is_refused_by_key_and_line(void **state)
+TEST(a_load_of_fios_alone_is_refused_by_key_and_line)
 {
 	static const char *const keys[] = {"filename=x",  "bsrange=4k-8k", "thinktime=5",
 					   "norandommap", "fsync=1",	   "nrfiles=4",
@@ -379,7 +366,6 @@ static void a_load_of_fios_alone_is_refused_by_key_and_line(void **state)
 					    "trimwrite", "randread:8", "write:64k"};
 	char file[128], why[128];
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT(keys); i++) {
 		snprintf(file, sizeof(file), "[a]\nbs=4k\n%s\n", keys[i]);
 		snprintf(why, sizeof(why), "x.ini:3: %s%.*s", i ? "bench has no key " : "",
@@ -401,14 +387,13 @@ static void a_load_of_fios_alone_is_refused_by_key_and_line(void **state)
 }
 
 /* fio and bench have other defaults. */
-static void a_file_says_what_each_would_take_differently(void **state)
+TEST(a_file_says_what_each_would_take_differently)
 {
 	static const char *const lines[] = {"rw=write\n", "bs=4k\n", "iodepth=1\n", "size=1m\n",
 					    "direct=1\n"};
 	const char *files[1];
 	struct bench_plan plan;
 
-	(void)state;
 	for (unsigned without = 0; without <= COUNT(lines); without++) {
 		char text[128] = "[a]\n", why[64];
 
@@ -434,7 +419,7 @@ static void a_file_says_what_each_would_take_differently(void **state)
 }
 
 /* The keys that the installed fio lists: bench has few of them. */
-static void few_keys_of_fios_are_accepted(void **state)
+TEST(few_keys_of_fios_are_accepted)
 {
 	static const char *const ignored[] = {"invalidate", "randrepeat", "thread", "unlink"};
 	const char *files[] = {write_file("x.ini", "")};
@@ -442,7 +427,6 @@ static void few_keys_of_fios_are_accepted(void **state)
 	unsigned n = 0;
 	FILE *fio = popen("fio --cmdhelp=all 2>/dev/null", "r");
 
-	(void)state;
 	assert_non_null(fio);
 	for (; fscanf(fio, " %127[^: ]%*[^\n]", key) == 1; n++) {
 		bool known = options_find(&bench_command, key);
@@ -461,11 +445,10 @@ static void few_keys_of_fios_are_accepted(void **state)
 }
 
 /* Both as a key and on the command line, whatever its value. */
-static void an_option_that_is_gone_names_what_replaces_it(void **state)
+TEST(an_option_that_is_gone_names_what_replaces_it)
 {
 	char text[128], why[256];
 
-	(void)state;
 	for (const struct option_gone *gone = bench_command.gone; gone->name; gone++) {
 		assert_null(options_find(&bench_command, gone->name));
 		snprintf(text, sizeof(text), "[a]\nbs=4k\n%s=1\n", gone->name);
@@ -485,23 +468,21 @@ static void an_option_that_is_gone_names_what_replaces_it(void **state)
 
 /* ---- Ranks ---- */
 
-static void concurrent_jobs_have_their_own_stores(void **state)
+TEST(concurrent_jobs_have_their_own_stores)
 {
 	struct bench_plan plan;
 
-	(void)state;
 	plan_file(&plan, "", "[a]\nnumjobs=2\n[b]\n[c]\nstonewall\n[d]\n");
 	for (unsigned i = 0; i < plan.n; i++)
 		assert_int_equal(plan.jobs[i].options.rank, i < 3 ? i : i - 3);
 	jobs_free(&plan);
 }
 
-static void given_ranks_are_kept(void **state)
+TEST(given_ranks_are_kept)
 {
 	static const unsigned expected[] = {0, 4, 1, 2, 3};
 	struct bench_plan plan;
 
-	(void)state;
 	plan_file(&plan, "",
 		  "[global]\ndirectory=/x\n[a]\n[b]\n[c]\nrank=1\n"
 		  "[d]\nrank=2\nnumjobs=2\ndirectory=/y\n");
@@ -511,11 +492,10 @@ static void given_ranks_are_kept(void **state)
 	jobs_free(&plan);
 }
 
-static void two_jobs_of_one_rank_on_one_path_are_refused(void **state)
+TEST(two_jobs_of_one_rank_on_one_path_are_refused)
 {
 	struct bench_plan plan;
 
-	(void)state;
 	assert_file_refused("", "[global]\ndirectory=/x\nrank=1\n[a]\n[b]\n",
 			    "jobs a and b run at the same time on the same path, and both have "
 			    "rank 1");
@@ -530,14 +510,13 @@ static void two_jobs_of_one_rank_on_one_path_are_refused(void **state)
 }
 
 /* Each allocation fails in turn. */
-static void failed_allocations_are_reported(void **state)
+TEST(failed_allocations_are_reported)
 {
 	const char *files[] = {write_file("x.ini",
 					  "[global]\nrw=swap\nrank=0\n[a]\n[b]\nnumjobs=2\n"
 					  "rank=1\ndirectory=/x:/y\n")};
 	uint64_t failed = 1;
 
-	(void)state;
 	for (uint64_t n = 1; failed; n++) {
 		struct inject_held before = inject_held(), after;
 		struct bench_plan plan;
@@ -556,32 +535,4 @@ static void failed_allocations_are_reported(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(without_a_file_the_command_line_is_the_job),
-		test(stages_and_groups_are_counted_as_fio_counts_them),
-		test(files_run_one_after_the_other),
-		test(sections_are_chosen_by_name),
-		test(a_run_has_jobs_but_not_too_many),
-		test(a_name_has_63_bytes_at_most),
-		test(sections_override_global_and_the_command_line_overrides_both),
-		test(nearer_options_clear_conflicting_ones),
-		test(options_a_mode_ignores_are_refused_only_in_its_section),
-		test(options_of_the_run_are_only_in_global),
-		test(a_wrong_value_is_reported_with_its_line),
-		test(a_value_that_the_command_line_overrides_may_be_wrong),
-		test(an_unknown_key_is_an_error_with_the_nearest),
-		test(keys_that_files_for_both_need_are_accepted),
-		test(a_load_of_fios_alone_is_refused_by_key_and_line),
-		test(a_file_says_what_each_would_take_differently),
-		test(few_keys_of_fios_are_accepted),
-		test(an_option_that_is_gone_names_what_replaces_it),
-		test(concurrent_jobs_have_their_own_stores),
-		test(given_ranks_are_kept),
-		test(two_jobs_of_one_rank_on_one_path_are_refused),
-		test(failed_allocations_are_reported),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

@@ -16,6 +16,7 @@
 #include "cli/stop.h"
 #include "config/config.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define KIB (1024ull)
 #define MIB (1024ull * 1024)
@@ -127,9 +128,8 @@ static int run_job(struct job *job)
 
 static const unsigned modes[] = {RW_READ, RW_WRITE, RW_RANDREAD, RW_RANDWRITE};
 
-static void each_mode_moves_its_blocks(void **state)
+TEST(each_mode_moves_its_blocks)
 {
-	(void)state;
 	for (unsigned i = 0; i < COUNT(modes); i++)
 		for (unsigned workers = 1; workers <= 2; workers++) {
 			struct job *job = new_job(modes[i], 3 * MIB + 5 * KIB);
@@ -167,12 +167,11 @@ static void refuses(struct job *job, int rc, const char *says)
 	assert_int_equal(entries_of(watch.directory), 0);
 }
 
-static void sectors_are_moved_direct_where_the_drive_can(void **state)
+TEST(sectors_are_moved_direct_where_the_drive_can)
 {
 	struct nvs_path_info info = {.size = sizeof(info)};
 	struct job *job = new_job(RW_RANDREAD, 256 * KIB);
 
-	(void)state;
 	SUCCEEDS(nvs_path_get_info(watch.directory, &info, &job->result.error), &job->result.error);
 	job->config.aio.block_size = 512;
 	if (info.dio_offset_align != 512) {
@@ -201,11 +200,10 @@ static void count_zero_sectors(void)
 	close(fd);
 }
 
-static void a_pass_writes_every_block(void **state)
+TEST(a_pass_writes_every_block)
 {
 	static const uint64_t sizes[] = {16 * KIB, 3 * 16 * KIB, MIB, 5 * MIB};
 
-	(void)state;
 	for (unsigned i = 0; i < 2 * COUNT(sizes); i++) {
 		struct job *job = new_job(i % 2 ? RW_RANDWRITE : RW_WRITE, sizes[i / 2]);
 
@@ -236,9 +234,8 @@ static void find_sequence(void)
 	close(fd);
 }
 
-static void random_blocks_are_in_no_sequence(void **state)
+TEST(random_blocks_are_in_no_sequence)
 {
-	(void)state;
 	for (unsigned random = 0; random < 2; random++) {
 		struct job *job = new_job(random ? RW_RANDWRITE : RW_WRITE, MIB);
 
@@ -250,9 +247,8 @@ static void random_blocks_are_in_no_sequence(void **state)
 	}
 }
 
-static void all_read_blocks_were_filled(void **state)
+TEST(all_read_blocks_were_filled)
 {
-	(void)state;
 	for (unsigned i = 0; i < COUNT(modes); i++) {
 		struct job *job = new_job(modes[i], 5 * MIB);
 
@@ -267,9 +263,8 @@ static void all_read_blocks_were_filled(void **state)
 
 /* ---- The end of a job ---- */
 
-static void the_rate_bounds_submissions(void **state)
+TEST(the_rate_bounds_submissions)
 {
-	(void)state;
 	for (unsigned i = 0; i < COUNT(modes); i++) {
 		struct job *job = new_job(modes[i], 4 * MIB);
 		uint64_t bytes;
@@ -286,12 +281,11 @@ static void the_rate_bounds_submissions(void **state)
 	}
 }
 
-static void time_based_repeats_until_runtime_ends(void **state)
+TEST(time_based_repeats_until_runtime_ends)
 {
 	uint64_t runtime_ms = 50, moved;
 	struct job *job;
 
-	(void)state;
 	/* The machine may stall for the whole runtime, so repeat with longer ones. */
 	do {
 		job = new_job(RW_RANDREAD, MIB);
@@ -334,12 +328,11 @@ static int runs_until_signal(void *arg)
 	return CHILD_OK;
 }
 
-static void a_signal_ends_the_job(void **state)
+TEST(a_signal_ends_the_job)
 {
 	struct job *job = new_job(RW_WRITE, MIB);
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	job->options.runtime_ms = 3600000;
 	job->options.time_based = true;
 	watch.on_measures = ask_to_end;
@@ -355,13 +348,12 @@ static void kill_itself(void)
 	raise(SIGKILL);
 }
 
-static void kill_leaves_nothing_behind(void **state)
+TEST(kill_leaves_nothing_behind)
 {
 	struct job *job = new_job(RW_RANDWRITE, MIB);
 	int status;
 	pid_t pid = fork();
 
-	(void)state;
 	assert_true(pid >= 0);
 	if (!pid) {
 		watch.on_measures = kill_itself;
@@ -376,11 +368,10 @@ static void kill_leaves_nothing_behind(void **state)
 
 /* ---- Refused options ---- */
 
-static void impossible_accesses_are_refused(void **state)
+TEST(impossible_accesses_are_refused)
 {
 	struct job *job;
 
-	(void)state;
 	job = new_job(RW_READ, 15 * KIB);
 	refuses(job, -EINVAL, "are less than one block of 16384");
 
@@ -397,12 +388,11 @@ static void impossible_accesses_are_refused(void **state)
 	assert_int_equal(entries_of(watch.directory), 0);
 }
 
-static void a_file_needs_direct_io_and_space(void **state)
+TEST(a_file_needs_direct_io_and_space)
 {
 	const char *why = NULL, *memory = memory_directory(), *directory;
 	struct job *job = new_job(RW_WRITE, MIB);
 
-	(void)state;
 	if (memory) {
 		watch.directory = memory;
 		if (run_job(job))
@@ -424,11 +414,10 @@ static void a_file_needs_direct_io_and_space(void **state)
 }
 
 /* The posix engine and libaio do without registered memory and move the same bytes. */
-static void other_engines_do_the_same(void **state)
+TEST(other_engines_do_the_same)
 {
 	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_POSIX, NVS_IOENGINE_LIBAIO};
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT(engines); i++) {
 		struct job *job = new_job(RW_RANDREAD, 4 * MIB);
 
@@ -438,22 +427,4 @@ static void other_engines_do_the_same(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(each_mode_moves_its_blocks),
-		test(sectors_are_moved_direct_where_the_drive_can),
-		test(a_pass_writes_every_block),
-		test(random_blocks_are_in_no_sequence),
-		test(all_read_blocks_were_filled),
-		test(the_rate_bounds_submissions),
-		test(time_based_repeats_until_runtime_ends),
-		test(a_signal_ends_the_job),
-		test(kill_leaves_nothing_behind),
-		test(impossible_accesses_are_refused),
-		test(a_file_needs_direct_io_and_space),
-		test(other_engines_do_the_same),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

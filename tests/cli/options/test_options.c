@@ -12,6 +12,7 @@
 #include "cli/jobs/bench.h"
 #include "cli/tune/tune.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 /* ---- Messages ---- */
 
@@ -157,9 +158,8 @@ static void begin_file(void)
 
 /* ---- Types ---- */
 
-static void flags_are_bare_or_0_or_1(void **state)
+TEST(flags_are_bare_or_0_or_1)
 {
-	(void)state;
 	accepted("--flag");
 	assert_true(values.flag);
 	accepted("--flag=1");
@@ -173,9 +173,8 @@ static void flags_are_bare_or_0_or_1(void **state)
 	refused("--always=0", "--always 0: only 1 is supported");
 }
 
-static void counts_have_the_syntax_of_json(void **state)
+TEST(counts_have_the_syntax_of_json)
 {
-	(void)state;
 	accepted("--count=2");
 	assert_int_equal(values.count, 2);
 	accepted("--count=1e3");
@@ -189,12 +188,11 @@ static void counts_have_the_syntax_of_json(void **state)
 	refused("--count=18446744073709551618", "from 2 to 1000");
 }
 
-static void units_of_sizes_are_of_1024(void **state)
+TEST(units_of_sizes_are_of_1024)
 {
 	static const char *const of_4k[] = {"4096", "4k", "4K", "4kb", "4KB", "4ki", "4KiB"};
 	char text[32];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(of_4k) / sizeof(*of_4k); i++) {
 		snprintf(text, sizeof(text), "--size=%s", of_4k[i]);
 		values.size = 0;
@@ -218,7 +216,7 @@ static void units_of_sizes_are_of_1024(void **state)
 	refused("--size=16384p", "a size from 512");
 }
 
-static void durations_are_kept_in_milliseconds(void **state)
+TEST(durations_are_kept_in_milliseconds)
 {
 	static const struct {
 		const char *text;
@@ -227,7 +225,6 @@ static void durations_are_kept_in_milliseconds(void **state)
 		     {"5m", 300000}, {"1h", 3600000}, {"1d", 86400000}};
 	char text[32];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(times) / sizeof(*times); i++) {
 		snprintf(text, sizeof(text), "--duration=%s", times[i].text);
 		accepted(text);
@@ -241,9 +238,8 @@ static void durations_are_kept_in_milliseconds(void **state)
 	refused("--duration=18446744073709551615h", "whole milliseconds");
 }
 
-static void shares_and_per_cent_have_their_bounds(void **state)
+TEST(shares_and_per_cent_have_their_bounds)
 {
-	(void)state;
 	accepted("--share=0.25");
 	assert_true(values.share == 0.25);
 	accepted("--share=1");
@@ -259,9 +255,8 @@ static void shares_and_per_cent_have_their_bounds(void **state)
 	refused("--percent=2%", "from 0 to 100");
 }
 
-static void an_unknown_choice_suggests_the_nearest(void **state)
+TEST(an_unknown_choice_suggests_the_nearest)
 {
-	(void)state;
 	accepted("--choice=green");
 	assert_int_equal(values.choice, 1);
 	refused("--choice=gren", "allowed are red, green and blue; did you mean green?");
@@ -284,11 +279,10 @@ static void assert_items(unsigned n, const char *const *items)
 		assert_string_equal(values.list.items[i], items[i]);
 }
 
-static void lists_go_on_and_split_at_colons(void **state)
+TEST(lists_go_on_and_split_at_colons)
 {
 	struct line line = {.command = &command};
 
-	(void)state;
 	assert_int_equal(TYPED("--list=/a", "--list", "/b:/c", "--list=d:e"), 0);
 	assert_items(5, (const char *const[]){"/a", "/b", "/c", "d", "e"});
 	refused("--list=a::b", "empty");
@@ -304,9 +298,8 @@ static void lists_go_on_and_split_at_colons(void **state)
 	options_forget_lists();
 }
 
-static void mixes_come_to_100_per_cent(void **state)
+TEST(mixes_come_to_100_per_cent)
 {
-	(void)state;
 	accepted("--mix=64k/70:1m/30");
 	assert_int_equal(values.mix.n, 2);
 	assert_int_equal(values.mix.nbytes[0], 65536);
@@ -338,9 +331,8 @@ static int parse_mix_of(unsigned n)
 	return TYPED(text);
 }
 
-static void a_mix_has_a_limit(void **state)
+TEST(a_mix_has_a_limit)
 {
-	(void)state;
 	assert_int_equal(parse_mix_of(OPTION_MIX_MAX), 0);
 	assert_int_equal(values.mix.n, OPTION_MIX_MAX);
 	assert_int_equal(parse_mix_of(OPTION_MIX_MAX + 1), -EINVAL);
@@ -349,9 +341,8 @@ static void a_mix_has_a_limit(void **state)
 
 /* ---- Names ---- */
 
-static void names_have_aliases_beginnings_and_both_dashes(void **state)
+TEST(names_have_aliases_beginnings_and_both_dashes)
 {
-	(void)state;
 	accepted("--how_many=3");
 	assert_int_equal(values.count, 3);
 	accepted("--how-many=4");
@@ -368,9 +359,8 @@ static void names_have_aliases_beginnings_and_both_dashes(void **state)
 	refused("--string", "--string needs a value");
 }
 
-static void an_argument_with_one_dash_is_named_itself(void **state)
+TEST(an_argument_with_one_dash_is_named_itself)
 {
-	(void)state;
 	refused("-count=3", "-count is not an option of paint; did you mean --count?");
 	refused("-share", "-share is not an option of paint; did you mean --share?");
 	refused("-x", "-x is not an option of paint; see nvswap paint --help");
@@ -379,9 +369,8 @@ static void an_argument_with_one_dash_is_named_itself(void **state)
 	assert_says(said, "nvswap: -size is not an option");
 }
 
-static void operands_stand_anywhere(void **state)
+TEST(operands_stand_anywhere)
 {
-	(void)state;
 	assert_int_equal(TYPED("a.ini", "--flag", "-", "--", "--b"), 0);
 	assert_int_equal(given.noperands, 3);
 	assert_string_equal(given.operands[0], "a.ini");
@@ -391,9 +380,8 @@ static void operands_stand_anywhere(void **state)
 	assert_int_equal(given.noperands, 0);
 }
 
-static void conflicting_options_are_refused(void **state)
+TEST(conflicting_options_are_refused)
 {
-	(void)state;
 	assert_int_equal(TYPED("--count=3", "--size=4k"), -EINVAL);
 	assert_says(said, "--size and --count exclude each other");
 	assert_int_equal(TYPED("--size=4k", "--count=3"), -EINVAL);
@@ -401,9 +389,8 @@ static void conflicting_options_are_refused(void **state)
 
 /* ---- Job files ---- */
 
-static void keys_of_files_are_the_same_options(void **state)
+TEST(keys_of_files_are_the_same_options)
 {
-	(void)state;
 	begin_file();
 	assert_int_equal(set("how-many", "3"), 0);
 	assert_int_equal(set("flag", NULL), 0);
@@ -417,9 +404,8 @@ static void keys_of_files_are_the_same_options(void **state)
 	assert_string_equal(said, "");
 }
 
-static void errors_of_files_begin_with_the_line(void **state)
+TEST(errors_of_files_begin_with_the_line)
 {
-	(void)state;
 	begin_file();
 	assert_int_equal(set("how_many", "1"), -EINVAL);
 	assert_says(said, "nvswap: a.ini:12: count=1: allowed is a whole number from 2 to 1000");
@@ -433,9 +419,8 @@ static void errors_of_files_begin_with_the_line(void **state)
 	assert_null(given.text[1]);
 }
 
-static void a_later_line_of_a_file_replaces_an_earlier_one(void **state)
+TEST(a_later_line_of_a_file_replaces_an_earlier_one)
 {
-	(void)state;
 	begin_file();
 	assert_int_equal(set("list", "/a:/b"), 0);
 	assert_int_equal(set("list", "/c"), 0);
@@ -448,12 +433,11 @@ static void a_later_line_of_a_file_replaces_an_earlier_one(void **state)
 	options_forget_lists();
 }
 
-static void later_values_replace_earlier_ones(void **state)
+TEST(later_values_replace_earlier_ones)
 {
 	struct values under = defaults;
 	struct options_given under_given = {.noperands = 0};
 
-	(void)state;
 	under.share = 0.5;
 	under.size = 8192;
 	under_given.text[2] = "8k";
@@ -495,9 +479,8 @@ static int check_job(const char *const *words)
 
 #define JOB(...) check_job((const char *const[]){__VA_ARGS__, NULL})
 
-static void defaults_depend_on_given_options(void **state)
+TEST(defaults_depend_on_given_options)
 {
-	(void)state;
 	assert_int_equal(JOB("rw", "swap"), 0);
 	assert_true(job.loops == 1 && job.numjobs == 1 && job.direct);
 	assert_int_equal(job.formats, 1u << FORMAT_NORMAL);
@@ -512,18 +495,16 @@ static void defaults_depend_on_given_options(void **state)
 	assert_int_equal(job.size, 1u << 30);
 }
 
-static void runtime_and_rate_of_0_are_unlimited(void **state)
+TEST(runtime_and_rate_of_0_are_unlimited)
 {
-	(void)state;
 	assert_int_equal(JOB("rw", "read", "runtime", "0", "rate", "0"), 0);
 	assert_true(!job.runtime_ms && !job.rate);
 	assert_int_equal(JOB("rw", "read", "runtime", "0", "time_based", "1"), -EINVAL);
 	assert_says(said, "time-based needs runtime");
 }
 
-static void options_without_effect_are_refused(void **state)
+TEST(options_without_effect_are_refused)
 {
-	(void)state;
 	assert_int_equal(JOB("rw", "randread", "model", "m"), -EINVAL);
 	assert_says(
 		said,
@@ -544,11 +525,10 @@ static void options_without_effect_are_refused(void **state)
 }
 
 /* Options from [global] are not the job's own, so they are not checked against its mode. */
-static void options_from_global_are_not_checked(void **state)
+TEST(options_from_global_are_not_checked)
 {
 	struct options_given none = {.noperands = 0};
 
-	(void)state;
 	assert_int_equal(JOB("rw", "randread"), 0);
 	assert_int_equal(options_set(&bench_command, "model", "m", "b.ini:1", &job, &given), 0);
 	assert_int_equal(bench_options_check(&job, &none, "b.ini:3"), 0);
@@ -564,11 +544,10 @@ static int parse_tune(void *arg)
 	return tune_options_parse(options, &given, options->seed ? 5 : 4, argv);
 }
 
-static void tune_takes_one_directory(void **state)
+TEST(tune_takes_one_directory)
 {
 	struct tune_options options = {.seed = 0};
 
-	(void)state;
 	assert_int_equal(heard(parse_tune, &options), 0);
 	assert_string_equal(options.directory, "/d");
 	assert_true(options.objective == TUNE_READ && options.time_ms == 5000 &&
@@ -578,11 +557,10 @@ static void tune_takes_one_directory(void **state)
 }
 
 /* Invariants that all users of the tables rely on. */
-static void option_tables_are_complete(void **state)
+TEST(option_tables_are_complete)
 {
 	const struct command_spec *const commands[] = {&bench_command, &tune_command};
 
-	(void)state;
 	for (unsigned c = 0; c < 2; c++)
 		for (unsigned i = 0; i < commands[c]->noptions; i++) {
 			const struct option_spec *spec = &commands[c]->options[i];
@@ -595,35 +573,4 @@ static void option_tables_are_complete(void **state)
 			for (const char *const *name = spec->aliases; name && *name; name++)
 				assert_ptr_equal(options_find(commands[c], *name), spec);
 		}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(flags_are_bare_or_0_or_1),
-		cmocka_unit_test(counts_have_the_syntax_of_json),
-		cmocka_unit_test(units_of_sizes_are_of_1024),
-		cmocka_unit_test(durations_are_kept_in_milliseconds),
-		cmocka_unit_test(shares_and_per_cent_have_their_bounds),
-		cmocka_unit_test(an_unknown_choice_suggests_the_nearest),
-		cmocka_unit_test(lists_go_on_and_split_at_colons),
-		cmocka_unit_test(mixes_come_to_100_per_cent),
-		cmocka_unit_test(a_mix_has_a_limit),
-		cmocka_unit_test(names_have_aliases_beginnings_and_both_dashes),
-		cmocka_unit_test(an_argument_with_one_dash_is_named_itself),
-		cmocka_unit_test(operands_stand_anywhere),
-		cmocka_unit_test(conflicting_options_are_refused),
-		cmocka_unit_test(keys_of_files_are_the_same_options),
-		cmocka_unit_test(errors_of_files_begin_with_the_line),
-		cmocka_unit_test(a_later_line_of_a_file_replaces_an_earlier_one),
-		cmocka_unit_test(later_values_replace_earlier_ones),
-		cmocka_unit_test(defaults_depend_on_given_options),
-		cmocka_unit_test(runtime_and_rate_of_0_are_unlimited),
-		cmocka_unit_test(options_without_effect_are_refused),
-		cmocka_unit_test(options_from_global_are_not_checked),
-		cmocka_unit_test(tune_takes_one_directory),
-		cmocka_unit_test(option_tables_are_complete),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 
 #include "cli/replay/accesses.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 struct loaded {
 	int rc;
@@ -64,7 +65,7 @@ static const char *listed(const struct access_list *list)
 
 /* ---- Text ---- */
 
-static void verbs_become_the_calls_of_a_program(void **state)
+TEST(verbs_become_the_calls_of_a_program)
 {
 	struct loaded loaded = load_text("  # nothing\n"
 					 "\n"
@@ -79,7 +80,6 @@ static void verbs_become_the_calls_of_a_program(void **state)
 					 "compute 2ns\n"
 					 "swapout b");
 
-	(void)state;
 	assert_int_equal(loaded.rc, 0);
 	assert_string_equal(listed(&loaded.list),
 			    " P0@0 B0@0 I1@0 W1@0 C1@1500 L0@1500 D0@1500 O0@1500 E0@1500 B0@1500"
@@ -93,18 +93,17 @@ static void verbs_become_the_calls_of_a_program(void **state)
 	unload(&loaded);
 }
 
-static void pinned_tensors_are_released_at_the_end(void **state)
+TEST(pinned_tensors_are_released_at_the_end)
 {
 	struct loaded loaded = load_text("swapout a 1\nstep\nswapin a\n");
 
-	(void)state;
 	assert_int_equal(loaded.rc, 0);
 	assert_string_equal(listed(&loaded.list), " L0@0 D0@0 O0@0 B0@0 I0@0 W0@0 C0@0 E0@0");
 	assert_false(loaded.list.read_first[0]);
 	unload(&loaded);
 }
 
-static void invalid_text_is_refused_with_its_line(void **state)
+TEST(invalid_text_is_refused_with_its_line)
 {
 	static const struct {
 		const char *text, *says;
@@ -128,7 +127,6 @@ static void invalid_text_is_refused_with_its_line(void **state)
 		{"compute 9007199s\ncompute 1s\n", ":2: 1s is no time"},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT(cases); i++) {
 		struct loaded loaded = load_text(cases[i].text);
 
@@ -179,11 +177,10 @@ static const char trace[] =
 																				"21.123")
 		TAIL;
 
-static void the_clock_of_a_recorded_program_stops_while_it_waits(void **state)
+TEST(the_clock_of_a_recorded_program_stops_while_it_waits)
 {
 	struct loaded loaded = load_text(trace);
 
-	(void)state;
 	assert_int_equal(loaded.rc, 0);
 	/* The program waits from 12 to 18 us, except 1.5 us in which a thread computes. */
 	assert_string_equal(listed(&loaded.list), " L0@0+L1@0 D0@1000+D1@1000 O1@1000 I1@5500 "
@@ -198,7 +195,7 @@ static void the_clock_of_a_recorded_program_stops_while_it_waits(void **state)
 	unload(&loaded);
 }
 
-static void external_transfers_are_replayed_through_the_pool(void **state)
+TEST(external_transfers_are_replayed_through_the_pool)
 {
 	struct loaded loaded = load_text(
 		HEAD CALL("swapout-from", "w", "1.000") "\n," CALL("wait", "w", "2.000") "\n," CALL(
@@ -206,7 +203,6 @@ static void external_transfers_are_replayed_through_the_pool(void **state)
 							      "4.000") "\n," CALL("swapin-to", "w",
 										  "5.000") TAIL);
 
-	(void)state;
 	assert_int_equal(loaded.rc, 0);
 	assert_string_equal(listed(&loaded.list),
 			    " L0@0 D0@0 O0@0 W0@1000 I0@2000 W0@3000 C0@3000 O0@3000 W0@3000"
@@ -214,25 +210,23 @@ static void external_transfers_are_replayed_through_the_pool(void **state)
 	unload(&loaded);
 }
 
-static void a_run_that_read_parts_of_tensors_is_refused(void **state)
+TEST(a_run_that_read_parts_of_tensors_is_refused)
 {
 	struct loaded loaded = load_text(
 		HEAD CALL("swapin", "w", "1.000") "\n," CALL("read-part", "w", "2.000") TAIL);
 
-	(void)state;
 	assert_int_equal(loaded.rc, -ENOTSUP);
 	assert_non_null(strstr(loaded.error.text, "nvs_tensor_read"));
 	unload(&loaded);
 }
 
-static void a_file_that_is_missing_or_empty_is_refused_without_a_line(void **state)
+TEST(a_file_that_is_missing_or_empty_is_refused_without_a_line)
 {
 	struct loaded loaded = load_text("");
 	struct access_list list;
 	struct nvs_error error = {.size = sizeof(error)};
 	struct model model;
 
-	(void)state;
 	assert_int_equal(loaded.rc, -EINVAL);
 	assert_non_null(strstr(loaded.error.text, ": no accesses of tensors"));
 	assert_null(strstr(loaded.error.text, ":0:"));
@@ -242,7 +236,7 @@ static void a_file_that_is_missing_or_empty_is_refused_without_a_line(void **sta
 			    "/nosuch/trace: can't be opened: No such file or directory");
 }
 
-static void a_damaged_trace_is_refused_with_its_line(void **state)
+TEST(a_damaged_trace_is_refused_with_its_line)
 {
 	static const struct {
 		const char *text, *says;
@@ -265,7 +259,6 @@ static void a_damaged_trace_is_refused_with_its_line(void **state)
 		{HEAD CALL("lease", "w", "1.000") TAIL "\n", "no event"},
 	};
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT(cases); i++) {
 		struct loaded loaded = load_text(cases[i].text);
 
@@ -277,13 +270,12 @@ static void a_damaged_trace_is_refused_with_its_line(void **state)
 
 #define DAMAGED 3000
 
-static void a_trace_with_random_damage_is_read_or_refused(void **state)
+TEST(a_trace_with_random_damage_is_read_or_refused)
 {
 	static const char bytes[] = "\"{}[],:0-e\n\\u9w\0";
 	char damaged[sizeof(trace)];
 	unsigned seed = 7, refused = 0;
 
-	(void)state;
 	for (unsigned i = 0; i < DAMAGED; i++) {
 		struct loaded loaded;
 
@@ -303,19 +295,4 @@ static void a_trace_with_random_damage_is_read_or_refused(void **state)
 	assert_true(refused > DAMAGED / 2);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(verbs_become_the_calls_of_a_program),
-		test(pinned_tensors_are_released_at_the_end),
-		test(invalid_text_is_refused_with_its_line),
-		test(the_clock_of_a_recorded_program_stops_while_it_waits),
-		test(external_transfers_are_replayed_through_the_pool),
-		test(a_run_that_read_parts_of_tensors_is_refused),
-		test(a_file_that_is_missing_or_empty_is_refused_without_a_line),
-		test(a_damaged_trace_is_refused_with_its_line),
-		test(a_trace_with_random_damage_is_read_or_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

@@ -17,6 +17,7 @@
 #include "cli/report/report.h"
 #include "cli/report/text.h"
 #include "config/config.h"
+#include "support/tests.h"
 
 #define JOBS 4
 #define MIB  (1u << 20)
@@ -199,7 +200,7 @@ static void assert_lines(const char *text, const char *const *patterns, size_t n
 #define RATES                                                                                      \
 	"104\\.9 MB/s, 100 IOPS, 100\\.0 MiB in 1\\.000 s; 90 MB/s to 110 MB/s in half seconds"
 
-static void the_text_has_the_figures(void **state)
+TEST(the_text_has_the_figures)
 {
 	static const char *const lines[] = {
 		"nvswap [0-9.]+, 1 job",
@@ -224,7 +225,6 @@ static void the_text_has_the_figures(void **state)
 		.n = 1, .at = {{"nvme0n1", {11, 12}, {1, 2}, {3, 4}, {80, 90}, 7, 500, 1000}}};
 	struct run *run = make_run(1);
 
-	(void)state;
 	run->jobs[0].options.description = "as told";
 	run->report.disks = &disks;
 	assert_lines(written(run, report_text), lines, COUNT(lines));
@@ -265,7 +265,7 @@ static void with_times(struct run *run, const uint64_t *clat, unsigned n)
 		add_ios(result, NVS_READ, 1, 100, clat[i]);
 }
 
-static void shares_of_latencies_fall_where_fios_do(void **state)
+TEST(shares_of_latencies_fall_where_fios_do)
 {
 	/* Histograms are exact to 1/64, so keep clear of the bounds. */
 	static const uint64_t clat[] = {1,	    3,		970,	    1020,    1960,
@@ -282,7 +282,6 @@ static void shares_of_latencies_fall_where_fios_do(void **state)
 		      {"latency_ms", ">=2000", 15.38}};
 	struct run *run = make_run(1);
 
-	(void)state;
 	/* One of 13 is 7.69 %. */
 	with_times(run, clat, COUNT(clat));
 	for (unsigned i = 0; i < COUNT(shares); i++) {
@@ -314,12 +313,11 @@ static void check_union(const struct report_group *group, const struct run *run)
 }
 
 /* fio neither generates and compares contents nor computes an optimizer's step. */
-static void cpu_per_gib_is_of_moving_alone(void **state)
+TEST(cpu_per_gib_is_of_moving_alone)
 {
 	struct run *run = make_run(1);
 	struct bench_result *result = &run->result[0];
 
-	(void)state;
 	result->bytes[NVS_READ] = result->bytes[NVS_WRITE] = 512 * MIB;
 	result->user_us = 9000;
 	result->system_us = 2000;
@@ -331,12 +329,11 @@ static void cpu_per_gib_is_of_moving_alone(void **state)
 	free_run(run);
 }
 
-static void grouped_jobs_add_up(void **state)
+TEST(grouped_jobs_add_up)
 {
 	struct run *run = make_run(2);
 	struct report_group *group = report_group_make();
 
-	(void)state;
 	run->jobs[0].options.group_reporting = run->jobs[1].options.group_reporting = true;
 	add_ios(&run->result[1], NVS_READ, 100, 1000, 7000000);
 	run->result[1].window_ns = 2 * S;
@@ -370,11 +367,10 @@ static void grouped_jobs_add_up(void **state)
 }
 
 /* As in fio, a job that only writes does not extend the reads' time. */
-static void each_direction_is_averaged_over_its_own_time(void **state)
+TEST(each_direction_is_averaged_over_its_own_time)
 {
 	struct run *run = make_run(2);
 
-	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		run->jobs[i].options.group_reporting = true;
 		run->result[i].bytes[!i] = run->result[i].aio.io[!i].ios = 0;
@@ -390,7 +386,7 @@ static void each_direction_is_averaged_over_its_own_time(void **state)
 	free_run(run);
 }
 
-static void only_adjacent_jobs_with_group_reporting_are_grouped(void **state)
+TEST(only_adjacent_jobs_with_group_reporting_are_grouped)
 {
 	static const struct {
 		bool asks[3];
@@ -403,7 +399,6 @@ static void only_adjacent_jobs_with_group_reporting_are_grouped(void **state)
 		{{true, true, true}, {0, 0, 0}, {3, 0, 0}},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct run *run = make_run(3);
 		struct report_group *group = report_group_make();
@@ -421,11 +416,10 @@ static void only_adjacent_jobs_with_group_reporting_are_grouped(void **state)
 	}
 }
 
-static void sums_of_a_group_are_of_all_its_jobs(void **state)
+TEST(sums_of_a_group_are_of_all_its_jobs)
 {
 	struct run *run = make_run(4);
 
-	(void)state;
 	run->result[1].window_ns = 2 * S;
 	run->result[2].window_ns = 3 * S / 2;
 	run->jobs[0].groupid = run->jobs[1].groupid = run->jobs[2].groupid = 4;
@@ -447,11 +441,10 @@ static void break_off(struct bench_result *result)
 	snprintf(result->error.text, sizeof(result->error.text), "tensor w: the drive is gone");
 }
 
-static void a_failed_job_has_its_reason(void **state)
+TEST(a_failed_job_has_its_reason)
 {
 	struct run *run = make_run(2);
 
-	(void)state;
 	break_off(&run->result[1]);
 	run->result[1].measured = false;
 	written(run, report_text);
@@ -466,7 +459,7 @@ static void a_failed_job_has_its_reason(void **state)
 }
 
 /* Two jobs reported as one. */
-static void only_compared_data_is_called_verified(void **state)
+TEST(only_compared_data_is_called_verified)
 {
 	static const struct {
 		bool asked[2], failed;
@@ -498,7 +491,6 @@ static void only_compared_data_is_called_verified(void **state)
 		 "nothing was compared; the run failed: tensor w: the drive is gone"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct run *run = make_run(2);
 
@@ -552,11 +544,10 @@ static void make_steps(struct run *run)
 	run->result[0].verified_bytes = 1600;
 }
 
-static void steps_are_reported_with_their_verification(void **state)
+TEST(steps_are_reported_with_their_verification)
 {
 	struct run *run = make_run(1);
 
-	(void)state;
 	make_steps(run);
 	written(run, report_text);
 	assert_line(run, "  load         : ", "4 made-up tensors, 100.0 MiB, 2 steps, seed 1");
@@ -587,12 +578,11 @@ static void steps_are_reported_with_their_verification(void **state)
 
 /* ---- Edge cases ---- */
 
-static void figures_without_bytes_are_zero_or_omitted(void **state)
+TEST(figures_without_bytes_are_zero_or_omitted)
 {
 	struct run *run = make_run(1);
 	const struct json_value *root, *job;
 
-	(void)state;
 	memset(&run->result[0], 0, sizeof(run->result[0]));
 	run->result[0].measured = true;
 	written(run, report_text);
@@ -609,12 +599,11 @@ static void figures_without_bytes_are_zero_or_omitted(void **state)
 	free_run(run);
 }
 
-static void the_largest_numbers_are_whole(void **state)
+TEST(the_largest_numbers_are_whole)
 {
 	struct run *run = make_run(1);
 	struct bench_result *result = &run->result[0];
 
-	(void)state;
 	memset(result->latency, 0, sizeof(result->latency));
 	latency_add(&result->latency[NVS_READ][NVS_CLAT], UINT64_MAX);
 	latency_add(&result->latency[NVS_READ][NVS_CLAT], UINT64_MAX);
@@ -635,12 +624,11 @@ static void the_largest_numbers_are_whole(void **state)
 
 /* ---- JSON ---- */
 
-static void own_blocks_are_at_the_top_level_for_one_job(void **state)
+TEST(own_blocks_are_at_the_top_level_for_one_job)
 {
 	struct run *run = make_run(2);
 	const struct json_value *root, *jobs;
 
-	(void)state;
 	root = parsed(written(run, report_json));
 	jobs = at(root, "jobs", NULL, NULL);
 	assert_int_equal(jobs->count, 2);
@@ -657,7 +645,7 @@ static void own_blocks_are_at_the_top_level_for_one_job(void **state)
 	free_run(run);
 }
 
-static void json_plus_has_the_counts_of_fios_buckets(void **state)
+TEST(json_plus_has_the_counts_of_fios_buckets)
 {
 	/*
 	 * The values of these buckets by fio's plat_idx_to_val; times beyond 17.2 s are in the last
@@ -668,7 +656,6 @@ static void json_plus_has_the_counts_of_fios_buckets(void **state)
 	struct run *run = make_run(1);
 	const struct json_value *root, *job, *bins;
 
-	(void)state;
 	with_times(run, times, COUNT(times));
 	assert_null(strstr(written(run, report_json), "\"bins\""));
 	run->plan.run.formats = 1u << FORMAT_JSON_PLUS;
@@ -691,7 +678,7 @@ static void json_plus_has_the_counts_of_fios_buckets(void **state)
 
 /* ---- Drives ---- */
 
-static void drive_counters_have_fios_names(void **state)
+TEST(drive_counters_have_fios_names)
 {
 	static const struct disk_watch disks = {
 		.n = 1, .at = {{"vda", {11, 12}, {1, 2}, {3, 4}, {80, 90}, 7, 500, 1000}}};
@@ -702,7 +689,6 @@ static void drive_counters_have_fios_names(void **state)
 					      "\"in_queue\": 7,",      "\"util\": 50.000000\n"};
 	struct run *run = make_run(1);
 
-	(void)state;
 	run->report.disks = &disks;
 	written(run, report_json);
 	for (unsigned i = 0; i < COUNT(members); i++)
@@ -710,7 +696,7 @@ static void drive_counters_have_fios_names(void **state)
 	free_run(run);
 }
 
-static void drives_are_those_beneath_the_paths(void **state)
+TEST_WITH(drives_are_those_beneath_the_paths, NULL, cleanup)
 {
 	const char *memory = memory_directory(), *directory = temp_directory();
 	const char *paths[] = {directory, temp_directory()};
@@ -719,7 +705,6 @@ static void drives_are_those_beneath_the_paths(void **state)
 	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	run->jobs[0].block = NVS_OFFLOAD_PARAM;
 	SUCCEEDS(nvs_path_get_info(directory, &info, &error), &error);
 	SUCCEEDS(nvs_config_set_paths(run->jobs[0].config, NVS_OFFLOAD_PARAM, paths, 2, &error),
@@ -747,28 +732,4 @@ static void drives_are_those_beneath_the_paths(void **state)
 		assert_null(strstr(written(run, report_json), "disk_util"));
 	}
 	free_run(run);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_text_has_the_figures),
-		cmocka_unit_test(shares_of_latencies_fall_where_fios_do),
-		cmocka_unit_test(cpu_per_gib_is_of_moving_alone),
-		cmocka_unit_test(grouped_jobs_add_up),
-		cmocka_unit_test(each_direction_is_averaged_over_its_own_time),
-		cmocka_unit_test(only_adjacent_jobs_with_group_reporting_are_grouped),
-		cmocka_unit_test(sums_of_a_group_are_of_all_its_jobs),
-		cmocka_unit_test(a_failed_job_has_its_reason),
-		cmocka_unit_test(only_compared_data_is_called_verified),
-		cmocka_unit_test(steps_are_reported_with_their_verification),
-		cmocka_unit_test(figures_without_bytes_are_zero_or_omitted),
-		cmocka_unit_test(the_largest_numbers_are_whole),
-		cmocka_unit_test(own_blocks_are_at_the_top_level_for_one_job),
-		cmocka_unit_test(json_plus_has_the_counts_of_fios_buckets),
-		cmocka_unit_test(drive_counters_have_fios_names),
-		test(drives_are_those_beneath_the_paths),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 
 #include "cli/store/store_command_fixture.h"
 #include "support/inject.h"
+#include "support/tests.h"
 
 /* Where a tensor's bytes are. */
 static uint64_t place_of(const char *path, uint64_t index)
@@ -22,12 +23,11 @@ static uint64_t place_of(const char *path, uint64_t index)
 	return tensor.offset;
 }
 
-static void each_damaged_tensor_is_named(void **state)
+TEST(each_damaged_tensor_is_named)
 {
 	const char *path = temp_directory(), *data = path_in(path, "nvswap/rank0/data");
 	char says[64];
 
-	(void)state;
 	make_store(quoted(path), 0, 100);
 	EXITS(0, "verify %s", path);
 	assert_says(output, "100 tensors of 1.91 MiB read: 0 damaged, 0 without a checksum");
@@ -47,12 +47,11 @@ static void each_damaged_tensor_is_named(void **state)
 	EXITS(0, "verify %s", path);
 }
 
-static void a_truncated_store_is_damaged_and_its_lost_tensors_are_named(void **state)
+TEST(a_truncated_store_is_damaged_and_its_lost_tensors_are_named)
 {
 	static const char says[] = "nvswap/rank0/data is truncated: it has ";
 	const char *path = temp_directory();
 
-	(void)state;
 	make_store(quoted(path), 0, 3);
 	assert_int_equal(truncate(path_in(path, "nvswap/rank0/data"), (off_t)place_of(path, 2)), 0);
 	EXITS(1, "list %s", path);
@@ -76,12 +75,11 @@ static void a_truncated_store_is_damaged_and_its_lost_tensors_are_named(void **s
 	assert_int_equal(entries_of(path), 0);
 }
 
-static void the_truncated_path_of_several_is_named(void **state)
+TEST(the_truncated_path_of_several_is_named)
 {
 	const char *a = temp_directory(), *b = temp_directory();
 	char says[512];
 
-	(void)state;
 	snprintf(says, sizeof(says), "%s/nvswap/rank0/data is truncated: it has ", b);
 	make_store(quoted_pair(a, b), 0, 3);
 	assert_int_equal(truncate(path_in(b, "nvswap/rank0/data"), (2 << 20) + 8192), 0);
@@ -90,11 +88,10 @@ static void the_truncated_path_of_several_is_named(void **state)
 	EXITS(0, "remove %s %s", a, b);
 }
 
-static void a_striped_store_is_verified(void **state)
+TEST(a_striped_store_is_verified)
 {
 	const char *a = temp_directory(), *b = temp_directory();
 
-	(void)state;
 	make_store(quoted_pair(a, b), 0, 3);
 	EXITS(0, "verify %s %s", a, b);
 	EXITS(1, "verify %s", a);
@@ -109,7 +106,7 @@ static void a_striped_store_is_verified(void **state)
 	assert_int_equal(entries_of(a) + entries_of(b), 0);
 }
 
-static void damaged_copies_are_repaired(void **state)
+TEST(damaged_copies_are_repaired)
 {
 	static const struct {
 		const char *file;
@@ -123,7 +120,6 @@ static void damaged_copies_are_repaired(void **state)
 	};
 	const char *path = temp_directory();
 
-	(void)state;
 	make_store(quoted(path), 0, 2);
 	EXITS(0, "repair %s", path);
 	assert_says(output, "nothing is damaged");
@@ -140,13 +136,12 @@ static void damaged_copies_are_repaired(void **state)
 	SUCCEEDS(nvs_engine_close(open_engine(quoted(path), 0, true), &error), &error);
 }
 
-static void a_limit_on_file_sizes_is_an_error_with_a_remedy(void **state)
+TEST(a_limit_on_file_sizes_is_an_error_with_a_remedy)
 {
 	static const char *const files[] = {"nvswap/rank0/data", "nvswap/rank0/manifest.0"};
 	const char *path = temp_directory();
 	struct rlimit was, limit;
 
-	(void)state;
 	make_store(quoted(path), 0, 2);
 	assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
 	limit = (struct rlimit){.rlim_cur = 64, .rlim_max = was.rlim_max};
@@ -165,12 +160,11 @@ static void a_limit_on_file_sizes_is_an_error_with_a_remedy(void **state)
 	EXITS(0, "verify %s", path);
 }
 
-static void a_lost_commit_is_rolled_back_only_when_asked(void **state)
+TEST(a_lost_commit_is_rolled_back_only_when_asked)
 {
 	const char *path = temp_directory();
 	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
 
-	(void)state;
 	write_tensors(engine, 1);
 	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
 	write_tensors(engine, 2);
@@ -188,14 +182,13 @@ static void a_lost_commit_is_rolled_back_only_when_asked(void **state)
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
 }
 
-static void a_store_in_use_is_neither_verified_nor_changed(void **state)
+TEST(a_store_in_use_is_neither_verified_nor_changed)
 {
 	static const char *const actions[] = {"verify", "repair", "remove"};
 	const char *path = temp_directory();
 	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
 	char who[64];
 
-	(void)state;
 	snprintf(who, sizeof(who), "in use by process %d (test_store_chan)", (int)getpid());
 	write_tensors(engine, 1);
 	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
@@ -257,11 +250,10 @@ static void remove_meanwhile(void *arg, struct inject_name *name)
 		print_error("before %s is removed: %s", name->path, output);
 }
 
-static void a_store_that_is_being_removed_is_not_removed_by_another_process(void **state)
+TEST(a_store_that_is_being_removed_is_not_removed_by_another_process)
 {
 	const char *path = temp_directory();
 
-	(void)state;
 	for (int has_data = 0; has_data < 2; has_data++) {
 		struct rival rival = {.path = path};
 		const struct inject_observer observer = {.arg = &rival,
@@ -284,13 +276,12 @@ static void remove_before_open(void *arg, const char *opened)
 		rival->status = store_command("remove %s", rival->path);
 }
 
-static void of_two_processes_that_remove_a_store_one_succeeds(void **state)
+TEST(of_two_processes_that_remove_a_store_one_succeeds)
 {
 	const char *path = temp_directory();
 	unsigned wins[2] = {0}; /* of this process, of the rival */
 	int rc;
 
-	(void)state;
 	for (int has_data = 0; has_data < 2; has_data++) {
 		struct rival rival = {.path = path};
 		const struct inject_observer observer = {.arg = &rival,
@@ -309,11 +300,10 @@ static void of_two_processes_that_remove_a_store_one_succeeds(void **state)
 	assert_true(wins[0] > 2 && wins[1] > 2);
 }
 
-static void one_store_is_removed_and_others_stay(void **state)
+TEST(one_store_is_removed_and_others_stay)
 {
 	const char *path = temp_directory();
 
-	(void)state;
 	make_store(quoted(path), 0, 1);
 	make_store(quoted(path), 1, 1);
 	EXITS(1, "remove %s", path);
@@ -331,7 +321,7 @@ static void one_store_is_removed_and_others_stay(void **state)
 	assert_int_equal(entries_of(path), 0);
 }
 
-static void a_store_without_its_data_is_described_and_removed(void **state)
+TEST(a_store_without_its_data_is_described_and_removed)
 {
 	const char *path = temp_directory();
 	const char *const paths[] = {path};
@@ -339,7 +329,6 @@ static void a_store_without_its_data_is_described_and_removed(void **state)
 	struct nvs_store_info info = {.size = sizeof(info)};
 	struct nvs_store *store;
 
-	(void)state;
 	make_store(quoted(path), 0, 1);
 	assert_int_equal(unlink(path_in(path, "nvswap/rank0/data")), 0);
 	SUCCEEDS(nvs_store_open(&place, NVS_STORE_LOCK, &store, &error), &error);
@@ -356,11 +345,10 @@ static void a_store_without_its_data_is_described_and_removed(void **state)
 	assert_int_equal(entries_of(path), 0);
 }
 
-static void the_rest_of_a_store_without_its_first_path_is_removed(void **state)
+TEST(the_rest_of_a_store_without_its_first_path_is_removed)
 {
 	const char *a = temp_directory(), *b = temp_directory();
 
-	(void)state;
 	make_store(quoted_pair(a, b), 0, 1);
 	EXITS(0, "remove %s %s --rank 0", a, b);
 	for (int gone = 0; gone < 2; gone++) {
@@ -387,14 +375,13 @@ static void the_rest_of_a_store_without_its_first_path_is_removed(void **state)
 }
 
 /* Those have no setting such as read_only, which the error of an engine could name. */
-static void calls_on_a_place_without_a_store_name_no_setting(void **state)
+TEST(calls_on_a_place_without_a_store_name_no_setting)
 {
 	const char *path = temp_directory();
 	const char *const paths[] = {path};
 	struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
 	struct nvs_store *store;
 
-	(void)state;
 	assert_int_equal(nvs_store_open(&place, 0, &store, &error), -ENODATA);
 	assert_null(strstr(error.text, "read_only"));
 	assert_int_equal(nvs_store_repair(&place, 0, NULL, &error), -ENODATA);
@@ -403,11 +390,10 @@ static void calls_on_a_place_without_a_store_name_no_setting(void **state)
 	assert_null(strstr(error.text, "read_only"));
 }
 
-static void a_path_of_another_store_stays(void **state)
+TEST(a_path_of_another_store_stays)
 {
 	const char *a = temp_directory(), *b = temp_directory(), *c = temp_directory();
 
-	(void)state;
 	make_store(quoted_pair(a, b), 0, 1);
 	make_store(quoted(c), 0, 1);
 	damage(path_in(a, "nvswap/rank0/data"), 60);
@@ -417,11 +403,10 @@ static void a_path_of_another_store_stays(void **state)
 	EXITS(0, "remove %s %s", a, b);
 }
 
-static void a_link_is_not_followed(void **state)
+TEST(a_link_is_not_followed)
 {
 	const char *path = temp_directory(), *other = temp_directory();
 
-	(void)state;
 	make_store(quoted(other), 0, 1);
 	assert_int_equal(mkdir(path_in(path, "nvswap"), 0700), 0);
 	assert_int_equal(symlink(path_in(other, "nvswap/rank0"), path_in(path, "nvswap/rank0")), 0);
@@ -430,11 +415,10 @@ static void a_link_is_not_followed(void **state)
 	EXITS(0, "verify %s", other);
 }
 
-static void a_raw_device_is_repaired_and_removed(void **state)
+TEST(a_raw_device_is_repaired_and_removed)
 {
 	const char *why, *device = loop_device(UINT64_C(128) << 20, 512, &why);
 
-	(void)state;
 	if (!device)
 		SKIP("%s", why);
 	make_store(quoted(device), 0, 2);
@@ -460,11 +444,10 @@ static void spoil(const char *device, uint64_t offset, size_t nbytes, int byte)
 	assert_int_equal(close(fd), 0);
 }
 
-static void garbage_in_a_label_of_a_raw_device_is_repaired(void **state)
+TEST(garbage_in_a_label_of_a_raw_device_is_repaired)
 {
 	const char *why, *device = loop_device(UINT64_C(128) << 20, 512, &why);
 
-	(void)state;
 	if (!device)
 		SKIP("%s", why);
 	make_store(quoted(device), 0, 2);
@@ -478,11 +461,10 @@ static void garbage_in_a_label_of_a_raw_device_is_repaired(void **state)
 	}
 }
 
-static void a_raw_device_with_lost_labels_is_described_and_removed(void **state)
+TEST(a_raw_device_with_lost_labels_is_described_and_removed)
 {
 	const char *why, *device = loop_device(UINT64_C(128) << 20, 512, &why);
 
-	(void)state;
 	if (!device)
 		SKIP("%s", why);
 	for (int byte = 0; byte <= 'g'; byte += 'g') {
@@ -504,29 +486,4 @@ static void a_raw_device_with_lost_labels_is_described_and_removed(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(each_damaged_tensor_is_named),
-		test(a_truncated_store_is_damaged_and_its_lost_tensors_are_named),
-		test(the_truncated_path_of_several_is_named),
-		test(a_striped_store_is_verified),
-		test(damaged_copies_are_repaired),
-		test(a_limit_on_file_sizes_is_an_error_with_a_remedy),
-		test(a_lost_commit_is_rolled_back_only_when_asked),
-		test(a_store_in_use_is_neither_verified_nor_changed),
-		test(a_store_that_is_being_removed_is_not_removed_by_another_process),
-		test(of_two_processes_that_remove_a_store_one_succeeds),
-		test(one_store_is_removed_and_others_stay),
-		test(a_store_without_its_data_is_described_and_removed),
-		test(the_rest_of_a_store_without_its_first_path_is_removed),
-		test(calls_on_a_place_without_a_store_name_no_setting),
-		test(a_path_of_another_store_stays),
-		test(a_link_is_not_followed),
-		test(a_raw_device_is_repaired_and_removed),
-		test(garbage_in_a_label_of_a_raw_device_is_repaired),
-		test(a_raw_device_with_lost_labels_is_described_and_removed),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

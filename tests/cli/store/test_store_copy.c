@@ -6,6 +6,7 @@
 #include <endian.h>
 
 #include "cli/store/store_command_fixture.h"
+#include "support/tests.h"
 
 #define TENSORS 40
 
@@ -39,11 +40,10 @@ static bool exists(const char *path)
 	return !stat(path, &status);
 }
 
-static void tensors_leave_a_store_and_come_back(void **state)
+TEST(tensors_leave_a_store_and_come_back)
 {
 	const char *from = temp_directory(), *to = temp_directory();
 
-	(void)state;
 	make_store(quoted(from), 0, TENSORS);
 	EXITS(0, "export --to %s/all.safetensors %s", to, from);
 	assert_says(output, "commit 1: 40 tensors of 781.25 KiB written to ");
@@ -95,11 +95,10 @@ static void is_shaped(const char *file)
 	nvs_checkpoint_close(checkpoint);
 }
 
-static void tensors_have_their_shapes_when_they_leave_a_store(void **state)
+TEST(tensors_have_their_shapes_when_they_leave_a_store)
 {
 	const char *path = temp_directory();
 
-	(void)state;
 	make_shaped(path_in(path, "in.safetensors"));
 	EXITS(0, "import --from %s/in.safetensors %s", path, path);
 	EXITS(0, "export --to %s/out.safetensors %s", path, path);
@@ -111,12 +110,11 @@ static void tensors_have_their_shapes_when_they_leave_a_store(void **state)
 	is_shaped(path_in(path, "again.safetensors"));
 }
 
-static void a_striped_store_is_exported_in_shards(void **state)
+TEST(a_striped_store_is_exported_in_shards)
 {
 	const char *a = temp_directory(), *b = temp_directory(), *to = temp_directory();
 	const char *paths = quoted_pair(a, b);
 
-	(void)state;
 	make_store(paths, 1, TENSORS);
 	EXITS(1, "export --to %s/m.safetensors %s", to, a);
 	assert_says(output, "lies on 2 paths");
@@ -129,13 +127,12 @@ static void a_striped_store_is_exported_in_shards(void **state)
 	holds(paths, 1, TENSORS);
 }
 
-static void a_file_for_torch_is_written(void **state)
+TEST(a_file_for_torch_is_written)
 {
 	const char *path = temp_directory();
 	char magic[4] = "";
 	FILE *file;
 
-	(void)state;
 	make_store(quoted(path), 0, 2);
 	EXITS(0, "export --to %s/t.pt %s", path, path);
 	file = fopen(path_in(path, "t.pt"), "rb");
@@ -146,11 +143,10 @@ static void a_file_for_torch_is_written(void **state)
 	EXITS(1, "export --to %s/t.pt --shard-size 1m %s", path, path);
 }
 
-static void tensors_that_the_file_lacks_stay(void **state)
+TEST(tensors_that_the_file_lacks_stay)
 {
 	const char *path = temp_directory();
 
-	(void)state;
 	make_store(quoted(path), 0, 2);
 	EXITS(0, "export --to %s/two.safetensors %s", path, path);
 	make_store(quoted(path), 0, 5);
@@ -159,11 +155,10 @@ static void tensors_that_the_file_lacks_stay(void **state)
 	holds(quoted(path), 0, 5);
 }
 
-static void the_report_is_json_if_asked(void **state)
+TEST(the_report_is_json_if_asked)
 {
 	const char *path = temp_directory();
 
-	(void)state;
 	make_store(quoted(path), 0, 3);
 	EXITS(0, "export --to %s/a.safetensors --output-format json %s", path, path);
 	assert_says(output, "\"commit\": 1");
@@ -171,7 +166,7 @@ static void the_report_is_json_if_asked(void **state)
 	assert_says(output, "\"bytes\": 60000");
 }
 
-static void a_failed_export_leaves_the_file_of_before(void **state)
+TEST(a_failed_export_leaves_the_file_of_before)
 {
 	const char *path = temp_directory(), *file = path_in(path, "a.safetensors");
 	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
@@ -180,7 +175,6 @@ static void a_failed_export_leaves_the_file_of_before(void **state)
 	struct nvs_store *store;
 	struct stat before, after;
 
-	(void)state;
 	make_store(quoted(path), 0, 3);
 	EXITS(0, "export --to %s %s", file, path);
 	assert_int_equal(stat(file, &before), 0);
@@ -195,12 +189,11 @@ static void a_failed_export_leaves_the_file_of_before(void **state)
 	assert_false(exists(path_in(path, "a.safetensors.partial")));
 }
 
-static void a_failed_import_leaves_the_commit_of_before(void **state)
+TEST(a_failed_import_leaves_the_commit_of_before)
 {
 	const char *path = temp_directory(), *file = path_in(path, "a.safetensors");
 	struct stat status;
 
-	(void)state;
 	make_store(quoted(path), 0, 3);
 	EXITS(0, "export --to %s %s", file, path);
 	assert_int_equal(stat(file, &status), 0);
@@ -212,7 +205,7 @@ static void a_failed_import_leaves_the_commit_of_before(void **state)
 	holds(quoted(path), 0, 3);
 }
 
-static void a_store_in_use_is_not_filled(void **state)
+TEST(a_store_in_use_is_not_filled)
 {
 	struct nvs_store_place place = {.size = sizeof(place), .npaths = 1};
 	const char *path = temp_directory();
@@ -220,7 +213,6 @@ static void a_store_in_use_is_not_filled(void **state)
 	struct nvs_store *store;
 	char who[64];
 
-	(void)state;
 	snprintf(who, sizeof(who), "in use by process %d (test_store_copy)", (int)getpid());
 	make_store(quoted(path), 0, 2);
 	EXITS(0, "export --to %s/a.safetensors %s", path, path);
@@ -237,11 +229,10 @@ static void a_store_in_use_is_not_filled(void **state)
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
 }
 
-static void what_cannot_be_done_is_refused(void **state)
+TEST(what_cannot_be_done_is_refused)
 {
 	const char *path = temp_directory();
 
-	(void)state;
 	make_store(quoted(path), 0, 1);
 	make_store(quoted(path), 1, 1);
 	EXITS(2, "export %s", path);
@@ -259,20 +250,4 @@ static void what_cannot_be_done_is_refused(void **state)
 	EXITS(0, "export --rank 1 --to %s/a.safetensors %s", path, path);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(tensors_leave_a_store_and_come_back),
-		test(tensors_have_their_shapes_when_they_leave_a_store),
-		test(a_striped_store_is_exported_in_shards),
-		test(a_file_for_torch_is_written),
-		test(tensors_that_the_file_lacks_stay),
-		test(the_report_is_json_if_asked),
-		test(a_failed_export_leaves_the_file_of_before),
-		test(a_failed_import_leaves_the_commit_of_before),
-		test(a_store_in_use_is_not_filled),
-		test(what_cannot_be_done_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

@@ -4,6 +4,7 @@
  * universal checkpoint and comes back, equal to the bit, and what is refused changes neither.
  */
 #include "cli/store/store_command_fixture.h"
+#include "support/tests.h"
 
 #define GROUPS 2u
 #define ROOM   300001u
@@ -94,13 +95,12 @@ static void is_as(const char *const *paths, unsigned npaths, const char *other)
 	SUCCEEDS(nvs_optimizer_abandon(b, &error), &error);
 }
 
-static void state_leaves_a_store_and_comes_back(void **state)
+TEST(state_leaves_a_store_and_comes_back)
 {
 	static const char *const names[] = {"s.safetensors", "s.pt", "run/step3", "run/t/"};
 	const char *from = temp_directory(), *to = temp_directory();
 	char run[512];
 
-	(void)state;
 	make_state(&from, 1, 3);
 	make_state(&to, 1, 1);
 	snprintf(run, sizeof(run), "%s/run", from);
@@ -117,12 +117,11 @@ static void state_leaves_a_store_and_comes_back(void **state)
 	}
 }
 
-static void a_striped_store_is_exported_in_shards_and_filled(void **state)
+TEST(a_striped_store_is_exported_in_shards_and_filled)
 {
 	const char *const paths[] = {temp_directory(), temp_directory()};
 	const char *from = temp_directory();
 
-	(void)state;
 	make_state(&from, 1, 3);
 	make_state(paths, 2, 1);
 	EXITS(0, "export --to %s/s.safetensors --shard-size 1m %s", from, from);
@@ -138,14 +137,13 @@ static void a_striped_store_is_exported_in_shards_and_filled(void **state)
 }
 
 /* As the library reads it, into an optimizer of its own. */
-static void the_universal_checkpoint_has_a_parameter_for_each_group(void **state)
+TEST(the_universal_checkpoint_has_a_parameter_for_each_group)
 {
 	const char *from = temp_directory(), *to = temp_directory();
 	struct nvs_checkpoint_param params[GROUPS];
 	struct nvs_optimizer *optimizer;
 	struct stat status;
 
-	(void)state;
 	make_state(&from, 1, 3);
 	EXITS(0, "export --to %s/step3 %s", to, from);
 	assert_int_equal(stat(path_in(to, "step3/zero/embed/exp_avg.pt"), &status), 0);
@@ -164,7 +162,7 @@ static void the_universal_checkpoint_has_a_parameter_for_each_group(void **state
 	is_as(&from, 1, to);
 }
 
-static void gradients_and_note_of_the_state_before_are_discarded(void **state)
+TEST(gradients_and_note_of_the_state_before_are_discarded)
 {
 	const char *path = temp_directory();
 	struct nvs_optimizer *optimizer;
@@ -172,7 +170,6 @@ static void gradients_and_note_of_the_state_before_are_discarded(void **state)
 	float gradients[7] = {1};
 	size_t nbytes = 0;
 
-	(void)state;
 	make_state(&path, 1, 2);
 	EXITS(0, "export --to %s/s.pt %s", path, path);
 	optimizer = open_state(&path, 1);
@@ -203,14 +200,13 @@ static void damage_store(const char *path, uint64_t index)
 	damage(path_in(path, "nvswap/rank0-optimizer/data"), tensor.offset);
 }
 
-static void a_failed_export_of_state_leaves_what_was_there(void **state)
+TEST(a_failed_export_of_state_leaves_what_was_there)
 {
 	static const char *const names[] = {"s.safetensors", "s.pt", "step2"};
 	static const char *const files[] = {"s.safetensors", "s.pt", "step2/zero/embed/fp32.pt"};
 	const char *path = temp_directory();
 	struct stat before[3], after;
 
-	(void)state;
 	make_state(&path, 1, 2);
 	for (size_t i = 0; i < 3; i++) {
 		EXITS(0, "export --to %s/%s %s", path, names[i], path);
@@ -227,12 +223,11 @@ static void a_failed_export_of_state_leaves_what_was_there(void **state)
 	assert_int_equal(stat(path_in(path, "step2/zero.partial"), &after), -1);
 }
 
-static void a_failed_import_of_state_leaves_the_commit_of_before(void **state)
+TEST(a_failed_import_of_state_leaves_the_commit_of_before)
 {
 	const char *path = temp_directory(), *other = temp_directory(), *same = temp_directory();
 	struct stat status;
 
-	(void)state;
 	make_state(&path, 1, 2);
 	make_state(&same, 1, 2);
 	make_state(&other, 1, 3);
@@ -253,13 +248,12 @@ static void a_failed_import_of_state_leaves_the_commit_of_before(void **state)
 	is_as(&path, 1, same);
 }
 
-static void a_store_of_state_in_use_is_neither_read_nor_filled(void **state)
+TEST(a_store_of_state_in_use_is_neither_read_nor_filled)
 {
 	const char *path = temp_directory();
 	struct nvs_optimizer *optimizer;
 	char who[64];
 
-	(void)state;
 	snprintf(who, sizeof(who), "in use by process %d (test_store_opti)", (int)getpid());
 	make_state(&path, 1, 1);
 	EXITS(0, "export --to %s/s.pt %s", path, path);
@@ -271,14 +265,13 @@ static void a_store_of_state_in_use_is_neither_read_nor_filled(void **state)
 	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
 }
 
-static void wrong_kinds_groups_and_names_are_refused(void **state)
+TEST(wrong_kinds_groups_and_names_are_refused)
 {
 	const char *path = temp_directory(), *other = temp_directory();
 	struct nvs_config *config = configure(&other, 1);
 	struct nvs_group_spec smaller = specs[1];
 	struct nvs_optimizer *optimizer;
 
-	(void)state;
 	make_state(&path, 1, 1);
 	smaller.name = "a/b";
 	SUCCEEDS(nvs_optimizer_open(&optimizer, config, &smaller, 1, NULL, &error), &error);
@@ -307,12 +300,11 @@ static void wrong_kinds_groups_and_names_are_refused(void **state)
 	assert_says(output, "no store of that rank and kind");
 }
 
-static void a_universal_checkpoint_has_no_file_s_name(void **state)
+TEST(a_universal_checkpoint_has_no_file_s_name)
 {
 	static const char *const names[] = {"x.bin", "x.SAFETENSORS", "x.safetensors/", "x.pt//"};
 	const char *path = temp_directory(), *to = temp_directory();
 
-	(void)state;
 	make_state(&path, 1, 1);
 	for (size_t i = 0; i < COUNT(names); i++) {
 		EXITS(1, "export --to %s/%s %s", to, names[i], path);
@@ -324,19 +316,4 @@ static void a_universal_checkpoint_has_no_file_s_name(void **state)
 	EXITS(0, "export --to %s/step1 %s", to, path);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(state_leaves_a_store_and_comes_back),
-		test(a_striped_store_is_exported_in_shards_and_filled),
-		test(the_universal_checkpoint_has_a_parameter_for_each_group),
-		test(gradients_and_note_of_the_state_before_are_discarded),
-		test(a_failed_export_of_state_leaves_what_was_there),
-		test(a_failed_import_of_state_leaves_the_commit_of_before),
-		test(a_store_of_state_in_use_is_neither_read_nor_filled),
-		test(wrong_kinds_groups_and_names_are_refused),
-		test(a_universal_checkpoint_has_no_file_s_name),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

@@ -4,12 +4,12 @@
  * read.
  */
 #include "cli/store/store_command_fixture.h"
+#include "support/tests.h"
 
-static void list_and_show_describe_a_kept_store(void **state)
+TEST(list_and_show_describe_a_kept_store)
 {
 	const char *path = temp_directory();
 
-	(void)state;
 	make_store(quoted(path), 0, 3);
 	EXITS(0, "list %s", path);
 	assert_says(output, "rank 0                kept, commit 1 of 20");
@@ -26,7 +26,7 @@ static void list_and_show_describe_a_kept_store(void **state)
 	assert_says(output, "\"numel\": 5000");
 }
 
-static void shapes_are_shown(void **state)
+TEST(shapes_are_shown)
 {
 	const char *path = temp_directory();
 	const uint64_t shape[] = {20, 30};
@@ -45,7 +45,6 @@ static void shapes_are_shown(void **state)
 	struct nvs_tensor *tensors[2];
 	const char *at;
 
-	(void)state;
 	SUCCEEDS(nvs_tensor_register(engine, specs, 2, tensors, &error), &error);
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
 	EXITS(0, "show %s", path);
@@ -57,11 +56,10 @@ static void shapes_are_shown(void **state)
 	assert_int_equal(strtoul(at + strcspn(at, "23"), NULL, 10), 20);
 }
 
-static void stores_are_listed_by_rank(void **state)
+TEST(stores_are_listed_by_rank)
 {
 	const char *path = temp_directory();
 
-	(void)state;
 	make_store(quoted(path), 10, 1);
 	make_store(quoted(path), 9, 1);
 	EXITS(0, "list %s", path);
@@ -73,7 +71,7 @@ static void stores_are_listed_by_rank(void **state)
 	EXITS(1, "list %s --kind optimizer", path);
 }
 
-static void an_optimizer_store_is_shown(void **state)
+TEST(an_optimizer_store_is_shown)
 {
 	const char *path = temp_directory();
 	struct nvs_group_spec group = {sizeof(group), "g", 2000, NVS_F32, NULL};
@@ -81,7 +79,6 @@ static void an_optimizer_store_is_shown(void **state)
 	struct nvs_config *config;
 	char text[1024];
 
-	(void)state;
 	snprintf(
 		text, sizeof(text),
 		"{\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"},"
@@ -98,13 +95,12 @@ static void an_optimizer_store_is_shown(void **state)
 	assert_says(output, "g+0 exp_avg 0");
 }
 
-static void a_running_engine_is_named_and_its_commits_are_seen(void **state)
+TEST(a_running_engine_is_named_and_its_commits_are_seen)
 {
 	const char *path = temp_directory();
 	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
 	char who[64];
 
-	(void)state;
 	snprintf(who, sizeof(who), "in use by process %d (test_store_show)", (int)getpid());
 	EXITS(0, "list %s", path);
 	for (unsigned i = 1; i <= 3; i++) {
@@ -122,13 +118,12 @@ static void a_running_engine_is_named_and_its_commits_are_seen(void **state)
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
 }
 
-static void the_note_of_the_commit_is_shown(void **state)
+TEST(the_note_of_the_commit_is_shown)
 {
 	static const char note[] = "step 17\33[2J";
 	const char *path = temp_directory();
 	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
 
-	(void)state;
 	write_tensors(engine, 1);
 	SUCCEEDS(nvs_engine_set_note(engine, note, sizeof(note) - 1, &error), &error);
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
@@ -138,12 +133,11 @@ static void the_note_of_the_commit_is_shown(void **state)
 	assert_says(output, "\"note\": \"737465702031371b5b324a\"");
 }
 
-static void a_store_that_is_not_kept_is_temporary(void **state)
+TEST(a_store_that_is_not_kept_is_temporary)
 {
 	const char *path = temp_directory();
 	struct nvs_engine *engine = open_engine(quoted(path), 3, false);
 
-	(void)state;
 	EXITS(0, "list %s", path);
 	assert_says(output, "rank 3                temporary, in use by process");
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
@@ -151,7 +145,7 @@ static void a_store_that_is_not_kept_is_temporary(void **state)
 	assert_says(output, "holds no store");
 }
 
-static void a_damaged_copy_is_named(void **state)
+TEST(a_damaged_copy_is_named)
 {
 	static const struct {
 		const char *file;
@@ -165,7 +159,6 @@ static void a_damaged_copy_is_named(void **state)
 	};
 	const char *path = temp_directory();
 
-	(void)state;
 	make_store(quoted(path), 0, 2);
 	EXITS(0, "show %s", path);
 	/* Commit 1 is in the slots 0 and 2. */
@@ -185,12 +178,11 @@ static void a_damaged_copy_is_named(void **state)
 	EXITS(0, "list %s", path);
 }
 
-static void a_lost_commit_is_described(void **state)
+TEST(a_lost_commit_is_described)
 {
 	const char *path = temp_directory();
 	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
 
-	(void)state;
 	write_tensors(engine, 1);
 	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
 	write_tensors(engine, 2);
@@ -209,12 +201,11 @@ static void a_lost_commit_is_described(void **state)
 	assert_int_equal(count_of("label     damaged"), 2);
 }
 
-static void a_store_whose_data_is_missing_is_damaged_for_everyone(void **state)
+TEST(a_store_whose_data_is_missing_is_damaged_for_everyone)
 {
 	const char *path = temp_directory();
 	static const char says[] = "data is missing: the store is damaged";
 
-	(void)state;
 	make_store(quoted(path), 0, 1);
 	assert_int_equal(unlink(path_in(path, "nvswap/rank0/data")), 0);
 	EXITS(1, "list %s", path);
@@ -226,11 +217,10 @@ static void a_store_whose_data_is_missing_is_damaged_for_everyone(void **state)
 	assert_int_equal(entries_of(path_in(path, "nvswap/rank0")), 4);
 }
 
-static void a_striped_store_needs_all_paths_in_their_order(void **state)
+TEST(a_striped_store_needs_all_paths_in_their_order)
 {
 	const char *a = temp_directory(), *b = temp_directory();
 
-	(void)state;
 	make_store(quoted_pair(a, b), 0, 3);
 	EXITS(0, "show %s %s", a, b);
 	assert_says(output, "state         kept");
@@ -247,14 +237,13 @@ static void a_striped_store_needs_all_paths_in_their_order(void **state)
 	assert_says(output, "path 2 of 2");
 }
 
-static void looking_changes_nothing(void **state)
+TEST(looking_changes_nothing)
 {
 	static const char *const files[] = {"nvswap/rank0/data", "nvswap/rank0/manifest.0",
 					    "nvswap/rank0/manifest.1"};
 	const char *path = temp_directory();
 	struct stat before[COUNT(files)], after;
 
-	(void)state;
 	make_store(quoted(path), 0, 2);
 	damage(path_in(path, files[0]), 60);
 	for (size_t i = 0; i < COUNT(files); i++)
@@ -269,11 +258,10 @@ static void looking_changes_nothing(void **state)
 	assert_int_equal(entries_of(path_in(path, "nvswap/rank0")), 5);
 }
 
-static void what_is_not_nvswaps_is_refused(void **state)
+TEST(what_is_not_nvswaps_is_refused)
 {
 	const char *path = temp_directory(), *other = temp_directory();
 
-	(void)state;
 	EXITS(1, "list %s", path);
 	assert_says(output, "holds no store");
 	assert_int_equal(entries_of(path), 0);
@@ -293,11 +281,10 @@ static void what_is_not_nvswaps_is_refused(void **state)
 	assert_says(output, "belongs to another user");
 }
 
-static void a_raw_device_is_shown(void **state)
+TEST(a_raw_device_is_shown)
 {
 	const char *why, *device = loop_device(UINT64_C(128) << 20, 512, &why);
 
-	(void)state;
 	if (!device)
 		SKIP("%s", why);
 	EXITS(1, "list %s", device);
@@ -311,24 +298,4 @@ static void a_raw_device_is_shown(void **state)
 	assert_says(output, "1 of 6 copies of the metadata damaged");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(list_and_show_describe_a_kept_store),
-		test(shapes_are_shown),
-		test(stores_are_listed_by_rank),
-		test(an_optimizer_store_is_shown),
-		test(a_running_engine_is_named_and_its_commits_are_seen),
-		test(the_note_of_the_commit_is_shown),
-		test(a_store_that_is_not_kept_is_temporary),
-		test(a_damaged_copy_is_named),
-		test(a_lost_commit_is_described),
-		test(a_store_whose_data_is_missing_is_damaged_for_everyone),
-		test(a_striped_store_needs_all_paths_in_their_order),
-		test(looking_changes_nothing),
-		test(what_is_not_nvswaps_is_refused),
-		test(a_raw_device_is_shown),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

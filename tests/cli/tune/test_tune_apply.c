@@ -17,6 +17,7 @@
 
 #include "cli/tune/tune.h"
 #include "support/inject.h"
+#include "support/tests.h"
 
 static const struct tune_point point = {NVS_IOENGINE_IO_URING, 524288, 16, 2, true, false};
 static const struct tune_point other = {NVS_IOENGINE_IO_URING, 2097152, 64, 4, false, true};
@@ -46,9 +47,8 @@ static void check_edit(const char *old, bool name_ioengine, const char *expected
 	free(text);
 }
 
-static void values_are_replaced_and_every_other_byte_stays(void **state)
+TEST(values_are_replaced_and_every_other_byte_stays)
 {
-	(void)state;
 	check_edit("{\"aio\": {" FIVE "}}", false, "{\"aio\": {" FIVE "}}");
 	check_edit(
 		"{ \"x\":[1 ,2],\t\"aio\" :{ \"overlap_events\":true , \"single_submit\":false,\n"
@@ -72,9 +72,8 @@ static void values_are_replaced_and_every_other_byte_stays(void **state)
 		   "\"aio\": {" FIVE "}}");
 }
 
-static void an_existing_name_of_workers_is_kept(void **state)
+TEST(an_existing_name_of_workers_is_kept)
 {
-	(void)state;
 	check_edit("{\"aio\": {\"intra_op_parallelism\": 1, \"block_size\": 4096, "
 		   "\"queue_depth\": 16, \"single_submit\": true, \"overlap_events\": false}}",
 		   false,
@@ -89,9 +88,8 @@ static void an_existing_name_of_workers_is_kept(void **state)
 		"false}}");
 }
 
-static void missing_keys_are_added_in_the_indentation_of_the_block(void **state)
+TEST(missing_keys_are_added_in_the_indentation_of_the_block)
 {
-	(void)state;
 	check_edit("{\n\t\"aio\": {\n\t\t\"queue_depth\": 8,\n\n\t\t\"block_size\": 524288\n\t}\n}",
 		   false,
 		   "{\n\t\"aio\": {\n\t\t\"queue_depth\": 16,\n\n\t\t\"block_size\": 524288,"
@@ -107,9 +105,8 @@ static void missing_keys_are_added_in_the_indentation_of_the_block(void **state)
 	check_edit("{ \"aio\": { \"block_size\": 1024 } }", false, "{ \"aio\": { " FIVE " } }");
 }
 
-static void a_missing_block_is_added_in_the_indentation_of_the_file(void **state)
+TEST(a_missing_block_is_added_in_the_indentation_of_the_file)
 {
-	(void)state;
 	check_edit("{\n  \"a\": 1\n}\n", false,
 		   "{\n  \"a\": 1,\n  \"aio\": {" LINES("\n    ") "\n  }\n}\n");
 	check_edit("{\n\t\"a\": {\n\t\t\"b\": 2\n\t}\n}", false,
@@ -128,9 +125,8 @@ static void a_missing_block_is_added_in_the_indentation_of_the_file(void **state
 		   "{\n  \"aio\": {" LINES("\n    ") "\n  },\n  \"b\": 2\n}");
 }
 
-static void comments_and_last_commas_stay(void **state)
+TEST(comments_and_last_commas_stay)
 {
-	(void)state;
 	check_edit("{ // mine\n  \"aio\": { # of the drive\n    \"queue_depth\": /* was 4 */ 8, // "
 		   "now\n"
 		   "  },\n  \"x\": Infinity, # as accelerate has it\n}\n",
@@ -145,9 +141,8 @@ static void comments_and_last_commas_stay(void **state)
 		   "{\"aio\": {" FIVE " /* \"queue_depth\": 4 */ }}");
 }
 
-static void the_engine_is_set_if_auto_would_choose_another(void **state)
+TEST(the_engine_is_set_if_auto_would_choose_another)
 {
-	(void)state;
 	check_edit("{\"aio\": {" FIVE "}}", true,
 		   "{\"aio\": {" FIVE "}, \"nvswap\": {\"ioengine\": \"io_uring\"}}");
 	check_edit("{}", true, "{\"aio\": {" FIVE "}, \"nvswap\": {\"ioengine\": \"io_uring\"}}");
@@ -176,9 +171,8 @@ static void check_refused(const char *old, const char *says)
 	assert_says(error.text, says);
 }
 
-static void invalid_configurations_are_refused(void **state)
+TEST(invalid_configurations_are_refused)
 {
-	(void)state;
 	check_refused("", "it:1:1");
 	check_refused("[]", "must be an object");
 	check_refused("{\"aio\": 3}", "aio is 3");
@@ -317,14 +311,13 @@ static bool is_inside(const char *text, const char *part)
 	return !*part;
 }
 
-static void random_texts_keep_their_bytes_in_order(void **state)
+TEST(random_texts_keep_their_bytes_in_order)
 {
 	struct texts texts = {.random = random_seed("tune_apply")};
 	struct nvs_error error = {.size = sizeof(error)};
 	char *text;
 	size_t nbytes;
 
-	(void)state;
 	for (unsigned i = 0; i < 3000; i++) {
 		make_texts(&texts);
 		SUCCEEDS(tune_edit(texts.old, texts.n, "it", &point, false, &text, &nbytes, &error),
@@ -371,7 +364,7 @@ static unsigned count_names(const char *directory)
 	return (unsigned)strtoul(text, NULL, 10);
 }
 
-static void the_file_keeps_its_mode_and_owner_and_a_link_stays_one(void **state)
+TEST(the_file_keeps_its_mode_and_owner_and_a_link_stays_one)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
 	const char *link = path_in(directory, "link.json");
@@ -379,7 +372,6 @@ static void the_file_keeps_its_mode_and_owner_and_a_link_stays_one(void **state)
 	struct stat st;
 	char text[4096];
 
-	(void)state;
 	write_file(path, old_text);
 	assert_int_equal(chmod(path, 0640), 0);
 	if (!geteuid())
@@ -401,13 +393,12 @@ static void the_file_keeps_its_mode_and_owner_and_a_link_stays_one(void **state)
 	assert_int_equal(count_names(directory), 2);
 }
 
-static void a_file_with_the_choice_is_not_written(void **state)
+TEST(a_file_with_the_choice_is_not_written)
 {
 	const char *path = path_in(temp_directory(), "ds_config.json");
 	struct nvs_error error = {.size = sizeof(error)};
 	struct stat before, after;
 
-	(void)state;
 	write_file(path, "{\"aio\": {" FIVE "}}");
 	assert_int_equal(stat(path, &before), 0);
 	SUCCEEDS(tune_apply(path, &point, false, &error), &error);
@@ -415,12 +406,11 @@ static void a_file_with_the_choice_is_not_written(void **state)
 	assert_int_equal(before.st_ino, after.st_ino);
 }
 
-static void an_unwritable_output_is_reported_before_the_run(void **state)
+TEST(an_unwritable_output_is_reported_before_the_run)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	assert_int_equal(tune_apply_check(path, &error), -ENOENT);
 	assert_says(error.text, "ds_config.json");
 	assert_int_equal(tune_apply_check(directory, &error), -EINVAL);
@@ -444,12 +434,11 @@ static int apply_where_nothing_may_be_made(void *path)
 	return CHILD_OK;
 }
 
-static void an_unwritable_directory_is_reported(void **state)
+TEST(an_unwritable_directory_is_reported)
 {
 	char directory[] = "/tmp/nvswap-apply-XXXXXX", path[64], text[4096];
 	int rc;
 
-	(void)state;
 	assert_non_null(mkdtemp(directory));
 	snprintf(path, sizeof(path), "%s/ds_config.json", directory);
 	write_file(path, old_text);
@@ -464,7 +453,7 @@ static void an_unwritable_directory_is_reported(void **state)
 	assert_string_equal(text, old_text);
 }
 
-static void a_failing_call_leaves_the_old_file_or_the_new(void **state)
+TEST(a_failing_call_leaves_the_old_file_or_the_new)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
 	struct nvs_error error = {.size = sizeof(error)};
@@ -472,7 +461,6 @@ static void a_failing_call_leaves_the_old_file_or_the_new(void **state)
 	uint64_t failed = 1;
 	unsigned failures = 0;
 
-	(void)state;
 	for (uint64_t nth = 1; failed; nth++) {
 		bool is_old;
 		int rc;
@@ -504,14 +492,13 @@ static void apply_for_ever(const char *path)
 			_exit(CHILD_WRONG);
 }
 
-static void a_kill_at_any_moment_leaves_a_complete_file(void **state)
+TEST(a_kill_at_any_moment_leaves_a_complete_file)
 {
 	const char *path = path_in(temp_directory(), "ds_config.json");
 	uint64_t random = random_seed("tune_apply_kill");
 	struct nvs_error error = {.size = sizeof(error)};
 	char text[4096], texts[2][4096];
 
-	(void)state;
 	write_file(path, old_text);
 	SUCCEEDS(tune_apply(path, &other, false, &error), &error);
 	read_file(path, texts[0]);
@@ -535,24 +522,4 @@ static void a_kill_at_any_moment_leaves_a_complete_file(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(values_are_replaced_and_every_other_byte_stays),
-		test(an_existing_name_of_workers_is_kept),
-		test(missing_keys_are_added_in_the_indentation_of_the_block),
-		test(a_missing_block_is_added_in_the_indentation_of_the_file),
-		test(comments_and_last_commas_stay),
-		test(the_engine_is_set_if_auto_would_choose_another),
-		test(invalid_configurations_are_refused),
-		test(random_texts_keep_their_bytes_in_order),
-		test(the_file_keeps_its_mode_and_owner_and_a_link_stays_one),
-		test(a_file_with_the_choice_is_not_written),
-		test(an_unwritable_output_is_reported_before_the_run),
-		test(an_unwritable_directory_is_reported),
-		test(a_failing_call_leaves_the_old_file_or_the_new),
-		test(a_kill_at_any_moment_leaves_a_complete_file),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

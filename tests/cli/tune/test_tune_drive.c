@@ -19,6 +19,7 @@
 #include "cli/tune/drive.h"
 #include "cli/tune/scratch_file.h"
 #include "config/config.h"
+#include "support/tests.h"
 
 #define MIB	((uint64_t)1 << 20)
 #define LONG_NS UINT64_C(3600000000000)
@@ -76,11 +77,10 @@ static void check_filled(uint64_t nbytes)
 	close(fd);
 }
 
-static void every_block_is_written_and_no_two_are_alike(void **state)
+TEST(every_block_is_written_and_no_two_are_alike)
 {
 	struct stat st;
 
-	(void)state;
 	begin(97 * MIB);
 	assert_int_equal(stat(file.path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
@@ -92,9 +92,8 @@ static void every_block_is_written_and_no_two_are_alike(void **state)
 	end();
 }
 
-static void a_fill_that_takes_too_long_ends_early(void **state)
+TEST(a_fill_that_takes_too_long_ends_early)
 {
-	(void)state;
 	begin(512 * MIB);
 	SUCCEEDS(tune_fill(&work, 0, LONG_NS, &error), &error);
 	assert_in_range(work.workload.working_set, TUNE_WORKING_SET_MIN, 128 * MIB);
@@ -103,9 +102,8 @@ static void a_fill_that_takes_too_long_ends_early(void **state)
 	end();
 }
 
-static void a_fill_without_an_end_is_an_error(void **state)
+TEST(a_fill_without_an_end_is_an_error)
 {
-	(void)state;
 	begin(64 * MIB);
 	assert_int_equal(tune_fill(&work, 0, 0, &error), -ETIME);
 	assert_says(error.text, "give a longer --time");
@@ -114,12 +112,11 @@ static void a_fill_without_an_end_is_an_error(void **state)
 	end();
 }
 
-static void one_process_at_a_time_owns_the_file_of_a_directory(void **state)
+TEST(one_process_at_a_time_owns_the_file_of_a_directory)
 {
 	struct scratch_file second;
 	char directory[PATH_MAX];
 
-	(void)state;
 	begin(64 * MIB);
 	memcpy(directory, file.path, sizeof(directory));
 	*strrchr(directory, '/') = '\0';
@@ -130,7 +127,7 @@ static void one_process_at_a_time_owns_the_file_of_a_directory(void **state)
 	scratch_file_remove(&second);
 }
 
-static void a_link_in_place_of_the_file_is_not_followed(void **state)
+TEST(a_link_in_place_of_the_file_is_not_followed)
 {
 	const char *directory = temp_directory(), *precious = path_in(directory, "precious");
 	const char *name = path_in(directory, ".nvswap-tune");
@@ -138,7 +135,6 @@ static void a_link_in_place_of_the_file_is_not_followed(void **state)
 	struct stat st;
 	int fd = open(precious, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 
-	(void)state;
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, "data", 4), 4);
 	close(fd);
@@ -165,9 +161,8 @@ static bool judge(double fill_first, double fill_last, double first, double last
 	return drive.slows_down;
 }
 
-static void writes_a_fifth_slower_are_reported_with_numbers(void **state)
+TEST(writes_a_fifth_slower_are_reported_with_numbers)
 {
-	(void)state;
 	assert_false(judge(2e9, 2e9, 2e9, 2e9));
 	assert_false(judge(2e9, 1.7e9, 2e9, 1.7e9));
 	assert_string_equal(drive.slows_text, "");
@@ -181,11 +176,10 @@ static void writes_a_fifth_slower_are_reported_with_numbers(void **state)
 
 static struct tune_options options;
 
-static void the_space_follows_machine_and_options(void **state)
+TEST(the_space_follows_machine_and_options)
 {
 	struct tune_space space;
 
-	(void)state;
 	options = (struct tune_options){0};
 	drive = (struct tune_drive){.working_set = 1024 * MIB};
 	drive.machine.cpus = 6;
@@ -218,9 +212,8 @@ static void the_space_follows_machine_and_options(void **state)
 	assert_int_equal(tune_space_make(&options, &drive, &space, &error), -ENOTSUP);
 }
 
-static void memory_for_tuning_is_half_of_what_a_limit_leaves_at_most(void **state)
+TEST(memory_for_tuning_is_half_of_what_a_limit_leaves_at_most)
 {
-	(void)state;
 	drive.machine = (struct nvs_machine_info){.memory_bytes = 64 * 1024 * MIB,
 						  .memory_free_bytes = 64 * 1024 * MIB};
 	assert_int_equal(tune_memory_bytes(&drive), 256 * MIB);
@@ -232,11 +225,10 @@ static void memory_for_tuning_is_half_of_what_a_limit_leaves_at_most(void **stat
 	assert_int_equal(tune_memory_bytes(&drive), 8 * MIB);
 }
 
-static void a_block_that_may_not_be_in_flight_is_refused_with_what_helps(void **state)
+TEST(a_block_that_may_not_be_in_flight_is_refused_with_what_helps)
 {
 	struct tune_space space;
 
-	(void)state;
 	options = (struct tune_options){.block_size_min = TUNE_BLOCK_SIZE_MAX};
 	drive.working_set = 512 * MIB;
 	assert_int_equal(tune_space_make(&options, &drive, &space, &error), -EINVAL);
@@ -253,9 +245,8 @@ static void a_block_that_may_not_be_in_flight_is_refused_with_what_helps(void **
 	assert_int_equal(space.block_sizes[space.nblock_sizes - 1], TUNE_BLOCK_SIZE_MAX);
 }
 
-static void the_working_set_leaves_room_on_the_drive(void **state)
+TEST(the_working_set_leaves_room_on_the_drive)
 {
-	(void)state;
 	options = (struct tune_options){.directory = "here", .max_writes = 32 * 1024 * MIB};
 	drive.path.free_bytes = 100 * 1024 * MIB;
 	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
@@ -274,9 +265,8 @@ static void the_working_set_leaves_room_on_the_drive(void **state)
 	assert_says(error.text, "smaller --working-set");
 }
 
-static void the_working_set_is_within_the_write_limit(void **state)
+TEST(the_working_set_is_within_the_write_limit)
 {
-	(void)state;
 	options = (struct tune_options){.directory = "here", .max_writes = 1024 * MIB};
 	drive.path.free_bytes = 100 * 1024 * MIB;
 	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
@@ -302,13 +292,12 @@ static int open_real(void *arg, const struct nvs_config *config, struct nvs_aio 
 	return nvs_aio_open(aio, config, failure);
 }
 
-static void a_round_ends_before_it_exceeds_the_write_limit(void **state)
+TEST(a_round_ends_before_it_exceeds_the_write_limit)
 {
 	const struct tune_point point = {NVS_IOENGINE_POSIX, MIB, 2, 1, false, true};
 	struct tune_sample sample;
 	uint64_t filled = 128 * MIB;
 
-	(void)state;
 	begin(filled);
 	work.workload.open = open_real;
 	work.workload.now_ns = real_ns;
@@ -321,22 +310,4 @@ static void a_round_ends_before_it_exceeds_the_write_limit(void **state)
 	end();
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(every_block_is_written_and_no_two_are_alike),
-		test(a_fill_that_takes_too_long_ends_early),
-		test(a_fill_without_an_end_is_an_error),
-		test(one_process_at_a_time_owns_the_file_of_a_directory),
-		test(a_link_in_place_of_the_file_is_not_followed),
-		test(writes_a_fifth_slower_are_reported_with_numbers),
-		test(the_space_follows_machine_and_options),
-		test(a_block_that_may_not_be_in_flight_is_refused_with_what_helps),
-		test(the_working_set_leaves_room_on_the_drive),
-		test(the_working_set_is_within_the_write_limit),
-		test(a_round_ends_before_it_exceeds_the_write_limit),
-		test(memory_for_tuning_is_half_of_what_a_limit_leaves_at_most),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

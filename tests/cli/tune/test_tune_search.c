@@ -12,6 +12,7 @@
 #include "cli/tune/search/state.h"
 #include "cli/tune/tune_drives.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define S UINT64_C(1000000000)
 
@@ -182,11 +183,10 @@ static unsigned find_in_temper(struct drive *drive, const struct drive_kind *kin
 	return certain;
 }
 
-static void finds_a_point_within_the_tolerance_of_the_best(void **state)
+TEST(finds_a_point_within_the_tolerance_of_the_best)
 {
 	unsigned in_stalls = 0, in_drift = 0;
 
-	(void)state;
 	print_message("kind             seed      block x depth x workers   of best of time "
 		      "points\n");
 	for (size_t i = 0; i < ndrive_kinds; i++) {
@@ -210,12 +210,11 @@ static void finds_a_point_within_the_tolerance_of_the_best(void **state)
 #define LOST_MOST 0.03
 
 /* Certain or not: the loss of each choice is known from the drive's rates. */
-static void rounds_that_differ_by_a_fifth_lose_at_most_3_percent(void **state)
+TEST(rounds_that_differ_by_a_fifth_lose_at_most_3_percent)
 {
 	static const uint64_t budgets_s[] = {60, 600};
 	unsigned lost = 0;
 
-	(void)state;
 	for (size_t i = 0; i < ndrive_kinds * COUNT(budgets_s); i++) {
 		const struct drive_kind *kind = &drive_kinds[i / COUNT(budgets_s)];
 		struct tune_rules rules = rules_of(kind);
@@ -287,9 +286,8 @@ static struct agreement run_again_and_again(struct drive *drive, const struct dr
 }
 
 /* A minute is too short for a drive with rounds of a second. */
-static void runs_agree_or_report_uncertainty(void **state)
+TEST(runs_agree_or_report_uncertainty)
 {
-	(void)state;
 	for (size_t i = 0; i < ndrive_kinds; i++) {
 		bool is_far = !strcmp(drive_kinds[i].name, "far away");
 		struct drive *drive = i ? drive_open(&drive_kinds[i], &drive_space) : saturating;
@@ -307,13 +305,12 @@ static void runs_agree_or_report_uncertainty(void **state)
 
 /* ---- Bounds ---- */
 
-static void a_bound_on_latency_is_kept(void **state)
+TEST(a_bound_on_latency_is_kept)
 {
 	static const uint64_t bounds_ms[] = {10, 20, 100};
 	struct tune_rules rules = rules_of(saturating_kind);
 	char text[64];
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(bounds_ms) * 2; i++) {
 		struct tune_outcome found;
 		struct tune_point answer;
@@ -341,7 +338,7 @@ static void a_bound_on_latency_is_kept(void **state)
 	}
 }
 
-static void a_bound_that_no_setting_keeps_is_refused_with_the_lowest(void **state)
+TEST(a_bound_that_no_setting_keeps_is_refused_with_the_lowest)
 {
 	struct tune_rules rules = rules_of(saturating_kind);
 	struct tune_meter meter = drive_meter(saturating, 0, 1);
@@ -350,7 +347,6 @@ static void a_bound_that_no_setting_keeps_is_refused_with_the_lowest(void **stat
 	uint64_t lowest = UINT64_MAX;
 	char text[32];
 
-	(void)state;
 	rules.latency_max_ns = S / 1000;
 	assert_int_equal(tune_search(&drive_space, &rules, &meter, &outcome, &error), -ERANGE);
 	assert_null(outcome.chosen);
@@ -364,12 +360,11 @@ static void a_bound_that_no_setting_keeps_is_refused_with_the_lowest(void **stat
 	tune_outcome_free(&outcome);
 }
 
-static void a_limit_of_writes_is_shared_and_never_exceeded(void **state)
+TEST(a_limit_of_writes_is_shared_and_never_exceeded)
 {
 	static const uint64_t limits_mib[] = {16, 64, 256, 1024, 8192};
 	struct tune_rules rules = rules_of(saturating_kind);
 
-	(void)state;
 	rules.budget_ns = 60 * S;
 	for (size_t i = 0; i < COUNT(limits_mib); i++) {
 		struct tune_meter meter = drive_meter(saturating, 0.02, i);
@@ -394,12 +389,11 @@ static void a_limit_of_writes_is_shared_and_never_exceeded(void **state)
 	}
 }
 
-static void a_search_for_reads_writes_nothing(void **state)
+TEST(a_search_for_reads_writes_nothing)
 {
 	struct tune_rules rules = rules_of(saturating_kind);
 	struct tune_outcome outcome;
 
-	(void)state;
 	rules.objective = TUNE_READ;
 	rules.writes_max = 0;
 	rules.budget_ns = 60 * S;
@@ -442,11 +436,10 @@ static unsigned holding(unsigned n, double noise, unsigned stalls_percent, doubl
 	return held;
 }
 
-static void intervals_contain_the_mean(void **state)
+TEST(intervals_contain_the_mean)
 {
 	static const unsigned counts[] = {1, 2, 3, 4, 5, 6, 9, 14, 25, 64};
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(counts); i++) {
 		unsigned n = counts[i];
 		unsigned steady = holding(n, 0.03, 0, 0.03);
@@ -501,14 +494,13 @@ static uint64_t written_of_stalled(void *arg)
 	return stalls->meter.written(stalls->meter.arg);
 }
 
-static void one_stalled_round_drops_nothing(void **state)
+TEST(one_stalled_round_drops_nothing)
 {
 	const struct drive_kind *kind = drive_kind("split blocks");
 	struct tune_rules rules = rules_of(kind);
 	struct tune_space space = drive_space;
 	struct drive *drive;
 
-	(void)state;
 	space.nthread_counts = 1;
 	space.single_submits = space.overlap_events = false;
 	drive = drive_open(kind, &space);
@@ -529,12 +521,11 @@ static void one_stalled_round_drops_nothing(void **state)
 	drive_close(drive);
 }
 
-static void a_stall_moves_a_mean_no_further_than_noise(void **state)
+TEST(a_stall_moves_a_mean_no_further_than_noise)
 {
 	double values[] = {1.01, 0.98, 1, 1.02, 0.99};
 	struct middle before = middle_of(values, COUNT(values)), after;
 
-	(void)state;
 	values[1] = 0.3;
 	after = middle_of(values, COUNT(values));
 	assert_true(fabs(after.mean - before.mean) < 0.001);
@@ -542,12 +533,11 @@ static void a_stall_moves_a_mean_no_further_than_noise(void **state)
 }
 
 /* Three of four values have a common spread; one in four is an outlier. */
-static void noise_is_that_of_most_rounds(void **state)
+TEST(noise_is_that_of_most_rounds)
 {
 	struct noise noise = {.variance = 0.25, .freedom = 2};
 	uint64_t random = 1;
 
-	(void)state;
 	noise_add(&noise, 0);
 	assert_true(noise.variance == 0.25 && noise.freedom == 2);
 	for (int i = 0; i < 1000; i++) {
@@ -571,13 +561,12 @@ static struct tune_space small_space(void)
 	return space;
 }
 
-static void keeps_the_budget(void **state)
+TEST(keeps_the_budget)
 {
 	const struct tune_space space = small_space();
 	static const uint64_t budgets_ms[] = {1, 30, 200, 1000, 3000, 10000, 60000};
 	struct drive *drive = drive_open(saturating_kind, &space);
 
-	(void)state;
 	for (size_t i = 0; i < COUNT(budgets_ms); i++) {
 		struct tune_rules rules = rules_of(saturating_kind);
 		struct tune_outcome outcome;
@@ -597,7 +586,7 @@ static void keeps_the_budget(void **state)
 	drive_close(drive);
 }
 
-static void no_time_is_an_error(void **state)
+TEST(no_time_is_an_error)
 {
 	const struct tune_space space = small_space();
 	struct tune_rules rules = rules_of(saturating_kind);
@@ -606,7 +595,6 @@ static void no_time_is_an_error(void **state)
 	struct tune_outcome outcome;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	rules.budget_ns = 0;
 	assert_int_equal(tune_search(&space, &rules, &meter, &outcome, &error), -ETIME);
 	assert_int_equal(error.code, -ETIME);
@@ -626,14 +614,13 @@ static void assert_same_trials(const struct tune_outcome *a, const struct tune_o
 	}
 }
 
-static void a_seed_gives_the_same_search(void **state)
+TEST(a_seed_gives_the_same_search)
 {
 	const struct tune_space space = small_space();
 	struct tune_rules rules = rules_of(saturating_kind);
 	struct drive *drive = drive_open(saturating_kind, &space);
 	struct tune_outcome a, b;
 
-	(void)state;
 	search(drive, &space, 0.05, &rules, &a);
 	search(drive, &space, 0.05, &rules, &b);
 	assert_same_trials(&a, &b);
@@ -643,7 +630,7 @@ static void a_seed_gives_the_same_search(void **state)
 }
 
 /* Each trial's fate agrees with its numbers, and these with the rounds measured. */
-static void fates_fit_the_numbers(void **state)
+TEST(fates_fit_the_numbers)
 {
 	const struct tune_space space = small_space();
 	struct tune_rules rules = rules_of(saturating_kind);
@@ -651,7 +638,6 @@ static void fates_fit_the_numbers(void **state)
 	struct tune_outcome outcome;
 	unsigned chosen = 0, finalists = 0;
 
-	(void)state;
 	search(drive, &space, 0.02, &rules, &outcome);
 	for (size_t i = 0; i < outcome.n; i++) {
 		const struct tune_trial *trial = &outcome.trials[i];
@@ -707,13 +693,12 @@ static void assert_reason_fits(const struct tune_outcome *outcome, double tolera
 }
 
 /* For any width of the intervals and any limit of time. */
-static void the_reason_agrees_with_the_table(void **state)
+TEST(the_reason_agrees_with_the_table)
 {
 	static const double noises[] = {0.02, 0.1, 0.3, 1};
 	static const uint64_t budgets_s[] = {5, 20, 60};
 	struct tune_rules rules = rules_of(saturating_kind);
 
-	(void)state;
 	for (rules.seed = 1; rules.seed <= LITTLE_SEEDS / 3; rules.seed++)
 		for (size_t i = 0; i < COUNT(noises) * COUNT(budgets_s); i++) {
 			struct tune_outcome outcome;
@@ -794,11 +779,10 @@ static void choose_of_two(double ratio, double noise, uint64_t budget_ns, unsign
 	drive_close(drive);
 }
 
-static void of_means_within_3_percent_the_smallest_is_chosen(void **state)
+TEST(of_means_within_3_percent_the_smallest_is_chosen)
 {
 	unsigned small, certain;
 
-	(void)state;
 	choose_of_two(0.99, 0.01, 60 * S, &small, &certain);
 	assert_int_equal(small, SEEDS);
 	assert_int_equal(certain, SEEDS);
@@ -807,11 +791,10 @@ static void of_means_within_3_percent_the_smallest_is_chosen(void **state)
 	assert_int_equal(certain, SEEDS);
 }
 
-static void if_the_interval_stays_wider_the_best_mean_is_chosen_and_reported(void **state)
+TEST(if_the_interval_stays_wider_the_best_mean_is_chosen_and_reported)
 {
 	unsigned small, certain;
 
-	(void)state;
 	choose_of_two(0.98, 0.3, 20 * S, &small, &certain);
 	assert_true(certain <= 1);
 	/* A longer search measures on until it can tell. */
@@ -820,14 +803,13 @@ static void if_the_interval_stays_wider_the_best_mean_is_chosen_and_reported(voi
 	assert_int_equal(certain, SEEDS);
 }
 
-static void errors_end_the_search(void **state)
+TEST(errors_end_the_search)
 {
 	static const int errors[] = {-EIO, -EINTR, -ENOMEM};
 	struct tune_rules rules = rules_of(saturating_kind);
 	const struct tune_space space = small_space();
 	struct drive *drive = drive_open(saturating_kind, &space);
 
-	(void)state;
 	/* While exploring, and in the finals. */
 	for (uint64_t nth = 1; nth < 60; nth += 7)
 		for (size_t i = 0; i < COUNT(errors); i++) {
@@ -859,7 +841,7 @@ static double submitted(double in_flight, double block_size)
 	return total + total / 32 + block_size;
 }
 
-static void counts_what_moves(void **state)
+TEST(counts_what_moves)
 {
 	static const struct tune_point points[] = {
 		{NVS_IOENGINE_IO_URING, 64 << 10, 1, 1, false, true},
@@ -869,7 +851,6 @@ static void counts_what_moves(void **state)
 	const struct drive_kind *kind = drive_kind("saturating");
 	struct drive_load load;
 
-	(void)state;
 	drive_load_open(&load, kind, &drive_space);
 	for (size_t i = 0; i < COUNT(points) * TUNE_OBJECTIVES; i++) {
 		const struct tune_point *point = &points[i / TUNE_OBJECTIVES];
@@ -913,7 +894,7 @@ static void counts_what_moves(void **state)
 }
 
 /* In a mix, no read goes to the half that is written, and no write to the other half. */
-static void reads_and_writes_lie_apart(void **state)
+TEST(reads_and_writes_lie_apart)
 {
 	const struct tune_point point = {NVS_IOENGINE_IO_URING, 256 << 10, 32, 2, false, true};
 	struct drive_load load;
@@ -921,7 +902,6 @@ static void reads_and_writes_lie_apart(void **state)
 	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t half;
 
-	(void)state;
 	drive_load_open(&load, drive_kind("saturating"), &drive_space);
 	half = load.load.working_set / 2;
 	sim_fault(load.sim, &(struct sim_rule){.fault = SIM_ERROR,
@@ -946,7 +926,7 @@ static bool stopped(void)
 	return true;
 }
 
-static void the_workload_reports_its_errors(void **state)
+TEST(the_workload_reports_its_errors)
 {
 	struct tune_point point = {NVS_IOENGINE_IO_URING, 1 << 20, 8, 1, false, true};
 	struct drive_load load;
@@ -954,7 +934,6 @@ static void the_workload_reports_its_errors(void **state)
 	struct tune_sample sample;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	drive_load_open(&load, drive_kind("saturating"), &drive_space);
 	load.load.stopped = stopped;
 	assert_int_equal(tune_workload_measure(&load.load, &point, TUNE_SWAP, S, &sample, &error),
@@ -985,7 +964,7 @@ static uint64_t written_of_load(void *load)
 }
 
 /* A search whose rounds all run in the aio layer; one of them fails. */
-static void a_search_through_the_workload(void **state)
+TEST(a_search_through_the_workload)
 {
 	const struct tune_space space = small_space();
 	struct tune_rules rules = {
@@ -995,7 +974,6 @@ static void a_search_through_the_workload(void **state)
 	struct tune_meter meter = {.measure = tune_workload_measure, .arg = &load.load};
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	drive_load_open(&load, drive_kind("saturating"), &space);
 	meter.now_ns = load.load.now_ns;
 	meter.arg = &load;
@@ -1015,33 +993,5 @@ static void a_search_through_the_workload(void **state)
 	drive_load_close(&load);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(counts_what_moves),
-		test(reads_and_writes_lie_apart),
-		test(the_workload_reports_its_errors),
-		test(a_search_through_the_workload),
-		test(intervals_contain_the_mean),
-		test(one_stalled_round_drops_nothing),
-		test(a_stall_moves_a_mean_no_further_than_noise),
-		test(noise_is_that_of_most_rounds),
-		test(no_time_is_an_error),
-		test(keeps_the_budget),
-		test(a_seed_gives_the_same_search),
-		test(fates_fit_the_numbers),
-		test(the_reason_agrees_with_the_table),
-		test(of_means_within_3_percent_the_smallest_is_chosen),
-		test(if_the_interval_stays_wider_the_best_mean_is_chosen_and_reported),
-		test(errors_end_the_search),
-		test(finds_a_point_within_the_tolerance_of_the_best),
-		test(rounds_that_differ_by_a_fifth_lose_at_most_3_percent),
-		test(runs_agree_or_report_uncertainty),
-		test(a_bound_on_latency_is_kept),
-		test(a_bound_that_no_setting_keeps_is_refused_with_the_lowest),
-		test(a_limit_of_writes_is_shared_and_never_exceeded),
-		test(a_search_for_reads_writes_nothing),
-	};
-
-	return cmocka_run_group_tests(tests, open_saturating, close_saturating);
-}
+EACH_TEST(NULL, cleanup)
+AROUND_TESTS(open_saturating, close_saturating)

@@ -5,6 +5,7 @@
  * bits of an undisturbed one.
  */
 #include "optim/optim_fixture.h"
+#include "support/tests.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -154,25 +155,22 @@ static void a_step_fails_and_finishes(enum nvs_direction direction, uint64_t aft
 	assert_true(refused > 0);
 }
 
-static void a_step_recovers_from_a_failed_write(void **state)
+TEST(a_step_recovers_from_a_failed_write)
 {
-	(void)state;
 	a_step_fails_and_finishes(NVS_WRITE, 0);
 	a_step_fails_and_finishes(NVS_WRITE, 9);
 }
 
-static void a_step_recovers_from_a_failed_read(void **state)
+TEST(a_step_recovers_from_a_failed_read)
 {
-	(void)state;
 	a_step_fails_and_finishes(NVS_READ, 0);
 	a_step_fails_and_finishes(NVS_READ, 9);
 }
 
-static void a_step_fails_until_the_drive_is_repaired(void **state)
+TEST(a_step_fails_until_the_drive_is_repaired)
 {
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		enum nvs_direction direction = way % 2 ? NVS_READ : NVS_WRITE;
 
@@ -196,14 +194,13 @@ static void a_step_fails_until_the_drive_is_repaired(void **state)
  * The walk goes backwards, so the last tile is written first: its failure is known long before the
  * end of the pass.
  */
-static void a_step_is_not_done_while_its_last_write_fails(void **state)
+TEST(a_step_is_not_done_while_its_last_write_fails)
 {
 	static const struct group large[] = {{"a", 400000, NVS_F32}, {"b", 400000, NVS_F32},
 					     {"c", 400000, NVS_F32}, {"d", 400000, NVS_F32},
 					     {"e", 400000, NVS_F32}, {"f", 400000, NVS_F32}};
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, large, LENGTH(large));
 	optim_simulate(&o);
 	DONE(&o, optim_open(&o));
@@ -226,13 +223,12 @@ static void a_step_is_not_done_while_its_last_write_fails(void **state)
 }
 
 /* Each failure is at a different place. */
-static void a_step_recovers_from_many_failures(void **state)
+TEST(a_step_recovers_from_many_failures)
 {
 	struct optim o;
 	unsigned failed = 0;
 	int rc;
 
-	(void)state;
 	begin(&o, 0);
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, 1);
@@ -256,12 +252,11 @@ static void a_step_recovers_from_many_failures(void **state)
 
 /* ---- The first step ---- */
 
-static void the_first_step_recovers_from_a_failure(void **state)
+TEST(the_first_step_recovers_from_a_failure)
 {
 	unsigned refused = 0;
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		begin(&o, way);
 		DONE(&o, optim_open(&o));
@@ -273,11 +268,10 @@ static void the_first_step_recovers_from_a_failure(void **state)
 	assert_true(refused > 0);
 }
 
-static void an_open_that_cannot_write_the_state_fails(void **state)
+TEST(an_open_that_cannot_write_the_state_fails)
 {
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < WAYS; way += 2) {
 		begin(&o, way);
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
@@ -293,12 +287,11 @@ static void an_open_that_cannot_write_the_state_fails(void **state)
 }
 
 /* The pool has room, so only the step itself checks the result of the write. */
-static void a_step_waits_for_its_last_write(void **state)
+TEST(a_step_waits_for_its_last_write)
 {
 	static const struct group one[] = {{"layers.0", 1000, NVS_F32}};
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, one, 1);
 	optim_simulate(&o);
 	DONE(&o, optim_open(&o));
@@ -344,12 +337,11 @@ static unsigned add_all(struct optim *o, uint64_t step)
 	return refused;
 }
 
-static void gradients_that_cannot_be_swapped_are_added_later(void **state)
+TEST(gradients_that_cannot_be_swapped_are_added_later)
 {
 	struct optim o;
 	unsigned refused = 0;
 
-	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		begin(&o, way);
 		DONE(&o, optim_open(&o));
@@ -366,11 +358,10 @@ static void gradients_that_cannot_be_swapped_are_added_later(void **state)
 	assert_true(refused > 0);
 }
 
-static void gradients_that_cannot_be_read_are_not_lost(void **state)
+TEST(gradients_that_cannot_be_read_are_not_lost)
 {
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		/* Faults in the pass that sums them, in the step itself, and lasting ones. */
 		static const uint64_t after[] = {0, 60, 1};
@@ -394,12 +385,11 @@ static void gradients_that_cannot_be_read_are_not_lost(void **state)
 
 /* ---- Setting and getting state, and closing ---- */
 
-static void unreadable_state_is_reported(void **state)
+TEST(unreadable_state_is_reported)
 {
 	static float data[20001];
 	struct optim o;
 
-	(void)state;
 	begin(&o, 0);
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, 1);
@@ -418,11 +408,10 @@ static void unreadable_state_is_reported(void **state)
 	assert_int_equal(end(&o), 0);
 }
 
-static void an_optimizer_can_be_closed_after_a_failure(void **state)
+TEST(an_optimizer_can_be_closed_after_a_failure)
 {
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < 2 * WAYS; way++) {
 		bool keep = way % 2, mended = way / 3 % 2;
 
@@ -443,11 +432,10 @@ static void an_optimizer_can_be_closed_after_a_failure(void **state)
 }
 
 /* Closed while the drive fails; the next run finds the committed state. */
-static void a_commit_survives_a_failing_drive(void **state)
+TEST(a_commit_survives_a_failing_drive)
 {
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		begin(&o, way);
 		o.config.keep = true;
@@ -472,11 +460,10 @@ static void a_commit_survives_a_failing_drive(void **state)
 }
 
 /* Committed within a step, which the next run must finish first. */
-static void an_unfinished_step_is_finished_by_the_next_run(void **state)
+TEST(an_unfinished_step_is_finished_by_the_next_run)
 {
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		bool added = way / 2 % 2;
 
@@ -507,11 +494,10 @@ static void an_unfinished_step_is_finished_by_the_next_run(void **state)
 	}
 }
 
-static void a_failed_commit_can_be_repeated(void **state)
+TEST(a_failed_commit_can_be_repeated)
 {
 	struct optim o;
 
-	(void)state;
 	begin(&o, 3);
 	o.config.keep = true;
 	DONE(&o, optim_open(&o));
@@ -536,14 +522,13 @@ static int leave_all(void **state)
 }
 
 /* With tiles in the cache, and tiles that the commit must initialize first. */
-static void a_commit_works_once_the_drive_is_repaired(void **state)
+TEST(a_commit_works_once_the_drive_is_repaired)
 {
 	static const uint64_t positions[] = {0, 1, 3, 7, 12, 20};
 	struct snapshot before;
 	struct optim o;
 	unsigned failed = 0;
 
-	(void)state;
 	for (size_t i = 0; i < 2 * LENGTH(positions); i++) {
 		begin(&o, 0);
 		o.config.keep = o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = true;
@@ -590,7 +575,7 @@ static void two_steps(struct optim *o, enum nvs_direction direction, uint64_t af
 	DONE(o, step_again(o));
 }
 
-static void a_failed_step_is_kept_when_the_optimizer_is_closed(void **state)
+TEST(a_failed_step_is_kept_when_the_optimizer_is_closed)
 {
 	static const struct {
 		enum nvs_direction direction;
@@ -599,7 +584,6 @@ static void a_failed_step_is_kept_when_the_optimizer_is_closed(void **state)
 	struct snapshot straight, now;
 	struct optim o;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(faults); i++) {
 		begin(&o, 0);
 		o.config.keep = o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = true;
@@ -616,27 +600,4 @@ static void a_failed_step_is_kept_when_the_optimizer_is_closed(void **state)
 	snapshot_free(&straight);
 }
 
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_step_recovers_from_a_failed_write),
-		cmocka_unit_test(a_step_recovers_from_a_failed_read),
-		cmocka_unit_test(a_step_fails_until_the_drive_is_repaired),
-		cmocka_unit_test(a_step_is_not_done_while_its_last_write_fails),
-		cmocka_unit_test(a_step_recovers_from_many_failures),
-		cmocka_unit_test(the_first_step_recovers_from_a_failure),
-		cmocka_unit_test(an_open_that_cannot_write_the_state_fails),
-		cmocka_unit_test(a_step_waits_for_its_last_write),
-		cmocka_unit_test(gradients_that_cannot_be_swapped_are_added_later),
-		cmocka_unit_test(gradients_that_cannot_be_read_are_not_lost),
-		cmocka_unit_test(unreadable_state_is_reported),
-		cmocka_unit_test(an_optimizer_can_be_closed_after_a_failure),
-		cmocka_unit_test(a_commit_survives_a_failing_drive),
-		cmocka_unit_test(an_unfinished_step_is_finished_by_the_next_run),
-		cmocka_unit_test(a_failed_commit_can_be_repeated),
-		cmocka_unit_test(a_commit_works_once_the_drive_is_repaired),
-		cmocka_unit_test(a_failed_step_is_kept_when_the_optimizer_is_closed),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, leave_all);
-}
+AROUND_TESTS(NULL, leave_all)

@@ -3,6 +3,7 @@
  * What a pass does while the drive is busy.
  */
 #include "optim/optim_fixture.h"
+#include "support/tests.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -52,11 +53,10 @@ static void await(sem_t *sem)
 }
 
 /* Also by the only compute thread: none is spent on waiting for the tile that is being read. */
-static void state_in_host_memory_is_updated_while_the_drive_reads(void **state)
+TEST(state_in_host_memory_is_updated_while_the_drive_reads)
 {
 	static struct stepping s;
 
-	(void)state;
 	optim_init(&s.o, four, LENGTH(four));
 	optim_simulate(&s.o);
 	s.o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.5;
@@ -77,13 +77,4 @@ static void state_in_host_memory_is_updated_while_the_drive_reads(void **state)
 	assert_int_equal(s.offloaded, 2 * NUMEL);
 	sem_destroy(&s.host_done);
 	optim_close(&s.o);
-}
-
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(state_in_host_memory_is_updated_while_the_drive_reads),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -14,6 +14,7 @@
 
 #include "aio/aio.h"
 #include "support/awaited.h"
+#include "support/tests.h"
 
 #define PATIENT 20 /* s; the limit for events that must happen */
 #define NUMEL	65536
@@ -179,12 +180,11 @@ static void await_stage(const struct rig *rig, struct call *call, unsigned stage
 
 /* ---- Tests ---- */
 
-static void a_piece_is_read_before_tiles_that_a_walk_reads_ahead(void **state)
+TEST(a_piece_is_read_before_tiles_that_a_walk_reads_ahead)
 {
 	static struct rig rig;
 	struct call call;
 
-	(void)state;
 	rig_open(&rig);
 	sim_hold(rig.sim, SIM_READS);
 	start(&call, &rig.first, walk_and_get);
@@ -206,12 +206,11 @@ static void a_piece_is_read_before_tiles_that_a_walk_reads_ahead(void **state)
 	rig_close(&rig);
 }
 
-static void a_tile_that_a_call_waits_for_is_read_before_those_that_a_pass_fetches(void **state)
+TEST(a_tile_that_a_call_waits_for_is_read_before_those_that_a_pass_fetches)
 {
 	struct call stepping, getting;
 	static struct rig rig;
 
-	(void)state;
 	rig_open(&rig);
 	optim_lend(&rig.first, 1, 1);
 	sim_hold(rig.sim, SIM_READS);
@@ -233,13 +232,12 @@ static void a_tile_that_a_call_waits_for_is_read_before_those_that_a_pass_fetche
 	rig_close(&rig);
 }
 
-static void a_tile_that_a_call_waits_for_is_read_before_write_backs_of_a_pass(void **state)
+TEST(a_tile_that_a_call_waits_for_is_read_before_write_backs_of_a_pass)
 {
 	struct call importing, getting;
 	static struct rig rig;
 	uint64_t written;
 
-	(void)state;
 	rig_open(&rig);
 	written = sim_ios(rig.sim, NVS_WRITE);
 	sim_hold(rig.sim, SIM_WRITES);
@@ -260,16 +258,4 @@ static void a_tile_that_a_call_waits_for_is_read_before_write_backs_of_a_pass(vo
 	sim_go(rig.sim, SIM_WRITES);
 	await_call(&importing);
 	rig_close(&rig);
-}
-
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_piece_is_read_before_tiles_that_a_walk_reads_ahead),
-		cmocka_unit_test(
-			a_tile_that_a_call_waits_for_is_read_before_those_that_a_pass_fetches),
-		cmocka_unit_test(a_tile_that_a_call_waits_for_is_read_before_write_backs_of_a_pass),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

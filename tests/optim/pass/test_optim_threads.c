@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 #define MANY	8
 #define PATIENT 20000 /* ms; the limit for events that must happen */
@@ -51,11 +52,10 @@ static void count_visit(void *arg, unsigned thread)
 	((unsigned *)arg)[thread]++;
 }
 
-static void every_thread_runs_each_task_once(void **state)
+TEST(every_thread_runs_each_task_once)
 {
 	static const unsigned counts[] = {1, 2, 3, MANY};
 
-	(void)state;
 	for (unsigned i = 0; i < COUNT(counts); i++) {
 		struct threads *threads = open_threads(counts[i]);
 		unsigned visits[MANY + 1] = {0};
@@ -105,24 +105,22 @@ static void arrive(void *arg, unsigned thread)
 	gate->through++;
 }
 
-static void all_threads_run_a_task_at_the_same_time(void **state)
+TEST(all_threads_run_a_task_at_the_same_time)
 {
 	struct threads *threads = open_threads(MANY);
 	struct gate gate = GATE(MANY);
 
-	(void)state;
 	threads_run(threads, arrive, &gate);
 	assert_int_equal(gate.late, 0);
 	assert_int_equal(gate.through, MANY);
 	threads_close(threads);
 }
 
-static void starting_does_not_wait_and_joining_does(void **state)
+TEST(starting_does_not_wait_and_joining_does)
 {
 	struct threads *threads = open_threads(3);
 	struct gate gate = GATE(4);
 
-	(void)state;
 	threads_start(threads, arrive, &gate);
 	/* No thread passes before the caller, who is the fourth. */
 	assert_int_equal(gate.through, 0);
@@ -161,12 +159,11 @@ static void portray(void *arg, unsigned thread)
 	pthread_attr_destroy(&attr);
 }
 
-static void threads_are_named_by_number_and_have_small_stacks(void **state)
+TEST(threads_are_named_by_number_and_have_small_stacks)
 {
 	struct threads *threads = open_threads(3);
 	struct portrait portraits[3];
 
-	(void)state;
 	threads_run(threads, portray, portraits);
 	assert_string_equal(portraits[0].name, "nvs-adam-0");
 	assert_string_equal(portraits[2].name, "nvs-adam-2");
@@ -176,13 +173,12 @@ static void threads_are_named_by_number_and_have_small_stacks(void **state)
 	threads_close(threads);
 }
 
-static void compute_threads_block_all_signals(void **state)
+TEST(compute_threads_block_all_signals)
 {
 	struct threads *threads = open_threads(2);
 	struct portrait portraits[2];
 	sigset_t own;
 
-	(void)state;
 	threads_run(threads, portray, portraits);
 	pthread_sigmask(SIG_SETMASK, NULL, &own);
 	assert_false(sigismember(&own, SIGTERM));
@@ -217,13 +213,12 @@ static uint64_t cpu_ns(clockid_t clock)
 	return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
 }
 
-static void threads_sleep_between_tasks(void **state)
+TEST(threads_sleep_between_tasks)
 {
 	struct threads *threads = open_threads(2);
 	struct portrait portraits[2];
 	uint64_t deadline = deadline_ns(PATIENT), before[2], until;
 
-	(void)state;
 	threads_run(threads, portray, portraits);
 	for (unsigned i = 0; i < 2; i++)
 		while (!is_asleep(portraits[i].tid)) {
@@ -243,13 +238,12 @@ static void threads_sleep_between_tasks(void **state)
 
 /* ---- Number and binding ---- */
 
-static void without_a_count_there_is_one_for_each_core(void **state)
+TEST(without_a_count_there_is_one_for_each_core)
 {
 	struct topo *here = open_topo(NULL), *other = open_topo("tests/topo/two_sockets.xml");
 	struct threads *threads = NULL;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	(void)state;
 	SUCCEEDS(threads_open(&threads, 0, here, -1, &error), &error);
 	assert_int_equal(threads_count(threads), topo_cores(here, -1));
 	threads_close(threads);
@@ -268,7 +262,7 @@ static void without_a_count_there_is_one_for_each_core(void **state)
 	topo_close(here);
 }
 
-static void thread_i_is_on_core_i_modulo_the_cores(void **state)
+TEST(thread_i_is_on_core_i_modulo_the_cores)
 {
 	struct topo *topo = open_topo(NULL);
 	unsigned cores = topo_cores(topo, -1), count = 2 * cores;
@@ -276,7 +270,6 @@ static void thread_i_is_on_core_i_modulo_the_cores(void **state)
 	struct threads *threads = open_threads(count);
 	cpu_set_t given, both;
 
-	(void)state;
 	assert_non_null(portraits);
 	threads_run(threads, portray, portraits);
 	threads_close(threads);
@@ -358,21 +351,19 @@ static int open_under_limits(void *arg)
 	return failures ? CHILD_OK : CHILD_SKIPPED;
 }
 
-static void if_a_thread_cannot_start_none_is_left(void **state)
+TEST(if_a_thread_cannot_start_none_is_left)
 {
 	int status = in_child(open_under_limits, NULL);
 
-	(void)state;
 	if (status == CHILD_SKIPPED)
 		SKIP("the number of threads can't be limited here");
 	assert_int_equal(status, CHILD_OK);
 }
 
-static void closing_ends_the_threads_with_or_without_a_task(void **state)
+TEST(closing_ends_the_threads_with_or_without_a_task)
 {
 	unsigned before = tasks_of_process(), visits[MANY] = {0};
 
-	(void)state;
 	threads_close(NULL);
 	for (unsigned i = 0; i < 20; i++) {
 		struct threads *threads = open_threads(MANY);
@@ -385,20 +376,4 @@ static void closing_ends_the_threads_with_or_without_a_task(void **state)
 	assert_int_equal(visits[MANY - 1], 10);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(every_thread_runs_each_task_once),
-		test(all_threads_run_a_task_at_the_same_time),
-		test(starting_does_not_wait_and_joining_does),
-		test(threads_are_named_by_number_and_have_small_stacks),
-		test(compute_threads_block_all_signals),
-		test(threads_sleep_between_tasks),
-		test(without_a_count_there_is_one_for_each_core),
-		test(thread_i_is_on_core_i_modulo_the_cores),
-		test(if_a_thread_cannot_start_none_is_left),
-		test(closing_ends_the_threads_with_or_without_a_task),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "optim/optimizer.h"
+#include "support/tests.h"
 #include "swap/swap.h"
 
 static const struct group groups[] = {
@@ -196,9 +197,8 @@ static void by_failure(struct optim *o, const struct way *way, const struct cour
 	finish(o, way, course);
 }
 
-static void a_failed_step_keeps_its_factors(void **state)
+TEST(a_failed_step_keeps_its_factors)
 {
-	(void)state;
 	for_every_way(by_failure);
 }
 
@@ -211,9 +211,8 @@ static void by_closing(struct optim *o, const struct way *way, const struct cour
 	finish_in_the_next_run(o, way, course);
 }
 
-static void the_next_run_keeps_the_factors_of_a_failed_step(void **state)
+TEST(the_next_run_keeps_the_factors_of_a_failed_step)
 {
-	(void)state;
 	for_every_way(by_closing);
 }
 
@@ -238,9 +237,8 @@ static void by_kill(struct optim *o, const struct way *way, const struct course 
 	finish_in_the_next_run(o, way, course);
 }
 
-static void a_kill_leaves_the_factors_of_a_committed_step(void **state)
+TEST(a_kill_leaves_the_factors_of_a_committed_step)
 {
-	(void)state;
 	for_every_way(by_kill);
 }
 
@@ -264,20 +262,7 @@ static void by_power(struct optim *o, const struct way *way, const struct course
 	finish_in_the_next_run(o, way, course);
 }
 
-static void a_power_failure_leaves_the_factors_of_a_committed_step(void **state)
+TEST(a_power_failure_leaves_the_factors_of_a_committed_step)
 {
-	(void)state;
 	for_every_way(by_power);
-}
-
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_failed_step_keeps_its_factors),
-		cmocka_unit_test(the_next_run_keeps_the_factors_of_a_failed_step),
-		cmocka_unit_test(a_kill_leaves_the_factors_of_a_committed_step),
-		cmocka_unit_test(a_power_failure_leaves_the_factors_of_a_committed_step),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -4,6 +4,7 @@
  * caller's function ends the call. Also the final weights that a step passes to the caller.
  */
 #include "optim/optim_fixture.h"
+#include "support/tests.h"
 
 #include <errno.h>
 
@@ -100,12 +101,11 @@ static void export_is(struct optim *o, struct checkpoint *all)
 	snapshot_free(&now);
 }
 
-static void an_export_has_every_element_once(void **state)
+TEST(an_export_has_every_element_once)
 {
 	static struct checkpoint all;
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		begin(&o, way);
 		/* Before the first step, the state is the initial weights and zeros. */
@@ -116,13 +116,12 @@ static void an_export_has_every_element_once(void **state)
 	}
 }
 
-static void imported_state_computes_the_same_bits(void **state)
+TEST(imported_state_computes_the_same_bits)
 {
 	static struct checkpoint all;
 	struct snapshot due;
 	struct optim from, to;
 
-	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		begin(&from, 0);
 		optim_run(&from, 1, 2);
@@ -149,14 +148,13 @@ static void imported_state_computes_the_same_bits(void **state)
 	}
 }
 
-static void bulk_calls_move_each_tile_once(void **state)
+TEST(bulk_calls_move_each_tile_once)
 {
 	static struct checkpoint all;
 	struct nvs_engine_stats from = {.size = sizeof(from)}, to = {.size = sizeof(to)};
 	uint64_t nbytes = 12 * 81920; /* all groups, rounded up to multiples of 1024 elements */
 	struct optim o;
 
-	(void)state;
 	begin(&o, 0);
 	optim_run(&o, 1, 1);
 	nvs_engine_get_stats(nvs_optimizer_engine(o.optimizer), &from);
@@ -172,13 +170,12 @@ static void bulk_calls_move_each_tile_once(void **state)
 	optim_close(&o);
 }
 
-static void an_error_of_the_callers_function_ends_the_call(void **state)
+TEST(an_error_of_the_callers_function_ends_the_call)
 {
 	static struct checkpoint all;
 	struct snapshot due;
 	struct optim o;
 
-	(void)state;
 	begin(&o, 0);
 	optim_run(&o, 1, 1);
 	snapshot_take(&o, &due);
@@ -200,13 +197,12 @@ static void an_error_of_the_callers_function_ends_the_call(void **state)
 	optim_close(&o);
 }
 
-static void faults_of_the_drive_end_the_call(void **state)
+TEST(faults_of_the_drive_end_the_call)
 {
 	static struct checkpoint all;
 	struct snapshot due;
 	struct optim o;
 
-	(void)state;
 	begin(&o, 0);
 	optim_run(&o, 1, 1);
 	snapshot_take(&o, &due);
@@ -224,12 +220,11 @@ static void faults_of_the_drive_end_the_call(void **state)
 	optim_close(&o);
 }
 
-static void bulk_is_refused_while_a_step_is_unfinished(void **state)
+TEST(bulk_is_refused_while_a_step_is_unfinished)
 {
 	static struct checkpoint all;
 	struct optim o;
 
-	(void)state;
 	begin(&o, 0);
 	optim_run(&o, 1, 1);
 	REFUSED(&o, nvs_optimizer_export(o.optimizer, NULL, NULL, &o.error), -EINVAL, "NULL");
@@ -307,12 +302,11 @@ static void are_final(struct optim *o, const struct finals *finals, unsigned tim
 	snapshot_free(&now);
 }
 
-static void each_final_weight_is_passed_once(void **state)
+TEST(each_final_weight_is_passed_once)
 {
 	static struct finals finals;
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < 8; way++)
 		for (int weights = 0; weights < 2; weights++) {
 			begin_finals(&o, way, &finals, weights);
@@ -327,12 +321,11 @@ static void each_final_weight_is_passed_once(void **state)
 		}
 }
 
-static void groups_without_gradients_are_not_passed(void **state)
+TEST(groups_without_gradients_are_not_passed)
 {
 	static struct finals finals;
 	struct optim o;
 
-	(void)state;
 	begin_finals(&o, 0, &finals, false);
 	DONE(&o, nvs_optimizer_lend_gradients(o.optimizer, 1, NVS_F32, o.gradients[1], &o.error));
 	memset(o.gradients[1], 0, five[1].numel * 4);
@@ -343,12 +336,11 @@ static void groups_without_gradients_are_not_passed(void **state)
 	optim_close(&o);
 }
 
-static void a_step_finished_later_passes_each_weight_once(void **state)
+TEST(a_step_finished_later_passes_each_weight_once)
 {
 	static struct finals finals;
 	struct optim o;
 
-	(void)state;
 	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++)
 		for (unsigned after = 0; after < 12; after += 3) {
 			begin_finals(&o, 0, &finals, false);
@@ -361,21 +353,4 @@ static void a_step_finished_later_passes_each_weight_once(void **state)
 			are_final(&o, &finals, 2);
 			optim_close(&o);
 		}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_export_has_every_element_once),
-		cmocka_unit_test(imported_state_computes_the_same_bits),
-		cmocka_unit_test(bulk_calls_move_each_tile_once),
-		cmocka_unit_test(an_error_of_the_callers_function_ends_the_call),
-		cmocka_unit_test(faults_of_the_drive_end_the_call),
-		cmocka_unit_test(bulk_is_refused_while_a_step_is_unfinished),
-		cmocka_unit_test(each_final_weight_is_passed_once),
-		cmocka_unit_test(groups_without_gradients_are_not_passed),
-		cmocka_unit_test(a_step_finished_later_passes_each_weight_once),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

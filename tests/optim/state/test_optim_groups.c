@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "base/little_endian.h"
+#include "support/tests.h"
 
 static const struct group three[] = {
 	{"layers.0", 20001, NVS_BF16}, {"norm", 1, NVS_F32}, {"head", 14337, NVS_F16}};
@@ -59,11 +60,10 @@ static void has_the_state(struct optim *o, const struct snapshot *snapshot)
 
 /* The configuration has another ratio and accumulation type, and a sub_group_size below a group's
  * elements: the store's count. */
-static void a_store_is_opened_without_its_groups(void **state)
+TEST(a_store_is_opened_without_its_groups)
 {
 	static const double ratios[] = {0, 0.3, 0.999, 1};
 
-	(void)state;
 	for (size_t i = 0; i < 2 * LENGTH(ratios); i++) {
 		bool read_only = i % 2;
 		struct snapshot snapshot;
@@ -85,12 +85,11 @@ static void a_store_is_opened_without_its_groups(void **state)
 }
 
 /* Its writer goes on after somebody has opened it without the groups. */
-static void the_groups_stay_those_of_the_store(void **state)
+TEST(the_groups_stay_those_of_the_store)
 {
 	struct snapshot snapshot, expected;
 	struct optim o;
 
-	(void)state;
 	make_store(&o, 1, &snapshot);
 	DONE(&o, open_unknown(&o));
 	DONE(&o, nvs_optimizer_set_step(o.optimizer, 7, &o.error));
@@ -108,11 +107,10 @@ static void the_groups_stay_those_of_the_store(void **state)
 	optim_close(&o);
 }
 
-static void without_a_kept_store_groups_are_needed(void **state)
+TEST(without_a_kept_store_groups_are_needed)
 {
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, three, LENGTH(three));
 	REFUSED(&o, open_unknown(&o), -EINVAL, "there are no groups");
 	o.config.read_only = true;
@@ -127,13 +125,12 @@ static void without_a_kept_store_groups_are_needed(void **state)
 	optim_close(&o);
 }
 
-static void a_store_in_use_is_busy(void **state)
+TEST(a_store_in_use_is_busy)
 {
 	struct nvs_optimizer *writer;
 	struct snapshot snapshot;
 	struct optim o;
 
-	(void)state;
 	make_store(&o, 1, &snapshot);
 	DONE(&o, optim_open(&o));
 	writer = o.optimizer;
@@ -153,12 +150,11 @@ static const struct group_table two = {
 
 enum { TWO_BYTES = 32 + 12 + 1 + 12 + 8 };
 
-static void a_table_has_the_documented_bytes(void **state)
+TEST(a_table_has_the_documented_bytes)
 {
 	uint8_t bytes[TWO_BYTES];
 	struct group_table table;
 
-	(void)state;
 	assert_int_equal(groups_nbytes(&two), TWO_BYTES);
 	groups_encode(&two, bytes);
 	assert_memory_equal(bytes, "nvsgroup", 8);
@@ -178,7 +174,7 @@ static void a_table_has_the_documented_bytes(void **state)
 	groups_free(&table);
 }
 
-static void a_damaged_table_is_refused(void **state)
+TEST(a_damaged_table_is_refused)
 {
 	static const struct {
 		unsigned at, nbytes;
@@ -202,7 +198,6 @@ static void a_damaged_table_is_refused(void **state)
 		{44, 4, 0, "name"},
 	};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(cases); i++) {
 		struct nvs_error error = {.size = sizeof(error)};
 		uint8_t *bytes = malloc(TWO_BYTES);
@@ -221,9 +216,8 @@ static void a_damaged_table_is_refused(void **state)
 	}
 }
 
-static void a_table_that_is_cut_off_is_refused(void **state)
+TEST(a_table_that_is_cut_off_is_refused)
 {
-	(void)state;
 	for (size_t n = 0; n < TWO_BYTES; n++) {
 		uint8_t whole[TWO_BYTES], *bytes = malloc(n + 1);
 		struct group_table table;
@@ -233,19 +227,4 @@ static void a_table_that_is_cut_off_is_refused(void **state)
 		assert_int_equal(groups_decode(bytes, n, &table, NULL), -EUCLEAN);
 		free(bytes);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_store_is_opened_without_its_groups),
-		cmocka_unit_test(the_groups_stay_those_of_the_store),
-		cmocka_unit_test(without_a_kept_store_groups_are_needed),
-		cmocka_unit_test(a_store_in_use_is_busy),
-		cmocka_unit_test(a_table_has_the_documented_bytes),
-		cmocka_unit_test(a_damaged_table_is_refused),
-		cmocka_unit_test(a_table_that_is_cut_off_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -11,6 +11,7 @@
 #include "base/little_endian.h"
 #include "optim/state/header.h"
 #include "support/sole_owner.h"
+#include "support/tests.h"
 
 static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
 
@@ -128,7 +129,7 @@ static void opens_with(struct optim *o, const uint8_t *good, uint64_t nbytes,
 	assert_int_equal(rc, change->code);
 }
 
-static void numbers_out_of_range_are_refused(void **state)
+TEST(numbers_out_of_range_are_refused)
 {
 	const struct change changes[] = {
 		{0, 1, 'x', -EUCLEAN, "no header"},
@@ -177,7 +178,6 @@ static void numbers_out_of_range_are_refused(void **state)
 	uint64_t nbytes;
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	nbytes = nbytes_of(&o);
 	read_header(&o, good, nbytes);
@@ -189,7 +189,7 @@ static void numbers_out_of_range_are_refused(void **state)
 }
 
 /* They have no meaning in the header of a finished step. */
-static void numbers_of_an_unfinished_step_have_bounds(void **state)
+TEST(numbers_of_an_unfinished_step_have_bounds)
 {
 	static const struct {
 		unsigned at;
@@ -210,7 +210,6 @@ static void numbers_of_an_unfinished_step_have_bounds(void **state)
 	uint64_t nbytes;
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	nbytes = nbytes_of(&o);
 	read_header(&o, good, nbytes);
@@ -225,13 +224,12 @@ static void numbers_of_an_unfinished_step_have_bounds(void **state)
 	optim_close(&o);
 }
 
-static void a_header_of_another_length_is_refused(void **state)
+TEST(a_header_of_another_length_is_refused)
 {
 	static const uint64_t lengths[] = {0, 1, HEADER_BYTES - 1, HEADER_BYTES};
 	static const uint8_t zeros[HEADER_BYTES];
 	struct optim o;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(lengths); i++) {
 		optim_init(&o, pair, LENGTH(pair));
 		o.config.keep = true;
@@ -254,13 +252,12 @@ static void step_anyhow(struct optim *o)
 }
 
 /* Random changes of one byte: each is refused, or the optimizer works and can be closed. */
-static void any_byte_of_the_header_can_be_wrong(void **state)
+TEST(any_byte_of_the_header_can_be_wrong)
 {
 	uint64_t random = seed_of_run(), nbytes;
 	uint8_t good[HEADER_MAX], bytes[HEADER_MAX];
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	nbytes = nbytes_of(&o);
 	read_header(&o, good, nbytes);
@@ -276,13 +273,12 @@ static void any_byte_of_the_header_can_be_wrong(void **state)
 
 /* ---- The bytes ---- */
 
-static void a_header_has_the_documented_bytes(void **state)
+TEST(a_header_has_the_documented_bytes)
 {
 	uint8_t bytes[HEADER_MAX];
 	struct header header;
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	read_header(&o, bytes, nbytes_of(&o));
 	assert_memory_equal(bytes, "nvsoptim\4\0\0\0\0\0\0\0", 16);
@@ -297,7 +293,7 @@ static void a_header_has_the_documented_bytes(void **state)
 	optim_close(&o);
 }
 
-static void a_decoded_header_encodes_to_the_same_bytes(void **state)
+TEST(a_decoded_header_encodes_to_the_same_bytes)
 {
 	struct header in = {
 		.unfinished = true,
@@ -318,7 +314,6 @@ static void a_decoded_header_encodes_to_the_same_bytes(void **state)
 	uint8_t bytes[HEADER_BYTES + 5 + GROUP_BYTES] = {0}, again[HEADER_BYTES];
 	struct header out;
 
-	(void)state;
 	header_encode(&in, bytes);
 	put_u64(bytes + HEADER_BYTES + 5, GROUP_LENT);
 	assert_int_equal(header_decode(bytes, sizeof(bytes), &out, NULL), 0);
@@ -329,11 +324,10 @@ static void a_decoded_header_encodes_to_the_same_bytes(void **state)
 
 /* The fuzz target's seeds, by fuzz/make_optimizer_headers.py: otherwise it fuzzes the first check
  * alone. */
-static void seeds_of_the_fuzz_target_are_accepted(void **state)
+TEST(seeds_of_the_fuzz_target_are_accepted)
 {
 	static const char *const seeds[] = {"finished", "unfinished", "half", "lent", "layout_max"};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(seeds); i++) {
 		struct nvs_error error = {.size = sizeof(error)};
 		uint8_t bytes[HEADER_MAX];
@@ -351,19 +345,4 @@ static void seeds_of_the_fuzz_target_are_accepted(void **state)
 		if (header_decode(bytes + 1, nbytes - 1, &header, &error))
 			fail_msg("%s: %s", path, error.text);
 	}
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(numbers_out_of_range_are_refused),
-		cmocka_unit_test(numbers_of_an_unfinished_step_have_bounds),
-		cmocka_unit_test(a_header_of_another_length_is_refused),
-		cmocka_unit_test(any_byte_of_the_header_can_be_wrong),
-		cmocka_unit_test(a_header_has_the_documented_bytes),
-		cmocka_unit_test(seeds_of_the_fuzz_target_are_accepted),
-		cmocka_unit_test(a_decoded_header_encodes_to_the_same_bytes),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

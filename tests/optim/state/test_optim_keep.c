@@ -6,6 +6,7 @@
  */
 #include "config/config.h"
 #include "optim/optim_fixture.h"
+#include "support/tests.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -86,11 +87,10 @@ static void goes_on_as_if_never_stopped(struct optim *o, void (*change)(struct o
 	optim_close(o);
 }
 
-static void a_resumed_run_computes_the_same_bits(void **state)
+TEST(a_resumed_run_computes_the_same_bits)
 {
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < 4; way++) {
 		begin(&o);
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way & 1;
@@ -101,12 +101,11 @@ static void a_resumed_run_computes_the_same_bits(void **state)
 	}
 }
 
-static void state_that_is_not_offloaded_is_kept(void **state)
+TEST(state_that_is_not_offloaded_is_kept)
 {
 	static const double ratios[] = {0, 0.5};
 	struct optim o;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(ratios); i++) {
 		begin(&o);
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
@@ -115,12 +114,11 @@ static void state_that_is_not_offloaded_is_kept(void **state)
 	}
 }
 
-static void cached_state_is_kept(void **state)
+TEST(cached_state_is_kept)
 {
 	static const uint64_t cached[] = {12000, 1000000};
 	struct optim o;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(cached); i++) {
 		begin(&o);
 		o.config.optimizer_max_in_cpu = cached[i];
@@ -139,13 +137,12 @@ static uint64_t commits_of(struct optim *o)
 }
 
 /* Neither a commit nor closing, and reopening, makes a commit of what has not changed. */
-static void what_has_not_changed_is_not_committed(void **state)
+TEST(what_has_not_changed_is_not_committed)
 {
 	static const double ratios[] = {0, 0.5, 1};
 	struct optim o;
 	uint64_t commits;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(ratios); i++) {
 		begin(&o);
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
@@ -185,12 +182,11 @@ static void cache_some(struct optim *o)
 	o->config.optimizer_max_in_cpu = 10000;
 }
 
-static void another_pool_size_finds_the_same_state(void **state)
+TEST(another_pool_size_finds_the_same_state)
 {
 	void (*const changes[])(struct optim *) = {enlarge, reduce, cache_some};
 	struct optim o;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(changes); i++) {
 		begin(&o);
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 8;
@@ -200,11 +196,10 @@ static void another_pool_size_finds_the_same_state(void **state)
 }
 
 /* Stops at every point, with a commit in between, often without any work. */
-static void a_run_can_be_resumed_at_every_point(void **state)
+TEST(a_run_can_be_resumed_at_every_point)
 {
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	DONE(&o, optim_open(&o));
 	for (uint64_t step = 1; step <= STEPS; step++) {
@@ -221,12 +216,11 @@ static void a_run_can_be_resumed_at_every_point(void **state)
 }
 
 /* An optimizer stopped before its first step has the initial weights. */
-static void state_that_was_never_written_is_kept(void **state)
+TEST(state_that_was_never_written_is_kept)
 {
 	struct snapshot begun;
 	struct optim o;
 
-	(void)state;
 	for (int fast = 0; fast < 2; fast++) {
 		begin(&o);
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
@@ -274,13 +268,12 @@ static void added_steps(struct optim *o, bool stop)
 	}
 }
 
-static void added_gradients_are_kept(void **state)
+TEST(added_gradients_are_kept)
 {
 	static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16};
 	struct snapshot through;
 	struct optim o;
 
-	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
 		begin(&o);
 		o.config.keep = i % 2;
@@ -301,12 +294,11 @@ static void added_gradients_are_kept(void **state)
 }
 
 /* Added gradients that a step used are not found again. */
-static void used_gradients_are_not_kept(void **state)
+TEST(used_gradients_are_not_kept)
 {
 	struct snapshot before;
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	DONE(&o, optim_open(&o));
 	add_half(&o, 1, 0);
@@ -324,14 +316,13 @@ static void used_gradients_are_not_kept(void **state)
 }
 
 /* The scale doubles after three steps; the second overflow halves it. */
-static void the_loss_scale_is_kept(void **state)
+TEST(the_loss_scale_is_kept)
 {
 	static const char attempts[] = "..#..#...#.##..";
 	struct snapshot through;
 	double scales[2][sizeof(attempts)];
 	struct optim o;
 
-	(void)state;
 	for (int stop = 0; stop < 2; stop++) {
 		begin(&o);
 		o.config.keep = stop;
@@ -382,11 +373,10 @@ static double scale_after(struct optim *o, bool fp16, double loss_scale)
 }
 
 /* The kept scale is dynamic; the configuration sets another. */
-static void a_configured_loss_scale_replaces_the_kept_one(void **state)
+TEST(a_configured_loss_scale_replaces_the_kept_one)
 {
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	DONE(&o, optim_open(&o));
 	assert_true(scale_after(&o, false, 0) == 1);
@@ -407,14 +397,13 @@ static off_t store_size(const struct optim *o)
 	return facts.st_size;
 }
 
-static void a_refused_open_leaves_the_store_unchanged(void **state)
+TEST(a_refused_open_leaves_the_store_unchanged)
 {
 	static const struct group large[] = {{"large", 400000, NVS_BF16}};
 	struct snapshot before;
 	struct optim o;
 	off_t size;
 
-	(void)state;
 	optim_init(&o, large, 1);
 	o.config.keep = true;
 	DONE(&o, optim_open(&o));
@@ -432,7 +421,7 @@ static void a_refused_open_leaves_the_store_unchanged(void **state)
 	optim_close(&o);
 }
 
-static void other_groups_are_refused(void **state)
+TEST(other_groups_are_refused)
 {
 	static const struct group others[][LENGTH(five)] = {
 		{{"layers.0", 20001, NVS_BF16},
@@ -453,7 +442,6 @@ static void other_groups_are_refused(void **state)
 	};
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, STOP);
@@ -485,11 +473,10 @@ static void other_groups_are_refused(void **state)
 }
 
 /* Tiles of 8192 elements take 96 KiB; a pool of 78 KiB has no room for one. */
-static void tiles_that_do_not_fit_are_refused(void **state)
+TEST(tiles_that_do_not_fit_are_refused)
 {
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 16;
 	DONE(&o, optim_open(&o));
@@ -568,13 +555,12 @@ static void committed_state(struct snapshot *snapshot)
 	optim_close(&o);
 }
 
-static void a_commit_survives_the_process(void **state)
+TEST(a_commit_survives_the_process)
 {
 	void (*const whats[])(struct optim *) = {step_and_commit, commit_and_add, commit_and_step};
 	struct snapshot committed;
 	struct optim o;
 
-	(void)state;
 	committed_state(&committed);
 	for (size_t i = 0; i < 2 * LENGTH(whats); i++) {
 		begin(&o);
@@ -615,12 +601,11 @@ static void turn_bit(struct optim *o, const float *near)
 	close(fd);
 }
 
-static void a_flipped_bit_is_detected(void **state)
+TEST(a_flipped_bit_is_detected)
 {
 	struct snapshot snapshot;
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, STOP);
@@ -645,26 +630,4 @@ static int leave_all(void **state)
 	return places_leave_all(state);
 }
 
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_resumed_run_computes_the_same_bits),
-		cmocka_unit_test(state_that_is_not_offloaded_is_kept),
-		cmocka_unit_test(cached_state_is_kept),
-		cmocka_unit_test(what_has_not_changed_is_not_committed),
-		cmocka_unit_test(another_pool_size_finds_the_same_state),
-		cmocka_unit_test(a_run_can_be_resumed_at_every_point),
-		cmocka_unit_test(state_that_was_never_written_is_kept),
-		cmocka_unit_test(added_gradients_are_kept),
-		cmocka_unit_test(used_gradients_are_not_kept),
-		cmocka_unit_test(the_loss_scale_is_kept),
-		cmocka_unit_test(a_configured_loss_scale_replaces_the_kept_one),
-		cmocka_unit_test(a_refused_open_leaves_the_store_unchanged),
-		cmocka_unit_test(other_groups_are_refused),
-		cmocka_unit_test(tiles_that_do_not_fit_are_refused),
-		cmocka_unit_test(a_commit_survives_the_process),
-		cmocka_unit_test(a_flipped_bit_is_detected),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, leave_all);
-}
+AROUND_TESTS(NULL, leave_all)

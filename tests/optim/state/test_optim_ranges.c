@@ -4,6 +4,7 @@
  * ahead, and writes behind are neither lost nor fail silently.
  */
 #include "optim/optim_fixture.h"
+#include "support/tests.h"
 
 #include <errno.h>
 
@@ -75,11 +76,10 @@ static struct nvs_engine_stats stats_now(struct optim *o)
 	return stats;
 }
 
-static void all_state_in_ranges_is_read_once(void **state)
+TEST(all_state_in_ranges_is_read_once)
 {
 	struct optim o;
 
-	(void)state;
 	for (int order = PARTS_TOGETHER; order < ORDERS; order++) {
 		uint64_t before;
 
@@ -92,13 +92,12 @@ static void all_state_in_ranges_is_read_once(void **state)
 	}
 }
 
-static void all_state_set_in_ranges_is_written_once(void **state)
+TEST(all_state_set_in_ranges_is_written_once)
 {
 	struct nvs_engine_stats before, after;
 	struct snapshot taken;
 	struct optim o;
 
-	(void)state;
 	for (int order = PARTS_TOGETHER; order < ORDERS; order++) {
 		begin(&o);
 		snapshot_take(&o, &taken);
@@ -116,12 +115,11 @@ static void all_state_set_in_ranges_is_written_once(void **state)
 	}
 }
 
-static void a_part_is_read_without_the_others(void **state)
+TEST(a_part_is_read_without_the_others)
 {
 	struct optim o;
 	uint64_t before;
 
-	(void)state;
 	begin(&o);
 	before = stats_now(&o).swapped_in;
 	for (size_t i = 0; i < o.n; i++)
@@ -135,11 +133,10 @@ static void a_part_is_read_without_the_others(void **state)
 	optim_close(&o);
 }
 
-static void the_next_tiles_are_read_while_one_is_copied(void **state)
+TEST(the_next_tiles_are_read_while_one_is_copied)
 {
 	struct optim o;
 
-	(void)state;
 	begin(&o);
 	range(&o, 0, NVS_MASTER, 0, false);
 	sim_hold(o.sim, SIM_READS);
@@ -150,12 +147,11 @@ static void the_next_tiles_are_read_while_one_is_copied(void **state)
 	optim_close(&o);
 }
 
-static void a_step_after_a_walk_finds_the_state_that_was_set(void **state)
+TEST(a_step_after_a_walk_finds_the_state_that_was_set)
 {
 	struct snapshot due;
 	struct optim o, plain;
 
-	(void)state;
 	begin(&plain);
 	optim_run(&plain, 2, 3);
 	snapshot_take(&plain, &due);
@@ -173,13 +169,12 @@ static void a_step_after_a_walk_finds_the_state_that_was_set(void **state)
 }
 
 /* A later call returns the error, and the data are not lost. */
-static void a_failed_write_behind_a_walk_is_reported(void **state)
+TEST(a_failed_write_behind_a_walk_is_reported)
 {
 	static float data[RANGE], got[RANGE];
 	struct optim o;
 	int rc = 0;
 
-	(void)state;
 	begin(&o);
 	for (size_t i = 0; i < LENGTH(data); i++)
 		data[i] = (float)i;
@@ -200,18 +195,4 @@ static void a_failed_write_behind_a_walk_is_reported(void **state)
 	DONE(&o, nvs_optimizer_get(o.optimizer, 0, NVS_EXP_AVG, 5, LENGTH(got), got, &o.error));
 	assert_memory_equal(got, data, sizeof(got));
 	optim_close(&o);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(all_state_in_ranges_is_read_once),
-		cmocka_unit_test(all_state_set_in_ranges_is_written_once),
-		cmocka_unit_test(a_part_is_read_without_the_others),
-		cmocka_unit_test(the_next_tiles_are_read_while_one_is_copied),
-		cmocka_unit_test(a_step_after_a_walk_finds_the_state_that_was_set),
-		cmocka_unit_test(a_failed_write_behind_a_walk_is_reported),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "optim/optim_fixture.h"
 #include "support/file_sum.h"
+#include "support/tests.h"
 
 #include <errno.h>
 
@@ -83,22 +84,20 @@ static void is_read_without_changes(double ratio, uint64_t cached)
 	optim_close(&o);
 }
 
-static void the_state_is_read_and_nothing_of_the_store_changes(void **state)
+TEST(the_state_is_read_and_nothing_of_the_store_changes)
 {
-	(void)state;
 	is_read_without_changes(1, 0);
 	is_read_without_changes(0.5, 0);
 	is_read_without_changes(0, 0);
 	is_read_without_changes(1, 10000);
 }
 
-static void several_optimizers_read_a_store_at_once(void **state)
+TEST(several_optimizers_read_a_store_at_once)
 {
 	struct nvs_optimizer *first;
 	struct snapshot snapshot;
 	struct optim o;
 
-	(void)state;
 	make_store(&o, 1, 0, &snapshot);
 	DONE(&o, optim_open(&o));
 	first = o.optimizer;
@@ -112,11 +111,10 @@ static void several_optimizers_read_a_store_at_once(void **state)
 }
 
 /* The type says how state is updated, which no reader does. */
-static void an_optimizer_of_any_type_can_be_read(void **state)
+TEST(an_optimizer_of_any_type_can_be_read)
 {
 	struct optim o;
 
-	(void)state;
 	make_store(&o, 1, 0, NULL);
 	snprintf(o.config.adam.type, sizeof(o.config.adam.type), "Lion");
 	DONE(&o, optim_open(&o));
@@ -124,13 +122,12 @@ static void an_optimizer_of_any_type_can_be_read(void **state)
 	optim_close(&o);
 }
 
-static void added_gradients_of_a_kept_store_are_summed(void **state)
+TEST(added_gradients_of_a_kept_store_are_summed)
 {
 	static const float ones[100] = {[0 ... 99] = 1};
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, five, LENGTH(five));
 	o.config.keep = true;
 	DONE(&o, optim_open(&o));
@@ -153,14 +150,13 @@ static int fill_zeros(void *arg, const struct nvs_state_run *run)
 	return 0;
 }
 
-static void calls_that_would_change_the_state_are_refused(void **state)
+TEST(calls_that_would_change_the_state_are_refused)
 {
 	static const float data[20001];
 	struct snapshot snapshot;
 	struct optim o;
 	uint64_t before;
 
-	(void)state;
 	make_store(&o, 1, 0, &snapshot);
 	before = sum_of_files(o.path);
 	DONE(&o, optim_open(&o));
@@ -203,12 +199,11 @@ static void make_other_store(struct optim *o)
 	o->config.read_only = true;
 }
 
-static void a_path_without_an_optimizers_state_is_refused(void **state)
+TEST(a_path_without_an_optimizers_state_is_refused)
 {
 	struct optim o;
 	uint64_t before;
 
-	(void)state;
 	optim_init(&o, five, LENGTH(five));
 	o.config.read_only = true;
 	REFUSED(&o, optim_open(&o), -ENODATA, "");
@@ -219,18 +214,4 @@ static void a_path_without_an_optimizers_state_is_refused(void **state)
 	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	REFUSED(&o, optim_open(&o), -ENODATA, "no kept store");
 	optim_close(&o);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_state_is_read_and_nothing_of_the_store_changes),
-		cmocka_unit_test(several_optimizers_read_a_store_at_once),
-		cmocka_unit_test(an_optimizer_of_any_type_can_be_read),
-		cmocka_unit_test(added_gradients_of_a_kept_store_are_summed),
-		cmocka_unit_test(calls_that_would_change_the_state_are_refused),
-		cmocka_unit_test(a_path_without_an_optimizers_state_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

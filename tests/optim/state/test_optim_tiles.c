@@ -7,6 +7,7 @@
 
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
+#include "support/tests.h"
 
 static const struct group three[] = {
 	{"a", 300000, NVS_F32}, {"b", 300, NVS_BF16}, {"c", 99999, NVS_F16}};
@@ -101,13 +102,12 @@ static void begin(struct optim *o, unsigned way)
 }
 #define WAYS 8u
 
-static void tiles_have_every_element_once(void **state)
+TEST(tiles_have_every_element_once)
 {
 	static struct copies all;
 	struct snapshot now;
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		begin(&o, way);
 		for (uint64_t step = 0; step < 2; step++) {
@@ -125,13 +125,12 @@ static void tiles_have_every_element_once(void **state)
 	}
 }
 
-static void imported_tiles_compute_the_same_bits(void **state)
+TEST(imported_tiles_compute_the_same_bits)
 {
 	static struct copies all;
 	struct snapshot due;
 	struct optim from, to;
 
-	(void)state;
 	for (unsigned way = 0; way < WAYS; way++) {
 		begin(&from, 0);
 		optim_run(&from, 1, 2);
@@ -151,12 +150,11 @@ static void imported_tiles_compute_the_same_bits(void **state)
 }
 
 /* Tiles in host memory are always at hand, so one thread has two in flight. */
-static void a_thread_begins_the_next_tile_before_it_waits(void **state)
+TEST(a_thread_begins_the_next_tile_before_it_waits)
 {
 	static struct copies all;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, three, LENGTH(three));
 	o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0;
 	o.config.optimizer_threads = 1;
@@ -169,13 +167,12 @@ static void a_thread_begins_the_next_tile_before_it_waits(void **state)
 	optim_close(&o);
 }
 
-static void an_error_of_a_transfer_ends_the_call(void **state)
+TEST(an_error_of_a_transfer_ends_the_call)
 {
 	static struct copies all;
 	struct snapshot due;
 	struct optim o;
 
-	(void)state;
 	begin(&o, 0);
 	optim_run(&o, 1, 1);
 	snapshot_take(&o, &due);
@@ -192,12 +189,11 @@ static void an_error_of_a_transfer_ends_the_call(void **state)
 	optim_close(&o);
 }
 
-static void faults_of_the_drive_end_the_call(void **state)
+TEST(faults_of_the_drive_end_the_call)
 {
 	static struct copies all;
 	struct optim o;
 
-	(void)state;
 	begin(&o, 0);
 	optim_run(&o, 1, 1);
 	DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
@@ -212,12 +208,11 @@ static void faults_of_the_drive_end_the_call(void **state)
 	optim_close(&o);
 }
 
-static void tiles_are_refused_while_a_step_is_unfinished(void **state)
+TEST(tiles_are_refused_while_a_step_is_unfinished)
 {
 	static struct copies all;
 	struct optim o;
 
-	(void)state;
 	begin(&o, 0);
 	optim_run(&o, 1, 1);
 	optim_lend(&o, 2, 1);
@@ -229,18 +224,4 @@ static void tiles_are_refused_while_a_step_is_unfinished(void **state)
 	DONE(&o, optim_step(&o, 2));
 	DONE(&o, move(&o, &all, false, 0));
 	optim_close(&o);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(tiles_have_every_element_once),
-		cmocka_unit_test(imported_tiles_compute_the_same_bits),
-		cmocka_unit_test(a_thread_begins_the_next_tile_before_it_waits),
-		cmocka_unit_test(an_error_of_a_transfer_ends_the_call),
-		cmocka_unit_test(faults_of_the_drive_end_the_call),
-		cmocka_unit_test(tiles_are_refused_while_a_step_is_unfinished),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

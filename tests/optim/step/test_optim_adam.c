@@ -7,6 +7,7 @@
 
 #include "config/config.h"
 #include "support/inject.h"
+#include "support/tests.h"
 
 #define NUMEL 5003u
 
@@ -80,11 +81,10 @@ static void follows(struct optim *o, double clipping)
 	optim_close(o);
 }
 
-static void an_update_gives_the_bits_of_the_optimizer(void **state)
+TEST(an_update_gives_the_bits_of_the_optimizer)
 {
 	struct optim o;
 
-	(void)state;
 	for (size_t weights = 0; weights < 3; weights++)
 		for (size_t gradients = 0; gradients < 3; gradients++) {
 			const struct group group = {"a", NUMEL, dtypes[weights]};
@@ -99,7 +99,7 @@ static void an_update_gives_the_bits_of_the_optimizer(void **state)
 		}
 }
 
-static void wrong_arguments_of_an_update_are_refused(void **state)
+TEST(wrong_arguments_of_an_update_are_refused)
 {
 	static struct arrays arrays;
 	static const double wrong[] = {NAN, INFINITY, -1};
@@ -107,7 +107,6 @@ static void wrong_arguments_of_an_update_are_refused(void **state)
 	struct nvs_adam_update update, good;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, &group, 1);
 	good = update_of(&o, &arrays, 1);
 	DONE(&o, nvs_adam_update(&good, &o.error));
@@ -156,7 +155,7 @@ static void wrong_arguments_of_an_update_are_refused(void **state)
 }
 
 /* One array at a time begins a byte behind an element. */
-static void arrays_that_are_not_aligned_are_refused(void **state)
+TEST(arrays_that_are_not_aligned_are_refused)
 {
 	static struct arrays arrays, before;
 	static const char *const names[] = {"master is", "exp_avg is", "exp_avg_sq is",
@@ -164,7 +163,6 @@ static void arrays_that_are_not_aligned_are_refused(void **state)
 	const struct group group = {"a", NUMEL, NVS_BF16};
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, &group, 1);
 	o.gradients_dtype = NVS_F16;
 	for (unsigned i = 0; i < LENGTH(names); i++) {
@@ -186,7 +184,7 @@ static void arrays_that_are_not_aligned_are_refused(void **state)
 }
 
 /* A smaller structure, without weights, and a larger one. */
-static void updates_of_other_sizes_work(void **state)
+TEST(updates_of_other_sizes_work)
 {
 	static struct arrays arrays, before;
 	const struct group group = {"a", NUMEL, NVS_F32};
@@ -197,7 +195,6 @@ static void updates_of_other_sizes_work(void **state)
 	struct nvs_adam_update older;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, &group, 1);
 	memset(&newer, 0, sizeof(newer));
 	newer.update = update_of(&o, &arrays, 1);
@@ -212,16 +209,4 @@ static void updates_of_other_sizes_work(void **state)
 	DONE(&o, nvs_adam_update(&older, &o.error));
 	assert_memory_equal(before.weights, arrays.weights, sizeof(arrays.weights));
 	optim_close(&o);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_update_gives_the_bits_of_the_optimizer),
-		cmocka_unit_test(wrong_arguments_of_an_update_are_refused),
-		cmocka_unit_test(arrays_that_are_not_aligned_are_refused),
-		cmocka_unit_test(updates_of_other_sizes_work),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -5,6 +5,7 @@
  */
 #include "config/config.h"
 #include "optim/optim_fixture.h"
+#include "support/tests.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -117,12 +118,11 @@ static void comes_to_the_same_as_lent(struct optim *o, const struct group *group
 	optim_close(&lent);
 }
 
-static void pieces_are_added_with_a_rounding_each(void **state)
+TEST(pieces_are_added_with_a_rounding_each)
 {
 	uint64_t seed = seed_of_run();
 	struct optim o;
 
-	(void)state;
 	for (size_t to = 0; to < 3; to++)
 		for (size_t from = 0; from < 3; from++) {
 			optim_init(&o, pair, 2);
@@ -135,14 +135,13 @@ static void pieces_are_added_with_a_rounding_each(void **state)
 		}
 }
 
-static void gradients_beyond_the_pool_are_swapped(void **state)
+TEST(gradients_beyond_the_pool_are_swapped)
 {
 	static const struct group groups[] = {
 		{"a", 30000, NVS_BF16}, {"b", 29999, NVS_F32}, {"c", 25001, NVS_F16}};
 	uint64_t seed = seed_of_run();
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < 4; way++) {
 		struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
@@ -164,12 +163,11 @@ static void gradients_beyond_the_pool_are_swapped(void **state)
 }
 
 /* Gradients of one step have no effect on the next. */
-static void each_step_begins_with_no_gradients(void **state)
+TEST(each_step_begins_with_no_gradients)
 {
 	struct snapshot snapshot;
 	struct optim lent, added;
 
-	(void)state;
 	optim_init(&lent, pair, 2);
 	optim_init(&added, pair, 2);
 	added.config.optimizer_max_in_cpu = 5000;
@@ -196,12 +194,11 @@ static void each_step_begins_with_no_gradients(void **state)
 }
 
 /* Elements without added gradients have zeros. */
-static void gradients_of_a_part_of_a_group_can_be_added(void **state)
+TEST(gradients_of_a_part_of_a_group_can_be_added)
 {
 	static float data[100];
 	struct optim o;
 
-	(void)state;
 	for (int keep = 0; keep < 2; keep++) {
 		optim_init(&o, pair, 2);
 		o.config.grad_accum_dtype = NVS_BF16;
@@ -244,13 +241,12 @@ static void *add_in_pieces(void *arg)
 	return NULL;
 }
 
-static void threads_may_add_at_the_same_time(void **state)
+TEST(threads_may_add_at_the_same_time)
 {
 	pthread_t threads[2];
 	struct adder adders[2];
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, 2);
 	DONE(&o, optim_open(&o));
 	for (size_t i = 0; i < 2; i++)
@@ -277,14 +273,13 @@ static void nothing_added(struct optim *o, struct piece piece, enum nvs_dtype dt
 	assert_int_equal(added, 0);
 }
 
-static void lent_and_added_gradients_are_not_mixed(void **state)
+TEST(lent_and_added_gradients_are_not_mixed)
 {
 	static const struct piece first = {0, 5, 16};
 	static float data[16];
 	struct snapshot begun;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, 2);
 	DONE(&o, optim_open(&o));
 	optim_run(&o, 1, 1);
@@ -309,7 +304,7 @@ static void lent_and_added_gradients_are_not_mixed(void **state)
 	optim_close(&o);
 }
 
-static void gradients_outside_a_group_are_refused(void **state)
+TEST(gradients_outside_a_group_are_refused)
 {
 	static const struct piece outside[] = {{2, 0, 1},    {SIZE_MAX, 0, 1},	 {1, 7001, 1},
 					       {1, 6999, 3}, {1, UINT64_MAX, 2}, {1, 3, UINT64_MAX},
@@ -317,7 +312,6 @@ static void gradients_outside_a_group_are_refused(void **state)
 	static const enum nvs_dtype wrong[] = {NVS_F64, NVS_I32, NVS_F8_E5M2, NVS_DTYPE_COUNT};
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, 2);
 	DONE(&o, optim_open(&o));
 	for (size_t i = 0; i < LENGTH(outside); i++)
@@ -336,13 +330,12 @@ static void gradients_outside_a_group_are_refused(void **state)
 	optim_close(&o);
 }
 
-static void adding_nothing_needs_no_data(void **state)
+TEST(adding_nothing_needs_no_data)
 {
 	struct nvs_group_info info = {.size = sizeof(info)};
 	uint64_t added = 99;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, 2);
 	DONE(&o, optim_open(&o));
 	DONE(&o, nvs_optimizer_add_gradients(o.optimizer, 0, 12345, 0, NVS_F32, NULL, &added,
@@ -362,12 +355,11 @@ static void adding_nothing_needs_no_data(void **state)
 	optim_close(&o);
 }
 
-static void gradients_that_are_not_aligned_are_refused(void **state)
+TEST(gradients_that_are_not_aligned_are_refused)
 {
 	const char *odd;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, 2);
 	DONE(&o, optim_open(&o));
 	odd = (const char *)o.gradients[0] + 1;
@@ -465,12 +457,11 @@ static void small_is(struct optim *o, const double due[3][SMALL])
 	snapshot_free(&now);
 }
 
-static void clipping_follows_the_table(void **state)
+TEST(clipping_follows_the_table)
 {
 	const struct nvs_step_options options = {.size = sizeof(options), .lr = 0.01};
 	struct optim o;
 
-	(void)state;
 	for (int half = 0; half < 2; half++) { /* also with fp16 and a scale of 512 */
 		small_init(&o);
 		o.gradients_dtype = half ? NVS_F16 : NVS_F32;
@@ -490,13 +481,12 @@ static void clipping_follows_the_table(void **state)
 	}
 }
 
-static void the_norm_is_computed_on_request(void **state)
+TEST(the_norm_is_computed_on_request)
 {
 	struct nvs_step_options options = {.size = sizeof(options), .lr = 0.01, .norm = true};
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
 	struct optim o;
 
-	(void)state;
 	small_init(&o);
 	o.config.gradient_clipping = 0;
 	DONE(&o, optim_open(&o));
@@ -527,12 +517,11 @@ static void lend_eighths(struct optim *o, size_t first, uint64_t step)
 	lend_again(o);
 }
 
-static void sums_of_all_ranks_clip_as_one(void **state)
+TEST(sums_of_all_ranks_clip_as_one)
 {
 	struct optim whole, ranks[2];
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
 
-	(void)state;
 	optim_init(&whole, pair, 2);
 	whole.config.gradient_clipping = 3;
 	DONE(&whole, optim_open(&whole));
@@ -589,12 +578,11 @@ static void sums_of_all_ranks_clip_as_one(void **state)
 
 /* ---- Loss scale ---- */
 
-static void scale_by_two_changes_no_bit(void **state)
+TEST(scale_by_two_changes_no_bit)
 {
 	struct snapshot unscaled;
 	struct optim o;
 
-	(void)state;
 	for (int fp16 = 0; fp16 < 2; fp16++) {
 		optim_init(&o, pair, 2);
 		o.config.fp16.enabled = fp16;
@@ -615,7 +603,7 @@ static void scale_by_two_changes_no_bit(void **state)
 }
 
 /* In an odd group and others: at the ends, at borders of tiles and vectors, at the last element. */
-static void a_gradient_that_is_not_finite_skips_the_step(void **state)
+TEST(a_gradient_that_is_not_finite_skips_the_step)
 {
 	static const struct group groups[] = {
 		{"a", 4099, NVS_F16}, {"b", 1, NVS_F32}, {"c", 2050, NVS_BF16}};
@@ -629,7 +617,6 @@ static void a_gradient_that_is_not_finite_skips_the_step(void **state)
 	struct snapshot begun;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, groups, 3);
 	o.config.fp16.enabled = true;
 	o.config.fp16.loss_scale = 8;
@@ -662,12 +649,11 @@ static void a_gradient_that_is_not_finite_skips_the_step(void **state)
 	optim_close(&o);
 }
 
-static void a_skipped_step_has_no_effect_on_the_next(void **state)
+TEST(a_skipped_step_has_no_effect_on_the_next)
 {
 	struct snapshot undisturbed;
 	struct optim o;
 
-	(void)state;
 	for (int disturbed = 0; disturbed < 2; disturbed++) {
 		optim_init(&o, pair, 2);
 		o.config.fp16.enabled = true;
@@ -696,12 +682,11 @@ static void a_skipped_step_has_no_effect_on_the_next(void **state)
 }
 
 /* 60000 + 60000 overflows fp16, although each number fits. */
-static void a_sum_that_overflows_skips_the_step(void **state)
+TEST(a_sum_that_overflows_skips_the_step)
 {
 	struct optim o;
 	float much = 60000;
 
-	(void)state;
 	optim_init(&o, pair, 2);
 	o.config.fp16.enabled = true;
 	o.config.fp16.loss_scale = 1;
@@ -718,13 +703,12 @@ static void a_sum_that_overflows_skips_the_step(void **state)
 	optim_close(&o);
 }
 
-static void an_overflow_of_another_rank_skips_the_step(void **state)
+TEST(an_overflow_of_another_rank_skips_the_step)
 {
 	static const double values[] = {INFINITY, NAN};
 	struct snapshot begun;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, pair, 2);
 	o.config.fp16.enabled = true;
 	o.config.fp16.initial_scale_power = 5;
@@ -812,11 +796,10 @@ static void play(struct optim *o, const char *steps, const double *after, bool e
 	}
 }
 
-static void the_loss_scale_follows_the_table(void **state)
+TEST(the_loss_scale_follows_the_table)
 {
 	struct optim o;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(scales); i++) {
 		small_init(&o);
 		o.config.fp16 =
@@ -835,30 +818,4 @@ static void the_loss_scale_follows_the_table(void **state)
 		assert_int_equal(o.result.step, scales[i].taken + 1);
 		optim_close(&o);
 	}
-}
-
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(pieces_are_added_with_a_rounding_each),
-		cmocka_unit_test(gradients_beyond_the_pool_are_swapped),
-		cmocka_unit_test(each_step_begins_with_no_gradients),
-		cmocka_unit_test(gradients_of_a_part_of_a_group_can_be_added),
-		cmocka_unit_test(threads_may_add_at_the_same_time),
-		cmocka_unit_test(lent_and_added_gradients_are_not_mixed),
-		cmocka_unit_test(gradients_outside_a_group_are_refused),
-		cmocka_unit_test(adding_nothing_needs_no_data),
-		cmocka_unit_test(gradients_that_are_not_aligned_are_refused),
-		cmocka_unit_test(clipping_follows_the_table),
-		cmocka_unit_test(the_norm_is_computed_on_request),
-		cmocka_unit_test(sums_of_all_ranks_clip_as_one),
-		cmocka_unit_test(scale_by_two_changes_no_bit),
-		cmocka_unit_test(a_gradient_that_is_not_finite_skips_the_step),
-		cmocka_unit_test(a_skipped_step_has_no_effect_on_the_next),
-		cmocka_unit_test(a_sum_that_overflows_skips_the_step),
-		cmocka_unit_test(an_overflow_of_another_rank_skips_the_step),
-		cmocka_unit_test(the_loss_scale_follows_the_table),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

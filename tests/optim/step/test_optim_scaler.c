@@ -11,6 +11,7 @@
 
 #include "config/config.h"
 #include "support/support.h"
+#include "support/tests.h"
 
 static void expect_update(struct scaler *scaler, const struct fp16_config *config, bool overflow,
 			  int rc, double scale)
@@ -88,9 +89,8 @@ static const struct pattern patterns[] = {
 	 {3, REFUSED + 3}},
 };
 
-static void the_scale_follows_the_pattern_of_overflows(void **state)
+TEST(the_scale_follows_the_pattern_of_overflows)
 {
-	(void)state;
 	for (unsigned i = 0; i < COUNT(patterns); i++) {
 		const struct fp16_config *config = &patterns[i].config;
 		struct scaler scaler = scaler_init(config);
@@ -109,24 +109,22 @@ static void the_scale_follows_the_pattern_of_overflows(void **state)
 	}
 }
 
-static void min_loss_scale_need_not_be_a_power_of_two(void **state)
+TEST(min_loss_scale_need_not_be_a_power_of_two)
 {
 	struct fp16_config config = FP16(3, 1, 1, false, 3);
 	struct scaler scaler = scaler_init(&config);
 
-	(void)state;
 	expect_update(&scaler, &config, true, 0, 4);
 	expect_update(&scaler, &config, true, 0, 3);
 	expect_update(&scaler, &config, true, -ERANGE, 3);
 	expect_update(&scaler, &config, false, 0, 6);
 }
 
-static void defaults_begin_at_65536_and_double_every_thousand_steps(void **state)
+TEST(defaults_begin_at_65536_and_double_every_thousand_steps)
 {
 	struct nvs_config config;
 	struct scaler scaler;
 
-	(void)state;
 	config_init(&config);
 	config.fp16.enabled = true;
 	scaler = scaler_init(&config.fp16);
@@ -141,12 +139,11 @@ static void defaults_begin_at_65536_and_double_every_thousand_steps(void **state
 }
 
 /* Gradients are divided by it in fp32: 1 / scale is finite and not 0. */
-static void the_scale_stays_within_fp32(void **state)
+TEST(the_scale_stays_within_fp32)
 {
 	struct fp16_config config = FP16(126, 1, 1, false, 0);
 	struct scaler scaler = scaler_init(&config);
 
-	(void)state;
 	expect_update(&scaler, &config, false, 0, 0x1p127);
 	expect_update(&scaler, &config, false, 0, 0x1p127);
 	config.initial_scale_power = 1;
@@ -157,11 +154,10 @@ static void the_scale_stays_within_fp32(void **state)
 }
 
 /* Only the updates since the last overflow matter. */
-static void the_largest_count_of_updates_changes_no_window(void **state)
+TEST(the_largest_count_of_updates_changes_no_window)
 {
 	struct fp16_config config = FP16(4, 3, 1, false, 1);
 
-	(void)state;
 	for (int64_t since = 1; since <= 4; since++) {
 		struct scaler scaler = scaler_init(&config), early = scaler;
 
@@ -191,22 +187,20 @@ static void never_changes(const struct fp16_config *config, double scale)
 	}
 }
 
-static void a_fixed_scale_never_changes(void **state)
+TEST(a_fixed_scale_never_changes)
 {
 	struct fp16_config config = FP16(16, 1, 1, false, 128);
 
-	(void)state;
 	config.loss_scale = 128;
 	never_changes(&config, 128);
 	config.loss_scale = 0.5;
 	never_changes(&config, 0.5);
 }
 
-static void without_fp16_the_scale_is_one(void **state)
+TEST(without_fp16_the_scale_is_one)
 {
 	struct fp16_config config = FP16(16, 1, 1, false, 1);
 
-	(void)state;
 	config.enabled = false;
 	never_changes(&config, 1);
 	config.loss_scale = 128;
@@ -215,12 +209,11 @@ static void without_fp16_the_scale_is_one(void **state)
 
 /* ---- Resumed runs ---- */
 
-static void a_resumed_run_continues_the_pattern(void **state)
+TEST(a_resumed_run_continues_the_pattern)
 {
 	const struct fp16_config *config = &patterns[6].config;
 	const char *steps = patterns[6].steps;
 
-	(void)state;
 	for (size_t stop = 0; stop <= strlen(steps); stop++) {
 		struct scaler first = scaler_init(config), second;
 		unsigned char kept[sizeof(struct scaler)];
@@ -237,29 +230,13 @@ static void a_resumed_run_continues_the_pattern(void **state)
 	}
 }
 
-static void hysteresis_lowered_between_runs_takes_effect(void **state)
+TEST(hysteresis_lowered_between_runs_takes_effect)
 {
 	struct fp16_config config = FP16(4, 10, 3, false, 1);
 	struct scaler scaler = scaler_init(&config);
 
-	(void)state;
 	config.hysteresis = 1;
 	expect_update(&scaler, &config, true, 0, 8);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(the_scale_follows_the_pattern_of_overflows),
-		test(min_loss_scale_need_not_be_a_power_of_two),
-		test(defaults_begin_at_65536_and_double_every_thousand_steps),
-		test(the_scale_stays_within_fp32),
-		test(the_largest_count_of_updates_changes_no_window),
-		test(a_fixed_scale_never_changes),
-		test(without_fp16_the_scale_is_one),
-		test(a_resumed_run_continues_the_pattern),
-		test(hysteresis_lowered_between_runs_takes_effect),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

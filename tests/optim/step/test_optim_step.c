@@ -6,6 +6,7 @@
  */
 #include "config/config.h"
 #include "optim/optim_fixture.h"
+#include "support/tests.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -144,12 +145,11 @@ static void follow(struct optim *o, unsigned steps)
 	optim_close(o);
 }
 
-static void every_type_follows_adam_in_double(void **state)
+TEST(every_type_follows_adam_in_double)
 {
 	static const uint64_t numel[] = {1, 1023, 2500, 4097};
 	struct optim o;
 
-	(void)state;
 	for (size_t g = 0; g < 3; g++)
 		for (size_t w = 0; w < 3; w++) {
 			struct group groups[4];
@@ -164,12 +164,11 @@ static void every_type_follows_adam_in_double(void **state)
 		}
 }
 
-static void every_kind_of_adam_is_followed(void **state)
+TEST(every_kind_of_adam_is_followed)
 {
 	static const struct group groups[] = {{"a", 3001, NVS_F32}, {"b", 777, NVS_BF16}};
 	struct optim o;
 
-	(void)state;
 	for (unsigned kind = 0; kind < 8; kind++) {
 		optim_init(&o, groups, 2);
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
@@ -185,12 +184,11 @@ static void every_kind_of_adam_is_followed(void **state)
 	}
 }
 
-static void many_steps_stay_near(void **state)
+TEST(many_steps_stay_near)
 {
 	static const struct group groups[] = {{"a", 2049, NVS_BF16}};
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, groups, 1);
 	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 	o.gradients_dtype = NVS_BF16;
@@ -241,11 +239,10 @@ static void is_the_same(struct optim *o)
 	optim_close(o);
 }
 
-static void pipelines_compute_the_same_bits(void **state)
+TEST(pipelines_compute_the_same_bits)
 {
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < 8; way++) {
 		optim_init(&o, five, LENGTH(five));
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = way & 1;
@@ -255,12 +252,11 @@ static void pipelines_compute_the_same_bits(void **state)
 	}
 }
 
-static void a_cache_computes_the_same_bits(void **state)
+TEST(a_cache_computes_the_same_bits)
 {
 	static const uint64_t cached[] = {1, 5000, 20480, 48434, 1000000};
 	struct optim o;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(cached); i++) {
 		optim_init(&o, five, LENGTH(five));
 		o.config.optimizer_max_in_cpu = cached[i];
@@ -270,12 +266,11 @@ static void a_cache_computes_the_same_bits(void **state)
 	}
 }
 
-static void any_pool_and_tile_give_the_same_bits(void **state)
+TEST(any_pool_and_tile_give_the_same_bits)
 {
 	static const unsigned buffers[] = {2, 3, 7, 40};
 	struct optim o;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(buffers); i++) {
 		optim_init(&o, five, LENGTH(five));
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = buffers[i];
@@ -285,11 +280,10 @@ static void any_pool_and_tile_give_the_same_bits(void **state)
 	}
 }
 
-static void any_number_of_threads_gives_the_same_bits(void **state)
+TEST(any_number_of_threads_gives_the_same_bits)
 {
 	struct optim o;
 
-	(void)state;
 	for (unsigned threads = 1; threads <= 4; threads++) {
 		optim_init(&o, five, LENGTH(five));
 		o.config.optimizer_threads = threads;
@@ -305,12 +299,11 @@ static void any_number_of_threads_gives_the_same_bits(void **state)
 	}
 }
 
-static void any_share_offloaded_gives_the_same_bits(void **state)
+TEST(any_share_offloaded_gives_the_same_bits)
 {
 	static const double ratios[] = {0, 0.3, 0.5, 0.999};
 	struct optim o;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(ratios); i++) {
 		optim_init(&o, five, LENGTH(five));
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
@@ -320,11 +313,10 @@ static void any_share_offloaded_gives_the_same_bits(void **state)
 	}
 }
 
-static void checksums_compute_the_same_bits(void **state)
+TEST(checksums_compute_the_same_bits)
 {
 	struct optim o;
 
-	(void)state;
 	for (int keep = 0; keep < 2; keep++) {
 		optim_init(&o, five, LENGTH(five));
 		o.config.verify = true;
@@ -342,31 +334,27 @@ static void by_engine(enum nvs_ioengine ioengine)
 	is_the_same(&o);
 }
 
-static void io_uring_computes_the_same_bits(void **state)
+TEST(io_uring_computes_the_same_bits)
 {
-	(void)state;
 	by_engine(NVS_IOENGINE_IO_URING);
 }
 
-static void libaio_computes_the_same_bits(void **state)
+TEST(libaio_computes_the_same_bits)
 {
-	(void)state;
 	by_engine(NVS_IOENGINE_LIBAIO);
 }
 
-static void posix_computes_the_same_bits(void **state)
+TEST(posix_computes_the_same_bits)
 {
-	(void)state;
 	by_engine(NVS_IOENGINE_POSIX);
 }
 
 /* On a file system with O_DIRECT, mostly. */
-static void a_drive_computes_the_same_bits(void **state)
+TEST(a_drive_computes_the_same_bits)
 {
 	struct optim o;
 	char *disk = place_make(PLACE_DISK);
 
-	(void)state;
 	if (!disk)
 		skip();
 	optim_init(&o, five, LENGTH(five));
@@ -376,12 +364,11 @@ static void a_drive_computes_the_same_bits(void **state)
 	place_leave(disk);
 }
 
-static void stripes_compute_the_same_bits(void **state)
+TEST(stripes_compute_the_same_bits)
 {
 	struct optim o;
 	char *paths[2] = {place_make(PLACE_DISK), place_make(PLACE_DISK)};
 
-	(void)state;
 	if (!paths[0] || !paths[1])
 		skip();
 	optim_init(&o, five, LENGTH(five));
@@ -438,11 +425,10 @@ static void step_moves(struct optim *o, uint64_t step, unsigned mask, uint64_t r
 	assert_true(o->result.io.hidden_ns <= o->result.io.compute_ns);
 }
 
-static void a_step_moves_the_state_once(void **state)
+TEST(a_step_moves_the_state_once)
 {
 	struct optim o;
 
-	(void)state;
 	for (unsigned way = 0; way < 4; way++) {
 		optim_init(&o, even, 3);
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = way & 1;
@@ -459,12 +445,11 @@ static void a_step_moves_the_state_once(void **state)
 	}
 }
 
-static void fast_init_writes_nothing_at_the_start(void **state)
+TEST(fast_init_writes_nothing_at_the_start)
 {
 	const struct nvs_engine_stats none = {.size = sizeof(none)};
 	struct optim o;
 
-	(void)state;
 	for (int fast = 0; fast < 2; fast++) {
 		optim_init(&o, even, 3);
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
@@ -475,12 +460,11 @@ static void fast_init_writes_nothing_at_the_start(void **state)
 	}
 }
 
-static void resident_state_is_not_moved(void **state)
+TEST(resident_state_is_not_moved)
 {
 	static const uint64_t cached[] = {16384, 33792, EVEN, 4 * EVEN};
 	struct optim o;
 
-	(void)state;
 	for (size_t i = 0; i < 2 * LENGTH(cached); i++) {
 		uint64_t resident = cached[i / 2] < EVEN ? cached[i / 2] : EVEN;
 		uint64_t moved = EVEN - resident;
@@ -503,12 +487,11 @@ static void resident_state_is_not_moved(void **state)
 /* Groups end within tiles: less than a tile is not cached, and the ends of groups are moved too. */
 #define SLACK (4096 + 5 * 1024)
 
-static void odd_groups_are_cached_to_the_tile(void **state)
+TEST(odd_groups_are_cached_to_the_tile)
 {
 	static const uint64_t cached = 30000, all = 48434;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, five, LENGTH(five));
 	o.config.optimizer_max_in_cpu = cached;
 	DONE(&o, optim_open(&o));
@@ -523,7 +506,7 @@ static void odd_groups_are_cached_to_the_tile(void **state)
 	optim_close(&o);
 }
 
-static void state_that_is_not_offloaded_is_not_moved(void **state)
+TEST(state_that_is_not_offloaded_is_not_moved)
 {
 	static const struct group equal[] = {{"a", 8192, NVS_F32},
 					     {"b", 8192, NVS_F32},
@@ -532,7 +515,6 @@ static void state_that_is_not_offloaded_is_not_moved(void **state)
 	const struct nvs_engine_stats none = {.size = sizeof(none)};
 	struct optim o;
 
-	(void)state;
 	for (uint64_t groups = 0; groups <= 4; groups++) {
 		optim_init(&o, equal, 4);
 		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = (double)groups / 4;
@@ -545,12 +527,11 @@ static void state_that_is_not_offloaded_is_not_moved(void **state)
 	}
 }
 
-static void groups_without_gradients_cost_nothing(void **state)
+TEST(groups_without_gradients_cost_nothing)
 {
 	struct snapshot before, after;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, even, 3);
 	DONE(&o, optim_open(&o));
 	step_moves(&o, 1, UINT32_MAX, 0, EVEN);
@@ -572,13 +553,12 @@ static void groups_without_gradients_cost_nothing(void **state)
  * A group's first gradients come late: its state was never written, but it has the common step
  * count.
  */
-static void a_group_whose_first_gradients_come_late_starts_then(void **state)
+TEST(a_group_whose_first_gradients_come_late_starts_then)
 {
 	static const struct group groups[] = {{"a", 2048, NVS_F32}, {"b", 2048, NVS_F32}};
 	struct reference reference;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, groups, 2);
 	reference_init(&reference, &o);
 	DONE(&o, optim_open(&o));
@@ -650,7 +630,7 @@ static void own_update_saw_all(struct optim *o, const struct seen *seen, unsigne
 	snapshot_free(&now);
 }
 
-static void the_callers_update_function_replaces_adam(void **state)
+TEST(the_callers_update_function_replaces_adam)
 {
 	static const struct group groups[] = {
 		{"a", 5001, NVS_BF16}, {"b", 1, NVS_F32}, {"c", 3333, NVS_F16}};
@@ -658,7 +638,6 @@ static void the_callers_update_function_replaces_adam(void **state)
 	struct nvs_step_options options = {.size = sizeof(options), .lr = -1};
 	struct optim o;
 
-	(void)state;
 	seen = (struct seen){.optim = &o, .step = 1, .lr = 0.25};
 	optim_init(&o, groups, 3);
 	snprintf(o.config.adam.type, sizeof(o.config.adam.type), "Lion");
@@ -706,12 +685,11 @@ static void take_order(void *arg, const struct nvs_update *update)
 }
 
 /* The next step begins with the tiles that are still resident. */
-static void steps_alternate_their_direction(void **state)
+TEST(steps_alternate_their_direction)
 {
 	struct order order;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, even, 3);
 	o.config.optimizer_threads = 1;
 	o.config.optimizer_max_in_cpu = 16384;
@@ -730,13 +708,12 @@ static void steps_alternate_their_direction(void **state)
 
 /* ---- Setting and getting state ---- */
 
-static void state_can_be_read_and_set(void **state)
+TEST(state_can_be_read_and_set)
 {
 	struct snapshot taken;
 	struct optim from, to;
 	float piece[2500];
 
-	(void)state;
 	optim_init(&from, five, LENGTH(five));
 	optim_init(&to, five, LENGTH(five));
 	to.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.5;
@@ -771,13 +748,12 @@ static void state_can_be_read_and_set(void **state)
 }
 
 /* The first step does not reset state that was set before it. */
-static void state_set_before_the_first_step_stays(void **state)
+TEST(state_set_before_the_first_step_stays)
 {
 	static const struct group groups[] = {{"a", 5000, NVS_BF16}, {"b", 5000, NVS_F32}};
 	struct reference reference;
 	struct optim o;
 
-	(void)state;
 	for (int fast = 0; fast < 2; fast++) {
 		float some[100];
 
@@ -806,12 +782,11 @@ static void state_set_before_the_first_step_stays(void **state)
 	}
 }
 
-static void state_begins_with_the_weights_and_zeros(void **state)
+TEST(state_begins_with_the_weights_and_zeros)
 {
 	struct snapshot now;
 	struct optim o;
 
-	(void)state;
 	for (int fast = 0; fast < 2; fast++) {
 		void *left_out;
 
@@ -838,12 +813,11 @@ static void state_begins_with_the_weights_and_zeros(void **state)
 	}
 }
 
-static void get_weights_returns_the_weights(void **state)
+TEST(get_weights_returns_the_weights)
 {
 	struct snapshot due_now;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, five, LENGTH(five));
 	o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.7;
 	o.config.optimizer_max_in_cpu = 8000;
@@ -862,12 +836,11 @@ static void get_weights_returns_the_weights(void **state)
 	optim_close(&o);
 }
 
-static void state_outside_a_group_is_refused(void **state)
+TEST(state_outside_a_group_is_refused)
 {
 	static float data[4096];
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, five, LENGTH(five));
 	DONE(&o, optim_open(&o));
 	for (int set = 0; set < 2; set++) {
@@ -908,12 +881,11 @@ static void refused_at_open(struct optim *o, int code, const char *words)
 	optim_close(o);
 }
 
-static void unusable_settings_are_refused(void **state)
+TEST(unusable_settings_are_refused)
 {
 	static const struct group two[] = {{"first", 9000, NVS_BF16}, {"second", 5000, NVS_F32}};
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, two, 2);
 	snprintf(o.config.adam.type, sizeof(o.config.adam.type), "Lion");
 	refused_at_open(&o, -ENOTSUP, "Lion");
@@ -942,12 +914,11 @@ static void unusable_settings_are_refused(void **state)
 	refused_at_open(&o, -ENOTSUP, "use_gds");
 }
 
-static void weights_that_are_not_aligned_are_refused(void **state)
+TEST(weights_that_are_not_aligned_are_refused)
 {
 	static const struct group two[] = {{"first", 9000, NVS_F32}, {"second", 5000, NVS_BF16}};
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, two, 2);
 	o.specs[1].weights = (char *)o.specs[1].weights + 1;
 	REFUSED(&o, optim_open(&o), -EINVAL, "second");
@@ -956,12 +927,11 @@ static void weights_that_are_not_aligned_are_refused(void **state)
 }
 
 /* A file cannot contain most of these values, but the functions that set a configuration can. */
-static void meaningless_values_are_refused(void **state)
+TEST(meaningless_values_are_refused)
 {
 	static const struct group one[] = {{"a", 5000, NVS_F32}};
 	struct optim o;
 
-	(void)state;
 	for (int which = 0; which < 7; which++) {
 		struct nvs_config *config = &o.config;
 		static const char *const words[] = {
@@ -982,7 +952,7 @@ static void meaningless_values_are_refused(void **state)
 	}
 }
 
-static void state_in_fewer_bits_is_refused_by_the_name_of_its_key(void **state)
+TEST(state_in_fewer_bits_is_refused_by_the_name_of_its_key)
 {
 	static const struct group one[] = {{"a", 5000, NVS_BF16}};
 	static const char *const keys[] = {"fp16.fp16_master_weights_and_grads",
@@ -990,7 +960,6 @@ static void state_in_fewer_bits_is_refused_by_the_name_of_its_key(void **state)
 					   "bf16.bf16_optimizer_states"};
 	struct optim o;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
 		optim_init(&o, one, 1);
 		assert_int_equal(nvs_config_set(&o.config, keys[i], "true", NULL), 0);
@@ -999,12 +968,11 @@ static void state_in_fewer_bits_is_refused_by_the_name_of_its_key(void **state)
 }
 
 /* Although the tiles have slightly more elements than the groups. */
-static void a_cache_for_all_elements_holds_all_of_them(void **state)
+TEST(a_cache_for_all_elements_holds_all_of_them)
 {
 	static const struct group odd[] = {{"a", 50001, NVS_F32}, {"b", 7, NVS_BF16}};
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, odd, 2);
 	o.config.optimizer_max_in_cpu = 50008;
 	DONE(&o, optim_open(&o));
@@ -1015,13 +983,12 @@ static void a_cache_for_all_elements_holds_all_of_them(void **state)
 }
 
 /* Two tiles of 1024 elements take 24 KiB. */
-static void a_pool_without_room_for_two_tiles_is_refused(void **state)
+TEST(a_pool_without_room_for_two_tiles_is_refused)
 {
 	static const struct group small[] = {{"a", 5000, NVS_F32}};
 	struct optim o;
 	int rc;
 
-	(void)state;
 	optim_init(&o, small, 1);
 	o.config.sub_group_size = 5000;
 	rc = optim_open(&o);
@@ -1035,12 +1002,11 @@ static void a_pool_without_room_for_two_tiles_is_refused(void **state)
 	optim_close(&o);
 }
 
-static void two_optimizers_do_not_share_a_store(void **state)
+TEST(two_optimizers_do_not_share_a_store)
 {
 	struct nvs_optimizer *second = NULL;
 	struct optim o;
 
-	(void)state;
 	optim_init(&o, five, LENGTH(five));
 	DONE(&o, optim_open(&o));
 	REFUSED(&o, nvs_optimizer_open(&second, &o.config, o.specs, o.n, NULL, &o.error), -EBUSY,
@@ -1057,45 +1023,4 @@ static int leave_all(void **state)
 	return places_leave_all(state);
 }
 
-int main(void)
-{
-	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_type_follows_adam_in_double),
-		cmocka_unit_test(every_kind_of_adam_is_followed),
-		cmocka_unit_test(many_steps_stay_near),
-		cmocka_unit_test(pipelines_compute_the_same_bits),
-		cmocka_unit_test(a_cache_computes_the_same_bits),
-		cmocka_unit_test(any_pool_and_tile_give_the_same_bits),
-		cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
-		cmocka_unit_test(any_share_offloaded_gives_the_same_bits),
-		cmocka_unit_test(checksums_compute_the_same_bits),
-		cmocka_unit_test(io_uring_computes_the_same_bits),
-		cmocka_unit_test(libaio_computes_the_same_bits),
-		cmocka_unit_test(posix_computes_the_same_bits),
-		cmocka_unit_test(a_drive_computes_the_same_bits),
-		cmocka_unit_test(stripes_compute_the_same_bits),
-		cmocka_unit_test(a_step_moves_the_state_once),
-		cmocka_unit_test(fast_init_writes_nothing_at_the_start),
-		cmocka_unit_test(resident_state_is_not_moved),
-		cmocka_unit_test(odd_groups_are_cached_to_the_tile),
-		cmocka_unit_test(state_that_is_not_offloaded_is_not_moved),
-		cmocka_unit_test(groups_without_gradients_cost_nothing),
-		cmocka_unit_test(a_group_whose_first_gradients_come_late_starts_then),
-		cmocka_unit_test(the_callers_update_function_replaces_adam),
-		cmocka_unit_test(steps_alternate_their_direction),
-		cmocka_unit_test(state_can_be_read_and_set),
-		cmocka_unit_test(state_set_before_the_first_step_stays),
-		cmocka_unit_test(state_begins_with_the_weights_and_zeros),
-		cmocka_unit_test(get_weights_returns_the_weights),
-		cmocka_unit_test(state_outside_a_group_is_refused),
-		cmocka_unit_test(unusable_settings_are_refused),
-		cmocka_unit_test(weights_that_are_not_aligned_are_refused),
-		cmocka_unit_test(meaningless_values_are_refused),
-		cmocka_unit_test(state_in_fewer_bits_is_refused_by_the_name_of_its_key),
-		cmocka_unit_test(a_cache_for_all_elements_holds_all_of_them),
-		cmocka_unit_test(a_pool_without_room_for_two_tiles_is_refused),
-		cmocka_unit_test(two_optimizers_do_not_share_a_store),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, leave_all);
-}
+AROUND_TESTS(NULL, leave_all)

@@ -4,6 +4,7 @@
  * of the tensor, and no byte beyond the tensor is touched.
  */
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -94,21 +95,18 @@ static void there_and_back(const struct setup *setup)
 	fixture_close(&f);
 }
 
-static void moves_every_length_at_any_alignment(void **state)
+TEST(moves_every_length_at_any_alignment)
 {
-	(void)state;
 	there_and_back(&(struct setup){.place = PLACE_DISK, .verify = true});
 }
 
-static void moves_every_length_with_buffered_io(void **state)
+TEST(moves_every_length_with_buffered_io)
 {
-	(void)state;
 	there_and_back(&(struct setup){.place = PLACE_TMPFS});
 }
 
-static void moves_every_length_over_stripes(void **state)
+TEST(moves_every_length_over_stripes)
 {
-	(void)state;
 	there_and_back(&(struct setup){.place = PLACE_EXT4,
 				       .npaths = 3,
 				       .stripe_size = 5 * 4096,
@@ -116,14 +114,13 @@ static void moves_every_length_over_stripes(void **state)
 				       .verify = true});
 }
 
-static void needs_no_room_in_the_pool(void **state)
+TEST(needs_no_room_in_the_pool)
 {
 	struct fixture f;
 	struct nvs_tensor *t[3];
 	struct callers c;
 	uint64_t nbytes[3] = {MIB, MIB, 12345}, seed = 1;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = MIB);
 	tensors_add(&f, "t", nbytes, 3, t);
 	callers_make(&c, nbytes, 3, &seed);
@@ -143,14 +140,13 @@ static void needs_no_room_in_the_pool(void **state)
 	fixture_close(&f);
 }
 
-static void reads_of_resident_tensors_copy_from_the_pool(void **state)
+TEST(reads_of_resident_tensors_copy_from_the_pool)
 {
 	struct fixture f;
 	struct nvs_tensor *t[3];
 	struct callers c;
 	uint64_t nbytes[3] = {70001, 70001, 70001}, seed = 1;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "t", nbytes, 3, t);
 	callers_make(&c, nbytes, 3, &seed);
@@ -175,14 +171,13 @@ static void reads_of_resident_tensors_copy_from_the_pool(void **state)
 	fixture_close(&f);
 }
 
-static void an_external_write_replaces_the_resident_copy(void **state)
+TEST(an_external_write_replaces_the_resident_copy)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	struct callers c;
 	uint64_t nbytes = 70001, seed = 1;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", nbytes);
 	callers_make(&c, &nbytes, 1, &seed);
@@ -283,12 +278,11 @@ static void call_during_write_back(const struct setup *setup, void *(*start)(voi
 	fixture_close(&f);
 }
 
-static void waits_for_write_backs_that_no_call_asked_for(void **state)
+TEST(waits_for_write_backs_that_no_call_asked_for)
 {
 	int (*const calls[])(struct fixture *, struct nvs_tensor *,
 			     void *) = {swap_in_to, swap_out_from, read_range, forget};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(calls); i++) {
 		const struct setup room = {.place = PLACE_DISK, .simulated = true};
 		struct setup budget = room, kept = room;
@@ -301,7 +295,7 @@ static void waits_for_write_backs_that_no_call_asked_for(void **state)
 	}
 }
 
-static void refuses_tensors_pinned_or_in_flight(void **state)
+TEST(refuses_tensors_pinned_or_in_flight)
 {
 	struct fixture f;
 	struct nvs_tensor *t[2];
@@ -309,7 +303,6 @@ static void refuses_tensors_pinned_or_in_flight(void **state)
 	uint64_t nbytes[2] = {5000, 5000}, seed = 1;
 	const void *const *from = (const void *const *)c.data;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "t", nbytes, 2, t);
 	callers_make(&c, nbytes, 2, &seed);
@@ -355,14 +348,13 @@ static void refuses_tensors_pinned_or_in_flight(void **state)
 	fixture_close(&f);
 }
 
-static void a_failed_write_leaves_no_contents(void **state)
+TEST(a_failed_write_leaves_no_contents)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	struct callers c;
 	uint64_t nbytes = 70001, seed = 1;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", nbytes);
 	callers_make(&c, &nbytes, 1, &seed);
@@ -382,14 +374,13 @@ static void a_failed_write_leaves_no_contents(void **state)
 	fixture_close(&f);
 }
 
-static void a_failed_read_leaves_the_tensor_as_it_was(void **state)
+TEST(a_failed_read_leaves_the_tensor_as_it_was)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	struct callers c;
 	uint64_t nbytes = 70001, seed = 1;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", nbytes);
 	callers_make(&c, &nbytes, 1, &seed);
@@ -403,22 +394,4 @@ static void a_failed_read_leaves_the_tensor_as_it_was(void **state)
 	assert_true(filled(c.data[0], nbytes, 1));
 	free(c.memory);
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(moves_every_length_at_any_alignment),
-		cmocka_unit_test(moves_every_length_with_buffered_io),
-		cmocka_unit_test(moves_every_length_over_stripes),
-		cmocka_unit_test(needs_no_room_in_the_pool),
-		cmocka_unit_test(reads_of_resident_tensors_copy_from_the_pool),
-		cmocka_unit_test(an_external_write_replaces_the_resident_copy),
-		cmocka_unit_test(waits_for_write_backs_that_no_call_asked_for),
-		cmocka_unit_test(refuses_tensors_pinned_or_in_flight),
-		cmocka_unit_test(a_failed_write_leaves_no_contents),
-		cmocka_unit_test(a_failed_read_leaves_the_tensor_as_it_was),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -2,6 +2,7 @@
 /* NULL arguments and invalid enumerators of the functions of tensors: errors, never a crash. */
 #include <errno.h>
 
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #define PART (64 * KIB)
@@ -72,12 +73,11 @@ static long swap_in_to(struct nvs_engine *engine, struct nvs_tensor **tensors, s
 static call *const calls[] = {register_, forget,  pin,	    swap_in,	   prefetch,
 			      wait_,	 release, swap_out, swap_out_from, swap_in_to};
 
-static void null_arguments_are_refused(void **state)
+TEST(null_arguments_are_refused)
 {
 	struct fixture f;
 	struct nvs_tensor *tensors[2] = {NULL, NULL};
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	tensors[0] = tensor_add(&f, "t", PART);
 	tensor_store(&f, tensors[0], 1);
@@ -93,14 +93,13 @@ static void null_arguments_are_refused(void **state)
 	fixture_close(&f);
 }
 
-static void tensors_of_another_engine_are_refused(void **state)
+TEST(tensors_of_another_engine_are_refused)
 {
 	struct fixture f, other;
 	struct nvs_tensor *tensors[2];
 	struct nvs_tensor_info info = {.size = sizeof(info)};
 	struct nvs_tensor_range range = {sizeof(range), NULL, 0, 1, memory};
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	OPEN(&other, .place = PLACE_DISK);
 	tensors[0] = tensor_add(&f, "t", PART);
@@ -119,14 +118,13 @@ static void tensors_of_another_engine_are_refused(void **state)
 	fixture_close(&f);
 }
 
-static void external_memory_that_is_null_is_refused(void **state)
+TEST(external_memory_that_is_null_is_refused)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	void *to = NULL;
 	const void *from = NULL;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", PART);
 	tensor_store(&f, t, 1);
@@ -138,13 +136,12 @@ static void external_memory_that_is_null_is_refused(void **state)
 	fixture_close(&f);
 }
 
-static void a_release_that_is_neither_clean_nor_dirty_is_refused(void **state)
+TEST(a_release_that_is_neither_clean_nor_dirty_is_refused)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t pin;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", PART);
 	OK(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &pin, &f.error));
@@ -153,16 +150,4 @@ static void a_release_that_is_neither_clean_nor_dirty_is_refused(void **state)
 	STATE(&f, t, NVS_RESIDENT, false, 1);
 	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(null_arguments_are_refused),
-		cmocka_unit_test(tensors_of_another_engine_are_refused),
-		cmocka_unit_test(external_memory_that_is_null_is_refused),
-		cmocka_unit_test(a_release_that_is_neither_clean_nor_dirty_is_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -5,6 +5,7 @@
  */
 #include "store/member/member.h"
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "swap/contents_fixture.h"
 
 #include <errno.h>
@@ -74,15 +75,13 @@ static void read_parts(const struct setup *setup, bool resident)
 	fixture_close(&f);
 }
 
-static void reads_any_range_at_any_alignment(void **state)
+TEST(reads_any_range_at_any_alignment)
 {
-	(void)state;
 	read_parts(&(struct setup){.place = PLACE_DISK, .verify = true}, false);
 }
 
-static void reads_any_range_over_stripes(void **state)
+TEST(reads_any_range_over_stripes)
 {
-	(void)state;
 	read_parts(&(struct setup){.place = PLACE_DISK,
 				   .npaths = 3,
 				   .stripe_size = 5 * 4096,
@@ -90,20 +89,18 @@ static void reads_any_range_over_stripes(void **state)
 		   false);
 }
 
-static void reads_any_range_of_resident_tensors(void **state)
+TEST(reads_any_range_of_resident_tensors)
 {
-	(void)state;
 	read_parts(&(struct setup){.place = PLACE_DISK, .keep = true}, true);
 }
 
-static void a_part_of_a_dirty_tensor_has_its_newest_bytes(void **state)
+TEST(a_part_of_a_dirty_tensor_has_its_newest_bytes)
 {
 	struct nvs_tensor_range range;
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	contents_store(&c, &f, t);
 	tensor_write(&f, t[1], 77);
@@ -119,7 +116,7 @@ static void a_part_of_a_dirty_tensor_has_its_newest_bytes(void **state)
 	fixture_close(&f);
 }
 
-static void reads_little_more_than_the_part_and_needs_no_pool(void **state)
+TEST(reads_little_more_than_the_part_and_needs_no_pool)
 {
 	struct nvs_tensor_range range;
 	struct nvs_tensor *t[TENSORS];
@@ -127,7 +124,6 @@ static void reads_little_more_than_the_part_and_needs_no_pool(void **state)
 	struct contents c;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 64 * KIB, .simulated = true);
 	contents_store(&c, &f, t);
 	sim_forget_counts(f.sim);
@@ -143,14 +139,13 @@ static void reads_little_more_than_the_part_and_needs_no_pool(void **state)
 	fixture_close(&f);
 }
 
-static void a_part_in_flight_keeps_the_tensor_busy(void **state)
+TEST(a_part_in_flight_keeps_the_tensor_busy)
 {
 	struct nvs_tensor_range range;
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	contents_store(&c, &f, t);
 	range = range_of(t, 1, 5, 600);
@@ -171,14 +166,13 @@ static void a_part_in_flight_keeps_the_tensor_busy(void **state)
 	fixture_close(&f);
 }
 
-static void a_failed_read_is_that_of_its_tensor_alone(void **state)
+TEST(a_failed_read_is_that_of_its_tensor_alone)
 {
 	struct nvs_tensor_range ranges[TENSORS];
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	contents_store(&c, &f, t);
 	for (size_t i = 0; i < TENSORS; i++)
@@ -240,15 +234,14 @@ static void read_many(bool resident)
 	fixture_close(&f);
 }
 
-static void reads_several_ranges_of_one_tensor_in_one_call(void **state)
+TEST(reads_several_ranges_of_one_tensor_in_one_call)
 {
-	(void)state;
 	read_many(false);
 	read_many(true);
 }
 
 /* The failure is reported, and the parts behind it are not read. */
-static void a_failed_range_ends_those_of_its_tensor_behind_it(void **state)
+TEST(a_failed_range_ends_those_of_its_tensor_behind_it)
 {
 	struct nvs_tensor_range ranges[3];
 	struct nvs_tensor *t[TENSORS];
@@ -256,7 +249,6 @@ static void a_failed_range_ends_those_of_its_tensor_behind_it(void **state)
 	struct fixture f;
 	char memory[3][10] = {{0}};
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	contents_store(&c, &f, t);
 	for (size_t k = 0; k < 3; k++)
@@ -277,7 +269,7 @@ static void a_failed_range_ends_those_of_its_tensor_behind_it(void **state)
 	fixture_close(&f);
 }
 
-static void reading_a_part_is_in_the_trace(void **state)
+TEST(reading_a_part_is_in_the_trace)
 {
 	struct nvs_tensor_range range;
 	struct nvs_tensor *t[TENSORS];
@@ -287,7 +279,6 @@ static void reading_a_part_is_in_the_trace(void **state)
 	struct fixture f;
 	FILE *file;
 
-	(void)state;
 	assert_int_equal(nvs_trace_open(&trace, 100, NULL), 0);
 	INIT(&f, .place = PLACE_DISK);
 	f.config.trace = trace;
@@ -309,14 +300,13 @@ static void reading_a_part_is_in_the_trace(void **state)
 	nvs_trace_close(trace);
 }
 
-static void only_a_range_of_all_bytes_is_verified(void **state)
+TEST(only_a_range_of_all_bytes_is_verified)
 {
 	struct nvs_tensor_range range;
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = true);
 	contents_store(&c, &f, t);
 	tensor_flip(&f, t[1], 100);
@@ -331,14 +321,13 @@ static void only_a_range_of_all_bytes_is_verified(void **state)
 	fixture_close(&f);
 }
 
-static void ranges_that_are_wrong_are_refused(void **state)
+TEST(ranges_that_are_wrong_are_refused)
 {
 	struct nvs_tensor_range good, bad;
 	struct nvs_tensor *t[TENSORS], *empty;
 	struct contents c;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	contents_store(&c, &f, t);
 	good = range_of(t, 1, 0, tensor_lengths[1]);
@@ -372,24 +361,4 @@ static void ranges_that_are_wrong_are_refused(void **state)
 	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
 	contents_free(&c);
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_any_range_at_any_alignment),
-		cmocka_unit_test(reads_any_range_over_stripes),
-		cmocka_unit_test(reads_any_range_of_resident_tensors),
-		cmocka_unit_test(a_part_of_a_dirty_tensor_has_its_newest_bytes),
-		cmocka_unit_test(reads_little_more_than_the_part_and_needs_no_pool),
-		cmocka_unit_test(a_part_in_flight_keeps_the_tensor_busy),
-		cmocka_unit_test(a_failed_read_is_that_of_its_tensor_alone),
-		cmocka_unit_test(reads_several_ranges_of_one_tensor_in_one_call),
-		cmocka_unit_test(a_failed_range_ends_those_of_its_tensor_behind_it),
-		cmocka_unit_test(reading_a_part_is_in_the_trace),
-		cmocka_unit_test(only_a_range_of_all_bytes_is_verified),
-		cmocka_unit_test(ranges_that_are_wrong_are_refused),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #define PART (64 * KIB)
@@ -20,13 +21,12 @@ static void open_with_stored(struct fixture *f, struct nvs_tensor **t, size_t n)
 		tensor_store(f, t[i], i);
 }
 
-static void a_failed_read_is_reported_to_each_pin_and_ends_no_later_one(void **state)
+TEST(a_failed_read_is_reported_to_each_pin_and_ends_no_later_one)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t a, b, again;
 
-	(void)state;
 	open_with_stored(&f, &t, 1);
 	sim_hold(f.sim, SIM_READS);
 	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
@@ -47,13 +47,12 @@ static void a_failed_read_is_reported_to_each_pin_and_ends_no_later_one(void **s
 	fixture_close(&f);
 }
 
-static void a_failed_read_is_reported_while_a_later_one_is_in_flight(void **state)
+TEST(a_failed_read_is_reported_while_a_later_one_is_in_flight)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t a, b;
 
-	(void)state;
 	open_with_stored(&f, &t, 1);
 	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
 	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &a, &f.error));
@@ -68,13 +67,12 @@ static void a_failed_read_is_reported_while_a_later_one_is_in_flight(void **stat
 	fixture_close(&f);
 }
 
-static void one_release_unpins_the_rest_of_a_failed_batch(void **state)
+TEST(one_release_unpins_the_rest_of_a_failed_batch)
 {
 	struct fixture f;
 	struct nvs_tensor *t[3];
 	uint64_t pin;
 
-	(void)state;
 	open_with_stored(&f, t, 3);
 	tensor_compare(&f, t[0], 0);
 	tensor_compare(&f, t[2], 2);
@@ -96,13 +94,12 @@ static void one_release_unpins_the_rest_of_a_failed_batch(void **state)
 	fixture_close(&f);
 }
 
-static void a_pin_is_ended_by_its_own_number_alone(void **state)
+TEST(a_pin_is_ended_by_its_own_number_alone)
 {
 	struct fixture f;
 	struct nvs_tensor *t[2];
 	uint64_t a, b;
 
-	(void)state;
 	open_with_stored(&f, t, 2);
 	OK(&f, nvs_tensor_swap_in(f.engine, t, 2, 0, &a, &f.error));
 	OK(&f, nvs_tensor_swap_in(f.engine, t, 1, 0, &b, &f.error));
@@ -122,13 +119,12 @@ static void a_pin_is_ended_by_its_own_number_alone(void **state)
 	fixture_close(&f);
 }
 
-static void a_tensor_has_any_number_of_pins(void **state)
+TEST(a_tensor_has_any_number_of_pins)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t pins[100], seed = seed_of_run();
 
-	(void)state;
 	open_with_stored(&f, &t, 1);
 	for (size_t i = 0; i < 100; i++) {
 		OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &pins[i], &f.error));
@@ -147,13 +143,12 @@ static void a_tensor_has_any_number_of_pins(void **state)
 	fixture_close(&f);
 }
 
-static void a_call_that_fails_makes_no_pin(void **state)
+TEST(a_call_that_fails_makes_no_pin)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t pin = 1;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", PART);
 	expect_error(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &pin, &f.error), -ENODATA, "t");
@@ -165,13 +160,12 @@ static void a_call_that_fails_makes_no_pin(void **state)
 
 /* ---- Leases released clean ---- */
 
-static void a_clean_release_of_a_lease_finds_the_last_finished_contents(void **state)
+TEST(a_clean_release_of_a_lease_finds_the_last_finished_contents)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t pin;
 
-	(void)state;
 	open_with_stored(&f, &t, 1);
 	tensor_write(&f, t, 7);
 	STATE(&f, t, NVS_RESIDENT, true, 0);
@@ -182,13 +176,12 @@ static void a_clean_release_of_a_lease_finds_the_last_finished_contents(void **s
 	fixture_close(&f);
 }
 
-static void a_lease_that_may_not_wait_starts_to_write_the_finished_contents(void **state)
+TEST(a_lease_that_may_not_wait_starts_to_write_the_finished_contents)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t pin;
 
-	(void)state;
 	open_with_stored(&f, &t, 1);
 	tensor_write(&f, t, 7);
 	sim_hold(f.sim, SIM_WRITES);
@@ -201,13 +194,12 @@ static void a_lease_that_may_not_wait_starts_to_write_the_finished_contents(void
 	fixture_close(&f);
 }
 
-static void a_lease_fails_if_the_finished_contents_cannot_be_written(void **state)
+TEST(a_lease_fails_if_the_finished_contents_cannot_be_written)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t pin;
 
-	(void)state;
 	open_with_stored(&f, &t, 1);
 	tensor_write(&f, t, 7);
 	sim_fail(f.sim, NVS_WRITE, 0, ENOSPC, 1);
@@ -220,13 +212,12 @@ static void a_lease_fails_if_the_finished_contents_cannot_be_written(void **stat
 	fixture_close(&f);
 }
 
-static void a_lease_does_not_overwrite_contents_pinned_by_another_call(void **state)
+TEST(a_lease_does_not_overwrite_contents_pinned_by_another_call)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t a, b, lease;
 
-	(void)state;
 	open_with_stored(&f, &t, 1);
 	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &a, &f.error));
 	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &b, &f.error));
@@ -237,22 +228,4 @@ static void a_lease_does_not_overwrite_contents_pinned_by_another_call(void **st
 	OK(&f, nvs_tensor_release(f.engine, &t, 1, b, NVS_CLEAN, &f.error));
 	tensor_compare(&f, t, 7);
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_failed_read_is_reported_to_each_pin_and_ends_no_later_one),
-		cmocka_unit_test(a_failed_read_is_reported_while_a_later_one_is_in_flight),
-		cmocka_unit_test(one_release_unpins_the_rest_of_a_failed_batch),
-		cmocka_unit_test(a_pin_is_ended_by_its_own_number_alone),
-		cmocka_unit_test(a_tensor_has_any_number_of_pins),
-		cmocka_unit_test(a_call_that_fails_makes_no_pin),
-		cmocka_unit_test(a_clean_release_of_a_lease_finds_the_last_finished_contents),
-		cmocka_unit_test(a_lease_that_may_not_wait_starts_to_write_the_finished_contents),
-		cmocka_unit_test(a_lease_fails_if_the_finished_contents_cannot_be_written),
-		cmocka_unit_test(a_lease_does_not_overwrite_contents_pinned_by_another_call),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -5,6 +5,7 @@
  * from any thread at any time.
  */
 #include "support/support.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -281,15 +282,13 @@ static void all_threads(const struct setup *setup)
 	fixture_close(&s.f);
 }
 
-static void threads_share_an_engine(void **state)
+TEST(threads_share_an_engine)
 {
-	(void)state;
 	all_threads(&(struct setup){.place = PLACE_EXT4, .pool_bytes = MIB, .thread_count = 2});
 }
 
-static void threads_share_a_verified_engine(void **state)
+TEST(threads_share_a_verified_engine)
 {
-	(void)state;
 	all_threads(&(struct setup){.place = PLACE_TMPFS,
 				    .pool_bytes = MIB,
 				    .verify = true,
@@ -297,9 +296,8 @@ static void threads_share_a_verified_engine(void **state)
 				    .ioengine = NVS_IOENGINE_POSIX});
 }
 
-static void threads_share_an_engine_that_keeps_nothing_resident(void **state)
+TEST(threads_share_an_engine_that_keeps_nothing_resident)
 {
-	(void)state;
 	all_threads(&(struct setup){.place = PLACE_TMPFS,
 				    .pool_bytes = 2 * MIB,
 				    .max_in_cpu = NONE_STAYS,
@@ -353,13 +351,12 @@ static void read_name(struct renamed *r)
 	assert_memory_equal(info.name, "name", strlen("name"));
 }
 
-static void a_tensor_is_renamed_while_its_name_is_read(void **state)
+TEST(a_tensor_is_renamed_while_its_name_is_read)
 {
 	static struct renamed r;
 	struct nvs_trace *trace;
 	pthread_t thread;
 
-	(void)state;
 	memset(&r, 0, sizeof(r));
 	INIT(&r.f, .place = PLACE_DISK);
 	OK(&r.f, nvs_trace_open(&trace, 100000, &r.f.error));
@@ -374,16 +371,4 @@ static void a_tensor_is_renamed_while_its_name_is_read(void **state)
 	tensor_compare(&r.f, r.t, 7);
 	fixture_close(&r.f);
 	nvs_trace_close(trace);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(threads_share_an_engine),
-		cmocka_unit_test(threads_share_a_verified_engine),
-		cmocka_unit_test(threads_share_an_engine_that_keeps_nothing_resident),
-		cmocka_unit_test(a_tensor_is_renamed_while_its_name_is_read),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

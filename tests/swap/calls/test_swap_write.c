@@ -5,6 +5,7 @@
  */
 #include "store/member/member.h"
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "swap/contents_fixture.h"
 
 #include <errno.h>
@@ -64,15 +65,13 @@ static void write_parts(const struct setup *setup)
 	fixture_close(&f);
 }
 
-static void writes_any_range_at_any_alignment(void **state)
+TEST(writes_any_range_at_any_alignment)
 {
-	(void)state;
 	write_parts(&(struct setup){.place = PLACE_DISK});
 }
 
-static void writes_any_range_of_a_verified_store_over_stripes(void **state)
+TEST(writes_any_range_of_a_verified_store_over_stripes)
 {
-	(void)state;
 	write_parts(&(struct setup){.place = PLACE_EXT4,
 				    .npaths = 3,
 				    .stripe_size = 3 * 4096,
@@ -80,7 +79,7 @@ static void writes_any_range_of_a_verified_store_over_stripes(void **state)
 				    .verify = true});
 }
 
-static void a_later_range_wins(void **state)
+TEST(a_later_range_wins)
 {
 	struct nvs_tensor_range ranges[2];
 	struct nvs_tensor *t[TENSORS];
@@ -88,7 +87,6 @@ static void a_later_range_wins(void **state)
 	struct contents c;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	contents_store(&c, &f, t);
 	memset(first, 'a', sizeof(first));
@@ -105,7 +103,7 @@ static void a_later_range_wins(void **state)
 }
 
 /* A commit names the new bytes; without one, the next run finds the old. */
-static void a_kept_store_has_a_part_with_the_next_commit(void **state)
+TEST(a_kept_store_has_a_part_with_the_next_commit)
 {
 	struct nvs_tensor_range range;
 	struct nvs_tensor *t[TENSORS];
@@ -113,7 +111,6 @@ static void a_kept_store_has_a_part_with_the_next_commit(void **state)
 	struct fixture f;
 	char old[5000];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	contents_store(&c, &f, t);
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
@@ -138,7 +135,7 @@ static void a_kept_store_has_a_part_with_the_next_commit(void **state)
 	fixture_close(&f);
 }
 
-static void after_an_error_no_byte_has_changed(void **state)
+TEST(after_an_error_no_byte_has_changed)
 {
 	struct nvs_tensor_range ranges[2];
 	struct nvs_tensor *t[TENSORS];
@@ -147,7 +144,6 @@ static void after_an_error_no_byte_has_changed(void **state)
 	char other[100];
 	uint64_t from;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	contents_store(&c, &f, t);
 	memset(other, 'x', sizeof(other));
@@ -169,14 +165,13 @@ static void after_an_error_no_byte_has_changed(void **state)
 	fixture_close(&f);
 }
 
-static void a_time_limit_bounds_the_wait_for_reads(void **state)
+TEST(a_time_limit_bounds_the_wait_for_reads)
 {
 	struct nvs_tensor_range range;
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	contents_store(&c, &f, t);
 	range = range_of(&c, t, 1, 500, 600);
@@ -194,14 +189,13 @@ static void a_time_limit_bounds_the_wait_for_reads(void **state)
 	fixture_close(&f);
 }
 
-static void what_can_not_be_written_is_refused(void **state)
+TEST(what_can_not_be_written_is_refused)
 {
 	struct nvs_tensor_range ranges[TENSORS], bad;
 	struct nvs_tensor *t[TENSORS], *empty;
 	struct contents c;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 512 * KIB, .keep = true);
 	contents_store(&c, &f, t);
 	empty = tensor_add(&f, "empty", 100);
@@ -287,7 +281,7 @@ static void *commit_and_evict(void *arg)
 
 /* Two threads write halves of a tensor that a third commits and evicts, and two read another
  * one. */
-static void calls_that_copy_bytes_do_not_fail_for_each_other(void **state)
+TEST(calls_that_copy_bytes_do_not_fail_for_each_other)
 {
 	void *(*const calls[])(void *) = {write_half, write_half, commit_and_evict, read_half,
 					  read_half};
@@ -297,7 +291,6 @@ static void calls_that_copy_bytes_do_not_fail_for_each_other(void **state)
 	atomic_bool ended = false;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .keep = true);
 	written = tensor_add(&f, "written", MIB);
 	read = tensor_add(&f, "read", MIB);
@@ -417,7 +410,7 @@ static void await_call(struct fixture *f, const struct nvs_tensor *t)
 	}
 }
 
-static void later_writes_do_not_pass_a_call_that_waits_for_earlier_ones(void **state)
+TEST(later_writes_do_not_pass_a_call_that_waits_for_earlier_ones)
 {
 	static void (*const calls[])(struct outsider *) = {swaps_out,
 							   swaps_in,
@@ -427,7 +420,6 @@ static void later_writes_do_not_pass_a_call_that_waits_for_earlier_ones(void **s
 							   writes_bytes,
 							   commits};
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(calls); i++) {
 		struct outsider o = {.call = calls[i]};
 		char byte = 1;
@@ -489,13 +481,12 @@ static void forgets(struct outsider *o)
 	MUST(!nvs_tensor_forget(o->f->engine, o->t, 1, NULL));
 }
 
-static void calls_wait_for_the_read_of_a_write_that_gave_up(void **state)
+TEST(calls_wait_for_the_read_of_a_write_that_gave_up)
 {
 	static void (*const calls[])(struct outsider *) = {reads_all, reads_a_part,
 							   writes_from_external_memory, forgets};
 	char byte = 0;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(calls); i++) {
 		struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1, .data = &byte};
 		struct outsider o = {.call = calls[i]};
@@ -517,14 +508,13 @@ static void calls_wait_for_the_read_of_a_write_that_gave_up(void **state)
 	}
 }
 
-static void a_write_that_gave_up_leaves_a_read_of_the_callers(void **state)
+TEST(a_write_that_gave_up_leaves_a_read_of_the_callers)
 {
 	struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1};
 	char bytes[100] = "";
 	void *data = bytes;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	range.tensor = tensor_add(&f, "t", sizeof(bytes));
 	range.data = bytes;
@@ -549,13 +539,12 @@ static void *write_and_fail(void *arg)
 	return NULL;
 }
 
-static void a_write_whose_read_fails_ends_before_its_tensor_is_forgotten(void **state)
+TEST(a_write_whose_read_fails_ends_before_its_tensor_is_forgotten)
 {
 	struct copier copier;
 	struct fixture f;
 	pthread_t thread;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	copier = (struct copier){.f = &f, .t = tensor_add(&f, "t", MIB), .data = calloc(1, HALF)};
 	assert_non_null(copier.data);
@@ -569,24 +558,4 @@ static void a_write_whose_read_fails_ends_before_its_tensor_is_forgotten(void **
 	pthread_join(thread, NULL);
 	free(copier.data);
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(writes_any_range_at_any_alignment),
-		cmocka_unit_test(writes_any_range_of_a_verified_store_over_stripes),
-		cmocka_unit_test(a_later_range_wins),
-		cmocka_unit_test(a_kept_store_has_a_part_with_the_next_commit),
-		cmocka_unit_test(after_an_error_no_byte_has_changed),
-		cmocka_unit_test(a_time_limit_bounds_the_wait_for_reads),
-		cmocka_unit_test(what_can_not_be_written_is_refused),
-		cmocka_unit_test(calls_that_copy_bytes_do_not_fail_for_each_other),
-		cmocka_unit_test(later_writes_do_not_pass_a_call_that_waits_for_earlier_ones),
-		cmocka_unit_test(calls_wait_for_the_read_of_a_write_that_gave_up),
-		cmocka_unit_test(a_write_that_gave_up_leaves_a_read_of_the_callers),
-		cmocka_unit_test(a_write_whose_read_fails_ends_before_its_tensor_is_forgotten),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

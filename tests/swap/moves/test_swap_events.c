@@ -5,6 +5,7 @@
  */
 #include "support/inject.h"
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -90,13 +91,12 @@ static void fail_a_write(struct fixture *f, struct nvs_tensor *tensor)
 	sim_no_faults(f->sim);
 }
 
-static void a_log_function_may_wait_for_a_lock_that_a_waiting_call_holds(void **state)
+TEST(a_log_function_may_wait_for_a_lock_that_a_waiting_call_holds)
 {
 	struct fixture f;
 	struct gate gate;
 	struct nvs_tensor *t[3];
 
-	(void)state;
 	gate_init(&gate, &f,
 		  &(const struct setup){.place = PLACE_DISK, .simulated = true, .verify = true});
 	tensors_add(&f, "t", (uint64_t[]){LARGE, LARGE, 5000}, 3, t);
@@ -114,13 +114,12 @@ static void a_log_function_may_wait_for_a_lock_that_a_waiting_call_holds(void **
 	gate_close(&gate, &f);
 }
 
-static void a_log_function_may_call_the_engine(void **state)
+TEST(a_log_function_may_call_the_engine)
 {
 	struct fixture f;
 	struct gate gate;
 	struct nvs_tensor *t;
 
-	(void)state;
 	gate_init(&gate, &f, &(const struct setup){.place = PLACE_DISK, .simulated = true});
 	t = tensor_add(&f, "t", LARGE);
 	gate.asks = f.engine;
@@ -133,7 +132,7 @@ static void a_log_function_may_call_the_engine(void **state)
 }
 
 /* The space of one path is reserved, that of the other is not, and the former can't be undone. */
-static void a_log_function_may_call_the_engine_while_tensors_are_registered(void **state)
+TEST(a_log_function_may_call_the_engine_while_tensors_are_registered)
 {
 	const struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "t", .dtype = NVS_U8, .numel = LARGE};
@@ -142,7 +141,6 @@ static void a_log_function_may_call_the_engine_while_tensors_are_registered(void
 	struct nvs_tensor *t;
 	int rc;
 
-	(void)state;
 	gate_init(&gate, &f,
 		  &(const struct setup){.place = PLACE_DISK, .npaths = 2, .stripe_size = 64 * KIB});
 	gate.asks = f.engine;
@@ -174,13 +172,12 @@ static void forbid(struct nvs_tensor *tensor, bool forbidden)
 		0);
 }
 
-static void a_swap_out_starts_writing_before_any_checksum(void **state)
+TEST(a_swap_out_starts_writing_before_any_checksum)
 {
 	struct fixture f;
 	struct gate gate;
 	struct nvs_tensor *t[2];
 
-	(void)state;
 	gate_init(&gate, &f,
 		  &(const struct setup){.place = PLACE_DISK, .simulated = true, .verify = true});
 	tensors_add(&f, "t", (uint64_t[]){LARGE, 100}, 2, t);
@@ -201,7 +198,7 @@ static void a_swap_out_starts_writing_before_any_checksum(void **state)
 	gate_close(&gate, &f);
 }
 
-static void checksums_of_many_lengths_are_right(void **state)
+TEST(checksums_of_many_lengths_are_right)
 {
 	static const uint64_t nbytes[] = {1,	       4096,	  128 * KIB,	 128 * KIB + 1,
 					  MIB,	       2 * MIB,	  2 * MIB + 1,	 4 * MIB,
@@ -209,7 +206,6 @@ static void checksums_of_many_lengths_are_right(void **state)
 	struct nvs_tensor *t[LENGTH(nbytes)];
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .verify = true, .pool_bytes = 32 * MIB);
 	tensors_add(&f, "t", nbytes, LENGTH(nbytes), t);
 	for (uint64_t round = 0; round < 3; round++) {
@@ -282,11 +278,10 @@ static void several_end(struct several *several)
 	fixture_close(f);
 }
 
-static void a_wait_for_several_tensors_delays_no_other_call(void **state)
+TEST(a_wait_for_several_tensors_delays_no_other_call)
 {
 	struct several s;
 
-	(void)state;
 	several_begin(&s);
 	sim_go(s.f.sim, SIM_READS);
 	OK(&s.f, nvs_tensor_wait(s.f.engine, &s.read, 1, s.pin, 20000, &s.f.error));
@@ -294,11 +289,10 @@ static void a_wait_for_several_tensors_delays_no_other_call(void **state)
 }
 
 /* The waiting call takes what completes, and sleeps until both tensors have. */
-static void a_tensor_has_landed_as_soon_as_a_call_asks_for_its_state(void **state)
+TEST(a_tensor_has_landed_as_soon_as_a_call_asks_for_its_state)
 {
 	struct several s;
 
-	(void)state;
 	several_begin(&s);
 	sim_go(s.f.sim, SIM_READS);
 	alarm(120);
@@ -373,28 +367,25 @@ static void read_parts_before_others(unsigned awaited)
 	gate_close(&gate, &f);
 }
 
-static void the_next_part_of_a_read_that_no_call_waits_for_is_read_in_its_turn(void **state)
+TEST(the_next_part_of_a_read_that_no_call_waits_for_is_read_in_its_turn)
 {
-	(void)state;
 	read_parts_before_others(NOBODY);
 }
 
-static void the_next_part_of_a_read_that_a_call_waits_for_goes_first(void **state)
+TEST(the_next_part_of_a_read_that_a_call_waits_for_goes_first)
 {
-	(void)state;
 	read_parts_before_others(0);
 	read_parts_before_others(1);
 }
 
 /* ---- Opening ---- */
 
-static void whichever_thread_cannot_be_made_the_limit_is_named(void **state)
+TEST(whichever_thread_cannot_be_made_the_limit_is_named)
 {
 	struct fixture f;
 	uint64_t failed;
 	unsigned nth = 1;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	for (;; nth++) {
 		int rc;
@@ -409,23 +400,4 @@ static void whichever_thread_cannot_be_made_the_limit_is_named(void **state)
 	/* The worker, the log's and the engine's. */
 	assert_true(nth > 3);
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_log_function_may_wait_for_a_lock_that_a_waiting_call_holds),
-		cmocka_unit_test(a_log_function_may_call_the_engine),
-		cmocka_unit_test(a_log_function_may_call_the_engine_while_tensors_are_registered),
-		cmocka_unit_test(a_swap_out_starts_writing_before_any_checksum),
-		cmocka_unit_test(checksums_of_many_lengths_are_right),
-		cmocka_unit_test(a_wait_for_several_tensors_delays_no_other_call),
-		cmocka_unit_test(a_tensor_has_landed_as_soon_as_a_call_asks_for_its_state),
-		cmocka_unit_test(
-			the_next_part_of_a_read_that_no_call_waits_for_is_read_in_its_turn),
-		cmocka_unit_test(the_next_part_of_a_read_that_a_call_waits_for_goes_first),
-		cmocka_unit_test(whichever_thread_cannot_be_made_the_limit_is_named),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -3,6 +3,7 @@
  * Drives that fail or return wrong bytes: no silent loss, the error names what failed, and
  * everything else continues.
  */
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -56,21 +57,19 @@ static void flips_are_found(enum place place)
 	fixture_close(&f);
 }
 
-static void verifying_finds_a_changed_byte(void **state)
+TEST(verifying_finds_a_changed_byte)
 {
-	(void)state;
 	flips_are_found(PLACE_DISK);
 	flips_are_found(PLACE_TMPFS);
 }
 
-static void verifying_covers_writes_from_external_memory(void **state)
+TEST(verifying_covers_writes_from_external_memory)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	static char memory[30000];
 	const void *data = memory;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .verify = true);
 	t = tensor_add(&f, "t", 30000);
 	fill(memory, 30000, 4);
@@ -88,12 +87,11 @@ static void verifying_covers_writes_from_external_memory(void **state)
 	fixture_close(&f);
 }
 
-static void without_verify_a_changed_byte_goes_unnoticed(void **state)
+TEST(without_verify_a_changed_byte_goes_unnoticed)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK);
 	t = tensor_add(&f, "t", 30000);
 	tensor_store(&f, t, 4);
@@ -107,12 +105,11 @@ static void without_verify_a_changed_byte_goes_unnoticed(void **state)
 
 /* ---- Writes that fail ---- */
 
-static void a_failed_write_leaves_the_tensor_in_the_pool(void **state)
+TEST(a_failed_write_leaves_the_tensor_in_the_pool)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true, .verify = true);
 	t = tensor_add(&f, "t", 3 * PART);
 	tensor_store(&f, t, 1);
@@ -132,13 +129,12 @@ static void a_failed_write_leaves_the_tensor_in_the_pool(void **state)
 	fixture_close(&f);
 }
 
-static void an_error_names_path_and_offset(void **state)
+TEST(an_error_names_path_and_offset)
 {
 	struct fixture f;
 	struct nvs_tensor *t[2];
 	char path[512];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "layer.", (uint64_t[]){PART, PART}, 2, t);
 	tensor_write(&f, t[1], 2);
@@ -152,13 +148,12 @@ static void an_error_names_path_and_offset(void **state)
 	fixture_close(&f);
 }
 
-static void a_failed_eviction_is_an_error_of_the_lease(void **state)
+TEST(a_failed_eviction_is_an_error_of_the_lease)
 {
 	struct fixture f;
 	struct nvs_tensor *t[6];
 	uint64_t nbytes[6] = {PART, PART, PART, PART, PART, PART}, ios;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * PART, .simulated = true);
 	tensors_add(&f, "t", nbytes, 6, t);
 	for (uint64_t i = 0; i < 4; i++)
@@ -186,12 +181,11 @@ static void a_failed_eviction_is_an_error_of_the_lease(void **state)
 	fixture_close(&f);
 }
 
-static void a_failed_write_of_a_repinned_tensor_is_not_reported(void **state)
+TEST(a_failed_write_of_a_repinned_tensor_is_not_reported)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", PART);
 	tensor_write(&f, t, 1);
@@ -209,12 +203,11 @@ static void a_failed_write_of_a_repinned_tensor_is_not_reported(void **state)
 	fixture_close(&f);
 }
 
-static void forgetting_a_tensor_clears_its_failed_write(void **state)
+TEST(forgetting_a_tensor_clears_its_failed_write)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", PART);
 	tensor_write(&f, t, 1);
@@ -225,12 +218,11 @@ static void forgetting_a_tensor_clears_its_failed_write(void **state)
 	fixture_close(&f);
 }
 
-static void transient_errors_are_retried(void **state)
+TEST(transient_errors_are_retried)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", 10 * PART);
 	sim_fail(f.sim, NVS_WRITE, 0, EINTR, 20);
@@ -242,12 +234,11 @@ static void transient_errors_are_retried(void **state)
 
 /* ---- Reads that fail ---- */
 
-static void a_failed_read_unpins_and_can_be_retried(void **state)
+TEST(a_failed_read_unpins_and_can_be_retried)
 {
 	struct fixture f;
 	struct nvs_tensor *t[2];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "t", (uint64_t[]){PART, PART}, 2, t);
 	tensor_store(&f, t[0], 0);
@@ -266,12 +257,11 @@ static void a_failed_read_unpins_and_can_be_retried(void **state)
 	fixture_close(&f);
 }
 
-static void a_failed_prefetch_is_retried_by_the_pin(void **state)
+TEST(a_failed_prefetch_is_retried_by_the_pin)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", PART);
 	tensor_store(&f, t, 1);
@@ -292,7 +282,7 @@ static void *release_held_writes(void *arg)
 	return NULL;
 }
 
-static void closing_waits_for_ios_in_flight(void **state)
+TEST(closing_waits_for_ios_in_flight)
 {
 	struct fixture f;
 	struct nvs_tensor *t[3];
@@ -300,7 +290,6 @@ static void closing_waits_for_ios_in_flight(void **state)
 	void *data = memory;
 	pthread_t thread;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(&f, "t", (uint64_t[]){PART, PART, PART}, 3, t);
 	tensor_store(&f, t[0], 0);
@@ -321,7 +310,7 @@ static void closing_waits_for_ios_in_flight(void **state)
 	fixture_close(&f);
 }
 
-static void a_failed_external_write_is_reported_by_the_next_commit(void **state)
+TEST(a_failed_external_write_is_reported_by_the_next_commit)
 {
 	static const char data[4096];
 	const void *from = data;
@@ -329,7 +318,6 @@ static void a_failed_external_write_is_reported_by_the_next_commit(void **state)
 	struct fixture f;
 	int rc;
 
-	(void)state;
 	OPEN(&f, .simulated = true, .keep = true);
 	tensor = tensor_add(&f, "t", sizeof(data));
 	for (int close = 0; close < 2; close++) {
@@ -356,14 +344,13 @@ static void fail_unwaited(struct fixture *f, struct nvs_tensor *tensor, const vo
 		sched_yield();
 }
 
-static void a_failed_external_write_is_reported_before_a_read(void **state)
+TEST(a_failed_external_write_is_reported_before_a_read)
 {
 	static char data[4096], back[4096];
 	void *to = back;
 	struct nvs_tensor *tensor;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .simulated = true, .keep = true);
 	tensor = tensor_add(&f, "t", sizeof(data));
 	tensor_store(&f, tensor, 1);
@@ -390,26 +377,4 @@ static void a_failed_external_write_is_reported_before_a_read(void **state)
 	OK(&f, nvs_engine_commit(f.engine, &f.error));
 	tensor_compare(&f, tensor, 2);
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_failed_external_write_is_reported_by_the_next_commit),
-		cmocka_unit_test(a_failed_external_write_is_reported_before_a_read),
-		cmocka_unit_test(verifying_finds_a_changed_byte),
-		cmocka_unit_test(verifying_covers_writes_from_external_memory),
-		cmocka_unit_test(without_verify_a_changed_byte_goes_unnoticed),
-		cmocka_unit_test(a_failed_write_leaves_the_tensor_in_the_pool),
-		cmocka_unit_test(an_error_names_path_and_offset),
-		cmocka_unit_test(a_failed_eviction_is_an_error_of_the_lease),
-		cmocka_unit_test(a_failed_write_of_a_repinned_tensor_is_not_reported),
-		cmocka_unit_test(forgetting_a_tensor_clears_its_failed_write),
-		cmocka_unit_test(transient_errors_are_retried),
-		cmocka_unit_test(a_failed_read_unpins_and_can_be_retried),
-		cmocka_unit_test(a_failed_prefetch_is_retried_by_the_pin),
-		cmocka_unit_test(closing_waits_for_ios_in_flight),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

@@ -3,6 +3,7 @@
  * The scrub: it finds what the drive has lost before a call asks for it, mistakes no change for
  * damage, and leaves the drive to whoever else needs it.
  */
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -56,14 +57,13 @@ static void open_scrubbed(struct fixture *f, const struct setup *setup)
 
 /* ---- What it finds ---- */
 
-static void damage_is_found_in_all_that_is_on_the_drive_alone(void **state)
+TEST(damage_is_found_in_all_that_is_on_the_drive_alone)
 {
 	static const uint64_t nbytes[4] = {5000, NBYTES, 1, 70000};
 	struct fixture f;
 	struct nvs_tensor *t[4];
 	char offset[64];
 
-	(void)state;
 	OPEN_SCRUBBED(&f, .place = PLACE_DISK, .verify = true);
 	tensors_add(&f, "t", nbytes, 4, t);
 	for (uint64_t i = 0; i < 4; i++)
@@ -88,12 +88,11 @@ static void damage_is_found_in_all_that_is_on_the_drive_alone(void **state)
 	fixture_close(&f);
 }
 
-static void an_unreadable_tensor_counts_as_damaged(void **state)
+TEST(an_unreadable_tensor_counts_as_damaged)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN_SCRUBBED(&f, .place = PLACE_DISK, .simulated = true, .verify = true);
 	t = tensor_add(&f, "t", NBYTES);
 	tensor_store(&f, t, 1);
@@ -109,12 +108,11 @@ static void an_unreadable_tensor_counts_as_damaged(void **state)
 }
 
 /* `verify` is off, so no other read of this run compares. */
-static void what_it_found_is_not_handed_out(void **state)
+TEST(what_it_found_is_not_handed_out)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK, .keep = true);
 	f.config.scrub = true;
 	f.config.verify = VERIFY_OFF;
@@ -131,13 +129,12 @@ static void what_it_found_is_not_handed_out(void **state)
 }
 
 /* No tensor has been registered. */
-static void the_first_round_reads_a_kept_store(void **state)
+TEST(the_first_round_reads_a_kept_store)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t offset;
 
-	(void)state;
 	OPEN_SCRUBBED(&f, .place = PLACE_DISK, .keep = true);
 	t = tensor_add(&f, "t", NBYTES);
 	tensor_store(&f, t, 1);
@@ -156,12 +153,11 @@ static void the_first_round_reads_a_kept_store(void **state)
 	fixture_close(&f);
 }
 
-static void what_is_in_the_pool_is_not_read(void **state)
+TEST(what_is_in_the_pool_is_not_read)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN_SCRUBBED(&f, .place = PLACE_DISK, .verify = true);
 	t = tensor_add(&f, "t", NBYTES);
 	tensor_store(&f, t, 1);
@@ -170,11 +166,10 @@ static void what_is_in_the_pool_is_not_read(void **state)
 	fixture_close(&f);
 }
 
-static void without_checksums_it_is_refused(void **state)
+TEST(without_checksums_it_is_refused)
 {
 	struct fixture f;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK);
 	f.config.scrub = true;
 	expect_error(&f, fixture_reopen(&f), -EINVAL, "set nvswap.verify");
@@ -209,9 +204,8 @@ static void end_held(struct fixture *f)
 	assert_string_equal(f->log, "");
 }
 
-static void a_tensor_written_meanwhile_is_not_called_damaged(void **state)
+TEST(a_tensor_written_meanwhile_is_not_called_damaged)
 {
-	(void)state;
 	for (int keep = 0; keep < 2; keep++) {
 		struct fixture f;
 		struct nvs_tensor *t = begin_held(&f, keep);
@@ -224,13 +218,12 @@ static void a_tensor_written_meanwhile_is_not_called_damaged(void **state)
 }
 
 /* Its extent has the contents of another by the time the read ends. */
-static void a_tensor_forgotten_meanwhile_is_not_called_damaged(void **state)
+TEST(a_tensor_forgotten_meanwhile_is_not_called_damaged)
 {
 	struct fixture f;
 	struct nvs_tensor *t = begin_held(&f, false);
 	uint64_t offset = info_of(&f, t).store_offset;
 
-	(void)state;
 	OK(&f, nvs_tensor_forget(f.engine, &t, 1, &f.error));
 	t = tensor_add(&f, "u", NBYTES);
 	assert_int_equal(info_of(&f, t).store_offset, offset);
@@ -239,12 +232,11 @@ static void a_tensor_forgotten_meanwhile_is_not_called_damaged(void **state)
 	fixture_close(&f);
 }
 
-static void one_block_at_a_time_is_read(void **state)
+TEST(one_block_at_a_time_is_read)
 {
 	struct sim_counts counts;
 	struct fixture f;
 
-	(void)state;
 	(void)begin_held(&f, false);
 	for (int i = 1; i < 5; i++) {
 		sim_await_workers(f.sim);
@@ -258,14 +250,13 @@ static void one_block_at_a_time_is_read(void **state)
 	fixture_close(&f);
 }
 
-static void nothing_is_read_beside_a_transfer(void **state)
+TEST(nothing_is_read_beside_a_transfer)
 {
 	struct nvs_engine_stats before;
 	struct sim_counts counts;
 	struct fixture f;
 	struct nvs_tensor *t[2];
 
-	(void)state;
 	OPEN_SCRUBBED(&f, .place = PLACE_DISK, .simulated = true, .verify = true,
 		      .block_size = 512 * KIB);
 	tensors_add(&f, "t", (uint64_t[]){NBYTES, NBYTES}, 2, t);
@@ -288,11 +279,10 @@ static void nothing_is_read_beside_a_transfer(void **state)
 
 /* ---- Closing ---- */
 
-static void closing_ends_it_between_rounds_and_within_one(void **state)
+TEST(closing_ends_it_between_rounds_and_within_one)
 {
 	struct fixture f;
 
-	(void)state;
 	OPEN_SCRUBBED(&f, .place = PLACE_DISK, .verify = true);
 	await_rounds(&f, 1);
 	fixture_close(&f);
@@ -302,11 +292,10 @@ static void closing_ends_it_between_rounds_and_within_one(void **state)
 	fixture_close(&f);
 }
 
-static void closing_does_not_wait_for_a_drive_that_hangs(void **state)
+TEST(closing_does_not_wait_for_a_drive_that_hangs)
 {
 	struct fixture f;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK, .simulated = true, .verify = true);
 	f.config.scrub = true;
 	f.config.aio.io_timeout_ms = 100;
@@ -327,12 +316,11 @@ static void closing_does_not_wait_for_a_drive_that_hangs(void **state)
 }
 
 /* A scrub in the middle of a round does not keep abandon from leaving the last commit. */
-static void abandoning_ends_it_within_a_round(void **state)
+TEST(abandoning_ends_it_within_a_round)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	INIT(&f, .place = PLACE_DISK, .simulated = true, .keep = true);
 	f.config.scrub = true;
 	OK(&f, fixture_reopen(&f));
@@ -349,25 +337,4 @@ static void abandoning_ends_it_within_a_round(void **state)
 	OK(&f, fixture_reopen(&f));
 	tensor_compare(&f, tensor_add(&f, "t", NBYTES), 1);
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(damage_is_found_in_all_that_is_on_the_drive_alone),
-		cmocka_unit_test(an_unreadable_tensor_counts_as_damaged),
-		cmocka_unit_test(what_it_found_is_not_handed_out),
-		cmocka_unit_test(the_first_round_reads_a_kept_store),
-		cmocka_unit_test(what_is_in_the_pool_is_not_read),
-		cmocka_unit_test(without_checksums_it_is_refused),
-		cmocka_unit_test(a_tensor_written_meanwhile_is_not_called_damaged),
-		cmocka_unit_test(a_tensor_forgotten_meanwhile_is_not_called_damaged),
-		cmocka_unit_test(one_block_at_a_time_is_read),
-		cmocka_unit_test(nothing_is_read_beside_a_transfer),
-		cmocka_unit_test(closing_ends_it_between_rounds_and_within_one),
-		cmocka_unit_test(closing_does_not_wait_for_a_drive_that_hangs),
-		cmocka_unit_test(abandoning_ends_it_within_a_round),
-	};
-
-	return cmocka_run_group_tests_name("swap_scrub", tests, NULL, places_leave_all);
 }

@@ -5,6 +5,7 @@
  */
 #include "config/config.h"
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -144,13 +145,12 @@ static uint64_t ios(struct training *tr, enum nvs_direction direction)
 
 /* ---- The order of a step ---- */
 
-static void the_first_step_is_recorded_and_the_second_read_ahead(void **state)
+TEST(the_first_step_is_recorded_and_the_second_read_ahead)
 {
 	static const size_t order[] = {3, 0, 5, 1, 7, 2, 6, 4};
 	struct training tr;
 	struct nvs_step_io io = {.size = sizeof(io)};
 
-	(void)state;
 	BEGIN(&tr, 8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	io = step(&tr, order, 8, use);
 	assert_int_equal(io.hits, 0);
@@ -175,12 +175,11 @@ static void the_first_step_is_recorded_and_the_second_read_ahead(void **state)
 	fixture_close(&tr.f);
 }
 
-static void nothing_is_read_ahead_between_steps(void **state)
+TEST(nothing_is_read_ahead_between_steps)
 {
 	struct training tr;
 	uint64_t before;
 
-	(void)state;
 	BEGIN(&tr, 8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 8, use);
 	step(&tr, in_turn, 8, use);
@@ -193,12 +192,11 @@ static void nothing_is_read_ahead_between_steps(void **state)
 }
 
 /* A leased tensor is not read. */
-static void leased_tensors_are_not_read(void **state)
+TEST(leased_tensors_are_not_read)
 {
 	struct training tr;
 	uint64_t before;
 
-	(void)state;
 	BEGIN(&tr, 4, .pool = 4, .bucket = 4, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	for (int turn = 0; turn < 2; turn++) {
 		before = ios(&tr, NVS_READ);
@@ -213,13 +211,12 @@ static void leased_tensors_are_not_read(void **state)
 	fixture_close(&tr.f);
 }
 
-static void a_step_that_departs_from_the_plan_is_served_and_corrects_it(void **state)
+TEST(a_step_that_departs_from_the_plan_is_served_and_corrects_it)
 {
 	static const size_t other[] = {6, 1, 1, 4, 0, 7, 5, 2, 9};
 	struct training tr;
 	struct nvs_step_io io = {.size = sizeof(io)};
 
-	(void)state;
 	BEGIN(&tr, 10, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 8, use);
 	step(&tr, in_turn, 8, use);
@@ -240,11 +237,10 @@ static void a_step_that_departs_from_the_plan_is_served_and_corrects_it(void **s
 }
 
 /* Tensors read ahead and skipped release their share of the bucket. */
-static void a_step_that_skips_tensors_is_followed_again(void **state)
+TEST(a_step_that_skips_tensors_is_followed_again)
 {
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 8, .pool = 5, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 8, use);
 	step_begin(&tr);
@@ -264,11 +260,10 @@ static void a_step_that_skips_tensors_is_followed_again(void **state)
 }
 
 /* A single access out of order does not lose the position in the plan. */
-static void an_access_out_of_order_changes_nothing(void **state)
+TEST(an_access_out_of_order_changes_nothing)
 {
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 8, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 8, use);
 	step_begin(&tr);
@@ -283,11 +278,10 @@ static void an_access_out_of_order_changes_nothing(void **state)
 	fixture_close(&tr.f);
 }
 
-static void forgetting_a_tensor_drops_the_plan(void **state)
+TEST(forgetting_a_tensor_drops_the_plan)
 {
 	struct training tr;
 
-	(void)state;
 	for (int in_a_step = 0; in_a_step < 2; in_a_step++) {
 		BEGIN(&tr, 8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 		step(&tr, in_turn, 8, use);
@@ -310,12 +304,11 @@ static void forgetting_a_tensor_drops_the_plan(void **state)
 	}
 }
 
-static void a_step_end_without_a_size_changes_nothing(void **state)
+TEST(a_step_end_without_a_size_changes_nothing)
 {
 	struct nvs_step_io io = {0};
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 2, .pool = 2);
 	step_begin(&tr);
 	use(&tr, 0);
@@ -326,11 +319,10 @@ static void a_step_end_without_a_size_changes_nothing(void **state)
 	fixture_close(&tr.f);
 }
 
-static void steps_begin_and_end_in_turn(void **state)
+TEST(steps_begin_and_end_in_turn)
 {
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 2, .pool = 2);
 	expect_error(&tr.f, nvs_engine_step_end(tr.f.engine, NULL, &tr.f.error), -EBUSY, "no step");
 	step_begin(&tr);
@@ -345,12 +337,11 @@ static void steps_begin_and_end_in_turn(void **state)
 
 /* ---- Budgets ---- */
 
-static void reads_ahead_stay_within_the_bucket(void **state)
+TEST(reads_ahead_stay_within_the_bucket)
 {
 	static const uint64_t buckets[] = {0, 1, 3};
 	struct training tr;
 
-	(void)state;
 	for (size_t k = 0; k < LENGTH(buckets); k++) {
 		BEGIN(&tr, 8, .pool = 6, .bucket = buckets[k], .live = ANY, .reuse = ANY);
 		step(&tr, in_turn, 8, use);
@@ -368,11 +359,10 @@ static void reads_ahead_stay_within_the_bucket(void **state)
 }
 
 /* Otherwise every step would wait for it. */
-static void a_tensor_longer_than_the_bucket_is_read_ahead_alone(void **state)
+TEST(a_tensor_longer_than_the_bucket_is_read_ahead_alone)
 {
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 8, .pool = 6, .half_bucket = true, .live = ANY, .reuse = ANY);
 	step(&tr, in_turn, 8, use);
 	sim_hold(tr.f.sim, SIM_READS);
@@ -384,12 +374,11 @@ static void a_tensor_longer_than_the_bucket_is_read_ahead_alone(void **state)
 	fixture_close(&tr.f);
 }
 
-static void resident_tensors_stay_within_max_live(void **state)
+TEST(resident_tensors_stay_within_max_live)
 {
 	struct training tr;
 	size_t most = 0;
 
-	(void)state;
 	BEGIN(&tr, 8, .pool = 8, .bucket = ANY, .live = 3, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 8, use);
 	for (int turn = 0; turn < 2; turn++) {
@@ -411,12 +400,11 @@ static void resident_tensors_stay_within_max_live(void **state)
 	fixture_close(&tr.f);
 }
 
-static void tensors_needed_again_soon_stay(void **state)
+TEST(tensors_needed_again_soon_stay)
 {
 	static const size_t order[] = {0, 1, 2, 0, 3, 4, 5};
 	struct training tr;
 
-	(void)state;
 	for (uint64_t reuse = 1; reuse <= 2; reuse++) {
 		BEGIN(&tr, 6, .pool = 6, .live = ANY, .reuse = reuse, .in_cpu = 0);
 		step(&tr, order, LENGTH(order), use);
@@ -435,12 +423,11 @@ static void tensors_needed_again_soon_stay(void **state)
 	}
 }
 
-static void small_tensors_stay(void **state)
+TEST(small_tensors_stay)
 {
 	struct training tr;
 	struct nvs_tensor *small, *all;
 
-	(void)state;
 	for (uint64_t longer = 0; longer < 2; longer++) {
 		BEGIN(&tr, 4, .pool = 3, .live = 2, .in_cpu = 1, .persistent = 5000 + longer);
 		small = tensor_add(&tr.f, "small", 5000);
@@ -465,11 +452,10 @@ static void small_tensors_stay(void **state)
 }
 
 /* With LRU, the six would evict each other, and no access would be a hit. */
-static void max_in_cpu_holds_the_tensors_needed_soonest(void **state)
+TEST(max_in_cpu_holds_the_tensors_needed_soonest)
 {
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 6, .pool = 6, .live = ANY, .in_cpu = 2);
 	assert_int_equal(step(&tr, in_turn, 6, use).hits, 0);
 	for (int turn = 0; turn < 4; turn++) {
@@ -481,11 +467,10 @@ static void max_in_cpu_holds_the_tensors_needed_soonest(void **state)
 
 /* ---- Room ---- */
 
-static void the_tensor_needed_last_is_evicted(void **state)
+TEST(the_tensor_needed_last_is_evicted)
 {
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 6, .pool = 3, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, use);
 	step_begin(&tr);
@@ -504,11 +489,10 @@ static void the_tensor_needed_last_is_evicted(void **state)
 	fixture_close(&tr.f);
 }
 
-static void tensors_outside_the_plan_are_evicted_first(void **state)
+TEST(tensors_outside_the_plan_are_evicted_first)
 {
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 8, .pool = 4, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 5, use);
 	/* The pool has 1 to 4; the plan needs 4 last. */
@@ -521,11 +505,10 @@ static void tensors_outside_the_plan_are_evicted_first(void **state)
 }
 
 /* Reading ahead evicts no tensor needed sooner, and none prefetched by the caller. */
-static void reading_ahead_evicts_only_tensors_needed_later(void **state)
+TEST(reading_ahead_evicts_only_tensors_needed_later)
 {
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 8, .pool = 4, .bucket = 8, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 7, use);
 	/* The pool has 3 to 6, and 3 is needed before 4. */
@@ -551,12 +534,11 @@ static void reading_ahead_evicts_only_tensors_needed_later(void **state)
 	fixture_close(&tr.f);
 }
 
-static void reading_ahead_joins_pieces(void **state)
+TEST(reading_ahead_joins_pieces)
 {
 	struct training tr;
 	struct nvs_tensor *wide;
 
-	(void)state;
 	BEGIN(&tr, 4, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	wide = tensor_add(&tr.f, "wide", 2 * PART);
 	tensor_store(&tr.f, wide, 50);
@@ -583,12 +565,11 @@ static void reading_ahead_joins_pieces(void **state)
 
 /* ---- Dirty tensors ---- */
 
-static void dirty_tensors_are_written_back_before_room_is_needed(void **state)
+TEST(dirty_tensors_are_written_back_before_room_is_needed)
 {
 	struct training tr;
 	uint64_t waits;
 
-	(void)state;
 	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, change);
 	step(&tr, in_turn, 6, change);
@@ -602,12 +583,11 @@ static void dirty_tensors_are_written_back_before_room_is_needed(void **state)
 }
 
 /* Tensors that stay in the pool stay dirty: a step that changes all 6 does not write all 6. */
-static void only_tensors_to_be_evicted_are_written_back(void **state)
+TEST(only_tensors_to_be_evicted_are_written_back)
 {
 	struct training tr;
 	uint64_t before;
 
-	(void)state;
 	BEGIN(&tr, 6, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, change);
 	step(&tr, in_turn, 6, change);
@@ -618,12 +598,11 @@ static void only_tensors_to_be_evicted_are_written_back(void **state)
 	fixture_close(&tr.f);
 }
 
-static void a_model_that_fits_the_pool_is_never_written(void **state)
+TEST(a_model_that_fits_the_pool_is_never_written)
 {
 	struct training tr;
 	uint64_t before;
 
-	(void)state;
 	BEGIN(&tr, 6, .pool = 6, .bucket = ANY, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	before = ios(&tr, NVS_WRITE);
 	for (int turn = 0; turn < 3; turn++)
@@ -634,12 +613,11 @@ static void a_model_that_fits_the_pool_is_never_written(void **state)
 }
 
 /* The write is tried once; the data stay, and the call that needs the room gets the error. */
-static void a_write_back_that_fails_loses_nothing(void **state)
+TEST(a_write_back_that_fails_loses_nothing)
 {
 	struct training tr;
 	uint64_t before;
 
-	(void)state;
 	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, use);
 	step_begin(&tr);
@@ -660,12 +638,11 @@ static void a_write_back_that_fails_loses_nothing(void **state)
 
 /* ---- Failing reads ---- */
 
-static void a_failed_read_ahead_is_read_again_when_asked_for(void **state)
+TEST(a_failed_read_ahead_is_read_again_when_asked_for)
 {
 	struct training tr;
 	uint64_t before;
 
-	(void)state;
 	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, use);
 	before = ios(&tr, NVS_READ);
@@ -684,13 +661,12 @@ static void a_failed_read_ahead_is_read_again_when_asked_for(void **state)
 }
 
 /* The write has succeeded; what the plan read behind it is nobody's error. */
-static void a_failed_read_ahead_is_no_error_of_the_write_before_it(void **state)
+TEST(a_failed_read_ahead_is_no_error_of_the_write_before_it)
 {
 	static char memory[PART];
 	const void *data = memory;
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, use);
 	step_begin(&tr);
@@ -718,11 +694,10 @@ static void a_failed_read_ahead_is_no_error_of_the_write_before_it(void **state)
 }
 
 /* The caller has asked for the tensor, so it hears of the failure. */
-static void a_read_ahead_that_fails_while_prefetched_is_reported(void **state)
+TEST(a_read_ahead_that_fails_while_prefetched_is_reported)
 {
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, use);
 	sim_hold(tr.f.sim, SIM_READS);
@@ -736,11 +711,10 @@ static void a_read_ahead_that_fails_while_prefetched_is_reported(void **state)
 	fixture_close(&tr.f);
 }
 
-static void a_read_ahead_that_fails_while_pinned_is_reported(void **state)
+TEST(a_read_ahead_that_fails_while_pinned_is_reported)
 {
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, use);
 	sim_hold(tr.f.sim, SIM_READS);
@@ -765,7 +739,7 @@ static void *let_reads_go(void *arg)
 }
 
 /* Transfers that the plan started never cause -EBUSY for the caller. */
-static void external_transfers_wait_for_reads_ahead(void **state)
+TEST(external_transfers_wait_for_reads_ahead)
 {
 	static char memory[PART];
 	struct training tr;
@@ -773,7 +747,6 @@ static void external_transfers_wait_for_reads_ahead(void **state)
 	void *back = memory;
 	pthread_t thread;
 
-	(void)state;
 	BEGIN(&tr, 6, .pool = 3, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(&tr, in_turn, 6, use);
 	sim_hold(tr.f.sim, SIM_READS);
@@ -872,11 +845,10 @@ static void wander(struct budgets budgets, uint64_t *random)
 	fixture_close(&tr.f);
 }
 
-static void any_steps_among_any_calls_keep_every_byte(void **state)
+TEST(any_steps_among_any_calls_keep_every_byte)
 {
 	uint64_t random = seed_of_run();
 
-	(void)state;
 	wander((struct budgets){.pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY},
 	       &random);
 	wander((struct budgets){.pool = 8, .bucket = 3, .live = 5, .reuse = 4, .in_cpu = 2},
@@ -911,13 +883,12 @@ static void *use_own(void *arg)
 	return NULL;
 }
 
-static void threads_share_a_step(void **state)
+TEST(threads_share_a_step)
 {
 	struct training tr;
 	pthread_t thread[2];
 	struct user users[2];
 
-	(void)state;
 	BEGIN(&tr, 10, .pool = 5, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	for (int turn = 0; turn < 4; turn++) {
 		struct nvs_step_io io = {.size = sizeof(io)};
@@ -941,11 +912,10 @@ static void threads_share_a_step(void **state)
 
 /* ---- Statistics of a step ---- */
 
-static void a_step_reports_its_io(void **state)
+TEST(a_step_reports_its_io)
 {
 	struct training tr;
 
-	(void)state;
 	BEGIN(&tr, 8, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	for (int turn = 0; turn < 4; turn++) {
 		struct nvs_engine_stats before = stats_of(&tr.f), after = {.size = sizeof(after)};
@@ -966,12 +936,11 @@ static void a_step_reports_its_io(void **state)
 	fixture_close(&tr.f);
 }
 
-static void waits_are_stalls_and_polls_are_not(void **state)
+TEST(waits_are_stalls_and_polls_are_not)
 {
 	struct training tr;
 	struct nvs_step_io io = {.size = sizeof(io)};
 
-	(void)state;
 	BEGIN(&tr, 4, .pool = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step_begin(&tr);
 	use(&tr, 0);
@@ -1001,7 +970,7 @@ static bool shows(const char *text, const char *what)
 	return strstr(text, what);
 }
 
-static void transfers_and_waits_are_on_the_timeline(void **state)
+TEST(transfers_and_waits_are_on_the_timeline)
 {
 	static char text[65536];
 	struct training tr;
@@ -1009,7 +978,6 @@ static void transfers_and_waits_are_on_the_timeline(void **state)
 	char path[600];
 	FILE *file;
 
-	(void)state;
 	assert_int_equal(nvs_trace_open(&trace, 1000, NULL), 0);
 	BEGIN(&tr, 4, .pool = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY, .trace = trace);
 	sim_hold(tr.f.sim, SIM_READS);
@@ -1029,45 +997,4 @@ static void transfers_and_waits_are_on_the_timeline(void **state)
 	assert_true(shows(text, "wait for t2") && shows(text, "room in the pool"));
 	fixture_close(&tr.f);
 	nvs_trace_close(trace);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_first_step_is_recorded_and_the_second_read_ahead),
-		cmocka_unit_test(nothing_is_read_ahead_between_steps),
-		cmocka_unit_test(leased_tensors_are_not_read),
-		cmocka_unit_test(a_step_that_departs_from_the_plan_is_served_and_corrects_it),
-		cmocka_unit_test(a_step_that_skips_tensors_is_followed_again),
-		cmocka_unit_test(an_access_out_of_order_changes_nothing),
-		cmocka_unit_test(forgetting_a_tensor_drops_the_plan),
-		cmocka_unit_test(a_step_end_without_a_size_changes_nothing),
-		cmocka_unit_test(steps_begin_and_end_in_turn),
-		cmocka_unit_test(reads_ahead_stay_within_the_bucket),
-		cmocka_unit_test(a_tensor_longer_than_the_bucket_is_read_ahead_alone),
-		cmocka_unit_test(resident_tensors_stay_within_max_live),
-		cmocka_unit_test(tensors_needed_again_soon_stay),
-		cmocka_unit_test(small_tensors_stay),
-		cmocka_unit_test(max_in_cpu_holds_the_tensors_needed_soonest),
-		cmocka_unit_test(the_tensor_needed_last_is_evicted),
-		cmocka_unit_test(tensors_outside_the_plan_are_evicted_first),
-		cmocka_unit_test(reading_ahead_evicts_only_tensors_needed_later),
-		cmocka_unit_test(reading_ahead_joins_pieces),
-		cmocka_unit_test(dirty_tensors_are_written_back_before_room_is_needed),
-		cmocka_unit_test(only_tensors_to_be_evicted_are_written_back),
-		cmocka_unit_test(a_model_that_fits_the_pool_is_never_written),
-		cmocka_unit_test(a_write_back_that_fails_loses_nothing),
-		cmocka_unit_test(a_failed_read_ahead_is_read_again_when_asked_for),
-		cmocka_unit_test(a_failed_read_ahead_is_no_error_of_the_write_before_it),
-		cmocka_unit_test(a_read_ahead_that_fails_while_prefetched_is_reported),
-		cmocka_unit_test(a_read_ahead_that_fails_while_pinned_is_reported),
-		cmocka_unit_test(external_transfers_wait_for_reads_ahead),
-		cmocka_unit_test(any_steps_among_any_calls_keep_every_byte),
-		cmocka_unit_test(threads_share_a_step),
-		cmocka_unit_test(a_step_reports_its_io),
-		cmocka_unit_test(waits_are_stalls_and_polls_are_not),
-		cmocka_unit_test(transfers_and_waits_are_on_the_timeline),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

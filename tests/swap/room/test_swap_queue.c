@@ -5,6 +5,7 @@
  */
 #include "support/sole_owner.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "support/turns.h"
 #include "swap/swap_fixture.h"
 
@@ -173,12 +174,11 @@ static unsigned pass_while_possible(struct room *room)
 
 /* ---- The order ---- */
 
-static void calls_that_wait_for_room_are_served_in_their_order(void **state)
+TEST(calls_that_wait_for_room_are_served_in_their_order)
 {
 	struct room room;
 	struct caller first = {0}, second = {0}, third = {0};
 
-	(void)state;
 	room_open(&room, false);
 	pin_elsewhere(&room, PARTS);
 	caller_wait(&first, &room, room.large);
@@ -193,13 +193,12 @@ static void calls_that_wait_for_room_are_served_in_their_order(void **state)
 	fixture_close(&room.f);
 }
 
-static void a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most(void **state)
+TEST(a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most)
 {
 	struct room room;
 	struct caller waiting = {0};
 	struct nvs_tensor **another = &room.parts[PARTS];
 
-	(void)state;
 	room_open(&room, false);
 	pin_elsewhere(&room, PARTS - LARGE + 1);
 	caller_wait(&waiting, &room, room.large);
@@ -221,13 +220,12 @@ static void a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most
 	fixture_close(&room.f);
 }
 
-static void a_call_that_takes_no_room_never_waits_for_others(void **state)
+TEST(a_call_that_takes_no_room_never_waits_for_others)
 {
 	struct room room;
 	struct caller waiting = {0};
 	struct nvs_tensor *empty;
 
-	(void)state;
 	room_open(&room, false);
 	empty = tensor_add(&room.f, "empty", 0);
 	pin_elsewhere(&room, PARTS - LARGE + 1);
@@ -249,14 +247,13 @@ static void *give_up(void *arg)
 	return NULL;
 }
 
-static void a_call_that_gives_up_makes_way_for_those_behind_it(void **state)
+TEST(a_call_that_gives_up_makes_way_for_those_behind_it)
 {
 	struct room room;
 	struct nvs_tensor **behind = &room.parts[PARTS];
 	struct ticket *first;
 	pthread_t thread;
 
-	(void)state;
 	room_open(&room, false);
 	pin_elsewhere(&room, PARTS - LARGE + 1);
 	assert_int_equal(pthread_create(&thread, NULL, give_up, &room), 0);
@@ -288,12 +285,11 @@ static uint64_t pinned_bytes(const struct room *room)
 }
 
 /* The first call lacks a part that the second one's thread has pinned. */
-static void a_call_passes_one_that_waits_for_its_own_pins(void **state)
+TEST(a_call_passes_one_that_waits_for_its_own_pins)
 {
 	struct room room;
 	struct caller waiting = {0}, holder = {.held = room.parts, .n = PARTS - LARGE + 1};
 
-	(void)state;
 	room_open(&room, false);
 	caller_start(&holder, &room, room.parts[PARTS], false);
 	while (pinned_bytes(&room) < holder.n * PART)
@@ -317,12 +313,11 @@ static uint64_t oldest_pin(const struct nvs_tensor *tensor)
 
 /* There are bytes enough beside the one part that the second one's thread has pinned, but not in
  * one piece. */
-static void a_call_passes_one_whose_room_its_own_pins_divide(void **state)
+TEST(a_call_passes_one_whose_room_its_own_pins_divide)
 {
 	struct room room;
 	struct caller waiting = {0}, holder = {.held = &room.parts[PARTS / 2], .n = 1};
 
-	(void)state;
 	room_open(&room, false);
 	pin_elsewhere(&room, PARTS);
 	caller_start(&holder, &room, room.parts[PARTS], false);
@@ -350,13 +345,12 @@ static void a_call_passes_one_whose_room_its_own_pins_divide(void **state)
  * A thread that waits has ended its pin of a tensor, which another one has pinned before and still
  * has. So the one that waits holds nothing, and the call before it is passed no more than usual.
  */
-static void a_tensor_counts_for_a_thread_that_still_has_it_pinned(void **state)
+TEST(a_tensor_counts_for_a_thread_that_still_has_it_pinned)
 {
 	struct room room;
 	struct caller waiting = {0};
 	uint64_t bytes, pin;
 
-	(void)state;
 	room_open(&room, false);
 	pin_elsewhere(&room, PARTS - LARGE + 1);
 	OK(&room.f, nvs_tensor_swap_in(room.f.engine, room.parts, 1, -1, &pin, &room.f.error));
@@ -375,14 +369,13 @@ static void a_tensor_counts_for_a_thread_that_still_has_it_pinned(void **state)
 }
 
 /* The engine can't know that the thread which has the pins waits for another. */
-static void a_call_is_passed_once_more_when_nothing_changes_for_long(void **state)
+TEST(a_call_is_passed_once_more_when_nothing_changes_for_long)
 {
 	struct room room;
 	struct caller waiting = {0};
 	struct nvs_tensor **another = &room.parts[PARTS];
 	struct ticket *ticket;
 
-	(void)state;
 	room_open(&room, false);
 	pin_elsewhere(&room, PARTS - LARGE + 1);
 	caller_wait(&waiting, &room, room.large);
@@ -401,13 +394,12 @@ static void a_call_is_passed_once_more_when_nothing_changes_for_long(void **stat
 
 /* ---- What does not wait takes nothing ---- */
 
-static void a_prefetch_takes_no_room_while_a_call_waits(void **state)
+TEST(a_prefetch_takes_no_room_while_a_call_waits)
 {
 	struct room room;
 	struct caller waiting = {0};
 	struct nvs_tensor *list[2];
 
-	(void)state;
 	room_open(&room, false);
 	list[0] = room.parts[0];
 	list[1] = room.parts[PARTS];
@@ -424,12 +416,11 @@ static void a_prefetch_takes_no_room_while_a_call_waits(void **state)
 }
 
 /* The dirty part is being written to make the room. */
-static void a_prefetch_keeps_nothing_that_makes_room_for_a_call(void **state)
+TEST(a_prefetch_keeps_nothing_that_makes_room_for_a_call)
 {
 	struct room room;
 	struct caller waiting = {0};
 
-	(void)state;
 	room_open(&room, true);
 	pin_elsewhere(&room, PARTS - LARGE);
 	tensor_write(&room.f, room.parts[PARTS], 7);
@@ -498,13 +489,12 @@ static void *swap_small(void *arg)
 	return NULL;
 }
 
-static void a_large_tensor_gets_room_while_small_ones_swap_without_end(void **state)
+TEST(a_large_tensor_gets_room_while_small_ones_swap_without_end)
 {
 	static struct crowd crowd;
 	struct one_of_crowd ones[THREADS];
 	uint64_t nbytes = SMALL_PART, pin;
 
-	(void)state;
 	memset(&crowd, 0, sizeof(crowd));
 	OPEN(&crowd.f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
 	crowd.large = tensor_add(&crowd.f, "large", 3 * MIB);
@@ -614,32 +604,10 @@ static void play_load(uint64_t seed)
 	assert_in_range(load.longest, 0, WORK_OF_OTHERS);
 }
 
-static void every_call_that_waits_ends_within_a_bound_of_work_by_others(void **state)
+TEST(every_call_that_waits_ends_within_a_bound_of_work_by_others)
 {
 	uint64_t seed = seed_of_run();
 
-	(void)state;
 	for (unsigned i = 0; i < at_length(SANITIZED ? 3 : 12, 3); i++)
 		play_load(seed + i);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(calls_that_wait_for_room_are_served_in_their_order),
-		cmocka_unit_test(
-			a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most),
-		cmocka_unit_test(a_call_that_takes_no_room_never_waits_for_others),
-		cmocka_unit_test(a_call_that_gives_up_makes_way_for_those_behind_it),
-		cmocka_unit_test(a_call_passes_one_that_waits_for_its_own_pins),
-		cmocka_unit_test(a_call_passes_one_whose_room_its_own_pins_divide),
-		cmocka_unit_test(a_tensor_counts_for_a_thread_that_still_has_it_pinned),
-		cmocka_unit_test(a_call_is_passed_once_more_when_nothing_changes_for_long),
-		cmocka_unit_test(a_prefetch_takes_no_room_while_a_call_waits),
-		cmocka_unit_test(a_prefetch_keeps_nothing_that_makes_room_for_a_call),
-		cmocka_unit_test(a_large_tensor_gets_room_while_small_ones_swap_without_end),
-		cmocka_unit_test(every_call_that_waits_ends_within_a_bound_of_work_by_others),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

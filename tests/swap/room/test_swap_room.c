@@ -4,6 +4,7 @@
  * and how long, max_in_cpu, prefetching, and adjacent tensors moved by few I/Os.
  */
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -59,12 +60,11 @@ static struct nvs_tensor *open_in_pieces(struct fixture *f, struct nvs_tensor *t
 
 /* ---- Making room ---- */
 
-static void evicts_the_least_recently_used_first(void **state)
+TEST(evicts_the_least_recently_used_first)
 {
 	struct fixture f;
 	struct nvs_tensor *t[6];
 
-	(void)state;
 	open_parts(&f, false, t, 6);
 	check_parts(&f, t, 4, 0);
 	tensor_compare(&f, t[0], 0);
@@ -79,12 +79,11 @@ static void evicts_the_least_recently_used_first(void **state)
 	fixture_close(&f);
 }
 
-static void writes_dirty_tensors_back_before_evicting_them(void **state)
+TEST(writes_dirty_tensors_back_before_evicting_them)
 {
 	struct fixture f;
 	struct nvs_tensor *t[16];
 
-	(void)state;
 	open_parts(&f, true, t, 16);
 	sim_forget_counts(f.sim);
 	for (uint64_t i = 0; i < 16; i++)
@@ -95,12 +94,11 @@ static void writes_dirty_tensors_back_before_evicting_them(void **state)
 	fixture_close(&f);
 }
 
-static void evicts_the_tensor_between_two_free_pieces(void **state)
+TEST(evicts_the_tensor_between_two_free_pieces)
 {
 	struct fixture f;
 	struct nvs_tensor *t[4], *large;
 
-	(void)state;
 	large = open_in_pieces(&f, t);
 	OK(&f, sole_pin(f.engine, &large, 1, 60000, &f.error));
 	OK(&f, sole_release(f.engine, &large, 1, NVS_CLEAN, &f.error));
@@ -109,12 +107,11 @@ static void evicts_the_tensor_between_two_free_pieces(void **state)
 }
 
 /* The batch needs the whole pool, and one of its tensors is resident in the middle. */
-static void a_batch_never_evicts_its_own_tensors(void **state)
+TEST(a_batch_never_evicts_its_own_tensors)
 {
 	struct fixture f;
 	struct nvs_tensor *t[4], *batch[2];
 
-	(void)state;
 	batch[1] = open_in_pieces(&f, t);
 	batch[0] = t[1];
 	OK(&f, sole_swap_in(f.engine, batch, 2, 60000, &f.error));
@@ -127,13 +124,12 @@ static void a_batch_never_evicts_its_own_tensors(void **state)
 
 /* ---- Waiting for room ---- */
 
-static void a_full_pool_of_pinned_tensors_is_an_error(void **state)
+TEST(a_full_pool_of_pinned_tensors_is_an_error)
 {
 	struct fixture f;
 	struct nvs_tensor *t[6];
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
-	(void)state;
 	open_parts(&f, false, t, 6);
 	OK(&f, sole_pin(f.engine, t, 3, 0, &f.error));
 	expect_error(&f, sole_pin(f.engine, &t[3], 2, 0, &f.error), -EAGAIN, "no room");
@@ -171,14 +167,13 @@ static void *release_when_waited_for(void *arg)
 	return NULL;
 }
 
-static void waits_until_another_thread_releases(void **state)
+TEST(waits_until_another_thread_releases)
 {
 	struct fixture f;
 	struct nvs_tensor *t[6];
 	struct releaser releaser = {&f, t, 4};
 	pthread_t thread;
 
-	(void)state;
 	for (int finite = 0; finite < 2; finite++) {
 		open_parts(&f, false, t, 6);
 		OK(&f, sole_pin(f.engine, t, 4, 0, &f.error));
@@ -225,7 +220,7 @@ static unsigned times_logged(struct fixture *f, const char *text)
 	return n;
 }
 
-static void an_endless_wait_for_room_logs_once_which_tensors_are_pinned(void **state)
+TEST(an_endless_wait_for_room_logs_once_which_tensors_are_pinned)
 {
 	struct fixture f;
 	struct nvs_tensor *t[6];
@@ -234,7 +229,6 @@ static void an_endless_wait_for_room_logs_once_which_tensors_are_pinned(void **s
 	char pins[64];
 	uint64_t pin;
 
-	(void)state;
 	open_parts(&f, false, t, 6);
 	f.engine->room.shortage_after_ns = 1;
 	OK(&f, sole_pin(f.engine, t, 3, 0, &f.error));
@@ -257,14 +251,13 @@ static void an_endless_wait_for_room_logs_once_which_tensors_are_pinned(void **s
 	fixture_close(&f);
 }
 
-static void a_wait_for_room_that_runs_out_names_the_pinned_tensors(void **state)
+TEST(a_wait_for_room_that_runs_out_names_the_pinned_tensors)
 {
 	struct fixture f;
 	struct nvs_tensor *t[6], *large;
 	uint64_t pin, again;
 	char text[64];
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 6 * PART);
 	parts_store(&f, t, 4);
 	large = tensor_add(&f, "a large one", 2 * PART);
@@ -284,12 +277,11 @@ static void a_wait_for_room_that_runs_out_names_the_pinned_tensors(void **state)
 	fixture_close(&f);
 }
 
-static void refuses_a_batch_that_could_never_fit(void **state)
+TEST(refuses_a_batch_that_could_never_fit)
 {
 	struct fixture f;
 	struct nvs_tensor *t[5];
 
-	(void)state;
 	open_parts(&f, false, t, 5);
 	expect_error(&f, sole_pin(f.engine, t, 5, -1, &f.error), -ENOBUFS, "320 KiB");
 	expect_error(&f, sole_swap_in(f.engine, t, 5, -1, &f.error), -ENOBUFS,
@@ -302,7 +294,7 @@ static void refuses_a_batch_that_could_never_fit(void **state)
 	fixture_close(&f);
 }
 
-static void uses_all_of_the_pool_before_a_lease_waits(void **state)
+TEST(uses_all_of_the_pool_before_a_lease_waits)
 {
 	struct fixture f;
 	struct nvs_tensor *t[200];
@@ -310,7 +302,6 @@ static void uses_all_of_the_pool_before_a_lease_waits(void **state)
 	struct nvs_pool_stats pool;
 	size_t i = 0;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
 	for (size_t k = 0; k < 200; k++)
 		nbytes[k] = 20000 + below(&seed, 60000);
@@ -367,20 +358,18 @@ static void keeps_to(uint64_t max_in_cpu, uint64_t bound)
 	fixture_close(&f);
 }
 
-static void keeps_no_more_elements_than_max_in_cpu(void **state)
+TEST(keeps_no_more_elements_than_max_in_cpu)
 {
-	(void)state;
 	keeps_to(NONE_STAYS, 0);
 	keeps_to(1, 1);
 	keeps_to(100000, 100000);
 }
 
-static void resident_tensors_are_not_read_again(void **state)
+TEST(resident_tensors_are_not_read_again)
 {
 	struct fixture f;
 	struct nvs_tensor *t[4];
 
-	(void)state;
 	open_parts(&f, true, t, 4);
 	for (int turn = 0; turn < 5; turn++)
 		check_parts(&f, t, 4, 0);
@@ -390,12 +379,11 @@ static void resident_tensors_are_not_read_again(void **state)
 
 /* ---- Prefetching ---- */
 
-static void prefetches_as_many_tensors_as_fit(void **state)
+TEST(prefetches_as_many_tensors_as_fit)
 {
 	struct fixture f;
 	struct nvs_tensor *t[8];
 
-	(void)state;
 	open_parts(&f, true, t, 8);
 	OK(&f, sole_pin(f.engine, &t[7], 1, 0, &f.error));
 	assert_int_equal(nvs_tensor_prefetch(f.engine, t, 7, &f.error), 3);
@@ -418,12 +406,11 @@ static void prefetches_as_many_tensors_as_fit(void **state)
 	fixture_close(&f);
 }
 
-static void prefetches_evict_nothing_dirty_or_pinned(void **state)
+TEST(prefetches_evict_nothing_dirty_or_pinned)
 {
 	struct fixture f;
 	struct nvs_tensor *t[8];
 
-	(void)state;
 	open_parts(&f, true, t, 8);
 	for (uint64_t i = 0; i < 2; i++)
 		tensor_write(&f, t[i], 20 + i);
@@ -441,12 +428,11 @@ static void prefetches_evict_nothing_dirty_or_pinned(void **state)
 	fixture_close(&f);
 }
 
-static void prefetched_tensors_are_evicted_last(void **state)
+TEST(prefetched_tensors_are_evicted_last)
 {
 	struct fixture f;
 	struct nvs_tensor *t[8];
 
-	(void)state;
 	open_parts(&f, false, t, 8);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, t, 2, &f.error), 2);
 	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
@@ -465,12 +451,11 @@ static void prefetched_tensors_are_evicted_last(void **state)
 	fixture_close(&f);
 }
 
-static void pins_evict_prefetched_tensors(void **state)
+TEST(pins_evict_prefetched_tensors)
 {
 	struct fixture f;
 	struct nvs_tensor *t[8];
 
-	(void)state;
 	open_parts(&f, false, t, 8);
 	assert_int_equal(nvs_tensor_prefetch(f.engine, t, 8, &f.error), 4);
 	OK(&f, sole_swap_in(f.engine, &t[4], 4, 60000, &f.error));
@@ -480,13 +465,12 @@ static void pins_evict_prefetched_tensors(void **state)
 	fixture_close(&f);
 }
 
-static void a_wait_for_room_promotes_the_write_backs_that_make_it(void **state)
+TEST(a_wait_for_room_promotes_the_write_backs_that_make_it)
 {
 	struct fixture f;
 	struct nvs_tensor *t[2];
 	uint64_t pin;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true, .pool_bytes = 4 * PART);
 	tensors_add(&f, "t", (uint64_t[]){3 * PART, 3 * PART}, 2, t);
 	tensor_write(&f, t[0], 1);
@@ -518,13 +502,12 @@ static void open_queued_write_back(struct fixture *f, struct nvs_tensor *t[4])
 	sim_await_workers(f->sim);
 }
 
-static void a_wait_for_room_promotes_write_backs_that_are_queued_already(void **state)
+TEST(a_wait_for_room_promotes_write_backs_that_are_queued_already)
 {
 	struct fixture f;
 	struct nvs_tensor *t[4];
 	uint64_t pin;
 
-	(void)state;
 	open_queued_write_back(&f, t);
 	expect_error(&f, nvs_tensor_pin(f.engine, &t[3], 1, 1, &pin, &f.error), -ETIMEDOUT, "room");
 	assert_int_equal(sim_complete(f.sim, 1), 1);
@@ -537,13 +520,12 @@ static void a_wait_for_room_promotes_write_backs_that_are_queued_already(void **
 	fixture_close(&f);
 }
 
-static void a_call_that_does_not_wait_promotes_nothing(void **state)
+TEST(a_call_that_does_not_wait_promotes_nothing)
 {
 	struct fixture f;
 	struct nvs_tensor *t[4];
 	uint64_t pin;
 
-	(void)state;
 	open_queued_write_back(&f, t);
 	expect_error(&f, nvs_tensor_pin(f.engine, &t[3], 1, 0, &pin, &f.error), -EAGAIN, "room");
 	assert_int_equal(t[2]->run_first->rest->transfer.priority, TRANSFER_USUAL);
@@ -553,13 +535,12 @@ static void a_call_that_does_not_wait_promotes_nothing(void **state)
 }
 
 /* The stored tensors are not side by side in the pool, so each is written by itself. */
-static void a_wait_for_room_promotes_no_more_write_backs_than_make_it(void **state)
+TEST(a_wait_for_room_promotes_no_more_write_backs_than_make_it)
 {
 	struct fixture f;
 	struct nvs_tensor *t[6];
 	uint64_t pin;
 
-	(void)state;
 	open_parts(&f, true, t, 6);
 	for (uint64_t i = 4; i; i--)
 		tensor_write(&f, t[i - 1], i);
@@ -580,13 +561,12 @@ static void a_wait_for_room_promotes_no_more_write_backs_than_make_it(void **sta
 }
 
 /* Of the two tensors of the older run one is pinned again, so it makes room for one part alone. */
-static void a_wait_for_room_promotes_runs_by_the_room_that_they_make(void **state)
+TEST(a_wait_for_room_promotes_runs_by_the_room_that_they_make)
 {
 	struct fixture f;
 	struct nvs_tensor *t[6];
 	uint64_t pin, again;
 
-	(void)state;
 	open_parts(&f, true, t, 6);
 	OK(&f, nvs_tensor_pin(f.engine, t, 2, -1, &pin, &f.error));
 	fill(nvs_tensor_data(t[0]), PART, 1);
@@ -615,13 +595,12 @@ static void a_wait_for_room_promotes_runs_by_the_room_that_they_make(void **stat
 }
 
 /* A pin for new contents waits until the old ones have landed. */
-static void a_pin_for_new_contents_promotes_what_its_tensors_wait_for(void **state)
+TEST(a_pin_for_new_contents_promotes_what_its_tensors_wait_for)
 {
 	struct fixture f;
 	struct nvs_tensor *t[4];
 	uint64_t pin;
 
-	(void)state;
 	open_queued_write_back(&f, t);
 	expect_error(&f, nvs_tensor_pin(f.engine, &t[1], 2, 1, &pin, &f.error), -ETIMEDOUT,
 		     "one of them is in flight");
@@ -648,13 +627,12 @@ static struct transfer *set_committing(struct fixture *f, struct nvs_tensor *ten
 	return list;
 }
 
-static void a_write_that_waits_for_a_commit_is_promoted_when_it_begins(void **state)
+TEST(a_write_that_waits_for_a_commit_is_promoted_when_it_begins)
 {
 	struct fixture f;
 	struct nvs_tensor *t[2];
 	uint64_t pin;
 
-	(void)state;
 	for (int room = 0; room < 2; room++) {
 		OPEN(&f, .place = PLACE_DISK, .simulated = true, .pool_bytes = PART, .keep = true);
 		parts_store(&f, t, 2);
@@ -676,12 +654,11 @@ static void a_write_that_waits_for_a_commit_is_promoted_when_it_begins(void **st
 	}
 }
 
-static void a_prefetch_keeps_a_tensor_that_is_being_swapped_out(void **state)
+TEST(a_prefetch_keeps_a_tensor_that_is_being_swapped_out)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", PART);
 	tensor_write(&f, t, 1);
@@ -696,12 +673,11 @@ static void a_prefetch_keeps_a_tensor_that_is_being_swapped_out(void **state)
 	fixture_close(&f);
 }
 
-static void swapping_out_cancels_a_prefetch(void **state)
+TEST(swapping_out_cancels_a_prefetch)
 {
 	struct fixture f;
 	struct nvs_tensor *t;
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .simulated = true);
 	t = tensor_add(&f, "t", PART);
 	tensor_store(&f, t, 1);
@@ -717,7 +693,7 @@ static void swapping_out_cancels_a_prefetch(void **state)
 
 /* ---- Few long I/Os ---- */
 
-static void neighbours_move_in_few_long_ios(void **state)
+TEST(neighbours_move_in_few_long_ios)
 {
 	enum { N = 1024 };
 	static struct nvs_tensor *t[N], *mixed[N];
@@ -726,7 +702,6 @@ static void neighbours_move_in_few_long_ios(void **state)
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	uint64_t seed = seed_of_run();
 
-	(void)state;
 	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 8 * MIB, .block_size = MIB);
 	for (size_t i = 0; i < N; i++)
 		nbytes[i] = 4096;
@@ -755,38 +730,4 @@ static void neighbours_move_in_few_long_ios(void **state)
 		assert_true(filled(nvs_tensor_data(t[i]), 4096, i));
 	OK(&f, sole_release(f.engine, t, N, NVS_CLEAN, &f.error));
 	fixture_close(&f);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(evicts_the_least_recently_used_first),
-		cmocka_unit_test(writes_dirty_tensors_back_before_evicting_them),
-		cmocka_unit_test(evicts_the_tensor_between_two_free_pieces),
-		cmocka_unit_test(a_batch_never_evicts_its_own_tensors),
-		cmocka_unit_test(a_full_pool_of_pinned_tensors_is_an_error),
-		cmocka_unit_test(waits_until_another_thread_releases),
-		cmocka_unit_test(an_endless_wait_for_room_logs_once_which_tensors_are_pinned),
-		cmocka_unit_test(a_wait_for_room_that_runs_out_names_the_pinned_tensors),
-		cmocka_unit_test(refuses_a_batch_that_could_never_fit),
-		cmocka_unit_test(uses_all_of_the_pool_before_a_lease_waits),
-		cmocka_unit_test(keeps_no_more_elements_than_max_in_cpu),
-		cmocka_unit_test(resident_tensors_are_not_read_again),
-		cmocka_unit_test(prefetches_as_many_tensors_as_fit),
-		cmocka_unit_test(prefetches_evict_nothing_dirty_or_pinned),
-		cmocka_unit_test(prefetched_tensors_are_evicted_last),
-		cmocka_unit_test(pins_evict_prefetched_tensors),
-		cmocka_unit_test(a_wait_for_room_promotes_the_write_backs_that_make_it),
-		cmocka_unit_test(a_wait_for_room_promotes_write_backs_that_are_queued_already),
-		cmocka_unit_test(a_call_that_does_not_wait_promotes_nothing),
-		cmocka_unit_test(a_wait_for_room_promotes_no_more_write_backs_than_make_it),
-		cmocka_unit_test(a_wait_for_room_promotes_runs_by_the_room_that_they_make),
-		cmocka_unit_test(a_pin_for_new_contents_promotes_what_its_tensors_wait_for),
-		cmocka_unit_test(a_write_that_waits_for_a_commit_is_promoted_when_it_begins),
-		cmocka_unit_test(a_prefetch_keeps_a_tensor_that_is_being_swapped_out),
-		cmocka_unit_test(swapping_out_cancels_a_prefetch),
-		cmocka_unit_test(neighbours_move_in_few_long_ios),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

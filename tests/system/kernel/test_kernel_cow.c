@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "support/tests.h"
 #include "system/kernel/kernel_drive.h"
 
 static const char *mounted(const char *type, uint64_t nbytes, unsigned sector_bytes)
@@ -59,7 +60,7 @@ static void reflink(const char *from, const char *to)
 	close(out);
 }
 
-static void a_new_store_on_btrfs_is_overwritten_in_place(void **state)
+TEST(a_new_store_on_btrfs_is_overwritten_in_place)
 {
 	const char *directory = mounted("btrfs", 256 * MIB, 4096);
 	static const char *const names[] = {"data", "manifest.0", "manifest.1", "manifest.2",
@@ -68,7 +69,6 @@ static void a_new_store_on_btrfs_is_overwritten_in_place(void **state)
 	struct fixture f;
 	char path[512];
 
-	(void)state;
 	OPEN(&f, .in = directory, .keep = true);
 	for (size_t i = 0; i < LENGTH(names); i++)
 		assert_true(is_no_cow(&f, names[i]));
@@ -87,14 +87,13 @@ static void a_new_store_on_btrfs_is_overwritten_in_place(void **state)
 }
 
 /* As one that cp --reflink=always makes, or the file system's snapshots. */
-static void a_store_copied_by_reflink_is_reported(void **state)
+TEST(a_store_copied_by_reflink_is_reported)
 {
 	const char *directory = mounted("xfs", 400 * MIB, 4096);
 	char path[512], copy[512];
 	struct nvs_tensor *t;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .in = directory, .keep = true);
 	t = tensor_add(&f, "t", MIB);
 	tensor_store(&f, t, 1);
@@ -113,14 +112,13 @@ static void a_store_copied_by_reflink_is_reported(void **state)
 }
 
 /* Then xfs takes direct I/O only in whole blocks, while the store has the sectors' unit. */
-static void a_store_that_shares_blocks_opens_in_units_of_sectors(void **state)
+TEST(a_store_that_shares_blocks_opens_in_units_of_sectors)
 {
 	const char *directory = mounted("xfs", 400 * MIB, 512);
 	char path[512], copy[512];
 	struct nvs_tensor *t;
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .in = directory, .keep = true);
 	t = tensor_add(&f, "t", MIB);
 	tensor_store(&f, t, 1);
@@ -146,14 +144,4 @@ static void a_store_that_shares_blocks_opens_in_units_of_sectors(void **state)
 	fixture_close(&f);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(a_new_store_on_btrfs_is_overwritten_in_place, cleanup),
-		cmocka_unit_test_teardown(a_store_copied_by_reflink_is_reported, cleanup),
-		cmocka_unit_test_teardown(a_store_that_shares_blocks_opens_in_units_of_sectors,
-					  cleanup),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
-}
+EACH_TEST(NULL, cleanup)

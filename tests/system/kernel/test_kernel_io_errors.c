@@ -7,6 +7,7 @@
 
 #include "optim/optim_fixture.h"
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "system/kernel/kernel_drive.h"
 
 #define RAW_BYTES  (80 * MIB)
@@ -131,15 +132,13 @@ static void by_each_engine(bool raw)
 		lose_and_regain(&on, engines[i]);
 }
 
-static void io_errors_of_ext4_are_reported_and_lose_nothing(void **state)
+TEST(io_errors_of_ext4_are_reported_and_lose_nothing)
 {
-	(void)state;
 	by_each_engine(false);
 }
 
-static void io_errors_of_a_raw_device_are_reported_and_lose_nothing(void **state)
+TEST(io_errors_of_a_raw_device_are_reported_and_lose_nothing)
 {
-	(void)state;
 	by_each_engine(true);
 }
 
@@ -157,7 +156,7 @@ static void is_as_committed(struct fixture *f, const uint64_t *nbytes)
 }
 
 /* The raw device keeps only its first page, so not even the label can be written. */
-static void a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one(void **state)
+TEST(a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one)
 {
 	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
 	struct drive_store on;
@@ -165,7 +164,6 @@ static void a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one(void *
 	struct fixture f;
 	int rc;
 
-	(void)state;
 	make(&on, true);
 	OPEN(&f, .in = where(&on), .keep = true);
 	tensors_add(&f, "t", nbytes, TENSORS, t);
@@ -192,14 +190,13 @@ static void a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one(void *
 }
 
 /* The drive is repaired before the process ends, which then commits everything. */
-static void a_commit_after_an_io_error_can_be_repeated(void **state)
+TEST(a_commit_after_an_io_error_can_be_repeated)
 {
 	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
 	struct drive_store on;
 	struct nvs_tensor *t[TENSORS];
 	struct fixture f;
 
-	(void)state;
 	make(&on, false);
 	OPEN(&f, .in = where(&on), .keep = true);
 	tensors_add(&f, "t", nbytes, TENSORS, t);
@@ -220,13 +217,12 @@ static void a_commit_after_an_io_error_can_be_repeated(void **state)
 /* ---- A device that changes under its store ---- */
 
 /* Like a drive that lost its link: the device exists and has no bytes. */
-static void a_device_that_shrinks_to_nothing_fails_every_transfer(void **state)
+TEST(a_device_that_shrinks_to_nothing_fails_every_transfer)
 {
 	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
 	enum nvs_ioengine engines[3];
 	size_t n = kernel_engines(engines);
 
-	(void)state;
 	for (size_t i = 0; i < n; i++) {
 		struct drive_store on;
 		struct nvs_tensor *t[TENSORS];
@@ -294,13 +290,12 @@ static void steps_on(struct optim *o, const char *path, struct kernel_drive *dri
 	optim_run(o, 4, 4);
 }
 
-static void a_step_over_io_errors_is_finished_with_the_same_bits(void **state)
+TEST(a_step_over_io_errors_is_finished_with_the_same_bits)
 {
 	struct kernel_drive drive;
 	struct snapshot undisturbed;
 	struct optim o;
 
-	(void)state;
 	kernel_drive_make(&drive, RAW_BYTES);
 	steps_on(&o, NULL, NULL);
 	snapshot_take(&o, &undisturbed);
@@ -311,16 +306,4 @@ static void a_step_over_io_errors_is_finished_with_the_same_bits(void **state)
 	snapshot_free(&undisturbed);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(io_errors_of_ext4_are_reported_and_lose_nothing),
-		test(io_errors_of_a_raw_device_are_reported_and_lose_nothing),
-		test(a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one),
-		test(a_commit_after_an_io_error_can_be_repeated),
-		test(a_device_that_shrinks_to_nothing_fails_every_transfer),
-		test(a_step_over_io_errors_is_finished_with_the_same_bits),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
-}
+EACH_TEST(NULL, cleanup)

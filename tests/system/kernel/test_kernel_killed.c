@@ -18,6 +18,7 @@
 #include "config/config.h"
 #include "support/sole_owner.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 /* A child that hangs is killed after that time, and the test fails. */
@@ -175,9 +176,8 @@ static int kill_during_requests(void *arg)
 	return CHILD_OK;
 }
 
-static void requests_of_a_killed_worker_fail_and_say_so(void **state)
+TEST(requests_of_a_killed_worker_fail_and_say_so)
 {
-	(void)state;
 	run_each(kill_during_requests, false);
 }
 
@@ -201,9 +201,8 @@ static int kill_and_close(void *arg)
 	return CHILD_OK;
 }
 
-static void a_file_and_an_aio_whose_workers_are_killed_can_be_closed(void **state)
+TEST(a_file_and_an_aio_whose_workers_are_killed_can_be_closed)
 {
-	(void)state;
 	run_each(kill_and_close, false);
 	run_each(kill_and_close, true);
 }
@@ -228,9 +227,8 @@ static int kill_and_register(void *arg)
 	return CHILD_OK;
 }
 
-static void registering_memory_does_not_wait_for_a_killed_worker(void **state)
+TEST(registering_memory_does_not_wait_for_a_killed_worker)
 {
-	(void)state;
 	run_each(kill_and_register, false);
 }
 
@@ -269,9 +267,8 @@ static int kill_during_swaps(void *arg)
 	return CHILD_OK;
 }
 
-static void a_tensor_whose_worker_is_killed_stays_in_the_pool(void **state)
+TEST(a_tensor_whose_worker_is_killed_stays_in_the_pool)
 {
-	(void)state;
 	run_each(kill_during_swaps, false);
 }
 
@@ -341,7 +338,7 @@ static void check_said(const char *directory, const char *words)
 	assert_non_null(strstr(text, words));
 }
 
-static void a_job_whose_worker_is_killed_ends_and_says_so(void **state)
+TEST(a_job_whose_worker_is_killed_ends_and_says_so)
 {
 	static const struct killing jobs[] = {
 		{NVS_IOENGINE_IO_URING, SYS_io_uring_enter, 1, .directory = NULL},
@@ -349,7 +346,6 @@ static void a_job_whose_worker_is_killed_ends_and_says_so(void **state)
 	};
 	char reason[192];
 
-	(void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 	SKIP("the sanitizers can't go on after a thread was killed");
 #endif
@@ -395,11 +391,10 @@ static int wait_without_workers(const struct killing *killing, int told)
 		pause();
 }
 
-static void sigterm_ends_a_process_whose_workers_were_killed(void **state)
+TEST(sigterm_ends_a_process_whose_workers_were_killed)
 {
 	char reason[192], c;
 
-	(void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 	SKIP("the sanitizers can't go on after a thread was killed");
 #endif
@@ -468,12 +463,11 @@ static int run_job_without_main(void *arg)
 	return exec_bench(killing);
 }
 
-static void a_job_whose_main_thread_is_killed_ends_and_says_so(void **state)
+TEST(a_job_whose_main_thread_is_killed_ends_and_says_so)
 {
 	struct killing job = {.ioengine = NVS_IOENGINE_LIBAIO, .directory = temp_directory()};
 	int status;
 
-	(void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 	SKIP("the sanitizers can't go on after a thread was killed");
 #endif
@@ -484,13 +478,12 @@ static void a_job_whose_main_thread_is_killed_ends_and_says_so(void **state)
 	check_said(job.directory, "killed its main thread");
 }
 
-static void sigterm_ends_a_job_whose_main_thread_was_killed(void **state)
+TEST(sigterm_ends_a_job_whose_main_thread_was_killed)
 {
 	struct killing job = {.ioengine = NVS_IOENGINE_LIBAIO, .directory = temp_directory()};
 	pid_t pid;
 	int status;
 
-	(void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 	SKIP("the sanitizers can't go on after a thread was killed");
 #endif
@@ -506,20 +499,4 @@ static void sigterm_ends_a_job_whose_main_thread_was_killed(void **state)
 		SKIP("no seccomp filter can be set here");
 	assert_true(WIFEXITED(status));
 	assert_in_range(WEXITSTATUS(status), 1, 128 + SIGTERM);
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(requests_of_a_killed_worker_fail_and_say_so),
-		cmocka_unit_test(a_file_and_an_aio_whose_workers_are_killed_can_be_closed),
-		cmocka_unit_test(registering_memory_does_not_wait_for_a_killed_worker),
-		cmocka_unit_test(a_tensor_whose_worker_is_killed_stays_in_the_pool),
-		cmocka_unit_test(a_job_whose_worker_is_killed_ends_and_says_so),
-		cmocka_unit_test(sigterm_ends_a_process_whose_workers_were_killed),
-		cmocka_unit_test(a_job_whose_main_thread_is_killed_ends_and_says_so),
-		cmocka_unit_test(sigterm_ends_a_job_whose_main_thread_was_killed),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,7 @@
 #include "config/config.h"
 #include "support/sole_owner.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 /* A child that hangs is killed after that time, and the test fails. */
@@ -183,12 +184,11 @@ static int use_what_is_denied(void *arg)
 	return CHILD_OK;
 }
 
-static void an_engine_denied_its_calls_fails_transfers_and_can_be_closed(void **state)
+TEST(an_engine_denied_its_calls_fails_transfers_and_can_be_closed)
 {
 	static const int errors[] = {EPERM, ENOSYS};
 	char reason[192];
 
-	(void)state;
 	for (unsigned i = 0; i < LENGTH(denials); i++)
 		for (size_t j = 0; j < LENGTH(errors); j++) {
 			struct child child = {.directory = temp_directory(),
@@ -303,13 +303,12 @@ static int open_with_few_descriptors(void *arg)
 	return CHILD_OK;
 }
 
-static void too_few_open_files_are_an_error_and_never_a_worse_engine(void **state)
+TEST(too_few_open_files_are_an_error_and_never_a_worse_engine)
 {
 	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_AUTO, NVS_IOENGINE_IO_URING,
 						    NVS_IOENGINE_LIBAIO, NVS_IOENGINE_POSIX};
 	char reason[192];
 
-	(void)state;
 	for (unsigned i = 0; i < 2 * (SANITIZED ? 1 : LENGTH(engines)); i++) {
 		struct child child = {
 			.directory = temp_directory(), .ioengine = engines[i / 2], .keep = i % 2};
@@ -388,11 +387,10 @@ static int open_with_few_threads(void *arg)
 	return CHILD_OK;
 }
 
-static void too_few_threads_are_an_error_that_leaves_nothing(void **state)
+TEST(too_few_threads_are_an_error_that_leaves_nothing)
 {
 	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_AUTO, NVS_IOENGINE_POSIX};
 
-	(void)state;
 	if (geteuid())
 		SKIP("only root can become a user who has no other process");
 	for (size_t i = 0; i < LENGTH(engines); i++) {
@@ -450,11 +448,10 @@ static int open_with_little_memory(void *arg)
 	return CHILD_OK;
 }
 
-static void too_little_address_space_is_an_error_that_leaves_nothing(void **state)
+TEST(too_little_address_space_is_an_error_that_leaves_nothing)
 {
 	struct child child = {.directory = temp_directory()};
 
-	(void)state;
 	if (SANITIZED)
 		SKIP("a sanitizer needs the whole address space");
 	run_child(open_with_little_memory, &child);
@@ -496,9 +493,8 @@ static int reserve_more_than_a_file_may_have(void *arg)
 	return CHILD_OK;
 }
 
-static void a_limit_on_file_sizes_is_an_error_with_a_remedy_and_no_signal(void **state)
+TEST(a_limit_on_file_sizes_is_an_error_with_a_remedy_and_no_signal)
 {
-	(void)state;
 	for (int keep = 0; keep < 2; keep++) {
 		struct child child = {.directory = temp_directory(), .keep = keep};
 
@@ -525,11 +521,10 @@ static int open_a_store_that_is_too_large(void *arg)
 	return CHILD_OK;
 }
 
-static void a_kept_store_above_the_limit_on_file_sizes_is_refused(void **state)
+TEST(a_kept_store_above_the_limit_on_file_sizes_is_refused)
 {
 	struct child child = {.directory = temp_directory(), .keep = true};
 
-	(void)state;
 	run_child(open_a_store_that_is_too_large, &child);
 }
 
@@ -554,25 +549,11 @@ static int export_more_than_a_file_may_have(void *arg)
 	return CHILD_OK;
 }
 
-static void an_export_above_the_limit_on_file_sizes_is_an_error_with_a_remedy(void **state)
+TEST(an_export_above_the_limit_on_file_sizes_is_an_error_with_a_remedy)
 {
 	struct child child = {.directory = temp_directory()};
 
-	(void)state;
 	run_child(export_more_than_a_file_may_have, &child);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(an_engine_denied_its_calls_fails_transfers_and_can_be_closed),
-		test(too_few_open_files_are_an_error_and_never_a_worse_engine),
-		test(too_few_threads_are_an_error_that_leaves_nothing),
-		test(too_little_address_space_is_an_error_that_leaves_nothing),
-		test(a_limit_on_file_sizes_is_an_error_with_a_remedy_and_no_signal),
-		test(a_kept_store_above_the_limit_on_file_sizes_is_refused),
-		test(an_export_above_the_limit_on_file_sizes_is_an_error_with_a_remedy),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)

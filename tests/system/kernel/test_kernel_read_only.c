@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "support/sole_owner.h"
+#include "support/tests.h"
 #include "system/kernel/kernel_drive.h"
 
 #define DRIVE_BYTES (64 * MIB)
@@ -118,22 +119,20 @@ static void ext4_that_goes_read_only(enum nvs_ioengine ioengine)
 	(void)cleanup(NULL);
 }
 
-static void a_read_only_file_system_is_still_read(void **state)
+TEST_WITH(a_read_only_file_system_is_still_read, NULL, cleanup)
 {
 	enum nvs_ioengine engines[3];
 	size_t n = kernel_engines(engines);
 
-	(void)state;
 	for (size_t i = 0; i < n; i++)
 		ext4_that_goes_read_only(engines[i]);
 }
 
-static void a_store_that_cannot_be_removed_is_logged(void **state)
+TEST_WITH(a_store_that_cannot_be_removed_is_logged, NULL, cleanup)
 {
 	struct kernel_drive drive;
 	struct fixture f;
 
-	(void)state;
 	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "errors=remount-ro");
 	OPEN(&f, .in = drive.directory);
 	tensor_store(&f, tensor_add(&f, "t", MIB), 1);
@@ -185,24 +184,22 @@ static void ext4_that_is_shut_down(enum nvs_ioengine ioengine)
 	(void)cleanup(NULL);
 }
 
-static void a_file_system_shut_down_during_transfers_has_the_last_commit(void **state)
+TEST_WITH(a_file_system_shut_down_during_transfers_has_the_last_commit, NULL, cleanup)
 {
 	enum nvs_ioengine engines[3];
 	size_t n = kernel_engines(engines);
 
-	(void)state;
 	for (size_t i = 0; i < n; i++)
 		ext4_that_is_shut_down(engines[i]);
 }
 
 /* ---- Read-only from the start ---- */
 
-static void no_store_is_made_on_a_read_only_mount(void **state)
+TEST_WITH(no_store_is_made_on_a_read_only_mount, NULL, cleanup)
 {
 	struct kernel_drive drive;
 	struct fixture f;
 
-	(void)state;
 	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "");
 	assert_int_equal(mount(NULL, drive.directory, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
 	INIT(&f, .in = drive.directory);
@@ -306,7 +303,7 @@ static void raw_store_is_read(struct fixture *f)
 	fixture_shut(f);
 }
 
-static void a_raw_device_is_read_and_no_byte_of_it_changes(void **state)
+TEST_WITH(a_raw_device_is_read_and_no_byte_of_it_changes, NULL, allow_writes_and_clean_up)
 {
 	struct kernel_drive drive;
 	struct nvs_tensor *t[TENSORS];
@@ -315,7 +312,6 @@ static void a_raw_device_is_read_and_no_byte_of_it_changes(void **state)
 	size_t n = kernel_engines(engines);
 	uint64_t sum;
 
-	(void)state;
 	kernel_drive_make(&drive, RAW_BYTES);
 	/* The device in place of a directory. */
 	drive.directory = drive.device;
@@ -339,13 +335,12 @@ static void a_raw_device_is_read_and_no_byte_of_it_changes(void **state)
 	fixture_close(&f);
 }
 
-static void a_raw_device_without_a_store_stays_as_it_is(void **state)
+TEST_WITH(a_raw_device_without_a_store_stays_as_it_is, NULL, cleanup)
 {
 	struct kernel_drive drive;
 	struct fixture f;
 	uint64_t sum;
 
-	(void)state;
 	kernel_drive_make(&drive, RAW_BYTES);
 	sum = checksum_of_device(&drive);
 	INIT(&f, .in = drive.device);
@@ -355,30 +350,13 @@ static void a_raw_device_without_a_store_stays_as_it_is(void **state)
 	fixture_close(&f);
 }
 
-static void a_raw_device_too_small_for_a_store_holds_none(void **state)
+TEST_WITH(a_raw_device_too_small_for_a_store_holds_none, NULL, cleanup)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 	struct kernel_drive drive;
 	struct nvs_store_place place = {.size = sizeof(place), .npaths = 1, .paths = &drive.device};
 
-	(void)state;
 	kernel_drive_make(&drive, 8 * MIB);
 	assert_int_equal(nvs_store_remove(&place, &error), -ENODATA);
 	assert_non_null(strstr(error.text, drive.device));
-}
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(a_read_only_file_system_is_still_read),
-		test(a_store_that_cannot_be_removed_is_logged),
-		test(a_file_system_shut_down_during_transfers_has_the_last_commit),
-		test(no_store_is_made_on_a_read_only_mount),
-		cmocka_unit_test_teardown(a_raw_device_is_read_and_no_byte_of_it_changes,
-					  allow_writes_and_clean_up),
-		test(a_raw_device_without_a_store_stays_as_it_is),
-		test(a_raw_device_too_small_for_a_store_holds_none),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
 }

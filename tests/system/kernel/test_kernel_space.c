@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "optim/optim_fixture.h"
+#include "support/tests.h"
 #include "system/kernel/kernel_drive.h"
 
 #define DRIVE_BYTES (48 * MIB)
@@ -142,26 +143,23 @@ static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep, const ch
 	(void)cleanup(NULL);
 }
 
-static void registered_tensors_are_written_on_a_full_file_system(void **state)
+TEST(registered_tensors_are_written_on_a_full_file_system)
 {
 	enum nvs_ioengine engines[3];
 	size_t n = kernel_engines(engines);
 
-	(void)state;
 	for (size_t i = 0; i < (SANITIZED && n ? 1 : n); i++)
 		fill_behind_its_back(engines[i], false, "");
 }
 
-static void a_kept_store_is_committed_on_a_full_file_system(void **state)
+TEST(a_kept_store_is_committed_on_a_full_file_system)
 {
-	(void)state;
 	fill_behind_its_back(NVS_IOENGINE_AUTO, true, "");
 }
 
 /* Files without extents have no fallocate(2), as those of ext2. */
-static void a_kept_store_is_committed_on_a_full_file_system_without_fallocate(void **state)
+TEST(a_kept_store_is_committed_on_a_full_file_system_without_fallocate)
 {
-	(void)state;
 	fill_behind_its_back(NVS_IOENGINE_AUTO, true, "-O ^extent,^64bit");
 }
 
@@ -184,13 +182,12 @@ static void punch(const struct fixture *f, struct nvs_tensor *tensor)
 	close(fd);
 }
 
-static void a_sparse_kept_store_gets_its_space_back_when_opened(void **state)
+TEST(a_sparse_kept_store_gets_its_space_back_when_opened)
 {
 	const char *directory = ext4("");
 	struct nvs_tensor *t[TENSORS];
 	struct fixture f;
 
-	(void)state;
 	OPEN(&f, .in = directory, .keep = true);
 	tensors_add(&f, "t", sizes, TENSORS, t);
 	tensor_store(&f, t[0], 1);
@@ -213,7 +210,7 @@ static void a_sparse_kept_store_gets_its_space_back_when_opened(void **state)
 /* ---- The optimizer ---- */
 
 /* Once an optimizer is open, only added gradients need more space. */
-static void gradients_without_room_are_refused_and_added_later(void **state)
+TEST(gradients_without_room_are_refused_and_added_later)
 {
 	static const struct group groups[] = {{"g0", 500000, NVS_F32}, {"g1", 500000, NVS_BF16}};
 	static float gradients[1000];
@@ -221,7 +218,6 @@ static void gradients_without_room_are_refused_and_added_later(void **state)
 	uint64_t added = 1;
 	struct optim o;
 
-	(void)state;
 	for (size_t i = 0; i < LENGTH(gradients); i++)
 		gradients[i] = (float)element_value(1, i);
 	optim_init(&o, groups, LENGTH(groups));
@@ -243,15 +239,4 @@ static void gradients_without_room_are_refused_and_added_later(void **state)
 	optim_close(&o);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(registered_tensors_are_written_on_a_full_file_system),
-		test(a_kept_store_is_committed_on_a_full_file_system),
-		test(a_kept_store_is_committed_on_a_full_file_system_without_fallocate),
-		test(a_sparse_kept_store_gets_its_space_back_when_opened),
-		test(gradients_without_room_are_refused_and_added_later),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, places_leave_all);
-}
+EACH_TEST(NULL, cleanup)

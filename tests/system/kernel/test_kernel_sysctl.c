@@ -13,6 +13,7 @@
 #include "aio/aio.h"
 #include "config/config.h"
 #include "support/support.h"
+#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 static int open_with(enum nvs_ioengine ioengine, uint32_t threads, struct nvs_aio_stats *stats,
@@ -91,11 +92,10 @@ static int open_without_contexts(void *arg)
 	return CHILD_OK;
 }
 
-static void without_aio_contexts_libaio_fails_and_auto_goes_on(void **state)
+TEST(without_aio_contexts_libaio_fails_and_auto_goes_on)
 {
 	int status = in_child(open_without_contexts, NULL);
 
-	(void)state;
 	if (status == CHILD_SKIPPED)
 		SKIP("the contexts of aio can't be exhausted here");
 	assert_int_equal(status, CHILD_OK);
@@ -127,7 +127,7 @@ static char disabled_now(void)
 	return value;
 }
 
-static void auto_logs_a_disabled_io_uring_and_goes_on(void **state)
+TEST(auto_logs_a_disabled_io_uring_and_goes_on)
 {
 	static struct nvs_machine_info info = {.size = sizeof(info)};
 	struct nvs_aio_stats stats = {.size = sizeof(stats), .ioengine = ""};
@@ -135,7 +135,6 @@ static void auto_logs_a_disabled_io_uring_and_goes_on(void **state)
 	int named_rc, any_rc, info_rc;
 	char was = disabled_now();
 
-	(void)state;
 	if (!was)
 		SKIP("this kernel has no " DISABLED);
 	if (!set_disabled('2'))
@@ -157,12 +156,4 @@ static void auto_logs_a_disabled_io_uring_and_goes_on(void **state)
 	assert_string_equal(nvs_ioengine_name(info.auto_ioengine), stats.ioengine);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		test(without_aio_contexts_libaio_fails_and_auto_goes_on),
-		test(auto_logs_a_disabled_io_uring_and_goes_on),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+EACH_TEST(NULL, cleanup)
