@@ -214,15 +214,16 @@ TEST(the_space_follows_machine_and_options)
 
 TEST(memory_for_tuning_is_half_of_what_a_limit_leaves_at_most)
 {
-	drive.machine = (struct nvs_machine_info){.memory_bytes = 64 * 1024 * MIB,
-						  .memory_free_bytes = 64 * 1024 * MIB};
-	assert_int_equal(tune_memory_bytes(&drive), 256 * MIB);
-	drive.machine.memory_free_bytes = 300 * MIB;
-	assert_int_equal(tune_memory_bytes(&drive), 150 * MIB);
-	drive.machine.memory_free_bytes = 100 * MIB;
-	assert_int_equal(tune_memory_bytes(&drive), 50 * MIB);
-	drive.machine.memory_free_bytes = 1;
-	assert_int_equal(tune_memory_bytes(&drive), 8 * MIB);
+	struct tune_drive large = {
+		.machine = {.memory_bytes = 64 * 1024 * MIB, .memory_free_bytes = 64 * 1024 * MIB}};
+
+	assert_int_equal(tune_memory_bytes(&large), 256 * MIB);
+	large.machine.memory_free_bytes = 300 * MIB;
+	assert_int_equal(tune_memory_bytes(&large), 150 * MIB);
+	large.machine.memory_free_bytes = 100 * MIB;
+	assert_int_equal(tune_memory_bytes(&large), 50 * MIB);
+	large.machine.memory_free_bytes = 1;
+	assert_int_equal(tune_memory_bytes(&large), 8 * MIB);
 }
 
 TEST(a_block_that_may_not_be_in_flight_is_refused_with_what_helps)
