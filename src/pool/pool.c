@@ -37,10 +37,11 @@ static uint64_t units(const struct pool *pool, uint64_t nbytes)
 /* What is leased and what is free make up the pool. */
 static void leases_check(const struct pool *pool)
 {
-	uint64_t unused = (extents_free_units(pool->extents) + pool->released) * pool->unit;
-
 	if (!STATE_CHECKS)
 		return;
+
+	uint64_t unused = (extents_free_units(pool->extents) + pool->released) * pool->unit;
+
 	assert(extents_size(pool->extents) * pool->unit == pool->nbytes);
 	assert(pool->used + unused == pool->nbytes);
 	assert(pool->used <= pool->used_max && pool->used_max <= pool->nbytes);

@@ -43,10 +43,11 @@ static void set_state(struct nvs_request *request, enum request_state state)
 
 void request_check(const struct nvs_request *request)
 {
-	const struct requests *requests = request->transfer.requests;
-
 	if (!STATE_CHECKS)
 		return;
+
+	const struct requests *requests = request->transfer.requests;
+
 	assert(requests);
 	switch (request_state(request)) {
 	case REQUEST_READY:

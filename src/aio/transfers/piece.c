@@ -236,12 +236,13 @@ void piece_begin(struct piece *piece)
 /* Without the lock, so it reads what is constant while the transfer is in flight. */
 void piece_check(const struct worker *worker, const struct piece *piece)
 {
+	if (!STATE_CHECKS)
+		return;
+
 	const struct transfer *transfer = piece->transfer;
 	const struct io *io = &piece->io;
 	const char *bounce = worker->bounce.data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES;
 
-	if (!STATE_CHECKS)
-		return;
 	assert(io->owner == piece && io->index < worker->aio->config.queue_depth);
 	assert(io->nbytes && io->write == (transfer->direction == NVS_WRITE));
 	assert(io->offset % piece->align == 0 && io->nbytes % piece->align == 0);

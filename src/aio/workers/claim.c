@@ -20,10 +20,11 @@
 
 void worker_check(const struct worker *worker)
 {
-	uint32_t depth = worker->aio->config.queue_depth;
-
 	if (!STATE_CHECKS)
 		return;
+
+	uint32_t depth = worker->aio->config.queue_depth;
+
 	assert(worker->nfree + worker->nbatch + worker->submitted + worker->nreaped == depth);
 	assert(worker->writes <= depth - worker->nfree);
 	assert(worker->turn == NVS_READ || worker->turn == NVS_WRITE);

@@ -6,10 +6,12 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/error.h"
+#include "base/numbers.h"
 
 #define MIB	     ((uint64_t)1 << 20)
 #define WORKING_SET  (1024 * MIB)
@@ -22,18 +24,6 @@
 #define THREAD_MAX   8u
 
 _Static_assert(TUNE_BLOCK_SIZE_MAX == MEMORY_MAX / 2, "no larger block may ever be in flight");
-
-static int __attribute__((format(printf, 3, 4)))
-refuse(struct nvs_error *error, int rc, const char *format, ...)
-{
-	va_list args;
-
-	*error = (struct nvs_error){.size = sizeof(*error), .code = rc};
-	va_start(args, format);
-	vsnprintf(error->text, sizeof(error->text), format, args);
-	va_end(args);
-	return rc;
-}
 
 int tune_look(const struct tune_options *options, struct tune_drive *drive, struct nvs_error *error)
 {
@@ -49,24 +39,24 @@ int tune_look(const struct tune_options *options, struct tune_drive *drive, stru
 	if (rc)
 		return rc;
 	if (drive->path.block_device)
-		return refuse(error, -EINVAL,
-			      "%.512s is a block device, whose contents would be lost: give a "
-			      "directory on its file system",
-			      directory);
+		return error_set(error, -EINVAL,
+				 "%.512s is a block device, whose contents would be lost: give a "
+				 "directory on its file system",
+				 directory);
 	if (stat(directory, &st))
-		return refuse(error, -errno, "%.512s: %s", directory, nvs_strerror(-errno));
+		return error_set(error, -errno, "%.512s: %s", directory, nvs_strerror(-errno));
 	if (!S_ISDIR(st.st_mode))
-		return refuse(error, -ENOTDIR, "%.512s is not a directory: give one on the drive",
-			      directory);
+		return error_set(error, -ENOTDIR,
+				 "%.512s is not a directory: give one on the drive", directory);
 	if (!drive->path.direct)
-		return refuse(error, -ENOTSUP,
-			      "%.512s is on %.32s, which has no direct I/O, so memory would be "
-			      "measured: give a directory on ext4 or xfs (findmnt -t ext4,xfs "
-			      "lists some)",
-			      directory, drive->path.filesystem);
+		return error_set(error, -ENOTSUP,
+				 "%.512s is on %.32s, which has no direct I/O, so memory would be "
+				 "measured: give a directory on ext4 or xfs (findmnt -t ext4,xfs "
+				 "lists some)",
+				 directory, drive->path.filesystem);
 	if (access(directory, W_OK | X_OK))
-		return refuse(error, -errno, "can't create a file in %.512s: %s", directory,
-			      nvs_strerror(-errno));
+		return error_set(error, -errno, "can't create a file in %.512s: %s", directory,
+				 nvs_strerror(-errno));
 	return 0;
 }
 
@@ -76,25 +66,26 @@ int tune_choose_working_set(const struct tune_options *options, struct tune_driv
 	uint64_t free_bytes = drive->path.free_bytes, set = options->working_set;
 
 	if (!set) {
-		set = free_bytes / 4 < WORKING_SET ? free_bytes / 4 : WORKING_SET;
-		set = options->max_writes / 4 < set ? options->max_writes / 4 : set;
+		set = min_u64(free_bytes / 4, WORKING_SET);
+		set = min_u64(options->max_writes / 4, set);
 	}
 	if (set < TUNE_WORKING_SET_MIN)
 		set = TUNE_WORKING_SET_MIN;
 	set -= set % MIB;
 	if (free_bytes < set + set / 10)
-		return refuse(error, -ENOSPC,
-			      "%.512s has %llu MiB free, and tuning on %llu MiB needs a tenth more "
-			      "than that: make room%s",
-			      options->directory, (unsigned long long)(free_bytes / MIB),
-			      (unsigned long long)(set / MIB),
-			      set > TUNE_WORKING_SET_MIN ? ", or give a smaller --working-set"
-							 : "");
+		return error_set(
+			error, -ENOSPC,
+			"%.512s has %llu MiB free, and tuning on %llu MiB needs a tenth more "
+			"than that: make room%s",
+			options->directory, (unsigned long long)(free_bytes / MIB),
+			(unsigned long long)(set / MIB),
+			set > TUNE_WORKING_SET_MIN ? ", or give a smaller --working-set" : "");
 	if (set > options->max_writes)
-		return refuse(error, -EINVAL,
-			      "filling a file of %llu MiB is more than --max-writes allows: give a "
-			      "smaller --working-set",
-			      (unsigned long long)(set / MIB));
+		return error_set(
+			error, -EINVAL,
+			"filling a file of %llu MiB is more than --max-writes allows: give a "
+			"smaller --working-set",
+			(unsigned long long)(set / MIB));
 	drive->working_set = set;
 	return 0;
 }
@@ -104,7 +95,7 @@ uint64_t tune_memory_bytes(const struct tune_drive *drive)
 	uint64_t nbytes = drive->machine.memory_bytes / 8;
 	uint64_t half = drive->machine.memory_free_bytes / 2;
 
-	nbytes = nbytes < MEMORY_MAX ? nbytes : MEMORY_MAX;
+	nbytes = min_u64(nbytes, MEMORY_MAX);
 	nbytes = nbytes > MEMORY_MIN ? nbytes - nbytes % MIB : MEMORY_MIN;
 	if (half >= nbytes)
 		return nbytes;
@@ -120,11 +111,6 @@ static unsigned powers(uint64_t least, uint64_t most, uint32_t values[TUNE_VALUE
 		if (value >= least)
 			values[n++] = (uint32_t)value;
 	return n;
-}
-
-static uint64_t given_or(uint64_t given, uint64_t otherwise)
-{
-	return given ? given : otherwise;
 }
 
 static void add_ioengines(const struct tune_options *options,
@@ -146,32 +132,33 @@ int tune_space_make(const struct tune_options *options, const struct tune_drive 
 	const struct nvs_machine_info *machine = &drive->machine;
 	unsigned threads = machine->cpus < THREAD_MAX ? machine->cpus : THREAD_MAX;
 	uint64_t memory = tune_memory_bytes(drive);
-	uint64_t block_min = given_or(options->block_size_min, BLOCK_MIN);
-	uint64_t block_max = given_or(options->block_size_max, BLOCK_MAX);
+	uint64_t block_min = options->block_size_min ? options->block_size_min : BLOCK_MIN;
+	uint64_t block_max = options->block_size_max ? options->block_size_max : BLOCK_MAX;
 
 	if (!options->block_size_max && block_max < block_min)
 		block_max = block_min;
 	if (!options->block_size_min && block_min > block_max)
 		block_min = block_max;
 	*space = (struct tune_space){.single_submits = true, .overlap_events = true};
-	space->in_flight_max = memory / 2;
-	if (space->in_flight_max > drive->working_set / 8)
-		space->in_flight_max = drive->working_set / 8;
+	space->in_flight_max = min_u64(memory / 2, drive->working_set / 8);
 	space->nblock_sizes = powers(block_min, block_max, space->block_sizes);
-	space->nqueue_depths = powers(1, given_or(options->queue_depth_max, DEPTH_MAX),
-				      space->queue_depths);
-	space->nthread_counts = powers(1, given_or(options->thread_count_max, threads),
-				       space->thread_counts);
+	space->nqueue_depths =
+		powers(1, options->queue_depth_max ? options->queue_depth_max : DEPTH_MAX,
+		       space->queue_depths);
+	space->nthread_counts =
+		powers(1, options->thread_count_max ? options->thread_count_max : threads,
+		       space->thread_counts);
 	add_ioengines(options, machine, space);
 	if (!machine->ioengine[space->ioengines[0]].works)
-		return refuse(error, -ENOTSUP, "%s does not work here: %s",
-			      nvs_ioengine_name(space->ioengines[0]),
-			      machine->ioengine[space->ioengines[0]].reason);
+		return error_set(error, -ENOTSUP, "%s does not work here: %s",
+				 nvs_ioengine_name(space->ioengines[0]),
+				 machine->ioengine[space->ioengines[0]].reason);
 	if (!space->nblock_sizes)
-		return refuse(error, -EINVAL,
-			      "there is no power of two from --block-size-min to --block-size-max");
+		return error_set(
+			error, -EINVAL,
+			"there is no power of two from --block-size-min to --block-size-max");
 	if (space->block_sizes[0] > space->in_flight_max)
-		return refuse(
+		return error_set(
 			error, -EINVAL,
 			"the smallest block is larger than the %llu MiB that may be in flight: "
 			"give %sa smaller --block-size-min",

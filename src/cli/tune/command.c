@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
+#include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/settings.h"
@@ -98,37 +99,7 @@ static void *make_memory(uint64_t nbytes)
 
 /* ---- The run ---- */
 
-static int fill(struct tuning *tuning)
-{
-	uint64_t time_ns = tuning->options->time_ms * 1000000, asked = tuning->drive.working_set;
-	int rc = tune_fill(&tuning->work, time_ns / 3, time_ns, &tuning->error);
-
-	if (!rc && tuning->drive.working_set < asked)
-		say("warning: a third of the time was enough to write only %llu MiB of %llu, so "
-		    "tuning works on these: give a longer --time or a smaller --working-set",
-		    (unsigned long long)(tuning->drive.working_set / MIB),
-		    (unsigned long long)(asked / MIB));
-	return rc;
-}
-
-/*
- * The length of a round of the reference, a small part of the time; 0: it would take too much of
- * the write limit. Reserves the writes of the second reference, after the search.
- */
-static uint64_t plan_reference(struct tuning *tuning)
-{
-	struct tune_workload *workload = &tuning->work.workload;
-	uint64_t share = tuning->options->time_ms * 1000000 / 60, left, cost;
-	uint64_t length = share < REFERENCE_NS ? share : REFERENCE_NS;
-
-	left = tuning->options->max_writes - workload->written;
-	cost = 3 * (uint64_t)(tuning->work.fill_first * 2e-9 * (double)length) + 96 * MIB;
-	if (tuning->rules.objective == TUNE_READ || length < REFERENCE_NS_MIN || cost > left / 16)
-		return 0;
-	workload->writes_max = tuning->options->max_writes - cost;
-	return length;
-}
-
+/* Measures the drive with the reference's load, if `for_ns` is not 0 and writes are left. */
 static int reference(struct tuning *tuning, uint64_t for_ns, double *rate)
 {
 	int rc = for_ns ? tune_reference(&tuning->work, for_ns, rate, &tuning->error) : 0;
@@ -136,6 +107,7 @@ static int reference(struct tuning *tuning, uint64_t for_ns, double *rate)
 	return rc == -EDQUOT ? 0 : rc;
 }
 
+/* Searches in the time that is left but for `kept_ns`. */
 static int search(struct tuning *tuning, uint64_t kept_ns)
 {
 	const struct tune_meter meter = {.measure = tune_measure,
@@ -155,24 +127,39 @@ static int search(struct tuning *tuning, uint64_t kept_ns)
 	return rc;
 }
 
+/* Fills the file, and searches between two measurements of the reference. */
 static int measure_all(struct tuning *tuning)
 {
-	uint64_t length;
+	const struct tune_options *options = tuning->options;
+	struct tune_workload *workload = &tuning->work.workload;
+	uint64_t time_ns = options->time_ms * 1000000, asked = tuning->drive.working_set;
+	uint64_t length = min_u64(time_ns / 60, REFERENCE_NS), cost;
 	double last = 0;
-	int rc = fill(tuning);
+	int rc = tune_fill(&tuning->work, time_ns / 3, time_ns, &tuning->error);
 
+	if (!rc && tuning->drive.working_set < asked)
+		say("warning: a third of the time was enough to write only %llu MiB of %llu, so "
+		    "tuning works on these: give a longer --time or a smaller --working-set",
+		    (unsigned long long)(tuning->drive.working_set / MIB),
+		    (unsigned long long)(asked / MIB));
 	/* The limit of bytes in flight depends on the size of the filled part. */
 	if (!rc)
-		rc = tune_space_make(tuning->options, &tuning->drive, &tuning->space,
-				     &tuning->error);
+		rc = tune_space_make(options, &tuning->drive, &tuning->space, &tuning->error);
 	if (rc)
 		return rc;
-	length = plan_reference(tuning);
+	/* A round of the reference takes a small part of the time and of the write limit, or there
+	 * is none. The writes of the second one, after the search, are reserved. */
+	cost = 3 * (uint64_t)(tuning->work.fill_first * 2e-9 * (double)length) + 96 * MIB;
+	if (tuning->rules.objective == TUNE_READ || length < REFERENCE_NS_MIN ||
+	    cost > (options->max_writes - workload->written) / 16)
+		length = 0;
+	else
+		workload->writes_max = options->max_writes - cost;
 	rc = reference(tuning, length, &tuning->work.reference_first);
 	/* The second reference needs its warm-up, too. */
 	if (!rc)
 		rc = search(tuning, 6 * length);
-	tuning->work.workload.writes_max = tuning->options->max_writes;
+	workload->writes_max = options->max_writes;
 	if (!rc)
 		rc = reference(tuning, length, &last);
 	tune_judge_writes(&tuning->work, last);
@@ -192,43 +179,13 @@ static int status_of(const struct tuning *tuning, int rc)
 	return STATUS_FAILED;
 }
 
-static void announce_writes(const struct tuning *tuning)
-{
-	double gib = 1024.0 * MIB, fills = (double)tuning->drive.working_set / gib;
-
-	if (tuning->rules.objective == TUNE_READ)
-		say("writes %.2f GiB to %s, the file that it reads", fills,
-		    tuning->options->directory);
-	else
-		say("writes at most %.2f GiB to %s: %.2f GiB to fill a file, the rest to measure "
-		    "(--max-writes)",
-		    (double)tuning->options->max_writes / gib, tuning->options->directory, fills);
-}
-
-static int measure_on_file(struct tuning *tuning)
-{
-	struct tune_workload *workload = &tuning->work.workload;
-	int rc = scratch_file_make(&tuning->file, tuning->options->directory,
-				   tuning->drive.working_set, &tuning->error);
-
-	if (rc)
-		return rc;
-	announce_writes(tuning);
-	workload->path = tuning->file.path;
-	/* Allocated after the fork of the guard, which must not share this memory. */
-	rc = memory_room_check(workload->memory_bytes, NULL, "tune", "stop other programs",
-			       &tuning->error);
-	if (!rc) {
-		workload->memory = make_memory(workload->memory_bytes);
-		rc = workload->memory ? measure_all(tuning) : -ENOMEM;
-	}
-	scratch_file_remove(&tuning->file);
-	return rc;
-}
-
+/* Makes the file and the memory, and measures. */
 static int run(struct tuning *tuning)
 {
 	const struct tune_options *options = tuning->options;
+	struct tune_workload *workload = &tuning->work.workload;
+	double gib = 1024.0 * MIB, fills = (double)tuning->drive.working_set / gib;
+	int rc;
 
 	tuning->rules = (struct tune_rules){.objective = (enum tune_objective)options->objective,
 					    .tolerance = options->tolerance / 100,
@@ -244,45 +201,43 @@ static int run(struct tuning *tuning)
 		.drive = &tuning->drive,
 		.ioengine = tuning->space.ioengines[0],
 	};
-	return status_of(tuning, measure_on_file(tuning));
+	rc = scratch_file_make(&tuning->file, options->directory, tuning->drive.working_set,
+			       &tuning->error);
+	if (rc)
+		return status_of(tuning, rc);
+	if (tuning->rules.objective == TUNE_READ)
+		say("writes %.2f GiB to %s, the file that it reads", fills, options->directory);
+	else
+		say("writes at most %.2f GiB to %s: %.2f GiB to fill a file, the rest to measure "
+		    "(--max-writes)",
+		    (double)options->max_writes / gib, options->directory, fills);
+	workload->path = tuning->file.path;
+	/* Allocated after the fork of the guard, which must not share this memory. */
+	rc = memory_room_check(workload->memory_bytes, NULL, "tune", "stop other programs",
+			       &tuning->error);
+	if (!rc) {
+		workload->memory = make_memory(workload->memory_bytes);
+		rc = workload->memory ? measure_all(tuning) : -ENOMEM;
+	}
+	scratch_file_remove(&tuning->file);
+	return status_of(tuning, rc);
 }
 
 /* ---- Results ---- */
-
-static int write_output(struct output *output, const struct tune_result *result)
-{
-	int status = output_begin(output);
-
-	if (status)
-		return status;
-	if (result->options->format)
-		tune_json(output->file, result);
-	else
-		tune_block(output->file, result);
-	return 0;
-}
-
-/* The engine named by a configuration; AUTO if the file is unreadable. */
-static enum nvs_ioengine named_ioengine(const char *path)
-{
-	enum nvs_ioengine ioengine = NVS_IOENGINE_AUTO;
-	struct nvs_config *config;
-
-	if (nvs_config_open(&config, NULL))
-		return ioengine;
-	if (!nvs_config_load(config, path, NULL))
-		ioengine = setting_ioengine(config);
-	nvs_config_close(config);
-	return ioengine;
-}
 
 static int apply(const struct tune_result *result)
 {
 	const char *path = result->options->apply;
 	const struct tune_point *point = &result->outcome->chosen->point;
-	enum nvs_ioengine named = named_ioengine(path);
+	enum nvs_ioengine named = NVS_IOENGINE_AUTO; /* of the file, if it can be read */
 	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_config *config;
 
+	if (!nvs_config_open(&config, NULL)) {
+		if (!nvs_config_load(config, path, NULL))
+			named = setting_ioengine(config);
+		nvs_config_close(config);
+	}
 	if (tune_apply(path, point, tune_names_ioengine(result), &error)) {
 		say("%s", error.text);
 		return STATUS_FAILED;
@@ -305,8 +260,12 @@ static int write_results(struct tuning *tuning, struct output *output)
 					   .outcome = &tuning->outcome,
 					   .elapsed_ns = spent_ns(tuning),
 					   .finished_unix_s = (uint64_t)time(NULL)};
-	int status = write_output(output, &result);
+	int status = output_begin(output);
 
+	if (!status && options->format)
+		tune_json(output->file, &result);
+	else if (!status)
+		tune_block(output->file, &result);
 	if (!options->format)
 		tune_table(stderr, &result);
 	else if (tuning->drive.slows_down)
@@ -333,47 +292,35 @@ static bool is_same_file(const char *a, const char *b)
 	return S_ISREG(of_a.st_mode) && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-/* The result must not overwrite the configuration. */
-static int check_files_differ(const struct tune_options *options)
-{
-	if (!is_same_file(options->apply, options->output))
-		return 0;
-	say("--apply and --output are one file, %s: give two", options->output);
-	return STATUS_USAGE;
-}
-
-static int look(struct tuning *tuning)
+static int tune(struct tuning *tuning)
 {
 	const struct tune_options *options = tuning->options;
-	int rc = tune_look(options, &tuning->drive, &tuning->error);
+	struct output output;
+	int status, closed, rc;
 
+	/* The result must not overwrite the configuration. */
+	if (is_same_file(options->apply, options->output)) {
+		say("--apply and --output are one file, %s: give two", options->output);
+		return STATUS_USAGE;
+	}
+	rc = tune_look(options, &tuning->drive, &tuning->error);
 	if (!rc)
 		rc = tune_choose_working_set(options, &tuning->drive, &tuning->error);
 	if (!rc)
 		rc = tune_space_make(options, &tuning->drive, &tuning->space, &tuning->error);
 	if (!rc && options->apply)
 		rc = tune_apply_check(options->apply, &tuning->error);
-	return status_of(tuning, rc);
-}
-
-static int tune(struct tuning *tuning)
-{
-	struct output output;
-	int status = check_files_differ(tuning->options), closed;
-
-	if (!status)
-		status = look(tuning);
-	if (status)
-		return status;
-	if (output_open(&output, tuning->options->output))
+	if (rc)
+		return status_of(tuning, rc);
+	if (output_open(&output, options->output))
 		return STATUS_FAILED;
 	stop_catch_signals();
 	status = run(tuning);
 	if (!status)
 		status = write_results(tuning, &output);
 	closed = output_close(&output);
-	if (!status && !closed && tuning->options->format)
-		say_page(tuning->options->output);
+	if (!status && !closed && options->format)
+		say_page(options->output);
 	tune_outcome_free(&tuning->outcome);
 	return status ? status : closed;
 }

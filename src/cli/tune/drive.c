@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "cli/progress.h"
 
 #define MIB	       ((uint64_t)1 << 20)
@@ -30,13 +31,6 @@ struct fill {
 	struct nvs_error *error;
 };
 
-/* Writes the offset into each 4 KiB, so that the drive can't deduplicate. */
-static void stamp(char *data, uint64_t nbytes, uint64_t offset)
-{
-	for (uint64_t at = 0; at < nbytes; at += 4096)
-		*(uint64_t *)(void *)(data + at) = offset + at;
-}
-
 static int submit(struct fill *fill)
 {
 	struct tune_workload *workload = &fill->work->workload;
@@ -46,7 +40,9 @@ static int submit(struct fill *fill)
 	char *data = (char *)workload->memory + slot * TRANSFER_BYTES;
 	int rc;
 
-	stamp(data, nbytes, fill->submitted);
+	/* The offset in each 4 KiB, so that the drive can't deduplicate. */
+	for (uint64_t at = 0; at < nbytes; at += 4096)
+		*(uint64_t *)(void *)(data + at) = fill->submitted + at;
 	rc = nvs_aio_pwrite(fill->aio, fill->file, data, nbytes, fill->submitted,
 			    &fill->requests[slot], fill->error);
 	if (!rc) {
@@ -104,42 +100,33 @@ static int write_all(struct fill *fill)
 	return rc < 0 ? rc : nvs_file_sync(fill->file, fill->error);
 }
 
-static int too_slow(const struct fill *fill)
-{
-	*fill->error = (struct nvs_error){.size = sizeof(*fill->error), .code = -ETIME};
-	snprintf(fill->error->text, sizeof(fill->error->text),
-		 "in all of the time the drive wrote %llu MiB of the %llu that tuning needs: give "
-		 "a longer --time",
-		 (unsigned long long)(fill->done / MIB),
-		 (unsigned long long)(TUNE_WORKING_SET_MIN / MIB));
-	return -ETIME;
-}
-
-static void take_rates(struct fill *fill, uint64_t total)
-{
-	uint64_t n = fill->done * MOMENTS / total, quarter = n / 4;
-	double nbytes = (double)quarter * (double)total / MOMENTS;
-	const uint64_t *moments = fill->moments;
-
-	if (!quarter)
-		return;
-	fill->work->fill_first = nbytes * 1e9 / (double)moments[quarter];
-	fill->work->fill_last = nbytes * 1e9 / (double)(moments[n] - moments[n - quarter]);
-}
-
 static int fill_file(struct fill *fill)
 {
 	struct tune_work *work = fill->work;
-	uint64_t total = work->workload.working_set;
+	const uint64_t *moments = fill->moments;
+	uint64_t total = work->workload.working_set, n, quarter;
 	int rc;
 
 	fill->began_ns = clock_ns();
 	progress_begin("filling", total);
 	rc = write_all(fill);
 	progress_end();
+	if (rc == -ETIME)
+		return error_set(fill->error, rc,
+				 "in all of the time the drive wrote %llu MiB of the %llu that "
+				 "tuning needs: give a longer --time",
+				 (unsigned long long)(fill->done / MIB),
+				 (unsigned long long)(TUNE_WORKING_SET_MIN / MIB));
 	if (rc)
-		return rc == -ETIME ? too_slow(fill) : rc;
-	take_rates(fill, total);
+		return rc;
+	n = fill->done * MOMENTS / total;
+	quarter = n / 4;
+	if (quarter) {
+		double nbytes = (double)quarter * (double)total / MOMENTS;
+
+		work->fill_first = nbytes * 1e9 / (double)moments[quarter];
+		work->fill_last = nbytes * 1e9 / (double)(moments[n] - moments[n - quarter]);
+	}
 	work->workload.working_set = work->drive->working_set = fill->done;
 	return 0;
 }

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "base/file_limit.h"
 
 #define NAME  ".nvswap-tune"
@@ -21,9 +22,7 @@
 
 static int fail(struct nvs_error *error, int rc, const char *path, const char *why)
 {
-	*error = (struct nvs_error){.size = sizeof(*error), .code = rc};
-	snprintf(error->text, sizeof(error->text), "%.800s %s", path, why);
-	return rc;
+	return error_set(error, rc, "%.800s %s", path, why);
 }
 
 /* Whether the path still names the opened file. */
@@ -89,13 +88,6 @@ static void remove_file(const void *path)
 	unlink(path);
 }
 
-static int reserve(const struct scratch_file *file, uint64_t nbytes, struct nvs_error *error)
-{
-	if (!file_reserve(file->fd, 0, nbytes) || errno == EOPNOTSUPP)
-		return 0;
-	return fail(error, -errno, file->path, nvs_strerror(-errno));
-}
-
 int scratch_file_make(struct scratch_file *file, const char *directory, uint64_t nbytes,
 		      struct nvs_error *error)
 {
@@ -115,9 +107,10 @@ int scratch_file_make(struct scratch_file *file, const char *directory, uint64_t
 		close(file->fd);
 		return rc;
 	}
-	rc = reserve(file, nbytes, error);
-	if (rc)
-		scratch_file_remove(file);
+	if (!file_reserve(file->fd, 0, nbytes) || errno == EOPNOTSUPP)
+		return 0;
+	rc = fail(error, -errno, file->path, nvs_strerror(-errno));
+	scratch_file_remove(file);
 	return rc;
 }
 

@@ -21,10 +21,11 @@
 
 static void step_check(const struct nvs_engine *engine)
 {
-	const struct step *step;
-
 	if (!STATE_CHECKS)
 		return;
+
+	const struct step *step;
+
 	step = &engine->step;
 	lock_check(engine);
 	assert(!step->begun || (step->from_ns && engine->plan.step));

@@ -31,11 +31,12 @@ static enum tensor_io io_of(enum nvs_direction direction)
 
 void run_check(const struct transfer *run)
 {
+	if (!STATE_CHECKS)
+		return;
+
 	const struct nvs_tensor *first;
 	uint32_t unit;
 
-	if (!STATE_CHECKS)
-		return;
 	first = run->user;
 	unit = store_unit(first->engine->store);
 	assert(run->direction == NVS_READ || run->direction == NVS_WRITE);
@@ -62,10 +63,11 @@ void runs_check(const struct transfer *list)
 
 void run_members_check(const struct transfer *run)
 {
-	uint64_t at = 0;
-
 	if (!STATE_CHECKS)
 		return;
+
+	uint64_t at = 0;
+
 	run_check(run);
 	for (const struct nvs_tensor *tensor = run->user; tensor; tensor = tensor->run_next) {
 		assert(tensor->run_first == run->user && tensor->io == io_of(run->direction));

@@ -36,10 +36,11 @@ struct scrubbed {
 
 static void scrub_check(const struct nvs_engine *engine)
 {
-	const struct scrub *scrub;
-
 	if (!STATE_CHECKS)
 		return;
+
+	const struct scrub *scrub;
+
 	scrub = &engine->scrub;
 	lock_check(engine);
 	assert(scrub->wanted && !scrub->ended);

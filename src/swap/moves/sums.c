@@ -45,10 +45,11 @@ static bool needs_its_own(const struct nvs_engine *engine, const struct transfer
 /* How far a run is may be read by the thread alone that computes it. */
 void sums_check(const struct sums *sums)
 {
-	const struct nvs_tensor *first;
-
 	if (!STATE_CHECKS)
 		return;
+
+	const struct nvs_tensor *first;
+
 	first = sums->run ? sums->run->user : NULL;
 	assert((sums->completed == NULL) == (sums->end == &sums->completed) && !*sums->end);
 	assert(sums->run || (!sums->computing && !sums->tensor && !sums->at));

@@ -191,11 +191,12 @@ static void registered_check(const struct nvs_engine *engine)
 
 void engine_check(const struct nvs_engine *engine)
 {
+	if (!STATE_CHECKS)
+		return;
+
 	uint64_t live = 0, counted = 0, ahead = 0, landing = 0, resident = 0;
 	uint64_t pinned = 0, landing_numel = 0, copied = 0;
 
-	if (!STATE_CHECKS)
-		return;
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		const struct nvs_tensor *tensor = engine->tensors[i];
 

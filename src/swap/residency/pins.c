@@ -72,10 +72,11 @@ void pinner_ends(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 
 void pinners_check(const struct pinners *pinners)
 {
-	uint64_t sum = 0;
-
 	if (!STATE_CHECKS)
 		return;
+
+	uint64_t sum = 0;
+
 	for (unsigned i = 0; i < PINNERS; i++) {
 		assert(pinners->held[i] <= pinners->all);
 		sum += pinners->held[i];
@@ -117,10 +118,11 @@ static const uint64_t *find_pin(const struct nvs_tensor *tensor, uint64_t pin)
 
 void pins_check(const struct nvs_tensor *tensor)
 {
-	const struct pins *pins;
-
 	if (!STATE_CHECKS)
 		return;
+
+	const struct pins *pins;
+
 	pins = &tensor->pins;
 	assert(pins->count <= (pins->max ? pins->max : PINS_FEW));
 	assert(!pins->max || (pins->many && pins->max > PINS_FEW));

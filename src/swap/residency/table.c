@@ -45,10 +45,11 @@ void table_check(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 
 void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
-	uint32_t unit;
-
 	if (!STATE_CHECKS)
 		return;
+
+	uint32_t unit;
+
 	unit = store_unit(engine->store);
 	assert(tensor->extent >= tensor->nbytes && tensor->extent - tensor->nbytes < unit);
 	assert(tensor->extent % unit == 0 && tensor->offset % unit == 0);

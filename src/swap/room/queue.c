@@ -41,11 +41,12 @@ void queue_changed(struct nvs_engine *engine)
 
 void queue_check(const struct nvs_engine *engine)
 {
+	if (!STATE_CHECKS)
+		return;
+
 	const struct ticket *ticket, *next;
 	unsigned n = 0;
 
-	if (!STATE_CHECKS)
-		return;
 	lock_check(engine);
 	TAILQ_FOREACH(ticket, &engine->queue.tickets, link)
 	{
