@@ -91,8 +91,6 @@ NVS_API int nvs_request_close(struct nvs_request *request);
  * -EINVAL       `request` is NULL or closed
  * -ENODATA      a read past the end of the file
  * -EIO          the drive failed, or an I/O returned EAGAIN or EINTR too often
- * -EOWNERDEAD   a seccomp filter killed the thread that moved the bytes; calls that wait notice
- *               that, and nvs_aio_take
  * Others        those of the I/O, such as -ENOSPC
  */
 NVS_API int nvs_request_status(const struct nvs_request *request, struct nvs_error *error);

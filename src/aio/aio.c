@@ -87,7 +87,7 @@ static void aio_free(struct nvs_aio *aio)
 {
 	assert(!aio->nworkers);
 	assert(!transfers_queued(aio) && !aio->awaited_reads);
-	assert(!aio->holders && !aio->watched && !aio->running && !aio->alive);
+	assert(!aio->holders && !aio->watched && !aio->running);
 	free(aio->workers);
 	requests_close(aio->requests);
 	log_destroy(&aio->log);
@@ -107,13 +107,15 @@ static void stop_workers(struct nvs_aio *aio)
 	aio->closing = true;
 	pthread_cond_broadcast(&aio->work);
 	pthread_mutex_unlock(&aio->lock);
-	workers_join(aio);
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		if (aio->workers[i].started)
+			pthread_join(aio->workers[i].thread, NULL);
 	watch_stop(aio);
 	log_stop(&aio->log);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		worker_free(&aio->workers[i]);
 	memset(aio->workers, 0, aio->config.thread_count * sizeof(*aio->workers));
-	aio->nworkers = aio->running = aio->alive = 0;
+	aio->nworkers = aio->running = 0;
 	aio->closing = false;
 	assert(!aio->idle && !transfers_queued(aio));
 }
@@ -124,13 +126,10 @@ static void stop_workers(struct nvs_aio *aio)
 /* Under the lock. A seccomp filter may kill a thread for a system call; the process goes on. */
 static void note_if_killed(struct worker *worker)
 {
-	if (worker->life != WORKER_STARTED || worker->opened ||
-	    pthread_tryjoin_np(worker->thread, NULL))
+	if (!worker->started || worker->opened || pthread_tryjoin_np(worker->thread, NULL))
 		return;
-	worker->life = WORKER_KILLED;
+	worker->started = false;
 	assert(worker->index < worker->aio->nworkers);
-	assert(worker->aio->alive);
-	worker->aio->alive--;
 	worker->opened = true;
 	worker->open_status = -EPERM;
 	snprintf(worker->open_reason, sizeof(worker->open_reason), "%s", ENGINE_KILLED);
@@ -271,7 +270,7 @@ static int open_as(struct nvs_aio **out, const struct aio_config *config,
 		aio_free(aio);
 		return rc;
 	}
-	assert(aio->nworkers == config->thread_count && aio->alive <= aio->nworkers);
+	assert(aio->nworkers == config->thread_count);
 	register_bounce(aio);
 	*out = aio;
 	return 0;

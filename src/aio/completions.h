@@ -45,8 +45,6 @@ bool completions_pending(struct completions *queue, enum completions_waiter who)
 
 /* ---- For the aio's threads ---- */
 
-/* The queue gets transfers of this aio from now on, and its waits look for killed workers. */
-void completions_of(struct completions *queue, struct nvs_aio *aio);
 /* Appends the list from `first` to `last`, and wakes the owner, who may close the queue as soon as
  * it has taken them. */
 void completions_append(struct completions *queue, struct transfer *first, struct transfer *last);

@@ -335,7 +335,7 @@ void nvs_file_close(struct nvs_file *file)
 		assert(!file->closing);
 		file->closing = true;
 		while (file->in_flight)
-			(void)aio_cond_wait(file->aio, &file->aio->done, UINT64_MAX);
+			pthread_cond_wait(&file->aio->done, &file->aio->lock);
 		for (unsigned i = 0; i < file->nmembers; i++) {
 			slot_give(file->aio, file->members[i].slot);
 			slot_give(file->aio, file->members[i].direct_slot);

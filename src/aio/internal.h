@@ -8,9 +8,7 @@
  *	aio: log place
  *	transfers: errors piece lists completions
  *	requests: requests
- *	transfers: complete
- *	workers: killed
- *	transfers: completions_wait transfer
+ *	transfers: complete transfer
  *	workers: watch claim catch_up worker
  *	aio: registration file
  *	requests: submit wait
@@ -110,18 +108,10 @@ struct ring_buffer {
 	uint64_t generation; /* of the region */
 };
 
-/* Of a worker's thread. */
-enum worker_life {
-	WORKER_NONE,	/* it was not started */
-	WORKER_STARTED, /* under the aio's lock from here on */
-	WORKER_ENDED,	/* by itself; it must be joined */
-	WORKER_KILLED,	/* by a seccomp filter; it was joined */
-};
-
 struct worker {
 	struct nvs_aio *aio;
 	pthread_t thread;
-	enum worker_life life;
+	bool started; /* the thread is to be joined */
 	unsigned index;
 
 	/* private to the thread */
@@ -227,7 +217,6 @@ struct nvs_aio {
 	struct nvs_trace *trace;
 
 	unsigned nworkers, running;
-	unsigned alive; /* workers that were started and not killed */
 	struct worker *workers;
 };
 
@@ -317,16 +306,6 @@ void log_stop(struct log *log);
 /* Queues a message, with or without the lock, on any thread. */
 void aio_say(struct nvs_aio *aio, enum nvs_log_level level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-
-/* ---- killed.c ---- */
-/* Under the lock: fails the transfers of workers whose thread was killed. */
-void workers_look(struct nvs_aio *aio);
-/* Until when a wait may sleep before it must call workers_look(); `deadline` at the latest. */
-uint64_t look_deadline(const struct nvs_aio *aio, uint64_t deadline);
-/* cond_wait_until() with the aio's lock. Returns early when workers_look() was due and called. */
-int aio_cond_wait(struct nvs_aio *aio, pthread_cond_t *cond, uint64_t deadline);
-/* Waits until the workers, told to end, have ended, and all transfers have completed. */
-void workers_join(struct nvs_aio *aio);
 
 /* ---- worker.c ---- */
 /* The number of completions that a worker waits for with so many I/Os in flight, at least one;

@@ -45,7 +45,7 @@ void workers_check(const struct nvs_aio *aio)
 	if (!STATE_CHECKS)
 		return;
 	assert(aio->nworkers <= aio->config.thread_count && aio->running <= aio->nworkers);
-	assert(aio->alive <= aio->nworkers && aio->idle <= aio->nworkers);
+	assert(aio->idle <= aio->nworkers);
 	assert(aio->ops && aio->options.depth == aio->config.queue_depth);
 	assert(aio->nregions <= ENGINE_BUFFERS && aio->buffers_status <= 0);
 	assert(aio->node >= -1 && aio->restrained <= UINT32_MAX / 2);

@@ -26,8 +26,8 @@ void aio_sync(struct nvs_aio *aio)
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		aio->ops->interrupt(aio->workers[i].queue);
 	for (unsigned i = 0; i < aio->nworkers; i++)
-		while (aio->workers[i].epoch < epoch && aio->workers[i].life == WORKER_STARTED)
-			(void)aio_cond_wait(aio, &aio->synced, UINT64_MAX);
+		while (aio->workers[i].epoch < epoch)
+			pthread_cond_wait(&aio->synced, &aio->lock);
 	assert(aio->epoch >= epoch && aio->nregions <= ENGINE_BUFFERS);
 }
 

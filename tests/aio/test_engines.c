@@ -1,25 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The choice of an I/O engine, and its threads that a seccomp filter kills: their transfers come
- * back to their owner with an error.
+ * The choice of an I/O engine, and what trying engines and closing queues leaves behind.
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
+#include "aio/aio.h"
 #include "aio/completions.h"
 #include "aio/engines/engine.h"
-#include "aio/internal.h"
 #include "config/config.h"
 #include "nvswap.h"
 #include "support/inject.h"
 #include "support/support.h"
 #include "support/tests.h"
 
-#define BLOCK	  65536u
-#define GIVE_UP_S 120
+#define BLOCK 65536u
 
 static const enum nvs_ioengine engines[] = {NVS_IOENGINE_IO_URING, NVS_IOENGINE_LIBAIO,
 					    NVS_IOENGINE_POSIX};
@@ -118,60 +114,6 @@ TEST(auto_logs_its_choice_only_if_it_passed_over_an_engine)
 	if (status == CHILD_SKIPPED)
 		SKIP("no seccomp filter can be set here");
 	assert_int_equal(status, CHILD_OK);
-}
-
-/* ---- Killed threads ---- */
-
-static int submit_and_be_killed(void *arg)
-{
-	static const long calls[NVS_IOENGINE_COUNT] = {
-		[NVS_IOENGINE_IO_URING] = SYS_io_uring_enter,
-		[NVS_IOENGINE_LIBAIO] = SYS_io_submit,
-		[NVS_IOENGINE_POSIX] = SYS_pwritev2,
-	};
-	enum nvs_ioengine ioengine = *(enum nvs_ioengine *)arg;
-	struct nvs_error error = {.size = sizeof(error)};
-	struct transfer transfer = {.direction = NVS_WRITE, .nbytes = BLOCK};
-	const char *path = path_in(temp_directory(), "file");
-	struct completions *queue;
-	struct nvs_aio *aio;
-
-	alarm(GIVE_UP_S);
-	transfer.data = aligned_alloc(BLOCK, BLOCK);
-	EXPECT(transfer.data && !completions_open(&queue));
-	memset(transfer.data, 1, BLOCK);
-	EXPECT(!open_with(&aio, ioengine, NULL, &error));
-	EXPECT(!nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &transfer.file, &error));
-	if (kill_on_syscall(calls[ioengine]))
-		return CHILD_SKIPPED;
-	aio_submit_list(aio, queue, &transfer);
-	EXPECT(!completions_wait(queue, COMPLETIONS_CALLER, 1, UINT64_MAX));
-	EXPECT(completions_take(queue) == &transfer);
-	EXPECT(transfer.status == -EOWNERDEAD && transfer.error_offset == 0);
-	EXPECT(transfer_error(&transfer, "t", &error) == -EOWNERDEAD);
-	nvs_file_close(transfer.file);
-	EXPECT(!nvs_aio_close(aio));
-	completions_close(queue);
-	free(transfer.data);
-	return CHILD_OK;
-}
-
-TEST(a_transfer_of_a_killed_thread_comes_back_to_its_queue)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-	SKIP("the sanitizers can't go on after a thread was killed");
-#endif
-	for (size_t i = 0; i < COUNT(engines); i++) {
-		enum nvs_ioengine ioengine = engines[i];
-		int status;
-
-		if (!works(ioengine))
-			continue;
-		status = in_child(submit_and_be_killed, &ioengine);
-		if (status == CHILD_SKIPPED)
-			SKIP("no seccomp filter can be set here");
-		assert_int_equal(status, CHILD_OK);
-	}
 }
 
 TEST(a_closed_queue_leaves_no_memory)

@@ -52,7 +52,6 @@ struct engine_options {
 
 struct engine_ops {
 	const char *name;
-	bool killable; /* it makes system calls, for which a seccomp filter can kill its thread */
 	/* 0, or a negative errno and its reason as text. `facts` stays valid until close. */
 	int (*open)(void **queue, const struct engine_options *options, struct engine_facts *facts,
 		    char *reason, size_t reason_bytes);
@@ -78,12 +77,6 @@ struct engine_ops {
 	int (*set_file)(void *queue, unsigned slot, int fd);
 	int (*set_buffer)(void *queue, unsigned slot, void *data, size_t nbytes);
 	void (*close)(void *queue); /* with nothing in flight */
-	/*
-	 * After the worker's thread was killed, from another thread and without a system call:
-	 * whether the kernel does not move the I/O, or not any more. NULL: the end of the thread
-	 * ended all its I/Os. The queue stays open until the process ends.
-	 */
-	bool (*ended)(void *queue, const struct io *io);
 };
 
 /* Why an engine does not work, if its thread did not survive opening a queue. */

@@ -465,7 +465,6 @@ static int uring_set_buffer(void *queue, unsigned slot, void *data, size_t nbyte
 
 const struct engine_ops engine_io_uring = {
 	.name = "io_uring",
-	.killable = true,
 	.open = uring_open,
 	.submit = uring_submit,
 	.reap = uring_reap,

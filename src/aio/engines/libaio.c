@@ -323,40 +323,12 @@ static void libaio_interrupt(void *arg)
 	(void)!write(context->stop_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 
-/* The ring of events that the kernel maps for the process; io_getevents(2) reads it, too. */
-struct event_ring {
-	unsigned id, nr, head, tail, magic, compat_features, incompat_features, header_length;
-	struct io_event events[];
-};
-
-#define RING_MAGIC 0xa10a10a1u
-
-static bool libaio_ended(void *arg, const struct io *io)
-{
-	const struct aio_context *context = arg;
-	const struct event_ring *ring = (const void *)context->id;
-	unsigned tail;
-
-	assert(io->index < context->depth);
-	/* A ring of another form can't be read, and its I/Os have had their time. */
-	if (io->result != IN_KERNEL || ring->magic != RING_MAGIC || ring->incompat_features)
-		return true;
-	tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
-	assert(tail < ring->nr && ring->head < ring->nr);
-	for (unsigned i = ring->head; i != tail; i = (i + 1) % ring->nr)
-		if (ring->events[i].data == io)
-			return true;
-	return false;
-}
-
 const struct engine_ops engine_libaio = {
 	.name = "libaio",
-	.killable = true,
 	.open = libaio_open,
 	.submit = libaio_submit,
 	.reap = libaio_reap,
 	.wake = libaio_wake,
 	.interrupt = libaio_interrupt,
 	.close = libaio_close,
-	.ended = libaio_ended,
 };

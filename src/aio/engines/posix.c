@@ -12,7 +12,6 @@
 #include <sys/uio.h>
 
 #include "aio/engines/engine.h"
-#include "base/clock.h"
 #include "base/state_checks.h"
 #include "base/threads/thread.h"
 
@@ -24,25 +23,12 @@ struct io_ring {
 	uint32_t head, count, size;
 };
 
-/* How long a reap sleeps before it looks for killed threads. */
-#define LOOK_MS 250
-
-enum thread_life { THREAD_WAITS, THREAD_MOVES, THREAD_KILLED };
-
-/* A thread of the pool; `io` is what it moves. */
-struct pool_thread {
-	struct thread_pool *pool;
-	pthread_t id;
-	enum thread_life life;
-	struct io *io;
-};
-
 struct thread_pool {
 	pthread_mutex_t lock;
 	pthread_cond_t work, done;
 	struct io_ring todo, completed;
-	struct pool_thread *threads;
-	uint32_t nthreads, nkilled;
+	pthread_t *threads;
+	uint32_t nthreads;
 	bool single_submit, woken, interrupted, closing;
 	struct engine_facts *facts;
 };
@@ -54,7 +40,6 @@ static void pool_check(const struct thread_pool *pool)
 		return;
 	assert(pool->todo.count + pool->completed.count <= pool->todo.size);
 	assert(pool->todo.size == pool->completed.size && pool->nthreads <= pool->todo.size);
-	assert(pool->nkilled <= pool->nthreads);
 }
 
 static void push_io(struct io_ring *ring, struct io *io)
@@ -76,10 +61,8 @@ static struct io *pop_io(struct io_ring *ring)
 
 static void *serve_ios(void *arg)
 {
-	struct pool_thread *self = arg;
-	struct thread_pool *pool = self->pool;
+	struct thread_pool *pool = arg;
 
-	assert(pool && !self->io);
 	pthread_mutex_lock(&pool->lock);
 	for (;;) {
 		struct io *io;
@@ -88,8 +71,7 @@ static void *serve_ios(void *arg)
 			pthread_cond_wait(&pool->work, &pool->lock);
 		if (!pool->todo.count)
 			break;
-		io = self->io = pop_io(&pool->todo);
-		self->life = THREAD_MOVES;
+		io = pop_io(&pool->todo);
 		pthread_mutex_unlock(&pool->lock);
 
 		struct iovec run = {.iov_base = io->data, .iov_len = io->nbytes};
@@ -102,8 +84,6 @@ static void *serve_ios(void *arg)
 		assert(rc <= (ssize_t)io->nbytes);
 		io->result = rc < 0 ? -errno : (int)rc;
 		pthread_mutex_lock(&pool->lock);
-		assert(self->io == io && self->life == THREAD_MOVES);
-		self->life = THREAD_WAITS;
 		push_io(&pool->completed, io);
 		pool_check(pool);
 		pthread_cond_signal(&pool->done);
@@ -146,14 +126,12 @@ static int posix_open(void **queue, const struct engine_options *options,
 	if (!pool->todo.ios || !pool->completed.ios || !pool->threads)
 		goto no_memory;
 	while (!rc && pool->nthreads < options->depth) {
-		struct pool_thread *thread = &pool->threads[pool->nthreads];
 		pthread_attr_t attr;
 
 		assert(pool->nthreads < pool->todo.size);
 		pthread_attr_init(&attr);
 		pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
-		*thread = (struct pool_thread){.pool = pool};
-		rc = -pthread_create(&thread->id, &attr, serve_ios, thread);
+		rc = -pthread_create(&pool->threads[pool->nthreads], &attr, serve_ios, pool);
 		pthread_attr_destroy(&attr);
 		pool->nthreads += !rc;
 		assert(rc <= 0 && pool->nthreads <= pool->todo.size);
@@ -186,8 +164,7 @@ static void posix_close(void *queue)
 	pthread_cond_broadcast(&pool->work);
 	pthread_mutex_unlock(&pool->lock);
 	for (uint32_t i = 0; i < pool->nthreads; i++)
-		if (pool->threads[i].life != THREAD_KILLED)
-			pthread_join(pool->threads[i].id, NULL);
+		pthread_join(pool->threads[i], NULL);
 	pool_free(pool);
 }
 
@@ -213,32 +190,6 @@ static int posix_submit(void *queue, struct io *const *ios, unsigned n)
 	return (int)n;
 }
 
-static void fail_io(struct thread_pool *pool, struct io *io)
-{
-	assert(pool->nkilled && io);
-	io->result = -EOWNERDEAD;
-	push_io(&pool->completed, io);
-}
-
-/* Under the lock: a seccomp filter may have killed threads for the call that moves their I/O. */
-static void look_for_killed(struct thread_pool *pool)
-{
-	for (uint32_t i = 0; i < pool->nthreads; i++) {
-		struct pool_thread *thread = &pool->threads[i];
-
-		if (thread->life != THREAD_MOVES || pthread_tryjoin_np(thread->id, NULL))
-			continue;
-		assert(thread->io);
-		assert(thread->pool == pool);
-		thread->life = THREAD_KILLED;
-		pool->nkilled++;
-		fail_io(pool, thread->io);
-	}
-	while (pool->nkilled == pool->nthreads && pool->todo.count)
-		fail_io(pool, pop_io(&pool->todo));
-	pool_check(pool);
-}
-
 static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 {
 	struct thread_pool *pool = queue;
@@ -250,9 +201,7 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	while (pool->completed.count < min && !pool->interrupted && !(pool->woken && min == 1)) {
 		/* Waits for any change. */
 		pool_check(pool);
-		if ((pool->nkilled == pool->nthreads && pool->todo.count) ||
-		    cond_wait_until(&pool->done, &pool->lock, deadline_ns(LOOK_MS)))
-			look_for_killed(pool);
+		pthread_cond_wait(&pool->done, &pool->lock);
 	}
 	if (min)
 		pool->interrupted = false;

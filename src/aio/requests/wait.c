@@ -129,7 +129,7 @@ static int wait_for_several(struct nvs_aio *aio, struct nvs_request *const *arra
 				return aio_overdue_error(overdue, overdue->state.hangs_at, NULL,
 							 error);
 			last->transfer.state.awaited = true;
-			rc = aio_cond_wait(aio, &aio->done, deadline);
+			rc = cond_wait_until(&aio->done, &aio->lock, deadline);
 		}
 		rc = in_flight(last) ? still_in_flight(rc, error) : 0;
 		if (rc)
@@ -190,7 +190,7 @@ static int wait_for_first(struct nvs_aio *aio, struct nvs_request *const *array,
 		for (size_t i = 0; i < n; i++)
 			if (array[i])
 				array[i]->transfer.state.awaited = true;
-		rc = aio_cond_wait(aio, &aio->done, deadline);
+		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
 	}
 	if (first == n)
 		return still_in_flight(rc, error);
@@ -238,7 +238,7 @@ static int wait_for_all(struct requests *requests, uint64_t deadline, struct nvs
 			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
 		requests_check(requests);
 		requests->awaiting_all++;
-		rc = aio_cond_wait(aio, &aio->done, deadline);
+		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
 		assert(requests->awaiting_all);
 		requests->awaiting_all--;
 		requests_check(requests);
@@ -294,8 +294,6 @@ size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n
 	if (!aio || !requests)
 		return 0;
 	pthread_mutex_lock(&aio->lock);
-	if (!aio->requests->takeable)
-		workers_look(aio);
 	aio->requests->overdue = false;
 	next = aio->requests->ready;
 	while (taken < n && aio->requests->takeable) {

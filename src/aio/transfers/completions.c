@@ -6,15 +6,34 @@
 #include "aio/completions.h"
 
 #include <assert.h>
-#include <errno.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "aio/transfer.h"
-#include "aio/transfers/completion_queue.h"
+#include "base/clock.h"
 #include "base/state_checks.h"
 
-void completions_check(const struct completions *queue)
+struct waiter {
+	pthread_cond_t changed; /* the waiter sleeps here */
+	bool waiting;
+	bool signaled;	/* while waiting: no further signal is needed */
+	bool woken;	/* its present or next wait ends */
+	uint64_t least; /* transfers that it waits for; 1 while it does not wait */
+};
+
+struct completions {
+	pthread_mutex_t lock;
+	struct transfer *head, **tail;
+	uint64_t n;   /* transfers in the list */
+	bool overdue; /* a transfer became overdue since completions_take_overdue() */
+	struct waiter waiters[COMPLETIONS_WAITERS];
+	atomic_uint signaling; /* threads that signal a waiter; added to under the lock */
+};
+
+/* Asserts the links, and what the waiters wait for. */
+static void completions_check(const struct completions *queue)
 {
 	if (!STATE_CHECKS)
 		return;
@@ -62,7 +81,7 @@ void completions_close(struct completions *queue)
 	free(queue);
 }
 
-bool completions_wait_ends(const struct completions *queue, const struct waiter *waiter)
+static bool wait_ends(const struct completions *queue, const struct waiter *waiter)
 {
 	assert(waiter->least && (waiter->waiting || waiter->least == 1));
 	return queue->n >= waiter->least || queue->overdue || waiter->woken;
@@ -94,7 +113,7 @@ static void notify_and_unlock(struct completions *queue)
 	assert(queue->n || queue->overdue);
 	if (!waiter->waiting)
 		waiter = &queue->waiters[COMPLETIONS_THREAD];
-	sleeps = waiter->waiting && !waiter->signaled && completions_wait_ends(queue, waiter);
+	sleeps = waiter->waiting && !waiter->signaled && wait_ends(queue, waiter);
 	waiter->signaled |= sleeps;
 	unlock_and_signal(queue, waiter, sleeps);
 }
@@ -153,11 +172,29 @@ bool completions_take_overdue(struct completions *queue)
 	return overdue;
 }
 
-void completions_of(struct completions *queue, struct nvs_aio *aio)
+int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t least,
+		     uint64_t deadline)
 {
-	assert(aio);
-	if (atomic_load_explicit(&queue->aio, memory_order_relaxed) != aio)
-		atomic_store_explicit(&queue->aio, aio, memory_order_relaxed);
+	struct waiter *waiter = &queue->waiters[who];
+	int rc = 0;
+
+	assert(least && (unsigned)who < COMPLETIONS_WAITERS);
+	pthread_mutex_lock(&queue->lock);
+	assert(!waiter->waiting);
+	waiter->waiting = true;
+	waiter->least = least;
+	while (!wait_ends(queue, waiter) && !rc) {
+		waiter->signaled = false;
+		rc = cond_wait_until(&waiter->changed, &queue->lock, deadline);
+	}
+	if (wait_ends(queue, waiter))
+		rc = 0;
+	assert(!rc || rc == deadline_error(deadline));
+	waiter->waiting = waiter->woken = false;
+	waiter->least = 1;
+	completions_check(queue);
+	pthread_mutex_unlock(&queue->lock);
+	return rc;
 }
 
 void completions_wake(struct completions *queue, enum completions_waiter who)
@@ -177,7 +214,7 @@ bool completions_pending(struct completions *queue, enum completions_waiter who)
 	assert(who < COMPLETIONS_WAITERS);
 	pthread_mutex_lock(&queue->lock);
 	completions_check(queue);
-	pending = completions_wait_ends(queue, &queue->waiters[who]);
+	pending = wait_ends(queue, &queue->waiters[who]);
 	pthread_mutex_unlock(&queue->lock);
 	return pending;
 }

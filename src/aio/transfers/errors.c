@@ -31,8 +31,6 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 		advice = ": the drive failed, see the kernel's log";
 	else if (transfer->status == -ECANCELED)
 		advice = ": io_uring could not start a worker thread, see ulimit -u";
-	else if (transfer->status == -EOWNERDEAD)
-		advice = ": a seccomp filter killed the thread that moves it";
 	return error_about(error, transfer->status, subject, 0, place.offset,
 			   "%s%s%s %s at offset %" PRIu64 " failed: %s%s", subject ? subject : "",
 			   subject ? ": " : "", write ? "writing" : "reading", place.member->path,

@@ -127,14 +127,11 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 								   : aio->config.queue_depth;
 		}
 	assert(idle <= aio->idle);
-	if (!aio->alive)
-		workers_look(aio);
 }
 
 void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
 {
 	assert(queue);
-	completions_of(queue, aio);
 	pthread_mutex_lock(&aio->lock);
 	workers_check(aio);
 	aio_queue_list(aio, queue, list);

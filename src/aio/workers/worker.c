@@ -359,7 +359,7 @@ static void *worker_main(void *arg)
 	worker->tally_seen = worker->tally;
 	pthread_mutex_unlock(&worker->stats_lock);
 	pthread_mutex_lock(&aio->lock);
-	assert(!worker->opened && worker->life == WORKER_STARTED);
+	assert(!worker->opened);
 	worker->open_status = status;
 	worker->opened = true;
 	aio->running++;
@@ -383,9 +383,7 @@ static void *worker_main(void *arg)
 		worker_check(worker);
 		assert(worker->nfree == aio->config.queue_depth);
 	}
-	/* workers_look() takes no thread for killed that still runs. */
-	assert(worker->life == WORKER_STARTED && !worker->waits_for_room);
-	worker->life = WORKER_ENDED;
+	assert(!worker->waits_for_room);
 	pthread_mutex_unlock(&aio->lock);
 	if (!status)
 		aio->ops->close(worker->queue);
@@ -397,7 +395,7 @@ int worker_start(struct worker *worker)
 	uint32_t depth = worker->aio->config.queue_depth;
 	int rc;
 
-	assert(depth && !worker->pieces && worker->life == WORKER_NONE);
+	assert(depth && !worker->pieces && !worker->started);
 	assert(worker->index < worker->aio->config.thread_count && !worker->nbuffers);
 	pthread_mutex_init(&worker->stats_lock, NULL);
 	memset(worker->files, -1, sizeof(worker->files));
@@ -417,19 +415,15 @@ int worker_start(struct worker *worker)
 		worker->free[worker->nfree] = piece;
 	}
 	worker_check(worker);
-	worker->life = WORKER_STARTED;
 	rc = thread_start(&worker->thread, worker_main, worker);
 	assert(rc <= 0);
-	if (rc)
-		worker->life = WORKER_NONE;
-	worker->aio->alive += !rc;
+	worker->started = !rc;
 	return rc;
 }
 
 void worker_free(struct worker *worker)
 {
-	assert(worker->life != WORKER_STARTED);
-	assert(!worker->submitted || worker->life == WORKER_KILLED);
+	assert(!worker->submitted);
 	bounce_close(&worker->bounce);
 	free(worker->pieces);
 	free(worker->ios);

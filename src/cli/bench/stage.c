@@ -7,9 +7,7 @@
  *
  * None of a stage begins before all of it are ready; if one fails before, the others are stopped
  * and later stages do not run. A job that fails later stops no other. The parent forwards no
- * signal: a terminal signals all processes itself, and a second signal ends a process at once. A
- * job whose main thread a seccomp filter kills keeps its other threads and its socket: the parent
- * looks once a second whether the main threads live, and kills such a job.
+ * signal: a terminal signals all processes itself, and a second signal ends a process at once.
  */
 #include "cli/bench/stage.h"
 
@@ -35,7 +33,6 @@
 #define DRAW_NS	  100000000u
 #define ANSWER_NS 1000000000u /* timeout of a status */
 #define PAUSE_NS  2000000
-#define LOOK_NS	  1000000000u /* between looks whether the jobs' main threads live */
 
 struct shared {
 	atomic_int stop_request; /* read by the jobs' stop_signal() */
@@ -48,7 +45,6 @@ struct process {
 	pid_t pid;
 	int channel; /* -1: not started, or ended */
 	bool ready;
-	bool main_killed; /* by a seccomp filter, which leaves its other threads */
 };
 
 struct stages {
@@ -185,9 +181,7 @@ static void note_death(struct stages *stages, unsigned index, int status)
 	const char *left = "the next run on the same paths and rank removes its files";
 	char text[256];
 
-	if (stages->processes[index].main_killed)
-		snprintf(text, sizeof(text), "a seccomp filter killed its main thread; %s", left);
-	else if (WIFSIGNALED(status))
+	if (WIFSIGNALED(status))
 		snprintf(text, sizeof(text), "its process was ended by signal %d (%s); %s",
 			 WTERMSIG(status), strsignal(WTERMSIG(status)), left);
 	else
@@ -249,38 +243,12 @@ static void hear(struct stages *stages, unsigned index)
 		note_end(stages, index);
 }
 
+/* UINT64_MAX: nothing is due before a job or a signal. */
 static uint64_t next_due(const struct stages *stages)
 {
-	uint64_t due = clock_ns() + (stages->draws ? DRAW_NS : LOOK_NS);
+	uint64_t due = stages->draws ? clock_ns() + DRAW_NS : UINT64_MAX;
 
 	return stages->status_ns && stages->status_ns < due ? stages->status_ns : due;
-}
-
-/* A process with threads left is a zombie already if its main thread has ended. */
-static bool main_thread_ended(pid_t pid)
-{
-	char path[64], text[256];
-	const char *name_end;
-	FILE *stat;
-	size_t n;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	stat = fopen(path, "re");
-	if (!stat)
-		return false;
-	n = fread(text, 1, sizeof(text) - 1, stat);
-	fclose(stat);
-	text[n] = '\0';
-	name_end = strrchr(text, ')');
-	return name_end && !strncmp(name_end, ") Z", 3);
-}
-
-/* Ends a job whose main thread was killed: its channel would stay open. */
-static void end_if_main_killed(struct process *process)
-{
-	if (process->main_killed || !main_thread_ended(process->pid))
-		return;
-	process->main_killed = !kill(process->pid, SIGKILL);
 }
 
 /*
@@ -302,13 +270,11 @@ static unsigned wait_for_jobs(struct stages *stages)
 						    .events = POLLIN};
 			jobs[n++] = i;
 		}
-	if (n && ppoll(polled, n, &timeout, &stages->waiting) < 0)
+	if (n && ppoll(polled, n, due < UINT64_MAX ? &timeout : NULL, &stages->waiting) < 0)
 		return n;
 	for (unsigned i = 0; i < n; i++)
 		if (polled[i].revents)
 			hear(stages, jobs[i]);
-		else
-			end_if_main_killed(&stages->processes[jobs[i]]);
 	return n;
 }
 
