@@ -21,6 +21,13 @@
 extern "C" {
 #endif
 
+/* What a program may act on, besides the code. */
+enum nvs_cause {
+	NVS_CAUSE_OTHER, /* the code says it */
+	NVS_CAUSE_IO,	/* an I/O failed or is overdue, at `offset` in the file that `text` names */
+	NVS_CAUSE_ROOM, /* tensors that are pinned leave no room in the pool: release some */
+};
+
 /*
  * An error: `text` is the complete message for a person, the other fields are for programs. The
  * caller sets `size` once, before the first call that gets the structure:
@@ -35,9 +42,14 @@ struct nvs_error {
 	size_t size;	   /* of this structure in bytes, set by the caller; the library keeps it */
 	int code;	   /* the negative errno that the function returned */
 	unsigned line;	   /* line in the configuration file, from 1; 0: no file is involved */
-	uint64_t offset;   /* failed I/O: byte offset in the file that `text` names */
+	uint64_t offset;   /* NVS_CAUSE_IO: byte offset in the file that `text` names */
 	char subject[128]; /* the key, tensor or option concerned; "" if none */
 	char text[1024];   /* one sentence or more, without a trailing newline */
+	enum nvs_cause cause;
+	/* The path of a failed I/O, or one that is missing, full or not open for writing: its bytes
+	 * in `text`. 0 bytes: none, or `text` has it with escapes or not whole. */
+	unsigned path_at;
+	unsigned path_nbytes;
 };
 
 /* Describes a negative errno that nvswap returned, for callers that passed no nvs_error; never

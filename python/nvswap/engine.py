@@ -35,7 +35,6 @@ _NULL = ffi.NULL
 
 # A wait for room in the pool that lasts longer says which tensors are pinned, as those of C do.
 SHORTAGE_S = 5.0
-_NO_ROOM = "the time limit ran out, and the pool"
 
 
 class StoredTensor(NamedTuple):
@@ -558,11 +557,10 @@ class Engine(Handle):
         return wait_sliced(self, call_and_tell, timeout, error)
 
     def _tell_shortage(self, code: int, error: Any) -> bool:
-        text = error_of(code, error).strerror
-        if not text.startswith(_NO_ROOM):  # Another call waits first, and says it.
+        if error.cause != lib.NVS_CAUSE_ROOM:  # Another call waits first, and says it.
             return False
-        self._config._log(logging.WARNING, "a call waits for tensors to be released: the pool"
-                          + text[len(_NO_ROOM):])
+        self._config._log(logging.WARNING, "a call waits for tensors to be released: "
+                          + error_of(code, error).strerror)
         return True
 
     # ---- Steps and commits

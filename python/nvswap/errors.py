@@ -14,11 +14,6 @@ from typing import Any, Optional
 
 from nvswap._native import ffi, lib
 
-# The library's text of a failed or overdue I/O has the path before the offset.
-_PATH = re.compile(r"(?:reading|writing) (.+?) at offset \d+")
-# Where those of a path that is missing, full or not open for writing have it.
-_OTHER_PATH = re.compile(r"\bnvme_path (.+?) does not exist|\bcannot reserve space for (.+): |"
-                         r"^(.+?) (?:has no room for another|is open for reading only)")
 # What the library's texts advise to call, as Python has it.
 _CALLS = {"nvs_config_read_rank": "Config.read_rank", "nvs_engine_abandon": "its abandon()",
           "nvs_engine_step_begin": "Engine.step_begin", "nvs_memory_alloc": "nvswap.empty",
@@ -87,14 +82,13 @@ def error_of(code: int, error: Any = None, path: Optional[str] = None) -> Error:
     if error is None or error.code != -code:
         text = ffi.string(lib.nvs_strerror(-code)).decode()
         return (Timeout if code == errno.ETIMEDOUT else Error)(code, text, path=path)
-    text = ffi.string(error.text).decode(errors="replace")
-    text = _CALL.sub(lambda call: _CALLS.get(call[0], call[0]), text)
-    match = _PATH.search(text)
-    offset = int(error.offset) if match else None
-    match = match or _OTHER_PATH.search(text)
+    text = ffi.string(error.text)
+    path = path or text[error.path_at:][:error.path_nbytes].decode(errors="replace") or None
+    text = _CALL.sub(lambda call: _CALLS.get(call[0], call[0]),
+                     text.decode(errors="replace"))
     return (Timeout if code == errno.ETIMEDOUT else Error)(
-        code, text, ffi.string(error.subject).decode(errors="replace") or None,
-        path or (match[match.lastindex or 0] if match else None), offset, error.line or None)
+        code, text, ffi.string(error.subject).decode(errors="replace") or None, path,
+        error.offset if error.cause == lib.NVS_CAUSE_IO else None, error.line or None)
 
 
 def check(code: int, error: Any = None, path: Optional[str] = None) -> int:

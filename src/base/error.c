@@ -26,7 +26,7 @@ void error_copy(struct nvs_error *error, const struct nvs_error *from)
 	if (size > sizeof(*error))
 		size = sizeof(*error);
 	memcpy(&error->code, &from->code, size - offsetof(struct nvs_error, code));
-	if (size > offsetof(struct nvs_error, subject))
+	if (size > offsetof(struct nvs_error, subject) && size < offsetof(struct nvs_error, cause))
 		((char *)error)[size - 1] = '\0';
 }
 
@@ -67,6 +67,35 @@ int error_about(struct nvs_error *error, int code, const char *subject, unsigned
 	va_start(args, format);
 	set(error, code, subject, line, offset, format, args);
 	va_end(args);
+	return code;
+}
+
+/* Older callers have no such fields. */
+static void set_cause(struct nvs_error *error, enum nvs_cause cause, const char *path,
+		      size_t nbytes)
+{
+	const char *at = NULL;
+
+	if (!error || error->size < sizeof(*error))
+		return;
+	if (nbytes)
+		at = memmem(error->text, strlen(error->text), path, nbytes);
+	error->cause = cause;
+	error->path_at = at ? (unsigned)(at - error->text) : 0;
+	error->path_nbytes = at ? (unsigned)nbytes : 0;
+}
+
+int error_cause(struct nvs_error *error, enum nvs_cause cause, const char *path, int code)
+{
+	assert(code < 0);
+	set_cause(error, cause, path, path ? strlen(path) : 0);
+	return code;
+}
+
+int error_cause_of(struct nvs_error *error, const struct nvs_error *why, int code)
+{
+	assert(code < 0);
+	set_cause(error, why->cause, &why->text[why->path_at], why->path_nbytes);
 	return code;
 }
 

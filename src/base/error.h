@@ -15,6 +15,12 @@ int error_set(struct nvs_error *error, int code, const char *format, ...)
 /* The same with a subject (key, tensor or option) and a line or offset (0: none). */
 int error_about(struct nvs_error *error, int code, const char *subject, unsigned line,
 		uint64_t offset, const char *format, ...) __attribute__((format(printf, 6, 7)));
+/* Adds the cause, and where the text names the path (NULL: none), to an error that was just set:
+ *	return error_cause(error, cause, path, error_set(error, code, "%s ...", path));
+ */
+int error_cause(struct nvs_error *error, enum nvs_cause cause, const char *path, int code);
+/* The same with those of the error that the text repeats. */
+int error_cause_of(struct nvs_error *error, const struct nvs_error *why, int code);
 
 /*
  * The status of an I/O or a sync that the kernel completed with this errno. -ETIMEDOUT and -EAGAIN

@@ -194,11 +194,14 @@ static void label_failed(struct store *store, struct nvs_error *error)
 	assert(first.code < 0);
 	enter_phase(store, COMMIT_TAKE_BACK);
 	if (take_back(store, &second))
-		error_about(error, first.code, first.subject, 0, first.offset,
-			    "%.400s; the commit could not be taken back either (%.400s): the next "
-			    "commit tries again, and until then tensors written since the last "
-			    "commit are not written again",
-			    first.text, second.text);
+		error_cause_of(
+			error, &first,
+			error_about(
+				error, first.code, first.subject, 0, first.offset,
+				"%.400s; the commit could not be taken back either (%.400s): the "
+				"next commit tries again, and until then tensors written since the "
+				"last commit are not written again",
+				first.text, second.text));
 }
 
 /* Before the next commit. */

@@ -19,8 +19,10 @@ static int io_failed(const char *what, const char *path, uint64_t offset, int co
 	assert(path && *path);
 	assert(code < 0);
 	code = ended_with(code);
-	return error_about(error, code, "", 0, offset, "%s %s at offset %" PRIu64 " failed: %s",
-			   what, path, offset, nvs_strerror(code));
+	return error_cause(error, NVS_CAUSE_IO, path,
+			   error_about(error, code, "", 0, offset,
+				       "%s %s at offset %" PRIu64 " failed: %s", what, path, offset,
+				       nvs_strerror(code)));
 }
 
 int disk_read(int fd, const char *path, void *data, size_t nbytes, uint64_t offset,

@@ -113,8 +113,9 @@ static int shrink_back(struct store *store, unsigned n, const struct nvs_error *
 	assert(n < store->nmembers && why->code < 0);
 	while (n-- > 0)
 		if (member_shrink(&store->members[n], store->share, &shrinking))
-			return error_set(error, why->code, "%.500s; then %.400s", why->text,
-					 shrinking.text);
+			return error_cause_of(error, why,
+					      error_set(error, why->code, "%.500s; then %.400s",
+							why->text, shrinking.text));
 	error_copy(error, why);
 	return why->code;
 }

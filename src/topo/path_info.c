@@ -43,14 +43,18 @@ static int unreachable(const char *path, int code, struct nvs_error *error)
 			if (up != parent)
 				strcpy(parent, up);
 		} while (stat(parent, &st) && strcmp(parent, "/") != 0 && strcmp(parent, ".") != 0);
-		return error_about(
-			error, -ENOENT, "nvme_path", 0, 0,
-			path_has_variable(path)
-				? "nvme_path %s does not exist (%s, above it, does): a shell alone "
-				  "replaces the variable in it: write the path out"
-				: "nvme_path %s does not exist (%s, above it, does): is the drive "
-				  "mounted? If it is, create the directory: mkdir -p '%s'",
-			path, parent, path);
+		return error_cause(
+			error, NVS_CAUSE_OTHER, path,
+			error_about(
+				error, -ENOENT, "nvme_path", 0, 0,
+				path_has_variable(path)
+					? "nvme_path %s does not exist (%s, above it, does): a "
+					  "shell alone replaces the variable in it: write the path "
+					  "out"
+					: "nvme_path %s does not exist (%s, above it, does): is "
+					  "the drive mounted? If it is, create the directory: "
+					  "mkdir -p '%s'",
+				path, parent, path));
 	}
 	if (code == -EACCES || code == -EPERM)
 		remedy = "; it must be readable and writable by the user that runs nvswap";

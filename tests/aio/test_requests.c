@@ -346,6 +346,8 @@ TEST(a_wait_for_several_returns_the_first_failure_in_array_order)
 		requests[i] = start(&rig, 2 - i);
 	assert_int_equal(nvs_aio_wait(rig.aio, requests, 3, -1, &rig.error), -EIO);
 	assert_int_equal(rig.error.offset, PAGE);
+	assert_int_equal(rig.error.cause, NVS_CAUSE_IO);
+	assert_int_not_equal(rig.error.path_nbytes, 0);
 	assert_int_equal(nvs_request_status(requests[0], NULL), 0);
 	assert_int_equal(nvs_request_status(requests[2], &rig.error), -ENOSPC);
 	assert_int_equal(rig.error.offset, 0);

@@ -481,8 +481,15 @@ static const struct field latency_fields[] = {
 	ANY_FIELD(nvs_latency, buckets),
 };
 static const struct field error_fields[] = {
-	SIZE_FIELD(nvs_error),	      ANY_WHOLE(nvs_error, code),     ANY_WHOLE(nvs_error, line),
-	ANY_WHOLE(nvs_error, offset), TEXT_FIELD(nvs_error, subject), TEXT_FIELD(nvs_error, text),
+	SIZE_FIELD(nvs_error),
+	ANY_WHOLE(nvs_error, code),
+	ANY_WHOLE(nvs_error, line),
+	ANY_WHOLE(nvs_error, offset),
+	TEXT_FIELD(nvs_error, subject),
+	TEXT_FIELD(nvs_error, text),
+	ANY_WHOLE(nvs_error, cause),
+	ANY_WHOLE(nvs_error, path_at),
+	ANY_WHOLE(nvs_error, path_nbytes),
 };
 
 #define S(structure, call_, good_, fields_)                                                        \

@@ -6,6 +6,7 @@
  */
 #include "base/struct_size.h"
 
+#include "base/error.h"
 #include "config/config.h"
 #include "nvswap.h"
 
@@ -61,6 +62,36 @@ TEST(an_error_of_any_size_is_written_within_it)
 			assert_true(strlen(error.text) < size - offsetof(struct nvs_error, text));
 	}
 	assert_non_null(strstr(error.text, "/nonexistent/ds_config.json"));
+}
+
+TEST(an_error_names_a_path_in_its_text)
+{
+	struct nvs_error error = {.size = sizeof(error)}, whole = error;
+
+	assert_int_equal(error_cause(&error, NVS_CAUSE_IO, "/a b",
+				     error_about(&error, -EIO, "t", 0, 7, "reading /a b failed")),
+			 -EIO);
+	assert_int_equal(error.cause, NVS_CAUSE_IO);
+	assert_int_equal(error.path_nbytes, strlen("/a b"));
+	assert_memory_equal(&error.text[error.path_at], "/a b", strlen("/a b"));
+	error_cause_of(&whole, &error, error_set(&whole, -EIO, "no room: %s", error.text));
+	assert_int_equal(whole.cause, NVS_CAUSE_IO);
+	assert_int_equal(whole.path_at, strlen("no room: reading "));
+	assert_int_equal(whole.path_nbytes, strlen("/a b"));
+	/* The text has it with an escape, or not at all. */
+	error_cause(&error, NVS_CAUSE_OTHER, "/\n", error_set(&error, -ENOENT, "no %s", "/\n"));
+	assert_int_equal(error.cause, NVS_CAUSE_OTHER);
+	assert_int_equal(error.path_nbytes, 0);
+	error_set(&whole, -EINVAL, "another");
+	assert_int_equal(whole.cause, NVS_CAUSE_OTHER);
+	assert_int_equal(whole.path_nbytes, 0);
+	/* A caller with an older header. */
+	memset(&error, GUARD, sizeof(error));
+	error.size = offsetof(struct nvs_error, cause);
+	error_cause(&error, NVS_CAUSE_IO, "/a", error_set(&error, -EIO, "/a failed"));
+	assert_string_equal(error.text, "/a failed");
+	expect_unwritten(&error, error.size, sizeof(error));
+	error_cause(NULL, NVS_CAUSE_IO, "/a", -EIO);
 }
 
 TEST(an_error_without_a_size_is_not_written)

@@ -18,10 +18,12 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 	assert(transfer->status < 0);
 	assert(transfer->direction == NVS_READ || transfer->direction == NVS_WRITE);
 	if (!transfer->file)
-		return error_about(error, transfer->status, subject, 0, transfer->error_offset,
-				   "%s at offset %" PRIu64 " of a file closed since failed: %s",
-				   write ? "writing" : "reading", transfer->error_offset,
-				   nvs_strerror(transfer->status));
+		return error_cause(
+			error, NVS_CAUSE_IO, NULL,
+			error_about(error, transfer->status, subject, 0, transfer->error_offset,
+				    "%s at offset %" PRIu64 " of a file closed since failed: %s",
+				    write ? "writing" : "reading", transfer->error_offset,
+				    nvs_strerror(transfer->status)));
 	place = file_place(transfer->file, transfer->error_offset);
 	if (transfer->status == -ENOSPC)
 		advice = ": make room on the drive";
@@ -31,10 +33,12 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 		advice = ": the drive failed, see the kernel's log";
 	else if (transfer->status == -ECANCELED)
 		advice = ": io_uring could not start a worker thread, see ulimit -u";
-	return error_about(error, transfer->status, subject, 0, place.offset,
-			   "%s%s%s %s at offset %" PRIu64 " failed: %s%s", subject ? subject : "",
-			   subject ? ": " : "", write ? "writing" : "reading", place.member->path,
-			   place.offset, nvs_strerror(transfer->status), advice);
+	return error_cause(error, NVS_CAUSE_IO, place.member->path,
+			   error_about(error, transfer->status, subject, 0, place.offset,
+				       "%s%s%s %s at offset %" PRIu64 " failed: %s%s",
+				       subject ? subject : "", subject ? ": " : "",
+				       write ? "writing" : "reading", place.member->path,
+				       place.offset, nvs_strerror(transfer->status), advice));
 }
 
 /* Not even begun: the drive that hangs is that of the I/Os before it, perhaps another one. */
@@ -61,15 +65,17 @@ static int waiting_error(const struct transfer *transfer, uint64_t offset, const
 	assert(!oldest || oldest->transfer->file->aio == aio);
 	if (oldest)
 		there = file_place(oldest->transfer->file, oldest->position);
-	return error_about(error, -ETIMEDOUT, subject, 0, place.offset,
-			   "%s%s%s %s at offset %" PRIu64
-			   " by %s has not begun within io_timeout_ms %u: it waits for I/Os that "
-			   "have not completed, the oldest of %s at offset %" PRIu64
-			   ": that drive hangs, see the kernel's log",
-			   subject ? subject : "", subject ? ": " : "",
-			   transfer->direction == NVS_WRITE ? "writing" : "reading",
-			   place.member->path, place.offset, aio->ops->name,
-			   aio->config.io_timeout_ms, there.member->path, there.offset);
+	return error_cause(
+		error, NVS_CAUSE_IO, place.member->path,
+		error_about(error, -ETIMEDOUT, subject, 0, place.offset,
+			    "%s%s%s %s at offset %" PRIu64
+			    " by %s has not begun within io_timeout_ms %u: it waits for I/Os that "
+			    "have not completed, the oldest of %s at offset %" PRIu64
+			    ": that drive hangs, see the kernel's log",
+			    subject ? subject : "", subject ? ": " : "",
+			    transfer->direction == NVS_WRITE ? "writing" : "reading",
+			    place.member->path, place.offset, aio->ops->name,
+			    aio->config.io_timeout_ms, there.member->path, there.offset));
 }
 
 int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const char *subject,
@@ -82,14 +88,16 @@ int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const ch
 	assert(!transfer->state.overdue || transfer_in_flight(transfer));
 	if (transfer->state.overdue && transfer->state.waits)
 		return waiting_error(transfer, offset, subject, error);
-	return error_about(error, -ETIMEDOUT, subject, 0, place.offset,
-			   "%s%s%s %s at offset %" PRIu64
-			   " by %s has not completed within io_timeout_ms %u and is still in "
-			   "flight: the drive hangs, see the kernel's log",
-			   subject ? subject : "", subject ? ": " : "",
-			   transfer->direction == NVS_WRITE ? "writing" : "reading",
-			   place.member->path, place.offset, file->aio->ops->name,
-			   file->aio->config.io_timeout_ms);
+	return error_cause(
+		error, NVS_CAUSE_IO, place.member->path,
+		error_about(error, -ETIMEDOUT, subject, 0, place.offset,
+			    "%s%s%s %s at offset %" PRIu64
+			    " by %s has not completed within io_timeout_ms %u and is still in "
+			    "flight: the drive hangs, see the kernel's log",
+			    subject ? subject : "", subject ? ": " : "",
+			    transfer->direction == NVS_WRITE ? "writing" : "reading",
+			    place.member->path, place.offset, file->aio->ops->name,
+			    file->aio->config.io_timeout_ms));
 }
 
 int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t offset,

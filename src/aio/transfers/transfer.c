@@ -25,9 +25,11 @@ int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct
 		return error_set(error, -EINVAL, "transfer priority is %d",
 				 (int)transfer->priority);
 	if (transfer->direction == NVS_WRITE && !transfer->file->writable)
-		return error_set(error, -EINVAL,
-				 "%s is open for reading only: open it with NVS_FILE_WRITE",
-				 transfer->file->members[0].path);
+		return error_cause(
+			error, NVS_CAUSE_OTHER, transfer->file->members[0].path,
+			error_set(error, -EINVAL,
+				  "%s is open for reading only: open it with NVS_FILE_WRITE",
+				  transfer->file->members[0].path));
 	if (transfer->direction == NVS_WRITE && transfer->file->units &&
 	    (transfer->offset | transfer->nbytes) % transfer->file->offset_align)
 		return error_set(error, -EINVAL,

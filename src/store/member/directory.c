@@ -47,14 +47,16 @@ static int open_parent(struct member *member, const char *path, struct nvs_error
 	}
 	/* Never created: a path of a drive that is not mounted would lie on the root drive. */
 	if (errno == ENOENT)
-		return error_set(
-			error, -ENOENT,
-			path_has_variable(path)
-				? "nvme_path %s does not exist: a shell alone replaces the "
-				  "variable in it: write the path out"
-				: "nvme_path %s does not exist: is the drive mounted? If it "
-				  "is, create the directory: mkdir -p '%s'",
-			path, path);
+		return error_cause(
+			error, NVS_CAUSE_OTHER, path,
+			error_set(
+				error, -ENOENT,
+				path_has_variable(path)
+					? "nvme_path %s does not exist: a shell alone replaces the "
+					  "variable in it: write the path out"
+					: "nvme_path %s does not exist: is the drive mounted? If "
+					  "it is, create the directory: mkdir -p '%s'",
+				path, path));
 	if (errno == ENOTDIR)
 		return error_set(
 			error, -ENOTDIR,

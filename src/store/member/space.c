@@ -114,12 +114,22 @@ static int no_space(const struct member *member, uint64_t has, uint64_t more,
 
 	assert(more && has <= UINT64_MAX - more);
 	assert(!raw || has <= member->capacity);
-	return error_set(error, -ENOSPC,
-			 "%s has no room for another %s: %s is free, and the store has %s already; "
-			 "%s another nvme_path",
-			 member->path, size_text(more, more_text),
-			 nbytes == UINT64_MAX ? "an unknown amount" : size_text(nbytes, free_text),
-			 size_text(has, has_text), raw ? "give" : "free some space, or give");
+	return error_cause(
+		error, NVS_CAUSE_OTHER, member->path,
+		error_set(
+			error, -ENOSPC,
+			"%s has no room for another %s: %s is free, and the store has %s already; "
+			"%s another nvme_path",
+			member->path, size_text(more, more_text),
+			nbytes == UINT64_MAX ? "an unknown amount" : size_text(nbytes, free_text),
+			size_text(has, has_text), raw ? "give" : "free some space, or give"));
+}
+
+static int cannot_reserve(const struct member *member, int code, struct nvs_error *error)
+{
+	return error_cause(error, NVS_CAUSE_OTHER, member->path,
+			   error_set(error, code, "cannot reserve space for %s: %s", member->path,
+				     nvs_strerror(code)));
 }
 
 /* posix_fallocate(3), which returns a positive errno. */
@@ -167,9 +177,7 @@ int member_begin(struct member *member, struct nvs_error *error)
 	rc = allocate(member->fd, 0, member->base);
 	if (rc == -ENOSPC)
 		return no_space(member, 0, member->base, error);
-	return rc ? error_set(error, rc, "cannot reserve space for %s: %s", member->path,
-			      nvs_strerror(rc))
-		  : 0;
+	return rc ? cannot_reserve(member, rc, error) : 0;
 }
 
 void member_report_space(const struct member *member, const struct nvs_log *log)
@@ -256,8 +264,7 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 		return error_set(error, shrinking.code, "%s", shrinking.text);
 	if (rc == -ENOSPC || rc == -EFBIG || rc == -EDQUOT)
 		return no_space(member, from, to - from, error);
-	return error_set(error, rc, "cannot reserve space for %s: %s", member->path,
-			 nvs_strerror(rc));
+	return cannot_reserve(member, rc, error);
 }
 
 int member_shrink(struct member *member, uint64_t to, struct nvs_error *error)
@@ -283,7 +290,5 @@ int member_reserve_again(struct member *member, uint64_t nbytes, struct nvs_erro
 	rc = file_reserve(member->fd, 0, member->base + nbytes) ? -errno : 0;
 	if (rc == -ENOSPC || rc == -EDQUOT)
 		return no_space(member, 0, member->base + nbytes, error);
-	return rc && rc != -EOPNOTSUPP ? error_set(error, rc, "cannot reserve space for %s: %s",
-						   member->path, nvs_strerror(rc))
-				       : 0;
+	return rc && rc != -EOPNOTSUPP ? cannot_reserve(member, rc, error) : 0;
 }

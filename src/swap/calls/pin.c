@@ -253,10 +253,12 @@ static int write_back_failed(const struct nvs_engine *engine, struct nvs_error *
 	const struct nvs_error *why = &engine->moves.failure;
 
 	assert(engine->moves.write_failures && why->code < 0);
-	return error_about(error, why->code, why->subject, 0, why->offset,
-			   "no room in the pool: a tensor could not be written back and stays in "
-			   "it: %.800s",
-			   why->text);
+	return error_cause_of(
+		error, why,
+		error_about(error, why->code, why->subject, 0, why->offset,
+			    "no room in the pool: a tensor could not be written back and stays in "
+			    "it: %.800s",
+			    why->text));
 }
 
 /* Under the lock: 0, -EAGAIN with what is lacking and the transfers to launch, or an error. */
@@ -326,14 +328,15 @@ static int report_lack(const struct nvs_engine *engine, const struct request *re
 	}
 	assert(lack == LACKS_ROOM);
 	if (code != -ETIMEDOUT)
-		return error_set(error, code,
-				 "the pool has no room for a batch of %zu tensor%s: %s", n,
-				 plural(n), nvs_strerror(code));
+		return error_cause(error, NVS_CAUSE_ROOM, NULL,
+				   error_set(error, code,
+					     "the pool has no room for a batch of %zu tensor%s: %s",
+					     n, plural(n), nvs_strerror(code)));
 	shortage_text(engine, text);
-	return error_set(error, code,
-			 "the time limit ran out, and the pool has no room for a batch of %zu "
-			 "tensor%s: %s",
-			 n, plural(n), text);
+	return error_cause(error, NVS_CAUSE_ROOM, NULL,
+			   error_set(error, code,
+				     "the pool has no room in time for a batch of %zu tensor%s: %s",
+				     n, plural(n), text));
 }
 
 /* An error if a drive that hangs makes waiting pointless, else 0. */

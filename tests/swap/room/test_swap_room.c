@@ -266,6 +266,7 @@ TEST(a_wait_for_room_that_runs_out_names_the_pinned_tensors)
 	OK(&f, nvs_tensor_pin(f.engine, &large, 1, 0, &again, &f.error));
 	t[4] = tensor_add(&f, "another", PART);
 	assert_int_equal(sole_pin(f.engine, &t[4], 1, 3, &f.error), -ETIMEDOUT);
+	assert_int_equal(f.error.cause, NVS_CAUSE_ROOM);
 	assert_non_null(strstr(f.error.text, "384 KiB of the pool's 384 KiB are pinned by 5 "
 					     "tensors: a large one (128 KiB, for "));
 	snprintf(text, sizeof(text), "s by pins %" PRIu64 ", %" PRIu64 "), t", pin, again);
