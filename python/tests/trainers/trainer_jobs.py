@@ -86,9 +86,7 @@ def run(folder, kind, depth, ranks, launcher=torchrun, auto=True, **job):
                  TOKENIZERS_PARALLELISM="false",
                  PATH=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]))
     lines = [line.partition("LOSSES ")[2] for line in done.stdout.splitlines() if "LOSSES " in line]
-    # Rarely, a C++ thread of torch's aborts a rank that has done all and exits. nvswap has no C++.
-    ended = done.returncode == 0 or "terminate called without an active exception" in done.stdout
-    assert lines and ended, f"exit status {done.returncode}: {done.stdout[-4000:]}"
+    assert lines and done.returncode == 0, f"exit status {done.returncode}: {done.stdout[-4000:]}"
     assert "saving amid" not in done.stdout, done.stdout[-4000:]
     return json.loads(lines[0])
 
