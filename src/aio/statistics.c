@@ -104,7 +104,6 @@ int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 		struct nvs_io_stats *io = &full.io[i];
 		struct nvs_latency sums;
 
-		assert((unsigned)i <= NVS_WRITE);
 		latency_begin_sums(&sums);
 		for (unsigned j = 0; j < aio->nworkers; j++) {
 			struct worker *worker = &aio->workers[j];
@@ -143,7 +142,6 @@ int nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
 	if (!aio || !latency || (unsigned)direction > NVS_WRITE ||
 	    (unsigned)kind >= NVS_LATENCY_KINDS)
 		return -EINVAL;
-	assert((unsigned)direction <= NVS_WRITE && (unsigned)kind < NVS_LATENCY_KINDS);
 	for (unsigned i = 0; i < aio->nworkers; i++) {
 		struct worker *worker = &aio->workers[i];
 

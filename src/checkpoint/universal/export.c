@@ -298,7 +298,6 @@ static int complete_tree(struct export_job *export, struct nvs_error *error)
 		char file[PART_FILE_MAX];
 
 		rc = param_lay_out(param, &plan, &torch, error);
-
 		for (unsigned part = 0; part < PARTS && !rc; part++) {
 			part_file(file, part);
 			torch.crcs[0] = export->sums[i * PARTS + part];

@@ -24,9 +24,8 @@ static void step_check(const struct nvs_engine *engine)
 	if (!STATE_CHECKS)
 		return;
 
-	const struct step *step;
+	const struct step *step = &engine->step;
 
-	step = &engine->step;
 	lock_check(engine);
 	assert(!step->begun || (step->from_ns && engine->plan.step));
 	assert(step->stalls || !step->stall_ns);

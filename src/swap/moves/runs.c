@@ -34,11 +34,9 @@ void run_check(const struct transfer *run)
 	if (!STATE_CHECKS)
 		return;
 
-	const struct nvs_tensor *first;
-	uint32_t unit;
+	const struct nvs_tensor *first = run->user;
+	uint32_t unit = store_unit(first->engine->store);
 
-	first = run->user;
-	unit = store_unit(first->engine->store);
 	assert(run->direction == NVS_READ || run->direction == NVS_WRITE);
 	assert(!run->requests);
 	assert(run == &first->rest->transfer && first->run_first == first);

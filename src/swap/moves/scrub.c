@@ -39,9 +39,8 @@ static void scrub_check(const struct nvs_engine *engine)
 	if (!STATE_CHECKS)
 		return;
 
-	const struct scrub *scrub;
+	const struct scrub *scrub = &engine->scrub;
 
-	scrub = &engine->scrub;
 	lock_check(engine);
 	assert(scrub->wanted && !scrub->ended);
 	assert(!scrub->tensor || (scrub->tensor->engine == engine && scrub->tensor->nbytes));

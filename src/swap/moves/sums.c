@@ -48,9 +48,8 @@ void sums_check(const struct sums *sums)
 	if (!STATE_CHECKS)
 		return;
 
-	const struct nvs_tensor *first;
+	const struct nvs_tensor *first = sums->run ? sums->run->user : NULL;
 
-	first = sums->run ? sums->run->user : NULL;
 	assert((sums->completed == NULL) == (sums->end == &sums->completed) && !*sums->end);
 	assert(sums->run || (!sums->computing && !sums->tensor && !sums->at));
 	assert(!sums->run || !sums->has_completed || sums->run->state.phase == TRANSFER_COMPLETED);

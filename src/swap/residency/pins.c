@@ -121,9 +121,8 @@ void pins_check(const struct nvs_tensor *tensor)
 	if (!STATE_CHECKS)
 		return;
 
-	const struct pins *pins;
+	const struct pins *pins = &tensor->pins;
 
-	pins = &tensor->pins;
 	assert(pins->count <= (pins->max ? pins->max : PINS_FEW));
 	assert(!pins->max || (pins->many && pins->max > PINS_FEW));
 	assert((pins->failed != 0) == (pins->status < 0));
