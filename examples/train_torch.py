@@ -16,7 +16,7 @@ SETTINGS = {"zero_optimization": {
 module = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU())
                                for _ in range(16)))
 offloaded = nvswap.torch.offload(module, SETTINGS)
-optimizer = nvswap.torch.AdamW(module.parameters(), SETTINGS, lr=1e-3, offloaded=offloaded)
+optimizer = nvswap.torch.AdamW(module.parameters(), config=SETTINGS, lr=1e-3, offloaded=offloaded)
 data = torch.randn(64, 512)
 for step in range(5):
     loss = torch.nn.functional.mse_loss(module(data), data)

@@ -441,7 +441,8 @@ struct nvs_adam_update {
 	const void *gradients;
 	enum nvs_dtype gradients_dtype;	      /* NVS_F32, NVS_BF16 or NVS_F16 */
 	double grad_factor;		      /* gradients are multiplied by it first, such as
-						 clipping / loss scale; 0: 1 */
+						 clipping / loss scale, or -1 to maximize;
+						 finite; 0: 1 */
 	float *master, *exp_avg, *exp_avg_sq; /* read and updated */
 	enum nvs_dtype weights_dtype;	      /* NVS_F32, NVS_BF16 or NVS_F16; without weights
 						 any of enum nvs_dtype, such as 0 */

@@ -106,6 +106,8 @@ class GroupAdam:
         ----------
         lr : float, optional
             None: that of :meth:`Optimizer.step`.
+        grad_factor : float
+            What gradients are multiplied by first; -1 maximizes.
         missed : int
             The optimizer's steps that the group's bias correction does not count, such as those in
             which it had no gradients.

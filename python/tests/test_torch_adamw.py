@@ -44,6 +44,16 @@ def weights_of(module, offloaded):
     return [parameter.detach().clone() for parameter in module.parameters()]
 
 
+def store_of(optimizer):
+    """The nvswap.Optimizer of one that has a single store."""
+    store, = optimizer.stores
+    return store.optimizer
+
+
+def steps_of(optimizer):
+    return store_of(optimizer).step_count
+
+
 def step_of(module, optimizer):
     module(torch.ones(1, 64)).sum().backward()
     return optimizer.step
@@ -54,7 +64,7 @@ def an_offloaded_module_and_its_optimizer_are_freed_when_they_are_dropped(direct
     def used():
         module, config = linear(), settings(directory)
         offloaded = nvswap.torch.offload(module, config)
-        optimizer = nvswap.torch.AdamW(module.parameters(), config, offloaded=offloaded)
+        optimizer = nvswap.torch.AdamW(module.parameters(), config=config, offloaded=offloaded)
         trained(module, optimizer)
         return weakref.ref(module), weakref.ref(optimizer)
 
@@ -70,9 +80,9 @@ def a_module_whose_optimizer_was_dropped_can_have_another(directory):
     module, config = linear(), settings(directory)
     offloaded = nvswap.torch.offload(module, config)
     for _ in range(2):
-        optimizer = nvswap.torch.AdamW(module.parameters(), config, lr=0.01, offloaded=offloaded)
+        optimizer = nvswap.torch.AdamW(module.parameters(), config=config, lr=0.01, offloaded=offloaded)
         trained(module, optimizer)
-        assert optimizer.optimizer.step_count == 3
+        assert steps_of(optimizer) == 3
         del optimizer
         gc.collect()
     offloaded.load()
@@ -87,18 +97,18 @@ def a_setting_that_is_out_of_bounds_is_refused_by_its_name(directory):
             ("eps", -1, "eps is -1"), ("weight_decay", nan, "weight_decay is nan"),
             ("betas", (0.9, 1), "beta2 is 1"), ("betas", (0.9,), "betas are two numbers")):
         error = raises(nvswap.Error, lambda setting=setting, value=value: nvswap.torch.AdamW(
-            linear().parameters(), settings(directory), **{setting: value}), errno.EINVAL)
+            linear().parameters(), config=settings(directory), **{setting: value}), errno.EINVAL)
         assert named in str(error), error
 
 
 @promise
 def a_step_that_would_not_reach_the_parameters_is_refused(directory):
     module, config = linear(), settings(directory)
-    before = nvswap.torch.AdamW(module.parameters(), config, lr=0.01)
+    before = nvswap.torch.AdamW(module.parameters(), config=config, lr=0.01)
     offloaded = nvswap.torch.offload(module, config)
     assert "has other memory" in str(raises(nvswap.Error, step_of(module, before), errno.EINVAL))
     before.close()
-    optimizer = nvswap.torch.AdamW(module.parameters(), config, lr=0.01, offloaded=offloaded)
+    optimizer = nvswap.torch.AdamW(module.parameters(), config=config, lr=0.01, offloaded=offloaded)
     step_of(module, optimizer)()
     gc.collect()
     offloaded.load()
@@ -113,7 +123,7 @@ def an_offloaded_module_has_one_optimizer_at_a_time(directory):
     offloaded = nvswap.torch.offload(module, config)
 
     def made():
-        return nvswap.torch.AdamW(module.parameters(), config, lr=0.01, offloaded=offloaded)
+        return nvswap.torch.AdamW(module.parameters(), config=config, lr=0.01, offloaded=offloaded)
 
     first = made()
     raises(nvswap.Error, made, errno.EBUSY)
@@ -125,9 +135,9 @@ def an_offloaded_module_has_one_optimizer_at_a_time(directory):
 def a_parameter_of_several_groups_is_stepped_as_in_memory(directory):
     ours, theirs = linear(), linear()
     offloaded = nvswap.torch.offload(ours, settings(directory))
-    with_store = nvswap.torch.AdamW(ours.parameters(), small_groups(directory), lr=0.01,
+    with_store = nvswap.torch.AdamW(ours.parameters(), config=small_groups(directory), lr=0.01,
                                     offloaded=offloaded)
-    assert len(with_store.optimizer.groups) == 4
+    assert len(store_of(with_store).groups) == 4
     in_memory = torch.optim.AdamW(theirs.parameters(), lr=0.01)
     trained(ours, with_store)
     trained(theirs, in_memory)
@@ -143,7 +153,7 @@ def offloaded_weights_of_16_bits_are_taken_from_a_kept_store(directory):
     results = []
     for module in (first, second):
         offloaded = nvswap.torch.offload(module, settings(directory))
-        optimizer = nvswap.torch.AdamW(module.parameters(), small_groups(directory, keep=True),
+        optimizer = nvswap.torch.AdamW(module.parameters(), config=small_groups(directory, keep=True),
                                        lr=0.01, offloaded=offloaded)
         if module is first:
             trained(module, optimizer)
@@ -158,20 +168,20 @@ def a_commit_makes_the_steps_before_it_durable(directory):
     steps = []
     for commit in (True, False):
         module = linear()
-        optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory, keep=True), lr=0.01)
-        steps.append(optimizer.optimizer.step_count)
+        optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory, keep=True), lr=0.01)
+        steps.append(steps_of(optimizer))
         trained(module, optimizer)
         if commit:
             optimizer.commit()
-        optimizer.optimizer.abandon()
-    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory, keep=True), lr=0.01)
-    assert [*steps, optimizer.optimizer.step_count] == [0, 3, 3]
+        store_of(optimizer).abandon()
+    optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory, keep=True), lr=0.01)
+    assert [*steps, steps_of(optimizer)] == [0, 3, 3]
     optimizer.close()
 
 
 @promise
 def an_optimizer_is_not_copied_or_pickled(directory):
-    optimizer = nvswap.torch.AdamW(linear().parameters(), settings(directory))
+    optimizer = nvswap.torch.AdamW(linear().parameters(), config=settings(directory))
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
         assert "state_dict()" in str(raises(TypeError, lambda copied=copied: copied(optimizer)))
     optimizer.close()
@@ -181,7 +191,7 @@ def an_optimizer_is_not_copied_or_pickled(directory):
 def a_closure_has_gradients_and_its_loss_is_returned(directory):
     module = linear()
     before = module.weight.clone()
-    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), lr=0.01)
+    optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory), lr=0.01)
 
     def closure():
         loss = module(torch.ones(64)).sum()
@@ -199,7 +209,7 @@ def zero_grad_drops_gradients_of_offloaded_parameters(directory):
     module = linear()
     before = [parameter.detach().clone() for parameter in module.parameters()]
     offloaded = nvswap.torch.offload(module, settings(directory))
-    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), lr=0.01,
+    optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory), lr=0.01,
                                    weight_decay=0, offloaded=offloaded)
     module(torch.ones(64)).sum().backward()
     optimizer.zero_grad()
@@ -211,7 +221,7 @@ def zero_grad_drops_gradients_of_offloaded_parameters(directory):
 @promise
 def a_gradient_in_another_order_of_elements_is_stepped_as_in_memory(directory):
     gradient, weights = torch.arange(-2048.0, 2048).view(64, 64).t(), []
-    for make in (lambda parameters: nvswap.torch.AdamW(parameters, small_groups(directory), lr=0.01),
+    for make in (lambda parameters: nvswap.torch.AdamW(parameters, config=small_groups(directory), lr=0.01),
                  lambda parameters: torch.optim.AdamW(parameters, lr=0.01)):
         module = linear()
         optimizer = make([module.weight])
@@ -248,7 +258,7 @@ def a_parameter_counts_the_steps_in_which_it_has_gradients(directory):
     for offloads in (False, True):
         module = two_parts()
         offloaded = nvswap.torch.offload(module, settings(directory)) if offloads else None
-        optimizer = nvswap.torch.AdamW(module.parameters(), small_groups(directory), lr=0.01,
+        optimizer = nvswap.torch.AdamW(module.parameters(), config=small_groups(directory), lr=0.01,
                                        offloaded=offloaded)
         trained_in_parts(module, optimizer, range(9))
         optimizer.close()
@@ -264,12 +274,13 @@ def a_step_whose_weights_were_not_written_is_counted(directory):
 
     module = two_parts()
     offloaded = nvswap.torch.offload(module, settings(directory))
-    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), offloaded=offloaded)
+    optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory), offloaded=offloaded)
     write_range, offloaded.engine.write_range = offloaded.engine.write_range, fail
     module[0](torch.ones(64)).sum().backward()
     raises(KeyError, optimizer.step)
     offloaded.engine.write_range = write_range
-    assert optimizer.state_dict()["nvswap"] == {"step": 1, "steps": [1, 1, 0, 0]}
+    assert [number for number, state in optimizer.state_dict()["state"].items()
+            if state["step"] == 1] == [0, 1]
     optimizer.close()
     weights_of(module, offloaded)
 
@@ -286,10 +297,10 @@ def a_step_that_failed_is_finished_by_a_later_call(directory):
             optimizer.step()
         except nvswap.Error as error:
             assert error.errno == errno.EFBIG, error
-        return not optimizer.optimizer.info()["unfinished"]
+        return not store_of(optimizer).info()["unfinished"]
 
     module, theirs = layer(), layer()
-    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), lr=0.01)
+    optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory), lr=0.01)
     for each in (module, theirs):
         each(torch.ones(512)).square().mean().backward()
     torch.optim.AdamW(theirs.parameters(), lr=0.01).step()
@@ -300,7 +311,7 @@ def a_step_that_failed_is_finished_by_a_later_call(directory):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert any(stepped(optimizer) for _ in range(9))
-    assert set(optimizer.state_dict()["nvswap"]["steps"]) == {1}
+    assert {state["step"].item() for state in optimizer.state_dict()["state"].values()} == {1}
     optimizer.close()
     for ours, other in zip(module.parameters(), theirs.parameters()):
         assert torch.allclose(ours, other, atol=1e-6)
@@ -309,7 +320,7 @@ def a_step_that_failed_is_finished_by_a_later_call(directory):
 @promise
 def a_state_dict_has_the_steps_of_each_parameter(directory):
     def opened():
-        return nvswap.torch.AdamW(module.parameters(), small_groups(directory, keep=True), lr=0.01)
+        return nvswap.torch.AdamW(module.parameters(), config=small_groups(directory, keep=True), lr=0.01)
 
     module = two_parts()
     first = opened()
@@ -322,12 +333,8 @@ def a_state_dict_has_the_steps_of_each_parameter(directory):
     trained_in_parts(module, second, range(5, 9))
     for ours, theirs in zip(module.parameters(), parts_as_torch()):
         assert torch.allclose(ours, theirs, atol=1e-6)
-    steps = second.state_dict()["nvswap"]["steps"]
-    assert sorted(set(steps)) == [3, 9]
-    state["nvswap"] = {"step": 9}
-    second.load_state_dict(state)
-    assert second.state_dict()["nvswap"]["steps"] == [9] * len(steps)
-    state["nvswap"]["steps"] = [9]
+    steps = [state["step"].item() for state in second.state_dict()["state"].values()]
+    assert steps == [9, 9, 3, 3]
     raises(nvswap.Error, lambda: second.load_state_dict(state), errno.ESTALE)
     second.close()
 
@@ -337,10 +344,10 @@ def parameters_of_another_module_than_the_offloaded_one_are_refused(directory):
     module, other, config = linear(), linear(), settings(directory)
     offloaded = nvswap.torch.offload(module, config)
     error = raises(nvswap.Error, lambda: nvswap.torch.AdamW(
-        other.parameters(), config, offloaded=offloaded), errno.EINVAL)
+        other.parameters(), config=config, offloaded=offloaded), errno.EINVAL)
     assert "no parameter is of the module of `offloaded`" in str(error)
     both = [*other.parameters(), *module.parameters()]
-    optimizer = nvswap.torch.AdamW(both, config, offloaded=offloaded)
+    optimizer = nvswap.torch.AdamW(both, config=config, offloaded=offloaded)
     before = other.weight.detach().clone()
     other(module(torch.ones(1, 64))).sum().backward()
     optimizer.step()

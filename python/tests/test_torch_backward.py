@@ -45,7 +45,7 @@ def a_change_of_what_the_backward_needs_is_an_error(directory):
 def a_backward_of_a_forward_before_the_last_step_is_an_error(directory):
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
     with offloaded_to(directory, module) as offloaded:
-        optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory),
+        optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory),
                                        offloaded=offloaded)
         loss = module(torch.ones(2, 4)).sum()
         loss.backward(retain_graph=True)
@@ -62,7 +62,7 @@ def a_backward_of_a_forward_before_the_last_step_is_an_error(directory):
 def a_backward_after_a_step_of_other_parameters_has_its_gradients(directory):
     module, data = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(2))), torch.ones(2, 4)
     with offloaded_to(directory, module) as offloaded:
-        optimizer = nvswap.torch.AdamW(module[1].parameters(), settings(directory),
+        optimizer = nvswap.torch.AdamW(module[1].parameters(), config=settings(directory),
                                        offloaded=offloaded)
         module[1](data).sum().backward()
         loss = module[0](data).square().sum()
@@ -149,7 +149,7 @@ def a_backward_may_give_a_parameter_no_gradient(directory):
     expected, module = Model(), Model()
     trained(expected, torch.optim.AdamW(expected.parameters(), lr=0.01))
     with offloaded_to(directory, module) as offloaded:
-        optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), lr=0.01,
+        optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory), lr=0.01,
                                        offloaded=offloaded)
         trained(module, optimizer)
         optimizer.close()
@@ -163,7 +163,7 @@ def trained_in_threads(directory):
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
     with offloaded_to(directory, module) as offloaded, \
             concurrent.futures.ThreadPoolExecutor(1) as other:
-        optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory),
+        optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory),
                                        offloaded=offloaded)
         yield module, optimizer, lambda call: other.submit(call).result()
         optimizer.close()
@@ -180,7 +180,7 @@ def loss_of(module, within=lambda: None):
 def a_backward_beside_one_of_another_thread_is_refused(directory):
     with trained_in_threads(directory) as (module, optimizer, in_thread):
         loss_of(module).backward()
-        alone = optimizer.optimizer.sum_squares()
+        alone = optimizer.stores[0].optimizer.sum_squares()
         optimizer.zero_grad()
         beside = loss_of(module)
 
@@ -190,9 +190,9 @@ def a_backward_beside_one_of_another_thread_is_refused(directory):
                 assert "one thread at a time" in str(error)
 
         loss_of(module, refused).backward()
-        assert optimizer.optimizer.sum_squares() == alone
+        assert optimizer.stores[0].optimizer.sum_squares() == alone
         in_thread(beside.backward)
-        assert optimizer.optimizer.sum_squares() == 4 * alone
+        assert optimizer.stores[0].optimizer.sum_squares() == 4 * alone
 
 
 @promise

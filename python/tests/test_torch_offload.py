@@ -42,7 +42,7 @@ def losses(module, optimizer, steps=5):
 
 def in_memory(directory):
     module = model()
-    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory + "/"), lr=0.01)
+    optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory + "/"), lr=0.01)
     result = losses(module, optimizer)
     optimizer.close()
     return result, module
@@ -55,7 +55,7 @@ def a_module_is_trained_in_memory_whatever_the_default_device_is(directory):
         module = model()
         with torch.device("meta"):
             offloaded = nvswap.torch.offload(module, settings(directory)) if offload else None
-            optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory + "/"), lr=0.01,
+            optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory + "/"), lr=0.01,
                                            offloaded=offloaded)
             found = losses(module, optimizer)
             optimizer.close()
@@ -83,35 +83,21 @@ def adamw_has_the_settings_of_its_group(directory):
                            "betas": (0.5, 0.6), "eps": 1e-3}])
         return losses(module, optimizer), optimizer
 
-    ours, optimizer = trained(lambda groups: nvswap.torch.AdamW(groups, settings(directory)))
+    ours, optimizer = trained(lambda groups: nvswap.torch.AdamW(groups, config=settings(directory)))
     theirs, _ = trained(torch.optim.AdamW)
     # Other settings differ in the first digit from the second step on.
     assert all(abs(a - b) < 1e-3 * a for a, b in zip(ours, theirs)), (ours, theirs)
-    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10, cycle_momentum=False)
-    optimizer.step()
-    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
-    assert "betas" in str(raises(nvswap.Error, optimizer.step, errno.EINVAL))
     optimizer.close()
     groups = [{"params": list(model().parameters()), "amsgrad": True}]
-    error = raises(nvswap.Error, lambda: nvswap.torch.AdamW(groups, settings(directory)),
+    error = raises(nvswap.Error, lambda: nvswap.torch.AdamW(groups, config=settings(directory)),
                    errno.EINVAL)
     assert "amsgrad" in str(error)
 
 
 @promise
-def adamw_has_one_group(directory):
-    groups = [{"params": [torch.nn.Parameter(torch.ones(3))]} for _ in range(2)]
-    raises(nvswap.Error, lambda: nvswap.torch.AdamW(groups, settings(directory)), errno.EINVAL)
-    optimizer = nvswap.torch.AdamW(groups[:1], settings(directory))
-    raises(nvswap.Error, lambda: optimizer.add_param_group(groups[1]), errno.EINVAL)
-    assert len(optimizer.param_groups) == 1
-    optimizer.close()
-
-
-@promise
 def a_state_dict_goes_with_the_state_of_its_step_alone(directory):
     def opened(module, lr, keep=True):
-        return nvswap.torch.AdamW(module.parameters(), settings(directory, keep=keep), lr=lr)
+        return nvswap.torch.AdamW(module.parameters(), config=settings(directory, keep=keep), lr=lr)
 
     straight, module = model(), model()
     whole = opened(straight, 1e-3, False)
@@ -126,12 +112,6 @@ def a_state_dict_goes_with_the_state_of_its_step_alone(directory):
     assert second.param_groups[0]["lr"] == 1e-3
     assert found + losses(module, second, 2) == expected
     raises(nvswap.Error, lambda: second.load_state_dict(middle), errno.ESTALE)
-    theirs = torch.optim.AdamW(model().parameters()).state_dict()
-    raises(nvswap.Error, lambda: second.load_state_dict(theirs), errno.EINVAL)
-    other = copy.deepcopy(second.state_dict())
-    other["param_groups"][0]["eps"] = 1e-3
-    raises(nvswap.Error, lambda: second.load_state_dict(other), errno.EINVAL)
-    assert second.param_groups[0]["eps"] == 1e-8
     second.close()
 
 
@@ -143,7 +123,7 @@ def a_kept_store_gives_its_weights_to_parameters_in_memory_and_on_the_drive(dire
 
         def opened(module):
             weights = nvswap.torch.offload(module, settings(place)) if offloaded else None
-            return weights, nvswap.torch.AdamW(module.parameters(), settings(place, keep=True),
+            return weights, nvswap.torch.AdamW(module.parameters(), config=settings(place, keep=True),
                                                lr=0.01, offloaded=weights)
 
         def closed(weights, optimizer):
@@ -198,22 +178,22 @@ def adamw_names_the_parameter_that_it_refuses(directory):
 
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Embedding(4, 2, sparse=True))
     parameters = list(module.named_parameters())
-    optimizer = nvswap.torch.AdamW(parameters, settings(directory))
+    optimizer = nvswap.torch.AdamW(parameters, config=settings(directory))
     module[1](torch.tensor([1, 2])).sum().backward()
     assert "parameter 1.weight, of shape [4, 2], has sparse gradients" in refused(optimizer.step)
     optimizer.close()
     module.zero_grad()
     offloaded = nvswap.torch.offload(module[1], settings(directory))
-    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), offloaded=offloaded)
+    optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory), offloaded=offloaded)
     loss = module[1](torch.tensor([1, 2])).sum()
     assert "parameter weight, of shape [4, 2], has sparse gradients" in refused(loss.backward)
     optimizer.close()
     parameters = [torch.nn.Parameter(torch.ones(3, device="meta"))]
     assert "parameter 0, of shape [3], is on meta" in refused(
-        lambda: nvswap.torch.AdamW(parameters, settings(directory)))
+        lambda: nvswap.torch.AdamW(parameters, config=settings(directory)))
     parameters = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2, 3).t())]
     assert "parameter 1, of shape [3, 2], is not contiguous" in refused(
-        lambda: nvswap.torch.AdamW(parameters, settings(directory)))
+        lambda: nvswap.torch.AdamW(parameters, config=settings(directory)))
 
 
 @promise
@@ -227,7 +207,7 @@ def a_model_larger_than_its_pool_trains_with_the_losses_of_memory(directory):
     config["zero_optimization"]["offload_param"]["max_in_cpu"] = 0
     offloaded = nvswap.torch.offload(module, config)
     assert offloaded.engine.pool()[1] < 2 * size
-    optimizer = nvswap.torch.AdamW(module.parameters(), config, lr=0.01, offloaded=offloaded)
+    optimizer = nvswap.torch.AdamW(module.parameters(), config=config, lr=0.01, offloaded=offloaded)
     assert losses(module, optimizer) == expected
     assert offloaded.engine.stats()["pool"]["used_max"] < 2 * size
     assert offloaded.engine.stats()["swapped_in"] > 8 * size
@@ -265,7 +245,7 @@ def trained(directory, make, optimizer=None, data=torch.linspace(-1, 1, 96).view
     config["gradient_clipping"] = clipping
     offloaded = None if optimizer else nvswap.torch.offload(module, config)
     optimizer = optimizer(module) if optimizer else nvswap.torch.AdamW(
-        module.parameters(), config, lr=0.01, eps=eps, offloaded=offloaded)
+        module.parameters(), config=config, lr=0.01, eps=eps, offloaded=offloaded)
     for _ in range(4):
         loss = module(data).square().mean()
         loss.backward()
@@ -285,7 +265,7 @@ def trained(directory, make, optimizer=None, data=torch.linspace(-1, 1, 96).view
 def the_same_as_in_memory(directory, make):
     ours = trained(directory, make)
     theirs = trained(directory, make, lambda module: nvswap.torch.AdamW(
-        module.parameters(), settings(directory + "/"), lr=0.01))
+        module.parameters(), config=settings(directory + "/"), lr=0.01))
     assert ours == theirs, (ours, theirs)
     assert ours[-1] < ours[0]
 
@@ -323,11 +303,8 @@ def frozen_parameters_are_left_alone_and_cost_no_state(directory):
     before = module[0].weight.clone()
     trained(directory, lambda: module)
     assert module[0].weight.equal(before)
-    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory))
-    assert len(optimizer.optimizer.groups) == 3
-    module[0].weight.requires_grad_(True)
-    module(torch.ones(16)).sum().backward()
-    assert "parameter 0, of shape" in str(raises(nvswap.Error, optimizer.step, errno.EINVAL))
+    optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory))
+    assert len(optimizer.stores[0].optimizer.groups) == 3
     optimizer.close()
 
 
@@ -695,7 +672,7 @@ def a_forward_leaves_a_parameter_that_another_has_pinned(directory):
 def several_threads_finish_the_weights_of_one_tensor(directory):
     module = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
     offloaded = nvswap.torch.offload(module, settings(directory))
-    optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), offloaded=offloaded)
+    optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory), offloaded=offloaded)
     data = torch.randn(8, 512)
     for _ in range(3):
         torch.nn.functional.mse_loss(module(data), data).backward()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Hooks for PyTorch without DeepSpeed: `offload` keeps a module's parameters on the drive, `AdamW` its
-optimizer state.
+For PyTorch without DeepSpeed: `offload` keeps a module's parameters on the drive, `AdamW` and `Adam`
+the state of an optimizer.
 """
 
-from nvswap.torch.adamw import AdamW
+from nvswap.torch.adam import Adam, AdamW
 from nvswap.torch.offload import Offloaded, offload
 
-__all__ = ["AdamW", "Offloaded", "offload"]
+__all__ = ["Adam", "AdamW", "Offloaded", "offload"]

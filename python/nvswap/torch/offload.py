@@ -23,6 +23,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from nvswap.engine import Engine
 from nvswap.errors import Error, drop_variables, invalid
+from nvswap.torch.settings import settings_of
 from nvswap.torch.shared import leave, shared_of
 from nvswap.torch.threads import Forward
 
@@ -289,7 +290,7 @@ class Offloaded:
     def has_optimizer(self) -> bool:
         """Whether an AdamW that is not closed trains it."""
         own = self.optimizer()
-        return own is not None and not own.optimizer.closed
+        return own is not None and not own.closed
 
     # ---- The end
 
@@ -362,7 +363,7 @@ def _refuse_to_load(module: torch.nn.Module, *_: Any) -> None:
                   "offload(), or fill parameters on the meta device by `initialize`")
 
 
-def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = None,
+def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Engine] = None,
             initialize: Optional[Initialize] = None) -> Offloaded:
     """
     Moves the parameters of a module to the drive.
@@ -371,8 +372,9 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
     ----------
     module : torch.nn.Module
         With floating-point parameters in host memory or on the meta device.
-    config : Config, str or dict
-        Its offload_param block has path and pool. The pool must hold the parameters of the largest
+    config : Config, dict, str or os.PathLike, optional
+        A directory on the drive; or a DeepSpeed JSON file or its contents, whose offload_param block has
+        path and pool. The variable NVSWAP_CONFIG of the environment by default. The pool must hold the parameters of the largest
         module, twice for what a backward needs at once, and those of other modules that a forward
         reads.
     engine : Engine, optional
@@ -431,7 +433,10 @@ def offload(module: torch.nn.Module, config: Any, *, engine: Optional[Engine] = 
                 isinstance(hook, (WeightNorm, SpectralNorm, BasePruningMethod)) for hook in hooks):
             raise invalid(f"module {name or type(each).__name__} computes a parameter from others: "
                           "it can't be offloaded")
-    own = engine if engine is not None else Engine(config, "param", arrays="torch")
+    largest = max(sum(each.numel() for each in part.parameters(recurse=False))
+                  for part in module.modules())
+    own = engine if engine is not None else Engine(
+        settings_of(config, max(largest, 1)), "param", arrays="torch")
     try:
         return Offloaded(module, own, initialize)
     except BaseException:

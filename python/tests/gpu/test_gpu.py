@@ -136,7 +136,7 @@ def tensors_on_the_gpu_are_refused_by_name_of_the_device(directory):
 def modules_and_parameters_on_the_gpu_are_refused_with_what_to_do(directory):
     config, module = settings(directory), torch.nn.Linear(8, 8).cuda()
     for call in (lambda: nvswap.torch.offload(module, config),
-                 lambda: nvswap.torch.AdamW(module.parameters(), config)):
+                 lambda: nvswap.torch.AdamW(module.parameters(), config=config)):
         error = raises(nvswap.Error, call)
         assert "cuda:0" in str(error) and "nvswap.deepspeed" in str(error), error
     offloaded = nvswap.torch.offload(module.cpu(), config)
@@ -158,7 +158,7 @@ def a_module_is_trained_in_host_memory_where_the_gpu_is_the_default_device(direc
         data = torch.rand(16, 64)
         with torch.device(device):
             offloaded = nvswap.torch.offload(module, settings(directory)) if offload else None
-            optimizer = nvswap.torch.AdamW(module.parameters(), settings(directory), offloaded=offloaded)
+            optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory), offloaded=offloaded)
             losses = []
             for _ in range(4):
                 loss = module(data).square().mean()

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>
+#include <math.h>
 
 #include "base/error.h"
 #include "base/struct_size.h"
@@ -29,7 +30,7 @@ static int check_array(const char *name, const void *array, size_t size, struct 
 
 static int check_update(const struct nvs_adam_update *update, struct nvs_error *error)
 {
-	int rc = check_number("grad_factor", update->grad_factor, FLT_MAX, error);
+	int rc = check_number("grad_factor", fabs(update->grad_factor), FLT_MAX, error);
 
 	if (rc)
 		return rc;
@@ -83,7 +84,7 @@ int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error
 	if (rc || !update.numel)
 		return rc;
 	adam = adam_factors(&config, update.lr, update.step,
-			    update.grad_factor > 0 ? update.grad_factor : 1);
+			    update.grad_factor != 0 ? update.grad_factor : 1);
 	kernel_best()->adam(&adam, update.master, update.exp_avg, update.exp_avg_sq,
 			    update.gradients, update.gradients_dtype, update.weights,
 			    update.weights ? update.weights_dtype : NVS_F32, update.numel);

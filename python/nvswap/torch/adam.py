@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+AdamW and Adam of torch.optim with their state on the drive. Gradients are lent to the step; those of
+offloaded parameters are added to the store's as the backward makes them, so that they are never in
+memory together.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import weakref
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar, Union, overload
+
+import torch
+
+from nvswap.config import Config
+from nvswap.errors import Error, invalid
+from nvswap.optimizer import GroupAdam
+from nvswap.statistics import StepResult
+from nvswap.torch.offload import FOR_DEVICES, Offloaded
+from nvswap.torch.settings import settings_of
+from nvswap.torch.state import MOMENTS, State
+
+# Of a closure: a number or a tensor.
+Loss = TypeVar("Loss")
+Number = Union[float, torch.Tensor]
+
+
+class AdamW(torch.optim.Optimizer):
+    """
+    torch.optim.AdamW whose state lies in the offload_optimizer block's store.
+
+    Parameters
+    ----------
+    params : iterable of torch.nn.Parameter, of (name, parameter) or of dict
+        As torch.optim.AdamW has them, with groups and their own settings. In host memory and
+        contiguous: F32, BF16 or F16; or those of `offloaded`.
+    lr, betas, eps, weight_decay, maximize : optional
+        As in torch.optim.AdamW.
+    amsgrad, capturable, differentiable : bool
+        False.
+    foreach, fused : bool, optional
+        Have no effect.
+    config : Config, dict, str or os.PathLike, optional
+        A directory on the drive; or a DeepSpeed JSON file or its contents, of which the numbers of
+        the "optimizer" block are not used. The variable NVSWAP_CONFIG of the environment by default.
+    offloaded : Offloaded, optional
+        The module whose parameters are on the drive; new weights are written there.
+
+    Attributes
+    ----------
+    stores : list of State
+        One, until a parameter is added or unfrozen.
+    result : StepResult
+        Of the last step, of the store that was stepped last.
+
+    Raises
+    ------
+    nvswap.Error
+        EINVAL: there is no configuration, a setting is out of bounds or not False, parameters are
+        elsewhere, or none is of `offloaded`; EBUSY: `offloaded` has an optimizer. And those of
+        nvswap.Optimizer.
+
+    Notes
+    -----
+    The settings of groups may change between steps, as schedulers change them. A parameter that is
+    frozen has no state before its first gradient; it and those of add_param_group() get a store of
+    their own, with a pool of its own, below the first one's path.
+
+    state[parameter] has "step" alone. state_dict() has what that of torch.optim.AdamW has, and the
+    "master" of a parameter of 16 bits; either one loads the other's. Its tensors lie in files without
+    a name on the drive, and take memory as the system has it. With "nvswap": {"keep": true} they stay
+    in the store instead, which `commit()` makes durable, and state_dict() has the numbers of steps;
+    the parameters get the weights of a kept store when the optimizer is made.
+
+    A weight that the program changes between steps (load_state_dict, `weight.mul_(0.5)`) is stepped
+    from there; a change by `weight.data` is not seen and lasts until the next step, and so does one
+    of an offloaded parameter.
+
+    Gradients of offloaded parameters leave the backward for the store: `parameter.grad` is None, so
+    torch.nn.utils.clip_grad_norm_ neither sees nor clips them. `gradient_clipping` of the
+    configuration clips all.
+
+    Dropping the last reference closes the store, as `close()` does; gradients then stay in
+    `parameter.grad`.
+    """
+
+    _decoupled = True
+
+    def __init__(self, params: Any, lr: Number = 1e-3,
+                 betas: Tuple[Number, Number] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
+                 foreach: Optional[bool] = None, capturable: bool = False,
+                 differentiable: bool = False, fused: Optional[bool] = None, config: Any = None,
+                 offloaded: Optional[Offloaded] = None) -> None:
+        self._config = settings_of(config)
+        self._offloaded = offloaded
+        if offloaded is not None and offloaded.has_optimizer():
+            raise Error(errno.EBUSY, "the offloaded module has an optimizer, which takes its gradients: "
+                        "close() that one before making another")
+        self.stores: List[State] = []
+        self._made = False
+        # The store whose step failed; those before it have been stepped.
+        self._next = 0
+        self._sum_squares: Optional[float] = None
+        self._has_numbers = False
+        self._hooks: List[Any] = []
+        # Where steps write new weights to, and which of its changes each parameter has had in its master.
+        self._memory: Dict[torch.nn.Parameter, int] = {}
+        self._versions: Dict[torch.nn.Parameter, int] = {}
+        super().__init__(params, dict(
+            lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
+            maximize=maximize, foreach=foreach, capturable=capturable,
+            differentiable=differentiable, fused=fused, decoupled_weight_decay=self._decoupled))
+        if offloaded is not None and not any(map(self._tensor_of, self._numbers())):
+            raise invalid("no parameter is of the module of `offloaded`, which would not be trained: "
+                          "give the parameters of that module too, or leave out `offloaded`")
+        self._store_uncovered()
+        self._made = True
+        if offloaded is not None:
+            offloaded.optimizer = weakref.ref(self)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a nvswap.torch.{type(self).__name__} can't be pickled or copied: save its "
+                        "state_dict()")
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """Adds a group; its parameters get a store of their own."""
+        super().add_param_group(param_group)
+        try:
+            _numbers_of(self.param_groups[-1])
+            if self._made:
+                self._store_uncovered()
+        except BaseException:
+            self.param_groups.pop()
+            raise
+
+    # ---- Parameters
+
+    def _numbers(self) -> Dict[torch.nn.Parameter, int]:
+        """All parameters, numbered as state_dict() has them."""
+        parameters = [each for group in self.param_groups for each in group["params"]]
+        return {parameter: number for number, parameter in enumerate(parameters)}
+
+    def _tensor_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
+        return self._offloaded.name_of(parameter) if self._offloaded else None
+
+    def _described(self, parameter: torch.nn.Parameter) -> str:
+        name = self._tensor_of(parameter)
+        for group in self.param_groups:
+            named = group.get("param_names", ())
+            name = name or next((each for each, own in zip(named, group["params"])
+                                 if own is parameter), None)
+        return f"parameter {name or self._numbers()[parameter]}, of shape {list(parameter.shape)},"
+
+    def _store_of(self, parameter: torch.nn.Parameter) -> Optional[State]:
+        return next((store for store in self.stores if parameter in store.pieces), None)
+
+    def _store_uncovered(self) -> None:
+        """Makes a store for the trainable parameters that are in none."""
+        self._make_store([parameter for parameter in self._numbers()
+                          if parameter.requires_grad and not self._store_of(parameter)])
+
+    def _make_store(self, parameters: List[torch.nn.Parameter]) -> None:
+        if not parameters:
+            return
+        for parameter in parameters:
+            if self._tensor_of(parameter) is not None:
+                continue
+            if parameter.device.type != "cpu":
+                raise invalid(f"{self._described(parameter)} is on {parameter.device}, and not of `offloaded`: "
+                              f"{type(self).__name__} steps in host memory; {FOR_DEVICES}")
+            if not parameter.is_contiguous():
+                raise invalid(f"{self._described(parameter)} is not contiguous, and not of `offloaded`")
+        config, numbers = Config(self._config), self._numbers()
+        if self.stores:
+            below = f"added.{len(self.stores)}"
+            paths = [os.path.join(path, below) for path in self._config.paths("optimizer")]
+            for path in paths:
+                os.makedirs(path, exist_ok=True)
+            if paths:
+                config.set_paths("optimizer", paths)
+            # A pool for these parameters alone.
+            config["zero_optimization.sub_group_size"] = min(
+                int(config["zero_optimization.sub_group_size"]),
+                max(65536, *(8 * parameter.numel() for parameter in parameters)))
+        store = State(config, {parameter: str(numbers[parameter]) for parameter in parameters},
+                      self._offloaded)
+        self.stores.append(store)
+        # torch has hooks of a parameter outside of Python, where the collector finds no cycle.
+        hook = functools.partial(_add_gradient, weakref.ref(self))
+        steps = store.optimizer.step_count
+        for parameter in parameters:
+            if self._tensor_of(parameter) is not None:
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
+            self._memory[parameter] = parameter.data_ptr()
+            self._versions[parameter] = parameter._version
+            if steps:
+                self._set_steps(parameter, steps)
+
+    def _set_steps(self, parameter: torch.nn.Parameter, steps: float) -> None:
+        self.state[parameter]["step"] = torch.tensor(float(steps), device="cpu")
+
+    def _steps(self, parameter: torch.nn.Parameter) -> int:
+        return int(self.state[parameter]["step"]) if parameter in self.state else 0
+
+    # ---- Gradients and steps
+
+    def _flat_gradient(self, parameter: torch.nn.Parameter,
+                       gradient: torch.Tensor) -> torch.Tensor:
+        if gradient.layout is not torch.strided:
+            raise invalid(f"{self._described(parameter)} has sparse gradients: an Embedding takes "
+                          "sparse=False")
+        return gradient.contiguous().view(-1)
+
+    def _add_gradient(self, parameter: torch.nn.Parameter) -> None:
+        assert self._offloaded is not None
+        self._offloaded.threads.begin_backward()
+        # A backward that gives a parameter no gradient calls the hook too.
+        if parameter.grad is None:
+            return
+        flat, parameter.grad = self._flat_gradient(parameter, parameter.grad), None
+        store = self._store_of(parameter)
+        assert store is not None
+        store.add_gradient(parameter, flat)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], Loss]) -> Loss: ...
+
+    def step(self, closure: Optional[Callable[[], Loss]] = None) -> Optional[Loss]:
+        """
+        Takes a step of all parameters that have gradients.
+
+        Raises
+        ------
+        nvswap.Error
+            EIO and others of the drive: the step is not finished; call it again, without a closure,
+            before other gradients are computed. EINVAL: a setting is out of bounds, a parameter has
+            other memory, gradients are sparse, or a closure is given to a step that is to be
+            finished. And those of nvswap.Optimizer.step.
+        """
+        for parameter, memory in self._memory.items():
+            if self._tensor_of(parameter) is None and parameter.data_ptr() != memory:
+                raise invalid(f"{self._described(parameter)} has other memory than when the optimizer "
+                              "was made, by offload(), load() or `.data =`: make a new one after that")
+        loss: Optional[Loss] = None
+        finishes = self._finishes()
+        if closure is not None:
+            if finishes:
+                raise invalid("a step has failed and is not finished: call step() without a closure")
+            with torch.enable_grad():
+                loss = closure()
+        if not finishes:
+            self._prepare()
+        # That of an earlier run is finished with the numbers of this one.
+        if not finishes or not self._has_numbers:
+            self._set_numbers()
+        for store in self.stores[self._next:]:
+            for parameter in store.pieces:
+                if parameter.grad is not None:
+                    store.lend_gradient(parameter, self._flat_gradient(parameter, parameter.grad))
+        if not finishes:
+            self._sum_squares = self._sum_of_all()
+        for self._next in range(self._next, len(self.stores)):
+            self._step_store(self.stores[self._next])
+        self._next = 0
+        return loss
+
+    def _finishes(self) -> bool:
+        """Whether step() is to finish one that failed."""
+        return self._next > 0 or any(store.optimizer.info()["unfinished"] for store in self.stores)
+
+    def _prepare(self) -> None:
+        """Makes stores and masters be those of the parameters that have gradients."""
+        self._make_store([parameter for parameter in self._numbers()
+                          if parameter.grad is not None and parameter.numel()
+                          and not self._store_of(parameter)])
+        for store in self.stores:
+            for parameter in store.pieces:
+                if (parameter.grad is not None and self._tensor_of(parameter) is None
+                        and self._versions[parameter] != parameter._version):
+                    store.take_changes(parameter)
+                    self._versions[parameter] = parameter._version
+
+    def _set_numbers(self) -> None:
+        for group in self.param_groups:
+            numbers = _numbers_of(group)
+            for parameter in group["params"]:
+                store = self._store_of(parameter)
+                if store is not None:
+                    store.set_numbers(parameter, self._steps(parameter), **numbers)
+        self._has_numbers = True
+
+    def _sum_of_all(self) -> Optional[float]:
+        """Of the gradients of all stores, by which each one clips and scales; None: it has them all."""
+        if len(self.stores) == 1 or not (self._config["gradient_clipping"]
+                                          or self._config["fp16.enabled"]):
+            return None
+        return sum(store.optimizer.sum_squares() for store in self.stores)
+
+    def _step_store(self, store: State) -> None:
+        stepped, steps = store.with_gradients(), store.optimizer.step_count
+        try:
+            self.result: StepResult = store.step(self._sum_squares)
+        finally:
+            # A step is counted also when weights could not be written to the parameters' engine.
+            if store.optimizer.step_count > steps:
+                for parameter in stepped:
+                    self._set_steps(parameter, self._steps(parameter) + 1)
+                    # Graphs of forwards before can't go backward, as after a change in memory.
+                    torch.autograd.graph.increment_version(parameter)
+                    self._versions[parameter] = parameter._version
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients, those that were added included."""
+        super().zero_grad(set_to_none)
+        for store in self.stores:
+            store.optimizer.clear_gradients()
+        self._next = 0
+
+    # ---- State
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What that of torch.optim.AdamW has; with a kept store, the numbers of steps alone."""
+        result, numbers = super().state_dict(), self._numbers()
+        if self._config["nvswap.keep"]:
+                return dict(result, nvswap=[
+                {"step": store.optimizer.step_count,
+                 "params": [numbers[parameter] for parameter in store.pieces]}
+                for store in self.stores])
+        for parameter in self.state:
+            store = self._store_of(parameter)
+            assert store is not None
+            own = result["state"][numbers[parameter]]
+            result["state"][numbers[parameter]] = dict(own, **store.values(parameter))
+        return result
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """
+        Takes a state_dict of this class or of torch.optim's.
+
+        Raises
+        ------
+        nvswap.Error
+            EINVAL: it has state that is not of Adam, or of other shapes; ESTALE: it was made with a
+            kept store, and the store has the state of another step or of other parameters; EBUSY: a
+            step has failed and is not finished.
+        ValueError
+            Its groups have other numbers of parameters.
+        """
+        groups, stored = state_dict["param_groups"], state_dict.get("nvswap")
+        own = [len(group["params"]) for group in self.param_groups]
+        if [len(group["params"]) for group in groups] != own:
+            raise ValueError(f"the state_dict has groups of {[len(group['params']) for group in groups]} "
+                             f"parameters, the optimizer of {own}")
+        for group in groups:
+            _numbers_of({**self.defaults, **group})
+        ids = [number for group in groups for number in group["params"]]
+        state = {parameter: state_dict["state"][number]
+                 for number, parameter in zip(ids, self._numbers()) if number in state_dict["state"]}
+        self._check_state(state, stored is not None)
+        if self._finishes():
+            raise Error(errno.EBUSY, "a step has failed and is not finished: call step() first")
+        if stored is not None:
+            self._find_stores(stored)
+        super().load_state_dict(dict(state_dict, state={}))
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+            group["decoupled_weight_decay"] |= self._decoupled
+        if stored is None:
+            self._load(state)
+        for parameter, values in state.items():
+            self._set_steps(parameter, float(values["step"]))
+
+    def _check_state(self, state: Dict[torch.nn.Parameter, Any], kept: bool) -> None:
+        wanted = {"step"} if kept else {"step", *MOMENTS}
+        for parameter, values in state.items():
+            if not wanted <= set(values) <= wanted | {"master"}:
+                raise invalid(f"the state_dict has {', '.join(sorted(values))} of {self._described(parameter)} "
+                              f"where {type(self).__name__} has {', '.join(sorted(wanted))}")
+            for name in set(values) - {"step"}:
+                if values[name].shape != parameter.shape:
+                    raise invalid(f"{name} of {self._described(parameter)} is of shape "
+                                  f"{list(values[name].shape)}")
+
+    def _load(self, state: Dict[torch.nn.Parameter, Any]) -> None:
+        """A parameter of which there is no state starts anew."""
+        self._make_store([parameter for parameter in state
+                          if parameter.numel() and not self._store_of(parameter)])
+        for store in self.stores:
+            steps = max((int(state[parameter]["step"]) for parameter in store.pieces
+                         if parameter in state), default=0)
+            if not steps and not store.optimizer.step_count:
+                continue
+            for parameter in store.pieces:
+                store.set_values(parameter, state.get(parameter, {}))
+                # The program may load the weights before or after this.
+                self._versions[parameter] = -1
+            store.optimizer.step_count = steps
+
+    def _find_stores(self, stored: List[Dict[str, Any]]) -> None:
+        """Opens the kept stores that a state_dict goes with."""
+        parameters = list(self._numbers())
+        for wanted in stored[len(self.stores):]:
+            self._make_store([parameters[number] for number in wanted["params"]])
+        numbers = self._numbers()
+        for store, wanted in zip(self.stores, stored):
+            if [numbers[parameter] for parameter in store.pieces] != wanted["params"]:
+                raise Error(errno.ESTALE, "the state_dict goes with stores of other parameters")
+            if store.optimizer.step_count != wanted["step"]:
+                raise Error(errno.ESTALE, f"the state_dict is of step {wanted['step']}, the store has the "
+                            f"state of step {store.optimizer.step_count}: open the kept store that was "
+                            "committed then")
+
+    def commit(self) -> None:
+        """Makes the state of a kept store durable."""
+        for store in self.stores:
+            store.optimizer.commit()
+
+    def close(self) -> None:
+        """Closes the state's store; the parameters keep their weights."""
+        for hook in self._hooks:
+            hook.remove()
+        for store in self.stores:
+            store.optimizer.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return any(store.optimizer.closed for store in self.stores)
+
+
+class Adam(AdamW):
+    """torch.optim.Adam whose state lies in the offload_optimizer block's store: see :class:`AdamW`,
+    from which it differs as torch's do."""
+
+    def __init__(self, params: Any, lr: Number = 1e-3,
+                 betas: Tuple[Number, Number] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0, amsgrad: bool = False, *,
+                 decoupled_weight_decay: bool = False, **more: Any) -> None:
+        self._decoupled = decoupled_weight_decay
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **more)
+
+
+def _numbers_of(group: Dict[str, Any]) -> Dict[str, Any]:
+    """The settings of a group for GroupAdam.set(), after a check of all of them."""
+    for name in ("amsgrad", "capturable", "differentiable"):
+        if group.get(name):
+            raise invalid(f"{name} is not supported: leave it out, or use torch.optim")
+    for name in ("lr", "eps", "weight_decay"):
+        if not isinstance(group[name], (int, float, torch.Tensor)):
+            raise invalid(f"{name} is {group[name]!r}: a configuration is given as config=")
+    if len(group["betas"]) != 2:
+        raise invalid(f"betas are two numbers, not {group['betas']}")
+    numbers = dict(lr=float(group["lr"]), betas=[float(beta) for beta in group["betas"]],
+                   eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
+                   adam_w_mode=bool(group["decoupled_weight_decay"]),
+                   grad_factor=-1.0 if group["maximize"] else 1.0)
+    # Raises an error that names the setting.
+    GroupAdam(1).set(0, **numbers)
+    return numbers
+
+
+def _add_gradient(optimizer: "weakref.ref[AdamW]", parameter: torch.nn.Parameter) -> None:
+    own = optimizer()
+    if own is not None:
+        own._add_gradient(parameter)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration that `offload` and the optimizers are given: one of DeepSpeed, or a directory."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from nvswap.config import Config
+from nvswap.errors import invalid
+
+# Elements in a buffer, of 4 bytes in host memory, of which a pool has four.
+_SUB_GROUP_SIZE = 1 << 24
+
+
+def settings_of(config: Any, largest: int = 1) -> Config:
+    """
+    Returns a configuration of its own.
+
+    Parameters
+    ----------
+    config : Config, dict, str, os.PathLike or None
+        A DeepSpeed JSON file or its contents. A directory: offload there, with pools of four buffers
+        of `largest` elements for parameters and of 64 MiB for an optimizer. None: what the variable
+        NVSWAP_CONFIG of the environment has, a file or a directory.
+    largest : int
+        Elements of the parameters of the largest module.
+
+    Raises
+    ------
+    nvswap.Error
+        EINVAL: None, and there is no such variable. And those of Config.
+    """
+    if config is None:
+        config = os.environ.get("NVSWAP_CONFIG")
+    if not config:
+        raise invalid("there is no configuration: as config=, or in the environment as NVSWAP_CONFIG, "
+                      "give a directory on the drive or a DeepSpeed JSON file")
+    if isinstance(config, (str, os.PathLike)) and os.path.isdir(config):
+        block = {"device": "nvme", "nvme_path": os.fspath(config), "buffer_count": 4}
+        return Config({"zero_optimization": {
+            "sub_group_size": _SUB_GROUP_SIZE,
+            "offload_param": dict(block, buffer_size=largest),
+            "offload_optimizer": dict(block, pipeline_read=True, pipeline_write=True)}})
+    return Config(config)
