@@ -108,13 +108,26 @@ def a_step_that_would_not_reach_the_parameters_is_refused(directory):
     offloaded = nvswap.torch.offload(module, config)
     assert "has other memory" in str(raises(nvswap.Error, step_of(module, before), errno.EINVAL))
     before.close()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
+def a_module_that_was_loaded_back_is_trained_on_by_its_optimizer(directory):
+    module, theirs, config = linear(), linear(), settings(directory)
+    offloaded = nvswap.torch.offload(module, config)
     optimizer = nvswap.torch.AdamW(module.parameters(), config=config, lr=0.01, offloaded=offloaded)
-    step_of(module, optimizer)()
+    trained(module, optimizer)
     gc.collect()
     offloaded.load()
-    assert "has other memory" in str(raises(nvswap.Error, step_of(module, optimizer), errno.EINVAL))
+    trained(module, optimizer)
     optimizer.close()
     offloaded.engine.close()
+    in_memory = torch.optim.AdamW(theirs.parameters(), lr=0.01)
+    trained(theirs, in_memory)
+    trained(theirs, in_memory)
+    for found, expected in zip(module.parameters(), theirs.parameters()):
+        assert torch.allclose(found, expected, atol=1e-6)
 
 
 @promise

@@ -19,7 +19,8 @@ from nvswap.config import Config
 from nvswap.errors import Error, invalid
 from nvswap.optimizer import GroupAdam
 from nvswap.statistics import StepResult
-from nvswap.torch.offload import FOR_DEVICES, Offloaded
+from nvswap.torch.local import is_sharded, local, local_gradient
+from nvswap.torch.offload import Offloaded
 from nvswap.torch.settings import settings_of
 from nvswap.torch.state import MOMENTS, State
 
@@ -35,8 +36,8 @@ class AdamW(torch.optim.Optimizer):
     Parameters
     ----------
     params : iterable of torch.nn.Parameter, of (name, parameter) or of dict
-        As torch.optim.AdamW has them, with groups and their own settings. In host memory and
-        contiguous: F32, BF16 or F16; or those of `offloaded`.
+        As torch.optim.AdamW has them, with groups and their own settings. F32, BF16 or F16 and
+        contiguous, in host memory or on a device, DTensors too; or those of `offloaded`.
     lr, betas, eps, weight_decay, maximize : optional
         As in torch.optim.AdamW.
     amsgrad, capturable, differentiable : bool
@@ -59,12 +60,14 @@ class AdamW(torch.optim.Optimizer):
     Raises
     ------
     nvswap.Error
-        EINVAL: there is no configuration, a setting is out of bounds or not False, parameters are
-        elsewhere, or none is of `offloaded`; EBUSY: `offloaded` has an optimizer. And those of
+        EINVAL: there is no configuration, a setting is out of bounds or not False, a parameter is not
+        contiguous or has no memory, or none is of `offloaded`; EBUSY: `offloaded` has an optimizer. And those of
         nvswap.Optimizer.
 
     Notes
     -----
+    Each rank of torch.distributed has a store of its own, with the state of its parameters or shards.
+
     The settings of groups may change between steps, as schedulers change them. A parameter that is
     frozen has no state before its first gradient; it and those of add_param_group() get a store of
     their own, with a pool of its own, below the first one's path.
@@ -96,6 +99,8 @@ class AdamW(torch.optim.Optimizer):
                  differentiable: bool = False, fused: Optional[bool] = None, config: Any = None,
                  offloaded: Optional[Offloaded] = None) -> None:
         self._config = settings_of(config)
+        if torch.distributed.is_available() and torch.distributed.is_initialized() and not self._config["nvswap.rank"]:
+            self._config["nvswap.rank"] = torch.distributed.get_rank()
         self._offloaded = offloaded
         if offloaded is not None and offloaded.has_optimizer():
             raise Error(errno.EBUSY, "the offloaded module has an optimizer, which takes its gradients: "
@@ -107,8 +112,7 @@ class AdamW(torch.optim.Optimizer):
         self._sum_squares: Optional[float] = None
         self._has_numbers = False
         self._hooks: List[Any] = []
-        # Where steps write new weights to, and which of its changes each parameter has had in its master.
-        self._memory: Dict[torch.nn.Parameter, int] = {}
+        # Which of its changes each parameter has had in its master.
         self._versions: Dict[torch.nn.Parameter, int] = {}
         super().__init__(params, dict(
             lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
@@ -164,15 +168,19 @@ class AdamW(torch.optim.Optimizer):
                           if parameter.requires_grad and not self._store_of(parameter)])
 
     def _make_store(self, parameters: List[torch.nn.Parameter]) -> None:
-        if not parameters:
+        if not any(local(parameter).numel() for parameter in parameters):
             return
         for parameter in parameters:
             if self._tensor_of(parameter) is not None:
                 continue
-            if parameter.device.type != "cpu":
-                raise invalid(f"{self._described(parameter)} is on {parameter.device}, and not of `offloaded`: "
-                              f"{type(self).__name__} steps in host memory; {FOR_DEVICES}")
-            if not parameter.is_contiguous():
+            if parameter.is_meta:
+                raise invalid(f"{self._described(parameter)} is on meta, and not of `offloaded`")
+            if is_sharded(parameter) and (self._config["gradient_clipping"]
+                                          or self._config["fp16.enabled"]):
+                raise invalid(f"{self._described(parameter)} is a shard, and gradient_clipping and fp16 of the "
+                              "configuration go by this rank's gradients alone: leave them out, and use "
+                              "torch.nn.utils.clip_grad_norm_ and torch.amp.GradScaler")
+            if not local(parameter).is_contiguous():
                 raise invalid(f"{self._described(parameter)} is not contiguous, and not of `offloaded`")
         config, numbers = Config(self._config), self._numbers()
         if self.stores:
@@ -185,7 +193,7 @@ class AdamW(torch.optim.Optimizer):
             # A pool for these parameters alone.
             config["zero_optimization.sub_group_size"] = min(
                 int(config["zero_optimization.sub_group_size"]),
-                max(65536, *(8 * parameter.numel() for parameter in parameters)))
+                max(65536, *(8 * local(parameter).numel() for parameter in parameters)))
         store = State(config, {parameter: str(numbers[parameter]) for parameter in parameters},
                       self._offloaded)
         self.stores.append(store)
@@ -195,7 +203,6 @@ class AdamW(torch.optim.Optimizer):
         for parameter in parameters:
             if self._tensor_of(parameter) is not None:
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
-            self._memory[parameter] = parameter.data_ptr()
             self._versions[parameter] = parameter._version
             if steps:
                 self._set_steps(parameter, steps)
@@ -213,7 +220,7 @@ class AdamW(torch.optim.Optimizer):
         if gradient.layout is not torch.strided:
             raise invalid(f"{self._described(parameter)} has sparse gradients: an Embedding takes "
                           "sparse=False")
-        return gradient.contiguous().view(-1)
+        return local_gradient(gradient, parameter).contiguous().view(-1)
 
     def _add_gradient(self, parameter: torch.nn.Parameter) -> None:
         assert self._offloaded is not None
@@ -244,9 +251,10 @@ class AdamW(torch.optim.Optimizer):
             other memory, gradients are sparse, or a closure is given to a step that is to be
             finished. And those of nvswap.Optimizer.step.
         """
-        for parameter, memory in self._memory.items():
-            if self._tensor_of(parameter) is None and parameter.data_ptr() != memory:
-                raise invalid(f"{self._described(parameter)} has other memory than when the optimizer "
+        for store in self.stores:
+            moved = store.check_memory()
+            if moved is not None:
+                raise invalid(f"{self._described(moved)} has other memory than when the optimizer "
                               "was made, by offload(), load() or `.data =`: make a new one after that")
         loss: Optional[Loss] = None
         finishes = self._finishes()
@@ -264,6 +272,7 @@ class AdamW(torch.optim.Optimizer):
             for parameter in store.pieces:
                 if parameter.grad is not None:
                     store.lend_gradient(parameter, self._flat_gradient(parameter, parameter.grad))
+            store.await_gradients()
         if not finishes:
             self._sum_squares = self._sum_of_all()
         for self._next in range(self._next, len(self.stores)):
@@ -278,7 +287,7 @@ class AdamW(torch.optim.Optimizer):
     def _prepare(self) -> None:
         """Makes stores and masters be those of the parameters that have gradients."""
         self._make_store([parameter for parameter in self._numbers()
-                          if parameter.grad is not None and parameter.numel()
+                          if parameter.grad is not None and local(parameter).numel()
                           and not self._store_of(parameter)])
         for store in self.stores:
             for parameter in store.pieces:
@@ -392,7 +401,7 @@ class AdamW(torch.optim.Optimizer):
     def _load(self, state: Dict[torch.nn.Parameter, Any]) -> None:
         """A parameter of which there is no state starts anew."""
         self._make_store([parameter for parameter in state
-                          if parameter.numel() and not self._store_of(parameter)])
+                          if local(parameter).numel() and not self._store_of(parameter)])
         for store in self.stores:
             steps = max((int(state[parameter]["step"]) for parameter in store.pieces
                          if parameter in state), default=0)

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The masters and moments of some of an optimizer's parameters, in one store. A parameter is cut into
-groups of the store of sub_group_size elements at most: its pieces.
+The masters and moments of some of an optimizer's parameters, in one store. A parameter, or this
+rank's shard of it, is cut into groups of the store of sub_group_size elements at most: its pieces.
+
+Gradients and new weights of a plain parameter in host memory are read and written where they are.
+For one on a device, gradients are copied to host memory before a step, and each run of new weights
+to the device while later ones are computed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
@@ -16,6 +21,7 @@ import torch
 from nvswap.config import Config
 from nvswap.optimizer import Group, GroupAdam, Optimizer
 from nvswap.statistics import StepResult
+from nvswap.torch.local import is_on_host, is_sharded, like_parameter, local
 from nvswap.torch.offload import Offloaded
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -37,8 +43,7 @@ class State:
     ----------
     config : Config
     parameters : dict of torch.nn.Parameter to str
-        With the prefixes of their groups' names in the store. Contiguous and in host memory, or of
-        `offloaded`.
+        With the prefixes of their groups' names in the store. Contiguous, or of `offloaded`.
     offloaded : Offloaded, optional
 
     Attributes
@@ -53,53 +58,78 @@ class State:
         self._config = config
         self.pieces: Dict[torch.nn.Parameter, List[Piece]] = {}
         self._owners: List[Tuple[torch.nn.Parameter, Piece]] = []
+        # Where steps write new weights to themselves.
+        self._memory: Dict[torch.nn.Parameter, int] = {}
+        # Where gradients of a device are copied to.
+        self._host: Dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._streams: Dict[torch.device, Any] = {}
         groups = []
         limit = int(config["zero_optimization.sub_group_size"])
         for parameter, name in parameters.items():
             self.pieces[parameter] = pieces = []
-            for offset in range(0, parameter.numel(), limit):
-                piece = Piece(len(groups), offset, min(limit, parameter.numel() - offset))
+            numel = local(parameter).numel()
+            if not (is_sharded(parameter) or self._tensor_of(parameter)) and is_on_host(parameter):
+                self._memory[parameter] = parameter.data_ptr()
+            for offset in range(0, numel, limit):
+                piece = Piece(len(groups), offset, min(limit, numel - offset))
                 pieces.append(piece)
                 self._owners.append((parameter, piece))
                 groups.append(Group(f"{name}.{offset}", *(
-                    (None, piece.numel, parameter.dtype) if self._tensor_of(parameter) else
-                    (_part(parameter.data.view(-1), piece),))))
+                    (_part(parameter.data.view(-1), piece),) if parameter in self._memory else
+                    (None, piece.numel, parameter.dtype))))
         self._adam = GroupAdam(len(groups))
-        self.optimizer = Optimizer(config, groups, update=self._adam,
-                                   weights_final=self._write_weights if offloaded else None)
+        self.optimizer = Optimizer(
+            config, groups, update=self._adam,
+            weights_final=None if len(self._memory) == len(parameters) else self._write_weights)
         if self.optimizer.step_count:
             self._take_kept_weights()
         else:
-            self._start_offloaded()
+            self._start()
 
     def _tensor_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
         return self._offloaded.name_of(parameter) if self._offloaded else None
 
-    def _start_offloaded(self) -> None:
-        """The masters of offloaded parameters begin as these."""
+    def _start(self) -> None:
+        """The masters of parameters whose memory the store does not know begin as these."""
         for parameter, piece in self._owners:
-            name = self._tensor_of(parameter)
-            if name is not None:
-                weights = torch.empty(piece.numel, dtype=parameter.dtype, device="cpu")
-                assert self._offloaded is not None
-                self._offloaded.engine.read_range(name, weights, piece.offset * weights.itemsize)
-                self.optimizer.set_state(piece.group, "master", weights.float())
+            if parameter not in self._memory:
+                self.optimizer.set_state(piece.group, "master", self._weights(parameter, piece).float())
+
+    def _weights(self, parameter: torch.nn.Parameter, piece: Piece) -> torch.Tensor:
+        name = self._tensor_of(parameter)
+        if name is None:
+            return _part(local(parameter).view(-1), piece).cpu()
+        weights = torch.empty(piece.numel, dtype=parameter.dtype, device="cpu")
+        assert self._offloaded is not None
+        self._offloaded.engine.read_range(name, weights, piece.offset * weights.itemsize)
+        return weights
 
     def _take_kept_weights(self) -> None:
         """Gives the parameters the weights of the last step that a kept store has."""
-        if any(self._tensor_of(parameter) is None for parameter in self.pieces):
+        if self._memory:
             self.optimizer.get_weights()
         for parameter, piece in self._owners:
-            if self._tensor_of(parameter) is not None:
-                self._write_weights(piece.group, 0, self._get(piece, "master").to(parameter.dtype))
+            if parameter not in self._memory:
+                self._put(parameter, piece.offset, self._get(piece, "master").to(parameter.dtype))
 
     def _write_weights(self, group: int, offset: int, weights: Any) -> None:
+        """Called by the threads of a step."""
         parameter, piece = self._owners[group]
+        if self._tensor_of(parameter) is not None:
+            self._put(parameter, piece.offset + offset, weights)
+        elif parameter not in self._memory:
+            # torch makes no tensor over memory that it may not write to.
+            own = torch.from_numpy(weights.view("u1").copy()).view(parameter.dtype)
+            with self._stream_of(parameter):
+                self._put(parameter, piece.offset + offset, own)
+
+    def _put(self, parameter: torch.nn.Parameter, offset: int, weights: Any) -> None:
         name = self._tensor_of(parameter)
         if name is not None:
             assert self._offloaded is not None
-            self._offloaded.engine.write_range(
-                name, weights, (piece.offset + offset) * weights.itemsize)
+            self._offloaded.engine.write_range(name, weights, offset * weights.itemsize)
+        else:
+            local(parameter).view(-1)[offset:offset + len(weights)].copy_(weights)
 
     def _get(self, piece: Piece, part: str) -> torch.Tensor:
         values = torch.empty(piece.numel, device="cpu")
@@ -120,11 +150,30 @@ class State:
             self.optimizer.add_gradients(piece.group, _part(flat, piece))
 
     def lend_gradient(self, parameter: torch.nn.Parameter, flat: torch.Tensor) -> None:
-        """Lends the gradient to the next step, or again to one that failed and needs it."""
+        """Lends the gradient to the next step, or again to one that failed and needs it. One of a
+        device is there after :meth:`await_gradients`."""
+        if not is_on_host(flat):
+            host = self._host.get(parameter)
+            if host is None or host.dtype != flat.dtype:
+                host = self._host[parameter] = torch.empty(
+                    flat.shape, dtype=flat.dtype, device="cpu", pin_memory=True)
+            flat = host.copy_(flat, non_blocking=True)
         unfinished = self.optimizer.info()["unfinished"]
         for piece in self.pieces[parameter]:
             if not (unfinished and self._gradients(piece) == "lent"):
                 self.optimizer.lend_gradients(piece.group, _part(flat, piece))
+
+    def await_gradients(self) -> None:
+        """Waits for the copies of gradients, on the present stream of each device, on which the new
+        weights are copied too."""
+        self._streams = {device: torch.get_device_module(device).current_stream(device)
+                         for device in {local(parameter).device for parameter in self._host}}
+        for stream in self._streams.values():
+            stream.synchronize()
+
+    def _stream_of(self, parameter: torch.nn.Parameter) -> Any:
+        stream = self._streams.get(local(parameter).device)
+        return stream if stream is not None else contextlib.nullcontext()
 
     def _gradients(self, piece: Piece) -> str:
         gradients: str = self.optimizer.group_info(piece.group)["gradients"]
@@ -133,7 +182,13 @@ class State:
     def with_gradients(self) -> List[torch.nn.Parameter]:
         """The parameters that the next step changes."""
         return [parameter for parameter, pieces in self.pieces.items()
-                if any(self._gradients(piece) != "none" for piece in pieces)]
+                if parameter.grad is not None
+                or any(self._gradients(piece) != "none" for piece in pieces)]
+
+    def check_memory(self) -> Optional[torch.nn.Parameter]:
+        """A parameter that has other memory than the store writes to."""
+        return next((parameter for parameter, memory in self._memory.items()
+                     if parameter.data_ptr() != memory), None)
 
     def step(self, sum_squares: Optional[float]) -> StepResult:
         """Steps the parameters that have gradients, by the numbers that were set for them."""
@@ -144,9 +199,8 @@ class State:
     def take_changes(self, parameter: torch.nn.Parameter) -> None:
         """Weights that the program has changed become masters; the others keep theirs, which have
         more bits than a weight of 16."""
-        weights = parameter.data.view(-1)
         for piece in self.pieces[parameter]:
-            master, own = self._get(piece, "master"), _part(weights, piece)
+            master, own = self._get(piece, "master"), self._weights(parameter, piece)
             same = master.to(own.dtype) == own
             if not same.all():
                 self.optimizer.set_state(piece.group, "master",
@@ -166,16 +220,15 @@ class State:
             yield "master"
 
     def _copied(self, parameter: torch.nn.Parameter, part: str) -> torch.Tensor:
-        if not parameter.numel():
-            return torch.empty_like(parameter, dtype=torch.float32, device="cpu")
-        values = self._mapped(parameter.numel())
+        own = local(parameter)
+        values = self._mapped(own.numel())
         for piece in self.pieces[parameter]:
             self.optimizer.get_state(piece.group, part, out=_part(values, piece))
-        return values.view(parameter.shape)
+        return like_parameter(values.view(own.shape), parameter)
 
     def _mapped(self, numel: int) -> torch.Tensor:
         paths = self._config.paths("optimizer")
-        if not paths:
+        if not paths or not numel:
             return torch.empty(numel, device="cpu")
         with tempfile.TemporaryFile(dir=paths[0]) as file:
             os.posix_fallocate(file.fileno(), 0, 4 * numel)
@@ -184,7 +237,7 @@ class State:
     def set_values(self, parameter: torch.nn.Parameter, values: Dict[str, Any]) -> None:
         """Takes moments, which are zero where they are missing, and the master if there is one."""
         for part in [*MOMENTS, *(["master"] if "master" in values else [])]:
-            flat = values[part].reshape(-1) if part in values else None
+            flat = local(values[part]).reshape(-1) if part in values else None
             for piece in self.pieces[parameter]:
                 self.optimizer.set_state(piece.group, part, torch.zeros(piece.numel, device="cpu")
                                          if flat is None else _part(flat, piece).float().cpu())

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this rank has of a tensor: all of it, or its shard of a DTensor."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+
+def _dtensor() -> Any:
+    """The class; None where nothing has imported it, so that there is none of it."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return getattr(module, "DTensor", None)
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether it is a DTensor, as those of fully_shard and tensor parallelism are."""
+    kind = _dtensor()
+    return kind is not None and isinstance(tensor, kind)
+
+
+def is_on_host(tensor: torch.Tensor) -> bool:
+    """Whether its memory is the host's."""
+    return tensor.device.type == "cpu"
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part, without a graph; it shares the tensor's memory."""
+    return tensor._local_tensor.detach() if is_sharded(tensor) else tensor.detach()
+
+
+def local_gradient(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """The part of a gradient that belongs to this rank's part of its parameter."""
+    if is_sharded(gradient) and gradient.placements != parameter.placements:
+        gradient = gradient.redistribute(placements=parameter.placements)
+    return local(gradient)
+
+
+def like_parameter(values: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """Values of this rank as a tensor that is sharded as the parameter is; no copy, in host memory."""
+    if not is_sharded(parameter):
+        return values
+    return _dtensor()(values, parameter._spec, requires_grad=False)
