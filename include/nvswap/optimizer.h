@@ -152,7 +152,8 @@ struct nvs_optimizer_options {
  *
  * With "nvswap": {"read_only": true} the state of a kept store is only read, by any number of
  * optimizers at once, and nothing of the store changes. nvs_optimizer_get, nvs_optimizer_export,
- * nvs_optimizer_get_weights, nvs_optimizer_sum_gradients and calls that return information work;
+ * nvs_optimizer_get_weights, nvs_optimizer_sum_gradients, nvs_optimizer_sum_groups and calls that
+ * return information work;
  * the others are -EROFS, and nvs_optimizer_close commits nothing. The groups, `ratio` and
  * grad_accum_dtype must be those of the store; optimizer.type may be any.
  * Errors: those of nvs_engine_open and nvs_tensor_register, with options->aio those of
@@ -259,6 +260,14 @@ struct nvs_gradient_sums {
  */
 NVS_API int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer,
 					struct nvs_gradient_sums *sums, struct nvs_error *error);
+/*
+ * The same for each group: sum_squares[i], of n, is that of group i; 0 without gradients.
+ * Errors:
+ * -EBUSY   a step has failed and is not finished
+ * -EINVAL  an argument is NULL, or n is not the number of groups
+ */
+NVS_API int nvs_optimizer_sum_groups(struct nvs_optimizer *optimizer, double *sum_squares, size_t n,
+				     struct nvs_error *error);
 
 struct nvs_step_options {
 	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */

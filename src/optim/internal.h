@@ -361,7 +361,9 @@ int update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64
 /* The gradients of a segment of a tile, possibly zeros, and their type. */
 const char *gradients_at(const struct nvs_optimizer *optimizer, const struct segment *segment,
 			 enum nvs_dtype *dtype);
-int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error *error);
+/* Sums squares, and those of each group to `groups`, which may be NULL. */
+int gradients_sum(struct nvs_optimizer *optimizer, double *sum, double *groups,
+		  struct nvs_error *error);
 /* Discards the tile's gradients and releases their memory. The caller is its only user. */
 void gradients_discard(struct nvs_optimizer *optimizer, struct gradient_tile *gradients);
 void gradients_clear(struct nvs_optimizer *optimizer);

@@ -203,7 +203,7 @@ TEST(groups_whose_weights_overlap_are_refused)
 
 /* ---- Calls within a call ---- */
 
-#define CALLS 15
+#define CALLS 16
 
 struct within {
 	struct nvs_optimizer *optimizer;
@@ -226,6 +226,7 @@ static void call_all(struct within *within)
 		nvs_optimizer_add_gradients(o, 0, 0, 4, NVS_F32, data, NULL, &error),
 		nvs_optimizer_clear_gradients(o, &error),
 		nvs_optimizer_sum_gradients(o, &sums, &error),
+		nvs_optimizer_sum_groups(o, &sums.sum_squares, 1, &error),
 		nvs_optimizer_step(o, NULL, NULL, &error),
 		nvs_optimizer_get_info(o, &info, &error),
 		nvs_optimizer_get_group_info(o, 0, &group, &error),

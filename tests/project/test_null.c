@@ -387,6 +387,9 @@ static void gradient_functions(void)
 	REFUSES(nvs_optimizer_clear_gradients(NULL, &error));
 	REFUSES(nvs_optimizer_sum_gradients(NULL, &sums, &error));
 	REFUSES(nvs_optimizer_sum_gradients(optimizer, NULL, &error));
+	REFUSES(nvs_optimizer_sum_groups(NULL, &sums.sum_squares, 1, &error));
+	REFUSES(nvs_optimizer_sum_groups(optimizer, NULL, 1, &error));
+	REFUSES(nvs_optimizer_sum_groups(optimizer, &sums.sum_squares, 99, &error));
 }
 
 static void state_functions(void)

@@ -282,8 +282,11 @@ static void sum_blocks(void *arg, unsigned thread)
 	__atomic_add_fetch(&task->cpu_ns, thread_cpu_ns() - cpu_begun, __ATOMIC_RELAXED);
 }
 
-static void sum_range(struct nvs_optimizer *optimizer, uint64_t from, uint64_t end, double *sum)
+static void sum_range(struct nvs_optimizer *optimizer, uint64_t from, uint64_t end, double *sum,
+		      double *groups)
 {
+	struct segment segment = {0};
+
 	assert(from % SUM_BLOCK == 0 && from < end && end <= optimizer->flat);
 	while (from < end) {
 		struct sum_task task = {.optimizer = optimizer,
@@ -296,8 +299,13 @@ static void sum_range(struct nvs_optimizer *optimizer, uint64_t from, uint64_t e
 		optimizer->sum_ns += task.ns;
 		optimizer->sum_cpu_ns += task.cpu_ns;
 		/* In order, so that the sum does not depend on the threads. */
-		for (uint64_t i = 0; i < task.n; i++)
+		for (uint64_t i = 0; i < task.n; i++) {
+			uint64_t at = (task.first + i) * SUM_BLOCK;
+
 			*sum += optimizer->sums[i];
+			if (groups && next_segment(optimizer, &at, at + SUM_BLOCK, &segment))
+				groups[segment.group] += optimizer->sums[i];
+		}
 		from += task.n * SUM_BLOCK;
 	}
 }
@@ -308,11 +316,14 @@ static void read_ahead(struct nvs_optimizer *optimizer, size_t i)
 		batch_prefetch(optimizer->engine, &optimizer->gradients[i].tensor, 1, NULL);
 }
 
-int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error *error)
+int gradients_sum(struct nvs_optimizer *optimizer, double *sum, double *groups,
+		  struct nvs_error *error)
 {
 	uint64_t numel = optimizer->gradient_numel;
 
 	*sum = 0;
+	for (size_t i = 0; groups && i < optimizer->ngroups; i++)
+		groups[i] = 0;
 	for (size_t i = 0; i < optimizer->ngradients; i++) {
 		struct gradient_tile *tile = &optimizer->gradients[i];
 		uint64_t from = i * numel, end = from + numel;
@@ -330,7 +341,8 @@ int gradients_sum(struct nvs_optimizer *optimizer, double *sum, struct nvs_error
 		if (rc)
 			return rc;
 		read_ahead(optimizer, i + 1);
-		sum_range(optimizer, from, end < optimizer->flat ? end : optimizer->flat, sum);
+		sum_range(optimizer, from, end < optimizer->flat ? end : optimizer->flat, sum,
+			  groups);
 		if (valid)
 			rc = batch_release(optimizer->engine, &tile->tensor, 1, tile->pin,
 					   NVS_CLEAN, error);
@@ -355,10 +367,33 @@ int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_grad
 		return rc;
 	rc = refuse_unfinished(optimizer, error);
 	if (!rc)
-		rc = gradients_sum(optimizer, &full.sum_squares, error);
+		rc = gradients_sum(optimizer, &full.sum_squares, NULL, error);
 	optimizer_check(optimizer);
 	call_end(optimizer);
 	if (!rc && struct_out(sums, &full, sizeof(full)))
 		rc = error_set(error, -EINVAL, "sums->size is not set");
+	return rc;
+}
+
+int nvs_optimizer_sum_groups(struct nvs_optimizer *optimizer, double *sum_squares, size_t n,
+			     struct nvs_error *error)
+{
+	double sum;
+	int rc = check_given(optimizer, "optimizer", error);
+
+	if (!rc)
+		rc = check_given(sum_squares, "sum_squares", error);
+	if (!rc)
+		rc = call_begin(optimizer, error);
+	if (rc)
+		return rc;
+	if (n != optimizer->ngroups)
+		rc = error_about(error, -EINVAL, "n", 0, 0, "n is %zu, and there are %zu groups", n,
+				 optimizer->ngroups);
+	if (!rc)
+		rc = refuse_unfinished(optimizer, error);
+	if (!rc)
+		rc = gradients_sum(optimizer, &sum, sum_squares, error);
+	call_end(optimizer);
 	return rc;
 }

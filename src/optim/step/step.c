@@ -124,7 +124,7 @@ static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_opt
 	if (options->sums)
 		sum = options->sums->sum_squares;
 	else if (needed)
-		rc = gradients_sum(optimizer, &sum, error);
+		rc = gradients_sum(optimizer, &sum, NULL, error);
 	if (rc)
 		return rc;
 	if (config->fp16.enabled && !isfinite(sum))

@@ -481,6 +481,45 @@ TEST(clipping_follows_the_table)
 	}
 }
 
+/* Lent to some groups, added to others, of lengths that leave a block part empty. */
+TEST(each_groups_squares_are_summed)
+{
+	static const struct group groups[] = {
+		{"a", 3, NVS_F32}, {"b", 5000, NVS_BF16}, {"c", 40000, NVS_F32}, {"d", 1, NVS_F32}};
+	const float added = 0.5f;
+	double sums[4], expected[4] = {0};
+	struct optim o;
+
+	optim_init(&o, groups, 4);
+	DONE(&o, optim_open(&o));
+	for (size_t i = 0; i < 3; i++) {
+		for (uint64_t k = 0; k < groups[i].numel; k++) {
+			float value = (float)(k % 7 + i);
+
+			element_put(NVS_F32, o.gradients[i], k, value);
+			expected[i] += (double)value * value;
+		}
+		if (i == 1)
+			DONE(&o, nvs_optimizer_lend_gradients(o.optimizer, i, NVS_F32,
+							      o.gradients[i], &o.error));
+		else
+			DONE(&o, nvs_optimizer_add_gradients(o.optimizer, i, 0, groups[i].numel,
+							     NVS_F32, o.gradients[i], NULL,
+							     &o.error));
+	}
+	DONE(&o, nvs_optimizer_sum_groups(o.optimizer, sums, 4, &o.error));
+	for (size_t i = 0; i < 4; i++)
+		assert_true(sums[i] == expected[i]);
+	/* The first element of `c` is 2. */
+	DONE(&o, nvs_optimizer_add_gradients(o.optimizer, 2, 0, 1, NVS_F32, &added, NULL,
+					     &o.error));
+	DONE(&o, nvs_optimizer_sum_groups(o.optimizer, sums, 4, &o.error));
+	assert_true(sums[2] == expected[2] - 4 + 6.25);
+	REFUSED(&o, nvs_optimizer_sum_groups(o.optimizer, sums, 3, &o.error), -EINVAL,
+		"there are 4 groups");
+	optim_close(&o);
+}
+
 TEST(the_norm_is_computed_on_request)
 {
 	struct nvs_step_options options = {.size = sizeof(options), .lr = 0.01, .norm = true};
