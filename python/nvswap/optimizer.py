@@ -399,6 +399,13 @@ class Optimizer(Handle):
             check(lib.nvs_optimizer_sum_gradients(pointer, sums, error), error)
         return float(sums.sum_squares)
 
+    def sum_squares_of_groups(self) -> List[float]:
+        """The same for each group."""
+        sums, error = ffi.new("double[]", len(self.groups)), new_error()
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_sum_groups(pointer, sums, len(self.groups), error), error)
+        return list(sums)
+
     # ---- Steps
 
     def step(self, lr: Optional[float] = None, *, sum_squares: Optional[float] = None,

@@ -389,6 +389,99 @@ def a_grad_scaler_scales_and_skips(directory):
     assert_close(ours, theirs)
 
 
+def offloaded_pair(directory, dtype=torch.float32):
+    """The first model's parameters are on the drive."""
+    ours, theirs = model(dtype), model(dtype)
+    offloaded = nvswap.torch.offload(ours, settings(directory))
+    own = nvswap.torch.AdamW(decayed(ours), lr=0.01, config=settings(directory), offloaded=offloaded)
+    torchs = torch.optim.AdamW(decayed(theirs), lr=0.01)
+    for group in own.param_groups + torchs.param_groups:
+        group["eps"] = 1e-3
+    return (ours, own, offloaded), (theirs, torchs)
+
+
+def end(own, offloaded):
+    own.close()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
+def gradients_in_the_store_are_clipped_in_the_usual_place(directory):
+    (ours, own, offloaded), (theirs, torchs) = offloaded_pair(directory)
+    norms = []
+    for module, optimizer in ((ours, own), (theirs, torchs)):
+        norms.append([])
+        for step in range(5):
+            for half in range(2):
+                (loss_of(module, 2 * step + half) / 2).backward()
+                # Clipped twice, with more gradients between.
+                norms[-1].append(torch.nn.utils.clip_grad_norm_(module.parameters(), 0.05).item())
+            norms[-1].append(module[1].weight.grad.norm().item())
+            optimizer.step()
+            optimizer.zero_grad()
+    assert torch.allclose(*map(torch.tensor, norms), rtol=1e-4)
+    end(own, offloaded)
+    assert_close(ours, theirs)
+
+
+@promise
+def a_grad_scaler_scales_and_skips_gradients_in_the_store(directory):
+    (ours, own, offloaded), (theirs, torchs) = offloaded_pair(directory)
+    scales = []
+    for module, optimizer in ((ours, own), (theirs, torchs)):
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+        for step in range(6):
+            loss = loss_of(module, step) * (float("inf") if step == 3 else 1)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        scales.append(scaler.get_scale())
+    assert scales[0] == scales[1]
+    assert {state["step"].item() for state in own.state.values()} == {5}
+    end(own, offloaded)
+    assert_close(ours, theirs)
+
+
+@promise
+def gradients_that_are_set_to_none_are_dropped_from_the_store(directory):
+    (ours, own, offloaded), (theirs, torchs) = offloaded_pair(directory)
+    for module, optimizer in ((ours, own), (theirs, torchs)):
+        for step in range(4):
+            loss_of(module, 10 + step).backward()
+            module.zero_grad()
+            if step != 2:
+                loss_of(module, step).backward()
+            optimizer.step()
+            module.zero_grad()
+    assert {state["step"].item() for state in own.state.values()} == {3}
+    loss_of(ours, 1).backward()
+    ours[1].weight.grad = None
+    assert "optimizer.zero_grad()" in str(raises(nvswap.Error, own.step, errno.EINVAL))
+    own.zero_grad(set_to_none=False)
+    own.step()
+    end(own, offloaded)
+    assert_close(ours, theirs)
+
+
+@promise
+def what_a_gradient_in_the_store_has_not_is_refused(directory):
+    (ours, own, offloaded), _ = offloaded_pair(directory)
+    loss_of(ours, 0).backward()
+    gradient = ours[1].weight.grad
+    assert gradient.shape == ours[1].weight.shape and "StoredGradient" in repr(gradient)
+    for call in (gradient.sum, gradient.clone, lambda: gradient.norm(1), lambda: gradient.mul_(gradient.shape),
+                 lambda: gradient + 1, lambda: torch.linalg.vector_norm(gradient, 2, 0)):
+        raises((nvswap.Error, TypeError), call)
+    own.step()
+    assert ours[1].weight.grad is None
+    assert "was dropped" in str(raises(nvswap.Error, gradient.norm, errno.EINVAL))
+    end(own, offloaded)
+
+
 @promise
 def distributed_checkpoints_have_the_state(directory):
     (ours, own), (again, other) = pair(directory)

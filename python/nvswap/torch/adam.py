@@ -19,6 +19,7 @@ from nvswap.config import Config
 from nvswap.errors import Error, invalid
 from nvswap.optimizer import GroupAdam
 from nvswap.statistics import StepResult
+from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_sharded, local, local_gradient
 from nvswap.torch.offload import Offloaded
 from nvswap.torch.settings import settings_of
@@ -82,9 +83,9 @@ class AdamW(torch.optim.Optimizer):
     from there; a change by `weight.data` is not seen and lasts until the next step, and so does one
     of an offloaded parameter.
 
-    Gradients of offloaded parameters leave the backward for the store: `parameter.grad` is None, so
-    torch.nn.utils.clip_grad_norm_ neither sees nor clips them. `gradient_clipping` of the
-    configuration clips all.
+    Gradients of offloaded parameters leave the backward for the store. `parameter.grad` stands for one
+    there: clip_grad_norm_ and a GradScaler take it, other operations are refused, and a step sets it to
+    None. Setting that of all to None drops them.
 
     Dropping the last reference closes the store, as `close()` does; gradients then stay in
     `parameter.grad`.
@@ -201,6 +202,8 @@ class AdamW(torch.optim.Optimizer):
         hook = functools.partial(_add_gradient, weakref.ref(self))
         steps = store.optimizer.step_count
         for parameter in parameters:
+            if parameter in store.stored:
+                parameter.grad = StoredGradient(store, parameter)
             if self._tensor_of(parameter) is not None:
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
             self._versions[parameter] = parameter._version
@@ -225,13 +228,15 @@ class AdamW(torch.optim.Optimizer):
     def _add_gradient(self, parameter: torch.nn.Parameter) -> None:
         assert self._offloaded is not None
         self._offloaded.threads.begin_backward()
-        # A backward that gives a parameter no gradient calls the hook too.
-        if parameter.grad is None:
+        # A backward that gives a parameter no gradient calls the hook too, and so does one that has
+        # added to what is in the store.
+        if parameter.grad is None or isinstance(parameter.grad, StoredGradient):
             return
-        flat, parameter.grad = self._flat_gradient(parameter, parameter.grad), None
         store = self._store_of(parameter)
         assert store is not None
-        store.add_gradient(parameter, flat)
+        _drop_replaced(store)
+        store.add_gradient(parameter, self._flat_gradient(parameter, parameter.grad))
+        parameter.grad = StoredGradient(store, parameter)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -270,7 +275,7 @@ class AdamW(torch.optim.Optimizer):
             self._set_numbers()
         for store in self.stores[self._next:]:
             for parameter in store.pieces:
-                if parameter.grad is not None:
+                if parameter.grad is not None and not isinstance(parameter.grad, StoredGradient):
                     store.lend_gradient(parameter, self._flat_gradient(parameter, parameter.grad))
             store.await_gradients()
         if not finishes:
@@ -286,6 +291,8 @@ class AdamW(torch.optim.Optimizer):
 
     def _prepare(self) -> None:
         """Makes stores and masters be those of the parameters that have gradients."""
+        for store in self.stores:
+            _drop_replaced(store)
         self._make_store([parameter for parameter in self._numbers()
                           if parameter.grad is not None and local(parameter).numel()
                           and not self._store_of(parameter)])
@@ -307,19 +314,22 @@ class AdamW(torch.optim.Optimizer):
 
     def _sum_of_all(self) -> Optional[float]:
         """Of the gradients of all stores, by which each one clips and scales; None: it has them all."""
-        if len(self.stores) == 1 or not (self._config["gradient_clipping"]
-                                          or self._config["fp16.enabled"]):
+        scaled = any(factor != 1 for store in self.stores for factor in store.stored.values())
+        if not (len(self.stores) > 1 or scaled) or not (
+                self._config["gradient_clipping"] or self._config["fp16.enabled"]):
             return None
-        return sum(store.optimizer.sum_squares() for store in self.stores)
+        return sum(store.sum_squares() for store in self.stores)
 
     def _step_store(self, store: State) -> None:
         stepped, steps = store.with_gradients(), store.optimizer.step_count
         try:
             self.result: StepResult = store.step(self._sum_squares)
+            store.forget_gradients()
         finally:
             # A step is counted also when weights could not be written to the parameters' engine.
             if store.optimizer.step_count > steps:
                 for parameter in stepped:
+                    store.forget_gradients()
                     self._set_steps(parameter, self._steps(parameter) + 1)
                     # Graphs of forwards before can't go backward, as after a change in memory.
                     torch.autograd.graph.increment_version(parameter)
@@ -327,9 +337,9 @@ class AdamW(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients, those that were added included."""
-        super().zero_grad(set_to_none)
         for store in self.stores:
-            store.optimizer.clear_gradients()
+            store.clear_gradients()
+        super().zero_grad(set_to_none)
         self._next = 0
 
     # ---- State
@@ -437,6 +447,7 @@ class AdamW(torch.optim.Optimizer):
         for hook in self._hooks:
             hook.remove()
         for store in self.stores:
+            store.forget_gradients()
             store.optimizer.close()
 
     @property
@@ -474,6 +485,17 @@ def _numbers_of(group: Dict[str, Any]) -> Dict[str, Any]:
     # Raises an error that names the setting.
     GroupAdam(1).set(0, **numbers)
     return numbers
+
+
+def _drop_replaced(store: State) -> None:
+    """Drops the gradients in the store whose `parameter.grad` the program has set to None."""
+    replaced = [not isinstance(parameter.grad, StoredGradient) for parameter in store.stored]
+    if all(replaced):
+        if replaced:
+            store.clear_gradients()
+    elif any(replaced):
+        raise invalid("some gradients of offloaded parameters were set to None or replaced, and others not: "
+                      "call optimizer.zero_grad(), which drops all")
 
 
 def _add_gradient(optimizer: "weakref.ref[AdamW]", parameter: torch.nn.Parameter) -> None:

@@ -11,6 +11,7 @@ to the device while later ones are computed.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import tempfile
@@ -21,6 +22,7 @@ import torch
 from nvswap.config import Config
 from nvswap.optimizer import Group, GroupAdam, Optimizer
 from nvswap.statistics import StepResult
+from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_on_host, is_sharded, like_parameter, local
 from nvswap.torch.offload import Offloaded
 
@@ -63,6 +65,9 @@ class State:
         # Where gradients of a device are copied to.
         self._host: Dict[torch.nn.Parameter, torch.Tensor] = {}
         self._streams: Dict[torch.device, Any] = {}
+        # Whose gradients are in the store, and the factor that they have got since, but not there.
+        self.stored: Dict[torch.nn.Parameter, float] = {}
+        self._squares: Optional[List[float]] = None
         groups = []
         limit = int(config["zero_optimization.sub_group_size"])
         for parameter, name in parameters.items():
@@ -81,6 +86,9 @@ class State:
         self.optimizer = Optimizer(
             config, groups, update=self._adam,
             weights_final=None if len(self._memory) == len(parameters) else self._write_weights)
+        # A kept store has those that were added before its commit.
+        self.stored.update((parameter, 1.0) for parameter, pieces in self.pieces.items()
+                           if any(self._gradients(piece) == "added" for piece in pieces))
         if self.optimizer.step_count:
             self._take_kept_weights()
         else:
@@ -138,16 +146,53 @@ class State:
 
     # ---- Steps
 
-    def set_numbers(self, parameter: torch.nn.Parameter, steps: int, **numbers: Any) -> None:
+    def set_numbers(self, parameter: torch.nn.Parameter, steps: int, grad_factor: float,
+                    **numbers: Any) -> None:
         """Sets the numbers of Adam for the next step of a parameter that has had `steps`."""
         missed = self.optimizer.step_count - steps
+        # One of 0 is not for GroupAdam, and is 0 in float32.
+        grad_factor = grad_factor * self.stored.get(parameter, 1.0) or 1e-300
         for piece in self.pieces[parameter]:
-            self._adam.set(piece.group, missed=missed, **numbers)
+            self._adam.set(piece.group, missed=missed, grad_factor=grad_factor, **numbers)
 
-    def add_gradient(self, parameter: torch.nn.Parameter, flat: torch.Tensor) -> None:
-        """Adds a gradient to those since the last step; it is copied."""
+    def add_gradient(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
+        """Adds a gradient to those of the parameter in the store; it is copied."""
+        factor = self.stored.setdefault(parameter, 1.0)
+        flat = gradient.contiguous().view(-1)
+        flat = flat if factor == 1 else flat / factor
+        self._squares = None
         for piece in self.pieces[parameter]:
             self.optimizer.add_gradients(piece.group, _part(flat, piece))
+
+    def scale_gradient(self, parameter: torch.nn.Parameter, factor: float) -> None:
+        """Multiplies the parameter's gradient in the store, when it is stepped."""
+        self.stored[parameter] *= factor
+
+    def gradient_norm(self, parameter: torch.nn.Parameter) -> float:
+        """The 2-norm of the parameter's gradient in the store."""
+        if self._squares is None:
+            self._squares = self.optimizer.sum_squares_of_groups()
+        squares = sum(self._squares[piece.group] for piece in self.pieces[parameter])
+        return math.sqrt(squares) * abs(self.stored[parameter])
+
+    def sum_squares(self) -> float:
+        """Of all gradients of the next step, those that were lent too."""
+        squares = self.optimizer.sum_squares_of_groups()
+        return sum(squares[piece.group] * self.stored.get(parameter, 1.0) ** 2
+                   for parameter, piece in self._owners)
+
+    def clear_gradients(self) -> None:
+        """Drops all gradients."""
+        self.optimizer.clear_gradients()
+        self.forget_gradients()
+
+    def forget_gradients(self) -> None:
+        """What a step has used is in the store no more."""
+        for parameter in self.stored:
+            if isinstance(parameter.grad, StoredGradient):
+                parameter.grad = None
+        self.stored.clear()
+        self._squares = None
 
     def lend_gradient(self, parameter: torch.nn.Parameter, flat: torch.Tensor) -> None:
         """Lends the gradient to the next step, or again to one that failed and needs it. One of a
