@@ -424,6 +424,17 @@ NVS_API int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t ste
  */
 NVS_API int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*
+ * Moves groups' `weights`: weights[i], of n, is where those of group i are from now on, with the
+ * same elements, or NULL: they stay. The contents are the caller's to copy.
+ * Errors, with which nothing is changed:
+ * -EBUSY   a step has failed and is not finished
+ * -EINVAL  `optimizer` or `weights` is NULL, n is not the number of groups, a group had no
+ *          `weights`, or new ones are not aligned to an element or overlap those of another group
+ * -ENOMEM  the system refuses memory
+ */
+NVS_API int nvs_optimizer_set_weights(struct nvs_optimizer *optimizer, void *const *weights,
+				      size_t n, struct nvs_error *error);
+/*
  * Commits the state of an optimizer: makes it durable, with step count, loss scale and added
  * gradients, as nvs_engine_commit does. A run that reopens the store, even after a crash in a later
  * step, computes the same bits. Without `keep` the call does nothing.

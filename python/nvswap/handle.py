@@ -124,7 +124,8 @@ class Handle:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_state", State.CLOSED) is State.OPEN:
+        # What an exception that ends the program has kept goes after this module's names.
+        if State is not None and getattr(self, "_state", State.CLOSED) is State.OPEN:
             try:
                 self.close()
             except Exception:

@@ -11,7 +11,7 @@ import math
 import weakref
 from contextlib import contextmanager
 from typing import (
-    Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union, cast)
+    Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union, cast)
 
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
@@ -568,6 +568,26 @@ class Optimizer(Handle):
         with self._open() as pointer:
             check(lib.nvs_optimizer_get_weights(pointer, error), error)
 
+    def set_weights(self, weights: Mapping[Union[int, str], Any]) -> None:
+        """Writes new weights of these groups to other arrays from now on, of the same type and length, whose
+        contents are the caller's to copy."""
+        moved, error = ffi.new("void *[]", len(self.groups)), new_error()
+        spans = {}
+        for group, array in weights.items():
+            number, span = self._number(group), span_of(array, True)
+            if span.nbytes != self._group_numel(number) * itemsize(self.groups[number].dtype):
+                raise invalid(f"the weights of group {group} have {span.nbytes} bytes")
+            moved[number], spans[number] = span.pointer, span
+        with self._open() as pointer:
+            check(lib.nvs_optimizer_set_weights(pointer, moved, len(self.groups), error), error)
+            self._weights.update(spans)
+
+    def _let_go_of_weights(self) -> None:
+        """The arrays of weights are not kept alive any more: before a call that writes them, the caller gives those
+        that have moved to set_weights."""
+        self._weights.clear()
+        self.groups = [group._replace(weights=None) for group in self.groups]
+
     def commit(self) -> None:
         """Makes the state of a kept store durable, with step count and loss scale."""
         error = new_error()
@@ -629,8 +649,8 @@ def _groups_of(groups: Any) -> List[Group]:
 def _specs_of(groups: List[Group]) -> Any:
     """What keeps the weights alive, the groups for the library, and their names."""
     names = [ffi.new("char[]", encoded(group.name)) for group in groups]
-    specs, spans = ffi.new("struct nvs_group_spec[]", max(1, len(groups))), []
-    for spec, name, group in zip(specs, names, groups):
+    specs, spans = ffi.new("struct nvs_group_spec[]", max(1, len(groups))), {}
+    for number, (spec, name, group) in enumerate(zip(specs, names, groups)):
         assert group.numel is not None
         if group.numel < 0:
             raise invalid(f"group {group.name} has {group.numel} elements")
@@ -640,7 +660,7 @@ def _specs_of(groups: List[Group]) -> Any:
             span = span_of(group.weights, True)
             if span.nbytes != group.numel * itemsize(group.dtype):
                 raise invalid(f"the weights of group {group.name} are not {group.dtype}")
-            spans.append(span)
+            spans[number] = span
             spec.weights = span.pointer
     return spans, specs, names
 

@@ -106,7 +106,7 @@ def a_step_that_would_not_reach_the_parameters_is_refused(directory):
     module, config = linear(), settings(directory)
     before = nvswap.torch.AdamW(module.parameters(), config=config, lr=0.01)
     offloaded = nvswap.torch.offload(module, config)
-    assert "has other memory" in str(raises(nvswap.Error, step_of(module, before), errno.EINVAL))
+    assert "has become another" in str(raises(nvswap.Error, step_of(module, before), errno.EINVAL))
     before.close()
     offloaded.load()
     offloaded.engine.close()

@@ -201,14 +201,56 @@ TEST(groups_whose_weights_overlap_are_refused)
 	optim_close(&o);
 }
 
+TEST(weights_that_have_moved_are_written_where_they_are)
+{
+	void *moved[2] = {NULL}, *first, *second;
+	char before[4];
+	struct optim o;
+
+	optim_init(&o, pair, LENGTH(pair));
+	DONE(&o, optim_open(&o));
+	first = o.specs[0].weights;
+	second = o.specs[1].weights;
+	memcpy(before, first, sizeof(before));
+	moved[0] = (char *)second + 4;
+	REFUSED(&o, nvs_optimizer_set_weights(o.optimizer, moved, 2, &o.error), -EINVAL,
+		"groups b and a overlap");
+	moved[0] = (char *)first + 1;
+	REFUSED(&o, nvs_optimizer_set_weights(o.optimizer, moved, 2, &o.error), -EINVAL,
+		"not aligned");
+	REFUSED(&o, nvs_optimizer_set_weights(o.optimizer, moved, 1, &o.error), -EINVAL,
+		"there are 2 groups");
+	/* They change places, and only the new ones are written. */
+	moved[0] = calloc(o.specs[0].numel, nvs_dtype_size(o.specs[0].dtype));
+	assert_non_null(moved[0]);
+	DONE(&o, nvs_optimizer_set_weights(o.optimizer, moved, 2, &o.error));
+	optim_lend(&o, 1, 1);
+	DONE(&o, optim_step(&o, 1));
+	assert_memory_equal(first, before, sizeof(before));
+	assert_memory_not_equal(moved[0], before, sizeof(before));
+	DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
+	DONE(&o, nvs_optimizer_close(o.optimizer, &o.error));
+	o.optimizer = NULL;
+	free(moved[0]);
+	/* A group without weights gets none. */
+	o.specs[0].weights = NULL;
+	DONE(&o, optim_open(&o));
+	moved[0] = first;
+	REFUSED(&o, nvs_optimizer_set_weights(o.optimizer, moved, 2, &o.error), -EINVAL,
+		"without weights");
+	o.specs[0].weights = first;
+	optim_close(&o);
+}
+
 /* ---- Calls within a call ---- */
 
-#define CALLS 16
+#define CALLS 17
 
 struct within {
 	struct nvs_optimizer *optimizer;
 	unsigned runs; /* atomic */
 	int rc[CALLS]; /* of each call of the last run */
+	void *moved;
 	double loss_scale;
 };
 
@@ -234,6 +276,7 @@ static void call_all(struct within *within)
 		nvs_optimizer_set(o, 0, NVS_MASTER, 0, 4, data, &error),
 		nvs_optimizer_set_step(o, 7, &error),
 		nvs_optimizer_get_weights(o, &error),
+		nvs_optimizer_set_weights(o, &within->moved, 1, &error),
 		nvs_optimizer_commit(o, &error),
 		nvs_optimizer_close(o, &error),
 		nvs_optimizer_abandon(o, &error),

@@ -376,6 +376,7 @@ static void gradient_functions(void)
 {
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
 	float data[4] = {0};
+	void *nothing = NULL;
 
 	REFUSES(nvs_optimizer_lend_gradients(NULL, 0, NVS_F32, data, &error));
 	REFUSES(nvs_optimizer_lend_gradients(optimizer, 0, NVS_F32, NULL, &error));
@@ -387,6 +388,9 @@ static void gradient_functions(void)
 	REFUSES(nvs_optimizer_clear_gradients(NULL, &error));
 	REFUSES(nvs_optimizer_sum_gradients(NULL, &sums, &error));
 	REFUSES(nvs_optimizer_sum_gradients(optimizer, NULL, &error));
+	REFUSES(nvs_optimizer_set_weights(NULL, &nothing, 1, &error));
+	REFUSES(nvs_optimizer_set_weights(optimizer, NULL, 1, &error));
+	REFUSES(nvs_optimizer_set_weights(optimizer, &nothing, 99, &error));
 	REFUSES(nvs_optimizer_sum_groups(NULL, &sums.sum_squares, 1, &error));
 	REFUSES(nvs_optimizer_sum_groups(optimizer, NULL, 1, &error));
 	REFUSES(nvs_optimizer_sum_groups(optimizer, &sums.sum_squares, 99, &error));

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 For PyTorch without DeepSpeed: `offload` keeps a module's parameters on the drive, `AdamW` and `Adam`
-the state of an optimizer.
+the state of an optimizer, and `park` any tensors for a while.
 """
 
 from nvswap.torch.adam import Adam, AdamW
 from nvswap.torch.offload import Offloaded, offload
+from nvswap.torch.park import Parked, park
 
-__all__ = ["Adam", "AdamW", "Offloaded", "offload"]
+__all__ = ["Adam", "AdamW", "Offloaded", "Parked", "offload", "park"]

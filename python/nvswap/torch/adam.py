@@ -253,14 +253,14 @@ class AdamW(torch.optim.Optimizer):
         nvswap.Error
             EIO and others of the drive: the step is not finished; call it again, without a closure,
             before other gradients are computed. EINVAL: a setting is out of bounds, a parameter has
-            other memory, gradients are sparse, or a closure is given to a step that is to be
+            become another, gradients are sparse, or a closure is given to a step that is to be
             finished. And those of nvswap.Optimizer.step.
         """
         for store in self.stores:
-            moved = store.check_memory()
-            if moved is not None:
-                raise invalid(f"{self._described(moved)} has other memory than when the optimizer "
-                              "was made, by offload(), load() or `.data =`: make a new one after that")
+            other = store.follow_memory()
+            if other is not None:
+                raise invalid(f"{self._described(other)} has become another since the optimizer was made, by "
+                              "offload(), park() or a conversion: make the optimizer after that")
         loss: Optional[Loss] = None
         finishes = self._finishes()
         if closure is not None:

@@ -20,6 +20,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 import torch
 
 from nvswap.config import Config
+from nvswap.dtypes import dtype_name
 from nvswap.optimizer import Group, GroupAdam, Optimizer
 from nvswap.statistics import StepResult
 from nvswap.torch.gradients import StoredGradient
@@ -86,6 +87,7 @@ class State:
         self.optimizer = Optimizer(
             config, groups, update=self._adam,
             weights_final=None if len(self._memory) == len(parameters) else self._write_weights)
+        self.optimizer._let_go_of_weights()
         # A kept store has those that were added before its commit.
         self.stored.update((parameter, 1.0) for parameter, pieces in self.pieces.items()
                            if any(self._gradients(piece) == "added" for piece in pieces))
@@ -230,10 +232,24 @@ class State:
                 if parameter.grad is not None
                 or any(self._gradients(piece) != "none" for piece in pieces)]
 
-    def check_memory(self) -> Optional[torch.nn.Parameter]:
-        """A parameter that has other memory than the store writes to."""
-        return next((parameter for parameter, memory in self._memory.items()
-                     if parameter.data_ptr() != memory), None)
+    def follow_memory(self) -> Optional[torch.nn.Parameter]:
+        """New weights go where the parameters have them now. Returns one that has become another."""
+        moved = [parameter for parameter, memory in self._memory.items()
+                 if parameter.data_ptr() != memory]
+        for parameter in moved:
+            last = self.pieces[parameter][-1:]
+            groups = self.optimizer.groups
+            if not is_on_host(parameter) or not parameter.is_contiguous() or any(
+                    parameter.numel() != piece.offset + piece.numel
+                    or dtype_name(parameter.dtype) != groups[piece.group].dtype for piece in last):
+                return parameter
+        if moved:
+            self.optimizer.set_weights({
+                piece.group: _part(parameter.data.view(-1), piece)
+                for parameter in moved for piece in self.pieces[parameter]})
+            self.optimizer._let_go_of_weights()
+            self._memory.update((parameter, parameter.data_ptr()) for parameter in moved)
+        return None
 
     def step(self, sum_squares: Optional[float]) -> StepResult:
         """Steps the parameters that have gradients, by the numbers that were set for them."""

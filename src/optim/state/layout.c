@@ -155,6 +155,64 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 	return rc ? rc : check_weights(optimizer, error);
 }
 
+static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
+			struct nvs_error *error)
+{
+	for (size_t i = 0; i < optimizer->ngroups; i++) {
+		const struct group *group = &optimizer->groups[i];
+
+		if (!weights[i])
+			continue;
+		if (!group->weights)
+			return error_about(error, -EINVAL, group->name, 0, 0,
+					   "group %s was opened without weights", group->name);
+		if ((uintptr_t)weights[i] % nvs_dtype_size(group->dtype))
+			return error_about(error, -EINVAL, group->name, 0, 0,
+					   "the weights of group %s are not aligned to an element "
+					   "of %zu bytes",
+					   group->name, nvs_dtype_size(group->dtype));
+	}
+
+	char **before = calloc(optimizer->ngroups, sizeof(*before));
+	int rc;
+
+	if (!before)
+		return error_set(error, -ENOMEM, "out of memory for %zu groups",
+				 optimizer->ngroups);
+	for (size_t i = 0; i < optimizer->ngroups; i++) {
+		before[i] = optimizer->groups[i].weights;
+		if (weights[i])
+			optimizer->groups[i].weights = weights[i];
+	}
+	rc = check_weights(optimizer, error);
+	for (size_t i = 0; i < optimizer->ngroups && rc; i++)
+		optimizer->groups[i].weights = before[i];
+	free(before);
+	return rc;
+}
+
+int nvs_optimizer_set_weights(struct nvs_optimizer *optimizer, void *const *weights, size_t n,
+			      struct nvs_error *error)
+{
+	int rc = check_given(optimizer, "optimizer", error);
+
+	if (!rc)
+		rc = check_given(weights, "weights", error);
+	if (!rc)
+		rc = call_begin(optimizer, error);
+	if (rc)
+		return rc;
+	if (n != optimizer->ngroups)
+		rc = error_about(error, -EINVAL, "n", 0, 0, "n is %zu, and there are %zu groups", n,
+				 optimizer->ngroups);
+	if (!rc)
+		rc = refuse_unfinished(optimizer, error);
+	if (!rc)
+		rc = move_weights(optimizer, weights, error);
+	call_end(optimizer);
+	return rc;
+}
+
 /* ---- Tiles ---- */
 
 static uint64_t buffers_bytes(const struct nvs_config *config)
