@@ -503,16 +503,16 @@ TEST(each_groups_squares_are_summed)
 			DONE(&o, nvs_optimizer_lend_gradients(o.optimizer, i, NVS_F32,
 							      o.gradients[i], &o.error));
 		else
-			DONE(&o, nvs_optimizer_add_gradients(o.optimizer, i, 0, groups[i].numel,
-							     NVS_F32, o.gradients[i], NULL,
-							     &o.error));
+			DONE(&o,
+			     nvs_optimizer_add_gradients(o.optimizer, i, 0, groups[i].numel,
+							 NVS_F32, o.gradients[i], NULL, &o.error));
 	}
 	DONE(&o, nvs_optimizer_sum_groups(o.optimizer, sums, 4, &o.error));
 	for (size_t i = 0; i < 4; i++)
 		assert_true(sums[i] == expected[i]);
 	/* The first element of `c` is 2. */
-	DONE(&o, nvs_optimizer_add_gradients(o.optimizer, 2, 0, 1, NVS_F32, &added, NULL,
-					     &o.error));
+	DONE(&o,
+	     nvs_optimizer_add_gradients(o.optimizer, 2, 0, 1, NVS_F32, &added, NULL, &o.error));
 	DONE(&o, nvs_optimizer_sum_groups(o.optimizer, sums, 4, &o.error));
 	assert_true(sums[2] == expected[2] - 4 + 6.25);
 	REFUSED(&o, nvs_optimizer_sum_groups(o.optimizer, sums, 3, &o.error), -EINVAL,
