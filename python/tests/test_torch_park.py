@@ -6,11 +6,14 @@ import copy
 import errno
 import glob
 import os
+import sys
+from unittest import mock
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from promises import child, main, promise, raises, settings
+from stand_in import host_as_device
 import nvswap
 import nvswap.torch
 
@@ -78,6 +81,17 @@ def tensors_of_one_storage_are_parked_once_and_share_it_again(directory):
         assert tensor.equal(expected[name]) and tensor.stride() == expected[name].stride(), name
     whole[10] = -1
     assert views["part"][0] == -1 and views["across"][0, 1] == -1
+
+
+@promise
+def tensors_of_a_device_go_through_host_memory(directory):
+    with host_as_device(sys.modules["nvswap.torch.park"]) as log, \
+            mock.patch.object(sys.modules["nvswap.torch.park"], "_STAGING_BYTES", 4096):
+        tensor = torch.arange(5000.0)
+        parked = nvswap.torch.park({"weights": tensor}, directory)
+        assert tensor.numel() == 0 and log == ["pinned"]
+        parked.unpark()
+    assert tensor.equal(torch.arange(5000.0)) and log == ["pinned"] * 2
 
 
 @promise

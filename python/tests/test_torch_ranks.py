@@ -7,8 +7,6 @@ import copy
 import multiprocessing
 import os
 import traceback
-import types
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -21,6 +19,7 @@ from torch.distributed.tensor import parallel
 from torch.nn.parallel import DistributedDataParallel
 
 from promises import main, promise, raises, settings
+from stand_in import host_as_device
 import nvswap
 import nvswap.torch
 
@@ -192,43 +191,11 @@ def a_distributed_checkpoint_of_shards_continues_exactly(rank, directory):
     other.close()
 
 
-class _Stream:
-    def __init__(self, log):
-        self.log = log
-
-    def synchronize(self):
-        self.log.append("synchronize")
-
-    def __enter__(self):
-        self.log.append("copy")
-
-    def __exit__(self, *_):
-        pass
-
-
-@contextlib.contextmanager
-def host_as_device():
-    """Takes the host's memory for a device's; gives what streams were asked to do."""
-    log = []
-    device = types.SimpleNamespace(current_stream=lambda _: _Stream(log))
-    empty = torch.empty
-
-    def unpinned(*shape, pin_memory=False, **more):
-        if pin_memory:
-            log.append("pinned")
-        return empty(*shape, **more)
-
-    with mock.patch.object(nvswap.torch.state, "is_on_host", lambda _: False), \
-            mock.patch.object(torch, "get_device_module", lambda _: device), \
-            mock.patch.object(torch, "empty", unpinned):
-        yield log
-
-
 @promise
 def parameters_on_a_device_step_as_in_host_memory(directory):
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         results = []
-        for stand_in in (contextlib.nullcontext([]), host_as_device()):
+        for stand_in in (contextlib.nullcontext([]), host_as_device(nvswap.torch.state)):
             module = model(dtype)
             with stand_in as log:
                 own = nvswap.torch.AdamW(groups_of(module), lr=0.01, config=settings(directory))
@@ -249,7 +216,7 @@ def parameters_on_a_device_step_as_in_host_memory(directory):
 
 @promise
 def weights_of_a_device_come_from_a_kept_store(directory):
-    with host_as_device():
+    with host_as_device(nvswap.torch.state):
         module = model(torch.bfloat16)
         own = nvswap.torch.AdamW(groups_of(module), lr=0.01, config=settings(directory, keep=True))
         trained(module, own, 0)

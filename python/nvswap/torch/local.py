@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this rank has of a tensor: all of it, or its shard of a DTensor."""
+"""What this process has of a tensor: all of it, or its shard of a DTensor; and of memory."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import sys
 from typing import Any
 
@@ -43,3 +45,9 @@ def like_parameter(values: torch.Tensor, parameter: torch.Tensor) -> torch.Tenso
     if not is_sharded(parameter):
         return values
     return _dtensor()(values, parameter._spec, requires_grad=False)
+
+
+def give_memory_back() -> None:
+    """Gives the system what the allocator of the C library keeps of memory that was freed."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -7,17 +7,13 @@ comes back when it is wanted. A storage that several tensors share goes once, an
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import tempfile
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple, Union
 
 import torch
 
-from nvswap.config import Config
-from nvswap.engine import Engine
 from nvswap.errors import Error, invalid
-from nvswap.torch.local import is_on_host, is_sharded
-from nvswap.torch.settings import settings_of
+from nvswap.torch.local import give_memory_back, is_on_host, is_sharded
+from nvswap.torch.settings import engine_of_its_own, settings_of
 
 Parkable = Union[torch.nn.Module, torch.optim.Optimizer, torch.Tensor, Mapping[Any, torch.Tensor],
                  Iterable[torch.Tensor]]
@@ -82,7 +78,7 @@ class Parked:
             if tensor.untyped_storage().nbytes():
                 storages.setdefault(key, _Storage(name, tensor)).add(tensor)
         self._storages = list(storages.values())
-        self._engine = _engine_of_its_own(settings_of(config))
+        self._engine = engine_of_its_own(settings_of(config), verify=True)
         try:
             self._engine.register_all({name: ("U8", (nbytes,)) for storage in self._storages
                                        for name, _, nbytes in storage.parts()})
@@ -93,7 +89,7 @@ class Parked:
             raise
         for storage in self._storages:
             storage.free()
-        _give_memory_back(self._storages)
+        give_memory_back()
 
     @property
     def nbytes(self) -> int:
@@ -175,20 +171,6 @@ def park(tensors: Parkable, config: Any = None) -> Parked:
     return Parked(tensors, config)
 
 
-def _engine_of_its_own(config: Config) -> Engine:
-    """One whose store no other engine has; its files have no name once it is open."""
-    config["nvswap.verify"] = True
-    config["nvswap.keep"] = False
-    config["zero_optimization.offload_param.buffer_count"] = 1
-    config["zero_optimization.offload_param.buffer_size"] = 1
-    paths = config.paths("param")
-    with contextlib.ExitStack() as stack:
-        if paths:
-            config.set_paths("param", [stack.enter_context(tempfile.TemporaryDirectory(
-                prefix="nvswap-parked-", dir=path)) for path in paths])
-        return Engine(config, "param", arrays="torch")
-
-
 def _named(tensors: Parkable) -> Iterator[Tuple[str, torch.Tensor]]:
     if isinstance(tensors, torch.nn.Module):
         yield from tensors.named_parameters()
@@ -202,10 +184,3 @@ def _named(tensors: Parkable) -> Iterator[Tuple[str, torch.Tensor]]:
     else:
         yield from ((str(number), value) for number, value in enumerate(
             [tensors] if isinstance(tensors, torch.Tensor) else tensors))
-
-
-def _give_memory_back(storages: List[_Storage]) -> None:
-    """What the allocator of the C library has kept."""
-    if any(storage.on_host for storage in storages):
-        with contextlib.suppress(AttributeError, OSError):
-            ctypes.CDLL(None).malloc_trim(0)

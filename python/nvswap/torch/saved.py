@@ -12,6 +12,7 @@ from typing import Any, Dict, NamedTuple, Tuple
 import torch
 
 from nvswap.engine import Engine
+from nvswap.torch.activations import SavedOnNvme, active
 from nvswap.torch.threads import Threads
 
 
@@ -29,6 +30,13 @@ class _Place(NamedTuple):
 class _Kept(NamedTuple):
     tensor: torch.Tensor
     version: int
+
+
+class _Outer(NamedTuple):
+    """In a forward within saved_on_nvme()."""
+
+    owner: SavedOnNvme
+    packed: Any
 
 
 class SavedTensors:
@@ -70,10 +78,15 @@ class SavedTensors:
                 if pinned.untyped_storage().data_ptr() == storage and pinned.dtype == tensor.dtype:
                     return _Place(name, pinned, pinned._version, int(tensor.storage_offset()),
                                   tuple(tensor.size()), tensor.stride())
+        outer = active()
+        if outer is not None and not self.in_pool(tensor):
+            return _Outer(outer, outer.pack(tensor))
         return _Kept(tensor, tensor._version)  # One over pool memory keeps its pin.
 
     def _unpack(self, saved: Any) -> torch.Tensor:
         self._threads.begin_backward()
+        if isinstance(saved, _Outer):
+            return saved.owner.unpack(saved.packed)
         if isinstance(saved, _Kept):
             if saved.tensor._version != saved.version:
                 raise RuntimeError("a tensor that the backward needs was modified by an inplace "

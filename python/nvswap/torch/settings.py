@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration that `offload` and the optimizers are given: one of DeepSpeed, or a directory."""
+"""The configuration that calls of nvswap.torch are given: one of DeepSpeed, or a directory."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 from typing import Any
 
 from nvswap.config import Config
+from nvswap.engine import Engine
 from nvswap.errors import invalid
 
 # Elements in a buffer, of 4 bytes in host memory, of which a pool has four.
@@ -43,3 +46,18 @@ def settings_of(config: Any, largest: int = 1) -> Config:
             "offload_param": dict(block, buffer_size=largest),
             "offload_optimizer": dict(block, pipeline_read=True, pipeline_write=True)}})
     return Config(config)
+
+
+def engine_of_its_own(config: Config, verify: bool) -> Engine:
+    """An engine over the offload_param block, for arrays of the caller alone, beside others of the same
+    configuration. Its files have no name once it is open."""
+    config["nvswap.verify"] = verify
+    config["nvswap.keep"] = False
+    config["zero_optimization.offload_param.buffer_count"] = 1
+    config["zero_optimization.offload_param.buffer_size"] = 1
+    paths = config.paths("param")
+    with contextlib.ExitStack() as stack:
+        if paths:
+            config.set_paths("param", [stack.enter_context(tempfile.TemporaryDirectory(
+                prefix="nvswap-", dir=path)) for path in paths])
+        return Engine(config, "param", arrays="torch")

@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""nvswap.torch.saved_on_nvme and checkpoint: what autograd saves, on the drive. Needs torch."""
+
+import errno
+import gc
+import os
+from unittest import mock
+
+import torch
+import torch.utils.checkpoint
+
+from promises import child, main, promise, raises, settings
+from stand_in import host_as_device
+import nvswap
+import nvswap.torch
+
+KIB = 1024
+
+
+def model(layers=6, width=128):
+    torch.manual_seed(1)
+    return torch.nn.Sequential(*(
+        torch.nn.Sequential(torch.nn.LayerNorm(width), torch.nn.Linear(width, 4 * width), torch.nn.GELU(),
+                            torch.nn.Dropout(0.1), torch.nn.Linear(4 * width, width)) for _ in range(layers)))
+
+
+def gradients(module, forward=None, steps=2):
+    """Losses and gradients of some steps; `forward` calls the module."""
+    result = []
+    for step in range(steps):
+        torch.manual_seed(step)
+        data = torch.randn(64, 128, requires_grad=True)
+        loss = (forward or (lambda each: each(data)))(module) if forward is None else forward(module, data)
+        loss = loss.square().mean()
+        loss.backward()
+        result += [loss.detach(), data.grad, *(each.grad for each in module.parameters())]
+        module.zero_grad()
+    return result
+
+
+def within(saved):
+    def forward(module, data):
+        with saved:
+            return module(data)
+    return forward
+
+
+def same(first, second):
+    return all(map(torch.equal, first, second))
+
+
+@promise
+def gradients_are_those_of_memory_to_the_bit(directory):
+    expected = gradients(model())
+    for memory in (0, 100 * KIB, 1 << 20, 1 << 30):
+        for dtype in (None, torch.bfloat16):
+            with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                wanted = expected if dtype is None else gradients(model())
+                saved = nvswap.torch.saved_on_nvme(directory, memory=memory, smallest=KIB)
+                assert same(gradients(model(), within(saved), 3)[:len(wanted)], wanted)
+        assert bool(saved.written) == (memory < 1 << 30)
+        saved.close()
+    # Nothing is left in memory or on the drive.
+    gc.collect()
+    assert not os.listdir(directory)
+
+
+@promise
+def memory_holds_the_newest_up_to_the_budget(directory):
+    memory = 600 * KIB
+    saved, most = nvswap.torch.saved_on_nvme(directory, memory=memory, smallest=KIB), []
+    pack, unpack = saved.pack, saved.unpack
+
+    def watched(call):
+        def watching(*args):
+            result = call(*args)
+            most.append(saved.held)
+            return result
+        return watching
+
+    saved.pack, saved.unpack = watched(pack), watched(unpack)
+    gradients(model(), within(saved))
+    assert memory // 4 < max(most) <= memory + 128 * KIB
+    # What was still in memory was not read.
+    assert 0 < saved.read <= saved.written
+    with saved:
+        pass
+    assert saved.written - saved.read < 2 * memory
+
+
+@promise
+def what_fits_into_the_budget_is_not_written(directory):
+    saved = nvswap.torch.saved_on_nvme(
+        settings(os.path.join(directory, "missing")), memory=1 << 30, smallest=1)
+    gradients(model(), within(saved))
+    assert saved.written == saved.read == 0 and saved.waited == 0
+
+
+@promise
+def a_shared_storage_is_written_once_and_weights_are_not(directory):
+    saved = nvswap.torch.saved_on_nvme(directory, memory=0, smallest=KIB)
+
+    class Views(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(64, 64))
+
+        def forward(self, data):
+            data = data * 2
+            # Each product saves views of the one storage, and the weight.
+            return (data[:32] @ self.weight).sum() + (data.t()[:, :64] @ self.weight.t()).sum() + (
+                data * data.view(64, 64)).sum()
+
+    module, data = Views(), torch.randn(64, 64)
+    loss = within(saved)(module, data)
+    assert saved.written == 64 * 64 * 4
+    loss.backward()
+    found, module.weight.grad = module.weight.grad, None
+    module(data).backward()
+    assert found.equal(module.weight.grad)
+
+
+@promise
+def a_graph_is_used_twice_and_dropped_unused(directory):
+    saved = nvswap.torch.saved_on_nvme(directory, memory=0, smallest=KIB)
+    module, data = model(), torch.randn(64, 128)
+    module.eval()
+    for _ in range(3):
+        within(saved)(module, data)
+    gc.collect()
+    loss = within(saved)(module, data).square().mean()
+    loss.backward(retain_graph=True)
+    first = [each.grad.clone() for each in module.parameters()]
+    loss.backward()
+    assert all(torch.equal(each.grad, 2 * one) for each, one in zip(module.parameters(), first))
+    del loss
+    gc.collect()
+    with saved:
+        torch.ones(KIB, requires_grad=True).exp()
+    # Space on the drive is used again: five forwards have that of one, and of the one beside it.
+    sizes = sum(tensor.nbytes for tensor in map(saved._engine.__getitem__, saved._engine))
+    assert 0 < sizes <= 2 * saved.written / 4, (sizes, saved.written)
+    assert saved.held == 0
+
+
+@promise
+def a_backward_never_computes_with_what_was_changed_in_place(directory):
+    for memory in (0, 1 << 30):
+        saved = nvswap.torch.saved_on_nvme(directory, memory=memory, smallest=1)
+        data = torch.randn(2000, requires_grad=True)
+        with saved:
+            middle = data.exp()
+            result = middle.sum()
+        middle.detach().mul_(2)
+        with saved:
+            other = middle.detach().requires_grad_().exp().sum()
+        other.backward()
+        if memory:
+            assert "modified by an inplace operation" in str(raises(RuntimeError, result.backward))
+        else:
+            # The drive has what was saved.
+            result.backward()
+            assert data.grad.equal(data.detach().exp())
+
+
+@promise
+def a_fault_names_the_module(directory):
+    module, data = model(), torch.randn(64, 128)
+    saved = nvswap.torch.saved_on_nvme(settings(directory, verify=True), memory=0, smallest=KIB)
+    loss = within(saved)(module, data).sum()
+    for descriptor in os.listdir("/proc/self/fd"):
+        path = f"/proc/self/fd/{descriptor}"
+        if os.path.exists(path) and os.readlink(path).startswith(directory) and os.stat(path).st_size > 1 << 20:
+            with open(path, "r+b", buffering=0) as file:
+                for at in range(0, os.stat(path).st_size, 4096):
+                    file.seek(at)
+                    file.write(b"damage")
+    error = raises(nvswap.Error, loss.backward, errno.EBADMSG)
+    assert "what module 5." in str(error) and "has saved for the backward" in str(error), error
+    saved = nvswap.torch.saved_on_nvme(directory, memory=0, smallest=KIB)
+    with mock.patch.object(nvswap.Engine, "wait", side_effect=nvswap.Error(errno.ENOSPC, "no space")):
+        error = raises(nvswap.Error, lambda: within(saved)(module, data), errno.ENOSPC)
+    assert "what module 0." in str(error), error
+    # It can be used again.
+    assert same(gradients(model(), within(saved)), gradients(model()))
+
+
+@promise
+def checkpoints_have_their_inputs_on_the_drive(directory):
+    def checkpointed(checkpoint):
+        def forward(module, data):
+            for layer in module:
+                data = checkpoint(layer, data)
+            return data
+        return forward
+
+    expected = gradients(model(), checkpointed(
+        lambda layer, data: torch.utils.checkpoint.checkpoint(layer, data, use_reentrant=False)))
+    assert same(expected, gradients(model()))
+    saved = nvswap.torch.saved_on_nvme(directory, memory=0, smallest=KIB)
+
+    def forward(module, data):
+        with saved:
+            return checkpointed(nvswap.torch.checkpoint)(module, data)
+
+    assert same(gradients(model(), forward), expected)
+    # The inputs of the layers, of two steps, and nothing within the layers.
+    assert 2 * 5 * 64 * 128 * 4 <= saved.written <= 2 * 8 * 64 * 128 * 4, saved.written
+    with mock.patch.dict(os.environ, NVSWAP_CONFIG=directory):
+        assert same(gradients(model(), checkpointed(nvswap.torch.checkpoint)), expected)
+
+
+@promise
+def an_offloaded_module_has_what_it_saves_on_the_drive_too(directory):
+    module = model()
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    saved = nvswap.torch.saved_on_nvme(settings(directory), memory=0, smallest=KIB)
+    torch.manual_seed(0)
+    data = torch.randn(64, 128)
+    loss = within(saved)(module, data).square().mean()
+    loss.backward()
+    found = [each.grad.clone() for each in module.parameters()]
+    assert saved.written > 6 * 64 * 512 * 4
+    del loss
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+    module.zero_grad()
+    torch.manual_seed(0)
+    module(torch.randn(64, 128)).square().mean().backward()
+    assert same(found, [each.grad for each in module.parameters()])
+
+
+@promise
+def what_a_device_saves_goes_through_host_memory(directory):
+    expected = gradients(model())
+    for memory in (0, 600 * KIB):
+        with host_as_device(nvswap.torch.activations) as log:
+            saved = nvswap.torch.saved_on_nvme(directory, memory=memory, smallest=KIB)
+            assert same(gradients(model(), within(saved)), expected)
+        # Each copy waits for what the present stream has computed.
+        assert log.count("wait_stream") == log.count("copy") > 10
+        assert log.count("pinned") > log.count("copy")
+
+
+@promise
+def peak_memory_is_that_of_the_budget(directory):
+    peaks = {}
+    for memory in (64 << 20, 2 << 30):
+        peaks[memory] = int(child(f"""
+import os, resource, threading, torch, nvswap.torch
+torch.set_num_threads(1)
+saved = nvswap.torch.saved_on_nvme(os.environ["DIRECTORY"], memory={memory})
+data = torch.ones(1 << 22, requires_grad=True)
+start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with saved:
+    result = data
+    for _ in range(40):
+        result = result.sin()
+result.sum().backward()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start)
+""", directory))
+    # 40 tensors of 16 MiB, in KiB.
+    assert peaks[2 << 30] > 500 * KIB, peaks
+    assert peaks[64 << 20] < 250 * KIB, peaks
+
+
+main()
