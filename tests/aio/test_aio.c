@@ -20,7 +20,7 @@
 #include "aio/aio.h"
 #include "aio/internal.h"
 #include "config/config.h"
-#include "support/fake_engine.h"
+#include "support/fake/fake_engine.h"
 #include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"

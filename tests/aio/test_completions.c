@@ -9,8 +9,8 @@
 #include "aio/internal.h"
 #include "base/clock.h"
 #include "config/config.h"
-#include "support/fake_aio.h"
-#include "support/fake_engine.h"
+#include "support/fake/fake_aio.h"
+#include "support/fake/fake_engine.h"
 #include "support/support.h"
 #include "support/tests.h"
 

@@ -13,7 +13,7 @@
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
-#include "support/fake_aio.h"
+#include "support/fake/fake_aio.h"
 #include "support/inject.h"
 #include "support/support.h"
 #include "support/tests.h"

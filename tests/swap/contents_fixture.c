@@ -4,7 +4,7 @@
  */
 #include "swap/contents_fixture.h"
 
-#include "support/sole_owner.h"
+#include "swap/sole_owner.h"
 
 const uint64_t tensor_lengths[TENSORS] = {1, 70001, LENGTH_MAX};
 

@@ -6,8 +6,8 @@
 #include "swap/swap_fixture.h"
 #include "config/config.h"
 #include "store/member/member.h"
-#include "support/sole_owner.h"
 #include "support/support.h"
+#include "swap/sole_owner.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,8 +3,8 @@
  * Parameters and optimizer state under one nvme_path: most users name the same drive in both
  * blocks.
  */
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #define NBYTES 70000

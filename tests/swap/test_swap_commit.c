@@ -4,8 +4,8 @@
  * forgotten and registered, and the commit has the state at its beginning.
  */
 #include "support/inject.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

@@ -5,9 +5,9 @@
  */
 #include "store/member/member.h"
 #include "support/inject.h"
-#include "support/sole_owner.h"
 #include "support/support.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

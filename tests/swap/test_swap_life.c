@@ -3,8 +3,8 @@
  * The life of a tensor from registration to removal: the effect of each call, its refusals, and the
  * tensor's reported state.
  */
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

@@ -3,9 +3,9 @@
  * Random histories of all calls on a small pool, against a plain model of each tensor's contents;
  * over I/O engines, file systems, stripes and settings.
  */
-#include "support/sole_owner.h"
 #include "support/support.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

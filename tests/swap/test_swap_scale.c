@@ -11,7 +11,7 @@
 #include <sys/statvfs.h>
 
 #include "base/clock.h"
-#include "support/sole_owner.h"
+#include "swap/sole_owner.h"
 
 /* ---- Allocations ---- */
 

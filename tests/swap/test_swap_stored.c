@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "support/file_sum.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/file_sum.h"
+#include "swap/sole_owner.h"
 #include "swap_fixture.h"
 
 enum { N = 3 };

@@ -11,10 +11,10 @@
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 #include "config/config.h"
-#include "support/nth_fixture.h"
-#include "support/sole_owner.h"
 #include "support/support.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
+#include "system/nth_fixture.h"
 
 #define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
 

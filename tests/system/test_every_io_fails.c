@@ -8,9 +8,9 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-#include "support/nth_fixture.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
+#include "system/nth_fixture.h"
 
 #define PLAIN_CALLS                                                                                \
 	(INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE | INJECT_MMAP)

@@ -9,8 +9,8 @@
 
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
-#include "support/nth_fixture.h"
 #include "support/tests.h"
+#include "system/nth_fixture.h"
 
 #define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
 #define PLAIN_CALLS                                                                                \

@@ -9,10 +9,10 @@
 #include "support/history/history_optim.h"
 #include "support/history/history_room.h"
 #include "support/history/history_swap.h"
-#include "support/soak.h"
 #include "support/support.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
+#include "system/soak.h"
 
 #include <inttypes.h>
 #include <sys/wait.h>

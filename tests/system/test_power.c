@@ -9,9 +9,9 @@
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
 #include "support/sim/sim_drive.h"
-#include "support/sole_owner.h"
 #include "support/support.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "swap/swap.h"
 #include "swap/swap_fixture.h"
 

@@ -10,8 +10,8 @@
 
 #include "base/little_endian.h"
 #include "optim/state/header.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 
 static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
 

@@ -5,8 +5,8 @@
  */
 #include "config/config.h"
 #include "optim/optim_fixture.h"
-#include "support/file_sum.h"
 #include "support/tests.h"
+#include "swap/file_sum.h"
 
 #include <errno.h>
 

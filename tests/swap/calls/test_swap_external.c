@@ -3,8 +3,8 @@
  * Swapping between the store and external memory: any alignment and length, whatever the pool holds
  * of the tensor, and no byte beyond the tensor is touched.
  */
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

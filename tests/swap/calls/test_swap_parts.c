@@ -4,9 +4,9 @@
  * pool, and no byte of the caller's memory beyond it is touched.
  */
 #include "store/member/member.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap/contents_fixture.h"
+#include "swap/sole_owner.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,9 +4,9 @@
  * call, with the copy-on-write of a kept store and its checksums.
  */
 #include "store/member/member.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap/contents_fixture.h"
+#include "swap/sole_owner.h"
 
 #include <errno.h>
 #include <sched.h>

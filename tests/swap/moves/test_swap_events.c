@@ -4,8 +4,8 @@
  * function is called with no lock held.
  */
 #include "support/inject.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "store/member/member.h"
-#include "support/sole_owner.h"
+#include "swap/sole_owner.h"
 
 #define PART (64 * KIB)
 

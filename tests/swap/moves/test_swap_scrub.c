@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "store/member/member.h"
-#include "support/sole_owner.h"
+#include "swap/sole_owner.h"
 
 #define NBYTES	(300 * KIB)
 #define WAIT_MS 20000

@@ -4,8 +4,8 @@
  * are read ahead, kept, evicted and written back; the statistics of a step.
  */
 #include "config/config.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

@@ -3,8 +3,8 @@
  * Room in the pool: which tensors are evicted or written back to make it, which calls wait for it
  * and how long, max_in_cpu, prefetching, and adjacent tensors moved by few I/Os.
  */
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

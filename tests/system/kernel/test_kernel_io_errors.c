@@ -6,8 +6,8 @@
 #include <errno.h>
 
 #include "optim/optim_fixture.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "system/kernel/kernel_drive.h"
 
 #define RAW_BYTES  (80 * MIB)

@@ -15,9 +15,9 @@
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 #include "config/config.h"
-#include "support/sole_owner.h"
 #include "support/support.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 /* A child that hangs is killed after that time, and the test fails. */

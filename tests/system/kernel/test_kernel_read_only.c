@@ -12,8 +12,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "system/kernel/kernel_drive.h"
 
 #define DRIVE_BYTES (64 * MIB)

@@ -2,7 +2,7 @@
 /*
  * See fake_engine.h. One lock for all queues: simple rather than fast.
  */
-#include "support/fake_engine.h"
+#include "support/fake/fake_engine.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -5,8 +5,8 @@
  * to a real engine. A breach of the contract in aio/engines/engine.h aborts the process. For time,
  * drives and silent faults see sim/sim_drive.h.
  */
-#ifndef TESTS_SUPPORT_FAKE_ENGINE_H
-#define TESTS_SUPPORT_FAKE_ENGINE_H
+#ifndef TESTS_SUPPORT_FAKE_FAKE_ENGINE_H
+#define TESTS_SUPPORT_FAKE_FAKE_ENGINE_H
 
 #include <pthread.h>
 #include <stdbool.h>

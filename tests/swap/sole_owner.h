@@ -3,8 +3,8 @@
  * For tests in which every tensor has one owner: the functions of pins without the pin. They take
  * each tensor's newest pin, or 0 if it has none. Tests of several owners name the pins themselves.
  */
-#ifndef TESTS_SUPPORT_SOLE_OWNER_H
-#define TESTS_SUPPORT_SOLE_OWNER_H
+#ifndef TESTS_SWAP_SOLE_OWNER_H
+#define TESTS_SWAP_SOLE_OWNER_H
 
 #include "nvswap.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "support/fake_aio.h"
+#include "support/fake/fake_aio.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One walk over a folder at a time. */
-#include "support/file_sum.h"
+#include "swap/file_sum.h"
 
 #include <fcntl.h>
 #include <ftw.h>

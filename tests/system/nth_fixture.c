@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See nth_fixture.h. */
-#include "support/nth_fixture.h"
-#include "support/sole_owner.h"
+#include "system/nth_fixture.h"
+#include "swap/sole_owner.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "support/sole_owner.h"
+#include "swap/sole_owner.h"
 
 #include <errno.h>
 

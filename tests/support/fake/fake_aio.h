@@ -3,11 +3,11 @@
  * An aio over a fake engine, and a file for it, as most tests of the aio layer need them. The
  * test closes both.
  */
-#ifndef TESTS_SUPPORT_FAKE_AIO_H
-#define TESTS_SUPPORT_FAKE_AIO_H
+#ifndef TESTS_SUPPORT_FAKE_FAKE_AIO_H
+#define TESTS_SUPPORT_FAKE_FAKE_AIO_H
 
 #include "aio/aio.h"
-#include "support/fake_engine.h"
+#include "support/fake/fake_engine.h"
 
 /* The settings that tests of one worker vary. */
 #define FAKE_CONFIG(...)                                                                           \

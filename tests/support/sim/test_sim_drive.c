@@ -16,10 +16,10 @@
 #include "aio/aio.h"
 #include "config/config.h"
 #include "support/sim/sim_drive.h"
-#include "support/sole_owner.h"
 #include "support/submit.h"
 #include "support/support.h"
 #include "support/tests.h"
+#include "swap/sole_owner.h"
 #include "swap/swap.h"
 #include "swap/swap_fixture.h"
 

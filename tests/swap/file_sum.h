@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether files have changed: a checksum of all that is below a folder. */
-#ifndef TESTS_SUPPORT_FILE_SUM_H
-#define TESTS_SUPPORT_FILE_SUM_H
+#ifndef TESTS_SWAP_FILE_SUM_H
+#define TESTS_SWAP_FILE_SUM_H
 
 #include <stdint.h>
 

@@ -4,8 +4,8 @@
  * with more tensors than its pool has room for, their expected contents, and a count of open files
  * and memory.
  */
-#ifndef TESTS_SUPPORT_NTH_FIXTURE_H
-#define TESTS_SUPPORT_NTH_FIXTURE_H
+#ifndef TESTS_SYSTEM_NTH_FIXTURE_H
+#define TESTS_SYSTEM_NTH_FIXTURE_H
 
 #include "support/inject.h"
 #include "support/sim/sim_drive.h"
