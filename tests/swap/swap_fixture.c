@@ -210,6 +210,7 @@ void fixture_init(struct fixture *fixture, const struct setup *setup)
 			skip();
 	}
 	configure(fixture);
+	fixture->made = true;
 }
 
 int fixture_reopen(struct fixture *fixture)
@@ -266,6 +267,7 @@ void fixture_close(struct fixture *fixture)
 			place_leave(fixture->paths[i]);
 	}
 	pthread_mutex_destroy(&fixture->log_lock);
+	fixture->made = false;
 }
 
 void fixture_store_file(const struct fixture *fixture, const char *name, char path[512])

@@ -87,6 +87,7 @@ struct fixture {
 	struct nvs_engine *engine;
 	struct sim *sim; /* the simulated drive, or NULL; lives as long as the fixture */
 	struct nvs_error error;
+	bool made; /* by fixture_init(), until fixture_close() */
 	pthread_mutex_t log_lock;
 	char log[8192]; /* all log messages, one a line */
 };
@@ -101,6 +102,15 @@ int fixture_reopen(struct fixture *fixture);
 void fixture_shut(struct fixture *fixture);
 /* Closes what is open and removes the directories. */
 void fixture_close(struct fixture *fixture);
+/* For a file whose tests have one engine at a time: `f`, closed after each test that passes. */
+#define ONE_ENGINE                                                                                 \
+	static struct fixture one_engine, *const f = &one_engine;                                  \
+	static void close_one_engine(void)                                                         \
+	{                                                                                          \
+		if (f->made)                                                                       \
+			fixture_close(f);                                                          \
+	}                                                                                          \
+	AFTER_SUCCESS(close_one_engine)
 struct nvs_engine_stats stats_of(struct fixture *fixture);
 /* <path>/nvswap/rank0/<name> of the first path. */
 void fixture_store_file(const struct fixture *fixture, const char *name, char path[512]);

@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+ONE_ENGINE
+
 /* ---- Many threads on a drive that stalls ---- */
 
 #define THREADS 6
@@ -238,7 +240,7 @@ TEST(waits_that_time_out_lose_nothing)
 #define N    16
 #define PART (64 * KIB)
 
-static void register_all(struct fixture *f, struct nvs_tensor **t)
+static void register_all(struct nvs_tensor **t)
 {
 	uint64_t nbytes[N];
 
@@ -248,7 +250,7 @@ static void register_all(struct fixture *f, struct nvs_tensor **t)
 }
 
 /* Starts to write all tensors and waits for none. */
-static void begin_to_write(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+static void begin_to_write(struct nvs_tensor **t, uint64_t seed)
 {
 	uint64_t pin;
 
@@ -259,13 +261,13 @@ static void begin_to_write(struct fixture *f, struct nvs_tensor **t, uint64_t se
 	MUST(!nvs_tensor_swap_out(f->engine, t, N, NULL));
 }
 
-static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+static void check_all(struct nvs_tensor **t, uint64_t seed)
 {
 	for (uint64_t i = 0; i < N; i++)
 		tensor_compare(f, t[i], seed + i);
 }
 
-static void write_for_ever(struct fixture *f, int ready)
+static void write_for_ever(int ready)
 {
 	struct nvs_tensor *t[N];
 	char names[N][16];
@@ -280,40 +282,38 @@ static void write_for_ever(struct fixture *f, int ready)
 						    .numel = PART};
 	}
 	MUST(!nvs_tensor_register(f->engine, specs, N, t, NULL));
-	begin_to_write(f, t, 1);
+	begin_to_write(t, 1);
 	MUST(!nvs_engine_commit(f->engine, NULL));
 	MUST(write(ready, "r", 1) == 1);
 	for (;;)
-		begin_to_write(f, t, 1);
+		begin_to_write(t, 1);
 }
 
 TEST(a_store_is_free_once_its_owner_is_killed)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 	int status, ready[2];
 	char byte;
 	pid_t child;
 
 	for (int ioengine = NVS_IOENGINE_POSIX; ioengine >= NVS_IOENGINE_IO_URING; ioengine--) {
-		OPEN(&f, .place = PLACE_DISK, .keep = true,
-		     .ioengine = (enum nvs_ioengine)ioengine);
-		fixture_shut(&f);
+		OPEN(f, .place = PLACE_DISK, .keep = true, .ioengine = (enum nvs_ioengine)ioengine);
+		fixture_shut(f);
 		assert_int_equal(pipe(ready), 0);
 		child = fork();
 		if (!child)
-			write_for_ever(&f, ready[1]);
+			write_for_ever(ready[1]);
 		close(ready[1]);
 		assert_int_equal(read(ready[0], &byte, 1), 1);
-		expect_error(&f, fixture_reopen(&f), -EBUSY, "has locked the store at");
+		expect_error(f, fixture_reopen(f), -EBUSY, "has locked the store at");
 		assert_int_equal(kill(child, SIGKILL), 0);
 		assert_int_equal(waitpid(child, &status, 0), child);
-		OK(&f, fixture_reopen(&f));
+		OK(f, fixture_reopen(f));
 		/* Every write had the same contents, so these are the committed ones. */
-		register_all(&f, t);
-		check_all(&f, t, 1);
+		register_all(t);
+		check_all(t, 1);
 		close(ready[0]);
-		fixture_close(&f);
+		fixture_close(f);
 	}
 }
 
@@ -328,7 +328,7 @@ static void live_on(const struct nvs_engine *engine, int ready, int done)
 	_exit(0);
 }
 
-static void fork_in_mid_flight(struct fixture *f)
+static void fork_in_mid_flight(void)
 {
 	int status, ready[2], done[2];
 	struct nvs_tensor *t[N];
@@ -336,8 +336,8 @@ static void fork_in_mid_flight(struct fixture *f)
 	char byte;
 	pid_t child;
 
-	register_all(f, t);
-	begin_to_write(f, t, 1);
+	register_all(t);
+	begin_to_write(t, 1);
 	assert_int_equal(pipe(ready) + pipe(done), 0);
 	child = fork();
 	if (!child) {
@@ -350,13 +350,13 @@ static void fork_in_mid_flight(struct fixture *f)
 	OK(f, nvs_tensor_swap_in(f->engine, t, N, -1, &pin, &f->error));
 	OK(f, nvs_tensor_wait(f->engine, t, N, pin, -1, &f->error));
 	OK(f, nvs_tensor_release(f->engine, t, N, pin, NVS_CLEAN, &f->error));
-	check_all(f, t, 1);
-	begin_to_write(f, t, 2);
+	check_all(t, 1);
+	begin_to_write(t, 2);
 	/* Although the child has the descriptors, the store is free once the parent closes it. */
 	fixture_shut(f);
 	OK(f, fixture_reopen(f));
-	register_all(f, t);
-	check_all(f, t, 2);
+	register_all(t);
+	check_all(t, 2);
 	close(done[1]);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
@@ -366,34 +366,30 @@ static void fork_in_mid_flight(struct fixture *f)
 
 TEST(a_fork_during_transfers_harms_neither_pool_nor_store)
 {
-	struct fixture f;
-
 	for (int ioengine = NVS_IOENGINE_POSIX; ioengine >= NVS_IOENGINE_IO_URING; ioengine--) {
-		OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = true,
+		OPEN(f, .place = PLACE_DISK, .keep = true, .verify = true,
 		     .ioengine = (enum nvs_ioengine)ioengine);
-		fork_in_mid_flight(&f);
-		fixture_close(&f);
+		fork_in_mid_flight();
+		fixture_close(f);
 	}
 }
 
 TEST(closing_keeps_the_writes_in_flight)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true, .thread_count = 2, .queue_depth = 2,
+	OPEN(f, .place = PLACE_DISK, .keep = true, .thread_count = 2, .queue_depth = 2,
 	     .block_size = 4096);
 	for (uint64_t round = 1; round <= 5; round++) {
-		register_all(&f, t);
+		register_all(t);
 		if (round > 1)
-			check_all(&f, t, (round - 1) * N);
-		begin_to_write(&f, t, round * N);
+			check_all(t, (round - 1) * N);
+		begin_to_write(t, round * N);
 		/* For some tensors, this read is the second transfer. */
-		(void)nvs_tensor_prefetch(f.engine, t, N, NULL);
-		fixture_shut(&f);
-		OK(&f, fixture_reopen(&f));
+		(void)nvs_tensor_prefetch(f->engine, t, N, NULL);
+		fixture_shut(f);
+		OK(f, fixture_reopen(f));
 	}
-	fixture_close(&f);
 }
 
 /* ---- One optimizer ---- */
