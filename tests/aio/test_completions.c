@@ -9,7 +9,6 @@
 #include "aio/internal.h"
 #include "base/clock.h"
 #include "config/config.h"
-#include "support/fake/fake_aio.h"
 #include "support/fake/fake_engine.h"
 #include "support/support.h"
 #include "support/tests.h"

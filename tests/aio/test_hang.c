@@ -15,13 +15,11 @@
 #include "base/clock.h"
 #include "config/config.h"
 #include "optim/optimizer.h"
-#include "support/fake/fake_aio.h"
 #include "support/fake/fake_engine.h"
 #include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 
 #define LIMIT_MS 20	 /* a limit that passes in real time */
 #define AGES_MS	 1000000 /* a limit that passes only for aio_look_for_overdue() */

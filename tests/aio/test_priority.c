@@ -7,7 +7,6 @@
 
 #include "aio/internal.h"
 #include "config/config.h"
-#include "support/fake/fake_aio.h"
 #include "support/fake/fake_engine.h"
 #include "support/submit.h"
 #include "support/support.h"

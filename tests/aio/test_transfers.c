@@ -16,7 +16,6 @@
 #include "aio/internal.h"
 #include "base/clock.h"
 #include "config/config.h"
-#include "support/fake/fake_aio.h"
 #include "support/fake/fake_engine.h"
 #include "support/inject.h"
 #include "support/submit.h"

@@ -13,7 +13,6 @@
 
 #include "aio/internal.h"
 #include "base/clock.h"
-#include "support/fake/fake_aio.h"
 #include "support/fake/fake_engine.h"
 #include "support/submit.h"
 #include "support/support.h"

@@ -154,6 +154,23 @@ void tensor_store(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t s
 /* Swaps it in, compares and releases. */
 void tensor_compare(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed);
 
+/* ---- Tensors with one owner each ---- */
+
+/*
+ * The functions of pins without the pin: they take each tensor's newest pin, or 0 if it has none.
+ * Tests of several owners name the pins themselves.
+ */
+int sole_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 int timeout_ms, struct nvs_error *error);
+int sole_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, int timeout_ms,
+	     struct nvs_error *error);
+/* Makes one call for each run of tensors with the same pin, each with timeout_ms. */
+int sole_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+	      int timeout_ms, struct nvs_error *error);
+/* The same; if one tensor is not pinned, a single call, which fails. */
+int sole_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 enum nvs_how how, struct nvs_error *error);
+
 /* ---- Contents ---- */
 
 uint64_t next_random(uint64_t *state);
@@ -163,6 +180,9 @@ uint64_t below(uint64_t *state, uint64_t n);
 uint64_t seed_of_run(void);
 void fill(void *data, uint64_t nbytes, uint64_t seed);
 bool filled(const void *data, uint64_t nbytes, uint64_t seed);
+/* A checksum of names, modes, times of modification and of change, and contents of all files below the path.
+ * The process ends if they can't be listed. */
+uint64_t sum_of_files(const char *path);
 void shuffle(struct nvs_tensor **tensors, size_t n, uint64_t *seed);
 
 #endif

@@ -4,7 +4,6 @@
  * blocks.
  */
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #define NBYTES 70000

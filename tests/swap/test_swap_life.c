@@ -4,7 +4,6 @@
  * tensor's reported state.
  */
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

@@ -5,7 +5,6 @@
  */
 #include "support/support.h"
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

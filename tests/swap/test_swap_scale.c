@@ -11,7 +11,6 @@
 #include <sys/statvfs.h>
 
 #include "base/clock.h"
-#include "swap/sole_owner.h"
 
 ONE_ENGINE
 

@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/memory/huge_map.h"
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

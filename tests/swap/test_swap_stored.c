@@ -8,8 +8,6 @@
 #include <unistd.h>
 
 #include "support/tests.h"
-#include "swap/file_sum.h"
-#include "swap/sole_owner.h"
 #include "swap_fixture.h"
 
 ONE_ENGINE

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See nth_fixture.h. */
 #include "system/nth_fixture.h"
-#include "swap/sole_owner.h"
 
 #include <errno.h>
 #include <inttypes.h>

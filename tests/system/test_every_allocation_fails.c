@@ -13,7 +13,6 @@
 #include "config/config.h"
 #include "support/support.h"
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 #include "system/nth_fixture.h"
 
 #define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 #include "system/nth_fixture.h"
 
 #define PLAIN_CALLS                                                                                \

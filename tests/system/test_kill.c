@@ -23,7 +23,6 @@
 #include "base/clock.h"
 #include "support/support.h"
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 #include "system/soak.h"
 
 #define GIVE_UP_NS UINT64_C(20000000000)

@@ -11,7 +11,6 @@
 #include "support/sim/sim_drive.h"
 #include "support/support.h"
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 #include "swap/swap.h"
 #include "swap/swap_fixture.h"
 

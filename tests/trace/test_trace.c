@@ -18,7 +18,6 @@
 #include "aio/internal.h"
 #include "base/json/read.h"
 #include "config/config.h"
-#include "support/fake/fake_aio.h"
 #include "support/fake/fake_engine.h"
 #include "support/submit.h"
 #include "support/support.h"

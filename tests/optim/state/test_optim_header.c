@@ -11,7 +11,6 @@
 #include "base/little_endian.h"
 #include "optim/state/header.h"
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 
 ONE_OPTIMIZER
 

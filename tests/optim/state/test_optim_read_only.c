@@ -6,7 +6,6 @@
 #include "config/config.h"
 #include "optim/optim_fixture.h"
 #include "support/tests.h"
-#include "swap/file_sum.h"
 
 #include <errno.h>
 

@@ -8,7 +8,6 @@
 #include "support/history/history_swap.h"
 #include "config/config.h"
 #include "support/inject.h"
-#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

@@ -4,7 +4,6 @@
  * of the tensor, and no byte beyond the tensor is touched.
  */
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

@@ -6,7 +6,6 @@
 #include "store/member/member.h"
 #include "support/tests.h"
 #include "swap/contents_fixture.h"
-#include "swap/sole_owner.h"
 
 #include <errno.h>
 #include <sched.h>

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "store/member/member.h"
-#include "swap/sole_owner.h"
 
 ONE_ENGINE
 

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "store/member/member.h"
-#include "swap/sole_owner.h"
 
 ONE_ENGINE
 

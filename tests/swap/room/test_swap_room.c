@@ -4,7 +4,6 @@
  * and how long, max_in_cpu, prefetching, and adjacent tensors moved by few I/Os.
  */
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>

@@ -7,7 +7,6 @@
 
 #include "optim/optim_fixture.h"
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 #include "system/kernel/kernel_drive.h"
 
 ONE_OPTIMIZER

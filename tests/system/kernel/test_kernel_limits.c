@@ -17,7 +17,6 @@
 #include "config/config.h"
 #include "support/support.h"
 #include "support/tests.h"
-#include "swap/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 /* A child that hangs is killed after that time, and the test fails. */

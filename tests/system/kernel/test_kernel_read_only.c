@@ -13,7 +13,7 @@
 #include <xxhash.h>
 
 #include "support/tests.h"
-#include "swap/sole_owner.h"
+#include "swap/swap_fixture.h"
 #include "system/kernel/kernel_drive.h"
 
 ONE_ENGINE
