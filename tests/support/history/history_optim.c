@@ -6,11 +6,11 @@
  * as well. The model uses the library's loss scaler, which has its own tests, and both use this
  * file's update function.
  */
-#include "support/history/history_optim.h"
 #include "config/config.h"
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
 #include "optim/step/scaler.h"
+#include "support/history/history.h"
 #include "support/inject.h"
 #include "swap/swap_fixture.h"
 
@@ -817,4 +817,4 @@ static void end_world(void *world)
 	free(w);
 }
 
-const struct history_model history_optim = {"optim", begin_world, operation, end_world};
+const struct history_model history_optim = {"optim", begin_world, operation, end_world, false};
