@@ -144,13 +144,20 @@ TEST(a_failed_eviction_is_an_error_of_the_lease)
 {
 	struct nvs_tensor *t[6];
 	uint64_t nbytes[6] = {PART, PART, PART, PART, PART, PART}, ios;
+	char path[512];
 
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 4 * PART, .simulated = true);
 	tensors_add(f, "t", nbytes, 6, t);
 	for (uint64_t i = 0; i < 4; i++)
 		tensor_write(f, t[i], i);
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
-	expect_error(f, sole_pin(f->engine, &t[4], 2, -1, &f->error), -EIO,
+	assert_int_equal(sole_pin(f->engine, &t[4], 2, -1, &f->error), -EIO);
+	/* A program sees the I/O that failed, not a lack of room. */
+	fixture_store_file(f, "data", path);
+	assert_int_equal(f->error.cause, NVS_CAUSE_IO);
+	assert_int_equal(f->error.path_nbytes, strlen(path));
+	assert_memory_equal(f->error.text + f->error.path_at, path, strlen(path));
+	expect_error(f, f->error.code, -EIO,
 		     "no room in the pool: a tensor could not be written back and stays in it: t");
 	/* It gives up, and leaves nothing in flight. */
 	OK(f, sole_wait(f->engine, &t[4], 2, 0, &f->error));
@@ -158,7 +165,9 @@ TEST(a_failed_eviction_is_an_error_of_the_lease)
 		STATE(f, t[i], NVS_RESIDENT, true, 0);
 	ios = sim_ios(f->sim, NVS_WRITE);
 	assert_true(ios <= 2);
-	expect_error(f, sole_pin(f->engine, &t[4], 2, 60000, &f->error), -EIO, "no room");
+	assert_int_equal(sole_pin(f->engine, &t[4], 2, 60000, &f->error), -EIO);
+	assert_int_equal(f->error.cause, NVS_CAUSE_IO);
+	expect_error(f, f->error.code, -EIO, "no room");
 	assert_true(sim_ios(f->sim, NVS_WRITE) <= ios + 2);
 	STATE(f, t[4], NVS_EMPTY, false, 0);
 	for (uint64_t i = 0; i < 4; i++)
