@@ -14,8 +14,6 @@
 #include <ftw.h>
 #include <inttypes.h>
 #include <linux/magic.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -23,101 +21,44 @@
 
 /* ---- Places ---- */
 
-static char ext4_root[64];
 /* Directories to remove at the end, even if a test failed. */
 static char *made[64];
 
-static bool run(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static bool run(const char *format, ...)
-{
-	char command[512];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(command, sizeof(command), format, args);
-	va_end(args);
-	return system(command) == 0;
-}
-
-static bool is_tmpfs(const char *path)
-{
-	struct statfs fs;
-
-	return !statfs(path, &fs) && fs.f_type == TMPFS_MAGIC;
-}
-
-/* In memory if possible: fast, and without wear. */
-static bool make_image(char image[64])
-{
-	int fd;
-
-	snprintf(image, 64, "%s/nvswap-test-XXXXXX",
-		 is_tmpfs("/dev/shm") ? "/dev/shm" : "/var/tmp");
-	fd = mkstemp(image);
-	if (fd < 0)
-		return false;
-	if (ftruncate(fd, PLACE_EXT4_BYTES)) {
-		close(fd);
-		unlink(image);
-		return false;
-	}
-	close(fd);
-	return true;
-}
-
-static const char *mount_ext4(void)
-{
-	char image[64];
-	bool mounted;
-
-	if (geteuid())
-		return "an ext4 on a loop device needs root";
-	if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
-		return "no mount namespace of our own is to be had";
-	if (!make_image(image))
-		return "no room for the image of a file system";
-	snprintf(ext4_root, sizeof(ext4_root), "/tmp/nvswap-test-XXXXXX");
-	mounted = mkdtemp(ext4_root) &&
-		  run("PATH=$PATH:/usr/sbin:/sbin; mkfs.ext4 -q -F -O ^has_journal %s && "
-		      "mount -o loop %s %s 2>&1",
-		      image, image, ext4_root);
-	unlink(image);
-	if (mounted)
-		return NULL;
-	rmdir(ext4_root);
-	ext4_root[0] = 0;
-	return "an ext4 could not be made and mounted on a loop device";
-}
+static const char *ext4_root, *no_ext4;
 
 int places_leave_all(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < LENGTH(made); i++)
 		place_leave(made[i]);
-	if (ext4_root[0]) {
-		umount2(ext4_root, MNT_DETACH);
-		rmdir(ext4_root);
-		ext4_root[0] = 0;
-	}
-	return 0;
+	ext4_root = no_ext4 = NULL;
+	return cleanup_all(state);
+}
+
+/* One for all tests of a file. */
+static const char *make_ext4(void)
+{
+	const char *device = loop_device(PLACE_EXT4_BYTES, 512, &no_ext4);
+
+	if (device && ext4_make(device, "-O ^has_journal", &no_ext4))
+		ext4_root = ext4_mount(device, 0, NULL, &no_ext4);
+	keep_made();
+	return ext4_root;
 }
 
 static const char *root_of(enum place place, const char **reason)
 {
-	static bool tried;
-	static const char *why;
+	struct statfs fs;
 
 	if (place == PLACE_DISK)
 		return "/var/tmp";
-	if (place == PLACE_TMPFS) {
-		*reason = "there is no tmpfs at /dev/shm";
-		return is_tmpfs("/dev/shm") ? "/dev/shm" : NULL;
+	if (place == PLACE_EXT4) {
+		const char *root = ext4_root || no_ext4 ? ext4_root : make_ext4();
+
+		*reason = no_ext4;
+		return root;
 	}
-	if (!tried)
-		why = mount_ext4();
-	tried = true;
-	*reason = why;
-	return why ? NULL : ext4_root;
+	*reason = "there is no tmpfs at /dev/shm";
+	return !statfs("/dev/shm", &fs) && fs.f_type == TMPFS_MAGIC ? "/dev/shm" : NULL;
 }
 
 char *place_make(enum place place)
@@ -142,9 +83,12 @@ char *place_make(enum place place)
 
 void place_leave(char *directory)
 {
+	char command[512];
+
 	if (!directory)
 		return;
-	run("rm -rf '%s'", directory);
+	snprintf(command, sizeof(command), "rm -rf '%s'", directory);
+	(void)!system(command);
 	for (size_t i = 0; i < LENGTH(made); i++)
 		if (made[i] == directory)
 			made[i] = NULL;
@@ -417,20 +361,6 @@ void tensor_compare(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t
 
 /* ---- Contents ---- */
 
-uint64_t next_random(uint64_t *state)
-{
-	uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return x ^ (x >> 31);
-}
-
-uint64_t below(uint64_t *state, uint64_t n)
-{
-	return next_random(state) % n;
-}
-
 uint64_t seed_of_run(void)
 {
 	const char *text = getenv("TEST_SEED");
@@ -442,13 +372,7 @@ uint64_t seed_of_run(void)
 
 void fill(void *data, uint64_t nbytes, uint64_t seed)
 {
-	char *bytes = data;
-
-	for (uint64_t i = 0; i < nbytes; i += 8) {
-		uint64_t word = next_random(&seed);
-
-		memcpy(bytes + i, &word, nbytes - i < 8 ? nbytes - i : 8);
-	}
+	random_fill(&seed, data, nbytes);
 }
 
 bool filled(const void *data, uint64_t nbytes, uint64_t seed)

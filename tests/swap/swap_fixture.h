@@ -18,10 +18,11 @@
 #include "config/config.h"
 #include "nvswap.h"
 #include "support/sim/sim_drive.h"
+#include "support/support.h"
 #include "support/tests.h"
 #include "swap/calls/calls.h"
 
-#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+#define LENGTH(array) COUNT(array)
 #define KIB	      UINT64_C(1024)
 #define MIB	      (KIB * 1024)
 #define GIB	      (MIB * 1024)
@@ -173,9 +174,8 @@ int sole_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 
 /* ---- Contents ---- */
 
-uint64_t next_random(uint64_t *state);
-/* A number below n > 0. */
-uint64_t below(uint64_t *state, uint64_t n);
+#define next_random(state) random_next(state)
+#define below(state, n)	   random_below(state, n)
 /* The seed, which is printed; TEST_SEED in the environment replaces the default. */
 uint64_t seed_of_run(void);
 void fill(void *data, uint64_t nbytes, uint64_t seed);
