@@ -30,8 +30,8 @@
 #define MIB  (1024u * KIB)
 #define PAGE 4096u
 
-	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_IO_URING, NVS_IOENGINE_LIBAIO,
-						    NVS_IOENGINE_POSIX};
+static const enum nvs_ioengine engines[] = {NVS_IOENGINE_IO_URING, NVS_IOENGINE_LIBAIO,
+					    NVS_IOENGINE_POSIX};
 
 static const struct aio_config plain = {
 	.block_size = 64 * KIB,
