@@ -222,148 +222,107 @@ static const struct snapshot *due(void)
 	return &straight;
 }
 
-static void is_the_same(void)
-{
-	int rc = optim_open(o);
+/* What differs from the settings of optim_init(); 0 of a number leaves it. */
+static const struct variant {
+	const char *what;
+	uint64_t cached; /* elements that stay in memory */
+	unsigned buffers, longer_tiles, threads;
+	uint32_t block_size;
+	double in_memory; /* share that is not offloaded */
+	enum nvs_ioengine ioengine;
+	unsigned drives; /* directories on a file system with O_DIRECT, mostly */
+	bool one_by_one_reads, one_by_one_writes, slow_init, verify, keep;
+} variants[] = {
+	{"both pipelines", .threads = 2},
+	{"both pipelines, written at the start", .slow_init = true},
+	{"reads one by one", .one_by_one_reads = true},
+	{"reads one by one, written at the start", .one_by_one_reads = true, .slow_init = true},
+	{"writes one by one", .one_by_one_writes = true},
+	{"writes one by one, written at the start", .one_by_one_writes = true, .slow_init = true},
+	{"no pipeline", .one_by_one_reads = true, .one_by_one_writes = true},
+	{"no pipeline, written at the start", .one_by_one_reads = true, .one_by_one_writes = true,
+	 .slow_init = true},
+	{"a cache of 1", .cached = 1, .slow_init = true},
+	{"a cache of 5000", .cached = 5000},
+	{"a cache of 20480", .cached = 20480, .slow_init = true, .one_by_one_writes = true},
+	{"a cache of all", .cached = 48434},
+	{"a cache of more than all", .cached = 1000000, .slow_init = true},
+	{"2 buffers", .buffers = 2, .block_size = 1 << 20},
+	{"3 buffers", .buffers = 3, .longer_tiles = 1111, .block_size = 4096},
+	{"7 buffers", .buffers = 7, .longer_tiles = 2222, .block_size = 1 << 20},
+	{"40 buffers", .buffers = 40, .longer_tiles = 3333, .block_size = 4096},
+	{"1 thread", .threads = 1},
+	{"3 threads", .threads = 3},
+	{"4 threads", .threads = 4},
+	{"all in memory", .in_memory = 1, .slow_init = true},
+	{"0.7 in memory", .in_memory = 0.7},
+	{"half in memory, with a cache", .in_memory = 0.5, .cached = 10000, .slow_init = true},
+	{"hardly any in memory", .in_memory = 0.001},
+	{"checksums", .verify = true},
+	{"checksums, kept", .verify = true, .keep = true},
+	{"io_uring", .ioengine = NVS_IOENGINE_IO_URING},
+	{"libaio", .ioengine = NVS_IOENGINE_LIBAIO},
+	{"posix", .ioengine = NVS_IOENGINE_POSIX},
+	{"a drive", .drives = 1},
+	{"stripes", .drives = 2},
+};
 
-	if (rc == -ENOTSUP && o->config.aio.ioengine) {
-		print_message("%s\n", o->error.text);
-		optim_close(o);
-		skip();
-	}
-	DONE(o, rc);
-	optim_run(o, 1, STEPS);
-	IS_AS(o, due());
-	optim_close(o);
+static void vary(const struct variant *variant, char *drives[2])
+{
+	struct nvs_config *config = &o->config;
+	struct offload_config *offload = &config->offload[NVS_OFFLOAD_OPTIMIZER];
+
+	offload->pipeline_read = !variant->one_by_one_reads;
+	offload->pipeline_write = !variant->one_by_one_writes;
+	offload->fast_init = !variant->slow_init;
+	offload->ratio = 1 - variant->in_memory;
+	offload->buffer_count = variant->buffers ? variant->buffers : offload->buffer_count;
+	config->sub_group_size += variant->longer_tiles;
+	config->optimizer_max_in_cpu = variant->cached;
+	config->optimizer_threads = variant->threads ? variant->threads : 2;
+	config->aio.thread_count = variant->threads > 2 ? 2 : 1;
+	config->aio.ioengine = variant->ioengine;
+	if (variant->block_size)
+		config->aio.block_size = variant->block_size;
+	config->verify = variant->verify;
+	config->keep = variant->keep;
+	if (variant->drives > 1)
+		config->stripe_size = 8192;
+	for (unsigned i = 0; i < variant->drives; i++)
+		assert_non_null(drives[i] = place_make(PLACE_DISK));
+	if (variant->drives)
+		DONE(o, nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER,
+					     (const char *const *)(uintptr_t)drives,
+					     variant->drives, &o->error));
 }
 
-TEST(pipelines_compute_the_same_bits)
+TEST(every_setting_computes_the_same_bits)
 {
-	for (unsigned way = 0; way < 8; way++) {
+	for (size_t i = 0; i < LENGTH(variants); i++) {
+		char *drives[2] = {NULL};
+		int rc;
+
+		print_message("%s\n", variants[i].what);
 		optim_init(o, five, LENGTH(five));
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = way & 1;
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way & 2;
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way & 4;
-		is_the_same();
-	}
-}
-
-TEST(a_cache_computes_the_same_bits)
-{
-	static const uint64_t cached[] = {1, 5000, 20480, 48434, 1000000};
-
-	for (size_t i = 0; i < LENGTH(cached); i++) {
-		optim_init(o, five, LENGTH(five));
-		o->config.optimizer_max_in_cpu = cached[i];
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = i % 2;
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = i != 2;
-		is_the_same();
-	}
-}
-
-TEST(any_pool_and_tile_give_the_same_bits)
-{
-	static const unsigned buffers[] = {2, 3, 7, 40};
-
-	for (size_t i = 0; i < LENGTH(buffers); i++) {
-		optim_init(o, five, LENGTH(five));
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = buffers[i];
-		o->config.sub_group_size += 1111 * i;
-		o->config.aio.block_size = i % 2 ? 4096 : 1 << 20;
-		is_the_same();
-	}
-}
-
-TEST(any_number_of_threads_gives_the_same_bits)
-{
-	for (unsigned threads = 1; threads <= 4; threads++) {
-		optim_init(o, five, LENGTH(five));
-		o->config.optimizer_threads = threads;
-		o->config.aio.thread_count = threads > 2 ? 2 : 1;
-		DONE(o, optim_open(o));
+		vary(&variants[i], drives);
+		rc = optim_open(o);
+		if (rc == -ENOTSUP && variants[i].ioengine) {
+			print_message("%s\n", o->error.text);
+			optim_close(o);
+			continue;
+		}
+		DONE(o, rc);
 		optim_run(o, 1, STEPS);
 		IS_AS(o, due());
-		assert_int_equal(o->result.threads, threads);
+		assert_int_equal(o->result.threads, o->config.optimizer_threads);
 		assert_true(o->result.cpu_ns > 0);
 		assert_true(!strcmp(o->result.kernel, "avx512") ||
 			    !strcmp(o->result.kernel, "avx2") ||
 			    !strcmp(o->result.kernel, "plain"));
 		optim_close(o);
+		place_leave(drives[0]);
+		place_leave(drives[1]);
 	}
-}
-
-TEST(any_share_offloaded_gives_the_same_bits)
-{
-	static const double ratios[] = {0, 0.3, 0.5, 0.999};
-
-	for (size_t i = 0; i < LENGTH(ratios); i++) {
-		optim_init(o, five, LENGTH(five));
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = i % 2;
-		o->config.optimizer_max_in_cpu = i == 2 ? 10000 : 0;
-		is_the_same();
-	}
-}
-
-TEST(checksums_compute_the_same_bits)
-{
-	for (int keep = 0; keep < 2; keep++) {
-		optim_init(o, five, LENGTH(five));
-		o->config.verify = true;
-		o->config.keep = keep;
-		is_the_same();
-	}
-}
-
-static void by_engine(enum nvs_ioengine ioengine)
-{
-	optim_init(o, five, LENGTH(five));
-	o->config.aio.ioengine = ioengine;
-	is_the_same();
-}
-
-TEST(io_uring_computes_the_same_bits)
-{
-	by_engine(NVS_IOENGINE_IO_URING);
-}
-
-TEST(libaio_computes_the_same_bits)
-{
-	by_engine(NVS_IOENGINE_LIBAIO);
-}
-
-TEST(posix_computes_the_same_bits)
-{
-	by_engine(NVS_IOENGINE_POSIX);
-}
-
-/* On a file system with O_DIRECT, mostly. */
-TEST(a_drive_computes_the_same_bits)
-{
-	char *disk = place_make(PLACE_DISK);
-
-	if (!disk)
-		skip();
-	optim_init(o, five, LENGTH(five));
-	DONE(o, nvs_config_set_paths(&o->config, NVS_OFFLOAD_OPTIMIZER,
-				     (const char *const *)(uintptr_t)&disk, 1, &o->error));
-	is_the_same();
-	place_leave(disk);
-}
-
-TEST(stripes_compute_the_same_bits)
-{
-	char *paths[2] = {place_make(PLACE_DISK), place_make(PLACE_DISK)};
-
-	if (!paths[0] || !paths[1])
-		skip();
-	optim_init(o, five, LENGTH(five));
-	o->config.stripe_size = 8192;
-	DONE(o, nvs_config_set_paths(&o->config, NVS_OFFLOAD_OPTIMIZER,
-				     (const char *const *)(uintptr_t)paths, 2, &o->error));
-	is_the_same();
-	place_leave(paths[0]);
-	place_leave(paths[1]);
 }
 
 /* ---- Bytes moved ---- */
