@@ -355,37 +355,20 @@ static void round_trip(const struct setup *setup)
 	fixture_close(f);
 }
 
+#define ROUND_TRIP(...) round_trip(&(const struct setup){.pool_bytes = 8 * MIB, __VA_ARGS__})
+
 TEST(brings_back_every_byte_of_every_length)
 {
-	round_trip(&(struct setup){.place = PLACE_DISK, .pool_bytes = 8 * MIB});
-}
-
-TEST(brings_back_every_byte_with_buffered_io)
-{
-	round_trip(&(struct setup){.place = PLACE_TMPFS, .pool_bytes = 8 * MIB});
+	ROUND_TRIP(.place = PLACE_DISK);
+	ROUND_TRIP(.place = PLACE_TMPFS);
+	ROUND_TRIP(.place = PLACE_DISK, .block_size = 512, .queue_depth = 64, .thread_count = 2);
+	ROUND_TRIP(.place = PLACE_DISK, .device = NVS_DEVICE_CPU);
 }
 
 TEST(brings_back_every_byte_on_each_ioengine)
 {
 	for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++)
-		round_trip(&(struct setup){.place = PLACE_EXT4,
-					   .pool_bytes = 8 * MIB,
-					   .ioengine = (enum nvs_ioengine)i});
-}
-
-TEST(brings_back_every_byte_in_blocks_of_512)
-{
-	round_trip(&(struct setup){.place = PLACE_DISK,
-				   .pool_bytes = 8 * MIB,
-				   .block_size = 512,
-				   .queue_depth = 64,
-				   .thread_count = 2});
-}
-
-TEST(brings_back_every_byte_from_host_memory)
-{
-	round_trip(&(struct setup){
-		.place = PLACE_DISK, .pool_bytes = 8 * MIB, .device = NVS_DEVICE_CPU});
+		ROUND_TRIP(.place = PLACE_EXT4, .ioengine = (enum nvs_ioengine)i);
 }
 
 TEST(gives_aligned_memory_that_does_not_overlap)
