@@ -180,7 +180,6 @@ static void close_a_file_whose_transfer_failed(enum how how)
 TEST(a_file_may_be_closed_while_its_failure_is_told)
 {
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-
 		turns_begin(seed);
 		rig_open();
 		for (unsigned i = 0; i < ROUNDS; i++)
@@ -360,7 +359,6 @@ TEST(a_wait_for_a_request_that_is_closed_meanwhile_is_refused)
 TEST(a_wait_for_any_that_is_closed_meanwhile_is_refused)
 {
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-
 		turns_begin(seed);
 		rig_open();
 		for (unsigned i = 0; i < ROUNDS; i++) {
