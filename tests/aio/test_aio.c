@@ -20,7 +20,7 @@
 #include "aio/aio.h"
 #include "aio/internal.h"
 #include "config/config.h"
-#include "support/fake_engine.h"
+#include "support/fake/fake_engine.h"
 #include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"
@@ -32,6 +32,9 @@
 
 static const enum nvs_ioengine engines[] = {NVS_IOENGINE_IO_URING, NVS_IOENGINE_LIBAIO,
 					    NVS_IOENGINE_POSIX};
+
+static struct nvs_error error = {.size = sizeof(error)};
+#define DO(call) SUCCEEDS(call, &error)
 
 static const struct aio_config plain = {
 	.block_size = 64 * KIB,
@@ -45,7 +48,6 @@ static struct nvs_aio *open_engine(const struct aio_config *config, enum nvs_ioe
 {
 	struct aio_config this_one = *config;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio = NULL;
 	int rc;
 
@@ -55,7 +57,7 @@ static struct nvs_aio *open_engine(const struct aio_config *config, enum nvs_ioe
 		print_message("%s\n", error.text);
 		return NULL;
 	}
-	SUCCEEDS(rc, &error);
+	DO(rc);
 	nvs_aio_get_stats(aio, &stats);
 	if (ioengine != NVS_IOENGINE_AUTO)
 		assert_string_equal(stats.ioengine, nvs_ioengine_name(ioengine));
@@ -64,15 +66,14 @@ static struct nvs_aio *open_engine(const struct aio_config *config, enum nvs_ioe
 
 static struct nvs_file *open_file(struct nvs_aio *aio, const char *path, unsigned flags)
 {
-	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_file *file = NULL;
 
-	SUCCEEDS(nvs_file_open(aio, path, flags, &file, &error), &error);
+	DO(nvs_file_open(aio, path, flags, &file, &error));
 	return file;
 }
 
 static int move(struct nvs_aio *aio, struct nvs_file *file, enum nvs_direction direction,
-		void *data, uint64_t nbytes, uint64_t offset, struct nvs_error *error)
+		void *data, uint64_t nbytes, uint64_t offset)
 {
 	struct transfer transfer = {.file = file,
 				    .direction = direction,
@@ -80,9 +81,9 @@ static int move(struct nvs_aio *aio, struct nvs_file *file, enum nvs_direction d
 				    .nbytes = nbytes,
 				    .offset = offset};
 	struct transfer *one = &transfer;
-	int rc = submit_all(aio, &one, 1, error);
+	int rc = submit_all(aio, &one, 1, &error);
 
-	return rc ? rc : await_all(aio, &one, 1, -1, error);
+	return rc ? rc : await_all(aio, &one, 1, -1, &error);
 }
 
 /* ---- Round trips through a file ---- */
@@ -213,13 +214,12 @@ static void move_batch(struct image *image)
 {
 	struct one batch[BATCH];
 	struct transfer *transfers[BATCH];
-	struct nvs_error error = {.size = sizeof(error)};
 	unsigned n = make_batch(image, batch);
 
 	for (unsigned i = 0; i < n; i++)
 		transfers[i] = &batch[i].transfer;
-	SUCCEEDS(submit_all(image->aio, transfers, n, &error), &error);
-	SUCCEEDS(await_all(image->aio, transfers, n, -1, &error), &error);
+	DO(submit_all(image->aio, transfers, n, &error));
+	DO(await_all(image->aio, transfers, n, -1, &error));
 	for (unsigned i = 0; i < n; i++)
 		check_one(image, &batch[i]);
 }
@@ -368,7 +368,7 @@ static int move_ranges(struct neighbour *me, enum nvs_direction direction, char 
 {
 	struct neighbours *all = me->all;
 	struct transfer transfers[RANGES], *list[RANGES];
-	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_error own = {.size = sizeof(own)};
 	int rc;
 
 	for (unsigned i = 0; i < RANGES; i++) {
@@ -382,11 +382,11 @@ static int move_ranges(struct neighbour *me, enum nvs_direction direction, char 
 						 .offset = from};
 		list[i] = &transfers[i];
 	}
-	rc = submit_all(all->aio, list, RANGES, &error);
+	rc = submit_all(all->aio, list, RANGES, &own);
 	if (!rc)
-		rc = await_all(all->aio, list, RANGES, -1, &error);
+		rc = await_all(all->aio, list, RANGES, -1, &own);
 	if (rc)
-		snprintf(me->wrong, sizeof(me->wrong), "%.120s", error.text);
+		snprintf(me->wrong, sizeof(me->wrong), "%.120s", own.text);
 	return rc;
 }
 
@@ -498,25 +498,20 @@ static void reading_past_the_end_is_told(struct nvs_aio *aio, const char *path, 
 		open_file(aio, path, flags | NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE);
 	const uint64_t length = 70001;
 	char *data = aligned_alloc(PAGE, 128 * KIB);
-	struct nvs_error error = {.size = sizeof(error)};
 
 	memset(data, 1, 128 * KIB);
-	SUCCEEDS(move(aio, file, NVS_WRITE, data, length, 0, &error), &error);
+	DO(move(aio, file, NVS_WRITE, data, length, 0));
 	for (unsigned odd = 0; odd < 2; odd++) {
-		SUCCEEDS(move(aio, file, NVS_READ, data + odd, length, 0, &error), &error);
-		SUCCEEDS(move(aio, file, NVS_READ, data + odd, 1, length - 1, &error), &error);
-		assert_int_equal(move(aio, file, NVS_READ, data + odd, 2, length - 1, &error),
-				 -ENODATA);
-		assert_int_equal(move(aio, file, NVS_READ, data + odd, length + 1, 0, &error),
-				 -ENODATA);
+		DO(move(aio, file, NVS_READ, data + odd, length, 0));
+		DO(move(aio, file, NVS_READ, data + odd, 1, length - 1));
+		assert_int_equal(move(aio, file, NVS_READ, data + odd, 2, length - 1), -ENODATA);
+		assert_int_equal(move(aio, file, NVS_READ, data + odd, length + 1, 0), -ENODATA);
 		assert_int_equal(error.code, -ENODATA);
 		assert_says(error.text, path);
 		assert_int_equal(error.offset, length);
-		assert_int_equal(move(aio, file, NVS_READ, data + odd, PAGE, length, &error),
-				 -ENODATA);
+		assert_int_equal(move(aio, file, NVS_READ, data + odd, PAGE, length), -ENODATA);
 		assert_int_equal(error.offset, length);
-		assert_int_equal(move(aio, file, NVS_READ, data + odd, PAGE, MIB, &error),
-				 -ENODATA);
+		assert_int_equal(move(aio, file, NVS_READ, data + odd, PAGE, MIB), -ENODATA);
 		assert_int_equal(error.offset, MIB);
 	}
 	nvs_file_close(file);
@@ -544,7 +539,6 @@ TEST(a_device_ends_where_it_ends)
 {
 	const char *why = NULL, *device = loop_device(MIB, 512, &why);
 	char *data = aligned_alloc(PAGE, MIB);
-	struct nvs_error error = {.size = sizeof(error)};
 
 	if (!device) {
 		free(data);
@@ -558,14 +552,11 @@ TEST(a_device_ends_where_it_ends)
 		for (unsigned odd = 0; odd < 2 && file; odd++) {
 			uint64_t begin = MIB - 64 * KIB + odd;
 
-			SUCCEEDS(move(aio, file, NVS_WRITE, data, 64 * KIB - odd, begin, &error),
-				 &error);
-			assert_int_equal(
-				move(aio, file, NVS_WRITE, data, 64 * KIB + 1, begin, &error),
-				-ENOSPC);
-			assert_int_equal(
-				move(aio, file, NVS_READ, data, 64 * KIB + 1, begin, &error),
-				-ENODATA);
+			DO(move(aio, file, NVS_WRITE, data, 64 * KIB - odd, begin));
+			assert_int_equal(move(aio, file, NVS_WRITE, data, 64 * KIB + 1, begin),
+					 -ENOSPC);
+			assert_int_equal(move(aio, file, NVS_READ, data, 64 * KIB + 1, begin),
+					 -ENODATA);
 		}
 		nvs_file_close(file);
 		nvs_aio_close(aio);
@@ -577,7 +568,6 @@ TEST(a_full_drive_fails_the_write_and_leaves_the_engine_usable)
 {
 	const char *why = NULL, *directory = loop_ext4(16 * MIB, 512, &why), *path;
 	char *data = aligned_alloc(PAGE, 32 * MIB);
-	struct nvs_error error = {.size = sizeof(error)};
 
 	if (!directory) {
 		free(data);
@@ -594,14 +584,14 @@ TEST(a_full_drive_fails_the_write_and_leaves_the_engine_usable)
 
 		if (!file)
 			continue;
-		assert_int_equal(move(aio, file, NVS_WRITE, data, 32 * MIB, 0, &error), -ENOSPC);
+		assert_int_equal(move(aio, file, NVS_WRITE, data, 32 * MIB, 0), -ENOSPC);
 		assert_says(error.text, path);
 		assert_says(error.text, "make room");
 		assert_true(error.offset < 16 * MIB);
 		/* I/Os are in no order: those of any part may have found the drive full. */
 		assert_int_equal(truncate(path, 0), 0);
-		SUCCEEDS(move(aio, file, NVS_WRITE, data, MIB, 0, &error), &error);
-		SUCCEEDS(move(aio, file, NVS_READ, data, MIB, 0, &error), &error);
+		DO(move(aio, file, NVS_WRITE, data, MIB, 0));
+		DO(move(aio, file, NVS_READ, data, MIB, 0));
 		nvs_file_close(file);
 		nvs_aio_close(aio);
 	}
@@ -675,7 +665,6 @@ TEST(opening_a_file_says_what_is_wrong_with_it)
 	const char *real = path_in(directory, "real");
 	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
 	struct nvs_file *file = open_file(aio, real, NVS_FILE_WRITE | NVS_FILE_CREATE);
-	struct nvs_error error = {.size = sizeof(error)};
 
 	nvs_file_close(file);
 	assert_int_equal(symlink("real", link), 0);
@@ -709,7 +698,6 @@ TEST(a_transfer_that_makes_no_sense_is_refused_with_all_its_batch)
 		{.file = file, .data = &byte, .nbytes = 2, .offset = INT64_MAX - 1},
 		{.file = file, .data = &byte, .nbytes = UINT64_MAX, .offset = 1},
 	};
-	struct nvs_error error = {.size = sizeof(error)};
 	struct stat st;
 
 	for (size_t i = 0; i < COUNT(wrong); i++) {
@@ -737,14 +725,13 @@ TEST(nothing_is_moved_by_a_transfer_of_nothing)
 					  NVS_FILE_WRITE | NVS_FILE_CREATE);
 	struct transfer nothing = {.file = file, .direction = NVS_WRITE, .offset = 12345};
 	struct transfer *one = &nothing;
-	struct nvs_error error = {.size = sizeof(error)};
 	struct stat st;
 
-	SUCCEEDS(submit_all(aio, &one, 1, &error), &error);
+	DO(submit_all(aio, &one, 1, &error));
 	assert_true(is_completed(one));
-	SUCCEEDS(await_all(aio, &one, 1, 0, &error), &error);
-	SUCCEEDS(submit_all(aio, NULL, 0, &error), &error);
-	SUCCEEDS(nvs_file_sync(file, &error), &error);
+	DO(await_all(aio, &one, 1, 0, &error));
+	DO(submit_all(aio, NULL, 0, &error));
+	DO(nvs_file_sync(file, &error));
 	assert_int_equal(fstat(file->members[0].fd, &st), 0);
 	assert_int_equal(st.st_size, 0);
 	nvs_file_close(file);
@@ -779,7 +766,6 @@ TEST(values_out_of_bounds_are_refused_with_the_bounds)
 			.thread_count = wrong[i].threads,
 			.ioengine = (enum nvs_ioengine)wrong[i].ioengine,
 		};
-		struct nvs_error error = {.size = sizeof(error)};
 		struct nvs_aio *aio = NULL;
 
 		assert_int_equal(aio_open(&aio, &config, NULL, &error), -EINVAL);
@@ -806,7 +792,6 @@ TEST(values_at_their_bounds_work)
 	for (size_t i = 0; i < COUNT(bounds) * COUNT(engines); i++) {
 		const uint32_t *values = bounds[i / COUNT(engines)];
 		struct aio_config config = plain;
-		struct nvs_error error = {.size = sizeof(error)};
 		struct nvs_aio *aio;
 		struct nvs_file *file;
 
@@ -817,8 +802,8 @@ TEST(values_at_their_bounds_work)
 		if (!aio)
 			continue;
 		file = open_file(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE);
-		SUCCEEDS(move(aio, file, NVS_WRITE, data, 8 * PAGE, 0, &error), &error);
-		SUCCEEDS(move(aio, file, NVS_READ, data, 8 * PAGE, 0, &error), &error);
+		DO(move(aio, file, NVS_WRITE, data, 8 * PAGE, 0));
+		DO(move(aio, file, NVS_READ, data, 8 * PAGE, 0));
 		nvs_file_close(file);
 		nvs_aio_close(aio);
 	}
@@ -828,7 +813,6 @@ TEST(values_at_their_bounds_work)
 TEST(gpu_memory_is_refused_with_what_to_do)
 {
 	struct aio_config config = plain;
-	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
 	config.use_gds = true;
@@ -870,12 +854,11 @@ static int moves_bytes(struct nvs_aio *aio, const char *path)
 {
 	char out[5000], in[5000] = {0};
 	struct nvs_file *file;
-	struct nvs_error error = {.size = sizeof(error)};
 
 	memset(out, 7, sizeof(out));
 	EXPECT(!nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error));
-	EXPECT(!move(aio, file, NVS_WRITE, out, sizeof(out), 100, &error));
-	EXPECT(!move(aio, file, NVS_READ, in, sizeof(in), 100, &error));
+	EXPECT(!move(aio, file, NVS_WRITE, out, sizeof(out), 100));
+	EXPECT(!move(aio, file, NVS_READ, in, sizeof(in), 100));
 	EXPECT(!memcmp(in, out, sizeof(in)));
 	nvs_file_close(file);
 	return CHILD_OK;
@@ -884,7 +867,6 @@ static int moves_bytes(struct nvs_aio *aio, const char *path)
 static int explicit_engine_is_refused(enum nvs_ioengine ioengine, const char *says)
 {
 	struct aio_config config = plain;
-	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
 	config.ioengine = ioengine;
@@ -899,7 +881,6 @@ static int explicit_engine_is_refused(enum nvs_ioengine ioengine, const char *sa
 TEST(without_threads_no_engine_opens)
 {
 	struct aio_config config = plain;
-	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 	int rc;
 
@@ -943,7 +924,6 @@ static int auto_where_blocked(void *arg)
 	const struct nvs_log log = {hear, &heard};
 	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
 	if ((blocked->uring && block_io_uring(blocked)) ||
@@ -1064,7 +1044,6 @@ static struct nvs_aio_stats stats_without(uint32_t without, const char *path)
 {
 	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 	struct fake fake;
 	char *data = aligned_alloc(PAGE, 64 * KIB);
@@ -1072,7 +1051,7 @@ static struct nvs_aio_stats stats_without(uint32_t without, const char *path)
 	fake_init(&fake, &engine_io_uring);
 	fake.without = without;
 	config.thread_count = 2;
-	SUCCEEDS(aio_open_with(&aio, &config, &engine_fake, &fake, NULL, &error), &error);
+	DO(aio_open_with(&aio, &config, &engine_fake, &fake, NULL, &error));
 	assert_int_equal(nvs_aio_register_memory(aio, data, 64 * KIB), 0);
 	assert_int_equal(moves_bytes(aio, path), CHILD_OK);
 	nvs_aio_get_stats(aio, &stats);
@@ -1237,7 +1216,6 @@ TEST(memory_that_cannot_be_written_is_not_registered)
 {
 	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 	char reason[192];
 	void *data = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -1246,7 +1224,7 @@ TEST(memory_that_cannot_be_written_is_not_registered)
 	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
 		SKIP("io_uring does not work here: %s", reason);
 	config.ioengine = NVS_IOENGINE_IO_URING;
-	SUCCEEDS(aio_open(&aio, &config, NULL, &error), &error);
+	DO(aio_open(&aio, &config, NULL, &error));
 	assert_int_equal(nvs_aio_register_memory(aio, data, PAGE), -EFAULT);
 	assert_int_equal(nvs_aio_get_stats(aio, &stats), 0);
 	assert_says(stats.buffers_reason, "not mapped for reading and writing");
@@ -1261,7 +1239,6 @@ static int register_beyond_the_limit(void *arg)
 	const char *path = arg;
 	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 	char *data = aligned_alloc(PAGE, 16 * MIB);
 
@@ -1302,7 +1279,6 @@ TEST(memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same)
 
 static int open_without_locked_memory(void *arg)
 {
-	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
 	if (limit_memlock(0))
@@ -1339,10 +1315,9 @@ static void check_padding(struct nvs_file *file, struct nvs_aio *aio, char *data
 {
 	struct place end = file_place(file, offset + nbytes);
 	uint64_t padding = (file->write_unit - end.offset % file->write_unit) % file->write_unit;
-	struct nvs_error error = {.size = sizeof(error)};
 	char behind[PAGE];
 
-	SUCCEEDS(move(aio, file, NVS_WRITE, data, nbytes, offset, &error), &error);
+	DO(move(aio, file, NVS_WRITE, data, nbytes, offset));
 	assert_true(padding <= sizeof(behind));
 	assert_int_equal(pread(end.member->fd, behind, padding, (off_t)end.offset), padding);
 	for (uint64_t i = 0; i < padding; i++)
@@ -1363,15 +1338,14 @@ TEST(a_striped_file_is_one_run_of_bytes)
 		struct nvs_aio *aio = open_engine(&plain, engines[i]);
 		struct file_member members[3];
 		struct nvs_file *file;
-		struct nvs_error error = {.size = sizeof(error)};
 
 		if (!aio)
 			continue;
 		for (unsigned j = 0; j < 3; j++)
 			open_member(&members[j], path_in(directory, names[j]));
-		SUCCEEDS(file_create(aio, members, 3, stripe, true, true, &file, &error), &error);
-		SUCCEEDS(move(aio, file, NVS_WRITE, out, nbytes, 3 * stripe, &error), &error);
-		SUCCEEDS(move(aio, file, NVS_READ, in + 1, nbytes, 3 * stripe, &error), &error);
+		DO(file_create(aio, members, 3, stripe, true, true, &file, &error));
+		DO(move(aio, file, NVS_WRITE, out, nbytes, 3 * stripe));
+		DO(move(aio, file, NVS_READ, in + 1, nbytes, 3 * stripe));
 		assert_memory_equal(in + 1, out, nbytes);
 		/* Stripe 3 is the second of the first member, stripe 4 of the second. */
 		assert_int_equal(pread(file->members[0].fd, in, stripe, 8 * KIB + (off_t)stripe),
@@ -1381,7 +1355,7 @@ TEST(a_striped_file_is_one_run_of_bytes)
 				 stripe);
 		assert_memory_equal(in, out + stripe, stripe);
 		check_padding(file, aio, out, nbytes, 3 * stripe);
-		SUCCEEDS(nvs_file_sync(file, &error), &error);
+		DO(nvs_file_sync(file, &error));
 		nvs_file_close(file);
 		nvs_aio_close(aio);
 	}

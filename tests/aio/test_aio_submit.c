@@ -22,8 +22,7 @@
 #include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "config/config.h"
-#include "support/fake_aio.h"
-#include "support/fake_engine.h"
+#include "support/fake/fake_engine.h"
 #include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"
@@ -56,6 +55,8 @@ struct rig {
 	char *data;
 	uint64_t random;
 };
+static struct rig one_rig, *const rig = &one_rig;
+#define DO(call) SUCCEEDS(call, &rig->error)
 
 static bool works(const struct engine_ops *inner)
 {
@@ -103,7 +104,7 @@ static int remove_file(void **state)
 	return unlink(path);
 }
 
-static void open_aio(struct rig *rig, const struct options *options)
+static void open_aio(const struct options *options)
 {
 	const struct aio_config config = {
 		.block_size = options->block_size ? options->block_size : PAGE,
@@ -116,45 +117,47 @@ static void open_aio(struct rig *rig, const struct options *options)
 	rig->aio = fake_aio_open(&rig->fake, &config, NULL);
 }
 
-static void open_file(struct rig *rig, unsigned flags)
+static void open_file(unsigned flags)
 {
-	SUCCEEDS(nvs_file_open(rig->aio, path, flags, &rig->file, &rig->error), &rig->error);
+	DO(nvs_file_open(rig->aio, path, flags, &rig->file, &rig->error));
 }
 
-static void rig_open(struct rig *rig, const struct engine_ops *inner, const struct options *options)
+static void rig_open(const struct engine_ops *inner, const struct options *options)
 {
 	*rig = (struct rig){.options = options, .error = {.size = sizeof(rig->error)}, .random = 1};
 	rig->data = map_pages(DATA_BYTES, PROT_READ | PROT_WRITE);
 	random_fill(&rig->random, rig->data, DATA_BYTES);
 	fake_init(&rig->fake, inner);
-	open_aio(rig, options);
-	open_file(rig, NVS_FILE_WRITE | (options->buffered ? NVS_FILE_BUFFERED : 0));
+	open_aio(options);
+	open_file(NVS_FILE_WRITE | (options->buffered ? NVS_FILE_BUFFERED : 0));
 }
 
-static void rig_close(struct rig *rig)
+static void rig_close(void)
 {
+	if (!rig->data)
+		return;
 	nvs_file_close(rig->file);
 	nvs_aio_close(rig->aio);
 	fake_destroy(&rig->fake);
 	munmap(rig->data, DATA_BYTES);
+	*rig = (struct rig){0};
 }
+AFTER_SUCCESS(rig_close)
 
 /* Runs `check` on the fake engine alone, and on it in front of each engine that works here. */
-static void on_each_engine(const struct options *options, void (*check)(struct rig *rig))
+static void on_each_engine(const struct options *options, void (*check)(void))
 {
-	struct rig rig;
-
 	for (size_t i = 0; i < COUNT(inners); i++) {
 		if (!works(inners[i]))
 			continue;
-		rig_open(&rig, inners[i], options);
-		check(&rig);
-		rig_close(&rig);
+		rig_open(inners[i], options);
+		check();
+		rig_close();
 	}
 }
 
-static struct transfer transfer_of(const struct rig *rig, enum nvs_direction direction, void *data,
-				   uint64_t nbytes, uint64_t offset)
+static struct transfer transfer_of(enum nvs_direction direction, void *data, uint64_t nbytes,
+				   uint64_t offset)
 {
 	return (struct transfer){.file = rig->file,
 				 .direction = direction,
@@ -163,47 +166,46 @@ static struct transfer transfer_of(const struct rig *rig, enum nvs_direction dir
 				 .offset = offset};
 }
 
-static void start(struct rig *rig, struct transfer *transfer)
+static void start(struct transfer *transfer)
 {
-	SUCCEEDS(submit_all(rig->aio, &transfer, 1, &rig->error), &rig->error);
+	DO(submit_all(rig->aio, &transfer, 1, &rig->error));
 }
 
-static int finish(struct rig *rig, struct transfer *transfer)
+static int finish(struct transfer *transfer)
 {
 	return await_all(rig->aio, &transfer, 1, -1, &rig->error);
 }
 
-static int move(struct rig *rig, enum nvs_direction direction, void *data, uint64_t nbytes,
-		uint64_t offset)
+static int move(enum nvs_direction direction, void *data, uint64_t nbytes, uint64_t offset)
 {
-	struct transfer transfer = transfer_of(rig, direction, data, nbytes, offset);
+	struct transfer transfer = transfer_of(direction, data, nbytes, offset);
 
-	start(rig, &transfer);
-	return finish(rig, &transfer);
+	start(&transfer);
+	return finish(&transfer);
 }
 
 /* Submits the transfer while the fake engine holds all I/Os; returns with its first in flight. */
-static void start_held(struct rig *rig, struct transfer *transfer)
+static void start_held(struct transfer *transfer)
 {
 	fake_hold(&rig->fake);
-	start(rig, transfer);
+	start(transfer);
 	assert_true(fake_await_ios(&rig->fake, 1));
 }
 
-static void release_and_finish(struct rig *rig, struct transfer *first, struct transfer *second)
+static void release_and_finish(struct transfer *first, struct transfer *second)
 {
 	fake_release(&rig->fake, FAKE_ALL);
-	SUCCEEDS(finish(rig, first), &rig->error);
-	SUCCEEDS(finish(rig, second), &rig->error);
+	DO(finish(first));
+	DO(finish(second));
 }
 
 /* Submits n transfers in one call: adjacent in `data` and in the file, `nbytes` each. */
-static void submit_adjacent(struct rig *rig, enum nvs_direction direction, char *data,
-			    uint64_t nbytes, struct transfer **all, unsigned n)
+static void submit_adjacent(enum nvs_direction direction, char *data, uint64_t nbytes,
+			    struct transfer **all, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		*all[i] = transfer_of(rig, direction, data + i * nbytes, nbytes, i * nbytes);
-	SUCCEEDS(submit_all(rig->aio, all, n, &rig->error), &rig->error);
+		*all[i] = transfer_of(direction, data + i * nbytes, nbytes, i * nbytes);
+	DO(submit_all(rig->aio, all, n, &rig->error));
 }
 
 static void assert_file_holds(const char *data, size_t nbytes, uint64_t offset)
@@ -218,7 +220,7 @@ static void assert_file_holds(const char *data, size_t nbytes, uint64_t offset)
 	free(got);
 }
 
-static struct nvs_aio_stats stats_of(struct rig *rig)
+static struct nvs_aio_stats stats_of(void)
 {
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 
@@ -228,13 +230,13 @@ static struct nvs_aio_stats stats_of(struct rig *rig)
 
 /* ---- Options ---- */
 
-static void cut_into_blocks(struct rig *rig, enum nvs_direction direction)
+static void cut_into_blocks(enum nvs_direction direction)
 {
 	const uint32_t block = rig->options->block_size;
 	const uint64_t nbytes = 3ull * block + PAGE;
 
 	fake_forget(&rig->fake);
-	SUCCEEDS(move(rig, direction, rig->data, nbytes, 2 * PAGE), &rig->error);
+	DO(move(direction, rig->data, nbytes, 2 * PAGE));
 	assert_int_equal(rig->fake.nios, 4);
 	for (unsigned i = 0; i < 4; i++) {
 		assert_int_equal(rig->fake.ios[i].nbytes, i < 3 ? block : PAGE);
@@ -242,10 +244,10 @@ static void cut_into_blocks(struct rig *rig, enum nvs_direction direction)
 	}
 }
 
-static void write_and_read_in_blocks(struct rig *rig)
+static void write_and_read_in_blocks(void)
 {
-	cut_into_blocks(rig, NVS_WRITE);
-	cut_into_blocks(rig, NVS_READ);
+	cut_into_blocks(NVS_WRITE);
+	cut_into_blocks(NVS_READ);
 }
 
 TEST(block_size_is_the_length_of_an_io)
@@ -259,17 +261,16 @@ TEST(block_size_is_the_length_of_an_io)
 TEST(any_multiple_of_512_is_a_block_size_of_a_buffered_file)
 {
 	static const uint32_t sizes[] = {512, 1536, 4608};
-	struct rig rig;
 
 	for (size_t i = 0; i < COUNT(sizes); i++) {
-		rig_open(&rig, NULL, OPTIONS(.block_size = sizes[i], .buffered = true));
-		SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 1, 2 * sizes[i] + 1, 7), &rig.error);
-		assert_int_equal(rig.fake.nios, 3);
-		assert_int_equal(rig.fake.ios[0].nbytes, sizes[i]);
-		assert_int_equal(rig.fake.ios[1].nbytes, sizes[i]);
-		assert_int_equal(rig.fake.ios[2].nbytes, 1);
-		assert_false(rig.fake.ios[2].sync);
-		rig_close(&rig);
+		rig_open(NULL, OPTIONS(.block_size = sizes[i], .buffered = true));
+		DO(move(NVS_WRITE, rig->data + 1, 2 * sizes[i] + 1, 7));
+		assert_int_equal(rig->fake.nios, 3);
+		assert_int_equal(rig->fake.ios[0].nbytes, sizes[i]);
+		assert_int_equal(rig->fake.ios[1].nbytes, sizes[i]);
+		assert_int_equal(rig->fake.ios[2].nbytes, 1);
+		assert_false(rig->fake.ios[2].sync);
+		rig_close();
 	}
 }
 
@@ -277,66 +278,62 @@ TEST(any_multiple_of_512_is_a_block_size_of_a_buffered_file)
 TEST(a_block_below_the_unit_of_direct_io_is_one_unit)
 {
 	struct nvs_path_info info = {.size = sizeof(info)};
-	struct rig rig;
 	uint32_t unit;
 
-	rig_open(&rig, NULL, OPTIONS(.block_size = 512));
-	SUCCEEDS(nvs_path_get_info(path, &info, &rig.error), &rig.error);
+	rig_open(NULL, OPTIONS(.block_size = 512));
+	DO(nvs_path_get_info(path, &info, &rig->error));
 	unit = info.dio_offset_align;
-	if (!nvs_file_direct(rig.file) || unit > PAGE) {
-		rig_close(&rig);
+	if (!nvs_file_direct(rig->file) || unit > PAGE) {
+		rig_close();
 		SKIP("no direct I/O in units of a page or less in build/tmp");
 	}
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), &rig.error);
-	assert_int_equal(rig.fake.nios, 4);
-	fake_forget(&rig.fake);
-	SUCCEEDS(move(&rig, NVS_READ, rig.data, 4 * PAGE, 0), &rig.error);
-	assert_int_equal(rig.fake.nios, 4 * PAGE / unit);
-	rig_close(&rig);
+	DO(move(NVS_WRITE, rig->data, 4 * PAGE, 0));
+	assert_int_equal(rig->fake.nios, 4);
+	fake_forget(&rig->fake);
+	DO(move(NVS_READ, rig->data, 4 * PAGE, 0));
+	assert_int_equal(rig->fake.nios, 4 * PAGE / unit);
 }
 
 TEST(a_file_of_units_writes_each_unit_direct)
 {
 	struct transfer transfers[2];
-	struct rig rig;
 	uint32_t unit;
 
-	rig_open(&rig, NULL, OPTIONS(.block_size = 512));
-	nvs_file_close(rig.file);
-	open_file(&rig, NVS_FILE_WRITE | NVS_FILE_UNITS);
-	unit = nvs_file_unit(rig.file);
-	if (!nvs_file_direct(rig.file) || unit >= PAGE) {
-		rig_close(&rig);
+	rig_open(NULL, OPTIONS(.block_size = 512));
+	nvs_file_close(rig->file);
+	open_file(NVS_FILE_WRITE | NVS_FILE_UNITS);
+	unit = nvs_file_unit(rig->file);
+	if (!nvs_file_direct(rig->file) || unit >= PAGE) {
+		rig_close();
 		SKIP("no direct I/O in units of less than a page in build/tmp");
 	}
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 3 * unit, unit), &rig.error);
-	assert_int_equal(rig.fake.nios, 3);
+	DO(move(NVS_WRITE, rig->data, 3 * unit, unit));
+	assert_int_equal(rig->fake.nios, 3);
 	for (unsigned i = 0; i < 3; i++) {
-		assert_int_equal(rig.fake.ios[i].nbytes, unit);
-		assert_int_equal(rig.fake.ios[i].offset, (1 + i) * unit);
-		assert_false(rig.fake.ios[i].sync);
+		assert_int_equal(rig->fake.ios[i].nbytes, unit);
+		assert_int_equal(rig->fake.ios[i].offset, (1 + i) * unit);
+		assert_false(rig->fake.ios[i].sync);
 	}
-	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data, unit - 1, 0);
-	transfers[1] = transfer_of(&rig, NVS_WRITE, rig.data, unit, 1);
+	transfers[0] = transfer_of(NVS_WRITE, rig->data, unit - 1, 0);
+	transfers[1] = transfer_of(NVS_WRITE, rig->data, unit, 1);
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(
-			submit_all(rig.aio, &(struct transfer *){&transfers[i]}, 1, &rig.error),
+			submit_all(rig->aio, &(struct transfer *){&transfers[i]}, 1, &rig->error),
 			-EINVAL);
-	assert_int_equal(rig.fake.nios, 3);
-	SUCCEEDS(move(&rig, NVS_READ, rig.data, unit - 1, 1), &rig.error);
-	rig_close(&rig);
+	assert_int_equal(rig->fake.nios, 3);
+	DO(move(NVS_READ, rig->data, unit - 1, 1));
 }
 
 /* Each worker has exactly queue_depth I/Os in flight. */
-static void fill_queues(struct rig *rig)
+static void fill_queues(void)
 {
-	const unsigned depth = rig->options->queue_depth, workers = stats_of(rig).workers;
-	struct transfer transfer = transfer_of(rig, NVS_WRITE, rig->data,
+	const unsigned depth = rig->options->queue_depth, workers = stats_of().workers;
+	struct transfer transfer = transfer_of(NVS_WRITE, rig->data,
 					       (uint64_t)PAGE * depth * workers * 3, 0);
 	unsigned of_queue[FAKE_QUEUES_MAX] = {0};
 
 	fake_hold(&rig->fake);
-	start(rig, &transfer);
+	start(&transfer);
 	assert_true(fake_await_ios(&rig->fake, (uint64_t)depth * workers));
 	assert_true(fake_await_waiting(&rig->fake, workers));
 	assert_int_equal(rig->fake.nios, depth * workers);
@@ -345,10 +342,10 @@ static void fill_queues(struct rig *rig)
 	for (unsigned i = 0; i < workers; i++)
 		assert_int_equal(of_queue[i], depth);
 	fake_release(&rig->fake, FAKE_ALL);
-	SUCCEEDS(finish(rig, &transfer), &rig->error);
+	DO(finish(&transfer));
 	assert_int_equal(rig->fake.nios, depth * workers * 3);
 	assert_int_equal(fake_in_flight_max(&rig->fake), depth);
-	assert_int_equal(stats_of(rig).inflight_max, depth);
+	assert_int_equal(stats_of().inflight_max, depth);
 }
 
 TEST(queue_depth_bounds_the_ios_in_flight)
@@ -359,10 +356,10 @@ TEST(queue_depth_bounds_the_ios_in_flight)
 		on_each_engine(OPTIONS(.queue_depth = depths[i]), fill_queues);
 }
 
-static void fill_queues_of_five(struct rig *rig)
+static void fill_queues_of_five(void)
 {
-	assert_int_equal(stats_of(rig).workers, 5);
-	fill_queues(rig);
+	assert_int_equal(stats_of().workers, 5);
+	fill_queues();
 }
 
 TEST(one_long_transfer_is_spread_over_all_workers)
@@ -408,12 +405,12 @@ int io_uring_submit_and_wait(struct io_uring *ring, unsigned n)
 	return real(ring, n);
 }
 
-static void submit_each_io_by_itself(struct rig *rig)
+static void submit_each_io_by_itself(void)
 {
 	handed_max = 0;
-	SUCCEEDS(move(rig, NVS_WRITE, rig->data, 32 * PAGE, 0), &rig->error);
-	assert_int_equal(stats_of(rig).io[NVS_WRITE].ios, 32);
-	assert_int_equal(stats_of(rig).submit_calls, 32);
+	DO(move(NVS_WRITE, rig->data, 32 * PAGE, 0));
+	assert_int_equal(stats_of().io[NVS_WRITE].ios, 32);
+	assert_int_equal(stats_of().submit_calls, 32);
 	assert_true(handed_max <= 1);
 }
 
@@ -425,57 +422,49 @@ TEST(single_submit_makes_one_call_per_io)
 /* The I/O is in the ring already: if the worker dropped it, it could complete later. */
 TEST(a_submission_call_that_fails_is_made_again)
 {
-	struct rig rig;
-
 	if (!works(&engine_io_uring))
 		skip();
-	rig_open(&rig, &engine_io_uring, OPTIONS(.single_submit = true));
+	rig_open(&engine_io_uring, OPTIONS(.single_submit = true));
 	__atomic_store_n(&submit_status, -ENOMEM, __ATOMIC_RELAXED);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 5 * PAGE, 0), &rig.error);
+	DO(move(NVS_WRITE, rig->data, 5 * PAGE, 0));
 	assert_int_equal(__atomic_load_n(&submit_status, __ATOMIC_RELAXED), 0);
-	assert_file_holds(rig.data, 5 * PAGE, 0);
-	rig_close(&rig);
+	assert_file_holds(rig->data, 5 * PAGE, 0);
 }
 
 TEST(without_single_submit_ios_are_submitted_in_batches)
 {
-	struct rig rig;
-
 	for (size_t i = 0; i < COUNT(inners); i++) {
 		if (!works(inners[i]))
 			continue;
 		/* Long ones, because io_uring submits small I/Os a few at a time. */
-		rig_open(&rig, inners[i], OPTIONS(.block_size = 16 * PAGE));
+		rig_open(inners[i], OPTIONS(.block_size = 16 * PAGE));
 		handed_max = 0;
-		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 32 * 16 * PAGE, 0), &rig.error);
-		assert_true(stats_of(&rig).submit_calls < 32);
-		assert_int_equal(rig.fake.batches[0].n, 8);
+		DO(move(NVS_WRITE, rig->data, 32 * 16 * PAGE, 0));
+		assert_true(stats_of().submit_calls < 32);
+		assert_int_equal(rig->fake.batches[0].n, 8);
 		if (inners[i] == &engine_io_uring || inners[i] == &engine_libaio)
 			assert_true(handed_max >= 8);
-		rig_close(&rig);
+		rig_close();
 	}
 }
 
 TEST(io_uring_submits_small_ios_a_few_at_a_time)
 {
-	struct rig rig;
-
 	if (!works(&engine_io_uring))
 		SKIP("io_uring does not work here");
-	rig_open(&rig, &engine_io_uring, OPTIONS(.queue_depth = 32));
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 32 * PAGE, 0), &rig.error);
-	assert_in_range(stats_of(&rig).submit_calls, 8, 31);
-	rig_close(&rig);
+	rig_open(&engine_io_uring, OPTIONS(.queue_depth = 32));
+	DO(move(NVS_WRITE, rig->data, 32 * PAGE, 0));
+	assert_in_range(stats_of().submit_calls, 8, 31);
 }
 
-static void drain_before_each_batch(struct rig *rig)
+static void drain_before_each_batch(void)
 {
 	fake_fail_nth(&rig->fake, 3, 1, -EINTR);
 	fake_fail_nth(&rig->fake, 11, 1, PAGE / 2);
-	SUCCEEDS(move(rig, NVS_WRITE, rig->data, 64 * PAGE, 0), &rig->error);
-	SUCCEEDS(move(rig, NVS_READ, rig->data, 64 * PAGE, 0), &rig->error);
+	DO(move(NVS_WRITE, rig->data, 64 * PAGE, 0));
+	DO(move(NVS_READ, rig->data, 64 * PAGE, 0));
 	assert_int_equal(fake_in_flight_max(&rig->fake), 8);
-	assert_int_equal(stats_of(rig).retries, 2);
+	assert_int_equal(stats_of().retries, 2);
 	for (uint64_t i = 0; i < rig->fake.nbatches; i++)
 		assert_int_equal(rig->fake.batches[i].in_flight, 0);
 }
@@ -490,90 +479,81 @@ TEST(without_overlap_events_nothing_joins_an_io_in_flight)
 {
 	struct transfer first, second;
 	struct nvs_file *file;
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS(.drain = true));
-	first = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, 0);
-	second = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, PAGE);
-	start_held(&rig, &first);
-	assert_true(fake_await_waiting(&rig.fake, 1));
-	start(&rig, &second);
-	SUCCEEDS(nvs_file_open(rig.aio, path, 0, &file, &rig.error), &rig.error);
-	assert_true(fake_await_waiting(&rig.fake, 1));
-	assert_int_equal(rig.fake.nios, 1);
-	release_and_finish(&rig, &first, &second);
+	rig_open(NULL, OPTIONS(.drain = true));
+	first = transfer_of(NVS_WRITE, rig->data, PAGE, 0);
+	second = transfer_of(NVS_WRITE, rig->data, PAGE, PAGE);
+	start_held(&first);
+	assert_true(fake_await_waiting(&rig->fake, 1));
+	start(&second);
+	DO(nvs_file_open(rig->aio, path, 0, &file, &rig->error));
+	assert_true(fake_await_waiting(&rig->fake, 1));
+	assert_int_equal(rig->fake.nios, 1);
+	release_and_finish(&first, &second);
 	nvs_file_close(file);
-	rig_close(&rig);
 }
 
 TEST(with_overlap_events_the_queue_is_filled_while_ios_are_in_flight)
 {
 	struct transfer transfer;
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS(.queue_depth = 4));
-	transfer = transfer_of(&rig, NVS_WRITE, rig.data, 12 * PAGE, 0);
-	fake_hold(&rig.fake);
-	start(&rig, &transfer);
+	rig_open(NULL, OPTIONS(.queue_depth = 4));
+	transfer = transfer_of(NVS_WRITE, rig->data, 12 * PAGE, 0);
+	fake_hold(&rig->fake);
+	start(&transfer);
 	for (unsigned done = 0; done < 8; done++) {
-		assert_true(fake_await_ios(&rig.fake, 4 + done));
-		assert_true(fake_await_waiting(&rig.fake, 1));
-		assert_int_equal(rig.fake.nios, 4 + done);
-		fake_release(&rig.fake, 1);
+		assert_true(fake_await_ios(&rig->fake, 4 + done));
+		assert_true(fake_await_waiting(&rig->fake, 1));
+		assert_int_equal(rig->fake.nios, 4 + done);
+		fake_release(&rig->fake, 1);
 	}
-	assert_true(fake_await_ios(&rig.fake, 12));
-	fake_release(&rig.fake, FAKE_ALL);
-	SUCCEEDS(finish(&rig, &transfer), &rig.error);
-	for (uint64_t i = 1; i < rig.fake.nbatches; i++)
-		assert_int_equal(rig.fake.batches[i].in_flight, 3);
-	rig_close(&rig);
+	assert_true(fake_await_ios(&rig->fake, 12));
+	fake_release(&rig->fake, FAKE_ALL);
+	DO(finish(&transfer));
+	for (uint64_t i = 1; i < rig->fake.nbatches; i++)
+		assert_int_equal(rig->fake.batches[i].in_flight, 3);
 }
 
 TEST(writes_have_every_fourth_io_while_reads_are_queued)
 {
 	struct transfer transfers[4], *all[4];
-	struct rig rig;
 
 	/* A batch is grouped by direction, so one I/O at a time shows the order of claims. */
-	rig_open(&rig, NULL, OPTIONS(.queue_depth = 1));
+	rig_open(NULL, OPTIONS(.queue_depth = 1));
 	for (unsigned i = 0; i < 4; i++) {
-		transfers[i] = transfer_of(&rig, i < 2 ? NVS_WRITE : NVS_READ,
-					   rig.data + (size_t)i * 8 * PAGE, 8 * PAGE,
+		transfers[i] = transfer_of(i < 2 ? NVS_WRITE : NVS_READ,
+					   rig->data + (size_t)i * 8 * PAGE, 8 * PAGE,
 					   8ull * i * PAGE);
 		all[i] = &transfers[i];
 	}
-	SUCCEEDS(submit_all(rig.aio, all, 4, &rig.error), &rig.error);
+	DO(submit_all(rig->aio, all, 4, &rig->error));
 	/* A wait would promote them one by one. */
 	for (unsigned i = 0; i < 4; i++)
 		while (!is_completed(all[i]))
 			sched_yield();
-	SUCCEEDS(await_all(rig.aio, all, 4, -1, &rig.error), &rig.error);
-	assert_int_equal(rig.fake.nios, 32);
+	DO(await_all(rig->aio, all, 4, -1, &rig->error));
+	assert_int_equal(rig->fake.nios, 32);
 	for (unsigned i = 0; i < 32; i++)
-		assert_int_equal(rig.fake.ios[i].write, i % 4 == 3 || i > 20);
-	rig_close(&rig);
+		assert_int_equal(rig->fake.ios[i].write, i % 4 == 3 || i > 20);
 }
 
 TEST(the_rest_of_a_partly_taken_batch_is_submitted)
 {
-	struct rig rig;
-
-	rig_open(&rig, NULL, OPTIONS());
-	fake_take(&rig.fake, 3);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 32 * PAGE, 0), &rig.error);
-	assert_int_equal(rig.fake.nios, 32);
-	assert_int_equal(rig.fake.batches[0].n, 3);
-	assert_int_equal(rig.fake.batches[2].n, 2);
-	assert_file_holds(rig.data + PAGE, 32 * PAGE, 0);
-	rig_close(&rig);
+	rig_open(NULL, OPTIONS());
+	fake_take(&rig->fake, 3);
+	DO(move(NVS_WRITE, rig->data + PAGE, 32 * PAGE, 0));
+	assert_int_equal(rig->fake.nios, 32);
+	assert_int_equal(rig->fake.batches[0].n, 3);
+	assert_int_equal(rig->fake.batches[2].n, 2);
+	assert_file_holds(rig->data + PAGE, 32 * PAGE, 0);
 }
 
 /* ---- Registered memory and files ---- */
 
-static int slot_of_io(struct rig *rig, char *data, size_t nbytes)
+static int slot_of_io(char *data, size_t nbytes)
 {
 	fake_forget(&rig->fake);
-	SUCCEEDS(move(rig, NVS_WRITE, data, nbytes, 0), &rig->error);
+	DO(move(NVS_WRITE, data, nbytes, 0));
 	for (uint64_t i = 1; i < rig->fake.nios; i++)
 		assert_int_equal(rig->fake.ios[i].buffer_slot >= 0,
 				 rig->fake.ios[0].buffer_slot >= 0);
@@ -582,7 +562,6 @@ static int slot_of_io(struct rig *rig, char *data, size_t nbytes)
 
 TEST(ios_name_the_slot_of_registered_memory)
 {
-	struct rig rig;
 	uint64_t before;
 
 	for (size_t i = 0; i < COUNT(inners); i++) {
@@ -596,18 +575,17 @@ TEST(ios_name_the_slot_of_registered_memory)
 			print_message("the memlock limit is too low for %s\n", inners[i]->name);
 			continue;
 		}
-		rig_open(&rig, inners[i], OPTIONS(.thread_count = 2));
-		before = stats_of(&rig).registered_bytes;
-		assert_int_equal(slot_of_io(&rig, rig.data, 32 * PAGE), -1);
-		assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, DATA_BYTES / 2), 0);
-		assert_int_equal(stats_of(&rig).registered_bytes - before,
-				 can ? DATA_BYTES / 2 : 0);
-		assert_int_equal(slot_of_io(&rig, rig.data + PAGE, 32 * PAGE) >= 0, can);
-		assert_int_equal(slot_of_io(&rig, rig.data + DATA_BYTES / 2, 32 * PAGE), -1);
-		nvs_aio_unregister_memory(rig.aio, rig.data);
-		assert_int_equal(stats_of(&rig).registered_bytes, before);
-		assert_int_equal(slot_of_io(&rig, rig.data, 32 * PAGE), -1);
-		rig_close(&rig);
+		rig_open(inners[i], OPTIONS(.thread_count = 2));
+		before = stats_of().registered_bytes;
+		assert_int_equal(slot_of_io(rig->data, 32 * PAGE), -1);
+		assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, DATA_BYTES / 2), 0);
+		assert_int_equal(stats_of().registered_bytes - before, can ? DATA_BYTES / 2 : 0);
+		assert_int_equal(slot_of_io(rig->data + PAGE, 32 * PAGE) >= 0, can);
+		assert_int_equal(slot_of_io(rig->data + DATA_BYTES / 2, 32 * PAGE), -1);
+		nvs_aio_unregister_memory(rig->aio, rig->data);
+		assert_int_equal(stats_of().registered_bytes, before);
+		assert_int_equal(slot_of_io(rig->data, 32 * PAGE), -1);
+		rig_close();
 	}
 }
 
@@ -615,58 +593,51 @@ TEST(each_registration_of_memory_is_ended_by_itself)
 {
 	/* The longest is ended first. */
 	static const unsigned pages[] = {4, 6, 8, 6}, sums[] = {24, 16, 10, 4};
-	struct rig rig;
 	uint64_t before;
 
-	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
-	before = stats_of(&rig).registered_bytes;
+	rig_open(NULL, OPTIONS(.thread_count = 2));
+	before = stats_of().registered_bytes;
 	for (size_t i = 0; i < COUNT(pages); i++)
-		assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, pages[i] * PAGE), 0);
-	fake_refuse_buffers(&rig.fake, -ENOMEM);
-	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, 9 * PAGE), -ENOMEM);
-	fake_refuse_buffers(&rig.fake, 0);
+		assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, pages[i] * PAGE), 0);
+	fake_refuse_buffers(&rig->fake, -ENOMEM);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, 9 * PAGE), -ENOMEM);
+	fake_refuse_buffers(&rig->fake, 0);
 	for (size_t i = 0; i < COUNT(sums); i++) {
-		assert_int_equal(stats_of(&rig).registered_bytes - before, sums[i] * PAGE);
-		assert_true(slot_of_io(&rig, rig.data, 4 * PAGE) >= 0);
-		nvs_aio_unregister_memory(rig.aio, rig.data);
+		assert_int_equal(stats_of().registered_bytes - before, sums[i] * PAGE);
+		assert_true(slot_of_io(rig->data, 4 * PAGE) >= 0);
+		nvs_aio_unregister_memory(rig->aio, rig->data);
 	}
-	assert_int_equal(stats_of(&rig).registered_bytes, before);
-	assert_int_equal(slot_of_io(&rig, rig.data, PAGE), -1);
-	nvs_aio_unregister_memory(rig.aio, rig.data);
-	rig_close(&rig);
+	assert_int_equal(stats_of().registered_bytes, before);
+	assert_int_equal(slot_of_io(rig->data, PAGE), -1);
+	nvs_aio_unregister_memory(rig->aio, rig->data);
 }
 
 TEST(memory_beyond_the_end_of_the_address_space_is_not_registered)
 {
 	void *last_page = (void *)(UINTPTR_MAX - PAGE + 1);
-	struct rig rig;
 	uint64_t before;
 
-	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
-	before = stats_of(&rig).registered_bytes;
-	assert_int_equal(nvs_aio_register_memory(rig.aio, last_page, (size_t)2 * PAGE), -EINVAL);
-	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, SIZE_MAX), -EINVAL);
-	assert_int_equal(stats_of(&rig).registered_bytes, before);
-	rig_close(&rig);
+	rig_open(NULL, OPTIONS(.thread_count = 2));
+	before = stats_of().registered_bytes;
+	assert_int_equal(nvs_aio_register_memory(rig->aio, last_page, (size_t)2 * PAGE), -EINVAL);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, SIZE_MAX), -EINVAL);
+	assert_int_equal(stats_of().registered_bytes, before);
 }
 
 /* The fake engine aborts if an I/O leaves the region that it names. */
 TEST(no_io_crosses_the_end_of_a_region)
 {
-	struct rig rig;
-
-	rig_open(&rig, NULL, OPTIONS(.block_size = 16 * PAGE));
-	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, 10 * PAGE), 0);
-	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data + 10 * PAGE, 3 * PAGE), 0);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 3 * PAGE, 26 * PAGE, 0), &rig.error);
-	assert_int_equal(rig.fake.nios, 3);
-	assert_int_equal(rig.fake.ios[0].nbytes, 7 * PAGE);
-	assert_int_equal(rig.fake.ios[1].nbytes, 3 * PAGE);
-	assert_int_equal(rig.fake.ios[2].nbytes, 16 * PAGE);
-	assert_true(rig.fake.ios[0].buffer_slot >= 0 && rig.fake.ios[1].buffer_slot >= 0);
-	assert_int_equal(rig.fake.ios[2].buffer_slot, -1);
-	assert_file_holds(rig.data + 3 * PAGE, 26 * PAGE, 0);
-	rig_close(&rig);
+	rig_open(NULL, OPTIONS(.block_size = 16 * PAGE));
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, 10 * PAGE), 0);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data + 10 * PAGE, 3 * PAGE), 0);
+	DO(move(NVS_WRITE, rig->data + 3 * PAGE, 26 * PAGE, 0));
+	assert_int_equal(rig->fake.nios, 3);
+	assert_int_equal(rig->fake.ios[0].nbytes, 7 * PAGE);
+	assert_int_equal(rig->fake.ios[1].nbytes, 3 * PAGE);
+	assert_int_equal(rig->fake.ios[2].nbytes, 16 * PAGE);
+	assert_true(rig->fake.ios[0].buffer_slot >= 0 && rig->fake.ios[1].buffer_slot >= 0);
+	assert_int_equal(rig->fake.ios[2].buffer_slot, -1);
+	assert_file_holds(rig->data + 3 * PAGE, 26 * PAGE, 0);
 }
 
 TEST(more_than_a_gib_is_registered_in_parts)
@@ -676,69 +647,64 @@ TEST(more_than_a_gib_is_registered_in_parts)
 	bool seen[ENGINE_BUFFERS] = {false};
 	uint64_t before, sum = 0;
 	unsigned slots = 0;
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS(.block_size = before_bytes));
-	before = stats_of(&rig).registered_bytes;
-	rig.fake.dry = true;
-	assert_int_equal(nvs_aio_register_memory(rig.aio, data, nbytes), 0);
-	assert_int_equal(stats_of(&rig).registered_bytes - before, nbytes);
-	SUCCEEDS(move(&rig, NVS_WRITE, data, nbytes, 0), &rig.error);
-	for (uint64_t i = 0; i < rig.fake.nios; i++) {
-		assert_true(rig.fake.ios[i].buffer_slot >= 0);
-		slots += !seen[rig.fake.ios[i].buffer_slot];
-		seen[rig.fake.ios[i].buffer_slot] = true;
-		sum += rig.fake.ios[i].nbytes;
+	rig_open(NULL, OPTIONS(.block_size = before_bytes));
+	before = stats_of().registered_bytes;
+	rig->fake.dry = true;
+	assert_int_equal(nvs_aio_register_memory(rig->aio, data, nbytes), 0);
+	assert_int_equal(stats_of().registered_bytes - before, nbytes);
+	DO(move(NVS_WRITE, data, nbytes, 0));
+	for (uint64_t i = 0; i < rig->fake.nios; i++) {
+		assert_true(rig->fake.ios[i].buffer_slot >= 0);
+		slots += !seen[rig->fake.ios[i].buffer_slot];
+		seen[rig->fake.ios[i].buffer_slot] = true;
+		sum += rig->fake.ios[i].nbytes;
 	}
 	assert_int_equal(slots, 3);
 	assert_int_equal(sum, nbytes);
-	nvs_aio_unregister_memory(rig.aio, data);
-	assert_int_equal(stats_of(&rig).registered_bytes, before);
-	rig_close(&rig);
+	nvs_aio_unregister_memory(rig->aio, data);
+	assert_int_equal(stats_of().registered_bytes, before);
+	rig_close();
 	munmap(data, nbytes);
 }
 
 TEST(memory_refused_by_the_engine_moves_unregistered)
 {
-	struct rig rig;
 	uint64_t before;
 
-	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
-	before = stats_of(&rig).registered_bytes;
-	assert_string_equal(stats_of(&rig).buffers_reason, "");
-	fake_refuse_buffers(&rig.fake, -ENOMEM);
-	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, DATA_BYTES), -ENOMEM);
-	assert_int_equal(stats_of(&rig).registered_bytes, before);
-	assert_string_not_equal(stats_of(&rig).buffers_reason, "");
-	assert_int_equal(slot_of_io(&rig, rig.data, 32 * PAGE), -1);
-	assert_file_holds(rig.data, 32 * PAGE, 0);
+	rig_open(NULL, OPTIONS(.thread_count = 2));
+	before = stats_of().registered_bytes;
+	assert_string_equal(stats_of().buffers_reason, "");
+	fake_refuse_buffers(&rig->fake, -ENOMEM);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, DATA_BYTES), -ENOMEM);
+	assert_int_equal(stats_of().registered_bytes, before);
+	assert_string_not_equal(stats_of().buffers_reason, "");
+	assert_int_equal(slot_of_io(rig->data, 32 * PAGE), -1);
+	assert_file_holds(rig->data, 32 * PAGE, 0);
 	/* If a slot kept the refused region, the next synchronization would register it. */
-	fake_refuse_buffers(&rig.fake, 0);
-	nvs_file_close(rig.file);
-	open_file(&rig, NVS_FILE_WRITE);
-	assert_int_equal(slot_of_io(&rig, rig.data, 32 * PAGE), -1);
-	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, DATA_BYTES), 0);
-	assert_true(slot_of_io(&rig, rig.data, 32 * PAGE) >= 0);
-	rig_close(&rig);
+	fake_refuse_buffers(&rig->fake, 0);
+	nvs_file_close(rig->file);
+	open_file(NVS_FILE_WRITE);
+	assert_int_equal(slot_of_io(rig->data, 32 * PAGE), -1);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, DATA_BYTES), 0);
+	assert_true(slot_of_io(rig->data, 32 * PAGE) >= 0);
 }
 
 TEST(a_region_beyond_the_table_is_refused)
 {
-	struct rig rig;
 	unsigned n = 0;
 	int rc;
 
-	rig_open(&rig, NULL, OPTIONS());
+	rig_open(NULL, OPTIONS());
 	do
-		rc = nvs_aio_register_memory(rig.aio, rig.data + (size_t)n * PAGE, PAGE);
+		rc = nvs_aio_register_memory(rig->aio, rig->data + (size_t)n * PAGE, PAGE);
 	while (!rc && ++n < DATA_BYTES / PAGE);
 	assert_int_equal(rc, -ENOSPC);
 	assert_int_equal(n, ENGINE_BUFFERS - 1);
-	nvs_aio_unregister_memory(rig.aio, rig.data + 5 * PAGE);
-	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data + (size_t)n * PAGE, PAGE), 0);
-	assert_true(slot_of_io(&rig, rig.data + (size_t)n * PAGE, PAGE) >= 0);
-	assert_int_equal(slot_of_io(&rig, rig.data + 5 * PAGE, PAGE), -1);
-	rig_close(&rig);
+	nvs_aio_unregister_memory(rig->aio, rig->data + 5 * PAGE);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data + (size_t)n * PAGE, PAGE), 0);
+	assert_true(slot_of_io(rig->data + (size_t)n * PAGE, PAGE) >= 0);
+	assert_int_equal(slot_of_io(rig->data + 5 * PAGE, PAGE), -1);
 }
 
 struct registration {
@@ -781,45 +747,43 @@ TEST(no_io_names_a_reused_slot_too_early)
 	pthread_t threads[3];
 	struct registration changes[3];
 	struct transfer transfer;
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS(.queue_depth = 1));
-	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, 8 * PAGE), 0);
+	rig_open(NULL, OPTIONS(.queue_depth = 1));
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, 8 * PAGE), 0);
 	for (unsigned i = 0; i < 3; i++)
 		changes[i] = (struct registration){
-			.aio = rig.aio, .data = rig.data + (size_t)i * 8 * PAGE, .add = i > 0};
-	fake_hold_buffers(&rig.fake, true);
+			.aio = rig->aio, .data = rig->data + (size_t)i * 8 * PAGE, .add = i > 0};
+	fake_hold_buffers(&rig->fake, true);
 	pthread_create(&threads[1], NULL, do_register, &changes[1]);
-	assert_true(fake_await_registering(&rig.fake, 1));
+	assert_true(fake_await_registering(&rig->fake, 1));
 	pthread_create(&threads[0], NULL, do_register, &changes[0]);
-	await_region(rig.aio, 1, NULL);
+	await_region(rig->aio, 1, NULL);
 	pthread_create(&threads[2], NULL, do_register, &changes[2]);
-	await_region(rig.aio, 1, changes[2].data);
-	transfer = transfer_of(&rig, NVS_WRITE, changes[2].data, PAGE, 0);
-	start(&rig, &transfer);
-	fake_hold_buffers(&rig.fake, false);
+	await_region(rig->aio, 1, changes[2].data);
+	transfer = transfer_of(NVS_WRITE, changes[2].data, PAGE, 0);
+	start(&transfer);
+	fake_hold_buffers(&rig->fake, false);
 	for (unsigned i = 0; i < 3; i++)
 		pthread_join(threads[i], NULL);
-	SUCCEEDS(finish(&rig, &transfer), &rig.error);
+	DO(finish(&transfer));
 	assert_true(changes[1].rc == 0 && changes[2].rc == 0);
-	rig_close(&rig);
 }
 
 /* An I/O from `data` that must be retried, while its slot gets `nbytes` of other memory. */
-static void retry_beside_another_region(struct rig *rig, char *other, size_t nbytes, int result)
+static void retry_beside_another_region(char *other, size_t nbytes, int result)
 {
-	struct transfer transfer = transfer_of(rig, NVS_WRITE, rig->data, 8 * PAGE, 0);
+	struct transfer transfer = transfer_of(NVS_WRITE, rig->data, 8 * PAGE, 0);
 
 	fake_forget(&rig->fake);
 	fake_fail_nth(&rig->fake, 0, 1, result);
 	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, 8 * PAGE), 0);
-	start_held(rig, &transfer);
+	start_held(&transfer);
 	assert_true(rig->fake.ios[0].buffer_slot >= 0);
 	nvs_aio_unregister_memory(rig->aio, rig->data);
 	assert_int_equal(nvs_aio_register_memory(rig->aio, other, nbytes), 0);
 	/* The fake engine aborts if the retried I/O names a slot without its memory. */
 	fake_release(&rig->fake, FAKE_ALL);
-	SUCCEEDS(finish(rig, &transfer), &rig->error);
+	DO(finish(&transfer));
 	assert_int_equal(rig->fake.nios, 2);
 	assert_int_equal(rig->fake.ios[1].buffer_slot, -1);
 	assert_file_holds(rig->data, 8 * PAGE, 0);
@@ -828,15 +792,12 @@ static void retry_beside_another_region(struct rig *rig, char *other, size_t nby
 
 TEST(a_retried_io_names_no_slot_reused_for_other_memory)
 {
-	struct rig rig;
-
-	rig_open(&rig, NULL, OPTIONS(.block_size = 8 * PAGE));
-	retry_beside_another_region(&rig, rig.data + 8 * PAGE, 8 * PAGE, -EAGAIN);
-	retry_beside_another_region(&rig, rig.data + 8 * PAGE, 8 * PAGE, -EINTR);
-	retry_beside_another_region(&rig, rig.data + 8 * PAGE, 8 * PAGE, 2 * PAGE);
+	rig_open(NULL, OPTIONS(.block_size = 8 * PAGE));
+	retry_beside_another_region(rig->data + 8 * PAGE, 8 * PAGE, -EAGAIN);
+	retry_beside_another_region(rig->data + 8 * PAGE, 8 * PAGE, -EINTR);
+	retry_beside_another_region(rig->data + 8 * PAGE, 8 * PAGE, 2 * PAGE);
 	/* The same address, registered again with another length. */
-	retry_beside_another_region(&rig, rig.data, 4 * PAGE, -EAGAIN);
-	rig_close(&rig);
+	retry_beside_another_region(rig->data, 4 * PAGE, -EAGAIN);
 }
 
 /* Each I/O uses memory that another thread repeatedly registers and unregisters. */
@@ -857,65 +818,57 @@ TEST(ios_name_only_slots_with_their_memory_while_others_register)
 {
 	struct registration change = {.add = true};
 	pthread_t thread;
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS(.block_size = 2 * PAGE, .thread_count = 2));
-	rig.fake.dry = true;
-	change.aio = rig.aio;
-	change.data = rig.data;
+	rig_open(NULL, OPTIONS(.block_size = 2 * PAGE, .thread_count = 2));
+	rig->fake.dry = true;
+	change.aio = rig->aio;
+	change.data = rig->data;
 	assert_int_equal(pthread_create(&thread, NULL, register_often, &change), 0);
 	while (__atomic_load_n(&change.add, __ATOMIC_ACQUIRE)) {
-		fake_forget(&rig.fake);
-		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 24 * PAGE, 0), &rig.error);
+		fake_forget(&rig->fake);
+		DO(move(NVS_WRITE, rig->data, 24 * PAGE, 0));
 	}
 	pthread_join(thread, NULL);
 	assert_int_equal(change.rc, 0);
-	rig_close(&rig);
 }
 
 TEST(memory_to_register_must_be_aligned_and_not_empty)
 {
-	struct rig rig;
-
-	rig_open(&rig, NULL, OPTIONS());
-	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data + 512, PAGE), -EINVAL);
-	assert_int_equal(nvs_aio_register_memory(rig.aio, rig.data, 0), -EINVAL);
-	assert_int_equal(nvs_aio_register_memory(rig.aio, NULL, PAGE), -EINVAL);
-	rig_close(&rig);
+	rig_open(NULL, OPTIONS());
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data + 512, PAGE), -EINVAL);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, 0), -EINVAL);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, NULL, PAGE), -EINVAL);
 }
 
 TEST(files_beyond_the_table_work_without_a_slot)
 {
 	struct nvs_file *files[ENGINE_FILES];
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS());
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
-	assert_true(rig.fake.ios[0].file_slot >= 0);
+	rig_open(NULL, OPTIONS());
+	DO(move(NVS_WRITE, rig->data, PAGE, 0));
+	assert_true(rig->fake.ios[0].file_slot >= 0);
 	for (unsigned i = 0; i < ENGINE_FILES; i++) {
-		files[i] = rig.file;
-		open_file(&rig, NVS_FILE_WRITE | NVS_FILE_BUFFERED);
+		files[i] = rig->file;
+		open_file(NVS_FILE_WRITE | NVS_FILE_BUFFERED);
 	}
-	fake_forget(&rig.fake);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, PAGE, PAGE), &rig.error);
-	assert_int_equal(rig.fake.ios[0].file_slot, -1);
-	assert_file_holds(rig.data, 2 * PAGE, 0);
+	fake_forget(&rig->fake);
+	DO(move(NVS_WRITE, rig->data + PAGE, PAGE, PAGE));
+	assert_int_equal(rig->fake.ios[0].file_slot, -1);
+	assert_file_holds(rig->data, 2 * PAGE, 0);
 	/* A free slot is reused. */
 	nvs_file_close(files[0]);
-	nvs_file_close(rig.file);
-	open_file(&rig, NVS_FILE_WRITE);
-	fake_forget(&rig.fake);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
-	assert_true(rig.fake.ios[0].file_slot >= 0);
+	nvs_file_close(rig->file);
+	open_file(NVS_FILE_WRITE);
+	fake_forget(&rig->fake);
+	DO(move(NVS_WRITE, rig->data, PAGE, 0));
+	assert_true(rig->fake.ios[0].file_slot >= 0);
 	for (unsigned i = 1; i < ENGINE_FILES; i++)
 		nvs_file_close(files[i]);
-	rig_close(&rig);
 }
 
 /* ---- Faults ---- */
 
-static void assert_failed(struct rig *rig, const struct transfer *transfer, int rc, int status,
-			  uint64_t offset)
+static void assert_failed(const struct transfer *transfer, int rc, int status, uint64_t offset)
 {
 	char number[32];
 
@@ -934,47 +887,43 @@ TEST(a_failed_io_fails_its_transfer_and_no_other)
 {
 	static const int statuses[] = {-EIO, -ENOSPC};
 	struct transfer transfers[3], *all[3] = {&transfers[0], &transfers[1], &transfers[2]};
-	struct rig rig;
 
 	for (size_t i = 0; i < COUNT(inners) * COUNT(statuses); i++) {
 		int status = statuses[i % 2];
 
 		if (!works(inners[i / 2]))
 			continue;
-		rig_open(&rig, inners[i / 2], OPTIONS(.queue_depth = 4));
-		fake_fail_at(&rig.fake, 37 * PAGE, 1, status);
-		submit_adjacent(&rig, NVS_WRITE, rig.data + PAGE, 30 * PAGE, all, 3);
-		assert_failed(&rig, all[1], await_all(rig.aio, all, 3, -1, &rig.error), status,
+		rig_open(inners[i / 2], OPTIONS(.queue_depth = 4));
+		fake_fail_at(&rig->fake, 37 * PAGE, 1, status);
+		submit_adjacent(NVS_WRITE, rig->data + PAGE, 30 * PAGE, all, 3);
+		assert_failed(all[1], await_all(rig->aio, all, 3, -1, &rig->error), status,
 			      37 * PAGE);
 		assert_true(all[0]->status == 0 && all[2]->status == 0);
-		assert_file_holds(rig.data + PAGE, 30 * PAGE, 0);
-		assert_file_holds(rig.data + 61 * PAGE, 30 * PAGE, 60 * PAGE);
+		assert_file_holds(rig->data + PAGE, 30 * PAGE, 0);
+		assert_file_holds(rig->data + 61 * PAGE, 30 * PAGE, 60 * PAGE);
 		/* A second submission succeeds. */
-		start(&rig, all[1]);
-		SUCCEEDS(finish(&rig, all[1]), &rig.error);
-		assert_file_holds(rig.data + PAGE, 90 * PAGE, 0);
-		rig_close(&rig);
+		start(all[1]);
+		DO(finish(all[1]));
+		assert_file_holds(rig->data + PAGE, 90 * PAGE, 0);
+		rig_close();
 	}
 }
 
 TEST(the_rest_of_a_failed_transfer_is_not_submitted)
 {
 	struct transfer transfer;
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS(.queue_depth = 2));
-	transfer = transfer_of(&rig, NVS_READ, rig.data, 500 * PAGE, 0);
-	fake_fail_nth(&rig.fake, 5, 1, -EIO);
-	start(&rig, &transfer);
-	assert_failed(&rig, &transfer, finish(&rig, &transfer), -EIO, 5 * PAGE);
-	assert_true(rig.fake.nios <= 8);
-	rig_close(&rig);
+	rig_open(NULL, OPTIONS(.queue_depth = 2));
+	transfer = transfer_of(NVS_READ, rig->data, 500 * PAGE, 0);
+	fake_fail_nth(&rig->fake, 5, 1, -EIO);
+	start(&transfer);
+	assert_failed(&transfer, finish(&transfer), -EIO, 5 * PAGE);
+	assert_true(rig->fake.nios <= 8);
 }
 
 TEST(a_short_count_is_continued)
 {
 	static const int counts[] = {1, 511, 512, 513, 4095, 4096, 4097, 12345};
-	struct rig rig;
 	char *back = map_pages(64 * PAGE, PROT_READ | PROT_WRITE);
 
 	for (size_t i = 0; i < COUNT(counts) * 2; i++) {
@@ -984,91 +933,82 @@ TEST(a_short_count_is_continued)
 		/* A direct I/O that ends within its first unit made no progress. */
 		if (direct && count < (int)PAGE)
 			count += 2 * (int)PAGE;
-		rig_open(&rig, NULL, OPTIONS(.block_size = 16 * PAGE, .buffered = !direct));
-		fake_fail_nth(&rig.fake, 1, 40, count);
-		SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 3, 50 * PAGE + 5, 77), &rig.error);
-		assert_file_holds(rig.data + 3, 50 * PAGE + 5, 77);
-		fake_forget(&rig.fake);
-		fake_fail_nth(&rig.fake, 1, 40, count);
-		SUCCEEDS(move(&rig, NVS_READ, back + 9, 50 * PAGE + 5, 77), &rig.error);
-		assert_memory_equal(back + 9, rig.data + 3, 50 * PAGE + 5);
-		assert_true(stats_of(&rig).retries > 0);
-		rig_close(&rig);
+		rig_open(NULL, OPTIONS(.block_size = 16 * PAGE, .buffered = !direct));
+		fake_fail_nth(&rig->fake, 1, 40, count);
+		DO(move(NVS_WRITE, rig->data + 3, 50 * PAGE + 5, 77));
+		assert_file_holds(rig->data + 3, 50 * PAGE + 5, 77);
+		fake_forget(&rig->fake);
+		fake_fail_nth(&rig->fake, 1, 40, count);
+		DO(move(NVS_READ, back + 9, 50 * PAGE + 5, 77));
+		assert_memory_equal(back + 9, rig->data + 3, 50 * PAGE + 5);
+		assert_true(stats_of().retries > 0);
+		rig_close();
 	}
 	munmap(back, 64 * PAGE);
 }
 
 TEST(progress_in_small_steps_is_not_bounded)
 {
-	struct rig rig;
-
-	rig_open(&rig, NULL, OPTIONS(.block_size = 16 * PAGE, .buffered = true));
-	fake_fail_nth(&rig.fake, 0, FAKE_LOG_MAX, 100);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 16 * PAGE, 0), &rig.error);
-	assert_true(rig.fake.nios > 6 * RETRIES_MAX);
+	rig_open(NULL, OPTIONS(.block_size = 16 * PAGE, .buffered = true));
+	fake_fail_nth(&rig->fake, 0, FAKE_LOG_MAX, 100);
+	DO(move(NVS_WRITE, rig->data + PAGE, 16 * PAGE, 0));
+	assert_true(rig->fake.nios > 6 * RETRIES_MAX);
 	/* The bound is on retries without progress; progress resets it. */
-	fake_forget(&rig.fake);
-	fake_fail_nth(&rig.fake, 0, RETRIES_MAX, -EINTR);
-	fake_fail_nth(&rig.fake, RETRIES_MAX, 1, 100);
-	fake_fail_nth(&rig.fake, RETRIES_MAX + 1, RETRIES_MAX, -EAGAIN);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 16 * PAGE, 0), &rig.error);
-	assert_file_holds(rig.data + PAGE, 16 * PAGE, 0);
-	rig_close(&rig);
+	fake_forget(&rig->fake);
+	fake_fail_nth(&rig->fake, 0, RETRIES_MAX, -EINTR);
+	fake_fail_nth(&rig->fake, RETRIES_MAX, 1, 100);
+	fake_fail_nth(&rig->fake, RETRIES_MAX + 1, RETRIES_MAX, -EAGAIN);
+	DO(move(NVS_WRITE, rig->data + PAGE, 16 * PAGE, 0));
+	assert_file_holds(rig->data + PAGE, 16 * PAGE, 0);
 }
 
 TEST(an_io_without_progress_is_retried_up_to_a_bound)
 {
 	static const int results[] = {-EINTR, -EAGAIN, 0};
 	struct transfer transfer;
-	struct rig rig;
 
 	for (size_t i = 0; i < COUNT(results); i++) {
-		rig_open(&rig, NULL, OPTIONS());
-		fake_fail_at(&rig.fake, 2 * PAGE, RETRIES_MAX, results[i]);
-		SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 4 * PAGE, 0), &rig.error);
-		assert_file_holds(rig.data + PAGE, 4 * PAGE, 0);
-		assert_int_equal(stats_of(&rig).retries, RETRIES_MAX);
-		fake_fail_at(&rig.fake, 2 * PAGE, RETRIES_MAX + 1, results[i]);
-		transfer = transfer_of(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0);
-		start(&rig, &transfer);
-		assert_failed(&rig, &transfer, finish(&rig, &transfer), -EIO, 2 * PAGE);
-		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), &rig.error);
-		rig_close(&rig);
+		rig_open(NULL, OPTIONS());
+		fake_fail_at(&rig->fake, 2 * PAGE, RETRIES_MAX, results[i]);
+		DO(move(NVS_WRITE, rig->data + PAGE, 4 * PAGE, 0));
+		assert_file_holds(rig->data + PAGE, 4 * PAGE, 0);
+		assert_int_equal(stats_of().retries, RETRIES_MAX);
+		fake_fail_at(&rig->fake, 2 * PAGE, RETRIES_MAX + 1, results[i]);
+		transfer = transfer_of(NVS_WRITE, rig->data, 4 * PAGE, 0);
+		start(&transfer);
+		assert_failed(&transfer, finish(&transfer), -EIO, 2 * PAGE);
+		DO(move(NVS_WRITE, rig->data, 4 * PAGE, 0));
+		rig_close();
 	}
 }
 
 TEST(a_refused_submission_is_retried_up_to_a_bound)
 {
-	struct rig rig;
-
-	rig_open(&rig, NULL, OPTIONS());
-	fake_refuse(&rig.fake, RETRIES_MAX, -EAGAIN);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + PAGE, 4 * PAGE, 0), &rig.error);
-	assert_file_holds(rig.data + PAGE, 4 * PAGE, 0);
-	fake_refuse(&rig.fake, RETRIES_MAX + 1, -EAGAIN);
-	assert_int_equal(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), -EIO);
-	fake_refuse(&rig.fake, 1, -EBADF);
-	assert_int_equal(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), -EBADF);
-	assert_says(rig.error.text, path);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 4 * PAGE, 0), &rig.error);
-	assert_file_holds(rig.data, 4 * PAGE, 0);
-	rig_close(&rig);
+	rig_open(NULL, OPTIONS());
+	fake_refuse(&rig->fake, RETRIES_MAX, -EAGAIN);
+	DO(move(NVS_WRITE, rig->data + PAGE, 4 * PAGE, 0));
+	assert_file_holds(rig->data + PAGE, 4 * PAGE, 0);
+	fake_refuse(&rig->fake, RETRIES_MAX + 1, -EAGAIN);
+	assert_int_equal(move(NVS_WRITE, rig->data, 4 * PAGE, 0), -EIO);
+	fake_refuse(&rig->fake, 1, -EBADF);
+	assert_int_equal(move(NVS_WRITE, rig->data, 4 * PAGE, 0), -EBADF);
+	assert_says(rig->error.text, path);
+	DO(move(NVS_WRITE, rig->data, 4 * PAGE, 0));
+	assert_file_holds(rig->data, 4 * PAGE, 0);
 }
 
 TEST(a_refused_submission_waits_for_ios_in_flight)
 {
 	struct transfer first, second;
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS());
-	first = transfer_of(&rig, NVS_WRITE, rig.data, PAGE, 0);
-	second = transfer_of(&rig, NVS_WRITE, rig.data + PAGE, 20 * PAGE, PAGE);
-	start_held(&rig, &first);
-	fake_refuse(&rig.fake, 1, -EAGAIN);
-	start(&rig, &second);
-	release_and_finish(&rig, &first, &second);
-	assert_file_holds(rig.data, 21 * PAGE, 0);
-	rig_close(&rig);
+	rig_open(NULL, OPTIONS());
+	first = transfer_of(NVS_WRITE, rig->data, PAGE, 0);
+	second = transfer_of(NVS_WRITE, rig->data + PAGE, 20 * PAGE, PAGE);
+	start_held(&first);
+	fake_refuse(&rig->fake, 1, -EAGAIN);
+	start(&second);
+	release_and_finish(&first, &second);
+	assert_file_holds(rig->data, 21 * PAGE, 0);
 }
 
 /* ---- Every transfer completes exactly once ---- */
@@ -1102,7 +1042,7 @@ static void count_completed(struct counts *counts)
 }
 
 /* At random: a failed I/O, a short count, EINTR, none of these, or several. */
-static void plan_faults(struct rig *rig, struct counts *counts, uint64_t *random)
+static void plan_faults(struct counts *counts, uint64_t *random)
 {
 	for (unsigned i = 0; i < MANY; i++) {
 		uint64_t at = (uint64_t)i * MANY_BYTES + random_below(random, MANY_BYTES);
@@ -1120,8 +1060,7 @@ static void plan_faults(struct rig *rig, struct counts *counts, uint64_t *random
 	}
 }
 
-static void submit_many(struct rig *rig, struct counts *counts, enum nvs_direction direction,
-			char *data)
+static void submit_many(struct counts *counts, enum nvs_direction direction, char *data)
 {
 	struct transfer *list = NULL;
 
@@ -1129,8 +1068,8 @@ static void submit_many(struct rig *rig, struct counts *counts, enum nvs_directi
 		struct count *count = &counts->all[i];
 
 		count->completed = 0;
-		count->transfer = transfer_of(rig, direction, data + (size_t)i * MANY_BYTES,
-					      MANY_BYTES, (uint64_t)i * MANY_BYTES);
+		count->transfer = transfer_of(direction, data + (size_t)i * MANY_BYTES, MANY_BYTES,
+					      (uint64_t)i * MANY_BYTES);
 		count->transfer.user = count;
 		count->transfer.state.next = list;
 		list = &count->transfer;
@@ -1167,29 +1106,28 @@ TEST(every_transfer_completes_exactly_once)
 {
 	static struct counts counts;
 	uint64_t random = random_seed(__func__);
-	struct rig rig;
 
 	assert_int_equal(completions_open(&counts.queue), 0);
 	for (unsigned round = 0; round < 24; round++) {
-		rig_open(&rig, NULL,
+		rig_open(NULL,
 			 OPTIONS(.thread_count = 1 + round % 4, .queue_depth = 1 + round * 3 % 32,
 				 .block_size = (1 + round % 3) * PAGE, .drain = round % 5 == 4));
-		rig.fake.newest_first = round % 2;
-		plan_faults(&rig, &counts, &random);
-		submit_many(&rig, &counts, NVS_WRITE, rig.data);
+		rig->fake.newest_first = round % 2;
+		plan_faults(&counts, &random);
+		submit_many(&counts, NVS_WRITE, rig->data);
 		assert_as_planned(&counts, (1 + round % 3) * PAGE);
-		fake_forget(&rig.fake);
-		plan_faults(&rig, &counts, &random);
-		submit_many(&rig, &counts, NVS_READ, rig.data);
+		fake_forget(&rig->fake);
+		plan_faults(&counts, &random);
+		submit_many(&counts, NVS_READ, rig->data);
 		assert_as_planned(&counts, (1 + round % 3) * PAGE);
 		/* A completion after the last one would be counted here. */
-		nvs_file_close(rig.file);
-		rig.file = NULL;
-		nvs_aio_close(rig.aio);
-		rig.aio = NULL;
+		nvs_file_close(rig->file);
+		rig->file = NULL;
+		nvs_aio_close(rig->aio);
+		rig->aio = NULL;
 		count_completed(&counts);
 		assert_int_equal(counts.completed, MANY);
-		rig_close(&rig);
+		rig_close();
 	}
 	completions_close(counts.queue);
 }
@@ -1197,76 +1135,69 @@ TEST(every_transfer_completes_exactly_once)
 /* ---- Waiting ---- */
 
 /* A batch of n adjacent pages. */
-static void submit_pages(struct rig *rig, enum nvs_direction direction, struct transfer *transfers,
+static void submit_pages(enum nvs_direction direction, struct transfer *transfers,
 			 struct transfer **all, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		all[i] = &transfers[i];
-	submit_adjacent(rig, direction, rig->data, PAGE, all, n);
+	submit_adjacent(direction, rig->data, PAGE, all, n);
 }
 
 TEST(a_wait_is_bounded_in_time_and_loses_nothing)
 {
 	struct transfer transfers[2], *all[2] = {&transfers[0], &transfers[1]};
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS());
-	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data, 20 * PAGE, 0);
-	transfers[1] = transfer_of(&rig, NVS_READ, rig.data + 20 * PAGE, PAGE, 20 * PAGE);
-	fake_hold(&rig.fake);
-	SUCCEEDS(submit_all(rig.aio, all, 2, &rig.error), &rig.error);
-	assert_int_equal(await_all(rig.aio, all, 2, 0, &rig.error), -EAGAIN);
-	assert_int_equal(await_all(rig.aio, all, 1, 0, NULL), -EAGAIN);
-	assert_int_equal(await_all(rig.aio, all, 2, 20, &rig.error), -ETIMEDOUT);
-	assert_int_equal(rig.error.code, -ETIMEDOUT);
-	assert_says(rig.error.text, "in flight");
+	rig_open(NULL, OPTIONS());
+	transfers[0] = transfer_of(NVS_WRITE, rig->data, 20 * PAGE, 0);
+	transfers[1] = transfer_of(NVS_READ, rig->data + 20 * PAGE, PAGE, 20 * PAGE);
+	fake_hold(&rig->fake);
+	DO(submit_all(rig->aio, all, 2, &rig->error));
+	assert_int_equal(await_all(rig->aio, all, 2, 0, &rig->error), -EAGAIN);
+	assert_int_equal(await_all(rig->aio, all, 1, 0, NULL), -EAGAIN);
+	assert_int_equal(await_all(rig->aio, all, 2, 20, &rig->error), -ETIMEDOUT);
+	assert_int_equal(rig->error.code, -ETIMEDOUT);
+	assert_says(rig->error.text, "in flight");
 	assert_false(is_completed(all[0]));
-	fake_release(&rig.fake, FAKE_ALL);
-	SUCCEEDS(await_all(rig.aio, all, 2, 20000, &rig.error), &rig.error);
+	fake_release(&rig->fake, FAKE_ALL);
+	DO(await_all(rig->aio, all, 2, 20000, &rig->error));
 	assert_true(is_completed(all[0]) && is_completed(all[1]));
 	/* A wait for completed transfers returns at once. */
-	SUCCEEDS(await_all(rig.aio, all, 2, 0, &rig.error), &rig.error);
-	SUCCEEDS(await_all(rig.aio, NULL, 0, 0, &rig.error), &rig.error);
-	rig_close(&rig);
+	DO(await_all(rig->aio, all, 2, 0, &rig->error));
+	DO(await_all(rig->aio, NULL, 0, 0, &rig->error));
 }
 
 TEST(a_wait_for_one_ignores_others_in_flight)
 {
 	struct transfer transfers[8], *all[8];
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS());
-	fake_hold(&rig.fake);
-	submit_pages(&rig, NVS_WRITE, transfers, all, 8);
+	rig_open(NULL, OPTIONS());
+	fake_hold(&rig->fake);
+	submit_pages(NVS_WRITE, transfers, all, 8);
 	/* They complete in the order in which they were submitted. */
 	for (unsigned i = 0; i < 8; i++) {
-		fake_release(&rig.fake, 1);
-		SUCCEEDS(finish(&rig, all[i]), &rig.error);
+		fake_release(&rig->fake, 1);
+		DO(finish(all[i]));
 		if (i < 7)
-			assert_int_equal(await_all(rig.aio, all, 8, 0, NULL), -EAGAIN);
+			assert_int_equal(await_all(rig->aio, all, 8, 0, NULL), -EAGAIN);
 	}
-	SUCCEEDS(await_all(rig.aio, all, 8, 0, &rig.error), &rig.error);
-	rig_close(&rig);
+	DO(await_all(rig->aio, all, 8, 0, &rig->error));
 }
 
 TEST(a_batch_reports_its_first_failed_transfer)
 {
 	struct transfer transfers[3], *all[3];
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS());
-	rig.fake.newest_first = true;
-	fake_fail_at(&rig.fake, PAGE, 1, -ENOSPC);
-	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
-	submit_pages(&rig, NVS_WRITE, transfers, all, 3);
-	assert_failed(&rig, all[1], await_all(rig.aio, all, 3, -1, &rig.error), -ENOSPC, PAGE);
-	rig_close(&rig);
+	rig_open(NULL, OPTIONS());
+	rig->fake.newest_first = true;
+	fake_fail_at(&rig->fake, PAGE, 1, -ENOSPC);
+	fake_fail_at(&rig->fake, 2 * PAGE, 1, -EIO);
+	submit_pages(NVS_WRITE, transfers, all, 3);
+	assert_failed(all[1], await_all(rig->aio, all, 3, -1, &rig->error), -ENOSPC, PAGE);
 }
 
 #define SLEPT_FOR 64
 
 struct sleeper {
-	struct rig *rig;
 	struct transfer **all;
 	long sleeps; /* out: voluntary context switches */
 };
@@ -1284,12 +1215,12 @@ static void *sleep_until_completed(void *arg)
 	struct sleeper *sleeper = arg;
 	long before = own_sleeps();
 
-	await_all(sleeper->rig->aio, sleeper->all, SLEPT_FOR, -1, NULL);
+	await_all(rig->aio, sleeper->all, SLEPT_FOR, -1, NULL);
 	sleeper->sleeps = own_sleeps() - before;
 	return NULL;
 }
 
-static bool is_awaited(struct rig *rig, const struct transfer *transfer)
+static bool is_awaited(const struct transfer *transfer)
 {
 	const struct nvs_request *request = transfer->user;
 	bool awaited;
@@ -1305,35 +1236,32 @@ TEST(a_wait_for_a_batch_sleeps_once)
 	struct transfer transfers[SLEPT_FOR], *all[SLEPT_FOR];
 	struct sleeper sleeper = {.all = all};
 	pthread_t thread;
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS(.queue_depth = SLEPT_FOR));
-	fake_hold(&rig.fake);
-	submit_pages(&rig, NVS_READ, transfers, all, SLEPT_FOR);
-	sleeper.rig = &rig;
+	rig_open(NULL, OPTIONS(.queue_depth = SLEPT_FOR));
+	fake_hold(&rig->fake);
+	submit_pages(NVS_READ, transfers, all, SLEPT_FOR);
 	assert_int_equal(pthread_create(&thread, NULL, sleep_until_completed, &sleeper), 0);
-	while (!is_awaited(&rig, all[SLEPT_FOR - 1]))
+	while (!is_awaited(all[SLEPT_FOR - 1]))
 		sched_yield();
 	for (unsigned i = 0; i < SLEPT_FOR; i++) {
-		fake_release(&rig.fake, 1);
+		fake_release(&rig->fake, 1);
 		while (!is_completed(all[i]))
 			sched_yield();
 	}
 	pthread_join(thread, NULL);
 	assert_true(sleeper.sleeps < SLEPT_FOR / 4);
-	rig_close(&rig);
 }
 
-static void submit_while_the_worker_waits(struct rig *rig)
+static void submit_while_the_worker_waits(void)
 {
-	struct transfer first = transfer_of(rig, NVS_WRITE, rig->data, PAGE, 0);
-	struct transfer second = transfer_of(rig, NVS_READ, rig->data + PAGE, 3 * PAGE, PAGE);
+	struct transfer first = transfer_of(NVS_WRITE, rig->data, PAGE, 0);
+	struct transfer second = transfer_of(NVS_READ, rig->data + PAGE, 3 * PAGE, PAGE);
 
-	start_held(rig, &first);
+	start_held(&first);
 	assert_true(fake_await_waiting(&rig->fake, 1));
-	start(rig, &second);
+	start(&second);
 	assert_true(fake_await_ios(&rig->fake, 4));
-	release_and_finish(rig, &first, &second);
+	release_and_finish(&first, &second);
 }
 
 TEST(a_worker_that_waits_with_room_takes_more)
@@ -1346,40 +1274,38 @@ TEST(a_file_is_opened_and_closed_while_ios_are_in_flight)
 {
 	struct nvs_file *file;
 	struct transfer transfer;
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
-	transfer = transfer_of(&rig, NVS_WRITE, rig.data, 3 * PAGE, 0);
-	fake_hold(&rig.fake);
-	start(&rig, &transfer);
-	assert_true(fake_await_ios(&rig.fake, 3));
-	SUCCEEDS(nvs_file_open(rig.aio, path, 0, &file, &rig.error), &rig.error);
+	rig_open(NULL, OPTIONS(.thread_count = 2));
+	transfer = transfer_of(NVS_WRITE, rig->data, 3 * PAGE, 0);
+	fake_hold(&rig->fake);
+	start(&transfer);
+	assert_true(fake_await_ios(&rig->fake, 3));
+	DO(nvs_file_open(rig->aio, path, 0, &file, &rig->error));
 	nvs_file_close(file);
 	assert_false(is_completed(&transfer));
-	fake_release(&rig.fake, FAKE_ALL);
-	SUCCEEDS(finish(&rig, &transfer), &rig.error);
-	rig_close(&rig);
+	fake_release(&rig->fake, FAKE_ALL);
+	DO(finish(&transfer));
 }
 
 /* The workers wait for several of 32 I/Os each, none of which completes. */
-static void register_and_open_beside(struct rig *rig)
+static void register_and_open_beside(void)
 {
 	const uint64_t ios = rig->options->drain ? 16 : 64;
 	char *memory = map_pages(PAGE, PROT_READ | PROT_WRITE);
 	struct nvs_file *file;
-	struct transfer transfer = transfer_of(rig, NVS_WRITE, rig->data, 3 * ios * PAGE, 0);
+	struct transfer transfer = transfer_of(NVS_WRITE, rig->data, 3 * ios * PAGE, 0);
 
 	fake_hold(&rig->fake);
-	start(rig, &transfer);
+	start(&transfer);
 	assert_true(fake_await_ios(&rig->fake, ios));
 	assert_true(fake_await_waiting(&rig->fake, 2));
 	assert_int_equal(nvs_aio_register_memory(rig->aio, memory, PAGE), 0);
-	SUCCEEDS(nvs_file_open(rig->aio, path, 0, &file, &rig->error), &rig->error);
+	DO(nvs_file_open(rig->aio, path, 0, &file, &rig->error));
 	nvs_file_close(file);
 	nvs_aio_unregister_memory(rig->aio, memory);
 	assert_int_equal(rig->fake.allowed, 0);
 	fake_release(&rig->fake, FAKE_ALL);
-	SUCCEEDS(finish(rig, &transfer), &rig->error);
+	DO(finish(&transfer));
 	munmap(memory, PAGE);
 }
 
@@ -1391,8 +1317,7 @@ TEST(memory_is_registered_and_files_are_opened_while_a_drive_hangs)
 
 static void *close_aio(void *arg)
 {
-	struct rig *rig = arg;
-
+	(void)arg;
 	nvs_aio_close(rig->aio);
 	return NULL;
 }
@@ -1402,33 +1327,31 @@ TEST(closing_waits_for_ios_in_flight)
 	struct completions *queue;
 	struct transfer transfers[2];
 	pthread_t thread;
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
+	rig_open(NULL, OPTIONS(.thread_count = 2));
 	/* More than the queues hold: some I/Os are not submitted to the engine yet. */
-	transfers[0] = transfer_of(&rig, NVS_WRITE, rig.data + PAGE, 30 * PAGE, 0);
-	transfers[1] = transfer_of(&rig, NVS_WRITE, rig.data + 31 * PAGE, PAGE, 30 * PAGE);
-	fake_hold(&rig.fake);
+	transfers[0] = transfer_of(NVS_WRITE, rig->data + PAGE, 30 * PAGE, 0);
+	transfers[1] = transfer_of(NVS_WRITE, rig->data + 31 * PAGE, PAGE, 30 * PAGE);
+	fake_hold(&rig->fake);
 	assert_int_equal(completions_open(&queue), 0);
 	transfers[0].state.next = &transfers[1];
-	aio_submit_list(rig.aio, queue, &transfers[0]);
-	assert_true(fake_await_ios(&rig.fake, 16));
-	assert_int_equal(pthread_create(&thread, NULL, close_aio, &rig), 0);
-	fake_release(&rig.fake, 3);
-	assert_true(fake_await_ios(&rig.fake, 19));
-	assert_int_equal(rig.fake.closed, 0);
-	fake_release(&rig.fake, FAKE_ALL);
+	aio_submit_list(rig->aio, queue, &transfers[0]);
+	assert_true(fake_await_ios(&rig->fake, 16));
+	assert_int_equal(pthread_create(&thread, NULL, close_aio, NULL), 0);
+	fake_release(&rig->fake, 3);
+	assert_true(fake_await_ios(&rig->fake, 19));
+	assert_int_equal(rig->fake.closed, 0);
+	fake_release(&rig->fake, FAKE_ALL);
 	pthread_join(thread, NULL);
-	assert_int_equal(rig.fake.closed, 2);
+	assert_int_equal(rig->fake.closed, 2);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_true(is_completed(&transfers[i]));
 		assert_int_equal(transfers[i].status, 0);
 	}
 	(void)completions_take(queue);
 	completions_close(queue);
-	assert_file_holds(rig.data + PAGE, 31 * PAGE, 0);
-	rig.aio = NULL;
-	rig_close(&rig);
+	assert_file_holds(rig->data + PAGE, 31 * PAGE, 0);
+	rig->aio = NULL;
 }
 
 /* ---- Many threads ---- */
@@ -1437,7 +1360,6 @@ TEST(closing_waits_for_ios_in_flight)
 #define THREAD_BYTES (64u * 1024)
 
 struct own {
-	struct rig *rig;
 	unsigned index;
 	bool wrong;
 };
@@ -1446,7 +1368,7 @@ static void *move_own(void *arg)
 {
 	struct own *own = arg;
 	uint64_t random = own->index, base = (uint64_t)own->index * THREAD_BYTES;
-	char *data = own->rig->data + base, *back = malloc(THREAD_BYTES);
+	char *data = rig->data + base, *back = malloc(THREAD_BYTES);
 	struct transfer transfers[4], *all[4];
 
 	for (unsigned round = 0; round < 40 && back; round++) {
@@ -1456,14 +1378,13 @@ static void *move_own(void *arg)
 		for (unsigned i = 0; i < n; i++) {
 			uint64_t at = (uint64_t)i * THREAD_BYTES / 4;
 
-			transfers[i] = transfer_of(own->rig, direction,
-						   (direction ? data : back) + at, THREAD_BYTES / 4,
-						   base + at);
+			transfers[i] = transfer_of(direction, (direction ? data : back) + at,
+						   THREAD_BYTES / 4, base + at);
 			all[i] = &transfers[i];
 		}
-		own->wrong |= submit_all(own->rig->aio, all, n, NULL) != 0;
+		own->wrong |= submit_all(rig->aio, all, n, NULL) != 0;
 		for (unsigned i = 0; i < n; i += 2)
-			own->wrong |= await_all(own->rig->aio, all + i, n - i < 2 ? n - i : 2, -1,
+			own->wrong |= await_all(rig->aio, all + i, n - i < 2 ? n - i : 2, -1,
 						NULL) != 0;
 		if (direction == NVS_READ)
 			own->wrong |= memcmp(back, data, n * (size_t)THREAD_BYTES / 4) != 0;
@@ -1472,13 +1393,13 @@ static void *move_own(void *arg)
 	return NULL;
 }
 
-static void run_threads(struct rig *rig, void *(*run)(void *own))
+static void run_threads(void *(*run)(void *own))
 {
 	pthread_t threads[THREADS];
 	struct own own[THREADS];
 
 	for (unsigned i = 0; i < THREADS; i++) {
-		own[i] = (struct own){.rig = rig, .index = i};
+		own[i] = (struct own){.index = i};
 		assert_int_equal(pthread_create(&threads[i], NULL, run, &own[i]), 0);
 	}
 	for (unsigned i = 0; i < THREADS; i++)
@@ -1487,9 +1408,9 @@ static void run_threads(struct rig *rig, void *(*run)(void *own))
 		assert_false(own[i].wrong);
 }
 
-static void threads_move_their_own(struct rig *rig)
+static void threads_move_their_own(void)
 {
-	run_threads(rig, move_own);
+	run_threads(move_own);
 }
 
 TEST(threads_submit_and_wait_at_once)
@@ -1506,26 +1427,26 @@ static void *register_and_open(void *arg)
 		struct nvs_file *file;
 		struct transfer transfer, *one = &transfer;
 
-		own->wrong |= nvs_aio_register_memory(own->rig->aio, data, 16 * PAGE) != 0;
-		if (nvs_file_open(own->rig->aio, path, 0, &file, NULL)) {
+		own->wrong |= nvs_aio_register_memory(rig->aio, data, 16 * PAGE) != 0;
+		if (nvs_file_open(rig->aio, path, 0, &file, NULL)) {
 			own->wrong = true;
 			break;
 		}
 		transfer = (struct transfer){.file = file, .data = data, .nbytes = 16 * PAGE};
-		own->wrong |= submit_all(own->rig->aio, &one, 1, NULL) != 0;
-		own->wrong |= await_all(own->rig->aio, &one, 1, -1, NULL) != 0;
-		own->wrong |= memcmp(data, own->rig->data, 16 * PAGE) != 0;
+		own->wrong |= submit_all(rig->aio, &one, 1, NULL) != 0;
+		own->wrong |= await_all(rig->aio, &one, 1, -1, NULL) != 0;
+		own->wrong |= memcmp(data, rig->data, 16 * PAGE) != 0;
 		nvs_file_close(file);
-		nvs_aio_unregister_memory(own->rig->aio, data);
+		nvs_aio_unregister_memory(rig->aio, data);
 	}
 	munmap(data, 16 * PAGE);
 	return NULL;
 }
 
-static void threads_register_and_open(struct rig *rig)
+static void threads_register_and_open(void)
 {
-	SUCCEEDS(move(rig, NVS_WRITE, rig->data, 16 * PAGE, 0), &rig->error);
-	run_threads(rig, register_and_open);
+	DO(move(NVS_WRITE, rig->data, 16 * PAGE, 0));
+	run_threads(register_and_open);
 }
 
 /* Slots are reused constantly; no I/O may use a slot's previous region or file. */
@@ -1537,7 +1458,7 @@ TEST(threads_register_memory_and_open_files_at_once)
 /* ---- Statistics ---- */
 
 /* Valid until the next call: the structure is too large for the stack. */
-static const struct nvs_latency *latency_of(struct rig *rig, enum nvs_direction direction,
+static const struct nvs_latency *latency_of(enum nvs_direction direction,
 					    enum nvs_latency_kind kind)
 {
 	static struct nvs_latency latency = {.size = sizeof(latency)};
@@ -1546,10 +1467,10 @@ static const struct nvs_latency *latency_of(struct rig *rig, enum nvs_direction 
 	return &latency;
 }
 
-static void assert_latencies_are_those_of(struct rig *rig, enum nvs_direction direction,
+static void assert_latencies_are_those_of(enum nvs_direction direction,
 					  const struct nvs_io_stats *io)
 {
-	const struct nvs_latency *latency = latency_of(rig, direction, NVS_LAT);
+	const struct nvs_latency *latency = latency_of(direction, NVS_LAT);
 
 	assert_int_equal(latency->count, io->ios);
 	assert_int_equal(latency->min_ns, io->latency_min_ns);
@@ -1557,29 +1478,26 @@ static void assert_latencies_are_those_of(struct rig *rig, enum nvs_direction di
 	assert_true(nvs_latency_mean(latency) == io->latency_mean_ns);
 	assert_true(nvs_latency_stddev(latency) == io->latency_stddev_ns);
 	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
-		assert_int_equal(latency_of(rig, direction, kind)->count, io->ios);
+		assert_int_equal(latency_of(direction, kind)->count, io->ios);
 }
 
-static double sum_of(struct rig *rig, enum nvs_latency_kind kind)
+static double sum_of(enum nvs_latency_kind kind)
 {
-	return latency_of(rig, NVS_WRITE, kind)->sum_ns;
+	return latency_of(NVS_WRITE, kind)->sum_ns;
 }
 
 TEST(lat_is_slat_and_clat_and_earlier_tries)
 {
-	struct rig rig;
-
-	rig_open(&rig, NULL, OPTIONS());
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 100 * PAGE, 0), &rig.error);
-	assert_true(sum_of(&rig, NVS_SLAT) > 0 && sum_of(&rig, NVS_CLAT) > 0);
+	rig_open(NULL, OPTIONS());
+	DO(move(NVS_WRITE, rig->data, 100 * PAGE, 0));
+	assert_true(sum_of(NVS_SLAT) > 0 && sum_of(NVS_CLAT) > 0);
 	/* The sums are of integers, and therefore exact. */
-	assert_true(sum_of(&rig, NVS_SLAT) + sum_of(&rig, NVS_CLAT) == sum_of(&rig, NVS_LAT));
-	nvs_aio_reset_stats(rig.aio);
-	fake_fail_at(&rig.fake, 0, RETRIES_MAX, -EAGAIN);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, PAGE, 0), &rig.error);
-	assert_int_equal(latency_of(&rig, NVS_WRITE, NVS_SLAT)->count, 1);
-	assert_true(sum_of(&rig, NVS_SLAT) + sum_of(&rig, NVS_CLAT) < sum_of(&rig, NVS_LAT));
-	rig_close(&rig);
+	assert_true(sum_of(NVS_SLAT) + sum_of(NVS_CLAT) == sum_of(NVS_LAT));
+	nvs_aio_reset_stats(rig->aio);
+	fake_fail_at(&rig->fake, 0, RETRIES_MAX, -EAGAIN);
+	DO(move(NVS_WRITE, rig->data, PAGE, 0));
+	assert_int_equal(latency_of(NVS_WRITE, NVS_SLAT)->count, 1);
+	assert_true(sum_of(NVS_SLAT) + sum_of(NVS_CLAT) < sum_of(NVS_LAT));
 }
 
 static void assert_counts(const uint64_t counts[NVS_DEPTHS], const uint64_t expected[NVS_DEPTHS])
@@ -1604,16 +1522,14 @@ TEST(depths_and_sizes_are_counted_in_fios_groups)
 					     16 + 17, 32 + 33, 64 + 65 + 128};
 	static const uint64_t sizes[] = {0, 4, 2, 2, 2, 2, 2};
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS(.queue_depth = 128));
+	rig_open(NULL, OPTIONS(.queue_depth = 128));
 	for (size_t i = 0; i < COUNT(batches); i++)
-		SUCCEEDS(move(&rig, NVS_WRITE, rig.data, batches[i] * PAGE, 0), &rig.error);
-	stats = stats_of(&rig);
+		DO(move(NVS_WRITE, rig->data, batches[i] * PAGE, 0));
+	stats = stats_of();
 	assert_counts(stats.depth_ios, depth_ios);
 	assert_counts(stats.submit_sizes, sizes);
 	assert_int_equal(sum_of_counts(stats.reap_sizes), stats.reap_calls);
-	rig_close(&rig);
 }
 
 TEST(a_partly_taken_batch_is_counted_by_the_call)
@@ -1621,54 +1537,49 @@ TEST(a_partly_taken_batch_is_counted_by_the_call)
 	static const uint64_t depth_ios[NVS_DEPTHS] = {0, 3, 3, 2};
 	static const uint64_t sizes[NVS_DEPTHS] = {RETRIES_MAX, 3};
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS());
-	fake_take(&rig.fake, 3);
-	fake_refuse(&rig.fake, RETRIES_MAX, -EAGAIN);
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 8 * PAGE, 0), &rig.error);
-	stats = stats_of(&rig);
+	rig_open(NULL, OPTIONS());
+	fake_take(&rig->fake, 3);
+	fake_refuse(&rig->fake, RETRIES_MAX, -EAGAIN);
+	DO(move(NVS_WRITE, rig->data, 8 * PAGE, 0));
+	stats = stats_of();
 	assert_counts(stats.depth_ios, depth_ios);
 	assert_counts(stats.submit_sizes, sizes);
-	rig_close(&rig);
 }
 
 TEST(single_submission_is_counted_as_calls_of_one)
 {
 	static const uint64_t sizes[NVS_DEPTHS] = {0, 8};
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS(.single_submit = true));
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 8 * PAGE, 0), &rig.error);
-	assert_counts(stats_of(&rig).submit_sizes, sizes);
-	rig_close(&rig);
+	rig_open(NULL, OPTIONS(.single_submit = true));
+	DO(move(NVS_WRITE, rig->data, 8 * PAGE, 0));
+	assert_counts(stats_of().submit_sizes, sizes);
 }
 
 TEST(statistics_add_up_and_can_be_reset)
 {
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct rig rig;
 
-	rig_open(&rig, NULL, OPTIONS(.thread_count = 2));
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data, 33 * PAGE, 0), &rig.error);
-	SUCCEEDS(move(&rig, NVS_READ, rig.data, 100 * PAGE, 0), &rig.error);
-	stats = stats_of(&rig);
+	rig_open(NULL, OPTIONS(.thread_count = 2));
+	DO(move(NVS_WRITE, rig->data, 33 * PAGE, 0));
+	DO(move(NVS_READ, rig->data, 100 * PAGE, 0));
+	stats = stats_of();
 	assert_string_equal(stats.ioengine, "fake");
 	assert_int_equal(stats.io[NVS_WRITE].bytes, 33 * PAGE);
 	assert_int_equal(stats.io[NVS_WRITE].ios, 33);
 	assert_int_equal(stats.io[NVS_READ].bytes, 100 * PAGE);
 	assert_int_equal(stats.io[NVS_READ].ios, 100);
-	assert_int_equal(stats.submit_calls, rig.fake.nbatches);
+	assert_int_equal(stats.submit_calls, rig->fake.nbatches);
 	assert_true(stats.reap_calls > 0 && stats.retries == 0 && stats.bounced_bytes == 0);
 	assert_true(stats.bounce_bytes > 0);
-	assert_latencies_are_those_of(&rig, NVS_READ, &stats.io[NVS_READ]);
-	assert_latencies_are_those_of(&rig, NVS_WRITE, &stats.io[NVS_WRITE]);
+	assert_latencies_are_those_of(NVS_READ, &stats.io[NVS_READ]);
+	assert_latencies_are_those_of(NVS_WRITE, &stats.io[NVS_WRITE]);
 	assert_true((double)stats.io[NVS_READ].latency_min_ns <=
 		    stats.io[NVS_READ].latency_mean_ns);
 	assert_true((double)stats.io[NVS_READ].latency_max_ns >=
 		    stats.io[NVS_READ].latency_mean_ns);
-	nvs_aio_reset_stats(rig.aio);
-	stats = stats_of(&rig);
+	nvs_aio_reset_stats(rig->aio);
+	stats = stats_of();
 	assert_int_equal(stats.io[NVS_WRITE].bytes + stats.io[NVS_READ].ios, 0);
 	assert_int_equal(stats.submit_calls + stats.reap_calls + stats.inflight_max, 0);
 	assert_int_equal(stats.io[NVS_READ].latency_max_ns, 0);
@@ -1676,28 +1587,24 @@ TEST(statistics_add_up_and_can_be_reset)
 		assert_int_equal(stats.depth_ios[i] + stats.submit_sizes[i] + stats.reap_sizes[i],
 				 0);
 	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
-		assert_int_equal(latency_of(&rig, NVS_READ, kind)->count, 0);
-	SUCCEEDS(move(&rig, NVS_READ, rig.data, PAGE, 0), &rig.error);
-	assert_int_equal(stats_of(&rig).io[NVS_READ].ios, 1);
-	assert_int_equal(stats_of(&rig).submit_calls, 1);
-	rig_close(&rig);
+		assert_int_equal(latency_of(NVS_READ, kind)->count, 0);
+	DO(move(NVS_READ, rig->data, PAGE, 0));
+	assert_int_equal(stats_of().io[NVS_READ].ios, 1);
+	assert_int_equal(stats_of().submit_calls, 1);
 }
 
 TEST(unaligned_memory_is_counted_as_bounced)
 {
-	struct rig rig;
-
-	rig_open(&rig, NULL, OPTIONS());
-	if (!nvs_file_direct(rig.file)) {
-		rig_close(&rig);
+	rig_open(NULL, OPTIONS());
+	if (!nvs_file_direct(rig->file)) {
+		rig_close();
 		SKIP("no direct I/O in build/tmp");
 	}
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 1, 8 * PAGE, 0), &rig.error);
-	assert_int_equal(stats_of(&rig).bounced_bytes, 8 * PAGE);
+	DO(move(NVS_WRITE, rig->data + 1, 8 * PAGE, 0));
+	assert_int_equal(stats_of().bounced_bytes, 8 * PAGE);
 	/* The bounce buffer is registered memory. */
-	for (uint64_t i = 0; i < rig.fake.nios; i++)
-		assert_true(rig.fake.ios[i].buffer_slot >= 0);
-	rig_close(&rig);
+	for (uint64_t i = 0; i < rig->fake.nios; i++)
+		assert_true(rig->fake.ios[i].buffer_slot >= 0);
 }
 
 /* A fork must not make the pages of an I/O in flight copy-on-write. */
@@ -1712,36 +1619,30 @@ static int has_no_bounce_buffer(void *arg)
 
 TEST(a_forked_child_has_no_bounce_buffer)
 {
-	struct rig rig;
-
-	rig_open(&rig, NULL, OPTIONS(.thread_count = 3));
-	assert_int_equal(in_child(has_no_bounce_buffer, rig.aio), CHILD_OK);
-	rig_close(&rig);
+	rig_open(NULL, OPTIONS(.thread_count = 3));
+	assert_int_equal(in_child(has_no_bounce_buffer, rig->aio), CHILD_OK);
 }
 
 /* Whole pages are written directly; parts of a page are written through the page cache. */
 TEST(odd_edges_are_written_durably_through_the_page_cache)
 {
-	struct rig rig;
-
-	rig_open(&rig, NULL, OPTIONS());
-	if (!nvs_file_direct(rig.file)) {
-		rig_close(&rig);
+	rig_open(NULL, OPTIONS());
+	if (!nvs_file_direct(rig->file)) {
+		rig_close();
 		SKIP("no direct I/O in build/tmp");
 	}
 	/* Memory and file are misaligned by the same amount, so the middle is aligned in both. */
-	SUCCEEDS(move(&rig, NVS_WRITE, rig.data + 1, 3 * PAGE, 1), &rig.error);
-	assert_int_equal(rig.fake.nios, 4);
+	DO(move(NVS_WRITE, rig->data + 1, 3 * PAGE, 1));
+	assert_int_equal(rig->fake.nios, 4);
 	for (uint64_t i = 0; i < 4; i++) {
-		const struct fake_io *io = &rig.fake.ios[i];
+		const struct fake_io *io = &rig->fake.ios[i];
 		bool edge = io->nbytes % PAGE || io->offset % PAGE;
 
 		assert_int_equal(io->sync, edge);
 		assert_int_equal(io->fd,
-				 edge ? rig.file->members[0].fd : rig.file->members[0].direct_fd);
+				 edge ? rig->file->members[0].fd : rig->file->members[0].direct_fd);
 	}
-	assert_int_equal(stats_of(&rig).bounced_bytes, 0);
-	rig_close(&rig);
+	assert_int_equal(stats_of().bounced_bytes, 0);
 }
 
 /* ---- How many completions a worker waits for ---- */

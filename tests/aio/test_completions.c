@@ -9,8 +9,7 @@
 #include "aio/internal.h"
 #include "base/clock.h"
 #include "config/config.h"
-#include "support/fake_aio.h"
-#include "support/fake_engine.h"
+#include "support/fake/fake_engine.h"
 #include "support/support.h"
 #include "support/tests.h"
 
@@ -28,8 +27,9 @@ struct rig {
 	char data[8 * PART];
 	struct transfer transfers[8]; /* adjacent writes of a part each */
 };
+static struct rig one_rig, *const rig = &one_rig;
 
-static void rig_open(struct rig *rig, uint32_t io_timeout_ms)
+static void rig_open(uint32_t io_timeout_ms)
 {
 	*rig = (struct rig){.error = {.size = sizeof(rig->error)}};
 	fake_init(&rig->fake, NULL);
@@ -51,18 +51,22 @@ static void rig_open(struct rig *rig, uint32_t io_timeout_ms)
 	fake_hold(&rig->fake);
 }
 
-static void rig_close(struct rig *rig)
+static void rig_close(void)
 {
+	if (!rig->aio)
+		return;
 	fake_release(&rig->fake, FAKE_ALL);
 	nvs_file_close(rig->file);
 	nvs_aio_close(rig->aio);
 	for (unsigned i = 0; i < 2; i++)
 		completions_close(rig->queues[i]);
 	fake_destroy(&rig->fake);
+	*rig = (struct rig){0};
 }
+AFTER_SUCCESS(rig_close)
 
 /* Submits transfers `from` to `to` - 1 in one call. */
-static void submit(struct rig *rig, unsigned queue, unsigned from, unsigned to)
+static void submit(unsigned queue, unsigned from, unsigned to)
 {
 	for (unsigned i = from; i < to; i++)
 		rig->transfers[i].state.next = i + 1 < to ? &rig->transfers[i + 1] : NULL;
@@ -70,7 +74,7 @@ static void submit(struct rig *rig, unsigned queue, unsigned from, unsigned to)
 }
 
 /* Takes these transfers and no others, in this order. */
-static void expect_each(struct rig *rig, unsigned queue, const unsigned *which, unsigned n)
+static void expect_each(unsigned queue, const unsigned *which, unsigned n)
 {
 	unsigned got = 0;
 
@@ -90,69 +94,57 @@ static void expect_each(struct rig *rig, unsigned queue, const unsigned *which, 
 }
 
 /* The same for transfers `from` to `to` - 1. */
-static void expect(struct rig *rig, unsigned queue, unsigned from, unsigned to)
+static void expect(unsigned queue, unsigned from, unsigned to)
 {
 	unsigned which[COUNT(rig->transfers)], n = 0;
 
 	while (from < to)
 		which[n++] = from++;
-	expect_each(rig, queue, which, n);
+	expect_each(queue, which, n);
 }
 
 TEST(completed_transfers_are_taken_once_in_the_order_of_completion)
 {
-	static struct rig rig;
-
-	rig_open(&rig, 0);
-	submit(&rig, 0, 0, 8);
-	assert_null(completions_take(rig.queues[0]));
+	rig_open(0);
+	submit(0, 0, 8);
+	assert_null(completions_take(rig->queues[0]));
 	for (unsigned i = 0; i < 8; i++) {
-		assert_true(fake_await_ios(&rig.fake, i + DEPTH < 8 ? i + DEPTH : 8));
-		fake_release(&rig.fake, 1);
-		expect(&rig, 0, i, i + 1);
+		assert_true(fake_await_ios(&rig->fake, i + DEPTH < 8 ? i + DEPTH : 8));
+		fake_release(&rig->fake, 1);
+		expect(0, i, i + 1);
 	}
-	rig_close(&rig);
 }
 
 TEST(workers_do_not_wait_for_an_owner_that_takes_nothing)
 {
-	static struct rig rig;
-
-	rig_open(&rig, 0);
-	submit(&rig, 0, 0, 8);
-	fake_release(&rig.fake, FAKE_ALL);
-	assert_true(fake_await_ios(&rig.fake, 8));
-	expect(&rig, 0, 0, 8);
-	rig_close(&rig);
+	rig_open(0);
+	submit(0, 0, 8);
+	fake_release(&rig->fake, FAKE_ALL);
+	assert_true(fake_await_ios(&rig->fake, 8));
+	expect(0, 0, 8);
 }
 
 TEST(owners_that_share_an_aio_get_their_own_transfers)
 {
-	static struct rig rig;
-
-	rig_open(&rig, 0);
-	submit(&rig, 0, 0, 1);
-	submit(&rig, 1, 1, 3);
-	submit(&rig, 0, 3, 4);
-	submit(&rig, 1, 4, 8);
-	fake_release(&rig.fake, FAKE_ALL);
-	expect_each(&rig, 1, (unsigned[]){1, 2, 4, 5, 6, 7}, 6);
-	expect_each(&rig, 0, (unsigned[]){0, 3}, 2);
-	rig_close(&rig);
+	rig_open(0);
+	submit(0, 0, 1);
+	submit(1, 1, 3);
+	submit(0, 3, 4);
+	submit(1, 4, 8);
+	fake_release(&rig->fake, FAKE_ALL);
+	expect_each(1, (unsigned[]){1, 2, 4, 5, 6, 7}, 6);
+	expect_each(0, (unsigned[]){0, 3}, 2);
 }
 
 TEST(a_failed_transfer_is_taken_like_others)
 {
-	static struct rig rig;
-
-	rig_open(&rig, 0);
-	fake_fail_nth(&rig.fake, 0, 1, -EIO);
-	submit(&rig, 0, 0, 2);
-	fake_release(&rig.fake, FAKE_ALL);
-	expect(&rig, 0, 0, 2);
-	assert_int_equal(rig.transfers[0].status, -EIO);
-	assert_int_equal(rig.transfers[1].status, 0);
-	rig_close(&rig);
+	rig_open(0);
+	fake_fail_nth(&rig->fake, 0, 1, -EIO);
+	submit(0, 0, 2);
+	fake_release(&rig->fake, FAKE_ALL);
+	expect(0, 0, 2);
+	assert_int_equal(rig->transfers[0].status, -EIO);
+	assert_int_equal(rig->transfers[1].status, 0);
 }
 
 TEST(a_wait_is_bounded_in_time)
@@ -178,33 +170,29 @@ TEST(a_wake_before_the_wait_is_not_lost_and_ends_one_wait)
 
 TEST(a_wake_is_for_one_waiter_and_a_completion_for_any)
 {
-	static struct rig rig;
-
-	rig_open(&rig, 0);
-	assert_false(completions_pending(rig.queues[0], COMPLETIONS_CALLER));
-	completions_wake(rig.queues[0], COMPLETIONS_THREAD);
-	assert_true(completions_pending(rig.queues[0], COMPLETIONS_THREAD));
-	assert_false(completions_pending(rig.queues[0], COMPLETIONS_CALLER));
-	assert_int_equal(completions_wait(rig.queues[0], COMPLETIONS_CALLER, 1, 0), -EAGAIN);
-	assert_int_equal(completions_wait(rig.queues[0], COMPLETIONS_THREAD, 1, UINT64_MAX), 0);
-	submit(&rig, 0, 0, 1);
-	fake_release(&rig.fake, FAKE_ALL);
+	rig_open(0);
+	assert_false(completions_pending(rig->queues[0], COMPLETIONS_CALLER));
+	completions_wake(rig->queues[0], COMPLETIONS_THREAD);
+	assert_true(completions_pending(rig->queues[0], COMPLETIONS_THREAD));
+	assert_false(completions_pending(rig->queues[0], COMPLETIONS_CALLER));
+	assert_int_equal(completions_wait(rig->queues[0], COMPLETIONS_CALLER, 1, 0), -EAGAIN);
+	assert_int_equal(completions_wait(rig->queues[0], COMPLETIONS_THREAD, 1, UINT64_MAX), 0);
+	submit(0, 0, 1);
+	fake_release(&rig->fake, FAKE_ALL);
 	assert_int_equal(
-		completions_wait(rig.queues[0], COMPLETIONS_CALLER, 1, deadline_ns(AWAIT_MS)), 0);
-	assert_true(completions_pending(rig.queues[0], COMPLETIONS_THREAD));
-	expect(&rig, 0, 0, 1);
-	rig_close(&rig);
+		completions_wait(rig->queues[0], COMPLETIONS_CALLER, 1, deadline_ns(AWAIT_MS)), 0);
+	assert_true(completions_pending(rig->queues[0], COMPLETIONS_THREAD));
+	expect(0, 0, 1);
 }
 
 TEST(a_wait_for_several_ends_when_as_many_can_be_taken)
 {
-	static struct rig rig;
 	struct completions *queue;
 
-	rig_open(&rig, 0);
-	queue = rig.queues[0];
-	submit(&rig, 0, 0, 3);
-	fake_release(&rig.fake, 2);
+	rig_open(0);
+	queue = rig->queues[0];
+	submit(0, 0, 3);
+	fake_release(&rig->fake, 2);
 	assert_int_equal(completions_wait(queue, COMPLETIONS_CALLER, 2, deadline_ns(AWAIT_MS)), 0);
 	assert_int_equal(completions_wait(queue, COMPLETIONS_CALLER, 3, 0), -EAGAIN);
 	assert_int_equal(completions_wait(queue, COMPLETIONS_CALLER, 3, 1), -ETIMEDOUT);
@@ -212,46 +200,40 @@ TEST(a_wait_for_several_ends_when_as_many_can_be_taken)
 	assert_true(completions_pending(queue, COMPLETIONS_CALLER));
 	completions_wake(queue, COMPLETIONS_CALLER);
 	assert_int_equal(completions_wait(queue, COMPLETIONS_CALLER, 3, UINT64_MAX), 0);
-	fake_release(&rig.fake, FAKE_ALL);
+	fake_release(&rig->fake, FAKE_ALL);
 	assert_int_equal(completions_wait(queue, COMPLETIONS_CALLER, 3, deadline_ns(AWAIT_MS)), 0);
-	expect(&rig, 0, 0, 3);
-	rig_close(&rig);
+	expect(0, 0, 3);
 }
 
 TEST(an_overdue_transfer_wakes_its_owner_and_no_other)
 {
-	static struct rig rig;
 	uint64_t offset;
 
-	rig_open(&rig, AGES_MS);
-	submit(&rig, 0, 0, 1);
-	assert_true(fake_await_ios(&rig.fake, 1));
-	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	rig_open(AGES_MS);
+	submit(0, 0, 1);
+	assert_true(fake_await_ios(&rig->fake, 1));
+	aio_look_for_overdue(rig->aio, clock_ns() + AGES_MS * UINT64_C(1000000));
 	assert_int_equal(
-		completions_wait(rig.queues[0], COMPLETIONS_THREAD, 1, deadline_ns(AWAIT_MS)), 0);
-	assert_true(completions_take_overdue(rig.queues[0]));
-	assert_true(aio_is_overdue(rig.aio, &rig.transfers[0], &offset));
+		completions_wait(rig->queues[0], COMPLETIONS_THREAD, 1, deadline_ns(AWAIT_MS)), 0);
+	assert_true(completions_take_overdue(rig->queues[0]));
+	assert_true(aio_is_overdue(rig->aio, &rig->transfers[0], &offset));
 	assert_int_equal(offset, 0);
-	assert_false(completions_take_overdue(rig.queues[0]));
-	assert_null(completions_take(rig.queues[0]));
-	assert_int_equal(completions_wait(rig.queues[1], COMPLETIONS_THREAD, 1, 0), -EAGAIN);
-	fake_release(&rig.fake, FAKE_ALL);
-	expect(&rig, 0, 0, 1);
-	rig_close(&rig);
+	assert_false(completions_take_overdue(rig->queues[0]));
+	assert_null(completions_take(rig->queues[0]));
+	assert_int_equal(completions_wait(rig->queues[1], COMPLETIONS_THREAD, 1, 0), -EAGAIN);
+	fake_release(&rig->fake, FAKE_ALL);
+	expect(0, 0, 1);
 }
 
 /* The owner frees the queue while the worker that appended to it may still hold its lock. */
 TEST(a_queue_may_be_closed_once_all_is_taken)
 {
-	static struct rig rig;
-
-	rig_open(&rig, 0);
-	fake_release(&rig.fake, FAKE_ALL);
+	rig_open(0);
+	fake_release(&rig->fake, FAKE_ALL);
 	for (unsigned i = 0; i < 200; i++) {
-		submit(&rig, 0, 0, 1);
-		expect(&rig, 0, 0, 1);
-		completions_close(rig.queues[0]);
-		assert_int_equal(completions_open(&rig.queues[0]), 0);
+		submit(0, 0, 1);
+		expect(0, 0, 1);
+		completions_close(rig->queues[0]);
+		assert_int_equal(completions_open(&rig->queues[0]), 0);
 	}
-	rig_close(&rig);
 }

@@ -15,10 +15,8 @@
 #include "base/clock.h"
 #include "config/config.h"
 #include "optim/optimizer.h"
-#include "support/fake_aio.h"
-#include "support/fake_engine.h"
+#include "support/fake/fake_engine.h"
 #include "support/inject.h"
-#include "support/sole_owner.h"
 #include "support/submit.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -149,8 +147,9 @@ struct rig {
 	struct transfer transfers[4]; /* adjacent writes of a part each */
 	struct transfer *all[4];
 };
+static struct rig one_rig, *const rig = &one_rig;
 
-static void rig_open(struct rig *rig, uint32_t io_timeout_ms, uint32_t depth, uint64_t nbytes)
+static void rig_open(uint32_t io_timeout_ms, uint32_t depth, uint64_t nbytes)
 {
 	const struct nvs_log log = {hear, &rig->hearing};
 
@@ -179,26 +178,30 @@ static void rig_open(struct rig *rig, uint32_t io_timeout_ms, uint32_t depth, ui
 	fake_hold(&rig->fake);
 }
 
-static void rig_close(struct rig *rig)
+static void rig_close(void)
 {
+	if (!rig->aio)
+		return;
 	nvs_file_close(rig->file);
 	nvs_aio_close(rig->aio);
 	fake_destroy(&rig->fake);
 	place_leave(rig->directory);
+	rig->aio = NULL;
 }
+AFTER_SUCCESS(rig_close)
 
 /* Releases the I/Os, waits for the first n transfers, which must return `status`, and closes. */
-static void rig_end(struct rig *rig, size_t n, int status)
+static void rig_end(size_t n, int status)
 {
 	aio_await_told(rig->aio);
 	fake_release(&rig->fake, FAKE_ALL);
 	await_after_all(&rig->hearing);
 	assert_int_equal(await_all(rig->aio, rig->all, n, -1, &rig->error), status);
-	rig_close(rig);
+	rig_close();
 }
 
 /* The wait must fail with the path and offset of the transfer. */
-static void expect_hung(struct rig *rig, unsigned which, int timeout_ms, uint64_t offset)
+static void expect_hung(unsigned which, int timeout_ms, uint64_t offset)
 {
 	rig->error = (struct nvs_error){.size = sizeof(rig->error)};
 	assert_int_equal(await_all(rig->aio, &rig->all[which], 1, timeout_ms, &rig->error),
@@ -211,147 +214,138 @@ static void expect_hung(struct rig *rig, unsigned which, int timeout_ms, uint64_
 
 TEST(a_transfer_that_hangs_is_reported_once_and_completes_late)
 {
-	static struct rig rig;
-
-	rig_open(&rig, LIMIT_MS, 1, PART);
-	assert_int_equal(submit_all(rig.aio, rig.all, 2, NULL), 0);
-	expect_hung(&rig, 0, -1, 0);
+	rig_open(LIMIT_MS, 1, PART);
+	assert_int_equal(submit_all(rig->aio, rig->all, 2, NULL), 0);
+	expect_hung(0, -1, 0);
 	/* The transfer queued behind it is overdue, too. */
-	expect_hung(&rig, 1, -1, PART);
-	assert_says(rig.error.text, WAITS);
-	expect_hung(&rig, 1, 0, PART);
-	expect_hung(&rig, 0, AWAIT_MS, 0);
-	assert_false(is_completed(rig.all[0]));
-	await_hangs(&rig.hearing, 2);
-	assert_non_null(strstr(rig.hearing.last, rig.path));
-	rig_end(&rig, 2, 0);
-	assert_int_equal(hangs_heard(&rig.hearing), 2);
+	expect_hung(1, -1, PART);
+	assert_says(rig->error.text, WAITS);
+	expect_hung(1, 0, PART);
+	expect_hung(0, AWAIT_MS, 0);
+	assert_false(is_completed(rig->all[0]));
+	await_hangs(&rig->hearing, 2);
+	assert_non_null(strstr(rig->hearing.last, rig->path));
+	rig_end(2, 0);
+	assert_int_equal(hangs_heard(&rig->hearing), 2);
 }
 
 /* Of two files, as on two drives: the drive of the second has nothing to do. */
 TEST(a_transfer_behind_a_drive_that_hangs_is_not_blamed_on_its_own_drive)
 {
-	static struct rig rig;
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_file *other;
 	char path[512];
 
-	rig_open(&rig, AGES_MS, 1, PART);
-	snprintf(path, sizeof(path), "%s/other", rig.directory);
-	SUCCEEDS(nvs_file_open(rig.aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &other, &error),
+	rig_open(AGES_MS, 1, PART);
+	snprintf(path, sizeof(path), "%s/other", rig->directory);
+	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &other, &error),
 		 &error);
-	rig.transfers[1].file = other;
-	assert_int_equal(submit_all(rig.aio, rig.all, 2, NULL), 0);
-	assert_true(fake_await_ios(&rig.fake, 1));
-	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
-	assert_int_equal(await_all(rig.aio, &rig.all[1], 1, -1, &error), -ETIMEDOUT);
+	rig->transfers[1].file = other;
+	assert_int_equal(submit_all(rig->aio, rig->all, 2, NULL), 0);
+	assert_true(fake_await_ios(&rig->fake, 1));
+	aio_look_for_overdue(rig->aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	assert_int_equal(await_all(rig->aio, &rig->all[1], 1, -1, &error), -ETIMEDOUT);
 	assert_int_equal(error.offset, PART);
 	assert_says(error.text, path);
 	assert_says(error.text, "has not begun");
-	assert_says(error.text, rig.path);
+	assert_says(error.text, rig->path);
 	assert_says(error.text, WAITS);
-	expect_hung(&rig, 0, -1, 0);
-	assert_null(strstr(rig.error.text, WAITS));
+	expect_hung(0, -1, 0);
+	assert_null(strstr(rig->error.text, WAITS));
 	/* Then its own drive hangs too. */
-	fake_release(&rig.fake, 1);
-	assert_true(fake_await_ios(&rig.fake, 2));
-	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
-	assert_int_equal(await_all(rig.aio, &rig.all[1], 1, -1, &error), -ETIMEDOUT);
+	fake_release(&rig->fake, 1);
+	assert_true(fake_await_ios(&rig->fake, 2));
+	aio_look_for_overdue(rig->aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	assert_int_equal(await_all(rig->aio, &rig->all[1], 1, -1, &error), -ETIMEDOUT);
 	assert_says(error.text, "has not completed");
-	aio_await_told(rig.aio);
-	assert_int_equal(hangs_heard(&rig.hearing), 2);
-	fake_release(&rig.fake, FAKE_ALL);
-	await_after_all(&rig.hearing);
-	assert_int_equal(await_all(rig.aio, rig.all, 2, -1, &error), 0);
+	aio_await_told(rig->aio);
+	assert_int_equal(hangs_heard(&rig->hearing), 2);
+	fake_release(&rig->fake, FAKE_ALL);
+	await_after_all(&rig->hearing);
+	assert_int_equal(await_all(rig->aio, rig->all, 2, -1, &error), 0);
 	nvs_file_close(other);
-	rig_close(&rig);
 }
 
 /* The test passes the time to the check and waits for nothing. */
 TEST(transfers_queued_on_a_busy_drive_are_not_overdue)
 {
-	static struct rig rig;
 	uint64_t submitted;
 
-	rig_open(&rig, AGES_MS, 1, PART);
-	assert_int_equal(submit_all(rig.aio, rig.all, 3, NULL), 0);
+	rig_open(AGES_MS, 1, PART);
+	assert_int_equal(submit_all(rig->aio, rig->all, 3, NULL), 0);
 	submitted = clock_ns();
-	assert_true(fake_await_ios(&rig.fake, 1));
+	assert_true(fake_await_ios(&rig->fake, 1));
 	while (clock_ns() == submitted)
 		;
-	fake_release(&rig.fake, 1);
-	assert_true(fake_await_ios(&rig.fake, 2));
+	fake_release(&rig->fake, 1);
+	assert_true(fake_await_ios(&rig->fake, 2));
 	/* All three are as old as the limit, but the first has completed since. */
-	aio_look_for_overdue(rig.aio, submitted + AGES_MS * UINT64_C(1000000));
-	assert_int_equal(await_all(rig.aio, &rig.all[0], 1, -1, NULL), 0);
-	assert_int_equal(await_all(rig.aio, &rig.all[1], 1, 0, NULL), -EAGAIN);
-	assert_int_equal(await_all(rig.aio, &rig.all[2], 1, 0, NULL), -EAGAIN);
-	aio_await_told(rig.aio);
-	assert_int_equal(hangs_heard(&rig.hearing), 0);
+	aio_look_for_overdue(rig->aio, submitted + AGES_MS * UINT64_C(1000000));
+	assert_int_equal(await_all(rig->aio, &rig->all[0], 1, -1, NULL), 0);
+	assert_int_equal(await_all(rig->aio, &rig->all[1], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(await_all(rig->aio, &rig->all[2], 1, 0, NULL), -EAGAIN);
+	aio_await_told(rig->aio);
+	assert_int_equal(hangs_heard(&rig->hearing), 0);
 	/* Nothing more completes. */
-	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
-	expect_hung(&rig, 1, -1, PART);
-	expect_hung(&rig, 2, -1, 2 * PART);
-	rig_end(&rig, 3, 0);
+	aio_look_for_overdue(rig->aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	expect_hung(1, -1, PART);
+	expect_hung(2, -1, 2 * PART);
+	rig_end(3, 0);
 }
 
 TEST(one_transfer_that_hangs_ends_the_wait_for_all)
 {
-	static struct rig rig;
 	uint64_t taken;
 
-	rig_open(&rig, AGES_MS, 2, PART);
-	assert_int_equal(submit_all(rig.aio, rig.all, 1, NULL), 0);
-	assert_true(fake_await_ios(&rig.fake, 1));
+	rig_open(AGES_MS, 2, PART);
+	assert_int_equal(submit_all(rig->aio, rig->all, 1, NULL), 0);
+	assert_true(fake_await_ios(&rig->fake, 1));
 	taken = clock_ns();
 	while (clock_ns() == taken)
 		;
-	assert_int_equal(submit_all(rig.aio, &rig.all[1], 1, NULL), 0);
-	aio_look_for_overdue(rig.aio, taken + AGES_MS * UINT64_C(1000000));
-	aio_await_told(rig.aio);
-	assert_int_equal(hangs_heard(&rig.hearing), 1);
+	assert_int_equal(submit_all(rig->aio, &rig->all[1], 1, NULL), 0);
+	aio_look_for_overdue(rig->aio, taken + AGES_MS * UINT64_C(1000000));
+	aio_await_told(rig->aio);
+	assert_int_equal(hangs_heard(&rig->hearing), 1);
 	for (unsigned i = 0; i < 2; i++) {
-		struct transfer *both[] = {rig.all[i], rig.all[!i]};
+		struct transfer *both[] = {rig->all[i], rig->all[!i]};
 
-		rig.error = (struct nvs_error){.size = sizeof(rig.error)};
-		assert_int_equal(await_all(rig.aio, both, 2, AWAIT_MS, &rig.error), -ETIMEDOUT);
-		assert_int_equal(rig.error.offset, 0);
-		assert_non_null(strstr(rig.error.text, rig.path));
+		rig->error = (struct nvs_error){.size = sizeof(rig->error)};
+		assert_int_equal(await_all(rig->aio, both, 2, AWAIT_MS, &rig->error), -ETIMEDOUT);
+		assert_int_equal(rig->error.offset, 0);
+		assert_non_null(strstr(rig->error.text, rig->path));
 	}
-	rig_end(&rig, 2, 0);
+	rig_end(2, 0);
 }
 
 TEST(a_transfer_that_hangs_and_fails_reports_both)
 {
-	static struct rig rig;
-
-	rig_open(&rig, AGES_MS, 2, 2 * PART);
-	fake_fail_nth(&rig.fake, 0, 1, -ENOSPC);
-	assert_int_equal(submit_all(rig.aio, rig.all, 1, NULL), 0);
-	assert_true(fake_await_ios(&rig.fake, 2));
-	fake_release(&rig.fake, 1);
+	rig_open(AGES_MS, 2, 2 * PART);
+	fake_fail_nth(&rig->fake, 0, 1, -ENOSPC);
+	assert_int_equal(submit_all(rig->aio, rig->all, 1, NULL), 0);
+	assert_true(fake_await_ios(&rig->fake, 2));
+	fake_release(&rig->fake, 1);
 	/* The worker takes this one after it has processed the failure. */
-	assert_int_equal(submit_all(rig.aio, &rig.all[1], 1, NULL), 0);
-	assert_true(fake_await_ios(&rig.fake, 3));
-	aio_look_for_overdue(rig.aio, clock_ns() + AGES_MS * UINT64_C(1000000));
-	expect_hung(&rig, 0, AWAIT_MS, rig.fake.ios[1].offset);
-	rig_end(&rig, 2, -ENOSPC);
-	assert_int_equal(rig.error.offset, 0);
+	assert_int_equal(submit_all(rig->aio, &rig->all[1], 1, NULL), 0);
+	assert_true(fake_await_ios(&rig->fake, 3));
+	aio_look_for_overdue(rig->aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	expect_hung(0, AWAIT_MS, rig->fake.ios[1].offset);
+	rig_end(2, -ENOSPC);
+	assert_int_equal(rig->error.offset, 0);
 }
 
 TEST(an_error_of_the_kernel_is_not_reported_as_in_flight)
 {
 	static const int results[] = {-ETIMEDOUT, -EAGAIN};
-	static struct rig rig;
 
 	for (size_t i = 0; i < LENGTH(results); i++) {
-		rig_open(&rig, 0, 1, PART);
-		fake_release(&rig.fake, FAKE_ALL);
-		fake_fail_nth(&rig.fake, 0, 1000, results[i]);
-		assert_int_equal(submit_all(rig.aio, rig.all, 1, NULL), 0);
-		assert_int_equal(await_all(rig.aio, rig.all, 1, -1, &rig.error), -EIO);
-		assert_true(is_completed(rig.all[0]));
-		rig_close(&rig);
+		rig_open(0, 1, PART);
+		fake_release(&rig->fake, FAKE_ALL);
+		fake_fail_nth(&rig->fake, 0, 1000, results[i]);
+		assert_int_equal(submit_all(rig->aio, rig->all, 1, NULL), 0);
+		assert_int_equal(await_all(rig->aio, rig->all, 1, -1, &rig->error), -EIO);
+		assert_true(is_completed(rig->all[0]));
+		rig_close();
 	}
 }
 

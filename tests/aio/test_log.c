@@ -9,8 +9,7 @@
 
 #include "aio/internal.h"
 #include "base/clock.h"
-#include "support/fake_aio.h"
-#include "support/fake_engine.h"
+#include "support/fake/fake_engine.h"
 #include "support/support.h"
 #include "support/tests.h"
 
@@ -32,10 +31,12 @@ struct rig {
 	bool blocks; /* the log function */
 	bool returned;
 };
+static struct rig one_rig, *const rig = &one_rig;
+#define DO(call) SUCCEEDS(call, &rig->error)
 
 static void block(void *arg, enum nvs_log_level level, const char *text)
 {
-	struct rig *rig = arg;
+	(void)arg;
 
 	(void)level;
 	(void)text;
@@ -48,7 +49,7 @@ static void block(void *arg, enum nvs_log_level level, const char *text)
 	pthread_mutex_unlock(&rig->lock);
 }
 
-static void await_message(struct rig *rig)
+static void await_message(void)
 {
 	uint64_t deadline = deadline_ns(AWAIT_MS);
 	int rc = 0;
@@ -62,7 +63,7 @@ static void await_message(struct rig *rig)
 
 static void *unblock(void *arg)
 {
-	struct rig *rig = arg;
+	(void)arg;
 
 	pthread_mutex_lock(&rig->lock);
 	rig->blocks = false;
@@ -71,7 +72,7 @@ static void *unblock(void *arg)
 	return NULL;
 }
 
-static void rig_open(struct rig *rig, const struct engine_ops *ops, uint32_t io_timeout_ms)
+static void rig_open(const struct engine_ops *ops, uint32_t io_timeout_ms)
 {
 	const struct aio_config *config = FAKE_CONFIG(.block_size = PART, .queue_depth = 2,
 						      .io_timeout_ms = io_timeout_ms);
@@ -83,20 +84,19 @@ static void rig_open(struct rig *rig, const struct engine_ops *ops, uint32_t io_
 			    .blocks = true};
 	fake_init(&rig->fake, NULL);
 	rig->fake.dry = true;
-	SUCCEEDS(aio_open_with(&rig->aio, config, ops, &rig->fake, &log, &rig->error), &rig->error);
+	DO(aio_open_with(&rig->aio, config, ops, &rig->fake, &log, &rig->error));
 	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE | NVS_FILE_BUFFERED);
 	fake_hold(&rig->fake);
 }
 
-static void start(struct rig *rig, unsigned i)
+static void start(unsigned i)
 {
-	SUCCEEDS(nvs_aio_pread(rig->aio, rig->file, rig->data + i * PART, PART, i * PART,
-			       &rig->requests[i], &rig->error),
-		 &rig->error);
+	DO(nvs_aio_pread(rig->aio, rig->file, rig->data + i * PART, PART, i * PART,
+			 &rig->requests[i], &rig->error));
 }
 
 /* Waits for a read that was perhaps overdue. */
-static void await(struct rig *rig, unsigned i)
+static void await(unsigned i)
 {
 	uint64_t deadline = deadline_ns(AWAIT_MS);
 	int rc;
@@ -104,69 +104,67 @@ static void await(struct rig *rig, unsigned i)
 	do
 		rc = nvs_aio_wait(rig->aio, &rig->requests[i], 1, AWAIT_MS, &rig->error);
 	while (rc == -ETIMEDOUT && clock_ns() < deadline);
-	SUCCEEDS(rc, &rig->error);
+	DO(rc);
 	nvs_request_close(rig->requests[i]);
 }
 
-static void rig_close(struct rig *rig)
+static void rig_close(void)
 {
+	if (!rig->aio)
+		return;
 	assert_int_equal(nvs_aio_close(rig->aio), 0);
 	fake_destroy(&rig->fake);
+	rig->aio = NULL;
 }
+AFTER_SUCCESS(rig_close)
 
 /* The log function is told that read 0 is overdue, and blocks. */
-static void rig_open_blocked(struct rig *rig)
+static void rig_open_blocked(void)
 {
-	rig_open(rig, &engine_fake, LIMIT_MS);
-	start(rig, 0);
-	await_message(rig);
+	rig_open(&engine_fake, LIMIT_MS);
+	start(0);
+	await_message();
 }
 
 TEST(a_read_completes_and_its_file_closes_while_the_log_function_blocks)
 {
-	static struct rig rig;
-
-	rig_open_blocked(&rig);
-	fake_release(&rig.fake, FAKE_ALL);
-	await(&rig, 0);
-	nvs_file_close(rig.file);
-	unblock(&rig);
-	rig_close(&rig);
-	assert_int_equal(rig.messages, 2);
+	rig_open_blocked();
+	fake_release(&rig->fake, FAKE_ALL);
+	await(0);
+	nvs_file_close(rig->file);
+	unblock(rig);
+	rig_close();
+	assert_int_equal(rig->messages, 2);
 }
 
 TEST(a_read_is_found_overdue_while_the_log_function_blocks)
 {
-	static struct rig rig;
-
-	rig_open_blocked(&rig);
-	start(&rig, 1);
-	assert_int_equal(nvs_aio_wait(rig.aio, &rig.requests[1], 1, AWAIT_MS, &rig.error),
+	rig_open_blocked();
+	start(1);
+	assert_int_equal(nvs_aio_wait(rig->aio, &rig->requests[1], 1, AWAIT_MS, &rig->error),
 			 -ETIMEDOUT);
-	assert_says(rig.error.text, "the drive hangs");
-	fake_release(&rig.fake, FAKE_ALL);
-	await(&rig, 0);
-	await(&rig, 1);
-	unblock(&rig);
-	nvs_file_close(rig.file);
-	rig_close(&rig);
+	assert_says(rig->error.text, "the drive hangs");
+	fake_release(&rig->fake, FAKE_ALL);
+	await(0);
+	await(1);
+	unblock(rig);
+	nvs_file_close(rig->file);
 }
 
 /* So the program may free what the function uses. */
 TEST(an_aio_is_closed_when_the_log_function_has_returned)
 {
-	static struct rig rig;
 	pthread_t thread;
 
-	rig_open_blocked(&rig);
-	fake_release(&rig.fake, FAKE_ALL);
-	await(&rig, 0);
-	nvs_file_close(rig.file);
-	assert_false(rig.returned);
-	assert_int_equal(pthread_create(&thread, NULL, unblock, &rig), 0);
-	rig_close(&rig);
-	assert_true(rig.returned);
-	assert_int_equal(rig.messages, 2);
+	rig_open_blocked();
+	fake_release(&rig->fake, FAKE_ALL);
+	await(0);
+	nvs_file_close(rig->file);
+	assert_false(rig->returned);
+	assert_int_equal(pthread_create(&thread, NULL, unblock, rig), 0);
+	rig_close();
+	assert_true(rig->returned);
+	assert_int_equal(rig->messages, 2);
 	pthread_join(thread, NULL);
 }
 
@@ -181,19 +179,17 @@ static int fail_first(void *queue, struct io **ios, unsigned max, unsigned min)
 
 TEST(a_worker_goes_on_while_the_log_function_blocks)
 {
-	static struct rig rig;
-
 	fails_to_reap = engine_fake;
 	fails_to_reap.reap = fail_first;
-	rig_open(&rig, &fails_to_reap, 0);
-	start(&rig, 0);
-	await_message(&rig);
-	fake_release(&rig.fake, FAKE_ALL);
-	await(&rig, 0);
-	nvs_file_close(rig.file);
-	unblock(&rig);
-	rig_close(&rig);
-	assert_int_equal(rig.messages, 1);
+	rig_open(&fails_to_reap, 0);
+	start(0);
+	await_message();
+	fake_release(&rig->fake, FAKE_ALL);
+	await(0);
+	nvs_file_close(rig->file);
+	unblock(rig);
+	rig_close();
+	assert_int_equal(rig->messages, 1);
 }
 
 EACH_TEST(NULL, cleanup)

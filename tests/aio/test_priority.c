@@ -7,8 +7,7 @@
 
 #include "aio/internal.h"
 #include "config/config.h"
-#include "support/fake_aio.h"
-#include "support/fake_engine.h"
+#include "support/fake/fake_engine.h"
 #include "support/submit.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -23,8 +22,9 @@ struct rig {
 	struct completions *queue;
 	char data[PART];
 };
+static struct rig one_rig, *const rig = &one_rig;
 
-static void rig_open_with(struct rig *rig, uint32_t depth, uint32_t block_size)
+static void rig_open_with(uint32_t depth, uint32_t block_size)
 {
 	*rig = (struct rig){.error = {.size = sizeof(rig->error)}};
 	fake_init(&rig->fake, NULL);
@@ -37,24 +37,28 @@ static void rig_open_with(struct rig *rig, uint32_t depth, uint32_t block_size)
 	fake_hold(&rig->fake);
 }
 
-static void rig_open(struct rig *rig, uint32_t depth)
+static void rig_open(uint32_t depth)
 {
-	rig_open_with(rig, depth, PART);
+	rig_open_with(depth, PART);
 }
 
-static void rig_close(struct rig *rig)
+static void rig_close(void)
 {
+	if (!rig->aio)
+		return;
 	fake_release(&rig->fake, FAKE_ALL);
 	nvs_file_close(rig->file);
 	nvs_aio_close(rig->aio);
 	(void)completions_take(rig->queue);
 	completions_close(rig->queue);
 	fake_destroy(&rig->fake);
+	*rig = (struct rig){0};
 }
+AFTER_SUCCESS(rig_close)
 
 /* Submits `parts` parts at part `from`. */
-static void start(struct rig *rig, struct transfer *transfer, enum nvs_direction direction,
-		  unsigned from, unsigned parts)
+static void start(struct transfer *transfer, enum nvs_direction direction, unsigned from,
+		  unsigned parts)
 {
 	*transfer = (struct transfer){.file = rig->file,
 				      .direction = direction,
@@ -65,7 +69,7 @@ static void start(struct rig *rig, struct transfer *transfer, enum nvs_direction
 }
 
 /* Expects these parts, in the order of submission, after the first `seen` I/Os. */
-static void expect_parts(struct rig *rig, unsigned seen, const unsigned *parts, unsigned n)
+static void expect_parts(unsigned seen, const unsigned *parts, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
 		assert_true(fake_await_ios(&rig->fake, seen + i + 1));
@@ -76,57 +80,52 @@ static void expect_parts(struct rig *rig, unsigned seen, const unsigned *parts, 
 
 TEST(promoted_transfers_are_served_in_the_order_of_the_waits)
 {
-	struct transfer busy, all[5];
-	static struct rig rig;
+	static struct transfer busy, all[5];
 
-	rig_open(&rig, 1);
-	start(&rig, &busy, NVS_READ, 9, 1);
-	assert_true(fake_await_ios(&rig.fake, 1));
+	rig_open(1);
+	start(&busy, NVS_READ, 9, 1);
+	assert_true(fake_await_ios(&rig->fake, 1));
 	for (unsigned i = 0; i < 4; i++)
-		start(&rig, &all[i], NVS_READ, i, 1);
-	aio_promote(rig.aio, &all[3]);
-	aio_promote(rig.aio, &all[1]);
-	aio_promote(rig.aio, &all[3]);
+		start(&all[i], NVS_READ, i, 1);
+	aio_promote(rig->aio, &all[3]);
+	aio_promote(rig->aio, &all[1]);
+	aio_promote(rig->aio, &all[3]);
 	/* The queue continues behind its last transfer. */
-	start(&rig, &all[4], NVS_READ, 4, 1);
-	expect_parts(&rig, 0, (unsigned[]){9, 3, 1, 0, 2, 4}, 6);
-	rig_close(&rig);
+	start(&all[4], NVS_READ, 4, 1);
+	expect_parts(0, (unsigned[]){9, 3, 1, 0, 2, 4}, 6);
 }
 
 TEST(a_transfer_promoted_before_it_is_submitted_goes_first)
 {
-	struct transfer busy, usual, awaited;
-	static struct rig rig;
+	static struct transfer busy, usual, awaited;
 
-	rig_open(&rig, 1);
-	start(&rig, &busy, NVS_READ, 9, 1);
-	assert_true(fake_await_ios(&rig.fake, 1));
-	start(&rig, &usual, NVS_READ, 0, 1);
+	rig_open(1);
+	start(&busy, NVS_READ, 9, 1);
+	assert_true(fake_await_ios(&rig->fake, 1));
+	start(&usual, NVS_READ, 0, 1);
 	awaited = (struct transfer){
-		.file = rig.file, .data = rig.data, .nbytes = PART, .offset = PART};
-	aio_promote(rig.aio, &awaited);
-	aio_submit_list(rig.aio, rig.queue, &awaited);
-	expect_parts(&rig, 0, (unsigned[]){9, 1, 0}, 3);
-	rig_close(&rig);
+		.file = rig->file, .data = rig->data, .nbytes = PART, .offset = PART};
+	aio_promote(rig->aio, &awaited);
+	aio_submit_list(rig->aio, rig->queue, &awaited);
+	expect_parts(0, (unsigned[]){9, 1, 0}, 3);
 }
 
 TEST(a_transfer_promoted_in_part_is_served_once)
 {
-	struct transfer partly, other;
-	static struct rig rig;
+	static struct transfer partly, other;
 
-	rig_open(&rig, 2);
-	start(&rig, &partly, NVS_READ, 0, 4);
-	assert_true(fake_await_ios(&rig.fake, 2));
-	start(&rig, &other, NVS_READ, 8, 1);
-	aio_promote(rig.aio, &partly);
-	expect_parts(&rig, 0, (unsigned[]){0, 1, 2, 3, 8}, 5);
-	assert_int_equal(rig.fake.nios, 5);
-	rig_close(&rig);
+	rig_open(2);
+	start(&partly, NVS_READ, 0, 4);
+	assert_true(fake_await_ios(&rig->fake, 2));
+	start(&other, NVS_READ, 8, 1);
+	aio_promote(rig->aio, &partly);
+	expect_parts(0, (unsigned[]){0, 1, 2, 3, 8}, 5);
+	assert_int_equal(rig->fake.nios, 5);
+	rig_close();
 	assert_true(is_completed(&partly));
 }
 
-static struct nvs_request *request(struct rig *rig, unsigned part)
+static struct nvs_request *request(unsigned part)
 {
 	struct nvs_request *request;
 
@@ -139,177 +138,160 @@ static struct nvs_request *request(struct rig *rig, unsigned part)
 TEST(requests_that_a_call_waits_for_go_first)
 {
 	struct nvs_request *requests[5];
-	static struct rig rig;
 	size_t index;
 
-	rig_open(&rig, 1);
+	rig_open(1);
 	for (unsigned i = 0; i < 5; i++) {
-		requests[i] = request(&rig, i);
-		assert_true(fake_await_ios(&rig.fake, 1));
+		requests[i] = request(i);
+		assert_true(fake_await_ios(&rig->fake, 1));
 	}
 	/* A call that may not wait changes nothing. */
-	assert_int_equal(nvs_aio_wait(rig.aio, &requests[2], 1, 0, &rig.error), -EAGAIN);
-	assert_int_equal(nvs_aio_wait(rig.aio, &requests[4], 1, 1, &rig.error), -ETIMEDOUT);
-	assert_int_equal(nvs_aio_wait_any(rig.aio, &requests[3], 1, 1, &index, &rig.error),
+	assert_int_equal(nvs_aio_wait(rig->aio, &requests[2], 1, 0, &rig->error), -EAGAIN);
+	assert_int_equal(nvs_aio_wait(rig->aio, &requests[4], 1, 1, &rig->error), -ETIMEDOUT);
+	assert_int_equal(nvs_aio_wait_any(rig->aio, &requests[3], 1, 1, &index, &rig->error),
 			 -ETIMEDOUT);
-	expect_parts(&rig, 0, (unsigned[]){0, 4, 3, 1, 2}, 5);
-	SUCCEEDS(nvs_aio_wait(rig.aio, requests, 5, -1, &rig.error), &rig.error);
+	expect_parts(0, (unsigned[]){0, 4, 3, 1, 2}, 5);
+	SUCCEEDS(nvs_aio_wait(rig->aio, requests, 5, -1, &rig->error), &rig->error);
 	for (unsigned i = 0; i < 5; i++)
 		assert_int_equal(nvs_request_close(requests[i]), 0);
-	rig_close(&rig);
 }
 
 TEST(requests_go_first_when_a_call_waits_for_all)
 {
-	struct transfer busy, others[2];
-	static struct rig rig;
+	static struct transfer busy, others[2];
 
-	rig_open(&rig, 1);
-	start(&rig, &busy, NVS_READ, 9, 1);
-	assert_true(fake_await_ios(&rig.fake, 1));
+	rig_open(1);
+	start(&busy, NVS_READ, 9, 1);
+	assert_true(fake_await_ios(&rig->fake, 1));
 	for (unsigned i = 0; i < 2; i++) {
-		start(&rig, &others[i], NVS_READ, 5 + i, 1);
-		SUCCEEDS(nvs_aio_pread(rig.aio, rig.file, rig.data, PART, i * (uint64_t)PART, NULL,
-				       &rig.error),
-			 &rig.error);
+		start(&others[i], NVS_READ, 5 + i, 1);
+		SUCCEEDS(nvs_aio_pread(rig->aio, rig->file, rig->data, PART, i * (uint64_t)PART,
+				       NULL, &rig->error),
+			 &rig->error);
 	}
 	/* A call that may not wait changes nothing. */
-	assert_int_equal(nvs_aio_wait_all(rig.aio, 0, NULL, &rig.error), -EAGAIN);
-	expect_parts(&rig, 0, (unsigned[]){9, 5}, 2);
-	assert_true(fake_await_ios(&rig.fake, 3));
-	assert_int_equal(nvs_aio_wait_all(rig.aio, 1, NULL, &rig.error), -ETIMEDOUT);
-	expect_parts(&rig, 2, (unsigned[]){0, 1, 6}, 3);
-	SUCCEEDS(nvs_aio_wait_all(rig.aio, -1, NULL, &rig.error), &rig.error);
-	rig_close(&rig);
+	assert_int_equal(nvs_aio_wait_all(rig->aio, 0, NULL, &rig->error), -EAGAIN);
+	expect_parts(0, (unsigned[]){9, 5}, 2);
+	assert_true(fake_await_ios(&rig->fake, 3));
+	assert_int_equal(nvs_aio_wait_all(rig->aio, 1, NULL, &rig->error), -ETIMEDOUT);
+	expect_parts(2, (unsigned[]){0, 1, 6}, 3);
+	SUCCEEDS(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error), &rig->error);
 }
 
 TEST(write_backs_leave_room_for_awaited_reads_and_go_on)
 {
-	struct transfer writes, read;
-	static struct rig rig;
+	static struct transfer writes, read;
 
-	rig_open(&rig, 9);
-	start(&rig, &read, NVS_READ, 100, 1);
-	aio_promote(rig.aio, &read);
-	assert_true(fake_await_ios(&rig.fake, 1));
+	rig_open(9);
+	start(&read, NVS_READ, 100, 1);
+	aio_promote(rig->aio, &read);
+	assert_true(fake_await_ios(&rig->fake, 1));
 	/* While the read is in flight, writes get a third of the queue. */
-	start(&rig, &writes, NVS_WRITE, 0, 80);
-	assert_true(fake_await_ios(&rig.fake, 4));
+	start(&writes, NVS_WRITE, 0, 80);
+	assert_true(fake_await_ios(&rig->fake, 4));
 	/*
 	 * The read completes, and another is likely: the next four queues of writes keep to their
 	 * third.
 	 */
-	fake_release(&rig.fake, 1);
-	assert_int_equal(completions_wait(rig.queue, COMPLETIONS_THREAD, 1, UINT64_MAX), 0);
-	assert_ptr_equal(completions_take(rig.queue), &read);
+	fake_release(&rig->fake, 1);
+	assert_int_equal(completions_wait(rig->queue, COMPLETIONS_THREAD, 1, UINT64_MAX), 0);
+	assert_ptr_equal(completions_take(rig->queue), &read);
 	for (unsigned i = 1; i < 4 * 9; i++) {
-		fake_release(&rig.fake, 1);
-		assert_true(fake_await_ios(&rig.fake, 4 + i));
+		fake_release(&rig->fake, 1);
+		assert_true(fake_await_ios(&rig->fake, 4 + i));
 	}
-	assert_int_equal(fake_in_flight_max(&rig.fake), 4);
+	assert_int_equal(fake_in_flight_max(&rig->fake), 4);
 	/* After that, writes fill the queue. */
-	fake_release(&rig.fake, 1);
-	assert_true(fake_await_ios(&rig.fake, 4 + 4 * 9 + 6));
-	assert_int_equal(fake_in_flight_max(&rig.fake), 9);
-	rig_close(&rig);
+	fake_release(&rig->fake, 1);
+	assert_true(fake_await_ios(&rig->fake, 4 + 4 * 9 + 6));
+	assert_int_equal(fake_in_flight_max(&rig->fake), 9);
 }
 
 TEST(write_backs_have_their_turn_among_awaited_reads)
 {
-	struct transfer busy, reads, ahead, writes;
-	static struct rig rig;
+	static struct transfer busy, reads, ahead, writes;
 
-	rig_open(&rig, 1);
-	start(&rig, &busy, NVS_READ, 99, 1);
-	assert_true(fake_await_ios(&rig.fake, 1));
-	start(&rig, &ahead, NVS_READ, 50, 1);
-	start(&rig, &writes, NVS_WRITE, 10, 2);
-	start(&rig, &reads, NVS_READ, 0, 4);
-	aio_promote(rig.aio, &reads);
-	expect_parts(&rig, 0, (unsigned[]){99, 0, 10, 1, 11, 2, 3, 50}, 8);
-	rig_close(&rig);
+	rig_open(1);
+	start(&busy, NVS_READ, 99, 1);
+	assert_true(fake_await_ios(&rig->fake, 1));
+	start(&ahead, NVS_READ, 50, 1);
+	start(&writes, NVS_WRITE, 10, 2);
+	start(&reads, NVS_READ, 0, 4);
+	aio_promote(rig->aio, &reads);
+	expect_parts(0, (unsigned[]){99, 0, 10, 1, 11, 2, 3, 50}, 8);
 }
 
 TEST(writes_fill_the_queue_while_no_read_waits)
 {
-	struct transfer writes, read;
-	static struct rig rig;
+	static struct transfer writes, read;
 
-	rig_open(&rig, 8);
-	start(&rig, &read, NVS_READ, 100, 1);
-	start(&rig, &writes, NVS_WRITE, 0, 80);
-	assert_true(fake_await_ios(&rig.fake, 8));
-	rig_close(&rig);
+	rig_open(8);
+	start(&read, NVS_READ, 100, 1);
+	start(&writes, NVS_WRITE, 0, 80);
+	assert_true(fake_await_ios(&rig->fake, 8));
 }
 
 TEST(awaited_reads_and_writes_alternate)
 {
-	struct transfer busy, reads, writes;
-	static struct rig rig;
+	static struct transfer busy, reads, writes;
 
-	rig_open(&rig, 1);
-	start(&rig, &busy, NVS_READ, 99, 1);
-	assert_true(fake_await_ios(&rig.fake, 1));
-	start(&rig, &reads, NVS_READ, 0, 3);
-	start(&rig, &writes, NVS_WRITE, 10, 3);
-	aio_promote(rig.aio, &reads);
-	aio_promote(rig.aio, &writes);
-	expect_parts(&rig, 0, (unsigned[]){99, 0, 10, 1, 11, 2, 12}, 7);
-	rig_close(&rig);
+	rig_open(1);
+	start(&busy, NVS_READ, 99, 1);
+	assert_true(fake_await_ios(&rig->fake, 1));
+	start(&reads, NVS_READ, 0, 3);
+	start(&writes, NVS_WRITE, 10, 3);
+	aio_promote(rig->aio, &reads);
+	aio_promote(rig->aio, &writes);
+	expect_parts(0, (unsigned[]){99, 0, 10, 1, 11, 2, 12}, 7);
 }
 
 TEST(reads_ahead_precede_write_backs_which_have_a_turn_in_four)
 {
-	struct transfer busy, reads, writes;
-	static struct rig rig;
+	static struct transfer busy, reads, writes;
 
-	rig_open(&rig, 1);
-	start(&rig, &busy, NVS_WRITE, 99, 1);
-	assert_true(fake_await_ios(&rig.fake, 1));
-	start(&rig, &writes, NVS_WRITE, 20, 4);
-	start(&rig, &reads, NVS_READ, 0, 7);
-	expect_parts(&rig, 0, (unsigned[]){99, 0, 1, 2, 20, 3, 4, 5, 21, 6, 22, 23}, 12);
-	rig_close(&rig);
+	rig_open(1);
+	start(&busy, NVS_WRITE, 99, 1);
+	assert_true(fake_await_ios(&rig->fake, 1));
+	start(&writes, NVS_WRITE, 20, 4);
+	start(&reads, NVS_READ, 0, 7);
+	expect_parts(0, (unsigned[]){99, 0, 1, 2, 20, 3, 4, 5, 21, 6, 22, 23}, 12);
 }
 
 /* The kernel merges only I/Os that are neighbours in a batch. */
 TEST(ios_of_one_list_are_neighbours_in_a_batch)
 {
 	static const unsigned expected[] = {10, 11, 12, 13, 20, 21, 22, 23};
-	struct transfer busy, awaited, writes;
-	static struct rig rig;
+	static struct transfer busy, awaited, writes;
 
-	rig_open(&rig, 8);
-	start(&rig, &busy, NVS_READ, 90, 8);
-	assert_true(fake_await_ios(&rig.fake, 8));
-	start(&rig, &awaited, NVS_WRITE, 10, 8);
-	start(&rig, &writes, NVS_WRITE, 20, 8);
-	aio_promote(rig.aio, &awaited);
-	fake_release(&rig.fake, 8);
-	assert_true(fake_await_ios(&rig.fake, 16));
+	rig_open(8);
+	start(&busy, NVS_READ, 90, 8);
+	assert_true(fake_await_ios(&rig->fake, 8));
+	start(&awaited, NVS_WRITE, 10, 8);
+	start(&writes, NVS_WRITE, 20, 8);
+	aio_promote(rig->aio, &awaited);
+	fake_release(&rig->fake, 8);
+	assert_true(fake_await_ios(&rig->fake, 16));
 	for (unsigned i = 0; i < 8; i++)
-		assert_int_equal(rig.fake.ios[8 + i].offset, expected[i] * (uint64_t)PART);
-	rig_close(&rig);
+		assert_int_equal(rig->fake.ios[8 + i].offset, expected[i] * (uint64_t)PART);
 }
 
 /* Waits for that many completions while more is queued, and for one at the end. */
 static void expect_wait(uint32_t block_size, unsigned least)
 {
 	struct transfer more;
-	static struct rig rig;
 
-	rig_open_with(&rig, 32, block_size);
-	start(&rig, &more, NVS_WRITE, 0, 40 * (block_size / PART));
-	assert_true(fake_await_ios(&rig.fake, 32));
-	assert_true(fake_await_waiting(&rig.fake, 1));
-	assert_int_equal(rig.fake.least, least);
-	fake_release(&rig.fake, least);
-	assert_true(fake_await_ios(&rig.fake, 32 + least));
-	fake_release(&rig.fake, 8);
-	assert_true(fake_await_ios(&rig.fake, 40));
-	assert_true(fake_await_waiting(&rig.fake, 1));
-	assert_int_equal(rig.fake.least, 1);
-	rig_close(&rig);
+	rig_open_with(32, block_size);
+	start(&more, NVS_WRITE, 0, 40 * (block_size / PART));
+	assert_true(fake_await_ios(&rig->fake, 32));
+	assert_true(fake_await_waiting(&rig->fake, 1));
+	assert_int_equal(rig->fake.least, least);
+	fake_release(&rig->fake, least);
+	assert_true(fake_await_ios(&rig->fake, 32 + least));
+	fake_release(&rig->fake, 8);
+	assert_true(fake_await_ios(&rig->fake, 40));
+	assert_true(fake_await_waiting(&rig->fake, 1));
+	assert_int_equal(rig->fake.least, 1);
+	rig_close();
 }
 
 TEST(a_full_queue_waits_for_an_eighth_of_it_or_a_quarter_of_large_ios)

@@ -13,7 +13,7 @@
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
-#include "support/fake_aio.h"
+#include "support/fake/fake_engine.h"
 #include "support/inject.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -33,22 +33,22 @@ struct rig {
 	struct nvs_error error;
 	char data[2 * PAGE];
 };
+static struct rig one_rig, *const rig = &one_rig;
+#define DO(call) SUCCEEDS(call, &rig->error)
 
-static void rig_open(struct rig *rig)
+static void rig_open(void)
 {
 	*rig = (struct rig){.error.size = sizeof(rig->error)};
 	fake_init(&rig->fake, NULL);
 	rig->aio = fake_aio_open(&rig->fake, FAKE_CONFIG(.block_size = PAGE, .queue_depth = 8),
 				 NULL);
 	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE);
-	SUCCEEDS(nvs_aio_pwrite(rig->aio, rig->file, rig->data, sizeof(rig->data), 0, NULL,
-				&rig->error),
-		 &rig->error);
-	SUCCEEDS(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error), &rig->error);
+	DO(nvs_aio_pwrite(rig->aio, rig->file, rig->data, sizeof(rig->data), 0, NULL, &rig->error));
+	DO(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error));
 }
 
 /* Nothing is in flight, and every request is free: as many as there are need no memory. */
-static void all_requests_are_free(struct rig *rig)
+static void all_requests_are_free(void)
 {
 	struct nvs_transfer transfers[CHUNK];
 
@@ -57,26 +57,29 @@ static void all_requests_are_free(struct rig *rig)
 						     .file = rig->file};
 	assert_int_equal(rig->aio->requests->total, CHUNK);
 	inject_fail(INJECT_MEMORY, 1, INJECT_ALWAYS, ENOMEM);
-	SUCCEEDS(nvs_aio_submit(rig->aio, transfers, CHUNK, NULL, &rig->error), &rig->error);
+	DO(nvs_aio_submit(rig->aio, transfers, CHUNK, NULL, &rig->error));
 	inject_stop(NULL);
-	SUCCEEDS(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error), &rig->error);
+	DO(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error));
 }
 
-static void rig_close(struct rig *rig)
+static void rig_close(void)
 {
-	all_requests_are_free(rig);
+	if (!rig->aio)
+		return;
+	all_requests_are_free();
 	nvs_file_close(rig->file);
 	nvs_aio_close(rig->aio);
 	fake_destroy(&rig->fake);
+	*rig = (struct rig){0};
 }
+AFTER_SUCCESS(rig_close)
 
-static struct nvs_request *start(struct rig *rig, unsigned page)
+static struct nvs_request *start(unsigned page)
 {
 	struct nvs_request *request;
 
-	SUCCEEDS(nvs_aio_pread(rig->aio, rig->file, rig->data + (size_t)page * PAGE, PAGE,
-			       (uint64_t)page * PAGE, &request, &rig->error),
-		 &rig->error);
+	DO(nvs_aio_pread(rig->aio, rig->file, rig->data + (size_t)page * PAGE, PAGE,
+			 (uint64_t)page * PAGE, &request, &rig->error));
 	return request;
 }
 
@@ -156,15 +159,14 @@ static void wait_end(struct wait *wait)
 
 /* ---- Closing a file ---- */
 
-static void close_a_file_whose_transfer_failed(struct rig *rig, enum how how)
+static void close_a_file_whose_transfer_failed(enum how how)
 {
 	struct nvs_file *file = fake_file_open(rig->aio, NVS_FILE_WRITE);
 	struct wait wait = {.aio = rig->aio, .how = how, .n = 1};
 	struct nvs_request **request = how == FOR_ALL ? NULL : &wait.requests[0];
 
 	/* The file is empty. */
-	SUCCEEDS(nvs_aio_pread(rig->aio, file, rig->data, PAGE, 0, request, &rig->error),
-		 &rig->error);
+	DO(nvs_aio_pread(rig->aio, file, rig->data, PAGE, 0, request, &rig->error));
 	wait_begin(&wait);
 	nvs_file_close(file);
 	wait_end(&wait);
@@ -178,13 +180,11 @@ static void close_a_file_whose_transfer_failed(struct rig *rig, enum how how)
 TEST(a_file_may_be_closed_while_its_failure_is_told)
 {
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-		struct rig rig;
-
 		turns_begin(seed);
-		rig_open(&rig);
+		rig_open();
 		for (unsigned i = 0; i < ROUNDS; i++)
-			close_a_file_whose_transfer_failed(&rig, (enum how)(i % 4));
-		rig_close(&rig);
+			close_a_file_whose_transfer_failed((enum how)(i % 4));
+		rig_close();
 		turns_end();
 	}
 }
@@ -194,89 +194,83 @@ TEST(a_file_may_be_closed_while_its_failure_is_told)
 TEST(a_request_that_a_call_waits_for_is_not_taken)
 {
 	struct nvs_request *taken[2];
-	struct rig rig;
 	int fd;
 
-	rig_open(&rig);
-	fd = nvs_aio_eventfd(rig.aio);
-	fake_hold(&rig.fake);
+	rig_open();
+	fd = nvs_aio_eventfd(rig->aio);
+	fake_hold(&rig->fake);
 
-	struct wait wait = {.aio = rig.aio, .requests = {start(&rig, 0), start(&rig, 1)}, .n = 2};
+	struct wait wait = {.aio = rig->aio, .requests = {start(0), start(1)}, .n = 2};
 
 	wait_begin(&wait);
 	wait_begun(&wait);
-	fake_release(&rig.fake, 1);
+	fake_release(&rig->fake, 1);
 	await_completion(wait.requests[0]);
 	assert_false(readable(fd));
-	assert_int_equal(nvs_aio_take(rig.aio, taken, 2), 0);
-	fake_release(&rig.fake, FAKE_ALL);
+	assert_int_equal(nvs_aio_take(rig->aio, taken, 2), 0);
+	fake_release(&rig->fake, FAKE_ALL);
 	wait_end(&wait);
 	SUCCEEDS(wait.rc, &wait.error);
 	assert_false(readable(fd));
-	assert_int_equal(nvs_aio_take(rig.aio, taken, 2), 0);
+	assert_int_equal(nvs_aio_take(rig->aio, taken, 2), 0);
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(nvs_request_close(wait.requests[i]), 0);
-	rig_close(&rig);
 }
 
 /* Others are taken, also those that completed later. */
 TEST(requests_beside_one_that_a_call_waits_for_are_taken)
 {
 	struct nvs_request *other, *taken[2];
-	struct rig rig;
 
-	rig_open(&rig);
-	fake_forget(&rig.fake);
-	fake_hold(&rig.fake);
+	rig_open();
+	fake_forget(&rig->fake);
+	fake_hold(&rig->fake);
 
-	struct wait wait = {.aio = rig.aio, .requests = {start(&rig, 0), NULL}, .n = 2};
+	struct wait wait = {.aio = rig->aio, .requests = {start(0), NULL}, .n = 2};
 
-	other = start(&rig, 0);
-	wait.requests[1] = start(&rig, 1);
+	other = start(0);
+	wait.requests[1] = start(1);
 	/* What a wait names goes before others that are not submitted yet. */
-	assert_true(fake_await_ios(&rig.fake, 3));
+	assert_true(fake_await_ios(&rig->fake, 3));
 	wait_begin(&wait);
 	wait_begun(&wait);
-	fake_release(&rig.fake, 2);
+	fake_release(&rig->fake, 2);
 	await_completion(other);
-	assert_true(readable(nvs_aio_eventfd(rig.aio)));
-	assert_int_equal(nvs_aio_take(rig.aio, taken, 2), 1);
+	assert_true(readable(nvs_aio_eventfd(rig->aio)));
+	assert_int_equal(nvs_aio_take(rig->aio, taken, 2), 1);
 	assert_ptr_equal(taken[0], other);
-	assert_false(readable(nvs_aio_eventfd(rig.aio)));
+	assert_false(readable(nvs_aio_eventfd(rig->aio)));
 	assert_int_equal(nvs_request_close(other), 0);
-	fake_release(&rig.fake, FAKE_ALL);
+	fake_release(&rig->fake, FAKE_ALL);
 	wait_end(&wait);
 	SUCCEEDS(wait.rc, &wait.error);
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(nvs_request_close(wait.requests[i]), 0);
-	rig_close(&rig);
 }
 
 TEST(what_completed_during_a_wait_that_ended_before_is_taken)
 {
 	struct nvs_request *requests[2], *taken[2];
-	struct rig rig;
 	size_t index;
 
-	rig_open(&rig);
-	fake_hold(&rig.fake);
+	rig_open();
+	fake_hold(&rig->fake);
 	for (unsigned i = 0; i < 2; i++)
-		requests[i] = start(&rig, i);
-	fake_release(&rig.fake, 1);
+		requests[i] = start(i);
+	fake_release(&rig->fake, 1);
 	await_completion(requests[0]);
-	assert_int_equal(nvs_aio_wait(rig.aio, requests, 2, 1, NULL), -ETIMEDOUT);
-	assert_true(readable(nvs_aio_eventfd(rig.aio)));
-	assert_int_equal(nvs_aio_take(rig.aio, taken, 2), 1);
+	assert_int_equal(nvs_aio_wait(rig->aio, requests, 2, 1, NULL), -ETIMEDOUT);
+	assert_true(readable(nvs_aio_eventfd(rig->aio)));
+	assert_int_equal(nvs_aio_take(rig->aio, taken, 2), 1);
 	assert_ptr_equal(taken[0], requests[0]);
-	fake_release(&rig.fake, FAKE_ALL);
+	fake_release(&rig->fake, FAKE_ALL);
 	await_completion(requests[1]);
-	SUCCEEDS(nvs_aio_wait_any(rig.aio, requests, 2, -1, &index, &rig.error), &rig.error);
+	DO(nvs_aio_wait_any(rig->aio, requests, 2, -1, &index, &rig->error));
 	assert_int_equal(index, 0);
-	assert_int_equal(nvs_aio_take(rig.aio, taken, 2), 1);
+	assert_int_equal(nvs_aio_take(rig->aio, taken, 2), 1);
 	assert_ptr_equal(taken[0], requests[1]);
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(nvs_request_close(requests[i]), 0);
-	rig_close(&rig);
 }
 
 struct taker {
@@ -307,16 +301,15 @@ TEST(a_thread_takes_while_another_waits)
 
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
 		struct taker taker = {0};
-		struct rig rig;
 
 		turns_begin(seed);
-		rig_open(&rig);
-		taker.aio = rig.aio;
+		rig_open();
+		taker.aio = rig->aio;
 		assert_int_equal(pthread_create(&taker.thread, NULL, take_and_close, &taker), 0);
 		for (unsigned i = 0; i < ROUNDS; i++) {
-			struct wait wait = {.aio = rig.aio,
+			struct wait wait = {.aio = rig->aio,
 					    .how = i % 2 ? FOR_ANY : FOR_SEVERAL,
-					    .requests = {start(&rig, 0)},
+					    .requests = {start(0)},
 					    .n = 1};
 
 			wait_main(&wait);
@@ -326,7 +319,7 @@ TEST(a_thread_takes_while_another_waits)
 		}
 		taker.stop = true;
 		pthread_join(taker.thread, NULL);
-		rig_close(&rig);
+		rig_close();
 		turns_end();
 	}
 	assert_true(waited);
@@ -337,47 +330,40 @@ TEST(a_thread_takes_while_another_waits)
 TEST(a_wait_for_a_request_that_is_closed_meanwhile_is_refused)
 {
 	struct nvs_request *later;
-	struct rig rig;
 
-	rig_open(&rig);
-	fake_hold(&rig.fake);
+	rig_open();
+	fake_hold(&rig->fake);
 
-	struct wait wait = {.aio = rig.aio, .requests = {start(&rig, 0), start(&rig, 1)}, .n = 2};
+	struct wait wait = {.aio = rig->aio, .requests = {start(0), start(1)}, .n = 2};
 
 	wait_begin(&wait);
 	wait_begun(&wait);
-	fake_release(&rig.fake, 1);
+	fake_release(&rig->fake, 1);
 	await_completion(wait.requests[0]);
 	assert_int_equal(nvs_request_close(wait.requests[0]), 0);
 	assert_int_equal(nvs_request_close(wait.requests[0]), -EINVAL);
 	assert_int_equal(nvs_request_status(wait.requests[0], NULL), -EINVAL);
 	/* Its memory serves no later request while the wait goes on. */
 	for (unsigned i = 0; i < CHUNK; i++) {
-		SUCCEEDS(nvs_aio_pread(rig.aio, rig.file, rig.data, 0, 0, &later, &rig.error),
-			 &rig.error);
+		DO(nvs_aio_pread(rig->aio, rig->file, rig->data, 0, 0, &later, &rig->error));
 		assert_ptr_not_equal(later, wait.requests[0]);
 		assert_int_equal(nvs_request_close(later), 0);
 	}
-	fake_release(&rig.fake, FAKE_ALL);
+	fake_release(&rig->fake, FAKE_ALL);
 	wait_end(&wait);
 	assert_int_equal(wait.rc, -EINVAL);
 	assert_says(wait.error.text, "requests[0] was closed during the wait");
 	assert_int_equal(nvs_request_close(wait.requests[1]), 0);
-	rig_close(&rig);
 }
 
 TEST(a_wait_for_any_that_is_closed_meanwhile_is_refused)
 {
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-		struct rig rig;
-
 		turns_begin(seed);
-		rig_open(&rig);
+		rig_open();
 		for (unsigned i = 0; i < ROUNDS; i++) {
-			struct wait wait = {.aio = rig.aio,
-					    .how = FOR_ANY,
-					    .requests = {start(&rig, 0)},
-					    .n = 1};
+			struct wait wait = {
+				.aio = rig->aio, .how = FOR_ANY, .requests = {start(0)}, .n = 1};
 
 			wait_begin(&wait);
 			while (nvs_request_close(wait.requests[0]))
@@ -386,7 +372,7 @@ TEST(a_wait_for_any_that_is_closed_meanwhile_is_refused)
 			assert_true(wait.rc == 0 || wait.rc == -EINVAL);
 			assert_int_equal(wait.index, wait.rc ? 1 : 0);
 		}
-		rig_close(&rig);
+		rig_close();
 		turns_end();
 	}
 }
@@ -434,13 +420,12 @@ TEST(requests_are_closed_while_another_thread_sees_all)
 {
 	struct closer closers[2];
 	struct waiter waiter = {0};
-	struct rig rig;
 
-	rig_open(&rig);
-	waiter.aio = rig.aio;
+	rig_open();
+	waiter.aio = rig->aio;
 	assert_int_equal(pthread_create(&waiter.thread, NULL, wait_for_all_again, &waiter), 0);
 	for (unsigned i = 0; i < 2; i++) {
-		closers[i] = (struct closer){.rig = &rig};
+		closers[i] = (struct closer){.rig = rig};
 		assert_int_equal(
 			pthread_create(&closers[i].thread, NULL, submit_and_close, &closers[i]), 0);
 	}
@@ -450,7 +435,6 @@ TEST(requests_are_closed_while_another_thread_sees_all)
 	}
 	waiter.stop = true;
 	pthread_join(waiter.thread, NULL);
-	rig_close(&rig);
 }
 
 EACH_TEST(NULL, cleanup)

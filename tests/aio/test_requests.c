@@ -15,8 +15,7 @@
 #include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "config/config.h"
-#include "support/fake_aio.h"
-#include "support/fake_engine.h"
+#include "support/fake/fake_engine.h"
 #include "support/inject.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -34,8 +33,10 @@ struct rig {
 	struct nvs_error error;
 	char *data;
 };
+static struct rig one_rig, *const rig = &one_rig;
+#define DO(call) SUCCEEDS(call, &rig->error)
 
-static void rig_open(struct rig *rig)
+static void rig_open(void)
 {
 	*rig = (struct rig){.error.size = sizeof(rig->error)};
 	rig->data = aligned_alloc(PAGE, (size_t)PAGES * PAGE);
@@ -46,22 +47,25 @@ static void rig_open(struct rig *rig)
 		&rig->fake,
 		FAKE_CONFIG(.block_size = PAGE, .queue_depth = 8, .io_timeout_ms = AGES_MS), NULL);
 	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE);
-	SUCCEEDS(nvs_aio_pwrite(rig->aio, rig->file, rig->data, (uint64_t)PAGES * PAGE, 0, NULL,
-				&rig->error),
-		 &rig->error);
-	SUCCEEDS(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error), &rig->error);
+	DO(nvs_aio_pwrite(rig->aio, rig->file, rig->data, (uint64_t)PAGES * PAGE, 0, NULL,
+			  &rig->error));
+	DO(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error));
 	fake_forget(&rig->fake);
 }
 
-static void rig_close(struct rig *rig)
+static void rig_close(void)
 {
+	if (!rig->data)
+		return;
 	nvs_file_close(rig->file);
 	nvs_aio_close(rig->aio);
 	fake_destroy(&rig->fake);
 	free(rig->data);
+	*rig = (struct rig){0};
 }
+AFTER_SUCCESS(rig_close)
 
-static struct nvs_transfer page_at(const struct rig *rig, unsigned i)
+static struct nvs_transfer page_at(unsigned i)
 {
 	return (struct nvs_transfer){
 		.size = sizeof(struct nvs_transfer),
@@ -74,13 +78,12 @@ static struct nvs_transfer page_at(const struct rig *rig, unsigned i)
 }
 
 /* Starts a read of page `i`. */
-static struct nvs_request *start(struct rig *rig, unsigned i)
+static struct nvs_request *start(unsigned i)
 {
 	struct nvs_request *request = NULL;
 
-	SUCCEEDS(nvs_aio_pread(rig->aio, rig->file, rig->data + (size_t)i * PAGE, PAGE,
-			       (uint64_t)i * PAGE, &request, &rig->error),
-		 &rig->error);
+	DO(nvs_aio_pread(rig->aio, rig->file, rig->data + (size_t)i * PAGE, PAGE,
+			 (uint64_t)i * PAGE, &request, &rig->error));
 	assert_non_null(request);
 	return request;
 }
@@ -92,9 +95,9 @@ static bool readable(int fd)
 	return poll(&poll_fd, 1, 0) == 1;
 }
 
-static void await_one(struct rig *rig, struct nvs_request *request)
+static void await_one(struct nvs_request *request)
 {
-	SUCCEEDS(nvs_aio_wait(rig->aio, &request, 1, -1, &rig->error), &rig->error);
+	DO(nvs_aio_wait(rig->aio, &request, 1, -1, &rig->error));
 }
 
 /* ---- Submitting ---- */
@@ -102,95 +105,82 @@ static void await_one(struct rig *rig, struct nvs_request *request)
 TEST(what_pwrite_writes_pread_reads)
 {
 	struct nvs_request *request;
-	struct rig rig;
 
-	rig_open(&rig);
-	strcpy(rig.data, "some bytes");
-	SUCCEEDS(nvs_aio_pwrite(rig.aio, rig.file, rig.data, 11, 5, &request, &rig.error),
-		 &rig.error);
-	await_one(&rig, request);
+	rig_open();
+	strcpy(rig->data, "some bytes");
+	DO(nvs_aio_pwrite(rig->aio, rig->file, rig->data, 11, 5, &request, &rig->error));
+	await_one(request);
 	assert_int_equal(nvs_request_close(request), 0);
-	memset(rig.data, 0, 11);
-	SUCCEEDS(nvs_aio_pread(rig.aio, rig.file, rig.data, 11, 5, &request, &rig.error),
-		 &rig.error);
-	await_one(&rig, request);
-	assert_string_equal(rig.data, "some bytes");
+	memset(rig->data, 0, 11);
+	DO(nvs_aio_pread(rig->aio, rig->file, rig->data, 11, 5, &request, &rig->error));
+	await_one(request);
+	assert_string_equal(rig->data, "some bytes");
 	assert_int_equal(nvs_request_status(request, NULL), 0);
 	assert_int_equal(nvs_request_close(request), 0);
-	rig_close(&rig);
 }
 
 TEST(a_transfer_is_not_needed_once_submitted)
 {
 	struct nvs_transfer transfers[2];
 	struct nvs_request *requests[2];
-	struct rig rig;
 
-	rig_open(&rig);
-	fake_hold(&rig.fake);
+	rig_open();
+	fake_hold(&rig->fake);
 	for (unsigned i = 0; i < 2; i++) {
-		transfers[i] = page_at(&rig, i);
+		transfers[i] = page_at(i);
 		transfers[i].user = &transfers[i];
 	}
-	SUCCEEDS(nvs_aio_submit(rig.aio, transfers, 2, requests, &rig.error), &rig.error);
+	DO(nvs_aio_submit(rig->aio, transfers, 2, requests, &rig->error));
 	memset(transfers, 0xff, sizeof(transfers));
-	fake_release(&rig.fake, FAKE_ALL);
-	SUCCEEDS(nvs_aio_wait(rig.aio, requests, 2, -1, &rig.error), &rig.error);
+	fake_release(&rig->fake, FAKE_ALL);
+	DO(nvs_aio_wait(rig->aio, requests, 2, -1, &rig->error));
 	for (unsigned i = 0; i < 2; i++) {
 		assert_ptr_equal(nvs_request_user(requests[i]), &transfers[i]);
 		assert_int_equal(nvs_request_close(requests[i]), 0);
 	}
-	rig_close(&rig);
 }
 
 TEST(waiting_for_all_closes_only_requests_without_an_array)
 {
 	struct nvs_request *request;
-	struct rig rig;
 	int64_t blocks;
 
-	rig_open(&rig);
-	request = start(&rig, 0);
+	rig_open();
+	request = start(0);
 	blocks = inject_held().blocks;
 	for (unsigned i = 0; i < 1000; i++) {
-		SUCCEEDS(nvs_aio_pread(rig.aio, rig.file, rig.data, PAGE, 0, NULL, &rig.error),
-			 &rig.error);
-		SUCCEEDS(nvs_aio_wait_all(rig.aio, -1, NULL, &rig.error), &rig.error);
+		DO(nvs_aio_pread(rig->aio, rig->file, rig->data, PAGE, 0, NULL, &rig->error));
+		DO(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error));
 	}
 	assert_int_equal(inject_held().blocks, blocks);
-	assert_int_equal(nvs_request_status(request, &rig.error), 0);
+	assert_int_equal(nvs_request_status(request, &rig->error), 0);
 	assert_int_equal(nvs_request_close(request), 0);
-	rig_close(&rig);
 }
 
 TEST(an_eventfd_is_readable_for_what_completed_before)
 {
 	struct nvs_request *request;
-	struct rig rig;
 
-	rig_open(&rig);
-	request = start(&rig, 0);
+	rig_open();
+	request = start(0);
 	while (nvs_request_status(request, NULL) == -EINPROGRESS)
 		sched_yield();
-	assert_true(readable(nvs_aio_eventfd(rig.aio)));
-	assert_int_equal(nvs_aio_take(rig.aio, &request, 1), 1);
-	assert_false(readable(nvs_aio_eventfd(rig.aio)));
+	assert_true(readable(nvs_aio_eventfd(rig->aio)));
+	assert_int_equal(nvs_aio_take(rig->aio, &request, 1), 1);
+	assert_false(readable(nvs_aio_eventfd(rig->aio)));
 	assert_int_equal(nvs_request_close(request), 0);
-	rig_close(&rig);
 }
 
 TEST(with_n_of_0_arrays_may_be_null)
 {
-	struct rig rig;
 	size_t index = 7;
 
-	rig_open(&rig);
-	assert_int_equal(nvs_aio_submit(rig.aio, NULL, 0, NULL, &rig.error), 0);
-	assert_int_equal(nvs_aio_wait(rig.aio, NULL, 0, -1, &rig.error), 0);
-	assert_int_equal(nvs_aio_wait_any(rig.aio, NULL, 0, -1, &index, &rig.error), -EINVAL);
+	rig_open();
+	assert_int_equal(nvs_aio_submit(rig->aio, NULL, 0, NULL, &rig->error), 0);
+	assert_int_equal(nvs_aio_wait(rig->aio, NULL, 0, -1, &rig->error), 0);
+	assert_int_equal(nvs_aio_wait_any(rig->aio, NULL, 0, -1, &index, &rig->error), -EINVAL);
 	assert_int_equal(index, 0);
-	assert_int_equal(nvs_aio_take(rig.aio, NULL, 0), 0);
-	rig_close(&rig);
+	assert_int_equal(nvs_aio_take(rig->aio, NULL, 0), 0);
 }
 
 TEST(an_invalid_transfer_submits_nothing)
@@ -200,10 +190,9 @@ TEST(an_invalid_transfer_submits_nothing)
 		.block_size = PAGE, .queue_depth = 1, .thread_count = 1, .overlap_events = true};
 	struct nvs_request *requests[2];
 	struct nvs_aio *other;
-	struct rig rig;
 
-	rig_open(&rig);
-	good = page_at(&rig, 0);
+	rig_open();
+	good = page_at(0);
 	for (unsigned i = 0; i < 7; i++) {
 		transfers[0] = transfers[1] = good;
 		if (i == 0)
@@ -220,40 +209,37 @@ TEST(an_invalid_transfer_submits_nothing)
 			transfers[0].size = transfers[1].size = 8;
 		else
 			transfers[1].size += 8;
-		assert_int_equal(nvs_aio_submit(rig.aio, transfers, 2, requests, &rig.error),
+		assert_int_equal(nvs_aio_submit(rig->aio, transfers, 2, requests, &rig->error),
 				 -EINVAL);
-		assert_true(rig.error.text[0]);
+		assert_true(rig->error.text[0]);
 	}
-	SUCCEEDS(aio_open(&other, &config, NULL, &rig.error), &rig.error);
-	assert_int_equal(nvs_aio_submit(other, &good, 1, requests, &rig.error), -EINVAL);
-	assert_says(rig.error.text, "another aio");
+	DO(aio_open(&other, &config, NULL, &rig->error));
+	assert_int_equal(nvs_aio_submit(other, &good, 1, requests, &rig->error), -EINVAL);
+	assert_says(rig->error.text, "another aio");
 	nvs_aio_close(other);
 	assert_int_equal(nvs_aio_submit(NULL, &good, 1, requests, NULL), -EINVAL);
-	assert_int_equal(nvs_aio_submit(rig.aio, NULL, 1, requests, NULL), -EINVAL);
-	assert_int_equal(nvs_aio_submit(rig.aio, NULL, 0, NULL, NULL), 0);
-	assert_int_equal(nvs_aio_pread(rig.aio, NULL, rig.data, 1, 0, NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_aio_pwrite(rig.aio, rig.file, NULL, 1, 0, NULL, NULL), -EINVAL);
-	assert_int_equal(rig.fake.nios, 0);
-	rig_close(&rig);
+	assert_int_equal(nvs_aio_submit(rig->aio, NULL, 1, requests, NULL), -EINVAL);
+	assert_int_equal(nvs_aio_submit(rig->aio, NULL, 0, NULL, NULL), 0);
+	assert_int_equal(nvs_aio_pread(rig->aio, NULL, rig->data, 1, 0, NULL, NULL), -EINVAL);
+	assert_int_equal(nvs_aio_pwrite(rig->aio, rig->file, NULL, 1, 0, NULL, NULL), -EINVAL);
+	assert_int_equal(rig->fake.nios, 0);
 }
 
 TEST(a_transfer_that_is_refused_leaves_no_request)
 {
 	struct nvs_request *request;
-	struct rig rig;
 
-	rig_open(&rig);
-	request = start(&rig, 0);
-	await_one(&rig, request);
+	rig_open();
+	request = start(0);
+	await_one(request);
 	assert_int_equal(nvs_request_close(request), 0);
-	assert_int_equal(nvs_aio_pread(rig.aio, NULL, rig.data, 1, 0, &request, NULL), -EINVAL);
+	assert_int_equal(nvs_aio_pread(rig->aio, NULL, rig->data, 1, 0, &request, NULL), -EINVAL);
 	assert_null(request);
-	request = start(&rig, 0);
-	await_one(&rig, request);
+	request = start(0);
+	await_one(request);
 	assert_int_equal(nvs_request_close(request), 0);
-	assert_int_equal(nvs_aio_pwrite(rig.aio, rig.file, NULL, 1, 0, &request, NULL), -EINVAL);
+	assert_int_equal(nvs_aio_pwrite(rig->aio, rig->file, NULL, 1, 0, &request, NULL), -EINVAL);
 	assert_null(request);
-	rig_close(&rig);
 }
 
 /* The caller was built against an older or a newer header. */
@@ -266,11 +252,10 @@ TEST(transfers_of_another_version_are_read_by_their_size)
 	} larger[2];
 	struct nvs_request *requests[2];
 	char smaller_ones[2 * sizeof(struct nvs_transfer)];
-	struct rig rig;
 
-	rig_open(&rig);
+	rig_open();
 	for (unsigned i = 0; i < 2; i++) {
-		struct nvs_transfer transfer = page_at(&rig, i);
+		struct nvs_transfer transfer = page_at(i);
 
 		transfer.size = smaller;
 		memcpy(smaller_ones + i * smaller, &transfer, smaller);
@@ -278,58 +263,51 @@ TEST(transfers_of_another_version_are_read_by_their_size)
 		larger[i].transfer.size = sizeof(larger[i]);
 		larger[i].unknown = 0;
 	}
-	SUCCEEDS(nvs_aio_submit(rig.aio, (struct nvs_transfer *)(void *)smaller_ones, 2, requests,
-				&rig.error),
-		 &rig.error);
-	SUCCEEDS(nvs_aio_submit(rig.aio, &larger[0].transfer, 2, NULL, &rig.error), &rig.error);
-	SUCCEEDS(nvs_aio_wait_all(rig.aio, -1, NULL, &rig.error), &rig.error);
+	DO(nvs_aio_submit(rig->aio, (struct nvs_transfer *)(void *)smaller_ones, 2, requests,
+			  &rig->error));
+	DO(nvs_aio_submit(rig->aio, &larger[0].transfer, 2, NULL, &rig->error));
+	DO(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error));
 	assert_null(nvs_request_user(requests[1]));
-	assert_int_equal(rig.fake.nios, 4);
+	assert_int_equal(rig->fake.nios, 4);
 	larger[1].unknown = 1;
-	assert_int_equal(nvs_aio_submit(rig.aio, &larger[0].transfer, 2, NULL, &rig.error), -E2BIG);
-	rig_close(&rig);
+	assert_int_equal(nvs_aio_submit(rig->aio, &larger[0].transfer, 2, NULL, &rig->error),
+			 -E2BIG);
 }
 
 TEST(no_memory_is_allocated_for_as_many_requests_as_before)
 {
 	static struct nvs_request *requests[1000];
-	struct rig rig;
 
-	rig_open(&rig);
+	rig_open();
 	for (unsigned round = 0; round < 3; round++) {
 		if (round)
 			inject_fail(INJECT_MEMORY, 1, INJECT_ALWAYS, ENOMEM);
 		for (unsigned i = 0; i < COUNT(requests); i++)
-			requests[i] = start(&rig, i % PAGES);
-		SUCCEEDS(nvs_aio_wait(rig.aio, requests, COUNT(requests), -1, &rig.error),
-			 &rig.error);
+			requests[i] = start(i % PAGES);
+		DO(nvs_aio_wait(rig->aio, requests, COUNT(requests), -1, &rig->error));
 		for (unsigned i = 0; i < COUNT(requests); i++)
 			assert_int_equal(nvs_request_close(requests[i]), 0);
 		if (round)
 			inject_stop(NULL);
 	}
-	rig_close(&rig);
 }
 
 TEST(without_memory_nothing_is_submitted)
 {
 	static struct nvs_transfer transfers[600];
 	uint64_t completed;
-	struct rig rig;
 
-	rig_open(&rig);
+	rig_open();
 	for (unsigned i = 0; i < COUNT(transfers); i++)
-		transfers[i] = page_at(&rig, i % PAGES);
+		transfers[i] = page_at(i % PAGES);
 	inject_fail(INJECT_MEMORY, 1, 1, ENOMEM);
-	assert_int_equal(nvs_aio_submit(rig.aio, transfers, COUNT(transfers), NULL, &rig.error),
+	assert_int_equal(nvs_aio_submit(rig->aio, transfers, COUNT(transfers), NULL, &rig->error),
 			 -ENOMEM);
 	inject_stop(NULL);
-	assert_int_equal(rig.fake.nios, 0);
-	SUCCEEDS(nvs_aio_submit(rig.aio, transfers, COUNT(transfers), NULL, &rig.error),
-		 &rig.error);
-	SUCCEEDS(nvs_aio_wait_all(rig.aio, -1, &completed, &rig.error), &rig.error);
+	assert_int_equal(rig->fake.nios, 0);
+	DO(nvs_aio_submit(rig->aio, transfers, COUNT(transfers), NULL, &rig->error));
+	DO(nvs_aio_wait_all(rig->aio, -1, &completed, &rig->error));
 	assert_int_equal(completed, COUNT(transfers));
-	rig_close(&rig);
 }
 
 /* ---- Waiting ---- */
@@ -337,186 +315,172 @@ TEST(without_memory_nothing_is_submitted)
 TEST(a_wait_for_several_returns_the_first_failure_in_array_order)
 {
 	struct nvs_request *requests[3];
-	struct rig rig;
 
-	rig_open(&rig);
-	fake_fail_at(&rig.fake, PAGE, 1, -EIO);
-	fake_fail_at(&rig.fake, 0, 1, -ENOSPC);
+	rig_open();
+	fake_fail_at(&rig->fake, PAGE, 1, -EIO);
+	fake_fail_at(&rig->fake, 0, 1, -ENOSPC);
 	for (unsigned i = 0; i < 3; i++)
-		requests[i] = start(&rig, 2 - i);
-	assert_int_equal(nvs_aio_wait(rig.aio, requests, 3, -1, &rig.error), -EIO);
-	assert_int_equal(rig.error.offset, PAGE);
-	assert_int_equal(rig.error.cause, NVS_CAUSE_IO);
-	assert_int_not_equal(rig.error.path_nbytes, 0);
+		requests[i] = start(2 - i);
+	assert_int_equal(nvs_aio_wait(rig->aio, requests, 3, -1, &rig->error), -EIO);
+	assert_int_equal(rig->error.offset, PAGE);
+	assert_int_equal(rig->error.cause, NVS_CAUSE_IO);
+	assert_int_not_equal(rig->error.path_nbytes, 0);
 	assert_int_equal(nvs_request_status(requests[0], NULL), 0);
-	assert_int_equal(nvs_request_status(requests[2], &rig.error), -ENOSPC);
-	assert_int_equal(rig.error.offset, 0);
+	assert_int_equal(nvs_request_status(requests[2], &rig->error), -ENOSPC);
+	assert_int_equal(rig->error.offset, 0);
 	/* A completed request can be waited for again. */
-	assert_int_equal(nvs_aio_wait(rig.aio, requests, 1, 0, NULL), 0);
-	rig_close(&rig);
+	assert_int_equal(nvs_aio_wait(rig->aio, requests, 1, 0, NULL), 0);
 }
 
 TEST(a_wait_is_bounded_in_time)
 {
 	struct nvs_request *request;
 	uint64_t completed = 9;
-	struct rig rig;
 	size_t index;
 
-	rig_open(&rig);
-	fake_hold(&rig.fake);
-	request = start(&rig, 0);
+	rig_open();
+	fake_hold(&rig->fake);
+	request = start(0);
 	assert_int_equal(nvs_request_status(request, NULL), -EINPROGRESS);
-	assert_int_equal(nvs_aio_wait(rig.aio, &request, 1, 0, NULL), -EAGAIN);
-	assert_int_equal(nvs_aio_wait(rig.aio, &request, 1, 1, NULL), -ETIMEDOUT);
-	assert_int_equal(nvs_aio_wait_any(rig.aio, &request, 1, 0, &index, NULL), -EAGAIN);
+	assert_int_equal(nvs_aio_wait(rig->aio, &request, 1, 0, NULL), -EAGAIN);
+	assert_int_equal(nvs_aio_wait(rig->aio, &request, 1, 1, NULL), -ETIMEDOUT);
+	assert_int_equal(nvs_aio_wait_any(rig->aio, &request, 1, 0, &index, NULL), -EAGAIN);
 	assert_int_equal(index, 1);
-	assert_int_equal(nvs_aio_wait_all(rig.aio, 0, &completed, NULL), -EAGAIN);
-	assert_int_equal(nvs_aio_wait_all(rig.aio, 1, &completed, &rig.error), -ETIMEDOUT);
+	assert_int_equal(nvs_aio_wait_all(rig->aio, 0, &completed, NULL), -EAGAIN);
+	assert_int_equal(nvs_aio_wait_all(rig->aio, 1, &completed, &rig->error), -ETIMEDOUT);
 	assert_int_equal(completed, 9);
-	fake_release(&rig.fake, FAKE_ALL);
-	await_one(&rig, request);
-	rig_close(&rig);
+	fake_release(&rig->fake, FAKE_ALL);
+	await_one(request);
 }
 
 TEST(a_wait_for_any_returns_the_one_that_completed)
 {
 	struct nvs_request *requests[4];
-	struct rig rig;
 	size_t index;
 
-	rig_open(&rig);
-	fake_hold(&rig.fake);
-	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
+	rig_open();
+	fake_hold(&rig->fake);
+	fake_fail_at(&rig->fake, 2 * PAGE, 1, -EIO);
 	for (unsigned i = 0; i < 4; i++)
-		requests[i] = start(&rig, i);
+		requests[i] = start(i);
 	for (unsigned i = 0; i < 4; i++) {
-		fake_release(&rig.fake, 1);
-		assert_int_equal(nvs_aio_wait_any(rig.aio, requests, 4, -1, &index, &rig.error),
+		fake_release(&rig->fake, 1);
+		assert_int_equal(nvs_aio_wait_any(rig->aio, requests, 4, -1, &index, &rig->error),
 				 i == 2 ? -EIO : 0);
 		assert_int_equal(index, i);
 		assert_int_equal(nvs_request_close(requests[index]), 0);
 		requests[index] = NULL;
 	}
-	assert_int_equal(nvs_aio_wait_any(rig.aio, requests, 4, -1, &index, NULL), -EINVAL);
+	assert_int_equal(nvs_aio_wait_any(rig->aio, requests, 4, -1, &index, NULL), -EINVAL);
 	assert_int_equal(index, 4);
-	rig_close(&rig);
 }
 
 TEST(a_wait_for_all_counts_what_was_submitted_since_the_last)
 {
 	struct nvs_request *waited, *closed;
 	uint64_t completed;
-	struct rig rig;
 
-	rig_open(&rig);
-	SUCCEEDS(nvs_aio_wait_all(rig.aio, 0, &completed, &rig.error), &rig.error);
+	rig_open();
+	DO(nvs_aio_wait_all(rig->aio, 0, &completed, &rig->error));
 	assert_int_equal(completed, 0);
-	fake_fail_at(&rig.fake, 5 * PAGE, 1, -EIO);
+	fake_fail_at(&rig->fake, 5 * PAGE, 1, -EIO);
 	for (unsigned i = 0; i < 10; i++)
-		SUCCEEDS(nvs_aio_pread(rig.aio, rig.file, rig.data + (size_t)i * PAGE, PAGE,
-				       (uint64_t)i * PAGE, NULL, &rig.error),
-			 &rig.error);
-	waited = start(&rig, 10);
-	closed = start(&rig, 11);
-	SUCCEEDS(nvs_aio_pread(rig.aio, rig.file, rig.data, 0, 0, NULL, &rig.error), &rig.error);
-	await_one(&rig, waited);
-	await_one(&rig, closed);
+		DO(nvs_aio_pread(rig->aio, rig->file, rig->data + (size_t)i * PAGE, PAGE,
+				 (uint64_t)i * PAGE, NULL, &rig->error));
+	waited = start(10);
+	closed = start(11);
+	DO(nvs_aio_pread(rig->aio, rig->file, rig->data, 0, 0, NULL, &rig->error));
+	await_one(waited);
+	await_one(closed);
 	assert_int_equal(nvs_request_close(closed), 0);
-	assert_int_equal(nvs_aio_wait_all(rig.aio, -1, &completed, &rig.error), -EIO);
+	assert_int_equal(nvs_aio_wait_all(rig->aio, -1, &completed, &rig->error), -EIO);
 	assert_int_equal(completed, 13);
-	assert_int_equal(rig.error.offset, 5 * PAGE);
+	assert_int_equal(rig->error.offset, 5 * PAGE);
 	assert_int_equal(nvs_request_status(waited, NULL), 0);
 	assert_int_equal(nvs_request_close(waited), 0);
-	SUCCEEDS(nvs_aio_wait_all(rig.aio, -1, &completed, &rig.error), &rig.error);
+	DO(nvs_aio_wait_all(rig->aio, -1, &completed, &rig->error));
 	assert_int_equal(completed, 0);
 	/* The closed requests have left the list of completed ones. */
-	assert_null(rig.aio->requests->ready);
-	rig_close(&rig);
+	assert_null(rig->aio->requests->ready);
 }
 
 TEST(a_request_named_wrongly_is_refused)
 {
 	struct nvs_request *request, *twice[2], *null[2];
-	struct rig rig, other;
+	struct nvs_aio *other;
 	size_t index;
 
-	rig_open(&rig);
-	rig_open(&other);
-	fake_hold(&rig.fake);
-	request = start(&rig, 0);
+	rig_open();
+	DO(aio_open(&other, FAKE_CONFIG(.block_size = PAGE, .queue_depth = 1), NULL, &rig->error));
+	fake_hold(&rig->fake);
+	request = start(0);
 	assert_int_equal(nvs_request_close(request), -EINVAL);
 	twice[0] = twice[1] = request;
 	null[0] = request;
 	null[1] = NULL;
-	assert_int_equal(nvs_aio_wait(rig.aio, twice, 2, 0, &rig.error), -EINVAL);
-	assert_int_equal(nvs_aio_wait(rig.aio, null, 2, 0, &rig.error), -EINVAL);
-	assert_int_equal(nvs_aio_wait_any(rig.aio, twice, 2, 0, &index, &rig.error), -EINVAL);
-	assert_int_equal(nvs_aio_wait_any(rig.aio, null, 2, 0, NULL, &rig.error), -EINVAL);
-	assert_int_equal(nvs_aio_wait(other.aio, &request, 1, 0, &rig.error), -EINVAL);
-	fake_release(&rig.fake, FAKE_ALL);
-	await_one(&rig, request);
+	assert_int_equal(nvs_aio_wait(rig->aio, twice, 2, 0, &rig->error), -EINVAL);
+	assert_int_equal(nvs_aio_wait(rig->aio, null, 2, 0, &rig->error), -EINVAL);
+	assert_int_equal(nvs_aio_wait_any(rig->aio, twice, 2, 0, &index, &rig->error), -EINVAL);
+	assert_int_equal(nvs_aio_wait_any(rig->aio, null, 2, 0, NULL, &rig->error), -EINVAL);
+	assert_int_equal(nvs_aio_wait(other, &request, 1, 0, &rig->error), -EINVAL);
+	fake_release(&rig->fake, FAKE_ALL);
+	await_one(request);
 	assert_int_equal(nvs_request_close(request), 0);
 	assert_int_equal(nvs_request_close(request), -EINVAL);
 	assert_int_equal(nvs_request_status(request, NULL), -EINVAL);
-	assert_int_equal(nvs_aio_wait(rig.aio, &request, 1, 0, &rig.error), -EINVAL);
+	assert_int_equal(nvs_aio_wait(rig->aio, &request, 1, 0, &rig->error), -EINVAL);
 	assert_int_equal(nvs_aio_wait(NULL, &request, 1, 0, NULL), -EINVAL);
-	assert_int_equal(nvs_aio_wait(rig.aio, NULL, 1, 0, NULL), -EINVAL);
+	assert_int_equal(nvs_aio_wait(rig->aio, NULL, 1, 0, NULL), -EINVAL);
 	assert_int_equal(nvs_aio_wait_any(NULL, &request, 1, 0, &index, NULL), -EINVAL);
 	assert_int_equal(nvs_aio_wait_all(NULL, 0, NULL, NULL), -EINVAL);
 	assert_int_equal(nvs_request_status(NULL, NULL), -EINVAL);
 	assert_int_equal(nvs_request_close(NULL), 0);
 	assert_null(nvs_request_user(NULL));
-	rig_close(&other);
-	rig_close(&rig);
+	nvs_aio_close(other);
 }
 
 TEST(an_overdue_request_ends_every_wait)
 {
 	struct nvs_request *request, *taken;
-	struct rig rig;
 	size_t index;
 	int fd;
 
-	rig_open(&rig);
-	fd = nvs_aio_eventfd(rig.aio);
-	fake_hold(&rig.fake);
-	request = start(&rig, 3);
-	assert_true(fake_await_ios(&rig.fake, 1));
+	rig_open();
+	fd = nvs_aio_eventfd(rig->aio);
+	fake_hold(&rig->fake);
+	request = start(3);
+	assert_true(fake_await_ios(&rig->fake, 1));
 	assert_false(readable(fd));
-	aio_look_for_overdue(rig.aio, clock_ns() + 2 * AGES_MS * UINT64_C(1000000));
+	aio_look_for_overdue(rig->aio, clock_ns() + 2 * AGES_MS * UINT64_C(1000000));
 	assert_true(readable(fd));
-	assert_int_equal(nvs_aio_take(rig.aio, &taken, 1), 0);
+	assert_int_equal(nvs_aio_take(rig->aio, &taken, 1), 0);
 	assert_false(readable(fd));
-	assert_int_equal(nvs_request_status(request, &rig.error), -ETIMEDOUT);
-	assert_int_equal(rig.error.offset, 3 * PAGE);
-	assert_int_equal(nvs_aio_wait(rig.aio, &request, 1, -1, &rig.error), -ETIMEDOUT);
-	assert_int_equal(nvs_aio_wait_any(rig.aio, &request, 1, -1, &index, &rig.error),
+	assert_int_equal(nvs_request_status(request, &rig->error), -ETIMEDOUT);
+	assert_int_equal(rig->error.offset, 3 * PAGE);
+	assert_int_equal(nvs_aio_wait(rig->aio, &request, 1, -1, &rig->error), -ETIMEDOUT);
+	assert_int_equal(nvs_aio_wait_any(rig->aio, &request, 1, -1, &index, &rig->error),
 			 -ETIMEDOUT);
-	assert_int_equal(nvs_aio_wait_all(rig.aio, -1, NULL, &rig.error), -ETIMEDOUT);
-	assert_says(rig.error.text, "the drive hangs");
-	fake_release(&rig.fake, FAKE_ALL);
+	assert_int_equal(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error), -ETIMEDOUT);
+	assert_says(rig->error.text, "the drive hangs");
+	fake_release(&rig->fake, FAKE_ALL);
 	/* Only its completion makes the descriptor readable again. */
 	assert_int_equal(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1), 1);
-	await_one(&rig, request);
-	rig_close(&rig);
+	await_one(request);
 }
 
 TEST(a_failure_of_a_file_closed_since_is_still_told)
 {
 	struct nvs_request *request;
-	struct rig rig;
 
-	rig_open(&rig);
-	fake_fail_at(&rig.fake, 0, 1, -EIO);
-	request = start(&rig, 0);
-	assert_int_equal(nvs_aio_wait(rig.aio, &request, 1, -1, NULL), -EIO);
-	nvs_file_close(rig.file);
-	rig.file = NULL;
-	assert_int_equal(nvs_request_status(request, &rig.error), -EIO);
-	assert_int_equal(nvs_aio_wait_all(rig.aio, -1, NULL, &rig.error), -EIO);
-	assert_says(rig.error.text, "closed since");
-	rig_close(&rig);
+	rig_open();
+	fake_fail_at(&rig->fake, 0, 1, -EIO);
+	request = start(0);
+	assert_int_equal(nvs_aio_wait(rig->aio, &request, 1, -1, NULL), -EIO);
+	nvs_file_close(rig->file);
+	rig->file = NULL;
+	assert_int_equal(nvs_request_status(request, &rig->error), -EIO);
+	assert_int_equal(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error), -EIO);
+	assert_says(rig->error.text, "closed since");
 }
 
 /* ---- Taking completed requests ---- */
@@ -524,92 +488,81 @@ TEST(a_failure_of_a_file_closed_since_is_still_told)
 TEST(the_eventfd_is_readable_while_there_is_something_to_take)
 {
 	struct nvs_request *requests[3], *taken[3];
-	struct rig rig;
 	int fd;
 
-	rig_open(&rig);
-	fake_hold(&rig.fake);
+	rig_open();
+	fake_hold(&rig->fake);
 	for (unsigned i = 0; i < 3; i++)
-		requests[i] = start(&rig, i);
-	fd = nvs_aio_eventfd(rig.aio);
+		requests[i] = start(i);
+	fd = nvs_aio_eventfd(rig->aio);
 	assert_true(fd >= 0);
-	assert_int_equal(nvs_aio_eventfd(rig.aio), fd);
+	assert_int_equal(nvs_aio_eventfd(rig->aio), fd);
 	assert_false(readable(fd));
-	assert_int_equal(nvs_aio_take(rig.aio, taken, 3), 0);
-	fake_release(&rig.fake, 1);
+	assert_int_equal(nvs_aio_take(rig->aio, taken, 3), 0);
+	fake_release(&rig->fake, 1);
 	assert_int_equal(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1), 1);
-	assert_int_equal(nvs_aio_take(rig.aio, taken, 3), 1);
+	assert_int_equal(nvs_aio_take(rig->aio, taken, 3), 1);
 	assert_ptr_equal(taken[0], requests[0]);
 	assert_false(readable(fd));
-	fake_release(&rig.fake, FAKE_ALL);
+	fake_release(&rig->fake, FAKE_ALL);
 	/* A request that was waited for is not taken again. */
-	await_one(&rig, requests[2]);
-	await_one(&rig, requests[1]);
+	await_one(requests[2]);
+	await_one(requests[1]);
 	assert_false(readable(fd));
-	assert_int_equal(nvs_aio_take(rig.aio, taken, 3), 0);
+	assert_int_equal(nvs_aio_take(rig->aio, taken, 3), 0);
 	assert_int_equal(nvs_aio_eventfd(NULL), -EINVAL);
 	assert_int_equal(nvs_aio_take(NULL, taken, 3), 0);
-	assert_int_equal(nvs_aio_take(rig.aio, NULL, 3), 0);
-	rig_close(&rig);
+	assert_int_equal(nvs_aio_take(rig->aio, NULL, 3), 0);
 }
 
 TEST(requests_are_taken_in_the_order_of_completion)
 {
 	struct nvs_request *taken[8];
 	struct nvs_transfer transfers[8];
-	struct rig rig;
 	size_t n = 0;
 
-	rig_open(&rig);
+	rig_open();
 	for (unsigned i = 0; i < 8; i++) {
-		transfers[i] = page_at(&rig, i);
-		transfers[i].user = rig.data + i;
+		transfers[i] = page_at(i);
+		transfers[i].user = rig->data + i;
 	}
-	fake_hold(&rig.fake);
-	SUCCEEDS(nvs_aio_submit(rig.aio, transfers, 8, NULL, &rig.error), &rig.error);
+	fake_hold(&rig->fake);
+	DO(nvs_aio_submit(rig->aio, transfers, 8, NULL, &rig->error));
 	for (unsigned i = 0; i < 8; i++) {
-		fake_release(&rig.fake, 1);
-		while (!nvs_aio_take(rig.aio, taken, 1))
-			poll(&(struct pollfd){.fd = nvs_aio_eventfd(rig.aio), .events = POLLIN}, 1,
+		fake_release(&rig->fake, 1);
+		while (!nvs_aio_take(rig->aio, taken, 1))
+			poll(&(struct pollfd){.fd = nvs_aio_eventfd(rig->aio), .events = POLLIN}, 1,
 			     -1);
-		assert_ptr_equal(nvs_request_user(taken[0]), rig.data + n++);
+		assert_ptr_equal(nvs_request_user(taken[0]), rig->data + n++);
 		assert_int_equal(nvs_request_close(taken[0]), 0);
 	}
-	rig_close(&rig);
 }
 
 TEST(a_completed_request_can_be_closed_without_waiting)
 {
 	struct nvs_request *first, *second, *taken;
-	struct rig rig;
 
-	rig_open(&rig);
-	first = start(&rig, 0);
-	second = start(&rig, 1);
-	await_one(&rig, second);
+	rig_open();
+	first = start(0);
+	second = start(1);
+	await_one(second);
 	assert_int_equal(nvs_request_close(first), 0);
-	assert_int_equal(nvs_aio_take(rig.aio, &taken, 1), 0);
-	rig_close(&rig);
+	assert_int_equal(nvs_aio_take(rig->aio, &taken, 1), 0);
 }
 
 TEST(an_eventfd_that_fails_is_an_error)
 {
-	struct rig rig;
-
-	rig_open(&rig);
+	rig_open();
 	inject_fail(INJECT_QUEUE, 1, 1, EMFILE);
-	assert_int_equal(nvs_aio_eventfd(rig.aio), -EMFILE);
+	assert_int_equal(nvs_aio_eventfd(rig->aio), -EMFILE);
 	inject_stop(NULL);
-	assert_true(nvs_aio_eventfd(rig.aio) >= 0);
-	rig_close(&rig);
+	assert_true(nvs_aio_eventfd(rig->aio) >= 0);
 }
 
 /* ---- Threads ---- */
 
 static void *submit_and_wait(void *arg)
 {
-	struct rig *rig = arg;
-
 	for (unsigned round = 0; round < ROUNDS; round++) {
 		struct nvs_request *requests[4], *mixed;
 		size_t index;
@@ -617,16 +570,16 @@ static void *submit_and_wait(void *arg)
 		for (unsigned i = 0; i < 4; i++)
 			if (nvs_aio_pread(rig->aio, rig->file, rig->data + (size_t)i * PAGE, PAGE,
 					  (uint64_t)i * PAGE, &requests[i], NULL))
-				return rig;
+				return arg;
 		if (nvs_aio_wait_any(rig->aio, requests, 4, -1, &index, NULL) ||
 		    nvs_aio_wait(rig->aio, requests, 4, -1, NULL))
-			return rig;
+			return arg;
 		mixed = requests[round % 4];
 		for (unsigned i = 0; i < 4; i++)
 			if (requests[i] != mixed && nvs_request_close(requests[i]))
-				return rig;
+				return arg;
 		if (nvs_request_status(mixed, NULL) || nvs_request_close(mixed))
-			return rig;
+			return arg;
 	}
 	return NULL;
 }
@@ -635,20 +588,18 @@ TEST(threads_submit_wait_and_close_at_once)
 {
 	pthread_t threads[THREADS];
 	uint64_t completed;
-	struct rig rig;
 
-	rig_open(&rig);
+	rig_open();
 	for (unsigned i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, submit_and_wait, &rig), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, submit_and_wait, rig), 0);
 	for (unsigned i = 0; i < THREADS; i++) {
 		void *failed;
 
 		pthread_join(threads[i], &failed);
 		assert_null(failed);
 	}
-	SUCCEEDS(nvs_aio_wait_all(rig.aio, 0, &completed, &rig.error), &rig.error);
+	DO(nvs_aio_wait_all(rig->aio, 0, &completed, &rig->error));
 	assert_int_equal(completed, 4 * ROUNDS * THREADS);
-	rig_close(&rig);
 }
 
 EACH_TEST(NULL, cleanup)

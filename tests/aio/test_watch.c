@@ -13,8 +13,7 @@
 
 #include "aio/internal.h"
 #include "base/clock.h"
-#include "support/fake_aio.h"
-#include "support/fake_engine.h"
+#include "support/fake/fake_engine.h"
 #include "support/submit.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -32,22 +31,23 @@ struct rig {
 	char data[PART];
 	unsigned hangs; /* messages about them */
 };
+static struct rig one_rig, *const rig = &one_rig;
 
 static void hear(void *arg, enum nvs_log_level level, const char *text)
 {
-	struct rig *rig = arg;
+	(void)arg;
 
 	(void)text;
 	if (level == NVS_LOG_ERROR)
 		__atomic_add_fetch(&rig->hangs, 1, __ATOMIC_RELAXED);
 }
 
-static unsigned hangs(struct rig *rig)
+static unsigned hangs(void)
 {
 	return __atomic_load_n(&rig->hangs, __ATOMIC_RELAXED);
 }
 
-static void rig_open(struct rig *rig, uint32_t io_timeout_ms)
+static void rig_open(uint32_t io_timeout_ms)
 {
 	const struct nvs_log log = {hear, rig};
 	struct nvs_error error = {.size = sizeof(error)};
@@ -70,8 +70,10 @@ static void rig_open(struct rig *rig, uint32_t io_timeout_ms)
 	assert_true(fake_await_ios(&rig->fake, 1));
 }
 
-static void rig_close(struct rig *rig)
+static void rig_close(void)
 {
+	if (!rig->aio)
+		return;
 	struct nvs_error error = {.size = sizeof(error)};
 
 	int rc;
@@ -85,28 +87,28 @@ static void rig_close(struct rig *rig)
 	nvs_file_close(rig->file);
 	nvs_aio_close(rig->aio);
 	fake_destroy(&rig->fake);
+	*rig = (struct rig){0};
 }
+AFTER_SUCCESS(rig_close)
 
 /* The test passes the time: the watch looks, the process is stopped, and the watch looks again. */
 TEST(time_in_which_the_watch_does_not_run_does_not_count)
 {
 	const uint64_t quarter = AGES_MS * UINT64_C(250000);
-	static struct rig rig;
 	uint64_t now;
 
-	rig_open(&rig, AGES_MS);
+	rig_open(AGES_MS);
 	now = clock_ns();
-	aio_watch(rig.aio, now);
+	aio_watch(rig->aio, now);
 	/* Of the time of 10 limits, a quarter of one counts. */
 	now += 40 * quarter;
 	for (unsigned i = 0; i < 3; i++)
-		aio_watch(rig.aio, now + i * quarter);
-	aio_await_told(rig.aio);
-	assert_int_equal(hangs(&rig), 0);
-	aio_watch(rig.aio, now + 3 * quarter);
-	aio_await_told(rig.aio);
-	assert_int_equal(hangs(&rig), 2);
-	rig_close(&rig);
+		aio_watch(rig->aio, now + i * quarter);
+	aio_await_told(rig->aio);
+	assert_int_equal(hangs(), 0);
+	aio_watch(rig->aio, now + 3 * quarter);
+	aio_await_told(rig->aio);
+	assert_int_equal(hangs(), 2);
 }
 
 static uint64_t looked_ns(struct nvs_aio *aio)
@@ -122,18 +124,17 @@ static uint64_t looked_ns(struct nvs_aio *aio)
 /* In the child: says when an I/O is in flight, and waits after the stop for the watch to look. */
 static int be_stopped(int told, int tell)
 {
-	static struct rig rig;
 	uint64_t resumed_ns;
 	char byte = 0;
 
-	rig_open(&rig, STOPPED_LIMIT_MS);
+	rig_open(STOPPED_LIMIT_MS);
 	EXPECT(write(tell, &byte, 1) == 1 && read(told, &byte, 1) == 1);
 	resumed_ns = clock_ns();
-	while (looked_ns(rig.aio) < resumed_ns)
+	while (looked_ns(rig->aio) < resumed_ns)
 		sched_yield();
-	aio_await_told(rig.aio);
-	EXPECT(!hangs(&rig));
-	rig_close(&rig);
+	aio_await_told(rig->aio);
+	EXPECT(!hangs());
+	rig_close();
 	return CHILD_OK;
 }
 

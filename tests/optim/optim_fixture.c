@@ -176,6 +176,7 @@ void optim_init(struct optim *optim, const struct group *groups, size_t n)
 	}
 	configure(optim, longest);
 	optim_first_weights(optim);
+	optim->made = true;
 }
 
 void optim_simulate(struct optim *optim)
@@ -216,6 +217,7 @@ void optim_close(struct optim *optim)
 		free(optim->gradients[i]);
 	}
 	place_leave(optim->path);
+	optim->made = false;
 }
 
 void optim_done(struct optim *optim, int rc, const char *file, int line)

@@ -41,7 +41,18 @@ struct optim {
 	struct nvs_optimizer *optimizer;
 	struct nvs_step_result result; /* result of the last step */
 	struct nvs_error error;
+	bool made; /* by optim_init(), until optim_close() */
 };
+
+/* For a file whose tests have one optimizer at a time: `o`, closed after each test that passes. */
+#define ONE_OPTIMIZER                                                                              \
+	static struct optim one_optimizer, *const o = &one_optimizer;                              \
+	static void close_one_optimizer(void)                                                      \
+	{                                                                                          \
+		if (o->made)                                                                       \
+			optim_close(o);                                                            \
+	}                                                                                          \
+	AFTER_SUCCESS(close_one_optimizer)
 
 /*
  * Makes a new directory (in memory if possible) and configures AdamW and one buffer for the longest

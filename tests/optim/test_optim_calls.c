@@ -10,13 +10,15 @@
 #include <errno.h>
 #include <math.h>
 
+ONE_OPTIMIZER
+
 static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
 
-static void begin(struct optim *o)
+static void begin(struct optim *on)
 {
-	optim_init(o, pair, LENGTH(pair));
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	DONE(o, optim_open(o));
+	optim_init(on, pair, LENGTH(pair));
+	on->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	DONE(on, optim_open(on));
 }
 
 /* ---- NULL ---- */
@@ -24,19 +26,17 @@ static void begin(struct optim *o)
 TEST(null_arguments_of_open_are_refused)
 {
 	struct nvs_optimizer *optimizer = NULL;
-	struct optim o;
 
-	optim_init(&o, pair, LENGTH(pair));
-	REFUSED(&o, nvs_optimizer_open(NULL, &o.config, o.specs, o.n, NULL, &o.error), -EINVAL,
+	optim_init(o, pair, LENGTH(pair));
+	REFUSED(o, nvs_optimizer_open(NULL, &o->config, o->specs, o->n, NULL, &o->error), -EINVAL,
 		"NULL");
-	REFUSED(&o, nvs_optimizer_open(&optimizer, NULL, o.specs, o.n, NULL, &o.error), -EINVAL,
+	REFUSED(o, nvs_optimizer_open(&optimizer, NULL, o->specs, o->n, NULL, &o->error), -EINVAL,
 		"NULL");
-	REFUSED(&o, nvs_optimizer_open(&optimizer, &o.config, NULL, o.n, NULL, &o.error), -EINVAL,
+	REFUSED(o, nvs_optimizer_open(&optimizer, &o->config, NULL, o->n, NULL, &o->error), -EINVAL,
 		"NULL");
 	assert_int_equal(nvs_optimizer_open(NULL, NULL, NULL, 0, NULL, NULL), -EINVAL);
 	assert_null(optimizer);
 	assert_int_equal(nvs_optimizer_close(NULL, NULL), 0);
-	optim_close(&o);
 }
 
 TEST(a_null_optimizer_is_refused)
@@ -61,25 +61,22 @@ TEST(a_null_optimizer_is_refused)
 
 TEST(null_data_is_refused)
 {
-	struct optim o;
-
-	begin(&o);
-	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, NULL, &o.error), -EINVAL,
+	begin(o);
+	REFUSED(o, nvs_optimizer_lend_gradients(o->optimizer, 0, NVS_F32, NULL, &o->error), -EINVAL,
 		"gradients");
-	REFUSED(&o,
-		nvs_optimizer_add_gradients(o.optimizer, 0, 0, 4, NVS_F32, NULL, NULL, &o.error),
+	REFUSED(o,
+		nvs_optimizer_add_gradients(o->optimizer, 0, 0, 4, NVS_F32, NULL, NULL, &o->error),
 		-EINVAL, "gradients");
-	REFUSED(&o, nvs_optimizer_sum_gradients(o.optimizer, NULL, &o.error), -EINVAL, "NULL");
-	REFUSED(&o, nvs_optimizer_get(o.optimizer, 0, NVS_MASTER, 0, 4, NULL, &o.error), -EINVAL,
+	REFUSED(o, nvs_optimizer_sum_gradients(o->optimizer, NULL, &o->error), -EINVAL, "NULL");
+	REFUSED(o, nvs_optimizer_get(o->optimizer, 0, NVS_MASTER, 0, 4, NULL, &o->error), -EINVAL,
 		"NULL");
-	REFUSED(&o, nvs_optimizer_set(o.optimizer, 0, NVS_MASTER, 0, 4, NULL, &o.error), -EINVAL,
+	REFUSED(o, nvs_optimizer_set(o->optimizer, 0, NVS_MASTER, 0, 4, NULL, &o->error), -EINVAL,
 		"NULL");
-	optim_close(&o);
 }
 
 /* ---- Numbers ---- */
 
-static void refused_with(struct optim *o, double lr, const double *sum, const char *words)
+static void refused_with(double lr, const double *sum, const char *words)
 {
 	struct nvs_gradient_sums sums = {.size = sizeof(sums), .sum_squares = sum ? *sum : 0};
 	const struct nvs_step_options options = {
@@ -95,43 +92,40 @@ TEST(step_options_that_would_corrupt_weights_are_refused)
 	static const double rates[] = {NAN, INFINITY, -INFINITY, 1e39};
 	static const double sums[] = {NAN, -NAN, INFINITY, -INFINITY, -1, -1e-300};
 	struct snapshot snapshot;
-	struct optim o, plain;
+	struct optim plain;
 
-	begin(&o);
+	begin(o);
 	begin(&plain);
 	optim_run(&plain, 1, 2);
 	snapshot_take(&plain, &snapshot);
-	optim_run(&o, 1, 1);
-	optim_lend(&o, 2, 1);
+	optim_run(o, 1, 1);
+	optim_lend(o, 2, 1);
 	for (size_t i = 0; i < LENGTH(rates); i++)
-		refused_with(&o, rates[i], NULL, "lr");
+		refused_with(rates[i], NULL, "lr");
 	for (size_t i = 0; i < LENGTH(sums); i++)
-		refused_with(&o, 1e-3, &sums[i], "sum_squares");
-	DONE(&o, optim_step(&o, 2));
-	IS_AS(&o, &snapshot);
+		refused_with(1e-3, &sums[i], "sum_squares");
+	DONE(o, optim_step(o, 2));
+	IS_AS(o, &snapshot);
 	snapshot_free(&snapshot);
 	optim_close(&plain);
-	optim_close(&o);
 }
 
 /* With fp16, a sum that is not finite is another rank's overflow; a negative one is an error. */
 TEST(with_fp16_a_negative_sum_is_refused)
 {
 	static const double sums[] = {-1, -INFINITY};
-	struct optim o;
 
-	optim_init(&o, pair, LENGTH(pair));
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	o.config.fp16.enabled = true;
-	DONE(&o, optim_open(&o));
-	optim_lend(&o, 1, 1);
+	optim_init(o, pair, LENGTH(pair));
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o->config.fp16.enabled = true;
+	DONE(o, optim_open(o));
+	optim_lend(o, 1, 1);
 	for (size_t i = 0; i < LENGTH(sums); i++)
-		refused_with(&o, 1e-3, &sums[i], "sum_squares");
-	assert_true(nvs_optimizer_loss_scale(o.optimizer) == 65536);
-	optim_close(&o);
+		refused_with(1e-3, &sums[i], "sum_squares");
+	assert_true(nvs_optimizer_loss_scale(o->optimizer) == 65536);
 }
 
-static void refused_at_open(struct optim *o, const char *words)
+static void refused_at_open(const char *words)
 {
 	REFUSED(o, optim_open(o), -EINVAL, words);
 	optim_close(o);
@@ -141,105 +135,98 @@ TEST(parameters_of_adam_out_of_range_are_refused)
 {
 	static const double wrong[] = {NAN, INFINITY, -0.1};
 	static const char *const words[] = {"lr", "betas", "betas", "eps", "weight_decay"};
-	struct optim o;
 
 	for (size_t value = 0; value < LENGTH(wrong); value++)
 		for (size_t which = 0; which < LENGTH(words); which++) {
-			struct optimizer_config *adam = &o.config.adam;
+			struct optimizer_config *adam = &o->config.adam;
 			double *const fields[] = {&adam->lr, &adam->beta1, &adam->beta2, &adam->eps,
 						  &adam->weight_decay};
 
-			optim_init(&o, pair, LENGTH(pair));
+			optim_init(o, pair, LENGTH(pair));
 			*fields[which] = wrong[value];
-			refused_at_open(&o, words[which]);
+			refused_at_open(words[which]);
 		}
-	optim_init(&o, pair, LENGTH(pair));
-	o.config.adam.beta1 = 1;
-	refused_at_open(&o, "betas");
+	optim_init(o, pair, LENGTH(pair));
+	o->config.adam.beta1 = 1;
+	refused_at_open("betas");
 }
 
 /* A buffer count of 0, and groups whose size in bytes overflows. */
 TEST(sizes_that_overflow_are_refused)
 {
-	struct optim o;
-
-	optim_init(&o, pair, LENGTH(pair));
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 0;
-	refused_at_open(&o, "buffer_count");
-	optim_init(&o, pair, LENGTH(pair));
-	o.config.sub_group_size = UINT64_MAX;
-	o.specs[0].numel = o.specs[1].numel = UINT64_C(1) << 63;
-	free(o.specs[0].weights);
-	free(o.specs[1].weights);
-	o.specs[0].weights = o.specs[1].weights = NULL;
-	refused_at_open(&o, "elements");
+	optim_init(o, pair, LENGTH(pair));
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 0;
+	refused_at_open("buffer_count");
+	optim_init(o, pair, LENGTH(pair));
+	o->config.sub_group_size = UINT64_MAX;
+	o->specs[0].numel = o->specs[1].numel = UINT64_C(1) << 63;
+	free(o->specs[0].weights);
+	free(o->specs[1].weights);
+	o->specs[0].weights = o->specs[1].weights = NULL;
+	refused_at_open("elements");
 }
 
 TEST(groups_whose_weights_overlap_are_refused)
 {
-	struct optim o;
 	char *first, *second;
 
-	optim_init(&o, pair, LENGTH(pair));
-	first = o.specs[0].weights;
-	second = o.specs[1].weights;
-	o.specs[1].weights = first + 4;
-	REFUSED(&o, optim_open(&o), -EINVAL, "groups a and b overlap");
-	o.specs[1].weights = first;
-	REFUSED(&o, optim_open(&o), -EINVAL, "overlap");
+	optim_init(o, pair, LENGTH(pair));
+	first = o->specs[0].weights;
+	second = o->specs[1].weights;
+	o->specs[1].weights = first + 4;
+	REFUSED(o, optim_open(o), -EINVAL, "groups a and b overlap");
+	o->specs[1].weights = first;
+	REFUSED(o, optim_open(o), -EINVAL, "overlap");
 	/* Beside each other they are no overlap. */
-	o.specs[1].weights = second;
-	o.specs[1].numel = 1000;
-	o.specs[0] = o.specs[1];
-	o.specs[0].name = "a";
-	o.specs[0].weights = second + 4000;
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	DONE(&o, optim_open(&o));
-	DONE(&o, nvs_optimizer_close(o.optimizer, &o.error));
-	o.optimizer = NULL;
-	o.specs[0].weights = first;
-	optim_close(&o);
+	o->specs[1].weights = second;
+	o->specs[1].numel = 1000;
+	o->specs[0] = o->specs[1];
+	o->specs[0].name = "a";
+	o->specs[0].weights = second + 4000;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	DONE(o, optim_open(o));
+	DONE(o, nvs_optimizer_close(o->optimizer, &o->error));
+	o->optimizer = NULL;
+	o->specs[0].weights = first;
 }
 
 TEST(weights_that_have_moved_are_written_where_they_are)
 {
 	void *moved[2] = {NULL}, *first, *second;
 	char before[4];
-	struct optim o;
 
-	optim_init(&o, pair, LENGTH(pair));
-	DONE(&o, optim_open(&o));
-	first = o.specs[0].weights;
-	second = o.specs[1].weights;
+	optim_init(o, pair, LENGTH(pair));
+	DONE(o, optim_open(o));
+	first = o->specs[0].weights;
+	second = o->specs[1].weights;
 	memcpy(before, first, sizeof(before));
 	moved[0] = (char *)second + 4;
-	REFUSED(&o, nvs_optimizer_set_weights(o.optimizer, moved, 2, &o.error), -EINVAL,
+	REFUSED(o, nvs_optimizer_set_weights(o->optimizer, moved, 2, &o->error), -EINVAL,
 		"groups b and a overlap");
 	moved[0] = (char *)first + 1;
-	REFUSED(&o, nvs_optimizer_set_weights(o.optimizer, moved, 2, &o.error), -EINVAL,
+	REFUSED(o, nvs_optimizer_set_weights(o->optimizer, moved, 2, &o->error), -EINVAL,
 		"not aligned");
-	REFUSED(&o, nvs_optimizer_set_weights(o.optimizer, moved, 1, &o.error), -EINVAL,
+	REFUSED(o, nvs_optimizer_set_weights(o->optimizer, moved, 1, &o->error), -EINVAL,
 		"there are 2 groups");
 	/* They change places, and only the new ones are written. */
-	moved[0] = calloc(o.specs[0].numel, nvs_dtype_size(o.specs[0].dtype));
+	moved[0] = calloc(o->specs[0].numel, nvs_dtype_size(o->specs[0].dtype));
 	assert_non_null(moved[0]);
-	DONE(&o, nvs_optimizer_set_weights(o.optimizer, moved, 2, &o.error));
-	optim_lend(&o, 1, 1);
-	DONE(&o, optim_step(&o, 1));
+	DONE(o, nvs_optimizer_set_weights(o->optimizer, moved, 2, &o->error));
+	optim_lend(o, 1, 1);
+	DONE(o, optim_step(o, 1));
 	assert_memory_equal(first, before, sizeof(before));
 	assert_memory_not_equal(moved[0], before, sizeof(before));
-	DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-	DONE(&o, nvs_optimizer_close(o.optimizer, &o.error));
-	o.optimizer = NULL;
+	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	DONE(o, nvs_optimizer_close(o->optimizer, &o->error));
+	o->optimizer = NULL;
 	free(moved[0]);
 	/* A group without weights gets none. */
-	o.specs[0].weights = NULL;
-	DONE(&o, optim_open(&o));
+	o->specs[0].weights = NULL;
+	DONE(o, optim_open(o));
 	moved[0] = first;
-	REFUSED(&o, nvs_optimizer_set_weights(o.optimizer, moved, 2, &o.error), -EINVAL,
+	REFUSED(o, nvs_optimizer_set_weights(o->optimizer, moved, 2, &o->error), -EINVAL,
 		"without weights");
-	o.specs[0].weights = first;
-	optim_close(&o);
+	o->specs[0].weights = first;
 }
 
 /* ---- Calls within a call ---- */
@@ -260,31 +247,31 @@ static void call_all(struct within *within)
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_group_info group = {.size = sizeof(group)};
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
-	struct nvs_optimizer *o = within->optimizer;
+	struct nvs_optimizer *own = within->optimizer;
 	struct nvs_error error = {.size = sizeof(error)};
 	float data[4] = {0};
 	const int rc[CALLS] = {
-		nvs_optimizer_lend_gradients(o, 0, NVS_F32, data, &error),
-		nvs_optimizer_add_gradients(o, 0, 0, 4, NVS_F32, data, NULL, &error),
-		nvs_optimizer_clear_gradients(o, &error),
-		nvs_optimizer_sum_gradients(o, &sums, &error),
-		nvs_optimizer_sum_groups(o, &sums.sum_squares, 1, &error),
-		nvs_optimizer_step(o, NULL, NULL, &error),
-		nvs_optimizer_get_info(o, &info, &error),
-		nvs_optimizer_get_group_info(o, 0, &group, &error),
-		nvs_optimizer_get(o, 0, NVS_MASTER, 0, 4, data, &error),
-		nvs_optimizer_set(o, 0, NVS_MASTER, 0, 4, data, &error),
-		nvs_optimizer_set_step(o, 7, &error),
-		nvs_optimizer_get_weights(o, &error),
-		nvs_optimizer_set_weights(o, &within->moved, 1, &error),
-		nvs_optimizer_commit(o, &error),
-		nvs_optimizer_close(o, &error),
-		nvs_optimizer_abandon(o, &error),
-		nvs_optimizer_export(o, NULL, NULL, NULL),
+		nvs_optimizer_lend_gradients(own, 0, NVS_F32, data, &error),
+		nvs_optimizer_add_gradients(own, 0, 0, 4, NVS_F32, data, NULL, &error),
+		nvs_optimizer_clear_gradients(own, &error),
+		nvs_optimizer_sum_gradients(own, &sums, &error),
+		nvs_optimizer_sum_groups(own, &sums.sum_squares, 1, &error),
+		nvs_optimizer_step(own, NULL, NULL, &error),
+		nvs_optimizer_get_info(own, &info, &error),
+		nvs_optimizer_get_group_info(own, 0, &group, &error),
+		nvs_optimizer_get(own, 0, NVS_MASTER, 0, 4, data, &error),
+		nvs_optimizer_set(own, 0, NVS_MASTER, 0, 4, data, &error),
+		nvs_optimizer_set_step(own, 7, &error),
+		nvs_optimizer_get_weights(own, &error),
+		nvs_optimizer_set_weights(own, &within->moved, 1, &error),
+		nvs_optimizer_commit(own, &error),
+		nvs_optimizer_close(own, &error),
+		nvs_optimizer_abandon(own, &error),
+		nvs_optimizer_export(own, NULL, NULL, NULL),
 	};
 
 	memcpy(within->rc, rc, sizeof(rc));
-	within->loss_scale = nvs_optimizer_loss_scale(o);
+	within->loss_scale = nvs_optimizer_loss_scale(own);
 	__atomic_fetch_add(&within->runs, 1, __ATOMIC_RELAXED);
 }
 
@@ -325,7 +312,7 @@ static void all_were_refused(struct within *within, bool all)
 	*within = (struct within){.optimizer = within->optimizer};
 }
 
-static void begin_within(struct optim *o, struct within *within, bool update)
+static void begin_within(struct within *within, bool update)
 {
 	optim_init(o, pair, LENGTH(pair));
 	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
@@ -344,19 +331,18 @@ static void begin_within(struct optim *o, struct within *within, bool update)
 TEST(calls_within_a_call_on_the_same_optimizer_are_refused)
 {
 	struct within within;
-	struct optim o;
 
 	for (unsigned update = 0; update < 2; update++) {
-		begin_within(&o, &within, update);
-		optim_run(&o, 1, 1);
+		begin_within(&within, update);
+		optim_run(o, 1, 1);
 		all_were_refused(&within, false);
-		DONE(&o, nvs_optimizer_export(o.optimizer, state_that_calls, &within, &o.error));
+		DONE(o, nvs_optimizer_export(o->optimizer, state_that_calls, &within, &o->error));
 		all_were_refused(&within, true);
-		assert_int_equal(o.result.step, 1);
+		assert_int_equal(o->result.step, 1);
 		/* It can be used as before. */
-		optim_run(&o, 2, 2);
-		assert_int_equal(o.result.step, 2);
-		optim_close(&o);
+		optim_run(o, 2, 2);
+		assert_int_equal(o->result.step, 2);
+		optim_close(o);
 	}
 }
 
@@ -365,41 +351,38 @@ TEST(calls_within_a_call_on_the_same_optimizer_are_refused)
 TEST(a_step_without_gradients_changes_nothing)
 {
 	struct snapshot snapshot;
-	struct optim o;
 
-	begin(&o);
-	optim_run(&o, 1, 2);
-	snapshot_take(&o, &snapshot);
+	begin(o);
+	optim_run(o, 1, 2);
+	snapshot_take(o, &snapshot);
 	for (unsigned i = 0; i < 3; i++) {
-		DONE(&o, nvs_optimizer_step(o.optimizer, NULL, &o.result, &o.error));
-		assert_int_equal(o.result.step, 2);
-		assert_int_equal(o.result.tiles, 0);
-		assert_false(o.result.skipped);
+		DONE(o, nvs_optimizer_step(o->optimizer, NULL, &o->result, &o->error));
+		assert_int_equal(o->result.step, 2);
+		assert_int_equal(o->result.tiles, 0);
+		assert_false(o->result.skipped);
 	}
-	assert_true(o.result.norm == -1);
-	o.result.norm = snapshot.norm;
-	IS_AS(&o, &snapshot);
-	optim_run(&o, 3, 3);
+	assert_true(o->result.norm == -1);
+	o->result.norm = snapshot.norm;
+	IS_AS(o, &snapshot);
+	optim_run(o, 3, 3);
 	snapshot_free(&snapshot);
-	optim_close(&o);
 }
 
 TEST(adding_no_elements_makes_no_gradient)
 {
 	float none = 1;
 	uint64_t added = 7;
-	struct optim o;
 
-	begin(&o);
-	DONE(&o,
-	     nvs_optimizer_add_gradients(o.optimizer, 0, 5, 0, NVS_F32, &none, &added, &o.error));
+	begin(o);
+	DONE(o,
+	     nvs_optimizer_add_gradients(o->optimizer, 0, 5, 0, NVS_F32, &none, &added, &o->error));
 	assert_int_equal(added, 0);
-	DONE(&o, nvs_optimizer_step(o.optimizer, NULL, &o.result, &o.error));
-	assert_int_equal(o.result.step, 0);
+	DONE(o, nvs_optimizer_step(o->optimizer, NULL, &o->result, &o->error));
+	assert_int_equal(o->result.step, 0);
 	/* A group without gradients accepts all ways to give them. */
-	DONE(&o, nvs_optimizer_add_gradients(o.optimizer, 0, 0, 0, NVS_F32, &none, NULL, &o.error));
-	optim_run(&o, 1, 1);
-	optim_close(&o);
+	DONE(o,
+	     nvs_optimizer_add_gradients(o->optimizer, 0, 0, 0, NVS_F32, &none, NULL, &o->error));
+	optim_run(o, 1, 1);
 }
 
 /* All ranks must use the same next loss scale, including one whose groups have no gradients. */
@@ -408,21 +391,19 @@ TEST(the_loss_scale_follows_other_ranks_without_gradients)
 	struct nvs_gradient_sums sums = {.size = sizeof(sums), .sum_squares = INFINITY};
 	const struct nvs_step_options options = {
 		.size = sizeof(options), .lr = 1e-3, .sums = &sums};
-	struct optim o;
 
-	optim_init(&o, pair, LENGTH(pair));
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	o.config.fp16.enabled = true;
-	o.config.fp16.hysteresis = 1;
-	o.config.fp16.loss_scale_window = 2;
-	DONE(&o, optim_open(&o));
-	DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
-	assert_true(o.result.skipped && o.result.step == 0);
-	assert_true(nvs_optimizer_loss_scale(o.optimizer) == 32768);
+	optim_init(o, pair, LENGTH(pair));
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o->config.fp16.enabled = true;
+	o->config.fp16.hysteresis = 1;
+	o->config.fp16.loss_scale_window = 2;
+	DONE(o, optim_open(o));
+	DONE(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error));
+	assert_true(o->result.skipped && o->result.step == 0);
+	assert_true(nvs_optimizer_loss_scale(o->optimizer) == 32768);
 	sums.sum_squares = 4;
 	for (unsigned i = 0; i < 2; i++)
-		DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
-	assert_true(!o.result.skipped && o.result.step == 0);
-	assert_true(nvs_optimizer_loss_scale(o.optimizer) == 65536);
-	optim_close(&o);
+		DONE(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error));
+	assert_true(!o->result.skipped && o->result.step == 0);
+	assert_true(nvs_optimizer_loss_scale(o->optimizer) == 65536);
 }

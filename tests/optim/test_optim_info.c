@@ -5,9 +5,11 @@
 
 #include <errno.h>
 
+ONE_OPTIMIZER
+
 static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
 
-static struct nvs_optimizer_info progress_of(struct optim *o)
+static struct nvs_optimizer_info progress_of(void)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 
@@ -17,8 +19,7 @@ static struct nvs_optimizer_info progress_of(struct optim *o)
 	return info;
 }
 
-static void has_gradients_of(struct optim *o, size_t group, enum nvs_gradients gradients,
-			     uint64_t numel)
+static void has_gradients_of(size_t group, enum nvs_gradients gradients, uint64_t numel)
 {
 	struct nvs_group_info info = {.size = sizeof(info)};
 
@@ -29,7 +30,7 @@ static void has_gradients_of(struct optim *o, size_t group, enum nvs_gradients g
 	assert_int_equal(info.gradients_numel, numel);
 }
 
-static void add(struct optim *o, uint64_t offset, uint64_t numel)
+static void add(uint64_t offset, uint64_t numel)
 {
 	DONE(o, nvs_optimizer_add_gradients(o->optimizer, 0, offset, numel, NVS_F32,
 					    o->gradients[0], NULL, &o->error));
@@ -37,25 +38,22 @@ static void add(struct optim *o, uint64_t offset, uint64_t numel)
 
 TEST(info_has_the_step_and_the_gradients)
 {
-	struct optim o;
-
-	optim_init(&o, pair, LENGTH(pair));
-	DONE(&o, optim_open(&o));
-	assert_true(progress_of(&o).step == 0 && progress_of(&o).loss_scale == 1 &&
-		    !progress_of(&o).kept);
-	has_gradients_of(&o, 0, NVS_GRADIENTS_NONE, 0);
-	optim_lend(&o, 1, 1);
-	has_gradients_of(&o, 1, NVS_GRADIENTS_LENT, pair[1].numel);
-	DONE(&o, optim_step(&o, 1));
-	assert_true(progress_of(&o).step == 1 && !progress_of(&o).unfinished);
-	has_gradients_of(&o, 1, NVS_GRADIENTS_NONE, 0);
-	add(&o, 5, 100);
-	add(&o, 5, 20);
-	has_gradients_of(&o, 0, NVS_GRADIENTS_ADDED, 120);
-	has_gradients_of(&o, 1, NVS_GRADIENTS_NONE, 0);
-	DONE(&o, nvs_optimizer_clear_gradients(o.optimizer, &o.error));
-	has_gradients_of(&o, 0, NVS_GRADIENTS_NONE, 0);
-	optim_close(&o);
+	optim_init(o, pair, LENGTH(pair));
+	DONE(o, optim_open(o));
+	assert_true(progress_of().step == 0 && progress_of().loss_scale == 1 &&
+		    !progress_of().kept);
+	has_gradients_of(0, NVS_GRADIENTS_NONE, 0);
+	optim_lend(o, 1, 1);
+	has_gradients_of(1, NVS_GRADIENTS_LENT, pair[1].numel);
+	DONE(o, optim_step(o, 1));
+	assert_true(progress_of().step == 1 && !progress_of().unfinished);
+	has_gradients_of(1, NVS_GRADIENTS_NONE, 0);
+	add(5, 100);
+	add(5, 20);
+	has_gradients_of(0, NVS_GRADIENTS_ADDED, 120);
+	has_gradients_of(1, NVS_GRADIENTS_NONE, 0);
+	DONE(o, nvs_optimizer_clear_gradients(o->optimizer, &o->error));
+	has_gradients_of(0, NVS_GRADIENTS_NONE, 0);
 }
 
 /* A program pairs the stores of parameters and optimizer by them. */
@@ -63,88 +61,78 @@ TEST(commits_have_a_number_and_the_callers_note)
 {
 	char found[16] = "";
 	size_t nbytes = sizeof(found);
-	struct optim o;
 
-	optim_init(&o, pair, LENGTH(pair));
-	o.config.keep = true;
-	DONE(&o, optim_open(&o));
-	assert_true(progress_of(&o).generation == 0);
-	optim_run(&o, 1, 1);
-	DONE(&o, nvs_optimizer_set_note(o.optimizer, "step 1", 6, &o.error));
-	DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
-	assert_true(progress_of(&o).generation == 1);
-	optim_shut(&o);
-	DONE(&o, optim_open(&o));
-	assert_true(progress_of(&o).generation >= 1 && progress_of(&o).step == 1);
-	assert_int_equal(nvs_optimizer_get_note(o.optimizer, found, &nbytes), 0);
+	optim_init(o, pair, LENGTH(pair));
+	o->config.keep = true;
+	DONE(o, optim_open(o));
+	assert_true(progress_of().generation == 0);
+	optim_run(o, 1, 1);
+	DONE(o, nvs_optimizer_set_note(o->optimizer, "step 1", 6, &o->error));
+	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	assert_true(progress_of().generation == 1);
+	optim_shut(o);
+	DONE(o, optim_open(o));
+	assert_true(progress_of().generation >= 1 && progress_of().step == 1);
+	assert_int_equal(nvs_optimizer_get_note(o->optimizer, found, &nbytes), 0);
 	assert_string_equal(found, "step 1");
 	assert_int_equal(nbytes, 6);
-	optim_close(&o);
 }
 
 TEST(info_has_the_state_of_an_earlier_run)
 {
-	struct optim o;
-
-	optim_init(&o, pair, LENGTH(pair));
-	o.config.keep = true;
-	o.config.fp16.enabled = true;
-	o.config.fp16.initial_scale_power = 4;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 3);
-	add(&o, 7, 1000);
-	optim_shut(&o);
-	DONE(&o, optim_open(&o));
-	assert_true(progress_of(&o).step == 3 && progress_of(&o).kept &&
-		    progress_of(&o).loss_scale == 16);
-	has_gradients_of(&o, 0, NVS_GRADIENTS_ADDED, 1000);
-	has_gradients_of(&o, 1, NVS_GRADIENTS_NONE, 0);
-	optim_close(&o);
+	optim_init(o, pair, LENGTH(pair));
+	o->config.keep = true;
+	o->config.fp16.enabled = true;
+	o->config.fp16.initial_scale_power = 4;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 3);
+	add(7, 1000);
+	optim_shut(o);
+	DONE(o, optim_open(o));
+	assert_true(progress_of().step == 3 && progress_of().kept &&
+		    progress_of().loss_scale == 16);
+	has_gradients_of(0, NVS_GRADIENTS_ADDED, 1000);
+	has_gradients_of(1, NVS_GRADIENTS_NONE, 0);
 }
 
 TEST(an_unfinished_step_of_an_earlier_run_is_reported)
 {
-	struct optim o;
-
-	optim_init(&o, pair, LENGTH(pair));
-	optim_simulate(&o);
-	o.config.keep = true;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 1);
-	optim_lend(&o, 2, 1);
-	sim_fail(o.sim, NVS_WRITE, 1, EIO, SIM_ALWAYS);
-	assert_int_equal(optim_step(&o, 2), -EIO);
-	sim_no_faults(o.sim);
-	assert_true(progress_of(&o).unfinished && progress_of(&o).step == 1);
-	optim_shut(&o);
-	DONE(&o, optim_open(&o));
-	assert_true(progress_of(&o).unfinished && progress_of(&o).step == 1);
-	has_gradients_of(&o, 0, NVS_GRADIENTS_OWED, 0);
-	optim_lend(&o, 2, 1);
-	DONE(&o, optim_step(&o, 2));
-	assert_true(!progress_of(&o).unfinished && progress_of(&o).step == 2);
-	optim_close(&o);
+	optim_init(o, pair, LENGTH(pair));
+	optim_simulate(o);
+	o->config.keep = true;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 1);
+	optim_lend(o, 2, 1);
+	sim_fail(o->sim, NVS_WRITE, 1, EIO, SIM_ALWAYS);
+	assert_int_equal(optim_step(o, 2), -EIO);
+	sim_no_faults(o->sim);
+	assert_true(progress_of().unfinished && progress_of().step == 1);
+	optim_shut(o);
+	DONE(o, optim_open(o));
+	assert_true(progress_of().unfinished && progress_of().step == 1);
+	has_gradients_of(0, NVS_GRADIENTS_OWED, 0);
+	optim_lend(o, 2, 1);
+	DONE(o, optim_step(o, 2));
+	assert_true(!progress_of().unfinished && progress_of().step == 2);
 }
 
 TEST(wrong_arguments_are_refused)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_group_info group = {.size = sizeof(group)};
-	struct optim o;
 
-	optim_init(&o, pair, LENGTH(pair));
-	DONE(&o, optim_open(&o));
+	optim_init(o, pair, LENGTH(pair));
+	DONE(o, optim_open(o));
 	assert_int_equal(nvs_optimizer_get_info(NULL, &info, NULL), -EINVAL);
 	assert_int_equal(nvs_optimizer_get_group_info(NULL, 0, &group, NULL), -EINVAL);
 	assert_int_equal(nvs_optimizer_set_step(NULL, 1, NULL), -EINVAL);
-	REFUSED(&o, nvs_optimizer_get_info(o.optimizer, NULL, &o.error), -EINVAL, "NULL");
-	REFUSED(&o, nvs_optimizer_get_group_info(o.optimizer, 0, NULL, &o.error), -EINVAL, "NULL");
-	REFUSED(&o, nvs_optimizer_get_group_info(o.optimizer, 2, &group, &o.error), -EINVAL,
+	REFUSED(o, nvs_optimizer_get_info(o->optimizer, NULL, &o->error), -EINVAL, "NULL");
+	REFUSED(o, nvs_optimizer_get_group_info(o->optimizer, 0, NULL, &o->error), -EINVAL, "NULL");
+	REFUSED(o, nvs_optimizer_get_group_info(o->optimizer, 2, &group, &o->error), -EINVAL,
 		"no group");
-	REFUSED(&o, nvs_optimizer_set_step(o.optimizer, UINT64_MAX, &o.error), -EINVAL, "step");
+	REFUSED(o, nvs_optimizer_set_step(o->optimizer, UINT64_MAX, &o->error), -EINVAL, "step");
 	info.size = 0;
-	REFUSED(&o, nvs_optimizer_get_info(o.optimizer, &info, &o.error), -EINVAL, "size");
-	optim_close(&o);
+	REFUSED(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error), -EINVAL, "size");
 }
 
 #define STEPS_MAX ((UINT64_C(1) << 53) - 1)
@@ -153,28 +141,26 @@ TEST(wrong_arguments_are_refused)
 TEST(a_step_beyond_the_largest_count_is_refused)
 {
 	struct snapshot before;
-	struct optim o;
 
-	optim_init(&o, pair, LENGTH(pair));
-	o.config.keep = true;
-	DONE(&o, optim_open(&o));
-	REFUSED(&o, nvs_optimizer_set_step(o.optimizer, STEPS_MAX + 1, &o.error), -EINVAL, "step");
-	DONE(&o, nvs_optimizer_set_step(o.optimizer, STEPS_MAX - 1, &o.error));
-	optim_lend(&o, 1, 1);
-	DONE(&o, optim_step(&o, 1));
-	assert_true(progress_of(&o).step == STEPS_MAX);
-	o.result = (struct nvs_step_result){.size = sizeof(o.result)};
-	snapshot_take(&o, &before);
-	optim_lend(&o, 2, 1);
-	REFUSED(&o, optim_step(&o, 2), -EOVERFLOW, "9007199254740991 steps");
-	assert_true(progress_of(&o).step == STEPS_MAX && !progress_of(&o).unfinished);
-	has_gradients_of(&o, 0, NVS_GRADIENTS_LENT, pair[0].numel);
-	o.result = (struct nvs_step_result){.size = sizeof(o.result)};
-	IS_AS(&o, &before);
+	optim_init(o, pair, LENGTH(pair));
+	o->config.keep = true;
+	DONE(o, optim_open(o));
+	REFUSED(o, nvs_optimizer_set_step(o->optimizer, STEPS_MAX + 1, &o->error), -EINVAL, "step");
+	DONE(o, nvs_optimizer_set_step(o->optimizer, STEPS_MAX - 1, &o->error));
+	optim_lend(o, 1, 1);
+	DONE(o, optim_step(o, 1));
+	assert_true(progress_of().step == STEPS_MAX);
+	o->result = (struct nvs_step_result){.size = sizeof(o->result)};
+	snapshot_take(o, &before);
+	optim_lend(o, 2, 1);
+	REFUSED(o, optim_step(o, 2), -EOVERFLOW, "9007199254740991 steps");
+	assert_true(progress_of().step == STEPS_MAX && !progress_of().unfinished);
+	has_gradients_of(0, NVS_GRADIENTS_LENT, pair[0].numel);
+	o->result = (struct nvs_step_result){.size = sizeof(o->result)};
+	IS_AS(o, &before);
 	snapshot_free(&before);
-	optim_shut(&o);
-	DONE(&o, optim_open(&o));
-	assert_true(progress_of(&o).step == STEPS_MAX);
-	DONE(&o, nvs_optimizer_set_step(o.optimizer, STEPS_MAX, &o.error));
-	optim_close(&o);
+	optim_shut(o);
+	DONE(o, optim_open(o));
+	assert_true(progress_of().step == STEPS_MAX);
+	DONE(o, nvs_optimizer_set_step(o->optimizer, STEPS_MAX, &o->error));
 }

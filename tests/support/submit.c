@@ -2,7 +2,9 @@
 #include "support/submit.h"
 
 #include <assert.h>
+#include <sched.h>
 
+#include "aio/internal.h"
 #include "aio/requests/requests.h"
 
 int submit_all(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
@@ -65,4 +67,16 @@ bool is_completed(const struct transfer *transfer)
 	if (request)
 		return request_state(request) != REQUEST_IN_FLIGHT;
 	return __atomic_load_n(&transfer->state.phase, __ATOMIC_ACQUIRE) == TRANSFER_COMPLETED;
+}
+
+void await_awaited_reads(struct nvs_aio *aio, uint64_t n)
+{
+	uint64_t reads;
+
+	do {
+		sched_yield();
+		pthread_mutex_lock(&aio->lock);
+		reads = aio->awaited_reads;
+		pthread_mutex_unlock(&aio->lock);
+	} while (reads < n);
 }

@@ -21,5 +21,7 @@ int await_all(struct nvs_aio *aio, struct transfer *const *transfers, size_t n, 
 	      struct nvs_error *error);
 /* Whether a submitted transfer has completed: one of submit_all(), or one with a queue. */
 bool is_completed(const struct transfer *transfer);
+/* Waits until calls wait for at least `n` reads of the aio. */
+void await_awaited_reads(struct nvs_aio *aio, uint64_t n);
 
 #endif

@@ -42,7 +42,7 @@ struct made {
 };
 
 static struct made made[256];
-static size_t nmade;
+static size_t nmade, nkept; /* the first `nkept` stay until cleanup_all() */
 
 static const char *remember(int what, const char *path, int fd)
 {
@@ -79,7 +79,7 @@ int cleanup(void **state)
 	int rc = 0;
 
 	(void)state;
-	while (nmade) {
+	while (nmade > nkept) {
 		struct made *one = &made[--nmade];
 
 		if (undo(one)) {
@@ -89,6 +89,17 @@ int cleanup(void **state)
 		free(one->path);
 	}
 	return rc;
+}
+
+void keep_made(void)
+{
+	nkept = nmade;
+}
+
+int cleanup_all(void **state)
+{
+	nkept = 0;
+	return cleanup(state);
 }
 
 /* ---- Random data ---- */

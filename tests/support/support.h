@@ -41,6 +41,9 @@
 
 /* Removes what the functions below have made; a cmocka teardown. */
 int cleanup(void **state);
+/* What they have made so far stays until this one, a teardown of a file's tests. */
+void keep_made(void);
+int cleanup_all(void **state);
 
 /* A number of rounds or seeds for a run of `make check-all`, and the fewer that suffice for the others. */
 unsigned at_length(unsigned all, unsigned few);

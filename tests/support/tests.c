@@ -16,6 +16,7 @@ static struct group {
 	size_t n;
 	CMFixtureFunction setup, teardown;	     /* of the group */
 	CMFixtureFunction each_setup, each_teardown; /* of tests that have none */
+	void (*finish)(void);
 } groups[FILES_MAX];
 
 static struct group *group_of(const char *file)
@@ -56,6 +57,17 @@ void tests_around(const char *file, CMFixtureFunction setup, CMFixtureFunction t
 
 	group->setup = setup;
 	group->teardown = teardown;
+}
+
+void tests_finish(const char *file, void (*finish)(void))
+{
+	group_of(file)->finish = finish;
+}
+
+void tests_passed(const char *file)
+{
+	if (group_of(file)->finish)
+		group_of(file)->finish();
 }
 
 int tests_run(const char *file)

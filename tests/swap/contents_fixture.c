@@ -4,8 +4,6 @@
  */
 #include "swap/contents_fixture.h"
 
-#include "support/sole_owner.h"
-
 const uint64_t tensor_lengths[TENSORS] = {1, 70001, LENGTH_MAX};
 
 void contents_store(struct contents *c, struct fixture *f, struct nvs_tensor **t)

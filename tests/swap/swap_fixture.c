@@ -6,116 +6,59 @@
 #include "swap/swap_fixture.h"
 #include "config/config.h"
 #include "store/member/member.h"
-#include "support/sole_owner.h"
 #include "support/support.h"
+#include "swap/residency/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <linux/magic.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 /* ---- Places ---- */
 
-static char ext4_root[64];
 /* Directories to remove at the end, even if a test failed. */
 static char *made[64];
 
-static bool run(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static bool run(const char *format, ...)
-{
-	char command[512];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(command, sizeof(command), format, args);
-	va_end(args);
-	return system(command) == 0;
-}
-
-static bool is_tmpfs(const char *path)
-{
-	struct statfs fs;
-
-	return !statfs(path, &fs) && fs.f_type == TMPFS_MAGIC;
-}
-
-/* In memory if possible: fast, and without wear. */
-static bool make_image(char image[64])
-{
-	int fd;
-
-	snprintf(image, 64, "%s/nvswap-test-XXXXXX",
-		 is_tmpfs("/dev/shm") ? "/dev/shm" : "/var/tmp");
-	fd = mkstemp(image);
-	if (fd < 0)
-		return false;
-	if (ftruncate(fd, PLACE_EXT4_BYTES)) {
-		close(fd);
-		unlink(image);
-		return false;
-	}
-	close(fd);
-	return true;
-}
-
-static const char *mount_ext4(void)
-{
-	char image[64];
-	bool mounted;
-
-	if (geteuid())
-		return "an ext4 on a loop device needs root";
-	if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
-		return "no mount namespace of our own is to be had";
-	if (!make_image(image))
-		return "no room for the image of a file system";
-	snprintf(ext4_root, sizeof(ext4_root), "/tmp/nvswap-test-XXXXXX");
-	mounted = mkdtemp(ext4_root) &&
-		  run("PATH=$PATH:/usr/sbin:/sbin; mkfs.ext4 -q -F -O ^has_journal %s && "
-		      "mount -o loop %s %s 2>&1",
-		      image, image, ext4_root);
-	unlink(image);
-	if (mounted)
-		return NULL;
-	rmdir(ext4_root);
-	ext4_root[0] = 0;
-	return "an ext4 could not be made and mounted on a loop device";
-}
+static const char *ext4_root, *no_ext4;
 
 int places_leave_all(void **state)
 {
-	(void)state;
 	for (size_t i = 0; i < LENGTH(made); i++)
 		place_leave(made[i]);
-	if (ext4_root[0]) {
-		umount2(ext4_root, MNT_DETACH);
-		rmdir(ext4_root);
-		ext4_root[0] = 0;
-	}
-	return 0;
+	ext4_root = no_ext4 = NULL;
+	return cleanup_all(state);
+}
+
+/* One for all tests of a file. */
+static const char *make_ext4(void)
+{
+	const char *device = loop_device(PLACE_EXT4_BYTES, 512, &no_ext4);
+
+	if (device && ext4_make(device, "-O ^has_journal", &no_ext4))
+		ext4_root = ext4_mount(device, 0, NULL, &no_ext4);
+	keep_made();
+	return ext4_root;
 }
 
 static const char *root_of(enum place place, const char **reason)
 {
-	static bool tried;
-	static const char *why;
+	struct statfs fs;
 
 	if (place == PLACE_DISK)
 		return "/var/tmp";
-	if (place == PLACE_TMPFS) {
-		*reason = "there is no tmpfs at /dev/shm";
-		return is_tmpfs("/dev/shm") ? "/dev/shm" : NULL;
+	if (place == PLACE_EXT4) {
+		const char *root = ext4_root || no_ext4 ? ext4_root : make_ext4();
+
+		*reason = no_ext4;
+		return root;
 	}
-	if (!tried)
-		why = mount_ext4();
-	tried = true;
-	*reason = why;
-	return why ? NULL : ext4_root;
+	*reason = "there is no tmpfs at /dev/shm";
+	return !statfs("/dev/shm", &fs) && fs.f_type == TMPFS_MAGIC ? "/dev/shm" : NULL;
 }
 
 char *place_make(enum place place)
@@ -140,9 +83,12 @@ char *place_make(enum place place)
 
 void place_leave(char *directory)
 {
+	char command[512];
+
 	if (!directory)
 		return;
-	run("rm -rf '%s'", directory);
+	snprintf(command, sizeof(command), "rm -rf '%s'", directory);
+	(void)!system(command);
 	for (size_t i = 0; i < LENGTH(made); i++)
 		if (made[i] == directory)
 			made[i] = NULL;
@@ -210,6 +156,7 @@ void fixture_init(struct fixture *fixture, const struct setup *setup)
 			skip();
 	}
 	configure(fixture);
+	fixture->made = true;
 }
 
 int fixture_reopen(struct fixture *fixture)
@@ -266,6 +213,7 @@ void fixture_close(struct fixture *fixture)
 			place_leave(fixture->paths[i]);
 	}
 	pthread_mutex_destroy(&fixture->log_lock);
+	fixture->made = false;
 }
 
 void fixture_store_file(const struct fixture *fixture, const char *name, char path[512])
@@ -413,20 +361,6 @@ void tensor_compare(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t
 
 /* ---- Contents ---- */
 
-uint64_t next_random(uint64_t *state)
-{
-	uint64_t x = *state += UINT64_C(0x9e3779b97f4a7c15);
-
-	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return x ^ (x >> 31);
-}
-
-uint64_t below(uint64_t *state, uint64_t n)
-{
-	return next_random(state) % n;
-}
-
 uint64_t seed_of_run(void)
 {
 	const char *text = getenv("TEST_SEED");
@@ -438,13 +372,7 @@ uint64_t seed_of_run(void)
 
 void fill(void *data, uint64_t nbytes, uint64_t seed)
 {
-	char *bytes = data;
-
-	for (uint64_t i = 0; i < nbytes; i += 8) {
-		uint64_t word = next_random(&seed);
-
-		memcpy(bytes + i, &word, nbytes - i < 8 ? nbytes - i : 8);
-	}
+	random_fill(&seed, data, nbytes);
 }
 
 bool filled(const void *data, uint64_t nbytes, uint64_t seed)
@@ -469,4 +397,126 @@ void shuffle(struct nvs_tensor **tensors, size_t n, uint64_t *seed)
 		tensors[k] = tensors[i - 1];
 		tensors[i - 1] = tensor;
 	}
+}
+
+/* ---- Tensors with one owner each ---- */
+
+static uint64_t newest_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
+{
+	uint64_t pin = 0;
+
+	engine_lock(engine);
+	pin = pins_newest(tensor);
+	engine_unlock(engine);
+	return pin;
+}
+
+/* The number of leading tensors with the same pin, which is stored in *pin. */
+static size_t pinned_together(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
+			      size_t n, uint64_t *pin)
+{
+	size_t i = 1;
+
+	*pin = newest_pin(engine, tensors[0]);
+	while (i < n && newest_pin(engine, tensors[i]) == *pin)
+		i++;
+	return i;
+}
+
+int sole_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 int timeout_ms, struct nvs_error *error)
+{
+	uint64_t pin;
+
+	return nvs_tensor_swap_in(engine, tensors, n, timeout_ms, &pin, error);
+}
+
+int sole_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, int timeout_ms,
+	     struct nvs_error *error)
+{
+	uint64_t pin;
+
+	return nvs_tensor_pin(engine, tensors, n, timeout_ms, &pin, error);
+}
+
+static bool must_wait_again(int rc)
+{
+	return rc == -EAGAIN || rc == -ETIMEDOUT;
+}
+
+/* As in one call, a transfer still in flight takes precedence over a failed one. */
+int sole_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+	      int timeout_ms, struct nvs_error *error)
+{
+	struct nvs_error last = {.size = sizeof(last)};
+	int rc = 0;
+
+	for (size_t i = 0, k; i < n && !must_wait_again(rc); i += k) {
+		uint64_t pin;
+		int failure;
+
+		k = pinned_together(engine, tensors + i, n - i, &pin);
+		failure = nvs_tensor_wait(engine, tensors + i, k, pin, timeout_ms, &last);
+		if (!failure || (rc && !must_wait_again(failure)))
+			continue;
+		rc = failure;
+		if (error)
+			*error = last;
+	}
+	return rc;
+}
+
+int sole_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 enum nvs_how how, struct nvs_error *error)
+{
+	uint64_t pin;
+	size_t k;
+	int rc = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (!newest_pin(engine, tensors[i]))
+			return nvs_tensor_release(engine, tensors, n,
+						  newest_pin(engine, tensors[0]), how, error);
+	for (size_t i = 0; i < n && !rc; i += k) {
+		k = pinned_together(engine, tensors + i, n - i, &pin);
+		rc = nvs_tensor_release(engine, tensors + i, k, pin, how, error);
+	}
+	return rc;
+}
+
+/* ---- Files ---- */
+
+static XXH3_state_t *sum;
+
+static int add_to_sum(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	static uint8_t bytes[64 * 1024];
+	int fd = type == FTW_F ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	ssize_t n;
+
+	(void)ftw;
+	XXH3_64bits_update(sum, path, strlen(path));
+	XXH3_64bits_update(sum, &st->st_mode, sizeof(st->st_mode));
+	XXH3_64bits_update(sum, &st->st_mtim, sizeof(st->st_mtim));
+	XXH3_64bits_update(sum, &st->st_ctim, sizeof(st->st_ctim));
+	while (fd >= 0 && (n = read(fd, bytes, sizeof(bytes))) > 0)
+		XXH3_64bits_update(sum, bytes, (size_t)n);
+	if (fd >= 0)
+		close(fd);
+	return 0;
+}
+
+uint64_t sum_of_files(const char *path)
+{
+	uint64_t result;
+
+	sum = XXH3_createState();
+	XXH3_64bits_reset(sum);
+	if (nftw(path, add_to_sum, 16, FTW_PHYS)) {
+		perror(path);
+		abort();
+	}
+	result = XXH3_64bits_digest(sum);
+	XXH3_freeState(sum);
+	return result;
 }

@@ -18,10 +18,11 @@
 #include "config/config.h"
 #include "nvswap.h"
 #include "support/sim/sim_drive.h"
+#include "support/support.h"
 #include "support/tests.h"
 #include "swap/calls/calls.h"
 
-#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+#define LENGTH(array) COUNT(array)
 #define KIB	      UINT64_C(1024)
 #define MIB	      (KIB * 1024)
 #define GIB	      (MIB * 1024)
@@ -87,6 +88,7 @@ struct fixture {
 	struct nvs_engine *engine;
 	struct sim *sim; /* the simulated drive, or NULL; lives as long as the fixture */
 	struct nvs_error error;
+	bool made; /* by fixture_init(), until fixture_close() */
 	pthread_mutex_t log_lock;
 	char log[8192]; /* all log messages, one a line */
 };
@@ -101,6 +103,15 @@ int fixture_reopen(struct fixture *fixture);
 void fixture_shut(struct fixture *fixture);
 /* Closes what is open and removes the directories. */
 void fixture_close(struct fixture *fixture);
+/* For a file whose tests have one engine at a time: `f`, closed after each test that passes. */
+#define ONE_ENGINE                                                                                 \
+	static struct fixture one_engine, *const f = &one_engine;                                  \
+	static void close_one_engine(void)                                                         \
+	{                                                                                          \
+		if (f->made)                                                                       \
+			fixture_close(f);                                                          \
+	}                                                                                          \
+	AFTER_SUCCESS(close_one_engine)
 struct nvs_engine_stats stats_of(struct fixture *fixture);
 /* <path>/nvswap/rank0/<name> of the first path. */
 void fixture_store_file(const struct fixture *fixture, const char *name, char path[512]);
@@ -144,15 +155,34 @@ void tensor_store(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t s
 /* Swaps it in, compares and releases. */
 void tensor_compare(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed);
 
+/* ---- Tensors with one owner each ---- */
+
+/*
+ * The functions of pins without the pin: they take each tensor's newest pin, or 0 if it has none.
+ * Tests of several owners name the pins themselves.
+ */
+int sole_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 int timeout_ms, struct nvs_error *error);
+int sole_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, int timeout_ms,
+	     struct nvs_error *error);
+/* Makes one call for each run of tensors with the same pin, each with timeout_ms. */
+int sole_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+	      int timeout_ms, struct nvs_error *error);
+/* The same; if one tensor is not pinned, a single call, which fails. */
+int sole_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 enum nvs_how how, struct nvs_error *error);
+
 /* ---- Contents ---- */
 
-uint64_t next_random(uint64_t *state);
-/* A number below n > 0. */
-uint64_t below(uint64_t *state, uint64_t n);
+#define next_random(state) random_next(state)
+#define below(state, n)	   random_below(state, n)
 /* The seed, which is printed; TEST_SEED in the environment replaces the default. */
 uint64_t seed_of_run(void);
 void fill(void *data, uint64_t nbytes, uint64_t seed);
 bool filled(const void *data, uint64_t nbytes, uint64_t seed);
+/* A checksum of names, modes, times of modification and of change, and contents of all files below the path.
+ * The process ends if they can't be listed. */
+uint64_t sum_of_files(const char *path);
 void shuffle(struct nvs_tensor **tensors, size_t n, uint64_t *seed);
 
 #endif

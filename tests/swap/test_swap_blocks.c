@@ -3,7 +3,6 @@
  * Parameters and optimizer state under one nvme_path: most users name the same drive in both
  * blocks.
  */
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
 

@@ -4,11 +4,12 @@
  * forgotten and registered, and the commit has the state at its beginning.
  */
 #include "support/inject.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
+
+ONE_ENGINE
 
 /* Holds a commit in its first sync. */
 struct commit {
@@ -44,7 +45,7 @@ static void *commit_main(void *arg)
 }
 
 /* Returns when the commit is in its first sync. */
-static void commit_begin(struct commit *commit, struct fixture *f)
+static void commit_begin(struct commit *commit)
 {
 	*commit = (struct commit){.f = f,
 				  .observer = {.arg = commit, .synced = hold_sync},
@@ -71,7 +72,7 @@ static int commit_end(struct commit *commit)
 }
 
 /* Abandoning the engine leaves the store in the state of a crash. */
-static void crash_and_reopen(struct fixture *f)
+static void crash_and_reopen(void)
 {
 	engine_abandon(f->engine);
 	fixture_shut(f);
@@ -83,7 +84,7 @@ enum { A, B, C, COUNT };
 
 static const uint64_t lengths[COUNT] = {4096, 300 * KIB, 5000};
 
-static void open_and_write(struct fixture *f, struct nvs_tensor *t[COUNT])
+static void open_and_write(struct nvs_tensor *t[COUNT])
 {
 	fixture_open(f, &(const struct setup){.place = PLACE_DISK, .keep = true});
 	tensors_add(f, "t", lengths, 2, t);
@@ -95,7 +96,7 @@ static void open_and_write(struct fixture *f, struct nvs_tensor *t[COUNT])
 	tensor_store(f, t[C], 13);
 }
 
-static void register_again(struct fixture *f, struct nvs_tensor *t[COUNT], size_t n)
+static void register_again(struct nvs_tensor *t[COUNT], size_t n)
 {
 	tensors_add(f, "t", lengths, 2, t);
 	if (n > 2)
@@ -106,20 +107,18 @@ TEST(tensors_are_read_while_a_commit_syncs)
 {
 	struct nvs_tensor *t[COUNT];
 	struct commit commit;
-	struct fixture f;
 
-	open_and_write(&f, t);
-	commit_begin(&commit, &f);
-	tensor_compare(&f, t[A], 11);
-	tensor_compare(&f, t[B], 2);
-	tensor_compare(&f, t[C], 13);
-	STATE(&f, t[A], NVS_RESIDENT, false, 0);
-	OK(&f, commit_end(&commit));
-	fixture_close(&f);
+	open_and_write(t);
+	commit_begin(&commit);
+	tensor_compare(f, t[A], 11);
+	tensor_compare(f, t[B], 2);
+	tensor_compare(f, t[C], 13);
+	STATE(f, t[A], NVS_RESIDENT, false, 0);
+	OK(f, commit_end(&commit));
 }
 
 /* Overwrites all tensors during the commit; b and c twice. */
-static void overwrite_during(struct fixture *f, struct nvs_tensor *t[COUNT])
+static void overwrite_during(struct nvs_tensor *t[COUNT])
 {
 	for (uint64_t round = 1; round <= 2; round++) {
 		tensor_store(f, t[B], round * 100 + B);
@@ -136,62 +135,56 @@ TEST(a_crash_after_a_commit_finds_the_state_at_its_beginning)
 {
 	struct nvs_tensor *t[COUNT];
 	struct commit commit;
-	struct fixture f;
 
-	open_and_write(&f, t);
-	commit_begin(&commit, &f);
-	overwrite_during(&f, t);
-	OK(&f, commit_end(&commit));
-	OK(&f, sole_wait(f.engine, &t[A], 1, -1, &f.error));
+	open_and_write(t);
+	commit_begin(&commit);
+	overwrite_during(t);
+	OK(f, commit_end(&commit));
+	OK(f, sole_wait(f->engine, &t[A], 1, -1, &f->error));
 	for (uint64_t i = 0; i < COUNT; i++)
-		tensor_compare(&f, t[i], 200 + i);
-	crash_and_reopen(&f);
-	register_again(&f, t, COUNT);
-	tensor_compare(&f, t[A], 11);
-	tensor_compare(&f, t[B], 2);
-	tensor_compare(&f, t[C], 13);
-	fixture_close(&f);
+		tensor_compare(f, t[i], 200 + i);
+	crash_and_reopen();
+	register_again(t, COUNT);
+	tensor_compare(f, t[A], 11);
+	tensor_compare(f, t[B], 2);
+	tensor_compare(f, t[C], 13);
 }
 
 TEST(a_crash_after_a_failed_commit_finds_the_previous_one)
 {
 	struct nvs_tensor *t[COUNT];
 	struct commit commit;
-	struct fixture f;
 
-	open_and_write(&f, t);
-	commit_begin(&commit, &f);
-	overwrite_during(&f, t);
+	open_and_write(t);
+	commit_begin(&commit);
+	overwrite_during(t);
 	/* The new manifest can't be written. */
 	inject_fail(INJECT_WRITE, 1, 1, EIO);
 	assert_int_equal(commit_end(&commit), -EIO);
 	inject_stop(NULL);
-	OK(&f, sole_wait(f.engine, &t[A], 1, -1, &f.error));
+	OK(f, sole_wait(f->engine, &t[A], 1, -1, &f->error));
 	for (uint64_t i = 0; i < COUNT; i++)
-		tensor_compare(&f, t[i], 200 + i);
-	crash_and_reopen(&f);
-	register_again(&f, t, 2);
-	tensor_compare(&f, t[A], 1);
-	tensor_compare(&f, t[B], 2);
-	fixture_close(&f);
+		tensor_compare(f, t[i], 200 + i);
+	crash_and_reopen();
+	register_again(t, 2);
+	tensor_compare(f, t[A], 1);
+	tensor_compare(f, t[B], 2);
 }
 
 TEST(the_next_commit_has_writes_made_during_the_previous_one)
 {
 	struct nvs_tensor *t[COUNT];
 	struct commit commit;
-	struct fixture f;
 
-	open_and_write(&f, t);
-	commit_begin(&commit, &f);
-	overwrite_during(&f, t);
-	OK(&f, commit_end(&commit));
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	crash_and_reopen(&f);
-	register_again(&f, t, COUNT);
+	open_and_write(t);
+	commit_begin(&commit);
+	overwrite_during(t);
+	OK(f, commit_end(&commit));
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	crash_and_reopen();
+	register_again(t, COUNT);
 	for (uint64_t i = 0; i < COUNT; i++)
-		tensor_compare(&f, t[i], 200 + i);
-	fixture_close(&f);
+		tensor_compare(f, t[i], 200 + i);
 }
 
 /* New tensors must not get the space of one that the manifest being written names. */
@@ -199,23 +192,21 @@ TEST(a_tensor_forgotten_during_a_commit_is_in_it)
 {
 	struct nvs_tensor *t[COUNT], *more[4];
 	struct commit commit;
-	struct fixture f;
 
-	open_and_write(&f, t);
-	commit_begin(&commit, &f);
-	OK(&f, nvs_tensor_forget(f.engine, t, COUNT, &f.error));
-	tensors_add(&f, "u", (uint64_t[]){4096, 300 * KIB, 5000, 4096}, 4, more);
+	open_and_write(t);
+	commit_begin(&commit);
+	OK(f, nvs_tensor_forget(f->engine, t, COUNT, &f->error));
+	tensors_add(f, "u", (uint64_t[]){4096, 300 * KIB, 5000, 4096}, 4, more);
 	for (uint64_t i = 0; i < 4; i++)
-		tensor_store(&f, more[i], 50 + i);
-	OK(&f, commit_end(&commit));
+		tensor_store(f, more[i], 50 + i);
+	OK(f, commit_end(&commit));
 	for (uint64_t i = 0; i < 4; i++)
-		tensor_store(&f, more[i], 60 + i);
-	crash_and_reopen(&f);
-	register_again(&f, t, COUNT);
-	tensor_compare(&f, t[A], 11);
-	tensor_compare(&f, t[B], 2);
-	tensor_compare(&f, t[C], 13);
-	fixture_close(&f);
+		tensor_store(f, more[i], 60 + i);
+	crash_and_reopen();
+	register_again(t, COUNT);
+	tensor_compare(f, t[A], 11);
+	tensor_compare(f, t[B], 2);
+	tensor_compare(f, t[C], 13);
 }
 
 /*
@@ -227,32 +218,31 @@ TEST(after_two_failed_writes_in_a_commit_both_values_stay_whole)
 {
 	for (unsigned settles = 0; settles < 2; settles++) {
 		struct nvs_tensor *t;
-		struct fixture f;
 
 		(void)state;
-		OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = true);
-		t = tensor_add(&f, "a", 100000);
-		tensor_store(&f, t, 1);
-		OK(&f, nvs_engine_commit(f.engine, &f.error));
-		tensor_store(&f, t, 2);
+		OPEN(f, .place = PLACE_DISK, .keep = true, .verify = true);
+		t = tensor_add(f, "a", 100000);
+		tensor_store(f, t, 1);
+		OK(f, nvs_engine_commit(f->engine, &f->error));
+		tensor_store(f, t, 2);
 		/* A sync of the data, two writes and two syncs of manifests, the write of a label;
 		 * its sync fails, and then the write that takes it back. */
 		inject_fail(INJECT_WRITE | INJECT_SYNC, 7, 2, EIO);
-		expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EIO,
+		expect_error(f, nvs_engine_commit(f->engine, &f->error), -EIO,
 			     "could not be taken back either");
 		inject_stop(NULL);
-		tensor_write(&f, t, 3);
-		OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
-		expect_error(&f, sole_wait(f.engine, &t, 1, -1, &f.error), -EIO, "commit again");
-		tensor_compare(&f, t, 3);
+		tensor_write(f, t, 3);
+		OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
+		expect_error(f, sole_wait(f->engine, &t, 1, -1, &f->error), -EIO, "commit again");
+		tensor_compare(f, t, 3);
 		if (settles) {
-			OK(&f, nvs_engine_commit(f.engine, &f.error));
-			tensor_compare(&f, t, 3);
+			OK(f, nvs_engine_commit(f->engine, &f->error));
+			tensor_compare(f, t, 3);
 		}
-		crash_and_reopen(&f);
-		t = tensor_add(&f, "a", 100000);
-		tensor_compare(&f, t, settles ? 3 : 2);
-		fixture_close(&f);
+		crash_and_reopen();
+		t = tensor_add(f, "a", 100000);
+		tensor_compare(f, t, settles ? 3 : 2);
+		fixture_close(f);
 	}
 }
 
@@ -281,21 +271,20 @@ TEST(a_commit_writes_in_pieces)
 	const struct inject_observer observer = {.arg = &writes, .before_write = note_write};
 	uint64_t *nbytes = calloc(TENSORS, sizeof(*nbytes));
 	struct nvs_tensor **t = calloc(TENSORS, sizeof(struct nvs_tensor *));
-	struct fixture f;
 
 	MUST(nbytes && t);
-	OPEN(&f, .place = PLACE_DISK, .keep = true, .pool_bytes = 1 << 20);
+	OPEN(f, .place = PLACE_DISK, .keep = true, .pool_bytes = 1 << 20);
 	for (size_t i = 0; i < TENSORS; i++)
 		nbytes[i] = 4;
-	tensors_add(&f, "t", nbytes, TENSORS, t);
-	tensor_store(&f, t[0], 1);
+	tensors_add(f, "t", nbytes, TENSORS, t);
+	tensor_store(f, t[0], 1);
 	inject_observe(&observer);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	OK(f, nvs_engine_commit(f->engine, &f->error));
 	inject_observe(NULL);
 	assert_true(writes.nbytes > 2 * 64 * 1024);
 	assert_in_range(writes.longest, 1, 64 * 1024);
-	tensor_compare(&f, t[0], 1);
-	fixture_close(&f);
+	tensor_compare(f, t[0], 1);
+	fixture_close(f);
 	free(t);
 	free(nbytes);
 }

@@ -5,7 +5,6 @@
  */
 #include "store/member/member.h"
 #include "support/inject.h"
-#include "support/sole_owner.h"
 #include "support/support.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
@@ -18,11 +17,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+ONE_ENGINE
+
 #define N 12
 
 static const uint64_t lengths[N] = {5000, 70000, 0, 1, 4096, 65536, 300000, 511, 8192, 1, 9999, 77};
 
-static off_t file_bytes(const struct fixture *f, const char *name)
+static off_t file_bytes(const char *name)
 {
 	struct stat st;
 	char path[512];
@@ -31,64 +32,63 @@ static off_t file_bytes(const struct fixture *f, const char *name)
 	return stat(path, &st) ? -1 : st.st_size;
 }
 
-static void write_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+static void write_all(struct nvs_tensor **t, uint64_t seed)
 {
 	for (uint64_t i = 0; i < N; i++)
 		tensor_write(f, t[i], seed + i);
 }
 
-static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+static void check_all(struct nvs_tensor **t, uint64_t seed)
 {
 	for (uint64_t i = 0; i < N; i++)
 		tensor_compare(f, t[i], seed + i);
 }
 
-static void register_and_write(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+static void register_and_write(struct nvs_tensor **t, uint64_t seed)
 {
 	tensors_add(f, "t", lengths, N, t);
-	write_all(f, t, seed);
+	write_all(t, seed);
 }
 
 /* Opens the store again, as the next run does. */
-static void reopen(struct fixture *f, struct nvs_tensor **t)
+static void reopen(struct nvs_tensor **t)
 {
 	OK(f, fixture_reopen(f));
 	tensors_add(f, "t", lengths, N, t);
 }
 
-static void reopen_and_check(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+static void reopen_and_check(struct nvs_tensor **t, uint64_t seed)
 {
-	reopen(f, t);
-	check_all(f, t, seed);
+	reopen(t);
+	check_all(t, seed);
 }
 
 /* ---- Found again ---- */
 
 static void a_kept_store_is_found_again(const struct setup *setup)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 	off_t nbytes = 0;
 
-	fixture_init(&f, setup);
+	fixture_init(f, setup);
 	for (uint64_t run = 0; run < 5; run++) {
-		OK(&f, fixture_reopen(&f));
-		assert_null(nvs_tensor_find(f.engine, "t0"));
-		tensors_add(&f, "t", lengths, N, t);
+		OK(f, fixture_reopen(f));
+		assert_null(nvs_tensor_find(f->engine, "t0"));
+		tensors_add(f, "t", lengths, N, t);
 		if (run) {
 			for (int i = 0; i < N; i++)
-				STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
-			check_all(&f, t, run - 1);
-			assert_int_equal(file_bytes(&f, "data"), nbytes);
+				STATE(f, t[i], NVS_ON_DRIVE, false, 0);
+			check_all(t, run - 1);
+			assert_int_equal(file_bytes("data"), nbytes);
 		}
-		write_all(&f, t, run);
-		nbytes = file_bytes(&f, "data");
+		write_all(t, run);
+		nbytes = file_bytes("data");
 		if (run % 2)
-			OK(&f, nvs_tensor_swap_out(f.engine, t, N, &f.error));
-		fixture_shut(&f);
-		assert_int_equal(file_bytes(&f, "data"), nbytes);
+			OK(f, nvs_tensor_swap_out(f->engine, t, N, &f->error));
+		fixture_shut(f);
+		assert_int_equal(file_bytes("data"), nbytes);
 	}
-	fixture_close(&f);
+	fixture_close(f);
 }
 
 TEST(is_found_again_with_its_data)
@@ -113,30 +113,27 @@ TEST(is_found_again_over_stripes)
 
 TEST(tensors_are_found_in_any_order_of_registration)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N], *again;
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	register_and_write(&f, t, 9);
-	OK(&f, nvs_tensor_forget(f.engine, &t[5], 1, &f.error));
-	fixture_shut(&f);
-	OK(&f, fixture_reopen(&f));
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+	register_and_write(t, 9);
+	OK(f, nvs_tensor_forget(f->engine, &t[5], 1, &f->error));
+	fixture_shut(f);
+	OK(f, fixture_reopen(f));
 	for (uint64_t i = N; i--;) {
 		char name[16];
 
 		snprintf(name, sizeof(name), "t%d", (int)i);
-		again = tensor_add(&f, name, lengths[i]);
+		again = tensor_add(f, name, lengths[i]);
 		if (i == 5)
-			STATE(&f, again, NVS_EMPTY, false, 0);
+			STATE(f, again, NVS_EMPTY, false, 0);
 		else
-			tensor_compare(&f, again, 9 + i);
+			tensor_compare(f, again, 9 + i);
 	}
-	fixture_close(&f);
 }
 
 TEST(refuses_tensors_of_another_size_or_type)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N], *tensor;
 	struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "t0", .dtype = NVS_U8, .numel = 5001};
@@ -149,26 +146,25 @@ TEST(refuses_tensors_of_another_size_or_type)
 					       .dtype = NVS_U8,
 					       .numel = 1}};
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	register_and_write(&f, t, 9);
-	fixture_shut(&f);
-	OK(&f, fixture_reopen(&f));
-	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -ESTALE,
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+	register_and_write(t, 9);
+	fixture_shut(f);
+	OK(f, fixture_reopen(f));
+	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -ESTALE,
 		     "t0 as U8 x 5000, not as U8 x 5001");
 	spec.numel = 5000;
 	spec.dtype = NVS_I8;
-	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -ESTALE,
+	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -ESTALE,
 		     "I8 x 5000");
-	expect_error(&f, nvs_tensor_register(f.engine, two, 2, t, &f.error), -ESTALE, "t0");
-	assert_null(nvs_tensor_find(f.engine, "t0"));
-	assert_null(nvs_tensor_find(f.engine, "t1"));
+	expect_error(f, nvs_tensor_register(f->engine, two, 2, t, &f->error), -ESTALE, "t0");
+	assert_null(nvs_tensor_find(f->engine, "t0"));
+	assert_null(nvs_tensor_find(f->engine, "t1"));
 	/* The refusals changed nothing. */
-	tensors_add(&f, "t", lengths, N, t);
-	check_all(&f, t, 9);
-	fixture_close(&f);
+	tensors_add(f, "t", lengths, N, t);
+	check_all(t, 9);
 }
 
-static void expect_close_error(struct fixture *f, int code, const char *words)
+static void expect_close_error(int code, const char *words)
 {
 	struct nvs_engine *engine = f->engine;
 
@@ -178,94 +174,86 @@ static void expect_close_error(struct fixture *f, int code, const char *words)
 
 TEST(a_failed_close_leaves_the_last_commit)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true, .simulated = true);
-	register_and_write(&f, t, 1);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	tensor_write(&f, t[6], 2);
-	tensor_write(&f, t[1], 3);
-	tensors_pin(&f, &t[4], 1);
-	OK(&f, sole_release(f.engine, &t[4], 1, NVS_CLEAN, &f.error));
+	OPEN(f, .place = PLACE_DISK, .keep = true, .simulated = true);
+	register_and_write(t, 1);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	tensor_write(f, t[6], 2);
+	tensor_write(f, t[1], 3);
+	tensors_pin(f, &t[4], 1);
+	OK(f, sole_release(f->engine, &t[4], 1, NVS_CLEAN, &f->error));
 	/* The write of t1, the first in the store, fails; neither is committed. */
-	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
-	expect_close_error(&f, -EIO, "t1: writing");
-	reopen_and_check(&f, t, 1);
+	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
+	expect_close_error(-EIO, "t1: writing");
+	reopen_and_check(t, 1);
 
 	/* A tensor that is pinned and dirty fails the commit, and nothing is committed. */
-	tensor_write(&f, t[6], 2);
-	OK(&f, sole_swap_in(f.engine, &t[4], 1, 0, &f.error));
-	tensors_pin(&f, &t[4], 1);
-	OK(&f, sole_release(f.engine, &t[4], 1, NVS_DIRTY, &f.error));
-	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EBUSY, "t4 is pinned and dirty");
-	OK(&f, sole_pin(f.engine, &t[3], 1, 0, &f.error));
-	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EBUSY,
+	tensor_write(f, t[6], 2);
+	OK(f, sole_swap_in(f->engine, &t[4], 1, 0, &f->error));
+	tensors_pin(f, &t[4], 1);
+	OK(f, sole_release(f->engine, &t[4], 1, NVS_DIRTY, &f->error));
+	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EBUSY, "t4 is pinned and dirty");
+	OK(f, sole_pin(f->engine, &t[3], 1, 0, &f->error));
+	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EBUSY,
 		     "t3 is pinned for new contents");
-	OK(&f, sole_release(f.engine, &t[3], 1, NVS_CLEAN, &f.error));
-	OK(&f, nvs_engine_abandon(f.engine, &f.error));
-	f.engine = NULL;
-	reopen_and_check(&f, t, 1);
-	fixture_close(&f);
+	OK(f, sole_release(f->engine, &t[3], 1, NVS_CLEAN, &f->error));
+	OK(f, nvs_engine_abandon(f->engine, &f->error));
+	f->engine = NULL;
+	reopen_and_check(t, 1);
 }
 
 TEST(a_close_that_a_pin_refuses_closes_nothing)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	register_and_write(&f, t, 1);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	OK(&f, sole_pin(f.engine, &t[3], 1, 0, &f.error));
-	expect_error(&f, nvs_engine_close(f.engine, &f.error), -EBUSY,
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+	register_and_write(t, 1);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	OK(f, sole_pin(f->engine, &t[3], 1, 0, &f->error));
+	expect_error(f, nvs_engine_close(f->engine, &f->error), -EBUSY,
 		     "t3 is pinned for new contents, which are not released yet");
-	OK(&f, sole_release(f.engine, &t[3], 1, NVS_CLEAN, &f.error));
-	write_all(&f, t, 2);
-	tensors_pin(&f, &t[4], 1);
-	expect_error(&f, nvs_engine_close(f.engine, &f.error), -EBUSY, "or abandon it");
-	OK(&f, sole_release(f.engine, &t[4], 1, NVS_CLEAN, &f.error));
-	fixture_shut(&f);
-	reopen_and_check(&f, t, 2);
-	fixture_close(&f);
+	OK(f, sole_release(f->engine, &t[3], 1, NVS_CLEAN, &f->error));
+	write_all(t, 2);
+	tensors_pin(f, &t[4], 1);
+	expect_error(f, nvs_engine_close(f->engine, &f->error), -EBUSY, "or abandon it");
+	OK(f, sole_release(f->engine, &t[4], 1, NVS_CLEAN, &f->error));
+	fixture_shut(f);
+	reopen_and_check(t, 2);
 }
 
 TEST(a_run_without_keep_leaves_a_kept_store_alone)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	register_and_write(&f, t, 9);
-	fixture_shut(&f);
-	f.config.keep = false;
-	expect_error(&f, fixture_reopen(&f), -EEXIST, "keep");
-	f.config.keep = true;
-	reopen_and_check(&f, t, 9);
-	fixture_close(&f);
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+	register_and_write(t, 9);
+	fixture_shut(f);
+	f->config.keep = false;
+	expect_error(f, fixture_reopen(f), -EEXIST, "keep");
+	f->config.keep = true;
+	reopen_and_check(t, 9);
 }
 
 TEST(each_rank_has_its_own_store)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	INIT(&f, .place = PLACE_DISK, .keep = true);
-	for (f.config.rank = 0; f.config.rank < 3; f.config.rank++) {
-		reopen(&f, t);
-		STATE(&f, t[0], NVS_EMPTY, false, 0);
-		write_all(&f, t, f.config.rank);
-		fixture_shut(&f);
+	INIT(f, .place = PLACE_DISK, .keep = true);
+	for (f->config.rank = 0; f->config.rank < 3; f->config.rank++) {
+		reopen(t);
+		STATE(f, t[0], NVS_EMPTY, false, 0);
+		write_all(t, f->config.rank);
+		fixture_shut(f);
 	}
-	f.config.rank = 1;
-	reopen_and_check(&f, t, 1);
-	fixture_close(&f);
+	f->config.rank = 1;
+	reopen_and_check(t, 1);
 }
 
 /* ---- Crashes ---- */
 
 /* Runs `what` in a child and kills the child; the parent's engine must be closed. */
-static void crash_after(struct fixture *f, void (*what)(struct fixture *f))
+static void crash_after(void (*what)(void))
 {
 	int status;
 	pid_t pid = fork();
@@ -273,14 +261,14 @@ static void crash_after(struct fixture *f, void (*what)(struct fixture *f))
 	assert_true(pid >= 0);
 	if (!pid) {
 		MUST(!fixture_reopen(f));
-		what(f);
+		what();
 		kill(getpid(), SIGKILL);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-static void child_register(struct fixture *f, struct nvs_tensor **t)
+static void child_register(struct nvs_tensor **t)
 {
 	char names[N][16];
 	struct nvs_tensor_spec specs[N];
@@ -295,30 +283,30 @@ static void child_register(struct fixture *f, struct nvs_tensor **t)
 	MUST(!nvs_tensor_register(f->engine, specs, N, t, NULL));
 }
 
-static void child_fill(struct fixture *f, struct nvs_tensor *t, uint64_t seed)
+static void child_fill(struct nvs_tensor *t, uint64_t seed)
 {
 	MUST(!sole_pin(f->engine, &t, 1, -1, NULL));
 	fill(nvs_tensor_data(t), info_of(f, t).nbytes, seed);
 	MUST(!sole_release(f->engine, &t, 1, NVS_DIRTY, NULL));
 }
 
-static void child_write(struct fixture *f, struct nvs_tensor *t, uint64_t seed)
+static void child_write(struct nvs_tensor *t, uint64_t seed)
 {
-	child_fill(f, t, seed);
+	child_fill(t, seed);
 	MUST(!nvs_tensor_swap_out(f->engine, &t, 1, NULL));
 	MUST(!sole_wait(f->engine, &t, 1, -1, NULL));
 }
 
-static void commit_then_overwrite_two(struct fixture *f)
+static void commit_then_overwrite_two(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(f, t);
+	child_register(t);
 	for (uint64_t i = 0; i < N; i++)
-		child_write(f, t[i], i);
+		child_write(t[i], i);
 	MUST(!nvs_engine_commit(f->engine, NULL));
-	child_write(f, t[1], 100);
-	child_write(f, t[6], 100);
+	child_write(t[1], 100);
+	child_write(t[6], 100);
 }
 
 TEST(committed_data_survives_a_crash)
@@ -330,22 +318,21 @@ TEST(committed_data_survives_a_crash)
 					.npaths = 3,
 					.stripe_size = 3 * 4096,
 					.max_in_cpu = NONE_STAYS}};
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
 	for (size_t i = 0; i < LENGTH(setups); i++) {
-		fixture_init(&f, &setups[i]);
-		crash_after(&f, commit_then_overwrite_two);
-		reopen_and_check(&f, t, 0);
-		write_all(&f, t, 5);
-		fixture_shut(&f);
-		reopen_and_check(&f, t, 5);
-		fixture_close(&f);
+		fixture_init(f, &setups[i]);
+		crash_after(commit_then_overwrite_two);
+		reopen_and_check(t, 0);
+		write_all(t, 5);
+		fixture_shut(f);
+		reopen_and_check(t, 5);
+		fixture_close(f);
 	}
 }
 
 /* Registers two of the tensors, commits them twice and writes them a third time. */
-static void rewrite_two_of_all(struct fixture *f)
+static void rewrite_two_of_all(void)
 {
 	const struct nvs_tensor_spec specs[] = {{.size = sizeof(struct nvs_tensor_spec),
 						 .name = "t1",
@@ -359,26 +346,24 @@ static void rewrite_two_of_all(struct fixture *f)
 
 	MUST(!nvs_tensor_register(f->engine, specs, LENGTH(specs), t, NULL));
 	for (uint64_t seed = 50; seed <= 70; seed += 10) {
-		child_write(f, t[0], seed);
-		child_write(f, t[1], seed);
+		child_write(t[0], seed);
+		child_write(t[1], seed);
 		MUST(seed == 70 || !nvs_engine_commit(f->engine, NULL));
 	}
 }
 
 TEST(unregistered_tensors_stay_as_committed)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	INIT(&f, .place = PLACE_DISK, .keep = true);
-	OK(&f, fixture_reopen(&f));
-	register_and_write(&f, t, 5);
-	fixture_shut(&f);
-	crash_after(&f, rewrite_two_of_all);
-	reopen(&f, t);
+	INIT(f, .place = PLACE_DISK, .keep = true);
+	OK(f, fixture_reopen(f));
+	register_and_write(t, 5);
+	fixture_shut(f);
+	crash_after(rewrite_two_of_all);
+	reopen(t);
 	for (uint64_t i = 0; i < N; i++)
-		tensor_compare(&f, t[i], i == 1 || i == 6 ? 60 : 5 + i);
-	fixture_close(&f);
+		tensor_compare(f, t[i], i == 1 || i == 6 ? 60 : 5 + i);
 }
 
 /* Counts the directories that are synced. */
@@ -396,57 +381,53 @@ TEST(an_open_store_has_durable_directory_entries)
 	static unsigned directories;
 	static const struct inject_observer observer = {.arg = &directories,
 							.synced = count_directories};
-	struct fixture f;
 
-	INIT(&f, .place = PLACE_TMPFS, .keep = true);
+	INIT(f, .place = PLACE_TMPFS, .keep = true);
 	inject_observe(&observer);
-	OK(&f, fixture_reopen(&f));
+	OK(f, fixture_reopen(f));
 	assert_int_equal(directories, 3);
-	fixture_shut(&f);
+	fixture_shut(f);
 	directories = 0;
-	OK(&f, fixture_reopen(&f));
+	OK(f, fixture_reopen(f));
 	assert_int_equal(directories, 3);
 	inject_observe(NULL);
-	fixture_close(&f);
 }
 
-static void commit_and_rewrite_most(struct fixture *f)
+static void commit_and_rewrite_most(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(f, t);
+	child_register(t);
 	for (uint64_t i = 0; i < N; i++)
-		child_write(f, t[i], 7 + i);
+		child_write(t[i], 7 + i);
 	MUST(!nvs_engine_commit(f->engine, NULL));
 	for (uint64_t turn = 1; turn <= 3; turn++)
 		for (uint64_t i = turn; i < N; i++)
-			child_write(f, t[i], 1000 * turn + i);
+			child_write(t[i], 1000 * turn + i);
 }
 
 TEST(a_store_does_not_grow_from_crash_to_crash)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 	off_t nbytes = 0;
 
-	INIT(&f, .place = PLACE_DISK, .keep = true);
+	INIT(f, .place = PLACE_DISK, .keep = true);
 	for (int run = 0; run < 10; run++) {
-		crash_after(&f, commit_and_rewrite_most);
+		crash_after(commit_and_rewrite_most);
 		if (!nbytes)
-			nbytes = file_bytes(&f, "data");
-		assert_int_equal(file_bytes(&f, "data"), nbytes);
+			nbytes = file_bytes("data");
+		assert_int_equal(file_bytes("data"), nbytes);
 	}
-	reopen_and_check(&f, t, 7);
-	fixture_close(&f);
+	reopen_and_check(t, 7);
 }
 
 /* Registers and writes a new tensor of the same name, and one that fits into the freed extent. */
-static void forget_and_register_again(struct fixture *f)
+static void forget_and_register_again(void)
 {
 	struct nvs_tensor *t[N], *again, *more;
 
-	child_register(f, t);
-	child_write(f, t[6], 100);
+	child_register(t);
+	child_write(t[6], 100);
 	for (int i = 1; i <= 6; i += 5) {
 		const char name[] = {'t', (char)('0' + i), 0}, other[] = {'u', (char)('0' + i), 0};
 		const struct nvs_tensor_spec spec = {
@@ -459,40 +440,38 @@ static void forget_and_register_again(struct fixture *f)
 		MUST(!nvs_tensor_forget(f->engine, &t[i], 1, NULL));
 		MUST(!nvs_tensor_register(f->engine, &spec, 1, &again, NULL));
 		MUST(!nvs_tensor_register(f->engine, &small, 1, &more, NULL));
-		child_write(f, again, 200);
-		child_write(f, more, 300);
-		child_write(f, more, 400);
+		child_write(again, 200);
+		child_write(more, 300);
+		child_write(more, 400);
 	}
 }
 
 TEST(a_forgotten_tensor_stays_until_a_commit)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 	off_t nbytes;
 
-	INIT(&f, .place = PLACE_DISK, .keep = true);
-	crash_after(&f, commit_then_overwrite_two);
-	crash_after(&f, forget_and_register_again);
-	reopen_and_check(&f, t, 0);
+	INIT(f, .place = PLACE_DISK, .keep = true);
+	crash_after(commit_then_overwrite_two);
+	crash_after(forget_and_register_again);
+	reopen_and_check(t, 0);
 	/* A commit removes it and frees its extent. */
-	nbytes = file_bytes(&f, "data");
+	nbytes = file_bytes("data");
 	for (int turn = 0; turn < 10; turn++) {
-		OK(&f, nvs_tensor_forget(f.engine, &t[6], 1, &f.error));
-		OK(&f, nvs_engine_commit(f.engine, &f.error));
-		t[6] = tensor_add(&f, "t6", lengths[6]);
-		STATE(&f, t[6], NVS_EMPTY, false, 0);
-		tensor_write(&f, t[6], 6);
-		OK(&f, nvs_engine_commit(f.engine, &f.error));
+		OK(f, nvs_tensor_forget(f->engine, &t[6], 1, &f->error));
+		OK(f, nvs_engine_commit(f->engine, &f->error));
+		t[6] = tensor_add(f, "t6", lengths[6]);
+		STATE(f, t[6], NVS_EMPTY, false, 0);
+		tensor_write(f, t[6], 6);
+		OK(f, nvs_engine_commit(f->engine, &f->error));
 	}
-	assert_int_equal(file_bytes(&f, "data"), nbytes);
-	check_all(&f, t, 0);
-	fixture_close(&f);
+	assert_int_equal(file_bytes("data"), nbytes);
+	check_all(t, 0);
 }
 
 /* ---- Writes that fail ---- */
 
-static void write_from(struct fixture *f, struct nvs_tensor *tensor, uint64_t seed, int code)
+static void write_from(struct nvs_tensor *tensor, uint64_t seed, int code)
 {
 	static char memory[300000];
 	const void *data = memory;
@@ -507,40 +486,39 @@ static void write_from(struct fixture *f, struct nvs_tensor *tensor, uint64_t se
 
 static void writes_fail_after_a_commit(bool verify)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = verify, .simulated = true);
-	register_and_write(&f, t, 1);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	OPEN(f, .place = PLACE_DISK, .keep = true, .verify = verify, .simulated = true);
+	register_and_write(t, 1);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
 
 	/* From external memory: the tensor keeps its committed contents until a write succeeds. */
-	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
-	write_from(&f, t[6], 50, -EIO);
-	STATE(&f, t[6], NVS_ON_DRIVE, false, 0);
-	tensor_compare(&f, t[6], 1 + 6);
-	write_from(&f, t[6], 51, 0);
-	tensor_compare(&f, t[6], 51);
-	OK(&f, nvs_tensor_swap_out(f.engine, &t[6], 1, &f.error));
-	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
-	write_from(&f, t[6], 52, -EIO);
-	STATE(&f, t[6], NVS_EMPTY, false, 0);
+	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
+	write_from(t[6], 50, -EIO);
+	STATE(f, t[6], NVS_ON_DRIVE, false, 0);
+	tensor_compare(f, t[6], 1 + 6);
+	write_from(t[6], 51, 0);
+	tensor_compare(f, t[6], 51);
+	OK(f, nvs_tensor_swap_out(f->engine, &t[6], 1, &f->error));
+	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
+	write_from(t[6], 52, -EIO);
+	STATE(f, t[6], NVS_EMPTY, false, 0);
 
 	/* From the pool: the tensor stays resident; a lease released clean restores the contents.
 	 */
-	tensor_write(&f, t[1], 60);
-	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
-	OK(&f, nvs_tensor_swap_out(f.engine, &t[1], 1, &f.error));
-	expect_error(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error), -EIO, "t1: writing");
-	STATE(&f, t[1], NVS_RESIDENT, true, 0);
-	tensor_compare(&f, t[1], 60);
-	OK(&f, sole_pin(f.engine, &t[1], 1, -1, &f.error));
-	OK(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
-	tensor_compare(&f, t[1], 60);
-	tensor_write(&f, t[1], 61);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	tensor_compare(&f, t[1], 61);
-	fixture_close(&f);
+	tensor_write(f, t[1], 60);
+	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
+	OK(f, nvs_tensor_swap_out(f->engine, &t[1], 1, &f->error));
+	expect_error(f, sole_wait(f->engine, &t[1], 1, -1, &f->error), -EIO, "t1: writing");
+	STATE(f, t[1], NVS_RESIDENT, true, 0);
+	tensor_compare(f, t[1], 60);
+	OK(f, sole_pin(f->engine, &t[1], 1, -1, &f->error));
+	OK(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error));
+	tensor_compare(f, t[1], 60);
+	tensor_write(f, t[1], 61);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	tensor_compare(f, t[1], 61);
+	fixture_close(f);
 }
 
 TEST(a_failed_write_leaves_committed_data)
@@ -554,109 +532,105 @@ TEST(a_failed_write_leaves_committed_data)
 /* A kept store has checksums without `verify`, too. */
 TEST(damage_on_the_drive_is_detected_when_read)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 	uint64_t offset;
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	register_and_write(&f, t, 1);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	offset = info_of(&f, t[1]).store_offset;
-	fixture_shut(&f);
-	store_flip(&f, offset + 50000);
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+	register_and_write(t, 1);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	offset = info_of(f, t[1]).store_offset;
+	fixture_shut(f);
+	store_flip(f, offset + 50000);
 	/* A run that does not read the tensor keeps its checksum. */
-	reopen(&f, t);
-	tensor_write(&f, t[0], 1);
-	fixture_shut(&f);
-	reopen(&f, t);
+	reopen(t);
+	tensor_write(f, t[0], 1);
+	fixture_shut(f);
+	reopen(t);
 	for (uint64_t i = 0; i < N; i++)
 		if (i != 1)
-			tensor_compare(&f, t[i], 1 + i);
-	OK(&f, sole_swap_in(f.engine, &t[1], 1, 0, &f.error));
-	expect_error(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error), -EBADMSG, "t1");
-	fixture_close(&f);
+			tensor_compare(f, t[i], 1 + i);
+	OK(f, sole_swap_in(f->engine, &t[1], 1, 0, &f->error));
+	expect_error(f, sole_wait(f->engine, &t[1], 1, -1, &f->error), -EBADMSG, "t1");
 }
 
 /* ---- Crashes on every write path ---- */
 
-static void commit_only(struct fixture *f)
+static void commit_only(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(f, t);
+	child_register(t);
 	for (uint64_t i = 0; i < N; i++)
-		child_fill(f, t[i], 30 + i);
+		child_fill(t[i], 30 + i);
 	MUST(!nvs_engine_commit(f->engine, NULL));
 	for (int i = 0; i < N; i++)
 		MUST(!info_of(f, t[i]).dirty);
 }
 
-static void write_by_swapping_out(struct fixture *f)
+static void write_by_swapping_out(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(f, t);
-	child_write(f, t[1], 100);
+	child_register(t);
+	child_write(t[1], 100);
 }
 
-static void write_from_external_memory(struct fixture *f)
+static void write_from_external_memory(void)
 {
 	struct nvs_tensor *t[N];
 	static char memory[70000];
 	const void *data = memory;
 
-	child_register(f, t);
+	child_register(t);
 	fill(memory, sizeof(memory), 100);
 	MUST(!nvs_tensor_swap_out_from(f->engine, &t[1], &data, 1, NULL));
 	MUST(!sole_wait(f->engine, &t[1], 1, -1, NULL));
 }
 
-static void write_to_make_room(struct fixture *f)
+static void write_to_make_room(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(f, t);
-	child_fill(f, t[1], 100);
+	child_register(t);
+	child_fill(t[1], 100);
 	MUST(!sole_swap_in(f->engine, &t[5], 2, -1, NULL));
 	MUST(info_of(f, t[1]).state == NVS_ON_DRIVE);
 }
 
-static void write_by_a_commit_that_fails(struct fixture *f)
+static void write_by_a_commit_that_fails(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(f, t);
-	child_fill(f, t[1], 100);
-	child_fill(f, t[6], 100);
+	child_register(t);
+	child_fill(t[1], 100);
+	child_fill(t[6], 100);
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
 	MUST(nvs_engine_commit(f->engine, NULL) == -EIO);
 	for (uint64_t i = 0; i < N; i++)
-		child_write(f, t[i], 200);
+		child_write(t[i], 200);
 }
 
 TEST(no_write_path_touches_committed_data)
 {
-	void (*const ways[])(struct fixture * f) = {write_by_swapping_out,
-						    write_from_external_memory, write_to_make_room,
-						    write_by_a_commit_that_fails};
-	struct fixture f;
+	void (*const ways[])(void) = {write_by_swapping_out, write_from_external_memory,
+				      write_to_make_room, write_by_a_commit_that_fails};
 	struct nvs_tensor *t[N];
 
 	for (size_t i = 0; i < LENGTH(ways); i++) {
-		INIT(&f, .place = PLACE_DISK, .keep = true, .verify = true, .pool_bytes = 400 * KIB,
+		INIT(f, .place = PLACE_DISK, .keep = true, .verify = true, .pool_bytes = 400 * KIB,
 		     .simulated = true);
-		crash_after(&f, commit_only);
-		crash_after(&f, ways[i]);
-		reopen_and_check(&f, t, 30);
-		fixture_close(&f);
+		crash_after(commit_only);
+		crash_after(ways[i]);
+		reopen_and_check(t, 30);
+		fixture_close(f);
 	}
 }
 
-static void read_all(struct fixture *f)
+static void read_all(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(f, t);
+	child_register(t);
 	for (int i = 0; i < N; i++) {
 		MUST(!sole_swap_in(f->engine, &t[i], 1, -1, NULL));
 		MUST(!sole_wait(f->engine, &t[i], 1, -1, NULL));
@@ -667,30 +641,26 @@ static void read_all(struct fixture *f)
 
 TEST(a_crash_while_reading_loses_nothing)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	register_and_write(&f, t, 9);
-	fixture_shut(&f);
-	crash_after(&f, read_all);
-	reopen_and_check(&f, t, 9);
-	fixture_close(&f);
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+	register_and_write(t, 9);
+	fixture_shut(f);
+	crash_after(read_all);
+	reopen_and_check(t, 9);
 }
 
 TEST(a_commit_survives_a_crash)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	INIT(&f, .place = PLACE_DISK, .keep = true);
-	crash_after(&f, commit_only);
-	reopen_and_check(&f, t, 30);
-	fixture_close(&f);
+	INIT(f, .place = PLACE_DISK, .keep = true);
+	crash_after(commit_only);
+	reopen_and_check(t, 30);
 }
 
 /* Holds a store until the parent closes the pipe. */
-static void hold_the_store(struct fixture *f, const int ready[2], const int done[2])
+static void hold_the_store(const int ready[2], const int done[2])
 {
 	char byte = 0;
 
@@ -703,204 +673,187 @@ static void hold_the_store(struct fixture *f, const int ready[2], const int done
 
 TEST(a_store_locked_by_another_process_is_refused)
 {
-	struct fixture f;
 	int status, ready[2], done[2];
 	char byte;
 	pid_t pid;
 
-	INIT(&f, .place = PLACE_DISK);
+	INIT(f, .place = PLACE_DISK);
 	assert_int_equal(pipe(ready) + pipe(done), 0);
 	pid = fork();
 	assert_true(pid >= 0);
 	if (!pid)
-		hold_the_store(&f, ready, done);
+		hold_the_store(ready, done);
 	assert_int_equal(read(ready[0], &byte, 1), 1);
-	expect_error(&f, fixture_reopen(&f), -EBUSY, "has locked the store at");
-	f.config.rank = 1;
-	OK(&f, fixture_reopen(&f));
-	fixture_shut(&f);
+	expect_error(f, fixture_reopen(f), -EBUSY, "has locked the store at");
+	f->config.rank = 1;
+	OK(f, fixture_reopen(f));
+	fixture_shut(f);
 	close(done[1]);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
-	f.config.rank = 0;
-	OK(&f, fixture_reopen(&f));
+	f->config.rank = 0;
+	OK(f, fixture_reopen(f));
 	close(ready[0]);
 	close(ready[1]);
 	close(done[0]);
-	fixture_close(&f);
 }
 
 TEST(a_store_locked_by_this_process_is_refused)
 {
-	struct fixture f, other;
+	struct fixture other;
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	other = f;
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+	other = *f;
 	expect_error(&other, fixture_reopen(&other), -EBUSY, "store at");
-	fixture_close(&f);
 }
 
 /* ---- Not kept ---- */
 
 TEST(a_temporary_store_leaves_nothing_behind)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
 	for (unsigned npaths = 1; npaths <= 3; npaths++) {
-		OPEN(&f, .place = PLACE_DISK, .npaths = npaths);
-		register_and_write(&f, t, 1);
-		OK(&f, nvs_tensor_swap_out(f.engine, t, N, &f.error));
+		OPEN(f, .place = PLACE_DISK, .npaths = npaths);
+		register_and_write(t, 1);
+		OK(f, nvs_tensor_swap_out(f->engine, t, N, &f->error));
 		/* Without keep a commit only writes back. */
-		OK(&f, nvs_engine_commit(f.engine, &f.error));
-		assert_int_equal(file_bytes(&f, "manifest.0"), -1);
-		fixture_shut(&f);
+		OK(f, nvs_engine_commit(f->engine, &f->error));
+		assert_int_equal(file_bytes("manifest.0"), -1);
+		fixture_shut(f);
 		for (unsigned i = 0; i < npaths; i++)
-			assert_int_equal(entries_of(f.paths[i]), 0);
-		fixture_close(&f);
+			assert_int_equal(entries_of(f->paths[i]), 0);
+		fixture_close(f);
 	}
 }
 
 TEST(device_cpu_leaves_no_file)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	OPEN(&f, .place = PLACE_DISK, .device = NVS_DEVICE_CPU, .keep = true, .verify = true,
+	OPEN(f, .place = PLACE_DISK, .device = NVS_DEVICE_CPU, .keep = true, .verify = true,
 	     .pool_bytes = MIB);
-	assert_int_equal(f.config.offload[NVS_OFFLOAD_PARAM].npaths, 0);
-	tensors_add(&f, "t", lengths, N, t);
+	assert_int_equal(f->config.offload[NVS_OFFLOAD_PARAM].npaths, 0);
+	tensors_add(f, "t", lengths, N, t);
 	for (uint64_t turn = 0; turn < 3; turn++) {
-		write_all(&f, t, turn);
-		OK(&f, nvs_tensor_swap_out(f.engine, t, N, &f.error));
-		check_all(&f, t, turn);
+		write_all(t, turn);
+		OK(f, nvs_tensor_swap_out(f->engine, t, N, &f->error));
+		check_all(t, turn);
 	}
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	fixture_shut(&f);
-	assert_int_equal(entries_of(f.paths[0]), 0);
-	fixture_close(&f);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	fixture_shut(f);
+	assert_int_equal(entries_of(f->paths[0]), 0);
 }
 
 /* ---- Opening ---- */
 
 TEST(refuses_settings_that_cannot_work)
 {
-	struct fixture f;
-
-	INIT(&f, .place = PLACE_DISK);
-	f.config.offload[NVS_OFFLOAD_PARAM].device = NVS_DEVICE_NONE;
-	expect_error(&f, fixture_reopen(&f), -EINVAL, "offload_param.device is none");
-	expect_error(&f, nvs_engine_open(&f.engine, &f.config, NVS_OFFLOAD_OPTIMIZER, &f.error),
+	INIT(f, .place = PLACE_DISK);
+	f->config.offload[NVS_OFFLOAD_PARAM].device = NVS_DEVICE_NONE;
+	expect_error(f, fixture_reopen(f), -EINVAL, "offload_param.device is none");
+	expect_error(f, nvs_engine_open(&f->engine, &f->config, NVS_OFFLOAD_OPTIMIZER, &f->error),
 		     -EINVAL, "offload_optimizer.device is none");
-	f.config.offload[NVS_OFFLOAD_PARAM].device = NVS_DEVICE_NVME;
-	f.config.aio.use_gds = true;
-	expect_error(&f, fixture_reopen(&f), -ENOTSUP, "use_gds");
-	f.config.aio.use_gds = false;
-	f.config.aio.block_size = 1000;
-	expect_error(&f, fixture_reopen(&f), -EINVAL, "block_size is 1000");
-	f.config.aio.block_size = 4096;
-	f.config.aio.queue_depth = 0;
-	expect_error(&f, fixture_reopen(&f), -EINVAL, "queue_depth");
-	f.config.aio.queue_depth = 8;
-	f.config.aio.thread_count = NVS_THREAD_COUNT_MAX + 1;
-	expect_error(&f, fixture_reopen(&f), -EINVAL, "thread_count");
-	f.config.aio.thread_count = 1;
-	f.config.offload[NVS_OFFLOAD_PARAM].buffer_count = 0;
-	expect_error(&f, fixture_reopen(&f), -EINVAL, "the pool would be empty");
-	f.config.offload[NVS_OFFLOAD_PARAM].buffer_count = 1;
-	assert_int_equal(entries_of(f.paths[0]), 0);
-	OK(&f, fixture_reopen(&f));
-	fixture_close(&f);
+	f->config.offload[NVS_OFFLOAD_PARAM].device = NVS_DEVICE_NVME;
+	f->config.aio.use_gds = true;
+	expect_error(f, fixture_reopen(f), -ENOTSUP, "use_gds");
+	f->config.aio.use_gds = false;
+	f->config.aio.block_size = 1000;
+	expect_error(f, fixture_reopen(f), -EINVAL, "block_size is 1000");
+	f->config.aio.block_size = 4096;
+	f->config.aio.queue_depth = 0;
+	expect_error(f, fixture_reopen(f), -EINVAL, "queue_depth");
+	f->config.aio.queue_depth = 8;
+	f->config.aio.thread_count = NVS_THREAD_COUNT_MAX + 1;
+	expect_error(f, fixture_reopen(f), -EINVAL, "thread_count");
+	f->config.aio.thread_count = 1;
+	f->config.offload[NVS_OFFLOAD_PARAM].buffer_count = 0;
+	expect_error(f, fixture_reopen(f), -EINVAL, "the pool would be empty");
+	f->config.offload[NVS_OFFLOAD_PARAM].buffer_count = 1;
+	assert_int_equal(entries_of(f->paths[0]), 0);
+	OK(f, fixture_reopen(f));
 }
 
 TEST(refuses_a_pool_larger_than_memory)
 {
-	struct fixture f;
-
-	INIT(&f, .place = PLACE_DISK);
-	f.config.offload[NVS_OFFLOAD_PARAM].buffer_count = 1000;
-	f.config.offload[NVS_OFFLOAD_PARAM].buffer_size = GIB;
-	expect_error(&f, fixture_reopen(&f), -ENOMEM, "buffer_count x buffer_size");
-	f.config.offload[NVS_OFFLOAD_PARAM].buffer_count = UINT32_MAX;
-	f.config.offload[NVS_OFFLOAD_PARAM].buffer_size = UINT64_MAX / 2;
-	expect_error(&f, fixture_reopen(&f), -EINVAL, "exceed 2^64 bytes");
-	assert_int_equal(entries_of(f.paths[0]), 0);
-	fixture_close(&f);
+	INIT(f, .place = PLACE_DISK);
+	f->config.offload[NVS_OFFLOAD_PARAM].buffer_count = 1000;
+	f->config.offload[NVS_OFFLOAD_PARAM].buffer_size = GIB;
+	expect_error(f, fixture_reopen(f), -ENOMEM, "buffer_count x buffer_size");
+	f->config.offload[NVS_OFFLOAD_PARAM].buffer_count = UINT32_MAX;
+	f->config.offload[NVS_OFFLOAD_PARAM].buffer_size = UINT64_MAX / 2;
+	expect_error(f, fixture_reopen(f), -EINVAL, "exceed 2^64 bytes");
+	assert_int_equal(entries_of(f->paths[0]), 0);
 }
 
 TEST(refuses_a_pool_beyond_the_memlock_limit)
 {
 	struct rlimit limit, none;
 	uid_t user = geteuid();
-	struct fixture f;
 
 	if (SANITIZED) {
 		print_message("a sanitizer lets every mlock succeed\n");
 		skip();
 	}
-	INIT(&f, .place = PLACE_DISK, .device = NVS_DEVICE_CPU);
+	INIT(f, .place = PLACE_DISK, .device = NVS_DEVICE_CPU);
 	assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
 	none = (struct rlimit){0, limit.rlim_max};
 	assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &none), 0);
 	/* Root may lock any memory. */
 	assert_int_equal(user ? 0 : seteuid(65534), 0);
-	f.config.offload[NVS_OFFLOAD_PARAM].pin_memory = true;
-	expect_error(&f, fixture_reopen(&f), -ENOMEM, "ulimit -l");
-	f.config.offload[NVS_OFFLOAD_PARAM].pin_memory = false;
-	OK(&f, fixture_reopen(&f));
-	tensor_store(&f, tensor_add(&f, "t", 100000), 1);
-	tensor_compare(&f, nvs_tensor_find(f.engine, "t"), 1);
-	fixture_shut(&f);
+	f->config.offload[NVS_OFFLOAD_PARAM].pin_memory = true;
+	expect_error(f, fixture_reopen(f), -ENOMEM, "ulimit -l");
+	f->config.offload[NVS_OFFLOAD_PARAM].pin_memory = false;
+	OK(f, fixture_reopen(f));
+	tensor_store(f, tensor_add(f, "t", 100000), 1);
+	tensor_compare(f, nvs_tensor_find(f->engine, "t"), 1);
+	fixture_shut(f);
 	assert_int_equal(seteuid(user), 0);
 	assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
-	fixture_close(&f);
 }
 
 TEST(the_optimizer_has_its_own_pool)
 {
-	struct fixture f;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	struct nvs_tensor *t;
 	const char *path;
 
-	INIT(&f, .place = PLACE_DISK);
-	path = f.paths[0];
-	OK(&f, nvs_config_set_paths(&f.config, NVS_OFFLOAD_OPTIMIZER, &path, 1, &f.error));
-	f.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 3;
-	f.config.sub_group_size = 100000;
-	f.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = 100000;
-	OK(&f, nvs_engine_open(&f.engine, &f.config, NVS_OFFLOAD_OPTIMIZER, &f.error));
-	nvs_engine_get_stats(f.engine, &stats);
-	assert_true(stats.pool.bytes >= nvs_config_pool_bytes(&f.config, NVS_OFFLOAD_OPTIMIZER));
-	t = tensor_add(&f, "exp_avg", 300000);
-	tensor_store(&f, t, 1);
-	tensor_compare(&f, t, 1);
-	t = tensor_add(&f, "big", 16 * MIB);
-	expect_error(&f, sole_pin(f.engine, &t, 1, 0, &f.error), -E2BIG,
+	INIT(f, .place = PLACE_DISK);
+	path = f->paths[0];
+	OK(f, nvs_config_set_paths(&f->config, NVS_OFFLOAD_OPTIMIZER, &path, 1, &f->error));
+	f->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 3;
+	f->config.sub_group_size = 100000;
+	f->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = 100000;
+	OK(f, nvs_engine_open(&f->engine, &f->config, NVS_OFFLOAD_OPTIMIZER, &f->error));
+	nvs_engine_get_stats(f->engine, &stats);
+	assert_true(stats.pool.bytes >= nvs_config_pool_bytes(&f->config, NVS_OFFLOAD_OPTIMIZER));
+	t = tensor_add(f, "exp_avg", 300000);
+	tensor_store(f, t, 1);
+	tensor_compare(f, t, 1);
+	t = tensor_add(f, "big", 16 * MIB);
+	expect_error(f, sole_pin(f->engine, &t, 1, 0, &f->error), -E2BIG,
 		     "offload_optimizer: buffer_count 3 x sub_group_size 100000 elements");
-	fixture_close(&f);
 }
 
 /* Changes the tensor's first byte on the drive and tells whether reading it finds that. */
 static bool a_flip_within_the_run_is_found(enum verify verify, bool keep)
 {
 	struct nvs_tensor *t;
-	struct fixture f;
 	int rc;
 
-	INIT(&f, .place = PLACE_TMPFS, .keep = keep);
-	f.config.verify = verify;
-	OK(&f, fixture_reopen(&f));
-	t = tensor_add(&f, "t", 70000);
-	tensor_store(&f, t, 1);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	tensor_flip(&f, t, 0);
-	OK(&f, sole_swap_in(f.engine, &t, 1, -1, &f.error));
-	rc = sole_wait(f.engine, &t, 1, -1, &f.error);
+	INIT(f, .place = PLACE_TMPFS, .keep = keep);
+	f->config.verify = verify;
+	OK(f, fixture_reopen(f));
+	t = tensor_add(f, "t", 70000);
+	tensor_store(f, t, 1);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	tensor_flip(f, t, 0);
+	OK(f, sole_swap_in(f->engine, &t, 1, -1, &f->error));
+	rc = sole_wait(f->engine, &t, 1, -1, &f->error);
 	assert_true(!rc || rc == -EBADMSG);
 	if (!rc)
-		OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+		OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
+	fixture_close(f);
 	return rc;
 }
 

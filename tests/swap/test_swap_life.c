@@ -3,7 +3,6 @@
  * The life of a tensor from registration to removal: the effect of each call, its refusals, and the
  * tensor's reported state.
  */
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
 
@@ -11,14 +10,15 @@
 #include <inttypes.h>
 #include <sys/statvfs.h>
 
+ONE_ENGINE
+
 /* ---- Registering ---- */
 
 TEST(registers_every_element_type)
 {
-	struct fixture f;
 	struct nvs_tensor *tensor;
 
-	OPEN(&f, .place = PLACE_DISK);
+	OPEN(f, .place = PLACE_DISK);
 	for (int dtype = 0; dtype < NVS_DTYPE_COUNT; dtype++) {
 		struct nvs_tensor_spec spec = {.size = sizeof(spec),
 					       .name = nvs_dtype_name((enum nvs_dtype)dtype),
@@ -26,128 +26,117 @@ TEST(registers_every_element_type)
 					       .numel = 1001};
 		struct nvs_tensor_info info = {.size = sizeof(info)};
 
-		OK(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error));
-		info = info_of(&f, tensor);
+		OK(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error));
+		info = info_of(f, tensor);
 		assert_string_equal(info.name, spec.name);
 		assert_int_equal(info.dtype, dtype);
 		assert_int_equal(info.numel, 1001);
 		assert_int_equal(info.nbytes, 1001 * nvs_dtype_size(spec.dtype));
 		assert_int_equal(info.status, 0);
-		STATE(&f, tensor, NVS_EMPTY, false, 0);
-		tensor_store(&f, tensor, (uint64_t)dtype);
-		tensor_compare(&f, tensor, (uint64_t)dtype);
+		STATE(f, tensor, NVS_EMPTY, false, 0);
+		tensor_store(f, tensor, (uint64_t)dtype);
+		tensor_compare(f, tensor, (uint64_t)dtype);
 	}
-	fixture_close(&f);
 }
 
 TEST(refuses_a_name_of_no_or_too_many_bytes)
 {
-	struct fixture f;
 	char name[NVS_NAME_MAX + 2];
 	struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = 1};
 	struct nvs_tensor *tensor;
 
-	OPEN(&f, .place = PLACE_DISK);
+	OPEN(f, .place = PLACE_DISK);
 	memset(name, 'x', sizeof(name));
 	name[NVS_NAME_MAX + 1] = 0;
-	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
+	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
 		     "512");
 	name[NVS_NAME_MAX] = 0;
-	OK(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error));
-	assert_ptr_equal(nvs_tensor_find(f.engine, name), tensor);
+	OK(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error));
+	assert_ptr_equal(nvs_tensor_find(f->engine, name), tensor);
 	name[0] = 0;
-	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
+	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
 		     "1 to 511");
 	spec.name = NULL;
-	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
+	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
 		     "1 to 511");
-	fixture_close(&f);
 }
 
 TEST(copies_the_name)
 {
-	struct fixture f;
 	char name[] = "a.b.weight";
 	struct nvs_tensor *tensor;
 
-	OPEN(&f, .place = PLACE_DISK);
-	tensor = tensor_add(&f, name, 10);
+	OPEN(f, .place = PLACE_DISK);
+	tensor = tensor_add(f, name, 10);
 	memset(name, 'z', sizeof(name) - 1);
-	assert_ptr_equal(nvs_tensor_find(f.engine, "a.b.weight"), tensor);
-	assert_null(nvs_tensor_find(f.engine, name));
-	fixture_close(&f);
+	assert_ptr_equal(nvs_tensor_find(f->engine, "a.b.weight"), tensor);
+	assert_null(nvs_tensor_find(f->engine, name));
 }
 
 TEST(refuses_an_unknown_type_and_too_many_elements)
 {
-	struct fixture f;
 	struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "t", .dtype = NVS_DTYPE_COUNT, .numel = 1};
 	struct nvs_tensor *tensor;
 
-	OPEN(&f, .place = PLACE_DISK);
-	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
+	OPEN(f, .place = PLACE_DISK);
+	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
 		     "dtype 15");
 	spec.dtype = (enum nvs_dtype) - 1;
-	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
+	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
 		     "dtype -1");
 	spec = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
 					.name = "t",
 					.dtype = NVS_F64,
 					.numel = UINT64_MAX / 8 + 2};
-	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &tensor, &f.error), -EINVAL,
+	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
 		     "elements");
-	fixture_close(&f);
 }
 
 TEST(a_tensor_too_large_for_the_pool_is_not_pinned_and_the_error_has_the_remedy)
 {
-	struct fixture f;
 	struct nvs_tensor *tensor, *fits;
 
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
-	tensor = tensor_add(&f, "big", 4 * MIB + 1);
-	expect_error(&f, sole_pin(f.engine, &tensor, 1, 0, &f.error), -E2BIG, "4194305");
-	expect_error(&f, sole_pin(f.engine, &tensor, 1, 0, &f.error), -E2BIG,
+	OPEN(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	tensor = tensor_add(f, "big", 4 * MIB + 1);
+	expect_error(f, sole_pin(f->engine, &tensor, 1, 0, &f->error), -E2BIG, "4194305");
+	expect_error(f, sole_pin(f->engine, &tensor, 1, 0, &f->error), -E2BIG,
 		     "offload_param: buffer_count 1 x buffer_size 1048576 elements x 4 bytes");
 	/* The extent is rounded up to the unit of the store, of 4096 bytes at most. */
-	expect_error(&f, sole_pin(f.engine, &tensor, 1, 0, &f.error), -E2BIG,
+	expect_error(f, sole_pin(f->engine, &tensor, 1, 0, &f->error), -E2BIG,
 		     "set buffer_size to 104");
-	fits = tensor_add(&f, "fits", 4 * MIB);
-	tensor_store(&f, fits, 5);
-	tensor_compare(&f, fits, 5);
-	fixture_close(&f);
+	fits = tensor_add(f, "fits", 4 * MIB);
+	tensor_store(f, fits, 5);
+	tensor_compare(f, fits, 5);
 }
 
 TEST(a_tensor_larger_than_the_pool_moves_to_and_from_external_memory)
 {
 	const uint64_t nbytes = 6 * MIB + 5;
-	struct fixture f;
 	struct nvs_tensor *tensor;
 	char *memory = malloc(nbytes);
 	const void *from = memory;
 	void *to = memory;
 
 	assert_non_null(memory);
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * MIB, .verify = true);
-	tensor = tensor_add(&f, "big", nbytes);
+	OPEN(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB, .verify = true);
+	tensor = tensor_add(f, "big", nbytes);
 	fill(memory, nbytes, 3);
-	OK(&f, nvs_tensor_swap_out_from(f.engine, &tensor, &from, 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &tensor, 1, 0, -1, &f.error));
+	OK(f, nvs_tensor_swap_out_from(f->engine, &tensor, &from, 1, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &tensor, 1, 0, -1, &f->error));
 	memset(memory, 0, nbytes);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &tensor, 1, &f.error), 0);
-	expect_error(&f, sole_swap_in(f.engine, &tensor, 1, 0, &f.error), -E2BIG, "big");
-	OK(&f, nvs_tensor_swap_in_to(f.engine, &tensor, &to, 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &tensor, 1, 0, -1, &f.error));
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &tensor, 1, &f->error), 0);
+	expect_error(f, sole_swap_in(f->engine, &tensor, 1, 0, &f->error), -E2BIG, "big");
+	OK(f, nvs_tensor_swap_in_to(f->engine, &tensor, &to, 1, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &tensor, 1, 0, -1, &f->error));
 	assert_true(filled(memory, nbytes, 3));
-	fixture_close(&f);
+	fixture_close(f);
 	free(memory);
 }
 
 TEST(registers_all_of_a_batch_or_none)
 {
-	struct fixture f;
 	struct nvs_tensor *tensors[3], *known;
 	struct nvs_tensor_spec specs[] = {
 		{.size = sizeof(struct nvs_tensor_spec),
@@ -161,32 +150,31 @@ TEST(registers_all_of_a_batch_or_none)
 		{.size = sizeof(struct nvs_tensor_spec), .name = "", .dtype = NVS_U8, .numel = 1}};
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 
-	OPEN(&f, .place = PLACE_DISK);
-	known = tensor_add(&f, "known", 100);
-	before = stats_of(&f);
-	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -EINVAL,
+	OPEN(f, .place = PLACE_DISK);
+	known = tensor_add(f, "known", 100);
+	before = stats_of(f);
+	expect_error(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error), -EINVAL,
 		     "name");
 	specs[2].name = "known";
-	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -EEXIST,
+	expect_error(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error), -EEXIST,
 		     "known");
 	specs[2].name = "a";
-	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -EEXIST,
+	expect_error(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error), -EEXIST,
 		     "a is");
 	specs[2].name = "c";
 	specs[2].numel = UINT64_MAX;
-	expect_error(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error), -EINVAL,
+	expect_error(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error), -EINVAL,
 		     "c: ");
-	after = stats_of(&f);
+	after = stats_of(f);
 	assert_int_equal(after.tensors, before.tensors);
 	assert_int_equal(after.tensor_bytes, before.tensor_bytes);
 	assert_int_equal(after.store_bytes, before.store_bytes);
-	assert_null(nvs_tensor_find(f.engine, "a"));
-	assert_ptr_equal(nvs_tensor_find(f.engine, "known"), known);
+	assert_null(nvs_tensor_find(f->engine, "a"));
+	assert_ptr_equal(nvs_tensor_find(f->engine, "known"), known);
 	specs[2].numel = 1;
-	OK(&f, nvs_tensor_register(f.engine, specs, 3, tensors, &f.error));
-	assert_ptr_equal(nvs_tensor_find(f.engine, "c"), tensors[2]);
-	OK(&f, nvs_tensor_register(f.engine, NULL, 0, NULL, &f.error));
-	fixture_close(&f);
+	OK(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error));
+	assert_ptr_equal(nvs_tensor_find(f->engine, "c"), tensors[2]);
+	OK(f, nvs_tensor_register(f->engine, NULL, 0, NULL, &f->error));
 }
 
 static uint64_t free_space(const char *path)
@@ -199,18 +187,17 @@ static uint64_t free_space(const char *path)
 
 TEST(a_full_drive_is_detected_when_registering)
 {
-	struct fixture f;
 	struct nvs_tensor *tensors[100], *known;
 	uint64_t nbytes[100], space;
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 	struct nvs_tensor_spec specs[100];
 	char names[100][16];
 
-	OPEN(&f, .place = PLACE_EXT4);
-	known = tensor_add(&f, "known", 3 * MIB);
-	tensor_store(&f, known, 1);
-	space = free_space(f.paths[0]);
-	before = stats_of(&f);
+	OPEN(f, .place = PLACE_EXT4);
+	known = tensor_add(f, "known", 3 * MIB);
+	tensor_store(f, known, 1);
+	space = free_space(f->paths[0]);
+	before = stats_of(f);
 	for (int i = 0; i < 100; i++) {
 		nbytes[i] = 3 * MIB;
 		snprintf(names[i], sizeof(names[i]), "t%d", i);
@@ -219,124 +206,117 @@ TEST(a_full_drive_is_detected_when_registering)
 						    .dtype = NVS_U8,
 						    .numel = nbytes[i]};
 	}
-	expect_error(&f, nvs_tensor_register(f.engine, specs, 100, tensors, &f.error), -ENOSPC,
+	expect_error(f, nvs_tensor_register(f->engine, specs, 100, tensors, &f->error), -ENOSPC,
 		     "300 MiB");
-	after = stats_of(&f);
+	after = stats_of(f);
 	assert_int_equal(after.store_bytes, before.store_bytes);
 	assert_int_equal(after.tensors, 1);
-	assert_null(nvs_tensor_find(f.engine, "t0"));
-	assert_true(free_space(f.paths[0]) >= space);
-	tensor_compare(&f, known, 1);
+	assert_null(nvs_tensor_find(f->engine, "t0"));
+	assert_true(free_space(f->paths[0]) >= space);
+	tensor_compare(f, known, 1);
 	/* Tensors that fit are still registered, and can be written. */
-	tensors_add(&f, "t", nbytes, 40, tensors);
+	tensors_add(f, "t", nbytes, 40, tensors);
 	for (uint64_t i = 0; i < 40; i++)
-		tensor_store(&f, tensors[i], i);
+		tensor_store(f, tensors[i], i);
 	for (uint64_t i = 0; i < 40; i++)
-		tensor_compare(&f, tensors[i], i);
-	fixture_close(&f);
+		tensor_compare(f, tensors[i], i);
 }
 
 TEST(lays_tensors_of_a_batch_side_by_side)
 {
-	struct fixture f;
 	struct nvs_tensor *tensors[50];
 	uint64_t nbytes[50], seed = seed_of_run(), end;
 
-	OPEN(&f, .place = PLACE_DISK);
+	OPEN(f, .place = PLACE_DISK);
 	for (int i = 0; i < 50; i++)
 		nbytes[i] = below(&seed, 20000);
-	tensors_add(&f, "t", nbytes, 50, tensors);
-	end = info_of(&f, tensors[0]).store_offset;
+	tensors_add(f, "t", nbytes, 50, tensors);
+	end = info_of(f, tensors[0]).store_offset;
 	for (int i = 0; i < 50; i++) {
-		uint64_t unit = store_unit(f.engine->store);
+		uint64_t unit = store_unit(f->engine->store);
 
 		if (!nbytes[i])
 			continue;
-		assert_int_equal(info_of(&f, tensors[i]).store_offset, end);
+		assert_int_equal(info_of(f, tensors[i]).store_offset, end);
 		end += (nbytes[i] + unit - 1) / unit * unit;
 	}
-	fixture_close(&f);
 }
 
 /* ---- Forgetting ---- */
 
 TEST(reuses_the_space_of_forgotten_tensors)
 {
-	struct fixture f;
 	struct nvs_tensor *tensors[8], *again[8];
 	uint64_t nbytes[8] = {MIB, MIB, MIB, MIB, 1, 0, 70000, MIB};
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 
-	OPEN(&f, .place = PLACE_DISK);
-	tensors_add(&f, "t", nbytes, 8, tensors);
-	before = stats_of(&f);
+	OPEN(f, .place = PLACE_DISK);
+	tensors_add(f, "t", nbytes, 8, tensors);
+	before = stats_of(f);
 	for (int round = 0; round < 20; round++) {
 		for (uint64_t i = 0; i < 8; i++)
-			tensor_write(&f, tensors[i], i);
-		OK(&f, nvs_tensor_swap_out(f.engine, tensors, 4, &f.error));
-		OK(&f, sole_wait(f.engine, tensors, 8, -1, &f.error));
-		OK(&f, nvs_tensor_forget(f.engine, tensors, 8, &f.error));
-		assert_null(nvs_tensor_find(f.engine, "t0"));
-		after = stats_of(&f);
+			tensor_write(f, tensors[i], i);
+		OK(f, nvs_tensor_swap_out(f->engine, tensors, 4, &f->error));
+		OK(f, sole_wait(f->engine, tensors, 8, -1, &f->error));
+		OK(f, nvs_tensor_forget(f->engine, tensors, 8, &f->error));
+		assert_null(nvs_tensor_find(f->engine, "t0"));
+		after = stats_of(f);
 		assert_int_equal(after.tensors, 0);
 		assert_int_equal(after.tensor_bytes, 0);
 		assert_int_equal(after.pool.used, 0);
-		tensors_add(&f, "t", nbytes, 8, again);
+		tensors_add(f, "t", nbytes, 8, again);
 		memcpy(tensors, again, sizeof(tensors));
-		STATE(&f, tensors[0], NVS_EMPTY, false, 0);
+		STATE(f, tensors[0], NVS_EMPTY, false, 0);
 	}
-	after = stats_of(&f);
+	after = stats_of(f);
 	assert_int_equal(after.store_bytes, before.store_bytes);
 	assert_int_equal(after.tensor_bytes, before.tensor_bytes);
-	fixture_close(&f);
 }
 
 TEST(forgets_nothing_pinned_or_in_flight)
 {
-	struct fixture f;
 	struct nvs_tensor *tensors[2];
 	static char memory[5000];
 	void *data = memory;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
-	tensor_store(&f, tensors[0], 1);
-	tensor_store(&f, tensors[1], 2);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	tensors_add(f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
+	tensor_store(f, tensors[0], 1);
+	tensor_store(f, tensors[1], 2);
 
-	OK(&f, sole_swap_in(f.engine, &tensors[1], 1, -1, &f.error));
-	OK(&f, sole_wait(f.engine, &tensors[1], 1, -1, &f.error));
-	expect_error(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
-	OK(&f, sole_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
+	OK(f, sole_swap_in(f->engine, &tensors[1], 1, -1, &f->error));
+	OK(f, sole_wait(f->engine, &tensors[1], 1, -1, &f->error));
+	expect_error(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	OK(f, sole_release(f->engine, &tensors[1], 1, NVS_DIRTY, &f->error));
 
-	sim_hold(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_swap_out(f.engine, &tensors[1], 1, &f.error));
-	expect_error(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
-	sim_go(f.sim, SIM_WRITES);
-	OK(&f, sole_wait(f.engine, tensors, 2, -1, &f.error));
+	sim_hold(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_swap_out(f->engine, &tensors[1], 1, &f->error));
+	expect_error(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	sim_go(f->sim, SIM_WRITES);
+	OK(f, sole_wait(f->engine, tensors, 2, -1, &f->error));
 
-	sim_hold(f.sim, SIM_READS);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &tensors[1], 1, &f.error), 1);
-	expect_error(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
-	sim_go(f.sim, SIM_READS);
-	OK(&f, sole_wait(f.engine, tensors, 2, -1, &f.error));
-	OK(&f, nvs_tensor_swap_out(f.engine, tensors, 2, &f.error));
+	sim_hold(f->sim, SIM_READS);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &tensors[1], 1, &f->error), 1);
+	expect_error(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	sim_go(f->sim, SIM_READS);
+	OK(f, sole_wait(f->engine, tensors, 2, -1, &f->error));
+	OK(f, nvs_tensor_swap_out(f->engine, tensors, 2, &f->error));
 
-	sim_hold(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_swap_in_to(f.engine, &tensors[1], &data, 1, &f.error));
-	expect_error(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
-	sim_go(f.sim, SIM_READS);
-	OK(&f, sole_wait(f.engine, tensors, 2, -1, &f.error));
+	sim_hold(f->sim, SIM_READS);
+	OK(f, nvs_tensor_swap_in_to(f->engine, &tensors[1], &data, 1, &f->error));
+	expect_error(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	sim_go(f->sim, SIM_READS);
+	OK(f, sole_wait(f->engine, tensors, 2, -1, &f->error));
 
-	assert_non_null(nvs_tensor_find(f.engine, "t0"));
-	tensor_compare(&f, tensors[0], 1);
-	OK(&f, nvs_tensor_forget(f.engine, tensors, 2, &f.error));
-	assert_null(nvs_tensor_find(f.engine, "t0"));
-	fixture_close(&f);
+	assert_non_null(nvs_tensor_find(f->engine, "t0"));
+	tensor_compare(f, tensors[0], 1);
+	OK(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error));
+	assert_null(nvs_tensor_find(f->engine, "t0"));
 }
 
 /* ---- Contents ---- */
 
-static size_t lengths_around(const struct fixture *f, uint64_t nbytes[40])
+static size_t lengths_around(uint64_t nbytes[40])
 {
 	const uint64_t around[] = {store_unit(f->engine->store), f->config.aio.block_size,
 				   2 * (uint64_t)f->config.aio.block_size,
@@ -354,72 +334,53 @@ static size_t lengths_around(const struct fixture *f, uint64_t nbytes[40])
 
 static void round_trip(const struct setup *setup)
 {
-	struct fixture f;
 	struct nvs_tensor *tensors[40];
 	uint64_t nbytes[40], seed = seed_of_run();
 	size_t n;
 
-	fixture_open(&f, setup);
-	n = lengths_around(&f, nbytes);
-	tensors_add(&f, "t", nbytes, n, tensors);
+	fixture_open(f, setup);
+	n = lengths_around(nbytes);
+	tensors_add(f, "t", nbytes, n, tensors);
 	for (uint64_t turn = 0; turn < 3; turn++) {
 		for (size_t i = 0; i < n; i++)
-			tensor_write(&f, tensors[i], seed + turn * 1000 + i);
-		tensors_swap_out(&f, tensors, n);
+			tensor_write(f, tensors[i], seed + turn * 1000 + i);
+		tensors_swap_out(f, tensors, n);
 		for (size_t i = 0; i < n; i++) {
-			STATE(&f, tensors[i], NVS_ON_DRIVE, false, 0);
+			STATE(f, tensors[i], NVS_ON_DRIVE, false, 0);
 			assert_null(nvs_tensor_data(tensors[i]));
 		}
 		for (size_t i = n; i--;)
-			tensor_compare(&f, tensors[i], seed + turn * 1000 + i);
+			tensor_compare(f, tensors[i], seed + turn * 1000 + i);
 	}
-	fixture_close(&f);
+	fixture_close(f);
 }
+
+#define ROUND_TRIP(...) round_trip(&(const struct setup){.pool_bytes = 8 * MIB, __VA_ARGS__})
 
 TEST(brings_back_every_byte_of_every_length)
 {
-	round_trip(&(struct setup){.place = PLACE_DISK, .pool_bytes = 8 * MIB});
-}
-
-TEST(brings_back_every_byte_with_buffered_io)
-{
-	round_trip(&(struct setup){.place = PLACE_TMPFS, .pool_bytes = 8 * MIB});
+	ROUND_TRIP(.place = PLACE_DISK);
+	ROUND_TRIP(.place = PLACE_TMPFS);
+	ROUND_TRIP(.place = PLACE_DISK, .block_size = 512, .queue_depth = 64, .thread_count = 2);
+	ROUND_TRIP(.place = PLACE_DISK, .device = NVS_DEVICE_CPU);
 }
 
 TEST(brings_back_every_byte_on_each_ioengine)
 {
 	for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++)
-		round_trip(&(struct setup){.place = PLACE_EXT4,
-					   .pool_bytes = 8 * MIB,
-					   .ioengine = (enum nvs_ioengine)i});
-}
-
-TEST(brings_back_every_byte_in_blocks_of_512)
-{
-	round_trip(&(struct setup){.place = PLACE_DISK,
-				   .pool_bytes = 8 * MIB,
-				   .block_size = 512,
-				   .queue_depth = 64,
-				   .thread_count = 2});
-}
-
-TEST(brings_back_every_byte_from_host_memory)
-{
-	round_trip(&(struct setup){
-		.place = PLACE_DISK, .pool_bytes = 8 * MIB, .device = NVS_DEVICE_CPU});
+		ROUND_TRIP(.place = PLACE_EXT4, .ioengine = (enum nvs_ioengine)i);
 }
 
 TEST(gives_aligned_memory_that_does_not_overlap)
 {
-	struct fixture f;
 	struct nvs_tensor *tensors[64];
 	uint64_t nbytes[64], seed = seed_of_run();
 
-	OPEN(&f, .place = PLACE_DISK);
+	OPEN(f, .place = PLACE_DISK);
 	for (size_t i = 0; i < 64; i++)
 		nbytes[i] = below(&seed, 30000);
-	tensors_add(&f, "t", nbytes, 64, tensors);
-	OK(&f, sole_pin(f.engine, tensors, 64, -1, &f.error));
+	tensors_add(f, "t", nbytes, 64, tensors);
+	OK(f, sole_pin(f->engine, tensors, 64, -1, &f->error));
 	for (size_t i = 0; i < 64; i++) {
 		assert_non_null(nvs_tensor_data(tensors[i]));
 		assert_int_equal((uintptr_t)nvs_tensor_data(tensors[i]) % 512, 0);
@@ -427,305 +388,280 @@ TEST(gives_aligned_memory_that_does_not_overlap)
 	}
 	for (size_t i = 0; i < 64; i++)
 		assert_true(filled(nvs_tensor_data(tensors[i]), nbytes[i], i));
-	OK(&f, sole_release(f.engine, tensors, 64, NVS_CLEAN, &f.error));
+	OK(f, sole_release(f->engine, tensors, 64, NVS_CLEAN, &f->error));
 	for (size_t i = 0; i < 64; i++)
 		assert_null(nvs_tensor_data(tensors[i]));
-	fixture_close(&f);
 }
 
 /* ---- States ---- */
 
 TEST(reports_the_state_at_every_stage)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(&f, "t", 100000);
-	STATE(&f, t, NVS_EMPTY, false, 0);
-	OK(&f, sole_pin(f.engine, &t, 1, 0, &f.error));
-	STATE(&f, t, NVS_RESIDENT, false, 1);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	t = tensor_add(f, "t", 100000);
+	STATE(f, t, NVS_EMPTY, false, 0);
+	OK(f, sole_pin(f->engine, &t, 1, 0, &f->error));
+	STATE(f, t, NVS_RESIDENT, false, 1);
 	fill(nvs_tensor_data(t), 100000, 1);
-	OK(&f, sole_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
-	STATE(&f, t, NVS_RESIDENT, true, 0);
+	OK(f, sole_release(f->engine, &t, 1, NVS_DIRTY, &f->error));
+	STATE(f, t, NVS_RESIDENT, true, 0);
 
-	sim_hold(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
-	STATE(&f, t, NVS_WRITING, false, 0);
-	sim_go(f.sim, SIM_WRITES);
-	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
-	STATE(&f, t, NVS_ON_DRIVE, false, 0);
+	sim_hold(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
+	STATE(f, t, NVS_WRITING, false, 0);
+	sim_go(f->sim, SIM_WRITES);
+	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
+	STATE(f, t, NVS_ON_DRIVE, false, 0);
 
-	sim_hold(f.sim, SIM_READS);
-	OK(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error));
-	STATE(&f, t, NVS_READING, false, 1);
-	sim_go(f.sim, SIM_READS);
-	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
-	STATE(&f, t, NVS_RESIDENT, false, 1);
-	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
-	STATE(&f, t, NVS_RESIDENT, false, 0);
-	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
-	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	assert_int_equal(sim_ios(f.sim, NVS_WRITE), 2);
+	sim_hold(f->sim, SIM_READS);
+	OK(f, sole_swap_in(f->engine, &t, 1, 0, &f->error));
+	STATE(f, t, NVS_READING, false, 1);
+	sim_go(f->sim, SIM_READS);
+	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
+	STATE(f, t, NVS_RESIDENT, false, 1);
+	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
+	STATE(f, t, NVS_RESIDENT, false, 0);
+	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
+	STATE(f, t, NVS_ON_DRIVE, false, 0);
+	assert_int_equal(sim_ios(f->sim, NVS_WRITE), 2);
 
 	assert_string_equal(nvs_tensor_state_name(NVS_EMPTY), "empty");
 	assert_string_equal(nvs_tensor_state_name((enum nvs_tensor_state)99), "unknown");
-	fixture_close(&f);
 }
 
 TEST(a_clean_tensor_is_evicted_without_a_write)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(&f, "t", 10000);
-	tensor_store(&f, t, 1);
-	tensor_compare(&f, t, 1);
-	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
-	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	assert_int_equal(sim_ios(f.sim, NVS_WRITE), 1);
-	assert_int_equal(sim_ios(f.sim, NVS_READ), 1);
-	fixture_close(&f);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	t = tensor_add(f, "t", 10000);
+	tensor_store(f, t, 1);
+	tensor_compare(f, t, 1);
+	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
+	STATE(f, t, NVS_ON_DRIVE, false, 0);
+	assert_int_equal(sim_ios(f->sim, NVS_WRITE), 1);
+	assert_int_equal(sim_ios(f->sim, NVS_READ), 1);
 }
 
 TEST(contents_that_a_caller_has_pinned_are_not_overwritten)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t reads, writes;
 
-	OPEN(&f, .place = PLACE_DISK, .max_in_cpu = NONE_STAYS);
-	t = tensor_add(&f, "t", 10000);
-	tensor_store(&f, t, 1);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &reads, &f.error));
+	OPEN(f, .place = PLACE_DISK, .max_in_cpu = NONE_STAYS);
+	t = tensor_add(f, "t", 10000);
+	tensor_store(f, t, 1);
+	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &reads, &f->error));
 	/* Also while the contents are on their way. */
-	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &writes, &f.error), -EBUSY,
+	expect_error(f, nvs_tensor_pin(f->engine, &t, 1, -1, &writes, &f->error), -EBUSY,
 		     "t is pinned with its contents by another call");
-	STATE(&f, t, NVS_RESIDENT, false, 1);
+	STATE(f, t, NVS_RESIDENT, false, 1);
 	assert_true(filled(nvs_tensor_data(t), 10000, 1));
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, reads, NVS_CLEAN, &f.error));
-	tensors_pin(&f, &t, 1);
+	OK(f, nvs_tensor_release(f->engine, &t, 1, reads, NVS_CLEAN, &f->error));
+	tensors_pin(f, &t, 1);
 	fill(nvs_tensor_data(t), 10000, 2);
-	OK(&f, sole_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
-	tensor_compare(&f, t, 2);
-	fixture_close(&f);
+	OK(f, sole_release(f->engine, &t, 1, NVS_DIRTY, &f->error));
+	tensor_compare(f, t, 2);
 }
 
 /* ---- Leases released clean ---- */
 
 TEST(a_lease_released_clean_leaves_an_empty_tensor_empty)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 
-	OPEN(&f, .place = PLACE_DISK);
-	t = tensor_add(&f, "t", 10000);
-	OK(&f, sole_pin(f.engine, &t, 1, 0, &f.error));
+	OPEN(f, .place = PLACE_DISK);
+	t = tensor_add(f, "t", 10000);
+	OK(f, sole_pin(f->engine, &t, 1, 0, &f->error));
 	fill(nvs_tensor_data(t), 10000, 1);
-	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
-	STATE(&f, t, NVS_EMPTY, false, 0);
-	expect_error(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "t has no contents");
-	fixture_close(&f);
+	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
+	STATE(f, t, NVS_EMPTY, false, 0);
+	expect_error(f, sole_swap_in(f->engine, &t, 1, 0, &f->error), -ENODATA,
+		     "t has no contents");
 }
 
 TEST(a_lease_released_clean_keeps_the_contents_on_the_drive)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 
-	OPEN(&f, .place = PLACE_DISK);
-	t = tensor_add(&f, "t", 10000);
-	tensor_store(&f, t, 1);
+	OPEN(f, .place = PLACE_DISK);
+	t = tensor_add(f, "t", 10000);
+	tensor_store(f, t, 1);
 	for (int resident = 0; resident < 2; resident++) {
 		if (resident)
-			tensor_compare(&f, t, 1);
-		STATE(&f, t, resident ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
-		OK(&f, sole_pin(f.engine, &t, 1, 0, &f.error));
+			tensor_compare(f, t, 1);
+		STATE(f, t, resident ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
+		OK(f, sole_pin(f->engine, &t, 1, 0, &f->error));
 		fill(nvs_tensor_data(t), 10000, 2);
-		OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
-		STATE(&f, t, NVS_ON_DRIVE, false, 0);
-		tensor_compare(&f, t, 1);
+		OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
+		STATE(f, t, NVS_ON_DRIVE, false, 0);
+		tensor_compare(f, t, 1);
 	}
-	fixture_close(&f);
 }
 
 TEST(a_lease_waits_for_ios_of_the_tensor)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(&f, "t", 10000);
-	tensor_write(&f, t, 1);
-	sim_hold(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
-	expect_error(&f, sole_pin(f.engine, &t, 1, 0, &f.error), -EAGAIN, "in flight");
-	sim_go(f.sim, SIM_WRITES);
-	OK(&f, sole_pin(f.engine, &t, 1, -1, &f.error));
-	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
-	STATE(&f, t, NVS_ON_DRIVE, false, 0);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	t = tensor_add(f, "t", 10000);
+	tensor_write(f, t, 1);
+	sim_hold(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
+	expect_error(f, sole_pin(f->engine, &t, 1, 0, &f->error), -EAGAIN, "in flight");
+	sim_go(f->sim, SIM_WRITES);
+	OK(f, sole_pin(f->engine, &t, 1, -1, &f->error));
+	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
+	STATE(f, t, NVS_ON_DRIVE, false, 0);
 
-	sim_hold(f.sim, SIM_READS);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
-	expect_error(&f, sole_pin(f.engine, &t, 1, 1, &f.error), -ETIMEDOUT, "in flight");
-	sim_go(f.sim, SIM_READS);
-	OK(&f, sole_pin(f.engine, &t, 1, -1, &f.error));
-	STATE(&f, t, NVS_RESIDENT, false, 1);
+	sim_hold(f->sim, SIM_READS);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
+	expect_error(f, sole_pin(f->engine, &t, 1, 1, &f->error), -ETIMEDOUT, "in flight");
+	sim_go(f->sim, SIM_READS);
+	OK(f, sole_pin(f->engine, &t, 1, -1, &f->error));
+	STATE(f, t, NVS_RESIDENT, false, 1);
 	fill(nvs_tensor_data(t), 10000, 3);
-	OK(&f, sole_release(f.engine, &t, 1, NVS_DIRTY, &f.error));
-	tensor_compare(&f, t, 3);
-	fixture_close(&f);
+	OK(f, sole_release(f->engine, &t, 1, NVS_DIRTY, &f->error));
+	tensor_compare(f, t, 3);
 }
 
 /* ---- Refusals ---- */
 
 TEST(refuses_to_read_a_tensor_never_written)
 {
-	struct fixture f;
 	struct nvs_tensor *tensors[2];
 	static char memory[10000];
 	void *data[2] = {memory, memory + 5000};
 
-	OPEN(&f, .place = PLACE_DISK);
-	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
-	tensor_store(&f, tensors[0], 1);
-	expect_error(&f, sole_swap_in(f.engine, tensors, 2, 0, &f.error), -ENODATA, "t1");
-	STATE(&f, tensors[0], NVS_ON_DRIVE, false, 0);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, tensors, 2, &f.error), -ENODATA);
-	expect_error(&f, nvs_tensor_swap_in_to(f.engine, tensors, data, 2, &f.error), -ENODATA,
+	OPEN(f, .place = PLACE_DISK);
+	tensors_add(f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
+	tensor_store(f, tensors[0], 1);
+	expect_error(f, sole_swap_in(f->engine, tensors, 2, 0, &f->error), -ENODATA, "t1");
+	STATE(f, tensors[0], NVS_ON_DRIVE, false, 0);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, tensors, 2, &f->error), -ENODATA);
+	expect_error(f, nvs_tensor_swap_in_to(f->engine, tensors, data, 2, &f->error), -ENODATA,
 		     "t1");
-	STATE(&f, tensors[0], NVS_ON_DRIVE, false, 0);
-	tensor_compare(&f, tensors[0], 1);
-	fixture_close(&f);
+	STATE(f, tensors[0], NVS_ON_DRIVE, false, 0);
+	tensor_compare(f, tensors[0], 1);
 }
 
 TEST(refuses_to_read_an_empty_tensor_of_no_bytes)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 
-	OPEN(&f, .place = PLACE_DISK);
-	t = tensor_add(&f, "t", 0);
-	expect_error(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "t");
-	tensor_store(&f, t, 1);
-	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
-	tensor_compare(&f, t, 1);
-	OK(&f, nvs_tensor_forget(f.engine, &t, 1, &f.error));
-	fixture_close(&f);
+	OPEN(f, .place = PLACE_DISK);
+	t = tensor_add(f, "t", 0);
+	expect_error(f, sole_swap_in(f->engine, &t, 1, 0, &f->error), -ENODATA, "t");
+	tensor_store(f, t, 1);
+	STATE(f, t, NVS_ON_DRIVE, false, 0);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
+	tensor_compare(f, t, 1);
+	OK(f, nvs_tensor_forget(f->engine, &t, 1, &f->error));
 }
 
 TEST(releases_only_pinned_tensors)
 {
-	struct fixture f;
 	struct nvs_tensor *tensors[2];
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
-	tensor_store(&f, tensors[0], 1);
-	expect_error(&f, sole_release(f.engine, tensors, 1, NVS_CLEAN, &f.error), -EINVAL, "t0");
-	OK(&f, sole_pin(f.engine, &tensors[1], 1, 0, &f.error));
-	expect_error(&f, sole_release(f.engine, tensors, 2, NVS_DIRTY, &f.error), -EINVAL, "t0");
-	STATE(&f, tensors[1], NVS_RESIDENT, false, 1);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	tensors_add(f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
+	tensor_store(f, tensors[0], 1);
+	expect_error(f, sole_release(f->engine, tensors, 1, NVS_CLEAN, &f->error), -EINVAL, "t0");
+	OK(f, sole_pin(f->engine, &tensors[1], 1, 0, &f->error));
+	expect_error(f, sole_release(f->engine, tensors, 2, NVS_DIRTY, &f->error), -EINVAL, "t0");
+	STATE(f, tensors[1], NVS_RESIDENT, false, 1);
 
-	sim_hold(f.sim, SIM_READS);
-	OK(&f, sole_swap_in(f.engine, tensors, 1, 0, &f.error));
-	expect_error(&f, sole_release(f.engine, tensors, 2, NVS_CLEAN, &f.error), -EBUSY, "t0");
-	sim_go(f.sim, SIM_READS);
-	OK(&f, sole_wait(f.engine, tensors, 2, -1, &f.error));
-	OK(&f, sole_release(f.engine, tensors, 2, NVS_DIRTY, &f.error));
+	sim_hold(f->sim, SIM_READS);
+	OK(f, sole_swap_in(f->engine, tensors, 1, 0, &f->error));
+	expect_error(f, sole_release(f->engine, tensors, 2, NVS_CLEAN, &f->error), -EBUSY, "t0");
+	sim_go(f->sim, SIM_READS);
+	OK(f, sole_wait(f->engine, tensors, 2, -1, &f->error));
+	OK(f, sole_release(f->engine, tensors, 2, NVS_DIRTY, &f->error));
 
 	/* A tensor pinned again during its write must not be changed before the write completes. */
-	sim_hold(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_swap_out(f.engine, tensors, 1, &f.error));
-	OK(&f, sole_swap_in(f.engine, tensors, 1, 0, &f.error));
-	expect_error(&f, sole_release(f.engine, tensors, 1, NVS_DIRTY, &f.error), -EBUSY, "t0");
-	OK(&f, sole_release(f.engine, tensors, 1, NVS_CLEAN, &f.error));
-	sim_go(f.sim, SIM_WRITES);
-	OK(&f, sole_wait(f.engine, tensors, 1, -1, &f.error));
-	fixture_close(&f);
+	sim_hold(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_swap_out(f->engine, tensors, 1, &f->error));
+	OK(f, sole_swap_in(f->engine, tensors, 1, 0, &f->error));
+	expect_error(f, sole_release(f->engine, tensors, 1, NVS_DIRTY, &f->error), -EBUSY, "t0");
+	OK(f, sole_release(f->engine, tensors, 1, NVS_CLEAN, &f->error));
+	sim_go(f->sim, SIM_WRITES);
+	OK(f, sole_wait(f->engine, tensors, 1, -1, &f->error));
 }
 
 TEST(refuses_to_swap_out_a_pinned_tensor)
 {
-	struct fixture f;
 	struct nvs_tensor *tensors[2];
 
-	OPEN(&f, .place = PLACE_DISK);
-	tensors_add(&f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
-	tensor_write(&f, tensors[0], 1);
-	OK(&f, sole_pin(f.engine, &tensors[1], 1, 0, &f.error));
-	expect_error(&f, nvs_tensor_swap_out(f.engine, tensors, 2, &f.error), -EBUSY, "t1");
-	STATE(&f, tensors[0], NVS_RESIDENT, true, 0);
-	expect_error(&f, sole_swap_in(f.engine, &tensors[1], 1, 0, &f.error), -EBUSY,
+	OPEN(f, .place = PLACE_DISK);
+	tensors_add(f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
+	tensor_write(f, tensors[0], 1);
+	OK(f, sole_pin(f->engine, &tensors[1], 1, 0, &f->error));
+	expect_error(f, nvs_tensor_swap_out(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	STATE(f, tensors[0], NVS_RESIDENT, true, 0);
+	expect_error(f, sole_swap_in(f->engine, &tensors[1], 1, 0, &f->error), -EBUSY,
 		     "t1 is pinned for new contents");
-	OK(&f, sole_release(f.engine, &tensors[1], 1, NVS_DIRTY, &f.error));
-	OK(&f, nvs_tensor_swap_out(f.engine, tensors, 2, &f.error));
-	fixture_close(&f);
+	OK(f, sole_release(f->engine, &tensors[1], 1, NVS_DIRTY, &f->error));
+	OK(f, nvs_tensor_swap_out(f->engine, tensors, 2, &f->error));
 }
 
 TEST(refuses_a_tensor_named_twice)
 {
-	struct fixture f;
 	struct nvs_tensor *t, *twice[2];
 	static char memory[100];
 	void *data[2] = {memory, memory + 50};
 
-	OPEN(&f, .place = PLACE_DISK);
-	t = tensor_add(&f, "t", 50);
-	tensor_store(&f, t, 1);
+	OPEN(f, .place = PLACE_DISK);
+	t = tensor_add(f, "t", 50);
+	tensor_store(f, t, 1);
 	twice[0] = twice[1] = t;
-	expect_error(&f, sole_pin(f.engine, twice, 2, 0, &f.error), -EINVAL, "t is named twice");
-	expect_error(&f, sole_swap_in(f.engine, twice, 2, 0, &f.error), -EINVAL, "twice");
-	expect_error(&f, (int)nvs_tensor_prefetch(f.engine, twice, 2, &f.error), -EINVAL, "twice");
-	expect_error(&f, nvs_tensor_swap_out(f.engine, twice, 2, &f.error), -EINVAL, "twice");
-	expect_error(&f, nvs_tensor_forget(f.engine, twice, 2, &f.error), -EINVAL, "twice");
-	expect_error(&f, nvs_tensor_swap_in_to(f.engine, twice, data, 2, &f.error), -EINVAL,
+	expect_error(f, sole_pin(f->engine, twice, 2, 0, &f->error), -EINVAL, "t is named twice");
+	expect_error(f, sole_swap_in(f->engine, twice, 2, 0, &f->error), -EINVAL, "twice");
+	expect_error(f, (int)nvs_tensor_prefetch(f->engine, twice, 2, &f->error), -EINVAL, "twice");
+	expect_error(f, nvs_tensor_swap_out(f->engine, twice, 2, &f->error), -EINVAL, "twice");
+	expect_error(f, nvs_tensor_forget(f->engine, twice, 2, &f->error), -EINVAL, "twice");
+	expect_error(f, nvs_tensor_swap_in_to(f->engine, twice, data, 2, &f->error), -EINVAL,
 		     "twice");
 	expect_error(
-		&f,
-		nvs_tensor_swap_out_from(f.engine, twice, (const void *const *)data, 2, &f.error),
+		f,
+		nvs_tensor_swap_out_from(f->engine, twice, (const void *const *)data, 2, &f->error),
 		-EINVAL, "twice");
-	tensors_pin(&f, &t, 1);
-	expect_error(&f, sole_release(f.engine, twice, 2, NVS_CLEAN, &f.error), -EINVAL, "twice");
-	STATE(&f, t, NVS_RESIDENT, false, 1);
-	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
-	tensor_compare(&f, t, 1);
-	fixture_close(&f);
+	tensors_pin(f, &t, 1);
+	expect_error(f, sole_release(f->engine, twice, 2, NVS_CLEAN, &f->error), -EINVAL, "twice");
+	STATE(f, t, NVS_RESIDENT, false, 1);
+	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
+	tensor_compare(f, t, 1);
 }
 
 TEST(a_wait_ends_at_its_timeout)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(&f, "t", 5000);
-	tensor_store(&f, t, 1);
-	OK(&f, sole_wait(f.engine, &t, 1, 0, &f.error));
-	sim_hold(f.sim, SIM_READS);
-	OK(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error));
-	expect_error(&f, sole_wait(f.engine, &t, 1, 0, &f.error), -EAGAIN, "t is still in flight");
-	expect_error(&f, sole_wait(f.engine, &t, 1, 2, &f.error), -ETIMEDOUT, "t is still");
-	sim_go(f.sim, SIM_READS);
-	OK(&f, sole_wait(f.engine, &t, 1, 60000, &f.error));
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	t = tensor_add(f, "t", 5000);
+	tensor_store(f, t, 1);
+	OK(f, sole_wait(f->engine, &t, 1, 0, &f->error));
+	sim_hold(f->sim, SIM_READS);
+	OK(f, sole_swap_in(f->engine, &t, 1, 0, &f->error));
+	expect_error(f, sole_wait(f->engine, &t, 1, 0, &f->error), -EAGAIN, "t is still in flight");
+	expect_error(f, sole_wait(f->engine, &t, 1, 2, &f->error), -ETIMEDOUT, "t is still");
+	sim_go(f->sim, SIM_READS);
+	OK(f, sole_wait(f->engine, &t, 1, 60000, &f->error));
 	assert_true(filled(nvs_tensor_data(t), 5000, 1));
-	OK(&f, sole_release(f.engine, &t, 1, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
 }
 
 TEST(an_error_structure_is_optional)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 
-	OPEN(&f, .place = PLACE_DISK);
-	t = tensor_add(&f, "t", 5000);
-	assert_int_equal(sole_swap_in(f.engine, &t, 1, 0, NULL), -ENODATA);
-	assert_int_equal(sole_release(f.engine, &t, 1, NVS_CLEAN, NULL), -EINVAL);
+	OPEN(f, .place = PLACE_DISK);
+	t = tensor_add(f, "t", 5000);
+	assert_int_equal(sole_swap_in(f->engine, &t, 1, 0, NULL), -ENODATA);
+	assert_int_equal(sole_release(f->engine, &t, 1, NVS_CLEAN, NULL), -EINVAL);
 	assert_int_equal(nvs_tensor_register(
-				 f.engine,
+				 f->engine,
 				 &(struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
 							   .name = "t",
 							   .dtype = NVS_U8,
@@ -733,5 +669,4 @@ TEST(an_error_structure_is_optional)
 				 1, &t, NULL),
 			 -EEXIST);
 	assert_int_equal(nvs_engine_close(NULL, NULL), 0);
-	fixture_close(&f);
 }

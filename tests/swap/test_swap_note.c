@@ -9,21 +9,23 @@
 
 #include <errno.h>
 
+ONE_ENGINE
+
 #define N_BYTES 5000
 
 /* A kept store with one tensor. */
-static struct nvs_tensor *open_kept(struct fixture *f)
+static struct nvs_tensor *open_kept(void)
 {
 	OPEN(f, .place = PLACE_DISK, .keep = true);
 	return tensor_add(f, "t", N_BYTES);
 }
 
-static void set(struct fixture *f, const char *note)
+static void set(const char *note)
 {
 	OK(f, nvs_engine_set_note(f->engine, note, strlen(note), &f->error));
 }
 
-static void expect_note(struct fixture *f, const char *note)
+static void expect_note(const char *note)
 {
 	char found[64] = "";
 	size_t nbytes = sizeof(found) - 1;
@@ -33,7 +35,7 @@ static void expect_note(struct fixture *f, const char *note)
 	assert_int_equal(nbytes, strlen(note));
 }
 
-static void crash_and_reopen(struct fixture *f)
+static void crash_and_reopen(void)
 {
 	engine_abandon(f->engine);
 	fixture_shut(f);
@@ -43,49 +45,45 @@ static void crash_and_reopen(struct fixture *f)
 TEST(a_note_is_found_with_its_commit)
 {
 	struct nvs_tensor *t;
-	struct fixture f;
 
-	t = open_kept(&f);
-	expect_note(&f, "");
-	tensor_write(&f, t, 1);
-	set(&f, "step 1");
-	expect_note(&f, "");
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	expect_note(&f, "step 1");
-	set(&f, "never committed");
-	crash_and_reopen(&f);
-	expect_note(&f, "step 1");
-	assert_int_equal(nvs_engine_generation(f.engine), 1);
+	t = open_kept();
+	expect_note("");
+	tensor_write(f, t, 1);
+	set("step 1");
+	expect_note("");
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	expect_note("step 1");
+	set("never committed");
+	crash_and_reopen();
+	expect_note("step 1");
+	assert_int_equal(nvs_engine_generation(f->engine), 1);
 	/* Closing commits as well. */
-	set(&f, "closed");
-	fixture_shut(&f);
-	f.config.read_only = true;
-	OK(&f, fixture_reopen(&f));
-	expect_note(&f, "closed");
-	assert_int_equal(nvs_engine_generation(f.engine), 2);
-	expect_error(&f, nvs_engine_set_note(f.engine, "x", 1, &f.error), -EROFS, "read_only");
-	fixture_close(&f);
+	set("closed");
+	fixture_shut(f);
+	f->config.read_only = true;
+	OK(f, fixture_reopen(f));
+	expect_note("closed");
+	assert_int_equal(nvs_engine_generation(f->engine), 2);
+	expect_error(f, nvs_engine_set_note(f->engine, "x", 1, &f->error), -EROFS, "read_only");
 }
 
 TEST(later_commits_have_the_note_until_it_changes)
 {
 	struct nvs_tensor *t;
-	struct fixture f;
 
-	t = open_kept(&f);
-	set(&f, "first");
-	fixture_shut(&f);
-	OK(&f, fixture_reopen(&f));
-	t = tensor_add(&f, "t", N_BYTES);
-	tensor_write(&f, t, 2);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	assert_int_equal(nvs_engine_generation(f.engine), 2);
-	expect_note(&f, "first");
-	OK(&f, nvs_engine_set_note(f.engine, NULL, 0, &f.error));
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	crash_and_reopen(&f);
-	expect_note(&f, "");
-	fixture_close(&f);
+	t = open_kept();
+	set("first");
+	fixture_shut(f);
+	OK(f, fixture_reopen(f));
+	t = tensor_add(f, "t", N_BYTES);
+	tensor_write(f, t, 2);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	assert_int_equal(nvs_engine_generation(f->engine), 2);
+	expect_note("first");
+	OK(f, nvs_engine_set_note(f->engine, NULL, 0, &f->error));
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	crash_and_reopen();
+	expect_note("");
 }
 
 TEST(a_failed_commit_leaves_the_previous_note)
@@ -93,23 +91,22 @@ TEST(a_failed_commit_leaves_the_previous_note)
 	/* Syncs and writes of a commit: of the data, the manifests, the label. */
 	for (uint64_t call = 1; call <= 6; call++) {
 		struct nvs_tensor *t;
-		struct fixture f;
 
-		t = open_kept(&f);
-		tensor_store(&f, t, 1);
-		set(&f, "old");
-		OK(&f, nvs_engine_commit(f.engine, &f.error));
-		tensor_store(&f, t, 2);
-		set(&f, "new");
+		t = open_kept();
+		tensor_store(f, t, 1);
+		set("old");
+		OK(f, nvs_engine_commit(f->engine, &f->error));
+		tensor_store(f, t, 2);
+		set("new");
 		inject_fail(INJECT_WRITE | INJECT_SYNC, call, 1, EIO);
-		assert_int_equal(nvs_engine_commit(f.engine, &f.error), -EIO);
+		assert_int_equal(nvs_engine_commit(f->engine, &f->error), -EIO);
 		inject_stop(NULL);
-		expect_note(&f, "old");
-		crash_and_reopen(&f);
-		expect_note(&f, "old");
-		t = tensor_add(&f, "t", N_BYTES);
-		tensor_compare(&f, t, 1);
-		fixture_close(&f);
+		expect_note("old");
+		crash_and_reopen();
+		expect_note("old");
+		t = tensor_add(f, "t", N_BYTES);
+		tensor_compare(f, t, 1);
+		fixture_close(f);
 	}
 }
 
@@ -117,36 +114,31 @@ TEST(a_note_of_up_to_64_kib_is_kept)
 {
 	static char bytes[NVS_NOTE_MAX + 1], found[NVS_NOTE_MAX];
 	size_t nbytes = 0;
-	struct fixture f;
 
-	open_kept(&f);
+	open_kept();
 	fill(bytes, sizeof(bytes), 3);
-	expect_error(&f, nvs_engine_set_note(f.engine, bytes, sizeof(bytes), &f.error), -E2BIG,
+	expect_error(f, nvs_engine_set_note(f->engine, bytes, sizeof(bytes), &f->error), -E2BIG,
 		     "at most 65536");
-	expect_error(&f, nvs_engine_set_note(f.engine, bytes, SIZE_MAX, &f.error), -E2BIG,
+	expect_error(f, nvs_engine_set_note(f->engine, bytes, SIZE_MAX, &f->error), -E2BIG,
 		     "at most 65536");
-	OK(&f, nvs_engine_set_note(f.engine, bytes, NVS_NOTE_MAX, &f.error));
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	crash_and_reopen(&f);
-	assert_int_equal(nvs_engine_get_note(f.engine, NULL, &nbytes), 0);
+	OK(f, nvs_engine_set_note(f->engine, bytes, NVS_NOTE_MAX, &f->error));
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	crash_and_reopen();
+	assert_int_equal(nvs_engine_get_note(f->engine, NULL, &nbytes), 0);
 	assert_int_equal(nbytes, NVS_NOTE_MAX);
 	nbytes--;
-	assert_int_equal(nvs_engine_get_note(f.engine, found, &nbytes), -ERANGE);
+	assert_int_equal(nvs_engine_get_note(f->engine, found, &nbytes), -ERANGE);
 	assert_int_equal(nbytes, NVS_NOTE_MAX);
 	assert_int_equal(found[0], 0);
-	assert_int_equal(nvs_engine_get_note(f.engine, found, &nbytes), 0);
+	assert_int_equal(nvs_engine_get_note(f->engine, found, &nbytes), 0);
 	assert_int_equal(nbytes, NVS_NOTE_MAX);
 	assert_memory_equal(found, bytes, NVS_NOTE_MAX);
-	fixture_close(&f);
 }
 
 TEST(a_store_that_is_not_kept_has_no_note)
 {
-	struct fixture f;
-
-	OPEN(&f, .place = PLACE_DISK);
-	set(&f, "lost with the store");
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	expect_note(&f, "");
-	fixture_close(&f);
+	OPEN(f, .place = PLACE_DISK);
+	set("lost with the store");
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	expect_note("");
 }

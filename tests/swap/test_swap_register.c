@@ -12,6 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+ONE_ENGINE
+
 /* Holds the next reservation of space until the test releases it. */
 static bool armed;
 static sem_t held, go_on;
@@ -66,42 +68,38 @@ static void end_held(struct held_call *r)
 
 TEST(tensors_land_and_commits_end_while_files_grow)
 {
-	struct fixture f;
 	struct nvs_tensor *small;
-	struct held_call r = {.f = &f};
+	struct held_call r = {.f = f};
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true, .simulated = true);
-	small = tensor_add(&f, "small", 100000);
-	tensor_store(&f, small, 1);
+	OPEN(f, .place = PLACE_DISK, .keep = true, .simulated = true);
+	small = tensor_add(f, "small", 100000);
+	tensor_store(f, small, 1);
 	begin_held(&r);
-	tensor_compare(&f, small, 1);
-	tensor_write(&f, small, 2);
-	assert_null(nvs_tensor_find(f.engine, "large"));
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	OK(&f, nvs_tensor_forget(f.engine, &small, 1, &f.error));
+	tensor_compare(f, small, 1);
+	tensor_write(f, small, 2);
+	assert_null(nvs_tensor_find(f->engine, "large"));
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	OK(f, nvs_tensor_forget(f->engine, &small, 1, &f->error));
 	end_held(&r);
-	tensor_store(&f, r.tensor, 3);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	fixture_shut(&f);
-	assert_int_equal(fixture_reopen(&f), 0);
-	tensor_compare(&f, tensor_add(&f, "large", 2 * MIB), 3);
-	fixture_close(&f);
+	tensor_store(f, r.tensor, 3);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	fixture_shut(f);
+	assert_int_equal(fixture_reopen(f), 0);
+	tensor_compare(f, tensor_add(f, "large", 2 * MIB), 3);
 }
 
 TEST(a_name_given_twice_reserves_nothing)
 {
-	struct fixture f;
 	struct nvs_tensor *tensors[2];
 	const struct nvs_tensor_spec twice[] = {
 		{.size = sizeof(twice[0]), .name = "a", .dtype = NVS_U8, .numel = MIB},
 		{.size = sizeof(twice[0]), .name = "a", .dtype = NVS_U8, .numel = MIB}};
 	uint64_t nbytes;
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	nbytes = stats_of(&f).store_bytes;
-	expect_error(&f, nvs_tensor_register(f.engine, twice, 2, tensors, &f.error), -EEXIST,
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+	nbytes = stats_of(f).store_bytes;
+	expect_error(f, nvs_tensor_register(f->engine, twice, 2, tensors, &f->error), -EEXIST,
 		     "a is registered already");
-	assert_null(nvs_tensor_find(f.engine, "a"));
-	assert_int_equal(stats_of(&f).store_bytes, nbytes);
-	fixture_close(&f);
+	assert_null(nvs_tensor_find(f->engine, "a"));
+	assert_int_equal(stats_of(f).store_bytes, nbytes);
 }

@@ -11,7 +11,8 @@
 #include <sys/statvfs.h>
 
 #include "base/clock.h"
-#include "support/sole_owner.h"
+
+ONE_ENGINE
 
 /* ---- Allocations ---- */
 
@@ -53,7 +54,7 @@ NVS_API void *realloc(void *data, size_t nbytes)
 #define BATCHES 400
 
 /* Uses nothing of cmocka, which allocates. */
-static int swap_around(struct fixture *f, struct nvs_tensor **t, char *memory, uint64_t *seed)
+static int swap_around(struct nvs_tensor **t, char *memory, uint64_t *seed)
 {
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	void *data[16];
@@ -99,30 +100,29 @@ static int swap_around(struct fixture *f, struct nvs_tensor **t, char *memory, u
 
 static void the_hot_path_allocates_nothing(const struct setup *setup)
 {
-	struct fixture f;
 	static struct nvs_tensor *t[N];
 	static uint64_t nbytes[N];
 	static char memory[16 * 5000 + 16];
 	uint64_t seed = seed_of_run();
 	int rc;
 
-	fixture_open(&f, setup);
+	fixture_open(f, setup);
 	for (size_t i = 0; i < N; i++)
 		nbytes[i] = below(&seed, 5000);
-	tensors_add(&f, "t", nbytes, N, t);
+	tensors_add(f, "t", nbytes, N, t);
 	for (size_t i = 0; i < N; i++)
-		tensor_store(&f, t[i], i);
-	rc = swap_around(&f, t, memory, &seed);
-	OK(&f, rc);
+		tensor_store(f, t[i], i);
+	rc = swap_around(t, memory, &seed);
+	OK(f, rc);
 #if !SANITIZED
 	allocations = 0;
 	__atomic_store_n(&counting, true, __ATOMIC_RELAXED);
-	rc = swap_around(&f, t, memory, &seed);
+	rc = swap_around(t, memory, &seed);
 	__atomic_store_n(&counting, false, __ATOMIC_RELAXED);
-	OK(&f, rc);
+	OK(f, rc);
 	assert_int_equal(allocations, 0);
 #endif
-	fixture_close(&f);
+	fixture_close(f);
 }
 
 TEST(swapping_allocates_nothing)
@@ -170,39 +170,38 @@ static struct nvs_tensor_spec *many_specs(char (**names)[24])
 
 TEST(a_million_tensors_are_registered_in_one_call)
 {
-	struct fixture f;
 	struct nvs_tensor_spec *specs;
 	struct nvs_tensor **t = calloc(MANY, sizeof(*t));
 	char(*names)[24];
 	uint64_t begun, seed = seed_of_run();
 
 	assert_non_null(t);
-	INIT(&f, .place = PLACE_DISK, .block_size = MIB);
-	if (!has_space(f.paths[0], 6 * GIB)) {
-		print_message("%s has less than 6 GiB free\n", f.paths[0]);
-		fixture_close(&f);
+	INIT(f, .place = PLACE_DISK, .block_size = MIB);
+	if (!has_space(f->paths[0], 6 * GIB)) {
+		print_message("%s has less than 6 GiB free\n", f->paths[0]);
+		fixture_close(f);
 		free(t);
 		skip();
 	}
-	OK(&f, fixture_reopen(&f));
+	OK(f, fixture_reopen(f));
 	specs = many_specs(&names);
 	begun = clock_ns();
-	OK(&f, nvs_tensor_register(f.engine, specs, MANY, t, &f.error));
+	OK(f, nvs_tensor_register(f->engine, specs, MANY, t, &f->error));
 	print_message("%d tensors registered in %.2f s\n", MANY,
 		      (double)(clock_ns() - begun) / 1e9);
 	for (int k = 0; k < 1000; k++) {
 		size_t i = below(&seed, MANY);
 
-		assert_ptr_equal(nvs_tensor_find(f.engine, names[i]), t[i]);
-		tensor_write(&f, t[i], i);
+		assert_ptr_equal(nvs_tensor_find(f->engine, names[i]), t[i]);
+		tensor_write(f, t[i], i);
 		if (k % 10 == 0)
-			tensor_compare(&f, t[i], i);
+			tensor_compare(f, t[i], i);
 	}
 	begun = clock_ns();
-	OK(&f, nvs_tensor_forget(f.engine, t, MANY, &f.error));
+	OK(f, nvs_tensor_forget(f->engine, t, MANY, &f->error));
 	print_message("forgotten in %.2f s\n", (double)(clock_ns() - begun) / 1e9);
 	begun = clock_ns();
-	fixture_close(&f);
+	fixture_close(f);
 	print_message("closed in %.2f s\n", (double)(clock_ns() - begun) / 1e9);
 	free(specs);
 	free(names);

@@ -8,10 +8,12 @@
 #include "support/tests.h"
 #include "swap_fixture.h"
 
+ONE_ENGINE
+
 static const uint64_t matrix[] = {3, 4, 5}, turned[] = {12, 5}, empty[] = {7, 0, 2}, line[] = {60};
 
-static int try_add(struct fixture *f, const char *name, uint64_t numel, const uint64_t *shape,
-		   size_t ndim, struct nvs_tensor **tensor)
+static int try_add(const char *name, uint64_t numel, const uint64_t *shape, size_t ndim,
+		   struct nvs_tensor **tensor)
 {
 	const struct nvs_tensor_spec spec = {.size = sizeof(spec),
 					     .name = name,
@@ -23,12 +25,11 @@ static int try_add(struct fixture *f, const char *name, uint64_t numel, const ui
 	return nvs_tensor_register(f->engine, &spec, 1, tensor, &f->error);
 }
 
-static struct nvs_tensor *add(struct fixture *f, const char *name, uint64_t numel,
-			      const uint64_t *shape, size_t ndim)
+static struct nvs_tensor *add(const char *name, uint64_t numel, const uint64_t *shape, size_t ndim)
 {
 	struct nvs_tensor *tensor;
 
-	OK(f, try_add(f, name, numel, shape, ndim, &tensor));
+	OK(f, try_add(name, numel, shape, ndim, &tensor));
 	return tensor;
 }
 
@@ -39,8 +40,7 @@ static void expect_dimensions(const uint64_t *got, size_t ngot, const uint64_t *
 	assert_memory_equal(got, shape, ndim * sizeof(*shape));
 }
 
-static void expect_shape(struct fixture *f, struct nvs_tensor *tensor, const uint64_t *shape,
-			 size_t ndim)
+static void expect_shape(struct nvs_tensor *tensor, const uint64_t *shape, size_t ndim)
 {
 	struct nvs_tensor_info info = info_of(f, tensor);
 
@@ -48,7 +48,7 @@ static void expect_shape(struct fixture *f, struct nvs_tensor *tensor, const uin
 }
 
 /* Of a tensor that the store held when it was opened. */
-static void expect_stored(struct fixture *f, const char *name, const uint64_t *shape, size_t ndim)
+static void expect_stored(const char *name, const uint64_t *shape, size_t ndim)
 {
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
 
@@ -60,12 +60,12 @@ static void expect_stored(struct fixture *f, const char *name, const uint64_t *s
 	fail_msg("%s is not in the store", name);
 }
 
-static void keep(struct fixture *f)
+static void keep(void)
 {
 	OPEN(f, .place = PLACE_DISK, .keep = true);
 }
 
-static void reopen(struct fixture *f)
+static void reopen(void)
 {
 	fixture_shut(f);
 	OK(f, fixture_reopen(f));
@@ -77,21 +77,19 @@ TEST(a_tensor_has_the_shape_it_is_registered_with)
 {
 	uint64_t given[] = {3, 4, 5};
 	struct nvs_tensor *t;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK);
-	t = add(&f, "matrix", 60, given, 3);
+	OPEN(f, .place = PLACE_DISK);
+	t = add("matrix", 60, given, 3);
 	/* The shape was copied. */
 	memset(given, 0xff, sizeof(given));
-	expect_shape(&f, t, matrix, 3);
-	expect_shape(&f, add(&f, "empty", 0, empty, 3), empty, 3);
-	expect_shape(&f, add(&f, "line", 60, line, 1), line, 1);
-	expect_shape(&f, add(&f, "scalar", 1, given, 0), given, 0);
-	expect_shape(&f, add(&f, "without", 60, NULL, 0), line, 1);
-	OK(&f, nvs_tensor_rename(f.engine, t, "renamed", &f.error));
-	expect_shape(&f, t, matrix, 3);
-	OK(&f, nvs_tensor_forget(f.engine, &t, 1, &f.error));
-	fixture_close(&f);
+	expect_shape(t, matrix, 3);
+	expect_shape(add("empty", 0, empty, 3), empty, 3);
+	expect_shape(add("line", 60, line, 1), line, 1);
+	expect_shape(add("scalar", 1, given, 0), given, 0);
+	expect_shape(add("without", 60, NULL, 0), line, 1);
+	OK(f, nvs_tensor_rename(f->engine, t, "renamed", &f->error));
+	expect_shape(t, matrix, 3);
+	OK(f, nvs_tensor_forget(f->engine, &t, 1, &f->error));
 }
 
 TEST(a_shape_of_another_number_of_elements_is_refused)
@@ -99,88 +97,78 @@ TEST(a_shape_of_another_number_of_elements_is_refused)
 	const uint64_t wraps[] = {UINT64_C(1) << 63, 2}, wraps_to_0[] = {UINT64_C(1) << 63, 2, 0};
 	uint64_t ones[NVS_NDIM_MAX + 1];
 	struct nvs_tensor *t;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK);
+	OPEN(f, .place = PLACE_DISK);
 	for (size_t i = 0; i < NVS_NDIM_MAX + 1; i++)
 		ones[i] = 1;
-	expect_error(&f, try_add(&f, "t", 61, matrix, 3, &t), -EINVAL, "60 elements");
-	expect_error(&f, try_add(&f, "t", 60, matrix, 2, &t), -EINVAL, "12 elements");
-	expect_error(&f, try_add(&f, "t", 0, matrix, 0, &t), -EINVAL, "1 elements");
-	expect_error(&f, try_add(&f, "t", 0, wraps, 2, &t), -EINVAL, "64 bits");
-	expect_error(&f, try_add(&f, "t", 0, wraps_to_0, 3, &t), -EINVAL, "64 bits");
-	expect_error(&f, try_add(&f, "t", 1, ones, NVS_NDIM_MAX + 1, &t), -EINVAL, "65 dim");
-	assert_null(nvs_tensor_find(f.engine, "t"));
-	expect_shape(&f, add(&f, "t", 1, ones, NVS_NDIM_MAX), ones, NVS_NDIM_MAX);
-	fixture_close(&f);
+	expect_error(f, try_add("t", 61, matrix, 3, &t), -EINVAL, "60 elements");
+	expect_error(f, try_add("t", 60, matrix, 2, &t), -EINVAL, "12 elements");
+	expect_error(f, try_add("t", 0, matrix, 0, &t), -EINVAL, "1 elements");
+	expect_error(f, try_add("t", 0, wraps, 2, &t), -EINVAL, "64 bits");
+	expect_error(f, try_add("t", 0, wraps_to_0, 3, &t), -EINVAL, "64 bits");
+	expect_error(f, try_add("t", 1, ones, NVS_NDIM_MAX + 1, &t), -EINVAL, "65 dim");
+	assert_null(nvs_tensor_find(f->engine, "t"));
+	expect_shape(add("t", 1, ones, NVS_NDIM_MAX), ones, NVS_NDIM_MAX);
 }
 
 /* ---- Kept stores ---- */
 
 TEST(a_kept_store_keeps_shapes)
 {
-	struct fixture f;
-
-	keep(&f);
-	tensor_write(&f, add(&f, "matrix", 60, matrix, 3), 1);
-	add(&f, "empty", 0, empty, 3);
-	add(&f, "scalar", 1, matrix, 0);
-	add(&f, "line", 60, line, 1);
+	keep();
+	tensor_write(f, add("matrix", 60, matrix, 3), 1);
+	add("empty", 0, empty, 3);
+	add("scalar", 1, matrix, 0);
+	add("line", 60, line, 1);
 	for (unsigned again = 0; again < 2; again++) {
-		reopen(&f);
-		expect_stored(&f, "matrix", matrix, 3);
-		expect_stored(&f, "empty", empty, 3);
-		expect_stored(&f, "scalar", NULL, 0);
-		expect_stored(&f, "line", line, 1);
+		reopen();
+		expect_stored("matrix", matrix, 3);
+		expect_stored("empty", empty, 3);
+		expect_stored("scalar", NULL, 0);
+		expect_stored("line", line, 1);
 		/* A registration without a shape leaves the one that the store has. */
-		expect_shape(&f, add(&f, "matrix", 60, NULL, 0), matrix, 3);
-		expect_shape(&f, add(&f, "empty", 0, NULL, 0), empty, 3);
-		expect_shape(&f, add(&f, "scalar", 1, NULL, 0), matrix, 0);
+		expect_shape(add("matrix", 60, NULL, 0), matrix, 3);
+		expect_shape(add("empty", 0, NULL, 0), empty, 3);
+		expect_shape(add("scalar", 1, NULL, 0), matrix, 0);
 	}
-	tensor_compare(&f, nvs_tensor_find(f.engine, "matrix"), 1);
-	assert_int_equal(nvs_engine_generation(f.engine), 1);
-	fixture_close(&f);
+	tensor_compare(f, nvs_tensor_find(f->engine, "matrix"), 1);
+	assert_int_equal(nvs_engine_generation(f->engine), 1);
 }
 
 TEST(another_shape_replaces_that_of_a_kept_tensor_with_the_next_commit)
 {
 	struct nvs_tensor *t;
-	struct fixture f;
 
-	keep(&f);
-	tensor_write(&f, add(&f, "t", 60, matrix, 3), 1);
-	reopen(&f);
-	t = add(&f, "t", 60, turned, 2);
-	expect_shape(&f, t, turned, 2);
-	tensor_compare(&f, t, 1);
+	keep();
+	tensor_write(f, add("t", 60, matrix, 3), 1);
+	reopen();
+	t = add("t", 60, turned, 2);
+	expect_shape(t, turned, 2);
+	tensor_compare(f, t, 1);
 	/* Without a commit the store has the shape of before. */
-	OK(&f, nvs_engine_abandon(f.engine, &f.error));
-	f.engine = NULL;
-	OK(&f, fixture_reopen(&f));
-	expect_stored(&f, "t", matrix, 3);
-	add(&f, "t", 60, line, 1);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	assert_int_equal(nvs_engine_generation(f.engine), 2);
-	reopen(&f);
-	expect_stored(&f, "t", line, 1);
-	tensor_compare(&f, add(&f, "t", 60, NULL, 0), 1);
-	fixture_close(&f);
+	OK(f, nvs_engine_abandon(f->engine, &f->error));
+	f->engine = NULL;
+	OK(f, fixture_reopen(f));
+	expect_stored("t", matrix, 3);
+	add("t", 60, line, 1);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	assert_int_equal(nvs_engine_generation(f->engine), 2);
+	reopen();
+	expect_stored("t", line, 1);
+	tensor_compare(f, add("t", 60, NULL, 0), 1);
 }
 
 TEST(another_shape_in_a_read_only_store_changes_nothing_of_it)
 {
-	struct fixture f;
-
-	keep(&f);
-	tensor_write(&f, add(&f, "t", 60, matrix, 3), 1);
-	fixture_shut(&f);
-	f.config.keep = false;
-	f.config.read_only = true;
-	OK(&f, fixture_reopen(&f));
-	expect_shape(&f, add(&f, "t", 60, turned, 2), turned, 2);
-	reopen(&f);
-	expect_stored(&f, "t", matrix, 3);
-	fixture_close(&f);
+	keep();
+	tensor_write(f, add("t", 60, matrix, 3), 1);
+	fixture_shut(f);
+	f->config.keep = false;
+	f->config.read_only = true;
+	OK(f, fixture_reopen(f));
+	expect_shape(add("t", 60, turned, 2), turned, 2);
+	reopen();
+	expect_stored("t", matrix, 3);
 }
 
 /* The first specification is right, and fits a tensor that the store holds. */
@@ -199,17 +187,15 @@ TEST(a_failed_registration_leaves_the_shapes)
 					   .shape = matrix,
 					   .ndim = 3}};
 	struct nvs_tensor *t[2];
-	struct fixture f;
 
-	keep(&f);
-	add(&f, "t", 60, matrix, 3);
-	reopen(&f);
-	expect_error(&f, nvs_tensor_register(f.engine, specs, 2, t, &f.error), -EINVAL,
+	keep();
+	add("t", 60, matrix, 3);
+	reopen();
+	expect_error(f, nvs_tensor_register(f->engine, specs, 2, t, &f->error), -EINVAL,
 		     "60 elements");
 	specs[1].numel = 60;
 	specs[1].dtype = NVS_F64;
 	specs[1].name = "t";
-	expect_error(&f, nvs_tensor_register(f.engine, specs, 2, t, &f.error), -EEXIST, "already");
-	expect_shape(&f, add(&f, "t", 60, NULL, 0), matrix, 3);
-	fixture_close(&f);
+	expect_error(f, nvs_tensor_register(f->engine, specs, 2, t, &f->error), -EEXIST, "already");
+	expect_shape(add("t", 60, NULL, 0), matrix, 3);
 }

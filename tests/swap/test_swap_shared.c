@@ -7,7 +7,6 @@
 #include "aio/engines/engine.h"
 #include "base/clock.h"
 #include "base/memory/huge_map.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
 

@@ -7,17 +7,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "support/file_sum.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap_fixture.h"
+
+ONE_ENGINE
 
 enum { N = 3 };
 
 static const uint64_t lengths[N] = {5000, 300 * KIB, 0};
 
 /* A kept store with t0, t1 and t2, committed with these seeds. */
-static void make_store(struct fixture *f, struct nvs_tensor *t[N], uint64_t seed)
+static void make_store(struct nvs_tensor *t[N], uint64_t seed)
 {
 	OPEN(f, .place = PLACE_DISK, .keep = true);
 	tensors_add(f, "t", lengths, N, t);
@@ -26,7 +26,7 @@ static void make_store(struct fixture *f, struct nvs_tensor *t[N], uint64_t seed
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 }
 
-static void find_again(struct fixture *f, struct nvs_tensor *t[N], uint64_t seed)
+static void find_again(struct nvs_tensor *t[N], uint64_t seed)
 {
 	OK(f, fixture_reopen(f));
 	tensors_add(f, "t", lengths, N, t);
@@ -40,22 +40,20 @@ TEST(a_read_only_store_is_read_and_nothing_of_it_changes)
 {
 	struct nvs_tensor *t[N];
 	char data[512];
-	struct fixture f;
 	uint64_t before;
 
-	make_store(&f, t, 1);
-	fixture_shut(&f);
-	fixture_store_file(&f, "data", data);
+	make_store(t, 1);
+	fixture_shut(f);
+	fixture_store_file(f, "data", data);
 	/* The modes are not tightened either. */
 	assert_int_equal(chmod(data, 0644), 0);
-	before = sum_of_files(f.paths[0]);
-	f.config.keep = false;
-	f.config.read_only = true;
-	find_again(&f, t, 1);
-	assert_int_equal(sum_of_files(f.paths[0]), before);
-	fixture_shut(&f);
-	assert_int_equal(sum_of_files(f.paths[0]), before);
-	fixture_close(&f);
+	before = sum_of_files(f->paths[0]);
+	f->config.keep = false;
+	f->config.read_only = true;
+	find_again(t, 1);
+	assert_int_equal(sum_of_files(f->paths[0]), before);
+	fixture_shut(f);
+	assert_int_equal(sum_of_files(f->paths[0]), before);
 }
 
 TEST(calls_that_would_write_to_a_read_only_store_are_refused)
@@ -65,115 +63,104 @@ TEST(calls_that_would_write_to_a_read_only_store_are_refused)
 	static const uint8_t bytes[5000];
 	const void *from = bytes;
 	struct nvs_tensor *t[N], *more;
-	struct fixture f;
 
-	make_store(&f, t, 1);
-	fixture_shut(&f);
-	f.config.read_only = true;
-	find_again(&f, t, 1);
-	tensors_pin(&f, t, 1);
-	expect_error(&f, sole_release(f.engine, t, 1, NVS_DIRTY, &f.error), -EROFS, "read_");
-	OK(&f, sole_release(f.engine, t, 1, NVS_CLEAN, &f.error));
-	tensors_swap_out(&f, t, N);
-	expect_error(&f, nvs_tensor_swap_out_from(f.engine, t, &from, 1, &f.error), -EROFS,
+	make_store(t, 1);
+	fixture_shut(f);
+	f->config.read_only = true;
+	find_again(t, 1);
+	tensors_pin(f, t, 1);
+	expect_error(f, sole_release(f->engine, t, 1, NVS_DIRTY, &f->error), -EROFS, "read_");
+	OK(f, sole_release(f->engine, t, 1, NVS_CLEAN, &f->error));
+	tensors_swap_out(f, t, N);
+	expect_error(f, nvs_tensor_swap_out_from(f->engine, t, &from, 1, &f->error), -EROFS,
 		     "read_");
-	expect_error(&f, nvs_tensor_register(f.engine, &spec, 1, &more, &f.error), -EROFS, "read_");
-	assert_null(nvs_tensor_find(f.engine, "new"));
-	expect_error(&f, nvs_tensor_forget(f.engine, t, 1, &f.error), -EROFS, "read_only");
-	expect_error(&f, nvs_tensor_rename(f.engine, t[0], "x", &f.error), -EROFS, "read_only");
-	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EROFS, "read_only");
-	tensor_compare(&f, t[0], 1);
-	fixture_shut(&f);
-	fixture_close(&f);
+	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &more, &f->error), -EROFS,
+		     "read_");
+	assert_null(nvs_tensor_find(f->engine, "new"));
+	expect_error(f, nvs_tensor_forget(f->engine, t, 1, &f->error), -EROFS, "read_only");
+	expect_error(f, nvs_tensor_rename(f->engine, t[0], "x", &f->error), -EROFS, "read_only");
+	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EROFS, "read_only");
+	tensor_compare(f, t[0], 1);
+	fixture_shut(f);
 }
 
 /* It could not be written there as the error of other engines advises. */
 TEST(a_tensor_without_contents_in_a_read_only_store_is_named)
 {
 	struct nvs_tensor *t[N];
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	tensors_add(&f, "t", lengths, 1, t);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	fixture_shut(&f);
-	f.config.read_only = true;
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", lengths, 1, t);
-	expect_error(&f, nvs_tensor_prefetch(f.engine, t, 1, &f.error), -ENODATA, "open read-only");
-	assert_null(strstr(f.error.text, "write it first"));
-	fixture_close(&f);
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+	tensors_add(f, "t", lengths, 1, t);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	fixture_shut(f);
+	f->config.read_only = true;
+	OK(f, fixture_reopen(f));
+	tensors_add(f, "t", lengths, 1, t);
+	expect_error(f, nvs_tensor_prefetch(f->engine, t, 1, &f->error), -ENODATA,
+		     "open read-only");
+	assert_null(strstr(f->error.text, "write it first"));
 }
 
 TEST(readers_share_a_store_and_exclude_a_writer)
 {
 	struct nvs_engine *second = NULL, *writer = NULL;
 	struct nvs_tensor *t[N];
-	struct fixture f;
 
-	make_store(&f, t, 1);
-	f.config.read_only = true;
-	expect_error(&f, nvs_engine_open(&second, &f.config, NVS_OFFLOAD_PARAM, &f.error), -EBUSY,
+	make_store(t, 1);
+	f->config.read_only = true;
+	expect_error(f, nvs_engine_open(&second, &f->config, NVS_OFFLOAD_PARAM, &f->error), -EBUSY,
 		     "has locked the store");
 	/* No other rank has what the reader wants. */
-	assert_null(strstr(f.error.text, "rank\""));
-	fixture_shut(&f);
-	find_again(&f, t, 1);
-	OK(&f, nvs_engine_open(&second, &f.config, NVS_OFFLOAD_PARAM, &f.error));
-	f.config.read_only = false;
-	expect_error(&f, nvs_engine_open(&writer, &f.config, NVS_OFFLOAD_PARAM, &f.error), -EBUSY,
+	assert_null(strstr(f->error.text, "rank\""));
+	fixture_shut(f);
+	find_again(t, 1);
+	OK(f, nvs_engine_open(&second, &f->config, NVS_OFFLOAD_PARAM, &f->error));
+	f->config.read_only = false;
+	expect_error(f, nvs_engine_open(&writer, &f->config, NVS_OFFLOAD_PARAM, &f->error), -EBUSY,
 		     "has locked the store");
-	OK(&f, nvs_engine_close(second, &f.error));
-	fixture_shut(&f);
-	find_again(&f, t, 1);
-	fixture_close(&f);
+	OK(f, nvs_engine_close(second, &f->error));
+	fixture_shut(f);
+	find_again(t, 1);
 }
 
 TEST(a_read_only_engine_makes_no_store)
 {
-	struct fixture f;
 	char data[512];
 
-	INIT(&f, .place = PLACE_DISK);
-	f.config.read_only = true;
-	expect_error(&f, fixture_reopen(&f), -ENODATA, "no kept store to read");
-	fixture_store_file(&f, "data", data);
+	INIT(f, .place = PLACE_DISK);
+	f->config.read_only = true;
+	expect_error(f, fixture_reopen(f), -ENODATA, "no kept store to read");
+	fixture_store_file(f, "data", data);
 	assert_int_equal(access(data, F_OK), -1);
-	fixture_close(&f);
 }
 
 TEST(a_rollback_without_a_kept_store_is_refused)
 {
-	struct fixture f;
-
-	INIT(&f, .place = PLACE_DISK);
-	f.config.rollback = true;
-	expect_error(&f, fixture_reopen(&f), -EINVAL, "set nvswap.keep or nvswap.read_only too");
-	f.config.keep = true;
-	assert_int_equal(fixture_reopen(&f), 0);
-	fixture_shut(&f);
-	f.config.keep = false;
-	f.config.read_only = true;
-	assert_int_equal(fixture_reopen(&f), 0);
-	fixture_close(&f);
+	INIT(f, .place = PLACE_DISK);
+	f->config.rollback = true;
+	expect_error(f, fixture_reopen(f), -EINVAL, "set nvswap.keep or nvswap.read_only too");
+	f->config.keep = true;
+	assert_int_equal(fixture_reopen(f), 0);
+	fixture_shut(f);
+	f->config.keep = false;
+	f->config.read_only = true;
+	assert_int_equal(fixture_reopen(f), 0);
 }
 
 /* A store with one manifest is complete; a writer would create the other one. */
 TEST(a_missing_manifest_is_not_made_by_a_reader)
 {
 	struct nvs_tensor *t[N];
-	struct fixture f;
 	char manifest[512];
 
-	make_store(&f, t, 1);
-	fixture_shut(&f);
-	fixture_store_file(&f, "manifest.1", manifest);
+	make_store(t, 1);
+	fixture_shut(f);
+	fixture_store_file(f, "manifest.1", manifest);
 	assert_int_equal(unlink(manifest), 0);
-	f.config.read_only = true;
-	find_again(&f, t, 1);
-	fixture_shut(&f);
+	f->config.read_only = true;
+	find_again(t, 1);
+	fixture_shut(f);
 	assert_int_equal(access(manifest, F_OK), -1);
-	fixture_close(&f);
 }
 
 /* ---- Listing ---- */
@@ -182,15 +169,14 @@ TEST(stored_tensors_can_be_listed_before_registering)
 {
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
 	struct nvs_tensor *t[N];
-	struct fixture f;
 	unsigned seen = 0;
 
-	make_store(&f, t, 1);
+	make_store(t, 1);
 	/* The list is a snapshot of the time of opening. */
-	assert_int_equal(nvs_engine_get_stored(f.engine, 0, &stored), -ENOENT);
-	fixture_shut(&f);
-	OK(&f, fixture_reopen(&f));
-	for (size_t i = 0; !nvs_engine_get_stored(f.engine, i, &stored); i++) {
+	assert_int_equal(nvs_engine_get_stored(f->engine, 0, &stored), -ENOENT);
+	fixture_shut(f);
+	OK(f, fixture_reopen(f));
+	for (size_t i = 0; !nvs_engine_get_stored(f->engine, i, &stored); i++) {
 		unsigned which = (unsigned)(stored.name[1] - '0');
 
 		assert_true(which < N);
@@ -199,52 +185,47 @@ TEST(stored_tensors_can_be_listed_before_registering)
 		assert_int_equal(stored.nbytes, lengths[which]);
 		assert_true(stored.has_contents);
 		assert_int_equal(stored.has_checksum, lengths[which] > 0);
-		assert_null(nvs_tensor_find(f.engine, stored.name));
+		assert_null(nvs_tensor_find(f->engine, stored.name));
 		seen |= 1u << which;
 	}
 	assert_int_equal(seen, 7);
-	fixture_close(&f);
 }
 
 TEST(a_smaller_structure_is_filled_as_far_as_it_goes)
 {
 	struct nvs_stored_tensor stored;
 	struct nvs_tensor *t[N];
-	struct fixture f;
 
-	make_store(&f, t, 1);
-	fixture_shut(&f);
-	OK(&f, fixture_reopen(&f));
+	make_store(t, 1);
+	fixture_shut(f);
+	OK(f, fixture_reopen(f));
 	memset(&stored, 0xa5, sizeof(stored));
 	stored.size = offsetof(struct nvs_stored_tensor, numel);
-	assert_int_equal(nvs_engine_get_stored(f.engine, 0, &stored), 0);
+	assert_int_equal(nvs_engine_get_stored(f->engine, 0, &stored), 0);
 	assert_int_equal(stored.dtype, NVS_U8);
 	assert_int_equal(stored.numel, UINT64_C(0xa5a5a5a5a5a5a5a5));
 	stored.size = 0;
-	assert_int_equal(nvs_engine_get_stored(f.engine, 0, &stored), -EINVAL);
-	assert_int_equal(nvs_engine_get_stored(f.engine, 0, NULL), -EINVAL);
+	assert_int_equal(nvs_engine_get_stored(f->engine, 0, &stored), -EINVAL);
+	assert_int_equal(nvs_engine_get_stored(f->engine, 0, NULL), -EINVAL);
 	assert_int_equal(nvs_engine_get_stored(NULL, 0, &stored), -EINVAL);
-	fixture_close(&f);
 }
 
 TEST(the_number_of_the_commit_grows_with_each_that_changes_something)
 {
 	struct nvs_tensor *t[N];
-	struct fixture f;
 
-	make_store(&f, t, 1);
-	assert_int_equal(nvs_engine_generation(f.engine), 1);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	assert_int_equal(nvs_engine_generation(f.engine), 1);
-	tensor_write(&f, t[0], 9);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	assert_int_equal(nvs_engine_generation(f.engine), 2);
-	fixture_shut(&f);
-	f.config.read_only = true;
-	OK(&f, fixture_reopen(&f));
-	assert_int_equal(nvs_engine_generation(f.engine), 2);
+	make_store(t, 1);
+	assert_int_equal(nvs_engine_generation(f->engine), 1);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	assert_int_equal(nvs_engine_generation(f->engine), 1);
+	tensor_write(f, t[0], 9);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	assert_int_equal(nvs_engine_generation(f->engine), 2);
+	fixture_shut(f);
+	f->config.read_only = true;
+	OK(f, fixture_reopen(f));
+	assert_int_equal(nvs_engine_generation(f->engine), 2);
 	assert_int_equal(nvs_engine_generation(NULL), 0);
-	fixture_close(&f);
 }
 
 /* ---- Abandoning ---- */
@@ -252,17 +233,15 @@ TEST(the_number_of_the_commit_grows_with_each_that_changes_something)
 TEST(abandoning_leaves_the_last_commit)
 {
 	struct nvs_tensor *t[N];
-	struct fixture f;
 
-	make_store(&f, t, 1);
+	make_store(t, 1);
 	for (unsigned i = 0; i < N; i++)
-		tensor_store(&f, t[i], 100 + i);
-	OK(&f, nvs_engine_abandon(f.engine, &f.error));
-	f.engine = NULL;
-	OK(&f, nvs_engine_abandon(NULL, &f.error));
-	find_again(&f, t, 1);
-	assert_int_equal(nvs_engine_generation(f.engine), 1);
-	fixture_close(&f);
+		tensor_store(f, t[i], 100 + i);
+	OK(f, nvs_engine_abandon(f->engine, &f->error));
+	f->engine = NULL;
+	OK(f, nvs_engine_abandon(NULL, &f->error));
+	find_again(t, 1);
+	assert_int_equal(nvs_engine_generation(f->engine), 1);
 }
 
 /* ---- Renaming ---- */
@@ -270,81 +249,75 @@ TEST(abandoning_leaves_the_last_commit)
 TEST(a_renamed_tensor_is_found_under_its_new_name_after_a_commit)
 {
 	struct nvs_tensor *t[N], *again;
-	struct fixture f;
 
-	make_store(&f, t, 1);
-	tensors_pin(&f, &t[1], 1);
-	OK(&f, nvs_tensor_rename(f.engine, t[1], "other", &f.error));
-	assert_string_equal(info_of(&f, t[1]).name, "other");
+	make_store(t, 1);
+	tensors_pin(f, &t[1], 1);
+	OK(f, nvs_tensor_rename(f->engine, t[1], "other", &f->error));
+	assert_string_equal(info_of(f, t[1]).name, "other");
 	assert_true(filled(nvs_tensor_data(t[1]), lengths[1], 2));
-	OK(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
-	assert_ptr_equal(nvs_tensor_find(f.engine, "other"), t[1]);
-	assert_null(nvs_tensor_find(f.engine, "t1"));
+	OK(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error));
+	assert_ptr_equal(nvs_tensor_find(f->engine, "other"), t[1]);
+	assert_null(nvs_tensor_find(f->engine, "t1"));
 	/* Two tensors swap names. */
-	OK(&f, nvs_tensor_rename(f.engine, t[0], "t1", &f.error));
-	OK(&f, nvs_tensor_rename(f.engine, t[1], "t0", &f.error));
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	assert_int_equal(nvs_engine_generation(f.engine), 2);
+	OK(f, nvs_tensor_rename(f->engine, t[0], "t1", &f->error));
+	OK(f, nvs_tensor_rename(f->engine, t[1], "t0", &f->error));
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	assert_int_equal(nvs_engine_generation(f->engine), 2);
 	/* Renamed, but not committed. */
-	OK(&f, nvs_tensor_rename(f.engine, t[2], "lost", &f.error));
-	OK(&f, nvs_engine_abandon(f.engine, &f.error));
-	f.engine = NULL;
+	OK(f, nvs_tensor_rename(f->engine, t[2], "lost", &f->error));
+	OK(f, nvs_engine_abandon(f->engine, &f->error));
+	f->engine = NULL;
 
-	OK(&f, fixture_reopen(&f));
-	again = tensor_add(&f, "t1", lengths[0]);
-	tensor_compare(&f, again, 1);
-	again = tensor_add(&f, "t0", lengths[1]);
-	tensor_compare(&f, again, 2);
-	again = tensor_add(&f, "t2", lengths[2]);
-	tensor_compare(&f, again, 3);
-	fixture_close(&f);
+	OK(f, fixture_reopen(f));
+	again = tensor_add(f, "t1", lengths[0]);
+	tensor_compare(f, again, 1);
+	again = tensor_add(f, "t0", lengths[1]);
+	tensor_compare(f, again, 2);
+	again = tensor_add(f, "t2", lengths[2]);
+	tensor_compare(f, again, 3);
 }
 
 TEST(names_that_were_returned_stay_valid)
 {
 	const char *names[3];
 	struct nvs_tensor *t[N];
-	struct fixture f;
 
-	make_store(&f, t, 1);
-	names[0] = info_of(&f, t[0]).name;
-	OK(&f, nvs_tensor_rename(f.engine, t[0], "second", &f.error));
-	names[1] = info_of(&f, t[0]).name;
-	OK(&f, nvs_tensor_rename(f.engine, t[0], "third", &f.error));
-	names[2] = info_of(&f, t[0]).name;
+	make_store(t, 1);
+	names[0] = info_of(f, t[0]).name;
+	OK(f, nvs_tensor_rename(f->engine, t[0], "second", &f->error));
+	names[1] = info_of(f, t[0]).name;
+	OK(f, nvs_tensor_rename(f->engine, t[0], "third", &f->error));
+	names[2] = info_of(f, t[0]).name;
 	/* Its own name changes nothing. */
-	OK(&f, nvs_tensor_rename(f.engine, t[0], "third", &f.error));
-	assert_ptr_equal(info_of(&f, t[0]).name, names[2]);
+	OK(f, nvs_tensor_rename(f->engine, t[0], "third", &f->error));
+	assert_ptr_equal(info_of(f, t[0]).name, names[2]);
 	assert_string_equal(names[0], "t0");
 	assert_string_equal(names[1], "second");
 	assert_string_equal(names[2], "third");
-	assert_ptr_equal(nvs_tensor_find(f.engine, "third"), t[0]);
-	fixture_close(&f);
+	assert_ptr_equal(nvs_tensor_find(f->engine, "third"), t[0]);
 }
 
 TEST(names_that_are_taken_or_invalid_are_refused)
 {
 	char longest[NVS_NAME_MAX + 2];
 	struct nvs_tensor *t[N];
-	struct fixture f;
 
-	make_store(&f, t, 1);
-	expect_error(&f, nvs_tensor_rename(f.engine, t[0], "t1", &f.error), -EEXIST, "t1");
-	expect_error(&f, nvs_tensor_rename(f.engine, t[0], "", &f.error), -EINVAL, "1 to");
-	expect_error(&f, nvs_tensor_rename(f.engine, t[0], NULL, &f.error), -EINVAL, "1 to");
-	expect_error(&f, nvs_tensor_rename(f.engine, NULL, "x", &f.error), -EINVAL, "NULL");
-	expect_error(&f, nvs_tensor_rename(NULL, t[0], "x", &f.error), -EINVAL, "NULL");
+	make_store(t, 1);
+	expect_error(f, nvs_tensor_rename(f->engine, t[0], "t1", &f->error), -EEXIST, "t1");
+	expect_error(f, nvs_tensor_rename(f->engine, t[0], "", &f->error), -EINVAL, "1 to");
+	expect_error(f, nvs_tensor_rename(f->engine, t[0], NULL, &f->error), -EINVAL, "1 to");
+	expect_error(f, nvs_tensor_rename(f->engine, NULL, "x", &f->error), -EINVAL, "NULL");
+	expect_error(f, nvs_tensor_rename(NULL, t[0], "x", &f->error), -EINVAL, "NULL");
 	memset(longest, 'n', sizeof(longest));
 	longest[NVS_NAME_MAX + 1] = 0;
-	expect_error(&f, nvs_tensor_rename(f.engine, t[0], longest, &f.error), -EINVAL, "512");
+	expect_error(f, nvs_tensor_rename(f->engine, t[0], longest, &f->error), -EINVAL, "512");
 	longest[NVS_NAME_MAX] = 0;
-	OK(&f, nvs_tensor_rename(f.engine, t[0], longest, &f.error));
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	fixture_shut(&f);
+	OK(f, nvs_tensor_rename(f->engine, t[0], longest, &f->error));
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	fixture_shut(f);
 	/* A stored tensor that is not registered keeps its name. */
-	OK(&f, fixture_reopen(&f));
-	t[1] = tensor_add(&f, "t1", lengths[1]);
-	expect_error(&f, nvs_tensor_rename(f.engine, t[1], "t2", &f.error), -EEXIST, "t2");
-	tensor_compare(&f, t[1], 2);
-	fixture_close(&f);
+	OK(f, fixture_reopen(f));
+	t[1] = tensor_add(f, "t1", lengths[1]);
+	expect_error(f, nvs_tensor_rename(f->engine, t[1], "t2", &f->error), -EEXIST, "t2");
+	tensor_compare(f, t[1], 2);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads and processes that share an engine, a store or an optimizer: waits that time out, owners
- * that are killed, forks and closes during transfers.
+ * Threads and processes that share an engine, a store or an optimizer: owners that are killed, forks
+ * and closes during transfers.
  */
 #include "optim/optim_fixture.h"
 #include "support/support.h"
@@ -14,231 +14,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- Many threads on a drive that stalls ---- */
-
-#define THREADS 6
-#define OWN	6
-#define TURNS	at_length(SANITIZED ? 60 : 300, SANITIZED ? 30 : 100)
-
-struct crowd {
-	struct fixture f;
-};
-
-struct member {
-	struct crowd *crowd;
-	pthread_t thread;
-	unsigned number;
-	uint64_t random, run_out;
-	struct nvs_tensor *t[OWN];
-	uint64_t nbytes[OWN], seeds[OWN];
-	char *memory;
-};
-
-#define LENGTH_MAX 60000
-
-static void stall(struct crowd *crowd, bool stalled)
-{
-	(stalled ? sim_hold : sim_go)(crowd->f.sim, SIM_ALL);
-}
-
-/* Whether the call timed out, which is harmless; then the drive continues. */
-static bool run_out(struct member *m, int rc)
-{
-	MUST(!rc || rc == -ETIMEDOUT || rc == -EAGAIN);
-	if (!rc)
-		return false;
-	m->run_out++;
-	stall(m->crowd, false);
-	return true;
-}
-
-static int some_time(struct member *m)
-{
-	return (int)below(&m->random, 3);
-}
-
-static void wait_in_time(struct member *m, struct nvs_tensor **tensors, size_t n)
-{
-	while (run_out(m, nvs_tensor_wait(m->crowd->f.engine, tensors, n, 0, some_time(m), NULL)))
-		sched_yield();
-}
-
-static void change(struct member *m, size_t i, void *data)
-{
-	m->seeds[i] = next_random(&m->random);
-	fill(data, m->nbytes[i], m->seeds[i]);
-}
-
-/* Pins two tensors through the pool, checks them, and changes or replaces their contents. */
-static void use_two(struct member *m, size_t i)
-{
-	struct nvs_engine *engine = m->crowd->f.engine;
-	bool fresh = below(&m->random, 3) == 0;
-	enum nvs_how how = fresh || below(&m->random, 2) ? NVS_DIRTY : NVS_CLEAN;
-	uint64_t pin;
-
-	while (run_out(m,
-		       fresh ? nvs_tensor_pin(engine, &m->t[i], 2, some_time(m), &pin, NULL)
-			     : nvs_tensor_swap_in(engine, &m->t[i], 2, some_time(m), &pin, NULL)))
-		sched_yield();
-	if (!fresh)
-		wait_in_time(m, &m->t[i], 2);
-	for (size_t k = i; k < i + 2; k++) {
-		MUST(fresh || filled(nvs_tensor_data(m->t[k]), m->nbytes[k], m->seeds[k]));
-		if (how == NVS_DIRTY)
-			change(m, k, nvs_tensor_data(m->t[k]));
-	}
-	/* An eviction for another thread can have the tensor in flight; it must land first. */
-	wait_in_time(m, &m->t[i], 2);
-	MUST(!nvs_tensor_release(engine, &m->t[i], 2, pin, how, NULL));
-	if (below(&m->random, 2))
-		MUST(!nvs_tensor_swap_out(engine, &m->t[i], 2, NULL));
-}
-
-/* The same through external memory. */
-static void use_memory(struct member *m, size_t i)
-{
-	struct nvs_engine *engine = m->crowd->f.engine;
-	void *to = m->memory;
-	const void *from = m->memory;
-	int rc;
-
-	do {
-		wait_in_time(m, &m->t[i], 1);
-		rc = nvs_tensor_swap_in_to(engine, &m->t[i], &to, 1, NULL);
-	} while (rc == -EBUSY);
-	MUST(!rc);
-	wait_in_time(m, &m->t[i], 1);
-	MUST(filled(m->memory, m->nbytes[i], m->seeds[i]));
-	change(m, i, m->memory);
-	do {
-		wait_in_time(m, &m->t[i], 1);
-		rc = nvs_tensor_swap_out_from(engine, &m->t[i], &from, 1, NULL);
-	} while (rc == -EBUSY);
-	MUST(!rc);
-	wait_in_time(m, &m->t[i], 1);
-}
-
-/* Registers and forgets a tensor; it can be in flight if another thread evicted it. */
-static void register_and_forget(struct member *m)
-{
-	struct nvs_engine *engine = m->crowd->f.engine;
-	char name[32];
-	struct nvs_tensor_spec spec = {.size = sizeof(spec),
-				       .name = name,
-				       .dtype = NVS_U8,
-				       .numel = 1 + below(&m->random, LENGTH_MAX)};
-	struct nvs_tensor *tensor;
-	uint64_t pin;
-	int rc;
-
-	snprintf(name, sizeof(name), "passing.%u", m->number);
-	MUST(!nvs_tensor_register(engine, &spec, 1, &tensor, NULL));
-	MUST(nvs_tensor_find(engine, name) == tensor);
-	while (run_out(m, nvs_tensor_pin(engine, &tensor, 1, some_time(m), &pin, NULL)))
-		sched_yield();
-	fill(nvs_tensor_data(tensor), spec.numel, m->random);
-	MUST(!nvs_tensor_release(engine, &tensor, 1, pin, NVS_DIRTY, NULL));
-	do {
-		wait_in_time(m, &tensor, 1);
-		rc = nvs_tensor_forget(engine, &tensor, 1, NULL);
-	} while (rc == -EBUSY);
-	MUST(!rc);
-}
-
-static void look_on(struct member *m)
-{
-	struct nvs_engine *engine = m->crowd->f.engine;
-	struct nvs_engine_stats stats = {.size = sizeof(stats)};
-	int rc;
-
-	MUST(nvs_tensor_prefetch(engine, m->t, OWN, NULL) >= 0);
-	nvs_engine_get_stats(engine, &stats);
-	MUST(stats.pool.used <= stats.pool.bytes && !stats.verify_errors);
-	rc = nvs_engine_commit(engine, NULL);
-	MUST(!rc || rc == -EBUSY);
-}
-
-/* A stall ends with the turn in which it began, so waits without a timeout end. */
-static void turn(struct member *m)
-{
-	uint64_t what = below(&m->random, 8);
-	size_t i = below(&m->random, OWN - 1);
-
-	if (what && below(&m->random, 2))
-		stall(m->crowd, true);
-	if (!what)
-		look_on(m);
-	else if (what < 4)
-		use_two(m, i);
-	else if (what < 7)
-		use_memory(m, i);
-	else
-		register_and_forget(m);
-	stall(m->crowd, false);
-}
-
-static void *take_turns(void *arg)
-{
-	struct member *m = arg;
-
-	for (unsigned i = 0; i < TURNS; i++)
-		turn(m);
-	return NULL;
-}
-
-static void add_own(struct member *m)
-{
-	char prefix[16];
-
-	snprintf(prefix, sizeof(prefix), "own.%u.", m->number);
-	m->memory = malloc(LENGTH_MAX);
-	assert_non_null(m->memory);
-	for (size_t i = 0; i < OWN; i++)
-		m->nbytes[i] = 1 + below(&m->random, LENGTH_MAX);
-	tensors_add(&m->crowd->f, prefix, m->nbytes, OWN, m->t);
-	for (size_t i = 0; i < OWN; i++) {
-		m->seeds[i] = next_random(&m->random);
-		tensor_store(&m->crowd->f, m->t[i], m->seeds[i]);
-	}
-}
-
-TEST(waits_that_time_out_lose_nothing)
-{
-	static struct crowd crowd;
-	static struct member members[THREADS];
-	uint64_t random = seed_of_run(), times = 0;
-
-	crowd = (struct crowd){0};
-	OPEN(&crowd.f, .place = PLACE_TMPFS, .pool_bytes = MIB, .verify = true, .keep = true,
-	     .thread_count = 2, .simulated = true);
-	for (unsigned i = 0; i < THREADS; i++) {
-		members[i] = (struct member){
-			.crowd = &crowd, .number = i, .random = next_random(&random)};
-		add_own(&members[i]);
-	}
-	for (unsigned i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&members[i].thread, NULL, take_turns, &members[i]),
-				 0);
-	for (unsigned i = 0; i < THREADS; i++) {
-		pthread_join(members[i].thread, NULL);
-		times += members[i].run_out;
-	}
-	print_message("time ran out %" PRIu64 " times\n", times);
-	for (unsigned i = 0; i < THREADS; i++) {
-		for (size_t k = 0; k < OWN; k++)
-			tensor_compare(&crowd.f, members[i].t[k], members[i].seeds[k]);
-		free(members[i].memory);
-	}
-	fixture_close(&crowd.f);
-}
+ONE_ENGINE
 
 /* ---- Processes ---- */
 
 #define N    16
 #define PART (64 * KIB)
 
-static void register_all(struct fixture *f, struct nvs_tensor **t)
+static void register_all(struct nvs_tensor **t)
 {
 	uint64_t nbytes[N];
 
@@ -248,7 +31,7 @@ static void register_all(struct fixture *f, struct nvs_tensor **t)
 }
 
 /* Starts to write all tensors and waits for none. */
-static void begin_to_write(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+static void begin_to_write(struct nvs_tensor **t, uint64_t seed)
 {
 	uint64_t pin;
 
@@ -259,13 +42,13 @@ static void begin_to_write(struct fixture *f, struct nvs_tensor **t, uint64_t se
 	MUST(!nvs_tensor_swap_out(f->engine, t, N, NULL));
 }
 
-static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+static void check_all(struct nvs_tensor **t, uint64_t seed)
 {
 	for (uint64_t i = 0; i < N; i++)
 		tensor_compare(f, t[i], seed + i);
 }
 
-static void write_for_ever(struct fixture *f, int ready)
+static void write_for_ever(int ready)
 {
 	struct nvs_tensor *t[N];
 	char names[N][16];
@@ -280,40 +63,38 @@ static void write_for_ever(struct fixture *f, int ready)
 						    .numel = PART};
 	}
 	MUST(!nvs_tensor_register(f->engine, specs, N, t, NULL));
-	begin_to_write(f, t, 1);
+	begin_to_write(t, 1);
 	MUST(!nvs_engine_commit(f->engine, NULL));
 	MUST(write(ready, "r", 1) == 1);
 	for (;;)
-		begin_to_write(f, t, 1);
+		begin_to_write(t, 1);
 }
 
 TEST(a_store_is_free_once_its_owner_is_killed)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 	int status, ready[2];
 	char byte;
 	pid_t child;
 
 	for (int ioengine = NVS_IOENGINE_POSIX; ioengine >= NVS_IOENGINE_IO_URING; ioengine--) {
-		OPEN(&f, .place = PLACE_DISK, .keep = true,
-		     .ioengine = (enum nvs_ioengine)ioengine);
-		fixture_shut(&f);
+		OPEN(f, .place = PLACE_DISK, .keep = true, .ioengine = (enum nvs_ioengine)ioengine);
+		fixture_shut(f);
 		assert_int_equal(pipe(ready), 0);
 		child = fork();
 		if (!child)
-			write_for_ever(&f, ready[1]);
+			write_for_ever(ready[1]);
 		close(ready[1]);
 		assert_int_equal(read(ready[0], &byte, 1), 1);
-		expect_error(&f, fixture_reopen(&f), -EBUSY, "has locked the store at");
+		expect_error(f, fixture_reopen(f), -EBUSY, "has locked the store at");
 		assert_int_equal(kill(child, SIGKILL), 0);
 		assert_int_equal(waitpid(child, &status, 0), child);
-		OK(&f, fixture_reopen(&f));
+		OK(f, fixture_reopen(f));
 		/* Every write had the same contents, so these are the committed ones. */
-		register_all(&f, t);
-		check_all(&f, t, 1);
+		register_all(t);
+		check_all(t, 1);
 		close(ready[0]);
-		fixture_close(&f);
+		fixture_close(f);
 	}
 }
 
@@ -328,7 +109,7 @@ static void live_on(const struct nvs_engine *engine, int ready, int done)
 	_exit(0);
 }
 
-static void fork_in_mid_flight(struct fixture *f)
+static void fork_in_mid_flight(void)
 {
 	int status, ready[2], done[2];
 	struct nvs_tensor *t[N];
@@ -336,8 +117,8 @@ static void fork_in_mid_flight(struct fixture *f)
 	char byte;
 	pid_t child;
 
-	register_all(f, t);
-	begin_to_write(f, t, 1);
+	register_all(t);
+	begin_to_write(t, 1);
 	assert_int_equal(pipe(ready) + pipe(done), 0);
 	child = fork();
 	if (!child) {
@@ -350,13 +131,13 @@ static void fork_in_mid_flight(struct fixture *f)
 	OK(f, nvs_tensor_swap_in(f->engine, t, N, -1, &pin, &f->error));
 	OK(f, nvs_tensor_wait(f->engine, t, N, pin, -1, &f->error));
 	OK(f, nvs_tensor_release(f->engine, t, N, pin, NVS_CLEAN, &f->error));
-	check_all(f, t, 1);
-	begin_to_write(f, t, 2);
+	check_all(t, 1);
+	begin_to_write(t, 2);
 	/* Although the child has the descriptors, the store is free once the parent closes it. */
 	fixture_shut(f);
 	OK(f, fixture_reopen(f));
-	register_all(f, t);
-	check_all(f, t, 2);
+	register_all(t);
+	check_all(t, 2);
 	close(done[1]);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
@@ -366,34 +147,30 @@ static void fork_in_mid_flight(struct fixture *f)
 
 TEST(a_fork_during_transfers_harms_neither_pool_nor_store)
 {
-	struct fixture f;
-
 	for (int ioengine = NVS_IOENGINE_POSIX; ioengine >= NVS_IOENGINE_IO_URING; ioengine--) {
-		OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = true,
+		OPEN(f, .place = PLACE_DISK, .keep = true, .verify = true,
 		     .ioengine = (enum nvs_ioengine)ioengine);
-		fork_in_mid_flight(&f);
-		fixture_close(&f);
+		fork_in_mid_flight();
+		fixture_close(f);
 	}
 }
 
 TEST(closing_keeps_the_writes_in_flight)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true, .thread_count = 2, .queue_depth = 2,
+	OPEN(f, .place = PLACE_DISK, .keep = true, .thread_count = 2, .queue_depth = 2,
 	     .block_size = 4096);
 	for (uint64_t round = 1; round <= 5; round++) {
-		register_all(&f, t);
+		register_all(t);
 		if (round > 1)
-			check_all(&f, t, (round - 1) * N);
-		begin_to_write(&f, t, round * N);
+			check_all(t, (round - 1) * N);
+		begin_to_write(t, round * N);
 		/* For some tensors, this read is the second transfer. */
-		(void)nvs_tensor_prefetch(f.engine, t, N, NULL);
-		fixture_shut(&f);
-		OK(&f, fixture_reopen(&f));
+		(void)nvs_tensor_prefetch(f->engine, t, N, NULL);
+		fixture_shut(f);
+		OK(f, fixture_reopen(f));
 	}
-	fixture_close(&f);
 }
 
 /* ---- One optimizer ---- */

@@ -11,10 +11,9 @@
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 #include "config/config.h"
-#include "support/nth_fixture.h"
-#include "support/sole_owner.h"
 #include "support/support.h"
 #include "support/tests.h"
+#include "system/nth_fixture.h"
 
 #define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
 
@@ -357,7 +356,7 @@ TEST(opening_an_engine_succeeds_or_leaves_nothing)
 		while (n < N_LIMIT && nth_allocation_of_open_fails(&w, n))
 			n++;
 		assert_true(n > 15 && n < N_LIMIT);
-		world_close(&w);
+		fixture_close(&w.f);
 	}
 }
 
@@ -437,7 +436,7 @@ TEST(all_or_none_are_registered)
 		assert_same_held(&before, "registering", n);
 	}
 	assert_true(n > 3 * MANY && !failed);
-	world_close(&w);
+	fixture_close(&w.f);
 }
 
 /* ---- Steps, commits and closing ---- */
@@ -466,7 +465,7 @@ TEST(a_step_without_memory_for_its_plan_is_served)
 		world_check_all(&w);
 		fixture_shut(&w.f);
 	}
-	world_close(&w);
+	fixture_close(&w.f);
 }
 
 TEST(a_commit_without_memory_leaves_the_previous_one)
@@ -492,7 +491,7 @@ TEST(a_commit_without_memory_leaves_the_previous_one)
 			world_add_tensors(&w);
 		}
 	}
-	world_close(&w);
+	fixture_close(&w.f);
 }
 
 /* ---- The hot path ---- */
@@ -549,7 +548,7 @@ TEST(the_hot_path_allocates_nothing)
 
 		world_open(&w, &setup);
 		no_allocation_when_hot(&w, "the simulated drive");
-		world_close(&w);
+		fixture_close(&w.f);
 		for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++) {
 			const char *name = nvs_ioengine_name((enum nvs_ioengine)i);
 
@@ -562,7 +561,7 @@ TEST(the_hot_path_allocates_nothing)
 				world_add_tensors(&w);
 				no_allocation_when_hot(&w, name);
 			}
-			world_close(&w);
+			fixture_close(&w.f);
 		}
 	}
 }

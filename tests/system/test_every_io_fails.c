@@ -8,9 +8,8 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-#include "support/nth_fixture.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "system/nth_fixture.h"
 
 #define PLAIN_CALLS                                                                                \
 	(INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE | INJECT_MMAP)
@@ -87,7 +86,7 @@ static uint64_t drive_faults(const struct world *w)
 {
 	struct sim_counts counts;
 
-	sim_get(w->drive, &counts);
+	sim_get(w->f.sim, &counts);
 	return counts.faults;
 }
 
@@ -109,9 +108,9 @@ static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direct
 
 	w->failures = 0;
 	w->f.log[0] = 0;
-	sim_fault(w->drive, &rule);
+	sim_fault(w->f.sim, &rule);
 	act(w);
-	sim_no_faults(w->drive);
+	sim_no_faults(w->f.sim);
 	failed = drive_faults(w) > faults;
 	events_await_idle(w->f.engine);
 	if (failed ? !reported(w) && !may_be_unreported : reported(w))
@@ -141,7 +140,7 @@ static void every_io_fails(act_fn *act, enum nvs_direction direction, int error,
 		n++;
 	if (n <= TENSORS / 2 || n == N_LIMIT)
 		fail_msg("there were %" PRIu64 " I/Os", n - 1);
-	world_close(&w);
+	fixture_close(&w.f);
 	assert_same_held(&before, "closing", n);
 }
 
@@ -257,7 +256,7 @@ static void every_call_of_open_fails_once(const struct setup *setup, bool found,
 	while (n < N_LIMIT && nth_call_of_open_fails(&w, n))
 		n += N_STEP;
 	assert_true(n > 10 && n < N_LIMIT);
-	world_close(&w);
+	fixture_close(&w.f);
 }
 
 #define OPENS(found, error, ...)                                                                   \
@@ -304,7 +303,7 @@ TEST(the_nth_call_removes_no_manifest)
 	OK(&w.f, world_try_open(&w));
 	world_add_tensors(&w);
 	world_check_all(&w);
-	world_close(&w);
+	fixture_close(&w.f);
 }
 
 /* ---- Plain calls: registering ---- */
@@ -362,7 +361,7 @@ static void every_call_of_register_fails_once(const struct setup *setup)
 		failed = nth_call_of_register_fails(&w, n);
 		world_swaps(&w);
 		world_check_all(&w);
-		world_close(&w);
+		fixture_close(&w.f);
 	}
 	assert_true(n > 2 && !failed);
 }
@@ -427,7 +426,7 @@ static void arm(struct world *w, bool plain, uint64_t n)
 	if (plain)
 		inject_fail(PLAIN_CALLS, n, 1, w->error);
 	else
-		sim_fault(w->drive,
+		sim_fault(w->f.sim,
 			  &(const struct sim_rule){
 				  .fault = SIM_ERROR, .error = w->error, .first = n, .times = 1});
 }
@@ -437,7 +436,7 @@ static bool disarm(struct world *w, uint64_t faults)
 	uint64_t failed;
 
 	inject_stop(&failed);
-	sim_no_faults(w->drive);
+	sim_no_faults(w->f.sim);
 	return failed || drive_faults(w) > faults;
 }
 
@@ -500,7 +499,7 @@ static void every_fault_in_commit_comes_once(bool plain, bool closing, int error
 	while (n < N_LIMIT && nth_fails_in_commit(&w, plain, closing, n))
 		n++;
 	assert_true(n > 5 && n < N_LIMIT);
-	world_close(&w);
+	fixture_close(&w.f);
 }
 
 TEST(the_nth_call_or_io_of_commit_fails)

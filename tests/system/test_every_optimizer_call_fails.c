@@ -9,8 +9,8 @@
 
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
-#include "support/nth_fixture.h"
 #include "support/tests.h"
+#include "system/nth_fixture.h"
 
 #define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
 #define PLAIN_CALLS                                                                                \
@@ -22,38 +22,22 @@ static const struct group groups[] = {
 /* An optimizer on a simulated drive. */
 struct run {
 	struct optim o;
-	struct sim *drive;
 	uint64_t steps; /* steps in its last commit */
 };
 
 static void run_make(struct run *run)
 {
 	memset(run, 0, sizeof(*run));
-	run->drive = sim_open(&(const struct sim_drive){.seed = 1, .reorder = true});
-	assert_non_null(run->drive);
 	optim_init(&run->o, groups, LENGTH(groups));
+	run->o.sim = sim_open(&(const struct sim_drive){.seed = 1, .reorder = true});
+	assert_non_null(run->o.sim);
 	run->o.config.aio.block_size = 4096;
-}
-
-static int run_try_open(struct run *run)
-{
-	struct optim *o = &run->o;
-
-	o->error = (struct nvs_error){.size = sizeof(o->error)};
-	return optimizer_open_with(&o->optimizer, &o->config, o->specs, o->n, NULL, &engine_sim,
-				   run->drive, &o->error);
 }
 
 static void run_open(struct run *run)
 {
 	run_make(run);
-	DONE(&run->o, run_try_open(run));
-}
-
-static void run_close(struct run *run)
-{
-	optim_close(&run->o);
-	sim_close(run->drive);
+	DONE(&run->o, optim_open(&run->o));
 }
 
 /* The same steps without faults, in host memory. */
@@ -88,7 +72,7 @@ static uint64_t drive_faults(const struct run *run)
 {
 	struct sim_counts counts;
 
-	sim_get(run->drive, &counts);
+	sim_get(run->o.sim, &counts);
 	return counts.faults;
 }
 
@@ -103,7 +87,7 @@ static void arm(struct run *run, const struct what *what, uint64_t n)
 
 	run->o.error = (struct nvs_error){.size = sizeof(run->o.error)};
 	if (what->io)
-		sim_fault(run->drive, &rule);
+		sim_fault(run->o.sim, &rule);
 	else
 		inject_fail(what->kinds, n, what->lasts ? INJECT_ALWAYS : 1, what->error);
 }
@@ -113,7 +97,7 @@ static bool disarm(struct run *run, uint64_t faults)
 	uint64_t failed;
 
 	inject_stop(&failed);
-	sim_no_faults(run->drive);
+	sim_no_faults(run->o.sim);
 	return failed || drive_faults(run) > faults;
 }
 
@@ -229,7 +213,7 @@ static void every_io_of_a_step_fails(step_fn *steps, enum nvs_direction directio
 		n++;
 	if (n <= 10 || n == N_LIMIT)
 		fail_msg("there were %" PRIu64 " I/Os", n - 1);
-	run_close(&run);
+	optim_close(&run.o);
 	optim_close(&twin);
 	assert_same_held(&before, "steps", n);
 }
@@ -271,7 +255,7 @@ TEST(a_step_allocates_nothing)
 		optim_run(&twin, step, step);
 		same_as_twin(&run.o, &twin);
 	}
-	run_close(&run);
+	optim_close(&run.o);
 	optim_close(&twin);
 }
 
@@ -312,7 +296,7 @@ TEST(the_nth_io_of_setting_and_getting_fails)
 		}
 		assert_true(filled(data, sizeof(data), n));
 	}
-	run_close(&run);
+	optim_close(&run.o);
 }
 
 /* ---- Opening ---- */
@@ -343,13 +327,13 @@ static bool nth_fails_in_open(struct run *run, const struct what *what, const st
 	int rc;
 
 	arm(run, what, n);
-	rc = run_try_open(run);
+	rc = optim_open(&run->o);
 	failed = disarm(run, faults);
 	assert_true(failed || !rc);
 	if (failed_as_injected(run, what, rc)) {
 		assert_null(run->o.optimizer);
 		assert_same_held(&before, "a failed opening", n);
-		DONE(&run->o, run_try_open(run));
+		DONE(&run->o, optim_open(&run->o));
 	} else if (failed && (what->io || !survived(run))) {
 		fail_msg("%s failed, n %" PRIu64 ", but no error was reported",
 			 inject_failed_call(), n);
@@ -370,7 +354,7 @@ static void every_fault_in_open_comes_once(const struct what *what, bool keep)
 	run.o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
 	run.o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.6;
 	run.o.config.keep = keep;
-	DONE(&run.o, run_try_open(&run));
+	DONE(&run.o, optim_open(&run.o));
 	if (keep)
 		optim_run(&run.o, 1, 3);
 	snapshot_take(&run.o, &due);
@@ -379,7 +363,7 @@ static void every_fault_in_open_comes_once(const struct what *what, bool keep)
 		n += N_STEP;
 	assert_true(n < N_LIMIT);
 	snapshot_free(&due);
-	run_close(&run);
+	optim_close(&run.o);
 }
 
 static const struct what ways[] = {
@@ -430,7 +414,7 @@ static bool nth_fails_in_commit(struct run *run, const struct what *what, bool c
 		assert_true(!rc || (rc == -EIO && !strcmp(inject_failed_call(), "fdatasync")));
 	}
 	run->o.optimizer = NULL;
-	DONE(&run->o, run_try_open(run));
+	DONE(&run->o, optim_open(&run->o));
 	if (rc)
 		DONE(&run->o, nvs_optimizer_get_weights(run->o.optimizer, &run->o.error));
 	run->steps += !rc;
@@ -451,11 +435,11 @@ static void every_fault_in_commit_comes_once(const struct what *what, bool closi
 	run.o.config.keep = true;
 	run.o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.6;
 	run.o.config.optimizer_max_in_cpu = 2048;
-	DONE(&run.o, run_try_open(&run));
+	DONE(&run.o, optim_open(&run.o));
 	while (n < N_LIMIT && nth_fails_in_commit(&run, what, closing, n))
 		n++;
 	assert_true(n < N_LIMIT);
-	run_close(&run);
+	optim_close(&run.o);
 	assert_same_held(&before, "commits", n);
 }
 

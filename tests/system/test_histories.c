@@ -5,14 +5,11 @@
  * the command that replays them: `test_histories MODEL SEED LENGTH [OPERATIONS]`. `test_histories
  * soak [--minutes N] [--seed N]` plays new histories for that time.
  */
-#include "support/history/history_aio.h"
-#include "support/history/history_optim.h"
-#include "support/history/history_room.h"
-#include "support/history/history_swap.h"
-#include "support/soak.h"
+#include "support/history/history.h"
 #include "support/support.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
+#include "system/soak.h"
 
 #include <inttypes.h>
 #include <sys/wait.h>
@@ -20,8 +17,9 @@
 #include <unistd.h>
 
 #define MODELS 4
-static const struct history_model *const models[] = {&history_swap, &history_optim, &history_aio,
-						     &history_room, &history_swap_mistaken};
+static const struct history_model *const models[] = {&history_swap,	 &history_optim,
+						     &history_aio,	 &history_room,
+						     &history_swap_real, &history_swap_mistaken};
 
 static char text[65536];
 
@@ -50,6 +48,12 @@ static void play(const struct history_model *model, uint32_t n, uint32_t length)
 TEST(swaps_agree_with_the_model)
 {
 	play(&history_swap, at_length(SANITIZED ? 40 : 360, SANITIZED ? 10 : 48), 250);
+}
+
+/* Of each I/O engine and in host memory, without faults. */
+TEST(swaps_on_real_drives_agree_with_the_model)
+{
+	play(&history_swap_real, at_length(SANITIZED ? 40 : 120, SANITIZED ? 16 : 32), 500);
 }
 
 TEST(steps_agree_with_the_model)

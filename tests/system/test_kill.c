@@ -21,10 +21,9 @@
 #include <xxhash.h>
 
 #include "base/clock.h"
-#include "support/soak.h"
-#include "support/sole_owner.h"
 #include "support/support.h"
 #include "support/tests.h"
+#include "system/soak.h"
 
 #define GIVE_UP_NS UINT64_C(20000000000)
 /* Enough for some commits. */

@@ -9,7 +9,6 @@
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
 #include "support/sim/sim_drive.h"
-#include "support/sole_owner.h"
 #include "support/support.h"
 #include "support/tests.h"
 #include "swap/swap.h"

@@ -10,6 +10,8 @@
 #include <errno.h>
 #include <inttypes.h>
 
+ONE_OPTIMIZER
+
 #define STEPS 3
 #define NEVER UINT64_MAX
 
@@ -23,24 +25,24 @@ static struct snapshot undisturbed[STEPS + 1];
 /* The expected state after that many steps. */
 static const struct snapshot *due(uint64_t steps)
 {
-	struct optim o;
+	struct optim own;
 
 	if (undisturbed[steps].n)
 		return &undisturbed[steps];
-	optim_init(&o, four, LENGTH(four));
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	DONE(&o, optim_open(&o));
+	optim_init(&own, four, LENGTH(four));
+	own.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	DONE(&own, optim_open(&own));
 	for (uint64_t step = 1; step <= STEPS; step++) {
-		optim_run(&o, step, step);
-		snapshot_take(&o, &undisturbed[step]);
+		optim_run(&own, step, step);
+		snapshot_take(&own, &undisturbed[step]);
 	}
-	optim_close(&o);
+	optim_close(&own);
 	return &undisturbed[steps];
 }
 
 /* Number of variants: memory, pipelines and so on. */
 #define WAYS 6
-static void begin(struct optim *o, unsigned way)
+static void begin(unsigned way)
 {
 	optim_init(o, four, LENGTH(four));
 	optim_simulate(o);
@@ -53,7 +55,7 @@ static void begin(struct optim *o, unsigned way)
 }
 
 /* Closes the optimizer, whatever the drive returns. */
-static int end(struct optim *o)
+static int end(void)
 {
 	struct nvs_optimizer *optimizer = o->optimizer;
 	int rc;
@@ -65,7 +67,7 @@ static int end(struct optim *o)
 	return rc;
 }
 
-static void names_what_failed(struct optim *o, int rc)
+static void names_what_failed(int rc)
 {
 	if (rc != -EIO || !o->error.text[0])
 		print_error("%s: \"%s\"\n", nvs_strerror(rc), o->error.text);
@@ -78,7 +80,7 @@ static void names_what_failed(struct optim *o, int rc)
 }
 
 /* An unfinished step excludes all other changes. */
-static void nothing_else_may_change(struct optim *o)
+static void nothing_else_may_change(void)
 {
 	static float data[4096];
 	uint64_t added = 9;
@@ -99,16 +101,16 @@ static void nothing_else_may_change(struct optim *o)
 }
 
 /* With another learning rate, which a step that has begun ignores. */
-static int step_again(struct optim *o)
+static int step_again(void)
 {
 	const struct nvs_step_options options = {.size = sizeof(options), .lr = 12345};
 
 	return nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error);
 }
 
-static void finishes(struct optim *o, uint64_t step)
+static void finishes(uint64_t step)
 {
-	DONE(o, step_again(o));
+	DONE(o, step_again());
 	assert_int_equal(o->result.step, step);
 	assert_false(o->result.skipped);
 	o->result.norm = due(step)->norm;
@@ -122,14 +124,14 @@ static void finishes(struct optim *o, uint64_t step)
 /* ---- Transient and lasting faults ---- */
 
 /* Whether the step was refused; a tile whose read-ahead failed is read again within the step. */
-static bool refused_or_done(struct optim *o, uint64_t step)
+static bool refused_or_done(uint64_t step)
 {
 	int rc = optim_step(o, step);
 
 	if (rc) {
-		names_what_failed(o, rc);
-		nothing_else_may_change(o);
-		finishes(o, step);
+		names_what_failed(rc);
+		nothing_else_may_change();
+		finishes(step);
 	} else {
 		IS_AS(o, due(step));
 		optim_run(o, step + 1, STEPS);
@@ -141,16 +143,15 @@ static bool refused_or_done(struct optim *o, uint64_t step)
 static void a_step_fails_and_finishes(enum nvs_direction direction, uint64_t after)
 {
 	unsigned refused = 0;
-	struct optim o;
 
 	for (unsigned way = 0; way < WAYS; way++) {
-		begin(&o, way);
-		DONE(&o, optim_open(&o));
-		optim_run(&o, 1, 1);
-		optim_lend(&o, 2, 1);
-		sim_fail(o.sim, direction, after, EIO, 1);
-		refused += refused_or_done(&o, 2);
-		assert_int_equal(end(&o), 0);
+		begin(way);
+		DONE(o, optim_open(o));
+		optim_run(o, 1, 1);
+		optim_lend(o, 2, 1);
+		sim_fail(o->sim, direction, after, EIO, 1);
+		refused += refused_or_done(2);
+		assert_int_equal(end(), 0);
 	}
 	assert_true(refused > 0);
 }
@@ -169,24 +170,22 @@ TEST(a_step_recovers_from_a_failed_read)
 
 TEST(a_step_fails_until_the_drive_is_repaired)
 {
-	struct optim o;
-
 	for (unsigned way = 0; way < WAYS; way++) {
 		enum nvs_direction direction = way % 2 ? NVS_READ : NVS_WRITE;
 
-		begin(&o, way);
-		DONE(&o, optim_open(&o));
-		optim_run(&o, 1, 1);
-		optim_lend(&o, 2, 1);
-		sim_fail(o.sim, direction, 5, EIO, SIM_ALWAYS);
-		names_what_failed(&o, optim_step(&o, 2));
+		begin(way);
+		DONE(o, optim_open(o));
+		optim_run(o, 1, 1);
+		optim_lend(o, 2, 1);
+		sim_fail(o->sim, direction, 5, EIO, SIM_ALWAYS);
+		names_what_failed(optim_step(o, 2));
 		for (int again = 0; again < 3; again++) {
-			assert_int_equal(step_again(&o), -EIO);
-			nothing_else_may_change(&o);
+			assert_int_equal(step_again(), -EIO);
+			nothing_else_may_change();
 		}
-		sim_no_faults(o.sim);
-		finishes(&o, 2);
-		assert_int_equal(end(&o), 0);
+		sim_no_faults(o->sim);
+		finishes(2);
+		assert_int_equal(end(), 0);
 	}
 }
 
@@ -199,55 +198,52 @@ TEST(a_step_is_not_done_while_its_last_write_fails)
 	static const struct group large[] = {{"a", 400000, NVS_F32}, {"b", 400000, NVS_F32},
 					     {"c", 400000, NVS_F32}, {"d", 400000, NVS_F32},
 					     {"e", 400000, NVS_F32}, {"f", 400000, NVS_F32}};
-	struct optim o;
 
-	optim_init(&o, large, LENGTH(large));
-	optim_simulate(&o);
-	DONE(&o, optim_open(&o));
+	optim_init(o, large, LENGTH(large));
+	optim_simulate(o);
+	DONE(o, optim_open(o));
 	for (uint64_t step = 1; step <= 6; step++) {
-		uint64_t before = sim_ios(o.sim, NVS_WRITE);
+		uint64_t before = sim_ios(o->sim, NVS_WRITE);
 
-		optim_lend(&o, step, 1);
-		DONE(&o, optim_step(&o, step));
-		before = sim_ios(o.sim, NVS_WRITE) - before;
-		optim_lend(&o, ++step, 1);
-		sim_fail(o.sim, NVS_WRITE, before - 1, EIO, SIM_ALWAYS);
-		assert_int_equal(optim_step(&o, step), -EIO);
+		optim_lend(o, step, 1);
+		DONE(o, optim_step(o, step));
+		before = sim_ios(o->sim, NVS_WRITE) - before;
+		optim_lend(o, ++step, 1);
+		sim_fail(o->sim, NVS_WRITE, before - 1, EIO, SIM_ALWAYS);
+		assert_int_equal(optim_step(o, step), -EIO);
 		for (int again = 0; again < 40; again++)
-			assert_int_equal(step_again(&o), -EIO);
-		sim_no_faults(o.sim);
-		DONE(&o, step_again(&o));
-		assert_int_equal(o.result.step, step);
+			assert_int_equal(step_again(), -EIO);
+		sim_no_faults(o->sim);
+		DONE(o, step_again());
+		assert_int_equal(o->result.step, step);
 	}
-	optim_close(&o);
 }
 
 /* Each failure is at a different place. */
 TEST(a_step_recovers_from_many_failures)
 {
-	struct optim o;
 	unsigned failed = 0;
 	int rc;
 
-	begin(&o, 0);
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 1);
-	optim_lend(&o, 2, 1);
+	begin(0);
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 1);
+	optim_lend(o, 2, 1);
 	do {
 		if (failed % 2)
-			sim_fail(o.sim, NVS_WRITE, 2, EIO, 2);
+			sim_fail(o->sim, NVS_WRITE, 2, EIO, 2);
 		else /* these include reads ahead, whose failures can stay unreported */
-			sim_fail(o.sim, NVS_READ, 2, EIO, failed ? 1 : 64);
-		rc = failed ? step_again(&o) : optim_step(&o, 2);
+			sim_fail(o->sim, NVS_READ, 2, EIO, failed ? 1 : 64);
+		rc = failed ? step_again() : optim_step(o, 2);
 		failed += rc != 0;
 	} while (rc && failed < 200);
 	assert_true(failed > 3 && !rc);
-	sim_no_faults(o.sim);
-	o.result.norm = due(2)->norm;
-	IS_AS(&o, due(2));
-	optim_run(&o, 3, 3);
-	IS_AS(&o, due(3));
-	assert_int_equal(end(&o), 0);
+	sim_no_faults(o->sim);
+	o->result.norm = due(2)->norm;
+	IS_AS(o, due(2));
+	optim_run(o, 3, 3);
+	IS_AS(o, due(3));
+	assert_int_equal(end(), 0);
 }
 
 /* ---- The first step ---- */
@@ -255,34 +251,31 @@ TEST(a_step_recovers_from_many_failures)
 TEST(the_first_step_recovers_from_a_failure)
 {
 	unsigned refused = 0;
-	struct optim o;
 
 	for (unsigned way = 0; way < WAYS; way++) {
-		begin(&o, way);
-		DONE(&o, optim_open(&o));
-		optim_lend(&o, 1, 1);
-		sim_fail(o.sim, NVS_WRITE, way % 2 ? 7 : 0, EIO, 1);
-		refused += refused_or_done(&o, 1);
-		assert_int_equal(end(&o), 0);
+		begin(way);
+		DONE(o, optim_open(o));
+		optim_lend(o, 1, 1);
+		sim_fail(o->sim, NVS_WRITE, way % 2 ? 7 : 0, EIO, 1);
+		refused += refused_or_done(1);
+		assert_int_equal(end(), 0);
 	}
 	assert_true(refused > 0);
 }
 
 TEST(an_open_that_cannot_write_the_state_fails)
 {
-	struct optim o;
-
 	for (unsigned way = 0; way < WAYS; way += 2) {
-		begin(&o, way);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
-		sim_fail(o.sim, NVS_WRITE, 3, EIO, SIM_ALWAYS);
-		names_what_failed(&o, optim_open(&o));
-		assert_null(o.optimizer);
-		sim_no_faults(o.sim);
-		DONE(&o, optim_open(&o));
-		optim_run(&o, 1, 1);
-		IS_AS(&o, due(1));
-		assert_int_equal(end(&o), 0);
+		begin(way);
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
+		sim_fail(o->sim, NVS_WRITE, 3, EIO, SIM_ALWAYS);
+		names_what_failed(optim_open(o));
+		assert_null(o->optimizer);
+		sim_no_faults(o->sim);
+		DONE(o, optim_open(o));
+		optim_run(o, 1, 1);
+		IS_AS(o, due(1));
+		assert_int_equal(end(), 0);
 	}
 }
 
@@ -290,24 +283,23 @@ TEST(an_open_that_cannot_write_the_state_fails)
 TEST(a_step_waits_for_its_last_write)
 {
 	static const struct group one[] = {{"layers.0", 1000, NVS_F32}};
-	struct optim o;
 
-	optim_init(&o, one, 1);
-	optim_simulate(&o);
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 1);
-	optim_lend(&o, 2, 1);
-	sim_fail(o.sim, NVS_WRITE, 0, EIO, 1);
-	names_what_failed(&o, optim_step(&o, 2));
-	DONE(&o, step_again(&o));
-	assert_int_equal(o.result.step, 2);
-	assert_int_equal(end(&o), 0);
+	optim_init(o, one, 1);
+	optim_simulate(o);
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 1);
+	optim_lend(o, 2, 1);
+	sim_fail(o->sim, NVS_WRITE, 0, EIO, 1);
+	names_what_failed(optim_step(o, 2));
+	DONE(o, step_again());
+	assert_int_equal(o->result.step, 2);
+	assert_int_equal(end(), 0);
 }
 
 /* ---- Gradients that are swapped ---- */
 
 /* Adds all gradients of a step, resuming after each refusal; returns the number of refusals. */
-static unsigned add_all(struct optim *o, uint64_t step)
+static unsigned add_all(uint64_t step)
 {
 	unsigned refused = 0;
 
@@ -339,47 +331,44 @@ static unsigned add_all(struct optim *o, uint64_t step)
 
 TEST(gradients_that_cannot_be_swapped_are_added_later)
 {
-	struct optim o;
 	unsigned refused = 0;
 
 	for (unsigned way = 0; way < WAYS; way++) {
-		begin(&o, way);
-		DONE(&o, optim_open(&o));
-		optim_run(&o, 1, 1);
-		sim_fail(o.sim, NVS_WRITE, 2, EIO, way % 2 ? SIM_ALWAYS : 1);
-		refused += add_all(&o, 2);
-		sim_no_faults(o.sim);
-		DONE(&o, optim_step(&o, 2));
-		IS_AS(&o, due(2));
-		optim_run(&o, 3, STEPS);
-		IS_AS(&o, due(STEPS));
-		assert_int_equal(end(&o), 0);
+		begin(way);
+		DONE(o, optim_open(o));
+		optim_run(o, 1, 1);
+		sim_fail(o->sim, NVS_WRITE, 2, EIO, way % 2 ? SIM_ALWAYS : 1);
+		refused += add_all(2);
+		sim_no_faults(o->sim);
+		DONE(o, optim_step(o, 2));
+		IS_AS(o, due(2));
+		optim_run(o, 3, STEPS);
+		IS_AS(o, due(STEPS));
+		assert_int_equal(end(), 0);
 	}
 	assert_true(refused > 0);
 }
 
 TEST(gradients_that_cannot_be_read_are_not_lost)
 {
-	struct optim o;
-
 	for (unsigned way = 0; way < WAYS; way++) {
 		/* Faults in the pass that sums them, in the step itself, and lasting ones. */
 		static const uint64_t after[] = {0, 60, 1};
 
-		begin(&o, way);
-		DONE(&o, optim_open(&o));
-		optim_run(&o, 1, 1);
-		assert_int_equal(add_all(&o, 2), 0);
-		sim_fail(o.sim, NVS_READ, after[way % 3], EIO, way % 3 == 2 ? SIM_ALWAYS : 1);
-		names_what_failed(&o, optim_step(&o, 2));
-		sim_no_faults(o.sim);
-		DONE(&o, optim_step(&o, 2));
-		assert_int_equal(o.result.step, 2);
-		o.result.norm = due(2)->norm;
-		IS_AS(&o, due(2));
-		optim_run(&o, 3, STEPS);
-		IS_AS(&o, due(STEPS));
-		assert_int_equal(end(&o), 0);
+		begin(way);
+		DONE(o, optim_open(o));
+		optim_run(o, 1, 1);
+		assert_int_equal(add_all(2), 0);
+		sim_fail(o->sim, NVS_READ, after[way % 3], EIO, way % 3 == 2 ? SIM_ALWAYS : 1);
+		names_what_failed(optim_step(o, 2));
+		sim_no_faults(o->sim);
+		DONE(o, optim_step(o, 2));
+		assert_int_equal(o->result.step, 2);
+		o->result.norm = due(2)->norm;
+		IS_AS(o, due(2));
+		optim_run(o, 3, STEPS);
+		IS_AS(o, due(STEPS));
+		assert_int_equal(end(), 0);
 	}
 }
 
@@ -388,130 +377,121 @@ TEST(gradients_that_cannot_be_read_are_not_lost)
 TEST(unreadable_state_is_reported)
 {
 	static float data[20001];
-	struct optim o;
 
-	begin(&o, 0);
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 1);
-	for (size_t i = 0; i < o.n; i++) {
-		sim_fail(o.sim, NVS_READ, 0, EIO, SIM_ALWAYS);
-		names_what_failed(&o, nvs_optimizer_get(o.optimizer, i, NVS_EXP_AVG, 0,
-							four[i].numel, data, &o.error));
+	begin(0);
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 1);
+	for (size_t i = 0; i < o->n; i++) {
+		sim_fail(o->sim, NVS_READ, 0, EIO, SIM_ALWAYS);
+		names_what_failed(nvs_optimizer_get(o->optimizer, i, NVS_EXP_AVG, 0, four[i].numel,
+						    data, &o->error));
 		names_what_failed(
-			&o, nvs_optimizer_set(o.optimizer, i, NVS_EXP_AVG, 5, 17, data, &o.error));
-		sim_no_faults(o.sim);
+			nvs_optimizer_set(o->optimizer, i, NVS_EXP_AVG, 5, 17, data, &o->error));
+		sim_no_faults(o->sim);
 	}
 	/* No step has begun, so all calls are allowed. */
-	IS_AS(&o, due(1));
-	optim_run(&o, 2, STEPS);
-	IS_AS(&o, due(STEPS));
-	assert_int_equal(end(&o), 0);
+	IS_AS(o, due(1));
+	optim_run(o, 2, STEPS);
+	IS_AS(o, due(STEPS));
+	assert_int_equal(end(), 0);
 }
 
 TEST(an_optimizer_can_be_closed_after_a_failure)
 {
-	struct optim o;
-
 	for (unsigned way = 0; way < 2 * WAYS; way++) {
 		bool keep = way % 2, mended = way / 3 % 2;
 
-		begin(&o, way / 2);
-		o.config.keep = keep;
-		DONE(&o, optim_open(&o));
-		optim_run(&o, 1, 1);
-		optim_lend(&o, 2, 1);
-		sim_fail(o.sim, NVS_WRITE, 4, EIO, SIM_ALWAYS);
-		assert_int_equal(optim_step(&o, 2), -EIO);
+		begin(way / 2);
+		o->config.keep = keep;
+		DONE(o, optim_open(o));
+		optim_run(o, 1, 1);
+		optim_lend(o, 2, 1);
+		sim_fail(o->sim, NVS_WRITE, 4, EIO, SIM_ALWAYS);
+		assert_int_equal(optim_step(o, 2), -EIO);
 		if (mended)
-			sim_no_faults(o.sim);
+			sim_no_faults(o->sim);
 		if (keep && !mended)
-			assert_true(end(&o) < 0);
+			assert_true(end() < 0);
 		else
-			end(&o);
+			end();
 	}
 }
 
 /* Closed while the drive fails; the next run finds the committed state. */
 TEST(a_commit_survives_a_failing_drive)
 {
-	struct optim o;
-
 	for (unsigned way = 0; way < WAYS; way++) {
-		begin(&o, way);
-		o.config.keep = true;
-		DONE(&o, optim_open(&o));
-		optim_run(&o, 1, 1);
-		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
-		optim_lend(&o, 2, 1);
-		sim_fail(o.sim, NVS_WRITE, 9, EIO, SIM_ALWAYS);
-		assert_int_equal(optim_step(&o, 2), -EIO);
-		assert_true(nvs_optimizer_commit(o.optimizer, &o.error) < 0);
-		assert_true(nvs_optimizer_close(o.optimizer, &o.error) < 0);
-		o.optimizer = NULL;
-		sim_no_faults(o.sim);
-		DONE(&o, optim_open(&o));
-		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-		o.result.norm = due(1)->norm;
-		IS_AS(&o, due(1));
-		optim_run(&o, 2, STEPS);
-		IS_AS(&o, due(STEPS));
-		assert_int_equal(end(&o), 0);
+		begin(way);
+		o->config.keep = true;
+		DONE(o, optim_open(o));
+		optim_run(o, 1, 1);
+		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		optim_lend(o, 2, 1);
+		sim_fail(o->sim, NVS_WRITE, 9, EIO, SIM_ALWAYS);
+		assert_int_equal(optim_step(o, 2), -EIO);
+		assert_true(nvs_optimizer_commit(o->optimizer, &o->error) < 0);
+		assert_true(nvs_optimizer_close(o->optimizer, &o->error) < 0);
+		o->optimizer = NULL;
+		sim_no_faults(o->sim);
+		DONE(o, optim_open(o));
+		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		o->result.norm = due(1)->norm;
+		IS_AS(o, due(1));
+		optim_run(o, 2, STEPS);
+		IS_AS(o, due(STEPS));
+		assert_int_equal(end(), 0);
 	}
 }
 
 /* Committed within a step, which the next run must finish first. */
 TEST(an_unfinished_step_is_finished_by_the_next_run)
 {
-	struct optim o;
-
 	for (unsigned way = 0; way < WAYS; way++) {
 		bool added = way / 2 % 2;
 
-		begin(&o, way);
-		o.config.keep = true;
-		DONE(&o, optim_open(&o));
-		optim_run(&o, 1, 1);
+		begin(way);
+		o->config.keep = true;
+		DONE(o, optim_open(o));
+		optim_run(o, 1, 1);
 		if (added)
-			add_all(&o, 2);
+			add_all(2);
 		else
-			optim_lend(&o, 2, 1);
+			optim_lend(o, 2, 1);
 		/* A failed read of added gradients would refuse the step before it begins. */
-		sim_fail(o.sim, way % 2 && !added ? NVS_READ : NVS_WRITE, 9, EIO, SIM_ALWAYS);
-		assert_int_equal(optim_step(&o, 2), -EIO);
-		sim_no_faults(o.sim);
-		optim_shut(&o);
-		DONE(&o, optim_open(&o));
+		sim_fail(o->sim, way % 2 && !added ? NVS_READ : NVS_WRITE, 9, EIO, SIM_ALWAYS);
+		assert_int_equal(optim_step(o, 2), -EIO);
+		sim_no_faults(o->sim);
+		optim_shut(o);
+		DONE(o, optim_open(o));
 		if (!added) {
 			/*
 			 * Without the lent gradients the step cannot be finished, and the error
 			 * says so.
 			 */
-			assert_true(step_again(&o) < 0);
-			optim_lend(&o, 2, 1);
+			assert_true(step_again() < 0);
+			optim_lend(o, 2, 1);
 		}
-		finishes(&o, 2);
-		assert_int_equal(end(&o), 0);
+		finishes(2);
+		assert_int_equal(end(), 0);
 	}
 }
 
 TEST(a_failed_commit_can_be_repeated)
 {
-	struct optim o;
-
-	begin(&o, 3);
-	o.config.keep = true;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 1);
-	sim_fail(o.sim, NVS_WRITE, 2, EIO, 1);
-	assert_int_equal(nvs_optimizer_commit(o.optimizer, &o.error), -EIO);
-	DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
-	IS_AS(&o, due(1));
-	optim_run(&o, 2, 2);
-	optim_shut(&o);
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 3, 3);
-	IS_AS(&o, due(3));
-	assert_int_equal(end(&o), 0);
+	begin(3);
+	o->config.keep = true;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 1);
+	sim_fail(o->sim, NVS_WRITE, 2, EIO, 1);
+	assert_int_equal(nvs_optimizer_commit(o->optimizer, &o->error), -EIO);
+	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	IS_AS(o, due(1));
+	optim_run(o, 2, 2);
+	optim_shut(o);
+	DONE(o, optim_open(o));
+	optim_run(o, 3, 3);
+	IS_AS(o, due(3));
+	assert_int_equal(end(), 0);
 }
 
 static int leave_all(void **state)
@@ -526,28 +506,27 @@ TEST(a_commit_works_once_the_drive_is_repaired)
 {
 	static const uint64_t positions[] = {0, 1, 3, 7, 12, 20};
 	struct snapshot before;
-	struct optim o;
 	unsigned failed = 0;
 
 	for (size_t i = 0; i < 2 * LENGTH(positions); i++) {
-		begin(&o, 0);
-		o.config.keep = o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = true;
-		o.config.optimizer_max_in_cpu = i % 2 ? 12000 : 40000;
-		DONE(&o, optim_open(&o));
-		DONE(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, due(1)->parts[0][0],
-						      &o.error));
-		DONE(&o, optim_step(&o, 1));
-		sim_fail(o.sim, NVS_WRITE, positions[i / 2], EIO, 1);
-		failed += nvs_optimizer_commit(o.optimizer, &o.error) != 0;
-		sim_no_faults(o.sim);
-		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
-		optim_run(&o, 2, 2);
-		snapshot_take(&o, &before);
-		optim_shut(&o);
-		DONE(&o, optim_open(&o));
-		IS_AS(&o, &before);
+		begin(0);
+		o->config.keep = o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = true;
+		o->config.optimizer_max_in_cpu = i % 2 ? 12000 : 40000;
+		DONE(o, optim_open(o));
+		DONE(o, nvs_optimizer_lend_gradients(o->optimizer, 0, NVS_F32, due(1)->parts[0][0],
+						     &o->error));
+		DONE(o, optim_step(o, 1));
+		sim_fail(o->sim, NVS_WRITE, positions[i / 2], EIO, 1);
+		failed += nvs_optimizer_commit(o->optimizer, &o->error) != 0;
+		sim_no_faults(o->sim);
+		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		optim_run(o, 2, 2);
+		snapshot_take(o, &before);
+		optim_shut(o);
+		DONE(o, optim_open(o));
+		IS_AS(o, &before);
 		snapshot_free(&before);
-		assert_int_equal(end(&o), 0);
+		assert_int_equal(end(), 0);
 	}
 	assert_true(failed > LENGTH(positions));
 }
@@ -556,7 +535,7 @@ TEST(a_commit_works_once_the_drive_is_repaired)
  * A step of one group, and one of all groups, which starts with existing tiles and ends with new
  * ones.
  */
-static void two_steps(struct optim *o, enum nvs_direction direction, uint64_t after)
+static void two_steps(enum nvs_direction direction, uint64_t after)
 {
 	DONE(o, nvs_optimizer_lend_gradients(o->optimizer, 3, NVS_F32, due(1)->parts[3][0],
 					     &o->error));
@@ -572,7 +551,7 @@ static void two_steps(struct optim *o, enum nvs_direction direction, uint64_t af
 	optim_shut(o);
 	DONE(o, optim_open(o));
 	optim_lend(o, 2, 1);
-	DONE(o, step_again(o));
+	DONE(o, step_again());
 }
 
 TEST(a_failed_step_is_kept_when_the_optimizer_is_closed)
@@ -582,20 +561,19 @@ TEST(a_failed_step_is_kept_when_the_optimizer_is_closed)
 		uint64_t after;
 	} faults[] = {{NVS_READ, NEVER}, {NVS_READ, 0}, {NVS_WRITE, 0}, {NVS_WRITE, 5}};
 	struct snapshot straight, now;
-	struct optim o;
 
 	for (size_t i = 0; i < LENGTH(faults); i++) {
-		begin(&o, 0);
-		o.config.keep = o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = true;
-		DONE(&o, optim_open(&o));
-		two_steps(&o, faults[i].direction, faults[i].after);
-		snapshot_take(&o, i ? &now : &straight);
+		begin(0);
+		o->config.keep = o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = true;
+		DONE(o, optim_open(o));
+		two_steps(faults[i].direction, faults[i].after);
+		snapshot_take(o, i ? &now : &straight);
 		if (i) {
 			now.norm = straight.norm;
 			SAME(&now, &straight);
 			snapshot_free(&now);
 		}
-		assert_int_equal(end(&o), 0);
+		assert_int_equal(end(), 0);
 	}
 	snapshot_free(&straight);
 }

@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "aio/aio.h"
-#include "support/awaited.h"
+#include "support/submit.h"
 #include "support/tests.h"
 
 #define PATIENT 20 /* s; the limit for events that must happen */

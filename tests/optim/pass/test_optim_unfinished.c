@@ -16,6 +16,8 @@
 #include "support/tests.h"
 #include "swap/swap.h"
 
+ONE_OPTIMIZER
+
 static const struct group groups[] = {
 	{"layers.0", 20001, NVS_BF16}, {"layers.1", 9999, NVS_F16}, {"layers.2", 14337, NVS_F32}};
 
@@ -60,7 +62,7 @@ static void interrupt_step(void *arg, size_t group, uint64_t offset, uint64_t nu
 	}
 }
 
-static void begin(struct optim *o, const struct way *way)
+static void begin(const struct way *way)
 {
 	optim_init(o, groups, LENGTH(groups));
 	o->options.weights_final = interrupt_step;
@@ -74,7 +76,7 @@ static void begin(struct optim *o, const struct way *way)
 }
 
 /* The gradients of a step, times the loss scale. */
-static void give_gradients(struct optim *o, const struct way *way, uint64_t step)
+static void give_gradients(const struct way *way, uint64_t step)
 {
 	double scale = nvs_optimizer_loss_scale(o->optimizer);
 
@@ -92,10 +94,10 @@ static void give_gradients(struct optim *o, const struct way *way, uint64_t step
 	}
 }
 
-static void steps(struct optim *o, const struct way *way, uint64_t first, uint64_t last)
+static void steps(const struct way *way, uint64_t first, uint64_t last)
 {
 	for (uint64_t step = first; step <= last; step++) {
-		give_gradients(o, way, step);
+		give_gradients(way, step);
 		DONE(o, optim_step(o, step));
 		assert_int_equal(o->result.step, step);
 	}
@@ -109,23 +111,21 @@ struct course {
 
 static void run_undisturbed(const struct way *way, struct course *course)
 {
-	struct optim o;
-
-	begin(&o, way);
-	DONE(&o, optim_open(&o));
-	steps(&o, way, 1, LOST_STEP);
-	course->clip = o.result.clip;
-	course->scale = nvs_optimizer_loss_scale(o.optimizer);
+	begin(way);
+	DONE(o, optim_open(o));
+	steps(way, 1, LOST_STEP);
+	course->clip = o->result.clip;
+	course->scale = nvs_optimizer_loss_scale(o->optimizer);
 	assert_true(!way->clipping == (course->clip == 1));
 	assert_true(course->scale == (!way->fp16 ? 1 : way->loss_scale > 0 ? 128 : 4 * SCALE));
-	snapshot_take(&o, &course->finished);
-	steps(&o, way, LOST_STEP + 1, STEPS);
-	snapshot_take(&o, &course->last);
-	optim_close(&o);
+	snapshot_take(o, &course->finished);
+	steps(way, LOST_STEP + 1, STEPS);
+	snapshot_take(o, &course->last);
+	optim_close(o);
 }
 
 /* A step that fails between two tiles. */
-static void fail_step(struct optim *o)
+static void fail_step(void)
 {
 	interruption.sim = o->sim;
 	interruption.then = FAIL_WRITES;
@@ -133,15 +133,15 @@ static void fail_step(struct optim *o)
 	sim_no_faults(o->sim);
 }
 
-static void fail_midway(struct optim *o, const struct way *way)
+static void fail_midway(const struct way *way)
 {
-	steps(o, way, 1, LOST_STEP - 1);
-	give_gradients(o, way, LOST_STEP);
-	fail_step(o);
+	steps(way, 1, LOST_STEP - 1);
+	give_gradients(way, LOST_STEP);
+	fail_step();
 }
 
 /* Finishes the step with another learning rate, which it ignores, and goes on. */
-static void finish(struct optim *o, const struct way *way, const struct course *course)
+static void finish(const struct way *way, const struct course *course)
 {
 	const struct nvs_step_options options = {.size = sizeof(options), .lr = 12345};
 
@@ -152,13 +152,12 @@ static void finish(struct optim *o, const struct way *way, const struct course *
 	assert_true(nvs_optimizer_loss_scale(o->optimizer) == course->scale);
 	/* With the norm. */
 	IS_AS(o, &course->finished);
-	steps(o, way, LOST_STEP + 1, STEPS);
+	steps(way, LOST_STEP + 1, STEPS);
 	IS_AS(o, &course->last);
 }
 
 /* The next run, which must lend gradients again. */
-static void finish_in_the_next_run(struct optim *o, const struct way *way,
-				   const struct course *course)
+static void finish_in_the_next_run(const struct way *way, const struct course *course)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 
@@ -169,32 +168,30 @@ static void finish_in_the_next_run(struct optim *o, const struct way *way,
 	DONE(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error));
 	assert_true(info.unfinished && info.step == LOST_STEP - 1);
 	if (!way->added)
-		give_gradients(o, way, LOST_STEP);
-	finish(o, way, course);
+		give_gradients(way, LOST_STEP);
+	finish(way, course);
 }
 
-static void for_every_way(void (*interrupt)(struct optim *o, const struct way *way,
-					    const struct course *course))
+static void for_every_way(void (*interrupt)(const struct way *way, const struct course *course))
 {
 	for (size_t i = 0; i < LENGTH(ways); i++) {
 		struct course course;
-		struct optim o;
 
 		run_undisturbed(&ways[i], &course);
-		begin(&o, &ways[i]);
-		interrupt(&o, &ways[i], &course);
-		optim_close(&o);
+		begin(&ways[i]);
+		interrupt(&ways[i], &course);
+		optim_close(o);
 		snapshot_free(&course.finished);
 		snapshot_free(&course.last);
 	}
 }
 
-static void by_failure(struct optim *o, const struct way *way, const struct course *course)
+static void by_failure(const struct way *way, const struct course *course)
 {
 	optim_simulate(o);
 	DONE(o, optim_open(o));
-	fail_midway(o, way);
-	finish(o, way, course);
+	fail_midway(way);
+	finish(way, course);
 }
 
 TEST(a_failed_step_keeps_its_factors)
@@ -202,13 +199,13 @@ TEST(a_failed_step_keeps_its_factors)
 	for_every_way(by_failure);
 }
 
-static void by_closing(struct optim *o, const struct way *way, const struct course *course)
+static void by_closing(const struct way *way, const struct course *course)
 {
 	optim_simulate(o);
 	DONE(o, optim_open(o));
-	fail_midway(o, way);
+	fail_midway(way);
 	optim_shut(o);
-	finish_in_the_next_run(o, way, course);
+	finish_in_the_next_run(way, course);
 }
 
 TEST(the_next_run_keeps_the_factors_of_a_failed_step)
@@ -217,7 +214,7 @@ TEST(the_next_run_keeps_the_factors_of_a_failed_step)
 }
 
 /* The child commits the unfinished step, and is killed while it finishes it. */
-static void by_kill(struct optim *o, const struct way *way, const struct course *course)
+static void by_kill(const struct way *way, const struct course *course)
 {
 	pid_t pid = fork();
 	int status;
@@ -226,7 +223,7 @@ static void by_kill(struct optim *o, const struct way *way, const struct course 
 	if (!pid) {
 		optim_simulate(o);
 		DONE(o, optim_open(o));
-		fail_midway(o, way);
+		fail_midway(way);
 		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
 		interruption.then = KILL;
 		(void)optim_step(o, LOST_STEP);
@@ -234,7 +231,7 @@ static void by_kill(struct optim *o, const struct way *way, const struct course 
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-	finish_in_the_next_run(o, way, course);
+	finish_in_the_next_run(way, course);
 }
 
 TEST(a_kill_leaves_the_factors_of_a_committed_step)
@@ -242,7 +239,7 @@ TEST(a_kill_leaves_the_factors_of_a_committed_step)
 	for_every_way(by_kill);
 }
 
-static void by_power(struct optim *o, const struct way *way, const struct course *course)
+static void by_power(const struct way *way, const struct course *course)
 {
 	static const enum sim_crash hows[] = {SIM_KEEP, SIM_LOSE, SIM_TEAR, SIM_ANY};
 	struct nvs_optimizer *optimizer;
@@ -250,16 +247,16 @@ static void by_power(struct optim *o, const struct way *way, const struct course
 	optim_simulate(o);
 	sim_remember(o->sim, 0);
 	DONE(o, optim_open(o));
-	fail_midway(o, way);
+	fail_midway(way);
 	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
 	/* More of the step is done and written, and not committed. */
-	fail_step(o);
+	fail_step();
 	sim_crash(o->sim);
 	optimizer = o->optimizer;
 	o->optimizer = NULL;
 	assert_true(nvs_optimizer_close(optimizer, &o->error) < 0);
 	sim_crashed(o->sim, hows[(size_t)(way - ways) % LENGTH(hows)]);
-	finish_in_the_next_run(o, way, course);
+	finish_in_the_next_run(way, course);
 }
 
 TEST(a_power_failure_leaves_the_factors_of_a_committed_step)

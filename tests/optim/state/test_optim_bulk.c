@@ -8,6 +8,8 @@
 
 #include <errno.h>
 
+ONE_OPTIMIZER
+
 static const struct group five[] = {{"a", 30000, NVS_F32},
 				    {"b", 300, NVS_BF16},
 				    {"c", 29999, NVS_BF16},
@@ -72,21 +74,21 @@ static void all_seen(const struct checkpoint *all, unsigned times)
 			assert_int_equal(all->seen[i][k], times);
 }
 
-static void begin(struct optim *o, unsigned way)
+static void begin(struct optim *on, unsigned way)
 {
-	optim_init(o, five, LENGTH(five));
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = way & 1 ? 0.6 : 1;
-	o->config.optimizer_max_in_cpu = way & 2 ? 20000 : 0;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way != 4;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 5;
+	optim_init(on, five, LENGTH(five));
+	on->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = way & 1 ? 0.6 : 1;
+	on->config.optimizer_max_in_cpu = way & 2 ? 20000 : 0;
+	on->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way != 4;
+	on->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
+		on->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 5;
 	if (way != 6)
-		optim_simulate(o);
-	DONE(o, optim_open(o));
+		optim_simulate(on);
+	DONE(on, optim_open(on));
 }
 #define WAYS 7u
 
-static void export_is(struct optim *o, struct checkpoint *all)
+static void export_is(struct checkpoint *all)
 {
 	struct snapshot now;
 
@@ -104,15 +106,14 @@ static void export_is(struct optim *o, struct checkpoint *all)
 TEST(an_export_has_every_element_once)
 {
 	static struct checkpoint all;
-	struct optim o;
 
 	for (unsigned way = 0; way < WAYS; way++) {
-		begin(&o, way);
+		begin(o, way);
 		/* Before the first step, the state is the initial weights and zeros. */
-		export_is(&o, &all);
-		optim_run(&o, 1, 2);
-		export_is(&o, &all);
-		optim_close(&o);
+		export_is(&all);
+		optim_run(o, 1, 2);
+		export_is(&all);
+		optim_close(o);
 	}
 }
 
@@ -153,93 +154,85 @@ TEST(bulk_calls_move_each_tile_once)
 	static struct checkpoint all;
 	struct nvs_engine_stats from = {.size = sizeof(from)}, to = {.size = sizeof(to)};
 	uint64_t nbytes = 12 * 81920; /* all groups, rounded up to multiples of 1024 elements */
-	struct optim o;
 
-	begin(&o, 0);
-	optim_run(&o, 1, 1);
-	nvs_engine_get_stats(nvs_optimizer_engine(o.optimizer), &from);
-	DONE(&o, nvs_optimizer_export(o.optimizer, take, &all, &o.error));
-	nvs_engine_get_stats(nvs_optimizer_engine(o.optimizer), &to);
+	begin(o, 0);
+	optim_run(o, 1, 1);
+	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &from);
+	DONE(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error));
+	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &to);
 	assert_in_range(to.swapped_in - from.swapped_in, nbytes * 9 / 10, nbytes * 11 / 10);
 	assert_int_equal(to.swapped_out, from.swapped_out);
 	from = to;
-	DONE(&o, nvs_optimizer_import(o.optimizer, give, &all, &o.error));
-	nvs_engine_get_stats(nvs_optimizer_engine(o.optimizer), &to);
+	DONE(o, nvs_optimizer_import(o->optimizer, give, &all, &o->error));
+	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &to);
 	assert_int_equal(to.swapped_in, from.swapped_in);
 	assert_in_range(to.swapped_out - from.swapped_out, nbytes * 9 / 10, nbytes * 11 / 10);
-	optim_close(&o);
 }
 
 TEST(an_error_of_the_callers_function_ends_the_call)
 {
 	static struct checkpoint all;
 	struct snapshot due;
-	struct optim o;
 
-	begin(&o, 0);
-	optim_run(&o, 1, 1);
-	snapshot_take(&o, &due);
+	begin(o, 0);
+	optim_run(o, 1, 1);
+	snapshot_take(o, &due);
 	forget_counts(&all);
 	all.fails_at = 3;
-	REFUSED(&o, nvs_optimizer_export(o.optimizer, take, &all, &o.error), -EDQUOT, "export");
+	REFUSED(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error), -EDQUOT, "export");
 	assert_in_range(all.calls, 3, 8);
-	IS_AS(&o, &due);
+	IS_AS(o, &due);
 	/* Repeated, it imports what was exported. */
 	forget_counts(&all);
-	DONE(&o, nvs_optimizer_export(o.optimizer, take, &all, &o.error));
+	DONE(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error));
 	forget_counts(&all);
 	all.fails_at = 2;
-	REFUSED(&o, nvs_optimizer_import(o.optimizer, give, &all, &o.error), -EDQUOT, "import");
+	REFUSED(o, nvs_optimizer_import(o->optimizer, give, &all, &o->error), -EDQUOT, "import");
 	/* The import equals the state, so even a partial import changes nothing. */
-	IS_AS(&o, &due);
+	IS_AS(o, &due);
 	snapshot_free(&due);
-	optim_run(&o, 2, 2);
-	optim_close(&o);
+	optim_run(o, 2, 2);
 }
 
 TEST(faults_of_the_drive_end_the_call)
 {
 	static struct checkpoint all;
 	struct snapshot due;
-	struct optim o;
 
-	begin(&o, 0);
-	optim_run(&o, 1, 1);
-	snapshot_take(&o, &due);
-	DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-	sim_fail(o.sim, NVS_READ, 4, EIO, SIM_ALWAYS);
-	assert_int_equal(nvs_optimizer_export(o.optimizer, take, &all, &o.error), -EIO);
-	sim_no_faults(o.sim);
-	DONE(&o, nvs_optimizer_export(o.optimizer, take, &all, &o.error));
-	sim_fail(o.sim, NVS_WRITE, 4, EIO, SIM_ALWAYS);
-	assert_int_equal(nvs_optimizer_import(o.optimizer, give, &all, &o.error), -EIO);
-	sim_no_faults(o.sim);
-	DONE(&o, nvs_optimizer_import(o.optimizer, give, &all, &o.error));
-	IS_AS(&o, &due);
+	begin(o, 0);
+	optim_run(o, 1, 1);
+	snapshot_take(o, &due);
+	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	sim_fail(o->sim, NVS_READ, 4, EIO, SIM_ALWAYS);
+	assert_int_equal(nvs_optimizer_export(o->optimizer, take, &all, &o->error), -EIO);
+	sim_no_faults(o->sim);
+	DONE(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error));
+	sim_fail(o->sim, NVS_WRITE, 4, EIO, SIM_ALWAYS);
+	assert_int_equal(nvs_optimizer_import(o->optimizer, give, &all, &o->error), -EIO);
+	sim_no_faults(o->sim);
+	DONE(o, nvs_optimizer_import(o->optimizer, give, &all, &o->error));
+	IS_AS(o, &due);
 	snapshot_free(&due);
-	optim_close(&o);
 }
 
 TEST(bulk_is_refused_while_a_step_is_unfinished)
 {
 	static struct checkpoint all;
-	struct optim o;
 
-	begin(&o, 0);
-	optim_run(&o, 1, 1);
-	REFUSED(&o, nvs_optimizer_export(o.optimizer, NULL, NULL, &o.error), -EINVAL, "NULL");
-	REFUSED(&o, nvs_optimizer_import(o.optimizer, NULL, NULL, &o.error), -EINVAL, "NULL");
-	REFUSED(&o, nvs_optimizer_export(NULL, take, NULL, &o.error), -EINVAL, "NULL");
-	REFUSED(&o, nvs_optimizer_import(NULL, give, NULL, &o.error), -EINVAL, "NULL");
-	optim_lend(&o, 2, 1);
-	sim_fail(o.sim, NVS_WRITE, 2, EIO, SIM_ALWAYS);
-	assert_int_equal(optim_step(&o, 2), -EIO);
-	sim_no_faults(o.sim);
-	REFUSED(&o, nvs_optimizer_export(o.optimizer, take, &all, &o.error), -EBUSY, "finish");
-	REFUSED(&o, nvs_optimizer_import(o.optimizer, give, &all, &o.error), -EBUSY, "finish");
-	DONE(&o, optim_step(&o, 2));
-	export_is(&o, &all);
-	optim_close(&o);
+	begin(o, 0);
+	optim_run(o, 1, 1);
+	REFUSED(o, nvs_optimizer_export(o->optimizer, NULL, NULL, &o->error), -EINVAL, "NULL");
+	REFUSED(o, nvs_optimizer_import(o->optimizer, NULL, NULL, &o->error), -EINVAL, "NULL");
+	REFUSED(o, nvs_optimizer_export(NULL, take, NULL, &o->error), -EINVAL, "NULL");
+	REFUSED(o, nvs_optimizer_import(NULL, give, NULL, &o->error), -EINVAL, "NULL");
+	optim_lend(o, 2, 1);
+	sim_fail(o->sim, NVS_WRITE, 2, EIO, SIM_ALWAYS);
+	assert_int_equal(optim_step(o, 2), -EIO);
+	sim_no_faults(o->sim);
+	REFUSED(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error), -EBUSY, "finish");
+	REFUSED(o, nvs_optimizer_import(o->optimizer, give, &all, &o->error), -EBUSY, "finish");
+	DONE(o, optim_step(o, 2));
+	export_is(&all);
 }
 
 /* ---- Final weights ---- */
@@ -268,7 +261,7 @@ static void double_update(void *arg, const struct nvs_update *update)
 		update->master[i] -= (float)update->lr * update->gradients[i];
 }
 
-static void begin_finals(struct optim *o, unsigned way, struct finals *finals, bool weights)
+static void begin_finals(unsigned way, struct finals *finals, bool weights)
 {
 	memset(finals, 0, sizeof(*finals));
 	optim_init(o, five, LENGTH(five));
@@ -286,7 +279,7 @@ static void begin_finals(struct optim *o, unsigned way, struct finals *finals, b
 }
 
 /* The weights passed to the caller are the master weights, rounded to the group's type. */
-static void are_final(struct optim *o, const struct finals *finals, unsigned times)
+static void are_final(const struct finals *finals, unsigned times)
 {
 	struct snapshot now;
 
@@ -305,52 +298,48 @@ static void are_final(struct optim *o, const struct finals *finals, unsigned tim
 TEST(each_final_weight_is_passed_once)
 {
 	static struct finals finals;
-	struct optim o;
 
 	for (unsigned way = 0; way < 8; way++)
 		for (int weights = 0; weights < 2; weights++) {
-			begin_finals(&o, way, &finals, weights);
+			begin_finals(way, &finals, weights);
 			for (uint64_t step = 1; step <= 2; step++) {
-				optim_run(&o, step, step);
-				are_final(&o, &finals, (unsigned)step);
+				optim_run(o, step, step);
+				are_final(&finals, (unsigned)step);
 			}
 			for (size_t i = 0; i < LENGTH(five) && weights; i++)
-				assert_memory_equal(o.specs[i].weights, finals.data[i],
+				assert_memory_equal(o->specs[i].weights, finals.data[i],
 						    five[i].numel * nvs_dtype_size(five[i].dtype));
-			optim_close(&o);
+			optim_close(o);
 		}
 }
 
 TEST(groups_without_gradients_are_not_passed)
 {
 	static struct finals finals;
-	struct optim o;
 
-	begin_finals(&o, 0, &finals, false);
-	DONE(&o, nvs_optimizer_lend_gradients(o.optimizer, 1, NVS_F32, o.gradients[1], &o.error));
-	memset(o.gradients[1], 0, five[1].numel * 4);
-	DONE(&o, optim_step(&o, 1));
+	begin_finals(0, &finals, false);
+	DONE(o, nvs_optimizer_lend_gradients(o->optimizer, 1, NVS_F32, o->gradients[1], &o->error));
+	memset(o->gradients[1], 0, five[1].numel * 4);
+	DONE(o, optim_step(o, 1));
 	for (size_t i = 0; i < LENGTH(five); i++)
 		for (uint64_t k = 0; k < five[i].numel; k++)
 			assert_int_equal(finals.seen[i][k], i == 1);
-	optim_close(&o);
 }
 
 TEST(a_step_finished_later_passes_each_weight_once)
 {
 	static struct finals finals;
-	struct optim o;
 
 	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++)
 		for (unsigned after = 0; after < 12; after += 3) {
-			begin_finals(&o, 0, &finals, false);
-			optim_run(&o, 1, 1);
-			optim_lend(&o, 2, 1);
-			sim_fail(o.sim, (enum nvs_direction)direction, after, EIO, SIM_ALWAYS);
-			assert_int_equal(optim_step(&o, 2), -EIO);
-			sim_no_faults(o.sim);
-			DONE(&o, optim_step(&o, 2));
-			are_final(&o, &finals, 2);
-			optim_close(&o);
+			begin_finals(0, &finals, false);
+			optim_run(o, 1, 1);
+			optim_lend(o, 2, 1);
+			sim_fail(o->sim, (enum nvs_direction)direction, after, EIO, SIM_ALWAYS);
+			assert_int_equal(optim_step(o, 2), -EIO);
+			sim_no_faults(o->sim);
+			DONE(o, optim_step(o, 2));
+			are_final(&finals, 2);
+			optim_close(o);
 		}
 }

@@ -8,11 +8,13 @@
 #include "base/little_endian.h"
 #include "support/tests.h"
 
+ONE_OPTIMIZER
+
 static const struct group three[] = {
 	{"layers.0", 20001, NVS_BF16}, {"norm", 1, NVS_F32}, {"head", 14337, NVS_F16}};
 
 /* Leaves a kept store with the state after two steps, closed. */
-static void make_store(struct optim *o, double ratio, struct snapshot *snapshot)
+static void make_store(double ratio, struct snapshot *snapshot)
 {
 	optim_init(o, three, LENGTH(three));
 	o->config.keep = true;
@@ -24,14 +26,14 @@ static void make_store(struct optim *o, double ratio, struct snapshot *snapshot)
 	optim_shut(o);
 }
 
-static int open_unknown(struct optim *o)
+static int open_unknown(void)
 {
 	return nvs_optimizer_open(&o->optimizer, &o->config, NULL, 0, NULL, &o->error);
 }
 
 /* ---- Opening ---- */
 
-static void has_the_groups(struct optim *o)
+static void has_the_groups(void)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_group_info group = {.size = sizeof(group)};
@@ -45,7 +47,7 @@ static void has_the_groups(struct optim *o)
 	}
 }
 
-static void has_the_state(struct optim *o, const struct snapshot *snapshot)
+static void has_the_state(const struct snapshot *snapshot)
 {
 	static float got[20001];
 
@@ -67,20 +69,19 @@ TEST(a_store_is_opened_without_its_groups)
 	for (size_t i = 0; i < 2 * LENGTH(ratios); i++) {
 		bool read_only = i % 2;
 		struct snapshot snapshot;
-		struct optim o;
 
-		make_store(&o, ratios[i / 2], &snapshot);
-		o.config.keep = !read_only;
-		o.config.read_only = read_only;
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.5;
-		o.config.grad_accum_dtype = NVS_F32;
-		o.config.sub_group_size = 10;
-		DONE(&o, open_unknown(&o));
-		has_the_groups(&o);
-		has_the_state(&o, &snapshot);
-		optim_shut(&o);
+		make_store(ratios[i / 2], &snapshot);
+		o->config.keep = !read_only;
+		o->config.read_only = read_only;
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.5;
+		o->config.grad_accum_dtype = NVS_F32;
+		o->config.sub_group_size = 10;
+		DONE(o, open_unknown());
+		has_the_groups();
+		has_the_state(&snapshot);
+		optim_shut(o);
 		snapshot_free(&snapshot);
-		optim_close(&o);
+		optim_close(o);
 	}
 }
 
@@ -88,57 +89,50 @@ TEST(a_store_is_opened_without_its_groups)
 TEST(the_groups_stay_those_of_the_store)
 {
 	struct snapshot snapshot, expected;
-	struct optim o;
 
-	make_store(&o, 1, &snapshot);
-	DONE(&o, open_unknown(&o));
-	DONE(&o, nvs_optimizer_set_step(o.optimizer, 7, &o.error));
-	optim_shut(&o);
-	DONE(&o, optim_open(&o));
-	DONE(&o, nvs_optimizer_set_step(o.optimizer, 2, &o.error));
-	optim_run(&o, 3, 3);
-	snapshot_take(&o, &expected);
-	optim_shut(&o);
-	DONE(&o, open_unknown(&o));
-	has_the_state(&o, &expected);
-	optim_shut(&o);
+	make_store(1, &snapshot);
+	DONE(o, open_unknown());
+	DONE(o, nvs_optimizer_set_step(o->optimizer, 7, &o->error));
+	optim_shut(o);
+	DONE(o, optim_open(o));
+	DONE(o, nvs_optimizer_set_step(o->optimizer, 2, &o->error));
+	optim_run(o, 3, 3);
+	snapshot_take(o, &expected);
+	optim_shut(o);
+	DONE(o, open_unknown());
+	has_the_state(&expected);
+	optim_shut(o);
 	snapshot_free(&snapshot);
 	snapshot_free(&expected);
-	optim_close(&o);
 }
 
 TEST(without_a_kept_store_groups_are_needed)
 {
-	struct optim o;
-
-	optim_init(&o, three, LENGTH(three));
-	REFUSED(&o, open_unknown(&o), -EINVAL, "there are no groups");
-	o.config.read_only = true;
-	REFUSED(&o, open_unknown(&o), -ENODATA, "kept store");
-	o.config.read_only = false;
-	o.config.keep = true;
-	REFUSED(&o, open_unknown(&o), -ENODATA, "kept store");
-	assert_null(o.optimizer);
+	optim_init(o, three, LENGTH(three));
+	REFUSED(o, open_unknown(), -EINVAL, "there are no groups");
+	o->config.read_only = true;
+	REFUSED(o, open_unknown(), -ENODATA, "kept store");
+	o->config.read_only = false;
+	o->config.keep = true;
+	REFUSED(o, open_unknown(), -ENODATA, "kept store");
+	assert_null(o->optimizer);
 	/* Nothing was made. */
-	o.config.keep = false;
-	DONE(&o, optim_open(&o));
-	optim_close(&o);
+	o->config.keep = false;
+	DONE(o, optim_open(o));
 }
 
 TEST(a_store_in_use_is_busy)
 {
 	struct nvs_optimizer *writer;
 	struct snapshot snapshot;
-	struct optim o;
 
-	make_store(&o, 1, &snapshot);
-	DONE(&o, optim_open(&o));
-	writer = o.optimizer;
-	REFUSED(&o, open_unknown(&o), -EBUSY, "");
-	DONE(&o, nvs_optimizer_close(writer, &o.error));
-	o.optimizer = NULL;
+	make_store(1, &snapshot);
+	DONE(o, optim_open(o));
+	writer = o->optimizer;
+	REFUSED(o, open_unknown(), -EBUSY, "");
+	DONE(o, nvs_optimizer_close(writer, &o->error));
+	o->optimizer = NULL;
 	snapshot_free(&snapshot);
-	optim_close(&o);
 }
 
 /* ---- The table ---- */

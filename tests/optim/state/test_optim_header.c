@@ -10,8 +10,9 @@
 
 #include "base/little_endian.h"
 #include "optim/state/header.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
+
+ONE_OPTIMIZER
 
 static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
 
@@ -38,7 +39,7 @@ enum {
 	AT_MARKS = 144,
 };
 
-static void begin(struct optim *o)
+static void begin(void)
 {
 	optim_init(o, pair, LENGTH(pair));
 	o->config.keep = true;
@@ -49,7 +50,7 @@ static void begin(struct optim *o)
 	optim_shut(o);
 }
 
-static struct nvs_tensor *open_header(struct optim *o, struct nvs_engine **engine, uint64_t nbytes)
+static struct nvs_tensor *open_header(struct nvs_engine **engine, uint64_t nbytes)
 {
 	const struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "optimizer", .dtype = NVS_U8, .numel = nbytes};
@@ -62,7 +63,7 @@ static struct nvs_tensor *open_header(struct optim *o, struct nvs_engine **engin
 
 #define HEADER_MAX 1024u
 
-static uint64_t nbytes_of(struct optim *o)
+static uint64_t nbytes_of(void)
 {
 	struct nvs_engine *engine;
 	uint64_t nbytes = 0;
@@ -74,10 +75,10 @@ static uint64_t nbytes_of(struct optim *o)
 	return nbytes;
 }
 
-static void read_header(struct optim *o, uint8_t *bytes, uint64_t nbytes)
+static void read_header(uint8_t *bytes, uint64_t nbytes)
 {
 	struct nvs_engine *engine;
-	struct nvs_tensor *tensor = open_header(o, &engine, nbytes);
+	struct nvs_tensor *tensor = open_header(&engine, nbytes);
 	void *data = bytes;
 
 	DONE(o, nvs_tensor_swap_in_to(engine, &tensor, &data, 1, &o->error));
@@ -86,10 +87,10 @@ static void read_header(struct optim *o, uint8_t *bytes, uint64_t nbytes)
 }
 
 /* Writes through an engine, which computes the checksum. */
-static void write_header(struct optim *o, const uint8_t *bytes, uint64_t nbytes)
+static void write_header(const uint8_t *bytes, uint64_t nbytes)
 {
 	struct nvs_engine *engine;
-	struct nvs_tensor *tensor = open_header(o, &engine, nbytes);
+	struct nvs_tensor *tensor = open_header(&engine, nbytes);
 	const void *data = bytes;
 
 	DONE(o, nvs_tensor_swap_out_from(engine, &tensor, &data, 1, &o->error));
@@ -106,8 +107,7 @@ struct change {
 	const char *words; /* in the error: the field and its value */
 };
 
-static void opens_with(struct optim *o, const uint8_t *good, uint64_t nbytes,
-		       const struct change *change)
+static void opens_with(const uint8_t *good, uint64_t nbytes, const struct change *change)
 {
 	uint8_t bytes[HEADER_MAX];
 	int rc;
@@ -119,7 +119,7 @@ static void opens_with(struct optim *o, const uint8_t *good, uint64_t nbytes,
 		put_u64(bytes + change->at, change->value);
 	else
 		bytes[change->at] = (uint8_t)change->value;
-	write_header(o, bytes, nbytes);
+	write_header(bytes, nbytes);
 	rc = optim_open(o);
 	if (rc != change->code)
 		print_error("%u = %#llx: %d, %s\n", change->at, (unsigned long long)change->value,
@@ -176,16 +176,14 @@ TEST(numbers_out_of_range_are_refused)
 	};
 	uint8_t good[HEADER_MAX];
 	uint64_t nbytes;
-	struct optim o;
 
-	begin(&o);
-	nbytes = nbytes_of(&o);
-	read_header(&o, good, nbytes);
+	begin();
+	nbytes = nbytes_of();
+	read_header(good, nbytes);
 	for (size_t i = 0; i < LENGTH(changes); i++)
-		opens_with(&o, good, nbytes, &changes[i]);
-	opens_with(&o, good, nbytes,
+		opens_with(good, nbytes, &changes[i]);
+	opens_with(good, nbytes,
 		   &(struct change){(unsigned)nbytes - 1, 1, 3, -EUCLEAN, "added gradients is 2"});
-	optim_close(&o);
 }
 
 /* They have no meaning in the header of a finished step. */
@@ -208,39 +206,36 @@ TEST(numbers_of_an_unfinished_step_have_bounds)
 	};
 	uint8_t good[HEADER_MAX], bytes[HEADER_MAX];
 	uint64_t nbytes;
-	struct optim o;
 
-	begin(&o);
-	nbytes = nbytes_of(&o);
-	read_header(&o, good, nbytes);
+	begin();
+	nbytes = nbytes_of();
+	read_header(good, nbytes);
 	for (size_t i = 0; i < LENGTH(changes); i++) {
 		memcpy(bytes, good, nbytes);
 		put_u64(bytes + changes[i].at, changes[i].value);
-		opens_with(&o, bytes, nbytes,
+		opens_with(bytes, nbytes,
 			   &(struct change){AT_UNFINISHED, 4, 1, -EUCLEAN, changes[i].words});
-		opens_with(&o, bytes, nbytes, &(struct change){AT_UNFINISHED, 4, 0, 0, NULL});
-		optim_shut(&o);
+		opens_with(bytes, nbytes, &(struct change){AT_UNFINISHED, 4, 0, 0, NULL});
+		optim_shut(o);
 	}
-	optim_close(&o);
 }
 
 TEST(a_header_of_another_length_is_refused)
 {
 	static const uint64_t lengths[] = {0, 1, HEADER_BYTES - 1, HEADER_BYTES};
 	static const uint8_t zeros[HEADER_BYTES];
-	struct optim o;
 
 	for (size_t i = 0; i < LENGTH(lengths); i++) {
-		optim_init(&o, pair, LENGTH(pair));
-		o.config.keep = true;
-		write_header(&o, zeros, lengths[i]);
-		assert_int_equal(optim_open(&o), -EUCLEAN);
-		optim_close(&o);
+		optim_init(o, pair, LENGTH(pair));
+		o->config.keep = true;
+		write_header(zeros, lengths[i]);
+		assert_int_equal(optim_open(o), -EUCLEAN);
+		optim_close(o);
 	}
 }
 
 /* The header may declare added gradients that do not exist. */
-static void step_anyhow(struct optim *o)
+static void step_anyhow(void)
 {
 	int rc;
 
@@ -256,19 +251,17 @@ TEST(any_byte_of_the_header_can_be_wrong)
 {
 	uint64_t random = seed_of_run(), nbytes;
 	uint8_t good[HEADER_MAX], bytes[HEADER_MAX];
-	struct optim o;
 
-	begin(&o);
-	nbytes = nbytes_of(&o);
-	read_header(&o, good, nbytes);
+	begin();
+	nbytes = nbytes_of();
+	read_header(good, nbytes);
 	for (unsigned i = 0; i < 150; i++) {
 		memcpy(bytes, good, nbytes);
 		bytes[below(&random, nbytes)] = (uint8_t)next_random(&random);
-		write_header(&o, bytes, nbytes);
-		if (!optim_open(&o))
-			step_anyhow(&o);
+		write_header(bytes, nbytes);
+		if (!optim_open(o))
+			step_anyhow();
 	}
-	optim_close(&o);
 }
 
 /* ---- The bytes ---- */
@@ -277,10 +270,9 @@ TEST(a_header_has_the_documented_bytes)
 {
 	uint8_t bytes[HEADER_MAX];
 	struct header header;
-	struct optim o;
 
-	begin(&o);
-	read_header(&o, bytes, nbytes_of(&o));
+	begin();
+	read_header(bytes, nbytes_of());
 	assert_memory_equal(bytes, "nvsoptim\4\0\0\0\0\0\0\0", 16);
 	assert_memory_equal(bytes + AT_STEP, "\2\0\0\0\0\0\0\0", 8);
 	/* 1.0 */
@@ -288,9 +280,8 @@ TEST(a_header_has_the_documented_bytes)
 	assert_memory_equal(bytes + AT_ITERATION, "\2\0\0\0\0\0\0\0", 8);
 	assert_memory_equal(bytes + AT_LAST_OVERFLOW, "\xff\xff\xff\xff\xff\xff\xff\xff", 8);
 	assert_memory_equal(bytes + AT_NGROUPS, "\2\0\0\0\0\0\0\0", 8);
-	DONE(&o, header_decode(bytes, nbytes_of(&o), &header, &o.error));
+	DONE(o, header_decode(bytes, nbytes_of(), &header, &o->error));
 	assert_true(header.step == 2 && header.dynamic && !header.unfinished);
-	optim_close(&o);
 }
 
 TEST(a_decoded_header_encodes_to_the_same_bytes)

@@ -17,6 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+ONE_OPTIMIZER
+
 #define STOP  2
 #define STEPS 5
 
@@ -26,13 +28,13 @@ static const struct group five[] = {{"layers.0", 20001, NVS_BF16},
 				    {"layers.2", 14337, NVS_BF16},
 				    {"head", 4096, NVS_F32}};
 
-static void begin(struct optim *o)
+static void begin(void)
 {
 	optim_init(o, five, LENGTH(five));
 	o->config.keep = true;
 }
 
-static void spoil_weights(struct optim *o)
+static void spoil_weights(void)
 {
 	for (size_t i = 0; i < o->n; i++)
 		memset(o->specs[i].weights, 0x33,
@@ -40,10 +42,10 @@ static void spoil_weights(struct optim *o)
 }
 
 /* Closes and reopens the optimizer, as another run does, with meaningless weights. */
-static void stop_and_go_on(struct optim *o)
+static void stop_and_go_on(void)
 {
 	optim_shut(o);
-	spoil_weights(o);
+	spoil_weights();
 	DONE(o, optim_open(o));
 }
 
@@ -52,32 +54,32 @@ static struct snapshot straight;
 /* The state after STEPS steps without interruption. */
 static const struct snapshot *due(void)
 {
-	struct optim o;
+	struct optim own;
 
 	if (straight.n)
 		return &straight;
-	optim_init(&o, five, LENGTH(five));
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, STEPS);
-	snapshot_take(&o, &straight);
-	optim_close(&o);
+	optim_init(&own, five, LENGTH(five));
+	own.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	DONE(&own, optim_open(&own));
+	optim_run(&own, 1, STEPS);
+	snapshot_take(&own, &straight);
+	optim_close(&own);
 	return &straight;
 }
 
 /* ---- Resumed runs ---- */
 
 /* `o` is open and configured; `change` is applied while it is closed. */
-static void goes_on_as_if_never_stopped(struct optim *o, void (*change)(struct optim *o))
+static void goes_on_as_if_never_stopped(void (*change)(void))
 {
 	struct snapshot stopped;
 
 	optim_run(o, 1, STOP);
 	snapshot_take(o, &stopped);
 	optim_shut(o);
-	spoil_weights(o);
+	spoil_weights();
 	if (change)
-		change(o);
+		change();
 	DONE(o, optim_open(o));
 	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
 	IS_AS(o, &stopped);
@@ -89,46 +91,42 @@ static void goes_on_as_if_never_stopped(struct optim *o, void (*change)(struct o
 
 TEST(a_resumed_run_computes_the_same_bits)
 {
-	struct optim o;
-
 	for (unsigned way = 0; way < 4; way++) {
-		begin(&o);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way & 1;
-		o.config.verify = way & 2;
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 2;
-		DONE(&o, optim_open(&o));
-		goes_on_as_if_never_stopped(&o, NULL);
+		begin();
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way & 1;
+		o->config.verify = way & 2;
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 2;
+		DONE(o, optim_open(o));
+		goes_on_as_if_never_stopped(NULL);
 	}
 }
 
 TEST(state_that_is_not_offloaded_is_kept)
 {
 	static const double ratios[] = {0, 0.5};
-	struct optim o;
 
 	for (size_t i = 0; i < LENGTH(ratios); i++) {
-		begin(&o);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
-		DONE(&o, optim_open(&o));
-		goes_on_as_if_never_stopped(&o, NULL);
+		begin();
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
+		DONE(o, optim_open(o));
+		goes_on_as_if_never_stopped(NULL);
 	}
 }
 
 TEST(cached_state_is_kept)
 {
 	static const uint64_t cached[] = {12000, 1000000};
-	struct optim o;
 
 	for (size_t i = 0; i < LENGTH(cached); i++) {
-		begin(&o);
-		o.config.optimizer_max_in_cpu = cached[i];
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = i ? 1 : 0.7;
-		DONE(&o, optim_open(&o));
-		goes_on_as_if_never_stopped(&o, NULL);
+		begin();
+		o->config.optimizer_max_in_cpu = cached[i];
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = i ? 1 : 0.7;
+		DONE(o, optim_open(o));
+		goes_on_as_if_never_stopped(NULL);
 	}
 }
 
-static uint64_t commits_of(struct optim *o)
+static uint64_t commits_of(void)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 
@@ -140,106 +138,100 @@ static uint64_t commits_of(struct optim *o)
 TEST(what_has_not_changed_is_not_committed)
 {
 	static const double ratios[] = {0, 0.5, 1};
-	struct optim o;
 	uint64_t commits;
 
 	for (size_t i = 0; i < LENGTH(ratios); i++) {
-		begin(&o);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
-		o.config.optimizer_max_in_cpu = i * 12000;
-		DONE(&o, optim_open(&o));
-		optim_run(&o, 1, 2);
-		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
-		commits = commits_of(&o);
-		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
-		assert_int_equal(commits_of(&o), commits);
+		begin();
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
+		o->config.optimizer_max_in_cpu = i * 12000;
+		DONE(o, optim_open(o));
+		optim_run(o, 1, 2);
+		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		commits = commits_of();
+		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		assert_int_equal(commits_of(), commits);
 		for (unsigned k = 0; k < 2; k++) {
-			stop_and_go_on(&o);
-			assert_int_equal(commits_of(&o), commits);
+			stop_and_go_on();
+			assert_int_equal(commits_of(), commits);
 		}
-		optim_run(&o, 3, 3);
-		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
-		assert_int_equal(commits_of(&o), commits + 1);
-		optim_close(&o);
+		optim_run(o, 3, 3);
+		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		assert_int_equal(commits_of(), commits + 1);
+		optim_close(o);
 	}
 }
 
-static void enlarge(struct optim *o)
+static void enlarge(void)
 {
 	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 24;
 	o->config.optimizer_threads = 3;
 	o->config.aio.block_size = 1 << 20;
 }
 
-static void reduce(struct optim *o)
+static void reduce(void)
 {
 	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 3;
 	o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = false;
 }
 
-static void cache_some(struct optim *o)
+static void cache_some(void)
 {
 	o->config.optimizer_max_in_cpu = 10000;
 }
 
 TEST(another_pool_size_finds_the_same_state)
 {
-	void (*const changes[])(struct optim *) = {enlarge, reduce, cache_some};
-	struct optim o;
+	void (*const changes[])(void) = {enlarge, reduce, cache_some};
 
 	for (size_t i = 0; i < LENGTH(changes); i++) {
-		begin(&o);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 8;
-		DONE(&o, optim_open(&o));
-		goes_on_as_if_never_stopped(&o, changes[i]);
+		begin();
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 8;
+		DONE(o, optim_open(o));
+		goes_on_as_if_never_stopped(changes[i]);
 	}
 }
 
 /* Stops at every point, with a commit in between, often without any work. */
 TEST(a_run_can_be_resumed_at_every_point)
 {
-	struct optim o;
-
-	begin(&o);
-	DONE(&o, optim_open(&o));
+	begin();
+	DONE(o, optim_open(o));
 	for (uint64_t step = 1; step <= STEPS; step++) {
-		stop_and_go_on(&o);
-		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
-		stop_and_go_on(&o);
+		stop_and_go_on();
+		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		stop_and_go_on();
 		if (step == 1)
-			DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-		optim_run(&o, step, step);
-		DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
+			DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		optim_run(o, step, step);
+		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
 	}
-	IS_AS(&o, due());
-	optim_close(&o);
+	IS_AS(o, due());
 }
 
 /* An optimizer stopped before its first step has the initial weights. */
 TEST(state_that_was_never_written_is_kept)
 {
 	struct snapshot begun;
-	struct optim o;
 
 	for (int fast = 0; fast < 2; fast++) {
-		begin(&o);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
-		DONE(&o, optim_open(&o));
-		snapshot_take(&o, &begun);
-		stop_and_go_on(&o);
-		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-		IS_AS(&o, &begun);
+		begin();
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
+		DONE(o, optim_open(o));
+		snapshot_take(o, &begun);
+		stop_and_go_on();
+		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		IS_AS(o, &begun);
 		snapshot_free(&begun);
-		optim_run(&o, 1, STEPS);
-		IS_AS(&o, due());
-		optim_close(&o);
+		optim_run(o, 1, STEPS);
+		IS_AS(o, due());
+		optim_close(o);
 	}
 }
 
 /* ---- Gradients and the loss scale ---- */
 
 /* Adds half the gradients of a step; the second half is one piece and a few elements. */
-static void add_half(struct optim *o, uint64_t step, unsigned half)
+static void add_half(uint64_t step, unsigned half)
 {
 	static float data[20001];
 
@@ -255,15 +247,15 @@ static void add_half(struct optim *o, uint64_t step, unsigned half)
 	}
 }
 
-static void added_steps(struct optim *o, bool stop)
+static void added_steps(bool stop)
 {
 	for (uint64_t step = 1; step <= 3; step++) {
-		add_half(o, step, 0);
+		add_half(step, 0);
 		if (stop && step == 2)
-			stop_and_go_on(o);
-		add_half(o, step, 1);
+			stop_and_go_on();
+		add_half(step, 1);
 		if (stop && step == 3)
-			stop_and_go_on(o);
+			stop_and_go_on();
 		DONE(o, optim_step(o, step));
 	}
 }
@@ -272,24 +264,23 @@ TEST(added_gradients_are_kept)
 {
 	static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16};
 	struct snapshot through;
-	struct optim o;
 
 	for (unsigned i = 0; i < 4; i++) {
-		begin(&o);
-		o.config.keep = i % 2;
-		o.config.grad_accum_dtype = dtypes[i / 2];
+		begin();
+		o->config.keep = i % 2;
+		o->config.grad_accum_dtype = dtypes[i / 2];
 		/* With a pool that holds all gradients, and with a smaller one. */
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = i < 2 ? 1 : 6;
-		o.config.gradient_clipping = 1;
-		DONE(&o, optim_open(&o));
-		added_steps(&o, i % 2);
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = i < 2 ? 1 : 6;
+		o->config.gradient_clipping = 1;
+		DONE(o, optim_open(o));
+		added_steps(i % 2);
 		if (i % 2) {
-			IS_AS(&o, &through);
+			IS_AS(o, &through);
 			snapshot_free(&through);
 		} else {
-			snapshot_take(&o, &through);
+			snapshot_take(o, &through);
 		}
-		optim_close(&o);
+		optim_close(o);
 	}
 }
 
@@ -297,22 +288,20 @@ TEST(added_gradients_are_kept)
 TEST(used_gradients_are_not_kept)
 {
 	struct snapshot before;
-	struct optim o;
 
-	begin(&o);
-	DONE(&o, optim_open(&o));
-	add_half(&o, 1, 0);
-	DONE(&o, nvs_optimizer_commit(o.optimizer, &o.error));
-	DONE(&o, optim_step(&o, 1));
-	snapshot_take(&o, &before);
-	stop_and_go_on(&o);
-	DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-	DONE(&o, optim_step(&o, 2));
-	assert_int_equal(o.result.tiles, 0);
+	begin();
+	DONE(o, optim_open(o));
+	add_half(1, 0);
+	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	DONE(o, optim_step(o, 1));
+	snapshot_take(o, &before);
+	stop_and_go_on();
+	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	DONE(o, optim_step(o, 2));
+	assert_int_equal(o->result.tiles, 0);
 	before.norm = 0;
-	IS_AS(&o, &before);
+	IS_AS(o, &before);
 	snapshot_free(&before);
-	optim_close(&o);
 }
 
 /* The scale doubles after three steps; the second overflow halves it. */
@@ -321,35 +310,34 @@ TEST(the_loss_scale_is_kept)
 	static const char attempts[] = "..#..#...#.##..";
 	struct snapshot through;
 	double scales[2][sizeof(attempts)];
-	struct optim o;
 
 	for (int stop = 0; stop < 2; stop++) {
-		begin(&o);
-		o.config.keep = stop;
-		o.config.fp16 = (struct fp16_config){.enabled = true,
-						     .initial_scale_power = 8,
-						     .loss_scale_window = 3,
-						     .hysteresis = 2,
-						     .min_loss_scale = 1};
-		DONE(&o, optim_open(&o));
+		begin();
+		o->config.keep = stop;
+		o->config.fp16 = (struct fp16_config){.enabled = true,
+						      .initial_scale_power = 8,
+						      .loss_scale_window = 3,
+						      .hysteresis = 2,
+						      .min_loss_scale = 1};
+		DONE(o, optim_open(o));
 		for (unsigned i = 0; attempts[i]; i++) {
-			scales[stop][i] = nvs_optimizer_loss_scale(o.optimizer);
-			optim_lend(&o, i, scales[stop][i]);
+			scales[stop][i] = nvs_optimizer_loss_scale(o->optimizer);
+			optim_lend(o, i, scales[stop][i]);
 			if (attempts[i] == '#')
-				element_put(NVS_F32, o.gradients[3], 14336, INFINITY);
-			DONE(&o, optim_step(&o, i + 1));
-			assert_int_equal(o.result.skipped, attempts[i] == '#');
+				element_put(NVS_F32, o->gradients[3], 14336, INFINITY);
+			DONE(o, optim_step(o, i + 1));
+			assert_int_equal(o->result.skipped, attempts[i] == '#');
 			if (stop && i % 2 == 0)
-				stop_and_go_on(&o);
+				stop_and_go_on();
 		}
-		optim_lend(&o, 20, nvs_optimizer_loss_scale(o.optimizer));
-		DONE(&o, optim_step(&o, 20));
-		assert_int_equal(o.result.step, 11);
+		optim_lend(o, 20, nvs_optimizer_loss_scale(o->optimizer));
+		DONE(o, optim_step(o, 20));
+		assert_int_equal(o->result.step, 11);
 		if (stop)
-			IS_AS(&o, &through);
+			IS_AS(o, &through);
 		else
-			snapshot_take(&o, &through);
-		optim_close(&o);
+			snapshot_take(o, &through);
+		optim_close(o);
 	}
 	for (unsigned i = 0; attempts[i]; i++)
 		assert_true(scales[0][i] == scales[1][i]);
@@ -359,7 +347,7 @@ TEST(the_loss_scale_is_kept)
 
 /* ---- Other groups and settings ---- */
 
-static double scale_after(struct optim *o, bool fp16, double loss_scale)
+static double scale_after(bool fp16, double loss_scale)
 {
 	double scale;
 
@@ -375,19 +363,16 @@ static double scale_after(struct optim *o, bool fp16, double loss_scale)
 /* The kept scale is dynamic; the configuration sets another. */
 TEST(a_configured_loss_scale_replaces_the_kept_one)
 {
-	struct optim o;
-
-	begin(&o);
-	DONE(&o, optim_open(&o));
-	assert_true(scale_after(&o, false, 0) == 1);
-	assert_true(scale_after(&o, true, 0) == 65536);
-	assert_true(scale_after(&o, true, 128) == 128);
-	assert_true(scale_after(&o, true, 0) == 65536);
-	assert_true(scale_after(&o, false, 0) == 1);
-	optim_close(&o);
+	begin();
+	DONE(o, optim_open(o));
+	assert_true(scale_after(false, 0) == 1);
+	assert_true(scale_after(true, 0) == 65536);
+	assert_true(scale_after(true, 128) == 128);
+	assert_true(scale_after(true, 0) == 65536);
+	assert_true(scale_after(false, 0) == 1);
 }
 
-static off_t store_size(const struct optim *o)
+static off_t store_size(void)
 {
 	char path[512];
 	struct stat facts;
@@ -401,24 +386,22 @@ TEST(a_refused_open_leaves_the_store_unchanged)
 {
 	static const struct group large[] = {{"large", 400000, NVS_BF16}};
 	struct snapshot before;
-	struct optim o;
 	off_t size;
 
-	optim_init(&o, large, 1);
-	o.config.keep = true;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 1);
-	snapshot_take(&o, &before);
-	optim_shut(&o);
-	size = store_size(&o);
-	o.specs[0].name = "another";
-	REFUSED(&o, optim_open(&o), -ESTALE, "other groups");
-	o.specs[0].name = large[0].name;
-	assert_int_equal(store_size(&o), size);
-	DONE(&o, optim_open(&o));
-	IS_AS(&o, &before);
+	optim_init(o, large, 1);
+	o->config.keep = true;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 1);
+	snapshot_take(o, &before);
+	optim_shut(o);
+	size = store_size();
+	o->specs[0].name = "another";
+	REFUSED(o, optim_open(o), -ESTALE, "other groups");
+	o->specs[0].name = large[0].name;
+	assert_int_equal(store_size(), size);
+	DONE(o, optim_open(o));
+	IS_AS(o, &before);
 	snapshot_free(&before);
-	optim_close(&o);
 }
 
 TEST(other_groups_are_refused)
@@ -440,12 +423,11 @@ TEST(other_groups_are_refused)
 		 {"norm", 1, NVS_F32},
 		 {"head", 4096, NVS_F32}},
 	};
-	struct optim o;
 
-	begin(&o);
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, STOP);
-	optim_shut(&o);
+	begin();
+	DONE(o, optim_open(o));
+	optim_run(o, 1, STOP);
+	optim_shut(o);
 	for (size_t i = 0; i < LENGTH(others); i++) {
 		struct nvs_group_spec specs[LENGTH(five)];
 
@@ -453,63 +435,59 @@ TEST(other_groups_are_refused)
 			specs[j] = (struct nvs_group_spec){sizeof(struct nvs_group_spec),
 							   others[i][j].name, others[i][j].numel,
 							   others[i][j].dtype, NULL};
-		REFUSED(&o,
-			nvs_optimizer_open(&o.optimizer, &o.config, specs, LENGTH(five), NULL,
-					   &o.error),
+		REFUSED(o,
+			nvs_optimizer_open(&o->optimizer, &o->config, specs, LENGTH(five), NULL,
+					   &o->error),
 			-ESTALE, "");
-		assert_null(o.optimizer);
+		assert_null(o->optimizer);
 	}
 	/* One group fewer. */
-	REFUSED(&o, nvs_optimizer_open(&o.optimizer, &o.config, o.specs, 4, NULL, &o.error),
+	REFUSED(o, nvs_optimizer_open(&o->optimizer, &o->config, o->specs, 4, NULL, &o->error),
 		-ESTALE, "");
-	o.config.keep = false;
-	REFUSED(&o, optim_open(&o), -EEXIST, "keep");
-	o.config.keep = true;
+	o->config.keep = false;
+	REFUSED(o, optim_open(o), -EEXIST, "keep");
+	o->config.keep = true;
 	/* The refusals changed nothing. */
-	DONE(&o, optim_open(&o));
-	optim_run(&o, STOP + 1, STEPS);
-	IS_AS(&o, due());
-	optim_close(&o);
+	DONE(o, optim_open(o));
+	optim_run(o, STOP + 1, STEPS);
+	IS_AS(o, due());
 }
 
 /* Tiles of 8192 elements take 96 KiB; a pool of 78 KiB has no room for one. */
 TEST(tiles_that_do_not_fit_are_refused)
 {
-	struct optim o;
-
-	begin(&o);
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 16;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, STOP);
-	optim_shut(&o);
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
-	REFUSED(&o, optim_open(&o), -ESTALE, "pool");
-	assert_null(o.optimizer);
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 4;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, STOP + 1, STEPS);
-	IS_AS(&o, due());
-	optim_close(&o);
+	begin();
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 16;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, STOP);
+	optim_shut(o);
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
+	REFUSED(o, optim_open(o), -ESTALE, "pool");
+	assert_null(o->optimizer);
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 4;
+	DONE(o, optim_open(o));
+	optim_run(o, STOP + 1, STEPS);
+	IS_AS(o, due());
 }
 
 /* ---- Crashes and damage ---- */
 
 /* Runs `what` in a child and kills it; the parent's optimizer must be closed. */
-static void killed_after(struct optim *o, void (*what)(struct optim *o))
+static void killed_after(void (*what)(void))
 {
 	pid_t pid = fork();
 	int status;
 
 	assert_true(pid >= 0);
 	if (!pid) {
-		what(o);
+		what();
 		kill(getpid(), SIGKILL);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-static void child_steps(struct optim *o, uint64_t first, uint64_t last)
+static void child_steps(uint64_t first, uint64_t last)
 {
 	for (uint64_t step = first; step <= last; step++) {
 		for (size_t i = 0; i < o->n; i++) {
@@ -523,65 +501,62 @@ static void child_steps(struct optim *o, uint64_t first, uint64_t last)
 	}
 }
 
-static void step_and_commit(struct optim *o)
+static void step_and_commit(void)
 {
 	MUST(!optim_open(o));
-	child_steps(o, 1, STOP);
+	child_steps(1, STOP);
 	MUST(!nvs_optimizer_commit(o->optimizer, NULL));
 }
 
-static void commit_and_add(struct optim *o)
+static void commit_and_add(void)
 {
-	step_and_commit(o);
+	step_and_commit();
 	MUST(!nvs_optimizer_add_gradients(o->optimizer, 0, 0, 20001, NVS_F32, o->gradients[0], NULL,
 					  NULL));
 }
 
-static void commit_and_step(struct optim *o)
+static void commit_and_step(void)
 {
-	step_and_commit(o);
-	child_steps(o, STOP + 1, STOP + 2);
+	step_and_commit();
+	child_steps(STOP + 1, STOP + 2);
 }
 
 static void committed_state(struct snapshot *snapshot)
 {
-	struct optim o;
-
-	begin(&o);
-	o.config.keep = false;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, STOP);
-	snapshot_take(&o, snapshot);
-	optim_close(&o);
+	begin();
+	o->config.keep = false;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, STOP);
+	snapshot_take(o, snapshot);
+	optim_close(o);
 }
 
 TEST(a_commit_survives_the_process)
 {
-	void (*const whats[])(struct optim *) = {step_and_commit, commit_and_add, commit_and_step};
+	void (*const whats[])(void) = {step_and_commit, commit_and_add, commit_and_step};
 	struct snapshot committed;
-	struct optim o;
 
 	committed_state(&committed);
 	for (size_t i = 0; i < 2 * LENGTH(whats); i++) {
-		begin(&o);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = i % 2 ? 0.6 : 1;
-		o.config.optimizer_max_in_cpu = i % 2 ? 5000 : 0;
-		killed_after(&o, whats[i / 2]);
-		spoil_weights(&o);
-		DONE(&o, optim_open(&o));
-		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-		o.result.norm = committed.norm;
-		IS_AS(&o, &committed);
+		begin();
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = i % 2 ? 0.6 : 1;
+		o->config.optimizer_max_in_cpu = i % 2 ? 5000 : 0;
+		killed_after(whats[i / 2]);
+		spoil_weights();
+		DONE(o, optim_open(o));
+		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		o->result.norm = committed.norm;
+		IS_AS(o, &committed);
 		/* Nothing of the work after the commit remains. */
-		optim_run(&o, STOP + 1, STEPS);
-		IS_AS(&o, due());
-		optim_close(&o);
+		optim_run(o, STOP + 1, STEPS);
+		IS_AS(o, due());
+		optim_close(o);
 	}
 	snapshot_free(&committed);
 }
 
 /* Flips a bit of that element's master weight in the store. */
-static void turn_bit(struct optim *o, const float *near)
+static void turn_bit(const float *near)
 {
 	char path[512], *bytes, *found;
 	struct stat st;
@@ -604,24 +579,22 @@ static void turn_bit(struct optim *o, const float *near)
 TEST(a_flipped_bit_is_detected)
 {
 	struct snapshot snapshot;
-	struct optim o;
 
-	begin(&o);
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, STOP);
-	snapshot_take(&o, &snapshot);
-	optim_shut(&o);
-	turn_bit(&o, snapshot.parts[1][NVS_MASTER] + 5000);
-	DONE(&o, optim_open(&o));
-	REFUSED(&o,
-		nvs_optimizer_get(o.optimizer, 1, NVS_MASTER, 5000, 1, o.gradients[0], &o.error),
+	begin();
+	DONE(o, optim_open(o));
+	optim_run(o, 1, STOP);
+	snapshot_take(o, &snapshot);
+	optim_shut(o);
+	turn_bit(snapshot.parts[1][NVS_MASTER] + 5000);
+	DONE(o, optim_open(o));
+	REFUSED(o,
+		nvs_optimizer_get(o->optimizer, 1, NVS_MASTER, 5000, 1, o->gradients[0], &o->error),
 		-EBADMSG, "");
-	optim_lend(&o, STOP + 1, 1);
-	REFUSED(&o, optim_step(&o, STOP + 1), -EBADMSG, "layers");
-	nvs_optimizer_close(o.optimizer, NULL);
-	o.optimizer = NULL;
+	optim_lend(o, STOP + 1, 1);
+	REFUSED(o, optim_step(o, STOP + 1), -EBADMSG, "layers");
+	nvs_optimizer_close(o->optimizer, NULL);
+	o->optimizer = NULL;
 	snapshot_free(&snapshot);
-	optim_close(&o);
 }
 
 static int leave_all(void **state)

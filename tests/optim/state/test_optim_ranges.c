@@ -8,6 +8,8 @@
 
 #include <errno.h>
 
+ONE_OPTIMIZER
+
 #define RANGE 1000u
 
 /* A group longer than a tile, and short ones that fill one tile. */
@@ -17,17 +19,17 @@ static const struct group groups[] = {{"a", 30000, NVS_F32},  {"b", 300, NVS_BF1
 
 enum order { PARTS_TOGETHER, PART_BY_PART, ALL_OF_A_PART, ORDERS };
 
-static void begin(struct optim *o)
+static void begin(struct optim *on)
 {
-	optim_init(o, groups, LENGTH(groups));
-	optim_simulate(o);
+	optim_init(on, groups, LENGTH(groups));
+	optim_simulate(on);
 	/* The pool holds two groups of 30000 elements. */
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 6;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 1);
+	on->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 6;
+	DONE(on, optim_open(on));
+	optim_run(on, 1, 1);
 }
 
-static void range(struct optim *o, size_t group, int part, uint64_t at, bool set)
+static void range(size_t group, int part, uint64_t at, bool set)
 {
 	enum nvs_optimizer_part which = (enum nvs_optimizer_part)part;
 	static float data[RANGE];
@@ -38,25 +40,25 @@ static void range(struct optim *o, size_t group, int part, uint64_t at, bool set
 		DONE(o, nvs_optimizer_set(o->optimizer, group, which, at, n, data, &o->error));
 }
 
-static void walk_part(struct optim *o, size_t group, int part, bool set)
+static void walk_part(size_t group, int part, bool set)
 {
 	for (uint64_t at = 0; at < groups[group].numel; at += RANGE)
-		range(o, group, part, at, set);
+		range(group, part, at, set);
 }
 
-static void walk(struct optim *o, enum order order, bool set)
+static void walk(struct optim *on, enum order order, bool set)
 {
 	for (int part = 0; part < 3 && order == ALL_OF_A_PART; part++)
-		for (size_t i = 0; i < o->n; i++)
-			walk_part(o, i, part, set);
-	for (size_t i = 0; i < o->n && order != ALL_OF_A_PART; i++)
+		for (size_t i = 0; i < on->n; i++)
+			walk_part(i, part, set);
+	for (size_t i = 0; i < on->n && order != ALL_OF_A_PART; i++)
 		if (order == PART_BY_PART)
 			for (int part = 0; part < 3; part++)
-				walk_part(o, i, part, set);
+				walk_part(i, part, set);
 		else
 			for (uint64_t at = 0; at < groups[i].numel; at += RANGE)
 				for (int part = 0; part < 3; part++)
-					range(o, i, part, at, set);
+					range(i, part, at, set);
 }
 
 static uint64_t state_bytes(void)
@@ -68,7 +70,7 @@ static uint64_t state_bytes(void)
 	return 12 * numel;
 }
 
-static struct nvs_engine_stats stats_now(struct optim *o)
+static struct nvs_engine_stats stats_now(void)
 {
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
@@ -78,17 +80,15 @@ static struct nvs_engine_stats stats_now(struct optim *o)
 
 TEST(all_state_in_ranges_is_read_once)
 {
-	struct optim o;
-
 	for (int order = PARTS_TOGETHER; order < ORDERS; order++) {
 		uint64_t before;
 
-		begin(&o);
-		before = stats_now(&o).swapped_in;
-		walk(&o, (enum order)order, false);
-		assert_in_range(stats_now(&o).swapped_in - before, state_bytes() / 2,
+		begin(o);
+		before = stats_now().swapped_in;
+		walk(o, (enum order)order, false);
+		assert_in_range(stats_now().swapped_in - before, state_bytes() / 2,
 				state_bytes() + state_bytes() / 20);
-		optim_close(&o);
+		optim_close(o);
 	}
 }
 
@@ -96,74 +96,68 @@ TEST(all_state_set_in_ranges_is_written_once)
 {
 	struct nvs_engine_stats before, after;
 	struct snapshot taken;
-	struct optim o;
 
 	for (int order = PARTS_TOGETHER; order < ORDERS; order++) {
-		begin(&o);
-		snapshot_take(&o, &taken);
-		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-		before = stats_now(&o);
-		walk(&o, (enum order)order, true);
+		begin(o);
+		snapshot_take(o, &taken);
+		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		before = stats_now();
+		walk(o, (enum order)order, true);
 		/* Any pass ends the walk and waits for its writes. */
-		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-		after = stats_now(&o);
+		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		after = stats_now();
 		assert_in_range(after.swapped_out - before.swapped_out, state_bytes() / 2,
 				state_bytes() + state_bytes() / 20);
-		IS_AS(&o, &taken);
+		IS_AS(o, &taken);
 		snapshot_free(&taken);
-		optim_close(&o);
+		optim_close(o);
 	}
 }
 
 TEST(a_part_is_read_without_the_others)
 {
-	struct optim o;
 	uint64_t before;
 
-	begin(&o);
-	before = stats_now(&o).swapped_in;
-	for (size_t i = 0; i < o.n; i++)
-		walk_part(&o, i, NVS_EXP_AVG, false);
-	assert_in_range(stats_now(&o).swapped_in - before, state_bytes() / 4,
+	begin(o);
+	before = stats_now().swapped_in;
+	for (size_t i = 0; i < o->n; i++)
+		walk_part(i, NVS_EXP_AVG, false);
+	assert_in_range(stats_now().swapped_in - before, state_bytes() / 4,
 			state_bytes() / 3 + state_bytes() / 60);
-	before = stats_now(&o).swapped_in;
-	DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-	assert_in_range(stats_now(&o).swapped_in - before, state_bytes() / 4,
+	before = stats_now().swapped_in;
+	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	assert_in_range(stats_now().swapped_in - before, state_bytes() / 4,
 			state_bytes() / 3 + state_bytes() / 60);
-	optim_close(&o);
 }
 
 TEST(the_next_tiles_are_read_while_one_is_copied)
 {
-	struct optim o;
-
-	begin(&o);
-	range(&o, 0, NVS_MASTER, 0, false);
-	sim_hold(o.sim, SIM_READS);
-	range(&o, 0, NVS_MASTER, RANGE, false);
-	assert_true(sim_await_in_flight(o.sim, 1));
-	sim_go(o.sim, SIM_READS);
-	walk(&o, PARTS_TOGETHER, false);
-	optim_close(&o);
+	begin(o);
+	range(0, NVS_MASTER, 0, false);
+	sim_hold(o->sim, SIM_READS);
+	range(0, NVS_MASTER, RANGE, false);
+	assert_true(sim_await_in_flight(o->sim, 1));
+	sim_go(o->sim, SIM_READS);
+	walk(o, PARTS_TOGETHER, false);
 }
 
 TEST(a_step_after_a_walk_finds_the_state_that_was_set)
 {
 	struct snapshot due;
-	struct optim o, plain;
+	struct optim plain;
 
 	begin(&plain);
 	optim_run(&plain, 2, 3);
 	snapshot_take(&plain, &due);
 	optim_close(&plain);
 	for (int order = PARTS_TOGETHER; order < ORDERS; order++) {
-		begin(&o);
-		walk(&o, (enum order)order, true);
-		optim_run(&o, 2, 2);
-		walk(&o, (enum order)order, false);
-		optim_run(&o, 3, 3);
-		IS_AS(&o, &due);
-		optim_close(&o);
+		begin(o);
+		walk(o, (enum order)order, true);
+		optim_run(o, 2, 2);
+		walk(o, (enum order)order, false);
+		optim_run(o, 3, 3);
+		IS_AS(o, &due);
+		optim_close(o);
 	}
 	snapshot_free(&due);
 }
@@ -172,27 +166,25 @@ TEST(a_step_after_a_walk_finds_the_state_that_was_set)
 TEST(a_failed_write_behind_a_walk_is_reported)
 {
 	static float data[RANGE], got[RANGE];
-	struct optim o;
 	int rc = 0;
 
-	begin(&o);
+	begin(o);
 	for (size_t i = 0; i < LENGTH(data); i++)
 		data[i] = (float)i;
-	sim_fail(o.sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
-	DONE(&o, nvs_optimizer_set(o.optimizer, 0, NVS_EXP_AVG, 5, LENGTH(data), data, &o.error));
-	optim_lend(&o, 2, 1);
-	rc = optim_step(&o, 2);
+	sim_fail(o->sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
+	DONE(o, nvs_optimizer_set(o->optimizer, 0, NVS_EXP_AVG, 5, LENGTH(data), data, &o->error));
+	optim_lend(o, 2, 1);
+	rc = optim_step(o, 2);
 	assert_int_equal(rc, -EIO);
-	sim_no_faults(o.sim);
-	DONE(&o, optim_step(&o, 2));
-	optim_close(&o);
+	sim_no_faults(o->sim);
+	DONE(o, optim_step(o, 2));
+	optim_close(o);
 
-	begin(&o);
-	sim_fail(o.sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
-	DONE(&o, nvs_optimizer_set(o.optimizer, 0, NVS_EXP_AVG, 5, LENGTH(data), data, &o.error));
-	assert_int_equal(nvs_optimizer_get_weights(o.optimizer, &o.error), -EIO);
-	sim_no_faults(o.sim);
-	DONE(&o, nvs_optimizer_get(o.optimizer, 0, NVS_EXP_AVG, 5, LENGTH(got), got, &o.error));
+	begin(o);
+	sim_fail(o->sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
+	DONE(o, nvs_optimizer_set(o->optimizer, 0, NVS_EXP_AVG, 5, LENGTH(data), data, &o->error));
+	assert_int_equal(nvs_optimizer_get_weights(o->optimizer, &o->error), -EIO);
+	sim_no_faults(o->sim);
+	DONE(o, nvs_optimizer_get(o->optimizer, 0, NVS_EXP_AVG, 5, LENGTH(got), got, &o->error));
 	assert_memory_equal(got, data, sizeof(got));
-	optim_close(&o);
 }

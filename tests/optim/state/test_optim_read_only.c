@@ -5,10 +5,11 @@
  */
 #include "config/config.h"
 #include "optim/optim_fixture.h"
-#include "support/file_sum.h"
 #include "support/tests.h"
 
 #include <errno.h>
+
+ONE_OPTIMIZER
 
 static const struct group five[] = {{"layers.0", 20001, NVS_BF16},
 				    {"layers.1", 9999, NVS_F16},
@@ -16,7 +17,7 @@ static const struct group five[] = {{"layers.0", 20001, NVS_BF16},
 				    {"layers.2", 14337, NVS_BF16},
 				    {"head", 4096, NVS_F32}};
 
-static void spoil_weights(struct optim *o)
+static void spoil_weights(void)
 {
 	for (size_t i = 0; i < o->n; i++)
 		memset(o->specs[i].weights, 0x33,
@@ -24,7 +25,7 @@ static void spoil_weights(struct optim *o)
 }
 
 /* Leaves a kept store with the state after two steps, closed; the next open only reads. */
-static void make_store(struct optim *o, double ratio, uint64_t cached, struct snapshot *snapshot)
+static void make_store(double ratio, uint64_t cached, struct snapshot *snapshot)
 {
 	optim_init(o, five, LENGTH(five));
 	o->config.keep = true;
@@ -36,7 +37,7 @@ static void make_store(struct optim *o, double ratio, uint64_t cached, struct sn
 	if (snapshot)
 		snapshot_take(o, snapshot);
 	optim_shut(o);
-	spoil_weights(o);
+	spoil_weights();
 	o->config.keep = false;
 	o->config.read_only = true;
 }
@@ -52,7 +53,7 @@ static int count_run(void *arg, const struct nvs_state_run *run)
 	return 0;
 }
 
-static void exports_all(struct optim *o)
+static void exports_all(void)
 {
 	uint64_t counts[LENGTH(five)] = {0};
 
@@ -65,23 +66,22 @@ static void is_read_without_changes(double ratio, uint64_t cached)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct snapshot snapshot;
-	struct optim o;
 	uint64_t before;
 
-	make_store(&o, ratio, cached, &snapshot);
-	before = sum_of_files(o.path);
-	DONE(&o, optim_open(&o));
-	DONE(&o, nvs_optimizer_get_info(o.optimizer, &info, &o.error));
+	make_store(ratio, cached, &snapshot);
+	before = sum_of_files(o->path);
+	DONE(o, optim_open(o));
+	DONE(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error));
 	assert_true(info.step == 2 && info.kept && info.generation == 1);
-	exports_all(&o);
-	DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-	IS_AS(&o, &snapshot);
-	exports_all(&o);
-	assert_true(sum_of_files(o.path) == before);
-	optim_shut(&o);
-	assert_true(sum_of_files(o.path) == before);
+	exports_all();
+	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	IS_AS(o, &snapshot);
+	exports_all();
+	assert_true(sum_of_files(o->path) == before);
+	optim_shut(o);
+	assert_true(sum_of_files(o->path) == before);
 	snapshot_free(&snapshot);
-	optim_close(&o);
+	optim_close(o);
 }
 
 TEST(the_state_is_read_and_nothing_of_the_store_changes)
@@ -96,49 +96,42 @@ TEST(several_optimizers_read_a_store_at_once)
 {
 	struct nvs_optimizer *first;
 	struct snapshot snapshot;
-	struct optim o;
 
-	make_store(&o, 1, 0, &snapshot);
-	DONE(&o, optim_open(&o));
-	first = o.optimizer;
-	DONE(&o, optim_open(&o));
-	assert_ptr_not_equal(o.optimizer, first);
-	DONE(&o, nvs_optimizer_get_weights(first, &o.error));
-	IS_AS(&o, &snapshot);
-	DONE(&o, nvs_optimizer_close(first, &o.error));
+	make_store(1, 0, &snapshot);
+	DONE(o, optim_open(o));
+	first = o->optimizer;
+	DONE(o, optim_open(o));
+	assert_ptr_not_equal(o->optimizer, first);
+	DONE(o, nvs_optimizer_get_weights(first, &o->error));
+	IS_AS(o, &snapshot);
+	DONE(o, nvs_optimizer_close(first, &o->error));
 	snapshot_free(&snapshot);
-	optim_close(&o);
 }
 
 /* The type says how state is updated, which no reader does. */
 TEST(an_optimizer_of_any_type_can_be_read)
 {
-	struct optim o;
-
-	make_store(&o, 1, 0, NULL);
-	snprintf(o.config.adam.type, sizeof(o.config.adam.type), "Lion");
-	DONE(&o, optim_open(&o));
-	exports_all(&o);
-	optim_close(&o);
+	make_store(1, 0, NULL);
+	snprintf(o->config.adam.type, sizeof(o->config.adam.type), "Lion");
+	DONE(o, optim_open(o));
+	exports_all();
 }
 
 TEST(added_gradients_of_a_kept_store_are_summed)
 {
 	static const float ones[100] = {[0 ... 99] = 1};
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
-	struct optim o;
 
-	optim_init(&o, five, LENGTH(five));
-	o.config.keep = true;
-	DONE(&o, optim_open(&o));
-	DONE(&o,
-	     nvs_optimizer_add_gradients(o.optimizer, 1, 7, 100, NVS_F32, ones, NULL, &o.error));
-	optim_shut(&o);
-	o.config.read_only = true;
-	DONE(&o, optim_open(&o));
-	DONE(&o, nvs_optimizer_sum_gradients(o.optimizer, &sums, &o.error));
+	optim_init(o, five, LENGTH(five));
+	o->config.keep = true;
+	DONE(o, optim_open(o));
+	DONE(o,
+	     nvs_optimizer_add_gradients(o->optimizer, 1, 7, 100, NVS_F32, ones, NULL, &o->error));
+	optim_shut(o);
+	o->config.read_only = true;
+	DONE(o, optim_open(o));
+	DONE(o, nvs_optimizer_sum_gradients(o->optimizer, &sums, &o->error));
 	assert_true(sums.sum_squares == 100);
-	optim_close(&o);
 }
 
 /* ---- What is refused ---- */
@@ -154,37 +147,35 @@ TEST(calls_that_would_change_the_state_are_refused)
 {
 	static const float data[20001];
 	struct snapshot snapshot;
-	struct optim o;
 	uint64_t before;
 
-	make_store(&o, 1, 0, &snapshot);
-	before = sum_of_files(o.path);
-	DONE(&o, optim_open(&o));
-	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, data, &o.error), -EROFS,
+	make_store(1, 0, &snapshot);
+	before = sum_of_files(o->path);
+	DONE(o, optim_open(o));
+	REFUSED(o, nvs_optimizer_lend_gradients(o->optimizer, 0, NVS_F32, data, &o->error), -EROFS,
 		"read_only");
-	REFUSED(&o,
-		nvs_optimizer_add_gradients(o.optimizer, 0, 0, 10, NVS_F32, data, NULL, &o.error),
+	REFUSED(o,
+		nvs_optimizer_add_gradients(o->optimizer, 0, 0, 10, NVS_F32, data, NULL, &o->error),
 		-EROFS, "read_only");
-	REFUSED(&o, nvs_optimizer_clear_gradients(o.optimizer, &o.error), -EROFS, "read_only");
-	REFUSED(&o, nvs_optimizer_step(o.optimizer, NULL, NULL, &o.error), -EROFS, "read_only");
-	REFUSED(&o, nvs_optimizer_set(o.optimizer, 0, NVS_MASTER, 0, 10, data, &o.error), -EROFS,
+	REFUSED(o, nvs_optimizer_clear_gradients(o->optimizer, &o->error), -EROFS, "read_only");
+	REFUSED(o, nvs_optimizer_step(o->optimizer, NULL, NULL, &o->error), -EROFS, "read_only");
+	REFUSED(o, nvs_optimizer_set(o->optimizer, 0, NVS_MASTER, 0, 10, data, &o->error), -EROFS,
 		"read_only");
-	REFUSED(&o, nvs_optimizer_import(o.optimizer, fill_zeros, NULL, &o.error), -EROFS,
+	REFUSED(o, nvs_optimizer_import(o->optimizer, fill_zeros, NULL, &o->error), -EROFS,
 		"read_only");
-	REFUSED(&o, nvs_optimizer_set_step(o.optimizer, 7, &o.error), -EROFS, "read_only");
-	REFUSED(&o, nvs_optimizer_commit(o.optimizer, &o.error), -EROFS, "read_only");
-	REFUSED(&o, nvs_optimizer_set_note(o.optimizer, "n", 1, &o.error), -EROFS, "read_only");
-	DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-	IS_AS(&o, &snapshot);
-	DONE(&o, nvs_optimizer_abandon(o.optimizer, &o.error));
-	o.optimizer = NULL;
-	assert_true(sum_of_files(o.path) == before);
+	REFUSED(o, nvs_optimizer_set_step(o->optimizer, 7, &o->error), -EROFS, "read_only");
+	REFUSED(o, nvs_optimizer_commit(o->optimizer, &o->error), -EROFS, "read_only");
+	REFUSED(o, nvs_optimizer_set_note(o->optimizer, "n", 1, &o->error), -EROFS, "read_only");
+	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	IS_AS(o, &snapshot);
+	DONE(o, nvs_optimizer_abandon(o->optimizer, &o->error));
+	o->optimizer = NULL;
+	assert_true(sum_of_files(o->path) == before);
 	snapshot_free(&snapshot);
-	optim_close(&o);
 }
 
 /* A store with tensors of a caller and no optimizer's header. */
-static void make_other_store(struct optim *o)
+static void make_other_store(void)
 {
 	const struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "t", .dtype = NVS_F32, .numel = 100};
@@ -201,17 +192,15 @@ static void make_other_store(struct optim *o)
 
 TEST(a_path_without_an_optimizers_state_is_refused)
 {
-	struct optim o;
 	uint64_t before;
 
-	optim_init(&o, five, LENGTH(five));
-	o.config.read_only = true;
-	REFUSED(&o, optim_open(&o), -ENODATA, "");
-	make_other_store(&o);
-	before = sum_of_files(o.path);
-	REFUSED(&o, optim_open(&o), -ENODATA, "no state of an optimizer");
-	assert_true(sum_of_files(o.path) == before);
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	REFUSED(&o, optim_open(&o), -ENODATA, "no kept store");
-	optim_close(&o);
+	optim_init(o, five, LENGTH(five));
+	o->config.read_only = true;
+	REFUSED(o, optim_open(o), -ENODATA, "");
+	make_other_store();
+	before = sum_of_files(o->path);
+	REFUSED(o, optim_open(o), -ENODATA, "no state of an optimizer");
+	assert_true(sum_of_files(o->path) == before);
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	REFUSED(o, optim_open(o), -ENODATA, "no kept store");
 }

@@ -9,6 +9,8 @@
 #include "optim/optimizer.h"
 #include "support/tests.h"
 
+ONE_OPTIMIZER
+
 static const struct group three[] = {
 	{"a", 300000, NVS_F32}, {"b", 300, NVS_BF16}, {"c", 99999, NVS_F16}};
 
@@ -64,7 +66,7 @@ static int complete(void *arg, unsigned flight)
 											 : 0;
 }
 
-static int move(struct optim *o, struct copies *all, bool import, unsigned fails_at)
+static int move(struct optim *on, struct copies *all, bool import, unsigned fails_at)
 {
 	const struct tile_mover mover = {.begin = begin_run, .complete = complete, .arg = all};
 	int rc;
@@ -73,9 +75,9 @@ static int move(struct optim *o, struct copies *all, bool import, unsigned fails
 	all->completed = all->most = 0;
 	all->import = import;
 	all->fails_at = fails_at;
-	assert_in_range(optimizer_flights(o->optimizer), 1, FLIGHTS_MAX);
-	rc = import ? optimizer_import_tiles(o->optimizer, &mover, &o->error)
-		    : optimizer_export_tiles(o->optimizer, &mover, &o->error);
+	assert_in_range(optimizer_flights(on->optimizer), 1, FLIGHTS_MAX);
+	rc = import ? optimizer_import_tiles(on->optimizer, &mover, &on->error)
+		    : optimizer_export_tiles(on->optimizer, &mover, &on->error);
 	assert_int_equal(all->flights, 0);
 	return rc;
 }
@@ -87,18 +89,18 @@ static void all_seen_once(const struct copies *all)
 			assert_int_equal(all->seen[i][k], 1);
 }
 
-static void begin(struct optim *o, unsigned way)
+static void begin(struct optim *on, unsigned way)
 {
-	optim_init(o, three, LENGTH(three));
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = way & 1 ? 0.6 : 1;
-	o->config.optimizer_max_in_cpu = way & 2 ? 100000 : 0;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way != 4;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 5;
-	o->config.optimizer_threads = way == 6 ? 1 : 3;
+	optim_init(on, three, LENGTH(three));
+	on->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = way & 1 ? 0.6 : 1;
+	on->config.optimizer_max_in_cpu = way & 2 ? 100000 : 0;
+	on->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way != 4;
+	on->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
+		on->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 5;
+	on->config.optimizer_threads = way == 6 ? 1 : 3;
 	if (way < 7)
-		optim_simulate(o);
-	DONE(o, optim_open(o));
+		optim_simulate(on);
+	DONE(on, optim_open(on));
 }
 #define WAYS 8u
 
@@ -106,22 +108,21 @@ TEST(tiles_have_every_element_once)
 {
 	static struct copies all;
 	struct snapshot now;
-	struct optim o;
 
 	for (unsigned way = 0; way < WAYS; way++) {
-		begin(&o, way);
+		begin(o, way);
 		for (uint64_t step = 0; step < 2; step++) {
-			DONE(&o, move(&o, &all, false, 0));
+			DONE(o, move(o, &all, false, 0));
 			all_seen_once(&all);
-			snapshot_take(&o, &now);
+			snapshot_take(o, &now);
 			for (size_t i = 0; i < LENGTH(three); i++)
 				for (int part = 0; part < 3; part++)
 					assert_memory_equal(all.parts[i][part], now.parts[i][part],
 							    three[i].numel * sizeof(float));
 			snapshot_free(&now);
-			optim_run(&o, step + 1, step + 1);
+			optim_run(o, step + 1, step + 1);
 		}
-		optim_close(&o);
+		optim_close(o);
 	}
 }
 
@@ -153,75 +154,67 @@ TEST(imported_tiles_compute_the_same_bits)
 TEST(a_thread_begins_the_next_tile_before_it_waits)
 {
 	static struct copies all;
-	struct optim o;
 
-	optim_init(&o, three, LENGTH(three));
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0;
-	o.config.optimizer_threads = 1;
-	DONE(&o, optim_open(&o));
+	optim_init(o, three, LENGTH(three));
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0;
+	o->config.optimizer_threads = 1;
+	DONE(o, optim_open(o));
 	for (unsigned import = 0; import < 2; import++) {
-		DONE(&o, move(&o, &all, import, 0));
+		DONE(o, move(o, &all, import, 0));
 		assert_in_range(all.completed, 3, 100);
 		assert_int_equal(all.most, 2);
 	}
-	optim_close(&o);
 }
 
 TEST(an_error_of_a_transfer_ends_the_call)
 {
 	static struct copies all;
 	struct snapshot due;
-	struct optim o;
 
-	begin(&o, 0);
-	optim_run(&o, 1, 1);
-	snapshot_take(&o, &due);
-	DONE(&o, move(&o, &all, false, 0));
-	assert_int_equal(move(&o, &all, false, 2), -EDQUOT);
-	IS_AS(&o, &due);
+	begin(o, 0);
+	optim_run(o, 1, 1);
+	snapshot_take(o, &due);
+	DONE(o, move(o, &all, false, 0));
+	assert_int_equal(move(o, &all, false, 2), -EDQUOT);
+	IS_AS(o, &due);
 	/* The import equals the state, so even a part of it changes nothing. */
-	assert_int_equal(move(&o, &all, true, 2), -EDQUOT);
-	IS_AS(&o, &due);
-	DONE(&o, move(&o, &all, true, 0));
-	IS_AS(&o, &due);
+	assert_int_equal(move(o, &all, true, 2), -EDQUOT);
+	IS_AS(o, &due);
+	DONE(o, move(o, &all, true, 0));
+	IS_AS(o, &due);
 	snapshot_free(&due);
-	optim_run(&o, 2, 2);
-	optim_close(&o);
+	optim_run(o, 2, 2);
 }
 
 TEST(faults_of_the_drive_end_the_call)
 {
 	static struct copies all;
-	struct optim o;
 
-	begin(&o, 0);
-	optim_run(&o, 1, 1);
-	DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-	sim_fail(o.sim, NVS_READ, 4, EIO, SIM_ALWAYS);
-	assert_int_equal(move(&o, &all, false, 0), -EIO);
-	sim_no_faults(o.sim);
-	DONE(&o, move(&o, &all, false, 0));
-	sim_fail(o.sim, NVS_WRITE, 4, EIO, SIM_ALWAYS);
-	assert_int_equal(move(&o, &all, true, 0), -EIO);
-	sim_no_faults(o.sim);
-	DONE(&o, move(&o, &all, true, 0));
-	optim_close(&o);
+	begin(o, 0);
+	optim_run(o, 1, 1);
+	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	sim_fail(o->sim, NVS_READ, 4, EIO, SIM_ALWAYS);
+	assert_int_equal(move(o, &all, false, 0), -EIO);
+	sim_no_faults(o->sim);
+	DONE(o, move(o, &all, false, 0));
+	sim_fail(o->sim, NVS_WRITE, 4, EIO, SIM_ALWAYS);
+	assert_int_equal(move(o, &all, true, 0), -EIO);
+	sim_no_faults(o->sim);
+	DONE(o, move(o, &all, true, 0));
 }
 
 TEST(tiles_are_refused_while_a_step_is_unfinished)
 {
 	static struct copies all;
-	struct optim o;
 
-	begin(&o, 0);
-	optim_run(&o, 1, 1);
-	optim_lend(&o, 2, 1);
-	sim_fail(o.sim, NVS_WRITE, 2, EIO, SIM_ALWAYS);
-	assert_int_equal(optim_step(&o, 2), -EIO);
-	sim_no_faults(o.sim);
-	REFUSED(&o, move(&o, &all, false, 0), -EBUSY, "finish");
-	REFUSED(&o, move(&o, &all, true, 0), -EBUSY, "finish");
-	DONE(&o, optim_step(&o, 2));
-	DONE(&o, move(&o, &all, false, 0));
-	optim_close(&o);
+	begin(o, 0);
+	optim_run(o, 1, 1);
+	optim_lend(o, 2, 1);
+	sim_fail(o->sim, NVS_WRITE, 2, EIO, SIM_ALWAYS);
+	assert_int_equal(optim_step(o, 2), -EIO);
+	sim_no_faults(o->sim);
+	REFUSED(o, move(o, &all, false, 0), -EBUSY, "finish");
+	REFUSED(o, move(o, &all, true, 0), -EBUSY, "finish");
+	DONE(o, optim_step(o, 2));
+	DONE(o, move(o, &all, false, 0));
 }

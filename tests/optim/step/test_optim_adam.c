@@ -9,6 +9,8 @@
 #include "support/inject.h"
 #include "support/tests.h"
 
+ONE_OPTIMIZER
+
 #define NUMEL 5003u
 
 static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16, NVS_F16};
@@ -17,7 +19,7 @@ struct arrays {
 	float master[NUMEL], exp_avg[NUMEL], exp_avg_sq[NUMEL], weights[NUMEL];
 };
 
-static struct nvs_adam_update update_of(const struct optim *o, struct arrays *arrays, uint64_t step)
+static struct nvs_adam_update update_of(struct arrays *arrays, uint64_t step)
 {
 	const struct optimizer_config *adam = &o->config.adam;
 
@@ -42,7 +44,7 @@ static struct nvs_adam_update update_of(const struct optim *o, struct arrays *ar
 	};
 }
 
-static void is_as_arrays(struct optim *o, const struct arrays *arrays)
+static void is_as_arrays(const struct arrays *arrays)
 {
 	struct snapshot now;
 
@@ -56,7 +58,7 @@ static void is_as_arrays(struct optim *o, const struct arrays *arrays)
 	snapshot_free(&now);
 }
 
-static void follows(struct optim *o, double clipping)
+static void follows(double clipping)
 {
 	static struct arrays arrays;
 
@@ -67,7 +69,7 @@ static void follows(struct optim *o, double clipping)
 	o->config.gradient_clipping = clipping;
 	DONE(o, optim_open(o));
 	for (uint64_t step = 1; step <= 3; step++) {
-		struct nvs_adam_update update = update_of(o, &arrays, step);
+		struct nvs_adam_update update = update_of(&arrays, step);
 
 		optim_lend(o, step, 1);
 		DONE(o, optim_step(o, step));
@@ -77,25 +79,23 @@ static void follows(struct optim *o, double clipping)
 		DONE(o, nvs_adam_update(&update, &o->error));
 		assert_int_equal(inject_stop(NULL), 0);
 	}
-	is_as_arrays(o, &arrays);
+	is_as_arrays(&arrays);
 	optim_close(o);
 }
 
 TEST(an_update_gives_the_bits_of_the_optimizer)
 {
-	struct optim o;
-
 	for (size_t weights = 0; weights < 3; weights++)
 		for (size_t gradients = 0; gradients < 3; gradients++) {
 			const struct group group = {"a", NUMEL, dtypes[weights]};
 
-			optim_init(&o, &group, 1);
-			o.gradients_dtype = dtypes[gradients];
-			o.config.adam.bias_correction = gradients != 1;
+			optim_init(o, &group, 1);
+			o->gradients_dtype = dtypes[gradients];
+			o->config.adam.bias_correction = gradients != 1;
 			if (weights == 1)
-				strcpy(o.config.adam.type, "Adam");
-			o.config.adam.adam_w_mode = weights != 1;
-			follows(&o, gradients == 2 ? 0.5 : 0);
+				strcpy(o->config.adam.type, "Adam");
+			o->config.adam.adam_w_mode = weights != 1;
+			follows(gradients == 2 ? 0.5 : 0);
 		}
 }
 
@@ -105,12 +105,11 @@ TEST(wrong_arguments_of_an_update_are_refused)
 	static const double wrong[] = {NAN, INFINITY, -1};
 	const struct group group = {"a", NUMEL, NVS_BF16};
 	struct nvs_adam_update update, good;
-	struct optim o;
 
-	optim_init(&o, &group, 1);
-	good = update_of(&o, &arrays, 1);
-	DONE(&o, nvs_adam_update(&good, &o.error));
-	REFUSED(&o, nvs_adam_update(NULL, &o.error), -EINVAL, "NULL");
+	optim_init(o, &group, 1);
+	good = update_of(&arrays, 1);
+	DONE(o, nvs_adam_update(&good, &o->error));
+	REFUSED(o, nvs_adam_update(NULL, &o->error), -EINVAL, "NULL");
 	for (size_t i = 0; i < LENGTH(wrong); i++) {
 		double *const fields[] = {&update.lr,  &update.beta1,	     &update.beta2,
 					  &update.eps, &update.weight_decay, &update.grad_factor};
@@ -119,40 +118,39 @@ TEST(wrong_arguments_of_an_update_are_refused)
 		for (size_t k = 0; k < LENGTH(fields) - (wrong[i] < 0); k++) {
 			update = good;
 			*fields[k] = wrong[i];
-			REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "allowed");
+			REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "allowed");
 		}
 	}
 	update = good;
 	update.step = 0;
-	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "step");
+	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "step");
 	update.step = UINT64_C(1) << 53;
-	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "step");
+	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "step");
 	update.step--;
-	DONE(&o, nvs_adam_update(&update, &o.error));
+	DONE(o, nvs_adam_update(&update, &o->error));
 	update = good;
 	update.gradients_dtype = (enum nvs_dtype)99;
-	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "F32");
+	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "F32");
 	update = good;
 	update.weights_dtype = NVS_F64;
-	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "F32");
+	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "F32");
 	update = good;
 	update.exp_avg = NULL;
-	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "NULL");
+	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "NULL");
 	update = good;
 	update.size = 0;
-	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "size");
+	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "size");
 	/* Without elements, arrays may be NULL; weights are always optional. */
 	update = (struct nvs_adam_update){
 		.size = sizeof(update), .step = 1, .gradients_dtype = NVS_F32};
-	DONE(&o, nvs_adam_update(&update, &o.error));
+	DONE(o, nvs_adam_update(&update, &o->error));
 	update = good;
 	update.weights = NULL;
-	DONE(&o, nvs_adam_update(&update, &o.error));
+	DONE(o, nvs_adam_update(&update, &o->error));
 	update.weights_dtype = (enum nvs_dtype)0; /* not given */
-	DONE(&o, nvs_adam_update(&update, &o.error));
+	DONE(o, nvs_adam_update(&update, &o->error));
 	update.weights_dtype = (enum nvs_dtype)99;
-	REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, "F32");
-	optim_close(&o);
+	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "F32");
 }
 
 /* One array at a time begins a byte behind an element. */
@@ -162,14 +160,13 @@ TEST(arrays_that_are_not_aligned_are_refused)
 	static const char *const names[] = {"master is", "exp_avg is", "exp_avg_sq is",
 					    "gradients is", "weights is"};
 	const struct group group = {"a", NUMEL, NVS_BF16};
-	struct optim o;
 
-	optim_init(&o, &group, 1);
-	o.gradients_dtype = NVS_F16;
+	optim_init(o, &group, 1);
+	o->gradients_dtype = NVS_F16;
 	for (unsigned i = 0; i < LENGTH(names); i++) {
-		struct nvs_adam_update update = update_of(&o, &arrays, 1);
+		struct nvs_adam_update update = update_of(&arrays, 1);
 		char *arrays_of[] = {(char *)update.master, (char *)update.exp_avg,
-				     (char *)update.exp_avg_sq, o.gradients[0], update.weights};
+				     (char *)update.exp_avg_sq, o->gradients[0], update.weights};
 
 		arrays_of[i]++;
 		update.numel--;
@@ -178,10 +175,9 @@ TEST(arrays_that_are_not_aligned_are_refused)
 		update.exp_avg_sq = (float *)(uintptr_t)arrays_of[2];
 		update.gradients = arrays_of[3];
 		update.weights = arrays_of[4];
-		REFUSED(&o, nvs_adam_update(&update, &o.error), -EINVAL, names[i]);
+		REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, names[i]);
 	}
 	assert_memory_equal(&before, &arrays, sizeof(arrays));
-	optim_close(&o);
 }
 
 /* A smaller structure, without weights, and a larger one. */
@@ -194,20 +190,18 @@ TEST(updates_of_other_sizes_work)
 		uint64_t later;
 	} newer;
 	struct nvs_adam_update older;
-	struct optim o;
 
-	optim_init(&o, &group, 1);
+	optim_init(o, &group, 1);
 	memset(&newer, 0, sizeof(newer));
-	newer.update = update_of(&o, &arrays, 1);
+	newer.update = update_of(&arrays, 1);
 	newer.update.size = sizeof(newer);
-	DONE(&o, nvs_adam_update(&newer.update, &o.error));
+	DONE(o, nvs_adam_update(&newer.update, &o->error));
 	newer.later = 1;
-	REFUSED(&o, nvs_adam_update(&newer.update, &o.error), -E2BIG,
+	REFUSED(o, nvs_adam_update(&newer.update, &o->error), -E2BIG,
 		"a field of struct nvs_adam_update");
-	older = update_of(&o, &arrays, 1);
+	older = update_of(&arrays, 1);
 	older.size = offsetof(struct nvs_adam_update, weights_dtype);
 	before = arrays;
-	DONE(&o, nvs_adam_update(&older, &o.error));
+	DONE(o, nvs_adam_update(&older, &o->error));
 	assert_memory_equal(before.weights, arrays.weights, sizeof(arrays.weights));
-	optim_close(&o);
 }

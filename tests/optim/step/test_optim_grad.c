@@ -11,6 +11,8 @@
 #include <inttypes.h>
 #include <math.h>
 
+ONE_OPTIMIZER
+
 static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16, NVS_F16};
 
 static void near(double is, double due, double tolerance, const char *what, uint64_t i)
@@ -31,7 +33,7 @@ struct piece {
 	uint64_t offset, numel;
 };
 
-static struct piece random_piece(const struct optim *o, uint64_t *random)
+static struct piece random_piece(uint64_t *random)
 {
 	struct piece piece = {.group = below(random, o->n)};
 	uint64_t numel = o->specs[piece.group].numel;
@@ -47,12 +49,12 @@ static void make_elements(enum nvs_dtype dtype, void *data, uint64_t series, uin
 		element_put(dtype, data, i, element_rounded(dtype, element_value(series, i)));
 }
 
-static void add(struct optim *o, struct piece piece, enum nvs_dtype dtype, const void *data)
+static void add(struct optim *on, struct piece piece, enum nvs_dtype dtype, const void *data)
 {
 	uint64_t added = 0;
 
-	DONE(o, nvs_optimizer_add_gradients(o->optimizer, piece.group, piece.offset, piece.numel,
-					    dtype, data, &added, &o->error));
+	DONE(on, nvs_optimizer_add_gradients(on->optimizer, piece.group, piece.offset, piece.numel,
+					     dtype, data, &added, &on->error));
 	assert_int_equal(added, piece.numel);
 }
 
@@ -69,7 +71,7 @@ static void accumulate(enum nvs_dtype to, void *sums, struct piece piece, enum n
 }
 
 /* Adds random, overlapping pieces, and accumulates the same in o->gradients. */
-static void add_pieces(struct optim *o, enum nvs_dtype from, uint64_t seed, unsigned n)
+static void add_pieces(enum nvs_dtype from, uint64_t seed, unsigned n)
 {
 	enum nvs_dtype to = o->config.grad_accum_dtype;
 	static float data[30000];
@@ -78,7 +80,7 @@ static void add_pieces(struct optim *o, enum nvs_dtype from, uint64_t seed, unsi
 	for (size_t i = 0; i < o->n; i++)
 		memset(o->gradients[i], 0, o->specs[i].numel * 4);
 	for (unsigned k = 0; k < n + o->n; k++) {
-		struct piece piece = random_piece(o, &seed);
+		struct piece piece = random_piece(&seed);
 
 		if (k >= n) /* finally each group as a whole */
 			piece = (struct piece){k - n, 0, o->specs[k - n].numel};
@@ -89,15 +91,15 @@ static void add_pieces(struct optim *o, enum nvs_dtype from, uint64_t seed, unsi
 	}
 }
 
-static void lend_again(struct optim *o)
+static void lend_again(struct optim *on)
 {
-	for (size_t i = 0; i < o->n; i++)
-		DONE(o, nvs_optimizer_lend_gradients(o->optimizer, i, o->gradients_dtype,
-						     o->gradients[i], &o->error));
+	for (size_t i = 0; i < on->n; i++)
+		DONE(on, nvs_optimizer_lend_gradients(on->optimizer, i, on->gradients_dtype,
+						      on->gradients[i], &on->error));
 }
 
 /* Compares a step with the gradients added to `o` with a step that lends the same ones. */
-static void comes_to_the_same_as_lent(struct optim *o, const struct group *groups)
+static void comes_to_the_same_as_lent(const struct group *groups)
 {
 	struct snapshot snapshot;
 	struct optim lent;
@@ -121,17 +123,16 @@ static void comes_to_the_same_as_lent(struct optim *o, const struct group *group
 TEST(pieces_are_added_with_a_rounding_each)
 {
 	uint64_t seed = seed_of_run();
-	struct optim o;
 
 	for (size_t to = 0; to < 3; to++)
 		for (size_t from = 0; from < 3; from++) {
-			optim_init(&o, pair, 2);
-			o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-			o.config.grad_accum_dtype = dtypes[to];
-			DONE(&o, optim_open(&o));
-			add_pieces(&o, dtypes[from], seed + 3 * to + from, 8);
-			comes_to_the_same_as_lent(&o, pair);
-			optim_close(&o);
+			optim_init(o, pair, 2);
+			o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+			o->config.grad_accum_dtype = dtypes[to];
+			DONE(o, optim_open(o));
+			add_pieces(dtypes[from], seed + 3 * to + from, 8);
+			comes_to_the_same_as_lent(pair);
+			optim_close(o);
 		}
 }
 
@@ -140,25 +141,24 @@ TEST(gradients_beyond_the_pool_are_swapped)
 	static const struct group groups[] = {
 		{"a", 30000, NVS_BF16}, {"b", 29999, NVS_F32}, {"c", 25001, NVS_F16}};
 	uint64_t seed = seed_of_run();
-	struct optim o;
 
 	for (unsigned way = 0; way < 4; way++) {
 		struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
-		optim_init(&o, groups, 3);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
-			o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way & 1;
-		o.config.gradient_clipping = way & 2 ? 0.5 : 0;
-		o.config.verify = way == 3;
-		DONE(&o, optim_open(&o));
+		optim_init(o, groups, 3);
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
+			o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way & 1;
+		o->config.gradient_clipping = way & 2 ? 0.5 : 0;
+		o->config.verify = way == 3;
+		DONE(o, optim_open(o));
 		/* A pool of 120 kB for gradients of 340 kB. */
-		add_pieces(&o, NVS_BF16, seed + way, 20);
-		nvs_engine_get_stats(nvs_optimizer_engine(o.optimizer), &stats);
+		add_pieces(NVS_BF16, seed + way, 20);
+		nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &stats);
 		assert_true(stats.swapped_out > 100000);
 		assert_true(stats.swapped_in > 0);
-		comes_to_the_same_as_lent(&o, groups);
-		assert_true(o.result.io.read_bytes > 200000);
-		optim_close(&o);
+		comes_to_the_same_as_lent(groups);
+		assert_true(o->result.io.read_bytes > 200000);
+		optim_close(o);
 	}
 }
 
@@ -197,46 +197,39 @@ TEST(each_step_begins_with_no_gradients)
 TEST(gradients_of_a_part_of_a_group_can_be_added)
 {
 	static float data[100];
-	struct optim o;
 
 	for (int keep = 0; keep < 2; keep++) {
-		optim_init(&o, pair, 2);
-		o.config.grad_accum_dtype = NVS_BF16;
-		o.config.keep = keep;
-		DONE(&o, optim_open(&o));
+		optim_init(o, pair, 2);
+		o->config.grad_accum_dtype = NVS_BF16;
+		o->config.keep = keep;
+		DONE(o, optim_open(o));
 		/* Both groups, so that their memory is not zero. */
-		add_pieces(&o, NVS_F32, 7, 3);
-		DONE(&o, nvs_optimizer_clear_gradients(o.optimizer, &o.error));
-		memset(o.gradients[0], 0, pair[0].numel * 4);
-		memset(o.gradients[1], 0, pair[1].numel * 4);
+		add_pieces(NVS_F32, 7, 3);
+		DONE(o, nvs_optimizer_clear_gradients(o->optimizer, &o->error));
+		memset(o->gradients[0], 0, pair[0].numel * 4);
+		memset(o->gradients[1], 0, pair[1].numel * 4);
 		make_elements(NVS_F32, data, 3, 100);
 		for (size_t i = 0; i < 2; i++) {
 			struct piece piece = {i, 3333, 100};
 
-			add(&o, piece, NVS_F32, data);
-			accumulate(NVS_BF16, o.gradients[i], piece, NVS_F32, data);
+			add(o, piece, NVS_F32, data);
+			accumulate(NVS_BF16, o->gradients[i], piece, NVS_F32, data);
 		}
-		comes_to_the_same_as_lent(&o, pair);
-		optim_close(&o);
+		comes_to_the_same_as_lent(pair);
+		optim_close(o);
 	}
 }
 
-struct adder {
-	struct optim *optim;
-	size_t group;
-};
-
 static void *add_in_pieces(void *arg)
 {
-	const struct adder *adder = arg;
-	const struct optim *o = adder->optim;
-	const float *data = o->gradients[adder->group];
-	uint64_t numel = o->specs[adder->group].numel;
+	size_t group = *(size_t *)arg;
+	const float *data = o->gradients[group];
+	uint64_t numel = o->specs[group].numel;
 
 	for (uint64_t at = 0, n; at < numel; at += n) {
 		n = numel - at < 777 ? numel - at : 777;
-		MUST(!nvs_optimizer_add_gradients(o->optimizer, adder->group, at, n, NVS_F32,
-						  data + at, NULL, NULL));
+		MUST(!nvs_optimizer_add_gradients(o->optimizer, group, at, n, NVS_F32, data + at,
+						  NULL, NULL));
 	}
 	return NULL;
 }
@@ -244,24 +237,20 @@ static void *add_in_pieces(void *arg)
 TEST(threads_may_add_at_the_same_time)
 {
 	pthread_t threads[2];
-	struct adder adders[2];
-	struct optim o;
+	size_t groups[2] = {0, 1};
 
-	optim_init(&o, pair, 2);
-	DONE(&o, optim_open(&o));
+	optim_init(o, pair, 2);
+	DONE(o, optim_open(o));
 	for (size_t i = 0; i < 2; i++)
-		make_elements(NVS_F32, o.gradients[i], 40 + i, pair[i].numel);
-	for (size_t i = 0; i < 2; i++) {
-		adders[i] = (struct adder){&o, i};
-		assert_int_equal(pthread_create(&threads[i], NULL, add_in_pieces, &adders[i]), 0);
-	}
+		make_elements(NVS_F32, o->gradients[i], 40 + i, pair[i].numel);
+	for (size_t i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, add_in_pieces, &groups[i]), 0);
 	for (size_t i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
-	comes_to_the_same_as_lent(&o, pair);
-	optim_close(&o);
+	comes_to_the_same_as_lent(pair);
 }
 
-static void nothing_added(struct optim *o, struct piece piece, enum nvs_dtype dtype, int code)
+static void nothing_added(struct piece piece, enum nvs_dtype dtype, int code)
 {
 	static float data[16];
 	uint64_t added = 99;
@@ -278,30 +267,29 @@ TEST(lent_and_added_gradients_are_not_mixed)
 	static const struct piece first = {0, 5, 16};
 	static float data[16];
 	struct snapshot begun;
-	struct optim o;
 
-	optim_init(&o, pair, 2);
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 1);
-	snapshot_take(&o, &begun);
-	optim_lend(&o, 2, 1);
-	nothing_added(&o, first, NVS_F32, -EBUSY);
-	DONE(&o, nvs_optimizer_clear_gradients(o.optimizer, &o.error));
-	add(&o, first, NVS_F32, data);
-	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, o.gradients[0], &o.error),
+	optim_init(o, pair, 2);
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 1);
+	snapshot_take(o, &begun);
+	optim_lend(o, 2, 1);
+	nothing_added(first, NVS_F32, -EBUSY);
+	DONE(o, nvs_optimizer_clear_gradients(o->optimizer, &o->error));
+	add(o, first, NVS_F32, data);
+	REFUSED(o,
+		nvs_optimizer_lend_gradients(o->optimizer, 0, NVS_F32, o->gradients[0], &o->error),
 		-EBUSY, "");
 	/* Gradients of the other group can be lent. */
-	DONE(&o, nvs_optimizer_lend_gradients(o.optimizer, 1, NVS_F32, o.gradients[1], &o.error));
+	DONE(o, nvs_optimizer_lend_gradients(o->optimizer, 1, NVS_F32, o->gradients[1], &o->error));
 	/* After clearing, a step changes nothing. */
-	DONE(&o, nvs_optimizer_clear_gradients(o.optimizer, &o.error));
-	DONE(&o, optim_step(&o, 2));
-	assert_int_equal(o.result.tiles, 0);
-	assert_int_equal(o.result.io.read_bytes, 0);
-	assert_int_equal(o.result.io.written_bytes, 0);
+	DONE(o, nvs_optimizer_clear_gradients(o->optimizer, &o->error));
+	DONE(o, optim_step(o, 2));
+	assert_int_equal(o->result.tiles, 0);
+	assert_int_equal(o->result.io.read_bytes, 0);
+	assert_int_equal(o->result.io.written_bytes, 0);
 	begun.norm = 0;
-	IS_AS(&o, &begun);
+	IS_AS(o, &begun);
 	snapshot_free(&begun);
-	optim_close(&o);
 }
 
 TEST(gradients_outside_a_group_are_refused)
@@ -310,65 +298,61 @@ TEST(gradients_outside_a_group_are_refused)
 					       {1, 6999, 3}, {1, UINT64_MAX, 2}, {1, 3, UINT64_MAX},
 					       {0, 0, 12346}};
 	static const enum nvs_dtype wrong[] = {NVS_F64, NVS_I32, NVS_F8_E5M2, NVS_DTYPE_COUNT};
-	struct optim o;
 
-	optim_init(&o, pair, 2);
-	DONE(&o, optim_open(&o));
+	optim_init(o, pair, 2);
+	DONE(o, optim_open(o));
 	for (size_t i = 0; i < LENGTH(outside); i++)
-		nothing_added(&o, outside[i], NVS_F32, -EINVAL);
+		nothing_added(outside[i], NVS_F32, -EINVAL);
 	for (size_t i = 0; i < LENGTH(wrong); i++) {
-		nothing_added(&o, (struct piece){0, 0, 1}, wrong[i], -EINVAL);
-		REFUSED(&o,
-			nvs_optimizer_lend_gradients(o.optimizer, 0, wrong[i], o.gradients[0],
-						     &o.error),
+		nothing_added((struct piece){0, 0, 1}, wrong[i], -EINVAL);
+		REFUSED(o,
+			nvs_optimizer_lend_gradients(o->optimizer, 0, wrong[i], o->gradients[0],
+						     &o->error),
 			-EINVAL, "");
 	}
-	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 2, NVS_F32, o.gradients[0], &o.error),
+	REFUSED(o,
+		nvs_optimizer_lend_gradients(o->optimizer, 2, NVS_F32, o->gradients[0], &o->error),
 		-EINVAL, "");
 	/* The refused calls had no effect. */
-	optim_run(&o, 1, 1);
-	optim_close(&o);
+	optim_run(o, 1, 1);
 }
 
 TEST(adding_nothing_needs_no_data)
 {
 	struct nvs_group_info info = {.size = sizeof(info)};
 	uint64_t added = 99;
-	struct optim o;
 
-	optim_init(&o, pair, 2);
-	DONE(&o, optim_open(&o));
-	DONE(&o, nvs_optimizer_add_gradients(o.optimizer, 0, 12345, 0, NVS_F32, NULL, &added,
-					     &o.error));
+	optim_init(o, pair, 2);
+	DONE(o, optim_open(o));
+	DONE(o, nvs_optimizer_add_gradients(o->optimizer, 0, 12345, 0, NVS_F32, NULL, &added,
+					    &o->error));
 	assert_int_equal(added, 0);
-	DONE(&o, nvs_optimizer_get_group_info(o.optimizer, 0, &info, &o.error));
+	DONE(o, nvs_optimizer_get_group_info(o->optimizer, 0, &info, &o->error));
 	assert_int_equal(info.gradients, NVS_GRADIENTS_NONE);
-	DONE(&o, optim_step(&o, 1));
-	assert_int_equal(o.result.step, 0);
+	DONE(o, optim_step(o, 1));
+	assert_int_equal(o->result.step, 0);
 	/* Elements and the lent array are still needed. */
-	REFUSED(&o,
-		nvs_optimizer_add_gradients(o.optimizer, 0, 0, 1, NVS_F32, NULL, NULL, &o.error),
+	REFUSED(o,
+		nvs_optimizer_add_gradients(o->optimizer, 0, 0, 1, NVS_F32, NULL, NULL, &o->error),
 		-EINVAL, "no gradients");
-	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_F32, NULL, &o.error), -EINVAL,
+	REFUSED(o, nvs_optimizer_lend_gradients(o->optimizer, 0, NVS_F32, NULL, &o->error), -EINVAL,
 		"no gradients");
-	nothing_added(&o, (struct piece){0, 12346, 0}, NVS_F32, -EINVAL);
-	optim_close(&o);
+	nothing_added((struct piece){0, 12346, 0}, NVS_F32, -EINVAL);
 }
 
 TEST(gradients_that_are_not_aligned_are_refused)
 {
 	const char *odd;
-	struct optim o;
 
-	optim_init(&o, pair, 2);
-	DONE(&o, optim_open(&o));
-	odd = (const char *)o.gradients[0] + 1;
-	REFUSED(&o, nvs_optimizer_lend_gradients(o.optimizer, 0, NVS_BF16, odd, &o.error), -EINVAL,
+	optim_init(o, pair, 2);
+	DONE(o, optim_open(o));
+	odd = (const char *)o->gradients[0] + 1;
+	REFUSED(o, nvs_optimizer_lend_gradients(o->optimizer, 0, NVS_BF16, odd, &o->error), -EINVAL,
 		"aligned");
-	REFUSED(&o,
-		nvs_optimizer_add_gradients(o.optimizer, 0, 0, 1, NVS_F32, odd + 1, NULL, &o.error),
+	REFUSED(o,
+		nvs_optimizer_add_gradients(o->optimizer, 0, 0, 1, NVS_F32, odd + 1, NULL,
+					    &o->error),
 		-EINVAL, "aligned");
-	optim_close(&o);
 }
 
 /* ---- Norm and clipping ---- */
@@ -415,7 +399,7 @@ static size_t group_of(unsigned i, uint64_t *at)
 	return i < 3 ? 0 : 1;
 }
 
-static void small_init(struct optim *o)
+static void small_init(void)
 {
 	optim_init(o, small, 2);
 	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
@@ -430,7 +414,7 @@ static void small_init(struct optim *o)
 	}
 }
 
-static void small_lend(struct optim *o, const double *gradients, double scale)
+static void small_lend(const double *gradients, double scale)
 {
 	for (unsigned i = 0; i < SMALL; i++) {
 		uint64_t at;
@@ -441,7 +425,7 @@ static void small_lend(struct optim *o, const double *gradients, double scale)
 	lend_again(o);
 }
 
-static void small_is(struct optim *o, const double due[3][SMALL])
+static void small_is(const double due[3][SMALL])
 {
 	struct snapshot now;
 
@@ -460,24 +444,23 @@ static void small_is(struct optim *o, const double due[3][SMALL])
 TEST(clipping_follows_the_table)
 {
 	const struct nvs_step_options options = {.size = sizeof(options), .lr = 0.01};
-	struct optim o;
 
 	for (int half = 0; half < 2; half++) { /* also with fp16 and a scale of 512 */
-		small_init(&o);
-		o.gradients_dtype = half ? NVS_F16 : NVS_F32;
-		o.config.fp16.enabled = half;
-		o.config.fp16.loss_scale = 512;
-		DONE(&o, optim_open(&o));
-		assert_true(nvs_optimizer_loss_scale(o.optimizer) == (half ? 512 : 1));
+		small_init();
+		o->gradients_dtype = half ? NVS_F16 : NVS_F32;
+		o->config.fp16.enabled = half;
+		o->config.fp16.loss_scale = 512;
+		DONE(o, optim_open(o));
+		assert_true(nvs_optimizer_loss_scale(o->optimizer) == (half ? 512 : 1));
 		for (size_t i = 0; i < LENGTH(clipped); i++) {
-			small_lend(&o, clipped[i].gradients, half ? 512 : 1);
-			DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
-			near(o.result.norm, clipped[i].norm, 1e-13, "norm", i);
-			near(o.result.clip, clipped[i].clip, 1e-13, "clip", i);
-			assert_true(o.result.loss_scale == (half ? 512 : 1));
-			small_is(&o, clipped[i].state);
+			small_lend(clipped[i].gradients, half ? 512 : 1);
+			DONE(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error));
+			near(o->result.norm, clipped[i].norm, 1e-13, "norm", i);
+			near(o->result.clip, clipped[i].clip, 1e-13, "clip", i);
+			assert_true(o->result.loss_scale == (half ? 512 : 1));
+			small_is(clipped[i].state);
 		}
-		optim_close(&o);
+		optim_close(o);
 	}
 }
 
@@ -488,72 +471,68 @@ TEST(each_groups_squares_are_summed)
 		{"a", 3, NVS_F32}, {"b", 5000, NVS_BF16}, {"c", 40000, NVS_F32}, {"d", 1, NVS_F32}};
 	const float added = 0.5f;
 	double sums[4], expected[4] = {0};
-	struct optim o;
 
-	optim_init(&o, groups, 4);
-	DONE(&o, optim_open(&o));
+	optim_init(o, groups, 4);
+	DONE(o, optim_open(o));
 	for (size_t i = 0; i < 3; i++) {
 		for (uint64_t k = 0; k < groups[i].numel; k++) {
 			float value = (float)(k % 7 + i);
 
-			element_put(NVS_F32, o.gradients[i], k, value);
+			element_put(NVS_F32, o->gradients[i], k, value);
 			expected[i] += (double)value * value;
 		}
 		if (i == 1)
-			DONE(&o, nvs_optimizer_lend_gradients(o.optimizer, i, NVS_F32,
-							      o.gradients[i], &o.error));
+			DONE(o, nvs_optimizer_lend_gradients(o->optimizer, i, NVS_F32,
+							     o->gradients[i], &o->error));
 		else
-			DONE(&o,
-			     nvs_optimizer_add_gradients(o.optimizer, i, 0, groups[i].numel,
-							 NVS_F32, o.gradients[i], NULL, &o.error));
+			DONE(o, nvs_optimizer_add_gradients(o->optimizer, i, 0, groups[i].numel,
+							    NVS_F32, o->gradients[i], NULL,
+							    &o->error));
 	}
-	DONE(&o, nvs_optimizer_sum_groups(o.optimizer, sums, 4, &o.error));
+	DONE(o, nvs_optimizer_sum_groups(o->optimizer, sums, 4, &o->error));
 	for (size_t i = 0; i < 4; i++)
 		assert_true(sums[i] == expected[i]);
 	/* The first element of `c` is 2. */
-	DONE(&o,
-	     nvs_optimizer_add_gradients(o.optimizer, 2, 0, 1, NVS_F32, &added, NULL, &o.error));
-	DONE(&o, nvs_optimizer_sum_groups(o.optimizer, sums, 4, &o.error));
+	DONE(o,
+	     nvs_optimizer_add_gradients(o->optimizer, 2, 0, 1, NVS_F32, &added, NULL, &o->error));
+	DONE(o, nvs_optimizer_sum_groups(o->optimizer, sums, 4, &o->error));
 	assert_true(sums[2] == expected[2] - 4 + 6.25);
-	REFUSED(&o, nvs_optimizer_sum_groups(o.optimizer, sums, 3, &o.error), -EINVAL,
+	REFUSED(o, nvs_optimizer_sum_groups(o->optimizer, sums, 3, &o->error), -EINVAL,
 		"there are 4 groups");
-	optim_close(&o);
 }
 
 TEST(the_norm_is_computed_on_request)
 {
 	struct nvs_step_options options = {.size = sizeof(options), .lr = 0.01, .norm = true};
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
-	struct optim o;
 
-	small_init(&o);
-	o.config.gradient_clipping = 0;
-	DONE(&o, optim_open(&o));
-	small_lend(&o, clipped[0].gradients, 1);
-	DONE(&o, nvs_optimizer_sum_gradients(o.optimizer, &sums, &o.error));
+	small_init();
+	o->config.gradient_clipping = 0;
+	DONE(o, optim_open(o));
+	small_lend(clipped[0].gradients, 1);
+	DONE(o, nvs_optimizer_sum_gradients(o->optimizer, &sums, &o->error));
 	assert_true(sums.sum_squares == 17.640625);
-	DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
-	near(o.result.norm, clipped[0].norm, 1e-13, "norm", 0);
-	assert_true(o.result.clip == 1);
-	small_lend(&o, clipped[1].gradients, 1);
+	DONE(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error));
+	near(o->result.norm, clipped[0].norm, 1e-13, "norm", 0);
+	assert_true(o->result.clip == 1);
+	small_lend(clipped[1].gradients, 1);
 	options.norm = false;
-	DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
-	assert_true(o.result.norm == -1);
-	assert_true(o.result.clip == 1);
+	DONE(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error));
+	assert_true(o->result.norm == -1);
+	assert_true(o->result.clip == 1);
 	/* Without gradients. */
-	DONE(&o, nvs_optimizer_sum_gradients(o.optimizer, &sums, &o.error));
+	DONE(o, nvs_optimizer_sum_gradients(o->optimizer, &sums, &o->error));
 	assert_true(sums.sum_squares == 0);
-	optim_close(&o);
 }
 
 /* Multiples of 1/8, whose squares add up exactly in any order. */
-static void lend_eighths(struct optim *o, size_t first, uint64_t step)
+static void lend_eighths(struct optim *on, size_t first, uint64_t step)
 {
-	for (size_t i = 0; i < o->n; i++)
-		for (uint64_t j = 0; j < o->specs[i].numel; j++)
-			element_put(NVS_F32, o->gradients[i], j,
+	for (size_t i = 0; i < on->n; i++)
+		for (uint64_t j = 0; j < on->specs[i].numel; j++)
+			element_put(NVS_F32, on->gradients[i], j,
 				    rint(64 * element_value(step * 16 + first + i, j)) / 8);
-	lend_again(o);
+	lend_again(on);
 }
 
 TEST(sums_of_all_ranks_clip_as_one)
@@ -620,23 +599,22 @@ TEST(sums_of_all_ranks_clip_as_one)
 TEST(scale_by_two_changes_no_bit)
 {
 	struct snapshot unscaled;
-	struct optim o;
 
 	for (int fp16 = 0; fp16 < 2; fp16++) {
-		optim_init(&o, pair, 2);
-		o.config.fp16.enabled = fp16;
-		o.config.fp16.loss_scale = 4096;
-		DONE(&o, optim_open(&o));
+		optim_init(o, pair, 2);
+		o->config.fp16.enabled = fp16;
+		o->config.fp16.loss_scale = 4096;
+		DONE(o, optim_open(o));
 		for (uint64_t step = 1; step <= 2; step++) {
-			optim_lend(&o, step, nvs_optimizer_loss_scale(o.optimizer));
-			DONE(&o, optim_step(&o, step));
-			assert_true(o.result.loss_scale == (fp16 ? 4096 : 1));
+			optim_lend(o, step, nvs_optimizer_loss_scale(o->optimizer));
+			DONE(o, optim_step(o, step));
+			assert_true(o->result.loss_scale == (fp16 ? 4096 : 1));
 		}
 		if (fp16)
-			IS_AS(&o, &unscaled);
+			IS_AS(o, &unscaled);
 		else
-			snapshot_take(&o, &unscaled);
-		optim_close(&o);
+			snapshot_take(o, &unscaled);
+		optim_close(o);
 	}
 	snapshot_free(&unscaled);
 }
@@ -654,68 +632,66 @@ TEST(a_gradient_that_is_not_finite_skips_the_step)
 	static const double values[] = {INFINITY, -INFINITY, NAN};
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 	struct snapshot begun;
-	struct optim o;
 
-	optim_init(&o, groups, 3);
-	o.config.fp16.enabled = true;
-	o.config.fp16.loss_scale = 8;
-	o.config.optimizer_max_in_cpu = 1024;
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.9;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 1);
-	snapshot_take(&o, &begun);
-	nvs_engine_get_stats(nvs_optimizer_engine(o.optimizer), &before);
+	optim_init(o, groups, 3);
+	o->config.fp16.enabled = true;
+	o->config.fp16.loss_scale = 8;
+	o->config.optimizer_max_in_cpu = 1024;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.9;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 1);
+	snapshot_take(o, &begun);
+	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &before);
 	for (size_t i = 0; i < 3 * LENGTH(places); i++) {
 		size_t group = places[i / 3].group;
 
-		o.gradients_dtype = dtypes[(i + i / 3) % 3];
-		optim_lend(&o, 2, 1);
-		element_put(o.gradients_dtype, o.gradients[group], places[i / 3].at, values[i % 3]);
-		DONE(&o, optim_step(&o, 2));
-		assert_true(o.result.skipped && !isfinite(o.result.norm));
-		assert_int_equal(o.result.step, 1);
-		assert_int_equal(o.result.tiles, 0);
-		assert_int_equal(o.result.io.written_bytes, 0);
-		assert_true(o.result.loss_scale == 8);
-		assert_true(nvs_optimizer_loss_scale(o.optimizer) == 8);
-		o.result.norm = begun.norm;
+		o->gradients_dtype = dtypes[(i + i / 3) % 3];
+		optim_lend(o, 2, 1);
+		element_put(o->gradients_dtype, o->gradients[group], places[i / 3].at,
+			    values[i % 3]);
+		DONE(o, optim_step(o, 2));
+		assert_true(o->result.skipped && !isfinite(o->result.norm));
+		assert_int_equal(o->result.step, 1);
+		assert_int_equal(o->result.tiles, 0);
+		assert_int_equal(o->result.io.written_bytes, 0);
+		assert_true(o->result.loss_scale == 8);
+		assert_true(nvs_optimizer_loss_scale(o->optimizer) == 8);
+		o->result.norm = begun.norm;
 		if (i % 5 == 0 || i == 29)
-			IS_AS(&o, &begun);
+			IS_AS(o, &begun);
 	}
-	nvs_engine_get_stats(nvs_optimizer_engine(o.optimizer), &after);
+	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &after);
 	assert_int_equal(after.swapped_out, before.swapped_out);
 	snapshot_free(&begun);
-	optim_close(&o);
 }
 
 TEST(a_skipped_step_has_no_effect_on_the_next)
 {
 	struct snapshot undisturbed;
-	struct optim o;
 
 	for (int disturbed = 0; disturbed < 2; disturbed++) {
-		optim_init(&o, pair, 2);
-		o.config.fp16.enabled = true;
-		o.config.fp16.loss_scale = 2;
-		o.config.gradient_clipping = 1;
-		DONE(&o, optim_open(&o));
+		optim_init(o, pair, 2);
+		o->config.fp16.enabled = true;
+		o->config.fp16.loss_scale = 2;
+		o->config.gradient_clipping = 1;
+		DONE(o, optim_open(o));
 		for (uint64_t step = 1; step <= 3; step++) {
 			if (disturbed) {
-				optim_lend(&o, step + 10, 1);
-				element_put(NVS_F32, o.gradients[1], 7000, NAN);
-				DONE(&o, optim_step(&o, 9));
-				assert_true(o.result.skipped);
+				optim_lend(o, step + 10, 1);
+				element_put(NVS_F32, o->gradients[1], 7000, NAN);
+				DONE(o, optim_step(o, 9));
+				assert_true(o->result.skipped);
 			}
-			optim_lend(&o, step, 1);
-			DONE(&o, optim_step(&o, step));
-			assert_false(o.result.skipped);
-			assert_int_equal(o.result.step, step);
+			optim_lend(o, step, 1);
+			DONE(o, optim_step(o, step));
+			assert_false(o->result.skipped);
+			assert_int_equal(o->result.step, step);
 		}
 		if (disturbed)
-			IS_AS(&o, &undisturbed);
+			IS_AS(o, &undisturbed);
 		else
-			snapshot_take(&o, &undisturbed);
-		optim_close(&o);
+			snapshot_take(o, &undisturbed);
+		optim_close(o);
 	}
 	snapshot_free(&undisturbed);
 }
@@ -723,52 +699,48 @@ TEST(a_skipped_step_has_no_effect_on_the_next)
 /* 60000 + 60000 overflows fp16, although each number fits. */
 TEST(a_sum_that_overflows_skips_the_step)
 {
-	struct optim o;
 	float much = 60000;
 
-	optim_init(&o, pair, 2);
-	o.config.fp16.enabled = true;
-	o.config.fp16.loss_scale = 1;
-	o.config.grad_accum_dtype = NVS_F16;
-	DONE(&o, optim_open(&o));
+	optim_init(o, pair, 2);
+	o->config.fp16.enabled = true;
+	o->config.fp16.loss_scale = 1;
+	o->config.grad_accum_dtype = NVS_F16;
+	DONE(o, optim_open(o));
 	for (int micro = 0; micro < 2; micro++)
-		add(&o, (struct piece){0, 12344, 1}, NVS_F32, &much);
-	DONE(&o, optim_step(&o, 1));
-	assert_true(o.result.skipped);
-	add(&o, (struct piece){0, 12344, 1}, NVS_F32, &much);
-	DONE(&o, optim_step(&o, 1));
-	assert_false(o.result.skipped);
-	near(o.result.norm, 60000, 32, "norm", 0);
-	optim_close(&o);
+		add(o, (struct piece){0, 12344, 1}, NVS_F32, &much);
+	DONE(o, optim_step(o, 1));
+	assert_true(o->result.skipped);
+	add(o, (struct piece){0, 12344, 1}, NVS_F32, &much);
+	DONE(o, optim_step(o, 1));
+	assert_false(o->result.skipped);
+	near(o->result.norm, 60000, 32, "norm", 0);
 }
 
 TEST(an_overflow_of_another_rank_skips_the_step)
 {
 	static const double values[] = {INFINITY, NAN};
 	struct snapshot begun;
-	struct optim o;
 
-	optim_init(&o, pair, 2);
-	o.config.fp16.enabled = true;
-	o.config.fp16.initial_scale_power = 5;
-	o.config.fp16.hysteresis = 1;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 1);
-	snapshot_take(&o, &begun);
+	optim_init(o, pair, 2);
+	o->config.fp16.enabled = true;
+	o->config.fp16.initial_scale_power = 5;
+	o->config.fp16.hysteresis = 1;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 1);
+	snapshot_take(o, &begun);
 	for (int i = 0; i < 2; i++) {
 		struct nvs_gradient_sums sums = {sizeof(sums), values[i]};
 		struct nvs_step_options options = {
 			.size = sizeof(options), .lr = 1e-3, .sums = &sums};
 
-		optim_lend(&o, 2, 1);
-		DONE(&o, nvs_optimizer_step(o.optimizer, &options, &o.result, &o.error));
-		assert_true(o.result.skipped);
-		assert_true(nvs_optimizer_loss_scale(o.optimizer) == (i ? 8 : 16));
-		o.result.norm = begun.norm;
-		IS_AS(&o, &begun);
+		optim_lend(o, 2, 1);
+		DONE(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error));
+		assert_true(o->result.skipped);
+		assert_true(nvs_optimizer_loss_scale(o->optimizer) == (i ? 8 : 16));
+		o->result.norm = begun.norm;
+		IS_AS(o, &begun);
 	}
 	snapshot_free(&begun);
-	optim_close(&o);
 }
 
 /* Traces of DeepSpeed's rules; '#' is a step that overflows. */
@@ -810,7 +782,7 @@ static const struct {
 	 false},
 };
 
-static void play(struct optim *o, const char *steps, const double *after, bool ends)
+static void play(const char *steps, const double *after, bool ends)
 {
 	double scale = nvs_optimizer_loss_scale(o->optimizer);
 
@@ -818,7 +790,7 @@ static void play(struct optim *o, const char *steps, const double *after, bool e
 		bool overflow = steps[i] == '#';
 		int rc;
 
-		small_lend(o, clipped[i % 3].gradients, scale);
+		small_lend(clipped[i % 3].gradients, scale);
 		if (overflow)
 			element_put(NVS_F32, o->gradients[1], i % 5, i % 2 ? INFINITY : NAN);
 		rc = nvs_optimizer_step(o->optimizer, NULL, &o->result, &o->error);
@@ -837,24 +809,22 @@ static void play(struct optim *o, const char *steps, const double *after, bool e
 
 TEST(the_loss_scale_follows_the_table)
 {
-	struct optim o;
-
 	for (size_t i = 0; i < LENGTH(scales); i++) {
-		small_init(&o);
-		o.config.fp16 =
+		small_init();
+		o->config.fp16 =
 			(struct fp16_config){.enabled = true,
 					     .initial_scale_power = scales[i].power,
 					     .loss_scale_window = scales[i].window,
 					     .hysteresis = scales[i].hysteresis,
 					     .consecutive_hysteresis = scales[i].consecutive,
 					     .min_loss_scale = scales[i].least};
-		DONE(&o, optim_open(&o));
-		play(&o, scales[i].steps, scales[i].after, scales[i].ends);
-		assert_int_equal(o.result.step, scales[i].taken);
+		DONE(o, optim_open(o));
+		play(scales[i].steps, scales[i].after, scales[i].ends);
+		assert_int_equal(o->result.step, scales[i].taken);
 		/* Even after that, the gradients are forgotten, and new ones can be lent. */
-		small_lend(&o, clipped[0].gradients, nvs_optimizer_loss_scale(o.optimizer));
-		DONE(&o, nvs_optimizer_step(o.optimizer, NULL, &o.result, &o.error));
-		assert_int_equal(o.result.step, scales[i].taken + 1);
-		optim_close(&o);
+		small_lend(clipped[0].gradients, nvs_optimizer_loss_scale(o->optimizer));
+		DONE(o, nvs_optimizer_step(o->optimizer, NULL, &o->result, &o->error));
+		assert_int_equal(o->result.step, scales[i].taken + 1);
+		optim_close(o);
 	}
 }

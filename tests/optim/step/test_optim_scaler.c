@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <string.h>
 
 #include "config/config.h"
 #include "support/support.h"
@@ -209,27 +208,6 @@ TEST(without_fp16_the_scale_is_one)
 
 /* ---- Resumed runs ---- */
 
-TEST(a_resumed_run_continues_the_pattern)
-{
-	const struct fp16_config *config = &patterns[6].config;
-	const char *steps = patterns[6].steps;
-
-	for (size_t stop = 0; stop <= strlen(steps); stop++) {
-		struct scaler first = scaler_init(config), second;
-		unsigned char kept[sizeof(struct scaler)];
-		size_t s = 0;
-
-		for (; s < stop; s++)
-			scaler_update(&first, config, steps[s] == 'X');
-		memcpy(kept, &first, sizeof(kept));
-		memset(&first, 0xff, sizeof(first));
-		memcpy(&second, kept, sizeof(second));
-		for (; s < strlen(steps); s++)
-			scaler_update(&second, config, steps[s] == 'X');
-		assert_true(second.scale == 128);
-	}
-}
-
 TEST(hysteresis_lowered_between_runs_takes_effect)
 {
 	struct fp16_config config = FP16(4, 10, 3, false, 1);
@@ -238,5 +216,3 @@ TEST(hysteresis_lowered_between_runs_takes_effect)
 	config.hysteresis = 1;
 	expect_update(&scaler, &config, true, 0, 8);
 }
-
-EACH_TEST(NULL, cleanup)

@@ -12,6 +12,8 @@
 #include <inttypes.h>
 #include <math.h>
 
+ONE_OPTIMIZER
+
 static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16, NVS_F16};
 
 /* ---- Adam ---- */
@@ -20,7 +22,7 @@ struct reference {
 	double *master[OPTIM_GROUPS_MAX], *exp_avg[OPTIM_GROUPS_MAX], *exp_avg_sq[OPTIM_GROUPS_MAX];
 };
 
-static void reference_init(struct reference *reference, const struct optim *o)
+static void reference_init(struct reference *reference)
 {
 	for (size_t i = 0; i < o->n; i++) {
 		uint64_t n = o->specs[i].numel;
@@ -36,7 +38,7 @@ static void reference_init(struct reference *reference, const struct optim *o)
 	}
 }
 
-static void reference_free(struct reference *reference, const struct optim *o)
+static void reference_free(struct reference *reference)
 {
 	for (size_t i = 0; i < o->n; i++) {
 		free(reference->master[i]);
@@ -51,8 +53,7 @@ static bool decoupled(const struct optimizer_config *adam)
 }
 
 /* The formulas of the papers, in double. */
-static void reference_step(struct reference *reference, const struct optim *o, size_t group,
-			   uint64_t step)
+static void reference_step(struct reference *reference, size_t group, uint64_t step)
 {
 	const struct optimizer_config *adam = &o->config.adam;
 	double lr = optim_lr(step);
@@ -88,7 +89,7 @@ static void near(double is, double due, double tolerance, const char *what, size
  * Compares within the rounding errors of `steps` fp32 steps; the weights must be the rounded master
  * weights exactly.
  */
-static void is_near(struct optim *o, const struct reference *reference, unsigned steps)
+static void is_near(const struct reference *reference, unsigned steps)
 {
 	double bits = 0x1p-23 * steps;
 	struct snapshot now;
@@ -112,7 +113,7 @@ static void is_near(struct optim *o, const struct reference *reference, unsigned
 	snapshot_free(&now);
 }
 
-static double reference_norm(const struct optim *o)
+static double reference_norm(void)
 {
 	double sum = 0;
 
@@ -125,30 +126,29 @@ static double reference_norm(const struct optim *o)
 	return sqrt(sum);
 }
 
-static void follow(struct optim *o, unsigned steps)
+static void follow(unsigned steps)
 {
 	struct reference reference;
 
-	reference_init(&reference, o);
+	reference_init(&reference);
 	DONE(o, optim_open(o));
 	for (uint64_t step = 1; step <= steps; step++) {
 		optim_lend(o, step, 1);
 		for (size_t i = 0; i < o->n; i++)
-			reference_step(&reference, o, i, step);
+			reference_step(&reference, i, step);
 		DONE(o, optim_step(o, step));
-		near(o->result.norm, reference_norm(o), 1e-12 * o->result.norm, "norm", 0, step);
+		near(o->result.norm, reference_norm(), 1e-12 * o->result.norm, "norm", 0, step);
 		assert_true(o->result.clip == 1 && o->result.loss_scale == 1);
 		assert_true(!o->result.skipped && o->result.step == step);
 	}
-	is_near(o, &reference, steps);
-	reference_free(&reference, o);
+	is_near(&reference, steps);
+	reference_free(&reference);
 	optim_close(o);
 }
 
 TEST(every_type_follows_adam_in_double)
 {
 	static const uint64_t numel[] = {1, 1023, 2500, 4097};
-	struct optim o;
 
 	for (size_t g = 0; g < 3; g++)
 		for (size_t w = 0; w < 3; w++) {
@@ -157,42 +157,40 @@ TEST(every_type_follows_adam_in_double)
 			for (size_t i = 0; i < 4; i++)
 				groups[i] = (struct group){(const char *[]){"a", "b", "c", "d"}[i],
 							   numel[i], dtypes[(w + i) % 3]};
-			optim_init(&o, groups, 4);
-			o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-			o.gradients_dtype = dtypes[g];
-			follow(&o, 4);
+			optim_init(o, groups, 4);
+			o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+			o->gradients_dtype = dtypes[g];
+			follow(4);
 		}
 }
 
 TEST(every_kind_of_adam_is_followed)
 {
 	static const struct group groups[] = {{"a", 3001, NVS_F32}, {"b", 777, NVS_BF16}};
-	struct optim o;
 
 	for (unsigned kind = 0; kind < 8; kind++) {
-		optim_init(&o, groups, 2);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-		snprintf(o.config.adam.type, sizeof(o.config.adam.type), "%s",
+		optim_init(o, groups, 2);
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+		snprintf(o->config.adam.type, sizeof(o->config.adam.type), "%s",
 			 kind & 1 ? "AdamW" : "Adam");
-		o.config.adam.adam_w_mode = kind & 2;
-		o.config.adam.bias_correction = kind & 4;
-		o.config.adam.weight_decay = 0.1;
-		o.config.adam.beta1 = 0.8;
-		o.config.adam.beta2 = 0.95;
-		o.config.adam.eps = 1e-6;
-		follow(&o, 5);
+		o->config.adam.adam_w_mode = kind & 2;
+		o->config.adam.bias_correction = kind & 4;
+		o->config.adam.weight_decay = 0.1;
+		o->config.adam.beta1 = 0.8;
+		o->config.adam.beta2 = 0.95;
+		o->config.adam.eps = 1e-6;
+		follow(5);
 	}
 }
 
 TEST(many_steps_stay_near)
 {
 	static const struct group groups[] = {{"a", 2049, NVS_BF16}};
-	struct optim o;
 
-	optim_init(&o, groups, 1);
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	o.gradients_dtype = NVS_BF16;
-	follow(&o, 100);
+	optim_init(o, groups, 1);
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o->gradients_dtype = NVS_BF16;
+	follow(100);
 }
 
 /* ---- The same bits ---- */
@@ -210,174 +208,121 @@ static struct snapshot straight;
 /* The state that all variants below must compute. */
 static const struct snapshot *due(void)
 {
-	struct optim o;
+	struct optim own;
 
 	if (straight.n)
 		return &straight;
-	optim_init(&o, five, LENGTH(five));
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	o.config.optimizer_threads = 1;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, STEPS);
-	snapshot_take(&o, &straight);
-	optim_close(&o);
+	optim_init(&own, five, LENGTH(five));
+	own.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	own.config.optimizer_threads = 1;
+	DONE(&own, optim_open(&own));
+	optim_run(&own, 1, STEPS);
+	snapshot_take(&own, &straight);
+	optim_close(&own);
 	return &straight;
 }
 
-static void is_the_same(struct optim *o)
-{
-	int rc = optim_open(o);
+/* What differs from the settings of optim_init(); 0 of a number leaves it. */
+static const struct variant {
+	const char *what;
+	uint64_t cached; /* elements that stay in memory */
+	unsigned buffers, longer_tiles, threads;
+	uint32_t block_size;
+	double in_memory; /* share that is not offloaded */
+	enum nvs_ioengine ioengine;
+	unsigned drives; /* directories on a file system with O_DIRECT, mostly */
+	bool one_by_one_reads, one_by_one_writes, slow_init, verify, keep;
+} variants[] = {
+	{"both pipelines", .threads = 2},
+	{"both pipelines, written at the start", .slow_init = true},
+	{"reads one by one", .one_by_one_reads = true},
+	{"reads one by one, written at the start", .one_by_one_reads = true, .slow_init = true},
+	{"writes one by one", .one_by_one_writes = true},
+	{"writes one by one, written at the start", .one_by_one_writes = true, .slow_init = true},
+	{"no pipeline", .one_by_one_reads = true, .one_by_one_writes = true},
+	{"no pipeline, written at the start", .one_by_one_reads = true, .one_by_one_writes = true,
+	 .slow_init = true},
+	{"a cache of 1", .cached = 1, .slow_init = true},
+	{"a cache of 5000", .cached = 5000},
+	{"a cache of 20480", .cached = 20480, .slow_init = true, .one_by_one_writes = true},
+	{"a cache of all", .cached = 48434},
+	{"a cache of more than all", .cached = 1000000, .slow_init = true},
+	{"2 buffers", .buffers = 2, .block_size = 1 << 20},
+	{"3 buffers", .buffers = 3, .longer_tiles = 1111, .block_size = 4096},
+	{"7 buffers", .buffers = 7, .longer_tiles = 2222, .block_size = 1 << 20},
+	{"40 buffers", .buffers = 40, .longer_tiles = 3333, .block_size = 4096},
+	{"1 thread", .threads = 1},
+	{"3 threads", .threads = 3},
+	{"4 threads", .threads = 4},
+	{"all in memory", .in_memory = 1, .slow_init = true},
+	{"0.7 in memory", .in_memory = 0.7},
+	{"half in memory, with a cache", .in_memory = 0.5, .cached = 10000, .slow_init = true},
+	{"hardly any in memory", .in_memory = 0.001},
+	{"checksums", .verify = true},
+	{"checksums, kept", .verify = true, .keep = true},
+	{"io_uring", .ioengine = NVS_IOENGINE_IO_URING},
+	{"libaio", .ioengine = NVS_IOENGINE_LIBAIO},
+	{"posix", .ioengine = NVS_IOENGINE_POSIX},
+	{"a drive", .drives = 1},
+	{"stripes", .drives = 2},
+};
 
-	if (rc == -ENOTSUP && o->config.aio.ioengine) {
-		print_message("%s\n", o->error.text);
+static void vary(const struct variant *variant, char *drives[2])
+{
+	struct nvs_config *config = &o->config;
+	struct offload_config *offload = &config->offload[NVS_OFFLOAD_OPTIMIZER];
+
+	offload->pipeline_read = !variant->one_by_one_reads;
+	offload->pipeline_write = !variant->one_by_one_writes;
+	offload->fast_init = !variant->slow_init;
+	offload->ratio = 1 - variant->in_memory;
+	offload->buffer_count = variant->buffers ? variant->buffers : offload->buffer_count;
+	config->sub_group_size += variant->longer_tiles;
+	config->optimizer_max_in_cpu = variant->cached;
+	config->optimizer_threads = variant->threads ? variant->threads : 2;
+	config->aio.thread_count = variant->threads > 2 ? 2 : 1;
+	config->aio.ioengine = variant->ioengine;
+	if (variant->block_size)
+		config->aio.block_size = variant->block_size;
+	config->verify = variant->verify;
+	config->keep = variant->keep;
+	if (variant->drives > 1)
+		config->stripe_size = 8192;
+	for (unsigned i = 0; i < variant->drives; i++)
+		assert_non_null(drives[i] = place_make(PLACE_DISK));
+	if (variant->drives)
+		DONE(o, nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER,
+					     (const char *const *)(uintptr_t)drives,
+					     variant->drives, &o->error));
+}
+
+TEST(every_setting_computes_the_same_bits)
+{
+	for (size_t i = 0; i < LENGTH(variants); i++) {
+		char *drives[2] = {NULL};
+		int rc;
+
+		print_message("%s\n", variants[i].what);
+		optim_init(o, five, LENGTH(five));
+		vary(&variants[i], drives);
+		rc = optim_open(o);
+		if (rc == -ENOTSUP && variants[i].ioengine) {
+			print_message("%s\n", o->error.text);
+			optim_close(o);
+			continue;
+		}
+		DONE(o, rc);
+		optim_run(o, 1, STEPS);
+		IS_AS(o, due());
+		assert_int_equal(o->result.threads, o->config.optimizer_threads);
+		assert_true(o->result.cpu_ns > 0);
+		assert_true(!strcmp(o->result.kernel, "avx512") ||
+			    !strcmp(o->result.kernel, "avx2") ||
+			    !strcmp(o->result.kernel, "plain"));
 		optim_close(o);
-		skip();
+		place_leave(drives[0]);
+		place_leave(drives[1]);
 	}
-	DONE(o, rc);
-	optim_run(o, 1, STEPS);
-	IS_AS(o, due());
-	optim_close(o);
-}
-
-TEST(pipelines_compute_the_same_bits)
-{
-	struct optim o;
-
-	for (unsigned way = 0; way < 8; way++) {
-		optim_init(&o, five, LENGTH(five));
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = way & 1;
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way & 2;
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way & 4;
-		is_the_same(&o);
-	}
-}
-
-TEST(a_cache_computes_the_same_bits)
-{
-	static const uint64_t cached[] = {1, 5000, 20480, 48434, 1000000};
-	struct optim o;
-
-	for (size_t i = 0; i < LENGTH(cached); i++) {
-		optim_init(&o, five, LENGTH(five));
-		o.config.optimizer_max_in_cpu = cached[i];
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = i % 2;
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = i != 2;
-		is_the_same(&o);
-	}
-}
-
-TEST(any_pool_and_tile_give_the_same_bits)
-{
-	static const unsigned buffers[] = {2, 3, 7, 40};
-	struct optim o;
-
-	for (size_t i = 0; i < LENGTH(buffers); i++) {
-		optim_init(&o, five, LENGTH(five));
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = buffers[i];
-		o.config.sub_group_size += 1111 * i;
-		o.config.aio.block_size = i % 2 ? 4096 : 1 << 20;
-		is_the_same(&o);
-	}
-}
-
-TEST(any_number_of_threads_gives_the_same_bits)
-{
-	struct optim o;
-
-	for (unsigned threads = 1; threads <= 4; threads++) {
-		optim_init(&o, five, LENGTH(five));
-		o.config.optimizer_threads = threads;
-		o.config.aio.thread_count = threads > 2 ? 2 : 1;
-		DONE(&o, optim_open(&o));
-		optim_run(&o, 1, STEPS);
-		IS_AS(&o, due());
-		assert_int_equal(o.result.threads, threads);
-		assert_true(o.result.cpu_ns > 0);
-		assert_true(!strcmp(o.result.kernel, "avx512") ||
-			    !strcmp(o.result.kernel, "avx2") || !strcmp(o.result.kernel, "plain"));
-		optim_close(&o);
-	}
-}
-
-TEST(any_share_offloaded_gives_the_same_bits)
-{
-	static const double ratios[] = {0, 0.3, 0.5, 0.999};
-	struct optim o;
-
-	for (size_t i = 0; i < LENGTH(ratios); i++) {
-		optim_init(&o, five, LENGTH(five));
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = i % 2;
-		o.config.optimizer_max_in_cpu = i == 2 ? 10000 : 0;
-		is_the_same(&o);
-	}
-}
-
-TEST(checksums_compute_the_same_bits)
-{
-	struct optim o;
-
-	for (int keep = 0; keep < 2; keep++) {
-		optim_init(&o, five, LENGTH(five));
-		o.config.verify = true;
-		o.config.keep = keep;
-		is_the_same(&o);
-	}
-}
-
-static void by_engine(enum nvs_ioengine ioengine)
-{
-	struct optim o;
-
-	optim_init(&o, five, LENGTH(five));
-	o.config.aio.ioengine = ioengine;
-	is_the_same(&o);
-}
-
-TEST(io_uring_computes_the_same_bits)
-{
-	by_engine(NVS_IOENGINE_IO_URING);
-}
-
-TEST(libaio_computes_the_same_bits)
-{
-	by_engine(NVS_IOENGINE_LIBAIO);
-}
-
-TEST(posix_computes_the_same_bits)
-{
-	by_engine(NVS_IOENGINE_POSIX);
-}
-
-/* On a file system with O_DIRECT, mostly. */
-TEST(a_drive_computes_the_same_bits)
-{
-	struct optim o;
-	char *disk = place_make(PLACE_DISK);
-
-	if (!disk)
-		skip();
-	optim_init(&o, five, LENGTH(five));
-	DONE(&o, nvs_config_set_paths(&o.config, NVS_OFFLOAD_OPTIMIZER,
-				      (const char *const *)(uintptr_t)&disk, 1, &o.error));
-	is_the_same(&o);
-	place_leave(disk);
-}
-
-TEST(stripes_compute_the_same_bits)
-{
-	struct optim o;
-	char *paths[2] = {place_make(PLACE_DISK), place_make(PLACE_DISK)};
-
-	if (!paths[0] || !paths[1])
-		skip();
-	optim_init(&o, five, LENGTH(five));
-	o.config.stripe_size = 8192;
-	DONE(&o, nvs_config_set_paths(&o.config, NVS_OFFLOAD_OPTIMIZER,
-				      (const char *const *)(uintptr_t)paths, 2, &o.error));
-	is_the_same(&o);
-	place_leave(paths[0]);
-	place_leave(paths[1]);
 }
 
 /* ---- Bytes moved ---- */
@@ -389,8 +334,7 @@ static const struct group even[] = {
 	{"a", 32768, NVS_BF16}, {"b", 20480, NVS_F32}, {"c", 14336, NVS_BF16}};
 #define EVEN 67584
 
-static void moved_since(struct optim *o, const struct nvs_engine_stats *before, uint64_t read,
-			uint64_t written)
+static void moved_since(const struct nvs_engine_stats *before, uint64_t read, uint64_t written)
 {
 	struct nvs_engine_stats after = {.size = sizeof(after)};
 
@@ -403,8 +347,7 @@ static void moved_since(struct optim *o, const struct nvs_engine_stats *before, 
  * A step with gradients of the groups in `mask` must read and write the state of that many
  * elements.
  */
-static void step_moves(struct optim *o, uint64_t step, unsigned mask, uint64_t read,
-		       uint64_t written)
+static void step_moves(uint64_t step, unsigned mask, uint64_t read, uint64_t written)
 {
 	struct nvs_engine_stats before = {.size = sizeof(before)};
 
@@ -419,7 +362,7 @@ static void step_moves(struct optim *o, uint64_t step, unsigned mask, uint64_t r
 	DONE(o, optim_step(o, step));
 	assert_int_equal(o->result.io.read_bytes, read * STATE_BYTES);
 	assert_int_equal(o->result.io.written_bytes, written * STATE_BYTES);
-	moved_since(o, &before, read * STATE_BYTES, written * STATE_BYTES);
+	moved_since(&before, read * STATE_BYTES, written * STATE_BYTES);
 	assert_true(o->result.io.io_ns <= o->result.io.wall_ns);
 	assert_true(o->result.io.hidden_ns <= o->result.io.io_ns);
 	assert_true(o->result.io.hidden_ns <= o->result.io.compute_ns);
@@ -427,60 +370,56 @@ static void step_moves(struct optim *o, uint64_t step, unsigned mask, uint64_t r
 
 TEST(a_step_moves_the_state_once)
 {
-	struct optim o;
-
 	for (unsigned way = 0; way < 4; way++) {
-		optim_init(&o, even, 3);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = way & 1;
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way & 2;
-		DONE(&o, optim_open(&o));
-		step_moves(&o, 1, UINT32_MAX, 0, EVEN);
+		optim_init(o, even, 3);
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = way & 1;
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way & 2;
+		DONE(o, optim_open(o));
+		step_moves(1, UINT32_MAX, 0, EVEN);
 		for (uint64_t step = 2; step <= 3; step++) {
-			step_moves(&o, step, UINT32_MAX, EVEN, EVEN);
-			assert_int_equal(o.result.tiles, EVEN / 1024);
-			assert_int_equal(o.result.io.hits, 0);
-			assert_int_equal(o.result.io.misses, EVEN / 1024);
+			step_moves(step, UINT32_MAX, EVEN, EVEN);
+			assert_int_equal(o->result.tiles, EVEN / 1024);
+			assert_int_equal(o->result.io.hits, 0);
+			assert_int_equal(o->result.io.misses, EVEN / 1024);
 		}
-		optim_close(&o);
+		optim_close(o);
 	}
 }
 
 TEST(fast_init_writes_nothing_at_the_start)
 {
 	const struct nvs_engine_stats none = {.size = sizeof(none)};
-	struct optim o;
 
 	for (int fast = 0; fast < 2; fast++) {
-		optim_init(&o, even, 3);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
-		DONE(&o, optim_open(&o));
-		moved_since(&o, &none, 0, fast ? 0 : EVEN * STATE_BYTES);
-		step_moves(&o, 1, UINT32_MAX, fast ? 0 : EVEN, EVEN);
-		optim_close(&o);
+		optim_init(o, even, 3);
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
+		DONE(o, optim_open(o));
+		moved_since(&none, 0, fast ? 0 : EVEN * STATE_BYTES);
+		step_moves(1, UINT32_MAX, fast ? 0 : EVEN, EVEN);
+		optim_close(o);
 	}
 }
 
 TEST(resident_state_is_not_moved)
 {
 	static const uint64_t cached[] = {16384, 33792, EVEN, 4 * EVEN};
-	struct optim o;
 
 	for (size_t i = 0; i < 2 * LENGTH(cached); i++) {
 		uint64_t resident = cached[i / 2] < EVEN ? cached[i / 2] : EVEN;
 		uint64_t moved = EVEN - resident;
 
-		optim_init(&o, even, 3);
-		o.config.optimizer_max_in_cpu = cached[i / 2];
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
-			o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = i % 2;
-		DONE(&o, optim_open(&o));
-		step_moves(&o, 1, UINT32_MAX, 0, moved);
+		optim_init(o, even, 3);
+		o->config.optimizer_max_in_cpu = cached[i / 2];
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
+			o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = i % 2;
+		DONE(o, optim_open(o));
+		step_moves(1, UINT32_MAX, 0, moved);
 		for (uint64_t step = 2; step <= 5; step++) {
-			step_moves(&o, step, UINT32_MAX, moved, moved);
-			assert_int_equal(o.result.io.hits + o.result.io.misses, o.result.tiles);
-			assert_int_equal(o.result.io.hits * EVEN, resident * o.result.tiles);
+			step_moves(step, UINT32_MAX, moved, moved);
+			assert_int_equal(o->result.io.hits + o->result.io.misses, o->result.tiles);
+			assert_int_equal(o->result.io.hits * EVEN, resident * o->result.tiles);
 		}
-		optim_close(&o);
+		optim_close(o);
 	}
 }
 
@@ -490,20 +429,18 @@ TEST(resident_state_is_not_moved)
 TEST(odd_groups_are_cached_to_the_tile)
 {
 	static const uint64_t cached = 30000, all = 48434;
-	struct optim o;
 
-	optim_init(&o, five, LENGTH(five));
-	o.config.optimizer_max_in_cpu = cached;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 2);
+	optim_init(o, five, LENGTH(five));
+	o->config.optimizer_max_in_cpu = cached;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 2);
 	for (uint64_t step = 3; step <= 4; step++) {
-		optim_run(&o, step, step);
-		assert_true(o.result.io.read_bytes >= (all - cached) * STATE_BYTES);
-		assert_true(o.result.io.read_bytes <= (all - cached + SLACK) * STATE_BYTES);
-		assert_true(o.result.io.written_bytes >= (all - cached) * STATE_BYTES);
-		assert_true(o.result.io.written_bytes <= (all - cached + SLACK) * STATE_BYTES);
+		optim_run(o, step, step);
+		assert_true(o->result.io.read_bytes >= (all - cached) * STATE_BYTES);
+		assert_true(o->result.io.read_bytes <= (all - cached + SLACK) * STATE_BYTES);
+		assert_true(o->result.io.written_bytes >= (all - cached) * STATE_BYTES);
+		assert_true(o->result.io.written_bytes <= (all - cached + SLACK) * STATE_BYTES);
 	}
-	optim_close(&o);
 }
 
 TEST(state_that_is_not_offloaded_is_not_moved)
@@ -513,31 +450,29 @@ TEST(state_that_is_not_offloaded_is_not_moved)
 					     {"c", 8192, NVS_F32},
 					     {"d", 8192, NVS_F32}};
 	const struct nvs_engine_stats none = {.size = sizeof(none)};
-	struct optim o;
 
 	for (uint64_t groups = 0; groups <= 4; groups++) {
-		optim_init(&o, equal, 4);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = (double)groups / 4;
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
-		DONE(&o, optim_open(&o));
-		moved_since(&o, &none, 0, 8192 * groups * STATE_BYTES);
+		optim_init(o, equal, 4);
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = (double)groups / 4;
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
+		DONE(o, optim_open(o));
+		moved_since(&none, 0, 8192 * groups * STATE_BYTES);
 		for (uint64_t step = 1; step <= 2; step++)
-			step_moves(&o, step, UINT32_MAX, 8192 * groups, 8192 * groups);
-		optim_close(&o);
+			step_moves(step, UINT32_MAX, 8192 * groups, 8192 * groups);
+		optim_close(o);
 	}
 }
 
 TEST(groups_without_gradients_cost_nothing)
 {
 	struct snapshot before, after;
-	struct optim o;
 
-	optim_init(&o, even, 3);
-	DONE(&o, optim_open(&o));
-	step_moves(&o, 1, UINT32_MAX, 0, EVEN);
-	snapshot_take(&o, &before);
-	step_moves(&o, 2, 1u << 0 | 1u << 2, 32768 + 14336, 32768 + 14336);
-	snapshot_take(&o, &after);
+	optim_init(o, even, 3);
+	DONE(o, optim_open(o));
+	step_moves(1, UINT32_MAX, 0, EVEN);
+	snapshot_take(o, &before);
+	step_moves(2, 1u << 0 | 1u << 2, 32768 + 14336, 32768 + 14336);
+	snapshot_take(o, &after);
 	assert_memory_equal(before.weights[1], after.weights[1], 20480 * 4);
 	for (int part = 0; part < 3; part++) {
 		assert_memory_equal(before.parts[1][part], after.parts[1][part], 20480 * 4);
@@ -545,8 +480,7 @@ TEST(groups_without_gradients_cost_nothing)
 	}
 	snapshot_free(&before);
 	snapshot_free(&after);
-	step_moves(&o, 3, 1u << 1, 20480, 20480);
-	optim_close(&o);
+	step_moves(3, 1u << 1, 20480, 20480);
 }
 
 /*
@@ -557,21 +491,19 @@ TEST(a_group_whose_first_gradients_come_late_starts_then)
 {
 	static const struct group groups[] = {{"a", 2048, NVS_F32}, {"b", 2048, NVS_F32}};
 	struct reference reference;
-	struct optim o;
 
-	optim_init(&o, groups, 2);
-	reference_init(&reference, &o);
-	DONE(&o, optim_open(&o));
-	step_moves(&o, 1, 1u << 0, 0, 2048);
-	reference_step(&reference, &o, 0, 1);
-	step_moves(&o, 2, 1u << 1, 0, 2048);
-	reference_step(&reference, &o, 1, 2);
-	step_moves(&o, 3, UINT32_MAX, 4096, 4096);
-	reference_step(&reference, &o, 0, 3);
-	reference_step(&reference, &o, 1, 3);
-	is_near(&o, &reference, 3);
-	reference_free(&reference, &o);
-	optim_close(&o);
+	optim_init(o, groups, 2);
+	reference_init(&reference);
+	DONE(o, optim_open(o));
+	step_moves(1, 1u << 0, 0, 2048);
+	reference_step(&reference, 0, 1);
+	step_moves(2, 1u << 1, 0, 2048);
+	reference_step(&reference, 1, 2);
+	step_moves(3, UINT32_MAX, 4096, 4096);
+	reference_step(&reference, 0, 3);
+	reference_step(&reference, 1, 3);
+	is_near(&reference, 3);
+	reference_free(&reference);
 }
 
 /* ---- The caller's update function ---- */
@@ -607,7 +539,7 @@ static void count_and_add(void *arg, const struct nvs_update *update)
 	}
 }
 
-static void own_update_saw_all(struct optim *o, const struct seen *seen, unsigned times)
+static void own_update_saw_all(const struct seen *seen, unsigned times)
 {
 	struct snapshot now;
 
@@ -636,38 +568,36 @@ TEST(the_callers_update_function_replaces_adam)
 		{"a", 5001, NVS_BF16}, {"b", 1, NVS_F32}, {"c", 3333, NVS_F16}};
 	static struct seen seen;
 	struct nvs_step_options options = {.size = sizeof(options), .lr = -1};
-	struct optim o;
 
-	seen = (struct seen){.optim = &o, .step = 1, .lr = 0.25};
-	optim_init(&o, groups, 3);
-	snprintf(o.config.adam.type, sizeof(o.config.adam.type), "Lion");
-	o.config.adam.lr = 0.25;
-	o.config.gradient_clipping = 2;
-	o.config.fp16.enabled = true;
-	o.config.fp16.loss_scale = 128;
-	o.gradients_dtype = NVS_F16;
-	o.options = (struct nvs_optimizer_options){.size = sizeof(struct nvs_optimizer_options),
-						   .update = count_and_add,
-						   .update_arg = &seen};
-	DONE(&o, optim_open(&o));
-	assert_true(nvs_optimizer_loss_scale(o.optimizer) == 128);
+	seen = (struct seen){.optim = o, .step = 1, .lr = 0.25};
+	optim_init(o, groups, 3);
+	snprintf(o->config.adam.type, sizeof(o->config.adam.type), "Lion");
+	o->config.adam.lr = 0.25;
+	o->config.gradient_clipping = 2;
+	o->config.fp16.enabled = true;
+	o->config.fp16.loss_scale = 128;
+	o->gradients_dtype = NVS_F16;
+	o->options = (struct nvs_optimizer_options){.size = sizeof(struct nvs_optimizer_options),
+						    .update = count_and_add,
+						    .update_arg = &seen};
+	DONE(o, optim_open(o));
+	assert_true(nvs_optimizer_loss_scale(o->optimizer) == 128);
 	for (seen.step = 1; seen.step <= 3; seen.step++) {
 		double norm;
 
-		optim_lend(&o, seen.step, 128);
-		norm = reference_norm(&o) / 128;
+		optim_lend(o, seen.step, 128);
+		norm = reference_norm() / 128;
 		seen.factor = 2 / (norm + 1e-6) / 128;
 		/* The configured rate, also without options, and an explicit one. */
 		seen.lr = seen.step == 3 ? 0.0625 : 0.25;
 		options.lr = seen.step == 3 ? 0.0625 : -1;
-		DONE(&o, nvs_optimizer_step(o.optimizer, seen.step == 2 ? NULL : &options,
-					    &o.result, &o.error));
-		near(o.result.norm, norm, 1e-9 * norm, "norm", 0, 0);
-		near(o.result.clip, 2 / (norm + 1e-6), 1e-9, "clip", 0, 0);
-		assert_string_equal(o.result.kernel, "caller");
+		DONE(o, nvs_optimizer_step(o->optimizer, seen.step == 2 ? NULL : &options,
+					   &o->result, &o->error));
+		near(o->result.norm, norm, 1e-9 * norm, "norm", 0, 0);
+		near(o->result.clip, 2 / (norm + 1e-6), 1e-9, "clip", 0, 0);
+		assert_string_equal(o->result.kernel, "caller");
 	}
-	own_update_saw_all(&o, &seen, 3);
-	optim_close(&o);
+	own_update_saw_all(&seen, 3);
 }
 
 struct order {
@@ -688,22 +618,20 @@ static void take_order(void *arg, const struct nvs_update *update)
 TEST(steps_alternate_their_direction)
 {
 	struct order order;
-	struct optim o;
 
-	optim_init(&o, even, 3);
-	o.config.optimizer_threads = 1;
-	o.config.optimizer_max_in_cpu = 16384;
-	o.options = (struct nvs_optimizer_options){.size = sizeof(struct nvs_optimizer_options),
-						   .update = take_order,
-						   .update_arg = &order};
-	DONE(&o, optim_open(&o));
+	optim_init(o, even, 3);
+	o->config.optimizer_threads = 1;
+	o->config.optimizer_max_in_cpu = 16384;
+	o->options = (struct nvs_optimizer_options){.size = sizeof(struct nvs_optimizer_options),
+						    .update = take_order,
+						    .update_arg = &order};
+	DONE(o, optim_open(o));
 	for (uint64_t step = 1; step <= 4; step++) {
 		order = (struct order){0};
-		optim_run(&o, step, step);
+		optim_run(o, step, step);
 		assert_int_equal(order.first, step % 2 ? 0 : 2);
 		assert_int_equal(order.last, step % 2 ? 2 : 0);
 	}
-	optim_close(&o);
 }
 
 /* ---- Setting and getting state ---- */
@@ -752,15 +680,14 @@ TEST(state_set_before_the_first_step_stays)
 {
 	static const struct group groups[] = {{"a", 5000, NVS_BF16}, {"b", 5000, NVS_F32}};
 	struct reference reference;
-	struct optim o;
 
 	for (int fast = 0; fast < 2; fast++) {
 		float some[100];
 
-		optim_init(&o, groups, 2);
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
-		reference_init(&reference, &o);
-		DONE(&o, optim_open(&o));
+		optim_init(o, groups, 2);
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
+		reference_init(&reference);
+		DONE(o, optim_open(o));
 		for (int part = 0; part < 3; part++) {
 			double *in[] = {reference.master[0], reference.exp_avg[0],
 					reference.exp_avg_sq[0]};
@@ -769,34 +696,33 @@ TEST(state_set_before_the_first_step_stays)
 				some[i] = 0.125f * (float)(i + 1);
 				in[part][3001 + i] = (double)some[i];
 			}
-			DONE(&o, nvs_optimizer_set(o.optimizer, 0, (enum nvs_optimizer_part)part,
-						   3001, 100, some, &o.error));
+			DONE(o, nvs_optimizer_set(o->optimizer, 0, (enum nvs_optimizer_part)part,
+						  3001, 100, some, &o->error));
 		}
-		optim_lend(&o, 1, 1);
-		reference_step(&reference, &o, 0, 1);
-		reference_step(&reference, &o, 1, 1);
-		DONE(&o, optim_step(&o, 1));
-		is_near(&o, &reference, 2);
-		reference_free(&reference, &o);
-		optim_close(&o);
+		optim_lend(o, 1, 1);
+		reference_step(&reference, 0, 1);
+		reference_step(&reference, 1, 1);
+		DONE(o, optim_step(o, 1));
+		is_near(&reference, 2);
+		reference_free(&reference);
+		optim_close(o);
 	}
 }
 
 TEST(state_begins_with_the_weights_and_zeros)
 {
 	struct snapshot now;
-	struct optim o;
 
 	for (int fast = 0; fast < 2; fast++) {
 		void *left_out;
 
-		optim_init(&o, five, LENGTH(five));
-		o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
-		left_out = o.specs[3].weights;
-		o.specs[3].weights = NULL;
-		DONE(&o, optim_open(&o));
-		snapshot_take(&o, &now);
-		for (size_t i = 0; i < o.n; i++)
+		optim_init(o, five, LENGTH(five));
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
+		left_out = o->specs[3].weights;
+		o->specs[3].weights = NULL;
+		DONE(o, optim_open(o));
+		snapshot_take(o, &now);
+		for (size_t i = 0; i < o->n; i++)
 			for (uint64_t j = 0; j < now.numel[i]; j++) {
 				double w = i == 3 ? 0
 						  : element_rounded(five[i].dtype,
@@ -807,42 +733,39 @@ TEST(state_begins_with_the_weights_and_zeros)
 				assert_true(now.parts[i][NVS_EXP_AVG_SQ][j] == 0);
 			}
 		snapshot_free(&now);
-		optim_run(&o, 1, 2);
-		o.specs[3].weights = left_out;
-		optim_close(&o);
+		optim_run(o, 1, 2);
+		o->specs[3].weights = left_out;
+		optim_close(o);
 	}
 }
 
 TEST(get_weights_returns_the_weights)
 {
 	struct snapshot due_now;
-	struct optim o;
 
-	optim_init(&o, five, LENGTH(five));
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.7;
-	o.config.optimizer_max_in_cpu = 8000;
-	DONE(&o, optim_open(&o));
+	optim_init(o, five, LENGTH(five));
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.7;
+	o->config.optimizer_max_in_cpu = 8000;
+	DONE(o, optim_open(o));
 	/* Before any step, they are the initial weights. */
 	for (uint64_t step = 0; step <= 2; step++) {
 		if (step)
-			optim_run(&o, step, step);
-		snapshot_take(&o, &due_now);
-		for (size_t i = 0; step && i < o.n; i++)
-			memset(o.specs[i].weights, 0x55, five[i].numel * due_now.width[i]);
-		DONE(&o, nvs_optimizer_get_weights(o.optimizer, &o.error));
-		IS_AS(&o, &due_now);
+			optim_run(o, step, step);
+		snapshot_take(o, &due_now);
+		for (size_t i = 0; step && i < o->n; i++)
+			memset(o->specs[i].weights, 0x55, five[i].numel * due_now.width[i]);
+		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		IS_AS(o, &due_now);
 		snapshot_free(&due_now);
 	}
-	optim_close(&o);
 }
 
 TEST(state_outside_a_group_is_refused)
 {
 	static float data[4096];
-	struct optim o;
 
-	optim_init(&o, five, LENGTH(five));
-	DONE(&o, optim_open(&o));
+	optim_init(o, five, LENGTH(five));
+	DONE(o, optim_open(o));
 	for (int set = 0; set < 2; set++) {
 		static const struct {
 			size_t group;
@@ -858,22 +781,21 @@ TEST(state_outside_a_group_is_refused)
 
 		for (size_t i = 0; i < LENGTH(wrong); i++) {
 			enum nvs_optimizer_part part = (enum nvs_optimizer_part)wrong[i].part;
-			int rc = set ? nvs_optimizer_set(o.optimizer, wrong[i].group, part,
+			int rc = set ? nvs_optimizer_set(o->optimizer, wrong[i].group, part,
 							 wrong[i].offset, wrong[i].numel, data,
-							 &o.error)
-				     : nvs_optimizer_get(o.optimizer, wrong[i].group, part,
+							 &o->error)
+				     : nvs_optimizer_get(o->optimizer, wrong[i].group, part,
 							 wrong[i].offset, wrong[i].numel, data,
-							 &o.error);
+							 &o->error);
 
-			REFUSED(&o, rc, -EINVAL, "");
+			REFUSED(o, rc, -EINVAL, "");
 		}
 	}
-	optim_close(&o);
 }
 
 /* ---- Opening ---- */
 
-static void refused_at_open(struct optim *o, int code, const char *words)
+static void refused_at_open(int code, const char *words)
 {
 	o->optimizer = NULL;
 	REFUSED(o, optim_open(o), code, words);
@@ -884,60 +806,56 @@ static void refused_at_open(struct optim *o, int code, const char *words)
 TEST(unusable_settings_are_refused)
 {
 	static const struct group two[] = {{"first", 9000, NVS_BF16}, {"second", 5000, NVS_F32}};
-	struct optim o;
 
-	optim_init(&o, two, 2);
-	snprintf(o.config.adam.type, sizeof(o.config.adam.type), "Lion");
-	refused_at_open(&o, -ENOTSUP, "Lion");
-	optim_init(&o, two, 2);
-	o.config.sub_group_size = 8999;
-	refused_at_open(&o, -E2BIG, "first");
-	optim_init(&o, two, 2);
-	o.specs[1].name = "first";
-	refused_at_open(&o, -EEXIST, "first");
-	optim_init(&o, two, 2);
-	o.specs[1].name = "";
-	refused_at_open(&o, -EINVAL, "");
-	optim_init(&o, two, 2);
-	o.specs[1].dtype = NVS_F64;
-	refused_at_open(&o, -EINVAL, "second");
-	optim_init(&o, two, 2);
-	o.specs[1].numel = 0;
-	refused_at_open(&o, -EINVAL, "second");
-	optim_init(&o, two, 0);
-	refused_at_open(&o, -EINVAL, "");
-	optim_init(&o, two, 2);
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_NONE;
-	refused_at_open(&o, -EINVAL, "offload_optimizer");
-	optim_init(&o, two, 2);
-	o.config.aio.use_gds = true;
-	refused_at_open(&o, -ENOTSUP, "use_gds");
+	optim_init(o, two, 2);
+	snprintf(o->config.adam.type, sizeof(o->config.adam.type), "Lion");
+	refused_at_open(-ENOTSUP, "Lion");
+	optim_init(o, two, 2);
+	o->config.sub_group_size = 8999;
+	refused_at_open(-E2BIG, "first");
+	optim_init(o, two, 2);
+	o->specs[1].name = "first";
+	refused_at_open(-EEXIST, "first");
+	optim_init(o, two, 2);
+	o->specs[1].name = "";
+	refused_at_open(-EINVAL, "");
+	optim_init(o, two, 2);
+	o->specs[1].dtype = NVS_F64;
+	refused_at_open(-EINVAL, "second");
+	optim_init(o, two, 2);
+	o->specs[1].numel = 0;
+	refused_at_open(-EINVAL, "second");
+	optim_init(o, two, 0);
+	refused_at_open(-EINVAL, "");
+	optim_init(o, two, 2);
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_NONE;
+	refused_at_open(-EINVAL, "offload_optimizer");
+	optim_init(o, two, 2);
+	o->config.aio.use_gds = true;
+	refused_at_open(-ENOTSUP, "use_gds");
 }
 
 TEST(weights_that_are_not_aligned_are_refused)
 {
 	static const struct group two[] = {{"first", 9000, NVS_F32}, {"second", 5000, NVS_BF16}};
-	struct optim o;
 
-	optim_init(&o, two, 2);
-	o.specs[1].weights = (char *)o.specs[1].weights + 1;
-	REFUSED(&o, optim_open(&o), -EINVAL, "second");
-	o.specs[1].weights = (char *)o.specs[1].weights - 1;
-	optim_close(&o);
+	optim_init(o, two, 2);
+	o->specs[1].weights = (char *)o->specs[1].weights + 1;
+	REFUSED(o, optim_open(o), -EINVAL, "second");
+	o->specs[1].weights = (char *)o->specs[1].weights - 1;
 }
 
 /* A file cannot contain most of these values, but the functions that set a configuration can. */
 TEST(meaningless_values_are_refused)
 {
 	static const struct group one[] = {{"a", 5000, NVS_F32}};
-	struct optim o;
 
 	for (int which = 0; which < 7; which++) {
-		struct nvs_config *config = &o.config;
+		struct nvs_config *config = &o->config;
 		static const char *const words[] = {
 			"F64", "ratio", "ratio", "clipping", "loss_scale", "hysteresis", "amsgrad"};
 
-		optim_init(&o, one, 1);
+		optim_init(o, one, 1);
 		config->fp16.enabled = true;
 		if (which == 0)
 			config->grad_accum_dtype = NVS_F64;
@@ -948,7 +866,7 @@ TEST(meaningless_values_are_refused)
 		config->fp16.loss_scale = which == 4 ? 1e-30 : 0;
 		config->fp16.hysteresis = which == 5 ? 0 : 2;
 		config->adam.amsgrad = which == 6;
-		refused_at_open(&o, which == 6 ? -ENOTSUP : -EINVAL, words[which]);
+		refused_at_open(which == 6 ? -ENOTSUP : -EINVAL, words[which]);
 	}
 }
 
@@ -958,12 +876,11 @@ TEST(state_in_fewer_bits_is_refused_by_the_name_of_its_key)
 	static const char *const keys[] = {"fp16.fp16_master_weights_and_grads",
 					   "bf16.bf16_master_weights_and_grads",
 					   "bf16.bf16_optimizer_states"};
-	struct optim o;
 
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-		optim_init(&o, one, 1);
-		assert_int_equal(nvs_config_set(&o.config, keys[i], "true", NULL), 0);
-		refused_at_open(&o, -ENOTSUP, keys[i]);
+		optim_init(o, one, 1);
+		assert_int_equal(nvs_config_set(&o->config, keys[i], "true", NULL), 0);
+		refused_at_open(-ENOTSUP, keys[i]);
 	}
 }
 
@@ -971,49 +888,44 @@ TEST(state_in_fewer_bits_is_refused_by_the_name_of_its_key)
 TEST(a_cache_for_all_elements_holds_all_of_them)
 {
 	static const struct group odd[] = {{"a", 50001, NVS_F32}, {"b", 7, NVS_BF16}};
-	struct optim o;
 
-	optim_init(&o, odd, 2);
-	o.config.optimizer_max_in_cpu = 50008;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 3);
-	assert_int_equal(o.result.io.read_bytes + o.result.io.written_bytes, 0);
-	assert_int_equal(o.result.io.hits, o.result.tiles);
-	optim_close(&o);
+	optim_init(o, odd, 2);
+	o->config.optimizer_max_in_cpu = 50008;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 3);
+	assert_int_equal(o->result.io.read_bytes + o->result.io.written_bytes, 0);
+	assert_int_equal(o->result.io.hits, o->result.tiles);
 }
 
 /* Two tiles of 1024 elements take 24 KiB. */
 TEST(a_pool_without_room_for_two_tiles_is_refused)
 {
 	static const struct group small[] = {{"a", 5000, NVS_F32}};
-	struct optim o;
 	int rc;
 
-	optim_init(&o, small, 1);
-	o.config.sub_group_size = 5000;
-	rc = optim_open(&o);
-	REFUSED(&o, rc, -EINVAL, "buffer_count");
-	optim_close(&o);
-	optim_init(&o, small, 1);
-	o.config.sub_group_size = 5000;
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 2;
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 2);
-	optim_close(&o);
+	optim_init(o, small, 1);
+	o->config.sub_group_size = 5000;
+	rc = optim_open(o);
+	REFUSED(o, rc, -EINVAL, "buffer_count");
+	optim_close(o);
+	optim_init(o, small, 1);
+	o->config.sub_group_size = 5000;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 2;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 2);
 }
 
 TEST(two_optimizers_do_not_share_a_store)
 {
 	struct nvs_optimizer *second = NULL;
-	struct optim o;
 
-	optim_init(&o, five, LENGTH(five));
-	DONE(&o, optim_open(&o));
-	REFUSED(&o, nvs_optimizer_open(&second, &o.config, o.specs, o.n, NULL, &o.error), -EBUSY,
+	optim_init(o, five, LENGTH(five));
+	DONE(o, optim_open(o));
+	REFUSED(o, nvs_optimizer_open(&second, &o->config, o->specs, o->n, NULL, &o->error), -EBUSY,
 		"");
 	assert_null(second);
-	optim_run(&o, 1, 1);
-	optim_close(&o);
+	optim_run(o, 1, 1);
+	optim_close(o);
 	assert_int_equal(nvs_optimizer_close(NULL, NULL), 0);
 }
 

@@ -98,12 +98,14 @@ static uint64_t seed_of(uint64_t seed, uint32_t at)
 
 static void play(const struct history *history, const char *directory)
 {
+	bool real = history->model->real;
 	void *world;
 
 	shared->seed = history->seed;
 	shared->at = 0;
 	alarm(HANG_S);
-	turns_begin(history->seed);
+	if (!real)
+		turns_begin(history->seed);
 	world = history->model->begin(directory, history->seed);
 	for (uint32_t i = 0; i < history->length; i++) {
 		if (history->left_out && history->left_out[i])
@@ -115,7 +117,8 @@ static void play(const struct history *history, const char *directory)
 	shared->at = history->length;
 	alarm(HANG_S);
 	history->model->end(world);
-	turns_end();
+	if (!real)
+		turns_end();
 	shared->counts.histories++;
 	alarm(0);
 }
@@ -133,9 +136,9 @@ static _Noreturn void child(const struct history *first, uint32_t n, const char 
 
 /* ---- The parent ---- */
 
-static char *make_directory(void)
+static char *make_directory(bool real)
 {
-	char *directory = place_make(PLACE_TMPFS);
+	char *directory = place_make(real ? PLACE_EXT4 : PLACE_TMPFS);
 
 	if (!directory)
 		directory = place_make(PLACE_DISK);
@@ -152,7 +155,7 @@ static bool redirect(int output)
 /* Returns whether the history passed; its log goes to `output`; -1: standard output. */
 static bool play_in_child(const struct history *first, uint32_t n, bool print, int output)
 {
-	char *directory = make_directory();
+	char *directory = make_directory(first->model->real);
 	int status;
 	pid_t pid;
 

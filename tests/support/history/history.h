@@ -22,6 +22,8 @@ struct history_model {
 	void (*operation)(void *world, uint64_t seed);
 	/* Repairs the drive, checks all contents, and frees the world. */
 	void (*end)(void *world);
+	/* On a real drive: the directory is on an ext4 if there can be one, and threads take no turns. */
+	bool real;
 };
 
 /* ---- For worlds, which run in a child process ---- */
@@ -81,6 +83,14 @@ uint32_t history_remaining(const struct history *history);
  */
 void history_format(const struct history *history, char *text, size_t text_bytes);
 bool history_parse(const char *text, uint32_t length, bool *left_out);
+
+/* ---- Models ---- */
+
+extern const struct history_model history_aio, history_optim, history_room, history_swap;
+/* The same as history_swap, on real I/O engines and in host memory. */
+extern const struct history_model history_swap_real;
+/* The same with a mistake in the model, which a test has it find. */
+extern const struct history_model history_swap_mistaken;
 
 /* ---- The drive of a history ---- */
 

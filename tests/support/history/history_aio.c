@@ -4,8 +4,8 @@
  * writes, and a few places in memory, each for one request at a time. Requests in flight do not
  * overlap in a file, so the model knows at submission what a read must find.
  */
-#include "support/history/history_aio.h"
 #include "aio/aio.h"
+#include "support/history/history.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -574,4 +574,4 @@ static void end(void *world)
 	free(w);
 }
 
-const struct history_model history_aio = {"aio", begin, operation, end};
+const struct history_model history_aio = {"aio", begin, operation, end, false};

@@ -6,11 +6,11 @@
  * as well. The model uses the library's loss scaler, which has its own tests, and both use this
  * file's update function.
  */
-#include "support/history/history_optim.h"
 #include "config/config.h"
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
 #include "optim/step/scaler.h"
+#include "support/history/history.h"
 #include "support/inject.h"
 #include "swap/swap_fixture.h"
 
@@ -19,12 +19,10 @@
 #include <math.h>
 #include <sys/stat.h>
 
-#define GROUPS 4
-#define PARTS  3
-/* Writes to a kept store leave committed contents alone. */
-#define COPY_ON_WRITE 1
-#define TRIES	      3 /* on a drive that fails, before it is repaired */
-#define TRIES_MENDED  3 /* after that, while I/Os that were in flight can still fail */
+#define GROUPS	     4
+#define PARTS	     3
+#define TRIES	     3 /* on a drive that fails, before it is repaired */
+#define TRIES_MENDED 3 /* after that, while I/Os that were in flight can still fail */
 
 /* The present or the committed contents of a group. */
 struct contents {
@@ -58,7 +56,6 @@ struct world {
 	struct scaler scaler, committed_scaler;
 	uint64_t random, longest, series;
 	uint64_t steps, committed_steps;
-	bool touched;	/* changed since the last commit */
 	bool undurable; /* a sync has failed, so any commit can fail */
 };
 
@@ -204,7 +201,6 @@ static void op_add(struct world *w)
 	for (uint64_t i = 0; i < added; i++)
 		add_element(w, &g->now.sum[offset + i], w->scratch[i]);
 	g->now.added |= added || !rc;
-	w->touched = true;
 }
 
 static void forget_gradients(struct world *w)
@@ -224,7 +220,6 @@ static void op_clear(struct world *w)
 	history_log("clear");
 	HOLDS(!result(w, nvs_optimizer_clear_gradients(w->optimizer, &w->error), false));
 	forget_gradients(w);
-	w->touched = true;
 }
 
 static const float *gradients_of(const struct modelled *g)
@@ -356,7 +351,6 @@ static void op_step(struct world *w)
 		any |= gradients_of(&w->g[i]) != NULL;
 	if (!any)
 		return;
-	w->touched = true;
 	due = step_due(w, lr);
 	w->steps += !due.skipped;
 	finish_step(w, &due);
@@ -417,7 +411,6 @@ static void op_set(struct world *w)
 	}
 	memcpy(g->now.part[part] + offset, w->scratch, numel * sizeof(float));
 	g->weights_known &= part != NVS_MASTER;
-	w->touched = true;
 }
 
 static bool get_weights(struct world *w)
@@ -466,7 +459,6 @@ static void committed(struct world *w)
 		copy_contents(&w->g[i].committed, &w->g[i].now, w->g[i].numel);
 	w->committed_steps = w->steps;
 	w->committed_scaler = w->scaler;
-	w->touched = false;
 }
 
 static bool commit(struct world *w)
@@ -532,15 +524,6 @@ static int open_once(struct world *w)
 				   w->drive.sim, &w->error);
 }
 
-/* Contents written in place since the commit are lost. */
-static void lose(struct world *w)
-{
-	if (COPY_ON_WRITE || !w->touched)
-		return;
-	w->config.rank += 500000;
-	begin_anew(w);
-}
-
 /* One system call fails: the open succeeds without it, or fails and changes nothing. */
 static int open_failing(struct world *w)
 {
@@ -578,7 +561,7 @@ static void open_optimizer(struct world *w)
 	}
 	w->steps = w->committed_steps;
 	w->scaler = w->committed_scaler;
-	w->touched = w->undurable = false;
+	w->undurable = false;
 	HOLDS(nvs_optimizer_loss_scale(w->optimizer) == w->scaler.scale);
 }
 
@@ -601,7 +584,6 @@ static void close_badly(struct world *w)
 	history_log("close on a drive that writes nothing");
 	if (!result(w, nvs_optimizer_close(w->optimizer, &w->error), false))
 		committed(w);
-	lose(w);
 }
 
 static void op_reopen(struct world *w)
@@ -817,4 +799,4 @@ static void end_world(void *world)
 	free(w);
 }
 
-const struct history_model history_optim = {"optim", begin_world, operation, end_world};
+const struct history_model history_optim = {"optim", begin_world, operation, end_world, false};

@@ -6,8 +6,8 @@
  * nothing pinned while they wait; in some histories they have, and must come to an end all the
  * same. No call is passed because nothing has changed for long, so no result depends on time.
  */
-#include "support/history/history_room.h"
 #include "config/config.h"
+#include "support/history/history.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -291,4 +291,4 @@ static void end_room(void *world)
 	free(room);
 }
 
-const struct history_model history_room = {"room", begin_room, operation, end_room};
+const struct history_model history_room = {"room", begin_room, operation, end_room, false};

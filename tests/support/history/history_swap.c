@@ -5,10 +5,9 @@
  * It does not know the progress of other threads, so it allows a transfer to be in flight or landed
  * in calls that do not wait.
  */
-#include "support/history/history_swap.h"
 #include "config/config.h"
+#include "support/history/history.h"
 #include "support/inject.h"
-#include "support/sole_owner.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
@@ -17,8 +16,6 @@
 
 #define TENSORS 20
 #define BATCH	6
-/* Writes to a kept store leave committed contents alone. */
-#define COPY_ON_WRITE 1
 
 /*
  * One of the versions from `oldest` to `newest`, or, if `none`, possibly no contents; newest 0:
@@ -57,7 +54,8 @@ struct world {
 	struct nvs_error error;
 	struct modelled t[TENSORS];
 	uint64_t random, unit, pool;
-	bool step, crashed, mistaken;
+	bool step, mistaken;
+	bool real;	 /* on a real I/O engine, and no call fails */
 	bool undurable;	 /* a call of a commit has failed, so every later one may */
 	bool unreported; /* an external write may have failed unreported */
 	/* The batch of the current operation. */
@@ -120,7 +118,7 @@ static void drive_may_have(struct world *w, struct modelled *t)
 
 static bool caused(const struct world *w, int rc)
 {
-	return history_drive_caused(&w->drive, rc) || (w->crashed && rc == -EBADMSG) ||
+	return history_drive_caused(&w->drive, rc) ||
 	       (w->unreported && (rc == -EIO || rc == -ENOSPC));
 }
 
@@ -147,7 +145,7 @@ static void landed(struct world *w, struct modelled *t, const struct nvs_tensor_
 		return;
 	if (info->status && info->state == NVS_EMPTY)
 		t->value = nothing;
-	else if (COPY_ON_WRITE && (info->status || t->asked_for) && t->drive.newest)
+	else if ((info->status || t->asked_for) && t->drive.newest)
 		t->value.oldest = t->drive.oldest;
 	t->drive = t->value;
 }
@@ -171,7 +169,7 @@ static void look_unused(struct world *w, struct modelled *t, const struct nvs_te
 static void look_pending(struct world *w, struct modelled *t, const struct nvs_tensor_info *info)
 {
 	HOLDS(info->pins <= t->uses);
-	HOLDS(info->pins == t->uses || w->drive.faulty || w->drive.stormy || w->crashed);
+	HOLDS(info->pins == t->uses || w->drive.faulty || w->drive.stormy);
 	if (info->pins && info->state != NVS_READING)
 		t->uses = info->pins;
 	if (info->pins)
@@ -402,8 +400,9 @@ static int call_fails(struct world *w, uint64_t among)
 {
 	bool file = below(&w->random, 2);
 
-	inject_fail(file ? FILE_CALLS : INJECT_MEMORY | INJECT_THREAD, 1 + below(&w->random, among),
-		    1, file ? EIO : ENOMEM);
+	if (!w->real)
+		inject_fail(file ? FILE_CALLS : INJECT_MEMORY | INJECT_THREAD,
+			    1 + below(&w->random, among), 1, file ? EIO : ENOMEM);
 	return file ? EIO : ENOMEM;
 }
 
@@ -420,7 +419,7 @@ static bool call_failed(void)
 /* In one call of eight, one of its first requests for memory will fail. */
 static bool memory_fails(struct world *w)
 {
-	if (below(&w->random, 8))
+	if (w->real || below(&w->random, 8))
 		return false;
 	inject_fail(INJECT_MEMORY, 1 + below(&w->random, 3), 1, ENOMEM);
 	return true;
@@ -487,7 +486,7 @@ static void ask_for(struct world *w)
 }
 
 /* No other thread releases pins, so a call may wait without a limit only if the pool has room. */
-static bool begin(struct world *w, bool contents)
+static bool pin(struct world *w, bool contents)
 {
 	int timeout_ms = limit_of(w), rc;
 	bool busy = may_have_to_wait(w), fails, without;
@@ -510,7 +509,7 @@ static bool begin(struct world *w, bool contents)
 static void op_lease(struct world *w)
 {
 	if (!choose(w, below(&w->random, 16) ? unused : not_leased, BATCH) || any(w, in_use) ||
-	    any(w, unwaited) || !begin(w, false))
+	    any(w, unwaited) || !pin(w, false))
 		return;
 	for (size_t k = 0; k < w->n; k++) {
 		struct modelled *t = w->which[k];
@@ -524,7 +523,7 @@ static void op_lease(struct world *w)
 
 static void op_swap_in(struct world *w)
 {
-	if (!choose(w, below(&w->random, 16) ? has_contents : registered, BATCH) || !begin(w, true))
+	if (!choose(w, below(&w->random, 16) ? has_contents : registered, BATCH) || !pin(w, true))
 		return;
 	for (size_t k = 0; k < w->n; k++) {
 		struct modelled *t = w->which[k];
@@ -719,7 +718,7 @@ static int swap_in_to(struct world *w)
  */
 static int read_ranges(struct world *w)
 {
-	bool silent = w->drive.silent[NVS_READ] || w->drive.silent[NVS_WRITE] || w->crashed;
+	bool silent = w->drive.silent[NVS_READ] || w->drive.silent[NVS_WRITE];
 	struct nvs_tensor_range ranges[2 * BATCH], *range = ranges;
 
 	for (size_t k = 0; k < w->n; k++) {
@@ -1047,6 +1046,14 @@ static void op_commit_failing(struct world *w)
 
 /* ---- Opening and closing ---- */
 
+static int try_open(struct world *w)
+{
+	if (w->real)
+		return nvs_engine_open(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &w->error);
+	return engine_open_with(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &engine_sim,
+				w->drive.sim, &w->error);
+}
+
 /* One call fails: the engine opens without it, or not at all, and the store stays as it is. */
 static int open_failing(struct world *w)
 {
@@ -1055,8 +1062,7 @@ static int open_failing(struct world *w)
 
 	history_log("open with a failing call");
 	call_fails(w, 60);
-	rc = engine_open_with(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &engine_sim, w->drive.sim,
-			      &w->error);
+	rc = try_open(w);
 	failed = call_failed();
 	history_log_more(": %s\n", rc ? w->error.text : "ok");
 	HOLDS(!rc || (failed && w->error.code == rc && w->error.text[0]));
@@ -1069,8 +1075,7 @@ static void open_engine(struct world *w)
 	int rc = below(&w->random, 4) ? -1 : open_failing(w);
 
 	if (rc)
-		rc = engine_open_with(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &engine_sim,
-				      w->drive.sim, &w->error);
+		rc = try_open(w);
 	if (rc)
 		history_fail(__FILE__, __LINE__, "open: %s: %s", nvs_strerror(rc), w->error.text);
 	w->unit = store_unit(w->engine->store);
@@ -1106,8 +1111,6 @@ static void gone(struct world *w)
 		t->stored = w->config.keep ? t->committed : nothing;
 		if (w->config.keep)
 			memcpy(t->name, t->committed_name, sizeof(t->name));
-		if (w->crashed)
-			t->stored.none = true;
 	}
 }
 
@@ -1137,11 +1140,9 @@ static void abandon(struct world *w)
 	rc = nvs_engine_close(w->engine, &w->error);
 	log_result(w, rc);
 	HOLDS(!rc);
-	w->crashed = !COPY_ON_WRITE;
 	gone(w);
 }
 
-#if COPY_ON_WRITE
 /* Closes with dirty pinned tensors, on a drive that fails. */
 static void close_badly(struct world *w)
 {
@@ -1164,7 +1165,6 @@ static void close_badly(struct world *w)
 		committed(w);
 	gone(w);
 }
-#endif
 
 static void op_reopen(struct world *w)
 {
@@ -1174,10 +1174,8 @@ static void op_reopen(struct world *w)
 		return;
 	if (how == 0)
 		close_well(w);
-#if COPY_ON_WRITE
 	else if (how == 1)
 		close_badly(w);
-#endif
 	else
 		abandon(w);
 	open_engine(w);
@@ -1212,7 +1210,7 @@ static void op_complete(struct world *w)
 {
 	unsigned n = 1 + (unsigned)below(&w->random, 4);
 
-	if (!w->drive.held)
+	if (!w->drive.held || w->real)
 		return;
 	history_log("complete %u", n);
 	history_log_more(": %u\n", sim_complete(w->drive.sim, n));
@@ -1275,7 +1273,7 @@ static void read_back(struct world *w, struct modelled *t)
 	rc = sole_swap_in(w->engine, w->batch, 1, -1, &w->error);
 	if (!rc)
 		rc = sole_wait(w->engine, w->batch, 1, -1, &w->error);
-	if (rc == -EBADMSG && (w->drive.silent[NVS_WRITE] || w->crashed)) {
+	if (rc == -EBADMSG && w->drive.silent[NVS_WRITE]) {
 		HOLDS(sole_pin(w->engine, w->batch, 1, -1, &w->error) == 0);
 		t->uses = 1;
 		t->leased = true;
@@ -1473,11 +1471,30 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	set_paths(w, directory);
 }
 
-static void *begin_world(const char *directory, uint64_t seed)
+/* An I/O engine that works here, or host memory. */
+static void choose_engine(struct world *w)
+{
+	struct offload_config *offload = &w->config.offload[NVS_OFFLOAD_PARAM];
+	char reason[192];
+
+	do
+		w->config.aio.ioengine = (enum nvs_ioengine)below(&w->random, NVS_IOENGINE_COUNT);
+	while (w->config.aio.ioengine &&
+	       ioengine_try(w->config.aio.ioengine, reason, sizeof(reason)));
+	if (!w->config.aio.ioengine) {
+		offload->device = NVS_DEVICE_CPU;
+		w->config.keep = false;
+	}
+	history_log("%s\n", w->config.aio.ioengine ? nvs_ioengine_name(w->config.aio.ioengine)
+						   : "host memory");
+}
+
+static void *begin(const char *directory, uint64_t seed, bool real)
 {
 	struct world *w = calloc(1, sizeof(*w));
 
 	HOLDS(w);
+	w->real = real;
 	w->error.size = sizeof(w->error);
 	w->random = seed;
 	make_tensors(w);
@@ -1487,7 +1504,14 @@ static void *begin_world(const char *directory, uint64_t seed)
 		    w->config.offload[NVS_OFFLOAD_PARAM].npaths, w->config.aio.block_size,
 		    w->config.aio.queue_depth, w->config.verify ? ", verified" : "",
 		    w->config.keep ? ", kept" : "");
-	history_drive_open(&w->drive, next_random(&w->random), w->config.verify, !w->config.keep);
+	if (real)
+		choose_engine(w);
+	history_drive_open(&w->drive, next_random(&w->random), w->config.verify && !real,
+			   !w->config.keep);
+	if (real) {
+		w->drive.faulty = false;
+		history_drive_mend(&w->drive);
+	}
 	open_engine(w);
 	for (size_t i = 0; i < TENSORS; i += BATCH) {
 		for (w->n = 0; w->n < BATCH && i + w->n < TENSORS; w->n++)
@@ -1495,6 +1519,16 @@ static void *begin_world(const char *directory, uint64_t seed)
 		add(w);
 	}
 	return w;
+}
+
+static void *begin_world(const char *directory, uint64_t seed)
+{
+	return begin(directory, seed, false);
+}
+
+static void *begin_real(const char *directory, uint64_t seed)
+{
+	return begin(directory, seed, true);
 }
 
 static void *begin_mistaken(const char *directory, uint64_t seed)
@@ -1518,6 +1552,8 @@ static void end_world(void *world)
 	free(w);
 }
 
-const struct history_model history_swap = {"swap", begin_world, operation, end_world};
+const struct history_model history_swap = {"swap", begin_world, operation, end_world, false};
+const struct history_model history_swap_real = {"swap-real", begin_real, operation, end_world,
+						true};
 const struct history_model history_swap_mistaken = {"swap-mistaken", begin_mistaken, operation,
-						    end_world};
+						    end_world, false};

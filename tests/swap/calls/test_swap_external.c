@@ -3,12 +3,13 @@
  * Swapping between the store and external memory: any alignment and length, whatever the pool holds
  * of the tensor, and no byte beyond the tensor is touched.
  */
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <unistd.h>
+
+ONE_ENGINE
 
 #define N	40
 #define GUARD	64
@@ -63,36 +64,35 @@ static size_t some_lengths(uint64_t nbytes[N], uint64_t *seed)
 
 static void there_and_back(const struct setup *setup)
 {
-	struct fixture f;
 	struct nvs_tensor *t[N];
 	struct callers out, in;
 	uint64_t nbytes[N], seed = seed_of_run();
 	size_t n = some_lengths(nbytes, &seed);
 
-	fixture_open(&f, setup);
-	tensors_add(&f, "t", nbytes, n, t);
+	fixture_open(f, setup);
+	tensors_add(f, "t", nbytes, n, t);
 	callers_make(&out, nbytes, n, &seed);
 	callers_make(&in, nbytes, n, &seed);
 	for (size_t i = 0; i < n; i++)
 		fill(out.data[i], nbytes[i], i);
-	OK(&f, nvs_tensor_swap_out_from(f.engine, t, (const void *const *)out.data, n, &f.error));
-	OK(&f, sole_wait(f.engine, t, n, -1, &f.error));
+	OK(f, nvs_tensor_swap_out_from(f->engine, t, (const void *const *)out.data, n, &f->error));
+	OK(f, sole_wait(f->engine, t, n, -1, &f->error));
 	for (size_t i = 0; i < n; i++) {
-		STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
+		STATE(f, t[i], NVS_ON_DRIVE, false, 0);
 		assert_null(nvs_tensor_data(t[i]));
 		assert_true(filled(out.data[i], nbytes[i], i));
 	}
-	OK(&f, nvs_tensor_swap_in_to(f.engine, t, in.data, n, &f.error));
-	OK(&f, sole_wait(f.engine, t, n, -1, &f.error));
+	OK(f, nvs_tensor_swap_in_to(f->engine, t, in.data, n, &f->error));
+	OK(f, sole_wait(f->engine, t, n, -1, &f->error));
 	for (size_t i = 0; i < n; i++)
 		assert_true(filled(in.data[i], nbytes[i], i));
 	assert_guarded(&in, nbytes, n);
 	/* Read through the pool, the contents are the same. */
 	for (size_t i = 0; i < n; i++)
-		tensor_compare(&f, t[i], i);
+		tensor_compare(f, t[i], i);
 	free(out.memory);
 	free(in.memory);
-	fixture_close(&f);
+	fixture_close(f);
 }
 
 TEST(moves_every_length_at_any_alignment)
@@ -116,89 +116,82 @@ TEST(moves_every_length_over_stripes)
 
 TEST(needs_no_room_in_the_pool)
 {
-	struct fixture f;
 	struct nvs_tensor *t[3];
 	struct callers c;
 	uint64_t nbytes[3] = {MIB, MIB, 12345}, seed = 1;
 
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = MIB);
-	tensors_add(&f, "t", nbytes, 3, t);
+	OPEN(f, .place = PLACE_DISK, .pool_bytes = MIB);
+	tensors_add(f, "t", nbytes, 3, t);
 	callers_make(&c, nbytes, 3, &seed);
-	OK(&f, sole_pin(f.engine, &t[0], 1, 0, &f.error));
+	OK(f, sole_pin(f->engine, &t[0], 1, 0, &f->error));
 	fill(c.data[1], MIB, 1);
-	OK(&f,
-	   nvs_tensor_swap_out_from(f.engine, &t[1], (const void *const *)&c.data[1], 1, &f.error));
-	OK(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error));
+	OK(f, nvs_tensor_swap_out_from(f->engine, &t[1], (const void *const *)&c.data[1], 1,
+				       &f->error));
+	OK(f, sole_wait(f->engine, &t[1], 1, -1, &f->error));
 	memset(c.data[1], 0, MIB);
-	OK(&f, nvs_tensor_swap_in_to(f.engine, &t[1], &c.data[1], 1, &f.error));
-	OK(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error));
+	OK(f, nvs_tensor_swap_in_to(f->engine, &t[1], &c.data[1], 1, &f->error));
+	OK(f, sole_wait(f->engine, &t[1], 1, -1, &f->error));
 	assert_true(filled(c.data[1], MIB, 1));
-	assert_int_equal(stats_of(&f).pool.waits, 0);
-	assert_int_equal(stats_of(&f).evictions, 0);
-	OK(&f, sole_release(f.engine, &t[0], 1, NVS_CLEAN, &f.error));
+	assert_int_equal(stats_of(f).pool.waits, 0);
+	assert_int_equal(stats_of(f).evictions, 0);
+	OK(f, sole_release(f->engine, &t[0], 1, NVS_CLEAN, &f->error));
 	free(c.memory);
-	fixture_close(&f);
 }
 
 TEST(reads_of_resident_tensors_copy_from_the_pool)
 {
-	struct fixture f;
 	struct nvs_tensor *t[3];
 	struct callers c;
 	uint64_t nbytes[3] = {70001, 70001, 70001}, seed = 1;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	tensors_add(&f, "t", nbytes, 3, t);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	tensors_add(f, "t", nbytes, 3, t);
 	callers_make(&c, nbytes, 3, &seed);
-	tensor_store(&f, t[0], 0);
-	tensor_compare(&f, t[0], 0); /* clean and resident */
-	tensor_store(&f, t[1], 7);
-	tensor_write(&f, t[1], 1); /* dirty; older contents on the drive */
-	tensor_store(&f, t[2], 2); /* only on the drive */
-	sim_forget_counts(f.sim);
-	OK(&f, nvs_tensor_swap_in_to(f.engine, t, c.data, 3, &f.error));
-	OK(&f, sole_wait(f.engine, t, 3, -1, &f.error));
-	assert_true(sim_ios(f.sim, NVS_READ) > 0);
+	tensor_store(f, t[0], 0);
+	tensor_compare(f, t[0], 0); /* clean and resident */
+	tensor_store(f, t[1], 7);
+	tensor_write(f, t[1], 1); /* dirty; older contents on the drive */
+	tensor_store(f, t[2], 2); /* only on the drive */
+	sim_forget_counts(f->sim);
+	OK(f, nvs_tensor_swap_in_to(f->engine, t, c.data, 3, &f->error));
+	OK(f, sole_wait(f->engine, t, 3, -1, &f->error));
+	assert_true(sim_ios(f->sim, NVS_READ) > 0);
 	for (uint64_t i = 0; i < 3; i++)
 		assert_true(filled(c.data[i], nbytes[i], i));
 	assert_guarded(&c, nbytes, 3);
-	STATE(&f, t[0], NVS_RESIDENT, false, 0);
-	STATE(&f, t[1], NVS_RESIDENT, true, 0);
-	STATE(&f, t[2], NVS_ON_DRIVE, false, 0);
-	tensors_swap_out(&f, t, 3);
-	tensor_compare(&f, t[1], 1);
+	STATE(f, t[0], NVS_RESIDENT, false, 0);
+	STATE(f, t[1], NVS_RESIDENT, true, 0);
+	STATE(f, t[2], NVS_ON_DRIVE, false, 0);
+	tensors_swap_out(f, t, 3);
+	tensor_compare(f, t[1], 1);
 	free(c.memory);
-	fixture_close(&f);
 }
 
 TEST(an_external_write_replaces_the_resident_copy)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	struct callers c;
 	uint64_t nbytes = 70001, seed = 1;
 
-	OPEN(&f, .place = PLACE_DISK);
-	t = tensor_add(&f, "t", nbytes);
+	OPEN(f, .place = PLACE_DISK);
+	t = tensor_add(f, "t", nbytes);
 	callers_make(&c, &nbytes, 1, &seed);
-	tensor_write(&f, t, 1);
-	STATE(&f, t, NVS_RESIDENT, true, 0);
+	tensor_write(f, t, 1);
+	STATE(f, t, NVS_RESIDENT, true, 0);
 	fill(c.data[0], nbytes, 2);
-	OK(&f, nvs_tensor_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
-	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
-	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	assert_int_equal(stats_of(&f).pool.used, 0);
-	tensor_compare(&f, t, 2);
+	OK(f, nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)c.data, 1, &f->error));
+	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
+	STATE(f, t, NVS_ON_DRIVE, false, 0);
+	assert_int_equal(stats_of(f).pool.used, 0);
+	tensor_compare(f, t, 2);
 	free(c.memory);
-	fixture_close(&f);
 }
 
 /* ---- Write-backs that no call has asked for ---- */
 
 static void *let_writes_go(void *arg)
 {
-	struct fixture *f = arg;
-
+	(void)arg;
 	usleep(20000);
 	sim_go(f->sim, SIM_WRITES);
 	return NULL;
@@ -206,10 +199,10 @@ static void *let_writes_go(void *arg)
 
 static void *make_room(void *arg)
 {
-	struct fixture *f = arg;
 	struct nvs_tensor *other = nvs_tensor_find(f->engine, "other");
 	uint64_t pin;
 
+	(void)arg;
 	MUST(!nvs_tensor_pin(f->engine, &other, 1, -1, &pin, NULL));
 	MUST(!nvs_tensor_release(f->engine, &other, 1, pin, NVS_CLEAN, NULL));
 	return NULL;
@@ -217,30 +210,29 @@ static void *make_room(void *arg)
 
 static void *commit(void *arg)
 {
-	struct fixture *f = arg;
-
+	(void)arg;
 	MUST(!nvs_engine_commit(f->engine, NULL));
 	return NULL;
 }
 
-static int swap_in_to(struct fixture *f, struct nvs_tensor *t, void *data)
+static int swap_in_to(struct nvs_tensor *t, void *data)
 {
 	return nvs_tensor_swap_in_to(f->engine, &t, &data, 1, &f->error);
 }
 
-static int swap_out_from(struct fixture *f, struct nvs_tensor *t, void *data)
+static int swap_out_from(struct nvs_tensor *t, void *data)
 {
 	return nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)&data, 1, &f->error);
 }
 
-static int read_range(struct fixture *f, struct nvs_tensor *t, void *data)
+static int read_range(struct nvs_tensor *t, void *data)
 {
 	const struct nvs_tensor_range range = {sizeof(range), t, 0, 3 * MIB, data};
 
 	return nvs_tensor_read(f->engine, &range, 1, &f->error);
 }
 
-static int forget(struct fixture *f, struct nvs_tensor *t, void *data)
+static int forget(struct nvs_tensor *t, void *data)
 {
 	(void)data;
 	return nvs_tensor_forget(f->engine, &t, 1, &f->error);
@@ -248,40 +240,39 @@ static int forget(struct fixture *f, struct nvs_tensor *t, void *data)
 
 /* Has the engine write "t" back, for a call of another thread or none, and calls meanwhile. */
 static void call_during_write_back(const struct setup *setup, void *(*start)(void *),
-				   int (*call)(struct fixture *, struct nvs_tensor *, void *))
+				   int (*call)(struct nvs_tensor *, void *))
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	pthread_t starter, letter;
 	char *data = malloc(3 * MIB);
 
 	assert_non_null(data);
-	fixture_open(&f, setup);
-	t = tensor_add(&f, "t", 3 * MIB);
-	tensor_add(&f, "other", 3 * MIB);
-	sim_hold(f.sim, SIM_WRITES);
-	tensor_write(&f, t, 1);
+	fixture_open(f, setup);
+	t = tensor_add(f, "t", 3 * MIB);
+	tensor_add(f, "other", 3 * MIB);
+	sim_hold(f->sim, SIM_WRITES);
+	tensor_write(f, t, 1);
 	if (start)
-		assert_int_equal(pthread_create(&starter, NULL, start, &f), 0);
-	assert_true(sim_await_in_flight(f.sim, 1));
-	STATE(&f, t, NVS_WRITING, false, 0);
-	assert_int_equal(pthread_create(&letter, NULL, let_writes_go, &f), 0);
-	OK(&f, call(&f, t, data));
+		assert_int_equal(pthread_create(&starter, NULL, start, NULL), 0);
+	assert_true(sim_await_in_flight(f->sim, 1));
+	STATE(f, t, NVS_WRITING, false, 0);
+	assert_int_equal(pthread_create(&letter, NULL, let_writes_go, NULL), 0);
+	OK(f, call(t, data));
 	pthread_join(letter, NULL);
 	if (start)
 		pthread_join(starter, NULL);
 	if (call != forget)
-		OK(&f, nvs_tensor_wait(f.engine, &t, 1, 0, -1, &f.error));
+		OK(f, nvs_tensor_wait(f->engine, &t, 1, 0, -1, &f->error));
 	if (call == swap_in_to || call == read_range)
 		assert_true(filled(data, 3 * MIB, 1));
 	free(data);
-	fixture_close(&f);
+	fixture_close(f);
 }
 
 TEST(waits_for_write_backs_that_no_call_asked_for)
 {
-	int (*const calls[])(struct fixture *, struct nvs_tensor *,
-			     void *) = {swap_in_to, swap_out_from, read_range, forget};
+	int (*const calls[])(struct nvs_tensor *, void *) = {swap_in_to, swap_out_from, read_range,
+							     forget};
 
 	for (size_t i = 0; i < LENGTH(calls); i++) {
 		const struct setup room = {.place = PLACE_DISK, .simulated = true};
@@ -297,101 +288,96 @@ TEST(waits_for_write_backs_that_no_call_asked_for)
 
 TEST(refuses_tensors_pinned_or_in_flight)
 {
-	struct fixture f;
 	struct nvs_tensor *t[2];
 	struct callers c;
 	uint64_t nbytes[2] = {5000, 5000}, seed = 1;
 	const void *const *from = (const void *const *)c.data;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	tensors_add(&f, "t", nbytes, 2, t);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	tensors_add(f, "t", nbytes, 2, t);
 	callers_make(&c, nbytes, 2, &seed);
-	tensor_store(&f, t[0], 0);
-	tensor_store(&f, t[1], 1);
+	tensor_store(f, t[0], 0);
+	tensor_store(f, t[1], 1);
 
-	OK(&f, sole_pin(f.engine, &t[1], 1, 0, &f.error));
-	expect_error(&f, nvs_tensor_swap_out_from(f.engine, t, from, 2, &f.error), -EBUSY, "t1");
-	expect_error(&f, nvs_tensor_swap_in_to(f.engine, t, c.data, 2, &f.error), -EBUSY, "t1");
-	OK(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
+	OK(f, sole_pin(f->engine, &t[1], 1, 0, &f->error));
+	expect_error(f, nvs_tensor_swap_out_from(f->engine, t, from, 2, &f->error), -EBUSY, "t1");
+	expect_error(f, nvs_tensor_swap_in_to(f->engine, t, c.data, 2, &f->error), -EBUSY, "t1");
+	OK(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error));
 
-	sim_hold(f.sim, SIM_READS);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[1], 1, &f.error), 1);
-	expect_error(&f, nvs_tensor_swap_out_from(f.engine, t, from, 2, &f.error), -EBUSY, "t1");
-	expect_error(&f, nvs_tensor_swap_in_to(f.engine, t, c.data, 2, &f.error), -EBUSY, "t1");
-	sim_go(f.sim, SIM_READS);
-	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
-	OK(&f, nvs_tensor_swap_out(f.engine, t, 2, &f.error));
-	STATE(&f, t[0], NVS_ON_DRIVE, false, 0);
+	sim_hold(f->sim, SIM_READS);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[1], 1, &f->error), 1);
+	expect_error(f, nvs_tensor_swap_out_from(f->engine, t, from, 2, &f->error), -EBUSY, "t1");
+	expect_error(f, nvs_tensor_swap_in_to(f->engine, t, c.data, 2, &f->error), -EBUSY, "t1");
+	sim_go(f->sim, SIM_READS);
+	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
+	OK(f, nvs_tensor_swap_out(f->engine, t, 2, &f->error));
+	STATE(f, t[0], NVS_ON_DRIVE, false, 0);
 
-	sim_hold(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_swap_in_to(f.engine, &t[1], &c.data[1], 1, &f.error));
-	STATE(&f, t[1], NVS_READING, false, 0);
+	sim_hold(f->sim, SIM_READS);
+	OK(f, nvs_tensor_swap_in_to(f->engine, &t[1], &c.data[1], 1, &f->error));
+	STATE(f, t[1], NVS_READING, false, 0);
 	assert_null(nvs_tensor_data(t[1]));
-	expect_error(&f, sole_pin(f.engine, t, 2, 0, &f.error), -EBUSY, "external memory");
-	expect_error(&f, sole_swap_in(f.engine, t, 2, 0, &f.error), -EBUSY, "t1");
-	expect_error(&f, nvs_tensor_swap_out(f.engine, t, 2, &f.error), -EBUSY, "t1");
-	expect_error(&f, nvs_tensor_swap_in_to(f.engine, t, c.data, 2, &f.error), -EBUSY, "t1");
-	expect_error(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error), -EINVAL, "t1");
-	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EBUSY, "t1");
-	sim_go(f.sim, SIM_READS);
-	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
+	expect_error(f, sole_pin(f->engine, t, 2, 0, &f->error), -EBUSY, "external memory");
+	expect_error(f, sole_swap_in(f->engine, t, 2, 0, &f->error), -EBUSY, "t1");
+	expect_error(f, nvs_tensor_swap_out(f->engine, t, 2, &f->error), -EBUSY, "t1");
+	expect_error(f, nvs_tensor_swap_in_to(f->engine, t, c.data, 2, &f->error), -EBUSY, "t1");
+	expect_error(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error), -EINVAL, "t1");
+	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EBUSY, "t1");
+	sim_go(f->sim, SIM_READS);
+	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
 	assert_true(filled(c.data[1], 5000, 1));
 
-	sim_hold(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_swap_out_from(f.engine, &t[1], from, 1, &f.error));
-	STATE(&f, t[1], NVS_WRITING, false, 0);
-	expect_error(&f, sole_swap_in(f.engine, t, 2, 0, &f.error), -EBUSY, "t1");
-	sim_go(f.sim, SIM_WRITES);
-	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
-	tensor_compare(&f, t[0], 0);
+	sim_hold(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_swap_out_from(f->engine, &t[1], from, 1, &f->error));
+	STATE(f, t[1], NVS_WRITING, false, 0);
+	expect_error(f, sole_swap_in(f->engine, t, 2, 0, &f->error), -EBUSY, "t1");
+	sim_go(f->sim, SIM_WRITES);
+	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
+	tensor_compare(f, t[0], 0);
 	free(c.memory);
-	fixture_close(&f);
 }
 
 TEST(a_failed_write_leaves_no_contents)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	struct callers c;
 	uint64_t nbytes = 70001, seed = 1;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(&f, "t", nbytes);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	t = tensor_add(f, "t", nbytes);
 	callers_make(&c, &nbytes, 1, &seed);
 	fill(c.data[0], nbytes, 2);
-	tensor_store(&f, t, 1);
-	sim_fail(f.sim, NVS_WRITE, 0, EIO, 1);
-	OK(&f, nvs_tensor_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
-	expect_error(&f, sole_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t: writing /");
-	STATE(&f, t, NVS_EMPTY, false, 0);
-	assert_int_equal(info_of(&f, t).status, -EIO);
-	expect_error(&f, sole_swap_in(f.engine, &t, 1, 0, &f.error), -ENODATA, "last write failed");
+	tensor_store(f, t, 1);
+	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
+	OK(f, nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)c.data, 1, &f->error));
+	expect_error(f, sole_wait(f->engine, &t, 1, -1, &f->error), -EIO, "t: writing /");
+	STATE(f, t, NVS_EMPTY, false, 0);
+	assert_int_equal(info_of(f, t).status, -EIO);
+	expect_error(f, sole_swap_in(f->engine, &t, 1, 0, &f->error), -ENODATA,
+		     "last write failed");
 	assert_true(filled(c.data[0], nbytes, 2));
-	OK(&f, nvs_tensor_swap_out_from(f.engine, &t, (const void *const *)c.data, 1, &f.error));
-	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
-	tensor_compare(&f, t, 2);
+	OK(f, nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)c.data, 1, &f->error));
+	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
+	tensor_compare(f, t, 2);
 	free(c.memory);
-	fixture_close(&f);
 }
 
 TEST(a_failed_read_leaves_the_tensor_as_it_was)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	struct callers c;
 	uint64_t nbytes = 70001, seed = 1;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(&f, "t", nbytes);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	t = tensor_add(f, "t", nbytes);
 	callers_make(&c, &nbytes, 1, &seed);
-	tensor_store(&f, t, 1);
-	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
-	OK(&f, nvs_tensor_swap_in_to(f.engine, &t, c.data, 1, &f.error));
-	expect_error(&f, sole_wait(f.engine, &t, 1, -1, &f.error), -EIO, "t: reading /");
-	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	OK(&f, nvs_tensor_swap_in_to(f.engine, &t, c.data, 1, &f.error));
-	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
+	tensor_store(f, t, 1);
+	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
+	OK(f, nvs_tensor_swap_in_to(f->engine, &t, c.data, 1, &f->error));
+	expect_error(f, sole_wait(f->engine, &t, 1, -1, &f->error), -EIO, "t: reading /");
+	STATE(f, t, NVS_ON_DRIVE, false, 0);
+	OK(f, nvs_tensor_swap_in_to(f->engine, &t, c.data, 1, &f->error));
+	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
 	assert_true(filled(c.data[0], nbytes, 1));
 	free(c.memory);
-	fixture_close(&f);
 }

@@ -5,6 +5,8 @@
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
 
+ONE_ENGINE
+
 #define PART (64 * KIB)
 
 typedef long call(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n);
@@ -75,79 +77,73 @@ static call *const calls[] = {register_, forget,  pin,	    swap_in,	   prefetch,
 
 TEST(null_arguments_are_refused)
 {
-	struct fixture f;
 	struct nvs_tensor *tensors[2] = {NULL, NULL};
 
-	OPEN(&f, .place = PLACE_DISK);
-	tensors[0] = tensor_add(&f, "t", PART);
-	tensor_store(&f, tensors[0], 1);
+	OPEN(f, .place = PLACE_DISK);
+	tensors[0] = tensor_add(f, "t", PART);
+	tensor_store(f, tensors[0], 1);
 	for (size_t i = 0; i < LENGTH(calls); i++) {
 		assert_int_equal(calls[i](NULL, tensors, 1), -EINVAL);
-		assert_int_equal(calls[i](f.engine, NULL, 1), -EINVAL);
-		assert_int_equal(calls[i](f.engine, tensors, 2), -EINVAL);
+		assert_int_equal(calls[i](f->engine, NULL, 1), -EINVAL);
+		assert_int_equal(calls[i](f->engine, tensors, 2), -EINVAL);
 	}
-	STATE(&f, tensors[0], NVS_ON_DRIVE, false, 0);
+	STATE(f, tensors[0], NVS_ON_DRIVE, false, 0);
 	assert_null(nvs_tensor_data(NULL));
 	assert_null(nvs_tensor_find(NULL, "t"));
-	assert_null(nvs_tensor_find(f.engine, NULL));
-	fixture_close(&f);
+	assert_null(nvs_tensor_find(f->engine, NULL));
 }
 
 TEST(tensors_of_another_engine_are_refused)
 {
-	struct fixture f, other;
+	struct fixture other;
 	struct nvs_tensor *tensors[2];
 	struct nvs_tensor_info info = {.size = sizeof(info)};
 	struct nvs_tensor_range range = {sizeof(range), NULL, 0, 1, memory};
 
-	OPEN(&f, .place = PLACE_DISK);
+	OPEN(f, .place = PLACE_DISK);
 	OPEN(&other, .place = PLACE_DISK);
-	tensors[0] = tensor_add(&f, "t", PART);
+	tensors[0] = tensor_add(f, "t", PART);
 	tensors[1] = range.tensor = tensor_add(&other, "u", PART);
-	tensor_store(&f, tensors[0], 1);
+	tensor_store(f, tensors[0], 1);
 	tensor_store(&other, tensors[1], 2);
 	for (size_t i = 0; i < LENGTH(calls); i++)
-		assert_int_equal(calls[i](f.engine, tensors, 2), -EINVAL);
-	assert_int_equal(nvs_tensor_get_info(f.engine, tensors[1], &info), -EINVAL);
-	expect_error(&f, nvs_tensor_rename(f.engine, tensors[1], "v", &f.error), -EINVAL,
+		assert_int_equal(calls[i](f->engine, tensors, 2), -EINVAL);
+	assert_int_equal(nvs_tensor_get_info(f->engine, tensors[1], &info), -EINVAL);
+	expect_error(f, nvs_tensor_rename(f->engine, tensors[1], "v", &f->error), -EINVAL,
 		     "another engine");
-	expect_error(&f, nvs_tensor_read(f.engine, &range, 1, &f.error), -EINVAL, "another engine");
-	tensor_compare(&f, tensors[0], 1);
+	expect_error(f, nvs_tensor_read(f->engine, &range, 1, &f->error), -EINVAL,
+		     "another engine");
+	tensor_compare(f, tensors[0], 1);
 	tensor_compare(&other, tensors[1], 2);
 	fixture_close(&other);
-	fixture_close(&f);
 }
 
 TEST(external_memory_that_is_null_is_refused)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	void *to = NULL;
 	const void *from = NULL;
 
-	OPEN(&f, .place = PLACE_DISK);
-	t = tensor_add(&f, "t", PART);
-	tensor_store(&f, t, 1);
-	assert_int_equal(nvs_tensor_swap_out_from(f.engine, &t, NULL, 1, NULL), -EINVAL);
-	assert_int_equal(nvs_tensor_swap_in_to(f.engine, &t, NULL, 1, NULL), -EINVAL);
-	expect_error(&f, nvs_tensor_swap_out_from(f.engine, &t, &from, 1, &f.error), -EINVAL, "t");
-	expect_error(&f, nvs_tensor_swap_in_to(f.engine, &t, &to, 1, &f.error), -EINVAL, "t");
-	tensor_compare(&f, t, 1);
-	fixture_close(&f);
+	OPEN(f, .place = PLACE_DISK);
+	t = tensor_add(f, "t", PART);
+	tensor_store(f, t, 1);
+	assert_int_equal(nvs_tensor_swap_out_from(f->engine, &t, NULL, 1, NULL), -EINVAL);
+	assert_int_equal(nvs_tensor_swap_in_to(f->engine, &t, NULL, 1, NULL), -EINVAL);
+	expect_error(f, nvs_tensor_swap_out_from(f->engine, &t, &from, 1, &f->error), -EINVAL, "t");
+	expect_error(f, nvs_tensor_swap_in_to(f->engine, &t, &to, 1, &f->error), -EINVAL, "t");
+	tensor_compare(f, t, 1);
 }
 
 TEST(a_release_that_is_neither_clean_nor_dirty_is_refused)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t pin;
 
-	OPEN(&f, .place = PLACE_DISK);
-	t = tensor_add(&f, "t", PART);
-	OK(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &pin, &f.error));
-	expect_error(&f, nvs_tensor_release(f.engine, &t, 1, pin, (enum nvs_how)2, &f.error),
+	OPEN(f, .place = PLACE_DISK);
+	t = tensor_add(f, "t", PART);
+	OK(f, nvs_tensor_pin(f->engine, &t, 1, 0, &pin, &f->error));
+	expect_error(f, nvs_tensor_release(f->engine, &t, 1, pin, (enum nvs_how)2, &f->error),
 		     -EINVAL, "how");
-	STATE(&f, t, NVS_RESIDENT, false, 1);
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+	STATE(f, t, NVS_RESIDENT, false, 1);
+	OK(f, nvs_tensor_release(f->engine, &t, 1, pin, NVS_CLEAN, &f->error));
 }

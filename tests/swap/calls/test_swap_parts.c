@@ -4,13 +4,14 @@
  * pool, and no byte of the caller's memory beyond it is touched.
  */
 #include "store/member/member.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap/contents_fixture.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
+
+ONE_ENGINE
 
 #define GUARD	64
 #define OUTSIDE 0x5a
@@ -38,7 +39,7 @@ static void expect_part(const struct contents *c, size_t i, const struct nvs_ten
 		assert_true(part[k] == OUTSIDE && part[GUARD + range->nbytes + k] == OUTSIDE);
 }
 
-static uint64_t file_offset(struct fixture *f, struct nvs_tensor *t)
+static uint64_t file_offset(struct nvs_tensor *t)
 {
 	return LABEL_AREA_BYTES + info_of(f, t).store_offset;
 }
@@ -49,13 +50,12 @@ static void read_parts(const struct setup *setup, bool resident)
 	struct nvs_tensor_range ranges[TENSORS];
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
-	struct fixture f;
 	uint64_t seed = seed_of_run();
 
-	fixture_open(&f, setup);
-	contents_store(&c, &f, t);
+	fixture_open(f, setup);
+	contents_store(&c, f, t);
 	if (resident)
-		contents_load(&f, t);
+		contents_load(f, t);
 	for (int round = 0; round < 60; round++) {
 		for (size_t i = 0; i < TENSORS; i++) {
 			uint64_t offset = round == 0 ? 0 : below(&seed, tensor_lengths[i] + 1);
@@ -64,15 +64,15 @@ static void read_parts(const struct setup *setup, bool resident)
 			ranges[i] = range_of(t, i, offset,
 					     round % 3 ? below(&seed, left + 1) : left);
 		}
-		OK(&f, nvs_tensor_read(f.engine, ranges, TENSORS, &f.error));
-		OK(&f, nvs_tensor_wait(f.engine, t, TENSORS, 0, -1, &f.error));
+		OK(f, nvs_tensor_read(f->engine, ranges, TENSORS, &f->error));
+		OK(f, nvs_tensor_wait(f->engine, t, TENSORS, 0, -1, &f->error));
 		for (size_t i = 0; i < TENSORS; i++) {
 			expect_part(&c, i, &ranges[i]);
-			STATE(&f, t[i], resident ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
+			STATE(f, t[i], resident ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
 		}
 	}
 	contents_free(&c);
-	fixture_close(&f);
+	fixture_close(f);
 }
 
 TEST(reads_any_range_at_any_alignment)
@@ -99,21 +99,19 @@ TEST(a_part_of_a_dirty_tensor_has_its_newest_bytes)
 	struct nvs_tensor_range range;
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	contents_store(&c, &f, t);
-	tensor_write(&f, t[1], 77);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	contents_store(&c, f, t);
+	tensor_write(f, t[1], 77);
 	fill(c.whole[1], tensor_lengths[1], 77);
 	range = range_of(t, 1, 12345, 4321);
-	sim_forget_counts(f.sim);
-	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, 0, &f.error));
+	sim_forget_counts(f->sim);
+	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, 0, &f->error));
 	expect_part(&c, 1, &range);
-	assert_int_equal(sim_ios(f.sim, NVS_READ), 0);
-	STATE(&f, t[1], NVS_RESIDENT, true, 0);
+	assert_int_equal(sim_ios(f->sim, NVS_READ), 0);
+	STATE(f, t[1], NVS_RESIDENT, true, 0);
 	contents_free(&c);
-	fixture_close(&f);
 }
 
 TEST(reads_little_more_than_the_part_and_needs_no_pool)
@@ -122,21 +120,19 @@ TEST(reads_little_more_than_the_part_and_needs_no_pool)
 	struct nvs_tensor *t[TENSORS];
 	struct sim_counts counts;
 	struct contents c;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 64 * KIB, .simulated = true);
-	contents_store(&c, &f, t);
-	sim_forget_counts(f.sim);
+	OPEN(f, .place = PLACE_DISK, .pool_bytes = 64 * KIB, .simulated = true);
+	contents_store(&c, f, t);
+	sim_forget_counts(f->sim);
 	range = range_of(t, 2, 300001, 5000);
-	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t[2], 1, 0, -1, &f.error));
+	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &t[2], 1, 0, -1, &f->error));
 	expect_part(&c, 2, &range);
-	sim_get(f.sim, &counts);
+	sim_get(f->sim, &counts);
 	assert_true(counts.bytes[NVS_READ] >= 5000 && counts.bytes[NVS_READ] <= 5000 + 2 * 4096);
-	assert_int_equal(stats_of(&f).pool.used_max, 0);
-	assert_int_equal(stats_of(&f).swapped_in, 5000);
+	assert_int_equal(stats_of(f).pool.used_max, 0);
+	assert_int_equal(stats_of(f).swapped_in, 5000);
 	contents_free(&c);
-	fixture_close(&f);
 }
 
 TEST(a_part_in_flight_keeps_the_tensor_busy)
@@ -144,26 +140,24 @@ TEST(a_part_in_flight_keeps_the_tensor_busy)
 	struct nvs_tensor_range range;
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	contents_store(&c, &f, t);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	contents_store(&c, f, t);
 	range = range_of(t, 1, 5, 600);
-	sim_hold(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
-	STATE(&f, t[1], NVS_READING, false, 0);
-	expect_error(&f, nvs_tensor_read(f.engine, &range, 1, &f.error), -EBUSY, "t1");
-	expect_error(&f, nvs_tensor_forget(f.engine, &t[1], 1, &f.error), -EBUSY, "t1");
-	expect_error(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, 0, &f.error), -EAGAIN, "t1");
-	sim_go(f.sim, SIM_READS);
+	sim_hold(f->sim, SIM_READS);
+	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
+	STATE(f, t[1], NVS_READING, false, 0);
+	expect_error(f, nvs_tensor_read(f->engine, &range, 1, &f->error), -EBUSY, "t1");
+	expect_error(f, nvs_tensor_forget(f->engine, &t[1], 1, &f->error), -EBUSY, "t1");
+	expect_error(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, 0, &f->error), -EAGAIN, "t1");
+	sim_go(f->sim, SIM_READS);
 	/* Closing would wait, too. */
-	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error));
+	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error));
 	expect_part(&c, 1, &range);
-	OK(&f, sole_pin(f.engine, &t[1], 1, 0, &f.error));
-	expect_error(&f, nvs_tensor_read(f.engine, &range, 1, &f.error), -EBUSY, "t1 is pinned");
-	OK(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
+	OK(f, sole_pin(f->engine, &t[1], 1, 0, &f->error));
+	expect_error(f, nvs_tensor_read(f->engine, &range, 1, &f->error), -EBUSY, "t1 is pinned");
+	OK(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error));
 	contents_free(&c);
-	fixture_close(&f);
 }
 
 TEST(a_failed_read_is_that_of_its_tensor_alone)
@@ -171,31 +165,29 @@ TEST(a_failed_read_is_that_of_its_tensor_alone)
 	struct nvs_tensor_range ranges[TENSORS];
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	contents_store(&c, &f, t);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	contents_store(&c, f, t);
 	for (size_t i = 0; i < TENSORS; i++)
 		ranges[i] = range_of(t, i, tensor_lengths[i] / 2,
 				     tensor_lengths[i] - tensor_lengths[i] / 2);
-	sim_fault(f.sim, &(const struct sim_rule){.fault = SIM_ERROR,
-						  .error = EIO,
-						  .reads = true,
-						  .from = file_offset(&f, t[1]) + 40000,
-						  .to = file_offset(&f, t[1]) + 40001});
-	OK(&f, nvs_tensor_read(f.engine, ranges, TENSORS, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, t, TENSORS, 0, -1, &f.error), -EIO,
+	sim_fault(f->sim, &(const struct sim_rule){.fault = SIM_ERROR,
+						   .error = EIO,
+						   .reads = true,
+						   .from = file_offset(t[1]) + 40000,
+						   .to = file_offset(t[1]) + 40001});
+	OK(f, nvs_tensor_read(f->engine, ranges, TENSORS, &f->error));
+	expect_error(f, nvs_tensor_wait(f->engine, t, TENSORS, 0, -1, &f->error), -EIO,
 		     "t1: reading /");
 	expect_part(&c, 0, &ranges[0]);
 	expect_part(&c, 2, &ranges[2]);
-	sim_no_faults(f.sim);
-	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
+	sim_no_faults(f->sim);
+	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
 	ranges[1] = range_of(t, 1, 0, tensor_lengths[1]);
-	OK(&f, nvs_tensor_read(f.engine, &ranges[1], 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error));
+	OK(f, nvs_tensor_read(f->engine, &ranges[1], 1, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error));
 	expect_part(&c, 1, &ranges[1]);
 	contents_free(&c);
-	fixture_close(&f);
 }
 
 #define MANY 40
@@ -207,13 +199,12 @@ static void read_many(bool resident)
 	struct nvs_tensor_range ranges[MANY];
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
-	struct fixture f;
 	uint64_t seed = seed_of_run();
 
-	OPEN(&f, .place = PLACE_DISK);
-	contents_store(&c, &f, t);
+	OPEN(f, .place = PLACE_DISK);
+	contents_store(&c, f, t);
 	if (resident)
-		contents_load(&f, t);
+		contents_load(f, t);
 	for (size_t k = 0; k < MANY; k++) {
 		size_t i = 1 + below(&seed, 2);
 
@@ -224,14 +215,14 @@ static void read_many(bool resident)
 						  .nbytes = k % 5 ? below(&seed, 1001) : 0,
 						  .data = memory[k]};
 	}
-	OK(&f, nvs_tensor_read(f.engine, ranges, MANY, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, TENSORS, 0, -1, &f.error));
+	OK(f, nvs_tensor_read(f->engine, ranges, MANY, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, t, TENSORS, 0, -1, &f->error));
 	for (size_t k = 0; k < MANY; k++)
 		assert_memory_equal(memory[k],
 				    c.whole[ranges[k].tensor == t[1] ? 1 : 2] + ranges[k].offset,
 				    ranges[k].nbytes);
 	contents_free(&c);
-	fixture_close(&f);
+	fixture_close(f);
 }
 
 TEST(reads_several_ranges_of_one_tensor_in_one_call)
@@ -246,27 +237,25 @@ TEST(a_failed_range_ends_those_of_its_tensor_behind_it)
 	struct nvs_tensor_range ranges[3];
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
-	struct fixture f;
 	char memory[3][10] = {{0}};
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	contents_store(&c, &f, t);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	contents_store(&c, f, t);
 	for (size_t k = 0; k < 3; k++)
 		ranges[k] = (struct nvs_tensor_range){sizeof(ranges[k]), t[1], k * 20000, 10,
 						      memory[k]};
-	sim_fail(f.sim, NVS_READ, 1, EIO, 1);
-	sim_forget_counts(f.sim);
-	OK(&f, nvs_tensor_read(f.engine, ranges, 3, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, t, TENSORS, 0, -1, &f.error), -EIO,
+	sim_fail(f->sim, NVS_READ, 1, EIO, 1);
+	sim_forget_counts(f->sim);
+	OK(f, nvs_tensor_read(f->engine, ranges, 3, &f->error));
+	expect_error(f, nvs_tensor_wait(f->engine, t, TENSORS, 0, -1, &f->error), -EIO,
 		     "t1: reading /");
-	assert_int_equal(sim_ios(f.sim, NVS_READ), 2);
+	assert_int_equal(sim_ios(f->sim, NVS_READ), 2);
 	assert_memory_equal(memory[0], c.whole[1], 10);
-	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
-	OK(&f, nvs_tensor_read(f.engine, ranges, 3, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, TENSORS, 0, -1, &f.error));
+	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
+	OK(f, nvs_tensor_read(f->engine, ranges, 3, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, t, TENSORS, 0, -1, &f->error));
 	assert_memory_equal(memory[2], c.whole[1] + 40000, 10);
 	contents_free(&c);
-	fixture_close(&f);
 }
 
 TEST(reading_a_part_is_in_the_trace)
@@ -276,18 +265,17 @@ TEST(reading_a_part_is_in_the_trace)
 	struct nvs_trace *trace;
 	char path[512], text[16384] = "";
 	struct contents c;
-	struct fixture f;
 	FILE *file;
 
 	assert_int_equal(nvs_trace_open(&trace, 100, NULL), 0);
-	INIT(&f, .place = PLACE_DISK);
-	f.config.trace = trace;
-	OK(&f, fixture_reopen(&f));
-	contents_store(&c, &f, t);
+	INIT(f, .place = PLACE_DISK);
+	f->config.trace = trace;
+	OK(f, fixture_reopen(f));
+	contents_store(&c, f, t);
 	range = range_of(t, 2, 5, 10);
-	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t[2], 1, 0, -1, &f.error));
-	snprintf(path, sizeof(path), "%s/trace.json", f.paths[0]);
+	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &t[2], 1, 0, -1, &f->error));
+	snprintf(path, sizeof(path), "%s/trace.json", f->paths[0]);
 	assert_int_equal(nvs_trace_write(trace, path, NULL, NULL), 0);
 	file = fopen(path, "r");
 	assert_non_null(file);
@@ -296,7 +284,7 @@ TEST(reading_a_part_is_in_the_trace)
 	unlink(path);
 	assert_non_null(strstr(text, "\"call\":\"read-part\""));
 	contents_free(&c);
-	fixture_close(&f);
+	fixture_close(f);
 	nvs_trace_close(trace);
 }
 
@@ -305,20 +293,18 @@ TEST(only_a_range_of_all_bytes_is_verified)
 	struct nvs_tensor_range range;
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true, .verify = true);
-	contents_store(&c, &f, t);
-	tensor_flip(&f, t[1], 100);
+	OPEN(f, .place = PLACE_DISK, .keep = true, .verify = true);
+	contents_store(&c, f, t);
+	tensor_flip(f, t[1], 100);
 	range = range_of(t, 1, 200, tensor_lengths[1] - 200);
-	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error));
+	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error));
 	expect_part(&c, 1, &range);
 	range = range_of(t, 1, 0, tensor_lengths[1]);
-	OK(&f, nvs_tensor_read(f.engine, &range, 1, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error), -EBADMSG, "t1");
+	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
+	expect_error(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error), -EBADMSG, "t1");
 	contents_free(&c);
-	fixture_close(&f);
 }
 
 TEST(ranges_that_are_wrong_are_refused)
@@ -326,39 +312,37 @@ TEST(ranges_that_are_wrong_are_refused)
 	struct nvs_tensor_range good, bad;
 	struct nvs_tensor *t[TENSORS], *empty;
 	struct contents c;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK);
-	contents_store(&c, &f, t);
+	OPEN(f, .place = PLACE_DISK);
+	contents_store(&c, f, t);
 	good = range_of(t, 1, 0, tensor_lengths[1]);
-	OK(&f, nvs_tensor_read(f.engine, NULL, 0, &f.error));
-	expect_error(&f, nvs_tensor_read(NULL, &good, 1, &f.error), -EINVAL, "engine");
-	expect_error(&f, nvs_tensor_read(f.engine, NULL, 1, &f.error), -EINVAL, "ranges");
+	OK(f, nvs_tensor_read(f->engine, NULL, 0, &f->error));
+	expect_error(f, nvs_tensor_read(NULL, &good, 1, &f->error), -EINVAL, "engine");
+	expect_error(f, nvs_tensor_read(f->engine, NULL, 1, &f->error), -EINVAL, "ranges");
 	bad = good;
 	bad.size = 0;
-	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "size");
+	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -EINVAL, "size");
 	bad = good;
 	bad.tensor = NULL;
-	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "NULL");
+	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -EINVAL, "NULL");
 	bad = good;
 	bad.data = NULL;
-	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "data");
+	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -EINVAL, "data");
 	bad = good;
 	bad.offset = 1;
-	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "70001 bytes");
+	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -EINVAL, "70001 bytes");
 	bad.offset = UINT64_MAX;
-	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "t1");
+	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -EINVAL, "t1");
 	bad.offset = tensor_lengths[1];
 	bad.nbytes = UINT64_MAX;
-	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -EINVAL, "t1");
-	empty = tensor_add(&f, "empty", 10);
+	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -EINVAL, "t1");
+	empty = tensor_add(f, "empty", 10);
 	bad = good;
 	bad.tensor = empty;
 	bad.nbytes = 5;
-	expect_error(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error), -ENODATA, "empty");
+	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -ENODATA, "empty");
 	bad.nbytes = 0;
-	OK(&f, nvs_tensor_read(f.engine, &bad, 1, &f.error));
-	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
+	OK(f, nvs_tensor_read(f->engine, &bad, 1, &f->error));
+	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
 	contents_free(&c);
-	fixture_close(&f);
 }

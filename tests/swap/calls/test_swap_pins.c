@@ -7,9 +7,11 @@
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
 
+ONE_ENGINE
+
 #define PART (64 * KIB)
 
-static void open_with_stored(struct fixture *f, struct nvs_tensor **t, size_t n)
+static void open_with_stored(struct nvs_tensor **t, size_t n)
 {
 	uint64_t nbytes[8];
 
@@ -23,209 +25,191 @@ static void open_with_stored(struct fixture *f, struct nvs_tensor **t, size_t n)
 
 TEST(a_failed_read_is_reported_to_each_pin_and_ends_no_later_one)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t a, b, again;
 
-	open_with_stored(&f, &t, 1);
-	sim_hold(f.sim, SIM_READS);
-	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &a, &f.error));
-	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &b, &f.error));
-	sim_go(f.sim, SIM_READS);
-	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, a, -1, &f.error), -EIO, "t0: reading /");
-	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &again, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, again, -1, &f.error));
+	open_with_stored(&t, 1);
+	sim_hold(f->sim, SIM_READS);
+	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
+	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &a, &f->error));
+	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &b, &f->error));
+	sim_go(f->sim, SIM_READS);
+	expect_error(f, nvs_tensor_wait(f->engine, &t, 1, a, -1, &f->error), -EIO, "t0: reading /");
+	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &again, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &t, 1, again, -1, &f->error));
 	/* B gets the error of its own read, and has nothing to release. */
-	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, b, -1, &f.error), -EIO, "t0: reading /");
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, b, NVS_CLEAN, &f.error));
-	STATE(&f, t, NVS_RESIDENT, false, 1);
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, again, 0, &f.error));
+	expect_error(f, nvs_tensor_wait(f->engine, &t, 1, b, -1, &f->error), -EIO, "t0: reading /");
+	OK(f, nvs_tensor_release(f->engine, &t, 1, b, NVS_CLEAN, &f->error));
+	STATE(f, t, NVS_RESIDENT, false, 1);
+	OK(f, nvs_tensor_wait(f->engine, &t, 1, again, 0, &f->error));
 	assert_true(filled(nvs_tensor_data(t), PART, 0));
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, again, NVS_CLEAN, &f.error));
-	STATE(&f, t, NVS_RESIDENT, false, 0);
-	fixture_close(&f);
+	OK(f, nvs_tensor_release(f->engine, &t, 1, again, NVS_CLEAN, &f->error));
+	STATE(f, t, NVS_RESIDENT, false, 0);
 }
 
 TEST(a_failed_read_is_reported_while_a_later_one_is_in_flight)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t a, b;
 
-	open_with_stored(&f, &t, 1);
-	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &a, &f.error));
-	assert_int_equal(nvs_tensor_wait(f.engine, &t, 1, a, -1, NULL), -EIO);
-	sim_hold(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &b, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, &t, 1, a, -1, &f.error), -EIO, "t0: reading /");
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, a, NVS_CLEAN, &f.error));
-	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, b, -1, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, b, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+	open_with_stored(&t, 1);
+	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
+	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &a, &f->error));
+	assert_int_equal(nvs_tensor_wait(f->engine, &t, 1, a, -1, NULL), -EIO);
+	sim_hold(f->sim, SIM_READS);
+	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &b, &f->error));
+	expect_error(f, nvs_tensor_wait(f->engine, &t, 1, a, -1, &f->error), -EIO, "t0: reading /");
+	OK(f, nvs_tensor_release(f->engine, &t, 1, a, NVS_CLEAN, &f->error));
+	sim_go(f->sim, SIM_READS);
+	OK(f, nvs_tensor_wait(f->engine, &t, 1, b, -1, &f->error));
+	OK(f, nvs_tensor_release(f->engine, &t, 1, b, NVS_CLEAN, &f->error));
 }
 
 TEST(one_release_unpins_the_rest_of_a_failed_batch)
 {
-	struct fixture f;
 	struct nvs_tensor *t[3];
 	uint64_t pin;
 
-	open_with_stored(&f, t, 3);
-	tensor_compare(&f, t[0], 0);
-	tensor_compare(&f, t[2], 2);
-	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
-	OK(&f, nvs_tensor_swap_in(f.engine, t, 3, 0, &pin, &f.error));
-	expect_error(&f, nvs_tensor_wait(f.engine, t, 3, pin, -1, &f.error), -EIO, "t1: reading /");
-	STATE(&f, t[0], NVS_RESIDENT, false, 1);
-	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
-	OK(&f, nvs_tensor_release(f.engine, t, 3, pin, NVS_CLEAN, &f.error));
-	STATE(&f, t[0], NVS_RESIDENT, false, 0);
-	STATE(&f, t[2], NVS_RESIDENT, false, 0);
-	OK(&f, nvs_tensor_swap_in(f.engine, t, 3, 0, &pin, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, 3, pin, -1, &f.error));
+	open_with_stored(t, 3);
+	tensor_compare(f, t[0], 0);
+	tensor_compare(f, t[2], 2);
+	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
+	OK(f, nvs_tensor_swap_in(f->engine, t, 3, 0, &pin, &f->error));
+	expect_error(f, nvs_tensor_wait(f->engine, t, 3, pin, -1, &f->error), -EIO,
+		     "t1: reading /");
+	STATE(f, t[0], NVS_RESIDENT, false, 1);
+	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
+	OK(f, nvs_tensor_release(f->engine, t, 3, pin, NVS_CLEAN, &f->error));
+	STATE(f, t[0], NVS_RESIDENT, false, 0);
+	STATE(f, t[2], NVS_RESIDENT, false, 0);
+	OK(f, nvs_tensor_swap_in(f->engine, t, 3, 0, &pin, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, t, 3, pin, -1, &f->error));
 	for (size_t i = 0; i < 3; i++) {
-		STATE(&f, t[i], NVS_RESIDENT, false, 1);
+		STATE(f, t[i], NVS_RESIDENT, false, 1);
 		assert_true(filled(nvs_tensor_data(t[i]), PART, i));
 	}
-	OK(&f, nvs_tensor_release(f.engine, t, 3, pin, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+	OK(f, nvs_tensor_release(f->engine, t, 3, pin, NVS_CLEAN, &f->error));
 }
 
 TEST(a_pin_is_ended_by_its_own_number_alone)
 {
-	struct fixture f;
 	struct nvs_tensor *t[2];
 	uint64_t a, b;
 
-	open_with_stored(&f, t, 2);
-	OK(&f, nvs_tensor_swap_in(f.engine, t, 2, 0, &a, &f.error));
-	OK(&f, nvs_tensor_swap_in(f.engine, t, 1, 0, &b, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, t, 2, a, -1, &f.error));
-	expect_error(&f, nvs_tensor_release(f.engine, t, 2, b, NVS_CLEAN, &f.error), -EINVAL,
+	open_with_stored(t, 2);
+	OK(f, nvs_tensor_swap_in(f->engine, t, 2, 0, &a, &f->error));
+	OK(f, nvs_tensor_swap_in(f->engine, t, 1, 0, &b, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, t, 2, a, -1, &f->error));
+	expect_error(f, nvs_tensor_release(f->engine, t, 2, b, NVS_CLEAN, &f->error), -EINVAL,
 		     "t1 is not pinned by pin");
-	STATE(&f, t[0], NVS_RESIDENT, false, 2);
-	OK(&f, nvs_tensor_release(f.engine, t, 2, a, NVS_CLEAN, &f.error));
-	expect_error(&f, nvs_tensor_release(f.engine, t, 1, a, NVS_CLEAN, &f.error), -EINVAL,
+	STATE(f, t[0], NVS_RESIDENT, false, 2);
+	OK(f, nvs_tensor_release(f->engine, t, 2, a, NVS_CLEAN, &f->error));
+	expect_error(f, nvs_tensor_release(f->engine, t, 1, a, NVS_CLEAN, &f->error), -EINVAL,
 		     "t0 is not pinned by pin");
-	expect_error(&f, nvs_tensor_wait(f.engine, t, 1, a, -1, &f.error), -EINVAL, "t0");
-	expect_error(&f, nvs_tensor_release(f.engine, t, 1, 0, NVS_CLEAN, &f.error), -EINVAL, "t0");
-	expect_error(&f, nvs_tensor_release(f.engine, t, 1, UINT64_MAX, NVS_CLEAN, &f.error),
+	expect_error(f, nvs_tensor_wait(f->engine, t, 1, a, -1, &f->error), -EINVAL, "t0");
+	expect_error(f, nvs_tensor_release(f->engine, t, 1, 0, NVS_CLEAN, &f->error), -EINVAL,
+		     "t0");
+	expect_error(f, nvs_tensor_release(f->engine, t, 1, UINT64_MAX, NVS_CLEAN, &f->error),
 		     -EINVAL, "t0");
-	STATE(&f, t[0], NVS_RESIDENT, false, 1);
-	OK(&f, nvs_tensor_release(f.engine, t, 1, b, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+	STATE(f, t[0], NVS_RESIDENT, false, 1);
+	OK(f, nvs_tensor_release(f->engine, t, 1, b, NVS_CLEAN, &f->error));
 }
 
 TEST(a_tensor_has_any_number_of_pins)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t pins[100], seed = seed_of_run();
 
-	open_with_stored(&f, &t, 1);
+	open_with_stored(&t, 1);
 	for (size_t i = 0; i < 100; i++) {
-		OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &pins[i], &f.error));
-		OK(&f, nvs_tensor_wait(f.engine, &t, 1, pins[i], -1, &f.error));
+		OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &pins[i], &f->error));
+		OK(f, nvs_tensor_wait(f->engine, &t, 1, pins[i], -1, &f->error));
 	}
-	STATE(&f, t, NVS_RESIDENT, false, 100);
+	STATE(f, t, NVS_RESIDENT, false, 100);
 	for (size_t n = 100; n; n--) {
 		size_t k = below(&seed, n);
 
-		OK(&f, nvs_tensor_release(f.engine, &t, 1, pins[k], NVS_CLEAN, &f.error));
-		assert_int_equal(nvs_tensor_release(f.engine, &t, 1, pins[k], NVS_CLEAN, NULL),
+		OK(f, nvs_tensor_release(f->engine, &t, 1, pins[k], NVS_CLEAN, &f->error));
+		assert_int_equal(nvs_tensor_release(f->engine, &t, 1, pins[k], NVS_CLEAN, NULL),
 				 -EINVAL);
 		pins[k] = pins[n - 1];
 	}
-	STATE(&f, t, NVS_RESIDENT, false, 0);
-	fixture_close(&f);
+	STATE(f, t, NVS_RESIDENT, false, 0);
 }
 
 TEST(a_call_that_fails_makes_no_pin)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t pin = 1;
 
-	OPEN(&f, .place = PLACE_DISK);
-	t = tensor_add(&f, "t", PART);
-	expect_error(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &pin, &f.error), -ENODATA, "t");
+	OPEN(f, .place = PLACE_DISK);
+	t = tensor_add(f, "t", PART);
+	expect_error(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &pin, &f->error), -ENODATA, "t");
 	assert_int_equal(pin, 0);
-	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, 0, NULL, &f.error), -EINVAL, "pin");
-	STATE(&f, t, NVS_EMPTY, false, 0);
-	fixture_close(&f);
+	expect_error(f, nvs_tensor_pin(f->engine, &t, 1, 0, NULL, &f->error), -EINVAL, "pin");
+	STATE(f, t, NVS_EMPTY, false, 0);
 }
 
 /* ---- Leases released clean ---- */
 
 TEST(a_clean_release_of_a_lease_finds_the_last_finished_contents)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t pin;
 
-	open_with_stored(&f, &t, 1);
-	tensor_write(&f, t, 7);
-	STATE(&f, t, NVS_RESIDENT, true, 0);
-	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &pin, &f.error));
+	open_with_stored(&t, 1);
+	tensor_write(f, t, 7);
+	STATE(f, t, NVS_RESIDENT, true, 0);
+	OK(f, nvs_tensor_pin(f->engine, &t, 1, -1, &pin, &f->error));
 	fill(nvs_tensor_data(t), PART, 8);
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
-	tensor_compare(&f, t, 7);
-	fixture_close(&f);
+	OK(f, nvs_tensor_release(f->engine, &t, 1, pin, NVS_CLEAN, &f->error));
+	tensor_compare(f, t, 7);
 }
 
 TEST(a_lease_that_may_not_wait_starts_to_write_the_finished_contents)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t pin;
 
-	open_with_stored(&f, &t, 1);
-	tensor_write(&f, t, 7);
-	sim_hold(f.sim, SIM_WRITES);
-	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &pin, &f.error), -EAGAIN, "in flight");
-	STATE(&f, t, NVS_WRITING, false, 0);
-	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &pin, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
-	tensor_compare(&f, t, 7);
-	fixture_close(&f);
+	open_with_stored(&t, 1);
+	tensor_write(f, t, 7);
+	sim_hold(f->sim, SIM_WRITES);
+	expect_error(f, nvs_tensor_pin(f->engine, &t, 1, 0, &pin, &f->error), -EAGAIN, "in flight");
+	STATE(f, t, NVS_WRITING, false, 0);
+	sim_go(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_pin(f->engine, &t, 1, -1, &pin, &f->error));
+	OK(f, nvs_tensor_release(f->engine, &t, 1, pin, NVS_CLEAN, &f->error));
+	tensor_compare(f, t, 7);
 }
 
 TEST(a_lease_fails_if_the_finished_contents_cannot_be_written)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t pin;
 
-	open_with_stored(&f, &t, 1);
-	tensor_write(&f, t, 7);
-	sim_fail(f.sim, NVS_WRITE, 0, ENOSPC, 1);
-	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &pin, &f.error), -ENOSPC,
+	open_with_stored(&t, 1);
+	tensor_write(f, t, 7);
+	sim_fail(f->sim, NVS_WRITE, 0, ENOSPC, 1);
+	expect_error(f, nvs_tensor_pin(f->engine, &t, 1, -1, &pin, &f->error), -ENOSPC,
 		     "t0: writing /");
-	tensor_compare(&f, t, 7);
-	OK(&f, nvs_tensor_pin(f.engine, &t, 1, -1, &pin, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, pin, NVS_CLEAN, &f.error));
-	tensor_compare(&f, t, 7);
-	fixture_close(&f);
+	tensor_compare(f, t, 7);
+	OK(f, nvs_tensor_pin(f->engine, &t, 1, -1, &pin, &f->error));
+	OK(f, nvs_tensor_release(f->engine, &t, 1, pin, NVS_CLEAN, &f->error));
+	tensor_compare(f, t, 7);
 }
 
 TEST(a_lease_does_not_overwrite_contents_pinned_by_another_call)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 	uint64_t a, b, lease;
 
-	open_with_stored(&f, &t, 1);
-	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &a, &f.error));
-	OK(&f, nvs_tensor_swap_in(f.engine, &t, 1, 0, &b, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &t, 1, a, -1, &f.error));
+	open_with_stored(&t, 1);
+	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &a, &f->error));
+	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &b, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &t, 1, a, -1, &f->error));
 	fill(nvs_tensor_data(t), PART, 7);
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, a, NVS_DIRTY, &f.error));
-	expect_error(&f, nvs_tensor_pin(f.engine, &t, 1, 0, &lease, &f.error), -EBUSY, "t0");
-	OK(&f, nvs_tensor_release(f.engine, &t, 1, b, NVS_CLEAN, &f.error));
-	tensor_compare(&f, t, 7);
-	fixture_close(&f);
+	OK(f, nvs_tensor_release(f->engine, &t, 1, a, NVS_DIRTY, &f->error));
+	expect_error(f, nvs_tensor_pin(f->engine, &t, 1, 0, &lease, &f->error), -EBUSY, "t0");
+	OK(f, nvs_tensor_release(f->engine, &t, 1, b, NVS_CLEAN, &f->error));
+	tensor_compare(f, t, 7);
 }

@@ -4,7 +4,6 @@
  * call, with the copy-on-write of a kept store and its checksums.
  */
 #include "store/member/member.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap/contents_fixture.h"
 
@@ -12,8 +11,10 @@
 #include <sched.h>
 #include <stdatomic.h>
 
+ONE_ENGINE
+
 /* What the drive has, read without the pool. */
-static void expect_on_drive(struct fixture *f, const struct contents *c, struct nvs_tensor **t)
+static void expect_on_drive(const struct contents *c, struct nvs_tensor **t)
 {
 	for (size_t i = 0; i < TENSORS; i++) {
 		char *data = malloc(tensor_lengths[i]);
@@ -43,11 +44,10 @@ static void write_parts(const struct setup *setup)
 	struct nvs_tensor_range ranges[2 * TENSORS];
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
-	struct fixture f;
 	uint64_t seed = seed_of_run();
 
-	fixture_open(&f, setup);
-	contents_store(&c, &f, t);
+	fixture_open(f, setup);
+	contents_store(&c, f, t);
 	for (int round = 0; round < 40; round++) {
 		for (size_t i = 0; i < 2 * TENSORS; i++) {
 			uint64_t length = tensor_lengths[i / 2], offset = below(&seed, length + 1);
@@ -56,13 +56,13 @@ static void write_parts(const struct setup *setup)
 			ranges[i] = range_of(&c, t, i / 2, offset, nbytes);
 			fill(ranges[i].data, nbytes, next_random(&seed));
 		}
-		OK(&f, nvs_tensor_write(f.engine, ranges, 2 * TENSORS, -1, &f.error));
+		OK(f, nvs_tensor_write(f->engine, ranges, 2 * TENSORS, -1, &f->error));
 		if (round % 4 == 3)
-			expect_on_drive(&f, &c, t);
+			expect_on_drive(&c, t);
 	}
-	expect_on_drive(&f, &c, t);
+	expect_on_drive(&c, t);
 	contents_free(&c);
-	fixture_close(&f);
+	fixture_close(f);
 }
 
 TEST(writes_any_range_at_any_alignment)
@@ -85,21 +85,19 @@ TEST(a_later_range_wins)
 	struct nvs_tensor *t[TENSORS];
 	char first[400], second[300];
 	struct contents c;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK);
-	contents_store(&c, &f, t);
+	OPEN(f, .place = PLACE_DISK);
+	contents_store(&c, f, t);
 	memset(first, 'a', sizeof(first));
 	memset(second, 'b', sizeof(second));
 	ranges[0] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 1000, 400, first};
 	ranges[1] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 1100, 300, second};
-	OK(&f, nvs_tensor_write(f.engine, ranges, 2, -1, &f.error));
+	OK(f, nvs_tensor_write(f->engine, ranges, 2, -1, &f->error));
 	memset(c.whole[1] + 1000, 'a', 100);
 	memset(c.whole[1] + 1100, 'b', 300);
-	STATE(&f, t[1], NVS_RESIDENT, true, 0);
-	expect_on_drive(&f, &c, t);
+	STATE(f, t[1], NVS_RESIDENT, true, 0);
+	expect_on_drive(&c, t);
 	contents_free(&c);
-	fixture_close(&f);
 }
 
 /* A commit names the new bytes; without one, the next run finds the old. */
@@ -108,31 +106,29 @@ TEST(a_kept_store_has_a_part_with_the_next_commit)
 	struct nvs_tensor_range range;
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
-	struct fixture f;
 	char old[5000];
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	contents_store(&c, &f, t);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+	contents_store(&c, f, t);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
 	memcpy(old, c.whole[2] + 300001, sizeof(old));
 	range = range_of(&c, t, 2, 300001, sizeof(old));
 	for (int run = 0; run < 2; run++) {
 		fill(range.data, sizeof(old), 99);
-		OK(&f, nvs_tensor_write(f.engine, &range, 1, -1, &f.error));
-		tensors_swap_out(&f, &t[2], 1);
+		OK(f, nvs_tensor_write(f->engine, &range, 1, -1, &f->error));
+		tensors_swap_out(f, &t[2], 1);
 		if (run)
-			OK(&f, nvs_engine_commit(f.engine, &f.error));
+			OK(f, nvs_engine_commit(f->engine, &f->error));
 		else
 			memcpy(range.data, old, sizeof(old));
-		OK(&f, nvs_engine_abandon(f.engine, &f.error));
-		f.engine = NULL;
-		OK(&f, fixture_reopen(&f));
-		tensors_add(&f, "t", tensor_lengths, TENSORS, t);
-		expect_on_drive(&f, &c, t);
+		OK(f, nvs_engine_abandon(f->engine, &f->error));
+		f->engine = NULL;
+		OK(f, fixture_reopen(f));
+		tensors_add(f, "t", tensor_lengths, TENSORS, t);
+		expect_on_drive(&c, t);
 		range.tensor = t[2];
 	}
 	contents_free(&c);
-	fixture_close(&f);
 }
 
 TEST(after_an_error_no_byte_has_changed)
@@ -140,29 +136,27 @@ TEST(after_an_error_no_byte_has_changed)
 	struct nvs_tensor_range ranges[2];
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
-	struct fixture f;
 	char other[100];
 	uint64_t from;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	contents_store(&c, &f, t);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	contents_store(&c, f, t);
 	memset(other, 'x', sizeof(other));
 	ranges[0] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 10, 100, other};
 	ranges[1] = (struct nvs_tensor_range){sizeof(ranges[0]), t[2], 10, 100, other};
-	from = LABEL_AREA_BYTES + info_of(&f, t[2]).store_offset;
-	sim_fault(f.sim, &(const struct sim_rule){.fault = SIM_ERROR,
-						  .error = EIO,
-						  .reads = true,
-						  .from = from + 600000,
-						  .to = from + 600001});
-	expect_error(&f, nvs_tensor_write(f.engine, ranges, 2, -1, &f.error), -EIO,
+	from = LABEL_AREA_BYTES + info_of(f, t[2]).store_offset;
+	sim_fault(f->sim, &(const struct sim_rule){.fault = SIM_ERROR,
+						   .error = EIO,
+						   .reads = true,
+						   .from = from + 600000,
+						   .to = from + 600001});
+	expect_error(f, nvs_tensor_write(f->engine, ranges, 2, -1, &f->error), -EIO,
 		     "t2: reading /");
-	STATE(&f, t[1], NVS_RESIDENT, false, 0);
-	STATE(&f, t[2], NVS_ON_DRIVE, false, 0);
-	sim_no_faults(f.sim);
-	expect_on_drive(&f, &c, t);
+	STATE(f, t[1], NVS_RESIDENT, false, 0);
+	STATE(f, t[2], NVS_ON_DRIVE, false, 0);
+	sim_no_faults(f->sim);
+	expect_on_drive(&c, t);
 	contents_free(&c);
-	fixture_close(&f);
 }
 
 TEST(a_time_limit_bounds_the_wait_for_reads)
@@ -170,23 +164,21 @@ TEST(a_time_limit_bounds_the_wait_for_reads)
 	struct nvs_tensor_range range;
 	struct nvs_tensor *t[TENSORS];
 	struct contents c;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	contents_store(&c, &f, t);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	contents_store(&c, f, t);
 	range = range_of(&c, t, 1, 500, 600);
 	fill(range.data, 600, 42);
-	sim_hold(f.sim, SIM_READS);
-	expect_error(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error), -EAGAIN, "t1");
-	expect_error(&f, nvs_tensor_write(f.engine, &range, 1, 1, &f.error), -ETIMEDOUT, "t1");
-	STATE(&f, t[1], NVS_READING, false, 0);
-	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_wait(f.engine, &t[1], 1, 0, -1, &f.error));
+	sim_hold(f->sim, SIM_READS);
+	expect_error(f, nvs_tensor_write(f->engine, &range, 1, 0, &f->error), -EAGAIN, "t1");
+	expect_error(f, nvs_tensor_write(f->engine, &range, 1, 1, &f->error), -ETIMEDOUT, "t1");
+	STATE(f, t[1], NVS_READING, false, 0);
+	sim_go(f->sim, SIM_READS);
+	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error));
 	/* The read goes on after the limit, so the call can be made again. */
-	OK(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error));
-	expect_on_drive(&f, &c, t);
+	OK(f, nvs_tensor_write(f->engine, &range, 1, 0, &f->error));
+	expect_on_drive(&c, t);
 	contents_free(&c);
-	fixture_close(&f);
 }
 
 TEST(what_can_not_be_written_is_refused)
@@ -194,37 +186,35 @@ TEST(what_can_not_be_written_is_refused)
 	struct nvs_tensor_range ranges[TENSORS], bad;
 	struct nvs_tensor *t[TENSORS], *empty;
 	struct contents c;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 512 * KIB, .keep = true);
-	contents_store(&c, &f, t);
-	empty = tensor_add(&f, "empty", 100);
+	OPEN(f, .place = PLACE_DISK, .pool_bytes = 512 * KIB, .keep = true);
+	contents_store(&c, f, t);
+	empty = tensor_add(f, "empty", 100);
 	for (size_t i = 0; i < TENSORS; i++)
 		ranges[i] = range_of(&c, t, i, 0, 1);
-	OK(&f, nvs_tensor_write(f.engine, NULL, 0, 0, &f.error));
-	expect_error(&f, nvs_tensor_write(f.engine, &ranges[2], 1, -1, &f.error), -E2BIG, "t2");
+	OK(f, nvs_tensor_write(f->engine, NULL, 0, 0, &f->error));
+	expect_error(f, nvs_tensor_write(f->engine, &ranges[2], 1, -1, &f->error), -E2BIG, "t2");
 	bad = ranges[1];
 	bad.tensor = empty;
-	expect_error(&f, nvs_tensor_write(f.engine, &bad, 1, -1, &f.error), -ENODATA, "empty");
+	expect_error(f, nvs_tensor_write(f->engine, &bad, 1, -1, &f->error), -ENODATA, "empty");
 	bad.nbytes = 0;
-	OK(&f, nvs_tensor_write(f.engine, &bad, 1, 0, &f.error));
+	OK(f, nvs_tensor_write(f->engine, &bad, 1, 0, &f->error));
 	bad = ranges[1];
 	bad.offset = tensor_lengths[1];
-	expect_error(&f, nvs_tensor_write(f.engine, &bad, 1, -1, &f.error), -EINVAL, "not within");
-	OK(&f, sole_swap_in(f.engine, &t[1], 1, -1, &f.error));
-	expect_error(&f, nvs_tensor_write(f.engine, ranges, 2, -1, &f.error), -EBUSY,
+	expect_error(f, nvs_tensor_write(f->engine, &bad, 1, -1, &f->error), -EINVAL, "not within");
+	OK(f, sole_swap_in(f->engine, &t[1], 1, -1, &f->error));
+	expect_error(f, nvs_tensor_write(f->engine, ranges, 2, -1, &f->error), -EBUSY,
 		     "t1 is pinned");
-	OK(&f, sole_wait(f.engine, &t[1], 1, -1, &f.error));
-	OK(&f, sole_release(f.engine, &t[1], 1, NVS_CLEAN, &f.error));
-	fixture_shut(&f);
-	f.config.read_only = true;
-	OK(&f, fixture_reopen(&f));
-	tensors_add(&f, "t", tensor_lengths, TENSORS, t);
+	OK(f, sole_wait(f->engine, &t[1], 1, -1, &f->error));
+	OK(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error));
+	fixture_shut(f);
+	f->config.read_only = true;
+	OK(f, fixture_reopen(f));
+	tensors_add(f, "t", tensor_lengths, TENSORS, t);
 	ranges[1].tensor = t[1];
-	expect_error(&f, nvs_tensor_write(f.engine, &ranges[1], 1, -1, &f.error), -EROFS, "read");
-	expect_on_drive(&f, &c, t);
+	expect_error(f, nvs_tensor_write(f->engine, &ranges[1], 1, -1, &f->error), -EROFS, "read");
+	expect_on_drive(&c, t);
 	contents_free(&c);
-	fixture_close(&f);
 }
 
 /* ---- Several threads ---- */
@@ -289,15 +279,14 @@ TEST(calls_that_copy_bytes_do_not_fail_for_each_other)
 	struct copier copiers[LENGTH(calls)];
 	pthread_t threads[LENGTH(calls)];
 	atomic_bool ended = false;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK, .keep = true);
-	written = tensor_add(&f, "written", MIB);
-	read = tensor_add(&f, "read", MIB);
-	tensor_write(&f, written, 0);
-	tensor_write(&f, read, 0);
+	OPEN(f, .place = PLACE_DISK, .keep = true);
+	written = tensor_add(f, "written", MIB);
+	read = tensor_add(f, "read", MIB);
+	tensor_write(f, written, 0);
+	tensor_write(f, read, 0);
 	for (size_t i = 0; i < LENGTH(calls); i++) {
-		copiers[i] = (struct copier){&f, calls[i] == read_half ? read : written,
+		copiers[i] = (struct copier){f, calls[i] == read_half ? read : written,
 					     i % 2 * HALF, &ended, malloc(HALF)};
 		assert_non_null(copiers[i].data);
 		assert_int_equal(pthread_create(&threads[i], NULL, calls[i], &copiers[i]), 0);
@@ -306,15 +295,14 @@ TEST(calls_that_copy_bytes_do_not_fail_for_each_other)
 		pthread_join(threads[i], NULL);
 		ended = ended || i == 1;
 	}
-	OK(&f, nvs_tensor_wait(f.engine, &written, 1, 0, -1, &f.error));
-	OK(&f, sole_swap_in(f.engine, &written, 1, -1, &f.error));
-	OK(&f, sole_wait(f.engine, &written, 1, -1, &f.error));
+	OK(f, nvs_tensor_wait(f->engine, &written, 1, 0, -1, &f->error));
+	OK(f, sole_swap_in(f->engine, &written, 1, -1, &f->error));
+	OK(f, sole_wait(f->engine, &written, 1, -1, &f->error));
 	for (size_t i = 0; i < 2; i++)
 		assert_true(filled((char *)nvs_tensor_data(written) + i * HALF, HALF, ROUNDS - 1));
-	OK(&f, sole_release(f.engine, &written, 1, NVS_CLEAN, &f.error));
+	OK(f, sole_release(f->engine, &written, 1, NVS_CLEAN, &f->error));
 	for (size_t i = 0; i < LENGTH(calls); i++)
 		free(copiers[i].data);
-	fixture_close(&f);
 }
 
 /* A call on both tensors, of which a write has pinned the second while it reads `other`. */
@@ -398,7 +386,7 @@ static void *write_second(void *arg)
 	return NULL;
 }
 
-static void await_call(struct fixture *f, const struct nvs_tensor *t)
+static void await_call(const struct nvs_tensor *t)
 {
 	bool waits = false;
 
@@ -425,30 +413,29 @@ TEST(later_writes_do_not_pass_a_call_that_waits_for_earlier_ones)
 		char byte = 1;
 		struct nvs_tensor_range first = {.size = sizeof(first), .nbytes = 1, .data = &byte};
 		pthread_t writer, caller;
-		struct fixture f;
 
-		OPEN(&f, .place = PLACE_DISK, .simulated = true);
-		o.f = &f;
-		o.t[0] = first.tensor = tensor_add(&f, "first", sizeof(o.data[0]));
-		o.t[1] = tensor_add(&f, "second", sizeof(o.data[1]));
-		o.other = tensor_add(&f, "other", 100);
-		tensor_write(&f, o.t[0], 1);
-		tensor_write(&f, o.t[1], 2);
-		tensor_store(&f, o.other, 3);
-		sim_hold(f.sim, SIM_READS);
+		OPEN(f, .place = PLACE_DISK, .simulated = true);
+		o.f = f;
+		o.t[0] = first.tensor = tensor_add(f, "first", sizeof(o.data[0]));
+		o.t[1] = tensor_add(f, "second", sizeof(o.data[1]));
+		o.other = tensor_add(f, "other", 100);
+		tensor_write(f, o.t[0], 1);
+		tensor_write(f, o.t[1], 2);
+		tensor_store(f, o.other, 3);
+		sim_hold(f->sim, SIM_READS);
 		assert_int_equal(pthread_create(&writer, NULL, write_second, &o), 0);
-		assert_true(sim_await_in_flight(f.sim, 1));
-		OK(&f, nvs_tensor_write(f.engine, &first, 1, 0, &f.error));
+		assert_true(sim_await_in_flight(f->sim, 1));
+		OK(f, nvs_tensor_write(f->engine, &first, 1, 0, &f->error));
 		assert_int_equal(pthread_create(&caller, NULL, call_outside, &o), 0);
-		await_call(&f, o.t[0]);
-		expect_error(&f, nvs_tensor_write(f.engine, &first, 1, 0, &f.error), -EAGAIN,
+		await_call(o.t[0]);
+		expect_error(f, nvs_tensor_write(f->engine, &first, 1, 0, &f->error), -EAGAIN,
 			     "can't be pinned while one of them is in flight or being copied");
-		sim_go(f.sim, SIM_READS);
+		sim_go(f->sim, SIM_READS);
 		pthread_join(writer, NULL);
 		pthread_join(caller, NULL);
-		OK(&f, nvs_tensor_wait(f.engine, o.t, 2, 0, -1, &f.error));
-		OK(&f, nvs_tensor_write(f.engine, &first, 1, -1, &f.error));
-		fixture_close(&f);
+		OK(f, nvs_tensor_wait(f->engine, o.t, 2, 0, -1, &f->error));
+		OK(f, nvs_tensor_write(f->engine, &first, 1, -1, &f->error));
+		fixture_close(f);
 	}
 }
 
@@ -490,21 +477,20 @@ TEST(calls_wait_for_the_read_of_a_write_that_gave_up)
 	for (size_t i = 0; i < LENGTH(calls); i++) {
 		struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1, .data = &byte};
 		struct outsider o = {.call = calls[i]};
-		struct fixture f;
 		pthread_t caller;
 
-		OPEN(&f, .place = PLACE_DISK, .simulated = true);
-		o.f = &f;
-		o.t[0] = range.tensor = tensor_add(&f, "t", sizeof(o.data[0]));
-		tensor_store(&f, o.t[0], 1);
-		sim_hold(f.sim, SIM_READS);
-		expect_error(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error), -EAGAIN, "t");
-		STATE(&f, o.t[0], NVS_READING, false, 0);
+		OPEN(f, .place = PLACE_DISK, .simulated = true);
+		o.f = f;
+		o.t[0] = range.tensor = tensor_add(f, "t", sizeof(o.data[0]));
+		tensor_store(f, o.t[0], 1);
+		sim_hold(f->sim, SIM_READS);
+		expect_error(f, nvs_tensor_write(f->engine, &range, 1, 0, &f->error), -EAGAIN, "t");
+		STATE(f, o.t[0], NVS_READING, false, 0);
 		assert_int_equal(pthread_create(&caller, NULL, call_outside, &o), 0);
-		await_call(&f, o.t[0]);
-		sim_go(f.sim, SIM_READS);
+		await_call(o.t[0]);
+		sim_go(f->sim, SIM_READS);
 		pthread_join(caller, NULL);
-		fixture_close(&f);
+		fixture_close(f);
 	}
 }
 
@@ -513,21 +499,19 @@ TEST(a_write_that_gave_up_leaves_a_read_of_the_callers)
 	struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1};
 	char bytes[100] = "";
 	void *data = bytes;
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	range.tensor = tensor_add(&f, "t", sizeof(bytes));
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	range.tensor = tensor_add(f, "t", sizeof(bytes));
 	range.data = bytes;
-	tensor_store(&f, range.tensor, 1);
-	sim_hold(f.sim, SIM_READS);
-	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &range.tensor, 1, &f.error), 1);
-	expect_error(&f, nvs_tensor_write(f.engine, &range, 1, 0, &f.error), -EAGAIN, "t");
-	expect_error(&f, nvs_tensor_swap_in_to(f.engine, &range.tensor, &data, 1, &f.error), -EBUSY,
-		     "wait for it");
-	sim_go(f.sim, SIM_READS);
-	expect_error(&f, nvs_tensor_wait(f.engine, &range.tensor, 1, 0, -1, &f.error), -EIO, "t");
-	fixture_close(&f);
+	tensor_store(f, range.tensor, 1);
+	sim_hold(f->sim, SIM_READS);
+	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &range.tensor, 1, &f->error), 1);
+	expect_error(f, nvs_tensor_write(f->engine, &range, 1, 0, &f->error), -EAGAIN, "t");
+	expect_error(f, nvs_tensor_swap_in_to(f->engine, &range.tensor, &data, 1, &f->error),
+		     -EBUSY, "wait for it");
+	sim_go(f->sim, SIM_READS);
+	expect_error(f, nvs_tensor_wait(f->engine, &range.tensor, 1, 0, -1, &f->error), -EIO, "t");
 }
 
 static void *write_and_fail(void *arg)
@@ -542,20 +526,18 @@ static void *write_and_fail(void *arg)
 TEST(a_write_whose_read_fails_ends_before_its_tensor_is_forgotten)
 {
 	struct copier copier;
-	struct fixture f;
 	pthread_t thread;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	copier = (struct copier){.f = &f, .t = tensor_add(&f, "t", MIB), .data = calloc(1, HALF)};
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	copier = (struct copier){.f = f, .t = tensor_add(f, "t", MIB), .data = calloc(1, HALF)};
 	assert_non_null(copier.data);
-	tensor_store(&f, copier.t, 1);
-	sim_hold(f.sim, SIM_READS);
-	sim_fail(f.sim, NVS_READ, 0, EIO, 1);
+	tensor_store(f, copier.t, 1);
+	sim_hold(f->sim, SIM_READS);
+	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
 	assert_int_equal(pthread_create(&thread, NULL, write_and_fail, &copier), 0);
-	assert_true(sim_await_in_flight(f.sim, 1));
-	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_forget(f.engine, &copier.t, 1, &f.error));
+	assert_true(sim_await_in_flight(f->sim, 1));
+	sim_go(f->sim, SIM_READS);
+	OK(f, nvs_tensor_forget(f->engine, &copier.t, 1, &f->error));
 	pthread_join(thread, NULL);
 	free(copier.data);
-	fixture_close(&f);
 }

@@ -4,7 +4,6 @@
  * function is called with no lock held.
  */
 #include "support/inject.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
 
@@ -12,6 +11,8 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+ONE_ENGINE
 
 #define LARGE (512 * KIB)
 
@@ -46,7 +47,7 @@ static void pass_gate(void *arg, enum nvs_log_level level, const char *text)
 	pthread_mutex_unlock(&gate->lock);
 }
 
-static void gate_init(struct gate *gate, struct fixture *f, const struct setup *setup)
+static void gate_init(struct gate *gate, const struct setup *setup)
 {
 	*gate = (struct gate){.open = true};
 	pthread_mutex_init(&gate->lock, NULL);
@@ -74,7 +75,7 @@ static void gate_open(struct gate *gate)
 	pthread_mutex_unlock(&gate->lock);
 }
 
-static void gate_close(struct gate *gate, struct fixture *f)
+static void gate_close(struct gate *gate)
 {
 	gate_open(gate);
 	fixture_close(f);
@@ -83,7 +84,7 @@ static void gate_close(struct gate *gate, struct fixture *f)
 }
 
 /* A write-back that fails is logged. */
-static void fail_a_write(struct fixture *f, struct nvs_tensor *tensor)
+static void fail_a_write(struct nvs_tensor *tensor)
 {
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
 	OK(f, nvs_tensor_swap_out(f->engine, &tensor, 1, &f->error));
@@ -93,42 +94,40 @@ static void fail_a_write(struct fixture *f, struct nvs_tensor *tensor)
 
 TEST(a_log_function_may_wait_for_a_lock_that_a_waiting_call_holds)
 {
-	struct fixture f;
 	struct gate gate;
 	struct nvs_tensor *t[3];
 
-	gate_init(&gate, &f,
+	gate_init(&gate,
 		  &(const struct setup){.place = PLACE_DISK, .simulated = true, .verify = true});
-	tensors_add(&f, "t", (uint64_t[]){LARGE, LARGE, 5000}, 3, t);
+	tensors_add(f, "t", (uint64_t[]){LARGE, LARGE, 5000}, 3, t);
 	for (uint64_t i = 0; i < 3; i++)
-		tensor_store(&f, t[i], i);
-	tensor_write(&f, t[0], 10);
+		tensor_store(f, t[i], i);
+	tensor_write(f, t[0], 10);
 	/* This thread opens the gate only after its calls, which wait for long checksums too. */
-	fail_a_write(&f, t[0]);
+	fail_a_write(t[0]);
 	gate_await(&gate, &gate.entered);
-	tensor_compare(&f, t[1], 1);
-	tensor_compare(&f, t[2], 2);
-	tensor_store(&f, t[1], 11);
-	tensor_compare(&f, t[1], 11);
+	tensor_compare(f, t[1], 1);
+	tensor_compare(f, t[2], 2);
+	tensor_store(f, t[1], 11);
+	tensor_compare(f, t[1], 11);
 	assert_int_equal(gate.left, 0);
-	gate_close(&gate, &f);
+	gate_close(&gate);
 }
 
 TEST(a_log_function_may_call_the_engine)
 {
-	struct fixture f;
 	struct gate gate;
 	struct nvs_tensor *t;
 
-	gate_init(&gate, &f, &(const struct setup){.place = PLACE_DISK, .simulated = true});
-	t = tensor_add(&f, "t", LARGE);
-	gate.asks = f.engine;
+	gate_init(&gate, &(const struct setup){.place = PLACE_DISK, .simulated = true});
+	t = tensor_add(f, "t", LARGE);
+	gate.asks = f->engine;
 	gate_open(&gate);
-	tensor_write(&f, t, 1);
-	fail_a_write(&f, t);
+	tensor_write(f, t, 1);
+	fail_a_write(t);
 	gate_await(&gate, &gate.left);
 	assert_int_equal(gate.tensors, 1);
-	gate_close(&gate, &f);
+	gate_close(&gate);
 }
 
 /* The space of one path is reserved, that of the other is not, and the former can't be undone. */
@@ -136,28 +135,27 @@ TEST(a_log_function_may_call_the_engine_while_tensors_are_registered)
 {
 	const struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "t", .dtype = NVS_U8, .numel = LARGE};
-	struct fixture f;
 	struct gate gate;
 	struct nvs_tensor *t;
 	int rc;
 
-	gate_init(&gate, &f,
+	gate_init(&gate,
 		  &(const struct setup){.place = PLACE_DISK, .npaths = 2, .stripe_size = 64 * KIB});
-	gate.asks = f.engine;
+	gate.asks = f->engine;
 	gate_open(&gate);
 	/* A call of the engine that waits for the lock of the registering call never returns. */
 	alarm(120);
 	inject_fail(INJECT_SPACE, 2, INJECT_ALWAYS, EIO);
-	rc = nvs_tensor_register(f.engine, &spec, 1, &t, &f.error);
+	rc = nvs_tensor_register(f->engine, &spec, 1, &t, &f->error);
 	inject_stop(NULL);
 	alarm(0);
 	assert_int_equal(rc, -EIO);
-	assert_non_null(strstr(f.error.text, "cannot set the size of"));
-	assert_non_null(strstr(f.error.text, "; then cannot set the size of"));
-	OK(&f, nvs_tensor_register(f.engine, &spec, 1, &t, &f.error));
-	tensor_store(&f, t, 1);
-	tensor_compare(&f, t, 1);
-	gate_close(&gate, &f);
+	assert_non_null(strstr(f->error.text, "cannot set the size of"));
+	assert_non_null(strstr(f->error.text, "; then cannot set the size of"));
+	OK(f, nvs_tensor_register(f->engine, &spec, 1, &t, &f->error));
+	tensor_store(f, t, 1);
+	tensor_compare(f, t, 1);
+	gate_close(&gate);
 }
 
 /* Access to the tensor's memory then ends the test with SIGSEGV. */
@@ -174,28 +172,27 @@ static void forbid(struct nvs_tensor *tensor, bool forbidden)
 
 TEST(a_swap_out_starts_writing_before_any_checksum)
 {
-	struct fixture f;
 	struct gate gate;
 	struct nvs_tensor *t[2];
 
-	gate_init(&gate, &f,
+	gate_init(&gate,
 		  &(const struct setup){.place = PLACE_DISK, .simulated = true, .verify = true});
-	tensors_add(&f, "t", (uint64_t[]){LARGE, 100}, 2, t);
-	tensor_write(&f, t[0], 1);
-	tensor_write(&f, t[1], 2);
-	fail_a_write(&f, t[1]);
+	tensors_add(f, "t", (uint64_t[]){LARGE, 100}, 2, t);
+	tensor_write(f, t[0], 1);
+	tensor_write(f, t[1], 2);
+	fail_a_write(t[1]);
 	/* The thread is in the log function. */
 	gate_await(&gate, &gate.entered);
-	sim_hold(f.sim, SIM_ALL);
+	sim_hold(f->sim, SIM_ALL);
 	forbid(t[0], true);
-	OK(&f, nvs_tensor_swap_out(f.engine, t, 1, &f.error));
-	assert_true(sim_await_in_flight(f.sim, 1));
+	OK(f, nvs_tensor_swap_out(f->engine, t, 1, &f->error));
+	assert_true(sim_await_in_flight(f->sim, 1));
 	forbid(t[0], false);
-	sim_go(f.sim, SIM_ALL);
+	sim_go(f->sim, SIM_ALL);
 	gate_open(&gate);
-	OK(&f, sole_wait(f.engine, t, 1, -1, &f.error));
-	tensor_compare(&f, t[0], 1);
-	gate_close(&gate, &f);
+	OK(f, sole_wait(f->engine, t, 1, -1, &f->error));
+	tensor_compare(f, t[0], 1);
+	gate_close(&gate);
 }
 
 TEST(checksums_of_many_lengths_are_right)
@@ -204,23 +201,20 @@ TEST(checksums_of_many_lengths_are_right)
 					  MIB,	       2 * MIB,	  2 * MIB + 1,	 4 * MIB,
 					  5 * MIB + 7, 300 * KIB, 300 * KIB + 1, 64 * KIB};
 	struct nvs_tensor *t[LENGTH(nbytes)];
-	struct fixture f;
 
-	OPEN(&f, .place = PLACE_DISK, .verify = true, .pool_bytes = 32 * MIB);
-	tensors_add(&f, "t", nbytes, LENGTH(nbytes), t);
+	OPEN(f, .place = PLACE_DISK, .verify = true, .pool_bytes = 32 * MIB);
+	tensors_add(f, "t", nbytes, LENGTH(nbytes), t);
 	for (uint64_t round = 0; round < 3; round++) {
 		for (uint64_t i = 0; i < LENGTH(nbytes); i++)
-			tensor_write(&f, t[i], round * 100 + i);
-		tensors_swap_out(&f, t, LENGTH(nbytes));
+			tensor_write(f, t[i], round * 100 + i);
+		tensors_swap_out(f, t, LENGTH(nbytes));
 		for (uint64_t i = 0; i < LENGTH(nbytes); i++)
-			tensor_compare(&f, t[i], round * 100 + i);
+			tensor_compare(f, t[i], round * 100 + i);
 	}
-	fixture_close(&f);
 }
 
 /* A call that waits for a tensor being read and one being written on a drive that is held. */
 struct several {
-	struct fixture f;
 	struct nvs_tensor *read, *written;
 	uint64_t pin;
 	pthread_t thread;
@@ -232,7 +226,7 @@ static void *wait_for_several(void *arg)
 	struct several *several = arg;
 	struct nvs_tensor *both[] = {several->read, several->written};
 
-	several->rc = nvs_tensor_wait(several->f.engine, both, 2, 0, -1, NULL);
+	several->rc = nvs_tensor_wait(f->engine, both, 2, 0, -1, NULL);
 	return NULL;
 }
 
@@ -251,8 +245,6 @@ static void await_patience(struct nvs_engine *engine)
 
 static void several_begin(struct several *several)
 {
-	struct fixture *f = &several->f;
-
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
 	several->read = tensor_add(f, "read", LARGE);
 	several->written = tensor_add(f, "written", LARGE);
@@ -268,8 +260,6 @@ static void several_begin(struct several *several)
 /* The write is still held. */
 static void several_end(struct several *several)
 {
-	struct fixture *f = &several->f;
-
 	STATE(f, several->written, NVS_WRITING, false, 0);
 	sim_go(f->sim, SIM_WRITES);
 	pthread_join(several->thread, NULL);
@@ -283,8 +273,8 @@ TEST(a_wait_for_several_tensors_delays_no_other_call)
 	struct several s;
 
 	several_begin(&s);
-	sim_go(s.f.sim, SIM_READS);
-	OK(&s.f, nvs_tensor_wait(s.f.engine, &s.read, 1, s.pin, 20000, &s.f.error));
+	sim_go(f->sim, SIM_READS);
+	OK(f, nvs_tensor_wait(f->engine, &s.read, 1, s.pin, 20000, &f->error));
 	several_end(&s);
 }
 
@@ -294,19 +284,19 @@ TEST(a_tensor_has_landed_as_soon_as_a_call_asks_for_its_state)
 	struct several s;
 
 	several_begin(&s);
-	sim_go(s.f.sim, SIM_READS);
+	sim_go(f->sim, SIM_READS);
 	alarm(120);
-	while (info_of(&s.f, s.read).state == NVS_READING)
+	while (info_of(f, s.read).state == NVS_READING)
 		sched_yield();
 	alarm(0);
-	STATE(&s.f, s.read, NVS_RESIDENT, false, 1);
+	STATE(f, s.read, NVS_RESIDENT, false, 1);
 	several_end(&s);
 }
 
 /* ---- Parts that follow others ---- */
 
 /* Completes as many reads of a drive that is held, and lets the workers start what is next. */
-static void complete(struct fixture *f, unsigned n)
+static void complete(unsigned n)
 {
 	assert_true(sim_await_in_flight(f->sim, n));
 	assert_int_equal(sim_complete(f->sim, n), n);
@@ -324,47 +314,45 @@ static void read_parts_before_others(unsigned awaited)
 	char memory[4][100];
 	struct nvs_tensor_range ranges[4];
 	struct nvs_tensor *t[2], *others[3], *failing;
-	struct fixture f;
 	struct gate gate;
 
-	gate_init(&gate, &f,
-		  &(const struct setup){.place = PLACE_DISK,
-					.simulated = true,
-					.queue_depth = 2,
-					.thread_count = 1});
-	tensors_add(&f, "t", (uint64_t[]){30000, 30000}, 2, t);
-	tensors_add(&f, "other", (uint64_t[]){4096, 4096, 4096}, 3, others);
-	failing = tensor_add(&f, "failing", 4096);
+	gate_init(&gate, &(const struct setup){.place = PLACE_DISK,
+					       .simulated = true,
+					       .queue_depth = 2,
+					       .thread_count = 1});
+	tensors_add(f, "t", (uint64_t[]){30000, 30000}, 2, t);
+	tensors_add(f, "other", (uint64_t[]){4096, 4096, 4096}, 3, others);
+	failing = tensor_add(f, "failing", 4096);
 	for (unsigned i = 0; i < 2; i++)
-		tensor_store(&f, t[i], i);
+		tensor_store(f, t[i], i);
 	for (unsigned i = 0; i < 3; i++)
-		tensor_store(&f, others[i], i);
+		tensor_store(f, others[i], i);
 	for (unsigned i = 0; i < 4; i++)
 		ranges[i] = (struct nvs_tensor_range){sizeof(ranges[i]), t[i / 2], i % 2 * 20000,
 						      sizeof(memory[i]), memory[i]};
-	tensor_write(&f, failing, 1);
-	fail_a_write(&f, failing);
+	tensor_write(f, failing, 1);
+	fail_a_write(failing);
 	/* The thread is in the log function, so completions pile up. */
 	gate_await(&gate, &gate.entered);
-	sim_hold(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_read(f.engine, ranges, 4, &f.error));
+	sim_hold(f->sim, SIM_READS);
+	OK(f, nvs_tensor_read(f->engine, ranges, 4, &f->error));
 	if (awaited != NOBODY)
-		expect_error(&f, nvs_tensor_wait(f.engine, &t[awaited], 1, 0, 1, &f.error),
+		expect_error(f, nvs_tensor_wait(f->engine, &t[awaited], 1, 0, 1, &f->error),
 			     -ETIMEDOUT, "in flight");
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(nvs_tensor_prefetch(f.engine, &others[i], 1, &f.error), 1);
-	complete(&f, 2);
+		assert_int_equal(nvs_tensor_prefetch(f->engine, &others[i], 1, &f->error), 1);
+	complete(2);
 	gate_open(&gate);
-	events_await_idle(f.engine);
+	events_await_idle(f->engine);
 	/* The first two of the others were started when the first parts completed. */
-	complete(&f, 2);
-	complete(&f, 2);
-	events_await_idle(f.engine);
-	STATE(&f, others[1], NVS_RESIDENT, false, 0);
-	STATE(&f, others[2], awaited == NOBODY ? NVS_RESIDENT : NVS_READING, false, 0);
-	sim_go(f.sim, SIM_READS);
-	OK(&f, nvs_tensor_wait(f.engine, t, 2, 0, -1, &f.error));
-	gate_close(&gate, &f);
+	complete(2);
+	complete(2);
+	events_await_idle(f->engine);
+	STATE(f, others[1], NVS_RESIDENT, false, 0);
+	STATE(f, others[2], awaited == NOBODY ? NVS_RESIDENT : NVS_READING, false, 0);
+	sim_go(f->sim, SIM_READS);
+	OK(f, nvs_tensor_wait(f->engine, t, 2, 0, -1, &f->error));
+	gate_close(&gate);
 }
 
 TEST(the_next_part_of_a_read_that_no_call_waits_for_is_read_in_its_turn)
@@ -382,22 +370,20 @@ TEST(the_next_part_of_a_read_that_a_call_waits_for_goes_first)
 
 TEST(whichever_thread_cannot_be_made_the_limit_is_named)
 {
-	struct fixture f;
 	uint64_t failed;
 	unsigned nth = 1;
 
-	INIT(&f, .place = PLACE_DISK);
+	INIT(f, .place = PLACE_DISK);
 	for (;; nth++) {
 		int rc;
 
 		inject_fail(INJECT_THREAD, nth, INJECT_ALWAYS, EAGAIN);
-		rc = fixture_reopen(&f);
+		rc = fixture_reopen(f);
 		inject_stop(&failed);
 		if (!failed)
 			break;
-		expect_error(&f, rc, -EAGAIN, "the limit on threads is reached");
+		expect_error(f, rc, -EAGAIN, "the limit on threads is reached");
 	}
 	/* The worker, the log's and the engine's. */
 	assert_true(nth > 3);
-	fixture_close(&f);
 }

@@ -4,24 +4,22 @@
  * are read ahead, kept, evicted and written back; the statistics of a step.
  */
 #include "config/config.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
 
+ONE_ENGINE
+
 #define PART (64 * KIB)
 #define MOST 24
 #define ANY  UINT64_MAX
 
 /* Tensors t0, t1, ... of one part each, on the drive, and an engine with these budgets. */
-struct training {
-	struct fixture f;
-	struct nvs_tensor *t[MOST];
-	uint64_t seeds[MOST];
-	size_t n;
-};
+static struct nvs_tensor *t[MOST];
+static uint64_t seeds[MOST];
+static size_t ntensors;
 
 /* In parts; ANY: no limit. */
 struct budgets {
@@ -37,9 +35,9 @@ static uint64_t in_parts(uint64_t n)
 	return n == ANY ? ANY : n * PART;
 }
 
-static void configure(struct training *tr, const struct budgets *budgets)
+static void configure(const struct budgets *budgets)
 {
-	struct nvs_config *config = &tr->f.config;
+	struct nvs_config *config = &f->config;
 
 	config->prefetch_bucket_size = budgets->half_bucket ? PART / 2 : in_parts(budgets->bucket);
 	config->max_live_parameters = in_parts(budgets->live);
@@ -49,98 +47,96 @@ static void configure(struct training *tr, const struct budgets *budgets)
 	config->trace = budgets->trace;
 }
 
-static void begin_training(struct training *tr, size_t n, struct budgets budgets)
+static void begin_training(size_t n, struct budgets budgets)
 {
 	uint64_t nbytes[MOST];
 
-	memset(tr, 0, sizeof(*tr));
-	tr->n = n;
-	INIT(&tr->f, .device = NVS_DEVICE_CPU, .pool_bytes = budgets.pool * PART, .simulated = true,
+	ntensors = n;
+	INIT(f, .device = NVS_DEVICE_CPU, .pool_bytes = budgets.pool * PART, .simulated = true,
 	     .verify = budgets.verify);
-	configure(tr, &budgets);
-	OK(&tr->f, fixture_reopen(&tr->f));
+	configure(&budgets);
+	OK(f, fixture_reopen(f));
 	for (size_t i = 0; i < n; i++)
 		nbytes[i] = PART;
-	tensors_add(&tr->f, "t", nbytes, n, tr->t);
+	tensors_add(f, "t", nbytes, n, t);
 	for (size_t i = 0; i < n; i++) {
-		tr->seeds[i] = i;
-		tensor_store(&tr->f, tr->t[i], i);
+		seeds[i] = i;
+		tensor_store(f, t[i], i);
 	}
 }
 
-#define BEGIN(training, n, ...) begin_training(training, n, (struct budgets){__VA_ARGS__})
+#define BEGIN(n, ...) begin_training(n, (struct budgets){__VA_ARGS__})
 
-static enum nvs_tensor_state state_of(struct training *tr, size_t i)
+static enum nvs_tensor_state state_of(size_t i)
 {
-	return info_of(&tr->f, tr->t[i]).state;
+	return info_of(f, t[i]).state;
 }
 
-static size_t count_in(struct training *tr, enum nvs_tensor_state state)
+static size_t count_in(enum nvs_tensor_state state)
 {
 	size_t count = 0;
 
-	for (size_t i = 0; i < tr->n; i++)
-		count += state_of(tr, i) == state;
+	for (size_t i = 0; i < ntensors; i++)
+		count += state_of(i) == state;
 	return count;
 }
 
 /* Waits until no transfer is in flight and the plan starts no further one. */
-static void await_idle(struct training *tr)
+static void await_idle(void)
 {
 	do {
-		for (size_t i = 0; i < tr->n; i++)
-			sole_wait(tr->f.engine, &tr->t[i], 1, -1, NULL);
-	} while (count_in(tr, NVS_READING) || count_in(tr, NVS_WRITING));
+		for (size_t i = 0; i < ntensors; i++)
+			sole_wait(f->engine, &t[i], 1, -1, NULL);
+	} while (count_in(NVS_READING) || count_in(NVS_WRITING));
 }
 
-static void step_begin(struct training *tr)
+static void step_begin(void)
 {
-	OK(&tr->f, nvs_engine_step_begin(tr->f.engine, &tr->f.error));
+	OK(f, nvs_engine_step_begin(f->engine, &f->error));
 }
 
-static struct nvs_step_io step_end(struct training *tr)
+static struct nvs_step_io step_end(void)
 {
 	struct nvs_step_io io = {.size = sizeof(io)};
 
-	OK(&tr->f, nvs_engine_step_end(tr->f.engine, &io, &tr->f.error));
+	OK(f, nvs_engine_step_end(f->engine, &io, &f->error));
 	return io;
 }
 
 /* Pins and releases tensor i unchanged, and waits until the engine is idle. */
-static void use(struct training *tr, size_t i)
+static void use(size_t i)
 {
-	tensor_compare(&tr->f, tr->t[i], tr->seeds[i]);
-	await_idle(tr);
+	tensor_compare(f, t[i], seeds[i]);
+	await_idle();
 }
 
-static void change(struct training *tr, size_t i)
+static void change(size_t i)
 {
-	struct nvs_engine *engine = tr->f.engine;
+	struct nvs_engine *engine = f->engine;
 
-	OK(&tr->f, sole_swap_in(engine, &tr->t[i], 1, -1, &tr->f.error));
-	OK(&tr->f, sole_wait(engine, &tr->t[i], 1, -1, &tr->f.error));
-	assert_true(filled(nvs_tensor_data(tr->t[i]), PART, tr->seeds[i]));
-	tr->seeds[i] += 1000;
-	fill(nvs_tensor_data(tr->t[i]), PART, tr->seeds[i]);
-	OK(&tr->f, sole_release(engine, &tr->t[i], 1, NVS_DIRTY, &tr->f.error));
-	await_idle(tr);
+	OK(f, sole_swap_in(engine, &t[i], 1, -1, &f->error));
+	OK(f, sole_wait(engine, &t[i], 1, -1, &f->error));
+	assert_true(filled(nvs_tensor_data(t[i]), PART, seeds[i]));
+	seeds[i] += 1000;
+	fill(nvs_tensor_data(t[i]), PART, seeds[i]);
+	OK(f, sole_release(engine, &t[i], 1, NVS_DIRTY, &f->error));
+	await_idle();
 }
 
-static struct nvs_step_io step(struct training *tr, const size_t *order, size_t n,
-			       void (*with)(struct training *tr, size_t i))
+static struct nvs_step_io step(const size_t *order, size_t n, void (*with)(size_t i))
 {
-	step_begin(tr);
-	await_idle(tr);
+	step_begin();
+	await_idle();
 	for (size_t i = 0; i < n; i++)
-		with(tr, order[i]);
-	return step_end(tr);
+		with(order[i]);
+	return step_end();
 }
 
 static const size_t in_turn[] = {0, 1, 2, 3, 4, 5, 6, 7};
 
-static uint64_t ios(struct training *tr, enum nvs_direction direction)
+static uint64_t ios(enum nvs_direction direction)
 {
-	return sim_ios(tr->f.sim, direction);
+	return sim_ios(f->sim, direction);
 }
 
 /* ---- The order of a step ---- */
@@ -148,191 +144,170 @@ static uint64_t ios(struct training *tr, enum nvs_direction direction)
 TEST(the_first_step_is_recorded_and_the_second_read_ahead)
 {
 	static const size_t order[] = {3, 0, 5, 1, 7, 2, 6, 4};
-	struct training tr;
 	struct nvs_step_io io = {.size = sizeof(io)};
 
-	BEGIN(&tr, 8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	io = step(&tr, order, 8, use);
+	BEGIN(8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	io = step(order, 8, use);
 	assert_int_equal(io.hits, 0);
 	assert_int_equal(io.misses, 8);
-	sim_hold(tr.f.sim, SIM_READS);
-	step_begin(&tr);
+	sim_hold(f->sim, SIM_READS);
+	step_begin();
 	/* No call has asked for a tensor. */
-	assert_int_equal(state_of(&tr, 3), NVS_READING);
-	assert_int_equal(state_of(&tr, 0), NVS_READING);
-	assert_int_equal(count_in(&tr, NVS_READING), 2);
-	sim_go(tr.f.sim, SIM_READS);
-	await_idle(&tr);
+	assert_int_equal(state_of(3), NVS_READING);
+	assert_int_equal(state_of(0), NVS_READING);
+	assert_int_equal(count_in(NVS_READING), 2);
+	sim_go(f->sim, SIM_READS);
+	await_idle();
 	for (size_t i = 0; i < 8; i++) {
-		assert_int_equal(state_of(&tr, order[i]), NVS_RESIDENT);
-		use(&tr, order[i]);
+		assert_int_equal(state_of(order[i]), NVS_RESIDENT);
+		use(order[i]);
 	}
 	/* The plan continues into the beginning of the next step. */
-	assert_int_equal(state_of(&tr, 3), NVS_RESIDENT);
-	io = step_end(&tr);
+	assert_int_equal(state_of(3), NVS_RESIDENT);
+	io = step_end();
 	assert_int_equal(io.hits, 8);
 	assert_int_equal(io.misses, 0);
-	fixture_close(&tr.f);
 }
 
 TEST(nothing_is_read_ahead_between_steps)
 {
-	struct training tr;
 	uint64_t before;
 
-	BEGIN(&tr, 8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 8, use);
-	step(&tr, in_turn, 8, use);
-	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 8, &tr.f.error));
-	before = ios(&tr, NVS_READ);
-	use(&tr, 5);
-	use(&tr, 6);
-	assert_int_equal(ios(&tr, NVS_READ), before + 2);
-	fixture_close(&tr.f);
+	BEGIN(8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 8, use);
+	step(in_turn, 8, use);
+	OK(f, nvs_tensor_swap_out(f->engine, t, 8, &f->error));
+	before = ios(NVS_READ);
+	use(5);
+	use(6);
+	assert_int_equal(ios(NVS_READ), before + 2);
 }
 
 /* A leased tensor is not read. */
 TEST(leased_tensors_are_not_read)
 {
-	struct training tr;
 	uint64_t before;
 
-	BEGIN(&tr, 4, .pool = 4, .bucket = 4, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	BEGIN(4, .pool = 4, .bucket = 4, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	for (int turn = 0; turn < 2; turn++) {
-		before = ios(&tr, NVS_READ);
-		step_begin(&tr);
+		before = ios(NVS_READ);
+		step_begin();
 		for (size_t i = 0; i < 4; i++)
-			tensor_write(&tr.f, tr.t[i], 7 + i);
-		assert_int_equal(step_end(&tr).hits, 0);
-		OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 4, &tr.f.error));
-		await_idle(&tr);
-		assert_int_equal(ios(&tr, NVS_READ), before);
+			tensor_write(f, t[i], 7 + i);
+		assert_int_equal(step_end().hits, 0);
+		OK(f, nvs_tensor_swap_out(f->engine, t, 4, &f->error));
+		await_idle();
+		assert_int_equal(ios(NVS_READ), before);
 	}
-	fixture_close(&tr.f);
 }
 
 TEST(a_step_that_departs_from_the_plan_is_served_and_corrects_it)
 {
 	static const size_t other[] = {6, 1, 1, 4, 0, 7, 5, 2, 9};
-	struct training tr;
 	struct nvs_step_io io = {.size = sizeof(io)};
 
-	BEGIN(&tr, 10, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 8, use);
-	step(&tr, in_turn, 8, use);
-	io = step(&tr, other, LENGTH(other), use);
+	BEGIN(10, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 8, use);
+	step(in_turn, 8, use);
+	io = step(other, LENGTH(other), use);
 	assert_int_equal(io.hits + io.misses, LENGTH(other));
-	io = step(&tr, other, LENGTH(other), use);
+	io = step(other, LENGTH(other), use);
 	assert_int_equal(io.hits, LENGTH(other));
 	/* A step that ends early shortens the plan. */
-	step(&tr, other, 3, use);
-	io = step(&tr, other, 3, use);
+	step(other, 3, use);
+	io = step(other, 3, use);
 	assert_int_equal(io.hits, 3);
 	/* A step without accesses leaves no plan. */
-	step(&tr, other, 0, use);
-	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 10, &tr.f.error));
-	io = step(&tr, in_turn, 8, use);
+	step(other, 0, use);
+	OK(f, nvs_tensor_swap_out(f->engine, t, 10, &f->error));
+	io = step(in_turn, 8, use);
 	assert_int_equal(io.hits, 0);
-	fixture_close(&tr.f);
 }
 
 /* Tensors read ahead and skipped release their share of the bucket. */
 TEST(a_step_that_skips_tensors_is_followed_again)
 {
-	struct training tr;
-
-	BEGIN(&tr, 8, .pool = 5, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 8, use);
-	step_begin(&tr);
-	await_idle(&tr);
-	use(&tr, 0);
+	BEGIN(8, .pool = 5, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 8, use);
+	step_begin();
+	await_idle();
+	use(0);
 	/* 1 and 2 are read ahead already. */
-	use(&tr, 3);
-	use(&tr, 4);
-	assert_int_equal(state_of(&tr, 5), NVS_RESIDENT);
-	assert_int_equal(state_of(&tr, 6), NVS_RESIDENT);
+	use(3);
+	use(4);
+	assert_int_equal(state_of(5), NVS_RESIDENT);
+	assert_int_equal(state_of(6), NVS_RESIDENT);
 	/* The step goes back. */
 	for (size_t i = 1; i < 6; i++)
-		use(&tr, i);
-	assert_int_equal(state_of(&tr, 7), NVS_RESIDENT);
-	step_end(&tr);
-	fixture_close(&tr.f);
+		use(i);
+	assert_int_equal(state_of(7), NVS_RESIDENT);
+	step_end();
 }
 
 /* A single access out of order does not lose the position in the plan. */
 TEST(an_access_out_of_order_changes_nothing)
 {
-	struct training tr;
-
-	BEGIN(&tr, 8, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 8, use);
-	step_begin(&tr);
-	await_idle(&tr);
-	use(&tr, 0);
-	use(&tr, 6);
+	BEGIN(8, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 8, use);
+	step_begin();
+	await_idle();
+	use(0);
+	use(6);
 	for (size_t i = 1; i < 8; i++) {
-		assert_int_equal(state_of(&tr, i), NVS_RESIDENT);
-		use(&tr, i);
+		assert_int_equal(state_of(i), NVS_RESIDENT);
+		use(i);
 	}
-	step_end(&tr);
-	fixture_close(&tr.f);
+	step_end();
 }
 
 TEST(forgetting_a_tensor_drops_the_plan)
 {
-	struct training tr;
-
 	for (int in_a_step = 0; in_a_step < 2; in_a_step++) {
-		BEGIN(&tr, 8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-		step(&tr, in_turn, 8, use);
-		step(&tr, in_turn, 8, use);
+		BEGIN(8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+		step(in_turn, 8, use);
+		step(in_turn, 8, use);
 		if (in_a_step) {
-			step_begin(&tr);
-			use(&tr, 0);
-			use(&tr, 7);
+			step_begin();
+			use(0);
+			use(7);
 		}
 		/* A tensor that is being read ahead can be forgotten, too. */
-		OK(&tr.f, nvs_tensor_forget(tr.f.engine, &tr.t[7], 1, &tr.f.error));
-		tr.n = 7;
+		OK(f, nvs_tensor_forget(f->engine, &t[7], 1, &f->error));
+		ntensors = 7;
 		if (in_a_step)
-			step_end(&tr);
-		OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 7, &tr.f.error));
+			step_end();
+		OK(f, nvs_tensor_swap_out(f->engine, t, 7, &f->error));
 		/* Without a plan each of the 7 is a miss; that step makes a new plan. */
-		assert_int_equal(step(&tr, in_turn, 7, use).misses, 7);
-		assert_int_equal(step(&tr, in_turn, 7, use).misses, 0);
-		fixture_close(&tr.f);
+		assert_int_equal(step(in_turn, 7, use).misses, 7);
+		assert_int_equal(step(in_turn, 7, use).misses, 0);
+		fixture_close(f);
 	}
 }
 
 TEST(a_step_end_without_a_size_changes_nothing)
 {
 	struct nvs_step_io io = {0};
-	struct training tr;
 
-	BEGIN(&tr, 2, .pool = 2);
-	step_begin(&tr);
-	use(&tr, 0);
-	expect_error(&tr.f, nvs_engine_step_end(tr.f.engine, &io, &tr.f.error), -EINVAL, "size");
+	BEGIN(2, .pool = 2);
+	step_begin();
+	use(0);
+	expect_error(f, nvs_engine_step_end(f->engine, &io, &f->error), -EINVAL, "size");
 	/* The step goes on. */
-	use(&tr, 1);
-	assert_int_equal(step_end(&tr).misses, 2);
-	fixture_close(&tr.f);
+	use(1);
+	assert_int_equal(step_end().misses, 2);
 }
 
 TEST(steps_begin_and_end_in_turn)
 {
-	struct training tr;
-
-	BEGIN(&tr, 2, .pool = 2);
-	expect_error(&tr.f, nvs_engine_step_end(tr.f.engine, NULL, &tr.f.error), -EBUSY, "no step");
-	step_begin(&tr);
-	expect_error(&tr.f, nvs_engine_step_begin(tr.f.engine, &tr.f.error), -EBUSY, "already");
-	use(&tr, 0);
-	OK(&tr.f, nvs_engine_step_end(tr.f.engine, NULL, &tr.f.error));
+	BEGIN(2, .pool = 2);
+	expect_error(f, nvs_engine_step_end(f->engine, NULL, &f->error), -EBUSY, "no step");
+	step_begin();
+	expect_error(f, nvs_engine_step_begin(f->engine, &f->error), -EBUSY, "already");
+	use(0);
+	OK(f, nvs_engine_step_end(f->engine, NULL, &f->error));
 	/* Close within a step. */
-	step_begin(&tr);
-	use(&tr, 0);
-	fixture_close(&tr.f);
+	step_begin();
+	use(0);
 }
 
 /* ---- Budgets ---- */
@@ -340,324 +315,292 @@ TEST(steps_begin_and_end_in_turn)
 TEST(reads_ahead_stay_within_the_bucket)
 {
 	static const uint64_t buckets[] = {0, 1, 3};
-	struct training tr;
 
 	for (size_t k = 0; k < LENGTH(buckets); k++) {
-		BEGIN(&tr, 8, .pool = 6, .bucket = buckets[k], .live = ANY, .reuse = ANY);
-		step(&tr, in_turn, 8, use);
-		sim_hold(tr.f.sim, SIM_READS);
-		step_begin(&tr);
-		assert_int_equal(count_in(&tr, NVS_READING), buckets[k]);
-		sim_go(tr.f.sim, SIM_READS);
-		await_idle(&tr);
+		BEGIN(8, .pool = 6, .bucket = buckets[k], .live = ANY, .reuse = ANY);
+		step(in_turn, 8, use);
+		sim_hold(f->sim, SIM_READS);
+		step_begin();
+		assert_int_equal(count_in(NVS_READING), buckets[k]);
+		sim_go(f->sim, SIM_READS);
+		await_idle();
 		/* Read ahead and landed, they still count towards the bucket. */
-		use(&tr, 7);
-		assert_true(ios(&tr, NVS_READ) <= 8 + buckets[k] + 1);
-		step_end(&tr);
-		fixture_close(&tr.f);
+		use(7);
+		assert_true(ios(NVS_READ) <= 8 + buckets[k] + 1);
+		step_end();
+		fixture_close(f);
 	}
 }
 
 /* Otherwise every step would wait for it. */
 TEST(a_tensor_longer_than_the_bucket_is_read_ahead_alone)
 {
-	struct training tr;
-
-	BEGIN(&tr, 8, .pool = 6, .half_bucket = true, .live = ANY, .reuse = ANY);
-	step(&tr, in_turn, 8, use);
-	sim_hold(tr.f.sim, SIM_READS);
-	step_begin(&tr);
-	assert_int_equal(count_in(&tr, NVS_READING), 1);
-	sim_go(tr.f.sim, SIM_READS);
-	await_idle(&tr);
-	step_end(&tr);
-	fixture_close(&tr.f);
+	BEGIN(8, .pool = 6, .half_bucket = true, .live = ANY, .reuse = ANY);
+	step(in_turn, 8, use);
+	sim_hold(f->sim, SIM_READS);
+	step_begin();
+	assert_int_equal(count_in(NVS_READING), 1);
+	sim_go(f->sim, SIM_READS);
+	await_idle();
+	step_end();
 }
 
 TEST(resident_tensors_stay_within_max_live)
 {
-	struct training tr;
 	size_t most = 0;
 
-	BEGIN(&tr, 8, .pool = 8, .bucket = ANY, .live = 3, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 8, use);
+	BEGIN(8, .pool = 8, .bucket = ANY, .live = 3, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 8, use);
 	for (int turn = 0; turn < 2; turn++) {
-		step_begin(&tr);
+		step_begin();
 		for (size_t i = 0; i < 8; i++) {
 			size_t resident;
 
 			if (turn)
-				change(&tr, i);
+				change(i);
 			else
-				use(&tr, i);
-			resident = count_in(&tr, NVS_RESIDENT);
+				use(i);
+			resident = count_in(NVS_RESIDENT);
 			assert_true(resident <= 3);
 			most = resident > most ? resident : most;
 		}
-		step_end(&tr);
+		step_end();
 	}
 	assert_int_equal(most, 3);
-	fixture_close(&tr.f);
 }
 
 TEST(tensors_needed_again_soon_stay)
 {
 	static const size_t order[] = {0, 1, 2, 0, 3, 4, 5};
-	struct training tr;
 
 	for (uint64_t reuse = 1; reuse <= 2; reuse++) {
-		BEGIN(&tr, 6, .pool = 6, .live = ANY, .reuse = reuse, .in_cpu = 0);
-		step(&tr, order, LENGTH(order), use);
-		step_begin(&tr);
-		use(&tr, 0);
+		BEGIN(6, .pool = 6, .live = ANY, .reuse = reuse, .in_cpu = 0);
+		step(order, LENGTH(order), use);
+		step_begin();
+		use(0);
 		/* Two parts lie between this access and the next, then three. */
-		assert_int_equal(state_of(&tr, 0), reuse == 2 ? NVS_RESIDENT : NVS_ON_DRIVE);
-		use(&tr, 1);
-		assert_int_equal(state_of(&tr, 1), NVS_ON_DRIVE);
-		use(&tr, 2);
-		assert_int_equal(state_of(&tr, 0), reuse == 2 ? NVS_RESIDENT : NVS_ON_DRIVE);
-		use(&tr, 0);
-		assert_int_equal(state_of(&tr, 0), NVS_ON_DRIVE);
-		step_end(&tr);
-		fixture_close(&tr.f);
+		assert_int_equal(state_of(0), reuse == 2 ? NVS_RESIDENT : NVS_ON_DRIVE);
+		use(1);
+		assert_int_equal(state_of(1), NVS_ON_DRIVE);
+		use(2);
+		assert_int_equal(state_of(0), reuse == 2 ? NVS_RESIDENT : NVS_ON_DRIVE);
+		use(0);
+		assert_int_equal(state_of(0), NVS_ON_DRIVE);
+		step_end();
+		fixture_close(f);
 	}
 }
 
 TEST(small_tensors_stay)
 {
-	struct training tr;
 	struct nvs_tensor *small, *all;
 
 	for (uint64_t longer = 0; longer < 2; longer++) {
-		BEGIN(&tr, 4, .pool = 3, .live = 2, .in_cpu = 1, .persistent = 5000 + longer);
-		small = tensor_add(&tr.f, "small", 5000);
-		tensor_store(&tr.f, small, 9);
+		BEGIN(4, .pool = 3, .live = 2, .in_cpu = 1, .persistent = 5000 + longer);
+		small = tensor_add(f, "small", 5000);
+		tensor_store(f, small, 9);
 		for (int turn = 0; turn < 3; turn++) {
-			step_begin(&tr);
-			tensor_compare(&tr.f, small, 9);
+			step_begin();
+			tensor_compare(f, small, 9);
 			for (size_t i = 0; i < 4; i++)
-				use(&tr, i);
+				use(i);
 			/* The threshold is exclusive; its tensors are in addition to max_in_cpu. */
 			if (turn)
-				STATE(&tr.f, small, longer ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
+				STATE(f, small, longer ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
 			if (turn && longer)
-				assert_int_equal(count_in(&tr, NVS_RESIDENT), 1);
-			step_end(&tr);
+				assert_int_equal(count_in(NVS_RESIDENT), 1);
+			step_end();
 		}
-		all = tensor_add(&tr.f, "all", 3 * PART);
-		OK(&tr.f, sole_pin(tr.f.engine, &all, 1, 60000, &tr.f.error));
-		STATE(&tr.f, small, NVS_ON_DRIVE, false, 0);
-		fixture_close(&tr.f);
+		all = tensor_add(f, "all", 3 * PART);
+		OK(f, sole_pin(f->engine, &all, 1, 60000, &f->error));
+		STATE(f, small, NVS_ON_DRIVE, false, 0);
+		fixture_close(f);
 	}
 }
 
 /* With LRU, the six would evict each other, and no access would be a hit. */
 TEST(max_in_cpu_holds_the_tensors_needed_soonest)
 {
-	struct training tr;
-
-	BEGIN(&tr, 6, .pool = 6, .live = ANY, .in_cpu = 2);
-	assert_int_equal(step(&tr, in_turn, 6, use).hits, 0);
+	BEGIN(6, .pool = 6, .live = ANY, .in_cpu = 2);
+	assert_int_equal(step(in_turn, 6, use).hits, 0);
 	for (int turn = 0; turn < 4; turn++) {
-		assert_int_equal(step(&tr, in_turn, 6, turn % 2 ? use : change).hits, 2);
-		assert_int_equal(count_in(&tr, NVS_RESIDENT), 2);
+		assert_int_equal(step(in_turn, 6, turn % 2 ? use : change).hits, 2);
+		assert_int_equal(count_in(NVS_RESIDENT), 2);
 	}
-	fixture_close(&tr.f);
 }
 
 /* ---- Room ---- */
 
 TEST(the_tensor_needed_last_is_evicted)
 {
-	struct training tr;
-
-	BEGIN(&tr, 6, .pool = 3, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 6, use);
-	step_begin(&tr);
-	use(&tr, 0);
-	assert_int_equal(state_of(&tr, 5), NVS_ON_DRIVE);
-	use(&tr, 1);
-	assert_int_equal(state_of(&tr, 0), NVS_ON_DRIVE);
-	assert_int_equal(state_of(&tr, 3), NVS_RESIDENT);
-	assert_int_equal(state_of(&tr, 4), NVS_RESIDENT);
-	use(&tr, 2);
-	use(&tr, 3);
-	use(&tr, 4);
-	use(&tr, 5);
-	assert_int_equal(state_of(&tr, 4), NVS_ON_DRIVE);
-	assert_int_equal(step_end(&tr).hits, 2);
-	fixture_close(&tr.f);
+	BEGIN(6, .pool = 3, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 6, use);
+	step_begin();
+	use(0);
+	assert_int_equal(state_of(5), NVS_ON_DRIVE);
+	use(1);
+	assert_int_equal(state_of(0), NVS_ON_DRIVE);
+	assert_int_equal(state_of(3), NVS_RESIDENT);
+	assert_int_equal(state_of(4), NVS_RESIDENT);
+	use(2);
+	use(3);
+	use(4);
+	use(5);
+	assert_int_equal(state_of(4), NVS_ON_DRIVE);
+	assert_int_equal(step_end().hits, 2);
 }
 
 TEST(tensors_outside_the_plan_are_evicted_first)
 {
-	struct training tr;
-
-	BEGIN(&tr, 8, .pool = 4, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 5, use);
+	BEGIN(8, .pool = 4, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 5, use);
 	/* The pool has 1 to 4; the plan needs 4 last. */
-	use(&tr, 6);
-	assert_int_equal(state_of(&tr, 4), NVS_ON_DRIVE);
-	use(&tr, 7);
-	assert_int_equal(state_of(&tr, 6), NVS_ON_DRIVE);
-	assert_int_equal(state_of(&tr, 3), NVS_RESIDENT);
-	fixture_close(&tr.f);
+	use(6);
+	assert_int_equal(state_of(4), NVS_ON_DRIVE);
+	use(7);
+	assert_int_equal(state_of(6), NVS_ON_DRIVE);
+	assert_int_equal(state_of(3), NVS_RESIDENT);
 }
 
 /* Reading ahead evicts no tensor needed sooner, and none prefetched by the caller. */
 TEST(reading_ahead_evicts_only_tensors_needed_later)
 {
-	struct training tr;
-
-	BEGIN(&tr, 8, .pool = 4, .bucket = 8, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 7, use);
+	BEGIN(8, .pool = 4, .bucket = 8, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 7, use);
 	/* The pool has 3 to 6, and 3 is needed before 4. */
-	step_begin(&tr);
-	await_idle(&tr);
+	step_begin();
+	await_idle();
 	for (size_t i = 0; i < 8; i++)
-		assert_int_equal(state_of(&tr, i), i < 4 ? NVS_RESIDENT : NVS_ON_DRIVE);
+		assert_int_equal(state_of(i), i < 4 ? NVS_RESIDENT : NVS_ON_DRIVE);
 	for (size_t i = 0; i < 7; i++)
-		use(&tr, i);
-	step_end(&tr);
-	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, tr.t, 8, &tr.f.error));
-	assert_int_equal(nvs_tensor_prefetch(tr.f.engine, &tr.t[7], 1, &tr.f.error), 1);
-	await_idle(&tr);
-	step_begin(&tr);
-	await_idle(&tr);
+		use(i);
+	step_end();
+	OK(f, nvs_tensor_swap_out(f->engine, t, 8, &f->error));
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[7], 1, &f->error), 1);
+	await_idle();
+	step_begin();
+	await_idle();
 	for (size_t i = 0; i < 8; i++)
-		assert_int_equal(state_of(&tr, i), i < 3 || i == 7 ? NVS_RESIDENT : NVS_ON_DRIVE);
+		assert_int_equal(state_of(i), i < 3 || i == 7 ? NVS_RESIDENT : NVS_ON_DRIVE);
 	/* A pin may use the whole pool. */
-	OK(&tr.f, sole_swap_in(tr.f.engine, &tr.t[3], 4, 60000, &tr.f.error));
-	OK(&tr.f, sole_wait(tr.f.engine, &tr.t[3], 4, -1, &tr.f.error));
-	OK(&tr.f, sole_release(tr.f.engine, &tr.t[3], 4, NVS_CLEAN, &tr.f.error));
-	step_end(&tr);
-	fixture_close(&tr.f);
+	OK(f, sole_swap_in(f->engine, &t[3], 4, 60000, &f->error));
+	OK(f, sole_wait(f->engine, &t[3], 4, -1, &f->error));
+	OK(f, sole_release(f->engine, &t[3], 4, NVS_CLEAN, &f->error));
+	step_end();
 }
 
 TEST(reading_ahead_joins_pieces)
 {
-	struct training tr;
 	struct nvs_tensor *wide;
 
-	BEGIN(&tr, 4, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	wide = tensor_add(&tr.f, "wide", 2 * PART);
-	tensor_store(&tr.f, wide, 50);
-	step_begin(&tr);
-	tensor_compare(&tr.f, wide, 50);
-	use(&tr, 0);
-	use(&tr, 1);
-	use(&tr, 2);
-	use(&tr, 3);
-	step_end(&tr);
-	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, &wide, 1, &tr.f.error));
-	OK(&tr.f, sole_swap_in(tr.f.engine, tr.t, 4, -1, &tr.f.error));
-	OK(&tr.f, sole_wait(tr.f.engine, tr.t, 4, -1, &tr.f.error));
-	OK(&tr.f, sole_release(tr.f.engine, tr.t, 4, NVS_CLEAN, &tr.f.error));
+	BEGIN(4, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	wide = tensor_add(f, "wide", 2 * PART);
+	tensor_store(f, wide, 50);
+	step_begin();
+	tensor_compare(f, wide, 50);
+	use(0);
+	use(1);
+	use(2);
+	use(3);
+	step_end();
+	OK(f, nvs_tensor_swap_out(f->engine, &wide, 1, &f->error));
+	OK(f, sole_swap_in(f->engine, t, 4, -1, &f->error));
+	OK(f, sole_wait(f->engine, t, 4, -1, &f->error));
+	OK(f, sole_release(f->engine, t, 4, NVS_CLEAN, &f->error));
 	/* Two parts are free, but not adjacent. */
-	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, &tr.t[0], 1, &tr.f.error));
-	OK(&tr.f, nvs_tensor_swap_out(tr.f.engine, &tr.t[2], 1, &tr.f.error));
-	step_begin(&tr);
-	OK(&tr.f, sole_wait(tr.f.engine, &wide, 1, -1, &tr.f.error));
-	STATE(&tr.f, wide, NVS_RESIDENT, false, 0);
-	step_end(&tr);
-	fixture_close(&tr.f);
+	OK(f, nvs_tensor_swap_out(f->engine, &t[0], 1, &f->error));
+	OK(f, nvs_tensor_swap_out(f->engine, &t[2], 1, &f->error));
+	step_begin();
+	OK(f, sole_wait(f->engine, &wide, 1, -1, &f->error));
+	STATE(f, wide, NVS_RESIDENT, false, 0);
+	step_end();
 }
 
 /* ---- Dirty tensors ---- */
 
 TEST(dirty_tensors_are_written_back_before_room_is_needed)
 {
-	struct training tr;
 	uint64_t waits;
 
-	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 6, change);
-	step(&tr, in_turn, 6, change);
-	waits = stats_of(&tr.f).pool.waits;
+	BEGIN(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 6, change);
+	step(in_turn, 6, change);
+	waits = stats_of(f).pool.waits;
 	for (int turn = 0; turn < 2; turn++)
-		assert_int_equal(step(&tr, in_turn, 6, change).misses, 0);
-	assert_int_equal(stats_of(&tr.f).pool.waits, waits);
+		assert_int_equal(step(in_turn, 6, change).misses, 0);
+	assert_int_equal(stats_of(f).pool.waits, waits);
 	for (size_t i = 0; i < 6; i++)
-		use(&tr, i);
-	fixture_close(&tr.f);
+		use(i);
 }
 
 /* Tensors that stay in the pool stay dirty: a step that changes all 6 does not write all 6. */
 TEST(only_tensors_to_be_evicted_are_written_back)
 {
-	struct training tr;
 	uint64_t before;
 
-	BEGIN(&tr, 6, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 6, change);
-	step(&tr, in_turn, 6, change);
-	before = stats_of(&tr.f).swapped_out;
-	step(&tr, in_turn, 6, change);
-	before = stats_of(&tr.f).swapped_out - before;
+	BEGIN(6, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 6, change);
+	step(in_turn, 6, change);
+	before = stats_of(f).swapped_out;
+	step(in_turn, 6, change);
+	before = stats_of(f).swapped_out - before;
 	assert_true(before < 6 * PART);
-	fixture_close(&tr.f);
 }
 
 TEST(a_model_that_fits_the_pool_is_never_written)
 {
-	struct training tr;
 	uint64_t before;
 
-	BEGIN(&tr, 6, .pool = 6, .bucket = ANY, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	before = ios(&tr, NVS_WRITE);
+	BEGIN(6, .pool = 6, .bucket = ANY, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	before = ios(NVS_WRITE);
 	for (int turn = 0; turn < 3; turn++)
-		step(&tr, in_turn, 6, change);
-	assert_int_equal(ios(&tr, NVS_WRITE), before);
-	assert_int_equal(step(&tr, in_turn, 6, change).hits, 6);
-	fixture_close(&tr.f);
+		step(in_turn, 6, change);
+	assert_int_equal(ios(NVS_WRITE), before);
+	assert_int_equal(step(in_turn, 6, change).hits, 6);
 }
 
 /* The write is tried once; the data stay, and the call that needs the room gets the error. */
 TEST(a_write_back_that_fails_loses_nothing)
 {
-	struct training tr;
 	uint64_t before;
 
-	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 6, use);
-	step_begin(&tr);
-	await_idle(&tr);
-	before = ios(&tr, NVS_WRITE);
-	sim_fail(tr.f.sim, NVS_WRITE, 0, EIO, 1);
-	change(&tr, 0);
-	assert_int_equal(ios(&tr, NVS_WRITE), before + 1);
-	STATE(&tr.f, tr.t[0], NVS_RESIDENT, true, 0);
-	use(&tr, 1);
-	STATE(&tr.f, tr.t[0], NVS_RESIDENT, true, 0);
-	assert_int_equal(ios(&tr, NVS_WRITE), before + 1);
-	step_end(&tr);
+	BEGIN(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 6, use);
+	step_begin();
+	await_idle();
+	before = ios(NVS_WRITE);
+	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
+	change(0);
+	assert_int_equal(ios(NVS_WRITE), before + 1);
+	STATE(f, t[0], NVS_RESIDENT, true, 0);
+	use(1);
+	STATE(f, t[0], NVS_RESIDENT, true, 0);
+	assert_int_equal(ios(NVS_WRITE), before + 1);
+	step_end();
 	for (size_t i = 0; i < 6; i++)
-		use(&tr, i);
-	fixture_close(&tr.f);
+		use(i);
 }
 
 /* ---- Failing reads ---- */
 
 TEST(a_failed_read_ahead_is_read_again_when_asked_for)
 {
-	struct training tr;
 	uint64_t before;
 
-	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 6, use);
-	before = ios(&tr, NVS_READ);
-	sim_fail(tr.f.sim, NVS_READ, 0, EIO, 1);
-	step_begin(&tr);
-	await_idle(&tr);
-	assert_int_equal(state_of(&tr, 0), NVS_ON_DRIVE);
+	BEGIN(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 6, use);
+	before = ios(NVS_READ);
+	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
+	step_begin();
+	await_idle();
+	assert_int_equal(state_of(0), NVS_ON_DRIVE);
 	/* The failed read is not repeated, and reading ahead continues behind it. */
-	assert_int_equal(ios(&tr, NVS_READ), before + 2);
-	assert_int_equal(state_of(&tr, 1), NVS_RESIDENT);
-	use(&tr, 0);
+	assert_int_equal(ios(NVS_READ), before + 2);
+	assert_int_equal(state_of(1), NVS_RESIDENT);
+	use(0);
 	for (size_t i = 1; i < 6; i++)
-		use(&tr, i);
-	assert_int_equal(step_end(&tr).misses, 1);
-	fixture_close(&tr.f);
+		use(i);
+	assert_int_equal(step_end().misses, 1);
 }
 
 /* The write has succeeded; what the plan read behind it is nobody's error. */
@@ -665,76 +608,67 @@ TEST(a_failed_read_ahead_is_no_error_of_the_write_before_it)
 {
 	static char memory[PART];
 	const void *data = memory;
-	struct training tr;
 
-	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 6, use);
-	step_begin(&tr);
-	await_idle(&tr);
-	use(&tr, 0);
+	BEGIN(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 6, use);
+	step_begin();
+	await_idle();
+	use(0);
 	/* The next tensor of the plan has been read ahead; its new contents come from elsewhere. */
-	assert_int_equal(state_of(&tr, 1), NVS_RESIDENT);
-	sim_fail(tr.f.sim, NVS_READ, 0, EIO, 1);
-	tr.seeds[1] = 78;
+	assert_int_equal(state_of(1), NVS_RESIDENT);
+	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
+	seeds[1] = 78;
 	fill(memory, PART, 78);
-	OK(&tr.f, nvs_tensor_swap_out_from(tr.f.engine, &tr.t[1], &data, 1, &tr.f.error));
+	OK(f, nvs_tensor_swap_out_from(f->engine, &t[1], &data, 1, &f->error));
 	/* The write lands, the thread of events reads ahead, and logs the failure. */
 	for (int round = 0; round < 2; round++) {
-		await_idle(&tr);
-		events_await_idle(tr.f.engine);
+		await_idle();
+		events_await_idle(f->engine);
 	}
-	OK(&tr.f, nvs_tensor_wait(tr.f.engine, &tr.t[1], 1, 0, -1, &tr.f.error));
-	assert_int_equal(info_of(&tr.f, tr.t[1]).status, 0);
-	assert_non_null(strstr(tr.f.log, "t1 could not be read ahead: "));
-	use(&tr, 1);
+	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error));
+	assert_int_equal(info_of(f, t[1]).status, 0);
+	assert_non_null(strstr(f->log, "t1 could not be read ahead: "));
+	use(1);
 	for (size_t i = 2; i < 6; i++)
-		use(&tr, i);
-	step_end(&tr);
-	fixture_close(&tr.f);
+		use(i);
+	step_end();
 }
 
 /* The caller has asked for the tensor, so it hears of the failure. */
 TEST(a_read_ahead_that_fails_while_prefetched_is_reported)
 {
-	struct training tr;
-
-	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 6, use);
-	sim_hold(tr.f.sim, SIM_READS);
-	sim_fail(tr.f.sim, NVS_READ, 0, EIO, 1);
-	step_begin(&tr);
-	assert_int_equal(nvs_tensor_prefetch(tr.f.engine, tr.t, 1, &tr.f.error), 1);
-	sim_go(tr.f.sim, SIM_READS);
-	expect_error(&tr.f, nvs_tensor_wait(tr.f.engine, tr.t, 1, 0, -1, &tr.f.error), -EIO, "t0");
-	use(&tr, 0);
-	step_end(&tr);
-	fixture_close(&tr.f);
+	BEGIN(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 6, use);
+	sim_hold(f->sim, SIM_READS);
+	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
+	step_begin();
+	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 1, &f->error), 1);
+	sim_go(f->sim, SIM_READS);
+	expect_error(f, nvs_tensor_wait(f->engine, t, 1, 0, -1, &f->error), -EIO, "t0");
+	use(0);
+	step_end();
 }
 
 TEST(a_read_ahead_that_fails_while_pinned_is_reported)
 {
-	struct training tr;
-
-	BEGIN(&tr, 6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 6, use);
-	sim_hold(tr.f.sim, SIM_READS);
-	sim_fail(tr.f.sim, NVS_READ, 0, EIO, 1);
-	step_begin(&tr);
-	OK(&tr.f, sole_swap_in(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error));
-	sim_go(tr.f.sim, SIM_READS);
-	expect_error(&tr.f, sole_wait(tr.f.engine, &tr.t[0], 1, -1, &tr.f.error), -EIO, "t0");
-	use(&tr, 0);
-	step_end(&tr);
-	fixture_close(&tr.f);
+	BEGIN(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 6, use);
+	sim_hold(f->sim, SIM_READS);
+	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
+	step_begin();
+	OK(f, sole_swap_in(f->engine, &t[0], 1, -1, &f->error));
+	sim_go(f->sim, SIM_READS);
+	expect_error(f, sole_wait(f->engine, &t[0], 1, -1, &f->error), -EIO, "t0");
+	use(0);
+	step_end();
 }
 
 /* ---- Concurrent calls ---- */
 
 static void *let_reads_go(void *arg)
 {
-	struct training *tr = arg;
-
-	sim_go(tr->f.sim, SIM_READS);
+	(void)arg;
+	sim_go(f->sim, SIM_READS);
 	return NULL;
 }
 
@@ -742,107 +676,103 @@ static void *let_reads_go(void *arg)
 TEST(external_transfers_wait_for_reads_ahead)
 {
 	static char memory[PART];
-	struct training tr;
 	const void *data = memory;
 	void *back = memory;
 	pthread_t thread;
 
-	BEGIN(&tr, 6, .pool = 3, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(&tr, in_turn, 6, use);
-	sim_hold(tr.f.sim, SIM_READS);
-	step_begin(&tr);
-	assert_int_equal(state_of(&tr, 0), NVS_READING);
-	assert_int_equal(pthread_create(&thread, NULL, let_reads_go, &tr), 0);
-	tr.seeds[0] = 77;
+	BEGIN(6, .pool = 3, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step(in_turn, 6, use);
+	sim_hold(f->sim, SIM_READS);
+	step_begin();
+	assert_int_equal(state_of(0), NVS_READING);
+	assert_int_equal(pthread_create(&thread, NULL, let_reads_go, NULL), 0);
+	seeds[0] = 77;
 	fill(memory, PART, 77);
-	OK(&tr.f, nvs_tensor_swap_out_from(tr.f.engine, tr.t, &data, 1, &tr.f.error));
+	OK(f, nvs_tensor_swap_out_from(f->engine, t, &data, 1, &f->error));
 	pthread_join(thread, NULL);
-	OK(&tr.f, sole_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
-	await_idle(&tr);
+	OK(f, sole_wait(f->engine, t, 1, -1, &f->error));
+	await_idle();
 	memset(memory, 0, PART);
-	OK(&tr.f, nvs_tensor_swap_in_to(tr.f.engine, tr.t, &back, 1, &tr.f.error));
-	OK(&tr.f, sole_wait(tr.f.engine, tr.t, 1, -1, &tr.f.error));
+	OK(f, nvs_tensor_swap_in_to(f->engine, t, &back, 1, &f->error));
+	OK(f, sole_wait(f->engine, t, 1, -1, &f->error));
 	assert_true(filled(memory, PART, 77));
 	for (size_t i = 0; i < 6; i++)
-		use(&tr, i);
-	step_end(&tr);
-	fixture_close(&tr.f);
+		use(i);
+	step_end();
 }
 
 /* The engine's counters must equal sums over its tensors. */
-static void counters_hold(struct training *tr)
+static void counters_hold(void)
 {
-	engine_lock(tr->f.engine);
-	engine_check(tr->f.engine);
-	engine_unlock(tr->f.engine);
+	engine_lock(f->engine);
+	engine_check(f->engine);
+	engine_unlock(f->engine);
 }
 
-static void meddle(struct training *tr, uint64_t *random)
+static void meddle(uint64_t *random)
 {
-	size_t i = below(random, tr->n), n = 1 + below(random, tr->n - i);
+	size_t i = below(random, ntensors), n = 1 + below(random, ntensors - i);
 	char name[16];
 
 	switch (below(random, 6)) {
 	case 0:
-		assert_true(nvs_tensor_prefetch(tr->f.engine, &tr->t[i], n, &tr->f.error) >= 0);
+		assert_true(nvs_tensor_prefetch(f->engine, &t[i], n, &f->error) >= 0);
 		break;
 	case 1:
-		OK(&tr->f, nvs_tensor_swap_out(tr->f.engine, &tr->t[i], n, &tr->f.error));
+		OK(f, nvs_tensor_swap_out(f->engine, &t[i], n, &f->error));
 		break;
 	case 2:
-		OK(&tr->f, nvs_engine_commit(tr->f.engine, &tr->f.error));
+		OK(f, nvs_engine_commit(f->engine, &f->error));
 		break;
 	case 3:
-		tr->seeds[i] += 5000;
-		tensor_write(&tr->f, tr->t[i], tr->seeds[i]);
+		seeds[i] += 5000;
+		tensor_write(f, t[i], seeds[i]);
 		break;
 	case 4:
-		tensor_compare(&tr->f, tr->t[i], tr->seeds[i]);
+		tensor_compare(f, t[i], seeds[i]);
 		break;
 	default:
 		if (below(random, 4))
 			break;
-		OK(&tr->f, sole_wait(tr->f.engine, &tr->t[i], 1, -1, &tr->f.error));
-		OK(&tr->f, nvs_tensor_forget(tr->f.engine, &tr->t[i], 1, &tr->f.error));
+		OK(f, sole_wait(f->engine, &t[i], 1, -1, &f->error));
+		OK(f, nvs_tensor_forget(f->engine, &t[i], 1, &f->error));
 		snprintf(name, sizeof(name), "t%zu", i);
-		tr->t[i] = tensor_add(&tr->f, name, PART);
-		tensor_write(&tr->f, tr->t[i], tr->seeds[i]);
+		t[i] = tensor_add(f, name, PART);
+		tensor_write(f, t[i], seeds[i]);
 	}
 }
 
 /* Steps in an order that changes sometimes, with random other calls in between. */
 static void wander(struct budgets budgets, uint64_t *random)
 {
-	struct training tr;
 	size_t order[40];
 
-	begin_training(&tr, 12, budgets);
+	begin_training(12, budgets);
 	for (size_t k = 0; k < LENGTH(order); k++)
-		order[k] = below(random, tr.n);
+		order[k] = below(random, ntensors);
 	for (int turn = 0; turn < (SANITIZED ? 12 : 30); turn++) {
-		step_begin(&tr);
+		step_begin();
 		for (size_t k = below(random, 4); k < LENGTH(order); k++) {
 			uint64_t what = below(random, 16);
 
 			if (what == 0)
-				order[k] = below(random, tr.n);
+				order[k] = below(random, ntensors);
 			if (what == 1)
 				k += below(random, 5);
 			if (what == 2)
-				meddle(&tr, random);
+				meddle(random);
 			if (k < LENGTH(order) && what < 8)
-				tensor_compare(&tr.f, tr.t[order[k]], tr.seeds[order[k]]);
+				tensor_compare(f, t[order[k]], seeds[order[k]]);
 			else if (k < LENGTH(order))
-				change(&tr, order[k]);
-			counters_hold(&tr);
+				change(order[k]);
+			counters_hold();
 		}
-		step_end(&tr);
-		meddle(&tr, random);
-		counters_hold(&tr);
+		step_end();
+		meddle(random);
+		counters_hold();
 	}
-	for (size_t i = 0; i < tr.n; i++)
-		use(&tr, i);
-	fixture_close(&tr.f);
+	for (size_t i = 0; i < ntensors; i++)
+		use(i);
 }
 
 TEST(any_steps_among_any_calls_keep_every_byte)
@@ -860,69 +790,63 @@ TEST(any_steps_among_any_calls_keep_every_byte)
 }
 
 struct user {
-	struct training *tr;
 	size_t from, to;
 };
 
 static void *use_own(void *arg)
 {
 	struct user *user = arg;
-	struct training *tr = user->tr;
 
 	for (size_t k = 0; k < 60; k++) {
 		size_t i = user->from + k % (user->to - user->from);
-		struct nvs_tensor **t = &tr->t[i];
+		struct nvs_tensor **one = &t[i];
 
-		MUST(!sole_swap_in(tr->f.engine, t, 1, -1, NULL));
-		MUST(!sole_wait(tr->f.engine, t, 1, -1, NULL));
-		MUST(filled(nvs_tensor_data(*t), PART, tr->seeds[i]));
-		tr->seeds[i] += k % 3;
-		fill(nvs_tensor_data(*t), PART, tr->seeds[i]);
-		MUST(!sole_release(tr->f.engine, t, 1, NVS_DIRTY, NULL));
+		MUST(!sole_swap_in(f->engine, one, 1, -1, NULL));
+		MUST(!sole_wait(f->engine, one, 1, -1, NULL));
+		MUST(filled(nvs_tensor_data(*one), PART, seeds[i]));
+		seeds[i] += k % 3;
+		fill(nvs_tensor_data(*one), PART, seeds[i]);
+		MUST(!sole_release(f->engine, one, 1, NVS_DIRTY, NULL));
 	}
 	return NULL;
 }
 
 TEST(threads_share_a_step)
 {
-	struct training tr;
 	pthread_t thread[2];
 	struct user users[2];
 
-	BEGIN(&tr, 10, .pool = 5, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	BEGIN(10, .pool = 5, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	for (int turn = 0; turn < 4; turn++) {
 		struct nvs_step_io io = {.size = sizeof(io)};
 
-		step_begin(&tr);
+		step_begin();
 		for (size_t k = 0; k < 2; k++) {
-			users[k] = (struct user){&tr, k * 5, k * 5 + 5};
+			users[k] = (struct user){k * 5, k * 5 + 5};
 			assert_int_equal(pthread_create(&thread[k], NULL, use_own, &users[k]), 0);
 		}
 		for (size_t k = 0; k < 2; k++)
 			pthread_join(thread[k], NULL);
-		io = step_end(&tr);
+		io = step_end();
 		assert_int_equal(io.hits + io.misses, 120);
 	}
-	await_idle(&tr);
-	counters_hold(&tr);
+	await_idle();
+	counters_hold();
 	for (size_t i = 0; i < 10; i++)
-		use(&tr, i);
-	fixture_close(&tr.f);
+		use(i);
 }
 
 /* ---- Statistics of a step ---- */
 
 TEST(a_step_reports_its_io)
 {
-	struct training tr;
-
-	BEGIN(&tr, 8, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	BEGIN(8, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	for (int turn = 0; turn < 4; turn++) {
-		struct nvs_engine_stats before = stats_of(&tr.f), after = {.size = sizeof(after)};
-		struct nvs_step_io io = step(&tr, in_turn, 8, turn % 2 ? use : change);
+		struct nvs_engine_stats before = stats_of(f), after = {.size = sizeof(after)};
+		struct nvs_step_io io = step(in_turn, 8, turn % 2 ? use : change);
 		uint64_t less = io.io_ns < io.compute_ns ? io.io_ns : io.compute_ns;
 
-		after = stats_of(&tr.f);
+		after = stats_of(f);
 		assert_int_equal(io.hits + io.misses, 8);
 		assert_int_equal(io.read_bytes, after.swapped_in - before.swapped_in);
 		assert_int_equal(io.written_bytes, after.swapped_out - before.swapped_out);
@@ -933,34 +857,31 @@ TEST(a_step_reports_its_io)
 						       ? io.io_ns + io.compute_ns - io.wall_ns
 						       : 0);
 	}
-	fixture_close(&tr.f);
 }
 
 TEST(waits_are_stalls_and_polls_are_not)
 {
-	struct training tr;
 	struct nvs_step_io io = {.size = sizeof(io)};
 
-	BEGIN(&tr, 4, .pool = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step_begin(&tr);
-	use(&tr, 0);
-	step_end(&tr);
-	sim_hold(tr.f.sim, SIM_READS);
-	step_begin(&tr);
-	OK(&tr.f, sole_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
-	assert_int_equal(sole_wait(tr.f.engine, &tr.t[1], 2, 0, NULL), -EAGAIN);
-	assert_int_equal(sole_swap_in(tr.f.engine, &tr.t[3], 1, 0, NULL), -EAGAIN);
-	assert_int_equal(sole_wait(tr.f.engine, &tr.t[1], 2, 3, NULL), -ETIMEDOUT);
-	assert_int_equal(sole_swap_in(tr.f.engine, &tr.t[3], 1, 3, NULL), -ETIMEDOUT);
-	io = step_end(&tr);
+	BEGIN(4, .pool = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	step_begin();
+	use(0);
+	step_end();
+	sim_hold(f->sim, SIM_READS);
+	step_begin();
+	OK(f, sole_swap_in(f->engine, &t[1], 2, -1, &f->error));
+	assert_int_equal(sole_wait(f->engine, &t[1], 2, 0, NULL), -EAGAIN);
+	assert_int_equal(sole_swap_in(f->engine, &t[3], 1, 0, NULL), -EAGAIN);
+	assert_int_equal(sole_wait(f->engine, &t[1], 2, 3, NULL), -ETIMEDOUT);
+	assert_int_equal(sole_swap_in(f->engine, &t[3], 1, 3, NULL), -ETIMEDOUT);
+	io = step_end();
 	assert_int_equal(io.misses, 2);
 	assert_int_equal(io.stalls, 2);
 	assert_true(io.stall_ns >= 6000000 && io.stall_ns <= io.wall_ns);
 	assert_true(io.io_ns >= 6000000);
-	sim_go(tr.f.sim, SIM_READS);
-	OK(&tr.f, sole_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
-	OK(&tr.f, sole_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
-	fixture_close(&tr.f);
+	sim_go(f->sim, SIM_READS);
+	OK(f, sole_wait(f->engine, &t[1], 2, -1, &f->error));
+	OK(f, sole_release(f->engine, &t[1], 2, NVS_CLEAN, &f->error));
 }
 
 static bool shows(const char *text, const char *what)
@@ -973,21 +894,20 @@ static bool shows(const char *text, const char *what)
 TEST(transfers_and_waits_are_on_the_timeline)
 {
 	static char text[65536];
-	struct training tr;
 	struct nvs_trace *trace;
 	char path[600];
 	FILE *file;
 
 	assert_int_equal(nvs_trace_open(&trace, 1000, NULL), 0);
-	BEGIN(&tr, 4, .pool = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY, .trace = trace);
-	sim_hold(tr.f.sim, SIM_READS);
-	OK(&tr.f, sole_swap_in(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
-	assert_int_equal(sole_wait(tr.f.engine, &tr.t[2], 1, 1, NULL), -ETIMEDOUT);
-	assert_int_equal(sole_swap_in(tr.f.engine, &tr.t[3], 1, 1, NULL), -ETIMEDOUT);
-	sim_go(tr.f.sim, SIM_READS);
-	OK(&tr.f, sole_wait(tr.f.engine, &tr.t[1], 2, -1, &tr.f.error));
-	OK(&tr.f, sole_release(tr.f.engine, &tr.t[1], 2, NVS_CLEAN, &tr.f.error));
-	snprintf(path, sizeof(path), "%s/trace.json", tr.f.paths[0]);
+	BEGIN(4, .pool = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY, .trace = trace);
+	sim_hold(f->sim, SIM_READS);
+	OK(f, sole_swap_in(f->engine, &t[1], 2, -1, &f->error));
+	assert_int_equal(sole_wait(f->engine, &t[2], 1, 1, NULL), -ETIMEDOUT);
+	assert_int_equal(sole_swap_in(f->engine, &t[3], 1, 1, NULL), -ETIMEDOUT);
+	sim_go(f->sim, SIM_READS);
+	OK(f, sole_wait(f->engine, &t[1], 2, -1, &f->error));
+	OK(f, sole_release(f->engine, &t[1], 2, NVS_CLEAN, &f->error));
+	snprintf(path, sizeof(path), "%s/trace.json", f->paths[0]);
 	assert_int_equal(nvs_trace_write(trace, path, NULL, NULL), 0);
 	file = fopen(path, "r");
 	assert_non_null(file);
@@ -995,6 +915,6 @@ TEST(transfers_and_waits_are_on_the_timeline)
 	fclose(file);
 	assert_true(shows(text, "\"read t1\"") && shows(text, "\"read t2\""));
 	assert_true(shows(text, "wait for t2") && shows(text, "room in the pool"));
-	fixture_close(&tr.f);
+	fixture_close(f);
 	nvs_trace_close(trace);
 }

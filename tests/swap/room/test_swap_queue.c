@@ -3,7 +3,6 @@
  * Calls that wait for room in the pool: in which order they get it, which calls may pass them, and
  * how often. Work is counted in bytes that other calls pin, never in time.
  */
-#include "support/sole_owner.h"
 #include "support/support.h"
 #include "support/tests.h"
 #include "support/turns.h"
@@ -13,20 +12,21 @@
 #include <sched.h>
 #include <stdatomic.h>
 
+ONE_ENGINE
+
 #define PART  (64 * KIB)
 #define PARTS 16 /* of the pool */
 #define LARGE 12
 
 /* An engine whose calls are never passed because they wait for long. */
 struct room {
-	struct fixture f;
 	struct nvs_tensor *parts[PARTS + 4], *large, *larger;
 };
+static struct room one_room, *const room = &one_room;
 
-static void room_open(struct room *room, bool simulated)
+static void room_open(bool simulated)
 {
 	uint64_t nbytes[LENGTH(room->parts)];
-	struct fixture *f = &room->f;
 
 	for (size_t i = 0; i < LENGTH(nbytes); i++)
 		nbytes[i] = PART;
@@ -42,9 +42,9 @@ static void room_open(struct room *room, bool simulated)
 	assert_int_equal(stats_of(f).pool.used, 0);
 }
 
-static size_t calls_waiting(struct room *room)
+static size_t calls_waiting(void)
 {
-	struct nvs_engine *engine = room->f.engine;
+	struct nvs_engine *engine = f->engine;
 	const struct ticket *ticket;
 	size_t n = 0;
 
@@ -55,9 +55,9 @@ static size_t calls_waiting(struct room *room)
 	return n;
 }
 
-static void await_waiting(struct room *room, size_t n)
+static void await_waiting(size_t n)
 {
-	while (calls_waiting(room) != n)
+	while (calls_waiting() != n)
 		sched_yield();
 }
 
@@ -65,7 +65,6 @@ static void await_waiting(struct room *room, size_t n)
 
 /* A thread that pins some tensors, then waits for room for one more, and releases all. */
 struct caller {
-	struct room *room;
 	struct nvs_tensor **held;
 	size_t n;
 	struct nvs_tensor *wanted;
@@ -77,7 +76,7 @@ struct caller {
 static void *call(void *arg)
 {
 	struct caller *c = arg;
-	struct nvs_engine *engine = c->room->f.engine;
+	struct nvs_engine *engine = f->engine;
 	uint64_t held;
 
 	MUST(!nvs_tensor_swap_in(engine, c->held, c->n, -1, &held, NULL));
@@ -91,56 +90,47 @@ static void *call(void *arg)
 	return NULL;
 }
 
-static void caller_start(struct caller *c, struct room *room, struct nvs_tensor *wanted, bool go)
+static void caller_start(struct caller *c, struct nvs_tensor *wanted, bool go)
 {
-	c->room = room;
 	c->wanted = wanted;
 	c->go = go;
 	assert_int_equal(pthread_create(&c->thread, NULL, call, c), 0);
 }
 
 /* Starts a call that waits for room. */
-static void caller_wait(struct caller *c, struct room *room, struct nvs_tensor *wanted)
+static void caller_wait(struct caller *c, struct nvs_tensor *wanted)
 {
-	size_t before = calls_waiting(room);
+	size_t before = calls_waiting();
 
-	caller_start(c, room, wanted, true);
-	await_waiting(room, before + 1);
+	caller_start(c, wanted, true);
+	await_waiting(before + 1);
 }
 
-struct pinning_thread {
-	struct room *room;
-	size_t n;
-};
-
-static void *pin_parts(void *arg)
+static void *pin_parts(void *n)
 {
-	struct pinning_thread *p = arg;
-
-	MUST(!sole_swap_in(p->room->f.engine, p->room->parts, p->n, -1, NULL));
-	MUST(!sole_wait(p->room->f.engine, p->room->parts, p->n, -1, NULL));
+	MUST(!sole_swap_in(f->engine, room->parts, *(size_t *)n, -1, NULL));
+	MUST(!sole_wait(f->engine, room->parts, *(size_t *)n, -1, NULL));
 	return NULL;
 }
 
 /* Another thread, which doesn't wait, pins the first n parts. */
-static void pin_elsewhere(struct room *room, size_t n)
+static void pin_elsewhere(size_t n)
 {
-	struct pinning_thread p = {room, n};
 	pthread_t thread;
 
-	assert_int_equal(pthread_create(&thread, NULL, pin_parts, &p), 0);
+	assert_int_equal(pthread_create(&thread, NULL, pin_parts, &n), 0);
 	pthread_join(thread, NULL);
 }
 
-static void release_parts(struct room *room, size_t n)
+static void release_parts(size_t n)
 {
-	OK(&room->f, sole_release(room->f.engine, room->parts, n, NVS_CLEAN, &room->f.error));
+	OK(f, sole_release(f->engine, room->parts, n, NVS_CLEAN, &f->error));
 }
 
 /* After each change, the first call in the queue looks first. */
-static void await_first(struct room *room)
+static void await_first(void)
 {
-	struct nvs_engine *engine = room->f.engine;
+	struct nvs_engine *engine = f->engine;
 	const struct ticket *first;
 	bool looked = false;
 
@@ -155,18 +145,18 @@ static void await_first(struct room *room)
 }
 
 /* Pins and releases the last part until a call that waits is not passed any more: how often. */
-static unsigned pass_while_possible(struct room *room)
+static unsigned pass_while_possible(void)
 {
 	struct nvs_tensor **last = &room->parts[LENGTH(room->parts) - 1];
-	struct nvs_engine *engine = room->f.engine;
+	struct nvs_engine *engine = f->engine;
 	unsigned n = 0;
 	int rc;
 
-	while (!(rc = sole_swap_in(engine, last, 1, 0, &room->f.error))) {
+	while (!(rc = sole_swap_in(engine, last, 1, 0, &f->error))) {
 		assert_true(++n < 10000);
-		OK(&room->f, sole_wait(engine, last, 1, -1, &room->f.error));
-		OK(&room->f, sole_release(engine, last, 1, NVS_CLEAN, &room->f.error));
-		await_first(room);
+		OK(f, sole_wait(engine, last, 1, -1, &f->error));
+		OK(f, sole_release(engine, last, 1, NVS_CLEAN, &f->error));
+		await_first();
 	}
 	assert_int_equal(rc, -EAGAIN);
 	return n;
@@ -176,106 +166,102 @@ static unsigned pass_while_possible(struct room *room)
 
 TEST(calls_that_wait_for_room_are_served_in_their_order)
 {
-	struct room room;
 	struct caller first = {0}, second = {0}, third = {0};
 
-	room_open(&room, false);
-	pin_elsewhere(&room, PARTS);
-	caller_wait(&first, &room, room.large);
-	caller_wait(&second, &room, room.larger);
-	caller_wait(&third, &room, room.parts[PARTS]);
-	release_parts(&room, PARTS);
+	room_open(false);
+	pin_elsewhere(PARTS);
+	caller_wait(&first, room->large);
+	caller_wait(&second, room->larger);
+	caller_wait(&third, room->parts[PARTS]);
+	release_parts(PARTS);
 	pthread_join(first.thread, NULL);
 	pthread_join(second.thread, NULL);
 	pthread_join(third.thread, NULL);
 	assert_true(first.pin < second.pin && first.pin < third.pin);
-	assert_true(queue_empty(room.f.engine) && !room.f.engine->pinners.all);
-	fixture_close(&room.f);
+	assert_true(queue_empty(f->engine) && !f->engine->pinners.all);
+	fixture_close(f);
 }
 
 TEST(a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most)
 {
-	struct room room;
 	struct caller waiting = {0};
-	struct nvs_tensor **another = &room.parts[PARTS];
+	struct nvs_tensor **another = &room->parts[PARTS];
 
-	room_open(&room, false);
-	pin_elsewhere(&room, PARTS - LARGE + 1);
-	caller_wait(&waiting, &room, room.large);
-	assert_int_equal(pass_while_possible(&room), PARTS);
-	expect_error(&room.f, sole_swap_in(room.f.engine, another, 1, 0, &room.f.error), -EAGAIN,
+	room_open(false);
+	pin_elsewhere(PARTS - LARGE + 1);
+	caller_wait(&waiting, room->large);
+	assert_int_equal(pass_while_possible(), PARTS);
+	expect_error(f, sole_swap_in(f->engine, another, 1, 0, &f->error), -EAGAIN,
 		     "before calls that came earlier");
-	expect_error(&room.f, sole_pin(room.f.engine, another, 1, 3, &room.f.error), -ETIMEDOUT,
+	expect_error(f, sole_pin(f->engine, another, 1, 3, &f->error), -ETIMEDOUT,
 		     "before calls that came earlier");
 	/* Tensors that are pinned already count as well: pinning them again keeps them. */
-	expect_error(&room.f, sole_swap_in(room.f.engine, room.parts, 1, 0, &room.f.error), -EAGAIN,
+	expect_error(f, sole_swap_in(f->engine, room->parts, 1, 0, &f->error), -EAGAIN,
 		     "before calls that came earlier");
-	STATE(&room.f, *another, NVS_ON_DRIVE, false, 0);
-	assert_int_equal(calls_waiting(&room), 1);
-	release_parts(&room, PARTS - LARGE + 1);
+	STATE(f, *another, NVS_ON_DRIVE, false, 0);
+	assert_int_equal(calls_waiting(), 1);
+	release_parts(PARTS - LARGE + 1);
 	pthread_join(waiting.thread, NULL);
-	OK(&room.f, sole_swap_in(room.f.engine, another, 1, 0, &room.f.error));
-	OK(&room.f, sole_wait(room.f.engine, another, 1, -1, &room.f.error));
-	OK(&room.f, sole_release(room.f.engine, another, 1, NVS_CLEAN, &room.f.error));
-	fixture_close(&room.f);
+	OK(f, sole_swap_in(f->engine, another, 1, 0, &f->error));
+	OK(f, sole_wait(f->engine, another, 1, -1, &f->error));
+	OK(f, sole_release(f->engine, another, 1, NVS_CLEAN, &f->error));
+	fixture_close(f);
 }
 
 TEST(a_call_that_takes_no_room_never_waits_for_others)
 {
-	struct room room;
 	struct caller waiting = {0};
 	struct nvs_tensor *empty;
 
-	room_open(&room, false);
-	empty = tensor_add(&room.f, "empty", 0);
-	pin_elsewhere(&room, PARTS - LARGE + 1);
-	caller_wait(&waiting, &room, room.large);
-	(void)pass_while_possible(&room);
-	OK(&room.f, sole_pin(room.f.engine, &empty, 1, 0, &room.f.error));
-	OK(&room.f, sole_release(room.f.engine, &empty, 1, NVS_DIRTY, &room.f.error));
-	release_parts(&room, PARTS - LARGE + 1);
+	room_open(false);
+	empty = tensor_add(f, "empty", 0);
+	pin_elsewhere(PARTS - LARGE + 1);
+	caller_wait(&waiting, room->large);
+	(void)pass_while_possible();
+	OK(f, sole_pin(f->engine, &empty, 1, 0, &f->error));
+	OK(f, sole_release(f->engine, &empty, 1, NVS_DIRTY, &f->error));
+	release_parts(PARTS - LARGE + 1);
 	pthread_join(waiting.thread, NULL);
-	fixture_close(&room.f);
+	fixture_close(f);
 }
 
 static void *give_up(void *arg)
 {
-	struct room *room = arg;
-	int rc = sole_pin(room->f.engine, &room->large, 1, 100, NULL);
+	int rc = sole_pin(f->engine, &room->large, 1, 100, NULL);
 
+	(void)arg;
 	MUST(rc == -ETIMEDOUT);
 	return NULL;
 }
 
 TEST(a_call_that_gives_up_makes_way_for_those_behind_it)
 {
-	struct room room;
-	struct nvs_tensor **behind = &room.parts[PARTS];
+	struct nvs_tensor **behind = &room->parts[PARTS];
 	struct ticket *first;
 	pthread_t thread;
 
-	room_open(&room, false);
-	pin_elsewhere(&room, PARTS - LARGE + 1);
-	assert_int_equal(pthread_create(&thread, NULL, give_up, &room), 0);
-	await_waiting(&room, 1);
-	engine_lock(room.f.engine);
-	first = TAILQ_FIRST(&room.f.engine->queue.tickets);
+	room_open(false);
+	pin_elsewhere(PARTS - LARGE + 1);
+	assert_int_equal(pthread_create(&thread, NULL, give_up, NULL), 0);
+	await_waiting(1);
+	engine_lock(f->engine);
+	first = TAILQ_FIRST(&f->engine->queue.tickets);
 	if (first)
 		first->passed = PARTS * PART;
-	engine_unlock(room.f.engine);
-	OK(&room.f, sole_swap_in(room.f.engine, behind, 1, -1, &room.f.error));
+	engine_unlock(f->engine);
+	OK(f, sole_swap_in(f->engine, behind, 1, -1, &f->error));
 	pthread_join(thread, NULL);
-	OK(&room.f, sole_wait(room.f.engine, behind, 1, -1, &room.f.error));
-	OK(&room.f, sole_release(room.f.engine, behind, 1, NVS_CLEAN, &room.f.error));
-	release_parts(&room, PARTS - LARGE + 1);
-	fixture_close(&room.f);
+	OK(f, sole_wait(f->engine, behind, 1, -1, &f->error));
+	OK(f, sole_release(f->engine, behind, 1, NVS_CLEAN, &f->error));
+	release_parts(PARTS - LARGE + 1);
+	fixture_close(f);
 }
 
 /* ---- Pins that stand in the way ---- */
 
-static uint64_t pinned_bytes(const struct room *room)
+static uint64_t pinned_bytes(void)
 {
-	struct nvs_engine *engine = room->f.engine;
+	struct nvs_engine *engine = f->engine;
 	uint64_t nbytes;
 
 	engine_lock(engine);
@@ -287,20 +273,19 @@ static uint64_t pinned_bytes(const struct room *room)
 /* The first call lacks a part that the second one's thread has pinned. */
 TEST(a_call_passes_one_that_waits_for_its_own_pins)
 {
-	struct room room;
-	struct caller waiting = {0}, holder = {.held = room.parts, .n = PARTS - LARGE + 1};
+	struct caller waiting = {0}, holder = {.held = room->parts, .n = PARTS - LARGE + 1};
 
-	room_open(&room, false);
-	caller_start(&holder, &room, room.parts[PARTS], false);
-	while (pinned_bytes(&room) < holder.n * PART)
+	room_open(false);
+	caller_start(&holder, room->parts[PARTS], false);
+	while (pinned_bytes() < holder.n * PART)
 		sched_yield();
-	caller_wait(&waiting, &room, room.large);
-	(void)pass_while_possible(&room);
+	caller_wait(&waiting, room->large);
+	(void)pass_while_possible();
 	holder.go = true;
 	pthread_join(holder.thread, NULL);
 	pthread_join(waiting.thread, NULL);
 	assert_true(holder.pin < waiting.pin);
-	fixture_close(&room.f);
+	fixture_close(f);
 }
 
 static uint64_t oldest_pin(const struct nvs_tensor *tensor)
@@ -315,30 +300,29 @@ static uint64_t oldest_pin(const struct nvs_tensor *tensor)
  * one piece. */
 TEST(a_call_passes_one_whose_room_its_own_pins_divide)
 {
-	struct room room;
-	struct caller waiting = {0}, holder = {.held = &room.parts[PARTS / 2], .n = 1};
+	struct caller waiting = {0}, holder = {.held = &room->parts[PARTS / 2], .n = 1};
 
-	room_open(&room, false);
-	pin_elsewhere(&room, PARTS);
-	caller_start(&holder, &room, room.parts[PARTS], false);
-	while (pinned_bytes(&room) != PARTS * PART || info_of(&room.f, *holder.held).pins != 2)
+	room_open(false);
+	pin_elsewhere(PARTS);
+	caller_start(&holder, room->parts[PARTS], false);
+	while (pinned_bytes() != PARTS * PART || info_of(f, *holder.held).pins != 2)
 		sched_yield();
-	release_parts(&room, PARTS / 2);
-	OK(&room.f, sole_release(room.f.engine, &room.parts[PARTS / 2 + 1], PARTS / 2 - 1,
-				 NVS_CLEAN, &room.f.error));
+	release_parts(PARTS / 2);
+	OK(f, sole_release(f->engine, &room->parts[PARTS / 2 + 1], PARTS / 2 - 1, NVS_CLEAN,
+			   &f->error));
 	/* The newest pin is the other thread's. */
-	engine_lock(room.f.engine);
-	assert_int_equal(room.f.engine->pinners.all, PART);
-	engine_unlock(room.f.engine);
-	OK(&room.f, nvs_tensor_release(room.f.engine, holder.held, 1, oldest_pin(*holder.held),
-				       NVS_CLEAN, &room.f.error));
-	caller_wait(&waiting, &room, room.large);
-	(void)pass_while_possible(&room);
+	engine_lock(f->engine);
+	assert_int_equal(f->engine->pinners.all, PART);
+	engine_unlock(f->engine);
+	OK(f, nvs_tensor_release(f->engine, holder.held, 1, oldest_pin(*holder.held), NVS_CLEAN,
+				 &f->error));
+	caller_wait(&waiting, room->large);
+	(void)pass_while_possible();
 	holder.go = true;
 	pthread_join(holder.thread, NULL);
 	pthread_join(waiting.thread, NULL);
 	assert_true(holder.pin < waiting.pin);
-	fixture_close(&room.f);
+	fixture_close(f);
 }
 
 /*
@@ -347,97 +331,90 @@ TEST(a_call_passes_one_whose_room_its_own_pins_divide)
  */
 TEST(a_tensor_counts_for_a_thread_that_still_has_it_pinned)
 {
-	struct room room;
 	struct caller waiting = {0};
 	uint64_t bytes, pin;
 
-	room_open(&room, false);
-	pin_elsewhere(&room, PARTS - LARGE + 1);
-	OK(&room.f, nvs_tensor_swap_in(room.f.engine, room.parts, 1, -1, &pin, &room.f.error));
-	OK(&room.f,
-	   nvs_tensor_release(room.f.engine, room.parts, 1, pin, NVS_CLEAN, &room.f.error));
-	engine_lock(room.f.engine);
-	bytes = room.f.engine->pinners.held[pinner_self()];
-	pinners_check(&room.f.engine->pinners);
-	engine_unlock(room.f.engine);
+	room_open(false);
+	pin_elsewhere(PARTS - LARGE + 1);
+	OK(f, nvs_tensor_swap_in(f->engine, room->parts, 1, -1, &pin, &f->error));
+	OK(f, nvs_tensor_release(f->engine, room->parts, 1, pin, NVS_CLEAN, &f->error));
+	engine_lock(f->engine);
+	bytes = f->engine->pinners.held[pinner_self()];
+	pinners_check(&f->engine->pinners);
+	engine_unlock(f->engine);
 	assert_int_equal(bytes, 0);
-	caller_wait(&waiting, &room, room.large);
-	assert_int_equal(pass_while_possible(&room), PARTS);
-	release_parts(&room, PARTS - LARGE + 1);
+	caller_wait(&waiting, room->large);
+	assert_int_equal(pass_while_possible(), PARTS);
+	release_parts(PARTS - LARGE + 1);
 	pthread_join(waiting.thread, NULL);
-	fixture_close(&room.f);
+	fixture_close(f);
 }
 
 /* The engine can't know that the thread which has the pins waits for another. */
 TEST(a_call_is_passed_once_more_when_nothing_changes_for_long)
 {
-	struct room room;
 	struct caller waiting = {0};
-	struct nvs_tensor **another = &room.parts[PARTS];
+	struct nvs_tensor **another = &room->parts[PARTS];
 	struct ticket *ticket;
 
-	room_open(&room, false);
-	pin_elsewhere(&room, PARTS - LARGE + 1);
-	caller_wait(&waiting, &room, room.large);
-	(void)pass_while_possible(&room);
-	ticket = TAILQ_FIRST(&room.f.engine->queue.tickets);
+	room_open(false);
+	pin_elsewhere(PARTS - LARGE + 1);
+	caller_wait(&waiting, room->large);
+	(void)pass_while_possible();
+	ticket = TAILQ_FIRST(&f->engine->queue.tickets);
 	ticket->patience_ns = 1000;
-	OK(&room.f, sole_swap_in(room.f.engine, another, 1, -1, &room.f.error));
+	OK(f, sole_swap_in(f->engine, another, 1, -1, &f->error));
 	/* The next one has to wait longer. */
 	assert_int_equal(ticket->patience_ns, 2000);
-	OK(&room.f, sole_wait(room.f.engine, another, 1, -1, &room.f.error));
-	OK(&room.f, sole_release(room.f.engine, another, 1, NVS_CLEAN, &room.f.error));
-	release_parts(&room, PARTS - LARGE + 1);
+	OK(f, sole_wait(f->engine, another, 1, -1, &f->error));
+	OK(f, sole_release(f->engine, another, 1, NVS_CLEAN, &f->error));
+	release_parts(PARTS - LARGE + 1);
 	pthread_join(waiting.thread, NULL);
-	fixture_close(&room.f);
+	fixture_close(f);
 }
 
 /* ---- What does not wait takes nothing ---- */
 
 TEST(a_prefetch_takes_no_room_while_a_call_waits)
 {
-	struct room room;
 	struct caller waiting = {0};
 	struct nvs_tensor *list[2];
 
-	room_open(&room, false);
-	list[0] = room.parts[0];
-	list[1] = room.parts[PARTS];
-	pin_elsewhere(&room, PARTS - LARGE + 1);
-	caller_wait(&waiting, &room, room.large);
-	assert_int_equal(nvs_tensor_prefetch(room.f.engine, list, 2, &room.f.error), 1);
-	assert_int_equal(nvs_tensor_prefetch(room.f.engine, list + 1, 1, &room.f.error), 0);
-	STATE(&room.f, list[1], NVS_ON_DRIVE, false, 0);
-	release_parts(&room, PARTS - LARGE + 1);
+	room_open(false);
+	list[0] = room->parts[0];
+	list[1] = room->parts[PARTS];
+	pin_elsewhere(PARTS - LARGE + 1);
+	caller_wait(&waiting, room->large);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, list, 2, &f->error), 1);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, list + 1, 1, &f->error), 0);
+	STATE(f, list[1], NVS_ON_DRIVE, false, 0);
+	release_parts(PARTS - LARGE + 1);
 	pthread_join(waiting.thread, NULL);
-	assert_int_equal(nvs_tensor_prefetch(room.f.engine, list + 1, 1, &room.f.error), 1);
-	OK(&room.f, nvs_tensor_wait(room.f.engine, list + 1, 1, 0, -1, &room.f.error));
-	fixture_close(&room.f);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, list + 1, 1, &f->error), 1);
+	OK(f, nvs_tensor_wait(f->engine, list + 1, 1, 0, -1, &f->error));
+	fixture_close(f);
 }
 
 /* The dirty part is being written to make the room. */
 TEST(a_prefetch_keeps_nothing_that_makes_room_for_a_call)
 {
-	struct room room;
 	struct caller waiting = {0};
 
-	room_open(&room, true);
-	pin_elsewhere(&room, PARTS - LARGE);
-	tensor_write(&room.f, room.parts[PARTS], 7);
-	sim_hold(room.f.sim, 1U << NVS_WRITE);
-	caller_wait(&waiting, &room, room.large);
-	assert_true(sim_await_in_flight(room.f.sim, 1));
-	assert_int_equal(nvs_tensor_prefetch(room.f.engine, &room.parts[PARTS], 1, &room.f.error),
-			 0);
+	room_open(true);
+	pin_elsewhere(PARTS - LARGE);
+	tensor_write(f, room->parts[PARTS], 7);
+	sim_hold(f->sim, 1U << NVS_WRITE);
+	caller_wait(&waiting, room->large);
+	assert_true(sim_await_in_flight(f->sim, 1));
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &room->parts[PARTS], 1, &f->error), 0);
 	/* Nobody passes a call whose room is coming. */
-	expect_error(&room.f,
-		     sole_swap_in(room.f.engine, &room.parts[PARTS + 1], 1, 0, &room.f.error),
-		     -EAGAIN, "before calls that came earlier");
-	sim_go(room.f.sim, 1U << NVS_WRITE);
+	expect_error(f, sole_swap_in(f->engine, &room->parts[PARTS + 1], 1, 0, &f->error), -EAGAIN,
+		     "before calls that came earlier");
+	sim_go(f->sim, 1U << NVS_WRITE);
 	pthread_join(waiting.thread, NULL);
-	release_parts(&room, PARTS - LARGE);
-	tensor_compare(&room.f, room.parts[PARTS], 7);
-	fixture_close(&room.f);
+	release_parts(PARTS - LARGE);
+	tensor_compare(f, room->parts[PARTS], 7);
+	fixture_close(f);
 }
 
 /* ---- Progress ---- */

@@ -3,7 +3,6 @@
  * Room in the pool: which tensors are evicted or written back to make it, which calls wait for it
  * and how long, max_in_cpu, prefetching, and adjacent tensors moved by few I/Os.
  */
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
 
@@ -11,10 +10,12 @@
 #include <inttypes.h>
 #include <sched.h>
 
+ONE_ENGINE
+
 #define PART (64 * KIB)
 
 /* n tensors of a part each, on the drive; the contents of tensor i have seed i. */
-static void parts_store(struct fixture *f, struct nvs_tensor **tensors, size_t n)
+static void parts_store(struct nvs_tensor **tensors, size_t n)
 {
 	uint64_t nbytes[64];
 
@@ -27,13 +28,13 @@ static void parts_store(struct fixture *f, struct nvs_tensor **tensors, size_t n
 }
 
 /* An engine whose pool has room for four of the n parts. */
-static void open_parts(struct fixture *f, bool simulated, struct nvs_tensor **tensors, size_t n)
+static void open_parts(bool simulated, struct nvs_tensor **tensors, size_t n)
 {
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 4 * PART, .simulated = simulated);
-	parts_store(f, tensors, n);
+	parts_store(tensors, n);
 }
 
-static void check_parts(struct fixture *f, struct nvs_tensor **tensors, uint64_t n, uint64_t seed)
+static void check_parts(struct nvs_tensor **tensors, uint64_t n, uint64_t seed)
 {
 	for (uint64_t i = 0; i < n; i++)
 		tensor_compare(f, tensors[i], seed + i);
@@ -43,14 +44,14 @@ static void check_parts(struct fixture *f, struct nvs_tensor **tensors, uint64_t
  * Four parts and a tensor of three: t[1], which is dirty with contents 7, lies between two free
  * pieces of the pool.
  */
-static struct nvs_tensor *open_in_pieces(struct fixture *f, struct nvs_tensor *t[4])
+static struct nvs_tensor *open_in_pieces(struct nvs_tensor *t[4])
 {
 	struct nvs_tensor *large;
 
-	open_parts(f, false, t, 4);
+	open_parts(false, t, 4);
 	large = tensor_add(f, "large", 3 * PART);
 	tensor_store(f, large, 9);
-	check_parts(f, t, 4, 0);
+	check_parts(t, 4, 0);
 	tensor_write(f, t[1], 7);
 	OK(f, nvs_tensor_swap_out(f->engine, &t[0], 1, &f->error));
 	OK(f, nvs_tensor_swap_out(f->engine, &t[2], 2, &f->error));
@@ -62,92 +63,82 @@ static struct nvs_tensor *open_in_pieces(struct fixture *f, struct nvs_tensor *t
 
 TEST(evicts_the_least_recently_used_first)
 {
-	struct fixture f;
 	struct nvs_tensor *t[6];
 
-	open_parts(&f, false, t, 6);
-	check_parts(&f, t, 4, 0);
-	tensor_compare(&f, t[0], 0);
-	assert_int_equal(stats_of(&f).evictions, 0);
-	tensor_compare(&f, t[4], 4);
-	STATE(&f, t[1], NVS_ON_DRIVE, false, 0);
-	tensor_compare(&f, t[5], 5);
-	STATE(&f, t[2], NVS_ON_DRIVE, false, 0);
-	STATE(&f, t[0], NVS_RESIDENT, false, 0);
-	STATE(&f, t[3], NVS_RESIDENT, false, 0);
-	assert_int_equal(stats_of(&f).evictions, 2);
-	fixture_close(&f);
+	open_parts(false, t, 6);
+	check_parts(t, 4, 0);
+	tensor_compare(f, t[0], 0);
+	assert_int_equal(stats_of(f).evictions, 0);
+	tensor_compare(f, t[4], 4);
+	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
+	tensor_compare(f, t[5], 5);
+	STATE(f, t[2], NVS_ON_DRIVE, false, 0);
+	STATE(f, t[0], NVS_RESIDENT, false, 0);
+	STATE(f, t[3], NVS_RESIDENT, false, 0);
+	assert_int_equal(stats_of(f).evictions, 2);
 }
 
 TEST(writes_dirty_tensors_back_before_evicting_them)
 {
-	struct fixture f;
 	struct nvs_tensor *t[16];
 
-	open_parts(&f, true, t, 16);
-	sim_forget_counts(f.sim);
+	open_parts(true, t, 16);
+	sim_forget_counts(f->sim);
 	for (uint64_t i = 0; i < 16; i++)
-		tensor_write(&f, t[i], 100 + i);
-	assert_int_equal(stats_of(&f).evictions, 12);
-	assert_int_equal(sim_ios(f.sim, NVS_WRITE), 12);
-	check_parts(&f, t, 16, 100);
-	fixture_close(&f);
+		tensor_write(f, t[i], 100 + i);
+	assert_int_equal(stats_of(f).evictions, 12);
+	assert_int_equal(sim_ios(f->sim, NVS_WRITE), 12);
+	check_parts(t, 16, 100);
 }
 
 TEST(evicts_the_tensor_between_two_free_pieces)
 {
-	struct fixture f;
 	struct nvs_tensor *t[4], *large;
 
-	large = open_in_pieces(&f, t);
-	OK(&f, sole_pin(f.engine, &large, 1, 60000, &f.error));
-	OK(&f, sole_release(f.engine, &large, 1, NVS_CLEAN, &f.error));
-	tensor_compare(&f, t[1], 7);
-	fixture_close(&f);
+	large = open_in_pieces(t);
+	OK(f, sole_pin(f->engine, &large, 1, 60000, &f->error));
+	OK(f, sole_release(f->engine, &large, 1, NVS_CLEAN, &f->error));
+	tensor_compare(f, t[1], 7);
 }
 
 /* The batch needs the whole pool, and one of its tensors is resident in the middle. */
 TEST(a_batch_never_evicts_its_own_tensors)
 {
-	struct fixture f;
 	struct nvs_tensor *t[4], *batch[2];
 
-	batch[1] = open_in_pieces(&f, t);
+	batch[1] = open_in_pieces(t);
 	batch[0] = t[1];
-	OK(&f, sole_swap_in(f.engine, batch, 2, 60000, &f.error));
-	OK(&f, sole_wait(f.engine, batch, 2, -1, &f.error));
+	OK(f, sole_swap_in(f->engine, batch, 2, 60000, &f->error));
+	OK(f, sole_wait(f->engine, batch, 2, -1, &f->error));
 	assert_true(filled(nvs_tensor_data(batch[0]), PART, 7));
 	assert_true(filled(nvs_tensor_data(batch[1]), 3 * PART, 9));
-	OK(&f, sole_release(f.engine, batch, 2, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+	OK(f, sole_release(f->engine, batch, 2, NVS_CLEAN, &f->error));
 }
 
 /* ---- Waiting for room ---- */
 
 TEST(a_full_pool_of_pinned_tensors_is_an_error)
 {
-	struct fixture f;
 	struct nvs_tensor *t[6];
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
-	open_parts(&f, false, t, 6);
-	OK(&f, sole_pin(f.engine, t, 3, 0, &f.error));
-	expect_error(&f, sole_pin(f.engine, &t[3], 2, 0, &f.error), -EAGAIN, "no room");
-	expect_error(&f, sole_swap_in(f.engine, &t[3], 2, 0, &f.error), -EAGAIN, "2 tensors");
-	expect_error(&f, sole_pin(f.engine, &t[3], 2, 3, &f.error), -ETIMEDOUT, "no room");
-	expect_error(&f, sole_swap_in(f.engine, &t[3], 2, 3, &f.error), -ETIMEDOUT, "no room");
+	open_parts(false, t, 6);
+	OK(f, sole_pin(f->engine, t, 3, 0, &f->error));
+	expect_error(f, sole_pin(f->engine, &t[3], 2, 0, &f->error), -EAGAIN, "no room");
+	expect_error(f, sole_swap_in(f->engine, &t[3], 2, 0, &f->error), -EAGAIN, "2 tensors");
+	expect_error(f, sole_pin(f->engine, &t[3], 2, 3, &f->error), -ETIMEDOUT, "no room");
+	expect_error(f, sole_swap_in(f->engine, &t[3], 2, 3, &f->error), -ETIMEDOUT, "no room");
 	/* All or nothing: the tensor that would have fit was not read. */
-	STATE(&f, t[3], NVS_ON_DRIVE, false, 0);
-	stats = stats_of(&f);
+	STATE(f, t[3], NVS_ON_DRIVE, false, 0);
+	stats = stats_of(f);
 	assert_int_equal(stats.pool.used, 3 * PART);
 	assert_int_equal(stats.pool.largest_free, PART);
 	assert_int_equal(stats.pool.waits, 4);
-	OK(&f, sole_swap_in(f.engine, &t[3], 1, 0, &f.error));
-	assert_int_equal(stats_of(&f).pool.used_max, 4 * PART);
-	OK(&f, sole_wait(f.engine, &t[3], 1, -1, &f.error));
-	expect_error(&f, sole_pin(f.engine, &t[4], 1, 0, &f.error), -EAGAIN, "batch of 1 tensor:");
-	OK(&f, sole_release(f.engine, t, 4, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+	OK(f, sole_swap_in(f->engine, &t[3], 1, 0, &f->error));
+	assert_int_equal(stats_of(f).pool.used_max, 4 * PART);
+	OK(f, sole_wait(f->engine, &t[3], 1, -1, &f->error));
+	expect_error(f, sole_pin(f->engine, &t[4], 1, 0, &f->error), -EAGAIN, "batch of 1 tensor:");
+	OK(f, sole_release(f->engine, t, 4, NVS_CLEAN, &f->error));
 }
 
 struct releaser {
@@ -169,25 +160,24 @@ static void *release_when_waited_for(void *arg)
 
 TEST(waits_until_another_thread_releases)
 {
-	struct fixture f;
 	struct nvs_tensor *t[6];
-	struct releaser releaser = {&f, t, 4};
+	struct releaser releaser = {f, t, 4};
 	pthread_t thread;
 
 	for (int finite = 0; finite < 2; finite++) {
-		open_parts(&f, false, t, 6);
-		OK(&f, sole_pin(f.engine, t, 4, 0, &f.error));
+		open_parts(false, t, 6);
+		OK(f, sole_pin(f->engine, t, 4, 0, &f->error));
 		for (uint64_t i = 0; i < 4; i++)
 			fill(nvs_tensor_data(t[i]), PART, 50 + i);
 		assert_int_equal(pthread_create(&thread, NULL, release_when_waited_for, &releaser),
 				 0);
-		OK(&f, sole_swap_in(f.engine, &t[4], 2, finite ? 60000 : -1, &f.error));
+		OK(f, sole_swap_in(f->engine, &t[4], 2, finite ? 60000 : -1, &f->error));
 		pthread_join(thread, NULL);
-		OK(&f, sole_wait(f.engine, &t[4], 2, -1, &f.error));
+		OK(f, sole_wait(f->engine, &t[4], 2, -1, &f->error));
 		assert_true(filled(nvs_tensor_data(t[4]), PART, 4));
-		OK(&f, sole_release(f.engine, &t[4], 2, NVS_CLEAN, &f.error));
-		check_parts(&f, t, 4, 50);
-		fixture_close(&f);
+		OK(f, sole_release(f->engine, &t[4], 2, NVS_CLEAN, &f->error));
+		check_parts(t, 4, 50);
+		fixture_close(f);
 	}
 }
 
@@ -209,7 +199,7 @@ static void *pin_and_release(void *arg)
 	return NULL;
 }
 
-static unsigned times_logged(struct fixture *f, const char *text)
+static unsigned times_logged(const char *text)
 {
 	unsigned n = 0;
 
@@ -222,105 +212,97 @@ static unsigned times_logged(struct fixture *f, const char *text)
 
 TEST(an_endless_wait_for_room_logs_once_which_tensors_are_pinned)
 {
-	struct fixture f;
 	struct nvs_tensor *t[6];
-	struct waiter waiter = {&f, &t[4], 2, -1};
+	struct waiter waiter = {f, &t[4], 2, -1};
 	pthread_t thread;
 	char pins[64];
 	uint64_t pin;
 
-	open_parts(&f, false, t, 6);
-	f.engine->room.shortage_after_ns = 1;
-	OK(&f, sole_pin(f.engine, t, 3, 0, &f.error));
-	OK(&f, nvs_tensor_pin(f.engine, &t[3], 1, 0, &pin, &f.error));
+	open_parts(false, t, 6);
+	f->engine->room.shortage_after_ns = 1;
+	OK(f, sole_pin(f->engine, t, 3, 0, &f->error));
+	OK(f, nvs_tensor_pin(f->engine, &t[3], 1, 0, &pin, &f->error));
 	snprintf(pins, sizeof(pins), "s by pin %" PRIu64 ")", pin);
 	assert_int_equal(pthread_create(&thread, NULL, pin_and_release, &waiter), 0);
-	while (!times_logged(&f, "waits for room"))
+	while (!times_logged("waits for room"))
 		sched_yield();
-	assert_int_equal(times_logged(&f, "256 KiB of the pool's 256 KiB are pinned by 4 tensors: "
-					  "t0 (64 KiB, for "),
+	assert_int_equal(times_logged("256 KiB of the pool's 256 KiB are pinned by 4 tensors: "
+				      "t0 (64 KiB, for "),
 			 1);
-	assert_int_equal(times_logged(&f, " and 1 more; 0 bytes are free"), 1);
+	assert_int_equal(times_logged(" and 1 more; 0 bytes are free"), 1);
 	/* Not room enough yet. */
-	OK(&f, sole_release(f.engine, &t[0], 1, NVS_CLEAN, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, &t[3], 1, pin, NVS_CLEAN, &f.error));
+	OK(f, sole_release(f->engine, &t[0], 1, NVS_CLEAN, &f->error));
+	OK(f, nvs_tensor_release(f->engine, &t[3], 1, pin, NVS_CLEAN, &f->error));
 	pthread_join(thread, NULL);
 	assert_int_equal(waiter.rc, 0);
-	assert_int_equal(times_logged(&f, "waits for room"), 1);
-	OK(&f, sole_release(f.engine, &t[1], 2, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+	assert_int_equal(times_logged("waits for room"), 1);
+	OK(f, sole_release(f->engine, &t[1], 2, NVS_CLEAN, &f->error));
 }
 
 TEST(a_wait_for_room_that_runs_out_names_the_pinned_tensors)
 {
-	struct fixture f;
 	struct nvs_tensor *t[6], *large;
 	uint64_t pin, again;
 	char text[64];
 
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 6 * PART);
-	parts_store(&f, t, 4);
-	large = tensor_add(&f, "a large one", 2 * PART);
-	OK(&f, sole_pin(f.engine, t, 4, 0, &f.error));
-	OK(&f, nvs_tensor_pin(f.engine, &large, 1, 0, &pin, &f.error));
-	OK(&f, nvs_tensor_pin(f.engine, &large, 1, 0, &again, &f.error));
-	t[4] = tensor_add(&f, "another", PART);
-	assert_int_equal(sole_pin(f.engine, &t[4], 1, 3, &f.error), -ETIMEDOUT);
-	assert_int_equal(f.error.cause, NVS_CAUSE_ROOM);
-	assert_non_null(strstr(f.error.text, "384 KiB of the pool's 384 KiB are pinned by 5 "
-					     "tensors: a large one (128 KiB, for "));
+	OPEN(f, .place = PLACE_DISK, .pool_bytes = 6 * PART);
+	parts_store(t, 4);
+	large = tensor_add(f, "a large one", 2 * PART);
+	OK(f, sole_pin(f->engine, t, 4, 0, &f->error));
+	OK(f, nvs_tensor_pin(f->engine, &large, 1, 0, &pin, &f->error));
+	OK(f, nvs_tensor_pin(f->engine, &large, 1, 0, &again, &f->error));
+	t[4] = tensor_add(f, "another", PART);
+	assert_int_equal(sole_pin(f->engine, &t[4], 1, 3, &f->error), -ETIMEDOUT);
+	assert_int_equal(f->error.cause, NVS_CAUSE_ROOM);
+	assert_non_null(strstr(f->error.text, "384 KiB of the pool's 384 KiB are pinned by 5 "
+					      "tensors: a large one (128 KiB, for "));
 	snprintf(text, sizeof(text), "s by pins %" PRIu64 ", %" PRIu64 "), t", pin, again);
-	assert_non_null(strstr(f.error.text, text));
-	assert_non_null(strstr(f.error.text, " and 2 more"));
-	OK(&f, nvs_tensor_release(f.engine, &large, 1, again, NVS_CLEAN, &f.error));
-	OK(&f, nvs_tensor_release(f.engine, &large, 1, pin, NVS_CLEAN, &f.error));
-	OK(&f, sole_release(f.engine, t, 4, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+	assert_non_null(strstr(f->error.text, text));
+	assert_non_null(strstr(f->error.text, " and 2 more"));
+	OK(f, nvs_tensor_release(f->engine, &large, 1, again, NVS_CLEAN, &f->error));
+	OK(f, nvs_tensor_release(f->engine, &large, 1, pin, NVS_CLEAN, &f->error));
+	OK(f, sole_release(f->engine, t, 4, NVS_CLEAN, &f->error));
 }
 
 TEST(refuses_a_batch_that_could_never_fit)
 {
-	struct fixture f;
 	struct nvs_tensor *t[5];
 
-	open_parts(&f, false, t, 5);
-	expect_error(&f, sole_pin(f.engine, t, 5, -1, &f.error), -ENOBUFS, "320 KiB");
-	expect_error(&f, sole_swap_in(f.engine, t, 5, -1, &f.error), -ENOBUFS,
+	open_parts(false, t, 5);
+	expect_error(f, sole_pin(f->engine, t, 5, -1, &f->error), -ENOBUFS, "320 KiB");
+	expect_error(f, sole_swap_in(f->engine, t, 5, -1, &f->error), -ENOBUFS,
 		     "256 KiB (offload_param: buffer_count 1 x buffer_size");
 	for (int i = 0; i < 5; i++)
-		STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
-	OK(&f, sole_swap_in(f.engine, t, 4, -1, &f.error));
-	OK(&f, sole_wait(f.engine, t, 4, -1, &f.error));
-	OK(&f, sole_release(f.engine, t, 4, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+		STATE(f, t[i], NVS_ON_DRIVE, false, 0);
+	OK(f, sole_swap_in(f->engine, t, 4, -1, &f->error));
+	OK(f, sole_wait(f->engine, t, 4, -1, &f->error));
+	OK(f, sole_release(f->engine, t, 4, NVS_CLEAN, &f->error));
 }
 
 TEST(uses_all_of_the_pool_before_a_lease_waits)
 {
-	struct fixture f;
 	struct nvs_tensor *t[200];
 	uint64_t nbytes[200], seed = seed_of_run();
 	struct nvs_pool_stats pool;
 	size_t i = 0;
 
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	OPEN(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
 	for (size_t k = 0; k < 200; k++)
 		nbytes[k] = 20000 + below(&seed, 60000);
-	tensors_add(&f, "t", nbytes, 200, t);
-	while (!sole_pin(f.engine, &t[i], 1, 0, &f.error))
+	tensors_add(f, "t", nbytes, 200, t);
+	while (!sole_pin(f->engine, &t[i], 1, 0, &f->error))
 		i++;
-	pool = stats_of(&f).pool;
+	pool = stats_of(f).pool;
 	assert_int_equal(pool.waits, 1);
 	assert_int_equal(pool.used_at_first_wait, pool.used);
 	assert_true(pool.used * 100 >= pool.bytes * 95);
-	OK(&f, sole_release(f.engine, t, i, NVS_CLEAN, &f.error));
-	assert_int_equal(stats_of(&f).pool.used, 0);
-	fixture_close(&f);
+	OK(f, sole_release(f->engine, t, i, NVS_CLEAN, &f->error));
+	assert_int_equal(stats_of(f).pool.used, 0);
 }
 
 /* ---- What stays resident ---- */
 
-static uint64_t elements_unpinned(struct fixture *f, struct nvs_tensor **t, size_t n)
+static uint64_t elements_unpinned(struct nvs_tensor **t, size_t n)
 {
 	uint64_t sum = 0;
 
@@ -335,28 +317,27 @@ static uint64_t elements_unpinned(struct fixture *f, struct nvs_tensor **t, size
 
 static void keeps_to(uint64_t max_in_cpu, uint64_t bound)
 {
-	struct fixture f;
 	struct nvs_tensor *t[20];
 	uint64_t nbytes[20], seed = seed_of_run(), most = 0;
 
-	OPEN(&f, .place = PLACE_DISK, .max_in_cpu = max_in_cpu);
+	OPEN(f, .place = PLACE_DISK, .max_in_cpu = max_in_cpu);
 	for (size_t i = 0; i < 20; i++)
 		nbytes[i] = below(&seed, 50000);
-	tensors_add(&f, "t", nbytes, 20, t);
+	tensors_add(f, "t", nbytes, 20, t);
 	for (uint64_t turn = 0; turn < 200; turn++) {
 		uint64_t i = turn < 20 ? turn : below(&seed, 20), idle;
 
 		if (turn < 20 || below(&seed, 2))
-			tensor_write(&f, t[i], i);
+			tensor_write(f, t[i], i);
 		else
-			tensor_compare(&f, t[i], i);
-		OK(&f, sole_wait(f.engine, t, 20, -1, &f.error));
-		idle = elements_unpinned(&f, t, 20);
+			tensor_compare(f, t[i], i);
+		OK(f, sole_wait(f->engine, t, 20, -1, &f->error));
+		idle = elements_unpinned(t, 20);
 		most = idle > most ? idle : most;
 		assert_true(idle <= bound);
 	}
 	assert_true(most + 50000 >= bound);
-	fixture_close(&f);
+	fixture_close(f);
 }
 
 TEST(keeps_no_more_elements_than_max_in_cpu)
@@ -368,132 +349,121 @@ TEST(keeps_no_more_elements_than_max_in_cpu)
 
 TEST(resident_tensors_are_not_read_again)
 {
-	struct fixture f;
 	struct nvs_tensor *t[4];
 
-	open_parts(&f, true, t, 4);
+	open_parts(true, t, 4);
 	for (int turn = 0; turn < 5; turn++)
-		check_parts(&f, t, 4, 0);
-	assert_int_equal(sim_ios(f.sim, NVS_READ), 4);
-	fixture_close(&f);
+		check_parts(t, 4, 0);
+	assert_int_equal(sim_ios(f->sim, NVS_READ), 4);
 }
 
 /* ---- Prefetching ---- */
 
 TEST(prefetches_as_many_tensors_as_fit)
 {
-	struct fixture f;
 	struct nvs_tensor *t[8];
 
-	open_parts(&f, true, t, 8);
-	OK(&f, sole_pin(f.engine, &t[7], 1, 0, &f.error));
-	assert_int_equal(nvs_tensor_prefetch(f.engine, t, 7, &f.error), 3);
-	OK(&f, sole_wait(f.engine, t, 7, -1, &f.error));
+	open_parts(true, t, 8);
+	OK(f, sole_pin(f->engine, &t[7], 1, 0, &f->error));
+	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 7, &f->error), 3);
+	OK(f, sole_wait(f->engine, t, 7, -1, &f->error));
 	for (int i = 0; i < 3; i++)
-		STATE(&f, t[i], NVS_RESIDENT, false, 0);
+		STATE(f, t[i], NVS_RESIDENT, false, 0);
 	for (int i = 3; i < 7; i++)
-		STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
-	assert_int_equal(stats_of(&f).pool.waits, 0);
+		STATE(f, t[i], NVS_ON_DRIVE, false, 0);
+	assert_int_equal(stats_of(f).pool.waits, 0);
 	/* A second prefetch finds them resident. */
-	assert_int_equal(nvs_tensor_prefetch(f.engine, t, 3, &f.error), 3);
-	sim_forget_counts(f.sim);
-	check_parts(&f, t, 3, 0);
-	assert_int_equal(sim_ios(f.sim, NVS_READ), 0);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 3, &f->error), 3);
+	sim_forget_counts(f->sim);
+	check_parts(t, 3, 0);
+	assert_int_equal(sim_ios(f->sim, NVS_READ), 0);
 	/* Clean and unpinned, they can be evicted. */
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[3], 3, &f.error), 3);
-	OK(&f, sole_wait(f.engine, t, 8, -1, &f.error));
-	assert_int_equal(nvs_tensor_prefetch(f.engine, NULL, 0, &f.error), 0);
-	OK(&f, sole_release(f.engine, &t[7], 1, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[3], 3, &f->error), 3);
+	OK(f, sole_wait(f->engine, t, 8, -1, &f->error));
+	assert_int_equal(nvs_tensor_prefetch(f->engine, NULL, 0, &f->error), 0);
+	OK(f, sole_release(f->engine, &t[7], 1, NVS_CLEAN, &f->error));
 }
 
 TEST(prefetches_evict_nothing_dirty_or_pinned)
 {
-	struct fixture f;
 	struct nvs_tensor *t[8];
 
-	open_parts(&f, true, t, 8);
+	open_parts(true, t, 8);
 	for (uint64_t i = 0; i < 2; i++)
-		tensor_write(&f, t[i], 20 + i);
-	tensors_pin(&f, &t[2], 2);
-	sim_forget_counts(f.sim);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[4], 4, &f.error), 0);
-	assert_int_equal(sim_ios(f.sim, NVS_READ) + sim_ios(f.sim, NVS_WRITE), 0);
-	OK(&f, sole_release(f.engine, &t[2], 2, NVS_CLEAN, &f.error));
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[4], 4, &f.error), 2);
-	OK(&f, sole_wait(f.engine, t, 8, -1, &f.error));
-	STATE(&f, t[0], NVS_RESIDENT, true, 0);
-	STATE(&f, t[1], NVS_RESIDENT, true, 0);
-	tensor_compare(&f, t[0], 20);
-	tensor_compare(&f, t[1], 21);
-	fixture_close(&f);
+		tensor_write(f, t[i], 20 + i);
+	tensors_pin(f, &t[2], 2);
+	sim_forget_counts(f->sim);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[4], 4, &f->error), 0);
+	assert_int_equal(sim_ios(f->sim, NVS_READ) + sim_ios(f->sim, NVS_WRITE), 0);
+	OK(f, sole_release(f->engine, &t[2], 2, NVS_CLEAN, &f->error));
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[4], 4, &f->error), 2);
+	OK(f, sole_wait(f->engine, t, 8, -1, &f->error));
+	STATE(f, t[0], NVS_RESIDENT, true, 0);
+	STATE(f, t[1], NVS_RESIDENT, true, 0);
+	tensor_compare(f, t[0], 20);
+	tensor_compare(f, t[1], 21);
 }
 
 TEST(prefetched_tensors_are_evicted_last)
 {
-	struct fixture f;
 	struct nvs_tensor *t[8];
 
-	open_parts(&f, false, t, 8);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, t, 2, &f.error), 2);
-	OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
-	tensor_compare(&f, t[4], 4);
-	tensor_compare(&f, t[5], 5);
+	open_parts(false, t, 8);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 2, &f->error), 2);
+	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
+	tensor_compare(f, t[4], 4);
+	tensor_compare(f, t[5], 5);
 	/* A tensor that was used is evicted first, though it was used after they were read. */
-	tensor_compare(&f, t[6], 6);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[7], 1, &f.error), 1);
-	OK(&f, sole_wait(f.engine, &t[7], 1, -1, &f.error));
-	STATE(&f, t[0], NVS_RESIDENT, false, 0);
-	STATE(&f, t[1], NVS_RESIDENT, false, 0);
+	tensor_compare(f, t[6], 6);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[7], 1, &f->error), 1);
+	OK(f, sole_wait(f->engine, &t[7], 1, -1, &f->error));
+	STATE(f, t[0], NVS_RESIDENT, false, 0);
+	STATE(f, t[1], NVS_RESIDENT, false, 0);
 	/* A further prefetch does not evict what an earlier one read. */
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[2], 2, &f.error), 1);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &t[4], 3, &f.error), 0);
-	OK(&f, sole_wait(f.engine, t, 8, -1, &f.error));
-	fixture_close(&f);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[2], 2, &f->error), 1);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[4], 3, &f->error), 0);
+	OK(f, sole_wait(f->engine, t, 8, -1, &f->error));
 }
 
 TEST(pins_evict_prefetched_tensors)
 {
-	struct fixture f;
 	struct nvs_tensor *t[8];
 
-	open_parts(&f, false, t, 8);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, t, 8, &f.error), 4);
-	OK(&f, sole_swap_in(f.engine, &t[4], 4, 60000, &f.error));
-	OK(&f, sole_wait(f.engine, t, 8, -1, &f.error));
-	OK(&f, sole_release(f.engine, &t[4], 4, NVS_CLEAN, &f.error));
-	check_parts(&f, t, 8, 0);
-	fixture_close(&f);
+	open_parts(false, t, 8);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 8, &f->error), 4);
+	OK(f, sole_swap_in(f->engine, &t[4], 4, 60000, &f->error));
+	OK(f, sole_wait(f->engine, t, 8, -1, &f->error));
+	OK(f, sole_release(f->engine, &t[4], 4, NVS_CLEAN, &f->error));
+	check_parts(t, 8, 0);
 }
 
 TEST(a_wait_for_room_promotes_the_write_backs_that_make_it)
 {
-	struct fixture f;
 	struct nvs_tensor *t[2];
 	uint64_t pin;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true, .pool_bytes = 4 * PART);
-	tensors_add(&f, "t", (uint64_t[]){3 * PART, 3 * PART}, 2, t);
-	tensor_write(&f, t[0], 1);
-	sim_hold(f.sim, SIM_WRITES);
-	expect_error(&f, nvs_tensor_pin(f.engine, &t[1], 1, 1, &pin, &f.error), -ETIMEDOUT, "room");
-	STATE(&f, t[0], NVS_WRITING, false, 0);
+	OPEN(f, .place = PLACE_DISK, .simulated = true, .pool_bytes = 4 * PART);
+	tensors_add(f, "t", (uint64_t[]){3 * PART, 3 * PART}, 2, t);
+	tensor_write(f, t[0], 1);
+	sim_hold(f->sim, SIM_WRITES);
+	expect_error(f, nvs_tensor_pin(f->engine, &t[1], 1, 1, &pin, &f->error), -ETIMEDOUT,
+		     "room");
+	STATE(f, t[0], NVS_WRITING, false, 0);
 	assert_int_equal(t[0]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
-	sim_go(f.sim, SIM_WRITES);
-	tensor_store(&f, t[1], 2);
-	tensor_compare(&f, t[0], 1);
-	fixture_close(&f);
+	sim_go(f->sim, SIM_WRITES);
+	tensor_store(f, t[1], 2);
+	tensor_compare(f, t[0], 1);
 }
 
 /*
  * A drive that serves one I/O at a time has read ahead t[0] in hand and t[1] queued behind it, and
  * the write-back of t[2] behind both. The pool has no room but theirs.
  */
-static void open_queued_write_back(struct fixture *f, struct nvs_tensor *t[4])
+static void open_queued_write_back(struct nvs_tensor *t[4])
 {
 	OPEN(f, .place = PLACE_DISK, .simulated = true, .pool_bytes = 3 * PART, .queue_depth = 1,
 	     .thread_count = 1);
-	parts_store(f, t, 4);
+	parts_store(t, 4);
 	tensor_write(f, t[2], 7);
 	sim_hold(f->sim, SIM_ALL);
 	sim_forget_counts(f->sim);
@@ -505,115 +475,108 @@ static void open_queued_write_back(struct fixture *f, struct nvs_tensor *t[4])
 
 TEST(a_wait_for_room_promotes_write_backs_that_are_queued_already)
 {
-	struct fixture f;
 	struct nvs_tensor *t[4];
 	uint64_t pin;
 
-	open_queued_write_back(&f, t);
-	expect_error(&f, nvs_tensor_pin(f.engine, &t[3], 1, 1, &pin, &f.error), -ETIMEDOUT, "room");
-	assert_int_equal(sim_complete(f.sim, 1), 1);
-	assert_true(sim_await_in_flight(f.sim, 1));
-	assert_int_equal(sim_complete(f.sim, 1), 1);
-	assert_int_equal(sim_ios(f.sim, NVS_READ), 1);
-	assert_int_equal(sim_ios(f.sim, NVS_WRITE), 1);
-	sim_go(f.sim, SIM_ALL);
-	tensor_compare(&f, t[2], 7);
-	fixture_close(&f);
+	open_queued_write_back(t);
+	expect_error(f, nvs_tensor_pin(f->engine, &t[3], 1, 1, &pin, &f->error), -ETIMEDOUT,
+		     "room");
+	assert_int_equal(sim_complete(f->sim, 1), 1);
+	assert_true(sim_await_in_flight(f->sim, 1));
+	assert_int_equal(sim_complete(f->sim, 1), 1);
+	assert_int_equal(sim_ios(f->sim, NVS_READ), 1);
+	assert_int_equal(sim_ios(f->sim, NVS_WRITE), 1);
+	sim_go(f->sim, SIM_ALL);
+	tensor_compare(f, t[2], 7);
 }
 
 TEST(a_call_that_does_not_wait_promotes_nothing)
 {
-	struct fixture f;
 	struct nvs_tensor *t[4];
 	uint64_t pin;
 
-	open_queued_write_back(&f, t);
-	expect_error(&f, nvs_tensor_pin(f.engine, &t[3], 1, 0, &pin, &f.error), -EAGAIN, "room");
+	open_queued_write_back(t);
+	expect_error(f, nvs_tensor_pin(f->engine, &t[3], 1, 0, &pin, &f->error), -EAGAIN, "room");
 	assert_int_equal(t[2]->run_first->rest->transfer.priority, TRANSFER_USUAL);
-	sim_go(f.sim, SIM_ALL);
-	tensor_compare(&f, t[2], 7);
-	fixture_close(&f);
+	sim_go(f->sim, SIM_ALL);
+	tensor_compare(f, t[2], 7);
 }
 
 /* The stored tensors are not side by side in the pool, so each is written by itself. */
 TEST(a_wait_for_room_promotes_no_more_write_backs_than_make_it)
 {
-	struct fixture f;
 	struct nvs_tensor *t[6];
 	uint64_t pin;
 
-	open_parts(&f, true, t, 6);
+	open_parts(true, t, 6);
 	for (uint64_t i = 4; i; i--)
-		tensor_write(&f, t[i - 1], i);
-	sim_hold(f.sim, SIM_WRITES);
+		tensor_write(f, t[i - 1], i);
+	sim_hold(f->sim, SIM_WRITES);
 	for (size_t i = 0; i < 4; i++)
-		OK(&f, nvs_tensor_swap_out(f.engine, &t[i], 1, &f.error));
-	expect_error(&f, nvs_tensor_pin(f.engine, &t[4], 2, 1, &pin, &f.error), -ETIMEDOUT, "room");
+		OK(f, nvs_tensor_swap_out(f->engine, &t[i], 1, &f->error));
+	expect_error(f, nvs_tensor_pin(f->engine, &t[4], 2, 1, &pin, &f->error), -ETIMEDOUT,
+		     "room");
 	for (size_t i = 0; i < 4; i++)
 		assert_int_equal(t[i]->run_first->rest->transfer.priority,
 				 i < 2 ? TRANSFER_AWAITED : TRANSFER_USUAL);
-	engine_lock(f.engine);
-	engine_check(f.engine);
-	engine_unlock(f.engine);
-	sim_go(f.sim, SIM_WRITES);
+	engine_lock(f->engine);
+	engine_check(f->engine);
+	engine_unlock(f->engine);
+	sim_go(f->sim, SIM_WRITES);
 	for (uint64_t i = 0; i < 4; i++)
-		tensor_compare(&f, t[i], i + 1);
-	fixture_close(&f);
+		tensor_compare(f, t[i], i + 1);
 }
 
 /* Of the two tensors of the older run one is pinned again, so it makes room for one part alone. */
 TEST(a_wait_for_room_promotes_runs_by_the_room_that_they_make)
 {
-	struct fixture f;
 	struct nvs_tensor *t[6];
 	uint64_t pin, again;
 
-	open_parts(&f, true, t, 6);
-	OK(&f, nvs_tensor_pin(f.engine, t, 2, -1, &pin, &f.error));
+	open_parts(true, t, 6);
+	OK(f, nvs_tensor_pin(f->engine, t, 2, -1, &pin, &f->error));
 	fill(nvs_tensor_data(t[0]), PART, 1);
 	fill(nvs_tensor_data(t[1]), PART, 2);
-	OK(&f, nvs_tensor_release(f.engine, t, 2, pin, NVS_DIRTY, &f.error));
-	tensor_write(&f, t[2], 3);
-	tensor_write(&f, t[3], 4);
-	sim_hold(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_swap_out(f.engine, t, 2, &f.error));
+	OK(f, nvs_tensor_release(f->engine, t, 2, pin, NVS_DIRTY, &f->error));
+	tensor_write(f, t[2], 3);
+	tensor_write(f, t[3], 4);
+	sim_hold(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_swap_out(f->engine, t, 2, &f->error));
 	assert_ptr_equal(t[1]->run_first, t[0]);
-	OK(&f, nvs_tensor_swap_out(f.engine, &t[2], 1, &f.error));
-	OK(&f, nvs_tensor_swap_out(f.engine, &t[3], 1, &f.error));
-	OK(&f, nvs_tensor_swap_in(f.engine, &t[1], 1, 0, &again, &f.error));
-	expect_error(&f, nvs_tensor_pin(f.engine, &t[4], 2, 1, &pin, &f.error), -ETIMEDOUT, "room");
-	engine_lock(f.engine);
-	engine_check(f.engine);
-	engine_unlock(f.engine);
+	OK(f, nvs_tensor_swap_out(f->engine, &t[2], 1, &f->error));
+	OK(f, nvs_tensor_swap_out(f->engine, &t[3], 1, &f->error));
+	OK(f, nvs_tensor_swap_in(f->engine, &t[1], 1, 0, &again, &f->error));
+	expect_error(f, nvs_tensor_pin(f->engine, &t[4], 2, 1, &pin, &f->error), -ETIMEDOUT,
+		     "room");
+	engine_lock(f->engine);
+	engine_check(f->engine);
+	engine_unlock(f->engine);
 	assert_int_equal(t[0]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
 	assert_int_equal(t[2]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
 	assert_int_equal(t[3]->run_first->rest->transfer.priority, TRANSFER_USUAL);
-	sim_go(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_release(f.engine, &t[1], 1, again, NVS_CLEAN, &f.error));
+	sim_go(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_release(f->engine, &t[1], 1, again, NVS_CLEAN, &f->error));
 	for (uint64_t i = 0; i < 4; i++)
-		tensor_compare(&f, t[i], i + 1);
-	fixture_close(&f);
+		tensor_compare(f, t[i], i + 1);
 }
 
 /* A pin for new contents waits until the old ones have landed. */
 TEST(a_pin_for_new_contents_promotes_what_its_tensors_wait_for)
 {
-	struct fixture f;
 	struct nvs_tensor *t[4];
 	uint64_t pin;
 
-	open_queued_write_back(&f, t);
-	expect_error(&f, nvs_tensor_pin(f.engine, &t[1], 2, 1, &pin, &f.error), -ETIMEDOUT,
+	open_queued_write_back(t);
+	expect_error(f, nvs_tensor_pin(f->engine, &t[1], 2, 1, &pin, &f->error), -ETIMEDOUT,
 		     "one of them is in flight");
 	assert_int_equal(t[1]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
 	assert_int_equal(t[2]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
-	sim_go(f.sim, SIM_ALL);
-	tensor_compare(&f, t[2], 7);
-	fixture_close(&f);
+	sim_go(f->sim, SIM_ALL);
+	tensor_compare(f, t[2], 7);
 }
 
 /* As during a commit, and after it. */
-static struct transfer *set_committing(struct fixture *f, struct nvs_tensor *tensor, bool value)
+static struct transfer *set_committing(struct nvs_tensor *tensor, bool value)
 {
 	struct transfer *list = NULL;
 
@@ -630,66 +593,61 @@ static struct transfer *set_committing(struct fixture *f, struct nvs_tensor *ten
 
 TEST(a_write_that_waits_for_a_commit_is_promoted_when_it_begins)
 {
-	struct fixture f;
 	struct nvs_tensor *t[2];
 	uint64_t pin;
 
 	for (int room = 0; room < 2; room++) {
-		OPEN(&f, .place = PLACE_DISK, .simulated = true, .pool_bytes = PART, .keep = true);
-		parts_store(&f, t, 2);
-		OK(&f, nvs_engine_commit(f.engine, &f.error));
-		tensor_store(&f, t[0], 5);
-		tensor_write(&f, t[0], 7);
-		assert_null(set_committing(&f, t[0], true));
-		OK(&f, nvs_tensor_swap_out(f.engine, &t[0], 1, &f.error));
-		assert_ptr_equal(f.engine->moves.held_writes, t[0]);
-		assert_int_equal(room ? nvs_tensor_pin(f.engine, &t[1], 1, 1, &pin, &f.error)
-				      : sole_wait(f.engine, t, 1, 1, &f.error),
+		OPEN(f, .place = PLACE_DISK, .simulated = true, .pool_bytes = PART, .keep = true);
+		parts_store(t, 2);
+		OK(f, nvs_engine_commit(f->engine, &f->error));
+		tensor_store(f, t[0], 5);
+		tensor_write(f, t[0], 7);
+		assert_null(set_committing(t[0], true));
+		OK(f, nvs_tensor_swap_out(f->engine, &t[0], 1, &f->error));
+		assert_ptr_equal(f->engine->moves.held_writes, t[0]);
+		assert_int_equal(room ? nvs_tensor_pin(f->engine, &t[1], 1, 1, &pin, &f->error)
+				      : sole_wait(f->engine, t, 1, 1, &f->error),
 				 -ETIMEDOUT);
-		sim_hold(f.sim, SIM_WRITES);
-		assert_ptr_equal(set_committing(&f, t[0], false), &t[0]->rest->transfer);
+		sim_hold(f->sim, SIM_WRITES);
+		assert_ptr_equal(set_committing(t[0], false), &t[0]->rest->transfer);
 		assert_int_equal(t[0]->rest->transfer.priority, TRANSFER_AWAITED);
-		sim_go(f.sim, SIM_WRITES);
-		tensor_compare(&f, t[0], 7);
-		fixture_close(&f);
+		sim_go(f->sim, SIM_WRITES);
+		tensor_compare(f, t[0], 7);
+		fixture_close(f);
 	}
 }
 
 TEST(a_prefetch_keeps_a_tensor_that_is_being_swapped_out)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(&f, "t", PART);
-	tensor_write(&f, t, 1);
-	sim_hold(f.sim, SIM_WRITES);
-	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
-	sim_go(f.sim, SIM_WRITES);
-	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
-	STATE(&f, t, NVS_RESIDENT, false, 0);
-	tensor_compare(&f, t, 1);
-	assert_int_equal(sim_ios(f.sim, NVS_READ), 0);
-	fixture_close(&f);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	t = tensor_add(f, "t", PART);
+	tensor_write(f, t, 1);
+	sim_hold(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
+	sim_go(f->sim, SIM_WRITES);
+	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
+	STATE(f, t, NVS_RESIDENT, false, 0);
+	tensor_compare(f, t, 1);
+	assert_int_equal(sim_ios(f->sim, NVS_READ), 0);
 }
 
 TEST(swapping_out_cancels_a_prefetch)
 {
-	struct fixture f;
 	struct nvs_tensor *t;
 
-	OPEN(&f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(&f, "t", PART);
-	tensor_store(&f, t, 1);
-	sim_hold(f.sim, SIM_READS);
-	assert_int_equal(nvs_tensor_prefetch(f.engine, &t, 1, &f.error), 1);
-	OK(&f, nvs_tensor_swap_out(f.engine, &t, 1, &f.error));
-	sim_go(f.sim, SIM_READS);
-	OK(&f, sole_wait(f.engine, &t, 1, -1, &f.error));
-	STATE(&f, t, NVS_ON_DRIVE, false, 0);
-	assert_int_equal(stats_of(&f).pool.used, 0);
-	fixture_close(&f);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	t = tensor_add(f, "t", PART);
+	tensor_store(f, t, 1);
+	sim_hold(f->sim, SIM_READS);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
+	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
+	sim_go(f->sim, SIM_READS);
+	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
+	STATE(f, t, NVS_ON_DRIVE, false, 0);
+	assert_int_equal(stats_of(f).pool.used, 0);
 }
 
 /* ---- Few long I/Os ---- */
@@ -699,36 +657,34 @@ TEST(neighbours_move_in_few_long_ios)
 	enum { N = 1024 };
 	static struct nvs_tensor *t[N], *mixed[N];
 	static uint64_t nbytes[N];
-	struct fixture f;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	uint64_t seed = seed_of_run();
 
-	OPEN(&f, .place = PLACE_DISK, .pool_bytes = 8 * MIB, .block_size = MIB);
+	OPEN(f, .place = PLACE_DISK, .pool_bytes = 8 * MIB, .block_size = MIB);
 	for (size_t i = 0; i < N; i++)
 		nbytes[i] = 4096;
-	tensors_add(&f, "t", nbytes, N, t);
-	OK(&f, sole_pin(f.engine, t, N, 0, &f.error));
+	tensors_add(f, "t", nbytes, N, t);
+	OK(f, sole_pin(f->engine, t, N, 0, &f->error));
 	for (uint64_t i = 0; i < N; i++)
 		fill(nvs_tensor_data(t[i]), 4096, i);
-	OK(&f, sole_release(f.engine, t, N, NVS_DIRTY, &f.error));
+	OK(f, sole_release(f->engine, t, N, NVS_DIRTY, &f->error));
 	memcpy(mixed, t, sizeof(t));
 	shuffle(mixed, N, &seed);
-	OK(&f, nvs_tensor_swap_out(f.engine, mixed, N, &f.error));
-	OK(&f, sole_wait(f.engine, t, N, -1, &f.error));
-	stats = stats_of(&f);
+	OK(f, nvs_tensor_swap_out(f->engine, mixed, N, &f->error));
+	OK(f, sole_wait(f->engine, t, N, -1, &f->error));
+	stats = stats_of(f);
 	assert_int_equal(stats.transfers, 1);
 	assert_int_equal(stats.aio.io[NVS_WRITE].bytes, 4 * MIB);
 	assert_int_equal(stats.aio.io[NVS_WRITE].ios, 4);
 	assert_int_equal(stats.swapped_out, 4 * MIB);
 
 	shuffle(mixed, N, &seed);
-	tensors_pin(&f, mixed, N);
-	stats = stats_of(&f);
+	tensors_pin(f, mixed, N);
+	stats = stats_of(f);
 	assert_int_equal(stats.transfers, 2);
 	assert_int_equal(stats.aio.io[NVS_READ].ios, 4);
 	assert_int_equal(stats.swapped_in, 4 * MIB);
 	for (uint64_t i = 0; i < N; i++)
 		assert_true(filled(nvs_tensor_data(t[i]), 4096, i));
-	OK(&f, sole_release(f.engine, t, N, NVS_CLEAN, &f.error));
-	fixture_close(&f);
+	OK(f, sole_release(f->engine, t, N, NVS_CLEAN, &f->error));
 }

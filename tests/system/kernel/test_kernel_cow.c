@@ -11,6 +11,8 @@
 #include "support/tests.h"
 #include "system/kernel/kernel_drive.h"
 
+ONE_ENGINE
+
 static const char *mounted(const char *type, uint64_t nbytes, unsigned sector_bytes)
 {
 	const char *why = NULL, *directory;
@@ -23,7 +25,7 @@ static const char *mounted(const char *type, uint64_t nbytes, unsigned sector_by
 	return directory;
 }
 
-static bool is_no_cow(const struct fixture *f, const char *name)
+static bool is_no_cow(const char *name)
 {
 	char path[512];
 	int flags = 0, fd;
@@ -66,24 +68,22 @@ TEST(a_new_store_on_btrfs_is_overwritten_in_place)
 	static const char *const names[] = {"data", "manifest.0", "manifest.1", "manifest.2",
 					    "manifest.3"};
 	struct nvs_tensor *t;
-	struct fixture f;
 	char path[512];
 
-	OPEN(&f, .in = directory, .keep = true);
+	OPEN(f, .in = directory, .keep = true);
 	for (size_t i = 0; i < LENGTH(names); i++)
-		assert_true(is_no_cow(&f, names[i]));
-	assert_null(strstr(f.log, "may not suffice"));
-	t = tensor_add(&f, "t", MIB);
-	tensor_store(&f, t, 1);
-	fixture_shut(&f);
-	fixture_store_file(&f, "data", path);
+		assert_true(is_no_cow(names[i]));
+	assert_null(strstr(f->log, "may not suffice"));
+	t = tensor_add(f, "t", MIB);
+	tensor_store(f, t, 1);
+	fixture_shut(f);
+	fixture_store_file(f, "data", path);
 	expect_reserve(path, NULL);
 	expect_reserve(directory, NULL);
-	OK(&f, fixture_reopen(&f));
-	t = tensor_add(&f, "t", MIB);
-	tensor_compare(&f, t, 1);
-	assert_null(strstr(f.log, "may not suffice"));
-	fixture_close(&f);
+	OK(f, fixture_reopen(f));
+	t = tensor_add(f, "t", MIB);
+	tensor_compare(f, t, 1);
+	assert_null(strstr(f->log, "may not suffice"));
 }
 
 /* As one that cp --reflink=always makes, or the file system's snapshots. */
@@ -92,23 +92,21 @@ TEST(a_store_copied_by_reflink_is_reported)
 	const char *directory = mounted("xfs", 400 * MIB, 4096);
 	char path[512], copy[512];
 	struct nvs_tensor *t;
-	struct fixture f;
 
-	OPEN(&f, .in = directory, .keep = true);
-	t = tensor_add(&f, "t", MIB);
-	tensor_store(&f, t, 1);
-	assert_null(strstr(f.log, "may not suffice"));
-	fixture_shut(&f);
-	fixture_store_file(&f, "data", path);
+	OPEN(f, .in = directory, .keep = true);
+	t = tensor_add(f, "t", MIB);
+	tensor_store(f, t, 1);
+	assert_null(strstr(f->log, "may not suffice"));
+	fixture_shut(f);
+	fixture_store_file(f, "data", path);
 	expect_reserve(path, NULL);
 	snprintf(copy, sizeof(copy), "%s/copy", directory);
 	reflink(path, copy);
 	expect_reserve(path, "shares blocks");
-	OK(&f, fixture_reopen(&f));
-	assert_says(f.log, "may not suffice: the file shares blocks");
-	t = tensor_add(&f, "t", MIB);
-	tensor_compare(&f, t, 1);
-	fixture_close(&f);
+	OK(f, fixture_reopen(f));
+	assert_says(f->log, "may not suffice: the file shares blocks");
+	t = tensor_add(f, "t", MIB);
+	tensor_compare(f, t, 1);
 }
 
 /* Then xfs takes direct I/O only in whole blocks, while the store has the sectors' unit. */
@@ -117,13 +115,12 @@ TEST(a_store_that_shares_blocks_opens_in_units_of_sectors)
 	const char *directory = mounted("xfs", 400 * MIB, 512);
 	char path[512], copy[512];
 	struct nvs_tensor *t;
-	struct fixture f;
 
-	OPEN(&f, .in = directory, .keep = true);
-	t = tensor_add(&f, "t", MIB);
-	tensor_store(&f, t, 1);
-	fixture_shut(&f);
-	fixture_store_file(&f, "data", path);
+	OPEN(f, .in = directory, .keep = true);
+	t = tensor_add(f, "t", MIB);
+	tensor_store(f, t, 1);
+	fixture_shut(f);
+	fixture_store_file(f, "data", path);
 	snprintf(copy, sizeof(copy), "%s/copy", directory);
 	reflink(path, copy);
 	/* The original, the copy in its place, and the copy once its blocks are its own. */
@@ -132,16 +129,15 @@ TEST(a_store_that_shares_blocks_opens_in_units_of_sectors)
 
 		if (round == 1)
 			assert_int_equal(rename(copy, path), 0);
-		OK(&f, fixture_reopen(&f));
-		t = tensor_add(&f, "t", MIB);
-		tensor_compare(&f, t, last);
-		tensor_store(&f, t, last + 1);
-		fixture_shut(&f);
+		OK(f, fixture_reopen(f));
+		t = tensor_add(f, "t", MIB);
+		tensor_compare(f, t, last);
+		tensor_store(f, t, last + 1);
+		fixture_shut(f);
 	}
-	OK(&f, fixture_reopen(&f));
-	t = tensor_add(&f, "t", MIB);
-	tensor_compare(&f, t, 3);
-	fixture_close(&f);
+	OK(f, fixture_reopen(f));
+	t = tensor_add(f, "t", MIB);
+	tensor_compare(f, t, 3);
 }
 
 EACH_TEST(NULL, cleanup)

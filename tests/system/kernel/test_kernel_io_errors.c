@@ -6,9 +6,12 @@
 #include <errno.h>
 
 #include "optim/optim_fixture.h"
-#include "support/sole_owner.h"
 #include "support/tests.h"
 #include "system/kernel/kernel_drive.h"
+
+ONE_OPTIMIZER
+
+ONE_ENGINE
 
 #define RAW_BYTES  (80 * MIB)
 #define EXT4_BYTES (48 * MIB)
@@ -53,8 +56,8 @@ static void cut_at(struct drive_store *on, uint64_t store_offset)
 }
 
 /* Its transfer has failed at this offset of the store or behind it, within the tensor. */
-static void failed_from(struct fixture *f, const struct drive_store *on, struct nvs_tensor *tensor,
-			const char *doing, uint64_t store_offset)
+static void failed_from(const struct drive_store *on, struct nvs_tensor *tensor, const char *doing,
+			uint64_t store_offset)
 {
 	int rc = sole_wait(f->engine, &tensor, 1, -1, &f->error);
 	struct nvs_tensor_info info = info_of(f, tensor);
@@ -79,46 +82,45 @@ enum { A, B, C, TENSORS };
 static void lose_and_regain(struct drive_store *on, enum nvs_ioengine ioengine)
 {
 	static const uint64_t nbytes[TENSORS] = {256 * KIB, MIB + 4000, 512 * KIB};
-	struct fixture f;
 	struct nvs_tensor *t[TENSORS];
 	uint64_t half;
 
-	OPEN(&f, .in = where(on), .ioengine = ioengine, .verify = true, .thread_count = 2);
-	tensors_add(&f, "t", nbytes, TENSORS, t);
+	OPEN(f, .in = where(on), .ioengine = ioengine, .verify = true, .thread_count = 2);
+	tensors_add(f, "t", nbytes, TENSORS, t);
 	for (size_t i = 0; i < TENSORS; i++)
-		tensor_store(&f, t[i], i);
-	tensor_write(&f, t[B], 10);
-	half = info_of(&f, t[B]).store_offset + 512 * KIB;
+		tensor_store(f, t[i], i);
+	tensor_write(f, t[B], 10);
+	half = info_of(f, t[B]).store_offset + 512 * KIB;
 	cut_at(on, half);
 
-	OK(&f, nvs_tensor_swap_out(f.engine, &t[B], 1, &f.error));
-	failed_from(&f, on, t[B], "writing", info_of(&f, t[B]).store_offset);
-	STATE(&f, t[B], NVS_RESIDENT, true, 0);
+	OK(f, nvs_tensor_swap_out(f->engine, &t[B], 1, &f->error));
+	failed_from(on, t[B], "writing", info_of(f, t[B]).store_offset);
+	STATE(f, t[B], NVS_RESIDENT, true, 0);
 	assert_true(filled(nvs_tensor_data(t[B]), nbytes[B], 10));
-	OK(&f, sole_swap_in(f.engine, &t[C], 1, -1, &f.error));
-	failed_from(&f, on, t[C], "reading", info_of(&f, t[C]).store_offset);
-	STATE(&f, t[C], NVS_ON_DRIVE, false, 0);
-	tensor_compare(&f, t[A], A);
+	OK(f, sole_swap_in(f->engine, &t[C], 1, -1, &f->error));
+	failed_from(on, t[C], "reading", info_of(f, t[C]).store_offset);
+	STATE(f, t[C], NVS_ON_DRIVE, false, 0);
+	tensor_compare(f, t[A], A);
 
 	kernel_drive_mend(&on->drive);
-	tensor_compare(&f, t[C], C);
-	OK(&f, nvs_tensor_swap_out(f.engine, t, TENSORS, &f.error));
-	OK(&f, sole_wait(f.engine, t, TENSORS, -1, &f.error));
-	STATE(&f, t[B], NVS_ON_DRIVE, false, 0);
-	tensor_compare(&f, t[B], 10);
+	tensor_compare(f, t[C], C);
+	OK(f, nvs_tensor_swap_out(f->engine, t, TENSORS, &f->error));
+	OK(f, sole_wait(f->engine, t, TENSORS, -1, &f->error));
+	STATE(f, t[B], NVS_ON_DRIVE, false, 0);
+	tensor_compare(f, t[B], 10);
 
 	/* The second time, the bytes are not restored. */
-	OK(&f, nvs_tensor_swap_out(f.engine, t, TENSORS, &f.error));
+	OK(f, nvs_tensor_swap_out(f->engine, t, TENSORS, &f->error));
 	cut_at(on, half);
 	kernel_drive_mend_blank(&on->drive);
-	tensor_compare(&f, t[A], A);
+	tensor_compare(f, t[A], A);
 	for (size_t i = B; i < TENSORS; i++) {
-		OK(&f, sole_swap_in(f.engine, &t[i], 1, -1, &f.error));
-		expect_error(&f, sole_wait(f.engine, &t[i], 1, -1, &f.error), -EBADMSG, "t");
-		tensor_store(&f, t[i], 20 + i);
-		tensor_compare(&f, t[i], 20 + i);
+		OK(f, sole_swap_in(f->engine, &t[i], 1, -1, &f->error));
+		expect_error(f, sole_wait(f->engine, &t[i], 1, -1, &f->error), -EBADMSG, "t");
+		tensor_store(f, t[i], 20 + i);
+		tensor_compare(f, t[i], 20 + i);
 	}
-	fixture_close(&f);
+	fixture_close(f);
 }
 
 static void by_each_engine(bool raw)
@@ -145,7 +147,7 @@ TEST(io_errors_of_a_raw_device_are_reported_and_lose_nothing)
 /* ---- A kept store ---- */
 
 /* The store has the contents of the last commit. */
-static void is_as_committed(struct fixture *f, const uint64_t *nbytes)
+static void is_as_committed(const uint64_t *nbytes)
 {
 	struct nvs_tensor *t[TENSORS];
 
@@ -161,32 +163,30 @@ TEST(a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one)
 	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
 	struct drive_store on;
 	struct nvs_tensor *t[TENSORS];
-	struct fixture f;
 	int rc;
 
 	make(&on, true);
-	OPEN(&f, .in = where(&on), .keep = true);
-	tensors_add(&f, "t", nbytes, TENSORS, t);
+	OPEN(f, .in = where(&on), .keep = true);
+	tensors_add(f, "t", nbytes, TENSORS, t);
 	for (size_t i = 0; i < TENSORS; i++)
-		tensor_store(&f, t[i], i);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
+		tensor_store(f, t[i], i);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
 
-	tensor_write(&f, t[A], 10);
+	tensor_write(f, t[A], 10);
 	kernel_drive_cut(&on.drive, 4096);
-	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EIO, on.path);
-	STATE(&f, t[A], NVS_RESIDENT, true, 0);
+	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EIO, on.path);
+	STATE(f, t[A], NVS_RESIDENT, true, 0);
 	assert_true(filled(nvs_tensor_data(t[A]), nbytes[A], 10));
-	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EIO, on.path);
-	rc = nvs_engine_close(f.engine, &f.error);
-	f.engine = NULL;
-	expect_error(&f, rc, -EIO, on.path);
+	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EIO, on.path);
+	rc = nvs_engine_close(f->engine, &f->error);
+	f->engine = NULL;
+	expect_error(f, rc, -EIO, on.path);
 
 	/* The label is there, and every copy of the manifest that it names is gone. */
-	rc = fixture_reopen(&f);
-	expect_error(&f, rc, -EUCLEAN, "can't be read (Input/output error)");
+	rc = fixture_reopen(f);
+	expect_error(f, rc, -EUCLEAN, "can't be read (Input/output error)");
 	kernel_drive_mend(&on.drive);
-	is_as_committed(&f, nbytes);
-	fixture_close(&f);
+	is_as_committed(nbytes);
 }
 
 /* The drive is repaired before the process ends, which then commits everything. */
@@ -195,23 +195,21 @@ TEST(a_commit_after_an_io_error_can_be_repeated)
 	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
 	struct drive_store on;
 	struct nvs_tensor *t[TENSORS];
-	struct fixture f;
 
 	make(&on, false);
-	OPEN(&f, .in = where(&on), .keep = true);
-	tensors_add(&f, "t", nbytes, TENSORS, t);
+	OPEN(f, .in = where(&on), .keep = true);
+	tensors_add(f, "t", nbytes, TENSORS, t);
 	for (size_t i = 0; i < TENSORS; i++)
-		tensor_store(&f, t[i], 10);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
+		tensor_store(f, t[i], 10);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
 	for (size_t i = 0; i < TENSORS; i++)
-		tensor_write(&f, t[i], i);
-	cut_at(&on, info_of(&f, t[B]).store_offset);
-	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EIO, on.path);
+		tensor_write(f, t[i], i);
+	cut_at(&on, info_of(f, t[B]).store_offset);
+	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EIO, on.path);
 	kernel_drive_mend(&on.drive);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	fixture_shut(&f);
-	is_as_committed(&f, nbytes);
-	fixture_close(&f);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	fixture_shut(f);
+	is_as_committed(nbytes);
 }
 
 /* ---- A device that changes under its store ---- */
@@ -226,42 +224,41 @@ TEST(a_device_that_shrinks_to_nothing_fails_every_transfer)
 	for (size_t i = 0; i < n; i++) {
 		struct drive_store on;
 		struct nvs_tensor *t[TENSORS];
-		struct fixture f;
 		int rc;
 
 		make(&on, true);
-		OPEN(&f, .in = where(&on), .ioengine = engines[i]);
-		tensors_add(&f, "t", nbytes, TENSORS, t);
-		tensor_store(&f, t[A], A);
-		tensor_write(&f, t[B], B);
+		OPEN(f, .in = where(&on), .ioengine = engines[i]);
+		tensors_add(f, "t", nbytes, TENSORS, t);
+		tensor_store(f, t[A], A);
+		tensor_write(f, t[B], B);
 		kernel_drive_cut(&on.drive, 4096);
 		kernel_drive_resize(&on.drive);
 
-		OK(&f, nvs_tensor_swap_out(f.engine, &t[B], 1, &f.error));
-		rc = sole_wait(f.engine, &t[B], 1, -1, &f.error);
+		OK(f, nvs_tensor_swap_out(f->engine, &t[B], 1, &f->error));
+		rc = sole_wait(f->engine, &t[B], 1, -1, &f->error);
 		assert_true(rc == -ENOSPC || rc == -EIO);
-		expect_error(&f, rc, rc, on.path);
-		STATE(&f, t[B], NVS_RESIDENT, true, 0);
-		OK(&f, sole_swap_in(f.engine, &t[A], 1, -1, &f.error));
-		rc = sole_wait(f.engine, &t[A], 1, -1, &f.error);
+		expect_error(f, rc, rc, on.path);
+		STATE(f, t[B], NVS_RESIDENT, true, 0);
+		OK(f, sole_swap_in(f->engine, &t[A], 1, -1, &f->error));
+		rc = sole_wait(f->engine, &t[A], 1, -1, &f->error);
 		assert_true(rc == -ENODATA || rc == -EIO);
-		expect_error(&f, rc, rc, on.path);
-		STATE(&f, t[A], NVS_ON_DRIVE, false, 0);
+		expect_error(f, rc, rc, on.path);
+		STATE(f, t[A], NVS_ON_DRIVE, false, 0);
 
 		kernel_drive_mend(&on.drive);
 		kernel_drive_resize(&on.drive);
-		tensor_compare(&f, t[A], A);
-		tensor_compare(&f, t[B], B);
-		OK(&f, nvs_tensor_swap_out(f.engine, t, 2, &f.error));
-		OK(&f, sole_wait(f.engine, t, 2, -1, &f.error));
-		tensor_compare(&f, t[B], B);
-		fixture_close(&f);
+		tensor_compare(f, t[A], A);
+		tensor_compare(f, t[B], B);
+		OK(f, nvs_tensor_swap_out(f->engine, t, 2, &f->error));
+		OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
+		tensor_compare(f, t[B], B);
+		fixture_close(f);
 	}
 }
 
 /* ---- The optimizer ---- */
 
-static void steps_on(struct optim *o, const char *path, struct kernel_drive *drive)
+static void steps_on(const char *path, struct kernel_drive *drive)
 {
 	static const struct group groups[] = {{"g0", 200000, NVS_F32}, {"g1", 150000, NVS_BF16}};
 	int rc;
@@ -294,15 +291,14 @@ TEST(a_step_over_io_errors_is_finished_with_the_same_bits)
 {
 	struct kernel_drive drive;
 	struct snapshot undisturbed;
-	struct optim o;
 
 	kernel_drive_make(&drive, RAW_BYTES);
-	steps_on(&o, NULL, NULL);
-	snapshot_take(&o, &undisturbed);
-	optim_close(&o);
-	steps_on(&o, drive.device, &drive);
-	IS_AS(&o, &undisturbed);
-	optim_close(&o);
+	steps_on(NULL, NULL);
+	snapshot_take(o, &undisturbed);
+	optim_close(o);
+	steps_on(drive.device, &drive);
+	IS_AS(o, &undisturbed);
+	optim_close(o);
 	snapshot_free(&undisturbed);
 }
 

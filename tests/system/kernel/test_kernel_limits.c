@@ -15,7 +15,6 @@
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 #include "config/config.h"
-#include "support/sole_owner.h"
 #include "support/support.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"

@@ -12,9 +12,11 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "support/sole_owner.h"
 #include "support/tests.h"
+#include "swap/swap_fixture.h"
 #include "system/kernel/kernel_drive.h"
+
+ONE_ENGINE
 
 #define DRIVE_BYTES (64 * MIB)
 #define SHUTDOWN    _IOR('X', 125, uint32_t) /* FS_IOC_SHUTDOWN, introduced by XFS */
@@ -56,8 +58,8 @@ static void sizes_of(uint64_t nbytes[TENSORS])
 }
 
 /* Makes a kept store with a commit in which tensor i has the contents of seed i. */
-static void commit_some(struct fixture *f, const struct kernel_drive *drive,
-			enum nvs_ioengine ioengine, struct nvs_tensor **t)
+static void commit_some(const struct kernel_drive *drive, enum nvs_ioengine ioengine,
+			struct nvs_tensor **t)
 {
 	uint64_t nbytes[TENSORS];
 
@@ -69,7 +71,7 @@ static void commit_some(struct fixture *f, const struct kernel_drive *drive,
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 }
 
-static void close_in_vain(struct fixture *f, int code)
+static void close_in_vain(int code)
 {
 	int rc = nvs_engine_close(f->engine, &f->error);
 
@@ -78,7 +80,7 @@ static void close_in_vain(struct fixture *f, int code)
 }
 
 /* A later run finds the commit, whatever was in flight after it. */
-static void is_as_committed(struct fixture *f)
+static void is_as_committed(void)
 {
 	struct nvs_tensor *t[TENSORS];
 	uint64_t nbytes[TENSORS];
@@ -96,26 +98,25 @@ static void ext4_that_goes_read_only(enum nvs_ioengine ioengine)
 {
 	struct kernel_drive drive;
 	struct nvs_tensor *t[TENSORS];
-	struct fixture f;
 
 	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "errors=remount-ro");
-	commit_some(&f, &drive, ioengine, t);
-	tensor_write(&f, t[0], 100);
+	commit_some(&drive, ioengine, t);
+	tensor_write(f, t[0], 100);
 	damage(&drive);
 
-	OK(&f, nvs_tensor_swap_out(f.engine, &t[0], 1, &f.error));
-	expect_error(&f, sole_wait(f.engine, &t[0], 1, -1, &f.error), -EROFS, "t0: writing");
-	STATE(&f, t[0], NVS_RESIDENT, true, 0);
+	OK(f, nvs_tensor_swap_out(f->engine, &t[0], 1, &f->error));
+	expect_error(f, sole_wait(f->engine, &t[0], 1, -1, &f->error), -EROFS, "t0: writing");
+	STATE(f, t[0], NVS_RESIDENT, true, 0);
 	assert_true(filled(nvs_tensor_data(t[0]), 200 * KIB, 100));
 	for (size_t i = 1; i < TENSORS; i++)
-		tensor_compare(&f, t[i], i);
-	expect_error(&f, nvs_engine_commit(f.engine, &f.error), -EROFS, DATA);
-	close_in_vain(&f, -EROFS);
-	expect_error(&f, fixture_reopen(&f), -EROFS, DATA);
+		tensor_compare(f, t[i], i);
+	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EROFS, DATA);
+	close_in_vain(-EROFS);
+	expect_error(f, fixture_reopen(f), -EROFS, DATA);
 
 	kernel_drive_remount(&drive);
-	is_as_committed(&f);
-	fixture_close(&f);
+	is_as_committed();
+	fixture_close(f);
 	(void)cleanup(NULL);
 }
 
@@ -131,16 +132,14 @@ TEST_WITH(a_read_only_file_system_is_still_read, NULL, cleanup)
 TEST_WITH(a_store_that_cannot_be_removed_is_logged, NULL, cleanup)
 {
 	struct kernel_drive drive;
-	struct fixture f;
 
 	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "errors=remount-ro");
-	OPEN(&f, .in = drive.directory);
-	tensor_store(&f, tensor_add(&f, "t", MIB), 1);
+	OPEN(f, .in = drive.directory);
+	tensor_store(f, tensor_add(f, "t", MIB), 1);
 	damage(&drive);
-	fixture_shut(&f);
-	assert_says(f.log, "cannot remove");
-	assert_says(f.log, DATA);
-	fixture_close(&f);
+	fixture_shut(f);
+	assert_says(f->log, "cannot remove");
+	assert_says(f->log, DATA);
 }
 
 /* ---- Shutdown during transfers ---- */
@@ -150,37 +149,36 @@ static void ext4_that_is_shut_down(enum nvs_ioengine ioengine)
 	enum { KEPT = TENSORS / 2 };
 	struct kernel_drive drive;
 	struct nvs_tensor *t[TENSORS];
-	struct fixture f;
 	size_t failed = 0;
 
 	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "");
-	commit_some(&f, &drive, ioengine, t);
+	commit_some(&drive, ioengine, t);
 	for (size_t i = KEPT; i < TENSORS; i++)
-		tensor_write(&f, t[i], 100 + i);
-	OK(&f, nvs_tensor_swap_out(f.engine, t + KEPT, TENSORS - KEPT, &f.error));
+		tensor_write(f, t[i], 100 + i);
+	OK(f, nvs_tensor_swap_out(f->engine, t + KEPT, TENSORS - KEPT, &f->error));
 	shut_down(&drive);
 	for (size_t i = KEPT; i < TENSORS; i++) {
-		int rc = sole_wait(f.engine, &t[i], 1, -1, &f.error);
+		int rc = sole_wait(f->engine, &t[i], 1, -1, &f->error);
 
 		if (!rc) {
-			STATE(&f, t[i], NVS_ON_DRIVE, false, 0);
+			STATE(f, t[i], NVS_ON_DRIVE, false, 0);
 			continue;
 		}
-		expect_error(&f, rc, -EIO, DATA);
-		STATE(&f, t[i], NVS_RESIDENT, true, 0);
+		expect_error(f, rc, -EIO, DATA);
+		STATE(f, t[i], NVS_RESIDENT, true, 0);
 		assert_true(filled(nvs_tensor_data(t[i]), 200 * KIB + i * 1000, 100 + i));
 		failed++;
 	}
 	print_message("%s: %zu of %d in flight failed\n", nvs_ioengine_name(ioengine), failed,
 		      TENSORS - KEPT);
-	OK(&f, sole_swap_in(f.engine, t, 1, -1, &f.error));
-	expect_error(&f, sole_wait(f.engine, t, 1, -1, &f.error), -EIO, "t0: reading");
-	assert_int_equal(nvs_engine_commit(f.engine, &f.error), -EIO);
-	close_in_vain(&f, -EIO);
+	OK(f, sole_swap_in(f->engine, t, 1, -1, &f->error));
+	expect_error(f, sole_wait(f->engine, t, 1, -1, &f->error), -EIO, "t0: reading");
+	assert_int_equal(nvs_engine_commit(f->engine, &f->error), -EIO);
+	close_in_vain(-EIO);
 
 	kernel_drive_remount(&drive);
-	is_as_committed(&f);
-	fixture_close(&f);
+	is_as_committed();
+	fixture_close(f);
 	(void)cleanup(NULL);
 }
 
@@ -198,16 +196,14 @@ TEST_WITH(a_file_system_shut_down_during_transfers_has_the_last_commit, NULL, cl
 TEST_WITH(no_store_is_made_on_a_read_only_mount, NULL, cleanup)
 {
 	struct kernel_drive drive;
-	struct fixture f;
 
 	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "");
 	assert_int_equal(mount(NULL, drive.directory, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
-	INIT(&f, .in = drive.directory);
-	expect_error(&f, fixture_reopen(&f), -EROFS, "/nvswap: Read-only file system");
-	assert_null(f.engine);
+	INIT(f, .in = drive.directory);
+	expect_error(f, fixture_reopen(f), -EROFS, "/nvswap: Read-only file system");
+	assert_null(f->engine);
 	assert_int_equal(mount(NULL, drive.directory, NULL, MS_REMOUNT, NULL), 0);
-	OK(&f, fixture_reopen(&f));
-	fixture_close(&f);
+	OK(f, fixture_reopen(f));
 }
 
 /* ---- A raw device ---- */
@@ -265,7 +261,7 @@ static int allow_writes_and_clean_up(void **state)
 	return cleanup(state);
 }
 
-static void expect_listed(struct fixture *f)
+static void expect_listed(void)
 {
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
 	uint64_t nbytes[TENSORS];
@@ -283,7 +279,7 @@ static void expect_listed(struct fixture *f)
 	assert_int_equal(nvs_engine_get_stored(f->engine, TENSORS, &stored), -ENOENT);
 }
 
-static void raw_store_is_read(struct fixture *f)
+static void raw_store_is_read(void)
 {
 	struct nvs_tensor *t[TENSORS];
 	struct nvs_engine *second;
@@ -292,7 +288,7 @@ static void raw_store_is_read(struct fixture *f)
 	sizes_of(nbytes);
 	f->config.read_only = true;
 	OK(f, fixture_reopen(f));
-	expect_listed(f);
+	expect_listed();
 	tensors_add(f, "t", nbytes, TENSORS, t);
 	for (size_t i = 0; i < TENSORS; i++)
 		tensor_compare(f, t[i], i);
@@ -307,7 +303,6 @@ TEST_WITH(a_raw_device_is_read_and_no_byte_of_it_changes, NULL, allow_writes_and
 {
 	struct kernel_drive drive;
 	struct nvs_tensor *t[TENSORS];
-	struct fixture f;
 	enum nvs_ioengine engines[3];
 	size_t n = kernel_engines(engines);
 	uint64_t sum;
@@ -315,39 +310,36 @@ TEST_WITH(a_raw_device_is_read_and_no_byte_of_it_changes, NULL, allow_writes_and
 	kernel_drive_make(&drive, RAW_BYTES);
 	/* The device in place of a directory. */
 	drive.directory = drive.device;
-	commit_some(&f, &drive, engines[0], t);
-	fixture_shut(&f);
+	commit_some(&drive, engines[0], t);
+	fixture_shut(f);
 	sum = checksum_of_device(&drive);
 	for (size_t i = 0; i < 2 * n; i++) {
 		if (i == n)
 			refuse_writes(&drive);
-		f.config.aio.ioengine = engines[i % n];
-		raw_store_is_read(&f);
+		f->config.aio.ioengine = engines[i % n];
+		raw_store_is_read();
 		assert_true(checksum_of_device(&drive) == sum);
 	}
-	f.config.read_only = false;
-	expect_error(&f, fixture_reopen(&f), -EROFS, "blockdev --setrw /dev/loop");
+	f->config.read_only = false;
+	expect_error(f, fixture_reopen(f), -EROFS, "blockdev --setrw /dev/loop");
 	allow_writes();
-	OK(&f, fixture_reopen(&f));
-	fixture_shut(&f);
-	f.config.read_only = true;
-	OK(&f, fixture_reopen(&f));
-	fixture_close(&f);
+	OK(f, fixture_reopen(f));
+	fixture_shut(f);
+	f->config.read_only = true;
+	OK(f, fixture_reopen(f));
 }
 
 TEST_WITH(a_raw_device_without_a_store_stays_as_it_is, NULL, cleanup)
 {
 	struct kernel_drive drive;
-	struct fixture f;
 	uint64_t sum;
 
 	kernel_drive_make(&drive, RAW_BYTES);
 	sum = checksum_of_device(&drive);
-	INIT(&f, .in = drive.device);
-	f.config.read_only = true;
-	expect_error(&f, fixture_reopen(&f), -ENODATA, "holds no kept store to read");
+	INIT(f, .in = drive.device);
+	f->config.read_only = true;
+	expect_error(f, fixture_reopen(f), -ENODATA, "holds no kept store to read");
 	assert_true(checksum_of_device(&drive) == sum);
-	fixture_close(&f);
 }
 
 TEST_WITH(a_raw_device_too_small_for_a_store_holds_none, NULL, cleanup)

@@ -12,6 +12,10 @@
 #include "support/tests.h"
 #include "system/kernel/kernel_drive.h"
 
+ONE_OPTIMIZER
+
+ONE_ENGINE
+
 #define DRIVE_BYTES (48 * MIB)
 
 /* Uses all free blocks. */
@@ -61,13 +65,13 @@ static const char *ext4(const char *options)
 enum { TENSORS = 4 };
 static const uint64_t sizes[TENSORS] = {MIB, 3 * MIB + 5, 300, 2 * MIB};
 
-static void write_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+static void write_all(struct nvs_tensor **t, uint64_t seed)
 {
 	for (size_t i = 0; i < TENSORS; i++)
 		tensor_store(f, t[i], seed + i);
 }
 
-static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
+static void check_all(struct nvs_tensor **t, uint64_t seed)
 {
 	for (size_t i = 0; i < TENSORS; i++)
 		tensor_compare(f, t[i], seed + i);
@@ -75,7 +79,7 @@ static void check_all(struct fixture *f, struct nvs_tensor **t, uint64_t seed)
 }
 
 /* The tensor is refused with the free space and a remedy. */
-static void is_refused(struct fixture *f)
+static void is_refused(void)
 {
 	static const struct nvs_tensor_spec specs[] = {{.size = sizeof(struct nvs_tensor_spec),
 							.name = "little",
@@ -96,7 +100,7 @@ static void is_refused(struct fixture *f)
 }
 
 /* Enough for a manifest of several blocks. */
-static void add_others(struct fixture *f)
+static void add_others(void)
 {
 	for (unsigned i = 0; i < 500; i++) {
 		char name[64];
@@ -111,35 +115,34 @@ static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep, const ch
 	const char *directory = ext4(options);
 	struct nvs_tensor *t[TENSORS], *late;
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
-	struct fixture f;
 
-	OPEN(&f, .in = directory, .ioengine = ioengine, .keep = keep, .verify = true);
-	add_others(&f);
-	tensors_add(&f, "t", sizes, TENSORS, t);
+	OPEN(f, .in = directory, .ioengine = ioengine, .keep = keep, .verify = true);
+	add_others();
+	tensors_add(f, "t", sizes, TENSORS, t);
 	fill_up(directory);
-	nvs_engine_get_stats(f.engine, &before);
-	is_refused(&f);
-	nvs_engine_get_stats(f.engine, &after);
+	nvs_engine_get_stats(f->engine, &before);
+	is_refused();
+	nvs_engine_get_stats(f->engine, &after);
 	assert_int_equal(after.store_bytes, before.store_bytes);
 	assert_int_equal(after.tensors, before.tensors);
 	for (uint64_t round = 0; round < 3; round++) {
-		write_all(&f, t, 10 * round);
-		check_all(&f, t, 10 * round);
-		OK(&f, nvs_engine_commit(f.engine, &f.error));
+		write_all(t, 10 * round);
+		check_all(t, 10 * round);
+		OK(f, nvs_engine_commit(f->engine, &f->error));
 	}
 	if (keep) {
-		fixture_shut(&f);
-		OK(&f, fixture_reopen(&f));
-		tensors_add(&f, "t", sizes, TENSORS, t);
-		check_all(&f, t, 20);
-		is_refused(&f);
+		fixture_shut(f);
+		OK(f, fixture_reopen(f));
+		tensors_add(f, "t", sizes, TENSORS, t);
+		check_all(t, 20);
+		is_refused();
 	}
 	make_room(directory);
-	late = tensor_add(&f, "much", 4 * MIB);
-	tensor_store(&f, late, 7);
-	tensor_compare(&f, late, 7);
-	check_all(&f, t, 20);
-	fixture_close(&f);
+	late = tensor_add(f, "much", 4 * MIB);
+	tensor_store(f, late, 7);
+	tensor_compare(f, late, 7);
+	check_all(t, 20);
+	fixture_close(f);
 	(void)cleanup(NULL);
 }
 
@@ -166,7 +169,7 @@ TEST(a_kept_store_is_committed_on_a_full_file_system_without_fallocate)
 /* ---- A sparse copy ---- */
 
 /* Like a copy that skips zeros: the length stays, the blocks are freed. */
-static void punch(const struct fixture *f, struct nvs_tensor *tensor)
+static void punch(struct nvs_tensor *tensor)
 {
 	struct nvs_tensor_info info = {.size = sizeof(info)};
 	char path[512];
@@ -186,25 +189,23 @@ TEST(a_sparse_kept_store_gets_its_space_back_when_opened)
 {
 	const char *directory = ext4("");
 	struct nvs_tensor *t[TENSORS];
-	struct fixture f;
 
-	OPEN(&f, .in = directory, .keep = true);
-	tensors_add(&f, "t", sizes, TENSORS, t);
-	tensor_store(&f, t[0], 1);
-	OK(&f, nvs_engine_commit(f.engine, &f.error));
-	punch(&f, t[1]);
-	fixture_shut(&f);
+	OPEN(f, .in = directory, .keep = true);
+	tensors_add(f, "t", sizes, TENSORS, t);
+	tensor_store(f, t[0], 1);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	punch(t[1]);
+	fixture_shut(f);
 	fill_up(directory);
-	expect_error(&f, fixture_reopen(&f), -ENOSPC, "has no room for another");
+	expect_error(f, fixture_reopen(f), -ENOSPC, "has no room for another");
 	make_room(directory);
-	OK(&f, fixture_reopen(&f));
+	OK(f, fixture_reopen(f));
 	fill_up(directory);
-	tensors_add(&f, "t", sizes, TENSORS, t);
-	tensor_store(&f, t[1], 2);
-	tensor_compare(&f, t[1], 2);
-	tensor_compare(&f, t[0], 1);
+	tensors_add(f, "t", sizes, TENSORS, t);
+	tensor_store(f, t[1], 2);
+	tensor_compare(f, t[1], 2);
+	tensor_compare(f, t[0], 1);
 	make_room(directory);
-	fixture_close(&f);
 }
 
 /* ---- The optimizer ---- */
@@ -216,27 +217,25 @@ TEST(gradients_without_room_are_refused_and_added_later)
 	static float gradients[1000];
 	const char *directory = ext4("");
 	uint64_t added = 1;
-	struct optim o;
 
 	for (size_t i = 0; i < LENGTH(gradients); i++)
 		gradients[i] = (float)element_value(1, i);
-	optim_init(&o, groups, LENGTH(groups));
-	DONE(&o, nvs_config_set_paths(&o.config, NVS_OFFLOAD_OPTIMIZER, &directory, 1, &o.error));
-	DONE(&o, optim_open(&o));
-	optim_run(&o, 1, 1);
+	optim_init(o, groups, LENGTH(groups));
+	DONE(o, nvs_config_set_paths(&o->config, NVS_OFFLOAD_OPTIMIZER, &directory, 1, &o->error));
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 1);
 	fill_up(directory);
-	REFUSED(&o,
-		nvs_optimizer_add_gradients(o.optimizer, 0, 0, LENGTH(gradients), NVS_F32,
-					    gradients, &added, &o.error),
+	REFUSED(o,
+		nvs_optimizer_add_gradients(o->optimizer, 0, 0, LENGTH(gradients), NVS_F32,
+					    gradients, &added, &o->error),
 		-ENOSPC, "has no room for another");
 	assert_int_equal(added, 0);
-	optim_run(&o, 2, 2);
+	optim_run(o, 2, 2);
 	make_room(directory);
-	DONE(&o, nvs_optimizer_add_gradients(o.optimizer, 0, 0, LENGTH(gradients), NVS_F32,
-					     gradients, &added, &o.error));
+	DONE(o, nvs_optimizer_add_gradients(o->optimizer, 0, 0, LENGTH(gradients), NVS_F32,
+					    gradients, &added, &o->error));
 	assert_int_equal(added, LENGTH(gradients));
-	DONE(&o, optim_step(&o, 3));
-	optim_close(&o);
+	DONE(o, optim_step(o, 3));
 }
 
 EACH_TEST(NULL, cleanup)

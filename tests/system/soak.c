@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "support/soak.h"
+#include "system/soak.h"
 
 #include <stdlib.h>
 #include <string.h>

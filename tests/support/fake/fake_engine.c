@@ -2,16 +2,18 @@
 /*
  * See fake_engine.h. One lock for all queues: simple rather than fast.
  */
-#include "support/fake_engine.h"
+#include "support/fake/fake_engine.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "support/support.h"
 
 #define AWAIT_MS 20000
 
@@ -586,3 +588,32 @@ const struct engine_ops engine_fake = {
 	.set_buffer = fake_set_buffer,
 	.close = fake_close,
 };
+
+/* ---- An aio over it ---- */
+
+struct nvs_aio *fake_aio_open(struct fake *fake, const struct aio_config *config,
+			      const struct nvs_log *log)
+{
+	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_aio *aio;
+
+	SUCCEEDS(aio_open_with(&aio, config, &engine_fake, fake, log, &error), &error);
+	return aio;
+}
+
+struct nvs_file *fake_file_open(struct nvs_aio *aio, unsigned flags)
+{
+	char path[] = "build/tmp/nvswap-test-XXXXXX";
+	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_file *file;
+	int fd;
+
+	(void)mkdir("build", 0755);
+	(void)mkdir("build/tmp", 0755);
+	fd = mkstemp(path);
+	assert_true(fd >= 0);
+	close(fd);
+	SUCCEEDS(nvs_file_open(aio, path, flags, &file, &error), &error);
+	unlink(path);
+	return file;
+}

@@ -4,8 +4,8 @@
  * with more tensors than its pool has room for, their expected contents, and a count of open files
  * and memory.
  */
-#ifndef TESTS_SUPPORT_NTH_FIXTURE_H
-#define TESTS_SUPPORT_NTH_FIXTURE_H
+#ifndef TESTS_SYSTEM_NTH_FIXTURE_H
+#define TESTS_SYSTEM_NTH_FIXTURE_H
 
 #include "support/inject.h"
 #include "support/sim/sim_drive.h"
@@ -20,7 +20,6 @@
 
 struct world {
 	struct fixture f;
-	struct sim *drive;
 	struct nvs_tensor *t[TENSORS];
 	uint64_t seed[TENSORS]; /* seed of the expected contents; 0: none */
 	uint64_t seeds;		/* seeds used so far */
@@ -38,7 +37,6 @@ int world_try_open(struct world *w);
 void world_add_tensors(struct world *w);
 /* Makes everything and registers the tensors. */
 void world_open(struct world *w, const struct setup *setup);
-void world_close(struct world *w);
 
 /* Whether the call failed; then its error must have the injected errno and the path. */
 bool world_failed(struct world *w, int rc);

@@ -5,13 +5,14 @@
  * to a real engine. A breach of the contract in aio/engines/engine.h aborts the process. For time,
  * drives and silent faults see sim/sim_drive.h.
  */
-#ifndef TESTS_SUPPORT_FAKE_ENGINE_H
-#define TESTS_SUPPORT_FAKE_ENGINE_H
+#ifndef TESTS_SUPPORT_FAKE_FAKE_ENGINE_H
+#define TESTS_SUPPORT_FAKE_FAKE_ENGINE_H
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "aio/aio.h"
 #include "aio/engines/engine.h"
 
 extern const struct engine_ops engine_fake;
@@ -103,5 +104,17 @@ bool fake_await_registering(struct fake *fake, unsigned n); /* workers that regi
 
 /* The largest number of I/Os that one queue had in flight. */
 unsigned fake_in_flight_max(struct fake *fake);
+
+/* ---- An aio over it, and a file for that; the test closes both ---- */
+
+/* The settings that tests of one worker vary. */
+#define FAKE_CONFIG(...)                                                                           \
+	(&(const struct aio_config){.thread_count = 1, .overlap_events = true, __VA_ARGS__})
+
+/* `log` may be NULL. The test fails if the aio can't be opened. */
+struct nvs_aio *fake_aio_open(struct fake *fake, const struct aio_config *config,
+			      const struct nvs_log *log);
+/* An empty file below build/tmp that is unlinked already; `flags` of nvs_file_open(). */
+struct nvs_file *fake_file_open(struct nvs_aio *aio, unsigned flags);
 
 #endif

@@ -16,7 +16,6 @@
 #include "aio/aio.h"
 #include "config/config.h"
 #include "support/sim/sim_drive.h"
-#include "support/sole_owner.h"
 #include "support/submit.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -36,6 +35,8 @@ struct rig {
 	char *data, *back;
 	uint64_t file_bytes;
 };
+static struct rig one_rig, *const rig = &one_rig;
+#define DO(call) SUCCEEDS(call, &rig->error)
 
 static const char *new_file(uint64_t nbytes)
 {
@@ -48,8 +49,8 @@ static const char *new_file(uint64_t nbytes)
 	return path;
 }
 
-static void rig_open_as(struct rig *rig, const struct sim_drive *drive, const char *path,
-			uint64_t file_bytes, uint32_t depth, uint32_t workers)
+static void rig_open_as(const struct sim_drive *drive, const char *path, uint64_t file_bytes,
+			uint32_t depth, uint32_t workers)
 {
 	const struct aio_config config = {.block_size = BLOCK,
 					  .queue_depth = depth,
@@ -65,38 +66,36 @@ static void rig_open_as(struct rig *rig, const struct sim_drive *drive, const ch
 	assert_true(rig->data && rig->back);
 	fill(rig->data, file_bytes, 1);
 	memset(rig->back, 0, file_bytes);
-	SUCCEEDS(aio_open_with(&rig->aio, &config, &engine_sim, rig->sim, NULL, &rig->error),
-		 &rig->error);
-	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE, &rig->file, &rig->error),
-		 &rig->error);
+	DO(aio_open_with(&rig->aio, &config, &engine_sim, rig->sim, NULL, &rig->error));
+	DO(nvs_file_open(rig->aio, path, NVS_FILE_WRITE, &rig->file, &rig->error));
 }
 
-static void rig_open(struct rig *rig, const struct sim_drive *drive)
+static void rig_open(const struct sim_drive *drive)
 {
-	rig_open_as(rig, drive, new_file(FILE_BYTES), FILE_BYTES, 8, 1);
+	rig_open_as(drive, new_file(FILE_BYTES), FILE_BYTES, 8, 1);
 }
 
-static void rig_shut(struct rig *rig)
+static void rig_shut(void)
 {
 	nvs_file_close(rig->file);
 	nvs_aio_close(rig->aio);
+	rig->file = NULL;
+	rig->aio = NULL;
 }
 
-static void rig_free(struct rig *rig)
+static void rig_close(void)
 {
+	if (!rig->sim)
+		return;
+	rig_shut();
 	sim_close(rig->sim);
 	free(rig->data);
 	free(rig->back);
+	*rig = (struct rig){0};
 }
+AFTER_SUCCESS(rig_close)
 
-static void rig_close(struct rig *rig)
-{
-	rig_shut(rig);
-	rig_free(rig);
-}
-
-static struct transfer transfer_of(struct rig *rig, enum nvs_direction direction, uint64_t offset,
-				   uint64_t nbytes)
+static struct transfer transfer_of(enum nvs_direction direction, uint64_t offset, uint64_t nbytes)
 {
 	char *data = direction == NVS_READ ? rig->back : rig->data;
 
@@ -107,39 +106,39 @@ static struct transfer transfer_of(struct rig *rig, enum nvs_direction direction
 				 .offset = offset};
 }
 
-static struct transfer start(struct rig *rig, struct transfer *transfer,
-			     enum nvs_direction direction, uint64_t offset, uint64_t nbytes)
+static struct transfer start(struct transfer *transfer, enum nvs_direction direction,
+			     uint64_t offset, uint64_t nbytes)
 {
-	*transfer = transfer_of(rig, direction, offset, nbytes);
-	SUCCEEDS(submit_all(rig->aio, &transfer, 1, &rig->error), &rig->error);
+	*transfer = transfer_of(direction, offset, nbytes);
+	DO(submit_all(rig->aio, &transfer, 1, &rig->error));
 	return *transfer;
 }
 
-static int finish(struct rig *rig, struct transfer *transfer)
+static int finish(struct transfer *transfer)
 {
 	return await_all(rig->aio, &transfer, 1, -1, &rig->error);
 }
 
-static int move(struct rig *rig, enum nvs_direction direction, uint64_t offset, uint64_t nbytes)
+static int move(enum nvs_direction direction, uint64_t offset, uint64_t nbytes)
 {
 	struct transfer transfer;
 
-	start(rig, &transfer, direction, offset, nbytes);
-	return finish(rig, &transfer);
+	start(&transfer, direction, offset, nbytes);
+	return finish(&transfer);
 }
 
-static int write_all(struct rig *rig)
+static int write_all(void)
 {
-	return move(rig, NVS_WRITE, 0, rig->file_bytes);
+	return move(NVS_WRITE, 0, rig->file_bytes);
 }
 
-static int read_all(struct rig *rig)
+static int read_all(void)
 {
-	return move(rig, NVS_READ, 0, rig->file_bytes);
+	return move(NVS_READ, 0, rig->file_bytes);
 }
 
 /* Reads the file itself, past the simulated drive. */
-static void look(struct rig *rig, void *data, uint64_t nbytes, uint64_t offset)
+static void look(void *data, uint64_t nbytes, uint64_t offset)
 {
 	int fd = open(rig->path, O_RDONLY | O_CLOEXEC);
 
@@ -148,7 +147,7 @@ static void look(struct rig *rig, void *data, uint64_t nbytes, uint64_t offset)
 	close(fd);
 }
 
-static struct sim_counts counts_of(struct rig *rig)
+static struct sim_counts counts_of(void)
 {
 	struct sim_counts counts;
 
@@ -162,96 +161,83 @@ static struct sim_counts counts_of(struct rig *rig)
 
 TEST(without_faults_it_moves_bytes)
 {
-	struct rig rig;
-
-	rig_open(&rig, &(struct sim_drive){0});
-	assert_int_equal(write_all(&rig), 0);
-	assert_int_equal(move(&rig, NVS_WRITE, 4096 + 100, 77), 0);
-	assert_int_equal(read_all(&rig), 0);
-	assert_memory_equal(rig.data, rig.back, FILE_BYTES);
-	look(&rig, rig.back, FILE_BYTES, 0);
-	assert_memory_equal(rig.data, rig.back, FILE_BYTES);
-	assert_int_equal(counts_of(&rig).ios[1], FILE_BYTES / BLOCK + 1);
-	assert_int_equal(counts_of(&rig).bytes[0], FILE_BYTES);
-	assert_int_equal(counts_of(&rig).faults, 0);
-	assert_int_equal(counts_of(&rig).now_ns, 0);
-	rig_close(&rig);
+	rig_open(&(struct sim_drive){0});
+	assert_int_equal(write_all(), 0);
+	assert_int_equal(move(NVS_WRITE, 4096 + 100, 77), 0);
+	assert_int_equal(read_all(), 0);
+	assert_memory_equal(rig->data, rig->back, FILE_BYTES);
+	look(rig->back, FILE_BYTES, 0);
+	assert_memory_equal(rig->data, rig->back, FILE_BYTES);
+	assert_int_equal(counts_of().ios[1], FILE_BYTES / BLOCK + 1);
+	assert_int_equal(counts_of().bytes[0], FILE_BYTES);
+	assert_int_equal(counts_of().faults, 0);
+	assert_int_equal(counts_of().now_ns, 0);
 }
 
 TEST(an_error_is_returned_and_moves_nothing)
 {
 	static const int errors[] = {EIO, ENOSPC, ENODEV};
 	static const char zeros[BLOCK];
-	struct rig rig;
 
 	for (size_t i = 0; i < COUNT(errors); i++) {
-		rig_open(&rig, &(struct sim_drive){0});
-		FAULT(&rig, .fault = SIM_ERROR, .error = errors[i], .writes = true, .from = BLOCK,
+		rig_open(&(struct sim_drive){0});
+		FAULT(rig, .fault = SIM_ERROR, .error = errors[i], .writes = true, .from = BLOCK,
 		      .to = 2 * BLOCK);
-		assert_int_equal(write_all(&rig), -errors[i]);
-		look(&rig, rig.back, BLOCK, BLOCK);
-		assert_memory_equal(rig.back, zeros, BLOCK);
-		assert_int_equal(move(&rig, NVS_READ, BLOCK, BLOCK), 0);
-		sim_no_faults(rig.sim);
-		assert_int_equal(write_all(&rig), 0);
-		rig_close(&rig);
+		assert_int_equal(write_all(), -errors[i]);
+		look(rig->back, BLOCK, BLOCK);
+		assert_memory_equal(rig->back, zeros, BLOCK);
+		assert_int_equal(move(NVS_READ, BLOCK, BLOCK), 0);
+		sim_no_faults(rig->sim);
+		assert_int_equal(write_all(), 0);
+		rig_close();
 	}
 }
 
 TEST(only_the_nth_matching_io_fails)
 {
-	struct rig rig;
-
-	rig_open(&rig, &(struct sim_drive){0});
-	FAULT(&rig, .fault = SIM_ERROR, .error = EIO, .writes = true, .first = 3, .times = 2);
+	rig_open(&(struct sim_drive){0});
+	FAULT(rig, .fault = SIM_ERROR, .error = EIO, .writes = true, .first = 3, .times = 2);
 	for (unsigned i = 1; i <= 6; i++) {
-		assert_int_equal(move(&rig, NVS_WRITE, i * BLOCK, BLOCK),
-				 i == 3 || i == 4 ? -EIO : 0);
-		assert_int_equal(move(&rig, NVS_READ, i * BLOCK, BLOCK), 0);
+		assert_int_equal(move(NVS_WRITE, i * BLOCK, BLOCK), i == 3 || i == 4 ? -EIO : 0);
+		assert_int_equal(move(NVS_READ, i * BLOCK, BLOCK), 0);
 	}
-	assert_int_equal(counts_of(&rig).faults, 2);
-	rig_close(&rig);
+	assert_int_equal(counts_of().faults, 2);
 }
 
 TEST(eintr_eagain_and_short_counts_are_survived)
 {
-	struct rig rig;
-
-	rig_open(&rig, &(struct sim_drive){.seed = random_seed(__func__)});
-	FAULT(&rig, .fault = SIM_ERROR, .error = EINTR, .ppm = 300000);
-	FAULT(&rig, .fault = SIM_ERROR, .error = EAGAIN, .ppm = 300000);
-	FAULT(&rig, .fault = SIM_SHORT, .ppm = 500000);
-	assert_int_equal(write_all(&rig), 0);
-	assert_int_equal(read_all(&rig), 0);
-	assert_memory_equal(rig.data, rig.back, FILE_BYTES);
-	assert_true(counts_of(&rig).faults > FILE_BYTES / BLOCK);
-	rig_close(&rig);
+	rig_open(&(struct sim_drive){.seed = random_seed(__func__)});
+	FAULT(rig, .fault = SIM_ERROR, .error = EINTR, .ppm = 300000);
+	FAULT(rig, .fault = SIM_ERROR, .error = EAGAIN, .ppm = 300000);
+	FAULT(rig, .fault = SIM_SHORT, .ppm = 500000);
+	assert_int_equal(write_all(), 0);
+	assert_int_equal(read_all(), 0);
+	assert_memory_equal(rig->data, rig->back, FILE_BYTES);
+	assert_true(counts_of().faults > FILE_BYTES / BLOCK);
 }
 
 TEST(a_short_io_moves_as_much_as_it_reports)
 {
-	struct rig rig;
 	uint64_t n;
 
-	rig_open(&rig, &(struct sim_drive){.seed = random_seed(__func__)});
-	FAULT(&rig, .fault = SIM_SHORT, .times = 1);
-	FAULT(&rig, .fault = SIM_ERROR, .error = EIO, .times = 1);
-	assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), -EIO);
-	look(&rig, rig.back, BLOCK, 0);
-	for (n = 0; n < BLOCK && rig.back[n] == rig.data[n]; n++)
+	rig_open(&(struct sim_drive){.seed = random_seed(__func__)});
+	FAULT(rig, .fault = SIM_SHORT, .times = 1);
+	FAULT(rig, .fault = SIM_ERROR, .error = EIO, .times = 1);
+	assert_int_equal(move(NVS_WRITE, 0, BLOCK), -EIO);
+	look(rig->back, BLOCK, 0);
+	for (n = 0; n < BLOCK && rig->back[n] == rig->data[n]; n++)
 		;
 	assert_in_range(n, SECTOR, BLOCK - SECTOR + 8);
-	assert_int_equal(counts_of(&rig).bytes[1] % SECTOR, 0);
-	assert_in_range(n - counts_of(&rig).bytes[1], 0, 8);
-	rig_close(&rig);
+	assert_int_equal(counts_of().bytes[1] % SECTOR, 0);
+	assert_in_range(n - counts_of().bytes[1], 0, 8);
 }
 
 /* The number of the block's sectors that hold the written contents. */
-static unsigned written_sectors(struct rig *rig, uint64_t offset)
+static unsigned written_sectors(uint64_t offset)
 {
 	unsigned n = 0;
 
-	look(rig, rig->back, BLOCK, offset);
+	look(rig->back, BLOCK, offset);
 	for (uint64_t i = 0; i < BLOCK; i += SECTOR)
 		n += !memcmp(rig->back + i, rig->data + offset + i, SECTOR);
 	return n;
@@ -260,52 +246,47 @@ static unsigned written_sectors(struct rig *rig, uint64_t offset)
 TEST(a_torn_write_leaves_some_of_its_sectors)
 {
 	static const char zeros[SECTOR];
-	struct rig rig;
 	unsigned n;
 
-	rig_open(&rig, &(struct sim_drive){.seed = random_seed(__func__)});
-	FAULT(&rig, .fault = SIM_TORN);
-	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
-	n = written_sectors(&rig, BLOCK);
+	rig_open(&(struct sim_drive){.seed = random_seed(__func__)});
+	FAULT(rig, .fault = SIM_TORN);
+	assert_int_equal(move(NVS_WRITE, BLOCK, BLOCK), 0);
+	n = written_sectors(BLOCK);
 	assert_in_range(n, 1, BLOCK / SECTOR - 1);
 	for (uint64_t i = 0; i < BLOCK; i += SECTOR)
-		n += !memcmp(rig.back + i, zeros, SECTOR);
+		n += !memcmp(rig->back + i, zeros, SECTOR);
 	assert_int_equal(n, BLOCK / SECTOR);
-	rig_close(&rig);
 }
 
 TEST(a_lost_write_changes_nothing)
 {
 	static const char zeros[BLOCK];
-	struct rig rig;
 
-	rig_open(&rig, &(struct sim_drive){0});
-	FAULT(&rig, .fault = SIM_LOST);
-	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
-	assert_int_equal(move(&rig, NVS_READ, BLOCK, BLOCK), 0);
-	assert_memory_equal(rig.back + BLOCK, zeros, BLOCK);
-	assert_int_equal(counts_of(&rig).faults, 1);
-	rig_close(&rig);
+	rig_open(&(struct sim_drive){0});
+	FAULT(rig, .fault = SIM_LOST);
+	assert_int_equal(move(NVS_WRITE, BLOCK, BLOCK), 0);
+	assert_int_equal(move(NVS_READ, BLOCK, BLOCK), 0);
+	assert_memory_equal(rig->back + BLOCK, zeros, BLOCK);
+	assert_int_equal(counts_of().faults, 1);
 }
 
 TEST(a_misplaced_write_goes_to_other_sectors)
 {
 	uint64_t seed = random_seed(__func__);
-	struct rig rig;
 
 	for (unsigned i = 0; i < 8; i++) {
 		uint64_t offset = i % 2 ? FILE_BYTES - BLOCK : 0, at = 0;
 
-		rig_open(&rig, &(struct sim_drive){.seed = seed + i});
-		FAULT(&rig, .fault = SIM_MISPLACED);
-		assert_int_equal(move(&rig, NVS_WRITE, offset, BLOCK), 0);
-		look(&rig, rig.back, FILE_BYTES, 0);
+		rig_open(&(struct sim_drive){.seed = seed + i});
+		FAULT(rig, .fault = SIM_MISPLACED);
+		assert_int_equal(move(NVS_WRITE, offset, BLOCK), 0);
+		look(rig->back, FILE_BYTES, 0);
 		while (at + BLOCK < FILE_BYTES &&
-		       memcmp(rig.back + at, rig.data + offset, BLOCK) != 0)
+		       memcmp(rig->back + at, rig->data + offset, BLOCK) != 0)
 			at += SECTOR;
 		assert_true(at + BLOCK <= FILE_BYTES && at != offset);
-		assert_memory_equal(rig.back + at, rig.data + offset, BLOCK);
-		rig_close(&rig);
+		assert_memory_equal(rig->back + at, rig->data + offset, BLOCK);
+		rig_close();
 	}
 }
 
@@ -320,120 +301,107 @@ static unsigned bits_that_differ(const char *a, const char *b, uint64_t nbytes)
 
 TEST(a_flip_changes_one_bit)
 {
-	struct rig rig;
-
-	rig_open(&rig, &(struct sim_drive){.seed = random_seed(__func__)});
-	FAULT(&rig, .fault = SIM_FLIP, .writes = true);
-	assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), 0);
-	assert_int_equal(move(&rig, NVS_READ, 0, BLOCK), 0);
-	assert_true(filled(rig.data, FILE_BYTES, 1));
-	assert_int_equal(bits_that_differ(rig.data, rig.back, BLOCK), 1);
-	sim_no_faults(rig.sim);
-	assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), 0);
-	FAULT(&rig, .fault = SIM_FLIP, .reads = true);
-	assert_int_equal(move(&rig, NVS_READ, 0, BLOCK), 0);
-	assert_int_equal(bits_that_differ(rig.data, rig.back, BLOCK), 1);
-	sim_no_faults(rig.sim);
-	assert_int_equal(move(&rig, NVS_READ, 0, BLOCK), 0);
-	assert_memory_equal(rig.data, rig.back, BLOCK);
-	rig_close(&rig);
+	rig_open(&(struct sim_drive){.seed = random_seed(__func__)});
+	FAULT(rig, .fault = SIM_FLIP, .writes = true);
+	assert_int_equal(move(NVS_WRITE, 0, BLOCK), 0);
+	assert_int_equal(move(NVS_READ, 0, BLOCK), 0);
+	assert_true(filled(rig->data, FILE_BYTES, 1));
+	assert_int_equal(bits_that_differ(rig->data, rig->back, BLOCK), 1);
+	sim_no_faults(rig->sim);
+	assert_int_equal(move(NVS_WRITE, 0, BLOCK), 0);
+	FAULT(rig, .fault = SIM_FLIP, .reads = true);
+	assert_int_equal(move(NVS_READ, 0, BLOCK), 0);
+	assert_int_equal(bits_that_differ(rig->data, rig->back, BLOCK), 1);
+	sim_no_faults(rig->sim);
+	assert_int_equal(move(NVS_READ, 0, BLOCK), 0);
+	assert_memory_equal(rig->data, rig->back, BLOCK);
 }
 
 TEST(a_drive_that_is_gone_stays_gone)
 {
-	struct rig rig;
-
-	rig_open(&rig, &(struct sim_drive){0});
-	FAULT(&rig, .fault = SIM_GONE, .error = ENODEV, .first = 3, .times = 1);
-	assert_int_equal(move(&rig, NVS_WRITE, 0, 2 * BLOCK), 0);
+	rig_open(&(struct sim_drive){0});
+	FAULT(rig, .fault = SIM_GONE, .error = ENODEV, .first = 3, .times = 1);
+	assert_int_equal(move(NVS_WRITE, 0, 2 * BLOCK), 0);
 	for (unsigned i = 0; i < 3; i++) {
-		assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), -ENODEV);
-		assert_int_equal(move(&rig, NVS_READ, 0, BLOCK), -ENODEV);
+		assert_int_equal(move(NVS_WRITE, 0, BLOCK), -ENODEV);
+		assert_int_equal(move(NVS_READ, 0, BLOCK), -ENODEV);
 	}
-	sim_no_faults(rig.sim);
-	assert_int_equal(move(&rig, NVS_READ, 0, BLOCK), 0);
-	rig_close(&rig);
+	sim_no_faults(rig->sim);
+	assert_int_equal(move(NVS_READ, 0, BLOCK), 0);
 }
 
 TEST(a_late_io_completes_after_later_ones)
 {
 	struct transfer first, second;
-	struct rig rig;
 
-	rig_open(&rig, &(struct sim_drive){.latency_ns = 1000});
-	FAULT(&rig, .fault = SIM_LATE, .delay_ns = 1000000, .times = 1);
-	sim_hold(rig.sim, SIM_ALL);
-	start(&rig, &first, NVS_WRITE, 0, BLOCK);
-	assert_true(sim_await_in_flight(rig.sim, 1));
-	start(&rig, &second, NVS_WRITE, BLOCK, BLOCK);
-	assert_true(sim_await_in_flight(rig.sim, 2));
-	assert_int_equal(sim_complete(rig.sim, 1), 1);
-	assert_int_equal(finish(&rig, &second), 0);
+	rig_open(&(struct sim_drive){.latency_ns = 1000});
+	FAULT(rig, .fault = SIM_LATE, .delay_ns = 1000000, .times = 1);
+	sim_hold(rig->sim, SIM_ALL);
+	start(&first, NVS_WRITE, 0, BLOCK);
+	assert_true(sim_await_in_flight(rig->sim, 1));
+	start(&second, NVS_WRITE, BLOCK, BLOCK);
+	assert_true(sim_await_in_flight(rig->sim, 2));
+	assert_int_equal(sim_complete(rig->sim, 1), 1);
+	assert_int_equal(finish(&second), 0);
 	assert_false(is_completed(&first));
-	assert_int_equal(counts_of(&rig).now_ns, 1000);
-	sim_go(rig.sim, SIM_ALL);
-	assert_int_equal(finish(&rig, &first), 0);
-	assert_int_equal(counts_of(&rig).now_ns, 1001000);
-	rig_close(&rig);
+	assert_int_equal(counts_of().now_ns, 1000);
+	sim_go(rig->sim, SIM_ALL);
+	assert_int_equal(finish(&first), 0);
+	assert_int_equal(counts_of().now_ns, 1001000);
 }
 
 TEST(an_io_that_hangs_completes_on_demand)
 {
 	struct transfer first;
-	struct rig rig;
 
-	rig_open(&rig, &(struct sim_drive){0});
-	FAULT(&rig, .fault = SIM_LATE, .delay_ns = UINT64_MAX, .to = BLOCK);
-	start(&rig, &first, NVS_WRITE, 0, BLOCK);
-	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
-	assert_true(sim_await_in_flight(rig.sim, 1));
-	assert_int_equal(move(&rig, NVS_WRITE, BLOCK, BLOCK), 0);
+	rig_open(&(struct sim_drive){0});
+	FAULT(rig, .fault = SIM_LATE, .delay_ns = UINT64_MAX, .to = BLOCK);
+	start(&first, NVS_WRITE, 0, BLOCK);
+	assert_int_equal(move(NVS_WRITE, BLOCK, BLOCK), 0);
+	assert_true(sim_await_in_flight(rig->sim, 1));
+	assert_int_equal(move(NVS_WRITE, BLOCK, BLOCK), 0);
 	assert_false(is_completed(&first));
-	sim_complete_late(rig.sim);
-	assert_int_equal(finish(&rig, &first), 0);
-	assert_int_equal(move(&rig, NVS_WRITE, 0, BLOCK), 0);
-	assert_int_equal(written_sectors(&rig, 0), BLOCK / SECTOR);
-	rig_close(&rig);
+	sim_complete_late(rig->sim);
+	assert_int_equal(finish(&first), 0);
+	assert_int_equal(move(NVS_WRITE, 0, BLOCK), 0);
+	assert_int_equal(written_sectors(0), BLOCK / SECTOR);
 }
 
 TEST(a_held_direction_waits_while_the_other_moves)
 {
 	struct transfer held;
-	struct rig rig;
 
 	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++) {
-		rig_open(&rig, &(struct sim_drive){0});
-		sim_hold(rig.sim, 1u << direction);
-		start(&rig, &held, (enum nvs_direction)direction, 0, BLOCK);
-		assert_true(sim_await_in_flight(rig.sim, 1));
-		assert_int_equal(move(&rig, (enum nvs_direction) !direction, BLOCK, BLOCK), 0);
+		rig_open(&(struct sim_drive){0});
+		sim_hold(rig->sim, 1u << direction);
+		start(&held, (enum nvs_direction)direction, 0, BLOCK);
+		assert_true(sim_await_in_flight(rig->sim, 1));
+		assert_int_equal(move((enum nvs_direction) !direction, BLOCK, BLOCK), 0);
 		assert_false(is_completed(&held));
-		assert_int_equal(sim_ios(rig.sim, (enum nvs_direction)direction), 0);
-		sim_go(rig.sim, 1u << direction);
-		assert_int_equal(finish(&rig, &held), 0);
-		assert_int_equal(sim_ios(rig.sim, (enum nvs_direction)direction), 1);
-		rig_close(&rig);
+		assert_int_equal(sim_ios(rig->sim, (enum nvs_direction)direction), 0);
+		sim_go(rig->sim, 1u << direction);
+		assert_int_equal(finish(&held), 0);
+		assert_int_equal(sim_ios(rig->sim, (enum nvs_direction)direction), 1);
+		rig_close();
 	}
 }
 
 TEST(a_held_drive_completes_ios_on_demand)
 {
 	struct transfer transfer;
-	struct rig rig;
 
-	rig_open(&rig, &(struct sim_drive){0});
-	sim_hold(rig.sim, SIM_ALL);
-	assert_int_equal(sim_complete(rig.sim, 1), 0);
-	start(&rig, &transfer, NVS_WRITE, 0, 4 * BLOCK);
-	assert_true(sim_await_in_flight(rig.sim, 4));
-	assert_int_equal(sim_complete(rig.sim, 3), 3);
-	assert_int_equal(counts_of(&rig).in_flight, 1);
-	assert_int_equal(counts_of(&rig).ios[1], 3);
+	rig_open(&(struct sim_drive){0});
+	sim_hold(rig->sim, SIM_ALL);
+	assert_int_equal(sim_complete(rig->sim, 1), 0);
+	start(&transfer, NVS_WRITE, 0, 4 * BLOCK);
+	assert_true(sim_await_in_flight(rig->sim, 4));
+	assert_int_equal(sim_complete(rig->sim, 3), 3);
+	assert_int_equal(counts_of().in_flight, 1);
+	assert_int_equal(counts_of().ios[1], 3);
 	assert_false(is_completed(&transfer));
-	assert_int_equal(sim_complete(rig.sim, 3), 1);
-	assert_int_equal(finish(&rig, &transfer), 0);
-	assert_int_equal(counts_of(&rig).in_flight_max, 4);
-	rig_close(&rig);
+	assert_int_equal(sim_complete(rig->sim, 3), 1);
+	assert_int_equal(finish(&transfer), 0);
+	assert_int_equal(counts_of().in_flight_max, 4);
 }
 
 /* ---- Power failures ---- */
@@ -441,36 +409,36 @@ TEST(a_held_drive_completes_ios_on_demand)
 #define SECTORS (BLOCK / SECTOR)
 
 /* The number of the block's sectors that hold the contents of that seed, read from the file. */
-static unsigned sectors_of(struct rig *rig, uint64_t seed, unsigned block)
+static unsigned sectors_of(uint64_t seed, unsigned block)
 {
 	fill(rig->data, FILE_BYTES, seed);
-	return written_sectors(rig, block * BLOCK);
+	return written_sectors(block * BLOCK);
 }
 
 /*
  * Writes and syncs all blocks; then block 1 is written again, and block 2 is in flight when the
  * power fails.
  */
-static void lose_power(struct rig *rig, const struct sim_drive *drive, enum sim_crash how)
+static void lose_power(const struct sim_drive *drive, enum sim_crash how)
 {
 	struct transfer last;
 
-	rig_open(rig, drive);
+	rig_open(drive);
 	sim_remember(rig->sim, 0);
-	assert_int_equal(write_all(rig), 0);
-	SUCCEEDS(nvs_file_sync(rig->file, &rig->error), &rig->error);
+	assert_int_equal(write_all(), 0);
+	DO(nvs_file_sync(rig->file, &rig->error));
 	fill(rig->data, FILE_BYTES, 2);
-	assert_int_equal(move(rig, NVS_WRITE, BLOCK, BLOCK), 0);
+	assert_int_equal(move(NVS_WRITE, BLOCK, BLOCK), 0);
 	sim_hold(rig->sim, SIM_ALL);
-	start(rig, &last, NVS_WRITE, 2 * BLOCK, BLOCK);
+	start(&last, NVS_WRITE, 2 * BLOCK, BLOCK);
 	assert_true(sim_await_in_flight(rig->sim, 1));
 	sim_crash(rig->sim);
 	assert_true(sim_has_crashed(rig->sim));
-	assert_int_equal(finish(rig, &last), -EIO);
-	assert_int_equal(move(rig, NVS_WRITE, 0, BLOCK), -EIO);
-	assert_int_equal(move(rig, NVS_READ, 0, BLOCK), -EIO);
+	assert_int_equal(finish(&last), -EIO);
+	assert_int_equal(move(NVS_WRITE, 0, BLOCK), -EIO);
+	assert_int_equal(move(NVS_READ, 0, BLOCK), -EIO);
 	assert_int_equal(nvs_file_sync(rig->file, &rig->error), -EIO);
-	rig_shut(rig);
+	rig_shut();
 	sim_crashed(rig->sim, how);
 	assert_false(sim_has_crashed(rig->sim));
 }
@@ -479,14 +447,13 @@ TEST(a_power_failure_keeps_synced_writes_and_the_chosen_part_of_others)
 {
 	static const enum sim_crash ways[] = {SIM_KEEP, SIM_LOSE, SIM_TEAR};
 	const struct sim_drive drive = {.seed = random_seed(__func__)};
-	struct rig rig;
 
 	for (size_t i = 0; i < COUNT(ways); i++) {
-		lose_power(&rig, &drive, ways[i]);
-		assert_int_equal(sectors_of(&rig, 1, 0), SECTORS);
+		lose_power(&drive, ways[i]);
+		assert_int_equal(sectors_of(1, 0), SECTORS);
 		for (unsigned block = 1; block <= 2; block++) {
-			unsigned old = sectors_of(&rig, 1, block);
-			unsigned new = sectors_of(&rig, 2, block);
+			unsigned old = sectors_of(1, block);
+			unsigned new = sectors_of(2, block);
 
 			assert_int_equal(old + new, SECTORS);
 			if (ways[i] == SIM_TEAR)
@@ -494,20 +461,17 @@ TEST(a_power_failure_keeps_synced_writes_and_the_chosen_part_of_others)
 			else
 				assert_int_equal(new, ways[i] == SIM_KEEP ? SECTORS : 0);
 		}
-		rig_free(&rig);
+		rig_close();
 	}
 }
 
 TEST(a_drive_that_lies_loses_what_was_synced)
 {
-	struct rig rig;
-
-	lose_power(&rig, &(struct sim_drive){.lies = true}, SIM_LOSE);
+	lose_power(&(struct sim_drive){.lies = true}, SIM_LOSE);
 	for (unsigned block = 0; block <= 2; block++) {
-		assert_int_equal(sectors_of(&rig, 1, block), 0);
-		assert_int_equal(sectors_of(&rig, 2, block), 0);
+		assert_int_equal(sectors_of(1, block), 0);
+		assert_int_equal(sectors_of(2, block), 0);
 	}
-	rig_free(&rig);
 }
 
 /* ---- The clock ---- */
@@ -679,13 +643,12 @@ static void assert_about(uint64_t is, uint64_t wanted)
 static uint64_t time_of(const struct sim_drive *drive, enum nvs_direction direction, uint32_t depth,
 			uint32_t workers, uint64_t nbytes)
 {
-	struct rig rig;
 	uint64_t ns;
 
-	rig_open_as(&rig, drive, new_file(LONG_BYTES), LONG_BYTES, depth, workers);
-	assert_int_equal(move(&rig, direction, 0, nbytes), 0);
-	ns = counts_of(&rig).now_ns;
-	rig_close(&rig);
+	rig_open_as(drive, new_file(LONG_BYTES), LONG_BYTES, depth, workers);
+	assert_int_equal(move(direction, 0, nbytes), 0);
+	ns = counts_of().now_ns;
+	rig_close();
 	return ns;
 }
 
@@ -917,32 +880,31 @@ static uint64_t history(uint64_t seed, uint32_t workers)
 	const struct sim_drive drive = {.seed = seed, .latency_ns = 1000, .jitter_ns = 5000};
 	struct transfer transfers[FILE_BYTES / BLOCK], *all[COUNT(transfers)];
 	uint64_t sum = 0;
-	struct rig rig;
 
-	rig_open_as(&rig, &drive, new_file(FILE_BYTES), FILE_BYTES, 8, workers);
+	rig_open_as(&drive, new_file(FILE_BYTES), FILE_BYTES, 8, workers);
 	for (int fault = SIM_ERROR; fault < SIM_GONE; fault++)
-		FAULT(&rig, .fault = (enum sim_fault)fault, .error = EIO, .delay_ns = 7000,
+		FAULT(rig, .fault = (enum sim_fault)fault, .error = EIO, .delay_ns = 7000,
 		      .ppm = 100000);
 	for (int round = 0; round < 4; round++) {
 		for (unsigned i = 0; i < COUNT(transfers); i++) {
-			transfers[i] = transfer_of(&rig, round % 2 ? NVS_READ : NVS_WRITE,
-						   i * BLOCK, BLOCK / (1 + (unsigned)round / 2));
+			transfers[i] = transfer_of(round % 2 ? NVS_READ : NVS_WRITE, i * BLOCK,
+						   BLOCK / (1 + (unsigned)round / 2));
 			all[i] = &transfers[i];
 		}
-		SUCCEEDS(submit_all(rig.aio, all, COUNT(all), &rig.error), &rig.error);
+		DO(submit_all(rig->aio, all, COUNT(all), &rig->error));
 		for (unsigned i = 0; i < COUNT(transfers); i++)
-			sum = sum * 31 + (uint64_t)finish(&rig, &transfers[i]);
+			sum = sum * 31 + (uint64_t)finish(&transfers[i]);
 	}
-	sum = sum * 31 + counts_of(&rig).faults;
+	sum = sum * 31 + counts_of().faults;
 	/*
 	 * The last of two misplaced writes to one place wins. One worker that gets a round's
 	 * transfers by one call takes them in one order; several race.
 	 */
 	if (workers == 1) {
-		look(&rig, rig.back, FILE_BYTES, 0);
-		sum ^= XXH3_64bits(rig.back, FILE_BYTES);
+		look(rig->back, FILE_BYTES, 0);
+		sum ^= XXH3_64bits(rig->back, FILE_BYTES);
 	}
-	rig_close(&rig);
+	rig_close();
 	return sum;
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See nth_fixture.h. */
-#include "support/nth_fixture.h"
-#include "support/sole_owner.h"
+#include "system/nth_fixture.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -77,10 +76,8 @@ void assert_same_held(const struct inject_held *before, const char *what, uint64
 
 int world_try_open(struct world *w)
 {
-	w->f.error = (struct nvs_error){.size = sizeof(w->f.error)};
 	w->f.log[0] = 0;
-	return engine_open_with(&w->f.engine, &w->f.config, NVS_OFFLOAD_PARAM, &engine_sim,
-				w->drive, &w->f.error);
+	return fixture_reopen(&w->f);
 }
 
 void world_add_tensors(struct world *w)
@@ -95,15 +92,9 @@ void world_add_tensors(struct world *w)
 void world_make(struct world *w, const struct setup *setup)
 {
 	memset(w, 0, sizeof(*w));
-	w->drive = sim_open(&(const struct sim_drive){.seed = 1, .reorder = true});
-	assert_non_null(w->drive);
 	fixture_init(&w->f, setup);
-}
-
-void world_close(struct world *w)
-{
-	fixture_close(&w->f);
-	sim_close(w->drive);
+	w->f.sim = sim_open(&(const struct sim_drive){.seed = 1, .reorder = true});
+	assert_non_null(w->f.sim);
 }
 
 void world_open(struct world *w, const struct setup *setup)

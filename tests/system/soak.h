@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line of the test programs that `make soak` runs at length. */
-#ifndef TESTS_SUPPORT_SOAK_H
-#define TESTS_SUPPORT_SOAK_H
+#ifndef TESTS_SYSTEM_SOAK_H
+#define TESTS_SYSTEM_SOAK_H
 
 #include <stdbool.h>
 #include <stdint.h>
