@@ -345,9 +345,7 @@ void bench_options_fill_defaults(struct bench_options *options, const struct opt
 int bench_options_check(const struct bench_options *options, const struct options_given *own,
 			const char *where)
 {
-	int rc = options_check_exclusions(&bench_command, own, where);
+	int rc = check_modes(options, own, where);
 
-	if (!rc)
-		rc = check_modes(options, own, where);
 	return rc ? rc : check_needs(options, where);
 }

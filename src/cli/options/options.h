@@ -98,8 +98,8 @@ struct options_given {
 enum { OPTIONS_HELP = 1 };
 /*
  * Parses the arguments after argv[0] into *values, which must hold the defaults. Returns 0;
- * OPTIONS_HELP for --help; -EINVAL after printing the reason. Moves operands behind options in
- * argv.
+ * OPTIONS_HELP for --help; -EINVAL after printing the reason. Moves operands to the beginning of
+ * argv, and cuts the texts of lists.
  */
 int options_parse(const struct command_spec *command, int argc, char **argv, void *values,
 		  struct options_given *given);
@@ -108,27 +108,47 @@ int options_help(const struct command_spec *command);
 
 /* The option of that name or alias, or NULL. */
 const struct option_spec *options_find(const struct command_spec *command, const char *name);
-
+/* The nearest name of an option that is not of the scope; or NULL. */
+const char *options_nearest(const struct command_spec *command, const char *name,
+			    enum option_scope without);
 /* What to use in place of an option that is gone; NULL: there was none of that name. */
 const char *options_instead_of(const struct command_spec *command, const char *name);
+bool options_exclude(const struct option_spec *a, const struct option_spec *b);
+
+/* Whether the names are equal, with - and _ equal. */
+bool option_names_equal(const char *a, const char *b);
+/* The name, and from k = 1 on its aliases; NULL after them. */
+static inline const char *option_name(const struct option_spec *spec, unsigned k)
+{
+	return !k ? spec->name : spec->aliases ? spec->aliases[k - 1] : NULL;
+}
 
 /*
  * Sets an option from a job file; value NULL is a bare key. Options that it excludes get their
  * defaults back. Returns -ENOENT, silently, for an unknown name; -EINVAL after printing the reason,
- * which begins with `where` ("jobs.ini:12"). Keeps a pointer to the value's text.
+ * which begins with `where` ("jobs.ini:12"). Keeps a pointer to the value's text, and cuts that of
+ * a list.
  */
-int options_set(const struct command_spec *command, const char *key, const char *value,
-		const char *where, void *values, struct options_given *given);
+int options_set(const struct command_spec *command, const char *key, char *value, const char *where,
+		void *values, struct options_given *given);
 
-/* Copies the options given in *from over those in *to, as options_set does. */
-void options_copy(const struct command_spec *command, const void *from,
-		  const struct options_given *from_given, void *to, struct options_given *to_given);
+/* Within the parser: an option's text and where it was given. */
+struct option_source {
+	const struct option_spec *spec;
+	const char *where; /* file and line; NULL: the command line */
+	char *text;	   /* NULL: none */
+};
+/* Stores the value at `at`. -EINVAL after printing the reason. */
+int option_store(const struct option_source *source, void *at);
+/* Size of the stored value. */
+size_t option_value_bytes(enum option_type type);
 
-/* Returns -EINVAL after printing the reason if two given options exclude each other. */
-int options_check_exclusions(const struct command_spec *command, const struct options_given *given,
-			     const char *where);
-
-/* Frees the texts of lists; their items become invalid. */
-void options_forget_lists(void);
+struct unit {
+	const char *name; /* in any case; NULL ends the table */
+	uint64_t factor;
+};
+extern const struct unit size_units[], time_units[]; /* of bytes; of nanoseconds */
+/* Reads "4k" or "2.5e3ms". False: no number with such a unit, not whole, or above 64 bits. */
+bool read_amount(const char *text, const struct unit *units, uint64_t *value);
 
 #endif
