@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared by the readers of both formats. The first failure stays in `rc` and turns later calls into
+ * Within accesses.c and trace_reader.c, the readers of both formats. The first failure stays in `rc` and turns later calls into
  * no-ops, so a reader checks it once a line.
  */
 #ifndef CLI_REPLAY_READER_H
@@ -46,14 +46,12 @@ void reader_fail(struct reader *reader, int code, const char *format, ...)
  */
 struct subject *reader_subject(struct reader *reader, const char *name, uint64_t offset,
 			       uint64_t nbytes, enum nvs_dtype dtype);
-void reader_free_subjects(struct reader *reader);
 /* Appends an access that an engine allows in this state, or fails. `subject` is NULL for steps. */
 void reader_add(struct reader *reader, enum access_call call, struct subject *subject);
 /* Makes room in *array for one more than n elements. Returns false after a failure. */
 bool reader_grow(struct reader *reader, void *array, size_t n, size_t *room, size_t element);
 
-/* ---- trace_reader.c, text_reader.c ---- */
+/* ---- trace_reader.c ---- */
 void trace_read(struct reader *reader);
-void text_read(struct reader *reader);
 
 #endif

@@ -66,21 +66,18 @@ static uint64_t time_of(struct reader *reader, const struct json_value *event, c
 	return (uint64_t)llround(us * 1000);
 }
 
-static void add_edge(struct trace *trace, uint64_t at_ns, bool waits, int by)
-{
-	if (reader_grow(trace->reader, &trace->edges, trace->n, &trace->room, sizeof(struct edge)))
-		trace->edges[trace->n++] = (struct edge){at_ns, waits ? by : 0, waits ? 0 : by};
-}
-
 static void read_span(struct trace *trace, const struct json_value *event, bool waits)
 {
-	uint64_t from = time_of(trace->reader, event, "ts");
+	uint64_t at_ns = time_of(trace->reader, event, "ts");
 
-	add_edge(trace, from, waits, 1);
-	add_edge(trace, from + time_of(trace->reader, event, "dur"), waits, -1);
+	for (int by = 1; by >= -1; by -= 2) {
+		if (!reader_grow(trace->reader, &trace->edges, trace->n, &trace->room,
+				 sizeof(struct edge)))
+			return;
+		trace->edges[trace->n++] = (struct edge){at_ns, waits ? by : 0, waits ? 0 : by};
+		at_ns += by > 0 ? time_of(trace->reader, event, "dur") : 0;
+	}
 }
-
-/* ---- Calls ---- */
 
 static struct subject *subject_of(struct reader *reader, const struct json_value *event)
 {
@@ -101,41 +98,6 @@ static struct subject *subject_of(struct reader *reader, const struct json_value
 	return reader_subject(reader, name + 4, offset, nbytes, dtypes[element]);
 }
 
-/* Transfers to and from external memory are replayed through the pool. */
-static void read_external(struct reader *reader, struct subject *subject, bool reads)
-{
-	reader_add(reader, reads ? ACCESS_SWAP_IN : ACCESS_LEASE, subject);
-	subject->external = reads;
-	if (reads)
-		return;
-	reader_add(reader, ACCESS_RELEASE_DIRTY, subject);
-	reader_add(reader, ACCESS_SWAP_OUT, subject);
-}
-
-/* The next call on the tensor happens after the transfer has landed. */
-static void end_external(struct reader *reader, struct subject *subject)
-{
-	if (!subject || !subject->external)
-		return;
-	subject->external = false;
-	reader_add(reader, ACCESS_WAIT, subject);
-	reader_add(reader, ACCESS_RELEASE_CLEAN, subject);
-	reader_add(reader, ACCESS_SWAP_OUT, subject);
-}
-
-static void add_call(struct reader *reader, enum access_call call, struct subject *subject)
-{
-	const struct access_list *list = reader->list;
-	const struct access *before;
-
-	reader_add(reader, call, subject);
-	if (reader->rc || list->n < 2)
-		return;
-	before = &list->accesses[list->n - 2];
-	list->accesses[list->n - 1].joined = before->at_ns == reader->now_ns &&
-					     before->call == call;
-}
-
 static void read_call(struct reader *reader, const struct json_value *event)
 {
 	/* Indexed by enum access_call; the names are those of src/trace/write.c. */
@@ -143,9 +105,10 @@ static void read_call(struct reader *reader, const struct json_value *event)
 					    "release-dirty", "prefetch", "swapout", "step-begin",
 					    "step-end",	     NULL};
 	const char *call = text_of(json_member(event, "args"), "call");
-	bool reads = !strcmp(call, "swapin-to"), of_step = !strncmp(call, "step-", 5);
+	const struct access_list *list = reader->list;
 	uint64_t at_ns = time_of(reader, event, "ts");
 	struct subject *subject;
+	struct access *last;
 	unsigned i = 0;
 
 	if (!strcmp(call, "open")) {
@@ -157,22 +120,37 @@ static void read_call(struct reader *reader, const struct json_value *event)
 		reader->now_ns = at_ns;
 	while (names[i] && strcmp(names[i], call) != 0)
 		i++;
-	subject = of_step ? NULL : subject_of(reader, event);
+	subject = strncmp(call, "step-", 5) ? subject_of(reader, event) : NULL;
 	if (reader->rc)
 		return;
-	end_external(reader, subject);
-	if (names[i])
-		add_call(reader, (enum access_call)i, subject);
-	else if (reads || !strcmp(call, "swapout-from"))
-		read_external(reader, subject, reads);
-	else if (!strcmp(call, "read-part"))
+	/* The next call on the tensor happens after the transfer to the program's memory. */
+	if (subject && subject->external) {
+		subject->external = false;
+		reader_add(reader, ACCESS_WAIT, subject);
+		reader_add(reader, ACCESS_RELEASE_CLEAN, subject);
+		reader_add(reader, ACCESS_SWAP_OUT, subject);
+	}
+	if (names[i]) {
+		reader_add(reader, (enum access_call)i, subject);
+		if (reader->rc || list->n < 2)
+			return;
+		last = &list->accesses[list->n - 1];
+		last->joined = last[-1].at_ns == reader->now_ns && last[-1].call == i;
+	} else if (!strcmp(call, "swapin-to")) {
+		/* Transfers to and from external memory are replayed through the pool. */
+		reader_add(reader, ACCESS_SWAP_IN, subject);
+		subject->external = true;
+	} else if (!strcmp(call, "swapout-from")) {
+		reader_add(reader, ACCESS_LEASE, subject);
+		reader_add(reader, ACCESS_RELEASE_DIRTY, subject);
+		reader_add(reader, ACCESS_SWAP_OUT, subject);
+	} else if (!strcmp(call, "read-part")) {
 		reader_fail(reader, -ENOTSUP,
 			    "the run read parts of tensors (nvs_tensor_read), which replay can't");
-	else
+	} else {
 		fail_member(reader, "call");
+	}
 }
-
-/* ---- The file ---- */
 
 static void read_event(struct trace *trace, const struct json_value *event)
 {
@@ -203,39 +181,35 @@ static void read_end(struct trace *trace, const struct json_value *end)
 			    (unsigned long long)dropped);
 }
 
-static void read_json(struct trace *trace, const char *text,
-		      void (*read)(struct trace *trace, const struct json_value *value))
-{
-	struct json_document *document;
-	struct nvs_error error = {.size = sizeof(error)};
-	int rc = json_parse(&document, text, strlen(text), "event", EVENT_MEMORY, &error);
-
-	if (rc) {
-		reader_fail(trace->reader, rc, "the trace is damaged: %.400s", error.text);
-		return;
-	}
-	read(trace, json_root(document));
-	json_free(document);
-}
-
 static void read_line(struct trace *trace, char *line)
 {
 	static const char first[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+	struct json_document *document;
+	struct nvs_error error = {.size = sizeof(error)};
+	bool ends = *line == ']';
+	int rc;
 
 	if (trace->reader->line == 1) {
 		if (strcmp(line, first) != 0)
 			reader_fail(trace->reader, -EINVAL,
 				    "not a trace as nvswap writes it, with each event on a line");
-	} else if (!strchr(line, '\n') || trace->complete) {
-		reader_fail(trace->reader, -EINVAL, "the trace is damaged: no event");
-	} else if (*line != ']') {
-		read_json(trace, line + (*line == ','), read_event);
-	} else {
-		/* "],"otherData"...": behind the comma is an object without its opening brace. */
-		if (line[1] == ',')
-			line[1] = '{';
-		read_json(trace, line + 1, read_end);
+		return;
 	}
+	if (!strchr(line, '\n') || trace->complete) {
+		reader_fail(trace->reader, -EINVAL, "the trace is damaged: no event");
+		return;
+	}
+	/* "],"otherData"...": behind the comma is an object without its opening brace. */
+	if (ends && line[1] == ',')
+		line[1] = '{';
+	line += ends || *line == ',';
+	rc = json_parse(&document, line, strlen(line), "event", EVENT_MEMORY, &error);
+	if (rc) {
+		reader_fail(trace->reader, rc, "the trace is damaged: %.400s", error.text);
+		return;
+	}
+	(ends ? read_end : read_event)(trace, json_root(document));
+	json_free(document);
 }
 
 static int by_time(const void *left, const void *right)
