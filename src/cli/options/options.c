@@ -37,7 +37,9 @@ static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
 
 bool read_amount(const char *text, const struct unit *units, uint64_t *value)
 {
-	bool decimal = isdigit((unsigned char)*text) && !strpbrk(text, "xX");
+	const char *point = strchr(text, '.');
+	bool decimal = isdigit((unsigned char)*text) && !strpbrk(text, "xX") &&
+		       (!point || isdigit((unsigned char)point[1]));
 	char *end;
 	/* It holds every number of 64 bits exactly. */
 	long double number = strtold(text, &end);

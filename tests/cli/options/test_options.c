@@ -190,6 +190,7 @@ TEST(counts_have_the_syntax_of_json)
 	refused("--count=1", "--count 1: allowed is a whole number from 2 to 1000");
 	refused("--count=1001", "from 2 to 1000");
 	refused("--count=2.5", "from 2 to 1000");
+	refused("--count=1.e2", "from 2 to 1000");
 	refused("--count=4k", "from 2 to 1000");
 	refused("--count=18446744073709551618", "from 2 to 1000");
 }
