@@ -84,7 +84,8 @@ int replay_check_pool(const struct bench_job *job, struct nvs_error *error)
 	if (most <= pool)
 		return 0;
 	return error_set(error, -E2BIG,
-			 "the accesses have %" PRIu64 " bytes in use at once, more than the pool of "
+			 "the accesses have %" PRIu64
+			 " bytes in use at once, more than the pool of "
 			 "%" PRIu64 ": give --pool %" PRIu64 " or more",
 			 most, pool, most);
 }
