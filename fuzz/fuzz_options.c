@@ -79,19 +79,6 @@ static void check_list(const struct option_list *list, const char *last)
 	assert(has_last);
 }
 
-static void check_mix(const struct option_spec *spec, const struct option_mix *mix)
-{
-	double sum = 0;
-
-	assert(mix->n <= OPTION_MIX_MAX);
-	for (unsigned i = 0; i < mix->n; i++) {
-		check_number(spec, mix->nbytes[i]);
-		assert(mix->percent[i] >= -0.00001);
-		sum += mix->percent[i];
-	}
-	assert(sum > 99.999 && sum < 100.001);
-}
-
 /* Checks an option that was given as `text`. */
 static void check_option(const struct option_spec *spec, const void *at, const char *text)
 {
@@ -115,9 +102,6 @@ static void check_option(const struct option_spec *spec, const void *at, const c
 		break;
 	case OPTION_LIST:
 		check_list(at, text);
-		break;
-	case OPTION_MIX:
-		check_mix(spec, at);
 		break;
 	case OPTION_CHOICES:
 		assert(*(const unsigned *)at && *(const unsigned *)at >> count_choices(spec) == 0);

@@ -48,8 +48,7 @@ struct bench_options {
 	struct option_list sections; /* sections of the job files to run; empty: all */
 
 	/* Of a job, as fio has them: */
-	struct option_mix bssplit; /* sizes of tensors */
-	uint64_t size;		   /* of the tensors together, or of the file; 0: not given */
+	uint64_t size; /* of the tensors together, or of the file; 0: not given */
 	const char *description;
 	bool direct;	 /* always true; fio's default is another */
 	bool time_based; /* run for all of runtime_ms, which is only a limit otherwise */

@@ -67,8 +67,7 @@ static const struct option_spec option_specs[] = {
 	 .help = "a directory for the store or the file, or a raw block device for the store. "
 		 "Several, separated by : or given again, are striped over. nvswap removes what it "
 		 "creates there, and touches no kept store"},
-	{"model", "FILE", OPTION_STRING, FIELD(model),
-	 .excludes = NAMES("tensors", "tensor-size", "bssplit"),
+	{"model", "FILE", OPTION_STRING, FIELD(model), .excludes = NAMES("tensors", "tensor-size"),
 	 .help = "a .safetensors or .pt file, or a .safetensors.index.json, whose tensors are the "
 		 "data; a folder of Hugging Face with model.safetensors or its index; or a JSON "
 		 "file "
@@ -78,10 +77,6 @@ static const struct option_spec option_specs[] = {
 	{"tensor-size", "SIZE", OPTION_SIZE, FIELD(tensor_size), .min = 1, .max = 1ull << 50,
 	 .help = "bytes of each generated tensor (64m, or less where memory is short); with "
 		 "rw=step, of its weights"},
-	{"bssplit", "MIX", OPTION_MIX, FIELD(bssplit), .min = 1, .max = NVS_BLOCK_SIZE_MAX,
-	 .excludes = NAMES("tensors", "tensor-size"),
-	 .help = "sizes of the generated tensors with their shares in per cent, such as "
-		 "64k/70:1m/30, for --size bytes together (1g)"},
 	{"size", "SIZE", OPTION_SIZE, FIELD(size), .min = 1, .max = BYTES_MAX,
 	 .excludes = NAMES("tensors", "scale"),
 	 .help = "of a model, use only the first tensors up to this many bytes, at least one; "
@@ -197,6 +192,7 @@ static const struct option_gone gone[] = {
 	{"log-avg-msec", LOGS},
 	{"percentile-list", "output-format=json has fio's percentiles, and json+ the histograms"},
 	{"checkpoint-format", CHECKPOINTS},
+	{"bssplit", "model=FILE has tensors of the sizes that a file of shapes names"},
 	{"startdelay", "give stonewall to jobs that start when others have ended"},
 	{NULL, NULL},
 };
@@ -265,17 +261,12 @@ const char *bench_rw_name(unsigned rw)
 	return rw == RW_REPLAY ? "replay" : rw_names[rw];
 }
 
-static const struct option_spec *own_spec(const char *name)
+bool bench_option_given(const struct options_given *given, const char *name)
 {
 	const struct option_spec *spec = options_find(&bench_command, name);
 
 	assert(spec && "an option of this command");
-	return spec;
-}
-
-bool bench_option_given(const struct options_given *given, const char *name)
-{
-	return given->text[own_spec(name) - bench_command.options] != NULL;
+	return given->text[spec - bench_command.options] != NULL;
 }
 
 /* "swapout, swapin and swap". */
@@ -293,41 +284,6 @@ static void name_modes(unsigned modes, char *text, size_t nbytes)
 	}
 }
 
-/* Prints "WHERE: ", or the dashes of a command-line option, and then the rest. */
-#define SAY(where, format, ...)                                                                    \
-	say("%s%s" format, (where) ? (where) : "", (where) ? ": " : "--", __VA_ARGS__)
-
-static int check_modes(const struct bench_options *options, const struct options_given *own,
-		       const char *where)
-{
-	char modes[128];
-
-	for (size_t i = 0; i < COUNT_OF(limited); i++) {
-		if (!bench_option_given(own, limited[i].name) ||
-		    limited[i].modes & MODE(options->rw))
-			continue;
-		name_modes(limited[i].modes, modes, sizeof(modes));
-		SAY(where, "%s has no effect with rw=%s: it is for %s", limited[i].name,
-		    rw_names[options->rw], modes);
-		return -EINVAL;
-	}
-	return 0;
-}
-
-static int check_needs(const struct bench_options *options, const char *where)
-{
-	if (is_block_mode(options->rw) && options->bssplit.n) {
-		SAY(where, "bssplit gives the sizes of tensors: for blocks of several sizes use %s",
-		    "fio");
-		return -EINVAL;
-	}
-	if (options->time_based && !options->runtime_ms) {
-		SAY(where, "%s", "time-based needs runtime");
-		return -EINVAL;
-	}
-	return 0;
-}
-
 void bench_options_init(struct bench_options *options)
 {
 	*options = defaults;
@@ -338,14 +294,28 @@ void bench_options_fill_defaults(struct bench_options *options, const struct opt
 	if (!bench_option_given(given, "loops") &&
 	    (options->rw == RW_STEP || options->rw == RW_PARAMS))
 		options->loops = STEPS;
-	if ((options->bssplit.n || is_block_mode(options->rw)) && !options->size)
+	if (is_block_mode(options->rw) && !options->size)
 		options->size = 1u << 30;
 }
 
 int bench_options_check(const struct bench_options *options, const struct options_given *own,
 			const char *where)
 {
-	int rc = check_modes(options, own, where);
+	const char *begin = where ? where : "", *colon = where ? ": " : "--";
+	char modes[128];
 
-	return rc ? rc : check_needs(options, where);
+	for (size_t i = 0; i < COUNT_OF(limited); i++) {
+		if (!bench_option_given(own, limited[i].name) ||
+		    limited[i].modes & MODE(options->rw))
+			continue;
+		name_modes(limited[i].modes, modes, sizeof(modes));
+		say("%s%s%s has no effect with rw=%s: it is for %s", begin, colon, limited[i].name,
+		    rw_names[options->rw], modes);
+		return -EINVAL;
+	}
+	if (options->time_based && !options->runtime_ms) {
+		say("%s%stime-based needs runtime", begin, colon);
+		return -EINVAL;
+	}
+	return 0;
 }

@@ -16,7 +16,7 @@
 #include "cli/commands.h"
 #include "cli/options/report_options.h"
 
-#define PART_BYTES 64 /* of one element of a list of choices or sizes */
+#define PART_BYTES 64 /* of one element of a list of choices */
 #define NAMES_MAX  (4 * OPTIONS_MAX)
 #define NS_OF_MS   1000000u
 
@@ -140,17 +140,6 @@ static const char *typed_size(uint64_t nbytes, char buffer[32])
 	return buffer;
 }
 
-/* "a size from 1k to 1g that is a multiple of 512". */
-static const char *size_bounds(const struct option_spec *spec, char buffer[128])
-{
-	char min[32], max[32], multiple[32];
-
-	snprintf(buffer, 128, "a size from %s to %s%s%s", typed_size(spec->min, min),
-		 typed_size(spec->max, max), spec->multiple ? " that is a multiple of " : "",
-		 spec->multiple ? typed_size(spec->multiple, multiple) : "");
-	return buffer;
-}
-
 /* ---- Values, by type */
 
 static bool within_bounds(const struct option_spec *spec, uint64_t value)
@@ -165,7 +154,7 @@ static int store_number(const struct option_source *source, uint64_t *at)
 	bool size = spec->type == OPTION_SIZE, time = spec->type == OPTION_DURATION;
 	unsigned long long min = spec->min, max = spec->max;
 	uint64_t value;
-	char bounds[128];
+	char least[32], most[32], multiple[32];
 
 	if (read_amount(source->text,
 			size   ? size_units
@@ -177,8 +166,12 @@ static int store_number(const struct option_source *source, uint64_t *at)
 		return 0;
 	}
 	if (size)
-		return refuse(source, "allowed is %s, written like 4096, 4k, 1M or 1g",
-			      size_bounds(spec, bounds));
+		return refuse(
+			source,
+			"allowed is a size from %s to %s%s%s, written like 4096, 4k, 1M or 1g",
+			typed_size(min, least), typed_size(max, most),
+			spec->multiple ? " that is a multiple of " : "",
+			spec->multiple ? typed_size(spec->multiple, multiple) : "");
 	if (time)
 		return refuse(source,
 			      "allowed is a time in whole milliseconds from %llu ms to %llu s, "
@@ -269,52 +262,6 @@ static int store_flag(const struct option_source *source, bool *at)
 	return 0;
 }
 
-/* "64k/70", or without a share, which is -1 then. */
-static bool read_mix_part(const struct option_spec *spec, char *part, uint64_t *nbytes,
-			  double *percent)
-{
-	char *size = strsep(&part, "/");
-
-	*percent = -1;
-	if (part && *part && (!read_decimal(part, percent) || *percent > 100))
-		return false;
-	return read_amount(size, size_units, nbytes) && within_bounds(spec, *nbytes);
-}
-
-static int store_mix(const struct option_source *source, struct option_mix *at)
-{
-	struct option_mix mix = {.n = 0};
-	const char *text = source->text;
-	unsigned without = 0;
-	char part[PART_BYTES], bounds[128];
-	double sum = 0;
-	size_t length;
-
-	do {
-		length = strcspn(text, ":");
-		if (mix.n == OPTION_MIX_MAX)
-			return refuse(source, "allowed are up to %u sizes", OPTION_MIX_MAX);
-		snprintf(part, sizeof(part), "%.*s", (int)length, text);
-		if (length >= sizeof(part) ||
-		    !read_mix_part(source->spec, part, &mix.nbytes[mix.n], &mix.percent[mix.n]))
-			return refuse(source,
-				      "allowed is SIZE/PERCENT:SIZE/PERCENT..., such as "
-				      "64k/70:1m/30, each %s",
-				      size_bounds(source->spec, bounds));
-		without += mix.percent[mix.n] < 0;
-		sum += mix.percent[mix.n] < 0 ? 0 : mix.percent[mix.n];
-		mix.n++;
-		text += length;
-	} while (*text++);
-	if (sum > 100.000001 || (!without && sum < 99.999999))
-		return refuse(source, "the shares add up to %g %%, not to 100", sum);
-	for (unsigned i = 0; i < mix.n; i++)
-		if (mix.percent[i] < 0)
-			mix.percent[i] = (100 - sum) / without;
-	*at = mix;
-	return 0;
-}
-
 /* Cuts the text. A repeated option extends the list; a line of a file replaces it. */
 static int store_list(const struct option_source *source, struct option_list *list)
 {
@@ -335,17 +282,11 @@ static int store_list(const struct option_source *source, struct option_list *li
 size_t option_value_bytes(enum option_type type)
 {
 	static const size_t nbytes[] = {
-		[OPTION_FLAG] = sizeof(bool),
-		[OPTION_COUNT] = sizeof(uint64_t),
-		[OPTION_SIZE] = sizeof(uint64_t),
-		[OPTION_DURATION] = sizeof(uint64_t),
-		[OPTION_SHARE] = sizeof(double),
-		[OPTION_CHOICE] = sizeof(unsigned),
-		[OPTION_STRING] = sizeof(const char *),
-		[OPTION_LIST] = sizeof(struct option_list),
-		[OPTION_MIX] = sizeof(struct option_mix),
-		[OPTION_CHOICES] = sizeof(unsigned),
-		[OPTION_PERCENT] = sizeof(double),
+		[OPTION_FLAG] = sizeof(bool),		[OPTION_COUNT] = sizeof(uint64_t),
+		[OPTION_SIZE] = sizeof(uint64_t),	[OPTION_DURATION] = sizeof(uint64_t),
+		[OPTION_SHARE] = sizeof(double),	[OPTION_CHOICE] = sizeof(unsigned),
+		[OPTION_STRING] = sizeof(const char *), [OPTION_LIST] = sizeof(struct option_list),
+		[OPTION_CHOICES] = sizeof(unsigned),	[OPTION_PERCENT] = sizeof(double),
 	};
 
 	return nbytes[type];
@@ -376,8 +317,6 @@ int option_store(const struct option_source *source, void *at)
 		return store_choices(source, at);
 	case OPTION_LIST:
 		return store_list(source, at);
-	case OPTION_MIX:
-		return store_mix(source, at);
 	case OPTION_STRING:
 		*(const char **)at = source->text;
 	}

@@ -22,10 +22,8 @@ enum option_type {
 	OPTION_CHOICE,	 /* unsigned, index into choices */
 	OPTION_STRING,	 /* const char *, not empty */
 	OPTION_LIST,	 /* struct option_list; given several times, or separated by : */
-	OPTION_MIX, /* struct option_mix, fio's bssplit: 64k/70:1m/30; sizes without a share divide
-		       the rest of 100 equally */
-	OPTION_CHOICES, /* unsigned, a bit per choice: normal,json */
-	OPTION_PERCENT, /* double, 0 to 100: 2, 0.5 */
+	OPTION_CHOICES,	 /* unsigned, a bit per choice: normal,json */
+	OPTION_PERCENT,	 /* double, 0 to 100: 2, 0.5 */
 };
 
 /* Where an option may be given. */
@@ -34,14 +32,6 @@ enum option_scope {
 	OPTION_OF_RUN,	/* on the command line and in [global] */
 	OPTION_OF_LINE, /* on the command line alone */
 	OPTION_OF_FILE, /* in a job file alone, any section: stonewall, new_group */
-};
-
-#define OPTION_MIX_MAX 64
-
-struct option_mix {
-	uint64_t nbytes[OPTION_MIX_MAX];
-	double percent[OPTION_MIX_MAX]; /* 100 together */
-	unsigned n;			/* 0: none was given */
 };
 
 struct option_list {

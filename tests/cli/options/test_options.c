@@ -47,7 +47,6 @@ struct values {
 	unsigned choice, choices;
 	const char *string;
 	struct option_list list;
-	struct option_mix mix;
 	bool wall;
 };
 
@@ -70,7 +69,6 @@ static const struct option_spec specs[] = {
 	{"choices", "COLOURS", OPTION_CHOICES, AT(choices), .choices = colours, .help = "h"},
 	{"string", "TEXT", OPTION_STRING, AT(string), .help = "h"},
 	{"list", "NAME", OPTION_LIST, AT(list), .help = "h"},
-	{"mix", "MIX", OPTION_MIX, AT(mix), .min = 512, .max = 1 << 30, .help = "h"},
 	{"always", NULL, OPTION_FLAG, AT(flag), .min = 1, .help = "h"},
 	{"wall", NULL, OPTION_FLAG, AT(wall), .scope = OPTION_OF_FILE, .help = "h"},
 	{"line-only", NULL, OPTION_FLAG, AT(wall), .scope = OPTION_OF_LINE, .help = "h"},
@@ -304,47 +302,6 @@ TEST(lists_go_on_and_split_at_colons)
 	assert_says(said, "--list a: given more than 16 times");
 }
 
-TEST(mixes_come_to_100_per_cent)
-{
-	accepted("--mix=64k/70:1m/30");
-	assert_int_equal(values.mix.n, 2);
-	assert_int_equal(values.mix.nbytes[0], 65536);
-	assert_int_equal(values.mix.nbytes[1], 1 << 20);
-	assert_true(values.mix.percent[0] == 70 && values.mix.percent[1] == 30);
-	accepted("--mix=4k/50:8k:16k/");
-	assert_true(values.mix.percent[1] == 25 && values.mix.percent[2] == 25);
-	accepted("--mix=4k");
-	assert_true(values.mix.percent[0] == 100);
-	refused("--mix=4k/50:8k/60", "the shares add up to 110 %, not to 100");
-	refused("--mix=4k/50:8k/40", "add up to 90 %");
-	refused("--mix=4k/50:256/50", "each a size from 512 to 1g");
-	refused("--mix=4k/50:8k/x", "SIZE/PERCENT");
-	refused("--mix=4k/50::8k/50", "SIZE/PERCENT");
-	refused("--mix=4k/50:8k/50,64k", "SIZE/PERCENT");
-}
-
-/* `n` sizes without percentages. */
-static int parse_mix_of(unsigned n)
-{
-	char text[8 + 4 * (OPTION_MIX_MAX + 1)];
-	FILE *file = fmemopen(text, sizeof(text), "w");
-
-	assert_non_null(file);
-	fputs("--mix=", file);
-	for (unsigned i = 0; i < n; i++)
-		fputs(i ? ":1k" : "1k", file);
-	fclose(file);
-	return TYPED(text);
-}
-
-TEST(a_mix_has_a_limit)
-{
-	assert_int_equal(parse_mix_of(OPTION_MIX_MAX), 0);
-	assert_int_equal(values.mix.n, OPTION_MIX_MAX);
-	assert_int_equal(parse_mix_of(OPTION_MIX_MAX + 1), -EINVAL);
-	assert_says(said, "up to 64 sizes");
-}
-
 /* ---- Names ---- */
 
 TEST(names_have_aliases_beginnings_and_both_dashes)
@@ -472,8 +429,6 @@ TEST(defaults_depend_on_given_options)
 	assert_int_equal(job.loops, 3);
 	assert_int_equal(JOB("rw", "step", "loops", "1"), 0);
 	assert_int_equal(job.loops, 1);
-	assert_int_equal(JOB("bssplit", "64k/50:1m"), 0);
-	assert_int_equal(job.size, 1u << 30);
 	assert_int_equal(JOB("readwrite", "randread"), 0);
 	assert_int_equal(job.rw, RW_RANDREAD);
 	assert_int_equal(job.size, 1u << 30);
@@ -496,16 +451,12 @@ TEST(options_without_effect_are_refused)
 		"step and params");
 	assert_int_equal(JOB("rw", "randread", "pool", "1g"), -EINVAL);
 	assert_int_equal(JOB("rw", "read", "verify", "1"), -EINVAL);
-	assert_int_equal(JOB("rw", "read", "bssplit", "4k/50:8k"), -EINVAL);
-	assert_says(said,
-		    "bssplit gives the sizes of tensors: for blocks of several sizes use fio");
 	assert_int_equal(JOB("rw", "step", "rate", "1m"), -EINVAL);
 	assert_int_equal(JOB("rw", "swap", "compute_us", "3"), -EINVAL);
 	assert_says(said, "it is for params");
 	assert_int_equal(JOB("time_based", NULL), -EINVAL);
 	assert_says(said, "time-based needs runtime");
 	assert_int_equal(JOB("time_based", "1", "runtime", "10"), 0);
-	assert_int_equal(JOB("bssplit", "1000/50:4k"), 0);
 }
 
 /* Options from [global] are not the job's own, so they are not checked against its mode. */
