@@ -14,7 +14,6 @@
 #include "base/nearest.h"
 #include "base/numbers.h"
 #include "cli/commands.h"
-#include "cli/options/report_options.h"
 
 #define PART_BYTES 64 /* of one element of a list of choices */
 #define NAMES_MAX  (4 * OPTIONS_MAX)

@@ -8,7 +8,7 @@
 
 #include "base/json/write.h"
 #include "cli/commands.h"
-#include "cli/options/report_options.h"
+#include "cli/options/options.h"
 
 extern const struct command_spec store_command;
 
