@@ -200,15 +200,16 @@ static void read_access(struct reader *reader, char *const *words, unsigned n)
 
 	while (verb < 4 && strcmp(words[0], verbs[verb]) != 0)
 		verb++;
-	if (n < 2 || verb == 4)
+	if (n < 2 || verb == 4) {
 		reader_fail(reader, -EINVAL,
 			    "a line is swapin, swapout, release or prefetch NAME [BYTES], "
 			    "compute TIME, or step");
-	else if (n > 2 &&
-		 !(read_amount(words[2], size_units, &nbytes) && nbytes <= MODEL_BYTES_MAX))
-		reader_fail(reader, -EINVAL, "%s is no size, such as 65536, 64k or 16m", words[2]);
-	if (reader->rc)
 		return;
+	}
+	if (n > 2 && !(read_amount(words[2], size_units, &nbytes) && nbytes <= MODEL_BYTES_MAX)) {
+		reader_fail(reader, -EINVAL, "%s is no size, such as 65536, 64k or 16m", words[2]);
+		return;
+	}
 	subject = reader_subject(reader, words[1], 0, nbytes, NVS_U8);
 	if (!subject)
 		return;

@@ -37,7 +37,8 @@ struct copy {
 
 static int no_memory(struct copy *copy)
 {
-	return error_set(&copy->error, -ENOMEM, "no memory for the tensors");
+	error_set(&copy->error, -ENOMEM, "no memory for the tensors");
+	return -ENOMEM;
 }
 
 /*
