@@ -131,12 +131,11 @@ static int parse_job(struct bench_options *options, struct options_given *typed,
 {
 	int rc;
 
-	bench_options_init(options);
+	*options = bench_defaults;
 	rc = options_parse(&bench_command, argc, argv, options, typed);
 	if (rc)
 		return rc;
-	bench_options_fill_defaults(options, typed);
-	return bench_options_check(options, typed, NULL);
+	return bench_options_settle(options, typed, typed, NULL);
 }
 
 /* Parses a copy of the input and checks the result; `given` is indexed like the table. */

@@ -60,6 +60,12 @@ const char *const bench_eta_names[] = {
 		__VA_ARGS__, NULL                                                                  \
 	}
 
+#define MODE(rw)     (1u << (rw))
+#define SWAP_MODES   (MODE(RW_SWAPOUT) | MODE(RW_SWAPIN) | MODE(RW_SWAP))
+#define STEP_MODES   (MODE(RW_STEP) | MODE(RW_PARAMS))
+#define TENSOR_MODES (SWAP_MODES | STEP_MODES)
+#define BLOCK_MODES  (MODE(RW_RANDWRITE + 1) - MODE(RW_READ))
+
 static const struct option_spec option_specs[] = {
 	{"config", "FILE", OPTION_STRING, FIELD(config),
 	 .help = "a DeepSpeed JSON configuration; blocks that nvswap does not use are ignored"},
@@ -68,13 +74,15 @@ static const struct option_spec option_specs[] = {
 		 "Several, separated by : or given again, are striped over. nvswap removes what it "
 		 "creates there, and touches no kept store"},
 	{"model", "FILE", OPTION_STRING, FIELD(model), .excludes = NAMES("tensors", "tensor-size"),
+	 .modes = TENSOR_MODES,
 	 .help = "a .safetensors or .pt file, or a .safetensors.index.json, whose tensors are the "
 		 "data; a folder of Hugging Face with model.safetensors or its index; or a JSON "
 		 "file "
 		 "like a header (name to dtype and shape) for the shapes alone"},
 	{"tensors", "N", OPTION_COUNT, FIELD(tensors), .min = 1, .max = MODEL_TENSORS_MAX,
-	 .help = "number of generated tensors, without a model (16)"},
+	 .modes = TENSOR_MODES, .help = "number of generated tensors, without a model (16)"},
 	{"tensor-size", "SIZE", OPTION_SIZE, FIELD(tensor_size), .min = 1, .max = 1ull << 50,
+	 .modes = TENSOR_MODES,
 	 .help = "bytes of each generated tensor (64m, or less where memory is short); with "
 		 "rw=step, of its weights"},
 	{"size", "SIZE", OPTION_SIZE, FIELD(size), .min = 1, .max = BYTES_MAX,
@@ -83,7 +91,7 @@ static const struct option_spec option_specs[] = {
 		 "without a model, generate tensors of this many bytes together, the last one "
 		 "shorter if need be. With rw=read, write, randread and randwrite, of the file "
 		 "(1g)"},
-	{"scale", "SHARE", OPTION_SHARE, FIELD(scale),
+	{"scale", "SHARE", OPTION_SHARE, FIELD(scale), .modes = TENSOR_MODES,
 	 .help = "a smaller model of the same proportions, such as 0.25: that share of the "
 		 "layers, whole, and of the rows of the other tensors; at least one of each"},
 	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .elsewhere = rw_elsewhere,
@@ -104,6 +112,7 @@ static const struct option_spec option_specs[] = {
 	{"ramp-loops", "N", OPTION_COUNT, FIELD(ramp_loops), .max = 1000000000,
 	 .help = "run this many passes, or steps, before the measurement (0)"},
 	{"rate", "BYTES", OPTION_SIZE, FIELD(rate), .max = BYTES_MAX,
+	 .modes = SWAP_MODES | BLOCK_MODES,
 	 .help = "limit reads, and writes, to this many bytes a second each; 0: no limit"},
 	{"bs", "SIZE", OPTION_SIZE, FIELD(bs), .min = NVS_BLOCK_SIZE_MIN, .max = NVS_BLOCK_SIZE_MAX,
 	 .multiple = 512, .help = "bytes of one I/O; aio.block_size"},
@@ -120,6 +129,7 @@ static const struct option_spec option_specs[] = {
 	{"direct", NULL, OPTION_FLAG, FIELD(direct), .min = 1,
 	 .help = "I/O always bypasses the page cache; a job file of blocks says so, for fio"},
 	{"pool", "SIZE", OPTION_SIZE, FIELD(pool), .min = 4096, .max = 1ull << 50,
+	 .modes = TENSOR_MODES,
 	 .help = "bytes of the pool, for buffer_count x buffer_size. Without it and --config: "
 		 "256m, or twice the longest tensor if that is more; less than 256m where memory "
 		 "is "
@@ -128,19 +138,22 @@ static const struct option_spec option_specs[] = {
 		 "is smaller than the model, or else no layer would be read again. With rw=step "
 		 "it also sets sub_group_size, and comes on top of --max-in-cpu"},
 	{"max-in-cpu", "ELEMENTS", OPTION_COUNT, FIELD(max_in_cpu), .max = 1ull << 50,
+	 .modes = STEP_MODES,
 	 .help = "with rw=step, elements whose state stays in memory between steps "
 		 "(nvswap.optimizer_max_in_cpu); with rw=params, offload_param.max_in_cpu"},
 	{"compute-us", "N", OPTION_COUNT, FIELD(compute_us), .max = 3600000000,
+	 .modes = MODE(RW_PARAMS),
 	 .help = "with rw=params, microseconds of computing at each use of a layer (0)"},
 	{"threads", "N", OPTION_COUNT, FIELD(threads), .min = 1, .max = THREADS_MAX,
+	 .modes = MODE(RW_STEP),
 	 .help = "with rw=step, threads that compute; nvswap.optimizer_threads"},
-	{"verify", NULL, OPTION_FLAG, FIELD(verify),
+	{"verify", NULL, OPTION_FLAG, FIELD(verify), .modes = TENSOR_MODES,
 	 .help = "compare every byte read with what was written, with new contents each time. "
 		 "Rates include that work, CPU per GiB does not. With rw=step, compare a sample of "
 		 "each group with a scalar Adam in double"},
 	{"seed", "N", OPTION_COUNT, FIELD(seed), .max = UINT64_MAX,
 	 .help = "seed of generated data and of random offsets (1)"},
-	{"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX,
+	{"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX, .modes = TENSOR_MODES,
 	 .help = "use the store rank<N> under the directory (0, and the next one for each job "
 		 "that runs there at the same time)"},
 	{"description", "TEXT", OPTION_STRING, FIELD(description), .help = "text for the report"},
@@ -197,7 +210,7 @@ static const struct option_gone gone[] = {
 	{NULL, NULL},
 };
 
-static const struct bench_options defaults = {
+const struct bench_options bench_defaults = {
 	.formats = 1u << FORMAT_NORMAL,
 	.eta = ETA_AUTO,
 	.direct = true,
@@ -233,27 +246,8 @@ const struct command_spec bench_command = {
 	.operand = "[FILE.ini]...",
 	.options = option_specs,
 	.noptions = COUNT_OF(option_specs),
-	.defaults = &defaults,
+	.defaults = &bench_defaults,
 	.gone = gone,
-};
-
-#define MODE(rw)     (1u << (rw))
-#define SWAP_MODES   (MODE(RW_SWAPOUT) | MODE(RW_SWAPIN) | MODE(RW_SWAP))
-#define STEP_MODES   (MODE(RW_STEP) | MODE(RW_PARAMS))
-#define TENSOR_MODES (SWAP_MODES | STEP_MODES)
-#define BLOCK_MODES  (MODE(RW_RANDWRITE + 1) - MODE(RW_READ))
-
-/* Options that have an effect only in some modes. */
-static const struct {
-	const char *name;
-	unsigned modes;
-} limited[] = {
-	{"model", TENSOR_MODES},       {"tensors", TENSOR_MODES},
-	{"tensor-size", TENSOR_MODES}, {"scale", TENSOR_MODES},
-	{"pool", TENSOR_MODES},	       {"rank", TENSOR_MODES},
-	{"max-in-cpu", STEP_MODES},    {"compute-us", MODE(RW_PARAMS)},
-	{"threads", MODE(RW_STEP)},    {"rate", SWAP_MODES | BLOCK_MODES},
-	{"verify", TENSOR_MODES},
 };
 
 const char *bench_rw_name(unsigned rw)
@@ -269,48 +263,30 @@ bool bench_option_given(const struct options_given *given, const char *name)
 	return given->text[spec - bench_command.options] != NULL;
 }
 
-/* "swapout, swapin and swap". */
-static void name_modes(unsigned modes, char *text, size_t nbytes)
+int bench_options_settle(struct bench_options *options, const struct options_given *given,
+			 const struct options_given *own, const char *where)
 {
-	*text = '\0';
-	for (unsigned rw = 0; rw_names[rw]; rw++) {
-		unsigned later = modes >> rw >> 1;
+	const char *begin = where ? where : "", *colon = where ? ": " : "--";
+	const char *modes[COUNT_OF(rw_names)];
+	char text[384];
+	unsigned n = 0;
 
-		if (modes & MODE(rw))
-			snprintf(text + strlen(text), nbytes - strlen(text), "%s%s", rw_names[rw],
-				 !later		       ? ""
-				 : later & (later - 1) ? ", "
-						       : " and ");
-	}
-}
-
-void bench_options_init(struct bench_options *options)
-{
-	*options = defaults;
-}
-
-void bench_options_fill_defaults(struct bench_options *options, const struct options_given *given)
-{
-	if (!bench_option_given(given, "loops") &&
-	    (options->rw == RW_STEP || options->rw == RW_PARAMS))
+	if (!bench_option_given(given, "loops") && MODE(options->rw) & STEP_MODES)
 		options->loops = STEPS;
 	if (is_block_mode(options->rw) && !options->size)
 		options->size = 1u << 30;
-}
+	for (unsigned i = 0; i < COUNT_OF(option_specs); i++) {
+		const struct option_spec *spec = &option_specs[i];
 
-int bench_options_check(const struct bench_options *options, const struct options_given *own,
-			const char *where)
-{
-	const char *begin = where ? where : "", *colon = where ? ": " : "--";
-	char modes[128];
-
-	for (size_t i = 0; i < COUNT_OF(limited); i++) {
-		if (!bench_option_given(own, limited[i].name) ||
-		    limited[i].modes & MODE(options->rw))
+		if (!own->text[i] || !spec->modes || spec->modes & MODE(options->rw))
 			continue;
-		name_modes(limited[i].modes, modes, sizeof(modes));
-		say("%s%s%s has no effect with rw=%s: it is for %s", begin, colon, limited[i].name,
-		    rw_names[options->rw], modes);
+		for (unsigned rw = 0; rw_names[rw]; rw++)
+			if (spec->modes & MODE(rw))
+				modes[n++] = rw_names[rw];
+		modes[n] = NULL;
+		join_names(modes, text);
+		say("%s%s%s has no effect with rw=%s: it is for %s", begin, colon, spec->name,
+		    rw_names[options->rw], text);
 		return -EINVAL;
 	}
 	if (options->time_based && !options->runtime_ms) {

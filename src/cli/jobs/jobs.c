@@ -211,8 +211,7 @@ static int plan_section(struct planner *planner, const struct jobfile_section *s
 	for (unsigned i = 0; i < bench_command.noptions; i++)
 		if (!level.given.text[i]) /* a later line excludes it */
 			own.text[i] = NULL;
-	bench_options_fill_defaults(&level.options, &level.given);
-	rc = bench_options_check(&level.options, &own, WHERE(section, where));
+	rc = bench_options_settle(&level.options, &level.given, &own, WHERE(section, where));
 	if (!rc)
 		rc = check_complete(&level, section->name, where);
 	return rc ? rc : add_job(planner, section->name, where, &level);
@@ -263,8 +262,7 @@ static int plan_typed(struct planner *planner)
 		say("--section needs a job file");
 		return -EINVAL;
 	}
-	bench_options_fill_defaults(&level.options, &level.given);
-	rc = bench_options_check(&level.options, &level.given, NULL);
+	rc = bench_options_settle(&level.options, &level.given, &level.given, NULL);
 	return rc ? rc : add_job(planner, bench_rw_name(level.options.rw), "--numjobs", &level);
 }
 
@@ -339,7 +337,7 @@ int jobs_plan(struct bench_plan *plan, int argc, char **argv)
 	int rc;
 
 	*plan = (struct bench_plan){0};
-	bench_options_init(&typed->options);
+	typed->options = bench_defaults;
 	rc = options_parse(&bench_command, argc, argv, &typed->options, &typed->given);
 	if (!rc) {
 		plan->run = typed->options;

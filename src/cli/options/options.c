@@ -202,8 +202,7 @@ static int store_real(const struct option_source *source, double *at)
 				    : "allowed is a number of per cent from 0 to 100, such as 2");
 }
 
-/* "a, b and c". Returns the number of names. */
-static unsigned join_names(const char *const *names, char text[384])
+unsigned join_names(const char *const *names, char text[384])
 {
 	unsigned n = 0;
 

@@ -58,7 +58,8 @@ struct option_spec {
 	/* values that are refused with a hint, also with a suffix as in randread:8; or NULL */
 	const struct option_gone *elsewhere;
 	const char *const *excludes; /* options it excludes, ended by NULL; or NULL */
-	const char *help;	     /* shown wrapped; a line break is a blank */
+	unsigned modes;	  /* of bench: a bit for each rw with which it has an effect; 0: all */
+	const char *help; /* shown wrapped; a line break is a blank */
 	enum option_scope scope;
 	const char *const *aliases; /* other names, ended by NULL; or NULL */
 };
@@ -105,6 +106,8 @@ const char *options_nearest(const struct command_spec *command, const char *name
 const char *options_instead_of(const struct command_spec *command, const char *name);
 bool options_exclude(const struct option_spec *a, const struct option_spec *b);
 
+/* Writes "a, b and c" from names that end with NULL. Returns their number. */
+unsigned join_names(const char *const *names, char text[384]);
 /* Whether the names are equal, with - and _ equal. */
 bool option_names_equal(const char *a, const char *b);
 /* The name, and from k = 1 on its aliases; NULL after them. */

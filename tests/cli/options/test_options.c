@@ -400,8 +400,7 @@ static struct bench_options job;
 
 static int settle_and_check(void *arg)
 {
-	bench_options_fill_defaults(&job, &given);
-	return bench_options_check(&job, &given, arg);
+	return bench_options_settle(&job, &given, &given, arg);
 }
 
 /* Checks a job with these keys and values, terminated by NULL; returns the result. */
@@ -409,7 +408,7 @@ static int check_job(const char *const *words)
 {
 	char where[] = "b.ini:3";
 
-	bench_options_init(&job);
+	job = bench_defaults;
 	memset(&given, 0, sizeof(given));
 	for (; *words; words += 2)
 		assert_int_equal(options_set(&bench_command, words[0], writable(words[1]), where,
@@ -467,7 +466,7 @@ TEST(options_from_global_are_not_checked)
 	assert_int_equal(JOB("rw", "randread"), 0);
 	assert_int_equal(
 		options_set(&bench_command, "model", writable("m"), "b.ini:1", &job, &given), 0);
-	assert_int_equal(bench_options_check(&job, &none, "b.ini:3"), 0);
+	assert_int_equal(bench_options_settle(&job, &given, &none, "b.ini:3"), 0);
 }
 
 static int parse_tune(void *arg)
