@@ -36,6 +36,12 @@ struct subject {
 	bool external; /* being read into the program's own memory */
 };
 
+/* The begin or end of a wait or a computation in a trace. */
+struct edge {
+	uint64_t at_ns;
+	int waits, computes; /* 1, -1 or 0 */
+};
+
 struct reader {
 	int rc;
 	struct access_list *list;
@@ -48,10 +54,13 @@ struct reader {
 	uint64_t now_ns; /* time of the next access */
 	uint64_t in_use; /* bytes of the pool in use */
 	bool in_step;
+	struct edge *edges;
+	size_t nedges, edges_room;
+	bool complete; /* the end of a trace has been read */
 };
 
 static void __attribute__((format(printf, 3, 4)))
-reader_fail(struct reader *reader, int code, const char *format, ...)
+fail(struct reader *reader, int code, const char *format, ...)
 {
 	struct nvs_error *error = reader->error;
 	va_list args;
@@ -71,14 +80,14 @@ reader_fail(struct reader *reader, int code, const char *format, ...)
 }
 
 /* Makes room in *array for one more than n elements. Returns false after a failure. */
-static bool reader_grow(struct reader *reader, void *array, size_t n, size_t *room, size_t element)
+static bool grow_array(struct reader *reader, void *array, size_t n, size_t *room, size_t element)
 {
 	void **at = array, *grown = array_room(*at, n, room, element);
 
 	if (grown)
 		*at = grown;
 	else
-		reader_fail(reader, -ENOMEM, "out of memory");
+		fail(reader, -ENOMEM, "out of memory");
 	return grown;
 }
 
@@ -97,8 +106,8 @@ static int compare_subjects(const void *left, const void *right)
  * Finds the tensor of that name and offset, or makes it at its first access, when its size must be
  * known. NULL after a failure.
  */
-static struct subject *reader_subject(struct reader *reader, const char *name, uint64_t offset,
-				      uint64_t nbytes, enum nvs_dtype dtype)
+static struct subject *find_subject(struct reader *reader, const char *name, uint64_t offset,
+				    uint64_t nbytes, enum nvs_dtype dtype)
 {
 	struct model *model = reader->model;
 	struct subject *made, key = {.name = (char *)(uintptr_t)name,
@@ -109,14 +118,13 @@ static struct subject *reader_subject(struct reader *reader, const char *name, u
 	struct subject **found = tfind(&key, &reader->subjects, compare_subjects);
 
 	if (found && nbytes != SIZE_UNKNOWN && nbytes != (*found)->nbytes)
-		reader_fail(reader, -EINVAL, "%s has another size than before", name);
+		fail(reader, -EINVAL, "%s has another size than before", name);
 	else if (!found && nbytes == SIZE_UNKNOWN)
-		reader_fail(reader, -EINVAL, "%s is new: give its size in bytes after the name",
-			    name);
+		fail(reader, -EINVAL, "%s is new: give its size in bytes after the name", name);
 	else if (!found &&
 		 (model->n == MODEL_TENSORS_MAX || nbytes > MODEL_BYTES_MAX - model->nbytes))
-		reader_fail(reader, -E2BIG, "more than %u tensors, or than %llu bytes of them",
-			    MODEL_TENSORS_MAX, MODEL_BYTES_MAX);
+		fail(reader, -E2BIG, "more than %u tensors, or than %llu bytes of them",
+		     MODEL_TENSORS_MAX, MODEL_BYTES_MAX);
 	if (found || reader->rc)
 		return reader->rc ? NULL : *found;
 	made = malloc(sizeof(*made) + strlen(name) + 1);
@@ -126,7 +134,7 @@ static struct subject *reader_subject(struct reader *reader, const char *name, u
 	}
 	if (!made || !tsearch(made, &reader->subjects, compare_subjects)) {
 		free(made);
-		reader_fail(reader, -ENOMEM, "out of memory");
+		fail(reader, -ENOMEM, "out of memory");
 		return NULL;
 	}
 	model->n++;
@@ -137,7 +145,7 @@ static struct subject *reader_subject(struct reader *reader, const char *name, u
 /* ---- Accesses ---- */
 
 /* Appends an access that an engine allows in this state, or fails. `subject` is NULL for steps. */
-static void reader_add(struct reader *reader, enum access_call call, struct subject *subject)
+static void add_access(struct reader *reader, enum access_call call, struct subject *subject)
 {
 	struct access_list *list = reader->list;
 	bool begins = call == ACCESS_STEP_BEGIN;
@@ -148,14 +156,13 @@ static void reader_add(struct reader *reader, enum access_call call, struct subj
 	case ACCESS_STEP_BEGIN:
 	case ACCESS_STEP_END:
 		if (reader->in_step == begins)
-			reader_fail(reader, -EINVAL, "a step %s",
-				    begins ? "begins in another" : "ends that has not begun");
+			fail(reader, -EINVAL, "a step %s",
+			     begins ? "begins in another" : "ends that has not begun");
 		reader->in_step = begins;
 		break;
 	case ACCESS_SWAP_OUT:
 		if (subject->uses)
-			reader_fail(reader, -EINVAL, "%s is swapped out while in use",
-				    subject->name);
+			fail(reader, -EINVAL, "%s is swapped out while in use", subject->name);
 		break;
 	case ACCESS_SWAP_IN:
 	case ACCESS_LEASE:
@@ -167,8 +174,7 @@ static void reader_add(struct reader *reader, enum access_call call, struct subj
 	case ACCESS_RELEASE_CLEAN:
 	case ACCESS_RELEASE_DIRTY:
 		if (!subject->uses)
-			reader_fail(reader, -EINVAL, "%s is released, and was not in use",
-				    subject->name);
+			fail(reader, -EINVAL, "%s is released, and was not in use", subject->name);
 		else if (!--subject->uses)
 			reader->in_use -= model_pages(subject->nbytes);
 		break;
@@ -181,7 +187,7 @@ static void reader_add(struct reader *reader, enum access_call call, struct subj
 	if (call == ACCESS_RELEASE_DIRTY)
 		subject->written = true;
 	if (!reader->rc &&
-	    reader_grow(reader, &list->accesses, list->n, &list->room, sizeof(*list->accesses)))
+	    grow_array(reader, &list->accesses, list->n, &list->room, sizeof(*list->accesses)))
 		list->accesses[list->n++] = (struct access){
 			.at_ns = reader->now_ns,
 			.call = (uint8_t)call,
@@ -201,34 +207,34 @@ static void read_access(struct reader *reader, char *const *words, unsigned n)
 	while (verb < 4 && strcmp(words[0], verbs[verb]) != 0)
 		verb++;
 	if (n < 2 || verb == 4) {
-		reader_fail(reader, -EINVAL,
-			    "a line is swapin, swapout, release or prefetch NAME [BYTES], "
-			    "compute TIME, or step");
+		fail(reader, -EINVAL,
+		     "a line is swapin, swapout, release or prefetch NAME [BYTES], "
+		     "compute TIME, or step");
 		return;
 	}
 	if (n > 2 && !(read_amount(words[2], size_units, &nbytes) && nbytes <= MODEL_BYTES_MAX)) {
-		reader_fail(reader, -EINVAL, "%s is no size, such as 65536, 64k or 16m", words[2]);
+		fail(reader, -EINVAL, "%s is no size, such as 65536, 64k or 16m", words[2]);
 		return;
 	}
-	subject = reader_subject(reader, words[1], 0, nbytes, NVS_U8);
+	subject = find_subject(reader, words[1], 0, nbytes, NVS_U8);
 	if (!subject)
 		return;
 	switch (verb) {
 	case 0:
 		if (subject->uses)
-			reader_fail(reader, -EINVAL,
-				    "%s is in use: release it or swap it out first", subject->name);
-		reader_add(reader, ACCESS_SWAP_IN, subject);
-		reader_add(reader, ACCESS_WAIT, subject);
+			fail(reader, -EINVAL, "%s is in use: release it or swap it out first",
+			     subject->name);
+		add_access(reader, ACCESS_SWAP_IN, subject);
+		add_access(reader, ACCESS_WAIT, subject);
 		break;
 	case 1:
 		if (!subject->uses)
-			reader_add(reader, ACCESS_LEASE, subject);
-		reader_add(reader, ACCESS_RELEASE_DIRTY, subject);
-		reader_add(reader, ACCESS_SWAP_OUT, subject);
+			add_access(reader, ACCESS_LEASE, subject);
+		add_access(reader, ACCESS_RELEASE_DIRTY, subject);
+		add_access(reader, ACCESS_SWAP_OUT, subject);
 		break;
 	default:
-		reader_add(reader, verb == 2 ? ACCESS_RELEASE_CLEAN : ACCESS_PREFETCH, subject);
+		add_access(reader, verb == 2 ? ACCESS_RELEASE_CLEAN : ACCESS_PREFETCH, subject);
 	}
 }
 
@@ -243,16 +249,16 @@ static void read_line(struct reader *reader, char *line)
 	     word = strtok_r(NULL, " \t\r", &rest))
 		words[n++] = word;
 	if (n > WORDS_MAX) {
-		reader_fail(reader, -EINVAL, "more than three words");
+		fail(reader, -EINVAL, "more than three words");
 	} else if (n == 1 && !strcmp(words[0], "step")) {
 		if (reader->in_step)
-			reader_add(reader, ACCESS_STEP_END, NULL);
-		reader_add(reader, ACCESS_STEP_BEGIN, NULL);
+			add_access(reader, ACCESS_STEP_END, NULL);
+		add_access(reader, ACCESS_STEP_BEGIN, NULL);
 	} else if (n == 2 && !strcmp(words[0], "compute")) {
 		/* A time has a unit: the first is none. */
 		if (!read_amount(words[1], time_units + 1, &ns) || ns > TIME_MAX - reader->now_ns)
-			reader_fail(reader, -EINVAL, "%s is no time, such as 800us, 2.5ms or 1s",
-				    words[1]);
+			fail(reader, -EINVAL, "%s is no time, such as 800us, 2.5ms or 1s",
+			     words[1]);
 		else
 			reader->now_ns += ns;
 	} else if (n) {
@@ -260,35 +266,8 @@ static void read_line(struct reader *reader, char *line)
 	}
 }
 
-static void read_text(struct reader *reader)
-{
-	char line[LINE_BYTES];
-
-	while (!reader->rc && fgets(line, sizeof(line), reader->file)) {
-		reader->line++;
-		if (!strchr(line, '\n') && !feof(reader->file))
-			reader_fail(reader, -EINVAL, "the line is longer than %u bytes",
-				    LINE_BYTES - 2);
-		else
-			read_line(reader, line);
-	}
-}
-
 /* ---- Traces. The program's clock stops while one of its threads waits for the drive and none
  * computes an optimizer's update. */
-
-/* The begin or end of a wait or a computation. */
-struct edge {
-	uint64_t at_ns;
-	int waits, computes; /* 1, -1 or 0 */
-};
-
-struct trace {
-	struct reader *reader;
-	struct edge *edges;
-	size_t n, room;
-	bool complete; /* its end has been read */
-};
 
 static const char *text_of(const struct json_value *object, const char *name)
 {
@@ -299,7 +278,7 @@ static const char *text_of(const struct json_value *object, const char *name)
 
 static void fail_member(struct reader *reader, const char *name)
 {
-	reader_fail(reader, -EINVAL, "the trace is damaged: an event without a valid \"%s\"", name);
+	fail(reader, -EINVAL, "the trace is damaged: an event without a valid \"%s\"", name);
 }
 
 static uint64_t count_of(struct reader *reader, const struct json_value *object, const char *name)
@@ -327,19 +306,6 @@ static uint64_t time_of(struct reader *reader, const struct json_value *event, c
 	return (uint64_t)llround(us * 1000);
 }
 
-static void read_span(struct trace *trace, const struct json_value *event, bool waits)
-{
-	uint64_t at_ns = time_of(trace->reader, event, "ts");
-
-	for (int by = 1; by >= -1; by -= 2) {
-		if (!reader_grow(trace->reader, &trace->edges, trace->n, &trace->room,
-				 sizeof(struct edge)))
-			return;
-		trace->edges[trace->n++] = (struct edge){at_ns, waits ? by : 0, waits ? 0 : by};
-		at_ns += by > 0 ? time_of(trace->reader, event, "dur") : 0;
-	}
-}
-
 static struct subject *subject_of(struct reader *reader, const struct json_value *event)
 {
 	static const enum nvs_dtype dtypes[] = {
@@ -356,7 +322,7 @@ static struct subject *subject_of(struct reader *reader, const struct json_value
 		fail_member(reader, "name");
 	if (reader->rc)
 		return NULL;
-	return reader_subject(reader, name + 4, offset, nbytes, dtypes[element]);
+	return find_subject(reader, name + 4, offset, nbytes, dtypes[element]);
 }
 
 static void read_call(struct reader *reader, const struct json_value *event)
@@ -387,77 +353,72 @@ static void read_call(struct reader *reader, const struct json_value *event)
 	/* The next call on the tensor happens after the transfer to the program's memory. */
 	if (subject && subject->external) {
 		subject->external = false;
-		reader_add(reader, ACCESS_WAIT, subject);
-		reader_add(reader, ACCESS_RELEASE_CLEAN, subject);
-		reader_add(reader, ACCESS_SWAP_OUT, subject);
+		add_access(reader, ACCESS_WAIT, subject);
+		add_access(reader, ACCESS_RELEASE_CLEAN, subject);
+		add_access(reader, ACCESS_SWAP_OUT, subject);
 	}
 	if (names[i]) {
-		reader_add(reader, (enum access_call)i, subject);
+		add_access(reader, (enum access_call)i, subject);
 		if (reader->rc || list->n < 2)
 			return;
 		last = &list->accesses[list->n - 1];
 		last->joined = last[-1].at_ns == reader->now_ns && last[-1].call == i;
 	} else if (!strcmp(call, "swapin-to")) {
 		/* Transfers to and from external memory are replayed through the pool. */
-		reader_add(reader, ACCESS_SWAP_IN, subject);
+		add_access(reader, ACCESS_SWAP_IN, subject);
 		subject->external = true;
 	} else if (!strcmp(call, "swapout-from")) {
-		reader_add(reader, ACCESS_LEASE, subject);
-		reader_add(reader, ACCESS_RELEASE_DIRTY, subject);
-		reader_add(reader, ACCESS_SWAP_OUT, subject);
+		add_access(reader, ACCESS_LEASE, subject);
+		add_access(reader, ACCESS_RELEASE_DIRTY, subject);
+		add_access(reader, ACCESS_SWAP_OUT, subject);
 	} else if (!strcmp(call, "read-part")) {
-		reader_fail(reader, -ENOTSUP,
-			    "the run read parts of tensors (nvs_tensor_read), which replay can't");
+		fail(reader, -ENOTSUP,
+		     "the run read parts of tensors (nvs_tensor_read), which replay can't");
 	} else {
 		fail_member(reader, "call");
 	}
 }
 
-static void read_event(struct trace *trace, const struct json_value *event)
+static void read_event(struct reader *reader, const struct json_value *event)
 {
 	const char *category = text_of(event, "cat"), *phase = text_of(event, "ph");
-	bool writes = !strncmp(text_of(event, "name"), "write ", 6);
-	struct reader *reader = trace->reader;
+	bool writes = !strncmp(text_of(event, "name"), "write ", 6), waits = *category == 'w';
 
-	if (!*phase)
+	if (!*phase) {
 		fail_member(reader, "ph");
-	else if (!strcmp(category, "call"))
+	} else if (!strcmp(category, "call")) {
 		read_call(reader, event);
-	else if (!strcmp(category, "tensor") && *phase == 'b')
+	} else if (!strcmp(category, "tensor") && *phase == 'b') {
 		reader->list->bytes[writes ? NVS_WRITE : NVS_READ] +=
 			count_of(reader, json_member(event, "args"), "bytes");
-	else if (!strcmp(category, "wait") || !strcmp(category, "compute"))
-		read_span(trace, event, *category == 'w');
+	} else if (!strcmp(category, "wait") || !strcmp(category, "compute")) {
+		uint64_t at_ns = time_of(reader, event, "ts"), ns = time_of(reader, event, "dur");
+
+		for (int by = 1; by >= -1; by -= 2, at_ns += ns)
+			if (grow_array(reader, &reader->edges, reader->nedges, &reader->edges_room,
+				       sizeof(struct edge)))
+				reader->edges[reader->nedges++] =
+					(struct edge){at_ns, waits ? by : 0, waits ? 0 : by};
+	}
 }
 
-static void read_end(struct trace *trace, const struct json_value *end)
-{
-	uint64_t dropped = count_of(trace->reader, json_member(end, "otherData"), "dropped");
-
-	trace->complete = true;
-	if (dropped)
-		reader_fail(trace->reader, -EINVAL,
-			    "the trace had no room for %llu spans, so the run can't be repeated: "
-			    "record a shorter one",
-			    (unsigned long long)dropped);
-}
-
-static void read_event_line(struct trace *trace, char *line)
+static void read_event_line(struct reader *reader, char *line)
 {
 	static const char first[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
 	struct json_document *document;
 	struct nvs_error error = {.size = sizeof(error)};
 	bool ends = *line == ']';
+	uint64_t dropped;
 	int rc;
 
-	if (trace->reader->line == 1) {
+	if (reader->line == 1) {
 		if (strcmp(line, first) != 0)
-			reader_fail(trace->reader, -EINVAL,
-				    "not a trace as nvswap writes it, with each event on a line");
+			fail(reader, -EINVAL,
+			     "not a trace as nvswap writes it, with each event on a line");
 		return;
 	}
-	if (!strchr(line, '\n') || trace->complete) {
-		reader_fail(trace->reader, -EINVAL, "the trace is damaged: no event");
+	if (!strchr(line, '\n') || reader->complete) {
+		fail(reader, -EINVAL, "the trace is damaged: no event");
 		return;
 	}
 	/* "],"otherData"...": behind the comma is an object without its opening brace. */
@@ -466,10 +427,21 @@ static void read_event_line(struct trace *trace, char *line)
 	line += ends || *line == ',';
 	rc = json_parse(&document, line, strlen(line), "event", EVENT_MEMORY, &error);
 	if (rc) {
-		reader_fail(trace->reader, rc, "the trace is damaged: %.400s", error.text);
+		fail(reader, rc, "the trace is damaged: %.400s", error.text);
 		return;
 	}
-	(ends ? read_end : read_event)(trace, json_root(document));
+	reader->complete = ends;
+	if (!ends) {
+		read_event(reader, json_root(document));
+	} else {
+		dropped = count_of(reader, json_member(json_root(document), "otherData"),
+				   "dropped");
+		if (dropped)
+			fail(reader, -EINVAL,
+			     "the trace had no room for %llu spans, so the run can't be "
+			     "repeated: record a shorter one",
+			     (unsigned long long)dropped);
+	}
 	json_free(document);
 }
 
@@ -481,23 +453,23 @@ static int by_time(const void *left, const void *right)
 }
 
 /* Converts the accesses' recorded times to the program's clock. */
-static void take_waits_out(struct trace *trace)
+static void take_waits_out(struct reader *reader)
 {
-	struct access_list *list = trace->reader->list;
+	struct access_list *list = reader->list;
 	uint64_t first = list->accesses[0].at_ns, last = 0, stalled = 0, stalled_before = 0;
+	const struct edge *edge = reader->edges, *end = edge + reader->nedges;
 	int waits = 0, computes = 0;
-	size_t e = 0;
 
-	if (trace->n)
-		qsort(trace->edges, trace->n, sizeof(struct edge), by_time);
+	if (reader->nedges)
+		qsort(reader->edges, reader->nedges, sizeof(struct edge), by_time);
 	for (size_t i = 0; i < list->n; i++) {
 		uint64_t now = list->accesses[i].at_ns;
 
-		for (; e < trace->n && trace->edges[e].at_ns <= now; e++) {
-			stalled += waits && !computes ? trace->edges[e].at_ns - last : 0;
-			last = trace->edges[e].at_ns;
-			waits += trace->edges[e].waits;
-			computes += trace->edges[e].computes;
+		for (; edge < end && edge->at_ns <= now; edge++) {
+			stalled += waits && !computes ? edge->at_ns - last : 0;
+			last = edge->at_ns;
+			waits += edge->waits;
+			computes += edge->computes;
 		}
 		stalled += waits && !computes ? now - last : 0;
 		last = now;
@@ -507,22 +479,6 @@ static void take_waits_out(struct trace *trace)
 	}
 	list->wall_ns = last - first;
 	list->stall_ns = stalled - stalled_before;
-}
-
-static void read_trace(struct reader *reader)
-{
-	struct trace trace = {.reader = reader};
-	char line[LINE_BYTES];
-
-	while (!reader->rc && fgets(line, sizeof(line), reader->file)) {
-		reader->line++;
-		read_event_line(&trace, line);
-	}
-	if (!trace.complete)
-		reader_fail(reader, -EINVAL, "the trace is damaged: it was cut off here");
-	if (!reader->rc && reader->list->n)
-		take_waits_out(&trace);
-	free(trace.edges);
 }
 
 /* ---- The list ---- */
@@ -538,7 +494,7 @@ static void end_subject(const void *node, VISIT visit, void *arg)
 		return;
 	/* Release everything, so that the list can be repeated. */
 	while (subject->uses && !reader->rc)
-		reader_add(reader, ACCESS_RELEASE_CLEAN, subject);
+		add_access(reader, ACCESS_RELEASE_CLEAN, subject);
 	reader->list->read_first[subject->index] = subject->read_first;
 	*tensor = (struct model_tensor){.dtype = subject->dtype,
 					.numel = subject->nbytes / nvs_dtype_size(subject->dtype),
@@ -548,7 +504,7 @@ static void end_subject(const void *node, VISIT visit, void *arg)
 		snprintf(at, sizeof(at), "@%llu", (unsigned long long)subject->offset);
 	if (asprintf(&tensor->name, "%s%s", subject->name, at) < 0) {
 		tensor->name = NULL;
-		reader_fail(reader, -ENOMEM, "out of memory");
+		fail(reader, -ENOMEM, "out of memory");
 	}
 }
 
@@ -560,35 +516,48 @@ int accesses_load(struct access_list *list, struct model *model, const char *pat
 				.path = path,
 				.error = error,
 				.file = fopen(path, "re")};
+	char line[LINE_BYTES];
+	bool is_trace;
 
 	*list = (struct access_list){0};
 	*model = (struct model){.path = path};
 	if (!reader.file) {
-		reader_fail(&reader, -errno, "can't be opened: %s", nvs_strerror(-errno));
+		fail(&reader, -errno, "can't be opened: %s", nvs_strerror(-errno));
 		return reader.rc;
 	}
-	if (ungetc(fgetc(reader.file), reader.file) == '{')
-		read_trace(&reader);
-	else
-		read_text(&reader);
+	is_trace = ungetc(fgetc(reader.file), reader.file) == '{';
+	while (!reader.rc && fgets(line, sizeof(line), reader.file)) {
+		reader.line++;
+		if (is_trace)
+			read_event_line(&reader, line);
+		else if (!strchr(line, '\n') && !feof(reader.file))
+			fail(&reader, -EINVAL, "the line is longer than %u bytes", LINE_BYTES - 2);
+		else
+			read_line(&reader, line);
+	}
+	if (is_trace && !reader.complete)
+		fail(&reader, -EINVAL, "the trace is damaged: it was cut off here");
+	if (is_trace && !reader.rc && list->n)
+		take_waits_out(&reader);
+	free(reader.edges);
 	if (ferror(reader.file))
-		reader_fail(&reader, -EIO, "can't be read: %s", strerror(EIO));
+		fail(&reader, -EIO, "can't be read: %s", strerror(EIO));
 	fclose(reader.file);
 	if (!model->n) {
-		reader_fail(&reader, -EINVAL,
-			    "no accesses of tensors: give the trace of a run that swapped, or a "
-			    "list of accesses");
+		fail(&reader, -EINVAL,
+		     "no accesses of tensors: give the trace of a run that swapped, or a "
+		     "list of accesses");
 		return reader.rc;
 	}
 	model->tensors = calloc(model->n, sizeof(*model->tensors));
 	list->read_first = calloc(model->n, sizeof(bool));
 	if (!model->tensors || !list->read_first)
-		reader_fail(&reader, -ENOMEM, "out of memory");
+		fail(&reader, -ENOMEM, "out of memory");
 	reader.now_ns = list->n ? list->accesses[list->n - 1].at_ns : 0;
 	if (!reader.rc)
 		twalk_r(reader.subjects, end_subject, &reader);
 	if (reader.in_step)
-		reader_add(&reader, ACCESS_STEP_END, NULL);
+		add_access(&reader, ACCESS_STEP_END, NULL);
 	model->n_whole = model->n;
 	model->nbytes_whole = model->nbytes;
 	tdestroy(reader.subjects, free);
