@@ -30,22 +30,17 @@ struct planner {
 	bool wall;	     /* the next job, the first of its file, begins a stage */
 };
 
-/* Of fio's keys without effect here, those that files for both need. */
-static bool is_ignored(const char *key)
+/* A key that bench does not have. Of fio's without effect here, those that files for both need are
+ * accepted. */
+static int take_unknown(const char *key, const char *where)
 {
-	static const char *const keys[] = {"invalidate", "randrepeat", "thread", "unlink"};
-
-	for (unsigned i = 0; i < COUNT_OF(keys); i++)
-		if (option_names_equal(key, keys[i]))
-			return true;
-	return false;
-}
-
-static int refuse_key(const char *key, const char *where)
-{
+	static const char *const ignored[] = {"invalidate", "randrepeat", "thread", "unlink"};
 	const char *instead = options_instead_of(&bench_command, key);
 	const char *nearest = options_nearest(&bench_command, key, OPTION_OF_LINE);
 
+	for (unsigned i = 0; i < COUNT_OF(ignored); i++)
+		if (option_names_equal(key, ignored[i]))
+			return 0;
 	if (instead)
 		say("%s: %s is no longer a key: %s", where, key, instead);
 	else if (nearest)
@@ -82,7 +77,7 @@ static int take_line(struct planner *planner, struct jobfile_line *line, bool is
 	}
 	WHERE(line, where);
 	if (!spec)
-		return is_ignored(line->key) ? 0 : refuse_key(line->key, where);
+		return take_unknown(line->key, where);
 	if (spec->scope == OPTION_OF_RUN && !is_global) {
 		say("%s: %s applies to the whole run: put it into [global] or give --%s", where,
 		    line->key, spec->name);
@@ -217,32 +212,24 @@ static int plan_section(struct planner *planner, const struct jobfile_section *s
 	return rc ? rc : add_job(planner, section->name, where, &level);
 }
 
-static int plan_file(struct planner *planner, const char *path)
-{
-	struct bench_plan *plan = planner->plan;
-	struct jobfile jobfile;
-	struct nvs_error error = {.size = sizeof(error)};
-	int rc = jobfile_read(&jobfile, path, &plan->memory, &error);
-
-	if (rc) {
-		say("%s", error.text);
-		return rc;
-	}
-	planner->wall = plan->n != 0;
-	planner->global = planner->typed;
-	for (size_t i = 0; i < jobfile.n && !rc; i++)
-		rc = plan_section(planner, &jobfile.sections[i]);
-	return rc;
-}
-
 static int plan_files(struct planner *planner)
 {
 	const struct level *typed = &planner->typed;
+	struct bench_plan *plan = planner->plan;
+	struct nvs_error error = {.size = sizeof(error)};
+	struct jobfile jobfile;
 	int rc = 0;
 
-	for (unsigned i = 0; i < typed->given.noperands && !rc; i++)
-		rc = plan_file(planner, typed->given.operands[i]);
-	if (rc || planner->plan->n)
+	for (unsigned i = 0; i < typed->given.noperands && !rc; i++) {
+		rc = jobfile_read(&jobfile, typed->given.operands[i], &plan->memory, &error);
+		if (rc)
+			say("%s", error.text);
+		planner->wall = plan->n != 0;
+		planner->global = *typed;
+		for (size_t j = 0; j < jobfile.n && !rc; j++)
+			rc = plan_section(planner, &jobfile.sections[j]);
+	}
+	if (rc || plan->n)
 		return rc;
 	if (typed->options.sections.n)
 		say("--section %s: no job file has such a section",

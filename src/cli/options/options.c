@@ -108,6 +108,20 @@ bool options_exclude(const struct option_spec *a, const struct option_spec *b)
 	return lists(a, b) || lists(b, a);
 }
 
+unsigned join_names(const char *const *names, char text[384])
+{
+	unsigned n = 0;
+
+	*text = '\0';
+	for (; names[n]; n++)
+		snprintf(text + strlen(text), 384 - strlen(text), "%s%s",
+			 !n		? ""
+			 : names[n + 1] ? ", "
+					: " and ",
+			 names[n]);
+	return n;
+}
+
 /* ---- Errors */
 
 static int __attribute__((format(printf, 2, 3)))
@@ -141,28 +155,25 @@ static const char *typed_size(uint64_t nbytes, char buffer[32])
 
 /* ---- Values, by type */
 
-static bool within_bounds(const struct option_spec *spec, uint64_t value)
-{
-	return value >= spec->min && value <= spec->max &&
-	       (!spec->multiple || value % spec->multiple == 0);
-}
-
 static int store_number(const struct option_source *source, uint64_t *at)
 {
 	const struct option_spec *spec = source->spec;
 	bool size = spec->type == OPTION_SIZE, time = spec->type == OPTION_DURATION;
 	unsigned long long min = spec->min, max = spec->max;
-	uint64_t value;
 	char least[32], most[32], multiple[32];
+	uint64_t value, unit = time ? NS_OF_MS : spec->multiple ? spec->multiple : 1;
 
 	if (read_amount(source->text,
 			size   ? size_units
 			: time ? time_units
 			       : no_units,
 			&value) &&
-	    !(time && value % NS_OF_MS) && within_bounds(spec, time ? value / NS_OF_MS : value)) {
-		*at = time ? value / NS_OF_MS : value;
-		return 0;
+	    value % unit == 0) {
+		value = time ? value / unit : value;
+		if (value >= min && value <= max) {
+			*at = value;
+			return 0;
+		}
 	}
 	if (size)
 		return refuse(
@@ -180,40 +191,19 @@ static int store_number(const struct option_source *source, uint64_t *at)
 }
 
 /* Digits with at most one point: strtod also takes " 1", "0x1p-1" and "nan". */
-static bool read_decimal(const char *text, double *value)
-{
-	char *end;
-
-	*value = strtod(text, &end);
-	return *text && !text[strspn(text, "0123456789.")] && !*end;
-}
-
 static int store_real(const struct option_source *source, double *at)
 {
 	bool share = source->spec->type == OPTION_SHARE;
-	double value;
+	char *end;
+	double value = strtod(source->text, &end);
 
-	if (read_decimal(source->text, &value) &&
-	    (share ? value > 0 && value <= 1 : value <= 100)) {
-		*at = value;
-		return 0;
-	}
-	return refuse(source, share ? "allowed is a number above 0 and up to 1, such as 0.25"
+	if (source->text[strspn(source->text, "0123456789.")] || *end ||
+	    !(share ? value > 0 && value <= 1 : value <= 100))
+		return refuse(source,
+			      share ? "allowed is a number above 0 and up to 1, such as 0.25"
 				    : "allowed is a number of per cent from 0 to 100, such as 2");
-}
-
-unsigned join_names(const char *const *names, char text[384])
-{
-	unsigned n = 0;
-
-	*text = '\0';
-	for (; names[n]; n++)
-		snprintf(text + strlen(text), 384 - strlen(text), "%s%s",
-			 !n		? ""
-			 : names[n + 1] ? ", "
-					: " and ",
-			 names[n]);
-	return n;
+	*at = value;
+	return 0;
 }
 
 /* Stores an index; or, of OPTION_CHOICES, which commas separate, a bit for each. */
