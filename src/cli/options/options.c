@@ -36,20 +36,37 @@ static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
 
 bool read_amount(const char *text, const struct unit *units, uint64_t *value)
 {
-	const char *point = strchr(text, '.');
-	bool decimal = isdigit((unsigned char)*text) && !strpbrk(text, "xX") &&
-		       (!point || isdigit((unsigned char)point[1]));
+	uint64_t number = 0, places = 0, exponent = 0;
+	bool fraction = false;
 	char *end;
-	/* It holds every number of 64 bits exactly. */
-	long double number = strtold(text, &end);
 
-	while (units->name && strcasecmp(units->name, end) != 0)
+	for (const char *first = text; isdigit((unsigned char)*text) || text == first; text++) {
+		if (!isdigit((unsigned char)*text) || __builtin_mul_overflow(number, 10, &number) ||
+		    __builtin_add_overflow(number, (unsigned)(*text - '0'), &number))
+			return false;
+		places += fraction;
+		if (text[1] == '.' && !fraction && isdigit((unsigned char)text[2])) {
+			fraction = true;
+			text++;
+		}
+	}
+	if (tolower((unsigned char)*text) == 'e' &&
+	    isdigit((unsigned char)text[1 + (text[1] == '+')])) {
+		exponent = min_u64(strtoull(text + 1, &end, 10), 1u << 20);
+		text = end;
+	}
+	while (units->name && strcasecmp(units->name, text) != 0)
 		units++;
-	number *= (long double)units->factor;
-	if (!decimal || !units->name || !(number < 18446744073709551616.0L))
+	if (!units->name || __builtin_mul_overflow(number, units->factor, &number))
 		return false;
-	*value = (uint64_t)number;
-	return (long double)*value == number;
+	for (; places > exponent && number; places--, number /= 10)
+		if (number % 10)
+			return false;
+	for (; exponent > places && number; exponent--)
+		if (__builtin_mul_overflow(number, 10, &number))
+			return false;
+	*value = number;
+	return true;
 }
 
 /* ---- Names */
@@ -161,14 +178,11 @@ static int store_number(const struct option_source *source, uint64_t *at)
 	bool size = spec->type == OPTION_SIZE, time = spec->type == OPTION_DURATION;
 	unsigned long long min = spec->min, max = spec->max;
 	char least[32], most[32], multiple[32];
+	const struct unit *units = size ? size_units : time ? time_units : no_units;
 	uint64_t value, unit = time ? NS_OF_MS : spec->multiple ? spec->multiple : 1;
 
-	if (read_amount(source->text,
-			size   ? size_units
-			: time ? time_units
-			       : no_units,
-			&value) &&
-	    value % unit == 0) {
+	if (read_amount(source->text, units, &value) && value % unit == 0 &&
+	    (units == no_units || !strpbrk(source->text, ".eE"))) {
 		value = time ? value / unit : value;
 		if (value >= min && value <= max) {
 			*at = value;
