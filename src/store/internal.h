@@ -8,8 +8,7 @@
  *	bytes: disk label manifest
  *	member: member lock names owner device_area label_io device directory member/open space
  *	store: slots check store reserve commit identity open
- *	inspect: place inspect/check lock_holder read inspect/open describe find verify sole remove
- *	inspect: repair
+ *	inspect: read inspect/open describe find verify remove repair
  */
 #ifndef STORE_INTERNAL_H
 #define STORE_INTERNAL_H

@@ -28,10 +28,8 @@ static int make_model(const struct bench_options *options, const struct options_
 {
 	uint64_t tensor_size = bench_option_given(given, "tensor-size") ? options->tensor_size
 									: pool_tensor_size(options);
-	struct option_mix same = {.nbytes = {tensor_size}, .percent = {100}, .n = 1};
-	const struct option_mix *mix = options->bssplit.n ? &options->bssplit : &same;
 
-	return model_make(model, mix, options->tensors, options->size, options->seed, error);
+	return model_make(model, tensor_size, options->tensors, options->size, error);
 }
 
 static int load_model(const struct bench_options *options, const struct options_given *given,

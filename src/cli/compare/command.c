@@ -7,7 +7,7 @@
 #include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/compare/compare.h"
-#include "cli/options/report_options.h"
+#include "cli/options/options.h"
 
 struct values {
 	double threshold;

@@ -9,7 +9,7 @@
 #include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/info/info.h"
-#include "cli/options/report_options.h"
+#include "cli/options/options.h"
 
 struct values {
 	struct option_list paths;

@@ -48,8 +48,7 @@ struct bench_options {
 	struct option_list sections; /* sections of the job files to run; empty: all */
 
 	/* Of a job, as fio has them: */
-	struct option_mix bssplit; /* sizes of tensors */
-	uint64_t size;		   /* of the tensors together, or of the file; 0: not given */
+	uint64_t size; /* of the tensors together, or of the file; 0: not given */
 	const char *description;
 	bool direct;	 /* always true; fio's default is another */
 	bool time_based; /* run for all of runtime_ms, which is only a limit otherwise */
@@ -89,14 +88,13 @@ extern const char *bench_ioengine_names[];
 extern const char *const bench_format_names[], *const bench_eta_names[];
 
 /*
- * A job's options: init, options_set for each key, fill_defaults (those that depend on other
- * options), then check. check prints the reason and returns -EINVAL if options conflict, or if one
- * of `own` has no effect in the job's mode. `where` as in options_set; NULL: the command line.
+ * A job's options begin as the defaults. After they are set, settle fills in those that depend on
+ * others, and prints the reason and returns -EINVAL if options conflict, or if one of `own` has no
+ * effect in the job's mode. `where` as in options_set; NULL: the command line.
  */
-void bench_options_init(struct bench_options *options);
-void bench_options_fill_defaults(struct bench_options *options, const struct options_given *given);
-int bench_options_check(const struct bench_options *options, const struct options_given *own,
-			const char *where);
+extern const struct bench_options bench_defaults;
+int bench_options_settle(struct bench_options *options, const struct options_given *given,
+			 const struct options_given *own, const char *where);
 
 /* Whether the option of that name was given. The name must exist. */
 bool bench_option_given(const struct options_given *given, const char *name);

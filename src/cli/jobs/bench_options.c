@@ -60,6 +60,12 @@ const char *const bench_eta_names[] = {
 		__VA_ARGS__, NULL                                                                  \
 	}
 
+#define MODE(rw)     (1u << (rw))
+#define SWAP_MODES   (MODE(RW_SWAPOUT) | MODE(RW_SWAPIN) | MODE(RW_SWAP))
+#define STEP_MODES   (MODE(RW_STEP) | MODE(RW_PARAMS))
+#define TENSOR_MODES (SWAP_MODES | STEP_MODES)
+#define BLOCK_MODES  (MODE(RW_RANDWRITE + 1) - MODE(RW_READ))
+
 static const struct option_spec option_specs[] = {
 	{"config", "FILE", OPTION_STRING, FIELD(config),
 	 .help = "a DeepSpeed JSON configuration; blocks that nvswap does not use are ignored"},
@@ -67,28 +73,25 @@ static const struct option_spec option_specs[] = {
 	 .help = "a directory for the store or the file, or a raw block device for the store. "
 		 "Several, separated by : or given again, are striped over. nvswap removes what it "
 		 "creates there, and touches no kept store"},
-	{"model", "FILE", OPTION_STRING, FIELD(model),
-	 .excludes = NAMES("tensors", "tensor-size", "bssplit"),
+	{"model", "FILE", OPTION_STRING, FIELD(model), .excludes = NAMES("tensors", "tensor-size"),
+	 .modes = TENSOR_MODES,
 	 .help = "a .safetensors or .pt file, or a .safetensors.index.json, whose tensors are the "
 		 "data; a folder of Hugging Face with model.safetensors or its index; or a JSON "
 		 "file "
 		 "like a header (name to dtype and shape) for the shapes alone"},
 	{"tensors", "N", OPTION_COUNT, FIELD(tensors), .min = 1, .max = MODEL_TENSORS_MAX,
-	 .help = "number of generated tensors, without a model (16)"},
+	 .modes = TENSOR_MODES, .help = "number of generated tensors, without a model (16)"},
 	{"tensor-size", "SIZE", OPTION_SIZE, FIELD(tensor_size), .min = 1, .max = 1ull << 50,
+	 .modes = TENSOR_MODES,
 	 .help = "bytes of each generated tensor (64m, or less where memory is short); with "
 		 "rw=step, of its weights"},
-	{"bssplit", "MIX", OPTION_MIX, FIELD(bssplit), .min = 1, .max = NVS_BLOCK_SIZE_MAX,
-	 .excludes = NAMES("tensors", "tensor-size"),
-	 .help = "sizes of the generated tensors with their shares in per cent, such as "
-		 "64k/70:1m/30, for --size bytes together (1g)"},
 	{"size", "SIZE", OPTION_SIZE, FIELD(size), .min = 1, .max = BYTES_MAX,
 	 .excludes = NAMES("tensors", "scale"),
 	 .help = "of a model, use only the first tensors up to this many bytes, at least one; "
 		 "without a model, generate tensors of this many bytes together, the last one "
 		 "shorter if need be. With rw=read, write, randread and randwrite, of the file "
 		 "(1g)"},
-	{"scale", "SHARE", OPTION_SHARE, FIELD(scale),
+	{"scale", "SHARE", OPTION_SHARE, FIELD(scale), .modes = TENSOR_MODES,
 	 .help = "a smaller model of the same proportions, such as 0.25: that share of the "
 		 "layers, whole, and of the rows of the other tensors; at least one of each"},
 	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .elsewhere = rw_elsewhere,
@@ -109,6 +112,7 @@ static const struct option_spec option_specs[] = {
 	{"ramp-loops", "N", OPTION_COUNT, FIELD(ramp_loops), .max = 1000000000,
 	 .help = "run this many passes, or steps, before the measurement (0)"},
 	{"rate", "BYTES", OPTION_SIZE, FIELD(rate), .max = BYTES_MAX,
+	 .modes = SWAP_MODES | BLOCK_MODES,
 	 .help = "limit reads, and writes, to this many bytes a second each; 0: no limit"},
 	{"bs", "SIZE", OPTION_SIZE, FIELD(bs), .min = NVS_BLOCK_SIZE_MIN, .max = NVS_BLOCK_SIZE_MAX,
 	 .multiple = 512, .help = "bytes of one I/O; aio.block_size"},
@@ -125,6 +129,7 @@ static const struct option_spec option_specs[] = {
 	{"direct", NULL, OPTION_FLAG, FIELD(direct), .min = 1,
 	 .help = "I/O always bypasses the page cache; a job file of blocks says so, for fio"},
 	{"pool", "SIZE", OPTION_SIZE, FIELD(pool), .min = 4096, .max = 1ull << 50,
+	 .modes = TENSOR_MODES,
 	 .help = "bytes of the pool, for buffer_count x buffer_size. Without it and --config: "
 		 "256m, or twice the longest tensor if that is more; less than 256m where memory "
 		 "is "
@@ -133,19 +138,22 @@ static const struct option_spec option_specs[] = {
 		 "is smaller than the model, or else no layer would be read again. With rw=step "
 		 "it also sets sub_group_size, and comes on top of --max-in-cpu"},
 	{"max-in-cpu", "ELEMENTS", OPTION_COUNT, FIELD(max_in_cpu), .max = 1ull << 50,
+	 .modes = STEP_MODES,
 	 .help = "with rw=step, elements whose state stays in memory between steps "
 		 "(nvswap.optimizer_max_in_cpu); with rw=params, offload_param.max_in_cpu"},
 	{"compute-us", "N", OPTION_COUNT, FIELD(compute_us), .max = 3600000000,
+	 .modes = MODE(RW_PARAMS),
 	 .help = "with rw=params, microseconds of computing at each use of a layer (0)"},
 	{"threads", "N", OPTION_COUNT, FIELD(threads), .min = 1, .max = THREADS_MAX,
+	 .modes = MODE(RW_STEP),
 	 .help = "with rw=step, threads that compute; nvswap.optimizer_threads"},
-	{"verify", NULL, OPTION_FLAG, FIELD(verify),
+	{"verify", NULL, OPTION_FLAG, FIELD(verify), .modes = TENSOR_MODES,
 	 .help = "compare every byte read with what was written, with new contents each time. "
 		 "Rates include that work, CPU per GiB does not. With rw=step, compare a sample of "
 		 "each group with a scalar Adam in double"},
 	{"seed", "N", OPTION_COUNT, FIELD(seed), .max = UINT64_MAX,
 	 .help = "seed of generated data and of random offsets (1)"},
-	{"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX,
+	{"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX, .modes = TENSOR_MODES,
 	 .help = "use the store rank<N> under the directory (0, and the next one for each job "
 		 "that runs there at the same time)"},
 	{"description", "TEXT", OPTION_STRING, FIELD(description), .help = "text for the report"},
@@ -197,11 +205,12 @@ static const struct option_gone gone[] = {
 	{"log-avg-msec", LOGS},
 	{"percentile-list", "output-format=json has fio's percentiles, and json+ the histograms"},
 	{"checkpoint-format", CHECKPOINTS},
+	{"bssplit", "model=FILE has tensors of the sizes that a file of shapes names"},
 	{"startdelay", "give stonewall to jobs that start when others have ended"},
 	{NULL, NULL},
 };
 
-static const struct bench_options defaults = {
+const struct bench_options bench_defaults = {
 	.formats = 1u << FORMAT_NORMAL,
 	.eta = ETA_AUTO,
 	.direct = true,
@@ -237,27 +246,8 @@ const struct command_spec bench_command = {
 	.operand = "[FILE.ini]...",
 	.options = option_specs,
 	.noptions = COUNT_OF(option_specs),
-	.defaults = &defaults,
+	.defaults = &bench_defaults,
 	.gone = gone,
-};
-
-#define MODE(rw)     (1u << (rw))
-#define SWAP_MODES   (MODE(RW_SWAPOUT) | MODE(RW_SWAPIN) | MODE(RW_SWAP))
-#define STEP_MODES   (MODE(RW_STEP) | MODE(RW_PARAMS))
-#define TENSOR_MODES (SWAP_MODES | STEP_MODES)
-#define BLOCK_MODES  (MODE(RW_RANDWRITE + 1) - MODE(RW_READ))
-
-/* Options that have an effect only in some modes. */
-static const struct {
-	const char *name;
-	unsigned modes;
-} limited[] = {
-	{"model", TENSOR_MODES},       {"tensors", TENSOR_MODES},
-	{"tensor-size", TENSOR_MODES}, {"scale", TENSOR_MODES},
-	{"pool", TENSOR_MODES},	       {"rank", TENSOR_MODES},
-	{"max-in-cpu", STEP_MODES},    {"compute-us", MODE(RW_PARAMS)},
-	{"threads", MODE(RW_STEP)},    {"rate", SWAP_MODES | BLOCK_MODES},
-	{"verify", TENSOR_MODES},
 };
 
 const char *bench_rw_name(unsigned rw)
@@ -265,89 +255,43 @@ const char *bench_rw_name(unsigned rw)
 	return rw == RW_REPLAY ? "replay" : rw_names[rw];
 }
 
-static const struct option_spec *own_spec(const char *name)
+bool bench_option_given(const struct options_given *given, const char *name)
 {
 	const struct option_spec *spec = options_find(&bench_command, name);
 
 	assert(spec && "an option of this command");
-	return spec;
+	return given->text[spec - bench_command.options] != NULL;
 }
 
-bool bench_option_given(const struct options_given *given, const char *name)
+int bench_options_settle(struct bench_options *options, const struct options_given *given,
+			 const struct options_given *own, const char *where)
 {
-	return given->text[own_spec(name) - bench_command.options] != NULL;
-}
+	const char *begin = where ? where : "", *colon = where ? ": " : "--";
+	const char *modes[COUNT_OF(rw_names)];
+	char text[384];
+	unsigned n = 0;
 
-/* "swapout, swapin and swap". */
-static void name_modes(unsigned modes, char *text, size_t nbytes)
-{
-	*text = '\0';
-	for (unsigned rw = 0; rw_names[rw]; rw++) {
-		unsigned later = modes >> rw >> 1;
+	if (!bench_option_given(given, "loops") && MODE(options->rw) & STEP_MODES)
+		options->loops = STEPS;
+	if (is_block_mode(options->rw) && !options->size)
+		options->size = 1u << 30;
+	for (unsigned i = 0; i < COUNT_OF(option_specs); i++) {
+		const struct option_spec *spec = &option_specs[i];
 
-		if (modes & MODE(rw))
-			snprintf(text + strlen(text), nbytes - strlen(text), "%s%s", rw_names[rw],
-				 !later		       ? ""
-				 : later & (later - 1) ? ", "
-						       : " and ");
-	}
-}
-
-/* Prints "WHERE: ", or the dashes of a command-line option, and then the rest. */
-#define SAY(where, format, ...)                                                                    \
-	say("%s%s" format, (where) ? (where) : "", (where) ? ": " : "--", __VA_ARGS__)
-
-static int check_modes(const struct bench_options *options, const struct options_given *own,
-		       const char *where)
-{
-	char modes[128];
-
-	for (size_t i = 0; i < COUNT_OF(limited); i++) {
-		if (!bench_option_given(own, limited[i].name) ||
-		    limited[i].modes & MODE(options->rw))
+		if (!own->text[i] || !spec->modes || spec->modes & MODE(options->rw))
 			continue;
-		name_modes(limited[i].modes, modes, sizeof(modes));
-		SAY(where, "%s has no effect with rw=%s: it is for %s", limited[i].name,
-		    rw_names[options->rw], modes);
-		return -EINVAL;
-	}
-	return 0;
-}
-
-static int check_needs(const struct bench_options *options, const char *where)
-{
-	if (is_block_mode(options->rw) && options->bssplit.n) {
-		SAY(where, "bssplit gives the sizes of tensors: for blocks of several sizes use %s",
-		    "fio");
+		for (unsigned rw = 0; rw_names[rw]; rw++)
+			if (spec->modes & MODE(rw))
+				modes[n++] = rw_names[rw];
+		modes[n] = NULL;
+		join_names(modes, text);
+		say("%s%s%s has no effect with rw=%s: it is for %s", begin, colon, spec->name,
+		    rw_names[options->rw], text);
 		return -EINVAL;
 	}
 	if (options->time_based && !options->runtime_ms) {
-		SAY(where, "%s", "time-based needs runtime");
+		say("%s%stime-based needs runtime", begin, colon);
 		return -EINVAL;
 	}
 	return 0;
-}
-
-void bench_options_init(struct bench_options *options)
-{
-	*options = defaults;
-}
-
-void bench_options_fill_defaults(struct bench_options *options, const struct options_given *given)
-{
-	if (!bench_option_given(given, "loops") &&
-	    (options->rw == RW_STEP || options->rw == RW_PARAMS))
-		options->loops = STEPS;
-	if ((options->bssplit.n || is_block_mode(options->rw)) && !options->size)
-		options->size = 1u << 30;
-}
-
-int bench_options_check(const struct bench_options *options, const struct options_given *own,
-			const char *where)
-{
-	int rc = options_check_exclusions(&bench_command, own, where);
-
-	if (!rc)
-		rc = check_modes(options, own, where);
-	return rc ? rc : check_needs(options, where);
 }

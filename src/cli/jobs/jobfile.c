@@ -17,13 +17,12 @@
 
 #include "base/text.h"
 
-#define BYTES_MAX  ((size_t)1 << 20)
-#define FILE_BYTES ((size_t)8 << 10) /* of most job files */
-#define VALUE_MAX  4096		     /* bytes of an expanded value, with the 0 at its end */
+#define BYTES_MAX ((size_t)1 << 20)
+#define VALUE_MAX 4096 /* bytes of an expanded value, with the 0 at its end */
 
 struct chunk {
 	struct chunk *next;
-	char text[];
+	char bytes[];
 };
 
 static int __attribute__((format(printf, 5, 6)))
@@ -44,92 +43,73 @@ fail(struct nvs_error *error, const char *file, unsigned line, int code, const c
 	return code;
 }
 
-static int fail_memory(struct nvs_error *error, const char *file)
+/* n zeroed bytes and a 0 behind them, or NULL. */
+static void *keep_chunk(void **memory, size_t n)
 {
-	return fail(error, file, 0, -ENOMEM, "out of memory");
-}
-
-/* Memory for n bytes and a 0, freed with the job file; or NULL. */
-static char *chunk_new(struct jobfile *jobfile, size_t n)
-{
-	struct chunk *chunk = malloc(sizeof(*chunk) + n + 1);
+	struct chunk *chunk = calloc(1, sizeof(*chunk) + n + 1);
 
 	if (!chunk)
 		return NULL;
-	chunk->next = jobfile->memory;
-	jobfile->memory = chunk;
-	chunk->text[n] = '\0';
-	return chunk->text;
+	chunk->next = *memory;
+	*memory = chunk;
+	return chunk->bytes;
 }
 
-/* ---- Values */
-
-static int fail_length(const struct jobfile_line *line, struct nvs_error *error)
+void jobfile_forget(void **memory)
 {
-	return fail(error, line->file, line->line, -EINVAL,
-		    "the value of %s has more than %d bytes", line->key, VALUE_MAX - 1);
+	while (*memory) {
+		struct chunk *chunk = *memory;
+
+		*memory = chunk->next;
+		free(chunk);
+	}
 }
 
-/*
- * Expands the variable at *text ("${") into `to`, and moves *text behind its "}". Returns the
- * length.
- */
-static int expand_variable(const struct jobfile_line *line, const char **text, char to[VALUE_MAX],
-			   struct nvs_error *error)
+int jobfile_expand(void **memory, struct jobfile_line *line, struct nvs_error *error)
 {
-	const char *end = strchr(*text, '}'), *value;
-	char name[256];
-	size_t length;
-
-	if (!end)
-		return fail(error, line->file, line->line, -EINVAL, "%s has no }", *text);
-	length = (size_t)(end - *text) - 2;
-	if (!length || length >= sizeof(name))
-		return fail(error, line->file, line->line, -EINVAL,
-			    "${...} takes the name of an environment variable, of up to %zu bytes",
-			    sizeof(name) - 1);
-	memcpy(name, *text + 2, length);
-	name[length] = '\0';
-	*text = end + 1;
-	value = getenv(name);
-	if (!value)
-		return fail(error, line->file, line->line, -EINVAL,
-			    "${%s} is not set: put %s=... before the command, or export it", name,
-			    name);
-	length = strlen(value);
-	if (length >= VALUE_MAX)
-		return fail_length(line, error);
-	memcpy(to, value, length);
-	return (int)length;
-}
-
-int jobfile_expand(struct jobfile *jobfile, struct jobfile_line *line, struct nvs_error *error)
-{
-	char expanded[VALUE_MAX], variable[VALUE_MAX];
+	char expanded[VALUE_MAX], name[256], *kept;
 	const char *text = line->value;
 	size_t n = 0;
-	char *kept;
 
 	if (!text || !strstr(text, "${"))
 		return 0;
 	while (*text) {
-		const char *part = variable;
-		int length = 1;
+		const char *part = text, *end;
+		size_t length = 1;
 
-		if (text[0] == '$' && text[1] == '{')
-			length = expand_variable(line, &text, variable, error);
-		else
-			part = text++;
-		if (length < 0)
-			return length;
-		if (n + (size_t)length >= sizeof(expanded))
-			return fail_length(line, error);
-		memcpy(expanded + n, part, (size_t)length);
-		n += (size_t)length;
+		if (text[0] != '$' || text[1] != '{') {
+			text++;
+		} else {
+			end = strchr(text, '}');
+			if (!end)
+				return fail(error, line->file, line->line, -EINVAL, "%s has no }",
+					    text);
+			length = (size_t)(end - text) - 2;
+			if (!length || length >= sizeof(name))
+				return fail(error, line->file, line->line, -EINVAL,
+					    "${...} takes the name of an environment variable, of "
+					    "up to %zu bytes",
+					    sizeof(name) - 1);
+			snprintf(name, sizeof(name), "%.*s", (int)length, text + 2);
+			part = getenv(name);
+			if (!part)
+				return fail(error, line->file, line->line, -EINVAL,
+					    "${%s} is not set: put %s=... before the command, or "
+					    "export it",
+					    name, name);
+			length = strlen(part);
+			text = end + 1;
+		}
+		if (length >= sizeof(expanded) - n)
+			return fail(error, line->file, line->line, -EINVAL,
+				    "the value of %s has more than %d bytes", line->key,
+				    VALUE_MAX - 1);
+		memcpy(expanded + n, part, length);
+		n += length;
 	}
-	kept = chunk_new(jobfile, n);
+	kept = keep_chunk(memory, n);
 	if (!kept)
-		return fail_memory(error, line->file);
+		return fail(error, line->file, 0, -ENOMEM, "out of memory");
 	line->value = memcpy(kept, expanded, n);
 	return 0;
 }
@@ -148,49 +128,6 @@ static char *trim(char *text)
 	return text;
 }
 
-static int begin_section(struct jobfile *jobfile, const char *file, unsigned line, char *text,
-			 struct nvs_error *error)
-{
-	char *end = strchr(text, ']');
-
-	if (!end)
-		return fail(error, file, line, -EINVAL, "a [ has no ]");
-	if (end[1])
-		return fail(error, file, line, -EINVAL, "nothing may follow [...] on its line");
-	*end = '\0';
-	text = trim(text + 1);
-	if (!*text)
-		return fail(error, file, line, -EINVAL, "[] lacks the name of a job");
-	jobfile->sections[jobfile->n++] = (struct jobfile_section){
-		.name = text,
-		.file = file,
-		.line = line,
-		.lines = jobfile->lines + jobfile->nlines,
-	};
-	return 0;
-}
-
-static int add_line(struct jobfile *jobfile, const char *file, unsigned line, char *text,
-		    struct nvs_error *error)
-{
-	char *value = strchr(text, '=');
-
-	if (!jobfile->n)
-		return fail(error, file, line, -EINVAL,
-			    "this line is in no section: put [global] or the [name] of a job "
-			    "above it");
-	if (value)
-		*value++ = '\0';
-	text = trim(text);
-	if (!*text || text[strcspn(text, " \t\v\f\r")])
-		return fail(error, file, line, -EINVAL,
-			    "a line is key=value, a key alone, or [name], and this is none");
-	jobfile->lines[jobfile->nlines++] = (struct jobfile_line){
-		.file = file, .line = line, .key = text, .value = value ? trim(value) : NULL};
-	jobfile->sections[jobfile->n - 1].n++;
-	return 0;
-}
-
 /* Names and values go to terminals and reports. */
 static bool has_control(const char *text)
 {
@@ -206,139 +143,96 @@ static bool has_control(const char *text)
 	return false;
 }
 
-static int parse_line(struct jobfile *jobfile, const char *file, unsigned line, char *text,
-		      struct nvs_error *error)
+/* NULL, or what is wrong with the line. */
+static const char *add_line(struct jobfile *jobfile, const char *file, unsigned line, char *text)
 {
+	char *value, *end;
+
 	text[strcspn(text, ";#")] = '\0';
 	text = trim(text);
 	if (!*text)
-		return 0;
+		return NULL;
 	if (has_control(text))
-		return fail(error, file, line, -EINVAL, "a control character: this is no text");
-	return *text == '[' ? begin_section(jobfile, file, line, text, error)
-			    : add_line(jobfile, file, line, text, error);
+		return "a control character: this is no text";
+	if (*text == '[') {
+		end = strchr(text, ']');
+		if (!end)
+			return "a [ has no ]";
+		if (end[1])
+			return "nothing may follow [...] on its line";
+		*end = '\0';
+		text = trim(text + 1);
+		if (!*text)
+			return "[] lacks the name of a job";
+		jobfile->sections[jobfile->n++] =
+			(struct jobfile_section){.name = text,
+						 .file = file,
+						 .line = line,
+						 .lines = jobfile->lines + jobfile->nlines};
+		return NULL;
+	}
+	if (!jobfile->n)
+		return "this line is in no section: put [global] or the [name] of a job above it";
+	value = strchr(text, '=');
+	if (value)
+		*value++ = '\0';
+	text = trim(text);
+	if (!*text || text[strcspn(text, " \t\v\f\r")])
+		return "a line is key=value, a key alone, or [name], and this is none";
+	jobfile->lines[jobfile->nlines++] = (struct jobfile_line){
+		.file = file, .line = line, .key = text, .value = value ? trim(value) : NULL};
+	jobfile->sections[jobfile->n - 1].n++;
+	return NULL;
 }
 
 /* ---- Files */
 
-/* Allocates the most sections and lines that a text of this length can have. */
-static int make_room(struct jobfile *jobfile, const char *text, size_t nbytes)
+int jobfile_read(struct jobfile *jobfile, const char *path, void **memory, struct nvs_error *error)
 {
-	size_t n = 1;
+	bool standard_input = !strcmp(path, "-");
+	const char *name = standard_input ? "standard input" : path, *wrong;
+	int fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), failed = 0;
+	size_t nbytes = 0, most = 1;
+	ssize_t got = 1;
+	char *text, *end;
 
-	for (size_t i = 0; i < nbytes; i++)
-		n += text[i] == '\n';
-	jobfile->sections = calloc(n, sizeof(*jobfile->sections));
-	jobfile->lines = calloc(n, sizeof(*jobfile->lines));
-	return jobfile->sections && jobfile->lines ? 0 : -ENOMEM;
-}
-
-/* `text` belongs to the job file and ends with a 0 behind nbytes. */
-static int parse_text(struct jobfile *jobfile, char *text, size_t nbytes, const char *file,
-		      struct nvs_error *error)
-{
-	static const char byte_order_mark[] = "\xef\xbb\xbf";
-	char *end = text + nbytes;
-	int rc = 0;
-
+	*jobfile = (struct jobfile){.n = 0};
+	if (fd < 0)
+		return fail(error, path, 0, -errno, "%s", nvs_strerror(-errno));
+	text = keep_chunk(memory, BYTES_MAX + 1);
+	while (text && got && !failed && nbytes <= BYTES_MAX) {
+		got = read(fd, text + nbytes, BYTES_MAX + 1 - nbytes);
+		failed = got < 0 && errno != EINTR ? -errno : 0;
+		nbytes += got > 0 ? (size_t)got : 0;
+	}
+	if (!standard_input)
+		close(fd);
+	if (failed)
+		return fail(error, name, 0, failed, "%s", nvs_strerror(failed));
 	if (nbytes > BYTES_MAX)
-		return fail(error, file, 0, -EFBIG, "a job file has at most 1 MiB");
-	if (make_room(jobfile, text, nbytes))
-		return fail_memory(error, file);
-	if (!strncmp(text, byte_order_mark, 3))
-		text += 3;
-	for (unsigned line = 1; !rc && text < end; line++) {
+		return fail(error, name, 0, -EFBIG, "a job file has at most 1 MiB");
+	/* The most sections and lines that a text of this length can have. */
+	for (size_t i = 0; i < nbytes; i++)
+		most += text[i] == '\n';
+	if (text)
+		jobfile->sections = keep_chunk(memory, most * sizeof(*jobfile->sections));
+	if (jobfile->sections)
+		jobfile->lines = keep_chunk(memory, most * sizeof(*jobfile->lines));
+	if (!jobfile->lines)
+		return fail(error, name, 0, -ENOMEM, "out of memory");
+	end = text + nbytes;
+	if (!strncmp(text, "\xef\xbb\xbf", 3))
+		text += 3; /* a byte order mark */
+	for (unsigned line = 1; text < end; line++) {
 		char *next = memchr(text, '\n', (size_t)(end - text));
 
 		next = next ? next : end;
 		*next = '\0';
-		if (text + strlen(text) < next)
-			return fail(error, file, line, -EINVAL, "a byte of 0: this is no text");
-		rc = parse_line(jobfile, file, line, text, error);
+		wrong = strlen(text) < (size_t)(next - text) ? "a byte of 0: this is no text"
+							     : add_line(jobfile, name, line, text);
+		if (wrong)
+			return fail(error, name, line, -EINVAL, "%s", wrong);
 		text = next + 1;
 	}
-	return rc;
-}
-
-/* A copy of nbytes of text with more room, at first FILE_BYTES and BYTES_MAX + 1 at most; or
- * NULL. */
-static char *chunk_grow(struct jobfile *jobfile, const char *text, size_t nbytes, size_t *room)
-{
-	char *grown;
-
-	*room = nbytes ? 16 * nbytes : FILE_BYTES;
-	*room = *room < BYTES_MAX + 1 ? *room : BYTES_MAX + 1;
-	grown = chunk_new(jobfile, *room);
-	return grown && nbytes ? memcpy(grown, text, nbytes) : grown;
-}
-
-static int read_and_parse(struct jobfile *jobfile, int fd, const char *name,
-			  struct nvs_error *error)
-{
-	size_t nbytes = 0, room;
-	char *text = chunk_grow(jobfile, NULL, 0, &room);
-	ssize_t got = 1;
-
-	while (text && got && nbytes <= BYTES_MAX) {
-		got = read(fd, text + nbytes, room - nbytes);
-		if (got < 0 && errno != EINTR)
-			return fail(error, name, 0, -errno, "%s", nvs_strerror(-errno));
-		nbytes += got > 0 ? (size_t)got : 0;
-		if (nbytes == room && room <= BYTES_MAX)
-			text = chunk_grow(jobfile, text, nbytes, &room);
-	}
-	if (!text)
-		return fail_memory(error, name);
-	text[nbytes] = '\0';
-	return parse_text(jobfile, text, nbytes, name, error);
-}
-
-int jobfile_read(struct jobfile *jobfile, const char *path, struct nvs_error *error)
-{
-	bool standard_input = !strcmp(path, "-");
-	int fd = STDIN_FILENO, rc;
-
-	*jobfile = (struct jobfile){0};
-	if (!standard_input)
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return fail(error, path, 0, -errno, "%s", nvs_strerror(-errno));
-	rc = read_and_parse(jobfile, fd, standard_input ? "standard input" : path, error);
-	if (!standard_input)
-		close(fd);
-	if (rc)
-		jobfile_free(jobfile);
-	return rc;
-}
-
-int jobfile_parse(struct jobfile *jobfile, const char *text, size_t nbytes, const char *name,
-		  struct nvs_error *error)
-{
-	char *copy;
-	int rc;
-
-	*jobfile = (struct jobfile){0};
-	copy = chunk_new(jobfile, nbytes);
-	if (!copy)
-		return fail_memory(error, name);
-	memcpy(copy, text, nbytes);
-	rc = parse_text(jobfile, copy, nbytes, name, error);
-	if (rc)
-		jobfile_free(jobfile);
-	return rc;
-}
-
-void jobfile_free(struct jobfile *jobfile)
-{
-	struct chunk *chunk = jobfile->memory;
-
-	while (chunk) {
-		struct chunk *next = chunk->next;
-
-		free(chunk);
-		chunk = next;
-	}
-	free(jobfile->lines);
-	free(jobfile->sections);
-	*jobfile = (struct jobfile){0};
+	return 0;
 }

@@ -15,7 +15,7 @@ struct jobfile_line {
 	const char *file;
 	unsigned line; /* from 1 */
 	const char *key;
-	const char *value; /* as written, trimmed, with its quotes; NULL: a bare key */
+	char *value; /* as written, trimmed, with its quotes; NULL: a bare key */
 };
 
 struct jobfile_section {
@@ -31,25 +31,22 @@ struct jobfile {
 	size_t n;
 	struct jobfile_line *lines; /* of all sections */
 	size_t nlines;
-	void *memory; /* that texts lie in */
 };
 
 /*
- * Reads a file ("-": standard input), whose name must live as long as the result. -EINVAL with file
- * and line: a line in no section or of no form, or an unended [. -EFBIG above 1 MiB. Errno of
- * opening and reading. After an error there is nothing to free.
+ * Reads a file ("-": standard input), whose name must live as long as the result. What it allocates
+ * goes to the chain *memory (first NULL), also after an error. -EINVAL with file and line: a line in
+ * no section or of no form, or an unended [. -EFBIG above 1 MiB. Errno of opening and reading.
  */
-int jobfile_read(struct jobfile *jobfile, const char *path, struct nvs_error *error);
-/* The same from memory; `name` stands for the file. */
-int jobfile_parse(struct jobfile *jobfile, const char *text, size_t nbytes, const char *name,
-		  struct nvs_error *error);
-void jobfile_free(struct jobfile *jobfile);
+int jobfile_read(struct jobfile *jobfile, const char *path, void **memory, struct nvs_error *error);
+/* Frees the chain. */
+void jobfile_forget(void **memory);
 
 /*
  * Replaces each ${NAME} in the line's value. Not done by the reader, because a variable that is
  * missing does not matter where the command line overrides the line. -EINVAL with file and line: an
  * unended ${, a variable that is not set, or a value of 4096 bytes or more.
  */
-int jobfile_expand(struct jobfile *jobfile, struct jobfile_line *line, struct nvs_error *error);
+int jobfile_expand(void **memory, struct jobfile_line *line, struct nvs_error *error);
 
 #endif

@@ -5,89 +5,42 @@
  */
 #include "cli/jobs/jobs.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/nearest.h"
 #include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/jobs/jobfile.h"
-#include "cli/options/values.h"
 
 #define WHERE_BYTES    512 /* of FILE:LINE */
-#define KEY_NAMES_MAX  (4 * OPTIONS_MAX)
 #define WHERE(at, buf) (snprintf(buf, WHERE_BYTES, "%.490s:%u", (at)->file, (at)->line), (buf))
 
-/* The options given in one place: the command line, [global], or a job's section. */
+/* A job's options as they stand; those of the command line from the beginning. */
 struct level {
 	struct bench_options options;
 	struct options_given given;
 };
 
-/* The texts that options point into. */
-struct texts {
-	struct texts *next;
-	struct jobfile jobfile;
-};
-
 struct planner {
 	struct bench_plan *plan;
-	struct jobfile *jobfile; /* the file being planned */
 	struct level typed;
-	struct level global; /* the file's [global] so far */
-	struct level run;    /* every [global], and the command line */
+	struct level global; /* with the file's [global] so far */
 	bool wall;	     /* the next job, the first of its file, begins a stage */
-	unsigned room;	     /* in plan->jobs */
 };
 
-static void level_init(struct level *level)
+/* A key that bench does not have. Of fio's without effect here, those that files for both need are
+ * accepted. */
+static int take_unknown(const char *key, const char *where)
 {
-	bench_options_init(&level->options);
-	level->given = (struct options_given){0};
-}
+	static const char *const ignored[] = {"invalidate", "randrepeat", "thread", "unlink"};
+	const char *instead = options_instead_of(&bench_command, key);
+	const char *nearest = options_nearest(&bench_command, key, OPTION_OF_LINE);
 
-static void level_put_over(struct level *level, const struct level *upper)
-{
-	options_copy(&bench_command, &upper->options, &upper->given, &level->options,
-		     &level->given);
-}
-
-static const char *nearest_key(const char *key)
-{
-	const char *names[KEY_NAMES_MAX];
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < bench_command.noptions; i++) {
-		const struct option_spec *spec = &bench_command.options[i];
-
-		if (spec->scope == OPTION_OF_LINE)
-			continue;
-		names[n++] = spec->name;
-		for (const char *const *alias = spec->aliases; alias && *alias; alias++)
-			names[n++] = *alias;
-	}
-	assert(n <= KEY_NAMES_MAX);
-	return nearest_name(key, names, n);
-}
-
-/* Of fio's keys without effect here, those that files for both need. */
-static bool is_ignored(const char *key)
-{
-	static const char *const keys[] = {"invalidate", "randrepeat", "thread", "unlink"};
-
-	for (unsigned i = 0; i < COUNT_OF(keys); i++)
-		if (option_names_equal(key, keys[i]))
-			return true;
-	return false;
-}
-
-static int refuse_key(const char *key, const char *where)
-{
-	const char *instead = options_instead_of(&bench_command, key), *nearest = nearest_key(key);
-
+	for (unsigned i = 0; i < COUNT_OF(ignored); i++)
+		if (option_names_equal(key, ignored[i]))
+			return 0;
 	if (instead)
 		say("%s: %s is no longer a key: %s", where, key, instead);
 	else if (nearest)
@@ -98,68 +51,41 @@ static int refuse_key(const char *key, const char *where)
 	return -EINVAL;
 }
 
-/* A line that the command line overrides has no effect, so its value is not even parsed. */
-static bool is_typed(const struct planner *planner, const struct option_spec *spec)
+/* Whether the command line has the option, or one that it excludes: its value is not even parsed. */
+static bool is_overridden(const struct planner *planner, const struct option_spec *spec)
 {
-	return spec && planner->typed.given.text[spec - bench_command.options];
+	for (unsigned i = 0; i < bench_command.noptions; i++)
+		if (planner->typed.given.text[i] &&
+		    (spec == &bench_command.options[i] ||
+		     options_exclude(spec, &bench_command.options[i])))
+			return true;
+	return false;
 }
 
 static int take_line(struct planner *planner, struct jobfile_line *line, bool is_global,
-		     struct level *level)
+		     struct level *level, struct options_given *own)
 {
 	const struct option_spec *spec = options_find(&bench_command, line->key);
 	char where[WHERE_BYTES];
 	struct nvs_error error = {.size = sizeof(error)};
 
-	if (is_typed(planner, spec))
+	if (spec && is_overridden(planner, spec))
 		return 0;
-	if (jobfile_expand(planner->jobfile, line, &error)) {
+	if (jobfile_expand(&planner->plan->memory, line, &error)) {
 		say("%s", error.text);
 		return error.code;
 	}
 	WHERE(line, where);
 	if (!spec)
-		return is_ignored(line->key) ? 0 : refuse_key(line->key, where);
+		return take_unknown(line->key, where);
 	if (spec->scope == OPTION_OF_RUN && !is_global) {
 		say("%s: %s applies to the whole run: put it into [global] or give --%s", where,
 		    line->key, spec->name);
 		return -EINVAL;
 	}
+	own->text[spec - bench_command.options] = line->key;
 	return options_set(&bench_command, line->key, line->value, where, &level->options,
 			   &level->given);
-}
-
-static int take_section(struct planner *planner, const struct jobfile_section *section,
-			bool is_global, struct level *level)
-{
-	int rc = 0;
-
-	level_init(level);
-	for (size_t i = 0; i < section->n && !rc; i++)
-		rc = take_line(planner, &section->lines[i], is_global, level);
-	return rc;
-}
-
-static int make_room(struct planner *planner, uint64_t wanted, const char *where)
-{
-	struct bench_plan *plan = planner->plan;
-	struct bench_job *jobs;
-
-	if (wanted > JOBS_MAX) {
-		say("%s: %llu jobs are too many; a run has at most %u", where,
-		    (unsigned long long)wanted, JOBS_MAX);
-		return -EINVAL;
-	}
-	if (wanted <= planner->room)
-		return 0;
-	jobs = realloc(plan->jobs, wanted * sizeof(*jobs));
-	if (!jobs) {
-		say("out of memory for %llu jobs", (unsigned long long)wanted);
-		return -ENOMEM;
-	}
-	plan->jobs = jobs;
-	planner->room = (unsigned)wanted;
-	return 0;
 }
 
 /* Adds the job and its clones. Errors begin with `where`. */
@@ -168,26 +94,33 @@ static int add_job(struct planner *planner, const char *name, const char *where,
 {
 	struct bench_plan *plan = planner->plan;
 	bool walled = planner->wall || level->options.stonewall;
-	uint64_t clones = level->options.numjobs;
-	struct bench_job job = {.options = level->options, .given = level->given};
-	int rc = make_room(planner, plan->n + clones, where);
+	uint64_t clones = level->options.numjobs, wanted = plan->n + clones;
+	struct bench_job job = {.options = level->options, .given = level->given}, *jobs;
 
-	if (rc)
-		return rc;
+	if (wanted > JOBS_MAX) {
+		say("%s: %llu jobs are too many; a run has at most %u", where,
+		    (unsigned long long)wanted, JOBS_MAX);
+		return -EINVAL;
+	}
 	if (strlen(name) > JOB_NAME_MAX) {
 		say("%s: the job's name is too long: at most %u bytes, not %zu", where,
 		    JOB_NAME_MAX, strlen(name));
 		return -EINVAL;
 	}
-	memcpy(job.name, name, strlen(name));
+	jobs = realloc(plan->jobs, wanted * sizeof(*jobs));
+	if (!jobs) {
+		say("out of memory for %llu jobs", (unsigned long long)wanted);
+		return -ENOMEM;
+	}
+	plan->jobs = jobs;
+	strcpy(job.name, name);
 	if (plan->n) {
-		job.stage = plan->jobs[plan->n - 1].stage + walled;
-		job.groupid = plan->jobs[plan->n - 1].groupid +
-			      (walled || level->options.new_group);
+		job.stage = jobs[plan->n - 1].stage + walled;
+		job.groupid = jobs[plan->n - 1].groupid + (walled || level->options.new_group);
 	}
 	for (; job.clone < clones; job.clone++) {
 		job.index = plan->n;
-		plan->jobs[plan->n++] = job;
+		jobs[plan->n++] = job;
 		job.options.seed++;
 	}
 	planner->wall = false;
@@ -229,98 +162,95 @@ static int check_complete(const struct level *level, const char *name, const cha
 	return 0;
 }
 
+/* The options of [global] are also of the run, unless a later [global] has them. */
+static void put_into_run(struct planner *planner)
+{
+	struct bench_plan *plan = planner->plan;
+	const struct level *global = &planner->global;
+
+	for (unsigned i = 0; i < bench_command.noptions; i++) {
+		const struct option_spec *spec = &bench_command.options[i];
+
+		if (!global->given.text[i])
+			continue;
+		memcpy((char *)&plan->run + spec->offset,
+		       (const char *)&global->options + spec->offset,
+		       option_value_bytes(spec->type));
+		plan->given.text[i] = global->given.text[i];
+	}
+}
+
 static int plan_section(struct planner *planner, const struct jobfile_section *section)
 {
 	bool is_global = !strcmp(section->name, "global");
-	struct level own, level = planner->global;
+	struct level level = planner->global;
+	struct options_given own = {.noperands = 0};
 	char where[WHERE_BYTES];
-	int rc;
+	int rc = 0;
 
 	if (!is_global && !is_wanted(planner, section->name))
 		return 0;
-	rc = take_section(planner, section, is_global, &own);
+	for (size_t i = 0; i < section->n && !rc; i++)
+		rc = take_line(planner, &section->lines[i], is_global, &level, &own);
 	if (rc)
 		return rc;
 	if (is_global) {
-		level_put_over(&planner->global, &own);
-		level_put_over(&planner->run, &own);
+		planner->global = level;
+		put_into_run(planner);
 		return 0;
 	}
-	level_put_over(&level, &own);
 	/*
-	 * The command line is for every job, so options without effect in this job's mode are no
-	 * error.
+	 * The command line and [global] are for every job, so options without effect in this job's
+	 * mode are no error there.
 	 */
-	level_put_over(&level, &planner->typed);
-	bench_options_fill_defaults(&level.options, &level.given);
-	rc = bench_options_check(&level.options, &own.given, WHERE(section, where));
+	for (unsigned i = 0; i < bench_command.noptions; i++)
+		if (!level.given.text[i]) /* a later line excludes it */
+			own.text[i] = NULL;
+	rc = bench_options_settle(&level.options, &level.given, &own, WHERE(section, where));
 	if (!rc)
 		rc = check_complete(&level, section->name, where);
 	return rc ? rc : add_job(planner, section->name, where, &level);
 }
 
-static int plan_file(struct planner *planner, const char *path)
-{
-	struct bench_plan *plan = planner->plan;
-	struct texts *texts = calloc(1, sizeof(*texts));
-	struct nvs_error error = {.size = sizeof(error)};
-	int rc;
-
-	if (!texts) {
-		say("out of memory for %s", path);
-		return -ENOMEM;
-	}
-	rc = jobfile_read(&texts->jobfile, path, &error);
-	if (rc) {
-		say("%s", error.text);
-		free(texts);
-		return rc;
-	}
-	texts->next = plan->memory;
-	plan->memory = texts;
-	planner->jobfile = &texts->jobfile;
-	planner->wall = plan->n != 0;
-	level_init(&planner->global);
-	for (size_t i = 0; i < texts->jobfile.n && !rc; i++)
-		rc = plan_section(planner, &texts->jobfile.sections[i]);
-	return rc;
-}
-
-static int say_no_job(const struct planner *planner)
-{
-	const struct option_list *wanted = &planner->typed.options.sections;
-
-	if (wanted->n)
-		say("--section %s: no job file has such a section", wanted->items[0]);
-	else
-		say("%s has no job section, such as [swap]", planner->typed.given.operands[0]);
-	return -EINVAL;
-}
-
 static int plan_files(struct planner *planner)
 {
-	const struct options_given *typed = &planner->typed.given;
+	const struct level *typed = &planner->typed;
+	struct bench_plan *plan = planner->plan;
+	struct nvs_error error = {.size = sizeof(error)};
+	struct jobfile jobfile;
 	int rc = 0;
 
-	for (unsigned i = 0; i < typed->noperands && !rc; i++)
-		rc = plan_file(planner, typed->operands[i]);
-	return rc || planner->plan->n ? rc : say_no_job(planner);
+	for (unsigned i = 0; i < typed->given.noperands && !rc; i++) {
+		rc = jobfile_read(&jobfile, typed->given.operands[i], &plan->memory, &error);
+		if (rc)
+			say("%s", error.text);
+		planner->wall = plan->n != 0;
+		planner->global = *typed;
+		for (size_t j = 0; j < jobfile.n && !rc; j++)
+			rc = plan_section(planner, &jobfile.sections[j]);
+	}
+	if (rc || plan->n)
+		return rc;
+	if (typed->options.sections.n)
+		say("--section %s: no job file has such a section",
+		    typed->options.sections.items[0]);
+	else
+		say("%s has no job section, such as [swap]", typed->given.operands[0]);
+	return -EINVAL;
 }
 
 /* Without a file the command line is the only job. */
 static int plan_typed(struct planner *planner)
 {
 	struct level level = planner->typed;
-	const struct option_spec *rw = options_find(&bench_command, "rw");
 	int rc;
 
 	if (level.options.sections.n) {
 		say("--section needs a job file");
 		return -EINVAL;
 	}
-	bench_options_fill_defaults(&level.options, &level.given);
-	rc = bench_options_check(&level.options, &level.given, NULL);
-	return rc ? rc : add_job(planner, rw->choices[level.options.rw], "--numjobs", &level);
+	rc = bench_options_settle(&level.options, &level.given, &level.given, NULL);
+	return rc ? rc : add_job(planner, bench_rw_name(level.options.rw), "--numjobs", &level);
 }
 
 static bool has_rank(const struct bench_job *job)
@@ -339,73 +269,67 @@ static bool share_directory(const struct bench_job *a, const struct bench_job *b
 	return !ours->n && !theirs->n;
 }
 
-/* Counts the clones' ranks up from a given rank; two jobs must not share a store. */
-static int check_ranks(struct bench_plan *plan)
+/* The job of this stage, before `end`, that was given the rank, and shares a path with `like`
+ * (NULL: any). */
+static const struct bench_job *with_rank(const struct bench_plan *plan, const struct bench_job *end,
+					 unsigned stage, uint64_t rank,
+					 const struct bench_job *like)
 {
-	for (unsigned i = 0; i < plan->n; i++) {
-		struct bench_job *job = &plan->jobs[i], *other = plan->jobs;
+	for (const struct bench_job *job = plan->jobs; job < end; job++)
+		if (job->stage == stage && job->options.rank == rank && has_rank(job) &&
+		    (!like || share_directory(job, like)))
+			return job;
+	return NULL;
+}
+
+/*
+ * Counts the clones' ranks up from a given rank; two jobs must not share a store. Then jobs without
+ * a given rank get the lowest free ones of their stage, so each has its own store.
+ */
+static int choose_ranks(struct bench_plan *plan)
+{
+	struct bench_job *end = plan->jobs + plan->n;
+	uint64_t next = 0;
+
+	for (struct bench_job *job = plan->jobs; job < end; job++) {
+		const struct bench_job *other;
 
 		if (!has_rank(job))
 			continue;
 		job->options.rank += job->clone;
-		for (; other < job; other++)
-			if (other->stage == job->stage &&
-			    other->options.rank == job->options.rank && has_rank(other) &&
-			    share_directory(other, job)) {
-				say("jobs %s and %s run at the same time on the same path, and "
-				    "both have rank %llu: give them different ranks, or none",
-				    other->name, job->name, (unsigned long long)job->options.rank);
-				return -EINVAL;
-			}
+		other = with_rank(plan, job, job->stage, job->options.rank, job);
+		if (other) {
+			say("jobs %s and %s run at the same time on the same path, and both have "
+			    "rank %llu: give them different ranks, or none",
+			    other->name, job->name, (unsigned long long)job->options.rank);
+			return -EINVAL;
+		}
 	}
-	return 0;
-}
-
-/* Whether a job of the stage was given this rank. */
-static bool is_taken(const struct bench_plan *plan, unsigned stage, uint64_t rank)
-{
-	for (unsigned i = 0; i < plan->n; i++)
-		if (plan->jobs[i].stage == stage && plan->jobs[i].options.rank == rank &&
-		    has_rank(&plan->jobs[i]))
-			return true;
-	return false;
-}
-
-/* Jobs of a stage without a given rank get the lowest free ones, so each has its own store. */
-static int choose_ranks(struct bench_plan *plan)
-{
-	uint64_t next = 0;
-	int rc = check_ranks(plan);
-
-	for (unsigned i = 0; i < plan->n && !rc; i++) {
-		struct bench_job *job = &plan->jobs[i];
-
-		if (i && job->stage != job[-1].stage)
+	for (struct bench_job *job = plan->jobs; job < end; job++) {
+		if (job > plan->jobs && job->stage != job[-1].stage)
 			next = 0;
 		if (has_rank(job))
 			continue;
-		while (is_taken(plan, job->stage, next))
+		while (with_rank(plan, end, job->stage, next, NULL))
 			next++;
 		job->options.rank = next++;
 	}
-	return rc;
+	return 0;
 }
 
 int jobs_plan(struct bench_plan *plan, int argc, char **argv)
 {
 	struct planner planner = {.plan = plan};
+	struct level *typed = &planner.typed;
 	int rc;
 
 	*plan = (struct bench_plan){0};
-	level_init(&planner.run);
-	level_init(&planner.typed);
-	rc = options_parse(&bench_command, argc, argv, &planner.typed.options,
-			   &planner.typed.given);
+	typed->options = bench_defaults;
+	rc = options_parse(&bench_command, argc, argv, &typed->options, &typed->given);
 	if (!rc) {
-		rc = planner.typed.given.noperands ? plan_files(&planner) : plan_typed(&planner);
-		level_put_over(&planner.run, &planner.typed);
-		plan->run = planner.run.options;
-		plan->given = planner.run.given;
+		plan->run = typed->options;
+		plan->given = typed->given;
+		rc = typed->given.noperands ? plan_files(&planner) : plan_typed(&planner);
 	}
 	if (!rc)
 		rc = choose_ranks(plan);
@@ -416,16 +340,7 @@ int jobs_plan(struct bench_plan *plan, int argc, char **argv)
 
 void jobs_free(struct bench_plan *plan)
 {
-	struct texts *texts = plan->memory;
-
-	while (texts) {
-		struct texts *next = texts->next;
-
-		jobfile_free(&texts->jobfile);
-		free(texts);
-		texts = next;
-	}
+	jobfile_forget(&plan->memory);
 	free(plan->jobs);
-	options_forget_lists();
 	*plan = (struct bench_plan){0};
 }

@@ -25,27 +25,6 @@ void measure_begin(struct nvs_aio *aio, struct nvs_engine *engine, struct baseli
 	from->started_ns = clock_ns();
 }
 
-static void tensor_figures(struct nvs_engine *engine, const struct nvs_engine_stats *was,
-			   struct bench_result *result)
-{
-	struct nvs_engine_stats is = {.size = sizeof(is)};
-
-	nvs_engine_get_stats(engine, &is);
-	result->bytes[NVS_READ] = is.swapped_in - was->swapped_in;
-	result->bytes[NVS_WRITE] = is.swapped_out - was->swapped_out;
-	result->transfers = is.transfers - was->transfers;
-	result->evictions = is.evictions - was->evictions;
-	result->pool_waits = is.pool.waits - was->pool.waits;
-}
-
-static void block_figures(struct bench_result *result)
-{
-	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-		result->bytes[d] = result->aio.io[d].bytes;
-		result->transfers += result->aio.io[d].ios;
-	}
-}
-
 void measure_end(struct nvs_aio *aio, struct nvs_engine *engine, const struct baseline *from,
 		 struct bench_result *result)
 {
@@ -61,15 +40,27 @@ void measure_end(struct nvs_aio *aio, struct nvs_engine *engine, const struct ba
 	result->minor_faults = (uint64_t)(is.ru_minflt - from->usage.ru_minflt);
 	result->aio.size = sizeof(result->aio);
 	nvs_aio_get_stats(aio, &result->aio);
-	if (engine)
-		tensor_figures(engine, &from->stats, result);
-	else
-		block_figures(result);
-	for (int d = NVS_READ; d <= NVS_WRITE; d++)
+	if (engine) {
+		const struct nvs_engine_stats *was = &from->stats;
+		struct nvs_engine_stats stats = {.size = sizeof(stats)};
+
+		nvs_engine_get_stats(engine, &stats);
+		result->bytes[NVS_READ] = stats.swapped_in - was->swapped_in;
+		result->bytes[NVS_WRITE] = stats.swapped_out - was->swapped_out;
+		result->transfers = stats.transfers - was->transfers;
+		result->evictions = stats.evictions - was->evictions;
+		result->pool_waits = stats.pool.waits - was->pool.waits;
+	}
+	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+		if (!engine) {
+			result->bytes[d] = result->aio.io[d].bytes;
+			result->transfers += result->aio.io[d].ios;
+		}
 		for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++) {
 			result->latency[d][kind].size = sizeof(struct nvs_latency);
 			nvs_aio_get_latency(aio, d, kind, &result->latency[d][kind]);
 		}
+	}
 	result->measured = true;
 }
 

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,14 +19,9 @@
 #include "cli/commands.h"
 #include "cli/stop.h"
 
-#define LIVE_NS	  250000000u
-#define SAMPLE_NS 500000000u /* fio's bwavgtime and iopsavgtime */
-#define SLICE_NS  50000000u  /* sleep at most this long, to notice a signal */
-
-/* A periodic event. */
-struct beat {
-	uint64_t every_ns, next_ns;
-};
+#define LIVE_NS	     250000000u
+#define SAMPLE_TICKS 2u	       /* half a second, fio's bwavgtime and iopsavgtime */
+#define SLICE_NS     50000000u /* sleep at most this long, to notice a signal */
 
 struct pace {
 	uint64_t since_ns, bytes; /* since_ns 0: not started */
@@ -41,7 +37,6 @@ struct job_watch {
 	struct nvs_aio *aio;
 	struct baseline from;
 	struct nvs_aio_stats stats;
-	struct beat live_beat, sample_beat;
 	struct nvs_io_stats sampled[2]; /* as of the last sample, at sampled_ns */
 	uint64_t sampled_ns;
 	struct bench_samples bw_bytes[2], iops[2];
@@ -49,9 +44,7 @@ struct job_watch {
 
 	pthread_t thread;
 	bool sampling; /* the thread runs */
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	bool ending; /* the thread should end */
+	sem_t ending;  /* it should end */
 };
 
 bool job_sleep_until(uint64_t due_ns)
@@ -68,19 +61,6 @@ bool job_sleep_until(uint64_t due_ns)
 
 /* ---- Beginning */
 
-static bool let_begin(const struct job_watch *watch)
-{
-	struct pollfd channel = {.fd = watch->channel, .events = POLLIN};
-	char c = 'r';
-
-	if (send(watch->channel, &c, 1, MSG_NOSIGNAL) != 1)
-		return false;
-	while (!stop_signal())
-		if (poll(&channel, 1, (int)(SLICE_NS / 1000000u)) > 0)
-			return recv(watch->channel, &c, 1, 0) == 1 && !stop_signal();
-	return false;
-}
-
 static void begin_phase(struct job_watch *watch, enum job_phase phase, uint64_t limit_ms)
 {
 	memset(watch->pace, 0, sizeof(watch->pace));
@@ -91,12 +71,19 @@ static void begin_phase(struct job_watch *watch, enum job_phase phase, uint64_t 
 bool job_begin(struct job_watch *watch)
 {
 	const struct bench_options *options;
+	struct pollfd channel = {.events = POLLIN};
+	char c = 'r';
 
 	if (!watch)
 		return !stop_signal();
 	options = &watch->job->options;
+	channel.fd = watch->channel;
 	atomic_store(&watch->live->phase, JOB_READY);
-	if (!let_begin(watch))
+	if (send(channel.fd, &c, 1, MSG_NOSIGNAL) != 1)
+		return false;
+	while (!stop_signal() && poll(&channel, 1, (int)(SLICE_NS / 1000000u)) <= 0)
+		;
+	if (stop_signal() || recv(channel.fd, &c, 1, 0) != 1)
 		return false;
 	begin_phase(watch, JOB_RAMPING, options->ramp_loops ? 0 : options->ramp_time_ms);
 	return true;
@@ -122,15 +109,6 @@ bool job_pace(struct job_watch *watch, enum nvs_direction direction, uint64_t nb
 
 /* ---- Samples */
 
-static bool is_due(struct beat *beat, uint64_t now)
-{
-	if (now < beat->next_ns)
-		return false;
-	while (beat->next_ns <= now)
-		beat->next_ns += beat->every_ns;
-	return true;
-}
-
 static void add_sample(struct bench_samples *samples, double value)
 {
 	if (!samples->n++ || value < samples->min)
@@ -142,7 +120,7 @@ static void add_sample(struct bench_samples *samples, double value)
 }
 
 /* Windows without I/O are no samples, as in fio. */
-static void sample(struct job_watch *watch, uint64_t now)
+static void add_samples(struct job_watch *watch, uint64_t now)
 {
 	double seconds = (double)(now - watch->sampled_ns) / 1e9;
 
@@ -178,7 +156,7 @@ static void put_status(const struct job_watch *watch, struct bench_result *statu
 	status->elapsed_s = (double)status->window_ns / 1e9;
 }
 
-static void tell_counters(struct job_watch *watch)
+static void publish_counters(struct job_watch *watch)
 {
 	struct job_live *live = watch->live;
 	unsigned asked = atomic_load(&live->status_asked);
@@ -193,50 +171,28 @@ static void tell_counters(struct job_watch *watch)
 	atomic_store(&live->status_answered, asked);
 }
 
-static void look(struct job_watch *watch)
-{
-	uint64_t now;
-
-	watch->stats.size = sizeof(watch->stats);
-	nvs_aio_get_stats(watch->aio, &watch->stats);
-	now = clock_ns();
-	if (is_due(&watch->live_beat, now))
-		tell_counters(watch);
-	if (is_due(&watch->sample_beat, now))
-		sample(watch, now);
-}
-
-static uint64_t next_look(const struct job_watch *watch)
-{
-	uint64_t live = watch->live_beat.next_ns, sample = watch->sample_beat.next_ns;
-
-	return live < sample ? live : sample;
-}
-
-static void *keep_looking(void *arg)
+/* Counters are published at each multiple of LIVE_NS, and sampled at each SAMPLE_TICKS of these. */
+static void *take_samples(void *arg)
 {
 	struct job_watch *watch = arg;
+	uint64_t started = watch->from.started_ns, ticks = 0, now = started;
 
-	pthread_mutex_lock(&watch->lock);
-	while (!watch->ending) {
-		uint64_t next = next_look(watch);
-		struct timespec until = {.tv_sec = (time_t)(next / 1000000000u),
-					 .tv_nsec = (long)(next % 1000000000u)};
+	for (;;) {
+		uint64_t next = started + ((now - started) / LIVE_NS + 1) * LIVE_NS;
+		const struct timespec until = {.tv_sec = (time_t)(next / 1000000000u),
+					       .tv_nsec = (long)(next % 1000000000u)};
 
-		if (clock_ns() < next &&
-		    pthread_cond_timedwait(&watch->changed, &watch->lock, &until) != ETIMEDOUT)
+		if (!sem_clockwait(&watch->ending, CLOCK_MONOTONIC, &until))
+			return NULL;
+		if (errno != ETIMEDOUT)
 			continue;
-		pthread_mutex_unlock(&watch->lock);
-		look(watch);
-		pthread_mutex_lock(&watch->lock);
+		nvs_aio_get_stats(watch->aio, &watch->stats);
+		now = clock_ns();
+		publish_counters(watch);
+		if ((now - started) / LIVE_NS / SAMPLE_TICKS != ticks / SAMPLE_TICKS)
+			add_samples(watch, now);
+		ticks = (now - started) / LIVE_NS;
 	}
-	pthread_mutex_unlock(&watch->lock);
-	return NULL;
-}
-
-static struct beat beat_from(uint64_t now, uint64_t every_ns)
-{
-	return (struct beat){.every_ns = every_ns, .next_ns = now + every_ns};
 }
 
 void job_measures(struct job_watch *watch, struct nvs_aio *aio, struct nvs_engine *engine,
@@ -250,62 +206,39 @@ void job_measures(struct job_watch *watch, struct nvs_aio *aio, struct nvs_engin
 		return;
 	watch->aio = aio;
 	watch->from = *from;
+	watch->stats.size = sizeof(watch->stats);
 	gettimeofday(&unix_time, NULL);
 	watch->started_unix_ms = (uint64_t)unix_time.tv_sec * 1000u +
 				 (uint64_t)unix_time.tv_usec / 1000u;
 	watch->sampled_ns = from->started_ns;
-	watch->live_beat = beat_from(from->started_ns, LIVE_NS);
-	watch->sample_beat = beat_from(from->started_ns, SAMPLE_NS);
 	atomic_store(&watch->live->measuring_since_ns, from->started_ns);
 	begin_phase(watch, JOB_MEASURING, watch->job->options.runtime_ms);
-	rc = pthread_create(&watch->thread, NULL, keep_looking, watch);
+	rc = pthread_create(&watch->thread, NULL, take_samples, watch);
 	watch->sampling = !rc;
 	if (rc)
 		say("cannot start the thread for samples and status: %s", strerror(rc));
 }
 
-static void end_thread(struct job_watch *watch)
-{
-	pthread_mutex_lock(&watch->lock);
-	watch->ending = true;
-	pthread_cond_signal(&watch->changed);
-	pthread_mutex_unlock(&watch->lock);
-	pthread_join(watch->thread, NULL);
-	watch->sampling = false;
-}
-
 void job_measured(struct job_watch *watch, struct bench_result *result)
 {
-	uint64_t now;
-
 	if (!watch)
 		return;
-	if (watch->sampling)
-		end_thread(watch);
-	now = watch->from.started_ns + result->window_ns;
-	watch->stats.size = sizeof(watch->stats);
+	if (watch->sampling) {
+		sem_post(&watch->ending);
+		pthread_join(watch->thread, NULL);
+		watch->sampling = false;
+	}
 	nvs_aio_get_stats(watch->aio, &watch->stats);
 	/* A measurement shorter than a window is its only sample. */
 	if (!watch->iops[NVS_READ].n && !watch->iops[NVS_WRITE].n)
-		sample(watch, now);
+		add_samples(watch, watch->from.started_ns + result->window_ns);
 	put_samples(watch, result);
-	tell_counters(watch);
+	publish_counters(watch);
 	put_status(watch, &watch->live->measured);
 	atomic_store(&watch->live->phase, JOB_MEASURED);
 }
 
 /* ---- From opening to closing */
-
-static void make_lock(struct job_watch *watch)
-{
-	pthread_condattr_t attributes;
-
-	pthread_condattr_init(&attributes);
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	pthread_mutex_init(&watch->lock, NULL);
-	pthread_cond_init(&watch->changed, &attributes);
-	pthread_condattr_destroy(&attributes);
-}
 
 struct job_watch *job_watch_open(const struct bench_job *job, struct job_live *live, int channel)
 {
@@ -316,13 +249,12 @@ struct job_watch *job_watch_open(const struct bench_job *job, struct job_live *l
 	watch->job = job;
 	watch->live = live;
 	watch->channel = channel;
-	make_lock(watch);
+	sem_init(&watch->ending, 0, 0);
 	return watch;
 }
 
 void job_watch_close(struct job_watch *watch)
 {
-	pthread_cond_destroy(&watch->changed);
-	pthread_mutex_destroy(&watch->lock);
+	sem_destroy(&watch->ending);
 	free(watch);
 }

@@ -10,43 +10,6 @@
 #define COLUMN 26 /* column in which an option's text begins */
 #define WIDTH  80 /* columns of a terminal */
 
-/* Writes "a|b|c" from that column on, in lines of at most WIDTH. Returns WIDTH after several. */
-static int write_choices(FILE *file, const char *const *choices, int column)
-{
-	int indent = column, widest = 0;
-
-	for (unsigned i = 0; choices[i]; i++) {
-		int length = (int)strlen(choices[i]);
-
-		if (i && column + 1 + length >= WIDTH) {
-			fprintf(file, "|\n%*s", indent, "");
-			column = indent;
-			widest = WIDTH;
-		} else if (i) {
-			fputc('|', file);
-			column++;
-		}
-		fputs(choices[i], file);
-		column += length;
-	}
-	return widest > column ? widest : column;
-}
-
-/*
- * Writes "  --name ARGUMENT", or a key of job files without dashes. Returns the number of
- * columns.
- */
-static int write_heading(FILE *file, const struct option_spec *spec)
-{
-	int n = fprintf(file, "  %s%s", spec->scope == OPTION_OF_FILE ? "" : "--", spec->name);
-
-	if (!spec->argument)
-		return n;
-	n += fprintf(file, " ");
-	return spec->choices ? write_choices(file, spec->choices, n)
-			     : n + fprintf(file, "%s", spec->argument);
-}
-
 /* Fills lines of at most WIDTH columns from `indent` on; an empty line separates paragraphs. */
 static void write_wrapped(FILE *file, const char *text, size_t indent)
 {
@@ -70,19 +33,32 @@ static void write_wrapped(FILE *file, const char *text, size_t indent)
 	fputc('\n', file);
 }
 
+/* Writes "  --name a|b|c" or "  --name ARGUMENT", without dashes for a key of job files, and what it
+ * does. */
 static void write_option(FILE *file, const struct option_spec *spec)
 {
-	int n = write_heading(file, spec);
+	const char *dashes = spec->scope == OPTION_OF_FILE ? "" : "--", *alias;
+	int column = fprintf(file, "  %s%s", dashes, spec->name), indent = column + 1;
+	bool several = false; /* lines */
 
-	if (n > COLUMN - 2) {
-		fputc('\n', file);
-		n = 0;
+	if (spec->argument && !spec->choices)
+		column += fprintf(file, " %s", spec->argument);
+	for (unsigned i = 0; spec->choices && spec->choices[i]; i++) {
+		bool wraps = i && column + 1 + (int)strlen(spec->choices[i]) >= WIDTH;
+
+		if (wraps)
+			column = fprintf(file, "|\n%*s", indent, "") - 2;
+		column += fprintf(file, "%s%s", wraps ? "" : i ? "|" : " ", spec->choices[i]);
+		several |= wraps;
 	}
-	fprintf(file, "%*s", COLUMN - n, "");
+	if (several || column > COLUMN - 2) {
+		fputc('\n', file);
+		column = 0;
+	}
+	fprintf(file, "%*s", COLUMN - column, "");
 	write_wrapped(file, spec->help, COLUMN);
-	for (const char *const *alias = spec->aliases; alias && *alias; alias++)
-		fprintf(file, "%*salso %s%s\n", COLUMN, "",
-			spec->scope == OPTION_OF_FILE ? "" : "--", *alias);
+	for (unsigned k = 1; (alias = option_name(spec, k)); k++)
+		fprintf(file, "%*salso %s%s\n", COLUMN, "", dashes, alias);
 }
 
 /* Writes the command-line options, or, under a title, the keys that only job files have. */

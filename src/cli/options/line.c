@@ -1,184 +1,140 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The command line, on getopt_long: names and aliases with - or _, unique abbreviations, and the
- * error messages for unknown names.
+ * The command line: --name=value or --name value, where a name is an option's or an alias, with - or
+ * _, or the beginning of one option's names; -h; and operands anywhere, which -- ends options for.
  */
 #include <assert.h>
 #include <errno.h>
-#include <getopt.h>
 #include <string.h>
 
-#include "base/nearest.h"
 #include "cli/commands.h"
-#include "cli/options/values.h"
+#include "cli/options/options.h"
 
-/* getopt's value for option i, distinct from '?' and ':'. */
-#define VALUE(i)  (1000 + (int)(i))
-#define HELP	  999
-#define NAMES_MAX (3 * OPTIONS_MAX)
-#define NAME_MAX  32
+static const struct option_spec help = {.name = "help", .type = OPTION_FLAG};
 
-/* getopt_long's options: a name with - or _ needs an entry for each spelling. */
-struct line_names {
-	struct option options[NAMES_MAX + 1]; /* ended by one without a name */
-	char text[NAMES_MAX][NAME_MAX];
-	unsigned n;
-};
-
-static void spell(char text[NAME_MAX], const char *name, char dash)
+/* Whether the name begins with the n typed letters. */
+static bool begins_with(const char *name, const char *typed, size_t n)
 {
-	size_t i = 0;
-
-	assert(strlen(name) < NAME_MAX);
-	for (; name[i]; i++)
-		text[i] = name[i] == '-' || name[i] == '_' ? dash : name[i];
-	text[i] = '\0';
+	for (size_t i = 0; i < n; i++)
+		if ((name[i] == '_' ? '-' : name[i]) != (typed[i] == '_' ? '-' : typed[i]))
+			return false;
+	return true;
 }
 
-static void add_name(struct line_names *names, const char *name, int has_arg, int value)
+/* The option of the n typed letters, or NULL; `several` gets the names that they may stand for. */
+static const struct option_spec *find_typed(const struct command_spec *command, const char *typed,
+					    size_t n, char several[512])
 {
-	for (unsigned spelling = 0; spelling < (strpbrk(name, "-_") ? 2 : 1); spelling++) {
-		assert(names->n < NAMES_MAX);
-		spell(names->text[names->n], name, "-_"[spelling]);
-		names->options[names->n] = (struct option){
-			.name = names->text[names->n], .has_arg = has_arg, .val = value};
-		names->n++;
+	const struct option_spec *found = NULL;
+	bool ambiguous = false;
+	const char *name;
+
+	*several = '\0';
+	for (unsigned i = 0; n && i <= command->noptions; i++) {
+		const struct option_spec *spec = i < command->noptions ? &command->options[i]
+								       : &help;
+
+		for (unsigned k = 0; (name = option_name(spec, k)); k++) {
+			if (spec->scope == OPTION_OF_FILE || !begins_with(name, typed, n))
+				continue;
+			if (!name[n])
+				return spec;
+			snprintf(several + strlen(several), 512 - strlen(several), "%s--%s",
+				 *several ? ", " : "", name);
+			ambiguous |= found && found != spec;
+			found = spec;
+		}
 	}
+	return ambiguous ? NULL : found;
 }
 
-static void fill_names(const struct command_spec *command, struct line_names *names)
+/* `argument` begins with one or two dashes, and its name is none. */
+static int refuse_name(const struct command_spec *command, char *argument, const char *several)
 {
-	assert(command->noptions <= OPTIONS_MAX);
-	memset(names, 0, sizeof(*names));
-	for (unsigned i = 0; i < command->noptions; i++) {
-		const struct option_spec *spec = &command->options[i];
-		int has_arg = spec->type == OPTION_FLAG ? optional_argument : required_argument;
-
-		if (spec->scope == OPTION_OF_FILE)
-			continue;
-		add_name(names, spec->name, has_arg, VALUE(i));
-		for (const char *const *alias = spec->aliases; alias && *alias; alias++)
-			add_name(names, *alias, has_arg, VALUE(i));
-	}
-	add_name(names, "help", no_argument, HELP);
-}
-
-/* The names of the last command that was asked for: a process has one. */
-static const struct line_names *names_of(const struct command_spec *command)
-{
-	static const struct command_spec *filled;
-	static struct line_names cache;
-
-	if (filled != command)
-		fill_names(command, &cache);
-	filled = command;
-	return &cache;
-}
-
-/* Writes the names that begin with `start` as "--a, --b". Returns their number. */
-static unsigned begin_with(const struct line_names *names, const char *start, char *text,
-			   size_t nbytes)
-{
-	unsigned matches = 0;
-
-	*text = '\0';
-	for (unsigned i = 0; i < names->n; i++)
-		if (!strchr(names->text[i], '_') && !strncmp(names->text[i], start, strlen(start)))
-			snprintf(text + strlen(text), nbytes - strlen(text), "%s--%s",
-				 matches++ ? ", " : "", names->text[i]);
-	return matches;
-}
-
-/* The argument that getopt refused: of an unknown letter with more behind it, it is still there. */
-static const char *refused_argument(char **argv)
-{
-	const char *last = argv[optind - 1];
-	bool letter = optopt > 0 && optopt < HELP;
-
-	return letter && (last[0] != '-' || last[1] != optopt || last[2]) ? argv[optind] : last;
-}
-
-/* getopt returned '?': an unknown name, an ambiguous one, or a value for an option without one. */
-static int say_unknown(const struct command_spec *command, const struct line_names *names,
-		       const char *typed)
-{
-	const char *spellings[NAMES_MAX], *nearest, *instead;
+	const char *name = argument + strspn(argument, "-"), *instead, *nearest;
 	const struct option_spec *spec;
-	char text[128], several[512];
-	const char *bare;
-	unsigned matches;
 
-	snprintf(text, sizeof(text), "%.*s", (int)strcspn(typed, "="), typed);
-	for (char *letter = text; *letter; letter++)
-		*letter = *letter == '_' ? '-' : *letter;
-	bare = text + strspn(text, "-");
-	for (unsigned i = 0; i < names->n; i++)
-		spellings[i] = names->text[i];
-	matches = bare == text + 2 ? begin_with(names, bare, several, sizeof(several)) : 0;
-	spec = options_find(command, bare);
-	if (matches == 1)
-		say("%s takes no value", text);
-	else if (matches > 1)
-		say("%s is ambiguous: %s", text, several);
-	else if ((instead = options_instead_of(command, bare)))
-		say("%s is no longer an option of %s: %s", text, command->name, instead);
+	argument[strcspn(argument, "=")] = '\0';
+	spec = options_find(command, name);
+	if (*several)
+		say("%s is ambiguous: %s", argument, several);
+	else if ((instead = options_instead_of(command, name)))
+		say("%s is no longer an option of %s: %s", argument, command->name, instead);
 	else if (spec && spec->scope == OPTION_OF_FILE)
-		say("%s is only a key of job files", text);
-	else if ((nearest = nearest_name(bare, spellings, names->n)))
-		say("%s is not an option of %s; did you mean --%s?", text, command->name, nearest);
+		say("%s is only a key of job files", argument);
+	else if ((nearest = options_nearest(command, name, OPTION_OF_FILE)))
+		say("%s is not an option of %s; did you mean --%s?", argument, command->name,
+		    nearest);
 	else
-		say("%s is not an option of %s; see nvswap %s --help", text, command->name,
+		say("%s is not an option of %s; see nvswap %s --help", argument, command->name,
 		    command->name);
 	return -EINVAL;
 }
 
-static int store_typed(const struct command_spec *command, unsigned i, const char *text,
-		       void *values, struct options_given *given)
+/* Takes argv[*i], and its value, which may be the next. */
+static int take_option(const struct command_spec *command, char **argv, int *i, void *values,
+		       struct options_given *given)
 {
-	struct option_source source = {.spec = &command->options[i], .text = text};
+	char *argument = argv[*i], *value = strchr(argument, '='), several[512] = "";
+	const struct option_spec *spec = NULL;
+	size_t length = value ? (size_t)(value - argument) : strlen(argument);
+	struct option_source source;
 
-	assert(i < command->noptions);
-	given->text[i] = text ? text : "1";
-	return option_store(&source, (char *)values + command->options[i].offset);
-}
-
-static int take_operands(const struct command_spec *command, int argc, char **argv,
-			 struct options_given *given)
-{
-	if (optind < argc && !command->operand) {
-		say("%s takes no arguments beside options, and got %s", command->name,
-		    argv[optind]);
+	if (!strcmp(argument, "-h"))
+		return OPTIONS_HELP;
+	if (argument[1] == '-')
+		spec = find_typed(command, argument + 2, length - 2, several);
+	if (!spec)
+		return refuse_name(command, argument, several);
+	if (spec == &help && value)
+		say("--help takes no value");
+	if (spec == &help)
+		return value ? -EINVAL : OPTIONS_HELP;
+	if (!value && spec->type != OPTION_FLAG && !argv[*i + 1]) {
+		say("%s needs a value; see nvswap %s --help", argument, command->name);
 		return -EINVAL;
 	}
-	given->operands = argv + optind;
-	given->noperands = (unsigned)(argc - optind);
+	source = (struct option_source){.spec = spec, .text = value ? value + 1 : NULL};
+	if (!value && spec->type != OPTION_FLAG)
+		source.text = argv[++*i];
+	given->text[spec - command->options] = source.text ? source.text : "1";
+	return option_store(&source, (char *)values + spec->offset);
+}
+
+static int check_exclusions(const struct command_spec *command, const struct options_given *given)
+{
+	const struct option_spec *specs = command->options;
+
+	for (unsigned i = 0; i < command->noptions; i++)
+		for (unsigned j = 0; j < i && given->text[i]; j++)
+			if (given->text[j] && options_exclude(&specs[i], &specs[j])) {
+				say("--%s and --%s exclude each other: give one of them",
+				    specs[i].name, specs[j].name);
+				return -EINVAL;
+			}
 	return 0;
 }
 
 int options_parse(const struct command_spec *command, int argc, char **argv, void *values,
 		  struct options_given *given)
 {
-	const struct line_names *names = names_of(command);
-	int value, rc = 0;
+	bool ended = false; /* options, by -- */
+	int rc = 0;
 
-	memset(given, 0, sizeof(*given));
-	opterr = 0;
-	optind = 0; /* also resets getopt's place within an argument */
-	while (!rc && (value = getopt_long(argc, argv, ":h", names->options, NULL)) != -1) {
-		if (value == 'h' || value == HELP)
-			return OPTIONS_HELP;
-		if (value == '?') {
-			rc = say_unknown(command, names, refused_argument(argv));
-		} else if (value == ':') {
-			say("%s needs a value; see nvswap %s --help", argv[optind - 1],
-			    command->name);
-			rc = -EINVAL;
-		} else {
-			rc = store_typed(command, (unsigned)(value - VALUE(0)), optarg, values,
-					 given);
-		}
+	assert(command->noptions <= OPTIONS_MAX);
+	*given = (struct options_given){.operands = argv + 1};
+	for (int i = 1; i < argc && !rc; i++) {
+		if (ended || argv[i][0] != '-' || !argv[i][1])
+			given->operands[given->noperands++] = argv[i];
+		else if (!strcmp(argv[i], "--"))
+			ended = true;
+		else
+			rc = take_option(command, argv, &i, values, given);
 	}
-	if (!rc)
-		rc = take_operands(command, argc, argv, given);
-	return rc ? rc : options_check_exclusions(command, given, NULL);
+	if (!rc && given->noperands && !command->operand) {
+		say("%s takes no arguments beside options, and got %s", command->name,
+		    given->operands[0]);
+		return -EINVAL;
+	}
+	return rc ? rc : check_exclusions(command, given);
 }

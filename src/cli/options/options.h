@@ -22,10 +22,8 @@ enum option_type {
 	OPTION_CHOICE,	 /* unsigned, index into choices */
 	OPTION_STRING,	 /* const char *, not empty */
 	OPTION_LIST,	 /* struct option_list; given several times, or separated by : */
-	OPTION_MIX, /* struct option_mix, fio's bssplit: 64k/70:1m/30; sizes without a share divide
-		       the rest of 100 equally */
-	OPTION_CHOICES, /* unsigned, a bit per choice: normal,json */
-	OPTION_PERCENT, /* double, 0 to 100: 2, 0.5 */
+	OPTION_CHOICES,	 /* unsigned, a bit per choice: normal,json */
+	OPTION_PERCENT,	 /* double, 0 to 100: 2, 0.5 */
 };
 
 /* Where an option may be given. */
@@ -34,14 +32,6 @@ enum option_scope {
 	OPTION_OF_RUN,	/* on the command line and in [global] */
 	OPTION_OF_LINE, /* on the command line alone */
 	OPTION_OF_FILE, /* in a job file alone, any section: stonewall, new_group */
-};
-
-#define OPTION_MIX_MAX 64
-
-struct option_mix {
-	uint64_t nbytes[OPTION_MIX_MAX];
-	double percent[OPTION_MIX_MAX]; /* 100 together */
-	unsigned n;			/* 0: none was given */
 };
 
 struct option_list {
@@ -68,7 +58,8 @@ struct option_spec {
 	/* values that are refused with a hint, also with a suffix as in randread:8; or NULL */
 	const struct option_gone *elsewhere;
 	const char *const *excludes; /* options it excludes, ended by NULL; or NULL */
-	const char *help;	     /* shown wrapped; a line break is a blank */
+	unsigned modes;	  /* of bench: a bit for each rw with which it has an effect; 0: all */
+	const char *help; /* shown wrapped; a line break is a blank */
 	enum option_scope scope;
 	const char *const *aliases; /* other names, ended by NULL; or NULL */
 };
@@ -98,8 +89,8 @@ struct options_given {
 enum { OPTIONS_HELP = 1 };
 /*
  * Parses the arguments after argv[0] into *values, which must hold the defaults. Returns 0;
- * OPTIONS_HELP for --help; -EINVAL after printing the reason. Moves operands behind options in
- * argv.
+ * OPTIONS_HELP for --help; -EINVAL after printing the reason. Moves operands to the beginning of
+ * argv, and cuts the texts of lists.
  */
 int options_parse(const struct command_spec *command, int argc, char **argv, void *values,
 		  struct options_given *given);
@@ -108,27 +99,73 @@ int options_help(const struct command_spec *command);
 
 /* The option of that name or alias, or NULL. */
 const struct option_spec *options_find(const struct command_spec *command, const char *name);
-
+/* The nearest name of an option that is not of the scope; or NULL. */
+const char *options_nearest(const struct command_spec *command, const char *name,
+			    enum option_scope without);
 /* What to use in place of an option that is gone; NULL: there was none of that name. */
 const char *options_instead_of(const struct command_spec *command, const char *name);
+bool options_exclude(const struct option_spec *a, const struct option_spec *b);
+
+/* Writes "a, b and c" from names that end with NULL. Returns their number. */
+unsigned join_names(const char *const *names, char text[384]);
+/* Whether the names are equal, with - and _ equal. */
+bool option_names_equal(const char *a, const char *b);
+/* The name, and from k = 1 on its aliases; NULL after them. */
+static inline const char *option_name(const struct option_spec *spec, unsigned k)
+{
+	return !k ? spec->name : spec->aliases ? spec->aliases[k - 1] : NULL;
+}
 
 /*
  * Sets an option from a job file; value NULL is a bare key. Options that it excludes get their
  * defaults back. Returns -ENOENT, silently, for an unknown name; -EINVAL after printing the reason,
- * which begins with `where` ("jobs.ini:12"). Keeps a pointer to the value's text.
+ * which begins with `where` ("jobs.ini:12"). Keeps a pointer to the value's text, and cuts that of
+ * a list.
  */
-int options_set(const struct command_spec *command, const char *key, const char *value,
-		const char *where, void *values, struct options_given *given);
+int options_set(const struct command_spec *command, const char *key, char *value, const char *where,
+		void *values, struct options_given *given);
 
-/* Copies the options given in *from over those in *to, as options_set does. */
-void options_copy(const struct command_spec *command, const void *from,
-		  const struct options_given *from_given, void *to, struct options_given *to_given);
+/* Within the parser: an option's text and where it was given. */
+struct option_source {
+	const struct option_spec *spec;
+	const char *where; /* file and line; NULL: the command line */
+	char *text;	   /* NULL: none */
+};
+/* Stores the value at `at`. -EINVAL after printing the reason. */
+int option_store(const struct option_source *source, void *at);
+/* Size of the stored value. */
+size_t option_value_bytes(enum option_type type);
 
-/* Returns -EINVAL after printing the reason if two given options exclude each other. */
-int options_check_exclusions(const struct command_spec *command, const struct options_given *given,
-			     const char *where);
+struct unit {
+	const char *name; /* in any case; NULL ends the table */
+	uint64_t factor;
+};
+extern const struct unit size_units[], time_units[]; /* of bytes; of nanoseconds */
+/* Reads "4k" or "2.5e3ms". False: no number with such a unit, not whole, or above 64 bits. */
+bool read_amount(const char *text, const struct unit *units, uint64_t *value);
 
-/* Frees the texts of lists; their items become invalid. */
-void options_forget_lists(void);
+/* --output-format and --output of the commands that write one report, as text or JSON. */
+enum report_format { REPORT_NORMAL, REPORT_JSON };
+
+struct report_options {
+	unsigned format;    /* enum report_format */
+	const char *output; /* a file; NULL: standard output */
+};
+
+extern const char *const report_formats[];
+
+/* The two rows of a table of options; `place` is the offset of a struct report_options. */
+#define REPORT_OPTIONS(place)                                                                      \
+	{.name = "output-format",                                                                  \
+	 .argument = "FORMAT",                                                                     \
+	 .type = OPTION_CHOICE,                                                                    \
+	 .offset = (place) + offsetof(struct report_options, format),                              \
+	 .choices = report_formats,                                                                \
+	 .help = "normal (the default) or json"},                                                  \
+	{                                                                                          \
+		.name = "output", .argument = "FILE", .type = OPTION_STRING,                       \
+		.offset = (place) + offsetof(struct report_options, output),                       \
+		.help = "write the report to FILE instead of standard output",                     \
+	}
 
 #endif

@@ -8,10 +8,10 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "cli/jobs/measure.h"
 #include "cli/jobs/watch.h"
 #include "cli/modes/engine.h"
@@ -36,9 +36,8 @@ struct replay {
 	const struct model *model;
 	struct pattern pattern;
 	struct bench_engine opened;
-	struct contents *contents;   /* by tensor */
-	uint64_t asked;		     /* bytes that calls requested, for the progress */
-	struct nvs_error difference; /* the first difference that --verify found */
+	struct contents *contents; /* by tensor */
+	uint64_t asked;		   /* bytes that calls requested, for the progress */
 	struct job_watch *watch;
 	struct bench_result *result;
 };
@@ -84,15 +83,14 @@ int replay_check_pool(const struct bench_job *job, struct nvs_error *error)
 
 	if (most <= pool)
 		return 0;
-	snprintf(error->text, sizeof(error->text),
-		 "the accesses have %" PRIu64
-		 " bytes in use at once, more than the pool of %" PRIu64 ": give --pool %" PRIu64
-		 " or more",
-		 most, pool, most);
-	return -E2BIG;
+	return error_set(error, -E2BIG,
+			 "the accesses have %" PRIu64
+			 " bytes in use at once, more than the pool of "
+			 "%" PRIu64 ": give --pool %" PRIu64 " or more",
+			 most, pool, most);
 }
 
-/* ---- Contents ---- */
+/* ---- Calls ---- */
 
 static int fill(struct replay *replay, size_t tensor)
 {
@@ -105,86 +103,11 @@ static int fill(struct replay *replay, size_t tensor)
 	return rc;
 }
 
-static int compare(struct replay *replay, size_t tensor)
-{
-	struct bench_result *result = replay->result;
-	uint64_t from = thread_cpu_ns();
-	struct nvs_error error = {.size = sizeof(error)};
-	int rc = pattern_compare(&replay->pattern, tensor, replay->contents[tensor].generation,
-				 nvs_tensor_data(replay->opened.tensors[tensor]), &error);
-
-	result->data_us += (thread_cpu_ns() - from) / 1000;
-	result->verified_bytes += replay->model->tensors[tensor].nbytes;
-	if (rc == -EBADMSG && !result->verify_errors++)
-		replay->difference = error;
-	if (rc && rc != -EBADMSG)
-		result->error = error;
-	return rc == -EBADMSG ? 0 : rc;
-}
-
-/* ---- Pins ---- */
-
 static struct contents *contents_of(const struct replay *replay, const struct call *call, size_t i)
 {
 	return &replay->contents[call->of[i].tensor];
 }
 
-/* The last pin of the call's i-th tensor, or 0. */
-static uint64_t last_pin(const struct replay *replay, const struct call *call, size_t i)
-{
-	const struct contents *contents = contents_of(replay, call, i);
-
-	return contents->npins ? contents->pins[contents->npins - 1] : 0;
-}
-
-/* How many of the call's tensors, from the i-th, have the same last pin. */
-static size_t pinned_together(const struct replay *replay, const struct call *call, size_t i)
-{
-	uint64_t pin = last_pin(replay, call, i);
-	size_t n = 1;
-
-	while (i + n < call->n && last_pin(replay, call, i + n) == pin)
-		n++;
-	return n;
-}
-
-/* Makes room for one more pin of each of the call's tensors. */
-static int reserve_pins(struct replay *replay, const struct call *call)
-{
-	for (size_t i = 0; i < call->n; i++) {
-		struct contents *contents = contents_of(replay, call, i);
-		size_t max = 2 * contents->pins_max + 1;
-		uint64_t *pins;
-
-		if (contents->npins < contents->pins_max)
-			continue;
-		pins = realloc(contents->pins, max * sizeof(*pins));
-		if (!pins)
-			return -ENOMEM;
-		contents->pins = pins;
-		contents->pins_max = max;
-	}
-	return 0;
-}
-
-static void push_pin(struct replay *replay, const struct call *call, uint64_t pin)
-{
-	for (size_t i = 0; i < call->n; i++) {
-		struct contents *contents = contents_of(replay, call, i);
-
-		contents->pins[contents->npins++] = pin;
-	}
-}
-
-static void free_pins(struct replay *replay)
-{
-	for (size_t i = 0; i < replay->model->n && replay->contents; i++)
-		free(replay->contents[i].pins);
-}
-
-/* ---- Calls ---- */
-
-/* If no I/O is in flight, a wait for room could only be ended by a later release of this list. */
 static int begin_use(struct replay *replay, const struct call *call)
 {
 	struct nvs_engine *engine = replay->opened.engine;
@@ -192,70 +115,72 @@ static int begin_use(struct replay *replay, const struct call *call)
 	struct nvs_engine_stats stats = {.size = sizeof(stats), .busy_ns = UINT64_MAX};
 	bool lease = call->of->call == ACCESS_LEASE;
 	uint64_t from, busy_ns, pin = 0;
-	int rc = reserve_pins(replay, call);
+	int rc;
 
-	if (rc)
-		return rc;
-	for (size_t i = 0; i < call->n; i++)
-		contents_of(replay, call, i)->state = lease ? LEASED : READING;
+	for (size_t i = 0; i < call->n; i++) {
+		struct contents *contents = contents_of(replay, call, i);
+		size_t max = 2 * contents->pins_max + 1;
+
+		contents->state = lease ? LEASED : READING;
+		if (contents->npins == contents->pins_max) {
+			uint64_t *pins = realloc(contents->pins, max * sizeof(*pins));
+
+			if (!pins)
+				return -ENOMEM;
+			contents->pins = pins;
+			contents->pins_max = max;
+		}
+	}
+	/* Without I/O in flight only a later release of this list could end a wait for room. */
 	do {
 		from = clock_ns();
 		busy_ns = stats.busy_ns;
 		rc = (lease ? nvs_tensor_pin : nvs_tensor_swap_in)(engine, call->tensors, call->n,
 								   ROOM_WAIT_MS, &pin, error);
-		if (!rc)
-			push_pin(replay, call, pin);
+		for (size_t i = 0; i < call->n && !rc; i++) {
+			struct contents *contents = contents_of(replay, call, i);
+
+			contents->pins[contents->npins++] = pin;
+		}
 		if (rc != -ETIMEDOUT || clock_ns() - from < ROOM_WAIT_MS * UINT64_C(1000000))
 			return rc;
 		if (stop_signal())
 			return -EINTR;
 		nvs_engine_get_stats(engine, &stats);
 	} while (stats.busy_ns != busy_ns);
-	snprintf(error->text, sizeof(error->text),
-		 "the pool of %" PRIu64 " bytes has no room for the next tensors beside those in "
-		 "use: give a larger --pool",
-		 stats.pool.bytes);
-	return -ENOBUFS;
+	return error_set(error, -ENOBUFS,
+			 "the pool of %" PRIu64 " bytes has no room for the next tensors beside "
+			 "those in use: give a larger --pool",
+			 stats.pool.bytes);
 }
 
 static int wait_for(struct replay *replay, const struct call *call)
 {
+	struct bench_result *result = replay->result;
 	int rc = 0;
 
-	for (size_t i = 0, n; i < call->n && !rc; i += n) {
-		n = pinned_together(replay, call, i);
-		rc = nvs_tensor_wait(replay->opened.engine, call->tensors + i, n,
-				     last_pin(replay, call, i), -1, &replay->result->error);
+	for (size_t i = 0; i < call->n && !rc; i++) {
+		const struct contents *contents = contents_of(replay, call, i);
+
+		rc = nvs_tensor_wait(replay->opened.engine, call->tensors + i, 1,
+				     contents->npins ? contents->pins[contents->npins - 1] : 0, -1,
+				     &result->error);
 	}
 	for (size_t i = 0; i < call->n && !rc; i++) {
 		struct contents *contents = contents_of(replay, call, i);
+		uint64_t from = thread_cpu_ns();
 
-		if (contents->state != READING)
-			continue;
-		contents->state = LANDED;
-		if (replay->options->verify)
-			rc = compare(replay, call->of[i].tensor);
+		if (contents->state == READING && replay->options->verify)
+			rc = bench_engine_compare(&replay->opened, &replay->pattern,
+						  call->of[i].tensor, 1, contents->generation,
+						  result);
+		if (contents->state == READING)
+			contents->state = LANDED;
+		result->data_us += (thread_cpu_ns() - from) / 1000;
 	}
 	return rc;
 }
 
-static int end_pins(struct replay *replay, const struct call *call, enum nvs_how how)
-{
-	int rc = 0;
-
-	for (size_t i = 0, n; i < call->n && !rc; i += n) {
-		n = pinned_together(replay, call, i);
-		rc = nvs_tensor_release(replay->opened.engine, call->tensors + i, n,
-					last_pin(replay, call, i), how, &replay->result->error);
-	}
-	for (size_t i = 0; i < call->n; i++)
-		contents_of(replay, call, i)->npins--;
-	return rc;
-}
-
-/*
- * The program may have skipped the wait for a tensor that had landed already; here it may not have.
- */
 static int release(struct replay *replay, const struct call *call)
 {
 	bool dirty = call->of->call == ACCESS_RELEASE_DIRTY, reading = false;
@@ -263,6 +188,7 @@ static int release(struct replay *replay, const struct call *call)
 
 	for (size_t i = 0; i < call->n; i++)
 		reading |= contents_of(replay, call, i)->state == READING;
+	/* The program may have skipped the wait for a tensor that had landed; it may not have here. */
 	if (reading)
 		rc = wait_for(replay, call);
 	for (size_t i = 0; i < call->n && !rc; i++) {
@@ -272,7 +198,14 @@ static int release(struct replay *replay, const struct call *call)
 		if (dirty && (replay->options->verify || !contents->generation))
 			rc = fill(replay, call->of[i].tensor);
 	}
-	return rc ? rc : end_pins(replay, call, dirty ? NVS_DIRTY : NVS_CLEAN);
+	for (size_t i = 0; i < call->n && !rc; i++) {
+		struct contents *contents = contents_of(replay, call, i);
+
+		rc = nvs_tensor_release(replay->opened.engine, call->tensors + i, 1,
+					contents->pins[--contents->npins],
+					dirty ? NVS_DIRTY : NVS_CLEAN, &replay->result->error);
+	}
+	return rc;
 }
 
 static int make_call(struct replay *replay, const struct call *call)
@@ -304,31 +237,19 @@ static int make_call(struct replay *replay, const struct call *call)
 
 /* ---- The run ---- */
 
-/* Makes a call when its time has come; the list began at `since_ns` on the program's clock. */
-static int call_in_time(struct replay *replay, const struct call *call, uint64_t since_ns)
-{
-	struct replay_figures *figures = &replay->result->replay;
-	uint64_t from, data_us = replay->result->data_us;
-	int rc;
-
-	if (replay->options->pace == PACE_RECORDED)
-		job_sleep_until(since_ns + call->of->at_ns + figures->stall_ns);
-	from = clock_ns();
-	rc = make_call(replay, call);
-	if (call->of->call <= ACCESS_WAIT)
-		figures->stall_ns += clock_ns() - from - (replay->result->data_us - data_us) * 1000;
-	figures->calls++;
-	return rc;
-}
-
+/* Makes each call when its time has come on the program's clock. */
 static int perform_list(struct replay *replay, struct nvs_tensor **tensors, uint64_t loop)
 {
+	struct bench_result *result = replay->result;
+	struct replay_figures *figures = &result->replay;
 	const struct access_list *list = replay->list;
-	uint64_t since_ns = clock_ns() - replay->result->replay.stall_ns;
+	uint64_t since_ns = clock_ns() - figures->stall_ns;
 	int rc = 0;
 
 	for (size_t i = 0; i < list->n && !rc;) {
 		struct call call = {.of = &list->accesses[i], .tensors = tensors};
+		bool waits = call.of->call <= ACCESS_WAIT;
+		uint64_t from, data_us = result->data_us;
 
 		do {
 			size_t tensor = list->accesses[i++].tensor;
@@ -338,7 +259,15 @@ static int perform_list(struct replay *replay, struct nvs_tensor **tensors, uint
 						 ? replay->model->tensors[tensor].nbytes
 						 : 0;
 		} while (i < list->n && list->accesses[i].joined);
-		rc = stop_signal() ? -EINTR : call_in_time(replay, &call, since_ns);
+		if (stop_signal())
+			return -EINTR;
+		if (replay->options->pace == PACE_RECORDED)
+			job_sleep_until(since_ns + call.of->at_ns + figures->stall_ns);
+		from = clock_ns();
+		rc = make_call(replay, &call);
+		if (waits)
+			figures->stall_ns += clock_ns() - from - (result->data_us - data_us) * 1000;
+		figures->calls++;
 		progress_update(loop * list->n + i, replay->asked);
 	}
 	return rc;
@@ -350,61 +279,49 @@ static int wait_all(struct replay *replay)
 			       -1, &replay->result->error);
 }
 
-static int perform_loops(struct replay *replay)
+static int measure_loops(struct replay *replay)
 {
-	uint64_t loops = replay->options->loops;
+	struct nvs_aio *aio = nvs_engine_aio(replay->opened.engine);
 	struct nvs_tensor **tensors = calloc(replay->list->n, sizeof(struct nvs_tensor *));
+	uint64_t loops = replay->options->loops;
 	int rc = tensors ? 0 : -ENOMEM;
+	struct baseline from;
 
+	replay->result->data_us = 0;
+	job_measures(replay->watch, aio, replay->opened.engine, &from);
 	progress_begin("replay", loops * replay->list->n);
 	for (uint64_t loop = 0; loop < loops && !rc; loop++)
 		rc = perform_list(replay, tensors, loop);
 	progress_end();
-	free(tensors);
-	return rc ? rc : wait_all(replay);
-}
-
-static int measured(struct replay *replay)
-{
-	struct nvs_aio *aio = nvs_engine_aio(replay->opened.engine);
-	struct baseline from;
-	int rc;
-
-	replay->result->data_us = 0;
-	job_measures(replay->watch, aio, replay->opened.engine, &from);
-	rc = perform_loops(replay);
+	if (!rc)
+		rc = wait_all(replay);
 	measure_end(aio, replay->opened.engine, &from, replay->result);
 	job_measured(replay->watch, replay->result);
+	free(tensors);
 	return rc;
-}
-
-static int write_tensor(struct replay *replay, size_t tensor)
-{
-	struct nvs_engine *engine = replay->opened.engine;
-	struct nvs_tensor **one = &replay->opened.tensors[tensor];
-	struct nvs_error *error = &replay->result->error;
-	uint64_t pin;
-	int rc = nvs_tensor_pin(engine, one, 1, -1, &pin, error);
-
-	if (!rc)
-		rc = fill(replay, tensor);
-	if (!rc)
-		rc = nvs_tensor_release(engine, one, 1, pin, NVS_DIRTY, error);
-	return rc ? rc : nvs_tensor_swap_out(engine, one, 1, error);
 }
 
 /* Writes the tensors that are read before they are first written. */
 static int write_read_first(struct replay *replay)
 {
+	struct nvs_engine *engine = replay->opened.engine;
 	struct bench_result *result = replay->result;
-	uint64_t started = clock_ns();
+	uint64_t started = clock_ns(), pin;
 	int rc = 0;
 
 	progress_begin("fill", replay->model->nbytes);
 	for (size_t i = 0; i < replay->model->n && !rc && !stop_signal(); i++) {
+		struct nvs_tensor **one = &replay->opened.tensors[i];
+
 		if (!replay->list->read_first[i])
 			continue;
-		rc = write_tensor(replay, i);
+		rc = nvs_tensor_pin(engine, one, 1, -1, &pin, &result->error);
+		if (!rc)
+			rc = fill(replay, i);
+		if (!rc)
+			rc = nvs_tensor_release(engine, one, 1, pin, NVS_DIRTY, &result->error);
+		if (!rc)
+			rc = nvs_tensor_swap_out(engine, one, 1, &result->error);
 		result->first_bytes += replay->model->tensors[i].nbytes;
 		progress_update(result->first_bytes, result->first_bytes);
 	}
@@ -413,23 +330,6 @@ static int write_read_first(struct replay *replay)
 		rc = wait_all(replay);
 	result->first_ns = clock_ns() - started;
 	return rc;
-}
-
-static int run_opened(struct replay *replay)
-{
-	struct bench_result *result = replay->result;
-	struct nvs_engine_stats stats = {.size = sizeof(stats)};
-	int rc = write_read_first(replay);
-
-	if (!rc && !stop_signal() && job_begin(replay->watch))
-		rc = measured(replay);
-	nvs_engine_get_stats(replay->opened.engine, &stats);
-	result->pool_peak = stats.pool.used_max;
-	if (!rc && result->verify_errors) {
-		result->error = replay->difference;
-		rc = -EBADMSG;
-	}
-	return rc == -EINTR && stop_signal() ? 0 : rc;
 }
 
 int bench_replay(const struct bench_job *job, const struct nvs_config *config,
@@ -453,9 +353,15 @@ int bench_replay(const struct bench_job *job, const struct nvs_config *config,
 		.recorded_bytes = {list->bytes[NVS_READ], list->bytes[NVS_WRITE]}};
 	rc = bench_engine_open(&replay.opened, config, job->block, &job->model, result);
 	if (!rc)
-		rc = run_opened(&replay);
+		rc = write_read_first(&replay);
+	if (!rc && !stop_signal() && job_begin(watch))
+		rc = measure_loops(&replay);
+	rc = bench_engine_verdict(&replay.opened, rc, result);
+	if (rc == -EINTR && stop_signal())
+		rc = 0;
 	rc = bench_engine_close(&replay.opened, rc, result);
-	free_pins(&replay);
+	for (size_t i = 0; i < job->model.n; i++)
+		free(replay.contents[i].pins);
 	free(replay.contents);
 	return rc;
 }

@@ -7,22 +7,12 @@
 
 #include "base/nearest.h"
 #include "base/numbers.h"
-#include "cli/options/report_options.h"
 #include "cli/store/store.h"
 
-struct values {
-	uint64_t rank;
-	unsigned kind;
-	struct report_options report;
-	bool rollback;
-	const char *to, *from;
-	uint64_t shard_bytes;
-};
-
-#define FIELD(name) offsetof(struct values, name)
+#define FIELD(name) offsetof(struct store_job, name)
 
 static const char *const kinds[] = {"parameters", "optimizer", NULL};
-static const struct values defaults = {.kind = KIND_ANY};
+static const struct store_job defaults = {.kind = KIND_ANY};
 
 enum { RANK, ROLLBACK, TO, FROM, SHARD_SIZE };
 static const struct option_spec options[] = {
@@ -41,7 +31,7 @@ static const struct option_spec options[] = {
 				"their index"},
 	{"kind", "KIND", OPTION_CHOICE, FIELD(kind), .choices = kinds,
 	 .help = "only stores of parameters, or of the optimizer"},
-	REPORT_OPTIONS(offsetof(struct values, report)),
+	REPORT_OPTIONS(FIELD(report)),
 };
 
 static const struct action {
@@ -52,8 +42,6 @@ static const struct action {
 	{"repair", store_repair}, {"remove", store_remove}, {"export", store_export},
 	{"import", store_import},
 };
-
-#define NACTIONS (COUNT_OF(actions))
 
 const struct command_spec store_command = {
 	.name = "store",
@@ -86,76 +74,44 @@ const struct command_spec store_command = {
 	.defaults = &defaults,
 };
 
-static const struct action *find_action(const char *text)
-{
-	const char *names[NACTIONS], *nearest;
-
-	for (size_t i = 0; i < NACTIONS; i++) {
-		names[i] = actions[i].name;
-		if (!strcmp(text, actions[i].name))
-			return &actions[i];
-	}
-	nearest = nearest_name(text, names, NACTIONS);
-	if (nearest)
-		say("%s is no action of nvswap store; did you mean %s?", text, nearest);
-	else
-		say("%s is no action of nvswap store; see nvswap store --help", text);
-	return NULL;
-}
-
-/* Says which option that was given is another action's. */
-static bool options_fit(const struct action *action, const struct options_given *given)
+/* The action of that name, if it has the options that were given; or says why not. */
+static const struct action *find_action(const char *text, const struct options_given *given)
 {
 	static const struct {
 		unsigned option;
 		const char *action;
 	} owners[] = {
 		{ROLLBACK, "repair"}, {TO, "export"}, {FROM, "import"}, {SHARD_SIZE, "export"}};
+	const char *names[COUNT_OF(actions)], *nearest;
+	const struct action *found = NULL;
 
-	for (size_t i = 0; i < COUNT_OF(owners); i++)
-		if (given->text[owners[i].option] && strcmp(owners[i].action, action->name)) {
+	for (size_t i = 0; i < COUNT_OF(actions); i++) {
+		names[i] = actions[i].name;
+		if (!strcmp(text, actions[i].name))
+			found = &actions[i];
+	}
+	nearest = found ? NULL : nearest_name(text, names, COUNT_OF(actions));
+	if (nearest)
+		say("%s is no action of nvswap store; did you mean %s?", text, nearest);
+	else if (!found)
+		say("%s is no action of nvswap store; see nvswap store --help", text);
+	for (size_t i = 0; i < COUNT_OF(owners) && found; i++)
+		if (given->text[owners[i].option] && strcmp(owners[i].action, found->name)) {
 			say("--%s is an option of nvswap store %s", options[owners[i].option].name,
 			    owners[i].action);
-			return false;
+			found = NULL;
 		}
-	return true;
-}
-
-static int run(const struct action *action, struct store_job *job, const struct values *values)
-{
-	struct output output;
-	struct json_writer json;
-	int status, closed;
-
-	if (output_open(&output, values->report.output))
-		return STATUS_FAILED;
-	status = output_begin(&output);
-	job->out = output.file;
-	json = json_to(output.file, 4);
-	job->json = values->report.format == REPORT_JSON ? &json : NULL;
-	if (!status && job->json) {
-		json_open_object(&json, NULL);
-		json_text(&json, "nvswap version", nvs_version());
-		json_open_list(&json, "stores");
-	}
-	if (!status)
-		status = action->run(job);
-	if (job->json) {
-		json_close_list(&json);
-		json_close_object(&json);
-	}
-	job->json = NULL;
-	closed = output_close(&output);
-	return status ? status : closed;
+	return found;
 }
 
 int cmd_store(int argc, char **argv)
 {
-	struct values values = defaults;
+	struct store_job job = defaults;
 	struct options_given given;
-	struct store_job job;
 	const struct action *action;
-	int rc = options_parse(&store_command, argc, argv, &values, &given);
+	struct output output;
+	struct json_writer json;
+	int rc = options_parse(&store_command, argc, argv, &job, &given), status, closed;
 
 	if (rc)
 		return rc == OPTIONS_HELP ? options_help(&store_command) : STATUS_USAGE;
@@ -163,22 +119,34 @@ int cmd_store(int argc, char **argv)
 		say("store needs an action and a path: nvswap store list /mnt/nvme");
 		return STATUS_USAGE;
 	}
-	action = find_action(given.operands[0]);
-	if (!action || !options_fit(action, &given))
+	action = find_action(given.operands[0], &given);
+	if (!action)
 		return STATUS_USAGE;
-	if (given.noperands < 2 || given.noperands - 1 > NVS_PATHS_MAX) {
+	job.paths = (const char *const *)given.operands + 1;
+	job.npaths = given.noperands - 1;
+	job.any_rank = !given.text[RANK];
+	if (!job.npaths || job.npaths > NVS_PATHS_MAX) {
 		say("store %s needs 1 to %d paths, as nvme_path has them", action->name,
 		    NVS_PATHS_MAX);
 		return STATUS_USAGE;
 	}
-	job = (struct store_job){.paths = (const char *const *)given.operands + 1,
-				 .npaths = given.noperands - 1,
-				 .any_rank = !given.text[RANK],
-				 .rank = (uint32_t)values.rank,
-				 .rollback = values.rollback,
-				 .to = values.to,
-				 .from = values.from,
-				 .shard_bytes = values.shard_bytes,
-				 .kind = (enum store_kind)values.kind};
-	return run(action, &job, &values);
+	if (output_open(&output, job.report.output))
+		return STATUS_FAILED;
+	status = output_begin(&output);
+	job.out = output.file;
+	json = json_to(output.file, 4);
+	if (job.report.format == REPORT_JSON) {
+		job.json = &json;
+		json_open_object(&json, NULL);
+		json_text(&json, "nvswap version", nvs_version());
+		json_open_list(&json, "stores");
+	}
+	if (!status)
+		status = action->run(&job);
+	if (job.json) {
+		json_close_list(&json);
+		json_close_object(&json);
+	}
+	closed = output_close(&output);
+	return status ? status : closed;
 }

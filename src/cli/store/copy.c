@@ -1,89 +1,333 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `nvswap store export` writes the contents of a store to a checkpoint that other programs read;
- * `import` reads one into a store.
+ * `import` reads one into a store, and commits it as a whole or not at all. Neither needs a
+ * configuration. The groups of an optimizer are those of the store; in a universal checkpoint each
+ * is a parameter.
  */
+#include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/numbers.h"
 #include "base/text.h"
-#include "cli/store/copy.h"
+#include "cli/store/store.h"
 
-/* ---- The store ---- */
+#define MIB	    ((uint64_t)1 << 20)
+#define POOL_MIN    (64 * MIB)
+#define POOL_MAX    (512 * MIB)
+#define PARTS	    3u /* of a group: fp32, exp_avg and exp_avg_sq */
+#define TILES_LEAST 4u /* in the pool */
 
-/* What the store holds, or says why not and returns false. */
-static bool look(struct copy *copy)
+/* What is copied, and how it went. */
+struct copy {
+	const struct store_job *job;
+	struct nvs_store_place place;
+	bool in;		    /* to the store */
+	bool universal;		    /* the checkpoint is a directory */
+	uint64_t stored, largest;   /* bytes of the store's tensors; of one */
+	uint64_t n, nbytes, commit; /* tensors, or groups of an optimizer */
+	uint64_t step;		    /* of an optimizer */
+	struct nvs_error error;
+};
+
+static int no_memory(struct copy *copy)
+{
+	error_set(&copy->error, -ENOMEM, "no memory for the tensors");
+	return -ENOMEM;
+}
+
+/*
+ * Settings that need no file, for data of `total` bytes that moves in pieces of up to `largest`: the
+ * pool has several transfers at a time, or two of the largest. Close *config in any case.
+ */
+static int configure(struct copy *copy, uint64_t total, uint64_t largest,
+		     struct nvs_config **config)
+{
+	const struct nvs_store_place *place = &copy->place;
+	bool optimizer = place->optimizer;
+	uint64_t pool = max_u64(max_u64(min_u64(total, POOL_MAX), 2 * largest), POOL_MIN);
+	/* The pool is one buffer, of elements of float32. */
+	const struct {
+		const char *key;
+		uint64_t number;
+	} settings[] = {
+		{optimizer ? "offload_optimizer.buffer_count" : "offload_param.buffer_count", 1},
+		{optimizer ? "zero_optimization.sub_group_size" : "offload_param.buffer_size",
+		 (pool + 3) / 4},
+		{"aio.block_size", MIB},
+		{"aio.queue_depth", 32},
+		{"nvswap.rank", place->rank},
+		{copy->in ? "nvswap.keep" : "nvswap.read_only", 1},
+		{"offload_param.max_in_cpu", 0}, /* last: not of an optimizer */
+	};
+	int rc = nvs_config_open(config, &copy->error);
+
+	if (!rc)
+		rc = nvs_config_set_paths(*config,
+					  optimizer ? NVS_OFFLOAD_OPTIMIZER : NVS_OFFLOAD_PARAM,
+					  place->paths, place->npaths, &copy->error);
+	for (size_t i = 0; i < COUNT_OF(settings) - optimizer && !rc; i++)
+		rc = nvs_config_set_number(*config, settings[i].key, settings[i].number,
+					   &copy->error);
+	return rc;
+}
+
+/* Passes on what opening the store returned; after -EBUSY the error tells which process has it. */
+static int opened(struct copy *copy, int rc)
+{
+	struct nvs_store *store;
+
+	/* The engine's advice is for programs: they can take another rank. */
+	if (rc != -EBUSY || nvs_store_open(&copy->place, NVS_STORE_LOCK, &store, &copy->error))
+		return rc;
+	nvs_store_close(store);
+	return error_set(&copy->error, rc, "a process reads the store at %s: wait until it ends",
+			 copy->place.paths[0]);
+}
+
+/* ---- Parameters ---- */
+
+/*
+ * Registers the n tensors of the checkpoint, or, without one, of the store, and names them as items
+ * of the checkpoint, which the caller frees.
+ */
+static int take_tensors(struct copy *copy, struct nvs_engine *engine,
+			const struct nvs_checkpoint *checkpoint, size_t n,
+			struct nvs_checkpoint_item **items)
+{
+	struct nvs_tensor **tensors = calloc(n + 1, sizeof(struct nvs_tensor *));
+	struct nvs_tensor_spec *specs = calloc(n + 1, sizeof(*specs));
+	struct nvs_checkpoint_tensor read = {.size = sizeof(read)};
+	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
+	int rc;
+
+	*items = calloc(n + 1, sizeof(**items));
+	rc = specs && tensors && *items ? 0 : no_memory(copy);
+	for (size_t i = 0; i < n && !rc; i++) {
+		struct nvs_tensor_spec *spec = &specs[i];
+
+		rc = checkpoint ? nvs_checkpoint_get(checkpoint, i, &read)
+				: nvs_engine_get_stored(engine, i, &stored);
+		*spec = (struct nvs_tensor_spec){.size = sizeof(*spec),
+						 .name = checkpoint ? read.name : stored.name,
+						 .dtype = checkpoint ? read.dtype : stored.dtype,
+						 .numel = checkpoint ? read.numel : stored.numel,
+						 .shape = checkpoint ? read.shape : NULL,
+						 .ndim = checkpoint ? read.ndim : 0};
+		copy->nbytes += checkpoint ? 0 : stored.nbytes;
+	}
+	if (!rc && n)
+		rc = nvs_tensor_register(engine, specs, n, tensors, &copy->error);
+	for (size_t i = 0; i < n && !rc; i++)
+		(*items)[i] = (struct nvs_checkpoint_item){.size = sizeof(**items),
+							   .tensor = tensors[i]};
+	free(specs);
+	free(tensors);
+	return rc;
+}
+
+static int copy_parameters(struct copy *copy)
+{
+	const struct nvs_checkpoint_options options = {.size = sizeof(options),
+						       .shard_bytes = copy->job->shard_bytes};
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_checkpoint_item *items = NULL;
+	struct nvs_checkpoint *checkpoint = NULL;
+	struct nvs_config *config = NULL;
+	struct nvs_engine *engine = NULL;
+	uint64_t total = copy->stored;
+	int rc = 0;
+
+	if (copy->in) {
+		rc = nvs_checkpoint_open(&checkpoint, copy->job->from, &copy->error);
+		if (rc)
+			return rc;
+		copy->n = nvs_checkpoint_count(checkpoint);
+		for (size_t i = 0; !nvs_checkpoint_get(checkpoint, i, &tensor); i++) {
+			copy->nbytes += tensor.nbytes;
+			copy->largest = max_u64(copy->largest, tensor.nbytes);
+		}
+		total = copy->nbytes;
+	}
+	rc = configure(copy, total, copy->largest, &config);
+	if (!rc)
+		rc = nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, &copy->error);
+	nvs_config_close(config);
+	rc = opened(copy, rc);
+	if (!rc)
+		rc = take_tensors(copy, engine, checkpoint, (size_t)copy->n, &items);
+	if (!rc)
+		rc = copy->in ? nvs_checkpoint_import(engine, checkpoint, items, (size_t)copy->n,
+						      &copy->error)
+			      : nvs_checkpoint_export(engine, items, (size_t)copy->n, copy->job->to,
+						      &options, &copy->error);
+	if (!rc && copy->in)
+		rc = nvs_engine_commit(engine, &copy->error);
+	copy->commit = nvs_engine_generation(engine);
+	/* Closing would commit what an import has changed. */
+	if (!copy->in || (engine && nvs_engine_abandon(engine, NULL)))
+		nvs_engine_close(engine, NULL);
+	free(items);
+	nvs_checkpoint_close(checkpoint);
+	return rc;
+}
+
+/* ---- The state of an optimizer ---- */
+
+/* What the report tells. */
+static int count_groups(struct copy *copy, struct nvs_optimizer *optimizer)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	struct nvs_group_info group = {.size = sizeof(group)};
+	int rc = nvs_optimizer_get_info(optimizer, &info, &copy->error);
+
+	copy->n = info.ngroups;
+	copy->step = info.step;
+	copy->commit = info.generation;
+	copy->nbytes = 0;
+	for (size_t i = 0; i < info.ngroups && !rc; i++) {
+		rc = nvs_optimizer_get_group_info(optimizer, i, &group, &copy->error);
+		copy->nbytes += group.numel * PARTS * sizeof(float);
+	}
+	return rc;
+}
+
+/* Moves a parameter for each group, whole. */
+static int move_universal(struct copy *copy, struct nvs_optimizer *optimizer)
+{
+	struct nvs_checkpoint_param *params = calloc(copy->n, sizeof(*params));
+	struct nvs_group_info group = {.size = sizeof(group)};
+	int rc;
+
+	if (!params)
+		return no_memory(copy);
+	for (size_t i = 0; i < copy->n; i++) {
+		nvs_optimizer_get_group_info(optimizer, i, &group, NULL);
+		params[i] = (struct nvs_checkpoint_param){.size = sizeof(*params),
+							  .name = group.name,
+							  .group = i,
+							  .numel = group.numel};
+	}
+	rc = copy->in ? nvs_checkpoint_import_universal(optimizer, params, copy->n, copy->job->from,
+							&copy->error)
+		      : nvs_checkpoint_export_universal(optimizer, params, copy->n, copy->job->to,
+							NULL, &copy->error);
+	free(params);
+	return rc;
+}
+
+static int move_file(struct copy *copy, struct nvs_optimizer *optimizer)
+{
+	const struct nvs_checkpoint_options options = {.size = sizeof(options),
+						       .shard_bytes = copy->job->shard_bytes};
+	struct nvs_checkpoint *checkpoint = NULL;
+	int rc;
+
+	if (!copy->in)
+		return nvs_checkpoint_export_optimizer(optimizer, copy->job->to, &options,
+						       &copy->error);
+	rc = nvs_checkpoint_open(&checkpoint, copy->job->from, &copy->error);
+	if (!rc)
+		rc = nvs_checkpoint_import_optimizer(optimizer, checkpoint, NULL, &copy->error);
+	nvs_checkpoint_close(checkpoint);
+	return rc;
+}
+
+static int copy_optimizer(struct copy *copy)
+{
+	/* The largest tensors are the parts of tiles. */
+	uint64_t tiles = TILES_LEAST * PARTS * copy->largest;
+	struct nvs_optimizer *optimizer = NULL;
+	struct nvs_config *config = NULL;
+	int rc = configure(copy, copy->stored, tiles / 2, &config);
+
+	if (!rc)
+		rc = nvs_optimizer_open(&optimizer, config, NULL, 0, NULL, &copy->error);
+	nvs_config_close(config);
+	rc = opened(copy, rc);
+	if (!rc)
+		rc = count_groups(copy, optimizer);
+	/* Gradients and the note of the last commit belong to the state that is replaced. */
+	if (!rc && copy->in)
+		rc = nvs_optimizer_clear_gradients(optimizer, &copy->error);
+	if (!rc)
+		rc = (copy->universal ? move_universal : move_file)(copy, optimizer);
+	if (!rc && copy->in)
+		rc = nvs_optimizer_set_note(optimizer, NULL, 0, &copy->error);
+	if (!rc && copy->in)
+		rc = nvs_optimizer_commit(optimizer, &copy->error);
+	if (!rc && copy->in)
+		rc = count_groups(copy, optimizer);
+	if (copy->in)
+		nvs_optimizer_abandon(optimizer, NULL);
+	else
+		nvs_optimizer_close(optimizer, NULL);
+	return rc;
+}
+
+/* ---- Both ---- */
+
+/* Copies, and tells how it went. */
+static int run_copy(struct copy *copy)
+{
+	const struct nvs_store_place *place = &copy->place;
+	struct json_writer *json = copy->job->json;
+	const char *file = copy->in ? copy->job->from : copy->job->to;
+	bool optimizer = place->optimizer;
+	FILE *out = copy->job->out;
+	uint64_t begun = clock_ns();
+	double seconds;
+	char size[32];
+
+	copy->error.size = sizeof(copy->error);
+	if (optimizer ? copy_optimizer(copy) : copy_parameters(copy)) {
+		say("%s", copy->error.text);
+		return STATUS_FAILED;
+	}
+	seconds = (double)(clock_ns() - begun) / 1e9;
+	if (json) {
+		store_open_json(json, place);
+		json_text(json, "file", file);
+		json_count(json, "commit", copy->commit);
+		json_count(json, optimizer ? "groups" : "tensors", copy->n);
+		if (optimizer)
+			json_count(json, "step", copy->step);
+		json_count(json, "bytes", copy->nbytes);
+		json_real(json, "seconds", seconds);
+		json_close_object(json);
+		return 0;
+	}
+	store_print_name(out, place->paths[0], place->rank, optimizer);
+	fprintf(out, ", commit %" PRIu64 ": %" PRIu64 " %s%s of %s ", copy->commit, copy->n,
+		optimizer ? "group" : "tensor", plural(copy->n), size_text(copy->nbytes, size));
+	if (optimizer)
+		fprintf(out, "after %" PRIu64 " step%s ", copy->step, plural(copy->step));
+	fputs(copy->in ? "read from " : "written to ", out);
+	print_visible(out, file);
+	fprintf(out, " in %.1f s\n", seconds);
+	return 0;
+}
+
+/* Runs it on a store that is there. */
+static int copy_stored(struct copy *copy)
 {
 	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_store_info info;
 	struct nvs_store *store = store_look(&copy->place, 0, &info);
 
 	if (!store)
-		return false;
+		return STATUS_FAILED;
 	for (uint64_t i = 0; !nvs_store_get_tensor(store, i, &tensor); i++)
-		copy->largest = tensor.nbytes > copy->largest ? tensor.nbytes : copy->largest;
+		copy->largest = max_u64(copy->largest, tensor.nbytes);
 	copy->n = info.tensors;
 	copy->stored = info.tensor_bytes;
 	nvs_store_close(store);
-	return true;
-}
-
-/* ---- The report ---- */
-
-static void report_json(const struct copy *copy, const char *file, double seconds)
-{
-	struct json_writer *json = copy->job->json;
-
-	json_open_object(json, NULL);
-	json_text(json, "path", copy->place.paths[0]);
-	json_count(json, "rank", copy->place.rank);
-	json_text(json, "kind", copy->place.optimizer ? "optimizer" : "parameters");
-	json_text(json, "file", file);
-	json_count(json, "commit", copy->commit);
-	json_count(json, copy->place.optimizer ? "groups" : "tensors", copy->n);
-	if (copy->place.optimizer)
-		json_count(json, "step", copy->step);
-	json_count(json, "bytes", copy->nbytes);
-	json_real(json, "seconds", seconds);
-	json_close_object(json);
-}
-
-static void report_text(const struct copy *copy, const char *file, const char *verb, double seconds)
-{
-	bool optimizer = copy->place.optimizer;
-	FILE *out = copy->job->out;
-	char size[32];
-
-	print_visible(out, copy->place.paths[0]);
-	fprintf(out, "  rank %" PRIu32 "%s, commit %" PRIu64 ": %" PRIu64 " %s%s of %s ",
-		copy->place.rank, optimizer ? ", optimizer" : "", copy->commit, copy->n,
-		optimizer ? "group" : "tensor", plural(copy->n), size_text(copy->nbytes, size));
-	if (optimizer)
-		fprintf(out, "after %" PRIu64 " step%s ", copy->step, plural(copy->step));
-	fprintf(out, "%s ", verb);
-	print_visible(out, file);
-	fprintf(out, " in %.1f s\n", seconds);
-}
-
-/* Copies, and tells how it went. */
-static int run(struct copy *copy, int (*fn)(struct copy *copy), const char *file, const char *verb)
-{
-	uint64_t begun = clock_ns();
-	double seconds;
-
-	if (fn(copy)) {
-		say("%s", copy->error->text);
-		return STATUS_FAILED;
-	}
-	seconds = (double)(clock_ns() - begun) / 1e9;
-	if (copy->job->json)
-		report_json(copy, file, seconds);
-	else
-		report_text(copy, file, verb, seconds);
-	return 0;
+	return run_copy(copy);
 }
 
 /* ---- Export ---- */
@@ -117,114 +361,81 @@ static bool has_dot(const char *path)
 
 static int export_one(struct store_job *job, const struct nvs_store_place *place)
 {
-	struct nvs_error error = {.size = sizeof(error)};
-	struct copy copy = {.job = job,
-			    .place = *place,
-			    .universal = names_directory(job->to),
-			    .error = &error};
+	struct copy copy = {.job = job, .place = *place, .universal = names_directory(job->to)};
 
-	if (copy.universal && !place->optimizer) {
+	if (copy.universal && !place->optimizer)
 		say("--to %s names the directory of a universal checkpoint, which holds the state "
 		    "of an optimizer; for parameters the name must end with .safetensors or .pt",
 		    job->to);
-		return STATUS_FAILED;
-	}
-	if (copy.universal && has_dot(job->to) && !is_directory(job->to)) {
+	else if (copy.universal && has_dot(job->to) && !is_directory(job->to))
 		say("--to %s ends neither with .safetensors nor with .pt; a directory for a "
 		    "universal checkpoint is there already, or its name has no dot",
 		    job->to);
-		return STATUS_FAILED;
-	}
-	if (!look(&copy))
-		return STATUS_FAILED;
-	return run(&copy, place->optimizer ? copy_optimizer_out : copy_parameters_out, job->to,
-		   "written to");
+	else
+		return copy_stored(&copy);
+	return STATUS_FAILED;
 }
 
 int store_export(struct store_job *job)
 {
-	if (!job->to) {
+	if (!job->to)
 		say("store export needs --to PATH, such as --to model.safetensors");
-		return STATUS_USAGE;
-	}
-	if (job->shard_bytes && names_directory(job->to)) {
+	else if (job->shard_bytes && names_directory(job->to))
 		say("--shard-size divides a .safetensors file, and --to %s is none", job->to);
-		return STATUS_USAGE;
-	}
-	if (store_count(job) > 1) {
-		say("%s holds several stores: choose one by --rank and --kind (nvswap store list)",
-		    job->paths[0]);
-		return STATUS_FAILED;
-	}
-	return store_each(job, export_one);
+	else
+		return store_choice_open(job) ? STATUS_FAILED : store_each(job, export_one);
+	return STATUS_USAGE;
 }
 
 /* ---- Import ---- */
 
-static int import_parameters(struct store_job *job)
+static int import_state(struct store_job *job, const struct nvs_store_place *place)
 {
-	struct nvs_error error = {.size = sizeof(error)};
+	struct copy copy = {
+		.job = job, .place = *place, .in = true, .universal = is_directory(job->from)};
+
+	return copy_stored(&copy);
+}
+
+int store_import(struct store_job *job)
+{
+	struct store_job all = *job, optimizers = *job, chosen = *job;
 	struct copy copy = {
 		.job = job,
-		.place = {sizeof(copy.place), job->paths, job->npaths, job->rank, false},
-		.error = &error};
+		.place = {sizeof(copy.place), job->paths, job->npaths, (uint32_t)job->rank, false},
+		.in = true};
+	bool directory = job->from && is_directory(job->from);
+	int status;
 
-	if (is_directory(job->from)) {
+	if (!job->from) {
+		say("store import needs --from PATH, such as --from model.safetensors");
+		return STATUS_USAGE;
+	}
+	if (job->kind == KIND_OPTIMIZER) {
+		chosen.any_rank = false;
+		status = store_each(&chosen, import_state);
+		if (!store_count(&chosen))
+			say("import fills an optimizer's store that is there, since only the "
+			    "program that makes it knows the groups: run that with nvswap.keep "
+			    "first, for rank %" PRIu64 " at this path",
+			    job->rank);
+		return status;
+	}
+	/* A store of parameters would be made beside it, whatever the file holds. */
+	all.any_rank = optimizers.any_rank = true;
+	optimizers.kind = KIND_OPTIMIZER;
+	if (directory) {
 		say("--from %s is a directory, as a universal checkpoint, which holds the state of "
 		    "an optimizer: add --kind optimizer, or name a file",
 		    job->from);
 		return STATUS_USAGE;
 	}
-	return run(&copy, copy_parameters_in, job->from, "read from");
-}
-
-static int import_state(struct store_job *job, const struct nvs_store_place *place)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	struct copy copy = {
-		.job = job, .place = *place, .universal = is_directory(job->from), .error = &error};
-
-	if (!look(&copy))
-		return STATUS_FAILED;
-	return run(&copy, copy_optimizer_in, job->from, "read from");
-}
-
-static int import_optimizer(const struct store_job *job)
-{
-	struct store_job chosen = *job;
-	int status;
-
-	chosen.any_rank = false;
-	status = store_each(&chosen, import_state);
-	if (!store_count(&chosen))
-		say("import fills an optimizer's store that is there, since only the program that "
-		    "makes it knows the groups: run that with nvswap.keep first, for rank %" PRIu32
-		    " at this path",
-		    job->rank);
-	return status;
-}
-
-/* A store of parameters would be made beside it, whatever the file holds. */
-static bool is_optimizers(const struct store_job *job)
-{
-	struct store_job optimizers = *job, all = *job;
-
-	optimizers.kind = KIND_OPTIMIZER;
-	optimizers.any_rank = all.any_rank = true;
-	return store_count(&optimizers) && store_count(&optimizers) == store_count(&all);
-}
-
-int store_import(struct store_job *job)
-{
-	if (!job->from) {
-		say("store import needs --from PATH, such as --from model.safetensors");
-		return STATUS_USAGE;
-	}
-	if (job->kind == KIND_ANY && !is_directory(job->from) && is_optimizers(job)) {
+	if (job->kind == KIND_ANY && store_count(&optimizers) &&
+	    store_count(&optimizers) == store_count(&all)) {
 		say("%s holds the store of an optimizer alone: add --kind optimizer to fill it, or "
 		    "--kind parameters for a store of parameters beside it",
 		    job->paths[0]);
 		return STATUS_USAGE;
 	}
-	return job->kind == KIND_OPTIMIZER ? import_optimizer(job) : import_parameters(job);
+	return run_copy(&copy);
 }

@@ -14,16 +14,18 @@ extern const struct command_spec store_command;
 
 enum store_kind { KIND_PARAMETERS, KIND_OPTIMIZER, KIND_ANY };
 
+/* The options, and where the report goes. */
 struct store_job {
 	const char *const *paths;
 	unsigned npaths;
 	unsigned look_at; /* index of the path below which the stores are found */
 	bool any_rank;
-	uint32_t rank;
-	enum store_kind kind;
+	uint64_t rank;
+	unsigned kind; /* enum store_kind */
 	bool rollback;
 	const char *to, *from; /* checkpoints of export and import; NULL: none */
 	uint64_t shard_bytes;
+	struct report_options report;
 	FILE *out;
 	struct json_writer *json; /* NULL: text */
 };
@@ -38,6 +40,8 @@ typedef int store_fn(struct store_job *job, const struct nvs_store_place *place)
 int store_each(struct store_job *job, store_fn *fn);
 /* How many stores the options choose. */
 unsigned store_count(const struct store_job *job);
+/* Whether they choose more than one; says so. */
+bool store_choice_open(const struct store_job *job);
 
 /* Opens a store, or says why not and returns NULL. */
 struct nvs_store *store_look(const struct nvs_store_place *place, unsigned flags,
@@ -52,12 +56,11 @@ int store_repair(struct store_job *job);
 int store_export(struct store_job *job);
 int store_import(struct store_job *job);
 
-/* "rank 0" or "rank 0, optimizer". */
-const char *store_rank_text(const struct nvs_store_info *info, char text[48]);
-const char *store_state_name(enum nvs_store_state state);
-/* Local time, or "unknown". */
-const char *store_time_text(uint64_t seconds, char text[48]);
-/* The members of an open object that describe a store. */
+/* Prints "/path  rank 0" or "/path  rank 0, optimizer". */
+void store_print_name(FILE *out, const char *path, uint32_t rank, bool optimizer);
+/* Opens an object with the same. */
+void store_open_json(struct json_writer *json, const struct nvs_store_place *place);
+/* Opens an object with what describes a store. */
 void store_info_json(struct json_writer *json, const struct nvs_store_place *place,
 		     const struct nvs_store_info *info);
 

@@ -26,34 +26,15 @@ static struct nvs_aio *open_aio(void)
 	int rc = nvs_config_open(&config, &error);
 
 	if (!rc)
-		rc = nvs_config_set(config, "aio.block_size", "1M", &error);
+		rc = nvs_config_set_number(config, "aio.block_size", 1 << 20, &error);
 	if (!rc)
-		rc = nvs_config_set(config, "aio.queue_depth", "32", &error);
+		rc = nvs_config_set_number(config, "aio.queue_depth", 32, &error);
 	if (!rc)
 		rc = nvs_aio_open(&aio, config, &error);
 	if (rc)
 		say("%s", error.text);
 	nvs_config_close(config);
 	return aio;
-}
-
-static void report(struct store_job *job, const struct nvs_store_tensor *tensor,
-		   const struct nvs_store_verdict *verdict)
-{
-	if (!verdict->problem[0])
-		return;
-	if (!job->json) {
-		fputs("  damaged: ", job->out);
-		print_visible(job->out, verdict->problem);
-		fputs("\n", job->out);
-		return;
-	}
-	json_open_object(job->json, NULL);
-	json_text(job->json, "tensor", tensor->name);
-	json_text(job->json, "path", tensor->path);
-	json_count(job->json, "offset", tensor->offset);
-	json_text(job->json, "problem", verdict->problem);
-	json_close_object(job->json);
 }
 
 static void count(struct store_job *job, const struct nvs_store *store, uint64_t index,
@@ -65,8 +46,21 @@ static void count(struct store_job *job, const struct nvs_store *store, uint64_t
 	tally->tensors++;
 	tally->nbytes += verdict->finding == NVS_STORE_EMPTY ? 0 : tensor.nbytes;
 	tally->unchecked += verdict->finding == NVS_STORE_UNCHECKED;
-	tally->damaged += verdict->problem[0] != 0;
-	report(job, &tensor, verdict);
+	if (!verdict->problem[0])
+		return;
+	tally->damaged++;
+	if (job->json) {
+		json_open_object(job->json, NULL);
+		json_text(job->json, "tensor", tensor.name);
+		json_text(job->json, "path", tensor.path);
+		json_count(job->json, "offset", tensor.offset);
+		json_text(job->json, "problem", verdict->problem);
+		json_close_object(job->json);
+	} else {
+		fputs("  damaged: ", job->out);
+		print_visible(job->out, verdict->problem);
+		fputs("\n", job->out);
+	}
 }
 
 static int read_all(struct store_job *job, struct nvs_store *store, struct nvs_aio *aio,
@@ -74,71 +68,34 @@ static int read_all(struct store_job *job, struct nvs_store *store, struct nvs_a
 {
 	static struct nvs_store_verdict verdicts[BATCH];
 	struct nvs_error error = {.size = sizeof(error)};
+	int rc = 0;
 
 	progress_begin("verifying", info->tensor_bytes);
-	for (uint64_t at = 0; at < info->tensors && !stop_signal(); at += BATCH) {
+	for (uint64_t at = 0; at < info->tensors && !stop_signal() && !rc; at += BATCH) {
 		size_t n = info->tensors - at < BATCH ? (size_t)(info->tensors - at) : BATCH;
 
 		for (size_t i = 0; i < n; i++)
 			verdicts[i] = (struct nvs_store_verdict){.size = sizeof(verdicts[i])};
-		if (nvs_store_verify(store, aio, at, n, verdicts, &error)) {
-			progress_end();
-			say("%s", error.text);
-			return STATUS_FAILED;
-		}
-		for (size_t i = 0; i < n; i++)
+		rc = nvs_store_verify(store, aio, at, n, verdicts, &error);
+		for (size_t i = 0; i < n && !rc; i++)
 			count(job, store, at + i, &verdicts[i], tally);
 		progress_update(tally->nbytes, tally->nbytes);
 	}
 	progress_end();
-	return stop_signal() ? 128 + stop_signal() : 0;
-}
-
-static int verify(struct store_job *job, const struct nvs_store_place *place,
-		  struct nvs_store *store, struct nvs_aio *aio, const struct nvs_store_info *info)
-{
-	struct tally tally = {.tensors = 0};
-	char rank[48], size[32];
-	int status;
-
-	if (job->json) {
-		json_open_object(job->json, NULL);
-		store_info_json(job->json, place, info);
-		json_open_list(job->json, "damaged");
-	} else {
-		print_visible(job->out, place->paths[0]);
-		fprintf(job->out, "  %s\n", store_rank_text(info, rank));
-	}
-	if (info->damaged_copies && !job->json)
-		fprintf(job->out,
-			"  %u of %u copies of the metadata are damaged; nvswap store repair writes "
-			"them anew\n",
-			info->damaged_copies, info->copies);
-	status = read_all(job, store, aio, info, &tally);
-	if (job->json) {
-		json_close_list(job->json);
-		json_count(job->json, "verified_tensors", tally.tensors);
-		json_count(job->json, "verified_bytes", tally.nbytes);
-		json_count(job->json, "without_checksum", tally.unchecked);
-		json_close_object(job->json);
-	} else {
-		fprintf(job->out,
-			"  %" PRIu64 " tensor%s of %s read: %" PRIu64 " damaged, %" PRIu64
-			" without a checksum\n",
-			tally.tensors, plural(tally.tensors), size_text(tally.nbytes, size),
-			tally.damaged, tally.unchecked);
-	}
-	if (status)
-		return status;
-	return tally.damaged || info->damaged_copies || info->truncated ? STATUS_FAILED : 0;
+	if (rc)
+		say("%s", error.text);
+	return rc ? STATUS_FAILED : stop_signal() ? 128 + stop_signal() : 0;
 }
 
 static int verify_one(struct store_job *job, const struct nvs_store_place *place)
 {
 	struct nvs_store_info info;
 	struct nvs_store *store = store_look(place, NVS_STORE_LOCK, &info);
+	struct json_writer *json = job->json;
+	struct tally tally = {.tensors = 0};
 	struct nvs_aio *aio = NULL;
 	int status = STATUS_FAILED;
+	char size[32];
 
 	if (!store)
 		return status;
@@ -146,8 +103,38 @@ static int verify_one(struct store_job *job, const struct nvs_store_place *place
 		say("%s", info.problem[0] ? info.problem : "the store is not kept");
 	if (info.state == NVS_STORE_KEPT || info.truncated)
 		aio = open_aio();
-	if (aio)
-		status = verify(job, place, store, aio, &info);
+	if (!aio) {
+		nvs_store_close(store);
+		return status;
+	}
+	if (json) {
+		store_info_json(json, place, &info);
+		json_open_list(json, "damaged");
+	} else {
+		store_print_name(job->out, place->paths[0], info.rank, info.optimizer);
+		fputs("\n", job->out);
+		if (info.damaged_copies)
+			fprintf(job->out,
+				"  %u of %u copies of the metadata are damaged; nvswap store "
+				"repair writes them anew\n",
+				info.damaged_copies, info.copies);
+	}
+	status = read_all(job, store, aio, &info, &tally);
+	if (json) {
+		json_close_list(json);
+		json_count(json, "verified_tensors", tally.tensors);
+		json_count(json, "verified_bytes", tally.nbytes);
+		json_count(json, "without_checksum", tally.unchecked);
+		json_close_object(json);
+	} else {
+		fprintf(job->out,
+			"  %" PRIu64 " tensor%s of %s read: %" PRIu64 " damaged, %" PRIu64
+			" without a checksum\n",
+			tally.tensors, plural(tally.tensors), size_text(tally.nbytes, size),
+			tally.damaged, tally.unchecked);
+	}
+	if (!status && (tally.damaged || info.damaged_copies || info.truncated))
+		status = STATUS_FAILED;
 	nvs_store_close(store);
 	nvs_aio_close(aio);
 	return status;

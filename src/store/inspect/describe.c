@@ -12,6 +12,14 @@
 
 /* ---- Copies ---- */
 
+static void check_copy(const struct nvs_store_copy *copy)
+{
+	assert(copy->path && *copy->path);
+	assert(copy->state <= NVS_STORE_COPY_DAMAGED);
+	assert((copy->state == NVS_STORE_COPY_DAMAGED) == (copy->problem[0] != 0));
+	assert(copy->kind == NVS_STORE_MANIFEST || copy->offset % LABEL_DISTANCE == 0);
+}
+
 static void put_state(struct nvs_store_copy *copy, enum nvs_store_copy_state state, const char *why)
 {
 	assert(copy->path);
@@ -100,7 +108,7 @@ int nvs_store_get_copy(const struct nvs_store *store, unsigned index, struct nvs
 	rc = describe_copy(store, index, &full);
 	assert(!rc || rc == -ENODATA);
 	if (!rc)
-		inspect_copy_check(&full);
+		check_copy(&full);
 	return rc ? rc : struct_out(copy, &full, sizeof(full));
 }
 
@@ -117,7 +125,7 @@ int nvs_store_get_info(const struct nvs_store *store, struct nvs_store_info *inf
 	full = store->info;
 	assert(!full.copies && !full.damaged_copies);
 	while (!describe_copy(store, full.copies, &copy)) {
-		inspect_copy_check(&copy);
+		check_copy(&copy);
 		full.copies++;
 		full.damaged_copies += copy.state == NVS_STORE_COPY_DAMAGED;
 	}

@@ -118,32 +118,13 @@ static int find_below(const char *parent, unsigned index, struct nvs_store_place
 	return rc;
 }
 
-/* The place that the label of a raw device has; one that is damaged has none, and rank 0. */
-static int find_on_device(const char *path, unsigned index, struct nvs_store_place *place,
-			  struct nvs_error *error)
-{
-	struct nvs_store_place here = {.size = sizeof(here), .paths = &path, .npaths = 1};
-	struct nvs_store_info info = {.size = sizeof(info)};
-	struct nvs_store *store;
-	int rc;
-
-	if (index)
-		return error_set(error, -ENODATA, "%s holds no more stores", path);
-	rc = nvs_store_open(&here, 0, &store, error);
-	if (rc)
-		return rc;
-	rc = nvs_store_get_info(store, &info);
-	assert(!rc);
-	nvs_store_close(store);
-	place->rank = info.rank;
-	place->optimizer = info.optimizer;
-	return 0;
-}
-
 int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *place,
 		   struct nvs_error *error)
 {
 	struct nvs_store_place full = {.rank = 0}, found = {.rank = 0};
+	struct nvs_store_place here = {.size = sizeof(here), .paths = &path, .npaths = 1};
+	struct nvs_store_info info = {.size = sizeof(info)};
+	struct nvs_store *store;
 	struct stat st;
 	int rc;
 
@@ -151,8 +132,22 @@ int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *pla
 		return error_set(error, -EINVAL,
 				 "path or place is NULL, or place->size is not set");
 	memcpy(&full, place, place->size < sizeof(full) ? place->size : sizeof(full));
-	rc = !stat(path, &st) && S_ISBLK(st.st_mode) ? find_on_device(path, index, &found, error)
-						     : find_below(path, index, &found, error);
+	if (stat(path, &st) || !S_ISBLK(st.st_mode)) {
+		rc = find_below(path, index, &found, error);
+	} else if (index) {
+		rc = error_set(error, -ENODATA, "%s holds no more stores", path);
+	} else {
+		/* The place that the label of a raw device has; one that is damaged has none, and
+		 * rank 0. */
+		rc = nvs_store_open(&here, 0, &store, error);
+		if (!rc) {
+			rc = nvs_store_get_info(store, &info);
+			assert(!rc);
+			nvs_store_close(store);
+			found.rank = info.rank;
+			found.optimizer = info.optimizer;
+		}
+	}
 	if (rc)
 		return rc;
 	full.rank = found.rank;

@@ -31,33 +31,23 @@ struct nvs_store {
 	struct nvs_file *file;
 };
 
-/* ---- place.c ---- */
+/* ---- open.c ---- */
 /* A place of the caller with its paths checked. -EINVAL, -E2BIG. */
 int place_in(struct nvs_store_place *place, const struct nvs_store_place *from,
 	     struct nvs_error *error);
 /* The name of the place's directory below each path. */
 void place_name(const struct nvs_store_place *place, char name[64]);
-
-/* ---- check.c ---- */
 /* Asserts what must hold of a store from nvs_store_open to nvs_store_close. */
 void inspect_check(const struct nvs_store *store);
-/* Of a copy that was described. */
-void inspect_copy_check(const struct nvs_store_copy *copy);
-
-/* ---- lock_holder.c ---- */
-/* The process that has locked the open file; 0: unknown. `name` gets its name. */
-int owner_of(int fd, char name[64]);
+/* Opens a store as nvs_store_open with NVS_STORE_LOCK, and locks it against readers, too. */
+int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
+	      struct nvs_error *error);
 
 /* ---- read.c ---- */
 /* Reads labels and manifests of the open members, and says in store->info what they are. */
 int inspect_read(struct nvs_store *store, struct nvs_error *error);
 /* -EUCLEAN: a member is truncated, so that the manifest names more than it has. */
 int inspect_check_data(const struct nvs_store *store, struct nvs_error *error);
-
-/* ---- sole.c ---- */
-/* Opens a store as nvs_store_open with NVS_STORE_LOCK, and locks it against readers, too. */
-int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
-	      struct nvs_error *error);
 
 /* Whether the member was opened, so that its label was at least looked for. */
 static inline bool inspect_opened(const struct nvs_store *store, unsigned i)

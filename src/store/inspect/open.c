@@ -1,14 +1,137 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Opens and closes a store for inspection. Members are opened read-only by the layer's own
- * functions, so what is not nvswap's is refused here as anywhere.
+ * functions, so what is not nvswap's is refused here as anywhere. A process that changes a store
+ * without an engine also locks it against readers, and sees that it is still below its path.
  */
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include "base/error.h"
+#include "base/struct_size.h"
 #include "store/inspect/internal.h"
+#include "store/member/internal.h"
+
+/* ---- Places ---- */
+
+int place_in(struct nvs_store_place *place, const struct nvs_store_place *from,
+	     struct nvs_error *error)
+{
+	int rc = struct_in(place, sizeof(*place), from);
+
+	if (rc)
+		return struct_refused(error, rc, "nvs_store_place", "the place");
+	if (!place->paths || !place->npaths || place->npaths > NVS_PATHS_MAX)
+		return error_set(error, -EINVAL, "a place has 1 to %d paths", NVS_PATHS_MAX);
+	for (unsigned i = 0; i < place->npaths; i++)
+		if (!place->paths[i] || !*place->paths[i])
+			return error_set(error, -EINVAL, "path %u of the place is NULL or empty",
+					 i);
+	return 0;
+}
+
+void place_name(const struct nvs_store_place *place, char name[64])
+{
+	int n = snprintf(name, 64, "rank%" PRIu32 "%s", place->rank,
+			 place->optimizer ? "-optimizer" : "");
+
+	assert(n > 0 && n < 64);
+	assert(member_is_store_name(name));
+}
+
+/* ---- Checks ---- */
+
+/*
+ * Bytes of the drive may be anything; only what was decoded from them is asserted.
+ */
+void inspect_check(const struct nvs_store *store)
+{
+	const struct nvs_store_info *info = &store->info;
+	const struct manifest_header *header = &store->found.header;
+
+	assert(store->npaths >= 1 && store->npaths <= NVS_PATHS_MAX);
+	for (unsigned i = 0; i < store->npaths; i++) {
+		const struct open_result *result = &store->open_results[i];
+		const struct member *member = &store->members[i];
+
+		/* A member that could not be opened is described by its error. */
+		assert(!result->rc || (result->rc < 0 && result->rc == result->why.code));
+		assert(member->fd >= 0 || result->rc);
+		if (member->fd >= 0)
+			member_open_check(member);
+		assert(member->read_only && member->kind != MEMBER_MEMORY);
+		assert(!store->locked || !member->in_use);
+		if (!result->rc && !member->blank)
+			label_check(&member->label);
+	}
+	assert(info->state <= NVS_STORE_DAMAGED);
+	assert((info->state == NVS_STORE_KEPT || info->state == NVS_STORE_TEMPORARY) ==
+	       !info->problem[0]);
+	/* Only a kept store's first member has manifests. */
+	if (store->has_slots)
+		slots_check(&store->slots);
+	assert(!store->has_slots ||
+	       (store->members[0].label.kept && !store->members[0].label.index));
+	manifest_check(&store->found);
+	assert(store->has_slots || !header->generation);
+	assert(info->tensors == header->count && info->note_bytes == header->note_bytes);
+	assert(info->state != NVS_STORE_KEPT || info->commit == header->generation);
+	assert(!info->truncated ||
+	       (info->state == NVS_STORE_DAMAGED && info->commit == header->generation));
+	assert(info->free_bytes <= info->data_bytes);
+	/* Data is read only while no engine writes any. */
+	assert(!store->file || (store->locked && store->aio));
+}
+
+/* ---- Members ---- */
+
+/*
+ * The process that has locked the open file, from /proc/locks; 0: unknown. The kernel hides
+ * processes of other namespaces, and some file systems have other device numbers there.
+ */
+static int owner_of(int fd, char name[64])
+{
+	char line[256], path[64];
+	struct stat st;
+	FILE *file;
+	int pid = 0;
+
+	assert(fd >= 0);
+	name[0] = 0;
+	if (fstat(fd, &st))
+		return 0;
+	file = fopen("/proc/locks", "re");
+	while (file && !pid && fgets(line, sizeof(line), file)) {
+		unsigned major_number, minor_number;
+		uint64_t inode;
+		int owner;
+
+		/* Such as "1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234 0 EOF". */
+		if (sscanf(line, "%*d: FLOCK %*s %*s %d %x:%x:%" SCNu64, &owner, &major_number,
+			   &minor_number, &inode) == 4 &&
+		    inode == st.st_ino && makedev(major_number, minor_number) == st.st_dev &&
+		    owner > 0)
+			pid = owner;
+	}
+	if (file)
+		fclose(file);
+	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+	file = pid ? fopen(path, "re") : NULL;
+	if (file && fgets(name, 64, file))
+		name[strcspn(name, "\n")] = 0;
+	if (file)
+		fclose(file);
+	return pid;
+}
 
 /* A member that is missing or damaged is described; another error ends the inspection. */
 static bool describable(const struct member *member, int rc)
@@ -19,21 +142,6 @@ static bool describable(const struct member *member, int rc)
 		return (member->fd >= 0 && member->base) || lacks_data(member);
 	/* A device without capacity is too small for a store. */
 	return (rc == -ENODATA || rc == -ENOENT) && (member->fd < 0 || member->capacity);
-}
-
-/* Names the process behind -EBUSY, if it can be found; returns rc. */
-static int inspect_busy(const struct member *member, int rc, struct nvs_error *error)
-{
-	char name[64];
-	int pid;
-
-	assert(rc < 0);
-	pid = rc == -EBUSY && member->fd >= 0 ? owner_of(member->fd, name) : 0;
-
-	return pid ? error_set(error, rc,
-			       "the store at %s is in use by process %d (%s): wait until it ends",
-			       member->path, pid, name)
-		   : rc;
 }
 
 static int open_members(struct nvs_store *store, const struct nvs_store_place *place, bool lock,
@@ -62,8 +170,15 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 
 		if (rc) {
 			assert(rc == store->open_results[i].rc);
-			error_copy(error, &store->open_results[i].why);
-			return inspect_busy(&store->members[i], rc, error);
+			const struct member *member = &store->members[i];
+			int pid = rc == -EBUSY && member->fd >= 0 ? owner_of(member->fd, name) : 0;
+
+			error_copy(error, &result->why);
+			return pid ? error_set(error, rc,
+					       "the store at %s is in use by process %d (%s): "
+					       "wait until it ends",
+					       member->path, pid, name)
+				   : rc;
 		}
 		if (store->members[i].in_use && !info->in_use) {
 			info->in_use = true;
@@ -133,4 +248,51 @@ void nvs_store_close(struct nvs_store *store)
 		member_close(&store->members[i]);
 	manifest_free(&store->found);
 	free(store);
+}
+
+int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
+	      struct nvs_error *error)
+{
+	int rc = nvs_store_open(place, NVS_STORE_LOCK, store, error);
+
+	assert(rc || *store);
+	for (unsigned i = 0; !rc && i < (*store)->npaths; i++) {
+		struct member *member = &(*store)->members[i];
+
+		assert(!member->in_use && !member->beside);
+		if (inspect_opened(*store, i)) {
+			/* Between the shared lock and this one another process may have removed the
+			 * store. */
+			rc = flock(member->fd, LOCK_EX | LOCK_NB) ? -errno : 0;
+			if (rc == -EWOULDBLOCK)
+				rc = error_set(
+					error, -EBUSY,
+					"a process reads the store at %s: wait until it ends",
+					member->path);
+			else if (rc)
+				rc = member_cannot(error, "lock", member->path, rc);
+			else
+				rc = member_check_place(member, error);
+		} else if (lacks_data(member)) {
+			bool locked = !flock(member->directory_fd, LOCK_EX | LOCK_NB);
+
+			/* The lock is on the data file. Where that is missing, manifests keep
+			 * engines from making another one, and other removers are kept out by a
+			 * lock of the directory. */
+			rc = member_find_manifests(member, error);
+			if (!rc &&
+			    (!locked || !member->has_manifests ||
+			     !faccessat(member->directory_fd, "data", F_OK, AT_SYMLINK_NOFOLLOW)))
+				rc = error_set(error, -EBUSY,
+					       "the store at %s is being changed by "
+					       "another process: try again",
+					       member->path);
+		}
+	}
+	assert(rc || (*store)->locked);
+	if (rc) {
+		nvs_store_close(*store);
+		*store = NULL;
+	}
+	return rc;
 }

@@ -71,17 +71,6 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 
 /* ---- Members ---- */
 
-static bool member_belongs(const struct nvs_store *store, unsigned i)
-{
-	const struct label *first = &store->members[0].label, *label = &store->members[i].label;
-
-	assert(i && i < store->npaths);
-	assert(first->kept);
-	return !store->open_results[i].rc && !store->members[i].blank &&
-	       !memcmp(label->id, first->id, STORE_ID_SIZE) && label->index == i &&
-	       label->count == first->count;
-}
-
 static void check_members(struct nvs_store *store)
 {
 	const struct label *first = &store->members[0].label;
@@ -101,12 +90,15 @@ static void check_members(struct nvs_store *store)
 		       path, first->count, store->npaths, store->npaths == 1 ? "is" : "are");
 	for (unsigned i = 1; i < store->npaths && !store->info.problem[0]; i++) {
 		const struct open_result *result = &store->open_results[i];
+		const struct label *label = &store->members[i].label;
 
 		if (result->rc == -EUCLEAN || result->rc == -EIO)
 			refuse(store, NVS_STORE_DAMAGED, "%s", result->why.text);
 		else if (result->rc)
 			refuse(store, NVS_STORE_PARTIAL, "%s", result->why.text);
-		else if (!member_belongs(store, i))
+		else if (store->members[i].blank ||
+			 memcmp(label->id, first->id, STORE_ID_SIZE) != 0 || label->index != i ||
+			 label->count != first->count)
 			refuse(store, NVS_STORE_PARTIAL,
 			       "%s is not member %u of the store at %s: give the paths of one "
 			       "store, in their order",

@@ -57,26 +57,16 @@ static int write_labels(struct member *member, struct nvs_error *error)
 
 /* ---- Manifests ---- */
 
-static int open_slot(const struct nvs_store *store, unsigned i)
-{
-	const struct member *first = &store->members[0];
-	char name[32];
-
-	assert(i < MANIFEST_SLOT_COUNT);
-	if (first->kind == MEMBER_RAW)
-		return open(first->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
-	snprintf(name, sizeof(name), "manifest.%u", i);
-	return openat(first->directory_fd, name,
-		      O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
-}
-
 static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *error)
 {
 	const struct slot *slot = &store->slots.slot[i];
 	const struct manifest_header *header = &store->found.header;
+	const struct member *first = &store->members[0];
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
+	char name[32];
 	int fd, rc = 0;
 
+	assert(i < MANIFEST_SLOT_COUNT);
 	assert(i % MANIFEST_TURN_COUNT == store->slots.current);
 	/* A valid copy of the commit is never written over. */
 	assert(slot->generation != header->generation || slot->why[0]);
@@ -86,7 +76,14 @@ static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *err
 		rc = file_may_grow(slot->path, MANIFEST_HEADER_BYTES + header->body_bytes, error);
 	if (rc)
 		return rc;
-	fd = open_slot(store, i);
+	if (first->kind == MEMBER_RAW) {
+		fd = open(first->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
+	} else {
+		snprintf(name, sizeof(name), "manifest.%u", i);
+		fd = openat(first->directory_fd, name,
+			    O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
+			    0600);
+	}
 	if (fd < 0)
 		return member_cannot(error, "open", slot->path, -errno);
 	manifest_encode_header(header, bytes);
@@ -98,7 +95,7 @@ static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *err
 	if (!rc)
 		rc = disk_sync(fd, slot->path, error);
 	close(fd);
-	if (!rc && slot->owned && fsync(store->members[0].directory_fd))
+	if (!rc && slot->owned && fsync(first->directory_fd))
 		rc = member_cannot(error, "make durable the name", slot->path, -errno);
 	return rc;
 }

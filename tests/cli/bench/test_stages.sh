@@ -188,11 +188,8 @@ for rw in swapout swapin swap; do
 done
 json rate_has_no_patience_beyond_runtime "bytes_of(jobs['a.0']) <= 262144" \
 	--rw swapout --rate 1k --runtime 100ms --time-based
-for size in 1m 7m; do
-	json "mix_of_sizes_comes_to_size_$size" "(lambda size: size <= j['swap']['bytes'] < size + 100000 and
-		size / 100000 < j['swap']['tensors'] < size / 8192)(int('$size'[0]) << 20)" \
-		--size $size --bssplit 8k/50:100000/50
-done
+json tensors_come_to_the_size "j['swap']['bytes'] == 700 << 10 and j['swap']['tensors'] == 3" \
+	--size 700k --tensor-size 256k
 
 # ---- Jobs that end early
 

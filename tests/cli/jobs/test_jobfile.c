@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "cli/jobs/jobfile.h"
@@ -11,13 +12,20 @@
 #include "support/support.h"
 #include "support/tests.h"
 
-static void write_file(const char *path, const char *text)
-{
-	FILE *file = fopen(path, "w");
+static void *memory; /* of the last job file */
 
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
+/* Reads nbytes of text as a file. */
+static int parse(struct jobfile *jobfile, const char *text, size_t nbytes, struct nvs_error *error)
+{
+	static char path[64];
+	int fd = memfd_create("x.ini", MFD_CLOEXEC), rc;
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, nbytes), nbytes);
+	snprintf(path, sizeof(path), "/dev/fd/%d", fd);
+	rc = jobfile_read(jobfile, path, &memory, error);
+	close(fd);
+	return rc;
 }
 
 /* Prints the job file as "[name]key=value,bare," for each section, for comparison. */
@@ -45,11 +53,11 @@ static void assert_reads(const char *text, const char *expected)
 	struct jobfile jobfile;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	SUCCEEDS(jobfile_parse(&jobfile, text, strlen(text), "x.ini", &error), &error);
+	SUCCEEDS(parse(&jobfile, text, strlen(text), &error), &error);
 	for (size_t i = 0; i < jobfile.nlines; i++)
-		SUCCEEDS(jobfile_expand(&jobfile, &jobfile.lines[i], &error), &error);
+		SUCCEEDS(jobfile_expand(&memory, &jobfile.lines[i], &error), &error);
 	assert_string_equal(shown(&jobfile), expected);
-	jobfile_free(&jobfile);
+	jobfile_forget(&memory);
 }
 
 static void assert_refused_bytes(const char *text, size_t nbytes, int code, const char *said)
@@ -57,10 +65,10 @@ static void assert_refused_bytes(const char *text, size_t nbytes, int code, cons
 	struct jobfile jobfile;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	assert_int_equal(jobfile_parse(&jobfile, text, nbytes, "x.ini", &error), code);
+	assert_int_equal(parse(&jobfile, text, nbytes, &error), code);
 	assert_int_equal(error.code, code);
 	assert_says(error.text, said);
-	assert_null(jobfile.memory);
+	jobfile_forget(&memory);
 }
 
 static void assert_refused(const char *text, const char *said)
@@ -97,18 +105,18 @@ TEST(values_have_the_environment_in_them)
 
 TEST(errors_have_their_line)
 {
-	assert_refused("[a]\nbs=\033k\n", "x.ini:2: a control character");
-	assert_refused("\nbs=4k\n[a]\n", "x.ini:2: this line is in no section");
-	assert_refused("[a\nbs=4k\n", "x.ini:1: a [ has no ]");
-	assert_refused("[a]\n\n[b;]\n", "x.ini:3: a [ has no ]");
-	assert_refused("[a] bs=4k\n", "x.ini:1: nothing may follow [...]");
-	assert_refused("[a]\n[ ]\n", "x.ini:2: [] lacks the name of a job");
-	assert_refused("[a]\n=4k\n", "x.ini:2: a line is key=value, a key alone");
-	assert_refused("[a]\ntwo words\n", "x.ini:2: a line is key=value, a key alone");
-	assert_refused("[a]\ntwo words=1\n", "x.ini:2: a line is key=value, a key alone");
-	assert_refused("[a]\ninclude b.ini\n", "x.ini:2: a line is key=value, a key alone");
-	assert_refused_bytes("[a]\nbs=4\0k\n", 11, -EINVAL, "x.ini:2: a byte of 0");
-	assert_refused_bytes("[a]\n\0", 5, -EINVAL, "x.ini:2: a byte of 0");
+	assert_refused("[a]\nbs=\033k\n", ":2: a control character");
+	assert_refused("\nbs=4k\n[a]\n", ":2: this line is in no section");
+	assert_refused("[a\nbs=4k\n", ":1: a [ has no ]");
+	assert_refused("[a]\n\n[b;]\n", ":3: a [ has no ]");
+	assert_refused("[a] bs=4k\n", ":1: nothing may follow [...]");
+	assert_refused("[a]\n[ ]\n", ":2: [] lacks the name of a job");
+	assert_refused("[a]\n=4k\n", ":2: a line is key=value, a key alone");
+	assert_refused("[a]\ntwo words\n", ":2: a line is key=value, a key alone");
+	assert_refused("[a]\ntwo words=1\n", ":2: a line is key=value, a key alone");
+	assert_refused("[a]\ninclude b.ini\n", ":2: a line is key=value, a key alone");
+	assert_refused_bytes("[a]\nbs=4\0k\n", 11, -EINVAL, ":2: a byte of 0");
+	assert_refused_bytes("[a]\n\0", 5, -EINVAL, ":2: a byte of 0");
 }
 
 static void assert_not_expanded(const char *value, const char *said)
@@ -118,21 +126,21 @@ static void assert_not_expanded(const char *value, const char *said)
 	struct nvs_error error = {.size = sizeof(error)};
 
 	snprintf(text, sizeof(text), "[a]\nbs=%s\n", value);
-	SUCCEEDS(jobfile_parse(&jobfile, text, strlen(text), "x.ini", &error), &error);
-	assert_int_equal(jobfile_expand(&jobfile, &jobfile.lines[0], &error), -EINVAL);
+	SUCCEEDS(parse(&jobfile, text, strlen(text), &error), &error);
+	assert_int_equal(jobfile_expand(&memory, &jobfile.lines[0], &error), -EINVAL);
 	assert_int_equal(error.code, -EINVAL);
 	assert_says(error.text, said);
 	assert_string_equal(jobfile.lines[0].value, value);
-	jobfile_free(&jobfile);
+	jobfile_forget(&memory);
 }
 
 TEST(a_value_that_cannot_be_expanded_is_reported_with_its_line)
 {
 	unsetenv("NVSWAP_TEST");
 	assert_not_expanded("${NVSWAP_TEST}",
-			    "x.ini:2: ${NVSWAP_TEST} is not set: put NVSWAP_TEST=... before");
-	assert_not_expanded("1${NVSWAP_TEST", "x.ini:2: ${NVSWAP_TEST has no }");
-	assert_not_expanded("${}", "x.ini:2: ${...} takes the name of an environment variable");
+			    ":2: ${NVSWAP_TEST} is not set: put NVSWAP_TEST=... before");
+	assert_not_expanded("1${NVSWAP_TEST", ":2: ${NVSWAP_TEST has no }");
+	assert_not_expanded("${}", ":2: ${...} takes the name of an environment variable");
 }
 
 /* The longest name of a variable, and one that is too long. */
@@ -149,7 +157,7 @@ TEST(names_of_variables_have_a_bound)
 	name[255] = 'N';
 	name[256] = '\0';
 	snprintf(text, sizeof(text), "${%s}", name);
-	assert_not_expanded(text, "x.ini:2: ${...} takes the name");
+	assert_not_expanded(text, ":2: ${...} takes the name");
 }
 
 TEST(values_have_a_bound)
@@ -159,11 +167,11 @@ TEST(values_have_a_bound)
 	memset(held, 'v', sizeof(held));
 	held[4095] = '\0';
 	setenv("NVSWAP_TEST", held, 1);
-	assert_not_expanded("${NVSWAP_TEST}1", "x.ini:2: the value of bs has more than 4095 bytes");
+	assert_not_expanded("${NVSWAP_TEST}1", ":2: the value of bs has more than 4095 bytes");
 	held[4095] = 'v';
 	held[4096] = '\0';
 	setenv("NVSWAP_TEST", held, 1);
-	assert_not_expanded("${NVSWAP_TEST}", "x.ini:2: the value of bs has more than 4095 bytes");
+	assert_not_expanded("${NVSWAP_TEST}", ":2: the value of bs has more than 4095 bytes");
 	unsetenv("NVSWAP_TEST");
 }
 
@@ -177,10 +185,10 @@ TEST(a_mebibyte_is_read_and_no_more)
 	assert_non_null(text);
 	memset(text, 'v', n + 1);
 	memcpy(text, "[a]\nk=", 6);
-	SUCCEEDS(jobfile_parse(&jobfile, text, n, "x.ini", &error), &error);
+	SUCCEEDS(parse(&jobfile, text, n, &error), &error);
 	assert_int_equal(strlen(jobfile.sections[0].lines[0].value), n - 6);
-	jobfile_free(&jobfile);
-	assert_refused_bytes(text, n + 1, -EFBIG, "x.ini: a job file has at most 1 MiB");
+	jobfile_forget(&memory);
+	assert_refused_bytes(text, n + 1, -EFBIG, ": a job file has at most 1 MiB");
 	free(text);
 }
 
@@ -190,13 +198,13 @@ TEST(every_line_keeps_its_number)
 	struct jobfile jobfile;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	SUCCEEDS(jobfile_parse(&jobfile, text, strlen(text), "x.ini", &error), &error);
+	SUCCEEDS(parse(&jobfile, text, strlen(text), &error), &error);
 	assert_int_equal(jobfile.sections[0].line, 2);
 	assert_int_equal(jobfile.sections[0].lines[0].line, 4);
 	assert_int_equal(jobfile.sections[0].lines[1].line, 6);
 	assert_int_equal(jobfile.sections[1].line, 7);
-	assert_string_equal(jobfile.sections[1].file, "x.ini");
-	jobfile_free(&jobfile);
+	assert_ptr_equal(jobfile.sections[1].file, jobfile.sections[0].lines[0].file);
+	jobfile_forget(&memory);
 }
 
 /* ---- Files ---- */
@@ -206,9 +214,9 @@ static void assert_file_refused(const char *path, int code, const char *said)
 	struct jobfile jobfile;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	assert_int_equal(jobfile_read(&jobfile, path, &error), code);
+	assert_int_equal(jobfile_read(&jobfile, path, &memory, &error), code);
 	assert_says(error.text, said);
-	assert_null(jobfile.memory);
+	jobfile_forget(&memory);
 }
 
 TEST(an_unreadable_file_is_reported_with_the_reason)
@@ -229,7 +237,7 @@ TEST(standard_input_is_a_file)
 	assert_int_equal(write(ends[1], "[a]\nx=1\n", 8), 8);
 	close(ends[1]);
 	assert_int_equal(dup2(ends[0], STDIN_FILENO), STDIN_FILENO);
-	int rc = jobfile_read(&jobfile, "-", &error);
+	int rc = jobfile_read(&jobfile, "-", &memory, &error);
 
 	dup2(saved, STDIN_FILENO);
 	close(saved);
@@ -237,7 +245,7 @@ TEST(standard_input_is_a_file)
 	SUCCEEDS(rc, &error);
 	assert_string_equal(shown(&jobfile), "[a]x=1,");
 	assert_string_equal(jobfile.sections[0].file, "standard input");
-	jobfile_free(&jobfile);
+	jobfile_forget(&memory);
 }
 
 /* Each system call fails in turn: reading returns an error and leaks nothing. */
@@ -245,9 +253,13 @@ TEST(a_failing_call_is_reported)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "a.ini");
 	uint64_t failed = 1;
+	FILE *file;
 
 	setenv("NVSWAP_TEST", "4k", 1);
-	write_file(path, "[a]\nx=${NVSWAP_TEST}\n[b]\n");
+	file = fopen(path, "w");
+	assert_non_null(file);
+	assert_true(fputs("[a]\nx=${NVSWAP_TEST}\n[b]\n", file) >= 0);
+	assert_int_equal(fclose(file), 0);
 	for (uint64_t n = 1; failed; n++) {
 		struct inject_held before = inject_held(), after;
 		struct nvs_error error = {.size = sizeof(error)};
@@ -255,18 +267,14 @@ TEST(a_failing_call_is_reported)
 		int rc;
 
 		inject_fail(INJECT_MEMORY | INJECT_OPEN | INJECT_READ, n, 1, EIO);
-		rc = jobfile_read(&jobfile, path, &error);
-		if (!rc) {
-			rc = jobfile_expand(&jobfile, &jobfile.lines[0], &error);
-			if (rc)
-				jobfile_free(&jobfile);
-		}
+		rc = jobfile_read(&jobfile, path, &memory, &error);
+		if (!rc)
+			rc = jobfile_expand(&memory, &jobfile.lines[0], &error);
 		inject_stop(&failed);
 		if (!rc == !!failed || error.code != rc || (rc && !*error.text))
 			fail_msg("call %" PRIu64 ", %s: %d, \"%s\"", n, inject_failed_call(), rc,
 				 error.text);
-		if (!rc)
-			jobfile_free(&jobfile);
+		jobfile_forget(&memory);
 		after = inject_held();
 		assert_int_equal(after.blocks, before.blocks);
 		assert_int_equal(after.files, before.files);

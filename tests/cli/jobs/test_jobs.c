@@ -308,7 +308,6 @@ TEST(a_wrong_value_is_reported_with_its_line)
 {
 	assert_file_refused("", "[a]\n\nbs=5001\n", "x.ini:3: bs=5001");
 	assert_file_refused("", "[a]\nbs=4k,8k\n", "x.ini:2: bs=4k,8k: allowed is a size from ");
-	assert_file_refused("", "[a]\nbssplit=4k/50:8k/50,64k\n", "x.ini:2: bssplit=");
 	assert_file_refused("", "[a]\nrate=1m,2m\n", "x.ini:2: rate=1m,2m: allowed is a size");
 	assert_file_refused("", "[a]\nbs\n", "x.ini:2: bs");
 	assert_file_refused("", "[a]\nrw=swapp\n", "did you mean swap");
@@ -382,8 +381,6 @@ TEST(a_load_of_fios_alone_is_refused_by_key_and_line)
 	}
 	assert_file_refused("", "[a]\ndirect=0\n", "x.ini:2: direct=0: only 1 is supported");
 	assert_file_refused("", "[a]\nverify=crc32c\n", "x.ini:2: verify=crc32c: allowed are");
-	assert_file_refused("", "[global]\nbssplit=4k:8k\n[a]\nrw=read\n",
-			    "x.ini:3: bssplit gives the sizes of tensors");
 }
 
 /* fio and bench have other defaults. */

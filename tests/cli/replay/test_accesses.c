@@ -154,32 +154,39 @@ TEST(invalid_text_is_refused_with_its_line)
 	"{\"ph\":\"n\",\"cat\":\"call\",\"name\":\"engine \",\"pid\":1,\"tid\":1,\"id\":0,"        \
 	"\"ts\":0.000,\"args\":{\"call\":\"open\",\"offset\":0,\"bytes\":65536,\"element\":0}}"
 
-static const char trace[] =
-	HEAD OPEN "\n," CALL("lease", "w", "10.000") "\n," CALL("lease", "v", "10.000") "\n," CALL("release-dirty", "w", "11.000") "\n," CALL("release-dirty", "v", "11.000") "\n," CALL(
-		"swapout", "v",
-		"11.000") "\n," SPAN("wait", "12.000",
-				     "4.000") "\n," SPAN("wait", "13.000",
-							 "5.000") "\n," SPAN("compute", "14.000",
-									     "1.500") "\n," CALL("s"
-												 "w"
-												 "a"
-												 "p"
-												 "i"
-												 "n",
-												 "v",
-												 "2"
-												 "0"
-												 "."
-												 "0"
-												 "0"
-												 "0") "\n," TRANSFER("read") "\n," TRANSFER("write") "\n," CALL("wait",
-																				"v",
-																				"21.123")
-		TAIL;
+/* Writes the text of a trace with these events, which NULL ends. */
+static const char *trace_of(const char *const *events)
+{
+	static char text[4096];
+
+	strcpy(text, HEAD);
+	for (unsigned i = 0; events[i]; i++)
+		strcat(strcat(text, i ? "\n," : ""), events[i]);
+	return strcat(text, TAIL);
+}
+
+#define TRACE(...) trace_of((const char *const[]){__VA_ARGS__, NULL})
+
+static const char *const recorded[] = {
+	OPEN,
+	CALL("lease", "w", "10.000"),
+	CALL("lease", "v", "10.000"),
+	CALL("release-dirty", "w", "11.000"),
+	CALL("release-dirty", "v", "11.000"),
+	CALL("swapout", "v", "11.000"),
+	SPAN("wait", "12.000", "4.000"),
+	SPAN("wait", "13.000", "5.000"),
+	SPAN("compute", "14.000", "1.500"),
+	CALL("swapin", "v", "20.000"),
+	TRANSFER("read"),
+	TRANSFER("write"),
+	CALL("wait", "v", "21.123"),
+	NULL,
+};
 
 TEST(the_clock_of_a_recorded_program_stops_while_it_waits)
 {
-	struct loaded loaded = load_text(trace);
+	struct loaded loaded = load_text(trace_of(recorded));
 
 	assert_int_equal(loaded.rc, 0);
 	/* The program waits from 12 to 18 us, except 1.5 us in which a thread computes. */
@@ -197,11 +204,10 @@ TEST(the_clock_of_a_recorded_program_stops_while_it_waits)
 
 TEST(external_transfers_are_replayed_through_the_pool)
 {
-	struct loaded loaded = load_text(
-		HEAD CALL("swapout-from", "w", "1.000") "\n," CALL("wait", "w", "2.000") "\n," CALL(
-			"swapin-to", "w", "3.000") "\n," CALL("wait", "w",
-							      "4.000") "\n," CALL("swapin-to", "w",
-										  "5.000") TAIL);
+	struct loaded loaded =
+		load_text(TRACE(CALL("swapout-from", "w", "1.000"), CALL("wait", "w", "2.000"),
+				CALL("swapin-to", "w", "3.000"), CALL("wait", "w", "4.000"),
+				CALL("swapin-to", "w", "5.000")));
 
 	assert_int_equal(loaded.rc, 0);
 	assert_string_equal(listed(&loaded.list),
@@ -212,8 +218,8 @@ TEST(external_transfers_are_replayed_through_the_pool)
 
 TEST(a_run_that_read_parts_of_tensors_is_refused)
 {
-	struct loaded loaded = load_text(
-		HEAD CALL("swapin", "w", "1.000") "\n," CALL("read-part", "w", "2.000") TAIL);
+	struct loaded loaded =
+		load_text(TRACE(CALL("swapin", "w", "1.000"), CALL("read-part", "w", "2.000")));
 
 	assert_int_equal(loaded.rc, -ENOTSUP);
 	assert_non_null(strstr(loaded.error.text, "nvs_tensor_read"));
@@ -273,18 +279,19 @@ TEST(a_damaged_trace_is_refused_with_its_line)
 TEST(a_trace_with_random_damage_is_read_or_refused)
 {
 	static const char bytes[] = "\"{}[],:0-e\n\\u9w\0";
-	char damaged[sizeof(trace)];
+	const char *trace = trace_of(recorded);
+	size_t nbytes = strlen(trace);
+	char damaged[4096];
 	unsigned seed = 7, refused = 0;
 
 	for (unsigned i = 0; i < DAMAGED; i++) {
 		struct loaded loaded;
 
-		memcpy(damaged, trace, sizeof(trace));
+		memcpy(damaged, trace, nbytes);
 		for (int n = rand_r(&seed) % 4; n >= 0; n--)
-			damaged[(size_t)rand_r(&seed) % sizeof(trace)] =
+			damaged[(size_t)rand_r(&seed) % nbytes] =
 				bytes[(size_t)rand_r(&seed) % sizeof(bytes)];
-		loaded = load(damaged,
-			      sizeof(trace) - 1 - (i % 8 ? 0 : (size_t)rand_r(&seed) % 99));
+		loaded = load(damaged, nbytes - (i % 8 ? 0 : (size_t)rand_r(&seed) % 99));
 		refused += loaded.rc != 0;
 		if (loaded.rc)
 			assert_says(loaded.error.text, "/proc/self/fd/");

@@ -123,6 +123,12 @@ static inline int store_command(const char *format, ...)
 		if (exits_with != (status))                                                        \
 			fail_msg("exit status %d: %s", exits_with, output);                        \
 	} while (0)
+/* And that its output has the text. */
+#define SAYS(status, text, ...)                                                                    \
+	do {                                                                                       \
+		EXITS(status, __VA_ARGS__);                                                        \
+		assert_says(output, text);                                                         \
+	} while (0)
 
 /* Changes a byte of a file. */
 static inline void damage(const char *path, uint64_t offset)

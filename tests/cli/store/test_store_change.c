@@ -29,8 +29,7 @@ TEST(each_damaged_tensor_is_named)
 	char says[64];
 
 	make_store(quoted(path), 0, 100);
-	EXITS(0, "verify %s", path);
-	assert_says(output, "100 tensors of 1.91 MiB read: 0 damaged, 0 without a checksum");
+	SAYS(0, "100 tensors of 1.91 MiB read: 0 damaged, 0 without a checksum", "verify %s", path);
 	damage(data, place_of(path, 7));
 	damage(data, place_of(path, 99) + NUMEL * 4 - 1);
 	EXITS(1, "verify %s", path);
@@ -39,8 +38,7 @@ TEST(each_damaged_tensor_is_named)
 	assert_says(output, says);
 	assert_says(output, "tensor t99:");
 	assert_says(output, "read: 2 damaged");
-	EXITS(1, "verify %s --output-format json", path);
-	assert_says(output, "\"tensor\": \"t7\"");
+	SAYS(1, "\"tensor\": \"t7\"", "verify %s --output-format json", path);
 	assert_says(output, "\"verified_tensors\": 100");
 	damage(data, place_of(path, 7));
 	damage(data, place_of(path, 99) + NUMEL * 4 - 1);
@@ -54,21 +52,14 @@ TEST(a_truncated_store_is_damaged_and_its_lost_tensors_are_named)
 
 	make_store(quoted(path), 0, 3);
 	assert_int_equal(truncate(path_in(path, "nvswap/rank0/data"), (off_t)place_of(path, 2)), 0);
-	EXITS(1, "list %s", path);
-	assert_says(output, "damaged, commit 1 of ");
+	SAYS(1, "damaged, commit 1 of ", "list %s", path);
 	assert_says(output, says);
-	EXITS(1, "list %s --output-format json", path);
-	assert_says(output, says);
-	EXITS(1, "show %s", path);
-	assert_says(output, says);
-	EXITS(1, "show %s --output-format json", path);
-	assert_says(output, "\"truncated\": true");
-	EXITS(1, "repair %s", path);
-	assert_says(output, says);
-	EXITS(1, "repair %s --rollback", path);
-	assert_says(output, says);
-	EXITS(1, "verify %s", path);
-	assert_says(output, says);
+	SAYS(1, says, "list %s --output-format json", path);
+	SAYS(1, says, "show %s", path);
+	SAYS(1, "\"truncated\": true", "show %s --output-format json", path);
+	SAYS(1, says, "repair %s", path);
+	SAYS(1, says, "repair %s --rollback", path);
+	SAYS(1, says, "verify %s", path);
 	assert_says(output, "tensor t2: ");
 	assert_says(output, "read: 1 damaged");
 	EXITS(0, "remove %s", path);
@@ -83,8 +74,7 @@ TEST(the_truncated_path_of_several_is_named)
 	snprintf(says, sizeof(says), "%s/nvswap/rank0/data is truncated: it has ", b);
 	make_store(quoted_pair(a, b), 0, 3);
 	assert_int_equal(truncate(path_in(b, "nvswap/rank0/data"), (2 << 20) + 8192), 0);
-	EXITS(1, "show %s %s", a, b);
-	assert_says(output, says);
+	SAYS(1, says, "show %s %s", a, b);
 	EXITS(0, "remove %s %s", a, b);
 }
 
@@ -94,14 +84,11 @@ TEST(a_striped_store_is_verified)
 
 	make_store(quoted_pair(a, b), 0, 3);
 	EXITS(0, "verify %s %s", a, b);
-	EXITS(1, "verify %s", a);
-	assert_says(output, "lies on 2 paths");
+	SAYS(1, "lies on 2 paths", "verify %s", a);
 	/* The second stripe of t0. */
 	damage(path_in(b, "nvswap/rank0/data"), 2 << 20);
-	EXITS(1, "verify %s %s", a, b);
-	assert_says(output, "tensor t0:");
-	EXITS(1, "remove %s", a);
-	assert_says(output, "lies on 2 paths");
+	SAYS(1, "tensor t0:", "verify %s %s", a, b);
+	SAYS(1, "lies on 2 paths", "remove %s", a);
 	EXITS(0, "remove %s %s", a, b);
 	assert_int_equal(entries_of(a) + entries_of(b), 0);
 }
@@ -121,13 +108,11 @@ TEST(damaged_copies_are_repaired)
 	const char *path = temp_directory();
 
 	make_store(quoted(path), 0, 2);
-	EXITS(0, "repair %s", path);
-	assert_says(output, "nothing is damaged");
+	SAYS(0, "nothing is damaged", "repair %s", path);
 	for (size_t i = 0; i < COUNT(damages); i++) {
 		damage(path_in(path, damages[i].file), damages[i].offset);
 		EXITS(1, "list %s", path);
-		EXITS(0, "repair %s", path);
-		assert_says(output, damages[i].says);
+		SAYS(0, damages[i].says, "repair %s", path);
 		EXITS(0, "show %s", path);
 	}
 	assert_int_equal(unlink(path_in(path, "nvswap/rank0/manifest.0")), 0);
@@ -171,12 +156,9 @@ TEST(a_lost_commit_is_rolled_back_only_when_asked)
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
 	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
 	damage(path_in(path, "nvswap/rank0/manifest.3"), 30);
-	EXITS(1, "repair %s", path);
-	assert_says(output, "no copy of it is valid");
-	EXITS(0, "repair %s --rollback", path);
-	assert_says(output, "commit 2 is lost, went back to commit 1");
-	EXITS(0, "verify %s", path);
-	assert_says(output, "1 tensor of");
+	SAYS(1, "no copy of it is valid", "repair %s", path);
+	SAYS(0, "commit 2 is lost, went back to commit 1", "repair %s --rollback", path);
+	SAYS(0, "1 tensor of", "verify %s", path);
 	engine = open_engine(quoted(path), 0, true);
 	assert_int_equal(nvs_engine_generation(engine), 1);
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
@@ -193,8 +175,7 @@ TEST(a_store_in_use_is_neither_verified_nor_changed)
 	write_tensors(engine, 1);
 	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
 	for (size_t i = 0; i < COUNT(actions); i++) {
-		EXITS(1, "%s %s", actions[i], path);
-		assert_says(output, who);
+		SAYS(1, who, "%s %s", actions[i], path);
 	}
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
 	EXITS(0, "verify %s", path);
@@ -306,11 +287,9 @@ TEST(one_store_is_removed_and_others_stay)
 
 	make_store(quoted(path), 0, 1);
 	make_store(quoted(path), 1, 1);
-	EXITS(1, "remove %s", path);
-	assert_says(output, "holds several stores");
+	SAYS(1, "holds several stores", "remove %s", path);
 	EXITS(1, "remove %s --rank 2", path);
-	EXITS(0, "remove %s --rank 0", path);
-	assert_says(output, "rank 0: removed");
+	SAYS(0, "rank 0: removed", "remove %s --rank 0", path);
 	EXITS(0, "list %s", path);
 	assert_null(strstr(output, "rank 0"));
 	assert_says(output, "rank 1");
@@ -336,11 +315,9 @@ TEST(a_store_without_its_data_is_described_and_removed)
 	nvs_store_close(store);
 	assert_int_equal(info.state, NVS_STORE_DAMAGED);
 	assert_non_null(strstr(info.problem, "data is missing: the store is damaged"));
-	EXITS(1, "list %s", path);
-	assert_says(output, "damaged: ");
+	SAYS(1, "damaged: ", "list %s", path);
 	assert_says(output, "data is missing: the store is damaged");
-	EXITS(1, "repair %s", path);
-	assert_says(output, "data is missing: the store is damaged");
+	SAYS(1, "data is missing: the store is damaged", "repair %s", path);
 	EXITS(0, "remove %s", path);
 	assert_int_equal(entries_of(path), 0);
 }
@@ -364,8 +341,7 @@ TEST(the_rest_of_a_store_without_its_first_path_is_removed)
 		assert_int_equal(rmdir(path_in(a, "nvswap")), 0);
 		if (gone)
 			assert_int_equal(rmdir(a), 0);
-		EXITS(1, "remove %s", b);
-		assert_says(output, "lies on 2 paths: give all of them, in their order");
+		SAYS(1, "lies on 2 paths: give all of them, in their order", "remove %s", b);
 		EXITS(1, "remove %s %s", b, a);
 		EXITS(0, "remove %s %s", a, b);
 		assert_int_equal(entries_of(b), 0);
@@ -410,8 +386,7 @@ TEST(a_link_is_not_followed)
 	make_store(quoted(other), 0, 1);
 	assert_int_equal(mkdir(path_in(path, "nvswap"), 0700), 0);
 	assert_int_equal(symlink(path_in(other, "nvswap/rank0"), path_in(path, "nvswap/rank0")), 0);
-	EXITS(1, "remove %s", path);
-	assert_says(output, "symbolic link");
+	SAYS(1, "symbolic link", "remove %s", path);
 	EXITS(0, "verify %s", other);
 }
 
@@ -424,12 +399,10 @@ TEST(a_raw_device_is_repaired_and_removed)
 	make_store(quoted(device), 0, 2);
 	damage(device, 60);
 	damage(device, (2 << 20) + 30);
-	EXITS(0, "repair %s", device);
-	assert_says(output, "1 of labels, 1 of the manifest");
+	SAYS(0, "1 of labels, 1 of the manifest", "repair %s", device);
 	EXITS(0, "verify %s", device);
 	EXITS(0, "remove %s", device);
-	EXITS(1, "list %s", device);
-	assert_says(output, "holds no store");
+	SAYS(1, "holds no store", "list %s", device);
 	make_store(quoted(device), 0, 1);
 }
 
@@ -453,10 +426,8 @@ TEST(garbage_in_a_label_of_a_raw_device_is_repaired)
 	make_store(quoted(device), 0, 2);
 	for (unsigned copy = 0; copy < 2; copy++) {
 		spoil(device, (uint64_t)copy << 20, 512, 'g');
-		EXITS(1, "list %s", device);
-		assert_says(output, "1 of 6 copies of the metadata damaged");
-		EXITS(0, "repair %s", device);
-		assert_says(output, "1 of labels, 0 of the manifest");
+		SAYS(1, "1 of 6 copies of the metadata damaged", "list %s", device);
+		SAYS(0, "1 of labels, 0 of the manifest", "repair %s", device);
 		EXITS(0, "list %s", device);
 	}
 }
@@ -471,18 +442,14 @@ TEST(a_raw_device_with_lost_labels_is_described_and_removed)
 		make_store(quoted(device), 0, 2);
 		spoil(device, 0, 4096, byte);
 		spoil(device, 1 << 20, 4096, byte);
-		EXITS(1, "list %s", device);
-		assert_says(output, "2 of 2 copies of the metadata damaged");
+		SAYS(1, "2 of 2 copies of the metadata damaged", "list %s", device);
 		assert_null(strstr(output, "wipe"));
-		EXITS(1, "show %s", device);
-		assert_says(output, "there is manifest number 1");
-		EXITS(1, "repair %s", device);
-		assert_says(output, "there is manifest number 1");
+		SAYS(1, "there is manifest number 1", "show %s", device);
+		SAYS(1, "there is manifest number 1", "repair %s", device);
 		assert_null(strstr(output, "wipe"));
 		EXITS(0, "remove %s", device);
 		/* What is no label stays: it may be another program's. */
-		EXITS(1, "list %s", device);
-		assert_says(output, byte ? "not nvswap's" : "holds no store");
+		SAYS(1, byte ? "not nvswap's" : "holds no store", "list %s", device);
 	}
 }
 

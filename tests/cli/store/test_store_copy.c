@@ -45,10 +45,10 @@ TEST(tensors_leave_a_store_and_come_back)
 	const char *from = temp_directory(), *to = temp_directory();
 
 	make_store(quoted(from), 0, TENSORS);
-	EXITS(0, "export --to %s/all.safetensors %s", to, from);
-	assert_says(output, "commit 1: 40 tensors of 781.25 KiB written to ");
-	EXITS(0, "import --from %s/all.safetensors --rank 2 %s", to, to);
-	assert_says(output, "rank 2, commit 1: 40 tensors of 781.25 KiB read from ");
+	SAYS(0, "commit 1: 40 tensors of 781.25 KiB written to ",
+	     "export --to %s/all.safetensors %s", to, from);
+	SAYS(0, "rank 2, commit 1: 40 tensors of 781.25 KiB read from ",
+	     "import --from %s/all.safetensors --rank 2 %s", to, to);
 	holds(quoted(to), 2, TENSORS);
 	EXITS(0, "verify %s", from);
 }
@@ -116,8 +116,7 @@ TEST(a_striped_store_is_exported_in_shards)
 	const char *paths = quoted_pair(a, b);
 
 	make_store(paths, 1, TENSORS);
-	EXITS(1, "export --to %s/m.safetensors %s", to, a);
-	assert_says(output, "lies on 2 paths");
+	SAYS(1, "lies on 2 paths", "export --to %s/m.safetensors %s", to, a);
 	EXITS(0, "export --to %s/m.safetensors --shard-size 400k %s %s", to, a, b);
 	assert_true(exists(path_in(to, "m.safetensors.index.json")));
 	assert_true(exists(path_in(to, "m-00002-of-00002.safetensors")));
@@ -150,8 +149,7 @@ TEST(tensors_that_the_file_lacks_stay)
 	make_store(quoted(path), 0, 2);
 	EXITS(0, "export --to %s/two.safetensors %s", path, path);
 	make_store(quoted(path), 0, 5);
-	EXITS(0, "import --from %s/two.safetensors %s", path, path);
-	assert_says(output, "2 tensors");
+	SAYS(0, "2 tensors", "import --from %s/two.safetensors %s", path, path);
 	holds(quoted(path), 0, 5);
 }
 
@@ -160,8 +158,8 @@ TEST(the_report_is_json_if_asked)
 	const char *path = temp_directory();
 
 	make_store(quoted(path), 0, 3);
-	EXITS(0, "export --to %s/a.safetensors --output-format json %s", path, path);
-	assert_says(output, "\"commit\": 1");
+	SAYS(0, "\"commit\": 1", "export --to %s/a.safetensors --output-format json %s", path,
+	     path);
 	assert_says(output, "\"tensors\": 3");
 	assert_says(output, "\"bytes\": 60000");
 }
@@ -182,8 +180,7 @@ TEST(a_failed_export_leaves_the_file_of_before)
 	assert_int_equal(nvs_store_get_tensor(store, 1, &tensor), 0);
 	nvs_store_close(store);
 	damage(path_in(path, "nvswap/rank0/data"), tensor.offset);
-	EXITS(1, "export --to %s %s", file, path);
-	assert_says(output, "t1");
+	SAYS(1, "t1", "export --to %s %s", file, path);
 	assert_int_equal(stat(file, &after), 0);
 	assert_true(before.st_ino == after.st_ino && before.st_size == after.st_size);
 	assert_false(exists(path_in(path, "a.safetensors.partial")));
@@ -200,8 +197,7 @@ TEST(a_failed_import_leaves_the_commit_of_before)
 	assert_int_equal(truncate(file, status.st_size - 1), 0);
 	EXITS(1, "import --from %s %s", file, path);
 	EXITS(1, "import --from %s/none.safetensors %s", path, path);
-	EXITS(0, "list %s", path);
-	assert_says(output, "commit 1 of");
+	SAYS(0, "commit 1 of", "list %s", path);
 	holds(quoted(path), 0, 3);
 }
 
@@ -218,14 +214,11 @@ TEST(a_store_in_use_is_not_filled)
 	EXITS(0, "export --to %s/a.safetensors %s", path, path);
 	place.paths = &path;
 	SUCCEEDS(nvs_store_open(&place, NVS_STORE_LOCK, &store, &error), &error);
-	EXITS(1, "import --from %s/a.safetensors %s", path, path);
-	assert_says(output, "a process reads the store");
+	SAYS(1, "a process reads the store", "import --from %s/a.safetensors %s", path, path);
 	nvs_store_close(store);
 	engine = open_engine(quoted(path), 0, true);
-	EXITS(1, "import --from %s/a.safetensors %s", path, path);
-	assert_says(output, who);
-	EXITS(1, "export --to %s/b.safetensors %s", path, path);
-	assert_says(output, who);
+	SAYS(1, who, "import --from %s/a.safetensors %s", path, path);
+	SAYS(1, who, "export --to %s/b.safetensors %s", path, path);
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
 }
 
@@ -235,18 +228,14 @@ TEST(what_cannot_be_done_is_refused)
 
 	make_store(quoted(path), 0, 1);
 	make_store(quoted(path), 1, 1);
-	EXITS(2, "export %s", path);
-	assert_says(output, "needs --to");
-	EXITS(2, "import %s", path);
-	assert_says(output, "needs --from");
-	EXITS(2, "list --to a.safetensors %s", path);
-	assert_says(output, "--to is an option of nvswap store export");
+	SAYS(2, "needs --to", "export %s", path);
+	SAYS(2, "needs --from", "import %s", path);
+	SAYS(2, "--to is an option of nvswap store export", "list --to a.safetensors %s", path);
 	EXITS(2, "verify --rollback %s", path);
 	EXITS(2, "import --from a --shard-size 1m %s", path);
-	EXITS(1, "export --to %s/a.safetensors %s", path, path);
-	assert_says(output, "several stores");
-	EXITS(1, "export --rank 1 --to %s/a.bin %s", path, path);
-	assert_says(output, "must end with .safetensors or .pt");
+	SAYS(1, "several stores", "export --to %s/a.safetensors %s", path, path);
+	SAYS(1, "must end with .safetensors or .pt", "export --rank 1 --to %s/a.bin %s", path,
+	     path);
 	EXITS(0, "export --rank 1 --to %s/a.safetensors %s", path, path);
 }
 

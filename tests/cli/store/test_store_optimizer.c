@@ -106,11 +106,10 @@ TEST(state_leaves_a_store_and_comes_back)
 	snprintf(run, sizeof(run), "%s/run", from);
 	assert_int_equal(mkdir(run, 0700), 0);
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-		EXITS(0, "export --to %s/%s %s", from, names[i], from);
-		assert_says(output, "rank 0, optimizer, commit ");
+		SAYS(0, "rank 0, optimizer, commit ", "export --to %s/%s %s", from, names[i], from);
 		assert_says(output, "2 groups of 3.43 MiB after 3 steps written to ");
-		EXITS(0, "import --kind optimizer --from %s/%s %s", from, names[i], to);
-		assert_says(output, "2 groups of 3.43 MiB after 3 steps read from ");
+		SAYS(0, "2 groups of 3.43 MiB after 3 steps read from ",
+		     "import --kind optimizer --from %s/%s %s", from, names[i], to);
 		is_as(&from, 1, to);
 		EXITS(0, "remove %s", to);
 		make_state(&to, 1, 1);
@@ -128,9 +127,8 @@ TEST(a_striped_store_is_exported_in_shards_and_filled)
 	EXITS(0, "import --kind optimizer --from %s/s.safetensors.index.json %s %s", from, paths[0],
 	      paths[1]);
 	is_as(paths, 2, from);
-	EXITS(0, "export --to %s/t.safetensors --output-format json %s %s", from, paths[0],
-	      paths[1]);
-	assert_says(output, "\"kind\": \"optimizer\"");
+	SAYS(0, "\"kind\": \"optimizer\"",
+	     "export --to %s/t.safetensors --output-format json %s %s", from, paths[0], paths[1]);
 	assert_says(output, "\"groups\": 2");
 	assert_says(output, "\"step\": 3");
 	assert_says(output, "\"bytes\": 3600096");
@@ -214,8 +212,7 @@ TEST(a_failed_export_of_state_leaves_what_was_there)
 	}
 	damage_store(path, 0);
 	for (size_t i = 0; i < 3; i++) {
-		EXITS(1, "export --to %s/%s %s", path, names[i], path);
-		assert_says(output, "checksum");
+		SAYS(1, "checksum", "export --to %s/%s %s", path, names[i], path);
 		assert_int_equal(stat(path_in(path, files[i]), &after), 0);
 		assert_true(before[i].st_ino == after.st_ino && before[i].st_size == after.st_size);
 	}
@@ -236,14 +233,12 @@ TEST(a_failed_import_of_state_leaves_the_commit_of_before)
 	EXITS(0, "export --to %s/step3 %s", other, other);
 	/* The middle of the data, and so found when some tiles are imported. */
 	damage(path_in(other, "s.pt"), 2000000);
-	EXITS(1, "import --kind optimizer --from %s/s.pt %s", other, path);
-	assert_says(output, "checksum");
+	SAYS(1, "checksum", "import --kind optimizer --from %s/s.pt %s", other, path);
 	assert_int_equal(stat(path_in(other, "s.safetensors"), &status), 0);
 	assert_int_equal(truncate(path_in(other, "s.safetensors"), status.st_size - 1), 0);
 	EXITS(1, "import --kind optimizer --from %s/s.safetensors %s", other, path);
 	damage(path_in(other, "step3/zero/embed/exp_avg.pt"), 600000);
-	EXITS(1, "import --kind optimizer --from %s/step3 %s", other, path);
-	assert_says(output, "checksum");
+	SAYS(1, "checksum", "import --kind optimizer --from %s/step3 %s", other, path);
 	EXITS(1, "import --kind optimizer --from %s/none.pt %s", other, path);
 	is_as(&path, 1, same);
 }
@@ -258,10 +253,8 @@ TEST(a_store_of_state_in_use_is_neither_read_nor_filled)
 	make_state(&path, 1, 1);
 	EXITS(0, "export --to %s/s.pt %s", path, path);
 	optimizer = open_state(&path, 1);
-	EXITS(1, "import --kind optimizer --from %s/s.pt %s", path, path);
-	assert_says(output, who);
-	EXITS(1, "export --to %s/t.pt %s", path, path);
-	assert_says(output, who);
+	SAYS(1, who, "import --kind optimizer --from %s/s.pt %s", path, path);
+	SAYS(1, who, "export --to %s/t.pt %s", path, path);
 	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
 }
 
@@ -279,25 +272,19 @@ TEST(wrong_kinds_groups_and_names_are_refused)
 	nvs_config_close(config);
 	make_store(quoted(other), 0, 1);
 	EXITS(0, "export --to %s/s.pt %s", path, path);
-	EXITS(1, "import --kind optimizer --from %s/s.pt %s", path, other);
-	assert_says(output, "no tensor a/b.fp32");
-	EXITS(1, "import --kind optimizer --from %s/s.pt --rank 3 %s", path, path);
-	assert_says(output, "only the program that makes it knows the groups");
-	EXITS(1, "export --to %s/all.pt %s", other, other);
-	assert_says(output, "several stores");
-	EXITS(1, "export --kind optimizer --to %s/step1 %s", other, other);
-	assert_says(output, "directory");
-	EXITS(1, "export --kind parameters --to %s/step1 %s", other, other);
-	assert_says(output, "must end with .safetensors or .pt");
+	SAYS(1, "no tensor a/b.fp32", "import --kind optimizer --from %s/s.pt %s", path, other);
+	SAYS(1, "only the program that makes it knows the groups",
+	     "import --kind optimizer --from %s/s.pt --rank 3 %s", path, path);
+	SAYS(1, "several stores", "export --to %s/all.pt %s", other, other);
+	SAYS(1, "directory", "export --kind optimizer --to %s/step1 %s", other, other);
+	SAYS(1, "must end with .safetensors or .pt", "export --kind parameters --to %s/step1 %s",
+	     other, other);
 	EXITS(2, "export --to %s/step1 --shard-size 1m %s", path, path);
-	EXITS(1, "export --to %s/s.safetensors.index.json %s", path, path);
-	assert_says(output, "must end with .safetensors or .pt");
-	EXITS(2, "import --from %s %s", path, path);
-	assert_says(output, "add --kind optimizer");
-	EXITS(2, "import --from %s/s.pt %s", path, path);
-	assert_says(output, "add --kind optimizer to fill it");
-	EXITS(1, "show --kind parameters %s", path);
-	assert_says(output, "no store of that rank and kind");
+	SAYS(1, "must end with .safetensors or .pt", "export --to %s/s.safetensors.index.json %s",
+	     path, path);
+	SAYS(2, "add --kind optimizer", "import --from %s %s", path, path);
+	SAYS(2, "add --kind optimizer to fill it", "import --from %s/s.pt %s", path, path);
+	SAYS(1, "no store of that rank and kind", "show --kind parameters %s", path);
 }
 
 TEST(a_universal_checkpoint_has_no_file_s_name)
@@ -307,8 +294,7 @@ TEST(a_universal_checkpoint_has_no_file_s_name)
 
 	make_state(&path, 1, 1);
 	for (size_t i = 0; i < COUNT(names); i++) {
-		EXITS(1, "export --to %s/%s %s", to, names[i], path);
-		assert_says(output, "its name has no dot");
+		SAYS(1, "its name has no dot", "export --to %s/%s %s", to, names[i], path);
 		assert_int_equal(entries_of(to), 0);
 	}
 	assert_int_equal(mkdir(path_in(to, "x.bin"), 0700), 0);

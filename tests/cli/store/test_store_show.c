@@ -11,18 +11,15 @@ TEST(list_and_show_describe_a_kept_store)
 	const char *path = temp_directory();
 
 	make_store(quoted(path), 0, 3);
-	EXITS(0, "list %s", path);
-	assert_says(output, "rank 0                kept, commit 1 of 20");
+	SAYS(0, "rank 0                kept, commit 1 of 20", "list %s", path);
 	assert_says(output, "3 tensors of 58.59 KiB");
-	EXITS(0, "show %s", path);
-	assert_says(output, "by nvswap " NVS_VERSION);
+	SAYS(0, "by nvswap " NVS_VERSION, "show %s", path);
 	assert_int_equal(count_of("label     current  commit 1 "), 2);
 	assert_int_equal(count_of("manifest  current  commit 1 "), 2);
 	assert_says(output, "/nvswap/rank0/data at 1048576");
 	assert_int_equal(count_of("  checksum "), 3);
 	assert_says(output, "t2 [5000] at ");
-	EXITS(0, "show %s --output-format json", path);
-	assert_says(output, "\"state\": \"kept\"");
+	SAYS(0, "\"state\": \"kept\"", "show %s --output-format json", path);
 	assert_says(output, "\"numel\": 5000");
 }
 
@@ -47,8 +44,7 @@ TEST(shapes_are_shown)
 
 	SUCCEEDS(nvs_tensor_register(engine, specs, 2, tensors, &error), &error);
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
-	EXITS(0, "show %s", path);
-	assert_says(output, "matrix [20, 30] at ");
+	SAYS(0, "matrix [20, 30] at ", "show %s", path);
 	assert_says(output, "scalar [] at ");
 	EXITS(0, "show %s --output-format json", path);
 	at = strstr(output, "\"shape\"");
@@ -66,8 +62,7 @@ TEST(stores_are_listed_by_rank)
 	assert_true(strstr(output, "rank 9") < strstr(output, "rank 10"));
 	EXITS(0, "list %s --rank 10", path);
 	assert_null(strstr(output, "rank 9"));
-	EXITS(1, "list %s --rank 1", path);
-	assert_says(output, "holds no store of that rank");
+	SAYS(1, "holds no store of that rank", "list %s --rank 1", path);
 	EXITS(1, "list %s --kind optimizer", path);
 }
 
@@ -90,8 +85,7 @@ TEST(an_optimizer_store_is_shown)
 	SUCCEEDS(nvs_optimizer_commit(optimizer, &error), &error);
 	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
 	nvs_config_close(config);
-	EXITS(0, "show %s --kind optimizer", path);
-	assert_says(output, "rank 0, optimizer");
+	SAYS(0, "rank 0, optimizer", "show %s --kind optimizer", path);
 	assert_says(output, "g+0 exp_avg 0");
 }
 
@@ -108,8 +102,7 @@ TEST(a_running_engine_is_named_and_its_commits_are_seen)
 
 		write_tensors(engine, i);
 		SUCCEEDS(nvs_engine_commit(engine, &error), &error);
-		EXITS(0, "list %s", path);
-		assert_says(output, who);
+		SAYS(0, who, "list %s", path);
 		snprintf(commit, sizeof(commit), "commit %u ", i);
 		assert_says(output, commit);
 	}
@@ -127,10 +120,8 @@ TEST(the_note_of_the_commit_is_shown)
 	write_tensors(engine, 1);
 	SUCCEEDS(nvs_engine_set_note(engine, note, sizeof(note) - 1, &error), &error);
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
-	EXITS(0, "show %s", path);
-	assert_says(output, "note          11 bytes: step 17\\x1b[2J");
-	EXITS(0, "list %s --output-format json", path);
-	assert_says(output, "\"note\": \"737465702031371b5b324a\"");
+	SAYS(0, "note          11 bytes: step 17\\x1b[2J", "show %s", path);
+	SAYS(0, "\"note\": \"737465702031371b5b324a\"", "list %s --output-format json", path);
 }
 
 TEST(a_store_that_is_not_kept_is_temporary)
@@ -138,11 +129,9 @@ TEST(a_store_that_is_not_kept_is_temporary)
 	const char *path = temp_directory();
 	struct nvs_engine *engine = open_engine(quoted(path), 3, false);
 
-	EXITS(0, "list %s", path);
-	assert_says(output, "rank 3                temporary, in use by process");
+	SAYS(0, "rank 3                temporary, in use by process", "list %s", path);
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
-	EXITS(1, "list %s", path);
-	assert_says(output, "holds no store");
+	SAYS(1, "holds no store", "list %s", path);
 }
 
 TEST(a_damaged_copy_is_named)
@@ -167,12 +156,10 @@ TEST(a_damaged_copy_is_named)
 		const char *file = path_in(path, damages[i].file);
 
 		damage(file, damages[i].offset);
-		EXITS(1, "show %s", path);
-		assert_says(output, damages[i].says);
+		SAYS(1, damages[i].says, "show %s", path);
 		assert_int_equal(count_of("damaged  "), 1);
 		assert_says(output, "state         kept");
-		EXITS(1, "list %s", path);
-		assert_says(output, "1 of 6 copies of the metadata damaged");
+		SAYS(1, "1 of 6 copies of the metadata damaged", "list %s", path);
 		damage(file, damages[i].offset);
 	}
 	EXITS(0, "list %s", path);
@@ -189,15 +176,13 @@ TEST(a_lost_commit_is_described)
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
 	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
 	damage(path_in(path, "nvswap/rank0/manifest.3"), 30);
-	EXITS(1, "show %s", path);
-	assert_says(output, "state         damaged");
+	SAYS(1, "state         damaged", "show %s", path);
 	assert_says(output, "the last commit is number 2, and no copy of it is valid");
 	assert_int_equal(count_of("manifest  damaged"), 2);
 	assert_int_equal(count_of("manifest  older    commit 1 "), 2);
 	damage(path_in(path, "nvswap/rank0/data"), 60);
 	damage(path_in(path, "nvswap/rank0/data"), (1 << 20) + 60);
-	EXITS(1, "show %s", path);
-	assert_says(output, "the label of the store");
+	SAYS(1, "the label of the store", "show %s", path);
 	assert_int_equal(count_of("label     damaged"), 2);
 }
 
@@ -208,12 +193,9 @@ TEST(a_store_whose_data_is_missing_is_damaged_for_everyone)
 
 	make_store(quoted(path), 0, 1);
 	assert_int_equal(unlink(path_in(path, "nvswap/rank0/data")), 0);
-	EXITS(1, "list %s", path);
-	assert_says(output, "damaged");
-	EXITS(1, "show %s", path);
-	assert_says(output, says);
-	EXITS(1, "verify %s", path);
-	assert_says(output, says);
+	SAYS(1, "damaged", "list %s", path);
+	SAYS(1, says, "show %s", path);
+	SAYS(1, says, "verify %s", path);
 	assert_int_equal(entries_of(path_in(path, "nvswap/rank0")), 4);
 }
 
@@ -222,18 +204,14 @@ TEST(a_striped_store_needs_all_paths_in_their_order)
 	const char *a = temp_directory(), *b = temp_directory();
 
 	make_store(quoted_pair(a, b), 0, 3);
-	EXITS(0, "show %s %s", a, b);
-	assert_says(output, "state         kept");
+	SAYS(0, "state         kept", "show %s %s", a, b);
 	assert_says(output, "paths         2, ");
 	assert_int_equal(count_of("label     current"), 4);
-	EXITS(0, "show %s", a);
-	assert_says(output, "state         partial");
+	SAYS(0, "state         partial", "show %s", a);
 	assert_says(output, "lies on 2 paths, and 1 is given");
 	assert_says(output, "a path that was not given");
-	EXITS(0, "show %s %s", b, a);
-	assert_says(output, "is member 1 (counted from 0) of a store of 2 paths");
-	EXITS(0, "list %s %s", a, b);
-	assert_says(output, "path 1 of 2");
+	SAYS(0, "is member 1 (counted from 0) of a store of 2 paths", "show %s %s", b, a);
+	SAYS(0, "path 1 of 2", "list %s %s", a, b);
 	assert_says(output, "path 2 of 2");
 }
 
@@ -262,23 +240,18 @@ TEST(what_is_not_nvswaps_is_refused)
 {
 	const char *path = temp_directory(), *other = temp_directory();
 
-	EXITS(1, "list %s", path);
-	assert_says(output, "holds no store");
+	SAYS(1, "holds no store", "list %s", path);
 	assert_int_equal(entries_of(path), 0);
 	make_store(quoted(other), 0, 1);
 	assert_int_equal(symlink(path_in(other, "nvswap"), path_in(path, "nvswap")), 0);
-	EXITS(1, "list %s", path);
-	assert_says(output, "symbolic link");
-	EXITS(1, "list %s/none", path);
-	assert_says(output, "No such file");
-	EXITS(2, "lsit %s", path);
-	assert_says(output, "did you mean list?");
+	SAYS(1, "symbolic link", "list %s", path);
+	SAYS(1, "No such file", "list %s/none", path);
+	SAYS(2, "did you mean list?", "lsit %s", path);
 	EXITS(2, "list");
 	if (geteuid())
 		return;
 	assert_int_equal(chown(path_in(other, "nvswap"), 65534, 65534), 0);
-	EXITS(1, "list %s", other);
-	assert_says(output, "belongs to another user");
+	SAYS(1, "belongs to another user", "list %s", other);
 }
 
 TEST(a_raw_device_is_shown)
@@ -287,15 +260,12 @@ TEST(a_raw_device_is_shown)
 
 	if (!device)
 		SKIP("%s", why);
-	EXITS(1, "list %s", device);
-	assert_says(output, "holds no store");
+	SAYS(1, "holds no store", "list %s", device);
 	make_store(quoted(device), 0, 2);
-	EXITS(0, "show %s", device);
-	assert_says(output, "state         kept");
+	SAYS(0, "state         kept", "show %s", device);
 	assert_int_equal(count_of("manifest  current  commit 1 "), 2);
 	damage(device, 60);
-	EXITS(1, "list %s", device);
-	assert_says(output, "1 of 6 copies of the metadata damaged");
+	SAYS(1, "1 of 6 copies of the metadata damaged", "list %s", device);
 }
 
 EACH_TEST(NULL, cleanup)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Generated tensors. Their sizes are drawn in order, so a smaller model is a prefix of a larger
- * one, except for its last tensor, which is shortened to the requested size.
+ * Generated tensors of one size: a smaller model is a prefix of a larger one, except for its last
+ * tensor, which is shortened to the requested size.
  */
 #include <assert.h>
 #include <errno.h>
@@ -11,17 +11,6 @@
 #include "base/error.h"
 #include "base/memory/array.h"
 #include "cli/modes/model/model.h"
-#include "cli/modes/model/random.h"
-
-static uint64_t draw_size(const struct option_mix *mix, uint64_t *state)
-{
-	double at = spread_percent(state);
-	unsigned i = 0;
-
-	while (i < mix->n - 1 && at >= mix->percent[i])
-		at -= mix->percent[i++];
-	return mix->nbytes[i];
-}
 
 static int add_tensor(struct model *model, size_t *room, uint64_t nbytes)
 {
@@ -60,19 +49,18 @@ static int fail(struct model *model, int rc, struct nvs_error *error)
 	return rc;
 }
 
-int model_make(struct model *model, const struct option_mix *mix, uint64_t n, uint64_t nbytes,
-	       uint64_t seed, struct nvs_error *error)
+int model_make(struct model *model, uint64_t tensor_size, uint64_t n, uint64_t nbytes,
+	       struct nvs_error *error)
 {
-	uint64_t state = seed;
 	size_t room = 0;
 	int rc = 0;
 
-	assert(mix->n && (n || nbytes));
+	assert(tensor_size && (n || nbytes));
 	*model = (struct model){.path = NULL};
 	while (!rc && (nbytes ? model->nbytes < nbytes : model->n < n)) {
-		uint64_t drawn = draw_size(mix, &state), left = nbytes - model->nbytes;
+		uint64_t left = nbytes - model->nbytes;
 
-		rc = add_tensor(model, &room, nbytes && left < drawn ? left : drawn);
+		rc = add_tensor(model, &room, nbytes && left < tensor_size ? left : tensor_size);
 	}
 	if (rc)
 		return fail(model, rc, error);

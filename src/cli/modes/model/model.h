@@ -49,12 +49,12 @@ struct model {
  */
 int model_load(struct model *model, const char *path, struct nvs_error *error);
 /*
- * Generates `n` tensors of dtype U8, or, if `nbytes` is not 0, as many as have that many bytes
- * together (the last one is shortened), with sizes drawn by the shares of the mix. -ENOMEM; -EINVAL
- * above MODEL_BYTES_MAX, -E2BIG above MODEL_TENSORS_MAX.
+ * Generates `n` tensors of dtype U8 and that size, or, if `nbytes` is not 0, as many as have that
+ * many bytes together (the last one is shortened). -ENOMEM; -EINVAL above MODEL_BYTES_MAX, -E2BIG
+ * above MODEL_TENSORS_MAX.
  */
-int model_make(struct model *model, const struct option_mix *mix, uint64_t n, uint64_t nbytes,
-	       uint64_t seed, struct nvs_error *error);
+int model_make(struct model *model, uint64_t tensor_size, uint64_t n, uint64_t nbytes,
+	       struct nvs_error *error);
 void model_free(struct model *model);
 
 /* Keeps the first tensors with at most `nbytes` together, at least one. */

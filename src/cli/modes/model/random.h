@@ -15,12 +15,6 @@ static inline uint64_t spread(uint64_t *state)
 	return x ^ x >> 31;
 }
 
-/* In [0, 100). */
-static inline double spread_percent(uint64_t *state)
-{
-	return (double)(spread(state) >> 11) * (100.0 / (double)((uint64_t)1 << 53));
-}
-
 /* A hash that compilers vectorize in a loop. */
 static inline uint32_t mix(uint32_t x)
 {
