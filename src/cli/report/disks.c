@@ -7,38 +7,14 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "cli/report/group.h"
 #include "cli/report/report.h"
 
-static struct disk_use *find(struct disk_watch *watch, const char *name)
+static struct disk_use *find_disk(struct disk_watch *watch, const char *name)
 {
 	for (unsigned i = 0; i < watch->n; i++)
 		if (!strcmp(watch->at[i].name, name))
 			return &watch->at[i];
 	return NULL;
-}
-
-static void add_disk(struct disk_watch *watch, const char *name)
-{
-	struct disk_use *disk = &watch->at[watch->n];
-
-	if (watch->n == REPORT_DISKS_MAX || strlen(name) >= sizeof(disk->name) || find(watch, name))
-		return;
-	*disk = (struct disk_use){0};
-	strcpy(disk->name, name);
-	watch->n++;
-}
-
-static void add_path(struct disk_watch *watch, const char *path)
-{
-	struct nvs_path_info info = {.size = sizeof(info)};
-	struct nvs_error ignored = {.size = sizeof(ignored)};
-	char *rest, *name;
-
-	if (nvs_path_get_info(path, &info, &ignored))
-		return;
-	for (name = strtok_r(info.device, ",", &rest); name; name = strtok_r(NULL, ",", &rest))
-		add_disk(watch, name);
 }
 
 static void read_counters(struct disk_watch *watch)
@@ -56,7 +32,7 @@ static void read_counters(struct disk_watch *watch)
 			   &is.ticks_ms[NVS_READ], &is.ios[NVS_WRITE], &is.merges[NVS_WRITE],
 			   &is.sectors[NVS_WRITE], &is.ticks_ms[NVS_WRITE], &is.busy_ms,
 			   &is.in_queue_ms) == 11 &&
-		    (disk = find(watch, is.name)))
+		    (disk = find_disk(watch, is.name)))
 			*disk = is;
 	}
 	if (file)
@@ -71,8 +47,20 @@ void disks_begin(struct disk_watch *watch, const struct bench_plan *plan)
 		const struct bench_job *job = &plan->jobs[i];
 		const char *path;
 
-		for (unsigned p = 0; (path = nvs_config_get_path(job->config, job->block, p)); p++)
-			add_path(watch, path);
+		for (unsigned p = 0; (path = nvs_config_get_path(job->config, job->block, p));
+		     p++) {
+			struct nvs_path_info info = {.size = sizeof(info)};
+			char *rest = info.device, *name;
+
+			if (nvs_path_get_info(path, &info, NULL))
+				continue;
+			while ((name = strsep(&rest, ",")))
+				if (*name && strlen(name) < sizeof(watch->at->name) &&
+				    watch->n < REPORT_DISKS_MAX && !find_disk(watch, name)) {
+					watch->at[watch->n] = (struct disk_use){.in_queue_ms = 0};
+					strcpy(watch->at[watch->n++].name, name);
+				}
+		}
 	}
 	read_counters(watch);
 }

@@ -4,8 +4,7 @@
  * that nvswap lacks, such as trim and latency targets, are zero. nvswap's own figures are in
  * "config", "engine", "swap" and "step" of each job; a run of a single job has them at the top too.
  */
-#include "cli/report/json.h"
-
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -17,6 +16,10 @@
 #include "base/json/write.h"
 #include "base/numbers.h"
 #include "base/statistics/latency.h"
+#include "cli/report/report.h"
+#include "cli/settings.h"
+
+/* ---- Options and configuration ---- */
 
 static void put_times(struct json_writer *json)
 {
@@ -33,97 +36,155 @@ static void put_times(struct json_writer *json)
 		json_text(json, "time", text);
 }
 
-/* ---- Options */
-
-static void put_list(struct json_writer *json, const char *key, const struct option_list *list)
-{
-	char joined[4096] = "";
-	size_t length = 0;
-
-	for (unsigned i = 0; i < list->n && length < sizeof(joined) - 1; i++)
-		length += (size_t)snprintf(joined + length, sizeof(joined) - length, "%s%s",
-					   i ? ":" : "", list->items[i]);
-	json_text(json, key, joined);
-}
-
-/* Names in job files, with _ as fio's and DeepSpeed's keys have it. */
-static const char *key_of(const char *name, char key[64])
-{
-	snprintf(key, 64, "%s", name);
-	for (char *c = key; *c; c++)
-		*c = *c == '-' ? '_' : *c;
-	return key;
-}
-
-/* given->text has only the last item of a list; the value has all. */
+/*
+ * By their names in job files, with _ as fio's and DeepSpeed's keys have it. given->text has only
+ * the last item of a list; the value has all.
+ */
 static void put_given(struct json_writer *json, const struct options_given *given,
 		      const void *values)
 {
 	for (unsigned i = 0; i < bench_command.noptions; i++) {
 		const struct option_spec *spec = &bench_command.options[i];
-		char key[64];
+		const struct option_list *list =
+			(const void *)((const char *)values + spec->offset);
+		char key[64], joined[4096] = "";
+		size_t length = 0;
 
 		if (!given->text[i])
 			continue;
-		key_of(spec->name, key);
-		if (spec->type == OPTION_LIST)
-			put_list(json, key, (const void *)((const char *)values + spec->offset));
-		else
-			json_text(json, key, given->text[i]);
+		snprintf(key, sizeof(key), "%s", spec->name);
+		for (char *c = key; *c; c++)
+			*c = *c == '-' ? '_' : *c;
+		for (unsigned at = 0;
+		     spec->type == OPTION_LIST && at < list->n && length < sizeof(joined) - 1; at++)
+			length += (size_t)snprintf(joined + length, sizeof(joined) - length, "%s%s",
+						   at ? ":" : "", list->items[at]);
+		json_text(json, key, spec->type == OPTION_LIST ? joined : given->text[i]);
 	}
-}
-
-static void resolved(struct json_writer *json, const struct options_given *given, const char *key,
-		     const char *text)
-{
-	if (!bench_option_given(given, key))
-		json_text(json, key, text);
 }
 
 /* Options given for all jobs; for a single job also resolved ones that fio's tools read. */
 static void put_global_options(struct json_writer *json, const struct bench_report *report,
 			       const struct report_group *group)
 {
-	const struct options_given *given = &report->plan->given;
-	char text[32];
+	const struct bench_job *job = group->job;
+	char bs[32], iodepth[32], numjobs[32];
+	const struct {
+		const char *key, *text;
+	} resolved[] = {
+		{"rw", bench_rw_name(job->options.rw)},
+		/* That in use, or the one asked for if none was opened. */
+		{"ioengine", group->result.opened
+				     ? group->result.engine.aio.ioengine
+				     : nvs_ioengine_name(setting_ioengine(job->config))},
+		{"bs", bs},
+		{"iodepth", iodepth},
+		{"numjobs", numjobs},
+	};
 
+	snprintf(bs, sizeof(bs), "%" PRIu64, setting_number(job->config, "aio.block_size"));
+	snprintf(iodepth, sizeof(iodepth), "%" PRIu64,
+		 setting_number(job->config, "aio.queue_depth"));
+	snprintf(numjobs, sizeof(numjobs), "%u", group->njobs);
 	json_open_object(json, "global options");
-	put_given(json, given, &report->plan->run);
-	if (group->njobs == report->plan->n) {
-		resolved(json, given, "rw", bench_rw_name(group->job->options.rw));
-		resolved(json, given, "ioengine", group_ioengine(group));
-		snprintf(text, sizeof(text), "%" PRIu64, job_block_size(group->job));
-		resolved(json, given, "bs", text);
-		snprintf(text, sizeof(text), "%" PRIu64, job_queue_depth(group->job));
-		resolved(json, given, "iodepth", text);
-		snprintf(text, sizeof(text), "%u", group->njobs);
-		resolved(json, given, "numjobs", text);
-	}
+	put_given(json, &report->plan->given, &report->plan->run);
+	for (size_t i = 0; i < COUNT_OF(resolved) && group->njobs == report->plan->n; i++)
+		if (!bench_option_given(&report->plan->given, resolved[i].key))
+			json_text(json, resolved[i].key, resolved[i].text);
 	json_close_object(json);
 }
 
-/* ---- A direction */
+/*
+ * Settings of an object of the configuration: `names` are separated by blanks. The configuration's
+ * text of a number, list or bool is that of JSON.
+ */
+static void put_settings(struct json_writer *json, const struct bench_job *job, const char *object,
+			 const char *names)
+{
+	char name[64], key[128], text[128];
+	int length, rc;
+
+	for (; sscanf(names, "%63s%n", name, &length) == 1; names += length) {
+		const char *paths[NVS_PATHS_MAX];
+		unsigned npaths = 0;
+
+		if (!strcmp(name, "nvme_path")) {
+			for (; (paths[npaths] =
+					nvs_config_get_path(job->config, job->block, npaths));)
+				npaths++;
+			if (npaths)
+				json_texts(json, name, paths, npaths);
+			continue;
+		}
+		snprintf(key, sizeof(key), "%s%s", object, name);
+		if (!strcmp(key, "zero_optimization.offload_optimizer.buffer_size"))
+			strcpy(key, "zero_optimization.sub_group_size"); /* which has its value */
+		rc = nvs_config_get(job->config, key, text, sizeof(text), NULL);
+		assert(rc != -EINVAL && rc != -ERANGE);
+		if (rc)
+			json_null(json, name);
+		else if (!strcmp(text, "true") || !strcmp(text, "false") ||
+			 (*text && strchr("0123456789-[", *text)))
+			json_number(json, name, "%s", text);
+		else
+			/* Without a type the optimizer is Adam. */
+			json_text(json, name, *text ? text : "Adam");
+	}
+}
+
+static void put_object(struct json_writer *json, const struct bench_job *job, const char *object,
+		       const char *name, const char *names)
+{
+	json_open_object(json, name);
+	put_settings(json, job, object, names);
+	json_close_object(json);
+}
+
+/* The keys that have an effect on the job, as a complete DeepSpeed file. */
+static void put_config(struct json_writer *json, const struct bench_job *job)
+{
+	json_open_object(json, "config");
+	put_object(json, job, "aio.", "aio",
+		   "block_size queue_depth thread_count single_submit overlap_events use_gds");
+	json_open_object(json, "zero_optimization");
+	if (job->block == NVS_OFFLOAD_PARAM) {
+		put_object(json, job, "zero_optimization.offload_param.", "offload_param",
+			   "device nvme_path pin_memory buffer_count buffer_size max_in_cpu");
+		put_settings(json, job, "zero_optimization.",
+			     "stage3_prefetch_bucket_size stage3_max_live_parameters "
+			     "stage3_max_reuse_distance stage3_param_persistence_threshold");
+	} else {
+		put_object(json, job, "zero_optimization.offload_optimizer.", "offload_optimizer",
+			   "device nvme_path pin_memory buffer_count buffer_size fast_init "
+			   "pipeline_read pipeline_write ratio");
+		put_settings(json, job, "zero_optimization.", "sub_group_size");
+	}
+	json_close_object(json);
+	if (job->options.rw == RW_STEP) {
+		json_open_object(json, "optimizer");
+		put_settings(json, job, "optimizer.", "type");
+		put_object(json, job, "optimizer.params.", "params",
+			   "lr betas eps weight_decay bias_correction adam_w_mode");
+		json_close_object(json);
+		put_settings(json, job, "", "gradient_clipping");
+		put_object(json, job, "fp16.", "fp16",
+			   "enabled loss_scale initial_scale_power loss_scale_window hysteresis "
+			   "consecutive_hysteresis min_loss_scale");
+		put_object(json, job, "bf16.", "bf16", "enabled");
+		put_object(json, job, "data_types.", "data_types", "grad_accum_dtype");
+	}
+	json_open_object(json, "nvswap");
+	put_settings(json, job, "nvswap.", "ioengine io_timeout_ms verify keep rank stripe_size");
+	if (job->block == NVS_OFFLOAD_OPTIMIZER)
+		put_settings(json, job, "nvswap.", "optimizer_max_in_cpu optimizer_threads");
+	json_close_object(json);
+	json_close_object(json);
+}
+
+/* ---- A direction ---- */
 
 /* fio's last bucket counts all longer times. */
 #define LAST_BIN (29 * 64 - 1)
-
-static void put_bins(struct json_writer *json, const struct nvs_latency *latency)
-{
-	char key[32];
-
-	json_open_object(json, "bins");
-	for (unsigned i = 0; i <= LAST_BIN; i++) {
-		uint64_t n = latency->buckets[i];
-
-		for (unsigned beyond = LAST_BIN + 1; i == LAST_BIN && beyond < NVS_LATENCY_BUCKETS;
-		     beyond++)
-			n += latency->buckets[beyond];
-		snprintf(key, sizeof(key), "%" PRIu64, latency_bucket_ns(i));
-		if (n)
-			json_count(json, key, n);
-	}
-	json_close_object(json);
-}
 
 static void put_latency(struct json_writer *json, const char *key,
 			const struct nvs_latency *latency, bool percentiles, bool bins)
@@ -146,8 +207,19 @@ static void put_latency(struct json_writer *json, const char *key,
 		}
 		json_close_object(json);
 	}
-	if (bins && latency->count)
-		put_bins(json, latency);
+	if (bins && latency->count) {
+		json_open_object(json, "bins");
+		for (unsigned i = 0; i <= LAST_BIN; i++) {
+			uint64_t n = latency->buckets[i];
+
+			for (unsigned at = i + 1; i == LAST_BIN && at < NVS_LATENCY_BUCKETS; at++)
+				n += latency->buckets[at];
+			snprintf(text, sizeof(text), "%" PRIu64, latency_bucket_ns(i));
+			if (n)
+				json_count(json, text, n);
+		}
+		json_close_object(json);
+	}
 	json_close_object(json);
 }
 
@@ -157,15 +229,17 @@ static void put_direction(struct json_writer *json, const char *key,
 {
 	const struct bench_result *result = &group->result;
 	const struct bench_samples *bw = &result->bw_bytes[d], *iops = &result->iops[d];
-	uint64_t bytes_per_s = (uint64_t)group_bytes_per_s(group, d);
+	const struct report_way *way = &group->way[d];
+	uint64_t bytes_per_s = (uint64_t)way->bytes_per_s;
+	double all = way->all_bytes_per_s;
 
 	json_open_object(json, key);
 	json_count(json, "io_bytes", result->bytes[d]);
 	json_count(json, "io_kbytes", result->bytes[d] / 1024);
 	json_count(json, "bw_bytes", bytes_per_s);
 	json_count(json, "bw", bytes_per_s / 1024);
-	json_real(json, "iops", group_iops(group, d));
-	json_count(json, "runtime", group_runtime_ms(group, d));
+	json_real(json, "iops", way->iops);
+	json_count(json, "runtime", way->runtime_ms);
 	json_count(json, "total_ios", result->aio.io[d].ios);
 	json_count(json, "short_ios", 0);
 	json_count(json, "drop_ios", 0);
@@ -174,7 +248,7 @@ static void put_direction(struct json_writer *json, const char *key,
 	put_latency(json, "lat_ns", &result->latency[d][NVS_LAT], false, false);
 	json_count(json, "bw_min", (uint64_t)bw->min / 1024);
 	json_count(json, "bw_max", (uint64_t)bw->max / 1024);
-	json_real(json, "bw_agg", group_bandwidth_share(group, d));
+	json_real(json, "bw_agg", all > 0 ? fmin(100 * samples_mean(bw) / all, 100) : 0);
 	json_real(json, "bw_mean", samples_mean(bw) / 1024);
 	json_real(json, "bw_dev", samples_stddev(bw) / 1024);
 	json_count(json, "bw_samples", bw->n);
@@ -186,66 +260,239 @@ static void put_direction(struct json_writer *json, const char *key,
 	json_close_object(json);
 }
 
-/* ---- A job */
+/* ---- A job ---- */
 
-static void put_shares(struct json_writer *json, const char *key, const char *const *bounds,
-		       const double *share, unsigned n)
+/* Like fio, rounds a share that is not 0 up to the least that its digits can show. */
+static double percent(uint64_t part, uint64_t whole, double least)
 {
-	json_open_object(json, key);
-	for (unsigned i = 0; i < n; i++)
-		json_real(json, bounds[i], share[i]);
-	json_close_object(json);
+	double share = whole ? 100 * (double)part / (double)whole : 0;
+
+	return part && share < least ? least : share;
 }
 
 static void put_depths(struct json_writer *json, const char *key, const char *const *bounds,
 		       const uint64_t counts[NVS_DEPTHS])
 {
-	double share[NVS_DEPTHS];
+	uint64_t all = 0;
 
-	depth_shares(counts, share);
-	put_shares(json, key, bounds, share, NVS_DEPTHS);
+	for (unsigned i = 0; i < NVS_DEPTHS; i++)
+		all += counts[i];
+	json_open_object(json, key);
+	for (unsigned i = 0; i < NVS_DEPTHS; i++)
+		json_real(json, bounds[i], percent(counts[i], all, 0.1));
+	json_close_object(json);
 }
 
 static void put_distributions(struct json_writer *json, const struct report_group *group)
 {
+	static const char *const depth_bounds[NVS_DEPTHS] = {"1",  "2",	 "4",	"8",
+							     "16", "32", ">=64"};
+	static const char *const call_bounds[NVS_DEPTHS] = {"0",  "4",	"8",   "16",
+							    "32", "64", ">=64"};
+	/* Each counts the I/Os from the one before up to, not including, itself. */
+	static const unsigned bounds[] = {2, 4, 10, 20, 50, 100, 250, 500, 750, 1000, 2000};
+	static const struct {
+		const char *key;
+		uint64_t ns;
+		unsigned n;
+	} units[] = {{"latency_ns", 1, 10}, {"latency_us", 1000, 10}, {"latency_ms", 1000000, 11}};
 	const struct nvs_aio_stats *aio = &group->result.aio;
-	double share[LATENCY_SHARES];
+	const struct nvs_latency *reads = &group->result.latency[NVS_READ][NVS_CLAT];
+	const struct nvs_latency *writes = &group->result.latency[NVS_WRITE][NVS_CLAT];
+	uint64_t all = reads->count + writes->count, below = 0;
+	char bound[32];
 
 	put_depths(json, "iodepth_level", depth_bounds, aio->depth_ios);
 	put_depths(json, "iodepth_submit", call_bounds, aio->submit_sizes);
 	put_depths(json, "iodepth_complete", call_bounds, aio->reap_sizes);
-	group_latency_shares(group, share);
-	put_shares(json, "latency_ns", latency_bounds, share, LATENCY_BOUNDS);
-	put_shares(json, "latency_us", latency_bounds, share + LATENCY_BOUNDS, LATENCY_BOUNDS);
-	put_shares(json, "latency_ms", latency_bounds, share + 2 * LATENCY_BOUNDS,
-		   LATENCY_BOUNDS_MS);
-	json_count(json, "latency_depth", job_queue_depth(group->job));
+	for (size_t unit = 0; unit < COUNT_OF(units); unit++) {
+		json_open_object(json, units[unit].key);
+		for (unsigned i = 0; i < units[unit].n; i++) {
+			uint64_t ns = bounds[i] * units[unit].ns - 1;
+			uint64_t upto = nvs_latency_within(reads, ns) +
+					nvs_latency_within(writes, ns);
+
+			snprintf(bound, sizeof(bound), "%u", bounds[i]);
+			json_real(json, bound, percent(upto - below, all, 0.01));
+			below = upto;
+		}
+		if (unit == COUNT_OF(units) - 1)
+			json_real(json, ">=2000", percent(all - below, all, 0.01));
+		json_close_object(json);
+	}
+	json_count(json, "latency_depth", setting_number(group->job->config, "aio.queue_depth"));
 	json_count(json, "latency_target", 0);
 	json_real(json, "latency_percentile", 100);
 	json_count(json, "latency_window", 0);
+}
+
+/* Times, bytes and counts are means per measured step. */
+static void put_steps(struct json_writer *json, const struct report_group *group)
+{
+	const struct step_figures *steps = &group->result.steps;
+	const struct nvs_step_io *sum = &steps->sum;
+
+	json_open_object(json, "step");
+	json_count(json, "steps", steps->steps);
+	json_count(json, "wall_min_ns", steps->wall_min_ns);
+	json_count(json, "wall_mean_ns", (uint64_t)per_step(group, sum->wall_ns));
+	json_count(json, "wall_max_ns", steps->wall_max_ns);
+	json_count(json, "compute_ns", (uint64_t)per_step(group, sum->compute_ns));
+	json_count(json, "io_ns", (uint64_t)per_step(group, sum->io_ns));
+	json_count(json, "hidden_ns", (uint64_t)per_step(group, sum->hidden_ns));
+	json_exact(json, "hidden_share", group->no_moves ? NAN : group->hidden_share);
+	if (group->no_moves)
+		json_text(json, "note", group->no_moves);
+	json_count(json, "stall_ns", (uint64_t)per_step(group, sum->stall_ns));
+	json_count(json, "read_bytes", (uint64_t)per_step(group, sum->read_bytes));
+	json_count(json, "written_bytes", (uint64_t)per_step(group, sum->written_bytes));
+	json_real(json, "stalls", per_step(group, sum->stalls));
+	json_real(json, "hits", per_step(group, sum->hits));
+	json_real(json, "misses", per_step(group, sum->misses));
+	json_count(json, "first_wall_ns", steps->first.wall_ns);
+	json_count(json, "first_read_bytes", steps->first.read_bytes);
+	json_count(json, "first_written_bytes", steps->first.written_bytes);
+	if (group->job->options.rw == RW_PARAMS) {
+		json_count(json, "layers", steps->layers);
+	} else {
+		json_count(json, "skipped", steps->skipped);
+		json_count(json, "elements", steps->elements);
+		json_count(json, "groups", steps->groups);
+		json_real(json, "tiles", per_step(group, steps->tiles));
+		json_count(json, "update_cpu_ns", (uint64_t)per_step(group, steps->updates_ns));
+		json_text(json, "kernel", steps->kernel ? steps->kernel : "");
+		json_count(json, "threads", steps->threads);
+		json_count(json, "compared_elements", steps->compared);
+		json_exact(json, "norm", steps->norm < 0 ? NAN : steps->norm);
+		json_exact(json, "clip", steps->clip);
+		json_exact(json, "loss_scale", steps->loss_scale);
+	}
+	json_count(json, "memory_peak_bytes", steps->peak_bytes);
+	json_count(json, "memory_pool_bytes", steps->pool_rss_bytes);
+	json_count(json, "memory_host_bytes", steps->host_bytes);
+	json_count(json, "memory_own_bytes", steps->own_bytes);
+	json_count(json, "memory_rest_bytes", group->rest_bytes);
+	json_count(json, "memory_store_bytes", steps->store_bytes);
+	json_close_object(json);
+}
+
+static void put_engine(struct json_writer *json, const struct bench_result *result)
+{
+	const struct nvs_aio_stats *aio = result->measured ? &result->aio : &result->engine.aio;
+
+	json_open_object(json, "engine");
+	json_text(json, "ioengine", aio->ioengine);
+	json_text(json, "reason", aio->ioengine_reason);
+	json_text(json, "buffers_reason", aio->buffers_reason);
+	json_bool(json, "direct", result->engine.direct);
+	json_bool(json, "fixed_buffers", aio->fixed_buffers);
+	json_bool(json, "fixed_files", aio->fixed_files);
+	json_bool(json, "single_issuer", aio->single_issuer);
+	json_bool(json, "defer_taskrun", aio->defer_taskrun);
+	json_count(json, "workers", aio->workers);
+	json_count(json, "inflight_max", aio->inflight_max);
+	json_count(json, "submit_calls", aio->submit_calls);
+	json_count(json, "reap_calls", aio->reap_calls);
+	json_count(json, "retries", aio->retries);
+	json_count(json, "read_bytes", aio->io[NVS_READ].bytes);
+	json_count(json, "write_bytes", aio->io[NVS_WRITE].bytes);
+	json_count(json, "registered_bytes", aio->registered_bytes);
+	json_count(json, "bounced_bytes", aio->bounced_bytes);
+	json_close_object(json);
+}
+
+static void put_swap(struct json_writer *json, const struct report_group *group)
+{
+	const struct bench_result *result = &group->result;
+	const struct model *model = &group->job->model;
+	const struct nvs_pool_stats *pool = &result->engine.pool;
+
+	json_open_object(json, "swap");
+	json_text(json, "mode", bench_rw_name(group->job->options.rw));
+	if (model->path)
+		json_text(json, "model", model->path);
+	json_count(json, "tensors", model->n);
+	json_count(json, "bytes", model->nbytes);
+	json_count(json, "model_tensors", model->n_whole);
+	json_count(json, "model_bytes", model->nbytes_whole);
+	json_count(json, "seed", group->job->options.seed);
+	json_count(json, "pool_bytes", pool->bytes);
+	json_count(json, "pool_bytes_peak", result->pool_peak);
+	json_count(json, "pool_locked_bytes", pool->locked);
+	json_count(json, "pool_huge_bytes", pool->huge);
+	json_bool(json, "pool_transparent_huge", pool->transparent_huge);
+	json_signed(json, "pool_numa_node", pool->numa_node);
+	json_count(json, "pool_largest_free", pool->largest_free);
+	json_count(json, "bounce_bytes", result->engine.aio.bounce_bytes);
+	json_count(json, "store_bytes", result->engine.store_bytes);
+	if (result->measured) {
+		json_count(json, "transfers", result->transfers);
+		json_count(json, "evictions", result->evictions);
+		json_count(json, "pool_waits", result->pool_waits);
+		json_real(json, "cpu_ms_per_gib", cpu_ms_per_gib(result));
+		json_real(json, "cpu_ms_for_data", (double)result->data_us / 1e3);
+		if (group->job->options.rw == RW_STEP)
+			json_real(json, "cpu_ms_for_updates", (double)result->updates_us / 1e3);
+	}
+	if (result->first_bytes) {
+		json_count(json, "first_swapout_bytes", result->first_bytes);
+		json_real(json, "first_swapout_bw_bytes",
+			  (double)result->first_bytes / ((double)result->first_ns / 1e9));
+	}
+	json_bool(json, "verify", group->job->options.verify);
+	json_count(json, "verified_bytes", result->verified_bytes);
+	json_count(json, "verify_errors", group->verify_errors);
+	json_close_object(json);
+}
+
+static void put_replay(struct json_writer *json, const struct report_group *group)
+{
+	const struct replay_figures *replay = &group->result.replay;
+
+	json_open_object(json, "replay");
+	json_text(json, "pace", group->job->options.pace == PACE_MAX ? "max" : "recorded");
+	json_count(json, "calls", replay->calls);
+	json_count(json, "recorded_ns", replay->recorded_ns);
+	json_count(json, "recorded_stall_ns", replay->recorded_stall_ns);
+	json_count(json, "recorded_read_bytes", replay->recorded_bytes[NVS_READ]);
+	json_count(json, "recorded_write_bytes", replay->recorded_bytes[NVS_WRITE]);
+	json_count(json, "replayed_ns", group->result.window_ns);
+	json_count(json, "replayed_stall_ns", replay->stall_ns);
+	json_count(json, "replayed_read_bytes", group->result.bytes[NVS_READ]);
+	json_count(json, "replayed_write_bytes", group->result.bytes[NVS_WRITE]);
+	json_close_object(json);
 }
 
 static void put_own(struct json_writer *json, const struct report_group *group)
 {
 	/* A job that failed to parse has no configuration. */
 	if (group->job->config)
-		report_config_json(json, group->job);
-	if (group->result.opened)
-		report_swap_json(json, group);
+		put_config(json, group->job);
+	if (!group->result.opened)
+		return;
+	put_engine(json, &group->result);
+	put_swap(json, group);
+	if (group->job->accesses)
+		put_replay(json, group);
 }
 
-static void put_head(struct json_writer *json, const struct report_group *group, bool status)
+static void put_group(struct json_writer *json, const struct bench_report *report,
+		      const struct report_group *group)
 {
+	static const struct report_group nothing;
 	const struct bench_job *job = group->job;
 	const struct bench_result *result = &group->result;
+	double base_us = (double)group->run_ns / 1e3;
+	bool bins = report->plan->run.formats & 1u << FORMAT_JSON_PLUS;
 
+	json_open_object(json, NULL);
 	json_text(json, "jobname", job->name);
 	json_count(json, "groupid", job->groupid);
 	json_count(json, "error", (uint64_t)-result->error.code);
 	if (result->error.code)
 		json_text(json, "error_text", result->error.text);
 	/* Seconds left; fio writes INT_MAX if unknown. */
-	json_count(json, "eta", status ? INT_MAX : 0);
+	json_count(json, "eta", report->status ? INT_MAX : 0);
 	json_count(json, "elapsed", (uint64_t)ceil(result->elapsed_s));
 	json_count(json, "job_start", result->started_unix_ms);
 	json_open_object(json, "job options");
@@ -253,17 +500,6 @@ static void put_head(struct json_writer *json, const struct report_group *group,
 	json_close_object(json);
 	if (job->options.description)
 		json_text(json, "desc", job->options.description);
-}
-
-static void put_group(struct json_writer *json, const struct bench_report *report,
-		      const struct report_group *group)
-{
-	static const struct report_group nothing;
-	const struct bench_result *result = &group->result;
-	bool bins = report->plan->run.formats & 1u << FORMAT_JSON_PLUS;
-
-	json_open_object(json, NULL);
-	put_head(json, group, report->status);
 	put_direction(json, "read", group, NVS_READ, bins);
 	put_direction(json, "write", group, NVS_WRITE, bins);
 	/* Tools expect fio's third direction and its syncs. */
@@ -272,20 +508,20 @@ static void put_group(struct json_writer *json, const struct bench_report *repor
 	json_count(json, "total_ios", 0);
 	put_latency(json, "lat_ns", &nothing.result.latency[NVS_READ][NVS_LAT], false, false);
 	json_close_object(json);
-	json_count(json, "job_runtime", window_ms(group->run_ns));
-	json_real(json, "usr_cpu", group_cpu_percent(group, result->user_us));
-	json_real(json, "sys_cpu", group_cpu_percent(group, result->system_us));
+	json_count(json, "job_runtime", group->run_ns / 1000000 + (group->run_ns % 1000000 != 0));
+	json_real(json, "usr_cpu", base_us > 0 ? 100 * (double)result->user_us / base_us : 0);
+	json_real(json, "sys_cpu", base_us > 0 ? 100 * (double)result->system_us / base_us : 0);
 	json_count(json, "ctx", result->context_switches);
 	json_count(json, "majf", result->major_faults);
 	json_count(json, "minf", result->minor_faults);
 	put_distributions(json, group);
-	if (group_has_steps(group) && result->measured)
-		report_steps_json(json, group);
+	if (group->has_steps && result->measured)
+		put_steps(json, group);
 	put_own(json, group);
 	json_close_object(json);
 }
 
-/* ---- The whole */
+/* ---- The whole ---- */
 
 static void put_disks(struct json_writer *json, const struct disk_watch *disks)
 {
@@ -314,7 +550,7 @@ int report_json(FILE *file, const struct bench_report *report)
 {
 	char program[64];
 	struct json_writer json = json_to(file, 2);
-	struct report_group *group = report_group_make();
+	struct report_group *group = calloc(1, sizeof(*group));
 
 	if (!group)
 		return -ENOMEM;

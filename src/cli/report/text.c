@@ -1,81 +1,311 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The results of a run as text: a paragraph for each job, or for those reported as one, which the
- * lines of report/swap_text.c end; the sums of groups with several of these; the drives.
+ * The results of a run as text: a paragraph for each job, or for those reported as one; the sums of
+ * groups with several of these; the drives. Sizes are in MiB and GiB, rates are in GB/s.
  */
-#include "cli/report/text.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/numbers.h"
 #include "cli/commands.h"
-#include "cli/report/group.h"
+#include "cli/report/report.h"
+#include "cli/settings.h"
+
+#define SIZE(nbytes)  size_text((nbytes), (char[32]){0})
+#define RATE(bytes_s) rate_text((bytes_s), (char[32]){0})
+#define MS(ns)	      ((double)(ns) / 1e6)
 
 static const char *const direction_names[] = {[NVS_READ] = "read", [NVS_WRITE] = "written"};
 
-static const char *rate_text(double bytes_per_s, char text[SIZE_TEXT])
+static const char *rate_text(double bytes_per_s, char text[32])
 {
 	if (bytes_per_s >= 1e9)
-		snprintf(text, SIZE_TEXT, "%.2f GB/s", bytes_per_s / 1e9);
+		snprintf(text, 32, "%.2f GB/s", bytes_per_s / 1e9);
 	else
-		snprintf(text, SIZE_TEXT, "%.4g MB/s", bytes_per_s / 1e6);
+		snprintf(text, 32, "%.4g MB/s", bytes_per_s / 1e6);
 	return text;
-}
-
-static void print_name(FILE *file, const struct report_group *group)
-{
-	const struct bench_result *result = &group->result;
-
-	print_visible(file, group->job->name);
-	fprintf(file, ": rw=%s, group %u, %u job%s, pid %d\n",
-		bench_rw_name(group->job->options.rw), group->job->groupid, group->njobs,
-		plural(group->njobs), result->pid);
-	if (group->job->options.description) {
-		text_label(file, "description");
-		print_visible(file, group->job->options.description);
-		fputc('\n', file);
-	}
-	if (result->error.code) {
-		text_label(file, "error");
-		print_visible(file, result->error.text);
-		fputc('\n', file);
-	}
-}
-
-/* Completion latencies, as clat_ns in the JSON. */
-static void print_latency(FILE *file, const struct nvs_latency *latency)
-{
-	static const double percents[] = {50, 99, 99.9};
-
-	text_sublabel(file, "latency");
-	fprintf(file, "%.1f us mean", nvs_latency_mean(latency) / 1e3);
-	for (unsigned i = 0; i < COUNT_OF(percents); i++)
-		fprintf(file, ", %g %% %.1f", percents[i],
-			(double)nvs_latency_percentile(latency, percents[i]) / 1e3);
-	fprintf(file, ", at most %.1f us\n", (double)latency->max_ns / 1e3);
 }
 
 static void print_direction(FILE *file, const struct report_group *group, enum nvs_direction d)
 {
 	const struct bench_result *result = &group->result;
 	const struct bench_samples *bw = &result->bw_bytes[d];
-	char rate[SIZE_TEXT], moved[SIZE_TEXT];
+	const struct nvs_latency *clat = &result->latency[d][NVS_CLAT];
 
 	if (!result->bytes[d] && !result->aio.io[d].ios)
 		return;
-	text_label(file, direction_names[d]);
-	fprintf(file, "%s, %.0f IOPS, %s in %.3f s", rate_text(group_bytes_per_s(group, d), rate),
-		group_iops(group, d), text_size(result->bytes[d], moved),
-		(double)group_runtime_ms(group, d) / 1e3);
+	fprintf(file, "  %-13s: %s, %.0f IOPS, %s in %.3f s", direction_names[d],
+		RATE(group->way[d].bytes_per_s), group->way[d].iops, SIZE(result->bytes[d]),
+		(double)group->way[d].runtime_ms / 1e3);
 	if (bw->n > 1)
-		fprintf(file, "; %s to %s in half seconds", rate_text(bw->min, rate),
-			rate_text(bw->max, moved));
+		fprintf(file, "; %s to %s in half seconds", RATE(bw->min), RATE(bw->max));
 	fputc('\n', file);
-	if (result->latency[d][NVS_CLAT].count)
-		print_latency(file, &result->latency[d][NVS_CLAT]);
+	if (clat->count)
+		fprintf(file,
+			"     latency   : %.1f us mean, 50 %% %.1f, 99 %% %.1f, 99.9 %% %.1f, "
+			"at most %.1f us\n",
+			nvs_latency_mean(clat) / 1e3,
+			(double)nvs_latency_percentile(clat, 50) / 1e3,
+			(double)nvs_latency_percentile(clat, 99) / 1e3,
+			(double)nvs_latency_percentile(clat, 99.9) / 1e3,
+			(double)clat->max_ns / 1e3);
+}
+
+static void print_load(FILE *file, const struct report_group *group)
+{
+	const struct bench_options *options = &group->job->options;
+	const struct model *model = &group->job->model;
+	bool steps = options->rw == RW_STEP || options->rw == RW_PARAMS;
+
+	fputs("  load         : ", file);
+	if (is_block_mode(options->rw)) {
+		fprintf(file, "a file of %s", SIZE(options->size));
+	} else {
+		if (model->path) {
+			print_visible(file, model->path);
+			fputs(", ", file);
+		}
+		fprintf(file, "%zu %stensor%s, %s", model->n, model->path ? "" : "made-up ",
+			plural(model->n), SIZE(model->nbytes));
+		if (model->n < model->n_whole)
+			fprintf(file, " (of %zu, %s)", model->n_whole, SIZE(model->nbytes_whole));
+	}
+	if (group->njobs > 1)
+		fprintf(file, ", in each of %u jobs", group->njobs);
+	if (!options->time_based)
+		fprintf(file, ", %" PRIu64 " %s%s", options->loops, steps ? "step" : "loop",
+			plural(options->loops));
+	if (options->runtime_ms)
+		fprintf(file, ", for %.3g s%s", (double)options->runtime_ms / 1e3,
+			options->time_based ? "" : " at most");
+	fprintf(file, ", seed %" PRIu64 "\n", options->seed);
+}
+
+static void print_replay(FILE *file, const struct report_group *group)
+{
+	const struct replay_figures *replay = &group->result.replay;
+	const struct {
+		const char *name;
+		uint64_t ns, stall_ns;
+		const uint64_t *bytes;
+		const char *pace;
+	} rows[] = {
+		{"recorded", replay->recorded_ns, replay->recorded_stall_ns, replay->recorded_bytes,
+		 ""},
+		{"replayed", group->result.window_ns, replay->stall_ns, group->result.bytes,
+		 group->job->options.pace == PACE_MAX ? "; as fast as possible"
+						      : "; computing as recorded"},
+	};
+
+	for (unsigned i = !replay->recorded_ns; i < 2; i++)
+		fprintf(file,
+			"     %-10s: %.3f s, %.3f s of it waiting for the drive; %s read, %s "
+			"written%s\n",
+			rows[i].name, (double)rows[i].ns / 1e9, (double)rows[i].stall_ns / 1e9,
+			SIZE(rows[i].bytes[NVS_READ]), SIZE(rows[i].bytes[NVS_WRITE]),
+			rows[i].pace);
+}
+
+/* Times, bytes and counts are means per measured step. */
+static void print_steps(FILE *file, const struct report_group *group)
+{
+	const struct bench_options *options = &group->job->options;
+	const struct step_figures *steps = &group->result.steps;
+	const struct nvs_step_io *sum = &steps->sum;
+	bool updates = options->rw == RW_STEP, fp16;
+	double clipping;
+
+	fprintf(file,
+		"  step time    : %.1f ms (%.1f to %.1f, of %" PRIu64
+		"): compute %.1f ms, I/O %.1f ms, ",
+		MS(per_step(group, sum->wall_ns)), MS(steps->wall_min_ns), MS(steps->wall_max_ns),
+		steps->steps, MS(per_step(group, sum->compute_ns)),
+		MS(per_step(group, sum->io_ns)));
+	if (group->no_moves)
+		fprintf(file, "nothing to hide\n%15snote: %s\n", "", group->no_moves);
+	else
+		fprintf(file, "hidden %.1f ms, %.0f %% of the shorter\n",
+			MS(per_step(group, sum->hidden_ns)), 100 * group->hidden_share);
+	fprintf(file,
+		"     moved     : %s read, %s written; %.1f of %.1f %s found in memory; %.1f "
+		"stalls, %.1f ms\n",
+		SIZE((uint64_t)per_step(group, sum->read_bytes)),
+		SIZE((uint64_t)per_step(group, sum->written_bytes)), per_step(group, sum->hits),
+		per_step(group, sum->hits + sum->misses), updates ? "tiles" : "tensors",
+		per_step(group, sum->stalls), MS(per_step(group, sum->stall_ns)));
+	fprintf(file, "     first     : not measured: %.1f ms, %s read, %s written\n",
+		MS(steps->first.wall_ns), SIZE(steps->first.read_bytes),
+		SIZE(steps->first.written_bytes));
+	if (!updates)
+		fprintf(file,
+			"  layers       : %" PRIu64 ", forward and backward, %" PRIu64
+			" us of computing in each visit\n",
+			steps->layers, options->compute_us);
+	else
+		fprintf(file,
+			"  updates      : %" PRIu64 " element%s in %" PRIu64
+			" group%s, %s on %u thread%s, %.1f ms of processor time with the norm\n",
+			steps->elements, plural(steps->elements), steps->groups,
+			plural(steps->groups), steps->kernel ? steps->kernel : "no kernel",
+			steps->threads, plural(steps->threads),
+			MS(per_step(group, steps->updates_ns)));
+	if (updates && steps->skipped)
+		fprintf(file, "     skipped   : %" PRIu64 " step%s: gradients overflowed\n",
+			steps->skipped, plural(steps->skipped));
+	clipping = setting_real(group->job->config, "gradient_clipping");
+	fp16 = setting_number(group->job->config, "fp16.enabled");
+	if (updates && (clipping > 0 || fp16)) {
+		fputs("  gradient     : ", file);
+		if (steps->norm >= 0)
+			fprintf(file, "norm %.4g, ", steps->norm);
+		if (clipping > 0)
+			fprintf(file, "clipped to %.4g by %.4g, ", clipping, steps->clip);
+		if (fp16)
+			fprintf(file, "loss scale %.9g, ", steps->loss_scale);
+		fputs("in the last step\n", file);
+	}
+	fprintf(file, "  memory       : %s at most: pool %s,", SIZE(steps->peak_bytes),
+		SIZE(steps->pool_rss_bytes));
+	if (steps->host_bytes)
+		fprintf(file, " state in memory %s,", SIZE(steps->host_bytes));
+	fprintf(file, " the caller's own %s, the rest %s\n", SIZE(steps->own_bytes),
+		SIZE(group->rest_bytes));
+	if (steps->store_bytes)
+		fprintf(file, "     store     : %s of memory beside these: device \"cpu\"\n",
+			SIZE(steps->store_bytes));
+}
+
+static void print_work(FILE *file, const struct report_group *group)
+{
+	const struct bench_result *result = &group->result;
+
+	if (result->first_bytes)
+		fprintf(file,
+			"  first out    : %.3f GB/s, before the measuring and with making the "
+			"data\n",
+			result->first_ns ? (double)result->first_bytes / (double)result->first_ns
+					 : 0);
+	fprintf(file, "  cpu per GiB  : %.1f ms (user %.0f ms, system %.0f ms, in %.2f s",
+		cpu_ms_per_gib(result), (double)result->user_us / 1e3,
+		(double)result->system_us / 1e3, (double)group->run_ns / 1e9);
+	if (result->data_us)
+		fprintf(file,
+			"; less %.0f ms to make and compare the data, which the rates include",
+			(double)result->data_us / 1e3);
+	if (group->job->options.rw == RW_STEP)
+		fprintf(file, "; less %.0f ms for updates and norm",
+			(double)result->updates_us / 1e3);
+	fputs(")\n", file);
+}
+
+static void print_engine(FILE *file, const struct report_group *group)
+{
+	const struct nvs_engine_stats *engine = &group->result.engine;
+	const struct nvs_aio_stats *aio = &engine->aio;
+	const struct nvs_pool_stats *pool = &engine->pool;
+	const struct bench_job *job = group->job;
+
+	fprintf(file,
+		"  engine       : %s, %u worker%s x depth %" PRIu64 ", blocks of %s%s%s, %s\n",
+		aio->ioengine, aio->workers, plural(aio->workers),
+		setting_number(job->config, "aio.queue_depth"),
+		SIZE(setting_number(job->config, "aio.block_size")),
+		aio->fixed_buffers ? ", fixed buffers" : "",
+		aio->fixed_files ? ", fixed files" : "",
+		setting_device(job->config, job->block) == NVS_DEVICE_CPU ? "in host memory"
+		: engine->direct					  ? "direct"
+				 : "buffered: the file system has no O_DIRECT");
+	if (*aio->ioengine_reason)
+		fprintf(file, "     reason    : %s\n", aio->ioengine_reason);
+	if (!pool->bytes)
+		return;
+	fprintf(file, "  pool         : %s, at most %s used (%.0f %%), %s locked, %s huge pages\n",
+		SIZE(pool->bytes), SIZE(group->result.pool_peak),
+		100.0 * (double)group->result.pool_peak / (double)pool->bytes, SIZE(pool->locked),
+		pool->huge		 ? "explicit"
+		: pool->transparent_huge ? "transparent"
+					 : "no");
+	if (aio->fixed_buffers || *aio->buffers_reason)
+		fprintf(file, "     registered: %s with the rings%s%s\n",
+			SIZE(aio->registered_bytes), *aio->buffers_reason ? "; " : "",
+			aio->buffers_reason);
+	fprintf(file, "  bounce       : %s set aside, %s went through it\n",
+		SIZE(aio->bounce_bytes), SIZE(aio->bounced_bytes));
+}
+
+/* Says what was compared where not everything was. */
+static void print_verify(FILE *file, const struct report_group *group)
+{
+	const struct bench_result *result = &group->result;
+	bool failed = result->error.code,
+	     updates = group->has_steps && group->job->options.rw == RW_STEP;
+
+	fputs("  verify       : ", file);
+	if (!group->asked_verify)
+		fputs("not asked for (--verify)", file);
+	else if (group->verify_errors)
+		fprintf(file, "%" PRIu64 " %s%s DIFFER%s", group->verify_errors,
+			group->job->options.rw == RW_STEP ? "value" : "tensor",
+			plural(group->verify_errors), group->verify_errors == 1 ? "S" : "");
+	else if (!result->verified_bytes)
+		fputs("nothing was compared", file);
+	else if (group->compared < group->asked_verify && !failed)
+		fprintf(file, "nothing was compared in %u of %u jobs",
+			group->asked_verify - group->compared, group->asked_verify);
+	else if (updates)
+		fprintf(file, "%s%" PRIu64 " of %" PRIu64 " elements %scompared%s",
+			failed ? "only " : "", result->steps.compared, result->steps.elements,
+			failed ? "were " : "",
+			failed ? ""
+			       : " with a scalar Adam in double: weights and moments are within "
+				 "the rounding of fp32");
+	else
+		fprintf(file, "%s compared, every byte equal%s", SIZE(result->verified_bytes),
+			failed ? " so far" : "");
+	if (group->asked_verify && !group->verify_errors && failed) {
+		fputs("; the run failed: ", file);
+		print_visible(file, result->error.text);
+	} else if (group->compared == group->asked_verify && !group->verify_errors &&
+		   group->asked_verify && group->asked_verify < group->njobs) {
+		fprintf(file, " in %u job%s; not asked for in the other %u", group->asked_verify,
+			plural(group->asked_verify), group->njobs - group->asked_verify);
+	}
+	fputc('\n', file);
+}
+
+static void print_group(FILE *file, const struct report_group *group)
+{
+	const struct bench_job *job = group->job;
+	const struct bench_result *result = &group->result;
+
+	print_visible(file, job->name);
+	fprintf(file, ": rw=%s, group %u, %u job%s, pid %d\n", bench_rw_name(job->options.rw),
+		job->groupid, group->njobs, plural(group->njobs), result->pid);
+	if (job->options.description) {
+		fputs("  description  : ", file);
+		print_visible(file, job->options.description);
+		fputc('\n', file);
+	}
+	if (result->error.code) {
+		fputs("  error        : ", file);
+		print_visible(file, result->error.text);
+		fputc('\n', file);
+	}
+	if (!result->measured)
+		return;
+	print_direction(file, group, NVS_READ);
+	print_direction(file, group, NVS_WRITE);
+	print_load(file, group);
+	if (job->accesses)
+		print_replay(file, group);
+	if (group->has_steps)
+		print_steps(file, group);
+	print_work(file, group);
+	if (result->opened)
+		print_engine(file, group);
+	if (!is_block_mode(job->options.rw))
+		print_verify(file, group);
 }
 
 /* What the entries of a group, which ran at the same time, moved together. */
@@ -87,24 +317,19 @@ struct group_sum {
 
 static void print_sum(FILE *file, const struct group_sum *sum)
 {
-	char rate[SIZE_TEXT], moved[SIZE_TEXT];
-
 	if (sum->entries < 2)
 		return;
 	fprintf(file, "all of group %u\n", sum->groupid);
-	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-		if (!sum->bytes[d])
-			continue;
-		text_label(file, direction_names[d]);
-		fprintf(file, "%s, %s\n", rate_text(sum->bytes_per_s[d], rate),
-			text_size(sum->bytes[d], moved));
-	}
+	for (int d = NVS_READ; d <= NVS_WRITE; d++)
+		if (sum->bytes[d])
+			fprintf(file, "  %-13s: %s, %s\n", direction_names[d],
+				RATE(sum->bytes_per_s[d]), SIZE(sum->bytes[d]));
 }
 
 int report_text(FILE *file, const struct bench_report *report)
 {
 	struct group_sum sum = {.entries = 0};
-	struct report_group *group = report_group_make();
+	struct report_group *group = calloc(1, sizeof(*group));
 
 	if (!group)
 		return -ENOMEM;
@@ -119,14 +344,9 @@ int report_text(FILE *file, const struct bench_report *report)
 		sum.entries++;
 		for (int d = NVS_READ; d <= NVS_WRITE; d++) {
 			sum.bytes[d] += group->result.bytes[d];
-			sum.bytes_per_s[d] = group->all_bytes_per_s[d];
+			sum.bytes_per_s[d] = group->way[d].all_bytes_per_s;
 		}
-		print_name(file, group);
-		if (!group->result.measured)
-			continue;
-		print_direction(file, group, NVS_READ);
-		print_direction(file, group, NVS_WRITE);
-		report_swap_text(file, group);
+		print_group(file, group);
 	}
 	print_sum(file, &sum);
 	for (unsigned i = 0; report->disks && i < report->disks->n; i++) {
