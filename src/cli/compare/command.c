@@ -43,13 +43,12 @@ const struct command_spec compare_command = {
 
 static bool got_slower(const struct comparison *comparison)
 {
-	for (unsigned job = 0; job < comparison->njobs; job++)
+	for (unsigned job = 0; job < comparison->base->count; job++)
 		for (unsigned side = 1; side < comparison->nsides; side++)
 			for (unsigned i = 0; i < METRICS; i++) {
-				struct change change = comparison_change(comparison, side, job,
-									 &metrics[i]);
+				struct change change = comparison_change(comparison, side, job, i);
 
-				if (metrics[i].figure != CPU_TIME && change.verdict == WORSE &&
+				if (metrics[i].direction && change.verdict == WORSE &&
 				    change.beyond_threshold)
 					return true;
 			}
@@ -58,9 +57,9 @@ static bool got_slower(const struct comparison *comparison)
 
 int cmd_compare(int argc, char **argv)
 {
+	static struct comparison comparison;
 	struct values values = defaults;
 	struct options_given given;
-	struct comparison comparison;
 	struct output output;
 	int status = options_parse(&compare_command, argc, argv, &values, &given);
 	bool json = values.report.format == REPORT_JSON;
@@ -71,22 +70,16 @@ int cmd_compare(int argc, char **argv)
 		say("compare needs at least two results: nvswap compare BEFORE.json AFTER.json");
 		return STATUS_USAGE;
 	}
-	comparison = (struct comparison){.threshold = values.threshold};
-	status = comparison_read(&comparison, given.operands, given.noperands);
-	if (!status && output_open(&output, values.report.output)) {
-		status = STATUS_USAGE;
-	} else if (!status) {
-		if (output_begin(&output))
-			status = STATUS_USAGE;
-		else
-			(json ? compare_json : compare_text)(output.file, &comparison);
-		if (output_close(&output))
-			status = STATUS_USAGE;
-	}
-	if (!status && json)
+	comparison.threshold = values.threshold;
+	if (comparison_read(&comparison, given.operands, given.noperands) ||
+	    output_open(&output, values.report.output))
+		return STATUS_USAGE;
+	status = output_begin(&output);
+	if (!status)
+		(json ? compare_json : compare_text)(output.file, &comparison);
+	if (output_close(&output) || status)
+		return STATUS_USAGE;
+	if (json)
 		say_page(values.report.output);
-	if (!status && got_slower(&comparison))
-		status = STATUS_FAILED;
-	comparison_free(&comparison);
-	return status;
+	return got_slower(&comparison) ? STATUS_FAILED : 0;
 }

@@ -1,25 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `nvswap compare`: results side by side. The first result is the base; the jobs of the others are
- * matched to its jobs.
+ * matched to its jobs. What is read stays in memory until the command ends.
  */
 #ifndef CLI_COMPARE_COMPARE_H
 #define CLI_COMPARE_COMPARE_H
 
 #include <stdio.h>
 
-#include "cli/compare/verdict.h"
+#include "base/json/read.h"
 #include "cli/options/options.h"
 
 extern const struct command_spec compare_command;
 
 #define RUNS_MAX 64 /* of a side */
+#define METRICS	 9
+
+/* The figures of a job, in the order in which they are shown: name, unit, and where they stand. */
+struct metric {
+	const char *name, *unit;
+	const char *key;	/* in JSON output; values are in fio's units there */
+	double scale;		/* from fio's unit to `unit` */
+	const char *direction;	/* of fio's JSON, "read" or "write"; NULL: CPU time */
+	const char *percentile; /* of its clat_ns; NULL: a rate */
+	/* a rate's members: the mean; those of its samples */
+	const char *rate, *mean, *deviation, *samples;
+};
+extern const struct metric metrics[METRICS];
+
+/* A figure, of one run or several, and how well it is known. */
+struct estimate {
+	double value;	/* 0: none */
+	double error;	/* standard error, as a share of the value */
+	double freedom; /* degrees of it; below 1: the error is not known */
+};
 
 /* A file, and its jobs in the order of the base's. */
 struct compare_run {
-	struct results results;
-	const struct json_value **jobs; /* NULL: missing */
-	struct job_figures *figures;	/* zero where missing */
+	const struct json_value **jobs;	     /* NULL: missing */
+	struct estimate (*figures)[METRICS]; /* zero where missing */
 };
 
 /* A result: one run, or several of the same settings. */
@@ -32,44 +51,52 @@ struct compare_side {
 struct comparison {
 	struct compare_side *sides;
 	unsigned nsides;
-	char **jobs; /* names of the base's jobs, printable */
-	unsigned njobs;
-	double threshold; /* per cent */
-	bool by_order;	  /* a side shares no job name with the base */
+	const struct json_value *base; /* the jobs of the first file */
+	double threshold;	       /* per cent */
+	bool by_order;		       /* a side shares no job name with the base */
 };
 
-/* The figures of a job, in the order in which they are shown. */
-enum figure { BANDWIDTH, IOPS, LATENCY_P50, LATENCY_P99, CPU_TIME };
-struct metric {
-	enum figure figure;
-	enum nvs_direction direction; /* of rates and latencies */
-	const char *name, *unit;
-	const char *key; /* in JSON output; values are in fio's units there */
-	double scale;	 /* from fio's unit to `unit` */
-	bool less_is_better;
-};
-#define METRICS 9
-extern const struct metric metrics[METRICS];
+/*
+ * Reads the list of jobs, which is not empty, from a file of at most 64 MiB that `nvswap bench` or
+ * fio wrote. Skips lines before and after the document: fio's warnings, output in other formats.
+ * -EINVAL with the place in the text, or another negative errno.
+ */
+int results_read(const char *path, const struct json_value **jobs, struct nvs_error *error);
+/* -EINVAL if the job failed or lacks figures of fio 3. */
+int results_figures(const struct json_value *job, const char *path,
+		    struct estimate figures[METRICS], struct nvs_error *error);
 
 /*
  * Operands are FILE[,FILE...] or LABEL=FILE[,FILE...]; an operand that is an existing file is never
- * split. Returns STATUS_USAGE after reporting an unreadable file; call comparison_free even then.
+ * split. Returns STATUS_USAGE after reporting an unreadable file.
  */
 int comparison_read(struct comparison *comparison, char **operands, unsigned n);
-void comparison_free(struct comparison *comparison);
-
 /* Over the runs of a side that have the job; value 0: none has. */
 struct estimate comparison_estimate(const struct comparison *comparison, unsigned side,
-				    unsigned job, const struct metric *metric);
-/* From the base to another side. */
+				    unsigned job, unsigned metric);
+/* Half of the 95 % interval in per cent; NAN: unknown. */
+double estimate_half_width(const struct estimate *estimate);
+
+/*
+ * SAME: the interval lies within the threshold of 0; BETTER, WORSE: it excludes 0; CANT_TELL:
+ * neither, or the noise is unknown.
+ */
+enum verdict { CANT_TELL, SAME, BETTER, WORSE };
+
+/* From the base to another side, in per cent of the base. */
+struct change {
+	double percent;	   /* NAN: base or other has no value */
+	double half_width; /* of the 95 % interval of percent; NAN: unknown */
+	enum verdict verdict;
+	const char *verdict_name; /* "faster", "same" and so on */
+	bool beyond_threshold;	  /* worse or better, and by more than that */
+};
 struct change comparison_change(const struct comparison *comparison, unsigned side, unsigned job,
-				const struct metric *metric);
+				unsigned metric);
 /* Whether any side has a value. */
-bool comparison_has(const struct comparison *comparison, unsigned job, const struct metric *metric);
-/* "faster", "same" and so on. */
-const char *verdict_name(const struct metric *metric, enum verdict verdict);
-/* Sentences that explain the output. */
-void comparison_notes(const struct comparison *comparison, char notes[512]);
+bool comparison_has(const struct comparison *comparison, unsigned job, unsigned metric);
+/* A job's name, printable; valid until the next call. */
+const char *comparison_job_name(const struct comparison *comparison, unsigned job);
 
 void compare_text(FILE *file, const struct comparison *comparison);
 void compare_json(FILE *file, const struct comparison *comparison);

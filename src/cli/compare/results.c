@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Results may come from anywhere: numbers that are negative, infinite or no numbers are refused.
+ * Reads results: the JSON that `nvswap bench` and fio write, one document with a list of jobs. They
+ * may come from anywhere: numbers that are negative, infinite or no numbers are refused.
  */
-#include "cli/compare/results.h"
-
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
+#include "cli/compare/compare.h"
+
 #define GIB	   (1u << 30)
+#define MIB	   (1u << 20)
 #define TEXT_MAX   ((size_t)64 << 20)
 #define MEMORY_MAX ((size_t)1 << 30)
 /* fio and nvswap sample rates each half second. */
@@ -21,19 +23,48 @@
  */
 #define SAMPLES_PER_INDEPENDENT 4
 
-static const char *const directions[] = {[NVS_READ] = "read", [NVS_WRITE] = "write"};
+#define METRICS_OF(way)                                                                            \
+	{way " bw",                                                                                \
+	 "MiB/s",                                                                                  \
+	 way "_bw_bytes",                                                                          \
+	 1.0 / MIB,                                                                                \
+	 way,                                                                                      \
+	 .rate = "bw_bytes",                                                                       \
+	 .mean = "bw_mean",                                                                        \
+	 .deviation = "bw_dev",                                                                    \
+	 .samples = "bw_samples"},                                                                 \
+		{way " iops",                                                                      \
+		 "",                                                                               \
+		 way "_iops",                                                                      \
+		 1,                                                                                \
+		 way,                                                                              \
+		 .rate = "iops",                                                                   \
+		 .mean = "iops_mean",                                                              \
+		 .deviation = "iops_stddev",                                                       \
+		 .samples = "iops_samples"},                                                       \
+		{way " p50", "usec", way "_clat_p50_ns", 1e-3, way, .percentile = "50.000000"},    \
+	{                                                                                          \
+		way " p99", "usec", way "_clat_p99_ns", 1e-3, way, .percentile = "99.000000"       \
+	}
 
-/* ---- Documents */
+const struct metric metrics[METRICS] = {
+	METRICS_OF("read"),
+	METRICS_OF("write"),
+	{"cpu / GiB", "ms", "cpu_ms_per_gib", 1, NULL, NULL, NULL, NULL, NULL, NULL},
+};
 
-static void blank(char *from, const char *to)
+static int refuse_value(struct nvs_error *error, const char *path, const struct json_value *at,
+			const char *what)
 {
-	for (; from < to; from++)
-		*from = *from == '\n' ? '\n' : ' ';
+	char label[208];
+
+	return error_set(error, -EINVAL, "%s:%u:%u: %s", json_file_label(path, label),
+			 at->place.line, at->place.column, what);
 }
 
 /*
- * Keeps the lines from the first that begins with { to the last that begins with }. Of several
- * documents (--status-interval) the last is kept: a line that begins with { after a line of }.
+ * Blanks all but the lines from the first that begins with { to the last that begins with }. Of
+ * several documents (--status-interval) the last is kept: a line that begins with { after one of }.
  */
 static void blank_surroundings(char *text)
 {
@@ -48,194 +79,125 @@ static void blank_surroundings(char *text)
 			end = line + 1;
 		}
 	}
-	if (!begin)
-		return;
-	blank(text, begin);
-	if (end)
-		blank(end, end + strlen(end));
+	for (char *c = text; begin && *c; c++)
+		if (*c != '\n' && (c < begin || (end && c >= end)))
+			*c = ' ';
 }
 
-static int complain(struct nvs_error *error, const char *name, const struct json_value *at,
-		    const char *what)
-{
-	char label[208];
-
-	error->code = -EINVAL;
-	snprintf(error->text, sizeof(error->text), "%s:%u:%u: %s", json_file_label(name, label),
-		 at->place.line, at->place.column, what);
-	return -EINVAL;
-}
-
-/* The results own `text`, also on failure. */
-static int parse_results(struct results *results, char *text, const char *name,
-			 struct nvs_error *error)
-{
-	const struct json_value *root;
-	int rc;
-
-	*results = (struct results){.text = text};
-	blank_surroundings(text);
-	rc = json_parse(&results->document, text, strlen(text), name, MEMORY_MAX, error);
-	if (rc)
-		return rc;
-	root = json_root(results->document);
-	results->jobs = json_member(root, "jobs");
-	if (!results->jobs || results->jobs->type != JSON_ARRAY || !results->jobs->count)
-		return complain(error, name, results->jobs ? results->jobs : root,
-				"no results of nvswap bench or fio: it has no list of \"jobs\"");
-	return 0;
-}
-
-static int refuse(struct nvs_error *error, const char *path, int rc, const char *why)
-{
-	char label[208];
-
-	error->code = rc;
-	snprintf(error->text, sizeof(error->text), "%s can't be read: %s",
-		 json_file_label(path, label), why);
-	return rc;
-}
-
-/* As much as TEXT_MAX + 1 bytes, in *nbytes; NULL with errno. */
-static char *read_file(const char *path, size_t *nbytes)
+int results_read(const char *path, const struct json_value **jobs, struct nvs_error *error)
 {
 	FILE *file = fopen(path, "re");
-	char *text = file ? malloc(TEXT_MAX + 1) : NULL;
-	int saved;
+	char *text = malloc(TEXT_MAX + 1), label[208];
+	size_t n = file && text ? fread(text, 1, TEXT_MAX + 1, file) : 0;
+	int rc = !file || !text || ferror(file) ? -errno : n > TEXT_MAX ? -EFBIG : 0;
+	struct json_document *document = NULL;
+	const struct json_value *root;
 
-	if (text)
-		*nbytes = fread(text, 1, TEXT_MAX + 1, file);
-	saved = errno;
-	if (text && ferror(file)) {
-		free(text);
-		text = NULL;
-	}
 	if (file)
 		fclose(file);
-	errno = saved;
-	return text;
-}
-
-int results_read(struct results *results, const char *path, struct nvs_error *error)
-{
-	size_t n = 0;
-	char *text = read_file(path, &n);
-	int rc = 0;
-
-	*results = (struct results){.text = NULL};
-	if (!text)
-		return refuse(error, path, errno ? -errno : -EIO,
-			      nvs_strerror(errno ? -errno : -EIO));
-	if (n > TEXT_MAX)
-		rc = refuse(error, path, -EFBIG, "it has more than 64 MiB");
-	else if (memchr(text, '\0', n))
-		rc = refuse(error, path, -EINVAL, "it is no text");
+	if (!rc && memchr(text, '\0', n))
+		rc = -EINVAL;
+	if (rc) {
+		free(text);
+		return error_set(error, rc, "%s can't be read: %s", json_file_label(path, label),
+				 rc == -EFBIG	 ? "it has more than 64 MiB"
+				 : rc == -EINVAL ? "it is no text"
+						 : nvs_strerror(rc));
+	}
+	text[n] = '\0';
+	blank_surroundings(text);
+	rc = json_parse(&document, text, n, path, MEMORY_MAX, error);
 	if (rc) {
 		free(text);
 		return rc;
 	}
-	text[n] = '\0';
-	return parse_results(results, text, path, error);
+	root = json_root(document);
+	*jobs = json_member(root, "jobs");
+	if (!*jobs || (*jobs)->type != JSON_ARRAY || !(*jobs)->count)
+		return refuse_value(
+			error, path, *jobs ? *jobs : root,
+			"no results of nvswap bench or fio: it has no list of \"jobs\"");
+	return 0;
 }
 
-void results_free(struct results *results)
-{
-	json_free(results->document);
-	free(results->text);
-}
-
-/* ---- Jobs */
+/* ---- Jobs ---- */
 
 struct reader {
-	const char *name;
+	const char *path;
 	struct nvs_error *error;
 	int rc; /* of the first bad value */
 };
 
-static const struct json_value *at(const struct json_value *from, const char *const *path)
-{
-	for (; *path && from; path++)
-		from = json_member(from, *path);
-	return from;
-}
-
 /* 0 if missing. */
-static double number(struct reader *reader, const struct json_value *from, const char *const *path)
+static double number(struct reader *reader, const struct json_value *from, const char *member)
 {
-	const struct json_value *found = at(from, path);
+	const struct json_value *found = json_member(from, member);
 	double value = 0;
 
 	if (!found || reader->rc)
 		return 0;
 	if (found->type != JSON_NUMBER || json_read_real(found, &value) || value < 0)
-		reader->rc = complain(reader->error, reader->name, found,
-				      "this must be a number, not below 0");
+		reader->rc = refuse_value(reader->error, reader->path, found,
+					  "this must be a number, not below 0");
 	return reader->rc ? 0 : value;
 }
 
-#define NUMBER(reader, from, ...) number(reader, from, (const char *const[]){__VA_ARGS__, NULL})
-
 /*
- * With group_reporting fio counts the samples of all jobs and adds up their means, but not their
- * deviations. Deviations at the same moment are taken for independent.
+ * Only rates have a known noise, by their samples. With group_reporting fio counts the samples of
+ * all jobs and adds up their means, but not their deviations. Deviations at the same moment are
+ * taken for independent.
  */
-static struct noise noise_of(double mean, double deviation, double samples, double runtime_ms)
+static struct estimate read_rate(struct reader *r, const struct json_value *way,
+				 const struct metric *metric)
 {
-	struct noise noise = {.freedom = 0};
-	double moments = fmin(samples, floor(runtime_ms / SAMPLE_MS) + 1);
+	struct estimate estimate = {.value = number(r, way, metric->rate)};
+	double mean = number(r, way, metric->mean), deviation = number(r, way, metric->deviation);
+	double samples = number(r, way, metric->samples);
+	double moments = fmin(samples, floor(number(r, way, "runtime") / SAMPLE_MS) + 1);
 	double independent = moments / SAMPLES_PER_INDEPENDENT;
 
 	if (mean > 0 && independent >= 2) {
-		noise.error = deviation * sqrt(samples / moments) / mean / sqrt(independent);
-		noise.freedom = independent - 1;
+		estimate.error = deviation * sqrt(samples / moments) / mean / sqrt(independent);
+		estimate.freedom = independent - 1;
 	}
-	return noise;
+	return estimate;
 }
 
-int results_figures(const struct json_value *job, const char *name, struct job_figures *figures,
-		    struct nvs_error *error)
+int results_figures(const struct json_value *job, const char *path,
+		    struct estimate figures[METRICS], struct nvs_error *error)
 {
-	struct reader r = {.name = name, .error = error};
-	int code = (int)fmin(NUMBER(&r, job, "error"), 4096);
-	double gib = 0, runtime_ms, cpu_ms, own;
+	struct reader r = {.path = path, .error = error};
+	int code = (int)fmin(number(&r, job, "error"), 4096);
+	double bytes = 0, cpu_ms, own;
 	char failed[128];
 
-	*figures = (struct job_figures){.cpu_ms_per_gib = 0};
 	if (code) {
 		snprintf(failed, sizeof(failed), "this job failed: %s", nvs_strerror(-code));
-		return complain(error, name, job, failed);
+		return refuse_value(error, path, job, failed);
 	}
-	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-		const struct json_value *way = json_member(job, directions[d]);
+	for (unsigned i = 0; i < METRICS; i++) {
+		const struct metric *metric = &metrics[i];
+		const struct json_value *way = metric->direction
+						       ? json_member(job, metric->direction)
+						       : NULL;
 
 		if (way && (way->type != JSON_OBJECT || !json_member(way, "bw_bytes")))
-			return complain(error, name, way,
-					"no direction of a job of nvswap bench or fio 3: it has no "
-					"\"bw_bytes\"");
-		runtime_ms = NUMBER(&r, way, "runtime");
-		figures->bytes[d] = (uint64_t)fmin(NUMBER(&r, way, "io_bytes"), 0x1p63);
-		figures->bytes_per_s[d] = NUMBER(&r, way, "bw_bytes");
-		figures->bw_noise[d] = noise_of(NUMBER(&r, way, "bw_mean"),
-						NUMBER(&r, way, "bw_dev"),
-						NUMBER(&r, way, "bw_samples"), runtime_ms);
-		figures->iops[d] = NUMBER(&r, way, "iops");
-		figures->iops_noise[d] = noise_of(NUMBER(&r, way, "iops_mean"),
-						  NUMBER(&r, way, "iops_stddev"),
-						  NUMBER(&r, way, "iops_samples"), runtime_ms);
-		figures->p50_ns[d] = NUMBER(&r, way, "clat_ns", "percentile", "50.000000");
-		figures->p99_ns[d] = NUMBER(&r, way, "clat_ns", "percentile", "99.000000");
-		gib += (double)figures->bytes[d] / GIB;
+			return refuse_value(error, path, way,
+					    "no direction of a job of nvswap bench or fio 3: it "
+					    "has no \"bw_bytes\"");
+		if (metric->rate)
+			figures[i] = read_rate(&r, way, metric);
+		else if (metric->percentile)
+			figures[i].value =
+				number(&r, json_member(json_member(way, "clat_ns"), "percentile"),
+				       metric->percentile);
 	}
-	cpu_ms = (NUMBER(&r, job, "usr_cpu") + NUMBER(&r, job, "sys_cpu")) / 100 *
-		 NUMBER(&r, job, "job_runtime");
+	bytes = number(&r, json_member(job, "read"), "io_bytes") +
+		number(&r, json_member(job, "write"), "io_bytes");
+	cpu_ms = (number(&r, job, "usr_cpu") + number(&r, job, "sys_cpu")) / 100 *
+		 number(&r, job, "job_runtime");
 	/* nvswap's own figure excludes generating and comparing contents. */
-	own = NUMBER(&r, job, "swap", "cpu_ms_per_gib");
-	figures->cpu_ms_per_gib = own > 0 ? own : gib > 0 ? cpu_ms / gib : 0;
+	own = number(&r, json_member(job, "swap"), "cpu_ms_per_gib");
+	figures[METRICS - 1].value = own > 0 ? own : bytes > 0 ? cpu_ms / (bytes / GIB) : 0;
 	return r.rc;
-}
-
-const struct json_value *results_latency(const struct json_value *job, enum nvs_direction direction,
-					 const char *member)
-{
-	return at(job, (const char *const[]){directions[direction], "clat_ns", member, NULL});
 }

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A comparison as text: a table for each job and result, with the base on the left, in 78 columns,
+ * where a narrower terminal gets change and verdict on a line of their own. As JSON: values are in
+ * fio's units, changes and half widths in per cent.
+ */
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#include "base/error.h"
+#include "base/json/write.h"
+#include "cli/compare/compare.h"
+
+#define WIDTH  78
+#define LABEL  15
+#define NUMBER 32
+
+static void write_notes(const struct comparison *comparison, char notes[512])
+{
+	unsigned fewest = UINT_MAX;
+
+	for (unsigned i = 0; i < comparison->nsides; i++)
+		if (comparison->sides[i].nruns < fewest)
+			fewest = comparison->sides[i].nruns;
+	snprintf(notes, 512,
+		 "± is half of the 95 %% interval; same is within %g %% of the base.%s%s",
+		 comparison->threshold,
+		 fewest > 1
+			 ? ""
+			 : " A single run has intervals of rates only, from its samples, and only "
+			   "if it took 4 s or more. It does not show how runs differ: repeat "
+			   "runs, as A1.json,A2.json.",
+		 comparison->by_order ? " Jobs are matched by their order: their names differ."
+				      : "");
+}
+
+/* ---- Text ---- */
+
+/* Right-aligned; only the end of a long label. */
+static void put_label(FILE *file, const char *label)
+{
+	size_t n = 0;
+
+	for (const char *c = label; *c; c++)
+		n += (*c & 0xc0) != 0x80;
+	for (size_t skip = n > LABEL ? n - LABEL + 2 : 0; skip; skip--)
+		for (label++; (*label & 0xc0) == 0x80; label++)
+			;
+	fprintf(file, "%*s %s%s", n < LABEL ? (int)(LABEL - n) : 0, "", n > LABEL ? ".." : "",
+		label);
+}
+
+/* In six columns. */
+static const char *half_width_text(double percent, char text[NUMBER])
+{
+	if (!isfinite(percent))
+		snprintf(text, NUMBER, "%6s", "");
+	else if (percent >= 99.5)
+		snprintf(text, NUMBER, "%6s", ">99%");
+	else
+		snprintf(text, NUMBER, "%*s±%.*f%%", percent < 9.95 ? 1 : 2, "",
+			 percent < 9.95 ? 1 : 0, percent);
+	return text;
+}
+
+static void put_value(FILE *file, const struct estimate *estimate, double scale)
+{
+	double value = estimate->value * scale;
+	char text[NUMBER];
+
+	if (!(value > 0))
+		fprintf(file, " %9s%6s", "-", "");
+	else
+		fprintf(file,
+			value < 99999.95 ? " %9.1f%s"
+			: value < 1e9	 ? " %9.0f%s"
+					 : " %9.3g%s",
+			value, half_width_text(estimate_half_width(estimate), text));
+}
+
+static void put_table(FILE *file, const struct comparison *comparison, unsigned side, unsigned job,
+		      bool narrow)
+{
+	char text[NUMBER];
+
+	fprintf(file, "\n%s\n%16s", comparison_job_name(comparison, job), "");
+	put_label(file, comparison->sides[0].label);
+	put_label(file, comparison->sides[side].label);
+	fputs(narrow ? "\n" : "         change  verdict\n", file);
+	for (unsigned i = 0; i < METRICS; i++) {
+		struct estimate base = comparison_estimate(comparison, 0, job, i);
+		struct estimate other = comparison_estimate(comparison, side, job, i);
+		struct change change = comparison_change(comparison, side, job, i);
+
+		if (!comparison_has(comparison, job, i))
+			continue;
+		fprintf(file, "%-10s %-5s", metrics[i].name, metrics[i].unit);
+		put_value(file, &base, metrics[i].scale);
+		put_value(file, &other, metrics[i].scale);
+		if (!isnan(change.percent)) {
+			fputs(narrow ? "\n     " : "", file);
+			/* In eight columns; beyond five digits of per cent as a factor. */
+			if (change.percent < 99999.5)
+				fprintf(file, " %+6.*f%%", change.percent < 999.95, change.percent);
+			else
+				fprintf(file, "  x%.0e", change.percent / 100);
+			fprintf(file, "%s  %s", half_width_text(change.half_width, text),
+				change.verdict_name);
+		}
+		fputc('\n', file);
+	}
+}
+
+void compare_text(FILE *file, const struct comparison *comparison)
+{
+	struct winsize size;
+	unsigned columns = WIDTH, at = 0, nbase = comparison->base->count;
+	char notes[512], *rest = notes;
+
+	if (!ioctl(fileno(file), TIOCGWINSZ, &size) && size.ws_col && size.ws_col < WIDTH)
+		columns = size.ws_col;
+	for (unsigned side = 0; side < comparison->nsides; side++)
+		fprintf(file, "%s  %s: %u run%s\n", side ? "    " : "base",
+			comparison->sides[side].label, comparison->sides[side].nruns,
+			plural(comparison->sides[side].nruns));
+	for (unsigned job = 0; job < nbase; job++)
+		for (unsigned side = 1; side < comparison->nsides; side++)
+			put_table(file, comparison, side, job, columns < WIDTH);
+	write_notes(comparison, notes);
+	fputc('\n', file);
+	for (const char *word; (word = strsep(&rest, " ")); at += (unsigned)strlen(word) + 1) {
+		bool breaks = at && at + strlen(word) >= columns;
+
+		fprintf(file, "%s%s", !at ? "" : breaks ? "\n" : " ", word);
+		at = breaks ? 0 : at;
+	}
+	fputc('\n', file);
+}
+
+/* ---- JSON ---- */
+
+static void put_side(struct json_writer *json, const struct comparison *comparison, unsigned side,
+		     unsigned job, unsigned metric)
+{
+	struct estimate estimate = comparison_estimate(comparison, side, job, metric);
+
+	json_open_object(json, NULL);
+	json_text(json, "result", comparison->sides[side].label);
+	json_exact(json, "value", estimate.value > 0 ? estimate.value : (double)NAN);
+	json_exact(json, "half_width", estimate_half_width(&estimate));
+	if (side) {
+		struct change change = comparison_change(comparison, side, job, metric);
+
+		json_exact(json, "change", change.percent);
+		json_exact(json, "change_half_width", change.half_width);
+		json_text(json, "verdict", change.verdict_name);
+		json_bool(json, "beyond_threshold", change.beyond_threshold);
+	}
+	json_close_object(json);
+}
+
+/* As the results have them: what reads them refuses what is no percentile or bin. */
+static void put_latencies(struct json_writer *json, const struct compare_side *side, unsigned job,
+			  const char *direction)
+{
+	static const char *const members[] = {"percentile", "bins"};
+
+	json_open_list(json, direction);
+	for (unsigned run = 0; run < side->nruns; run++) {
+		const struct json_value *clat =
+			json_member(json_member(side->runs[run].jobs[job], direction), "clat_ns");
+
+		json_open_object(json, NULL);
+		for (unsigned i = 0; i < 2; i++) {
+			const struct json_value *value = json_member(clat, members[i]);
+
+			if (value)
+				json_number(json, members[i], "%.*s", (int)value->raw_length,
+					    value->raw);
+		}
+		json_close_object(json);
+	}
+	json_close_list(json);
+}
+
+void compare_json(FILE *file, const struct comparison *comparison)
+{
+	struct json_writer json = json_to(file, 2);
+	unsigned nbase = comparison->base->count;
+	char notes[512];
+
+	write_notes(comparison, notes);
+	json_open_object(&json, NULL);
+	json_text(&json, "nvswap version", nvs_version());
+	json_exact(&json, "threshold", comparison->threshold);
+	json_text(&json, "notes", notes);
+	json_open_list(&json, "results");
+	for (unsigned side = 0; side < comparison->nsides; side++) {
+		json_open_object(&json, NULL);
+		json_text(&json, "label", comparison->sides[side].label);
+		json_count(&json, "runs", comparison->sides[side].nruns);
+		json_close_object(&json);
+	}
+	json_close_list(&json);
+	json_open_list(&json, "jobs");
+	for (unsigned job = 0; job < nbase; job++) {
+		json_open_object(&json, NULL);
+		json_text(&json, "jobname", comparison_job_name(comparison, job));
+		for (unsigned i = 0; i < METRICS; i++) {
+			if (!comparison_has(comparison, job, i))
+				continue;
+			json_open_list(&json, metrics[i].key);
+			for (unsigned side = 0; side < comparison->nsides; side++)
+				put_side(&json, comparison, side, job, i);
+			json_close_list(&json);
+		}
+		json_open_list(&json, "clat_ns");
+		for (unsigned side = 0; side < comparison->nsides; side++) {
+			json_open_object(&json, NULL);
+			json_text(&json, "result", comparison->sides[side].label);
+			put_latencies(&json, &comparison->sides[side], job, "read");
+			put_latencies(&json, &comparison->sides[side], job, "write");
+			json_close_object(&json);
+		}
+		json_close_list(&json);
+		json_close_object(&json);
+	}
+	json_close_list(&json);
+	json_close_object(&json);
+	fputc('\n', file);
+}
