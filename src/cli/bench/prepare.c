@@ -3,14 +3,13 @@
  * Options override the configuration, and the configuration the defaults. The jobs' processes
  * inherit the result by fork.
  */
-#include "cli/bench/prepare.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/numbers.h"
+#include "cli/bench/run.h"
 #include "cli/commands.h"
 #include "cli/modes/pool.h"
 #include "cli/replay/replay.h"
@@ -23,23 +22,17 @@ static const char optimizer_defaults[] =
 	" \"zero_optimization\": {\"offload_optimizer\": {\"device\": \"none\","
 	"  \"pipeline_read\": true, \"pipeline_write\": true, \"fast_init\": true}}}";
 
-static int make_model(const struct bench_options *options, const struct options_given *given,
-		      struct model *model, struct nvs_error *error)
-{
-	uint64_t tensor_size = bench_option_given(given, "tensor-size") ? options->tensor_size
-									: pool_tensor_size(options);
-	struct option_mix same = {.nbytes = {tensor_size}, .percent = {100}, .n = 1};
-	const struct option_mix *mix = options->bssplit.n ? &options->bssplit : &same;
-
-	return model_make(model, mix, options->tensors, options->size, options->seed, error);
-}
-
 static int load_model(const struct bench_options *options, const struct options_given *given,
 		      struct model *model, struct nvs_error *error)
 {
-	int rc = options->model ? model_load(model, options->model, error)
-				: make_model(options, given, model, error);
+	struct option_mix same = {.nbytes = {options->tensor_size}, .percent = {100}, .n = 1};
+	int rc;
 
+	if (!bench_option_given(given, "tensor-size"))
+		same.nbytes[0] = pool_tensor_size(options);
+	rc = options->model ? model_load(model, options->model, error)
+			    : model_make(model, options->bssplit.n ? &options->bssplit : &same,
+					 options->tensors, options->size, options->seed, error);
 	if (rc)
 		return rc;
 	if (bench_option_given(given, "scale"))
@@ -49,8 +42,34 @@ static int load_model(const struct bench_options *options, const struct options_
 	return 0;
 }
 
-static int take_options(const struct bench_options *options, const struct options_given *given,
-			struct nvs_config *config, struct nvs_error *error)
+/*
+ * The configuration or the defaults of the mode. A model parses as a configuration that has none of
+ * nvswap's blocks, so it would be taken for empty settings.
+ */
+static int read_config(const struct bench_options *options, struct nvs_config *config,
+		       struct nvs_error *error)
+{
+	struct nvs_error unused = {.size = sizeof(unused)};
+	struct model model;
+	int rc;
+
+	if (!options->config)
+		return options->rw == RW_STEP
+			       ? nvs_config_parse(config, optimizer_defaults,
+						  sizeof(optimizer_defaults) - 1,
+						  "the defaults of an optimizer", error)
+			       : 0;
+	if (!model_load(&model, options->config, &unused)) {
+		model_free(&model);
+		return error_set(error, -EINVAL, "--config %s: this is a model, give it to --model",
+				 options->config);
+	}
+	rc = nvs_config_load(config, options->config, error);
+	return rc ? rc : nvs_config_read_rank(config, error);
+}
+
+static int load_config(const struct bench_options *options, const struct options_given *given,
+		       struct nvs_config *config, struct nvs_error *error)
 {
 	bool resident = bench_option_given(given, "max-in-cpu");
 	const struct {
@@ -63,69 +82,28 @@ static int take_options(const struct bench_options *options, const struct option
 		{options->thread_count, "aio.thread_count", options->thread_count},
 		{options->threads, "nvswap.optimizer_threads", options->threads},
 		{bench_option_given(given, "ioengine"), "nvswap.ioengine", options->ioengine},
-		/* Ranks that were not given are counted from 0 within a stage. */
-		{true, "nvswap.rank",
-		 options->rank + (bench_option_given(given, "rank")
-					  ? 0
-					  : setting_number(config, "nvswap.rank"))},
 		{resident && options->rw == RW_STEP, "nvswap.optimizer_max_in_cpu",
 		 options->max_in_cpu},
 		{resident && options->rw == RW_PARAMS, "offload_param.max_in_cpu",
 		 options->max_in_cpu},
 	};
-	int rc = 0;
+	uint64_t rank = options->rank;
+	int rc;
 
+	nvs_config_set_log(config, say_log, NULL);
+	rc = nvs_config_set_number(config, "nvswap.strict", true, error);
+	if (!rc)
+		rc = read_config(options, config, error);
 	for (size_t i = 0; i < COUNT_OF(settings) && !rc; i++)
 		if (settings[i].given)
 			rc = nvs_config_set_number(config, settings[i].key, settings[i].number,
 						   error);
-	return rc;
-}
-
-/* A model parses as a configuration that has none of nvswap's blocks, so it would be taken for
- * empty settings. */
-static int refuse_model(const char *path, struct nvs_error *error)
-{
-	struct nvs_error unused = {.size = sizeof(unused)};
-	struct model model;
-
-	if (model_load(&model, path, &unused))
-		return 0;
-	model_free(&model);
-	error->code = -EINVAL;
-	snprintf(error->text, sizeof(error->text),
-		 "--config %s: this is a model, give it to --model", path);
-	return error->code;
-}
-
-static int read_config(const struct bench_options *options, struct nvs_config *config,
-		       struct nvs_error *error)
-{
-	int rc;
-
-	if (options->config) {
-		rc = refuse_model(options->config, error);
-		if (!rc)
-			rc = nvs_config_load(config, options->config, error);
-		return rc ? rc : nvs_config_read_rank(config, error);
-	}
-	return options->rw == RW_STEP ? nvs_config_parse(config, optimizer_defaults,
-							 sizeof(optimizer_defaults) - 1,
-							 "the defaults of an optimizer", error)
-				      : 0;
-}
-
-static int load_config(const struct bench_options *options, const struct options_given *given,
-		       struct nvs_config *config, struct nvs_error *error)
-{
-	int rc;
-
-	nvs_config_set_log(config, say_log, NULL);
-	rc = nvs_config_set(config, "nvswap.strict", "true", error);
-	if (!rc)
-		rc = read_config(options, config, error);
-	if (!rc)
-		rc = take_options(options, given, config, error);
+	if (rc)
+		return rc;
+	/* Ranks that were not given are counted from 0 within a stage. */
+	if (!bench_option_given(given, "rank"))
+		rank += setting_number(config, "nvswap.rank");
+	rc = nvs_config_set_number(config, "nvswap.rank", rank, error);
 	if (rc || !setting_number(config, "nvswap.keep"))
 		return rc;
 	/* A benchmark must never overwrite a kept store. */
