@@ -39,27 +39,29 @@ static void print_help(FILE *file)
 	      file);
 }
 
-static int print_version(void)
-{
-	struct output output;
-
-	if (output_open(&output, NULL))
-		return STATUS_FAILED;
-	fprintf(output.file, "nvswap %s\n", nvs_version());
-	return output_close(&output);
-}
-
-static int unknown(const char *text)
+static int answer(const char *question)
 {
 	const char *names[NSUBCOMMANDS + 2] = {"--version", "--help"}, *nearest;
+	bool version = !strcmp(question, "--version") || !strcmp(question, "-V");
+	struct output output;
 
+	if (version || !strcmp(question, "--help") || !strcmp(question, "-h") ||
+	    !strcmp(question, "help")) {
+		if (output_open(&output, NULL))
+			return STATUS_FAILED;
+		if (version)
+			fprintf(output.file, "nvswap %s\n", nvs_version());
+		else
+			print_help(output.file);
+		return output_close(&output);
+	}
 	for (size_t i = 0; i < NSUBCOMMANDS; i++)
 		names[i + 2] = subcommands[i].name;
-	nearest = nearest_name(text, names, NSUBCOMMANDS + 2);
+	nearest = nearest_name(question, names, NSUBCOMMANDS + 2);
 	if (nearest)
-		say("%s is not a command; did you mean %s?", text, nearest);
+		say("%s is not a command; did you mean %s?", question, nearest);
 	else
-		say("%s is not a command; see nvswap --help", text);
+		say("%s is not a command; see nvswap --help", question);
 	return STATUS_USAGE;
 }
 
@@ -82,8 +84,6 @@ static bool keep_standard_files(void)
 
 int main(int argc, char **argv)
 {
-	struct output output;
-
 	if (!keep_standard_files()) {
 		say("can't open /dev/null for a closed standard file: %s", nvs_strerror(-errno));
 		return STATUS_FAILED;
@@ -92,16 +92,8 @@ int main(int argc, char **argv)
 		print_help(stderr);
 		return STATUS_USAGE;
 	}
-	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V"))
-		return print_version();
-	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
-		if (output_open(&output, NULL))
-			return STATUS_FAILED;
-		print_help(output.file);
-		return output_close(&output);
-	}
 	for (size_t i = 0; i < NSUBCOMMANDS; i++)
 		if (!strcmp(argv[1], subcommands[i].name))
 			return subcommands[i].run(argc - 1, argv + 1);
-	return unknown(argv[1]);
+	return answer(argv[1]);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Running a plan: prepare its jobs (prepare.c), forecast what they need (forecast.c), run them in
- * stages (stage.c), each in a process of its own (run.c), and report (command.c).
+ * stages, each in a process of its own (stage.c), and report (command.c).
  */
 #ifndef CLI_BENCH_RUN_H
 #define CLI_BENCH_RUN_H
@@ -40,11 +40,5 @@ int stages_run(struct bench_plan *plan, const struct bench_result **results,
 	       stages_status_fn *status, void *arg);
 /* Prints a message, with the job's name if the plan has several jobs. */
 void say_of_job(const struct bench_plan *plan, unsigned index, const char *text);
-
-/*
- * Runs a prepared job in its mode, with a trace if one is asked for. After SIGINT or SIGTERM it
- * stops at the next batch. result->error says why it ended.
- */
-void bench_run(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
 
 #endif

@@ -31,11 +31,14 @@
 #include "base/numbers.h"
 #include "cli/bench/run.h"
 #include "cli/commands.h"
+#include "cli/modes/modes.h"
+#include "cli/replay/replay.h"
 #include "cli/stop.h"
 
-#define DRAW_NS	  100000000u
-#define ANSWER_NS 1000000000u /* timeout of a status */
-#define PAUSE_NS  2000000
+#define TRACE_SPANS ((size_t)1 << 20)
+#define DRAW_NS	    100000000u
+#define ANSWER_NS   1000000000u /* timeout of a status */
+#define PAUSE_NS    2000000
 
 struct shared {
 	atomic_int stop_request; /* read by the jobs' stop_signal() */
@@ -67,21 +70,79 @@ void say_of_job(const struct bench_plan *plan, unsigned index, const char *text)
 		say("%s", text);
 }
 
-/* ---- Processes ---- */
+/* ---- In the process of a job ---- */
 
+/* `trace` may be NULL; the configuration has it too. */
+static int run_mode(const struct bench_job *job, struct nvs_trace *trace, struct job_watch *watch,
+		    struct bench_result *result)
+{
+	const struct bench_options *options = &job->options;
+	const struct model *model = &job->model;
+
+	if (is_block_mode(options->rw))
+		return bench_blocks(options, job->config, job->block, result, watch);
+	switch (options->rw) {
+	case RW_STEP:
+		return bench_step(options, job->config, model, result, watch);
+	case RW_REPLAY:
+		return bench_replay(job, job->config, watch, result);
+	case RW_PARAMS:
+		return bench_params(options, job->config, trace, model, result, watch);
+	default:
+		return bench_swap(options, job->config, job->block, model, result, watch);
+	}
+}
+
+/* If the run fails too, its own error stays in the result, and that of the trace is printed. */
+static int run_traced(const struct bench_job *job, struct job_watch *watch,
+		      struct bench_result *result)
+{
+	const char *path = job->options.trace;
+	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_trace *trace;
+	uint64_t dropped = 0;
+	int rc = nvs_trace_open(&trace, TRACE_SPANS, &result->error), written;
+
+	if (rc)
+		return rc;
+	/* Detect an unwritable file before the run. */
+	rc = nvs_trace_write(trace, path, NULL, &result->error);
+	if (!rc) {
+		nvs_config_set_trace(job->config, trace);
+		rc = run_mode(job, trace, watch, result);
+		nvs_config_set_trace(job->config, NULL);
+		written = nvs_trace_write(trace, path, &dropped, &error);
+		if (dropped)
+			say("%s lacks %llu spans: a trace has room for %zu; trace a shorter run",
+			    path, (unsigned long long)dropped, TRACE_SPANS);
+		if (written && rc) {
+			say("%s", *error.text ? error.text : nvs_strerror(written));
+		} else if (written) {
+			result->error = error;
+			rc = written;
+		}
+	}
+	nvs_trace_close(trace);
+	return rc;
+}
+
+/* Runs the job in its mode. result->error says why it ended. */
 static _Noreturn void run_job(const struct stages *stages, unsigned index, int channel, int parent)
 {
 	static char path[PATH_MAX];
 	struct bench_job *job = &stages->plan->jobs[index]; /* of this process alone */
 	struct job_live *live = &stages->shared->jobs[index];
+	struct nvs_error *error = &live->result.error;
 	const char *trace = job->options.trace, *slash, *dot;
+	uint64_t started = clock_ns();
 	struct job_watch *watch;
+	int rc, stopped;
 
 	for (unsigned i = 0; i < stages->plan->n; i++)
 		if (stages->processes[i].channel >= 0)
 			close(stages->processes[i].channel);
 	live->result.pid = getpid();
-	live->result.error.size = sizeof(live->result.error);
+	error->size = sizeof(*error);
 	atomic_store(&live->phase, JOB_PREPARING);
 	progress_store_in(&live->progress);
 	if (!stop_follow(&stages->shared->stop_request, parent))
@@ -98,15 +159,27 @@ static _Noreturn void run_job(const struct stages *stages, unsigned index, int c
 		job->options.trace = path;
 	}
 	watch = job_watch_open(job, live, channel);
-	if (watch)
-		bench_run(job, watch, &live->result);
-	else
-		error_set(&live->result.error, -ENOMEM, "%s", nvs_strerror(-ENOMEM));
+	rc = !watch  ? -ENOMEM
+	     : trace ? run_traced(job, watch, &live->result)
+		     : run_mode(job, NULL, watch, &live->result);
+	stopped = rc ? 0 : stop_signal();
+	if (stopped == STOP_OTHER_FAILED) {
+		rc = error_set(error, -ECANCELED, "ended early: another job could not begin");
+	} else if (stopped) {
+		live->result.signal = stopped;
+		rc = error_set(error, -EINTR, "stopped by a signal");
+	}
+	if (rc && !*error->text)
+		error_set(error, rc, "%s", nvs_strerror(rc));
+	error->code = rc;
+	live->result.elapsed_s = (double)(clock_ns() - started) / 1e9;
 	if (watch)
 		job_watch_close(watch);
 	atomic_store(&live->phase, JOB_ENDED);
 	exit(0);
 }
+
+/* ---- Processes ---- */
 
 static int start_job(struct stages *stages, unsigned index)
 {

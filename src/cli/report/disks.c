@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters of the drives under a plan's paths, from /proc/diskstats. A drive whose counters can't
- * be read is left out of the report.
+ * Counters of the drives under a plan's paths, from /proc/diskstats.
  */
-#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/numbers.h"
 #include "cli/report/report.h"
 
 static struct disk_use *find_disk(struct disk_watch *watch, const char *name)
@@ -20,20 +21,19 @@ static struct disk_use *find_disk(struct disk_watch *watch, const char *name)
 static void read_counters(struct disk_watch *watch)
 {
 	FILE *file = fopen("/proc/diskstats", "re");
-	char line[512];
+	char line[512], name[32];
+	struct disk_use *disk;
+	int length;
 
 	while (file && fgets(line, sizeof(line), file)) {
-		struct disk_use is = {0}, *disk;
+		char *rest = line;
 
-		if (sscanf(line,
-			   "%*u %*u %31s %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
-			   " %" SCNu64 " %" SCNu64 " %" SCNu64 " %*u %" SCNu64 " %" SCNu64,
-			   is.name, &is.ios[NVS_READ], &is.merges[NVS_READ], &is.sectors[NVS_READ],
-			   &is.ticks_ms[NVS_READ], &is.ios[NVS_WRITE], &is.merges[NVS_WRITE],
-			   &is.sectors[NVS_WRITE], &is.ticks_ms[NVS_WRITE], &is.busy_ms,
-			   &is.in_queue_ms) == 11 &&
-		    (disk = find_disk(watch, is.name)))
-			*disk = is;
+		if (sscanf(line, "%*u %*u %31s%n", name, &length) != 1 ||
+		    !(disk = find_disk(watch, name)))
+			continue;
+		rest += length;
+		for (unsigned i = 0; i < DISK_COUNTERS; i++)
+			disk->counters[i] = strtoull(rest, &rest, 10);
 	}
 	if (file)
 		fclose(file);
@@ -57,7 +57,7 @@ void disks_begin(struct disk_watch *watch, const struct bench_plan *plan)
 			while ((name = strsep(&rest, ",")))
 				if (*name && strlen(name) < sizeof(watch->at->name) &&
 				    watch->n < REPORT_DISKS_MAX && !find_disk(watch, name)) {
-					watch->at[watch->n] = (struct disk_use){.in_queue_ms = 0};
+					watch->at[watch->n] = (struct disk_use){.name = ""};
 					strcpy(watch->at[watch->n++].name, name);
 				}
 		}
@@ -65,36 +65,22 @@ void disks_begin(struct disk_watch *watch, const struct bench_plan *plan)
 	read_counters(watch);
 }
 
-/* The counters of a drive that was replugged start again at 0. */
-static void subtract(uint64_t *is, uint64_t was)
-{
-	*is -= *is < was ? *is : was;
-}
-
 void disks_end(struct disk_watch *watch)
 {
 	struct disk_watch was = *watch;
 
 	read_counters(watch);
-	for (unsigned i = 0; i < watch->n; i++) {
-		struct disk_use *disk = &watch->at[i];
-
-		for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-			subtract(&disk->ios[d], was.at[i].ios[d]);
-			subtract(&disk->merges[d], was.at[i].merges[d]);
-			subtract(&disk->ticks_ms[d], was.at[i].ticks_ms[d]);
-			subtract(&disk->sectors[d], was.at[i].sectors[d]);
-		}
-		subtract(&disk->busy_ms, was.at[i].busy_ms);
-		subtract(&disk->in_queue_ms, was.at[i].in_queue_ms);
-		disk->elapsed_ms = (watch->since_ns - was.since_ns) / 1000000;
-	}
+	watch->elapsed_ms = (watch->since_ns - was.since_ns) / 1000000;
+	/* The counters of a drive that was replugged start again at 0. */
+	for (unsigned i = 0; i < watch->n; i++)
+		for (unsigned at = 0; at < DISK_COUNTERS; at++)
+			watch->at[i].counters[at] -= min_u64(watch->at[i].counters[at],
+							     was.at[i].counters[at]);
 }
 
-double disk_busy_percent(const struct disk_use *disk)
+double disk_busy_percent(const struct disk_watch *watch, unsigned disk)
 {
-	double percent = disk->elapsed_ms ? 100 * (double)disk->busy_ms / (double)disk->elapsed_ms
-					  : 0;
+	double busy_ms = (double)watch->at[disk].counters[DISK_BUSY];
 
-	return percent < 100 ? percent : 100;
+	return watch->elapsed_ms ? fmin(100 * busy_ms / (double)watch->elapsed_ms, 100) : 0;
 }

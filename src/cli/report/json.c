@@ -525,22 +525,20 @@ static void put_group(struct json_writer *json, const struct bench_report *repor
 
 static void put_disks(struct json_writer *json, const struct disk_watch *disks)
 {
+	/* fio has no counter of what is in flight, and busy times as "util". */
+	static const char *const keys[DISK_COUNTERS] = {
+		"read_ios",  "read_merges",  "read_sectors",  "read_ticks",
+		"write_ios", "write_merges", "write_sectors", "write_ticks",
+		NULL,	     NULL,	     "in_queue"};
+
 	json_open_list(json, "disk_util");
 	for (unsigned i = 0; i < disks->n; i++) {
-		const struct disk_use *disk = &disks->at[i];
-
 		json_open_object(json, NULL);
-		json_text(json, "name", disk->name);
-		json_count(json, "read_ios", disk->ios[NVS_READ]);
-		json_count(json, "write_ios", disk->ios[NVS_WRITE]);
-		json_count(json, "read_merges", disk->merges[NVS_READ]);
-		json_count(json, "write_merges", disk->merges[NVS_WRITE]);
-		json_count(json, "read_sectors", disk->sectors[NVS_READ]);
-		json_count(json, "write_sectors", disk->sectors[NVS_WRITE]);
-		json_count(json, "read_ticks", disk->ticks_ms[NVS_READ]);
-		json_count(json, "write_ticks", disk->ticks_ms[NVS_WRITE]);
-		json_count(json, "in_queue", disk->in_queue_ms);
-		json_real(json, "util", disk_busy_percent(disk));
+		json_text(json, "name", disks->at[i].name);
+		for (unsigned at = 0; at < DISK_COUNTERS; at++)
+			if (keys[at])
+				json_count(json, keys[at], disks->at[i].counters[at]);
+		json_real(json, "util", disk_busy_percent(disks, i));
 		json_close_object(json);
 	}
 	json_close_list(json);

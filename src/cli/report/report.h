@@ -10,25 +10,36 @@
 
 #include "cli/jobs/jobs.h"
 
-/* Counters of a drive from /proc/diskstats. */
+/* Counters of a drive in the order of /proc/diskstats, by enum nvs_direction; times in ms. */
+enum disk_counter {
+	DISK_IOS,
+	DISK_MERGES,
+	DISK_SECTORS,
+	DISK_TICKS,
+	DISK_WRITES, /* the same four of writes */
+	DISK_IN_FLIGHT = 2 * DISK_WRITES,
+	DISK_BUSY,
+	DISK_IN_QUEUE,
+	DISK_COUNTERS
+};
+
 struct disk_use {
 	char name[32];
-	uint64_t ios[2], merges[2], ticks_ms[2], sectors[2]; /* by enum nvs_direction */
-	uint64_t in_queue_ms, busy_ms, elapsed_ms;
+	uint64_t counters[DISK_COUNTERS];
 };
 
 #define REPORT_DISKS_MAX 32
-/* The drives under the paths of a plan. */
+/* The drives under the paths of a plan. One whose counters can't be read is left out. */
 struct disk_watch {
 	struct disk_use at[REPORT_DISKS_MAX];
 	unsigned n;
-	uint64_t since_ns;
+	uint64_t since_ns, elapsed_ms;
 };
 /* Finds the drives and reads their counters. */
 void disks_begin(struct disk_watch *watch, const struct bench_plan *plan);
 /* Makes the counters those since disks_begin; once for each. */
 void disks_end(struct disk_watch *watch);
-double disk_busy_percent(const struct disk_use *disk);
+double disk_busy_percent(const struct disk_watch *watch, unsigned disk);
 
 struct bench_report {
 	const struct bench_plan *plan;

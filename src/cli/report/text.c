@@ -353,8 +353,8 @@ int report_text(FILE *file, const struct bench_report *report)
 		const struct disk_use *disk = &report->disks->at[i];
 
 		fprintf(file, "drive %s: %.0f %% busy, %" PRIu64 " reads, %" PRIu64 " writes\n",
-			disk->name, disk_busy_percent(disk), disk->ios[NVS_READ],
-			disk->ios[NVS_WRITE]);
+			disk->name, disk_busy_percent(report->disks, i), disk->counters[DISK_IOS],
+			disk->counters[DISK_WRITES + DISK_IOS]);
 	}
 	free(group);
 	return 0;

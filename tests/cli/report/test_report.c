@@ -219,7 +219,9 @@ TEST(the_text_has_the_figures)
 		"drive nvme0n1: 50 % busy, 11 reads, 12 writes",
 	};
 	static const struct disk_watch disks = {
-		.n = 1, .at = {{"nvme0n1", {11, 12}, {1, 2}, {3, 4}, {80, 90}, 7, 500, 1000}}};
+		.n = 1,
+		.elapsed_ms = 1000,
+		.at = {{"nvme0n1", {11, 1, 80, 3, 12, 2, 90, 4, 0, 500, 7}}}};
 	struct run *run = make_run(1);
 
 	run->jobs[0].options.description = "as told";
@@ -678,7 +680,9 @@ TEST(json_plus_has_the_counts_of_fios_buckets)
 TEST(drive_counters_have_fios_names)
 {
 	static const struct disk_watch disks = {
-		.n = 1, .at = {{"vda", {11, 12}, {1, 2}, {3, 4}, {80, 90}, 7, 500, 1000}}};
+		.n = 1,
+		.elapsed_ms = 1000,
+		.at = {{"vda", {11, 1, 80, 3, 12, 2, 90, 4, 0, 500, 7}}}};
 	static const char *const members[] = {"\"read_ios\": 11,",     "\"write_ios\": 12,",
 					      "\"read_merges\": 1,",   "\"write_merges\": 2,",
 					      "\"read_sectors\": 80,", "\"write_sectors\": 90,",
@@ -710,14 +714,14 @@ TEST_WITH(drives_are_those_beneath_the_paths, NULL, cleanup)
 	assert_int_equal(watch.n, *info.device != '\0');
 	if (watch.n) {
 		assert_string_equal(watch.at[0].name, info.device);
-		assert_true(watch.at[0].ios[NVS_READ] > 0);
+		assert_true(watch.at[0].counters[DISK_IOS] > 0);
 	}
-	watch.at[0].sectors[NVS_READ] = UINT64_MAX;
-	watch.at[0].ios[NVS_WRITE] = 0;
+	watch.at[0].counters[DISK_SECTORS] = UINT64_MAX;
+	watch.at[0].counters[DISK_WRITES] = 0;
 	disks_end(&watch);
-	assert_true(watch.n == 0 || watch.at[0].ios[NVS_WRITE] > 0);
+	assert_true(watch.n == 0 || watch.at[0].counters[DISK_WRITES] > 0);
 	/* A counter below its earlier value has been reset. */
-	assert_true(watch.n == 0 || watch.at[0].sectors[NVS_READ] == 0);
+	assert_true(watch.n == 0 || watch.at[0].counters[DISK_SECTORS] == 0);
 	if (memory) {
 		SUCCEEDS(nvs_config_set_paths(run->jobs[0].config, NVS_OFFLOAD_PARAM, &memory, 1,
 					      &error),
