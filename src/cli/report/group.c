@@ -13,85 +13,57 @@
 
 /* ---- Adding up ---- */
 
-/* How a field of results merges; LEAST: 0 is unknown. Fields are words, or arrays of them. */
-struct merge {
-	enum { SUM, MOST, LEAST } how;
+/* How a field of results merges; LEAST: 0 is unknown. Fields are words, or as good as arrays of
+ * words: struct nvs_step_io, whose size nothing reads. */
+struct sum {
+	enum { ADDED, GREATEST, LEAST } how;
 	size_t offset, nbytes;
 };
 
-#define MERGE(how, field)                                                                          \
+#define FIELD(how, field)                                                                          \
 	{                                                                                          \
 		how, offsetof(struct bench_result, field),                                         \
 			sizeof(((struct bench_result *)0)->field)                                  \
 	}
-#define MERGE_AIO(aio)                                                                             \
-	MERGE(SUM, aio.workers), MERGE(SUM, aio.bounce_bytes), MERGE(SUM, aio.registered_bytes),   \
-		MERGE(SUM, aio.submit_calls), MERGE(SUM, aio.reap_calls),                          \
-		MERGE(MOST, aio.inflight_max), MERGE(SUM, aio.depth_ios),                          \
-		MERGE(SUM, aio.submit_sizes), MERGE(SUM, aio.reap_sizes), MERGE(SUM, aio.retries), \
-		MERGE(SUM, aio.bounced_bytes), MERGE(SUM, aio.io[NVS_READ].bytes),                 \
-		MERGE(SUM, aio.io[NVS_READ].ios), MERGE(SUM, aio.io[NVS_WRITE].bytes),             \
-		MERGE(SUM, aio.io[NVS_WRITE].ios)
+#define SUM(field)  FIELD(ADDED, field)
+#define MOST(field) FIELD(GREATEST, field)
+#define AIO(aio)                                                                                   \
+	SUM(aio.workers), SUM(aio.bounce_bytes), SUM(aio.registered_bytes), SUM(aio.submit_calls), \
+		SUM(aio.reap_calls), MOST(aio.inflight_max), SUM(aio.depth_ios),                   \
+		SUM(aio.submit_sizes), SUM(aio.reap_sizes), SUM(aio.retries),                      \
+		SUM(aio.bounced_bytes), SUM(aio.io[NVS_READ].bytes), SUM(aio.io[NVS_READ].ios),    \
+		SUM(aio.io[NVS_WRITE].bytes), SUM(aio.io[NVS_WRITE].ios)
+#define STEPS(steps)                                                                               \
+	SUM(steps.steps), SUM(steps.skipped), SUM(steps.sum), FIELD(LEAST, steps.wall_min_ns),     \
+		MOST(steps.wall_max_ns), SUM(steps.shorter_ns), SUM(steps.updates_ns),             \
+		SUM(steps.tiles), MOST(steps.first.wall_ns), SUM(steps.first.read_bytes),          \
+		SUM(steps.first.written_bytes), MOST(steps.layers), SUM(steps.elements),           \
+		SUM(steps.groups), SUM(steps.threads), SUM(steps.compared), SUM(steps.peak_bytes), \
+		SUM(steps.pool_rss_bytes), SUM(steps.own_bytes), SUM(steps.host_bytes),            \
+		SUM(steps.store_bytes)
 
-static const struct merge of_measured[] = {MERGE(MOST, window_ns),
-					   MERGE(SUM, user_us),
-					   MERGE(SUM, system_us),
-					   MERGE(SUM, data_us),
-					   MERGE(SUM, updates_us),
-					   MERGE(SUM, context_switches),
-					   MERGE(SUM, major_faults),
-					   MERGE(SUM, minor_faults),
-					   MERGE(SUM, bytes),
-					   MERGE(SUM, transfers),
-					   MERGE(SUM, evictions),
-					   MERGE(SUM, pool_waits),
-					   MERGE_AIO(aio),
-					   MERGE(SUM, steps.steps),
-					   MERGE(SUM, steps.skipped),
-					   MERGE(SUM, steps.sum),
-					   MERGE(LEAST, steps.wall_min_ns),
-					   MERGE(MOST, steps.wall_max_ns),
-					   MERGE(SUM, steps.shorter_ns),
-					   MERGE(SUM, steps.updates_ns),
-					   MERGE(SUM, steps.tiles),
-					   MERGE(MOST, steps.first.wall_ns),
-					   MERGE(SUM, steps.first.read_bytes),
-					   MERGE(SUM, steps.first.written_bytes),
-					   MERGE(MOST, steps.layers),
-					   MERGE(SUM, steps.elements),
-					   MERGE(SUM, steps.groups),
-					   MERGE(SUM, steps.threads),
-					   MERGE(SUM, steps.compared),
-					   MERGE(SUM, steps.peak_bytes),
-					   MERGE(SUM, steps.pool_rss_bytes),
-					   MERGE(SUM, steps.own_bytes),
-					   MERGE(SUM, steps.host_bytes),
-					   MERGE(SUM, steps.store_bytes)};
+#define ENGINE(engine)                                                                             \
+	AIO(engine.aio), SUM(engine.pool.bytes), SUM(engine.pool.locked), SUM(engine.pool.huge),   \
+		MOST(engine.pool.largest_free), SUM(engine.store_bytes), SUM(engine.verify_errors)
 
-static const struct merge of_opened[] = {MERGE_AIO(engine.aio),
-					 MERGE(SUM, engine.pool.bytes),
-					 MERGE(SUM, engine.pool.locked),
-					 MERGE(SUM, engine.pool.huge),
-					 MERGE(MOST, engine.pool.largest_free),
-					 MERGE(SUM, engine.store_bytes),
-					 MERGE(SUM, engine.verify_errors),
-					 MERGE(SUM, pool_peak),
-					 MERGE(SUM, first_bytes),
-					 MERGE(MOST, first_ns),
-					 MERGE(SUM, verified_bytes),
-					 MERGE(SUM, verify_errors)};
+static const struct sum measured[] = {
+	MOST(window_ns),       SUM(user_us),	  SUM(system_us),    SUM(data_us), SUM(updates_us),
+	SUM(context_switches), SUM(major_faults), SUM(minor_faults), SUM(bytes),   SUM(transfers),
+	SUM(evictions),	       SUM(pool_waits),	  AIO(aio),	     STEPS(steps)};
+static const struct sum opened[] = {ENGINE(engine), SUM(pool_peak),	 SUM(first_bytes),
+				    MOST(first_ns), SUM(verified_bytes), SUM(verify_errors)};
 
 static uint64_t merged(int how, uint64_t a, uint64_t b)
 {
-	if (how == SUM || (how == LEAST && !(a && b)))
+	if (how == ADDED || (how == LEAST && !(a && b)))
 		return a + b;
-	return (how == MOST) == (a > b) ? a : b;
+	return (how == GREATEST) == (a > b) ? a : b;
 }
 
 static void merge_fields(struct bench_result *into, const struct bench_result *from,
-			 const struct merge *fields, size_t n)
+			 const struct sum *fields, size_t n)
 {
-	for (const struct merge *field = fields; field < fields + n; field++) {
+	for (const struct sum *field = fields; field < fields + n; field++) {
 		void *a = (char *)into + field->offset;
 		const void *b = (const char *)from + field->offset;
 
@@ -120,8 +92,8 @@ static void add_samples(struct bench_samples *into, const struct bench_samples *
 
 static void add_result(struct bench_result *into, const struct bench_result *from)
 {
-	const size_t measured = offsetof(struct bench_result, measured),
-		     opened = offsetof(struct bench_result, opened);
+	const size_t ran_at = offsetof(struct bench_result, measured),
+		     opened_at = offsetof(struct bench_result, opened);
 
 	if (!into->error.code)
 		into->error = from->error;
@@ -138,14 +110,15 @@ static void add_result(struct bench_result *into, const struct bench_result *fro
 			nvs_latency_merge(&into->latency[d][kind], &from->latency[d][kind]);
 	}
 	if (from->measured && into->measured)
-		merge_fields(into, from, of_measured, COUNT_OF(of_measured));
+		merge_fields(into, from, measured, COUNT_OF(measured));
 	else if (from->measured)
-		memcpy((char *)into + measured, (const char *)from + measured, opened - measured);
+		memcpy((char *)into + ran_at, (const char *)from + ran_at, opened_at - ran_at);
 	if (from->opened && into->opened) {
-		merge_fields(into, from, of_opened, COUNT_OF(of_opened));
+		merge_fields(into, from, opened, COUNT_OF(opened));
 		into->engine.direct &= from->engine.direct;
 	} else if (from->opened) {
-		memcpy((char *)into + opened, (const char *)from + opened, sizeof(*into) - opened);
+		memcpy((char *)into + opened_at, (const char *)from + opened_at,
+		       sizeof(*into) - opened_at);
 	}
 }
 

@@ -21,21 +21,6 @@
 
 /* ---- Options and configuration ---- */
 
-static void put_times(struct json_writer *json)
-{
-	struct timespec now;
-	struct tm local;
-	char text[64];
-
-	clock_gettime(CLOCK_REALTIME, &now);
-	json_count(json, "timestamp", (uint64_t)now.tv_sec);
-	json_count(json, "timestamp_ms",
-		   (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
-	if (localtime_r(&now.tv_sec, &local) &&
-	    strftime(text, sizeof(text), "%a %b %e %H:%M:%S %Y", &local))
-		json_text(json, "time", text);
-}
-
 /*
  * By their names in job files, with _ as fio's and DeepSpeed's keys have it. given->text has only
  * the last item of a list; the value has all.
@@ -94,90 +79,82 @@ static void put_global_options(struct json_writer *json, const struct bench_repo
 	json_close_object(json);
 }
 
-/*
- * Settings of an object of the configuration: `names` are separated by blanks. The configuration's
- * text of a number, list or bool is that of JSON.
- */
-static void put_settings(struct json_writer *json, const struct bench_job *job, const char *object,
-			 const char *names)
+/* A setting whose key is `object` and `name`. The configuration's text of a number, list or bool is
+ * that of JSON. */
+static void put_setting(struct json_writer *json, const struct bench_job *job, const char *object,
+			const char *name)
 {
-	char name[64], key[128], text[128];
-	int length, rc;
+	const char *paths[NVS_PATHS_MAX + 1];
+	char key[128], text[128];
+	unsigned npaths = 0;
+	int rc;
 
-	for (; sscanf(names, "%63s%n", name, &length) == 1; names += length) {
-		const char *paths[NVS_PATHS_MAX];
-		unsigned npaths = 0;
-
-		if (!strcmp(name, "nvme_path")) {
-			for (; (paths[npaths] =
-					nvs_config_get_path(job->config, job->block, npaths));)
-				npaths++;
-			if (npaths)
-				json_texts(json, name, paths, npaths);
-			continue;
-		}
-		snprintf(key, sizeof(key), "%s%s", object, name);
-		if (!strcmp(key, "zero_optimization.offload_optimizer.buffer_size"))
-			strcpy(key, "zero_optimization.sub_group_size"); /* which has its value */
-		rc = nvs_config_get(job->config, key, text, sizeof(text), NULL);
-		assert(rc != -EINVAL && rc != -ERANGE);
-		if (rc)
-			json_null(json, name);
-		else if (!strcmp(text, "true") || !strcmp(text, "false") ||
-			 (*text && strchr("0123456789-[", *text)))
-			json_number(json, name, "%s", text);
-		else
-			/* Without a type the optimizer is Adam. */
-			json_text(json, name, *text ? text : "Adam");
+	if (!strcmp(name, "nvme_path")) {
+		while ((paths[npaths] = nvs_config_get_path(job->config, job->block, npaths)))
+			npaths++;
+		if (npaths)
+			json_texts(json, name, paths, npaths);
+		return;
 	}
+	snprintf(key, sizeof(key), "%s%s", object, name);
+	if (!strcmp(key, "zero_optimization.offload_optimizer.buffer_size"))
+		strcpy(key, "zero_optimization.sub_group_size"); /* which has its value */
+	rc = nvs_config_get(job->config, key, text, sizeof(text), NULL);
+	assert(rc != -EINVAL && rc != -ERANGE);
+	if (rc)
+		json_null(json, name);
+	else if (!strcmp(text, "true") || !strcmp(text, "false") ||
+		 (*text && strchr("0123456789-[", *text)))
+		json_number(json, name, "%s", text);
+	else
+		/* Without a type the optimizer is Adam. */
+		json_text(json, name, *text ? text : "Adam");
 }
 
-static void put_object(struct json_writer *json, const struct bench_job *job, const char *object,
-		       const char *name, const char *names)
-{
-	json_open_object(json, name);
-	put_settings(json, job, object, names);
-	json_close_object(json);
-}
+/* The keys that have an effect on a job, as a complete DeepSpeed file: words, and what encloses
+ * those of an object. */
+static const char keys_of_aio[] = "aio { block_size queue_depth thread_count single_submit "
+				  "overlap_events use_gds } ";
+static const char keys_of_param[] =
+	"zero_optimization { offload_param { device nvme_path pin_memory buffer_count buffer_size "
+	"max_in_cpu } stage3_prefetch_bucket_size stage3_max_live_parameters "
+	"stage3_max_reuse_distance stage3_param_persistence_threshold } ";
+static const char keys_of_optimizer[] =
+	"zero_optimization { offload_optimizer { device nvme_path pin_memory buffer_count "
+	"buffer_size fast_init pipeline_read pipeline_write ratio } sub_group_size } ";
+static const char keys_of_step[] =
+	"optimizer { type params { lr betas eps weight_decay bias_correction adam_w_mode } } "
+	"gradient_clipping fp16 { enabled loss_scale initial_scale_power loss_scale_window "
+	"hysteresis consecutive_hysteresis min_loss_scale } bf16 { enabled } "
+	"data_types { grad_accum_dtype } ";
+static const char keys_of_nvswap[] = "nvswap { ioengine io_timeout_ms verify keep rank stripe_size";
 
-/* The keys that have an effect on the job, as a complete DeepSpeed file. */
 static void put_config(struct json_writer *json, const struct bench_job *job)
 {
+	bool optimizer = job->block == NVS_OFFLOAD_OPTIMIZER;
+	char keys[2048], object[128] = "", *rest = keys, *word, *end;
+
+	snprintf(keys, sizeof(keys), "%s%s%s%s%s }", keys_of_aio,
+		 optimizer ? keys_of_optimizer : keys_of_param,
+		 job->options.rw == RW_STEP ? keys_of_step : "", keys_of_nvswap,
+		 optimizer ? " optimizer_max_in_cpu optimizer_threads" : "");
 	json_open_object(json, "config");
-	put_object(json, job, "aio.", "aio",
-		   "block_size queue_depth thread_count single_submit overlap_events use_gds");
-	json_open_object(json, "zero_optimization");
-	if (job->block == NVS_OFFLOAD_PARAM) {
-		put_object(json, job, "zero_optimization.offload_param.", "offload_param",
-			   "device nvme_path pin_memory buffer_count buffer_size max_in_cpu");
-		put_settings(json, job, "zero_optimization.",
-			     "stage3_prefetch_bucket_size stage3_max_live_parameters "
-			     "stage3_max_reuse_distance stage3_param_persistence_threshold");
-	} else {
-		put_object(json, job, "zero_optimization.offload_optimizer.", "offload_optimizer",
-			   "device nvme_path pin_memory buffer_count buffer_size fast_init "
-			   "pipeline_read pipeline_write ratio");
-		put_settings(json, job, "zero_optimization.", "sub_group_size");
+	while ((word = strsep(&rest, " "))) {
+		end = object + strlen(object);
+		if (*word == '}') {
+			/* "zero_optimization.offload_param." becomes "zero_optimization." */
+			end[-1] = '\0';
+			end = strrchr(object, '.');
+			(end ? end + 1 : object)[0] = '\0';
+			json_close_object(json);
+		} else if (rest && *rest == '{') {
+			snprintf(end, sizeof(object) - strlen(object), "%s.", word);
+			json_open_object(json, word);
+			strsep(&rest, " ");
+		} else {
+			put_setting(json, job, object, word);
+		}
 	}
-	json_close_object(json);
-	if (job->options.rw == RW_STEP) {
-		json_open_object(json, "optimizer");
-		put_settings(json, job, "optimizer.", "type");
-		put_object(json, job, "optimizer.params.", "params",
-			   "lr betas eps weight_decay bias_correction adam_w_mode");
-		json_close_object(json);
-		put_settings(json, job, "", "gradient_clipping");
-		put_object(json, job, "fp16.", "fp16",
-			   "enabled loss_scale initial_scale_power loss_scale_window hysteresis "
-			   "consecutive_hysteresis min_loss_scale");
-		put_object(json, job, "bf16.", "bf16", "enabled");
-		put_object(json, job, "data_types.", "data_types", "grad_accum_dtype");
-	}
-	json_open_object(json, "nvswap");
-	put_settings(json, job, "nvswap.", "ioengine io_timeout_ms verify keep rank stripe_size");
-	if (job->block == NVS_OFFLOAD_OPTIMIZER)
-		put_settings(json, job, "nvswap.", "optimizer_max_in_cpu optimizer_threads");
-	json_close_object(json);
 	json_close_object(json);
 }
 
@@ -546,9 +523,11 @@ static void put_disks(struct json_writer *json, const struct disk_watch *disks)
 
 int report_json(FILE *file, const struct bench_report *report)
 {
-	char program[64];
+	char program[64], time[64];
 	struct json_writer json = json_to(file, 2);
 	struct report_group *group = calloc(1, sizeof(*group));
+	struct timespec now;
+	struct tm local;
 
 	if (!group)
 		return -ENOMEM;
@@ -558,7 +537,13 @@ int report_json(FILE *file, const struct bench_report *report)
 	snprintf(program, sizeof(program), "nvswap-%s", nvs_version());
 	json_text(&json, "fio version", program);
 	json_text(&json, "nvswap version", nvs_version());
-	put_times(&json);
+	clock_gettime(CLOCK_REALTIME, &now);
+	json_count(&json, "timestamp", (uint64_t)now.tv_sec);
+	json_count(&json, "timestamp_ms",
+		   (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
+	if (localtime_r(&now.tv_sec, &local) &&
+	    strftime(time, sizeof(time), "%a %b %e %H:%M:%S %Y", &local))
+		json_text(&json, "time", time);
 	put_global_options(&json, report, group);
 	json_open_list(&json, "jobs");
 	do
