@@ -112,14 +112,18 @@ static void add_moves(const struct bench_job *job, struct forecast *forecast, do
 	}
 }
 
-static void add_times(const struct bench_job *job, struct forecast *forecast)
+/* errno of nvs_path_get_info; then the forecast has no places. */
+static int forecast_job(const struct bench_job *job, struct forecast *forecast,
+			struct nvs_error *error)
 {
 	const struct bench_options *options = &job->options;
 	double around[2] = {0}, pass[2] = {0}, loops = (double)options->loops, pass_s = 0;
 	double runtime = (double)options->runtime_ms / 1e3,
 	       ramp = (double)options->ramp_time_ms / 1e3;
+	unsigned n = setting_path_count(job->config, job->block);
 	bool limited;
 
+	*forecast = (struct forecast){.bytes_are = "exact"};
 	add_moves(job, forecast, around, pass);
 	if (options->rate)
 		pass_s = fmax(pass[NVS_READ], pass[NVS_WRITE]) / (double)options->rate;
@@ -139,16 +143,7 @@ static void add_times(const struct bench_job *job, struct forecast *forecast)
 	loops += (double)options->ramp_loops + (pass_s > 0 ? ramp / pass_s : 0);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
 		forecast->bytes[d] = around[d] + loops * pass[d];
-}
 
-/* errno of nvs_path_get_info; then the forecast has no places. */
-static int forecast_job(const struct bench_job *job, struct forecast *forecast,
-			struct nvs_error *error)
-{
-	unsigned n = setting_path_count(job->config, job->block);
-
-	*forecast = (struct forecast){.bytes_are = "exact"};
-	add_times(job, forecast);
 	if (setting_device(job->config, job->block) != NVS_DEVICE_NVME)
 		return 0;
 	for (unsigned i = 0; i < n; i++) {

@@ -57,16 +57,6 @@ struct comparison {
 };
 
 /*
- * Reads the list of jobs, which is not empty, from a file of at most 64 MiB that `nvswap bench` or
- * fio wrote. Skips lines before and after the document: fio's warnings, output in other formats.
- * -EINVAL with the place in the text, or another negative errno.
- */
-int results_read(const char *path, const struct json_value **jobs, struct nvs_error *error);
-/* -EINVAL if the job failed or lacks figures of fio 3. */
-int results_figures(const struct json_value *job, const char *path,
-		    struct estimate figures[METRICS], struct nvs_error *error);
-
-/*
  * Operands are FILE[,FILE...] or LABEL=FILE[,FILE...]; an operand that is an existing file is never
  * split. Returns STATUS_USAGE after reporting an unreadable file.
  */
