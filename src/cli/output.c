@@ -158,39 +158,23 @@ int output_close(struct output *output)
 	return STATUS_FAILED;
 }
 
-/* The path, with ./ before a dash and `suffix` behind it, as one word of a shell. */
-static void put_word(FILE *file, const char *path, size_t length, const char *suffix)
-{
-	static const char *const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-					 "0123456789_./:,+%@=-";
-	const char *quote = strspn(path, plain) < length ? "'" : "";
-
-	fprintf(file, "%s%s", quote, *path == '-' ? "./" : "");
-	for (size_t i = 0; i < length; i++)
-		if (path[i] == '\'')
-			fputs("'\\''", file);
-		else
-			fputc(path[i], file);
-	fprintf(file, "%s%s", suffix, quote);
-}
-
 void say_page(const char *path)
 {
-	size_t length = path ? strlen(path) : 0, nbytes;
-	char *text = NULL;
-	FILE *file;
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				    "0123456789_./:,+%@=-";
+	char stem[4 * PATH_MAX + 3] = "", *end = stem; /* the path without .json, for a shell */
+	const char *quote, *suffix;
 	struct stat st;
 
 	if (!path || stat(path, &st) || !S_ISREG(st.st_mode))
 		return;
-	file = open_memstream(&text, &nbytes);
-	if (!file)
-		return;
-	fputs("python3 -m nvswap.report ", file);
-	put_word(file, path, length, "");
-	fputs(" -o ", file);
-	put_word(file, path, length - (text_ends_with(path, ".json") ? 5 : 0), ".html");
-	if (!fclose(file))
-		say("for a page of these results: %s", text);
-	free(text);
+	quote = path[strspn(path, plain)] ? "'" : "";
+	suffix = path + strlen(path) - (text_ends_with(path, ".json") ? 5 : 0);
+	if (*path == '-')
+		end = stpcpy(end, "./");
+	for (const char *c = path; c < suffix; c++)
+		end = *c == '\'' ? stpcpy(end, "'\\''") : stpncpy(end, c, 1);
+	*end = '\0';
+	say("for a page of these results: python3 -m nvswap.report %s%s%s%s -o %s%s.html%s", quote,
+	    stem, suffix, quote, quote, stem, quote);
 }

@@ -41,20 +41,6 @@ const struct command_spec compare_command = {
 	.gone = (const struct option_gone[]){{"html", PAGE_BY_REPORT}, {NULL, NULL}},
 };
 
-static bool got_slower(const struct comparison *comparison)
-{
-	for (unsigned job = 0; job < comparison->base->count; job++)
-		for (unsigned side = 1; side < comparison->nsides; side++)
-			for (unsigned i = 0; i < METRICS; i++) {
-				struct change change = comparison_change(comparison, side, job, i);
-
-				if (metrics[i].direction && change.verdict == WORSE &&
-				    change.beyond_threshold)
-					return true;
-			}
-	return false;
-}
-
 int cmd_compare(int argc, char **argv)
 {
 	static struct comparison comparison;
@@ -81,5 +67,5 @@ int cmd_compare(int argc, char **argv)
 		return STATUS_USAGE;
 	if (json)
 		say_page(values.report.output);
-	return got_slower(&comparison) ? STATUS_FAILED : 0;
+	return comparison.slower ? STATUS_FAILED : 0;
 }

@@ -35,6 +35,16 @@ struct estimate {
 	double freedom; /* degrees of it; below 1: the error is not known */
 };
 
+/* A figure of a job over the runs of a side that have the job. Half widths are of 95 % intervals. */
+struct cell {
+	struct estimate estimate;
+	double half_width; /* in per cent of the value; NAN: unknown */
+	/* From the base, in per cent of it; NAN: base or this has no value, or unknown. */
+	double change, change_half_width;
+	const char *verdict;   /* "faster", "same" and so on */
+	bool beyond_threshold; /* worse or better, and by more than that */
+};
+
 /* A file, and its jobs in the order of the base's. */
 struct compare_run {
 	const struct json_value **jobs;	     /* NULL: missing */
@@ -46,6 +56,7 @@ struct compare_side {
 	char *label; /* printable */
 	struct compare_run *runs;
 	unsigned nruns;
+	struct cell (*cells)[METRICS]; /* of each job of the base */
 };
 
 struct comparison {
@@ -54,6 +65,7 @@ struct comparison {
 	const struct json_value *base; /* the jobs of the first file */
 	double threshold;	       /* per cent */
 	bool by_order;		       /* a side shares no job name with the base */
+	bool slower;		       /* a rate or latency is worse, beyond threshold and noise */
 };
 
 /*
@@ -61,28 +73,6 @@ struct comparison {
  * split. Returns STATUS_USAGE after reporting an unreadable file.
  */
 int comparison_read(struct comparison *comparison, char **operands, unsigned n);
-/* Over the runs of a side that have the job; value 0: none has. */
-struct estimate comparison_estimate(const struct comparison *comparison, unsigned side,
-				    unsigned job, unsigned metric);
-/* Half of the 95 % interval in per cent; NAN: unknown. */
-double estimate_half_width(const struct estimate *estimate);
-
-/*
- * SAME: the interval lies within the threshold of 0; BETTER, WORSE: it excludes 0; CANT_TELL:
- * neither, or the noise is unknown.
- */
-enum verdict { CANT_TELL, SAME, BETTER, WORSE };
-
-/* From the base to another side, in per cent of the base. */
-struct change {
-	double percent;	   /* NAN: base or other has no value */
-	double half_width; /* of the 95 % interval of percent; NAN: unknown */
-	enum verdict verdict;
-	const char *verdict_name; /* "faster", "same" and so on */
-	bool beyond_threshold;	  /* worse or better, and by more than that */
-};
-struct change comparison_change(const struct comparison *comparison, unsigned side, unsigned job,
-				unsigned metric);
 /* Whether any side has a value. */
 bool comparison_has(const struct comparison *comparison, unsigned job, unsigned metric);
 /* A job's name, printable; valid until the next call. */

@@ -339,35 +339,20 @@ static int read_side(struct comparison *comparison, struct compare_side *side, c
 	return rc;
 }
 
-int comparison_read(struct comparison *comparison, char **operands, unsigned n)
-{
-	comparison->sides = calloc(n, sizeof(*comparison->sides));
-	if (!comparison->sides) {
-		say("no memory for the results");
-		return STATUS_USAGE;
-	}
-	for (; comparison->nsides < n; comparison->nsides++)
-		if (read_side(comparison, &comparison->sides[comparison->nsides],
-			      operands[comparison->nsides]))
-			return STATUS_USAGE;
-	return 0;
-}
-
 /* ---- Changes ---- */
 
-struct estimate comparison_estimate(const struct comparison *comparison, unsigned side,
-				    unsigned job, unsigned metric)
+static struct estimate estimate_runs(const struct compare_side *side, unsigned job, unsigned metric)
 {
-	const struct compare_side *of = &comparison->sides[side];
 	struct estimate one = {.value = 0}, all = {.value = 0};
-	double values[RUNS_MAX], n = 0, squares = 0;
+	double values[RUNS_MAX], squares = 0;
+	unsigned n = 0;
 
-	for (unsigned i = 0; i < of->nruns; i++) {
-		if (!of->runs[i].jobs[job])
+	for (unsigned i = 0; i < side->nruns; i++) {
+		if (!side->runs[i].jobs[job])
 			continue;
-		one = of->runs[i].figures[job][metric];
+		one = side->runs[i].figures[job][metric];
 		all.value += one.value;
-		values[(unsigned)n++] = one.value;
+		values[n++] = one.value;
 	}
 	if (n < 2)
 		return one;
@@ -380,50 +365,75 @@ struct estimate comparison_estimate(const struct comparison *comparison, unsigne
 	return all;
 }
 
-double estimate_half_width(const struct estimate *estimate)
+/*
+ * The verdict is "same" if the interval lies within the threshold of 0, "can't tell" if it has 0
+ * and more, or the noise is unknown.
+ */
+static void compute_cell(struct comparison *comparison, const struct compare_side *side,
+			 unsigned job, unsigned metric)
 {
-	return estimate->freedom < 1 ? (double)NAN
-				     : 100 * student_975(estimate->freedom) * estimate->error;
-}
+	const struct metric *of = &metrics[metric];
+	struct cell *cell = &side->cells[job][metric];
+	const struct estimate *base = &comparison->sides->cells[job][metric].estimate;
+	const struct estimate *this = &cell->estimate;
+	double threshold = comparison->threshold, half = 0, a, b, ratio, low, high;
 
-struct change comparison_change(const struct comparison *comparison, unsigned side, unsigned job,
-				unsigned metric)
-{
-	static const char *const names[2][4] = {{"can't tell", "same", "faster", "slower"},
-						{"can't tell", "same", "less", "more"}};
-	struct change change = {.percent = (double)NAN, .half_width = (double)NAN};
-	struct estimate base = comparison_estimate(comparison, 0, job, metric);
-	struct estimate other = comparison_estimate(comparison, side, job, metric);
-	double a = base.error * base.error, b = other.error * other.error, half = 0;
-	double ratio, low, high;
+	*cell = (struct cell){.estimate = estimate_runs(side, job, metric),
+			      .verdict = "can't tell"};
+	cell->half_width = cell->change = cell->change_half_width = (double)NAN;
+	if (this->freedom >= 1)
+		cell->half_width = 100 * student_975(this->freedom) * this->error;
+	if (!(base->value > 0 && this->value > 0))
+		return;
+	a = base->error * base->error;
+	b = this->error * this->error;
+	ratio = log(this->value / base->value);
+	if (base->freedom < 1 || this->freedom < 1)
+		half = (double)NAN;
+	else if (a + b > 0)
+		half = sqrt(a + b) * student_975((a + b) * (a + b) /
+						 (a * a / base->freedom + b * b / this->freedom));
+	low = 100 * expm1(ratio - half);
+	high = 100 * expm1(ratio + half);
+	cell->change = 100 * expm1(ratio);
+	cell->change_half_width = (high - low) / 2;
+	if (low >= -threshold && high <= threshold) {
+		cell->verdict = "same";
+	} else if (low > 0 || high < 0) {
+		bool better = (low > 0) == !!of->rate;
 
-	if (base.value > 0 && other.value > 0) {
-		ratio = log(other.value / base.value);
-		if (base.freedom < 1 || other.freedom < 1)
-			half = (double)NAN;
-		else if (a + b > 0)
-			half = sqrt(a + b) *
-			       student_975((a + b) * (a + b) /
-					   (a * a / base.freedom + b * b / other.freedom));
-		low = 100 * expm1(ratio - half);
-		high = 100 * expm1(ratio + half);
-		change.percent = 100 * expm1(ratio);
-		change.half_width = (high - low) / 2;
-		if (low >= -comparison->threshold && high <= comparison->threshold)
-			change.verdict = SAME;
-		else if (low > 0 || high < 0)
-			change.verdict = (low > 0) == !metrics[metric].rate ? WORSE : BETTER;
-		change.beyond_threshold = change.verdict >= BETTER &&
-					  fabs(change.percent) > comparison->threshold;
+		cell->verdict = of->direction ? (better ? "faster" : "slower")
+					      : (better ? "less" : "more");
+		cell->beyond_threshold = fabs(cell->change) > threshold;
+		comparison->slower |= of->direction && !better && cell->beyond_threshold;
 	}
-	change.verdict_name = names[!metrics[metric].direction][change.verdict];
-	return change;
 }
 
 bool comparison_has(const struct comparison *comparison, unsigned job, unsigned metric)
 {
 	for (unsigned side = 0; side < comparison->nsides; side++)
-		if (comparison_estimate(comparison, side, job, metric).value > 0)
+		if (comparison->sides[side].cells[job][metric].estimate.value > 0)
 			return true;
 	return false;
+}
+
+int comparison_read(struct comparison *comparison, char **operands, unsigned n)
+{
+	comparison->sides = calloc(n, sizeof(*comparison->sides));
+	for (unsigned i = 0; i < n && comparison->sides; i++)
+		if (read_side(comparison, &comparison->sides[comparison->nsides++], operands[i]))
+			return STATUS_USAGE;
+	for (unsigned i = 0; i < comparison->nsides; i++) {
+		struct compare_side *side = &comparison->sides[i];
+
+		side->cells = calloc(comparison->base->count, sizeof(*side->cells));
+		if (!side->cells)
+			break;
+		for (unsigned cell = 0; cell < comparison->base->count * METRICS; cell++)
+			compute_cell(comparison, side, cell / METRICS, cell % METRICS);
+	}
+	if (comparison->sides && comparison->sides[n - 1].cells)
+		return 0;
+	say("no memory for the results");
+	return STATUS_USAGE;
 }

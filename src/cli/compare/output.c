@@ -65,9 +65,9 @@ static const char *half_width_text(double percent, char text[NUMBER])
 	return text;
 }
 
-static void put_value(FILE *file, const struct estimate *estimate, double scale)
+static void put_value(FILE *file, const struct cell *cell, double scale)
 {
-	double value = estimate->value * scale;
+	double value = cell->estimate.value * scale;
 	char text[NUMBER];
 
 	if (!(value > 0))
@@ -77,7 +77,7 @@ static void put_value(FILE *file, const struct estimate *estimate, double scale)
 			value < 99999.95 ? " %9.1f%s"
 			: value < 1e9	 ? " %9.0f%s"
 					 : " %9.3g%s",
-			value, half_width_text(estimate_half_width(estimate), text));
+			value, half_width_text(cell->half_width, text));
 }
 
 static void put_table(FILE *file, const struct comparison *comparison, unsigned side, unsigned job,
@@ -90,24 +90,22 @@ static void put_table(FILE *file, const struct comparison *comparison, unsigned 
 	put_label(file, comparison->sides[side].label);
 	fputs(narrow ? "\n" : "         change  verdict\n", file);
 	for (unsigned i = 0; i < METRICS; i++) {
-		struct estimate base = comparison_estimate(comparison, 0, job, i);
-		struct estimate other = comparison_estimate(comparison, side, job, i);
-		struct change change = comparison_change(comparison, side, job, i);
+		const struct cell *cell = &comparison->sides[side].cells[job][i];
 
 		if (!comparison_has(comparison, job, i))
 			continue;
 		fprintf(file, "%-10s %-5s", metrics[i].name, metrics[i].unit);
-		put_value(file, &base, metrics[i].scale);
-		put_value(file, &other, metrics[i].scale);
-		if (!isnan(change.percent)) {
+		put_value(file, &comparison->sides->cells[job][i], metrics[i].scale);
+		put_value(file, cell, metrics[i].scale);
+		if (!isnan(cell->change)) {
 			fputs(narrow ? "\n     " : "", file);
 			/* In eight columns; beyond five digits of per cent as a factor. */
-			if (change.percent < 99999.5)
-				fprintf(file, " %+6.*f%%", change.percent < 999.95, change.percent);
+			if (cell->change < 99999.5)
+				fprintf(file, " %+6.*f%%", cell->change < 999.95, cell->change);
 			else
-				fprintf(file, "  x%.0e", change.percent / 100);
-			fprintf(file, "%s  %s", half_width_text(change.half_width, text),
-				change.verdict_name);
+				fprintf(file, "  x%.0e", cell->change / 100);
+			fprintf(file, "%s  %s", half_width_text(cell->change_half_width, text),
+				cell->verdict);
 		}
 		fputc('\n', file);
 	}
@@ -141,22 +139,21 @@ void compare_text(FILE *file, const struct comparison *comparison)
 
 /* ---- JSON ---- */
 
-static void put_side(struct json_writer *json, const struct comparison *comparison, unsigned side,
-		     unsigned job, unsigned metric)
+static void put_cell(struct json_writer *json, const struct compare_side *side, unsigned job,
+		     unsigned metric, bool change)
 {
-	struct estimate estimate = comparison_estimate(comparison, side, job, metric);
+	const struct cell *cell = &side->cells[job][metric];
+	double value = cell->estimate.value;
 
 	json_open_object(json, NULL);
-	json_text(json, "result", comparison->sides[side].label);
-	json_exact(json, "value", estimate.value > 0 ? estimate.value : (double)NAN);
-	json_exact(json, "half_width", estimate_half_width(&estimate));
-	if (side) {
-		struct change change = comparison_change(comparison, side, job, metric);
-
-		json_exact(json, "change", change.percent);
-		json_exact(json, "change_half_width", change.half_width);
-		json_text(json, "verdict", change.verdict_name);
-		json_bool(json, "beyond_threshold", change.beyond_threshold);
+	json_text(json, "result", side->label);
+	json_exact(json, "value", value > 0 ? value : (double)NAN);
+	json_exact(json, "half_width", cell->half_width);
+	if (change) {
+		json_exact(json, "change", cell->change);
+		json_exact(json, "change_half_width", cell->change_half_width);
+		json_text(json, "verdict", cell->verdict);
+		json_bool(json, "beyond_threshold", cell->beyond_threshold);
 	}
 	json_close_object(json);
 }
@@ -213,7 +210,7 @@ void compare_json(FILE *file, const struct comparison *comparison)
 				continue;
 			json_open_list(&json, metrics[i].key);
 			for (unsigned side = 0; side < comparison->nsides; side++)
-				put_side(&json, comparison, side, job, i);
+				put_cell(&json, &comparison->sides[side], job, i, side);
 			json_close_list(&json);
 		}
 		json_open_list(&json, "clat_ns");
