@@ -12,44 +12,33 @@
 
 #include "base/error.h"
 
-static _Noreturn void guard_process(int ended, void (*clean_up)(const void *), const void *arg)
-{
-	char none;
-
-	setsid();
-	/* Readers of the output wait until every process has closed it. */
-	close(STDIN_FILENO);
-	close(STDOUT_FILENO);
-	close(STDERR_FILENO);
-	while (read(ended, &none, 1) < 0 && errno == EINTR)
-		;
-	clean_up(arg);
-	_exit(0);
-}
-
-static int fail(struct nvs_error *error, const char *what)
-{
-	return error_set(error, -errno, "can't make %s: %s", what, nvs_strerror(-errno));
-}
-
 int guard_post(struct guard *guard, void (*clean_up)(const void *), const void *arg,
 	       struct nvs_error *error)
 {
 	int ends[2], rc = 0;
 	sigset_t all, before;
+	char none;
 
 	if (pipe(ends))
-		return fail(error, "a pipe");
+		return error_set(error, -errno, "can't make a pipe: %s", nvs_strerror(-errno));
 	/* `pkill nvswap` and a terminal's signals must not kill the guard. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	guard->pid = fork();
 	if (!guard->pid) {
 		close(ends[1]);
-		guard_process(ends[0], clean_up, arg);
+		setsid();
+		/* Readers of the output wait until every process has closed it. */
+		close(STDIN_FILENO);
+		close(STDOUT_FILENO);
+		close(STDERR_FILENO);
+		while (read(ends[0], &none, 1) < 0 && errno == EINTR)
+			;
+		clean_up(arg);
+		_exit(0);
 	}
 	if (guard->pid < 0) {
-		rc = fail(error, "a process");
+		rc = error_set(error, -errno, "can't make a process: %s", nvs_strerror(-errno));
 		close(ends[1]);
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);

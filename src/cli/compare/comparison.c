@@ -29,35 +29,25 @@
  */
 #define SAMPLES_PER_INDEPENDENT 4
 
-#define METRICS_OF(way)                                                                            \
-	{way " bw",                                                                                \
-	 "MiB/s",                                                                                  \
-	 way "_bw_bytes",                                                                          \
-	 1.0 / MIB,                                                                                \
-	 way,                                                                                      \
-	 .rate = "bw_bytes",                                                                       \
-	 .mean = "bw_mean",                                                                        \
-	 .deviation = "bw_dev",                                                                    \
-	 .samples = "bw_samples"},                                                                 \
-		{way " iops",                                                                      \
-		 "",                                                                               \
-		 way "_iops",                                                                      \
-		 1,                                                                                \
-		 way,                                                                              \
-		 .rate = "iops",                                                                   \
-		 .mean = "iops_mean",                                                              \
-		 .deviation = "iops_stddev",                                                       \
-		 .samples = "iops_samples"},                                                       \
-		{way " p50", "usec", way "_clat_p50_ns", 1e-3, way, .percentile = "50.000000"},    \
+#define RATE(name, unit, key, scale, way, of, mean, deviation)                                     \
 	{                                                                                          \
-		way " p99", "usec", way "_clat_p99_ns", 1e-3, way, .percentile = "99.000000"       \
+		way " " name, unit, way key, scale, way, NULL, of, mean, deviation,                \
+			name "_samples"                                                            \
 	}
+#define LATENCY(name, key, way, percentile)                                                        \
+	{                                                                                          \
+		way " " name, "usec", way key, 1e-3, way, percentile, NULL, NULL, NULL, NULL       \
+	}
+#define METRICS_OF(way)                                                                            \
+	RATE("bw", "MiB/s", "_bw_bytes", 1.0 / MIB, way, "bw_bytes", "bw_mean", "bw_dev"),         \
+		RATE("iops", "", "_iops", 1, way, "iops", "iops_mean", "iops_stddev"),             \
+		LATENCY("p50", "_clat_p50_ns", way, "50.000000"),                                  \
+		LATENCY("p99", "_clat_p99_ns", way, "99.000000")
 
 const struct metric metrics[METRICS] = {
 	METRICS_OF("read"),
 	METRICS_OF("write"),
-	{"cpu / GiB", "ms", "cpu_ms_per_gib", 1, NULL, NULL, NULL, NULL, NULL, NULL},
-};
+	{"cpu / GiB", "ms", "cpu_ms_per_gib", 1, NULL, NULL, NULL, NULL, NULL, NULL}};
 
 static int refuse_value(struct nvs_error *error, const char *path, const struct json_value *at,
 			const char *what)
@@ -99,24 +89,25 @@ static int read_results(const char *path, const struct json_value **jobs, struct
 	FILE *file = fopen(path, "re");
 	char *text = malloc(TEXT_MAX + 1), label[208];
 	size_t n = file && text ? fread(text, 1, TEXT_MAX + 1, file) : 0;
-	int rc = !file || !text || ferror(file) ? -errno : n > TEXT_MAX ? -EFBIG : 0;
+	int rc = !file || !text || ferror(file) ? -errno : 0;
+	const char *why = rc ? nvs_strerror(rc) : NULL;
 	struct json_document *document = NULL;
 	const struct json_value *root;
 
 	if (file)
 		fclose(file);
-	if (!rc && memchr(text, '\0', n))
-		rc = -EINVAL;
-	if (rc) {
-		free(text);
-		return error_set(error, rc, "%s can't be read: %s", json_file_label(path, label),
-				 rc == -EFBIG	 ? "it has more than 64 MiB"
-				 : rc == -EINVAL ? "it is no text"
-						 : nvs_strerror(rc));
+	if (n > TEXT_MAX)
+		why = "it has more than 64 MiB";
+	else if (n && memchr(text, '\0', n))
+		why = "it is no text";
+	if (why) {
+		rc = error_set(error, rc ? rc : -EINVAL, "%s can't be read: %s",
+			       json_file_label(path, label), why);
+	} else {
+		text[n] = '\0';
+		blank_surroundings(text);
+		rc = json_parse(&document, text, n, path, MEMORY_MAX, error);
 	}
-	text[n] = '\0';
-	blank_surroundings(text);
-	rc = json_parse(&document, text, n, path, MEMORY_MAX, error);
 	if (rc) {
 		free(text);
 		return rc;
@@ -251,11 +242,9 @@ static int match_jobs(struct comparison *comparison, struct compare_run *run, co
 		return -ENOMEM;
 	for (job = base->first; job && !by_name; job = job->next)
 		by_name = count_like(jobs, NULL, job);
-	if (!by_name && jobs->count != base->count) {
-		snprintf(error->text, sizeof(error->text),
-			 "%.200s has no job of the base's names, and not as many", path);
-		return -EINVAL;
-	}
+	if (!by_name && jobs->count != base->count)
+		return error_set(error, -EINVAL,
+				 "%.200s has no job of the base's names, and not as many", path);
 	comparison->by_order |= !by_name;
 	for (job = base->first, other = jobs->first; !rc && job; job = job->next, i++) {
 		if (by_name) {

@@ -113,8 +113,7 @@ static void print_steps(FILE *file, const struct report_group *group)
 	const struct bench_options *options = &group->job->options;
 	const struct step_figures *steps = &group->result.steps;
 	const struct nvs_step_io *sum = &steps->sum;
-	bool updates = options->rw == RW_STEP, fp16;
-	double clipping;
+	bool updates = options->rw == RW_STEP;
 
 	fprintf(file,
 		"  step time    : %.1f ms (%.1f to %.1f, of %" PRIu64
@@ -153,18 +152,6 @@ static void print_steps(FILE *file, const struct report_group *group)
 	if (updates && steps->skipped)
 		fprintf(file, "     skipped   : %" PRIu64 " step%s: gradients overflowed\n",
 			steps->skipped, plural(steps->skipped));
-	clipping = setting_real(group->job->config, "gradient_clipping");
-	fp16 = setting_number(group->job->config, "fp16.enabled");
-	if (updates && (clipping > 0 || fp16)) {
-		fputs("  gradient     : ", file);
-		if (steps->norm >= 0)
-			fprintf(file, "norm %.4g, ", steps->norm);
-		if (clipping > 0)
-			fprintf(file, "clipped to %.4g by %.4g, ", clipping, steps->clip);
-		if (fp16)
-			fprintf(file, "loss scale %.9g, ", steps->loss_scale);
-		fputs("in the last step\n", file);
-	}
 	fprintf(file, "  memory       : %s at most: pool %s,", SIZE(steps->peak_bytes),
 		SIZE(steps->pool_rss_bytes));
 	if (steps->host_bytes)

@@ -14,7 +14,6 @@
 #include "base/json/read.h"
 #include "base/statistics/latency.h"
 #include "cli/report/report.h"
-#include "config/config.h"
 #include "support/tests.h"
 
 #define JOBS 4
@@ -515,7 +514,6 @@ static void make_steps(struct run *run)
 	run->jobs[0].options.rw = RW_STEP;
 	run->jobs[0].options.verify = true;
 	run->jobs[0].options.loops = 2;
-	run->jobs[0].config->gradient_clipping = 1;
 	*steps = (struct step_figures){.steps = 2,
 				       .sum = {.wall_ns = 20000000,
 					       .io_ns = 12000000,
@@ -557,7 +555,6 @@ TEST(steps_are_reported_with_their_verification)
 		    "4 MiB read, 3 MiB written; 1.0 of 4.0 tiles "
 		    "found in memory; 0.0 stalls, 0.0 ms");
 	assert_line(run, "     skipped   : ", "1 step: gradients overflowed");
-	assert_line(run, "  gradient     : ", "norm 2, clipped to 1 by 0.5, in the last step");
 	assert_line(run, "  memory       : ",
 		    "100 MiB at most: pool 60 MiB, the caller's own "
 		    "30 MiB, the rest 10 MiB");
