@@ -42,32 +42,6 @@ static int load_model(const struct bench_options *options, const struct options_
 	return 0;
 }
 
-/*
- * The configuration or the defaults of the mode. A model parses as a configuration that has none of
- * nvswap's blocks, so it would be taken for empty settings.
- */
-static int read_config(const struct bench_options *options, struct nvs_config *config,
-		       struct nvs_error *error)
-{
-	struct nvs_error unused = {.size = sizeof(unused)};
-	struct model model;
-	int rc;
-
-	if (!options->config)
-		return options->rw == RW_STEP
-			       ? nvs_config_parse(config, optimizer_defaults,
-						  sizeof(optimizer_defaults) - 1,
-						  "the defaults of an optimizer", error)
-			       : 0;
-	if (!model_load(&model, options->config, &unused)) {
-		model_free(&model);
-		return error_set(error, -EINVAL, "--config %s: this is a model, give it to --model",
-				 options->config);
-	}
-	rc = nvs_config_load(config, options->config, error);
-	return rc ? rc : nvs_config_read_rank(config, error);
-}
-
 static int load_config(const struct bench_options *options, const struct options_given *given,
 		       struct nvs_config *config, struct nvs_error *error)
 {
@@ -87,13 +61,29 @@ static int load_config(const struct bench_options *options, const struct options
 		{resident && options->rw == RW_PARAMS, "offload_param.max_in_cpu",
 		 options->max_in_cpu},
 	};
+	struct nvs_error unused = {.size = sizeof(unused)};
+	struct model model;
 	uint64_t rank = options->rank;
 	int rc;
 
 	nvs_config_set_log(config, say_log, NULL);
 	rc = nvs_config_set_number(config, "nvswap.strict", true, error);
-	if (!rc)
-		rc = read_config(options, config, error);
+	if (!rc && options->config) {
+		/* A model parses as a configuration that has none of nvswap's blocks, so it would
+		 * be taken for empty settings. */
+		if (!model_load(&model, options->config, &unused)) {
+			model_free(&model);
+			return error_set(error, -EINVAL,
+					 "--config %s: this is a model, give it to --model",
+					 options->config);
+		}
+		rc = nvs_config_load(config, options->config, error);
+		if (!rc)
+			rc = nvs_config_read_rank(config, error);
+	} else if (!rc && options->rw == RW_STEP) {
+		rc = nvs_config_parse(config, optimizer_defaults, sizeof(optimizer_defaults) - 1,
+				      "the defaults of an optimizer", error);
+	}
 	for (size_t i = 0; i < COUNT_OF(settings) && !rc; i++)
 		if (settings[i].given)
 			rc = nvs_config_set_number(config, settings[i].key, settings[i].number,

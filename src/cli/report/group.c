@@ -162,15 +162,15 @@ static void compute_way(const struct bench_report *report, struct report_group *
 {
 	struct report_way *way = &group->way[d];
 	const struct bench_result *result = &group->result;
-	uint64_t nbytes = 0, window_ns = 0;
+	uint64_t window_ns = 0;
 
 	for (unsigned i = 0; i < report->plan->n; i++)
 		if (report->plan->jobs[i].groupid == group->job->groupid &&
 		    report->results[i]->bytes[d]) {
-			nbytes += report->results[i]->bytes[d];
+			way->all_bytes += report->results[i]->bytes[d];
 			window_ns = max_u64(window_ns, report->results[i]->window_ns);
 		}
-	way->all_bytes_per_s = per_second(nbytes, window_ns);
+	way->all_bytes_per_s = per_second(way->all_bytes, window_ns);
 	way->bytes_per_s = per_second(result->bytes[d], way->window_ns);
 	way->iops = per_second(result->aio.io[d].ios, way->window_ns);
 	if (result->bytes[d])

@@ -58,7 +58,9 @@ struct report_way {
 	uint64_t window_ns;
 	uint64_t runtime_ms; /* the same rounded up; 0 if nothing moved */
 	double bytes_per_s, iops;
-	double all_bytes_per_s; /* of all jobs with the same groupid, also outside the entry */
+	/* Of all jobs with the same groupid, also outside the entry: */
+	uint64_t all_bytes;
+	double all_bytes_per_s;
 };
 
 /* Too large for a stack. */

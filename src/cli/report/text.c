@@ -82,29 +82,13 @@ static void print_load(FILE *file, const struct report_group *group)
 	fprintf(file, ", seed %" PRIu64 "\n", options->seed);
 }
 
-static void print_replay(FILE *file, const struct report_group *group)
+static void print_replay(FILE *file, const char *name, uint64_t ns, uint64_t stall_ns,
+			 const uint64_t bytes[2], const char *pace)
 {
-	const struct replay_figures *replay = &group->result.replay;
-	const struct {
-		const char *name;
-		uint64_t ns, stall_ns;
-		const uint64_t *bytes;
-		const char *pace;
-	} rows[] = {
-		{"recorded", replay->recorded_ns, replay->recorded_stall_ns, replay->recorded_bytes,
-		 ""},
-		{"replayed", group->result.window_ns, replay->stall_ns, group->result.bytes,
-		 group->job->options.pace == PACE_MAX ? "; as fast as possible"
-						      : "; computing as recorded"},
-	};
-
-	for (unsigned i = !replay->recorded_ns; i < 2; i++)
-		fprintf(file,
-			"     %-10s: %.3f s, %.3f s of it waiting for the drive; %s read, %s "
-			"written%s\n",
-			rows[i].name, (double)rows[i].ns / 1e9, (double)rows[i].stall_ns / 1e9,
-			SIZE(rows[i].bytes[NVS_READ]), SIZE(rows[i].bytes[NVS_WRITE]),
-			rows[i].pace);
+	fprintf(file,
+		"     %-10s: %.3f s, %.3f s of it waiting for the drive; %s read, %s written%s\n",
+		name, MS(ns) / 1e3, MS(stall_ns) / 1e3, SIZE(bytes[NVS_READ]),
+		SIZE(bytes[NVS_WRITE]), pace);
 }
 
 /* Times, bytes and counts are means per measured step. */
@@ -225,38 +209,36 @@ static void print_engine(FILE *file, const struct report_group *group)
 static void print_verify(FILE *file, const struct report_group *group)
 {
 	const struct bench_result *result = &group->result;
-	bool failed = result->error.code,
-	     updates = group->has_steps && group->job->options.rw == RW_STEP;
+	const struct step_figures *steps = &result->steps;
+	uint64_t errors = group->verify_errors;
+	bool failed = result->error.code, step = group->job->options.rw == RW_STEP;
+	unsigned asked = group->asked_verify, missing = asked - group->compared;
 
 	fputs("  verify       : ", file);
-	if (!group->asked_verify)
+	if (!asked)
 		fputs("not asked for (--verify)", file);
-	else if (group->verify_errors)
-		fprintf(file, "%" PRIu64 " %s%s DIFFER%s", group->verify_errors,
-			group->job->options.rw == RW_STEP ? "value" : "tensor",
-			plural(group->verify_errors), group->verify_errors == 1 ? "S" : "");
+	else if (errors)
+		fprintf(file, "%" PRIu64 " %s%s DIFFER%s", errors, step ? "value" : "tensor",
+			plural(errors), errors == 1 ? "S" : "");
 	else if (!result->verified_bytes)
 		fputs("nothing was compared", file);
-	else if (group->compared < group->asked_verify && !failed)
-		fprintf(file, "nothing was compared in %u of %u jobs",
-			group->asked_verify - group->compared, group->asked_verify);
-	else if (updates)
-		fprintf(file, "%s%" PRIu64 " of %" PRIu64 " elements %scompared%s",
-			failed ? "only " : "", result->steps.compared, result->steps.elements,
-			failed ? "were " : "",
-			failed ? ""
-			       : " with a scalar Adam in double: weights and moments are within "
-				 "the rounding of fp32");
+	else if (missing && !failed)
+		fprintf(file, "nothing was compared in %u of %u jobs", missing, asked);
+	else if (group->has_steps && step)
+		fprintf(file,
+			failed ? "only %" PRIu64 " of %" PRIu64 " elements were compared"
+			       : "%" PRIu64 " of %" PRIu64 " elements compared with a scalar Adam "
+				 "in double: weights and moments are within the rounding of fp32",
+			steps->compared, steps->elements);
 	else
 		fprintf(file, "%s compared, every byte equal%s", SIZE(result->verified_bytes),
 			failed ? " so far" : "");
-	if (group->asked_verify && !group->verify_errors && failed) {
+	if (asked && !errors && failed) {
 		fputs("; the run failed: ", file);
 		print_visible(file, result->error.text);
-	} else if (group->compared == group->asked_verify && !group->verify_errors &&
-		   group->asked_verify && group->asked_verify < group->njobs) {
-		fprintf(file, " in %u job%s; not asked for in the other %u", group->asked_verify,
-			plural(group->asked_verify), group->njobs - group->asked_verify);
+	} else if (asked && !errors && !missing && asked < group->njobs) {
+		fprintf(file, " in %u job%s; not asked for in the other %u", asked, plural(asked),
+			group->njobs - asked);
 	}
 	fputc('\n', file);
 }
@@ -265,6 +247,7 @@ static void print_group(FILE *file, const struct report_group *group)
 {
 	const struct bench_job *job = group->job;
 	const struct bench_result *result = &group->result;
+	const struct replay_figures *replay = &result->replay;
 
 	print_visible(file, job->name);
 	fprintf(file, ": rw=%s, group %u, %u job%s, pid %d\n", bench_rw_name(job->options.rw),
@@ -284,8 +267,13 @@ static void print_group(FILE *file, const struct report_group *group)
 	print_direction(file, group, NVS_READ);
 	print_direction(file, group, NVS_WRITE);
 	print_load(file, group);
+	if (job->accesses && replay->recorded_ns)
+		print_replay(file, "recorded", replay->recorded_ns, replay->recorded_stall_ns,
+			     replay->recorded_bytes, "");
 	if (job->accesses)
-		print_replay(file, group);
+		print_replay(file, "replayed", result->window_ns, replay->stall_ns, result->bytes,
+			     job->options.pace == PACE_MAX ? "; as fast as possible"
+							   : "; computing as recorded");
 	if (group->has_steps)
 		print_steps(file, group);
 	print_work(file, group);
@@ -295,27 +283,23 @@ static void print_group(FILE *file, const struct report_group *group)
 		print_verify(file, group);
 }
 
-/* What the entries of a group, which ran at the same time, moved together. */
-struct group_sum {
-	unsigned groupid, entries;
-	uint64_t bytes[2];
-	double bytes_per_s[2];
-};
-
-static void print_sum(FILE *file, const struct group_sum *sum)
+/* After the last of several entries of a group, which ran at the same time: what all moved. */
+static void print_sum(FILE *file, const struct bench_plan *plan, const struct report_group *group)
 {
-	if (sum->entries < 2)
+	const struct bench_job *job = group->job, *next = job + group->njobs;
+
+	if (job == plan->jobs || job[-1].groupid != job->groupid ||
+	    (next < plan->jobs + plan->n && next->groupid == job->groupid))
 		return;
-	fprintf(file, "all of group %u\n", sum->groupid);
+	fprintf(file, "all of group %u\n", job->groupid);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
-		if (sum->bytes[d])
+		if (group->way[d].all_bytes)
 			fprintf(file, "  %-13s: %s, %s\n", direction_names[d],
-				RATE(sum->bytes_per_s[d]), SIZE(sum->bytes[d]));
+				RATE(group->way[d].all_bytes_per_s), SIZE(group->way[d].all_bytes));
 }
 
 int report_text(FILE *file, const struct bench_report *report)
 {
-	struct group_sum sum = {.entries = 0};
 	struct report_group *group = calloc(1, sizeof(*group));
 
 	if (!group)
@@ -324,18 +308,9 @@ int report_text(FILE *file, const struct bench_report *report)
 		fprintf(file, "nvswap %s, %u job%s\n", nvs_version(), report->plan->n,
 			plural(report->plan->n));
 	while (report_group_next(report, group)) {
-		if (group->job->groupid != sum.groupid) {
-			print_sum(file, &sum);
-			sum = (struct group_sum){.groupid = group->job->groupid};
-		}
-		sum.entries++;
-		for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-			sum.bytes[d] += group->result.bytes[d];
-			sum.bytes_per_s[d] = group->way[d].all_bytes_per_s;
-		}
 		print_group(file, group);
+		print_sum(file, report->plan, group);
 	}
-	print_sum(file, &sum);
 	for (unsigned i = 0; report->disks && i < report->disks->n; i++) {
 		const struct disk_use *disk = &report->disks->at[i];
 
