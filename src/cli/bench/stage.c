@@ -239,18 +239,6 @@ static void note_end(struct stages *stages, unsigned index)
 
 /* ---- While they run ---- */
 
-/* Lets the stage begin once all jobs that have not ended are ready. */
-static void let_begin(struct stages *stages)
-{
-	for (unsigned i = 0; i < stages->plan->n; i++)
-		if (stages->processes[i].channel >= 0 && !stages->processes[i].ready)
-			return;
-	for (unsigned i = 0; i < stages->plan->n; i++)
-		if (stages->processes[i].channel >= 0)
-			send(stages->processes[i].channel, "b", 1, MSG_NOSIGNAL);
-	stages->begun = true;
-}
-
 /* Waits for processes or a signal. False: no process was left before the wait. */
 static bool wait_for_jobs(struct stages *stages, uint64_t due)
 {
@@ -361,54 +349,48 @@ static void print_status(struct stages *stages, stages_status_fn *status, void *
 
 /* ---- All stages ---- */
 
-static void start_stage(struct stages *stages, unsigned stage)
+/* Starts the jobs of a stage, and lets them begin once all that have not ended are ready. */
+static void run_stage(struct stages *stages, unsigned stage, bool draws, uint64_t *status_ns,
+		      stages_status_fn *status, void *arg)
 {
-	stages->begun = false;
-	for (unsigned i = 0; i < stages->plan->n && !stages->failed_to_begin; i++) {
-		struct nvs_error *error = &stages->shared->jobs[i].result.error;
-		int rc = stages->plan->jobs[i].stage == stage ? start_job(stages, i) : 0;
+	const struct bench_plan *plan = stages->plan;
+	struct process *processes = stages->processes;
+	unsigned waiting;
+	int none, request, rc;
 
+	stages->begun = false;
+	for (unsigned i = 0; i < plan->n && !stages->failed_to_begin; i++) {
+		struct nvs_error *error = &stages->shared->jobs[i].result.error;
+
+		rc = plan->jobs[i].stage == stage ? start_job(stages, i) : 0;
 		if (!rc)
 			continue;
 		error->size = sizeof(*error);
 		error_set(error, rc, "cannot start its process: %s", nvs_strerror(rc));
-		say_of_job(stages->plan, i, error->text);
+		say_of_job(plan, i, error->text);
 		stages->failed_to_begin = true;
 	}
-}
-
-static void run_stages(struct stages *stages, stages_status_fn *status, void *arg)
-{
-	const struct bench_plan *plan = stages->plan;
-	uint64_t interval_ns = plan->run.status_interval_ms * 1000000u;
-	uint64_t status_ns = interval_ns ? clock_ns() + interval_ns : UINT64_MAX;
-	bool draws = plan->run.eta == ETA_ALWAYS ||
-		     (plan->run.eta == ETA_AUTO && isatty(STDERR_FILENO) == 1);
-	int none, request;
-
-	for (unsigned stage = 0; stage <= plan->jobs[plan->n - 1].stage; stage++) {
-		if (stop_signal() || stages->failed_to_begin)
-			break;
-		start_stage(stages, stage);
-		do {
-			none = 0;
-			request = stop_signal();
-			if (!request && stages->failed_to_begin)
-				request = STOP_OTHER_FAILED;
-			atomic_compare_exchange_strong(&stages->shared->stop_request, &none,
-						       request);
-			if (!stages->begun)
-				let_begin(stages);
-			if (clock_ns() >= status_ns) {
-				print_status(stages, status, arg);
-				status_ns = clock_ns() + interval_ns;
-			}
-			if (draws)
-				draw(stages);
-		} while (wait_for_jobs(stages, draws ? min_u64(status_ns, clock_ns() + DRAW_NS)
-						     : status_ns));
-		fputs(progress_erase(), stderr);
-	}
+	do {
+		none = waiting = 0;
+		request = stop_signal();
+		if (!request && stages->failed_to_begin)
+			request = STOP_OTHER_FAILED;
+		atomic_compare_exchange_strong(&stages->shared->stop_request, &none, request);
+		for (unsigned i = 0; i < plan->n; i++)
+			waiting += processes[i].channel >= 0 && !processes[i].ready;
+		for (unsigned i = 0; i < plan->n && !waiting && !stages->begun; i++)
+			if (processes[i].channel >= 0)
+				send(processes[i].channel, "b", 1, MSG_NOSIGNAL);
+		stages->begun |= !waiting;
+		if (clock_ns() >= *status_ns) {
+			print_status(stages, status, arg);
+			*status_ns = clock_ns() + plan->run.status_interval_ms * 1000000u;
+		}
+		if (draws)
+			draw(stages);
+	} while (wait_for_jobs(stages,
+			       draws ? min_u64(*status_ns, clock_ns() + DRAW_NS) : *status_ns));
+	fputs(progress_erase(), stderr);
 }
 
 int stages_run(struct bench_plan *plan, const struct bench_result **results,
@@ -418,7 +400,10 @@ int stages_run(struct bench_plan *plan, const struct bench_result **results,
 	size_t nbytes = sizeof(struct shared) + plan->n * sizeof(struct job_live);
 	void *shared = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
 			    MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	bool failed = false;
+	uint64_t interval_ns = plan->run.status_interval_ms * 1000000u;
+	uint64_t status_ns = interval_ns ? clock_ns() + interval_ns : UINT64_MAX;
+	bool failed = false, draws = plan->run.eta == ETA_ALWAYS ||
+				     (plan->run.eta == ETA_AUTO && isatty(STDERR_FILENO) == 1);
 	sigset_t ending;
 
 	assert(plan->n && plan->n <= JOBS_MAX);
@@ -436,7 +421,9 @@ int stages_run(struct bench_plan *plan, const struct bench_result **results,
 	stop_signals(&ending);
 	sigprocmask(SIG_BLOCK, &ending, &stages.waiting);
 	progress_share(&stages.shared->bar_on_line);
-	run_stages(&stages, status, arg);
+	for (unsigned stage = 0; stage <= plan->jobs[plan->n - 1].stage; stage++)
+		if (!stop_signal() && !stages.failed_to_begin)
+			run_stage(&stages, stage, draws, &status_ns, status, arg);
 	progress_share(NULL);
 	sigprocmask(SIG_SETMASK, &stages.waiting, NULL);
 	for (unsigned i = 0; i < plan->n; i++) {

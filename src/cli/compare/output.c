@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A comparison as text: a table for each job and result, with the base on the left, in 78 columns,
- * where a narrower terminal gets change and verdict on a line of their own. As JSON: values are in
+ * A comparison as text: a table for each job and result, with the base on the left in 78 columns. As JSON: values are in
  * fio's units, changes and half widths in per cent.
  */
 #include <limits.h>
 #include <math.h>
 #include <string.h>
-#include <sys/ioctl.h>
 
 #include "base/error.h"
 #include "base/json/write.h"
@@ -80,15 +78,14 @@ static void put_value(FILE *file, const struct cell *cell, double scale)
 			value, half_width_text(cell->half_width, text));
 }
 
-static void put_table(FILE *file, const struct comparison *comparison, unsigned side, unsigned job,
-		      bool narrow)
+static void put_table(FILE *file, const struct comparison *comparison, unsigned side, unsigned job)
 {
 	char text[NUMBER];
 
 	fprintf(file, "\n%s\n%16s", comparison_job_name(comparison, job), "");
 	put_label(file, comparison->sides[0].label);
 	put_label(file, comparison->sides[side].label);
-	fputs(narrow ? "\n" : "         change  verdict\n", file);
+	fputs("         change  verdict\n", file);
 	for (unsigned i = 0; i < METRICS; i++) {
 		const struct cell *cell = &comparison->sides[side].cells[job][i];
 
@@ -98,7 +95,6 @@ static void put_table(FILE *file, const struct comparison *comparison, unsigned 
 		put_value(file, &comparison->sides->cells[job][i], metrics[i].scale);
 		put_value(file, cell, metrics[i].scale);
 		if (!isnan(cell->change)) {
-			fputs(narrow ? "\n     " : "", file);
 			/* In eight columns; beyond five digits of per cent as a factor. */
 			if (cell->change < 99999.5)
 				fprintf(file, " %+6.*f%%", cell->change < 999.95, cell->change);
@@ -113,23 +109,20 @@ static void put_table(FILE *file, const struct comparison *comparison, unsigned 
 
 void compare_text(FILE *file, const struct comparison *comparison)
 {
-	struct winsize size;
-	unsigned columns = WIDTH, at = 0, nbase = comparison->base->count;
+	unsigned at = 0, nbase = comparison->base->count;
 	char notes[512], *rest = notes;
 
-	if (!ioctl(fileno(file), TIOCGWINSZ, &size) && size.ws_col && size.ws_col < WIDTH)
-		columns = size.ws_col;
 	for (unsigned side = 0; side < comparison->nsides; side++)
 		fprintf(file, "%s  %s: %u run%s\n", side ? "    " : "base",
 			comparison->sides[side].label, comparison->sides[side].nruns,
 			plural(comparison->sides[side].nruns));
 	for (unsigned job = 0; job < nbase; job++)
 		for (unsigned side = 1; side < comparison->nsides; side++)
-			put_table(file, comparison, side, job, columns < WIDTH);
+			put_table(file, comparison, side, job);
 	write_notes(comparison, notes);
 	fputc('\n', file);
 	for (const char *word; (word = strsep(&rest, " ")); at += (unsigned)strlen(word) + 1) {
-		bool breaks = at && at + strlen(word) >= columns;
+		bool breaks = at && at + strlen(word) >= WIDTH;
 
 		fprintf(file, "%s%s", !at ? "" : breaks ? "\n" : " ", word);
 		at = breaks ? 0 : at;

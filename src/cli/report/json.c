@@ -48,6 +48,12 @@ static void put_given(struct json_writer *json, const struct options_given *give
 	}
 }
 
+static const char *number_text(uint64_t number, char text[32])
+{
+	snprintf(text, 32, "%" PRIu64, number);
+	return text;
+}
+
 /* Options given for all jobs; for a single job also resolved ones that fio's tools read. */
 static void put_global_options(struct json_writer *json, const struct bench_report *report,
 			       const struct report_group *group)
@@ -62,15 +68,11 @@ static void put_global_options(struct json_writer *json, const struct bench_repo
 		{"ioengine", group->result.opened
 				     ? group->result.engine.aio.ioengine
 				     : nvs_ioengine_name(setting_ioengine(job->config))},
-		{"bs", bs},
-		{"iodepth", iodepth},
-		{"numjobs", numjobs},
+		{"bs", number_text(setting_number(job->config, "aio.block_size"), bs)},
+		{"iodepth", number_text(setting_number(job->config, "aio.queue_depth"), iodepth)},
+		{"numjobs", number_text(group->njobs, numjobs)},
 	};
 
-	snprintf(bs, sizeof(bs), "%" PRIu64, setting_number(job->config, "aio.block_size"));
-	snprintf(iodepth, sizeof(iodepth), "%" PRIu64,
-		 setting_number(job->config, "aio.queue_depth"));
-	snprintf(numjobs, sizeof(numjobs), "%u", group->njobs);
 	json_open_object(json, "global options");
 	put_given(json, &report->plan->given, &report->plan->run);
 	for (size_t i = 0; i < COUNT_OF(resolved) && group->njobs == report->plan->n; i++)
@@ -191,9 +193,8 @@ static void put_latency(struct json_writer *json, const char *key,
 
 			for (unsigned at = i + 1; i == LAST_BIN && at < NVS_LATENCY_BUCKETS; at++)
 				n += latency->buckets[at];
-			snprintf(text, sizeof(text), "%" PRIu64, latency_bucket_ns(i));
 			if (n)
-				json_count(json, text, n);
+				json_count(json, number_text(latency_bucket_ns(i), text), n);
 		}
 		json_close_object(json);
 	}
@@ -289,8 +290,8 @@ static void put_distributions(struct json_writer *json, const struct report_grou
 			uint64_t upto = nvs_latency_within(reads, ns) +
 					nvs_latency_within(writes, ns);
 
-			snprintf(bound, sizeof(bound), "%u", bounds[i]);
-			json_real(json, bound, percent(upto - below, all, 0.01));
+			json_real(json, number_text(bounds[i], bound),
+				  percent(upto - below, all, 0.01));
 			below = upto;
 		}
 		if (unit == COUNT_OF(units) - 1)

@@ -2,19 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvswap compare, on results made here in the shape of nvswap's and fio's."""
 
-import fcntl
 import json
 import math
 import os
 import pathlib
-import pty
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
 
 import checks
 
@@ -245,17 +241,6 @@ def text_fits_eighty_columns(work):
     return len(lines) > 10 and max(map(len, lines)) <= 80
 
 
-def text_fits_a_narrow_terminal(work):
-    files = work.file("a.json", job()), work.file("b.json", job())
-    parent, child = pty.openpty()
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
-    subprocess.run([BUILD / "nvswap", "compare", *files], stdout=child, check=True)
-    os.close(child)
-    lines = os.read(parent, 1 << 16).decode().splitlines()
-    os.close(parent)
-    return len(lines) > 10 and max(map(len, lines)) <= 50
-
-
 def a_figure_that_one_side_lacks_has_no_change(work):
     a, b = work.file("a.json", job()), work.file("b.json", job(read=5e6))
     _, report = work.json(a, b)
@@ -313,7 +298,7 @@ TESTS = (
     a_run_too_short_for_an_interval_is_reported, lines_around_the_json_are_passed_over,
     of_several_reports_in_a_file_the_last_counts, what_bench_writes_at_intervals_is_read,
     damaged_results_are_refused_with_their_place, names_drive_no_terminal,
-    text_fits_eighty_columns, text_fits_a_narrow_terminal,
+    text_fits_eighty_columns,
     latencies_of_each_run_are_as_the_results_have_them,
     the_option_for_a_page_names_what_replaces_it, results_of_nvswap_and_fio_are_compared)
 
