@@ -80,22 +80,11 @@ const struct command_spec replay_command = {
 	.defaults = &defaults,
 };
 
-/* Whether a result would overwrite the file being replayed. */
-static bool is_written_over(const char *replay, const char *written)
-{
-	struct stat read, other;
-
-	if (!written || stat(replay, &read) || stat(written, &other) ||
-	    read.st_dev != other.st_dev || read.st_ino != other.st_ino)
-		return false;
-	say("%s would be written over the accesses that are read from it", written);
-	return true;
-}
-
 int cmd_replay(int argc, char **argv)
 {
 	struct bench_plan plan = {.run = defaults, .n = 1};
 	struct options_given typed;
+	struct stat read, other;
 	int rc = options_parse(&replay_command, argc, argv, &plan.run, &typed);
 
 	if (rc)
@@ -105,9 +94,15 @@ int cmd_replay(int argc, char **argv)
 		return STATUS_USAGE;
 	}
 	plan.run.replay = typed.operands[0];
-	if (is_written_over(plan.run.replay, plan.run.trace) ||
-	    is_written_over(plan.run.replay, plan.run.output))
-		return STATUS_USAGE;
+	for (unsigned i = 0; i < 2; i++) {
+		const char *written = i ? plan.run.output : plan.run.trace;
+
+		if (written && !stat(plan.run.replay, &read) && !stat(written, &other) &&
+		    read.st_dev == other.st_dev && read.st_ino == other.st_ino) {
+			say("%s would be written over the accesses that are read from it", written);
+			return STATUS_USAGE;
+		}
+	}
 	plan.jobs = calloc(1, sizeof(*plan.jobs));
 	if (!plan.jobs) {
 		say("out of memory");

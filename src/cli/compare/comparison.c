@@ -123,24 +123,18 @@ static int read_results(const char *path, const struct json_value **jobs, struct
 
 /* ---- Figures of a job ---- */
 
-struct reader {
-	const char *path;
-	struct nvs_error *error;
-	int rc; /* of the first bad value */
-};
-
-/* 0 if missing. */
-static double number(struct reader *reader, const struct json_value *from, const char *member)
+/* 0 if missing, or after the first bad value. */
+static double number(const struct json_value *from, const char *member, const char *path,
+		     struct nvs_error *error)
 {
-	const struct json_value *found = json_member(from, member);
+	const struct json_value *found = error->code ? NULL : json_member(from, member);
 	double value = 0;
 
-	if (!found || reader->rc)
+	if (found && (found->type != JSON_NUMBER || json_read_real(found, &value) || value < 0)) {
+		refuse_value(error, path, found, "this must be a number, not below 0");
 		return 0;
-	if (found->type != JSON_NUMBER || json_read_real(found, &value) || value < 0)
-		reader->rc = refuse_value(reader->error, reader->path, found,
-					  "this must be a number, not below 0");
-	return reader->rc ? 0 : value;
+	}
+	return value;
 }
 
 /*
@@ -148,13 +142,14 @@ static double number(struct reader *reader, const struct json_value *from, const
  * all jobs and adds up their means, but not their deviations. Deviations at the same moment are
  * taken for independent.
  */
-static struct estimate read_rate(struct reader *r, const struct json_value *way,
-				 const struct metric *metric)
+static struct estimate read_rate(const struct json_value *way, const struct metric *metric,
+				 const char *path, struct nvs_error *error)
 {
-	struct estimate estimate = {.value = number(r, way, metric->rate)};
-	double mean = number(r, way, metric->mean), deviation = number(r, way, metric->deviation);
-	double samples = number(r, way, metric->samples);
-	double moments = fmin(samples, floor(number(r, way, "runtime") / SAMPLE_MS) + 1);
+	struct estimate estimate = {.value = number(way, metric->rate, path, error)};
+	double mean = number(way, metric->mean, path, error),
+	       deviation = number(way, metric->deviation, path, error);
+	double samples = number(way, metric->samples, path, error);
+	double moments = fmin(samples, floor(number(way, "runtime", path, error) / SAMPLE_MS) + 1);
 	double independent = moments / SAMPLES_PER_INDEPENDENT;
 
 	if (mean > 0 && independent >= 2) {
@@ -167,8 +162,7 @@ static struct estimate read_rate(struct reader *r, const struct json_value *way,
 static int read_figures(const struct json_value *job, const char *path,
 			struct estimate figures[METRICS], struct nvs_error *error)
 {
-	struct reader r = {.path = path, .error = error};
-	int code = (int)fmin(number(&r, job, "error"), 4096);
+	int code = (int)fmin(number(job, "error", path, error), 4096);
 	double bytes = 0, cpu_ms, own;
 	char failed[128];
 
@@ -187,20 +181,20 @@ static int read_figures(const struct json_value *job, const char *path,
 					    "no direction of a job of nvswap bench or fio 3: it "
 					    "has no \"bw_bytes\"");
 		if (metric->rate)
-			figures[i] = read_rate(&r, way, metric);
+			figures[i] = read_rate(way, metric, path, error);
 		else if (metric->percentile)
 			figures[i].value =
-				number(&r, json_member(json_member(way, "clat_ns"), "percentile"),
-				       metric->percentile);
+				number(json_member(json_member(way, "clat_ns"), "percentile"),
+				       metric->percentile, path, error);
 	}
-	bytes = number(&r, json_member(job, "read"), "io_bytes") +
-		number(&r, json_member(job, "write"), "io_bytes");
-	cpu_ms = (number(&r, job, "usr_cpu") + number(&r, job, "sys_cpu")) / 100 *
-		 number(&r, job, "job_runtime");
+	bytes = number(json_member(job, "read"), "io_bytes", path, error) +
+		number(json_member(job, "write"), "io_bytes", path, error);
+	cpu_ms = (number(job, "usr_cpu", path, error) + number(job, "sys_cpu", path, error)) / 100 *
+		 number(job, "job_runtime", path, error);
 	/* nvswap's own figure excludes generating and comparing contents. */
-	own = number(&r, json_member(job, "swap"), "cpu_ms_per_gib");
+	own = number(json_member(job, "swap"), "cpu_ms_per_gib", path, error);
 	figures[METRICS - 1].value = own > 0 ? own : bytes > 0 ? cpu_ms / (bytes / GIB) : 0;
-	return r.rc;
+	return error->code;
 }
 
 /* ---- Matching jobs ---- */

@@ -248,25 +248,26 @@ static double percent(uint64_t part, uint64_t whole, double least)
 	return part && share < least ? least : share;
 }
 
-static void put_depths(struct json_writer *json, const char *key, const char *const *bounds,
+/* By depths of 1, 2, 4 and so on, or by I/Os in a call: 0, up to 4, 8 and so on. */
+static void put_depths(struct json_writer *json, const char *key, bool calls,
 		       const uint64_t counts[NVS_DEPTHS])
 {
 	uint64_t all = 0;
+	char bound[32] = "0";
 
 	for (unsigned i = 0; i < NVS_DEPTHS; i++)
 		all += counts[i];
 	json_open_object(json, key);
-	for (unsigned i = 0; i < NVS_DEPTHS; i++)
-		json_real(json, bounds[i], percent(counts[i], all, 0.1));
+	for (unsigned i = 0; i < NVS_DEPTHS; i++) {
+		if (i || !calls)
+			number_text((calls ? 2u : 1u) << i, bound);
+		json_real(json, i < NVS_DEPTHS - 1 ? bound : ">=64", percent(counts[i], all, 0.1));
+	}
 	json_close_object(json);
 }
 
 static void put_distributions(struct json_writer *json, const struct report_group *group)
 {
-	static const char *const depth_bounds[NVS_DEPTHS] = {"1",  "2",	 "4",	"8",
-							     "16", "32", ">=64"};
-	static const char *const call_bounds[NVS_DEPTHS] = {"0",  "4",	"8",   "16",
-							    "32", "64", ">=64"};
 	/* Each counts the I/Os from the one before up to, not including, itself. */
 	static const unsigned bounds[] = {2, 4, 10, 20, 50, 100, 250, 500, 750, 1000, 2000};
 	static const struct {
@@ -280,9 +281,9 @@ static void put_distributions(struct json_writer *json, const struct report_grou
 	uint64_t all = reads->count + writes->count, below = 0;
 	char bound[32];
 
-	put_depths(json, "iodepth_level", depth_bounds, aio->depth_ios);
-	put_depths(json, "iodepth_submit", call_bounds, aio->submit_sizes);
-	put_depths(json, "iodepth_complete", call_bounds, aio->reap_sizes);
+	put_depths(json, "iodepth_level", false, aio->depth_ios);
+	put_depths(json, "iodepth_submit", true, aio->submit_sizes);
+	put_depths(json, "iodepth_complete", true, aio->reap_sizes);
 	for (size_t unit = 0; unit < COUNT_OF(units); unit++) {
 		json_open_object(json, units[unit].key);
 		for (unsigned i = 0; i < units[unit].n; i++) {

@@ -10,17 +10,16 @@
 
 #include "cli/jobs/jobs.h"
 
-/* Counters of a drive in the order of /proc/diskstats, by enum nvs_direction; times in ms. */
-enum disk_counter {
+/* Counters of a drive in the order of /proc/diskstats; times in ms. Those of writes are the same
+ * four as those of reads. */
+enum {
 	DISK_IOS,
 	DISK_MERGES,
 	DISK_SECTORS,
 	DISK_TICKS,
-	DISK_WRITES, /* the same four of writes */
-	DISK_IN_FLIGHT = 2 * DISK_WRITES,
-	DISK_BUSY,
-	DISK_IN_QUEUE,
-	DISK_COUNTERS
+	DISK_WRITES,
+	DISK_BUSY = 9,
+	DISK_COUNTERS = 11
 };
 
 struct disk_use {
