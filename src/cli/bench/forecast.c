@@ -3,7 +3,6 @@
  * What the jobs of a plan need, before anything is opened or made: space on their paths, bytes that
  * they move, and the time where --rate or the runtime gives it. No speed of a drive is assumed.
  */
-
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -224,8 +223,7 @@ void forecast_text(FILE *file, const struct bench_plan *plan)
 
 	for (unsigned i = 0; i < plan->n; i++) {
 		const struct bench_job *job = &plan->jobs[i];
-		struct nvs_error error = {.size = sizeof(error)};
-		int rc = forecast_job(job, &forecast, &error);
+		int rc = forecast_job(job, &forecast, NULL); /* said by forecast_space */
 		bool exact = !strcmp(forecast.bytes_are, "exact");
 
 		print_visible(file, job->name);
@@ -234,13 +232,8 @@ void forecast_text(FILE *file, const struct bench_plan *plan)
 			fprintf(file, ", %zu tensor%s of %s together", job->model.n,
 				plural(job->model.n), SIZE((double)job->model.nbytes));
 		fputc('\n', file);
-		if (rc) {
-			fputs("  space  : ", file);
-			print_visible(file, error.text);
-			fputc('\n', file);
-		} else if (!forecast.nplaces) {
+		if (!rc && !forecast.nplaces)
 			fprintf(file, "  space  : %s of host memory\n", SIZE(forecast.space));
-		}
 		for (unsigned p = 0; p < forecast.nplaces; p++) {
 			const struct place *place = &forecast.places[p];
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Running a plan: prepare its jobs (prepare.c), forecast what they need (forecast.c), run them in
- * stages, each in a process of its own (stage.c), and report (command.c).
+ * Running a plan: prepare its jobs and report (command.c), forecast what they need (forecast.c), run
+ * them in stages, each in a process of its own (stage.c).
  */
 #ifndef CLI_BENCH_RUN_H
 #define CLI_BENCH_RUN_H
@@ -12,13 +12,6 @@
 
 /* Prepares the jobs of a plan, runs them and reports; frees the plan. Returns the exit status. */
 int bench_run_plan(struct bench_plan *plan);
-
-/*
- * Fills in job->config, block and model from the job's options; bench_release frees them. -EINVAL
- * and others with *error; -EDESTADDRREQ if no path is given.
- */
-int bench_prepare(struct bench_job *job, struct nvs_error *error);
-void bench_release(struct bench_job *job);
 
 /*
  * Checks that the file systems have the space that each stage of prepared jobs needs. -ENOSPC with

@@ -6,8 +6,6 @@
 #ifndef CLI_COMPARE_COMPARE_H
 #define CLI_COMPARE_COMPARE_H
 
-#include <stdio.h>
-
 #include "base/json/read.h"
 #include "cli/options/options.h"
 
@@ -45,16 +43,15 @@ struct cell {
 	bool beyond_threshold; /* worse or better, and by more than that */
 };
 
-/* A file, and its jobs in the order of the base's. */
-struct compare_run {
-	const struct json_value **jobs;	     /* NULL: missing */
-	struct estimate (*figures)[METRICS]; /* zero where missing */
+struct compare_job {
+	const struct json_value *json; /* NULL: missing */
+	struct estimate figures[METRICS];
 };
 
 /* A result: one run, or several of the same settings. */
 struct compare_side {
-	char *label; /* printable */
-	struct compare_run *runs;
+	char *label;		   /* printable */
+	struct compare_job **runs; /* the jobs of each file, in the order of the base's */
 	unsigned nruns;
 	struct cell (*cells)[METRICS]; /* of each job of the base */
 };
@@ -77,8 +74,5 @@ int comparison_read(struct comparison *comparison, char **operands, unsigned n);
 bool comparison_has(const struct comparison *comparison, unsigned job, unsigned metric);
 /* A job's name, printable; valid until the next call. */
 const char *comparison_job_name(const struct comparison *comparison, unsigned job);
-
-void compare_text(FILE *file, const struct comparison *comparison);
-void compare_json(FILE *file, const struct comparison *comparison);
 
 #endif

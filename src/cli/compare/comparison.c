@@ -222,7 +222,7 @@ static unsigned count_like(const struct json_value *jobs, const struct json_valu
 }
 
 /* Jobs with the same name are matched in their order. */
-static int match_jobs(struct comparison *comparison, struct compare_run *run, const char *path,
+static int match_jobs(struct comparison *comparison, struct compare_job **run, const char *path,
 		      const struct json_value *jobs, struct nvs_error *error)
 {
 	const struct json_value *base = comparison->base, *job, *other;
@@ -230,9 +230,8 @@ static int match_jobs(struct comparison *comparison, struct compare_run *run, co
 	unsigned i = 0;
 	int rc = 0;
 
-	run->jobs = calloc(base->count, sizeof(const struct json_value *));
-	run->figures = calloc(base->count, sizeof(*run->figures));
-	if (!run->jobs || !run->figures)
+	*run = calloc(base->count, sizeof(**run));
+	if (!*run)
 		return -ENOMEM;
 	for (job = base->first; job && !by_name; job = job->next)
 		by_name = count_like(jobs, NULL, job);
@@ -248,9 +247,9 @@ static int match_jobs(struct comparison *comparison, struct compare_run *run, co
 				if (count_like(jobs, other->next, job) > before)
 					break;
 		}
-		run->jobs[i] = other;
+		(*run)[i].json = other;
 		if (other)
-			rc = read_figures(other, path, run->figures[i], error);
+			rc = read_figures(other, path, (*run)[i].figures, error);
 		if (!by_name)
 			other = other->next;
 	}
@@ -260,7 +259,7 @@ static int match_jobs(struct comparison *comparison, struct compare_run *run, co
 const char *comparison_job_name(const struct comparison *comparison, unsigned job)
 {
 	static char text[1024];
-	const struct json_value *name = name_of(comparison->sides->runs->jobs[job]);
+	const struct json_value *name = name_of(comparison->sides->runs[0][job].json);
 
 	return visible_text(name->string, name->length, text, sizeof(text));
 }
@@ -288,7 +287,7 @@ static int read_side(struct comparison *comparison, struct compare_side *side, c
 	for (char *c = rest; !is_file && *c; c++)
 		n += *c == ',';
 	side->label = malloc(4 * length + 1);
-	side->runs = calloc(n, sizeof(*side->runs));
+	side->runs = calloc(n, sizeof(struct compare_job *));
 	if (!side->label || !side->runs) {
 		say("no memory for the results");
 		return -ENOMEM;
@@ -331,9 +330,9 @@ static struct estimate estimate_runs(const struct compare_side *side, unsigned j
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < side->nruns; i++) {
-		if (!side->runs[i].jobs[job])
+		if (!side->runs[i][job].json)
 			continue;
-		one = side->runs[i].figures[job][metric];
+		one = side->runs[i][job].figures[metric];
 		all.value += one.value;
 		values[n++] = one.value;
 	}
