@@ -25,14 +25,12 @@ static const struct subcommand {
 	{"store", cmd_store, "look at stores, verify, repair and remove them"},
 };
 
-#define NSUBCOMMANDS (COUNT_OF(subcommands))
-
 static void print_help(FILE *file)
 {
 	fputs("usage: nvswap COMMAND [OPTION]...\n\n"
 	      "Swaps the tensors of a model between a pinned pool in host memory and NVMe.\n\n",
 	      file);
-	for (size_t i = 0; i < NSUBCOMMANDS; i++)
+	for (size_t i = 0; i < COUNT_OF(subcommands); i++)
 		fprintf(file, "  %-10s  %s\n", subcommands[i].name, subcommands[i].help);
 	fputs("\n  --version   the version\n  --help      this text\n\n"
 	      "nvswap COMMAND --help lists the options of a command.\n",
@@ -41,7 +39,7 @@ static void print_help(FILE *file)
 
 static int answer(const char *question)
 {
-	const char *names[NSUBCOMMANDS + 2] = {"--version", "--help"}, *nearest;
+	const char *names[COUNT_OF(subcommands) + 2] = {"--version", "--help"}, *nearest;
 	bool version = !strcmp(question, "--version") || !strcmp(question, "-V");
 	struct output output;
 
@@ -55,9 +53,9 @@ static int answer(const char *question)
 			print_help(output.file);
 		return output_close(&output);
 	}
-	for (size_t i = 0; i < NSUBCOMMANDS; i++)
+	for (size_t i = 0; i < COUNT_OF(subcommands); i++)
 		names[i + 2] = subcommands[i].name;
-	nearest = nearest_name(question, names, NSUBCOMMANDS + 2);
+	nearest = nearest_name(question, names, COUNT_OF(subcommands) + 2);
 	if (nearest)
 		say("%s is not a command; did you mean %s?", question, nearest);
 	else
@@ -92,7 +90,7 @@ int main(int argc, char **argv)
 		print_help(stderr);
 		return STATUS_USAGE;
 	}
-	for (size_t i = 0; i < NSUBCOMMANDS; i++)
+	for (size_t i = 0; i < COUNT_OF(subcommands); i++)
 		if (!strcmp(argv[1], subcommands[i].name))
 			return subcommands[i].run(argc - 1, argv + 1);
 	return answer(argv[1]);

@@ -67,29 +67,13 @@ struct progress_now progress_read(const struct progress *progress)
 	return now;
 }
 
-/* What stands behind the bar; rates that don't fit are left out from the end. */
-static void describe(char *text, size_t columns, double share, const char *rates,
-		     double seconds_left)
-{
-	size_t shown = strlen(rates);
-	char left[32] = "";
-
-	if (seconds_left >= 0)
-		snprintf(left, sizeof(left), ", %.0f s left", seconds_left);
-	while (snprintf(text, LINE_MAX_BYTES, " %3.0f %%%s%.*s%s", share * 100, shown ? "  " : "",
-			(int)shown, rates, left) > (int)columns &&
-	       shown)
-		do
-			shown--;
-		while (shown && rates[shown] != ',');
-}
-
 void progress_draw(const char *phase, double share, const char *rates, double seconds_left)
 {
 	static const char filled[] = "##############################";
 	static const char empty[] = "..............................";
-	char behind[LINE_MAX_BYTES], line[3 * LINE_MAX_BYTES], bar[2 * BAR_MAX + 4] = "";
-	size_t columns = COLUMNS_UNKNOWN, named = strlen(phase);
+	char left[32] = "", behind[LINE_MAX_BYTES], line[3 * LINE_MAX_BYTES],
+	     bar[2 * BAR_MAX + 4] = "";
+	size_t columns = COLUMNS_UNKNOWN, named = strlen(phase), shown = strlen(rates);
 	struct winsize size;
 	int width, done;
 
@@ -99,7 +83,15 @@ void progress_draw(const char *phase, double share, const char *rates, double se
 		columns = size.ws_col;
 	columns = min_u64(columns, LINE_MAX_BYTES) - 1;
 	named = min_u64(named, columns);
-	describe(behind, columns - named, share, rates, seconds_left);
+	if (seconds_left >= 0)
+		snprintf(left, sizeof(left), ", %.0f s left", seconds_left);
+	/* Rates that don't fit are left out from the end. */
+	while (snprintf(behind, sizeof(behind), " %3.0f %%%s%.*s%s", share * 100, shown ? "  " : "",
+			(int)shown, rates, left) > (int)(columns - named) &&
+	       shown)
+		do
+			shown--;
+		while (shown && rates[shown] != ',');
 	width = (int)columns - (int)(named + strlen(behind) + strlen(" []"));
 	width = width < BAR_MAX ? width : BAR_MAX;
 	done = (int)(share * width);

@@ -14,7 +14,6 @@
 #include "base/numbers.h"
 
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-#define NNUMBERS (COUNT_OF(numbers))
 
 /* The handler runs in any thread. */
 static atomic_int caught;
@@ -42,7 +41,7 @@ void stop_catch_signals(void)
 	struct sigaction was;
 
 	caught = 0;
-	for (size_t i = 0; i < NNUMBERS; i++)
+	for (size_t i = 0; i < COUNT_OF(numbers); i++)
 		if (!sigaction(numbers[i], NULL, &was) && was.sa_handler != SIG_IGN)
 			sigaction(numbers[i], &action, NULL);
 }
@@ -50,7 +49,7 @@ void stop_catch_signals(void)
 void stop_signals(sigset_t *set)
 {
 	sigemptyset(set);
-	for (size_t i = 0; i < NNUMBERS; i++)
+	for (size_t i = 0; i < COUNT_OF(numbers); i++)
 		sigaddset(set, numbers[i]);
 }
 

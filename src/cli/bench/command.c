@@ -133,30 +133,14 @@ static int choose_block(const struct bench_options *options, struct nvs_config *
 						    : "offload_param or offload_optimizer");
 }
 
-/* A scratch file needs a directory. */
-static int check_directory(const struct bench_job *job, struct nvs_error *error)
-{
-	const char *place = nvs_config_get_path(job->config, job->block, 0);
-	struct stat st;
-
-	if (!place || setting_path_count(job->config, job->block) != 1)
-		return error_set(error, -EINVAL,
-				 "rw=%s measures one drive: give one directory as --nvme-path",
-				 bench_rw_name(job->options.rw));
-	if (!stat(place, &st) && S_ISBLK(st.st_mode))
-		return error_set(error, -ENOTDIR,
-				 "%s is a block device, and rw=%s needs a directory for its file",
-				 place, bench_rw_name(job->options.rw));
-	return 0;
-}
-
 /* Fills in job->config, block and model; -EDESTADDRREQ if no path is given. */
 static int prepare_job(struct bench_job *job, struct nvs_error *error)
 {
 	const struct bench_options *options = &job->options;
+	const char *place, *mode = bench_rw_name(options->rw);
+	struct stat st;
 	int rc;
 
-	job->model = (struct model){.path = NULL};
 	rc = nvs_config_open(&job->config, error);
 	if (rc)
 		return rc;
@@ -165,8 +149,20 @@ static int prepare_job(struct bench_job *job, struct nvs_error *error)
 		rc = choose_block(options, job->config, &job->block, error);
 	if (rc)
 		return rc;
-	if (is_block_mode(options->rw))
-		return check_directory(job, error);
+	if (is_block_mode(options->rw)) {
+		place = nvs_config_get_path(job->config, job->block, 0);
+		if (!place || setting_path_count(job->config, job->block) != 1)
+			return error_set(error, -EINVAL,
+					 "rw=%s measures one drive: give one directory as "
+					 "--nvme-path",
+					 mode);
+		if (!stat(place, &st) && S_ISBLK(st.st_mode))
+			return error_set(error, -ENOTDIR,
+					 "%s is a block device, and rw=%s needs a directory for "
+					 "its file",
+					 place, mode);
+		return 0;
+	}
 	rc = options->rw == RW_REPLAY ? replay_load(job, error)
 				      : load_model(options, &job->given, &job->model, error);
 	if (!rc)

@@ -159,9 +159,10 @@ static _Noreturn void run_job(const struct stages *stages, unsigned index, int c
 		job->options.trace = path;
 	}
 	watch = job_watch_open(job, live, channel);
-	rc = !watch  ? -ENOMEM
-	     : trace ? run_traced(job, watch, &live->result)
-		     : run_mode(job, NULL, watch, &live->result);
+	if (watch && trace)
+		rc = run_traced(job, watch, &live->result);
+	else
+		rc = watch ? run_mode(job, NULL, watch, &live->result) : -ENOMEM;
 	stopped = rc ? 0 : stop_signal();
 	if (stopped == STOP_OTHER_FAILED) {
 		rc = error_set(error, -ECANCELED, "ended early: another job could not begin");

@@ -14,15 +14,19 @@ extern const struct command_spec compare_command;
 #define RUNS_MAX 64 /* of a side */
 #define METRICS	 9
 
+/* Members of fio's JSON: a rate, and the statistics of its samples. */
+struct rate {
+	const char *value, *mean, *deviation, *samples;
+};
+
 /* The figures of a job, in the order in which they are shown: name, unit, and where they stand. */
 struct metric {
 	const char *name, *unit;
-	const char *key;	/* in JSON output; values are in fio's units there */
-	double scale;		/* from fio's unit to `unit` */
-	const char *direction;	/* of fio's JSON, "read" or "write"; NULL: CPU time */
-	const char *percentile; /* of its clat_ns; NULL: a rate */
-	/* a rate's members: the mean; those of its samples */
-	const char *rate, *mean, *deviation, *samples;
+	const char *key;	 /* in JSON output; values are in fio's units there */
+	double scale;		 /* from fio's unit to `unit` */
+	const char *direction;	 /* of fio's JSON; NULL: CPU time */
+	const struct rate *rate; /* NULL: a latency */
+	const char *percentile;	 /* of clat_ns */
 };
 extern const struct metric metrics[METRICS];
 

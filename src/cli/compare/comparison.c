@@ -29,25 +29,20 @@
  */
 #define SAMPLES_PER_INDEPENDENT 4
 
-#define RATE(name, unit, key, scale, way, of, mean, deviation)                                     \
-	{                                                                                          \
-		way " " name, unit, way key, scale, way, NULL, of, mean, deviation,                \
-			name "_samples"                                                            \
-	}
-#define LATENCY(name, key, way, percentile)                                                        \
-	{                                                                                          \
-		way " " name, "usec", way key, 1e-3, way, percentile, NULL, NULL, NULL, NULL       \
-	}
-#define METRICS_OF(way)                                                                            \
-	RATE("bw", "MiB/s", "_bw_bytes", 1.0 / MIB, way, "bw_bytes", "bw_mean", "bw_dev"),         \
-		RATE("iops", "", "_iops", 1, way, "iops", "iops_mean", "iops_stddev"),             \
-		LATENCY("p50", "_clat_p50_ns", way, "50.000000"),                                  \
-		LATENCY("p99", "_clat_p99_ns", way, "99.000000")
+static const struct rate bw = {"bw_bytes", "bw_mean", "bw_dev", "bw_samples"};
+static const struct rate iops = {"iops", "iops_mean", "iops_stddev", "iops_samples"};
 
 const struct metric metrics[METRICS] = {
-	METRICS_OF("read"),
-	METRICS_OF("write"),
-	{"cpu / GiB", "ms", "cpu_ms_per_gib", 1, NULL, NULL, NULL, NULL, NULL, NULL}};
+	{"read bw", "MiB/s", "read_bw_bytes", 1.0 / MIB, "read", &bw, NULL},
+	{"read iops", "", "read_iops", 1, "read", &iops, NULL},
+	{"read p50", "usec", "read_clat_p50_ns", 1e-3, "read", NULL, "50.000000"},
+	{"read p99", "usec", "read_clat_p99_ns", 1e-3, "read", NULL, "99.000000"},
+	{"write bw", "MiB/s", "write_bw_bytes", 1.0 / MIB, "write", &bw, NULL},
+	{"write iops", "", "write_iops", 1, "write", &iops, NULL},
+	{"write p50", "usec", "write_clat_p50_ns", 1e-3, "write", NULL, "50.000000"},
+	{"write p99", "usec", "write_clat_p99_ns", 1e-3, "write", NULL, "99.000000"},
+	{"cpu / GiB", "ms", "cpu_ms_per_gib", 1, NULL, NULL, NULL},
+};
 
 static int refuse_value(struct nvs_error *error, const char *path, const struct json_value *at,
 			const char *what)
@@ -137,28 +132,6 @@ static double number(const struct json_value *from, const char *member, const ch
 	return value;
 }
 
-/*
- * Only rates have a known noise, by their samples. With group_reporting fio counts the samples of
- * all jobs and adds up their means, but not their deviations. Deviations at the same moment are
- * taken for independent.
- */
-static struct estimate read_rate(const struct json_value *way, const struct metric *metric,
-				 const char *path, struct nvs_error *error)
-{
-	struct estimate estimate = {.value = number(way, metric->rate, path, error)};
-	double mean = number(way, metric->mean, path, error),
-	       deviation = number(way, metric->deviation, path, error);
-	double samples = number(way, metric->samples, path, error);
-	double moments = fmin(samples, floor(number(way, "runtime", path, error) / SAMPLE_MS) + 1);
-	double independent = moments / SAMPLES_PER_INDEPENDENT;
-
-	if (mean > 0 && independent >= 2) {
-		estimate.error = deviation * sqrt(samples / moments) / mean / sqrt(independent);
-		estimate.freedom = independent - 1;
-	}
-	return estimate;
-}
-
 static int read_figures(const struct json_value *job, const char *path,
 			struct estimate figures[METRICS], struct nvs_error *error)
 {
@@ -180,9 +153,27 @@ static int read_figures(const struct json_value *job, const char *path,
 			return refuse_value(error, path, way,
 					    "no direction of a job of nvswap bench or fio 3: it "
 					    "has no \"bw_bytes\"");
-		if (metric->rate)
-			figures[i] = read_rate(way, metric, path, error);
-		else if (metric->percentile)
+		/*
+		 * Only rates have a known noise, by their samples. With group_reporting fio counts
+		 * the samples of all jobs and adds up their means, but not their deviations.
+		 * Deviations at the same moment are taken for independent.
+		 */
+		if (metric->rate) {
+			double mean = number(way, metric->rate->mean, path, error);
+			double deviation = number(way, metric->rate->deviation, path, error);
+			double samples = number(way, metric->rate->samples, path, error);
+			double runtime_ms = number(way, "runtime", path, error);
+			double moments = fmin(samples, floor(runtime_ms / SAMPLE_MS) + 1);
+			double independent = moments / SAMPLES_PER_INDEPENDENT;
+
+			figures[i].value = number(way, metric->rate->value, path, error);
+			if (mean > 0 && independent >= 2) {
+				figures[i].error = deviation * sqrt(samples / moments) / mean /
+						   sqrt(independent);
+				figures[i].freedom = independent - 1;
+			}
+		}
+		if (metric->percentile)
 			figures[i].value =
 				number(json_member(json_member(way, "clat_ns"), "percentile"),
 				       metric->percentile, path, error);

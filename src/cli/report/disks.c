@@ -69,18 +69,17 @@ void disks_end(struct disk_watch *watch)
 {
 	struct disk_watch was = *watch;
 
+	double ms;
+
 	read_counters(watch);
-	watch->elapsed_ms = (watch->since_ns - was.since_ns) / 1000000;
-	/* The counters of a drive that was replugged start again at 0. */
-	for (unsigned i = 0; i < watch->n; i++)
+	ms = (double)(watch->since_ns - was.since_ns) / 1e6;
+	for (unsigned i = 0; i < watch->n; i++) {
+		struct disk_use *disk = &watch->at[i];
+
+		/* The counters of a drive that was replugged start again at 0. */
 		for (unsigned at = 0; at < DISK_COUNTERS; at++)
-			watch->at[i].counters[at] -= min_u64(watch->at[i].counters[at],
-							     was.at[i].counters[at]);
-}
-
-double disk_busy_percent(const struct disk_watch *watch, unsigned disk)
-{
-	double busy_ms = (double)watch->at[disk].counters[DISK_BUSY];
-
-	return watch->elapsed_ms ? fmin(100 * busy_ms / (double)watch->elapsed_ms, 100) : 0;
+			disk->counters[at] -= min_u64(disk->counters[at], was.at[i].counters[at]);
+		disk->busy_percent =
+			ms > 0 ? fmin(100 * (double)disk->counters[DISK_BUSY] / ms, 100) : 0;
+	}
 }

@@ -355,31 +355,6 @@ static void put_steps(struct json_writer *json, const struct report_group *group
 	json_close_object(json);
 }
 
-static void put_engine(struct json_writer *json, const struct bench_result *result)
-{
-	const struct nvs_aio_stats *aio = result->measured ? &result->aio : &result->engine.aio;
-
-	json_open_object(json, "engine");
-	json_text(json, "ioengine", aio->ioengine);
-	json_text(json, "reason", aio->ioengine_reason);
-	json_text(json, "buffers_reason", aio->buffers_reason);
-	json_bool(json, "direct", result->engine.direct);
-	json_bool(json, "fixed_buffers", aio->fixed_buffers);
-	json_bool(json, "fixed_files", aio->fixed_files);
-	json_bool(json, "single_issuer", aio->single_issuer);
-	json_bool(json, "defer_taskrun", aio->defer_taskrun);
-	json_count(json, "workers", aio->workers);
-	json_count(json, "inflight_max", aio->inflight_max);
-	json_count(json, "submit_calls", aio->submit_calls);
-	json_count(json, "reap_calls", aio->reap_calls);
-	json_count(json, "retries", aio->retries);
-	json_count(json, "read_bytes", aio->io[NVS_READ].bytes);
-	json_count(json, "write_bytes", aio->io[NVS_WRITE].bytes);
-	json_count(json, "registered_bytes", aio->registered_bytes);
-	json_count(json, "bounced_bytes", aio->bounced_bytes);
-	json_close_object(json);
-}
-
 static void put_swap(struct json_writer *json, const struct report_group *group)
 {
 	const struct bench_result *result = &group->result;
@@ -424,10 +399,40 @@ static void put_swap(struct json_writer *json, const struct report_group *group)
 	json_close_object(json);
 }
 
-static void put_replay(struct json_writer *json, const struct report_group *group)
+/* What fio has no figures for. */
+static void put_own(struct json_writer *json, const struct report_group *group)
 {
-	const struct replay_figures *replay = &group->result.replay;
+	const struct bench_result *result = &group->result;
+	const struct replay_figures *replay = &result->replay;
+	const struct nvs_aio_stats *aio = result->measured ? &result->aio : &result->engine.aio;
 
+	/* A job that failed to parse has no configuration. */
+	if (group->job->config)
+		put_config(json, group->job);
+	if (!result->opened)
+		return;
+	json_open_object(json, "engine");
+	json_text(json, "ioengine", aio->ioengine);
+	json_text(json, "reason", aio->ioengine_reason);
+	json_text(json, "buffers_reason", aio->buffers_reason);
+	json_bool(json, "direct", result->engine.direct);
+	json_bool(json, "fixed_buffers", aio->fixed_buffers);
+	json_bool(json, "fixed_files", aio->fixed_files);
+	json_bool(json, "single_issuer", aio->single_issuer);
+	json_bool(json, "defer_taskrun", aio->defer_taskrun);
+	json_count(json, "workers", aio->workers);
+	json_count(json, "inflight_max", aio->inflight_max);
+	json_count(json, "submit_calls", aio->submit_calls);
+	json_count(json, "reap_calls", aio->reap_calls);
+	json_count(json, "retries", aio->retries);
+	json_count(json, "read_bytes", aio->io[NVS_READ].bytes);
+	json_count(json, "write_bytes", aio->io[NVS_WRITE].bytes);
+	json_count(json, "registered_bytes", aio->registered_bytes);
+	json_count(json, "bounced_bytes", aio->bounced_bytes);
+	json_close_object(json);
+	put_swap(json, group);
+	if (!group->job->accesses)
+		return;
 	json_open_object(json, "replay");
 	json_text(json, "pace", group->job->options.pace == PACE_MAX ? "max" : "recorded");
 	json_count(json, "calls", replay->calls);
@@ -435,24 +440,11 @@ static void put_replay(struct json_writer *json, const struct report_group *grou
 	json_count(json, "recorded_stall_ns", replay->recorded_stall_ns);
 	json_count(json, "recorded_read_bytes", replay->recorded_bytes[NVS_READ]);
 	json_count(json, "recorded_write_bytes", replay->recorded_bytes[NVS_WRITE]);
-	json_count(json, "replayed_ns", group->result.window_ns);
+	json_count(json, "replayed_ns", result->window_ns);
 	json_count(json, "replayed_stall_ns", replay->stall_ns);
-	json_count(json, "replayed_read_bytes", group->result.bytes[NVS_READ]);
-	json_count(json, "replayed_write_bytes", group->result.bytes[NVS_WRITE]);
+	json_count(json, "replayed_read_bytes", result->bytes[NVS_READ]);
+	json_count(json, "replayed_write_bytes", result->bytes[NVS_WRITE]);
 	json_close_object(json);
-}
-
-static void put_own(struct json_writer *json, const struct report_group *group)
-{
-	/* A job that failed to parse has no configuration. */
-	if (group->job->config)
-		put_config(json, group->job);
-	if (!group->result.opened)
-		return;
-	put_engine(json, &group->result);
-	put_swap(json, group);
-	if (group->job->accesses)
-		put_replay(json, group);
 }
 
 static void put_group(struct json_writer *json, const struct bench_report *report,
@@ -500,31 +492,13 @@ static void put_group(struct json_writer *json, const struct bench_report *repor
 	json_close_object(json);
 }
 
-/* ---- The whole ---- */
-
-static void put_disks(struct json_writer *json, const struct disk_watch *disks)
+int report_json(FILE *file, const struct bench_report *report)
 {
 	/* fio has no counter of what is in flight, and busy times as "util". */
-	static const char *const keys[DISK_COUNTERS] = {
+	static const char *const disk_keys[DISK_COUNTERS] = {
 		"read_ios",  "read_merges",  "read_sectors",  "read_ticks",
 		"write_ios", "write_merges", "write_sectors", "write_ticks",
 		NULL,	     NULL,	     "in_queue"};
-
-	json_open_list(json, "disk_util");
-	for (unsigned i = 0; i < disks->n; i++) {
-		json_open_object(json, NULL);
-		json_text(json, "name", disks->at[i].name);
-		for (unsigned at = 0; at < DISK_COUNTERS; at++)
-			if (keys[at])
-				json_count(json, keys[at], disks->at[i].counters[at]);
-		json_real(json, "util", disk_busy_percent(disks, i));
-		json_close_object(json);
-	}
-	json_close_list(json);
-}
-
-int report_json(FILE *file, const struct bench_report *report)
-{
 	char program[64], time[64];
 	struct json_writer json = json_to(file, 2);
 	struct report_group *group = calloc(1, sizeof(*group));
@@ -554,8 +528,20 @@ int report_json(FILE *file, const struct bench_report *report)
 	json_close_list(&json);
 	if (group->njobs == report->plan->n)
 		put_own(&json, group);
-	if (report->disks && report->disks->n)
-		put_disks(&json, report->disks);
+	if (report->disks && report->disks->n) {
+		json_open_list(&json, "disk_util");
+		for (unsigned i = 0; i < report->disks->n; i++) {
+			json_open_object(&json, NULL);
+			json_text(&json, "name", report->disks->at[i].name);
+			for (unsigned at = 0; at < DISK_COUNTERS; at++)
+				if (disk_keys[at])
+					json_count(&json, disk_keys[at],
+						   report->disks->at[i].counters[at]);
+			json_real(&json, "util", report->disks->at[i].busy_percent);
+			json_close_object(&json);
+		}
+		json_close_list(&json);
+	}
 	json_close_object(&json);
 	free(group);
 	return 0;

@@ -24,6 +24,7 @@ enum {
 
 struct disk_use {
 	char name[32];
+	double busy_percent; /* between disks_begin and disks_end */
 	uint64_t counters[DISK_COUNTERS];
 };
 
@@ -32,13 +33,12 @@ struct disk_use {
 struct disk_watch {
 	struct disk_use at[REPORT_DISKS_MAX];
 	unsigned n;
-	uint64_t since_ns, elapsed_ms;
+	uint64_t since_ns;
 };
 /* Finds the drives and reads their counters. */
 void disks_begin(struct disk_watch *watch, const struct bench_plan *plan);
 /* Makes the counters those since disks_begin; once for each. */
 void disks_end(struct disk_watch *watch);
-double disk_busy_percent(const struct disk_watch *watch, unsigned disk);
 
 struct bench_report {
 	const struct bench_plan *plan;

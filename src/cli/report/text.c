@@ -147,29 +147,6 @@ static void print_steps(FILE *file, const struct report_group *group)
 			SIZE(steps->store_bytes));
 }
 
-static void print_work(FILE *file, const struct report_group *group)
-{
-	const struct bench_result *result = &group->result;
-
-	if (result->first_bytes)
-		fprintf(file,
-			"  first out    : %.3f GB/s, before the measuring and with making the "
-			"data\n",
-			result->first_ns ? (double)result->first_bytes / (double)result->first_ns
-					 : 0);
-	fprintf(file, "  cpu per GiB  : %.1f ms (user %.0f ms, system %.0f ms, in %.2f s",
-		cpu_ms_per_gib(result), (double)result->user_us / 1e3,
-		(double)result->system_us / 1e3, (double)group->run_ns / 1e9);
-	if (result->data_us)
-		fprintf(file,
-			"; less %.0f ms to make and compare the data, which the rates include",
-			(double)result->data_us / 1e3);
-	if (group->job->options.rw == RW_STEP)
-		fprintf(file, "; less %.0f ms for updates and norm",
-			(double)result->updates_us / 1e3);
-	fputs(")\n", file);
-}
-
 static void print_engine(FILE *file, const struct report_group *group)
 {
 	const struct nvs_engine_stats *engine = &group->result.engine;
@@ -243,6 +220,16 @@ static void print_verify(FILE *file, const struct report_group *group)
 	fputc('\n', file);
 }
 
+/* Text from outside, if there is one. */
+static void print_line(FILE *file, const char *label, const char *text)
+{
+	if (!text)
+		return;
+	fprintf(file, "  %-13s: ", label);
+	print_visible(file, text);
+	fputc('\n', file);
+}
+
 static void print_group(FILE *file, const struct report_group *group)
 {
 	const struct bench_job *job = group->job;
@@ -252,16 +239,8 @@ static void print_group(FILE *file, const struct report_group *group)
 	print_visible(file, job->name);
 	fprintf(file, ": rw=%s, group %u, %u job%s, pid %d\n", bench_rw_name(job->options.rw),
 		job->groupid, group->njobs, plural(group->njobs), result->pid);
-	if (job->options.description) {
-		fputs("  description  : ", file);
-		print_visible(file, job->options.description);
-		fputc('\n', file);
-	}
-	if (result->error.code) {
-		fputs("  error        : ", file);
-		print_visible(file, result->error.text);
-		fputc('\n', file);
-	}
+	print_line(file, "description", job->options.description);
+	print_line(file, "error", result->error.code ? result->error.text : NULL);
 	if (!result->measured)
 		return;
 	print_direction(file, group, NVS_READ);
@@ -276,7 +255,23 @@ static void print_group(FILE *file, const struct report_group *group)
 							   : "; computing as recorded");
 	if (group->has_steps)
 		print_steps(file, group);
-	print_work(file, group);
+	if (result->first_bytes)
+		fprintf(file,
+			"  first out    : %.3f GB/s, before the measuring and with making the "
+			"data\n",
+			result->first_ns ? (double)result->first_bytes / (double)result->first_ns
+					 : 0);
+	fprintf(file, "  cpu per GiB  : %.1f ms (user %.0f ms, system %.0f ms, in %.2f s",
+		cpu_ms_per_gib(result), (double)result->user_us / 1e3,
+		(double)result->system_us / 1e3, (double)group->run_ns / 1e9);
+	if (result->data_us)
+		fprintf(file,
+			"; less %.0f ms to make and compare the data, which the rates include",
+			(double)result->data_us / 1e3);
+	if (group->job->options.rw == RW_STEP)
+		fprintf(file, "; less %.0f ms for updates and norm",
+			(double)result->updates_us / 1e3);
+	fputs(")\n", file);
 	if (result->opened)
 		print_engine(file, group);
 	if (!is_block_mode(job->options.rw))
@@ -315,7 +310,7 @@ int report_text(FILE *file, const struct bench_report *report)
 		const struct disk_use *disk = &report->disks->at[i];
 
 		fprintf(file, "drive %s: %.0f %% busy, %" PRIu64 " reads, %" PRIu64 " writes\n",
-			disk->name, disk_busy_percent(report->disks, i), disk->counters[DISK_IOS],
+			disk->name, disk->busy_percent, disk->counters[DISK_IOS],
 			disk->counters[DISK_WRITES + DISK_IOS]);
 	}
 	free(group);

@@ -219,8 +219,8 @@ TEST(the_text_has_the_figures)
 	};
 	static const struct disk_watch disks = {
 		.n = 1,
-		.elapsed_ms = 1000,
-		.at = {{"nvme0n1", {11, 1, 80, 3, 12, 2, 90, 4, 0, 500, 7}}}};
+
+		.at = {{"nvme0n1", 50, {11, 1, 80, 3, 12, 2, 90, 4, 0, 500, 7}}}};
 	struct run *run = make_run(1);
 
 	run->jobs[0].options.description = "as told";
@@ -678,8 +678,8 @@ TEST(drive_counters_have_fios_names)
 {
 	static const struct disk_watch disks = {
 		.n = 1,
-		.elapsed_ms = 1000,
-		.at = {{"vda", {11, 1, 80, 3, 12, 2, 90, 4, 0, 500, 7}}}};
+
+		.at = {{"vda", 50, {11, 1, 80, 3, 12, 2, 90, 4, 0, 500, 7}}}};
 	static const char *const members[] = {"\"read_ios\": 11,",     "\"write_ios\": 12,",
 					      "\"read_merges\": 1,",   "\"write_merges\": 2,",
 					      "\"read_sectors\": 80,", "\"write_sectors\": 90,",
