@@ -226,10 +226,8 @@ static int prepare_plan(struct bench *bench)
 	unsigned n = bench->plan.n, at = 0;
 	int rc = 0;
 
-	for (unsigned i = 0; i < n && !rc; i++) {
-		at = i;
-		rc = prepare_job(&bench->plan.jobs[i], error);
-	}
+	for (; at < n && !rc; at += !rc)
+		rc = prepare_job(&bench->plan.jobs[at], error);
 	bench->prepared = !rc;
 	if (!rc)
 		rc = forecast_space(&bench->plan, &at, error);

@@ -4,7 +4,6 @@
  * rates add up, histograms merge, the longest window counts. What does not add up, such as the
  * engine and the kernel, is the first job's.
  */
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 

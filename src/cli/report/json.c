@@ -48,6 +48,7 @@ static void put_given(struct json_writer *json, const struct options_given *give
 	}
 }
 
+#define NUMBER(number) number_text((number), (char[32]){0})
 static const char *number_text(uint64_t number, char text[32])
 {
 	snprintf(text, 32, "%" PRIu64, number);
@@ -59,7 +60,6 @@ static void put_global_options(struct json_writer *json, const struct bench_repo
 			       const struct report_group *group)
 {
 	const struct bench_job *job = group->job;
-	char bs[32], iodepth[32], numjobs[32];
 	const struct {
 		const char *key, *text;
 	} resolved[] = {
@@ -68,9 +68,9 @@ static void put_global_options(struct json_writer *json, const struct bench_repo
 		{"ioengine", group->result.opened
 				     ? group->result.engine.aio.ioengine
 				     : nvs_ioengine_name(setting_ioengine(job->config))},
-		{"bs", number_text(setting_number(job->config, "aio.block_size"), bs)},
-		{"iodepth", number_text(setting_number(job->config, "aio.queue_depth"), iodepth)},
-		{"numjobs", number_text(group->njobs, numjobs)},
+		{"bs", NUMBER(setting_number(job->config, "aio.block_size"))},
+		{"iodepth", NUMBER(setting_number(job->config, "aio.queue_depth"))},
+		{"numjobs", NUMBER(group->njobs)},
 	};
 
 	json_open_object(json, "global options");
@@ -194,7 +194,7 @@ static void put_latency(struct json_writer *json, const char *key,
 			for (unsigned at = i + 1; i == LAST_BIN && at < NVS_LATENCY_BUCKETS; at++)
 				n += latency->buckets[at];
 			if (n)
-				json_count(json, number_text(latency_bucket_ns(i), text), n);
+				json_count(json, NUMBER(latency_bucket_ns(i)), n);
 		}
 		json_close_object(json);
 	}
@@ -253,16 +253,16 @@ static void put_depths(struct json_writer *json, const char *key, bool calls,
 		       const uint64_t counts[NVS_DEPTHS])
 {
 	uint64_t all = 0;
-	char bound[32] = "0";
 
 	for (unsigned i = 0; i < NVS_DEPTHS; i++)
 		all += counts[i];
 	json_open_object(json, key);
-	for (unsigned i = 0; i < NVS_DEPTHS; i++) {
-		if (i || !calls)
-			number_text((calls ? 2u : 1u) << i, bound);
-		json_real(json, i < NVS_DEPTHS - 1 ? bound : ">=64", percent(counts[i], all, 0.1));
-	}
+	for (unsigned i = 0; i < NVS_DEPTHS; i++)
+		json_real(json,
+			  i == NVS_DEPTHS - 1 ? ">=64"
+			  : i || !calls	      ? NUMBER((calls ? 2u : 1u) << i)
+					      : "0",
+			  percent(counts[i], all, 0.1));
 	json_close_object(json);
 }
 
@@ -279,7 +279,6 @@ static void put_distributions(struct json_writer *json, const struct report_grou
 	const struct nvs_latency *reads = &group->result.latency[NVS_READ][NVS_CLAT];
 	const struct nvs_latency *writes = &group->result.latency[NVS_WRITE][NVS_CLAT];
 	uint64_t all = reads->count + writes->count, below = 0;
-	char bound[32];
 
 	put_depths(json, "iodepth_level", false, aio->depth_ios);
 	put_depths(json, "iodepth_submit", true, aio->submit_sizes);
@@ -291,8 +290,7 @@ static void put_distributions(struct json_writer *json, const struct report_grou
 			uint64_t upto = nvs_latency_within(reads, ns) +
 					nvs_latency_within(writes, ns);
 
-			json_real(json, number_text(bounds[i], bound),
-				  percent(upto - below, all, 0.01));
+			json_real(json, NUMBER(bounds[i]), percent(upto - below, all, 0.01));
 			below = upto;
 		}
 		if (unit == COUNT_OF(units) - 1)
