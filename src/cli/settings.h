@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The values of a configuration's keys as C types. The key must exist and have a value of that
- * type; then it can be read without memory, and none of these fails. Without a configuration (NULL,
- * in a job that was not prepared) every value is 0.
+ * type; then it can be read without memory, and none of these fails.
  */
 #ifndef CLI_SETTINGS_H
 #define CLI_SETTINGS_H
@@ -15,7 +14,7 @@
 static inline uint64_t setting_number(const struct nvs_config *config, const char *key)
 {
 	uint64_t number = 0;
-	int rc = config ? nvs_config_get_number(config, key, &number, NULL) : 0;
+	int rc = nvs_config_get_number(config, key, &number, NULL);
 
 	assert(!rc);
 	(void)rc;
@@ -25,7 +24,7 @@ static inline uint64_t setting_number(const struct nvs_config *config, const cha
 static inline double setting_real(const struct nvs_config *config, const char *key)
 {
 	double number = 0;
-	int rc = config ? nvs_config_get_real(config, key, &number, NULL) : 0;
+	int rc = nvs_config_get_real(config, key, &number, NULL);
 
 	assert(!rc);
 	(void)rc;

@@ -310,9 +310,10 @@ static void draw(const struct stages *stages)
 }
 
 /* NULL: the job has not answered yet, and may be writing. */
-static const struct bench_result *status_of(struct job_live *live)
+static const struct bench_result *status_of(struct shared *shared, unsigned index)
 {
 	static const struct bench_result nothing_yet;
+	struct job_live *live = &shared->jobs[index];
 	bool answered = atomic_load(&live->status_answered) == atomic_load(&live->status_asked);
 
 	switch (atomic_load(&live->phase)) {
@@ -334,11 +335,12 @@ static void print_status(struct stages *stages, stages_status_fn *status, void *
 	struct job_live *jobs = stages->shared->jobs;
 	uint64_t until = clock_ns() + ANSWER_NS;
 
+	assert(jobs);
 	for (unsigned i = 0; i < stages->plan->n; i++)
 		if (atomic_load(&jobs[i].phase) == JOB_MEASURING)
 			atomic_fetch_add(&jobs[i].status_asked, 1);
 	for (unsigned i = 0; i < stages->plan->n; i++) {
-		while (!(results[i] = status_of(&jobs[i])) && clock_ns() < until)
+		while (!(results[i] = status_of(stages->shared, i)) && clock_ns() < until)
 			nanosleep(&pause, NULL);
 		/* Totals without this job would go backwards: skip this status. */
 		if (!results[i])

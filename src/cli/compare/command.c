@@ -4,7 +4,6 @@
  * the base on the left, in 78 columns. As JSON: values are in fio's units, changes and half widths
  * in per cent.
  */
-#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -22,16 +21,14 @@
 
 static void write_notes(const struct comparison *comparison, char notes[512])
 {
-	unsigned fewest = UINT_MAX;
+	bool single = false;
 
 	for (unsigned i = 0; i < comparison->nsides; i++)
-		if (comparison->sides[i].nruns < fewest)
-			fewest = comparison->sides[i].nruns;
+		single |= comparison->sides[i].nruns == 1;
 	snprintf(notes, 512,
 		 "± is half of the 95 %% interval; same is within %g %% of the base.%s%s",
 		 comparison->threshold,
-		 fewest > 1
-			 ? ""
+		 !single ? ""
 			 : " A single run has intervals of rates only, from its samples, and only "
 			   "if it took 4 s or more. It does not show how runs differ: repeat "
 			   "runs, as A1.json,A2.json.",

@@ -49,8 +49,9 @@ static int refuse_value(struct nvs_error *error, const char *path, const struct 
 {
 	char label[208];
 
-	return error_set(error, -EINVAL, "%s:%u:%u: %s", json_file_label(path, label),
-			 at->place.line, at->place.column, what);
+	error_set(error, -EINVAL, "%s:%u:%u: %s", json_file_label(path, label), at->place.line,
+		  at->place.column, what);
+	return -EINVAL;
 }
 
 /*
@@ -77,36 +78,36 @@ static void blank_surroundings(char *text)
 
 /*
  * Reads the list of jobs, which is not empty, from the JSON that `nvswap bench` or fio wrote. Skips
- * lines around the document: fio's warnings, output in other formats.
+ * lines around the document: fio's warnings, output in other formats. The jobs need the text, *keep.
  */
-static int read_results(const char *path, const struct json_value **jobs, struct nvs_error *error)
+static int read_results(const char *path, char **keep, const struct json_value **jobs,
+			struct nvs_error *error)
 {
 	FILE *file = fopen(path, "re");
 	char *text = malloc(TEXT_MAX + 1), label[208];
 	size_t n = file && text ? fread(text, 1, TEXT_MAX + 1, file) : 0;
-	int rc = !file || !text || ferror(file) ? -errno : 0;
-	const char *why = rc ? nvs_strerror(rc) : NULL;
+	const char *why = NULL;
 	struct json_document *document = NULL;
 	const struct json_value *root;
+	int rc = !file || !text || ferror(file) ? -errno : 0;
 
+	*keep = text;
 	if (file)
 		fclose(file);
 	if (n > TEXT_MAX)
 		why = "it has more than 64 MiB";
-	else if (n && memchr(text, '\0', n))
+	else if (text && memchr(text, '\0', n))
 		why = "it is no text";
-	if (why) {
-		rc = error_set(error, rc ? rc : -EINVAL, "%s can't be read: %s",
-			       json_file_label(path, label), why);
-	} else {
-		text[n] = '\0';
-		blank_surroundings(text);
-		rc = json_parse(&document, text, n, path, MEMORY_MAX, error);
+	if (why || rc || !text) {
+		error_set(error, rc ? rc : -EINVAL, "%s can't be read: %s",
+			  json_file_label(path, label), why ? why : nvs_strerror(rc));
+		return rc ? rc : -EINVAL;
 	}
-	if (rc) {
-		free(text);
+	text[n] = '\0';
+	blank_surroundings(text);
+	rc = json_parse(&document, text, n, path, MEMORY_MAX, error);
+	if (rc)
 		return rc;
-	}
 	root = json_root(document);
 	*jobs = json_member(root, "jobs");
 	if (!*jobs || (*jobs)->type != JSON_ARRAY || !(*jobs)->count)
@@ -279,7 +280,8 @@ static int read_side(struct comparison *comparison, struct compare_side *side, c
 		n += *c == ',';
 	side->label = malloc(4 * length + 1);
 	side->runs = calloc(n, sizeof(struct compare_job *));
-	if (!side->label || !side->runs) {
+	side->texts = calloc(n, sizeof(char *));
+	if (!side->label || !side->runs || !side->texts) {
 		say("no memory for the results");
 		return -ENOMEM;
 	}
@@ -301,7 +303,7 @@ static int read_side(struct comparison *comparison, struct compare_side *side, c
 			say("%s: the list of files has an empty name", side->label);
 			return -EINVAL;
 		}
-		rc = read_results(path, &jobs, &error);
+		rc = read_results(path, &side->texts[side->nruns], &jobs, &error);
 		if (!rc && !comparison->base)
 			comparison->base = jobs;
 		if (!rc)
@@ -392,12 +394,15 @@ bool comparison_has(const struct comparison *comparison, unsigned job, unsigned 
 
 int comparison_read(struct comparison *comparison, char **operands, unsigned n)
 {
-	comparison->sides = calloc(n, sizeof(*comparison->sides));
-	for (unsigned i = 0; i < n && comparison->sides; i++)
-		if (read_side(comparison, &comparison->sides[comparison->nsides++], operands[i]))
+	struct compare_side *sides = calloc(n, sizeof(*sides));
+
+	comparison->sides = sides;
+	comparison->nsides = sides ? n : 0;
+	for (unsigned i = 0; sides && i < n; i++)
+		if (read_side(comparison, &sides[i], operands[i]))
 			return STATUS_USAGE;
-	for (unsigned i = 0; i < comparison->nsides; i++) {
-		struct compare_side *side = &comparison->sides[i];
+	for (unsigned i = 0; sides && i < n; i++) {
+		struct compare_side *side = &sides[i];
 
 		side->cells = calloc(comparison->base->count, sizeof(*side->cells));
 		if (!side->cells)
@@ -405,7 +410,7 @@ int comparison_read(struct comparison *comparison, char **operands, unsigned n)
 		for (unsigned cell = 0; cell < comparison->base->count * METRICS; cell++)
 			compute_cell(comparison, side, cell / METRICS, cell % METRICS);
 	}
-	if (comparison->sides && comparison->sides[n - 1].cells)
+	if (sides && sides[n - 1].cells)
 		return 0;
 	say("no memory for the results");
 	return STATUS_USAGE;

@@ -12,45 +12,47 @@
 
 /* ---- Adding up ---- */
 
-/* How a field of results merges; LEAST: 0 is unknown. Fields are words, or as good as arrays of
- * words: struct nvs_step_io, whose size nothing reads. */
+/* How a field merges; LEAST: 0 is unknown. Fields are words, or as good as arrays of words: struct
+ * nvs_step_io, whose size nothing reads. */
 struct sum {
 	enum { ADDED, GREATEST, LEAST } how;
 	size_t offset, nbytes;
 };
 
-#define FIELD(how, field)                                                                          \
+#define FIELD(how, of, field)                                                                      \
 	{                                                                                          \
-		how, offsetof(struct bench_result, field),                                         \
-			sizeof(((struct bench_result *)0)->field)                                  \
+		how, offsetof(struct of, field), sizeof(((struct of *)0)->field)                   \
 	}
-#define SUM(field)  FIELD(ADDED, field)
-#define MOST(field) FIELD(GREATEST, field)
-#define AIO(aio)                                                                                   \
-	SUM(aio.workers), SUM(aio.bounce_bytes), SUM(aio.registered_bytes), SUM(aio.submit_calls), \
-		SUM(aio.reap_calls), MOST(aio.inflight_max), SUM(aio.depth_ios),                   \
-		SUM(aio.submit_sizes), SUM(aio.reap_sizes), SUM(aio.retries),                      \
-		SUM(aio.bounced_bytes), SUM(aio.io[NVS_READ].bytes), SUM(aio.io[NVS_READ].ios),    \
-		SUM(aio.io[NVS_WRITE].bytes), SUM(aio.io[NVS_WRITE].ios)
-#define STEPS(steps)                                                                               \
-	SUM(steps.steps), SUM(steps.skipped), SUM(steps.sum), FIELD(LEAST, steps.wall_min_ns),     \
-		MOST(steps.wall_max_ns), SUM(steps.shorter_ns), SUM(steps.updates_ns),             \
-		SUM(steps.tiles), MOST(steps.first.wall_ns), SUM(steps.first.read_bytes),          \
-		SUM(steps.first.written_bytes), MOST(steps.layers), SUM(steps.elements),           \
-		SUM(steps.groups), SUM(steps.threads), SUM(steps.compared), SUM(steps.peak_bytes), \
-		SUM(steps.pool_rss_bytes), SUM(steps.own_bytes), SUM(steps.host_bytes),            \
-		SUM(steps.store_bytes)
+#define SUM(field)     FIELD(ADDED, bench_result, field)
+#define MOST(field)    FIELD(GREATEST, bench_result, field)
+#define AIO(field)     FIELD(ADDED, nvs_aio_stats, field)
+#define STEP(field)    FIELD(ADDED, step_figures, field)
+#define LONGEST(field) FIELD(GREATEST, step_figures, field)
 
-#define ENGINE(engine)                                                                             \
-	AIO(engine.aio), SUM(engine.pool.bytes), SUM(engine.pool.locked), SUM(engine.pool.huge),   \
-		MOST(engine.pool.largest_free), SUM(engine.store_bytes), SUM(engine.verify_errors)
-
+static const struct sum aio_sums[] = {
+	AIO(workers),	    AIO(bounce_bytes), AIO(registered_bytes),
+	AIO(submit_calls),  AIO(reap_calls),   AIO(depth_ios),
+	AIO(submit_sizes),  AIO(reap_sizes),   AIO(retries),
+	AIO(bounced_bytes), AIO(io[0].bytes),  AIO(io[0].ios),
+	AIO(io[1].bytes),   AIO(io[1].ios),    FIELD(GREATEST, nvs_aio_stats, inflight_max)};
 static const struct sum measured[] = {
-	MOST(window_ns),       SUM(user_us),	  SUM(system_us),    SUM(data_us), SUM(updates_us),
-	SUM(context_switches), SUM(major_faults), SUM(minor_faults), SUM(bytes),   SUM(transfers),
-	SUM(evictions),	       SUM(pool_waits),	  AIO(aio),	     STEPS(steps)};
-static const struct sum opened[] = {ENGINE(engine), SUM(pool_peak),	 SUM(first_bytes),
-				    MOST(first_ns), SUM(verified_bytes), SUM(verify_errors)};
+	/* beside those of steps and aio */
+	MOST(window_ns), SUM(user_us),		SUM(system_us),	   SUM(data_us),
+	SUM(updates_us), SUM(context_switches), SUM(major_faults), SUM(minor_faults),
+	SUM(bytes),	 SUM(transfers),	SUM(evictions),	   SUM(pool_waits)};
+#define STEP_SUMS                                                                                  \
+	STEP(steps), STEP(skipped), STEP(sum), STEP(shorter_ns), STEP(updates_ns), STEP(tiles),    \
+		STEP(first.read_bytes), STEP(first.written_bytes), STEP(elements), STEP(groups),   \
+		STEP(threads), STEP(compared), STEP(peak_bytes), STEP(pool_rss_bytes),             \
+		STEP(own_bytes), STEP(host_bytes), STEP(store_bytes), LONGEST(layers),             \
+		FIELD(LEAST, step_figures, wall_min_ns), LONGEST(wall_max_ns),                     \
+		LONGEST(first.wall_ns)
+#define OPENED_SUMS                                                                                \
+	SUM(engine.pool.bytes), SUM(engine.pool.locked), SUM(engine.pool.huge), SUM(pool_peak),    \
+		SUM(engine.store_bytes), SUM(engine.verify_errors), SUM(verify_errors),            \
+		MOST(first_ns), SUM(first_bytes), SUM(verified_bytes),                             \
+		MOST(engine.pool.largest_free)
+static const struct sum step_sums[] = {STEP_SUMS}, opened[] = {OPENED_SUMS};
 
 static uint64_t merged(int how, uint64_t a, uint64_t b)
 {
@@ -59,8 +61,7 @@ static uint64_t merged(int how, uint64_t a, uint64_t b)
 	return (how == GREATEST) == (a > b) ? a : b;
 }
 
-static void merge_fields(struct bench_result *into, const struct bench_result *from,
-			 const struct sum *fields, size_t n)
+static void merge_fields(void *into, const void *from, const struct sum *fields, size_t n)
 {
 	for (const struct sum *field = fields; field < fields + n; field++) {
 		void *a = (char *)into + field->offset;
@@ -108,12 +109,16 @@ static void add_result(struct bench_result *into, const struct bench_result *fro
 		for (int kind = 0; kind < NVS_LATENCY_KINDS && into->measured; kind++)
 			nvs_latency_merge(&into->latency[d][kind], &from->latency[d][kind]);
 	}
-	if (from->measured && into->measured)
+	if (from->measured && into->measured) {
 		merge_fields(into, from, measured, COUNT_OF(measured));
-	else if (from->measured)
+		merge_fields(&into->steps, &from->steps, step_sums, COUNT_OF(step_sums));
+		merge_fields(&into->aio, &from->aio, aio_sums, COUNT_OF(aio_sums));
+	} else if (from->measured) {
 		memcpy((char *)into + ran_at, (const char *)from + ran_at, opened_at - ran_at);
+	}
 	if (from->opened && into->opened) {
 		merge_fields(into, from, opened, COUNT_OF(opened));
+		merge_fields(&into->engine.aio, &from->engine.aio, aio_sums, COUNT_OF(aio_sums));
 		into->engine.direct &= from->engine.direct;
 	} else if (from->opened) {
 		memcpy((char *)into + opened_at, (const char *)from + opened_at,

@@ -55,21 +55,27 @@ static const char *number_text(uint64_t number, char text[32])
 	return text;
 }
 
+/* A job that was not prepared has no configuration. */
+static uint64_t number_of(const struct bench_job *job, const char *key)
+{
+	return job->config ? setting_number(job->config, key) : 0;
+}
+
 /* Options given for all jobs; for a single job also resolved ones that fio's tools read. */
 static void put_global_options(struct json_writer *json, const struct bench_report *report,
 			       const struct report_group *group)
 {
 	const struct bench_job *job = group->job;
+	enum nvs_ioengine asked = job->config ? setting_ioengine(job->config) : NVS_IOENGINE_AUTO;
 	const struct {
 		const char *key, *text;
 	} resolved[] = {
 		{"rw", bench_rw_name(job->options.rw)},
 		/* That in use, or the one asked for if none was opened. */
-		{"ioengine", group->result.opened
-				     ? group->result.engine.aio.ioengine
-				     : nvs_ioengine_name(setting_ioengine(job->config))},
-		{"bs", NUMBER(setting_number(job->config, "aio.block_size"))},
-		{"iodepth", NUMBER(setting_number(job->config, "aio.queue_depth"))},
+		{"ioengine", group->result.opened ? group->result.engine.aio.ioengine
+						  : nvs_ioengine_name(asked)},
+		{"bs", NUMBER(number_of(job, "aio.block_size"))},
+		{"iodepth", NUMBER(number_of(job, "aio.queue_depth"))},
 		{"numjobs", NUMBER(group->njobs)},
 	};
 
@@ -297,7 +303,7 @@ static void put_distributions(struct json_writer *json, const struct report_grou
 			json_real(json, ">=2000", percent(all - below, all, 0.01));
 		json_close_object(json);
 	}
-	json_count(json, "latency_depth", setting_number(group->job->config, "aio.queue_depth"));
+	json_count(json, "latency_depth", number_of(group->job, "aio.queue_depth"));
 	json_count(json, "latency_target", 0);
 	json_real(json, "latency_percentile", 100);
 	json_count(json, "latency_window", 0);
@@ -404,7 +410,6 @@ static void put_own(struct json_writer *json, const struct report_group *group)
 	const struct replay_figures *replay = &result->replay;
 	const struct nvs_aio_stats *aio = result->measured ? &result->aio : &result->engine.aio;
 
-	/* A job that failed to parse has no configuration. */
 	if (group->job->config)
 		put_config(json, group->job);
 	if (!result->opened)
