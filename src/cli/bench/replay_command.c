@@ -2,7 +2,6 @@
 /*
  * `nvswap replay`: its options, and the plan of one job that they make.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -15,9 +15,10 @@
 #include "cli/compare/compare.h"
 #include "cli/options/report_options.h"
 
-#define WIDTH  78
-#define LABEL  15
-#define NUMBER 32
+#define WIDTH		    78
+#define LABEL		    15
+#define NUMBER		    32
+#define HALF_WIDTH(percent) half_width_text((percent), (char[NUMBER]){0})
 
 static void write_notes(const struct comparison *comparison, char notes[512])
 {
@@ -68,7 +69,6 @@ static const char *half_width_text(double percent, char text[NUMBER])
 static void put_value(FILE *file, const struct cell *cell, double scale)
 {
 	double value = cell->estimate.value * scale;
-	char text[NUMBER];
 
 	if (!(value > 0))
 		fprintf(file, " %9s%6s", "-", "");
@@ -77,13 +77,11 @@ static void put_value(FILE *file, const struct cell *cell, double scale)
 			value < 99999.95 ? " %9.1f%s"
 			: value < 1e9	 ? " %9.0f%s"
 					 : " %9.3g%s",
-			value, half_width_text(cell->half_width, text));
+			value, HALF_WIDTH(cell->half_width));
 }
 
 static void put_table(FILE *file, const struct comparison *comparison, unsigned side, unsigned job)
 {
-	char text[NUMBER];
-
 	fprintf(file, "\n%s\n%16s", comparison_job_name(comparison, job), "");
 	put_label(file, comparison->sides[0].label);
 	put_label(file, comparison->sides[side].label);
@@ -102,8 +100,7 @@ static void put_table(FILE *file, const struct comparison *comparison, unsigned 
 				fprintf(file, " %+6.*f%%", cell->change < 999.95, cell->change);
 			else
 				fprintf(file, "  x%.0e", cell->change / 100);
-			fprintf(file, "%s  %s", half_width_text(cell->change_half_width, text),
-				cell->verdict);
+			fprintf(file, "%s  %s", HALF_WIDTH(cell->change_half_width), cell->verdict);
 		}
 		fputc('\n', file);
 	}

@@ -55,35 +55,35 @@ static const char *number_text(uint64_t number, char text[32])
 	return text;
 }
 
-/* A job that was not prepared has no configuration. */
-static uint64_t number_of(const struct bench_job *job, const char *key)
-{
-	return job->config ? setting_number(job->config, key) : 0;
-}
-
-/* Options given for all jobs; for a single job also resolved ones that fio's tools read. */
+/*
+ * Options given for all jobs; for a single job, unless it was not prepared, also resolved ones that
+ * fio's tools read.
+ */
 static void put_global_options(struct json_writer *json, const struct bench_report *report,
 			       const struct report_group *group)
 {
-	const struct bench_job *job = group->job;
-	enum nvs_ioengine asked = job->config ? setting_ioengine(job->config) : NVS_IOENGINE_AUTO;
-	const struct {
-		const char *key, *text;
-	} resolved[] = {
-		{"rw", bench_rw_name(job->options.rw)},
-		/* That in use, or the one asked for if none was opened. */
-		{"ioengine", group->result.opened ? group->result.engine.aio.ioengine
-						  : nvs_ioengine_name(asked)},
-		{"bs", NUMBER(number_of(job, "aio.block_size"))},
-		{"iodepth", NUMBER(number_of(job, "aio.queue_depth"))},
-		{"numjobs", NUMBER(group->njobs)},
-	};
+	const struct nvs_config *config = group->job->config;
+	const struct options_given *given = &report->plan->given;
 
 	json_open_object(json, "global options");
-	put_given(json, &report->plan->given, &report->plan->run);
-	for (size_t i = 0; i < COUNT_OF(resolved) && group->njobs == report->plan->n; i++)
-		if (!bench_option_given(&report->plan->given, resolved[i].key))
-			json_text(json, resolved[i].key, resolved[i].text);
+	put_given(json, given, &report->plan->run);
+	if (config && group->njobs == report->plan->n) {
+		/* The engine in use, or the one asked for if none was opened. */
+		const char *engine = group->result.opened
+					     ? group->result.engine.aio.ioengine
+					     : nvs_ioengine_name(setting_ioengine(config));
+		const char *resolved[][2] = {
+			{"rw", bench_rw_name(group->job->options.rw)},
+			{"ioengine", engine},
+			{"bs", NUMBER(setting_number(config, "aio.block_size"))},
+			{"iodepth", NUMBER(setting_number(config, "aio.queue_depth"))},
+			{"numjobs", NUMBER(group->njobs)},
+		};
+
+		for (size_t i = 0; i < COUNT_OF(resolved); i++)
+			if (!bench_option_given(given, resolved[i][0]))
+				json_text(json, resolved[i][0], resolved[i][1]);
+	}
 	json_close_object(json);
 }
 
@@ -158,7 +158,7 @@ static void put_config(struct json_writer *json, const struct bench_job *job)
 		} else if (rest && *rest == '{') {
 			snprintf(end, sizeof(object) - strlen(object), "%s.", word);
 			json_open_object(json, word);
-			strsep(&rest, " ");
+			rest += strlen("{ ");
 		} else {
 			put_setting(json, job, object, word);
 		}
@@ -284,6 +284,7 @@ static void put_distributions(struct json_writer *json, const struct report_grou
 	const struct nvs_aio_stats *aio = &group->result.aio;
 	const struct nvs_latency *reads = &group->result.latency[NVS_READ][NVS_CLAT];
 	const struct nvs_latency *writes = &group->result.latency[NVS_WRITE][NVS_CLAT];
+	const struct nvs_config *config = group->job->config;
 	uint64_t all = reads->count + writes->count, below = 0;
 
 	put_depths(json, "iodepth_level", false, aio->depth_ios);
@@ -303,7 +304,7 @@ static void put_distributions(struct json_writer *json, const struct report_grou
 			json_real(json, ">=2000", percent(all - below, all, 0.01));
 		json_close_object(json);
 	}
-	json_count(json, "latency_depth", number_of(group->job, "aio.queue_depth"));
+	json_count(json, "latency_depth", config ? setting_number(config, "aio.queue_depth") : 0);
 	json_count(json, "latency_target", 0);
 	json_real(json, "latency_percentile", 100);
 	json_count(json, "latency_window", 0);
