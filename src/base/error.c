@@ -110,7 +110,8 @@ const char *size_text(uint64_t nbytes, char buffer[32])
 		unit++;
 	}
 	if (value == (double)(uint64_t)value)
-		snprintf(buffer, 32, "%llu %s", (unsigned long long)value, units[unit]);
+		snprintf(buffer, 32, "%llu %s", (unsigned long long)value,
+			 nbytes == 1 ? "byte" : units[unit]);
 	else
 		snprintf(buffer, 32, "%.2f %s", value, units[unit]);
 	return buffer;

@@ -28,8 +28,9 @@ void say_log(void *arg, enum nvs_log_level level, const char *text);
 
 /*
  * Where a command writes its results: a file, or standard output for NULL. Opening does not
- * truncate the file, so a run that fails keeps the results of an earlier one. output_close reports
- * it and returns STATUS_FAILED if not everything was written.
+ * truncate the file, so a run that fails keeps the results of an earlier one. No link that another
+ * user could have planted is followed to it. output_close reports it and returns STATUS_FAILED if
+ * not everything was written.
  */
 struct output {
 	const char *path;

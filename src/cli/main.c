@@ -25,41 +25,41 @@ static const struct subcommand {
 	{"store", cmd_store, "look at stores, verify, repair and remove them"},
 };
 
-#define NSUBCOMMANDS (COUNT_OF(subcommands))
-
 static void print_help(FILE *file)
 {
 	fputs("usage: nvswap COMMAND [OPTION]...\n\n"
 	      "Swaps the tensors of a model between a pinned pool in host memory and NVMe.\n\n",
 	      file);
-	for (size_t i = 0; i < NSUBCOMMANDS; i++)
+	for (size_t i = 0; i < COUNT_OF(subcommands); i++)
 		fprintf(file, "  %-10s  %s\n", subcommands[i].name, subcommands[i].help);
 	fputs("\n  --version   the version\n  --help      this text\n\n"
 	      "nvswap COMMAND --help lists the options of a command.\n",
 	      file);
 }
 
-static int print_version(void)
+static int answer(const char *question)
 {
+	const char *names[COUNT_OF(subcommands) + 2] = {"--version", "--help"}, *nearest;
+	bool version = !strcmp(question, "--version") || !strcmp(question, "-V");
 	struct output output;
 
-	if (output_open(&output, NULL))
-		return STATUS_FAILED;
-	fprintf(output.file, "nvswap %s\n", nvs_version());
-	return output_close(&output);
-}
-
-static int unknown(const char *text)
-{
-	const char *names[NSUBCOMMANDS + 2] = {"--version", "--help"}, *nearest;
-
-	for (size_t i = 0; i < NSUBCOMMANDS; i++)
+	if (version || !strcmp(question, "--help") || !strcmp(question, "-h") ||
+	    !strcmp(question, "help")) {
+		if (output_open(&output, NULL))
+			return STATUS_FAILED;
+		if (version)
+			fprintf(output.file, "nvswap %s\n", nvs_version());
+		else
+			print_help(output.file);
+		return output_close(&output);
+	}
+	for (size_t i = 0; i < COUNT_OF(subcommands); i++)
 		names[i + 2] = subcommands[i].name;
-	nearest = nearest_name(text, names, NSUBCOMMANDS + 2);
+	nearest = nearest_name(question, names, COUNT_OF(subcommands) + 2);
 	if (nearest)
-		say("%s is not a command; did you mean %s?", text, nearest);
+		say("%s is not a command; did you mean %s?", question, nearest);
 	else
-		say("%s is not a command; see nvswap --help", text);
+		say("%s is not a command; see nvswap --help", question);
 	return STATUS_USAGE;
 }
 
@@ -82,8 +82,6 @@ static bool keep_standard_files(void)
 
 int main(int argc, char **argv)
 {
-	struct output output;
-
 	if (!keep_standard_files()) {
 		say("can't open /dev/null for a closed standard file: %s", nvs_strerror(-errno));
 		return STATUS_FAILED;
@@ -92,16 +90,8 @@ int main(int argc, char **argv)
 		print_help(stderr);
 		return STATUS_USAGE;
 	}
-	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V"))
-		return print_version();
-	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
-		if (output_open(&output, NULL))
-			return STATUS_FAILED;
-		print_help(output.file);
-		return output_close(&output);
-	}
-	for (size_t i = 0; i < NSUBCOMMANDS; i++)
+	for (size_t i = 0; i < COUNT_OF(subcommands); i++)
 		if (!strcmp(argv[1], subcommands[i].name))
 			return subcommands[i].run(argc - 1, argv + 1);
-	return unknown(argv[1]);
+	return answer(argv[1]);
 }

@@ -6,15 +6,22 @@
 #include "commands.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <linux/magic.h>
+
 #include "base/text.h"
-#include "cli/result_file.h"
 #include "progress.h"
+
+#define DIRECTORY  (O_PATH | O_DIRECTORY | O_CLOEXEC)
+#define DESCRIPTOR "/proc/self/fd/"
 
 void say(const char *format, ...)
 {
@@ -35,17 +42,64 @@ void say_log(void *arg, enum nvs_log_level level, const char *text)
 		say("%s: %s", level == NVS_LOG_ERROR ? "error" : "warning", text);
 }
 
-static FILE *open_file(const char *path)
+/* Whether nobody but root and the caller can have made or replaced this link in the directory. */
+static bool is_trusted(int directory, const char *name)
 {
-	int fd = result_open(path);
-	FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+	struct stat link, in;
 
-	if (file)
-		return file;
-	say("can't write the output to %s: %s", path, result_strerror(fd < 0 ? fd : -errno));
-	if (fd >= 0)
-		close(fd);
-	return NULL;
+	return !fstatat(directory, name, &link, AT_SYMLINK_NOFOLLOW) && !fstat(directory, &in) &&
+	       (link.st_uid == 0 || link.st_uid == geteuid()) &&
+	       (in.st_uid == 0 || in.st_uid == geteuid()) &&
+	       (!(in.st_mode & (S_IWGRP | S_IWOTH)) || in.st_mode & S_ISVTX);
+}
+
+/*
+ * Opens a file for writing without truncating it, and follows no link to it that another user could
+ * have planted: -ELOOP. The directories of the path are opened one by one, because O_NOFOLLOW is
+ * about the last part alone; each relative to the one before, so that renaming changes nothing.
+ */
+static int open_result(const char *path)
+{
+	int directory = open(*path == '/' ? "/" : ".", DIRECTORY), rc = -errno, next;
+	char name[NAME_MAX + 1], target[PATH_MAX];
+	int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+	struct statfs fs;
+
+	for (size_t length; directory >= 0; path += length) {
+		path += strspn(path, "/");
+		length = strcspn(path, "/");
+		if (length > NAME_MAX) {
+			close(directory);
+			return -ENAMETOOLONG;
+		}
+		memcpy(name, path, length);
+		name[length] = '\0';
+		if (!path[length])
+			break;
+		next = openat(directory, name, DIRECTORY | O_NOFOLLOW);
+		rc = -errno;
+		/* O_DIRECTORY makes a link ENOTDIR. */
+		if (next < 0 && readlinkat(directory, name, target, sizeof(target)) >= 0) {
+			rc = -ELOOP;
+			if (is_trusted(directory, name)) {
+				next = openat(directory, name, DIRECTORY);
+				rc = -errno;
+			}
+		}
+		close(directory);
+		directory = next;
+	}
+	if (directory < 0)
+		return rc;
+	/* What lies in /proc is the kernel's own link, and /dev/stdout is root's link to one. */
+	if ((!fstatfs(directory, &fs) && fs.f_type == PROC_SUPER_MAGIC) ||
+	    (readlinkat(directory, name, target, sizeof(target)) > (int)strlen(DESCRIPTOR) &&
+	     !memcmp(target, DESCRIPTOR, strlen(DESCRIPTOR)) && is_trusted(directory, name)))
+		flags &= ~O_NOFOLLOW;
+	next = openat(directory, name, flags, 0666);
+	rc = next < 0 ? -errno : next;
+	close(directory);
+	return rc;
 }
 
 int output_open(struct output *output, const char *path)
@@ -53,10 +107,18 @@ int output_open(struct output *output, const char *path)
 	/* Longer than most outputs: they are written when closing, which can report why it fails.
 	 */
 	static char buffer[64 << 10];
+	int fd = path ? open_result(path) : -1;
 
-	*output = (struct output){.path = path, .file = path ? open_file(path) : stdout};
-	if (!output->file)
+	*output = (struct output){.path = path, .file = path ? NULL : stdout};
+	if (fd >= 0)
+		output->file = fdopen(fd, "w");
+	if (!output->file) {
+		say("can't write the output to %s: %s", path,
+		    fd == -ELOOP ? "it is, or lies behind, a symbolic link, which is not followed; "
+				   "name the file itself"
+				 : nvs_strerror(fd < 0 ? fd : -errno));
 		return STATUS_FAILED;
+	}
 	setvbuf(output->file, buffer, _IOFBF, sizeof(buffer));
 	return 0;
 }
@@ -96,39 +158,23 @@ int output_close(struct output *output)
 	return STATUS_FAILED;
 }
 
-/* The path, with ./ before a dash and `suffix` behind it, as one word of a shell. */
-static void put_word(FILE *file, const char *path, size_t length, const char *suffix)
-{
-	static const char *const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-					 "0123456789_./:,+%@=-";
-	const char *quote = strspn(path, plain) < length ? "'" : "";
-
-	fprintf(file, "%s%s", quote, *path == '-' ? "./" : "");
-	for (size_t i = 0; i < length; i++)
-		if (path[i] == '\'')
-			fputs("'\\''", file);
-		else
-			fputc(path[i], file);
-	fprintf(file, "%s%s", suffix, quote);
-}
-
 void say_page(const char *path)
 {
-	size_t length = path ? strlen(path) : 0, nbytes;
-	char *text = NULL;
-	FILE *file;
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				    "0123456789_./:,+%@=-";
+	char stem[4 * PATH_MAX + 3] = "", *end = stem; /* the path without .json, for a shell */
+	const char *quote, *suffix;
 	struct stat st;
 
 	if (!path || stat(path, &st) || !S_ISREG(st.st_mode))
 		return;
-	file = open_memstream(&text, &nbytes);
-	if (!file)
-		return;
-	fputs("python3 -m nvswap.report ", file);
-	put_word(file, path, length, "");
-	fputs(" -o ", file);
-	put_word(file, path, length - (text_ends_with(path, ".json") ? 5 : 0), ".html");
-	if (!fclose(file))
-		say("for a page of these results: %s", text);
-	free(text);
+	quote = path[strspn(path, plain)] ? "'" : "";
+	suffix = path + strlen(path) - (text_ends_with(path, ".json") ? 5 : 0);
+	if (*path == '-')
+		end = stpcpy(end, "./");
+	for (const char *c = path; c < suffix; c++)
+		end = *c == '\'' ? stpcpy(end, "'\\''") : stpncpy(end, c, 1);
+	*end = '\0';
+	say("for a page of these results: python3 -m nvswap.report %s%s%s%s -o %s%s.html%s", quote,
+	    stem, suffix, quote, quote, stem, quote);
 }

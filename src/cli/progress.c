@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/numbers.h"
 
 #define BAR_MIN		5
 #define BAR_MAX		30
@@ -18,12 +19,9 @@
 #define COLUMNS_UNKNOWN 80
 #define LINE_MAX_BYTES	256
 
-static struct {
-	const char *phase;
-	uint64_t total, started_ns, drawn_ns;
-	bool active;
-} phase_here;
-static struct progress *stored_in;
+static struct progress progress_here, *stored_in = &progress_here;
+static bool draws_here;
+static uint64_t drawn_ns;
 static atomic_bool on_line_here;
 static atomic_bool *on_line = &on_line_here;
 
@@ -42,7 +40,7 @@ void progress_store_in(struct progress *progress)
 	stored_in = progress;
 }
 
-static void store_begin(const char *phase, uint64_t total)
+void progress_begin(const char *phase, uint64_t total)
 {
 	atomic_store(&stored_in->phase, NULL);
 	atomic_store(&stored_in->since_ns, clock_ns());
@@ -50,60 +48,50 @@ static void store_begin(const char *phase, uint64_t total)
 	atomic_store(&stored_in->done, 0);
 	atomic_store(&stored_in->bytes, 0);
 	atomic_store(&stored_in->phase, phase);
+	draws_here = stored_in == &progress_here && isatty(STDERR_FILENO) == 1;
+	drawn_ns = 0;
 }
 
-void progress_begin(const char *phase, uint64_t total)
+struct progress_now progress_read(const struct progress *progress)
 {
-	if (stored_in) {
-		store_begin(phase, total);
-		return;
-	}
-	phase_here.active = isatty(STDERR_FILENO) == 1;
-	phase_here.phase = phase;
-	phase_here.total = total;
-	phase_here.started_ns = clock_ns();
-	phase_here.drawn_ns = 0;
-}
+	uint64_t total = atomic_load(&progress->total), done = atomic_load(&progress->done);
+	uint64_t since = atomic_load(&progress->since_ns), clock = clock_ns();
+	double seconds = since && clock > since ? (double)(clock - since) / 1e9 : 0;
+	struct progress_now now = {.phase = atomic_load(&progress->phase), .seconds_left = -1};
 
-/* Asked for at each draw, since the user may resize the terminal. The last column stays empty:
- * some terminals wrap when it is written. */
-static size_t line_columns(void)
-{
-	struct winsize size;
-	size_t columns = COLUMNS_UNKNOWN;
-
-	if (!ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col)
-		columns = size.ws_col;
-	return columns < LINE_MAX_BYTES ? columns - 1 : LINE_MAX_BYTES - 1;
-}
-
-/* What stands behind the bar; rates that don't fit are left out from the end. */
-static void describe(char *text, size_t columns, double share, const char *rates,
-		     double seconds_left)
-{
-	size_t shown = strlen(rates);
-	char left[32] = "";
-
-	if (seconds_left >= 0)
-		snprintf(left, sizeof(left), ", %.0f s left", seconds_left);
-	while (snprintf(text, LINE_MAX_BYTES, " %3.0f %%%s%.*s%s", share * 100, shown ? "  " : "",
-			(int)shown, rates, left) > (int)columns &&
-	       shown)
-		do
-			shown--;
-		while (shown && rates[shown] != ',');
+	now.share = total && done < total ? (double)done / (double)total : 1;
+	if (now.share > 0.01)
+		now.seconds_left = seconds / now.share * (1 - now.share);
+	if (seconds > 0)
+		now.bytes_per_s = (double)atomic_load(&progress->bytes) / seconds;
+	return now;
 }
 
 void progress_draw(const char *phase, double share, const char *rates, double seconds_left)
 {
 	static const char filled[] = "##############################";
 	static const char empty[] = "..............................";
-	size_t columns = line_columns(), named = strlen(phase);
-	char behind[LINE_MAX_BYTES], line[3 * LINE_MAX_BYTES], bar[2 * BAR_MAX + 4] = "";
+	char left[32] = "", behind[LINE_MAX_BYTES], line[3 * LINE_MAX_BYTES],
+	     bar[2 * BAR_MAX + 4] = "";
+	size_t columns = COLUMNS_UNKNOWN, named = strlen(phase), shown = strlen(rates);
+	struct winsize size;
 	int width, done;
 
-	named = named < columns ? named : columns;
-	describe(behind, columns - named, share, rates, seconds_left);
+	/* Asked for at each draw, since the user may resize the terminal. The last column stays
+	 * empty: some terminals wrap when it is written. */
+	if (!ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col)
+		columns = size.ws_col;
+	columns = min_u64(columns, LINE_MAX_BYTES) - 1;
+	named = min_u64(named, columns);
+	if (seconds_left >= 0)
+		snprintf(left, sizeof(left), ", %.0f s left", seconds_left);
+	/* Rates that don't fit are left out from the end. */
+	while (snprintf(behind, sizeof(behind), " %3.0f %%%s%.*s%s", share * 100, shown ? "  " : "",
+			(int)shown, rates, left) > (int)(columns - named) &&
+	       shown)
+		do
+			shown--;
+		while (shown && rates[shown] != ',');
 	width = (int)columns - (int)(named + strlen(behind) + strlen(" []"));
 	width = width < BAR_MAX ? width : BAR_MAX;
 	done = (int)(share * width);
@@ -117,38 +105,23 @@ void progress_draw(const char *phase, double share, const char *rates, double se
 
 void progress_update(uint64_t done, uint64_t bytes)
 {
-	uint64_t now;
-	double share, seconds;
+	struct progress_now now;
 	char rates[32];
 
-	if (stored_in) {
-		atomic_store(&stored_in->bytes, bytes);
-		atomic_store(&stored_in->done, done);
+	atomic_store(&stored_in->bytes, bytes);
+	atomic_store(&stored_in->done, done);
+	if (!draws_here || clock_ns() - drawn_ns < INTERVAL_NS)
 		return;
-	}
-	if (!phase_here.active)
-		return;
-	now = clock_ns();
-	if (now - phase_here.drawn_ns < INTERVAL_NS)
-		return;
-	phase_here.drawn_ns = now;
-	share = phase_here.total && done < phase_here.total
-			? (double)done / (double)phase_here.total
-			: 1;
-	seconds = (double)(now - phase_here.started_ns) / 1e9;
-	snprintf(rates, sizeof(rates), "%.2f GB/s",
-		 seconds > 0 ? (double)bytes / seconds / 1e9 : 0);
-	progress_draw(phase_here.phase, share, rates,
-		      share > 0.01 ? seconds / share * (1 - share) : -1);
+	drawn_ns = clock_ns();
+	now = progress_read(stored_in);
+	snprintf(rates, sizeof(rates), "%.2f GB/s", now.bytes_per_s / 1e9);
+	progress_draw(now.phase, now.share, rates, now.seconds_left);
 }
 
 void progress_end(void)
 {
-	if (stored_in) {
-		atomic_store(&stored_in->phase, NULL);
-		return;
-	}
-	fputs(progress_erase(), stderr);
-	fflush(stderr);
-	phase_here.active = false;
+	atomic_store(&stored_in->phase, NULL);
+	draws_here = false;
+	if (stored_in == &progress_here)
+		fputs(progress_erase(), stderr);
 }

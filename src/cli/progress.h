@@ -27,9 +27,17 @@ void progress_store_in(struct progress *progress);
 /* Processes that share a terminal note in *on_line whether the line is drawn. NULL: this process
  * alone. */
 void progress_share(atomic_bool *on_line);
+
+/* Of one moment, more or less: it may be read while it is updated. */
+struct progress_now {
+	const char *phase; /* NULL: between phases */
+	double share, bytes_per_s;
+	double seconds_left; /* below 0: unknown */
+};
+struct progress_now progress_read(const struct progress *progress);
 /*
- * Draws the line: `share` from 0 to 1; `rates` separated by commas, the last ones left out where
- * the terminal is narrow; the time left, below 0 if unknown.
+ * Draws the line. `rates` are separated by commas; the last are left out where the terminal is
+ * narrow.
  */
 void progress_draw(const char *phase, double share, const char *rates, double seconds_left);
 /* The escape sequence that erases the line if it is drawn, else "". Any thread. */

@@ -27,7 +27,7 @@ paste -sd '|' "$T/six" >"$T/line"
 result demo_ends_in_six_lines $? "$(cat "$T/out")"
 grep -qE "148 tensors: [0-9.]+ [GM]iB read" "$T/line" &&
 	grep -qE "Speed +[0-9.]+[kMG]B/s read and [0-9.]+[kMG]B/s written" "$T/line" &&
-	grep -qE "Verified +949.4 MiB compared, every byte equal" "$T/line" &&
+	grep -qE "Verified +949.40 MiB compared, every byte equal" "$T/line" &&
 	grep -qE "Drive +[0-9.]+[kMG]B/s read, then .* nvswap had [1-9][0-9]* % of that" "$T/line"
 result demo_has_its_figures $? "$(cat "$T/six")"
 # Paths do not count: they are the test's.

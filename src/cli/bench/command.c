@@ -1,46 +1,206 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `nvswap bench`, from the command line to the exit status: plan (jobs.c), prepare (prepare.c), run
- * (stage.c) and report (report.h).
+ * `nvswap bench`, from the command line to the exit status. Options override the configuration, and
+ * the configuration the defaults; the jobs' processes inherit the result by fork.
  */
 #include <errno.h>
-#include <stdlib.h>
+#include <sys/stat.h>
 
+#include "base/error.h"
 #include "base/numbers.h"
-#include "cli/bench/forecast.h"
-#include "cli/bench/prepare.h"
 #include "cli/bench/run.h"
-#include "cli/bench/stage.h"
 #include "cli/commands.h"
+#include "cli/modes/pool.h"
+#include "cli/replay/replay.h"
 #include "cli/report/report.h"
+#include "cli/settings.h"
+
+/* ---- A job ---- */
+
+/* The configuration of modes with an optimizer, without --config. */
+static const char optimizer_defaults[] =
+	"{\"bf16\": {\"enabled\": true},"
+	" \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}},"
+	" \"zero_optimization\": {\"offload_optimizer\": {\"device\": \"none\","
+	"  \"pipeline_read\": true, \"pipeline_write\": true, \"fast_init\": true}}}";
+
+static int load_model(const struct bench_options *options, const struct options_given *given,
+		      struct model *model, struct nvs_error *error)
+{
+	uint64_t tensor_size = bench_option_given(given, "tensor-size") ? options->tensor_size
+									: pool_tensor_size(options);
+	int rc = options->model ? model_load(model, options->model, error)
+				: model_make(model, tensor_size, options->tensors, options->size,
+					     error);
+
+	if (rc)
+		return rc;
+	if (bench_option_given(given, "scale"))
+		return model_scale(model, options->scale);
+	if (options->model && options->size)
+		model_limit(model, options->size);
+	return 0;
+}
+
+static int load_config(const struct bench_options *options, const struct options_given *given,
+		       struct nvs_config *config, struct nvs_error *error)
+{
+	bool resident = bench_option_given(given, "max-in-cpu");
+	const struct {
+		bool given;
+		const char *key;
+		uint64_t number;
+	} settings[] = {
+		{options->bs, "aio.block_size", options->bs},
+		{options->iodepth, "aio.queue_depth", options->iodepth},
+		{options->thread_count, "aio.thread_count", options->thread_count},
+		{options->threads, "nvswap.optimizer_threads", options->threads},
+		{bench_option_given(given, "ioengine"), "nvswap.ioengine", options->ioengine},
+		{resident && options->rw == RW_STEP, "nvswap.optimizer_max_in_cpu",
+		 options->max_in_cpu},
+		{resident && options->rw == RW_PARAMS, "offload_param.max_in_cpu",
+		 options->max_in_cpu},
+	};
+	struct nvs_error unused = {.size = sizeof(unused)};
+	struct model model;
+	uint64_t rank = options->rank;
+	int rc;
+
+	nvs_config_set_log(config, say_log, NULL);
+	rc = nvs_config_set_number(config, "nvswap.strict", true, error);
+	if (!rc && options->config) {
+		/* A model parses as a configuration that has none of nvswap's blocks, so it would
+		 * be taken for empty settings. */
+		if (!model_load(&model, options->config, &unused)) {
+			model_free(&model);
+			return error_set(error, -EINVAL,
+					 "--config %s: this is a model, give it to --model",
+					 options->config);
+		}
+		rc = nvs_config_load(config, options->config, error);
+		if (!rc)
+			rc = nvs_config_read_rank(config, error);
+	} else if (!rc && options->rw == RW_STEP) {
+		rc = nvs_config_parse(config, optimizer_defaults, sizeof(optimizer_defaults) - 1,
+				      "the defaults of an optimizer", error);
+	}
+	for (size_t i = 0; i < COUNT_OF(settings) && !rc; i++)
+		if (settings[i].given)
+			rc = nvs_config_set_number(config, settings[i].key, settings[i].number,
+						   error);
+	if (rc)
+		return rc;
+	/* Ranks that were not given are counted from 0 within a stage. */
+	if (!bench_option_given(given, "rank"))
+		rank += setting_number(config, "nvswap.rank");
+	rc = nvs_config_set_number(config, "nvswap.rank", rank, error);
+	if (rc || !setting_number(config, "nvswap.keep"))
+		return rc;
+	/* A benchmark must never overwrite a kept store. */
+	say_log(NULL, NVS_LOG_WARNING,
+		"\"keep\" is ignored: bench neither keeps a store nor uses a kept one");
+	return nvs_config_set_number(config, "nvswap.keep", false, error);
+}
+
+/*
+ * The configuration block with the paths: that of the mode, or parameters before optimizer. Paths
+ * given as an option create the block.
+ */
+static int choose_block(const struct bench_options *options, struct nvs_config *config,
+			enum nvs_block *block, struct nvs_error *error)
+{
+	bool optimizer = options->rw == RW_STEP ||
+			 (options->rw != RW_PARAMS &&
+			  setting_device(config, NVS_OFFLOAD_PARAM) == NVS_DEVICE_NONE &&
+			  setting_device(config, NVS_OFFLOAD_OPTIMIZER) != NVS_DEVICE_NONE);
+
+	*block = optimizer ? NVS_OFFLOAD_OPTIMIZER : NVS_OFFLOAD_PARAM;
+	if (options->nvme_path.n)
+		return nvs_config_set_paths(config, *block, options->nvme_path.items,
+					    options->nvme_path.n, error);
+	if (setting_device(config, *block) != NVS_DEVICE_NONE)
+		return 0;
+	if (is_block_mode(options->rw))
+		return error_set(error, -EDESTADDRREQ,
+				 "there is no place for the file: give --directory DIR");
+	return error_set(error, -EDESTADDRREQ,
+			 "there is no place to swap to: give --nvme-path DIR, or --config FILE "
+			 "with an %s block whose \"device\" is \"nvme\" or \"cpu\"",
+			 options->rw == RW_STEP	    ? "offload_optimizer"
+			 : options->rw == RW_PARAMS ? "offload_param"
+						    : "offload_param or offload_optimizer");
+}
+
+/* Fills in job->config, block and model; -EDESTADDRREQ if no path is given. */
+static int prepare_job(struct bench_job *job, struct nvs_error *error)
+{
+	const struct bench_options *options = &job->options;
+	const char *place, *mode = bench_rw_name(options->rw);
+	struct stat st;
+	int rc;
+
+	rc = nvs_config_open(&job->config, error);
+	if (rc)
+		return rc;
+	rc = load_config(options, &job->given, job->config, error);
+	if (!rc)
+		rc = choose_block(options, job->config, &job->block, error);
+	if (rc)
+		return rc;
+	if (is_block_mode(options->rw)) {
+		place = nvs_config_get_path(job->config, job->block, 0);
+		if (!place || setting_path_count(job->config, job->block) != 1)
+			return error_set(error, -EINVAL,
+					 "rw=%s measures one drive: give one directory as "
+					 "--nvme-path",
+					 mode);
+		if (!stat(place, &st) && S_ISBLK(st.st_mode))
+			return error_set(error, -ENOTDIR,
+					 "%s is a block device, and rw=%s needs a directory for "
+					 "its file",
+					 place, mode);
+		return 0;
+	}
+	rc = options->rw == RW_REPLAY ? replay_load(job, error)
+				      : load_model(options, &job->given, &job->model, error);
+	if (!rc)
+		rc = pool_choose(options, &job->model, job->config, job->block, error);
+	return rc || !job->accesses ? rc : replay_check_pool(job, error);
+}
+
+/* ---- A plan ---- */
 
 struct bench {
 	struct bench_plan plan;
-	unsigned nprepared; /* jobs */
-	const struct bench_result *results[JOBS_MAX];
+	const struct bench_result *results[JOBS_MAX]; /* NULL: no memory for any */
 	struct disk_watch disks;
 	struct output output;
+	bool prepared;
 	bool written; /* this run's output has begun */
 	int failed;   /* STATUS_FAILED if the report could not be written */
 };
 
-/* In fio's order. */
+/* Writes the report, or the forecast of a dry run, in the formats that were asked for. */
 static void write_report(struct bench *bench, const struct bench_report *report)
 {
-	static const struct {
-		unsigned formats;
-		int (*write)(FILE *file, const struct bench_report *report);
-	} forms[] = {{FORMATS_JSON, report_json}, {1u << FORMAT_NORMAL, report_text}};
+	unsigned formats = bench->plan.run.formats;
+	FILE *file = bench->output.file;
 
 	if (!bench->written && output_begin(&bench->output))
 		bench->failed = STATUS_FAILED;
 	bench->written = true;
-	for (unsigned i = 0; i < COUNT_OF(forms) && !bench->failed; i++)
-		if (bench->plan.run.formats & forms[i].formats &&
-		    forms[i].write(bench->output.file, report)) {
-			say("out of memory for the report");
-			bench->failed = STATUS_FAILED;
-		}
+	if (bench->failed)
+		return;
+	if (!report && formats & FORMATS_JSON)
+		forecast_json(file, &bench->plan);
+	if (!report && formats & 1u << FORMAT_NORMAL)
+		forecast_text(file, &bench->plan);
+	/* In fio's order. */
+	if (report && ((formats & FORMATS_JSON && report_json(file, report)) ||
+		       (formats & 1u << FORMAT_NORMAL && report_text(file, report)))) {
+		say("out of memory for the report");
+		bench->failed = STATUS_FAILED;
+	}
 }
 
 static void write_status(void *arg, const struct bench_result *const *results)
@@ -52,127 +212,72 @@ static void write_status(void *arg, const struct bench_result *const *results)
 	fflush(bench->output.file);
 }
 
-/* A plan is run as a whole or not at all. */
-static int refuse_plan(struct bench *bench, unsigned at, int rc, const struct nvs_error *error)
+/*
+ * A plan is run as a whole or not at all. A full drive is found before anything is made, filled or
+ * pinned.
+ */
+static int prepare_plan(struct bench *bench)
 {
-	static struct bench_result failed,
-		others = {.error = {.size = sizeof(others.error),
-				    .code = -ECANCELED,
-				    .text = "not run: another job could not begin"}};
+	static struct bench_result failed = {.error = {.size = sizeof(failed.error)}},
+				   others = {.error = {.size = sizeof(others.error)}};
+	struct nvs_error *error = &failed.error;
+	unsigned n = bench->plan.n, at = 0;
+	int rc = 0;
 
-	failed.error = *error;
-	failed.error.code = rc;
-	if (!*failed.error.text)
-		snprintf(failed.error.text, sizeof(failed.error.text), "%s", nvs_strerror(rc));
-	for (unsigned i = 0; i < bench->plan.n; i++)
+	for (; at < n && !rc; at += !rc)
+		rc = prepare_job(&bench->plan.jobs[at], error);
+	bench->prepared = !rc;
+	if (!rc)
+		rc = forecast_space(&bench->plan, &at, error);
+	if (!rc)
+		return 0;
+	if (!*error->text)
+		error_set(error, rc, "%s", nvs_strerror(rc));
+	error->code = rc;
+	error_set(&others.error, -ECANCELED, "not run: another job could not begin");
+	for (unsigned i = 0; i < n; i++)
 		bench->results[i] = i == at ? &failed : &others;
-	say_of_job(&bench->plan, at, failed.error.text);
+	say_of_job(&bench->plan, at, error->text);
 	return rc == -EDESTADDRREQ ? STATUS_USAGE : STATUS_FAILED;
-}
-
-static int prepare(struct bench *bench)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-
-	for (unsigned i = 0; i < bench->plan.n; i++) {
-		int rc = bench_prepare(&bench->plan.jobs[i], &error);
-
-		bench->nprepared++;
-		if (rc)
-			return refuse_plan(bench, i, rc, &error);
-	}
-	return 0;
-}
-
-/* A full drive is found before anything is made, filled or pinned. */
-static int check_space(struct bench *bench)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	unsigned at;
-	int rc = forecast_space(&bench->plan, &at, &error);
-
-	return rc ? refuse_plan(bench, at, rc, &error) : 0;
-}
-
-static bool anything_measured(const struct bench *bench)
-{
-	for (unsigned i = 0; i < bench->plan.n; i++)
-		if (bench->results[i]->measured)
-			return true;
-	return false;
-}
-
-/* Without results, text would only replace the report of an earlier run. */
-static bool is_worth_a_report(const struct bench *bench)
-{
-	return bench->plan.run.formats & FORMATS_JSON || anything_measured(bench);
-}
-
-static int run_prepared(struct bench *bench)
-{
-	struct bench_report report = {
-		.plan = &bench->plan, .results = bench->results, .disks = &bench->disks};
-	struct stages *stages;
-	int status;
-
-	disks_begin(&bench->disks, &bench->plan);
-	status = stages_run(&stages, &bench->plan, bench->results, write_status, bench);
-	disks_end(&bench->disks);
-	if (bench->results[0] && is_worth_a_report(bench))
-		write_report(bench, &report);
-	stages_free(stages);
-	return status;
-}
-
-static void write_forecast(struct bench *bench)
-{
-	if (output_begin(&bench->output)) {
-		bench->failed = STATUS_FAILED;
-		return;
-	}
-	if (bench->plan.run.formats & FORMATS_JSON)
-		forecast_json(bench->output.file, &bench->plan);
-	if (bench->plan.run.formats & 1u << FORMAT_NORMAL)
-		forecast_text(bench->output.file, &bench->plan);
-}
-
-static int run(struct bench *bench)
-{
-	struct bench_report report = {.plan = &bench->plan, .results = bench->results};
-	bool dry_run = bench->plan.run.dry_run;
-	int status = prepare(bench);
-
-	if (!status) {
-		status = check_space(bench);
-		if (dry_run)
-			write_forecast(bench);
-		else if (!status)
-			return run_prepared(bench);
-	}
-	if (status && !dry_run && status != STATUS_USAGE && is_worth_a_report(bench))
-		write_report(bench, &report);
-	return status;
 }
 
 int bench_run_plan(struct bench_plan *plan)
 {
 	static struct bench bench;
+	struct bench_report report = {.plan = &bench.plan, .results = bench.results};
+	bool json = plan->run.formats & FORMATS_JSON, dry_run = plan->run.dry_run, worth = json;
 	int status;
 
 	bench.plan = *plan;
-	if (output_open(&bench.output, bench.plan.run.output)) {
-		jobs_free(&bench.plan);
+	if (output_open(&bench.output, plan->run.output)) {
+		jobs_free(plan);
 		return STATUS_FAILED;
 	}
-	status = run(&bench);
+	status = prepare_plan(&bench);
+	if (dry_run && bench.prepared) {
+		write_report(&bench, NULL);
+	} else if (!status) {
+		disks_begin(&bench.disks, &bench.plan);
+		status = stages_run(&bench.plan, bench.results, write_status, &bench);
+		disks_end(&bench.disks);
+		report.disks = &bench.disks;
+	}
+	/* Without results, text would only replace the report of an earlier run. */
+	for (unsigned i = 0; i < plan->n && bench.results[i]; i++)
+		worth |= bench.results[i]->measured;
+	if (worth && bench.results[0] && !dry_run && status != STATUS_USAGE)
+		write_report(&bench, &report);
 	if (!status)
 		status = bench.failed;
 	if (output_close(&bench.output) && !status)
 		status = STATUS_FAILED;
-	if (!status && !bench.plan.run.dry_run && bench.plan.run.formats & FORMATS_JSON)
-		say_page(bench.plan.run.output);
-	for (unsigned i = 0; i < bench.nprepared; i++)
-		bench_release(&bench.plan.jobs[i]);
+	if (!status && !dry_run && json)
+		say_page(plan->run.output);
+	for (unsigned i = 0; i < plan->n; i++) {
+		nvs_config_close(bench.plan.jobs[i].config);
+		model_free(&bench.plan.jobs[i].model);
+		replay_release(&bench.plan.jobs[i]);
+	}
 	jobs_free(&bench.plan);
 	return status;
 }

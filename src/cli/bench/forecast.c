@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/bench/forecast.h"
-
+/*
+ * What the jobs of a plan need, before anything is opened or made: space on their paths, bytes that
+ * they move, and the time where --rate or the runtime gives it. No speed of a drive is assumed.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -10,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/json/write.h"
+#include "cli/bench/run.h"
 #include "cli/commands.h"
 #include "cli/modes/model/parameters.h"
 #include "cli/replay/accesses.h"
@@ -17,13 +20,29 @@
 
 #define STATE_BYTES 12 /* master weight and two moments, of one element */
 #define SECTOR	    512u
+#define SIZE(bytes) size_text(whole(bytes), (char[32]){0})
+
+/* A path of a job. */
+struct place {
+	const char *path;
+	char filesystem[32];
+	uint64_t need, free; /* bytes */
+	uint64_t device;     /* identifies the file system */
+};
 
 struct forecast {
 	double space;	       /* bytes on all paths together */
 	double bytes[2];       /* by enum nvs_direction, in all */
 	const char *bytes_are; /* "exact", "about", "at most" or "at least" */
 	double seconds;	       /* of ramp and measuring; 0: not known */
+	struct place places[NVS_PATHS_MAX];
+	unsigned nplaces;
 };
+
+static uint64_t whole(double bytes)
+{
+	return bytes < 0x1p63 ? (uint64_t)bytes : UINT64_MAX;
+}
 
 /* Sets the bytes moved before or after the passes, and in each of them. */
 static void add_moves(const struct bench_job *job, struct forecast *forecast, double around[2],
@@ -92,16 +111,19 @@ static void add_moves(const struct bench_job *job, struct forecast *forecast, do
 	}
 }
 
-static struct forecast forecast_job(const struct bench_job *job)
+/* errno of nvs_path_get_info; then the forecast has no places. */
+static int forecast_job(const struct bench_job *job, struct forecast *forecast,
+			struct nvs_error *error)
 {
 	const struct bench_options *options = &job->options;
-	struct forecast forecast = {.bytes_are = "exact"};
 	double around[2] = {0}, pass[2] = {0}, loops = (double)options->loops, pass_s = 0;
 	double runtime = (double)options->runtime_ms / 1e3,
 	       ramp = (double)options->ramp_time_ms / 1e3;
+	unsigned n = setting_path_count(job->config, job->block);
 	bool limited;
 
-	add_moves(job, &forecast, around, pass);
+	*forecast = (struct forecast){.bytes_are = "exact"};
+	add_moves(job, forecast, around, pass);
 	if (options->rate)
 		pass_s = fmax(pass[NVS_READ], pass[NVS_WRITE]) / (double)options->rate;
 	limited = runtime > 0 && (options->time_based || pass_s == 0 || loops * pass_s > runtime);
@@ -110,67 +132,44 @@ static struct forecast forecast_job(const struct bench_job *job)
 	else if (limited && options->time_based)
 		loops = 0;
 	if (limited)
-		forecast.bytes_are = pass_s > 0 ? "about" : loops > 0 ? "at most" : "at least";
+		forecast->bytes_are = pass_s > 0 ? "about" : loops > 0 ? "at most" : "at least";
 	if (ramp > 0)
-		forecast.bytes_are = pass_s > 0 ? "about" : "at least";
-	forecast.seconds = limited && (pass_s > 0 || options->time_based) ? runtime
-									  : loops * pass_s;
-	if (forecast.seconds > 0)
-		forecast.seconds += ramp + (double)options->ramp_loops * pass_s;
+		forecast->bytes_are = pass_s > 0 ? "about" : "at least";
+	forecast->seconds = limited && (pass_s > 0 || options->time_based) ? runtime
+									   : loops * pass_s;
+	if (forecast->seconds > 0)
+		forecast->seconds += ramp + (double)options->ramp_loops * pass_s;
 	loops += (double)options->ramp_loops + (pass_s > 0 ? ramp / pass_s : 0);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
-		forecast.bytes[d] = around[d] + loops * pass[d];
-	return forecast;
-}
-
-static uint64_t whole(double bytes)
-{
-	return bytes < 0x1p63 ? (uint64_t)bytes : UINT64_MAX;
-}
-
-/* ---- Space ---- */
-
-/* A path of a job. */
-struct path_space {
-	const char *path;
-	char filesystem[32];
-	uint64_t need, free; /* bytes */
-	uint64_t device;     /* identifies the file system */
-};
-
-/* Fills places[0..NVS_PATHS_MAX). Returns their number, or errno of nvs_path_get_info. */
-static int find_places(const struct bench_job *job, struct path_space *places,
-		       struct nvs_error *error)
-{
-	unsigned n = setting_path_count(job->config, job->block);
+		forecast->bytes[d] = around[d] + loops * pass[d];
 
 	if (setting_device(job->config, job->block) != NVS_DEVICE_NVME)
 		return 0;
 	for (unsigned i = 0; i < n; i++) {
-		const char *path = nvs_config_get_path(job->config, job->block, i);
+		struct place *place = &forecast->places[i];
 		struct nvs_path_info info = {.size = sizeof(info)};
 		struct stat st = {0}, left;
 		char name[PATH_MAX];
-		int rc = nvs_path_get_info(path, &info, error);
+		int rc;
 
+		place->path = nvs_config_get_path(job->config, job->block, i);
+		rc = nvs_path_get_info(place->path, &info, error);
 		if (rc)
 			return rc;
-		stat(path, &st);
-		places[i] = (struct path_space){
-			.path = path,
-			.need = whole(forecast_job(job).space) / n,
-			.free = info.free_bytes,
-			.device = info.block_device ? st.st_rdev : st.st_dev,
-		};
-		snprintf(places[i].filesystem, sizeof(places[i].filesystem), "%s", info.filesystem);
+		stat(place->path, &st);
+		place->need = whole(forecast->space) / n;
+		place->free = info.free_bytes;
+		place->device = info.block_device ? st.st_rdev : st.st_dev;
+		snprintf(place->filesystem, sizeof(place->filesystem), "%s", info.filesystem);
 		/* This run's store replaces the one that a killed run left behind. */
-		snprintf(name, sizeof(name), "%s/nvswap/rank%" PRIu64 "%s/data", path,
+		snprintf(name, sizeof(name), "%s/nvswap/rank%" PRIu64 "%s/data", place->path,
 			 setting_number(job->config, "nvswap.rank"),
 			 job->block == NVS_OFFLOAD_OPTIMIZER ? "-optimizer" : "");
 		if (!is_block_mode(job->options.rw) && !stat(name, &left))
-			places[i].free += (uint64_t)left.st_blocks * SECTOR;
+			place->free += (uint64_t)left.st_blocks * SECTOR;
 	}
-	return (int)n;
+	forecast->nplaces = n;
+	return 0;
 }
 
 /*
@@ -182,19 +181,20 @@ int forecast_space(const struct bench_plan *plan, unsigned *index, struct nvs_er
 	static struct {
 		uint64_t device, need;
 	} demands[JOBS_MAX * NVS_PATHS_MAX];
-	struct path_space places[NVS_PATHS_MAX] = {0};
+	struct forecast forecast;
 	unsigned ndemands = 0, at;
-	char left[32], needed[32];
 
 	for (*index = 0; *index < plan->n; ++*index) {
 		const struct bench_job *job = &plan->jobs[*index];
-		int n = find_places(job, places, error);
+		int rc = forecast_job(job, &forecast, error);
 
-		if (n < 0)
-			return n;
+		if (rc)
+			return rc;
 		if (*index && job->stage != job[-1].stage)
 			ndemands = 0;
-		for (const struct path_space *place = places; place < places + n; place++) {
+		for (unsigned i = 0; i < forecast.nplaces; i++) {
+			const struct place *place = &forecast.places[i];
+
 			for (at = 0; at < ndemands && demands[at].device != place->device;)
 				at++;
 			if (at == ndemands) {
@@ -207,9 +207,8 @@ int forecast_space(const struct bench_plan *plan, unsigned *index, struct nvs_er
 					error, -ENOSPC, place->path, 0, 0,
 					"%s (%s) has %s free, and this needs %s there: free some "
 					"space, give another path, or run a smaller job",
-					place->path, place->filesystem,
-					size_text(place->free, left),
-					size_text(demands[at].need, needed));
+					place->path, place->filesystem, SIZE((double)place->free),
+					SIZE((double)demands[at].need));
 		}
 	}
 	return 0;
@@ -220,55 +219,49 @@ int forecast_space(const struct bench_plan *plan, unsigned *index, struct nvs_er
 void forecast_text(FILE *file, const struct bench_plan *plan)
 {
 	double all[2] = {0};
-	char text[32], other[32];
+	struct forecast forecast;
 
 	for (unsigned i = 0; i < plan->n; i++) {
 		const struct bench_job *job = &plan->jobs[i];
-		struct forecast forecast = forecast_job(job);
-		struct path_space places[NVS_PATHS_MAX] = {0};
-		struct nvs_error error = {.size = sizeof(error)};
-		int n = find_places(job, places, &error);
+		int rc = forecast_job(job, &forecast, NULL); /* said by forecast_space */
+		bool exact = !strcmp(forecast.bytes_are, "exact");
 
 		print_visible(file, job->name);
 		fprintf(file, ": rw=%s", bench_rw_name(job->options.rw));
 		if (job->model.n)
 			fprintf(file, ", %zu tensor%s of %s together", job->model.n,
-				plural(job->model.n), size_text(job->model.nbytes, text));
+				plural(job->model.n), SIZE((double)job->model.nbytes));
 		fputc('\n', file);
-		if (n <= 0) {
-			fprintf(file, "  space  : ");
-			print_visible(file,
-				      n ? error.text : size_text(whole(forecast.space), text));
-			fputs(n ? "\n" : " of host memory\n", file);
-		}
-		for (int p = 0; p < n; p++) {
-			fprintf(file, "  space  : %s on ", size_text(places[p].need, text));
-			print_visible(file, places[p].path);
-			fprintf(file, " (%s, %s free)\n", places[p].filesystem,
-				size_text(places[p].free, text));
+		if (!rc && !forecast.nplaces)
+			fprintf(file, "  space  : %s of host memory\n", SIZE(forecast.space));
+		for (unsigned p = 0; p < forecast.nplaces; p++) {
+			const struct place *place = &forecast.places[p];
+
+			fprintf(file, "  space  : %s on ", SIZE((double)place->need));
+			print_visible(file, place->path);
+			fprintf(file, " (%s, %s free)\n", place->filesystem,
+				SIZE((double)place->free));
 		}
 		for (int d = NVS_WRITE; d >= NVS_READ; d--) {
-			bool exact = !strcmp(forecast.bytes_are, "exact");
-
 			all[d] += forecast.bytes[d];
 			fprintf(file, "  %-7s: %s%s%s\n", d == NVS_WRITE ? "written" : "read",
 				exact ? "" : forecast.bytes_are, exact ? "" : " ",
-				size_text(whole(forecast.bytes[d]), text));
+				SIZE(forecast.bytes[d]));
 		}
 		if (forecast.seconds > 0)
 			fprintf(file, "  time   : about %.1f s, without filling\n",
 				forecast.seconds);
 	}
 	if (plan->n > 1)
-		fprintf(file, "all jobs: %s written, %s read\n",
-			size_text(whole(all[NVS_WRITE]), text),
-			size_text(whole(all[NVS_READ]), other));
+		fprintf(file, "all jobs: %s written, %s read\n", SIZE(all[NVS_WRITE]),
+			SIZE(all[NVS_READ]));
 	fputs("Nothing was opened, created or moved.\n", file);
 }
 
 void forecast_json(FILE *file, const struct bench_plan *plan)
 {
 	struct json_writer json = json_to(file, 2);
+	struct forecast forecast;
 
 	json_open_object(&json, NULL);
 	json_text(&json, "nvswap version", nvs_version());
@@ -276,20 +269,18 @@ void forecast_json(FILE *file, const struct bench_plan *plan)
 	json_open_list(&json, "jobs");
 	for (unsigned i = 0; i < plan->n; i++) {
 		const struct bench_job *job = &plan->jobs[i];
-		struct forecast forecast = forecast_job(job);
-		struct path_space places[NVS_PATHS_MAX] = {0};
-		int n = find_places(job, places, NULL);
 
+		forecast_job(job, &forecast, NULL);
 		json_open_object(&json, NULL);
 		json_text(&json, "jobname", job->name);
 		json_text(&json, "rw", bench_rw_name(job->options.rw));
 		json_count(&json, "space_bytes", whole(forecast.space));
 		json_open_list(&json, "paths");
-		for (int p = 0; p < n; p++) {
+		for (unsigned p = 0; p < forecast.nplaces; p++) {
 			json_open_object(&json, NULL);
-			json_text(&json, "path", places[p].path);
-			json_count(&json, "space_bytes", places[p].need);
-			json_count(&json, "free_bytes", places[p].free);
+			json_text(&json, "path", forecast.places[p].path);
+			json_count(&json, "space_bytes", forecast.places[p].need);
+			json_count(&json, "free_bytes", forecast.places[p].free);
 			json_close_object(&json);
 		}
 		json_close_list(&json);

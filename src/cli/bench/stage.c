@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * Runs the jobs of a plan, each in its own process like a rank, so that processor time, memory and
+ * page faults are its own. Jobs of a stage open and fill first and begin to measure together;
+ * stages run one after another.
+ *
  * The parent waits for jobs to become ready or end, for signals, and for the next time to draw or
  * print. Each job has a socket to it, which carries "ready" and "begin" and closes when the job
  * ends for any reason. SIGINT and SIGTERM are unblocked only while waiting, so none is lost between
@@ -9,8 +13,6 @@
  * and later stages do not run. A job that fails later stops no other. The parent forwards no
  * signal: a terminal signals all processes itself, and a second signal ends a process at once.
  */
-#include "cli/bench/stage.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
@@ -25,14 +27,18 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "cli/bench/eta.h"
+#include "base/error.h"
+#include "base/numbers.h"
 #include "cli/bench/run.h"
 #include "cli/commands.h"
+#include "cli/modes/modes.h"
+#include "cli/replay/replay.h"
 #include "cli/stop.h"
 
-#define DRAW_NS	  100000000u
-#define ANSWER_NS 1000000000u /* timeout of a status */
-#define PAUSE_NS  2000000
+#define TRACE_SPANS ((size_t)1 << 20)
+#define DRAW_NS	    100000000u
+#define ANSWER_NS   1000000000u /* timeout of a status */
+#define PAUSE_NS    2000000
 
 struct shared {
 	atomic_int stop_request; /* read by the jobs' stop_signal() */
@@ -50,26 +56,11 @@ struct process {
 struct stages {
 	struct bench_plan *plan;
 	struct shared *shared;
-	size_t nbytes;
-	struct process *processes; /* by job index */
-	stages_status_fn *status;
-	void *arg;
-	sigset_t waiting; /* signal mask while waiting */
-	bool draws;
-	uint64_t status_ns;   /* when the next status is due; 0: never */
-	bool begun;	      /* this stage has begun to measure */
-	bool failed_to_begin; /* a job failed before its stage began */
+	struct process processes[JOBS_MAX]; /* by job index */
+	sigset_t waiting;		    /* signal mask while waiting */
+	bool begun;			    /* this stage has begun to measure */
+	bool failed_to_begin;		    /* a job failed before its stage began */
 };
-
-static struct job_live *live_of(const struct stages *stages, unsigned job)
-{
-	return &stages->shared->jobs[job];
-}
-
-static struct bench_result *result_of(const struct stages *stages, unsigned job)
-{
-	return &live_of(stages, job)->result;
-}
 
 void say_of_job(const struct bench_plan *plan, unsigned index, const char *text)
 {
@@ -79,190 +70,185 @@ void say_of_job(const struct bench_plan *plan, unsigned index, const char *text)
 		say("%s", text);
 }
 
-static void set_error(struct bench_result *result, int code, const char *text)
+/* ---- In the process of a job ---- */
+
+/* `trace` may be NULL; the configuration has it too. */
+static int run_mode(const struct bench_job *job, struct nvs_trace *trace, struct job_watch *watch,
+		    struct bench_result *result)
 {
-	result->error = (struct nvs_error){.size = sizeof(result->error), .code = code};
-	snprintf(result->error.text, sizeof(result->error.text), "%s", text);
-}
+	const struct bench_options *options = &job->options;
+	const struct model *model = &job->model;
 
-/* ---- In the process of a job */
-
-/* Of several jobs with the trace "t.json", the second writes "t.2.json". */
-static void number_trace(struct bench_job *job, char *path, size_t nbytes)
-{
-	const char *given = job->options.trace, *slash, *dot;
-
-	if (!given)
-		return;
-	slash = strrchr(given, '/');
-	dot = strrchr(slash ? slash : given, '.');
-	if (!dot)
-		dot = given + strlen(given);
-	snprintf(path, nbytes, "%.*s.%u%s", (int)(dot - given), given, job->index + 1, dot);
-	job->options.trace = path;
-}
-
-static void watched_run(const struct stages *stages, unsigned index, int channel)
-{
-	static char trace[PATH_MAX];
-	static struct bench_job job;
-	struct job_live *live = live_of(stages, index);
-	struct bench_result *result = &live->result;
-	struct job_watch *watch;
-
-	result->error.size = sizeof(result->error);
-	job = stages->plan->jobs[index];
-	if (stages->plan->n > 1)
-		number_trace(&job, trace, sizeof(trace));
-	watch = job_watch_open(&job, live, channel);
-	if (!watch) {
-		set_error(result, -ENOMEM, nvs_strerror(-ENOMEM));
-		return;
+	if (is_block_mode(options->rw))
+		return bench_blocks(options, job->config, job->block, result, watch);
+	switch (options->rw) {
+	case RW_STEP:
+		return bench_step(options, job->config, model, result, watch);
+	case RW_REPLAY:
+		return bench_replay(job, job->config, watch, result);
+	case RW_PARAMS:
+		return bench_params(options, job->config, trace, model, result, watch);
+	default:
+		return bench_swap(options, job->config, job->block, model, result, watch);
 	}
-	bench_run(&job, watch, result);
-	job_watch_close(watch);
 }
 
+/* If the run fails too, its own error stays in the result, and that of the trace is printed. */
+static int run_traced(const struct bench_job *job, struct job_watch *watch,
+		      struct bench_result *result)
+{
+	const char *path = job->options.trace;
+	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_trace *trace;
+	uint64_t dropped = 0;
+	int rc = nvs_trace_open(&trace, TRACE_SPANS, &result->error), written;
+
+	if (rc)
+		return rc;
+	/* Detect an unwritable file before the run. */
+	rc = nvs_trace_write(trace, path, NULL, &result->error);
+	if (!rc) {
+		nvs_config_set_trace(job->config, trace);
+		rc = run_mode(job, trace, watch, result);
+		nvs_config_set_trace(job->config, NULL);
+		written = nvs_trace_write(trace, path, &dropped, &error);
+		if (dropped)
+			say("%s lacks %llu spans: a trace has room for %zu; trace a shorter run",
+			    path, (unsigned long long)dropped, TRACE_SPANS);
+		if (written && rc) {
+			say("%s", *error.text ? error.text : nvs_strerror(written));
+		} else if (written) {
+			result->error = error;
+			rc = written;
+		}
+	}
+	nvs_trace_close(trace);
+	return rc;
+}
+
+/* Runs the job in its mode. result->error says why it ended. */
 static _Noreturn void run_job(const struct stages *stages, unsigned index, int channel, int parent)
 {
-	struct job_live *live = live_of(stages, index);
+	static char path[PATH_MAX];
+	struct bench_job *job = &stages->plan->jobs[index]; /* of this process alone */
+	struct job_live *live = &stages->shared->jobs[index];
+	struct nvs_error *error = &live->result.error;
+	const char *trace = job->options.trace, *slash, *dot;
+	uint64_t started = clock_ns();
+	struct job_watch *watch;
+	int rc, stopped;
 
 	for (unsigned i = 0; i < stages->plan->n; i++)
 		if (stages->processes[i].channel >= 0)
 			close(stages->processes[i].channel);
 	live->result.pid = getpid();
+	error->size = sizeof(*error);
 	atomic_store(&live->phase, JOB_PREPARING);
 	progress_store_in(&live->progress);
 	if (!stop_follow(&stages->shared->stop_request, parent))
 		_exit(STATUS_FAILED);
 	sigprocmask(SIG_SETMASK, &stages->waiting, NULL);
-	watched_run(stages, index, channel);
+	if (trace && stages->plan->n > 1) {
+		/* Of several jobs with the trace "t.json", the second writes "t.2.json". */
+		slash = strrchr(trace, '/');
+		dot = strrchr(slash ? slash : trace, '.');
+		if (!dot)
+			dot = trace + strlen(trace);
+		snprintf(path, sizeof(path), "%.*s.%u%s", (int)(dot - trace), trace, index + 1,
+			 dot);
+		job->options.trace = path;
+	}
+	watch = job_watch_open(job, live, channel);
+	if (watch && trace)
+		rc = run_traced(job, watch, &live->result);
+	else
+		rc = watch ? run_mode(job, NULL, watch, &live->result) : -ENOMEM;
+	stopped = rc ? 0 : stop_signal();
+	if (stopped == STOP_OTHER_FAILED) {
+		rc = error_set(error, -ECANCELED, "ended early: another job could not begin");
+	} else if (stopped) {
+		live->result.signal = stopped;
+		rc = error_set(error, -EINTR, "stopped by a signal");
+	}
+	if (rc && !*error->text)
+		error_set(error, rc, "%s", nvs_strerror(rc));
+	error->code = rc;
+	live->result.elapsed_s = (double)(clock_ns() - started) / 1e9;
+	if (watch)
+		job_watch_close(watch);
 	atomic_store(&live->phase, JOB_ENDED);
 	exit(0);
 }
 
-/* ---- Processes, in the parent */
+/* ---- Processes ---- */
 
 static int start_job(struct stages *stages, unsigned index)
 {
 	struct process *process = &stages->processes[index];
-	int ends[2], parent = getpid();
+	int ends[2], parent = getpid(), rc;
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
 		return -errno;
 	fflush(NULL);
 	process->pid = fork();
+	rc = process->pid < 0 ? -errno : 0;
 	if (!process->pid) {
 		close(ends[0]);
 		run_job(stages, index, ends[1], parent);
 	}
 	close(ends[1]);
-	if (process->pid < 0) {
-		int rc = -errno;
-
+	if (rc)
 		close(ends[0]);
-		return rc;
-	}
-	process->channel = ends[0];
-	return 0;
-}
-
-static void request_stop(struct stages *stages, int what)
-{
-	int none = 0;
-
-	atomic_compare_exchange_strong(&stages->shared->stop_request, &none, what);
-}
-
-/* A process that was killed could not record the reason itself. */
-static void note_death(struct stages *stages, unsigned index, int status)
-{
-	struct bench_result *result = result_of(stages, index);
-	const char *left = "the next run on the same paths and rank removes its files";
-	char text[256];
-
-	if (WIFSIGNALED(status))
-		snprintf(text, sizeof(text), "its process was ended by signal %d (%s); %s",
-			 WTERMSIG(status), strsignal(WTERMSIG(status)), left);
 	else
-		snprintf(text, sizeof(text), "its process ended with status %d; %s",
-			 WEXITSTATUS(status), left);
-	result->measured = result->opened = false;
-	set_error(result, -EOWNERDEAD, text);
-	say_of_job(stages->plan, index, text);
-	atomic_store(&live_of(stages, index)->phase, JOB_ENDED);
-}
-
-/* Whether the job ended early on request. */
-static bool stopped_on_request(const struct stages *stages, int code)
-{
-	return atomic_load(&stages->shared->stop_request) && (code == -EINTR || code == -ECANCELED);
+		process->channel = ends[0];
+	return rc;
 }
 
 static void note_end(struct stages *stages, unsigned index)
 {
 	struct process *process = &stages->processes[index];
-	const struct bench_result *result = result_of(stages, index);
-	int status = 0;
+	struct job_live *live = &stages->shared->jobs[index];
+	struct nvs_error *error = &live->result.error;
+	int status = 0, number;
+	bool stopped;
 
 	close(process->channel);
 	process->channel = -1;
 	while (waitpid(process->pid, &status, 0) < 0 && errno == EINTR)
 		;
-	if (!WIFEXITED(status) || WEXITSTATUS(status) ||
-	    atomic_load(&live_of(stages, index)->phase) != JOB_ENDED)
-		note_death(stages, index, status);
-	else if (result->error.code && !stopped_on_request(stages, result->error.code))
-		say_of_job(stages->plan, index, result->error.text);
-	if (result->error.code && !stages->begun)
-		stages->failed_to_begin = true;
+	if (status || atomic_load(&live->phase) != JOB_ENDED) {
+		/* A process that was killed could not record the reason itself. */
+		const char *left = "the next run on the same paths and rank removes its files";
+
+		live->result.measured = live->result.opened = false;
+		atomic_store(&live->phase, JOB_ENDED);
+		number = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
+		error->size = sizeof(*error);
+		if (WIFSIGNALED(status))
+			error_set(error, -EOWNERDEAD, "its process was ended by signal %d (%s); %s",
+				  number, strsignal(number), left);
+		else
+			error_set(error, -EOWNERDEAD, "its process ended with status %d; %s",
+				  number, left);
+	}
+	stopped = atomic_load(&stages->shared->stop_request) &&
+		  (error->code == -EINTR || error->code == -ECANCELED);
+	if (error->code && !stopped)
+		say_of_job(stages->plan, index, error->text);
+	stages->failed_to_begin |= error->code && !stages->begun;
 }
 
-/* ---- A stage */
+/* ---- While they run ---- */
 
-/* Lets the stage begin once all jobs that have not ended are ready. */
-static void let_begin(struct stages *stages)
-{
-	for (unsigned i = 0; i < stages->plan->n; i++)
-		if (stages->processes[i].channel >= 0 && !stages->processes[i].ready)
-			return;
-	for (unsigned i = 0; i < stages->plan->n; i++)
-		if (stages->processes[i].channel >= 0)
-			send(stages->processes[i].channel, "b", 1, MSG_NOSIGNAL);
-	stages->begun = true;
-}
-
-static void hear(struct stages *stages, unsigned index)
-{
-	struct process *process = &stages->processes[index];
-	char c;
-
-	if (recv(process->channel, &c, 1, 0) == 1)
-		process->ready = true;
-	else
-		note_end(stages, index);
-}
-
-/* UINT64_MAX: nothing is due before a job or a signal. */
-static uint64_t next_due(const struct stages *stages)
-{
-	uint64_t due = stages->draws ? clock_ns() + DRAW_NS : UINT64_MAX;
-
-	return stages->status_ns && stages->status_ns < due ? stages->status_ns : due;
-}
-
-/*
- * Waits for processes, a signal or the next due time. Returns the number of processes before the
- * wait.
- */
-static unsigned wait_for_jobs(struct stages *stages)
+/* Waits for processes or a signal. False: no process was left before the wait. */
+static bool wait_for_jobs(struct stages *stages, uint64_t due)
 {
 	struct pollfd polled[JOBS_MAX];
 	unsigned jobs[JOBS_MAX], n = 0;
-	uint64_t due = next_due(stages), now = clock_ns();
-	uint64_t left = due > now ? due - now : 0;
+	uint64_t now = clock_ns(), left = due > now ? due - now : 0;
 	struct timespec timeout = {.tv_sec = (time_t)(left / 1000000000u),
 				   .tv_nsec = (long)(left % 1000000000u)};
+	char byte;
 
 	for (unsigned i = 0; i < stages->plan->n; i++)
 		if (stages->processes[i].channel >= 0) {
@@ -271,41 +257,63 @@ static unsigned wait_for_jobs(struct stages *stages)
 			jobs[n++] = i;
 		}
 	if (n && ppoll(polled, n, due < UINT64_MAX ? &timeout : NULL, &stages->waiting) < 0)
-		return n;
-	for (unsigned i = 0; i < n; i++)
-		if (polled[i].revents)
-			hear(stages, jobs[i]);
+		return true;
+	for (unsigned i = 0; i < n; i++) {
+		if (!polled[i].revents)
+			continue;
+		if (recv(polled[i].fd, &byte, 1, 0) == 1)
+			stages->processes[jobs[i]].ready = true;
+		else
+			note_end(stages, jobs[i]);
+	}
 	return n;
 }
 
-/* ---- While it runs */
-
+/* The phase of the job that has the longest way to go, and the rates of all. */
 static void draw(const struct stages *stages)
 {
-	struct job_live *running[JOBS_MAX];
+	struct progress_now slowest = {.phase = NULL};
+	double bytes_per_s[2] = {0}, ios_per_s = 0, other_per_s = 0;
+	uint64_t clock = clock_ns();
+	char label[32], rates[96];
 	unsigned n = 0;
 
-	for (unsigned i = 0; i < stages->plan->n; i++)
-		if (stages->processes[i].channel >= 0)
-			running[n++] = live_of(stages, i);
-	eta_draw(running, n);
-}
-
-static void ask_for_status(const struct stages *stages)
-{
 	for (unsigned i = 0; i < stages->plan->n; i++) {
-		struct job_live *live = live_of(stages, i);
+		struct job_live *live = &stages->shared->jobs[i];
+		uint64_t since = atomic_load(&live->measuring_since_ns);
+		struct progress_now now = progress_read(&live->progress);
 
-		if (atomic_load(&live->phase) == JOB_MEASURING)
-			atomic_fetch_add(&live->status_asked, 1);
+		if (stages->processes[i].channel < 0 || !now.phase)
+			continue;
+		n++;
+		if (!slowest.phase || now.share < slowest.share)
+			slowest = now;
+		if (atomic_load(&live->phase) != JOB_MEASURING)
+			other_per_s += now.bytes_per_s;
+		else if (since && clock > since)
+			for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+				bytes_per_s[d] += (double)atomic_load(&live->bytes[d]) * 1e9 /
+						  (double)(clock - since);
+				ios_per_s += (double)atomic_load(&live->ios[d]) * 1e9 /
+					     (double)(clock - since);
+			}
 	}
+	if (!n)
+		return;
+	snprintf(label, sizeof(label), n > 1 ? "%s (%u)" : "%s", slowest.phase, n);
+	if (ios_per_s > 0)
+		snprintf(rates, sizeof(rates), "%.2f GB/s read, %.2f GB/s written, %.0f IOPS",
+			 bytes_per_s[NVS_READ] / 1e9, bytes_per_s[NVS_WRITE] / 1e9, ios_per_s);
+	else
+		snprintf(rates, sizeof(rates), "%.2f GB/s", other_per_s / 1e9);
+	progress_draw(label, slowest.share, rates, slowest.seconds_left);
 }
 
 /* NULL: the job has not answered yet, and may be writing. */
-static const struct bench_result *status_of(const struct stages *stages, unsigned index)
+static const struct bench_result *status_of(struct shared *shared, unsigned index)
 {
 	static const struct bench_result nothing_yet;
-	struct job_live *live = live_of(stages, index);
+	struct job_live *live = &shared->jobs[index];
 	bool answered = atomic_load(&live->status_answered) == atomic_load(&live->status_asked);
 
 	switch (atomic_load(&live->phase)) {
@@ -320,154 +328,123 @@ static const struct bench_result *status_of(const struct stages *stages, unsigne
 	}
 }
 
-static void print_status(struct stages *stages)
+static void print_status(struct stages *stages, stages_status_fn *status, void *arg)
 {
 	static const struct timespec pause = {.tv_nsec = PAUSE_NS};
 	const struct bench_result *results[JOBS_MAX];
+	struct job_live *jobs = stages->shared->jobs;
 	uint64_t until = clock_ns() + ANSWER_NS;
 
-	ask_for_status(stages);
+	assert(jobs);
+	for (unsigned i = 0; i < stages->plan->n; i++)
+		if (atomic_load(&jobs[i].phase) == JOB_MEASURING)
+			atomic_fetch_add(&jobs[i].status_asked, 1);
 	for (unsigned i = 0; i < stages->plan->n; i++) {
-		while (!(results[i] = status_of(stages, i)) && clock_ns() < until)
+		while (!(results[i] = status_of(stages->shared, i)) && clock_ns() < until)
 			nanosleep(&pause, NULL);
 		/* Totals without this job would go backwards: skip this status. */
 		if (!results[i])
 			return;
 	}
 	fputs(progress_erase(), stderr);
-	stages->status(stages->arg, results);
+	status(arg, results);
 }
 
-static void show(struct stages *stages)
-{
-	uint64_t interval_ns = stages->plan->run.status_interval_ms * 1000000u;
+/* ---- All stages ---- */
 
-	if (stages->status_ns && clock_ns() >= stages->status_ns) {
-		print_status(stages);
-		stages->status_ns = clock_ns() + interval_ns;
-	}
-	if (stages->draws)
-		draw(stages);
-}
-
-static void run_stage(struct stages *stages, unsigned stage)
+/* Starts the jobs of a stage, and lets them begin once all that have not ended are ready. */
+static void run_stage(struct stages *stages, unsigned stage, bool draws, uint64_t *status_ns,
+		      stages_status_fn *status, void *arg)
 {
+	const struct bench_plan *plan = stages->plan;
+	struct process *processes = stages->processes;
+	unsigned waiting;
+	int none, request, rc;
+
 	stages->begun = false;
-	for (unsigned i = 0; i < stages->plan->n && !stages->failed_to_begin; i++) {
-		char text[128];
-		int rc;
+	for (unsigned i = 0; i < plan->n && !stages->failed_to_begin; i++) {
+		struct nvs_error *error = &stages->shared->jobs[i].result.error;
 
-		if (stages->plan->jobs[i].stage != stage)
-			continue;
-		rc = start_job(stages, i);
+		rc = plan->jobs[i].stage == stage ? start_job(stages, i) : 0;
 		if (!rc)
 			continue;
-		snprintf(text, sizeof(text), "cannot start its process: %s", nvs_strerror(rc));
-		set_error(result_of(stages, i), rc, text);
-		say_of_job(stages->plan, i, text);
+		error->size = sizeof(*error);
+		error_set(error, rc, "cannot start its process: %s", nvs_strerror(rc));
+		say_of_job(plan, i, error->text);
 		stages->failed_to_begin = true;
 	}
 	do {
-		if (stop_signal())
-			request_stop(stages, stop_signal());
-		else if (stages->failed_to_begin)
-			request_stop(stages, STOP_OTHER_FAILED);
-		if (!stages->begun)
-			let_begin(stages);
-		show(stages);
-	} while (wait_for_jobs(stages));
+		none = waiting = 0;
+		request = stop_signal();
+		if (!request && stages->failed_to_begin)
+			request = STOP_OTHER_FAILED;
+		atomic_compare_exchange_strong(&stages->shared->stop_request, &none, request);
+		for (unsigned i = 0; i < plan->n; i++)
+			waiting += processes[i].channel >= 0 && !processes[i].ready;
+		for (unsigned i = 0; i < plan->n && !waiting && !stages->begun; i++)
+			if (processes[i].channel >= 0)
+				send(processes[i].channel, "b", 1, MSG_NOSIGNAL);
+		stages->begun |= !waiting;
+		if (clock_ns() >= *status_ns) {
+			print_status(stages, status, arg);
+			*status_ns = clock_ns() + plan->run.status_interval_ms * 1000000u;
+		}
+		if (draws)
+			draw(stages);
+	} while (wait_for_jobs(stages,
+			       draws ? min_u64(*status_ns, clock_ns() + DRAW_NS) : *status_ns));
 	fputs(progress_erase(), stderr);
 }
 
-/* ---- All stages */
-
-static int exit_status(const struct stages *stages)
+int stages_run(struct bench_plan *plan, const struct bench_result **results,
+	       stages_status_fn *status, void *arg)
 {
-	bool failed = false;
+	static struct stages stages;
+	size_t nbytes = sizeof(struct shared) + plan->n * sizeof(struct job_live);
+	void *shared = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
+			    MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint64_t interval_ns = plan->run.status_interval_ms * 1000000u;
+	uint64_t status_ns = interval_ns ? clock_ns() + interval_ns : UINT64_MAX;
+	bool failed = false, draws = plan->run.eta == ETA_ALWAYS ||
+				     (plan->run.eta == ETA_AUTO && isatty(STDERR_FILENO) == 1);
+	sigset_t ending;
 
+	assert(plan->n && plan->n <= JOBS_MAX);
+	if (shared == MAP_FAILED) {
+		say("out of memory for the results of %u jobs", plan->n);
+		return STATUS_FAILED;
+	}
+	stages.plan = plan;
+	stages.shared = shared;
+	for (unsigned i = 0; i < plan->n; i++) {
+		stages.processes[i].channel = -1;
+		results[i] = &stages.shared->jobs[i].result;
+	}
+	stop_catch_signals();
+	stop_signals(&ending);
+	sigprocmask(SIG_BLOCK, &ending, &stages.waiting);
+	progress_share(&stages.shared->bar_on_line);
+	for (unsigned stage = 0; stage <= plan->jobs[plan->n - 1].stage; stage++)
+		if (!stop_signal() && !stages.failed_to_begin)
+			run_stage(&stages, stage, draws, &status_ns, status, arg);
+	progress_share(NULL);
+	sigprocmask(SIG_SETMASK, &stages.waiting, NULL);
+	for (unsigned i = 0; i < plan->n; i++) {
+		struct job_live *live = &stages.shared->jobs[i];
+		struct nvs_error *error = &live->result.error;
+
+		if (atomic_load(&live->phase) == JOB_WAITING && !error->code) {
+			error->size = sizeof(*error);
+			live->result.signal = stop_signal();
+			error_set(error, stop_signal() ? -EINTR : -ECANCELED, "not run: %s",
+				  stop_signal() ? "stopped by a signal"
+						: "another job could not begin");
+		}
+		failed |= error->code != 0;
+	}
 	if (stop_signal()) {
 		say("stopped by a signal");
 		return 128 + stop_signal();
 	}
-	for (unsigned i = 0; i < stages->plan->n; i++)
-		failed |= result_of(stages, i)->error.code != 0;
 	return failed ? STATUS_FAILED : 0;
-}
-
-static int make_room(struct stages *stages)
-{
-	unsigned n = stages->plan->n;
-
-	stages->nbytes = sizeof(struct shared) + n * sizeof(struct job_live);
-	stages->shared = mmap(NULL, stages->nbytes, PROT_READ | PROT_WRITE,
-			      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (stages->shared == MAP_FAILED)
-		stages->shared = NULL;
-	stages->processes = calloc(n, sizeof(*stages->processes));
-	for (unsigned i = 0; i < n && stages->processes; i++)
-		stages->processes[i].channel = -1;
-	return stages->shared && stages->processes ? 0 : -ENOMEM;
-}
-
-static void run_stages(struct stages *stages)
-{
-	const struct bench_plan *plan = stages->plan;
-	uint64_t interval_ns = plan->run.status_interval_ms * 1000000u;
-	unsigned last = plan->jobs[plan->n - 1].stage;
-	sigset_t ending;
-
-	stop_catch_signals();
-	stop_signals(&ending);
-	sigprocmask(SIG_BLOCK, &ending, &stages->waiting);
-	progress_share(&stages->shared->bar_on_line);
-	stages->draws = plan->run.eta == ETA_ALWAYS ||
-			(plan->run.eta == ETA_AUTO && isatty(STDERR_FILENO) == 1);
-	stages->status_ns = interval_ns ? clock_ns() + interval_ns : 0;
-	for (unsigned stage = 0; stage <= last; stage++)
-		if (!stop_signal() && !stages->failed_to_begin)
-			run_stage(stages, stage);
-	progress_share(NULL);
-	sigprocmask(SIG_SETMASK, &stages->waiting, NULL);
-	for (unsigned i = 0; i < stages->plan->n; i++) {
-		struct bench_result *result = result_of(stages, i);
-
-		if (atomic_load(&live_of(stages, i)->phase) != JOB_WAITING || result->error.code)
-			continue;
-		result->signal = stop_signal();
-		if (result->signal)
-			set_error(result, -EINTR, "not run: stopped by a signal");
-		else
-			set_error(result, -ECANCELED, "not run: another job could not begin");
-	}
-}
-
-int stages_run(struct stages **opened, struct bench_plan *plan, const struct bench_result **results,
-	       stages_status_fn *status, void *arg)
-{
-	struct stages *stages = calloc(1, sizeof(*stages));
-
-	assert(plan->n && plan->n <= JOBS_MAX);
-	*opened = stages;
-	for (unsigned i = 0; i < plan->n; i++)
-		results[i] = NULL;
-	if (stages)
-		*stages = (struct stages){.plan = plan, .status = status, .arg = arg};
-	if (!stages || make_room(stages)) {
-		say("out of memory for the results of %u jobs", plan->n);
-		return STATUS_FAILED;
-	}
-	for (unsigned i = 0; i < plan->n; i++)
-		results[i] = result_of(stages, i);
-	run_stages(stages);
-	return exit_status(stages);
-}
-
-void stages_free(struct stages *stages)
-{
-	if (!stages)
-		return;
-	if (stages->shared)
-		munmap(stages->shared, stages->nbytes);
-	free(stages->processes);
-	free(stages);
 }

@@ -1,77 +1,83 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `nvswap compare`: results side by side. The first result is the base; the jobs of the others are
- * matched to its jobs.
+ * matched to its jobs. What is read stays in memory until the command ends.
  */
 #ifndef CLI_COMPARE_COMPARE_H
 #define CLI_COMPARE_COMPARE_H
 
-#include <stdio.h>
-
-#include "cli/compare/verdict.h"
+#include "base/json/read.h"
 #include "cli/options/options.h"
 
 extern const struct command_spec compare_command;
 
 #define RUNS_MAX 64 /* of a side */
+#define METRICS	 9
 
-/* A file, and its jobs in the order of the base's. */
-struct compare_run {
-	struct results results;
-	const struct json_value **jobs; /* NULL: missing */
-	struct job_figures *figures;	/* zero where missing */
+/* Members of fio's JSON: a rate, and the statistics of its samples. */
+struct rate {
+	const char *value, *mean, *deviation, *samples;
+};
+
+/* The figures of a job, in the order in which they are shown: name, unit, and where they stand. */
+struct metric {
+	const char *name, *unit;
+	const char *key;	 /* in JSON output; values are in fio's units there */
+	double scale;		 /* from fio's unit to `unit` */
+	const char *direction;	 /* of fio's JSON; NULL: CPU time */
+	const struct rate *rate; /* NULL: a latency */
+	const char *percentile;	 /* of clat_ns */
+};
+extern const struct metric metrics[METRICS];
+
+/* A figure, of one run or several, and how well it is known. */
+struct estimate {
+	double value;	/* 0: none */
+	double error;	/* standard error, as a share of the value */
+	double freedom; /* degrees of it; below 1: the error is not known */
+};
+
+/* A figure of a job over the runs of a side that have the job. Half widths are of 95 % intervals. */
+struct cell {
+	struct estimate estimate;
+	double half_width; /* in per cent of the value; NAN: unknown */
+	/* From the base, in per cent of it; NAN: base or this has no value, or unknown. */
+	double change, change_half_width;
+	const char *verdict;   /* "faster", "same" and so on */
+	bool beyond_threshold; /* worse or better, and by more than that */
+};
+
+struct compare_job {
+	const struct json_value *json; /* NULL: missing */
+	struct estimate figures[METRICS];
 };
 
 /* A result: one run, or several of the same settings. */
 struct compare_side {
-	char *label; /* printable */
-	struct compare_run *runs;
+	char *label;		   /* printable */
+	struct compare_job **runs; /* the jobs of each file, in the order of the base's */
+	char **texts;		   /* of the files */
 	unsigned nruns;
+	struct cell (*cells)[METRICS]; /* of each job of the base */
 };
 
 struct comparison {
 	struct compare_side *sides;
 	unsigned nsides;
-	char **jobs; /* names of the base's jobs, printable */
-	unsigned njobs;
-	double threshold; /* per cent */
-	bool by_order;	  /* a side shares no job name with the base */
+	const struct json_value *base; /* the jobs of the first file */
+	double threshold;	       /* per cent */
+	bool by_order;		       /* a side shares no job name with the base */
+	bool slower;		       /* a rate or latency is worse, beyond threshold and noise */
 };
-
-/* The figures of a job, in the order in which they are shown. */
-enum figure { BANDWIDTH, IOPS, LATENCY_P50, LATENCY_P99, CPU_TIME };
-struct metric {
-	enum figure figure;
-	enum nvs_direction direction; /* of rates and latencies */
-	const char *name, *unit;
-	const char *key; /* in JSON output; values are in fio's units there */
-	double scale;	 /* from fio's unit to `unit` */
-	bool less_is_better;
-};
-#define METRICS 9
-extern const struct metric metrics[METRICS];
 
 /*
  * Operands are FILE[,FILE...] or LABEL=FILE[,FILE...]; an operand that is an existing file is never
- * split. Returns STATUS_USAGE after reporting an unreadable file; call comparison_free even then.
+ * split. Returns STATUS_USAGE after reporting an unreadable file.
  */
 int comparison_read(struct comparison *comparison, char **operands, unsigned n);
-void comparison_free(struct comparison *comparison);
-
-/* Over the runs of a side that have the job; value 0: none has. */
-struct estimate comparison_estimate(const struct comparison *comparison, unsigned side,
-				    unsigned job, const struct metric *metric);
-/* From the base to another side. */
-struct change comparison_change(const struct comparison *comparison, unsigned side, unsigned job,
-				const struct metric *metric);
 /* Whether any side has a value. */
-bool comparison_has(const struct comparison *comparison, unsigned job, const struct metric *metric);
-/* "faster", "same" and so on. */
-const char *verdict_name(const struct metric *metric, enum verdict verdict);
-/* Sentences that explain the output. */
-void comparison_notes(const struct comparison *comparison, char notes[512]);
-
-void compare_text(FILE *file, const struct comparison *comparison);
-void compare_json(FILE *file, const struct comparison *comparison);
+bool comparison_has(const struct comparison *comparison, unsigned job, unsigned metric);
+/* A job's name, printable; valid until the next call. */
+const char *comparison_job_name(const struct comparison *comparison, unsigned job);
 
 #endif

@@ -1,57 +1,195 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the files of each result, matches their jobs to the base's, and computes the figures.
+ * Reads the files of each result, which may come from anywhere: numbers that are negative, infinite
+ * or no numbers are refused. Matches their jobs to the base's, and tells changes from noise by
+ * Welch's interval of the ratio of two means, on logarithms, so that swapping base and other gives
+ * the inverse.
  */
 #include <errno.h>
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/error.h"
+#include "base/statistics/student.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/compare/compare.h"
 
-#define MIB (1u << 20)
+#define GIB	   (1u << 30)
+#define MIB	   (1u << 20)
+#define TEXT_MAX   ((size_t)64 << 20)
+#define MEMORY_MAX ((size_t)1 << 30)
+/* fio and nvswap sample rates each half second. */
+#define SAMPLE_MS 500
+/*
+ * Neighbouring samples are correlated, since a drive is fast or slow for seconds at a time: this
+ * many are worth one independent sample.
+ */
+#define SAMPLES_PER_INDEPENDENT 4
+
+static const struct rate bw = {"bw_bytes", "bw_mean", "bw_dev", "bw_samples"};
+static const struct rate iops = {"iops", "iops_mean", "iops_stddev", "iops_samples"};
 
 const struct metric metrics[METRICS] = {
-	{BANDWIDTH, NVS_READ, "read bw", "MiB/s", "read_bw_bytes", 1.0 / MIB, false},
-	{IOPS, NVS_READ, "read iops", "", "read_iops", 1, false},
-	{LATENCY_P50, NVS_READ, "read p50", "usec", "read_clat_p50_ns", 1e-3, true},
-	{LATENCY_P99, NVS_READ, "read p99", "usec", "read_clat_p99_ns", 1e-3, true},
-	{BANDWIDTH, NVS_WRITE, "write bw", "MiB/s", "write_bw_bytes", 1.0 / MIB, false},
-	{IOPS, NVS_WRITE, "write iops", "", "write_iops", 1, false},
-	{LATENCY_P50, NVS_WRITE, "write p50", "usec", "write_clat_p50_ns", 1e-3, true},
-	{LATENCY_P99, NVS_WRITE, "write p99", "usec", "write_clat_p99_ns", 1e-3, true},
-	{CPU_TIME, NVS_READ, "cpu / GiB", "ms", "cpu_ms_per_gib", 1, true},
+	{"read bw", "MiB/s", "read_bw_bytes", 1.0 / MIB, "read", &bw, NULL},
+	{"read iops", "", "read_iops", 1, "read", &iops, NULL},
+	{"read p50", "usec", "read_clat_p50_ns", 1e-3, "read", NULL, "50.000000"},
+	{"read p99", "usec", "read_clat_p99_ns", 1e-3, "read", NULL, "99.000000"},
+	{"write bw", "MiB/s", "write_bw_bytes", 1.0 / MIB, "write", &bw, NULL},
+	{"write iops", "", "write_iops", 1, "write", &iops, NULL},
+	{"write p50", "usec", "write_clat_p50_ns", 1e-3, "write", NULL, "50.000000"},
+	{"write p99", "usec", "write_clat_p99_ns", 1e-3, "write", NULL, "99.000000"},
+	{"cpu / GiB", "ms", "cpu_ms_per_gib", 1, NULL, NULL, NULL},
 };
 
-/* ---- Names */
-
-static char *printable(const char *text, size_t nbytes)
+static int refuse_value(struct nvs_error *error, const char *path, const struct json_value *at,
+			const char *what)
 {
-	char *copy = malloc(4 * nbytes + 1);
+	char label[208];
 
-	if (copy)
-		visible_text(text, nbytes, copy, 4 * nbytes + 1);
-	return copy;
+	error_set(error, -EINVAL, "%s:%u:%u: %s", json_file_label(path, label), at->place.line,
+		  at->place.column, what);
+	return -EINVAL;
 }
 
-/* The name of a file without directory and .json. */
-static char *label_of(const char *files, size_t nbytes)
+/*
+ * Blanks all but the lines from the first that begins with { to the last that begins with }. Of
+ * several documents (--status-interval) the last is kept: a line that begins with { after one of }.
+ */
+static void blank_surroundings(char *text)
 {
-	const char *slash = memrchr(files, '/', nbytes);
-	size_t skipped = slash ? (size_t)(slash - files) + 1 : 0;
-	const char *name = files + skipped;
+	char *begin = NULL, *end = NULL;
 
-	nbytes -= skipped;
-	if (nbytes > 5 && !memcmp(name + nbytes - 5, ".json", 5))
-		nbytes -= 5;
-	return printable(name, nbytes);
+	for (char *line = text; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (*line == '{' && (!begin || (end && (*end == '\n' || !*end)))) {
+			begin = line;
+			end = NULL;
+		} else if (*line == '}' && begin) {
+			end = line + 1;
+		}
+	}
+	for (char *c = text; begin && *c; c++)
+		if (*c != '\n' && (c < begin || (end && c >= end)))
+			*c = ' ';
 }
 
-/* ---- Jobs */
+/*
+ * Reads the list of jobs, which is not empty, from the JSON that `nvswap bench` or fio wrote. Skips
+ * lines around the document: fio's warnings, output in other formats. The jobs need the text, *keep.
+ */
+static int read_results(const char *path, char **keep, const struct json_value **jobs,
+			struct nvs_error *error)
+{
+	FILE *file = fopen(path, "re");
+	char *text = malloc(TEXT_MAX + 1), label[208];
+	size_t n = file && text ? fread(text, 1, TEXT_MAX + 1, file) : 0;
+	const char *why = NULL;
+	struct json_document *document = NULL;
+	const struct json_value *root;
+	int rc = !file || !text || ferror(file) ? -errno : 0;
+
+	*keep = text;
+	if (file)
+		fclose(file);
+	if (n > TEXT_MAX)
+		why = "it has more than 64 MiB";
+	else if (text && memchr(text, '\0', n))
+		why = "it is no text";
+	if (why || rc || !text) {
+		error_set(error, rc ? rc : -EINVAL, "%s can't be read: %s",
+			  json_file_label(path, label), why ? why : nvs_strerror(rc));
+		return rc ? rc : -EINVAL;
+	}
+	text[n] = '\0';
+	blank_surroundings(text);
+	rc = json_parse(&document, text, n, path, MEMORY_MAX, error);
+	if (rc)
+		return rc;
+	root = json_root(document);
+	*jobs = json_member(root, "jobs");
+	if (!*jobs || (*jobs)->type != JSON_ARRAY || !(*jobs)->count)
+		return refuse_value(
+			error, path, *jobs ? *jobs : root,
+			"no results of nvswap bench or fio: it has no list of \"jobs\"");
+	return 0;
+}
+
+/* ---- Figures of a job ---- */
+
+/* 0 if missing, or after the first bad value. */
+static double number(const struct json_value *from, const char *member, const char *path,
+		     struct nvs_error *error)
+{
+	const struct json_value *found = error->code ? NULL : json_member(from, member);
+	double value = 0;
+
+	if (found && (found->type != JSON_NUMBER || json_read_real(found, &value) || value < 0)) {
+		refuse_value(error, path, found, "this must be a number, not below 0");
+		return 0;
+	}
+	return value;
+}
+
+static int read_figures(const struct json_value *job, const char *path,
+			struct estimate figures[METRICS], struct nvs_error *error)
+{
+	int code = (int)fmin(number(job, "error", path, error), 4096);
+	double bytes = 0, cpu_ms, own;
+	char failed[128];
+
+	if (code) {
+		snprintf(failed, sizeof(failed), "this job failed: %s", nvs_strerror(-code));
+		return refuse_value(error, path, job, failed);
+	}
+	for (unsigned i = 0; i < METRICS; i++) {
+		const struct metric *metric = &metrics[i];
+		const struct json_value *way = metric->direction
+						       ? json_member(job, metric->direction)
+						       : NULL;
+
+		if (way && (way->type != JSON_OBJECT || !json_member(way, "bw_bytes")))
+			return refuse_value(error, path, way,
+					    "no direction of a job of nvswap bench or fio 3: it "
+					    "has no \"bw_bytes\"");
+		/*
+		 * Only rates have a known noise, by their samples. With group_reporting fio counts
+		 * the samples of all jobs and adds up their means, but not their deviations.
+		 * Deviations at the same moment are taken for independent.
+		 */
+		if (metric->rate) {
+			double mean = number(way, metric->rate->mean, path, error);
+			double deviation = number(way, metric->rate->deviation, path, error);
+			double samples = number(way, metric->rate->samples, path, error);
+			double runtime_ms = number(way, "runtime", path, error);
+			double moments = fmin(samples, floor(runtime_ms / SAMPLE_MS) + 1);
+			double independent = moments / SAMPLES_PER_INDEPENDENT;
+
+			figures[i].value = number(way, metric->rate->value, path, error);
+			if (mean > 0 && independent >= 2) {
+				figures[i].error = deviation * sqrt(samples / moments) / mean /
+						   sqrt(independent);
+				figures[i].freedom = independent - 1;
+			}
+		}
+		if (metric->percentile)
+			figures[i].value =
+				number(json_member(json_member(way, "clat_ns"), "percentile"),
+				       metric->percentile, path, error);
+	}
+	bytes = number(json_member(job, "read"), "io_bytes", path, error) +
+		number(json_member(job, "write"), "io_bytes", path, error);
+	cpu_ms = (number(job, "usr_cpu", path, error) + number(job, "sys_cpu", path, error)) / 100 *
+		 number(job, "job_runtime", path, error);
+	/* nvswap's own figure excludes generating and comparing contents. */
+	own = number(json_member(job, "swap"), "cpu_ms_per_gib", path, error);
+	figures[METRICS - 1].value = own > 0 ? own : bytes > 0 ? cpu_ms / (bytes / GIB) : 0;
+	return error->code;
+}
+
+/* ---- Matching jobs ---- */
 
 /* Jobs without a name all have the empty one. */
 static const struct json_value *name_of(const struct json_value *job)
@@ -62,119 +200,92 @@ static const struct json_value *name_of(const struct json_value *job)
 	return name && name->type == JSON_STRING ? name : &none;
 }
 
-static bool same_name(const struct json_value *a, const struct json_value *b)
-{
-	const struct json_value *x = name_of(a), *y = name_of(b);
-
-	return x->length == y->length && !memcmp(x->string, y->string, x->length);
-}
-
 /* How many jobs up to `before` (NULL: all) have the name of `like`. */
 static unsigned count_like(const struct json_value *jobs, const struct json_value *before,
 			   const struct json_value *like)
 {
+	const struct json_value *name = name_of(like);
 	unsigned n = 0;
 
 	for (const struct json_value *job = jobs->first; job && job != before; job = job->next)
-		n += same_name(job, like);
+		n += name_of(job)->length == name->length &&
+		     !memcmp(name_of(job)->string, name->string, name->length);
 	return n;
 }
 
-static const struct json_value *nth(const struct json_value *jobs, unsigned index,
-				    const struct json_value *like)
-{
-	for (const struct json_value *job = jobs->first; job; job = job->next)
-		if ((!like || same_name(job, like)) && !index--)
-			return job;
-	return NULL;
-}
-
-static bool share_names(const struct json_value *jobs, const struct json_value *others)
-{
-	for (const struct json_value *job = jobs->first; job; job = job->next)
-		if (count_like(others, NULL, job))
-			return true;
-	return false;
-}
-
 /* Jobs with the same name are matched in their order. */
-static int match_jobs(struct comparison *comparison, struct compare_run *run, const char *path,
-		      struct nvs_error *error)
+static int match_jobs(struct comparison *comparison, struct compare_job **run, const char *path,
+		      const struct json_value *jobs, struct nvs_error *error)
 {
-	const struct json_value *base = comparison->sides->runs->results.jobs;
-	const struct json_value *jobs = run->results.jobs, *job = base->first;
-	bool by_name = share_names(base, jobs);
+	const struct json_value *base = comparison->base, *job, *other;
+	bool by_name = false;
+	unsigned i = 0;
 	int rc = 0;
 
-	run->jobs = calloc(base->count, sizeof(const struct json_value *));
-	run->figures = calloc(base->count, sizeof(*run->figures));
-	if (!run->jobs || !run->figures)
+	*run = calloc(base->count, sizeof(**run));
+	if (!*run)
 		return -ENOMEM;
-	if (!by_name && jobs->count != base->count) {
-		snprintf(error->text, sizeof(error->text),
-			 "%.200s has no job of the base's names, and not as many", path);
-		return -EINVAL;
-	}
+	for (job = base->first; job && !by_name; job = job->next)
+		by_name = count_like(jobs, NULL, job);
+	if (!by_name && jobs->count != base->count)
+		return error_set(error, -EINVAL,
+				 "%.200s has no job of the base's names, and not as many", path);
 	comparison->by_order |= !by_name;
-	for (unsigned i = 0; !rc && i < base->count; i++, job = job->next) {
-		run->jobs[i] = by_name ? nth(jobs, count_like(base, job, job), job)
-				       : nth(jobs, i, NULL);
-		if (run->jobs[i])
-			rc = results_figures(run->jobs[i], path, &run->figures[i], error);
+	for (job = base->first, other = jobs->first; !rc && job; job = job->next, i++) {
+		if (by_name) {
+			unsigned before = count_like(base, job, job);
+
+			for (other = jobs->first; other; other = other->next)
+				if (count_like(jobs, other->next, job) > before)
+					break;
+		}
+		(*run)[i].json = other;
+		if (other)
+			rc = read_figures(other, path, (*run)[i].figures, error);
+		if (!by_name)
+			other = other->next;
 	}
 	return rc;
 }
 
-static int name_jobs(struct comparison *comparison)
+const char *comparison_job_name(const struct comparison *comparison, unsigned job)
 {
-	const struct json_value *jobs = comparison->sides->runs->results.jobs, *job = jobs->first;
+	static char text[1024];
+	const struct json_value *name = name_of(comparison->sides->runs[0][job].json);
 
-	comparison->jobs = calloc(jobs->count, sizeof(*comparison->jobs));
-	comparison->njobs = comparison->jobs ? jobs->count : 0;
-	for (unsigned i = 0; i < comparison->njobs; i++, job = job->next) {
-		const struct json_value *name = name_of(job);
-
-		comparison->jobs[i] = printable(name->string, name->length);
-		if (!comparison->jobs[i])
-			return -ENOMEM;
-	}
-	return comparison->jobs ? 0 : -ENOMEM;
+	return visible_text(name->string, name->length, text, sizeof(text));
 }
 
-/* ---- Sides */
-
-/* The first file of all is the base, whose jobs are the rows. */
-static int read_run(struct comparison *comparison, struct compare_side *side, char *path)
-{
-	struct compare_run *run = &side->runs[side->nruns++];
-	struct nvs_error error = {.size = sizeof(error)};
-	int rc = results_read(&run->results, path, &error);
-
-	if (!rc && !comparison->jobs)
-		rc = name_jobs(comparison);
-	if (!rc)
-		rc = match_jobs(comparison, run, path, &error);
-	if (rc)
-		say("%s", *error.text ? error.text : nvs_strerror(rc));
-	return rc;
-}
+/* ---- Sides ---- */
 
 static int read_side(struct comparison *comparison, struct compare_side *side, char *operand)
 {
 	bool is_file = !access(operand, F_OK);
 	char *equals = is_file ? NULL : strchr(operand, '='), *rest = equals ? equals + 1 : operand;
+	const char *label = operand, *slash;
+	size_t length = is_file ? strlen(rest) : strcspn(rest, ",");
 	unsigned n = 1;
 	int rc = 0;
 
+	if (equals) {
+		length = (size_t)(equals - operand);
+	} else { /* the name of the first file without directory and .json */
+		slash = memrchr(operand, '/', length);
+		label = slash ? slash + 1 : operand;
+		length -= (size_t)(label - operand);
+		if (length > 5 && !memcmp(label + length - 5, ".json", 5))
+			length -= 5;
+	}
 	for (char *c = rest; !is_file && *c; c++)
 		n += *c == ',';
-	side->label = equals ? printable(operand, (size_t)(equals - operand))
-			     : label_of(rest, is_file ? strlen(rest) : strcspn(rest, ","));
-	side->runs = calloc(n, sizeof(*side->runs));
-	if (!side->label || !side->runs) {
+	side->label = malloc(4 * length + 1);
+	side->runs = calloc(n, sizeof(struct compare_job *));
+	side->texts = calloc(n, sizeof(char *));
+	if (!side->label || !side->runs || !side->texts) {
 		say("no memory for the results");
 		return -ENOMEM;
 	}
+	visible_text(label, length, side->label, 4 * length + 1);
 	if (equals == operand) {
 		say("%s: give a name before the =", operand);
 		return -EINVAL;
@@ -185,132 +296,122 @@ static int read_side(struct comparison *comparison, struct compare_side *side, c
 	}
 	while (!rc && side->nruns < n) {
 		char *path = is_file ? rest : strsep(&rest, ",");
+		struct nvs_error error = {.size = sizeof(error)};
+		const struct json_value *jobs = NULL;
 
 		if (!*path) {
 			say("%s: the list of files has an empty name", side->label);
 			return -EINVAL;
 		}
-		rc = read_run(comparison, side, path);
+		rc = read_results(path, &side->texts[side->nruns], &jobs, &error);
+		if (!rc && !comparison->base)
+			comparison->base = jobs;
+		if (!rc)
+			rc = match_jobs(comparison, &side->runs[side->nruns++], path, jobs, &error);
+		if (rc)
+			say("%s", *error.text ? error.text : nvs_strerror(rc));
 	}
 	return rc;
 }
 
-int comparison_read(struct comparison *comparison, char **operands, unsigned n)
+/* ---- Changes ---- */
+
+static struct estimate estimate_runs(const struct compare_side *side, unsigned job, unsigned metric)
 {
-	comparison->sides = calloc(n, sizeof(*comparison->sides));
-	if (!comparison->sides) {
-		say("no memory for the results");
-		return STATUS_USAGE;
-	}
-	for (; comparison->nsides < n; comparison->nsides++) {
-		struct compare_side *side = &comparison->sides[comparison->nsides];
-
-		if (read_side(comparison, side, operands[comparison->nsides])) {
-			comparison->nsides++;
-			return STATUS_USAGE;
-		}
-	}
-	return 0;
-}
-
-void comparison_free(struct comparison *comparison)
-{
-	for (unsigned i = 0; i < comparison->nsides; i++) {
-		struct compare_side *side = &comparison->sides[i];
-
-		for (unsigned run = 0; run < side->nruns; run++) {
-			results_free(&side->runs[run].results);
-			free(side->runs[run].jobs);
-			free(side->runs[run].figures);
-		}
-		free(side->runs);
-		free(side->label);
-	}
-	for (unsigned i = 0; i < comparison->njobs; i++)
-		free(comparison->jobs[i]);
-	free(comparison->jobs);
-	free(comparison->sides);
-}
-
-/* ---- Figures */
-
-/* Of one run: only rates have a known noise. */
-static struct estimate figure(const struct job_figures *figures, const struct metric *metric)
-{
-	enum nvs_direction d = metric->direction;
-
-	switch (metric->figure) {
-	case BANDWIDTH:
-		return (struct estimate){figures->bytes_per_s[d], figures->bw_noise[d]};
-	case IOPS:
-		return (struct estimate){figures->iops[d], figures->iops_noise[d]};
-	case LATENCY_P50:
-		return (struct estimate){.value = figures->p50_ns[d]};
-	case LATENCY_P99:
-		return (struct estimate){.value = figures->p99_ns[d]};
-	case CPU_TIME:
-		break;
-	}
-	return (struct estimate){.value = figures->cpu_ms_per_gib};
-}
-
-struct estimate comparison_estimate(const struct comparison *comparison, unsigned side,
-				    unsigned job, const struct metric *metric)
-{
-	const struct compare_side *of = &comparison->sides[side];
-	struct estimate one = {.value = 0};
-	double values[RUNS_MAX];
+	struct estimate one = {.value = 0}, all = {.value = 0};
+	double values[RUNS_MAX], squares = 0;
 	unsigned n = 0;
 
-	for (unsigned i = 0; i < of->nruns; i++) {
-		if (!of->runs[i].jobs[job])
+	for (unsigned i = 0; i < side->nruns; i++) {
+		if (!side->runs[i][job].json)
 			continue;
-		one = figure(&of->runs[i].figures[job], metric);
+		one = side->runs[i][job].figures[metric];
+		all.value += one.value;
 		values[n++] = one.value;
 	}
-	return n > 1 ? estimate_of_runs(values, n) : one;
+	if (n < 2)
+		return one;
+	all.value /= n;
+	for (unsigned i = 0; i < n; i++)
+		squares += (values[i] - all.value) * (values[i] - all.value);
+	if (all.value > 0)
+		all.error = sqrt(squares / (n - 1) / n) / all.value;
+	all.freedom = n - 1;
+	return all;
 }
 
-struct change comparison_change(const struct comparison *comparison, unsigned side, unsigned job,
-				const struct metric *metric)
+/*
+ * The verdict is "same" if the interval lies within the threshold of 0, "can't tell" if it has 0
+ * and more, or the noise is unknown.
+ */
+static void compute_cell(struct comparison *comparison, const struct compare_side *side,
+			 unsigned job, unsigned metric)
 {
-	struct estimate base = comparison_estimate(comparison, 0, job, metric);
-	struct estimate other = comparison_estimate(comparison, side, job, metric);
+	const struct metric *of = &metrics[metric];
+	struct cell *cell = &side->cells[job][metric];
+	const struct estimate *base = &comparison->sides->cells[job][metric].estimate;
+	const struct estimate *this = &cell->estimate;
+	double threshold = comparison->threshold, half = 0, a, b, ratio, low, high;
 
-	return change_of(&base, &other, metric->less_is_better, comparison->threshold);
+	*cell = (struct cell){.estimate = estimate_runs(side, job, metric),
+			      .verdict = "can't tell"};
+	cell->half_width = cell->change = cell->change_half_width = (double)NAN;
+	if (this->freedom >= 1)
+		cell->half_width = 100 * student_975(this->freedom) * this->error;
+	if (!(base->value > 0 && this->value > 0))
+		return;
+	a = base->error * base->error;
+	b = this->error * this->error;
+	ratio = log(this->value / base->value);
+	if (base->freedom < 1 || this->freedom < 1)
+		half = (double)NAN;
+	else if (a + b > 0)
+		half = sqrt(a + b) * student_975((a + b) * (a + b) /
+						 (a * a / base->freedom + b * b / this->freedom));
+	low = 100 * expm1(ratio - half);
+	high = 100 * expm1(ratio + half);
+	cell->change = 100 * expm1(ratio);
+	cell->change_half_width = (high - low) / 2;
+	if (low >= -threshold && high <= threshold) {
+		cell->verdict = "same";
+	} else if (low > 0 || high < 0) {
+		bool better = (low > 0) == !!of->rate;
+
+		cell->verdict = of->direction ? (better ? "faster" : "slower")
+					      : (better ? "less" : "more");
+		cell->beyond_threshold = fabs(cell->change) > threshold;
+		comparison->slower |= of->direction && !better && cell->beyond_threshold;
+	}
 }
 
-bool comparison_has(const struct comparison *comparison, unsigned job, const struct metric *metric)
+bool comparison_has(const struct comparison *comparison, unsigned job, unsigned metric)
 {
 	for (unsigned side = 0; side < comparison->nsides; side++)
-		if (comparison_estimate(comparison, side, job, metric).value > 0)
+		if (comparison->sides[side].cells[job][metric].estimate.value > 0)
 			return true;
 	return false;
 }
 
-const char *verdict_name(const struct metric *metric, enum verdict verdict)
+int comparison_read(struct comparison *comparison, char **operands, unsigned n)
 {
-	static const char *const speed[] = {"can't tell", "same", "faster", "slower"};
-	static const char *const cost[] = {"can't tell", "same", "less", "more"};
+	struct compare_side *sides = calloc(n, sizeof(*sides));
 
-	return metric->figure == CPU_TIME ? cost[verdict] : speed[verdict];
-}
+	comparison->sides = sides;
+	comparison->nsides = sides ? n : 0;
+	for (unsigned i = 0; sides && i < n; i++)
+		if (read_side(comparison, &sides[i], operands[i]))
+			return STATUS_USAGE;
+	for (unsigned i = 0; sides && i < n; i++) {
+		struct compare_side *side = &sides[i];
 
-void comparison_notes(const struct comparison *comparison, char notes[512])
-{
-	unsigned fewest = UINT_MAX;
-
-	for (unsigned i = 0; i < comparison->nsides; i++)
-		if (comparison->sides[i].nruns < fewest)
-			fewest = comparison->sides[i].nruns;
-	snprintf(notes, 512,
-		 "± is half of the 95 %% interval; same is within %g %% of the base.%s%s",
-		 comparison->threshold,
-		 fewest > 1
-			 ? ""
-			 : " A single run has intervals of rates only, from its samples, and only "
-			   "if it took 4 s or more. It does not show how runs differ: repeat "
-			   "runs, as A1.json,A2.json.",
-		 comparison->by_order ? " Jobs are matched by their order: their names differ."
-				      : "");
+		side->cells = calloc(comparison->base->count, sizeof(*side->cells));
+		if (!side->cells)
+			break;
+		for (unsigned cell = 0; cell < comparison->base->count * METRICS; cell++)
+			compute_cell(comparison, side, cell / METRICS, cell % METRICS);
+	}
+	if (sides && sides[n - 1].cells)
+		return 0;
+	say("no memory for the results");
+	return STATUS_USAGE;
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counters of the drives under a plan's paths, from /proc/diskstats. A drive whose counters can't
- * be read is left out of the report.
+ * Counters of the drives under a plan's paths, from /proc/diskstats.
  */
-#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "cli/report/group.h"
+#include "base/numbers.h"
 #include "cli/report/report.h"
 
-static struct disk_use *find(struct disk_watch *watch, const char *name)
+static struct disk_use *find_disk(struct disk_watch *watch, const char *name)
 {
 	for (unsigned i = 0; i < watch->n; i++)
 		if (!strcmp(watch->at[i].name, name))
@@ -18,46 +18,22 @@ static struct disk_use *find(struct disk_watch *watch, const char *name)
 	return NULL;
 }
 
-static void add_disk(struct disk_watch *watch, const char *name)
-{
-	struct disk_use *disk = &watch->at[watch->n];
-
-	if (watch->n == REPORT_DISKS_MAX || strlen(name) >= sizeof(disk->name) || find(watch, name))
-		return;
-	*disk = (struct disk_use){0};
-	strcpy(disk->name, name);
-	watch->n++;
-}
-
-static void add_path(struct disk_watch *watch, const char *path)
-{
-	struct nvs_path_info info = {.size = sizeof(info)};
-	struct nvs_error ignored = {.size = sizeof(ignored)};
-	char *rest, *name;
-
-	if (nvs_path_get_info(path, &info, &ignored))
-		return;
-	for (name = strtok_r(info.device, ",", &rest); name; name = strtok_r(NULL, ",", &rest))
-		add_disk(watch, name);
-}
-
 static void read_counters(struct disk_watch *watch)
 {
 	FILE *file = fopen("/proc/diskstats", "re");
-	char line[512];
+	char line[512], name[32];
+	struct disk_use *disk;
+	int length;
 
 	while (file && fgets(line, sizeof(line), file)) {
-		struct disk_use is = {0}, *disk;
+		char *rest = line;
 
-		if (sscanf(line,
-			   "%*u %*u %31s %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
-			   " %" SCNu64 " %" SCNu64 " %" SCNu64 " %*u %" SCNu64 " %" SCNu64,
-			   is.name, &is.ios[NVS_READ], &is.merges[NVS_READ], &is.sectors[NVS_READ],
-			   &is.ticks_ms[NVS_READ], &is.ios[NVS_WRITE], &is.merges[NVS_WRITE],
-			   &is.sectors[NVS_WRITE], &is.ticks_ms[NVS_WRITE], &is.busy_ms,
-			   &is.in_queue_ms) == 11 &&
-		    (disk = find(watch, is.name)))
-			*disk = is;
+		if (sscanf(line, "%*u %*u %31s%n", name, &length) != 1 ||
+		    !(disk = find_disk(watch, name)))
+			continue;
+		rest += length;
+		for (unsigned i = 0; i < DISK_COUNTERS; i++)
+			disk->counters[i] = strtoull(rest, &rest, 10);
 	}
 	if (file)
 		fclose(file);
@@ -71,42 +47,39 @@ void disks_begin(struct disk_watch *watch, const struct bench_plan *plan)
 		const struct bench_job *job = &plan->jobs[i];
 		const char *path;
 
-		for (unsigned p = 0; (path = nvs_config_get_path(job->config, job->block, p)); p++)
-			add_path(watch, path);
+		for (unsigned p = 0; (path = nvs_config_get_path(job->config, job->block, p));
+		     p++) {
+			struct nvs_path_info info = {.size = sizeof(info)};
+			char *rest = info.device, *name;
+
+			if (nvs_path_get_info(path, &info, NULL))
+				continue;
+			while ((name = strsep(&rest, ",")))
+				if (*name && strlen(name) < sizeof(watch->at->name) &&
+				    watch->n < REPORT_DISKS_MAX && !find_disk(watch, name)) {
+					watch->at[watch->n] = (struct disk_use){.name = ""};
+					strcpy(watch->at[watch->n++].name, name);
+				}
+		}
 	}
 	read_counters(watch);
-}
-
-/* The counters of a drive that was replugged start again at 0. */
-static void subtract(uint64_t *is, uint64_t was)
-{
-	*is -= *is < was ? *is : was;
 }
 
 void disks_end(struct disk_watch *watch)
 {
 	struct disk_watch was = *watch;
 
+	double ms;
+
 	read_counters(watch);
+	ms = (double)(watch->since_ns - was.since_ns) / 1e6;
 	for (unsigned i = 0; i < watch->n; i++) {
 		struct disk_use *disk = &watch->at[i];
 
-		for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-			subtract(&disk->ios[d], was.at[i].ios[d]);
-			subtract(&disk->merges[d], was.at[i].merges[d]);
-			subtract(&disk->ticks_ms[d], was.at[i].ticks_ms[d]);
-			subtract(&disk->sectors[d], was.at[i].sectors[d]);
-		}
-		subtract(&disk->busy_ms, was.at[i].busy_ms);
-		subtract(&disk->in_queue_ms, was.at[i].in_queue_ms);
-		disk->elapsed_ms = (watch->since_ns - was.since_ns) / 1000000;
+		/* The counters of a drive that was replugged start again at 0. */
+		for (unsigned at = 0; at < DISK_COUNTERS; at++)
+			disk->counters[at] -= min_u64(disk->counters[at], was.at[i].counters[at]);
+		disk->busy_percent =
+			ms > 0 ? fmin(100 * (double)disk->counters[DISK_BUSY] / ms, 100) : 0;
 	}
-}
-
-double disk_busy_percent(const struct disk_use *disk)
-{
-	double percent = disk->elapsed_ms ? 100 * (double)disk->busy_ms / (double)disk->elapsed_ms
-					  : 0;
-
-	return percent < 100 ? percent : 100;
 }

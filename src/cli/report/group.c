@@ -1,235 +1,225 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Adds up the jobs of a group, which ran at the same time: bytes, CPU times, memory and sampled
- * rates add up, histograms merge, the longest window counts. The engine and kernel are the first
- * job's.
+ * rates add up, histograms merge, the longest window counts. What does not add up, such as the
+ * engine and the kernel, is the first job's.
  */
-#include "cli/report/group.h"
-
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/numbers.h"
+#include "cli/report/report.h"
 
-/* 0: unknown. */
-static uint64_t least(uint64_t a, uint64_t b)
+/* ---- Adding up ---- */
+
+/* How a field merges; LEAST: 0 is unknown. Fields are words, or as good as arrays of words: struct
+ * nvs_step_io, whose size nothing reads. */
+struct sum {
+	enum { ADDED, GREATEST, LEAST } how;
+	size_t offset, nbytes;
+};
+
+#define FIELD(how, of, field)                                                                      \
+	{                                                                                          \
+		how, offsetof(struct of, field), sizeof(((struct of *)0)->field)                   \
+	}
+#define SUM(field)     FIELD(ADDED, bench_result, field)
+#define MOST(field)    FIELD(GREATEST, bench_result, field)
+#define AIO(field)     FIELD(ADDED, nvs_aio_stats, field)
+#define STEP(field)    FIELD(ADDED, step_figures, field)
+#define LONGEST(field) FIELD(GREATEST, step_figures, field)
+
+static const struct sum aio_sums[] = {
+	AIO(workers),	    AIO(bounce_bytes), AIO(registered_bytes),
+	AIO(submit_calls),  AIO(reap_calls),   AIO(depth_ios),
+	AIO(submit_sizes),  AIO(reap_sizes),   AIO(retries),
+	AIO(bounced_bytes), AIO(io[0].bytes),  AIO(io[0].ios),
+	AIO(io[1].bytes),   AIO(io[1].ios),    FIELD(GREATEST, nvs_aio_stats, inflight_max)};
+static const struct sum measured[] = {
+	/* beside those of steps and aio */
+	MOST(window_ns), SUM(user_us),		SUM(system_us),	   SUM(data_us),
+	SUM(updates_us), SUM(context_switches), SUM(major_faults), SUM(minor_faults),
+	SUM(bytes),	 SUM(transfers),	SUM(evictions),	   SUM(pool_waits)};
+#define STEP_SUMS                                                                                  \
+	STEP(steps), STEP(skipped), STEP(sum), STEP(shorter_ns), STEP(updates_ns), STEP(tiles),    \
+		STEP(first.read_bytes), STEP(first.written_bytes), STEP(elements), STEP(groups),   \
+		STEP(threads), STEP(compared), STEP(peak_bytes), STEP(pool_rss_bytes),             \
+		STEP(own_bytes), STEP(host_bytes), STEP(store_bytes), LONGEST(layers),             \
+		FIELD(LEAST, step_figures, wall_min_ns), LONGEST(wall_max_ns),                     \
+		LONGEST(first.wall_ns)
+#define OPENED_SUMS                                                                                \
+	SUM(engine.pool.bytes), SUM(engine.pool.locked), SUM(engine.pool.huge), SUM(pool_peak),    \
+		SUM(engine.store_bytes), SUM(engine.verify_errors), SUM(verify_errors),            \
+		MOST(first_ns), SUM(first_bytes), SUM(verified_bytes),                             \
+		MOST(engine.pool.largest_free)
+static const struct sum step_sums[] = {STEP_SUMS}, opened[] = {OPENED_SUMS};
+
+static uint64_t merged(int how, uint64_t a, uint64_t b)
 {
-	return a && b ? (a < b ? a : b) : a + b;
+	if (how == ADDED || (how == LEAST && !(a && b)))
+		return a + b;
+	return (how == GREATEST) == (a > b) ? a : b;
 }
 
-static double sum_of_squares_about_mean(const struct bench_samples *samples)
+static void merge_fields(void *into, const void *from, const struct sum *fields, size_t n)
 {
-	double sum = samples->sum_squares - samples->sum * samples_mean(samples);
+	for (const struct sum *field = fields; field < fields + n; field++) {
+		void *a = (char *)into + field->offset;
+		const void *b = (const char *)from + field->offset;
 
-	return samples->n && sum > 0 ? sum : 0;
+		if (field->nbytes == sizeof(uint32_t))
+			*(uint32_t *)a = (uint32_t)merged(field->how, *(uint32_t *)a,
+							  *(const uint32_t *)b);
+		for (size_t i = 0; i < field->nbytes / sizeof(uint64_t); i++)
+			((uint64_t *)a)[i] = merged(field->how, ((uint64_t *)a)[i],
+						    ((const uint64_t *)b)[i]);
+	}
 }
 
 /* Like fio: means of rates add up; the deviation is that of one job's samples. */
 static void add_samples(struct bench_samples *into, const struct bench_samples *from)
 {
 	double mean = samples_mean(into) + samples_mean(from);
-	double about = sum_of_squares_about_mean(into) + sum_of_squares_about_mean(from);
+	double about = into->sum_squares - into->sum * samples_mean(into) + from->sum_squares -
+		       from->sum * samples_mean(from);
 
 	into->n += from->n;
 	into->min += from->n ? from->min : 0;
 	into->max += from->n ? from->max : 0;
 	into->sum = mean * (double)into->n;
-	into->sum_squares = about + mean * into->sum;
-}
-
-static void add_step_io(struct nvs_step_io *into, const struct nvs_step_io *from)
-{
-	into->wall_ns += from->wall_ns;
-	into->io_ns += from->io_ns;
-	into->compute_ns += from->compute_ns;
-	into->hidden_ns += from->hidden_ns;
-	into->read_bytes += from->read_bytes;
-	into->written_bytes += from->written_bytes;
-	into->hits += from->hits;
-	into->misses += from->misses;
-	into->stalls += from->stalls;
-	into->stall_ns += from->stall_ns;
-}
-
-static void add_steps(struct step_figures *into, const struct step_figures *from)
-{
-	uint64_t first_wall_ns = max_u64(into->first.wall_ns, from->first.wall_ns);
-
-	into->steps += from->steps;
-	into->skipped += from->skipped;
-	add_step_io(&into->sum, &from->sum);
-	into->wall_min_ns = least(into->wall_min_ns, from->wall_min_ns);
-	into->wall_max_ns = max_u64(into->wall_max_ns, from->wall_max_ns);
-	into->shorter_ns += from->shorter_ns;
-	into->updates_ns += from->updates_ns;
-	into->tiles += from->tiles;
-	add_step_io(&into->first, &from->first);
-	into->first.wall_ns = first_wall_ns;
-	into->layers = max_u64(into->layers, from->layers);
-	into->elements += from->elements;
-	into->groups += from->groups;
-	into->threads += from->threads;
-	into->compared += from->compared;
-	into->peak_bytes += from->peak_bytes;
-	into->pool_rss_bytes += from->pool_rss_bytes;
-	into->own_bytes += from->own_bytes;
-	into->host_bytes += from->host_bytes;
-	into->store_bytes += from->store_bytes;
-}
-
-static void add_aio(struct nvs_aio_stats *into, const struct nvs_aio_stats *from)
-{
-	into->workers += from->workers;
-	into->bounce_bytes += from->bounce_bytes;
-	into->registered_bytes += from->registered_bytes;
-	into->submit_calls += from->submit_calls;
-	into->reap_calls += from->reap_calls;
-	into->inflight_max = (uint32_t)max_u64(into->inflight_max, from->inflight_max);
-	for (unsigned i = 0; i < NVS_DEPTHS; i++) {
-		into->depth_ios[i] += from->depth_ios[i];
-		into->submit_sizes[i] += from->submit_sizes[i];
-		into->reap_sizes[i] += from->reap_sizes[i];
-	}
-	into->retries += from->retries;
-	into->bounced_bytes += from->bounced_bytes;
-	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-		into->io[d].bytes += from->io[d].bytes;
-		into->io[d].ios += from->io[d].ios;
-	}
-}
-
-static void add_engine(struct nvs_engine_stats *into, const struct nvs_engine_stats *from)
-{
-	into->pool.bytes += from->pool.bytes;
-	into->pool.locked += from->pool.locked;
-	into->pool.huge += from->pool.huge;
-	into->pool.largest_free = max_u64(into->pool.largest_free, from->pool.largest_free);
-	add_aio(&into->aio, &from->aio);
-	into->store_bytes += from->store_bytes;
-	into->verify_errors += from->verify_errors;
-	into->direct &= from->direct;
-}
-
-static void add_measured(struct bench_result *into, const struct bench_result *from)
-{
-	if (into->measured) {
-		add_aio(&into->aio, &from->aio);
-		add_steps(&into->steps, &from->steps);
-	} else {
-		into->aio = from->aio;
-		into->steps = from->steps;
-		into->replay = from->replay; /* of one job */
-	}
-	into->measured = true;
-	into->window_ns = max_u64(into->window_ns, from->window_ns);
-	into->user_us += from->user_us;
-	into->system_us += from->system_us;
-	into->data_us += from->data_us;
-	into->updates_us += from->updates_us;
-	into->context_switches += from->context_switches;
-	into->major_faults += from->major_faults;
-	into->minor_faults += from->minor_faults;
-	into->transfers += from->transfers;
-	into->evictions += from->evictions;
-	into->pool_waits += from->pool_waits;
-	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-		into->bytes[d] += from->bytes[d];
-		add_samples(&into->bw_bytes[d], &from->bw_bytes[d]);
-		add_samples(&into->iops[d], &from->iops[d]);
-		for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++) {
-			into->latency[d][kind].size = sizeof(struct nvs_latency);
-			nvs_latency_merge(&into->latency[d][kind], &from->latency[d][kind]);
-		}
-	}
-}
-
-static void add_opened(struct bench_result *into, const struct bench_result *from)
-{
-	if (into->opened)
-		add_engine(&into->engine, &from->engine);
-	else
-		into->engine = from->engine;
-	into->opened = true;
-	into->pool_peak += from->pool_peak;
-	into->first_bytes += from->first_bytes;
-	into->first_ns = max_u64(into->first_ns, from->first_ns);
-	into->verified_bytes += from->verified_bytes;
-	into->verify_errors += from->verify_errors;
+	into->sum_squares = fmax(about, 0) + mean * into->sum;
 }
 
 static void add_result(struct bench_result *into, const struct bench_result *from)
 {
+	const size_t ran_at = offsetof(struct bench_result, measured),
+		     opened_at = offsetof(struct bench_result, opened);
+
 	if (!into->error.code)
 		into->error = from->error;
 	if (!into->signal)
 		into->signal = from->signal;
 	if (!into->pid)
 		into->pid = from->pid;
-	into->started_unix_ms = least(into->started_unix_ms, from->started_unix_ms);
+	into->started_unix_ms = merged(LEAST, into->started_unix_ms, from->started_unix_ms);
 	into->elapsed_s = fmax(into->elapsed_s, from->elapsed_s);
-	if (from->measured)
-		add_measured(into, from);
-	if (from->opened)
-		add_opened(into, from);
-}
-
-/* ---- Jobs reported as one */
-
-static double all_bytes_per_s(const struct bench_report *report, unsigned groupid, int direction)
-{
-	uint64_t nbytes = 0, window_ns = 0;
-
-	for (unsigned i = 0; i < report->plan->n; i++) {
-		const struct bench_result *result = report->results[i];
-
-		if (report->plan->jobs[i].groupid != groupid || !result->bytes[direction])
-			continue;
-		nbytes += result->bytes[direction];
-		window_ns = max_u64(window_ns, result->window_ns);
+	for (int d = NVS_READ; d <= NVS_WRITE && from->measured; d++) {
+		add_samples(&into->bw_bytes[d], &from->bw_bytes[d]);
+		add_samples(&into->iops[d], &from->iops[d]);
+		for (int kind = 0; kind < NVS_LATENCY_KINDS && into->measured; kind++)
+			nvs_latency_merge(&into->latency[d][kind], &from->latency[d][kind]);
 	}
-	return window_ns ? (double)nbytes * 1e9 / (double)window_ns : 0;
+	if (from->measured && into->measured) {
+		merge_fields(into, from, measured, COUNT_OF(measured));
+		merge_fields(&into->steps, &from->steps, step_sums, COUNT_OF(step_sums));
+		merge_fields(&into->aio, &from->aio, aio_sums, COUNT_OF(aio_sums));
+	} else if (from->measured) {
+		memcpy((char *)into + ran_at, (const char *)from + ran_at, opened_at - ran_at);
+	}
+	if (from->opened && into->opened) {
+		merge_fields(into, from, opened, COUNT_OF(opened));
+		merge_fields(&into->engine.aio, &from->engine.aio, aio_sums, COUNT_OF(aio_sums));
+		into->engine.direct &= from->engine.direct;
+	} else if (from->opened) {
+		memcpy((char *)into + opened_at, (const char *)from + opened_at,
+		       sizeof(*into) - opened_at);
+	}
 }
 
-static bool goes_with(const struct bench_job *job, const struct bench_job *first)
+/* ---- Figures ---- */
+
+double cpu_ms_per_gib(const struct bench_result *result)
 {
-	return job->groupid == first->groupid && job->options.group_reporting &&
-	       first->options.group_reporting;
+	double gib = (double)(result->bytes[NVS_READ] + result->bytes[NVS_WRITE]) / (1u << 30);
+	double us = (double)(result->user_us + result->system_us) - (double)result->data_us -
+		    (double)result->updates_us;
+
+	return gib > 0 && us > 0 ? us / 1e3 / gib : 0;
 }
 
-static void add_job(struct report_group *group, const struct bench_job *job,
-		    const struct bench_result *result)
+double samples_mean(const struct bench_samples *samples)
 {
-	group->njobs++;
-	group->one_mode &= job->options.rw == group->job->options.rw;
-	group->asked_verify += job->options.verify;
-	group->compared += job->options.verify && result->verified_bytes;
-	group->run_ns += result->window_ns;
-	for (int d = NVS_READ; d <= NVS_WRITE; d++)
-		if (result->bytes[d] || result->aio.io[d].ios)
-			group->window_ns[d] = max_u64(group->window_ns[d], result->window_ns);
-	add_result(&group->result, result);
+	return samples->n ? samples->sum / (double)samples->n : 0;
 }
 
-struct report_group *report_group_make(void)
+double samples_stddev(const struct bench_samples *samples)
 {
-	return calloc(1, sizeof(struct report_group));
+	double n = (double)samples->n;
+	double about = samples->sum_squares - samples->sum * samples_mean(samples);
+
+	return samples->n > 1 && about > 0 ? sqrt(about / (n - 1)) : 0;
+}
+
+double per_step(const struct report_group *group, uint64_t sum)
+{
+	uint64_t steps = group->result.steps.steps;
+
+	return steps ? (double)sum / (double)steps : 0;
+}
+
+static double per_second(uint64_t count, uint64_t ns)
+{
+	return ns ? (double)count * 1e9 / (double)ns : 0;
+}
+
+static void compute_way(const struct bench_report *report, struct report_group *group, int d)
+{
+	struct report_way *way = &group->way[d];
+	const struct bench_result *result = &group->result;
+	uint64_t window_ns = 0;
+
+	for (unsigned i = 0; i < report->plan->n; i++)
+		if (report->plan->jobs[i].groupid == group->job->groupid &&
+		    report->results[i]->bytes[d]) {
+			way->all_bytes += report->results[i]->bytes[d];
+			window_ns = max_u64(window_ns, report->results[i]->window_ns);
+		}
+	way->all_bytes_per_s = per_second(way->all_bytes, window_ns);
+	way->bytes_per_s = per_second(result->bytes[d], way->window_ns);
+	way->iops = per_second(result->aio.io[d].ios, way->window_ns);
+	if (result->bytes[d])
+		way->runtime_ms = way->window_ns / 1000000 + (way->window_ns % 1000000 != 0);
 }
 
 bool report_group_next(const struct bench_report *report, struct report_group *group)
 {
 	const struct bench_plan *plan = report->plan;
-	unsigned next = group->job ? (unsigned)(group->job - plan->jobs) + group->njobs : 0;
+	const struct bench_job *job = group->job ? group->job + group->njobs : plan->jobs;
+	const struct bench_job *end = plan->jobs + plan->n;
+	const struct step_figures *steps = &group->result.steps;
 
-	if (next == plan->n)
+	if (job == end)
 		return false;
 	memset(group, 0, sizeof(*group));
-	group->job = &plan->jobs[next];
+	group->job = job;
 	group->one_mode = true;
-	do
-		add_job(group, &plan->jobs[next], report->results[next]);
-	while (++next < plan->n && goes_with(&plan->jobs[next], group->job));
+	do {
+		const struct bench_result *result = report->results[job - plan->jobs];
+
+		group->njobs++;
+		group->one_mode &= job->options.rw == group->job->options.rw;
+		group->asked_verify += job->options.verify;
+		group->compared += job->options.verify && result->verified_bytes;
+		group->run_ns += result->window_ns;
+		for (int d = NVS_READ; d <= NVS_WRITE; d++)
+			if (result->bytes[d] || result->aio.io[d].ios)
+				group->way[d].window_ns = max_u64(group->way[d].window_ns,
+								  result->window_ns);
+		add_result(&group->result, result);
+	} while (++job < end && job->groupid == group->job->groupid &&
+		 job->options.group_reporting && group->job->options.group_reporting);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
-		group->all_bytes_per_s[d] = all_bytes_per_s(report, group->job->groupid, d);
+		compute_way(report, group, d);
+	group->verify_errors = group->result.verify_errors + group->result.engine.verify_errors;
+	group->has_steps = group->one_mode && (group->job->options.rw == RW_STEP ||
+					       group->job->options.rw == RW_PARAMS);
+	if (steps->shorter_ns)
+		group->hidden_share = fmin((double)steps->sum.hidden_ns / (double)steps->shorter_ns,
+					   1);
+	group->rest_bytes = steps->pool_rss_bytes + steps->host_bytes + steps->own_bytes;
+	group->rest_bytes = steps->peak_bytes - min_u64(group->rest_bytes, steps->peak_bytes);
+	if (!steps->sum.read_bytes && !steps->sum.written_bytes)
+		group->no_moves = "the pool holds everything, so the steps did not use the drive: "
+				  "give a smaller --pool";
 	return true;
 }

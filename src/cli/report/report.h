@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The results of a run: text, and JSON in fio's form, which its tools read. Jobs with
- * group_reporting are reported as one.
+ * The results of a run: text, and JSON in fio's form, which its tools read. An entry is a job, or
+ * neighbouring jobs of the plan with group_reporting added up as one; both forms show its figures.
  */
 #ifndef CLI_REPORT_REPORT_H
 #define CLI_REPORT_REPORT_H
@@ -10,15 +10,26 @@
 
 #include "cli/jobs/jobs.h"
 
-/* Counters of a drive from /proc/diskstats. */
+/* Counters of a drive in the order of /proc/diskstats; times in ms. Those of writes are the same
+ * four as those of reads. */
+enum {
+	DISK_IOS,
+	DISK_MERGES,
+	DISK_SECTORS,
+	DISK_TICKS,
+	DISK_WRITES,
+	DISK_BUSY = 9,
+	DISK_COUNTERS = 11
+};
+
 struct disk_use {
 	char name[32];
-	uint64_t ios[2], merges[2], ticks_ms[2], sectors[2]; /* by enum nvs_direction */
-	uint64_t in_queue_ms, busy_ms, elapsed_ms;
+	double busy_percent; /* between disks_begin and disks_end */
+	uint64_t counters[DISK_COUNTERS];
 };
 
 #define REPORT_DISKS_MAX 32
-/* The drives under the paths of a plan. */
+/* The drives under the paths of a plan. One whose counters can't be read is left out. */
 struct disk_watch {
 	struct disk_use at[REPORT_DISKS_MAX];
 	unsigned n;
@@ -40,7 +51,46 @@ struct bench_report {
 int report_text(FILE *file, const struct bench_report *report);
 int report_json(FILE *file, const struct bench_report *report);
 
-/* Used beyond reports, too. */
+/* Figures of a direction, by fio's definitions. */
+struct report_way {
+	/* The longest window of jobs that moved anything this way: the base of rates. */
+	uint64_t window_ns;
+	uint64_t runtime_ms; /* the same rounded up; 0 if nothing moved */
+	double bytes_per_s, iops;
+	/* Of all jobs with the same groupid, also outside the entry: */
+	uint64_t all_bytes;
+	double all_bytes_per_s;
+};
+
+/* Too large for a stack. */
+struct report_group {
+	const struct bench_job *job;	 /* the first, for name and options */
+	unsigned njobs;			 /* starting with it */
+	bool one_mode;			 /* all have the same rw */
+	unsigned asked_verify, compared; /* jobs with verify, and those that compared something */
+	uint64_t verify_errors;		 /* of the command and of the engine */
+	uint64_t run_ns;		 /* sum of all windows, the base of CPU shares */
+	struct report_way way[2];	 /* by enum nvs_direction */
+	struct bench_result result;	 /* its window is the longest */
+
+	/* Of jobs that all ran steps of one kind: */
+	bool has_steps;
+	double hidden_share;  /* the hidden part of the shorter of I/O and compute */
+	uint64_t rest_bytes;  /* peak memory without pool, state and the caller's own */
+	const char *no_moves; /* why the steps show nothing of swapping; NULL: they do */
+};
+
+/* Advances to the next entry, or of a zeroed group to the first; false at the end. */
+bool report_group_next(const struct bench_report *report, struct report_group *group);
+
+/*
+ * CPU time of the whole process per GiB moved in both directions together, without generating and
+ * comparing contents and without an optimizer's updates and norm.
+ */
 double cpu_ms_per_gib(const struct bench_result *result);
+double samples_mean(const struct bench_samples *samples);
+double samples_stddev(const struct bench_samples *samples);
+/* The mean over the measured steps of a sum. */
+double per_step(const struct report_group *group, uint64_t sum);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include <limits.h>
 
-#include "cli/guard.h"
+#include "cli/stop.h"
 
 struct scratch_file {
 	char path[PATH_MAX];

@@ -156,8 +156,6 @@ holds configuration_of_types_and_clipping_is_reported "config['gradient_clipping
 	 'min_loss_scale': 1} and config['optimizer']['params']['lr'] == 2e-3 and
 	config['optimizer']['params']['adam_w_mode'] is False and
 	not config['bf16']['enabled'] and config['data_types'] == {'grad_accum_dtype': 'fp16'}"
-table table_has_norm_clip_and_loss_scale \
-	"^  gradient +: norm [0-9.]+, clipped to 0.5 by [0-9.e-]+, loss scale 65536, in the last" "${SHORT[@]}"
 config '"bf16": {"enabled": false}' '"weight_decay": 0.1, "bias_correction": false' ''
 json verify_knows_fp32_and_no_bias_correction "swap['verify_errors'] == 0 and
 	step['elements'] == 187500 and swap['verified_bytes'] == 16 * step['compared_elements']" \
