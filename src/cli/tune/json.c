@@ -98,10 +98,11 @@ static void drive(struct json_writer *json, const struct tune_drive *about)
 	json_close_list(json);
 }
 
-static void trial(struct json_writer *json, const struct tune_trial *about)
+static void trial(struct json_writer *json, enum tune_objective objective,
+		  const struct tune_trial *about)
 {
 	json_open_object(json, NULL);
-	json_text(json, "objective", tune_objective_name(about->objective));
+	json_text(json, "objective", tune_objective_name(objective));
 	json_text(json, "ioengine", nvs_ioengine_name(about->point.ioengine));
 	settings(json, &about->point);
 	json_text(json, "fate", tune_fate_name(about));
@@ -121,11 +122,12 @@ static void trial(struct json_writer *json, const struct tune_trial *about)
 	json_close_object(json);
 }
 
-static void trials(struct json_writer *json, const struct tune_outcome *outcome)
+static void trials(struct json_writer *json, enum tune_objective objective,
+		   const struct tune_outcome *outcome)
 {
 	json_open_list(json, "trials");
 	for (size_t i = 0; i < outcome->n; i++)
-		trial(json, &outcome->trials[i]);
+		trial(json, objective, &outcome->trials[i]);
 	json_close_list(json);
 	json_count(json, "chosen", (uint64_t)(outcome->chosen - outcome->trials));
 	json_count(json, "fastest", (uint64_t)(outcome->fastest - outcome->trials));
@@ -149,7 +151,7 @@ static void found_out(struct json_writer *json, const struct tune_result *result
 	json_count(json, "seed", result->options->seed);
 	space(json, result->space);
 	drive(json, result->drive);
-	trials(json, result->outcome);
+	trials(json, result->rules->objective, result->outcome);
 	json_close_object(json);
 }
 

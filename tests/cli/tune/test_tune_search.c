@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/tune/search/state.h"
+#include "cli/tune/search/statistics.h"
 #include "cli/tune/tune_drives.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -125,7 +125,7 @@ static void find(struct drive *drive, const struct drive_kind *kind)
 	assert_string_equal(found.unsure, "");
 	assert_drops_early(drive, &found, 12);
 	if (strcmp(kind->name, "far away") != 0)
-		assert_false(space_prefers(&drive_space, &answer, &found.chosen->point));
+		assert_false(tune_prefers(&drive_space, &answer, &found.chosen->point));
 	tune_outcome_free(&found);
 }
 
@@ -167,7 +167,7 @@ static unsigned find_in_temper(struct drive *drive, const struct drive_kind *kin
 	unsigned close = 0, certain = 0;
 	char how[16];
 
-	drive_set_temper(drive, temper);
+	drive->temper = temper;
 	for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
 		search(drive, &drive_space, 0.01, &rules, &found);
 		snprintf(how, sizeof(how), "%s %" PRIu64,
@@ -178,7 +178,7 @@ static unsigned find_in_temper(struct drive *drive, const struct drive_kind *kin
 		assert_certain_is_close(drive, &found);
 		tune_outcome_free(&found);
 	}
-	drive_set_temper(drive, DRIVE_STEADY);
+	drive->temper = DRIVE_STEADY;
 	assert_true(close >= SEEDS - 1);
 	return certain;
 }
@@ -330,7 +330,7 @@ TEST(a_bound_on_latency_is_kept)
 		assert_true(drive_rate(saturating, &found.chosen->point) >=
 			    (noise > 0 ? 0.9 : OF_BEST) * best);
 		if (noise == 0)
-			assert_false(space_prefers(&drive_space, &answer, &found.chosen->point));
+			assert_false(tune_prefers(&drive_space, &answer, &found.chosen->point));
 		for (size_t j = 0; j < found.n; j++)
 			assert_int_equal(found.trials[j].fate == TUNE_OVER,
 					 found.trials[j].p99_ns > rules.latency_max_ns);
@@ -373,15 +373,14 @@ TEST(a_limit_of_writes_is_shared_and_never_exceeded)
 		double of_best;
 
 		rules.writes_max = limits_mib[i] * MIB;
-		drive_limit_writes(saturating, rules.writes_max);
+		saturating->writes_max = rules.writes_max;
 		SUCCEEDS(tune_search(&drive_space, &rules, &meter, &outcome, &error), &error);
 		of_best = drive_rate(saturating, &outcome.chosen->point) /
 			  drive_best_rate(saturating, 0);
 		print_message("%" PRIu64 " MiB: %.1f written, %zu points, %.3f of the best%s %s\n",
-			      limits_mib[i], (double)drive_written(saturating) / (double)MIB,
-			      outcome.n, of_best,
-			      outcome.certain ? "" : ", not certain:", outcome.unsure);
-		assert_true(drive_written(saturating) <= rules.writes_max);
+			      limits_mib[i], (double)saturating->written / (double)MIB, outcome.n,
+			      of_best, outcome.certain ? "" : ", not certain:", outcome.unsure);
+		assert_true(saturating->written <= rules.writes_max);
 		assert_true(limits_mib[i] < 1024 || of_best >= 0.9);
 		if (limits_mib[i] < 256)
 			assert_says(outcome.unsure, "More writes");
@@ -398,11 +397,9 @@ TEST(a_search_for_reads_writes_nothing)
 	rules.writes_max = 0;
 	rules.budget_ns = 60 * S;
 	search(saturating, &drive_space, 0.02, &rules, &outcome);
-	assert_int_equal(drive_written(saturating), 0);
+	assert_int_equal(saturating->written, 0);
 	assert_true(drive_rate(saturating, &outcome.chosen->point) >=
 		    0.9 * drive_best_rate(saturating, 0));
-	for (size_t i = 0; i < outcome.n; i++)
-		assert_int_equal(outcome.trials[i].objective, TUNE_READ);
 	tune_outcome_free(&outcome);
 }
 
@@ -456,42 +453,24 @@ TEST(intervals_contain_the_mean)
 	}
 }
 
-/* A steady drive, but the first round of each point with the best block is in a stall. */
+/* Points seen before; at the first round of each point with the best block, the drive stalls. */
 struct stalls_first {
-	struct tune_meter meter;
 	struct tune_point seen[64];
-	size_t nseen;
+	size_t n;
 };
 
-static int measure_stalled(void *arg, const struct tune_point *point, enum tune_objective objective,
-			   uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
+static double stall_first(void *arg, const struct tune_point *point)
 {
 	struct stalls_first *stalls = arg;
-	int rc = stalls->meter.measure(stalls->meter.arg, point, objective, for_ns, sample, error);
 
 	if (point->block_size != 512 << 10)
-		return rc;
-	for (size_t i = 0; i < stalls->nseen; i++)
-		if (space_same(&stalls->seen[i], point))
-			return rc;
-	assert_true(stalls->nseen < COUNT(stalls->seen));
-	stalls->seen[stalls->nseen++] = *point;
-	sample->bytes_per_s *= 0.45;
-	return rc;
-}
-
-static uint64_t now_of_stalled(void *arg)
-{
-	struct stalls_first *stalls = arg;
-
-	return stalls->meter.now_ns(stalls->meter.arg);
-}
-
-static uint64_t written_of_stalled(void *arg)
-{
-	struct stalls_first *stalls = arg;
-
-	return stalls->meter.written(stalls->meter.arg);
+		return 1;
+	for (size_t i = 0; i < stalls->n; i++)
+		if (tune_point_same(&stalls->seen[i], point))
+			return 1;
+	assert_true(stalls->n < COUNT(stalls->seen));
+	stalls->seen[stalls->n++] = *point;
+	return 0.45;
 }
 
 TEST(one_stalled_round_drops_nothing)
@@ -505,15 +484,12 @@ TEST(one_stalled_round_drops_nothing)
 	space.single_submits = space.overlap_events = false;
 	drive = drive_open(kind, &space);
 	for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
-		struct stalls_first stalls = {.meter = drive_meter(drive, 0.01, rules.seed)};
-		struct tune_meter meter = {.measure = measure_stalled,
-					   .now_ns = now_of_stalled,
-					   .written = written_of_stalled,
-					   .arg = &stalls};
+		struct stalls_first stalls = {.n = 0};
 		struct tune_outcome outcome;
-		struct nvs_error error = {.size = sizeof(error)};
 
-		SUCCEEDS(tune_search(&space, &rules, &meter, &outcome, &error), &error);
+		drive->disturb = stall_first;
+		drive->disturb_arg = &stalls;
+		search(drive, &space, 0.01, &rules, &outcome);
 		assert_int_equal(outcome.chosen->point.block_size, 512 << 10);
 		assert_true(is_close(drive, &outcome));
 		tune_outcome_free(&outcome);
@@ -576,10 +552,10 @@ TEST(keeps_the_budget)
 		print_message("budget %" PRIu64 " ms: %" PRIu64 " ms, %zu points%s: %s\n",
 			      budgets_ms[i], outcome.spent_ns / 1000000, outcome.n,
 			      outcome.certain ? "" : ", not certain", outcome.why);
-		assert_true(outcome.spent_ns <= rules.budget_ns + drive_longest_ns(drive));
+		assert_true(outcome.spent_ns <= rules.budget_ns + drive->longest_ns);
 		if (budgets_ms[i] <= 1000)
 			assert_false(outcome.certain);
-		if (outcome.spent_ns + 2 * drive_longest_ns(drive) < rules.budget_ns / 2)
+		if (outcome.spent_ns + 2 * drive->longest_ns < rules.budget_ns / 2)
 			assert_true(outcome.certain);
 		tune_outcome_free(&outcome);
 	}
@@ -608,7 +584,7 @@ static void assert_same_trials(const struct tune_outcome *a, const struct tune_o
 	assert_int_equal(a->n, b->n);
 	assert_int_equal(a->chosen - a->trials, b->chosen - b->trials);
 	for (size_t i = 0; i < a->n; i++) {
-		assert_true(space_same(&a->trials[i].point, &b->trials[i].point));
+		assert_true(tune_point_same(&a->trials[i].point, &b->trials[i].point));
 		assert_int_equal(a->trials[i].rounds, b->trials[i].rounds);
 		assert_int_equal(a->trials[i].fate, b->trials[i].fate);
 	}
@@ -688,7 +664,7 @@ static void assert_reason_fits(const struct tune_outcome *outcome, double tolera
 			assert_int_equal(trial->fate, equal ? TUNE_TIE : TUNE_SLOWER);
 		if (outcome->certain && trial->fate == TUNE_TIE &&
 		    trial->to_best_half_width <= tolerance * trial->to_best)
-			assert_false(space_prefers(&drive_space, &trial->point, &chosen->point));
+			assert_false(tune_prefers(&drive_space, &trial->point, &chosen->point));
 	}
 }
 
@@ -711,37 +687,12 @@ TEST(the_reason_agrees_with_the_table)
 		}
 }
 
-/* Two points of this drive, of 400 MB/s each, are fed with other rates. */
-struct two_points {
-	struct tune_meter meter;
-	double ratio; /* of the smaller point to the larger */
-};
-
-static int measure_two(void *arg, const struct tune_point *point, enum tune_objective objective,
-		       uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
+static double slow_down_smaller(void *ratio, const struct tune_point *point)
 {
-	struct two_points *two = arg;
-	int rc = two->meter.measure(two->meter.arg, point, objective, for_ns, sample, error);
-
-	sample->bytes_per_s *= point->queue_depth == 16 ? two->ratio : 1;
-	return rc;
+	return point->queue_depth == 16 ? *(double *)ratio : 1;
 }
 
-static uint64_t now_of_two(void *arg)
-{
-	struct two_points *two = arg;
-
-	return two->meter.now_ns(two->meter.arg);
-}
-
-static uint64_t written_of_two(void *arg)
-{
-	struct two_points *two = arg;
-
-	return two->meter.written(two->meter.arg);
-}
-
-/* The smaller point has `ratio` of the rate of the larger; *small: how often it is chosen. */
+/* Of two points, the smaller has `ratio` of the rate of the larger; *small: how often it is chosen. */
 static void choose_of_two(double ratio, double noise, uint64_t budget_ns, unsigned *small,
 			  unsigned *certain)
 {
@@ -756,18 +707,14 @@ static void choose_of_two(double ratio, double noise, uint64_t budget_ns, unsign
 	space.nqueue_depths = 2;
 	space.single_submits = space.overlap_events = false;
 	drive = drive_open(saturating_kind, &space);
+	drive->disturb = slow_down_smaller;
+	drive->disturb_arg = &ratio;
 	rules.budget_ns = budget_ns;
 	*small = *certain = 0;
 	for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
-		struct two_points two = {drive_meter(drive, noise, rules.seed), ratio};
-		struct tune_meter meter = {.measure = measure_two,
-					   .now_ns = now_of_two,
-					   .written = written_of_two,
-					   .arg = &two};
 		struct tune_outcome found;
-		struct nvs_error error = {.size = sizeof(error)};
 
-		SUCCEEDS(tune_search(&space, &rules, &meter, &found, &error), &error);
+		search(drive, &space, noise, &rules, &found);
 		print_message("%.2f, noise %.2f: %s %s\n", ratio, noise, found.why, found.unsure);
 		*small += found.chosen->point.queue_depth == 16;
 		*certain += found.certain;
@@ -817,7 +764,8 @@ TEST(errors_end_the_search)
 			struct tune_outcome outcome;
 			struct nvs_error error = {.size = sizeof(error)};
 
-			drive_fail(drive, nth, errors[i]);
+			drive->fails = nth;
+			drive->error = errors[i];
 			assert_int_equal(tune_search(&space, &rules, &meter, &outcome, &error),
 					 errors[i]);
 			assert_int_equal(error.code, errors[i]);
