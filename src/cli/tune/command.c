@@ -229,16 +229,10 @@ static int apply(const struct tune_result *result)
 {
 	const char *path = result->options->apply;
 	const struct tune_point *point = &result->outcome->chosen->point;
-	enum nvs_ioengine named = NVS_IOENGINE_AUTO; /* of the file, if it can be read */
+	enum nvs_ioengine named;
 	struct nvs_error error = {.size = sizeof(error)};
-	struct nvs_config *config;
 
-	if (!nvs_config_open(&config, NULL)) {
-		if (!nvs_config_load(config, path, NULL))
-			named = setting_ioengine(config);
-		nvs_config_close(config);
-	}
-	if (tune_apply(path, point, tune_names_ioengine(result), &error)) {
+	if (tune_apply(path, point, tune_names_ioengine(result), &named, &error)) {
 		say("%s", error.text);
 		return STATUS_FAILED;
 	}
@@ -295,6 +289,7 @@ static bool is_same_file(const char *a, const char *b)
 static int tune(struct tuning *tuning)
 {
 	const struct tune_options *options = tuning->options;
+	enum nvs_ioengine named;
 	struct output output;
 	int status, closed, rc;
 
@@ -309,7 +304,7 @@ static int tune(struct tuning *tuning)
 	if (!rc)
 		rc = tune_space_make(options, &tuning->drive, &tuning->space, &tuning->error);
 	if (!rc && options->apply)
-		rc = tune_apply_check(options->apply, &tuning->error);
+		rc = tune_apply(options->apply, NULL, false, &named, &tuning->error);
 	if (rc)
 		return status_of(tuning, rc);
 	if (output_open(&output, options->output))

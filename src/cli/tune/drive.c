@@ -140,13 +140,8 @@ int tune_fill(struct tune_work *work, uint64_t soft_ns, uint64_t hard_ns, struct
 			    .hard_ns = hard_ns,
 			    .error = error};
 	const struct tune_point point = {work->ioengine, MIB, 32, 1, false, true};
-	struct nvs_config *config;
-	int rc = tune_config_open(&config, &point, error);
+	int rc = tune_aio_open(&work->workload, &point, &fill.aio, error);
 
-	if (rc)
-		return rc;
-	rc = nvs_aio_open(&fill.aio, config, error);
-	nvs_config_close(config);
 	if (rc)
 		return rc;
 	rc = nvs_file_open(fill.aio, work->workload.path, NVS_FILE_WRITE, &fill.file, error);

@@ -58,15 +58,19 @@ int tune_options_parse(struct tune_options *options, struct options_given *given
 /*
  * Writes the choice into a DeepSpeed configuration: replaces the values of existing keys, adds the
  * others, and keeps every other byte. Replaces the file atomically, with its mode and owner; a link
- * stays a link. -EINVAL: not a configuration.
+ * stays a link. Without a point (NULL), only checks whether that can succeed. *named is the engine
+ * that the file has named. -EINVAL: not a configuration.
  */
 int tune_apply(const char *path, const struct tune_point *point, bool name_ioengine,
-	       struct nvs_error *error);
-/* Checks before a long tuning whether tune_apply() can succeed. */
-int tune_apply_check(const char *path, struct nvs_error *error);
-/* The edit alone; *out is the new text, malloc'ed. */
-int tune_edit(const char *text, size_t nbytes, const char *name, const struct tune_point *point,
-	      bool name_ioengine, char **out, size_t *out_nbytes, struct nvs_error *error);
+	       enum nvs_ioengine *named, struct nvs_error *error);
+
+struct tune_text {
+	char *bytes; /* malloc'ed */
+	size_t nbytes;
+};
+/* The edit alone. Where it fails, the text may have a part of it. */
+int tune_edit(struct tune_text *text, const char *name, const struct tune_point *point,
+	      bool name_ioengine, enum nvs_ioengine *named, struct nvs_error *error);
 
 /* ---- Output formats ---- */
 

@@ -324,47 +324,38 @@ static int measure_on_file(struct round *round, uint64_t for_ns, struct tune_sam
 	return rc;
 }
 
-int tune_config_open(struct nvs_config **config, const struct tune_point *point,
-		     struct nvs_error *error)
+void tune_settings(const struct tune_point *point, struct tune_setting settings[TUNE_SETTINGS])
 {
-	const struct {
-		const char *key;
-		uint64_t number;
-	} settings[] = {
-		{"aio.block_size", point->block_size},
-		{"aio.queue_depth", point->queue_depth},
-		{"aio.thread_count", point->thread_count},
-		{"aio.single_submit", point->single_submit},
-		{"aio.overlap_events", point->overlap_events},
-		{"nvswap.ioengine", point->ioengine},
-	};
-	int rc = nvs_config_open(config, error);
-
-	if (rc)
-		return rc;
-	for (size_t i = 0; i < COUNT_OF(settings) && !rc; i++)
-		rc = nvs_config_set_number(*config, settings[i].key, settings[i].number, error);
-	if (rc)
-		nvs_config_close(*config);
-	return rc;
+	settings[0] = (struct tune_setting){"aio.block_size", point->block_size, false};
+	settings[1] = (struct tune_setting){"aio.queue_depth", point->queue_depth, false};
+	settings[2] = (struct tune_setting){"aio.thread_count", point->thread_count, false};
+	settings[3] = (struct tune_setting){"aio.single_submit", point->single_submit, true};
+	settings[4] = (struct tune_setting){"aio.overlap_events", point->overlap_events, true};
 }
 
-static int open_aio(struct round *round, const struct tune_point *point)
+int tune_aio_open(const struct tune_workload *workload, const struct tune_point *point,
+		  struct nvs_aio **aio, struct nvs_error *error)
 {
+	struct tune_setting settings[TUNE_SETTINGS];
 	struct nvs_config *config;
-	int rc = tune_config_open(&config, point, round->error);
+	int rc = nvs_config_open(&config, error);
 
 	if (rc)
 		return rc;
-	rc = round->workload->open(round->workload->arg, config, &round->aio, round->error);
+	tune_settings(point, settings);
+	rc = nvs_config_set_number(config, "nvswap.ioengine", point->ioengine, error);
+	for (size_t i = 0; i < TUNE_SETTINGS && !rc; i++)
+		rc = nvs_config_set_number(config, settings[i].key, settings[i].value, error);
+	if (!rc)
+		rc = workload->open(workload->arg, config, aio, error);
 	nvs_config_close(config);
 	return rc;
 }
 
-int tune_workload_measure(void *workload, const struct tune_point *point,
-			  enum tune_objective objective, uint64_t for_ns,
-			  struct tune_sample *sample, struct nvs_error *error)
+int tune_workload_measure(void *arg, const struct tune_point *point, enum tune_objective objective,
+			  uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
 {
+	struct tune_workload *workload = arg;
 	struct round *round = calloc(1, sizeof(*round));
 	int rc;
 
@@ -375,7 +366,7 @@ int tune_workload_measure(void *workload, const struct tune_point *point,
 	round->error = error;
 	rc = plan(round, point);
 	if (!rc)
-		rc = open_aio(round, point);
+		rc = tune_aio_open(workload, point, &round->aio, error);
 	if (!rc) {
 		rc = measure_on_file(round, for_ns, sample);
 		nvs_aio_close(round->aio);

@@ -24,10 +24,18 @@ struct tune_workload {
 	void (*hold)(void *arg, bool on);
 };
 
-/* A configuration whose aio is that of the point; close it. -ENOMEM, or -EINVAL for a value that is
- * out of range. */
-int tune_config_open(struct nvs_config **config, const struct tune_point *point,
-		     struct nvs_error *error);
+/* A setting of a configuration that a point gives a value. */
+struct tune_setting {
+	const char *key; /* of the block "aio", with "aio." */
+	uint32_t value;
+	bool is_flag;
+};
+#define TUNE_SETTINGS 5
+/* Those beside the I/O engine. */
+void tune_settings(const struct tune_point *point, struct tune_setting settings[TUNE_SETTINGS]);
+/* Opens the aio of a point. -ENOMEM, -EINVAL for a value that is out of range; errors of the drive. */
+int tune_aio_open(const struct tune_workload *workload, const struct tune_point *point,
+		  struct nvs_aio **aio, struct nvs_error *error);
 /*
  * A tune_meter's measure() over a struct tune_workload. Besides what it counts, a round has a
  * warm-up of up to half its time, and waits for what is in flight at its end.

@@ -36,13 +36,28 @@ static struct scratch_file file;
 static struct tune_work work;
 static struct nvs_error error = {.size = sizeof(error)};
 
+static uint64_t real_ns(void *arg)
+{
+	(void)arg;
+	return clock_ns();
+}
+
+static int open_real(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
+		     struct nvs_error *failure)
+{
+	(void)arg;
+	return nvs_aio_open(aio, config, failure);
+}
+
 static void begin(uint64_t working_set)
 {
 	stop = false;
 	drive = (struct tune_drive){.working_set = working_set};
 	SUCCEEDS(scratch_file_make(&file, temp_directory(), working_set, &error), &error);
 	work = (struct tune_work){.drive = &drive,
-				  .workload = {.path = file.path,
+				  .workload = {.open = open_real,
+					       .now_ns = real_ns,
+					       .path = file.path,
 					       .working_set = working_set,
 					       .memory = aligned_alloc(4096, 64 * MIB),
 					       .memory_bytes = 64 * MIB,
@@ -280,19 +295,6 @@ TEST(the_working_set_is_within_the_write_limit)
 	assert_says(error.text, "more than --max-writes allows: give a smaller --working-set");
 }
 
-static uint64_t real_ns(void *arg)
-{
-	(void)arg;
-	return clock_ns();
-}
-
-static int open_real(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
-		     struct nvs_error *failure)
-{
-	(void)arg;
-	return nvs_aio_open(aio, config, failure);
-}
-
 TEST(a_round_ends_before_it_exceeds_the_write_limit)
 {
 	const struct tune_point point = {NVS_IOENGINE_POSIX, MIB, 2, 1, false, true};
@@ -300,8 +302,6 @@ TEST(a_round_ends_before_it_exceeds_the_write_limit)
 	uint64_t filled = 128 * MIB;
 
 	begin(filled);
-	work.workload.open = open_real;
-	work.workload.now_ns = real_ns;
 	SUCCEEDS(tune_fill(&work, LONG_NS, LONG_NS, &error), &error);
 	work.workload.writes_max = filled + 96 * MIB;
 	assert_int_equal(tune_measure(&work, &point, TUNE_SWAP, LONG_NS, &sample, &error), -EDQUOT);
