@@ -34,7 +34,7 @@ static const struct option_spec option_specs[] = {
 	 .help = "aio.queue_depth: I/Os in flight on each worker"},
 	{"thread-count", "N", OPTION_COUNT, FIELD(thread_count), .min = 1,
 	 .max = NVS_THREAD_COUNT_MAX, .help = "aio.thread_count: workers"},
-	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = bench_ioengine_names,
+	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = ioengine_names,
 	 .help = "the I/O engine; auto takes the first of the others that works here (auto)"},
 	{"pool", "SIZE", OPTION_SIZE, FIELD(pool), .min = 4096, .max = 1ull << 50,
 	 .help = "bytes of the pool. Without it and --config: that of the recorded run; of a "

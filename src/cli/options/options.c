@@ -13,6 +13,14 @@
 #include "cli/options/values.h"
 
 const char *const report_formats[] = {[REPORT_NORMAL] = "normal", [REPORT_JSON] = "json", NULL};
+/* The library has their names. */
+const char *ioengine_names[NVS_IOENGINE_COUNT + 1];
+
+static void __attribute__((constructor)) name_ioengines(void)
+{
+	for (unsigned i = 0; i < NVS_IOENGINE_COUNT; i++)
+		ioengine_names[i] = nvs_ioengine_name((enum nvs_ioengine)i);
+}
 
 static char dashed(char letter)
 {

@@ -34,31 +34,15 @@ static bool is_there(const char *path, int fd)
 	       by_name.st_dev == opened.st_dev;
 }
 
-/* Removes the file of a process that ended without removing it. */
-static int remove_stale(const char *path, int fd, struct nvs_error *error)
-{
-	struct stat st;
-
-	if (fstat(fd, &st))
-		return fail(error, -errno, path, nvs_strerror(-errno));
-	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
-		return fail(error, -EEXIST, path,
-			    "is where tuning puts its file, but is not a file of yours: remove it");
-	if (flock(fd, LOCK_EX | LOCK_NB))
-		return fail(error, -EBUSY, path,
-			    "is in use by another nvswap tune: wait for its end");
-	/* Otherwise another process removed it, and the name can be that process's new file. */
-	if (is_there(path, fd) && unlink(path) && errno != ENOENT)
-		return fail(error, -errno, path, nvs_strerror(-errno));
-	return 0;
-}
-
-/* Makes a new, locked file; returns its descriptor or a negative errno. */
+/* Makes a new, locked file; returns its descriptor or a negative errno. Removes the file of a
+ * process that ended without removing it. */
 static int open_new(const char *path, struct nvs_error *error)
 {
+	const int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
+
 	for (unsigned i = 0; i < TRIES; i++) {
-		int flags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-		int fd = open(path, flags | O_CREAT | O_EXCL, 0600), rc;
+		int fd = open(path, flags | O_CREAT | O_EXCL, 0600), rc = 0;
+		struct stat st;
 
 		if (fd >= 0) {
 			if (!flock(fd, LOCK_EX | LOCK_NB) && is_there(path, fd))
@@ -71,12 +55,18 @@ static int open_new(const char *path, struct nvs_error *error)
 		fd = open(path, flags);
 		if (fd < 0 && errno == ENOENT)
 			continue;
-		if (fd < 0)
-			return fail(error, -EEXIST, path,
-				    "is where tuning puts its file, but can't be opened: "
-				    "remove it");
-		rc = remove_stale(path, fd, error);
-		close(fd);
+		if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid())
+			rc = fail(error, -EEXIST, path,
+				  "is where tuning puts its file, but is not a file of yours: "
+				  "remove it");
+		else if (flock(fd, LOCK_EX | LOCK_NB))
+			rc = fail(error, -EBUSY, path,
+				  "is in use by another nvswap tune: wait for its end");
+		/* Otherwise another process removed it, and the name can be its new file. */
+		else if (is_there(path, fd) && unlink(path) && errno != ENOENT)
+			rc = fail(error, -errno, path, nvs_strerror(-errno));
+		if (fd >= 0)
+			close(fd);
 		if (rc)
 			return rc;
 	}

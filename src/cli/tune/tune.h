@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options and the result of `nvswap tune`, and its output formats. */
+/* A run of `nvswap tune`: its options, the drive, the result, and the output formats. */
 #ifndef CLI_TUNE_TUNE_H
 #define CLI_TUNE_TUNE_H
 
 #include <stdio.h>
 
-#include "cli/options/options.h"
-#include "cli/tune/search/search.h"
-#include "nvswap.h"
+#include "cli/options/report_options.h"
+#include "cli/tune/scratch_file.h"
+#include "cli/tune/workload.h"
 
 #define TUNE_BLOCK_SIZE_MAX  (128u << 20)
 #define TUNE_WORKING_SET_MIN ((uint64_t)64 << 20)
@@ -20,38 +20,68 @@ struct tune_options {
 	uint64_t time_ms, working_set, max_writes;
 	uint64_t block_size_min, block_size_max, queue_depth_max, thread_count_max; /* 0: default */
 	unsigned ioengine; /* AUTO: all that work here */
-	uint64_t seed;
-	const char *apply, *output;
-	unsigned format; /* 0 normal, 1 json */
+	const char *apply;
+	struct report_options report;
 };
 
 /* The drive, and the effect of writing on its speed. */
 struct tune_drive {
 	struct nvs_machine_info machine;
 	struct nvs_path_info path;
-	uint64_t working_set;		/* bytes filled and used */
-	uint64_t written_bytes;		/* total */
-	double write_first, write_last; /* rates at the begin and end, bytes per second */
+	/* Bytes per second; 0: not measured. */
+	double fill[2];			/* of the first and the last quarter of the fill */
+	double reference[2];		/* of equal rounds before and after the search */
+	double write_first, write_last; /* of these two pairs, the one that differs more */
 	bool slows_down;		/* by 20 % or more */
 	char slows_text[256];
 };
 
-struct tune_result {
-	const struct tune_options *options;
-	const struct options_given *given; /* origin of the options */
-	const struct tune_space *space;
-	const struct tune_rules *rules;
-	const struct tune_drive *drive;
-	const struct tune_outcome *outcome;
-	uint64_t elapsed_ns;
-	uint64_t finished_unix_s;
+struct tuning {
+	struct tune_options options;
+	struct options_given given; /* origin of the options */
+	uint64_t began_ns, elapsed_ns;
+	struct tune_drive drive;
+	struct tune_space space;
+	struct tune_rules rules;
+	struct tune_workload workload;
+	struct scratch_file file;
+	struct tune_outcome outcome;
+	struct nvs_error error;
 };
 
 extern const struct command_spec tune_command;
+extern const char *const tune_objectives[], *const tune_fates[];
 
 /* Like options_parse, starting from the defaults. */
 int tune_options_parse(struct tune_options *options, struct options_given *given, int argc,
 		       char **argv);
+
+/* ---- The drive ---- */
+
+/* Examines the machine and the directory; refuses those that cannot be tuned. */
+int tune_look(const char *directory, struct tune_drive *drive, struct nvs_error *error);
+/*
+ * The requested size of the file, or one derived from the free space and the write limit. -ENOSPC;
+ * -EINVAL: above that limit.
+ */
+int tune_choose_working_set(const struct tune_options *options, const struct tune_drive *drive,
+			    uint64_t *working_set, struct nvs_error *error);
+/* The size of the memory used for transfers. */
+uint64_t tune_memory_bytes(const struct nvs_machine_info *machine);
+/*
+ * Determines the points to consider. -EINVAL: the options leave none; -ENOTSUP: the requested
+ * engine does not work here.
+ */
+int tune_space_make(const struct tune_options *options, const struct nvs_machine_info *machine,
+		    uint64_t working_set, struct tune_space *space, struct nvs_error *error);
+/*
+ * Fills the file from its beginning. Stops after `soft_ns` if enough is filled then, and sets the
+ * working set to the filled part. -ETIME: not enough after `hard_ns`; -EINTR; errors of the drive.
+ */
+int tune_fill(struct tune_workload *workload, enum nvs_ioengine ioengine, struct tune_drive *drive,
+	      uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error);
+/* Compares the begin and end of the fill, and the references. */
+void tune_judge_writes(struct tune_drive *drive, uint64_t working_set, uint64_t written);
 
 /* ---- Applying the choice ---- */
 
@@ -72,17 +102,13 @@ struct tune_text {
 int tune_edit(struct tune_text *text, const char *name, const struct tune_point *point,
 	      bool name_ioengine, enum nvs_ioengine *named, struct nvs_error *error);
 
-/* ---- Output formats ---- */
+/* ---- Output formats. A failed write sets the stream's error, which its owner checks. ---- */
 
-const char *tune_fate_name(const struct tune_trial *trial);
-const char *tune_objective_name(enum tune_objective objective);
 /* Whether the choice must name its engine, because auto takes another one. */
-bool tune_names_ioengine(const struct tune_result *result);
-/* The choice as a configuration. A failed write sets the stream's error, as in tune_json. */
-void tune_block(FILE *file, const struct tune_result *result);
+bool tune_names_ioengine(const struct tuning *tuning);
 /* The table of all trials. */
-void tune_table(FILE *file, const struct tune_result *result);
-/* The result as one JSON object. A failed write sets the stream's error, which its owner checks. */
-void tune_json(FILE *file, const struct tune_result *result);
+void tune_table(FILE *file, const struct tuning *tuning);
+/* The choice as a configuration, which may have the whole result as one more member. */
+void tune_json(FILE *file, const struct tuning *tuning, bool whole);
 
 #endif

@@ -19,6 +19,7 @@ struct tune_workload {
 	void *memory;		      /* the data, incompressible; aligned to a huge page */
 	uint64_t memory_bytes;	      /* in_flight_max and 64 MiB suffice */
 	uint64_t written, writes_max; /* bytes submitted for writing, and their limit */
+	double rate;		      /* of the last round */
 	bool (*stopped)(void);	      /* may be NULL */
 	/* Stops and restarts a simulated clock while counters are read; may be NULL. */
 	void (*hold)(void *arg, bool on);
