@@ -99,9 +99,9 @@ struct search {
 	size_t nturns;
 
 	uint64_t random;
-	struct cost began;		 /* clock and bytes written at the begin */
-	struct cost until;		 /* no round may begin that would exceed these costs */
-	bool out_of_time, out_of_writes; /* a round was not run for lack of it */
+	struct cost began;   /* clock and bytes written at the begin */
+	struct cost until;   /* no round may begin that would exceed these costs */
+	const char *lacking; /* "time" or "writes", for which the last round had no room */
 	uint64_t round_ns;
 
 	struct trial *finalists[FINALISTS];
@@ -266,7 +266,7 @@ static int run_round(struct search *search, struct trial *trial)
 	struct cost before = cost_so_far(search), cost = {0}, after;
 	struct tune_sample sample;
 	uint64_t for_ns;
-	bool late, full;
+	bool late;
 	int rc;
 
 	if (known->rounds == ROUNDS_KEPT)
@@ -281,20 +281,22 @@ static int run_round(struct search *search, struct trial *trial)
 		cost.written = example->known.written / example->known.rounds;
 	}
 	late = before.ns + cost.ns >= search->until.ns;
-	full = before.written + cost.written > search->until.written && cost.written;
-	search->out_of_time |= late;
-	search->out_of_writes |= full;
-	if (late || full)
+	if (late || (cost.written && before.written + cost.written > search->until.written)) {
+		search->lacking = late ? "time" : "writes";
 		return -ETIME;
+	}
 
 	rc = meter->measure(meter->arg, &known->point, search->rules->objective, for_ns, &sample,
 			    search->error);
 	after = cost_so_far(search);
 	known->spent_ns += after.ns - before.ns;
 	known->written += after.written - before.written;
-	search->out_of_writes |= rc == -EDQUOT;
+	if (rc == -EDQUOT) {
+		search->lacking = "writes";
+		return -ETIME;
+	}
 	if (rc)
-		return rc == -EDQUOT ? -ETIME : rc;
+		return rc;
 	/* The deviation from the rounds before, whose mean is uncertain itself. */
 	if (known->rounds && trial->rate.mean > 0)
 		noise_add(&search->noise, (sample.bytes_per_s / trial->rate.mean - 1) *
@@ -472,6 +474,7 @@ static int explore(struct search *search)
 					  space->in_flight_max / GRID_SHARE)
 				enter(search, &point);
 		}
+	assert(search->nturns);
 	rc = run_race(search, LEAST_ROUNDS);
 	top = best_of_all(search);
 	search->phase = "closing in";
@@ -685,12 +688,6 @@ static int hold_finals(struct search *search)
 
 /* ---- The search ---- */
 
-/* What ended it. */
-static const char *lacking(const struct search *search)
-{
-	return search->out_of_writes && !search->out_of_time ? "writes" : "time";
-}
-
 static int run_search(struct search *search)
 {
 	const struct tune_rules *rules = search->rules;
@@ -708,7 +705,7 @@ static int run_search(struct search *search)
 	if (!best_of_all(search))
 		return error_set(search->error, -ETIME,
 				 "there was not enough %s for a single measurement",
-				 lacking(search));
+				 search->lacking);
 	search->until = (struct cost){rules->budget_ns, rules->writes_max};
 	rc = hold_finals(search);
 	if (rc || is_allowed(search, search->chosen))
@@ -740,7 +737,7 @@ static const char *point_text(const struct search *search, const struct tune_poi
 static void explain(const struct search *search, struct tune_outcome *outcome)
 {
 	const struct tune_trial *chosen = outcome->chosen;
-	const char *more = lacking(search);
+	const char *more = search->lacking;
 	char point[POINT_TEXT], compared[POINT_TEXT + 80];
 
 	if (!chosen->finalist)
@@ -786,6 +783,7 @@ int tune_search(const struct tune_space *space, const struct tune_rules *rules,
 		.trials = calloc(TRIALS_MAX, sizeof(*search.trials)),
 		.noise = {.variance = NOISE_ASSUMED * NOISE_ASSUMED, .freedom = 2},
 		.random = rules->seed,
+		.lacking = "time",
 		.began = {meter->now_ns(meter->arg), meter->written(meter->arg)},
 		.round_ns = min_u64(
 			max_u64(budget_ns / ROUNDS_IN_BUDGET, min_u64(budget_ns / 4, ROUND_NS_MIN)),
