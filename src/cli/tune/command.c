@@ -144,19 +144,17 @@ static int make_and_measure(struct tuning *tuning)
 	struct tune_workload *workload = &tuning->workload;
 	double fills = (double)workload->working_set / GIB;
 	uint64_t x = 0x9e3779b97f4a7c15u, *words;
-	int rc = scratch_file_make(&tuning->file, options->directory, workload->working_set,
-				   &tuning->error);
+	int rc;
 
-	if (rc)
-		return rc;
+	workload->fd = tune_make_file(options->directory, workload->working_set, &tuning->error);
+	if (workload->fd < 0)
+		return workload->fd;
 	if (options->objective == TUNE_READ)
 		say("writes %.2f GiB to %s, the file that it reads", fills, options->directory);
 	else
 		say("writes at most %.2f GiB to %s: %.2f GiB to fill a file, the rest to measure "
 		    "(--max-writes)",
 		    (double)options->max_writes / GIB, options->directory, fills);
-	workload->path = tuning->file.path;
-	/* Allocated after the fork of the guard, which must not share this memory. */
 	rc = memory_room_check(workload->memory_bytes, NULL, "tune", "stop other programs",
 			       &tuning->error);
 	words = rc ? NULL : huge_map(workload->memory_bytes, NULL);
@@ -170,7 +168,7 @@ static int make_and_measure(struct tuning *tuning)
 	}
 	if (!rc)
 		rc = words ? measure_all(tuning) : -ENOMEM;
-	scratch_file_remove(&tuning->file);
+	close(workload->fd);
 	return rc;
 }
 

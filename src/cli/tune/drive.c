@@ -5,13 +5,15 @@
  * measurement before the search with one after it. The fill is not compared with the references,
  * because overwriting differs from a first write.
  */
+#include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file_limit.h"
 #include "base/numbers.h"
 #include "cli/progress.h"
 #include "cli/tune/tune.h"
@@ -35,7 +37,6 @@ _Static_assert(TUNE_BLOCK_SIZE_MAX == MEMORY_MAX / 2, "no larger block may ever 
 
 int tune_look(const char *directory, struct tune_drive *drive, struct nvs_error *error)
 {
-	struct stat st;
 	int rc;
 
 	drive->machine.size = sizeof(drive->machine);
@@ -50,11 +51,12 @@ int tune_look(const char *directory, struct tune_drive *drive, struct nvs_error 
 				 "%.512s is a block device, whose contents would be lost: give a "
 				 "directory on its file system",
 				 directory);
-	if (stat(directory, &st))
-		return error_set(error, -errno, "%.512s: %s", directory, nvs_strerror(-errno));
-	if (!S_ISDIR(st.st_mode))
+	drive->directory = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (drive->directory < 0 && errno == ENOTDIR)
 		return error_set(error, -ENOTDIR,
 				 "%.512s is not a directory: give one on the drive", directory);
+	if (drive->directory < 0)
+		return error_set(error, -errno, "%.512s: %s", directory, nvs_strerror(-errno));
 	if (!drive->path.direct)
 		return error_set(error, -ENOTSUP,
 				 "%.512s is on %.32s, which has no direct I/O, so memory would be "
@@ -64,6 +66,10 @@ int tune_look(const char *directory, struct tune_drive *drive, struct nvs_error 
 	if (access(directory, W_OK | X_OK))
 		return error_set(error, -errno, "can't create a file in %.512s: %s", directory,
 				 nvs_strerror(-errno));
+	if (flock(drive->directory, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+		return error_set(error, -EBUSY,
+				 "%.512s is in use by another nvswap tune: wait for its end",
+				 directory);
 	return 0;
 }
 
@@ -91,6 +97,30 @@ int tune_choose_working_set(const struct tune_options *options, const struct tun
 			(unsigned long long)(set / MIB));
 	*working_set = set;
 	return 0;
+}
+
+int tune_make_file(const char *directory, uint64_t nbytes, struct nvs_error *error)
+{
+	int fd, rc = file_may_grow(directory, nbytes, error);
+
+	if (rc)
+		return rc;
+	fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	if (fd < 0 && errno == EOPNOTSUPP) {
+		char path[PATH_MAX];
+
+		snprintf(path, sizeof(path), "%s/.nvswap-tune-XXXXXX", directory);
+		fd = mkostemp(path, O_CLOEXEC);
+		if (fd >= 0)
+			unlink(path);
+	}
+	if (fd >= 0 && (!file_reserve(fd, 0, nbytes) || errno == EOPNOTSUPP))
+		return fd;
+	rc = error_set(error, -errno, "can't make a file in %.512s: %s", directory,
+		       nvs_strerror(-errno));
+	if (fd >= 0)
+		close(fd);
+	return rc;
 }
 
 uint64_t tune_memory_bytes(const struct nvs_machine_info *machine)
@@ -225,7 +255,7 @@ int tune_fill(struct tune_workload *workload, enum nvs_ioengine ioengine, struct
 	int64_t done = times ? tune_aio_open(workload, &point, &aio, error) : -ENOMEM;
 
 	if (!done)
-		done = nvs_file_open(aio, workload->path, NVS_FILE_WRITE, &file, error);
+		done = nvs_file_from_fd(aio, workload->fd, NVS_FILE_WRITE, &file, error);
 	if (!done) {
 		progress_begin("filling", workload->working_set);
 		done = fill_in_order(workload, aio, file, times, soft_ns, hard_ns, error);

@@ -6,7 +6,6 @@
 #include <stdio.h>
 
 #include "cli/options/report_options.h"
-#include "cli/tune/scratch_file.h"
 #include "cli/tune/workload.h"
 
 #define TUNE_BLOCK_SIZE_MAX  (128u << 20)
@@ -28,6 +27,7 @@ struct tune_options {
 struct tune_drive {
 	struct nvs_machine_info machine;
 	struct nvs_path_info path;
+	int directory; /* its descriptor, which has the lock */
 	/* Bytes per second; 0: not measured. */
 	double fill[2];			/* of the first and the last quarter of the fill */
 	double reference[2];		/* of equal rounds before and after the search */
@@ -44,7 +44,6 @@ struct tuning {
 	struct tune_space space;
 	struct tune_rules rules;
 	struct tune_workload workload;
-	struct scratch_file file;
 	struct tune_outcome outcome;
 	struct nvs_error error;
 };
@@ -58,7 +57,10 @@ int tune_options_parse(struct tune_options *options, struct options_given *given
 
 /* ---- The drive ---- */
 
-/* Examines the machine and the directory; refuses those that cannot be tuned. */
+/*
+ * Examines the machine and the directory; refuses those that cannot be tuned, with -EBUSY one in
+ * which another process tunes.
+ */
 int tune_look(const char *directory, struct tune_drive *drive, struct nvs_error *error);
 /*
  * The requested size of the file, or one derived from the free space and the write limit. -ENOSPC;
@@ -68,6 +70,12 @@ int tune_choose_working_set(const struct tune_options *options, const struct tun
 			    uint64_t *working_set, struct nvs_error *error);
 /* The size of the memory used for transfers. */
 uint64_t tune_memory_bytes(const struct nvs_machine_info *machine);
+/*
+ * Makes the file to work on, which has no name, so that nothing is left of it however the process
+ * ends, and reserves `nbytes` where the file system can. Returns the descriptor. -ENOSPC and other
+ * errors of making a file.
+ */
+int tune_make_file(const char *directory, uint64_t nbytes, struct nvs_error *error);
 /*
  * Determines the points to consider. -EINVAL: the options leave none; -ENOTSUP: the requested
  * engine does not work here.

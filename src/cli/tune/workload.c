@@ -278,7 +278,8 @@ int tune_workload_measure(void *arg, const struct tune_point *point, enum tune_o
 	if (!rc)
 		rc = tune_aio_open(workload, point, &round->aio, error);
 	if (!rc)
-		rc = nvs_file_open(round->aio, workload->path, NVS_FILE_WRITE, &round->file, error);
+		rc = nvs_file_from_fd(round->aio, workload->fd, NVS_FILE_WRITE, &round->file,
+				      error);
 	if (!rc) {
 		/* If limits or the ring prevent it, transfers still work. */
 		(void)nvs_aio_register_memory(round->aio, workload->memory,

@@ -14,7 +14,7 @@ struct tune_workload {
 		    struct nvs_error *error);
 	uint64_t (*now_ns)(void *arg);
 	void *arg;
-	const char *path;	      /* an existing, filled file */
+	int fd;			      /* a filled file */
 	uint64_t working_set;	      /* its bytes; 2 x in_flight_max and 128 MiB suffice */
 	void *memory;		      /* the data, incompressible; aligned to a huge page */
 	uint64_t memory_bytes;	      /* in_flight_max and 64 MiB suffice */

@@ -43,23 +43,24 @@ static int open_real(void *arg, const struct nvs_config *config, struct nvs_aio 
 }
 
 static struct tune_drive drive;
-static struct scratch_file file;
 static struct tune_workload load;
+static const char *directory;
 static struct nvs_error error = {.size = sizeof(error)};
 
 static void begin(uint64_t working_set)
 {
 	stop = false;
 	drive = (struct tune_drive){.slows_down = false};
-	SUCCEEDS(scratch_file_make(&file, temp_directory(), working_set, &error), &error);
+	directory = temp_directory();
 	load = (struct tune_workload){.open = open_real,
 				      .now_ns = real_ns,
-				      .path = file.path,
+				      .fd = tune_make_file(directory, working_set, &error),
 				      .working_set = working_set,
 				      .memory = aligned_alloc(4096, 64 * MIB),
 				      .memory_bytes = 64 * MIB,
 				      .writes_max = UINT64_MAX,
 				      .stopped = asked_to_stop};
+	assert_true(load.fd >= 0);
 	assert_non_null(load.memory);
 	memset(load.memory, 0xa5, 64 * MIB);
 }
@@ -71,10 +72,7 @@ static int fill(uint64_t soft_ns, uint64_t hard_ns)
 
 static void end(void)
 {
-	struct stat st;
-
-	scratch_file_remove(&file);
-	assert_int_equal(lstat(file.path, &st), -1);
+	close(load.fd);
 	free(load.memory);
 }
 
@@ -82,16 +80,13 @@ static void check_filled(uint64_t nbytes)
 {
 	static char block[4096];
 	uint64_t stamp;
-	int fd = open(file.path, O_RDONLY | O_CLOEXEC);
 
-	assert_true(fd >= 0);
 	for (uint64_t at = 0; at < nbytes; at += sizeof(block)) {
-		assert_int_equal(pread(fd, block, sizeof(block), (off_t)at), sizeof(block));
+		assert_int_equal(pread(load.fd, block, sizeof(block), (off_t)at), sizeof(block));
 		memcpy(&stamp, block, sizeof(stamp));
 		assert_int_equal(stamp, at);
 		assert_int_equal(block[sizeof(block) - 1], (char)0xa5);
 	}
-	close(fd);
 }
 
 TEST(every_block_is_written_and_no_two_are_alike)
@@ -99,8 +94,9 @@ TEST(every_block_is_written_and_no_two_are_alike)
 	struct stat st;
 
 	begin(97 * MIB);
-	assert_int_equal(stat(file.path, &st), 0);
+	assert_int_equal(fstat(load.fd, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
+	assert_int_equal(st.st_nlink, 0);
 	SUCCEEDS(fill(LONG_NS, LONG_NS), &error);
 	assert_int_equal(load.working_set, 97 * MIB);
 	assert_int_equal(load.written, 97 * MIB);
@@ -128,41 +124,18 @@ TEST(a_fill_without_an_end_is_an_error)
 	end();
 }
 
-TEST(one_process_at_a_time_owns_the_file_of_a_directory)
+TEST(one_process_at_a_time_tunes_in_a_directory)
 {
-	struct scratch_file second;
-	char directory[PATH_MAX];
+	struct tune_drive first = {.slows_down = false}, second = first;
 
-	begin(64 * MIB);
-	memcpy(directory, file.path, sizeof(directory));
-	*strrchr(directory, '/') = '\0';
-	assert_int_equal(scratch_file_make(&second, directory, MIB, &error), -EBUSY);
+	directory = temp_directory();
+	SUCCEEDS(tune_look(directory, &first, &error), &error);
+	assert_int_equal(tune_look(directory, &second, &error), -EBUSY);
 	assert_says(error.text, "another nvswap tune");
-	end();
-	SUCCEEDS(scratch_file_make(&second, directory, MIB, &error), &error);
-	scratch_file_remove(&second);
-}
-
-TEST(a_link_in_place_of_the_file_is_not_followed)
-{
-	const char *directory = temp_directory(), *precious = path_in(directory, "precious");
-	const char *name = path_in(directory, ".nvswap-tune");
-	struct scratch_file refused;
-	struct stat st;
-	int fd = open(precious, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-
-	assert_true(fd >= 0);
-	assert_int_equal(write(fd, "data", 4), 4);
-	close(fd);
-	assert_int_equal(symlink("precious", name), 0);
-	assert_int_equal(scratch_file_make(&refused, directory, MIB, &error), -EEXIST);
-	assert_int_equal(unlink(name), 0);
-	/* Of a file with a second name, only this name is removed. */
-	assert_int_equal(link(precious, name), 0);
-	SUCCEEDS(scratch_file_make(&refused, directory, MIB, &error), &error);
-	scratch_file_remove(&refused);
-	assert_int_equal(stat(precious, &st), 0);
-	assert_int_equal(st.st_size, 4);
+	close(first.directory);
+	close(second.directory);
+	SUCCEEDS(tune_look(directory, &second, &error), &error);
+	close(second.directory);
 }
 
 static bool judge(double fill_first, double fill_last, double first, double last)

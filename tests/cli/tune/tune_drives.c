@@ -170,13 +170,12 @@ void drive_load_open(struct drive_load *load, const struct drive_kind *kind,
 		.now_ns = virtual_ns,
 		.hold = hold,
 		.arg = load,
-		.path = path,
+		.fd = fd,
 		.working_set = 2 * space->in_flight_max + 128 * MIB,
 		.memory_bytes = space->in_flight_max + 64 * MIB,
 		.writes_max = UINT64_MAX,
 	};
 	MUST(fd >= 0 && !ftruncate(fd, (off_t)load->load.working_set));
-	close(fd);
 	load->load.memory = mmap(NULL, load->load.memory_bytes, PROT_READ | PROT_WRITE,
 				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	MUST(load->load.memory != MAP_FAILED);
@@ -187,6 +186,7 @@ void drive_load_open(struct drive_load *load, const struct drive_kind *kind,
 void drive_load_close(struct drive_load *load)
 {
 	sim_close(load->sim);
+	close(load->load.fd);
 	munmap(load->load.memory, load->load.memory_bytes);
 }
 
