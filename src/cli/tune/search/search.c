@@ -34,10 +34,8 @@
 #define ROUND_IOS     100.0
 #define QUEUES_FULL   2.0
 #define ROUND_STRETCH 4.0
-/* Relative standard deviation of a round until it is known, and its lower limit, however well rounds
- * agree. */
+/* Relative standard deviation of a round until it is known. */
 #define NOISE_ASSUMED 0.03
-#define NOISE_LEAST   0.001
 /* The share of a round's rate left by a stall, which the only round of a point may have had. */
 #define STALLED 0.4
 
@@ -156,14 +154,12 @@ bool tune_prefers(const struct tune_space *space, const struct tune_point *a,
 /* Half of the trial's confidence interval, relative to its mean. */
 static double doubt_of(const struct search *search, const struct trial *trial)
 {
-	double least = NOISE_LEAST / sqrt(trial->known.rounds), mean = trial->rate.mean;
+	double mean = trial->rate.mean;
 
-	if (mean <= 0)
-		return least;
-	return fmax(half_width(&trial->rate, search->noise.variance * mean * mean,
-			       search->noise.freedom) /
-			    mean,
-		    least);
+	return mean <= 0 ? 0
+			 : half_width(&trial->rate, search->noise.variance * mean * mean,
+				      search->noise.freedom) /
+				   mean;
 }
 
 /* The low end of its interval. Rates differ by factors, so it is above zero. */
