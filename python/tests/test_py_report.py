@@ -636,7 +636,7 @@ def the_line_that_tune_ends_with_makes_the_page(directory):
     found = run_line(directory, line, "drive.html")
     data = json.loads(pathlib.Path(directory, "drive.json").read_text())
     assert f"depth {data['aio']['queue_depth']}, " in found.texts("h2")[0] and not found.wrong
-    assert "nvswap tune --time 3s --working-set 64m " in found.text()
+    assert "nvswap tune --time 3s --tolerance 50 --working-set 64m " in found.text()
     assert data["tune"]["drive"]["filesystem"] in found.text()
 
 

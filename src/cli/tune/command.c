@@ -226,8 +226,11 @@ int cmd_tune(int argc, char **argv)
 	enum nvs_ioengine named;
 	int status = 0, closed, rc;
 
-	tuning = (struct tuning){.began_ns = clock_ns(), .error = {.size = sizeof(tuning.error)}};
-	rc = tune_options_parse(&tuning.options, &tuning.given, argc, argv);
+	tuning = (struct tuning){.argc = argc,
+				 .argv = argv,
+				 .began_ns = clock_ns(),
+				 .error = {.size = sizeof(tuning.error)}};
+	rc = tune_options_parse(&tuning.options, argc, argv);
 	if (rc)
 		return rc == OPTIONS_HELP ? options_help(&tune_command) : STATUS_USAGE;
 	/* The result must not overwrite the configuration. */

@@ -11,7 +11,6 @@
 #include "base/json/read.h"
 #include "cli/settings.h"
 #include "cli/tune/tune.h"
-#include "cli/tune/workload.h"
 
 #define BLANKS " \t\r\n"
 
@@ -36,7 +35,7 @@ static void add_member(FILE *out, const struct json_value *root, const struct js
 	bool is_first = !object->first, is_nested = object != root;
 	const struct json_value *like = is_first && is_nested ? root : object, *last = like->first;
 	const char *lead, *gap = ": ", *line = memchr(like->raw, '\n', like->raw_length);
-	int lead_length, gap_length = 2;
+	int lead_length;
 
 	if (!last) {
 		lead = !line ? "" : line[-1] == '\r' ? "\r\n  " : "\n  ";
@@ -50,17 +49,12 @@ static void add_member(FILE *out, const struct json_value *root, const struct js
 		if (line) /* without blank lines before it */
 			lead = line > lead && line[-1] == '\r' ? line - 1 : line;
 		lead_length = (int)(last->key_raw - lead);
-		for (gap = last->raw; strchr(BLANKS ":", gap[-1]);)
-			gap--;
-		gap_length = (int)(last->raw - gap);
-		if (!memchr(gap, ':', (size_t)gap_length)) { /* a comment stands there */
-			gap = ": ";
-			gap_length = 2;
-		}
+		if (last->raw[-1] == ':')
+			gap = ":";
 		/* An only member follows the brace; members behind a comma can have other spacing. */
 		if (like->count == 1 && !line) {
 			lead = " ";
-			lead_length = memchr(gap, ' ', (size_t)gap_length) != NULL;
+			lead_length = gap[1] == ' ';
 		}
 	}
 	if (!is_first)
@@ -73,7 +67,7 @@ static void add_member(FILE *out, const struct json_value *root, const struct js
 		fprintf(out, "%.*s", indent ? indent : 2,
 			indent ? lead + lead_length - indent : "  ");
 	}
-	fprintf(out, "\"%s\"%.*s%s", member->key, gap_length, gap, member->value);
+	fprintf(out, "\"%s\"%s%s", member->key, gap, member->value);
 	if (is_first && line && object->raw_length == 2)
 		fprintf(out, "%.*s", lead_length, lead);
 }

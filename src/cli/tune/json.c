@@ -34,26 +34,6 @@ static void put_values(struct json_writer *json, const char *key, const uint32_t
 	json_close_list(json);
 }
 
-/* The words of a command line that gives the same options. */
-static void put_command(struct json_writer *json, const struct options_given *given)
-{
-	json_open_list(json, "command");
-	json_text(json, NULL, "nvswap");
-	json_text(json, NULL, "tune");
-	for (unsigned i = 0; i < tune_command.noptions; i++) {
-		char option[64];
-
-		if (!given->text[i])
-			continue;
-		snprintf(option, sizeof(option), "--%s", tune_command.options[i].name);
-		json_text(json, NULL, option);
-		json_text(json, NULL, given->text[i]);
-	}
-	json_text(json, NULL, "--");
-	json_text(json, NULL, given->operands[0]);
-	json_close_list(json);
-}
-
 static void put_drive(struct json_writer *json, const struct tuning *tuning)
 {
 	const struct tune_drive *drive = &tuning->drive;
@@ -137,7 +117,11 @@ void tune_json(FILE *file, const struct tuning *tuning, bool whole)
 		json_bool(json, "certain", outcome->certain);
 		json_text(json, "why", outcome->why);
 		json_text(json, "unsure", outcome->unsure);
-		put_command(json, &tuning->given);
+		json_open_list(json, "command");
+		json_text(json, NULL, "nvswap");
+		for (int i = 0; i < tuning->argc; i++)
+			json_text(json, NULL, tuning->argv[i]);
+		json_close_list(json);
 		json_open_object(json, "space");
 		put_values(json, "block_sizes", space->block_sizes, space->nblock_sizes);
 		put_values(json, "queue_depths", space->queue_depths, space->nqueue_depths);

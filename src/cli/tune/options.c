@@ -80,24 +80,24 @@ const struct command_spec tune_command = {
 	.gone = (const struct option_gone[]){{"report", PAGE_BY_REPORT}, {NULL, NULL}},
 };
 
-int tune_options_parse(struct tune_options *options, struct options_given *given, int argc,
-		       char **argv)
+int tune_options_parse(struct tune_options *options, int argc, char **argv)
 {
+	struct options_given given;
 	int status;
 
 	*options = defaults;
-	status = options_parse(&tune_command, argc, argv, options, given);
+	status = options_parse(&tune_command, argc, argv, options, &given);
 	if (status)
 		return status;
-	if (given->noperands != 1) {
+	if (given.noperands != 1) {
 		say("tune takes one directory, on the drive to tune for, but got %u",
-		    given->noperands);
+		    given.noperands);
 		return -EINVAL;
 	}
 	if (options->block_size_max && options->block_size_min > options->block_size_max) {
 		say("--block-size-min is above --block-size-max");
 		return -EINVAL;
 	}
-	options->directory = given->operands[0];
+	options->directory = given.operands[0];
 	return 0;
 }

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "cli/options/report_options.h"
-#include "cli/tune/workload.h"
+#include "cli/tune/search/search.h"
 
 #define TUNE_BLOCK_SIZE_MAX  (128u << 20)
 #define TUNE_WORKING_SET_MIN ((uint64_t)64 << 20)
@@ -36,9 +36,31 @@ struct tune_drive {
 	char slows_text[256];
 };
 
+/*
+ * A round of tuning: like swapping, transfers of several blocks walk over the file in order, with
+ * more of them submitted than the queues hold.
+ */
+struct tune_workload {
+	/* How to open an aio and read the clock, of a real or a simulated drive. */
+	int (*open)(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
+		    struct nvs_error *error);
+	uint64_t (*now_ns)(void *arg);
+	void *arg;
+	int fd;			      /* a filled file */
+	uint64_t working_set;	      /* its bytes; 2 x in_flight_max and 128 MiB suffice */
+	void *memory;		      /* the data, incompressible; aligned to a huge page */
+	uint64_t memory_bytes;	      /* in_flight_max and 64 MiB suffice */
+	uint64_t written, writes_max; /* bytes submitted for writing, and their limit */
+	double rate;		      /* of the last round */
+	bool (*stopped)(void);	      /* may be NULL */
+	/* Stops and restarts a simulated clock while counters are read; may be NULL. */
+	void (*hold)(void *arg, bool on);
+};
+
 struct tuning {
 	struct tune_options options;
-	struct options_given given; /* origin of the options */
+	int argc; /* the command line, with operands behind the options */
+	char **argv;
 	uint64_t began_ns, elapsed_ns;
 	struct tune_drive drive;
 	struct tune_space space;
@@ -52,8 +74,7 @@ extern const struct command_spec tune_command;
 extern const char *const tune_objectives[], *const tune_fates[];
 
 /* Like options_parse, starting from the defaults. */
-int tune_options_parse(struct tune_options *options, struct options_given *given, int argc,
-		       char **argv);
+int tune_options_parse(struct tune_options *options, int argc, char **argv);
 
 /* ---- The drive ---- */
 
@@ -90,6 +111,31 @@ int tune_fill(struct tune_workload *workload, enum nvs_ioengine ioengine, struct
 	      uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error);
 /* Compares the begin and end of the fill, and the references. */
 void tune_judge_writes(struct tune_drive *drive, uint64_t working_set, uint64_t written);
+
+/* ---- A round ---- */
+
+/* A setting of a configuration that a point gives a value. */
+struct tune_setting {
+	const char *key; /* of the block "aio", with "aio." */
+	uint32_t value;
+	bool is_flag;
+};
+#define TUNE_SETTINGS 5
+/* Those beside the I/O engine. */
+void tune_settings(const struct tune_point *point, struct tune_setting settings[TUNE_SETTINGS]);
+/* Opens the aio of a point. -ENOMEM, -EINVAL for a value that is out of range; errors of the drive. */
+int tune_aio_open(const struct tune_workload *workload, const struct tune_point *point,
+		  struct nvs_aio **aio, struct nvs_error *error);
+/*
+ * A tune_meter's measure() over a struct tune_workload. Besides what it counts, a round has a
+ * warm-up of up to half its time, and waits for what is in flight at its end.
+ *	-EDQUOT	the round would write beyond writes_max
+ *	-EINVAL	memory or working set are too small for the point
+ *	-EINTR	stopped() says so
+ */
+int tune_workload_measure(void *workload, const struct tune_point *point,
+			  enum tune_objective objective, uint64_t for_ns,
+			  struct tune_sample *sample, struct nvs_error *error);
 
 /* ---- Applying the choice ---- */
 

@@ -3,13 +3,12 @@
  * A round counts I/Os as they complete, between two completions: if I/Os are slow, counting
  * transfers would be too coarse.
  */
-#include "cli/tune/workload.h"
-
 #include <stdlib.h>
 #include <sys/resource.h>
 
 #include "base/error.h"
 #include "base/numbers.h"
+#include "cli/tune/tune.h"
 
 #define MIB ((uint64_t)1 << 20)
 /*

@@ -541,7 +541,7 @@ static int parse_tune(void *arg)
 	char *argv[] = {name, dir, objective, seconds, dir, NULL};
 	struct tune_options *options = arg;
 
-	return tune_options_parse(options, &given, options->directory ? 5 : 4, argv);
+	return tune_options_parse(options, options->directory ? 5 : 4, argv);
 }
 
 TEST(tune_takes_one_directory)

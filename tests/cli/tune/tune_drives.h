@@ -7,8 +7,7 @@
 #ifndef TESTS_CLI_TUNE_TUNE_DRIVES_H
 #define TESTS_CLI_TUNE_TUNE_DRIVES_H
 
-#include "cli/tune/search/search.h"
-#include "cli/tune/workload.h"
+#include "cli/tune/tune.h"
 #include "support/sim/sim_drive.h"
 
 struct drive_kind {
