@@ -109,15 +109,15 @@ int tune_apply(const char *name, const struct tune_point *point, bool name_ioeng
 	struct stat st;
 	int rc = realpath(name, path) ? read_text(path, &old, &st) : -errno;
 
-	if (rc == -EINVAL)
-		rc = error_set(error, rc, "%s is not a regular file", name);
-	else if (rc)
-		rc = error_set(error, rc, "%s: can't be read: %s", name,
-			       rc == -EFBIG ? "it is larger than a configuration may be, 64 MiB"
-					    : nvs_strerror(rc));
-	else if (!(text.bytes = malloc(old.nbytes + 1)))
-		rc = error_set(error, -ENOMEM, "%s: out of memory", name);
-	if (!rc) {
+	if (!rc && (!old.bytes || !(text.bytes = malloc(old.nbytes + 1))))
+		rc = -ENOMEM;
+	if (rc == -EINVAL) {
+		error_set(error, rc, "%s is not a regular file", name);
+	} else if (rc) {
+		error_set(error, rc, "%s: can't be read: %s", name,
+			  rc == -EFBIG ? "it is larger than a configuration may be, 64 MiB"
+				       : nvs_strerror(rc));
+	} else {
 		memcpy(text.bytes, old.bytes, old.nbytes);
 		text.nbytes = old.nbytes;
 		rc = tune_edit(&text, name, point ? point : &any, name_ioengine, named, error);

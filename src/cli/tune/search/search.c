@@ -679,6 +679,7 @@ static int hold_finals(struct search *search)
 		search->chosen = search->fastest = best_of_all(search);
 		search->told_apart = false;
 	}
+	assert(search->chosen);
 	return rc == -ETIME ? 0 : rc;
 }
 
