@@ -64,15 +64,16 @@ const struct command_spec tune_command = {
 	.summary =
 		"Finds the block size, queue depth, workers and engine with which the drive under\n"
 		"a directory is fast, by measuring, and prints them as the aio block of a\n"
-		"DeepSpeed configuration, and on standard error the table of what was tried; or "
-		"all of\n"
-		"it as one object of JSON. Works on a temporary file in the directory.",
-	.notes = "Sizes are in bytes or with k, m, g, t or p, of 1024; times in seconds or with "
-		 "ms, s, m,\n"
-		 "h or d.\n"
-		 "The exit status is 0 with a choice; 1 with the reason on standard error "
-		 "otherwise; 2\n"
-		 "for bad usage.",
+		"DeepSpeed configuration. Works on a temporary file in the directory.",
+	.notes =
+		"The normal output is the aio block, with the table of what was tried on standard\n"
+		"error; json has all of it in one object.\n"
+		"Sizes are in bytes or with k, m, g, t or p, of 1024; times in seconds or with "
+		"ms,\n"
+		"s, m, h or d.\n"
+		"The exit status is 0 with a choice; 1 with the reason on standard error "
+		"otherwise;\n"
+		"2 for bad usage.",
 	.operand = "DIR",
 	.options = option_specs,
 	.noptions = COUNT_OF(option_specs),
