@@ -527,7 +527,7 @@ TEST(fates_fit_the_numbers)
 		const struct tune_trial *trial = &outcome.trials[i];
 		double truly = drive_rate(small, &trial->point);
 
-		assert_true(trial->rounds > 0 && trial->spent_ns > 0);
+		assert_true(trial->rounds > 0);
 		assert_true(trial->mean > 0.9 * truly && trial->mean < 1.1 * truly);
 		assert_true(trial->half_width > 0);
 		chosen += trial->fate == TUNE_CHOSEN;

@@ -68,19 +68,20 @@
 
 #define POINT_TEXT 160
 
+/* The cost of rounds. */
+struct cost {
+	uint64_t ns, written;
+};
+
 struct trial {
 	struct tune_trial known;
 	struct middle rate;						     /* bytes a second */
+	struct cost spent;						     /* in all its rounds */
 	double rates[ROUNDS_KEPT], p50_ns[ROUNDS_KEPT], p99_ns[ROUNDS_KEPT]; /* by round */
 	/* Of a finalist: */
 	unsigned before; /* rounds before the finals */
 	bool out;	 /* can't be chosen, or has left its place */
 	double doubt;	 /* of known.to_best: half its interval, relative */
-};
-
-/* The cost of rounds. */
-struct cost {
-	uint64_t ns, written;
 };
 
 struct search {
@@ -273,8 +274,8 @@ static int run_round(struct search *search, struct trial *trial)
 	for_ns = round_length(search, trial, example->rate.mean);
 	cost.ns = for_ns + for_ns / 2;
 	if (example->known.rounds) {
-		cost.ns = example->known.spent_ns / example->known.rounds;
-		cost.written = example->known.written / example->known.rounds;
+		cost.ns = example->spent.ns / example->known.rounds;
+		cost.written = example->spent.written / example->known.rounds;
 	}
 	late = before.ns + cost.ns >= search->until.ns;
 	if (late || (cost.written && before.written + cost.written > search->until.written)) {
@@ -285,8 +286,8 @@ static int run_round(struct search *search, struct trial *trial)
 	rc = meter->measure(meter->arg, &known->point, search->rules->objective, for_ns, &sample,
 			    search->error);
 	after = cost_so_far(search);
-	known->spent_ns += after.ns - before.ns;
-	known->written += after.written - before.written;
+	trial->spent.ns += after.ns - before.ns;
+	trial->spent.written += after.written - before.written;
 	if (rc == -EDQUOT) {
 		search->lacking = "writes";
 		return -ETIME;
@@ -685,10 +686,23 @@ static int hold_finals(struct search *search)
 
 /* ---- The search ---- */
 
+static const char *point_text(const struct search *search, const struct tune_point *point,
+			      char text[POINT_TEXT])
+{
+	bool other = point->ioengine != search->space->ioengines[0];
+
+	snprintf(text, POINT_TEXT, "%s%s%s%sblock_size %u, queue_depth %u and %u worker%s",
+		 other ? nvs_ioengine_name(point->ioengine) : "", other ? ", " : "",
+		 point->single_submit ? "single_submit, " : "",
+		 point->overlap_events ? "" : "no overlap_events, ", point->block_size,
+		 point->queue_depth, point->thread_count, plural(point->thread_count));
+	return text;
+}
+
 static int run_search(struct search *search)
 {
 	const struct tune_rules *rules = search->rules;
-	const struct tune_point *point;
+	char point[POINT_TEXT];
 	int rc;
 
 	search->until = (struct cost){
@@ -707,27 +721,12 @@ static int run_search(struct search *search)
 	rc = hold_finals(search);
 	if (rc || is_allowed(search, search->chosen))
 		return rc;
-	point = &search->chosen->known.point;
 	return error_set(
 		search->error, -ERANGE,
 		"nothing that was measured completes 99 %% of its I/Os within %.4g ms: the lowest "
-		"99th percentile is %.4g ms, with block_size %u, queue_depth %u and %u worker%s",
+		"99th percentile is %.4g ms, with %s",
 		(double)rules->latency_max_ns / 1e6, (double)search->chosen->known.p99_ns / 1e6,
-		point->block_size, point->queue_depth, point->thread_count,
-		plural(point->thread_count));
-}
-
-static const char *point_text(const struct search *search, const struct tune_point *point,
-			      char text[POINT_TEXT])
-{
-	bool other = point->ioengine != search->space->ioengines[0];
-
-	snprintf(text, POINT_TEXT, "%s%s%s%sblock_size %u, queue_depth %u and %u worker%s",
-		 other ? nvs_ioengine_name(point->ioengine) : "", other ? ", " : "",
-		 point->single_submit ? "single_submit, " : "",
-		 point->overlap_events ? "" : "no overlap_events, ", point->block_size,
-		 point->queue_depth, point->thread_count, plural(point->thread_count));
-	return text;
+		point_text(search, &search->chosen->known.point, point));
 }
 
 /* The reason of the choice. */

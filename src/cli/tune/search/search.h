@@ -74,7 +74,6 @@ struct tune_trial {
 	double to_best, to_best_half_width; /* finalists: ratio to the fastest, of paired rounds */
 	uint64_t p50_ns, p99_ns;	    /* medians over the rounds */
 	double cpu_ms_per_gib;
-	uint64_t spent_ns, written; /* sums over its rounds */
 };
 
 struct tune_rules {
