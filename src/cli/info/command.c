@@ -4,9 +4,8 @@
  * changes nothing itself.
  */
 #include <stddef.h>
-#include <stdlib.h>
+#include <string.h>
 
-#include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/info/info.h"
 #include "cli/options/options.h"
@@ -40,82 +39,71 @@ const struct command_spec info_command = {
 	.defaults = &defaults,
 };
 
-static int examine_path(struct report *report, unsigned i, const char *path)
+static void add_advice(struct report *report, const struct nvs_advice *advice)
 {
-	report->paths[i].asked = path;
-	report->paths[i].info.size = sizeof(report->paths[i].info);
-	report->paths[i].advice.size = sizeof(report->paths[i].advice);
-	report->paths[i].error.size = sizeof(report->paths[i].error);
-	report->paths[i].status = nvs_path_get_info(path, &report->paths[i].info,
-						    &report->paths[i].error);
-	if (report->paths[i].status) {
-		say("%s", report->paths[i].error.text);
-		return STATUS_FAILED;
+	for (unsigned i = 0; i < advice->count; i++) {
+		unsigned at = 0;
+
+		while (at < report->nadvice && strcmp(report->advice[at], advice->line[i]) != 0)
+			at++;
+		report->advice[at] = advice->line[i];
+		report->nadvice += at == report->nadvice;
 	}
-	nvs_machine_advise(&report->machine, &report->paths[i].info, &report->paths[i].advice);
-	return 0;
 }
 
-/* Continues after a path that can't be examined. */
+/* Continues after a path that can't be examined. Returns the exit status. */
 static int examine_paths(struct report *report, const struct option_list *paths)
 {
-	int status = 0;
+	unsigned examined = 0;
 
-	report->npaths = paths->n;
-	for (unsigned i = 0; i < paths->n; i++)
-		if (examine_path(report, i, paths->items[i]))
-			status = STATUS_FAILED;
-	return status;
-}
+	for (; report->npaths < paths->n; report->npaths++) {
+		struct report_path *path = &report->paths[report->npaths];
 
-static int write_report(const struct values *values, const struct report *report)
-{
-	struct output output;
-	int status, closed;
-
-	if (output_open(&output, values->report.output))
-		return STATUS_FAILED;
-	status = output_begin(&output);
-	if (!status && values->report.format == REPORT_JSON)
-		info_json(output.file, report);
-	else if (!status)
-		info_text(output.file, report);
-	closed = output_close(&output);
-	return status ? status : closed;
-}
-
-static int examine_and_report(const struct values *values, struct report *report)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	int examined, written;
-
-	report->machine.size = sizeof(report->machine);
-	report->machine_advice.size = sizeof(report->machine_advice);
-	if (nvs_machine_get_info(&report->machine, &error)) {
-		say("%s", error.text);
-		return STATUS_FAILED;
+		path->asked = paths->items[report->npaths];
+		path->info.size = sizeof(path->info);
+		path->advice.size = sizeof(path->advice);
+		path->error.size = sizeof(path->error);
+		path->status = nvs_path_get_info(path->asked, &path->info, &path->error);
+		if (path->status) {
+			say("%s", path->error.text);
+			continue;
+		}
+		examined++;
+		nvs_machine_advise(&report->machine, &path->info, &path->advice);
+		add_advice(report, &path->advice);
 	}
+	report->machine_advice.size = sizeof(report->machine_advice);
 	nvs_machine_advise(&report->machine, NULL, &report->machine_advice);
-	examined = examine_paths(report, &values->paths);
-	written = write_report(values, report);
-	return examined ? examined : written;
+	if (!examined)
+		add_advice(report, &report->machine_advice);
+	return examined < paths->n ? STATUS_FAILED : 0;
 }
 
 int cmd_info(int argc, char **argv)
 {
+	static struct report report;
 	struct values values = defaults;
 	struct options_given given;
-	struct report *report;
-	int rc = options_parse(&info_command, argc, argv, &values, &given);
+	struct output output;
+	struct nvs_error error = {.size = sizeof(error)};
+	int examined, status, closed,
+		rc = options_parse(&info_command, argc, argv, &values, &given);
 
 	if (rc)
 		return rc == OPTIONS_HELP ? options_help(&info_command) : STATUS_USAGE;
-	report = calloc(1, sizeof(*report));
-	if (!report) {
-		say("out of memory for the report");
+	report.machine.size = sizeof(report.machine);
+	if (nvs_machine_get_info(&report.machine, &error)) {
+		say("%s", error.text);
 		return STATUS_FAILED;
 	}
-	rc = examine_and_report(&values, report);
-	free(report);
-	return rc;
+	examined = examine_paths(&report, &values.paths);
+	if (output_open(&output, values.report.output))
+		return STATUS_FAILED;
+	status = output_begin(&output);
+	if (!status && values.report.format == REPORT_JSON)
+		info_json(output.file, &report);
+	else if (!status)
+		info_text(output.file, &report);
+	closed = output_close(&output);
+	return examined ? examined : status ? status : closed;
 }

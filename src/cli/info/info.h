@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/json/write.h"
+#include "base/numbers.h"
 #include "cli/options/options.h"
 #include "nvswap.h"
 
@@ -16,19 +17,17 @@ extern const struct command_spec info_command;
 struct report {
 	struct nvs_machine_info machine;
 	struct nvs_advice machine_advice; /* used if no path could be examined */
-	unsigned npaths;
-	struct {
+	unsigned npaths, nadvice;
+	struct report_path {
 		const char *asked;
 		int status; /* of nvs_path_get_info; if not 0, only `error` is set */
 		struct nvs_path_info info;
 		struct nvs_error error;
 		struct nvs_advice advice;
 	} paths[NVS_PATHS_MAX];
+	/* Each line once: advice on the machine is the same for all paths. */
+	const char *advice[NVS_PATHS_MAX * COUNT_OF(((struct nvs_advice *)NULL)->line)];
 };
-
-/* Calls fn once for each distinct line of advice, in order. */
-typedef void advice_fn(void *arg, const char *line);
-void report_each_advice(const struct report *report, advice_fn *fn, void *arg);
 
 /* Failed writes set the stream's error, which the caller checks. */
 void info_text(FILE *out, const struct report *report);

@@ -75,11 +75,6 @@ void info_json_path(struct json_writer *json, const struct nvs_path_info *path)
 	count_if(json, "numa_node", path->numa_node >= 0, (uint64_t)path->numa_node);
 }
 
-static void put_advice(void *arg, const char *line)
-{
-	json_text(arg, NULL, line);
-}
-
 void info_json(FILE *out, const struct report *report)
 {
 	struct json_writer json = json_to(out, 4);
@@ -98,8 +93,6 @@ void info_json(FILE *out, const struct report *report)
 		json_close_object(&json);
 	}
 	json_close_list(&json);
-	json_open_list(&json, "advice");
-	report_each_advice(report, put_advice, &json);
-	json_close_list(&json);
+	json_texts(&json, "advice", report->advice, report->nadvice);
 	json_close_object(&json);
 }

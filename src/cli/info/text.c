@@ -4,7 +4,6 @@
  */
 #include <stdint.h>
 
-#include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/info/info.h"
 
@@ -30,6 +29,7 @@ static void print_named(FILE *out, const char *name, const char *text)
 
 static void print_machine(FILE *out, const struct nvs_machine_info *machine)
 {
+	const char *reason = machine->ioengine[NVS_IOENGINE_AUTO].reason;
 	char text[32], left[32];
 
 	fprintf(out, "machine\n  kernel               %s\n", machine->kernel);
@@ -59,12 +59,6 @@ static void print_machine(FILE *out, const struct nvs_machine_info *machine)
 		(unsigned long long)machine->aio_nr, (unsigned long long)machine->aio_max_nr);
 	if (machine->io_uring_disabled >= 0)
 		fprintf(out, "  io_uring_disabled    %d\n", machine->io_uring_disabled);
-}
-
-static void print_engines(FILE *out, const struct nvs_machine_info *machine)
-{
-	const char *reason = machine->ioengine[NVS_IOENGINE_AUTO].reason;
-
 	fprintf(out, "\nI/O engines\n");
 	for (int i = NVS_IOENGINE_AUTO + 1; i < NVS_IOENGINE_COUNT; i++)
 		fprintf(out, "  %-20s %s%s\n", nvs_ioengine_name((enum nvs_ioengine)i),
@@ -77,22 +71,24 @@ static void print_engines(FILE *out, const struct nvs_machine_info *machine)
 		reason[0] ? " (" : "", reason, reason[0] ? ")" : "");
 }
 
-static void print_direct(FILE *out, const struct nvs_path_info *path)
+static void print_path(FILE *out, const struct nvs_path_info *path)
 {
-	char mem[32], offset[32];
+	char a[32], b[32];
 
+	print_named(out, "file system", path->filesystem[0] ? path->filesystem : "unknown");
+	fprintf(out, "  space                %s free of %s\n", size(path->free_bytes, a),
+		size(path->total_bytes, b));
+	if (path->reserve_fails[0]) {
+		fprintf(out, "  %-20s may not suffice: ", "reserved space");
+		print_visible(out, path->reserve_fails);
+		fputc('\n', out);
+	}
 	if (!path->direct)
 		fprintf(out, "  direct I/O           no; data goes through the page cache\n");
 	else
 		fprintf(out, "  direct I/O           memory aligned to %s, offsets to %s%s\n",
-			size(path->dio_mem_align, mem), size(path->dio_offset_align, offset),
+			size(path->dio_mem_align, a), size(path->dio_offset_align, b),
 			path->dio_from_statx ? "" : " (the block size; the kernel gives none)");
-}
-
-static void print_drive(FILE *out, const struct nvs_path_info *path)
-{
-	char a[32], b[32];
-
 	if (!path->device[0]) {
 		fprintf(out, "  drive                none or unknown\n");
 		return;
@@ -114,62 +110,28 @@ static void print_drive(FILE *out, const struct nvs_path_info *path)
 		fprintf(out, "  NUMA node            the only one or unknown\n");
 }
 
-static void print_path(FILE *out, const struct nvs_path_info *path)
-{
-	char left[32], total[32];
-
-	fputc('\n', out);
-	print_visible(out, path->path);
-	fputc('\n', out);
-	print_named(out, "file system", path->filesystem[0] ? path->filesystem : "unknown");
-	fprintf(out, "  space                %s free of %s\n", size(path->free_bytes, left),
-		size(path->total_bytes, total));
-	if (path->reserve_fails[0]) {
-		fprintf(out, "  %-20s may not suffice: ", "reserved space");
-		print_visible(out, path->reserve_fails);
-		fputc('\n', out);
-	}
-	print_direct(out, path);
-	print_drive(out, path);
-}
-
-struct numbered {
-	FILE *out;
-	unsigned n;
-};
-
-static void print_advice(void *arg, const char *line)
-{
-	struct numbered *list = arg;
-
-	fprintf(list->out, "  %u. ", ++list->n);
-	print_visible(list->out, line);
-	fputc('\n', list->out);
-}
-
-static void print_refusal(FILE *out, const char *path, const struct nvs_error *error)
-{
-	fputc('\n', out);
-	print_visible(out, path);
-	fputs("\n  ", out);
-	print_visible(out, error->text);
-	fputc('\n', out);
-}
-
 void info_text(FILE *out, const struct report *report)
 {
-	struct numbered list = {.out = out};
-
 	print_machine(out, &report->machine);
-	print_engines(out, &report->machine);
 	for (unsigned i = 0; i < report->npaths; i++) {
-		if (report->paths[i].status)
-			print_refusal(out, report->paths[i].asked, &report->paths[i].error);
-		else
-			print_path(out, &report->paths[i].info);
+		const struct report_path *path = &report->paths[i];
+
+		fputc('\n', out);
+		print_visible(out, path->status ? path->asked : path->info.path);
+		fputs(path->status ? "\n  " : "\n", out);
+		if (!path->status) {
+			print_path(out, &path->info);
+			continue;
+		}
+		print_visible(out, path->error.text);
+		fputc('\n', out);
 	}
 	fprintf(out, "\nwhat to change\n");
-	report_each_advice(report, print_advice, &list);
-	if (!list.n)
+	for (unsigned i = 0; i < report->nadvice; i++) {
+		fprintf(out, "  %u. ", i + 1);
+		print_visible(out, report->advice[i]);
+		fputc('\n', out);
+	}
+	if (!report->nadvice)
 		fprintf(out, "  nothing\n");
 }

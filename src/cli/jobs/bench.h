@@ -84,7 +84,6 @@ extern const struct command_spec bench_command, replay_command;
 const char *bench_rw_name(unsigned rw);
 
 /* Values of options of both commands, ended by NULL. */
-extern const char *bench_ioengine_names[];
 extern const char *const bench_format_names[], *const bench_eta_names[];
 
 /*

@@ -40,14 +40,6 @@ static const struct option_gone rw_elsewhere[] = {{"read", ONLY_FIO},
 						  {"checkpoint", CHECKPOINTS},
 						  {"restore", CHECKPOINTS},
 						  {NULL, NULL}};
-/* The library has their names. */
-const char *bench_ioengine_names[NVS_IOENGINE_COUNT + 1];
-
-static void __attribute__((constructor)) name_ioengines(void)
-{
-	for (unsigned i = 0; i < NVS_IOENGINE_COUNT; i++)
-		bench_ioengine_names[i] = nvs_ioengine_name((enum nvs_ioengine)i);
-}
 
 const char *const bench_format_names[] = {
 	[FORMAT_NORMAL] = "normal", [FORMAT_JSON] = "json", [FORMAT_JSON_PLUS] = "json+", NULL};
@@ -123,7 +115,7 @@ static const struct option_spec option_specs[] = {
 	{"numjobs", "N", OPTION_COUNT, FIELD(numjobs), .min = 1, .max = 256,
 	 .help = "run this many clones of the job at the same time, each with its own store or "
 		 "file and its own workers (1)"},
-	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = bench_ioengine_names,
+	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = ioengine_names,
 	 .help = "the I/O engine; auto (the default) takes the first of the others that works "
 		 "here"},
 	{"direct", NULL, OPTION_FLAG, FIELD(direct), .min = 1,

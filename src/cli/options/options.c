@@ -20,6 +20,14 @@
 #define NS_OF_MS   1000000u
 
 const char *const report_formats[] = {[REPORT_NORMAL] = "normal", [REPORT_JSON] = "json", NULL};
+/* The library has their names. */
+const char *ioengine_names[NVS_IOENGINE_COUNT + 1];
+
+static void __attribute__((constructor)) name_ioengines(void)
+{
+	for (unsigned i = 0; i < NVS_IOENGINE_COUNT; i++)
+		ioengine_names[i] = nvs_ioengine_name((enum nvs_ioengine)i);
+}
 
 /* All powers of 1024, fio's default. */
 #define BYTES(letter, bits)                                                                        \

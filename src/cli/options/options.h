@@ -41,6 +41,9 @@ struct option_list {
 
 #define OPTIONS_MAX 96
 
+/* Choices of --ioengine, ended by NULL. */
+extern const char *ioengine_names[];
+
 /* An option or a value that nvswap lacks: giving it is an error that says what to use. */
 struct option_gone {
 	const char *name; /* NULL ends the table */

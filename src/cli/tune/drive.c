@@ -1,218 +1,304 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Detects slower writes by comparing the begin and end of the fill, and a reference measurement
- * before the search with one after it. The fill is not compared with the references, because
- * overwriting differs from a first write.
+ * The limits of tuning on a machine and a path, determined before anything is written; the fill; and
+ * whether writes become slower: the begin and end of the fill are compared, and a reference
+ * measurement before the search with one after it. The fill is not compared with the references,
+ * because overwriting differs from a first write.
  */
-#include "cli/tune/drive.h"
-
-#include <errno.h>
-#include <stdio.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file_limit.h"
+#include "base/numbers.h"
 #include "cli/progress.h"
+#include "cli/tune/tune.h"
 
-#define MIB	       ((uint64_t)1 << 20)
-#define TRANSFER_BYTES (4 * MIB)
-#define TRANSFERS      8u
-#define MOMENTS	       256u /* points of the fill with a recorded time */
-#define SLOWER	       0.8
+#define MIB	     ((uint64_t)1 << 20)
+#define WORKING_SET  (1024 * MIB)
+#define MEMORY_MAX   (256 * MIB)
+#define MEMORY_MIN   (64 * MIB)
+#define MEMORY_LEAST (8 * MIB) /* where a memory limit leaves less than twice MEMORY_MIN */
+#define BLOCK_MIN    65536u
+#define BLOCK_MAX    (16 * MIB)
+#define DEPTH_MAX    256u
+#define THREAD_MAX   8u
+#define FILL_BYTES   (4 * MIB) /* of a transfer */
+#define FILL_SLOTS   8u
+#define SLOWER	     0.8
 
-struct fill {
-	struct tune_work *work;
-	struct nvs_aio *aio;
-	struct nvs_file *file;
-	struct nvs_request *requests[TRANSFERS];
-	unsigned slots; /* transfers that the workload's memory has room for, TRANSFERS at most */
-	uint64_t submitted, done; /* bytes */
-	uint64_t began_ns, moments[MOMENTS + 1];
-	uint64_t soft_ns, hard_ns;
-	struct nvs_error *error;
-};
+_Static_assert(TUNE_BLOCK_SIZE_MAX == MEMORY_MAX / 2, "no larger block may ever be in flight");
 
-static int submit(struct fill *fill)
+/* ---- Limits ---- */
+
+int tune_look(const char *directory, struct tune_drive *drive, struct nvs_error *error)
 {
-	struct tune_workload *workload = &fill->work->workload;
-	uint64_t left = workload->working_set - fill->submitted;
-	unsigned slot = fill->submitted / TRANSFER_BYTES % fill->slots;
-	uint64_t nbytes = left < TRANSFER_BYTES ? left : TRANSFER_BYTES;
-	char *data = (char *)workload->memory + slot * TRANSFER_BYTES;
 	int rc;
 
-	/* The offset in each 4 KiB, so that the drive can't deduplicate. */
-	for (uint64_t at = 0; at < nbytes; at += 4096)
-		*(uint64_t *)(void *)(data + at) = fill->submitted + at;
-	rc = nvs_aio_pwrite(fill->aio, fill->file, data, nbytes, fill->submitted,
-			    &fill->requests[slot], fill->error);
-	if (!rc) {
-		fill->submitted += nbytes;
-		workload->written += nbytes;
+	drive->machine.size = sizeof(drive->machine);
+	drive->path.size = sizeof(drive->path);
+	rc = nvs_machine_get_info(&drive->machine, error);
+	if (!rc)
+		rc = nvs_path_get_info(directory, &drive->path, error);
+	if (rc)
+		return rc;
+	if (drive->path.block_device)
+		return error_set(error, -EINVAL,
+				 "%.512s is a block device, whose contents would be lost: give a "
+				 "directory on its file system",
+				 directory);
+	drive->directory = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (drive->directory < 0 && errno == ENOTDIR)
+		return error_set(error, -ENOTDIR,
+				 "%.512s is not a directory: give one on the drive", directory);
+	if (drive->directory < 0)
+		return error_set(error, -errno, "%.512s: %s", directory, nvs_strerror(-errno));
+	if (!drive->path.direct)
+		return error_set(error, -ENOTSUP,
+				 "%.512s is on %.32s, which has no direct I/O, so memory would be "
+				 "measured: give a directory on ext4 or xfs (findmnt -t ext4,xfs "
+				 "lists some)",
+				 directory, drive->path.filesystem);
+	if (access(directory, W_OK | X_OK))
+		return error_set(error, -errno, "can't create a file in %.512s: %s", directory,
+				 nvs_strerror(-errno));
+	if (flock(drive->directory, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+		return error_set(error, -EBUSY,
+				 "%.512s is in use by another nvswap tune: wait for its end",
+				 directory);
+	return 0;
+}
+
+int tune_choose_working_set(const struct tune_options *options, const struct tune_drive *drive,
+			    uint64_t *working_set, struct nvs_error *error)
+{
+	uint64_t free_bytes = drive->path.free_bytes, set = options->working_set;
+
+	if (!set)
+		set = min_u64(min_u64(free_bytes, options->max_writes) / 4, WORKING_SET);
+	set = align_down(max_u64(set, TUNE_WORKING_SET_MIN), MIB);
+	if (free_bytes < set + set / 10)
+		return error_set(
+			error, -ENOSPC,
+			"%.512s has %llu MiB free, and tuning on %llu MiB needs a tenth more "
+			"than that: make room%s",
+			options->directory, (unsigned long long)(free_bytes / MIB),
+			(unsigned long long)(set / MIB),
+			set > TUNE_WORKING_SET_MIN ? ", or give a smaller --working-set" : "");
+	if (set > options->max_writes)
+		return error_set(
+			error, -EINVAL,
+			"filling a file of %llu MiB is more than --max-writes allows: give a "
+			"smaller --working-set",
+			(unsigned long long)(set / MIB));
+	*working_set = set;
+	return 0;
+}
+
+int tune_make_file(const char *directory, uint64_t nbytes, struct nvs_error *error)
+{
+	int fd, rc = file_may_grow(directory, nbytes, error);
+
+	if (rc)
+		return rc;
+	fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	if (fd < 0 && errno == EOPNOTSUPP) {
+		char path[PATH_MAX];
+
+		snprintf(path, sizeof(path), "%s/.nvswap-tune-XXXXXX", directory);
+		fd = mkostemp(path, O_CLOEXEC);
+		if (fd >= 0)
+			unlink(path);
 	}
+	if (fd >= 0 && (!file_reserve(fd, 0, nbytes) || errno == EOPNOTSUPP))
+		return fd;
+	rc = error_set(error, -errno, "can't make a file in %.512s: %s", directory,
+		       nvs_strerror(-errno));
+	if (fd >= 0)
+		close(fd);
 	return rc;
 }
 
-/* Waits for the oldest transfer and records the time. */
-static int reap(struct fill *fill, uint64_t total)
+uint64_t tune_memory_bytes(const struct nvs_machine_info *machine)
 {
-	struct nvs_request *request = fill->requests[fill->done / TRANSFER_BYTES % fill->slots];
-	uint64_t from = fill->done * MOMENTS / total, left = fill->submitted - fill->done;
-	int rc = nvs_aio_wait(fill->aio, &request, 1, -1, fill->error);
+	uint64_t nbytes = max_u64(min_u64(machine->memory_bytes / 8, MEMORY_MAX), MEMORY_MIN);
 
-	nvs_request_close(request);
-	fill->done += left < TRANSFER_BYTES ? left : TRANSFER_BYTES;
-	for (uint64_t i = from + 1; i <= fill->done * MOMENTS / total; i++)
-		fill->moments[i] = clock_ns() - fill->began_ns;
-	progress_update(fill->done, fill->done);
-	return rc;
+	nbytes = max_u64(min_u64(nbytes, machine->memory_free_bytes / 2), MEMORY_LEAST);
+	return align_down(nbytes, MIB);
 }
 
-/* Returns 1 if enough is filled; -EINTR; -ETIME if not and the time is over. */
-static int look_at_time(const struct fill *fill)
+/* Stores the powers of two from `least` to `most`, and returns how many there are. */
+static unsigned powers(uint64_t least, uint64_t most, uint32_t values[TUNE_VALUES_MAX])
 {
-	uint64_t spent = clock_ns() - fill->began_ns;
+	unsigned n = 0;
 
-	if (fill->work->workload.stopped())
-		return -EINTR;
-	if (spent > fill->soft_ns && fill->submitted >= TUNE_WORKING_SET_MIN)
-		return 1;
-	return spent > fill->hard_ns ? -ETIME : 0;
+	for (uint64_t value = 1; value <= most && n < TUNE_VALUES_MAX; value *= 2)
+		if (value >= least)
+			values[n++] = (uint32_t)value;
+	return n;
 }
 
-/* Writes in order, so that the filled part has no holes. Waits for everything submitted. */
-static int write_all(struct fill *fill)
+int tune_space_make(const struct tune_options *options, const struct nvs_machine_info *machine,
+		    uint64_t working_set, struct tune_space *space, struct nvs_error *error)
 {
-	uint64_t total = fill->work->workload.working_set;
+	uint64_t half = tune_memory_bytes(machine) / 2;
+	uint64_t block_max = options->block_size_max, block_min = options->block_size_min;
+	uint64_t depths = options->queue_depth_max, threads = options->thread_count_max;
+	enum nvs_ioengine first = (enum nvs_ioengine)options->ioengine;
+
+	if (!block_max)
+		block_max = max_u64(BLOCK_MAX, block_min);
+	if (!block_min)
+		block_min = min_u64(BLOCK_MIN, block_max);
+	*space = (struct tune_space){.single_submits = true, .overlap_events = true};
+	space->in_flight_max = min_u64(half, working_set / 8);
+	space->nblock_sizes = powers(block_min, block_max, space->block_sizes);
+	space->nqueue_depths = powers(1, depths ? depths : DEPTH_MAX, space->queue_depths);
+	space->nthread_counts = powers(1, threads ? threads : min_u64(machine->cpus, THREAD_MAX),
+				       space->thread_counts);
+	if (first == NVS_IOENGINE_AUTO)
+		first = machine->auto_ioengine;
+	space->ioengines[space->nioengines++] = first;
+	for (int i = NVS_IOENGINE_AUTO + 1; i < NVS_IOENGINE_COUNT; i++)
+		if (options->ioengine == NVS_IOENGINE_AUTO && machine->ioengine[i].works &&
+		    (enum nvs_ioengine)i != first)
+			space->ioengines[space->nioengines++] = (enum nvs_ioengine)i;
+	if (!machine->ioengine[first].works)
+		return error_set(error, -ENOTSUP, "%s does not work here: %s",
+				 nvs_ioengine_name(first), machine->ioengine[first].reason);
+	if (!space->nblock_sizes)
+		return error_set(
+			error, -EINVAL,
+			"there is no power of two from --block-size-min to --block-size-max");
+	if (space->block_sizes[0] > space->in_flight_max)
+		return error_set(
+			error, -EINVAL,
+			"the smallest block is larger than the %llu MiB that may be in flight: "
+			"give %sa smaller --block-size-min",
+			(unsigned long long)(space->in_flight_max / MIB),
+			space->in_flight_max < half ? "a larger --working-set or " : "");
+	return 0;
+}
+
+/* ---- Filling the file ---- */
+
+/*
+ * Writes in order, so that the filled part has no holes, and waits for everything submitted.
+ * times[i]: when i transfers were done. Returns how many, or a negative errno.
+ */
+static int64_t fill_in_order(struct tune_workload *workload, struct nvs_aio *aio,
+			     struct nvs_file *file, uint64_t *times, uint64_t soft_ns,
+			     uint64_t hard_ns, struct nvs_error *error)
+{
+	uint64_t slots = min_u64(workload->memory_bytes / FILL_BYTES, FILL_SLOTS);
+	uint64_t total = workload->working_set, n = align_up(total, FILL_BYTES) / FILL_BYTES;
+	uint64_t began_ns = clock_ns(), submitted = 0, done = 0;
+	struct nvs_request *requests[FILL_SLOTS];
 	int rc = 0;
 
-	while (fill->done < fill->submitted || (!rc && fill->submitted < total)) {
-		int reaped;
+	while (done < submitted || (!rc && submitted < n)) {
+		while (!rc && submitted < n && submitted - done < slots) {
+			uint64_t offset = submitted * FILL_BYTES;
+			uint64_t nbytes = min_u64(FILL_BYTES, total - offset);
+			char *data = (char *)workload->memory + submitted % slots * FILL_BYTES;
 
-		while (!rc && fill->submitted < total &&
-		       fill->submitted - fill->done < fill->slots * TRANSFER_BYTES)
-			rc = submit(fill);
-		reaped = fill->done < fill->submitted ? reap(fill, total) : 0;
-		if (rc >= 0 && reaped)
-			rc = reaped;
-		if (!rc)
-			rc = look_at_time(fill);
-	}
-	return rc < 0 ? rc : nvs_file_sync(fill->file, fill->error);
-}
+			/* The offset in each 4 KiB, so that the drive can't deduplicate. */
+			for (uint64_t at = 0; at < nbytes; at += 4096)
+				*(uint64_t *)(void *)(data + at) = offset + at;
+			rc = nvs_aio_pwrite(aio, file, data, nbytes, offset,
+					    &requests[submitted % slots], error);
+			if (rc)
+				break;
+			workload->written += nbytes;
+			submitted++;
+		}
+		if (done < submitted) {
+			struct nvs_request *oldest = requests[done % slots];
+			int reaped = nvs_aio_wait(aio, &oldest, 1, -1, error);
 
-static int fill_file(struct fill *fill)
-{
-	struct tune_work *work = fill->work;
-	const uint64_t *moments = fill->moments;
-	uint64_t total = work->workload.working_set, n, quarter;
-	int rc;
-
-	fill->began_ns = clock_ns();
-	progress_begin("filling", total);
-	rc = write_all(fill);
-	progress_end();
-	if (rc == -ETIME)
-		return error_set(fill->error, rc,
-				 "in all of the time the drive wrote %llu MiB of the %llu that "
-				 "tuning needs: give a longer --time",
-				 (unsigned long long)(fill->done / MIB),
-				 (unsigned long long)(TUNE_WORKING_SET_MIN / MIB));
-	if (rc)
-		return rc;
-	n = fill->done * MOMENTS / total;
-	quarter = n / 4;
-	if (quarter) {
-		double nbytes = (double)quarter * (double)total / MOMENTS;
-
-		work->fill_first = nbytes * 1e9 / (double)moments[quarter];
-		work->fill_last = nbytes * 1e9 / (double)(moments[n] - moments[n - quarter]);
-	}
-	work->workload.working_set = work->drive->working_set = fill->done;
-	return 0;
-}
-
-int tune_fill(struct tune_work *work, uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error)
-{
-	const uint64_t room = work->workload.memory_bytes / TRANSFER_BYTES;
-	struct fill fill = {.work = work,
-			    .slots = room < TRANSFERS ? (unsigned)room : TRANSFERS,
-			    .soft_ns = soft_ns,
-			    .hard_ns = hard_ns,
-			    .error = error};
-	const struct tune_point point = {work->ioengine, MIB, 32, 1, false, true};
-	struct nvs_config *config;
-	int rc = tune_config_open(&config, &point, error);
-
-	if (rc)
-		return rc;
-	rc = nvs_aio_open(&fill.aio, config, error);
-	nvs_config_close(config);
-	if (rc)
-		return rc;
-	rc = nvs_file_open(fill.aio, work->workload.path, NVS_FILE_WRITE, &fill.file, error);
-	if (!rc) {
-		rc = fill_file(&fill);
-		nvs_file_close(fill.file);
-	}
-	nvs_aio_close(fill.aio);
-	return rc;
-}
-
-int tune_measure(void *arg, const struct tune_point *point, enum tune_objective objective,
-		 uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
-{
-	struct tune_work *work = arg;
-	int rc = tune_workload_measure(&work->workload, point, objective, for_ns, sample, error);
-
-	if (!rc)
-		work->rate = sample->bytes_per_s;
-	return rc;
-}
-
-/* The median of three rounds, which ignores a disturbed one. */
-int tune_reference(struct tune_work *work, uint64_t for_ns, double *rate, struct nvs_error *error)
-{
-	const struct tune_point point = {work->ioengine, MIB, 8, 1, false, true};
-	double least = 0, most = 0, sum = 0;
-
-	for (int i = 0; i < 3; i++) {
-		struct tune_sample sample;
-		int rc = tune_measure(work, &point, TUNE_WRITE, for_ns, &sample, error);
-
+			nvs_request_close(oldest);
+			times[++done] = clock_ns() - began_ns;
+			progress_update(min_u64(done * FILL_BYTES, total),
+					min_u64(done * FILL_BYTES, total));
+			if (rc >= 0 && reaped)
+				rc = reaped;
+		}
 		if (rc)
-			return rc;
-		sum += sample.bytes_per_s;
-		least = !i || sample.bytes_per_s < least ? sample.bytes_per_s : least;
-		most = sample.bytes_per_s > most ? sample.bytes_per_s : most;
+			continue;
+		if (workload->stopped())
+			rc = -EINTR;
+		else if (times[done] > soft_ns && submitted * FILL_BYTES >= TUNE_WORKING_SET_MIN)
+			rc = 1;
+		else if (times[done] > hard_ns)
+			rc = error_set(error, -ETIME,
+				       "in all of the time the drive wrote %llu MiB of the %llu "
+				       "that tuning needs: give a longer --time",
+				       (unsigned long long)(done * FILL_BYTES / MIB),
+				       (unsigned long long)(TUNE_WORKING_SET_MIN / MIB));
 	}
-	*rate = sum - least - most;
-	return 0;
+	if (rc >= 0)
+		rc = nvs_file_sync(file, error);
+	return rc ? rc : (int64_t)done;
 }
 
-void tune_judge_writes(struct tune_work *work, double reference_last)
+int tune_fill(struct tune_workload *workload, enum nvs_ioengine ioengine, struct tune_drive *drive,
+	      uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error)
 {
-	struct tune_drive *drive = work->drive;
-	uint64_t written = work->workload.written;
-	bool no_reference = work->reference_first <= 0 || reference_last <= 0;
+	const struct tune_point point = {ioengine, MIB, 32, 1, false, true};
+	uint64_t *times = calloc(workload->working_set / FILL_BYTES + 2, sizeof(*times));
+	struct nvs_aio *aio = NULL;
+	struct nvs_file *file;
+	int64_t done = times ? tune_aio_open(workload, &point, &aio, error) : -ENOMEM;
 
-	drive->written_bytes = written;
-	drive->write_first = work->reference_first;
-	drive->write_last = reference_last;
-	if (no_reference ||
-	    work->fill_last * drive->write_first < work->fill_first * drive->write_last) {
-		drive->write_first = work->fill_first;
-		drive->write_last = work->fill_last;
-		written = drive->working_set;
+	if (!done)
+		done = nvs_file_from_fd(aio, workload->fd, NVS_FILE_WRITE, &file, error);
+	if (!done) {
+		progress_begin("filling", workload->working_set);
+		done = fill_in_order(workload, aio, file, times, soft_ns, hard_ns, error);
+		progress_end();
+		nvs_file_close(file);
 	}
-	drive->slows_down = drive->write_last <= SLOWER * drive->write_first &&
-			    drive->write_first > 0;
+	nvs_aio_close(aio);
+	if (done > 0) {
+		uint64_t n = (uint64_t)done, quarter = n / 4;
+
+		workload->working_set = min_u64(n * FILL_BYTES, workload->working_set);
+		if (quarter) {
+			uint64_t last = workload->working_set - (n - quarter) * FILL_BYTES;
+
+			drive->fill[0] = (double)(quarter * FILL_BYTES) * 1e9 /
+					 (double)times[quarter];
+			drive->fill[1] = (double)last * 1e9 /
+					 (double)(times[n] - times[n - quarter]);
+		}
+	}
+	free(times);
+	return done < 0 ? (int)done : 0;
+}
+
+void tune_judge_writes(struct tune_drive *drive, uint64_t working_set, uint64_t written)
+{
+	const double *fill = drive->fill, *reference = drive->reference;
+	const double *rates = reference;
+
+	if (reference[0] <= 0 || reference[1] <= 0 ||
+	    fill[1] * reference[0] < fill[0] * reference[1]) {
+		rates = fill;
+		written = working_set;
+	}
+	drive->write_first = rates[0];
+	drive->write_last = rates[1];
+	drive->slows_down = rates[1] <= SLOWER * rates[0] && rates[0] > 0;
 	if (drive->slows_down)
 		snprintf(drive->slows_text, sizeof(drive->slows_text),
 			 "the drive slows down as it is written: from %.2f to %.2f GB/s (%.0f %% "
 			 "less) within %.1f GiB. Its write cache is full, it needs trimming, or "
 			 "others use it: give a larger --working-set, or run fstrim, let it rest, "
 			 "and tune again",
-			 drive->write_first / 1e9, drive->write_last / 1e9,
-			 100 * (1 - drive->write_last / drive->write_first),
+			 rates[0] / 1e9, rates[1] / 1e9, 100 * (1 - rates[1] / rates[0]),
 			 (double)written / (double)(1 << 30));
 }

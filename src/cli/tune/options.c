@@ -9,20 +9,12 @@
 
 #define FIELD(name) offsetof(struct tune_options, name)
 
-static const char *const objectives[] = {[TUNE_SWAP] = "swap",
-					 [TUNE_READ] = "read",
-					 [TUNE_WRITE] = "write",
-					 [TUNE_OBJECTIVES] = NULL};
-static const char *const ioengines[] = {[NVS_IOENGINE_AUTO] = "auto",
-					[NVS_IOENGINE_IO_URING] = "io_uring",
-					[NVS_IOENGINE_LIBAIO] = "libaio",
-					[NVS_IOENGINE_POSIX] = "posix",
-					[NVS_IOENGINE_COUNT] = NULL};
-static const char *const formats[] = {"normal", "json", NULL};
+const char *const tune_objectives[] = {
+	[TUNE_SWAP] = "swap", [TUNE_READ] = "read", [TUNE_WRITE] = "write", NULL};
 static const char *const objective_aliases[] = {"rw", NULL};
 
 static const struct option_spec option_specs[] = {
-	{"objective", "WHAT", OPTION_CHOICE, FIELD(objective), .choices = objectives,
+	{"objective", "WHAT", OPTION_CHOICE, FIELD(objective), .choices = tune_objectives,
 	 .aliases = objective_aliases,
 	 .help = "what to tune for: swap, half reads and half writes (the default), or\n"
 		 "reads or writes alone"},
@@ -52,18 +44,12 @@ static const struct option_spec option_specs[] = {
 	{"thread-count-max", "N", OPTION_COUNT, FIELD(thread_count_max), .min = 1,
 	 .max = NVS_THREAD_COUNT_MAX,
 	 .help = "the most workers tried (processors, at most 8); a power of two each"},
-	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = ioengines,
+	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = ioengine_names,
 	 .help = "the only engine to try; auto: all that work here (auto)"},
-	{"seed", "N", OPTION_COUNT, FIELD(seed), .max = UINT64_MAX,
-	 .help = "seed of the random order in which settings take turns (1)"},
 	{"apply", "FILE", OPTION_STRING, FIELD(apply),
 	 .help = "write the choice into this DeepSpeed configuration, keeping every other\n"
 		 "byte of it"},
-	{"output-format", "FORMAT", OPTION_CHOICE, FIELD(format), .choices = formats,
-	 .help = "normal: the aio block, and on standard error the table of what was tried;\n"
-		 "json: all of it in one object (normal)"},
-	{"output", "FILE", OPTION_STRING, FIELD(output),
-	 .help = "the file for the result (standard output)"},
+	REPORT_OPTIONS(FIELD(report)),
 };
 
 static const struct tune_options defaults = {
@@ -71,7 +57,6 @@ static const struct tune_options defaults = {
 	.tolerance = 3,
 	.time_ms = 60000,
 	.max_writes = 32ull << 30,
-	.seed = 1,
 };
 
 const struct command_spec tune_command = {
@@ -80,12 +65,15 @@ const struct command_spec tune_command = {
 		"Finds the block size, queue depth, workers and engine with which the drive under\n"
 		"a directory is fast, by measuring, and prints them as the aio block of a\n"
 		"DeepSpeed configuration. Works on a temporary file in the directory.",
-	.notes = "Sizes are in bytes or with k, m, g, t or p, of 1024; times in seconds or with "
-		 "ms, s, m,\n"
-		 "h or d.\n"
-		 "The exit status is 0 with a choice; 1 with the reason on standard error "
-		 "otherwise; 2\n"
-		 "for bad usage.",
+	.notes =
+		"The normal output is the aio block, with the table of what was tried on standard\n"
+		"error; json has all of it in one object.\n"
+		"Sizes are in bytes or with k, m, g, t or p, of 1024; times in seconds or with "
+		"ms,\n"
+		"s, m, h or d.\n"
+		"The exit status is 0 with a choice; 1 with the reason on standard error "
+		"otherwise;\n"
+		"2 for bad usage.",
 	.operand = "DIR",
 	.options = option_specs,
 	.noptions = COUNT_OF(option_specs),
@@ -93,24 +81,24 @@ const struct command_spec tune_command = {
 	.gone = (const struct option_gone[]){{"report", PAGE_BY_REPORT}, {NULL, NULL}},
 };
 
-int tune_options_parse(struct tune_options *options, struct options_given *given, int argc,
-		       char **argv)
+int tune_options_parse(struct tune_options *options, int argc, char **argv)
 {
+	struct options_given given;
 	int status;
 
 	*options = defaults;
-	status = options_parse(&tune_command, argc, argv, options, given);
+	status = options_parse(&tune_command, argc, argv, options, &given);
 	if (status)
 		return status;
-	if (given->noperands != 1) {
+	if (given.noperands != 1) {
 		say("tune takes one directory, on the drive to tune for, but got %u",
-		    given->noperands);
+		    given.noperands);
 		return -EINVAL;
 	}
 	if (options->block_size_max && options->block_size_min > options->block_size_max) {
 		say("--block-size-min is above --block-size-max");
 		return -EINVAL;
 	}
-	options->directory = given->operands[0];
+	options->directory = given.operands[0];
 	return 0;
 }

@@ -3,14 +3,12 @@
  * A round counts I/Os as they complete, between two completions: if I/Os are slow, counting
  * transfers would be too coarse.
  */
-#include "cli/tune/workload.h"
-
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 
+#include "base/error.h"
 #include "base/numbers.h"
+#include "cli/tune/tune.h"
 
 #define MIB ((uint64_t)1 << 20)
 /*
@@ -43,134 +41,114 @@ struct round {
 	struct slot slots[2 * TRANSFERS];
 	unsigned nslots;
 	uint64_t transfer_bytes;
-	uint64_t region_bytes; /* part of the file that transfers of one direction walk over */
-	uint64_t in_flight;    /* bytes that the queues hold */
-	uint64_t turns;	       /* transfers submitted */
-	uint64_t completed;    /* bytes of completed transfers */
+	uint64_t
+		region; /* transfers of one direction in the part of the file that they walk over */
+	uint64_t in_flight; /* bytes that the queues hold */
+	uint64_t turns;	    /* transfers submitted */
+	uint64_t completed; /* bytes of completed transfers */
 	struct counters from, to;
 	struct nvs_error *error;
 };
 
-static int fail(struct nvs_error *error, int rc, const char *text)
+void tune_settings(const struct tune_point *point, struct tune_setting settings[TUNE_SETTINGS])
 {
-	if (error) {
-		*error = (struct nvs_error){.size = sizeof(*error), .code = rc};
-		snprintf(error->text, sizeof(error->text), "%s", text);
-	}
+	settings[0] = (struct tune_setting){"aio.block_size", point->block_size, false};
+	settings[1] = (struct tune_setting){"aio.queue_depth", point->queue_depth, false};
+	settings[2] = (struct tune_setting){"aio.thread_count", point->thread_count, false};
+	settings[3] = (struct tune_setting){"aio.single_submit", point->single_submit, true};
+	settings[4] = (struct tune_setting){"aio.overlap_events", point->overlap_events, true};
+}
+
+int tune_aio_open(const struct tune_workload *workload, const struct tune_point *point,
+		  struct nvs_aio **aio, struct nvs_error *error)
+{
+	struct tune_setting settings[TUNE_SETTINGS];
+	struct nvs_config *config;
+	int rc = nvs_config_open(&config, error);
+
+	if (rc)
+		return rc;
+	tune_settings(point, settings);
+	rc = nvs_config_set_number(config, "nvswap.ioengine", point->ioengine, error);
+	for (size_t i = 0; i < TUNE_SETTINGS && !rc; i++)
+		rc = nvs_config_set_number(config, settings[i].key, settings[i].value, error);
+	if (!rc)
+		rc = workload->open(workload->arg, config, aio, error);
+	nvs_config_close(config);
 	return rc;
 }
 
-/* ---- Transfers ---- */
-
 /* Chooses the length of transfers and their number in flight. */
-static int plan(struct round *round, const struct tune_point *point)
+static int plan_round(struct round *round, const struct tune_point *point)
 {
 	const struct tune_workload *workload = round->workload;
 	uint64_t in_flight = (uint64_t)point->block_size * point->queue_depth * point->thread_count;
-	uint64_t slack = in_flight < SLACK_MIN ? SLACK_MIN : in_flight, fits, total;
+	uint64_t total = in_flight + min_u64(max_u64(in_flight, SLACK_MIN), SLACK_MAX);
 
-	total = in_flight + (slack < SLACK_MAX ? slack : SLACK_MAX);
 	round->in_flight = in_flight;
-	round->transfer_bytes = (total / TRANSFERS + point->block_size - 1) / point->block_size *
-				point->block_size;
-	round->nslots = (unsigned)(total / round->transfer_bytes + 1);
-	fits = workload->memory_bytes / round->transfer_bytes;
-	if (round->nslots > fits)
-		round->nslots = (unsigned)fits;
+	round->transfer_bytes = align_up(total / TRANSFERS, point->block_size);
+	round->nslots = (unsigned)min_u64(total / round->transfer_bytes + 1,
+					  workload->memory_bytes / round->transfer_bytes);
 	if (round->nslots * round->transfer_bytes <= in_flight)
-		return fail(round->error, -EINVAL,
-			    "the memory for transfers is too small for the bytes in flight");
-	round->region_bytes = workload->working_set / (round->objective == TUNE_SWAP ? 2 : 1) /
-			      round->transfer_bytes * round->transfer_bytes;
-	if (round->region_bytes < round->nslots * round->transfer_bytes)
-		return fail(round->error, -EINVAL,
-			    "the working set is too small for the bytes in flight");
+		return error_set(round->error, -EINVAL,
+				 "the memory for transfers is too small for the bytes in flight");
+	round->region = workload->working_set / (round->objective == TUNE_SWAP ? 2 : 1) /
+			round->transfer_bytes;
+	if (round->region < round->nslots)
+		return error_set(round->error, -EINVAL,
+				 "the working set is too small for the bytes in flight");
 	return 0;
 }
 
-static enum nvs_direction direction_of(const struct round *round, uint64_t turn)
-{
-	if (round->objective == TUNE_SWAP)
-		return turn % 2 ? NVS_WRITE : NVS_READ;
-	return round->objective == TUNE_READ ? NVS_READ : NVS_WRITE;
-}
-
-/* The number of earlier transfers of the same direction. */
-static uint64_t place_of(const struct round *round, uint64_t turn)
-{
-	return round->objective == TUNE_SWAP ? turn / 2 : turn;
-}
-
-/* In a mix, reads go to the first half of the file and writes to the second. */
-static struct nvs_transfer transfer_of(struct round *round, unsigned index, uint64_t turn)
-{
-	struct slot *slot = &round->slots[index];
-	enum nvs_direction direction = direction_of(round, turn);
-	uint64_t offset = place_of(round, turn) * round->transfer_bytes % round->region_bytes;
-
-	if (round->objective == TUNE_SWAP && direction == NVS_WRITE)
-		offset += round->region_bytes;
-	slot->turn = turn;
-	if (direction == NVS_WRITE)
-		round->workload->written += round->transfer_bytes;
-	return (struct nvs_transfer){
-		.size = sizeof(struct nvs_transfer),
-		.file = round->file,
-		.direction = direction,
-		.data = (char *)round->workload->memory + index * round->transfer_bytes,
-		.nbytes = round->transfer_bytes,
-		.offset = offset,
-		.user = slot,
-	};
-}
-
-static bool may_write(const struct round *round)
-{
-	const struct tune_workload *workload = round->workload;
-
-	return direction_of(round, round->turns) == NVS_READ ||
-	       workload->written + round->transfer_bytes <= workload->writes_max;
-}
-
-static struct slot *oldest(struct round *round)
+static struct slot *oldest_slot(struct round *round)
 {
 	struct slot *first = NULL;
 
-	for (unsigned i = 0; i < round->nslots; i++) {
-		struct slot *slot = &round->slots[i];
-
+	for (struct slot *slot = round->slots; slot < round->slots + round->nslots; slot++)
 		if (slot->request && (!first || slot->turn < first->turn))
 			first = slot;
-	}
 	return first;
 }
 
-/* The next transfer must not overlap one in flight from the previous walk over the file. */
-static bool has_place(struct round *round)
+/* Fills the free slots. In a mix, every second transfer is a write: reads go to the first half of
+ * the file and writes to the second. */
+static int submit_transfers(struct round *round)
 {
-	const struct slot *first = oldest(round);
-
-	return !first || place_of(round, round->turns) - place_of(round, first->turn) <
-				 round->region_bytes / round->transfer_bytes;
-}
-
-static int submit(struct round *round)
-{
+	struct tune_workload *workload = round->workload;
+	const struct slot *first = oldest_slot(round);
+	unsigned mix = round->objective == TUNE_SWAP;
 	struct nvs_transfer batch[2 * TRANSFERS];
 	struct nvs_request *requests[2 * TRANSFERS];
 	size_t n = 0;
 	int rc;
 
-	for (unsigned i = 0; i < round->nslots && has_place(round); i++) {
-		if (round->slots[i].request)
+	for (unsigned i = 0; i < round->nslots; i++) {
+		struct slot *slot = &round->slots[i];
+		uint64_t place = round->turns >> mix; /* earlier ones of the same direction */
+		bool write = mix ? round->turns % 2 : round->objective == TUNE_WRITE;
+
+		if (slot->request)
 			continue;
-		if (!may_write(round)) {
-			if (!n)
-				return fail(round->error, -EDQUOT,
-					    "the limit of writes is reached");
+		/* It must not overlap one in flight from the previous walk over the file. */
+		if (first && place - (first->turn >> mix) >= round->region)
 			break;
+		if (write && workload->written + round->transfer_bytes > workload->writes_max) {
+			if (n)
+				break;
+			return error_set(round->error, -EDQUOT, "the limit of writes is reached");
 		}
-		batch[n++] = transfer_of(round, i, round->turns++);
+		slot->turn = round->turns++;
+		workload->written += write ? round->transfer_bytes : 0;
+		batch[n++] = (struct nvs_transfer){
+			.size = sizeof(*batch),
+			.file = round->file,
+			.direction = write ? NVS_WRITE : NVS_READ,
+			.data = (char *)workload->memory + i * round->transfer_bytes,
+			.nbytes = round->transfer_bytes,
+			.offset = (place % round->region + (mix && write ? round->region : 0)) *
+				  round->transfer_bytes,
+			.user = slot,
+		};
 	}
 	if (!n)
 		return 0;
@@ -181,14 +159,13 @@ static int submit(struct round *round)
 }
 
 /* Waits briefly for the oldest transfer, and takes the completed ones. */
-static int reap(struct round *round, bool *any)
+static int reap_transfers(struct round *round, bool *any)
 {
-	struct nvs_request *completed[2 * TRANSFERS + 1] = {oldest(round)->request};
-	int rc = nvs_aio_wait(round->aio, completed, 1, WAIT_MS, NULL);
-	size_t n = rc != -ETIMEDOUT;
+	struct nvs_request *completed[2 * TRANSFERS + 1] = {oldest_slot(round)->request};
+	size_t n = nvs_aio_wait(round->aio, completed, 1, WAIT_MS, NULL) != -ETIMEDOUT;
+	int rc = 0;
 
 	n += nvs_aio_take(round->aio, completed + n, 2 * TRANSFERS);
-	rc = 0;
 	for (size_t i = 0; i < n; i++) {
 		struct slot *slot = nvs_request_user(completed[i]);
 
@@ -202,34 +179,19 @@ static int reap(struct round *round, bool *any)
 	return rc;
 }
 
-/* The kernel uses the memory until all transfers have completed. */
-static void drain(struct round *round)
-{
-	(void)nvs_aio_wait_all(round->aio, -1, NULL, NULL);
-}
-
-/* ---- Counters ---- */
-
-static double cpu_ms(void)
-{
-	struct rusage usage;
-
-	if (getrusage(RUSAGE_SELF, &usage))
-		return 0;
-	return 1e3 * (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-	       1e-3 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-}
-
 /* Time and bytes first, because they belong together; latencies take longer to read. */
 static void read_counters(const struct round *round, struct counters *counters)
 {
 	const struct tune_workload *workload = round->workload;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
+	struct rusage usage = {0};
 
 	if (workload->hold)
 		workload->hold(workload->arg, true);
 	counters->ns = workload->now_ns(workload->arg);
-	counters->cpu_ms = cpu_ms();
+	getrusage(RUSAGE_SELF, &usage);
+	counters->cpu_ms = 1e3 * (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+			   1e-3 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 	nvs_aio_get_stats(round->aio, &stats);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
 		counters->bytes[d] = stats.io[d].bytes;
@@ -244,7 +206,7 @@ static void read_counters(const struct round *round, struct counters *counters)
  * Warms up until the queues were emptied once, or for half of the time; then counts. Both ends of
  * the window are completions of transfers.
  */
-static int run(struct round *round, uint64_t for_ns)
+static int run_transfers(struct round *round, uint64_t for_ns)
 {
 	const struct tune_workload *workload = round->workload;
 	uint64_t started = workload->now_ns(workload->arg);
@@ -252,11 +214,12 @@ static int run(struct round *round, uint64_t for_ns)
 
 	for (;;) {
 		bool any = false;
-		int rc = workload->stopped && workload->stopped() ? -EINTR : submit(round);
+		int rc = workload->stopped && workload->stopped() ? -EINTR
+								  : submit_transfers(round);
 		uint64_t now;
 
 		if (!rc)
-			rc = reap(round, &any);
+			rc = reap_transfers(round, &any);
 		if (rc)
 			return rc;
 		if (!any)
@@ -273,28 +236,23 @@ static int run(struct round *round, uint64_t for_ns)
 	}
 }
 
-/* The minimum and maximum stay those since the begin; percentiles do not use them. */
-static void latency_since(struct nvs_latency *latency, const struct nvs_latency *before)
-{
-	latency->count -= before->count;
-	for (size_t i = 0; i < NVS_LATENCY_BUCKETS; i++)
-		latency->buckets[i] -= before->buckets[i];
-}
-
 static void make_sample(struct round *round, struct tune_sample *sample)
 {
 	const struct counters *from = &round->from;
 	struct counters *to = &round->to;
 	double nbytes;
 
-	*sample = (struct tune_sample){.ns = to->ns > from->ns ? to->ns - from->ns : 1};
+	*sample = (struct tune_sample){.ns = max_u64(to->ns - from->ns, 1)};
 	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+		struct nvs_latency *latency = &to->latency[d];
+
 		sample->bytes[d] = to->bytes[d] - from->bytes[d];
-		latency_since(&to->latency[d], &from->latency[d]);
-		sample->p50_ns = max_u64(sample->p50_ns,
-					 nvs_latency_percentile(&to->latency[d], 50));
-		sample->p99_ns = max_u64(sample->p99_ns,
-					 nvs_latency_percentile(&to->latency[d], 99));
+		/* The minimum and maximum stay those since the begin; percentiles don't use them. */
+		latency->count -= from->latency[d].count;
+		for (size_t i = 0; i < NVS_LATENCY_BUCKETS; i++)
+			latency->buckets[i] -= from->latency[d].buckets[i];
+		sample->p50_ns = max_u64(sample->p50_ns, nvs_latency_percentile(latency, 50));
+		sample->p99_ns = max_u64(sample->p99_ns, nvs_latency_percentile(latency, 99));
 	}
 	nbytes = (double)(sample->bytes[NVS_READ] + sample->bytes[NVS_WRITE]);
 	sample->bytes_per_s = nbytes * 1e9 / (double)sample->ns;
@@ -303,83 +261,38 @@ static void make_sample(struct round *round, struct tune_sample *sample)
 					 (nbytes / (double)(1024 * MIB));
 }
 
-/* ---- A round ---- */
-
-static int measure_on_file(struct round *round, uint64_t for_ns, struct tune_sample *sample)
+int tune_workload_measure(void *arg, const struct tune_point *point, enum tune_objective objective,
+			  uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
 {
-	const struct tune_workload *workload = round->workload;
-	int rc = nvs_file_open(round->aio, workload->path, NVS_FILE_WRITE, &round->file,
-			       round->error);
-
-	if (rc)
-		return rc;
-	/* If limits or the ring prevent it, transfers still work. */
-	(void)nvs_aio_register_memory(round->aio, workload->memory,
-				      round->nslots * round->transfer_bytes);
-	rc = run(round, for_ns);
-	drain(round);
-	if (!rc)
-		make_sample(round, sample);
-	nvs_file_close(round->file);
-	return rc;
-}
-
-int tune_config_open(struct nvs_config **config, const struct tune_point *point,
-		     struct nvs_error *error)
-{
-	const struct {
-		const char *key;
-		uint64_t number;
-	} settings[] = {
-		{"aio.block_size", point->block_size},
-		{"aio.queue_depth", point->queue_depth},
-		{"aio.thread_count", point->thread_count},
-		{"aio.single_submit", point->single_submit},
-		{"aio.overlap_events", point->overlap_events},
-		{"nvswap.ioengine", point->ioengine},
-	};
-	int rc = nvs_config_open(config, error);
-
-	if (rc)
-		return rc;
-	for (size_t i = 0; i < COUNT_OF(settings) && !rc; i++)
-		rc = nvs_config_set_number(*config, settings[i].key, settings[i].number, error);
-	if (rc)
-		nvs_config_close(*config);
-	return rc;
-}
-
-static int open_aio(struct round *round, const struct tune_point *point)
-{
-	struct nvs_config *config;
-	int rc = tune_config_open(&config, point, round->error);
-
-	if (rc)
-		return rc;
-	rc = round->workload->open(round->workload->arg, config, &round->aio, round->error);
-	nvs_config_close(config);
-	return rc;
-}
-
-int tune_workload_measure(void *workload, const struct tune_point *point,
-			  enum tune_objective objective, uint64_t for_ns,
-			  struct tune_sample *sample, struct nvs_error *error)
-{
+	struct tune_workload *workload = arg;
 	struct round *round = calloc(1, sizeof(*round));
 	int rc;
 
 	if (!round)
-		return fail(error, -ENOMEM, "out of memory for a measurement");
+		return error_set(error, -ENOMEM, "out of memory for a measurement");
 	round->workload = workload;
 	round->objective = objective;
 	round->error = error;
-	rc = plan(round, point);
+	rc = plan_round(round, point);
 	if (!rc)
-		rc = open_aio(round, point);
+		rc = tune_aio_open(workload, point, &round->aio, error);
+	if (!rc)
+		rc = nvs_file_from_fd(round->aio, workload->fd, NVS_FILE_WRITE, &round->file,
+				      error);
 	if (!rc) {
-		rc = measure_on_file(round, for_ns, sample);
-		nvs_aio_close(round->aio);
+		/* If limits or the ring prevent it, transfers still work. */
+		(void)nvs_aio_register_memory(round->aio, workload->memory,
+					      round->nslots * round->transfer_bytes);
+		rc = run_transfers(round, for_ns);
+		/* The kernel uses the memory until all transfers have completed. */
+		(void)nvs_aio_wait_all(round->aio, -1, NULL, NULL);
+		nvs_file_close(round->file);
 	}
+	if (!rc) {
+		make_sample(round, sample);
+		workload->rate = sample->bytes_per_s;
+	}
+	nvs_aio_close(round->aio);
 	free(round);
 	return rc;
 }

@@ -478,17 +478,17 @@ static int parse_tune(void *arg)
 	char *argv[] = {name, dir, objective, seconds, dir, NULL};
 	struct tune_options *options = arg;
 
-	return tune_options_parse(options, &given, options->seed ? 5 : 4, argv);
+	return tune_options_parse(options, options->directory ? 5 : 4, argv);
 }
 
 TEST(tune_takes_one_directory)
 {
-	struct tune_options options = {.seed = 0};
+	struct tune_options options = {.directory = NULL};
 
 	assert_int_equal(heard(parse_tune, &options), 0);
 	assert_string_equal(options.directory, "/d");
 	assert_true(options.objective == TUNE_READ && options.time_ms == 5000 &&
-		    options.tolerance == 3 && options.seed == 1);
+		    options.tolerance == 3);
 	assert_int_equal(heard(parse_tune, &options), -EINVAL);
 	assert_says(said, "tune takes one directory, on the drive to tune for, but got 2");
 }

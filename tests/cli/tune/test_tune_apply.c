@@ -33,18 +33,27 @@ static const struct tune_point other = {NVS_IOENGINE_IO_URING, 2097152, 64, 4, f
 	     "\"thread_count\": 2," lead "\"single_submit\": true," lead                           \
 	     "\"overlap_events\": false"
 
+static struct nvs_error error = {.size = sizeof(error)};
+static enum nvs_ioengine named;
+
+/* The edit of a text; free the result. */
+static int edit(const char *old, bool name_ioengine, struct tune_text *text)
+{
+	text->nbytes = strlen(old);
+	text->bytes = strdup(old);
+	assert_non_null(text->bytes);
+	return tune_edit(text, "it", &point, name_ioengine, &named, &error);
+}
+
 static void check_edit(const char *old, bool name_ioengine, const char *expected)
 {
-	struct nvs_error error = {.size = sizeof(error)};
-	char *text;
-	size_t nbytes;
+	struct tune_text text;
 
-	SUCCEEDS(tune_edit(old, strlen(old), "it", &point, name_ioengine, &text, &nbytes, &error),
-		 &error);
-	assert_int_equal(nbytes, strlen(text));
-	if (strcmp(text, expected) != 0)
-		fail_msg("of\n%s\nbecame\n%s\ninstead of\n%s", old, text, expected);
-	free(text);
+	SUCCEEDS(edit(old, name_ioengine, &text), &error);
+	assert_int_equal(text.nbytes, strlen(text.bytes));
+	if (strcmp(text.bytes, expected) != 0)
+		fail_msg("of\n%s\nbecame\n%s\ninstead of\n%s", old, text.bytes, expected);
+	free(text.bytes);
 }
 
 TEST(values_are_replaced_and_every_other_byte_stays)
@@ -162,13 +171,11 @@ TEST(the_engine_is_set_if_auto_would_choose_another)
 
 static void check_refused(const char *old, const char *says)
 {
-	struct nvs_error error = {.size = sizeof(error)};
-	char *text;
-	size_t nbytes;
+	struct tune_text text;
 
-	assert_int_equal(tune_edit(old, strlen(old), "it", &point, false, &text, &nbytes, &error),
-			 -EINVAL);
+	assert_int_equal(edit(old, false, &text), -EINVAL);
 	assert_says(error.text, says);
+	free(text.bytes);
 }
 
 TEST(invalid_configurations_are_refused)
@@ -314,17 +321,15 @@ static bool is_inside(const char *text, const char *part)
 TEST(random_texts_keep_their_bytes_in_order)
 {
 	struct texts texts = {.random = random_seed("tune_apply")};
-	struct nvs_error error = {.size = sizeof(error)};
-	char *text;
-	size_t nbytes;
+	struct tune_text text;
 
 	for (unsigned i = 0; i < 3000; i++) {
 		make_texts(&texts);
-		SUCCEEDS(tune_edit(texts.old, texts.n, "it", &point, false, &text, &nbytes, &error),
-			 &error);
-		if (texts.complete ? strcmp(text, texts.due) != 0 : !is_inside(text, texts.due))
-			fail_msg("of\n%s\nbecame\n%s", texts.old, text);
-		free(text);
+		SUCCEEDS(edit(texts.old, false, &text), &error);
+		if (texts.complete ? strcmp(text.bytes, texts.due) != 0
+				   : !is_inside(text.bytes, texts.due))
+			fail_msg("of\n%s\nbecame\n%s", texts.old, text.bytes);
+		free(text.bytes);
 	}
 }
 
@@ -368,7 +373,6 @@ TEST(the_file_keeps_its_mode_and_owner_and_a_link_stays_one)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
 	const char *link = path_in(directory, "link.json");
-	struct nvs_error error = {.size = sizeof(error)};
 	struct stat st;
 	char text[4096];
 
@@ -377,11 +381,11 @@ TEST(the_file_keeps_its_mode_and_owner_and_a_link_stays_one)
 	if (!geteuid())
 		assert_int_equal(chown(path, 12345, 54321), 0);
 	assert_int_equal(symlink("ds_config.json", link), 0);
-	SUCCEEDS(tune_apply_check(link, &error), &error);
+	SUCCEEDS(tune_apply(link, NULL, false, &named, &error), &error);
 	read_file(path, text);
 	assert_string_equal(text, old_text);
 	assert_int_equal(count_names(directory), 2);
-	SUCCEEDS(tune_apply(link, &point, false, &error), &error);
+	SUCCEEDS(tune_apply(link, &point, false, &named, &error), &error);
 	read_file(path, text);
 	assert_string_equal(text, "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}\n}\n");
 	assert_int_equal(lstat(link, &st), 0);
@@ -396,12 +400,11 @@ TEST(the_file_keeps_its_mode_and_owner_and_a_link_stays_one)
 TEST(a_file_with_the_choice_is_not_written)
 {
 	const char *path = path_in(temp_directory(), "ds_config.json");
-	struct nvs_error error = {.size = sizeof(error)};
 	struct stat before, after;
 
 	write_file(path, "{\"aio\": {" FIVE "}}");
 	assert_int_equal(stat(path, &before), 0);
-	SUCCEEDS(tune_apply(path, &point, false, &error), &error);
+	SUCCEEDS(tune_apply(path, &point, false, &named, &error), &error);
 	assert_int_equal(stat(path, &after), 0);
 	assert_int_equal(before.st_ino, after.st_ino);
 }
@@ -409,28 +412,26 @@ TEST(a_file_with_the_choice_is_not_written)
 TEST(an_unwritable_output_is_reported_before_the_run)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
-	struct nvs_error error = {.size = sizeof(error)};
 
-	assert_int_equal(tune_apply_check(path, &error), -ENOENT);
+	assert_int_equal(tune_apply(path, NULL, false, &named, &error), -ENOENT);
 	assert_says(error.text, "ds_config.json");
-	assert_int_equal(tune_apply_check(directory, &error), -EINVAL);
+	assert_int_equal(tune_apply(directory, NULL, false, &named, &error), -EINVAL);
 	assert_says(error.text, "is not a regular file");
-	assert_int_equal(tune_apply_check("/dev/null", &error), -EINVAL);
+	assert_int_equal(tune_apply("/dev/null", NULL, false, &named, &error), -EINVAL);
 	write_file(path, "{\"aio\": 7}");
-	assert_int_equal(tune_apply_check(path, &error), -EINVAL);
+	assert_int_equal(tune_apply(path, NULL, false, &named, &error), -EINVAL);
 	assert_says(error.text, "ds_config.json:1:9");
 }
 
 /* Without root's privileges. */
 static int apply_where_nothing_may_be_made(void *path)
 {
-	struct nvs_error error = {.size = sizeof(error)};
 
 	if (!geteuid() && (setgid(65534) || setuid(65534)))
 		return CHILD_SKIPPED;
-	EXPECT(tune_apply_check(path, &error) == -EACCES);
+	EXPECT(tune_apply(path, NULL, false, &named, &error) == -EACCES);
 	EXPECT(strstr(error.text, "give a copy in a directory that you may write to"));
-	EXPECT(tune_apply(path, &point, false, &error) == -EACCES);
+	EXPECT(tune_apply(path, &point, false, &named, &error) == -EACCES);
 	return CHILD_OK;
 }
 
@@ -456,7 +457,6 @@ TEST(an_unwritable_directory_is_reported)
 TEST(a_failing_call_leaves_the_old_file_or_the_new)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
-	struct nvs_error error = {.size = sizeof(error)};
 	char text[4096];
 	uint64_t failed = 1;
 	unsigned failures = 0;
@@ -467,7 +467,7 @@ TEST(a_failing_call_leaves_the_old_file_or_the_new)
 
 		write_file(path, old_text);
 		inject_fail(INJECT_ANY, nth, 1, EIO);
-		rc = tune_apply(path, &point, false, &error);
+		rc = tune_apply(path, &point, false, &named, &error);
 		inject_stop(&failed);
 		read_file(path, text);
 		is_old = !strcmp(text, old_text);
@@ -484,11 +484,10 @@ TEST(a_failing_call_leaves_the_old_file_or_the_new)
 /* Applies two choices alternately until it is killed. */
 static void apply_for_ever(const char *path)
 {
-	struct nvs_error error = {.size = sizeof(error)};
 
 	for (;;)
-		if (tune_apply(path, &other, false, &error) ||
-		    tune_apply(path, &point, false, &error))
+		if (tune_apply(path, &other, false, &named, &error) ||
+		    tune_apply(path, &point, false, &named, &error))
 			_exit(CHILD_WRONG);
 }
 
@@ -496,13 +495,12 @@ TEST(a_kill_at_any_moment_leaves_a_complete_file)
 {
 	const char *path = path_in(temp_directory(), "ds_config.json");
 	uint64_t random = random_seed("tune_apply_kill");
-	struct nvs_error error = {.size = sizeof(error)};
 	char text[4096], texts[2][4096];
 
 	write_file(path, old_text);
-	SUCCEEDS(tune_apply(path, &other, false, &error), &error);
+	SUCCEEDS(tune_apply(path, &other, false, &named, &error), &error);
 	read_file(path, texts[0]);
-	SUCCEEDS(tune_apply(path, &point, false, &error), &error);
+	SUCCEEDS(tune_apply(path, &point, false, &named, &error), &error);
 	read_file(path, texts[1]);
 	for (unsigned i = 0; i < 40; i++) {
 		struct timespec wait = {.tv_nsec = (long)random_below(&random, 8000000)};

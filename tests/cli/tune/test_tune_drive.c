@@ -15,9 +15,7 @@
 
 #include "aio/aio.h"
 #include "base/clock.h"
-#include "cli/tune/bounds.h"
-#include "cli/tune/drive.h"
-#include "cli/tune/scratch_file.h"
+#include "cli/tune/tune.h"
 #include "config/config.h"
 #include "support/tests.h"
 
@@ -31,50 +29,64 @@ static bool asked_to_stop(void)
 	return stop;
 }
 
+static uint64_t real_ns(void *arg)
+{
+	(void)arg;
+	return clock_ns();
+}
+
+static int open_real(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
+		     struct nvs_error *failure)
+{
+	(void)arg;
+	return nvs_aio_open(aio, config, failure);
+}
+
 static struct tune_drive drive;
-static struct scratch_file file;
-static struct tune_work work;
+static struct tune_workload load;
+static const char *directory;
 static struct nvs_error error = {.size = sizeof(error)};
 
 static void begin(uint64_t working_set)
 {
 	stop = false;
-	drive = (struct tune_drive){.working_set = working_set};
-	SUCCEEDS(scratch_file_make(&file, temp_directory(), working_set, &error), &error);
-	work = (struct tune_work){.drive = &drive,
-				  .workload = {.path = file.path,
-					       .working_set = working_set,
-					       .memory = aligned_alloc(4096, 64 * MIB),
-					       .memory_bytes = 64 * MIB,
-					       .writes_max = UINT64_MAX,
-					       .stopped = asked_to_stop}};
-	assert_non_null(work.workload.memory);
-	memset(work.workload.memory, 0xa5, 64 * MIB);
+	drive = (struct tune_drive){.slows_down = false};
+	directory = temp_directory();
+	load = (struct tune_workload){.open = open_real,
+				      .now_ns = real_ns,
+				      .fd = tune_make_file(directory, working_set, &error),
+				      .working_set = working_set,
+				      .memory = aligned_alloc(4096, 64 * MIB),
+				      .memory_bytes = 64 * MIB,
+				      .writes_max = UINT64_MAX,
+				      .stopped = asked_to_stop};
+	assert_true(load.fd >= 0);
+	assert_non_null(load.memory);
+	memset(load.memory, 0xa5, 64 * MIB);
+}
+
+static int fill(uint64_t soft_ns, uint64_t hard_ns)
+{
+	return tune_fill(&load, NVS_IOENGINE_AUTO, &drive, soft_ns, hard_ns, &error);
 }
 
 static void end(void)
 {
-	struct stat st;
-
-	scratch_file_remove(&file);
-	assert_int_equal(lstat(file.path, &st), -1);
-	free(work.workload.memory);
+	close(load.fd);
+	free(load.memory);
 }
 
 static void check_filled(uint64_t nbytes)
 {
 	static char block[4096];
 	uint64_t stamp;
-	int fd = open(file.path, O_RDONLY | O_CLOEXEC);
 
-	assert_true(fd >= 0);
 	for (uint64_t at = 0; at < nbytes; at += sizeof(block)) {
-		assert_int_equal(pread(fd, block, sizeof(block), (off_t)at), sizeof(block));
+		assert_int_equal(pread(load.fd, block, sizeof(block), (off_t)at), sizeof(block));
 		memcpy(&stamp, block, sizeof(stamp));
 		assert_int_equal(stamp, at);
 		assert_int_equal(block[sizeof(block) - 1], (char)0xa5);
 	}
-	close(fd);
 }
 
 TEST(every_block_is_written_and_no_two_are_alike)
@@ -82,12 +94,13 @@ TEST(every_block_is_written_and_no_two_are_alike)
 	struct stat st;
 
 	begin(97 * MIB);
-	assert_int_equal(stat(file.path, &st), 0);
+	assert_int_equal(fstat(load.fd, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
-	SUCCEEDS(tune_fill(&work, LONG_NS, LONG_NS, &error), &error);
-	assert_int_equal(work.workload.working_set, 97 * MIB);
-	assert_int_equal(work.workload.written, 97 * MIB);
-	assert_true(work.fill_first > 0 && work.fill_last > 0);
+	assert_int_equal(st.st_nlink, 0);
+	SUCCEEDS(fill(LONG_NS, LONG_NS), &error);
+	assert_int_equal(load.working_set, 97 * MIB);
+	assert_int_equal(load.written, 97 * MIB);
+	assert_true(drive.fill[0] > 0 && drive.fill[1] > 0);
 	check_filled(97 * MIB);
 	end();
 }
@@ -95,69 +108,40 @@ TEST(every_block_is_written_and_no_two_are_alike)
 TEST(a_fill_that_takes_too_long_ends_early)
 {
 	begin(512 * MIB);
-	SUCCEEDS(tune_fill(&work, 0, LONG_NS, &error), &error);
-	assert_in_range(work.workload.working_set, TUNE_WORKING_SET_MIN, 128 * MIB);
-	assert_int_equal(drive.working_set, work.workload.working_set);
-	check_filled(drive.working_set);
+	SUCCEEDS(fill(0, LONG_NS), &error);
+	assert_in_range(load.working_set, TUNE_WORKING_SET_MIN, 128 * MIB);
+	check_filled(load.working_set);
 	end();
 }
 
 TEST(a_fill_without_an_end_is_an_error)
 {
 	begin(64 * MIB);
-	assert_int_equal(tune_fill(&work, 0, 0, &error), -ETIME);
+	assert_int_equal(fill(0, 0), -ETIME);
 	assert_says(error.text, "give a longer --time");
 	stop = true;
-	assert_int_equal(tune_fill(&work, LONG_NS, LONG_NS, &error), -EINTR);
+	assert_int_equal(fill(LONG_NS, LONG_NS), -EINTR);
 	end();
 }
 
-TEST(one_process_at_a_time_owns_the_file_of_a_directory)
+TEST(one_process_at_a_time_tunes_in_a_directory)
 {
-	struct scratch_file second;
-	char directory[PATH_MAX];
+	struct tune_drive first = {.slows_down = false}, second = first;
 
-	begin(64 * MIB);
-	memcpy(directory, file.path, sizeof(directory));
-	*strrchr(directory, '/') = '\0';
-	assert_int_equal(scratch_file_make(&second, directory, MIB, &error), -EBUSY);
+	directory = temp_directory();
+	SUCCEEDS(tune_look(directory, &first, &error), &error);
+	assert_int_equal(tune_look(directory, &second, &error), -EBUSY);
 	assert_says(error.text, "another nvswap tune");
-	end();
-	SUCCEEDS(scratch_file_make(&second, directory, MIB, &error), &error);
-	scratch_file_remove(&second);
-}
-
-TEST(a_link_in_place_of_the_file_is_not_followed)
-{
-	const char *directory = temp_directory(), *precious = path_in(directory, "precious");
-	const char *name = path_in(directory, ".nvswap-tune");
-	struct scratch_file refused;
-	struct stat st;
-	int fd = open(precious, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-
-	assert_true(fd >= 0);
-	assert_int_equal(write(fd, "data", 4), 4);
-	close(fd);
-	assert_int_equal(symlink("precious", name), 0);
-	assert_int_equal(scratch_file_make(&refused, directory, MIB, &error), -EEXIST);
-	assert_int_equal(unlink(name), 0);
-	/* Of a file with a second name, only this name is removed. */
-	assert_int_equal(link(precious, name), 0);
-	SUCCEEDS(scratch_file_make(&refused, directory, MIB, &error), &error);
-	scratch_file_remove(&refused);
-	assert_int_equal(stat(precious, &st), 0);
-	assert_int_equal(st.st_size, 4);
+	close(first.directory);
+	close(second.directory);
+	SUCCEEDS(tune_look(directory, &second, &error), &error);
+	close(second.directory);
 }
 
 static bool judge(double fill_first, double fill_last, double first, double last)
 {
-	drive = (struct tune_drive){.working_set = 512 * MIB};
-	work = (struct tune_work){.drive = &drive,
-				  .workload.written = 4096 * MIB,
-				  .fill_first = fill_first,
-				  .fill_last = fill_last,
-				  .reference_first = first};
-	tune_judge_writes(&work, last);
+	drive = (struct tune_drive){.fill = {fill_first, fill_last}, .reference = {first, last}};
+	tune_judge_writes(&drive, 512 * MIB, 4096 * MIB);
 	return drive.slows_down;
 }
 
@@ -174,21 +158,23 @@ TEST(writes_a_fifth_slower_are_reported_with_numbers)
 	assert_says(drive.slows_text, "--working-set");
 }
 
-static struct tune_options options;
+#define GIB (1024 * MIB)
+
+static const struct nvs_machine_info large = {
+	.cpus = 6,
+	.memory_bytes = 64 * GIB,
+	.memory_free_bytes = 48 * GIB,
+	.auto_ioengine = NVS_IOENGINE_LIBAIO,
+	.ioengine[NVS_IOENGINE_LIBAIO].works = true,
+	.ioengine[NVS_IOENGINE_POSIX].works = true,
+};
 
 TEST(the_space_follows_machine_and_options)
 {
+	struct tune_options options = {.block_size_min = 0};
 	struct tune_space space;
 
-	options = (struct tune_options){0};
-	drive = (struct tune_drive){.working_set = 1024 * MIB};
-	drive.machine.cpus = 6;
-	drive.machine.memory_bytes = 64 * 1024 * MIB;
-	drive.machine.memory_free_bytes = 48 * 1024 * MIB;
-	drive.machine.auto_ioengine = NVS_IOENGINE_LIBAIO;
-	drive.machine.ioengine[NVS_IOENGINE_LIBAIO].works = true;
-	drive.machine.ioengine[NVS_IOENGINE_POSIX].works = true;
-	SUCCEEDS(tune_space_make(&options, &drive, &space, &error), &error);
+	SUCCEEDS(tune_space_make(&options, &large, GIB, &space, &error), &error);
 	assert_int_equal(space.nblock_sizes, 9);
 	assert_int_equal(space.block_sizes[0], 65536);
 	assert_int_equal(space.block_sizes[8], 16 * MIB);
@@ -203,94 +189,77 @@ TEST(the_space_follows_machine_and_options)
 					.queue_depth_max = 3,
 					.thread_count_max = 16,
 					.ioengine = NVS_IOENGINE_POSIX};
-	SUCCEEDS(tune_space_make(&options, &drive, &space, &error), &error);
+	SUCCEEDS(tune_space_make(&options, &large, GIB, &space, &error), &error);
 	assert_int_equal(space.nblock_sizes, 1);
 	assert_int_equal(space.nqueue_depths, 2);
 	assert_int_equal(space.nthread_counts, 5);
 	assert_int_equal(space.nioengines, 1);
 	options.ioengine = NVS_IOENGINE_IO_URING;
-	assert_int_equal(tune_space_make(&options, &drive, &space, &error), -ENOTSUP);
+	assert_int_equal(tune_space_make(&options, &large, GIB, &space, &error), -ENOTSUP);
 }
 
 TEST(memory_for_tuning_is_half_of_what_a_limit_leaves_at_most)
 {
-	struct tune_drive large = {
-		.machine = {.memory_bytes = 64 * 1024 * MIB, .memory_free_bytes = 64 * 1024 * MIB}};
+	static const uint64_t free_and_used[][2] = {
+		{64 * GIB, 256 * MIB}, {300 * MIB, 150 * MIB}, {100 * MIB, 50 * MIB}, {1, 8 * MIB}};
+	struct nvs_machine_info machine = large;
 
-	assert_int_equal(tune_memory_bytes(&large), 256 * MIB);
-	large.machine.memory_free_bytes = 300 * MIB;
-	assert_int_equal(tune_memory_bytes(&large), 150 * MIB);
-	large.machine.memory_free_bytes = 100 * MIB;
-	assert_int_equal(tune_memory_bytes(&large), 50 * MIB);
-	large.machine.memory_free_bytes = 1;
-	assert_int_equal(tune_memory_bytes(&large), 8 * MIB);
+	for (size_t i = 0; i < COUNT(free_and_used); i++) {
+		machine.memory_free_bytes = free_and_used[i][0];
+		assert_int_equal(tune_memory_bytes(&machine), free_and_used[i][1]);
+	}
 }
 
 TEST(a_block_that_may_not_be_in_flight_is_refused_with_what_helps)
 {
+	struct tune_options options = {.block_size_min = TUNE_BLOCK_SIZE_MAX};
+	struct nvs_machine_info small = large;
 	struct tune_space space;
 
-	options = (struct tune_options){.block_size_min = TUNE_BLOCK_SIZE_MAX};
-	drive.working_set = 512 * MIB;
-	assert_int_equal(tune_space_make(&options, &drive, &space, &error), -EINVAL);
+	assert_int_equal(tune_space_make(&options, &large, 512 * MIB, &space, &error), -EINVAL);
 	assert_says(error.text, "the 64 MiB that may be in flight: give a larger --working-set");
-	drive.working_set = 1024 * MIB;
-	SUCCEEDS(tune_space_make(&options, &drive, &space, &error), &error);
-	drive.machine.memory_bytes = 1024 * MIB;
-	assert_int_equal(tune_space_make(&options, &drive, &space, &error), -EINVAL);
+	SUCCEEDS(tune_space_make(&options, &large, GIB, &space, &error), &error);
+	small.memory_bytes = GIB;
+	assert_int_equal(tune_space_make(&options, &small, GIB, &space, &error), -EINVAL);
 	assert_says(error.text, "the 64 MiB that may be in flight: give a smaller --block-size");
 	/* The options accept all values of the space. */
 	options = (struct tune_options){.block_size_min = 4096,
 					.block_size_max = TUNE_BLOCK_SIZE_MAX};
-	SUCCEEDS(tune_space_make(&options, &drive, &space, &error), &error);
+	SUCCEEDS(tune_space_make(&options, &small, GIB, &space, &error), &error);
 	assert_int_equal(space.block_sizes[space.nblock_sizes - 1], TUNE_BLOCK_SIZE_MAX);
 }
 
-TEST(the_working_set_leaves_room_on_the_drive)
+TEST(the_working_set_leaves_room_and_is_within_the_write_limit)
 {
-	options = (struct tune_options){.directory = "here", .max_writes = 32 * 1024 * MIB};
-	drive.path.free_bytes = 100 * 1024 * MIB;
-	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
-	assert_int_equal(drive.working_set, 1024 * MIB);
-	drive.path.free_bytes = 1000 * MIB;
-	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
-	assert_int_equal(drive.working_set, 250 * MIB);
-	drive.path.free_bytes = 71 * MIB;
-	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
-	assert_int_equal(drive.working_set, 64 * MIB);
-	drive.path.free_bytes = 70 * MIB;
-	assert_int_equal(tune_choose_working_set(&options, &drive, &error), -ENOSPC);
-	options.working_set = 100 * MIB;
-	drive.path.free_bytes = 109 * MIB;
-	assert_int_equal(tune_choose_working_set(&options, &drive, &error), -ENOSPC);
-	assert_says(error.text, "smaller --working-set");
-}
+	static const struct {
+		uint64_t free_mib, max_writes_mib, asked_mib;
+		int rc;
+		uint64_t mib;
+		const char *says;
+	} cases[] = {
+		{100 * 1024, 32 * 1024, 0, 0, 1024, ""},
+		{1000, 32 * 1024, 0, 0, 250, ""},
+		{71, 32 * 1024, 0, 0, 64, ""},
+		{70, 32 * 1024, 0, -ENOSPC, 0, "make room"},
+		{109, 32 * 1024, 100, -ENOSPC, 0, "smaller --working-set"},
+		{100 * 1024, 1024, 0, 0, 256, ""},
+		{100 * 1024, 100, 0, 0, 64, ""},
+		{100 * 1024, 100, 101, -EINVAL, 0,
+		 "more than --max-writes allows: give a smaller --working-set"},
+	};
 
-TEST(the_working_set_is_within_the_write_limit)
-{
-	options = (struct tune_options){.directory = "here", .max_writes = 1024 * MIB};
-	drive.path.free_bytes = 100 * 1024 * MIB;
-	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
-	assert_int_equal(drive.working_set, 256 * MIB);
-	options.max_writes = 100 * MIB;
-	SUCCEEDS(tune_choose_working_set(&options, &drive, &error), &error);
-	assert_int_equal(drive.working_set, 64 * MIB);
-	options.working_set = 101 * MIB;
-	assert_int_equal(tune_choose_working_set(&options, &drive, &error), -EINVAL);
-	assert_says(error.text, "more than --max-writes allows: give a smaller --working-set");
-}
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct tune_options options = {.directory = "here",
+					       .max_writes = cases[i].max_writes_mib * MIB,
+					       .working_set = cases[i].asked_mib * MIB};
+		uint64_t set = 0;
 
-static uint64_t real_ns(void *arg)
-{
-	(void)arg;
-	return clock_ns();
-}
-
-static int open_real(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
-		     struct nvs_error *failure)
-{
-	(void)arg;
-	return nvs_aio_open(aio, config, failure);
+		drive.path.free_bytes = cases[i].free_mib * MIB;
+		assert_int_equal(tune_choose_working_set(&options, &drive, &set, &error),
+				 cases[i].rc);
+		assert_int_equal(set, cases[i].mib * MIB);
+		assert_says(cases[i].rc ? error.text : "", cases[i].says);
+	}
 }
 
 TEST(a_round_ends_before_it_exceeds_the_write_limit)
@@ -300,14 +269,13 @@ TEST(a_round_ends_before_it_exceeds_the_write_limit)
 	uint64_t filled = 128 * MIB;
 
 	begin(filled);
-	work.workload.open = open_real;
-	work.workload.now_ns = real_ns;
-	SUCCEEDS(tune_fill(&work, LONG_NS, LONG_NS, &error), &error);
-	work.workload.writes_max = filled + 96 * MIB;
-	assert_int_equal(tune_measure(&work, &point, TUNE_SWAP, LONG_NS, &sample, &error), -EDQUOT);
-	assert_in_range(work.workload.written, filled + 64 * MIB, filled + 96 * MIB);
+	SUCCEEDS(fill(LONG_NS, LONG_NS), &error);
+	load.writes_max = filled + 96 * MIB;
+	assert_int_equal(tune_workload_measure(&load, &point, TUNE_SWAP, LONG_NS, &sample, &error),
+			 -EDQUOT);
+	assert_in_range(load.written, filled + 64 * MIB, filled + 96 * MIB);
 	/* Reads continue. */
-	SUCCEEDS(tune_measure(&work, &point, TUNE_READ, 1000000, &sample, &error), &error);
+	SUCCEEDS(tune_workload_measure(&load, &point, TUNE_READ, 1000000, &sample, &error), &error);
 	end();
 }
 

@@ -8,8 +8,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "cli/tune/search/state.h"
+#include "cli/tune/search/statistics.h"
 #include "cli/tune/tune_drives.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -22,21 +23,29 @@
 #define SEEDS 10u
 #define MIB   (UINT64_C(1) << 20)
 
-/* Used by most tests; computing a drive's rates takes long, so it is shared. */
-static const struct drive_kind *const saturating_kind = &drive_kinds[0];
-static struct drive *saturating;
+/* Used by most tests; computing a drive's rates takes long, so they are shared: one with all of the
+ * space, and one with few points. */
+static struct drive *saturating, *small;
+static struct nvs_error error = {.size = sizeof(error)};
 
-static int open_saturating(void **state)
+static int open_drives(void **state)
 {
+	struct tune_space space = drive_space;
+
 	(void)state;
-	saturating = drive_open(saturating_kind, &drive_space);
+	saturating = drive_open(&drive_kinds[0], &space);
+	space.nblock_sizes = space.nqueue_depths = 4;
+	space.nthread_counts = 1;
+	space.single_submits = space.overlap_events = false;
+	small = drive_open(&drive_kinds[0], &space);
 	return 0;
 }
 
-static int close_saturating(void **state)
+static int close_drives(void **state)
 {
 	(void)state;
 	drive_close(saturating);
+	drive_close(small);
 	return 0;
 }
 
@@ -57,13 +66,19 @@ static const char *point_text(const struct tune_point *point, char text[64])
 	return text;
 }
 
-static void search(struct drive *drive, const struct tune_space *space, double noise,
-		   const struct tune_rules *rules, struct tune_outcome *outcome)
+static int try_search(struct drive *drive, double noise, const struct tune_rules *rules,
+		      struct tune_outcome *outcome)
 {
 	struct tune_meter meter = drive_meter(drive, noise, rules->seed);
-	struct nvs_error error = {.size = sizeof(error)};
 
-	SUCCEEDS(tune_search(space, rules, &meter, outcome, &error), &error);
+	drive->writes_max = rules->writes_max;
+	return tune_search(&drive->space, rules, &meter, outcome, &error);
+}
+
+static void search(struct drive *drive, double noise, const struct tune_rules *rules,
+		   struct tune_outcome *outcome)
+{
+	SUCCEEDS(try_search(drive, noise, rules, outcome), &error);
 	assert_non_null(outcome->chosen);
 }
 
@@ -76,128 +91,120 @@ static void search(struct drive *drive, const struct tune_space *space, double n
 #define SURELY_WITHIN 0.015
 /* Length of a round with the budget SEARCH_NS. */
 #define ROUND_NS (S / 4)
+#define RUNS	 30u
 
 static bool is_close(const struct drive *drive, const struct tune_outcome *outcome)
 {
 	return drive_rate(drive, &outcome->chosen->point) >= OF_BEST * drive_best_rate(drive, 0);
 }
 
-static void print_outcome(const struct drive_kind *kind, const struct drive *drive, const char *how,
-			  const struct tune_outcome *outcome)
+static uint64_t depth_of(const struct tune_point *point)
 {
-	char text[64];
-
-	print_message("%-16s %-9s %-26s %6.4f %6.3f %4zu%s\n", kind->name, how,
-		      point_text(&outcome->chosen->point, text),
-		      drive_rate(drive, &outcome->chosen->point) / drive_best_rate(drive, 0),
-		      (double)outcome->spent_ns / (double)drive_sweep_ns(drive, ROUND_NS),
-		      outcome->n, outcome->certain ? "" : " not certain");
+	return (uint64_t)point->queue_depth * point->thread_count;
 }
 
 /* Points far below the best one take little of the time. */
-static void assert_drops_early(const struct drive *drive, const struct tune_outcome *outcome,
-			       unsigned most)
+static void assert_drops_early(const struct drive *drive, const struct tune_outcome *outcome)
 {
 	for (size_t i = 0; i < outcome->n; i++) {
 		const struct tune_trial *trial = &outcome->trials[i];
 		double of_best = drive_rate(drive, &trial->point) / drive_best_rate(drive, 0);
 		char text[64];
 
-		if (of_best >= 0.5 || trial->rounds <= most)
-			continue;
-		fail_msg("%s, %.3f of the best, was measured %u times",
-			 point_text(&trial->point, text), of_best, trial->rounds);
+		if (of_best < 0.5 && trial->rounds > 12)
+			fail_msg("%s, %.3f of the best, was measured %u times",
+				 point_text(&trial->point, text), of_best, trial->rounds);
 	}
+}
+
+/* Outcomes of runs that differ only in their noise. */
+struct tally {
+	unsigned close, certain;
+	unsigned same, deeper; /* than the point that should be chosen */
+	unsigned astray;       /* certain of another point */
+};
+
+/* If a search is certain, its choice is close. Certain or not, the loss of each choice is known. */
+static struct tally run_seeds(struct drive *drive, enum drive_temper temper, double noise,
+			      uint64_t budget_s, unsigned seeds)
+{
+	static const char *const tempers[] = {"steady", "stalls", "drifts"};
+	struct tune_rules rules = rules_of(drive->kind);
+	struct tune_point answer = drive_answer(drive, rules.tolerance, 0);
+	struct tally tally = {0};
+
+	drive->temper = temper;
+	rules.budget_ns = budget_s * S;
+	for (rules.seed = 1; rules.seed <= seeds; rules.seed++) {
+		struct tune_outcome found;
+		const struct tune_point *point;
+		double of_best;
+		char text[64];
+		bool same;
+
+		search(drive, noise, &rules, &found);
+		point = &found.chosen->point;
+		of_best = drive_rate(drive, point) / drive_best_rate(drive, 0);
+		print_message("%-16s %s, noise %.2f, %3" PRIu64 " s, seed %2" PRIu64
+			      ": %-26s %6.4f %6.3f %4zu%s\n",
+			      drive->kind->name, tempers[temper], noise, budget_s, rules.seed,
+			      point_text(point, text), of_best,
+			      (double)found.spent_ns / (double)drive_sweep_ns(drive, ROUND_NS),
+			      found.n, found.certain ? "" : " not certain");
+		same = point->block_size == answer.block_size &&
+		       depth_of(point) == depth_of(&answer);
+		tally.close += is_close(drive, &found);
+		tally.certain += found.certain;
+		tally.same += same;
+		tally.deeper += depth_of(point) > depth_of(&answer);
+		tally.astray += found.certain && !same;
+		assert_int_equal(found.certain, !found.unsure[0]);
+		assert_true(found.certain || !strstr(found.why, "no smaller one"));
+		assert_true(!found.certain || of_best >= 0.95);
+		if (temper == DRIVE_STEADY && noise <= 0.1 && rules.budget_ns == SEARCH_NS)
+			assert_drops_early(drive, &found);
+		tune_outcome_free(&found);
+	}
+	drive->temper = DRIVE_STEADY;
+	return tally;
 }
 
 /* Without noise, the search is certain and chooses the expected point. */
-static void find(struct drive *drive, const struct drive_kind *kind)
+static void find(struct drive *drive)
 {
-	struct tune_rules rules = rules_of(kind);
+	struct tune_rules rules = rules_of(drive->kind);
 	struct tune_point answer = drive_answer(drive, SURELY_WITHIN, 0);
 	struct tune_outcome found;
 
-	search(drive, &drive_space, 0, &rules, &found);
-	print_outcome(kind, drive, "no noise", &found);
+	search(drive, 0, &rules, &found);
 	assert_true(is_close(drive, &found));
 	assert_true((double)found.spent_ns <= OF_TIME * (double)drive_sweep_ns(drive, ROUND_NS));
 	assert_true(found.certain);
-	assert_string_equal(found.unsure, "");
-	assert_drops_early(drive, &found, 12);
-	if (strcmp(kind->name, "far away") != 0)
-		assert_false(space_prefers(&drive_space, &answer, &found.chosen->point));
+	assert_drops_early(drive, &found);
+	if (strcmp(drive->kind->name, "far away") != 0)
+		assert_false(tune_prefers(&drive_space, &answer, &found.chosen->point));
 	tune_outcome_free(&found);
 }
 
-/* If the search is certain, its choice is within the tolerance. */
-static void assert_certain_is_close(const struct drive *drive, const struct tune_outcome *found)
-{
-	assert_true(found->certain == !found->unsure[0]);
-	assert_true(found->certain || !strstr(found->why, "no smaller one"));
-	assert_true(!found->certain ||
-		    drive_rate(drive, &found->chosen->point) >= 0.95 * drive_best_rate(drive, 0));
-}
-
-/* 10 % noise in each round, which sometimes misleads the search. */
-static void find_in_noise(struct drive *drive, const struct drive_kind *kind)
-{
-	struct tune_rules rules = rules_of(kind);
-	struct tune_outcome found;
-	unsigned close = 0;
-	char how[16];
-
-	for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
-		search(drive, &drive_space, 0.1, &rules, &found);
-		snprintf(how, sizeof(how), "seed %" PRIu64, rules.seed);
-		print_outcome(kind, drive, how, &found);
-		close += is_close(drive, &found);
-		assert_certain_is_close(drive, &found);
-		assert_drops_early(drive, &found, 12);
-		tune_outcome_free(&found);
-	}
-	assert_true(close >= SEEDS - 1);
-}
-
-/* Stalls or drift, with little other noise; returns how often the search is certain. */
-static unsigned find_in_temper(struct drive *drive, const struct drive_kind *kind,
-			       enum drive_temper temper)
-{
-	struct tune_rules rules = rules_of(kind);
-	struct tune_outcome found;
-	unsigned close = 0, certain = 0;
-	char how[16];
-
-	drive_set_temper(drive, temper);
-	for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
-		search(drive, &drive_space, 0.01, &rules, &found);
-		snprintf(how, sizeof(how), "%s %" PRIu64,
-			 temper == DRIVE_STALLS ? "stalls" : "drifts", rules.seed);
-		print_outcome(kind, drive, how, &found);
-		close += is_close(drive, &found);
-		certain += found.certain;
-		assert_certain_is_close(drive, &found);
-		tune_outcome_free(&found);
-	}
-	drive_set_temper(drive, DRIVE_STEADY);
-	assert_true(close >= SEEDS - 1);
-	return certain;
-}
-
+/* 10 % noise in each round sometimes misleads the search; so do stalls or drift with little noise. */
 TEST(finds_a_point_within_the_tolerance_of_the_best)
 {
 	unsigned in_stalls = 0, in_drift = 0;
 
-	print_message("kind             seed      block x depth x workers   of best of time "
-		      "points\n");
 	for (size_t i = 0; i < ndrive_kinds; i++) {
-		struct drive *drive = i ? drive_open(&drive_kinds[i], &drive_space) : saturating;
+		struct drive *drive = drive_open(&drive_kinds[i], &drive_space);
+		struct tally tally;
 
-		find(drive, &drive_kinds[i]);
-		find_in_noise(drive, &drive_kinds[i]);
-		in_stalls += find_in_temper(drive, &drive_kinds[i], DRIVE_STALLS);
-		in_drift += find_in_temper(drive, &drive_kinds[i], DRIVE_DRIFTS);
-		if (i)
-			drive_close(drive);
+		find(drive);
+		tally = run_seeds(drive, DRIVE_STEADY, 0.1, 600, SEEDS);
+		assert_true(tally.close >= SEEDS - 1);
+		tally = run_seeds(drive, DRIVE_STALLS, 0.01, 600, SEEDS);
+		assert_true(tally.close >= SEEDS - 1);
+		in_stalls += tally.certain;
+		tally = run_seeds(drive, DRIVE_DRIFTS, 0.01, 600, SEEDS);
+		assert_true(tally.close >= SEEDS - 1);
+		in_drift += tally.certain;
+		drive_close(drive);
 	}
 	print_message("certain in stalls %u, in drift %u, of %zu\n", in_stalls, in_drift,
 		      SEEDS * ndrive_kinds);
@@ -205,84 +212,15 @@ TEST(finds_a_point_within_the_tolerance_of_the_best)
 	assert_true(in_drift >= SEEDS * ndrive_kinds / 2);
 }
 
-/* ---- On a drive whose rounds differ by a fifth ---- */
-
-#define LOST_MOST 0.03
-
-/* Certain or not: the loss of each choice is known from the drive's rates. */
 TEST(rounds_that_differ_by_a_fifth_lose_at_most_3_percent)
 {
-	static const uint64_t budgets_s[] = {60, 600};
-	unsigned lost = 0;
+	for (size_t i = 0; i < ndrive_kinds; i++) {
+		struct drive *drive = drive_open(&drive_kinds[i], &drive_space);
 
-	for (size_t i = 0; i < ndrive_kinds * COUNT(budgets_s); i++) {
-		const struct drive_kind *kind = &drive_kinds[i / COUNT(budgets_s)];
-		struct tune_rules rules = rules_of(kind);
-		struct drive *drive = drive_open(kind, &drive_space);
-
-		rules.budget_ns = budgets_s[i % COUNT(budgets_s)] * S;
-		for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
-			struct tune_outcome found;
-			char how[16];
-
-			search(drive, &drive_space, 0.2, &rules, &found);
-			snprintf(how, sizeof(how), "%" PRIu64 "s %" PRIu64,
-				 budgets_s[i % COUNT(budgets_s)], rules.seed);
-			print_outcome(kind, drive, how, &found);
-			lost += drive_rate(drive, &found.chosen->point) <
-				(1 - LOST_MOST) * drive_best_rate(drive, 0);
-			tune_outcome_free(&found);
-		}
+		assert_int_equal(run_seeds(drive, DRIVE_STEADY, 0.2, 60, SEEDS).close, SEEDS);
+		assert_int_equal(run_seeds(drive, DRIVE_STEADY, 0.2, 600, SEEDS).close, SEEDS);
 		drive_close(drive);
 	}
-	assert_int_equal(lost, 0);
-}
-
-/* ---- Repeated runs ---- */
-
-#define RUNS 30u
-
-static uint64_t depth_of(const struct tune_point *point)
-{
-	return (uint64_t)point->queue_depth * point->thread_count;
-}
-
-static bool is_as_deep(const struct tune_point *a, const struct tune_point *b)
-{
-	return a->block_size == b->block_size && depth_of(a) == depth_of(b);
-}
-
-/* Outcomes of runs that differ only in their noise. */
-struct agreement {
-	unsigned same, deeper, certain, astray; /* astray: certain of another point */
-};
-
-static struct agreement run_again_and_again(struct drive *drive, const struct drive_kind *kind,
-					    double noise)
-{
-	struct tune_rules rules = rules_of(kind);
-	struct tune_point answer = drive_answer(drive, rules.tolerance, 0);
-	struct agreement of = {0};
-
-	rules.budget_ns = 60 * S;
-	for (rules.seed = 1; rules.seed <= RUNS; rules.seed++) {
-		struct tune_outcome found;
-		bool same;
-
-		search(drive, &drive_space, noise, &rules, &found);
-		same = is_as_deep(&found.chosen->point, &answer);
-		of.same += same;
-		of.deeper += depth_of(&found.chosen->point) > depth_of(&answer);
-		of.certain += found.certain;
-		of.astray += found.certain && !same;
-		assert_certain_is_close(drive, &found);
-		tune_outcome_free(&found);
-	}
-	print_message("%-16s noise %.2f: of %u runs %u agree with %uk x %u x %u, %u are deeper, "
-		      "%u certain\n",
-		      kind->name, noise, RUNS, of.same, answer.block_size >> 10, answer.queue_depth,
-		      answer.thread_count, of.deeper, of.certain);
-	return of;
 }
 
 /* A minute is too short for a drive with rounds of a second. */
@@ -290,16 +228,15 @@ TEST(runs_agree_or_report_uncertainty)
 {
 	for (size_t i = 0; i < ndrive_kinds; i++) {
 		bool is_far = !strcmp(drive_kinds[i].name, "far away");
-		struct drive *drive = i ? drive_open(&drive_kinds[i], &drive_space) : saturating;
-		struct agreement of = run_again_and_again(drive, &drive_kinds[i], 0.02);
+		struct drive *drive = drive_open(&drive_kinds[i], &drive_space);
+		struct tally tally = run_seeds(drive, DRIVE_STEADY, 0.02, 60, RUNS);
 
-		assert_true(is_far || of.same >= RUNS * 4 / 5);
-		assert_true(is_far || of.deeper <= RUNS / 5);
-		assert_true(of.astray <= RUNS / 10);
-		of = run_again_and_again(drive, &drive_kinds[i], 0.1);
-		assert_true(of.astray <= RUNS / 10);
-		if (i)
-			drive_close(drive);
+		assert_true(is_far || tally.same >= RUNS * 4 / 5);
+		assert_true(is_far || tally.deeper <= RUNS / 5);
+		assert_true(tally.astray <= RUNS / 10);
+		tally = run_seeds(drive, DRIVE_STEADY, 0.1, 60, RUNS);
+		assert_true(tally.astray <= RUNS / 10);
+		drive_close(drive);
 	}
 }
 
@@ -308,7 +245,7 @@ TEST(runs_agree_or_report_uncertainty)
 TEST(a_bound_on_latency_is_kept)
 {
 	static const uint64_t bounds_ms[] = {10, 20, 100};
-	struct tune_rules rules = rules_of(saturating_kind);
+	struct tune_rules rules = rules_of(saturating->kind);
 	char text[64];
 
 	for (size_t i = 0; i < COUNT(bounds_ms) * 2; i++) {
@@ -321,7 +258,7 @@ TEST(a_bound_on_latency_is_kept)
 		/* Noise decides about a point whose latency is just below the bound. */
 		best = drive_best_rate(saturating, noise > 0 ? rules.latency_max_ns * 9 / 10
 							     : rules.latency_max_ns);
-		search(saturating, &drive_space, noise, &rules, &found);
+		search(saturating, noise, &rules, &found);
 		print_message("p99 of %" PRIu64 " ms: %s, %.2f ms, %.3f of the best\n",
 			      bounds_ms[i / 2], point_text(&found.chosen->point, text),
 			      (double)found.chosen->p99_ns / 1e6,
@@ -330,7 +267,7 @@ TEST(a_bound_on_latency_is_kept)
 		assert_true(drive_rate(saturating, &found.chosen->point) >=
 			    (noise > 0 ? 0.9 : OF_BEST) * best);
 		if (noise == 0)
-			assert_false(space_prefers(&drive_space, &answer, &found.chosen->point));
+			assert_false(tune_prefers(&drive_space, &answer, &found.chosen->point));
 		for (size_t j = 0; j < found.n; j++)
 			assert_int_equal(found.trials[j].fate == TUNE_OVER,
 					 found.trials[j].p99_ns > rules.latency_max_ns);
@@ -340,15 +277,13 @@ TEST(a_bound_on_latency_is_kept)
 
 TEST(a_bound_that_no_setting_keeps_is_refused_with_the_lowest)
 {
-	struct tune_rules rules = rules_of(saturating_kind);
-	struct tune_meter meter = drive_meter(saturating, 0, 1);
+	struct tune_rules rules = rules_of(saturating->kind);
 	struct tune_outcome outcome;
-	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t lowest = UINT64_MAX;
 	char text[32];
 
 	rules.latency_max_ns = S / 1000;
-	assert_int_equal(tune_search(&drive_space, &rules, &meter, &outcome, &error), -ERANGE);
+	assert_int_equal(try_search(saturating, 0, &rules, &outcome), -ERANGE);
 	assert_null(outcome.chosen);
 	assert_true(outcome.n > 0);
 	for (size_t i = 0; i < outcome.n; i++)
@@ -363,25 +298,21 @@ TEST(a_bound_that_no_setting_keeps_is_refused_with_the_lowest)
 TEST(a_limit_of_writes_is_shared_and_never_exceeded)
 {
 	static const uint64_t limits_mib[] = {16, 64, 256, 1024, 8192};
-	struct tune_rules rules = rules_of(saturating_kind);
+	struct tune_rules rules = rules_of(saturating->kind);
 
 	rules.budget_ns = 60 * S;
 	for (size_t i = 0; i < COUNT(limits_mib); i++) {
-		struct tune_meter meter = drive_meter(saturating, 0.02, i);
 		struct tune_outcome outcome;
-		struct nvs_error error = {.size = sizeof(error)};
 		double of_best;
 
 		rules.writes_max = limits_mib[i] * MIB;
-		drive_limit_writes(saturating, rules.writes_max);
-		SUCCEEDS(tune_search(&drive_space, &rules, &meter, &outcome, &error), &error);
+		search(saturating, 0.02, &rules, &outcome);
 		of_best = drive_rate(saturating, &outcome.chosen->point) /
 			  drive_best_rate(saturating, 0);
 		print_message("%" PRIu64 " MiB: %.1f written, %zu points, %.3f of the best%s %s\n",
-			      limits_mib[i], (double)drive_written(saturating) / (double)MIB,
-			      outcome.n, of_best,
-			      outcome.certain ? "" : ", not certain:", outcome.unsure);
-		assert_true(drive_written(saturating) <= rules.writes_max);
+			      limits_mib[i], (double)saturating->written / (double)MIB, outcome.n,
+			      of_best, outcome.certain ? "" : ", not certain:", outcome.unsure);
+		assert_true(saturating->written <= rules.writes_max);
 		assert_true(limits_mib[i] < 1024 || of_best >= 0.9);
 		if (limits_mib[i] < 256)
 			assert_says(outcome.unsure, "More writes");
@@ -391,18 +322,16 @@ TEST(a_limit_of_writes_is_shared_and_never_exceeded)
 
 TEST(a_search_for_reads_writes_nothing)
 {
-	struct tune_rules rules = rules_of(saturating_kind);
+	struct tune_rules rules = rules_of(saturating->kind);
 	struct tune_outcome outcome;
 
 	rules.objective = TUNE_READ;
 	rules.writes_max = 0;
 	rules.budget_ns = 60 * S;
-	search(saturating, &drive_space, 0.02, &rules, &outcome);
-	assert_int_equal(drive_written(saturating), 0);
+	search(saturating, 0.02, &rules, &outcome);
+	assert_int_equal(saturating->written, 0);
 	assert_true(drive_rate(saturating, &outcome.chosen->point) >=
 		    0.9 * drive_best_rate(saturating, 0));
-	for (size_t i = 0; i < outcome.n; i++)
-		assert_int_equal(outcome.trials[i].objective, TUNE_READ);
 	tune_outcome_free(&outcome);
 }
 
@@ -456,42 +385,24 @@ TEST(intervals_contain_the_mean)
 	}
 }
 
-/* A steady drive, but the first round of each point with the best block is in a stall. */
+/* Points seen before; at the first round of each point with the best block, the drive stalls. */
 struct stalls_first {
-	struct tune_meter meter;
 	struct tune_point seen[64];
-	size_t nseen;
+	size_t n;
 };
 
-static int measure_stalled(void *arg, const struct tune_point *point, enum tune_objective objective,
-			   uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
+static double stall_first(void *arg, const struct tune_point *point)
 {
 	struct stalls_first *stalls = arg;
-	int rc = stalls->meter.measure(stalls->meter.arg, point, objective, for_ns, sample, error);
 
 	if (point->block_size != 512 << 10)
-		return rc;
-	for (size_t i = 0; i < stalls->nseen; i++)
-		if (space_same(&stalls->seen[i], point))
-			return rc;
-	assert_true(stalls->nseen < COUNT(stalls->seen));
-	stalls->seen[stalls->nseen++] = *point;
-	sample->bytes_per_s *= 0.45;
-	return rc;
-}
-
-static uint64_t now_of_stalled(void *arg)
-{
-	struct stalls_first *stalls = arg;
-
-	return stalls->meter.now_ns(stalls->meter.arg);
-}
-
-static uint64_t written_of_stalled(void *arg)
-{
-	struct stalls_first *stalls = arg;
-
-	return stalls->meter.written(stalls->meter.arg);
+		return 1;
+	for (size_t i = 0; i < stalls->n; i++)
+		if (tune_point_same(&stalls->seen[i], point))
+			return 1;
+	assert_true(stalls->n < COUNT(stalls->seen));
+	stalls->seen[stalls->n++] = *point;
+	return 0.45;
 }
 
 TEST(one_stalled_round_drops_nothing)
@@ -505,15 +416,12 @@ TEST(one_stalled_round_drops_nothing)
 	space.single_submits = space.overlap_events = false;
 	drive = drive_open(kind, &space);
 	for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
-		struct stalls_first stalls = {.meter = drive_meter(drive, 0.01, rules.seed)};
-		struct tune_meter meter = {.measure = measure_stalled,
-					   .now_ns = now_of_stalled,
-					   .written = written_of_stalled,
-					   .arg = &stalls};
+		struct stalls_first stalls = {.n = 0};
 		struct tune_outcome outcome;
-		struct nvs_error error = {.size = sizeof(error)};
 
-		SUCCEEDS(tune_search(&space, &rules, &meter, &outcome, &error), &error);
+		drive->disturb = stall_first;
+		drive->disturb_arg = &stalls;
+		search(drive, 0.01, &rules, &outcome);
 		assert_int_equal(outcome.chosen->point.block_size, 512 << 10);
 		assert_true(is_close(drive, &outcome));
 		tune_outcome_free(&outcome);
@@ -550,57 +458,38 @@ TEST(noise_is_that_of_most_rounds)
 
 /* ---- Invariants of the outcome ---- */
 
-/* One kind of drive suffices here, with a small space. */
-static struct tune_space small_space(void)
-{
-	struct tune_space space = drive_space;
-
-	space.nblock_sizes = space.nqueue_depths = 4;
-	space.nthread_counts = 1;
-	space.single_submits = space.overlap_events = false;
-	return space;
-}
-
 TEST(keeps_the_budget)
 {
-	const struct tune_space space = small_space();
 	static const uint64_t budgets_ms[] = {1, 30, 200, 1000, 3000, 10000, 60000};
-	struct drive *drive = drive_open(saturating_kind, &space);
 
 	for (size_t i = 0; i < COUNT(budgets_ms); i++) {
-		struct tune_rules rules = rules_of(saturating_kind);
+		struct tune_rules rules = rules_of(saturating->kind);
 		struct tune_outcome outcome;
 
 		rules.budget_ns = budgets_ms[i] * (S / 1000);
-		search(drive, &space, 0.1, &rules, &outcome);
+		search(small, 0.1, &rules, &outcome);
 		print_message("budget %" PRIu64 " ms: %" PRIu64 " ms, %zu points%s: %s\n",
 			      budgets_ms[i], outcome.spent_ns / 1000000, outcome.n,
 			      outcome.certain ? "" : ", not certain", outcome.why);
-		assert_true(outcome.spent_ns <= rules.budget_ns + drive_longest_ns(drive));
+		assert_true(outcome.spent_ns <= rules.budget_ns + small->longest_ns);
 		if (budgets_ms[i] <= 1000)
 			assert_false(outcome.certain);
-		if (outcome.spent_ns + 2 * drive_longest_ns(drive) < rules.budget_ns / 2)
+		if (outcome.spent_ns + 2 * small->longest_ns < rules.budget_ns / 2)
 			assert_true(outcome.certain);
 		tune_outcome_free(&outcome);
 	}
-	drive_close(drive);
 }
 
 TEST(no_time_is_an_error)
 {
-	const struct tune_space space = small_space();
-	struct tune_rules rules = rules_of(saturating_kind);
-	struct drive *drive = drive_open(saturating_kind, &space);
-	struct tune_meter meter = drive_meter(drive, 0, 1);
+	struct tune_rules rules = rules_of(saturating->kind);
 	struct tune_outcome outcome;
-	struct nvs_error error = {.size = sizeof(error)};
 
 	rules.budget_ns = 0;
-	assert_int_equal(tune_search(&space, &rules, &meter, &outcome, &error), -ETIME);
+	assert_int_equal(try_search(small, 0.1, &rules, &outcome), -ETIME);
 	assert_int_equal(error.code, -ETIME);
 	assert_int_equal(outcome.n, 0);
 	tune_outcome_free(&outcome);
-	drive_close(drive);
 }
 
 static void assert_same_trials(const struct tune_outcome *a, const struct tune_outcome *b)
@@ -608,7 +497,7 @@ static void assert_same_trials(const struct tune_outcome *a, const struct tune_o
 	assert_int_equal(a->n, b->n);
 	assert_int_equal(a->chosen - a->trials, b->chosen - b->trials);
 	for (size_t i = 0; i < a->n; i++) {
-		assert_true(space_same(&a->trials[i].point, &b->trials[i].point));
+		assert_true(tune_point_same(&a->trials[i].point, &b->trials[i].point));
 		assert_int_equal(a->trials[i].rounds, b->trials[i].rounds);
 		assert_int_equal(a->trials[i].fate, b->trials[i].fate);
 	}
@@ -616,34 +505,29 @@ static void assert_same_trials(const struct tune_outcome *a, const struct tune_o
 
 TEST(a_seed_gives_the_same_search)
 {
-	const struct tune_space space = small_space();
-	struct tune_rules rules = rules_of(saturating_kind);
-	struct drive *drive = drive_open(saturating_kind, &space);
+	struct tune_rules rules = rules_of(saturating->kind);
 	struct tune_outcome a, b;
 
-	search(drive, &space, 0.05, &rules, &a);
-	search(drive, &space, 0.05, &rules, &b);
+	search(small, 0.05, &rules, &a);
+	search(small, 0.05, &rules, &b);
 	assert_same_trials(&a, &b);
 	tune_outcome_free(&a);
 	tune_outcome_free(&b);
-	drive_close(drive);
 }
 
 /* Each trial's fate agrees with its numbers, and these with the rounds measured. */
 TEST(fates_fit_the_numbers)
 {
-	const struct tune_space space = small_space();
-	struct tune_rules rules = rules_of(saturating_kind);
-	struct drive *drive = drive_open(saturating_kind, &space);
+	struct tune_rules rules = rules_of(saturating->kind);
 	struct tune_outcome outcome;
 	unsigned chosen = 0, finalists = 0;
 
-	search(drive, &space, 0.02, &rules, &outcome);
+	search(small, 0.02, &rules, &outcome);
 	for (size_t i = 0; i < outcome.n; i++) {
 		const struct tune_trial *trial = &outcome.trials[i];
-		double truly = drive_rate(drive, &trial->point);
+		double truly = drive_rate(small, &trial->point);
 
-		assert_true(trial->rounds > 0 && trial->spent_ns > 0);
+		assert_true(trial->rounds > 0);
 		assert_true(trial->mean > 0.9 * truly && trial->mean < 1.1 * truly);
 		assert_true(trial->half_width > 0);
 		chosen += trial->fate == TUNE_CHOSEN;
@@ -656,7 +540,6 @@ TEST(fates_fit_the_numbers)
 	assert_true(finalists >= 2 && outcome.chosen->finalist && outcome.fastest->finalist);
 	assert_says(outcome.why, "GB/s");
 	tune_outcome_free(&outcome);
-	drive_close(drive);
 }
 
 /* ---- On a drive with very noisy rounds ---- */
@@ -688,7 +571,7 @@ static void assert_reason_fits(const struct tune_outcome *outcome, double tolera
 			assert_int_equal(trial->fate, equal ? TUNE_TIE : TUNE_SLOWER);
 		if (outcome->certain && trial->fate == TUNE_TIE &&
 		    trial->to_best_half_width <= tolerance * trial->to_best)
-			assert_false(space_prefers(&drive_space, &trial->point, &chosen->point));
+			assert_false(tune_prefers(&drive_space, &trial->point, &chosen->point));
 	}
 }
 
@@ -697,55 +580,29 @@ TEST(the_reason_agrees_with_the_table)
 {
 	static const double noises[] = {0.02, 0.1, 0.3, 1};
 	static const uint64_t budgets_s[] = {5, 20, 60};
-	struct tune_rules rules = rules_of(saturating_kind);
+	struct tune_rules rules = rules_of(saturating->kind);
 
 	for (rules.seed = 1; rules.seed <= LITTLE_SEEDS / 3; rules.seed++)
 		for (size_t i = 0; i < COUNT(noises) * COUNT(budgets_s); i++) {
 			struct tune_outcome outcome;
 
 			rules.budget_ns = budgets_s[i % COUNT(budgets_s)] * S;
-			search(saturating, &drive_space, noises[i / COUNT(budgets_s)], &rules,
-			       &outcome);
+			search(saturating, noises[i / COUNT(budgets_s)], &rules, &outcome);
 			assert_reason_fits(&outcome, rules.tolerance);
 			tune_outcome_free(&outcome);
 		}
 }
 
-/* Two points of this drive, of 400 MB/s each, are fed with other rates. */
-struct two_points {
-	struct tune_meter meter;
-	double ratio; /* of the smaller point to the larger */
-};
-
-static int measure_two(void *arg, const struct tune_point *point, enum tune_objective objective,
-		       uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
+static double slow_down_smaller(void *ratio, const struct tune_point *point)
 {
-	struct two_points *two = arg;
-	int rc = two->meter.measure(two->meter.arg, point, objective, for_ns, sample, error);
-
-	sample->bytes_per_s *= point->queue_depth == 16 ? two->ratio : 1;
-	return rc;
+	return point->queue_depth == 16 ? *(double *)ratio : 1;
 }
 
-static uint64_t now_of_two(void *arg)
+/* Of two points, the smaller has `ratio` of the rate of the larger. Counts how often it is chosen. */
+static struct tally choose_of_two(double ratio, double noise, uint64_t budget_ns)
 {
-	struct two_points *two = arg;
-
-	return two->meter.now_ns(two->meter.arg);
-}
-
-static uint64_t written_of_two(void *arg)
-{
-	struct two_points *two = arg;
-
-	return two->meter.written(two->meter.arg);
-}
-
-/* The smaller point has `ratio` of the rate of the larger; *small: how often it is chosen. */
-static void choose_of_two(double ratio, double noise, uint64_t budget_ns, unsigned *small,
-			  unsigned *certain)
-{
-	struct tune_rules rules = rules_of(saturating_kind);
+	struct tally tally = {0};
+	struct tune_rules rules = rules_of(saturating->kind);
 	struct tune_space space = drive_space;
 	struct drive *drive;
 
@@ -755,80 +612,78 @@ static void choose_of_two(double ratio, double noise, uint64_t budget_ns, unsign
 	space.nblock_sizes = space.nthread_counts = 1;
 	space.nqueue_depths = 2;
 	space.single_submits = space.overlap_events = false;
-	drive = drive_open(saturating_kind, &space);
+	drive = drive_open(saturating->kind, &space);
+	drive->disturb = slow_down_smaller;
+	drive->disturb_arg = &ratio;
 	rules.budget_ns = budget_ns;
-	*small = *certain = 0;
 	for (rules.seed = 1; rules.seed <= SEEDS; rules.seed++) {
-		struct two_points two = {drive_meter(drive, noise, rules.seed), ratio};
-		struct tune_meter meter = {.measure = measure_two,
-					   .now_ns = now_of_two,
-					   .written = written_of_two,
-					   .arg = &two};
 		struct tune_outcome found;
-		struct nvs_error error = {.size = sizeof(error)};
 
-		SUCCEEDS(tune_search(&space, &rules, &meter, &found, &error), &error);
+		search(drive, noise, &rules, &found);
 		print_message("%.2f, noise %.2f: %s %s\n", ratio, noise, found.why, found.unsure);
-		*small += found.chosen->point.queue_depth == 16;
-		*certain += found.certain;
+		tally.same += found.chosen->point.queue_depth == 16;
+		tally.certain += found.certain;
 		assert_true(found.certain || found.chosen == found.fastest);
 		if (!found.certain)
 			assert_says(found.unsure, "the best mean is chosen");
 		tune_outcome_free(&found);
 	}
 	drive_close(drive);
+	return tally;
 }
 
 TEST(of_means_within_3_percent_the_smallest_is_chosen)
 {
-	unsigned small, certain;
+	struct tally tally = choose_of_two(0.99, 0.01, 60 * S);
 
-	choose_of_two(0.99, 0.01, 60 * S, &small, &certain);
-	assert_int_equal(small, SEEDS);
-	assert_int_equal(certain, SEEDS);
-	choose_of_two(0.94, 0.01, 60 * S, &small, &certain);
-	assert_int_equal(small, 0);
-	assert_int_equal(certain, SEEDS);
+	assert_int_equal(tally.same, SEEDS);
+	assert_int_equal(tally.certain, SEEDS);
+	tally = choose_of_two(0.94, 0.01, 60 * S);
+	assert_int_equal(tally.same, 0);
+	assert_int_equal(tally.certain, SEEDS);
 }
 
 TEST(if_the_interval_stays_wider_the_best_mean_is_chosen_and_reported)
 {
-	unsigned small, certain;
+	struct tally tally = choose_of_two(0.98, 0.3, 20 * S);
 
-	choose_of_two(0.98, 0.3, 20 * S, &small, &certain);
-	assert_true(certain <= 1);
+	assert_true(tally.certain <= 1);
 	/* A longer search measures on until it can tell. */
-	choose_of_two(0.84, 0.2, 600 * S, &small, &certain);
-	assert_int_equal(small, 0);
-	assert_int_equal(certain, SEEDS);
+	tally = choose_of_two(0.84, 0.2, 600 * S);
+	assert_int_equal(tally.same, 0);
+	assert_int_equal(tally.certain, SEEDS);
 }
 
 TEST(errors_end_the_search)
 {
 	static const int errors[] = {-EIO, -EINTR, -ENOMEM};
-	struct tune_rules rules = rules_of(saturating_kind);
-	const struct tune_space space = small_space();
-	struct drive *drive = drive_open(saturating_kind, &space);
+	struct tune_rules rules = rules_of(saturating->kind);
 
 	/* While exploring, and in the finals. */
 	for (uint64_t nth = 1; nth < 60; nth += 7)
 		for (size_t i = 0; i < COUNT(errors); i++) {
-			struct tune_meter meter = drive_meter(drive, 0.1, 1);
 			struct tune_outcome outcome;
-			struct nvs_error error = {.size = sizeof(error)};
 
-			drive_fail(drive, nth, errors[i]);
-			assert_int_equal(tune_search(&space, &rules, &meter, &outcome, &error),
-					 errors[i]);
+			small->fails = nth;
+			small->error = errors[i];
+			assert_int_equal(try_search(small, 0.1, &rules, &outcome), errors[i]);
 			assert_int_equal(error.code, errors[i]);
 			assert_null(outcome.chosen);
 			assert_true(nth == 1 ? !outcome.n : outcome.n > 0);
 			tune_outcome_free(&outcome);
 		}
-	drive_close(drive);
+	small->fails = 0;
 }
 
 /* ---- The workload ---- */
+
+static struct drive_load load;
+
+static int measure(const struct tune_point *point, enum tune_objective objective, uint64_t for_ns,
+		   struct tune_sample *sample)
+{
+	return tune_workload_measure(&load.load, point, objective, for_ns, sample, &error);
+}
 
 /*
  * The most bytes that a round keeps submitted: what the queues hold and between 4 and 32 MiB more,
@@ -848,10 +703,8 @@ TEST(counts_what_moves)
 		{NVS_IOENGINE_IO_URING, 1 << 20, 8, 1, false, true},
 		{NVS_IOENGINE_IO_URING, 256 << 10, 16, 2, true, false},
 	};
-	const struct drive_kind *kind = drive_kind("saturating");
-	struct drive_load load;
 
-	drive_load_open(&load, kind, &drive_space);
+	drive_load_open(&load, saturating->kind, &drive_space);
 	for (size_t i = 0; i < COUNT(points) * TUNE_OBJECTIVES; i++) {
 		const struct tune_point *point = &points[i / TUNE_OBJECTIVES];
 		enum tune_objective objective = i % TUNE_OBJECTIVES;
@@ -864,11 +717,8 @@ TEST(counts_what_moves)
 		double most = in_flight / (3e-3 + point->block_size / 400e6);
 		double expected = most < 400e6 ? most : 400e6;
 		struct tune_sample sample;
-		struct nvs_error error = {.size = sizeof(error)};
 
-		SUCCEEDS(
-			tune_workload_measure(&load.load, point, objective, S / 2, &sample, &error),
-			&error);
+		SUCCEEDS(measure(point, objective, S / 2, &sample), &error);
 		print_message("objective %d, %u x %u x %u: %.1f MB/s of %.1f\n", (int)objective,
 			      point->block_size, point->queue_depth, point->thread_count,
 			      sample.bytes_per_s / 1e6, expected / 1e6);
@@ -897,12 +747,10 @@ TEST(counts_what_moves)
 TEST(reads_and_writes_lie_apart)
 {
 	const struct tune_point point = {NVS_IOENGINE_IO_URING, 256 << 10, 32, 2, false, true};
-	struct drive_load load;
 	struct tune_sample sample;
-	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t half;
 
-	drive_load_open(&load, drive_kind("saturating"), &drive_space);
+	drive_load_open(&load, saturating->kind, &drive_space);
 	half = load.load.working_set / 2;
 	sim_fault(load.sim, &(struct sim_rule){.fault = SIM_ERROR,
 					       .error = EIO,
@@ -912,12 +760,10 @@ TEST(reads_and_writes_lie_apart)
 	sim_fault(load.sim,
 		  &(struct sim_rule){
 			  .fault = SIM_ERROR, .error = EIO, .writes = true, .to = half - 4 * MIB});
-	SUCCEEDS(tune_workload_measure(&load.load, &point, TUNE_SWAP, 2 * S, &sample, &error),
-		 &error);
+	SUCCEEDS(measure(&point, TUNE_SWAP, 2 * S, &sample), &error);
 	/* Without writes, the whole file is read. */
-	assert_int_equal(
-		tune_workload_measure(&load.load, &point, TUNE_READ, 4 * S, &sample, &error), -EIO);
-	assert_says(error.text, load.load.path);
+	assert_int_equal(measure(&point, TUNE_READ, 4 * S, &sample), -EIO);
+	assert_says(error.text, "/file)");
 	drive_load_close(&load);
 }
 
@@ -929,52 +775,45 @@ static bool stopped(void)
 TEST(the_workload_reports_its_errors)
 {
 	struct tune_point point = {NVS_IOENGINE_IO_URING, 1 << 20, 8, 1, false, true};
-	struct drive_load load;
 	struct sim_counts counts;
 	struct tune_sample sample;
-	struct nvs_error error = {.size = sizeof(error)};
 
-	drive_load_open(&load, drive_kind("saturating"), &drive_space);
+	drive_load_open(&load, saturating->kind, &drive_space);
 	load.load.stopped = stopped;
-	assert_int_equal(tune_workload_measure(&load.load, &point, TUNE_SWAP, S, &sample, &error),
-			 -EINTR);
+	assert_int_equal(measure(&point, TUNE_SWAP, S, &sample), -EINTR);
 	load.load.stopped = NULL;
 	load.load.memory_bytes = 8 * MIB;
-	assert_int_equal(tune_workload_measure(&load.load, &point, TUNE_SWAP, S, &sample, &error),
-			 -EINVAL);
+	assert_int_equal(measure(&point, TUNE_SWAP, S, &sample), -EINVAL);
 	assert_says(error.text, "memory");
 	load.load.memory_bytes = 64 * MIB;
 	load.load.working_set = 16 * MIB;
-	assert_int_equal(tune_workload_measure(&load.load, &point, TUNE_SWAP, S, &sample, &error),
-			 -EINVAL);
+	assert_int_equal(measure(&point, TUNE_SWAP, S, &sample), -EINVAL);
 	assert_says(error.text, "working set");
 	load.load.working_set = 256 * MIB;
-	load.load.path = "/nonexistent/file";
-	assert_int_equal(tune_workload_measure(&load.load, &point, TUNE_SWAP, S, &sample, &error),
-			 -ENOENT);
+	close(load.load.fd);
+	load.load.fd = -1;
+	assert_int_equal(measure(&point, TUNE_SWAP, S, &sample), -EBADF);
 	sim_get(load.sim, &counts);
 	assert_int_equal(counts.in_flight, 0);
 	load.load.memory_bytes = drive_space.in_flight_max + 64 * MIB;
 	drive_load_close(&load);
 }
 
-static uint64_t written_of_load(void *load)
+static uint64_t written_of_load(void *arg)
 {
-	return ((struct drive_load *)load)->load.written;
+	return ((struct drive_load *)arg)->load.written;
 }
 
 /* A search whose rounds all run in the aio layer; one of them fails. */
 TEST(a_search_through_the_workload)
 {
-	const struct tune_space space = small_space();
+	const struct tune_space space = small->space;
 	struct tune_rules rules = {
 		.tolerance = 0.03, .budget_ns = 20 * S, .writes_max = UINT64_MAX, .seed = 1};
 	struct tune_outcome outcome;
-	struct drive_load load;
 	struct tune_meter meter = {.measure = tune_workload_measure, .arg = &load.load};
-	struct nvs_error error = {.size = sizeof(error)};
 
-	drive_load_open(&load, drive_kind("saturating"), &space);
+	drive_load_open(&load, saturating->kind, &space);
 	meter.now_ns = load.load.now_ns;
 	meter.arg = &load;
 	meter.written = written_of_load;
@@ -986,7 +825,7 @@ TEST(a_search_through_the_workload)
 
 	sim_fault(load.sim, &(struct sim_rule){.fault = SIM_ERROR, .error = EIO, .first = 3000});
 	assert_int_equal(tune_search(&space, &rules, &meter, &outcome, &error), -EIO);
-	assert_says(error.text, load.load.path);
+	assert_says(error.text, "/file)");
 	assert_null(outcome.chosen);
 	assert_true(outcome.n > 0);
 	tune_outcome_free(&outcome);
@@ -994,4 +833,4 @@ TEST(a_search_through_the_workload)
 }
 
 EACH_TEST(NULL, cleanup)
-AROUND_TESTS(open_saturating, close_saturating)
+AROUND_TESTS(open_drives, close_drives)

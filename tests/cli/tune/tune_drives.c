@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
-#include "cli/tune/search/state.h"
 #include "config/config.h"
 #include "support/support.h"
 #include "swap/swap_fixture.h"
@@ -171,13 +170,12 @@ void drive_load_open(struct drive_load *load, const struct drive_kind *kind,
 		.now_ns = virtual_ns,
 		.hold = hold,
 		.arg = load,
-		.path = path,
+		.fd = fd,
 		.working_set = 2 * space->in_flight_max + 128 * MIB,
 		.memory_bytes = space->in_flight_max + 64 * MIB,
 		.writes_max = UINT64_MAX,
 	};
 	MUST(fd >= 0 && !ftruncate(fd, (off_t)load->load.working_set));
-	close(fd);
 	load->load.memory = mmap(NULL, load->load.memory_bytes, PROT_READ | PROT_WRITE,
 				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	MUST(load->load.memory != MAP_FAILED);
@@ -188,29 +186,11 @@ void drive_load_open(struct drive_load *load, const struct drive_kind *kind,
 void drive_load_close(struct drive_load *load)
 {
 	sim_close(load->sim);
+	close(load->load.fd);
 	munmap(load->load.memory, load->load.memory_bytes);
 }
 
 /* ---- The rates of points ---- */
-
-struct known {
-	struct tune_sample sample;
-	uint64_t beside_ns; /* time of a round outside the measurement */
-};
-
-struct drive {
-	const struct drive_kind *kind;
-	struct tune_space space;
-	enum drive_temper temper;
-	double noise;
-	struct known *known;
-	size_t n;
-	uint64_t random, now_ns, written, writes_max, longest_ns, measured, fails;
-	uint64_t temper_random, drift_from_ns;
-	uint64_t stall_from_ns, stall_to_ns; /* the current stall, or the next */
-	double stalled;			     /* the remaining share of the rate during the stall */
-	int error;
-};
 
 /* I/Os measured, besides eight times the total depth */
 #define IOS_COUNTED   96
@@ -278,89 +258,72 @@ static uint64_t complete(struct flights *flights, uint64_t n)
 }
 
 /* Computes the workload's result; with threads it would depend on the scheduler. */
-static struct known know(const struct drive_kind *kind, const struct tune_point *point)
+static void know(const struct drive_kind *kind, struct drive_point *known)
 {
+	const struct tune_point *point = &known->point;
 	struct flights flights = {.kind = kind, .point = point};
 	uint64_t in_flight = (uint64_t)point->queue_depth * point->thread_count;
 	uint64_t n = (IOS_COUNTED / in_flight + 8) * in_flight;
 	uint64_t from, to;
-	struct known known = {0};
 
 	for (uint64_t i = 0; i < in_flight; i++)
 		submit(&flights, 0, (unsigned)(i % point->thread_count));
 	from = complete(&flights, in_flight);
 	to = complete(&flights, n);
-	known.sample.bytes_per_s = (double)(n * point->block_size) * 1e9 / (double)(to - from);
-	known.beside_ns = from + flights.ring[(flights.submitted - 1) % IN_FLIGHT_MAX].due_ns - to;
+	known->sample.bytes_per_s = (double)(n * point->block_size) * 1e9 / (double)(to - from);
+	known->beside_ns = from + flights.ring[(flights.submitted - 1) % IN_FLIGHT_MAX].due_ns - to;
 	/* By Little's law. */
-	known.sample.p50_ns = (uint64_t)(1e9 * (double)(in_flight * point->block_size) /
-					 known.sample.bytes_per_s);
-	known.sample.p99_ns = known.sample.p50_ns * 3 / 2;
-	return known;
-}
-
-/* Indexed by the position of each setting's value in the space. */
-static struct known *known_of(const struct drive *drive, const struct tune_point *point)
-{
-	const struct tune_space *space = &drive->space;
-	size_t at = space_index(space, point, AXIS_BLOCK);
-
-	at = at * space->nqueue_depths + space_index(space, point, AXIS_DEPTH);
-	at = at * space->nthread_counts + space_index(space, point, AXIS_WORKERS);
-	at = at * 4 + (size_t)(2 * point->single_submit + !point->overlap_events);
-	assert_true(at < drive->n);
-	return &drive->known[at];
-}
-
-/* Calls fn for each point of the space. */
-static void each_point(const struct drive *drive,
-		       void (*fn)(const struct drive *drive, const struct tune_point *point,
-				  void *arg),
-		       void *arg)
-{
-	const struct tune_space *space = &drive->space;
-
-	for (size_t i = 0; i < drive->n; i++) {
-		size_t at = i / 4;
-		struct tune_point point = {
-			.ioengine = space->ioengines[0],
-			.single_submit = i % 4 / 2,
-			.overlap_events = i % 2 == 0,
-		};
-
-		point.thread_count = space->thread_counts[at % space->nthread_counts];
-		at /= space->nthread_counts;
-		point.queue_depth = space->queue_depths[at % space->nqueue_depths];
-		point.block_size = space->block_sizes[at / space->nqueue_depths];
-		if (space_has(space, &point) && (space->single_submits || !point.single_submit) &&
-		    (space->overlap_events || point.overlap_events))
-			fn(drive, &point, arg);
-	}
-}
-
-static void know_point(const struct drive *drive, const struct tune_point *point, void *arg)
-{
-	(void)arg;
-	*known_of(drive, point) = know(drive->kind, point);
+	known->sample.p50_ns = (uint64_t)(1e9 * (double)(in_flight * point->block_size) /
+					  known->sample.bytes_per_s);
+	known->sample.p99_ns = known->sample.p50_ns * 3 / 2;
 }
 
 struct drive *drive_open(const struct drive_kind *kind, const struct tune_space *space)
 {
 	struct drive *drive = calloc(1, sizeof(*drive));
+	unsigned workers = space->nthread_counts, depths = space->nqueue_depths;
+	unsigned all = 4 * space->nblock_sizes * depths * workers;
 
 	MUST(drive && space->nioengines == 1);
-	*drive = (struct drive){.kind = kind, .space = *space};
-	drive->n = (size_t)4 * space->nblock_sizes * space->nqueue_depths * space->nthread_counts;
-	drive->known = calloc(drive->n, sizeof(*drive->known));
-	MUST(drive->known);
-	each_point(drive, know_point, NULL);
+	drive->kind = kind;
+	drive->space = *space;
+	drive->points = calloc(all, sizeof(*drive->points));
+	MUST(drive->points);
+	for (unsigned i = 0; i < all; i++) {
+		struct drive_point *known = &drive->points[drive->n];
+		struct tune_point *point = &known->point;
+
+		*point = (struct tune_point){
+			.ioengine = space->ioengines[0],
+			.block_size = space->block_sizes[i / 4 / workers / depths],
+			.queue_depth = space->queue_depths[i / 4 / workers % depths],
+			.thread_count = space->thread_counts[i / 4 % workers],
+			.single_submit = i % 4 / 2,
+			.overlap_events = i % 2 == 0,
+		};
+		if (!tune_space_has(space, point) ||
+		    (point->single_submit && !space->single_submits) ||
+		    (!point->overlap_events && !space->overlap_events))
+			continue;
+		know(kind, known);
+		drive->n++;
+	}
 	return drive;
 }
 
 void drive_close(struct drive *drive)
 {
-	free(drive->known);
+	free(drive->points);
 	free(drive);
+}
+
+static const struct drive_point *known_of(const struct drive *drive, const struct tune_point *point)
+{
+	for (size_t i = 0; i < drive->n; i++)
+		if (tune_point_same(&drive->points[i].point, point))
+			return &drive->points[i];
+	fail_msg("the drive has no such point");
+	return NULL;
 }
 
 /* Approximately normal: the sum of twelve uniform values. */
@@ -390,12 +353,21 @@ static void next_stall(struct drive *drive)
 	drive->stalled = 0.4 + (double)random_below(random, 300) / 1e3;
 }
 
-/* Returns the share of the rate that stalls leave in the next `for_ns`. */
-static double left_by_stalls(struct drive *drive, uint64_t for_ns)
+/* Returns the share of the rate that is left in the next `for_ns`. */
+static double left_of_rate(struct drive *drive, uint64_t for_ns)
 {
 	uint64_t from = drive->now_ns, to = from + for_ns;
 	double lost = 0;
 
+	if (drive->temper == DRIVE_STEADY)
+		return 1;
+	/* Falls by a third and rises again, with a phase from the seed. */
+	if (drive->temper == DRIVE_DRIFTS) {
+		double phase = (double)((from + drive->drift_from_ns) % DRIFT_NS) /
+			       (double)DRIFT_NS;
+
+		return 1 - DRIFT_SHARE * (1 - fabs(2 * phase - 1));
+	}
 	while (drive->stall_to_ns <= from)
 		next_stall(drive);
 	while (drive->stall_from_ns < to) {
@@ -410,35 +382,13 @@ static double left_by_stalls(struct drive *drive, uint64_t for_ns)
 	return 1 - lost / (double)for_ns;
 }
 
-/* Falls by a third and rises again, with a phase from the seed. */
-static double left_by_drift(const struct drive *drive)
-{
-	uint64_t at = (drive->now_ns + drive->drift_from_ns) % DRIFT_NS;
-	double phase = (double)at / (double)DRIFT_NS;
-
-	return 1 - DRIFT_SHARE * (1 - fabs(2 * phase - 1));
-}
-
-static double left_of_rate(struct drive *drive, uint64_t for_ns)
-{
-	switch (drive->temper) {
-	case DRIVE_STALLS:
-		return left_by_stalls(drive, for_ns);
-	case DRIVE_DRIFTS:
-		return left_by_drift(drive);
-	default:
-		return 1;
-	}
-}
-
 static int measure(void *arg, const struct tune_point *point, enum tune_objective objective,
 		   uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
 {
 	struct drive *drive = arg;
-	const struct known *known = known_of(drive, point);
+	const struct drive_point *known = known_of(drive, point);
 	uint64_t writes;
 
-	/* Maps measure other objectives, at the same rate. */
 	if (++drive->measured == drive->fails) {
 		*error = (struct nvs_error){
 			.size = sizeof(*error), .code = drive->error, .text = "the drive says no"};
@@ -461,6 +411,8 @@ static int measure(void *arg, const struct tune_point *point, enum tune_objectiv
 		sample->p99_ns =
 			(uint64_t)((double)sample->p99_ns *
 				   fmax(1 + drive->noise * drive_deviation(&drive->random), 0.1));
+	if (drive->disturb)
+		sample->bytes_per_s *= drive->disturb(drive->disturb_arg, point);
 	drive->now_ns += for_ns + known->beside_ns;
 	drive->written += writes;
 	drive->longest_ns = longer(drive->longest_ns, for_ns + known->beside_ns);
@@ -490,83 +442,43 @@ struct tune_meter drive_meter(struct drive *drive, double noise, uint64_t seed)
 		.measure = measure, .now_ns = now_ns, .written = written, .arg = drive};
 }
 
-void drive_limit_writes(struct drive *drive, uint64_t nbytes)
-{
-	drive->writes_max = nbytes;
-}
-
-uint64_t drive_written(const struct drive *drive)
-{
-	return drive->written;
-}
-
-void drive_set_temper(struct drive *drive, enum drive_temper temper)
-{
-	drive->temper = temper;
-}
-
 double drive_rate(const struct drive *drive, const struct tune_point *point)
 {
 	return known_of(drive, point)->sample.bytes_per_s;
 }
 
-/* Result of a walk over all points. */
-struct wanted {
-	uint64_t p99_max, ns, round_ns;
-	double best, least;
-	struct tune_point answer;
-	bool found;
-};
-
-static void look_at(const struct drive *drive, const struct tune_point *point, void *arg)
-{
-	struct wanted *wanted = arg;
-	const struct known *known = known_of(drive, point);
-
-	wanted->ns += wanted->round_ns + known->beside_ns;
-	if (wanted->p99_max && known->sample.p99_ns > wanted->p99_max)
-		return;
-	wanted->best = fmax(wanted->best, known->sample.bytes_per_s);
-	if (known->sample.bytes_per_s < wanted->least ||
-	    (wanted->found && !space_prefers(&drive->space, point, &wanted->answer)))
-		return;
-	wanted->found = true;
-	wanted->answer = *point;
-}
-
 double drive_best_rate(const struct drive *drive, uint64_t p99_max)
 {
-	struct wanted wanted = {.p99_max = p99_max};
+	double best = 0;
 
-	each_point(drive, look_at, &wanted);
-	return wanted.best;
+	for (size_t i = 0; i < drive->n; i++)
+		if (!p99_max || drive->points[i].sample.p99_ns <= p99_max)
+			best = fmax(best, drive->points[i].sample.bytes_per_s);
+	return best;
 }
 
 struct tune_point drive_answer(const struct drive *drive, double tolerance, uint64_t p99_max)
 {
-	struct wanted wanted = {.p99_max = p99_max};
+	double least = (1 - tolerance) * drive_best_rate(drive, p99_max);
+	const struct drive_point *answer = NULL;
 
-	wanted.least = (1 - tolerance) * drive_best_rate(drive, p99_max);
-	each_point(drive, look_at, &wanted);
-	assert_true(wanted.found);
-	return wanted.answer;
+	for (size_t i = 0; i < drive->n; i++) {
+		const struct drive_point *known = &drive->points[i];
+
+		if ((!p99_max || known->sample.p99_ns <= p99_max) &&
+		    known->sample.bytes_per_s >= least &&
+		    (!answer || tune_prefers(&drive->space, &known->point, &answer->point)))
+			answer = known;
+	}
+	assert_non_null(answer);
+	return answer->point;
 }
 
 uint64_t drive_sweep_ns(const struct drive *drive, uint64_t round_ns)
 {
-	struct wanted wanted = {.round_ns = round_ns};
+	uint64_t ns = 0;
 
-	each_point(drive, look_at, &wanted);
-	return 3 * wanted.ns;
-}
-
-uint64_t drive_longest_ns(const struct drive *drive)
-{
-	return drive->longest_ns;
-}
-
-void drive_fail(struct drive *drive, uint64_t nth, int error)
-{
-	drive->fails = nth;
-	drive->error = error;
+	for (size_t i = 0; i < drive->n; i++)
+		ns += 3 * (round_ns + drive->points[i].beside_ns);
+	return ns;
 }

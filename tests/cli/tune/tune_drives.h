@@ -7,7 +7,7 @@
 #ifndef TESTS_CLI_TUNE_TUNE_DRIVES_H
 #define TESTS_CLI_TUNE_TUNE_DRIVES_H
 
-#include "cli/tune/workload.h"
+#include "cli/tune/tune.h"
 #include "support/sim/sim_drive.h"
 
 struct drive_kind {
@@ -47,7 +47,31 @@ enum drive_temper {
 	DRIVE_DRIFTS,
 };
 
-struct drive;
+struct drive_point {
+	struct tune_point point;
+	struct tune_sample sample; /* without noise, stalls and drift */
+	uint64_t beside_ns;	   /* time of a round outside the measurement */
+};
+
+struct drive {
+	const struct drive_kind *kind;
+	struct tune_space space;
+	struct drive_point *points; /* all of the space */
+	size_t n;
+	/* Set by tests: */
+	enum drive_temper temper; /* takes effect at the next drive_meter() */
+	uint64_t fails;		  /* this measurement, from 1, fails with `error`; 0: none */
+	int error;
+	double (*disturb)(void *arg, const struct tune_point *point); /* a factor of the rate */
+	void *disturb_arg;
+	/* Reset by drive_meter(): */
+	uint64_t writes_max; /* a round that would exceed it writes up to it and fails */
+	uint64_t now_ns, written, longest_ns, measured;
+	double noise;
+	uint64_t random, temper_random, drift_from_ns;
+	uint64_t stall_from_ns, stall_to_ns; /* the current stall, or the next */
+	double stalled;			     /* the remaining share of the rate during the stall */
+};
 
 /* Computes the rate of every point of the space, for the kind's objective. */
 struct drive *drive_open(const struct drive_kind *kind, const struct tune_space *space);
@@ -57,8 +81,6 @@ void drive_close(struct drive *drive);
  * deviation.
  */
 struct tune_meter drive_meter(struct drive *drive, double noise, uint64_t seed);
-/* Takes effect at the next drive_meter(); a new drive is steady. */
-void drive_set_temper(struct drive *drive, enum drive_temper temper);
 /* A normally distributed value with a standard deviation of 1. */
 double drive_deviation(uint64_t *random);
 /* The rate of the point without noise, stalls and drift. */
@@ -69,12 +91,5 @@ double drive_best_rate(const struct drive *drive, uint64_t p99_max);
 struct tune_point drive_answer(const struct drive *drive, double tolerance, uint64_t p99_max);
 /* The time of three rounds of each point. */
 uint64_t drive_sweep_ns(const struct drive *drive, uint64_t round_ns);
-/* For this meter: a round that would exceed the limit writes up to it and fails. */
-void drive_limit_writes(struct drive *drive, uint64_t nbytes);
-uint64_t drive_written(const struct drive *drive);
-/* The longest round so far. */
-uint64_t drive_longest_ns(const struct drive *drive);
-/* Fails the n-th measurement, from 1, with `error`; 0: none. */
-void drive_fail(struct drive *drive, uint64_t nth, int error);
 
 #endif

@@ -67,7 +67,6 @@ enum tune_fate {
 /* A point with all its rounds. */
 struct tune_trial {
 	struct tune_point point;
-	enum tune_objective objective;
 	enum tune_fate fate;
 	bool finalist;
 	unsigned rounds;
@@ -75,7 +74,6 @@ struct tune_trial {
 	double to_best, to_best_half_width; /* finalists: ratio to the fastest, of paired rounds */
 	uint64_t p50_ns, p99_ns;	    /* medians over the rounds */
 	double cpu_ms_per_gib;
-	uint64_t spent_ns, written; /* sums over its rounds */
 };
 
 struct tune_rules {
@@ -97,12 +95,18 @@ struct tune_outcome {
 	char unsure[320]; /* why the choice is uncertain; "" if it is certain */
 };
 
+bool tune_space_has(const struct tune_space *space, const struct tune_point *point);
+bool tune_point_same(const struct tune_point *a, const struct tune_point *b);
+/* Whether `a` is preferred to `b` if both are equally fast: it has the smaller total depth, then the
+ * smaller block, then fewer workers, then the default settings. */
+bool tune_prefers(const struct tune_space *space, const struct tune_point *a,
+		  const struct tune_point *b);
+
 /*
- * Chooses, of the finalists whose mean is within the tolerance of the best mean, the one with the
- * smallest total depth, then the smallest block, then the fewest workers, then the default
- * settings. If the budget ends while an interval is wider than the tolerance, chooses the best mean
- * and says so. The smallest values of the space must be a point of it. Errors, with no choice and
- * the measurements in *outcome:
+ * Chooses the most preferred of the finalists whose mean is within the tolerance of the best mean.
+ * If the budget ends while an interval is wider than the tolerance, chooses the best mean and says
+ * so. The smallest values of the space must be a point of it. Errors, with no choice and the
+ * measurements in *outcome:
  *	-ETIME	 the budget is too small for a single round
  *	-ERANGE	 no measured point is within latency_max_ns
  *	-EINTR, -ENOMEM and errors of the meter

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What rounds say of a point, and how surely. Drives stall now and then, so outliers say little:
- * means are trimmed, and their intervals are Student's t on winsorised squares (Tukey and
- * McLaughlin, 1963). The drive's noise, as known from other points, counts as additional rounds:
- * two rounds that agree by chance are not believed, and need not be repeated often either.
- */
-#include "cli/tune/search/state.h"
+#include "cli/tune/search/statistics.h"
 
 #include <assert.h>
 #include <math.h>
@@ -34,6 +28,13 @@ static int by_value(const void *a, const void *b)
 	return *x < *y ? -1 : *x > *y;
 }
 
+static void sort(double sorted[ROUNDS_KEPT], const double *values, unsigned n)
+{
+	assert(n && n <= ROUNDS_KEPT);
+	memcpy(sorted, values, n * sizeof(*sorted));
+	qsort(sorted, n, sizeof(*sorted), by_value);
+}
+
 struct middle middle_of(const double *values, unsigned n)
 {
 	double sorted[ROUNDS_KEPT];
@@ -41,9 +42,7 @@ struct middle middle_of(const double *values, unsigned n)
 	struct middle middle = {.n = n - 2 * out, .of = n};
 	double mean = 0, low, high;
 
-	assert(n && n <= ROUNDS_KEPT);
-	memcpy(sorted, values, n * sizeof(*sorted));
-	qsort(sorted, n, sizeof(*sorted), by_value);
+	sort(sorted, values, n);
 	for (unsigned i = out; i < n - out; i++)
 		middle.mean += sorted[i] / middle.n;
 	low = sorted[out];
@@ -57,35 +56,29 @@ struct middle middle_of(const double *values, unsigned n)
 	return middle;
 }
 
+double median(const double *values, unsigned n)
+{
+	double sorted[ROUNDS_KEPT];
+
+	sort(sorted, values, n);
+	return sorted[n / 2];
+}
+
 void noise_add(struct noise *noise, double deviation)
 {
-	double sorted[DEVIATIONS_KEPT];
 	unsigned n;
 
 	noise->squares[noise->n++ % DEVIATIONS_KEPT] = deviation * deviation;
 	n = noise->n < DEVIATIONS_KEPT ? noise->n : DEVIATIONS_KEPT;
 	if (n < DEVIATIONS_LEAST)
 		return;
-	memcpy(sorted, noise->squares, n * sizeof(*sorted));
-	qsort(sorted, n, sizeof(*sorted), by_value);
-	noise->variance = sorted[n / 2] / MEDIAN_OF_SQUARES;
+	noise->variance = median(noise->squares, n) / MEDIAN_OF_SQUARES;
 	noise->freedom = TOLD_BY_MEDIAN * n;
-}
-
-void rounds_add(struct rounds *rounds, const struct tune_sample *sample)
-{
-	unsigned at = rounds->n % LATENCIES_KEPT;
-
-	rounds->rates[rounds->n++ % ROUNDS_KEPT] = sample->bytes_per_s;
-	rounds->rate = middle_of(rounds->rates, rounds->n < ROUNDS_KEPT ? rounds->n : ROUNDS_KEPT);
-	rounds->cpu_ms_per_gib += (sample->cpu_ms_per_gib - rounds->cpu_ms_per_gib) / rounds->n;
-	rounds->p50_ns[at] = (double)sample->p50_ns;
-	rounds->p99_ns[at] = (double)sample->p99_ns;
 }
 
 double half_width(const struct middle *middle, double known_variance, double known_freedom)
 {
-	double weight = known_freedom < KNOWN_FREEDOM_MAX ? known_freedom : KNOWN_FREEDOM_MAX;
+	double weight = fmin(known_freedom, KNOWN_FREEDOM_MAX);
 	double own = middle->n > 1 ? middle->squares / (middle->n - 1) : 0, freedom;
 
 	assert(middle->n && weight >= 1);
@@ -96,14 +89,4 @@ double half_width(const struct middle *middle, double known_variance, double kno
 	freedom = middle->n - 1 + weight;
 	return student_975(freedom) *
 	       sqrt((middle->squares + weight * known_variance) / freedom / middle->n);
-}
-
-double median(const double *values, unsigned n)
-{
-	double sorted[LATENCIES_KEPT] = {0};
-
-	n = n > LATENCIES_KEPT ? LATENCIES_KEPT : n;
-	memcpy(sorted, values, n * sizeof(*sorted));
-	qsort(sorted, n, sizeof(*sorted), by_value);
-	return sorted[n / 2];
 }
