@@ -69,10 +69,12 @@ static const struct option_spec option_specs[] = {
 		 "creates there, and touches no kept store"},
 	{"model", "FILE", OPTION_STRING, FIELD(model),
 	 .excludes = NAMES("tensors", "tensor-size", "bssplit"),
-	 .help = "a .safetensors or .pt file, or a .safetensors.index.json, whose tensors are the "
-		 "data; a folder of Hugging Face with model.safetensors or its index; or a JSON "
-		 "file "
-		 "like a header (name to dtype and shape) for the shapes alone"},
+	 .help = "a file whose tensors give the names, types and shapes, with generated contents: "
+		 "a "
+		 ".safetensors or .pt file, a .safetensors.index.json, a folder of Hugging Face "
+		 "with "
+		 "model.safetensors or its index, or a JSON file like a header (name to dtype and "
+		 "shape)"},
 	{"tensors", "N", OPTION_COUNT, FIELD(tensors), .min = 1, .max = MODEL_TENSORS_MAX,
 	 .help = "number of generated tensors, without a model (16)"},
 	{"tensor-size", "SIZE", OPTION_SIZE, FIELD(tensor_size), .min = 1, .max = 1ull << 50,
@@ -141,8 +143,7 @@ static const struct option_spec option_specs[] = {
 	 .help = "with rw=step, threads that compute; nvswap.optimizer_threads"},
 	{"verify", NULL, OPTION_FLAG, FIELD(verify),
 	 .help = "compare every byte read with what was written, with new contents each time. "
-		 "Rates include that work, CPU per GiB does not. With rw=step, compare a sample of "
-		 "each group with a scalar Adam in double"},
+		 "Rates include that work, CPU per GiB does not"},
 	{"seed", "N", OPTION_COUNT, FIELD(seed), .max = UINT64_MAX,
 	 .help = "seed of generated data and of random offsets (1)"},
 	{"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX,
@@ -252,12 +253,17 @@ static const struct {
 	const char *name;
 	unsigned modes;
 } limited[] = {
-	{"model", TENSOR_MODES},       {"tensors", TENSOR_MODES},
-	{"tensor-size", TENSOR_MODES}, {"scale", TENSOR_MODES},
-	{"pool", TENSOR_MODES},	       {"rank", TENSOR_MODES},
-	{"max-in-cpu", STEP_MODES},    {"compute-us", MODE(RW_PARAMS)},
-	{"threads", MODE(RW_STEP)},    {"rate", SWAP_MODES | BLOCK_MODES},
-	{"verify", TENSOR_MODES},
+	{"model", TENSOR_MODES},
+	{"tensors", TENSOR_MODES},
+	{"tensor-size", TENSOR_MODES},
+	{"scale", TENSOR_MODES},
+	{"pool", TENSOR_MODES},
+	{"rank", TENSOR_MODES},
+	{"max-in-cpu", STEP_MODES},
+	{"compute-us", MODE(RW_PARAMS)},
+	{"threads", MODE(RW_STEP)},
+	{"rate", SWAP_MODES | BLOCK_MODES},
+	{"verify", SWAP_MODES | MODE(RW_PARAMS)},
 };
 
 const char *bench_rw_name(unsigned rw)

@@ -70,7 +70,6 @@ static void add_steps(struct step_figures *into, const struct step_figures *from
 	into->elements += from->elements;
 	into->groups += from->groups;
 	into->threads += from->threads;
-	into->compared += from->compared;
 	into->peak_bytes += from->peak_bytes;
 	into->pool_rss_bytes += from->pool_rss_bytes;
 	into->own_bytes += from->own_bytes;

@@ -292,9 +292,6 @@ static void print_open_verify(FILE *file, const struct report_group *group)
 	else if (group->compared < group->asked_verify && !result->error.code)
 		fprintf(file, "nothing was compared in %u of %u jobs",
 			group->asked_verify - group->compared, group->asked_verify);
-	else if (group_has_steps(group) && group->job->options.rw == RW_STEP)
-		fprintf(file, "only %" PRIu64 " of %" PRIu64 " elements were compared",
-			result->steps.compared, result->steps.elements);
 	else
 		fprintf(file, "%s compared, every byte equal so far",
 			text_size(result->verified_bytes, text));
@@ -309,15 +306,7 @@ static void print_equal(FILE *file, const struct report_group *group)
 	const struct bench_result *result = &group->result;
 	char text[SIZE_TEXT];
 
-	if (group_has_steps(group) && group->job->options.rw == RW_STEP)
-		fprintf(file,
-			"%" PRIu64 " of %" PRIu64
-			" elements compared with a scalar Adam in double: "
-			"weights and moments are within the rounding of fp32",
-			result->steps.compared, result->steps.elements);
-	else
-		fprintf(file, "%s compared, every byte equal",
-			text_size(result->verified_bytes, text));
+	fprintf(file, "%s compared, every byte equal", text_size(result->verified_bytes, text));
 	if (group->asked_verify < group->njobs)
 		fprintf(file, " in %u job%s; not asked for in the other %u", group->asked_verify,
 			plural(group->asked_verify), group->njobs - group->asked_verify);
@@ -326,15 +315,13 @@ static void print_equal(FILE *file, const struct report_group *group)
 static void print_verify(FILE *file, const struct report_group *group)
 {
 	const struct bench_result *result = &group->result;
-	unsigned rw = group->job->options.rw;
 
 	text_label(file, "verify");
 	if (!group->asked_verify)
 		fputs("not asked for (--verify)", file);
 	else if (verify_errors(result))
-		fprintf(file, "%" PRIu64 " %s%s DIFFER%s", verify_errors(result),
-			rw == RW_STEP ? "value" : "tensor", plural(verify_errors(result)),
-			verify_errors(result) == 1 ? "S" : "");
+		fprintf(file, "%" PRIu64 " tensor%s DIFFER%s", verify_errors(result),
+			plural(verify_errors(result)), verify_errors(result) == 1 ? "S" : "");
 	else if (result->error.code || group->compared < group->asked_verify)
 		print_open_verify(file, group);
 	else
@@ -355,5 +342,6 @@ void report_swap_text(FILE *file, const struct report_group *group)
 	if (group->result.engine.pool.bytes)
 		print_pool(file, &group->result);
 	if (!is_block_mode(group->job->options.rw))
-		print_verify(file, group);
+		if (group->job->options.rw != RW_STEP)
+			print_verify(file, group);
 }
