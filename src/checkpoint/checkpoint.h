@@ -4,7 +4,7 @@
  * The layer uses the public interface of the layers below it; all data goes through nvs_aio_submit.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	files: source entries sink draft
+ *	files: entries draft
  *	safetensors: header index
  *	torch: zip pickle_names pickle read pickle_write write
  *	storages: storages storage_sum
@@ -25,6 +25,8 @@
 /* Bytes: the limit of the safetensors library, and here of a pickle and an index too. */
 #define HEADER_MAX  100000000u
 #define ENTRIES_MAX (16u << 20)
+/* Bytes of memory for the JSON of a header or an index. */
+#define JSON_MEMORY_MAX ((size_t)2 << 30)
 /* Below this limit, rounding up and counting elements of any type cannot overflow. */
 #define DATA_MAX (1ull << 59)
 
@@ -102,11 +104,22 @@ int entry_check_shape(const struct entry *entry, const char *path, const char *n
  * itself. */
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry);
 
-/* ---- source.c ---- */
-
+/*
+ * Opens a regular file: a descriptor, whose file has *nbytes, or -EINVAL or errno. `what` stands for
+ * the file in errors.
+ */
+int open_to_read(const char *path, const char *what, uint64_t *nbytes, struct nvs_error *error);
 /* Reads `nbytes` at the offset: 0, -ENODATA if the file ends before, or errno. */
 int read_at(int fd, const char *path, uint64_t offset, void *data, size_t nbytes,
 	    struct nvs_error *error);
+
+struct json_document;
+/*
+ * Reads at most HEADER_MAX bytes of JSON, to which the document refers. The caller frees both, also
+ * after an error.
+ */
+int read_json(int fd, const char *path, uint64_t offset, uint64_t nbytes, char **text,
+	      struct json_document **document, struct nvs_error *error);
 
 /* The stamp of an open file. errno of fstat(2). */
 int stamp_take(int fd, const char *path, struct stamp *stamp, struct nvs_error *error);
@@ -184,7 +197,7 @@ int placement_make_single(struct placement *placement, struct nvs_checkpoint *ch
 			  const char *path, bool named, struct nvs_error *error);
 void placement_free(struct placement *placement, const struct nvs_checkpoint *checkpoint);
 
-/* ---- sink.c, draft.c: files that are written; drafts appear when they are complete ---- */
+/* ---- draft.c: files that are written; drafts appear when they are complete ---- */
 
 #define PARTIAL_SUFFIX ".partial"
 #define WRITES_MAX     3 /* requests of one sink_write */
