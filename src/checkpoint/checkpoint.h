@@ -7,7 +7,6 @@
  *	files: entries draft
  *	safetensors: header index
  *	torch: zip pickle_names pickle read pickle_write write
- *	storages: storages storage_sum
  *	checkpoint: checkpoint placement reading writing
  *	tensors: move tensors
  *	state: state_move groups state/export state/import
@@ -280,17 +279,7 @@ int writing_commit(struct writing *writing, struct nvs_error *error);
 /* Ends it, with all transfers in flight; without a commit, nothing has changed. */
 void writing_end(struct writing *writing);
 
-/* ---- storages.c ---- */
-
-/* Adds the caller's storages to the plan, whose entries have room for them. -EINVAL, -E2BIG,
- * -ENOMEM. */
-int storages_plan(struct nvs_checkpoint *plan, const struct nvs_checkpoint_options *options,
-		  struct nvs_error *error);
-/* Writes them. They are the last of the plan, which is placed. */
-int storages_write(struct writing *writing, const struct nvs_checkpoint_options *options,
-		   struct nvs_error *error);
-
-/* ---- storage_sum.c ---- */
+/* ---- reading.c ---- */
 
 #define STORAGE_MEMORY ((uint64_t)4 << 20)
 
@@ -300,8 +289,6 @@ int storages_write(struct writing *writing, const struct nvs_checkpoint_options 
  */
 int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_file *file,
 		char *memory, uint32_t *crc, struct nvs_error *error);
-
-/* ---- reading.c ---- */
 
 struct reading {
 	const struct nvs_checkpoint *checkpoint;
