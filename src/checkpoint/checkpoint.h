@@ -6,7 +6,7 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	files: entries draft
  *	safetensors: header index
- *	torch: zip pickle_names pickle read pickle_write write
+ *	torch: zip pickle_names pickle read write
  *	checkpoint: checkpoint placement reading writing
  *	tensors: move tensors
  *	state: state_move groups state/export state/import
@@ -161,11 +161,16 @@ struct torch_count {
 	uint64_t value;
 };
 
+/* Where a record of a zip lies. */
+struct zip_place {
+	uint64_t header_at, data_at, nbytes;
+	uint32_t crc;
+};
+
 struct torch {
 	char *lead; /* the records before the data */
 	size_t lead_bytes;
-	uint64_t lead_at[3], lead_data_at[3], lead_nbytes[3];
-	uint32_t lead_crc[3];
+	struct zip_place lead_places[3];
 	uint32_t *crcs; /* of the entries' data */
 	uint64_t directory_at, file_bytes;
 };

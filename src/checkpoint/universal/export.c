@@ -13,7 +13,6 @@
 
 #include "base/error.h"
 #include "checkpoint/state/groups.h"
-#include "checkpoint/torch/pickle_write.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 
