@@ -9,7 +9,7 @@
  *	torch: zip pickle_names pickle read write
  *	checkpoint: checkpoint placement reading writing
  *	tensors: move tensors
- *	state: state_move groups state/export state/import
+ *	state: state_move groups
  *	universal: ranks cover tree params open_files universal/export universal/import
  */
 #ifndef CHECKPOINT_CHECKPOINT_H

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "checkpoint/state/groups.h"
+#include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/memory/huge_map.h"
-#include "checkpoint/state/groups.h"
+#include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 
