@@ -10,7 +10,7 @@
  *	checkpoint: checkpoint placement reading writing
  *	tensors: move tensors
  *	state: state_move groups
- *	universal: ranks cover tree params open_files universal/export universal/import
+ *	universal: ranks tree params open_files universal/export universal/import
  */
 #ifndef CHECKPOINT_CHECKPOINT_H
 #define CHECKPOINT_CHECKPOINT_H
@@ -252,6 +252,9 @@ int lock_directory(const char *path, struct nvs_error *error);
 int remove_durably(const char *path, struct nvs_error *error);
 /* Waits for its transfers; removes the temporary file unless it was renamed. */
 void draft_close(struct draft *draft);
+/* A file of that content; its name is not durable yet. */
+int draft_write(struct nvs_aio *aio, const char *path, const void *data, size_t nbytes,
+		struct nvs_error *error);
 
 /* ---- writing.c: all files of a checkpoint, from creating to renaming them ---- */
 

@@ -242,3 +242,19 @@ void draft_close(struct draft *draft)
 	free(draft->partial);
 	*draft = (struct draft){.fd = -1};
 }
+
+int draft_write(struct nvs_aio *aio, const char *path, const void *data, size_t nbytes,
+		struct nvs_error *error)
+{
+	struct draft draft;
+	int rc = draft_open(&draft, aio, path, nbytes, error);
+
+	if (!rc)
+		rc = sink_write_now(&draft.sink, aio, data, nbytes, 0, error);
+	if (!rc)
+		rc = draft_sync(&draft, error);
+	if (!rc)
+		rc = draft_rename(&draft, error);
+	draft_close(&draft);
+	return rc;
+}

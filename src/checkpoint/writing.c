@@ -189,20 +189,11 @@ int writing_commit(struct writing *writing, struct nvs_error *error)
 	if (!rc)
 		rc = sync_directory(plan->paths[0], error);
 	if (!rc && index) {
-		struct draft draft;
-
-		rc = draft_open(&draft, writing->aio, index, placement->index_bytes, error);
-		if (!rc)
-			rc = sink_write_now(&draft.sink, writing->aio, placement->index,
-					    placement->index_bytes, 0, error);
-		if (!rc)
-			rc = draft_sync(&draft, error);
-		if (!rc)
-			rc = draft_rename(&draft, error);
+		rc = draft_write(writing->aio, index, placement->index, placement->index_bytes,
+				 error);
 		writing->complete = !rc;
 		if (!rc)
 			rc = sync_directory(index, error);
-		draft_close(&draft);
 	}
 	/*
 	 * Some readers look for the single file first and some for the index, so the one that is

@@ -189,10 +189,11 @@ void params_free(struct params *params)
 
 /* ---- The file of a parameter ---- */
 
-void part_file(char name[PART_FILE_MAX], unsigned part)
+void param_place(const struct param *param, unsigned part, char place[PLACE_MAX])
 {
-	assert(part < PARTS);
-	snprintf(name, PART_FILE_MAX, "%s.pt", part_names[part]);
+	int n = snprintf(place, PLACE_MAX, "%s/%s.pt", param->name, part_names[part]);
+
+	assert(part < PARTS && n < PLACE_MAX);
 }
 
 int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct torch *torch,
