@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +79,7 @@ static int cannot_make(int from_fd, const char *path, int code, struct nvs_error
 	assert(code < 0);
 	if (code == -ENOENT && !fstat(from_fd, &st) && st.st_nlink == 0)
 		return MEMBER_GONE;
-	if (code == -ENOENT || is_sysfs(from_fd))
+	if (code == -ENOENT || magic_of(from_fd) == SYSFS_MAGIC)
 		return error_set(error, -EOPNOTSUPP,
 				 "cannot make the directory %s: its file system holds no files of "
 				 "users; give an nvme_path on a drive",
