@@ -125,7 +125,6 @@ uint64_t store_generation(struct store *store)
 static void enter_phase(struct store *store, enum commit_phase phase)
 {
 	assert(store->keep && !store->read_only);
-	assert(phase <= COMMIT_TAKE_BACK);
 	pthread_mutex_lock(&store->lock);
 	if (phase == COMMIT_ENCODE)
 		while (store->committing != COMMIT_IDLE)
@@ -191,7 +190,6 @@ static void label_failed(struct store *store, struct nvs_error *error)
 	struct nvs_error first = *error, second = {.size = sizeof(second)};
 
 	assert(store->committing == COMMIT_WRITE_LABEL);
-	assert(first.code < 0);
 	enter_phase(store, COMMIT_TAKE_BACK);
 	if (take_back(store, &second))
 		error_cause_of(
@@ -259,7 +257,6 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	enter_phase(store, COMMIT_SYNC_DATA);
 	/* The kernel reports a failed write-back once and then marks the pages clean. */
 	rc = nvs_file_sync(store->file, error);
-	assert(rc <= 0);
 	if (rc)
 		store->no_commits =
 			"an earlier attempt to make its data durable failed, so it is unknown "

@@ -29,7 +29,6 @@ static int check_place(const struct store *store, unsigned index, struct nvs_err
 {
 	const struct member *member = &store->members[index], *first = &store->members[0];
 
-	assert(index < store->nmembers);
 	assert(store->keep && is_kept(first));
 	if (member->blank || !member->label.kept)
 		return error_set(error, -EMEDIUMTYPE,
@@ -178,7 +177,6 @@ int store_begin(struct store *store, const struct store_options *options, struct
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		struct member *member = &store->members[i];
 
-		assert(!member->lent);
 		member->label = (struct label){.index = i,
 					       .count = store->nmembers,
 					       .rank = options->rank,

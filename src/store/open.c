@@ -151,7 +151,6 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 	struct store *store = calloc(1, sizeof(*store));
 	int rc;
 
-	assert(aio && out);
 	assert(options->npaths <= NVS_PATHS_MAX);
 	assert(options->paths || !options->npaths);
 	assert(options->stripe_size <= STRIPE_MAX);

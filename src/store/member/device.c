@@ -24,7 +24,6 @@ static int check_wiped(struct member *member, struct nvs_error *error)
 	uint8_t *bytes = malloc(LABEL_AREA_BYTES);
 	int rc;
 
-	assert(member->kind == MEMBER_RAW);
 	assert(member->blank);
 	if (!bytes)
 		return error_set(error, -ENOMEM, "out of memory while opening %s", member->path);
@@ -44,8 +43,6 @@ static int measure_device(struct member *member, unsigned index, struct nvs_erro
 	uint64_t nbytes;
 	char have[32], need[32];
 
-	assert(member->kind == MEMBER_RAW && member->fd >= 0);
-	assert(index < NVS_PATHS_MAX);
 	if (ioctl(member->fd, BLKGETSIZE64, &nbytes))
 		return member_cannot(error, "learn the size of", member->path, -errno);
 	member->base = LABEL_AREA_BYTES;
@@ -64,7 +61,6 @@ static int check_writable(const struct member *member, struct nvs_error *error)
 {
 	int read_only = 0;
 
-	assert(member->kind == MEMBER_RAW && member->fd >= 0);
 	if (member->read_only)
 		return 0;
 	if (ioctl(member->fd, BLKROGET, &read_only))

@@ -16,7 +16,6 @@
 
 static uint64_t manifest_place(unsigned i)
 {
-	assert(i < MANIFEST_SLOT_COUNT);
 	return LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
 }
 
@@ -27,7 +26,6 @@ static uint64_t manifest_number(const struct member *member, unsigned i)
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
 	struct manifest_header header;
 
-	assert(member->kind == MEMBER_RAW && member->fd >= 0);
 	if (disk_read(member->fd, member->path, bytes, sizeof(bytes), manifest_place(i), &error) ||
 	    manifest_decode_header(bytes, &header))
 		return 0;
@@ -39,7 +37,6 @@ uint64_t member_newest_on_device(const struct member *member)
 {
 	uint64_t newest = 0;
 
-	assert(member->kind == MEMBER_RAW);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		uint64_t number = manifest_number(member, i);
 
@@ -80,8 +77,6 @@ int member_check_beside_label(const struct member *member, const uint8_t first[L
 	uint8_t *bytes = malloc(rest);
 	int rc = 0;
 
-	assert(member->kind == MEMBER_RAW);
-	assert(member->fd >= 0 && !member->lent);
 	if (!bytes)
 		return error_set(error, -ENOMEM, "out of memory while opening %s", member->path);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT && !rc && !other; i++) {
@@ -110,7 +105,6 @@ static bool has_label(const struct member *member, unsigned i)
 	int rc = disk_read(member->fd, member->path, bytes, sizeof(bytes), i * LABEL_DISTANCE,
 			   &error);
 
-	assert(i < LABEL_COPY_COUNT);
 	rc = rc ? rc : label_decode(bytes, &label);
 	return !rc || rc == -EUCLEAN || rc == -EPROTONOSUPPORT;
 }
@@ -125,8 +119,6 @@ int member_clear_places(const struct member *member, int fd, struct nvs_error *e
 	const bool known = member_has_copy(member, LABEL_WHOLE);
 	int rc = 0;
 
-	assert(member->kind == MEMBER_RAW);
-	assert(fd >= 0);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
 		if (manifest_number(member, i))
 			rc = disk_write(fd, member->path, zeros, sizeof(zeros), manifest_place(i),

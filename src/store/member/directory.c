@@ -75,8 +75,6 @@ static int cannot_make(int from_fd, const char *path, int code, struct nvs_error
 {
 	struct stat st;
 
-	assert(from_fd >= 0);
-	assert(code < 0);
 	if (code == -ENOENT && !fstat(from_fd, &st) && st.st_nlink == 0)
 		return MEMBER_GONE;
 	if (code == -ENOENT || magic_of(from_fd) == SYSFS_MAGIC)
@@ -104,7 +102,6 @@ static int check_directory(int fd, const char *path, member_name_fn *ours, struc
 {
 	int rc;
 
-	assert(fd >= 0 && ours);
 	rc = member_check_owner(fd, path, error);
 	return rc ? rc : member_check_entries(fd, path, ours, error);
 }
@@ -116,9 +113,6 @@ static int check_directory(int fd, const char *path, member_name_fn *ours, struc
 static int step_down(struct member *member, int from_fd, const char *name, const char *path,
 		     member_name_fn *ours, int *fd, struct nvs_error *error)
 {
-	assert(from_fd >= 0);
-	assert(*fd < 0);
-	assert(strchr(name, '/') == NULL);
 	if (!member->read_only && !mkdirat(from_fd, name, 0700))
 		member->made = true;
 	else if (!member->read_only && errno != EEXIST)
@@ -139,7 +133,6 @@ static int check_plain(int fd, const char *path, struct nvs_error *error)
 {
 	struct stat st;
 
-	assert(fd >= 0);
 	if (fstat(fd, &st))
 		return member_cannot(error, "look at", path, -errno);
 	if (!S_ISREG(st.st_mode))
@@ -157,10 +150,7 @@ static int open_plain(const struct member *member, const char *name, const char 
 	const int flags = (member->read_only ? O_RDONLY : O_RDWR | create) | O_NOFOLLOW |
 			  O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
 
-	assert(member->directory_fd >= 0);
-	assert(create == 0 || create == O_CREAT);
 	assert(member_is_file_name(name));
-	assert(*fd < 0);
 	*fd = openat(member->directory_fd, name, flags, 0600);
 	if (*fd >= 0)
 		return check_plain(*fd, path, error);
@@ -181,8 +171,6 @@ static int open_manifest_file(const struct member *member, const char *name, int
 	char *path = NULL;
 	int rc = 0;
 
-	assert(member->kind == MEMBER_FILE);
-	assert(member->directory);
 	if (asprintf(&path, "%s/%s", member->directory, name) < 0)
 		return error_set(error, -ENOMEM, "out of memory while opening a manifest");
 	if (*fd < 0)
@@ -199,7 +187,6 @@ static int open_manifest_file(const struct member *member, const char *name, int
 int member_open_file(const struct member *member, const char *name, int *fd,
 		     struct nvs_error *error)
 {
-	assert(*fd < 0);
 	return open_manifest_file(member, name, 0, fd, error);
 }
 
@@ -216,7 +203,6 @@ int member_find_manifests(struct member *member, struct nvs_error *error)
 	struct stat st;
 	char name[32];
 
-	assert(member->directory_fd >= 0);
 	member->has_manifests = false;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		snprintf(name, sizeof(name), "manifest.%u", i);
@@ -259,11 +245,9 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	struct stat st;
 	int rc;
 
-	assert(index < NVS_PATHS_MAX);
 	rc = open_or_create_data(member, error);
 	if (rc)
 		return rc;
-	assert(member->fd >= 0);
 	if (fstat(member->fd, &st))
 		return member_cannot(error, "look at", member->path, -errno);
 	member->dev = st.st_dev;
@@ -274,7 +258,6 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	if (!rc) {
 		/* The previous owner may have unlinked the file after we opened it and before we
 		 * locked it. */
-		assert(member->directory_fd >= 0);
 		rc = member_leads_to(member->directory_fd, "data", member->fd);
 		if (!rc || rc == -ENOENT)
 			rc = rc ? MEMBER_GONE : 0;
@@ -339,7 +322,6 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 
 static void unlink_from(const struct member *member, const char *name, const struct nvs_log *log)
 {
-	assert(member->directory_fd >= 0);
 	assert(!member->read_only);
 	assert(member_is_file_name(name));
 	if (unlinkat(member->directory_fd, name, 0) && errno != ENOENT)
@@ -351,7 +333,6 @@ void member_unlink_files(struct member *member, const struct nvs_log *log)
 {
 	char name[32];
 
-	assert(member->kind == MEMBER_FILE);
 	assert(member->disposable && member->directory);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		snprintf(name, sizeof(name), "manifest.%u", i);
@@ -370,7 +351,6 @@ bool member_remove_empty(int parent_fd, int nvswap_fd, const char *name)
 	uint64_t since = clock_ns();
 	bool removed = false;
 
-	assert(!name || member_is_store_name(name));
 	if (nvswap_fd >= 0 && name)
 		do
 			removed = !unlinkat(nvswap_fd, name, AT_REMOVEDIR);

@@ -22,8 +22,6 @@ struct found_label {
 
 static void read_copy(const struct member *member, unsigned copy, struct found_label *found)
 {
-	assert(copy < LABEL_COPY_COUNT);
-	assert(member->fd >= 0 && member->path);
 	found->why = (struct nvs_error){.size = sizeof(found->why)};
 	found->rc = disk_read(member->fd, member->path, found->bytes, LABEL_BYTES,
 			      copy * LABEL_DISTANCE, &found->why);
@@ -47,7 +45,6 @@ static bool is_newer(const struct label *label, const struct label *than)
 static bool may_be_overwritten(const struct member *member, const struct found_label *found,
 			       const struct label *label)
 {
-	assert(found->rc <= 0);
 	if (member->kind != MEMBER_RAW || !found->rc || found->rc == -EUCLEAN)
 		return false;
 	if (found->rc != -EMEDIUMTYPE)
@@ -86,7 +83,6 @@ static unsigned choose_copy(const struct found_label *found)
 /* What is there of a copy that is not valid, in place of a label. */
 static const char *in_place(const struct found_label *found)
 {
-	assert(found->rc < 0);
 	switch (found->rc) {
 	case -ENODATA:
 		return "zeros";
@@ -127,7 +123,6 @@ static int refuse_label(const struct member *member, const struct found_label *f
 			struct nvs_error *error)
 {
 	assert(found->rc < 0 && found->rc != -EUCLEAN);
-	assert(member->kind == MEMBER_FILE || member->kind == MEMBER_RAW);
 	if (found->rc == -EPROTONOSUPPORT)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the store at %s was made by another version of nvswap, in a "
@@ -154,7 +149,6 @@ static int refuse_label(const struct member *member, const struct found_label *f
 static unsigned explains(const struct member *member, const struct found_label *found,
 			 unsigned copy)
 {
-	assert(found->rc < 0 && copy < LABEL_COPY_COUNT);
 	switch (found->rc) {
 	case -ENODATA:
 		return 0;
@@ -173,7 +167,6 @@ static unsigned explains(const struct member *member, const struct found_label *
 /* Whether a store was there, of whose labels no copy is valid; `rc` explains most. */
 static bool label_is_lost(const struct member *member, int rc)
 {
-	assert(rc < 0);
 	if (rc != -ENODATA && rc != -EMEDIUMTYPE)
 		return rc == -EUCLEAN;
 	return member->expected || (member->kind == MEMBER_RAW && member_newest_on_device(member));
@@ -232,7 +225,6 @@ static int write_copy(struct member *member, unsigned copy, const uint8_t *bytes
 {
 	int rc;
 
-	assert(copy < LABEL_COPY_COUNT);
 	/* A crash damages this copy, so it must not be the only one that has what it has. */
 	assert(member->copies[copy] != LABEL_WHOLE);
 	rc = disk_write(member->fd, member->path, bytes, LABEL_BYTES, copy * LABEL_DISTANCE, error);

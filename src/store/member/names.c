@@ -21,7 +21,6 @@
 /* rank<N> or rank<N>-optimizer */
 bool member_is_store_name(const char *name)
 {
-	assert(name);
 	if (strncmp(name, "rank", 4) != 0 || !isdigit((unsigned char)name[4]))
 		return false;
 	name += 4 + strspn(name + 4, "0123456789");
@@ -30,7 +29,6 @@ bool member_is_store_name(const char *name)
 
 bool member_is_file_name(const char *name)
 {
-	assert(name);
 	return !strcmp(name, "data") || (!strncmp(name, "manifest.", 9) && name[9] >= '0' &&
 					 name[9] < '0' + MANIFEST_SLOT_COUNT && !name[10]);
 }
@@ -50,7 +48,6 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 	char other[NAME_MAX + 1], why[NAME_MAX + 64];
 	bool any;
 
-	assert(fd >= 0 && path);
 	if (!directory) {
 		rc = -errno;
 		if (listed >= 0)
@@ -117,8 +114,6 @@ int member_leads_to(int from_fd, const char *name, int fd)
 {
 	struct stat there, opened;
 
-	assert(from_fd >= 0 && fd >= 0);
-	assert(strchr(name, '/') == NULL);
 	if (fstat(fd, &opened))
 		return -errno;
 	if (fstatat(from_fd, name, &there, AT_SYMLINK_NOFOLLOW))
@@ -128,8 +123,6 @@ int member_leads_to(int from_fd, const char *name, int fd)
 
 static int stale(const char *path, const char *below, struct nvs_error *error)
 {
-	assert(path && *path);
-	assert(!*below || *below == '/');
 	return error_set(error, -ESTALE,
 			 "%s%s was removed or moved while the kept store was open: what is "
 			 "committed could not be found there; put it back, or close the engine "
@@ -142,7 +135,6 @@ static int check_parent(const struct member *member, struct nvs_error *error)
 {
 	struct stat there, opened;
 
-	assert(member->parent && member->parent_fd >= 0);
 	if (fstat(member->parent_fd, &opened))
 		return member_cannot(error, "look at", member->parent, -errno);
 	if (stat(member->parent, &there)) {
@@ -160,7 +152,6 @@ int member_check_name(const struct member *member, const char *name, int fd,
 	char below[32];
 	int rc;
 
-	assert(member->kind == MEMBER_FILE);
 	assert(member_is_file_name(name));
 	rc = member_leads_to(member->directory_fd, name, fd);
 	if (rc == -ENOENT) {
