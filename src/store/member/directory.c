@@ -98,14 +98,6 @@ static int nothing_there(const char *path, struct nvs_error *error)
 			 path);
 }
 
-static int check_directory(int fd, const char *path, member_name_fn *ours, struct nvs_error *error)
-{
-	int rc;
-
-	rc = member_check_owner(fd, path, error);
-	return rc ? rc : member_check_entries(fd, path, ours, error);
-}
-
 /*
  * Opens or creates the directory `name` in a directory, which is of this member; `path` is the
  * whole path, for messages. MEMBER_GONE: start over.
@@ -118,8 +110,11 @@ static int step_down(struct member *member, int from_fd, const char *name, const
 	else if (!member->read_only && errno != EEXIST)
 		return cannot_make(from_fd, path, -errno, error);
 	*fd = openat(from_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (*fd >= 0)
-		return check_directory(*fd, path, ours, error);
+	if (*fd >= 0) {
+		int rc = member_check_owner(*fd, path, error);
+
+		return rc ? rc : member_check_entries(*fd, path, ours, error);
+	}
 	if (errno == ENOENT)
 		return member->read_only ? nothing_there(path, error) : MEMBER_GONE;
 	if (errno == ENOTDIR || errno == ELOOP)
@@ -129,31 +124,26 @@ static int step_down(struct member *member, int from_fd, const char *name, const
 	return member_cannot(error, "open", path, -errno);
 }
 
-static int check_plain(int fd, const char *path, struct nvs_error *error)
-{
-	struct stat st;
-
-	if (fstat(fd, &st))
-		return member_cannot(error, "look at", path, -errno);
-	if (!S_ISREG(st.st_mode))
-		return member_refuse(error, path, "is not a plain file");
-	if (st.st_uid != geteuid())
-		return member_other_user(path, st.st_uid, error);
-	if (st.st_nlink > 1)
-		return member_refuse(error, path, "has another name as well (a hard link)");
-	return 0;
-}
-
 static int open_plain(const struct member *member, const char *name, const char *path, int create,
 		      int *fd, struct nvs_error *error)
 {
 	const int flags = (member->read_only ? O_RDONLY : O_RDWR | create) | O_NOFOLLOW |
 			  O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+	struct stat st;
 
 	assert(member_is_file_name(name));
 	*fd = openat(member->directory_fd, name, flags, 0600);
-	if (*fd >= 0)
-		return check_plain(*fd, path, error);
+	if (*fd >= 0) {
+		if (fstat(*fd, &st))
+			return member_cannot(error, "look at", path, -errno);
+		if (!S_ISREG(st.st_mode))
+			return member_refuse(error, path, "is not a plain file");
+		if (st.st_uid != geteuid())
+			return member_other_user(path, st.st_uid, error);
+		return st.st_nlink > 1 ? member_refuse(error, path,
+						       "has another name as well (a hard link)")
+				       : 0;
+	}
 	if (errno == ENOENT)
 		return MEMBER_GONE;
 	if (errno == ELOOP)
@@ -215,37 +205,29 @@ int member_find_manifests(struct member *member, struct nvs_error *error)
 	return 0;
 }
 
-/* An empty file must not take the place of a kept store's data. */
-static int open_or_create_data(struct member *member, struct nvs_error *error)
+static int open_data(struct member *members, unsigned index, struct nvs_error *error)
 {
+	const struct label *first = &members[0].label;
+	struct member *member = &members[index];
+	struct stat st;
 	int rc = member_find_manifests(member, error);
 
-	assert(member->kind == MEMBER_FILE && member->fd < 0);
+	/* An empty file must not take the place of a kept store's data. */
 	if (!rc)
 		rc = open_plain(member, "data", member->path, member->has_manifests ? 0 : O_CREAT,
 				&member->fd, error);
-	if (rc != MEMBER_GONE)
-		return rc;
-	/* A store that is being removed loses its manifests first. */
-	rc = member_find_manifests(member, error);
-	if (rc)
-		return rc;
-	if (member->has_manifests)
-		return error_set(
-			error, -EUCLEAN,
-			"%s has manifests, but %s is missing: the store is damaged; put the "
-			"file back, or remove the store (nvswap store remove) if it is not needed",
-			member->directory, member->path);
-	return member->read_only ? nothing_there(member->path, error) : MEMBER_GONE;
-}
-
-static int open_data(struct member *members, unsigned index, struct nvs_error *error)
-{
-	struct member *member = &members[index];
-	struct stat st;
-	int rc;
-
-	rc = open_or_create_data(member, error);
+	if (rc == MEMBER_GONE) {
+		/* A store that is being removed loses its manifests first. */
+		rc = member_find_manifests(member, error);
+		if (!rc && member->has_manifests)
+			rc = error_set(error, -EUCLEAN,
+				       "%s has manifests, but %s is missing: the store is damaged; "
+				       "put the file back, or remove the store (nvswap store "
+				       "remove) if it is not needed",
+				       member->directory, member->path);
+		else if (!rc)
+			rc = member->read_only ? nothing_there(member->path, error) : MEMBER_GONE;
+	}
 	if (rc)
 		return rc;
 	if (fstat(member->fd, &st))
@@ -255,27 +237,20 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	rc = member_named_twice(members, index, error);
 	if (!rc)
 		rc = member_lock(member, error);
-	if (!rc) {
-		/* The previous owner may have unlinked the file after we opened it and before we
-		 * locked it. */
-		rc = member_leads_to(member->directory_fd, "data", member->fd);
-		if (!rc || rc == -ENOENT)
-			rc = rc ? MEMBER_GONE : 0;
-		else
-			rc = member_cannot(error, "look at", member->path, rc);
-	}
-	if (!rc)
-		rc = member_find_manifests(member, error);
+	if (rc)
+		return rc;
+	/* The previous owner may have unlinked the file after we opened it and before we locked it. */
+	rc = member_leads_to(member->directory_fd, "data", member->fd);
+	if (rc)
+		return rc == -ENOENT ? MEMBER_GONE
+				     : member_cannot(error, "look at", member->path, rc);
+	rc = member_find_manifests(member, error);
 	if (rc)
 		return rc;
 	member->disposable = st.st_size == 0 && !member->has_manifests && !member->read_only;
-
-	const struct label *first = &members[0].label;
-
 	/* A new file is shorter than the labels' area. */
-	member->expected = members[index].has_manifests ||
-			   (index && first->kept && index < first->count &&
-			    (uint64_t)st.st_size >= LABEL_AREA_BYTES);
+	member->expected = member->has_manifests || (index && first->kept && index < first->count &&
+						     (uint64_t)st.st_size >= LABEL_AREA_BYTES);
 	return member_read_label(member, error);
 }
 

@@ -34,13 +34,6 @@ static void read_copy(const struct member *member, unsigned copy, struct found_l
 		label_check(&found->label);
 }
 
-/* Of two valid copies the later one was written by a commit that was cut off. */
-static bool is_newer(const struct label *label, const struct label *than)
-{
-	return label->generation != than->generation ? label->generation > than->generation
-						     : label->kept && !than->kept;
-}
-
 /* Another program may have been given a raw device since, and overwritten the first copy alone. */
 static bool may_be_overwritten(const struct member *member, const struct found_label *found,
 			       const struct label *label)
@@ -62,22 +55,6 @@ static bool may_be_overwritten(const struct member *member, const struct found_l
 	}
 	assert(set && same <= set);
 	return 2 * same < set;
-}
-
-/* The copy that counts; LABEL_COPY_COUNT: none. */
-static unsigned choose_copy(const struct found_label *found)
-{
-	unsigned best = LABEL_COPY_COUNT;
-
-	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
-		if (!found[i].rc &&
-		    (best == LABEL_COPY_COUNT || is_newer(&found[i].label, &found[best].label)))
-			best = i;
-	/* An older version knows only the first place. */
-	if (found[0].rc == -EPROTONOSUPPORT)
-		return LABEL_COPY_COUNT;
-	assert(best == LABEL_COPY_COUNT || !found[best].rc);
-	return best;
 }
 
 /* What is there of a copy that is not valid, in place of a label. */
@@ -164,57 +141,59 @@ static unsigned explains(const struct member *member, const struct found_label *
 	}
 }
 
-/* Whether a store was there, of whose labels no copy is valid; `rc` explains most. */
-static bool label_is_lost(const struct member *member, int rc)
+/* Of two valid copies the later one was written by a commit that was cut off. */
+static bool is_newer(const struct label *label, const struct label *than)
 {
-	if (rc != -ENODATA && rc != -EMEDIUMTYPE)
-		return rc == -EUCLEAN;
-	return member->expected || (member->kind == MEMBER_RAW && member_newest_on_device(member));
+	return label->generation != than->generation ? label->generation > than->generation
+						     : label->kept && !than->kept;
 }
 
 int member_read_label(struct member *member, struct nvs_error *error)
 {
-	struct found_label found[LABEL_COPY_COUNT];
-	unsigned best;
+	struct found_label found[LABEL_COPY_COUNT], *best = NULL, *most = &found[0];
+	unsigned rank = 0;
+	int rc;
 
 	member_open_check(member);
-	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
 		read_copy(member, i, &found[i]);
-	best = choose_copy(found);
-	if (best == LABEL_COPY_COUNT) {
-		unsigned most = 0, rank = 0;
-
+		if (!found[i].rc && (!best || is_newer(&found[i].label, &best->label)))
+			best = &found[i];
+	}
+	/* An older version knows only the first place. */
+	if (!best || found[0].rc == -EPROTONOSUPPORT) {
 		for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
 			unsigned mine = found[i].rc ? explains(member, &found[i], i) : 0;
 
 			member->copies[i] = LABEL_ABSENT;
-			if (mine > rank)
-				most = i;
-			rank = mine > rank ? mine : rank;
+			if (mine > rank) {
+				most = &found[i];
+				rank = mine;
+			}
 		}
-		assert(most < LABEL_COPY_COUNT && found[most].rc < 0);
-		if (label_is_lost(member, found[most].rc))
+		/* A store was there if a label is damaged, or others count on it. */
+		if (most->rc == -EUCLEAN ||
+		    ((most->rc == -ENODATA || most->rc == -EMEDIUMTYPE) &&
+		     (member->expected ||
+		      (member->kind == MEMBER_RAW && member_newest_on_device(member)))))
 			return lost_labels(member, found, error);
 		if (rank)
-			return refuse_label(member, &found[most], error);
+			return refuse_label(member, most, error);
 		member->blank = true;
 		return 0;
 	}
-	if (may_be_overwritten(member, &found[0], &found[best].label)) {
-		int rc = member_check_beside_label(member, found[0].bytes, error);
-
+	if (may_be_overwritten(member, &found[0], &best->label)) {
+		rc = member_check_beside_label(member, found[0].bytes, error);
 		if (rc)
 			return rc;
 	}
-	member->label = found[best].label;
+	member->label = best->label;
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		member->copies[i] = found[i].rc ? LABEL_DAMAGED
-				    : memcmp(found[i].bytes, found[best].bytes, LABEL_BYTES) != 0
+				    : memcmp(found[i].bytes, best->bytes, LABEL_BYTES) != 0
 					    ? LABEL_STALE
 					    : LABEL_WHOLE;
 	member->blank = false;
-	assert(member->copies[best] == LABEL_WHOLE);
-	assert(!member_has_copy(member, LABEL_ABSENT));
 	return 0;
 }
 

@@ -130,22 +130,6 @@ static int stale(const char *path, const char *below, struct nvs_error *error)
 			 path, below);
 }
 
-/* Symbolic links in the user's path are followed, as at opening. */
-static int check_parent(const struct member *member, struct nvs_error *error)
-{
-	struct stat there, opened;
-
-	if (fstat(member->parent_fd, &opened))
-		return member_cannot(error, "look at", member->parent, -errno);
-	if (stat(member->parent, &there)) {
-		if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
-			return member_cannot(error, "look at", member->parent, -errno);
-	} else if (there.st_dev == opened.st_dev && there.st_ino == opened.st_ino) {
-		return 0;
-	}
-	return stale(member->parent, "", error);
-}
-
 int member_check_name(const struct member *member, const char *name, int fd,
 		      struct nvs_error *error)
 {
@@ -163,15 +147,20 @@ int member_check_name(const struct member *member, const char *name, int fd,
 
 int member_check_place(const struct member *member, struct nvs_error *error)
 {
+	struct stat there, opened;
 	int rc;
 
 	member_open_check(member);
 	if (member->kind != MEMBER_FILE)
 		return 0;
-	assert(member_is_store_name(strrchr(member->directory, '/') + 1));
-	rc = check_parent(member, error);
-	if (rc)
-		return rc;
+	if (fstat(member->parent_fd, &opened))
+		return member_cannot(error, "look at", member->parent, -errno);
+	/* Symbolic links in the user's path are followed, as at opening. */
+	rc = stat(member->parent, &there) ? -errno : 0;
+	if (rc && rc != -ENOENT && rc != -ENOTDIR && rc != -ELOOP)
+		return member_cannot(error, "look at", member->parent, rc);
+	if (rc || there.st_dev != opened.st_dev || there.st_ino != opened.st_ino)
+		return stale(member->parent, "", error);
 	rc = member_leads_to(member->parent_fd, "nvswap", member->nvswap_fd);
 	if (!rc)
 		rc = member_leads_to(member->nvswap_fd, strrchr(member->directory, '/') + 1,
