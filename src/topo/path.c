@@ -127,44 +127,31 @@ bool mount_parse(const char *line, struct mount *mount)
 }
 
 /*
- * The ID of the mount that fd was opened through. st_dev does not identify it: a btrfs file has the
+ * By the ID of the mount that fd was opened through. st_dev does not identify it: a btrfs file has the
  * number of its subvolume, which mountinfo does not list.
  */
-static long mount_id(int fd)
+bool mount_of(int fd, struct mount *mount)
 {
-	char path[48], line[256];
+	char path[48], *line = NULL;
+	size_t capacity = 0;
+	bool found = false;
 	long id = -1;
 	FILE *file;
 
+	*mount = (struct mount){0};
 	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
 	file = fopen(path, "re");
-	if (!file)
-		return -1;
-	while (id < 0 && fgets(line, sizeof(line), file))
+	while (file && id < 0 && getline(&line, &capacity, file) > 0)
 		if (sscanf(line, "mnt_id: %ld", &id) != 1)
 			id = -1;
-	fclose(file);
-	return id;
-}
-
-bool mount_of(int fd, struct mount *mount)
-{
-	long wanted = mount_id(fd);
-	char *line = NULL;
-	size_t capacity = 0;
-	bool found = false;
-	FILE *file;
-
-	*mount = (struct mount){0};
-	if (wanted < 0)
-		return false;
-	file = fopen("/proc/self/mountinfo", "re");
-	if (!file)
-		return false;
-	while (!found && getline(&line, &capacity, file) > 0)
-		found = strtol(line, NULL, 10) == wanted && mount_parse(line, mount);
+	if (file)
+		fclose(file);
+	file = id < 0 ? NULL : fopen("/proc/self/mountinfo", "re");
+	while (file && !found && getline(&line, &capacity, file) > 0)
+		found = strtol(line, NULL, 10) == id && mount_parse(line, mount);
+	if (file)
+		fclose(file);
 	free(line);
-	fclose(file);
 	return found;
 }
 

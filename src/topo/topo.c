@@ -96,17 +96,6 @@ void topo_close(struct topo *topo)
 	free(topo);
 }
 
-static hwloc_obj_t find_device(hwloc_topology_t hwloc, const char *name)
-{
-	hwloc_obj_t device = NULL;
-
-	while ((device = hwloc_get_next_osdev(hwloc, device)))
-		if (device->attr->osdev.type == HWLOC_OBJ_OSDEV_BLOCK && device->name &&
-		    !strcmp(device->name, name))
-			return device;
-	return NULL;
-}
-
 int topo_node_of_devices(const struct topo *topo, const char *const *devices, unsigned n)
 {
 	int node = -1;
@@ -114,12 +103,15 @@ int topo_node_of_devices(const struct topo *topo, const char *const *devices, un
 	if (hwloc_get_nbobjs_by_type(topo->hwloc, HWLOC_OBJ_NUMANODE) < 2)
 		return -1;
 	for (unsigned i = 0; i < n; i++) {
-		int its;
+		hwloc_obj_t device = NULL, near;
 		const char *name = devices[i];
-		hwloc_obj_t device = find_device(topo->hwloc, name);
-		hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(topo->hwloc, device)
-					  : NULL;
+		int its;
 
+		while ((device = hwloc_get_next_osdev(topo->hwloc, device)))
+			if (device->attr->osdev.type == HWLOC_OBJ_OSDEV_BLOCK && device->name &&
+			    !strcmp(device->name, name))
+				break;
+		near = device ? hwloc_get_non_io_ancestor_obj(topo->hwloc, device) : NULL;
 		if (near && near->nodeset && hwloc_bitmap_weight(near->nodeset) == 1)
 			its = hwloc_bitmap_first(near->nodeset);
 		else {

@@ -213,18 +213,6 @@ static int add_tensor(struct header_reader *reader, const struct json_value *mem
 	return !checkpoint->has_data ? 0 : reject(reader, "has no data_offsets");
 }
 
-static int check_metadata(const struct header_reader *reader, const struct json_value *metadata)
-{
-	if (metadata->earlier)
-		return reject(reader, "__metadata__ appears twice");
-	if (metadata->type != JSON_OBJECT)
-		return unexpected(reader, metadata, "__metadata__ as an object of strings");
-	for (const struct json_value *item = metadata->first; item; item = item->next)
-		if (item->type != JSON_STRING)
-			return unexpected(reader, item, "a string in __metadata__");
-	return 0;
-}
-
 static int read_tensors(struct header_reader *reader, const struct json_value *root)
 {
 	int rc = 0;
@@ -236,8 +224,17 @@ static int read_tensors(struct header_reader *reader, const struct json_value *r
 		return no_memory(reader);
 	for (const struct json_value *member = root->first; member && !rc; member = member->next) {
 		reader->tensor = NULL;
-		rc = strcmp(member->key, "__metadata__") ? add_tensor(reader, member)
-							 : check_metadata(reader, member);
+		if (strcmp(member->key, "__metadata__") != 0) {
+			rc = add_tensor(reader, member);
+			continue;
+		}
+		if (member->earlier)
+			return reject(reader, "__metadata__ appears twice");
+		if (member->type != JSON_OBJECT)
+			return unexpected(reader, member, "__metadata__ as an object of strings");
+		for (const struct json_value *item = member->first; item; item = item->next)
+			if (item->type != JSON_STRING)
+				return unexpected(reader, item, "a string in __metadata__");
 	}
 	return rc;
 }

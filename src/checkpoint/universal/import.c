@@ -162,19 +162,6 @@ static void landed(struct state_move *move, const struct state_io *io)
 	sum_add(import->sums, &import->params, io);
 }
 
-static int check_sums(const struct import_job *import, size_t i, struct nvs_error *error)
-{
-	const struct param *param = &import->params.all[i];
-
-	for (unsigned part = 0; part < PARTS && is_whole(param); part++) {
-		const struct file_part *in_file = &import->parts[i * PARTS + part];
-
-		if (in_file->has_crc && import->sums[i * PARTS + part] != in_file->crc)
-			return damaged(import, param, part, in_file->offset, error);
-	}
-	return 0;
-}
-
 static int import_all(struct import_job *import, struct nvs_optimizer *optimizer,
 		      struct nvs_error *error)
 {
@@ -202,8 +189,13 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 	if (!rc)
 		rc = state_move_run(&move, optimizer, error);
 	open_files_end(&import->files);
-	for (size_t i = 0; i < params->n && !rc; i++)
-		rc = check_sums(import, i, error);
+	for (size_t i = 0; i < params->n * PARTS && !rc; i++) {
+		const struct param *param = &params->all[i / PARTS];
+		const struct file_part *part = &import->parts[i];
+
+		if (is_whole(param) && part->has_crc && import->sums[i] != part->crc)
+			rc = damaged(import, param, i % PARTS, part->offset, error);
+	}
 	if (!rc)
 		rc = check_step_since(optimizer, info.step, error);
 	return rc ? rc : nvs_optimizer_set_step(optimizer, step, error);
