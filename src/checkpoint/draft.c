@@ -234,7 +234,7 @@ int remove_durably(const char *path, struct nvs_error *error)
 void draft_close(struct draft *draft)
 {
 	sink_close(&draft->sink);
-	if (draft->fd >= 0 && !draft->renamed)
+	if (draft->fd >= 0 && draft->partial && !draft->renamed)
 		unlink(draft->partial);
 	if (draft->fd >= 0)
 		close(draft->fd);

@@ -70,7 +70,7 @@ int store_open_space(struct store *store, struct nvs_error *error)
 	const size_t n = store->found.header.count;
 	int rc = 0;
 
-	assert(!store->extents && store->found.end % store->unit == 0);
+	assert(!store->extents && store->nmembers && store->found.end % store->unit == 0);
 	store->share = UINT64_MAX;
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		uint64_t nbytes;

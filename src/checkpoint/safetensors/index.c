@@ -4,6 +4,7 @@
  * "weight_map" names the file of each tensor. Files lie in the directory of the index, so an
  * index names no files elsewhere.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,6 +57,7 @@ static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const 
 		checkpoint->paths = paths;
 	else if (!rc)
 		rc = no_memory(path, error);
+	assert(rc || (entries && stamps && paths));
 	for (size_t i = 0; i < shard.n && !rc; i++) {
 		shard.entries[i].file = checkpoint->nfiles;
 		entries[checkpoint->n++] = shard.entries[i];

@@ -469,7 +469,7 @@ static const char *line_operand(struct machine *machine, size_t *nbytes)
 static int do_operation(struct machine *machine)
 {
 	static const char ends_early[] = "it ends in the middle";
-	const uint8_t *at = operand(machine, 1), *bytes = NULL;
+	const uint8_t *at = operand(machine, 1), *bytes;
 	struct object made = {0}, **items, *to;
 	enum operation operation;
 	size_t n, lengths[2];
@@ -483,11 +483,9 @@ static int do_operation(struct machine *machine)
 	if (!at)
 		return reject(machine, ends_early);
 	number = number_at(at, forms[operation].number_bytes);
-	if (forms[operation].counts) {
-		bytes = operand(machine, number);
-		if (!bytes)
-			return reject(machine, ends_early);
-	}
+	bytes = operand(machine, forms[operation].counts ? number : 0);
+	if (!bytes)
+		return reject(machine, ends_early);
 	n = forms[operation].values;
 	if (n == TO_MARK) {
 		if (!machine->nmarks)

@@ -305,6 +305,7 @@ static int check_byte_order(const struct torch_reader *reader)
 	if (!record)
 		return 0;
 	rc = read_record(reader, record, &order);
+	assert(rc || order);
 	if (!rc && strcmp((const char *)order, "little") != 0)
 		rc = reject(reader, "its numbers are %.20s-endian; read is little-endian alone",
 			    (const char *)order);
@@ -341,6 +342,7 @@ static int read_values(struct torch_reader *reader)
 	}
 	if (!reader->prefix)
 		return reject(reader, "it is a zip without data.pkl, so no file of torch.save");
+	assert(record);
 	rc = check_byte_order(reader);
 	if (!rc)
 		rc = read_record(reader, record, &bytes);
@@ -489,7 +491,7 @@ static int read_element(struct torch_reader *reader, const struct object *tensor
 	if (!rc) {
 		const uint8_t *at = data + (entry.offset - record->data_at);
 
-		assert(entry.offset >= record->data_at &&
+		assert(data && entry.offset >= record->data_at &&
 		       entry.offset - record->data_at <= record->nbytes - entry.nbytes);
 		memcpy(&real, at, sizeof(real));
 		*value = whole ? (double)get_u64(at) : (double)real;

@@ -236,6 +236,7 @@ static int check_records(const struct zip_reader *reader)
 	const struct zip *zip = reader->zip;
 	bool has_sums = false, has_data = false;
 
+	assert(zip->records);
 	qsort(zip->records, zip->n, sizeof(*zip->records), by_place);
 	for (size_t i = 0; i < zip->n; i++) {
 		const struct zip_record *record = &zip->records[i];
@@ -279,6 +280,7 @@ int zip_read(struct zip *zip, int fd, uint64_t file_bytes, const char *path,
 	zip->records = rc ? NULL : calloc(reader.count + 1, sizeof(struct zip_record));
 	if (!rc && !zip->records)
 		rc = no_memory(&reader);
+	assert(rc || zip->records);
 	for (size_t i = 0, at = 0, used = 0; i < reader.count && !rc; i++, at += used)
 		rc = read_record(&reader, directory + at, (size_t)reader.nbytes - at, &used);
 	free(directory);

@@ -105,6 +105,7 @@ static int find_part(struct import_job *import, size_t i, unsigned part, struct 
 	else if (!rc && entry->ndim > 1)
 		rc = entry_check_shape(entry, tree, param->name, param->shape, param->ndim, error);
 	if (!rc) {
+		assert(entry);
 		import->parts[i * PARTS + part] = (struct file_part){
 			.offset = entry->offset, .crc = entry->crc, .has_crc = entry->has_crc};
 		import->stamps[i * PARTS + part] = file.stamps[0];

@@ -49,24 +49,23 @@ static void generate(const struct training *training, void *array, uint64_t seed
 		     int least)
 {
 	static const struct format {
-		unsigned bits, mantissa_bits;
+		unsigned sign_shift, mantissa_bits;
 		int bias;
 	} formats[NVS_DTYPE_COUNT] = {
-		[NVS_F32] = {32, 23, 127}, [NVS_BF16] = {16, 7, 127}, [NVS_F16] = {16, 10, 15}};
+		[NVS_F32] = {31, 23, 127}, [NVS_BF16] = {15, 7, 127}, [NVS_F16] = {15, 10, 15}};
 	const struct format *format = &formats[training->dtype];
-	uint32_t sign = 1u << (format->bits - 1), random = (4u << format->mantissa_bits) - 1;
+	uint32_t random = (4u << format->mantissa_bits) - 1;
 	uint32_t base = (uint32_t)(format->bias + least) << format->mantissa_bits;
 	uint32_t salted = mix((uint32_t)seed ^ mix(salt)) ^ mix((uint32_t)(seed >> 32) + salt);
 	uint16_t *shorts = array;
 	uint32_t *longs = array;
 
-	assert(format->bits);
+	assert(format->sign_shift);
 	for (uint64_t i = 0; i < training->numel; i++) {
 		uint32_t drawn = mix((uint32_t)i * 0x9e3779b1u + salted);
-		uint32_t element = (drawn >> (32 - format->bits) & sign) |
-				   ((drawn & random) + base);
+		uint32_t element = drawn >> 31 << format->sign_shift | ((drawn & random) + base);
 
-		if (format->bits == 32)
+		if (format->sign_shift == 31)
 			longs[i] = element;
 		else
 			shorts[i] = (uint16_t)element;

@@ -84,6 +84,7 @@ void member_open_check(const struct member *member)
 		assert(!member->read_only && !member->has_manifests);
 		break;
 	default:
+		assert(false);
 	}
 }
 
