@@ -174,10 +174,11 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 	const uint64_t nbytes = manifest_bytes(entries, n, note);
 	const uint64_t body_bytes = nbytes - MANIFEST_HEADER_BYTES;
 	const uint64_t note_bytes = note ? note->nbytes : 0;
-	uint8_t *bytes = calloc(1, nbytes), *body = bytes + MANIFEST_HEADER_BYTES, *at = body;
+	uint8_t *bytes = calloc(1, nbytes), *body, *at;
 
 	if (!bytes)
 		return NULL;
+	body = at = bytes + MANIFEST_HEADER_BYTES;
 	for (size_t i = 0; i < n; i++)
 		at = encode_entry(&entries[i], at);
 	assert(at + note_room(note_bytes) == bytes + nbytes);

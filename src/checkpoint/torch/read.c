@@ -489,10 +489,11 @@ static int read_element(struct torch_reader *reader, const struct object *tensor
 	if (!rc)
 		rc = read_record(reader, record, &data);
 	if (!rc) {
-		const uint8_t *at = data + (entry.offset - record->data_at);
+		const uint8_t *at;
 
 		assert(data && entry.offset >= record->data_at &&
 		       entry.offset - record->data_at <= record->nbytes - entry.nbytes);
+		at = data + (entry.offset - record->data_at);
 		memcpy(&real, at, sizeof(real));
 		*value = whole ? (double)get_u64(at) : (double)real;
 	}

@@ -220,7 +220,9 @@ int tree_open_file(const struct tree *tree, const char *place, int flags, struct
 	if (flags & O_ACCMODE)
 		flags |= O_NOFOLLOW;
 	fd = openat(tree->zero, place, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	return fd < 0 ? file_failed(tree, "open", place, error) : fd;
+	if (fd < 0)
+		return file_failed(tree, "open", place, error);
+	return fd;
 }
 
 /* ---- Durability ---- */

@@ -29,8 +29,13 @@ bool member_is_store_name(const char *name)
 
 bool member_is_file_name(const char *name)
 {
-	return !strcmp(name, "data") || (!strncmp(name, "manifest.", 9) && name[9] >= '0' &&
-					 name[9] < '0' + MANIFEST_SLOT_COUNT && !name[10]);
+	static const char *const names[1 + MANIFEST_SLOT_COUNT] = {
+		"data", "manifest.0", "manifest.1", "manifest.2", "manifest.3"};
+
+	for (unsigned i = 0; i < COUNT_OF(names); i++)
+		if (!strcmp(name, names[i]))
+			return true;
+	return false;
 }
 
 /* NFS and FUSE keep a removed file that is still open under such a name. */

@@ -29,7 +29,7 @@ void pattern_block(uint64_t seed, uint64_t subject, uint64_t generation, uint64_
 	const uint64_t parts[] = {subject, generation, block};
 	uint64_t mixed = spread(&seed);
 	char *to = data;
-	lanes x;
+	lanes x = {0};
 
 	for (size_t i = 0; i < COUNT_OF(parts); i++) {
 		mixed ^= parts[i];
