@@ -296,10 +296,10 @@ FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/names.c
 FUZZED_optimizer_header := $(addprefix src/base/,error.c text.c) src/optim/state/header.c
 FUZZED_optimizer_groups := $(addprefix src/base/,error.c text.c) src/optim/state/groups.c
 FUZZED_torch_read := $(addprefix src/checkpoint/torch/,read.c zip.c pickle.c pickle_names.c)
-FUZZED_safetensors := src/cli/modes/model/model.c $(addprefix src/checkpoint/,checkpoint.c entries.c source.c) \
+FUZZED_safetensors := $(addprefix src/checkpoint/,checkpoint.c entries.c) \
 	$(wildcard src/checkpoint/safetensors/*.c) src/config/names.c src/base/shape.c src/base/struct_size.c $(FUZZED_torch_read) \
 	$(wildcard src/base/json/*.c) $(addprefix src/base/,error.c text.c)
-FUZZED_torch := $(filter-out src/cli/%,$(FUZZED_safetensors))
+FUZZED_torch := $(FUZZED_safetensors)
 
 define fuzz_program
 $$(BUILD)/fuzz/fuzz_$1: $$(patsubst %.c,$$(BUILD)/%.o,fuzz/fuzz_$1.c $$(FUZZED_$1))

@@ -2,7 +2,7 @@
 /*
  * Behind its first byte, the input is a file (if the byte is even), or a header to which the length
  * and the data it asks for are added. Accepted input is complete: tensors fill the data end to end,
- * and one byte more or less is refused; after a refused one, no file is open.
+ * and one byte more or less is refused.
  */
 #include <assert.h>
 #include <endian.h>
@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cli/modes/model/model.h"
+#include "checkpoint/checkpoint.h"
 
 static int file = -1; /* in memory, opened through `path` */
 static char path[32];
@@ -33,100 +33,94 @@ static void make_file(const void *head, size_t head_bytes, const uint8_t *data, 
 	assert(!ftruncate(file, (off_t)(head_bytes + nbytes + behind)));
 }
 
-static int load(struct model *model)
+/* NULL: refused. */
+static struct nvs_checkpoint *load(void)
 {
 	struct nvs_error error = {.size = sizeof(error)};
-	int rc = model_load(model, path, &error);
+	struct nvs_checkpoint *checkpoint;
+	int rc = nvs_checkpoint_open(&checkpoint, path, &error);
 
 	if (rc) {
 		assert(rc < 0 && error.code == rc);
 		assert(*error.text && memchr(error.text, 0, sizeof(error.text)));
-		assert(!model->nfiles && !model->tensors && !model->n);
+		assert(!checkpoint);
 	}
-	return rc;
+	return checkpoint;
 }
 
-static void check_tensor(const struct model *model, size_t index)
+static void check_tensor(const struct nvs_checkpoint *checkpoint, size_t index, bool has_data)
 {
-	const struct model_tensor *tensor = &model->tensors[index];
-	size_t length = strlen(tensor->name);
-
-	assert(length && length <= NVS_NAME_MAX);
-	assert(tensor->dtype < NVS_DTYPE_COUNT);
-	assert((unsigned __int128)tensor->numel * nvs_dtype_size(tensor->dtype) == tensor->nbytes);
-	for (size_t i = 0; i < index; i++) {
-		const struct model_tensor *other = &model->tensors[i];
-
-		assert(strcmp(other->name, tensor->name) != 0);
-		assert(!model->nfiles ||
-		       tensor->file_offset + tensor->nbytes <= other->file_offset ||
-		       other->file_offset + other->nbytes <= tensor->file_offset);
-	}
-}
-
-static void check_ends(const struct model *model, const struct model_tensor *tensor)
-{
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)}, other = tensor;
+	size_t length;
 	uint8_t byte;
 
-	if (!tensor->nbytes)
-		return;
-	assert(!model_read(model, tensor, 0, &byte, 1,
-			   &(struct nvs_error){.size = sizeof(struct nvs_error)}));
-	assert(!model_read(model, tensor, tensor->nbytes - 1, &byte, 1,
-			   &(struct nvs_error){.size = sizeof(struct nvs_error)}));
+	assert(!nvs_checkpoint_get(checkpoint, index, &tensor));
+	length = strlen(tensor.name);
+	assert(length && length <= NVS_NAME_MAX);
+	assert(tensor.dtype < NVS_DTYPE_COUNT);
+	assert((unsigned __int128)tensor.numel * nvs_dtype_size(tensor.dtype) == tensor.nbytes);
+	assert(has_data == !!tensor.path);
+	assert(!has_data || !tensor.nbytes ||
+	       (pread(file, &byte, 1, (off_t)tensor.offset) == 1 &&
+		pread(file, &byte, 1, (off_t)(tensor.offset + tensor.nbytes - 1)) == 1));
+	for (size_t i = 0; i < index; i++) {
+		assert(!nvs_checkpoint_get(checkpoint, i, &other));
+		assert(strcmp(other.name, tensor.name) != 0);
+		assert(!has_data || tensor.offset + tensor.nbytes <= other.offset ||
+		       other.offset + other.nbytes <= tensor.offset);
+	}
 }
 
-static void check_accepted(const struct model *model)
+/* Returns the bytes of all tensors, and closes the checkpoint. */
+static uint64_t check_accepted(struct nvs_checkpoint *checkpoint)
 {
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	uint64_t sum = 0;
 
-	assert(model->n && model->nbytes <= MODEL_BYTES_MAX);
-	for (size_t i = 0; i < model->n; i++) {
-		check_tensor(model, i);
-		sum += model->tensors[i].nbytes;
-		if (model->nfiles)
-			check_ends(model, &model->tensors[i]);
+	assert(nvs_checkpoint_count(checkpoint));
+	for (size_t i = 0; !nvs_checkpoint_get(checkpoint, i, &tensor); i++) {
+		check_tensor(checkpoint, i, !!tensor.path);
+		sum += tensor.nbytes;
 	}
-	assert(sum == model->nbytes);
+	assert(sum <= 1ull << 59);
+	nvs_checkpoint_close(checkpoint);
+	return sum;
 }
 
 /* Loads a header with `bytes` of data behind it. */
-static int load_header(struct model *model, const uint8_t *json, size_t nbytes, uint64_t behind)
+static struct nvs_checkpoint *load_header(const uint8_t *json, size_t nbytes, uint64_t behind)
 {
 	uint64_t length = htole64(nbytes);
 
 	make_file(&length, sizeof(length), json, nbytes, behind);
-	return load(model);
+	return load();
 }
 
 static void try_header(const uint8_t *json, size_t nbytes)
 {
-	struct model shapes, model;
+	struct nvs_checkpoint_tensor first = {.size = sizeof(first)};
+	struct nvs_checkpoint *shapes, *model;
 	uint64_t data_bytes = 0;
-	bool known;
 
 	/* With a 0 among its first eight bytes, the file is not JSON for the reader. */
 	if (nbytes < 8 || memchr(json, 0, 8))
 		return;
 	make_file(NULL, 0, json, nbytes, 0);
-	known = !load(&shapes);
-	if (known) {
-		check_accepted(&shapes);
-		data_bytes = shapes.nbytes;
-		model_free(&shapes);
-	}
-	if (load_header(&model, json, nbytes, data_bytes))
+	shapes = load();
+	if (shapes)
+		data_bytes = check_accepted(shapes);
+	model = load_header(json, nbytes, data_bytes);
+	if (!model)
 		return;
-	assert(known && model.nfiles == 1 && model.nbytes == data_bytes);
-	check_accepted(&model);
-	model_free(&model);
-	assert(load_header(&model, json, nbytes, data_bytes + 1));
-	assert(!data_bytes || load_header(&model, json, nbytes, data_bytes - 1));
+	assert(shapes && !nvs_checkpoint_get(model, 0, &first) && first.path);
+	assert(check_accepted(model) == data_bytes);
+	assert(!load_header(json, nbytes, data_bytes + 1));
+	assert(!data_bytes || !load_header(json, nbytes, data_bytes - 1));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
-	struct model model;
+	struct nvs_checkpoint *checkpoint;
 
 	if (!nbytes)
 		return 0;
@@ -135,9 +129,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 		return 0;
 	}
 	make_file(NULL, 0, data + 1, nbytes - 1, 0);
-	if (!load(&model)) {
-		check_accepted(&model);
-		model_free(&model);
-	}
+	checkpoint = load();
+	if (checkpoint)
+		check_accepted(checkpoint);
 	return 0;
 }

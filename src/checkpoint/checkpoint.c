@@ -13,49 +13,45 @@
 #include "base/struct_size.h"
 #include "base/text.h"
 
-/* The file `path`, or the files of its index. */
-static int load_file(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
+int nvs_checkpoint_open(struct nvs_checkpoint **out, const char *path, struct nvs_error *error)
 {
+	struct nvs_checkpoint *checkpoint;
+	bool is_torch = false;
 	char *index = NULL;
-	bool is_torch;
 	int rc;
 
-	if (text_ends_with(path, INDEX_SUFFIX))
-		return index_load(checkpoint, path, error);
-	rc = torch_load(checkpoint, path, &is_torch, error);
-	if (is_torch)
-		return rc;
-	rc = safetensors_load(checkpoint, path, error);
-	if (rc != -ENOENT)
-		return rc;
-	if (asprintf(&index, "%s" INDEX_SUFFIX, path) < 0)
-		return error_set(error, -ENOMEM, "no memory for the header of %s", path);
-	if (!access(index, F_OK))
-		rc = index_load(checkpoint, index, error);
-	free(index);
-	return rc;
-}
-
-int nvs_checkpoint_open(struct nvs_checkpoint **checkpoint, const char *path,
-			struct nvs_error *error)
-{
-	int rc;
-
-	if (!checkpoint)
+	if (!out)
 		return error_set(error, -EINVAL, "checkpoint is NULL");
-	*checkpoint = NULL;
+	*out = NULL;
 	if (!path)
 		return error_set(error, -EINVAL, "path is NULL");
-	*checkpoint = calloc(1, sizeof(**checkpoint));
-	if (!*checkpoint)
+	checkpoint = calloc(1, sizeof(*checkpoint));
+	if (!checkpoint)
 		return error_set(error, -ENOMEM, "no memory for the header of %s", path);
-	rc = load_file(*checkpoint, path, error);
+	/* The file, or the files of its index. */
+	if (text_ends_with(path, INDEX_SUFFIX)) {
+		rc = index_load(checkpoint, path, error);
+	} else {
+		rc = torch_load(checkpoint, path, &is_torch, error);
+		if (!is_torch)
+			rc = safetensors_load(checkpoint, path, error);
+		if (rc == -ENOENT && !is_torch) {
+			if (asprintf(&index, "%s" INDEX_SUFFIX, path) < 0) {
+				index = NULL;
+				rc = error_set(error, -ENOMEM, "no memory for the header of %s",
+					       path);
+			} else if (!access(index, F_OK)) {
+				rc = index_load(checkpoint, index, error);
+			}
+		}
+	}
 	if (!rc)
-		rc = checkpoint_sort(*checkpoint, path, error);
-	if (!rc)
-		return 0;
-	nvs_checkpoint_close(*checkpoint);
-	*checkpoint = NULL;
+		rc = checkpoint_sort(checkpoint, path, error);
+	if (rc)
+		nvs_checkpoint_close(checkpoint);
+	else
+		*out = checkpoint;
+	free(index);
 	return rc;
 }
 

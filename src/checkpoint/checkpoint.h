@@ -4,14 +4,13 @@
  * The layer uses the public interface of the layers below it; all data goes through nvs_aio_submit.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	files: source entries sink draft
+ *	files: entries draft
  *	safetensors: header index
- *	torch: zip pickle_names pickle read pickle_write write
- *	storages: storages storage_sum
+ *	torch: zip pickle_names pickle read write
  *	checkpoint: checkpoint placement reading writing
  *	tensors: move tensors
- *	state: state_move groups state/export state/import
- *	universal: ranks cover tree params open_files universal/export universal/import
+ *	state: state_move groups
+ *	universal: ranks tree params open_files universal/export universal/import
  */
 #ifndef CHECKPOINT_CHECKPOINT_H
 #define CHECKPOINT_CHECKPOINT_H
@@ -25,6 +24,8 @@
 /* Bytes: the limit of the safetensors library, and here of a pickle and an index too. */
 #define HEADER_MAX  100000000u
 #define ENTRIES_MAX (16u << 20)
+/* Bytes of memory for the JSON of a header or an index. */
+#define JSON_MEMORY_MAX ((size_t)2 << 30)
 /* Below this limit, rounding up and counting elements of any type cannot overflow. */
 #define DATA_MAX (1ull << 59)
 
@@ -102,11 +103,22 @@ int entry_check_shape(const struct entry *entry, const char *path, const char *n
  * itself. */
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry);
 
-/* ---- source.c ---- */
-
+/*
+ * Opens a regular file: a descriptor, whose file has *nbytes, or -EINVAL or errno. `what` stands for
+ * the file in errors.
+ */
+int open_to_read(const char *path, const char *what, uint64_t *nbytes, struct nvs_error *error);
 /* Reads `nbytes` at the offset: 0, -ENODATA if the file ends before, or errno. */
 int read_at(int fd, const char *path, uint64_t offset, void *data, size_t nbytes,
 	    struct nvs_error *error);
+
+struct json_document;
+/*
+ * Reads at most HEADER_MAX bytes of JSON, to which the document refers. The caller frees both, also
+ * after an error.
+ */
+int read_json(int fd, const char *path, uint64_t offset, uint64_t nbytes, char **text,
+	      struct json_document **document, struct nvs_error *error);
 
 /* The stamp of an open file. errno of fstat(2). */
 int stamp_take(int fd, const char *path, struct stamp *stamp, struct nvs_error *error);
@@ -149,11 +161,16 @@ struct torch_count {
 	uint64_t value;
 };
 
+/* Where a record of a zip lies. */
+struct zip_place {
+	uint64_t header_at, data_at, nbytes;
+	uint32_t crc;
+};
+
 struct torch {
 	char *lead; /* the records before the data */
 	size_t lead_bytes;
-	uint64_t lead_at[3], lead_data_at[3], lead_nbytes[3];
-	uint32_t lead_crc[3];
+	struct zip_place lead_places[3];
 	uint32_t *crcs; /* of the entries' data */
 	uint64_t directory_at, file_bytes;
 };
@@ -184,7 +201,7 @@ int placement_make_single(struct placement *placement, struct nvs_checkpoint *ch
 			  const char *path, bool named, struct nvs_error *error);
 void placement_free(struct placement *placement, const struct nvs_checkpoint *checkpoint);
 
-/* ---- sink.c, draft.c: files that are written; drafts appear when they are complete ---- */
+/* ---- draft.c: files that are written; drafts appear when they are complete ---- */
 
 #define PARTIAL_SUFFIX ".partial"
 #define WRITES_MAX     3 /* requests of one sink_write */
@@ -235,6 +252,9 @@ int lock_directory(const char *path, struct nvs_error *error);
 int remove_durably(const char *path, struct nvs_error *error);
 /* Waits for its transfers; removes the temporary file unless it was renamed. */
 void draft_close(struct draft *draft);
+/* A file of that content; its name is not durable yet. */
+int draft_write(struct nvs_aio *aio, const char *path, const void *data, size_t nbytes,
+		struct nvs_error *error);
 
 /* ---- writing.c: all files of a checkpoint, from creating to renaming them ---- */
 
@@ -267,17 +287,7 @@ int writing_commit(struct writing *writing, struct nvs_error *error);
 /* Ends it, with all transfers in flight; without a commit, nothing has changed. */
 void writing_end(struct writing *writing);
 
-/* ---- storages.c ---- */
-
-/* Adds the caller's storages to the plan, whose entries have room for them. -EINVAL, -E2BIG,
- * -ENOMEM. */
-int storages_plan(struct nvs_checkpoint *plan, const struct nvs_checkpoint_options *options,
-		  struct nvs_error *error);
-/* Writes them. They are the last of the plan, which is placed. */
-int storages_write(struct writing *writing, const struct nvs_checkpoint_options *options,
-		   struct nvs_error *error);
-
-/* ---- storage_sum.c ---- */
+/* ---- reading.c ---- */
 
 #define STORAGE_MEMORY ((uint64_t)4 << 20)
 
@@ -287,8 +297,6 @@ int storages_write(struct writing *writing, const struct nvs_checkpoint_options 
  */
 int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_file *file,
 		char *memory, uint32_t *crc, struct nvs_error *error);
-
-/* ---- reading.c ---- */
 
 struct reading {
 	const struct nvs_checkpoint *checkpoint;

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/json/write.h"
 #include "base/little_endian.h"
+#include "base/numbers.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 
@@ -26,29 +27,22 @@ static int no_memory(const char *path, struct nvs_error *error)
 	return error_set(error, -ENOMEM, "no memory for the header of %s", path);
 }
 
-static int check_name(const struct entry *entry, const char *path, struct nvs_error *error)
+/*
+ * Places a file's data, the entries of multiples of DATA_ALIGN first, and makes its header, which is
+ * padded to a multiple of DATA_ALIGN and has its length before it.
+ */
+static int make_header(struct placement *placement, struct nvs_checkpoint *plan, size_t file)
 {
-	size_t left = strlen(entry->name), length;
-	const char *at = entry->name;
-
-	if (!left || left > NVS_NAME_MAX || !strcmp(at, "__metadata__"))
-		return error_about(error, -EINVAL, entry->name, 0, 0,
-				   "%s: a tensor can't be named \"%s\"", path, entry->name);
-	for (; left; at += length, left -= length) {
-		length = utf8_length(at, left);
-		if (!length)
-			return error_about(error, -EINVAL, entry->name, 0, 0,
-					   "%s: the name of a tensor is not UTF-8", path);
-	}
-	return 0;
-}
-
-/* Places a file's data from 0 on: the entries of multiples of DATA_ALIGN, then the others. */
-static uint64_t place_entries(struct nvs_checkpoint *plan, size_t file)
-{
+	char *text = NULL, *header;
+	size_t length = 0, nbytes;
+	FILE *stream = open_memstream(&text, &length);
+	struct json_writer json;
 	uint64_t at = 0;
+	int rc;
 
-	for (unsigned ragged = 0; ragged < 2; ragged++) {
+	if (!stream)
+		return -ENOMEM;
+	for (unsigned ragged = 0; ragged < 2; ragged++)
 		for (size_t i = 0; i < plan->n; i++) {
 			struct entry *entry = &plan->entries[i];
 
@@ -57,62 +51,42 @@ static uint64_t place_entries(struct nvs_checkpoint *plan, size_t file)
 			entry->offset = at;
 			at += entry->nbytes;
 		}
-	}
-	return at;
-}
-
-/* Pads the header to a multiple of DATA_ALIGN, with its length before it. */
-static int pad(char **header, size_t *nbytes, const char *text, size_t length)
-{
-	*nbytes = (sizeof(uint64_t) + length + DATA_ALIGN - 1) / DATA_ALIGN * DATA_ALIGN;
-	*header = malloc(*nbytes);
-	if (!*header)
-		return -ENOMEM;
-	memset(*header, ' ', *nbytes);
-	put_u64((uint8_t *)*header, *nbytes - sizeof(uint64_t));
-	memcpy(*header + sizeof(uint64_t), text, length);
-	return 0;
-}
-
-static int make_header(struct placement *placement, struct nvs_checkpoint *plan, size_t file)
-{
-	char *text = NULL;
-	size_t length = 0;
-	FILE *stream = open_memstream(&text, &length);
-	struct json_writer json;
-	int rc;
-
-	if (!stream)
-		return -ENOMEM;
-	placement->file_bytes[file] = place_entries(plan, file);
 	json = json_to(stream, 0);
 	json_open_object(&json, NULL);
 	json_open_object(&json, "__metadata__");
 	json_text(&json, "format", "pt");
 	json_close_object(&json);
-	for (size_t i = 0; i < plan->n; i++)
-		if (plan->entries[i].file == file) {
-			const struct entry *entry = &plan->entries[i];
+	for (size_t i = 0; i < plan->n; i++) {
+		const struct entry *entry = &plan->entries[i];
 
-			json_open_object(&json, entry->name);
-			json_text(&json, "dtype", nvs_dtype_name(entry->dtype));
-			json_open_list(&json, "shape");
-			for (size_t j = 0; j < entry->ndim; j++)
-				json_count(&json, NULL, entry->shape[j]);
-			json_close_list(&json);
-			json_open_list(&json, "data_offsets");
-			json_count(&json, NULL, entry->offset);
-			json_count(&json, NULL, entry->offset + entry->nbytes);
-			json_close_list(&json);
-			json_close_object(&json);
-		}
+		if (entry->file != file)
+			continue;
+		json_open_object(&json, entry->name);
+		json_text(&json, "dtype", nvs_dtype_name(entry->dtype));
+		json_open_list(&json, "shape");
+		for (size_t j = 0; j < entry->ndim; j++)
+			json_count(&json, NULL, entry->shape[j]);
+		json_close_list(&json);
+		json_open_list(&json, "data_offsets");
+		json_count(&json, NULL, entry->offset);
+		json_count(&json, NULL, entry->offset + entry->nbytes);
+		json_close_list(&json);
+		json_close_object(&json);
+	}
 	json_close_object(&json);
-	rc = fclose(stream) ? -ENOMEM : 0;
-	if (!rc)
-		rc = length > HEADER_MAX - 2 * DATA_ALIGN
-			     ? -E2BIG
-			     : pad(&placement->headers[file], &placement->header_bytes[file], text,
-				   length);
+	rc = fclose(stream) ? -ENOMEM : length > HEADER_MAX - 2 * DATA_ALIGN ? -E2BIG : 0;
+	nbytes = align_up(sizeof(uint64_t) + length, DATA_ALIGN);
+	header = rc ? NULL : malloc(nbytes);
+	if (header) {
+		memset(header, ' ', nbytes);
+		put_u64((uint8_t *)header, nbytes - sizeof(uint64_t));
+		memcpy(header + sizeof(uint64_t), text, length);
+		placement->headers[file] = header;
+		placement->header_bytes[file] = nbytes;
+		placement->file_bytes[file] = nbytes + at;
+	} else if (!rc) {
+		rc = -ENOMEM;
+	}
 	free(text);
 	return rc;
 }
@@ -136,14 +110,6 @@ static int name_files(struct nvs_checkpoint *plan, const char *path, const char 
 	return 0;
 }
 
-static bool any_exists(const struct nvs_checkpoint *plan)
-{
-	for (size_t i = 0; i < plan->nfiles; i++)
-		if (!access(plan->paths[i], F_OK))
-			return true;
-	return false;
-}
-
 /*
  * Files of an index must not replace those of the index that is valid until the new one is. Their
  * names are the first that it does not name, which a call that was killed has used too: what it
@@ -152,14 +118,16 @@ static bool any_exists(const struct nvs_checkpoint *plan)
 static int name_apart(struct nvs_checkpoint *plan, const char *path, const char *index)
 {
 	struct nvs_checkpoint before = {0};
-	bool damaged = !access(index, F_OK) && index_load(&before, index, NULL);
+	bool damaged = !access(index, F_OK) && index_load(&before, index, NULL), taken = true;
 	char series[24] = "";
-	int rc = name_files(plan, path, series);
+	int rc = 0;
 
-	for (unsigned i = 1; !rc && (damaged ? any_exists(plan) : index_names_any(&before, plan));
-	     i++) {
-		snprintf(series, sizeof(series), "-nvswap-%u", i);
+	for (unsigned n = 1; !rc && taken; n++) {
 		rc = name_files(plan, path, series);
+		taken = !rc && !damaged && index_names_any(&before, plan);
+		for (size_t i = 0; damaged && !rc && i < plan->nfiles; i++)
+			taken |= !access(plan->paths[i], F_OK);
+		snprintf(series, sizeof(series), "-nvswap-%u", n);
 	}
 	checkpoint_free(&before);
 	return rc;
@@ -205,34 +173,40 @@ static int allocate(struct placement *placement, struct nvs_checkpoint *plan, si
 static int check_plan(struct nvs_checkpoint *plan, const char *path, bool named,
 		      struct nvs_error *error)
 {
-	int rc = 0;
-
 	if (!plan->n)
 		return error_set(error, -EINVAL, "%s: there is no tensor to write", path);
-	if (!named)
-		return 0;
-	for (size_t i = 0; i < plan->n && !rc; i++)
-		rc = check_name(&plan->entries[i], path, error);
-	return rc ? rc : checkpoint_sort(plan, path, error);
+	for (size_t i = 0; i < plan->n && named; i++) {
+		const char *name = plan->entries[i].name, *at = name;
+		size_t left = strlen(name), length;
+
+		if (!left || left > NVS_NAME_MAX || !strcmp(name, "__metadata__"))
+			return error_about(error, -EINVAL, name, 0, 0,
+					   "%s: a tensor can't be named \"%s\"", path, name);
+		for (; left; at += length, left -= length) {
+			length = utf8_length(at, left);
+			if (!length)
+				return error_about(error, -EINVAL, name, 0, 0,
+						   "%s: the name of a tensor is not UTF-8", path);
+		}
+	}
+	return named ? checkpoint_sort(plan, path, error) : 0;
 }
 
 int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoint, const char *path,
 		   uint64_t shard_bytes, struct nvs_error *error)
 {
-	size_t length = strlen(path), suffix = strlen(SUFFIX), nfiles;
+	uint64_t filled = 0;
+	size_t file = 0;
+	char **index;
 	int rc;
 
 	*placement = (struct placement){0};
-	if (length <= suffix || strcmp(path + length - suffix, SUFFIX) != 0)
+	if (!text_ends_with(path, SUFFIX) || strlen(path) == strlen(SUFFIX))
 		return error_set(error, -EINVAL, "%s: the name must end with " SUFFIX " or .pt",
 				 path);
 	rc = check_plan(checkpoint, path, true, error);
 	if (rc)
 		return rc;
-
-	uint64_t filled = 0;
-	size_t file = 0;
-
 	/* Numbers the files that the entries go to, in their order. */
 	for (size_t i = 0; i < checkpoint->n; i++) {
 		struct entry *entry = &checkpoint->entries[i];
@@ -245,35 +219,24 @@ int placement_make(struct placement *placement, struct nvs_checkpoint *checkpoin
 		entry->file = file;
 		filled += entry->nbytes;
 	}
-	nfiles = file + 1;
-	if (nfiles > PATHS_MAX)
+	if (file + 1 > PATHS_MAX)
 		return error_set(error, -EINVAL, "%s: shards of %llu bytes make %zu files", path,
-				 (unsigned long long)shard_bytes, nfiles);
-	rc = allocate(placement, checkpoint, nfiles);
-	if (!rc) {
-		bool has_index = nfiles > 1;
-		char **index = has_index ? &placement->index_path : &placement->other_path;
-
-		/* The names of both forms of the checkpoint. */
-		if (asprintf(index, "%s" INDEX_SUFFIX, path) < 0)
-			*index = NULL;
-		if (has_index)
-			placement->other_path = strdup(path);
-		rc = *index && placement->other_path ? 0 : -ENOMEM;
-	}
+				 (unsigned long long)shard_bytes, file + 1);
+	/* The names of both forms of the checkpoint. */
+	index = file ? &placement->index_path : &placement->other_path;
+	if (asprintf(index, "%s" INDEX_SUFFIX, path) < 0)
+		*index = NULL;
+	if (file)
+		placement->other_path = strdup(path);
+	rc = *index && placement->other_path ? allocate(placement, checkpoint, file + 1) : -ENOMEM;
 	if (!rc)
-		rc = nfiles > 1 ? name_apart(checkpoint, path, placement->index_path)
-				: name_files(checkpoint, path, "");
-	if (!rc) {
-		for (size_t i = 0; i < checkpoint->nfiles && !rc; i++) {
-			rc = make_header(placement, checkpoint, i);
-			placement->file_bytes[i] += placement->header_bytes[i];
-		}
-		for (size_t i = 0; i < checkpoint->n && !rc; i++)
-			checkpoint->entries[i].offset +=
-				placement->header_bytes[checkpoint->entries[i].file];
-	}
-	if (!rc && nfiles > 1)
+		rc = file ? name_apart(checkpoint, path, *index) : name_files(checkpoint, path, "");
+	for (size_t i = 0; i <= file && !rc; i++)
+		rc = make_header(placement, checkpoint, i);
+	for (size_t i = 0; i < checkpoint->n && !rc; i++)
+		checkpoint->entries[i].offset +=
+			placement->header_bytes[checkpoint->entries[i].file];
+	if (!rc && file)
 		rc = make_index(placement, checkpoint);
 	if (rc == -E2BIG)
 		return error_set(error, rc, "%s: the header exceeds %u bytes", path, HEADER_MAX);

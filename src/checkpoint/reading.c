@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of a checkpoint whose data is read. */
+/*
+ * The files of a checkpoint whose data is read. A storage of a file of torch.save is read for its
+ * CRC-32 alone: of a tensor that is a part of its storage, the file has no other.
+ */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +12,9 @@
 
 #include "base/error.h"
 #include "base/memory/huge_map.h"
+#include "base/numbers.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/torch/zip.h"
 
 int reading_open(const struct nvs_checkpoint *checkpoint, size_t i, struct nvs_error *error)
 {
@@ -24,17 +29,6 @@ int reading_open(const struct nvs_checkpoint *checkpoint, size_t i, struct nvs_e
 	return rc ? rc : fd;
 }
 
-static int open_checkpoint_file(struct reading *reading, size_t i, struct nvs_error *error)
-{
-	int rc, fd = reading_open(reading->checkpoint, i, error);
-
-	if (fd < 0)
-		return fd;
-	rc = nvs_file_from_fd(reading->aio, fd, 0, &reading->files[i], error);
-	close(fd);
-	return rc;
-}
-
 int reading_begin(struct reading *reading, struct nvs_aio *aio,
 		  const struct nvs_checkpoint *checkpoint, struct nvs_error *error)
 {
@@ -46,8 +40,57 @@ int reading_begin(struct reading *reading, struct nvs_aio *aio,
 	reading->files = calloc(checkpoint->nfiles, sizeof(struct nvs_file *));
 	if (!reading->files)
 		return error_set(error, -ENOMEM, "no memory for the files of a checkpoint");
-	for (size_t i = 0; i < checkpoint->nfiles && !rc; i++)
-		rc = open_checkpoint_file(reading, i, error);
+	for (size_t i = 0; i < checkpoint->nfiles && !rc; i++) {
+		int fd = reading_open(checkpoint, i, error);
+
+		if (fd < 0)
+			return fd;
+		rc = nvs_file_from_fd(aio, fd, 0, &reading->files[i], error);
+		close(fd);
+	}
+	return rc;
+}
+
+/* ---- Storages ---- */
+
+#define CHUNK ((uint64_t)1 << 20) /* bytes between multiples of it in the file */
+#define DEPTH (STORAGE_MEMORY / CHUNK)
+
+/*
+ * A chunk lies in memory as in the file, so that it is read directly. Bytes before `summed`, a place in
+ * the file, are summed; up to `begun` they are being read.
+ */
+int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_file *file,
+		char *memory, uint32_t *crc, struct nvs_error *error)
+{
+	uint64_t summed = storage->offset, begun = summed, end = summed + storage->nbytes;
+	struct nvs_request *requests[DEPTH];
+	int rc = 0, waited;
+
+	*crc = 0;
+	do {
+		/* Begins to read the next chunks; those in flight have places of their own. */
+		while (!rc && begun < end && begun < (summed / CHUNK + DEPTH) * CHUNK) {
+			uint64_t next = min_u64((begun / CHUNK + 1) * CHUNK, end);
+
+			rc = nvs_aio_pread(aio, file, memory + begun % STORAGE_MEMORY, next - begun,
+					   begun, &requests[begun / CHUNK % DEPTH], error);
+			if (!rc)
+				begun = next;
+		}
+		if (summed < begun) {
+			uint64_t next = min_u64((summed / CHUNK + 1) * CHUNK, end);
+
+			assert(next <= begun);
+			waited = requests_finish(aio, &requests[summed / CHUNK % DEPTH], 1,
+						 rc ? NULL : error);
+			rc = rc ? rc : waited;
+			if (!rc)
+				*crc = zip_crc32_add(*crc, memory + summed % STORAGE_MEMORY,
+						     next - summed);
+			summed = next;
+		}
+	} while (summed < begun || (!rc && begun < end));
 	return rc;
 }
 
@@ -63,12 +106,12 @@ int reading_check(struct reading *reading, const struct entry *entry, struct nvs
 	assert(entry->storage < checkpoint->nstorages);
 	storage = &checkpoint->storages[entry->storage];
 	if (!reading->checked)
-		reading->checked = calloc(reading->checkpoint->nstorages, sizeof(bool));
+		reading->checked = calloc(checkpoint->nstorages, sizeof(bool));
 	if (!reading->memory)
 		reading->memory = huge_map(STORAGE_MEMORY, NULL);
 	if (!reading->checked || !reading->memory)
 		return error_set(error, -ENOMEM, "no memory to read the storages of %s",
-				 reading->checkpoint->paths[0]);
+				 checkpoint->paths[0]);
 	if (reading->checked[entry->storage])
 		return 0;
 	rc = storage_sum(storage, reading->aio, reading->files[entry->file], reading->memory, &crc,

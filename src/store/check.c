@@ -7,15 +7,11 @@
 
 #include "store/internal.h"
 
-static bool power_of_two(uint64_t n)
-{
-	return n && !(n & (n - 1));
-}
-
 void store_check(const struct store *store)
 {
 	assert(store->nmembers >= 1 && store->nmembers <= NVS_PATHS_MAX);
-	assert(power_of_two(store->unit) && store->unit >= UNIT_MIN && store->unit <= UNIT_MAX);
+	assert(store->unit >= UNIT_MIN && store->unit <= UNIT_MAX);
+	assert(!(store->unit & (store->unit - 1)));
 	assert(store->stripe % store->unit == 0);
 	assert(store->nmembers == 1 || (store->stripe && store->stripe <= STRIPE_MAX));
 	assert(!store->read_only || store->keep);

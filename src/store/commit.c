@@ -19,6 +19,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "store/disk.h"
 #include "store/internal.h"
 
@@ -125,7 +126,6 @@ uint64_t store_generation(struct store *store)
 static void enter_phase(struct store *store, enum commit_phase phase)
 {
 	assert(store->keep && !store->read_only);
-	assert(phase <= COMMIT_TAKE_BACK);
 	pthread_mutex_lock(&store->lock);
 	if (phase == COMMIT_ENCODE)
 		while (store->committing != COMMIT_IDLE)
@@ -156,17 +156,6 @@ static int relabel(struct store *store, uint64_t generation, struct nvs_error *e
 	return rc;
 }
 
-/* The highest number in any label or manifest, including those of commits that were cut off. */
-static uint64_t highest_generation(const struct store *store)
-{
-	uint64_t highest = store->slots.highest;
-
-	if (store->members[0].label.generation > highest)
-		highest = store->members[0].label.generation;
-	assert(highest >= store->manifest.generation);
-	return highest;
-}
-
 /*
  * Writes the old label again after the new one may or may not have reached the drive. Until that
  * has succeeded either manifest may count, and no extent that either names may be written
@@ -183,25 +172,6 @@ static int take_back(struct store *store, struct nvs_error *error)
 	store->unsettled = rc != 0;
 	pthread_mutex_unlock(&store->lock);
 	return rc;
-}
-
-/* The commit has failed while it wrote the label; *error says how. */
-static void label_failed(struct store *store, struct nvs_error *error)
-{
-	struct nvs_error first = *error, second = {.size = sizeof(second)};
-
-	assert(store->committing == COMMIT_WRITE_LABEL);
-	assert(first.code < 0);
-	enter_phase(store, COMMIT_TAKE_BACK);
-	if (take_back(store, &second))
-		error_cause_of(
-			error, &first,
-			error_about(
-				error, first.code, first.subject, 0, first.offset,
-				"%.400s; the commit could not be taken back either (%.400s): the "
-				"next commit tries again, and until then tensors written since the "
-				"last commit are not written again",
-				first.text, second.text));
 }
 
 /* Before the next commit. */
@@ -259,13 +229,12 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	enter_phase(store, COMMIT_SYNC_DATA);
 	/* The kernel reports a failed write-back once and then marks the pages clean. */
 	rc = nvs_file_sync(store->file, error);
-	assert(rc <= 0);
-	if (rc)
+	if (rc) {
 		store->no_commits =
 			"an earlier attempt to make its data durable failed, so it is unknown "
 			"which data was written: the next run finds the last commit before that";
-	if (rc)
 		return rc;
+	}
 	enter_phase(store, COMMIT_WRITE_MANIFEST);
 	rc = slots_write(&store->slots, bytes, nbytes, error);
 	if (!rc) {
@@ -285,7 +254,18 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 			rc = member_write_label(&store->members[i], error);
 	rc = rc ? rc : relabel(store, header->generation, error);
 	if (rc) {
-		label_failed(store, error);
+		struct nvs_error first = *error, second = {.size = sizeof(second)};
+
+		enter_phase(store, COMMIT_TAKE_BACK);
+		if (take_back(store, &second))
+			error_cause_of(error, &first,
+				       error_about(error, first.code, first.subject, 0,
+						   first.offset,
+						   "%.400s; the commit could not be taken back "
+						   "either (%.400s): the next commit tries again, "
+						   "and until then tensors written since the last "
+						   "commit are not written again",
+						   first.text, second.text));
 		return rc;
 	}
 	slots_turn(&store->slots);
@@ -304,46 +284,41 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 static int write_commit(struct store *store, const struct store_entry *entries, size_t n,
 			const struct store_note *note, struct nvs_error *error)
 {
+	const struct manifest_header *last = &store->manifest;
 	struct manifest_header header;
-	int rc;
+	uint64_t highest;
+	uint8_t *bytes;
+	int rc = check_places(store, error);
 
-	assert(store->committing == COMMIT_ENCODE);
-	rc = check_places(store, error);
 	if (!rc)
 		rc = take_back_failed_commit(store, error);
-	if (!rc) {
-		uint64_t highest = highest_generation(store);
-
-		/* Commits never reach the highest number; only a label that was tampered with can
-		 * have it. */
-		rc = highest < MANIFEST_GENERATION_MAX
-			     ? 0
-			     : error_set(error, -EUCLEAN,
-					 "the kept store at %s can't be committed: number %" PRIu64
-					 " of a commit is the last that there can be; the store is "
-					 "damaged: restore it from a copy",
-					 store->members[0].path, highest);
-	}
-	if (!rc)
-		rc = slots_check_size(&store->slots, manifest_bytes(entries, n, note), error);
 	if (rc)
 		return rc;
-
-	uint8_t *bytes = manifest_encode(store->members[0].label.id, highest_generation(store) + 1,
-					 entries, n, note, &header);
-
+	/* The highest number in any label or manifest, including those of commits that were cut off.
+	 * Commits never reach the last one; only a label that was tampered with can have it. */
+	highest = max_u64(store->slots.highest, store->members[0].label.generation);
+	assert(highest >= last->generation);
+	if (highest >= MANIFEST_GENERATION_MAX)
+		return error_set(error, -EUCLEAN,
+				 "the kept store at %s can't be committed: number %" PRIu64
+				 " of a commit is the last that there can be; the store is "
+				 "damaged: restore it from a copy",
+				 store->members[0].path, highest);
+	rc = slots_check_size(&store->slots, manifest_bytes(entries, n, note), error);
+	if (rc)
+		return rc;
+	bytes = manifest_encode(store->members[0].label.id, highest + 1, entries, n, note, &header);
 	if (!bytes)
 		return error_set(error, -ENOMEM, "out of memory while writing the manifest");
 	manifest_stamp(bytes, (uint64_t)time(NULL), &header);
 
 	/* A write always moves the tensor's contents, so equal entries have equal contents. */
-	bool unchanged = store->manifest.generation &&
-			 store->manifest.generation == store->members[0].label.generation &&
-			 !store->damaged && !store->slots.damaged &&
-			 header.count == store->manifest.count &&
-			 header.body_bytes == store->manifest.body_bytes &&
-			 header.note_bytes == store->manifest.note_bytes &&
-			 header.body_checksum == store->manifest.body_checksum;
+	bool unchanged = last->generation &&
+			 last->generation == store->members[0].label.generation &&
+			 !store->damaged && !store->slots.damaged && header.count == last->count &&
+			 header.body_bytes == last->body_bytes &&
+			 header.note_bytes == last->note_bytes &&
+			 header.body_checksum == last->body_checksum;
 
 	if (!unchanged && store->no_commits)
 		rc = error_set(error, -EIO, "the store at %s can't be committed: %s",

@@ -12,12 +12,11 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 
 static int io_failed(const char *what, const char *path, uint64_t offset, int code,
 		     struct nvs_error *error)
 {
-	assert(path && *path);
-	assert(code < 0);
 	code = ended_with(code);
 	return error_cause(error, NVS_CAUSE_IO, path,
 			   error_about(error, code, "", 0, offset,
@@ -30,7 +29,6 @@ int disk_read(int fd, const char *path, void *data, size_t nbytes, uint64_t offs
 {
 	size_t done = 0;
 
-	assert(fd >= 0 && data && nbytes <= INT64_MAX);
 	assert(offset <= INT64_MAX - nbytes);
 	while (done < nbytes) {
 		ssize_t n = pread(fd, (uint8_t *)data + done, nbytes - done,
@@ -42,7 +40,6 @@ int disk_read(int fd, const char *path, void *data, size_t nbytes, uint64_t offs
 			break;
 		done += n > 0 ? (size_t)n : 0;
 	}
-	assert(done <= nbytes);
 	memset((uint8_t *)data + done, 0, nbytes - done);
 	return 0;
 }
@@ -53,21 +50,15 @@ int disk_read(int fd, const char *path, void *data, size_t nbytes, uint64_t offs
  */
 #define PIECE_BYTES (64 * 1024)
 
-static size_t piece_of(size_t nbytes)
-{
-	return nbytes < PIECE_BYTES ? nbytes : PIECE_BYTES;
-}
-
 int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64_t offset,
 	       struct nvs_error *error)
 {
 	size_t done = 0;
 
-	assert(fd >= 0 && data && nbytes && nbytes <= INT64_MAX);
 	assert(offset <= INT64_MAX - nbytes);
 	while (done < nbytes) {
-		ssize_t n = pwrite(fd, (const uint8_t *)data + done, piece_of(nbytes - done),
-				   (off_t)(offset + done));
+		ssize_t n = pwrite(fd, (const uint8_t *)data + done,
+				   min_u64(nbytes - done, PIECE_BYTES), (off_t)(offset + done));
 
 		if (n == 0 || (n < 0 && errno != EINTR))
 			return io_failed("writing", path, offset + done, n ? -errno : -EIO, error);
@@ -77,18 +68,12 @@ int disk_write(int fd, const char *path, const void *data, size_t nbytes, uint64
 					      SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
 		done += n > 0 ? (size_t)n : 0;
 	}
-	assert(done == nbytes);
 	return 0;
 }
 
 int disk_sync(int fd, const char *path, struct nvs_error *error)
 {
-	assert(fd >= 0);
-	assert(path && *path);
-	if (!fdatasync(fd))
-		return 0;
+	int rc = fdatasync(fd) ? ended_with(-errno) : 0;
 
-	int rc = ended_with(-errno);
-
-	return error_set(error, rc, "cannot make %s durable: %s", path, nvs_strerror(rc));
+	return !rc ? 0 : error_set(error, rc, "cannot make %s durable: %s", path, nvs_strerror(rc));
 }

@@ -25,31 +25,6 @@ static bool same_store(const struct member *a, const struct member *b)
 	return !a->blank && !b->blank && !memcmp(a->label.id, b->label.id, STORE_ID_SIZE);
 }
 
-static int check_place(const struct store *store, unsigned index, struct nvs_error *error)
-{
-	const struct member *member = &store->members[index], *first = &store->members[0];
-
-	assert(index < store->nmembers);
-	assert(store->keep && is_kept(first));
-	if (member->blank || !member->label.kept)
-		return error_set(error, -EMEDIUMTYPE,
-				 "%s holds nothing of the kept store that %s belongs to: give all "
-				 "paths of that store, in their order",
-				 member->path, first->path);
-	if (!same_store(first, member))
-		return error_set(error, -EMEDIUMTYPE,
-				 "%s and %s belong to different kept stores: give the paths of one "
-				 "store, in their order",
-				 first->path, member->path);
-	if (member->label.index != index)
-		return error_set(error, -EMEDIUMTYPE,
-				 "%s is member %" PRIu32
-				 " of its store (counted from 0), but is at place %u of "
-				 "nvme_path: give the paths in their original order",
-				 member->path, member->label.index, index);
-	return 0;
-}
-
 static const char *block_name(bool optimizer)
 {
 	return optimizer ? "offload_optimizer" : "offload_param";
@@ -104,9 +79,7 @@ int store_identify(const struct store *store, const struct store_options *option
 		   struct nvs_error *error)
 {
 	const struct member *first = &store->members[0];
-	int rc = 0;
 
-	assert(store->nmembers == (options->npaths ? options->npaths : 1));
 	for (unsigned i = 0; i < store->nmembers; i++)
 		if (!store->members[i].blank)
 			label_check(&store->members[i].label);
@@ -126,11 +99,9 @@ int store_identify(const struct store *store, const struct store_options *option
 	assert(store->keep || !*found);
 	if (!*found) {
 		/* Members of a new store may hold remains of crashed runs, but no kept store. */
-		assert(!is_kept(first));
 		for (unsigned i = 0; i < store->nmembers; i++) {
 			const struct member *member = &store->members[i];
 
-			assert(!member->blank || !member->has_manifests);
 			/* Labels are marked as kept from the last member to the first: the first is
 			 * not, so this store was never finished, and nothing was committed to
 			 * it. */
@@ -148,9 +119,27 @@ int store_identify(const struct store *store, const struct store_options *option
 	/* Check the number of paths first: it explains a missing member better. */
 	if (first->label.index == 0 && first->label.count != store->nmembers)
 		return check_layout(store, options, error);
-	for (unsigned i = 0; i < store->nmembers && !rc; i++)
-		rc = check_place(store, i, error);
-	return rc ? rc : check_layout(store, options, error);
+	for (unsigned i = 0; i < store->nmembers; i++) {
+		const struct member *member = &store->members[i];
+
+		if (!is_kept(member))
+			return error_set(error, -EMEDIUMTYPE,
+					 "%s holds nothing of the kept store that %s belongs to: "
+					 "give all paths of that store, in their order",
+					 member->path, first->path);
+		if (!same_store(first, member))
+			return error_set(error, -EMEDIUMTYPE,
+					 "%s and %s belong to different kept stores: give the "
+					 "paths of one store, in their order",
+					 first->path, member->path);
+		if (member->label.index != i)
+			return error_set(error, -EMEDIUMTYPE,
+					 "%s is member %" PRIu32
+					 " of its store (counted from 0), but is at place %u of "
+					 "nvme_path: give the paths in their original order",
+					 member->path, member->label.index, i);
+	}
+	return check_layout(store, options, error);
 }
 
 /* ---- Creating ---- */
@@ -178,7 +167,6 @@ int store_begin(struct store *store, const struct store_options *options, struct
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		struct member *member = &store->members[i];
 
-		assert(!member->lent);
 		member->label = (struct label){.index = i,
 					       .count = store->nmembers,
 					       .rank = options->rank,

@@ -7,7 +7,7 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	bytes: disk label manifest
  *	member: member lock names owner device_area label_io device directory member/open space
- *	store: slots check store reserve commit identity open
+ *	store: slots check reserve commit identity open
  *	inspect: read inspect/open describe find verify remove repair
  */
 #ifndef STORE_INTERNAL_H
@@ -78,11 +78,9 @@ void store_commit_check(const struct store *store);
 void store_entries_check(const struct store *store, uint64_t size,
 			 const struct store_entry *entries, size_t n);
 
-/* ---- store.c ---- */
+/* ---- reserve.c ---- */
 /* -EROFS */
 int store_read_only(const struct store *store, struct nvs_error *error);
-
-/* ---- reserve.c ---- */
 /* Sets up the allocator over the members' space, without the manifest's extents. */
 int store_open_space(struct store *store, struct nvs_error *error);
 

@@ -52,16 +52,6 @@ void label_check(const struct label *label)
 	assert(label->stripe || label->count == 1);
 }
 
-static bool sensible(const struct label *label, uint32_t flags)
-{
-	bool power = label->unit && !(label->unit & (label->unit - 1));
-
-	return power && label->unit >= UNIT_MIN && label->unit <= UNIT_MAX && label->count &&
-	       label->count <= NVS_PATHS_MAX && label->index < label->count &&
-	       label->stripe % label->unit == 0 && (label->count == 1 || label->stripe) &&
-	       label->stripe <= STRIPE_MAX && !(flags & ~(uint32_t)FLAGS);
-}
-
 void label_encode(const struct label *label, uint8_t bytes[LABEL_BYTES])
 {
 	uint32_t flags = (label->kept ? FLAG_KEPT : 0) | (label->optimizer ? FLAG_OPTIMIZER : 0);
@@ -79,7 +69,6 @@ void label_encode(const struct label *label, uint8_t bytes[LABEL_BYTES])
 	put_u64(bytes + AT_STRIPE, label->stripe);
 	put_u64(bytes + AT_GENERATION, label->generation);
 	put_u64(bytes + AT_CHECKSUM, checksum_of(bytes));
-	assert(get_u64(bytes + AT_CHECKSUM) == checksum_of(bytes));
 }
 
 int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
@@ -107,7 +96,10 @@ int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
 		.generation = get_u64(bytes + AT_GENERATION),
 	};
 	memcpy(label->id, bytes + AT_ID, STORE_ID_SIZE);
-	if (!sensible(label, flags))
+	if (label->unit < UNIT_MIN || label->unit > UNIT_MAX || label->unit & (label->unit - 1) ||
+	    !label->count || label->count > NVS_PATHS_MAX || label->index >= label->count ||
+	    label->stripe % label->unit || (label->count > 1 && !label->stripe) ||
+	    label->stripe > STRIPE_MAX || flags & ~(uint32_t)FLAGS)
 		return -EUCLEAN;
 	/* It encodes what the assertions there accept. */
 	label_encode(label, written);

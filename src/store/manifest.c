@@ -141,7 +141,6 @@ static uint8_t *encode_entry(const struct store_entry *entry, uint8_t *at)
 	uint32_t flags = (entry->written ? FLAG_WRITTEN : 0) |
 			 (entry->has_checksum ? FLAG_CHECKSUM : 0);
 
-	assert(length && length <= NVS_NAME_MAX);
 	put_u64(at + AT_NUMEL, entry->numel);
 	put_u64(at + AT_NBYTES, entry->nbytes);
 	put_u64(at + AT_OFFSET, entry->nbytes ? entry->offset : 0);
@@ -161,14 +160,8 @@ uint64_t manifest_bytes(const struct store_entry *entries, size_t n, const struc
 {
 	uint64_t nbytes = MANIFEST_HEADER_BYTES + (note ? note_room(note->nbytes) : 0);
 
-	assert(entries || !n);
-	assert(!note || !note->nbytes || note->data);
-	for (size_t i = 0; i < n; i++) {
-		size_t length = strlen(entries[i].name);
-
-		assert(length > 0 && length <= NVS_NAME_MAX);
-		nbytes += entry_bytes(length, shape_field(&entries[i]));
-	}
+	for (size_t i = 0; i < n; i++)
+		nbytes += entry_bytes(strlen(entries[i].name), shape_field(&entries[i]));
 	/* Entries and note are padded, so all that stands in it is aligned. */
 	assert(nbytes % 8 == 0);
 	return nbytes;
@@ -181,19 +174,16 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 	const uint64_t nbytes = manifest_bytes(entries, n, note);
 	const uint64_t body_bytes = nbytes - MANIFEST_HEADER_BYTES;
 	const uint64_t note_bytes = note ? note->nbytes : 0;
-	uint8_t *bytes = calloc(1, nbytes);
+	uint8_t *bytes = calloc(1, nbytes), *body, *at;
 
 	if (!bytes)
 		return NULL;
-
-	uint8_t *body = bytes + MANIFEST_HEADER_BYTES, *at = body;
-
+	body = at = bytes + MANIFEST_HEADER_BYTES;
 	for (size_t i = 0; i < n; i++)
 		at = encode_entry(&entries[i], at);
 	assert(at + note_room(note_bytes) == bytes + nbytes);
 	if (note_bytes)
 		memcpy(at, note->data, note_bytes);
-	assert(generation && generation <= MANIFEST_GENERATION_MAX);
 	*header = (struct manifest_header){.generation = generation,
 					   .count = n,
 					   .body_bytes = body_bytes,
@@ -241,61 +231,24 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 	return memcmp(bytes, written, sizeof(written)) != 0 ? -EUCLEAN : 0;
 }
 
-/* Decodes the dimensions of an entry with a valid name to *shapes, and moves behind them. */
-static const char *decode_shape(const uint8_t *bytes, uint64_t left, uint32_t name_length,
-				struct store_entry *entry, uint64_t **shapes)
-{
-	const uint8_t *at = bytes + entry_bytes(name_length, 0);
-	uint32_t shape = get_u32(bytes + AT_SHAPE);
-
-	assert(entry_bytes(name_length, 0) <= left);
-	if (!shape)
-		return NULL;
-	if (shape > NVS_NDIM_MAX + 1)
-		return "a shape has too many dimensions";
-	if (shape == 2)
-		return "a shape of one dimension is written out";
-	if (entry_bytes(name_length, shape) > left)
-		return "an entry goes past the end";
-	assert(shape <= NVS_NDIM_MAX + 1 && entry_bytes(name_length, shape) <= left);
-	entry->shape = *shapes;
-	entry->ndim = shape - 1;
-	for (size_t i = 0; i < entry->ndim; i++)
-		*(*shapes)++ = get_u64(at + 8 * i);
-	return shape_has(entry->shape, entry->ndim, entry->numel)
-		       ? NULL
-		       : "the product of a shape is not its tensor's number of elements";
-}
-
-/* Unused bytes must be zero: anything else is damage, or a later version's field. */
-static const char *check_rest(const struct store_entry *entry, const uint8_t *bytes)
-{
-	uint8_t written[MANIFEST_ENTRY_MAX] = {0};
-	size_t length = (size_t)(encode_entry(entry, written) - written);
-
-	assert(length > AT_NAME && length <= sizeof(written));
-	return memcmp(bytes, written, length) != 0 ? "an entry has something where zeros are due"
-						   : NULL;
-}
-
 /*
  * Decodes the entry at *at and moves behind it, and its dimensions to *shapes likewise; returns
- * what is wrong with it, or NULL.
+ * what is wrong with it, or NULL. The name stays in the body; it must be a string of the entry's
+ * length.
  */
 static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 				struct store_entry *entry, uint64_t **shapes)
 {
-	uint8_t *bytes = *at;
+	uint8_t *bytes = *at, written[MANIFEST_ENTRY_MAX] = {0};
+	uint32_t length, dtype, flags, shape;
+	uint64_t nbytes;
 
 	if (left < ENTRY_MIN)
 		return "it holds fewer entries than it says";
-
-	uint32_t length = get_u32(bytes + AT_NAME_LENGTH), dtype = get_u32(bytes + AT_DTYPE);
-	uint32_t flags = get_u32(bytes + AT_FLAGS);
-	const char *why;
-
-	/* The name stays in the body; it must be a string of the entry's length. */
-
+	length = get_u32(bytes + AT_NAME_LENGTH);
+	dtype = get_u32(bytes + AT_DTYPE);
+	flags = get_u32(bytes + AT_FLAGS);
+	shape = get_u32(bytes + AT_SHAPE);
 	if (length == 0 || length > NVS_NAME_MAX)
 		return "the length of a name is out of range";
 	if (entry_bytes(length, 0) > left)
@@ -315,13 +268,21 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 		.has_checksum = flags & FLAG_CHECKSUM,
 		.checksum = get_u64(bytes + AT_CHECKSUM),
 	};
-	why = decode_shape(bytes, left, length, entry, shapes);
-	if (why)
-		return why;
-	*at = bytes + entry_bytes(length, shape_field(entry));
-
-	uint64_t nbytes;
-
+	if (shape > NVS_NDIM_MAX + 1)
+		return "a shape has too many dimensions";
+	if (shape == 2)
+		return "a shape of one dimension is written out";
+	if (entry_bytes(length, shape) > left)
+		return "an entry goes past the end";
+	if (shape) {
+		entry->shape = *shapes;
+		entry->ndim = shape - 1;
+		for (size_t i = 0; i < entry->ndim; i++)
+			*(*shapes)++ = get_u64(bytes + entry_bytes(length, 0) + 8 * i);
+		if (!shape_has(entry->shape, entry->ndim, entry->numel))
+			return "the product of a shape is not its tensor's number of elements";
+	}
+	*at = bytes + entry_bytes(length, shape);
 	if (dtype >= NVS_DTYPE_COUNT)
 		return "an element type is unknown";
 	if (__builtin_mul_overflow(entry->numel, nvs_dtype_size(entry->dtype), &nbytes) ||
@@ -331,7 +292,11 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 		return "an extent does not begin at a multiple of the unit";
 	if (nbytes > RANGE_MAX || entry->offset > RANGE_MAX || entry->spare > RANGE_MAX)
 		return "an extent is out of range";
-	return check_rest(entry, bytes);
+	/* Unused bytes must be zero: anything else is damage, or a later version's field. */
+	encode_entry(entry, written);
+	return memcmp(bytes, written, entry_bytes(length, shape)) != 0
+		       ? "an entry has something where zeros are due"
+		       : NULL;
 }
 
 struct range {
@@ -361,24 +326,18 @@ static const char *check_overlaps(struct manifest *manifest, struct range *range
 	}
 	qsort(ranges, n, sizeof(*ranges), by_place);
 	manifest->end = 0;
-	assert(n <= 2 * manifest->header.count);
 	for (size_t i = 0; i < n; i++) {
-		assert(ranges[i].from < ranges[i].end);
 		if (ranges[i].from < manifest->end)
 			return "two extents overlap";
 		manifest->end = ranges[i].end;
 	}
-	assert(manifest->end % unit == 0);
-	assert(manifest->end <= RANGE_MAX + round_to_unit(RANGE_MAX, unit));
 	return NULL;
 }
 
 static const char *check_duplicates(const struct manifest *manifest,
 				    const struct store_entry **table, size_t size)
 {
-	assert(size && !(size & (size - 1)));
-	assert(manifest->header.count <= size / 2);
-	memset(table, 0, size * sizeof(*table));
+	assert(!(size & (size - 1)) && manifest->header.count <= size / 2);
 	for (size_t i = 0; i < manifest->header.count; i++) {
 		const struct store_entry *entry = &manifest->entries[i];
 		size_t at = XXH3_64bits_withSeed(entry->name, strlen(entry->name),
@@ -433,7 +392,6 @@ int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **
 
 	assert(manifest->body && !manifest->entries);
 	assert(unit >= UNIT_MIN && unit <= UNIT_MAX && !(unit & (unit - 1)));
-	assert(note_room(manifest->header.note_bytes) <= manifest->header.body_bytes);
 	if (XXH3_64bits(manifest->body, manifest->header.body_bytes) !=
 	    manifest->header.body_checksum) {
 		*why = "its checksum differs";

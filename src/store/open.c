@@ -13,19 +13,18 @@
 
 #include "aio/aio.h"
 #include "base/error.h"
+#include "base/numbers.h"
 #include "store/internal.h"
 
 static int open_members(struct store *store, const struct store_options *options,
 			struct nvs_error *error)
 {
-	int rc = 0;
-
 	char name[64];
+	int rc = 0;
 
 	snprintf(name, sizeof(name), "rank%" PRIu32 "%s", options->rank,
 		 options->optimizer ? "-optimizer" : "");
 	if (!options->npaths) {
-		assert(!store->keep && !store->read_only);
 		if (options->read_only)
 			return error_about(error, -ENODATA, "read_only", 0, 0,
 					   "nvswap.read_only is true, but a store in host memory "
@@ -41,29 +40,7 @@ static int open_members(struct store *store, const struct store_options *options
 		rc = member_open(store->members, i, options->paths[i], name, store->read_only,
 				 error);
 	}
-	assert(rc || store->nmembers == options->npaths);
 	return rc;
-}
-
-static int probe_members(struct store *store, bool found, struct nvs_error *error)
-{
-	const uint32_t kept_unit = found ? store->members[0].label.unit : 0;
-
-	assert(!found || (kept_unit >= UNIT_MIN && kept_unit <= UNIT_MAX));
-	store->direct = true;
-	store->unit = UNIT_MIN;
-	for (unsigned i = 0; i < store->nmembers; i++) {
-		struct member *member = &store->members[i];
-		int rc = member_probe(member, kept_unit, &store->log, error);
-
-		if (rc)
-			return rc;
-		if (member->unit > store->unit)
-			store->unit = member->unit;
-		store->direct &= member->direct_fd >= 0;
-	}
-	assert(store->unit <= UNIT_MAX);
-	return 0;
 }
 
 static int open_members_file(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
@@ -71,8 +48,6 @@ static int open_members_file(struct store *store, struct nvs_aio *aio, struct nv
 	struct file_member members[NVS_PATHS_MAX];
 	int rc;
 
-	assert(!store->file && store->unit && store->stripe % store->unit == 0);
-	assert(store->nmembers == 1 || store->stripe);
 	for (unsigned i = 0; i < store->nmembers; i++)
 		members[i] = (struct file_member){.path = store->members[i].path,
 						  .fd = store->members[i].fd,
@@ -95,19 +70,17 @@ static int make_private(struct store *store, struct nvs_error *error)
 	return rc;
 }
 
-/* A damaged store is refused before anything of it is changed. */
+/*
+ * A damaged store is refused before anything of it is changed. A kept store's unit never changes: its
+ * extents depend on it.
+ */
 static int reopen_store(struct store *store, struct nvs_aio *aio,
 			const struct store_options *options, struct nvs_error *error)
 {
+	const struct label *label = &store->members[0].label;
 	int rc;
 
-	/* A kept store's unit never changes: its extents depend on it. */
-	const struct label *label = &store->members[0].label;
-
-	/* The members are one store, in their order. */
 	label_check(label);
-	assert(store->keep && label->kept);
-	assert(!label->index && label->count == store->nmembers);
 	store->unit = label->unit;
 	store->stripe = label->stripe;
 	rc = store_read_manifest(store, options->rollback, error);
@@ -149,47 +122,50 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 	       struct nvs_error *error)
 {
 	struct store *store = calloc(1, sizeof(*store));
+	bool found = false;
 	int rc;
 
-	assert(aio && out);
-	assert(options->npaths <= NVS_PATHS_MAX);
-	assert(options->paths || !options->npaths);
-	assert(options->stripe_size <= STRIPE_MAX);
+	assert(options->npaths <= NVS_PATHS_MAX && options->stripe_size <= STRIPE_MAX);
 	if (!store)
 		return error_set(error, -ENOMEM, "out of memory while opening a store");
 	if (options->log)
 		store->log = *options->log;
 	store->read_only = options->read_only && options->npaths;
 	store->keep = (options->keep || options->read_only) && options->npaths;
+	store->direct = true;
+	store->unit = UNIT_MIN;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		store->slots.slot[i].fd = -1;
 	pthread_mutex_init(&store->lock, NULL);
 	pthread_cond_init(&store->idle, NULL);
 
-	bool found = false;
-
 	rc = open_members(store, options, error);
 	if (!rc)
 		rc = store_identify(store, options, &found, error);
-	for (unsigned i = 0; i < store->nmembers && !rc && !store->keep; i++)
-		rc = member_make_nameless(&store->members[i], error);
-	if (!rc)
-		rc = probe_members(store, found, error);
+	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
+		struct member *member = &store->members[i];
+
+		if (!store->keep)
+			rc = member_make_nameless(member, error);
+		if (!rc)
+			rc = member_probe(member, found ? store->members[0].label.unit : 0,
+					  &store->log, error);
+		store->unit = (uint32_t)max_u64(store->unit, member->unit);
+		store->direct &= member->direct_fd >= 0;
+	}
 	if (!rc)
 		rc = found ? reopen_store(store, aio, options, error)
 			   : create_store(store, aio, options, error);
-	if (!rc) {
-		for (unsigned i = 0; i < store->nmembers && !store->read_only; i++)
-			member_report_space(&store->members[i], &store->log);
-		store_check(store);
-		store_space_check(store);
-		if (store->keep)
-			store_commit_check(store);
-	}
 	if (rc) {
 		store_close(store);
 		return rc;
 	}
+	for (unsigned i = 0; i < store->nmembers && !store->read_only; i++)
+		member_report_space(&store->members[i], &store->log);
+	store_check(store);
+	store_space_check(store);
+	if (store->keep)
+		store_commit_check(store);
 	*out = store;
 	return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Extents for tensors, and their space on the drives. Reserving is all or nothing: after an error
+ * What is constant in an open store, for the layers above; extents for tensors, and their space on the
+ * drives. Reserving is all or nothing: after an error
  * extents and files are unchanged. The files grow without the lock, while extents may be released.
  */
 #include <assert.h>
@@ -9,14 +10,42 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "store/internal.h"
 
 #define GROWTH_MAX (UINT64_C(1) << 30) /* bytes reserved ahead of need, at most */
 
+int store_read_only(const struct store *store, struct nvs_error *error)
+{
+	assert(store->read_only && store->keep);
+	return error_set(error, -EROFS,
+			 "the store at %s is open read-only (\"nvswap\": {\"read_only\": true})",
+			 store->members[0].path);
+}
+
+struct nvs_file *store_file(struct store *store)
+{
+	return store->file;
+}
+
+uint32_t store_unit(const struct store *store)
+{
+	return store->unit;
+}
+
+bool store_direct(const struct store *store)
+{
+	return store->direct;
+}
+
+const char *store_path(const struct store *store)
+{
+	return store->members[0].path;
+}
+
 /* The space grows in multiples of this: whole rows of stripes. */
 static uint64_t row_bytes(const struct store *store)
 {
-	assert(store->unit && store->nmembers);
 	assert(store->nmembers == 1 || store->stripe % store->unit == 0);
 	return store->nmembers == 1 ? store->unit : store->stripe * store->nmembers;
 }
@@ -35,101 +64,74 @@ static int no_memory(struct nvs_error *error)
 
 /* ---- Opening ---- */
 
-static int measure_members(struct store *store, struct nvs_error *error)
-{
-	const uint64_t used = member_share(store->found.end, store->nmembers, store->stripe);
-	uint64_t row = row_bytes(store) / store->nmembers;
-
-	assert(row && row % store->unit == 0);
-	store->share = UINT64_MAX;
-	for (unsigned i = 0; i < store->nmembers; i++) {
-		uint64_t nbytes;
-		int rc = member_space_of(&store->members[i], used, &nbytes, error);
-
-		if (rc)
-			return rc;
-		if (nbytes < store->share)
-			store->share = nbytes;
-	}
-	store->share -= store->share % row;
-	assert(store->share <= INT64_MAX / store->nmembers);
-	assert(store->share % store->unit == 0);
-	return 0;
-}
-
 int store_open_space(struct store *store, struct nvs_error *error)
 {
-	uint64_t nbytes;
-	int rc;
+	const uint64_t used = member_share(store->found.end, store->nmembers, store->stripe);
+	const size_t n = store->found.header.count;
+	int rc = 0;
 
-	assert(!store->extents && store->found.end % store->unit == 0);
-	rc = measure_members(store, error);
+	assert(!store->extents && store->nmembers && store->found.end % store->unit == 0);
+	store->share = UINT64_MAX;
+	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
+		uint64_t nbytes;
+
+		rc = member_space_of(&store->members[i], used, &nbytes, error);
+		if (!rc)
+			store->share = min_u64(store->share, nbytes);
+	}
 	if (rc)
 		return rc;
-	nbytes = store->share * store->nmembers;
-	assert(store->found.end <= nbytes);
-	for (unsigned i = 0; i < store->nmembers && store->manifest.generation; i++) {
+	store->share = align_down(store->share, row_bytes(store) / store->nmembers);
+	assert(store->share <= INT64_MAX / store->nmembers);
+	assert(store->found.end <= store->share * store->nmembers);
+	for (unsigned i = 0; i < store->nmembers && store->manifest.generation && !rc; i++)
 		rc = member_reserve_again(&store->members[i], store->share, error);
-		if (rc)
-			return rc;
-	}
-	store->extents = extents_open(nbytes / store->unit);
-	if (!store->extents || extents_prepare(store->extents, 2 * store->found.header.count + 1))
+	if (rc)
+		return rc;
+	store->extents = extents_open(store->share * store->nmembers / store->unit);
+	if (!store->extents || extents_prepare(store->extents, 2 * n + 1))
 		return no_memory(error);
-	assert(store->found.end <= size_bytes(store));
-	for (size_t i = 0; i < store->found.header.count; i++) {
+	for (size_t i = 0; i < n && !rc; i++) {
 		const struct store_entry *entry = &store->found.entries[i];
 		uint64_t units = round_to_unit(entry->nbytes, store->unit) / store->unit;
 
-		/* The decoder has refused extents that overlap, and store_open_space() a late
+		/* The decoder has refused extents that overlap, and member_space_of() a late
 		 * end. */
 		store_extent_check(store, entry->offset, entry->nbytes);
 		store_extent_check(store, entry->spare, entry->nbytes);
 		store->live += 2;
-		if (!units)
-			continue;
-		rc = extents_take(store->extents, entry->offset / store->unit, units);
-		if (!rc)
+		if (units)
+			rc = extents_take(store->extents, entry->offset / store->unit, units);
+		if (units && !rc)
 			rc = extents_take(store->extents, entry->spare / store->unit, units);
 		assert(rc != -EEXIST);
-		if (rc)
-			return no_memory(error);
 	}
-	return 0;
+	return rc ? no_memory(error) : 0;
 }
 
 /* ---- Growing ---- */
 
 /*
- * After a failure: the first `n` members have the space that they had before. What could not be
- * undone is told in the error and not logged, because callers may hold locks.
+ * After a failure each member has the space that it had before. What could not be undone is told in
+ * the error and not logged, because callers may hold locks.
  */
-static int shrink_back(struct store *store, unsigned n, const struct nvs_error *why,
-		       struct nvs_error *error)
-{
-	struct nvs_error shrinking = {.size = sizeof(shrinking)};
-
-	assert(store->reserving == RESERVE_BUSY);
-	assert(n < store->nmembers && why->code < 0);
-	while (n-- > 0)
-		if (member_shrink(&store->members[n], store->share, &shrinking))
-			return error_cause_of(error, why,
-					      error_set(error, why->code, "%.500s; then %.400s",
-							why->text, shrinking.text));
-	error_copy(error, why);
-	return why->code;
-}
-
 static int grow_members(struct store *store, uint64_t share, struct nvs_error *error)
 {
-	struct nvs_error why = {.size = sizeof(why)};
+	struct nvs_error why = {.size = sizeof(why)}, shrinking = why;
+	unsigned i = 0;
 
-	assert(store->reserving == RESERVE_BUSY);
 	assert(share > store->share && share % store->unit == 0);
-	for (unsigned i = 0; i < store->nmembers; i++)
-		if (member_grow(&store->members[i], store->share, share, &why))
-			return shrink_back(store, i, &why, error);
-	return 0;
+	while (i < store->nmembers && !member_grow(&store->members[i], store->share, share, &why))
+		i++;
+	if (i == store->nmembers)
+		return 0;
+	while (i-- > 0)
+		if (member_shrink(&store->members[i], store->share, &shrinking))
+			return error_cause_of(error, &why,
+					      error_set(error, why.code, "%.500s; then %.400s",
+							why.text, shrinking.text));
+	error_copy(error, &why);
+	return why.code;
 }
 
 /* Under the lock, which it releases while the files grow. */
@@ -138,7 +140,6 @@ static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error
 	uint64_t row = row_bytes(store);
 	char more[32];
 
-	assert(store->reserving == RESERVE_BUSY);
 	assert(size_bytes(store) == store->share * store->nmembers);
 	if (nbytes > INT64_MAX - size_bytes(store) - row)
 		return error_set(error, -ENOSPC, "no drive has room for another %s",
@@ -151,7 +152,6 @@ static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error
 
 	pthread_mutex_lock(&store->lock);
 	/* Others release extents meanwhile, and none reserves. */
-	assert(store->reserving == RESERVE_BUSY);
 	assert(size_bytes(store) == store->share * store->nmembers);
 	if (rc)
 		return rc;
@@ -161,20 +161,6 @@ static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error
 	return 0;
 }
 
-/* Grows by at least `nbytes`: doubles the space if the drive allows it. */
-static int grow_space(struct store *store, uint64_t nbytes, struct nvs_error *error)
-{
-	uint64_t ahead = size_bytes(store) < GROWTH_MAX ? size_bytes(store) : GROWTH_MAX;
-
-	assert(nbytes && nbytes % store->unit == 0);
-	assert(store->reserving == RESERVE_BUSY);
-	/* In host memory, save memory rather than calls. */
-	if (ahead > nbytes && store->members[0].kind != MEMBER_MEMORY &&
-	    !grow_by(store, ahead, NULL))
-		return 0;
-	return grow_by(store, nbytes, error);
-}
-
 /* ---- Reserving ---- */
 
 static uint64_t units_of(const struct store *store, uint64_t nbytes)
@@ -182,49 +168,38 @@ static uint64_t units_of(const struct store *store, uint64_t nbytes)
 	return nbytes / store->unit + (nbytes % store->unit != 0);
 }
 
-/* The total in units; UINT64_MAX on overflow. */
-static uint64_t total_units(const struct store *store, const uint64_t *nbytes, size_t n)
-{
-	uint64_t total = 0;
-
-	assert(nbytes || !n);
-	for (size_t i = 0; i < n; i++)
-		if (__builtin_add_overflow(total, units_of(store, nbytes[i]), &total))
-			return UINT64_MAX;
-	return total <= INT64_MAX / store->unit ? total : UINT64_MAX;
-}
-
 static uint64_t tail_units(const struct store *store)
 {
-	assert(extents_tail(store->extents) <= extents_size(store->extents));
 	return extents_size(store->extents) - extents_tail(store->extents);
 }
 
-/* Reserves one run for all of them, behind the last extent if necessary. */
+/*
+ * Reserves one run for all of them, behind the last extent if necessary. The space doubles then, if the
+ * drive allows it; but in host memory, save memory rather than calls.
+ */
 static int reserve_together(struct store *store, const uint64_t *nbytes, size_t n, uint64_t total,
 			    uint64_t *offsets, struct nvs_error *error)
 {
-	uint64_t at, end;
+	uint64_t ahead = min_u64(size_bytes(store), GROWTH_MAX), more, at;
+	int rc;
 
 	/* The free space behind the last extent is a gap like any other. */
 	assert(total && tail_units(store) <= extents_largest(store->extents));
 	if (extents_largest(store->extents) < total) {
-		int rc = grow_space(store, (total - tail_units(store)) * store->unit, error);
-
-		if (rc)
-			return rc;
+		more = (total - tail_units(store)) * store->unit;
+		if (ahead <= more || store->members[0].kind == MEMBER_MEMORY ||
+		    grow_by(store, ahead, NULL)) {
+			rc = grow_by(store, more, error);
+			if (rc)
+				return rc;
+		}
 	}
-
-	int rc = extents_alloc(store->extents, total, &at);
-
-	assert(!rc);
-	end = at + total;
-	assert(end <= extents_size(store->extents));
+	rc = extents_alloc(store->extents, total, &at);
+	assert(!rc && at + total <= extents_size(store->extents));
 	for (size_t i = 0; i < n; i++) {
 		offsets[i] = nbytes[i] ? at * store->unit : 0;
 		at += units_of(store, nbytes[i]);
 	}
-	assert(at == end);
 	return 0;
 }
 
@@ -245,7 +220,6 @@ static void give_back(struct store *store, uint64_t offset, uint64_t nbytes)
 /* Under the lock, which it releases while the files grow. */
 static int reserve_manifest(struct store *store, size_t n, struct nvs_error *error)
 {
-	assert(store->reserving == RESERVE_BUSY);
 	assert(!store->read_only);
 	assert(n <= UINT64_MAX - store->live - 1);
 
@@ -269,11 +243,13 @@ static int reserve_manifest(struct store *store, size_t n, struct nvs_error *err
 static int reserve_extents(struct store *store, const uint64_t *nbytes, size_t n, uint64_t *offsets,
 			   struct nvs_error *error)
 {
-	uint64_t total = total_units(store, nbytes, n);
-	int rc = 0;
+	uint64_t total = 0;
+	bool overflow = false;
+	int rc;
 
-	assert(store->reserving == RESERVE_BUSY);
-	if (total == UINT64_MAX)
+	for (size_t i = 0; i < n; i++)
+		overflow |= __builtin_add_overflow(total, units_of(store, nbytes[i]), &total);
+	if (overflow || total > INT64_MAX / store->unit)
 		return error_set(error, -ENOSPC, "the tensors are more bytes than any drive has");
 	/* Allocate now what releasing them will need. */
 	if (n > UINT64_MAX - store->live - 2 ||

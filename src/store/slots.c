@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/file_limit.h"
+#include "base/numbers.h"
 #include "store/disk.h"
 
 static int no_memory(struct nvs_error *error)
@@ -68,21 +69,19 @@ int slots_complete(struct slots *slots, const struct member *member, bool fresh,
 
 	slots_check(slots);
 	assert(!slots->read_only && !slots->complete);
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
-		if (slots->slot[i].owned) {
-			struct slot *slot = &slots->slot[i];
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
+		struct slot *slot = &slots->slot[i];
 
-			rc = member_make_file(member, strrchr(slot->path, '/') + 1, &slot->fd,
-					      error);
-			if (!rc && fresh && ftruncate(slot->fd, 0)) {
-				rc = -errno;
-				rc = error_set(error, rc, "cannot empty %s: %s", slot->path,
-					       nvs_strerror(rc));
-			} else if (!rc) {
-				/* Of no effect unless the file is empty. */
-				cow_turn_off(slot->fd);
-			}
-		}
+		if (!slot->owned)
+			continue;
+		rc = member_make_file(member, strrchr(slot->path, '/') + 1, &slot->fd, error);
+		if (!rc && fresh && ftruncate(slot->fd, 0))
+			rc = error_set(error, -errno, "cannot empty %s: %s", slot->path,
+				       nvs_strerror(-errno));
+		/* Of no effect unless the file is empty. */
+		if (!rc)
+			cow_turn_off(slot->fd);
+	}
 	slots->complete = !rc;
 	slots_check(slots);
 	return rc;
@@ -123,26 +122,6 @@ void slots_check(const struct slots *slots)
 
 /* ---- Reading ---- */
 
-/* The bytes that can be read from the slot; a manifest that claims more is not read. */
-static int bytes_there(const struct slot *slot, uint64_t *nbytes, struct nvs_error *error)
-{
-	struct stat st;
-
-	assert(slot->fd >= 0);
-	assert(slot->capacity);
-	*nbytes = slot->capacity;
-	if (!slot->owned)
-		return 0;
-	if (fstat(slot->fd, &st)) {
-		int rc = -errno;
-
-		return error_set(error, rc, "cannot look at %s: %s", slot->path, nvs_strerror(rc));
-	}
-	if ((uint64_t)st.st_size < *nbytes)
-		*nbytes = (uint64_t)st.st_size;
-	return 0;
-}
-
 /* What a slot holds, and why it does not count. */
 struct found_slot {
 	struct manifest manifest;
@@ -153,17 +132,13 @@ struct found_slot {
 
 static void refuse_slot(struct found_slot *found, const char *why)
 {
-	assert(why && !found->whole);
 	snprintf(found->why, sizeof(found->why), "%s", why);
 }
 
 /* An unreadable sector is damage like any other. */
-static void refuse_unreadable(struct found_slot *found, const struct nvs_error *error)
+static void refuse_unreadable(struct found_slot *found, int code)
 {
-	assert(error->code < 0);
-	assert(!found->whole);
-	snprintf(found->why, sizeof(found->why), "it can't be read (%s)",
-		 nvs_strerror(error->code));
+	snprintf(found->why, sizeof(found->why), "it can't be read (%s)", nvs_strerror(code));
 }
 
 static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE],
@@ -172,26 +147,30 @@ static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE]
 	struct manifest_header *header = &found->manifest.header;
 	struct nvs_error error = {.size = sizeof(error)};
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
-	uint64_t there;
+	uint64_t there = slot->capacity;
+	const char *why;
+	struct stat st;
 
-	assert(!found->headed && !found->manifest.body);
 	if (slot->fd < 0) {
 		refuse_slot(found, "it is missing");
 		return;
 	}
-	if (bytes_there(slot, &there, &error) ||
-	    disk_read(slot->fd, slot->path, bytes, sizeof(bytes), slot->base, &error)) {
-		refuse_unreadable(found, &error);
+	if (slot->owned && fstat(slot->fd, &st)) {
+		refuse_unreadable(found, -errno);
 		return;
 	}
-
-	const char *why = there < sizeof(bytes)			       ? "it is empty or cut off"
-			  : manifest_decode_header(bytes, header)      ? "its header is damaged"
-			  : memcmp(header->id, id, STORE_ID_SIZE)      ? "it is another store's"
-			  : header->body_bytes > there - sizeof(bytes) ? "it is cut off"
-								       : NULL;
-
-	assert(why || MANIFEST_HEADER_BYTES + header->body_bytes <= slot->capacity);
+	/* A manifest that claims more than can be read from the slot is not read. */
+	if (slot->owned)
+		there = min_u64(there, (uint64_t)st.st_size);
+	if (disk_read(slot->fd, slot->path, bytes, sizeof(bytes), slot->base, &error)) {
+		refuse_unreadable(found, error.code);
+		return;
+	}
+	why = there < sizeof(bytes)			   ? "it is empty or cut off"
+	      : manifest_decode_header(bytes, header)	   ? "its header is damaged"
+	      : memcmp(header->id, id, STORE_ID_SIZE)	   ? "it is another store's"
+	      : header->body_bytes > there - sizeof(bytes) ? "it is cut off"
+							   : NULL;
 	found->headed = !why;
 	found->generation = why ? 0 : header->generation;
 	if (why)
@@ -213,7 +192,7 @@ static int read_body(const struct slot *slot, uint32_t unit, struct found_slot *
 		return -ENOMEM;
 	if (disk_read(slot->fd, slot->path, manifest->body, manifest->header.body_bytes,
 		      slot->base + MANIFEST_HEADER_BYTES, &error)) {
-		refuse_unreadable(found, &error);
+		refuse_unreadable(found, error.code);
 		return 0;
 	}
 	rc = manifest_decode_body(manifest, unit, &why);
@@ -232,10 +211,9 @@ static int find_generation(const struct slots *slots, uint64_t generation, uint3
 {
 	int rc = 0;
 
-	assert(generation);
 	*slot = MANIFEST_SLOT_COUNT;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
-		if (!found[i].headed || found[i].manifest.header.generation != generation)
+		if (!found[i].headed || found[i].generation != generation)
 			continue;
 		rc = read_body(&slots->slot[i], unit, &found[i]);
 		if (found[i].whole && *slot == MANIFEST_SLOT_COUNT)
@@ -245,49 +223,22 @@ static int find_generation(const struct slots *slots, uint64_t generation, uint3
 	return rc;
 }
 
-/* The highest number below `generation` that a header has; 0: none. */
-static uint64_t next_older(const struct found_slot *found, uint64_t generation)
-{
-	uint64_t older = 0;
-
-	assert(generation);
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
-		uint64_t number = found[i].manifest.header.generation;
-
-		if (found[i].headed && number < generation && number > older)
-			older = number;
-	}
-	assert(older < generation);
-	return older;
-}
-
 static int newest_is_lost(const struct slots *slots, const struct found_slot *found,
 			  uint64_t newest, uint64_t older, struct nvs_error *error)
 {
-	char text[512], remedy[128] = "restore the store from a copy";
-
-	assert(older < newest);
-
+	char text[512], number[48], remedy[128] = "restore the store from a copy";
 	size_t used = 0;
 
-	/* What is there of each, for the error. */
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && used < 512; i++) {
-		const char *name = strrchr(slots->slot[i].path, '/');
+	/* What is there of each. */
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && used < sizeof(text); i++) {
+		const char *name = slots->slot[i].owned ? strrchr(slots->slot[i].path, '/') + 1
+							: "slot";
 
-		assert(name || !slots->slot[i].owned);
-		assert(found[i].headed || found[i].why[0]);
-
-		int n = found[i].headed
-				? snprintf(text + used, 512 - used,
-					   "%s%s %u: number %" PRIu64 "%s%s", i ? "; " : "",
-					   slots->slot[i].owned ? name + 1 : "slot", i,
-					   found[i].manifest.header.generation,
-					   found[i].why[0] ? ", " : "", found[i].why)
-				: snprintf(text + used, 512 - used, "%s%s %u: %s", i ? "; " : "",
-					   slots->slot[i].owned ? name + 1 : "slot", i,
-					   found[i].why);
-
-		used += n > 0 ? (size_t)n : 0;
+		snprintf(number, sizeof(number), "number %" PRIu64 "%s", found[i].generation,
+			 found[i].why[0] ? ", " : "");
+		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s %u: %s%s",
+					 i ? "; " : "", name, i, found[i].headed ? number : "",
+					 found[i].why);
 	}
 	if (older)
 		snprintf(remedy, sizeof(remedy),
@@ -302,16 +253,16 @@ static int newest_is_lost(const struct slots *slots, const struct found_slot *fo
 static int find_manifest(struct slots *slots, const struct slots_wanted *wanted,
 			 struct found_slot *found, unsigned *slot, struct nvs_error *error)
 {
-	uint64_t generation = wanted->generation, older;
+	uint64_t generation = wanted->generation, older = 0;
 	int rc = find_generation(slots, generation, wanted->unit, found, slot);
 
-	assert(!rc || rc == -ENOMEM);
 	if (rc || *slot < MANIFEST_SLOT_COUNT)
 		return rc ? no_memory(error) : 0;
-	older = next_older(found, generation);
-	if (older && !rc)
-		rc = find_generation(slots, older, wanted->unit, found, slot);
-	if (rc)
+	/* The highest number below that a header has. */
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
+		if (found[i].headed && found[i].generation < generation)
+			older = max_u64(older, found[i].generation);
+	if (older && find_generation(slots, older, wanted->unit, found, slot))
 		return no_memory(error);
 	if (*slot == MANIFEST_SLOT_COUNT || !wanted->rollback)
 		return newest_is_lost(slots, found, generation,
@@ -324,43 +275,37 @@ int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct ma
 	       const struct nvs_log *log, struct nvs_error *error)
 {
 	struct found_slot found[MANIFEST_SLOT_COUNT] = {{.headed = false}};
-	unsigned slot;
+	unsigned slot = 0;
 	int rc = 0;
 
 	assert(!manifest->body && !manifest->entries);
 	assert(wanted->id && wanted->unit >= UNIT_MIN && wanted->unit <= UNIT_MAX);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		read_header(&slots->slot[i], wanted->id, &found[i]);
-		if (found[i].headed && found[i].manifest.header.generation > slots->highest)
-			slots->highest = found[i].manifest.header.generation;
+		slots->highest = max_u64(slots->highest, found[i].generation);
 	}
-	if (wanted->generation) {
+	if (wanted->generation)
 		rc = find_manifest(slots, wanted, found, &slot, error);
-		if (!rc) {
-			unsigned turn = slot % MANIFEST_TURN_COUNT;
-
-			/* Takes the manifest over, and reports which copies are damaged. */
-			assert(slot < MANIFEST_SLOT_COUNT);
-			*manifest = found[slot].manifest;
-			found[slot].manifest = (struct manifest){.end = 0};
-			slots->current = turn;
-			for (unsigned i = turn; i < MANIFEST_SLOT_COUNT; i += MANIFEST_TURN_COUNT) {
-				if (i == slot ||
-				    (found[i].whole && found[i].manifest.header.generation ==
-							       manifest->header.generation))
-					continue;
-				slots->damaged = true;
-				log_say(log, NVS_LOG_WARNING,
-					"a copy of the manifest, %s at offset %" PRIu64
-					", is damaged (%s): the other copy is used, and the next "
-					"commit writes both anew",
-					slots->slot[i].path, slots->slot[i].base,
-					found[i].why[0] ? found[i].why : "it is of another commit");
-			}
-			manifest_check(manifest);
-			assert(manifest->header.generation <= slots->highest);
-			slots_check(slots);
+	if (wanted->generation && !rc) {
+		/* Takes the manifest over, and reports which copies are damaged. */
+		*manifest = found[slot].manifest;
+		found[slot].manifest = (struct manifest){.end = 0};
+		slots->current = slot % MANIFEST_TURN_COUNT;
+		for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT;
+		     i += MANIFEST_TURN_COUNT) {
+			if (i == slot ||
+			    (found[i].whole && found[i].generation == manifest->header.generation))
+				continue;
+			slots->damaged = true;
+			log_say(log, NVS_LOG_WARNING,
+				"a copy of the manifest, %s at offset %" PRIu64
+				", is damaged (%s): the other copy is used, and the next commit "
+				"writes both anew",
+				slots->slot[i].path, slots->slot[i].base,
+				found[i].why[0] ? found[i].why : "it is of another commit");
 		}
+		manifest_check(manifest);
+		slots_check(slots);
 	}
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		struct slot *kept = &slots->slot[i];
@@ -390,7 +335,6 @@ int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_erro
 	char need[32], have[32];
 
 	assert(nbytes >= MANIFEST_HEADER_BYTES);
-	assert(slot->capacity >= MANIFEST_HEADER_BYTES);
 	if (nbytes <= slot->capacity)
 		return 0;
 	return error_set(error, -ENOSPC,
@@ -412,7 +356,6 @@ int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, stru
 	     i += MANIFEST_TURN_COUNT) {
 		const struct slot *slot = &slots->slot[i];
 
-		assert(i % MANIFEST_TURN_COUNT != slots->current);
 		assert(nbytes >= MANIFEST_HEADER_BYTES && nbytes <= slot->capacity);
 		rc = disk_write(slot->fd, slot->path, bytes, nbytes, slot->base, error);
 	}
@@ -427,8 +370,6 @@ int slots_sync(struct slots *slots, struct nvs_error *error)
 	     i += MANIFEST_TURN_COUNT) {
 		const struct slot *slot = &slots->slot[i];
 
-		assert(i % MANIFEST_TURN_COUNT != slots->current);
-		assert(slot->fd >= 0);
 		assert(slot->owned || slot->fd == slots->slot[0].fd);
 		/* On a device all slots are one file. */
 		if (slot->owned || i < MANIFEST_TURN_COUNT)
@@ -443,7 +384,6 @@ int slots_check_places(const struct slots *slots, const struct member *member,
 	int rc = 0;
 
 	assert(!slots->read_only);
-	assert(member->fd >= 0);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
 		const struct slot *slot = &slots->slot[i];
 

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 
 #include "topo/topo.h"
 
@@ -21,21 +20,6 @@
 
 #define EXTENTS_AT_ONCE 64
 #define EXTENTS_MAX	(1u << 16) /* looked at, of a file in many pieces */
-
-static uint32_t magic_of(int fd)
-{
-	struct statfs fs;
-
-	/* f_type is signed, and some of the magic numbers need its top bit. */
-	return fstatfs(fd, &fs) ? 0 : (uint32_t)fs.f_type;
-}
-
-static bool has_flag(int fd, int flag)
-{
-	int flags = 0;
-
-	return !ioctl(fd, FS_IOC_GETFLAGS, &flags) && flags & flag;
-}
 
 /* Whether a copy or snapshot has some of the file's blocks too: reflinks, FIEMAP_EXTENT_SHARED. */
 static bool shares_blocks(int fd)
@@ -85,12 +69,14 @@ const char *cow_reason(uint32_t magic, bool no_cow, bool shared)
 
 const char *space_not_held(int fd)
 {
-	uint32_t magic = magic_of(fd);
 	struct stat st;
+	int flags;
 
 	if (fstat(fd, &st) || !S_ISREG(st.st_mode))
 		return NULL;
-	return cow_reason(magic, has_flag(fd, FS_NOCOW_FL), shares_blocks(fd));
+	if (ioctl(fd, FS_IOC_GETFLAGS, &flags))
+		flags = 0;
+	return cow_reason(magic_of(fd), flags & FS_NOCOW_FL, shares_blocks(fd));
 }
 
 void cow_turn_off(int fd)

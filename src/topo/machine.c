@@ -15,32 +15,22 @@
 #include "base/memory/room.h"
 #include "topo/sysfs.h"
 
-static bool may_lock_everything(void)
+uint64_t memlock_limit(void)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
-
-	if (syscall(SYS_capget, &header, data))
-		return false;
-	if (!(data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)))
-		return false;
-
-	/* A capability lifts limits only in the initial user namespace. */
 	unsigned long inside, outside, count;
+	struct rlimit limit;
 	char map[128];
 
-	/* A kernel without user namespaces has no uid_map. */
-	if (sysfs_text(map, sizeof(map), "/proc/self/uid_map"))
-		return access("/proc/self/status", F_OK) == 0;
-	return sscanf(map, "%lu %lu %lu", &inside, &outside, &count) == 3 && inside == 0 &&
-	       outside == 0 && count == 4294967295u;
-}
-
-uint64_t memlock_limit(void)
-{
-	struct rlimit limit;
-
-	if (may_lock_everything())
+	/* A capability lifts limits only in the initial user namespace. A kernel without user
+	 * namespaces has no uid_map. */
+	if (!syscall(SYS_capget, &header, data) &&
+	    data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK) &&
+	    (sysfs_text(map, sizeof(map), "/proc/self/uid_map")
+		     ? !access("/proc/self/status", F_OK)
+		     : sscanf(map, "%lu %lu %lu", &inside, &outside, &count) == 3 && !inside &&
+			       !outside && count == 4294967295u))
 		return UINT64_MAX;
 	if (getrlimit(RLIMIT_MEMLOCK, &limit))
 		return 0;
@@ -54,8 +44,12 @@ static uint64_t kernel_limit(const char *name)
 
 void machine_facts(struct nvs_machine_info *info)
 {
-	char choices[64];
+	char choices[64], line[128];
+	struct memory_room room;
+	unsigned long long value;
 	struct utsname os;
+	glob_t nodes;
+	FILE *file;
 
 	*info = (struct nvs_machine_info){.size = sizeof(struct nvs_machine_info),
 					  .memlock_bytes = memlock_limit()};
@@ -63,39 +57,27 @@ void machine_facts(struct nvs_machine_info *info)
 		snprintf(info->kernel, sizeof(info->kernel), "%.63s", os.release);
 	info->cpus = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
 	info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-
-	struct memory_room room;
-
 	memory_room(&room);
 	info->memory_free_bytes = memory_room_bytes(&room);
 	info->memory_limit_bytes = room.limit;
 	snprintf(info->memory_limit_file, sizeof(info->memory_limit_file), "%s", room.file);
-
-	glob_t nodes;
-
 	info->numa_nodes = 1;
 	if (!glob(SYSFS "/devices/system/node/node[0-9]*", GLOB_NOSORT, NULL, &nodes)) {
 		info->numa_nodes = (unsigned)nodes.gl_pathc;
 		globfree(&nodes);
 	}
 
-	FILE *file = fopen("/proc/meminfo", "re");
-
-	unsigned long long value;
-
-	char line[128];
-
-	if (file) {
-		while (fgets(line, sizeof(line), file)) {
-			if (sscanf(line, "HugePages_Total: %llu", &value) == 1)
-				info->hugepages_total = value;
-			else if (sscanf(line, "HugePages_Free: %llu", &value) == 1)
-				info->hugepages_free = value;
-			else if (sscanf(line, "Hugepagesize: %llu kB", &value) == 1)
-				info->hugepage_bytes = value * 1024;
-		}
-		fclose(file);
+	file = fopen("/proc/meminfo", "re");
+	while (file && fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "HugePages_Total: %llu", &value) == 1)
+			info->hugepages_total = value;
+		else if (sscanf(line, "HugePages_Free: %llu", &value) == 1)
+			info->hugepages_free = value;
+		else if (sscanf(line, "Hugepagesize: %llu kB", &value) == 1)
+			info->hugepage_bytes = value * 1024;
 	}
+	if (file)
+		fclose(file);
 	sysfs_text(choices, sizeof(choices), SYSFS "/kernel/mm/transparent_hugepage/enabled");
 	sysfs_choice(choices);
 	snprintf(info->transparent_hugepages, sizeof(info->transparent_hugepages), "%.15s",

@@ -42,25 +42,12 @@ static bool power_of_two(uint32_t n)
 	return n && !(n & (n - 1));
 }
 
-/* tmpfs accepts O_DIRECT since Linux 6.6, but still copies. */
-static bool lies_in_memory(int fd)
+/* f_type is signed, and some of the magic numbers need its top bit. 0: unknown. */
+uint32_t magic_of(int fd)
 {
 	struct statfs fs;
 
-	if (fstatfs(fd, &fs))
-		return false;
-
-	/* f_type is signed, and some of the magic numbers need its top bit. */
-	uint32_t magic = (uint32_t)fs.f_type;
-
-	return magic == TMPFS_MAGIC || magic == RAMFS_MAGIC || magic == HUGETLBFS_MAGIC;
-}
-
-bool is_sysfs(int fd)
-{
-	struct statfs fs;
-
-	return !fstatfs(fd, &fs) && fs.f_type == SYSFS_MAGIC;
+	return fstatfs(fd, &fs) ? 0 : (uint32_t)fs.f_type;
 }
 
 int dio_open(int fd, int flags)
@@ -78,36 +65,32 @@ int dio_open(int fd, int flags)
 int dio_probe(int fd, struct dio_caps *caps)
 {
 	struct statx stx;
-	uint32_t mem, offset;
-	bool block_device;
-	int rc;
+	uint32_t mem, offset, magic = magic_of(fd);
+	/* tmpfs accepts O_DIRECT since Linux 6.6, but still copies. */
+	bool in_memory = magic == TMPFS_MAGIC || magic == RAMFS_MAGIC || magic == HUGETLBFS_MAGIC;
+	int direct;
 
 	*caps = (struct dio_caps){0};
 	memset(&stx, 0, sizeof(stx));
 	if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_DIOALIGN, &stx))
 		return -errno;
 	caps->block_bytes = stx.stx_blksize;
-	block_device = S_ISBLK(stx.stx_mode);
 	caps->from_statx = stx.stx_mask & STATX_DIOALIGN;
 	if (caps->from_statx) {
 		mem = statx_word(&stx, STATX_DIO_MEM_ALIGN_AT);
 		offset = statx_word(&stx, STATX_DIO_OFFSET_ALIGN_AT);
-	} else if (block_device || !lies_in_memory(fd)) {
+	} else if (S_ISBLK(stx.stx_mode) || !in_memory) {
 		mem = offset = stx.stx_blksize;
 	} else {
 		return 0;
 	}
 	if (!power_of_two(mem) || !power_of_two(offset))
 		return 0;
-
-	int direct = dio_open(fd, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_NONBLOCK);
-
+	direct = dio_open(fd, (fcntl(fd, F_GETFL) & O_ACCMODE) | O_NONBLOCK);
 	/* -EINVAL if the file does not support O_DIRECT. */
-	if (direct >= 0)
-		close(direct);
-	rc = direct < 0 ? direct : 0;
-	if (rc)
-		return rc == -EINVAL || rc == -ENOENT ? 0 : rc;
+	if (direct < 0)
+		return direct == -EINVAL || direct == -ENOENT ? 0 : direct;
+	close(direct);
 	caps->direct = true;
 	caps->mem_align = mem;
 	caps->offset_align = offset;
@@ -144,44 +127,31 @@ bool mount_parse(const char *line, struct mount *mount)
 }
 
 /*
- * The ID of the mount that fd was opened through. st_dev does not identify it: a btrfs file has the
+ * By the ID of the mount that fd was opened through. st_dev does not identify it: a btrfs file has the
  * number of its subvolume, which mountinfo does not list.
  */
-static long mount_id(int fd)
+bool mount_of(int fd, struct mount *mount)
 {
-	char path[48], line[256];
+	char path[48], *line = NULL;
+	size_t capacity = 0;
+	bool found = false;
 	long id = -1;
 	FILE *file;
 
+	*mount = (struct mount){0};
 	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
 	file = fopen(path, "re");
-	if (!file)
-		return -1;
-	while (id < 0 && fgets(line, sizeof(line), file))
+	while (file && id < 0 && getline(&line, &capacity, file) > 0)
 		if (sscanf(line, "mnt_id: %ld", &id) != 1)
 			id = -1;
-	fclose(file);
-	return id;
-}
-
-bool mount_of(int fd, struct mount *mount)
-{
-	long wanted = mount_id(fd);
-	char *line = NULL;
-	size_t capacity = 0;
-	bool found = false;
-	FILE *file;
-
-	*mount = (struct mount){0};
-	if (wanted < 0)
-		return false;
-	file = fopen("/proc/self/mountinfo", "re");
-	if (!file)
-		return false;
-	while (!found && getline(&line, &capacity, file) > 0)
-		found = strtol(line, NULL, 10) == wanted && mount_parse(line, mount);
+	if (file)
+		fclose(file);
+	file = id < 0 ? NULL : fopen("/proc/self/mountinfo", "re");
+	while (file && !found && getline(&line, &capacity, file) > 0)
+		found = strtol(line, NULL, 10) == id && mount_parse(line, mount);
+	if (file)
+		fclose(file);
 	free(line);
-	fclose(file);
 	return found;
 }
 

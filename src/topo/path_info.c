@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,23 +71,11 @@ static int unreachable(const char *path, int code, struct nvs_error *error)
 			   remedy);
 }
 
-/* The directory exists: ENOENT means a file system that can't create files, such as /proc. Sysfs
- * answers as if rights were missing. */
-static int cannot_create(const char *directory, int code)
-{
-	int fd = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	bool sysfs = fd >= 0 && is_sysfs(fd);
-
-	if (fd >= 0)
-		close(fd);
-	return code == -ENOENT || sysfs ? -EOPNOTSUPP : code;
-}
-
 /* Direct I/O is a property of files, so probe a directory with an unnamed file in it. */
 static int open_unnamed(const char *directory)
 {
 	char path[sizeof(((struct nvs_path_info *)0)->path) + 16];
-	int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), rc;
 
 	if (fd >= 0) {
 		/* As the store does for its files. */
@@ -98,10 +87,19 @@ static int open_unnamed(const char *directory)
 		return -errno;
 	snprintf(path, sizeof(path), "%s/.nvswap-XXXXXX", directory);
 	fd = mkostemp(path, O_CLOEXEC);
-	if (fd < 0)
-		return cannot_create(directory, -errno);
-	unlink(path);
-	return fd;
+	if (fd >= 0) {
+		unlink(path);
+		return fd;
+	}
+	/* The directory exists: ENOENT means a file system that can't create files, such as /proc.
+	 * Sysfs answers as if rights were missing. */
+	rc = -errno;
+	fd = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (rc == -ENOENT || (fd >= 0 && magic_of(fd) == SYSFS_MAGIC))
+		rc = -EOPNOTSUPP;
+	if (fd >= 0)
+		close(fd);
+	return rc;
 }
 
 static int look_at_file(int fd, struct nvs_path_info *info)

@@ -87,43 +87,31 @@ struct disks {
 	unsigned n;
 };
 
-static void add_disk(struct disks *disks, const char *name)
+/* Adds the drives that a block device lies on: its own, or the components of device mapper or md. */
+static void add_beneath(struct disks *disks, const char *directory, unsigned depth)
 {
+	char device[PATH_MAX], below[PATH_MAX + 16];
+	const char *name;
+	glob_t slaves;
+
+	if (depth > DEPTH_MAX || !realpath(directory, device))
+		return;
+	snprintf(below, sizeof(below), "%s/partition", device);
+	if (access(below, F_OK) == 0)
+		*strrchr(device, '/') = '\0';
+	snprintf(below, sizeof(below), "%s/slaves/*", device);
+	if (!glob(below, GLOB_NOSORT, NULL, &slaves)) {
+		for (size_t i = 0; i < slaves.gl_pathc; i++)
+			add_beneath(disks, slaves.gl_pathv[i], depth + 1);
+		globfree(&slaves);
+		return;
+	}
+	name = strrchr(device, '/') + 1;
 	for (unsigned i = 0; i < disks->n; i++)
 		if (!strcmp(disks->names[i], name))
 			return;
 	if (disks->n < DEVICES_MAX && strlen(name) < sizeof(disks->names[0]))
 		strcpy(disks->names[disks->n++], name);
-}
-
-static void add_beneath(struct disks *disks, const char *directory, unsigned depth);
-
-/* Adds the components of a device mapper or md device; returns false if it has none. */
-static bool add_slaves(struct disks *disks, const char *device, unsigned depth)
-{
-	char pattern[PATH_MAX + 16];
-	glob_t slaves;
-
-	snprintf(pattern, sizeof(pattern), "%s/slaves/*", device);
-	if (glob(pattern, GLOB_NOSORT, NULL, &slaves))
-		return false;
-	for (size_t i = 0; i < slaves.gl_pathc; i++)
-		add_beneath(disks, slaves.gl_pathv[i], depth + 1);
-	globfree(&slaves);
-	return true;
-}
-
-static void add_beneath(struct disks *disks, const char *directory, unsigned depth)
-{
-	char device[PATH_MAX], partition[PATH_MAX + 16];
-
-	if (depth > DEPTH_MAX || !realpath(directory, device))
-		return;
-	snprintf(partition, sizeof(partition), "%s/partition", device);
-	if (access(partition, F_OK) == 0)
-		*strrchr(device, '/') = '\0';
-	if (!add_slaves(disks, device, depth))
-		add_disk(disks, strrchr(device, '/') + 1);
 }
 
 static int compare_names(const void *a, const void *b)

@@ -47,20 +47,6 @@ static int load_with(struct topo *topo, const char *xml_path, enum hwloc_type_fi
 	return 0;
 }
 
-/* Scanning the PCI bus for devices is slow and only needed with several nodes. */
-static int load_topology(struct topo *topo, const char *xml_path)
-{
-	int rc;
-
-	if (!xml_path) {
-		rc = load_with(topo, NULL, HWLOC_TYPE_FILTER_KEEP_NONE);
-		if (rc || hwloc_get_nbobjs_by_type(topo->hwloc, HWLOC_OBJ_NUMANODE) < 2)
-			return rc;
-		hwloc_topology_destroy(topo->hwloc);
-	}
-	return load_with(topo, xml_path, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-}
-
 int topo_open(struct topo **topo, const char *xml_path, struct nvs_error *error)
 {
 	struct topo *new = calloc(1, sizeof(*new));
@@ -68,7 +54,13 @@ int topo_open(struct topo **topo, const char *xml_path, struct nvs_error *error)
 
 	if (!new)
 		return error_set(error, -ENOMEM, "no memory for the machine's topology");
-	rc = load_topology(new, xml_path);
+	rc = load_with(new, xml_path,
+		       xml_path ? HWLOC_TYPE_FILTER_KEEP_IMPORTANT : HWLOC_TYPE_FILTER_KEEP_NONE);
+	/* Scanning the PCI bus for devices is slow and only needed with several nodes. */
+	if (!rc && !xml_path && hwloc_get_nbobjs_by_type(new->hwloc, HWLOC_OBJ_NUMANODE) > 1) {
+		hwloc_topology_destroy(new->hwloc);
+		rc = load_with(new, NULL, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+	}
 	if (rc) {
 		free(new);
 		return error_set(error, rc, "hwloc can't read the topology of %s: %s",
@@ -96,17 +88,6 @@ void topo_close(struct topo *topo)
 	free(topo);
 }
 
-static hwloc_obj_t find_device(hwloc_topology_t hwloc, const char *name)
-{
-	hwloc_obj_t device = NULL;
-
-	while ((device = hwloc_get_next_osdev(hwloc, device)))
-		if (device->attr->osdev.type == HWLOC_OBJ_OSDEV_BLOCK && device->name &&
-		    !strcmp(device->name, name))
-			return device;
-	return NULL;
-}
-
 int topo_node_of_devices(const struct topo *topo, const char *const *devices, unsigned n)
 {
 	int node = -1;
@@ -114,12 +95,15 @@ int topo_node_of_devices(const struct topo *topo, const char *const *devices, un
 	if (hwloc_get_nbobjs_by_type(topo->hwloc, HWLOC_OBJ_NUMANODE) < 2)
 		return -1;
 	for (unsigned i = 0; i < n; i++) {
-		int its;
+		hwloc_obj_t device = NULL, near;
 		const char *name = devices[i];
-		hwloc_obj_t device = find_device(topo->hwloc, name);
-		hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(topo->hwloc, device)
-					  : NULL;
+		int its;
 
+		while ((device = hwloc_get_next_osdev(topo->hwloc, device)))
+			if (device->attr->osdev.type == HWLOC_OBJ_OSDEV_BLOCK && device->name &&
+			    !strcmp(device->name, name))
+				break;
+		near = device ? hwloc_get_non_io_ancestor_obj(topo->hwloc, device) : NULL;
 		if (near && near->nodeset && hwloc_bitmap_weight(near->nodeset) == 1)
 			its = hwloc_bitmap_first(near->nodeset);
 		else {

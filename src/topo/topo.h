@@ -60,8 +60,8 @@ struct dio_caps {
 int dio_probe(int fd, struct dio_caps *caps);
 /* Opens the same file again with these flags and O_DIRECT. Returns it or a negative errno. */
 int dio_open(int fd, int flags);
-/* Whether it lies in sysfs, where nobody can create a file. */
-bool is_sysfs(int fd);
+/* The magic number of its file system, of linux/magic.h; 0: unknown. */
+uint32_t magic_of(int fd);
 
 #define DEVICES_MAX 16
 /*

@@ -6,23 +6,19 @@
 #include "checkpoint/checkpoint.h"
 
 #include <assert.h>
-#include <endian.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/json/read.h"
+#include "base/little_endian.h"
 #include "base/numbers.h"
 #include "base/shape.h"
 #include "base/text.h"
-
-#define JSON_MEMORY_MAX ((size_t)2 << 30) /* memory for the JSON document of a header */
 
 struct header_reader {
 	struct nvs_checkpoint *checkpoint;
@@ -33,10 +29,8 @@ struct header_reader {
 };
 
 /* Fails with "PATH: TEXT", or "PATH: tensor NAME: TEXT" while a tensor is read. */
-static int reject(const struct header_reader *reader, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static int reject(const struct header_reader *reader, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static int reject(const struct header_reader *reader,
+							const char *format, ...)
 {
 	const char *name = reader->tensor ? reader->tensor->name : "";
 	char text[sizeof(reader->error->text)];
@@ -77,27 +71,20 @@ static bool read_count(const struct json_value *value, uint64_t *count)
 	return json_read_whole(value, count) == JSON_WHOLE;
 }
 
-/* A type of safetensors for which there is no enum nvs_dtype. */
-static bool is_lacking(const char *name)
-{
-	static const char *const names[] = {"C64",     "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
-					    "F6_E2M3", "F6_E3M2", "F4"};
-
-	for (size_t i = 0; i < COUNT_OF(names); i++)
-		if (!strcmp(name, names[i]))
-			return true;
-	return false;
-}
-
 static int read_dtype(const struct header_reader *reader, const struct json_value *value)
 {
+	/* Types of safetensors for which there is no enum nvs_dtype. */
+	static const char *const lacking[] = {"C64",	 "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+					      "F6_E2M3", "F6_E3M2", "F4"};
+
 	if (value->type != JSON_STRING)
 		return unexpected(reader, value, "dtype as a string such as \"BF16\"");
-	if (strlen(value->string) == value->length && is_lacking(value->string))
-		return reject(reader,
-			      "nvswap lacks dtype %s of safetensors: leave the tensor out, or save "
-			      "its bytes as U8",
-			      value->string);
+	for (size_t i = 0; i < COUNT_OF(lacking); i++)
+		if (json_is_string(value, lacking[i]))
+			return reject(reader,
+				      "nvswap lacks dtype %s of safetensors: leave the tensor out, "
+				      "or save its bytes as U8",
+				      value->string);
 	if (strlen(value->string) != value->length ||
 	    nvs_dtype_parse(value->string, &reader->tensor->dtype))
 		return reject(reader,
@@ -110,7 +97,6 @@ static int read_dtype(const struct header_reader *reader, const struct json_valu
 static int read_shape(const struct header_reader *reader, const struct json_value *value)
 {
 	struct entry *tensor = reader->tensor;
-	uint64_t size;
 
 	if (value->type != JSON_ARRAY)
 		return unexpected(reader, value, "shape as an array of whole numbers");
@@ -121,20 +107,21 @@ static int read_shape(const struct header_reader *reader, const struct json_valu
 	if (!tensor->shape)
 		return no_memory(reader);
 	for (const struct json_value *item = value->first; item; item = item->next) {
-		if (!read_count(item, &size))
-			return unexpected(reader, item, "a whole number of 0 or more in shape");
 		assert(tensor->ndim < value->count);
-		tensor->shape[tensor->ndim++] = size;
+		if (!read_count(item, &tensor->shape[tensor->ndim++]))
+			return unexpected(reader, item, "a whole number of 0 or more in shape");
 	}
 	if (!shape_numel(tensor->shape, tensor->ndim, &tensor->numel))
 		return reject(reader, "its shape has more elements than 64 bits can count");
 	return 0;
 }
 
+/* The tensor's range in the file must fit its shape and the file. */
 static int read_offsets(const struct header_reader *reader, const struct json_value *value)
 {
-	uint64_t offsets[2];
 	const struct json_value *item = value->first;
+	struct entry *tensor = reader->tensor;
+	uint64_t offsets[2];
 
 	if (value->type != JSON_ARRAY)
 		return unexpected(reader, value, "data_offsets as an array of two whole numbers");
@@ -144,25 +131,21 @@ static int read_offsets(const struct header_reader *reader, const struct json_va
 		if (!read_count(item, &offsets[i]))
 			return unexpected(reader, item,
 					  "a whole number of 0 or more in data_offsets");
-	/* The tensor's range in the file must fit its shape and the file. */
-	unsigned long long begin = offsets[0];
-	unsigned long long end = offsets[1];
-
-	struct entry *tensor = reader->tensor;
-
-	if (end < begin)
+	if (offsets[1] < offsets[0])
 		return reject(
 			reader,
 			"data_offsets must be two numbers, the second not less than the first");
-	if (end - begin != tensor->nbytes)
+	if (offsets[1] - offsets[0] != tensor->nbytes)
 		return reject(reader, "data_offsets span %llu bytes, but dtype and shape need %llu",
-			      end - begin, (unsigned long long)tensor->nbytes);
-	if (reader->checkpoint->has_data && end > reader->data_bytes)
+			      (unsigned long long)(offsets[1] - offsets[0]),
+			      (unsigned long long)tensor->nbytes);
+	if (reader->checkpoint->has_data && offsets[1] > reader->data_bytes)
 		return reject(reader,
 			      "its data ends %llu bytes behind the header, but the file has only "
 			      "%llu: it is truncated, or its header is wrong",
-			      end, (unsigned long long)reader->data_bytes);
-	tensor->offset = reader->data_start + begin;
+			      (unsigned long long)offsets[1],
+			      (unsigned long long)reader->data_bytes);
+	tensor->offset = reader->data_start + offsets[0];
 	return 0;
 }
 
@@ -193,7 +176,10 @@ static int check_keys(const struct header_reader *reader, const struct json_valu
 static int add_tensor(struct header_reader *reader, const struct json_value *member)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	const struct json_value *offsets = json_member(member, "data_offsets");
 	bool nul = memchr(member->key, '\0', member->key_length);
+	struct entry *tensor = &checkpoint->entries[checkpoint->n];
+	int rc;
 
 	if (!member->key_length || member->key_length > NVS_NAME_MAX || nul)
 		return reject(
@@ -202,16 +188,11 @@ static int add_tensor(struct header_reader *reader, const struct json_value *mem
 			checkpoint->n, member->key_length, nul ? " with a NUL" : "", NVS_NAME_MAX);
 	if (member->earlier)
 		return reject(reader, "tensor %s appears twice", member->key);
-	reader->tensor = &checkpoint->entries[checkpoint->n];
-	reader->tensor->name = strdup(member->key);
-	if (!reader->tensor->name)
+	tensor->name = strdup(member->key);
+	if (!tensor->name)
 		return no_memory(reader);
+	reader->tensor = tensor;
 	checkpoint->n++;
-
-	struct entry *tensor = reader->tensor;
-	const struct json_value *offsets = json_member(member, "data_offsets");
-	int rc;
-
 	if (member->type != JSON_OBJECT)
 		return unexpected(reader, member, "an object with dtype and shape");
 	rc = check_keys(reader, member);
@@ -232,18 +213,6 @@ static int add_tensor(struct header_reader *reader, const struct json_value *mem
 	return !checkpoint->has_data ? 0 : reject(reader, "has no data_offsets");
 }
 
-static int check_metadata(const struct header_reader *reader, const struct json_value *metadata)
-{
-	if (metadata->earlier)
-		return reject(reader, "__metadata__ appears twice");
-	if (metadata->type != JSON_OBJECT)
-		return unexpected(reader, metadata, "__metadata__ as an object of strings");
-	for (const struct json_value *item = metadata->first; item; item = item->next)
-		if (item->type != JSON_STRING)
-			return unexpected(reader, item, "a string in __metadata__");
-	return 0;
-}
-
 static int read_tensors(struct header_reader *reader, const struct json_value *root)
 {
 	int rc = 0;
@@ -255,161 +224,128 @@ static int read_tensors(struct header_reader *reader, const struct json_value *r
 		return no_memory(reader);
 	for (const struct json_value *member = root->first; member && !rc; member = member->next) {
 		reader->tensor = NULL;
-		rc = strcmp(member->key, "__metadata__") ? add_tensor(reader, member)
-							 : check_metadata(reader, member);
+		if (strcmp(member->key, "__metadata__") != 0) {
+			rc = add_tensor(reader, member);
+			continue;
+		}
+		if (member->earlier)
+			return reject(reader, "__metadata__ appears twice");
+		if (member->type != JSON_OBJECT)
+			return unexpected(reader, member, "__metadata__ as an object of strings");
+		for (const struct json_value *item = member->first; item; item = item->next)
+			if (item->type != JSON_STRING)
+				return unexpected(reader, item, "a string in __metadata__");
 	}
 	return rc;
 }
 
 static int by_offset(const void *a, const void *b)
 {
-	const struct entry *const *left = a, *const *right = b;
-
-	uint64_t x = (*left)->offset, y = (*right)->offset;
+	const struct entry *left = *(const struct entry *const *)a;
+	const struct entry *right = *(const struct entry *const *)b;
 
 	/* An empty tensor precedes one at the same offset, and overlaps nothing. */
-	if (x == y) {
-		x = (*left)->nbytes;
-		y = (*right)->nbytes;
-	}
-	return (x > y) - (x < y);
+	if (left->offset == right->offset)
+		return (left->nbytes > right->nbytes) - (left->nbytes < right->nbytes);
+	return left->offset < right->offset ? -1 : 1;
 }
 
-/* Errors name offsets from the begin of the data, as the header does. */
-static int check_sorted(const struct header_reader *reader, const struct entry **sorted)
-{
-	const struct nvs_checkpoint *checkpoint = reader->checkpoint;
-	const char *before = "the header";
-
-	unsigned long long end = 0;
-
-	for (size_t i = 0; i < checkpoint->n; i++) {
-		const struct entry *tensor = sorted[i];
-
-		unsigned long long begin = tensor->offset - reader->data_start;
-
-		if (begin != end)
-			return error_about(reader->error, -EINVAL, tensor->name, 0, 0,
-					   "%s: tensor %s: its data begins at %llu, and must begin "
-					   "at %llu, where %s ends: %s",
-					   reader->path, tensor->name, begin, end, before,
-					   begin < end ? "the two overlap"
-						       : "there may be no hole between tensors");
-		assert(end <= reader->data_bytes && tensor->nbytes <= reader->data_bytes - end);
-		end = begin + tensor->nbytes;
-		before = tensor->name;
-	}
-	if (end != reader->data_bytes)
-		return error_about(reader->error, -EINVAL, before, 0, 0,
-				   "%s: the data ends at %llu with tensor %s, but the file has "
-				   "%llu bytes of data: nothing may follow the last tensor",
-				   reader->path, end, before,
-				   (unsigned long long)reader->data_bytes);
-	return 0;
-}
-
-/* The format requires tensors to be contiguous and to fill the file. */
+/*
+ * The format requires tensors to be contiguous and to fill the file. Errors name offsets from the
+ * begin of the data, as the header does.
+ */
 static int check_layout(const struct header_reader *reader)
 {
 	const struct nvs_checkpoint *checkpoint = reader->checkpoint;
 	/* One more than needed, because calloc(0) may return NULL. */
 	const struct entry **sorted = calloc(checkpoint->n + 1, sizeof(const struct entry *));
-	int rc;
+	const char *before = "the header";
+	unsigned long long end = 0;
+	int rc = 0;
 
 	if (!sorted)
 		return no_memory(reader);
 	for (size_t i = 0; i < checkpoint->n; i++)
 		sorted[i] = &checkpoint->entries[i];
 	qsort(sorted, checkpoint->n, sizeof(const struct entry *), by_offset);
-	rc = check_sorted(reader, sorted);
+	for (size_t i = 0; i < checkpoint->n && !rc; i++) {
+		const struct entry *tensor = sorted[i];
+		unsigned long long begin = tensor->offset - reader->data_start;
+
+		if (begin != end)
+			rc = error_about(reader->error, -EINVAL, tensor->name, 0, 0,
+					 "%s: tensor %s: its data begins at %llu, and must begin "
+					 "at %llu, where %s ends: %s",
+					 reader->path, tensor->name, begin, end, before,
+					 begin < end ? "the two overlap"
+						     : "there may be no hole between tensors");
+		end = begin + tensor->nbytes;
+		assert(end <= reader->data_bytes);
+		before = tensor->name;
+	}
+	if (!rc && end != reader->data_bytes)
+		rc = error_about(reader->error, -EINVAL, before, 0, 0,
+				 "%s: the data ends at %llu with tensor %s, but the file has "
+				 "%llu bytes of data: nothing may follow the last tensor",
+				 reader->path, end, before, (unsigned long long)reader->data_bytes);
 	free(sorted);
 	return rc;
-}
-
-/* Finds the JSON in the file, and checks that it is complete. */
-static int find_header(struct header_reader *reader, int fd, uint64_t file_bytes, uint64_t *offset,
-		       uint64_t *nbytes)
-{
-	const char *path = reader->path;
-	unsigned char first[8] = {0};
-	size_t n = file_bytes < sizeof(first) ? (size_t)file_bytes : sizeof(first);
-	uint64_t length;
-	int rc = read_at(fd, path, 0, first, n, reader->error);
-
-	if (rc)
-		return rc;
-	*offset = 0;
-	*nbytes = file_bytes;
-	if (text_ends_with(path, ".safetensors") ||
-	    (!text_ends_with(path, ".json") && n == 8 && memchr(first, 0, n))) {
-		memcpy(&length, first, sizeof(length));
-		*nbytes = le64toh(length);
-		*offset = sizeof(length);
-		if (file_bytes < *offset || *nbytes > file_bytes - *offset)
-			return error_set(reader->error, -EINVAL,
-					 "%s: its header should have %llu bytes, but the file has "
-					 "only %llu: it is truncated, or not a .safetensors file",
-					 path, (unsigned long long)*nbytes,
-					 (unsigned long long)file_bytes);
-		reader->checkpoint->has_data = true;
-		reader->data_start = *offset + *nbytes;
-		reader->data_bytes = file_bytes - reader->data_start;
-	}
-	if (*nbytes > HEADER_MAX)
-		return error_set(reader->error, -EINVAL,
-				 "%s: a header of %llu bytes; allowed are up to %u", path,
-				 (unsigned long long)*nbytes, HEADER_MAX);
-	return 0;
 }
 
 static int read_header(struct header_reader *reader, int fd, uint64_t file_bytes)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
-	uint64_t offset, nbytes;
-	char *json;
-	int rc = find_header(reader, fd, file_bytes, &offset, &nbytes);
+	const char *path = reader->path;
+	uint64_t offset = 0, nbytes = file_bytes;
+	uint8_t first[8] = {0};
+	size_t n = min_u64(file_bytes, sizeof(first));
+	struct json_document *document;
+	char *text;
+	int rc = read_at(fd, path, 0, first, n, reader->error);
 
 	if (rc)
 		return rc;
-	assert(nbytes <= HEADER_MAX && offset <= file_bytes && nbytes <= file_bytes - offset);
-	json = malloc(nbytes ? nbytes : 1);
-	if (!json)
-		return no_memory(reader);
-	rc = read_at(fd, reader->path, offset, json, nbytes, reader->error);
-	if (!rc) {
-		struct json_document *document;
-
-		rc = json_parse(&document, json, nbytes, reader->path, JSON_MEMORY_MAX,
-				reader->error);
-		if (!rc) {
-			rc = read_tensors(reader, json_root(document));
-			json_free(document);
-		}
+	if (text_ends_with(path, ".safetensors") ||
+	    (!text_ends_with(path, ".json") && n == 8 && memchr(first, 0, n))) {
+		offset = sizeof(first);
+		nbytes = get_u64(first);
+		if (file_bytes < offset || nbytes > file_bytes - offset)
+			return error_set(reader->error, -EINVAL,
+					 "%s: its header should have %llu bytes, but the file has "
+					 "only %llu: it is truncated, or not a .safetensors file",
+					 path, (unsigned long long)nbytes,
+					 (unsigned long long)file_bytes);
+		checkpoint->has_data = true;
+		reader->data_start = offset + nbytes;
+		reader->data_bytes = file_bytes - reader->data_start;
 	}
-	free(json);
+	if (nbytes > HEADER_MAX)
+		return error_set(reader->error, -EINVAL,
+				 "%s: a header of %llu bytes; allowed are up to %u", path,
+				 (unsigned long long)nbytes, HEADER_MAX);
+	rc = read_json(fd, path, offset, nbytes, &text, &document, reader->error);
+	if (!rc)
+		rc = read_tensors(reader, json_root(document));
+	json_free(document);
+	free(text);
 	if (!rc && !checkpoint->n)
-		rc = error_set(reader->error, -EINVAL, "%s: holds no tensor", reader->path);
+		rc = error_set(reader->error, -EINVAL, "%s: holds no tensor", path);
 	return rc || !checkpoint->has_data ? rc : check_layout(reader);
 }
 
 int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
 {
 	struct header_reader reader = {.checkpoint = checkpoint, .path = path, .error = error};
-	struct stat status = {0};
-	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	uint64_t nbytes;
+	int rc, fd = open_to_read(path, "checkpoint", &nbytes, error);
 
 	*checkpoint = (struct nvs_checkpoint){0};
-	if (fd < 0 || fstat(fd, &status))
-		rc = error_set(error, -errno, "can't open the checkpoint %s: %s", path,
-			       nvs_strerror(-errno));
-	else if (!S_ISREG(status.st_mode))
-		rc = error_set(error, -EINVAL, "the checkpoint %s is not a regular file", path);
-	else
-		rc = checkpoint_of_file(checkpoint, path, fd, error);
+	if (fd < 0)
+		return fd;
+	rc = checkpoint_of_file(checkpoint, path, fd, error);
 	if (!rc)
-		rc = read_header(&reader, fd, (uint64_t)status.st_size);
-	if (fd >= 0)
-		close(fd);
+		rc = read_header(&reader, fd, nbytes);
+	close(fd);
 	if (rc)
 		checkpoint_free(checkpoint);
 	return rc;

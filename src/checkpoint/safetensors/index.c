@@ -4,61 +4,32 @@
  * "weight_map" names the file of each tensor. Files lie in the directory of the index, so an
  * index names no files elsewhere.
  */
+#include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/json/read.h"
 #include "checkpoint/checkpoint.h"
 
-#define JSON_MEMORY_MAX ((size_t)2 << 30)
-
 static int no_memory(const char *path, struct nvs_error *error)
 {
 	return error_set(error, -ENOMEM, "no memory for the index %s", path);
 }
 
-static int join(struct nvs_checkpoint *checkpoint, struct nvs_checkpoint *shard)
-{
-	struct entry *entries = realloc(checkpoint->entries,
-					(checkpoint->n + shard->n + 1) * sizeof(*entries));
-	struct stamp *stamps;
-	char **paths;
-
-	if (!entries)
-		return -ENOMEM;
-	checkpoint->entries = entries;
-	stamps = realloc(checkpoint->stamps, (checkpoint->nfiles + 1) * sizeof(*stamps));
-	if (!stamps)
-		return -ENOMEM;
-	checkpoint->stamps = stamps;
-	paths = realloc(checkpoint->paths, (checkpoint->nfiles + 1) * sizeof(*paths));
-	if (!paths)
-		return -ENOMEM;
-	checkpoint->paths = paths;
-	for (size_t i = 0; i < shard->n; i++) {
-		shard->entries[i].file = checkpoint->nfiles;
-		entries[checkpoint->n++] = shard->entries[i];
-	}
-	stamps[checkpoint->nfiles] = shard->stamps[0];
-	paths[checkpoint->nfiles++] = shard->paths[0];
-	checkpoint->nbytes += shard->nbytes;
-	shard->n = shard->nfiles = 0;
-	return 0;
-}
-
+/* Adds the file `name`, which lies beside the index. */
 static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const char *name,
 		     struct nvs_error *error)
 {
 	const char *slash = strrchr(path, '/');
 	int directory = slash ? (int)(slash - path) + 1 : 0, rc;
 	struct nvs_checkpoint shard;
-	char *full;
+	struct entry *entries;
+	struct stamp *stamps;
+	char **paths, *full;
 
 	if (asprintf(&full, "%.*s%s", directory, path, name) < 0)
 		return no_memory(path, error);
@@ -71,8 +42,32 @@ static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const 
 	else if (shard.nbytes > DATA_MAX - checkpoint->nbytes)
 		rc = error_set(error, -EINVAL, "%s: its files have more than %llu bytes", path,
 			       DATA_MAX);
-	else if (join(checkpoint, &shard))
+	entries = rc ? NULL
+		     : realloc(checkpoint->entries,
+			       (checkpoint->n + shard.n + 1) * sizeof(*entries));
+	if (entries)
+		checkpoint->entries = entries;
+	stamps = entries ? realloc(checkpoint->stamps, (checkpoint->nfiles + 1) * sizeof(*stamps))
+			 : NULL;
+	if (stamps)
+		checkpoint->stamps = stamps;
+	paths = stamps ? realloc(checkpoint->paths, (checkpoint->nfiles + 1) * sizeof(*paths))
+		       : NULL;
+	if (paths)
+		checkpoint->paths = paths;
+	else if (!rc)
 		rc = no_memory(path, error);
+	assert(rc || (entries && stamps && paths));
+	for (size_t i = 0; i < shard.n && !rc; i++) {
+		shard.entries[i].file = checkpoint->nfiles;
+		entries[checkpoint->n++] = shard.entries[i];
+	}
+	if (!rc) {
+		stamps[checkpoint->nfiles] = shard.stamps[0];
+		paths[checkpoint->nfiles++] = shard.paths[0];
+		checkpoint->nbytes += shard.nbytes;
+		shard.n = shard.nfiles = 0;
+	}
 	checkpoint_free(&shard);
 	return rc;
 }
@@ -152,30 +147,20 @@ static int load_map(struct nvs_checkpoint *checkpoint, const char *path,
 int index_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)
 {
 	struct json_document *document = NULL;
-	size_t nbytes = 0;
-	char *text;
-	int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	struct stat status = {0};
-
-	text = NULL;
-	if (fd < 0 || fstat(fd, &status))
-		rc = error_set(error, -errno, "can't open the index %s: %s", path,
-			       nvs_strerror(-errno));
-	else if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size > HEADER_MAX)
-		rc = error_set(error, -EINVAL,
-			       "the index %s is not a regular file of at most %u bytes", path,
-			       HEADER_MAX);
-	if (!rc) {
-		nbytes = (size_t)status.st_size;
-		text = malloc(nbytes + 1);
-		rc = text ? read_at(fd, path, 0, text, nbytes, error) : no_memory(path, error);
-	}
-	if (fd >= 0)
-		close(fd);
+	char *text = NULL;
+	uint64_t nbytes;
+	int rc = 0, fd = open_to_read(path, "index", &nbytes, error);
 
 	*checkpoint = (struct nvs_checkpoint){.has_data = true};
-	if (!rc)
-		rc = json_parse(&document, text, nbytes, path, JSON_MEMORY_MAX, error);
+	if (fd < 0)
+		rc = fd;
+	else if (nbytes > HEADER_MAX)
+		rc = error_set(error, -EINVAL, "the index %s has more than %u bytes", path,
+			       HEADER_MAX);
+	else
+		rc = read_json(fd, path, 0, nbytes, &text, &document, error);
+	if (fd >= 0)
+		close(fd);
 	if (!rc)
 		rc = load_map(checkpoint, path, json_root(document), error);
 	json_free(document);

@@ -29,7 +29,6 @@ static int record_failure(struct state_move *move, const struct nvs_error *error
 {
 	int none = 0;
 
-	assert(error->code);
 	if (__atomic_compare_exchange_n(&move->failed, &none, 1, false, __ATOMIC_ACQ_REL,
 					__ATOMIC_RELAXED))
 		error_copy(&move->error, error);
@@ -141,6 +140,18 @@ void state_io_sum(const struct state_io *io, uint64_t numel, uint32_t *sum)
 
 	assert(io->at + io->numel <= numel);
 	__atomic_fetch_xor(sum, zip_crc32_before(crc, behind * sizeof(float)), __ATOMIC_RELAXED);
+}
+
+int check_step_since(struct nvs_optimizer *optimizer, uint64_t step, struct nvs_error *error)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	int rc = nvs_optimizer_get_info(optimizer, &info, error);
+
+	if (rc || info.step == step)
+		return rc;
+	return error_set(error, -EBUSY,
+			 "the optimizer took a step meanwhile: export and import its state between "
+			 "steps");
 }
 
 int state_move_run(struct state_move *move, struct nvs_optimizer *optimizer,

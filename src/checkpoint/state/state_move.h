@@ -61,6 +61,10 @@ struct state_move {
  */
 void state_io_sum(const struct state_io *io, uint64_t numel, uint32_t *sum);
 
+/* -EBUSY: the optimizer has taken another number of steps by now, so its state is not that of
+ * `step`. */
+int check_step_since(struct nvs_optimizer *optimizer, uint64_t step, struct nvs_error *error);
+
 /* Moves it. Errors: those of submit, -ENOMEM, and those of optimizer_export_tiles and its like. */
 int state_move_run(struct state_move *move, struct nvs_optimizer *optimizer,
 		   struct nvs_error *error);

@@ -51,10 +51,8 @@ struct torch_reader {
 	char name[NVS_NAME_MAX + 1]; /* of the value that is visited */
 };
 
-static int reject(const struct torch_reader *reader, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static int reject(const struct torch_reader *reader, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static int reject(const struct torch_reader *reader,
+							const char *format, ...)
 {
 	char text[sizeof(reader->error->text)];
 	va_list args;
@@ -115,42 +113,31 @@ static int read_shape(const struct torch_reader *reader, const struct object *sh
 	return 0;
 }
 
-/* The record with the storage's data; it must have the size that the pickle tells. */
-static int find_storage(const struct torch_reader *reader, const struct object *storage,
-			const struct zip_record **record)
+/* The tensor must lie in its storage, whose record must have the size that the pickle tells. */
+static int read_place(const struct torch_reader *reader, const struct object *tensor,
+		      struct entry *entry)
 {
+	const struct object *storage = tensor->tensor.storage;
 	const char *key = storage->storage.key;
-	uint64_t nbytes;
+	/* One without elements may have any offset. */
+	uint64_t offset = entry->numel ? tensor->tensor.offset : 0;
+	uint64_t begin, end, nbytes, size = nvs_dtype_size(tensor->tensor.dtype);
+	const struct zip_record *record;
 	char *name;
 
 	if (asprintf(&name, "%s/data/%s", reader->prefix, key) < 0)
 		return no_memory(reader);
-	*record = zip_find(&reader->zip, name);
+	record = zip_find(&reader->zip, name);
 	free(name);
-	if (!*record)
+	if (!record)
 		return reject(reader, "its data, record data/%.100s, is missing", key);
 	if (__builtin_mul_overflow(storage->storage.numel,
 				   nvs_dtype_size(storage->storage.type->dtype), &nbytes) ||
-	    nbytes != (*record)->nbytes)
+	    nbytes != record->nbytes)
 		return reject(reader,
 			      "its storage has %" PRIu64 " elements, but record data/%.100s "
 			      "%" PRIu64 " bytes",
-			      storage->storage.numel, key, (*record)->nbytes);
-	return 0;
-}
-
-static int read_place(const struct torch_reader *reader, const struct object *tensor,
-		      struct entry *entry)
-{
-	const struct zip_record *record = NULL;
-	/* One without elements may have any offset. */
-	uint64_t offset = entry->numel ? tensor->tensor.offset : 0;
-	uint64_t begin, end, size = nvs_dtype_size(tensor->tensor.dtype);
-	int rc = find_storage(reader, tensor->tensor.storage, &record);
-
-	if (rc)
-		return rc;
-	assert(record);
+			      storage->storage.numel, key, record->nbytes);
 	if (__builtin_mul_overflow(entry->numel, size, &entry->nbytes) ||
 	    __builtin_mul_overflow(offset, size, &begin) ||
 	    __builtin_add_overflow(begin, entry->nbytes, &end) || end > record->nbytes)
@@ -159,7 +146,6 @@ static int read_place(const struct torch_reader *reader, const struct object *te
 	if (entry->nbytes > DATA_MAX - reader->checkpoint->nbytes)
 		return reject(reader, "the tensors have more than the %llu bytes that are allowed",
 			      DATA_MAX);
-	assert(begin <= end && end <= record->nbytes);
 	entry->offset = record->data_at + begin;
 	entry->storage = (uint32_t)(record - reader->zip.records);
 	entry->crc = record->crc;
@@ -230,8 +216,6 @@ static int add_tensor(struct torch_reader *reader, const struct object *tensor)
 
 /* ---- The values ---- */
 
-static int visit(struct torch_reader *reader, const struct object *object, unsigned depth);
-
 /* Whether tensors may lie below it. */
 static bool has_items(const struct object *object)
 {
@@ -239,54 +223,47 @@ static bool has_items(const struct object *object)
 	       object->kind == OBJECT_TUPLE;
 }
 
-/* Visits a value under the name of its key or index, behind the first `length` bytes of the
- * name. */
-static int visit_item(struct torch_reader *reader, size_t length, const struct object *key,
-		      size_t index, const struct object *value, unsigned depth)
-{
-	const size_t room = sizeof(reader->name) - length;
-	const char *dot = length ? "." : "";
-	int n = -1;
-
-	if (value->kind != OBJECT_TENSOR && !has_items(value))
-		return 0;
-	if (!key)
-		n = snprintf(reader->name + length, room, "%s%zu", dot, index);
-	else if (key->kind == OBJECT_INT)
-		n = snprintf(reader->name + length, room, "%s%" PRId64, dot, key->number);
-	else if (key->kind == OBJECT_STRING && key->length && strlen(key->text) == key->length)
-		n = snprintf(reader->name + length, room, "%s%s", dot, key->text);
-	if (n >= 0 && (size_t)n < room)
-		return visit(reader, value, depth + 1);
-	/* Only a tensor needs its name. */
-	reader->name[length] = '\0';
-	reader->nameless++;
-	n = visit(reader, value, depth + 1);
-	reader->nameless--;
-	return n;
-}
-
+/* Visits what lies below a value, each under the name of its key or index behind the value's. */
 static int visit(struct torch_reader *reader, const struct object *object, unsigned depth)
 {
+	size_t length = strlen(reader->name), room = sizeof(reader->name) - length;
+	size_t step = object->kind == OBJECT_DICT ? 2 : 1;
+	const char *dot = length ? "." : "";
+	int rc = 0;
+
 	if (object->kind == OBJECT_TENSOR)
 		return add_tensor(reader, object);
 	if (!has_items(object))
 		return 0;
-
-	const size_t length = strlen(reader->name), step = object->kind == OBJECT_DICT ? 2 : 1;
-	int rc = 0;
-
 	if (depth > DEPTH_MAX)
 		return reject(reader, "dictionaries and lists more than %u deep", DEPTH_MAX);
 	for (size_t i = 0; i < object->n && !rc; i += step) {
 		const struct object *key = step == 2 ? object->items[i] : NULL;
+		const struct object *value = object->items[i + step - 1];
+		char *name = reader->name + length;
+		bool named;
+		int n = -1;
 
-		rc = ++reader->visits > VISITS_MAX
-			     ? reject(reader, "more than %u values", VISITS_MAX)
-			     : visit_item(reader, length, key, i, object->items[i + step - 1],
-					  depth);
+		if (++reader->visits > VISITS_MAX)
+			return reject(reader, "more than %u values", VISITS_MAX);
+		if (value->kind != OBJECT_TENSOR && !has_items(value))
+			continue;
+		if (!key)
+			n = snprintf(name, room, "%s%zu", dot, i);
+		else if (key->kind == OBJECT_INT)
+			n = snprintf(name, room, "%s%" PRId64, dot, key->number);
+		else if (key->kind == OBJECT_STRING && key->length &&
+			 strlen(key->text) == key->length)
+			n = snprintf(name, room, "%s%s", dot, key->text);
+		/* Only a tensor needs its name. */
+		named = n >= 0 && (size_t)n < room;
+		if (!named)
+			*name = '\0';
+		reader->nameless += !named;
+		rc = visit(reader, value, depth + 1);
+		reader->nameless -= !named;
 		if (!rc)
-			reader->name[length] = '\0';
+			*name = '\0';
 	}
 	return rc;
 }
@@ -311,25 +288,6 @@ static int read_record(const struct torch_reader *reader, const struct zip_recor
 		rc = reject(reader, "record %s is damaged: its bytes do not have its checksum",
 			    record->name);
 	return rc;
-}
-
-/* All records lie in one folder, which the pickle's name tells. */
-static int find_pickle(struct torch_reader *reader, const struct zip_record **pickle)
-{
-	const size_t suffix = strlen(PICKLE);
-
-	for (size_t i = 0; i < reader->zip.n; i++) {
-		const struct zip_record *record = &reader->zip.records[i];
-		size_t length = strlen(record->name);
-
-		if (length <= suffix || strcmp(record->name + length - suffix, PICKLE) != 0 ||
-		    memchr(record->name, '/', length - suffix))
-			continue;
-		reader->prefix = strndup(record->name, length - suffix);
-		*pickle = record;
-		return reader->prefix ? 0 : no_memory(reader);
-	}
-	return reject(reader, "it is a zip without data.pkl, so no file of torch.save");
 }
 
 /* Files of early versions do not say; all are little-endian where nvswap runs. */
@@ -357,6 +315,9 @@ static int check_byte_order(const struct torch_reader *reader)
 
 static int read_values(struct torch_reader *reader)
 {
+	const size_t suffix = strlen(PICKLE);
+	const struct zip_record *record = NULL;
+	uint8_t *bytes = NULL;
 	struct stat status;
 	int rc = fstat(reader->fd, &status) ? -errno : 0;
 
@@ -366,17 +327,25 @@ static int read_values(struct torch_reader *reader)
 		      reader->error);
 	if (rc)
 		return rc;
+	/* All records lie in one folder, which the pickle's name tells. */
+	for (size_t i = 0; i < reader->zip.n && !reader->prefix; i++) {
+		size_t length;
 
-	const struct zip_record *record = NULL;
-	uint8_t *bytes = NULL;
-
-	rc = find_pickle(reader, &record);
-	if (!rc)
-		rc = check_byte_order(reader);
-	if (rc)
-		return rc;
+		record = &reader->zip.records[i];
+		length = strlen(record->name);
+		if (length <= suffix || strcmp(record->name + length - suffix, PICKLE) != 0 ||
+		    memchr(record->name, '/', length - suffix))
+			continue;
+		reader->prefix = strndup(record->name, length - suffix);
+		if (!reader->prefix)
+			return no_memory(reader);
+	}
+	if (!reader->prefix)
+		return reject(reader, "it is a zip without data.pkl, so no file of torch.save");
 	assert(record);
-	rc = read_record(reader, record, &bytes);
+	rc = check_byte_order(reader);
+	if (!rc)
+		rc = read_record(reader, record, &bytes);
 	if (!rc)
 		rc = pickle_read(&reader->pickle, bytes, record->nbytes, reader->path,
 				 reader->error);
@@ -406,38 +375,30 @@ static uint32_t begin_of(int fd)
 	return is_read ? get_u32(first) : 0;
 }
 
+/* Lists the records of the zip as storages, which entries name by their index, and the tensors. */
 static int read_file(struct torch_reader *reader)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	const struct zip *zip = &reader->zip;
 	int rc = checkpoint_of_file(checkpoint, reader->path, reader->fd, reader->error);
 
 	checkpoint->has_data = checkpoint->of_torch = true;
 	if (!rc)
 		rc = read_values(reader);
-	if (!rc) {
-		const struct zip *zip = &reader->zip;
+	if (rc)
+		return rc;
+	checkpoint->storages = calloc(zip->n + 1, sizeof(*checkpoint->storages));
+	if (!checkpoint->storages)
+		return no_memory(reader);
+	for (; checkpoint->nstorages < zip->n; checkpoint->nstorages++) {
+		const struct zip_record *record = &zip->records[checkpoint->nstorages];
 
-		/* Lists the records of the zip as storages, which entries name by their index. */
-		checkpoint->storages = calloc(zip->n + 1, sizeof(*checkpoint->storages));
-		if (!checkpoint->storages)
-			rc = no_memory(reader);
-		else {
-			checkpoint->nstorages = zip->n;
-			for (size_t i = 0; i < zip->n; i++)
-				checkpoint->storages[i] =
-					(struct storage){.offset = zip->records[i].data_at,
-							 .nbytes = zip->records[i].nbytes,
-							 .crc = zip->records[i].crc};
-		}
+		checkpoint->storages[checkpoint->nstorages] = (struct storage){
+			.offset = record->data_at, .nbytes = record->nbytes, .crc = record->crc};
 	}
-	if (!rc) {
-		const struct object *root = reader->pickle.root;
-
-		assert(root);
-		if (root->kind == OBJECT_TENSOR)
-			memcpy(reader->name, ALONE, sizeof(ALONE));
-		rc = visit(reader, root, 0);
-	}
+	if (reader->pickle.root->kind == OBJECT_TENSOR)
+		memcpy(reader->name, ALONE, sizeof(ALONE));
+	rc = visit(reader, reader->pickle.root, 0);
 	if (rc || checkpoint->n)
 		return rc;
 	if (!checkpoint->nunread)
@@ -473,29 +434,19 @@ int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_tor
 	       struct nvs_error *error)
 {
 	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat status;
 
 	*is_torch = false;
 	if (fd < 0)
 		return 0;
 	rc = torch_load_fd(checkpoint, fd, path, is_torch, error);
-	if (!rc && !*is_torch && text_ends_with(path, ".pt")) {
-		struct stat status;
-		char first;
-		ssize_t n;
-
-		/* Refuses a file that only its name takes for one of torch.save. What is no regular
-		 * file is left to the other readers to refuse. */
-		if (!fstat(fd, &status) && S_ISREG(status.st_mode)) {
-			*is_torch = true;
-			n = pread(fd, &first, 1, 0);
-			if (n < 0)
-				rc = error_set(error, -errno, "reading %s failed: %s", path,
-					       nvs_strerror(-errno));
-			else
-				rc = error_set(error, -EINVAL,
-					       "%s: it %s, so no file of torch.save", path,
-					       n ? "does not begin as a zip" : "is empty");
-		}
+	/* Refuses a file that only its name takes for one of torch.save. What is no regular file is
+	 * left to the other readers to refuse. */
+	if (!rc && !*is_torch && text_ends_with(path, ".pt") && !fstat(fd, &status) &&
+	    S_ISREG(status.st_mode)) {
+		*is_torch = true;
+		rc = error_set(error, -EINVAL, "%s: it %s, so no file of torch.save", path,
+			       status.st_size ? "does not begin as a zip" : "is empty");
 	}
 	close(fd);
 	return rc;
@@ -519,15 +470,36 @@ static const struct object *item_of(const struct object *object, const char *key
 	return NULL;
 }
 
-static double value_of(const uint8_t bytes[8], enum nvs_dtype dtype)
+/* The element of a tensor that has one. A negative number becomes one above every bound. */
+static int read_element(struct torch_reader *reader, const struct object *tensor, double *value)
 {
+	struct entry entry = {.dtype = tensor->tensor.dtype};
+	bool whole = entry.dtype == NVS_I64 || entry.dtype == NVS_U64;
+	const struct zip_record *record;
+	uint8_t *data = NULL;
 	float real;
+	int rc = tensor->tensor.unread ? reject(reader, "%s", tensor->tensor.unread)
+				       : read_shape(reader, tensor->tensor.shape, &entry);
 
-	/* A negative number becomes one above every bound. */
-	if (dtype == NVS_I64 || dtype == NVS_U64)
-		return (double)get_u64(bytes);
-	memcpy(&real, bytes, sizeof(real));
-	return (double)real;
+	if (!rc)
+		rc = read_place(reader, tensor, &entry);
+	if (!rc && (entry.numel != 1 || (entry.dtype != NVS_F32 && !whole)))
+		rc = reject(reader, "it must be one element of F32, I64 or U64");
+	record = &reader->zip.records[entry.storage];
+	if (!rc)
+		rc = read_record(reader, record, &data);
+	if (!rc) {
+		const uint8_t *at;
+
+		assert(data && entry.offset >= record->data_at &&
+		       entry.offset - record->data_at <= record->nbytes - entry.nbytes);
+		at = data + (entry.offset - record->data_at);
+		memcpy(&real, at, sizeof(real));
+		*value = whole ? (double)get_u64(at) : (double)real;
+	}
+	free(data);
+	free(entry.shape);
+	return rc;
 }
 
 static int read_count(struct torch_reader *reader, const char *const *keys, uint64_t *count)
@@ -548,32 +520,8 @@ static int read_count(struct torch_reader *reader, const char *const *keys, uint
 	}
 	if (object->kind == OBJECT_FLOAT)
 		value = object->real;
-	else if (object->kind == OBJECT_TENSOR) {
-		struct entry entry = {.dtype = object->tensor.dtype};
-		uint8_t bytes[8] = {0}, *data = NULL;
-		const struct zip_record *record;
-
-		/* The element of a tensor that has one. */
-		rc = read_shape(reader, object->tensor.shape, &entry);
-		if (!rc)
-			rc = read_place(reader, object, &entry);
-		if (!rc &&
-		    !(entry.numel == 1 &&
-		      (entry.dtype == NVS_F32 || entry.dtype == NVS_I64 || entry.dtype == NVS_U64)))
-			rc = reject(reader, "it must be one element of F32, I64 or U64");
-		record = &reader->zip.records[entry.storage];
-		if (!rc)
-			rc = read_record(reader, record, &data);
-		if (!rc) {
-			assert(data && entry.nbytes <= sizeof(bytes) &&
-			       entry.offset >= record->data_at &&
-			       entry.offset - record->data_at <= record->nbytes - entry.nbytes);
-			memcpy(bytes, data + (entry.offset - record->data_at), entry.nbytes);
-		}
-		free(data);
-		free(entry.shape);
-		value = value_of(bytes, entry.dtype);
-	}
+	else if (object->kind == OBJECT_TENSOR)
+		rc = read_element(reader, object, &value);
 	if (rc)
 		return rc;
 	if (!(value >= 0 && value <= 0x1p53))

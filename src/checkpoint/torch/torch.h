@@ -3,6 +3,8 @@
 #ifndef CHECKPOINT_TORCH_H
 #define CHECKPOINT_TORCH_H
 
+#include <stdio.h>
+
 #include "checkpoint/checkpoint.h"
 
 /*
@@ -31,5 +33,15 @@ int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, b
 int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t *count,
 		     struct nvs_error *error);
 void torch_free(struct torch *torch);
+
+/*
+ * The values of a pickle, one after the other, as torch.save writes them. A dictionary is "}(", its
+ * keys and values in turn, and "u"; a list is "](", its values, and "e". Errors are those of the
+ * stream, when it is closed.
+ */
+void pickle_begin(FILE *out);
+void pickle_end(FILE *out);
+void pickle_text(FILE *out, const char *text);
+void pickle_number(FILE *out, uint64_t number);
 
 #endif

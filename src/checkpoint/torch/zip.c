@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "base/numbers.h"
 #include "checkpoint/checkpoint.h"
 
 #define END_BYTES     22u /* without the comment */
@@ -43,10 +44,8 @@ static uint32_t get_u16(const uint8_t *at)
 	return (uint32_t)at[0] | (uint32_t)at[1] << 8;
 }
 
-static int reject(const struct zip_reader *reader, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static int reject(const struct zip_reader *reader, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static int reject(const struct zip_reader *reader,
+							const char *format, ...)
 {
 	char text[sizeof(reader->error->text)];
 	va_list args;
@@ -69,44 +68,36 @@ static int read_bytes(const struct zip_reader *reader, uint64_t at, void *data, 
 
 /* ---- The end of the directory ---- */
 
-/* The ZIP64 form, which a locator just before the end record names. */
-static int read_end64(struct zip_reader *reader, uint64_t end_at)
+/* The end record, and with ZIP64 its longer form, which a locator just before it names. */
+static int read_end(struct zip_reader *reader, const uint8_t *end, uint64_t end_at)
 {
 	uint8_t bytes[END64_BYTES];
 	uint64_t at;
 	int rc;
 
-	if (end_at < LOCATOR_BYTES + END64_BYTES)
-		return reject(reader, "its directory is damaged: no ZIP64 record");
-	rc = read_bytes(reader, end_at - LOCATOR_BYTES, bytes, LOCATOR_BYTES);
-	if (rc)
-		return rc;
-	at = get_u64(bytes + 8);
-	if (get_u32(bytes) != 0x07064b50 || at > end_at - LOCATOR_BYTES - END64_BYTES)
-		return reject(reader, "its directory is damaged: no ZIP64 record");
-	rc = read_bytes(reader, at, bytes, END64_BYTES);
-	if (rc)
-		return rc;
-	if (get_u32(bytes) != 0x06064b50)
-		return reject(reader, "its directory is damaged: no ZIP64 record at byte %llu",
-			      (unsigned long long)at);
-	reader->count = get_u64(bytes + 32);
-	reader->nbytes = get_u64(bytes + 40);
-	reader->at = get_u64(bytes + 48);
-	return 0;
-}
-
-static int read_end(struct zip_reader *reader, const uint8_t *end, uint64_t end_at)
-{
-	int rc = 0;
-
 	reader->count = get_u16(end + 10);
 	reader->nbytes = get_u32(end + 12);
 	reader->at = get_u32(end + 16);
-	if (reader->count == FULL_16 || reader->nbytes == FULL_32 || reader->at == FULL_32)
-		rc = read_end64(reader, end_at);
-	if (rc)
-		return rc;
+	if (reader->count == FULL_16 || reader->nbytes == FULL_32 || reader->at == FULL_32) {
+		if (end_at < LOCATOR_BYTES + END64_BYTES)
+			return reject(reader, "its directory is damaged: no ZIP64 record");
+		rc = read_bytes(reader, end_at - LOCATOR_BYTES, bytes, LOCATOR_BYTES);
+		if (rc)
+			return rc;
+		at = get_u64(bytes + 8);
+		if (get_u32(bytes) != 0x07064b50 || at > end_at - LOCATOR_BYTES - END64_BYTES)
+			return reject(reader, "its directory is damaged: no ZIP64 record");
+		rc = read_bytes(reader, at, bytes, END64_BYTES);
+		if (rc)
+			return rc;
+		if (get_u32(bytes) != 0x06064b50)
+			return reject(reader,
+				      "its directory is damaged: no ZIP64 record at byte %llu",
+				      (unsigned long long)at);
+		reader->count = get_u64(bytes + 32);
+		reader->nbytes = get_u64(bytes + 40);
+		reader->at = get_u64(bytes + 48);
+	}
 	if (reader->at > end_at || reader->nbytes > end_at - reader->at)
 		return reject(reader, "its directory is damaged: it should have %llu bytes at %llu",
 			      (unsigned long long)reader->nbytes, (unsigned long long)reader->at);
@@ -123,26 +114,24 @@ static int read_end(struct zip_reader *reader, const uint8_t *end, uint64_t end_
 /* The end record is the last thing in the file but for a comment, whose length it has. */
 static int find_end(struct zip_reader *reader)
 {
-	size_t n = reader->file_bytes < END_BYTES + COMMENT_MAX ? (size_t)reader->file_bytes
-								: END_BYTES + COMMENT_MAX;
+	size_t n = min_u64(reader->file_bytes, END_BYTES + COMMENT_MAX), i = n;
 	uint64_t begin = reader->file_bytes - n;
-	uint8_t *tail = malloc(n + 1);
+	uint8_t *tail = malloc(n + 1), *end = NULL;
 	int rc;
 
 	if (!tail)
 		return no_memory(reader);
 	rc = read_bytes(reader, begin, tail, n);
-	for (size_t i = n; !rc && i >= END_BYTES; i--) {
-		const uint8_t *end = tail + i - END_BYTES;
-
-		if (get_u32(end) != 0x06054b50 || get_u16(end + 20) != n - i)
-			continue;
-		rc = read_end(reader, end, begin + i - END_BYTES);
-		free(tail);
-		return rc;
-	}
+	for (; !rc && !end && i >= END_BYTES; i--)
+		if (get_u32(tail + i - END_BYTES) == 0x06054b50 &&
+		    get_u16(tail + i - END_BYTES + 20) == n - i)
+			end = tail + i - END_BYTES;
+	if (!rc)
+		rc = end ? read_end(reader, end, begin + (uint64_t)(end - tail))
+			 : reject(reader,
+				  "it is no zip: it is truncated, or no file of torch.save");
 	free(tail);
-	return rc ? rc : reject(reader, "it is no zip: it is truncated, or no file of torch.save");
+	return rc;
 }
 
 /* ---- The entries ---- */
@@ -241,38 +230,29 @@ static int by_name(const void *a, const void *b)
 	return strcmp(left->name, right->name);
 }
 
-/* A single record may have a CRC-32 of 0. */
-static bool has_sums(const struct zip *zip)
-{
-	bool has_data = false;
-
-	for (size_t i = 0; i < zip->n; i++) {
-		if (zip->records[i].crc)
-			return true;
-		has_data = has_data || zip->records[i].nbytes;
-	}
-	return !has_data;
-}
-
 /* Also leaves the records sorted by name. */
 static int check_records(const struct zip_reader *reader)
 {
 	const struct zip *zip = reader->zip;
+	bool has_sums = false, has_data = false;
 
 	assert(zip->records);
 	qsort(zip->records, zip->n, sizeof(*zip->records), by_place);
-	for (size_t i = 1; i < zip->n; i++) {
-		const struct zip_record *record = &zip->records[i - 1];
+	for (size_t i = 0; i < zip->n; i++) {
+		const struct zip_record *record = &zip->records[i];
 
-		if (record->data_at + record->nbytes > zip->records[i].header_at)
-			return reject(reader, "records %s and %s overlap", record->name,
-				      zip->records[i].name);
+		if (i && record[-1].data_at + record[-1].nbytes > record->header_at)
+			return reject(reader, "records %s and %s overlap", record[-1].name,
+				      record->name);
+		/* A single record may have a CRC-32 of 0. */
+		has_sums |= record->crc;
+		has_data |= record->nbytes;
 	}
 	qsort(zip->records, zip->n, sizeof(*zip->records), by_name);
 	for (size_t i = 1; i < zip->n; i++)
 		if (!strcmp(zip->records[i - 1].name, zip->records[i].name))
 			return reject(reader, "two records have the name %s", zip->records[i].name);
-	if (!has_sums(zip))
+	if (has_data && !has_sums)
 		return reject(
 			reader,
 			"it has no CRC-32, so nothing shows that it is whole: "
@@ -293,26 +273,16 @@ int zip_read(struct zip *zip, int fd, uint64_t file_bytes, const char *path,
 	rc = find_end(&reader);
 	if (rc)
 		return rc;
-	assert(reader.nbytes <= HEADER_MAX && reader.at <= file_bytes &&
-	       reader.nbytes <= file_bytes - reader.at);
 	directory = malloc(reader.nbytes + 1);
 	if (!directory)
 		return no_memory(&reader);
 	rc = read_bytes(&reader, reader.at, directory, reader.nbytes);
-	if (!rc) {
-		size_t at = 0, used = 0;
-
-		reader.zip->records = calloc(reader.count + 1, sizeof(struct zip_record));
-		if (!reader.zip->records)
-			rc = no_memory(&reader);
-		else {
-			for (uint64_t i = 0; i < reader.count && !rc; i++, at += used) {
-				assert(at <= reader.nbytes);
-				rc = read_record(&reader, directory + at,
-						 (size_t)reader.nbytes - at, &used);
-			}
-		}
-	}
+	zip->records = rc ? NULL : calloc(reader.count + 1, sizeof(struct zip_record));
+	if (!rc && !zip->records)
+		rc = no_memory(&reader);
+	assert(rc || zip->records);
+	for (size_t i = 0, at = 0, used = 0; i < reader.count && !rc; i++, at += used)
+		rc = read_record(&reader, directory + at, (size_t)reader.nbytes - at, &used);
 	free(directory);
 	return rc ? rc : check_records(&reader);
 }

@@ -12,8 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "checkpoint/state/groups.h"
-#include "checkpoint/torch/pickle_write.h"
+#include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 
@@ -58,20 +57,6 @@ static int set_paths(struct export_job *export, const char *path, struct nvs_err
 	return export->latest ? 0 : error_set(error, -ENOMEM, "no memory for the path %s", path);
 }
 
-/* All memory that is needed where the other ranks wait for this one. */
-static int reserve_memory(struct export_job *export, struct nvs_error *error)
-{
-	size_t n = export->params.n;
-
-	export->data_at = calloc(n, sizeof(*export->data_at));
-	export->sums = calloc(n * PARTS, sizeof(*export->sums));
-	export->runs = calloc(export->options.world, sizeof(*export->runs));
-	return export->data_at && export->sums && export->runs
-		       ? 0
-		       : error_set(error, -ENOMEM, "no memory for %zu parameters of %u ranks", n,
-				   export->options.world);
-}
-
 static int begin_export(struct export_job *export, struct nvs_optimizer *optimizer,
 			const struct nvs_checkpoint_param *params, size_t n, const char *path,
 			struct nvs_error *error)
@@ -86,10 +71,15 @@ static int begin_export(struct export_job *export, struct nvs_optimizer *optimiz
 		rc = params_read(&export->params, optimizer, params, n, error);
 	if (!rc)
 		rc = set_paths(export, path, error);
-	if (!rc)
-		rc = reserve_memory(export, error);
 	if (rc)
 		return rc;
+	/* All memory that is needed where the other ranks wait for this one. */
+	export->data_at = calloc(n, sizeof(*export->data_at));
+	export->sums = calloc(n * PARTS, sizeof(*export->sums));
+	export->runs = calloc(export->options.world, sizeof(*export->runs));
+	if (!export->data_at || !export->sums || !export->runs)
+		return error_set(error, -ENOMEM, "no memory for %zu parameters of %u ranks", n,
+				 export->options.world);
 	export->optimizer = optimizer;
 	export->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));
 	export->step = info.step;
@@ -99,7 +89,7 @@ static int begin_export(struct export_job *export, struct nvs_optimizer *optimiz
 		const struct param *param = &export->params.all[i];
 		struct nvs_checkpoint plan;
 		struct torch torch;
-		char file[PART_FILE_MAX];
+		char place[PLACE_MAX];
 
 		/* Finds the place of the data in the files of a parameter; the first rank also
 		 * makes these. */
@@ -109,9 +99,8 @@ static int begin_export(struct export_job *export, struct nvs_optimizer *optimiz
 		if (!rc && !export->options.rank)
 			rc = tree_add(&export->tree, param->name, error);
 		for (unsigned part = 0; part < PARTS && !rc && !export->options.rank; part++) {
-			part_file(file, part);
-			rc = tree_create_file(&export->tree, param->name, file, torch.file_bytes,
-					      error);
+			param_place(param, part, place);
+			rc = tree_create_file(&export->tree, place, torch.file_bytes, error);
 		}
 		torch_free(&torch);
 		checkpoint_free(&plan);
@@ -148,14 +137,13 @@ static void release(struct state_move *move, struct state_io *io)
 static int sync_elements(const struct export_job *export, struct nvs_error *error)
 {
 	const struct params *params = &export->params;
-	char file[PART_FILE_MAX];
+	char place[PLACE_MAX];
 	int rc = 0;
 
 	for (size_t i = 0; i < params->nfragments; i++)
 		for (unsigned part = 0; part < PARTS && !rc; part++) {
-			part_file(file, part);
-			rc = tree_sync(&export->tree, params->all[params->owners[i]].name, file,
-				       error);
+			param_place(&params->all[params->owners[i]], part, place);
+			rc = tree_sync(&export->tree, place, error);
 		}
 	return rc;
 }
@@ -185,32 +173,28 @@ static int combine_sums(struct export_job *export, struct nvs_error *error)
 
 /* ---- Completing the files ---- */
 
-/* A file of which a little is written, through the page cache. */
-static int open_small(const struct export_job *export, const char *name, const char *file,
-		      struct sink *sink, struct nvs_error *error)
-{
-	int rc, fd = tree_open_file(&export->tree, name, file, O_RDWR, error);
-
-	if (fd < 0)
-		return fd;
-	rc = nvs_file_from_fd(export->aio, fd, NVS_FILE_WRITE | NVS_FILE_BUFFERED, &sink->buffered,
-			      error);
-	close(fd);
-	return rc;
-}
-
-/* Writes what stands before and behind the data. */
-static int write_frame(const struct export_job *export, const char *name, const char *file,
+/*
+ * Writes what stands before and behind the data, through the page cache, or, with `torch` NULL, the
+ * caller's state of the optimizer.
+ */
+static int write_frame(const struct export_job *export, const char *place,
 		       const struct nvs_checkpoint *plan, const struct torch *torch,
 		       struct nvs_error *error)
 {
+	const void *first = torch ? torch->lead : export->options.optimizer_state;
+	size_t nbytes = torch ? torch->lead_bytes : export->options.optimizer_state_bytes;
 	struct sink sink = {0};
-	int rc = open_small(export, name, file, &sink, error);
+	int rc, fd = tree_open_file(&export->tree, place, O_RDWR, error);
 
+	if (fd < 0)
+		return fd;
+	rc = nvs_file_from_fd(export->aio, fd, NVS_FILE_WRITE | NVS_FILE_BUFFERED, &sink.buffered,
+			      error);
+	close(fd);
 	if (!rc)
-		rc = sink_write_now(&sink, export->aio, torch->lead, torch->lead_bytes, 0, error);
-	if (!rc)
-		rc = torch_finish(torch, plan, &sink, file, export->aio, error);
+		rc = sink_write_now(&sink, export->aio, first, nbytes, 0, error);
+	if (!rc && torch)
+		rc = torch_finish(torch, plan, &sink, place, export->aio, error);
 	sink_close(&sink);
 	return rc;
 }
@@ -249,39 +233,25 @@ static int make_state(uint64_t step, char **text, size_t *nbytes)
 
 static int write_state(const struct export_job *export, struct nvs_error *error)
 {
-	const struct nvs_universal_options *options = &export->options;
-	struct sink sink = {0};
-	int rc;
+	const bool own = !export->options.optimizer_state;
+	struct nvs_checkpoint none = {0};
+	struct torch torch = {0};
+	char *pickle = NULL;
+	size_t nbytes;
+	int rc = own ? make_state(export->step, &pickle, &nbytes) : 0;
 
-	if (!options->optimizer_state) {
-		struct nvs_checkpoint none = {0};
-		struct torch torch = {0};
-		char *pickle = NULL;
-		size_t nbytes;
-
-		rc = make_state(export->step, &pickle, &nbytes);
-		if (rc)
-			rc = error_set(error, rc, "no memory for " UNIVERSAL_STATE);
-		else
-			rc = torch_place_pickle(&torch, &none, pickle, nbytes, UNIVERSAL_STATE,
-						error);
-		if (!rc)
-			rc = tree_create_file(&export->tree, NULL, UNIVERSAL_STATE,
-					      torch.file_bytes, error);
-		if (!rc)
-			rc = write_frame(export, NULL, UNIVERSAL_STATE, &none, &torch, error);
-		torch_free(&torch);
-		free(pickle);
-		return rc;
-	}
-	rc = tree_create_file(&export->tree, NULL, UNIVERSAL_STATE, options->optimizer_state_bytes,
-			      error);
+	if (rc)
+		rc = error_set(error, rc, "no memory for " UNIVERSAL_STATE);
+	else if (own)
+		rc = torch_place_pickle(&torch, &none, pickle, nbytes, UNIVERSAL_STATE, error);
 	if (!rc)
-		rc = open_small(export, NULL, UNIVERSAL_STATE, &sink, error);
+		rc = tree_create_file(
+			&export->tree, UNIVERSAL_STATE,
+			own ? torch.file_bytes : export->options.optimizer_state_bytes, error);
 	if (!rc)
-		rc = sink_write_now(&sink, export->aio, options->optimizer_state,
-				    options->optimizer_state_bytes, 0, error);
-	sink_close(&sink);
+		rc = write_frame(export, UNIVERSAL_STATE, &none, own ? &torch : NULL, error);
+	torch_free(&torch);
+	free(pickle);
 	return rc;
 }
 
@@ -295,13 +265,13 @@ static int complete_tree(struct export_job *export, struct nvs_error *error)
 		const struct param *param = &export->params.all[i];
 		struct nvs_checkpoint plan;
 		struct torch torch;
-		char file[PART_FILE_MAX];
+		char place[PLACE_MAX];
 
 		rc = param_lay_out(param, &plan, &torch, error);
 		for (unsigned part = 0; part < PARTS && !rc; part++) {
-			part_file(file, part);
+			param_place(param, part, place);
 			torch.crcs[0] = export->sums[i * PARTS + part];
-			rc = write_frame(export, param->name, file, &plan, &torch, error);
+			rc = write_frame(export, place, &plan, &torch, error);
 		}
 		torch_free(&torch);
 		checkpoint_free(&plan);
@@ -310,36 +280,23 @@ static int complete_tree(struct export_job *export, struct nvs_error *error)
 		rc = write_state(export, error);
 	/* Sync after all writes: the first sync makes much of the rest durable too. */
 	for (size_t i = 0; i < n && !rc; i++) {
-		const char *name = export->params.all[i].name;
-		char file[PART_FILE_MAX];
+		const struct param *param = &export->params.all[i];
+		char place[PLACE_MAX];
 
 		for (unsigned part = 0; part < PARTS && !rc; part++) {
-			part_file(file, part);
-			rc = tree_sync(&export->tree, name, file, error);
+			param_place(param, part, place);
+			rc = tree_sync(&export->tree, place, error);
 		}
-		rc = rc ? rc : tree_sync(&export->tree, name, ".", error);
+		rc = rc ? rc : tree_sync(&export->tree, param->name, error);
 	}
 	if (!rc)
-		rc = tree_sync(&export->tree, NULL, UNIVERSAL_STATE, error);
+		rc = tree_sync(&export->tree, UNIVERSAL_STATE, error);
 	if (!rc)
 		rc = tree_commit(&export->tree, error);
-	if (rc)
-		return rc;
-
-	struct draft draft = {.fd = -1};
-	size_t nbytes = strlen(export->tag);
-
-	rc = draft_open(&draft, export->aio, export->latest, nbytes, error);
 	if (!rc)
-		rc = sink_write_now(&draft.sink, export->aio, export->tag, nbytes, 0, error);
-	if (!rc)
-		rc = draft_sync(&draft, error);
-	if (!rc)
-		rc = draft_rename(&draft, error);
-	if (!rc)
-		rc = sync_directory(export->latest, error);
-	draft_close(&draft);
-	return rc;
+		rc = draft_write(export->aio, export->latest, export->tag, strlen(export->tag),
+				 error);
+	return rc ? rc : sync_directory(export->latest, error);
 }
 
 int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/memory/huge_map.h"
-#include "checkpoint/state/groups.h"
+#include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 
@@ -31,38 +31,6 @@ struct import_job {
 	struct stamp *stamps;	 /* of their files */
 	uint32_t *sums;		 /* of what was read */
 };
-
-/* DeepSpeed writes a tensor alone, or as "param" of a dictionary. */
-static const struct entry *tensor_of(const struct nvs_checkpoint *file)
-{
-	for (size_t i = 0; i < file->n; i++)
-		if (!strcmp(file->entries[i].name, "tensor") ||
-		    !strcmp(file->entries[i].name, "param"))
-			return &file->entries[i];
-	return NULL;
-}
-
-static int take_part(const struct import_job *import, const struct param *param,
-		     const struct entry *entry, struct file_part *part, struct nvs_error *error)
-{
-	if (!entry)
-		return error_about(error, -EINVAL, param->name, 0, 0,
-				   "%s: the file of %s has no tensor \"param\"", import->tree.path,
-				   param->name);
-	if (entry->dtype != NVS_F32 || entry->numel != param->numel)
-		return error_about(
-			error, -ESTALE, param->name, 0, 0,
-			"%s: parameter %s has %llu elements of %s there, and %llu of F32 "
-			"here",
-			import->tree.path, param->name, (unsigned long long)entry->numel,
-			nvs_dtype_name(entry->dtype), (unsigned long long)param->numel);
-	*part = (struct file_part){
-		.offset = entry->offset, .crc = entry->crc, .has_crc = entry->has_crc};
-	/* A file with one dimension has the elements of a parameter of any shape. */
-	return entry->ndim < 2 ? 0
-			       : entry_check_shape(entry, import->tree.path, param->name,
-						   param->shape, param->ndim, error);
-}
 
 static int damaged(const struct import_job *import, const struct param *param, unsigned part,
 		   uint64_t offset, struct nvs_error *error)
@@ -100,31 +68,51 @@ static bool is_whole(const struct param *param)
 	return param->numel && param->fragment.numel == param->numel;
 }
 
+/* DeepSpeed writes a tensor alone, or as "param" of a dictionary. */
 static int find_part(struct import_job *import, size_t i, unsigned part, struct nvs_error *error)
 {
 	const struct param *param = &import->params.all[i];
+	const char *tree = import->tree.path;
 	struct nvs_checkpoint file = {0};
-	char name[PART_FILE_MAX], path[PLACE_MAX];
+	char place[PLACE_MAX], path[PLACE_MAX + 8];
 	const struct entry *entry = NULL;
 	bool is_torch;
 	int rc, fd;
 
-	part_file(name, part);
-	snprintf(path, sizeof(path), "zero/%s/%s", param->name, name);
-	fd = tree_open_file(&import->tree, param->name, name, O_RDONLY, error);
+	param_place(param, part, place);
+	snprintf(path, sizeof(path), "zero/%s", place);
+	fd = tree_open_file(&import->tree, place, O_RDONLY, error);
 	if (fd < 0)
 		return fd;
 	rc = torch_load_fd(&file, fd, path, &is_torch, error);
 	if (!is_torch)
 		rc = error_about(error, -EINVAL, param->name, 0, 0,
-				 "%s: %s is no file of torch.save", import->tree.path, path);
+				 "%s: %s is no file of torch.save", tree, path);
+	for (size_t j = 0; j < file.n && !rc && !entry; j++)
+		if (!strcmp(file.entries[j].name, "tensor") ||
+		    !strcmp(file.entries[j].name, "param"))
+			entry = &file.entries[j];
+	if (!rc && !entry)
+		rc = error_about(error, -EINVAL, param->name, 0, 0,
+				 "%s: the file of %s has no tensor \"param\"", tree, param->name);
+	else if (!rc && (entry->dtype != NVS_F32 || entry->numel != param->numel))
+		rc = error_about(error, -ESTALE, param->name, 0, 0,
+				 "%s: parameter %s has %llu elements of %s there, and %llu of F32 "
+				 "here",
+				 tree, param->name, (unsigned long long)entry->numel,
+				 nvs_dtype_name(entry->dtype), (unsigned long long)param->numel);
+	/* A file with one dimension has the elements of a parameter of any shape. */
+	else if (!rc && entry->ndim > 1)
+		rc = entry_check_shape(entry, tree, param->name, param->shape, param->ndim, error);
 	if (!rc) {
-		entry = tensor_of(&file);
-		rc = take_part(import, param, entry, &import->parts[i * PARTS + part], error);
+		assert(entry);
+		import->parts[i * PARTS + part] = (struct file_part){
+			.offset = entry->offset, .crc = entry->crc, .has_crc = entry->has_crc};
 		import->stamps[i * PARTS + part] = file.stamps[0];
+		if (is_whole(param) && entry_is_view(&file, entry))
+			rc = check_storage(import, &file.storages[entry->storage], fd, param, part,
+					   error);
 	}
-	if (!rc && is_whole(param) && entry_is_view(&file, entry))
-		rc = check_storage(import, &file.storages[entry->storage], fd, param, part, error);
 	checkpoint_free(&file);
 	close(fd);
 	return rc;
@@ -133,7 +121,7 @@ static int find_part(struct import_job *import, size_t i, unsigned part, struct 
 static int read_step(const struct import_job *import, uint64_t *step, struct nvs_error *error)
 {
 	static const char *const keys[] = {"optimizer_state_dict", "state", "0", "step", NULL};
-	int rc, fd = tree_open_file(&import->tree, NULL, UNIVERSAL_STATE, O_RDONLY, error);
+	int rc, fd = tree_open_file(&import->tree, UNIVERSAL_STATE, O_RDONLY, error);
 
 	if (fd < 0)
 		return fd;
@@ -175,19 +163,6 @@ static void landed(struct state_move *move, const struct state_io *io)
 	sum_add(import->sums, &import->params, io);
 }
 
-static int check_sums(const struct import_job *import, size_t i, struct nvs_error *error)
-{
-	const struct param *param = &import->params.all[i];
-
-	for (unsigned part = 0; part < PARTS && is_whole(param); part++) {
-		const struct file_part *in_file = &import->parts[i * PARTS + part];
-
-		if (in_file->has_crc && import->sums[i * PARTS + part] != in_file->crc)
-			return damaged(import, param, part, in_file->offset, error);
-	}
-	return 0;
-}
-
 static int import_all(struct import_job *import, struct nvs_optimizer *optimizer,
 		      struct nvs_error *error)
 {
@@ -215,8 +190,13 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 	if (!rc)
 		rc = state_move_run(&move, optimizer, error);
 	open_files_end(&import->files);
-	for (size_t i = 0; i < params->n && !rc; i++)
-		rc = check_sums(import, i, error);
+	for (size_t i = 0; i < params->n * PARTS && !rc; i++) {
+		const struct param *param = &params->all[i / PARTS];
+		const struct file_part *part = &import->parts[i];
+
+		if (is_whole(param) && part->has_crc && import->sums[i] != part->crc)
+			rc = damaged(import, param, i % PARTS, part->offset, error);
+	}
 	if (!rc)
 		rc = check_step_since(optimizer, info.step, error);
 	return rc ? rc : nvs_optimizer_set_step(optimizer, step, error);

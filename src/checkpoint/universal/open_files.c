@@ -13,30 +13,19 @@
 #include "base/error.h"
 #include "checkpoint/universal/universal.h"
 
-static int check_stamp(const struct open_files *files, const struct open_file *file, int fd,
-		       struct nvs_error *error)
-{
-	const char *name = files->params->all[file->owner].name;
-	char path[1024], part[PART_FILE_MAX];
-
-	if (!files->stamps)
-		return 0;
-	part_file(part, file->part);
-	snprintf(path, sizeof(path), "%s/zero/%s/%s", files->tree->path, name, part);
-	return stamp_check(&files->stamps[file->owner * PARTS + file->part], fd, path, error);
-}
-
 static int open_now(const struct open_files *files, struct open_file *file, struct nvs_error *error)
 {
-	char name[PART_FILE_MAX];
-	int rc, fd;
+	char place[PLACE_MAX], path[1024];
+	int rc = 0, fd;
 
-	part_file(name, file->part);
-	fd = tree_open_file(files->tree, files->params->all[file->owner].name, name, files->flags,
-			    error);
+	param_place(&files->params->all[file->owner], file->part, place);
+	fd = tree_open_file(files->tree, place, files->flags, error);
 	if (fd < 0)
 		return fd;
-	rc = check_stamp(files, file, fd, error);
+	if (files->stamps) {
+		snprintf(path, sizeof(path), "%s/zero/%s", files->tree->path, place);
+		rc = stamp_check(&files->stamps[file->owner * PARTS + file->part], fd, path, error);
+	}
 	if (!rc)
 		rc = files->flags & O_ACCMODE
 			     ? sink_open(&file->sink, files->aio, fd, error)

@@ -114,21 +114,6 @@ static int by_name(const void *a, const void *b, void *arg)
 	return strcmp(all[*(const size_t *)a].name, all[*(const size_t *)b].name);
 }
 
-static int check_names(const struct params *params, size_t *order, struct nvs_error *error)
-{
-	for (size_t i = 0; i < params->n; i++)
-		order[i] = i;
-	qsort_r(order, params->n, sizeof(*order), by_name, params->all);
-	for (size_t i = 1; i < params->n; i++) {
-		const char *name = params->all[order[i]].name;
-
-		if (!strcmp(params->all[order[i - 1]].name, name))
-			return error_about(error, -EINVAL, name, 0, 0,
-					   "two parameters have the name %s", name);
-	}
-	return 0;
-}
-
 static int by_place(const void *a, const void *b, void *arg)
 {
 	const struct param *all = arg;
@@ -156,10 +141,18 @@ int params_read(struct params *params, struct nvs_optimizer *optimizer,
 		return error_set(error, -ENOMEM, "no memory for %zu parameters", n);
 	for (; params->n < n && !rc; params->n += !rc)
 		rc = read_param(&params->all[params->n], optimizer, from, params->n, error);
-	if (!rc)
-		rc = check_names(params, params->owners, error);
 	if (rc)
 		return rc;
+	for (size_t i = 0; i < n; i++)
+		params->owners[i] = i;
+	qsort_r(params->owners, n, sizeof(*params->owners), by_name, params->all);
+	for (size_t i = 1; i < n; i++) {
+		const char *name = params->all[params->owners[i]].name;
+
+		if (!strcmp(params->all[params->owners[i - 1]].name, name))
+			return error_about(error, -EINVAL, name, 0, 0,
+					   "two parameters have the name %s", name);
+	}
 	/* Sorts the fragments; no two of them may overlap. */
 	for (size_t i = 0; i < params->n; i++)
 		if (params->all[i].fragment.numel)
@@ -189,10 +182,11 @@ void params_free(struct params *params)
 
 /* ---- The file of a parameter ---- */
 
-void part_file(char name[PART_FILE_MAX], unsigned part)
+void param_place(const struct param *param, unsigned part, char place[PLACE_MAX])
 {
-	assert(part < PARTS);
-	snprintf(name, PART_FILE_MAX, "%s.pt", part_names[part]);
+	int n = snprintf(place, PLACE_MAX, "%s/%s.pt", param->name, part_names[part]);
+
+	assert(part < PARTS && n < PLACE_MAX);
 }
 
 int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct torch *torch,

@@ -42,16 +42,6 @@ static int file_failed(const struct tree *tree, const char *what, const char *pl
 			 nvs_strerror(rc));
 }
 
-static int open_directory(const struct tree *tree, int at, const char *name,
-			  struct nvs_error *error)
-{
-	int fd = openat(at, name, DIRECTORY | O_NOFOLLOW);
-
-	if (fd < 0)
-		return tree_failed(tree, "open the directory", name, error);
-	return fd;
-}
-
 /* ---- Removing what an earlier call has left, or what is replaced ---- */
 
 /* Refuses to replace or remove a directory with other files than .pt files, in it or one below. */
@@ -133,11 +123,10 @@ static int remove_partial(const struct tree *tree, struct nvs_error *error)
 	if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid())
 		return error_set(error, -EEXIST, "%s/" PARTIAL " is no directory of this user",
 				 tree->path);
-	fd = open_directory(tree, tree->top, PARTIAL, error);
-	if (fd < 0)
-		return fd;
-	rc = empty(fd, 1);
-	close(fd);
+	fd = openat(tree->top, PARTIAL, DIRECTORY | O_NOFOLLOW);
+	rc = fd < 0 ? -1 : empty(fd, 1);
+	if (fd >= 0)
+		close(fd);
 	if (!rc)
 		rc = unlinkat(tree->top, PARTIAL, AT_REMOVEDIR);
 	return rc ? tree_failed(tree, "remove", PARTIAL, error) : 0;
@@ -145,10 +134,11 @@ static int remove_partial(const struct tree *tree, struct nvs_error *error)
 
 /* ---- Opening ---- */
 
-static int open_top(struct tree *tree, struct nvs_error *error)
+/* The files' directory, when the top one is open. */
+static int open_zero(struct tree *tree, int flags, struct nvs_error *error)
 {
-	tree->top = open(tree->path, DIRECTORY);
-	return tree->top < 0 ? tree_failed(tree, "open the directory", ".", error) : 0;
+	tree->zero = openat(tree->top, tree->name, DIRECTORY | flags);
+	return tree->zero < 0 ? tree_failed(tree, "open the directory", tree->name, error) : 0;
 }
 
 int tree_create(struct tree *tree, const char *path, struct nvs_error *error)
@@ -158,9 +148,9 @@ int tree_create(struct tree *tree, const char *path, struct nvs_error *error)
 	*tree = (struct tree){.path = path, .name = PARTIAL, .top = -1, .zero = -1};
 	if (mkdir(path, 0700) && errno != EEXIST)
 		return tree_failed(tree, "make the directory", ".", error);
-	rc = open_top(tree, error);
-	if (rc)
-		return rc;
+	tree->top = open(path, DIRECTORY);
+	if (tree->top < 0)
+		return tree_failed(tree, "open the directory", ".", error);
 	if (flock(tree->top, LOCK_EX | LOCK_NB))
 		return errno == EWOULDBLOCK
 			       ? error_set(error, -EBUSY, "another process writes to %s", path)
@@ -175,58 +165,36 @@ int tree_create(struct tree *tree, const char *path, struct nvs_error *error)
 	if (mkdirat(tree->top, PARTIAL, 0700))
 		return tree_failed(tree, "make the directory", PARTIAL, error);
 	tree->created = true;
-	tree->zero = open_directory(tree, tree->top, PARTIAL, error);
-	return tree->zero < 0 ? tree->zero : 0;
+	return open_zero(tree, O_NOFOLLOW, error);
 }
 
 int tree_open(struct tree *tree, const char *path, bool partial, struct nvs_error *error)
 {
-	int rc;
-
-	*tree = (struct tree){
-		.path = path, .name = partial ? PARTIAL : "zero", .top = -1, .zero = -1};
-	rc = open_top(tree, error);
-	if (rc)
-		return rc;
-	if (partial)
-		tree->zero = open_directory(tree, tree->top, tree->name, error);
-	else
-		tree->zero = openat(tree->top, tree->name, DIRECTORY);
-	if (tree->zero >= 0)
-		return 0;
-	return partial ? tree->zero : tree_failed(tree, "open the directory", "zero", error);
+	*tree = (struct tree){.path = path,
+			      .name = partial ? PARTIAL : "zero",
+			      .top = open(path, DIRECTORY),
+			      .zero = -1};
+	if (tree->top < 0)
+		return tree_failed(tree, "open the directory", ".", error);
+	return open_zero(tree, partial ? O_NOFOLLOW : 0, error);
 }
 
 /* ---- Files ---- */
 
-int tree_add(const struct tree *tree, const char *name, struct nvs_error *error)
+int tree_add(const struct tree *tree, const char *place, struct nvs_error *error)
 {
-	assert(tree->created);
-	return mkdirat(tree->zero, name, 0700)
-		       ? file_failed(tree, "make the directory", name, error)
+	return mkdirat(tree->zero, place, 0700)
+		       ? file_failed(tree, "make the directory", place, error)
 		       : 0;
 }
 
-/* The file's name below the directory. */
-static void join(char place[PLACE_MAX], const char *name, const char *file)
-{
-	int n = name ? snprintf(place, PLACE_MAX, "%s/%s", name, file)
-		     : snprintf(place, PLACE_MAX, "%s", file);
-
-	assert(n > 0 && n < PLACE_MAX);
-}
-
-int tree_create_file(const struct tree *tree, const char *name, const char *file, uint64_t nbytes,
+int tree_create_file(const struct tree *tree, const char *place, uint64_t nbytes,
 		     struct nvs_error *error)
 {
-	char place[PLACE_MAX];
+	char *path;
 	int rc, fd;
 
 	assert(tree->created && nbytes);
-	join(place, name, file);
-
-	char *path;
-
 	/* The limit on the size of files, before one is made. */
 	if (asprintf(&path, "%s/%s/%s", tree->path, tree->name, place) < 0)
 		return error_set(error, -ENOMEM, "no memory for the path of %s", place);
@@ -245,13 +213,10 @@ int tree_create_file(const struct tree *tree, const char *name, const char *file
 	return rc;
 }
 
-int tree_open_file(const struct tree *tree, const char *name, const char *file, int flags,
-		   struct nvs_error *error)
+int tree_open_file(const struct tree *tree, const char *place, int flags, struct nvs_error *error)
 {
-	char place[PLACE_MAX];
 	int fd;
 
-	join(place, name, file);
 	if (flags & O_ACCMODE)
 		flags |= O_NOFOLLOW;
 	fd = openat(tree->zero, place, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -262,40 +227,27 @@ int tree_open_file(const struct tree *tree, const char *name, const char *file, 
 
 /* ---- Durability ---- */
 
-int tree_sync(const struct tree *tree, const char *name, const char *file, struct nvs_error *error)
+int tree_sync(const struct tree *tree, const char *place, struct nvs_error *error)
 {
-	char place[PLACE_MAX];
-	int rc = 0, fd;
+	int fd = tree_open_file(tree, place, O_RDONLY | O_NOFOLLOW, error), rc = 0;
 
-	join(place, name, file);
-	fd = openat(tree->zero, place, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-	if (fd < 0 || fsync(fd))
+	if (fd < 0)
+		return fd;
+	if (fsync(fd))
 		rc = file_failed(tree, "make durable", place, error);
-	if (fd >= 0)
-		close(fd);
+	close(fd);
 	return rc;
-}
-
-/* Exchanges names with an existing zero/, which is then removed; renames if there is none. */
-static int take_name(const struct tree *tree, struct nvs_error *error)
-{
-	if (!renameat2(tree->top, PARTIAL, tree->top, "zero", RENAME_EXCHANGE))
-		return 0;
-	if (errno == ENOENT && !renameat(tree->top, PARTIAL, tree->top, "zero"))
-		return 0;
-	return tree_failed(tree, "rename to zero the directory " PARTIAL, "files", error);
 }
 
 int tree_commit(struct tree *tree, struct nvs_error *error)
 {
-	int rc;
-
 	assert(tree->created);
 	if (fsync(tree->zero))
 		return tree_failed(tree, "make the names durable in", PARTIAL, error);
-	rc = take_name(tree, error);
-	if (rc)
-		return rc;
+	/* Exchanges names with an existing zero/, which is then removed. */
+	if (renameat2(tree->top, PARTIAL, tree->top, "zero", RENAME_EXCHANGE) &&
+	    (errno != ENOENT || renameat(tree->top, PARTIAL, tree->top, "zero")))
+		return tree_failed(tree, "rename to zero the directory " PARTIAL, "files", error);
 	tree->created = false;
 	if (fsync(tree->top))
 		return tree_failed(tree, "make the new names durable in", ".", error);

@@ -14,10 +14,6 @@
 #define UNIVERSAL_STATE "optimizer_state.pt"
 #define PLACE_MAX	320 /* bytes of a name below the directory */
 
-/* The name of the file of a part. */
-#define PART_FILE_MAX 32
-void part_file(char name[PART_FILE_MAX], unsigned part);
-
 /* A parameter as the caller gave it. */
 struct param {
 	const char *name;
@@ -44,6 +40,8 @@ void params_free(struct params *params);
 /* A checksum of what all ranks must agree on: names and shapes. */
 uint32_t params_sum(const struct params *params);
 
+/* The file of a part, below the directory of the files. */
+void param_place(const struct param *param, unsigned part, char place[PLACE_MAX]);
 /* Lays out the file of one part of a parameter: a tensor alone. Free both in any case. -ENOMEM. */
 int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct torch *torch,
 		  struct nvs_error *error);
@@ -71,8 +69,6 @@ int ranks_gather(const struct nvs_universal_options *options, const void *own, s
  */
 int ranks_meet(const struct nvs_universal_options *options, int rc, uint32_t sum,
 	       struct nvs_error *error);
-
-/* ---- cover.c ---- */
 
 /* The elements of one rank. */
 struct run {
@@ -102,16 +98,15 @@ struct tree {
 int tree_create(struct tree *tree, const char *path, struct nvs_error *error);
 /* Opens zero.partial, which another rank has made, or `zero`. Call tree_close in any case. */
 int tree_open(struct tree *tree, const char *path, bool partial, struct nvs_error *error);
-/* Makes the directory of a parameter. */
-int tree_add(const struct tree *tree, const char *name, struct nvs_error *error);
-/* Creates a file in the directory `name`, or beside these (NULL), with room for `nbytes`. */
-int tree_create_file(const struct tree *tree, const char *name, const char *file, uint64_t nbytes,
+/* Makes the directory of a parameter. A place is a path below that of the files. */
+int tree_add(const struct tree *tree, const char *place, struct nvs_error *error);
+/* Creates a file with room for `nbytes`. */
+int tree_create_file(const struct tree *tree, const char *place, uint64_t nbytes,
 		     struct nvs_error *error);
 /* Opens a file with these flags of open(2): a descriptor, or a negative errno. */
-int tree_open_file(const struct tree *tree, const char *name, const char *file, int flags,
-		   struct nvs_error *error);
-/* Makes a file durable, or the names in the directory `name` (`file` "."). */
-int tree_sync(const struct tree *tree, const char *name, const char *file, struct nvs_error *error);
+int tree_open_file(const struct tree *tree, const char *place, int flags, struct nvs_error *error);
+/* Makes a file durable, or the names in a directory. */
+int tree_sync(const struct tree *tree, const char *place, struct nvs_error *error);
 /* Gives the complete directory its name, and removes the one that had it. */
 int tree_commit(struct tree *tree, struct nvs_error *error);
 /* Closes the descriptors. Removes zero.partial if this call has made and not committed it. */

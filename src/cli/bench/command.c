@@ -29,9 +29,9 @@ static int load_model(const struct bench_options *options, const struct options_
 {
 	uint64_t tensor_size = bench_option_given(given, "tensor-size") ? options->tensor_size
 									: pool_tensor_size(options);
-	int rc = options->model ? model_load(model, options->model, error)
-				: model_make(model, tensor_size, options->tensors, options->size,
-					     error);
+	int rc = options->model
+			 ? model_load(model, options->model, error)
+			 : model_make(model, tensor_size, options->tensors, options->size, error);
 
 	if (rc)
 		return rc;

@@ -14,7 +14,6 @@
 #include "base/json/write.h"
 #include "cli/bench/run.h"
 #include "cli/commands.h"
-#include "cli/modes/model/parameters.h"
 #include "cli/replay/accesses.h"
 #include "cli/settings.h"
 
@@ -60,7 +59,7 @@ static void add_moves(const struct bench_job *job, struct forecast *forecast, do
 					    ~(uint64_t)(SECTOR - 1));
 	switch (options->rw) {
 	case RW_STEP:
-		offloaded = (double)parameters_numel(&job->model, setting_param_dtype(config)) *
+		offloaded = (double)model_trained(&job->model, setting_param_dtype(config)) *
 			    setting_real(config, "offload_optimizer.ratio");
 		resident = fmin(setting_real(config, "nvswap.optimizer_max_in_cpu"), offloaded);
 		forecast->space = around[NVS_WRITE] = STATE_BYTES * offloaded;

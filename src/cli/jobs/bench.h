@@ -111,7 +111,6 @@ struct step_figures {
 	unsigned threads;
 	const char *kernel;	       /* NULL: no step completed */
 	double norm, clip, loss_scale; /* of the last step; norm below 0: not computed */
-	uint64_t compared;	       /* elements compared by --verify */
 	uint64_t peak_bytes;	       /* of the whole process */
 	uint64_t pool_rss_bytes;       /* the pool's part of it */
 	uint64_t own_bytes;	       /* memory of the library's caller */

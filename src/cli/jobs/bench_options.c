@@ -67,10 +67,10 @@ static const struct option_spec option_specs[] = {
 		 "creates there, and touches no kept store"},
 	{"model", "FILE", OPTION_STRING, FIELD(model), .excludes = NAMES("tensors", "tensor-size"),
 	 .modes = TENSOR_MODES,
-	 .help = "a .safetensors or .pt file, or a .safetensors.index.json, whose tensors are the "
-		 "data; a folder of Hugging Face with model.safetensors or its index; or a JSON "
-		 "file "
-		 "like a header (name to dtype and shape) for the shapes alone"},
+	 .help = "a file whose tensors give the names, types and shapes, with generated contents: "
+		 "a .safetensors or .pt file, a .safetensors.index.json, a folder of Hugging Face "
+		 "with model.safetensors or its index, or a JSON file like a header (name to dtype "
+		 "and shape)"},
 	{"tensors", "N", OPTION_COUNT, FIELD(tensors), .min = 1, .max = MODEL_TENSORS_MAX,
 	 .modes = TENSOR_MODES, .help = "number of generated tensors, without a model (16)"},
 	{"tensor-size", "SIZE", OPTION_SIZE, FIELD(tensor_size), .min = 1, .max = 1ull << 50,
@@ -139,10 +139,9 @@ static const struct option_spec option_specs[] = {
 	{"threads", "N", OPTION_COUNT, FIELD(threads), .min = 1, .max = THREADS_MAX,
 	 .modes = MODE(RW_STEP),
 	 .help = "with rw=step, threads that compute; nvswap.optimizer_threads"},
-	{"verify", NULL, OPTION_FLAG, FIELD(verify), .modes = TENSOR_MODES,
+	{"verify", NULL, OPTION_FLAG, FIELD(verify), .modes = SWAP_MODES | MODE(RW_PARAMS),
 	 .help = "compare every byte read with what was written, with new contents each time. "
-		 "Rates include that work, CPU per GiB does not. With rw=step, compare a sample of "
-		 "each group with a scalar Adam in double"},
+		 "Rates include that work, CPU per GiB does not"},
 	{"seed", "N", OPTION_COUNT, FIELD(seed), .max = UINT64_MAX,
 	 .help = "seed of generated data and of random offsets (1)"},
 	{"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX, .modes = TENSOR_MODES,

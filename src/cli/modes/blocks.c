@@ -24,11 +24,10 @@
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
 #include "base/numbers.h"
-#include "cli/jobs/measure.h"
 #include "cli/jobs/watch.h"
 #include "cli/modes/model/pattern.h"
-#include "cli/modes/model/random.h"
 #include "cli/modes/modes.h"
+#include "cli/modes/phases.h"
 #include "cli/progress.h"
 #include "cli/settings.h"
 #include "cli/stop.h"
@@ -223,58 +222,42 @@ static int fill(struct blocks *run)
 	return rc ? rc : nvs_file_sync(run->file, &result->error);
 }
 
-/* `loops` 0: no limit. */
-static int mode_pass(struct blocks *run, const char *name, uint64_t loops, uint64_t runtime_ms)
+static int mode_pass(void *arg, bool measured, uint64_t loops, uint64_t runtime_ms)
 {
+	struct blocks *run = arg;
 	unsigned rw = run->options->rw;
-	const struct pass pass = {.name = name,
+	const struct pass pass = {.name = measured ? bench_rw_name(rw) : "ramp",
 				  .direction = block_mode_writes(rw) ? NVS_WRITE : NVS_READ,
 				  .random = rw == RW_RANDREAD || rw == RW_RANDWRITE,
 				  .paced = true,
 				  .block = run->block,
-				  .nbytes = loops && loops < UINT64_MAX / run->nbytes
-						    ? loops * run->nbytes
-						    : UINT64_MAX,
+				  .nbytes = loops < UINT64_MAX / run->nbytes ? loops * run->nbytes
+									     : UINT64_MAX,
 				  .runtime_ns = runtime_ms * 1000000u};
 
 	return run_pass(run, pass);
 }
 
-static int measure(struct blocks *run)
+static int run_passes(struct blocks *run)
 {
-	const struct bench_options *options = run->options;
 	struct bench_result *result = run->result;
-	struct baseline from;
+	const struct load load = {.options = run->options,
+				  .watch = run->watch,
+				  .result = result,
+				  .aio = run->aio,
+				  .run = mode_pass,
+				  .arg = run};
+	int rc = block_mode_writes(run->options->rw) ? 0 : fill(run);
 	uint64_t counted;
-	int rc;
 
-	job_measures(run->watch, run->aio, NULL, &from);
-	rc = mode_pass(run, bench_rw_name(options->rw), options->time_based ? 0 : options->loops,
-		       options->runtime_ms);
-	if (run->hangs)
-		return rc;
-	measure_end(run->aio, NULL, &from, result);
-	job_measured(run->watch, result);
+	if (!rc)
+		rc = load_run(&load);
 	counted = result->bytes[NVS_READ] + result->bytes[NVS_WRITE];
-	if (!rc && counted != run->moved)
+	if (!rc && result->measured && counted != run->moved)
 		rc = error_set(&result->error, -EIO,
 			       "%" PRIu64 " bytes should have been moved, but %" PRIu64 " were",
 			       run->moved, counted);
 	return rc;
-}
-
-static int run_passes(struct blocks *run)
-{
-	const struct bench_options *options = run->options;
-	int rc = block_mode_writes(options->rw) ? 0 : fill(run);
-
-	if (rc || !job_begin(run->watch))
-		return rc;
-	if (options->ramp_loops)
-		rc = mode_pass(run, "ramp", options->ramp_loops, 0);
-	if (!rc && options->ramp_time_ms)
-		rc = mode_pass(run, "ramp", 0, options->ramp_time_ms);
-	return rc || stop_signal() ? rc : measure(run);
 }
 
 /* ---- Opening and closing */

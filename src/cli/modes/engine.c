@@ -9,23 +9,13 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/numbers.h"
+#include "cli/progress.h"
+#include "cli/stop.h"
 
-static int register_tensors(struct bench_engine *opened, const struct model *model,
-			    struct nvs_error *error)
-{
-	struct nvs_tensor_spec *specs = calloc(model->n, sizeof(*specs));
-	int rc = -ENOMEM;
-
-	for (size_t i = 0; i < model->n && specs; i++)
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
-						    .name = model->tensors[i].name,
-						    .dtype = model->tensors[i].dtype,
-						    .numel = model->tensors[i].numel};
-	if (specs)
-		rc = nvs_tensor_register(opened->engine, specs, model->n, opened->tensors, error);
-	free(specs);
-	return rc;
-}
+#define POOL_BATCHES	4u
+#define BATCH_BYTES_MAX (128u << 20)
+#define RATE_BATCHES	20u /* in a second, so that the rate is smooth */
 
 int bench_opened(int rc, struct nvs_error *error)
 {
@@ -40,48 +30,120 @@ int bench_engine_open(struct bench_engine *opened, const struct nvs_config *conf
 		      enum nvs_block block, const struct model *model, struct bench_result *result)
 {
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
-	int rc;
+	struct nvs_tensor_spec *specs = calloc(model->n, sizeof(*specs));
+	int rc = -ENOMEM;
 
-	*opened = (struct bench_engine){.tensors = calloc(model->n, sizeof(struct nvs_tensor *))};
-	if (!opened->tensors)
-		return -ENOMEM;
-	rc = bench_opened(nvs_engine_open(&opened->engine, config, block, &result->error),
-			  &result->error);
+	*opened = (struct bench_engine){.tensors = calloc(model->n, sizeof(struct nvs_tensor *)),
+					.model = model,
+					.result = result};
+	if (opened->tensors && specs)
+		rc = bench_opened(nvs_engine_open(&opened->engine, config, block, &result->error),
+				  &result->error);
 	if (rc) {
 		opened->engine = NULL;
+		free(specs);
 		return rc;
 	}
 	nvs_engine_get_stats(opened->engine, &stats);
 	opened->pool_bytes = stats.pool.bytes;
-	return register_tensors(opened, model, &result->error);
+	for (size_t i = 0; i < model->n; i++)
+		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
+						    .name = model->tensors[i].name,
+						    .dtype = model->tensors[i].dtype,
+						    .numel = model->tensors[i].numel};
+	rc = nvs_tensor_register(opened->engine, specs, model->n, opened->tensors, &result->error);
+	free(specs);
+	return rc;
 }
 
-int bench_engine_compare(struct bench_engine *opened, const struct pattern *pattern, size_t first,
-			 size_t n, uint32_t generation, struct bench_result *result)
+struct layer bench_engine_batch(const struct bench_engine *opened, size_t first, uint64_t rate)
 {
-	const struct model *model = pattern->model;
-	struct nvs_error error = {.size = sizeof(error)};
+	const struct model *model = opened->model;
+	uint64_t limit = min_u64(opened->pool_bytes / POOL_BATCHES, BATCH_BYTES_MAX);
+	struct layer batch = {.first = first};
 
-	for (size_t i = first; i < first + n; i++) {
-		int rc = pattern_compare(pattern, i, generation,
-					 nvs_tensor_data(opened->tensors[i]), &error);
+	if (rate)
+		limit = min_u64(limit, rate / RATE_BATCHES);
+	for (size_t i = first; i < model->n; i++) {
+		uint64_t room = model_room(&model->tensors[i]);
 
-		if (rc && rc != -EBADMSG) {
-			result->error = error;
-			return rc;
-		}
-		if (rc && !result->verify_errors++)
-			opened->difference = error;
-		result->verified_bytes += model->tensors[i].nbytes;
+		if (batch.n && (batch.room > limit || room > limit - batch.room))
+			break;
+		batch.n++;
+		batch.nbytes += model->tensors[i].nbytes;
+		batch.room += room;
 	}
-	return 0;
+	return batch;
 }
 
-int bench_engine_verdict(const struct bench_engine *opened, int rc, struct bench_result *result)
+void bench_engine_generate(struct bench_engine *opened, const struct pattern *pattern,
+			   const struct layer *tensors, uint32_t generation)
 {
-	if (rc || !result->verify_errors)
+	uint64_t from = thread_cpu_ns();
+
+	for (size_t i = tensors->first; i < tensors->first + tensors->n; i++)
+		pattern_fill(pattern, i, generation, nvs_tensor_data(opened->tensors[i]));
+	opened->result->data_us += (thread_cpu_ns() - from) / 1000;
+}
+
+int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern)
+{
+	struct bench_result *result = opened->result;
+	struct nvs_engine *engine = opened->engine;
+	struct nvs_error *error = &result->error;
+	uint64_t started = clock_ns(), pin;
+	int rc = 0;
+
+	progress_begin("fill", opened->model->nbytes);
+	for (size_t first = 0; first < opened->model->n && !rc && !stop_signal();) {
+		struct layer batch = bench_engine_batch(opened, first, 0);
+		struct nvs_tensor **tensors = opened->tensors + first;
+
+		rc = nvs_tensor_pin(engine, tensors, batch.n, -1, &pin, error);
+		if (rc)
+			break;
+		bench_engine_generate(opened, pattern, &batch, 0);
+		rc = nvs_tensor_release(engine, tensors, batch.n, pin, NVS_DIRTY, error);
+		if (!rc)
+			rc = nvs_tensor_swap_out(engine, tensors, batch.n, error);
+		result->first_bytes += batch.nbytes;
+		progress_update(result->first_bytes, result->first_bytes);
+		first += batch.n;
+	}
+	progress_end();
+	if (!rc)
+		rc = bench_engine_wait(opened);
+	result->first_ns = clock_ns() - started;
+	return rc;
+}
+
+void bench_engine_compare(struct bench_engine *opened, const struct pattern *pattern,
+			  const struct layer *tensors, uint32_t generation)
+{
+	struct bench_result *result = opened->result;
+	struct nvs_error error = {.size = sizeof(error)};
+	uint64_t from = thread_cpu_ns();
+
+	for (size_t i = tensors->first; i < tensors->first + tensors->n; i++)
+		if (pattern_compare(pattern, i, generation, nvs_tensor_data(opened->tensors[i]),
+				    &error) &&
+		    !result->verify_errors++)
+			opened->difference = error;
+	result->verified_bytes += tensors->nbytes;
+	result->data_us += (thread_cpu_ns() - from) / 1000;
+}
+
+int bench_engine_wait(struct bench_engine *opened)
+{
+	return nvs_tensor_wait(opened->engine, opened->tensors, opened->model->n, 0, -1,
+			       &opened->result->error);
+}
+
+int bench_engine_verdict(const struct bench_engine *opened, int rc)
+{
+	if (rc || !opened->result->verify_errors)
 		return rc;
-	result->error = opened->difference;
+	opened->result->error = opened->difference;
 	return -EBADMSG;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine of a benchmark with the model's tensors in it: opening, verifying, closing.
+ * The engine of a benchmark with the model's tensors in it: opening, filling, verifying, closing.
  */
 #ifndef CLI_MODES_ENGINE_H
 #define CLI_MODES_ENGINE_H
@@ -11,6 +11,8 @@
 struct bench_engine {
 	struct nvs_engine *engine;   /* NULL: opening failed */
 	struct nvs_tensor **tensors; /* in the order of the model */
+	const struct model *model;
+	struct bench_result *result;
 	uint64_t pool_bytes;
 	struct nvs_error difference; /* the first difference found */
 };
@@ -19,13 +21,27 @@ struct bench_engine {
 int bench_engine_open(struct bench_engine *opened, const struct nvs_config *config,
 		      enum nvs_block block, const struct model *model, struct bench_result *result);
 /*
- * Compares tensors [first, first + n), which are pinned, with their pattern. Differences are
- * counted in *result, and the first of them is kept; other errors are returned.
+ * Neighbours from tensor `first` on that move together: a part of the pool, but no more than keeps a
+ * drive busy, nor than a fraction of a second at `rate`. At least one tensor.
  */
-int bench_engine_compare(struct bench_engine *opened, const struct pattern *pattern, size_t first,
-			 size_t n, uint32_t generation, struct bench_result *result);
+struct layer bench_engine_batch(const struct bench_engine *opened, size_t first, uint64_t rate);
+/*
+ * Generates tensors that are pinned. Time of filling and comparing is added to result->data_us.
+ */
+void bench_engine_generate(struct bench_engine *opened, const struct pattern *pattern,
+			   const struct layer *tensors, uint32_t generation);
+/* Writes generation 0 of every tensor to the drive. */
+int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern);
+/*
+ * Compares tensors that are pinned with their pattern. Differences are counted in the result, and the
+ * first of them is kept for the verdict.
+ */
+void bench_engine_compare(struct bench_engine *opened, const struct pattern *pattern,
+			  const struct layer *tensors, uint32_t generation);
+/* Waits until no tensor is in flight. */
+int bench_engine_wait(struct bench_engine *opened);
 /* Returns rc, or, if that is 0 and contents differed, -EBADMSG with the first difference. */
-int bench_engine_verdict(const struct bench_engine *opened, int rc, struct bench_result *result);
+int bench_engine_verdict(const struct bench_engine *opened, int rc);
 /*
  * Stores the engine's statistics and closes it. Returns rc, or, if that is 0, the error of closing.
  */

@@ -10,10 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/memory/room.h"
 #include "base/numbers.h"
-#include "cli/modes/model/layers.h"
-#include "cli/modes/model/parameters.h"
 #include "cli/settings.h"
 
 #define DEFAULT_BYTES (256u << 20)
@@ -29,38 +28,6 @@ static uint64_t element_bytes(const struct nvs_config *config, enum nvs_block bl
 static uint64_t buffer_size_for(uint64_t nbytes, uint64_t count, uint64_t element)
 {
 	return (nbytes / count + (nbytes % count != 0) + element - 1) / element;
-}
-
-static int set_buffer_count(struct nvs_config *config, enum nvs_block block, uint64_t count,
-			    struct nvs_error *error)
-{
-	return nvs_config_set_number(config,
-				     block == NVS_OFFLOAD_PARAM ? "offload_param.buffer_count"
-								: "offload_optimizer.buffer_count",
-				     count, error);
-}
-
-/* The optimizer's groups follow, because a buffer holds one. */
-static int set_buffer_size(struct nvs_config *config, enum nvs_block block, uint64_t numel,
-			   struct nvs_error *error)
-{
-	return nvs_config_set_number(config, setting_buffer_size_key(block), numel, error);
-}
-
-/* Keeps the number of buffers if they can make up the pool exactly. */
-static int set_pool(struct nvs_config *config, enum nvs_block block, uint64_t nbytes,
-		    struct nvs_error *error)
-{
-	uint64_t element = element_bytes(config, block);
-	uint64_t count = setting_of_block(config, block, "buffer_count");
-	int rc = 0;
-
-	if (nbytes % (count * element)) {
-		count = 1;
-		rc = set_buffer_count(config, block, count, error);
-	}
-	return rc ? rc
-		  : set_buffer_size(config, block, buffer_size_for(nbytes, count, element), error);
 }
 
 /* Of what the process may take, half of a job's share; the other is for weights and gradients. */
@@ -83,102 +50,108 @@ uint64_t pool_tensor_size(const struct bench_options *options)
 	return nbytes;
 }
 
-static uint64_t usual_pool(const struct bench_options *options)
+static struct layer largest_layer(const struct model *model)
 {
-	uint64_t share = memory_share(options);
+	struct layer largest = {0}, layer;
 
-	if (share >= DEFAULT_BYTES)
-		return DEFAULT_BYTES;
-	return max_u64(share - share % ROUNDING, ROUNDING);
+	for (size_t at = 0; at < model->n; at += layer.n) {
+		layer = model_layer(model, at);
+		if (!largest.n || layer.room > largest.room)
+			largest = layer;
+	}
+	return largest;
 }
 
 static uint64_t default_pool(const struct bench_options *options, const struct model *model)
 {
-	uint64_t largest = options->rw == RW_PARAMS ? layers_largest(model).room
-						    : model_largest(model)->nbytes;
-	uint64_t half = model->nbytes / 2, nbytes;
+	uint64_t share = memory_share(options), half = model->nbytes / 2, largest, nbytes;
+	uint64_t usual = share >= DEFAULT_BYTES ? DEFAULT_BYTES
+						: max_u64(share - share % ROUNDING, ROUNDING);
 
 	if (options->rw == RW_STEP)
-		return usual_pool(options);
+		return usual;
+	largest = options->rw == RW_PARAMS ? largest_layer(model).room
+					   : model_largest(model)->nbytes;
 	/* No machine has memory for such a tensor; avoid an overflow. */
 	if (largest > UINT64_MAX / 4)
 		return largest;
-	nbytes = max_u64(2 * largest + ROUNDING, usual_pool(options));
+	nbytes = max_u64(2 * largest + ROUNDING, usual);
 	if (options->rw != RW_PARAMS)
 		return nbytes;
 	nbytes = max_u64(nbytes, 3 * largest + ROUNDING);
 	return nbytes < half ? nbytes : max_u64(half, 2 * largest);
 }
 
-/* The optimizer's pool is no larger than all of its state. */
-static uint64_t state_numel(const struct bench_options *options, const struct model *model,
-			    const struct nvs_config *config, enum nvs_block block)
-{
-	uint64_t element = element_bytes(config, block);
-
-	return options->rw == RW_STEP ? parameters_numel(model, setting_param_dtype(config))
-				      : (model->nbytes + element - 1) / element;
-}
-
+/*
+ * Keeps the number of buffers if they can make up the pool exactly. The optimizer's groups follow its
+ * buffers' size, because a buffer holds one.
+ */
 static int size_pool(const struct bench_options *options, const struct model *model,
 		     struct nvs_config *config, enum nvs_block block, struct nvs_error *error)
 {
-	uint64_t numel;
+	const char *key = setting_buffer_size_key(block);
+	uint64_t count = setting_of_block(config, block, "buffer_count");
+	uint64_t element = element_bytes(config, block), nbytes = options->pool, numel;
+	int rc = 0;
 
-	if (options->pool || !options->config)
-		return set_pool(config, block,
-				options->pool ? options->pool : default_pool(options, model),
-				error);
+	if (nbytes || !options->config) {
+		if (!nbytes)
+			nbytes = default_pool(options, model);
+		if (nbytes % (count * element)) {
+			count = 1;
+			rc = nvs_config_set_number(config,
+						   block == NVS_OFFLOAD_PARAM
+							   ? "offload_param.buffer_count"
+							   : "offload_optimizer.buffer_count",
+						   count, error);
+		}
+		numel = buffer_size_for(nbytes, count, element);
+		return rc ? rc : nvs_config_set_number(config, key, numel, error);
+	}
 	if (block == NVS_OFFLOAD_PARAM)
 		return 0;
-	numel = state_numel(options, model, config, block);
-	return numel >= setting_number(config, setting_buffer_size_key(block))
+	/* The optimizer's pool is no larger than all of its state. */
+	numel = options->rw == RW_STEP ? model_trained(model, setting_param_dtype(config))
+				       : (model->nbytes + element - 1) / element;
+	return numel >= setting_number(config, key)
 		       ? 0
-		       : set_buffer_size(config, block, max_u64(numel, 1), error);
-}
-
-/* The bytes that must be in the pool at the same time; *name is the tensor or layer. */
-static uint64_t most_at_a_time(const struct bench_options *options, const struct model *model,
-			       char *name, size_t nbytes)
-{
-	const struct model_tensor *longest = model_largest(model);
-	struct layer layer;
-
-	if (options->rw != RW_PARAMS) {
-		snprintf(name, nbytes, "tensor %s", longest->name);
-		return model_room(longest);
-	}
-	layer = layers_largest(model);
-	snprintf(name, nbytes, "layer ");
-	layer_name(model, &layer, name + strlen(name), nbytes - strlen(name));
-	return layer.room;
-}
-
-static int check_pool(const struct bench_options *options, const struct model *model,
-		      struct nvs_config *config, enum nvs_block block, struct nvs_error *error)
-{
-	uint64_t count = setting_of_block(config, block, "buffer_count");
-	uint64_t pool = model_pages(nvs_config_pool_bytes(config, block));
-	uint64_t need = most_at_a_time(options, model, error->subject, sizeof(error->subject));
-
-	if (need <= pool)
-		return 0;
-	error->code = -E2BIG;
-	snprintf(error->text, sizeof(error->text),
-		 "%s takes %" PRIu64 " bytes, more than the whole pool of %" PRIu64
-		 ": give --pool %" PRIu64 " or more, or in the configuration \"%s\": %" PRIu64
-		 " (elements, in each of %" PRIu64 " buffers)",
-		 error->subject, need, pool, need,
-		 block == NVS_OFFLOAD_PARAM ? "buffer_size" : "sub_group_size",
-		 buffer_size_for(need, count, element_bytes(config, block)), count);
-	return error->code;
+		       : nvs_config_set_number(config, key, max_u64(numel, 1), error);
 }
 
 int pool_choose(const struct bench_options *options, const struct model *model,
 		struct nvs_config *config, enum nvs_block block, struct nvs_error *error)
 {
 	int rc = size_pool(options, model, config, block, error);
+	const struct model_tensor *longest;
+	uint64_t count, pool, need;
+	char *name = error->subject;
+	size_t room = sizeof(error->subject);
 
 	/* The optimizer cuts its own tiles, and checks that the pool holds enough of them. */
-	return rc || options->rw == RW_STEP ? rc : check_pool(options, model, config, block, error);
+	if (rc || options->rw == RW_STEP)
+		return rc;
+	pool = model_pages(nvs_config_pool_bytes(config, block));
+	if (options->rw == RW_PARAMS) {
+		struct layer layer = largest_layer(model);
+		size_t n = (size_t)snprintf(name, room, "layer ");
+
+		model_layer_name(model, &layer, name + n, room - n);
+		need = layer.room;
+	} else {
+		longest = model_largest(model);
+		snprintf(name, room, "tensor %s", longest->name);
+		need = model_room(longest);
+	}
+	if (need <= pool)
+		return 0;
+	count = setting_of_block(config, block, "buffer_count");
+	error->code = -E2BIG;
+	snprintf(error->text, sizeof(error->text),
+		 "%s takes %" PRIu64 " bytes, more than the whole pool of %" PRIu64
+		 ": give --pool %" PRIu64 " or more, or in the configuration \"%s\": %" PRIu64
+		 " (elements, in each of %" PRIu64 " buffers)",
+		 name, need, pool, need,
+		 block == NVS_OFFLOAD_PARAM ? "buffer_size" : "sub_group_size",
+		 buffer_size_for(need, count, element_bytes(config, block)), count);
+	return error->code;
 }

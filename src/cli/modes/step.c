@@ -1,50 +1,93 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rw=step: optimizer steps over state on the drive. The gradients are generated once and lent to
- * every step.
+ * rw=step: optimizer steps over state on the drive. The elements of the model's floating-point tensors,
+ * end to end, are cut into groups, with generated weights and gradients in memory beside the pool. The
+ * gradients are generated once and lent to every step.
  */
+#include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
-#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory/huge_map.h"
+#include "base/memory/room.h"
+#include "base/numbers.h"
 #include "cli/modes/engine.h"
-#include "cli/modes/model/reference.h"
 #include "cli/modes/modes.h"
-#include "cli/modes/steps.h"
+#include "cli/modes/phases.h"
 #include "cli/settings.h"
-#include "cli/stop.h"
+
+#define LEAST_EXPONENT (-10) /* elements span four powers of two below 2^-6, as weights do */
+#define SCALE_LOG2_MAX 20    /* keeps scaled gradients within the range of fp16 */
 
 struct training {
-	const struct bench_options *options;
-	struct parameters parameters;
-	struct reference reference; /* for --verify */
+	enum nvs_dtype dtype; /* of weights and gradients: NVS_F32, NVS_BF16 or NVS_F16 */
+	uint64_t numel;
+	uint64_t group_numel; /* numel of every group but the last, which has the rest */
+	size_t ngroups;
+	char *weights, *gradients;
 	struct nvs_optimizer *optimizer;
-	struct job_watch *watch;
 	struct bench_result *result;
 };
 
-static int lend_gradients(struct training *training)
+/* A hash that compilers vectorize in a loop. */
+static inline uint32_t mix(uint32_t x)
 {
-	const struct parameters *parameters = &training->parameters;
-	int rc = 0;
-
-	for (size_t group = 0; group < parameters->ngroups && !rc; group++)
-		rc = nvs_optimizer_lend_gradients(
-			training->optimizer, group, parameters->dtype,
-			parameters_at(parameters, parameters->gradients, group),
-			&training->result->error);
-	return rc;
+	x ^= x >> 16;
+	x *= 0x85ebca6bu;
+	x ^= x >> 13;
+	x *= 0xc2b2ae35u;
+	return x ^ x >> 16;
 }
 
-static int step(void *arg, struct step_done *done)
+/* An element has a random sign, two random bits of the exponent above `least`, and mantissa. */
+static void generate(const struct training *training, void *array, uint64_t seed, uint32_t salt,
+		     int least)
+{
+	static const struct format {
+		unsigned sign_shift, mantissa_bits;
+		int bias;
+	} formats[NVS_DTYPE_COUNT] = {
+		[NVS_F32] = {31, 23, 127}, [NVS_BF16] = {15, 7, 127}, [NVS_F16] = {15, 10, 15}};
+	const struct format *format = &formats[training->dtype];
+	uint32_t random = (4u << format->mantissa_bits) - 1;
+	uint32_t base = (uint32_t)(format->bias + least) << format->mantissa_bits;
+	uint32_t salted = mix((uint32_t)seed ^ mix(salt)) ^ mix((uint32_t)(seed >> 32) + salt);
+	uint16_t *shorts = array;
+	uint32_t *longs = array;
+
+	assert(format->sign_shift);
+	for (uint64_t i = 0; i < training->numel; i++) {
+		uint32_t drawn = mix((uint32_t)i * 0x9e3779b1u + salted);
+		uint32_t element = drawn >> 31 << format->sign_shift | ((drawn & random) + base);
+
+		if (format->sign_shift == 31)
+			longs[i] = element;
+		else
+			shorts[i] = (uint16_t)element;
+	}
+}
+
+static void *group_data(const struct training *training, char *array, size_t group)
+{
+	return array + group * training->group_numel * nvs_dtype_size(training->dtype);
+}
+
+static int train_step(void *arg, struct step_done *done)
 {
 	struct training *training = arg;
 	struct bench_result *result = training->result;
 	struct nvs_step_result figures = {.size = sizeof(figures)};
-	uint64_t from;
-	int rc = lend_gradients(training);
+	int rc = 0;
 
+	for (size_t group = 0; group < training->ngroups && !rc; group++)
+		rc = nvs_optimizer_lend_gradients(training->optimizer, group, training->dtype,
+						  group_data(training, training->gradients, group),
+						  &result->error);
 	if (!rc)
 		rc = nvs_optimizer_step(training->optimizer, NULL, &figures, &result->error);
 	if (rc)
@@ -59,84 +102,62 @@ static int step(void *arg, struct step_done *done)
 				   .updates_ns = figures.cpu_ns,
 				   .tiles = figures.tiles,
 				   .skipped = figures.skipped};
-	if (!training->options->verify)
-		return 0;
-	from = thread_cpu_ns() / 1000;
-	rc = reference_step(&training->reference, &figures, &result->error);
-	done->data_us = thread_cpu_ns() / 1000 - from;
-	return rc;
+	return 0;
 }
 
-static int verify(struct training *training)
-{
-	struct reference *reference = &training->reference;
-	struct bench_result *result = training->result;
-	int rc = reference_compare(reference, training->optimizer, &result->error);
-
-	result->steps.compared = reference->compared;
-	result->verify_errors = reference->differences;
-	/* Compared: master weights, two moments, and the weights. */
-	result->verified_bytes = reference->compared *
-				 (3 * sizeof(float) + nvs_dtype_size(training->parameters.dtype));
-	return rc;
-}
-
-static int run_opened(struct training *training)
-{
-	struct bench_result *result = training->result;
-	struct step_mode mode = {.engine = nvs_optimizer_engine(training->optimizer),
-				 .step = step,
-				 .arg = training,
-				 .watch = training->watch};
-	int rc;
-
-	parameters_make_gradients(&training->parameters,
-				  nvs_optimizer_loss_scale(training->optimizer));
-	rc = steps_run(&mode, training->options, result);
-	if (result->measured) {
-		result->bytes[NVS_READ] = result->steps.sum.read_bytes;
-		result->bytes[NVS_WRITE] = result->steps.sum.written_bytes;
-	}
-	if (!rc && training->options->verify && !stop_signal())
-		rc = verify(training);
-	return rc;
-}
-
-/* Groups are named "group 0" and so on. A kept store is never opened: see bench_opened(). */
+/* Groups are named "group 0" and so on. */
 static int open_optimizer(struct training *training, const struct nvs_config *config)
 {
-	const struct parameters *parameters = &training->parameters;
-	struct nvs_group_spec *specs = calloc(parameters->ngroups, sizeof(*specs));
-	char(*names)[32] = calloc(parameters->ngroups, sizeof(*names));
+	struct nvs_group_spec *specs = calloc(training->ngroups, sizeof(*specs));
+	char(*names)[32] = calloc(training->ngroups, sizeof(*names));
 	struct nvs_error *error = &training->result->error;
 	int rc = -ENOMEM;
 
-	for (size_t group = 0; group < parameters->ngroups && specs && names; group++) {
+	for (size_t group = 0; group < training->ngroups && specs && names; group++) {
 		snprintf(names[group], sizeof(names[group]), "group %zu", group);
 		specs[group] = (struct nvs_group_spec){
 			.size = sizeof(struct nvs_group_spec),
 			.name = names[group],
-			.numel = parameters_group_numel(parameters, group),
-			.dtype = parameters->dtype,
-			.weights = parameters_at(parameters, parameters->weights, group)};
+			.numel = min_u64(training->numel - group * training->group_numel,
+					 training->group_numel),
+			.dtype = training->dtype,
+			.weights = group_data(training, training->weights, group)};
 	}
 	if (specs && names)
-		rc = nvs_optimizer_open(&training->optimizer, config, specs, parameters->ngroups,
+		rc = nvs_optimizer_open(&training->optimizer, config, specs, training->ngroups,
 					NULL, error);
 	free(specs);
 	free(names);
 	return bench_opened(rc, error);
 }
 
-/* Stores the engine's statistics. Returns rc, or, if that is 0, the error of closing. */
-static int close_optimizer(struct training *training, int rc)
+static int train(struct training *training, const struct nvs_config *config,
+		 const struct bench_options *options, struct job_watch *watch)
 {
 	struct nvs_error closing = {.size = sizeof(closing)};
 	struct bench_result *result = training->result;
-	int closed;
+	struct step_mode mode = {.options = options,
+				 .watch = watch,
+				 .result = result,
+				 .step = train_step,
+				 .arg = training};
+	double loss_scale;
+	int rc = open_optimizer(training, config), closed;
 
+	if (rc)
+		return rc;
+	mode.engine = nvs_optimizer_engine(training->optimizer);
+	loss_scale = nvs_optimizer_loss_scale(training->optimizer);
+	generate(training, training->gradients, options->seed, 2,
+		 LEAST_EXPONENT +
+			 (loss_scale > 1 ? (int)fmin(ilogb(loss_scale), SCALE_LOG2_MAX) : 0));
+	rc = steps_run(&mode);
+	if (result->measured) {
+		result->bytes[NVS_READ] = result->steps.sum.read_bytes;
+		result->bytes[NVS_WRITE] = result->steps.sum.written_bytes;
+	}
 	result->engine.size = sizeof(result->engine);
-	nvs_engine_get_stats(nvs_optimizer_engine(training->optimizer), &result->engine);
+	nvs_engine_get_stats(mode.engine, &result->engine);
 	result->pool_peak = result->engine.pool.used_max;
 	result->opened = true;
 	closed = nvs_optimizer_close(training->optimizer, &closing);
@@ -146,31 +167,47 @@ static int close_optimizer(struct training *training, int rc)
 	return closed;
 }
 
-static int train(struct training *training, const struct nvs_config *config)
-{
-	int rc = open_optimizer(training, config);
-
-	return rc ? rc : close_optimizer(training, run_opened(training));
-}
-
 int bench_step(const struct bench_options *options, const struct nvs_config *config,
 	       const struct model *model, struct bench_result *result, struct job_watch *watch)
 {
-	struct training training = {.options = options, .watch = watch, .result = result};
-	struct parameters *parameters = &training.parameters;
-	int rc = parameters_open(parameters, model, setting_param_dtype(config),
-				 setting_number(config, "zero_optimization.sub_group_size"),
-				 options->seed, &result->error);
+	struct training training = {.dtype = setting_param_dtype(config), .result = result};
+	uint64_t nbytes;
+	int rc;
 
-	result->steps.elements = parameters->numel;
-	result->steps.groups = parameters->ngroups;
-	if (!rc && options->verify)
-		rc = reference_open(&training.reference, parameters, config, &result->error);
-	if (!rc)
-		rc = train(&training, config);
-	steps_note_memory(result, setting_device(config, NVS_OFFLOAD_OPTIMIZER),
-			  parameters->nbytes + training.reference.nbytes);
-	reference_close(&training.reference);
-	parameters_close(parameters);
+	training.numel = model_trained(model, training.dtype);
+	training.group_numel = setting_number(config, "zero_optimization.sub_group_size");
+	training.ngroups = (training.numel + training.group_numel - 1) / training.group_numel;
+	nbytes = training.numel * nvs_dtype_size(training.dtype);
+	if (!training.numel)
+		return error_set(&result->error, -EINVAL,
+				 "the model has no floating-point element, so there is nothing to "
+				 "train");
+	result->steps.elements = training.numel;
+	result->steps.groups = training.ngroups;
+	rc = memory_room_check(2 * nbytes, "model", "weights and gradients beside the pool",
+			       "train a part of the model with --scale, or smaller tensors with "
+			       "--tensor-size",
+			       &result->error);
+	if (rc)
+		return rc;
+	training.weights = huge_map(nbytes, NULL);
+	training.gradients = huge_map(nbytes, NULL);
+	if (training.weights && training.gradients) {
+		generate(&training, training.weights, options->seed, 1, LEAST_EXPONENT);
+		/* Taken now, so that the check of the pool's memory sees what these take. */
+		memset(training.gradients, 0, nbytes);
+		rc = train(&training, config, options, watch);
+	} else {
+		rc = error_set(&result->error, -ENOMEM,
+			       "no memory for the weights and gradients of %llu elements, %llu "
+			       "bytes beside the pool: train a part of the model with --scale",
+			       (unsigned long long)training.numel,
+			       (unsigned long long)(2 * nbytes));
+	}
+	steps_note_memory(result, setting_device(config, NVS_OFFLOAD_OPTIMIZER), 2 * nbytes);
+	if (training.weights)
+		munmap(training.weights, nbytes);
+	if (training.gradients)
+		munmap(training.gradients, nbytes);
 	return rc;
 }

@@ -92,15 +92,12 @@ int replay_check_pool(const struct bench_job *job, struct nvs_error *error)
 
 /* ---- Calls ---- */
 
-static int fill(struct replay *replay, size_t tensor)
+static void fill(struct replay *replay, size_t tensor)
 {
-	uint64_t from = thread_cpu_ns();
-	int rc = pattern_fill(&replay->pattern, tensor, ++replay->contents[tensor].generation,
-			      nvs_tensor_data(replay->opened.tensors[tensor]),
-			      &replay->result->error);
+	const struct layer one = {.first = tensor, .n = 1};
 
-	replay->result->data_us += (thread_cpu_ns() - from) / 1000;
-	return rc;
+	bench_engine_generate(&replay->opened, &replay->pattern, &one,
+			      ++replay->contents[tensor].generation);
 }
 
 static struct contents *contents_of(const struct replay *replay, const struct call *call, size_t i)
@@ -168,15 +165,13 @@ static int wait_for(struct replay *replay, const struct call *call)
 	}
 	for (size_t i = 0; i < call->n && !rc; i++) {
 		struct contents *contents = contents_of(replay, call, i);
-		uint64_t from = thread_cpu_ns();
+		const struct layer tensor = {.first = call->of[i].tensor, .n = 1};
 
 		if (contents->state == READING && replay->options->verify)
-			rc = bench_engine_compare(&replay->opened, &replay->pattern,
-						  call->of[i].tensor, 1, contents->generation,
-						  result);
+			bench_engine_compare(&replay->opened, &replay->pattern, &tensor,
+					     contents->generation);
 		if (contents->state == READING)
 			contents->state = LANDED;
-		result->data_us += (thread_cpu_ns() - from) / 1000;
 	}
 	return rc;
 }
@@ -196,7 +191,7 @@ static int release(struct replay *replay, const struct call *call)
 
 		contents->state = LANDED;
 		if (dirty && (replay->options->verify || !contents->generation))
-			rc = fill(replay, call->of[i].tensor);
+			fill(replay, call->of[i].tensor);
 	}
 	for (size_t i = 0; i < call->n && !rc; i++) {
 		struct contents *contents = contents_of(replay, call, i);
@@ -316,10 +311,10 @@ static int write_read_first(struct replay *replay)
 		if (!replay->list->read_first[i])
 			continue;
 		rc = nvs_tensor_pin(engine, one, 1, -1, &pin, &result->error);
-		if (!rc)
-			rc = fill(replay, i);
-		if (!rc)
+		if (!rc) {
+			fill(replay, i);
 			rc = nvs_tensor_release(engine, one, 1, pin, NVS_DIRTY, &result->error);
+		}
 		if (!rc)
 			rc = nvs_tensor_swap_out(engine, one, 1, &result->error);
 		result->first_bytes += replay->model->tensors[i].nbytes;
@@ -356,7 +351,7 @@ int bench_replay(const struct bench_job *job, const struct nvs_config *config,
 		rc = write_read_first(&replay);
 	if (!rc && !stop_signal() && job_begin(watch))
 		rc = measure_loops(&replay);
-	rc = bench_engine_verdict(&replay.opened, rc, result);
+	rc = bench_engine_verdict(&replay.opened, rc);
 	if (rc == -EINTR && stop_signal())
 		rc = 0;
 	rc = bench_engine_close(&replay.opened, rc, result);

@@ -43,8 +43,8 @@ static const struct sum measured[] = {
 #define STEP_SUMS                                                                                  \
 	STEP(steps), STEP(skipped), STEP(sum), STEP(shorter_ns), STEP(updates_ns), STEP(tiles),    \
 		STEP(first.read_bytes), STEP(first.written_bytes), STEP(elements), STEP(groups),   \
-		STEP(threads), STEP(compared), STEP(peak_bytes), STEP(pool_rss_bytes),             \
-		STEP(own_bytes), STEP(host_bytes), STEP(store_bytes), LONGEST(layers),             \
+		STEP(threads), STEP(peak_bytes), STEP(pool_rss_bytes), STEP(own_bytes),            \
+		STEP(host_bytes), STEP(store_bytes), LONGEST(layers),                              \
 		FIELD(LEAST, step_figures, wall_min_ns), LONGEST(wall_max_ns),                     \
 		LONGEST(first.wall_ns)
 #define OPENED_SUMS                                                                                \

@@ -346,7 +346,6 @@ static void put_steps(struct json_writer *json, const struct report_group *group
 		json_count(json, "update_cpu_ns", (uint64_t)per_step(group, steps->updates_ns));
 		json_text(json, "kernel", steps->kernel ? steps->kernel : "");
 		json_count(json, "threads", steps->threads);
-		json_count(json, "compared_elements", steps->compared);
 		json_exact(json, "norm", steps->norm < 0 ? NAN : steps->norm);
 		json_exact(json, "clip", steps->clip);
 		json_exact(json, "loss_scale", steps->loss_scale);

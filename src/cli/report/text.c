@@ -186,27 +186,20 @@ static void print_engine(FILE *file, const struct report_group *group)
 static void print_verify(FILE *file, const struct report_group *group)
 {
 	const struct bench_result *result = &group->result;
-	const struct step_figures *steps = &result->steps;
 	uint64_t errors = group->verify_errors;
-	bool failed = result->error.code, step = group->job->options.rw == RW_STEP;
+	bool failed = result->error.code;
 	unsigned asked = group->asked_verify, missing = asked - group->compared;
 
 	fputs("  verify       : ", file);
 	if (!asked)
 		fputs("not asked for (--verify)", file);
 	else if (errors)
-		fprintf(file, "%" PRIu64 " %s%s DIFFER%s", errors, step ? "value" : "tensor",
-			plural(errors), errors == 1 ? "S" : "");
+		fprintf(file, "%" PRIu64 " tensor%s DIFFER%s", errors, plural(errors),
+			errors == 1 ? "S" : "");
 	else if (!result->verified_bytes)
 		fputs("nothing was compared", file);
 	else if (missing && !failed)
 		fprintf(file, "nothing was compared in %u of %u jobs", missing, asked);
-	else if (group->has_steps && step)
-		fprintf(file,
-			failed ? "only %" PRIu64 " of %" PRIu64 " elements were compared"
-			       : "%" PRIu64 " of %" PRIu64 " elements compared with a scalar Adam "
-				 "in double: weights and moments are within the rounding of fp32",
-			steps->compared, steps->elements);
 	else
 		fprintf(file, "%s compared, every byte equal%s", SIZE(result->verified_bytes),
 			failed ? " so far" : "");
@@ -274,7 +267,7 @@ static void print_group(FILE *file, const struct report_group *group)
 	fputs(")\n", file);
 	if (result->opened)
 		print_engine(file, group);
-	if (!is_block_mode(job->options.rw))
+	if (!is_block_mode(job->options.rw) && job->options.rw != RW_STEP)
 		print_verify(file, group);
 }
 

@@ -24,7 +24,6 @@ static int check_wiped(struct member *member, struct nvs_error *error)
 	uint8_t *bytes = malloc(LABEL_AREA_BYTES);
 	int rc;
 
-	assert(member->kind == MEMBER_RAW);
 	assert(member->blank);
 	if (!bytes)
 		return error_set(error, -ENOMEM, "out of memory while opening %s", member->path);
@@ -44,38 +43,15 @@ static int measure_device(struct member *member, unsigned index, struct nvs_erro
 	uint64_t nbytes;
 	char have[32], need[32];
 
-	assert(member->kind == MEMBER_RAW && member->fd >= 0);
-	assert(index < NVS_PATHS_MAX);
 	if (ioctl(member->fd, BLKGETSIZE64, &nbytes))
 		return member_cannot(error, "learn the size of", member->path, -errno);
-	member->base = LABEL_AREA_BYTES;
-	if (index == 0)
-		member->base += MANIFEST_SLOT_COUNT * RAW_MANIFEST_BYTES;
+	member->base = LABEL_AREA_BYTES + (index ? 0 : MANIFEST_SLOT_COUNT * RAW_MANIFEST_BYTES);
 	if (nbytes < member->base + UNIT_MAX)
 		return error_set(error, member->read_only ? -ENODATA : -ENOSPC,
 				 "%s has %s, and a store needs more than %s of it", member->path,
 				 size_text(nbytes, have), size_text(member->base, need));
 	member->capacity = nbytes - member->base;
 	return 0;
-}
-
-/* The kernel opens such a device for writing, and refuses each write. */
-static int check_writable(const struct member *member, struct nvs_error *error)
-{
-	int read_only = 0;
-
-	assert(member->kind == MEMBER_RAW && member->fd >= 0);
-	if (member->read_only)
-		return 0;
-	if (ioctl(member->fd, BLKROGET, &read_only))
-		return member_cannot(error, "learn whether writes are allowed to", member->path,
-				     -errno);
-	if (!read_only)
-		return 0;
-	return error_set(error, -EROFS,
-			 "%s is read-only: allow writes (blockdev --setrw %s), or open the kept "
-			 "store on it with \"nvswap\": {\"read_only\": true}",
-			 member->path, member->path);
 }
 
 int member_open_device(struct member *members, unsigned index, const char *path,
@@ -85,7 +61,7 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 	uint64_t since = clock_ns();
 	const int access = member->read_only ? O_RDONLY : O_RDWR | O_EXCL;
 	struct stat opened;
-	int rc;
+	int rc, refuses_writes = 0;
 
 	assert(S_ISBLK(st->st_mode));
 	assert(member->fd < 0 && member->parent_fd < 0);
@@ -111,9 +87,15 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 	if (!S_ISBLK(opened.st_mode) || opened.st_rdev != member->dev)
 		return error_set(error, -EBUSY, "%s became something else while it was opened",
 				 path);
-	rc = check_writable(member, error);
-	if (!rc)
-		rc = member_lock(member, error);
+	/* The kernel opens a device that is read-only for writing, and refuses each write. */
+	if (!member->read_only && ioctl(member->fd, BLKROGET, &refuses_writes))
+		return member_cannot(error, "learn whether writes are allowed to", path, -errno);
+	if (refuses_writes)
+		return error_set(error, -EROFS,
+				 "%s is read-only: allow writes (blockdev --setrw %s), or open the "
+				 "kept store on it with \"nvswap\": {\"read_only\": true}",
+				 path, path);
+	rc = member_lock(member, error);
 	if (!rc)
 		rc = measure_device(member, index, error);
 	member->expected = index && members[0].label.kept && index < members[0].label.count;

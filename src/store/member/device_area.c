@@ -16,7 +16,6 @@
 
 static uint64_t manifest_place(unsigned i)
 {
-	assert(i < MANIFEST_SLOT_COUNT);
 	return LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
 }
 
@@ -27,7 +26,6 @@ static uint64_t manifest_number(const struct member *member, unsigned i)
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
 	struct manifest_header header;
 
-	assert(member->kind == MEMBER_RAW && member->fd >= 0);
 	if (disk_read(member->fd, member->path, bytes, sizeof(bytes), manifest_place(i), &error) ||
 	    manifest_decode_header(bytes, &header))
 		return 0;
@@ -39,12 +37,8 @@ uint64_t member_newest_on_device(const struct member *member)
 {
 	uint64_t newest = 0;
 
-	assert(member->kind == MEMBER_RAW);
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
-		uint64_t number = manifest_number(member, i);
-
-		newest = number > newest ? number : newest;
-	}
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
+		newest = max_u64(newest, manifest_number(member, i));
 	return newest;
 }
 
@@ -59,31 +53,19 @@ static const struct signature {
 	{4086, 10, "SWAPSPACE2", "swap space"},
 };
 
-/* What wrote these bytes; NULL: they have no known signature. */
-static const char *signed_by(const uint8_t first[LABEL_BYTES])
-{
-	for (size_t i = 0; i < COUNT_OF(signatures); i++) {
-		const struct signature *signature = &signatures[i];
-
-		assert(signature->at + signature->nbytes <= LABEL_BYTES);
-		if (!memcmp(first + signature->at, signature->bytes, signature->nbytes))
-			return signature->of;
-	}
-	return NULL;
-}
-
 int member_check_beside_label(const struct member *member, const uint8_t first[LABEL_BYTES],
 			      struct nvs_error *error)
 {
 	const size_t rest = LABEL_DISTANCE - LABEL_BYTES;
-	const char *other = signed_by(first);
+	const char *other = NULL;
 	uint8_t *bytes = malloc(rest);
 	int rc = 0;
 
-	assert(member->kind == MEMBER_RAW);
-	assert(member->fd >= 0 && !member->lent);
 	if (!bytes)
 		return error_set(error, -ENOMEM, "out of memory while opening %s", member->path);
+	for (size_t i = 0; i < COUNT_OF(signatures) && !other; i++)
+		if (!memcmp(first + signatures[i].at, signatures[i].bytes, signatures[i].nbytes))
+			other = signatures[i].of;
 	for (unsigned i = 0; i < LABEL_COPY_COUNT && !rc && !other; i++) {
 		rc = disk_read(member->fd, member->path, bytes, rest,
 			       i * LABEL_DISTANCE + LABEL_BYTES, error);
@@ -102,19 +84,6 @@ int member_check_beside_label(const struct member *member, const uint8_t first[L
 
 /* ---- Clearing ---- */
 
-static bool has_label(const struct member *member, unsigned i)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	uint8_t bytes[LABEL_BYTES];
-	struct label label;
-	int rc = disk_read(member->fd, member->path, bytes, sizeof(bytes), i * LABEL_DISTANCE,
-			   &error);
-
-	assert(i < LABEL_COPY_COUNT);
-	rc = rc ? rc : label_decode(bytes, &label);
-	return !rc || rc == -EUCLEAN || rc == -EPROTONOSUPPORT;
-}
-
 /*
  * Manifests first: those without a label are a damaged store. Of a member without a valid label
  * only what is recognized is cleared, since the rest may be another program's.
@@ -123,10 +92,11 @@ int member_clear_places(const struct member *member, int fd, struct nvs_error *e
 {
 	static const uint8_t zeros[LABEL_BYTES];
 	const bool known = member_has_copy(member, LABEL_WHOLE);
+	struct nvs_error error_of_copy = {.size = sizeof(error_of_copy)};
+	uint8_t bytes[LABEL_BYTES];
+	struct label label;
 	int rc = 0;
 
-	assert(member->kind == MEMBER_RAW);
-	assert(fd >= 0);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
 		if (manifest_number(member, i))
 			rc = disk_write(fd, member->path, zeros, sizeof(zeros), manifest_place(i),
@@ -134,10 +104,15 @@ int member_clear_places(const struct member *member, int fd, struct nvs_error *e
 	if (!rc)
 		rc = disk_sync(fd, member->path, error);
 	/* The second first: an older version knows only the first. */
-	for (unsigned i = LABEL_COPY_COUNT; i-- > 0 && !rc;)
-		if (known || has_label(member, i))
+	for (unsigned i = LABEL_COPY_COUNT; i-- > 0 && !rc;) {
+		int there = disk_read(member->fd, member->path, bytes, sizeof(bytes),
+				      i * LABEL_DISTANCE, &error_of_copy);
+
+		there = there ? there : label_decode(bytes, &label);
+		if (known || !there || there == -EUCLEAN || there == -EPROTONOSUPPORT)
 			rc = disk_write(fd, member->path, zeros, sizeof(zeros), i * LABEL_DISTANCE,
 					error);
+	}
 	return rc ? rc : disk_sync(fd, member->path, error);
 }
 

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,11 +75,9 @@ static int cannot_make(int from_fd, const char *path, int code, struct nvs_error
 {
 	struct stat st;
 
-	assert(from_fd >= 0);
-	assert(code < 0);
 	if (code == -ENOENT && !fstat(from_fd, &st) && st.st_nlink == 0)
 		return MEMBER_GONE;
-	if (code == -ENOENT || is_sysfs(from_fd))
+	if (code == -ENOENT || magic_of(from_fd) == SYSFS_MAGIC)
 		return error_set(error, -EOPNOTSUPP,
 				 "cannot make the directory %s: its file system holds no files of "
 				 "users; give an nvme_path on a drive",
@@ -99,15 +98,6 @@ static int nothing_there(const char *path, struct nvs_error *error)
 			 path);
 }
 
-static int check_directory(int fd, const char *path, member_name_fn *ours, struct nvs_error *error)
-{
-	int rc;
-
-	assert(fd >= 0 && ours);
-	rc = member_check_owner(fd, path, error);
-	return rc ? rc : member_check_entries(fd, path, ours, error);
-}
-
 /*
  * Opens or creates the directory `name` in a directory, which is of this member; `path` is the
  * whole path, for messages. MEMBER_GONE: start over.
@@ -115,16 +105,16 @@ static int check_directory(int fd, const char *path, member_name_fn *ours, struc
 static int step_down(struct member *member, int from_fd, const char *name, const char *path,
 		     member_name_fn *ours, int *fd, struct nvs_error *error)
 {
-	assert(from_fd >= 0);
-	assert(*fd < 0);
-	assert(strchr(name, '/') == NULL);
 	if (!member->read_only && !mkdirat(from_fd, name, 0700))
 		member->made = true;
 	else if (!member->read_only && errno != EEXIST)
 		return cannot_make(from_fd, path, -errno, error);
 	*fd = openat(from_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (*fd >= 0)
-		return check_directory(*fd, path, ours, error);
+	if (*fd >= 0) {
+		int rc = member_check_owner(*fd, path, error);
+
+		return rc ? rc : member_check_entries(*fd, path, ours, error);
+	}
 	if (errno == ENOENT)
 		return member->read_only ? nothing_there(path, error) : MEMBER_GONE;
 	if (errno == ENOTDIR || errno == ELOOP)
@@ -134,35 +124,26 @@ static int step_down(struct member *member, int from_fd, const char *name, const
 	return member_cannot(error, "open", path, -errno);
 }
 
-static int check_plain(int fd, const char *path, struct nvs_error *error)
-{
-	struct stat st;
-
-	assert(fd >= 0);
-	if (fstat(fd, &st))
-		return member_cannot(error, "look at", path, -errno);
-	if (!S_ISREG(st.st_mode))
-		return member_refuse(error, path, "is not a plain file");
-	if (st.st_uid != geteuid())
-		return member_other_user(path, st.st_uid, error);
-	if (st.st_nlink > 1)
-		return member_refuse(error, path, "has another name as well (a hard link)");
-	return 0;
-}
-
 static int open_plain(const struct member *member, const char *name, const char *path, int create,
 		      int *fd, struct nvs_error *error)
 {
 	const int flags = (member->read_only ? O_RDONLY : O_RDWR | create) | O_NOFOLLOW |
 			  O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+	struct stat st;
 
-	assert(member->directory_fd >= 0);
-	assert(create == 0 || create == O_CREAT);
 	assert(member_is_file_name(name));
-	assert(*fd < 0);
 	*fd = openat(member->directory_fd, name, flags, 0600);
-	if (*fd >= 0)
-		return check_plain(*fd, path, error);
+	if (*fd >= 0) {
+		if (fstat(*fd, &st))
+			return member_cannot(error, "look at", path, -errno);
+		if (!S_ISREG(st.st_mode))
+			return member_refuse(error, path, "is not a plain file");
+		if (st.st_uid != geteuid())
+			return member_other_user(path, st.st_uid, error);
+		return st.st_nlink > 1 ? member_refuse(error, path,
+						       "has another name as well (a hard link)")
+				       : 0;
+	}
 	if (errno == ENOENT)
 		return MEMBER_GONE;
 	if (errno == ELOOP)
@@ -180,8 +161,6 @@ static int open_manifest_file(const struct member *member, const char *name, int
 	char *path = NULL;
 	int rc = 0;
 
-	assert(member->kind == MEMBER_FILE);
-	assert(member->directory);
 	if (asprintf(&path, "%s/%s", member->directory, name) < 0)
 		return error_set(error, -ENOMEM, "out of memory while opening a manifest");
 	if (*fd < 0)
@@ -198,7 +177,6 @@ static int open_manifest_file(const struct member *member, const char *name, int
 int member_open_file(const struct member *member, const char *name, int *fd,
 		     struct nvs_error *error)
 {
-	assert(*fd < 0);
 	return open_manifest_file(member, name, 0, fd, error);
 }
 
@@ -215,7 +193,6 @@ int member_find_manifests(struct member *member, struct nvs_error *error)
 	struct stat st;
 	char name[32];
 
-	assert(member->directory_fd >= 0);
 	member->has_manifests = false;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		snprintf(name, sizeof(name), "manifest.%u", i);
@@ -228,41 +205,31 @@ int member_find_manifests(struct member *member, struct nvs_error *error)
 	return 0;
 }
 
-/* An empty file must not take the place of a kept store's data. */
-static int open_or_create_data(struct member *member, struct nvs_error *error)
+static int open_data(struct member *members, unsigned index, struct nvs_error *error)
 {
+	const struct label *first = &members[0].label;
+	struct member *member = &members[index];
+	struct stat st;
 	int rc = member_find_manifests(member, error);
 
-	assert(member->kind == MEMBER_FILE && member->fd < 0);
+	/* An empty file must not take the place of a kept store's data. */
 	if (!rc)
 		rc = open_plain(member, "data", member->path, member->has_manifests ? 0 : O_CREAT,
 				&member->fd, error);
-	if (rc != MEMBER_GONE)
-		return rc;
-	/* A store that is being removed loses its manifests first. */
-	rc = member_find_manifests(member, error);
+	if (rc == MEMBER_GONE) {
+		/* A store that is being removed loses its manifests first. */
+		rc = member_find_manifests(member, error);
+		if (!rc && member->has_manifests)
+			rc = error_set(error, -EUCLEAN,
+				       "%s has manifests, but %s is missing: the store is damaged; "
+				       "put the file back, or remove the store (nvswap store "
+				       "remove) if it is not needed",
+				       member->directory, member->path);
+		else if (!rc)
+			rc = member->read_only ? nothing_there(member->path, error) : MEMBER_GONE;
+	}
 	if (rc)
 		return rc;
-	if (member->has_manifests)
-		return error_set(
-			error, -EUCLEAN,
-			"%s has manifests, but %s is missing: the store is damaged; put the "
-			"file back, or remove the store (nvswap store remove) if it is not needed",
-			member->directory, member->path);
-	return member->read_only ? nothing_there(member->path, error) : MEMBER_GONE;
-}
-
-static int open_data(struct member *members, unsigned index, struct nvs_error *error)
-{
-	struct member *member = &members[index];
-	struct stat st;
-	int rc;
-
-	assert(index < NVS_PATHS_MAX);
-	rc = open_or_create_data(member, error);
-	if (rc)
-		return rc;
-	assert(member->fd >= 0);
 	if (fstat(member->fd, &st))
 		return member_cannot(error, "look at", member->path, -errno);
 	member->dev = st.st_dev;
@@ -270,28 +237,20 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	rc = member_named_twice(members, index, error);
 	if (!rc)
 		rc = member_lock(member, error);
-	if (!rc) {
-		/* The previous owner may have unlinked the file after we opened it and before we
-		 * locked it. */
-		assert(member->directory_fd >= 0);
-		rc = member_leads_to(member->directory_fd, "data", member->fd);
-		if (!rc || rc == -ENOENT)
-			rc = rc ? MEMBER_GONE : 0;
-		else
-			rc = member_cannot(error, "look at", member->path, rc);
-	}
-	if (!rc)
-		rc = member_find_manifests(member, error);
+	if (rc)
+		return rc;
+	/* The previous owner may have unlinked the file after we opened it and before we locked it. */
+	rc = member_leads_to(member->directory_fd, "data", member->fd);
+	if (rc)
+		return rc == -ENOENT ? MEMBER_GONE
+				     : member_cannot(error, "look at", member->path, rc);
+	rc = member_find_manifests(member, error);
 	if (rc)
 		return rc;
 	member->disposable = st.st_size == 0 && !member->has_manifests && !member->read_only;
-
-	const struct label *first = &members[0].label;
-
 	/* A new file is shorter than the labels' area. */
-	member->expected = members[index].has_manifests ||
-			   (index && first->kept && index < first->count &&
-			    (uint64_t)st.st_size >= LABEL_AREA_BYTES);
+	member->expected = member->has_manifests || (index && first->kept && index < first->count &&
+						     (uint64_t)st.st_size >= LABEL_AREA_BYTES);
 	return member_read_label(member, error);
 }
 
@@ -338,7 +297,6 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 
 static void unlink_from(const struct member *member, const char *name, const struct nvs_log *log)
 {
-	assert(member->directory_fd >= 0);
 	assert(!member->read_only);
 	assert(member_is_file_name(name));
 	if (unlinkat(member->directory_fd, name, 0) && errno != ENOENT)
@@ -350,7 +308,6 @@ void member_unlink_files(struct member *member, const struct nvs_log *log)
 {
 	char name[32];
 
-	assert(member->kind == MEMBER_FILE);
 	assert(member->disposable && member->directory);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		snprintf(name, sizeof(name), "manifest.%u", i);
@@ -369,7 +326,6 @@ bool member_remove_empty(int parent_fd, int nvswap_fd, const char *name)
 	uint64_t since = clock_ns();
 	bool removed = false;
 
-	assert(!name || member_is_store_name(name));
 	if (nvswap_fd >= 0 && name)
 		do
 			removed = !unlinkat(nvswap_fd, name, AT_REMOVEDIR);

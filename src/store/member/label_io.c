@@ -22,8 +22,6 @@ struct found_label {
 
 static void read_copy(const struct member *member, unsigned copy, struct found_label *found)
 {
-	assert(copy < LABEL_COPY_COUNT);
-	assert(member->fd >= 0 && member->path);
 	found->why = (struct nvs_error){.size = sizeof(found->why)};
 	found->rc = disk_read(member->fd, member->path, found->bytes, LABEL_BYTES,
 			      copy * LABEL_DISTANCE, &found->why);
@@ -36,18 +34,10 @@ static void read_copy(const struct member *member, unsigned copy, struct found_l
 		label_check(&found->label);
 }
 
-/* Of two valid copies the later one was written by a commit that was cut off. */
-static bool is_newer(const struct label *label, const struct label *than)
-{
-	return label->generation != than->generation ? label->generation > than->generation
-						     : label->kept && !than->kept;
-}
-
 /* Another program may have been given a raw device since, and overwritten the first copy alone. */
 static bool may_be_overwritten(const struct member *member, const struct found_label *found,
 			       const struct label *label)
 {
-	assert(found->rc <= 0);
 	if (member->kind != MEMBER_RAW || !found->rc || found->rc == -EUCLEAN)
 		return false;
 	if (found->rc != -EMEDIUMTYPE)
@@ -67,26 +57,9 @@ static bool may_be_overwritten(const struct member *member, const struct found_l
 	return 2 * same < set;
 }
 
-/* The copy that counts; LABEL_COPY_COUNT: none. */
-static unsigned choose_copy(const struct found_label *found)
-{
-	unsigned best = LABEL_COPY_COUNT;
-
-	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
-		if (!found[i].rc &&
-		    (best == LABEL_COPY_COUNT || is_newer(&found[i].label, &found[best].label)))
-			best = i;
-	/* An older version knows only the first place. */
-	if (found[0].rc == -EPROTONOSUPPORT)
-		return LABEL_COPY_COUNT;
-	assert(best == LABEL_COPY_COUNT || !found[best].rc);
-	return best;
-}
-
 /* What is there of a copy that is not valid, in place of a label. */
 static const char *in_place(const struct found_label *found)
 {
-	assert(found->rc < 0);
 	switch (found->rc) {
 	case -ENODATA:
 		return "zeros";
@@ -127,7 +100,6 @@ static int refuse_label(const struct member *member, const struct found_label *f
 			struct nvs_error *error)
 {
 	assert(found->rc < 0 && found->rc != -EUCLEAN);
-	assert(member->kind == MEMBER_FILE || member->kind == MEMBER_RAW);
 	if (found->rc == -EPROTONOSUPPORT)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the store at %s was made by another version of nvswap, in a "
@@ -154,7 +126,6 @@ static int refuse_label(const struct member *member, const struct found_label *f
 static unsigned explains(const struct member *member, const struct found_label *found,
 			 unsigned copy)
 {
-	assert(found->rc < 0 && copy < LABEL_COPY_COUNT);
 	switch (found->rc) {
 	case -ENODATA:
 		return 0;
@@ -170,58 +141,59 @@ static unsigned explains(const struct member *member, const struct found_label *
 	}
 }
 
-/* Whether a store was there, of whose labels no copy is valid; `rc` explains most. */
-static bool label_is_lost(const struct member *member, int rc)
+/* Of two valid copies the later one was written by a commit that was cut off. */
+static bool is_newer(const struct label *label, const struct label *than)
 {
-	assert(rc < 0);
-	if (rc != -ENODATA && rc != -EMEDIUMTYPE)
-		return rc == -EUCLEAN;
-	return member->expected || (member->kind == MEMBER_RAW && member_newest_on_device(member));
+	return label->generation != than->generation ? label->generation > than->generation
+						     : label->kept && !than->kept;
 }
 
 int member_read_label(struct member *member, struct nvs_error *error)
 {
-	struct found_label found[LABEL_COPY_COUNT];
-	unsigned best;
+	struct found_label found[LABEL_COPY_COUNT], *best = NULL, *most = &found[0];
+	unsigned rank = 0;
+	int rc;
 
 	member_open_check(member);
-	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
 		read_copy(member, i, &found[i]);
-	best = choose_copy(found);
-	if (best == LABEL_COPY_COUNT) {
-		unsigned most = 0, rank = 0;
-
+		if (!found[i].rc && (!best || is_newer(&found[i].label, &best->label)))
+			best = &found[i];
+	}
+	/* An older version knows only the first place. */
+	if (!best || found[0].rc == -EPROTONOSUPPORT) {
 		for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
 			unsigned mine = found[i].rc ? explains(member, &found[i], i) : 0;
 
 			member->copies[i] = LABEL_ABSENT;
-			if (mine > rank)
-				most = i;
-			rank = mine > rank ? mine : rank;
+			if (mine > rank) {
+				most = &found[i];
+				rank = mine;
+			}
 		}
-		assert(most < LABEL_COPY_COUNT && found[most].rc < 0);
-		if (label_is_lost(member, found[most].rc))
+		/* A store was there if a label is damaged, or others count on it. */
+		if (most->rc == -EUCLEAN ||
+		    ((most->rc == -ENODATA || most->rc == -EMEDIUMTYPE) &&
+		     (member->expected ||
+		      (member->kind == MEMBER_RAW && member_newest_on_device(member)))))
 			return lost_labels(member, found, error);
 		if (rank)
-			return refuse_label(member, &found[most], error);
+			return refuse_label(member, most, error);
 		member->blank = true;
 		return 0;
 	}
-	if (may_be_overwritten(member, &found[0], &found[best].label)) {
-		int rc = member_check_beside_label(member, found[0].bytes, error);
-
+	if (may_be_overwritten(member, &found[0], &best->label)) {
+		rc = member_check_beside_label(member, found[0].bytes, error);
 		if (rc)
 			return rc;
 	}
-	member->label = found[best].label;
+	member->label = best->label;
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		member->copies[i] = found[i].rc ? LABEL_DAMAGED
-				    : memcmp(found[i].bytes, found[best].bytes, LABEL_BYTES) != 0
+				    : memcmp(found[i].bytes, best->bytes, LABEL_BYTES) != 0
 					    ? LABEL_STALE
 					    : LABEL_WHOLE;
 	member->blank = false;
-	assert(member->copies[best] == LABEL_WHOLE);
-	assert(!member_has_copy(member, LABEL_ABSENT));
 	return 0;
 }
 
@@ -232,7 +204,6 @@ static int write_copy(struct member *member, unsigned copy, const uint8_t *bytes
 {
 	int rc;
 
-	assert(copy < LABEL_COPY_COUNT);
 	/* A crash damages this copy, so it must not be the only one that has what it has. */
 	assert(member->copies[copy] != LABEL_WHOLE);
 	rc = disk_write(member->fd, member->path, bytes, LABEL_BYTES, copy * LABEL_DISTANCE, error);

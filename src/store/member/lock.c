@@ -35,7 +35,6 @@ int member_lock(struct member *member, struct nvs_error *error)
 	uint64_t since = clock_ns();
 	int rc;
 
-	assert(member->fd >= 0 && !member->lent);
 	assert(member->kind != MEMBER_MEMORY && !member->in_use);
 	do
 		rc = flock(member->fd, (member->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB);

@@ -29,8 +29,6 @@ void member_start(struct member *member, bool read_only)
 
 void member_close_fd(int *fd)
 {
-	assert(fd);
-	assert(*fd >= -1);
 	if (*fd >= 0)
 		close(*fd);
 	*fd = -1;
@@ -40,7 +38,6 @@ int member_named_twice(const struct member *members, unsigned index, struct nvs_
 {
 	const struct member *member = &members[index];
 
-	assert(index < NVS_PATHS_MAX);
 	assert(member->path && member->kind != MEMBER_MEMORY);
 	for (unsigned i = 0; i < index; i++)
 		if (members[i].kind == member->kind && members[i].dev == member->dev &&
@@ -54,7 +51,6 @@ int member_named_twice(const struct member *members, unsigned index, struct nvs_
 
 bool member_has_copy(const struct member *member, enum label_copy state)
 {
-	assert(state <= LABEL_DAMAGED);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		if (member->copies[i] == state)
 			return true;
@@ -73,8 +69,6 @@ void member_open_check(const struct member *member)
 	case MEMBER_FILE:
 		assert(member->base == LABEL_AREA_BYTES && member->capacity == UINT64_MAX);
 		assert(member->directory && strrchr(member->directory, '/'));
-		assert(member->directory_fd >= 0);
-		assert(member->parent_fd >= 0 && member->nvswap_fd >= 0);
 		assert(member->parent && member->parent[0] == '/');
 		break;
 	case MEMBER_RAW:
@@ -109,8 +103,6 @@ void member_check(const struct member *member)
 
 int member_refuse(struct nvs_error *error, const char *path, const char *why)
 {
-	assert(path && *path);
-	assert(why && *why);
 	return error_set(error, -EMEDIUMTYPE,
 			 "%s %s: nvswap does not touch it; move it away, or choose another path or "
 			 "rank",
@@ -119,7 +111,6 @@ int member_refuse(struct nvs_error *error, const char *path, const char *why)
 
 int member_cannot(struct nvs_error *error, const char *what, const char *path, int code)
 {
-	assert(what && path && code < 0);
 	return error_set(error, code, "cannot %s %s: %s", what, path, nvs_strerror(code));
 }
 
@@ -128,7 +119,6 @@ int member_compose(char **text, struct nvs_error *error, const char *format, ...
 	va_list args;
 	int n;
 
-	assert(text && format);
 	free(*text);
 	va_start(args, format);
 	n = vasprintf(text, format, args);

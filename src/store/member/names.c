@@ -21,7 +21,6 @@
 /* rank<N> or rank<N>-optimizer */
 bool member_is_store_name(const char *name)
 {
-	assert(name);
 	if (strncmp(name, "rank", 4) != 0 || !isdigit((unsigned char)name[4]))
 		return false;
 	name += 4 + strspn(name + 4, "0123456789");
@@ -30,9 +29,13 @@ bool member_is_store_name(const char *name)
 
 bool member_is_file_name(const char *name)
 {
-	assert(name);
-	return !strcmp(name, "data") || (!strncmp(name, "manifest.", 9) && name[9] >= '0' &&
-					 name[9] < '0' + MANIFEST_SLOT_COUNT && !name[10]);
+	static const char *const names[1 + MANIFEST_SLOT_COUNT] = {
+		"data", "manifest.0", "manifest.1", "manifest.2", "manifest.3"};
+
+	for (unsigned i = 0; i < COUNT_OF(names); i++)
+		if (!strcmp(name, names[i]))
+			return true;
+	return false;
 }
 
 /* NFS and FUSE keep a removed file that is still open under such a name. */
@@ -50,7 +53,6 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 	char other[NAME_MAX + 1], why[NAME_MAX + 64];
 	bool any;
 
-	assert(fd >= 0 && path);
 	if (!directory) {
 		rc = -errno;
 		if (listed >= 0)
@@ -117,8 +119,6 @@ int member_leads_to(int from_fd, const char *name, int fd)
 {
 	struct stat there, opened;
 
-	assert(from_fd >= 0 && fd >= 0);
-	assert(strchr(name, '/') == NULL);
 	if (fstat(fd, &opened))
 		return -errno;
 	if (fstatat(from_fd, name, &there, AT_SYMLINK_NOFOLLOW))
@@ -128,30 +128,11 @@ int member_leads_to(int from_fd, const char *name, int fd)
 
 static int stale(const char *path, const char *below, struct nvs_error *error)
 {
-	assert(path && *path);
-	assert(!*below || *below == '/');
 	return error_set(error, -ESTALE,
 			 "%s%s was removed or moved while the kept store was open: what is "
 			 "committed could not be found there; put it back, or close the engine "
 			 "without a commit (nvs_engine_abandon)",
 			 path, below);
-}
-
-/* Symbolic links in the user's path are followed, as at opening. */
-static int check_parent(const struct member *member, struct nvs_error *error)
-{
-	struct stat there, opened;
-
-	assert(member->parent && member->parent_fd >= 0);
-	if (fstat(member->parent_fd, &opened))
-		return member_cannot(error, "look at", member->parent, -errno);
-	if (stat(member->parent, &there)) {
-		if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
-			return member_cannot(error, "look at", member->parent, -errno);
-	} else if (there.st_dev == opened.st_dev && there.st_ino == opened.st_ino) {
-		return 0;
-	}
-	return stale(member->parent, "", error);
 }
 
 int member_check_name(const struct member *member, const char *name, int fd,
@@ -160,7 +141,6 @@ int member_check_name(const struct member *member, const char *name, int fd,
 	char below[32];
 	int rc;
 
-	assert(member->kind == MEMBER_FILE);
 	assert(member_is_file_name(name));
 	rc = member_leads_to(member->directory_fd, name, fd);
 	if (rc == -ENOENT) {
@@ -172,15 +152,20 @@ int member_check_name(const struct member *member, const char *name, int fd,
 
 int member_check_place(const struct member *member, struct nvs_error *error)
 {
+	struct stat there, opened;
 	int rc;
 
 	member_open_check(member);
 	if (member->kind != MEMBER_FILE)
 		return 0;
-	assert(member_is_store_name(strrchr(member->directory, '/') + 1));
-	rc = check_parent(member, error);
-	if (rc)
-		return rc;
+	if (fstat(member->parent_fd, &opened))
+		return member_cannot(error, "look at", member->parent, -errno);
+	/* Symbolic links in the user's path are followed, as at opening. */
+	rc = stat(member->parent, &there) ? -errno : 0;
+	if (rc && rc != -ENOENT && rc != -ENOTDIR && rc != -ELOOP)
+		return member_cannot(error, "look at", member->parent, rc);
+	if (rc || there.st_dev != opened.st_dev || there.st_ino != opened.st_ino)
+		return stale(member->parent, "", error);
 	rc = member_leads_to(member->parent_fd, "nvswap", member->nvswap_fd);
 	if (!rc)
 		rc = member_leads_to(member->nvswap_fd, strrchr(member->directory, '/') + 1,

@@ -26,7 +26,6 @@ static int open_started(struct member *members, unsigned index, const char *path
 int member_open(struct member *members, unsigned index, const char *path, const char *name,
 		bool read_only, struct nvs_error *error)
 {
-	assert(index < NVS_PATHS_MAX);
 	assert(!members[index].path);
 	member_start(&members[index], read_only);
 	return open_started(members, index, path, name, error);
@@ -35,7 +34,6 @@ int member_open(struct member *members, unsigned index, const char *path, const 
 int member_open_beside(struct member *members, unsigned index, const char *path, const char *name,
 		       struct nvs_error *error)
 {
-	assert(index < NVS_PATHS_MAX);
 	assert(!members[index].path);
 	member_start(&members[index], true);
 	members[index].beside = true;

@@ -21,8 +21,6 @@ int member_other_user(const char *path, uid_t uid, struct nvs_error *error)
 	struct passwd entry, *found = NULL;
 	char text[1024];
 
-	assert(path);
-	assert(uid != geteuid());
 	if (getpwuid_r(uid, &entry, text, sizeof(text), &found))
 		found = NULL;
 	return error_set(
@@ -38,8 +36,6 @@ int member_check_owner(int fd, const char *path, struct nvs_error *error)
 {
 	struct stat st;
 
-	assert(fd >= 0);
-	assert(path);
 	if (fstat(fd, &st))
 		return member_cannot(error, "look at", path, -errno);
 	return st.st_uid == geteuid() ? 0 : member_other_user(path, st.st_uid, error);
@@ -50,8 +46,6 @@ int member_not_permitted(int from_fd, const char *name, const char *path, struct
 {
 	struct stat st;
 
-	assert(from_fd >= 0);
-	assert(strchr(name, '/') == NULL);
 	if (!fstatat(from_fd, name, &st, AT_SYMLINK_NOFOLLOW) && st.st_uid != geteuid())
 		return member_other_user(path, st.st_uid, error);
 	return member_cannot(error, "open", path, -EACCES);
@@ -62,8 +56,6 @@ int member_make_fd_private(int fd, const char *path, mode_t mode, const struct n
 {
 	struct stat st;
 
-	assert(fd >= 0);
-	assert(!(mode & 077) && mode <= 0700);
 	if (fstat(fd, &st))
 		return member_cannot(error, "look at", path, -errno);
 	assert(st.st_uid == geteuid());
@@ -87,7 +79,6 @@ int member_make_private(const struct member *member, const struct nvs_log *log,
 	if (member->kind != MEMBER_FILE || member->read_only)
 		return 0;
 	/* Only what was found to be nvswap's is changed. */
-	assert(member->directory && member->nvswap_fd >= 0 && member->directory_fd >= 0);
 	assert(member_is_store_name(strrchr(member->directory, '/') + 1));
 	nvswap = strndup(member->directory,
 			 (size_t)(strrchr(member->directory, '/') - member->directory));

@@ -137,7 +137,6 @@ static int allocate(int fd, uint64_t offset, uint64_t nbytes)
 {
 	int rc;
 
-	assert(fd >= 0);
 	assert(nbytes && offset <= INT64_MAX - nbytes);
 	do
 		rc = posix_fallocate(fd, (off_t)offset, (off_t)nbytes);
@@ -150,7 +149,6 @@ static int set_size(const struct member *member, int fd, uint64_t nbytes, struct
 	int rc;
 
 	assert(!member->read_only && member->kind != MEMBER_RAW);
-	assert(fd >= 0 && nbytes <= INT64_MAX);
 	do
 		rc = ftruncate(fd, (off_t)nbytes) ? -errno : 0;
 	while (rc == -EINTR);
@@ -184,7 +182,6 @@ void member_report_space(const struct member *member, const struct nvs_log *log)
 {
 	const char *why = member->kind == MEMBER_FILE ? space_not_held(member->fd) : NULL;
 
-	assert(member->fd >= 0);
 	assert(!member->read_only);
 	if (why)
 		log_say(log, NVS_LOG_WARNING,
@@ -197,8 +194,6 @@ int member_space(const struct member *member, uint64_t *nbytes, struct nvs_error
 {
 	struct stat st;
 
-	assert(member->fd >= 0);
-	assert(member->capacity);
 	*nbytes = member->capacity;
 	if (member->kind == MEMBER_RAW)
 		return 0;

@@ -346,6 +346,30 @@ TEST(a_tensor_under_a_key_that_is_no_text_is_refused)
 	fixture_close(&saved.f);
 }
 
+/* Of checkpoint/torch/torch.h, whose names are not those of swap/swap_fixture.h. */
+int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t *count,
+		     struct nvs_error *error);
+
+TEST(a_number_that_is_a_tensor_of_a_form_not_read_is_refused)
+{
+	static const char pickle[] =
+		"\x80\x02}(" BYTE("t") "X\x04\0\0\0step"
+				       "ctorch._utils\n_rebuild_sparse_tensor\n)Ru.";
+	static const char *const keys[] = {"step", NULL};
+	struct saved saved;
+	uint64_t step;
+	int fd;
+
+	saved_make(&saved);
+	open_pickle(&saved, pickle, sizeof(pickle) - 1, 1);
+	fd = open(saved.path, O_RDONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	expect_error(&saved.f, torch_read_count(fd, saved.path, keys, &step, &saved.f.error),
+		     -EINVAL, "step");
+	close(fd);
+	fixture_close(&saved.f);
+}
+
 /* Lists in which each holds the one before 255 times: a tensor millions of times, in a kilobyte. */
 TEST(a_tensor_that_lists_hold_millions_of_times_is_refused_at_once)
 {

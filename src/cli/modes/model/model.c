@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tensors of a model's file, as the library finds them in its header. Data is read with pread,
- * never mapped, so a file that is truncated during a read is an error and not a signal.
+ * Models from headers, as the library reads them, and generated ones of tensors of one size, of which
+ * the last one is shortened to the requested size.
  */
 #include "cli/modes/model/model.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,73 +15,26 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/memory/array.h"
 #include "base/numbers.h"
 
-static int no_memory(const char *path, struct nvs_error *error)
+/* Adds the tensor, and takes its name, which may be NULL without memory. */
+static int add_tensor(struct model *model, size_t *room, struct model_tensor tensor)
 {
-	return error_set(error, -ENOMEM, "no memory for the header of %s", path);
-}
+	struct model_tensor *tensors = array_room(model->tensors, model->n, room,
+						  sizeof(*model->tensors));
 
-static int add_tensor(struct model *model, const struct nvs_checkpoint_tensor *from, size_t file)
-{
-	struct model_tensor *tensor = &model->tensors[model->n];
-
-	*tensor = (struct model_tensor){.name = strdup(from->name),
-					.dtype = from->dtype,
-					.numel = from->numel,
-					.nbytes = from->nbytes,
-					.rows = from->ndim > 1 ? from->shape[0] : 0,
-					.file = file,
-					.file_offset = from->offset};
-	if (!tensor->name)
+	if (tensors)
+		model->tensors = tensors;
+	if (!tensors || !tensor.name) {
+		free(tensor.name);
 		return -ENOMEM;
-	model->n++;
-	model->nbytes += from->nbytes;
-	return 0;
-}
-
-/* Finds the file among those that are open, or opens it. */
-static int open_data(struct model *model, const char *path, size_t *file, struct nvs_error *error)
-{
-	struct model_file *files;
-	int fd;
-
-	for (*file = 0; *file < model->nfiles; ++*file)
-		if (!strcmp(model->files[*file].path, path))
-			return 0;
-	files = reallocarray(model->files, model->nfiles + 1, sizeof(*files));
-	if (!files)
-		return no_memory(path, error);
-	model->files = files;
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	if (fd < 0)
-		return error_set(error, -errno, "can't open the model %s: %s", path,
-				 nvs_strerror(-errno));
-	files[*file] = (struct model_file){.path = strdup(path), .fd = fd};
-	if (files[*file].path)
-		model->nfiles++;
-	else
-		close(fd);
-	return files[*file].path ? 0 : no_memory(path, error);
-}
-
-static int take(struct model *model, const struct nvs_checkpoint *checkpoint,
-		struct nvs_error *error)
-{
-	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
-	int rc = 0;
-
-	model->tensors = calloc(nvs_checkpoint_count(checkpoint) + 1, sizeof(*model->tensors));
-	if (!model->tensors)
-		return no_memory(model->path, error);
-	for (size_t i = 0; !rc && !nvs_checkpoint_get(checkpoint, i, &tensor); i++) {
-		size_t file = 0;
-
-		rc = tensor.path ? open_data(model, tensor.path, &file, error) : 0;
-		if (!rc && add_tensor(model, &tensor, file))
-			rc = no_memory(model->path, error);
 	}
-	return rc;
+	model->tensors[model->n++] = tensor;
+	model->nbytes += tensor.nbytes;
+	model->n_whole = model->n;
+	model->nbytes_whole = model->nbytes;
+	return 0;
 }
 
 /* In a folder as Hugging Face's tools make it; the library finds an index by the file's name. */
@@ -93,7 +45,6 @@ static int open_headers(struct nvs_checkpoint **checkpoint, const char *path,
 					    "adapter_model.safetensors", "adapter_model.bin"};
 	struct stat status;
 
-	*checkpoint = NULL;
 	if (stat(path, &status) || !S_ISDIR(status.st_mode))
 		return nvs_checkpoint_open(checkpoint, path, error);
 	for (size_t i = 0; i < COUNT_OF(names); i++) {
@@ -113,55 +64,71 @@ static int open_headers(struct nvs_checkpoint **checkpoint, const char *path,
 
 int model_load(struct model *model, const char *path, struct nvs_error *error)
 {
-	struct nvs_checkpoint *checkpoint;
+	struct nvs_checkpoint_tensor from = {.size = sizeof(from)};
+	struct nvs_checkpoint *checkpoint = NULL;
+	size_t room = 0;
 	int rc = open_headers(&checkpoint, path, error);
 
 	*model = (struct model){.path = path};
-	if (!rc)
-		rc = take(model, checkpoint, error);
+	for (size_t i = 0; !rc && !nvs_checkpoint_get(checkpoint, i, &from); i++) {
+		rc = add_tensor(model, &room,
+				(struct model_tensor){.name = strdup(from.name),
+						      .dtype = from.dtype,
+						      .numel = from.numel,
+						      .nbytes = from.nbytes,
+						      .rows = from.ndim > 1 ? from.shape[0] : 0});
+		if (rc)
+			error_set(error, rc, "no memory for the header of %s", path);
+	}
 	nvs_checkpoint_close(checkpoint);
-	model->n_whole = model->n;
-	model->nbytes_whole = model->nbytes;
 	if (rc)
 		model_free(model);
 	return rc;
 }
 
-static int read_at(const struct model_file *file, uint64_t offset, void *data, size_t nbytes,
-		   struct nvs_error *error)
+int model_make(struct model *model, uint64_t tensor_size, uint64_t n, uint64_t nbytes,
+	       struct nvs_error *error)
 {
-	char *to = data;
+	size_t room = 0;
+	int rc = 0;
 
-	while (nbytes) {
-		ssize_t got = pread(file->fd, to, nbytes, (off_t)offset);
+	assert(tensor_size && (n || nbytes));
+	*model = (struct model){.path = NULL};
+	while (!rc && (nbytes ? model->nbytes < nbytes : model->n < n)) {
+		struct model_tensor tensor = {.dtype = NVS_U8, .nbytes = tensor_size};
 
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0)
-			return error_set(error, -errno, "%s: reading at byte %llu: %s", file->path,
-					 (unsigned long long)offset, nvs_strerror(-errno));
-		if (!got)
-			return error_set(
-				error, -ENODATA,
-				"%s: ends at byte %llu: it was truncated while it was read",
-				file->path, (unsigned long long)offset);
-		to += got;
-		offset += (uint64_t)got;
-		nbytes -= (size_t)got;
+		if (nbytes)
+			tensor.nbytes = min_u64(tensor.nbytes, nbytes - model->nbytes);
+		tensor.numel = tensor.nbytes;
+		if (tensor.nbytes > MODEL_BYTES_MAX - model->nbytes) {
+			rc = error_set(error, -EINVAL,
+				       "the made-up tensors have more than the %llu bytes that are "
+				       "allowed",
+				       MODEL_BYTES_MAX);
+		} else if (model->n == MODEL_TENSORS_MAX) {
+			rc = error_set(error, -E2BIG,
+				       "more than the %u made-up tensors that are allowed: give a "
+				       "smaller size",
+				       MODEL_TENSORS_MAX);
+		} else {
+			if (asprintf(&tensor.name, "tensor.%zu", model->n) < 0)
+				tensor.name = NULL;
+			rc = add_tensor(model, &room, tensor);
+			if (rc)
+				error_set(error, rc, "no memory for the names of %zu tensors",
+					  model->n + 1);
+		}
 	}
-	return 0;
+	if (rc)
+		model_free(model);
+	return rc;
 }
 
 void model_free(struct model *model)
 {
-	for (size_t i = 0; i < model->n && model->tensors; i++)
+	for (size_t i = 0; i < model->n; i++)
 		free(model->tensors[i].name);
 	free(model->tensors);
-	for (size_t i = 0; i < model->nfiles; i++) {
-		close(model->files[i].fd);
-		free(model->files[i].path);
-	}
-	free(model->files);
 	*model = (struct model){.path = NULL};
 }
 
@@ -189,10 +156,17 @@ const struct model_tensor *model_largest(const struct model *model)
 	return largest;
 }
 
-int model_read(const struct model *model, const struct model_tensor *tensor, uint64_t offset,
-	       void *data, size_t nbytes, struct nvs_error *error)
+uint64_t model_trained(const struct model *model, enum nvs_dtype dtype)
 {
-	assert(tensor->file < model->nfiles && offset + nbytes <= tensor->nbytes);
-	return read_at(&model->files[tensor->file], tensor->file_offset + offset, data, nbytes,
-		       error);
+	uint64_t numel = 0;
+
+	for (size_t i = 0; i < model->n; i++) {
+		const struct model_tensor *tensor = &model->tensors[i];
+
+		if (!model->path)
+			numel += tensor->nbytes / nvs_dtype_size(dtype);
+		else if (tensor->dtype <= NVS_F8_E5M2)
+			numel += tensor->numel;
+	}
+	return numel;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tensors that a benchmark swaps: those of a .safetensors file, or of several with an index, with
- * their data; those of a JSON file in the form of its header, without data; or generated ones.
+ * The names, types and sizes of the tensors that a benchmark swaps: those of a model's files, those of a
+ * JSON file in the form of a .safetensors header, or generated ones. Their contents are generated.
  */
 #ifndef CLI_MODES_MODEL_MODEL_H
 #define CLI_MODES_MODEL_MODEL_H
@@ -19,20 +19,11 @@ struct model_tensor {
 	char *name;
 	enum nvs_dtype dtype;
 	uint64_t numel, nbytes;
-	uint64_t rows;	      /* the first dimension, if there are two or more; else 0 */
-	size_t file;	      /* of its data, if the model has any: an index in the model's files */
-	uint64_t file_offset; /* offset of its data there */
-};
-
-struct model_file {
-	char *path;
-	int fd;
+	uint64_t rows; /* the first dimension, if there are two or more; else 0 */
 };
 
 struct model {
 	const char *path; /* NULL: generated */
-	struct model_file *files;
-	size_t nfiles; /* 0: no data */
 	struct model_tensor *tensors;
 	size_t n;
 	uint64_t nbytes;
@@ -78,10 +69,24 @@ static inline uint64_t model_room(const struct model_tensor *tensor)
 }
 
 /*
- * Reads a part of a tensor's data from the model's file. -ENODATA: the file has been truncated;
- * -EIO and other errno of reading.
+ * Elements that rw=step trains. Generated tensors count as `dtype`; integers of a file are not trained.
  */
-int model_read(const struct model *model, const struct model_tensor *tensor, uint64_t offset,
-	       void *data, size_t nbytes, struct nvs_error *error);
+uint64_t model_trained(const struct model *model, enum nvs_dtype dtype);
+
+/*
+ * A layer: neighbours whose names agree through the first number between dots ("model.layers.12.",
+ * "h.3."). Every other tensor is its own layer.
+ */
+struct layer {
+	size_t first, n; /* first tensor and number of tensors */
+	uint64_t nbytes;
+	uint64_t room; /* maximum number of bytes that it takes in the pool */
+};
+
+/* The layer that begins at tensor `first`. */
+struct layer model_layer(const struct model *model, size_t first);
+/* Writes the layer's name for reports, without the last dot; truncated if `name` is too short. */
+void model_layer_name(const struct model *model, const struct layer *layer, char *name,
+		      size_t nbytes);
 
 #endif

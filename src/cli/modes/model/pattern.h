@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The contents of a benchmark's tensors: pseudo-random bytes determined by seed, tensor and
- * generation, or the data of the model's file.
+ * The contents of a benchmark's tensors: pseudo-random bytes determined by seed, tensor and generation,
+ * the same on every machine.
  */
 #ifndef CLI_MODES_MODEL_PATTERN_H
 #define CLI_MODES_MODEL_PATTERN_H
@@ -13,12 +13,8 @@ struct pattern {
 	uint64_t seed;
 };
 
-/*
- * Generates the tensor's contents into `data`. Generations differ in every 64-byte line; generation
- * 0 of a model with data is that data. Errors are those of model_read.
- */
-int pattern_fill(const struct pattern *pattern, size_t tensor, uint32_t generation, void *data,
-		 struct nvs_error *error);
+/* Generates the tensor's contents into `data`. Generations differ in every 64-byte line. */
+void pattern_fill(const struct pattern *pattern, size_t tensor, uint32_t generation, void *data);
 /*
  * Compares `data` with what pattern_fill generates. -EBADMSG: they differ; *error has the tensor,
  * the first differing byte and both values.
@@ -30,5 +26,15 @@ int pattern_compare(const struct pattern *pattern, size_t tensor, uint32_t gener
 /* Bytes determined by the four numbers, without a model. */
 void pattern_block(uint64_t seed, uint64_t subject, uint64_t generation, uint64_t block, void *data,
 		   size_t nbytes);
+
+/* splitmix64: the next number of a state. */
+static inline uint64_t spread(uint64_t *state)
+{
+	uint64_t x = *state += 0x9e3779b97f4a7c15u;
+
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
 
 #endif
