@@ -346,7 +346,7 @@ static const struct field update_fields[] = {
 	WHOLE_FIELD(nvs_adam_update, bias_correction, 0, 1, 0),
 	GIVEN(nvs_adam_update, gradients),
 	WHOLE_FIELD(nvs_adam_update, gradients_dtype, NVS_F32, NVS_BF16, 0),
-	REAL_FIELD(nvs_adam_update, grad_factor, 0, BELOW_FP32),
+	REAL_FIELD(nvs_adam_update, grad_factor, -BELOW_FP32, BELOW_FP32),
 	GIVEN(nvs_adam_update, master),
 	GIVEN(nvs_adam_update, exp_avg),
 	GIVEN(nvs_adam_update, exp_avg_sq),

@@ -92,9 +92,15 @@ int replay_check_pool(const struct bench_job *job, struct nvs_error *error)
 
 /* ---- Calls ---- */
 
+static struct layer only(const struct replay *replay, size_t tensor)
+{
+	return (struct layer){
+		.first = tensor, .n = 1, .nbytes = replay->model->tensors[tensor].nbytes};
+}
+
 static void fill(struct replay *replay, size_t tensor)
 {
-	const struct layer one = {.first = tensor, .n = 1};
+	const struct layer one = only(replay, tensor);
 
 	bench_engine_generate(&replay->opened, &replay->pattern, &one,
 			      ++replay->contents[tensor].generation);
@@ -165,7 +171,7 @@ static int wait_for(struct replay *replay, const struct call *call)
 	}
 	for (size_t i = 0; i < call->n && !rc; i++) {
 		struct contents *contents = contents_of(replay, call, i);
-		const struct layer tensor = {.first = call->of[i].tensor, .n = 1};
+		const struct layer tensor = only(replay, call->of[i].tensor);
 
 		if (contents->state == READING && replay->options->verify)
 			bench_engine_compare(&replay->opened, &replay->pattern, &tensor,

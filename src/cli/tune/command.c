@@ -4,6 +4,7 @@
  * the choice.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -224,10 +225,15 @@ int cmd_tune(int argc, char **argv)
 	struct nvs_error *error = &tuning.error;
 	struct output output;
 	enum nvs_ioengine named;
+	/* Until the process ends, since the parser moves operands. */
+	char **typed = calloc((size_t)argc, sizeof(*typed));
 	int status = 0, closed, rc;
 
+	if (!typed)
+		return STATUS_FAILED;
+	memcpy(typed, argv, (size_t)argc * sizeof(*typed));
 	tuning = (struct tuning){.argc = argc,
-				 .argv = argv,
+				 .argv = typed,
 				 .began_ns = clock_ns(),
 				 .error = {.size = sizeof(tuning.error)}};
 	rc = tune_options_parse(&tuning.options, argc, argv);
