@@ -282,16 +282,17 @@ def a_parameter_counts_the_steps_in_which_it_has_gradients(directory):
 
 @promise
 def a_step_whose_weights_were_not_written_is_counted(directory):
-    def fail(*_):
-        raise KeyError("write_range")
+    def fail(*_, **__):
+        raise KeyError("swap_in")
 
     module = two_parts()
     offloaded = nvswap.torch.offload(module, settings(directory))
     optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory), offloaded=offloaded)
-    write_range, offloaded.engine.write_range = offloaded.engine.write_range, fail
+    swap_in = offloaded.engine.swap_in
     module[0](torch.ones(64)).sum().backward()
+    offloaded.engine.swap_in = fail
     raises(KeyError, optimizer.step)
-    offloaded.engine.write_range = write_range
+    offloaded.engine.swap_in = swap_in
     assert [number for number, state in optimizer.state_dict()["state"].items()
             if state["step"] == 1] == [0, 1]
     optimizer.close()

@@ -26,6 +26,7 @@ from nvswap.statistics import StepResult
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_on_host, is_sharded, like_parameter, local
 from nvswap.torch.offload import Offloaded
+from nvswap.torch.writes import Writes
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -66,6 +67,7 @@ class State:
         # Where gradients of a device are copied to.
         self._host: Dict[torch.nn.Parameter, torch.Tensor] = {}
         self._streams: Dict[torch.device, Any] = {}
+        self._writes: Optional[Writes] = None
         # Whose gradients are in the store, and the factor that they have got since, but not there.
         self.stored: Dict[torch.nn.Parameter, float] = {}
         self._squares: Optional[List[float]] = None
@@ -125,8 +127,10 @@ class State:
     def _write_weights(self, group: int, offset: int, weights: Any) -> None:
         """Called by the threads of a step."""
         parameter, piece = self._owners[group]
-        if self._tensor_of(parameter) is not None:
-            self._put(parameter, piece.offset + offset, weights)
+        name = self._tensor_of(parameter)
+        if name is not None:
+            assert self._writes is not None
+            self._writes.put(name, piece.offset + offset, weights)
         elif parameter not in self._memory:
             # torch makes no tensor over memory that it may not write to.
             own = torch.from_numpy(weights.view("u1").copy()).view(parameter.dtype)
@@ -253,7 +257,14 @@ class State:
 
     def step(self, sum_squares: Optional[float]) -> StepResult:
         """Steps the parameters that have gradients, by the numbers that were set for them."""
-        return self.optimizer.step(sum_squares=sum_squares)
+        if self._offloaded is not None:
+            names = (self._tensor_of(parameter) for parameter in self.pieces)
+            self._writes = Writes(self._offloaded.engine, [name for name in names if name])
+        try:
+            return self.optimizer.step(sum_squares=sum_squares)
+        finally:
+            if self._writes is not None:
+                self._writes.end()
 
     # ---- Values
 
