@@ -35,11 +35,10 @@
  *	     nvs_optimizer_set(optimizer, 0, NVS_MASTER, 0, numel, values, &error) ||
  *	     nvs_optimizer_set_step(optimizer, 100, &error);
  *
- * The norm of one group's gradients, and weights that have moved:
+ * The squares of each group's gradients, and weights that have moved:
  *
  *	rc = nvs_optimizer_sum_groups(optimizer, squares, n, &error) ||
  *	     nvs_optimizer_set_weights(optimizer, weights, n, &error);
- *	norm = sqrt(squares[0]);
  *
  * A loss that is scaled, and a step that is not taken:
  *
