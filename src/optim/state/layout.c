@@ -173,9 +173,11 @@ static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
 					   group->name, nvs_dtype_size(group->dtype));
 	}
 
-	char **before = calloc(optimizer->ngroups, sizeof(*before));
+	char **before;
 	int rc;
 
+	assert(optimizer->ngroups);
+	before = calloc(optimizer->ngroups, sizeof(*before));
 	if (!before)
 		return error_set(error, -ENOMEM, "out of memory for %zu groups",
 				 optimizer->ngroups);

@@ -94,15 +94,17 @@ struct line {
 
 static int parse_line(void *arg)
 {
+	/* Operands are in it afterwards. */
+	static char words[ARGUMENTS_MAX + 2][512], *argv[ARGUMENTS_MAX + 2];
 	const struct line *line = arg;
-	static char words[ARGUMENTS_MAX + 2][512];
-	char *argv[ARGUMENTS_MAX + 2] = {words[0]};
 	int argc = 1;
 
+	argv[0] = words[0];
 	for (; line->words[argc - 1]; argc++) {
 		argv[argc] = words[argc];
 		snprintf(words[argc], sizeof(words[argc]), "%s", line->words[argc - 1]);
 	}
+	argv[argc] = NULL;
 	values = defaults;
 	return options_parse(line->command, argc, argv, &values, &given);
 }
