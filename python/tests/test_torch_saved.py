@@ -256,14 +256,15 @@ data = torch.ones(1 << 22, requires_grad=True)
 start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 with saved:
     result = data
-    for _ in range(40):
+    for _ in range(80):
         result = result.sin()
 result.sum().backward()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start)
 """, directory))
-    # 40 tensors of 16 MiB, in KiB.
-    assert peaks[2 << 30] > 500 * KIB, peaks
-    assert peaks[64 << 20] < 250 * KIB, peaks
+    # 80 tensors of 16 MiB, in KiB. The budget has company: the tensors at hand, those whose write nobody waits
+    # for, and what the allocator has not given back yet.
+    assert peaks[2 << 30] > 1100 * KIB, peaks
+    assert peaks[64 << 20] < 600 * KIB, peaks
 
 
 main()

@@ -328,8 +328,8 @@ class AdamW(torch.optim.Optimizer):
         finally:
             # A step is counted also when weights could not be written to the parameters' engine.
             if store.optimizer.step_count > steps:
+                store.forget_gradients()
                 for parameter in stepped:
-                    store.forget_gradients()
                     self._set_steps(parameter, self._steps(parameter) + 1)
                     # Graphs of forwards before can't go backward, as after a change in memory.
                     torch.autograd.graph.increment_version(parameter)
