@@ -99,8 +99,16 @@ def _references():
 @functools.lru_cache(maxsize=None)
 def in_memory(kind, ranks, launcher=torchrun, auto=True):
     """The folder and the losses of the job with device cpu."""
-    folder = tempfile.mkdtemp(dir=_references().name)
-    return folder, run(folder, kind, "cpu", ranks, launcher, auto)
+    for last in (False, True):
+        folder = tempfile.mkdtemp(dir=_references().name)
+        try:
+            return folder, run(folder, kind, "cpu", ranks, launcher, auto)
+        except AssertionError as failure:
+            # torch 2.13 aborts a rank now and then when the interpreter ends, in 1 of some 40 of these jobs on
+            # a loaded machine. What ours do at their end is tested by jobs with their stores, not by this one.
+            if last or "terminate called without an active exception" not in str(failure):
+                raise
+    raise AssertionError("not reached")
 
 
 def same_weights(folder, other):
