@@ -253,10 +253,13 @@ static void *work(void *arg)
 
 	register_own(w);
 	for (unsigned turn = 0; turn < TURNS; turn++) {
-		if (stalls && below(&w->random, 2))
+		void (*turns_work)(struct worker *) = works[below(&w->random, LENGTH(works))];
+
+		/* A stall ends with the turn in which it began, so waits without a limit end, which
+		 * no turn has that stalls the drive. */
+		if (stalls && turns_work != meddle && below(&w->random, 2))
 			sim_hold(f->sim, SIM_ALL);
-		works[below(&w->random, LENGTH(works))](w);
-		/* A stall ends with the turn in which it began, so waits without a limit end. */
+		turns_work(w);
 		if (stalls)
 			sim_go(f->sim, SIM_ALL);
 		if (turn == TURNS / 2) {
