@@ -157,10 +157,10 @@ struct nvs_optimizer_options {
  *
  * With "nvswap": {"read_only": true} the state of a kept store is only read, by any number of
  * optimizers at once, and nothing of the store changes. nvs_optimizer_get, nvs_optimizer_export,
- * nvs_optimizer_get_weights, nvs_optimizer_sum_gradients, nvs_optimizer_sum_groups and calls that
- * return information work;
- * the others are -EROFS, and nvs_optimizer_close commits nothing. The groups, `ratio` and
- * grad_accum_dtype must be those of the store; optimizer.type may be any.
+ * nvs_optimizer_get_weights, nvs_optimizer_set_weights, nvs_optimizer_sum_gradients,
+ * nvs_optimizer_sum_groups and calls that return information work; the others are -EROFS, and
+ * nvs_optimizer_close commits nothing. The groups, `ratio` and grad_accum_dtype must be those of
+ * the store; optimizer.type may be any.
  * Errors: those of nvs_engine_open and nvs_tensor_register, with options->aio those of
  * nvs_engine_open_on, and
  * -E2BIG      a group has more than sub_group_size elements

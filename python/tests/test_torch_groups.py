@@ -365,25 +365,30 @@ def gradients_are_clipped_in_the_usual_place(directory):
         assert_close(ours, theirs)
 
 
+def scaled(module, optimizer, backward):
+    """Trains with a GradScaler and clipping; returns the scale at the end."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    for step in range(6):
+        backward(module, step, scaler.scale)
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return scaler.get_scale()
+
+
 @promise
 def a_grad_scaler_scales_and_skips(directory):
+    def backward(module, step, scale):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(module, step)
+        scale(loss).backward()
+        if step == 3:
+            module[1].bias.grad[0] = float("inf")
+
     (ours, own), (theirs, torchs) = pair(directory)
-    scales = []
-    for module, optimizer in ((ours, own), (theirs, torchs)):
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
-        for step in range(6):
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = loss_of(module, step)
-            scaler.scale(loss).backward()
-            if step == 3:
-                module[1].bias.grad[0] = float("inf")
-            scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-        scales.append(scaler.get_scale())
-    assert scales[0] == scales[1]
+    assert scaled(ours, own, backward) == scaled(theirs, torchs, backward)
     assert {state["step"].item() for state in own.state.values()} == {5}
     own.close()
     assert_close(ours, theirs)
@@ -427,20 +432,11 @@ def gradients_in_the_store_are_clipped_in_the_usual_place(directory):
 
 @promise
 def a_grad_scaler_scales_and_skips_gradients_in_the_store(directory):
+    def backward(module, step, scale):
+        scale(loss_of(module, step) * (float("inf") if step == 3 else 1)).backward()
+
     (ours, own, offloaded), (theirs, torchs) = offloaded_pair(directory)
-    scales = []
-    for module, optimizer in ((ours, own), (theirs, torchs)):
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
-        for step in range(6):
-            loss = loss_of(module, step) * (float("inf") if step == 3 else 1)
-            scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-        scales.append(scaler.get_scale())
-    assert scales[0] == scales[1]
+    assert scaled(ours, own, backward) == scaled(theirs, torchs, backward)
     assert {state["step"].item() for state in own.state.values()} == {5}
     end(own, offloaded)
     assert_close(ours, theirs)

@@ -155,6 +155,14 @@ int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *e
 			 optimizer->step + 1);
 }
 
+int check_ngroups(const struct nvs_optimizer *optimizer, size_t n, struct nvs_error *error)
+{
+	if (n == optimizer->ngroups)
+		return 0;
+	return error_about(error, -EINVAL, "n", 0, 0, "n is %zu, and there are %zu groups", n,
+			   optimizer->ngroups);
+}
+
 int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
 		uint64_t numel, struct nvs_error *error)
 {

@@ -205,6 +205,8 @@ int check_step(const struct nvs_optimizer *optimizer, const struct nvs_step_opti
 int refuse_read_only(const struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* -EBUSY while a step is unfinished. */
 int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* -EINVAL if there are not n groups. */
+int check_ngroups(const struct nvs_optimizer *optimizer, size_t n, struct nvs_error *error);
 /* -EINVAL unless the elements lie in the group. */
 int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
 		uint64_t numel, struct nvs_error *error);

@@ -21,8 +21,10 @@ A storage ends when the graph that saved it does.
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
 import errno
+import functools
 import threading
 import time
 import weakref
@@ -35,14 +37,12 @@ from torch.nn.modules import module as nn_module
 
 from nvswap.engine import Engine
 from nvswap.errors import Error, invalid
-from nvswap.torch.local import give_memory_back, is_on_host
+from nvswap.torch.local import bytes_of, give_memory_back, is_on_host, place_of, view_at
 from nvswap.torch.settings import engine_of_its_own, settings_of
 
 # The outermost module and that which runs, or nothing.
 _Where = Tuple["weakref.ref[torch.nn.Module]", ...]
 _Place = enum.Enum("_Place", "HELD COPYING WRITING STORED READING READ")
-
-
 _TRIM_BYTES = 64 << 20
 
 
@@ -56,7 +56,7 @@ class _Storage:
         self.alive = StorageWeakRef(tensor.untyped_storage())
         self.tensor: Optional[torch.Tensor] = tensor  # for its version
         self.version = tensor._version
-        self.bytes: Optional[torch.Tensor] = _bytes_of(tensor)
+        self.bytes: Optional[torch.Tensor] = bytes_of(tensor)
         self.nbytes, self.device = self.bytes.numel(), tensor.device
         self.on_host = is_on_host(tensor)
         self.place = _Place.HELD
@@ -77,7 +77,7 @@ class _Handle:
 
     def __init__(self, owner: "SavedOnNvme", storage: _Storage, tensor: torch.Tensor) -> None:
         self.owner, self.storage, self.dtype = owner, storage, tensor.dtype
-        self.place = int(tensor.storage_offset()), tensor.size(), tensor.stride()
+        self.place = place_of(tensor)
         storage.handles += 1
 
     def __del__(self) -> None:
@@ -85,9 +85,17 @@ class _Handle:
         self.owner._dropped.append(self.storage)
 
 
-class _Kept(NamedTuple):
+class Kept(NamedTuple):
+    """A saved tensor that stays in memory, and its version then."""
+
     tensor: torch.Tensor
     version: int
+
+    def take(self) -> torch.Tensor:
+        """The tensor for the backward; an error if it was changed in place."""
+        if self.tensor._version != self.version:
+            raise _modified(self.tensor.shape)
+        return self.tensor
 
 
 class SavedOnNvme:
@@ -109,7 +117,6 @@ class SavedOnNvme:
         self.written = self.read = self.held = 0
         self.waited = 0.0
         self._lock = threading.RLock()
-        self._local = threading.local()
         self._engine: Optional[Engine] = None
         self._count = self._freed = 0
         self._dropped: Deque[_Storage] = collections.deque()
@@ -130,21 +137,13 @@ class SavedOnNvme:
         modules = _Modules()
         hooks.__enter__()
         modules.begin()
-        self._entered().append((hooks, modules))
-        _active().append(self)
+        _entered().append(_Entered(self, hooks, modules))
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        _active().remove(self)
-        hooks, modules = self._entered().pop()
+        _, hooks, modules = _entered().pop()
         modules.end()
         hooks.__exit__(*exception)
-
-    def _entered(self) -> List[Any]:
-        if not hasattr(self._local, "entered"):
-            self._local.entered = []
-        entered: List[Any] = self._local.entered
-        return entered
 
     def close(self) -> None:
         """Ends the store; a backward that needs it fails."""
@@ -154,11 +153,11 @@ class SavedOnNvme:
 
     # ---- Saving
 
-    def pack(self, tensor: torch.Tensor) -> Union[_Handle, _Kept]:
+    def pack(self, tensor: torch.Tensor) -> Union[_Handle, Kept]:
         """The hook of autograd for a tensor that is saved."""
-        modules = self._entered()[-1][1] if self._entered() else None
+        modules = _entered()[-1].modules if _entered() else None
         if not self._takes(tensor, modules):
-            return _Kept(tensor, tensor._version)
+            return Kept(tensor, tensor._version)
         address = tensor.untyped_storage().data_ptr()
         with self._lock:
             self._drop()
@@ -184,15 +183,12 @@ class SavedOnNvme:
         """Starts to write the oldest, and waits for writes if more is held than the budget."""
         self._reap()
         leaving = sum(each.nbytes for each in self._moving.values() if each.place is not _Place.READING)
-        for storage in list(self._held.values()):
-            if self.held - leaving <= self._memory // 2:
-                break
+        while self._held and self.held - leaving > self._memory // 2:
+            storage = next(iter(self._held.values()))
             self._start_to_write(storage)
             leaving += storage.nbytes
-        for storage in list(self._read.values()):
-            if self.held <= self._memory:
-                break
-            self._forget_memory(storage)
+        while self._read and self.held > self._memory:
+            self._forget_memory(next(iter(self._read.values())))
         while self.held > self._memory and self._moving:
             storage = next(iter(self._moving.values()))
             if storage.place is _Place.READING:
@@ -321,12 +317,10 @@ class SavedOnNvme:
 
     # ---- The backward
 
-    def unpack(self, saved: Union[_Handle, _Kept]) -> torch.Tensor:
+    def unpack(self, saved: Union[_Handle, Kept]) -> torch.Tensor:
         """The hook of autograd for a tensor that the backward needs."""
-        if isinstance(saved, _Kept):
-            if saved.tensor._version != saved.version:
-                raise _modified(saved.tensor.shape)
-            return saved.tensor
+        if isinstance(saved, Kept):
+            return saved.take()
         storage = saved.storage
         with self._lock:
             self._drop()
@@ -343,8 +337,7 @@ class SavedOnNvme:
                 assert storage.host is not None
                 storage.bytes = storage.host.to(storage.device, non_blocking=True)
             data = storage.bytes
-        return torch.empty(0, dtype=saved.dtype, device=storage.device).set_(
-            data.untyped_storage(), *saved.place)
+        return view_at(data, saved.dtype, saved.place)
 
     def _start_to_read(self, storage: _Storage) -> None:
         del self._stored[storage.number]
@@ -360,16 +353,15 @@ class SavedOnNvme:
 
     def _read_ahead(self, number: int) -> None:
         """Starts to read those before the present one, the newest first, as the budget allows."""
-        for other in reversed(list(self._stored)):
-            storage = self._stored[other]
-            if self.held + storage.nbytes > self._memory:
+        ahead, room = [], self._memory - self.held
+        for storage in reversed(self._stored.values()):
+            if storage.nbytes > room:
                 break
-            if other < number:
-                self._start_to_read(storage)
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+            if storage.number < number:
+                ahead.append(storage)
+                room -= storage.nbytes
+        for storage in ahead:
+            self._start_to_read(storage)
 
 
 def _modified(shape: Tuple[int, ...]) -> RuntimeError:
@@ -423,20 +415,26 @@ def _name_of(where: _Where) -> str:
     return f"module {name or type(module).__name__}"
 
 
+class _Entered(NamedTuple):
+    owner: SavedOnNvme
+    hooks: Any
+    modules: _Modules
+
+
 _threads = threading.local()
 
 
-def _active() -> List[SavedOnNvme]:
-    """Those that this thread has entered."""
-    if not hasattr(_threads, "active"):
-        _threads.active = []
-    active: List[SavedOnNvme] = _threads.active
-    return active
+def _entered() -> List[_Entered]:
+    """What this thread is within, the innermost last."""
+    if not hasattr(_threads, "entered"):
+        _threads.entered = []
+    entered: List[_Entered] = _threads.entered
+    return entered
 
 
 def active() -> Optional[SavedOnNvme]:
     """The one that takes what this thread saves."""
-    return _active()[-1] if _active() else None
+    return _entered()[-1].owner if _entered() else None
 
 
 def saved_on_nvme(config: Any = None, *, memory: int = 1 << 30, smallest: int = 1 << 20) -> SavedOnNvme:
@@ -500,13 +498,10 @@ def checkpoint(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
     It is that of torch within :func:`saved_on_nvme`, and outside of one within that of the environment's
     NVSWAP_CONFIG.
     """
-    global _of_environment
-    if active() is not None:
-        return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, **more)
-    if _of_environment is None:
-        _of_environment = saved_on_nvme()
-    with _of_environment:
+    with contextlib.nullcontext() if active() is not None else _of_environment():
         return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, **more)
 
 
-_of_environment: Optional[SavedOnNvme] = None
+@functools.lru_cache(maxsize=None)
+def _of_environment() -> SavedOnNvme:
+    return saved_on_nvme()

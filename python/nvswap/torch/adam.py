@@ -11,7 +11,7 @@ import errno
 import functools
 import os
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar, Union, overload
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar, Union, overload
 
 import torch
 
@@ -274,10 +274,9 @@ class AdamW(torch.optim.Optimizer):
         if not finishes or not self._has_numbers:
             self._set_numbers()
         for store in self.stores[self._next:]:
-            for parameter in store.pieces:
-                if parameter.grad is not None and not isinstance(parameter.grad, StoredGradient):
-                    store.lend_gradient(parameter, self._flat_gradient(parameter, parameter.grad))
-            store.await_gradients()
+            store.lend_gradients({
+                parameter: self._flat_gradient(parameter, parameter.grad) for parameter in store.pieces
+                if parameter.grad is not None and not isinstance(parameter.grad, StoredGradient)})
         if not finishes:
             self._sum_squares = self._sum_of_all()
         for self._next in range(self._next, len(self.stores)):
@@ -304,12 +303,12 @@ class AdamW(torch.optim.Optimizer):
                     self._versions[parameter] = parameter._version
 
     def _set_numbers(self) -> None:
-        for group in self.param_groups:
-            numbers = _numbers_of(group)
-            for parameter in group["params"]:
-                store = self._store_of(parameter)
-                if store is not None:
-                    store.set_numbers(parameter, self._steps(parameter), **numbers)
+        numbers = {parameter: own for group in self.param_groups for own in [_numbers_of(group)]
+                   for parameter in group["params"]}
+        for store in self.stores:
+            steps = store.optimizer.step_count
+            for parameter in store.pieces:
+                store.set_numbers(parameter, steps - self._steps(parameter), **numbers[parameter])
         self._has_numbers = True
 
     def _sum_of_all(self) -> Optional[float]:
@@ -348,7 +347,7 @@ class AdamW(torch.optim.Optimizer):
         """What that of torch.optim.AdamW has; with a kept store, the numbers of steps alone."""
         result, numbers = super().state_dict(), self._numbers()
         if self._config["nvswap.keep"]:
-                return dict(result, nvswap=[
+            return dict(result, nvswap=[
                 {"step": store.optimizer.step_count,
                  "params": [numbers[parameter] for parameter in store.pieces]}
                 for store in self.stores])

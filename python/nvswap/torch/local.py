@@ -6,9 +6,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-from typing import Any
+from typing import Any, Tuple
 
 import torch
+
+# Offset, size and stride, in elements.
+Place = Tuple[int, torch.Size, Tuple[int, ...]]
 
 
 def _dtensor() -> Any:
@@ -45,6 +48,21 @@ def like_parameter(values: torch.Tensor, parameter: torch.Tensor) -> torch.Tenso
     if not is_sharded(parameter):
         return values
     return _dtensor()(values, parameter._spec, requires_grad=False)
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """All bytes of a tensor's storage."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def place_of(tensor: torch.Tensor) -> Place:
+    """Where a tensor lies in its storage."""
+    return int(tensor.storage_offset()), tensor.size(), tensor.stride()
+
+
+def view_at(data: torch.Tensor, dtype: torch.dtype, place: Place) -> torch.Tensor:
+    """A tensor at a place in the storage of `data`."""
+    return torch.empty(0, dtype=dtype, device=data.device).set_(data.untyped_storage(), *place)
 
 
 def give_memory_back() -> None:

@@ -12,7 +12,8 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple, Union
 import torch
 
 from nvswap.errors import Error, invalid
-from nvswap.torch.local import give_memory_back, is_on_host, is_sharded
+from nvswap.torch.local import (
+    Place, bytes_of, give_memory_back, is_on_host, is_sharded, place_of, view_at)
 from nvswap.torch.settings import engine_of_its_own, settings_of
 
 Parkable = Union[torch.nn.Module, torch.optim.Optimizer, torch.Tensor, Mapping[Any, torch.Tensor],
@@ -26,15 +27,14 @@ class _Storage:
 
     def __init__(self, name: str, first: torch.Tensor) -> None:
         self.name = name
-        self.bytes = torch.empty(0, dtype=torch.uint8, device=first.device).set_(
-            first.untyped_storage())
+        self.bytes = bytes_of(first)
         self.nbytes, self.device = self.bytes.numel(), first.device
         self.on_host = is_on_host(first)
-        self._tensors: List[Tuple[torch.Tensor, int, torch.Size, Tuple[int, ...]]] = []
+        self._tensors: List[Tuple[torch.Tensor, Place]] = []
 
     def add(self, tensor: torch.Tensor) -> None:
         """A tensor is of this storage."""
-        self._tensors.append((tensor, int(tensor.storage_offset()), tensor.size(), tensor.stride()))
+        self._tensors.append((tensor, place_of(tensor)))
 
     def parts(self) -> Iterator[Tuple[str, int, int]]:
         """The tensors of the engine: name, first byte and number of bytes."""
@@ -44,16 +44,14 @@ class _Storage:
 
     def free(self) -> None:
         """The tensors have no elements and no memory from here on."""
-        for tensor, *_ in self._tensors:
+        for tensor, _ in self._tensors:
             tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         self.bytes = torch.empty(0, dtype=torch.uint8, device=self.device)
 
     def give_back(self) -> None:
         """The tensors have their places in `bytes`."""
-        storage = self.bytes.untyped_storage()
-        for tensor, offset, size, stride in self._tensors:
-            tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
-                storage, offset, size, stride)
+        for tensor, place in self._tensors:
+            tensor.data = view_at(self.bytes, tensor.dtype, place)
 
 
 class Parked:
@@ -76,7 +74,9 @@ class Parked:
                 tensor = tensor._local_tensor
             key = tensor.untyped_storage()._cdata
             if tensor.untyped_storage().nbytes():
-                storages.setdefault(key, _Storage(name, tensor)).add(tensor)
+                if key not in storages:
+                    storages[key] = _Storage(name, tensor)
+                storages[key].add(tensor)
         self._storages = list(storages.values())
         self._engine = engine_of_its_own(settings_of(config), verify=True)
         try:

@@ -12,7 +12,7 @@ from typing import Any, Dict, NamedTuple, Tuple
 import torch
 
 from nvswap.engine import Engine
-from nvswap.torch.activations import SavedOnNvme, active
+from nvswap.torch.activations import Kept, SavedOnNvme, active
 from nvswap.torch.threads import Threads
 
 
@@ -25,11 +25,6 @@ class _Place(NamedTuple):
     offset: int  # in elements
     size: Tuple[int, ...]
     stride: Tuple[int, ...]
-
-
-class _Kept(NamedTuple):
-    tensor: torch.Tensor
-    version: int
 
 
 class _Outer(NamedTuple):
@@ -81,17 +76,14 @@ class SavedTensors:
         outer = active()
         if outer is not None and not self.in_pool(tensor):
             return _Outer(outer, outer.pack(tensor))
-        return _Kept(tensor, tensor._version)  # One over pool memory keeps its pin.
+        return Kept(tensor, tensor._version)  # One over pool memory keeps its pin.
 
     def _unpack(self, saved: Any) -> torch.Tensor:
         self._threads.begin_backward()
         if isinstance(saved, _Outer):
             return saved.owner.unpack(saved.packed)
-        if isinstance(saved, _Kept):
-            if saved.tensor._version != saved.version:
-                raise RuntimeError("a tensor that the backward needs was modified by an inplace "
-                                   f"operation: it has shape {list(saved.tensor.shape)}")
-            return saved.tensor
+        if isinstance(saved, Kept):
+            return saved.take()
         if saved.parameter._version != saved.version:
             raise RuntimeError(f"parameter {saved.name}, of shape {list(saved.parameter.shape)}, "
                                "was modified by a step or an inplace operation since the forward "

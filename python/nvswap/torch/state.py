@@ -152,10 +152,9 @@ class State:
 
     # ---- Steps
 
-    def set_numbers(self, parameter: torch.nn.Parameter, steps: int, grad_factor: float,
+    def set_numbers(self, parameter: torch.nn.Parameter, missed: int, grad_factor: float,
                     **numbers: Any) -> None:
-        """Sets the numbers of Adam for the next step of a parameter that has had `steps`."""
-        missed = self.optimizer.step_count - steps
+        """Sets the numbers of Adam for the next step of a parameter that was not in `missed` of the store's."""
         # One of 0 is not for GroupAdam, and is 0 in float32.
         grad_factor = grad_factor * self.stored.get(parameter, 1.0) or 1e-300
         for piece in self.pieces[parameter]:
@@ -200,23 +199,20 @@ class State:
         self.stored.clear()
         self._squares = None
 
-    def lend_gradient(self, parameter: torch.nn.Parameter, flat: torch.Tensor) -> None:
-        """Lends the gradient to the next step, or again to one that failed and needs it. One of a
-        device is there after :meth:`await_gradients`."""
-        if not is_on_host(flat):
-            host = self._host.get(parameter)
-            if host is None or host.dtype != flat.dtype:
-                host = self._host[parameter] = torch.empty(
-                    flat.shape, dtype=flat.dtype, device="cpu", pin_memory=True)
-            flat = host.copy_(flat, non_blocking=True)
+    def lend_gradients(self, gradients: Dict[torch.nn.Parameter, torch.Tensor]) -> None:
+        """Lends flat gradients to the next step, or again to one that failed and needs them. Those of devices
+        are copied on the present streams, on which the new weights are copied too."""
         unfinished = self.optimizer.info()["unfinished"]
-        for piece in self.pieces[parameter]:
-            if not (unfinished and self._gradients(piece) == "lent"):
-                self.optimizer.lend_gradients(piece.group, _part(flat, piece))
-
-    def await_gradients(self) -> None:
-        """Waits for the copies of gradients, on the present stream of each device, on which the new
-        weights are copied too."""
+        for parameter, flat in gradients.items():
+            if not is_on_host(flat):
+                host = self._host.get(parameter)
+                if host is None or host.dtype != flat.dtype:
+                    host = self._host[parameter] = torch.empty(
+                        flat.shape, dtype=flat.dtype, device="cpu", pin_memory=True)
+                flat = host.copy_(flat, non_blocking=True)
+            for piece in self.pieces[parameter]:
+                if not (unfinished and self._gradients(piece) == "lent"):
+                    self.optimizer.lend_gradients(piece.group, _part(flat, piece))
         self._streams = {device: torch.get_device_module(device).current_stream(device)
                          for device in {local(parameter).device for parameter in self._host}}
         for stream in self._streams.values():

@@ -26,6 +26,17 @@
 
 /* ---- Groups ---- */
 
+static int check_alignment(const char *name, enum nvs_dtype dtype, const void *weights,
+			   struct nvs_error *error)
+{
+	if ((uintptr_t)weights % nvs_dtype_size(dtype))
+		return error_about(
+			error, -EINVAL, name, 0, 0,
+			"group %s: the weights are not aligned to an element of %zu bytes", name,
+			nvs_dtype_size(dtype));
+	return 0;
+}
+
 static int check_group(const struct nvs_optimizer *optimizer, const struct nvs_group_spec *spec,
 		       struct nvs_error *error)
 {
@@ -52,12 +63,7 @@ static int check_group(const struct nvs_optimizer *optimizer, const struct nvs_g
 		return error_about(error, -EINVAL, spec->name, 0, 0,
 				   "group %s: weights are F32, BF16 or F16, not %s", spec->name,
 				   nvs_dtype_name(spec->dtype));
-	if ((uintptr_t)spec->weights % nvs_dtype_size(spec->dtype))
-		return error_about(
-			error, -EINVAL, spec->name, 0, 0,
-			"group %s: the weights are not aligned to an element of %zu bytes",
-			spec->name, nvs_dtype_size(spec->dtype));
-	return 0;
+	return check_alignment(spec->name, spec->dtype, spec->weights, error);
 }
 
 static int by_name(const void *a, const void *b)
@@ -158,36 +164,31 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
 			struct nvs_error *error)
 {
-	for (size_t i = 0; i < optimizer->ngroups; i++) {
-		const struct group *group = &optimizer->groups[i];
+	size_t n = optimizer->ngroups;
+	char **before;
+	int rc = 0;
 
-		if (!weights[i])
+	assert(n);
+	before = calloc(n, sizeof(*before));
+	if (!before)
+		return error_set(error, -ENOMEM, "out of memory for %zu groups", n);
+	for (size_t i = 0; i < n; i++) {
+		struct group *group = &optimizer->groups[i];
+
+		before[i] = group->weights;
+		if (!weights[i] || rc)
 			continue;
 		if (!group->weights)
-			return error_about(error, -EINVAL, group->name, 0, 0,
-					   "group %s was opened without weights", group->name);
-		if ((uintptr_t)weights[i] % nvs_dtype_size(group->dtype))
-			return error_about(error, -EINVAL, group->name, 0, 0,
-					   "the weights of group %s are not aligned to an element "
-					   "of %zu bytes",
-					   group->name, nvs_dtype_size(group->dtype));
+			rc = error_about(error, -EINVAL, group->name, 0, 0,
+					 "group %s was opened without weights", group->name);
+		else
+			rc = check_alignment(group->name, group->dtype, weights[i], error);
+		if (!rc)
+			group->weights = weights[i];
 	}
-
-	char **before;
-	int rc;
-
-	assert(optimizer->ngroups);
-	before = calloc(optimizer->ngroups, sizeof(*before));
-	if (!before)
-		return error_set(error, -ENOMEM, "out of memory for %zu groups",
-				 optimizer->ngroups);
-	for (size_t i = 0; i < optimizer->ngroups; i++) {
-		before[i] = optimizer->groups[i].weights;
-		if (weights[i])
-			optimizer->groups[i].weights = weights[i];
-	}
-	rc = check_weights(optimizer, error);
-	for (size_t i = 0; i < optimizer->ngroups && rc; i++)
+	if (!rc)
+		rc = check_weights(optimizer, error);
+	for (size_t i = 0; i < n && rc; i++)
 		optimizer->groups[i].weights = before[i];
 	free(before);
 	return rc;
@@ -204,9 +205,7 @@ int nvs_optimizer_set_weights(struct nvs_optimizer *optimizer, void *const *weig
 		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	if (n != optimizer->ngroups)
-		rc = error_about(error, -EINVAL, "n", 0, 0, "n is %zu, and there are %zu groups", n,
-				 optimizer->ngroups);
+	rc = check_ngroups(optimizer, n, error);
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);
 	if (!rc)

@@ -387,13 +387,12 @@ int nvs_optimizer_sum_groups(struct nvs_optimizer *optimizer, double *sum_square
 		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	if (n != optimizer->ngroups)
-		rc = error_about(error, -EINVAL, "n", 0, 0, "n is %zu, and there are %zu groups", n,
-				 optimizer->ngroups);
+	rc = check_ngroups(optimizer, n, error);
 	if (!rc)
 		rc = refuse_unfinished(optimizer, error);
 	if (!rc)
 		rc = gradients_sum(optimizer, &sum, sum_squares, error);
+	optimizer_check(optimizer);
 	call_end(optimizer);
 	return rc;
 }
