@@ -255,6 +255,8 @@ class Engine(Handle):
 
     def _end_pins(self, pointer: Any, at_exit: bool) -> None:
         """Refuses to free memory that arrays are over, unless the program ends."""
+        if self._shared is not None and not at_exit:
+            self._shared.release()
         with self._idle:
             pins = list(self._pins.values())
             if pins and not at_exit:
@@ -602,6 +604,7 @@ class Engine(Handle):
         """The steps are the program's again when the steppers have left or are gone."""
         if self._shared is not None and not self._steppers:
             self._shared.end_step()
+            self._shared.release()
             self._shared = None
 
     @contextmanager

@@ -319,8 +319,6 @@ def a_state_dict_has_the_weights(directory):
     # With a prefetch and a graph that needs the tensors in progress.
     output = module[0](torch.zeros(1, 4, dtype=torch.long))
     assert module[0].state_dict()["1.weight"].equal(expected["0.1.weight"])
-    error = raises(nvswap.Error, lambda: module.load_state_dict(expected), errno.EINVAL)
-    assert "before offload()" in str(error)
     del output
     gc.collect()
     offloaded.load()
@@ -330,23 +328,83 @@ def a_state_dict_has_the_weights(directory):
 
 
 @promise
-def a_conversion_of_an_offloaded_module_is_refused(directory):
+def an_offloaded_module_loads_a_state_dict(directory):
+    torch.manual_seed(7)
+    other, outer = model(), torch.nn.Sequential(model())
+    wanted = {f"0.{name}": tensor for name, tensor in other.state_dict().items()}
+    offloaded = nvswap.torch.offload(outer, settings(directory))
+    results = []
+    for module, own in ((outer, offloaded), (torch.nn.Sequential(model()), None)):
+        optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory + "/"), lr=0.01,
+                                       offloaded=own)
+        found = losses(module, optimizer, 2)
+        assert str(module.load_state_dict(wanted)) == "<All keys matched successfully>"
+        assert all(tensor.equal(wanted[name]) for name, tensor in module.state_dict().items())
+        results.append(found + losses(module, optimizer, 2))
+        optimizer.close()
+    assert results[0] == results[1]
+    missing = dict(list(wanted.items())[1:], more=torch.ones(1))
+    keys = outer.load_state_dict(missing, strict=False)
+    assert keys.missing_keys == ["0.0.weight"] and keys.unexpected_keys == ["more"]
+    error = raises(RuntimeError, lambda: outer.load_state_dict(dict(wanted, **{"0.0.weight": torch.ones(1)})))
+    assert "size mismatch" in str(error)
+    error = raises(nvswap.Error, lambda: outer.load_state_dict(wanted, assign=True), errno.EINVAL)
+    assert "leave assign out" in str(error)
+    assert outer[0][1].weight.isnan().all()
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
+def an_offloaded_module_is_converted_in_the_store(directory):
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     outer, data = torch.nn.Sequential(module), torch.arange(8.0).view(2, 4)
-    expected = module(data)
+    module[0].bias.grad = torch.ones(4)
     offloaded = nvswap.torch.offload(module, settings(directory))
-    for convert in (module.half, module.double, outer.bfloat16, module[0].half,
-                    lambda: module.to(torch.float16), lambda: module.to("meta")):
-        error = raises(nvswap.Error, convert, errno.EINVAL)
-        assert "after load()" in str(error)
-    assert "nvswap.deepspeed" in str(error)
+    expected = copy.deepcopy(module.state_dict())
     for change in (module.float, module.cpu, lambda: module.to(torch.float32)):
         assert change() is module
-        assert module(data).equal(expected)
+        assert module(data).equal(torch.nn.functional.batch_norm(torch.nn.functional.linear(
+            data, expected["0.weight"], expected["0.bias"]), None, None, expected["1.weight"],
+            expected["1.bias"], True))
+    for change, dtype in ((outer.bfloat16, torch.bfloat16), (module.double, torch.float64),
+                          (lambda: module.to(torch.float16), torch.float16)):
+        change()
+        expected = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+                    for name, tensor in expected.items()}
+        found = module.state_dict()
+        assert all(tensor.equal(expected[name]) for name, tensor in found.items() if "weight" in name)
+        assert module[1].running_mean.dtype is module[0].bias.grad.dtype is module[0].weight.dtype is dtype
+        assert module[0].weight.isnan().all() and offloaded.engine["0.weight"].nbytes == 16 * dtype.itemsize
+        output = module(data.to(dtype))
+        assert output.dtype is dtype
+        output.sum().backward()
+        del output
+    optimizer = nvswap.torch.AdamW(module.parameters(), config=settings(directory), offloaded=offloaded)
+    error = raises(nvswap.Error, module.float, errno.EINVAL)
+    assert "make the optimizer after that" in str(error)
+    optimizer.close()
+    error = raises(nvswap.Error, lambda: module.to("meta"), errno.EINVAL)
+    assert "give offload() the device=" in str(error)
     gc.collect()
     offloaded.load()
     offloaded.engine.close()
     assert module.double()(data.double()).dtype is torch.float64
+
+
+@promise
+def a_conversion_that_fails_leaves_the_weights(directory):
+    module = torch.nn.Linear(4, 4)
+    expected = module.weight.clone()
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    with offloaded.engine.pinned("weight"):
+        raises(nvswap.Error, module.half, errno.EBUSY)
+    assert set(offloaded.engine) == {"weight", "bias"}
+    gc.collect()
+    assert module.half().state_dict()["weight"].equal(expected.half())
+    offloaded.load()
+    offloaded.engine.close()
 
 
 @promise
@@ -845,21 +903,21 @@ assert torch.equal(torch.jit.script(module)(data), expected)
 
 
 @promise
-def distributed_data_parallel_of_an_offloaded_module_is_refused(directory):
+def distributed_data_parallel_comes_after_offload(directory):
     parallel, data = torch.nn.parallel.DistributedDataParallel, torch.ones(2, 16)
     torch.distributed.init_process_group("gloo", f"file://{directory}/ranks", rank=0, world_size=1)
     for outside in (lambda module: module, lambda module: torch.nn.Sequential(torch.nn.Identity(), module)):
         module = torch.nn.Linear(16, 16)
         before = parallel(outside(module))
         for whole in (before, torch.nn.Sequential(before)):
-            assert "DistributedDataParallel of an offloaded" in str(raises(
+            assert "call offload() first" in str(raises(
                 nvswap.Error, lambda whole=whole: nvswap.torch.offload(whole, settings(directory)),
                 errno.EINVAL))
         offloaded = nvswap.torch.offload(module, settings(directory))
-        for call in (lambda outside=outside, module=module: parallel(outside(module)),
-                     lambda before=before: before(data)):
-            assert "DistributedDataParallel of an offloaded Linear" in str(
-                raises(nvswap.Error, call, errno.EINVAL))
+        assert "call offload() first" in str(raises(nvswap.Error, lambda before=before: before(data),
+                                                    errno.EINVAL))
+        assert "smallest=N" in str(raises(nvswap.Error, lambda outside=outside, module=module: parallel(
+            outside(module)), errno.EINVAL))
         # It may be called within another one that does not train it.
         outer = torch.nn.Linear(16, 16)
         outer.register_forward_hook(lambda *_, module=module: module(data))

@@ -4,8 +4,10 @@
 
 import contextlib
 import copy
+import gc
 import multiprocessing
 import os
+import sys
 import traceback
 
 import torch
@@ -115,6 +117,36 @@ def sharded(module):
 def data_parallel_ranks_step_as_with_torch(rank, directory):
     _, own = assert_as_torch(rank, directory, DistributedDataParallel)
     own.close()
+
+
+@on_ranks
+def an_offloaded_module_is_trained_under_data_parallel(rank, directory):
+    def wrap(module):
+        with torch.no_grad():  # Those of rank 0 count.
+            module[0].weight += rank
+        return torch.nn.Sequential(torch.nn.Identity(), module)
+
+    results, weights = [], []
+    for offloads in (False, True):
+        for device in ((), (sys.modules["nvswap.torch.offload"], nvswap.torch.state)):
+            outer = wrap(model())
+            with host_as_device(*device) if device else contextlib.nullcontext():
+                offloaded = nvswap.torch.offload(
+                    outer, settings(directory), device="cpu", smallest=100) if offloads else None
+                optimizer = nvswap.torch.AdamW(groups_of(outer), lr=0.01, config=settings(directory),
+                                               offloaded=offloaded)
+                parallel_module = DistributedDataParallel(outer)
+                results.append(trained(parallel_module, optimizer, rank))
+                optimizer.close()
+                if offloaded:
+                    gc.collect()
+                    offloaded.load()
+                    offloaded.engine.close()
+            weights.append(list(outer.parameters()))
+    assert results[0] == results[1] == results[2] == results[3], results
+    assert all(map(torch.equal, weights[0], weights[2])) and all(map(torch.equal, weights[0], weights[3]))
+    # The one that was loaded is trained in memory.
+    trained(DistributedDataParallel(outer), torch.optim.AdamW(outer.parameters()), rank)
 
 
 @on_ranks

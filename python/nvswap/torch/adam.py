@@ -100,8 +100,6 @@ class AdamW(torch.optim.Optimizer):
                  differentiable: bool = False, fused: Optional[bool] = None, config: Any = None,
                  offloaded: Optional[Offloaded] = None) -> None:
         self._config = settings_of(config)
-        if torch.distributed.is_available() and torch.distributed.is_initialized() and not self._config["nvswap.rank"]:
-            self._config["nvswap.rank"] = torch.distributed.get_rank()
         self._offloaded = offloaded
         if offloaded is not None and offloaded.has_optimizer():
             raise Error(errno.EBUSY, "the offloaded module has an optimizer, which takes its gradients: "
@@ -297,10 +295,18 @@ class AdamW(torch.optim.Optimizer):
                           and not self._store_of(parameter)])
         for store in self.stores:
             for parameter in store.pieces:
-                if (parameter.grad is not None and self._tensor_of(parameter) is None
-                        and self._versions[parameter] != parameter._version):
+                if parameter.grad is not None and self._is_changed(parameter):
                     store.take_changes(parameter)
                     self._versions[parameter] = parameter._version
+                    if self._offloaded is not None:
+                        self._offloaded.written.discard(parameter)
+
+    def _is_changed(self, parameter: torch.nn.Parameter) -> bool:
+        """Whether the program has changed the weights since the masters were made of them."""
+        if self._tensor_of(parameter) is None:
+            return self._versions[parameter] != parameter._version
+        # A forward that changes an offloaded parameter does so until the pool needs the room.
+        return self._offloaded is not None and parameter in self._offloaded.written
 
     def _set_numbers(self) -> None:
         numbers = {parameter: own for group in self.param_groups for own in [_numbers_of(group)]
@@ -439,6 +445,7 @@ class AdamW(torch.optim.Optimizer):
     def commit(self) -> None:
         """Makes the state of a kept store durable."""
         for store in self.stores:
+            store.take_arriving()
             store.optimizer.commit()
 
     def close(self) -> None:

@@ -26,9 +26,14 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return kind is not None and isinstance(tensor, kind)
 
 
+def is_host(device: torch.device) -> bool:
+    """Whether memory of it is the host's."""
+    return device.type == "cpu"
+
+
 def is_on_host(tensor: torch.Tensor) -> bool:
     """Whether its memory is the host's."""
-    return tensor.device.type == "cpu"
+    return is_host(tensor.device)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Keeps the parameters of a module in an engine. Each module is given its own, pinned in the pool, for
-the time of its forward; reading those of another module there pins them too, until that forward
-ends. Between, a parameter has its shape and no memory: every element reads as nan.
+Keeps the parameters of a module in an engine. Each module is given its own, pinned in the pool or copied
+to a device, for the time of its forward; reading those of another module there pins them too, until
+that forward ends. Between, a parameter has its shape and no memory: every element reads as nan.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import errno
 import functools
 import sys
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Set, Tuple
 
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
@@ -23,6 +23,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from nvswap.engine import Engine
 from nvswap.errors import Error, drop_variables, invalid
+from nvswap.torch.local import is_host
 from nvswap.torch.settings import settings_of
 from nvswap.torch.shared import leave, shared_of
 from nvswap.torch.threads import Forward
@@ -32,8 +33,7 @@ Initialize = Callable[[str, torch.Tensor], None]
 # An attribute of parameters whose contents are in a store.
 _OFFLOADED = "nvswap_offloaded"
 
-# For errors.
-FOR_DEVICES = "a model on a GPU is trained by DeepSpeed, with nvswap.deepspeed"
+_HOST = torch.device("cpu")
 
 # Not in older releases.
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
@@ -41,8 +41,8 @@ _is_transforming: Callable[[], bool] = getattr(
     torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
-def _placeholder(dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
-    return torch.full((), float("nan"), dtype=dtype, device="cpu").expand(shape)
+def _placeholder(dtype: torch.dtype, shape: torch.Size, device: torch.device) -> torch.Tensor:
+    return torch.full((), float("nan"), dtype=dtype, device=device).expand(shape)
 
 
 def _tensors_of(output: Any) -> Iterator[torch.Tensor]:
@@ -79,21 +79,30 @@ class Offloaded:
     ----------
     module : torch.nn.Module
     engine : nvswap.Engine
+    device : torch.device
+        Where the forwards compute.
     threads : Threads
     optimizer : callable
         The AdamW that trains it, or None.
+    written : set of torch.nn.Parameter
+        Those that load_state_dict() has changed since the optimizer has seen them.
     """
 
-    def __init__(self, module: torch.nn.Module, engine: Engine,
-                 initialize: Optional[Initialize]) -> None:
+    def __init__(self, module: torch.nn.Module, engine: Engine, initialize: Optional[Initialize],
+                 device: torch.device, device_memory: int, smallest: int) -> None:
         self.module = module
         self.engine = engine
+        self.device = device
+        self.written: Set[torch.nn.Parameter] = set()
         self._initialize = initialize
+        self._smallest = smallest
         self._names: Dict[torch.nn.Parameter, str] = {}
         self.optimizer: Callable[[], Any] = lambda: None
         self._forwards: List[Tuple[torch.nn.Module, Any]] = []
         self._shared = shared_of(engine, self)
         try:
+            if not is_host(device):
+                self._shared.use_device(device, device_memory)
             self._take_parameters()
         except BaseException:
             leave(engine, self)
@@ -103,61 +112,94 @@ class Offloaded:
         self._hooks = [
             module.register_forward_pre_hook(self._begin_step),
             register_module_module_registration_hook(
-                functools.partial(_refuse_wrapper, weakref.ref(self)))]
+                functools.partial(_enter_data_parallel, weakref.ref(self)))]
         # torch sets an attribute of a hook, which a bound method can't have.
         copy_to = functools.partial(self._copy_to)
         for each in module.modules():
             if next(each.parameters(), None) is not None:
                 self._wrap(each)
-                self._hooks += [each.register_state_dict_post_hook(copy_to),
-                                each.register_load_state_dict_pre_hook(_refuse_to_load)]
+                self._hooks.append(each.register_state_dict_post_hook(copy_to))
 
     def name_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
         """The tensor of a parameter; None if it is not offloaded."""
         return self._names.get(parameter)
 
+    def finish_copies(self) -> None:
+        """Nothing of the pool is pinned for a device any more."""
+        self._shared.finish_copies()
+
     # ---- Parameters
 
     def _take_parameters(self) -> None:
-        parameters = list(self.module.named_parameters())
-        for name, parameter in parameters:
-            if not parameter.is_floating_point() or parameter.device.type not in ("cpu", "meta"):
-                raise invalid(f"parameter {name} is {parameter.dtype} on {parameter.device}; "
-                              "floating-point ones in host memory can be offloaded, and are computed "
-                              f"with there: {FOR_DEVICES}")
+        """Puts the parameters into the engine, and what stays in memory on the device."""
+        parameters, staying = {}, {}
+        for name, parameter in self.module.named_parameters():
             if hasattr(parameter, _OFFLOADED):
                 raise invalid(f"parameter {name} is offloaded already, with another module that has it: "
                               "offload a module with both of them")
+            if parameter.device not in (_HOST, torch.device("meta"), self.device):
+                raise invalid(f"parameter {name} is on {parameter.device}, and the forwards compute on "
+                              f"{self.device}, which is device=")
+            if parameter.numel() < self._smallest:
+                staying[name] = parameter
+                continue
+            if not parameter.is_floating_point():
+                raise invalid(f"parameter {name} is {parameter.dtype}; floating-point ones can be offloaded")
+            parameters[name] = parameter
+        if not parameters:
+            raise invalid(f"no parameter has {self._smallest} elements, which is smallest=")
         self._check_room()
+        made = {parameter: self._in_memory(name, parameter) for name, parameter in staying.items()}
+        buffers = [(module._buffers, key, buffer.to(self.device)) for module in self.module.modules()
+                   for key, buffer in module._buffers.items() if buffer is not None and not buffer.is_meta]
         self.engine.register_all({name: (parameter.dtype, tuple(parameter.shape))
-                                  for name, parameter in parameters})
+                                  for name, parameter in parameters.items()})
         handled = sys.exc_info()[1]
         try:
-            for name, parameter in parameters:
+            for name, parameter in parameters.items():
                 if parameter.is_meta:
-                    self._initialize_meta(name)
+                    with self.engine.pinned(name, "w", arrays="torch") as tensors:
+                        self._fill(name, tensors[name])
                 else:
-                    self.engine.store_from({name: parameter.data.contiguous()})
+                    self.engine.store_from({name: parameter.data.cpu().contiguous()})
         except BaseException as failure:
             drop_variables(failure, handled)
-            for name, _ in parameters:
+            for name in parameters:
                 with contextlib.suppress(Error):  # Its array was kept elsewhere.
                     self.engine.forget(name)
             raise
         # Nothing can fail from here on: a failure leaves the module as it was.
-        for name, parameter in parameters:
-            if parameter.is_meta:
-                parameter = self._replace_meta(parameter)
-            else:
-                parameter.data = _placeholder(parameter.dtype, parameter.shape)
+        for parameter, data in made.items():
+            self._replace(parameter, data)
+        for of_module, key, buffer in buffers:
+            of_module[key] = buffer
+        for name, parameter in parameters.items():
+            parameter = self._replace(
+                parameter, _placeholder(parameter.dtype, parameter.shape, self.device))
             setattr(parameter, _OFFLOADED, True)
             self._names[parameter] = name
+
+    def _in_memory(self, name: str, parameter: torch.nn.Parameter) -> torch.Tensor:
+        """What a parameter that stays in memory has there."""
+        if not parameter.is_meta:
+            return parameter.data.to(self.device)
+        data = torch.empty_like(parameter, device=_HOST)
+        self._fill(name, data)
+        return data.to(self.device)
+
+    def _fill(self, name: str, tensor: torch.Tensor) -> None:
+        """A parameter on the meta device never was in memory."""
+        if self._initialize is None:
+            raise invalid(f"parameter {name} is on the meta device, and there is no `initialize`")
+        with torch.no_grad():
+            self._initialize(name, tensor)
 
     def _check_room(self) -> None:
         """Refuses a module whose own parameters, which a forward pins together, exceed the pool."""
         _, room = self.engine.pool()
         for name, module in self.module.named_modules():
-            sizes = [parameter.nbytes for parameter in module.parameters(recurse=False)]
+            sizes = [parameter.nbytes for parameter in module.parameters(recurse=False)
+                     if parameter.numel() >= self._smallest]
             # Those of a ParameterList are pinned one by one.
             has_forward = type(module).forward is not torch.nn.Module.forward
             nbytes = sum(sizes) if has_forward else max(sizes, default=0)
@@ -166,16 +208,12 @@ class Offloaded:
                             f"{nbytes} bytes, more than the whole pool of {room} bytes: raise "
                             "buffer_count or buffer_size of offload_param")
 
-    def _initialize_meta(self, name: str) -> None:
-        """A parameter on the meta device never was in memory: its contents are made in the pool."""
-        if self._initialize is None:
-            raise invalid(f"parameter {name} is on the meta device, and there is no `initialize`")
-        with self.engine.pinned(name, "w", arrays="torch") as tensors, torch.no_grad():
-            self._initialize(name, tensors[name])
-
-    def _replace_meta(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
-        made = torch.nn.Parameter(_placeholder(parameter.dtype, parameter.shape),
-                                  parameter.requires_grad)
+    def _replace(self, parameter: torch.nn.Parameter, data: torch.Tensor) -> torch.nn.Parameter:
+        """Gives a parameter other memory; one on the meta device becomes another parameter."""
+        if not parameter.is_meta:
+            parameter.data = data
+            return parameter
+        made = torch.nn.Parameter(data.detach(), parameter.requires_grad)
         for each in self.module.modules():
             for key, value in list(each._parameters.items()):
                 if value is parameter:
@@ -185,7 +223,8 @@ class Offloaded:
     # ---- Forward and backward
 
     def _wrap(self, module: torch.nn.Module) -> None:
-        forward, owned = module.forward, list(module.parameters(recurse=False))
+        forward = module.forward
+        owned = [each for each in module.parameters(recurse=False) if each in self._names]
         self._forwards.append((module, forward))
         module.__dict__["_parameters"] = _Parameters(module._parameters, self._look_up)
 
@@ -205,18 +244,23 @@ class Offloaded:
 
         module.forward = pinned_forward  # type: ignore[method-assign]
         module._apply = functools.partial(  # type: ignore[method-assign]
-            _apply_unless_converted, module, module._apply)
+            self._convert, module, module._apply)
+        module._load_from_state_dict = functools.partial(  # type: ignore[method-assign]
+            self._load_state, module, module._load_from_state_dict)
         # What torch.jit.script calls first.
         module.__prepare_scriptable__ = functools.partial(  # type: ignore[assignment]
             _refuse, module, "scripted")
 
+    # torch.compile compiles what a forward computes, and not how it gets its parameters.
+    @torch.compiler.disable
     def _pin(self, parameters: Iterable[torch.nn.Parameter],
              forward: Forward) -> None:
         names = {self._names[parameter]: parameter for parameter in parameters}
         if not names:
             return
-        self._refuse_to_wait_for_own(names)
-        with self.engine.pinned(list(names), arrays="torch") as tensors, self._shared.lock:
+        if is_host(self.device):
+            self._refuse_to_wait_for_own(names)
+        with self._shared.contents(names) as tensors, self._shared.lock:
             for name, parameter in names.items():
                 self._shared.depth[name] = self._shared.depth.get(name, 0) + 1
                 # Another thread may be computing with it: its memory stays.
@@ -240,6 +284,7 @@ class Offloaded:
                         f"at once, of {modules}, and the pool of {self.engine.pool()[1]} bytes has no "
                         "room for them: raise buffer_count or buffer_size of offload_param")
 
+    @torch.compiler.disable
     def _unpin(self, forward: Forward) -> None:
         depth = self._shared.depth
         with self._shared.lock:
@@ -247,7 +292,7 @@ class Offloaded:
                 depth[name] -= 1
                 if depth[name] == 0:
                     del self._saved.pinned[name]
-                    parameter.data = _placeholder(parameter.dtype, parameter.shape)
+                    parameter.data = _placeholder(parameter.dtype, parameter.shape, self.device)
 
     def _look_up(self, parameter: Optional[torch.nn.Parameter]) -> None:
         """Pins a parameter until the innermost forward of this thread ends."""
@@ -262,20 +307,46 @@ class Offloaded:
                           "the module that has it, or checkpoint a whole module")
 
     def _checked(self, module: torch.nn.Module, output: Any) -> Any:
-        if any(self._saved.in_pool(tensor) for tensor in _tensors_of(output)):
+        if any(self._saved.of_parameter(tensor) for tensor in _tensors_of(output)):
             raise invalid(f"{type(module).__name__} returns a parameter or a view of it, "
                           "which is not in memory after its forward")
         return output
 
     def _begin_step(self, *_: Any) -> None:
-        self.refuse_data_parallel(DistributedDataParallel._active_ddp_module)
+        active = DistributedDataParallel._active_ddp_module
+        if active is not None and any(each in self._names for each in active._module_parameters):
+            raise _wrapped(self.module)
         self._shared.begin_step(self.module)
 
-    def refuse_data_parallel(self, module: Any) -> None:
-        """Refuses a DistributedDataParallel that would average gradients of offloaded parameters."""
-        if isinstance(module, DistributedDataParallel) and any(
-                parameter in self._names for parameter in module._module_parameters):
-            raise _averaging(self.module)
+    # ---- Ranks
+
+    def enter_data_parallel(self, parallel: Any, module: torch.nn.Module) -> None:
+        """
+        Takes the parameters over from a DistributedDataParallel that is made of a module: they begin as
+        those of its first rank, and a backward averages each gradient over its ranks.
+        """
+        if not isinstance(parallel, DistributedDataParallel):
+            return
+        rest = [each for each in parallel._module_parameters if each not in self._names]
+        if len(rest) == len(parallel._module_parameters):
+            return
+        if not any(each.requires_grad for each in rest):
+            raise invalid(f"DistributedDataParallel of an offloaded {type(self.module).__name__} has no "
+                          "parameter to train itself, and needs one: offload(..., smallest=N) leaves those "
+                          "of fewer than N elements in memory")
+        parallel._module_parameters = rest
+        parallel.parameters_to_ignore |= {
+            name for name, each in module.named_parameters(remove_duplicate=False) if each in self._names}
+        group = parallel.process_group
+        first = torch.distributed.get_global_rank(group, 0)
+        for parameter in self._names:
+            with self._writable([parameter]):
+                # Of NCCL, only memory of the device is sent.
+                data = parameter.data.to(self.device)
+                torch.distributed.broadcast(data, first, group)
+                parameter.data.copy_(data)
+            if parameter.requires_grad:
+                self._hooks.append(parameter.register_hook(functools.partial(_average, group)))
 
     # ---- State dictionaries
 
@@ -287,6 +358,87 @@ class Offloaded:
                 with self.engine.pinned(name, arrays="torch") as tensors:
                     state[prefix + key] = tensors[name].clone()
 
+    def _load_state(self, module: torch.nn.Module, load: Any, state: Dict[str, Any], prefix: str,
+                    metadata: Dict[str, Any], *more: Any) -> None:
+        """_load_from_state_dict of a module, with its parameters in memory."""
+        own = [each for each in module._parameters.values() if each in self._names]
+        if metadata.get("assign_to_params_buffers") and own:
+            raise invalid(f"load_state_dict(assign=True) of an offloaded {type(module).__name__}: its "
+                          "parameters stay on the drive, so leave assign out")
+        with self._writable(own):
+            load(state, prefix, metadata, *more)
+
+    @contextlib.contextmanager
+    def _writable(self, parameters: List[torch.nn.Parameter]) -> Iterator[None]:
+        """The parameters are in host memory, and what is written to them goes to the store."""
+        if not parameters:
+            yield
+            return
+        names = {self._names[parameter]: parameter for parameter in parameters}
+        self.finish_copies()
+        with self.engine.pinned(list(names), "r+", arrays="torch") as tensors:
+            for name, parameter in names.items():
+                parameter.data = tensors[name]
+            try:
+                yield
+            finally:
+                for parameter in parameters:
+                    parameter.data = _placeholder(parameter.dtype, parameter.shape, self.device)
+                    torch.autograd.graph.increment_version(parameter)
+                self.written.update(parameters)
+
+    def _convert(self, module: torch.nn.Module, apply: Any, function: Any,
+                 recurse: bool = True) -> torch.nn.Module:
+        """_apply of a module, which converts its parameters in the store; they stay there."""
+        dtypes = {}
+        for dtype in {parameter.dtype for parameter in module.parameters(recurse)}:
+            before = torch.empty((), dtype=dtype, device=self.device)
+            after = function(before)
+            dtypes[dtype] = after.dtype
+            if after.device == before.device and after.dtype == before.dtype and (
+                    after.data_ptr() != before.data_ptr() or after.is_shared()):
+                _refuse(module, "given other memory, as by share_memory() and to_empty()")
+            if after.device != before.device:
+                raise invalid(f"an offloaded {type(module).__name__} can't be moved to {after.device}, as its "
+                              f"forwards compute on {self.device}: give offload() the device=, or move it "
+                              "after load()")
+            if after.dtype != before.dtype and self.has_optimizer():
+                raise invalid(f"an offloaded {type(module).__name__} can't become {after.dtype} while an AdamW "
+                              "has its parameters: make the optimizer after that")
+        every = module.__dict__["_parameters"]
+        module.__dict__["_parameters"] = {
+            key: each for key, each in every.items() if each not in self._names}
+        try:
+            result: torch.nn.Module = apply(function, recurse)
+        finally:
+            every.update(module.__dict__["_parameters"])
+            module.__dict__["_parameters"] = every
+        for parameter in module.parameters(recurse=False):
+            if parameter in self._names and parameter.dtype in dtypes:
+                self._convert_parameter(parameter, dtypes[parameter.dtype])
+        return result
+
+    def _convert_parameter(self, parameter: torch.nn.Parameter, dtype: torch.dtype) -> None:
+        if dtype == parameter.dtype:
+            return
+        self._shared.end_step()
+        self.finish_copies()
+        name = self._names[parameter]
+        converted = f"{name}.{dtype}"
+        self.engine.register(converted, dtype, tuple(parameter.shape))
+        try:
+            with self.engine.pinned(name, arrays="torch") as tensors:
+                self.engine.store_from({converted: tensors[name].to(dtype)})
+            self.engine.forget(name)
+        except BaseException:
+            self.engine.forget(converted)
+            raise
+        self.engine.rename(converted, name)
+        gradient, parameter.grad = parameter.grad, None
+        parameter.data = _placeholder(dtype, parameter.shape, self.device)
+        torch.autograd.graph.increment_version(parameter)
+        parameter.grad = gradient.to(dtype) if gradient is not None else None
+
     def has_optimizer(self) -> bool:
         """Whether an AdamW that is not closed trains it."""
         own = self.optimizer()
@@ -295,16 +447,17 @@ class Offloaded:
     # ---- The end
 
     def load(self) -> None:
-        """Brings all parameters back into memory, and ends the hooks; the engine can be closed.
+        """Brings all parameters back into host memory, and ends the hooks; the engine can be closed.
         After an error the module is still offloaded, and can be loaded again."""
         self._shared.end_step()
+        self.finish_copies()
         loaded = {parameter: torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
                   for parameter in self._names}
         for parameter, data in loaded.items():
             self.engine.load_to({self._names[parameter]: data})
         for module, forward in self._forwards:
             module.forward = forward
-            del module._apply, module.__prepare_scriptable__
+            del module._apply, module._load_from_state_dict, module.__prepare_scriptable__
             module.__dict__["_parameters"] = dict(module._parameters)
         self._forwards.clear()
         for hook in self._hooks:
@@ -322,16 +475,22 @@ def _refuse(module: torch.nn.Module, use: str) -> NoReturn:
                   "memory; do it before offload(), or after load()")
 
 
-def _refuse_wrapper(offloaded: "weakref.ref[Offloaded]", module: torch.nn.Module, *_: Any) -> None:
+def _enter_data_parallel(offloaded: "weakref.ref[Offloaded]", module: torch.nn.Module, _: str,
+                         child: torch.nn.Module) -> None:
     own = offloaded()
     if own is not None:
-        own.refuse_data_parallel(module)
+        own.enter_data_parallel(module, child)
 
 
-def _averaging(module: torch.nn.Module) -> Error:
-    return invalid(f"DistributedDataParallel of an offloaded {type(module).__name__}: its "
-                   "gradients leave the backward for the store, before others' are added; several "
-                   "ranks train by DeepSpeed, with nvswap.deepspeed")
+def _average(group: Any, gradient: torch.Tensor) -> torch.Tensor:
+    mean = gradient / group.size()
+    torch.distributed.all_reduce(mean, group=group)
+    return mean
+
+
+def _wrapped(module: torch.nn.Module) -> Error:
+    return invalid(f"a DistributedDataParallel has the {type(module).__name__} that is offloaded: call "
+                   "offload() first, and DistributedDataParallel(module) after it")
 
 
 def _is_fully_sharded(module: torch.nn.Module) -> bool:
@@ -339,44 +498,26 @@ def _is_fully_sharded(module: torch.nn.Module) -> bool:
     return fsdp is not None and isinstance(module, fsdp.FullyShardedDataParallel)
 
 
-def _apply_unless_converted(module: torch.nn.Module, apply: Any, function: Any,
-                            recurse: bool = True) -> torch.nn.Module:
-    """_apply of a module, which converts and moves it, for functions that do neither."""
-    for dtype in {parameter.dtype for parameter in module.parameters(recurse)}:
-        before = torch.empty((), dtype=dtype, device="cpu")
-        after = function(before)
-        if after.device == before.device and after.dtype == before.dtype and (
-                after.data_ptr() != before.data_ptr() or after.is_shared()):
-            _refuse(module, "given other memory, as by share_memory() and to_empty()")
-        if after.device != before.device:
-            raise invalid(f"an offloaded {type(module).__name__} can't be moved to {after.device}, as its "
-                          f"forwards compute in host memory: {FOR_DEVICES}; or move it after load()")
-        if after.dtype != before.dtype:
-            raise invalid(f"an offloaded {type(module).__name__} can't become {after.dtype}: convert it "
-                          "before offload(), or after load()")
-    result: torch.nn.Module = apply(function, recurse)
-    return result
-
-
-def _refuse_to_load(module: torch.nn.Module, *_: Any) -> None:
-    raise invalid(f"load_state_dict of an offloaded {type(module).__name__}: load it before "
-                  "offload(), or fill parameters on the meta device by `initialize`")
+def _device_of(device: Any) -> torch.device:
+    """A device with its number, as its tensors have it."""
+    return torch.empty(0, device=device or _HOST).device
 
 
 def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Engine] = None,
-            initialize: Optional[Initialize] = None) -> Offloaded:
+            initialize: Optional[Initialize] = None, device: Any = None,
+            device_memory: Optional[int] = None, smallest: int = 0) -> Offloaded:
     """
     Moves the parameters of a module to the drive.
 
     Parameters
     ----------
     module : torch.nn.Module
-        With floating-point parameters in host memory or on the meta device.
+        With floating-point parameters in host memory, on the meta device or on `device`.
     config : Config, dict, str or os.PathLike, optional
         A directory on the drive; or a DeepSpeed JSON file or its contents, whose offload_param block has
-        path and pool. The variable NVSWAP_CONFIG of the environment by default. The pool must hold the parameters of the largest
-        module, twice for what a backward needs at once, and those of other modules that a forward
-        reads.
+        path and pool. The variable NVSWAP_CONFIG of the environment by default. The pool must hold the
+        parameters of the largest module, twice for what a backward needs at once, and those of other
+        modules that a forward reads.
     engine : Engine, optional
         Instead of one that is opened here; also that of other modules, if no parameter has the name
         of another's. It has none of the tensors after an error, but those whose array `initialize`
@@ -384,6 +525,14 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
     initialize : callable, optional
         Gets ``(name, tensor)`` for parameters on the meta device, to fill the tensor in: so a model
         that is larger than memory can be made.
+    device : torch.device or str, optional
+        Where the forwards compute, as "cuda"; the host by default. Parameters go there from the pool for
+        the time of their use; buffers are moved there.
+    device_memory : int, optional
+        Bytes of the device's memory for parameters; four times the largest module's by default. Those
+        that are needed soonest stay there, and what one module needs is there also beyond it.
+    smallest : int
+        Parameters of fewer elements stay in memory, or on the device.
 
     Returns
     -------
@@ -396,9 +545,9 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
         EINVAL: a parameter can't be offloaded, or is already; EEXIST: `engine` has a tensor of its
         name; EBUSY: a step of `engine` has begun; E2BIG: the parameters of one module
         exceed the pool. In a forward, EINVAL: a module returns a parameter, or is traced or exported,
-        or called in a transform of torch.func or by DistributedDataParallel; E2BIG: the parameters
-        of forwards within each other exceed the pool; EBUSY: a backward of another thread runs. In a
-        backward, EBUSY: a forward or a backward of another thread runs.
+        or called in a transform of torch.func; E2BIG: the parameters of forwards within each other
+        exceed the pool; EBUSY: a backward of another thread runs. In a backward, EBUSY: a forward or a
+        backward of another thread runs.
 
     Notes
     -----
@@ -412,16 +561,19 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
     in a forward. What a forward changes in place of its parameter, as torch.nn.Embedding does with
     max_norm, lasts until the pool needs the room. Modules that compute a parameter from others
     (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded. state_dict() has
-    copies of all parameters in memory; load_state_dict(), share_memory(), to_empty(), and
-    conversions such as half() and to(dtype), are refused. What is written to a parameter outside of
-    forwards (torch.nn.init,
-    ``parameter.data = tensor``) is lost without an error. The weights are in the engine alone: a
+    copies of all parameters in host memory. load_state_dict(), and before there is an optimizer half()
+    and to(dtype), change the store; share_memory() and to_empty() are refused. What is written to a
+    parameter outside of forwards (torch.nn.init, ``parameter.data = tensor``) is lost without an error.
+
+    A DistributedDataParallel is made of the offloaded module, and trains at least one parameter that
+    `smallest` leaves in memory. Those that are offloaded begin as its first rank has them, and each
+    backward averages their gradients over its ranks. The weights are in the engine alone: a
     module whose engine was closed before :meth:`Offloaded.load` has none, and its forwards raise
     ClosedError.
     """
     for name, each in module.named_modules():
         if isinstance(each, DistributedDataParallel):
-            raise _averaging(each.module)
+            raise _wrapped(each.module)
         if _is_fully_sharded(each):
             raise invalid(f"module {name or type(each).__name__} is a FullyShardedDataParallel, whose "
                           "parameters are views of its own memory; several ranks train by DeepSpeed, "
@@ -433,12 +585,14 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
                 isinstance(hook, (WeightNorm, SpectralNorm, BasePruningMethod)) for hook in hooks):
             raise invalid(f"module {name or type(each).__name__} computes a parameter from others: "
                           "it can't be offloaded")
-    largest = max(sum(each.numel() for each in part.parameters(recurse=False))
-                  for part in module.modules())
+    parts = [list(part.parameters(recurse=False)) for part in module.modules()]
+    if device_memory is None:
+        device_memory = 4 * max(sum(each.nbytes for each in part) for part in parts)
     own = engine if engine is not None else Engine(
-        settings_of(config, max(largest, 1)), "param", arrays="torch")
+        settings_of(config, max(1, *(sum(each.numel() for each in part) for part in parts))),
+        "param", arrays="torch")
     try:
-        return Offloaded(module, own, initialize)
+        return Offloaded(module, own, initialize, _device_of(device), device_memory, smallest)
     except BaseException:
         if engine is None:
             # An array that `initialize` has kept keeps the engine open. A kept store is as before.

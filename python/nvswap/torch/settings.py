@@ -8,6 +8,8 @@ import os
 import tempfile
 from typing import Any
 
+import torch
+
 from nvswap.config import Config
 from nvswap.engine import Engine
 from nvswap.errors import invalid
@@ -18,7 +20,8 @@ _SUB_GROUP_SIZE = 1 << 24
 
 def settings_of(config: Any, largest: int = 1) -> Config:
     """
-    Returns a configuration of its own.
+    Returns a configuration of its own, for the rank that torch.distributed gives this process unless it
+    has one.
 
     Parameters
     ----------
@@ -41,11 +44,14 @@ def settings_of(config: Any, largest: int = 1) -> Config:
                       "give a directory on the drive or a DeepSpeed JSON file")
     if isinstance(config, (str, os.PathLike)) and os.path.isdir(config):
         block = {"device": "nvme", "nvme_path": os.fspath(config), "buffer_count": 4}
-        return Config({"zero_optimization": {
+        config = {"zero_optimization": {
             "sub_group_size": _SUB_GROUP_SIZE,
             "offload_param": dict(block, buffer_size=largest),
-            "offload_optimizer": dict(block, pipeline_read=True, pipeline_write=True)}})
-    return Config(config)
+            "offload_optimizer": dict(block, pipeline_read=True, pipeline_write=True)}}
+    own = Config(config)
+    if torch.distributed.is_available() and torch.distributed.is_initialized() and not own["nvswap.rank"]:
+        own["nvswap.rank"] = torch.distributed.get_rank()
+    return own
 
 
 def engine_of_its_own(config: Config, verify: bool) -> Engine:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import errno
 import threading
+import warnings
 import weakref
-from typing import Any, Dict
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, Mapping
 
 import torch
 
 from nvswap.engine import Engine
 from nvswap.errors import Error
+from nvswap.torch.device import DeviceCopies
 from nvswap.torch.saved import SavedTensors
 from nvswap.torch.threads import Threads
 
@@ -32,16 +35,58 @@ class Shared:
         Of the step and of `depth`, and of what forwards of several threads do to one parameter.
     depth : dict of str to int
         How many forwards have pinned each tensor.
+    copies : dict of torch.device to DeviceCopies
+        Where modules compute on a device.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.threads = Threads()
-        self.saved = SavedTensors(engine, self.threads)
+        self.saved = SavedTensors(engine, self.threads, self.contents)
+        self.copies: Dict[torch.device, DeviceCopies] = {}
         self.lock = threading.Lock()
         self.depth: Dict[str, int] = {}
         self._engine = engine
         self._had: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
         self._step = False
+
+    def use_device(self, device: torch.device, memory: int) -> None:
+        """Modules compute on a device, with a budget of its memory in bytes, to which others add."""
+        if device in self.copies:
+            self.copies[device].memory += memory
+            return
+        if device.type == "cuda" and not any(each.type == "cuda" for each in self.copies):
+            self._register_pool()
+        self.copies[device] = DeviceCopies(self._engine, device, memory, self.saved.pinned)
+
+    def _register_pool(self) -> None:
+        base, nbytes = self._engine.pool()
+        code = torch.cuda.cudart().cudaHostRegister(base, nbytes, 0)
+        if int(code):
+            warnings.warn(f"cudaHostRegister of the pool: {code}: copies to the device go through "
+                          "other memory, and wait for each other", stacklevel=4)
+
+    def finish_copies(self) -> None:
+        """Nothing of the pool is pinned for a device any more."""
+        for copies in self.copies.values():
+            copies.finish()
+
+    def release(self) -> None:
+        """Releases what the devices have of the pool, before it is freed."""
+        if any(device.type == "cuda" for device in self.copies):
+            torch.cuda.cudart().cudaHostUnregister(self._engine.pool()[0])
+        for copies in self.copies.values():
+            copies.clear()
+        self.copies.clear()
+
+    @contextmanager
+    def contents(self, parameters: Dict[str, torch.nn.Parameter]) -> Iterator[Mapping[str, torch.Tensor]]:
+        """Tensors with the contents of parameters of one device: pool memory, or copies there."""
+        copies = self.copies.get(next(iter(parameters.values())).device)
+        if copies is not None:
+            yield copies.get(parameters)
+            return
+        with self._engine.pinned(list(parameters), arrays="torch") as tensors:
+            yield tensors
 
     def begin_step(self, module: torch.nn.Module) -> None:
         """The engine learns the order of forwards and backwards, and reads ahead by it."""

@@ -5,17 +5,19 @@ rank's shard of it, is cut into groups of the store of sub_group_size elements a
 
 Gradients and new weights of a plain parameter in host memory are read and written where they are.
 For one on a device, gradients are copied to host memory before a step, and each run of new weights
-to the device while later ones are computed.
+to the device while later ones are computed. Gradients of offloaded parameters that a device makes are
+copied while it makes the next ones, and are then added to the store's.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 import mmap
 import os
 import tempfile
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -29,6 +31,9 @@ from nvswap.torch.offload import Offloaded
 from nvswap.torch.writes import Writes
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+
+# Gradients on their way from a device.
+_ARRIVING = 2
 
 
 class Piece(NamedTuple):
@@ -67,6 +72,9 @@ class State:
         # Where gradients of a device are copied to.
         self._host: Dict[torch.nn.Parameter, torch.Tensor] = {}
         self._streams: Dict[torch.device, Any] = {}
+        # Gradients that are copied from a device, with the event after which they are there.
+        self._arriving: Deque[Tuple[Any, torch.nn.Parameter, torch.Tensor]] = collections.deque()
+        self._arrivals: Dict[torch.device, Any] = {}
         self._writes: Optional[Writes] = None
         # Whose gradients are in the store, and the factor that they have got since, but not there.
         self.stored: Dict[torch.nn.Parameter, float] = {}
@@ -113,6 +121,7 @@ class State:
             return _part(local(parameter).view(-1), piece).cpu()
         weights = torch.empty(piece.numel, dtype=parameter.dtype, device="cpu")
         assert self._offloaded is not None
+        self._offloaded.finish_copies()
         self._offloaded.engine.read_range(name, weights, piece.offset * weights.itemsize)
         return weights
 
@@ -141,7 +150,9 @@ class State:
         name = self._tensor_of(parameter)
         if name is not None:
             assert self._offloaded is not None
+            self._offloaded.finish_copies()
             self._offloaded.engine.write_range(name, weights, offset * weights.itemsize)
+            torch.autograd.graph.increment_version(parameter)
         else:
             local(parameter).view(-1)[offset:offset + len(weights)].copy_(weights)
 
@@ -166,6 +177,29 @@ class State:
         flat = gradient.contiguous().view(-1)
         flat = flat if factor == 1 else flat / factor
         self._squares = None
+        if is_on_host(flat):
+            self._add(parameter, flat)
+            return
+        device = torch.get_device_module(flat.device)
+        stream = self._arrivals.get(flat.device)
+        if stream is None:
+            stream = self._arrivals[flat.device] = device.Stream(flat.device)
+        stream.wait_stream(device.current_stream(flat.device))
+        with device.stream(stream):
+            host = torch.empty(flat.shape, dtype=flat.dtype, device="cpu", pin_memory=True)
+            host.copy_(flat, non_blocking=True)
+        flat.record_stream(stream)
+        self._arriving.append((stream.record_event(), parameter, host))
+        self.take_arriving(_ARRIVING)
+
+    def take_arriving(self, rest: int = 0) -> None:
+        """Adds the gradients that are on their way from a device, but for the last ones."""
+        while len(self._arriving) > rest:
+            arrived, parameter, flat = self._arriving.popleft()
+            arrived.synchronize()
+            self._add(parameter, flat)
+
+    def _add(self, parameter: torch.nn.Parameter, flat: torch.Tensor) -> None:
         for piece in self.pieces[parameter]:
             self.optimizer.add_gradients(piece.group, _part(flat, piece))
 
@@ -176,12 +210,14 @@ class State:
     def gradient_norm(self, parameter: torch.nn.Parameter) -> float:
         """The 2-norm of the parameter's gradient in the store."""
         if self._squares is None:
+            self.take_arriving()
             self._squares = self.optimizer.sum_squares_of_groups()
         squares = sum(self._squares[piece.group] for piece in self.pieces[parameter])
         return math.sqrt(squares) * abs(self.stored[parameter])
 
     def sum_squares(self) -> float:
         """Of all gradients of the next step, those that were lent too."""
+        self.take_arriving()
         squares = self.optimizer.sum_squares_of_groups()
         return sum(squares[piece.group] * self.stored.get(parameter, 1.0) ** 2
                    for parameter, piece in self._owners)
@@ -197,11 +233,13 @@ class State:
             if isinstance(parameter.grad, StoredGradient):
                 parameter.grad = None
         self.stored.clear()
+        self._arriving.clear()
         self._squares = None
 
     def lend_gradients(self, gradients: Dict[torch.nn.Parameter, torch.Tensor]) -> None:
         """Lends flat gradients to the next step, or again to one that failed and needs them. Those of devices
         are copied on the present streams, on which the new weights are copied too."""
+        self.take_arriving()
         unfinished = self.optimizer.info()["unfinished"]
         for parameter, flat in gradients.items():
             if not is_on_host(flat):
@@ -254,6 +292,7 @@ class State:
     def step(self, sum_squares: Optional[float]) -> StepResult:
         """Steps the parameters that have gradients, by the numbers that were set for them."""
         if self._offloaded is not None:
+            self._offloaded.finish_copies()
             names = (self._tensor_of(parameter) for parameter in self.pieces)
             self._writes = Writes(self._offloaded.engine, [name for name in names if name])
         try:
