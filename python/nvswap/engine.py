@@ -255,8 +255,8 @@ class Engine(Handle):
 
     def _end_pins(self, pointer: Any, at_exit: bool) -> None:
         """Refuses to free memory that arrays are over, unless the program ends."""
-        if self._shared is not None and not at_exit:
-            self._shared.release()
+        if self._shared is not None:
+            self._shared.finish_copies()
         with self._idle:
             pins = list(self._pins.values())
             if pins and not at_exit:
@@ -268,6 +268,8 @@ class Engine(Handle):
             _release(pointer, pin)
         with self._idle:
             self._idle.wait_for(lambda: not self._calls)
+        if self._shared is not None:
+            self._shared.release()
 
     def abandon(self) -> None:
         """Closes the engine without a commit: a kept store stays as last committed."""

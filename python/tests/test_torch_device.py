@@ -214,6 +214,18 @@ def buffers_and_small_parameters_stay_on_the_device(directory):
 
 
 @promise
+def an_engine_that_is_in_use_is_not_closed_and_goes_on(directory):
+    module = layers(2)
+    with on_device(module, directory) as (offloaded, _):
+        expected = module(torch.ones(WIDTH))
+        with offloaded.engine.pinned("1.weight"):
+            raises(nvswap.Error, offloaded.engine.close, errno.EBUSY)
+        assert torch.equal(module(torch.ones(WIDTH)), expected)
+        copies = copies_of(offloaded)
+    assert not copies.held
+
+
+@promise
 def a_fault_of_the_drive_amid_a_copy_to_a_device_is_an_error(directory):
     module = layers(2)
     with on_device(module, directory, device_memory=0) as (offloaded, _):

@@ -87,6 +87,7 @@ class DeviceCopies:
         with self._lock:
             for name in list(self._copies):
                 self._drop(name)
+            self._wait_for_dropped(0)
             self._release(wait=True)
 
     def finish(self) -> None:
@@ -139,7 +140,11 @@ class DeviceCopies:
         droppable.sort(key=self._order.__getitem__)
         while droppable and self._held + nbytes > self.memory - behind:
             self._drop(droppable.pop())
-        while self._dropped and self._held + self._dropped_bytes + nbytes > self.memory:
+        self._wait_for_dropped(self.memory - self._held - nbytes)
+
+    def _wait_for_dropped(self, most: int) -> None:
+        """Waits until the device computes with `most` bytes of what is dropped, or with none."""
+        while self._dropped and self._dropped_bytes > most:
             used, size = self._dropped.popleft()
             used.synchronize()
             self._dropped_bytes -= size

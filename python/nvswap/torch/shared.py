@@ -10,8 +10,8 @@ import errno
 import threading
 import warnings
 import weakref
-from contextlib import contextmanager
-from typing import Any, Dict, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 import torch
 
@@ -43,6 +43,8 @@ class Shared:
         self.threads = Threads()
         self.saved = SavedTensors(engine, self.threads, self.contents)
         self.copies: Dict[torch.device, DeviceCopies] = {}
+        # Where the pool is registered with CUDA.
+        self._registered: Optional[int] = None
         self.lock = threading.Lock()
         self.depth: Dict[str, int] = {}
         self._engine = engine
@@ -54,16 +56,19 @@ class Shared:
         if device in self.copies:
             self.copies[device].memory += memory
             return
-        if device.type == "cuda" and not any(each.type == "cuda" for each in self.copies):
+        if device.type == "cuda" and self._registered is None:
             self._register_pool()
         self.copies[device] = DeviceCopies(self._engine, device, memory, self.saved.pinned)
 
     def _register_pool(self) -> None:
         base, nbytes = self._engine.pool()
-        code = torch.cuda.cudart().cudaHostRegister(base, nbytes, 0)
-        if int(code):
-            warnings.warn(f"cudaHostRegister of the pool: {code}: copies to the device go through "
-                          "other memory, and wait for each other", stacklevel=4)
+        code = int(torch.cuda.cudart().cudaHostRegister(base, nbytes, 0))
+        if code:
+            _forget_error()
+            warnings.warn(f"copies between the pool of {nbytes} bytes and the device are slower, as it "
+                          f"can't be registered: error {code} of CUDA", stacklevel=4)
+        else:
+            self._registered = base
 
     def finish_copies(self) -> None:
         """Nothing of the pool is pinned for a device any more."""
@@ -72,11 +77,13 @@ class Shared:
 
     def release(self) -> None:
         """Releases what the devices have of the pool, before it is freed."""
-        if any(device.type == "cuda" for device in self.copies):
-            torch.cuda.cudart().cudaHostUnregister(self._engine.pool()[0])
-        for copies in self.copies.values():
-            copies.clear()
-        self.copies.clear()
+        while self.copies:
+            # A device that has failed has no copies.
+            with suppress(RuntimeError):
+                self.copies.popitem()[1].clear()
+        base, self._registered = self._registered, None
+        if base is not None and int(torch.cuda.cudart().cudaHostUnregister(base)):
+            _forget_error()
 
     @contextmanager
     def contents(self, parameters: Dict[str, torch.nn.Parameter]) -> Iterator[Mapping[str, torch.Tensor]]:
@@ -107,6 +114,12 @@ class Shared:
             self._engine._end_step()
         self._step = False
         self._had = weakref.WeakSet()
+
+
+def _forget_error() -> None:
+    """CUDA keeps the error of a call, and torch raises it after the next kernel."""
+    with suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
 
 
 def shared_of(engine: Engine, user: Any) -> Shared:

@@ -133,16 +133,14 @@ def tensors_on_the_gpu_are_refused_by_name_of_the_device(directory):
 
 
 @promise
-def modules_and_parameters_on_the_gpu_are_refused_with_what_to_do(directory):
+def a_module_of_another_device_is_refused_with_what_to_do(directory):
     config, module = settings(directory), torch.nn.Linear(8, 8).cuda()
-    for call in (lambda: nvswap.torch.offload(module, config),
-                 lambda: nvswap.torch.AdamW(module.parameters(), config=config)):
-        error = raises(nvswap.Error, call)
-        assert "cuda:0" in str(error) and "nvswap.deepspeed" in str(error), error
+    error = raises(nvswap.Error, lambda: nvswap.torch.offload(module, config))
+    assert "cuda:0" in str(error) and "device=" in str(error), error
     offloaded = nvswap.torch.offload(module.cpu(), config)
     for call in (module.cuda, lambda: module.to("cuda"), lambda: torch.nn.Sequential(module).cuda()):
         error = raises(nvswap.Error, call)
-        assert "cuda:0" in str(error) and "nvswap.deepspeed" in str(error), error
+        assert "cuda:0" in str(error) and "device=" in str(error), error
     raises(RuntimeError, lambda: module(torch.zeros(1, 8, device="cuda")))
     assert torch.isfinite(module(torch.zeros(1, 8))).all()
     offloaded.load()
