@@ -4,7 +4,7 @@ nvswap swaps tensors and optimizer state between pinned host memory and NVMe.
 
 `Config` has the settings, `Aio` transfers files, `Engine` swaps tensors by name, `Optimizer` steps
 Adam over state on the drive, `empty` allocates pinned memory. `nvswap.torch` offloads modules and
-optimizers of PyTorch, `nvswap.report` draws results of the command. Everything that fails raises
+optimizers of PyTorch, `Trace` records a timeline, `nvswap.report` draws results of the command. Everything that fails raises
 `Error`, an OSError.
 """
 
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
     from nvswap.statistics import StepIO, StepResult
     from nvswap.tensor_files import (export_optimizer, export_tensors, import_optimizer,
                                      import_tensors)
+    from nvswap.trace import Trace
 
     __version__: str
 
 __all__ = ["Aio", "ClosedError", "Config", "Engine", "Error", "File", "Group", "GroupAdam",
            "Optimizer", "Parameter", "Pinned", "Request", "StateRun", "StepIO", "StepResult",
-           "StoredTensor", "Tensor", "Timeout", "Transfer", "Update", "adam_update", "dtype_name",
+           "StoredTensor", "Tensor", "Timeout", "Trace", "Transfer", "Update", "adam_update", "dtype_name",
            "empty", "export_optimizer", "export_tensors", "export_universal", "import_optimizer",
            "import_tensors", "import_universal", "is_pinned"]
 
 _MODULES = ("aio", "checkpoint", "config", "dtypes", "engine", "errors", "handle", "memory",
-            "optimizer", "statistics", "strings", "tensor_files")
+            "optimizer", "statistics", "strings", "tensor_files", "trace")
 
 
 def __getattr__(name: str) -> Any:

@@ -242,6 +242,7 @@ class Aio(Handle):
     def __init__(self, config: Any = None) -> None:
         aio, error = ffi.new("struct nvs_aio **"), new_error()
         self._config = config_of(config)
+        used = self._config._used()
         with self._config._open() as pointer:
             check(lib.nvs_aio_open(aio, pointer, error), error)
         # Reentrant: a callback may submit or wait.
@@ -251,7 +252,7 @@ class Aio(Handle):
         self._loops: Dict[Any, Tuple[int, int]] = {}
         self._watcher: Optional[threading.Thread] = None
         self._wake = -1
-        super().__init__(aio[0])
+        super().__init__(aio[0], *used)
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
         self._stop_watching()

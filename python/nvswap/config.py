@@ -10,12 +10,15 @@ import json
 import logging
 import operator
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from nvswap._native import ffi, lib
-from nvswap.errors import check, invalid, new_error
+from nvswap.errors import check, closed, invalid, new_error
 from nvswap.handle import Handle
 from nvswap.strings import encoded, encoded_path
+
+if TYPE_CHECKING:
+    from nvswap.trace import Trace
 
 LogFunction = Callable[[int, str], None]
 
@@ -99,6 +102,7 @@ class Config(Handle):
     """
 
     _what = "configuration"
+    _trace: Optional["Trace"] = None
 
     def __init__(self, source: Union[None, str, "os.PathLike[str]", Dict[str, Any], "Config"] = None,
                  *, log: Optional[LogFunction] = None) -> None:
@@ -107,6 +111,7 @@ class Config(Handle):
             with source._open() as pointer:
                 check(lib.nvs_config_copy(pointer, config, error), error)
             log = log or source._log
+            self._trace = source._trace
         else:
             check(lib.nvs_config_open(config, error), error)
         super().__init__(config[0])
@@ -121,6 +126,22 @@ class Config(Handle):
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
         lib.nvs_config_close(pointer)
+
+    def set_trace(self, trace: Optional["Trace"]) -> None:
+        """What is opened with the configuration, or a copy of it, records in the trace."""
+        with self._open() as pointer:
+            if trace is None:
+                lib.nvs_config_set_trace(pointer, ffi.NULL)
+            else:
+                with trace._open() as recorded:
+                    lib.nvs_config_set_trace(pointer, recorded)
+            self._trace = trace
+
+    def _used(self) -> List[Handle]:
+        """What must outlive an object that is opened with the configuration."""
+        if self._trace is not None and self._trace.closed:
+            raise closed(self._trace._what)
+        return [self._trace] if self._trace is not None else []
 
     def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Reads a DeepSpeed JSON file over the settings; on an error none has changed."""

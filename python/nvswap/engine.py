@@ -231,6 +231,7 @@ class Engine(Handle):
         engine, error = ffi.new("struct nvs_engine **"), new_error()
         self._config = config_of(config)
         number = block_number(block)
+        used = self._config._used()
         with self._config._open() as pointer:
             if aio is None:
                 check(lib.nvs_engine_open(engine, pointer, number, error), error)
@@ -246,7 +247,7 @@ class Engine(Handle):
         self._steppers: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shared: Any = None
         self._step = False
-        super().__init__(engine[0], *([aio] if aio else []))
+        super().__init__(engine[0], *used, *([aio] if aio else []))
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
         self._end_pins(pointer, at_exit)

@@ -142,6 +142,12 @@ class Handle:
 _kept: List[Handle] = []
 
 
+def users_of(used: Handle) -> List[Handle]:
+    """The open objects that another one must outlive."""
+    return [handle for handle in (*_handles, *_kept)
+            if handle._state is not State.CLOSED and any(each is used for each in handle._users)]
+
+
 def _close_kept() -> None:
     """Tries it again when another object, which may have used it, was closed."""
     for _ in range(len(_kept)):

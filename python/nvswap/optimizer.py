@@ -296,6 +296,7 @@ class Optimizer(Handle):
         if isinstance(update, GroupAdam):
             options.update = ffi.addressof(lib, "nvswap_update_adam")
             options.update_arg = update._table
+        used = self._config._used()
         with self._config._open() as pointer:
             if aio is None:
                 code = lib.nvs_optimizer_open(optimizer, pointer, specs, len(self.groups), options,
@@ -309,7 +310,7 @@ class Optimizer(Handle):
         del keep
         # Gradients that are lent, by group: kept until a step or clear_gradients.
         self._lent: Dict[int, Any] = {}
-        super().__init__(optimizer[0], *([aio] if aio else []))
+        super().__init__(optimizer[0], *used, *([aio] if aio else []))
         if groups is None:
             self.groups = [self._stored_group(i) for i in range(self.info()["ngroups"])]
         self._numbers = {group.name: i for i, group in enumerate(self.groups)}

@@ -253,6 +253,50 @@ def the_log_goes_to_logging_or_a_function(directory):
 
 
 @promise
+def a_trace_has_what_is_opened_with_it_and_spans_of_the_program(directory):
+    path, config, trace = directory + "/trace.json", nvswap.Config(settings(directory)), nvswap.Trace(1000)
+    config.set_trace(trace)
+    with nvswap.Engine(nvswap.Config(config)) as engine, trace.span("training"):
+        engine.register("weights", "F32", 1000)
+        engine.store_from({"weights": numpy.ones(1000, numpy.float32)})
+        raises(nvswap.Error, trace.close, errno.EBUSY)
+    assert trace.write(path) == 0
+    with open(path, encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    spans = {event["name"]: event for event in events if event.get("ph") == "X"}
+    ours = spans["training"]
+    written = [event for event in events if "write" in event["name"] and "weights" in str(event)]
+    assert written and all(ours["ts"] <= event["ts"] <= ours["ts"] + ours["dur"] for event in written
+                           if "ts" in event)
+    with nvswap.Optimizer(config, {"g": numpy.zeros(1000, numpy.float32)}) as optimizer:
+        raises(nvswap.Error, trace.close, errno.EBUSY)
+        optimizer.lend_gradients("g", numpy.ones(1000, numpy.float32))
+        optimizer.step()
+    small = nvswap.Trace(1)
+    for _ in range(3):
+        with small.span("one"):
+            pass
+    assert small.write(path) == 2
+    raises(nvswap.Error, lambda: small.write(directory), None)
+    raises(nvswap.Error, lambda: nvswap.Trace(0), errno.EINVAL)
+    trace.close()
+    raises(nvswap.ClosedError, lambda: nvswap.Engine(config))
+    config.set_trace(None)
+    nvswap.Engine(config).close()
+    # The exit closes an engine and its trace, in whatever order.
+    output = child("""
+import os, nvswap
+from promises import settings
+config, trace = nvswap.Config(settings(os.environ["DIRECTORY"])), nvswap.Trace(10)
+config.set_trace(trace)
+aio = nvswap.Aio(config)
+engine = nvswap.Engine(config, aio=aio)
+print("ends")
+""", directory)
+    assert output == "ends\n", output
+
+
+@promise
 def settings_are_read_and_set_by_key(directory):
     config = nvswap.Config()
     config["aio.block_size"] = "1M"

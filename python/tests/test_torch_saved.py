@@ -4,6 +4,7 @@
 
 import errno
 import gc
+import json
 import os
 from unittest import mock
 
@@ -37,6 +38,29 @@ def gradients(module, forward=None, steps=2):
         result += [loss.detach(), data.grad, *(each.grad for each in module.parameters())]
         module.zero_grad()
     return result
+
+
+@promise
+def tensors_are_written_within_the_forward_and_read_within_the_backward(directory):
+    config, trace, module = nvswap.Config(settings(directory)), nvswap.Trace(), model()
+    config.set_trace(trace)
+    saved = nvswap.torch.saved_on_nvme(config, memory=300 * KIB, smallest=1)
+    with trace.span("forward"), saved:
+        loss = module(torch.ones(64, 128, requires_grad=True)).square().mean()
+    with trace.span("backward"):
+        loss.backward()
+    trace.write(directory + "/trace.json")
+    with open(directory + "/trace.json", encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    slices = [event for event in events if event.get("ph") == "X"]
+    for part, kind in (("forward", "write"), ("backward", "read")):
+        span = next(each for each in slices if each["name"] == part)
+        within_it = [each for each in slices if each["name"].startswith(kind) and span["ts"] <= each["ts"]
+                     and each["ts"] + each["dur"] <= span["ts"] + span["dur"]]
+        assert within_it, (part, [each["name"] for each in slices])
+    del loss, saved
+    gc.collect()
+    trace.close()
 
 
 def within(saved):
