@@ -56,7 +56,7 @@ TEST_COMPILED := $(wildcard tests/project/smaller/*.c)
 # each; all others are one.
 TEST_APART := $(addprefix tests/,aio/test_aio_submit.c aio/test_transfers.c base/test_stacks.c cli/modes/test_bench_blocks.c \
 	optim/pass/test_optim_threads.c store/test_store.c \
-	store/test_store_damage.c store/test_store_kept.c store/test_store_threads.c store/test_store_units.c \
+	store/test_store_damage.c store/test_store_kept.c store/test_store_pairs.c store/test_store_threads.c store/test_store_units.c \
 	swap/test_swap_register.c swap/test_swap_scale.c)
 TEST_TOGETHER := $(filter-out $(TEST_APART),$(TEST_SOURCES))
 TEST_SUPPORT := $(filter-out tests/all.c $(TEST_SOURCES) $(TEST_COMPILED),$(call below,tests,*.c))

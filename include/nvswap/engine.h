@@ -88,9 +88,10 @@ struct nvs_engine;
  * -EMEDIUMTYPE  the path holds data that is not nvswap's or another user's, another store's member,
  *               or a store of another version; none of it is changed
  * -EOPNOTSUPP   the path is in a file system that holds no files, such as /proc or /sys
- * -EUCLEAN      the store is damaged, and its last commit or all its labels are lost: the error has
- *               what is there. "nvswap": {"rollback": true} goes back to the commit before, if only
- *               the last one is lost
+ * -EUCLEAN      the store is damaged, and its last commit or all its labels are lost, or the labels
+ *               are of an earlier commit than a manifest proves: the error has what is there.
+ *               "nvswap": {"rollback": true} goes back to the commit before, if only the last one
+ *               is lost
  * -EACCES       the caller may not open or create the store's files
  * -EIO          the store's files cannot be read; other errors of open(2) and pread(2) alike
  */

@@ -69,8 +69,8 @@ enum nvs_store_state {
 	NVS_STORE_KEPT,	     /* a kept store that an engine can open */
 	NVS_STORE_TEMPORARY, /* not kept: of a running engine, or left by one that was killed */
 	NVS_STORE_PARTIAL,   /* some of its paths are missing, or out of order */
-	/* No copy of a label, or of the last commit's manifest, is valid; or data is truncated or
-	 * missing. */
+	/* No copy of a label, or of the last commit's manifest, is valid; or the label is of an
+	 * earlier commit than a manifest proves; or data is truncated or missing. */
 	NVS_STORE_DAMAGED,
 };
 
@@ -253,8 +253,9 @@ struct nvs_store_repairs {
  * valid ones. No tensor is touched. `repairs` may be NULL.
  * Errors: those of nvs_store_open with NVS_STORE_LOCK, also if a process reads it, and
  * -EINVAL   a flag is unknown
- * -EUCLEAN  no valid copy is left, the data is truncated, or the store is not kept or partial;
- *           nothing was written
+ * -EUCLEAN  no valid copy is left, the label is of an earlier commit than a manifest proves and
+ *           NVS_STORE_ROLLBACK is not given, the data is truncated, or the store is not kept or
+ *           partial; nothing was written
  * Others    those of write(2)
  */
 NVS_API int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,

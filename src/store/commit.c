@@ -2,8 +2,10 @@
 /*
  * Reads and replaces the manifest. The newest label says which manifest counts, and its extents are
  * never overwritten, so the run after a crash finds what it names. A commit is atomic: it counts
- * once a label names it, and a failed one takes its label back. docs/store-format.md goes through
- * the crashes one by one. One thread commits at a time, without the store's lock.
+ * once a label names it, and a failed one takes its label back. Once all copies of the label name
+ * it, its manifest is marked as committed: where labels are lost, this proves it.
+ * docs/store-format.md goes through the crashes one by one. One thread commits at a time, without
+ * the store's lock.
  *
  * If the label can't be written, it is written as it was, because tensors continue from the
  * previous manifest. If that fails too the drive may name either: the store is unsettled, writes
@@ -28,27 +30,23 @@
 int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error)
 {
 	struct member *first = &store->members[0];
-	const struct slots_wanted wanted = {.id = first->label.id,
-					    .unit = first->label.unit,
-					    .generation = first->label.generation,
-					    .rollback = rollback};
 	int rc = slots_open(&store->slots, first, error);
 
 	assert(store->keep && first->label.kept);
 	assert(!store->manifest.generation && !store->extents);
 	if (!rc)
-		rc = slots_read(&store->slots, &wanted, &store->found, &store->log, error);
+		rc = slots_read(&store->slots, first, rollback, &store->found, &store->log, error);
 	if (rc)
 		return rc;
 	store->manifest = store->found.header;
-	assert(store->manifest.generation == wanted.generation ||
-	       (rollback && store->manifest.generation < wanted.generation));
-	if (store->manifest.generation < wanted.generation)
+	assert(store->manifest.generation == store->slots.last ||
+	       (rollback && store->manifest.generation < store->slots.last));
+	if (store->manifest.generation < store->slots.last)
 		log_say(&store->log, NVS_LOG_WARNING,
 			"the last commit of the kept store at %s, number %" PRIu64 ", is lost: as "
 			"\"rollback\" asks, number %" PRIu64 " is used; checksums detect tensors "
 			"written after it when they are read",
-			first->path, wanted.generation, store->manifest.generation);
+			first->path, store->slots.last, store->manifest.generation);
 	/* Damage that cost nothing; the next commit mends it. */
 	for (unsigned i = 0; i < store->nmembers * LABEL_COPY_COUNT; i++) {
 		const struct member *member = &store->members[i / LABEL_COPY_COUNT];
@@ -90,6 +88,10 @@ int store_begin_writing(struct store *store, struct nvs_error *error)
 			     : disk_sync(member->fd, member->path, error);
 		assert(rc || !member_has_copy(member, LABEL_STALE));
 	}
+	/* Its writer may have been killed before it was marked, or was of a version that did not
+	 * mark. After a rollback the next commit settles which one is the last. */
+	if (!rc && store->manifest.generation && store->manifest.generation == store->slots.last)
+		slots_mark(&store->slots, &store->manifest, &store->log);
 	return rc;
 }
 
@@ -278,6 +280,7 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	store->manifest = *header;
 	pthread_mutex_unlock(&store->lock);
 	assert(store->manifest.generation == store->members[0].label.generation);
+	slots_mark(&store->slots, &store->manifest, &store->log);
 	return 0;
 }
 

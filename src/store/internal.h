@@ -33,7 +33,7 @@ enum commit_phase {
 	COMMIT_SYNC_DATA,
 	COMMIT_WRITE_MANIFEST,
 	COMMIT_SYNC_MANIFEST,
-	COMMIT_WRITE_LABEL, /* and make it durable */
+	COMMIT_WRITE_LABEL, /* and make it durable, and mark the manifest */
 	COMMIT_TAKE_BACK,   /* the label is written as it was, because writing it has failed */
 };
 

@@ -21,6 +21,7 @@ static const uint8_t magic[8] = {'N', 'V', 'S', 'W', 'A', 'P', 0, 'M'};
 enum {
 	VERSION = 3,
 	AT_VERSION = 8,
+	AT_COMMITTED = 12,
 	AT_ID = 16,
 	AT_GENERATION = 32,
 	AT_COUNT = 40,
@@ -123,6 +124,7 @@ void manifest_encode_header(const struct manifest_header *header,
 	memset(bytes, 0, MANIFEST_HEADER_BYTES);
 	memcpy(bytes, magic, sizeof(magic));
 	put_u32(bytes + AT_VERSION, VERSION);
+	put_u32(bytes + AT_COMMITTED, header->committed);
 	memcpy(bytes + AT_ID, header->id, STORE_ID_SIZE);
 	put_u64(bytes + AT_GENERATION, header->generation);
 	put_u64(bytes + AT_COUNT, header->count);
@@ -221,6 +223,7 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 	header->note_bytes = get_u64(bytes + AT_NOTE_BYTES);
 	header->made = get_u64(bytes + AT_MADE);
 	header->writer = get_u32(bytes + AT_WRITER);
+	header->committed = get_u32(bytes + AT_COMMITTED) == 1;
 	if (!header->generation || header->generation > MANIFEST_GENERATION_MAX ||
 	    header->body_bytes > MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES ||
 	    header->note_bytes > NVS_NOTE_MAX ||

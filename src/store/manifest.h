@@ -21,6 +21,7 @@ struct manifest_header {
 	uint64_t generation, count, body_bytes, body_checksum, note_bytes;
 	uint64_t made;	 /* seconds since 1970; 0: unknown */
 	uint32_t writer; /* version of the library, one byte each: 0x000200 is 0.2.0 */
+	bool committed;	 /* the label names it durably; false also in those of older versions */
 };
 
 struct manifest {

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads and replaces the manifest. Both copies of a turn are overwritten in place and made durable
- * before the label names them; checksums detect a torn one. The current turn's are never written.
+ * before the label names them; checksums detect a torn one. Then they are marked as committed, which
+ * changes only the header, within a sector. Nothing else of the current turn's is ever written.
+ *
+ * A crash never leaves a marked manifest whose number is above the label's: such a label is damaged.
  */
 #include "store/slots.h"
 
@@ -125,8 +128,8 @@ void slots_check(const struct slots *slots)
 /* What a slot holds, and why it does not count. */
 struct found_slot {
 	struct manifest manifest;
-	bool headed, whole;  /* the header is valid; all of it is */
-	uint64_t generation; /* of the header */
+	bool headed, whole;  /* it may be valid by its header; it is */
+	uint64_t generation; /* if so, that of the header */
 	char why[96];
 };
 
@@ -166,11 +169,14 @@ static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE]
 		refuse_unreadable(found, error.code);
 		return;
 	}
-	why = there < sizeof(bytes)			   ? "it is empty or cut off"
-	      : manifest_decode_header(bytes, header)	   ? "its header is damaged"
-	      : memcmp(header->id, id, STORE_ID_SIZE)	   ? "it is another store's"
-	      : header->body_bytes > there - sizeof(bytes) ? "it is cut off"
-							   : NULL;
+	why = there < sizeof(bytes)		      ? "it is empty or cut off"
+	      : manifest_decode_header(bytes, header) ? "its header is damaged"
+	      : memcmp(header->id, id, STORE_ID_SIZE) ? "it is another store's"
+						      : NULL;
+	if (why)
+		*header = (struct manifest_header){.generation = 0};
+	else if (header->body_bytes > there - sizeof(bytes))
+		why = "it is cut off";
 	found->headed = !why;
 	found->generation = why ? 0 : header->generation;
 	if (why)
@@ -223,10 +229,18 @@ static int find_generation(const struct slots *slots, uint64_t generation, uint3
 	return rc;
 }
 
-static int newest_is_lost(const struct slots *slots, const struct found_slot *found,
-			  uint64_t newest, uint64_t older, struct nvs_error *error)
+/*
+ * `older`: what rollback goes back to; 0: nothing. The label names the lost commit, or an earlier
+ * one than a manifest proves.
+ */
+static int last_is_lost(const struct slots *slots, const struct member *first,
+			const struct found_slot *found, uint64_t older, struct nvs_error *error)
 {
-	char text[512], number[48], remedy[128] = "restore the store from a copy";
+	static const char *const words[] = {[LABEL_ABSENT] = "none",
+					    [LABEL_WHOLE] = "whole",
+					    [LABEL_STALE] = "an older one",
+					    [LABEL_DAMAGED] = "damaged or unreadable"};
+	char text[512], number[64], remedy[128] = "restore the store from a copy";
 	size_t used = 0;
 
 	/* What is there of each. */
@@ -243,50 +257,73 @@ static int newest_is_lost(const struct slots *slots, const struct found_slot *fo
 	if (older)
 		snprintf(remedy, sizeof(remedy),
 			 "\"nvswap\": {\"rollback\": true} goes back to number %" PRIu64, older);
+	if (slots->last > first->label.generation)
+		return error_set(error, -EUCLEAN,
+				 "the label of the kept store at %s is damaged, or older than the "
+				 "manifests: the last commit is number %" PRIu64
+				 ", as a manifest says, and the label names number %" PRIu64
+				 " (at offset 0: %s; at offset %" PRIu64
+				 ": %s; %s); %s, or remove the store if it is not needed",
+				 first->path, slots->last, first->label.generation,
+				 words[first->copies[0]], LABEL_DISTANCE, words[first->copies[1]],
+				 text, remedy);
 	return error_set(error, -EUCLEAN,
 			 "the manifests of the kept store at %s are damaged: the last commit is "
 			 "number %" PRIu64 ", and no copy of it is valid (%s); %s, or remove the "
 			 "store if it is not needed",
-			 slots->slot[0].path, newest, text, remedy);
+			 slots->slot[0].path, slots->last, text, remedy);
 }
 
-static int find_manifest(struct slots *slots, const struct slots_wanted *wanted,
+static int find_manifest(struct slots *slots, const struct member *first, bool rollback,
 			 struct found_slot *found, unsigned *slot, struct nvs_error *error)
 {
-	uint64_t generation = wanted->generation, older = 0;
-	int rc = find_generation(slots, generation, wanted->unit, found, slot);
+	const struct label *label = &first->label;
+	uint64_t older = label->generation;
+	int rc = find_generation(slots, older, label->unit, found, slot);
 
-	if (rc || *slot < MANIFEST_SLOT_COUNT)
+	if (rc || (*slot < MANIFEST_SLOT_COUNT && slots->last == older))
 		return rc ? no_memory(error) : 0;
-	/* The highest number below that a header has. */
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
-		if (found[i].headed && found[i].generation < generation)
-			older = max_u64(older, found[i].generation);
-	if (older && find_generation(slots, older, wanted->unit, found, slot))
-		return no_memory(error);
-	if (*slot == MANIFEST_SLOT_COUNT || !wanted->rollback)
-		return newest_is_lost(slots, found, generation,
-				      *slot < MANIFEST_SLOT_COUNT ? older : 0, error);
+	if (*slot == MANIFEST_SLOT_COUNT) {
+		/* The highest number below that a header has. */
+		older = 0;
+		for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
+			if (found[i].headed && found[i].generation < label->generation)
+				older = max_u64(older, found[i].generation);
+		if (older && find_generation(slots, older, label->unit, found, slot))
+			return no_memory(error);
+	}
+	if (*slot == MANIFEST_SLOT_COUNT || !rollback)
+		return last_is_lost(slots, first, found, *slot < MANIFEST_SLOT_COUNT ? older : 0,
+				    error);
 	slots->damaged = true;
 	return 0;
 }
 
-int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct manifest *manifest,
-	       const struct nvs_log *log, struct nvs_error *error)
+int slots_read(struct slots *slots, const struct member *first, bool rollback,
+	       struct manifest *manifest, const struct nvs_log *log, struct nvs_error *error)
 {
 	struct found_slot found[MANIFEST_SLOT_COUNT] = {{.headed = false}};
 	unsigned slot = 0;
 	int rc = 0;
 
 	assert(!manifest->body && !manifest->entries);
-	assert(wanted->id && wanted->unit >= UNIT_MIN && wanted->unit <= UNIT_MAX);
+	label_check(&first->label);
+	slots->current = MANIFEST_TURN_COUNT;
+	slots->last = first->label.generation;
+	slots->damaged = false;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
-		read_header(&slots->slot[i], wanted->id, &found[i]);
-		slots->highest = max_u64(slots->highest, found[i].generation);
+		const struct manifest_header *header = &found[i].manifest.header;
+
+		/* A header proves its commit even if the rest is damaged. */
+		read_header(&slots->slot[i], first->label.id, &found[i]);
+		slots->highest = max_u64(slots->highest, header->generation);
+		slots->slot[i].committed = header->committed;
+		if (header->committed)
+			slots->last = max_u64(slots->last, header->generation);
 	}
-	if (wanted->generation)
-		rc = find_manifest(slots, wanted, found, &slot, error);
-	if (wanted->generation && !rc) {
+	if (slots->last)
+		rc = find_manifest(slots, first, rollback, found, &slot, error);
+	if (slots->last && !rc) {
 		/* Takes the manifest over, and reports which copies are damaged. */
 		*manifest = found[slot].manifest;
 		found[slot].manifest = (struct manifest){.end = 0};
@@ -315,7 +352,7 @@ int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct ma
 		memcpy(kept->why, found[i].why, sizeof(kept->why));
 		manifest_free(&found[i].manifest);
 	}
-	assert(rc || !wanted->generation || slots->current < MANIFEST_TURN_COUNT);
+	assert(rc || !slots->last || slots->current < MANIFEST_TURN_COUNT);
 	return rc;
 }
 
@@ -354,10 +391,13 @@ int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, stru
 	assert(header.generation == slots->highest);
 	for (unsigned i = not_current(slots); i < MANIFEST_SLOT_COUNT && !rc;
 	     i += MANIFEST_TURN_COUNT) {
-		const struct slot *slot = &slots->slot[i];
+		struct slot *slot = &slots->slot[i];
 
 		assert(nbytes >= MANIFEST_HEADER_BYTES && nbytes <= slot->capacity);
 		rc = disk_write(slot->fd, slot->path, bytes, nbytes, slot->base, error);
+		slot->generation = rc ? 0 : header.generation;
+		slot->committed = false;
+		slot->why[0] = 0;
 	}
 	return rc;
 }
@@ -399,8 +439,41 @@ void slots_turn(struct slots *slots)
 {
 	slots->current = not_current(slots);
 	slots->damaged = false;
+	slots->last = slots->highest;
 	assert(slots->current < MANIFEST_TURN_COUNT);
 	slots_check(slots);
+}
+
+void slots_mark(struct slots *slots, const struct manifest_header *header,
+		const struct nvs_log *log)
+{
+	struct manifest_header marked = *header;
+	struct nvs_error error = {.size = sizeof(error)};
+	uint8_t bytes[MANIFEST_HEADER_BYTES];
+
+	assert(slots->complete && slots->current < MANIFEST_TURN_COUNT);
+	assert(header->generation == slots->last);
+	marked.committed = true;
+	manifest_encode_header(&marked, bytes);
+	for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT; i += MANIFEST_TURN_COUNT) {
+		struct slot *slot = &slots->slot[i];
+		int rc;
+
+		/* A damaged copy is the next commit's to write. */
+		if (slot->generation != header->generation || slot->why[0] || slot->committed)
+			continue;
+		rc = disk_write(slot->fd, slot->path, bytes, sizeof(bytes), slot->base, &error);
+		if (!rc)
+			rc = disk_sync(slot->fd, slot->path, &error);
+		slot->committed = !rc;
+		if (!rc)
+			continue;
+		slots->damaged = true;
+		log_say(log, NVS_LOG_WARNING,
+			"commit number %" PRIu64 " was made, but a copy of its manifest could not "
+			"be marked so (%s): the next commit writes both copies anew",
+			header->generation, error.text);
+	}
 }
 
 /*

@@ -17,6 +17,7 @@ struct slot {
 	bool owned;		 /* the slot closes fd */
 	/* What slots_read found: */
 	uint64_t generation; /* of its header; 0: it has no valid one */
+	bool committed;	     /* its header says that its commit was made, valid or cut off */
 	char why[96];	     /* why it does not count; "" if it does, or was not needed */
 };
 
@@ -28,14 +29,7 @@ struct slots {
 		current; /* the turn of the valid manifest, never written; MANIFEST_TURN_COUNT: none */
 	bool damaged;	 /* a copy of it must be written anew */
 	uint64_t highest; /* number of any manifest there, also of commits that were cut off */
-};
-
-/* Which manifest slots_read() looks for. */
-struct slots_wanted {
-	const uint8_t *id;   /* the store's */
-	uint32_t unit;	     /* bytes */
-	uint64_t generation; /* that the newest label names; 0: there is none */
-	bool rollback;	     /* if it is lost, the one before it will do */
+	uint64_t last;	  /* number of the last commit that the label, or a manifest, proves */
 };
 
 /*
@@ -50,12 +44,14 @@ void slots_close(struct slots *slots);
 void slots_check(const struct slots *slots);
 
 /*
- * Reads the wanted manifest from any copy that is whole, and makes its turn the current one; a copy
- * that is damaged, or can't be read, is logged. Nothing is read if the generation is 0. -EUCLEAN:
- * no copy is valid; the error has what is there. -ENOMEM.
+ * Reads the manifest that the label of the first member names from any copy that is whole, and makes
+ * its turn the current one; a copy that is damaged, or can't be read, is logged. Nothing is read if
+ * nothing was committed. `rollback`: if the last commit is lost, the one before it will do.
+ * -EUCLEAN: no copy is valid, or a manifest proves a later commit; the error has what is there.
+ * -ENOMEM.
  */
-int slots_read(struct slots *slots, const struct slots_wanted *wanted, struct manifest *manifest,
-	       const struct nvs_log *log, struct nvs_error *error);
+int slots_read(struct slots *slots, const struct member *first, bool rollback,
+	       struct manifest *manifest, const struct nvs_log *log, struct nvs_error *error);
 /* -ENOSPC if a manifest of `nbytes` does not fit. */
 int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_error *error);
 /*
@@ -66,6 +62,13 @@ int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes,
 		struct nvs_error *error);
 int slots_sync(struct slots *slots, struct nvs_error *error);
 void slots_turn(struct slots *slots);
+/*
+ * Marks the copies of the current manifest as committed, one durable before the next is begun. To
+ * be called when the label names it durably. A failure costs only redundancy: it is logged, and the
+ * next commit writes both copies anew.
+ */
+void slots_mark(struct slots *slots, const struct manifest_header *header,
+		const struct nvs_log *log);
 /* -ESTALE: a manifest's file was removed or moved. */
 int slots_check_places(const struct slots *slots, const struct member *member,
 		       struct nvs_error *error);

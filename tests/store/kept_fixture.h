@@ -127,18 +127,23 @@ static inline void assert_state(unsigned version)
 }
 
 /* The last commit is lost: the store opens only as of the one before, when asked to. */
-static inline void assert_lost(unsigned older)
+static inline void assert_lost_as(unsigned older, const char *said)
 {
 	struct how back = kept;
 	struct store *store;
 
-	must_not_open(kept, -EUCLEAN, "are damaged");
+	must_not_open(kept, -EUCLEAN, said);
 	back.rollback = true;
 	log_text[0] = 0;
 	store = must_open(back);
 	assert_int_equal(version_of(store), older);
 	assert_non_null(strstr(log_text, "as \"rollback\" asks"));
 	store_close(store);
+}
+
+static inline void assert_lost(unsigned older)
+{
+	assert_lost_as(older, "are damaged");
 }
 
 /* Both copies of the first member's label. */
@@ -169,6 +174,22 @@ static inline void truncate_manifests(unsigned turn, uint64_t nbytes)
 {
 	for (unsigned i = turn; i < MANIFEST_SLOT_COUNT; i += MANIFEST_TURN_COUNT)
 		assert_int_equal(truncate(at(MANIFEST, i), (off_t)nbytes), 0);
+}
+
+/* As a crash before the label was written leaves both copies of manifest `turn`. */
+static inline void unmark_manifests(unsigned turn)
+{
+	uint8_t bytes[MANIFEST_HEADER_BYTES];
+	struct manifest_header header;
+
+	for (unsigned i = turn; i < MANIFEST_SLOT_COUNT; i += MANIFEST_TURN_COUNT) {
+		read_file(at(MANIFEST, i), bytes, sizeof(bytes), 0);
+		assert_int_equal(manifest_decode_header(bytes, &header), 0);
+		assert_true(header.committed);
+		header.committed = false;
+		manifest_encode_header(&header, bytes);
+		write_file(at(MANIFEST, i), bytes, sizeof(bytes), 0);
+	}
 }
 
 /* Two commits: manifest.0 and its copy manifest.2 hold version 1, manifest.1 and .3 version 2. */

@@ -137,7 +137,7 @@ struct how {
 	uint32_t rank;
 	uint64_t stripe_size;
 	bool stripe_unset;
-	bool keep, rollback, in_memory, absolute, optimizer;
+	bool keep, read_only, rollback, in_memory, absolute, optimizer;
 };
 
 static inline int try_open(struct how how, struct store **store)
@@ -152,6 +152,7 @@ static inline int try_open(struct how how, struct store **store)
 						       : how.stripe_size ? how.stripe_size
 									 : 65536,
 					.keep = how.keep,
+					.read_only = how.read_only,
 					.rollback = how.rollback,
 					.log = &test_log};
 

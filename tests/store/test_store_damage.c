@@ -255,6 +255,129 @@ TEST(a_lost_commit_is_named_and_rolled_back_only_when_asked)
 	must_not_open((struct how){.keep = true, .rollback = true}, -EUCLEAN, "restore the store");
 }
 
+/* ---- Labels that a manifest proves to be older than the last commit ---- */
+
+static const char older_label[] =
+	"is damaged, or older than the manifests: the last commit is number 3";
+
+TEST(a_label_that_lost_its_last_write_beside_a_damaged_copy_is_refused)
+{
+	for (unsigned lost = 0; lost < LABELS; lost++) {
+		struct labels before, now;
+		struct store *store;
+		uint64_t offsets[EXTENTS];
+
+		make_two_versions();
+		read_labels(&before);
+		store = must_open(kept);
+		found_offsets(store, offsets);
+		commit_version(store, 3, offsets);
+		store_close(store);
+		read_labels(&now);
+		memcpy(now.bytes[lost], before.bytes[lost], LABEL_BYTES);
+		now.bytes[!lost][100] ^= 4;
+		write_labels(&now);
+		assert_lost_as(2, older_label);
+		assert_non_null(strstr(error.text, lost ? "(at offset 0: damaged or unreadable; at "
+							  "offset 1048576: whole; manifest.0 0: "
+							  "number 3; manifest.1 1: number 2"
+							: "(at offset 0: whole; at offset 1048576: "
+							  "damaged or unreadable; "));
+		assert_non_null(strstr(error.text, "{\"rollback\": true} goes back to number 2"));
+		/* Opening alone decides nothing; a commit does. */
+		must_not_open(kept, -EUCLEAN, older_label);
+		store = must_open((struct how){.keep = true, .rollback = true});
+		found_offsets(store, offsets);
+		commit_version(store, 2, offsets);
+		assert_int_equal(store_generation(store), 4);
+		store_close(store);
+		log_text[0] = 0;
+		assert_state(2);
+		assert_string_equal(log_text, "");
+		remove_tree(at("nvswap"));
+	}
+}
+
+/* A snapshot of the data that was restored without the manifests, or writes that were lost. */
+TEST(data_as_of_an_earlier_commit_is_refused_with_any_copy_of_a_manifest_damaged)
+{
+	static const uint8_t junk[MANIFEST_HEADER_BYTES] = {1};
+	struct labels labels[3];
+	struct store *store = must_open(kept);
+	uint64_t offsets[EXTENTS];
+
+	reserve_entries(store, offsets);
+	for (unsigned version = 1; version <= 3; version++) {
+		read_labels(&labels[version - 1]);
+		commit_version(store, version, offsets);
+	}
+	store_close(store);
+	find_places();
+	for (unsigned commit = 0; commit < 3; commit++) {
+		write_labels(&labels[commit]);
+		must_not_open(kept, -EUCLEAN, older_label);
+		for (unsigned i = LABELS; i < PLACES; i++)
+			for (unsigned how = 0; how < 4; how++) {
+				if (how == 3)
+					write_file(places[i].path, junk, sizeof(junk), 0);
+				else
+					assert_int_equal(truncate(places[i].path, 100 * how), 0);
+				must_not_open(kept, -EUCLEAN, older_label);
+				mend(i);
+			}
+		/* A header proves its commit without the rest. */
+		truncate_manifests(0, MANIFEST_HEADER_BYTES);
+		must_not_open(kept, -EUCLEAN, older_label);
+		mend(LABELS);
+		mend(LABELS + MANIFEST_TURN_COUNT);
+	}
+	/* What the label names is not there either. */
+	write_labels(&labels[1]);
+	must_not_open((struct how){.keep = true, .rollback = true}, -EUCLEAN, "restore the store");
+	write_labels(&labels[2]);
+	assert_lost_as(2, older_label);
+}
+
+TEST(labels_from_before_a_store_was_kept_are_not_taken_for_those_of_a_crash)
+{
+	struct labels labels;
+
+	make_two_versions();
+	read_labels(&labels);
+	for (unsigned i = 0; i < LABELS; i++) {
+		struct label label;
+
+		assert_int_equal(label_decode(labels.bytes[i], &label), 0);
+		label.kept = false;
+		label.generation = 0;
+		label_encode(&label, labels.bytes[i]);
+	}
+	write_labels(&labels);
+	must_not_open(kept, -EUCLEAN, "manifests are in ");
+	must_not_open((struct how){.keep = false}, -EUCLEAN, "a store that is not kept");
+}
+
+/* Of a version that did not mark: it opens, and the first run that writes marks it. */
+TEST(a_store_without_marks_opens_and_is_marked)
+{
+	struct labels before;
+	uint8_t header[MANIFEST_HEADER_BYTES];
+
+	make_two_versions();
+	read_labels(&before);
+	unmark_manifests(0);
+	unmark_manifests(1);
+	read_file(at(MANIFEST, 1u), header, sizeof(header), 0);
+	store_close(must_open((struct how){.keep = true, .read_only = true}));
+	read_file(at(MANIFEST, 3u), places[0].bytes, sizeof(header), 0);
+	assert_memory_equal(places[0].bytes, header, sizeof(header));
+	assert_state(2);
+	assert_string_equal(log_text, "");
+	/* Asserts that both copies are marked. */
+	unmark_manifests(1);
+	assert_state(2);
+}
+
 enum { NAMES = 7 };
 
 static void look_at_names(struct stat found[NAMES])

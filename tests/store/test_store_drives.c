@@ -385,6 +385,42 @@ TEST(a_damaged_label_of_a_raw_device_costs_nothing)
 	close(loop.fd);
 }
 
+TEST(a_label_of_a_raw_device_that_is_older_than_its_manifest_is_refused)
+{
+	uint8_t labels[LABEL_COPY_COUNT][LABEL_BYTES];
+	const struct store_entry entries[] = {{.name = "t", .dtype = NVS_U8},
+					      {.name = "u", .dtype = NVS_U8}};
+	struct store *store;
+	struct loop loop;
+	struct how how;
+	size_t n;
+
+	need(missing);
+	make_kept_device(&loop, &how);
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+		read_file(loop.device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+	store = must_open(how);
+	assert_int_equal(store_commit(store, entries, 2, NULL, &error), 0);
+	store_close(store);
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
+		write_file(loop.device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+		if (!i) {
+			store = must_open(how);
+			store_entries(store, &n);
+			assert_int_equal(n, 2);
+			store_close(store);
+			write_file(loop.device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+		}
+	}
+	must_not_open(how, -EUCLEAN, "the last commit is number 2, as a manifest says");
+	assert_non_null(strstr(error.text, "goes back to number 1"));
+	how.rollback = true;
+	must_have_its_commit(how, false);
+	how.rollback = false;
+	must_have_its_commit(how, false);
+	close(loop.fd);
+}
+
 enum in_label { ZEROS, JUNK, HALF, IN_LABEL };
 
 static void spoil_label(const struct loop *loop, unsigned copy, enum in_label in)

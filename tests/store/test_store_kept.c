@@ -250,6 +250,7 @@ TEST(a_commit_counts_once_a_label_names_it)
 		store_close(store);
 		read_labels(&after);
 		write_labels(&before);
+		unmark_manifests(!(version % 2));
 		assert_state(version - 1);
 		for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
 			one = before;
@@ -281,6 +282,7 @@ TEST(the_next_commit_has_a_number_above_all_that_the_drive_has)
 	assert_int_equal(store_generation(store), 3);
 	store_close(store);
 	write_labels(&before);
+	unmark_manifests(0);
 	store = must_open(kept);
 	assert_int_equal(store_generation(store), 2);
 	commit_version(store, 4, offsets);
@@ -314,6 +316,7 @@ TEST(torn_manifest_leaves_the_old_one)
 	commit_version(store, 3, offsets);
 	store_close(store);
 	read_labels(&after);
+	unmark_manifests(0);
 	assert_int_equal(read_file(at(MANIFEST, 0u), new, sizeof(new), 0), n);
 	assert_state(3);
 
@@ -347,6 +350,7 @@ TEST(a_torn_first_commit_counts_as_none)
 	commit_version(store, 1, offsets);
 	store_close(store);
 	read_labels(&after);
+	unmark_manifests(0);
 
 	uint64_t n = size_of(at(MANIFEST, 0u));
 
@@ -808,6 +812,31 @@ TEST(a_failed_commit_leaves_the_previous_one)
 	assert_int_equal(calls, 9);
 }
 
+/* The write or the sync of a copy's mark fails: the commit counts, and the next one is not spared. */
+TEST(a_commit_counts_though_it_can_not_be_marked)
+{
+	for (unsigned call = 9; call < 13; call++) {
+		struct store *store = must_open(kept);
+		uint64_t offsets[EXTENTS];
+
+		reserve_entries(store, offsets);
+		failing_calls = UINT32_C(1) << call;
+		commit_version(store, 1, offsets);
+		assert_int_equal(failing_calls, 0);
+		assert_non_null(strstr(log_text, "commit number 1 was made, but a copy of its "
+						 "manifest could not be marked so"));
+		log_text[0] = 0;
+		commit_version(store, 1, offsets);
+		assert_int_equal(store_generation(store), 2);
+		commit_version(store, 1, offsets);
+		assert_int_equal(store_generation(store), 2);
+		store_close(store);
+		assert_state(1);
+		assert_string_equal(log_text, "");
+		remove_tree(at("nvswap"));
+	}
+}
+
 TEST(a_failed_first_commit_leaves_a_new_store)
 {
 	for (unsigned call = 0; call < 9; call++) {
@@ -1054,8 +1083,8 @@ TEST(a_crash_before_any_write_leaves_a_store_that_opens)
 	recording = false;
 	store_close(store);
 
-	/* Two labels for each member; a manifest and a label for each commit; all twice. */
-	assert_int_equal(recorded, 2 * (6 + 4) + 1);
+	/* Two labels for each member; a manifest, a label and a mark for each commit; all twice. */
+	assert_int_equal(recorded, 2 * (6 + 6) + 1);
 	for (unsigned i = 0; i < recorded; i++) {
 		char paths[3][32];
 		struct how how = {.npaths = 3, .keep = true};

@@ -42,7 +42,12 @@ static void describe_label(const struct nvs_store *store, unsigned member, unsig
 	}
 	switch (of->copies[i]) {
 	case LABEL_WHOLE:
-		put_state(copy, NVS_STORE_COPY_CURRENT, "");
+		/* A manifest may prove a later commit. */
+		put_state(copy,
+			  of->label.generation < store->info.commit && !member
+				  ? NVS_STORE_COPY_OLDER
+				  : NVS_STORE_COPY_CURRENT,
+			  "");
 		copy->commit = of->label.generation;
 		break;
 	case LABEL_STALE:
@@ -76,7 +81,7 @@ static int describe_copy(const struct nvs_store *store, unsigned index, struct n
 
 	const struct slots *slots = &store->slots;
 	const struct slot *slot = &slots->slot[index];
-	uint64_t commit = store->members[0].label.generation;
+	uint64_t commit = store->info.commit;
 	bool lost = slots->current == MANIFEST_TURN_COUNT;
 	bool mine = commit && (lost ? slot->generation == commit || !slot->generation
 				    : index % MANIFEST_TURN_COUNT == slots->current);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads labels and manifests of a store, and decides what state it is in. Beside a running engine
- * this is safe because no engine writes to the manifest that the newest label names, and every copy
- * has a checksum: what changes between two reads is read again.
+ * this is safe because no engine writes to the manifest that the newest label names, but for
+ * marking one copy after the other as committed, and every copy has a checksum: what changes
+ * between two reads is read again.
  */
 #include <assert.h>
 #include <errno.h>
@@ -46,21 +47,17 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 		slots_close(&store->slots);
 	for (int i = 0; i < TRIES && !rc; i++) {
 		uint64_t generation = first->label.generation;
-
-		const struct label *label = &store->members[0].label;
-		const struct slots_wanted wanted = {
-			.id = label->id, .unit = label->unit, .generation = label->generation};
 		const struct nvs_log silent = {.fn = NULL};
 
-		label_check(label);
-		assert(store->has_slots && label->kept && !label->index);
+		assert(store->has_slots && first->label.kept && !first->label.index);
 		manifest_free(&store->found);
-		rc = slots_read(&store->slots, &wanted, &store->found, &silent, why);
+		rc = slots_read(&store->slots, first, false, &store->found, &silent, why);
 		if (!first->in_use || rc == -ENOMEM)
 			break;
 		if (member_read_label(first, why) || first->blank)
 			return error_set(why, -ENODATA, "%s is being removed", first->path);
-		if (first->label.generation == generation)
+		/* A header that is being marked as committed may look damaged, once. */
+		if (first->label.generation == generation && (i || !(rc || store->slots.damaged)))
 			break;
 		rc = 0;
 	}
@@ -203,6 +200,8 @@ int inspect_read(struct nvs_store *store, struct nvs_error *error)
 	}
 	put_label(&store->info, &first->label);
 	if (rc) {
+		if (store->has_slots)
+			store->info.commit = store->slots.last;
 		refuse(store, NVS_STORE_DAMAGED, "%s", why.text);
 		return 0;
 	}

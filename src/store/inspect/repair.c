@@ -57,16 +57,30 @@ static int write_labels(struct member *member, struct nvs_error *error)
 
 /* ---- Manifests ---- */
 
+/* The store is open for reading alone: a slot is written through a descriptor of its own. */
+static int open_slot(const struct nvs_store *store, unsigned i, int *fd, struct nvs_error *error)
+{
+	const struct member *first = &store->members[0];
+	char name[32];
+
+	assert(i < MANIFEST_SLOT_COUNT);
+	snprintf(name, sizeof(name), "manifest.%u", i);
+	if (first->kind == MEMBER_RAW)
+		*fd = open(first->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
+	else
+		*fd = openat(first->directory_fd, name,
+			     O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
+			     0600);
+	return *fd < 0 ? member_cannot(error, "open", store->slots.slot[i].path, -errno) : 0;
+}
+
 static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *error)
 {
 	const struct slot *slot = &store->slots.slot[i];
 	const struct manifest_header *header = &store->found.header;
-	const struct member *first = &store->members[0];
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
-	char name[32];
 	int fd, rc = 0;
 
-	assert(i < MANIFEST_SLOT_COUNT);
 	assert(i % MANIFEST_TURN_COUNT == store->slots.current);
 	/* A valid copy of the commit is never written over. */
 	assert(slot->generation != header->generation || slot->why[0]);
@@ -74,18 +88,9 @@ static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *err
 	manifest_check(&store->found);
 	if (slot->owned)
 		rc = file_may_grow(slot->path, MANIFEST_HEADER_BYTES + header->body_bytes, error);
+	rc = rc ? rc : open_slot(store, i, &fd, error);
 	if (rc)
 		return rc;
-	if (first->kind == MEMBER_RAW) {
-		fd = open(first->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
-	} else {
-		snprintf(name, sizeof(name), "manifest.%u", i);
-		fd = openat(first->directory_fd, name,
-			    O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
-			    0600);
-	}
-	if (fd < 0)
-		return member_cannot(error, "open", slot->path, -errno);
 	manifest_encode_header(header, bytes);
 	if (header->body_bytes)
 		rc = disk_write(fd, slot->path, store->found.body, header->body_bytes,
@@ -95,8 +100,30 @@ static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *err
 	if (!rc)
 		rc = disk_sync(fd, slot->path, error);
 	close(fd);
-	if (!rc && slot->owned && fsync(first->directory_fd))
+	if (!rc && slot->owned && fsync(store->members[0].directory_fd))
 		rc = member_cannot(error, "make durable the name", slot->path, -errno);
+	return rc;
+}
+
+/* Takes back that the commit in a slot was made, once labels name an earlier one. */
+static int unmark_slot(const struct nvs_store *store, unsigned i, struct nvs_error *error)
+{
+	const struct slot *slot = &store->slots.slot[i];
+	struct manifest_header header;
+	uint8_t bytes[MANIFEST_HEADER_BYTES];
+	int fd, rc = open_slot(store, i, &fd, error);
+
+	assert(slot->committed);
+	if (rc)
+		return rc;
+	rc = disk_read(fd, slot->path, bytes, sizeof(bytes), slot->base, error);
+	if (!rc && !manifest_decode_header(bytes, &header)) {
+		header.committed = false;
+		manifest_encode_header(&header, bytes);
+		rc = disk_write(fd, slot->path, bytes, sizeof(bytes), slot->base, error);
+		rc = rc ? rc : disk_sync(fd, slot->path, error);
+	}
+	close(fd);
 	return rc;
 }
 
@@ -106,21 +133,17 @@ static int roll_back(struct nvs_store *store, struct nvs_store_repairs *repairs,
 		     struct nvs_error *error)
 {
 	struct label *label = &store->members[0].label;
-	const struct slots_wanted wanted = {.id = label->id,
-					    .unit = label->unit,
-					    .generation = label->generation,
-					    .rollback = true};
 	const struct nvs_log silent = {.fn = NULL};
 	int rc;
 
 	assert(store->locked && label->kept && !label->index);
 	assert(!store->found.header.generation);
-	rc = slots_read(&store->slots, &wanted, &store->found, &silent, error);
+	rc = slots_read(&store->slots, &store->members[0], true, &store->found, &silent, error);
 	if (!rc)
 		rc = inspect_check_data(store, error);
 	if (rc)
 		return rc;
-	repairs->lost = label->generation;
+	repairs->lost = store->slots.last;
 	label->generation = store->found.header.generation;
 	assert(label->generation < repairs->lost);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
@@ -187,6 +210,11 @@ int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
 			repairs.labels += rc ? 0 : n;
 		}
 	}
+	/* Only a lost commit is later than the one that labels name now. */
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && repairs.lost && !rc; i++)
+		if (store->slots.slot[i].committed &&
+		    i % MANIFEST_TURN_COUNT != store->slots.current)
+			rc = unmark_slot(store, i, error);
 	repairs.commit = store->members[0].label.generation;
 
 	assert(rc || repairs.commit == store->found.header.generation);

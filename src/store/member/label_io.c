@@ -61,6 +61,8 @@ static bool may_be_overwritten(const struct member *member, const struct found_l
 static const char *in_place(const struct found_label *found)
 {
 	switch (found->rc) {
+	case 0:
+		return "the label of a store that is not kept";
 	case -ENODATA:
 		return "zeros";
 	case -EMEDIUMTYPE:
@@ -187,6 +189,11 @@ int member_read_label(struct member *member, struct nvs_error *error)
 		if (rc)
 			return rc;
 	}
+	/* Manifests are written once all labels say kept: these have lost what was written since. */
+	if (!best->label.kept && !best->label.index &&
+	    (member->has_manifests ||
+	     (member->kind == MEMBER_RAW && member_newest_on_device(member))))
+		return lost_labels(member, found, error);
 	member->label = best->label;
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		member->copies[i] = found[i].rc ? LABEL_DAMAGED

@@ -145,6 +145,59 @@ TEST(a_limit_on_file_sizes_is_an_error_with_a_remedy)
 	EXITS(0, "verify %s", path);
 }
 
+TEST(a_label_of_an_earlier_commit_is_described_and_rolled_back_only_when_asked)
+{
+	const char *path = temp_directory(), *data = path_in(path, "nvswap/rank0/data");
+	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
+	int fd = open(data, O_RDWR | O_CLOEXEC);
+	char label[4096];
+
+	assert_true(fd >= 0);
+	write_tensors(engine, 1);
+	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
+	assert_int_equal(pread(fd, label, sizeof(label), 1 << 20), sizeof(label));
+	write_tensors(engine, 2);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	assert_int_equal(pwrite(fd, label, sizeof(label), 1 << 20), sizeof(label));
+	close(fd);
+	damage(data, 60);
+	SAYS(1, "the last commit is number 2, as a manifest says", "show %s", path);
+	assert_says(output, "commit        2 of ");
+	assert_int_equal(count_of("label     damaged"), 1);
+	assert_int_equal(count_of("label     older    commit 1 "), 1);
+	assert_int_equal(count_of("manifest  current  commit 2 "), 2);
+	assert_int_equal(count_of("manifest  older    commit 1 "), 2);
+	SAYS(1, "the last commit is number 2, as a manifest says", "list %s", path);
+	SAYS(1, "the last commit is number 2, as a manifest says", "verify %s", path);
+	SAYS(1, "the last commit is number 2, as a manifest says", "repair %s", path);
+	SAYS(0, "commit 2 is lost, went back to commit 1", "repair %s --rollback", path);
+	SAYS(0, "nothing is damaged", "repair %s", path);
+	SAYS(0, "1 tensor of", "verify %s", path);
+	engine = open_engine(quoted(path), 0, true);
+	assert_int_equal(nvs_engine_generation(engine), 1);
+	write_tensors(engine, 2);
+	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
+	/* The number of the lost commit is not used again. */
+	assert_int_equal(nvs_engine_generation(engine), 3);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+}
+
+/* Its manifests' headers are whole, and still say that it was made. */
+TEST(a_lost_commit_whose_headers_are_whole_is_rolled_back)
+{
+	const char *path = temp_directory();
+	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
+
+	write_tensors(engine, 1);
+	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
+	write_tensors(engine, 2);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
+	assert_int_equal(truncate(path_in(path, "nvswap/rank0/manifest.3"), 130), 0);
+	SAYS(0, "commit 2 is lost, went back to commit 1", "repair %s --rollback", path);
+	SAYS(0, "nothing is damaged", "repair %s", path);
+}
+
 TEST(a_lost_commit_is_rolled_back_only_when_asked)
 {
 	const char *path = temp_directory();

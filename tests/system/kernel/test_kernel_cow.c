@@ -62,11 +62,12 @@ static void reflink(const char *from, const char *to)
 	close(out);
 }
 
+/* The files of a store. */
+static const char *const names[] = {"data", "manifest.0", "manifest.1", "manifest.2", "manifest.3"};
+
 TEST(a_new_store_on_btrfs_is_overwritten_in_place)
 {
 	const char *directory = mounted("btrfs", 256 * MIB, 4096);
-	static const char *const names[] = {"data", "manifest.0", "manifest.1", "manifest.2",
-					    "manifest.3"};
 	struct nvs_tensor *t;
 	char path[512];
 
@@ -113,22 +114,24 @@ TEST(a_store_copied_by_reflink_is_reported)
 TEST(a_store_that_shares_blocks_opens_in_units_of_sectors)
 {
 	const char *directory = mounted("xfs", 400 * MIB, 512);
-	char path[512], copy[512];
+	char paths[LENGTH(names)][512], copies[LENGTH(names)][512];
 	struct nvs_tensor *t;
 
 	OPEN(f, .in = directory, .keep = true);
 	t = tensor_add(f, "t", MIB);
 	tensor_store(f, t, 1);
 	fixture_shut(f);
-	fixture_store_file(f, "data", path);
-	snprintf(copy, sizeof(copy), "%s/copy", directory);
-	reflink(path, copy);
+	for (size_t i = 0; i < LENGTH(names); i++) {
+		fixture_store_file(f, names[i], paths[i]);
+		snprintf(copies[i], sizeof(copies[i]), "%s/copy of %s", directory, names[i]);
+		reflink(paths[i], copies[i]);
+	}
 	/* The original, the copy in its place, and the copy once its blocks are its own. */
 	for (unsigned round = 0; round < 3; round++) {
 		unsigned last = round < 2 ? 1 : 2;
 
-		if (round == 1)
-			assert_int_equal(rename(copy, path), 0);
+		for (size_t i = 0; i < LENGTH(names) && round == 1; i++)
+			assert_int_equal(rename(copies[i], paths[i]), 0);
 		OK(f, fixture_reopen(f));
 		t = tensor_add(f, "t", MIB);
 		tensor_compare(f, t, last);
