@@ -37,7 +37,7 @@ static const struct config_key *find_key(const char *key, struct nvs_error *erro
 		const struct config_key *found = config_key_find(block, name, length);
 
 		if (!found || (found->type != KEY_BLOCK && name[length])) {
-			const char *in = config_block_name(block);
+			const char *in = config_blocks[block].name;
 			char text[256], part[64];
 
 			snprintf(part, sizeof(part), "%.*s",
@@ -194,8 +194,7 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 	if (setting->type == KEY_PATHS && (!*value || !strcmp(value, "null"))) {
 		struct offload_config *offload = (void *)((char *)config + setting->place);
 
-		paths_free(offload->nvme_path, offload->npaths);
-		offload->npaths = 0;
+		paths_free(offload);
 		return 0;
 	}
 	if (setting->type == KEY_PATHS && !is_json(setting, value))

@@ -401,7 +401,7 @@ static void refuse_value(const struct config_key *key, const char *value, const 
 				    : "";
 
 	document_with(key->block, key->name, value, document);
-	snprintf(subject, sizeof(subject), "%s%s%s%s", outer, config_block_name(key->block),
+	snprintf(subject, sizeof(subject), "%s%s%s%s", outer, config_blocks[key->block].name,
 		 key->block == BLOCK_ROOT ? "" : ".", key->name);
 	refused(document, 2, subject, parts, LENGTH(parts));
 }
@@ -476,7 +476,7 @@ TEST(a_value_of_another_type_is_refused)
 			const char *value = values[j];
 			bool string = *value == '"', number = *value == '1';
 			bool null = *value == 'n', fits = false;
-			bool model = config_block_is_model(key->block);
+			bool model = config_blocks[key->block].is_model;
 
 			switch (key->type) {
 			case KEY_BLOCK:
@@ -1841,7 +1841,7 @@ TEST(the_documentation_has_the_table_of_keys)
 
 	for (unsigned i = 0; i < config_key_count; i++) {
 		const struct config_key *key = &config_keys[i];
-		const char *block = config_block_name(key->block);
+		const char *block = config_blocks[key->block].name;
 
 		if (key->type == KEY_BLOCK)
 			continue;
