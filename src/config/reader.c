@@ -382,33 +382,6 @@ static int read_setting(struct reader *r, const struct config_key *key,
 static int read_block(struct reader *r, enum config_block block, const struct json_value *object,
 		      const char *path);
 
-static int read_child(struct reader *r, const struct config_key *key,
-		      const struct json_value *value, const char *name)
-{
-	const struct json_value *first = r->blocks[key->child];
-	char text[NAME_BYTES + 160];
-
-	if (value->type == JSON_NULL)
-		return 0; /* as in DeepSpeed, the same as no block */
-	if (key->child == BLOCK_ZERO && (value->type == JSON_TRUE || value->type == JSON_FALSE)) {
-		snprintf(
-			text, sizeof(text),
-			"%s has been an object since DeepSpeed 0.3; true and false offload nothing",
-			name);
-		reader_say(r, NVS_LOG_WARNING, &value->place, text);
-		return 0;
-	}
-	if (value->type != JSON_OBJECT)
-		return refuse_value(r, key, value, name, "");
-	if (first)
-		return reader_complain(
-			r, &value->key_place, name,
-			"%s is the same block as `%.*s` on line %u; remove one of them", name,
-			(int)first->key_length, first->key, first->key_place.line);
-	r->blocks[key->child] = value;
-	return read_block(r, key->child, value, name);
-}
-
 static int read_member(struct reader *r, enum config_block block, const struct json_value *member,
 		       const char *path)
 {
@@ -424,8 +397,30 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 			config_key_suggest(block, member->key, member->key_length, text));
 	if (!key)
 		return 0;
-	if (key->type == KEY_BLOCK)
-		return read_child(r, key, member, name);
+	if (key->type == KEY_BLOCK) {
+		const struct json_value *first = r->blocks[key->child];
+
+		if (member->type == JSON_NULL)
+			return 0; /* as in DeepSpeed, the same as no block */
+		if (key->child == BLOCK_ZERO &&
+		    (member->type == JSON_TRUE || member->type == JSON_FALSE)) {
+			snprintf(text, sizeof(text),
+				 "%s has been an object since DeepSpeed 0.3; true and false "
+				 "offload nothing",
+				 name);
+			reader_say(r, NVS_LOG_WARNING, &member->place, text);
+			return 0;
+		}
+		if (member->type != JSON_OBJECT)
+			return refuse_value(r, key, member, name, "");
+		if (first)
+			return reader_complain(
+				r, &member->key_place, name,
+				"%s is the same block as `%.*s` on line %u; remove one of them",
+				name, (int)first->key_length, first->key, first->key_place.line);
+		r->blocks[key->child] = member;
+		return read_block(r, key->child, member, name);
+	}
 	if (key->type == KEY_UNUSED) {
 		snprintf(text, sizeof(text), "%s has no effect in nvswap: %s", name, key->meaning);
 		reader_say(r, NVS_LOG_WARNING, &member->key_place, text);
