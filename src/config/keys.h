@@ -58,7 +58,7 @@ struct config_key {
 	const struct config_choices *choices;
 	uint32_t place;			/* offset in struct nvs_config */
 	uint64_t min, max, multiple_of; /* of whole numbers; multiple_of 0: any */
-	double real_min, real_max;	/* of real numbers */
+	double real_max;		/* of real numbers */
 	uint64_t whole;			/* default of a whole number, bool or enum */
 	double real, second;		/* default of a real number; second: of beta2 */
 	const char *default_text;	/* as written in JSON; NULL: none */

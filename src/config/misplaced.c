@@ -5,11 +5,9 @@
  * DeepSpeed is near enough to be taken for one. Objects that are no blocks of DeepSpeed are not
  * looked into.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/nearest.h"
 #include "base/numbers.h"
 #include "config/reader.h"

@@ -6,7 +6,6 @@
 #include "config/paths.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -270,7 +270,6 @@ static inline bool is_unfinished(const struct nvs_optimizer *optimizer)
 /* These assert what must hold; of a tile that no thread of a pass works on. */
 void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile);
 void group_check(const struct nvs_optimizer *optimizer, const struct group *group);
-void gradient_tile_check(const struct nvs_optimizer *optimizer, const struct gradient_tile *tile);
 void layout_check(const struct nvs_optimizer *optimizer);
 /* All of these, between calls. */
 void optimizer_check(const struct nvs_optimizer *optimizer);

@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/numbers.h"
 #include "cli/jobs/watch.h"
 #include "cli/modes/engine.h"
 #include "cli/modes/modes.h"

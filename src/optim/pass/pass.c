@@ -8,7 +8,6 @@
  * fails: every tile is either done or unchanged.
  */
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 
 #include "base/clock.h"

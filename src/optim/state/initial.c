@@ -3,8 +3,6 @@
  * State is created from the caller's weights, and copied back to them.
  */
 #include <assert.h>
-#include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
