@@ -174,6 +174,7 @@ void optim_init(struct optim *optim, const struct group *groups, size_t n)
 		optim->gradients[i] = malloc(numel * 4);
 		assert_true(optim->specs[i].weights && optim->gradients[i]);
 	}
+	optim->offload = &optim->config.offload[NVS_OFFLOAD_OPTIMIZER];
 	configure(optim, longest);
 	optim_first_weights(optim);
 	optim->made = true;
@@ -187,7 +188,7 @@ void optim_simulate(struct optim *optim)
 
 int optim_open(struct optim *optim)
 {
-	optim->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = optim->config.sub_group_size;
+	optim->offload->buffer_size = optim->config.sub_group_size;
 	optim->error = (struct nvs_error){.size = sizeof(optim->error)};
 	if (optim->sim)
 		return optimizer_open_with(&optim->optimizer, &optim->config, optim->specs,
@@ -250,8 +251,7 @@ void optim_lend(struct optim *optim, uint64_t step, double scale)
 			element_put(
 				dtype, optim->gradients[i], j,
 				element_rounded(dtype, scale * element_value(16 * step + i, j)));
-		DONE(optim, nvs_optimizer_lend_gradients(optim->optimizer, i, dtype,
-							 optim->gradients[i], &optim->error));
+		DOES(optim, lend_gradients, i, dtype, optim->gradients[i]);
 	}
 }
 
@@ -265,7 +265,7 @@ int optim_step(struct optim *optim, uint64_t step)
 	const struct nvs_step_options options = {
 		.size = sizeof(options), .lr = optim_lr(step), .norm = true};
 
-	return nvs_optimizer_step(optim->optimizer, &options, &optim->result, &optim->error);
+	return CALL(optim, step, &options, &optim->result);
 }
 
 void optim_run(struct optim *optim, uint64_t first, uint64_t last)
@@ -291,9 +291,7 @@ void snapshot_take(struct optim *optim, struct snapshot *snapshot)
 			float *data = malloc(spec->numel * 4);
 
 			assert_non_null(data);
-			DONE(optim,
-			     nvs_optimizer_get(optim->optimizer, i, (enum nvs_optimizer_part)part,
-					       0, spec->numel, data, &optim->error));
+			DOES(optim, get, i, (enum nvs_optimizer_part)part, 0, spec->numel, data);
 			snapshot->parts[i][part] = data;
 		}
 		if (!spec->weights)

@@ -31,7 +31,8 @@ struct group {
 
 struct optim {
 	char *path;
-	struct nvs_config config; /* may be changed before each open */
+	struct nvs_config config;	/* may be changed before each open */
+	struct offload_config *offload; /* its block of the optimizer */
 	size_t n;
 	struct nvs_group_spec specs[OPTIM_GROUPS_MAX];
 	void *gradients[OPTIM_GROUPS_MAX]; /* lent gradients, of gradients_dtype */
@@ -77,6 +78,12 @@ void optim_done(struct optim *optim, int rc, const char *file, int line);
 	optim_refused(optim, call, code, words, __FILE__, __LINE__)
 void optim_refused(struct optim *optim, int rc, int code, const char *words, const char *file,
 		   int line);
+
+/* A call nvs_optimizer_FUNCTION() on the optimizer, with its error. */
+#define CALL(optim, function, ...)                                                                 \
+	nvs_optimizer_##function((optim)->optimizer, ##__VA_ARGS__, &(optim)->error)
+#define DOES(optim, ...)		 DONE(optim, CALL(optim, __VA_ARGS__))
+#define REFUSES(optim, code, words, ...) REFUSED(optim, CALL(optim, __VA_ARGS__), code, words)
 
 /* Makes the gradients of a step, times `scale`, and lends all of them. */
 void optim_lend(struct optim *optim, uint64_t step, double scale);

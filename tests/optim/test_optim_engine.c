@@ -107,15 +107,15 @@ TEST(a_store_never_has_the_tiles_of_one_step_and_the_count_of_another)
 
 	begin();
 	optim_run(o, 1, 1);
-	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	DOES(o, commit);
 	o->result = (struct nvs_step_result){.size = sizeof(o->result)};
 	snapshot_take(o, &first);
 	optim_run(o, 2, 2);
 	REFUSED(o, nvs_engine_commit(engine_of(), &o->error), -EBUSY, "nvs_optimizer_commit");
-	DONE(o, nvs_optimizer_abandon(o->optimizer, &o->error));
+	DOES(o, abandon);
 	o->optimizer = NULL;
 	DONE(o, optim_open(o));
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	DOES(o, get_weights);
 	o->result = (struct nvs_step_result){.size = sizeof(o->result)};
 	IS_AS(o, &first);
 	snapshot_free(&first);
@@ -134,7 +134,7 @@ TEST(the_engine_can_be_looked_at)
 	void *pool;
 
 	begin();
-	DONE(o, nvs_optimizer_set_note(o->optimizer, "abc", 3, &o->error));
+	DOES(o, set_note, "abc", 3);
 	optim_run(o, 1, 1);
 	optim_shut(o);
 	DONE(o, optim_open(o));

@@ -37,7 +37,7 @@ static void open_one(struct rig *rig, struct optim *o)
 		DONE(o, aio_open_with(&rig->aio, &o->config.aio, &engine_sim, rig->sim, NULL,
 				      &o->error));
 	o->options.aio = rig->aio;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
+	o->offload->fast_init = false;
 	DONE(o, optim_open(o));
 }
 

@@ -77,11 +77,10 @@ static void all_seen(const struct checkpoint *all, unsigned times)
 static void begin(struct optim *on, unsigned way)
 {
 	optim_init(on, five, LENGTH(five));
-	on->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = way & 1 ? 0.6 : 1;
+	on->offload->ratio = way & 1 ? 0.6 : 1;
 	on->config.optimizer_max_in_cpu = way & 2 ? 20000 : 0;
-	on->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way != 4;
-	on->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
-		on->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 5;
+	on->offload->fast_init = way != 4;
+	on->offload->pipeline_read = on->offload->pipeline_write = way != 5;
 	if (way != 6)
 		optim_simulate(on);
 	DONE(on, optim_open(on));
@@ -93,7 +92,7 @@ static void export_is(struct checkpoint *all)
 	struct snapshot now;
 
 	forget_counts(all);
-	DONE(o, nvs_optimizer_export(o->optimizer, take, all, &o->error));
+	DOES(o, export, take, all);
 	all_seen(all, 1);
 	snapshot_take(o, &now);
 	for (size_t i = 0; i < LENGTH(five); i++)
@@ -127,14 +126,14 @@ TEST(imported_state_computes_the_same_bits)
 		begin(&from, 0);
 		optim_run(&from, 1, 2);
 		forget_counts(&all);
-		DONE(&from, nvs_optimizer_export(from.optimizer, take, &all, &from.error));
+		DOES(&from, export, take, &all);
 		begin(&to, way);
 		if (way & 1)
 			optim_run(&to, 1, 1);
 		forget_counts(&all);
-		DONE(&to, nvs_optimizer_import(to.optimizer, give, &all, &to.error));
+		DOES(&to, import, give, &all);
 		all_seen(&all, 1);
-		DONE(&to, nvs_optimizer_set_step(to.optimizer, 2, &to.error));
+		DOES(&to, set_step, 2);
 		to.result.norm = from.result.norm;
 		snapshot_take(&from, &due);
 		IS_AS(&to, &due);
@@ -158,12 +157,12 @@ TEST(bulk_calls_move_each_tile_once)
 	begin(o, 0);
 	optim_run(o, 1, 1);
 	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &from);
-	DONE(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error));
+	DOES(o, export, take, &all);
 	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &to);
 	assert_in_range(to.swapped_in - from.swapped_in, nbytes * 9 / 10, nbytes * 11 / 10);
 	assert_int_equal(to.swapped_out, from.swapped_out);
 	from = to;
-	DONE(o, nvs_optimizer_import(o->optimizer, give, &all, &o->error));
+	DOES(o, import, give, &all);
 	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &to);
 	assert_int_equal(to.swapped_in, from.swapped_in);
 	assert_in_range(to.swapped_out - from.swapped_out, nbytes * 9 / 10, nbytes * 11 / 10);
@@ -179,15 +178,15 @@ TEST(an_error_of_the_callers_function_ends_the_call)
 	snapshot_take(o, &due);
 	forget_counts(&all);
 	all.fails_at = 3;
-	REFUSED(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error), -EDQUOT, "export");
+	REFUSES(o, -EDQUOT, "export", export, take, &all);
 	assert_in_range(all.calls, 3, 8);
 	IS_AS(o, &due);
 	/* Repeated, it imports what was exported. */
 	forget_counts(&all);
-	DONE(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error));
+	DOES(o, export, take, &all);
 	forget_counts(&all);
 	all.fails_at = 2;
-	REFUSED(o, nvs_optimizer_import(o->optimizer, give, &all, &o->error), -EDQUOT, "import");
+	REFUSES(o, -EDQUOT, "import", import, give, &all);
 	/* The import equals the state, so even a partial import changes nothing. */
 	IS_AS(o, &due);
 	snapshot_free(&due);
@@ -202,15 +201,15 @@ TEST(faults_of_the_drive_end_the_call)
 	begin(o, 0);
 	optim_run(o, 1, 1);
 	snapshot_take(o, &due);
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	DOES(o, get_weights);
 	sim_fail(o->sim, NVS_READ, 4, EIO, SIM_ALWAYS);
-	assert_int_equal(nvs_optimizer_export(o->optimizer, take, &all, &o->error), -EIO);
+	assert_int_equal(CALL(o, export, take, &all), -EIO);
 	sim_no_faults(o->sim);
-	DONE(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error));
+	DOES(o, export, take, &all);
 	sim_fail(o->sim, NVS_WRITE, 4, EIO, SIM_ALWAYS);
-	assert_int_equal(nvs_optimizer_import(o->optimizer, give, &all, &o->error), -EIO);
+	assert_int_equal(CALL(o, import, give, &all), -EIO);
 	sim_no_faults(o->sim);
-	DONE(o, nvs_optimizer_import(o->optimizer, give, &all, &o->error));
+	DOES(o, import, give, &all);
 	IS_AS(o, &due);
 	snapshot_free(&due);
 }
@@ -221,16 +220,16 @@ TEST(bulk_is_refused_while_a_step_is_unfinished)
 
 	begin(o, 0);
 	optim_run(o, 1, 1);
-	REFUSED(o, nvs_optimizer_export(o->optimizer, NULL, NULL, &o->error), -EINVAL, "NULL");
-	REFUSED(o, nvs_optimizer_import(o->optimizer, NULL, NULL, &o->error), -EINVAL, "NULL");
+	REFUSES(o, -EINVAL, "NULL", export, NULL, NULL);
+	REFUSES(o, -EINVAL, "NULL", import, NULL, NULL);
 	REFUSED(o, nvs_optimizer_export(NULL, take, NULL, &o->error), -EINVAL, "NULL");
 	REFUSED(o, nvs_optimizer_import(NULL, give, NULL, &o->error), -EINVAL, "NULL");
 	optim_lend(o, 2, 1);
 	sim_fail(o->sim, NVS_WRITE, 2, EIO, SIM_ALWAYS);
 	assert_int_equal(optim_step(o, 2), -EIO);
 	sim_no_faults(o->sim);
-	REFUSED(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error), -EBUSY, "finish");
-	REFUSED(o, nvs_optimizer_import(o->optimizer, give, &all, &o->error), -EBUSY, "finish");
+	REFUSES(o, -EBUSY, "finish", export, take, &all);
+	REFUSES(o, -EBUSY, "finish", import, give, &all);
 	DONE(o, optim_step(o, 2));
 	export_is(&all);
 }
@@ -273,7 +272,7 @@ static void begin_finals(unsigned way, struct finals *finals, bool weights)
 	o->options.weights_final_arg = finals;
 	o->options.update = way & 1 ? double_update : NULL;
 	o->config.optimizer_max_in_cpu = way & 2 ? 20000 : 0;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = way & 4 ? 0.6 : 1;
+	o->offload->ratio = way & 4 ? 0.6 : 1;
 	optim_simulate(o);
 	DONE(o, optim_open(o));
 }
@@ -318,7 +317,7 @@ TEST(groups_without_gradients_are_not_passed)
 	static struct finals finals;
 
 	begin_finals(0, &finals, false);
-	DONE(o, nvs_optimizer_lend_gradients(o->optimizer, 1, NVS_F32, o->gradients[1], &o->error));
+	DOES(o, lend_gradients, 1, NVS_F32, o->gradients[1]);
 	memset(o->gradients[1], 0, five[1].numel * 4);
 	DONE(o, optim_step(o, 1));
 	for (size_t i = 0; i < LENGTH(five); i++)

@@ -59,7 +59,7 @@ static const struct snapshot *due(void)
 	if (straight.n)
 		return &straight;
 	optim_init(&own, five, LENGTH(five));
-	own.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	own.offload->device = NVS_DEVICE_CPU;
 	DONE(&own, optim_open(&own));
 	optim_run(&own, 1, STEPS);
 	snapshot_take(&own, &straight);
@@ -81,7 +81,7 @@ static void goes_on_as_if_never_stopped(void (*change)(void))
 	if (change)
 		change();
 	DONE(o, optim_open(o));
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	DOES(o, get_weights);
 	IS_AS(o, &stopped);
 	snapshot_free(&stopped);
 	optim_run(o, STOP + 1, STEPS);
@@ -93,9 +93,9 @@ TEST(a_resumed_run_computes_the_same_bits)
 {
 	for (unsigned way = 0; way < 4; way++) {
 		begin();
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way & 1;
+		o->offload->fast_init = way & 1;
 		o->config.verify = way & 2;
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 2;
+		o->offload->pipeline_write = way != 2;
 		DONE(o, optim_open(o));
 		goes_on_as_if_never_stopped(NULL);
 	}
@@ -107,7 +107,7 @@ TEST(state_that_is_not_offloaded_is_kept)
 
 	for (size_t i = 0; i < LENGTH(ratios); i++) {
 		begin();
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
+		o->offload->ratio = ratios[i];
 		DONE(o, optim_open(o));
 		goes_on_as_if_never_stopped(NULL);
 	}
@@ -120,7 +120,7 @@ TEST(cached_state_is_kept)
 	for (size_t i = 0; i < LENGTH(cached); i++) {
 		begin();
 		o->config.optimizer_max_in_cpu = cached[i];
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = i ? 1 : 0.7;
+		o->offload->ratio = i ? 1 : 0.7;
 		DONE(o, optim_open(o));
 		goes_on_as_if_never_stopped(NULL);
 	}
@@ -130,7 +130,7 @@ static uint64_t commits_of(void)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 
-	DONE(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error));
+	DOES(o, get_info, &info);
 	return info.generation;
 }
 
@@ -142,20 +142,20 @@ TEST(what_has_not_changed_is_not_committed)
 
 	for (size_t i = 0; i < LENGTH(ratios); i++) {
 		begin();
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
+		o->offload->ratio = ratios[i];
 		o->config.optimizer_max_in_cpu = i * 12000;
 		DONE(o, optim_open(o));
 		optim_run(o, 1, 2);
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		DOES(o, commit);
 		commits = commits_of();
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		DOES(o, commit);
 		assert_int_equal(commits_of(), commits);
 		for (unsigned k = 0; k < 2; k++) {
 			stop_and_go_on();
 			assert_int_equal(commits_of(), commits);
 		}
 		optim_run(o, 3, 3);
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		DOES(o, commit);
 		assert_int_equal(commits_of(), commits + 1);
 		optim_close(o);
 	}
@@ -163,15 +163,15 @@ TEST(what_has_not_changed_is_not_committed)
 
 static void enlarge(void)
 {
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 24;
+	o->offload->buffer_count = 24;
 	o->config.optimizer_threads = 3;
 	o->config.aio.block_size = 1 << 20;
 }
 
 static void reduce(void)
 {
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 3;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = false;
+	o->offload->buffer_count = 3;
+	o->offload->pipeline_read = false;
 }
 
 static void cache_some(void)
@@ -185,7 +185,7 @@ TEST(another_pool_size_finds_the_same_state)
 
 	for (size_t i = 0; i < LENGTH(changes); i++) {
 		begin();
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 8;
+		o->offload->buffer_count = 8;
 		DONE(o, optim_open(o));
 		goes_on_as_if_never_stopped(changes[i]);
 	}
@@ -198,12 +198,12 @@ TEST(a_run_can_be_resumed_at_every_point)
 	DONE(o, optim_open(o));
 	for (uint64_t step = 1; step <= STEPS; step++) {
 		stop_and_go_on();
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		DOES(o, commit);
 		stop_and_go_on();
 		if (step == 1)
-			DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+			DOES(o, get_weights);
 		optim_run(o, step, step);
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		DOES(o, commit);
 	}
 	IS_AS(o, due());
 }
@@ -215,11 +215,11 @@ TEST(state_that_was_never_written_is_kept)
 
 	for (int fast = 0; fast < 2; fast++) {
 		begin();
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
+		o->offload->fast_init = fast;
 		DONE(o, optim_open(o));
 		snapshot_take(o, &begun);
 		stop_and_go_on();
-		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		DOES(o, get_weights);
 		IS_AS(o, &begun);
 		snapshot_free(&begun);
 		optim_run(o, 1, STEPS);
@@ -242,8 +242,7 @@ static void add_half(uint64_t step, unsigned half)
 			continue;
 		for (uint64_t j = 0; j < numel - first; j++)
 			data[j] = (float)element_value(99 + 16 * step + i + half, j);
-		DONE(o, nvs_optimizer_add_gradients(o->optimizer, i, first, numel - first, NVS_F32,
-						    data, NULL, &o->error));
+		DOES(o, add_gradients, i, first, numel - first, NVS_F32, data, NULL);
 	}
 }
 
@@ -270,7 +269,7 @@ TEST(added_gradients_are_kept)
 		o->config.keep = i % 2;
 		o->config.grad_accum_dtype = dtypes[i / 2];
 		/* With a pool that holds all gradients, and with a smaller one. */
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = i < 2 ? 1 : 6;
+		o->offload->buffer_count = i < 2 ? 1 : 6;
 		o->config.gradient_clipping = 1;
 		DONE(o, optim_open(o));
 		added_steps(i % 2);
@@ -292,11 +291,11 @@ TEST(used_gradients_are_not_kept)
 	begin();
 	DONE(o, optim_open(o));
 	add_half(1, 0);
-	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	DOES(o, commit);
 	DONE(o, optim_step(o, 1));
 	snapshot_take(o, &before);
 	stop_and_go_on();
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	DOES(o, get_weights);
 	DONE(o, optim_step(o, 2));
 	assert_int_equal(o->result.tiles, 0);
 	before.norm = 0;
@@ -356,7 +355,7 @@ static double scale_after(bool fp16, double loss_scale)
 	o->config.fp16.loss_scale = loss_scale;
 	DONE(o, optim_open(o));
 	scale = nvs_optimizer_loss_scale(o->optimizer);
-	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	DOES(o, commit);
 	return scale;
 }
 
@@ -457,14 +456,14 @@ TEST(other_groups_are_refused)
 TEST(tiles_that_do_not_fit_are_refused)
 {
 	begin();
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 16;
+	o->offload->buffer_count = 16;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, STOP);
 	optim_shut(o);
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
+	o->offload->buffer_count = 1;
 	REFUSED(o, optim_open(o), -ESTALE, "pool");
 	assert_null(o->optimizer);
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 4;
+	o->offload->buffer_count = 4;
 	DONE(o, optim_open(o));
 	optim_run(o, STOP + 1, STEPS);
 	IS_AS(o, due());
@@ -539,12 +538,12 @@ TEST(a_commit_survives_the_process)
 	committed_state(&committed);
 	for (size_t i = 0; i < 2 * LENGTH(whats); i++) {
 		begin();
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = i % 2 ? 0.6 : 1;
+		o->offload->ratio = i % 2 ? 0.6 : 1;
 		o->config.optimizer_max_in_cpu = i % 2 ? 5000 : 0;
 		killed_after(whats[i / 2]);
 		spoil_weights();
 		DONE(o, optim_open(o));
-		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		DOES(o, get_weights);
 		o->result.norm = committed.norm;
 		IS_AS(o, &committed);
 		/* Nothing of the work after the commit remains. */
@@ -587,9 +586,7 @@ TEST(a_flipped_bit_is_detected)
 	optim_shut(o);
 	turn_bit(snapshot.parts[1][NVS_MASTER] + 5000);
 	DONE(o, optim_open(o));
-	REFUSED(o,
-		nvs_optimizer_get(o->optimizer, 1, NVS_MASTER, 5000, 1, o->gradients[0], &o->error),
-		-EBADMSG, "");
+	REFUSES(o, -EBADMSG, "", get, 1, NVS_MASTER, 5000, 1, o->gradients[0]);
 	optim_lend(o, STOP + 1, 1);
 	REFUSED(o, optim_step(o, STOP + 1), -EBADMSG, "layers");
 	nvs_optimizer_close(o->optimizer, NULL);

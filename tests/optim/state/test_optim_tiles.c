@@ -92,11 +92,10 @@ static void all_seen_once(const struct copies *all)
 static void begin(struct optim *on, unsigned way)
 {
 	optim_init(on, three, LENGTH(three));
-	on->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = way & 1 ? 0.6 : 1;
+	on->offload->ratio = way & 1 ? 0.6 : 1;
 	on->config.optimizer_max_in_cpu = way & 2 ? 100000 : 0;
-	on->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way != 4;
-	on->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
-		on->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 5;
+	on->offload->fast_init = way != 4;
+	on->offload->pipeline_read = on->offload->pipeline_write = way != 5;
 	on->config.optimizer_threads = way == 6 ? 1 : 3;
 	if (way < 7)
 		optim_simulate(on);
@@ -139,7 +138,7 @@ TEST(imported_tiles_compute_the_same_bits)
 		begin(&to, way);
 		DONE(&to, move(&to, &all, true, 0));
 		all_seen_once(&all);
-		DONE(&to, nvs_optimizer_set_step(to.optimizer, 2, &to.error));
+		DOES(&to, set_step, 2);
 		optim_run(&from, 3, 3);
 		optim_run(&to, 3, 3);
 		snapshot_take(&from, &due);
@@ -156,7 +155,7 @@ TEST(a_thread_begins_the_next_tile_before_it_waits)
 	static struct copies all;
 
 	optim_init(o, three, LENGTH(three));
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0;
+	o->offload->ratio = 0;
 	o->config.optimizer_threads = 1;
 	DONE(o, optim_open(o));
 	for (unsigned import = 0; import < 2; import++) {
@@ -192,7 +191,7 @@ TEST(faults_of_the_drive_end_the_call)
 
 	begin(o, 0);
 	optim_run(o, 1, 1);
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	DOES(o, get_weights);
 	sim_fail(o->sim, NVS_READ, 4, EIO, SIM_ALWAYS);
 	assert_int_equal(move(o, &all, false, 0), -EIO);
 	sim_no_faults(o->sim);
