@@ -198,12 +198,24 @@ int optim_open(struct optim *optim)
 				  &optim->options, &optim->error);
 }
 
+void optim_begin(struct optim *optim, const struct group *groups, size_t n)
+{
+	optim_init(optim, groups, n);
+	DONE(optim, optim_open(optim));
+}
+
 void optim_shut(struct optim *optim)
 {
 	struct nvs_optimizer *optimizer = optim->optimizer;
 
 	optim->optimizer = NULL;
 	DONE(optim, nvs_optimizer_close(optimizer, &optim->error));
+}
+
+void optim_reopen(struct optim *optim)
+{
+	optim_shut(optim);
+	DONE(optim, optim_open(optim));
 }
 
 void optim_close(struct optim *optim)
@@ -275,6 +287,13 @@ void optim_run(struct optim *optim, uint64_t first, uint64_t last)
 		DONE(optim, optim_step(optim, step));
 		assert_int_equal(optim->result.step, step);
 	}
+}
+
+void optim_fail(struct optim *optim, uint64_t step, enum nvs_direction direction, unsigned after)
+{
+	optim_lend(optim, step, 1);
+	sim_fail(optim->sim, direction, after, EIO, SIM_ALWAYS);
+	assert_int_equal(optim_step(optim, step), -EIO);
 }
 
 /* ---- Snapshots ---- */
@@ -361,4 +380,21 @@ void optim_is_as(struct optim *optim, const struct snapshot *snapshot, const cha
 	snapshot_take(optim, &now);
 	snapshot_same(&now, snapshot, file, line);
 	snapshot_free(&now);
+}
+
+void optim_is_like(struct optim *optim, struct optim *other, const char *file, int line)
+{
+	struct snapshot due;
+
+	snapshot_take(other, &due);
+	optim_is_as(optim, &due, file, line);
+	snapshot_free(&due);
+}
+
+struct snapshot optim_saved;
+
+void optim_save(struct optim *optim)
+{
+	snapshot_free(&optim_saved);
+	snapshot_take(optim, &optim_saved);
 }

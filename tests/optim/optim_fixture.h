@@ -63,8 +63,11 @@ void optim_init(struct optim *optim, const struct group *groups, size_t n);
 /* Opens it on a simulated drive from now on. */
 void optim_simulate(struct optim *optim);
 int optim_open(struct optim *optim);
+/* Makes one and opens it, where nothing else is to be set. */
+void optim_begin(struct optim *optim, const struct group *groups, size_t n);
 /* Closes the optimizer, which must succeed. */
 void optim_shut(struct optim *optim);
+void optim_reopen(struct optim *optim);
 /* Closes the optimizer if it is open, and frees and removes everything. */
 void optim_close(struct optim *optim);
 /* Resets the weights to the initial ones. */
@@ -93,6 +96,8 @@ double optim_lr(uint64_t step);
 int optim_step(struct optim *optim, uint64_t step);
 /* Performs steps `first` to `last` with lent gradients. */
 void optim_run(struct optim *optim, uint64_t first, uint64_t last);
+/* The step with lent gradients fails after so many I/Os of the simulated drive, which stays bad. */
+void optim_fail(struct optim *optim, uint64_t step, enum nvs_direction direction, unsigned after);
 
 /* ---- Snapshots ---- */
 
@@ -113,5 +118,12 @@ void snapshot_same(const struct snapshot *a, const struct snapshot *b, const cha
 /* The optimizer's present state must equal the snapshot. */
 #define IS_AS(optim, snapshot) optim_is_as(optim, snapshot, __FILE__, __LINE__)
 void optim_is_as(struct optim *optim, const struct snapshot *snapshot, const char *file, int line);
+/* The state of two optimizers must be equal. */
+#define IS_LIKE(optim, other) optim_is_like(optim, other, __FILE__, __LINE__)
+void optim_is_like(struct optim *optim, struct optim *other, const char *file, int line);
+/* One snapshot is saved here until the next one is, for tests that need no other. */
+void optim_save(struct optim *optim);
+#define IS_AS_SAVED(optim) optim_is_as(optim, &optim_saved, __FILE__, __LINE__)
+extern struct snapshot optim_saved;
 
 #endif

@@ -189,8 +189,7 @@ TEST(weights_that_have_moved_are_written_where_they_are)
 	void *moved[2] = {NULL}, *first, *second;
 	char before[4];
 
-	optim_init(o, pair, LENGTH(pair));
-	DONE(o, optim_open(o));
+	optim_begin(o, pair, LENGTH(pair));
 	first = o->specs[0].weights;
 	second = o->specs[1].weights;
 	memcpy(before, first, sizeof(before));
@@ -203,8 +202,7 @@ TEST(weights_that_have_moved_are_written_where_they_are)
 	moved[0] = calloc(o->specs[0].numel, nvs_dtype_size(o->specs[0].dtype));
 	assert_non_null(moved[0]);
 	DOES(o, set_weights, moved, 2);
-	optim_lend(o, 1, 1);
-	DONE(o, optim_step(o, 1));
+	optim_run(o, 1, 1);
 	assert_memory_equal(first, before, sizeof(before));
 	assert_memory_not_equal(moved[0], before, sizeof(before));
 	DOES(o, get_weights);

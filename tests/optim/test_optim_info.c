@@ -37,8 +37,7 @@ static void add(uint64_t offset, uint64_t numel)
 
 TEST(info_has_the_step_and_the_gradients)
 {
-	optim_init(o, pair, LENGTH(pair));
-	DONE(o, optim_open(o));
+	optim_begin(o, pair, LENGTH(pair));
 	assert_true(progress_of().step == 0 && progress_of().loss_scale == 1 &&
 		    !progress_of().kept);
 	has_gradients_of(0, NVS_GRADIENTS_NONE, 0);
@@ -69,8 +68,7 @@ TEST(commits_have_a_number_and_the_callers_note)
 	DOES(o, set_note, "step 1", 6);
 	DOES(o, commit);
 	assert_true(progress_of().generation == 1);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	optim_reopen(o);
 	assert_true(progress_of().generation >= 1 && progress_of().step == 1);
 	assert_int_equal(nvs_optimizer_get_note(o->optimizer, found, &nbytes), 0);
 	assert_string_equal(found, "step 1");
@@ -86,8 +84,7 @@ TEST(info_has_the_state_of_an_earlier_run)
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 3);
 	add(7, 1000);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	optim_reopen(o);
 	assert_true(progress_of().step == 3 && progress_of().kept &&
 		    progress_of().loss_scale == 16);
 	has_gradients_of(0, NVS_GRADIENTS_ADDED, 1000);
@@ -101,17 +98,13 @@ TEST(an_unfinished_step_of_an_earlier_run_is_reported)
 	o->config.keep = true;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 1);
-	optim_lend(o, 2, 1);
-	sim_fail(o->sim, NVS_WRITE, 1, EIO, SIM_ALWAYS);
-	assert_int_equal(optim_step(o, 2), -EIO);
+	optim_fail(o, 2, NVS_WRITE, 1);
 	sim_no_faults(o->sim);
 	assert_true(progress_of().unfinished && progress_of().step == 1);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	optim_reopen(o);
 	assert_true(progress_of().unfinished && progress_of().step == 1);
 	has_gradients_of(0, NVS_GRADIENTS_OWED, 0);
-	optim_lend(o, 2, 1);
-	DONE(o, optim_step(o, 2));
+	optim_run(o, 2, 2);
 	assert_true(!progress_of().unfinished && progress_of().step == 2);
 }
 
@@ -120,8 +113,7 @@ TEST(wrong_arguments_are_refused)
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_group_info group = {.size = sizeof(group)};
 
-	optim_init(o, pair, LENGTH(pair));
-	DONE(o, optim_open(o));
+	optim_begin(o, pair, LENGTH(pair));
 	assert_int_equal(nvs_optimizer_get_info(NULL, &info, NULL), -EINVAL);
 	assert_int_equal(nvs_optimizer_get_group_info(NULL, 0, &group, NULL), -EINVAL);
 	assert_int_equal(nvs_optimizer_set_step(NULL, 1, NULL), -EINVAL);
@@ -138,8 +130,6 @@ TEST(wrong_arguments_are_refused)
 /* The count is at most what nvs_optimizer_set_step accepts, also in a kept store. */
 TEST(a_step_beyond_the_largest_count_is_refused)
 {
-	struct snapshot before;
-
 	optim_init(o, pair, LENGTH(pair));
 	o->config.keep = true;
 	DONE(o, optim_open(o));
@@ -149,16 +139,14 @@ TEST(a_step_beyond_the_largest_count_is_refused)
 	DONE(o, optim_step(o, 1));
 	assert_true(progress_of().step == STEPS_MAX);
 	o->result = (struct nvs_step_result){.size = sizeof(o->result)};
-	snapshot_take(o, &before);
+	optim_save(o);
 	optim_lend(o, 2, 1);
 	REFUSED(o, optim_step(o, 2), -EOVERFLOW, "9007199254740991 steps");
 	assert_true(progress_of().step == STEPS_MAX && !progress_of().unfinished);
 	has_gradients_of(0, NVS_GRADIENTS_LENT, pair[0].numel);
 	o->result = (struct nvs_step_result){.size = sizeof(o->result)};
-	IS_AS(o, &before);
-	snapshot_free(&before);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	IS_AS_SAVED(o);
+	optim_reopen(o);
 	assert_true(progress_of().step == STEPS_MAX);
 	DOES(o, set_step, STEPS_MAX);
 }

@@ -198,8 +198,7 @@ TEST(a_step_is_not_done_while_its_last_write_fails)
 	for (uint64_t step = 1; step <= 6; step++) {
 		uint64_t before = sim_ios(o->sim, NVS_WRITE);
 
-		optim_lend(o, step, 1);
-		DONE(o, optim_step(o, step));
+		optim_run(o, step, step);
 		before = sim_ios(o->sim, NVS_WRITE) - before;
 		optim_lend(o, ++step, 1);
 		sim_fail(o->sim, NVS_WRITE, before - 1, EIO, SIM_ALWAYS);
@@ -396,9 +395,7 @@ TEST(an_optimizer_can_be_closed_after_a_failure)
 		o->config.keep = keep;
 		DONE(o, optim_open(o));
 		optim_run(o, 1, 1);
-		optim_lend(o, 2, 1);
-		sim_fail(o->sim, NVS_WRITE, 4, EIO, SIM_ALWAYS);
-		assert_int_equal(optim_step(o, 2), -EIO);
+		optim_fail(o, 2, NVS_WRITE, 4);
 		if (mended)
 			sim_no_faults(o->sim);
 		if (keep && !mended)
@@ -417,9 +414,7 @@ TEST(a_commit_survives_a_failing_drive)
 		DONE(o, optim_open(o));
 		optim_run(o, 1, 1);
 		DOES(o, commit);
-		optim_lend(o, 2, 1);
-		sim_fail(o->sim, NVS_WRITE, 9, EIO, SIM_ALWAYS);
-		assert_int_equal(optim_step(o, 2), -EIO);
+		optim_fail(o, 2, NVS_WRITE, 9);
 		assert_true(CALL(o, commit) < 0);
 		assert_true(CALL(o, close) < 0);
 		o->optimizer = NULL;
@@ -452,8 +447,7 @@ TEST(an_unfinished_step_is_finished_by_the_next_run)
 		sim_fail(o->sim, way % 2 && !added ? NVS_READ : NVS_WRITE, 9, EIO, SIM_ALWAYS);
 		assert_int_equal(optim_step(o, 2), -EIO);
 		sim_no_faults(o->sim);
-		optim_shut(o);
-		DONE(o, optim_open(o));
+		optim_reopen(o);
 		if (!added) {
 			/*
 			 * Without the lent gradients the step cannot be finished, and the error
@@ -478,8 +472,7 @@ TEST(a_failed_commit_can_be_repeated)
 	DOES(o, commit);
 	IS_AS(o, due(1));
 	optim_run(o, 2, 2);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	optim_reopen(o);
 	optim_run(o, 3, 3);
 	IS_AS(o, due(3));
 	assert_int_equal(end(), 0);
@@ -496,7 +489,6 @@ static int leave_all(void **state)
 TEST(a_commit_works_once_the_drive_is_repaired)
 {
 	static const uint64_t positions[] = {0, 1, 3, 7, 12, 20};
-	struct snapshot before;
 	unsigned failed = 0;
 
 	for (size_t i = 0; i < 2 * LENGTH(positions); i++) {
@@ -511,11 +503,9 @@ TEST(a_commit_works_once_the_drive_is_repaired)
 		sim_no_faults(o->sim);
 		DOES(o, commit);
 		optim_run(o, 2, 2);
-		snapshot_take(o, &before);
-		optim_shut(o);
-		DONE(o, optim_open(o));
-		IS_AS(o, &before);
-		snapshot_free(&before);
+		optim_save(o);
+		optim_reopen(o);
+		IS_AS_SAVED(o);
 		assert_int_equal(end(), 0);
 	}
 	assert_true(failed > LENGTH(positions));
@@ -537,8 +527,7 @@ static void two_steps(enum nvs_direction direction, uint64_t after)
 	sim_fail(o->sim, direction, after, EIO, 64);
 	assert_int_equal(optim_step(o, 2), -EIO);
 	sim_no_faults(o->sim);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	optim_reopen(o);
 	optim_lend(o, 2, 1);
 	DONE(o, step_again());
 }

@@ -92,8 +92,7 @@ TEST(the_groups_stay_those_of_the_store)
 	make_store(1, &snapshot);
 	DONE(o, open_unknown());
 	DOES(o, set_step, 7);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	optim_reopen(o);
 	DOES(o, set_step, 2);
 	optim_run(o, 3, 3);
 	snapshot_take(o, &expected);

@@ -72,18 +72,15 @@ static const struct snapshot *due(void)
 /* `o` is open and configured; `change` is applied while it is closed. */
 static void goes_on_as_if_never_stopped(void (*change)(void))
 {
-	struct snapshot stopped;
-
 	optim_run(o, 1, STOP);
-	snapshot_take(o, &stopped);
+	optim_save(o);
 	optim_shut(o);
 	spoil_weights();
 	if (change)
 		change();
 	DONE(o, optim_open(o));
 	DOES(o, get_weights);
-	IS_AS(o, &stopped);
-	snapshot_free(&stopped);
+	IS_AS_SAVED(o);
 	optim_run(o, STOP + 1, STEPS);
 	IS_AS(o, due());
 	optim_close(o);
@@ -211,17 +208,14 @@ TEST(a_run_can_be_resumed_at_every_point)
 /* An optimizer stopped before its first step has the initial weights. */
 TEST(state_that_was_never_written_is_kept)
 {
-	struct snapshot begun;
-
 	for (int fast = 0; fast < 2; fast++) {
 		begin();
 		o->offload->fast_init = fast;
 		DONE(o, optim_open(o));
-		snapshot_take(o, &begun);
+		optim_save(o);
 		stop_and_go_on();
 		DOES(o, get_weights);
-		IS_AS(o, &begun);
-		snapshot_free(&begun);
+		IS_AS_SAVED(o);
 		optim_run(o, 1, STEPS);
 		IS_AS(o, due());
 		optim_close(o);
@@ -262,7 +256,6 @@ static void added_steps(bool stop)
 TEST(added_gradients_are_kept)
 {
 	static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16};
-	struct snapshot through;
 
 	for (unsigned i = 0; i < 4; i++) {
 		begin();
@@ -273,12 +266,10 @@ TEST(added_gradients_are_kept)
 		o->config.gradient_clipping = 1;
 		DONE(o, optim_open(o));
 		added_steps(i % 2);
-		if (i % 2) {
-			IS_AS(o, &through);
-			snapshot_free(&through);
-		} else {
-			snapshot_take(o, &through);
-		}
+		if (i % 2)
+			IS_AS_SAVED(o);
+		else
+			optim_save(o);
 		optim_close(o);
 	}
 }
@@ -307,7 +298,6 @@ TEST(used_gradients_are_not_kept)
 TEST(the_loss_scale_is_kept)
 {
 	static const char attempts[] = "..#..#...#.##..";
-	struct snapshot through;
 	double scales[2][sizeof(attempts)];
 
 	for (int stop = 0; stop < 2; stop++) {
@@ -333,15 +323,14 @@ TEST(the_loss_scale_is_kept)
 		DONE(o, optim_step(o, 20));
 		assert_int_equal(o->result.step, 11);
 		if (stop)
-			IS_AS(o, &through);
+			IS_AS_SAVED(o);
 		else
-			snapshot_take(o, &through);
+			optim_save(o);
 		optim_close(o);
 	}
 	for (unsigned i = 0; attempts[i]; i++)
 		assert_true(scales[0][i] == scales[1][i]);
 	assert_true(scales[0][sizeof(attempts) - 2] != 256);
-	snapshot_free(&through);
 }
 
 /* ---- Other groups and settings ---- */
@@ -384,14 +373,13 @@ static off_t store_size(void)
 TEST(a_refused_open_leaves_the_store_unchanged)
 {
 	static const struct group large[] = {{"large", 400000, NVS_BF16}};
-	struct snapshot before;
 	off_t size;
 
 	optim_init(o, large, 1);
 	o->config.keep = true;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 1);
-	snapshot_take(o, &before);
+	optim_save(o);
 	optim_shut(o);
 	size = store_size();
 	o->specs[0].name = "another";
@@ -399,8 +387,7 @@ TEST(a_refused_open_leaves_the_store_unchanged)
 	o->specs[0].name = large[0].name;
 	assert_int_equal(store_size(), size);
 	DONE(o, optim_open(o));
-	IS_AS(o, &before);
-	snapshot_free(&before);
+	IS_AS_SAVED(o);
 }
 
 TEST(other_groups_are_refused)

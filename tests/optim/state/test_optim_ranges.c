@@ -95,11 +95,10 @@ TEST(all_state_in_ranges_is_read_once)
 TEST(all_state_set_in_ranges_is_written_once)
 {
 	struct nvs_engine_stats before, after;
-	struct snapshot taken;
 
 	for (int order = PARTS_TOGETHER; order < ORDERS; order++) {
 		begin(o);
-		snapshot_take(o, &taken);
+		optim_save(o);
 		DOES(o, get_weights);
 		before = stats_now();
 		walk(o, (enum order)order, true);
@@ -108,8 +107,7 @@ TEST(all_state_set_in_ranges_is_written_once)
 		after = stats_now();
 		assert_in_range(after.swapped_out - before.swapped_out, state_bytes() / 2,
 				state_bytes() + state_bytes() / 20);
-		IS_AS(o, &taken);
-		snapshot_free(&taken);
+		IS_AS_SAVED(o);
 		optim_close(o);
 	}
 }

@@ -465,8 +465,7 @@ TEST(groups_without_gradients_cost_nothing)
 {
 	struct snapshot before, after;
 
-	optim_init(o, even, 3);
-	DONE(o, optim_open(o));
+	optim_begin(o, even, 3);
 	step_moves(1, UINT32_MAX, 0, EVEN);
 	snapshot_take(o, &before);
 	step_moves(2, 1u << 0 | 1u << 2, 32768 + 14336, 32768 + 14336);
@@ -635,7 +634,6 @@ TEST(steps_alternate_their_direction)
 
 TEST(state_can_be_read_and_set)
 {
-	struct snapshot taken;
 	struct optim from, to;
 	float piece[2500];
 
@@ -661,9 +659,7 @@ TEST(state_can_be_read_and_set)
 			}
 	DOES(&to, get_weights);
 	to.result.norm = from.result.norm;
-	snapshot_take(&from, &taken);
-	IS_AS(&to, &taken);
-	snapshot_free(&taken);
+	IS_LIKE(&to, &from);
 	optim_close(&to);
 	optim_run(&from, 3, STEPS);
 	IS_AS(&from, due());
@@ -758,8 +754,7 @@ TEST(state_outside_a_group_is_refused)
 {
 	static float data[4096];
 
-	optim_init(o, five, LENGTH(five));
-	DONE(o, optim_open(o));
+	optim_begin(o, five, LENGTH(five));
 	for (int set = 0; set < 2; set++) {
 		static const struct {
 			size_t group;
@@ -911,8 +906,7 @@ TEST(two_optimizers_do_not_share_a_store)
 {
 	struct nvs_optimizer *second = NULL;
 
-	optim_init(o, five, LENGTH(five));
-	DONE(o, optim_open(o));
+	optim_begin(o, five, LENGTH(five));
 	REFUSED(o, nvs_optimizer_open(&second, &o->config, o->specs, o->n, NULL, &o->error), -EBUSY,
 		"");
 	assert_null(second);
