@@ -398,3 +398,23 @@ void optim_save(struct optim *optim)
 	snapshot_free(&optim_saved);
 	snapshot_take(optim, &optim_saved);
 }
+
+const struct snapshot *optim_straight(const struct group *groups, size_t n, uint64_t steps)
+{
+	static struct snapshot straight;
+	static const struct group *of;
+	struct optim own;
+
+	if (of == groups)
+		return &straight;
+	snapshot_free(&straight);
+	optim_init(&own, groups, n);
+	own.offload->device = NVS_DEVICE_CPU;
+	own.config.optimizer_threads = 1;
+	DONE(&own, optim_open(&own));
+	optim_run(&own, 1, steps);
+	snapshot_take(&own, &straight);
+	optim_close(&own);
+	of = groups;
+	return &straight;
+}

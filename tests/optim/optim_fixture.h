@@ -125,5 +125,7 @@ void optim_is_like(struct optim *optim, struct optim *other, const char *file, i
 void optim_save(struct optim *optim);
 #define IS_AS_SAVED(optim) optim_is_as(optim, &optim_saved, __FILE__, __LINE__)
 extern struct snapshot optim_saved;
+/* The state after so many steps without offload and with one thread; kept for the next call. */
+const struct snapshot *optim_straight(const struct group *groups, size_t n, uint64_t steps);
 
 #endif

@@ -478,13 +478,6 @@ TEST(a_failed_commit_can_be_repeated)
 	assert_int_equal(end(), 0);
 }
 
-static int leave_all(void **state)
-{
-	for (size_t i = 0; i < LENGTH(undisturbed); i++)
-		snapshot_free(&undisturbed[i]);
-	return places_leave_all(state);
-}
-
 /* With tiles in the cache, and tiles that the commit must initialize first. */
 TEST(a_commit_works_once_the_drive_is_repaired)
 {
@@ -555,5 +548,3 @@ TEST(a_failed_step_is_kept_when_the_optimizer_is_closed)
 	}
 	snapshot_free(&straight);
 }
-
-AROUND_TESTS(NULL, leave_all)

@@ -49,22 +49,10 @@ static void stop_and_go_on(void)
 	DONE(o, optim_open(o));
 }
 
-static struct snapshot straight;
-
 /* The state after STEPS steps without interruption. */
 static const struct snapshot *due(void)
 {
-	struct optim own;
-
-	if (straight.n)
-		return &straight;
-	optim_init(&own, five, LENGTH(five));
-	own.offload->device = NVS_DEVICE_CPU;
-	DONE(&own, optim_open(&own));
-	optim_run(&own, 1, STEPS);
-	snapshot_take(&own, &straight);
-	optim_close(&own);
-	return &straight;
+	return optim_straight(five, LENGTH(five), STEPS);
 }
 
 /* ---- Resumed runs ---- */
@@ -580,11 +568,3 @@ TEST(a_flipped_bit_is_detected)
 	o->optimizer = NULL;
 	snapshot_free(&snapshot);
 }
-
-static int leave_all(void **state)
-{
-	snapshot_free(&straight);
-	return places_leave_all(state);
-}
-
-AROUND_TESTS(NULL, leave_all)

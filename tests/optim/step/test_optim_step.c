@@ -203,23 +203,10 @@ static const struct group five[] = {{"layers.0", 20001, NVS_BF16},
 				    {"layers.2", 14337, NVS_BF16},
 				    {"head", 4096, NVS_F32}};
 
-static struct snapshot straight;
-
 /* The state that all variants below must compute. */
 static const struct snapshot *due(void)
 {
-	struct optim own;
-
-	if (straight.n)
-		return &straight;
-	optim_init(&own, five, LENGTH(five));
-	own.offload->device = NVS_DEVICE_CPU;
-	own.config.optimizer_threads = 1;
-	DONE(&own, optim_open(&own));
-	optim_run(&own, 1, STEPS);
-	snapshot_take(&own, &straight);
-	optim_close(&own);
-	return &straight;
+	return optim_straight(five, LENGTH(five), STEPS);
 }
 
 /* What differs from the settings of optim_init(); 0 of a number leaves it. */
@@ -914,11 +901,3 @@ TEST(two_optimizers_do_not_share_a_store)
 	optim_close(o);
 	assert_int_equal(nvs_optimizer_close(NULL, NULL), 0);
 }
-
-static int leave_all(void **state)
-{
-	snapshot_free(&straight);
-	return places_leave_all(state);
-}
-
-AROUND_TESTS(NULL, leave_all)
