@@ -278,7 +278,7 @@ void tile_set_place(const struct nvs_optimizer *optimizer, struct tile *tile,
 void group_set_gradients(const struct nvs_optimizer *optimizer, struct group *group,
 			 enum nvs_gradients gradients);
 
-/* ---- hold.c ---- */
+/* ---- tiles.c ---- */
 /* A commit writes unpinned tensors, so held tiles are unpinned for it; they stay in the pool. */
 int tiles_suspend(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Pins them again; `written`: the commit succeeded. */
