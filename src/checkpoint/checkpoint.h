@@ -120,8 +120,6 @@ struct json_document;
 int read_json(int fd, const char *path, uint64_t offset, uint64_t nbytes, char **text,
 	      struct json_document **document, struct nvs_error *error);
 
-/* The stamp of an open file. errno of fstat(2). */
-int stamp_take(int fd, const char *path, struct stamp *stamp, struct nvs_error *error);
 /* -ESTALE: the file that is open has another stamp. */
 int stamp_check(const struct stamp *stamp, int fd, const char *path, struct nvs_error *error);
 

@@ -39,6 +39,20 @@ void checkpoint_free(struct nvs_checkpoint *checkpoint)
 	*checkpoint = (struct nvs_checkpoint){0};
 }
 
+static int stamp_take(int fd, const char *path, struct stamp *stamp, struct nvs_error *error)
+{
+	struct stat status;
+
+	if (fstat(fd, &status))
+		return error_set(error, -errno, "can't look at %s: %s", path, nvs_strerror(-errno));
+	*stamp = (struct stamp){.device = status.st_dev,
+				.inode = status.st_ino,
+				.nbytes = (uint64_t)status.st_size,
+				.modified_s = status.st_mtim.tv_sec,
+				.modified_ns = status.st_mtim.tv_nsec};
+	return 0;
+}
+
 int checkpoint_of_file(struct nvs_checkpoint *checkpoint, const char *path, int fd,
 		       struct nvs_error *error)
 {
@@ -192,20 +206,6 @@ int read_at(int fd, const char *path, uint64_t offset, void *data, size_t nbytes
 		offset += (uint64_t)got;
 		nbytes -= (size_t)got;
 	}
-	return 0;
-}
-
-int stamp_take(int fd, const char *path, struct stamp *stamp, struct nvs_error *error)
-{
-	struct stat status;
-
-	if (fstat(fd, &status))
-		return error_set(error, -errno, "can't look at %s: %s", path, nvs_strerror(-errno));
-	*stamp = (struct stamp){.device = status.st_dev,
-				.inode = status.st_ino,
-				.nbytes = (uint64_t)status.st_size,
-				.modified_s = status.st_mtim.tv_sec,
-				.modified_ns = status.st_mtim.tv_nsec};
 	return 0;
 }
 

@@ -54,32 +54,6 @@ static int read_storage(struct nvs_checkpoint_storage *storage,
 	return 0;
 }
 
-/* Adds the caller's storages to the plan, whose entries have room for them. */
-static int plan_storages(struct nvs_checkpoint *plan, const struct nvs_checkpoint_options *options,
-			 struct nvs_error *error)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < options->nstorages && !rc; i++) {
-		struct nvs_checkpoint_storage storage;
-		char name[40];
-
-		rc = read_storage(&storage, options, i, error);
-		if (!rc && storage.nbytes > DATA_MAX - plan->nbytes)
-			rc = error_set(error, -EINVAL, "the storages have more than %llu bytes",
-				       DATA_MAX);
-		snprintf(name, sizeof(name), "storages[%zu]", i);
-		if (!rc &&
-		    entry_make(&plan->entries[plan->n], name, NVS_U8, storage.nbytes, NULL, 0))
-			rc = error_set(error, -ENOMEM, "no memory for the names of storages");
-		if (!rc) {
-			plan->nbytes += storage.nbytes;
-			plan->n++;
-		}
-	}
-	return rc;
-}
-
 /* Writes them. They are the last of the plan, which is placed. */
 static int write_storages(struct writing *writing, const struct nvs_checkpoint_options *options,
 			  struct nvs_error *error)
@@ -119,7 +93,25 @@ int writing_begin(struct writing *writing, struct nvs_aio *aio, const char *path
 	if (writes_torch(path, options)) {
 		struct torch *torch = &writing->torch;
 
-		rc = plan_storages(plan, options, error);
+		/* Adds the caller's storages to the plan, whose entries have room for them. */
+		for (size_t i = 0; i < options->nstorages && !rc; i++) {
+			struct nvs_checkpoint_storage storage;
+			char name[40];
+
+			rc = read_storage(&storage, options, i, error);
+			if (!rc && storage.nbytes > DATA_MAX - plan->nbytes)
+				rc = error_set(error, -EINVAL,
+					       "the storages have more than %llu bytes", DATA_MAX);
+			snprintf(name, sizeof(name), "storages[%zu]", i);
+			if (!rc && entry_make(&plan->entries[plan->n], name, NVS_U8, storage.nbytes,
+					      NULL, 0))
+				rc = error_set(error, -ENOMEM,
+					       "no memory for the names of storages");
+			if (!rc) {
+				plan->nbytes += storage.nbytes;
+				plan->n++;
+			}
+		}
 		if (!rc)
 			rc = placement_make_single(placement, plan, path, !options->pickle, error);
 		if (!rc && options->shard_bytes)

@@ -37,32 +37,6 @@ static void print_help(FILE *file)
 	      file);
 }
 
-static int answer(const char *question)
-{
-	const char *names[COUNT_OF(subcommands) + 2] = {"--version", "--help"}, *nearest;
-	bool version = !strcmp(question, "--version") || !strcmp(question, "-V");
-	struct output output;
-
-	if (version || !strcmp(question, "--help") || !strcmp(question, "-h") ||
-	    !strcmp(question, "help")) {
-		if (output_open(&output, NULL))
-			return STATUS_FAILED;
-		if (version)
-			fprintf(output.file, "nvswap %s\n", nvs_version());
-		else
-			print_help(output.file);
-		return output_close(&output);
-	}
-	for (size_t i = 0; i < COUNT_OF(subcommands); i++)
-		names[i + 2] = subcommands[i].name;
-	nearest = nearest_name(question, names, COUNT_OF(subcommands) + 2);
-	if (nearest)
-		say("%s is not a command; did you mean %s?", question, nearest);
-	else
-		say("%s is not a command; see nvswap --help", question);
-	return STATUS_USAGE;
-}
-
 /*
  * If a standard file is closed, the next file opened gets its number, and a store would receive
  * messages. So open /dev/null there, in the direction in which each use still fails.
@@ -93,5 +67,27 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < COUNT_OF(subcommands); i++)
 		if (!strcmp(argv[1], subcommands[i].name))
 			return subcommands[i].run(argc - 1, argv + 1);
-	return answer(argv[1]);
+
+	const char *names[COUNT_OF(subcommands) + 2] = {"--version", "--help"}, *nearest;
+	bool version = !strcmp(argv[1], "--version") || !strcmp(argv[1], "-V");
+	struct output output;
+
+	if (version || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||
+	    !strcmp(argv[1], "help")) {
+		if (output_open(&output, NULL))
+			return STATUS_FAILED;
+		if (version)
+			fprintf(output.file, "nvswap %s\n", nvs_version());
+		else
+			print_help(output.file);
+		return output_close(&output);
+	}
+	for (size_t i = 0; i < COUNT_OF(subcommands); i++)
+		names[i + 2] = subcommands[i].name;
+	nearest = nearest_name(argv[1], names, COUNT_OF(subcommands) + 2);
+	if (nearest)
+		say("%s is not a command; did you mean %s?", argv[1], nearest);
+	else
+		say("%s is not a command; see nvswap --help", argv[1]);
+	return STATUS_USAGE;
 }

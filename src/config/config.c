@@ -35,12 +35,8 @@ void config_free(struct nvs_config *config)
 {
 	if (!config)
 		return;
-	paths_free(config->offload[NVS_OFFLOAD_PARAM].nvme_path,
-		   config->offload[NVS_OFFLOAD_PARAM].npaths);
-	paths_free(config->offload[NVS_OFFLOAD_OPTIMIZER].nvme_path,
-		   config->offload[NVS_OFFLOAD_OPTIMIZER].npaths);
-	config->offload[NVS_OFFLOAD_PARAM].npaths = 0;
-	config->offload[NVS_OFFLOAD_OPTIMIZER].npaths = 0;
+	paths_free(&config->offload[NVS_OFFLOAD_PARAM]);
+	paths_free(&config->offload[NVS_OFFLOAD_OPTIMIZER]);
 }
 
 int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes, const char *name,
@@ -82,19 +78,11 @@ int nvs_config_open(struct nvs_config **config, struct nvs_error *error)
 	return 0;
 }
 
-static int copy_paths(struct offload_config *copy, const struct offload_config *offload)
-{
-	copy->npaths = 0;
-	if (paths_copy(copy->nvme_path, (const char *const *)offload->nvme_path, offload->npaths))
-		return -ENOMEM;
-	copy->npaths = offload->npaths;
-	return 0;
-}
-
 int nvs_config_copy(const struct nvs_config *config, struct nvs_config **copy,
 		    struct nvs_error *error)
 {
 	struct nvs_config *opened;
+	int rc = 0;
 
 	if (!config || !copy)
 		return error_set(error, -EINVAL, "config or copy is NULL");
@@ -102,10 +90,15 @@ int nvs_config_copy(const struct nvs_config *config, struct nvs_config **copy,
 	if (!opened)
 		return error_set(error, -ENOMEM, "out of memory for the configuration");
 	*opened = *config;
-	opened->offload[NVS_OFFLOAD_OPTIMIZER].npaths = 0;
-	if (copy_paths(&opened->offload[NVS_OFFLOAD_PARAM], &config->offload[NVS_OFFLOAD_PARAM]) ||
-	    copy_paths(&opened->offload[NVS_OFFLOAD_OPTIMIZER],
-		       &config->offload[NVS_OFFLOAD_OPTIMIZER])) {
+	for (int i = NVS_OFFLOAD_PARAM; i <= NVS_OFFLOAD_OPTIMIZER; i++) {
+		const struct offload_config *from = &config->offload[i];
+
+		opened->offload[i].npaths = 0;
+		rc = rc ? rc
+			: paths_copy(&opened->offload[i], (const char *const *)from->nvme_path,
+				     from->npaths);
+	}
+	if (rc) {
 		nvs_config_close(opened);
 		return error_set(error, -ENOMEM, "out of memory for the configuration's paths");
 	}

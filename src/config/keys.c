@@ -261,10 +261,7 @@ _Static_assert(offsetof(struct optimizer_config, beta2) ==
 		       offsetof(struct optimizer_config, beta1) + sizeof(double),
 	       "KEY_BETAS writes both");
 
-static const struct {
-	const char *name;
-	bool strict, takes_auto, is_model;
-} blocks[BLOCK_COUNT] = {
+const struct block_traits config_blocks[BLOCK_COUNT] = {
 	[BLOCK_ROOT] = {"", .takes_auto = true},
 	[BLOCK_AIO] = {"aio", .strict = true, .is_model = true},
 	[BLOCK_ZERO] = {"zero_optimization", .takes_auto = true, .is_model = true},
@@ -278,26 +275,6 @@ static const struct {
 	[BLOCK_ADAM_PARAMS] = {"optimizer.params", .takes_auto = true},
 	[BLOCK_NVSWAP] = {"nvswap", .strict = true},
 };
-
-const char *config_block_name(enum config_block block)
-{
-	return blocks[block].name;
-}
-
-bool config_block_is_strict(enum config_block block)
-{
-	return blocks[block].strict;
-}
-
-bool config_block_takes_auto(enum config_block block)
-{
-	return blocks[block].takes_auto;
-}
-
-bool config_block_is_model(enum config_block block)
-{
-	return blocks[block].is_model;
-}
 
 const struct config_key *config_key_find(enum config_block block, const char *name, size_t length)
 {
@@ -327,7 +304,7 @@ const char *config_key_home(enum config_block block, const char *name, size_t le
 		if (i != (unsigned)block && i != BLOCK_ROOT && key && key->type != KEY_UNUSED)
 			used += (size_t)snprintf(text + used, 256 - used, "%s `%s`",
 						 used ? " and of" : "it is a key of",
-						 blocks[i].name);
+						 config_blocks[i].name);
 	}
 	return used ? text : NULL;
 }

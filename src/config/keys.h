@@ -58,7 +58,7 @@ struct config_key {
 	const struct config_choices *choices;
 	uint32_t place;			/* offset in struct nvs_config */
 	uint64_t min, max, multiple_of; /* of whole numbers; multiple_of 0: any */
-	double real_min, real_max;	/* of real numbers */
+	double real_max;		/* of real numbers */
 	uint64_t whole;			/* default of a whole number, bool or enum */
 	double real, second;		/* default of a real number; second: of beta2 */
 	const char *default_text;	/* as written in JSON; NULL: none */
@@ -70,16 +70,16 @@ extern const struct config_key config_keys[];
 extern const unsigned config_key_count;
 extern const struct config_choices config_ioengines, config_devices; /* names.c */
 
-/* The block's name in messages, such as "zero_optimization"; "" for the top of the file. */
-const char *config_block_name(enum config_block block);
-/* A strict block refuses unknown keys. The others also hold keys that only DeepSpeed reads, so
- * unknown keys there are ignored. */
-bool config_block_is_strict(enum config_block block);
-/* Whether the value "auto" is the default, as in DeepSpeed. */
-bool config_block_takes_auto(enum config_block block);
-/* Whether DeepSpeed reads the block by a model of pydantic, which also takes "16" as a number and
- * "yes" as true. */
-bool config_block_is_model(enum config_block block);
+extern const struct block_traits {
+	const char *name; /* in messages, such as "zero_optimization"; "" for the top of the file */
+	/* It refuses unknown keys. The others also hold keys that only DeepSpeed reads, so unknown
+	 * keys there are ignored. */
+	bool strict;
+	bool takes_auto; /* the value "auto" is the default, as in DeepSpeed */
+	/* DeepSpeed reads it by a model of pydantic, which also takes "16" as a number and "yes" as
+	 * true. */
+	bool is_model;
+} config_blocks[BLOCK_COUNT];
 
 /* Returns NULL if the block has no such key. */
 const struct config_key *config_key_find(enum config_block block, const char *name, size_t length);

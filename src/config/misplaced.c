@@ -5,11 +5,9 @@
  * DeepSpeed is near enough to be taken for one. Objects that are no blocks of DeepSpeed are not
  * looked into.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/nearest.h"
 #include "base/numbers.h"
 #include "config/reader.h"
@@ -166,7 +164,7 @@ int misplaced_report(struct reader *r, const struct json_value *root, bool stric
 		}
 		if (key && key->type == KEY_BLOCK && key->child == BLOCK_ZERO)
 			rc = examine_zero(r, strict, member);
-		else if (!key || (key->type == KEY_BLOCK && !config_block_is_strict(key->child)))
+		else if (!key || (key->type == KEY_BLOCK && !config_blocks[key->child].strict))
 			rc = examine_within(r, strict, member, member->key);
 		if (!rc && params && key && key->child == BLOCK_ADAM)
 			rc = examine_within(r, strict, params, "optimizer.params");

@@ -6,7 +6,6 @@
 #include "config/paths.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,30 +40,29 @@ const char *path_flaw(const char *const *paths, unsigned i)
 	return NULL;
 }
 
-int paths_copy(char **copies, const char *const *paths, unsigned n)
+int paths_copy(struct offload_config *into, const char *const *paths, unsigned n)
 {
-	for (unsigned i = 0; i < n; i++) {
-		copies[i] = strdup(paths[i]);
-		if (!copies[i]) {
-			paths_free(copies, i);
+	memset(into->nvme_path, 0, sizeof(into->nvme_path));
+	for (into->npaths = 0; into->npaths < n; into->npaths++) {
+		into->nvme_path[into->npaths] = strdup(paths[into->npaths]);
+		if (!into->nvme_path[into->npaths]) {
+			paths_free(into);
 			return -ENOMEM;
 		}
 	}
 	return 0;
 }
 
-void paths_free(char **paths, unsigned n)
+void paths_free(struct offload_config *offload)
 {
-	for (unsigned i = 0; i < n; i++) {
-		free(paths[i]);
-		paths[i] = NULL;
-	}
+	while (offload->npaths)
+		free(offload->nvme_path[--offload->npaths]);
 }
 
 int config_set_paths(struct offload_config *offload, const char *const *paths, unsigned n,
 		     struct nvs_error *error)
 {
-	char *copies[NVS_PATHS_MAX] = {NULL};
+	struct offload_config fresh = *offload;
 	int result;
 
 	if (!n || n > NVS_PATHS_MAX)
@@ -81,13 +79,12 @@ int config_set_paths(struct offload_config *offload, const char *const *paths, u
 					   "nvme_path \"%.200s\" %s", paths[i] ? paths[i] : "",
 					   flaw);
 	}
-	result = paths_copy(copies, paths, n);
+	result = paths_copy(&fresh, paths, n);
 	if (result)
 		return error_about(error, result, "nvme_path", 0, 0, "out of memory for nvme_path");
-	paths_free(offload->nvme_path, offload->npaths);
-	memcpy(offload->nvme_path, copies, sizeof(copies));
-	offload->npaths = n;
-	offload->device = NVS_DEVICE_NVME;
+	paths_free(offload);
+	fresh.device = NVS_DEVICE_NVME;
+	*offload = fresh;
 	return 0;
 }
 

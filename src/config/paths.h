@@ -13,8 +13,8 @@
  * as a predicate: "is empty". */
 const char *path_flaw(const char *const *paths, unsigned i);
 
-/* Copies n strings. Returns 0, or -ENOMEM and copies none. */
-int paths_copy(char **copies, const char *const *paths, unsigned n);
-void paths_free(char **paths, unsigned n);
+/* Copies n strings into a block, whose own are not freed. Returns 0, or -ENOMEM and copies none. */
+int paths_copy(struct offload_config *into, const char *const *paths, unsigned n);
+void paths_free(struct offload_config *offload);
 
 #endif

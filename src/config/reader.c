@@ -23,7 +23,7 @@ static int refuse_value(struct reader *r, const struct config_key *key,
 			const struct json_value *value, const char *name, const char *why)
 {
 	char shown[SHOWN_BYTES + 8], allows[160];
-	bool may_be_auto = config_block_takes_auto(key->block) && key->type != KEY_BLOCK;
+	bool may_be_auto = config_blocks[key->block].takes_auto && key->type != KEY_BLOCK;
 	bool has_meaning = *key->meaning != '\0';
 
 	return reader_complain(r, &value->place, name, "%s is %s%s; it must be %s%s%s%s%s", name,
@@ -69,7 +69,7 @@ static const struct json_value *as_number(const struct config_key *key,
 
 	if (value->type == JSON_NUMBER)
 		return value;
-	if (value->type != JSON_STRING || !config_block_is_model(key->block))
+	if (value->type != JSON_STRING || !config_blocks[key->block].is_model)
 		return NULL;
 	*number = *value;
 	number->type = JSON_NUMBER;
@@ -253,8 +253,7 @@ static int read_paths(struct reader *r, const struct config_key *key,
 		      const struct json_value *value, const char *name)
 {
 	struct offload_config *offload = place_of(r, key);
-	bool *fresh = offload == &r->config.offload[NVS_OFFLOAD_PARAM] ? &r->new_param_paths
-								       : &r->new_optimizer_paths;
+	bool *fresh = &r->new_paths[offload - r->config.offload];
 	const char *paths[NVS_PATHS_MAX];
 	int n;
 
@@ -266,14 +265,11 @@ static int read_paths(struct reader *r, const struct config_key *key,
 	if (*fresh && key->block != BLOCK_NVSWAP)
 		return 0; /* the nvswap block's are in its place */
 	if (*fresh)
-		paths_free(offload->nvme_path, offload->npaths);
-	memset(offload->nvme_path, 0, sizeof(offload->nvme_path));
-	offload->npaths = 0;
+		paths_free(offload);
 	*fresh = true;
-	if (paths_copy(offload->nvme_path, paths, (unsigned)n))
-		return error_set(r->error, -ENOMEM, "%s: out of memory", r->file);
-	offload->npaths = (unsigned)n;
-	return 0;
+	return paths_copy(offload, paths, (unsigned)n)
+		       ? error_set(r->error, -ENOMEM, "%s: out of memory", r->file)
+		       : 0;
 }
 
 /* true, false, 1 and 0; and in words where DeepSpeed takes those. */
@@ -296,7 +292,7 @@ static int read_bool(struct reader *r, const struct config_key *key, const struc
 	for (size_t i = 0; i < 2 * COUNT_OF(words); i++) {
 		const char *word = words[i / 2][i % 2];
 
-		if (value->type == JSON_STRING && config_block_is_model(key->block) &&
+		if (value->type == JSON_STRING && config_blocks[key->block].is_model &&
 		    value->length == strlen(word) && !strcasecmp(value->string, word)) {
 			*into = i % 2;
 			return 0;
@@ -362,7 +358,7 @@ static int read_setting(struct reader *r, const struct config_key *key,
 	char text[NAME_BYTES + 96];
 	int result = 0;
 
-	if (json_is_string(value, "auto") && config_block_takes_auto(key->block) &&
+	if (json_is_string(value, "auto") && config_blocks[key->block].takes_auto &&
 	    key->type != KEY_PATHS) {
 		config_key_set_default(key, &r->config);
 		snprintf(text, sizeof(text), "%s is \"auto\"; using the default, %s", name,
@@ -386,33 +382,6 @@ static int read_setting(struct reader *r, const struct config_key *key,
 static int read_block(struct reader *r, enum config_block block, const struct json_value *object,
 		      const char *path);
 
-static int read_child(struct reader *r, const struct config_key *key,
-		      const struct json_value *value, const char *name)
-{
-	const struct json_value *first = r->blocks[key->child];
-	char text[NAME_BYTES + 160];
-
-	if (value->type == JSON_NULL)
-		return 0; /* as in DeepSpeed, the same as no block */
-	if (key->child == BLOCK_ZERO && (value->type == JSON_TRUE || value->type == JSON_FALSE)) {
-		snprintf(
-			text, sizeof(text),
-			"%s has been an object since DeepSpeed 0.3; true and false offload nothing",
-			name);
-		reader_say(r, NVS_LOG_WARNING, &value->place, text);
-		return 0;
-	}
-	if (value->type != JSON_OBJECT)
-		return refuse_value(r, key, value, name, "");
-	if (first)
-		return reader_complain(
-			r, &value->key_place, name,
-			"%s is the same block as `%.*s` on line %u; remove one of them", name,
-			(int)first->key_length, first->key, first->key_place.line);
-	r->blocks[key->child] = value;
-	return read_block(r, key->child, value, name);
-}
-
 static int read_member(struct reader *r, enum config_block block, const struct json_value *member,
 		       const char *path)
 {
@@ -421,15 +390,37 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 
 	snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
 		 reader_show(member->key, member->key_length, shown));
-	if (!key && config_block_is_strict(block))
+	if (!key && config_blocks[block].strict)
 		return reader_complain(
 			r, &member->key_place, name, "%s is not a key of `%s`; %s", name,
-			config_block_name(block),
+			config_blocks[block].name,
 			config_key_suggest(block, member->key, member->key_length, text));
 	if (!key)
 		return 0;
-	if (key->type == KEY_BLOCK)
-		return read_child(r, key, member, name);
+	if (key->type == KEY_BLOCK) {
+		const struct json_value *first = r->blocks[key->child];
+
+		if (member->type == JSON_NULL)
+			return 0; /* as in DeepSpeed, the same as no block */
+		if (key->child == BLOCK_ZERO &&
+		    (member->type == JSON_TRUE || member->type == JSON_FALSE)) {
+			snprintf(text, sizeof(text),
+				 "%s has been an object since DeepSpeed 0.3; true and false "
+				 "offload nothing",
+				 name);
+			reader_say(r, NVS_LOG_WARNING, &member->place, text);
+			return 0;
+		}
+		if (member->type != JSON_OBJECT)
+			return refuse_value(r, key, member, name, "");
+		if (first)
+			return reader_complain(
+				r, &member->key_place, name,
+				"%s is the same block as `%.*s` on line %u; remove one of them",
+				name, (int)first->key_length, first->key, first->key_place.line);
+		r->blocks[key->child] = member;
+		return read_block(r, key->child, member, name);
+	}
 	if (key->type == KEY_UNUSED) {
 		snprintf(text, sizeof(text), "%s has no effect in nvswap: %s", name, key->meaning);
 		reader_say(r, NVS_LOG_WARNING, &member->key_place, text);
@@ -529,12 +520,9 @@ int reader_read(struct reader *r, const struct json_value *root)
  * caller's configuration on success. */
 static void drop_paths(const struct reader *r, struct nvs_config *config)
 {
-	if (r->new_param_paths)
-		paths_free(config->offload[NVS_OFFLOAD_PARAM].nvme_path,
-			   config->offload[NVS_OFFLOAD_PARAM].npaths);
-	if (r->new_optimizer_paths)
-		paths_free(config->offload[NVS_OFFLOAD_OPTIMIZER].nvme_path,
-			   config->offload[NVS_OFFLOAD_OPTIMIZER].npaths);
+	for (int i = NVS_OFFLOAD_PARAM; i <= NVS_OFFLOAD_OPTIMIZER; i++)
+		if (r->new_paths[i])
+			paths_free(&config->offload[i]);
 }
 
 int reader_take(struct reader *r, struct nvs_config *config, int result)

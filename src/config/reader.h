@@ -20,14 +20,14 @@
 
 struct reader {
 	struct nvs_config
-		config;	  /* a copy, which shares nvme_path with the caller unless new_*_paths */
+		config;	  /* a copy, which shares nvme_path with the caller unless new_paths */
 	const char *file; /* for messages */
 	struct nvs_error *error;
 	const struct json_value *seen[CONFIG_KEYS_MAX]; /* by index in config_keys */
 	const struct json_value *blocks[BLOCK_COUNT];
-	bool new_param_paths, new_optimizer_paths;
-	bool from_call;	 /* called from nvs_config_set: messages have no file and place */
-	bool grad_named; /* the file sets grad_accum_dtype to a type rather than "auto" */
+	bool new_paths[2]; /* by enum nvs_block */
+	bool from_call;	   /* called from nvs_config_set: messages have no file and place */
+	bool grad_named;   /* the file sets grad_accum_dtype to a type rather than "auto" */
 };
 
 /* ---- messages.c ---- */

@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "base/text.h"
 #include "config/reader.h"
 
@@ -41,9 +42,14 @@ static int one_half_precision(struct reader *r)
 		"parameters have one type, so disable one");
 }
 
-static int nvme_has_path(struct reader *r, enum config_block block,
-			 const struct offload_config *offload)
+static const char *block_name(enum nvs_block block)
 {
+	return block == NVS_OFFLOAD_PARAM ? "offload_param" : "offload_optimizer";
+}
+
+static int nvme_has_path(struct reader *r, enum nvs_block block)
+{
+	const struct offload_config *offload = &r->config.offload[block];
 	size_t base = (size_t)((const char *)offload - (const char *)&r->config);
 	const struct json_value *device;
 
@@ -52,12 +58,12 @@ static int nvme_has_path(struct reader *r, enum config_block block,
 		return 0;
 	device = seen_at(r, base + offsetof(struct offload_config, device));
 	return reader_complain(r, device ? &device->place : NULL,
-			       block == BLOCK_PARAM ? "offload_param.nvme_path"
-						    : "offload_optimizer.nvme_path",
+			       block == NVS_OFFLOAD_PARAM ? "offload_param.nvme_path"
+							  : "offload_optimizer.nvme_path",
 			       "%s.device is \"nvme\", but nvme_path is not set; set it to a "
 			       "directory on the drive, a raw block device, or a list of 1 to %d "
 			       "of these",
-			       config_block_name(block), NVS_PATHS_MAX);
+			       block_name(block), NVS_PATHS_MAX);
 }
 
 /* Paths that no drive is asked for, such as accelerate's "none" beside "cpu", may be any. */
@@ -68,15 +74,14 @@ static int paths_are_written_out(struct reader *r, enum nvs_block block)
 	const struct json_value *at = NULL;
 	char shown[SHOWN_BYTES + 8], name[64];
 
-	snprintf(name, sizeof(name), "%s.nvme_path",
-		 block == NVS_OFFLOAD_PARAM ? "offload_param" : "offload_optimizer");
+	snprintf(name, sizeof(name), "%s.nvme_path", block_name(block));
 	/* The last in the table, of the nvswap block, is in place of the others. */
 	for (unsigned i = 0; i < config_key_count; i++) {
 		if (!r->seen[i] || config_keys[i].type != KEY_PATHS ||
 		    config_keys[i].place != place)
 			continue;
 		at = r->seen[i];
-		snprintf(name, sizeof(name), "%s.%s", config_block_name(config_keys[i].block),
+		snprintf(name, sizeof(name), "%s.%s", config_blocks[config_keys[i].block].name,
 			 config_keys[i].name);
 	}
 	for (unsigned i = 0; offload->device == NVS_DEVICE_NVME && i < offload->npaths; i++) {
@@ -152,7 +157,7 @@ static int buffers_are_countable(struct reader *r, enum nvs_block block)
 		param ? "offload_param.buffer_size" : "zero_optimization.sub_group_size",
 		"a pool of %s.buffer_count %u x %s %llu elements of %llu bytes exceeds 2^63 bytes; "
 		"lower one of them",
-		param ? "offload_param" : "offload_optimizer", offload->buffer_count,
+		block_name(block), offload->buffer_count,
 		param ? "buffer_size" : "zero_optimization.sub_group_size",
 		(unsigned long long)offload->buffer_size,
 		(unsigned long long)element_bytes(&r->config, block));
@@ -178,6 +183,8 @@ void config_derive(struct nvs_config *config)
 
 int rules_apply(struct reader *r, enum nvs_dtype was)
 {
+	static int (*const of_block[])(struct reader *, enum nvs_block) = {
+		nvme_has_path, paths_are_written_out, buffers_are_countable};
 	bool grad_follows = !r->grad_named && r->config.grad_accum_dtype == was;
 	int result = one_half_precision(r);
 
@@ -186,18 +193,10 @@ int rules_apply(struct reader *r, enum nvs_dtype was)
 	config_derive(&r->config);
 	if (grad_follows)
 		r->config.grad_accum_dtype = r->config.param_dtype;
-	result = nvme_has_path(r, BLOCK_PARAM, &r->config.offload[NVS_OFFLOAD_PARAM]);
-	if (!result)
-		result = nvme_has_path(r, BLOCK_OPTIMIZER,
-				       &r->config.offload[NVS_OFFLOAD_OPTIMIZER]);
-	if (!result)
-		result = paths_are_written_out(r, NVS_OFFLOAD_PARAM);
-	if (!result)
-		result = paths_are_written_out(r, NVS_OFFLOAD_OPTIMIZER);
-	if (!result)
-		result = buffers_are_countable(r, NVS_OFFLOAD_PARAM);
-	if (!result)
-		result = buffers_are_countable(r, NVS_OFFLOAD_OPTIMIZER);
+	for (size_t i = 0; i < COUNT_OF(of_block); i++)
+		for (int block = NVS_OFFLOAD_PARAM; block <= NVS_OFFLOAD_OPTIMIZER && !result;
+		     block++)
+			result = of_block[i](r, (enum nvs_block)block);
 	if (!result) {
 		const struct json_value *at =
 			seen_at(r, offsetof(struct nvs_config, optimizer_max_in_cpu));

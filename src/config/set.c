@@ -6,7 +6,6 @@
  */
 #include <ctype.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +36,7 @@ static const struct config_key *find_key(const char *key, struct nvs_error *erro
 		const struct config_key *found = config_key_find(block, name, length);
 
 		if (!found || (found->type != KEY_BLOCK && name[length])) {
-			const char *in = config_block_name(block);
+			const char *in = config_blocks[block].name;
 			char text[256], part[64];
 
 			snprintf(part, sizeof(part), "%.*s",
@@ -157,18 +156,6 @@ static int parse_value(struct json_document **document, const struct config_key 
 	return result;
 }
 
-/* A path can contain bytes that JSON cannot. */
-static int set_path(struct nvs_config *config, const struct config_key *key, const char *path,
-		    struct nvs_error *error)
-{
-	struct offload_config *offload = (void *)((char *)config + key->place);
-	enum nvs_device device = offload->device;
-	int result = config_set_paths(offload, &path, 1, error);
-
-	offload->device = device;
-	return result;
-}
-
 static int set_number(struct nvs_config *config, const struct config_key *setting, const char *key,
 		      uint64_t number, struct nvs_error *error)
 {
@@ -194,12 +181,18 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 	if (setting->type == KEY_PATHS && (!*value || !strcmp(value, "null"))) {
 		struct offload_config *offload = (void *)((char *)config + setting->place);
 
-		paths_free(offload->nvme_path, offload->npaths);
-		offload->npaths = 0;
+		paths_free(offload);
 		return 0;
 	}
-	if (setting->type == KEY_PATHS && !is_json(setting, value))
-		return set_path(config, setting, value, error);
+	if (setting->type == KEY_PATHS && !is_json(setting, value)) {
+		/* A path can contain bytes that JSON cannot. */
+		struct offload_config *offload = (void *)((char *)config + setting->place);
+		enum nvs_device device = offload->device;
+
+		result = config_set_paths(offload, &value, 1, error);
+		offload->device = device;
+		return result;
+	}
 	if (!text_is_utf8(value))
 		return error_about(error, -EINVAL, key, 0, 0, "the value of %.200s is not UTF-8",
 				   key);

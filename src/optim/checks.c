@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks of arguments: the configuration on open, ranges of groups, and whether an unfinished step
- * or a store that is only read forbids a call. No check changes anything.
+ * The beginning and the end of every call on an optimizer, one at a time, and the checks of its
+ * arguments: the configuration on open, ranges of groups, and whether an unfinished step or a store
+ * that is only read forbids the call. No check changes anything. The caller's functions run on the
+ * compute threads of the optimizer, within a call that has the lock until they have returned.
  */
 #include <assert.h>
 #include <errno.h>
@@ -133,17 +135,6 @@ int check_step(const struct nvs_optimizer *optimizer, const struct nvs_step_opti
 	return 0;
 }
 
-int refuse_read_only(const struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	if (!optimizer->read_only)
-		return 0;
-	assert(optimizer->keep && optimizer->header);
-	return error_about(
-		error, -EROFS, "read_only", 0, 0,
-		"the optimizer is open read-only (\"nvswap\": {\"read_only\": true}): its "
-		"state can be read and exported, but not changed, stepped or committed");
-}
-
 int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	if (!is_unfinished(optimizer))
@@ -153,6 +144,39 @@ int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *e
 			 "step %" PRIu64 " has failed and is not finished: call "
 			 "nvs_optimizer_step again to finish it",
 			 optimizer->step + 1);
+}
+
+int call_begin(struct nvs_optimizer *optimizer, unsigned needs, struct nvs_error *error)
+{
+	int rc = check_given(optimizer, "optimizer", error);
+
+	if (rc)
+		return rc;
+	if (threads_have_caller(optimizer->threads) ||
+	    pthread_mutex_lock(&optimizer->lock) == EDEADLK)
+		return error_set(
+			error, -EDEADLK,
+			"the optimizer is called within a call on it, by its update, "
+			"weights_final or state function: make this call when that one has "
+			"returned");
+	if (needs & CALL_CHANGES && optimizer->read_only)
+		rc = error_about(
+			error, -EROFS, "read_only", 0, 0,
+			"the optimizer is open read-only (\"nvswap\": {\"read_only\": true}): its "
+			"state can be read and exported, but not changed, stepped or committed");
+	else if (needs & CALL_BETWEEN_STEPS)
+		rc = refuse_unfinished(optimizer, error);
+	if (rc)
+		call_end(optimizer);
+	return rc;
+}
+
+void call_end(struct nvs_optimizer *optimizer)
+{
+	int rc = pthread_mutex_unlock(&optimizer->lock);
+
+	assert(!rc);
+	(void)rc;
 }
 
 int check_ngroups(const struct nvs_optimizer *optimizer, size_t n, struct nvs_error *error)

@@ -22,10 +22,8 @@ int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer
 			   struct nvs_error *error)
 {
 	struct nvs_optimizer_info full;
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = call_begin(optimizer, 0, error);
 
-	if (!rc)
-		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
 	full = (struct nvs_optimizer_info){
@@ -44,50 +42,42 @@ int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
 				 struct nvs_group_info *info, struct nvs_error *error)
 {
 	struct nvs_group_info full;
-	const struct group *which;
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = call_begin(optimizer, 0, error);
 
-	if (!rc)
-		rc = check_range(optimizer, group, 0, 0, error);
 	if (rc)
 		return rc;
-	which = &optimizer->groups[group];
-	rc = call_begin(optimizer, error);
-	if (rc)
-		return rc;
-	group_check(optimizer, which);
-	full = (struct nvs_group_info){
-		.name = which->name,
-		.numel = which->numel,
-		.dtype = which->dtype,
-		.gradients = which->gradients,
-		.gradients_numel = which->gradients == NVS_GRADIENTS_LENT ? which->numel
-									  : which->added,
-	};
+	rc = check_range(optimizer, group, 0, 0, error);
+	if (!rc) {
+		const struct group *which = &optimizer->groups[group];
+
+		group_check(optimizer, which);
+		full = (struct nvs_group_info){
+			.name = which->name,
+			.numel = which->numel,
+			.dtype = which->dtype,
+			.gradients = which->gradients,
+			.gradients_numel = which->gradients == NVS_GRADIENTS_LENT ? which->numel
+										  : which->added,
+		};
+	}
 	call_end(optimizer);
-	return copy_out(info, &full, sizeof(full), error);
+	return rc ? rc : copy_out(info, &full, sizeof(full), error);
 }
 
 int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struct nvs_error *error)
 {
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc;
 
-	if (rc)
-		return rc;
 	if (step > STEPS_MAX)
 		return error_about(error, -EINVAL, "step", 0, 0,
 				   "step is %" PRIu64 ": allowed are 0 to 2^53 - 1", step);
-	rc = call_begin(optimizer, error);
+	rc = call_begin(optimizer, CALL_CHANGES | CALL_BETWEEN_STEPS, error);
 	if (rc)
 		return rc;
-	rc = refuse_read_only(optimizer, error);
-	if (!rc)
-		rc = refuse_unfinished(optimizer, error);
-	if (!rc)
-		optimizer->step = step;
+	optimizer->step = step;
 	optimizer_check(optimizer);
 	call_end(optimizer);
-	return rc;
+	return 0;
 }
 
 /* ---- Notes ---- */

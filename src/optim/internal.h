@@ -9,7 +9,7 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	kernels: plain avx2 avx512 kernel
  *	step: numbers scaler adam
- *	calls: threads call checks
+ *	calls: threads checks
  *	state: state layout tensors walks
  *	pass: gradients tile task pass
  *	state: initial bulk tiles ranges
@@ -201,8 +201,6 @@ int check_given(const void *argument, const char *name, struct nvs_error *error)
 /* -EINVAL if the learning rate or the sums would make weights nan. */
 int check_step(const struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 	       struct nvs_error *error);
-/* -EROFS if the store is only read. */
-int refuse_read_only(const struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* -EBUSY while a step is unfinished. */
 int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* -EINVAL if there are not n groups. */
@@ -210,12 +208,18 @@ int check_ngroups(const struct nvs_optimizer *optimizer, size_t n, struct nvs_er
 /* -EINVAL unless the elements lie in the group. */
 int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
 		uint64_t numel, struct nvs_error *error);
-
-/* ---- call.c ---- */
-void calls_init(struct nvs_optimizer *optimizer);
-/* Waits for calls of other threads. -EDEADLK if a function of the caller, such as `update`, makes
- * the call within another. */
-int call_begin(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* What a call needs beside the lock. */
+enum call_needs {
+	CALL_CHANGES = 1,	/* refused if the store is only read */
+	CALL_BETWEEN_STEPS = 2, /* refused while a step is unfinished */
+};
+/*
+ * Begins a call, and waits for calls of other threads.
+ * -EINVAL   the optimizer is NULL
+ * -EDEADLK  a function of the caller, such as `update`, makes the call within another
+ * -EROFS, -EBUSY  it is refused
+ */
+int call_begin(struct nvs_optimizer *optimizer, unsigned needs, struct nvs_error *error);
 void call_end(struct nvs_optimizer *optimizer);
 
 /* ---- layout.c ---- */
@@ -266,7 +270,6 @@ static inline bool is_unfinished(const struct nvs_optimizer *optimizer)
 /* These assert what must hold; of a tile that no thread of a pass works on. */
 void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile);
 void group_check(const struct nvs_optimizer *optimizer, const struct group *group);
-void gradient_tile_check(const struct nvs_optimizer *optimizer, const struct gradient_tile *tile);
 void layout_check(const struct nvs_optimizer *optimizer);
 /* All of these, between calls. */
 void optimizer_check(const struct nvs_optimizer *optimizer);
@@ -275,7 +278,7 @@ void tile_set_place(const struct nvs_optimizer *optimizer, struct tile *tile,
 void group_set_gradients(const struct nvs_optimizer *optimizer, struct group *group,
 			 enum nvs_gradients gradients);
 
-/* ---- hold.c ---- */
+/* ---- tiles.c ---- */
 /* A commit writes unpinned tensors, so held tiles are unpinned for it; they stay in the pool. */
 int tiles_suspend(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Pins them again; `written`: the commit succeeded. */

@@ -204,6 +204,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		     void *ops_arg, struct nvs_error *error)
 {
 	struct nvs_optimizer *optimizer;
+	pthread_mutexattr_t attributes;
 	int rc;
 
 	assert(!*out);
@@ -227,7 +228,11 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		optimizer->weights_final_arg = options->weights_final_arg;
 		optimizer->aio = options->aio;
 	}
-	calls_init(optimizer);
+	pthread_mutexattr_init(&attributes);
+	/* A second call of the thread that has the lock fails, instead of waiting for itself. */
+	pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK);
+	pthread_mutex_init(&optimizer->lock, &attributes);
+	pthread_mutexattr_destroy(&attributes);
 
 	uint64_t tile_numel = 0;
 
@@ -328,7 +333,7 @@ int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config
 /* call_begin() of a call that closes the optimizer, or the error for which it can't be closed. */
 static int close_begins(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	int rc = call_begin(optimizer, error);
+	int rc = call_begin(optimizer, 0, error);
 
 	if (rc)
 		return rc;

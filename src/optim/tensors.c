@@ -20,22 +20,6 @@ struct tensor_kind {
 	enum nvs_dtype dtype;
 };
 
-/* Names a tensor by its first group, for errors. */
-static void name_tensor(const struct nvs_optimizer *optimizer, const struct tensor_kind *kind,
-			size_t i, char name[NVS_NAME_MAX + 1])
-{
-	size_t place = i / kind->each;
-	uint64_t from = place * kind->numel;
-	struct segment segment = {0};
-	bool found = next_segment(optimizer, &from, from + kind->numel, &segment);
-
-	assert(found && segment.numel);
-	/* Its number last: a trace keeps the end of a long name. */
-	snprintf(name, NVS_NAME_MAX + 1, "%.400s+%" PRIu64 " %s %zu",
-		 optimizer->groups[segment.group].name, segment.offset, kind->what[i % kind->each],
-		 place);
-}
-
 /* Registers tensors side by side, in the order of the flat space. */
 static int register_some(struct nvs_optimizer *optimizer, const struct tensor_kind *kind,
 			 size_t first, size_t n, struct nvs_tensor **tensors,
@@ -47,7 +31,17 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 
 	assert(n && part_bytes(optimizer) == kind->numel * nvs_dtype_size(kind->dtype));
 	for (size_t i = 0; i < n && specs && names; i++) {
-		name_tensor(optimizer, kind, first + i, names[i]);
+		/* Names a tensor by its first group, for errors. */
+		size_t place = (first + i) / kind->each;
+		uint64_t from = place * kind->numel;
+		struct segment segment = {0};
+		bool found = next_segment(optimizer, &from, from + kind->numel, &segment);
+
+		assert(found && segment.numel);
+		/* Its number last: a trace keeps the end of a long name. */
+		snprintf(names[i], NVS_NAME_MAX + 1, "%.400s+%" PRIu64 " %s %zu",
+			 optimizer->groups[segment.group].name, segment.offset,
+			 kind->what[(first + i) % kind->each], place);
 		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
 						    .name = names[i],
 						    .dtype = kind->dtype,

@@ -15,18 +15,38 @@ static const struct group groups[] = {
 
 #define SAFETENSORS "state.safetensors"
 
-static const char *export_after(struct optim *optim, uint64_t steps, const char *name,
+static struct optim optim, other;
+
+static void close_optimizers(void)
+{
+	if (optim.made)
+		optim_close(&optim);
+	if (other.made)
+		optim_close(&other);
+}
+
+AFTER_SUCCESS(close_optimizers)
+
+static int export(struct optim *from, const char *path)
+{
+	return nvs_checkpoint_export_optimizer(from->optimizer, path, NULL, &from->error);
+}
+
+static int import(struct optim *to, const struct nvs_checkpoint *checkpoint)
+{
+	return nvs_checkpoint_import_optimizer(to->optimizer, checkpoint, NULL, &to->error);
+}
+
+static const char *export_after(struct optim *on, uint64_t steps, const char *name,
 				uint64_t shard_bytes)
 {
 	const struct nvs_checkpoint_options options = {.size = sizeof(options),
 						       .shard_bytes = shard_bytes};
 	const char *path = path_in(temp_directory(), name);
 
-	optim_init(optim, groups, COUNT(groups));
-	DONE(optim, optim_open(optim));
-	optim_run(optim, 1, steps);
-	DONE(optim,
-	     nvs_checkpoint_export_optimizer(optim->optimizer, path, &options, &optim->error));
+	optim_begin(on, groups, COUNT(groups));
+	optim_run(on, 1, steps);
+	DONE(on, nvs_checkpoint_export_optimizer(on->optimizer, path, &options, &on->error));
 	return path;
 }
 
@@ -40,7 +60,6 @@ TEST(steps_after_an_import_have_the_bits_of_one_run)
 	} files[] = {{SAFETENSORS, 0, 10}, {SAFETENSORS, 500000, 10}, {"state.pt", 0, 9}};
 	struct nvs_checkpoint *checkpoint;
 	struct snapshot expected;
-	struct optim optim, other;
 
 	for (size_t i = 0; i < COUNT(files); i++) {
 		const char *path = export_after(&optim, 4, files[i].name, files[i].shard_bytes);
@@ -48,12 +67,10 @@ TEST(steps_after_an_import_have_the_bits_of_one_run)
 		optim_run(&optim, 5, 8);
 		snapshot_take(&optim, &expected);
 		optim_close(&optim);
-		optim_init(&other, groups, COUNT(groups));
-		DONE(&other, optim_open(&other));
+		optim_begin(&other, groups, COUNT(groups));
 		DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
 		assert_int_equal(nvs_checkpoint_count(checkpoint), files[i].ntensors);
-		DONE(&other, nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, NULL,
-							     &other.error));
+		DONE(&other, import(&other, checkpoint));
 		optim_run(&other, 5, 8);
 		IS_AS(&other, &expected);
 		nvs_checkpoint_close(checkpoint);
@@ -70,7 +87,6 @@ TEST(many_small_groups_are_exported_and_imported)
 	static char names[GROUPS][16];
 	struct nvs_group_spec specs[GROUPS];
 	struct nvs_checkpoint *checkpoint;
-	struct optim optim;
 	const char *path = path_in(temp_directory(), "small.safetensors");
 
 	optim_init(&optim, groups, COUNT(groups));
@@ -86,11 +102,10 @@ TEST(many_small_groups_are_exported_and_imported)
 	}
 	DONE(&optim, nvs_optimizer_open(&optim.optimizer, &optim.config, specs, GROUPS, NULL,
 					&optim.error));
-	DONE(&optim, nvs_checkpoint_export_optimizer(optim.optimizer, path, NULL, &optim.error));
+	DONE(&optim, export(&optim, path));
 	memset(weights, 0, sizeof(weights));
 	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
-	DONE(&optim,
-	     nvs_checkpoint_import_optimizer(optim.optimizer, checkpoint, NULL, &optim.error));
+	DONE(&optim, import(&optim, checkpoint));
 	nvs_checkpoint_close(checkpoint);
 	for (size_t i = 0; i < GROUPS; i++) {
 		for (size_t k = 0; k < NUMEL; k++)
@@ -100,7 +115,6 @@ TEST(many_small_groups_are_exported_and_imported)
 					       &optim.error));
 		assert_memory_equal(got, due, sizeof(due));
 	}
-	optim_close(&optim);
 }
 
 /* Truncates the file at `arg` once it is known to be the one whose header was read. */
@@ -115,22 +129,17 @@ TEST(a_file_that_cannot_be_read_ends_the_import)
 {
 	struct inject_observer observer = {.before_open = truncate_before_reading};
 	struct nvs_checkpoint *checkpoint;
-	struct optim optim, other;
 	const char *path = export_after(&optim, 1, SAFETENSORS, 0);
 
 	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
 	optim_close(&optim);
-	optim_init(&other, groups, COUNT(groups));
-	DONE(&other, optim_open(&other));
+	optim_begin(&other, groups, COUNT(groups));
 	observer.arg = (void *)(uintptr_t)path;
 	inject_observe(&observer);
-	REFUSED(&other,
-		nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, NULL, &other.error),
-		-ENODATA, "state.safetensors");
+	REFUSED(&other, import(&other, checkpoint), -ENODATA, "state.safetensors");
 	inject_observe(NULL);
 	nvs_checkpoint_close(checkpoint);
 	optim_run(&other, 1, 1);
-	optim_close(&other);
 }
 
 /* The number of steps of a file of torch.save is read from it anew. */
@@ -139,21 +148,16 @@ TEST(state_that_was_replaced_since_it_was_opened_is_not_imported)
 	static const char *const names[] = {SAFETENSORS, "state.pt"};
 	struct nvs_checkpoint *checkpoint;
 	struct snapshot before;
-	struct optim optim;
 
 	for (size_t i = 0; i < COUNT(names); i++) {
 		const char *path = export_after(&optim, 1, names[i], 0);
 
 		DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
 		optim_run(&optim, 2, 2);
-		DONE(&optim,
-		     nvs_checkpoint_export_optimizer(optim.optimizer, path, NULL, &optim.error));
+		DONE(&optim, export(&optim, path));
 		optim_run(&optim, 3, 3);
 		snapshot_take(&optim, &before);
-		REFUSED(&optim,
-			nvs_checkpoint_import_optimizer(optim.optimizer, checkpoint, NULL,
-							&optim.error),
-			-ESTALE, names[i]);
+		REFUSED(&optim, import(&optim, checkpoint), -ESTALE, names[i]);
 		IS_AS(&optim, &before);
 		snapshot_free(&before);
 		nvs_checkpoint_close(checkpoint);
@@ -167,23 +171,16 @@ TEST(state_of_other_groups_is_refused)
 					     {"layers", 300000, NVS_BF16}};
 	static const struct group others[] = {{"embed", 100000, NVS_F32}, {"body", 7, NVS_F32}};
 	struct nvs_checkpoint *checkpoint;
-	struct optim optim, other;
 	const char *path;
 
 	path = export_after(&optim, 1, SAFETENSORS, 0);
 	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
 	optim_close(&optim);
-	optim_init(&other, fewer, COUNT(fewer));
-	DONE(&other, optim_open(&other));
-	REFUSED(&other,
-		nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, NULL, &other.error),
-		-ESTALE, "layers.fp32");
+	optim_begin(&other, fewer, COUNT(fewer));
+	REFUSED(&other, import(&other, checkpoint), -ESTALE, "layers.fp32");
 	optim_close(&other);
-	optim_init(&other, others, COUNT(others));
-	DONE(&other, optim_open(&other));
-	REFUSED(&other,
-		nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, NULL, &other.error),
-		-ENOENT, "body.fp32");
+	optim_begin(&other, others, COUNT(others));
+	REFUSED(&other, import(&other, checkpoint), -ENOENT, "body.fp32");
 	optim_close(&other);
 	nvs_checkpoint_close(checkpoint);
 }
@@ -191,26 +188,25 @@ TEST(state_of_other_groups_is_refused)
 /* ---- The form of torch.save ---- */
 
 /* Imports the file into a new optimizer, whose number of steps is then *step. */
-static int import_anew(struct optim *other, const char *path, uint64_t *step)
+static int import_anew(struct optim *to, const char *path, uint64_t *step)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_checkpoint *checkpoint;
 	int rc;
 
-	optim_init(other, groups, COUNT(groups));
-	DONE(other, optim_open(other));
-	DONE(other, nvs_checkpoint_open(&checkpoint, path, &other->error));
-	rc = nvs_checkpoint_import_optimizer(other->optimizer, checkpoint, NULL, &other->error);
+	optim_begin(to, groups, COUNT(groups));
+	DONE(to, nvs_checkpoint_open(&checkpoint, path, &to->error));
+	rc = nvs_checkpoint_import_optimizer(to->optimizer, checkpoint, NULL, &to->error);
 	nvs_checkpoint_close(checkpoint);
-	DONE(other, nvs_optimizer_get_info(other->optimizer, &info, NULL));
+	DONE(to, nvs_optimizer_get_info(to->optimizer, &info, NULL));
 	*step = info.step;
 	return rc;
 }
 
-static void read_part(struct optim *optim, size_t group, enum nvs_optimizer_part part, float *data)
+static void read_part(struct optim *on, size_t group, enum nvs_optimizer_part part, float *data)
 {
-	DONE(optim, nvs_optimizer_get(optim->optimizer, group, part, 0, groups[group].numel, data,
-				      &optim->error));
+	DONE(on, nvs_optimizer_get(on->optimizer, group, part, 0, groups[group].numel, data,
+				   &on->error));
 }
 
 /* The moments of "head" change places, those of "embed" become 0. */
@@ -228,11 +224,9 @@ TEST(parts_are_read_by_the_names_of_the_caller)
 	static float before[100000], after[100000];
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_checkpoint *checkpoint;
-	struct optim optim, other;
 	const char *path = export_after(&optim, 4, "state.pt", 0);
 
-	optim_init(&other, groups, COUNT(groups));
-	DONE(&other, optim_open(&other));
+	optim_begin(&other, groups, COUNT(groups));
 	optim_run(&other, 1, 1);
 	DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
 	DONE(&other,
@@ -250,8 +244,6 @@ TEST(parts_are_read_by_the_names_of_the_caller)
 	read_part(&other, 2, NVS_EXP_AVG_SQ, after);
 	assert_memory_equal(before, after, 7 * sizeof(float));
 	assert_true(before[0] != 0);
-	optim_close(&optim);
-	optim_close(&other);
 }
 
 static void flip(const char *path, uint64_t at)
@@ -270,7 +262,6 @@ TEST(damage_in_any_part_of_a_file_for_torch_is_an_error)
 {
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint *checkpoint;
-	struct optim optim, other;
 	const char *path = export_after(&optim, 1, "state.pt", 0);
 	uint64_t step;
 
@@ -342,7 +333,6 @@ TEST(the_number_of_steps_is_any_whole_number_of_the_dictionary)
 		{"two", "01000000000000000200000000000000", -EINVAL, "one element of F32, I64", 0},
 		{"byte", "01", -EINVAL, "one element of F32, I64", 0},
 	};
-	struct optim optim, other;
 	const char *path = export_after(&optim, 4, "state.pt", 0);
 	const char *directory = temp_directory(), *read = path_in(directory, "step.py");
 	const char *copy = path_in(directory, "copy.pt");
@@ -374,26 +364,23 @@ TEST(a_file_for_torch_has_no_shards)
 {
 	const struct nvs_checkpoint_options shards = {.size = sizeof(shards), .shard_bytes = 4096};
 	const char *directory = temp_directory(), *path = path_in(directory, "state.pt");
-	struct optim optim;
 
-	optim_init(&optim, groups, COUNT(groups));
-	DONE(&optim, optim_open(&optim));
+	optim_begin(&optim, groups, COUNT(groups));
 	REFUSED(&optim,
 		nvs_checkpoint_export_optimizer(optim.optimizer, path, &shards, &optim.error),
 		-EINVAL, "no shards");
 	assert_int_equal(entries_of(directory), 0);
-	optim_close(&optim);
 }
 
 /* Takes a step when the first file is made. */
 static void step_once(void *arg, struct inject_name *name)
 {
-	struct optim **optim = arg;
-	struct optim *own = *optim;
+	struct optim **next = arg;
+	struct optim *own = *next;
 
 	if (name->change != INJECT_MAKES || !own)
 		return;
-	*optim = NULL;
+	*next = NULL;
 	optim_run(own, 2, 2);
 }
 
@@ -402,18 +389,15 @@ TEST(state_that_a_step_changes_meanwhile_is_not_exported)
 	static const char *const names[] = {SAFETENSORS, "state.pt"};
 
 	for (size_t i = 0; i < COUNT(names); i++) {
-		struct optim optim, *steps = &optim;
+		struct optim *steps = &optim;
 		const struct inject_observer observer = {.arg = &steps, .before_name = step_once};
 		const char *directory = temp_directory();
 
-		optim_init(&optim, groups, COUNT(groups));
-		DONE(&optim, optim_open(&optim));
+		optim_begin(&optim, groups, COUNT(groups));
 		optim_run(&optim, 1, 1);
 		inject_observe(&observer);
-		REFUSED(&optim,
-			nvs_checkpoint_export_optimizer(
-				optim.optimizer, path_in(directory, names[i]), NULL, &optim.error),
-			-EBUSY, "took a step");
+		REFUSED(&optim, export(&optim, path_in(directory, names[i])), -EBUSY,
+			"took a step");
 		inject_observe(NULL);
 		assert_null(steps);
 		assert_int_equal(entries_of(directory), 0);
@@ -424,11 +408,11 @@ TEST(state_that_a_step_changes_meanwhile_is_not_exported)
 /* Takes a step when the first file is opened. */
 static void step_before_open(void *arg, const char *path)
 {
-	struct optim **optim = arg;
-	struct optim *own = *optim;
+	struct optim **next = arg;
+	struct optim *own = *next;
 
 	(void)path;
-	*optim = NULL;
+	*next = NULL;
 	if (own)
 		optim_run(own, 2, 2);
 }
@@ -436,20 +420,17 @@ static void step_before_open(void *arg, const char *path)
 TEST(an_import_that_a_step_changes_meanwhile_is_told)
 {
 	const char *path = path_in(temp_directory(), SAFETENSORS);
-	struct optim optim, *steps = &optim;
+	struct optim *steps = &optim;
 	const struct inject_observer observer = {.arg = &steps, .before_open = step_before_open};
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_checkpoint *checkpoint;
 
-	optim_init(&optim, groups, COUNT(groups));
-	DONE(&optim, optim_open(&optim));
-	DONE(&optim, nvs_checkpoint_export_optimizer(optim.optimizer, path, NULL, &optim.error));
+	optim_begin(&optim, groups, COUNT(groups));
+	DONE(&optim, export(&optim, path));
 	optim_run(&optim, 1, 1);
 	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
 	inject_observe(&observer);
-	REFUSED(&optim,
-		nvs_checkpoint_import_optimizer(optim.optimizer, checkpoint, NULL, &optim.error),
-		-EBUSY, "took a step");
+	REFUSED(&optim, import(&optim, checkpoint), -EBUSY, "took a step");
 	inject_observe(NULL);
 	DONE(&optim, nvs_optimizer_get_info(optim.optimizer, &info, &optim.error));
 	assert_int_equal(info.step, 2);

@@ -24,160 +24,148 @@
 static const uint64_t sizes[N] = {4096, 1,	0,	65536, 4097,  1048576,
 				  511,	131072, 300000, 8192,  12288, 2 * MIB};
 
-struct world {
+static struct {
 	struct fixture f;
 	const char *directory, *path;
 	struct nvs_tensor *t[N];
 	struct nvs_checkpoint_item items[N];
-};
+} w;
 
-static void world_begin_in(struct world *w, const char *directory)
+static int begin_in(const char *directory)
 {
-	*w = (struct world){0};
-	OPEN(&w->f, .pool_bytes = 4 * MIB, .max_in_cpu = NONE_STAYS);
-	tensors_add(&w->f, "layer.", sizes, N, w->t);
+	memset(&w, 0, sizeof(w));
+	OPEN(&w.f, .pool_bytes = 4 * MIB, .max_in_cpu = NONE_STAYS);
+	tensors_add(&w.f, "layer.", sizes, N, w.t);
 	for (unsigned i = 0; i < N; i++) {
-		tensor_write(&w->f, w->t[i], i + 1);
-		w->items[i] = (struct nvs_checkpoint_item){.size = sizeof(w->items[i]),
-							   .tensor = w->t[i]};
+		tensor_write(&w.f, w.t[i], i + 1);
+		w.items[i] = (struct nvs_checkpoint_item){.size = sizeof(w.items[i]),
+							  .tensor = w.t[i]};
 	}
-	w->directory = directory;
-	w->path = path_in(w->directory, "model.safetensors");
+	w.directory = directory;
+	w.path = path_in(w.directory, "model.safetensors");
+	return 0;
 }
 
-static void world_begin(struct world *w)
+static int begin(void **state)
 {
-	world_begin_in(w, temp_directory());
+	(void)state;
+	return begin_in(temp_directory());
 }
 
 /* In memory, where hundreds of exports do not wait for syncs; on a drive in `make check-all`. */
-static void world_begin_in_memory(struct world *w)
+static int begin_in_memory(void **state)
 {
 	const char *memory = getenv("AT_LENGTH") ? NULL : memory_directory();
 
-	world_begin_in(w, memory ? memory : temp_directory());
+	(void)state;
+	return begin_in(memory ? memory : temp_directory());
 }
 
-static void world_end(struct world *w)
+static int end(void **state)
 {
-	fixture_close(&w->f);
+	fixture_close(&w.f);
+	return cleanup(state);
 }
 
-static void write_all(struct world *w, uint64_t seed)
-{
-	for (unsigned i = 0; i < N; i++)
-		tensor_write(&w->f, w->t[i], i + seed);
-}
+EACH_TEST(begin, end)
 
-static void change_all(struct world *w)
-{
-	write_all(w, 100);
-}
-
-static void compare_all(struct world *w, uint64_t seed)
+static void write_all(uint64_t seed)
 {
 	for (unsigned i = 0; i < N; i++)
-		tensor_compare(&w->f, w->t[i], i + seed);
+		tensor_write(&w.f, w.t[i], i + seed);
 }
 
-static int import_from(struct world *w, const char *path)
+static void change_all(void)
+{
+	write_all(100);
+}
+
+static void compare_all(uint64_t seed)
+{
+	for (unsigned i = 0; i < N; i++)
+		tensor_compare(&w.f, w.t[i], i + seed);
+}
+
+static int import_from(const char *path)
 {
 	struct nvs_checkpoint *checkpoint;
-	int rc = nvs_checkpoint_open(&checkpoint, path, &w->f.error);
+	int rc = nvs_checkpoint_open(&checkpoint, path, &w.f.error);
 
 	if (!rc)
-		rc = nvs_checkpoint_import(w->f.engine, checkpoint, w->items, N, &w->f.error);
+		rc = nvs_checkpoint_import(w.f.engine, checkpoint, w.items, N, &w.f.error);
 	nvs_checkpoint_close(checkpoint);
 	return rc;
 }
 
-static int export_to(struct world *w, uint64_t shard_bytes)
+static int export_to(uint64_t shard_bytes)
 {
 	const struct nvs_checkpoint_options options = {.size = sizeof(options),
 						       .shard_bytes = shard_bytes};
 
-	return nvs_checkpoint_export(w->f.engine, w->items, N, w->path, &options, &w->f.error);
+	return nvs_checkpoint_export(w.f.engine, w.items, N, w.path, &options, &w.f.error);
 }
 
 TEST(what_was_exported_is_imported)
 {
-	struct world w;
 	struct stat status;
 
-	world_begin(&w);
-	OK(&w.f, export_to(&w, 0));
+	OK(&w.f, export_to(0));
 	assert_int_equal(entries_of(w.directory), 1);
 	assert_int_equal(stat(w.path, &status), 0);
 	assert_int_equal(status.st_mode & 0777, 0600);
-	change_all(&w);
-	OK(&w.f, import_from(&w, w.path));
-	compare_all(&w, 1);
-	world_end(&w);
+	change_all();
+	OK(&w.f, import_from(w.path));
+	compare_all(1);
 }
 
 TEST(shards_have_at_most_their_bytes_and_an_index)
 {
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint *checkpoint;
-	struct world w;
 
-	world_begin(&w);
-	OK(&w.f, export_to(&w, MIB));
+	OK(&w.f, export_to(MIB));
 	assert_int_equal(entries_of(w.directory), 5);
 	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
 	assert_int_equal(nvs_checkpoint_count(checkpoint), N);
 	OK(&w.f, nvs_checkpoint_get(checkpoint, 0, &tensor));
 	assert_says(tensor.path, "model-00001-of-00004.safetensors");
 	nvs_checkpoint_close(checkpoint);
-	change_all(&w);
-	OK(&w.f, import_from(&w, path_in(w.directory, "model.safetensors.index.json")));
-	compare_all(&w, 1);
-	world_end(&w);
+	change_all();
+	OK(&w.f, import_from(path_in(w.directory, "model.safetensors.index.json")));
+	compare_all(1);
 }
 
 TEST(the_files_of_a_replaced_index_are_removed)
 {
-	struct world w;
-
-	world_begin(&w);
-	OK(&w.f, export_to(&w, MIB));
-	change_all(&w);
-	OK(&w.f, export_to(&w, MIB));
+	OK(&w.f, export_to(MIB));
+	change_all();
+	OK(&w.f, export_to(MIB));
 	assert_int_equal(entries_of(w.directory), 5);
-	OK(&w.f, import_from(&w, w.path));
-	compare_all(&w, 100);
-	world_end(&w);
+	OK(&w.f, import_from(w.path));
+	compare_all(100);
 }
 
 /* Readers differ in which of both they look for first. */
 TEST(a_single_file_replaces_shards_and_their_index)
 {
-	struct world w;
-
-	world_begin(&w);
-	OK(&w.f, export_to(&w, MIB));
-	change_all(&w);
-	OK(&w.f, export_to(&w, 0));
+	OK(&w.f, export_to(MIB));
+	change_all();
+	OK(&w.f, export_to(0));
 	assert_int_equal(entries_of(w.directory), 1);
-	write_all(&w, 1);
-	OK(&w.f, import_from(&w, w.path));
-	compare_all(&w, 100);
-	world_end(&w);
+	write_all(1);
+	OK(&w.f, import_from(w.path));
+	compare_all(100);
 }
 
 TEST(shards_replace_a_single_file)
 {
-	struct world w;
-
-	world_begin(&w);
-	OK(&w.f, export_to(&w, 0));
-	change_all(&w);
-	OK(&w.f, export_to(&w, MIB));
+	OK(&w.f, export_to(0));
+	change_all();
+	OK(&w.f, export_to(MIB));
 	assert_int_equal(entries_of(w.directory), 5);
-	write_all(&w, 1);
-	OK(&w.f, import_from(&w, w.path));
-	compare_all(&w, 100);
-	world_end(&w);
+	write_all(1);
+	OK(&w.f, import_from(w.path));
+	compare_all(100);
 }
 
 TEST(a_shape_must_be_that_of_the_tensor)
@@ -185,23 +173,20 @@ TEST(a_shape_must_be_that_of_the_tensor)
 	const uint64_t shape[] = {64, 64}, wrong[] = {64, 63}, huge[] = {UINT64_MAX, 2};
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint *checkpoint;
-	struct world w;
 
-	world_begin(&w);
 	w.items[0].ndim = 2;
 	w.items[0].shape = wrong;
-	expect_error(&w.f, export_to(&w, 0), -EINVAL, "4032 elements");
+	expect_error(&w.f, export_to(0), -EINVAL, "4032 elements");
 	w.items[0].shape = huge;
-	expect_error(&w.f, export_to(&w, 0), -EINVAL, "64 bits");
+	expect_error(&w.f, export_to(0), -EINVAL, "64 bits");
 	w.items[0].shape = shape;
-	OK(&w.f, export_to(&w, 0));
+	OK(&w.f, export_to(0));
 	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
 	OK(&w.f, nvs_checkpoint_get(checkpoint, 0, &tensor));
 	assert_int_equal(tensor.ndim, 2);
 	assert_int_equal(tensor.shape[1], 64);
 	assert_int_equal(nvs_checkpoint_get(checkpoint, N, &tensor), -ENOENT);
 	nvs_checkpoint_close(checkpoint);
-	world_end(&w);
 }
 
 TEST(a_tensor_is_exported_with_its_own_shape)
@@ -227,9 +212,7 @@ TEST(a_tensor_is_exported_with_its_own_shape)
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint *checkpoint;
 	struct nvs_tensor *t[2];
-	struct world w;
 
-	world_begin(&w);
 	OK(&w.f, nvs_tensor_register(w.f.engine, specs, 2, t, &w.f.error));
 	for (unsigned i = 0; i < 2; i++)
 		tensor_write(&w.f, t[i], 1);
@@ -243,11 +226,10 @@ TEST(a_tensor_is_exported_with_its_own_shape)
 		assert_memory_equal(tensor.shape, wanted[i]->shape, 8 * tensor.ndim);
 	}
 	nvs_checkpoint_close(checkpoint);
-	world_end(&w);
 }
 
 /* Registers a tensor of 12 elements and imports "m" of the file into it. */
-static int import_m(struct world *w, const struct nvs_checkpoint *checkpoint, const char *name,
+static int import_m(const struct nvs_checkpoint *checkpoint, const char *name,
 		    const uint64_t *shape, size_t ndim, const uint64_t *of_item)
 {
 	const struct nvs_tensor_spec spec = {.size = sizeof(spec),
@@ -259,8 +241,8 @@ static int import_m(struct world *w, const struct nvs_checkpoint *checkpoint, co
 	struct nvs_checkpoint_item item = {.size = sizeof(item), .name = "m", .shape = of_item};
 
 	item.ndim = of_item ? 2 : 0;
-	OK(&w->f, nvs_tensor_register(w->f.engine, &spec, 1, &item.tensor, &w->f.error));
-	return nvs_checkpoint_import(w->f.engine, checkpoint, &item, 1, &w->f.error);
+	OK(&w.f, nvs_tensor_register(w.f.engine, &spec, 1, &item.tensor, &w.f.error));
+	return nvs_checkpoint_import(w.f.engine, checkpoint, &item, 1, &w.f.error);
 }
 
 TEST(a_tensor_of_another_shape_is_not_imported)
@@ -274,74 +256,58 @@ TEST(a_tensor_of_another_shape_is_not_imported)
 					     .ndim = 2};
 	struct nvs_checkpoint_item item = {.size = sizeof(item)};
 	struct nvs_checkpoint *checkpoint;
-	struct world w;
 
-	world_begin(&w);
 	OK(&w.f, nvs_tensor_register(w.f.engine, &spec, 1, &item.tensor, &w.f.error));
 	tensor_write(&w.f, item.tensor, 1);
 	OK(&w.f, nvs_checkpoint_export(w.f.engine, &item, 1, w.path, NULL, &w.f.error));
 	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
-	expect_error(&w.f, import_m(&w, checkpoint, "wide", wide, 2, NULL), -ESTALE,
+	expect_error(&w.f, import_m(checkpoint, "wide", wide, 2, NULL), -ESTALE,
 		     "m has the shape [4, 3] there, and [3, 4] here");
-	expect_error(&w.f, import_m(&w, checkpoint, "deep", deep, 3, NULL), -ESTALE, "[4, 3, 1]");
-	expect_error(&w.f, import_m(&w, checkpoint, "turned", tall, 2, wide), -ESTALE, "[3, 4]");
-	OK(&w.f, import_m(&w, checkpoint, "same", tall, 2, NULL));
-	OK(&w.f, import_m(&w, checkpoint, "by numel", NULL, 0, NULL));
-	OK(&w.f, import_m(&w, checkpoint, "as the item", wide, 2, tall));
+	expect_error(&w.f, import_m(checkpoint, "deep", deep, 3, NULL), -ESTALE, "[4, 3, 1]");
+	expect_error(&w.f, import_m(checkpoint, "turned", tall, 2, wide), -ESTALE, "[3, 4]");
+	OK(&w.f, import_m(checkpoint, "same", tall, 2, NULL));
+	OK(&w.f, import_m(checkpoint, "by numel", NULL, 0, NULL));
+	OK(&w.f, import_m(checkpoint, "as the item", wide, 2, tall));
 	nvs_checkpoint_close(checkpoint);
-	world_end(&w);
 }
 
 TEST(names_are_unique_and_utf8)
 {
-	struct world w;
-
-	world_begin(&w);
 	w.items[3].name = "layer.5";
-	expect_error(&w.f, export_to(&w, 0), -EINVAL, "two tensors have the name layer.5");
+	expect_error(&w.f, export_to(0), -EINVAL, "two tensors have the name layer.5");
 	w.items[3].name = "\xff";
-	expect_error(&w.f, export_to(&w, 0), -EINVAL, "not UTF-8");
+	expect_error(&w.f, export_to(0), -EINVAL, "not UTF-8");
 	w.items[3].name = "__metadata__";
-	expect_error(&w.f, export_to(&w, 0), -EINVAL, "can't be named");
+	expect_error(&w.f, export_to(0), -EINVAL, "can't be named");
 	assert_int_equal(entries_of(w.directory), 0);
-	world_end(&w);
 }
 
 TEST(what_the_checkpoint_lacks_is_refused_before_anything_is_read)
 {
-	struct world w;
-
-	world_begin(&w);
-	OK(&w.f, export_to(&w, 0));
-	change_all(&w);
+	OK(&w.f, export_to(0));
+	change_all();
 	w.items[N - 1].name = "other";
-	expect_error(&w.f, import_from(&w, w.path), -ENOENT, "model.safetensors: no tensor other");
+	expect_error(&w.f, import_from(w.path), -ENOENT, "model.safetensors: no tensor other");
 	w.items[N - 1].name = "layer.0";
-	expect_error(&w.f, import_from(&w, w.path), -ESTALE,
-		     "model.safetensors: tensor layer.0 has");
+	expect_error(&w.f, import_from(w.path), -ESTALE, "model.safetensors: tensor layer.0 has");
 	w.items[N - 1].name = NULL;
-	compare_all(&w, 100);
-	world_end(&w);
+	compare_all(100);
 }
 
 TEST(a_second_writer_is_refused)
 {
-	struct world w;
 	int fd;
 
-	world_begin(&w);
 	fd = open(path_in(w.directory, "model.safetensors.partial"), O_RDWR | O_CREAT, 0600);
 	assert_int_equal(flock(fd, LOCK_EX), 0);
-	expect_error(&w.f, export_to(&w, 0), -EBUSY, "another process");
+	expect_error(&w.f, export_to(0), -EBUSY, "another process");
 	close(fd);
-	OK(&w.f, export_to(&w, 0));
+	OK(&w.f, export_to(0));
 	assert_int_equal(entries_of(w.directory), 1);
-	world_end(&w);
 }
 
 /* Starts to write the form with an index when the call in progress is about to remove that form. */
 struct rival {
-	struct world *world;
 	pthread_t thread;
 	bool started, ended;
 	int rc;
@@ -352,9 +318,8 @@ static void *export_shards(void *arg)
 	const struct nvs_checkpoint_options options = {.size = sizeof(options), .shard_bytes = MIB};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct rival *rival = arg;
-	const struct world *w = rival->world;
 
-	rival->rc = nvs_checkpoint_export(w->f.engine, w->items, N, w->path, &options, &error);
+	rival->rc = nvs_checkpoint_export(w.f.engine, w.items, N, w.path, &options, &error);
 	return NULL;
 }
 
@@ -375,107 +340,95 @@ static void start_rival(void *arg, struct inject_name *name)
 /* Each form removes the other, so two calls at once must not remove both. */
 TEST(of_two_forms_written_at_once_one_stays)
 {
-	struct world w;
-	struct rival rival = {.world = &w};
+	struct rival rival = {0};
 	struct inject_observer observer = {.arg = &rival, .before_name = start_rival};
 
-	world_begin(&w);
 	inject_observe(&observer);
-	OK(&w.f, export_to(&w, 0));
+	OK(&w.f, export_to(0));
 	if (!rival.ended)
 		pthread_join(rival.thread, NULL);
 	inject_observe(NULL);
 	assert_true(rival.started);
 	assert_int_equal(rival.rc, 0);
 	assert_int_equal(entries_of(w.directory), 5);
-	OK(&w.f, import_from(&w, path_in(w.directory, "model.safetensors.index.json")));
-	world_end(&w);
+	OK(&w.f, import_from(path_in(w.directory, "model.safetensors.index.json")));
 }
 
 TEST(a_planted_link_is_not_followed)
 {
 	const char *victim;
-	struct world w;
 
-	world_begin(&w);
 	victim = path_in(w.directory, "victim");
 	close(open(victim, O_RDWR | O_CREAT, 0600));
 	assert_int_equal(symlink(victim, path_in(w.directory, "model.safetensors.partial")), 0);
-	expect_error(&w.f, export_to(&w, 0), -ELOOP, "model.safetensors.partial");
-	world_end(&w);
+	expect_error(&w.f, export_to(0), -ELOOP, "model.safetensors.partial");
 }
 
 /* Whether the first tensor is as that seed's. */
-static bool filled_as(struct world *w, uint64_t seed)
+static bool filled_as(uint64_t seed)
 {
 	uint64_t pin;
 	bool is;
 
-	OK(&w->f, nvs_tensor_swap_in(w->f.engine, &w->t[0], 1, -1, &pin, &w->f.error));
-	OK(&w->f, nvs_tensor_wait(w->f.engine, &w->t[0], 1, pin, -1, &w->f.error));
-	is = filled(nvs_tensor_data(w->t[0]), sizes[0], seed);
-	OK(&w->f, nvs_tensor_release(w->f.engine, &w->t[0], 1, pin, NVS_CLEAN, &w->f.error));
+	OK(&w.f, nvs_tensor_swap_in(w.f.engine, &w.t[0], 1, -1, &pin, &w.f.error));
+	OK(&w.f, nvs_tensor_wait(w.f.engine, &w.t[0], 1, pin, -1, &w.f.error));
+	is = filled(nvs_tensor_data(w.t[0]), sizes[0], seed);
+	OK(&w.f, nvs_tensor_release(w.f.engine, &w.t[0], 1, pin, NVS_CLEAN, &w.f.error));
 	return is;
 }
 
 /* Every call that can fail does so once: the files are the old ones or the new ones, without a
  * rest. */
-TEST(each_failing_call_leaves_the_old_files_or_the_new)
+TEST_WITH(each_failing_call_leaves_the_old_files_or_the_new, begin_in_memory, end)
 {
 	uint64_t failed = 1, stored = 1, seed = 100;
-	struct world w;
 
-	world_begin_in_memory(&w);
-	OK(&w.f, export_to(&w, MIB));
+	OK(&w.f, export_to(MIB));
 	for (uint64_t nth = 1; failed; nth += at_length(1, 3), seed = seed == 1 ? 100 : 1) {
 		unsigned files = inject_held().files;
 		int rc;
 
-		write_all(&w, seed);
+		write_all(seed);
 		inject_fail(INJECT_MEMORY | INJECT_OPEN | INJECT_SYNC | INJECT_SPACE | INJECT_NAME,
 			    nth, 1, ENOSPC);
-		rc = export_to(&w, MIB);
+		rc = export_to(MIB);
 		inject_stop(&failed);
 		assert_int_equal(inject_held().files, files);
 		if (!rc)
 			stored = seed;
-		OK(&w.f, import_from(&w, w.path));
-		if (rc && seed != stored && filled_as(&w, seed))
+		OK(&w.f, import_from(w.path));
+		if (rc && seed != stored && filled_as(seed))
 			stored = seed; /* only the directory could not be synced */
-		compare_all(&w, stored);
+		compare_all(stored);
 		assert_true(rc || !failed || nth < 2000);
 	}
 	/* Replaced files stay if the directory could not be opened and synced, and an empty draft
 	 * if it could not be looked at. */
 	assert_in_range(entries_of(w.directory), 5, 30);
-	world_end(&w);
 }
 
 TEST(a_signal_while_space_is_reserved_ends_no_export)
 {
-	struct world w;
 	uint64_t failed;
 
-	world_begin(&w);
-	write_all(&w, 1);
+	write_all(1);
 	/* A file is emptied before. */
 	inject_fail(INJECT_SPACE, 2, 1, EINTR);
-	OK(&w.f, export_to(&w, MIB));
+	OK(&w.f, export_to(MIB));
 	inject_stop(&failed);
 	assert_int_equal(failed, 1);
 	assert_string_equal(inject_failed_call(), "fallocate");
-	world_end(&w);
 }
 
 /* Whether what a reader finds by that name is whole, and of which seed. */
-static uint64_t seed_in(struct world *w, const char *path)
+static uint64_t seed_in(const char *path)
 {
 	uint64_t seed;
 
-	write_all(w, 50);
-	OK(&w->f, import_from(w, path));
-	seed = filled_as(w, 1) ? 1 : 100;
-	compare_all(w, seed);
+	write_all(50);
+	OK(&w.f, import_from(path));
+	seed = filled_as(1) ? 1 : 100;
+	compare_all(seed);
 	return seed;
 }
 
@@ -485,26 +438,23 @@ static void fail_calls_of_replacing(uint64_t old_shard_bytes, uint64_t new_shard
 {
 	uint64_t failed = 1;
 	const char *index;
-	struct world w;
 
-	world_begin_in_memory(&w);
 	index = path_in(w.directory, "model.safetensors.index.json");
 	for (uint64_t nth = 1; failed; nth += at_length(1, 3)) {
 		int rc;
 
-		write_all(&w, 1);
-		OK(&w.f, export_to(&w, old_shard_bytes));
-		write_all(&w, 100);
+		write_all(1);
+		OK(&w.f, export_to(old_shard_bytes));
+		write_all(100);
 		inject_fail(INJECT_OPEN | INJECT_SYNC | INJECT_NAME, nth, 1, EIO);
-		rc = export_to(&w, new_shard_bytes);
+		rc = export_to(new_shard_bytes);
 		inject_stop(&failed);
 		if (access(index, F_OK) == 0)
-			assert_true(seed_in(&w, index) == 100 || rc);
-		assert_true(seed_in(&w, w.path) == 100 || rc);
+			assert_true(seed_in(index) == 100 || rc);
+		assert_true(seed_in(w.path) == 100 || rc);
 		assert_true(rc || !failed || nth < 2000);
 	}
 	assert_in_range(entries_of(w.directory), new_shard_bytes ? 5 : 1, 30);
-	world_end(&w);
 }
 
 /* Ends the process before a change of names. */
@@ -521,7 +471,7 @@ static void kill_at_name(void *arg, struct inject_name *name)
 }
 
 /* Whether a child that exports shards of seed 100 was killed before change number `last`. */
-static bool export_and_kill(const char *directory, unsigned last)
+static bool export_and_kill(unsigned last)
 {
 	struct killer killer = {.last = last};
 	const struct inject_observer observer = {.arg = &killer, .before_name = kill_at_name};
@@ -529,13 +479,13 @@ static bool export_and_kill(const char *directory, unsigned last)
 	pid_t child = fork();
 
 	if (!child) {
-		struct world own;
+		const char *path = w.path;
 
-		world_begin(&own);
-		own.path = path_in(directory, "model.safetensors");
-		write_all(&own, 100);
+		begin(NULL);
+		w.path = path;
+		write_all(100);
 		inject_observe(&observer);
-		_exit(export_to(&own, MIB) != 0);
+		_exit(export_to(MIB) != 0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
@@ -546,29 +496,26 @@ TEST(the_next_export_replaces_what_a_killed_one_has_left)
 {
 	bool killed = true;
 	unsigned last;
-	struct world w;
 
-	world_begin(&w);
-	OK(&w.f, export_to(&w, MIB));
+	OK(&w.f, export_to(MIB));
 	for (last = 1; killed; last++) {
-		killed = export_and_kill(w.directory, last);
-		(void)seed_in(&w, w.path); /* whole */
-		write_all(&w, 1);
-		OK(&w.f, export_to(&w, MIB));
+		killed = export_and_kill(last);
+		(void)seed_in(w.path); /* whole */
+		write_all(1);
+		OK(&w.f, export_to(MIB));
 		assert_int_equal(entries_of(w.directory), 5);
-		OK(&w.f, import_from(&w, w.path));
-		compare_all(&w, 1);
+		OK(&w.f, import_from(w.path));
+		compare_all(1);
 	}
 	assert_in_range(last, 10, 100);
-	world_end(&w);
 }
 
-TEST(a_failing_call_leaves_shards_or_the_single_file_that_replaces_them)
+TEST_WITH(a_failing_call_leaves_shards_or_the_single_file_that_replaces_them, begin_in_memory, end)
 {
 	fail_calls_of_replacing(MIB, 0);
 }
 
-TEST(a_failing_call_leaves_a_single_file_or_the_shards_that_replace_it)
+TEST_WITH(a_failing_call_leaves_a_single_file_or_the_shards_that_replace_it, begin_in_memory, end)
 {
 	fail_calls_of_replacing(0, MIB);
 }
@@ -617,17 +564,14 @@ TEST(the_old_form_is_removed_durably_once_the_new_one_is_durable)
 						 .synced = name_synced,
 						 .before_name = before_name,
 						 .after_name = after_name};
-	struct world w;
 
-	world_begin(&w);
 	inject_observe(&observer);
 	for (size_t i = 0; i < COUNT(shard_bytes); i++) {
-		OK(&w.f, export_to(&w, shard_bytes[i]));
+		OK(&w.f, export_to(shard_bytes[i]));
 		assert_false(names.renamed || names.removed);
 	}
 	inject_observe(NULL);
 	assert_int_equal(names.removals, 2);
-	world_end(&w);
 }
 
 /* Truncates the file at `arg` once it is known to be the one whose header was read. */
@@ -640,10 +584,8 @@ static void truncate_before_reading(void *arg, const char *path)
 TEST(a_failed_import_leaves_nothing_pinned)
 {
 	struct inject_observer observer = {.before_open = truncate_before_reading};
-	struct world w;
 
-	world_begin(&w);
-	OK(&w.f, export_to(&w, 0));
+	OK(&w.f, export_to(0));
 	struct nvs_checkpoint *checkpoint;
 
 	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
@@ -655,17 +597,15 @@ TEST(a_failed_import_leaves_nothing_pinned)
 	nvs_checkpoint_close(checkpoint);
 	for (unsigned i = 0; i < N; i++)
 		assert_int_equal(info_of(&w.f, w.t[i]).pins, 0);
-	world_end(&w);
 }
 
 /* Imports what was opened as `path` and then replaced; the tensors have their old contents. */
-static void refuse_stale(struct world *w, const struct nvs_checkpoint *checkpoint, const char *name)
+static void refuse_stale(const struct nvs_checkpoint *checkpoint, const char *name)
 {
-	change_all(w);
-	expect_error(&w->f,
-		     nvs_checkpoint_import(w->f.engine, checkpoint, w->items, N, &w->f.error),
+	change_all();
+	expect_error(&w.f, nvs_checkpoint_import(w.f.engine, checkpoint, w.items, N, &w.f.error),
 		     -ESTALE, name);
-	compare_all(w, 100);
+	compare_all(100);
 }
 
 /* Tensors of one size in another order, so that nothing but the file's identity differs. */
@@ -676,9 +616,7 @@ TEST(a_file_that_was_replaced_since_it_was_opened_is_not_imported)
 	struct nvs_checkpoint_item items[2], reversed[2];
 	struct nvs_checkpoint *checkpoint;
 	struct nvs_tensor *t[2];
-	struct world w;
 
-	world_begin(&w);
 	tensors_add(&w.f, "twin.", sizes_of_two, 2, t);
 	for (unsigned i = 0; i < 2; i++)
 		reversed[1 - i] = items[i] = (struct nvs_checkpoint_item){.size = sizeof(items[i]),
@@ -702,7 +640,6 @@ TEST(a_file_that_was_replaced_since_it_was_opened_is_not_imported)
 		tensor_compare(&w.f, t[0], 1);
 		nvs_checkpoint_close(checkpoint);
 	}
-	world_end(&w);
 }
 
 TEST(files_that_were_written_to_since_they_were_opened_are_not_imported)
@@ -711,28 +648,23 @@ TEST(files_that_were_written_to_since_they_were_opened_are_not_imported)
 	static const char *const names[] = {"model.safetensors",
 					    "model-00002-of-00002.safetensors"};
 	struct nvs_checkpoint *checkpoint;
-	struct world w;
 
-	world_begin(&w);
 	for (size_t i = 0; i < COUNT(shard_bytes); i++) {
 		const char *path = path_in(w.directory, names[i]);
 
-		OK(&w.f, export_to(&w, shard_bytes[i]));
+		OK(&w.f, export_to(shard_bytes[i]));
 		OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
 		assert_int_equal(truncate(path, 100000), 0);
-		refuse_stale(&w, checkpoint, names[i]);
+		refuse_stale(checkpoint, names[i]);
 		nvs_checkpoint_close(checkpoint);
 	}
-	world_end(&w);
 }
 
 TEST(null_arguments_are_refused)
 {
 	struct nvs_checkpoint *checkpoint = NULL;
 	struct nvs_checkpoint_item bare = {.size = sizeof(bare)};
-	struct world w;
 
-	world_begin(&w);
 	assert_int_equal(nvs_checkpoint_open(NULL, w.path, NULL), -EINVAL);
 	assert_int_equal(nvs_checkpoint_open(&checkpoint, NULL, NULL), -EINVAL);
 	assert_int_equal(nvs_checkpoint_count(NULL), 0);
@@ -747,7 +679,4 @@ TEST(null_arguments_are_refused)
 	assert_int_equal(nvs_checkpoint_export_optimizer(NULL, w.path, NULL, NULL), -EINVAL);
 	assert_int_equal(nvs_checkpoint_import_optimizer(NULL, NULL, NULL, NULL), -EINVAL);
 	nvs_checkpoint_close(NULL);
-	world_end(&w);
 }
-
-EACH_TEST(NULL, cleanup)

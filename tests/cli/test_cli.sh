@@ -309,16 +309,7 @@ wait $pid
 [ $? = 143 ] && [ ! -e "$T/store/nvswap" ] && grep -q "stopped by a signal" "$T/err"
 result signal_stops_it_cleanly $?
 holds stopped_run_has_eintr_in_json "job['error'] == 4"
-# A run that is too short to be damaged is repeated with a longer runtime.
-for runtime in 1 8 60; do
-	started rank0 "${SMALL[@]}" --rw swapin --verify --runtime $runtime --time-based
-	while kill -0 $pid 2>/dev/null; do
-		dd if=/dev/zero of="$DATA" bs=1M seek=2 count=1 conv=notrunc,nocreat status=none 2>/dev/null
-	done
-	wait $pid
-	status=$?
-	[ $status = 0 ] || break
-done
+overwritten 2 1 "1 8 60" "${SMALL[@]}" --rw swapin
 [ $status = 1 ] && grep -qE "tensor tensor.[01]: byte [0-9]+ of 1100000 is 0x00 and should be 0x" "$T/err"
 result verify_detects_changes_on_the_drive $?
 holds differences_are_counted_in_json "job['error'] == 74 and swap['verify_errors'] > 0"

@@ -268,7 +268,7 @@ TEST(every_key_can_be_read_and_set_to_what_was_read)
 
 	for (unsigned i = 0; i < config_key_count; i++) {
 		const struct config_key *key = &config_keys[i];
-		const char *block = config_block_name(key->block);
+		const char *block = config_blocks[key->block].name;
 		char name[128], text[256];
 
 		if (key->type == KEY_BLOCK || key->type == KEY_UNUSED)

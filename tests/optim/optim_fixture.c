@@ -174,6 +174,7 @@ void optim_init(struct optim *optim, const struct group *groups, size_t n)
 		optim->gradients[i] = malloc(numel * 4);
 		assert_true(optim->specs[i].weights && optim->gradients[i]);
 	}
+	optim->offload = &optim->config.offload[NVS_OFFLOAD_OPTIMIZER];
 	configure(optim, longest);
 	optim_first_weights(optim);
 	optim->made = true;
@@ -187,7 +188,7 @@ void optim_simulate(struct optim *optim)
 
 int optim_open(struct optim *optim)
 {
-	optim->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = optim->config.sub_group_size;
+	optim->offload->buffer_size = optim->config.sub_group_size;
 	optim->error = (struct nvs_error){.size = sizeof(optim->error)};
 	if (optim->sim)
 		return optimizer_open_with(&optim->optimizer, &optim->config, optim->specs,
@@ -197,12 +198,24 @@ int optim_open(struct optim *optim)
 				  &optim->options, &optim->error);
 }
 
+void optim_begin(struct optim *optim, const struct group *groups, size_t n)
+{
+	optim_init(optim, groups, n);
+	DONE(optim, optim_open(optim));
+}
+
 void optim_shut(struct optim *optim)
 {
 	struct nvs_optimizer *optimizer = optim->optimizer;
 
 	optim->optimizer = NULL;
 	DONE(optim, nvs_optimizer_close(optimizer, &optim->error));
+}
+
+void optim_reopen(struct optim *optim)
+{
+	optim_shut(optim);
+	DONE(optim, optim_open(optim));
 }
 
 void optim_close(struct optim *optim)
@@ -250,8 +263,7 @@ void optim_lend(struct optim *optim, uint64_t step, double scale)
 			element_put(
 				dtype, optim->gradients[i], j,
 				element_rounded(dtype, scale * element_value(16 * step + i, j)));
-		DONE(optim, nvs_optimizer_lend_gradients(optim->optimizer, i, dtype,
-							 optim->gradients[i], &optim->error));
+		DOES(optim, lend_gradients, i, dtype, optim->gradients[i]);
 	}
 }
 
@@ -265,7 +277,7 @@ int optim_step(struct optim *optim, uint64_t step)
 	const struct nvs_step_options options = {
 		.size = sizeof(options), .lr = optim_lr(step), .norm = true};
 
-	return nvs_optimizer_step(optim->optimizer, &options, &optim->result, &optim->error);
+	return CALL(optim, step, &options, &optim->result);
 }
 
 void optim_run(struct optim *optim, uint64_t first, uint64_t last)
@@ -275,6 +287,13 @@ void optim_run(struct optim *optim, uint64_t first, uint64_t last)
 		DONE(optim, optim_step(optim, step));
 		assert_int_equal(optim->result.step, step);
 	}
+}
+
+void optim_fail(struct optim *optim, uint64_t step, enum nvs_direction direction, unsigned after)
+{
+	optim_lend(optim, step, 1);
+	sim_fail(optim->sim, direction, after, EIO, SIM_ALWAYS);
+	assert_int_equal(optim_step(optim, step), -EIO);
 }
 
 /* ---- Snapshots ---- */
@@ -291,9 +310,7 @@ void snapshot_take(struct optim *optim, struct snapshot *snapshot)
 			float *data = malloc(spec->numel * 4);
 
 			assert_non_null(data);
-			DONE(optim,
-			     nvs_optimizer_get(optim->optimizer, i, (enum nvs_optimizer_part)part,
-					       0, spec->numel, data, &optim->error));
+			DOES(optim, get, i, (enum nvs_optimizer_part)part, 0, spec->numel, data);
 			snapshot->parts[i][part] = data;
 		}
 		if (!spec->weights)
@@ -363,4 +380,41 @@ void optim_is_as(struct optim *optim, const struct snapshot *snapshot, const cha
 	snapshot_take(optim, &now);
 	snapshot_same(&now, snapshot, file, line);
 	snapshot_free(&now);
+}
+
+void optim_is_like(struct optim *optim, struct optim *other, const char *file, int line)
+{
+	struct snapshot due;
+
+	snapshot_take(other, &due);
+	optim_is_as(optim, &due, file, line);
+	snapshot_free(&due);
+}
+
+struct snapshot optim_saved;
+
+void optim_save(struct optim *optim)
+{
+	snapshot_free(&optim_saved);
+	snapshot_take(optim, &optim_saved);
+}
+
+const struct snapshot *optim_straight(const struct group *groups, size_t n, uint64_t steps)
+{
+	static struct snapshot straight;
+	static const struct group *of;
+	struct optim own;
+
+	if (of == groups)
+		return &straight;
+	snapshot_free(&straight);
+	optim_init(&own, groups, n);
+	own.offload->device = NVS_DEVICE_CPU;
+	own.config.optimizer_threads = 1;
+	DONE(&own, optim_open(&own));
+	optim_run(&own, 1, steps);
+	snapshot_take(&own, &straight);
+	optim_close(&own);
+	of = groups;
+	return &straight;
 }

@@ -31,7 +31,8 @@ struct group {
 
 struct optim {
 	char *path;
-	struct nvs_config config; /* may be changed before each open */
+	struct nvs_config config;	/* may be changed before each open */
+	struct offload_config *offload; /* its block of the optimizer */
 	size_t n;
 	struct nvs_group_spec specs[OPTIM_GROUPS_MAX];
 	void *gradients[OPTIM_GROUPS_MAX]; /* lent gradients, of gradients_dtype */
@@ -62,8 +63,11 @@ void optim_init(struct optim *optim, const struct group *groups, size_t n);
 /* Opens it on a simulated drive from now on. */
 void optim_simulate(struct optim *optim);
 int optim_open(struct optim *optim);
+/* Makes one and opens it, where nothing else is to be set. */
+void optim_begin(struct optim *optim, const struct group *groups, size_t n);
 /* Closes the optimizer, which must succeed. */
 void optim_shut(struct optim *optim);
+void optim_reopen(struct optim *optim);
 /* Closes the optimizer if it is open, and frees and removes everything. */
 void optim_close(struct optim *optim);
 /* Resets the weights to the initial ones. */
@@ -78,6 +82,12 @@ void optim_done(struct optim *optim, int rc, const char *file, int line);
 void optim_refused(struct optim *optim, int rc, int code, const char *words, const char *file,
 		   int line);
 
+/* A call nvs_optimizer_FUNCTION() on the optimizer, with its error. */
+#define CALL(optim, function, ...)                                                                 \
+	nvs_optimizer_##function((optim)->optimizer, ##__VA_ARGS__, &(optim)->error)
+#define DOES(optim, ...)		 DONE(optim, CALL(optim, __VA_ARGS__))
+#define REFUSES(optim, code, words, ...) REFUSED(optim, CALL(optim, __VA_ARGS__), code, words)
+
 /* Makes the gradients of a step, times `scale`, and lends all of them. */
 void optim_lend(struct optim *optim, uint64_t step, double scale);
 /* The learning rate of a step; each has a different one. */
@@ -86,6 +96,8 @@ double optim_lr(uint64_t step);
 int optim_step(struct optim *optim, uint64_t step);
 /* Performs steps `first` to `last` with lent gradients. */
 void optim_run(struct optim *optim, uint64_t first, uint64_t last);
+/* The step with lent gradients fails after so many I/Os of the simulated drive, which stays bad. */
+void optim_fail(struct optim *optim, uint64_t step, enum nvs_direction direction, unsigned after);
 
 /* ---- Snapshots ---- */
 
@@ -106,5 +118,14 @@ void snapshot_same(const struct snapshot *a, const struct snapshot *b, const cha
 /* The optimizer's present state must equal the snapshot. */
 #define IS_AS(optim, snapshot) optim_is_as(optim, snapshot, __FILE__, __LINE__)
 void optim_is_as(struct optim *optim, const struct snapshot *snapshot, const char *file, int line);
+/* The state of two optimizers must be equal. */
+#define IS_LIKE(optim, other) optim_is_like(optim, other, __FILE__, __LINE__)
+void optim_is_like(struct optim *optim, struct optim *other, const char *file, int line);
+/* One snapshot is saved here until the next one is, for tests that need no other. */
+void optim_save(struct optim *optim);
+#define IS_AS_SAVED(optim) optim_is_as(optim, &optim_saved, __FILE__, __LINE__)
+extern struct snapshot optim_saved;
+/* The state after so many steps without offload and with one thread; kept for the next call. */
+const struct snapshot *optim_straight(const struct group *groups, size_t n, uint64_t steps);
 
 #endif

@@ -17,7 +17,7 @@ static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}
 static void begin(struct optim *on)
 {
 	optim_init(on, pair, LENGTH(pair));
-	on->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	on->offload->device = NVS_DEVICE_CPU;
 	DONE(on, optim_open(on));
 }
 
@@ -62,16 +62,11 @@ TEST(a_null_optimizer_is_refused)
 TEST(null_data_is_refused)
 {
 	begin(o);
-	REFUSED(o, nvs_optimizer_lend_gradients(o->optimizer, 0, NVS_F32, NULL, &o->error), -EINVAL,
-		"gradients");
-	REFUSED(o,
-		nvs_optimizer_add_gradients(o->optimizer, 0, 0, 4, NVS_F32, NULL, NULL, &o->error),
-		-EINVAL, "gradients");
-	REFUSED(o, nvs_optimizer_sum_gradients(o->optimizer, NULL, &o->error), -EINVAL, "NULL");
-	REFUSED(o, nvs_optimizer_get(o->optimizer, 0, NVS_MASTER, 0, 4, NULL, &o->error), -EINVAL,
-		"NULL");
-	REFUSED(o, nvs_optimizer_set(o->optimizer, 0, NVS_MASTER, 0, 4, NULL, &o->error), -EINVAL,
-		"NULL");
+	REFUSES(o, -EINVAL, "gradients", lend_gradients, 0, NVS_F32, NULL);
+	REFUSES(o, -EINVAL, "gradients", add_gradients, 0, 0, 4, NVS_F32, NULL, NULL);
+	REFUSES(o, -EINVAL, "NULL", sum_gradients, NULL);
+	REFUSES(o, -EINVAL, "NULL", get, 0, NVS_MASTER, 0, 4, NULL);
+	REFUSES(o, -EINVAL, "NULL", set, 0, NVS_MASTER, 0, 4, NULL);
 }
 
 /* ---- Numbers ---- */
@@ -82,8 +77,7 @@ static void refused_with(double lr, const double *sum, const char *words)
 	const struct nvs_step_options options = {
 		.size = sizeof(options), .lr = lr, .sums = sum ? &sums : NULL};
 
-	REFUSED(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error), -EINVAL,
-		words);
+	REFUSES(o, -EINVAL, words, step, &options, &o->result);
 }
 
 /* The refused calls have no effect on the next step. */
@@ -116,7 +110,7 @@ TEST(with_fp16_a_negative_sum_is_refused)
 	static const double sums[] = {-1, -INFINITY};
 
 	optim_init(o, pair, LENGTH(pair));
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o->offload->device = NVS_DEVICE_CPU;
 	o->config.fp16.enabled = true;
 	DONE(o, optim_open(o));
 	optim_lend(o, 1, 1);
@@ -155,7 +149,7 @@ TEST(parameters_of_adam_out_of_range_are_refused)
 TEST(sizes_that_overflow_are_refused)
 {
 	optim_init(o, pair, LENGTH(pair));
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 0;
+	o->offload->buffer_count = 0;
 	refused_at_open("buffer_count");
 	optim_init(o, pair, LENGTH(pair));
 	o->config.sub_group_size = UINT64_MAX;
@@ -183,9 +177,9 @@ TEST(groups_whose_weights_overlap_are_refused)
 	o->specs[0] = o->specs[1];
 	o->specs[0].name = "a";
 	o->specs[0].weights = second + 4000;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o->offload->device = NVS_DEVICE_CPU;
 	DONE(o, optim_open(o));
-	DONE(o, nvs_optimizer_close(o->optimizer, &o->error));
+	DOES(o, close);
 	o->optimizer = NULL;
 	o->specs[0].weights = first;
 }
@@ -195,37 +189,31 @@ TEST(weights_that_have_moved_are_written_where_they_are)
 	void *moved[2] = {NULL}, *first, *second;
 	char before[4];
 
-	optim_init(o, pair, LENGTH(pair));
-	DONE(o, optim_open(o));
+	optim_begin(o, pair, LENGTH(pair));
 	first = o->specs[0].weights;
 	second = o->specs[1].weights;
 	memcpy(before, first, sizeof(before));
 	moved[0] = (char *)second + 4;
-	REFUSED(o, nvs_optimizer_set_weights(o->optimizer, moved, 2, &o->error), -EINVAL,
-		"groups b and a overlap");
+	REFUSES(o, -EINVAL, "groups b and a overlap", set_weights, moved, 2);
 	moved[0] = (char *)first + 1;
-	REFUSED(o, nvs_optimizer_set_weights(o->optimizer, moved, 2, &o->error), -EINVAL,
-		"not aligned");
-	REFUSED(o, nvs_optimizer_set_weights(o->optimizer, moved, 1, &o->error), -EINVAL,
-		"there are 2 groups");
+	REFUSES(o, -EINVAL, "not aligned", set_weights, moved, 2);
+	REFUSES(o, -EINVAL, "there are 2 groups", set_weights, moved, 1);
 	/* They change places, and only the new ones are written. */
 	moved[0] = calloc(o->specs[0].numel, nvs_dtype_size(o->specs[0].dtype));
 	assert_non_null(moved[0]);
-	DONE(o, nvs_optimizer_set_weights(o->optimizer, moved, 2, &o->error));
-	optim_lend(o, 1, 1);
-	DONE(o, optim_step(o, 1));
+	DOES(o, set_weights, moved, 2);
+	optim_run(o, 1, 1);
 	assert_memory_equal(first, before, sizeof(before));
 	assert_memory_not_equal(moved[0], before, sizeof(before));
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
-	DONE(o, nvs_optimizer_close(o->optimizer, &o->error));
+	DOES(o, get_weights);
+	DOES(o, close);
 	o->optimizer = NULL;
 	free(moved[0]);
 	/* A group without weights gets none. */
 	o->specs[0].weights = NULL;
 	DONE(o, optim_open(o));
 	moved[0] = first;
-	REFUSED(o, nvs_optimizer_set_weights(o->optimizer, moved, 2, &o->error), -EINVAL,
-		"without weights");
+	REFUSES(o, -EINVAL, "without weights", set_weights, moved, 2);
 	o->specs[0].weights = first;
 }
 
@@ -315,7 +303,7 @@ static void all_were_refused(struct within *within, bool all)
 static void begin_within(struct within *within, bool update)
 {
 	optim_init(o, pair, LENGTH(pair));
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o->offload->device = NVS_DEVICE_CPU;
 	o->config.optimizer_threads = 1;
 	o->options = (struct nvs_optimizer_options){
 		.size = sizeof(o->options),
@@ -336,7 +324,7 @@ TEST(calls_within_a_call_on_the_same_optimizer_are_refused)
 		begin_within(&within, update);
 		optim_run(o, 1, 1);
 		all_were_refused(&within, false);
-		DONE(o, nvs_optimizer_export(o->optimizer, state_that_calls, &within, &o->error));
+		DOES(o, export, state_that_calls, &within);
 		all_were_refused(&within, true);
 		assert_int_equal(o->result.step, 1);
 		/* It can be used as before. */
@@ -356,7 +344,7 @@ TEST(a_step_without_gradients_changes_nothing)
 	optim_run(o, 1, 2);
 	snapshot_take(o, &snapshot);
 	for (unsigned i = 0; i < 3; i++) {
-		DONE(o, nvs_optimizer_step(o->optimizer, NULL, &o->result, &o->error));
+		DOES(o, step, NULL, &o->result);
 		assert_int_equal(o->result.step, 2);
 		assert_int_equal(o->result.tiles, 0);
 		assert_false(o->result.skipped);
@@ -374,14 +362,12 @@ TEST(adding_no_elements_makes_no_gradient)
 	uint64_t added = 7;
 
 	begin(o);
-	DONE(o,
-	     nvs_optimizer_add_gradients(o->optimizer, 0, 5, 0, NVS_F32, &none, &added, &o->error));
+	DOES(o, add_gradients, 0, 5, 0, NVS_F32, &none, &added);
 	assert_int_equal(added, 0);
-	DONE(o, nvs_optimizer_step(o->optimizer, NULL, &o->result, &o->error));
+	DOES(o, step, NULL, &o->result);
 	assert_int_equal(o->result.step, 0);
 	/* A group without gradients accepts all ways to give them. */
-	DONE(o,
-	     nvs_optimizer_add_gradients(o->optimizer, 0, 0, 0, NVS_F32, &none, NULL, &o->error));
+	DOES(o, add_gradients, 0, 0, 0, NVS_F32, &none, NULL);
 	optim_run(o, 1, 1);
 }
 
@@ -393,17 +379,17 @@ TEST(the_loss_scale_follows_other_ranks_without_gradients)
 		.size = sizeof(options), .lr = 1e-3, .sums = &sums};
 
 	optim_init(o, pair, LENGTH(pair));
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o->offload->device = NVS_DEVICE_CPU;
 	o->config.fp16.enabled = true;
 	o->config.fp16.hysteresis = 1;
 	o->config.fp16.loss_scale_window = 2;
 	DONE(o, optim_open(o));
-	DONE(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error));
+	DOES(o, step, &options, &o->result);
 	assert_true(o->result.skipped && o->result.step == 0);
 	assert_true(nvs_optimizer_loss_scale(o->optimizer) == 32768);
 	sums.sum_squares = 4;
 	for (unsigned i = 0; i < 2; i++)
-		DONE(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error));
+		DOES(o, step, &options, &o->result);
 	assert_true(!o->result.skipped && o->result.step == 0);
 	assert_true(nvs_optimizer_loss_scale(o->optimizer) == 65536);
 }

@@ -103,22 +103,19 @@ TEST(calls_that_move_its_tensors_are_refused)
 /* The step count is in a header that only nvs_optimizer_commit writes. */
 TEST(a_store_never_has_the_tiles_of_one_step_and_the_count_of_another)
 {
-	struct snapshot first;
-
 	begin();
 	optim_run(o, 1, 1);
-	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	DOES(o, commit);
 	o->result = (struct nvs_step_result){.size = sizeof(o->result)};
-	snapshot_take(o, &first);
+	optim_save(o);
 	optim_run(o, 2, 2);
 	REFUSED(o, nvs_engine_commit(engine_of(), &o->error), -EBUSY, "nvs_optimizer_commit");
-	DONE(o, nvs_optimizer_abandon(o->optimizer, &o->error));
+	DOES(o, abandon);
 	o->optimizer = NULL;
 	DONE(o, optim_open(o));
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	DOES(o, get_weights);
 	o->result = (struct nvs_step_result){.size = sizeof(o->result)};
-	IS_AS(o, &first);
-	snapshot_free(&first);
+	IS_AS_SAVED(o);
 }
 
 /* ---- What is not ---- */
@@ -134,10 +131,9 @@ TEST(the_engine_can_be_looked_at)
 	void *pool;
 
 	begin();
-	DONE(o, nvs_optimizer_set_note(o->optimizer, "abc", 3, &o->error));
+	DOES(o, set_note, "abc", 3);
 	optim_run(o, 1, 1);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	optim_reopen(o);
 	engine = engine_of();
 	assert_int_equal(nvs_engine_get_stats(engine, &stats), 0);
 	assert_true(stats.tensors >= 3);

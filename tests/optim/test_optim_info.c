@@ -13,7 +13,7 @@ static struct nvs_optimizer_info progress_of(void)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 
-	DONE(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error));
+	DOES(o, get_info, &info);
 	assert_int_equal(info.size, sizeof(info));
 	assert_int_equal(info.ngroups, LENGTH(pair));
 	return info;
@@ -23,7 +23,7 @@ static void has_gradients_of(size_t group, enum nvs_gradients gradients, uint64_
 {
 	struct nvs_group_info info = {.size = sizeof(info)};
 
-	DONE(o, nvs_optimizer_get_group_info(o->optimizer, group, &info, &o->error));
+	DOES(o, get_group_info, group, &info);
 	assert_string_equal(info.name, pair[group].name);
 	assert_true(info.numel == pair[group].numel && info.dtype == pair[group].dtype);
 	assert_int_equal(info.gradients, gradients);
@@ -32,14 +32,12 @@ static void has_gradients_of(size_t group, enum nvs_gradients gradients, uint64_
 
 static void add(uint64_t offset, uint64_t numel)
 {
-	DONE(o, nvs_optimizer_add_gradients(o->optimizer, 0, offset, numel, NVS_F32,
-					    o->gradients[0], NULL, &o->error));
+	DOES(o, add_gradients, 0, offset, numel, NVS_F32, o->gradients[0], NULL);
 }
 
 TEST(info_has_the_step_and_the_gradients)
 {
-	optim_init(o, pair, LENGTH(pair));
-	DONE(o, optim_open(o));
+	optim_begin(o, pair, LENGTH(pair));
 	assert_true(progress_of().step == 0 && progress_of().loss_scale == 1 &&
 		    !progress_of().kept);
 	has_gradients_of(0, NVS_GRADIENTS_NONE, 0);
@@ -52,7 +50,7 @@ TEST(info_has_the_step_and_the_gradients)
 	add(5, 20);
 	has_gradients_of(0, NVS_GRADIENTS_ADDED, 120);
 	has_gradients_of(1, NVS_GRADIENTS_NONE, 0);
-	DONE(o, nvs_optimizer_clear_gradients(o->optimizer, &o->error));
+	DOES(o, clear_gradients);
 	has_gradients_of(0, NVS_GRADIENTS_NONE, 0);
 }
 
@@ -67,11 +65,10 @@ TEST(commits_have_a_number_and_the_callers_note)
 	DONE(o, optim_open(o));
 	assert_true(progress_of().generation == 0);
 	optim_run(o, 1, 1);
-	DONE(o, nvs_optimizer_set_note(o->optimizer, "step 1", 6, &o->error));
-	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	DOES(o, set_note, "step 1", 6);
+	DOES(o, commit);
 	assert_true(progress_of().generation == 1);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	optim_reopen(o);
 	assert_true(progress_of().generation >= 1 && progress_of().step == 1);
 	assert_int_equal(nvs_optimizer_get_note(o->optimizer, found, &nbytes), 0);
 	assert_string_equal(found, "step 1");
@@ -87,8 +84,7 @@ TEST(info_has_the_state_of_an_earlier_run)
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 3);
 	add(7, 1000);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	optim_reopen(o);
 	assert_true(progress_of().step == 3 && progress_of().kept &&
 		    progress_of().loss_scale == 16);
 	has_gradients_of(0, NVS_GRADIENTS_ADDED, 1000);
@@ -102,17 +98,13 @@ TEST(an_unfinished_step_of_an_earlier_run_is_reported)
 	o->config.keep = true;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 1);
-	optim_lend(o, 2, 1);
-	sim_fail(o->sim, NVS_WRITE, 1, EIO, SIM_ALWAYS);
-	assert_int_equal(optim_step(o, 2), -EIO);
+	optim_fail(o, 2, NVS_WRITE, 1);
 	sim_no_faults(o->sim);
 	assert_true(progress_of().unfinished && progress_of().step == 1);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	optim_reopen(o);
 	assert_true(progress_of().unfinished && progress_of().step == 1);
 	has_gradients_of(0, NVS_GRADIENTS_OWED, 0);
-	optim_lend(o, 2, 1);
-	DONE(o, optim_step(o, 2));
+	optim_run(o, 2, 2);
 	assert_true(!progress_of().unfinished && progress_of().step == 2);
 }
 
@@ -121,18 +113,16 @@ TEST(wrong_arguments_are_refused)
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_group_info group = {.size = sizeof(group)};
 
-	optim_init(o, pair, LENGTH(pair));
-	DONE(o, optim_open(o));
+	optim_begin(o, pair, LENGTH(pair));
 	assert_int_equal(nvs_optimizer_get_info(NULL, &info, NULL), -EINVAL);
 	assert_int_equal(nvs_optimizer_get_group_info(NULL, 0, &group, NULL), -EINVAL);
 	assert_int_equal(nvs_optimizer_set_step(NULL, 1, NULL), -EINVAL);
-	REFUSED(o, nvs_optimizer_get_info(o->optimizer, NULL, &o->error), -EINVAL, "NULL");
-	REFUSED(o, nvs_optimizer_get_group_info(o->optimizer, 0, NULL, &o->error), -EINVAL, "NULL");
-	REFUSED(o, nvs_optimizer_get_group_info(o->optimizer, 2, &group, &o->error), -EINVAL,
-		"no group");
-	REFUSED(o, nvs_optimizer_set_step(o->optimizer, UINT64_MAX, &o->error), -EINVAL, "step");
+	REFUSES(o, -EINVAL, "NULL", get_info, NULL);
+	REFUSES(o, -EINVAL, "NULL", get_group_info, 0, NULL);
+	REFUSES(o, -EINVAL, "no group", get_group_info, 2, &group);
+	REFUSES(o, -EINVAL, "step", set_step, UINT64_MAX);
 	info.size = 0;
-	REFUSED(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error), -EINVAL, "size");
+	REFUSES(o, -EINVAL, "size", get_info, &info);
 }
 
 #define STEPS_MAX ((UINT64_C(1) << 53) - 1)
@@ -140,27 +130,23 @@ TEST(wrong_arguments_are_refused)
 /* The count is at most what nvs_optimizer_set_step accepts, also in a kept store. */
 TEST(a_step_beyond_the_largest_count_is_refused)
 {
-	struct snapshot before;
-
 	optim_init(o, pair, LENGTH(pair));
 	o->config.keep = true;
 	DONE(o, optim_open(o));
-	REFUSED(o, nvs_optimizer_set_step(o->optimizer, STEPS_MAX + 1, &o->error), -EINVAL, "step");
-	DONE(o, nvs_optimizer_set_step(o->optimizer, STEPS_MAX - 1, &o->error));
+	REFUSES(o, -EINVAL, "step", set_step, STEPS_MAX + 1);
+	DOES(o, set_step, STEPS_MAX - 1);
 	optim_lend(o, 1, 1);
 	DONE(o, optim_step(o, 1));
 	assert_true(progress_of().step == STEPS_MAX);
 	o->result = (struct nvs_step_result){.size = sizeof(o->result)};
-	snapshot_take(o, &before);
+	optim_save(o);
 	optim_lend(o, 2, 1);
 	REFUSED(o, optim_step(o, 2), -EOVERFLOW, "9007199254740991 steps");
 	assert_true(progress_of().step == STEPS_MAX && !progress_of().unfinished);
 	has_gradients_of(0, NVS_GRADIENTS_LENT, pair[0].numel);
 	o->result = (struct nvs_step_result){.size = sizeof(o->result)};
-	IS_AS(o, &before);
-	snapshot_free(&before);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	IS_AS_SAVED(o);
+	optim_reopen(o);
 	assert_true(progress_of().step == STEPS_MAX);
-	DONE(o, nvs_optimizer_set_step(o->optimizer, STEPS_MAX, &o->error));
+	DOES(o, set_step, STEPS_MAX);
 }

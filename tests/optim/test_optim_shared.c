@@ -27,8 +27,7 @@ static void expect_contents(struct fixture *f, struct nvs_tensor *t, uint64_t se
 /* The state after three steps of an optimizer with an aio of its own. */
 static void run_alone(struct snapshot *expected)
 {
-	optim_init(o, groups, LENGTH(groups));
-	DONE(o, optim_open(o));
+	optim_begin(o, groups, LENGTH(groups));
 	optim_run(o, 1, 3);
 	snapshot_take(o, expected);
 	optim_close(o);

@@ -940,7 +940,7 @@ static void use(const struct nvs_config *with, const char *what)
 
 static void name_of(const struct config_key *key, char name[96])
 {
-	const char *block = config_block_name(key->block);
+	const char *block = config_blocks[key->block].name;
 
 	snprintf(name, 96, "%s%s%s", block, *block ? "." : "", key->name);
 }
@@ -949,7 +949,7 @@ static void name_of(const struct config_key *key, char name[96])
 static void set_text(const struct config_key *key, const char *value, bool accepted, bool used)
 {
 	static const char *const ends[] = {"", "}", "}}"};
-	const char *block = config_block_name(key->block);
+	const char *block = config_blocks[key->block].name;
 	bool deep = strchr(block, '.') != NULL;
 	char name[96], text[256], what[192];
 	struct nvs_config *set = small_config(key);

@@ -49,3 +49,19 @@ started() {
 	pid=$!
 	until_true has_data "$1"
 }
+
+# Zeros overwrite the store of rank 0, MiB SEEK and COUNT after it, until the run ends; one that is
+# too short for that is repeated. Sets $status.
+overwritten() { # SEEK COUNT "RUNTIMES" ARGUMENTS...
+	local runtime
+	for runtime in $3; do
+		started rank0 "${@:4}" --verify --runtime "$runtime" --time-based
+		while kill -0 $pid 2>/dev/null; do
+			dd if=/dev/zero of="$DATA" bs=1M seek="$1" count="$2" conv=notrunc,nocreat \
+				status=none 2>/dev/null
+		done
+		wait $pid
+		status=$?
+		[ $status = 0 ] || break
+	done
+}

@@ -3,7 +3,6 @@
  * Writes a universal checkpoint. The first rank makes all files; each rank writes its elements to
  * them; then the first one, which knows all checksums, completes them and gives them their names.
  */
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

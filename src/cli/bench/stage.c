@@ -72,46 +72,39 @@ void say_of_job(const struct bench_plan *plan, unsigned index, const char *text)
 
 /* ---- In the process of a job ---- */
 
-/* `trace` may be NULL; the configuration has it too. */
-static int run_mode(const struct bench_job *job, struct nvs_trace *trace, struct job_watch *watch,
+static int run_mode(const struct bench_job *job, struct job_watch *watch,
 		    struct bench_result *result)
 {
-	const struct bench_options *options = &job->options;
-	const struct model *model = &job->model;
-
-	if (is_block_mode(options->rw))
-		return bench_blocks(options, job->config, job->block, result, watch);
-	switch (options->rw) {
+	switch (job->options.rw) {
 	case RW_STEP:
-		return bench_step(options, job->config, model, result, watch);
+		return bench_step(job, watch, result);
 	case RW_REPLAY:
-		return bench_replay(job, job->config, watch, result);
+		return bench_replay(job, watch, result);
 	case RW_PARAMS:
-		return bench_params(options, job->config, trace, model, result, watch);
+		return bench_params(job, watch, result);
 	default:
-		return bench_swap(options, job->config, job->block, model, result, watch);
+		return (is_block_mode(job->options.rw) ? bench_blocks : bench_swap)(job, watch,
+										    result);
 	}
 }
 
 /* If the run fails too, its own error stays in the result, and that of the trace is printed. */
-static int run_traced(const struct bench_job *job, struct job_watch *watch,
-		      struct bench_result *result)
+static int run_traced(struct bench_job *job, struct job_watch *watch, struct bench_result *result)
 {
 	const char *path = job->options.trace;
 	struct nvs_error error = {.size = sizeof(error)};
-	struct nvs_trace *trace;
 	uint64_t dropped = 0;
-	int rc = nvs_trace_open(&trace, TRACE_SPANS, &result->error), written;
+	int rc = nvs_trace_open(&job->trace, TRACE_SPANS, &result->error), written;
 
 	if (rc)
 		return rc;
 	/* Detect an unwritable file before the run. */
-	rc = nvs_trace_write(trace, path, NULL, &result->error);
+	rc = nvs_trace_write(job->trace, path, NULL, &result->error);
 	if (!rc) {
-		nvs_config_set_trace(job->config, trace);
-		rc = run_mode(job, trace, watch, result);
+		nvs_config_set_trace(job->config, job->trace);
+		rc = run_mode(job, watch, result);
 		nvs_config_set_trace(job->config, NULL);
-		written = nvs_trace_write(trace, path, &dropped, &error);
+		written = nvs_trace_write(job->trace, path, &dropped, &error);
 		if (dropped)
 			say("%s lacks %llu spans: a trace has room for %zu; trace a shorter run",
 			    path, (unsigned long long)dropped, TRACE_SPANS);
@@ -122,7 +115,7 @@ static int run_traced(const struct bench_job *job, struct job_watch *watch,
 			rc = written;
 		}
 	}
-	nvs_trace_close(trace);
+	nvs_trace_close(job->trace);
 	return rc;
 }
 
@@ -162,7 +155,7 @@ static _Noreturn void run_job(const struct stages *stages, unsigned index, int c
 	if (watch && trace)
 		rc = run_traced(job, watch, &live->result);
 	else
-		rc = watch ? run_mode(job, NULL, watch, &live->result) : -ENOMEM;
+		rc = watch ? run_mode(job, watch, &live->result) : -ENOMEM;
 	stopped = rc ? 0 : stop_signal();
 	if (stopped == STOP_OTHER_FAILED) {
 		rc = error_set(error, -ECANCELED, "ended early: another job could not begin");

@@ -30,27 +30,6 @@ struct planner {
 	bool wall;	     /* the next job, the first of its file, begins a stage */
 };
 
-/* A key that bench does not have. Of fio's without effect here, those that files for both need are
- * accepted. */
-static int take_unknown(const char *key, const char *where)
-{
-	static const char *const ignored[] = {"invalidate", "randrepeat", "thread", "unlink"};
-	const char *instead = options_instead_of(&bench_command, key);
-	const char *nearest = options_nearest(&bench_command, key, OPTION_OF_LINE);
-
-	for (unsigned i = 0; i < COUNT_OF(ignored); i++)
-		if (option_names_equal(key, ignored[i]))
-			return 0;
-	if (instead)
-		say("%s: %s is no longer a key: %s", where, key, instead);
-	else if (nearest)
-		say("%s: bench has no key %s; did you mean %s? If it is fio's, use fio", where, key,
-		    nearest);
-	else
-		say("%s: bench has no key %s; if it is fio's, use fio", where, key);
-	return -EINVAL;
-}
-
 /* Whether the command line has the option, or one that it excludes: its value is not even parsed. */
 static bool is_overridden(const struct planner *planner, const struct option_spec *spec)
 {
@@ -76,8 +55,26 @@ static int take_line(struct planner *planner, struct jobfile_line *line, bool is
 		return error.code;
 	}
 	WHERE(line, where);
-	if (!spec)
-		return take_unknown(line->key, where);
+	if (!spec) {
+		/* A key that bench does not have. Of fio's without effect here, those that files
+		 * for both need are accepted. */
+		static const char *const ignored[] = {"invalidate", "randrepeat", "thread",
+						      "unlink"};
+		const char *instead = options_instead_of(&bench_command, line->key);
+		const char *nearest = options_nearest(&bench_command, line->key, OPTION_OF_LINE);
+
+		for (unsigned i = 0; i < COUNT_OF(ignored); i++)
+			if (option_names_equal(line->key, ignored[i]))
+				return 0;
+		if (instead)
+			say("%s: %s is no longer a key: %s", where, line->key, instead);
+		else if (nearest)
+			say("%s: bench has no key %s; did you mean %s? If it is fio's, use fio",
+			    where, line->key, nearest);
+		else
+			say("%s: bench has no key %s; if it is fio's, use fio", where, line->key);
+		return -EINVAL;
+	}
 	if (spec->scope == OPTION_OF_RUN && !is_global) {
 		say("%s: %s applies to the whole run: put it into [global] or give --%s", where,
 		    line->key, spec->name);
@@ -162,24 +159,6 @@ static int check_complete(const struct level *level, const char *name, const cha
 	return 0;
 }
 
-/* The options of [global] are also of the run, unless a later [global] has them. */
-static void put_into_run(struct planner *planner)
-{
-	struct bench_plan *plan = planner->plan;
-	const struct level *global = &planner->global;
-
-	for (unsigned i = 0; i < bench_command.noptions; i++) {
-		const struct option_spec *spec = &bench_command.options[i];
-
-		if (!global->given.text[i])
-			continue;
-		memcpy((char *)&plan->run + spec->offset,
-		       (const char *)&global->options + spec->offset,
-		       option_value_bytes(spec->type));
-		plan->given.text[i] = global->given.text[i];
-	}
-}
-
 static int plan_section(struct planner *planner, const struct jobfile_section *section)
 {
 	bool is_global = !strcmp(section->name, "global");
@@ -196,7 +175,21 @@ static int plan_section(struct planner *planner, const struct jobfile_section *s
 		return rc;
 	if (is_global) {
 		planner->global = level;
-		put_into_run(planner);
+
+		/* The options of [global] are also of the run, unless a later [global] has them. */
+		struct bench_plan *plan = planner->plan;
+		const struct level *global = &planner->global;
+
+		for (unsigned i = 0; i < bench_command.noptions; i++) {
+			const struct option_spec *spec = &bench_command.options[i];
+
+			if (!global->given.text[i])
+				continue;
+			memcpy((char *)&plan->run + spec->offset,
+			       (const char *)&global->options + spec->offset,
+			       option_value_bytes(spec->type));
+			plan->given.text[i] = global->given.text[i];
+		}
 		return 0;
 	}
 	/*

@@ -30,6 +30,7 @@ struct bench_job {
 	enum nvs_block block;
 	struct model model;
 	struct access_list *accesses; /* of mode replay; else NULL */
+	struct nvs_trace *trace;      /* while it runs; NULL: none */
 };
 
 struct bench_plan {

@@ -238,48 +238,7 @@ static int mode_pass(void *arg, bool measured, uint64_t loops, uint64_t runtime_
 	return run_pass(run, pass);
 }
 
-static int run_passes(struct blocks *run)
-{
-	struct bench_result *result = run->result;
-	const struct load load = {.options = run->options,
-				  .watch = run->watch,
-				  .result = result,
-				  .aio = run->aio,
-				  .run = mode_pass,
-				  .arg = run};
-	int rc = block_mode_writes(run->options->rw) ? 0 : fill(run);
-	uint64_t counted;
-
-	if (!rc)
-		rc = load_run(&load);
-	counted = result->bytes[NVS_READ] + result->bytes[NVS_WRITE];
-	if (!rc && result->measured && counted != run->moved)
-		rc = error_set(&result->error, -EIO,
-			       "%" PRIu64 " bytes should have been moved, but %" PRIu64 " were",
-			       run->moved, counted);
-	return rc;
-}
-
 /* ---- Opening and closing */
-
-/* Each block is one I/O, also while the file is filled. */
-static int open_aio(struct blocks *run, const struct nvs_config *config)
-{
-	struct nvs_error *error = &run->result->error;
-	struct nvs_config *own = NULL;
-	int rc = nvs_config_copy(config, &own, error);
-
-	if (!rc)
-		rc = nvs_config_set_number(own, "aio.block_size",
-					   run->block > FILL_BYTES ? run->block : FILL_BYTES,
-					   error);
-	if (!rc)
-		rc = nvs_aio_open(&run->aio, own, error);
-	if (rc)
-		run->aio = NULL;
-	nvs_config_close(own);
-	return rc;
-}
 
 /* The library opens the file by its name. */
 static int open_file(struct blocks *run, const char *place)
@@ -365,15 +324,18 @@ static void close_all(struct blocks *run)
 	nvs_aio_close(run->aio);
 }
 
-int bench_blocks(const struct bench_options *options, const struct nvs_config *config,
-		 enum nvs_block block, struct bench_result *result, struct job_watch *watch)
+int bench_blocks(const struct bench_job *job, struct job_watch *watch, struct bench_result *result)
 {
+	const struct bench_options *options = &job->options;
+	const struct nvs_config *config = job->config;
 	struct blocks run = {.options = options,
 			     .watch = watch,
 			     .result = result,
 			     .block = setting_number(config, "aio.block_size"),
 			     .depth = setting_number(config, "aio.queue_depth") *
 				      setting_number(config, "aio.thread_count")};
+	struct nvs_error *error = &result->error;
+	struct nvs_config *own = NULL;
 	int rc;
 
 	assert(is_block_mode(options->rw));
@@ -382,16 +344,42 @@ int bench_blocks(const struct bench_options *options, const struct nvs_config *c
 		return error_set(&result->error, -EINVAL,
 				 "size: %" PRIu64 " bytes are less than one block of %" PRIu64,
 				 options->size, run.block);
-	rc = open_aio(&run, config);
+	/* Each block is one I/O, also while the file is filled. */
+	rc = nvs_config_copy(config, &own, error);
 	if (!rc)
-		rc = open_file(&run, nvs_config_get_path(config, block, 0));
+		rc = nvs_config_set_number(own, "aio.block_size", max_u64(run.block, FILL_BYTES),
+					   error);
+	if (!rc)
+		rc = nvs_aio_open(&run.aio, own, error);
+	if (rc)
+		run.aio = NULL;
+	nvs_config_close(own);
+	if (!rc)
+		rc = open_file(&run, nvs_config_get_path(config, job->block, 0));
 	if (!rc) {
 		result->engine.direct = true;
 		result->engine.store_bytes = run.nbytes;
 		rc = open_memory(&run);
 	}
-	if (!rc)
-		rc = run_passes(&run);
+	if (!rc) {
+		const struct load load = {.options = options,
+					  .watch = watch,
+					  .result = result,
+					  .aio = run.aio,
+					  .run = mode_pass,
+					  .arg = &run};
+		uint64_t counted;
+
+		rc = block_mode_writes(options->rw) ? 0 : fill(&run);
+		if (!rc)
+			rc = load_run(&load);
+		counted = result->bytes[NVS_READ] + result->bytes[NVS_WRITE];
+		if (!rc && result->measured && counted != run.moved)
+			rc = error_set(&result->error, -EIO,
+				       "%" PRIu64 " bytes should have been moved, but %" PRIu64
+				       " were",
+				       run.moved, counted);
+	}
 	close_all(&run);
 	return rc;
 }

@@ -26,9 +26,10 @@ int bench_opened(int rc, struct nvs_error *error)
 					 "configuration");
 }
 
-int bench_engine_open(struct bench_engine *opened, const struct nvs_config *config,
-		      enum nvs_block block, const struct model *model, struct bench_result *result)
+int bench_engine_open(struct bench_engine *opened, const struct bench_job *job,
+		      struct bench_result *result)
 {
+	const struct model *model = &job->model;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	struct nvs_tensor_spec *specs = calloc(model->n, sizeof(*specs));
 	int rc = -ENOMEM;
@@ -37,8 +38,9 @@ int bench_engine_open(struct bench_engine *opened, const struct nvs_config *conf
 					.model = model,
 					.result = result};
 	if (opened->tensors && specs)
-		rc = bench_opened(nvs_engine_open(&opened->engine, config, block, &result->error),
-				  &result->error);
+		rc = bench_opened(
+			nvs_engine_open(&opened->engine, job->config, job->block, &result->error),
+			&result->error);
 	if (rc) {
 		opened->engine = NULL;
 		free(specs);

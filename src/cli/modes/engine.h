@@ -5,7 +5,7 @@
 #ifndef CLI_MODES_ENGINE_H
 #define CLI_MODES_ENGINE_H
 
-#include "cli/jobs/bench.h"
+#include "cli/jobs/jobs.h"
 #include "cli/modes/model/pattern.h"
 
 struct bench_engine {
@@ -18,8 +18,8 @@ struct bench_engine {
 };
 
 /* Errors are in result->error. Call bench_engine_close afterwards, whatever is returned. */
-int bench_engine_open(struct bench_engine *opened, const struct nvs_config *config,
-		      enum nvs_block block, const struct model *model, struct bench_result *result);
+int bench_engine_open(struct bench_engine *opened, const struct bench_job *job,
+		      struct bench_result *result);
 /*
  * Neighbours from tensor `first` on that move together: a part of the pool, but no more than keeps a
  * drive busy, nor than a fraction of a second at `rate`. At least one tensor.

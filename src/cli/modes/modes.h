@@ -11,16 +11,10 @@
 struct job_watch; /* watch.h; NULL: none */
 
 /* Modes read, write, randread and randwrite. */
-int bench_blocks(const struct bench_options *options, const struct nvs_config *config,
-		 enum nvs_block block, struct bench_result *result, struct job_watch *watch);
-int bench_swap(const struct bench_options *options, const struct nvs_config *config,
-	       enum nvs_block block, const struct model *model, struct bench_result *result,
-	       struct job_watch *watch);
-int bench_step(const struct bench_options *options, const struct nvs_config *config,
-	       const struct model *model, struct bench_result *result, struct job_watch *watch);
-/* Computing in a visit is a span of `trace`, which may be NULL. */
-int bench_params(const struct bench_options *options, const struct nvs_config *config,
-		 struct nvs_trace *trace, const struct model *model, struct bench_result *result,
-		 struct job_watch *watch);
+int bench_blocks(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
+int bench_swap(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
+int bench_step(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
+/* Computing in a visit is a span of the job's trace. */
+int bench_params(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
 
 #endif

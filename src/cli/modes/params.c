@@ -16,8 +16,7 @@
 #include "cli/stop.h"
 
 struct pass {
-	const struct bench_options *options;
-	struct nvs_trace *trace;
+	const struct bench_job *job;
 	struct pattern pattern;
 	struct bench_engine opened;
 	struct layer *layers;
@@ -36,11 +35,11 @@ static void compute(const struct pass *pass, const struct layer *layer)
 	uint64_t from = clock_ns();
 	char name[32];
 
-	job_sleep_until(from + pass->options->compute_us * 1000u);
-	if (!pass->options->compute_us || !pass->trace)
+	job_sleep_until(from + pass->job->options.compute_us * 1000u);
+	if (!pass->job->options.compute_us || !pass->job->trace)
 		return;
 	model_layer_name(pass->opened.model, layer, name, sizeof(name));
-	nvs_trace_span(pass->trace, name, from, clock_ns());
+	nvs_trace_span(pass->job->trace, name, from, clock_ns());
 }
 
 static int visit(struct pass *pass, const struct layer *layer)
@@ -55,7 +54,7 @@ static int visit(struct pass *pass, const struct layer *layer)
 		rc = nvs_tensor_wait(engine, tensors, layer->n, pin, -1, error);
 	if (rc)
 		return rc;
-	if (pass->options->verify)
+	if (pass->job->options.verify)
 		bench_engine_compare(&pass->opened, &pass->pattern, layer, 0);
 	compute(pass, layer);
 	return nvs_tensor_release(engine, tensors, layer->n, pin, NVS_CLEAN, error);
@@ -77,15 +76,13 @@ static int pass_step(void *arg, struct step_done *done)
 	return rc ? rc : nvs_engine_step_end(pass->opened.engine, &done->io, error);
 }
 
-int bench_params(const struct bench_options *options, const struct nvs_config *config,
-		 struct nvs_trace *trace, const struct model *model, struct bench_result *result,
-		 struct job_watch *watch)
+int bench_params(const struct bench_job *job, struct job_watch *watch, struct bench_result *result)
 {
-	struct pass pass = {.options = options,
-			    .trace = trace,
-			    .pattern = {.model = model, .seed = options->seed},
+	const struct model *model = &job->model;
+	struct pass pass = {.job = job,
+			    .pattern = {.model = model, .seed = job->options.seed},
 			    .layers = calloc(model->n, sizeof(struct layer))};
-	struct step_mode mode = {.options = options,
+	struct step_mode mode = {.options = &job->options,
 				 .watch = watch,
 				 .result = result,
 				 .step = pass_step,
@@ -98,7 +95,7 @@ int bench_params(const struct bench_options *options, const struct nvs_config *c
 	for (size_t at = 0; at < model->n; at += pass.layers[pass.nlayers++].n)
 		pass.layers[pass.nlayers] = model_layer(model, at);
 	result->steps.layers = pass.nlayers;
-	rc = bench_engine_open(&pass.opened, config, NVS_OFFLOAD_PARAM, model, result);
+	rc = bench_engine_open(&pass.opened, job, result);
 	mode.engine = pass.opened.engine;
 	if (!rc)
 		rc = bench_engine_fill(&pass.opened, &pass.pattern);
@@ -106,7 +103,7 @@ int bench_params(const struct bench_options *options, const struct nvs_config *c
 		rc = steps_run(&mode);
 	rc = bench_engine_verdict(&pass.opened, rc);
 	rc = bench_engine_close(&pass.opened, rc, result);
-	steps_note_memory(result, setting_device(config, NVS_OFFLOAD_PARAM), 0);
+	steps_note_memory(result, setting_device(job->config, NVS_OFFLOAD_PARAM), 0);
 	free(pass.layers);
 	return rc;
 }

@@ -131,24 +131,23 @@ static int open_optimizer(struct training *training, const struct nvs_config *co
 	return bench_opened(rc, error);
 }
 
-static int train(struct training *training, const struct nvs_config *config,
-		 const struct bench_options *options, struct job_watch *watch)
+static int train(struct training *training, const struct bench_job *job, struct job_watch *watch)
 {
 	struct nvs_error closing = {.size = sizeof(closing)};
 	struct bench_result *result = training->result;
-	struct step_mode mode = {.options = options,
+	struct step_mode mode = {.options = &job->options,
 				 .watch = watch,
 				 .result = result,
 				 .step = train_step,
 				 .arg = training};
 	double loss_scale;
-	int rc = open_optimizer(training, config), closed;
+	int rc = open_optimizer(training, job->config), closed;
 
 	if (rc)
 		return rc;
 	mode.engine = nvs_optimizer_engine(training->optimizer);
 	loss_scale = nvs_optimizer_loss_scale(training->optimizer);
-	generate(training, training->gradients, options->seed, 2,
+	generate(training, training->gradients, job->options.seed, 2,
 		 LEAST_EXPONENT +
 			 (loss_scale > 1 ? (int)fmin(ilogb(loss_scale), SCALE_LOG2_MAX) : 0));
 	rc = steps_run(&mode);
@@ -167,14 +166,14 @@ static int train(struct training *training, const struct nvs_config *config,
 	return closed;
 }
 
-int bench_step(const struct bench_options *options, const struct nvs_config *config,
-	       const struct model *model, struct bench_result *result, struct job_watch *watch)
+int bench_step(const struct bench_job *job, struct job_watch *watch, struct bench_result *result)
 {
+	const struct nvs_config *config = job->config;
 	struct training training = {.dtype = setting_param_dtype(config), .result = result};
 	uint64_t nbytes;
 	int rc;
 
-	training.numel = model_trained(model, training.dtype);
+	training.numel = model_trained(&job->model, training.dtype);
 	training.group_numel = setting_number(config, "zero_optimization.sub_group_size");
 	training.ngroups = (training.numel + training.group_numel - 1) / training.group_numel;
 	nbytes = training.numel * nvs_dtype_size(training.dtype);
@@ -193,10 +192,10 @@ int bench_step(const struct bench_options *options, const struct nvs_config *con
 	training.weights = huge_map(nbytes, NULL);
 	training.gradients = huge_map(nbytes, NULL);
 	if (training.weights && training.gradients) {
-		generate(&training, training.weights, options->seed, 1, LEAST_EXPONENT);
+		generate(&training, training.weights, job->options.seed, 1, LEAST_EXPONENT);
 		/* Taken now, so that the check of the pool's memory sees what these take. */
 		memset(training.gradients, 0, nbytes);
-		rc = train(&training, config, options, watch);
+		rc = train(&training, job, watch);
 	} else {
 		rc = error_set(&result->error, -ENOMEM,
 			       "no memory for the weights and gradients of %llu elements, %llu "

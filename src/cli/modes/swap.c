@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/numbers.h"
 #include "cli/jobs/watch.h"
 #include "cli/modes/engine.h"
 #include "cli/modes/modes.h"
@@ -312,19 +311,17 @@ static int run_opened(struct run *run)
 	return rc;
 }
 
-int bench_swap(const struct bench_options *options, const struct nvs_config *config,
-	       enum nvs_block block, const struct model *model, struct bench_result *result,
-	       struct job_watch *watch)
+int bench_swap(const struct bench_job *job, struct job_watch *watch, struct bench_result *result)
 {
-	struct run run = {.options = options,
-			  .pattern = {.model = model, .seed = options->seed},
-			  .batches = calloc(model->n, sizeof(struct batch)),
+	struct run run = {.options = &job->options,
+			  .pattern = {.model = &job->model, .seed = job->options.seed},
+			  .batches = calloc(job->model.n, sizeof(struct batch)),
 			  .watch = watch,
 			  .result = result};
 	int rc = -ENOMEM;
 
 	if (run.batches) {
-		rc = bench_engine_open(&run.opened, config, block, model, result);
+		rc = bench_engine_open(&run.opened, job, result);
 		if (!rc)
 			rc = bench_engine_verdict(&run.opened, run_opened(&run));
 		rc = bench_engine_close(&run.opened, rc, result);

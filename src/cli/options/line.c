@@ -48,29 +48,6 @@ static const struct option_spec *find_typed(const struct command_spec *command, 
 	return ambiguous ? NULL : found;
 }
 
-/* `argument` begins with one or two dashes, and its name is none. */
-static int refuse_name(const struct command_spec *command, char *argument, const char *several)
-{
-	const char *name = argument + strspn(argument, "-"), *instead, *nearest;
-	const struct option_spec *spec;
-
-	argument[strcspn(argument, "=")] = '\0';
-	spec = options_find(command, name);
-	if (*several)
-		say("%s is ambiguous: %s", argument, several);
-	else if ((instead = options_instead_of(command, name)))
-		say("%s is no longer an option of %s: %s", argument, command->name, instead);
-	else if (spec && spec->scope == OPTION_OF_FILE)
-		say("%s is only a key of job files", argument);
-	else if ((nearest = options_nearest(command, name, OPTION_OF_FILE)))
-		say("%s is not an option of %s; did you mean --%s?", argument, command->name,
-		    nearest);
-	else
-		say("%s is not an option of %s; see nvswap %s --help", argument, command->name,
-		    command->name);
-	return -EINVAL;
-}
-
 /* Takes argv[*i], and its value, which may be the next. */
 static int take_option(const struct command_spec *command, char **argv, int *i, void *values,
 		       struct options_given *given)
@@ -84,8 +61,27 @@ static int take_option(const struct command_spec *command, char **argv, int *i, 
 		return OPTIONS_HELP;
 	if (argument[1] == '-')
 		spec = find_typed(command, argument + 2, length - 2, several);
-	if (!spec)
-		return refuse_name(command, argument, several);
+	if (!spec) {
+		/* With one or two dashes. */
+		const char *name = argument + strspn(argument, "-"), *instead, *nearest;
+
+		argument[strcspn(argument, "=")] = '\0';
+		spec = options_find(command, name);
+		if (*several)
+			say("%s is ambiguous: %s", argument, several);
+		else if ((instead = options_instead_of(command, name)))
+			say("%s is no longer an option of %s: %s", argument, command->name,
+			    instead);
+		else if (spec && spec->scope == OPTION_OF_FILE)
+			say("%s is only a key of job files", argument);
+		else if ((nearest = options_nearest(command, name, OPTION_OF_FILE)))
+			say("%s is not an option of %s; did you mean --%s?", argument,
+			    command->name, nearest);
+		else
+			say("%s is not an option of %s; see nvswap %s --help", argument,
+			    command->name, command->name);
+		return -EINVAL;
+	}
 	if (spec == &help && value)
 		say("--help takes no value");
 	if (spec == &help)
@@ -101,23 +97,10 @@ static int take_option(const struct command_spec *command, char **argv, int *i, 
 	return option_store(&source, (char *)values + spec->offset);
 }
 
-static int check_exclusions(const struct command_spec *command, const struct options_given *given)
-{
-	const struct option_spec *specs = command->options;
-
-	for (unsigned i = 0; i < command->noptions; i++)
-		for (unsigned j = 0; j < i && given->text[i]; j++)
-			if (given->text[j] && options_exclude(&specs[i], &specs[j])) {
-				say("--%s and --%s exclude each other: give one of them",
-				    specs[i].name, specs[j].name);
-				return -EINVAL;
-			}
-	return 0;
-}
-
 int options_parse(const struct command_spec *command, int argc, char **argv, void *values,
 		  struct options_given *given)
 {
+	const struct option_spec *specs = command->options;
 	bool ended = false; /* options, by -- */
 	int rc = 0;
 
@@ -136,5 +119,14 @@ int options_parse(const struct command_spec *command, int argc, char **argv, voi
 		    given->operands[0]);
 		return -EINVAL;
 	}
-	return rc ? rc : check_exclusions(command, given);
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < command->noptions; i++)
+		for (unsigned j = 0; j < i && given->text[i]; j++)
+			if (given->text[j] && options_exclude(&specs[i], &specs[j])) {
+				say("--%s and --%s exclude each other: give one of them",
+				    specs[i].name, specs[j].name);
+				return -EINVAL;
+			}
+	return 0;
 }

@@ -189,7 +189,8 @@ static int release(struct replay *replay, const struct call *call)
 
 	for (size_t i = 0; i < call->n; i++)
 		reading |= contents_of(replay, call, i)->state == READING;
-	/* The program may have skipped the wait for a tensor that had landed; it may not have here. */
+	/* The program may have skipped the wait for a tensor that had landed; it may not have
+	 * here. */
 	if (reading)
 		rc = wait_for(replay, call);
 	for (size_t i = 0; i < call->n && !rc; i++) {
@@ -280,28 +281,6 @@ static int wait_all(struct replay *replay)
 			       -1, &replay->result->error);
 }
 
-static int measure_loops(struct replay *replay)
-{
-	struct nvs_aio *aio = nvs_engine_aio(replay->opened.engine);
-	struct nvs_tensor **tensors = calloc(replay->list->n, sizeof(struct nvs_tensor *));
-	uint64_t loops = replay->options->loops;
-	int rc = tensors ? 0 : -ENOMEM;
-	struct baseline from;
-
-	replay->result->data_us = 0;
-	job_measures(replay->watch, aio, replay->opened.engine, &from);
-	progress_begin("replay", loops * replay->list->n);
-	for (uint64_t loop = 0; loop < loops && !rc; loop++)
-		rc = perform_list(replay, tensors, loop);
-	progress_end();
-	if (!rc)
-		rc = wait_all(replay);
-	measure_end(aio, replay->opened.engine, &from, replay->result);
-	job_measured(replay->watch, replay->result);
-	free(tensors);
-	return rc;
-}
-
 /* Writes the tensors that are read before they are first written. */
 static int write_read_first(struct replay *replay)
 {
@@ -333,8 +312,7 @@ static int write_read_first(struct replay *replay)
 	return rc;
 }
 
-int bench_replay(const struct bench_job *job, const struct nvs_config *config,
-		 struct job_watch *watch, struct bench_result *result)
+int bench_replay(const struct bench_job *job, struct job_watch *watch, struct bench_result *result)
 {
 	const struct access_list *list = job->accesses;
 	struct replay replay = {.options = &job->options,
@@ -352,11 +330,28 @@ int bench_replay(const struct bench_job *job, const struct nvs_config *config,
 		.recorded_ns = list->wall_ns,
 		.recorded_stall_ns = list->stall_ns,
 		.recorded_bytes = {list->bytes[NVS_READ], list->bytes[NVS_WRITE]}};
-	rc = bench_engine_open(&replay.opened, config, job->block, &job->model, result);
+	rc = bench_engine_open(&replay.opened, job, result);
 	if (!rc)
 		rc = write_read_first(&replay);
-	if (!rc && !stop_signal() && job_begin(watch))
-		rc = measure_loops(&replay);
+	if (!rc && !stop_signal() && job_begin(watch)) {
+		struct nvs_aio *aio = nvs_engine_aio(replay.opened.engine);
+		struct nvs_tensor **tensors = calloc(replay.list->n, sizeof(struct nvs_tensor *));
+		uint64_t loops = replay.options->loops;
+		struct baseline from;
+
+		rc = tensors ? 0 : -ENOMEM;
+		replay.result->data_us = 0;
+		job_measures(replay.watch, aio, replay.opened.engine, &from);
+		progress_begin("replay", loops * replay.list->n);
+		for (uint64_t loop = 0; loop < loops && !rc; loop++)
+			rc = perform_list(&replay, tensors, loop);
+		progress_end();
+		if (!rc)
+			rc = wait_all(&replay);
+		measure_end(aio, replay.opened.engine, &from, replay.result);
+		job_measured(replay.watch, replay.result);
+		free(tensors);
+	}
 	rc = bench_engine_verdict(&replay.opened, rc);
 	if (rc == -EINTR && stop_signal())
 		rc = 0;

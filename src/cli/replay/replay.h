@@ -17,7 +17,6 @@ int replay_check_pool(const struct bench_job *job, struct nvs_error *error);
 struct job_watch; /* jobs/watch.h */
 
 /* A mode like those of modes/modes.h. */
-int bench_replay(const struct bench_job *job, const struct nvs_config *config,
-		 struct job_watch *watch, struct bench_result *result);
+int bench_replay(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
 
 #endif

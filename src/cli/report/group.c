@@ -162,25 +162,6 @@ static double per_second(uint64_t count, uint64_t ns)
 	return ns ? (double)count * 1e9 / (double)ns : 0;
 }
 
-static void compute_way(const struct bench_report *report, struct report_group *group, int d)
-{
-	struct report_way *way = &group->way[d];
-	const struct bench_result *result = &group->result;
-	uint64_t window_ns = 0;
-
-	for (unsigned i = 0; i < report->plan->n; i++)
-		if (report->plan->jobs[i].groupid == group->job->groupid &&
-		    report->results[i]->bytes[d]) {
-			way->all_bytes += report->results[i]->bytes[d];
-			window_ns = max_u64(window_ns, report->results[i]->window_ns);
-		}
-	way->all_bytes_per_s = per_second(way->all_bytes, window_ns);
-	way->bytes_per_s = per_second(result->bytes[d], way->window_ns);
-	way->iops = per_second(result->aio.io[d].ios, way->window_ns);
-	if (result->bytes[d])
-		way->runtime_ms = way->window_ns / 1000000 + (way->window_ns % 1000000 != 0);
-}
-
 bool report_group_next(const struct bench_report *report, struct report_group *group)
 {
 	const struct bench_plan *plan = report->plan;
@@ -208,8 +189,24 @@ bool report_group_next(const struct bench_report *report, struct report_group *g
 		add_result(&group->result, result);
 	} while (++job < end && job->groupid == group->job->groupid &&
 		 job->options.group_reporting && group->job->options.group_reporting);
-	for (int d = NVS_READ; d <= NVS_WRITE; d++)
-		compute_way(report, group, d);
+	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
+		struct report_way *way = &group->way[d];
+		const struct bench_result *result = &group->result;
+		uint64_t window_ns = 0;
+
+		for (unsigned i = 0; i < report->plan->n; i++)
+			if (report->plan->jobs[i].groupid == group->job->groupid &&
+			    report->results[i]->bytes[d]) {
+				way->all_bytes += report->results[i]->bytes[d];
+				window_ns = max_u64(window_ns, report->results[i]->window_ns);
+			}
+		way->all_bytes_per_s = per_second(way->all_bytes, window_ns);
+		way->bytes_per_s = per_second(result->bytes[d], way->window_ns);
+		way->iops = per_second(result->aio.io[d].ios, way->window_ns);
+		if (result->bytes[d])
+			way->runtime_ms = way->window_ns / 1000000 +
+					  (way->window_ns % 1000000 != 0);
+	}
 	group->verify_errors = group->result.verify_errors + group->result.engine.verify_errors;
 	group->has_steps = group->one_mode && (group->job->options.rw == RW_STEP ||
 					       group->job->options.rw == RW_PARAMS);

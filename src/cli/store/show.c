@@ -81,35 +81,6 @@ void store_info_json(struct json_writer *json, const struct nvs_store_place *pla
 
 /* ---- List ---- */
 
-static void print_line(FILE *out, const struct nvs_store_info *info)
-{
-	char rank[48], made[48], size[32];
-
-	snprintf(rank, sizeof(rank), "rank %u%s", info->rank, info->optimizer ? ", optimizer" : "");
-	fprintf(out, "  %-20s  %s", rank, state_name(info->state));
-	if (info->nmembers > 1)
-		fprintf(out, ", path %u of %u", info->member + 1, info->nmembers);
-	if (info->commit)
-		fprintf(out, ", commit %" PRIu64 " of %s, %" PRIu64 " tensor%s of %s", info->commit,
-			time_text(info->commit_time, made), info->tensors, plural(info->tensors),
-			size_text(info->tensor_bytes, size));
-	if (info->damaged_copies)
-		fprintf(out, ", %u of %u copies of the metadata damaged", info->damaged_copies,
-			info->copies);
-	if (info->in_use)
-		fprintf(out, ", in use");
-	if (info->owner) {
-		fprintf(out, " by process %d (", info->owner);
-		print_visible(out, info->owner_name);
-		fputs(")", out);
-	}
-	if (info->state == NVS_STORE_DAMAGED) {
-		fputs(": ", out);
-		print_visible(out, info->problem);
-	}
-	fputs("\n", out);
-}
-
 /* One path of several is not damage. */
 static int list_one(struct store_job *job, const struct nvs_store_place *place)
 {
@@ -122,7 +93,32 @@ static int list_one(struct store_job *job, const struct nvs_store_place *place)
 		store_info_json(job->json, place, &info);
 		json_close_object(job->json);
 	} else {
-		print_line(job->out, &info);
+		char rank[48], made[48], size[32];
+
+		snprintf(rank, sizeof(rank), "rank %u%s", info.rank,
+			 info.optimizer ? ", optimizer" : "");
+		fprintf(job->out, "  %-20s  %s", rank, state_name(info.state));
+		if (info.nmembers > 1)
+			fprintf(job->out, ", path %u of %u", info.member + 1, info.nmembers);
+		if (info.commit)
+			fprintf(job->out, ", commit %" PRIu64 " of %s, %" PRIu64 " tensor%s of %s",
+				info.commit, time_text(info.commit_time, made), info.tensors,
+				plural(info.tensors), size_text(info.tensor_bytes, size));
+		if (info.damaged_copies)
+			fprintf(job->out, ", %u of %u copies of the metadata damaged",
+				info.damaged_copies, info.copies);
+		if (info.in_use)
+			fprintf(job->out, ", in use");
+		if (info.owner) {
+			fprintf(job->out, " by process %d (", info.owner);
+			print_visible(job->out, info.owner_name);
+			fputs(")", job->out);
+		}
+		if (info.state == NVS_STORE_DAMAGED) {
+			fputs(": ", job->out);
+			print_visible(job->out, info.problem);
+		}
+		fputs("\n", job->out);
 	}
 	nvs_store_close(store);
 	return info.state == NVS_STORE_DAMAGED || info.damaged_copies ? STATUS_FAILED : 0;

@@ -4,7 +4,6 @@
  * on after damage.
  */
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include "base/error.h"
 #include "cli/progress.h"

@@ -34,29 +34,6 @@ static void put_values(struct json_writer *json, const char *key, const uint32_t
 	json_close_list(json);
 }
 
-static void put_drive(struct json_writer *json, const struct tuning *tuning)
-{
-	const struct tune_drive *drive = &tuning->drive;
-	struct nvs_advice advice = {.size = sizeof(advice)};
-
-	info_json_machine(json, &drive->machine);
-	json_open_object(json, "drive");
-	json_text(json, "path", drive->path.path);
-	info_json_path(json, &drive->path);
-	json_count(json, "working_set_bytes", tuning->workload.working_set);
-	json_count(json, "written_bytes", tuning->workload.written);
-	json_real(json, "write_first_bytes_per_s", drive->write_first);
-	json_real(json, "write_last_bytes_per_s", drive->write_last);
-	json_bool(json, "slows_down", drive->slows_down);
-	json_text(json, "slows_text", drive->slows_text);
-	json_close_object(json);
-	nvs_machine_advise(&drive->machine, &drive->path, &advice);
-	json_open_list(json, "advice");
-	for (unsigned i = 0; i < advice.count; i++)
-		json_text(json, NULL, advice.line[i]);
-	json_close_list(json);
-}
-
 static void put_trials(struct json_writer *json, const struct tuning *tuning)
 {
 	const struct tune_outcome *outcome = &tuning->outcome;
@@ -128,7 +105,26 @@ void tune_json(FILE *file, const struct tuning *tuning, bool whole)
 		put_values(json, "thread_counts", space->thread_counts, space->nthread_counts);
 		json_count(json, "in_flight_max_bytes", space->in_flight_max);
 		json_close_object(json);
-		put_drive(json, tuning);
+
+		const struct tune_drive *drive = &tuning->drive;
+		struct nvs_advice advice = {.size = sizeof(advice)};
+
+		info_json_machine(json, &drive->machine);
+		json_open_object(json, "drive");
+		json_text(json, "path", drive->path.path);
+		info_json_path(json, &drive->path);
+		json_count(json, "working_set_bytes", tuning->workload.working_set);
+		json_count(json, "written_bytes", tuning->workload.written);
+		json_real(json, "write_first_bytes_per_s", drive->write_first);
+		json_real(json, "write_last_bytes_per_s", drive->write_last);
+		json_bool(json, "slows_down", drive->slows_down);
+		json_text(json, "slows_text", drive->slows_text);
+		json_close_object(json);
+		nvs_machine_advise(&drive->machine, &drive->path, &advice);
+		json_open_list(json, "advice");
+		for (unsigned i = 0; i < advice.count; i++)
+			json_text(json, NULL, advice.line[i]);
+		json_close_list(json);
 		put_trials(json, tuning);
 		json_close_object(json);
 	}

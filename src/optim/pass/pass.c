@@ -8,7 +8,6 @@
  * fails: every tile is either done or unchanged.
  */
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -339,26 +338,6 @@ static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 	return rc;
 }
 
-static void fetch_all(struct pass *pass)
-{
-	const struct nvs_optimizer *optimizer = pass->optimizer;
-	struct nvs_error error = {.size = sizeof(error)};
-	int rc = 0;
-
-	for (size_t i = 0; i < optimizer->noffloaded && !rc && may_fetch(pass); i++)
-		rc = fetch_or_write(pass, mirrored(pass, i), &error);
-	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc && may_fetch(pass); i++)
-		if (is_queued(pass, i))
-			rc = fetch_or_write(pass, i, &error);
-	pthread_mutex_lock(&pass->lock);
-	if (rc)
-		record_failure(pass, rc, &error);
-	pass->all_fetched = true;
-	pthread_cond_signal(&pass->fetched);
-	pthread_cond_broadcast(&pass->work);
-	pthread_mutex_unlock(&pass->lock);
-}
-
 unsigned pass_flights(const struct nvs_optimizer *optimizer)
 {
 	return FLIGHTS * threads_count(optimizer->threads);
@@ -379,7 +358,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 		.host = optimizer->noffloaded,
 	};
 	struct nvs_error failure = {.size = sizeof(failure)};
-	int rc;
+	int rc = 0;
 
 	assert(kind->wants && kind->slice);
 	/* A part alone is never written, so that the parts of a tile are of one step. */
@@ -392,7 +371,19 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	walks_end(optimizer);
 	threads_start(optimizer->landing, land_all, &pass);
 	threads_start(optimizer->threads, run_thread, &pass);
-	fetch_all(&pass);
+	for (size_t i = 0; i < optimizer->noffloaded && !rc && may_fetch(&pass); i++)
+		rc = fetch_or_write(&pass, mirrored(&pass, i), &failure);
+	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc && may_fetch(&pass);
+	     i++)
+		if (is_queued(&pass, i))
+			rc = fetch_or_write(&pass, i, &failure);
+	pthread_mutex_lock(&pass.lock);
+	if (rc)
+		record_failure(&pass, rc, &failure);
+	pass.all_fetched = true;
+	pthread_cond_signal(&pass.fetched);
+	pthread_cond_broadcast(&pass.work);
+	pthread_mutex_unlock(&pass.lock);
 	threads_join(optimizer->landing);
 	threads_join(optimizer->threads);
 	rc = wait_landed(optimizer, pass.write_failures, &failure);

@@ -5,7 +5,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -44,25 +43,6 @@ struct nvs_state_run state_run(const struct nvs_optimizer *optimizer, size_t til
 	};
 }
 
-/* Calls the caller's function with one run, unless an earlier call has failed. */
-static int call_function(struct nvs_optimizer *optimizer, struct bulk *bulk, size_t tile,
-			 const struct segment *segment)
-{
-	const struct nvs_state_run run = state_run(optimizer, tile, segment);
-	int expected = 0, rc = __atomic_load_n(&bulk->rc, __ATOMIC_RELAXED);
-
-	if (!rc)
-		rc = bulk->fn(bulk->arg, &run);
-	if (rc > 0)
-		rc = -EINVAL;
-	if (rc)
-		__atomic_compare_exchange_n(&bulk->rc, &expected, rc, false, __ATOMIC_RELAXED,
-					    __ATOMIC_RELAXED);
-	else if (bulk->import)
-		give_weights(optimizer, segment, run.master);
-	return rc;
-}
-
 static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
 		      uint64_t n, unsigned thread)
 {
@@ -75,8 +55,22 @@ static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	assert(from + n <= optimizer->tile_numel);
 	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
-	while (!rc && next_segment(optimizer, &at, end, &segment))
-		rc = call_function(optimizer, bulk, tile, &segment);
+	while (!rc && next_segment(optimizer, &at, end, &segment)) {
+		const struct nvs_state_run run = state_run(optimizer, tile, &segment);
+		int expected = 0;
+
+		/* The first error ends the pass. */
+		rc = __atomic_load_n(&bulk->rc, __ATOMIC_RELAXED);
+		if (!rc)
+			rc = bulk->fn(bulk->arg, &run);
+		if (rc > 0)
+			rc = -EINVAL;
+		if (rc)
+			__atomic_compare_exchange_n(&bulk->rc, &expected, rc, false,
+						    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+		else if (bulk->import)
+			give_weights(optimizer, &segment, run.master);
+	}
 	return rc;
 }
 
@@ -86,14 +80,10 @@ int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	int rc;
 
 	assert(kind->wants == every_tile && kind->writes == kind->overwrites);
-	rc = call_begin(optimizer, error);
+	rc = call_begin(optimizer, CALL_BETWEEN_STEPS | (kind->writes ? CALL_CHANGES : 0), error);
 	if (rc)
 		return rc;
-	rc = kind->writes ? refuse_read_only(optimizer, error) : 0;
-	if (!rc)
-		rc = refuse_unfinished(optimizer, error);
-	if (!rc)
-		rc = pass_run(optimizer, kind, arg, NULL, error);
+	rc = pass_run(optimizer, kind, arg, NULL, error);
 	optimizer->passes += !rc && kind->writes;
 	optimizer_check(optimizer);
 	call_end(optimizer);
@@ -103,11 +93,9 @@ int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 static int run_bulk(struct nvs_optimizer *optimizer, const struct pass_kind *kind,
 		    struct bulk *bulk, struct nvs_error *error)
 {
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = bulk->fn ? 0 : error_set(error, -EINVAL, "the function is NULL");
 
 	assert(bulk->import == kind->writes);
-	if (!rc)
-		rc = bulk->fn ? 0 : error_set(error, -EINVAL, "the function is NULL");
 	if (!rc)
 		rc = bulk_run(optimizer, kind, bulk, error);
 	if (bulk->rc)

@@ -3,8 +3,6 @@
  * State is created from the caller's weights, and copied back to them.
  */
 #include <assert.h>
-#include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -102,10 +100,8 @@ int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error 
 	/* A fresh tile's state would be made from the weights, so they are unchanged. */
 	static const struct pass_kind kind = {
 		.master_only = true, .wants = has_state, .slice = weights_slice};
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = call_begin(optimizer, 0, error);
 
-	if (!rc)
-		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
 	rc = pass_run(optimizer, &kind, NULL, NULL, error);

@@ -170,18 +170,6 @@ int header_check(struct nvs_optimizer *optimizer, struct nvs_error *error)
 			 stored->ngroups, stored->ntiles, optimizer->ngroups, optimizer->ntiles);
 }
 
-static void adopt_gradients(struct nvs_optimizer *optimizer, struct group *group, uint64_t mark)
-{
-	bool lent = mark == GROUP_LENT;
-
-	assert(group->gradients == NVS_GRADIENTS_NONE && (lent || mark <= HEADER_COUNTS_MAX));
-	group->added = lent ? 0 : mark;
-	if (group->added)
-		group_set_gradients(optimizer, group, NVS_GRADIENTS_ADDED);
-	else if (lent && is_unfinished(optimizer))
-		group_set_gradients(optimizer, group, NVS_GRADIENTS_OWED);
-}
-
 /* ---- What the store has ---- */
 
 /* Never 0, which stands for contents that are not known. */
@@ -268,8 +256,17 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	}
 	for (size_t i = 0; i < optimizer->ngradients; i++)
 		optimizer->gradients[i].valid = *mark++;
-	for (size_t i = 0; i < optimizer->ngroups; i++, mark += GROUP_BYTES)
-		adopt_gradients(optimizer, &optimizer->groups[i], get_u64(mark));
+	for (size_t i = 0; i < optimizer->ngroups; i++, mark += GROUP_BYTES) {
+		struct group *group = &optimizer->groups[i];
+		bool lent = get_u64(mark) == GROUP_LENT;
+
+		group->added = lent ? 0 : get_u64(mark);
+		assert(group->gradients == NVS_GRADIENTS_NONE && group->added <= HEADER_COUNTS_MAX);
+		if (group->added)
+			group_set_gradients(optimizer, group, NVS_GRADIENTS_ADDED);
+		else if (lent && is_unfinished(optimizer))
+			group_set_gradients(optimizer, group, NVS_GRADIENTS_OWED);
+	}
 	assert(mark == optimizer->header + optimizer->header_bytes);
 	for (size_t i = 0; i < optimizer->ngradients && !rc; i++)
 		if (optimizer->gradients[i].valid)
@@ -384,15 +381,11 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = call_begin(optimizer, CALL_CHANGES, error);
 
-	if (!rc)
-		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	rc = refuse_read_only(optimizer, error);
-	if (!rc)
-		rc = keep_commit(optimizer, error);
+	rc = keep_commit(optimizer, error);
 	optimizer_check(optimizer);
 	call_end(optimizer);
 	return rc;

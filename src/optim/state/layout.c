@@ -13,7 +13,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -197,17 +196,13 @@ static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
 int nvs_optimizer_set_weights(struct nvs_optimizer *optimizer, void *const *weights, size_t n,
 			      struct nvs_error *error)
 {
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = check_given(weights, "weights", error);
 
 	if (!rc)
-		rc = check_given(weights, "weights", error);
-	if (!rc)
-		rc = call_begin(optimizer, error);
+		rc = call_begin(optimizer, CALL_BETWEEN_STEPS, error);
 	if (rc)
 		return rc;
 	rc = check_ngroups(optimizer, n, error);
-	if (!rc)
-		rc = refuse_unfinished(optimizer, error);
 	if (!rc)
 		rc = move_weights(optimizer, weights, error);
 	call_end(optimizer);

@@ -107,23 +107,18 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 static int move_range(struct nvs_optimizer *optimizer, size_t group, struct part_range *range,
 		      struct nvs_error *error)
 {
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = check_given(range->to ? range->to : range->from, "data", error);
 
 	if (!rc)
-		rc = check_given(range->to ? range->to : range->from, "data", error);
-	if (!rc)
-		rc = call_begin(optimizer, error);
+		rc = call_begin(optimizer, range->from ? CALL_CHANGES | CALL_BETWEEN_STEPS : 0,
+				error);
 	if (rc)
 		return rc;
 	if ((unsigned)range->part >= PARTS)
 		rc = error_set(error, -EINVAL, "there is no part %d of the state",
 			       (int)range->part);
-	else {
+	else
 		rc = check_range(optimizer, group, range->offset, range->numel, error);
-		if (!rc && range->from)
-			rc = refuse_read_only(optimizer, error);
-		rc = !rc && range->from ? refuse_unfinished(optimizer, error) : rc;
-	}
 	if (!rc) {
 		range->group = &optimizer->groups[group];
 

@@ -65,7 +65,8 @@ void group_set_gradients(const struct nvs_optimizer *optimizer, struct group *gr
 	group_check(optimizer, group);
 }
 
-void gradient_tile_check(const struct nvs_optimizer *optimizer, const struct gradient_tile *tile)
+static void gradient_tile_check(const struct nvs_optimizer *optimizer,
+				const struct gradient_tile *tile)
 {
 	assert(tile >= optimizer->gradients);
 	assert(tile < optimizer->gradients + optimizer->ngradients);

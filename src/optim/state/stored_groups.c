@@ -27,21 +27,6 @@ static int register_table(struct nvs_engine *engine, uint64_t nbytes, struct nvs
 
 /* ---- Reading it ---- */
 
-static int open_engine(struct nvs_engine **engine, const struct nvs_config *given,
-		       struct nvs_aio *aio, const struct engine_ops *ops, void *ops_arg,
-		       struct nvs_error *error)
-{
-	struct nvs_config config = *given;
-
-	config.read_only = true;
-	config.scrub = false;
-	config.optimizer_max_in_cpu = 0;
-	config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
-	config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = POOL_NUMEL;
-	return aio ? nvs_engine_open_on(engine, aio, &config, NVS_OFFLOAD_OPTIMIZER, error)
-		   : engine_open_with(engine, &config, NVS_OFFLOAD_OPTIMIZER, ops, ops_arg, error);
-}
-
 /* *bytes may be set after an error, since a drive that hangs may still write to it. */
 static int read_table(struct nvs_engine *engine, uint64_t nbytes, uint8_t **bytes,
 		      struct nvs_error *error)
@@ -65,6 +50,7 @@ int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 		  const struct engine_ops *ops, void *ops_arg, struct group_table *table,
 		  struct nvs_error *error)
 {
+	struct nvs_config own = *config;
 	struct nvs_engine *engine = NULL;
 	uint8_t *bytes = NULL;
 	uint64_t nbytes = 0;
@@ -76,7 +62,14 @@ int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 		return error_set(error, -EINVAL,
 				 "there are no groups to optimize: name them, or set nvswap.keep "
 				 "or nvswap.read_only to take those of a kept store");
-	rc = open_engine(&engine, config, aio, ops, ops_arg, error);
+
+	own.read_only = true;
+	own.scrub = false;
+	own.optimizer_max_in_cpu = 0;
+	own.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
+	own.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = POOL_NUMEL;
+	rc = aio ? nvs_engine_open_on(&engine, aio, &own, NVS_OFFLOAD_OPTIMIZER, error)
+		 : engine_open_with(&engine, &own, NVS_OFFLOAD_OPTIMIZER, ops, ops_arg, error);
 	if (rc)
 		return rc;
 	if (!engine_has_stored(engine, GROUPS_TENSOR, &nbytes))

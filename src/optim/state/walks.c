@@ -42,20 +42,6 @@ void walks_end(struct nvs_optimizer *optimizer)
 	optimizer->walking = false;
 }
 
-static void read_ahead(struct nvs_optimizer *optimizer, unsigned part, struct walk *walk)
-{
-	size_t end = min_u64(walk->at + 1 + optimizer->tiles_ahead, optimizer->noffloaded);
-
-	for (; walk->end < end; walk->end++) {
-		struct tile *tile = &optimizer->tiles[walk->end];
-
-		if (is_held(tile) || is_fresh(tile))
-			continue;
-		if (batch_prefetch(optimizer->engine, &tile->parts[part], 1, NULL) != 1)
-			break;
-	}
-}
-
 /* A range may be set after it was read and end in the next tile, so the tile before stays. */
 void walks_visit(struct nvs_optimizer *optimizer, unsigned part, size_t tile)
 {
@@ -74,8 +60,18 @@ void walks_visit(struct nvs_optimizer *optimizer, unsigned part, size_t tile)
 	walk->at = tile;
 	if (walk->end == tile)
 		walk->end++;
-	if (onward)
-		read_ahead(optimizer, part, walk);
+	if (onward) {
+		size_t end = min_u64(walk->at + 1 + optimizer->tiles_ahead, optimizer->noffloaded);
+
+		for (; walk->end < end; walk->end++) {
+			struct tile *next = &optimizer->tiles[walk->end];
+
+			if (is_held(next) || is_fresh(next))
+				continue;
+			if (batch_prefetch(optimizer->engine, &next->parts[part], 1, NULL) != 1)
+				break;
+		}
+	}
 	walk_check(optimizer, walk);
 }
 

@@ -11,7 +11,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -59,17 +58,12 @@ int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 				 enum nvs_dtype dtype, const void *data, struct nvs_error *error)
 {
 	struct group *which;
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = call_begin(optimizer, CALL_CHANGES, error);
 
 	if (rc)
 		return rc;
 	which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
-	rc = call_begin(optimizer, error);
-	if (rc)
-		return rc;
 	rc = check_gradients(optimizer, group, 0, 1, dtype, data, error);
-	if (!rc)
-		rc = refuse_read_only(optimizer, error);
 	if (!rc && which->gradients != NVS_GRADIENTS_OWED)
 		rc = refuse_unfinished(optimizer, error);
 	if (!rc && which->gradients == NVS_GRADIENTS_ADDED)
@@ -140,19 +134,14 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 {
 	struct group *which;
 	uint64_t done = 0;
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = call_begin(optimizer, CALL_CHANGES | CALL_BETWEEN_STEPS, error);
 
+	if (added)
+		*added = 0;
 	if (rc)
 		return rc;
 	which = optimizer->groups + (group < optimizer->ngroups ? group : 0);
-	rc = call_begin(optimizer, error);
-	if (rc)
-		return rc;
 	rc = check_gradients(optimizer, group, offset, numel, dtype, data, error);
-	if (!rc)
-		rc = refuse_read_only(optimizer, error);
-	if (!rc)
-		rc = refuse_unfinished(optimizer, error);
 	if (!rc && which->gradients == NVS_GRADIENTS_LENT)
 		rc = other_kind(which, error);
 	if (!rc && numel)
@@ -199,20 +188,14 @@ void gradients_clear(struct nvs_optimizer *optimizer)
 
 int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = call_begin(optimizer, CALL_CHANGES | CALL_BETWEEN_STEPS, error);
 
-	if (!rc)
-		rc = call_begin(optimizer, error);
 	if (rc)
 		return rc;
-	rc = refuse_read_only(optimizer, error);
-	if (!rc)
-		rc = refuse_unfinished(optimizer, error);
-	if (!rc)
-		gradients_clear(optimizer);
+	gradients_clear(optimizer);
 	optimizer_check(optimizer);
 	call_end(optimizer);
-	return rc;
+	return 0;
 }
 
 /* ---- Sums ---- */
@@ -310,12 +293,6 @@ static void sum_range(struct nvs_optimizer *optimizer, uint64_t from, uint64_t e
 	}
 }
 
-static void read_ahead(struct nvs_optimizer *optimizer, size_t i)
-{
-	if (i < optimizer->ngradients && optimizer->gradients[i].valid)
-		batch_prefetch(optimizer->engine, &optimizer->gradients[i].tensor, 1, NULL);
-}
-
 int gradients_sum(struct nvs_optimizer *optimizer, double *sum, double *groups,
 		  struct nvs_error *error)
 {
@@ -340,7 +317,9 @@ int gradients_sum(struct nvs_optimizer *optimizer, double *sum, double *groups,
 			rc = pin_tile(optimizer, tile, error);
 		if (rc)
 			return rc;
-		read_ahead(optimizer, i + 1);
+		if (i + 1 < optimizer->ngradients && optimizer->gradients[i + 1].valid)
+			batch_prefetch(optimizer->engine, &optimizer->gradients[i + 1].tensor, 1,
+				       NULL);
 		sum_range(optimizer, from, end < optimizer->flat ? end : optimizer->flat, sum,
 			  groups);
 		if (valid)
@@ -357,17 +336,13 @@ int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_grad
 				struct nvs_error *error)
 {
 	struct nvs_gradient_sums full = {.size = sizeof(full)};
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = check_given(sums, "sums", error);
 
 	if (!rc)
-		rc = check_given(sums, "sums", error);
-	if (!rc)
-		rc = call_begin(optimizer, error);
+		rc = call_begin(optimizer, CALL_BETWEEN_STEPS, error);
 	if (rc)
 		return rc;
-	rc = refuse_unfinished(optimizer, error);
-	if (!rc)
-		rc = gradients_sum(optimizer, &full.sum_squares, NULL, error);
+	rc = gradients_sum(optimizer, &full.sum_squares, NULL, error);
 	optimizer_check(optimizer);
 	call_end(optimizer);
 	if (!rc && struct_out(sums, &full, sizeof(full)))
@@ -379,17 +354,13 @@ int nvs_optimizer_sum_groups(struct nvs_optimizer *optimizer, double *sum_square
 			     struct nvs_error *error)
 {
 	double sum;
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = check_given(sum_squares, "sum_squares", error);
 
 	if (!rc)
-		rc = check_given(sum_squares, "sum_squares", error);
-	if (!rc)
-		rc = call_begin(optimizer, error);
+		rc = call_begin(optimizer, CALL_BETWEEN_STEPS, error);
 	if (rc)
 		return rc;
 	rc = check_ngroups(optimizer, n, error);
-	if (!rc)
-		rc = refuse_unfinished(optimizer, error);
 	if (!rc)
 		rc = gradients_sum(optimizer, &sum, sum_squares, error);
 	optimizer_check(optimizer);

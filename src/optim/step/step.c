@@ -292,20 +292,16 @@ int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_op
 		.size = sizeof(full), .norm = -1, .clip = 1, .io = {.size = sizeof(full.io)}};
 	struct nvs_step_options given;
 	struct nvs_gradient_sums sums;
-	int rc = check_given(optimizer, "optimizer", error);
+	int rc = take_options(options, &given, &sums, error);
 
-	if (!rc)
-		rc = take_options(options, &given, &sums, error);
 	if (rc)
 		return rc;
 	if (result && struct_out(result, &full, sizeof(full)))
 		return struct_refused(error, -EINVAL, "nvs_step_result", "the result");
-	rc = check_step(optimizer, &given, error);
-	if (!rc)
-		rc = call_begin(optimizer, error);
+	rc = call_begin(optimizer, CALL_CHANGES, error);
 	if (rc)
 		return rc;
-	rc = refuse_read_only(optimizer, error);
+	rc = check_step(optimizer, &given, error);
 	if (!rc)
 		rc = take_step(optimizer, &given, &full, error);
 	optimizer_check(optimizer);
@@ -319,11 +315,9 @@ double nvs_optimizer_loss_scale(struct nvs_optimizer *optimizer)
 {
 	double scale;
 
-	if (!optimizer)
-		return 0;
 	/* Within a call the scale does not change. */
-	if (call_begin(optimizer, NULL))
-		return optimizer->scaler.scale;
+	if (call_begin(optimizer, 0, NULL))
+		return optimizer ? optimizer->scaler.scale : 0;
 	scale = optimizer->scaler.scale;
 	call_end(optimizer);
 	return scale;

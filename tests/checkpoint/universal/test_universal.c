@@ -51,37 +51,53 @@ static void params_of(struct nvs_checkpoint_param params[PARAMS])
 	params[LAST].ndim = 2;
 }
 
-static void start(struct optim *optim, uint64_t steps)
+static struct optim optim, other;
+
+static void close_optimizers(void)
 {
-	optim_init(optim, groups, COUNT(groups));
-	DONE(optim, optim_open(optim));
-	optim_run(optim, 1, steps);
+	if (optim.made)
+		optim_close(&optim);
+	if (other.made)
+		optim_close(&other);
 }
 
-static int export_to(struct optim *optim, const char *path)
+AFTER_SUCCESS(close_optimizers)
+
+static void start(struct optim *on, uint64_t steps)
+{
+	optim_begin(on, groups, COUNT(groups));
+	optim_run(on, 1, steps);
+}
+
+static int export_to(struct optim *on, const char *path)
 {
 	struct nvs_checkpoint_param params[PARAMS];
 
 	params_of(params);
-	return nvs_checkpoint_export_universal(optim->optimizer, params, PARAMS, path, NULL,
-					       &optim->error);
+	return nvs_checkpoint_export_universal(on->optimizer, params, PARAMS, path, NULL,
+					       &on->error);
 }
 
-static int import_from(struct optim *optim, const char *path)
+static int import_as(struct optim *on, const struct nvs_checkpoint_param *params, size_t n,
+		     const char *path)
+{
+	return nvs_checkpoint_import_universal(on->optimizer, params, n, path, &on->error);
+}
+
+static int import_from(struct optim *on, const char *path)
 {
 	struct nvs_checkpoint_param params[PARAMS];
 
 	params_of(params);
-	return nvs_checkpoint_import_universal(optim->optimizer, params, PARAMS, path,
-					       &optim->error);
+	return import_as(on, params, PARAMS, path);
 }
 
 /* Elements of a parameter in one part. */
-static void get(struct optim *optim, const struct nvs_checkpoint_param *param, unsigned part,
+static void get(struct optim *on, const struct nvs_checkpoint_param *param, unsigned part,
 		float *data)
 {
-	DONE(optim, nvs_optimizer_get(optim->optimizer, param->group, part, param->offset,
-				      param->numel, data, &optim->error));
+	DONE(on, nvs_optimizer_get(on->optimizer, param->group, part, param->offset, param->numel,
+				   data, &on->error));
 }
 
 /* Both have the same bits of all parameters. */
@@ -99,11 +115,11 @@ static void same_params(struct optim *a, struct optim *b)
 		}
 }
 
-static uint64_t steps_of(struct optim *optim)
+static uint64_t steps_of(struct optim *on)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 
-	DONE(optim, nvs_optimizer_get_info(optim->optimizer, &info, &optim->error));
+	DONE(on, nvs_optimizer_get_info(on->optimizer, &info, &on->error));
 	return info.step;
 }
 
@@ -120,7 +136,6 @@ static void read_text(const char *path, char *text, size_t room)
 TEST(what_is_exported_is_imported)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "global_step4");
-	struct optim optim, other;
 	float padding[100];
 	char latest[64];
 
@@ -141,8 +156,6 @@ TEST(what_is_exported_is_imported)
 		for (size_t i = 0; i < 49; i++)
 			assert_true(padding[i] == 0);
 	}
-	optim_close(&other);
-	optim_close(&optim);
 }
 
 /* ---- Several ranks ---- */
@@ -290,19 +303,19 @@ static void rank_is_as(struct rank *rank, struct optim *whole)
 /* Takes a step when a file of the parameters is opened. */
 static void step_before_open(void *arg, const char *path)
 {
-	struct optim **optim = arg;
-	struct optim *own = *optim;
+	struct optim **next = arg;
+	struct optim *own = *next;
 
 	if (!own || !strstr(path, "fp32.pt"))
 		return;
-	*optim = NULL;
+	*next = NULL;
 	optim_run(own, 2, 2);
 }
 
 TEST(an_import_that_a_step_changes_meanwhile_is_told)
 {
 	const char *path = path_in(temp_directory(), "tag");
-	struct optim optim, *steps = &optim;
+	struct optim *steps = &optim;
 	const struct inject_observer observer = {.arg = &steps, .before_open = step_before_open};
 
 	start(&optim, 1);
@@ -335,7 +348,6 @@ TEST(a_file_that_is_written_to_during_an_import_is_told)
 	struct replacement replacement = {path_in(path, "zero/embed.weight/exp_avg.pt"), 0};
 	const struct inject_observer observer = {.arg = &replacement,
 						 .before_open = write_before_second_open};
-	struct optim optim;
 
 	start(&optim, 1);
 	DONE(&optim, export_to(&optim, path));
@@ -344,7 +356,6 @@ TEST(a_file_that_is_written_to_during_an_import_is_told)
 	inject_observe(NULL);
 	assert_true(replacement.opened >= 2);
 	DONE(&optim, import_from(&optim, path));
-	optim_close(&optim);
 }
 
 /* From one rank to three, from these to one, which compares the checksums, and to four. */
@@ -353,16 +364,14 @@ TEST(ranks_cut_and_join_parameters)
 	const char *directory = temp_directory();
 	const char *one = path_in(directory, "one"), *several = path_in(directory, "several");
 	static struct rank ranks[RANKS_MAX];
-	struct optim optim, other;
 
 	start(&optim, 3);
 	DONE(&optim, export_to(&optim, one));
 	for (unsigned world = 2; world <= RANKS_MAX; world++) {
 		for (unsigned i = 0; i < world; i++) {
 			rank_open(&ranks[i], i, world, several);
-			DONE(&ranks[i].optim, nvs_checkpoint_import_universal(
-						      ranks[i].optim.optimizer, ranks[i].params,
-						      PARAMS, one, &ranks[i].optim.error));
+			DONE(&ranks[i].optim,
+			     import_as(&ranks[i].optim, ranks[i].params, PARAMS, one));
 			rank_is_as(&ranks[i], &optim);
 		}
 		ranks_export(ranks, world);
@@ -376,7 +385,6 @@ TEST(ranks_cut_and_join_parameters)
 		same_params(&optim, &other);
 		optim_close(&other);
 	}
-	optim_close(&optim);
 }
 
 TEST(a_rank_that_fails_ends_the_export_of_all)
@@ -442,7 +450,6 @@ TEST(elements_that_a_rank_alone_leaves_out_are_refused)
 {
 	const char *path = path_in(temp_directory(), "tag");
 	struct nvs_checkpoint_param params[PARAMS];
-	struct optim optim, reader;
 	static const struct {
 		size_t param;
 		uint64_t first, numel;
@@ -460,7 +467,7 @@ TEST(elements_that_a_rank_alone_leaves_out_are_refused)
 	};
 
 	start(&optim, 4);
-	start(&reader, 0);
+	start(&other, 0);
 	DONE(&optim, export_to(&optim, path));
 	for (size_t i = 0; i < COUNT(holes); i++) {
 		struct nvs_checkpoint_param *param = &params[holes[i].param];
@@ -472,10 +479,8 @@ TEST(elements_that_a_rank_alone_leaves_out_are_refused)
 			nvs_checkpoint_export_universal(optim.optimizer, params, PARAMS, path, NULL,
 							&optim.error),
 			-EINVAL, holes[i].words);
-		is_as_before(path, &reader, &optim);
+		is_as_before(path, &other, &optim);
 	}
-	optim_close(&reader);
-	optim_close(&optim);
 }
 
 /* All ranks have the same error. */
@@ -494,10 +499,9 @@ TEST(elements_that_ranks_leave_out_or_have_twice_are_refused_by_all)
 	static const uint64_t half[] = {56};
 	struct nvs_checkpoint_param *param;
 	static struct rank ranks[RANKS_MAX];
-	struct optim optim, reader;
 
 	start(&optim, 4);
-	start(&reader, 0);
+	start(&other, 0);
 	DONE(&optim, export_to(&optim, path));
 	for (unsigned i = 0; i < RANKS_MAX; i++)
 		rank_open(&ranks[i], i, RANKS_MAX, path);
@@ -506,7 +510,7 @@ TEST(elements_that_ranks_leave_out_or_have_twice_are_refused_by_all)
 	ranks_refuse(ranks, RANKS_MAX,
 		     "embed.weight: no rank has the 2 elements from 49948 on, of 99900; rank 1 has "
 		     "those before, rank 2 those behind");
-	is_as_before(path, &reader, &optim);
+	is_as_before(path, &other, &optim);
 	param->numel += 2;
 	param->first++;
 	ranks_refuse(ranks, RANKS_MAX,
@@ -524,11 +528,9 @@ TEST(elements_that_ranks_leave_out_or_have_twice_are_refused_by_all)
 	}
 	ranks_refuse(ranks, RANKS_MAX,
 		     "embed.bias: ranks 0 and 1 both have the 28 elements from 0 on");
-	is_as_before(path, &reader, &optim);
+	is_as_before(path, &other, &optim);
 	for (unsigned i = 0; i < RANKS_MAX; i++)
 		optim_close(&ranks[i].optim);
-	optim_close(&reader);
-	optim_close(&optim);
 }
 
 /* More than ranks gather at a time. */
@@ -569,12 +571,9 @@ TEST(a_checkpoint_may_have_many_parameters)
 		DONE(&ranks[rank].optim, ranks[rank].rc);
 	for (unsigned rank = 0; rank < 2; rank++)
 		DONE(&ranks[rank].optim,
-		     nvs_checkpoint_import_universal(ranks[rank].optim.optimizer, params[1 - rank],
-						     MANY, path, &ranks[rank].optim.error));
+		     import_as(&ranks[rank].optim, params[1 - rank], MANY, path));
 	for (unsigned rank = 0; rank < 2; rank++)
-		DONE(&ranks[rank].optim,
-		     nvs_checkpoint_import_universal(ranks[rank].optim.optimizer, params[0], MANY,
-						     path, &ranks[rank].optim.error));
+		DONE(&ranks[rank].optim, import_as(&ranks[rank].optim, params[0], MANY, path));
 	for (unsigned i = 0; i < MANY; i++) {
 		get(&ranks[0].optim, &params[0][i], 0, left);
 		get(&ranks[1].optim, &params[0][i], 0, right);
@@ -758,7 +757,6 @@ TEST(damage_is_an_error_or_without_effect)
 	const char *file = path_in(path, "zero/embed.bias/exp_avg.pt");
 	uint64_t random = random_seed("damage"), refused = 0;
 	unsigned rounds = at_length(200, 60);
-	struct optim optim, other;
 	struct stat status;
 
 	start(&optim, 2);
@@ -780,8 +778,6 @@ TEST(damage_is_an_error_or_without_effect)
 	REFUSED(&other, import_from(&other, path), -EBADMSG, "embed.bias/exp_avg.pt");
 	flip(file, 4096 + 50);
 	DONE(&other, import_from(&other, path));
-	optim_close(&other);
-	optim_close(&optim);
 }
 
 /* ---- Refusals ---- */
@@ -796,17 +792,13 @@ static void refuses(const struct nvs_checkpoint_param *params, size_t n, int cod
 		nvs_checkpoint_export_universal(refusing->optimizer, params, n, refused_path, NULL,
 						&refusing->error),
 		code, words);
-	REFUSED(refusing,
-		nvs_checkpoint_import_universal(refusing->optimizer, params, n, refused_path,
-						&refusing->error),
-		code, words);
+	REFUSED(refusing, import_as(refusing, params, n, refused_path), code, words);
 }
 
 TEST(params_that_are_wrong_are_refused)
 {
 	static const char *const names[] = {"", ".", "..", "a/b", "optimizer_state.pt", NULL};
 	struct nvs_checkpoint_param params[PARAMS];
-	struct optim optim;
 	char name[257], words[300];
 
 	start(&optim, 0);
@@ -843,7 +835,6 @@ TEST(params_that_are_wrong_are_refused)
 	refuses(params, PARAMS, -EINVAL, "65 dimensions");
 	params[0].size = 0;
 	refuses(params, PARAMS, -EINVAL, "params[0]");
-	optim_close(&optim);
 }
 
 TEST(paths_and_options_that_are_wrong_are_refused)
@@ -852,7 +843,6 @@ TEST(paths_and_options_that_are_wrong_are_refused)
 	static const char *const paths[] = {"", "/", ".", "..", "a/.."};
 	struct nvs_checkpoint_param params[PARAMS];
 	struct nvs_universal_options options = {.size = sizeof(options), .rank = 1};
-	struct optim optim;
 
 	start(&optim, 0);
 	params_of(params);
@@ -867,22 +857,13 @@ TEST(paths_and_options_that_are_wrong_are_refused)
 			-EINVAL, options.world == 2 ? "gather is NULL" : "rank 1 of 1");
 	DONE(&optim, export_to(&optim, path));
 	params[0].shape = (const uint64_t[]){params[0].shape[1], params[0].shape[0]};
-	REFUSED(&optim,
-		nvs_checkpoint_import_universal(optim.optimizer, params, PARAMS, path,
-						&optim.error),
-		-ESTALE, "has the shape [");
+	REFUSED(&optim, import_as(&optim, params, PARAMS, path), -ESTALE, "has the shape [");
 	params[0].shape = NULL;
 	params[0].numel = 99899;
-	REFUSED(&optim,
-		nvs_checkpoint_import_universal(optim.optimizer, params, PARAMS, path,
-						&optim.error),
-		-ESTALE, "99900 elements");
+	REFUSED(&optim, import_as(&optim, params, PARAMS, path), -ESTALE, "99900 elements");
 	params[0].name = "tail";
-	REFUSED(&optim,
-		nvs_checkpoint_import_universal(optim.optimizer, params, PARAMS, path,
-						&optim.error),
-		-ENOENT, path_in(path, "zero/tail/fp32.pt: "));
-	optim_close(&optim);
+	REFUSED(&optim, import_as(&optim, params, PARAMS, path), -ENOENT,
+		path_in(path, "zero/tail/fp32.pt: "));
 }
 
 /* Nobody else's file is touched: not behind a link, not in a directory of that name. */
@@ -890,7 +871,6 @@ TEST(a_planted_link_is_not_followed)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "tag");
 	const char *victim = path_in(directory, "victim");
-	struct optim optim;
 
 	start(&optim, 0);
 	assert_int_equal(mkdir(path, 0700), 0);
@@ -899,7 +879,6 @@ TEST(a_planted_link_is_not_followed)
 	assert_int_equal(symlink(victim, path_in(path, "zero.partial")), 0);
 	REFUSED(&optim, export_to(&optim, path), -EEXIST, "zero.partial");
 	assert_int_equal(entries_of(victim), 1);
-	optim_close(&optim);
 }
 
 /* Others' files in a directory with one of the names that an export replaces. */
@@ -912,7 +891,6 @@ TEST(a_directory_with_other_files_is_not_replaced)
 		const char *path = path_in(temp_directory(), "tag"),
 			   *mine = path_in(path, places[i]);
 		char command[512];
-		struct optim optim;
 
 		start(&optim, 0);
 		snprintf(command, sizeof(command), "mkdir -p '%s' && rmdir '%s' && echo 1 > '%s'",
@@ -927,7 +905,6 @@ TEST(a_directory_with_other_files_is_not_replaced)
 TEST(a_signal_while_space_is_reserved_ends_no_export)
 {
 	const char *path = path_in(temp_directory(), "tag");
-	struct optim optim;
 	uint64_t failed;
 
 	start(&optim, 0);
@@ -936,7 +913,6 @@ TEST(a_signal_while_space_is_reserved_ends_no_export)
 	inject_stop(&failed);
 	assert_int_equal(failed, 1);
 	assert_string_equal(inject_failed_call(), "fallocate");
-	optim_close(&optim);
 }
 
 /* With the default action of SIGXFSZ, which ends the process. */
@@ -944,7 +920,6 @@ TEST(a_limit_on_file_sizes_is_an_error_with_a_remedy)
 {
 	const char *path = path_in(temp_directory(), "tag");
 	struct rlimit was, limit;
-	struct optim optim;
 
 	start(&optim, 0);
 	signal(SIGXFSZ, SIG_DFL);
@@ -954,7 +929,6 @@ TEST(a_limit_on_file_sizes_is_an_error_with_a_remedy)
 	REFUSED(&optim, export_to(&optim, path), -ENOSPC, "ulimit -f");
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
 	DONE(&optim, export_to(&optim, path));
-	optim_close(&optim);
 }
 
 EACH_TEST(NULL, cleanup)

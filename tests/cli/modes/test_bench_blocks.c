@@ -114,14 +114,21 @@ static struct job *new_job(unsigned rw, uint64_t size)
 	return &job;
 }
 
+static int run_blocks(struct job *job)
+{
+	const struct bench_job of = {
+		.options = job->options, .config = &job->config, .block = NVS_OFFLOAD_PARAM};
+
+	return bench_blocks(&of, NULL, &job->result);
+}
+
 static int run_job(struct job *job)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
 	SUCCEEDS(nvs_config_set_paths(&job->config, NVS_OFFLOAD_PARAM, &watch.directory, 1, &error),
 		 &error);
-	job->result.error.code = bench_blocks(&job->options, &job->config, NVS_OFFLOAD_PARAM,
-					      &job->result, NULL);
+	job->result.error.code = run_blocks(job);
 	config_free(&job->config);
 	return job->result.error.code;
 }
@@ -321,8 +328,7 @@ static int runs_until_signal(void *arg)
 	struct job *job = arg;
 
 	stop_catch_signals();
-	EXPECT(bench_blocks(&job->options, &job->config, NVS_OFFLOAD_PARAM, &job->result, NULL) ==
-	       0);
+	EXPECT(run_blocks(job) == 0);
 	EXPECT(stop_signal() == SIGTERM);
 	EXPECT(job->result.measured);
 	return CHILD_OK;

@@ -300,18 +300,7 @@ wait $pid
 [ $? = 1 ] && grep -qE "^  verify +: .*(so far|was compared); the run failed: ." "$T/out"
 result failed_run_is_not_called_verified $? "$(cat "$T/out")"
 rm "$T/trace"
-# Zeros overwrite the store behind its label until the run ends. One that is too short for that is
-# repeated.
-for runtime in 700ms 8s 60s; do
-	started rank0 --rw params "${SMALL[@]}" --pool 1250k --trace "$T/trace" --verify --runtime $runtime \
-		--time-based
-	while kill -0 $pid 2>/dev/null; do
-		dd if=/dev/zero of="$DATA" bs=1M seek=1 count=2 conv=notrunc,nocreat status=none 2>/dev/null
-	done
-	wait $pid
-	status=$?
-	[ $status = 0 ] || break
-done
+overwritten 1 2 "700ms 8s 60s" --rw params "${SMALL[@]}" --pool 1250k --trace "$T/trace" # not the label
 [ $status = 1 ] && grep -qE "tensor tensor.[0-9]: byte [0-9]+ of 300000 is 0x00 and should be" "$T/err"
 result verify_finds_parameters_that_were_changed_on_the_drive $?
 traced trace_is_written_after_an_error "len(spans) > 0"

@@ -43,20 +43,28 @@ static inline struct nvs_engine *open_engine(const char *paths, unsigned rank, b
 	return engine;
 }
 
-/* Registers the tensors t0, t1, ... unless they are there, and changes all of them. */
+/* The tensor t0, t1, ..., registered unless it is there. */
+static inline struct nvs_tensor *tensor_of(struct nvs_engine *engine, unsigned i)
+{
+	char name[16];
+	struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = name, .dtype = NVS_F32, .numel = NUMEL};
+	struct nvs_tensor *tensor;
+
+	snprintf(name, sizeof(name), "t%u", i);
+	tensor = nvs_tensor_find(engine, name);
+	if (!tensor)
+		SUCCEEDS(nvs_tensor_register(engine, &spec, 1, &tensor, &error), &error);
+	return tensor;
+}
+
+/* Changes the first `n` tensors. */
 static inline void write_tensors(struct nvs_engine *engine, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		char name[16];
-		struct nvs_tensor_spec spec = {
-			.size = sizeof(spec), .name = name, .dtype = NVS_F32, .numel = NUMEL};
-		struct nvs_tensor *tensor;
+		struct nvs_tensor *tensor = tensor_of(engine, i);
 		uint64_t pin;
 
-		snprintf(name, sizeof(name), "t%u", i);
-		tensor = nvs_tensor_find(engine, name);
-		if (!tensor)
-			SUCCEEDS(nvs_tensor_register(engine, &spec, 1, &tensor, &error), &error);
 		SUCCEEDS(nvs_tensor_pin(engine, &tensor, 1, -1, &pin, &error), &error);
 		memset(nvs_tensor_data(tensor), (int)(i + 1), NUMEL * 4);
 		SUCCEEDS(nvs_tensor_release(engine, &tensor, 1, pin, NVS_DIRTY, &error), &error);

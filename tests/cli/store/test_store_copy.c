@@ -16,14 +16,9 @@ static void holds(const char *paths, unsigned rank, unsigned n)
 	struct nvs_engine *engine = open_engine(paths, rank, true);
 
 	for (unsigned i = 0; i < n; i++) {
-		char name[16];
-		struct nvs_tensor_spec spec = {
-			.size = sizeof(spec), .name = name, .dtype = NVS_F32, .numel = NUMEL};
-		struct nvs_tensor *tensor;
+		struct nvs_tensor *tensor = tensor_of(engine, i);
 		uint64_t pin;
 
-		snprintf(name, sizeof(name), "t%u", i);
-		SUCCEEDS(nvs_tensor_register(engine, &spec, 1, &tensor, &error), &error);
 		SUCCEEDS(nvs_tensor_swap_in(engine, &tensor, 1, -1, &pin, &error), &error);
 		SUCCEEDS(nvs_tensor_wait(engine, &tensor, 1, pin, -1, &error), &error);
 		for (unsigned k = 0; k < NUMEL * 4; k++)

@@ -30,7 +30,7 @@ static const struct snapshot *due(uint64_t steps)
 	if (undisturbed[steps].n)
 		return &undisturbed[steps];
 	optim_init(&own, four, LENGTH(four));
-	own.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	own.offload->device = NVS_DEVICE_CPU;
 	DONE(&own, optim_open(&own));
 	for (uint64_t step = 1; step <= STEPS; step++) {
 		optim_run(&own, step, step);
@@ -46,10 +46,10 @@ static void begin(unsigned way)
 {
 	optim_init(o, four, LENGTH(four));
 	optim_simulate(o);
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = way != 1;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 2;
+	o->offload->pipeline_read = way != 1;
+	o->offload->pipeline_write = way != 2;
 	o->config.optimizer_max_in_cpu = way == 3 ? 12000 : 0;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = way == 4 ? 0.7 : 1;
+	o->offload->ratio = way == 4 ? 0.7 : 1;
 	o->config.verify = way == 5;
 	o->config.aio.queue_depth = way % 2 ? 2 : 8;
 }
@@ -86,18 +86,11 @@ static void nothing_else_may_change(void)
 	uint64_t added = 9;
 
 	for (size_t i = 0; i < o->n; i++)
-		REFUSED(o,
-			nvs_optimizer_lend_gradients(o->optimizer, i, NVS_F32, o->gradients[i],
-						     &o->error),
-			-EBUSY, "");
-	REFUSED(o,
-		nvs_optimizer_add_gradients(o->optimizer, 3, 0, 9, NVS_F32, data, &added,
-					    &o->error),
-		-EBUSY, "");
+		REFUSES(o, -EBUSY, "", lend_gradients, i, NVS_F32, o->gradients[i]);
+	REFUSES(o, -EBUSY, "", add_gradients, 3, 0, 9, NVS_F32, data, &added);
 	assert_int_equal(added, 0);
-	REFUSED(o, nvs_optimizer_clear_gradients(o->optimizer, &o->error), -EBUSY, "");
-	REFUSED(o, nvs_optimizer_set(o->optimizer, 3, NVS_EXP_AVG, 0, 9, data, &o->error), -EBUSY,
-		"");
+	REFUSES(o, -EBUSY, "", clear_gradients);
+	REFUSES(o, -EBUSY, "", set, 3, NVS_EXP_AVG, 0, 9, data);
 }
 
 /* With another learning rate, which a step that has begun ignores. */
@@ -105,7 +98,7 @@ static int step_again(void)
 {
 	const struct nvs_step_options options = {.size = sizeof(options), .lr = 12345};
 
-	return nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error);
+	return CALL(o, step, &options, &o->result);
 }
 
 static void finishes(uint64_t step)
@@ -205,8 +198,7 @@ TEST(a_step_is_not_done_while_its_last_write_fails)
 	for (uint64_t step = 1; step <= 6; step++) {
 		uint64_t before = sim_ios(o->sim, NVS_WRITE);
 
-		optim_lend(o, step, 1);
-		DONE(o, optim_step(o, step));
+		optim_run(o, step, step);
 		before = sim_ios(o->sim, NVS_WRITE) - before;
 		optim_lend(o, ++step, 1);
 		sim_fail(o->sim, NVS_WRITE, before - 1, EIO, SIM_ALWAYS);
@@ -267,7 +259,7 @@ TEST(an_open_that_cannot_write_the_state_fails)
 {
 	for (unsigned way = 0; way < WAYS; way += 2) {
 		begin(way);
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
+		o->offload->fast_init = false;
 		sim_fail(o->sim, NVS_WRITE, 3, EIO, SIM_ALWAYS);
 		names_what_failed(optim_open(o));
 		assert_null(o->optimizer);
@@ -311,8 +303,8 @@ static unsigned add_all(uint64_t step)
 			data[j] = (float)element_value(16 * step + i, j);
 		while (at < numel) {
 			uint64_t added = 0;
-			int rc = nvs_optimizer_add_gradients(o->optimizer, i, at, numel - at,
-							     NVS_F32, data + at, &added, &o->error);
+			int rc = CALL(o, add_gradients, i, at, numel - at, NVS_F32, data + at,
+				      &added);
 
 			assert_true(rc || added == numel - at);
 			assert_true(added <= numel - at);
@@ -383,10 +375,8 @@ TEST(unreadable_state_is_reported)
 	optim_run(o, 1, 1);
 	for (size_t i = 0; i < o->n; i++) {
 		sim_fail(o->sim, NVS_READ, 0, EIO, SIM_ALWAYS);
-		names_what_failed(nvs_optimizer_get(o->optimizer, i, NVS_EXP_AVG, 0, four[i].numel,
-						    data, &o->error));
-		names_what_failed(
-			nvs_optimizer_set(o->optimizer, i, NVS_EXP_AVG, 5, 17, data, &o->error));
+		names_what_failed(CALL(o, get, i, NVS_EXP_AVG, 0, four[i].numel, data));
+		names_what_failed(CALL(o, set, i, NVS_EXP_AVG, 5, 17, data));
 		sim_no_faults(o->sim);
 	}
 	/* No step has begun, so all calls are allowed. */
@@ -405,9 +395,7 @@ TEST(an_optimizer_can_be_closed_after_a_failure)
 		o->config.keep = keep;
 		DONE(o, optim_open(o));
 		optim_run(o, 1, 1);
-		optim_lend(o, 2, 1);
-		sim_fail(o->sim, NVS_WRITE, 4, EIO, SIM_ALWAYS);
-		assert_int_equal(optim_step(o, 2), -EIO);
+		optim_fail(o, 2, NVS_WRITE, 4);
 		if (mended)
 			sim_no_faults(o->sim);
 		if (keep && !mended)
@@ -425,16 +413,14 @@ TEST(a_commit_survives_a_failing_drive)
 		o->config.keep = true;
 		DONE(o, optim_open(o));
 		optim_run(o, 1, 1);
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
-		optim_lend(o, 2, 1);
-		sim_fail(o->sim, NVS_WRITE, 9, EIO, SIM_ALWAYS);
-		assert_int_equal(optim_step(o, 2), -EIO);
-		assert_true(nvs_optimizer_commit(o->optimizer, &o->error) < 0);
-		assert_true(nvs_optimizer_close(o->optimizer, &o->error) < 0);
+		DOES(o, commit);
+		optim_fail(o, 2, NVS_WRITE, 9);
+		assert_true(CALL(o, commit) < 0);
+		assert_true(CALL(o, close) < 0);
 		o->optimizer = NULL;
 		sim_no_faults(o->sim);
 		DONE(o, optim_open(o));
-		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		DOES(o, get_weights);
 		o->result.norm = due(1)->norm;
 		IS_AS(o, due(1));
 		optim_run(o, 2, STEPS);
@@ -461,8 +447,7 @@ TEST(an_unfinished_step_is_finished_by_the_next_run)
 		sim_fail(o->sim, way % 2 && !added ? NVS_READ : NVS_WRITE, 9, EIO, SIM_ALWAYS);
 		assert_int_equal(optim_step(o, 2), -EIO);
 		sim_no_faults(o->sim);
-		optim_shut(o);
-		DONE(o, optim_open(o));
+		optim_reopen(o);
 		if (!added) {
 			/*
 			 * Without the lent gradients the step cannot be finished, and the error
@@ -483,49 +468,37 @@ TEST(a_failed_commit_can_be_repeated)
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 1);
 	sim_fail(o->sim, NVS_WRITE, 2, EIO, 1);
-	assert_int_equal(nvs_optimizer_commit(o->optimizer, &o->error), -EIO);
-	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	assert_int_equal(CALL(o, commit), -EIO);
+	DOES(o, commit);
 	IS_AS(o, due(1));
 	optim_run(o, 2, 2);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	optim_reopen(o);
 	optim_run(o, 3, 3);
 	IS_AS(o, due(3));
 	assert_int_equal(end(), 0);
-}
-
-static int leave_all(void **state)
-{
-	for (size_t i = 0; i < LENGTH(undisturbed); i++)
-		snapshot_free(&undisturbed[i]);
-	return places_leave_all(state);
 }
 
 /* With tiles in the cache, and tiles that the commit must initialize first. */
 TEST(a_commit_works_once_the_drive_is_repaired)
 {
 	static const uint64_t positions[] = {0, 1, 3, 7, 12, 20};
-	struct snapshot before;
 	unsigned failed = 0;
 
 	for (size_t i = 0; i < 2 * LENGTH(positions); i++) {
 		begin(0);
-		o->config.keep = o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = true;
+		o->config.keep = o->offload->fast_init = true;
 		o->config.optimizer_max_in_cpu = i % 2 ? 12000 : 40000;
 		DONE(o, optim_open(o));
-		DONE(o, nvs_optimizer_lend_gradients(o->optimizer, 0, NVS_F32, due(1)->parts[0][0],
-						     &o->error));
+		DOES(o, lend_gradients, 0, NVS_F32, due(1)->parts[0][0]);
 		DONE(o, optim_step(o, 1));
 		sim_fail(o->sim, NVS_WRITE, positions[i / 2], EIO, 1);
-		failed += nvs_optimizer_commit(o->optimizer, &o->error) != 0;
+		failed += CALL(o, commit) != 0;
 		sim_no_faults(o->sim);
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		DOES(o, commit);
 		optim_run(o, 2, 2);
-		snapshot_take(o, &before);
-		optim_shut(o);
-		DONE(o, optim_open(o));
-		IS_AS(o, &before);
-		snapshot_free(&before);
+		optim_save(o);
+		optim_reopen(o);
+		IS_AS_SAVED(o);
 		assert_int_equal(end(), 0);
 	}
 	assert_true(failed > LENGTH(positions));
@@ -537,8 +510,7 @@ TEST(a_commit_works_once_the_drive_is_repaired)
  */
 static void two_steps(enum nvs_direction direction, uint64_t after)
 {
-	DONE(o, nvs_optimizer_lend_gradients(o->optimizer, 3, NVS_F32, due(1)->parts[3][0],
-					     &o->error));
+	DOES(o, lend_gradients, 3, NVS_F32, due(1)->parts[3][0]);
 	DONE(o, optim_step(o, 1));
 	optim_lend(o, 2, 1);
 	if (after == NEVER) {
@@ -548,8 +520,7 @@ static void two_steps(enum nvs_direction direction, uint64_t after)
 	sim_fail(o->sim, direction, after, EIO, 64);
 	assert_int_equal(optim_step(o, 2), -EIO);
 	sim_no_faults(o->sim);
-	optim_shut(o);
-	DONE(o, optim_open(o));
+	optim_reopen(o);
 	optim_lend(o, 2, 1);
 	DONE(o, step_again());
 }
@@ -564,7 +535,7 @@ TEST(a_failed_step_is_kept_when_the_optimizer_is_closed)
 
 	for (size_t i = 0; i < LENGTH(faults); i++) {
 		begin(0);
-		o->config.keep = o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = true;
+		o->config.keep = o->offload->fast_init = true;
 		DONE(o, optim_open(o));
 		two_steps(faults[i].direction, faults[i].after);
 		snapshot_take(o, i ? &now : &straight);
@@ -577,5 +548,3 @@ TEST(a_failed_step_is_kept_when_the_optimizer_is_closed)
 	}
 	snapshot_free(&straight);
 }
-
-AROUND_TESTS(NULL, leave_all)

@@ -59,9 +59,9 @@ TEST(state_in_host_memory_is_updated_while_the_drive_reads)
 
 	optim_init(&s.o, four, LENGTH(four));
 	optim_simulate(&s.o);
-	s.o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.5;
+	s.o.offload->ratio = 0.5;
 	s.o.config.optimizer_threads = 1;
-	s.o.config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
+	s.o.offload->fast_init = false;
 	s.o.options = (struct nvs_optimizer_options){
 		.size = sizeof(s.o.options), .update = count, .update_arg = &s};
 	sem_init(&s.host_done, 0, 0);

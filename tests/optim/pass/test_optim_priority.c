@@ -23,40 +23,54 @@
 static const struct group one[] = {{"a", NUMEL, NVS_F32}};
 
 /* Optimizers that share one aio over a simulated drive. */
-struct rig {
+static struct {
 	struct sim *sim;
 	struct nvs_aio *aio;
 	struct optim first, second;
-};
+} rig;
 
-static void open_one(struct rig *rig, struct optim *o)
+static void open_one(struct optim *o)
 {
 	o->config.aio.queue_depth = 1;
 	o->config.aio.block_size = 64 * 1024;
-	if (!rig->aio)
-		DONE(o, aio_open_with(&rig->aio, &o->config.aio, &engine_sim, rig->sim, NULL,
+	if (!rig.aio)
+		DONE(o, aio_open_with(&rig.aio, &o->config.aio, &engine_sim, rig.sim, NULL,
 				      &o->error));
-	o->options.aio = rig->aio;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
+	o->options.aio = rig.aio;
+	o->offload->fast_init = false;
 	DONE(o, optim_open(o));
 }
 
-static void rig_open(struct rig *rig)
+static int open_rig(void **state)
 {
-	*rig = (struct rig){.sim = sim_open(&(const struct sim_drive){0})};
-	assert_non_null(rig->sim);
-	optim_init(&rig->first, one, 1);
-	optim_init(&rig->second, one, 1);
-	open_one(rig, &rig->first);
-	open_one(rig, &rig->second);
+	(void)state;
+	memset(&rig, 0, sizeof(rig));
+	rig.sim = sim_open(&(const struct sim_drive){0});
+	assert_non_null(rig.sim);
+	optim_init(&rig.first, one, 1);
+	optim_init(&rig.second, one, 1);
+	open_one(&rig.first);
+	open_one(&rig.second);
+	return 0;
 }
 
-static void rig_close(struct rig *rig)
+static int close_rig(void **state)
 {
-	optim_close(&rig->first);
-	optim_close(&rig->second);
-	nvs_aio_close(rig->aio);
-	sim_close(rig->sim);
+	(void)state;
+	optim_close(&rig.first);
+	optim_close(&rig.second);
+	nvs_aio_close(rig.aio);
+	sim_close(rig.sim);
+	return 0;
+}
+
+EACH_TEST(open_rig, close_rig)
+
+/* The drive completes the one I/O that it has. */
+static void complete_one(void)
+{
+	assert_true(sim_await_in_flight(rig.sim, 1));
+	assert_int_equal(sim_complete(rig.sim, 1), 1);
 }
 
 /* ---- Calls on threads of their own ---- */
@@ -171,47 +185,40 @@ static void await_tiles(const struct optim *o, const char *part, enum nvs_tensor
 }
 
 /* Until that call of walk_and_get() waits for its read. */
-static void await_stage(const struct rig *rig, struct call *call, unsigned stage)
+static void await_stage(struct call *call, unsigned stage)
 {
 	while (call->stage < stage)
 		sched_yield();
-	await_awaited_reads(rig->aio, 1);
+	await_awaited_reads(rig.aio, 1);
 }
 
 /* ---- Tests ---- */
 
 TEST(a_piece_is_read_before_tiles_that_a_walk_reads_ahead)
 {
-	static struct rig rig;
 	struct call call;
 
-	rig_open(&rig);
 	sim_hold(rig.sim, SIM_READS);
 	start(&call, &rig.first, walk_and_get);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_true(sim_await_in_flight(rig.sim, 1));
-		await_stage(&rig, &call, i + 1);
+		await_stage(&call, i + 1);
 		assert_int_equal(sim_complete(rig.sim, 1), 1);
 	}
-	await_stage(&rig, &call, 3);
+	await_stage(&call, 3);
 	/* One read ahead is with the drive already. */
 	assert_true(tiles_in(&rig.first, "master", NVS_READING) > 4);
-	assert_true(sim_await_in_flight(rig.sim, 1));
-	assert_int_equal(sim_complete(rig.sim, 1), 1);
-	assert_true(sim_await_in_flight(rig.sim, 1));
-	assert_int_equal(sim_complete(rig.sim, 1), 1);
+	complete_one();
+	complete_one();
 	await_call(&call);
 	assert_true(tiles_in(&rig.first, "master", NVS_READING) > 2);
 	sim_go(rig.sim, SIM_READS);
-	rig_close(&rig);
 }
 
 TEST(a_tile_that_a_call_waits_for_is_read_before_those_that_a_pass_fetches)
 {
 	struct call stepping, getting;
-	static struct rig rig;
 
-	rig_open(&rig);
 	optim_lend(&rig.first, 1, 1);
 	sim_hold(rig.sim, SIM_READS);
 	start(&stepping, &rig.first, step);
@@ -221,24 +228,19 @@ TEST(a_tile_that_a_call_waits_for_is_read_before_those_that_a_pass_fetches)
 	start(&getting, &rig.second, get_one);
 	await_tiles(&rig.second, "master", NVS_READING, 1);
 	await_awaited_reads(rig.aio, 2);
-	for (unsigned i = 0; i < 3; i++) {
-		assert_true(sim_await_in_flight(rig.sim, 1));
-		assert_int_equal(sim_complete(rig.sim, 1), 1);
-	}
+	for (unsigned i = 0; i < 3; i++)
+		complete_one();
 	await_call(&getting);
 	assert_true(tiles_in(&rig.first, "master", NVS_READING) > 2);
 	sim_go(rig.sim, SIM_READS);
 	await_call(&stepping);
-	rig_close(&rig);
 }
 
 TEST(a_tile_that_a_call_waits_for_is_read_before_write_backs_of_a_pass)
 {
 	struct call importing, getting;
-	static struct rig rig;
 	uint64_t written;
 
-	rig_open(&rig);
 	written = sim_ios(rig.sim, NVS_WRITE);
 	sim_hold(rig.sim, SIM_WRITES);
 	start(&importing, &rig.first, import);
@@ -257,5 +259,4 @@ TEST(a_tile_that_a_call_waits_for_is_read_before_write_backs_of_a_pass)
 	assert_true(tiles_in(&rig.first, "master", NVS_WRITING) > 2);
 	sim_go(rig.sim, SIM_WRITES);
 	await_call(&importing);
-	rig_close(&rig);
 }

@@ -89,8 +89,7 @@ static void give_gradients(const struct way *way, uint64_t step)
 
 		for (uint64_t j = 0; j < o->specs[i].numel; j++)
 			data[j] = (float)(scale * element_value(16 * step + i, j));
-		DONE(o, nvs_optimizer_add_gradients(o->optimizer, i, 0, o->specs[i].numel, NVS_F32,
-						    data, NULL, &o->error));
+		DOES(o, add_gradients, i, 0, o->specs[i].numel, NVS_F32, data, NULL);
 	}
 }
 
@@ -145,7 +144,7 @@ static void finish(const struct way *way, const struct course *course)
 {
 	const struct nvs_step_options options = {.size = sizeof(options), .lr = 12345};
 
-	DONE(o, nvs_optimizer_step(o->optimizer, &options, &o->result, &o->error));
+	DOES(o, step, &options, &o->result);
 	assert_int_equal(o->result.step, LOST_STEP);
 	assert_true(o->result.tiles > 0);
 	assert_true(o->result.clip == course->clip);
@@ -164,8 +163,8 @@ static void finish_in_the_next_run(const struct way *way, const struct course *c
 	memset(&o->result, 0, sizeof(o->result));
 	o->result.size = sizeof(o->result);
 	DONE(o, optim_open(o));
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
-	DONE(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error));
+	DOES(o, get_weights);
+	DOES(o, get_info, &info);
 	assert_true(info.unfinished && info.step == LOST_STEP - 1);
 	if (!way->added)
 		give_gradients(way, LOST_STEP);
@@ -224,7 +223,7 @@ static void by_kill(const struct way *way, const struct course *course)
 		optim_simulate(o);
 		DONE(o, optim_open(o));
 		fail_midway(way);
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		DOES(o, commit);
 		interruption.then = KILL;
 		(void)optim_step(o, LOST_STEP);
 		_exit(1);
@@ -248,7 +247,7 @@ static void by_power(const struct way *way, const struct course *course)
 	sim_remember(o->sim, 0);
 	DONE(o, optim_open(o));
 	fail_midway(way);
-	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	DOES(o, commit);
 	/* More of the step is done and written, and not committed. */
 	fail_step();
 	sim_crash(o->sim);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State exported and imported in bulk: every element once, each tile moved once; an error of the
- * caller's function ends the call. Also the final weights that a step passes to the caller.
+ * State exported and imported in bulk, by a function of the caller and by whole tiles: every
+ * element once, each tile moved once; an error of the caller's function or of a transfer ends the
+ * call. Also the final weights that a step passes to the caller.
  */
-#include "optim/optim_fixture.h"
-#include "support/tests.h"
-
 #include <errno.h>
+
+#include "optim/optim_fixture.h"
+#include "optim/optimizer.h"
+#include "support/tests.h"
 
 ONE_OPTIMIZER
 
@@ -16,134 +18,157 @@ static const struct group five[] = {{"a", 30000, NVS_F32},
 				    {"d", 512, NVS_F16},
 				    {"e", 20001, NVS_F16}};
 
-#define NUMEL_MAX 30000u
+#define NUMEL_MAX   30000u
+#define FLIGHTS_MAX 64u
 
-/* All state, in the caller's memory. */
-struct checkpoint {
+/* All state, in the caller's memory, and what is in flight. */
+static struct {
 	float parts[LENGTH(five)][3][NUMEL_MAX];
 	unsigned seen[LENGTH(five)][NUMEL_MAX];
-	unsigned fails_at; /* number of the call that fails; 0: none; atomic */
-	unsigned calls;
-};
+	bool tiles, import;
+	unsigned in_flight[FLIGHTS_MAX]; /* runs */
+	unsigned flights, most;		 /* flights with runs; atomic */
+	unsigned calls, fails_at; /* of the function, or completions; 0: none fails; atomic */
+} all;
 
-static int count_run(struct checkpoint *all, const struct nvs_state_run *run)
+static void copy_run(const struct nvs_state_run *run)
 {
-	unsigned call = __atomic_add_fetch(&all->calls, 1, __ATOMIC_RELAXED);
+	float *const state[] = {run->master, run->exp_avg, run->exp_avg_sq};
 
 	MUST(run->size == sizeof(*run) && run->group < LENGTH(five) && run->numel);
 	MUST(run->offset + run->numel <= five[run->group].numel);
+	for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++) {
+		float *copy = all.parts[run->group][part] + run->offset;
+
+		memcpy(all.import ? state[part] : copy, all.import ? copy : state[part],
+		       run->numel * sizeof(float));
+	}
 	for (uint64_t i = 0; i < run->numel; i++)
-		all->seen[run->group][run->offset + i]++;
-	return all->fails_at && call >= all->fails_at ? -EDQUOT : 0;
+		all.seen[run->group][run->offset + i]++;
 }
 
-static int take(void *arg, const struct nvs_state_run *run)
+static int count_call(void)
 {
-	struct checkpoint *all = arg;
-	float(*parts)[NUMEL_MAX] = all->parts[run->group];
-	size_t nbytes = run->numel * sizeof(float);
-
-	memcpy(parts[NVS_MASTER] + run->offset, run->master, nbytes);
-	memcpy(parts[NVS_EXP_AVG] + run->offset, run->exp_avg, nbytes);
-	memcpy(parts[NVS_EXP_AVG_SQ] + run->offset, run->exp_avg_sq, nbytes);
-	return count_run(all, run);
+	return __atomic_add_fetch(&all.calls, 1, __ATOMIC_RELAXED) == all.fails_at ? -EDQUOT : 0;
 }
 
-static int give(void *arg, const struct nvs_state_run *run)
+static int copy_now(void *arg, const struct nvs_state_run *run)
 {
-	struct checkpoint *all = arg;
-	float(*parts)[NUMEL_MAX] = all->parts[run->group];
-	size_t nbytes = run->numel * sizeof(float);
-
-	memcpy(run->master, parts[NVS_MASTER] + run->offset, nbytes);
-	memcpy(run->exp_avg, parts[NVS_EXP_AVG] + run->offset, nbytes);
-	memcpy(run->exp_avg_sq, parts[NVS_EXP_AVG_SQ] + run->offset, nbytes);
-	return count_run(all, run);
+	(void)arg;
+	copy_run(run);
+	return count_call();
 }
 
-static void forget_counts(struct checkpoint *all)
+static void begin_run(void *arg, const struct nvs_state_run *run, unsigned flight)
 {
-	memset(all->seen, 0, sizeof(all->seen));
-	all->calls = all->fails_at = 0;
+	unsigned now;
+
+	(void)arg;
+	copy_run(run);
+	MUST(flight < FLIGHTS_MAX);
+	if (all.in_flight[flight]++)
+		return;
+	now = __atomic_add_fetch(&all.flights, 1, __ATOMIC_RELAXED);
+	if (now > __atomic_load_n(&all.most, __ATOMIC_RELAXED))
+		__atomic_store_n(&all.most, now, __ATOMIC_RELAXED);
 }
 
-static void all_seen(const struct checkpoint *all, unsigned times)
+static int complete(void *arg, unsigned flight)
+{
+	(void)arg;
+	MUST(flight < FLIGHTS_MAX && all.in_flight[flight]);
+	all.in_flight[flight] = 0;
+	__atomic_sub_fetch(&all.flights, 1, __ATOMIC_RELAXED);
+	return count_call();
+}
+
+/* Exports or imports all state; the call or completion `fails_at` fails. */
+static int move(struct optim *on, bool import, unsigned fails_at)
+{
+	const struct tile_mover mover = {.begin = begin_run, .complete = complete};
+	int rc;
+
+	memset(all.seen, 0, sizeof(all.seen));
+	all.calls = all.most = 0;
+	all.import = import;
+	all.fails_at = fails_at;
+	if (!all.tiles)
+		return import ? CALL(on, import, copy_now, NULL) : CALL(on, export, copy_now, NULL);
+	assert_in_range(optimizer_flights(on->optimizer), 1, FLIGHTS_MAX);
+	rc = import ? optimizer_import_tiles(on->optimizer, &mover, &on->error)
+		    : optimizer_export_tiles(on->optimizer, &mover, &on->error);
+	assert_int_equal(all.flights, 0);
+	return rc;
+}
+
+static void all_seen_once(void)
 {
 	for (size_t i = 0; i < LENGTH(five); i++)
 		for (uint64_t k = 0; k < five[i].numel; k++)
-			assert_int_equal(all->seen[i][k], times);
+			assert_int_equal(all.seen[i][k], 1);
 }
 
 static void begin(struct optim *on, unsigned way)
 {
 	optim_init(on, five, LENGTH(five));
-	on->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = way & 1 ? 0.6 : 1;
+	on->offload->ratio = way & 1 ? 0.6 : 1;
 	on->config.optimizer_max_in_cpu = way & 2 ? 20000 : 0;
-	on->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way != 4;
-	on->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
-		on->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 5;
-	if (way != 6)
+	on->offload->fast_init = way != 4;
+	on->offload->pipeline_read = on->offload->pipeline_write = way != 5;
+	on->config.optimizer_threads = way == 6 ? 1 : way == 7 ? 0 : 3;
+	if (way < 7)
 		optim_simulate(on);
 	DONE(on, optim_open(on));
 }
-#define WAYS 7u
+#define WAYS 8u
 
-static void export_is(struct checkpoint *all)
+static void export_is_due(void)
 {
 	struct snapshot now;
 
-	forget_counts(all);
-	DONE(o, nvs_optimizer_export(o->optimizer, take, all, &o->error));
-	all_seen(all, 1);
+	DONE(o, move(o, false, 0));
+	all_seen_once();
 	snapshot_take(o, &now);
 	for (size_t i = 0; i < LENGTH(five); i++)
 		for (int part = 0; part < 3; part++)
-			assert_memory_equal(all->parts[i][part], now.parts[i][part],
+			assert_memory_equal(all.parts[i][part], now.parts[i][part],
 					    five[i].numel * sizeof(float));
 	snapshot_free(&now);
 }
 
 TEST(an_export_has_every_element_once)
 {
-	static struct checkpoint all;
-
-	for (unsigned way = 0; way < WAYS; way++) {
-		begin(o, way);
+	for (unsigned i = 0; i < 2 * WAYS; i++) {
+		all.tiles = i % 2;
+		begin(o, i / 2);
 		/* Before the first step, the state is the initial weights and zeros. */
-		export_is(&all);
+		export_is_due();
 		optim_run(o, 1, 2);
-		export_is(&all);
+		export_is_due();
 		optim_close(o);
 	}
 }
 
 TEST(imported_state_computes_the_same_bits)
 {
-	static struct checkpoint all;
-	struct snapshot due;
 	struct optim from, to;
 
-	for (unsigned way = 0; way < WAYS; way++) {
+	for (unsigned i = 0; i < 2 * WAYS; i++) {
+		all.tiles = i % 2;
 		begin(&from, 0);
 		optim_run(&from, 1, 2);
-		forget_counts(&all);
-		DONE(&from, nvs_optimizer_export(from.optimizer, take, &all, &from.error));
-		begin(&to, way);
-		if (way & 1)
+		DONE(&from, move(&from, false, 0));
+		begin(&to, i / 2);
+		if (i & 2)
 			optim_run(&to, 1, 1);
-		forget_counts(&all);
-		DONE(&to, nvs_optimizer_import(to.optimizer, give, &all, &to.error));
-		all_seen(&all, 1);
-		DONE(&to, nvs_optimizer_set_step(to.optimizer, 2, &to.error));
+		DONE(&to, move(&to, true, 0));
+		all_seen_once();
+		DOES(&to, set_step, 2);
 		to.result.norm = from.result.norm;
-		snapshot_take(&from, &due);
-		IS_AS(&to, &due);
-		snapshot_free(&due);
+		IS_LIKE(&to, &from);
 		optim_run(&from, 3, 3);
 		optim_run(&to, 3, 3);
-		snapshot_take(&from, &due);
-		IS_AS(&to, &due);
-		snapshot_free(&due);
+		IS_LIKE(&to, &from);
 		optim_close(&to);
 		optim_close(&from);
 	}
@@ -151,88 +176,96 @@ TEST(imported_state_computes_the_same_bits)
 
 TEST(bulk_calls_move_each_tile_once)
 {
-	static struct checkpoint all;
 	struct nvs_engine_stats from = {.size = sizeof(from)}, to = {.size = sizeof(to)};
 	uint64_t nbytes = 12 * 81920; /* all groups, rounded up to multiples of 1024 elements */
 
+	all.tiles = false;
 	begin(o, 0);
 	optim_run(o, 1, 1);
 	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &from);
-	DONE(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error));
+	DONE(o, move(o, false, 0));
 	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &to);
 	assert_in_range(to.swapped_in - from.swapped_in, nbytes * 9 / 10, nbytes * 11 / 10);
 	assert_int_equal(to.swapped_out, from.swapped_out);
 	from = to;
-	DONE(o, nvs_optimizer_import(o->optimizer, give, &all, &o->error));
+	DONE(o, move(o, true, 0));
 	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &to);
 	assert_int_equal(to.swapped_in, from.swapped_in);
 	assert_in_range(to.swapped_out - from.swapped_out, nbytes * 9 / 10, nbytes * 11 / 10);
 }
 
-TEST(an_error_of_the_callers_function_ends_the_call)
+/* Tiles in host memory are always at hand, so one thread has two in flight. */
+TEST(a_thread_begins_the_next_tile_before_it_waits)
 {
-	static struct checkpoint all;
-	struct snapshot due;
+	optim_init(o, five, LENGTH(five));
+	o->offload->ratio = 0;
+	o->config.optimizer_threads = 1;
+	DONE(o, optim_open(o));
+	all.tiles = true;
+	for (unsigned import = 0; import < 2; import++) {
+		DONE(o, move(o, import, 0));
+		assert_in_range(all.calls, 3, 100);
+		assert_int_equal(all.most, 2);
+	}
+}
 
-	begin(o, 0);
-	optim_run(o, 1, 1);
-	snapshot_take(o, &due);
-	forget_counts(&all);
-	all.fails_at = 3;
-	REFUSED(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error), -EDQUOT, "export");
-	assert_in_range(all.calls, 3, 8);
-	IS_AS(o, &due);
-	/* Repeated, it imports what was exported. */
-	forget_counts(&all);
-	DONE(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error));
-	forget_counts(&all);
-	all.fails_at = 2;
-	REFUSED(o, nvs_optimizer_import(o->optimizer, give, &all, &o->error), -EDQUOT, "import");
-	/* The import equals the state, so even a partial import changes nothing. */
-	IS_AS(o, &due);
-	snapshot_free(&due);
-	optim_run(o, 2, 2);
+TEST(an_error_of_the_caller_ends_the_call)
+{
+	for (unsigned tiles = 0; tiles < 2; tiles++) {
+		all.tiles = tiles;
+		begin(o, 0);
+		optim_run(o, 1, 1);
+		optim_save(o);
+		REFUSED(o, move(o, false, 3), -EDQUOT, tiles ? "failed" : "export");
+		assert_in_range(all.calls, 3, 8);
+		IS_AS_SAVED(o);
+		/* Repeated, it imports what was exported. */
+		DONE(o, move(o, false, 0));
+		REFUSED(o, move(o, true, 2), -EDQUOT, tiles ? "failed" : "import");
+		/* The import equals the state, so even a partial import changes nothing. */
+		IS_AS_SAVED(o);
+		DONE(o, move(o, true, 0));
+		IS_AS_SAVED(o);
+		optim_run(o, 2, 2);
+		optim_close(o);
+	}
 }
 
 TEST(faults_of_the_drive_end_the_call)
 {
-	static struct checkpoint all;
-	struct snapshot due;
-
-	begin(o, 0);
-	optim_run(o, 1, 1);
-	snapshot_take(o, &due);
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
-	sim_fail(o->sim, NVS_READ, 4, EIO, SIM_ALWAYS);
-	assert_int_equal(nvs_optimizer_export(o->optimizer, take, &all, &o->error), -EIO);
-	sim_no_faults(o->sim);
-	DONE(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error));
-	sim_fail(o->sim, NVS_WRITE, 4, EIO, SIM_ALWAYS);
-	assert_int_equal(nvs_optimizer_import(o->optimizer, give, &all, &o->error), -EIO);
-	sim_no_faults(o->sim);
-	DONE(o, nvs_optimizer_import(o->optimizer, give, &all, &o->error));
-	IS_AS(o, &due);
-	snapshot_free(&due);
+	for (unsigned tiles = 0; tiles < 2; tiles++) {
+		all.tiles = tiles;
+		begin(o, 0);
+		optim_run(o, 1, 1);
+		optim_save(o);
+		DOES(o, get_weights);
+		for (unsigned import = 0; import < 2; import++) {
+			sim_fail(o->sim, import ? NVS_WRITE : NVS_READ, 4, EIO, SIM_ALWAYS);
+			assert_int_equal(move(o, import, 0), -EIO);
+			sim_no_faults(o->sim);
+			DONE(o, move(o, import, 0));
+		}
+		IS_AS_SAVED(o);
+		optim_close(o);
+	}
 }
 
 TEST(bulk_is_refused_while_a_step_is_unfinished)
 {
-	static struct checkpoint all;
-
 	begin(o, 0);
 	optim_run(o, 1, 1);
-	REFUSED(o, nvs_optimizer_export(o->optimizer, NULL, NULL, &o->error), -EINVAL, "NULL");
-	REFUSED(o, nvs_optimizer_import(o->optimizer, NULL, NULL, &o->error), -EINVAL, "NULL");
-	REFUSED(o, nvs_optimizer_export(NULL, take, NULL, &o->error), -EINVAL, "NULL");
-	REFUSED(o, nvs_optimizer_import(NULL, give, NULL, &o->error), -EINVAL, "NULL");
-	optim_lend(o, 2, 1);
-	sim_fail(o->sim, NVS_WRITE, 2, EIO, SIM_ALWAYS);
-	assert_int_equal(optim_step(o, 2), -EIO);
+	REFUSES(o, -EINVAL, "NULL", export, NULL, NULL);
+	REFUSES(o, -EINVAL, "NULL", import, NULL, NULL);
+	REFUSED(o, nvs_optimizer_export(NULL, copy_now, NULL, &o->error), -EINVAL, "NULL");
+	REFUSED(o, nvs_optimizer_import(NULL, copy_now, NULL, &o->error), -EINVAL, "NULL");
+	optim_fail(o, 2, NVS_WRITE, 2);
 	sim_no_faults(o->sim);
-	REFUSED(o, nvs_optimizer_export(o->optimizer, take, &all, &o->error), -EBUSY, "finish");
-	REFUSED(o, nvs_optimizer_import(o->optimizer, give, &all, &o->error), -EBUSY, "finish");
+	for (unsigned i = 0; i < 4; i++) {
+		all.tiles = i & 2;
+		REFUSED(o, move(o, i & 1, 0), -EBUSY, "finish");
+	}
 	DONE(o, optim_step(o, 2));
-	export_is(&all);
+	export_is_due();
 }
 
 /* ---- Final weights ---- */
@@ -273,7 +306,7 @@ static void begin_finals(unsigned way, struct finals *finals, bool weights)
 	o->options.weights_final_arg = finals;
 	o->options.update = way & 1 ? double_update : NULL;
 	o->config.optimizer_max_in_cpu = way & 2 ? 20000 : 0;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = way & 4 ? 0.6 : 1;
+	o->offload->ratio = way & 4 ? 0.6 : 1;
 	optim_simulate(o);
 	DONE(o, optim_open(o));
 }
@@ -318,7 +351,7 @@ TEST(groups_without_gradients_are_not_passed)
 	static struct finals finals;
 
 	begin_finals(0, &finals, false);
-	DONE(o, nvs_optimizer_lend_gradients(o->optimizer, 1, NVS_F32, o->gradients[1], &o->error));
+	DOES(o, lend_gradients, 1, NVS_F32, o->gradients[1]);
 	memset(o->gradients[1], 0, five[1].numel * 4);
 	DONE(o, optim_step(o, 1));
 	for (size_t i = 0; i < LENGTH(five); i++)

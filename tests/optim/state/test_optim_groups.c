@@ -18,7 +18,7 @@ static void make_store(double ratio, struct snapshot *snapshot)
 {
 	optim_init(o, three, LENGTH(three));
 	o->config.keep = true;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratio;
+	o->offload->ratio = ratio;
 	o->config.grad_accum_dtype = NVS_BF16;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 2);
@@ -38,10 +38,10 @@ static void has_the_groups(void)
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_group_info group = {.size = sizeof(group)};
 
-	DONE(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error));
+	DOES(o, get_info, &info);
 	assert_true(info.ngroups == LENGTH(three) && info.step == 2);
 	for (size_t i = 0; i < LENGTH(three); i++) {
-		DONE(o, nvs_optimizer_get_group_info(o->optimizer, i, &group, &o->error));
+		DOES(o, get_group_info, i, &group);
 		assert_string_equal(group.name, three[i].name);
 		assert_true(group.numel == three[i].numel && group.dtype == NVS_F32);
 	}
@@ -53,8 +53,7 @@ static void has_the_state(const struct snapshot *snapshot)
 
 	for (size_t i = 0; i < LENGTH(three); i++)
 		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++) {
-			DONE(o, nvs_optimizer_get(o->optimizer, i, part, 0, three[i].numel, got,
-						  &o->error));
+			DOES(o, get, i, part, 0, three[i].numel, got);
 			assert_memory_equal(got, snapshot->parts[i][part],
 					    three[i].numel * sizeof(float));
 		}
@@ -73,7 +72,7 @@ TEST(a_store_is_opened_without_its_groups)
 		make_store(ratios[i / 2], &snapshot);
 		o->config.keep = !read_only;
 		o->config.read_only = read_only;
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.5;
+		o->offload->ratio = 0.5;
 		o->config.grad_accum_dtype = NVS_F32;
 		o->config.sub_group_size = 10;
 		DONE(o, open_unknown());
@@ -92,10 +91,9 @@ TEST(the_groups_stay_those_of_the_store)
 
 	make_store(1, &snapshot);
 	DONE(o, open_unknown());
-	DONE(o, nvs_optimizer_set_step(o->optimizer, 7, &o->error));
-	optim_shut(o);
-	DONE(o, optim_open(o));
-	DONE(o, nvs_optimizer_set_step(o->optimizer, 2, &o->error));
+	DOES(o, set_step, 7);
+	optim_reopen(o);
+	DOES(o, set_step, 2);
 	optim_run(o, 3, 3);
 	snapshot_take(o, &expected);
 	optim_shut(o);

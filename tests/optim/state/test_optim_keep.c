@@ -49,22 +49,10 @@ static void stop_and_go_on(void)
 	DONE(o, optim_open(o));
 }
 
-static struct snapshot straight;
-
 /* The state after STEPS steps without interruption. */
 static const struct snapshot *due(void)
 {
-	struct optim own;
-
-	if (straight.n)
-		return &straight;
-	optim_init(&own, five, LENGTH(five));
-	own.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	DONE(&own, optim_open(&own));
-	optim_run(&own, 1, STEPS);
-	snapshot_take(&own, &straight);
-	optim_close(&own);
-	return &straight;
+	return optim_straight(five, LENGTH(five), STEPS);
 }
 
 /* ---- Resumed runs ---- */
@@ -72,18 +60,15 @@ static const struct snapshot *due(void)
 /* `o` is open and configured; `change` is applied while it is closed. */
 static void goes_on_as_if_never_stopped(void (*change)(void))
 {
-	struct snapshot stopped;
-
 	optim_run(o, 1, STOP);
-	snapshot_take(o, &stopped);
+	optim_save(o);
 	optim_shut(o);
 	spoil_weights();
 	if (change)
 		change();
 	DONE(o, optim_open(o));
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
-	IS_AS(o, &stopped);
-	snapshot_free(&stopped);
+	DOES(o, get_weights);
+	IS_AS_SAVED(o);
 	optim_run(o, STOP + 1, STEPS);
 	IS_AS(o, due());
 	optim_close(o);
@@ -93,9 +78,9 @@ TEST(a_resumed_run_computes_the_same_bits)
 {
 	for (unsigned way = 0; way < 4; way++) {
 		begin();
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = way & 1;
+		o->offload->fast_init = way & 1;
 		o->config.verify = way & 2;
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way != 2;
+		o->offload->pipeline_write = way != 2;
 		DONE(o, optim_open(o));
 		goes_on_as_if_never_stopped(NULL);
 	}
@@ -107,7 +92,7 @@ TEST(state_that_is_not_offloaded_is_kept)
 
 	for (size_t i = 0; i < LENGTH(ratios); i++) {
 		begin();
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
+		o->offload->ratio = ratios[i];
 		DONE(o, optim_open(o));
 		goes_on_as_if_never_stopped(NULL);
 	}
@@ -120,7 +105,7 @@ TEST(cached_state_is_kept)
 	for (size_t i = 0; i < LENGTH(cached); i++) {
 		begin();
 		o->config.optimizer_max_in_cpu = cached[i];
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = i ? 1 : 0.7;
+		o->offload->ratio = i ? 1 : 0.7;
 		DONE(o, optim_open(o));
 		goes_on_as_if_never_stopped(NULL);
 	}
@@ -130,7 +115,7 @@ static uint64_t commits_of(void)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 
-	DONE(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error));
+	DOES(o, get_info, &info);
 	return info.generation;
 }
 
@@ -142,20 +127,20 @@ TEST(what_has_not_changed_is_not_committed)
 
 	for (size_t i = 0; i < LENGTH(ratios); i++) {
 		begin();
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratios[i];
+		o->offload->ratio = ratios[i];
 		o->config.optimizer_max_in_cpu = i * 12000;
 		DONE(o, optim_open(o));
 		optim_run(o, 1, 2);
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		DOES(o, commit);
 		commits = commits_of();
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		DOES(o, commit);
 		assert_int_equal(commits_of(), commits);
 		for (unsigned k = 0; k < 2; k++) {
 			stop_and_go_on();
 			assert_int_equal(commits_of(), commits);
 		}
 		optim_run(o, 3, 3);
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		DOES(o, commit);
 		assert_int_equal(commits_of(), commits + 1);
 		optim_close(o);
 	}
@@ -163,15 +148,15 @@ TEST(what_has_not_changed_is_not_committed)
 
 static void enlarge(void)
 {
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 24;
+	o->offload->buffer_count = 24;
 	o->config.optimizer_threads = 3;
 	o->config.aio.block_size = 1 << 20;
 }
 
 static void reduce(void)
 {
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 3;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = false;
+	o->offload->buffer_count = 3;
+	o->offload->pipeline_read = false;
 }
 
 static void cache_some(void)
@@ -185,7 +170,7 @@ TEST(another_pool_size_finds_the_same_state)
 
 	for (size_t i = 0; i < LENGTH(changes); i++) {
 		begin();
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 8;
+		o->offload->buffer_count = 8;
 		DONE(o, optim_open(o));
 		goes_on_as_if_never_stopped(changes[i]);
 	}
@@ -198,12 +183,12 @@ TEST(a_run_can_be_resumed_at_every_point)
 	DONE(o, optim_open(o));
 	for (uint64_t step = 1; step <= STEPS; step++) {
 		stop_and_go_on();
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		DOES(o, commit);
 		stop_and_go_on();
 		if (step == 1)
-			DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+			DOES(o, get_weights);
 		optim_run(o, step, step);
-		DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+		DOES(o, commit);
 	}
 	IS_AS(o, due());
 }
@@ -211,17 +196,14 @@ TEST(a_run_can_be_resumed_at_every_point)
 /* An optimizer stopped before its first step has the initial weights. */
 TEST(state_that_was_never_written_is_kept)
 {
-	struct snapshot begun;
-
 	for (int fast = 0; fast < 2; fast++) {
 		begin();
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
+		o->offload->fast_init = fast;
 		DONE(o, optim_open(o));
-		snapshot_take(o, &begun);
+		optim_save(o);
 		stop_and_go_on();
-		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
-		IS_AS(o, &begun);
-		snapshot_free(&begun);
+		DOES(o, get_weights);
+		IS_AS_SAVED(o);
 		optim_run(o, 1, STEPS);
 		IS_AS(o, due());
 		optim_close(o);
@@ -242,8 +224,7 @@ static void add_half(uint64_t step, unsigned half)
 			continue;
 		for (uint64_t j = 0; j < numel - first; j++)
 			data[j] = (float)element_value(99 + 16 * step + i + half, j);
-		DONE(o, nvs_optimizer_add_gradients(o->optimizer, i, first, numel - first, NVS_F32,
-						    data, NULL, &o->error));
+		DOES(o, add_gradients, i, first, numel - first, NVS_F32, data, NULL);
 	}
 }
 
@@ -263,23 +244,20 @@ static void added_steps(bool stop)
 TEST(added_gradients_are_kept)
 {
 	static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16};
-	struct snapshot through;
 
 	for (unsigned i = 0; i < 4; i++) {
 		begin();
 		o->config.keep = i % 2;
 		o->config.grad_accum_dtype = dtypes[i / 2];
 		/* With a pool that holds all gradients, and with a smaller one. */
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = i < 2 ? 1 : 6;
+		o->offload->buffer_count = i < 2 ? 1 : 6;
 		o->config.gradient_clipping = 1;
 		DONE(o, optim_open(o));
 		added_steps(i % 2);
-		if (i % 2) {
-			IS_AS(o, &through);
-			snapshot_free(&through);
-		} else {
-			snapshot_take(o, &through);
-		}
+		if (i % 2)
+			IS_AS_SAVED(o);
+		else
+			optim_save(o);
 		optim_close(o);
 	}
 }
@@ -292,11 +270,11 @@ TEST(used_gradients_are_not_kept)
 	begin();
 	DONE(o, optim_open(o));
 	add_half(1, 0);
-	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	DOES(o, commit);
 	DONE(o, optim_step(o, 1));
 	snapshot_take(o, &before);
 	stop_and_go_on();
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	DOES(o, get_weights);
 	DONE(o, optim_step(o, 2));
 	assert_int_equal(o->result.tiles, 0);
 	before.norm = 0;
@@ -308,7 +286,6 @@ TEST(used_gradients_are_not_kept)
 TEST(the_loss_scale_is_kept)
 {
 	static const char attempts[] = "..#..#...#.##..";
-	struct snapshot through;
 	double scales[2][sizeof(attempts)];
 
 	for (int stop = 0; stop < 2; stop++) {
@@ -334,15 +311,14 @@ TEST(the_loss_scale_is_kept)
 		DONE(o, optim_step(o, 20));
 		assert_int_equal(o->result.step, 11);
 		if (stop)
-			IS_AS(o, &through);
+			IS_AS_SAVED(o);
 		else
-			snapshot_take(o, &through);
+			optim_save(o);
 		optim_close(o);
 	}
 	for (unsigned i = 0; attempts[i]; i++)
 		assert_true(scales[0][i] == scales[1][i]);
 	assert_true(scales[0][sizeof(attempts) - 2] != 256);
-	snapshot_free(&through);
 }
 
 /* ---- Other groups and settings ---- */
@@ -356,7 +332,7 @@ static double scale_after(bool fp16, double loss_scale)
 	o->config.fp16.loss_scale = loss_scale;
 	DONE(o, optim_open(o));
 	scale = nvs_optimizer_loss_scale(o->optimizer);
-	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
+	DOES(o, commit);
 	return scale;
 }
 
@@ -385,14 +361,13 @@ static off_t store_size(void)
 TEST(a_refused_open_leaves_the_store_unchanged)
 {
 	static const struct group large[] = {{"large", 400000, NVS_BF16}};
-	struct snapshot before;
 	off_t size;
 
 	optim_init(o, large, 1);
 	o->config.keep = true;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 1);
-	snapshot_take(o, &before);
+	optim_save(o);
 	optim_shut(o);
 	size = store_size();
 	o->specs[0].name = "another";
@@ -400,8 +375,7 @@ TEST(a_refused_open_leaves_the_store_unchanged)
 	o->specs[0].name = large[0].name;
 	assert_int_equal(store_size(), size);
 	DONE(o, optim_open(o));
-	IS_AS(o, &before);
-	snapshot_free(&before);
+	IS_AS_SAVED(o);
 }
 
 TEST(other_groups_are_refused)
@@ -457,14 +431,14 @@ TEST(other_groups_are_refused)
 TEST(tiles_that_do_not_fit_are_refused)
 {
 	begin();
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 16;
+	o->offload->buffer_count = 16;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, STOP);
 	optim_shut(o);
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
+	o->offload->buffer_count = 1;
 	REFUSED(o, optim_open(o), -ESTALE, "pool");
 	assert_null(o->optimizer);
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 4;
+	o->offload->buffer_count = 4;
 	DONE(o, optim_open(o));
 	optim_run(o, STOP + 1, STEPS);
 	IS_AS(o, due());
@@ -539,12 +513,12 @@ TEST(a_commit_survives_the_process)
 	committed_state(&committed);
 	for (size_t i = 0; i < 2 * LENGTH(whats); i++) {
 		begin();
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = i % 2 ? 0.6 : 1;
+		o->offload->ratio = i % 2 ? 0.6 : 1;
 		o->config.optimizer_max_in_cpu = i % 2 ? 5000 : 0;
 		killed_after(whats[i / 2]);
 		spoil_weights();
 		DONE(o, optim_open(o));
-		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		DOES(o, get_weights);
 		o->result.norm = committed.norm;
 		IS_AS(o, &committed);
 		/* Nothing of the work after the commit remains. */
@@ -587,20 +561,10 @@ TEST(a_flipped_bit_is_detected)
 	optim_shut(o);
 	turn_bit(snapshot.parts[1][NVS_MASTER] + 5000);
 	DONE(o, optim_open(o));
-	REFUSED(o,
-		nvs_optimizer_get(o->optimizer, 1, NVS_MASTER, 5000, 1, o->gradients[0], &o->error),
-		-EBADMSG, "");
+	REFUSES(o, -EBADMSG, "", get, 1, NVS_MASTER, 5000, 1, o->gradients[0]);
 	optim_lend(o, STOP + 1, 1);
 	REFUSED(o, optim_step(o, STOP + 1), -EBADMSG, "layers");
 	nvs_optimizer_close(o->optimizer, NULL);
 	o->optimizer = NULL;
 	snapshot_free(&snapshot);
 }
-
-static int leave_all(void **state)
-{
-	snapshot_free(&straight);
-	return places_leave_all(state);
-}
-
-AROUND_TESTS(NULL, leave_all)

@@ -24,7 +24,7 @@ static void begin(struct optim *on)
 	optim_init(on, groups, LENGTH(groups));
 	optim_simulate(on);
 	/* The pool holds two groups of 30000 elements. */
-	on->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 6;
+	on->offload->buffer_count = 6;
 	DONE(on, optim_open(on));
 	optim_run(on, 1, 1);
 }
@@ -35,9 +35,9 @@ static void range(size_t group, int part, uint64_t at, bool set)
 	static float data[RANGE];
 	uint64_t left = groups[group].numel - at, n = left < RANGE ? left : RANGE;
 
-	DONE(o, nvs_optimizer_get(o->optimizer, group, which, at, n, data, &o->error));
+	DOES(o, get, group, which, at, n, data);
 	if (set)
-		DONE(o, nvs_optimizer_set(o->optimizer, group, which, at, n, data, &o->error));
+		DOES(o, set, group, which, at, n, data);
 }
 
 static void walk_part(size_t group, int part, bool set)
@@ -95,21 +95,19 @@ TEST(all_state_in_ranges_is_read_once)
 TEST(all_state_set_in_ranges_is_written_once)
 {
 	struct nvs_engine_stats before, after;
-	struct snapshot taken;
 
 	for (int order = PARTS_TOGETHER; order < ORDERS; order++) {
 		begin(o);
-		snapshot_take(o, &taken);
-		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		optim_save(o);
+		DOES(o, get_weights);
 		before = stats_now();
 		walk(o, (enum order)order, true);
 		/* Any pass ends the walk and waits for its writes. */
-		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		DOES(o, get_weights);
 		after = stats_now();
 		assert_in_range(after.swapped_out - before.swapped_out, state_bytes() / 2,
 				state_bytes() + state_bytes() / 20);
-		IS_AS(o, &taken);
-		snapshot_free(&taken);
+		IS_AS_SAVED(o);
 		optim_close(o);
 	}
 }
@@ -125,7 +123,7 @@ TEST(a_part_is_read_without_the_others)
 	assert_in_range(stats_now().swapped_in - before, state_bytes() / 4,
 			state_bytes() / 3 + state_bytes() / 60);
 	before = stats_now().swapped_in;
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	DOES(o, get_weights);
 	assert_in_range(stats_now().swapped_in - before, state_bytes() / 4,
 			state_bytes() / 3 + state_bytes() / 60);
 }
@@ -172,7 +170,7 @@ TEST(a_failed_write_behind_a_walk_is_reported)
 	for (size_t i = 0; i < LENGTH(data); i++)
 		data[i] = (float)i;
 	sim_fail(o->sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
-	DONE(o, nvs_optimizer_set(o->optimizer, 0, NVS_EXP_AVG, 5, LENGTH(data), data, &o->error));
+	DOES(o, set, 0, NVS_EXP_AVG, 5, LENGTH(data), data);
 	optim_lend(o, 2, 1);
 	rc = optim_step(o, 2);
 	assert_int_equal(rc, -EIO);
@@ -182,9 +180,9 @@ TEST(a_failed_write_behind_a_walk_is_reported)
 
 	begin(o);
 	sim_fail(o->sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
-	DONE(o, nvs_optimizer_set(o->optimizer, 0, NVS_EXP_AVG, 5, LENGTH(data), data, &o->error));
-	assert_int_equal(nvs_optimizer_get_weights(o->optimizer, &o->error), -EIO);
+	DOES(o, set, 0, NVS_EXP_AVG, 5, LENGTH(data), data);
+	assert_int_equal(CALL(o, get_weights), -EIO);
 	sim_no_faults(o->sim);
-	DONE(o, nvs_optimizer_get(o->optimizer, 0, NVS_EXP_AVG, 5, LENGTH(got), got, &o->error));
+	DOES(o, get, 0, NVS_EXP_AVG, 5, LENGTH(got), got);
 	assert_memory_equal(got, data, sizeof(got));
 }

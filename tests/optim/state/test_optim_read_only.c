@@ -29,7 +29,7 @@ static void make_store(double ratio, uint64_t cached, struct snapshot *snapshot)
 {
 	optim_init(o, five, LENGTH(five));
 	o->config.keep = true;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratio;
+	o->offload->ratio = ratio;
 	o->config.optimizer_max_in_cpu = cached;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 2);
@@ -57,7 +57,7 @@ static void exports_all(void)
 {
 	uint64_t counts[LENGTH(five)] = {0};
 
-	DONE(o, nvs_optimizer_export(o->optimizer, count_run, counts, &o->error));
+	DOES(o, export, count_run, counts);
 	for (size_t i = 0; i < o->n; i++)
 		assert_true(counts[i] == five[i].numel);
 }
@@ -71,10 +71,10 @@ static void is_read_without_changes(double ratio, uint64_t cached)
 	make_store(ratio, cached, &snapshot);
 	before = sum_of_files(o->path);
 	DONE(o, optim_open(o));
-	DONE(o, nvs_optimizer_get_info(o->optimizer, &info, &o->error));
+	DOES(o, get_info, &info);
 	assert_true(info.step == 2 && info.kept && info.generation == 1);
 	exports_all();
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	DOES(o, get_weights);
 	IS_AS(o, &snapshot);
 	exports_all();
 	assert_true(sum_of_files(o->path) == before);
@@ -125,12 +125,11 @@ TEST(added_gradients_of_a_kept_store_are_summed)
 	optim_init(o, five, LENGTH(five));
 	o->config.keep = true;
 	DONE(o, optim_open(o));
-	DONE(o,
-	     nvs_optimizer_add_gradients(o->optimizer, 1, 7, 100, NVS_F32, ones, NULL, &o->error));
+	DOES(o, add_gradients, 1, 7, 100, NVS_F32, ones, NULL);
 	optim_shut(o);
 	o->config.read_only = true;
 	DONE(o, optim_open(o));
-	DONE(o, nvs_optimizer_sum_gradients(o->optimizer, &sums, &o->error));
+	DOES(o, sum_gradients, &sums);
 	assert_true(sums.sum_squares == 100);
 }
 
@@ -152,23 +151,18 @@ TEST(calls_that_would_change_the_state_are_refused)
 	make_store(1, 0, &snapshot);
 	before = sum_of_files(o->path);
 	DONE(o, optim_open(o));
-	REFUSED(o, nvs_optimizer_lend_gradients(o->optimizer, 0, NVS_F32, data, &o->error), -EROFS,
-		"read_only");
-	REFUSED(o,
-		nvs_optimizer_add_gradients(o->optimizer, 0, 0, 10, NVS_F32, data, NULL, &o->error),
-		-EROFS, "read_only");
-	REFUSED(o, nvs_optimizer_clear_gradients(o->optimizer, &o->error), -EROFS, "read_only");
-	REFUSED(o, nvs_optimizer_step(o->optimizer, NULL, NULL, &o->error), -EROFS, "read_only");
-	REFUSED(o, nvs_optimizer_set(o->optimizer, 0, NVS_MASTER, 0, 10, data, &o->error), -EROFS,
-		"read_only");
-	REFUSED(o, nvs_optimizer_import(o->optimizer, fill_zeros, NULL, &o->error), -EROFS,
-		"read_only");
-	REFUSED(o, nvs_optimizer_set_step(o->optimizer, 7, &o->error), -EROFS, "read_only");
-	REFUSED(o, nvs_optimizer_commit(o->optimizer, &o->error), -EROFS, "read_only");
-	REFUSED(o, nvs_optimizer_set_note(o->optimizer, "n", 1, &o->error), -EROFS, "read_only");
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	REFUSES(o, -EROFS, "read_only", lend_gradients, 0, NVS_F32, data);
+	REFUSES(o, -EROFS, "read_only", add_gradients, 0, 0, 10, NVS_F32, data, NULL);
+	REFUSES(o, -EROFS, "read_only", clear_gradients);
+	REFUSES(o, -EROFS, "read_only", step, NULL, NULL);
+	REFUSES(o, -EROFS, "read_only", set, 0, NVS_MASTER, 0, 10, data);
+	REFUSES(o, -EROFS, "read_only", import, fill_zeros, NULL);
+	REFUSES(o, -EROFS, "read_only", set_step, 7);
+	REFUSES(o, -EROFS, "read_only", commit);
+	REFUSES(o, -EROFS, "read_only", set_note, "n", 1);
+	DOES(o, get_weights);
 	IS_AS(o, &snapshot);
-	DONE(o, nvs_optimizer_abandon(o->optimizer, &o->error));
+	DOES(o, abandon);
 	o->optimizer = NULL;
 	assert_true(sum_of_files(o->path) == before);
 	snapshot_free(&snapshot);
@@ -201,6 +195,6 @@ TEST(a_path_without_an_optimizers_state_is_refused)
 	before = sum_of_files(o->path);
 	REFUSED(o, optim_open(o), -ENODATA, "no state of an optimizer");
 	assert_true(sum_of_files(o->path) == before);
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o->offload->device = NVS_DEVICE_CPU;
 	REFUSED(o, optim_open(o), -ENODATA, "no kept store");
 }

@@ -158,7 +158,7 @@ TEST(every_type_follows_adam_in_double)
 				groups[i] = (struct group){(const char *[]){"a", "b", "c", "d"}[i],
 							   numel[i], dtypes[(w + i) % 3]};
 			optim_init(o, groups, 4);
-			o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+			o->offload->device = NVS_DEVICE_CPU;
 			o->gradients_dtype = dtypes[g];
 			follow(4);
 		}
@@ -170,7 +170,7 @@ TEST(every_kind_of_adam_is_followed)
 
 	for (unsigned kind = 0; kind < 8; kind++) {
 		optim_init(o, groups, 2);
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+		o->offload->device = NVS_DEVICE_CPU;
 		snprintf(o->config.adam.type, sizeof(o->config.adam.type), "%s",
 			 kind & 1 ? "AdamW" : "Adam");
 		o->config.adam.adam_w_mode = kind & 2;
@@ -188,7 +188,7 @@ TEST(many_steps_stay_near)
 	static const struct group groups[] = {{"a", 2049, NVS_BF16}};
 
 	optim_init(o, groups, 1);
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o->offload->device = NVS_DEVICE_CPU;
 	o->gradients_dtype = NVS_BF16;
 	follow(100);
 }
@@ -203,23 +203,10 @@ static const struct group five[] = {{"layers.0", 20001, NVS_BF16},
 				    {"layers.2", 14337, NVS_BF16},
 				    {"head", 4096, NVS_F32}};
 
-static struct snapshot straight;
-
 /* The state that all variants below must compute. */
 static const struct snapshot *due(void)
 {
-	struct optim own;
-
-	if (straight.n)
-		return &straight;
-	optim_init(&own, five, LENGTH(five));
-	own.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	own.config.optimizer_threads = 1;
-	DONE(&own, optim_open(&own));
-	optim_run(&own, 1, STEPS);
-	snapshot_take(&own, &straight);
-	optim_close(&own);
-	return &straight;
+	return optim_straight(five, LENGTH(five), STEPS);
 }
 
 /* What differs from the settings of optim_init(); 0 of a number leaves it. */
@@ -354,11 +341,10 @@ static void step_moves(uint64_t step, unsigned mask, uint64_t read, uint64_t wri
 	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &before);
 	optim_lend(o, step, 1);
 	if (mask != UINT32_MAX)
-		DONE(o, nvs_optimizer_clear_gradients(o->optimizer, &o->error));
+		DOES(o, clear_gradients);
 	for (size_t i = 0; mask != UINT32_MAX && i < o->n; i++)
 		if (mask & 1u << i)
-			DONE(o, nvs_optimizer_lend_gradients(o->optimizer, i, o->gradients_dtype,
-							     o->gradients[i], &o->error));
+			DOES(o, lend_gradients, i, o->gradients_dtype, o->gradients[i]);
 	DONE(o, optim_step(o, step));
 	assert_int_equal(o->result.io.read_bytes, read * STATE_BYTES);
 	assert_int_equal(o->result.io.written_bytes, written * STATE_BYTES);
@@ -372,8 +358,8 @@ TEST(a_step_moves_the_state_once)
 {
 	for (unsigned way = 0; way < 4; way++) {
 		optim_init(o, even, 3);
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read = way & 1;
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = way & 2;
+		o->offload->pipeline_read = way & 1;
+		o->offload->pipeline_write = way & 2;
 		DONE(o, optim_open(o));
 		step_moves(1, UINT32_MAX, 0, EVEN);
 		for (uint64_t step = 2; step <= 3; step++) {
@@ -392,7 +378,7 @@ TEST(fast_init_writes_nothing_at_the_start)
 
 	for (int fast = 0; fast < 2; fast++) {
 		optim_init(o, even, 3);
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
+		o->offload->fast_init = fast;
 		DONE(o, optim_open(o));
 		moved_since(&none, 0, fast ? 0 : EVEN * STATE_BYTES);
 		step_moves(1, UINT32_MAX, fast ? 0 : EVEN, EVEN);
@@ -410,8 +396,7 @@ TEST(resident_state_is_not_moved)
 
 		optim_init(o, even, 3);
 		o->config.optimizer_max_in_cpu = cached[i / 2];
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
-			o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = i % 2;
+		o->offload->pipeline_read = o->offload->pipeline_write = i % 2;
 		DONE(o, optim_open(o));
 		step_moves(1, UINT32_MAX, 0, moved);
 		for (uint64_t step = 2; step <= 5; step++) {
@@ -453,8 +438,8 @@ TEST(state_that_is_not_offloaded_is_not_moved)
 
 	for (uint64_t groups = 0; groups <= 4; groups++) {
 		optim_init(o, equal, 4);
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = (double)groups / 4;
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = false;
+		o->offload->ratio = (double)groups / 4;
+		o->offload->fast_init = false;
 		DONE(o, optim_open(o));
 		moved_since(&none, 0, 8192 * groups * STATE_BYTES);
 		for (uint64_t step = 1; step <= 2; step++)
@@ -467,8 +452,7 @@ TEST(groups_without_gradients_cost_nothing)
 {
 	struct snapshot before, after;
 
-	optim_init(o, even, 3);
-	DONE(o, optim_open(o));
+	optim_begin(o, even, 3);
 	step_moves(1, UINT32_MAX, 0, EVEN);
 	snapshot_take(o, &before);
 	step_moves(2, 1u << 0 | 1u << 2, 32768 + 14336, 32768 + 14336);
@@ -591,8 +575,7 @@ TEST(the_callers_update_function_replaces_adam)
 		/* The configured rate, also without options, and an explicit one. */
 		seen.lr = seen.step == 3 ? 0.0625 : 0.25;
 		options.lr = seen.step == 3 ? 0.0625 : -1;
-		DONE(o, nvs_optimizer_step(o->optimizer, seen.step == 2 ? NULL : &options,
-					   &o->result, &o->error));
+		DOES(o, step, seen.step == 2 ? NULL : &options, &o->result);
 		near(o->result.norm, norm, 1e-9 * norm, "norm", 0, 0);
 		near(o->result.clip, 2 / (norm + 1e-6), 1e-9, "clip", 0, 0);
 		assert_string_equal(o->result.kernel, "caller");
@@ -638,13 +621,12 @@ TEST(steps_alternate_their_direction)
 
 TEST(state_can_be_read_and_set)
 {
-	struct snapshot taken;
 	struct optim from, to;
 	float piece[2500];
 
 	optim_init(&from, five, LENGTH(five));
 	optim_init(&to, five, LENGTH(five));
-	to.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.5;
+	to.offload->ratio = 0.5;
 	to.config.optimizer_max_in_cpu = 3000;
 	from.config.optimizer_max_in_cpu = 20000;
 	DONE(&from, optim_open(&from));
@@ -659,16 +641,12 @@ TEST(state_can_be_read_and_set)
 
 				if (n > five[i].numel - at)
 					n = five[i].numel - at;
-				DONE(&from, nvs_optimizer_get(from.optimizer, i, which, at, n,
-							      piece, &from.error));
-				DONE(&to, nvs_optimizer_set(to.optimizer, i, which, at, n, piece,
-							    &to.error));
+				DOES(&from, get, i, which, at, n, piece);
+				DOES(&to, set, i, which, at, n, piece);
 			}
-	DONE(&to, nvs_optimizer_get_weights(to.optimizer, &to.error));
+	DOES(&to, get_weights);
 	to.result.norm = from.result.norm;
-	snapshot_take(&from, &taken);
-	IS_AS(&to, &taken);
-	snapshot_free(&taken);
+	IS_LIKE(&to, &from);
 	optim_close(&to);
 	optim_run(&from, 3, STEPS);
 	IS_AS(&from, due());
@@ -685,7 +663,7 @@ TEST(state_set_before_the_first_step_stays)
 		float some[100];
 
 		optim_init(o, groups, 2);
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
+		o->offload->fast_init = fast;
 		reference_init(&reference);
 		DONE(o, optim_open(o));
 		for (int part = 0; part < 3; part++) {
@@ -696,8 +674,7 @@ TEST(state_set_before_the_first_step_stays)
 				some[i] = 0.125f * (float)(i + 1);
 				in[part][3001 + i] = (double)some[i];
 			}
-			DONE(o, nvs_optimizer_set(o->optimizer, 0, (enum nvs_optimizer_part)part,
-						  3001, 100, some, &o->error));
+			DOES(o, set, 0, (enum nvs_optimizer_part)part, 3001, 100, some);
 		}
 		optim_lend(o, 1, 1);
 		reference_step(&reference, 0, 1);
@@ -717,7 +694,7 @@ TEST(state_begins_with_the_weights_and_zeros)
 		void *left_out;
 
 		optim_init(o, five, LENGTH(five));
-		o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = fast;
+		o->offload->fast_init = fast;
 		left_out = o->specs[3].weights;
 		o->specs[3].weights = NULL;
 		DONE(o, optim_open(o));
@@ -744,7 +721,7 @@ TEST(get_weights_returns_the_weights)
 	struct snapshot due_now;
 
 	optim_init(o, five, LENGTH(five));
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.7;
+	o->offload->ratio = 0.7;
 	o->config.optimizer_max_in_cpu = 8000;
 	DONE(o, optim_open(o));
 	/* Before any step, they are the initial weights. */
@@ -754,7 +731,7 @@ TEST(get_weights_returns_the_weights)
 		snapshot_take(o, &due_now);
 		for (size_t i = 0; step && i < o->n; i++)
 			memset(o->specs[i].weights, 0x55, five[i].numel * due_now.width[i]);
-		DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+		DOES(o, get_weights);
 		IS_AS(o, &due_now);
 		snapshot_free(&due_now);
 	}
@@ -764,8 +741,7 @@ TEST(state_outside_a_group_is_refused)
 {
 	static float data[4096];
 
-	optim_init(o, five, LENGTH(five));
-	DONE(o, optim_open(o));
+	optim_begin(o, five, LENGTH(five));
 	for (int set = 0; set < 2; set++) {
 		static const struct {
 			size_t group;
@@ -781,12 +757,10 @@ TEST(state_outside_a_group_is_refused)
 
 		for (size_t i = 0; i < LENGTH(wrong); i++) {
 			enum nvs_optimizer_part part = (enum nvs_optimizer_part)wrong[i].part;
-			int rc = set ? nvs_optimizer_set(o->optimizer, wrong[i].group, part,
-							 wrong[i].offset, wrong[i].numel, data,
-							 &o->error)
-				     : nvs_optimizer_get(o->optimizer, wrong[i].group, part,
-							 wrong[i].offset, wrong[i].numel, data,
-							 &o->error);
+			int rc = set ? CALL(o, set, wrong[i].group, part, wrong[i].offset,
+					    wrong[i].numel, data)
+				     : CALL(o, get, wrong[i].group, part, wrong[i].offset,
+					    wrong[i].numel, data);
 
 			REFUSED(o, rc, -EINVAL, "");
 		}
@@ -828,7 +802,7 @@ TEST(unusable_settings_are_refused)
 	optim_init(o, two, 0);
 	refused_at_open(-EINVAL, "");
 	optim_init(o, two, 2);
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_NONE;
+	o->offload->device = NVS_DEVICE_NONE;
 	refused_at_open(-EINVAL, "offload_optimizer");
 	optim_init(o, two, 2);
 	o->config.aio.use_gds = true;
@@ -910,7 +884,7 @@ TEST(a_pool_without_room_for_two_tiles_is_refused)
 	optim_close(o);
 	optim_init(o, small, 1);
 	o->config.sub_group_size = 5000;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 2;
+	o->offload->buffer_count = 2;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 2);
 }
@@ -919,8 +893,7 @@ TEST(two_optimizers_do_not_share_a_store)
 {
 	struct nvs_optimizer *second = NULL;
 
-	optim_init(o, five, LENGTH(five));
-	DONE(o, optim_open(o));
+	optim_begin(o, five, LENGTH(five));
 	REFUSED(o, nvs_optimizer_open(&second, &o->config, o->specs, o->n, NULL, &o->error), -EBUSY,
 		"");
 	assert_null(second);
@@ -928,11 +901,3 @@ TEST(two_optimizers_do_not_share_a_store)
 	optim_close(o);
 	assert_int_equal(nvs_optimizer_close(NULL, NULL), 0);
 }
-
-static int leave_all(void **state)
-{
-	snapshot_free(&straight);
-	return places_leave_all(state);
-}
-
-AROUND_TESTS(NULL, leave_all)
