@@ -16,6 +16,11 @@ import time
 
 import torch
 
+# Here, so that what they take in memory is the interpreter's.
+import nvswap.torch
+if sys.argv[1] == "deepspeed":
+    import deepspeed
+
 STEPS = 6
 # Weights, or activations, for the most part: some 100 million elements.
 STATE = {"layers": 6, "width": 2048, "rows": 64}
@@ -34,35 +39,45 @@ class Block(torch.nn.Module):
         return data + self.second(torch.nn.functional.gelu(self.first(self.norm(data))))
 
 
-def config_of(directory):
+def config_of(directory, **more):
     block = {"device": "nvme", "nvme_path": directory, "pin_memory": True}
     return {
-        "train_batch_size": 1, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "train_batch_size": 1, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}},
         "zero_optimization": {
-            "stage": 3, "stage3_param_persistence_threshold": 0, "sub_group_size": 8 << 20,
-            "stage3_prefetch_bucket_size": 0,
+            "stage": 3, "stage3_param_persistence_threshold": 0, "sub_group_size": 8 << 20, **more,
             "offload_param": dict(block, buffer_count=8, buffer_size=(8 << 20) + 8192, max_in_cpu=0),
             "offload_optimizer": dict(block, buffer_count=12, pipeline_read=True, pipeline_write=True)},
         "aio": {"block_size": 1 << 20, "queue_depth": 32, "intra_op_parallelism": 1,
                 "single_submit": False, "overlap_events": True}}
 
 
-def loop_of(variant, module, directory):
-    """A function that takes a step with some data and returns the loss."""
-    saved = contextlib.nullcontext()
-    if variant == "deepspeed":
-        import deepspeed
-        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
-                          GLOO_SOCKET_IFNAME="lo")
-        engine = deepspeed.initialize(model=module, config=config_of(directory))[0]
+def module_of(shape):
+    torch.manual_seed(1)
+    return torch.nn.Sequential(*(Block(shape["width"]) for _ in range(shape["layers"])))
 
-        def stepped(data):
-            loss = engine(data).square().mean()
-            engine.backward(loss)
-            engine.step()
-            return loss
-        return stepped
-    import nvswap.torch
+
+def loop_of_deepspeed(shape, directory):
+    """A function that takes a step with some data and returns the loss."""
+    # Its own swapper ends a run that has more parameters in memory than buffers.
+    config = config_of(directory, stage3_prefetch_bucket_size=0, stage3_max_reuse_distance=0,
+                       stage3_max_live_parameters=0)
+    os.environ.update(LOCAL_RANK="0", GLOO_SOCKET_IFNAME="lo")
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    with deepspeed.zero.Init(config_dict_or_path=config):
+        module = module_of(shape)
+    engine = deepspeed.initialize(model=module, config=config)[0]
+
+    def stepped(data):
+        loss = engine(data).square().mean()
+        engine.backward(loss)
+        engine.step()
+        return loss
+    return stepped
+
+
+def loop_of(variant, shape, directory):
+    """As that of DeepSpeed."""
+    module, saved = module_of(shape), contextlib.nullcontext()
     if variant == "saved-cpu":
         saved = torch.autograd.graph.save_on_cpu()
     elif variant == "saved-nvme":
@@ -87,10 +102,8 @@ def loop_of(variant, module, directory):
 def main():
     variant, directory = sys.argv[1:]
     shape = SAVED if variant.startswith("saved") else STATE
-    torch.manual_seed(1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    module = torch.nn.Sequential(*(Block(shape["width"]) for _ in range(shape["layers"])))
-    step = loop_of(variant, module, directory)
+    step = loop_of_deepspeed(shape, directory) if variant == "deepspeed" else loop_of(variant, shape, directory)
     seconds = []
     for number in range(STEPS):
         data = torch.randn(shape["rows"], shape["width"],

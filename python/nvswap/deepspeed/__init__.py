@@ -47,6 +47,7 @@ def install(*, adam: bool = True) -> None:
 
     from nvswap.deepspeed.depth import watch_configurations
     from nvswap.deepspeed.releases import check_release, take_host_memory_for_pinned
+    from nvswap.deepspeed.states import watch_states
 
     check_release()
     modules = _modules(adam)
@@ -66,6 +67,7 @@ def install(*, adam: bool = True) -> None:
     compatible: Dict[str, bool] = deepspeed.ops.__compatible_ops__
     compatible.update({name: True for name in modules})
     watch_configurations()
+    watch_states()
     take_host_memory_for_pinned()
     # The CPU accelerator would compile it for collectives in shared memory; gloo does without.
     compatible["deepspeed_shm_comm"] = False

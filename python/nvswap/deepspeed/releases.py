@@ -39,6 +39,7 @@ _OPS = {
     "deepspeed.ops.op_builder": ["AsyncIOBuilder.is_compatible"],
     "deepspeed.ops.op_builder.builder": ["OpBuilder._loaded_ops"],
     "deepspeed.runtime.config": ["DeepSpeedConfig.__init__"],
+    "deepspeed.runtime.engine": ["DeepSpeedEngine.offload_states", "DeepSpeedEngine.reload_states"],
 }
 _SWAPPERS = {
     "deepspeed.runtime.engine": ["get_fp32_state_dict_from_zero_checkpoint", *(f"DeepSpeedEngine.{name}" for name in (

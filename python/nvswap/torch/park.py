@@ -7,7 +7,7 @@ comes back when it is wanted. A storage that several tensors share goes once, an
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple, Type, Union
 
 import torch
 
@@ -48,10 +48,34 @@ class _Storage:
             tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         self.bytes = torch.empty(0, dtype=torch.uint8, device=self.device)
 
+    def allocate(self) -> None:
+        """Has memory again."""
+        self.bytes = torch.empty(self.nbytes, dtype=torch.uint8, device=self.device)
+
     def give_back(self) -> None:
         """The tensors have their places in `bytes`."""
         for tensor, place in self._tensors:
             tensor.data = view_at(self.bytes, tensor.dtype, place)
+
+
+class StorageInPlace(_Storage):
+    """Loses its memory and gets other, so that tensors which are not given share it too. Nothing may read
+    these meanwhile: they have their shapes, and no memory."""
+
+    def __init__(self, name: str, first: torch.Tensor) -> None:
+        super().__init__(name, first)
+        if not self.bytes.untyped_storage().resizable():
+            raise invalid(f"tensor {name} lies in memory that torch has not allocated, such as pinned memory of "
+                          "DeepSpeed, and can't be parked in place")
+
+    def free(self) -> None:
+        self.bytes.untyped_storage().resize_(0)
+
+    def allocate(self) -> None:
+        self.bytes.untyped_storage().resize_(self.nbytes)
+
+    def give_back(self) -> None:
+        pass
 
 
 class Parked:
@@ -64,7 +88,7 @@ class Parked:
         On the drive now; 0 after :meth:`unpark`.
     """
 
-    def __init__(self, tensors: Parkable, config: Any) -> None:
+    def __init__(self, tensors: Parkable, config: Any, kind: Type[_Storage] = _Storage) -> None:
         storages: Dict[int, _Storage] = {}
         for name, tensor in _named(tensors):
             if not tensor.is_leaf or tensor.layout is not torch.strided or tensor.is_meta:
@@ -75,7 +99,7 @@ class Parked:
             key = tensor.untyped_storage()._cdata
             if tensor.untyped_storage().nbytes():
                 if key not in storages:
-                    storages[key] = _Storage(name, tensor)
+                    storages[key] = kind(name, tensor)
                 storages[key].add(tensor)
         self._storages = list(storages.values())
         self._engine = engine_of_its_own(settings_of(config), verify=True)
@@ -126,7 +150,7 @@ class Parked:
             return
         try:
             for storage in self._storages:
-                storage.bytes = torch.empty(storage.nbytes, dtype=torch.uint8, device=storage.device)
+                storage.allocate()
             self._move(self._engine.load_to, to_drive=False)
         except BaseException:
             for storage in self._storages:

@@ -17,7 +17,8 @@ there. With "backend" ranks talk by another one than gloo; "deterministic" has t
 each run. The rank "outside" finds no room in a pool for what it holds. With "objects" a
 learning rate is numpy's, and parameter groups have a set and an enumeration. In step "failing" no file can be
 written at first, so that it is called again; step "raising" ends with an exception, and the job goes on. With
-"progress_pause_s" that is the time between lines about a store that is filled.
+"progress_pause_s" that is the time between lines about a store that is filled. After each of "states_steps"
+the engine's states go to the drive and come back.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
@@ -337,6 +338,9 @@ def main():
                 seen.append(error_of_unknown_state(model.head.weight))
             losses.append(loss.item().hex())
         print(f"STEP {step}", flush=True)
+        if step + 1 in JOB.get("states_steps", []):
+            engine.offload_states(device=OffloadDeviceEnum.nvme)
+            engine.reload_states()
         if step + 1 in JOB.get("save_steps", []):
             engine.save_checkpoint(CHECKPOINT, tag=f"step{step + 1}")
         save_universal_after(engine, step + 1)
