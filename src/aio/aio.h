@@ -105,7 +105,8 @@ const struct aio_config *aio_settings(const struct nvs_aio *aio);
 int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct nvs_log *log,
 	     struct nvs_error *error);
 struct engine_ops;
-/* For tests: opens with `ops` instead of the engine that the configuration names. */
+/* The same with `ops` instead of the engine that the configuration names; NULL: with the first that
+ * works. */
 int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,
 		  const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
 		  struct nvs_error *error);

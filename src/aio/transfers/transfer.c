@@ -47,7 +47,6 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 {
 	bool queued = transfer->state.phase == TRANSFER_QUEUED;
 
-	assert(transfer->priority < TRANSFER_PRIORITIES);
 	if (transfer->priority == TRANSFER_AWAITED)
 		return;
 	if (queued)
@@ -57,7 +56,6 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 		transfer_append(aio, transfer);
 	if (transfer_in_flight(transfer))
 		aio->awaited_reads += transfer_is_awaited_read(transfer);
-	assert(transfer->priority == TRANSFER_AWAITED);
 }
 
 void transfers_promote_requests(struct nvs_aio *aio)
@@ -73,14 +71,12 @@ void transfers_promote_requests(struct nvs_aio *aio)
 			if (transfer->requests)
 				transfer_promote(aio, transfer);
 		}
-		list_check(&aio->todo[TRANSFER_USUAL][direction]);
 	}
 }
 
 void aio_promote(struct nvs_aio *aio, struct transfer *transfer)
 {
 	pthread_mutex_lock(&aio->lock);
-	workers_check(aio);
 	transfer_promote(aio, transfer);
 	pthread_mutex_unlock(&aio->lock);
 }
@@ -116,7 +112,6 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 
 	/* Wakes idle workers first, one per queue depth of I/Os, then those with free queue
 	 * slots. */
-	assert(idle <= aio->nworkers);
 	for (; idle && blocks; idle--) {
 		pthread_cond_signal(&aio->work);
 		blocks -= blocks < aio->config.queue_depth ? blocks : aio->config.queue_depth;
@@ -128,14 +123,12 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 			blocks -= blocks < aio->config.queue_depth ? blocks
 								   : aio->config.queue_depth;
 		}
-	assert(idle <= aio->idle);
 }
 
 void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
 {
 	assert(queue);
 	pthread_mutex_lock(&aio->lock);
-	workers_check(aio);
 	aio_queue_list(aio, queue, list);
 	pthread_mutex_unlock(&aio->lock);
 }

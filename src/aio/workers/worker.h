@@ -11,8 +11,6 @@
 
 static inline uint32_t pieces_in_flight(const struct worker *worker)
 {
-	assert(worker->nfree <= worker->aio->config.queue_depth);
-	assert(worker->submitted <= worker->aio->config.queue_depth - worker->nfree);
 	return worker->aio->config.queue_depth - worker->nfree;
 }
 
