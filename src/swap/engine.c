@@ -215,22 +215,15 @@ static void engine_free(struct nvs_engine *engine)
 	free(engine);
 }
 
-/* Where an engine's transfers go: an aio of the caller, or one that is opened with this I/O engine
- * or, without one, with the configured one. */
-struct workers {
-	struct nvs_aio *aio;
-	const struct engine_ops *ops;
-	void *ops_arg;
-};
-
+/* Its transfers go to an aio of the caller, or to one that is opened with this I/O engine or, without
+ * one, with the configured one. */
 static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
-		       enum nvs_block block, const struct workers *workers, struct nvs_error *error)
+		       enum nvs_block block, struct nvs_aio *aio, const struct engine_ops *ops,
+		       void *ops_arg, struct nvs_error *error)
 {
 	struct nvs_engine *engine;
 	int rc;
 
-	if (!out || !config)
-		return error_set(error, -EINVAL, "%s is NULL", out ? "config" : "engine");
 	if (!block_exists(block))
 		return error_set(error, -EINVAL, "block is %d: there is no such block", (int)block);
 	rc = check_config(config, block, error);
@@ -240,15 +233,14 @@ static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
 	if (!engine)
 		return error_set(error, -ENOMEM, "out of memory while opening the engine");
 	rc = topo_open(&engine->topo, NULL, error);
-	if (!rc && workers->aio) {
-		rc = config_same_aio(config, aio_settings(workers->aio), error);
+	if (!rc && aio) {
+		rc = config_same_aio(config, aio_settings(aio), error);
 		engine->shares_aio = !rc;
-		engine->aio = rc ? NULL : workers->aio;
+		engine->aio = rc ? NULL : aio;
 	} else if (!rc) {
-		rc = workers->ops
-			     ? aio_open_with(&engine->aio, &engine->aio_config, workers->ops,
-					     workers->ops_arg, &engine->log, error)
-			     : aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
+		rc = ops ? aio_open_with(&engine->aio, &engine->aio_config, ops, ops_arg,
+					 &engine->log, error)
+			 : aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
 		if (!rc)
 			aio_trace(engine->aio, engine->trace);
 	}
@@ -284,8 +276,7 @@ int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config
 		     enum nvs_block block, const struct engine_ops *ops, void *ops_arg,
 		     struct nvs_error *error)
 {
-	return open_engine(engine, config, block, &(struct workers){.ops = ops, .ops_arg = ops_arg},
-			   error);
+	return open_engine(engine, config, block, NULL, ops, ops_arg, error);
 }
 
 int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config *config,
@@ -307,7 +298,7 @@ int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 	if (!engine || !aio || !config)
 		return error_set(error, -EINVAL,
 				 "the engine, the aio or the configuration is NULL");
-	return open_engine(engine, config, block, &(struct workers){.aio = aio}, error);
+	return open_engine(engine, config, block, aio, NULL, NULL, error);
 }
 
 int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *error)

@@ -403,12 +403,13 @@ void shuffle(struct nvs_tensor **tensors, size_t n, uint64_t *seed)
 
 static uint64_t newest_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	uint64_t pin = 0;
+	uint64_t pins[64];
+	size_t n;
 
 	engine_lock(engine);
-	pin = pins_newest(tensor);
+	n = pins_list(tensor, pins, 64);
 	engine_unlock(engine);
-	return pin;
+	return n ? pins[n - 1] : 0;
 }
 
 /* The number of leading tensors with the same pin, which is stored in *pin. */

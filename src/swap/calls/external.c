@@ -157,26 +157,6 @@ int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *t
 
 /* ---- Parts ---- */
 
-/* Stores the tensors of which bytes are read, each once; returns how many. */
-static size_t tensors_of(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-			 struct nvs_tensor **tensors)
-{
-	size_t count = 0;
-
-	begin_batch(engine);
-	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-		struct nvs_tensor *tensor = range.tensor;
-
-		if (!range.nbytes)
-			continue;
-		if (tensor->batch != engine->batch)
-			tensors[count++] = tensor;
-		tensor->batch = engine->batch;
-	}
-	return count;
-}
-
 /* Backwards, so that the first part of each tensor is read first. */
 static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 			  size_t n, struct part **spare)
@@ -201,25 +181,6 @@ static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_ran
 	return count;
 }
 
-static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		if (range.nbytes && range.tensor->rest->copy_pin)
-			memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
-	}
-	engine_lock(engine);
-	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		if (range.nbytes)
-			end_copy(engine, range.tensor);
-	}
-	events_changed(engine);
-	engine_unlock(engine);
-}
-
 int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
 		    struct nvs_error *error)
 {
@@ -233,11 +194,10 @@ int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ra
 		rc = check_ranges(engine, ranges, n, error);
 	if (rc || !n)
 		return rc;
-	tensors = ranged_alloc(few, n, error);
+	tensors = ranged_tensors(engine, ranges, n, few, &count, error);
 	if (!tensors)
 		return -ENOMEM;
 	engine_lock(engine);
-	count = tensors_of(engine, ranges, n, tensors);
 	rc = check_external(engine, tensors, count, true, error);
 	/* Parts beyond the first of each tensor. */
 	if (!rc && !parts_alloc(&spare, n - count))
@@ -253,7 +213,21 @@ int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ra
 	if (rc)
 		return rc;
 	/* Until the others are launched, only this call looks at `copy_pin`. */
-	copy_parts(engine, ranges, n);
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor_range range = range_at(ranges, i);
+
+		if (range.nbytes && range.tensor->rest->copy_pin)
+			memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
+	}
+	engine_lock(engine);
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor_range range = range_at(ranges, i);
+
+		if (range.nbytes)
+			end_copy(engine, range.tensor);
+	}
+	events_changed(engine);
+	engine_unlock(engine);
 	launch(engine, list);
 	return 0;
 }

@@ -12,28 +12,6 @@
 #include "base/error.h"
 #include "swap/calls/calls.h"
 
-/* Stores in `tensors` each tensor of which bytes are written, once. */
-static int collect_tensors(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
-			   size_t n, struct nvs_tensor **tensors, size_t *ntensors,
-			   struct nvs_error *error)
-{
-	int rc = 0;
-
-	*ntensors = 0;
-	engine_lock(engine);
-	begin_batch(engine);
-	for (size_t i = 0; i < n && !rc; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		if (!range.nbytes || range.tensor->batch == engine->batch)
-			continue;
-		rc = check_in_batch(engine, range.tensor, i, error);
-		tensors[(*ntensors)++] = range.tensor;
-	}
-	engine_unlock(engine);
-	return rc;
-}
-
 /* At least 1 ms of a time limit, so that one that has passed is reported as such. */
 static int remaining_ms(uint64_t deadline)
 {
@@ -60,12 +38,10 @@ int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *r
 		rc = check_writable(engine, error);
 	if (rc || !n)
 		return rc;
-	tensors = ranged_alloc(few, n, error);
+	tensors = ranged_tensors(engine, ranges, n, few, &ntensors, error);
 	if (!tensors)
 		return -ENOMEM;
-	rc = collect_tensors(engine, ranges, n, tensors, &ntensors, error);
-	if (!rc)
-		rc = pin_to_copy(engine, tensors, ntensors, remaining_ms(deadline), &pin, error);
+	rc = pin_to_copy(engine, tensors, ntensors, remaining_ms(deadline), &pin, error);
 	if (!rc) {
 		rc = batch_wait(engine, tensors, ntensors, pin, remaining_ms(deadline), error);
 		for (size_t i = 0; i < n && !rc; i++) {

@@ -15,7 +15,6 @@
 #include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/numbers.h"
-#include "base/state_checks.h"
 #include "base/threads/slice.h"
 #include "base/threads/thread.h"
 #include "swap/moves/moves.h"
@@ -34,34 +33,16 @@ struct scrubbed {
 	uint64_t offset, nbytes, checksum;
 };
 
-static void scrub_check(const struct nvs_engine *engine)
-{
-	if (!STATE_CHECKS)
-		return;
-
-	const struct scrub *scrub = &engine->scrub;
-
-	lock_check(engine);
-	assert(scrub->wanted && !scrub->ended);
-	assert(!scrub->tensor || (scrub->tensor->engine == engine && scrub->tensor->nbytes));
-	assert(!scrub->tensor || scrub->tensor->io != IO_WRITING);
-}
-
 /* ---- Under the lock ---- */
-
-static bool is_quiet(const struct nvs_engine *engine)
-{
-	return !engine->moves.inflight[NVS_READ] && !engine->moves.inflight[NVS_WRITE] &&
-	       !engine->commit.writing && engine->moves.transfers == engine->scrub.transfers;
-}
 
 /* False: the thread must end. */
 static bool wait_until_quiet(struct nvs_engine *engine)
 {
 	struct scrub *scrub = &engine->scrub;
 
-	scrub_check(engine);
-	while (!scrub->closing && !is_quiet(engine)) {
+	while (!scrub->closing &&
+	       (engine->moves.inflight[NVS_READ] || engine->moves.inflight[NVS_WRITE] ||
+		engine->commit.writing || engine->moves.transfers != scrub->transfers)) {
 		scrub->transfers = engine->moves.transfers;
 		(void)engine_sleep(engine, &scrub->wake, clock_ns() + QUIET_NS);
 	}
@@ -87,24 +68,9 @@ static bool next_tensor(struct nvs_engine *engine, struct scrubbed *next)
 		*next = (struct scrubbed){tensor, tensor->offset, tensor->nbytes,
 					  tensor->rest->checksum};
 		scrub->tensor = tensor;
-		scrub_check(engine);
 		return true;
 	}
 	return false;
-}
-
-/* The next read of the tensor compares its checksum, so no call gets these bytes. */
-static void report(struct nvs_engine *engine, const struct scrubbed *scrubbed, int status,
-		   uint64_t offset)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-
-	assert(scrubbed->tensor->offset == scrubbed->offset);
-	if (!engine->verify)
-		scrubbed->tensor->checksum_state = CHECKSUM_UNVERIFIED;
-	engine->scrub.errors++;
-	read_error(engine, scrubbed->tensor, status, offset, &error);
-	say_later(engine, NVS_LOG_ERROR, "scrub: %s", error.text);
 }
 
 /* ---- Without the lock ---- */
@@ -142,6 +108,7 @@ static int read_block(struct nvs_engine *engine, uint64_t offset, uint64_t nbyte
 static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrubbed)
 {
 	struct scrub *scrub = &engine->scrub;
+	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t at = 0, error_offset = scrubbed->offset;
 	int rc = 0;
 
@@ -160,8 +127,16 @@ static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrub
 	}
 	if (!rc && XXH3_64bits_digest(scrub->state) != scrubbed->checksum)
 		rc = -EBADMSG;
-	if (rc && scrub->tensor && !scrub->closing)
-		report(engine, scrubbed, rc, error_offset);
+	if (rc && scrub->tensor && !scrub->closing) {
+		assert(scrubbed->tensor->offset == scrubbed->offset);
+		/* The next read of the tensor compares its checksum, so no call gets these bytes.
+		 */
+		if (!engine->verify)
+			scrubbed->tensor->checksum_state = CHECKSUM_UNVERIFIED;
+		scrub->errors++;
+		read_error(engine, scrubbed->tensor, rc, error_offset, &error);
+		say_later(engine, NVS_LOG_ERROR, "scrub: %s", error.text);
+	}
 	scrub->tensor = NULL;
 }
 

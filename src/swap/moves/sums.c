@@ -42,8 +42,8 @@ static bool needs_its_own(const struct nvs_engine *engine, const struct transfer
 	return run->direction == NVS_WRITE || sums_compared(engine, tensor);
 }
 
-/* How far a run is may be read by the thread alone that computes it. */
-void sums_check(const struct sums *sums)
+/* Under events->lock. How far a run is may be read by the thread alone that computes it. */
+static void sums_check(const struct sums *sums)
 {
 	if (!STATE_CHECKS)
 		return;

@@ -8,7 +8,7 @@
  *	room: policy queue room shortage follow
  *	moves: sums runs promote ahead overdue landing events scrub
  *	calls: checks info step turns wait release pin prefetch external write
- *	engine: register note commit engine stored
+ *	engine: register note commit engine
  */
 #ifndef RESIDENCY_INTERNAL_H
 #define RESIDENCY_INTERNAL_H
@@ -186,8 +186,6 @@ struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
 int table_grow(struct nvs_engine *engine, size_t n);
 /* NULL: out of memory. */
 struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec);
-/* Asserts that the table has the tensor at its index. */
-void table_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 /* Asserts that its extents are whole units, and of a kept store two that do not overlap. */
 void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor);

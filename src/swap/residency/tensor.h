@@ -328,7 +328,5 @@ static inline void tensor_check(const struct nvs_tensor *tensor)
 }
 /* Asserts what must hold of all tensors together. Takes as long as there are tensors. */
 void engine_check(const struct nvs_engine *engine);
-/* Asserts what holds among the engine's sums whenever its lock is taken or released. */
-void engine_sums_check(const struct nvs_engine *engine);
 
 #endif
