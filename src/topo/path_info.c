@@ -234,7 +234,6 @@ static int describe_path(const char *path, struct nvs_path_info *info, struct nv
 			devices[i] = names[i];
 			look_at_drive(names[i], info);
 		}
-		info->numa_node = -1;
 		if (n && !topo_open(&topo, NULL, NULL)) {
 			info->numa_node = topo_node_of_devices(topo, devices, n);
 			topo_close(topo);
