@@ -30,22 +30,19 @@ static const char *unfinished(const struct nvs_tensor *tensor)
 	return NULL;
 }
 
-static bool any_copied(const struct nvs_engine *engine)
-{
-	for (size_t i = 0; i < engine->ntensors && engine->turns.ncopied; i++)
-		if (is_copied(engine->tensors[i]) && unfinished(engine->tensors[i]))
-			return true;
-	return false;
-}
-
 /* Waits for calls that copy bytes of tensors; what they have pinned is unpinned soon. */
 static void await_copies(struct nvs_engine *engine)
 {
 	enum copying held = engine->turns.held;
 
-	while (any_copied(engine)) {
+	for (size_t i = 0; i < engine->ntensors && engine->turns.ncopied;) {
+		if (!is_copied(engine->tensors[i]) || !unfinished(engine->tensors[i])) {
+			i++;
+			continue;
+		}
 		commit_hold(engine, COPIED_OUT);
 		(void)events_wait(engine, UINT64_MAX);
+		i = 0;
 	}
 	commit_hold(engine, held);
 }

@@ -73,35 +73,6 @@ static bool next_tensor(struct nvs_engine *engine, struct scrubbed *next)
 	return false;
 }
 
-/* ---- Without the lock ---- */
-
-/* Reads into the block; 0, or the status of the transfer and in *error_offset where it failed. */
-static int read_block(struct nvs_engine *engine, uint64_t offset, uint64_t nbytes,
-		      uint64_t *error_offset)
-{
-	struct scrub *scrub = &engine->scrub;
-	struct transfer read = {.file = store_file(engine->store),
-				.direction = NVS_READ,
-				.data = scrub->block,
-				.nbytes = nbytes,
-				.offset = offset,
-				.priority = TRANSFER_USUAL};
-
-	aio_submit_list(engine->aio, scrub->completions, &read);
-	while (!completions_take(scrub->completions)) {
-		if (completions_take_overdue(scrub->completions)) {
-			engine_lock(engine);
-			scrub->overdue = true;
-			pthread_cond_broadcast(&engine->changed);
-			engine_unlock(engine);
-		}
-		(void)completions_wait(scrub->completions, COMPLETIONS_CALLER, 1, UINT64_MAX);
-	}
-	if (read.status)
-		*error_offset = read.error_offset;
-	return read.status;
-}
-
 /* ---- Tensors and rounds, under the lock but for the I/O ---- */
 
 /* The tensor may be written or removed meanwhile: then there is nothing to compare. */
@@ -116,9 +87,29 @@ static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrub
 	while (at < scrubbed->nbytes && !rc && wait_until_quiet(engine) && scrub->tensor) {
 		uint64_t nbytes = min_u64(scrubbed->nbytes - at, scrub->block_nbytes);
 
+		struct transfer read = {.file = store_file(engine->store),
+					.direction = NVS_READ,
+					.data = scrub->block,
+					.nbytes = nbytes,
+					.offset = scrubbed->offset + at,
+					.priority = TRANSFER_USUAL};
+
 		engine_unlock(engine);
-		rc = read_block(engine, scrubbed->offset + at, nbytes, &error_offset);
-		if (!rc)
+		aio_submit_list(engine->aio, scrub->completions, &read);
+		while (!completions_take(scrub->completions)) {
+			if (completions_take_overdue(scrub->completions)) {
+				engine_lock(engine);
+				scrub->overdue = true;
+				pthread_cond_broadcast(&engine->changed);
+				engine_unlock(engine);
+			}
+			(void)completions_wait(scrub->completions, COMPLETIONS_CALLER, 1,
+					       UINT64_MAX);
+		}
+		rc = read.status;
+		if (rc)
+			error_offset = read.error_offset;
+		else
 			XXH3_64bits_update(scrub->state, scrub->block, nbytes);
 		engine_lock(engine);
 		scrub->overdue = false;
