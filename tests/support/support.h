@@ -100,6 +100,8 @@ enum { CHILD_OK, CHILD_WRONG, CHILD_SKIPPED };
  * cmocka's asserts.
  */
 int in_child(int (*work)(void *arg), void *arg);
+/* The same: the test is skipped, with that reason, if the child is, and fails if it is wrong. */
+void pass_in_child(int (*work)(void *arg), void *arg, const char *skipped);
 
 #define EXPECT(condition)                                                                          \
 	do {                                                                                       \
