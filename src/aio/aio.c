@@ -5,7 +5,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,27 +274,13 @@ const struct aio_config *aio_settings(const struct nvs_aio *aio)
 	return &aio->config;
 }
 
-void aio_hold(struct nvs_aio *aio)
-{
-	pthread_mutex_lock(&aio->lock);
-	assert(aio->holders < UINT_MAX && !aio->closing);
-	aio->holders++;
-	pthread_mutex_unlock(&aio->lock);
-}
-
-void aio_release(struct nvs_aio *aio)
-{
-	pthread_mutex_lock(&aio->lock);
-	assert(aio->holders && !aio->closing);
-	aio->holders--;
-	pthread_mutex_unlock(&aio->lock);
-}
-
-unsigned aio_holders(struct nvs_aio *aio)
+unsigned aio_hold(struct nvs_aio *aio, int change)
 {
 	unsigned holders;
 
 	pthread_mutex_lock(&aio->lock);
+	assert(!aio->closing && (change >= 0 || aio->holders));
+	aio->holders += (unsigned)change;
 	holders = aio->holders;
 	pthread_mutex_unlock(&aio->lock);
 	return holders;
@@ -305,7 +290,7 @@ int nvs_aio_close(struct nvs_aio *aio)
 {
 	if (!aio)
 		return 0;
-	if (aio_holders(aio))
+	if (aio_hold(aio, 0))
 		return -EBUSY;
 	stop_workers(aio);
 	/* Their owners close them later. */

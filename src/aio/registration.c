@@ -108,27 +108,28 @@ static uint64_t longest_registration(const struct nvs_aio *aio, const void *data
 	return registration;
 }
 
-void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
+static void end_registrations(struct nvs_aio *aio, const void *data, bool all)
 {
 	uint64_t registration;
 
-	if (!aio || !data)
-		return;
 	pthread_mutex_lock(&aio->lock);
-	registration = longest_registration(aio, data);
-	if (registration)
-		registration_end(aio, registration);
+	do {
+		registration = longest_registration(aio, data);
+		if (registration)
+			registration_end(aio, registration);
+	} while (registration && all);
 	pthread_mutex_unlock(&aio->lock);
+}
+
+void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
+{
+	if (aio && data)
+		end_registrations(aio, data, false);
 }
 
 void aio_unregister_all(struct nvs_aio *aio, const void *data)
 {
-	uint64_t registration;
-
-	pthread_mutex_lock(&aio->lock);
-	while ((registration = longest_registration(aio, data)))
-		registration_end(aio, registration);
-	pthread_mutex_unlock(&aio->lock);
+	end_registrations(aio, data, true);
 }
 
 /* Registering less than this is not worth a call. */

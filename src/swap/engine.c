@@ -116,9 +116,8 @@ static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_b
 	/* A store in host memory has no drive that could lose it. */
 	scrub_init(&engine->scrub, config->scrub && on_drive);
 	queue_init(&engine->queue);
-	TAILQ_INIT(&engine->room.idle);
-	TAILQ_INIT(&engine->room.ahead);
-	TAILQ_INIT(&engine->room.planned);
+	for (int i = 0; i < PLACEMENTS; i++)
+		TAILQ_INIT(&engine->room.lists[i]);
 	TAILQ_INIT(&engine->turns.line);
 	for (int i = 0; i < 2 * TRANSFER_PRIORITIES; i++)
 		TAILQ_INIT(&engine->moves.runs[i % 2][i / 2]);
@@ -198,7 +197,7 @@ static void engine_free(struct nvs_engine *engine)
 	if (engine->store)
 		store_close(engine->store);
 	if (engine->aio)
-		aio_release(engine->aio);
+		aio_hold(engine->aio, -1);
 	if (!engine->shares_aio) {
 		int rc = nvs_aio_close(engine->aio);
 
@@ -245,7 +244,7 @@ static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
 			aio_trace(engine->aio, engine->trace);
 	}
 	if (!rc) {
-		aio_hold(engine->aio);
+		aio_hold(engine->aio, 1);
 		rc = events_open(engine, error);
 	}
 	if (!rc)
@@ -303,7 +302,7 @@ int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 
 int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	unsigned holders = aio_holders(engine->aio), others = holders - 1;
+	unsigned others = aio_hold(engine->aio, 0) - 1;
 
 	if (engine->shares_aio || !others)
 		return 0;

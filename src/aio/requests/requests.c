@@ -443,7 +443,7 @@ int nvs_request_status(const struct nvs_request *request, struct nvs_error *erro
 	else if (state == REQUEST_IN_FLIGHT && !transfer->state.overdue)
 		rc = error_set(error, -EINPROGRESS, "the transfer is in flight");
 	else if (state == REQUEST_IN_FLIGHT)
-		rc = aio_overdue_error(transfer, transfer->state.hangs_at, NULL, error);
+		rc = aio_overdue_error(transfer, NULL, error);
 	else if (transfer->status)
 		rc = transfer_error(transfer, NULL, error);
 	pthread_mutex_unlock(&aio->lock);

@@ -16,7 +16,7 @@
 static int still_in_flight(const struct transfer *overdue, int rc, struct nvs_error *error)
 {
 	if (overdue)
-		return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
+		return aio_overdue_error(overdue, NULL, error);
 	return error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc));
 }
 

@@ -40,12 +40,11 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 				       place.offset, nvs_strerror(transfer->status), advice));
 }
 
-int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const char *subject,
-		      struct nvs_error *error)
+int aio_overdue_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)
 {
 	const struct nvs_aio *aio = transfer->file->aio;
 	const char *action = transfer->direction == NVS_WRITE ? "writing" : "reading";
-	struct place place = file_place(transfer->file, offset), there = place;
+	struct place place = file_place(transfer->file, transfer->state.hangs_at), there = place;
 	const struct piece *oldest = NULL;
 
 	assert(aio && aio->config.io_timeout_ms);
@@ -84,13 +83,13 @@ int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const ch
 			    there.member->path, there.offset));
 }
 
-int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t offset,
-			 const char *subject, struct nvs_error *error)
+int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, const char *subject,
+			 struct nvs_error *error)
 {
 	int rc;
 
 	pthread_mutex_lock(&aio->lock);
-	rc = aio_overdue_error(transfer, offset, subject, error);
+	rc = aio_overdue_error(transfer, subject, error);
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
 }

@@ -64,7 +64,7 @@ static void mark_overdue(struct look *look, struct transfer *transfer, uint64_t 
 	if (transfer->requests)
 		requests_overdue(transfer->requests);
 	look->nreports++;
-	aio_overdue_error(transfer, offset, NULL, &report);
+	aio_overdue_error(transfer, NULL, &report);
 	aio_say(transfer->file->aio, NVS_LOG_ERROR, "%s", report.text);
 }
 

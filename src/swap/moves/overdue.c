@@ -15,7 +15,7 @@ int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tens
 	if (!is_overdue(tensor))
 		return 0;
 	return aio_describe_overdue(engine->aio, &tensor->run_first->rest->transfer,
-				    tensor->hangs_at, tensor->rest->name, error);
+				    tensor->rest->name, error);
 }
 
 void runs_overdue(struct nvs_engine *engine)

@@ -49,10 +49,8 @@ struct step {
  * counts for `landing`: what a call that waits for room can expect without another call's doing.
  */
 struct room_state {
-	/* Unpinned tensors, least recently used first: */
-	struct tensor_list idle;
-	struct tensor_list ahead;   /* read ahead by the caller and not pinned yet */
-	struct tensor_list planned; /* in the plan, read ahead or not */
+	/* Unpinned tensors by placement, least recently used first. */
+	struct tensor_list lists[PLACEMENTS];
 	/* Elements, and bytes: */
 	uint64_t counted_numel; /* that count for max_in_cpu */
 	uint64_t live_numel;	/* with memory in the pool */

@@ -141,9 +141,6 @@ void engine_check(const struct nvs_engine *engine)
 	if (!STATE_CHECKS)
 		return;
 
-	const struct tensor_list *lists[] = {[PLACED_IDLE] = &engine->room.idle,
-					     [PLACED_AHEAD] = &engine->room.ahead,
-					     [PLACED_PLANNED] = &engine->room.planned};
 	uint64_t live = 0, counted = 0, ahead = 0, landing = 0, resident = 0, registered = 0;
 	uint64_t pinned = 0, landing_numel = 0, copied = 0, nbytes = 0, listed = 0;
 	const struct nvs_tensor *tensor;
@@ -180,10 +177,10 @@ void engine_check(const struct nvs_engine *engine)
 	assert(landing_numel == engine->room.landing_numel && copied == engine->turns.ncopied);
 	assert(registered == engine->nregistered && nbytes == engine->tensor_bytes);
 	/* Each unpinned tensor in the pool is in one of the lists. */
-	for (enum placement i = PLACED_IDLE; i <= PLACED_PLANNED; i++)
-		TAILQ_FOREACH(tensor, lists[i], idle)
+	for (enum placement i = PLACED_NOWHERE; i < PLACEMENTS; i++)
+		TAILQ_FOREACH(tensor, &engine->room.lists[i], idle)
 		{
-			assert(tensor->placement == i && !tensor->pins.count);
+			assert(tensor->placement == i && is_listed(tensor) && !tensor->pins.count);
 			listed--;
 		}
 	assert(!listed);

@@ -107,10 +107,11 @@ static void begin_turn(const struct nvs_engine *engine, struct eviction *evictio
 {
 	switch (eviction->turn) {
 	case TURN_IDLE:
-		eviction->tensor = TAILQ_FIRST(&engine->room.idle);
+		eviction->tensor = TAILQ_FIRST(&engine->room.lists[PLACED_IDLE]);
 		break;
 	case TURN_AHEAD:
-		eviction->tensor = eviction->ahead ? TAILQ_LAST(&engine->room.ahead, tensor_list)
+		eviction->tensor = eviction->ahead ? TAILQ_LAST(&engine->room.lists[PLACED_AHEAD],
+								tensor_list)
 						   : NULL;
 		break;
 	case TURN_LARGE:
@@ -225,7 +226,7 @@ static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struc
 static void consider_all(struct nvs_engine *engine, struct behind *behind)
 {
 	const struct plan *plan = &engine->plan;
-	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->room.idle);
+	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->room.lists[PLACED_IDLE]);
 	size_t at = plan_last(plan, PLAN_LARGE);
 
 	for (; tensor && behind->have < behind->want; tensor = TAILQ_NEXT(tensor, idle))

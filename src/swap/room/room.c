@@ -58,23 +58,6 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 
 /* ---- Unpinned tensors in the pool ---- */
 
-static struct tensor_list *list_of(struct nvs_engine *engine, enum placement placement)
-{
-	switch (placement) {
-	case PLACED_IDLE:
-		return &engine->room.idle;
-	case PLACED_AHEAD:
-		return &engine->room.ahead;
-	case PLACED_PLANNED:
-		return &engine->room.planned;
-	case PLACED_NOWHERE:
-	case PLACED_PINNED:
-		assert(false);
-		break;
-	}
-	return NULL;
-}
-
 void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(tensor->placement == PLACED_NOWHERE && tensor->memory == MEMORY_POOL);
@@ -83,7 +66,7 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		tensor->placement = PLACED_PLANNED;
 	else
 		tensor->placement = is_ahead(tensor) ? PLACED_AHEAD : PLACED_IDLE;
-	TAILQ_INSERT_TAIL(list_of(engine, tensor->placement), tensor, idle);
+	TAILQ_INSERT_TAIL(&engine->room.lists[tensor->placement], tensor, idle);
 	if (in_plan(tensor))
 		plan_mark_idle(&engine->plan, tensor, true);
 	tensor->counted = policy_counts(engine, tensor);
@@ -94,7 +77,7 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(is_listed(tensor));
-	TAILQ_REMOVE(list_of(engine, tensor->placement), tensor, idle);
+	TAILQ_REMOVE(&engine->room.lists[tensor->placement], tensor, idle);
 	tensor->placement = PLACED_NOWHERE;
 	if (in_plan(tensor))
 		plan_mark_idle(&engine->plan, tensor, false);
