@@ -20,7 +20,6 @@
 #include "base/numbers.h"
 #include "base/struct_size.h"
 #include "base/text.h"
-#include "topo/path.h"
 #include "topo/sysfs.h"
 
 static int unreachable(const char *path, int code, struct nvs_error *error)

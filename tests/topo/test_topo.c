@@ -23,7 +23,6 @@
 
 #include "support/support.h"
 #include "support/tests.h"
-#include "topo/path.h"
 #include "topo/sysfs.h"
 #include "topo/topo.h"
 

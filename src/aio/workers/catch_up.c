@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "aio/internal.h"
-#include "aio/workers/worker.h"
 
 /* Descriptor numbers are reused, so a slot that can't be changed must not seem to hold the new
  * file. */

@@ -15,7 +15,6 @@
 #include <assert.h>
 
 #include "aio/internal.h"
-#include "aio/workers/worker.h"
 #include "base/state_checks.h"
 
 void worker_check(const struct worker *worker)

@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "aio/internal.h"
-#include "aio/workers/worker.h"
 #include "base/clock.h"
 #include "base/memory/cache.h"
 #include "base/threads/slice.h"

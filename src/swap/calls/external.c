@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Swapping to and from external memory, without the pool: whole tensors, and reading parts of them.
+ * Swapping to and from external memory: whole tensors and reading parts of them without the pool;
+ * writing parts through it, so that they go to the drive with the rest of the tensor, and a kept
+ * store stays copy-on-write and a checksum that of all bytes.
  */
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "swap/calls/calls.h"
 
@@ -230,4 +234,48 @@ int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ra
 	engine_unlock(engine);
 	launch(engine, list);
 	return 0;
+}
+
+/* At least 1 ms of a time limit, so that one that has passed is reported as such. */
+static int remaining_ms(uint64_t deadline)
+{
+	uint64_t now = clock_ns();
+
+	if (!deadline || deadline == UINT64_MAX)
+		return deadline ? -1 : 0;
+	/* Deadlines are made of an int of milliseconds. */
+	assert(deadline <= now || (deadline - now) / 1000000 <= INT_MAX);
+	return deadline > now ? (int)((deadline - now + 999999) / 1000000) : 1;
+}
+
+int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+		     int timeout_ms, struct nvs_error *error)
+{
+	uint64_t pin, deadline = deadline_ns(timeout_ms);
+	struct nvs_tensor *few[RANGED_FEW], **tensors;
+	size_t ntensors;
+	int rc = check_unowned(engine, WRITE_STATE, error);
+
+	if (!rc)
+		rc = check_ranges(engine, ranges, n, error);
+	if (!rc)
+		rc = check_writable(engine, error);
+	if (rc || !n)
+		return rc;
+	tensors = ranged_tensors(engine, ranges, n, few, &ntensors, error);
+	if (!tensors)
+		return -ENOMEM;
+	rc = pin_to_copy(engine, tensors, ntensors, remaining_ms(deadline), &pin, error);
+	if (!rc) {
+		rc = batch_wait(engine, tensors, ntensors, pin, remaining_ms(deadline), error);
+		for (size_t i = 0; i < n && !rc; i++) {
+			struct nvs_tensor_range range = range_at(ranges, i);
+
+			if (range.nbytes)
+				memcpy(range.tensor->data + range.offset, range.data, range.nbytes);
+		}
+		end_copies(engine, tensors, ntensors, pin, rc ? NVS_CLEAN : NVS_DIRTY);
+	}
+	ranged_free(few, tensors);
+	return rc;
 }

@@ -7,7 +7,7 @@
  *	residency: pins tensor table errors plan places invariants
  *	room: policy queue room shortage follow
  *	moves: sums runs promote ahead overdue landing events scrub
- *	calls: checks info step turns wait release pin prefetch external write
+ *	calls: checks info step turns wait release pin prefetch external
  *	engine: register note commit engine
  */
 #ifndef RESIDENCY_INTERNAL_H
@@ -27,7 +27,6 @@
 #include "swap/residency/events.h"
 #include "swap/residency/plan.h"
 #include "swap/residency/queue.h"
-#include "swap/residency/scrub.h"
 #include "swap/residency/tensor.h"
 #include "topo/topo.h"
 #include "trace/trace.h"
@@ -104,6 +103,37 @@ struct turns {
 	 * none do. */
 	enum copying held;
 };
+
+/* The scrub, whose thread is in moves/scrub.c. */
+struct scrub {
+	bool wanted; /* by the configuration; constant */
+	bool started;
+	pthread_t thread;
+
+	/* Under the engine's lock: */
+	pthread_cond_t wake; /* `closing` or `next_ns` has changed */
+	bool closing, ended;
+	bool overdue;			 /* its I/O */
+	uint64_t next_ns;		 /* when the next round begins */
+	uint64_t rounds, nbytes, errors; /* since the engine was opened */
+	uint64_t transfers;		 /* engine->moves.transfers when it was last looked at */
+	size_t left;			 /* tensors that the round has not come to */
+	/* The one that is being read; NULL: its bytes on the drive are no longer its contents. */
+	const struct nvs_tensor *tensor;
+
+	/* The thread's own: */
+	struct completions *completions;
+	struct XXH3_state_s *state;
+	void *block;
+	uint64_t block_nbytes;
+};
+
+/* Under the lock: the tensor's bytes on the drive are about to change. */
+static inline void scrub_forgets(struct scrub *scrub, const struct nvs_tensor *tensor)
+{
+	if (scrub->tensor == tensor)
+		scrub->tensor = NULL;
+}
 
 struct nvs_engine {
 	/* Constant once the engine is open, but for `abandoned` and `owned`: */
