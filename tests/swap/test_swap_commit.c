@@ -103,6 +103,14 @@ static void register_again(struct nvs_tensor *t[COUNT], size_t n)
 		t[C] = tensor_add(f, "c", lengths[C]);
 }
 
+/* What a commit that begins after open_and_write() has. */
+static void compare_all(struct nvs_tensor *t[COUNT])
+{
+	tensor_compare(f, t[A], 11);
+	tensor_compare(f, t[B], 2);
+	tensor_compare(f, t[C], 13);
+}
+
 TEST(tensors_are_read_while_a_commit_syncs)
 {
 	struct nvs_tensor *t[COUNT];
@@ -110,9 +118,7 @@ TEST(tensors_are_read_while_a_commit_syncs)
 
 	open_and_write(t);
 	commit_begin(&commit);
-	tensor_compare(f, t[A], 11);
-	tensor_compare(f, t[B], 2);
-	tensor_compare(f, t[C], 13);
+	compare_all(t);
 	STATE(f, t[A], NVS_RESIDENT, false, 0);
 	OK(f, commit_end(&commit));
 }
@@ -145,9 +151,7 @@ TEST(a_crash_after_a_commit_finds_the_state_at_its_beginning)
 		tensor_compare(f, t[i], 200 + i);
 	crash_and_reopen();
 	register_again(t, COUNT);
-	tensor_compare(f, t[A], 11);
-	tensor_compare(f, t[B], 2);
-	tensor_compare(f, t[C], 13);
+	compare_all(t);
 }
 
 TEST(a_crash_after_a_failed_commit_finds_the_previous_one)
@@ -204,9 +208,7 @@ TEST(a_tensor_forgotten_during_a_commit_is_in_it)
 		tensor_store(f, more[i], 60 + i);
 	crash_and_reopen();
 	register_again(t, COUNT);
-	tensor_compare(f, t[A], 11);
-	tensor_compare(f, t[B], 2);
-	tensor_compare(f, t[C], 13);
+	compare_all(t);
 }
 
 /*
