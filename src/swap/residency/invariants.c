@@ -143,7 +143,7 @@ void engine_check(const struct nvs_engine *engine)
 
 	uint64_t live = 0, counted = 0, ahead = 0, landing = 0, resident = 0, registered = 0;
 	uint64_t pinned = 0, landing_numel = 0, copied = 0, nbytes = 0, listed = 0;
-	const struct nvs_tensor *tensor;
+	const struct nvs_tensor *tensor = NULL;
 
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		tensor = engine->tensors[i];

@@ -111,6 +111,22 @@ static void tensor_vacate(struct nvs_tensor *tensor)
 	engine->vacant = tensor;
 }
 
+static bool slab_add(struct nvs_engine *engine)
+{
+	struct tensor_slab *slab = aligned_alloc(_Alignof(struct tensor_slab), sizeof(*slab));
+
+	if (!slab)
+		return false;
+	slab->next = engine->slabs;
+	engine->slabs = slab;
+	for (size_t i = SLAB_TENSORS; i--;) {
+		slab->tensors[i].rest = &slab->rests[i];
+		slab->tensors[i].run_next = engine->vacant;
+		engine->vacant = &slab->tensors[i];
+	}
+	return true;
+}
+
 struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec)
 {
 	struct tensor_name *name = name_make(spec->name);
@@ -118,22 +134,8 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 	struct nvs_tensor *tensor;
 	struct tensor_rest *rest;
 
-	if (!name)
-		return NULL;
-	if (!engine->vacant) {
-		struct tensor_slab *slab = aligned_alloc(_Alignof(struct tensor_slab),
-							 sizeof(*slab));
-
-		if (!slab)
-			goto no_memory;
-		slab->next = engine->slabs;
-		engine->slabs = slab;
-		for (size_t i = SLAB_TENSORS; i--;) {
-			slab->tensors[i].rest = &slab->rests[i];
-			slab->tensors[i].run_next = engine->vacant;
-			engine->vacant = &slab->tensors[i];
-		}
-	}
+	if (!name || (!engine->vacant && !slab_add(engine)))
+		goto no_memory;
 	tensor = engine->vacant;
 	rest = tensor->rest;
 	engine->vacant = tensor->run_next;
