@@ -182,7 +182,7 @@ static int open_member(struct nvs_aio *aio, struct file_member *member, unsigned
 	else
 		rc = file_create(aio, member, 1, 0, writable, false, out, error);
 	if (!rc && flags & NVS_FILE_UNITS) {
-		assert(!(*out)->in_flight && !(*out)->padded);
+		assert(*out && !(*out)->in_flight && !(*out)->padded);
 		(*out)->units = true;
 		set_alignment(*out);
 	}
