@@ -135,8 +135,8 @@ void expect_ok(struct fixture *fixture, int rc, const char *file, int line);
 /* The initializer of a tensor's description. */
 #define U8_TENSOR(text, length)                                                                    \
 	{                                                                                          \
-		.size = sizeof(struct nvs_tensor_spec), .name = text, .dtype = NVS_U8,             \
-		.numel = length                                                                    \
+		.size = sizeof(struct nvs_tensor_spec), .name = (text), .dtype = NVS_U8,           \
+		.numel = (length)                                                                  \
 	}
 /* Registers a tensor of U8. */
 struct nvs_tensor *tensor_add(struct fixture *fixture, const char *name, uint64_t nbytes);

@@ -177,7 +177,7 @@ void engine_check(const struct nvs_engine *engine)
 	assert(landing_numel == engine->room.landing_numel && copied == engine->turns.ncopied);
 	assert(registered == engine->nregistered && nbytes == engine->tensor_bytes);
 	/* Each unpinned tensor in the pool is in one of the lists. */
-	for (enum placement i = PLACED_NOWHERE; i < PLACEMENTS; i++)
+	for (unsigned i = PLACED_NOWHERE; i < PLACEMENTS; i++)
 		TAILQ_FOREACH(tensor, &engine->room.lists[i], idle)
 		{
 			assert(tensor->placement == i && is_listed(tensor) && !tensor->pins.count);
