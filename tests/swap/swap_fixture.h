@@ -33,16 +33,6 @@
 #define SANITIZED 0
 #endif
 
-/* For other threads and child processes, where cmocka's asserts don't work. */
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__,           \
-				#condition);                                                       \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
-
 /* ---- Places ---- */
 
 enum place {
