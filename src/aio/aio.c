@@ -5,7 +5,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +51,6 @@ static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs
 {
 	struct nvs_aio *aio = calloc(1, sizeof(*aio));
 
-	assert(config->thread_count && config->queue_depth);
 	if (!aio)
 		return NULL;
 	aio->workers = calloc(config->thread_count, sizeof(*aio->workers));
@@ -78,14 +76,11 @@ static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs
 	LIST_INIT(&aio->memories);
 	memset(aio->files, -1, sizeof(aio->files));
 	aio->node = -1;
-	assert(!transfers_queued(aio) && !aio->running);
-	assert(aio->options.wait_max && aio->options.wait_max <= config->queue_depth);
 	return aio;
 }
 
 static void aio_free(struct nvs_aio *aio)
 {
-	assert(!aio->nworkers);
 	assert(!transfers_queued(aio) && !aio->awaited_reads);
 	assert(!aio->holders && !aio->watched && !aio->running);
 	free(aio->workers);
@@ -101,7 +96,6 @@ static void aio_free(struct nvs_aio *aio)
 
 static void stop_workers(struct nvs_aio *aio)
 {
-	assert(aio->ops && aio->nworkers <= aio->config.thread_count);
 	pthread_mutex_lock(&aio->lock);
 	assert(!aio->closing);
 	aio->closing = true;
@@ -123,55 +117,18 @@ static void stop_workers(struct nvs_aio *aio)
 /* How often to look whether a worker that opens its queue still lives. */
 #define LOOK_MS 50
 
-/* Under the lock. A seccomp filter may kill a thread for a system call; the process goes on. */
-static void note_if_killed(struct worker *worker)
-{
-	if (!worker->started || worker->opened || pthread_tryjoin_np(worker->thread, NULL))
-		return;
-	worker->started = false;
-	assert(worker->index < worker->aio->nworkers);
-	worker->opened = true;
-	worker->open_status = -EPERM;
-	snprintf(worker->open_reason, sizeof(worker->open_reason), "%s", ENGINE_KILLED);
-	worker->aio->running++;
-	assert(worker->aio->running <= worker->aio->nworkers);
-}
-
-/* Waits until the started workers have opened their queues; returns the first error. */
-static int wait_until_opened(struct nvs_aio *aio, unsigned started, char *reason, size_t nbytes)
-{
-	int rc = 0;
-
-	assert(started <= aio->nworkers);
-	pthread_mutex_lock(&aio->lock);
-	while (aio->running < started)
-		if (cond_wait_until(&aio->synced, &aio->lock, deadline_ns(LOOK_MS)))
-			for (unsigned i = 0; i < aio->nworkers; i++)
-				note_if_killed(&aio->workers[i]);
-	assert(aio->running <= aio->nworkers);
-	for (unsigned i = 0; i < started && !rc; i++) {
-		assert(aio->workers[i].opened);
-		rc = aio->workers[i].open_status;
-		if (rc)
-			snprintf(reason, nbytes, "%s", aio->workers[i].open_reason);
-	}
-	pthread_mutex_unlock(&aio->lock);
-	assert(rc <= 0);
-	return rc;
-}
-
+/* Starts the workers, and waits until they have opened their queues. */
 static int start_workers(struct nvs_aio *aio, const struct engine_ops *ops, char *reason,
 			 size_t nbytes)
 {
 	unsigned started = 0;
-	int rc = 0, open_rc;
+	int rc = 0, open_rc = 0;
 
 	assert(ops && !aio->nworkers && !aio->running);
 	aio->ops = ops;
 	while (aio->nworkers < aio->config.thread_count && !rc) {
 		struct worker *worker = &aio->workers[aio->nworkers];
 
-		assert(!worker->aio);
 		worker->aio = aio;
 		worker->index = aio->nworkers++;
 		rc = worker_start(worker);
@@ -181,7 +138,32 @@ static int start_workers(struct nvs_aio *aio, const struct engine_ops *ops, char
 		else
 			started++;
 	}
-	open_rc = wait_until_opened(aio, started, reason, nbytes);
+	pthread_mutex_lock(&aio->lock);
+	while (aio->running < started) {
+		if (!cond_wait_until(&aio->synced, &aio->lock, deadline_ns(LOOK_MS)))
+			continue;
+		/* A seccomp filter may kill a thread for a system call; the process goes on. */
+		for (unsigned i = 0; i < aio->nworkers; i++) {
+			struct worker *worker = &aio->workers[i];
+
+			if (!worker->started || worker->opened ||
+			    pthread_tryjoin_np(worker->thread, NULL))
+				continue;
+			worker->started = false;
+			worker->opened = true;
+			worker->open_status = -EPERM;
+			snprintf(worker->open_reason, sizeof(worker->open_reason), "%s",
+				 ENGINE_KILLED);
+			aio->running++;
+		}
+	}
+	for (unsigned i = 0; i < started && !open_rc; i++) {
+		assert(aio->workers[i].opened);
+		open_rc = aio->workers[i].open_status;
+		if (open_rc)
+			snprintf(reason, nbytes, "%s", aio->workers[i].open_reason);
+	}
+	pthread_mutex_unlock(&aio->lock);
 	rc = open_rc ? open_rc : rc;
 	if (rc)
 		stop_workers(aio);
@@ -196,7 +178,6 @@ static int start_any(struct nvs_aio *aio, struct nvs_error *error)
 	size_t used = 0;
 	int rc = 0;
 
-	assert(!aio->engine_reason[0]);
 	for (int i = NVS_IOENGINE_AUTO + 1; i < NVS_IOENGINE_COUNT; i++) {
 		const struct engine_ops *ops = ioengine_ops((enum nvs_ioengine)i);
 
@@ -208,7 +189,6 @@ static int start_any(struct nvs_aio *aio, struct nvs_error *error)
 					ops->name, all);
 			return 0;
 		}
-		assert(rc < 0);
 		used += (size_t)snprintf(all + used, sizeof(all) - used, "%s%s: %s",
 					 used ? "; " : "", ops->name, why);
 		if (used >= sizeof(all))
@@ -217,44 +197,13 @@ static int start_any(struct nvs_aio *aio, struct nvs_error *error)
 	return error_about(error, rc, "ioengine", 0, 0, "no I/O engine works here: %s", all);
 }
 
-static int start_one(struct nvs_aio *aio, const struct engine_ops *ops, struct nvs_error *error)
-{
-	char why[256];
-	int rc = start_workers(aio, ops, why, sizeof(why));
-
-	assert(ops->name && rc <= 0);
-	assert(aio->ops == ops);
-	if (!rc)
-		return 0;
-	return error_about(error, rc == -ENOMEM || rc == -EAGAIN ? rc : -ENOTSUP, "ioengine", 0, 0,
-			   "ioengine %s does not work here: %s; set it to auto to use one that "
-			   "does",
-			   ops->name, why);
-}
-
-/* The threads beside the workers. */
-static int start_others(struct nvs_aio *aio, struct nvs_error *error)
+int aio_open_with(struct nvs_aio **out, const struct aio_config *config,
+		  const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
+		  struct nvs_error *error)
 {
 	const char *what = "enforces io_timeout_ms";
-	int rc = watch_start(aio);
-
-	assert(aio->nworkers == aio->config.thread_count && aio->running == aio->nworkers);
-	if (!rc) {
-		what = "calls the log function";
-		rc = log_start(&aio->log);
-	}
-	if (!rc)
-		return 0;
-	stop_workers(aio);
-	return error_set(error, rc, "can't start the thread that %s: %s", what,
-			 thread_strerror(rc));
-}
-
-static int open_as(struct nvs_aio **out, const struct aio_config *config,
-		   const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
-		   struct nvs_error *error)
-{
 	struct nvs_aio *aio;
+	char why[256];
 	int rc = check_config(config, error);
 
 	if (rc)
@@ -263,14 +212,29 @@ static int open_as(struct nvs_aio **out, const struct aio_config *config,
 	if (!aio)
 		return error_set(error, -ENOMEM, "out of memory while opening the I/O workers");
 	aio->options.arg = ops_arg;
-	rc = ops ? start_one(aio, ops, error) : start_any(aio, error);
-	if (!rc)
-		rc = start_others(aio, error);
+	rc = ops ? start_workers(aio, ops, why, sizeof(why)) : start_any(aio, error);
+	if (rc && ops)
+		rc = error_about(error, rc == -ENOMEM || rc == -EAGAIN ? rc : -ENOTSUP, "ioengine",
+				 0, 0,
+				 "ioengine %s does not work here: %s; set it to auto to use one "
+				 "that does",
+				 ops->name, why);
 	if (rc) {
 		aio_free(aio);
 		return rc;
 	}
-	assert(aio->nworkers == config->thread_count);
+	/* The threads beside the workers. */
+	rc = watch_start(aio);
+	if (!rc) {
+		what = "calls the log function";
+		rc = log_start(&aio->log);
+	}
+	if (rc) {
+		stop_workers(aio);
+		aio_free(aio);
+		return error_set(error, rc, "can't start the thread that %s: %s", what,
+				 thread_strerror(rc));
+	}
 	register_bounce(aio);
 	*out = aio;
 	return 0;
@@ -281,9 +245,9 @@ int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct
 {
 	bool any;
 
-	assert(aio && config);
 	any = config->ioengine <= NVS_IOENGINE_AUTO || config->ioengine >= NVS_IOENGINE_COUNT;
-	return open_as(aio, config, any ? NULL : ioengine_ops(config->ioengine), NULL, log, error);
+	return aio_open_with(aio, config, any ? NULL : ioengine_ops(config->ioengine), NULL, log,
+			     error);
 }
 
 int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct nvs_error *error)
@@ -295,7 +259,6 @@ int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct n
 	if (!aio || !config)
 		return error_set(error, -EINVAL, "%s is NULL", aio ? "config" : "aio");
 	rc = aio_open(aio, &config->aio, &config->log, error);
-	assert(!rc == !!*aio);
 	if (!rc)
 		aio_trace(*aio, config->trace);
 	return rc;
@@ -303,49 +266,21 @@ int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct n
 
 const struct nvs_log *aio_log(const struct nvs_aio *aio)
 {
-	assert(aio);
 	return &aio->log.to;
 }
 
 const struct aio_config *aio_settings(const struct nvs_aio *aio)
 {
-	assert(aio->config.queue_depth);
 	return &aio->config;
 }
 
-int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,
-		  const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
-		  struct nvs_error *error)
-{
-	assert(config && ops);
-	return open_as(aio, config, ops, ops_arg, log, error);
-}
-
-void aio_hold(struct nvs_aio *aio)
-{
-	pthread_mutex_lock(&aio->lock);
-	assert(aio->holders < UINT_MAX && !aio->closing);
-	aio->holders++;
-	workers_check(aio);
-	pthread_mutex_unlock(&aio->lock);
-}
-
-void aio_release(struct nvs_aio *aio)
-{
-	pthread_mutex_lock(&aio->lock);
-	assert(aio->holders && !aio->closing);
-	aio->holders--;
-	workers_check(aio);
-	pthread_mutex_unlock(&aio->lock);
-}
-
-unsigned aio_holders(struct nvs_aio *aio)
+unsigned aio_hold(struct nvs_aio *aio, int change)
 {
 	unsigned holders;
 
 	pthread_mutex_lock(&aio->lock);
-	workers_check(aio);
-	assert(!aio->closing);
+	assert(!aio->closing && (change >= 0 || aio->holders));
+	aio->holders += (unsigned)change;
 	holders = aio->holders;
 	pthread_mutex_unlock(&aio->lock);
 	return holders;
@@ -355,19 +290,17 @@ int nvs_aio_close(struct nvs_aio *aio)
 {
 	if (!aio)
 		return 0;
-	if (aio_holders(aio))
+	if (aio_hold(aio, 0))
 		return -EBUSY;
 	stop_workers(aio);
 	/* Their owners close them later. */
 	for (struct nvs_file *file = LIST_FIRST(&aio->open_files); file;
 	     file = LIST_NEXT(file, open)) {
 		assert(!file->in_flight && !file->closing);
-		assert(file->aio == aio);
 		file->aio = NULL;
 	}
 	for (struct aio_memory *memory = LIST_FIRST(&aio->memories); memory;
 	     memory = LIST_NEXT(memory, link)) {
-		assert(memory->aio == aio && memory->data);
 		memory->aio = NULL;
 	}
 	aio_free(aio);

@@ -48,10 +48,10 @@ void aio_watch(struct nvs_aio *aio, uint64_t now_ns);
 /* For tests: waits until all messages of the aio are told. */
 void aio_await_told(struct nvs_aio *aio);
 /* Describes an overdue transfer: -ETIMEDOUT, with path and offset. Without the lock. */
-int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t offset,
-			 const char *subject, struct nvs_error *error);
+int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, const char *subject,
+			 struct nvs_error *error);
 /* The same under the lock. */
-int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const char *subject,
+int aio_overdue_error(const struct transfer *transfer, const char *subject,
 		      struct nvs_error *error);
 /* aio_submit_list() under the aio's lock. Without a queue for transfers that are requests. */
 void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list);
@@ -66,11 +66,9 @@ void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct tran
  */
 void aio_promote(struct nvs_aio *aio, struct transfer *transfer);
 
-/* While an engine uses the aio, nvs_aio_close() refuses to close it. */
-void aio_hold(struct nvs_aio *aio);
-void aio_release(struct nvs_aio *aio);
-/* How many engines use it. */
-unsigned aio_holders(struct nvs_aio *aio);
+/* Changes the number of engines that use the aio, and returns it. While any does, nvs_aio_close()
+ * refuses. */
+unsigned aio_hold(struct nvs_aio *aio, int change);
 
 /* Traces all later I/Os to `trace`, which must outlive the aio; NULL stops tracing. */
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace);
@@ -105,7 +103,8 @@ const struct aio_config *aio_settings(const struct nvs_aio *aio);
 int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct nvs_log *log,
 	     struct nvs_error *error);
 struct engine_ops;
-/* For tests: opens with `ops` instead of the engine that the configuration names. */
+/* The same with `ops` instead of the engine that the configuration names; NULL: with the first that
+ * works. */
 int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,
 		  const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
 		  struct nvs_error *error);

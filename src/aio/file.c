@@ -24,7 +24,6 @@ int file_member_probe(struct file_member *member, bool writable, bool buffered)
 {
 	int rc = dio_probe(member->fd, &member->dio);
 
-	assert(rc <= 0);
 	member->direct_fd = -1;
 	if (rc || buffered || !member->dio.direct) {
 		member->dio.direct = false;
@@ -35,13 +34,11 @@ int file_member_probe(struct file_member *member, bool writable, bool buffered)
 	if (rc < 0)
 		return rc;
 	member->direct_fd = rc;
-	assert(member->dio.direct && member->dio.offset_align && member->dio.mem_align);
 	return 0;
 }
 
 static int slot_take(struct nvs_aio *aio, int fd)
 {
-	assert(fd >= -1);
 	if (fd < 0)
 		return -1;
 	for (int slot = 0; slot < ENGINE_FILES; slot++)
@@ -56,7 +53,6 @@ static int slot_take(struct nvs_aio *aio, int fd)
 
 static void slot_give(struct nvs_aio *aio, int slot)
 {
-	assert(slot >= -1);
 	assert(slot < ENGINE_FILES && (slot < 0 || aio->files[slot] >= 0));
 	if (slot >= 0)
 		aio->files[slot] = -1;
@@ -64,14 +60,11 @@ static void slot_give(struct nvs_aio *aio, int slot)
 
 static void set_alignment(struct nvs_file *file)
 {
-	assert(file->nmembers);
 	file->direct = true;
 	file->offset_align = file->mem_align = 1;
 	for (unsigned i = 0; i < file->nmembers; i++) {
 		const struct open_member *member = &file->members[i];
 
-		assert(member->direct_fd < 0 ||
-		       (member->dio.offset_align && member->dio.mem_align));
 		file->direct &= member->direct_fd >= 0;
 		if (member->dio.offset_align > file->offset_align)
 			file->offset_align = member->dio.offset_align;
@@ -109,7 +102,6 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 							.dio = members[i].dio};
 		if (!file->members[i].path)
 			goto no_memory;
-		assert(members[i].fd >= 0 && members[i].direct_fd != members[i].fd);
 	}
 	set_alignment(file);
 	assert(n == 1 || stripe % file->write_unit == 0);
@@ -120,7 +112,6 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 		file->members[i].direct_slot = slot_take(aio, file->members[i].direct_fd);
 	}
 	LIST_INSERT_HEAD(&aio->open_files, file, open);
-	assert(!aio->closing);
 	aio_sync(aio);
 	pthread_mutex_unlock(&aio->lock);
 	*out = file;
@@ -135,8 +126,6 @@ no_memory:
 
 static int check_flags(const char *name, unsigned flags, unsigned allowed, struct nvs_error *error)
 {
-	assert(allowed & NVS_FILE_WRITE);
-	assert(name);
 	if (flags & ~allowed ||
 	    (!(flags & NVS_FILE_WRITE) && flags & (NVS_FILE_CREATE | NVS_FILE_TRUNCATE)))
 		return error_set(error, -EINVAL,
@@ -162,7 +151,6 @@ static int check_kind(int fd, const char *name, struct nvs_error *error)
 
 	struct stat st;
 
-	assert(fd >= 0 && name);
 	if (fstat(fd, &st))
 		return error_set(error, -errno, "cannot look at %s: %s", name,
 				 nvs_strerror(-errno));
@@ -181,30 +169,6 @@ static int check_kind(int fd, const char *name, struct nvs_error *error)
 	return 0;
 }
 
-/* O_NONBLOCK keeps a FIFO from blocking; files in use must not have it, or I/Os return EAGAIN. */
-static int open_path(const char *path, unsigned flags, int *fd, struct nvs_error *error)
-{
-	int oflags = flags & NVS_FILE_WRITE ? O_RDWR : O_RDONLY, rc;
-
-	assert(path);
-	assert(flags & NVS_FILE_WRITE || !(flags & (NVS_FILE_CREATE | NVS_FILE_TRUNCATE)));
-	oflags |= O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-	oflags |= flags & NVS_FILE_CREATE ? O_CREAT : 0;
-	oflags |= flags & NVS_FILE_TRUNCATE ? O_TRUNC : 0;
-	*fd = open(path, oflags, 0600);
-	if (*fd < 0)
-		return error_set(error, -errno, "cannot open %s: %s", path,
-				 errno == ELOOP ? "it is a symbolic link, which is not followed"
-						: nvs_strerror(-errno));
-	rc = check_kind(*fd, path, error);
-	if (!rc && fcntl(*fd, F_SETFL, oflags & ~O_NONBLOCK))
-		rc = error_set(error, -errno, "cannot open %s: %s", path, nvs_strerror(-errno));
-	if (rc)
-		close(*fd);
-	assert(rc <= 0);
-	return rc;
-}
-
 /* Closes the descriptor on error. */
 static int open_member(struct nvs_aio *aio, struct file_member *member, unsigned flags,
 		       struct nvs_file **out, struct nvs_error *error)
@@ -212,15 +176,13 @@ static int open_member(struct nvs_aio *aio, struct file_member *member, unsigned
 	bool writable = flags & NVS_FILE_WRITE;
 	int rc = file_member_probe(member, writable, flags & NVS_FILE_BUFFERED);
 
-	assert(member->fd >= 0 && member->path);
 	if (rc)
 		error_set(error, rc, "cannot determine the alignment of %s: %s", member->path,
 			  nvs_strerror(rc));
 	else
 		rc = file_create(aio, member, 1, 0, writable, false, out, error);
-	assert(rc || *out);
 	if (!rc && flags & NVS_FILE_UNITS) {
-		assert(!(*out)->in_flight && !(*out)->padded);
+		assert(*out && !(*out)->in_flight && !(*out)->padded);
 		(*out)->units = true;
 		set_alignment(*out);
 	}
@@ -236,7 +198,7 @@ int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct 
 		  struct nvs_error *error)
 {
 	struct file_member member = {.path = (char *)(uintptr_t)path, .direct_fd = -1};
-	int rc;
+	int rc, oflags;
 
 	if (out)
 		*out = NULL;
@@ -246,10 +208,26 @@ int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct 
 			 NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE | NVS_FILE_BUFFERED |
 				 NVS_FILE_UNITS,
 			 error);
-	if (!rc)
-		rc = open_path(path, flags, &member.fd, error);
-	assert(rc || member.fd >= 0);
-	return rc ? rc : open_member(aio, &member, flags, out, error);
+	if (rc)
+		return rc;
+	/* O_NONBLOCK keeps a FIFO from blocking; files in use must not have it, or I/Os return
+	 * EAGAIN. */
+	oflags = (flags & NVS_FILE_WRITE ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+	oflags |= flags & NVS_FILE_CREATE ? O_CREAT : 0;
+	oflags |= flags & NVS_FILE_TRUNCATE ? O_TRUNC : 0;
+	member.fd = open(path, oflags, 0600);
+	if (member.fd < 0)
+		return error_set(error, -errno, "cannot open %s: %s", path,
+				 errno == ELOOP ? "it is a symbolic link, which is not followed"
+						: nvs_strerror(-errno));
+	rc = check_kind(member.fd, path, error);
+	if (!rc && fcntl(member.fd, F_SETFL, oflags & ~O_NONBLOCK))
+		rc = error_set(error, -errno, "cannot open %s: %s", path, nvs_strerror(-errno));
+	if (rc) {
+		close(member.fd);
+		return rc;
+	}
+	return open_member(aio, &member, flags, out, error);
 }
 
 /*
@@ -262,7 +240,6 @@ static int reopen(int fd, int oflags)
 	char path[32];
 	int own;
 
-	assert(fd >= 0 && oflags >= 0);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	own = open(path, (oflags & O_ACCMODE) | O_CLOEXEC);
 	if (own >= 0)
@@ -279,7 +256,6 @@ static void name_of(int fd, char *name, size_t nbytes)
 	char link[32], path[PATH_MAX];
 	ssize_t n;
 
-	assert(nbytes);
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	n = fd < 0 ? -1 : readlink(link, path, sizeof(path) - 1);
 	path[n < 0 ? 0 : n] = '\0';
@@ -341,16 +317,11 @@ void nvs_file_close(struct nvs_file *file)
 			slot_give(file->aio, file->members[i].direct_slot);
 		}
 		LIST_REMOVE(file, open);
-		workers_check(file->aio);
 		aio_sync(file->aio);
 		requests_forget_file(file->aio, file);
 		pthread_mutex_unlock(&file->aio->lock);
 	}
-	assert(!file->aio || file->closing);
-	assert(!file->in_flight);
-	file_check(file);
 	for (unsigned i = 0; i < file->nmembers; i++) {
-		assert(file->members[i].fd >= 0);
 		close(file->members[i].fd);
 		if (file->members[i].direct_fd >= 0)
 			close(file->members[i].direct_fd);
@@ -361,7 +332,6 @@ void nvs_file_close(struct nvs_file *file)
 
 bool nvs_file_direct(const struct nvs_file *file)
 {
-	assert(!file || !file->direct || file->members[0].direct_fd >= 0);
 	return file && file->direct;
 }
 
@@ -376,7 +346,6 @@ int nvs_file_sync(struct nvs_file *file, struct nvs_error *error)
 {
 	if (!file)
 		return error_set(error, -EINVAL, "the file is NULL");
-	file_check(file);
 	for (unsigned i = 0; i < file->nmembers; i++)
 		if (fdatasync(file->members[i].fd)) {
 			int rc = ended_with(-errno);

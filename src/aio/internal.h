@@ -8,7 +8,7 @@
  *	aio: log place
  *	transfers: errors piece lists completions
  *	requests: requests
- *	transfers: complete transfer
+ *	transfers: transfer
  *	workers: watch claim catch_up worker
  *	aio: registration file
  *	requests: submit wait
@@ -258,15 +258,11 @@ void list_pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
 		      struct transfer_list *completed);
 void list_add_completed(struct transfer_list *completed, struct transfer *transfer);
 
-/* ---- complete.c: under the lock ---- */
-/* The last thing the aio does with a transfer; its owner may free it, unless it has a queue. */
-void transfer_complete(struct nvs_aio *aio, struct transfer *transfer);
+/* ---- transfer.c: under the lock ---- */
 /* Completes transfers. Those with a queue stay in the list. */
 void list_publish(struct nvs_aio *aio, struct transfer_list *completed);
 /* Appends published transfers to their queues, with or without the lock. */
 void list_deliver(struct transfer *list);
-
-/* ---- transfer.c: under the lock ---- */
 /* aio_promote() under the lock. */
 void transfer_promote(struct nvs_aio *aio, struct transfer *transfer);
 /* Promotes all requests with unclaimed bytes, in the order of their submission. */
@@ -306,6 +302,30 @@ void log_stop(struct log *log);
 /* Queues a message, with or without the lock, on any thread. */
 void aio_say(struct nvs_aio *aio, enum nvs_log_level level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* ---- The steps of a worker's round, on its thread ---- */
+static inline uint32_t pieces_in_flight(const struct worker *worker)
+{
+	return worker->aio->config.queue_depth - worker->nfree;
+}
+
+/* ---- claim.c ---- */
+/*
+ * Asserts after each step, with or without the lock, that every piece is free, to be submitted,
+ * with the engine, or finished.
+ */
+void worker_check(const struct worker *worker);
+/* Under the lock: fills the queue with I/Os. */
+void worker_claim(struct worker *worker, uint64_t now, struct transfer_list *completed);
+/* Under the lock: frees the pieces that have ended. */
+void worker_account(struct worker *worker, uint64_t now, struct transfer_list *completed);
+
+/* ---- catch_up.c ---- */
+/*
+ * Under the lock, which it drops: applies changes of the aio's files, regions and binding.
+ * aio_sync() waits for this.
+ */
+void worker_catch_up(struct worker *worker);
 
 /* ---- worker.c ---- */
 /* The number of completions that a worker waits for with so many I/Os in flight, at least one;

@@ -21,7 +21,6 @@ void log_init(struct log *log, const struct nvs_log *to)
 void log_destroy(struct log *log)
 {
 	assert(!log->started);
-	assert(!log->telling && !log->closing);
 	/* Those of an aio that could not be opened. */
 	messages_tell(&log->messages, NULL);
 	pthread_mutex_destroy(&log->lock);
@@ -52,7 +51,6 @@ static void *log_main(void *arg)
 	struct log *log = arg;
 	struct messages messages;
 
-	assert(log->to.fn);
 	messages_init(&messages);
 	pthread_mutex_lock(&log->lock);
 	while (!log->closing || !messages_empty(&log->messages)) {
@@ -65,7 +63,6 @@ static void *log_main(void *arg)
 		pthread_mutex_unlock(&log->lock);
 		messages_tell(&messages, &log->to);
 		pthread_mutex_lock(&log->lock);
-		assert(log->telling);
 	}
 	log->telling = false;
 	pthread_mutex_unlock(&log->lock);
@@ -81,7 +78,6 @@ int log_start(struct log *log)
 		return 0;
 	rc = thread_start(&log->thread, log_main, log);
 	log->started = !rc;
-	assert(rc <= 0);
 	return rc;
 }
 
@@ -90,12 +86,10 @@ void log_stop(struct log *log)
 	if (!log->started)
 		return;
 	pthread_mutex_lock(&log->lock);
-	assert(log->to.fn && !log->closing);
 	log->closing = true;
 	pthread_cond_broadcast(&log->changed);
 	pthread_mutex_unlock(&log->lock);
 	pthread_join(log->thread, NULL);
-	assert(!log->telling);
 	log->started = log->closing = false;
 	assert(messages_empty(&log->messages));
 }
@@ -105,7 +99,6 @@ void aio_await_told(struct nvs_aio *aio)
 	struct log *log = &aio->log;
 
 	pthread_mutex_lock(&log->lock);
-	assert(!log->closing);
 	while (log->started && (log->telling || !messages_empty(&log->messages)))
 		pthread_cond_wait(&log->changed, &log->lock);
 	pthread_mutex_unlock(&log->lock);

@@ -11,7 +11,6 @@
 struct place file_place(const struct nvs_file *file, uint64_t offset)
 {
 	assert(offset <= INT64_MAX);
-	assert(file->nmembers && (file->nmembers == 1 || file->stripe));
 	if (file->nmembers == 1)
 		return (struct place){.member = &file->members[0],
 				      .offset = file->members[0].base + offset,

@@ -28,14 +28,11 @@ void aio_sync(struct nvs_aio *aio)
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		while (aio->workers[i].epoch < epoch)
 			pthread_cond_wait(&aio->synced, &aio->lock);
-	assert(aio->epoch >= epoch && aio->nregions <= ENGINE_BUFFERS);
 }
 
 static int region_take(struct nvs_aio *aio, const void *owner, uint64_t registration, char *data,
 		       size_t nbytes)
 {
-	assert(data && nbytes && nbytes <= REGION_BYTES);
-	assert(registration && registration <= aio->generation + 1);
 	for (int slot = 0; slot < ENGINE_BUFFERS; slot++) {
 		struct region *region = &aio->regions[slot];
 
@@ -49,7 +46,6 @@ static int region_take(struct nvs_aio *aio, const void *owner, uint64_t registra
 					  .registration = registration};
 		if ((unsigned)slot >= aio->nregions)
 			aio->nregions = (unsigned)slot + 1;
-		region_check(aio, region);
 		return slot;
 	}
 	return -ENOSPC;
@@ -57,8 +53,6 @@ static int region_take(struct nvs_aio *aio, const void *owner, uint64_t registra
 
 static void registration_end(struct nvs_aio *aio, uint64_t registration)
 {
-	workers_check(aio);
-	assert(registration && registration <= aio->generation + 1);
 	for (unsigned i = 0; i < aio->nregions; i++)
 		if (aio->regions[i].registration == registration)
 			aio->regions[i] = (struct region){0};
@@ -74,7 +68,6 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 	    nbytes > UINTPTR_MAX - (uintptr_t)data)
 		return -EINVAL;
 	pthread_mutex_lock(&aio->lock);
-	workers_check(aio);
 	registration = aio->generation + 1;
 	for (size_t done = 0; done < nbytes && rc >= 0; done += REGION_BYTES)
 		rc = region_take(aio, data, registration, (char *)data + done,
@@ -83,7 +76,6 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 		/* Waits until all rings have registered the regions; one that failed gives its error. */
 		rc = 0;
 
-		assert(registration <= aio->generation);
 		aio_sync(aio);
 		for (unsigned i = 0; i < aio->nregions; i++)
 			if (aio->regions[i].registration == registration && aio->regions[i].status)
@@ -95,7 +87,6 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 	if (rc < 0)
 		registration_end(aio, registration);
 	pthread_mutex_unlock(&aio->lock);
-	assert(rc <= 0);
 	return rc;
 }
 
@@ -106,7 +97,6 @@ static uint64_t longest_registration(const struct nvs_aio *aio, const void *data
 	uint64_t registration = 0;
 	const char *end = data;
 
-	assert(data && aio->nregions <= ENGINE_BUFFERS);
 	for (unsigned i = 0; i < aio->nregions; i++) {
 		const struct region *region = &aio->regions[i];
 
@@ -115,34 +105,31 @@ static uint64_t longest_registration(const struct nvs_aio *aio, const void *data
 		end = region->data + region->nbytes;
 		registration = region->registration;
 	}
-	assert(!registration == (end == data) && registration <= aio->generation);
 	return registration;
+}
+
+static void end_registrations(struct nvs_aio *aio, const void *data, bool all)
+{
+	uint64_t registration;
+
+	pthread_mutex_lock(&aio->lock);
+	do {
+		registration = longest_registration(aio, data);
+		if (registration)
+			registration_end(aio, registration);
+	} while (registration && all);
+	pthread_mutex_unlock(&aio->lock);
 }
 
 void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
 {
-	uint64_t registration;
-
-	if (!aio || !data)
-		return;
-	pthread_mutex_lock(&aio->lock);
-	workers_check(aio);
-	registration = longest_registration(aio, data);
-	if (registration)
-		registration_end(aio, registration);
-	pthread_mutex_unlock(&aio->lock);
+	if (aio && data)
+		end_registrations(aio, data, false);
 }
 
 void aio_unregister_all(struct nvs_aio *aio, const void *data)
 {
-	uint64_t registration;
-
-	assert(data);
-	pthread_mutex_lock(&aio->lock);
-	workers_check(aio);
-	while ((registration = longest_registration(aio, data)))
-		registration_end(aio, registration);
-	pthread_mutex_unlock(&aio->lock);
+	end_registrations(aio, data, true);
 }
 
 /* Registering less than this is not worth a call. */
@@ -152,12 +139,10 @@ int aio_register_most(struct nvs_aio *aio, void *data, size_t nbytes, size_t *do
 {
 	int first = nvs_aio_register_memory(aio, data, nbytes), rc = first;
 
-	assert(data && nbytes && (uintptr_t)data % page_bytes() == 0);
 	while (rc == -ENOMEM && nbytes / 2 >= REGISTERED_BYTES_MIN) {
 		nbytes = nbytes / 2 / page_bytes() * page_bytes();
 		rc = nvs_aio_register_memory(aio, data, nbytes);
 	}
-	assert(rc <= 0 && first <= 0);
 	*done = rc ? 0 : nbytes;
 	return rc ? rc : first;
 }
@@ -165,10 +150,8 @@ int aio_register_most(struct nvs_aio *aio, void *data, size_t nbytes, size_t *do
 void aio_memory_add(struct nvs_aio *aio, struct aio_memory *memory, void *data)
 {
 	assert(!memory->aio && data);
-	assert((uintptr_t)data % page_bytes() == 0);
 	*memory = (struct aio_memory){.aio = aio, .data = data};
 	pthread_mutex_lock(&aio->lock);
-	assert(!aio->closing);
 	LIST_INSERT_HEAD(&aio->memories, memory, link);
 	pthread_mutex_unlock(&aio->lock);
 }
@@ -191,12 +174,10 @@ void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)
 {
 	assert(topo && node >= 0);
 	pthread_mutex_lock(&aio->lock);
-	workers_check(aio);
 	if (aio->node < 0) {
 		aio->topo = topo;
 		aio->node = node;
 		aio_sync(aio);
-		assert(aio->topo == topo && aio->node == node);
 		/* All workers are bound; the topology may be closed before the aio. */
 		aio->topo = NULL;
 	}
@@ -219,9 +200,7 @@ void register_bounce(struct nvs_aio *aio)
 			.owner = worker->bounce.data,
 			.only = worker,
 		};
-		region_check(aio, &aio->regions[aio->nregions - 1]);
 	}
-	assert(aio->nregions == aio->nworkers);
 	aio_sync(aio);
 	pthread_mutex_unlock(&aio->lock);
 }
@@ -229,8 +208,6 @@ void register_bounce(struct nvs_aio *aio)
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace)
 {
 	pthread_mutex_lock(&aio->lock);
-	assert(!aio->closing);
-	workers_check(aio);
 	aio->trace = trace;
 	pthread_mutex_unlock(&aio->lock);
 }

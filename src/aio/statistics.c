@@ -10,26 +10,12 @@
 
 #include "aio/internal.h"
 #include "base/error.h"
-#include "base/state_checks.h"
 #include "base/struct_size.h"
-
-/* Counters only grow. */
-static void tally_check(const struct tally *seen, const struct tally *at_reset)
-{
-	if (!STATE_CHECKS)
-		return;
-	assert(seen->retries >= at_reset->retries);
-	assert(seen->facts.submit_calls >= at_reset->facts.submit_calls);
-	assert(seen->facts.reap_calls >= at_reset->facts.reap_calls);
-	assert(seen->facts.buffers_status <= 0);
-}
 
 static void add_counts(uint64_t *into, const uint64_t *seen, const uint64_t *at_reset)
 {
-	for (unsigned i = 0; i < NVS_DEPTHS; i++) {
-		assert(seen[i] >= at_reset[i]);
+	for (unsigned i = 0; i < NVS_DEPTHS; i++)
 		into[i] += seen[i] - at_reset[i];
-	}
 }
 
 static void explain_buffers(struct nvs_aio_stats *stats, int status)
@@ -37,7 +23,6 @@ static void explain_buffers(struct nvs_aio_stats *stats, int status)
 	struct rlimit limit;
 	char text[32];
 
-	assert(status <= 0);
 	if (status == -ENOMEM && !getrlimit(RLIMIT_MEMLOCK, &limit) &&
 	    limit.rlim_cur != RLIM_INFINITY)
 		snprintf(stats->buffers_reason, sizeof(stats->buffers_reason),
@@ -53,14 +38,13 @@ static void explain_buffers(struct nvs_aio_stats *stats, int status)
 			 nvs_strerror(status));
 }
 
-static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
+static void add_worker(struct nvs_aio_stats *stats, struct nvs_latency sums[2],
+		       struct worker *worker)
 {
 	pthread_mutex_lock(&worker->stats_lock);
 
 	const struct engine_facts *facts = &worker->tally_seen.facts;
 
-	tally_check(&worker->tally_seen, &worker->tally_at_reset);
-	assert(!facts->fixed_buffers || !facts->buffers_status);
 	stats->fixed_buffers = facts->fixed_buffers;
 	stats->fixed_files = facts->fixed_files;
 	explain_buffers(stats, facts->buffers_status);
@@ -82,9 +66,9 @@ static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
 	stats->bounced_bytes += worker->bounced_bytes;
 	stats->bounce_bytes += bounce_bytes(&worker->bounce);
 	for (int i = 0; i < 2; i++) {
-		assert(worker->ios_done[i] || !worker->bytes[i]);
 		stats->io[i].bytes += worker->bytes[i];
 		stats->io[i].ios += worker->ios_done[i];
+		latency_merge_sums(&sums[i], &worker->latency[i][NVS_LAT]);
 	}
 	pthread_mutex_unlock(&worker->stats_lock);
 }
@@ -92,32 +76,24 @@ static void add_worker(struct nvs_aio_stats *stats, struct worker *worker)
 int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 {
 	struct nvs_aio_stats full;
+	struct nvs_latency sums[2];
 
 	if (!aio || !stats)
 		return -EINVAL;
 	full = (struct nvs_aio_stats){
 		.size = sizeof(full), .ioengine = aio->ops->name, .workers = aio->nworkers};
 	snprintf(full.ioengine_reason, sizeof(full.ioengine_reason), "%s", aio->engine_reason);
+	for (int i = 0; i < 2; i++)
+		latency_begin_sums(&sums[i]);
 	for (unsigned i = 0; i < aio->nworkers; i++)
-		add_worker(&full, &aio->workers[i]);
+		add_worker(&full, sums, &aio->workers[i]);
 	for (int i = 0; i < 2; i++) {
 		struct nvs_io_stats *io = &full.io[i];
-		struct nvs_latency sums;
 
-		latency_begin_sums(&sums);
-		for (unsigned j = 0; j < aio->nworkers; j++) {
-			struct worker *worker = &aio->workers[j];
-
-			pthread_mutex_lock(&worker->stats_lock);
-			assert(worker->aio == aio);
-			latency_merge_sums(&sums, &worker->latency[i][NVS_LAT]);
-			pthread_mutex_unlock(&worker->stats_lock);
-		}
-		assert(sums.min_ns <= sums.max_ns);
-		io->latency_min_ns = sums.min_ns;
-		io->latency_max_ns = sums.max_ns;
-		io->latency_mean_ns = nvs_latency_mean(&sums);
-		io->latency_stddev_ns = nvs_latency_stddev(&sums);
+		io->latency_min_ns = sums[i].min_ns;
+		io->latency_max_ns = sums[i].max_ns;
+		io->latency_mean_ns = nvs_latency_mean(&sums[i]);
+		io->latency_stddev_ns = nvs_latency_stddev(&sums[i]);
 	}
 	pthread_mutex_lock(&aio->lock);
 	workers_check(aio);
@@ -129,8 +105,6 @@ int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
 	}
 	pthread_mutex_unlock(&aio->lock);
 	full.fixed_buffers &= full.registered_bytes > 0;
-	assert(full.workers && full.inflight_max <= aio->config.queue_depth);
-	assert(full.ioengine && full.workers <= NVS_THREAD_COUNT_MAX);
 	return struct_out(stats, &full, sizeof(full));
 }
 
@@ -146,7 +120,6 @@ int nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
 		struct worker *worker = &aio->workers[i];
 
 		pthread_mutex_lock(&worker->stats_lock);
-		assert(worker->aio == aio);
 		latency_merge(&full, &worker->latency[direction][kind]);
 		pthread_mutex_unlock(&worker->stats_lock);
 	}
@@ -161,14 +134,12 @@ void nvs_aio_reset_stats(struct nvs_aio *aio)
 		struct worker *worker = &aio->workers[i];
 
 		pthread_mutex_lock(&worker->stats_lock);
-		assert(worker->aio == aio);
 		memset(worker->latency, 0, sizeof(worker->latency));
 		memset(worker->bytes, 0, sizeof(worker->bytes));
 		memset(worker->ios_done, 0, sizeof(worker->ios_done));
 		worker->bounced_bytes = 0;
 		worker->inflight_max = 0;
 		worker->tally_at_reset = worker->tally_seen;
-		tally_check(&worker->tally_seen, &worker->tally_at_reset);
 		pthread_mutex_unlock(&worker->stats_lock);
 	}
 }

@@ -124,11 +124,12 @@ int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void 
 	return 0;
 }
 
-/* Takes the allocation that begins at `data` off the list; NULL: there is none. */
-static struct memory *remove_memory(const void *data)
+int nvs_memory_free(void *data)
 {
 	struct memory *memory;
 
+	if (!data)
+		return 0;
 	pthread_mutex_lock(&lock);
 	memory = LIST_FIRST(&all);
 	while (memory && memory->arena.data != data)
@@ -136,16 +137,6 @@ static struct memory *remove_memory(const void *data)
 	if (memory)
 		LIST_REMOVE(memory, link);
 	pthread_mutex_unlock(&lock);
-	return memory;
-}
-
-int nvs_memory_free(void *data)
-{
-	struct memory *memory;
-
-	if (!data)
-		return 0;
-	memory = remove_memory(data);
 	if (!memory)
 		return -EINVAL;
 	aio_memory_remove(&memory->registered);

@@ -32,8 +32,6 @@ static bool map_explicit_huge(struct arena *arena)
 	int size = __builtin_ctzll(page) << MAP_HUGE_SHIFT;
 	void *data = MAP_FAILED;
 
-	assert(arena->used && !arena->data);
-	assert(page >= page_bytes());
 	/* A short arena would waste most of a page that others need. */
 	if (page > page_bytes() && arena->used >= page / 2)
 		data = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
@@ -46,20 +44,10 @@ static bool map_explicit_huge(struct arena *arena)
 	return true;
 }
 
-static bool map_transparent_huge(struct arena *arena)
-{
-	assert(arena->used && !arena->data && !arena->huge);
-	arena->nbytes = arena->used;
-	arena->data = huge_map(arena->used, &arena->transparent_huge);
-	return arena->data;
-}
-
 static void bind_to_node(struct arena *arena, const struct pool_options *options)
 {
 	int rc;
 
-	assert(arena->data && arena->used <= arena->nbytes);
-	assert(options->node < 0 || options->topo);
 	arena->node = -1;
 	if (options->node < 0)
 		return;
@@ -76,7 +64,6 @@ static void bind_to_node(struct arena *arena, const struct pool_options *options
  */
 static int populate(const struct arena *arena)
 {
-	assert(arena->data && arena->used <= arena->nbytes);
 	if (!madvise(arena->data, arena->used, MADV_POPULATE_WRITE))
 		return 0;
 	if (errno != EINVAL)
@@ -92,8 +79,6 @@ static int lock_refused(const struct arena *arena, const struct pool_options *op
 	uint64_t limit = memlock_limit();
 	char need[32], have[32];
 
-	assert(options->pin && arena->locked < arena->used);
-	assert(options->words->lock_key && options->words->lock_remedy);
 	size_text(options->nbytes, need);
 	size_text(limit, have);
 	return error_about(error, -ENOMEM, options->words->lock_key, 0, 0,
@@ -111,8 +96,6 @@ static int no_memory(const struct pool_options *options, int rc, struct nvs_erro
 {
 	char need[32];
 
-	assert(rc < 0);
-	assert(options->words->size_key && options->words->size_remedy);
 	return error_about(error, -ENOMEM, options->words->size_key, 0, 0,
 			   "%s needs %s (%llu bytes) of memory, more than the machine or the "
 			   "container has free (%s): %s",
@@ -140,7 +123,6 @@ static int map_and_lock(struct arena *arena, const struct pool_options *options,
 	char locked[32], all[32];
 	int rc;
 
-	assert(options->nbytes && options->words);
 	*arena = (struct arena){.node = -1, .used = round_to_pages(options->nbytes)};
 	if (options->nbytes > INT64_MAX - 2 * huge_page_bytes())
 		return no_memory(options, -ENOMEM, error);
@@ -150,7 +132,9 @@ static int map_and_lock(struct arena *arena, const struct pool_options *options,
 				       options->words->subject, options->words->size_remedy, error);
 		if (rc)
 			return rc;
-		if (!map_transparent_huge(arena))
+		arena->nbytes = arena->used;
+		arena->data = huge_map(arena->used, &arena->transparent_huge);
+		if (!arena->data)
 			return no_memory(options, -ENOMEM, error);
 	}
 	/* After a fork, the parent's next write would move a shared page away from under the
@@ -173,7 +157,6 @@ static int map_and_lock(struct arena *arena, const struct pool_options *options,
 			else
 				step = round_to_pages(nbytes / 2);
 		} while (arena->locked < arena->used && step >= LOCK_BYTES_MIN);
-		assert(arena->locked <= arena->used);
 	}
 	if (options->pin && arena->locked < arena->used) {
 		rc = lock_refused(arena, options, error);
@@ -204,7 +187,6 @@ int arena_open(struct arena *arena, const struct pool_options *options, struct n
 
 void arena_close(struct arena *arena)
 {
-	assert(arena->locked <= arena->used && arena->used <= arena->nbytes);
 	if (arena->data)
 		munmap(arena->data, arena->nbytes);
 	arena->data = NULL;

@@ -64,8 +64,6 @@ int pool_open(struct pool **out, const struct pool_options *options, struct nvs_
 	struct pool_options whole = *options;
 	int rc;
 
-	assert(options->unit && !(options->unit & (options->unit - 1)));
-	assert(options->nbytes && options->nbytes <= UINT64_MAX - options->unit);
 	if (!pool)
 		return error_set(error, -ENOMEM, "out of memory while opening the pool");
 	pool->unit = options->unit;
@@ -82,7 +80,6 @@ int pool_open(struct pool **out, const struct pool_options *options, struct nvs_
 		pool_close(pool);
 		return error_set(error, -ENOMEM, "out of memory while opening the pool");
 	}
-	assert(pool->nbytes <= pool->arena.used);
 	leases_check(pool);
 	*out = pool;
 	return 0;
@@ -92,8 +89,6 @@ void pool_close(struct pool *pool)
 {
 	if (!pool)
 		return;
-	if (pool->extents)
-		leases_check(pool);
 	extents_close(pool->extents);
 	arena_close(&pool->arena);
 	free(pool);
@@ -154,7 +149,6 @@ void pool_release(struct pool *pool, void *data, uint64_t nbytes)
 
 void pool_note_wait(struct pool *pool)
 {
-	leases_check(pool);
 	if (!pool->waits++)
 		pool->used_at_first_wait = pool->used;
 }
@@ -179,7 +173,6 @@ uint64_t pool_bytes(const struct pool *pool)
 
 uint64_t pool_locked(const struct pool *pool)
 {
-	assert(pool->arena.locked <= pool->arena.used);
 	return pool->arena.locked < pool->nbytes ? pool->arena.locked : pool->nbytes;
 }
 
@@ -197,7 +190,6 @@ uint64_t pool_largest_free(struct pool *pool)
 void pool_get_stats(struct pool *pool, struct nvs_pool_stats *stats)
 {
 	arena_check(&pool->arena);
-	leases_check(pool);
 	*stats = (struct nvs_pool_stats){
 		.bytes = pool->nbytes,
 		.used = pool->used,

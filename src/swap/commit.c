@@ -30,22 +30,19 @@ static const char *unfinished(const struct nvs_tensor *tensor)
 	return NULL;
 }
 
-static bool any_copied(const struct nvs_engine *engine)
-{
-	for (size_t i = 0; i < engine->ntensors && engine->turns.ncopied; i++)
-		if (is_copied(engine->tensors[i]) && unfinished(engine->tensors[i]))
-			return true;
-	return false;
-}
-
 /* Waits for calls that copy bytes of tensors; what they have pinned is unpinned soon. */
 static void await_copies(struct nvs_engine *engine)
 {
 	enum copying held = engine->turns.held;
 
-	while (any_copied(engine)) {
+	for (size_t i = 0; i < engine->ntensors && engine->turns.ncopied;) {
+		if (!is_copied(engine->tensors[i]) || !unfinished(engine->tensors[i])) {
+			i++;
+			continue;
+		}
 		commit_hold(engine, COPIED_OUT);
 		(void)events_wait(engine, UINT64_MAX);
+		i = 0;
 	}
 	commit_hold(engine, held);
 }
@@ -186,32 +183,10 @@ static void unfreeze(struct nvs_engine *engine)
 		engine->tensors[i]->rest->snapshot = NOWHERE;
 }
 
-/* Tensors that were forgotten meanwhile stay for the next commit: the manifest names them. */
-static void end_commit(struct nvs_engine *engine, const struct snapshot *snapshot, int rc)
-{
-	struct nvs_tensor **last = &engine->commit.forgotten;
-
-	assert(engine->commit.writing && !engine->commit.unsettled);
-	engine->commit.writing = false;
-	if (!rc) {
-		tensors_committed(engine);
-		note_committed(engine, snapshot->note);
-		tensors_release_forgotten(engine, snapshot->forgotten);
-	} else {
-		/* The previous manifest stays in effect, unless the drive may name the new one. */
-		engine->commit.unsettled = store_unsettled(engine->store);
-		if (!engine->commit.unsettled)
-			unfreeze(engine);
-		while (*last)
-			last = &(*last)->run_next;
-		*last = snapshot->forgotten;
-	}
-	note_release(snapshot->note);
-}
-
 /* Under the lock, which it releases while the manifest is made durable. */
 static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 {
+	struct nvs_tensor **last = &engine->commit.forgotten;
 	struct snapshot snapshot = {0};
 	struct transfer *list = NULL;
 	int rc = snapshot_take(engine, &snapshot);
@@ -224,7 +199,24 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		engine_unlock(engine);
 		rc = store_commit(engine->store, snapshot.entries, snapshot.n, &note, error);
 		engine_lock(engine);
-		end_commit(engine, &snapshot, rc);
+		assert(engine->commit.writing && !engine->commit.unsettled);
+		engine->commit.writing = false;
+		/* If it failed, the previous manifest stays in effect, unless the drive may name the
+		 * new one. */
+		engine->commit.unsettled = rc && store_unsettled(engine->store);
+		if (!rc) {
+			tensors_committed(engine);
+			note_committed(engine, snapshot.note);
+			tensors_release_forgotten(engine, snapshot.forgotten);
+		} else {
+			/* Tensors that were forgotten meanwhile stay for the next commit too. */
+			while (*last)
+				last = &(*last)->run_next;
+			*last = snapshot.forgotten;
+			if (!engine->commit.unsettled)
+				unfreeze(engine);
+		}
+		note_release(snapshot.note);
 		list = runs_build_held(engine);
 	}
 	engine_unlock(engine);

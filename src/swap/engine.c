@@ -116,9 +116,8 @@ static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_b
 	/* A store in host memory has no drive that could lose it. */
 	scrub_init(&engine->scrub, config->scrub && on_drive);
 	queue_init(&engine->queue);
-	TAILQ_INIT(&engine->room.idle);
-	TAILQ_INIT(&engine->room.ahead);
-	TAILQ_INIT(&engine->room.planned);
+	for (int i = 0; i < PLACEMENTS; i++)
+		TAILQ_INIT(&engine->room.lists[i]);
 	TAILQ_INIT(&engine->turns.line);
 	for (int i = 0; i < 2 * TRANSFER_PRIORITIES; i++)
 		TAILQ_INIT(&engine->moves.runs[i % 2][i / 2]);
@@ -198,7 +197,7 @@ static void engine_free(struct nvs_engine *engine)
 	if (engine->store)
 		store_close(engine->store);
 	if (engine->aio)
-		aio_release(engine->aio);
+		aio_hold(engine->aio, -1);
 	if (!engine->shares_aio) {
 		int rc = nvs_aio_close(engine->aio);
 
@@ -215,22 +214,15 @@ static void engine_free(struct nvs_engine *engine)
 	free(engine);
 }
 
-/* Where an engine's transfers go: an aio of the caller, or one that is opened with this I/O engine
- * or, without one, with the configured one. */
-struct workers {
-	struct nvs_aio *aio;
-	const struct engine_ops *ops;
-	void *ops_arg;
-};
-
+/* Its transfers go to an aio of the caller, or to one that is opened with this I/O engine or, without
+ * one, with the configured one. */
 static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
-		       enum nvs_block block, const struct workers *workers, struct nvs_error *error)
+		       enum nvs_block block, struct nvs_aio *aio, const struct engine_ops *ops,
+		       void *ops_arg, struct nvs_error *error)
 {
 	struct nvs_engine *engine;
 	int rc;
 
-	if (!out || !config)
-		return error_set(error, -EINVAL, "%s is NULL", out ? "config" : "engine");
 	if (!block_exists(block))
 		return error_set(error, -EINVAL, "block is %d: there is no such block", (int)block);
 	rc = check_config(config, block, error);
@@ -240,20 +232,19 @@ static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
 	if (!engine)
 		return error_set(error, -ENOMEM, "out of memory while opening the engine");
 	rc = topo_open(&engine->topo, NULL, error);
-	if (!rc && workers->aio) {
-		rc = config_same_aio(config, aio_settings(workers->aio), error);
+	if (!rc && aio) {
+		rc = config_same_aio(config, aio_settings(aio), error);
 		engine->shares_aio = !rc;
-		engine->aio = rc ? NULL : workers->aio;
+		engine->aio = rc ? NULL : aio;
 	} else if (!rc) {
-		rc = workers->ops
-			     ? aio_open_with(&engine->aio, &engine->aio_config, workers->ops,
-					     workers->ops_arg, &engine->log, error)
-			     : aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
+		rc = ops ? aio_open_with(&engine->aio, &engine->aio_config, ops, ops_arg,
+					 &engine->log, error)
+			 : aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
 		if (!rc)
 			aio_trace(engine->aio, engine->trace);
 	}
 	if (!rc) {
-		aio_hold(engine->aio);
+		aio_hold(engine->aio, 1);
 		rc = events_open(engine, error);
 	}
 	if (!rc)
@@ -284,8 +275,7 @@ int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config
 		     enum nvs_block block, const struct engine_ops *ops, void *ops_arg,
 		     struct nvs_error *error)
 {
-	return open_engine(engine, config, block, &(struct workers){.ops = ops, .ops_arg = ops_arg},
-			   error);
+	return open_engine(engine, config, block, NULL, ops, ops_arg, error);
 }
 
 int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config *config,
@@ -307,12 +297,12 @@ int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 	if (!engine || !aio || !config)
 		return error_set(error, -EINVAL,
 				 "the engine, the aio or the configuration is NULL");
-	return open_engine(engine, config, block, &(struct workers){.aio = aio}, error);
+	return open_engine(engine, config, block, aio, NULL, NULL, error);
 }
 
 int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	unsigned holders = aio_holders(engine->aio), others = holders - 1;
+	unsigned others = aio_hold(engine->aio, 0) - 1;
 
 	if (engine->shares_aio || !others)
 		return 0;

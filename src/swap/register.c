@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registering tensors, reserving their extents, and forgetting them. Tensors of a kept store exist
+ * Registering tensors, reserving their extents, renaming and forgetting them. Tensors of a kept store exist
  * from the start and become visible when they are registered.
  */
 #include <assert.h>
@@ -99,22 +99,6 @@ static int registered_already(const char *name, struct nvs_error *error)
 			   "%s is registered already: nvs_tensor_find returns it", name);
 }
 
-/* A tensor that the kept store holds must match its registration. */
-static int check_found(const struct nvs_tensor *tensor, const struct nvs_tensor_spec *spec,
-		       struct nvs_error *error)
-{
-	if (tensor->registration != REGISTRATION_NONE)
-		return registered_already(spec->name, error);
-	if (tensor->rest->dtype != spec->dtype || tensor->numel != spec->numel)
-		return error_about(error, -ESTALE, spec->name, 0, 0,
-				   "the kept store holds %s as %s x %" PRIu64
-				   ", not as %s x %" PRIu64 ": it belongs to another model "
-				   "(use another rank or nvme_path, or remove the store)",
-				   spec->name, nvs_dtype_name(tensor->rest->dtype), tensor->numel,
-				   nvs_dtype_name(spec->dtype), spec->numel);
-	return 0;
-}
-
 /* What a call allocates and reserves before it adds its tensors to the table. */
 struct reserved {
 	size_t n;		       /* tensors of the call */
@@ -162,12 +146,22 @@ static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *spe
 		}
 		tensor = table_find(engine, spec->name);
 		nbytes = spec->numel * nvs_dtype_size(spec->dtype);
-		if (tensor && !rc)
-			rc = check_found(tensor, spec, error);
-		else if (!rc && __builtin_add_overflow(total, nbytes, &total))
+		if (rc)
+			break;
+		if (!tensor && __builtin_add_overflow(total, nbytes, &total))
 			rc = error_set(error, -EINVAL, "the tensors have 2^64 bytes or more");
-		else if (!rc)
+		else if (!tensor)
 			reserved->nbytes[reserved->count++] = nbytes;
+		else if (tensor->registration != REGISTRATION_NONE)
+			rc = registered_already(spec->name, error);
+		/* A tensor that the kept store holds must match its registration. */
+		else if (tensor->rest->dtype != spec->dtype || tensor->numel != spec->numel)
+			rc = error_about(error, -ESTALE, spec->name, 0, 0,
+					 "the kept store holds %s as %s x %" PRIu64
+					 ", not as %s x %" PRIu64 ": it belongs to another model "
+					 "(use another rank or nvme_path, or remove the store)",
+					 spec->name, nvs_dtype_name(tensor->rest->dtype),
+					 tensor->numel, nvs_dtype_name(spec->dtype), spec->numel);
 	}
 	tdestroy(names, keep_name);
 	return rc;
@@ -284,25 +278,30 @@ int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec 
 	return rc ? rc : batch_register(engine, specs, n, tensors, error);
 }
 
-/* ---- Forgetting ---- */
+/* ---- Renaming and forgetting ---- */
 
-static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
+int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
+		      struct nvs_error *error)
 {
-	assert(tensor->registration == REGISTRATION_DONE && !engine->read_only);
-	if (plan_has(&engine->plan, tensor))
-		plan_drop(engine);
-	drop(engine, tensor);
-	engine->nregistered--;
-	engine->tensor_bytes -= tensor->nbytes;
-	table_remove(engine, tensor);
-	/* After a crash the next run still finds the tensor, so its bytes stay until a commit. */
-	if (tensor->rest->committed != NOWHERE || tensor->rest->snapshot != NOWHERE) {
-		tensor->run_next = engine->commit.forgotten;
-		engine->commit.forgotten = tensor;
-		return;
-	}
-	extents_release(engine, tensor);
-	tensor_free(tensor);
+	size_t length = name ? strlen(name) : 0;
+	int rc = check_unowned(engine, OTHER_TENSORS, error);
+
+	if (!rc)
+		rc = check_arguments(engine, &tensor, 1, error);
+	if (!rc && (!length || length > NVS_NAME_MAX))
+		rc = error_set(error, -EINVAL,
+			       "a tensor's name must have 1 to %d bytes; this one has %zu",
+			       NVS_NAME_MAX, length);
+	if (!rc)
+		rc = check_writable(engine, error);
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&engine->naming);
+	engine_lock(engine);
+	rc = table_rename(engine, tensor, name, error);
+	engine_unlock(engine);
+	pthread_mutex_unlock(&engine->naming);
+	return rc;
 }
 
 int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -325,8 +324,26 @@ int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 			rc = error_about(error, -EBUSY, tensors[i]->rest->name, 0, 0,
 					 "%s is in flight: wait for it first",
 					 tensors[i]->rest->name);
-	for (size_t i = 0; i < n && !rc; i++)
-		forget(engine, tensors[i]);
+	for (size_t i = 0; i < n && !rc; i++) {
+		struct nvs_tensor *tensor = tensors[i];
+
+		assert(tensor->registration == REGISTRATION_DONE);
+		if (plan_has(&engine->plan, tensor))
+			plan_drop(engine);
+		drop(engine, tensor);
+		engine->nregistered--;
+		engine->tensor_bytes -= tensor->nbytes;
+		table_remove(engine, tensor);
+		/* After a crash the next run still finds the tensor, so its bytes stay until a
+		 * commit. */
+		if (tensor->rest->committed != NOWHERE || tensor->rest->snapshot != NOWHERE) {
+			tensor->run_next = engine->commit.forgotten;
+			engine->commit.forgotten = tensor;
+			continue;
+		}
+		extents_release(engine, tensor);
+		tensor_free(tensor);
+	}
 	if (!rc)
 		events_changed(engine);
 	engine_unlock(engine);

@@ -3,8 +3,6 @@
  * Facts about an open file: direct I/O and its alignments, its mount, the drives below it. Reads
  * /proc/self where no system call gives the answer; never writes.
  */
-#include "topo/path.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>

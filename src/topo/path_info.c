@@ -20,7 +20,6 @@
 #include "base/numbers.h"
 #include "base/struct_size.h"
 #include "base/text.h"
-#include "topo/path.h"
 #include "topo/sysfs.h"
 
 static int unreachable(const char *path, int code, struct nvs_error *error)
@@ -234,7 +233,6 @@ static int describe_path(const char *path, struct nvs_path_info *info, struct nv
 			devices[i] = names[i];
 			look_at_drive(names[i], info);
 		}
-		info->numa_node = -1;
 		if (n && !topo_open(&topo, NULL, NULL)) {
 			info->numa_node = topo_node_of_devices(topo, devices, n);
 			topo_close(topo);

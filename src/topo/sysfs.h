@@ -27,4 +27,15 @@ unsigned sysfs_disks(const char *root, unsigned major, unsigned minor, char name
 /* The NUMA node of a drive (of all its controllers) in sysfs; -1: unknown, or they differ. */
 int sysfs_node(const char *root, const char *device);
 
+/* ---- path.c: the mount of an open file ---- */
+struct mount {
+	char type[32];	  /* "ext4" */
+	char source[256]; /* "/dev/nvme0n1p1" */
+};
+
+/* Returns false if the mount is not found. */
+bool mount_of(int fd, struct mount *mount);
+/* Parses a line of /proc/self/mountinfo; returns false if it is malformed. */
+bool mount_parse(const char *line, struct mount *mount);
+
 #endif

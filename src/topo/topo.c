@@ -150,23 +150,6 @@ static hwloc_obj_t find_node(const struct topo *topo, int node)
 	return node < 0 ? NULL : hwloc_get_numanode_obj_by_os_index(topo->hwloc, (unsigned)node);
 }
 
-unsigned topo_cpus_of_node(const struct topo *topo, int node, unsigned *cpus, unsigned max)
-{
-	hwloc_obj_t object = find_node(topo, node);
-	unsigned n = 0, cpu;
-
-	if (!object)
-		return 0;
-	hwloc_bitmap_foreach_begin(cpu, object->cpuset)
-	{
-		if (n < max)
-			cpus[n] = cpu;
-		n++;
-	}
-	hwloc_bitmap_foreach_end();
-	return n;
-}
-
 /* The node's object, or NULL and *code if nothing can be bound to it. */
 static hwloc_obj_t bindable_node(const struct topo *topo, int node, int *code)
 {

@@ -23,8 +23,6 @@ int topo_node_of_devices(const struct topo *topo, const char *const *devices, un
 /* The node of the drives below n paths, which are directories, files or block devices; -1 also if
  * one can't be opened. */
 int topo_node_of_paths(const struct topo *topo, const char *const *paths, unsigned n);
-/* Stores up to max CPUs (OS indices, ascending) of the node; returns how many the node has. */
-unsigned topo_cpus_of_node(const struct topo *topo, int node, unsigned *cpus, unsigned max);
 
 /* Binds memory to the node; call it before the first touch. Returns 0 or a negative errno. */
 int topo_bind_memory(const struct topo *topo, int node, void *data, size_t nbytes);

@@ -79,18 +79,6 @@ static bool continues_character(char c)
 	return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-static void keep_end(struct span *span, const char *name)
-{
-	size_t n = strlen(name);
-
-	if (n > NAME_BYTES) {
-		name += n - NAME_BYTES;
-		for (n = NAME_BYTES; n && continues_character(*name); n--)
-			name++;
-	}
-	memcpy(span->name, name, n);
-}
-
 /* Index of the calling thread in the table, which it enters with its first span. */
 static unsigned this_thread(struct nvs_trace *trace)
 {
@@ -153,32 +141,40 @@ void trace_thread(struct nvs_trace *trace, enum trace_kind kind, const char *nam
 	show(span, kind);
 }
 
-void trace_tensor(struct nvs_trace *trace, bool write, const char *name, uint64_t from_ns,
-		  uint64_t to_ns, uint64_t offset, uint64_t nbytes)
+static void record_tensor(struct nvs_trace *trace, enum trace_kind kind, uint64_t from_ns,
+			  uint64_t to_ns, const struct trace_subject *subject)
 {
 	struct span *span = trace ? claim(trace, from_ns, to_ns) : NULL;
+	const char *name = subject->name;
+	size_t n;
 
 	if (!span)
 		return;
-	span->tensor.offset = offset;
-	span->tensor.nbytes = nbytes & NBYTES_MAX;
-	keep_end(span, name);
-	show(span, write ? TRACE_TENSOR_WRITE : TRACE_TENSOR_READ);
+	span->tensor.offset = subject->offset;
+	span->tensor.nbytes = subject->nbytes & NBYTES_MAX;
+	span->tensor.element_bytes = subject->element_bytes & 0xff;
+	n = strlen(name);
+	if (n > NAME_BYTES) {
+		name += n - NAME_BYTES;
+		for (n = NAME_BYTES; n && continues_character(*name); n--)
+			name++;
+	}
+	memcpy(span->name, name, n);
+	show(span, kind);
+}
+
+void trace_tensor(struct nvs_trace *trace, bool write, const char *name, uint64_t from_ns,
+		  uint64_t to_ns, uint64_t offset, uint64_t nbytes)
+{
+	record_tensor(trace, write ? TRACE_TENSOR_WRITE : TRACE_TENSOR_READ, from_ns, to_ns,
+		      &(struct trace_subject){.name = name, .offset = offset, .nbytes = nbytes});
 }
 
 void trace_call(struct nvs_trace *trace, enum trace_kind call, uint64_t at_ns,
 		const struct trace_subject *subject)
 {
-	struct span *span = trace ? claim(trace, at_ns, at_ns) : NULL;
-
-	if (!span)
-		return;
 	assert(call >= TRACE_SWAP_IN && call <= TRACE_OPEN);
-	span->tensor.offset = subject->offset;
-	span->tensor.nbytes = subject->nbytes & NBYTES_MAX;
-	span->tensor.element_bytes = subject->element_bytes & 0xff;
-	keep_end(span, subject->name);
-	show(span, call);
+	record_tensor(trace, call, at_ns, at_ns, subject);
 }
 
 void nvs_trace_span(struct nvs_trace *trace, const char *name, uint64_t from_ns, uint64_t to_ns)

@@ -81,20 +81,6 @@ static unsigned io_track(unsigned worker, unsigned slot)
 	return TID_WORKERS + worker * TID_A_WORKER + slot;
 }
 
-static void put_io(struct trace_writer *writer, const struct span *span, bool write)
-{
-	const char *name = write ? "write" : "read";
-	unsigned *slots = &writer->slots[span->io.worker];
-
-	open_event(writer, "X", "io", name);
-	json_count(&writer->json, "tid", io_track(span->io.worker, span->io.slot));
-	put_times(writer, span);
-	put_place(&writer->json, span->io.offset, span->io.nbytes);
-	json_close_object(&writer->json);
-	if (*slots <= span->io.slot)
-		*slots = span->io.slot + 1u;
-}
-
 static void put_of_thread(struct trace_writer *writer, const struct span *span,
 			  const char *category)
 {
@@ -106,31 +92,6 @@ static void put_of_thread(struct trace_writer *writer, const struct span *span,
 	put_times(writer, span);
 	json_close_object(&writer->json);
 	writer->threads[span->thread] = true;
-}
-
-/* Perfetto draws one row per name: a tensor has a row of reads and a row of writes. */
-static void put_end_of_tensor(struct trace_writer *writer, const struct span *span,
-			      const char *phase, uint64_t id, bool write)
-{
-	struct json_writer *json = &writer->json;
-	bool begin = *phase == 'b';
-	char name[48];
-
-	snprintf(name, sizeof(name), "%s %.*s", write ? "write" : "read", NAME_BYTES, span->name);
-	open_event(writer, phase, "tensor", name);
-	json_count(json, "tid", 1);
-	json_count(json, "id", id);
-	put_time(json, "ts", (begin ? span->from_ns : span->to_ns) - writer->base);
-	if (begin)
-		put_place(json, span->tensor.offset, span->tensor.nbytes);
-	json_close_object(json);
-}
-
-static void put_tensor(struct trace_writer *writer, const struct span *span, uint64_t id,
-		       bool write)
-{
-	put_end_of_tensor(writer, span, "b", id, write);
-	put_end_of_tensor(writer, span, "e", id, write);
 }
 
 /* A tensor's calls share an id, so viewers draw them in one row, "use NAME". */
@@ -174,10 +135,21 @@ static void put_call(struct trace_writer *writer, const struct span *span, enum 
 static void put_span(struct trace_writer *writer, const struct span *span, enum trace_kind kind,
 		     uint64_t i)
 {
+	struct json_writer *json = &writer->json;
+	unsigned *slots;
+	char name[48];
+
 	switch (kind) {
 	case TRACE_READ:
 	case TRACE_WRITE:
-		put_io(writer, span, kind == TRACE_WRITE);
+		open_event(writer, "X", "io", kind == TRACE_WRITE ? "write" : "read");
+		json_count(json, "tid", io_track(span->io.worker, span->io.slot));
+		put_times(writer, span);
+		put_place(json, span->io.offset, span->io.nbytes);
+		json_close_object(json);
+		slots = &writer->slots[span->io.worker];
+		if (*slots <= span->io.slot)
+			*slots = span->io.slot + 1u;
 		break;
 	case TRACE_COMPUTE:
 		put_of_thread(writer, span, "compute");
@@ -190,7 +162,19 @@ static void put_span(struct trace_writer *writer, const struct span *span, enum 
 		break;
 	case TRACE_TENSOR_READ:
 	case TRACE_TENSOR_WRITE:
-		put_tensor(writer, span, i + 1, kind == TRACE_TENSOR_WRITE);
+		/* Perfetto draws one row per name: a tensor has a row of reads and a row of writes.
+		 */
+		snprintf(name, sizeof(name), "%s %.*s",
+			 kind == TRACE_TENSOR_WRITE ? "write" : "read", NAME_BYTES, span->name);
+		for (int end = 0; end < 2; end++) {
+			open_event(writer, end ? "e" : "b", "tensor", name);
+			json_count(json, "tid", 1);
+			json_count(json, "id", i + 1);
+			put_time(json, "ts", (end ? span->to_ns : span->from_ns) - writer->base);
+			if (!end)
+				put_place(json, span->tensor.offset, span->tensor.nbytes);
+			json_close_object(json);
+		}
 		break;
 	default:
 		put_call(writer, span, kind);
@@ -220,17 +204,6 @@ static void put_track(struct trace_writer *writer, unsigned track, const char *n
 {
 	put_metadata(writer, "thread_name", track, name, 0);
 	put_metadata(writer, "thread_sort_index", track, NULL, sort_index);
-}
-
-/* Sorts the thread that opened the trace first, then callers of nvs_trace_span, then others. */
-static void put_thread(struct trace_writer *writer, unsigned i)
-{
-	const struct traced_thread *thread = &writer->trace->threads[i];
-	const char *name = i < THREADS_MAX ? thread->name : "other threads";
-	unsigned rank = __atomic_load_n(&thread->called, __ATOMIC_RELAXED) ? 1 : 2;
-
-	/* A thread stores its name before it completes its first span. */
-	put_track(writer, i + 1, name, i ? rank * (THREADS_MAX + 1u) + i : 0);
 }
 
 /* ---- The file ---- */
@@ -267,9 +240,16 @@ static uint64_t put_trace(struct trace_writer *writer)
 	char name[64];
 
 	put_metadata(writer, "process_name", 1, "nvswap", 0);
-	for (unsigned i = 0; i <= THREADS_MAX; i++)
+	for (unsigned i = 0; i <= THREADS_MAX; i++) {
+		const struct traced_thread *thread = &writer->trace->threads[i];
+		unsigned rank = __atomic_load_n(&thread->called, __ATOMIC_RELAXED) ? 1 : 2;
+
+		/* The thread that opened the trace is first, then callers of nvs_trace_span, then
+		 * others. A thread stores its name before it completes its first span. */
 		if (writer->threads[i])
-			put_thread(writer, i);
+			put_track(writer, i + 1, i < THREADS_MAX ? thread->name : "other threads",
+				  i ? rank * (THREADS_MAX + 1u) + i : 0);
+	}
 	for (unsigned worker = 0; worker < WORKERS_MAX; worker++) {
 		for (unsigned slot = 0; slot < writer->slots[worker]; slot++) {
 			unsigned track = io_track(worker, slot);
@@ -289,37 +269,13 @@ static uint64_t put_trace(struct trace_writer *writer)
 	return dropped;
 }
 
-/* Writes a temporary file and renames it, so readers see the old file or the complete new one. */
-static int write_beside(struct nvs_trace *trace, const char *path, const char *beside, int fd,
-			uint64_t *dropped)
-{
-	FILE *file = fdopen(fd, "w");
-	int rc;
-
-	if (!file) {
-		rc = -errno;
-		close(fd);
-		return rc;
-	}
-
-	struct trace_writer writer = {.trace = trace, .json = json_to(file, 0)};
-
-	errno = 0;
-	*dropped = put_trace(&writer);
-	rc = fflush(file) || ferror(file) ? errno ? -errno : -EIO : 0;
-	if (fclose(file) && !rc)
-		rc = -errno;
-	if (!rc && rename(beside, path))
-		rc = -errno;
-	return rc;
-}
-
 int nvs_trace_write(struct nvs_trace *trace, const char *path, uint64_t *dropped,
 		    struct nvs_error *error)
 {
 	struct stat there;
 	uint64_t none;
 	char *beside;
+	FILE *file;
 	int fd, rc;
 
 	if (!trace || !path)
@@ -334,14 +290,25 @@ int nvs_trace_write(struct nvs_trace *trace, const char *path, uint64_t *dropped
 				 path);
 	if (asprintf(&beside, "%s.XXXXXX", path) < 0)
 		return error_set(error, -ENOMEM, "out of memory while writing the trace %s", path);
+	/* Renaming the temporary file lets readers see the old file or the complete new one. */
 	fd = mkostemp(beside, O_CLOEXEC);
-	if (fd < 0) {
-		rc = -errno;
-	} else {
-		rc = write_beside(trace, path, beside, fd, dropped ? dropped : &none);
-		if (rc)
-			unlink(beside);
+	file = fd < 0 ? NULL : fdopen(fd, "w");
+	rc = file ? 0 : -errno;
+	if (file) {
+		struct trace_writer writer = {.trace = trace, .json = json_to(file, 0)};
+
+		errno = 0;
+		*(dropped ? dropped : &none) = put_trace(&writer);
+		rc = fflush(file) || ferror(file) ? errno ? -errno : -EIO : 0;
+		if (fclose(file) && !rc)
+			rc = -errno;
+		if (!rc && rename(beside, path))
+			rc = -errno;
+	} else if (fd >= 0) {
+		close(fd);
 	}
+	if (fd >= 0 && rc)
+		unlink(beside);
 	free(beside);
 	if (rc)
 		return error_set(error, rc, "the trace can't be written to %s: %s", path,

@@ -948,17 +948,13 @@ static int auto_where_blocked(void *arg)
 static void run_blocked(struct blocked blocked)
 {
 	char reason[192];
-	int status;
 
 	if (ioengine_try(NVS_IOENGINE_LIBAIO, reason, sizeof(reason)) && !blocked.setup)
 		SKIP("libaio does not work here: %s", reason);
 	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)) && !blocked.uring)
 		SKIP("io_uring does not work here: %s", reason);
 	blocked.path = path_in(temp_directory(), "data");
-	status = in_child(auto_where_blocked, &blocked);
-	if (status == CHILD_SKIPPED)
-		SKIP("no seccomp filter can be set here");
-	assert_int_equal(status, CHILD_OK);
+	pass_in_child(auto_where_blocked, &blocked, "no seccomp filter can be set here");
 }
 
 TEST(auto_takes_io_uring_where_nothing_is_blocked)
@@ -1028,11 +1024,7 @@ static int libaio_is_exhausted(void *arg)
 
 TEST(an_engine_that_is_named_and_blocked_is_an_error_that_says_why)
 {
-	int status = in_child(libaio_is_exhausted, NULL);
-
-	if (status == CHILD_SKIPPED)
-		SKIP("no seccomp filter can be set here");
-	assert_int_equal(status, CHILD_OK);
+	pass_in_child(libaio_is_exhausted, NULL, "no seccomp filter can be set here");
 }
 
 /* ---- io_uring on older kernels ---- */
@@ -1263,18 +1255,15 @@ static int register_beyond_the_limit(void *arg)
 TEST(memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same)
 {
 	char reason[192];
-	int status;
 
 	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
 		SKIP("io_uring does not work here: %s", reason);
 	if (memlock_limit() != UINT64_MAX)
 		SKIP("the rings of earlier tests may still count towards this user's memlock "
 		     "limit");
-	status = in_child(register_beyond_the_limit,
-			  (void *)(uintptr_t)path_in(temp_directory(), "data"));
-	if (status == CHILD_SKIPPED)
-		SKIP("the memlock limit can't be set here");
-	assert_int_equal(status, CHILD_OK);
+	pass_in_child(register_beyond_the_limit,
+		      (void *)(uintptr_t)path_in(temp_directory(), "data"),
+		      "the memlock limit can't be set here");
 }
 
 static int open_without_locked_memory(void *arg)
@@ -1291,12 +1280,9 @@ static int open_without_locked_memory(void *arg)
 
 TEST(without_any_locked_memory_transfers_work)
 {
-	int status = in_child(open_without_locked_memory,
-			      (void *)(uintptr_t)path_in(temp_directory(), "data"));
-
-	if (status == CHILD_SKIPPED)
-		SKIP("the memlock limit can't be set here");
-	assert_int_equal(status, CHILD_OK);
+	pass_in_child(open_without_locked_memory,
+		      (void *)(uintptr_t)path_in(temp_directory(), "data"),
+		      "the memlock limit can't be set here");
 }
 
 /* ---- Striped files ---- */

@@ -20,7 +20,9 @@ static const char text[] = "written at an offset";
 
 static struct nvs_error error = {.size = sizeof(error)};
 
-static struct nvs_aio *aio_of_posix(void)
+static struct nvs_aio *aio;
+
+static int open_aio(void **state)
 {
 	const struct aio_config config = {
 		.block_size = 4096,
@@ -29,13 +31,18 @@ static struct nvs_aio *aio_of_posix(void)
 		.overlap_events = true,
 		.ioengine = NVS_IOENGINE_POSIX,
 	};
-	struct nvs_aio *aio;
 
+	(void)state;
 	SUCCEEDS(aio_open(&aio, &config, NULL, &error), &error);
-	return aio;
+	return 0;
 }
 
-static void write_and_read(struct nvs_aio *aio, struct nvs_file *file, uint64_t offset)
+static int close_aio(void **state)
+{
+	return nvs_aio_close(aio) ? -1 : cleanup(state);
+}
+
+static void write_and_read(struct nvs_file *file, uint64_t offset)
 {
 	char back[sizeof(text)] = "";
 
@@ -49,7 +56,6 @@ static void write_and_read(struct nvs_aio *aio, struct nvs_file *file, uint64_t 
 TEST(a_descriptor_stays_the_callers)
 {
 	const int kinds[] = {0, O_APPEND, O_DIRECT};
-	struct nvs_aio *aio = aio_of_posix();
 	const char *directory = temp_directory();
 
 	for (unsigned i = 0; i < COUNT(kinds); i++) {
@@ -64,8 +70,8 @@ TEST(a_descriptor_stays_the_callers)
 		/* The file needs no name. */
 		assert_int_equal(unlink(path), 0);
 		SUCCEEDS(nvs_file_from_fd(aio, fd, NVS_FILE_WRITE, &file, &error), &error);
-		write_and_read(aio, file, 5000);
-		write_and_read(aio, file, 100);
+		write_and_read(file, 5000);
+		write_and_read(file, 100);
 		nvs_file_close(file);
 		assert_int_equal(fstat(fd, &st), 0);
 		assert_int_equal(st.st_size, 5000 + sizeof(text));
@@ -75,16 +81,14 @@ TEST(a_descriptor_stays_the_callers)
 			 &error);
 		close(fd);
 		assert_false(nvs_file_direct(file));
-		write_and_read(aio, file, 77);
+		write_and_read(file, 77);
 		nvs_file_close(file);
 	}
-	nvs_aio_close(aio);
 }
 
 TEST(a_descriptor_that_cannot_be_used_is_refused)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "file");
-	struct nvs_aio *aio = aio_of_posix();
 	struct nvs_file *file;
 	int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0600), path_fd, pipes[2];
 
@@ -111,13 +115,11 @@ TEST(a_descriptor_that_cannot_be_used_is_refused)
 	fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_int_equal(nvs_file_from_fd(aio, fd, 0, &file, &error), -EISDIR);
 	close(fd);
-	nvs_aio_close(aio);
 }
 
 TEST(a_fifo_is_refused_without_blocking)
 {
 	const char *path = path_in(temp_directory(), "fifo");
-	struct nvs_aio *aio = aio_of_posix();
 	struct nvs_file *file;
 
 	assert_int_equal(mkfifo(path, 0600), 0);
@@ -125,14 +127,12 @@ TEST(a_fifo_is_refused_without_blocking)
 	assert_says(error.text, path);
 	assert_int_equal(nvs_file_open(aio, path, NVS_FILE_WRITE, &file, &error), -EINVAL);
 	assert_int_equal(nvs_file_open(aio, temp_directory(), 0, &file, &error), -EISDIR);
-	nvs_aio_close(aio);
 }
 
 TEST(a_file_that_the_kernel_makes_up_is_refused)
 {
 	static const char *const paths[] = {"/proc/self/stat", "/sys/kernel/mm/transparent_hugepage"
 							       "/enabled"};
-	struct nvs_aio *aio = aio_of_posix();
 	struct nvs_file *file;
 
 	for (unsigned i = 0; i < COUNT(paths); i++) {
@@ -148,7 +148,6 @@ TEST(a_file_that_the_kernel_makes_up_is_refused)
 		assert_says(error.text, i ? "enabled" : "/stat");
 		close(fd);
 	}
-	nvs_aio_close(aio);
 }
 
 /* Also where the limit is no multiple of what direct I/O needs. */
@@ -156,7 +155,6 @@ TEST(a_write_beyond_the_limit_on_file_sizes_names_it)
 {
 	const struct rlimit limits[] = {{3 * 65536, RLIM_INFINITY},
 					{3 * 65536 + 777, RLIM_INFINITY}};
-	struct nvs_aio *aio = aio_of_posix();
 	const char *path = path_in(temp_directory(), "limited");
 	char *data = aligned_alloc(4096, 4 * 65536);
 	struct rlimit before;
@@ -179,12 +177,10 @@ TEST(a_write_beyond_the_limit_on_file_sizes_names_it)
 	}
 	signal(SIGXFSZ, SIG_DFL);
 	free(data);
-	nvs_aio_close(aio);
 }
 
 TEST(null_arguments_are_refused)
 {
-	struct nvs_aio *aio = aio_of_posix();
 	struct nvs_file *file;
 
 	assert_int_equal(nvs_file_open(NULL, "file", 0, &file, &error), -EINVAL);
@@ -194,7 +190,6 @@ TEST(null_arguments_are_refused)
 	assert_false(nvs_file_direct(NULL));
 	assert_int_equal(nvs_file_unit(NULL), 0);
 	nvs_file_close(NULL);
-	nvs_aio_close(aio);
 }
 
-EACH_TEST(NULL, cleanup)
+EACH_TEST(open_aio, close_aio)

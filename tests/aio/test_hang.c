@@ -188,7 +188,6 @@ static void rig_close(void)
 	place_leave(rig->directory);
 	rig->aio = NULL;
 }
-AFTER_SUCCESS(rig_close)
 
 /* Releases the I/Os, waits for the first n transfers, which must return `status`, and closes. */
 static void rig_end(size_t n, int status)
@@ -369,153 +368,156 @@ struct bench {
 	struct hearing hearing;
 	struct nvs_tensor *t[4]; /* of a part each; the pool has room for two */
 };
+static struct bench one_bench, *const b = &one_bench;
+static struct fixture *const f = &one_bench.f;
 
-static void bench_open(struct bench *b, bool keep, uint32_t io_timeout_ms)
+static void bench_close(void)
+{
+	rig_close();
+	if (f->made)
+		fixture_close(f);
+}
+AFTER_SUCCESS(bench_close)
+
+static void bench_open(bool keep, uint32_t io_timeout_ms)
 {
 	*b = (struct bench){.hearing = HEARING};
-	INIT(&b->f, .place = PLACE_DISK, .pool_bytes = 2 * PART, .keep = keep, .simulated = true);
-	b->f.config.aio.io_timeout_ms = io_timeout_ms;
-	b->f.config.log = (struct nvs_log){hear, &b->hearing};
-	OK(&b->f, fixture_reopen(&b->f));
-	tensors_add(&b->f, "t", (uint64_t[]){PART, PART, PART, PART}, 4, b->t);
+	INIT(f, .place = PLACE_DISK, .pool_bytes = 2 * PART, .keep = keep, .simulated = true);
+	f->config.aio.io_timeout_ms = io_timeout_ms;
+	f->config.log = (struct nvs_log){hear, &b->hearing};
+	OK(f, fixture_reopen(f));
+	tensors_add(f, "t", (uint64_t[]){PART, PART, PART, PART}, 4, b->t);
 }
 
 /* t0 has contents 1, on the drive; t1 contents 2, dirty in the pool. */
-static struct nvs_engine *bench_open_filled(struct bench *b, bool keep)
+static struct nvs_engine *bench_open_filled(bool keep)
 {
-	bench_open(b, keep, AGES_MS);
-	tensor_store(&b->f, b->t[0], 1);
-	tensor_write(&b->f, b->t[1], 2);
-	return b->f.engine;
+	bench_open(keep, AGES_MS);
+	tensor_store(f, b->t[0], 1);
+	tensor_write(f, b->t[1], 2);
+	return f->engine;
 }
 
-static struct nvs_engine *bench_open_dirty(struct bench *b)
+static struct nvs_engine *bench_open_dirty(void)
 {
-	bench_open(b, false, AGES_MS);
-	tensor_write(&b->f, b->t[0], 1);
-	tensor_write(&b->f, b->t[1], 2);
-	return b->f.engine;
+	bench_open(false, AGES_MS);
+	tensor_write(f, b->t[0], 1);
+	tensor_write(f, b->t[1], 2);
+	return f->engine;
 }
 
 /* Every tensor checked must have its number plus one as contents. */
-static void bench_check_and_close(struct bench *b, uint64_t n)
+static void check_tensors(uint64_t n)
 {
 	for (uint64_t i = 0; i < n; i++)
-		tensor_compare(&b->f, b->t[i], i + 1);
-	fixture_close(&b->f);
+		tensor_compare(f, b->t[i], i + 1);
 }
 
-static void release_all(struct bench *b)
+static void release_all(void)
 {
 	/* The messages about all overdue transfers have been logged. */
-	events_await_idle(b->f.engine);
-	sim_go(b->f.sim, SIM_READS);
-	sim_go(b->f.sim, SIM_WRITES);
+	events_await_idle(f->engine);
+	sim_go(f->sim, SIM_READS);
+	sim_go(f->sim, SIM_WRITES);
 	await_after_all(&b->hearing);
 }
 
 /* The call must fail with the tensor, path and offset. */
-#define HUNG(b, call, tensor)                                                                      \
+#define HUNG(call, tensor)                                                                         \
 	do {                                                                                       \
 		struct ages ages;                                                                  \
 		int hung_rc;                                                                       \
-		ages_begin(&ages, nvs_engine_aio((b)->f.engine));                                  \
+		ages_begin(&ages, nvs_engine_aio(f->engine));                                      \
 		hung_rc = (call);                                                                  \
 		ages_end(&ages);                                                                   \
-		expect_tensor_hung(b, hung_rc, tensor, __FILE__, __LINE__);                        \
+		expect_tensor_hung(hung_rc, tensor, __FILE__, __LINE__);                           \
 	} while (0)
-static void expect_tensor_hung(struct bench *b, int rc, const char *tensor, const char *file,
-			       int line)
+static void expect_tensor_hung(int rc, const char *tensor, const char *file, int line)
 {
 	char path[512];
 
-	fixture_store_file(&b->f, "data", path);
+	fixture_store_file(f, "data", path);
 	_assert_int_equal(rc, -ETIMEDOUT, file, line);
-	_assert_int_equal(b->f.error.code, -ETIMEDOUT, file, line);
-	_assert_string_equal(b->f.error.subject, tensor, file, line);
-	_assert_true(b->f.error.offset > 0, "an offset", file, line);
-	assert_non_null(strstr(b->f.error.text, path));
-	assert_non_null(strstr(b->f.error.text, HANGS));
-	b->f.error = (struct nvs_error){.size = sizeof(b->f.error)};
+	_assert_int_equal(f->error.code, -ETIMEDOUT, file, line);
+	_assert_string_equal(f->error.subject, tensor, file, line);
+	_assert_true(f->error.offset > 0, "an offset", file, line);
+	assert_non_null(strstr(f->error.text, path));
+	assert_non_null(strstr(f->error.text, HANGS));
+	f->error = (struct nvs_error){.size = sizeof(f->error)};
 }
 
 TEST(a_wait_without_a_timeout_returns)
 {
-	static struct bench b;
 	char path[512];
 
-	bench_open(&b, false, LIMIT_MS);
-	fixture_store_file(&b.f, "data", path);
-	tensor_write(&b.f, b.t[0], 1);
-	sim_hold(b.f.sim, SIM_WRITES);
-	OK(&b.f, nvs_tensor_swap_out(b.f.engine, b.t, 1, &b.f.error));
-	expect_error(&b.f, sole_wait(b.f.engine, b.t, 1, -1, &b.f.error), -ETIMEDOUT, path);
-	events_await_idle(b.f.engine);
-	assert_int_equal(hangs_heard(&b.hearing), 1);
-	assert_non_null(strstr(b.hearing.last, "t0: writing"));
-	assert_non_null(strstr(b.hearing.last, path));
-	assert_non_null(strstr(b.hearing.last, "by sim"));
-	release_all(&b);
-	OK(&b.f, sole_wait(b.f.engine, b.t, 1, -1, &b.f.error));
-	fixture_close(&b.f);
+	bench_open(false, LIMIT_MS);
+	fixture_store_file(f, "data", path);
+	tensor_write(f, b->t[0], 1);
+	sim_hold(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_swap_out(f->engine, b->t, 1, &f->error));
+	expect_error(f, sole_wait(f->engine, b->t, 1, -1, &f->error), -ETIMEDOUT, path);
+	events_await_idle(f->engine);
+	assert_int_equal(hangs_heard(&b->hearing), 1);
+	assert_non_null(strstr(b->hearing.last, "t0: writing"));
+	assert_non_null(strstr(b->hearing.last, path));
+	assert_non_null(strstr(b->hearing.last, "by sim"));
+	release_all();
+	OK(f, sole_wait(f->engine, b->t, 1, -1, &f->error));
 }
 
 TEST(a_write_that_hangs_is_reported_and_its_memory_is_not_reused)
 {
-	static struct bench b;
 	struct nvs_engine *engine;
 
-	engine = bench_open_dirty(&b);
-	sim_hold(b.f.sim, SIM_WRITES);
-	OK(&b.f, nvs_tensor_swap_out(engine, b.t, 1, &b.f.error));
-	HUNG(&b, sole_wait(engine, b.t, 2, -1, &b.f.error), "t0");
-	HUNG(&b, sole_wait(engine, b.t, 1, 0, &b.f.error), "t0");
-	STATE(&b.f, b.t[0], NVS_WRITING, false, 0);
+	engine = bench_open_dirty();
+	sim_hold(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_swap_out(engine, b->t, 1, &f->error));
+	HUNG(sole_wait(engine, b->t, 2, -1, &f->error), "t0");
+	HUNG(sole_wait(engine, b->t, 1, 0, &f->error), "t0");
+	STATE(f, b->t[0], NVS_WRITING, false, 0);
 	/* The eviction of t1 hangs as well; then no tensor is left to evict. */
-	HUNG(&b, sole_pin(engine, &b.t[2], 2, -1, &b.f.error), "t0");
-	HUNG(&b, sole_pin(engine, &b.t[2], 2, AWAIT_MS, &b.f.error), "t0");
-	HUNG(&b, sole_pin(engine, b.t, 1, -1, &b.f.error), "t0");
-	HUNG(&b, nvs_engine_commit(engine, &b.f.error), "t0");
-	assert_int_equal(stats_of(&b.f).pool.used, 2 * PART);
+	HUNG(sole_pin(engine, &b->t[2], 2, -1, &f->error), "t0");
+	HUNG(sole_pin(engine, &b->t[2], 2, AWAIT_MS, &f->error), "t0");
+	HUNG(sole_pin(engine, b->t, 1, -1, &f->error), "t0");
+	HUNG(nvs_engine_commit(engine, &f->error), "t0");
+	assert_int_equal(stats_of(f).pool.used, 2 * PART);
 	/* One message for each of the two writes. */
 	events_await_idle(engine);
-	assert_int_equal(hangs_heard(&b.hearing), 2);
-	HUNG(&b, nvs_engine_close(engine, &b.f.error), "t0");
-	STATE(&b.f, b.t[0], NVS_WRITING, false, 0);
-	release_all(&b);
-	OK(&b.f, sole_wait(engine, b.t, 4, -1, &b.f.error));
-	tensor_write(&b.f, b.t[2], 3);
-	tensor_write(&b.f, b.t[3], 4);
-	bench_check_and_close(&b, 4);
-	assert_int_equal(hangs_heard(&b.hearing), 2);
+	assert_int_equal(hangs_heard(&b->hearing), 2);
+	HUNG(nvs_engine_close(engine, &f->error), "t0");
+	STATE(f, b->t[0], NVS_WRITING, false, 0);
+	release_all();
+	OK(f, sole_wait(engine, b->t, 4, -1, &f->error));
+	tensor_write(f, b->t[2], 3);
+	tensor_write(f, b->t[3], 4);
+	check_tensors(4);
+	assert_int_equal(hangs_heard(&b->hearing), 2);
 }
 
 TEST(a_read_that_hangs_is_reported_and_others_are_served)
 {
-	static struct bench b;
 	struct nvs_engine *engine;
 
-	engine = bench_open_filled(&b, false);
-	sim_hold(b.f.sim, SIM_READS);
-	OK(&b.f, sole_swap_in(engine, b.t, 1, -1, &b.f.error));
-	HUNG(&b, sole_wait(engine, b.t, 1, -1, &b.f.error), "t0");
-	STATE(&b.f, b.t[0], NVS_READING, false, 1);
-	expect_error(&b.f, sole_release(engine, b.t, 1, NVS_CLEAN, &b.f.error), -EBUSY, "read");
-	tensor_compare(&b.f, b.t[1], 2);
+	engine = bench_open_filled(false);
+	sim_hold(f->sim, SIM_READS);
+	OK(f, sole_swap_in(engine, b->t, 1, -1, &f->error));
+	HUNG(sole_wait(engine, b->t, 1, -1, &f->error), "t0");
+	STATE(f, b->t[0], NVS_READING, false, 1);
+	expect_error(f, sole_release(engine, b->t, 1, NVS_CLEAN, &f->error), -EBUSY, "read");
+	tensor_compare(f, b->t[1], 2);
 	/* The pool has room for one more tensor. */
-	tensor_store(&b.f, b.t[2], 3);
-	HUNG(&b, sole_pin(engine, &b.t[2], 2, -1, &b.f.error), "t0");
-	release_all(&b);
-	OK(&b.f, sole_wait(engine, b.t, 1, -1, &b.f.error));
-	assert_true(filled(nvs_tensor_data(b.t[0]), PART, 1));
-	OK(&b.f, sole_release(engine, b.t, 1, NVS_CLEAN, &b.f.error));
-	bench_check_and_close(&b, 3);
+	tensor_store(f, b->t[2], 3);
+	HUNG(sole_pin(engine, &b->t[2], 2, -1, &f->error), "t0");
+	release_all();
+	OK(f, sole_wait(engine, b->t, 1, -1, &f->error));
+	assert_true(filled(nvs_tensor_data(b->t[0]), PART, 1));
+	OK(f, sole_release(engine, b->t, 1, NVS_CLEAN, &f->error));
+	check_tensors(3);
 }
 
 TEST(transfers_complete_beside_one_that_hangs)
 {
 	enum { DEPTH = 16 };
-	static struct bench b;
 	const struct setup setup = {.place = PLACE_TMPFS,
 				    .pool_bytes = (DEPTH + 1) * PART,
 				    .block_size = PART,
@@ -523,232 +525,213 @@ TEST(transfers_complete_beside_one_that_hangs)
 				    .simulated = true};
 	struct nvs_tensor *hangs, *moves[2];
 
-	b = (struct bench){0};
-	fixture_init(&b.f, &setup);
-	b.f.config.aio.io_timeout_ms = AGES_MS;
-	OK(&b.f, fixture_reopen(&b.f));
-	hangs = tensor_add(&b.f, "hangs", (DEPTH - 1) * PART);
-	moves[0] = tensor_add(&b.f, "0", PART);
-	moves[1] = tensor_add(&b.f, "1", PART);
-	tensor_store(&b.f, hangs, 1);
-	tensor_write(&b.f, moves[0], 2);
-	tensor_write(&b.f, moves[1], 3);
-	sim_hold(b.f.sim, SIM_READS);
-	OK(&b.f, sole_swap_in(b.f.engine, &hangs, 1, -1, &b.f.error));
+	*b = (struct bench){0};
+	fixture_init(f, &setup);
+	f->config.aio.io_timeout_ms = AGES_MS;
+	OK(f, fixture_reopen(f));
+	hangs = tensor_add(f, "hangs", (DEPTH - 1) * PART);
+	moves[0] = tensor_add(f, "0", PART);
+	moves[1] = tensor_add(f, "1", PART);
+	tensor_store(f, hangs, 1);
+	tensor_write(f, moves[0], 2);
+	tensor_write(f, moves[1], 3);
+	sim_hold(f->sim, SIM_READS);
+	OK(f, sole_swap_in(f->engine, &hangs, 1, -1, &f->error));
 	/* The queue has room for one I/O. */
-	OK(&b.f, nvs_tensor_swap_out(b.f.engine, moves, 2, &b.f.error));
-	OK(&b.f, sole_wait(b.f.engine, moves, 2, AWAIT_MS, &b.f.error));
-	STATE(&b.f, hangs, NVS_READING, false, 1);
-	sim_go(b.f.sim, SIM_READS);
-	OK(&b.f, sole_wait(b.f.engine, &hangs, 1, -1, &b.f.error));
-	OK(&b.f, sole_release(b.f.engine, &hangs, 1, NVS_CLEAN, &b.f.error));
-	tensor_compare(&b.f, moves[1], 3);
-	fixture_close(&b.f);
+	OK(f, nvs_tensor_swap_out(f->engine, moves, 2, &f->error));
+	OK(f, sole_wait(f->engine, moves, 2, AWAIT_MS, &f->error));
+	STATE(f, hangs, NVS_READING, false, 1);
+	sim_go(f->sim, SIM_READS);
+	OK(f, sole_wait(f->engine, &hangs, 1, -1, &f->error));
+	OK(f, sole_release(f->engine, &hangs, 1, NVS_CLEAN, &f->error));
+	tensor_compare(f, moves[1], 3);
 }
 
 TEST(a_transfer_that_hangs_and_then_fails_has_failed)
 {
-	static struct bench b;
 	struct nvs_engine *engine;
 
-	engine = bench_open_filled(&b, false);
-	sim_hold(b.f.sim, SIM_READS);
-	sim_hold(b.f.sim, SIM_WRITES);
-	sim_fail(b.f.sim, NVS_READ, 0, EIO, 1);
-	sim_fail(b.f.sim, NVS_WRITE, 0, ENOSPC, 1);
-	OK(&b.f, sole_swap_in(engine, &b.t[0], 1, -1, &b.f.error));
-	OK(&b.f, nvs_tensor_swap_out(engine, &b.t[1], 1, &b.f.error));
-	HUNG(&b, sole_wait(engine, &b.t[0], 1, -1, &b.f.error), "t0");
-	HUNG(&b, sole_wait(engine, &b.t[1], 1, -1, &b.f.error), "t1");
-	release_all(&b);
-	expect_error(&b.f, sole_wait(engine, &b.t[0], 1, -1, &b.f.error), -EIO, "t0: reading");
-	expect_error(&b.f, sole_wait(engine, &b.t[1], 1, -1, &b.f.error), -ENOSPC, "t1: writing");
-	STATE(&b.f, b.t[0], NVS_ON_DRIVE, false, 0);
-	STATE(&b.f, b.t[1], NVS_RESIDENT, true, 0);
-	bench_check_and_close(&b, 2);
+	engine = bench_open_filled(false);
+	sim_hold(f->sim, SIM_READS);
+	sim_hold(f->sim, SIM_WRITES);
+	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
+	sim_fail(f->sim, NVS_WRITE, 0, ENOSPC, 1);
+	OK(f, sole_swap_in(engine, &b->t[0], 1, -1, &f->error));
+	OK(f, nvs_tensor_swap_out(engine, &b->t[1], 1, &f->error));
+	HUNG(sole_wait(engine, &b->t[0], 1, -1, &f->error), "t0");
+	HUNG(sole_wait(engine, &b->t[1], 1, -1, &f->error), "t1");
+	release_all();
+	expect_error(f, sole_wait(engine, &b->t[0], 1, -1, &f->error), -EIO, "t0: reading");
+	expect_error(f, sole_wait(engine, &b->t[1], 1, -1, &f->error), -ENOSPC, "t1: writing");
+	STATE(f, b->t[0], NVS_ON_DRIVE, false, 0);
+	STATE(f, b->t[1], NVS_RESIDENT, true, 0);
+	check_tensors(2);
 }
 
 TEST(external_memory_stays_in_flight_until_the_io_completes)
 {
-	static struct bench b;
 	static char memory[2][PART];
 	void *to = memory[1];
 	const void *from = memory[0];
 	struct nvs_engine *engine;
 
-	bench_open(&b, false, AGES_MS);
-	engine = b.f.engine;
+	bench_open(false, AGES_MS);
+	engine = f->engine;
 	fill(memory[0], PART, 7);
-	sim_hold(b.f.sim, SIM_WRITES);
-	OK(&b.f, nvs_tensor_swap_out_from(engine, b.t, &from, 1, &b.f.error));
-	HUNG(&b, sole_wait(engine, b.t, 1, -1, &b.f.error), "t0");
-	expect_error(&b.f, nvs_tensor_swap_in_to(engine, b.t, &to, 1, &b.f.error), -EBUSY, "t0");
-	expect_error(&b.f, nvs_engine_commit(engine, &b.f.error), -EBUSY, "t0");
-	release_all(&b);
-	OK(&b.f, sole_wait(engine, b.t, 1, -1, &b.f.error));
-	OK(&b.f, nvs_tensor_swap_in_to(engine, b.t, &to, 1, &b.f.error));
-	OK(&b.f, sole_wait(engine, b.t, 1, -1, &b.f.error));
+	sim_hold(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_swap_out_from(engine, b->t, &from, 1, &f->error));
+	HUNG(sole_wait(engine, b->t, 1, -1, &f->error), "t0");
+	expect_error(f, nvs_tensor_swap_in_to(engine, b->t, &to, 1, &f->error), -EBUSY, "t0");
+	expect_error(f, nvs_engine_commit(engine, &f->error), -EBUSY, "t0");
+	release_all();
+	OK(f, sole_wait(engine, b->t, 1, -1, &f->error));
+	OK(f, nvs_tensor_swap_in_to(engine, b->t, &to, 1, &f->error));
+	OK(f, sole_wait(engine, b->t, 1, -1, &f->error));
 	assert_true(filled(memory[1], PART, 7));
-	fixture_close(&b.f);
 }
 
 /* Calls wait for the plan's reads, too. */
 TEST(calls_return_while_a_read_of_the_plan_hangs)
 {
-	static struct bench b;
 	static char memory[PART];
 	const void *from = memory;
 	struct nvs_engine *engine;
 
-	bench_open(&b, false, AGES_MS);
-	engine = b.f.engine;
+	bench_open(false, AGES_MS);
+	engine = f->engine;
 	for (uint64_t i = 0; i < 3; i++)
-		tensor_store(&b.f, b.t[i], i);
-	OK(&b.f, nvs_engine_step_begin(engine, &b.f.error));
+		tensor_store(f, b->t[i], i);
+	OK(f, nvs_engine_step_begin(engine, &f->error));
 	for (uint64_t i = 0; i < 3; i++)
-		tensor_compare(&b.f, b.t[i], i);
-	OK(&b.f, nvs_engine_step_end(engine, NULL, &b.f.error));
-	OK(&b.f, nvs_tensor_swap_out(engine, b.t, 3, &b.f.error));
-	sim_hold(b.f.sim, SIM_READS);
-	OK(&b.f, nvs_engine_step_begin(engine, &b.f.error));
-	STATE(&b.f, b.t[0], NVS_READING, false, 0);
-	HUNG(&b, nvs_tensor_forget(engine, b.t, 1, &b.f.error), "t0");
-	HUNG(&b, nvs_tensor_swap_out_from(engine, &b.t[1], &from, 1, &b.f.error), "t1");
-	OK(&b.f, nvs_engine_step_end(engine, NULL, &b.f.error));
-	release_all(&b);
+		tensor_compare(f, b->t[i], i);
+	OK(f, nvs_engine_step_end(engine, NULL, &f->error));
+	OK(f, nvs_tensor_swap_out(engine, b->t, 3, &f->error));
+	sim_hold(f->sim, SIM_READS);
+	OK(f, nvs_engine_step_begin(engine, &f->error));
+	STATE(f, b->t[0], NVS_READING, false, 0);
+	HUNG(nvs_tensor_forget(engine, b->t, 1, &f->error), "t0");
+	HUNG(nvs_tensor_swap_out_from(engine, &b->t[1], &from, 1, &f->error), "t1");
+	OK(f, nvs_engine_step_end(engine, NULL, &f->error));
+	release_all();
 	for (uint64_t i = 0; i < 3; i++)
-		tensor_compare(&b.f, b.t[i], i);
-	OK(&b.f, nvs_tensor_forget(engine, b.t, 1, &b.f.error));
-	fixture_close(&b.f);
+		tensor_compare(f, b->t[i], i);
+	OK(f, nvs_tensor_forget(engine, b->t, 1, &f->error));
 }
 
 TEST(a_close_that_hangs_closes_nothing_and_can_be_repeated)
 {
-	static struct bench b;
-
-	bench_open_filled(&b, true);
-	sim_hold(b.f.sim, SIM_WRITES);
+	bench_open_filled(true);
+	sim_hold(f->sim, SIM_WRITES);
 	/* The close starts the write. */
-	HUNG(&b, nvs_engine_close(b.f.engine, &b.f.error), "t1");
-	HUNG(&b, nvs_engine_close(b.f.engine, &b.f.error), "t1");
-	STATE(&b.f, b.t[1], NVS_WRITING, false, 0);
-	release_all(&b);
-	fixture_shut(&b.f);
-	OK(&b.f, fixture_reopen(&b.f));
-	tensors_add(&b.f, "t", (uint64_t[]){PART, PART}, 2, b.t);
-	bench_check_and_close(&b, 2);
+	HUNG(nvs_engine_close(f->engine, &f->error), "t1");
+	HUNG(nvs_engine_close(f->engine, &f->error), "t1");
+	STATE(f, b->t[1], NVS_WRITING, false, 0);
+	release_all();
+	fixture_shut(f);
+	OK(f, fixture_reopen(f));
+	tensors_add(f, "t", (uint64_t[]){PART, PART}, 2, b->t);
+	check_tensors(2);
 }
 
 TEST(a_close_whose_sync_times_out_fails_and_closes)
 {
-	static struct bench b;
 	int rc;
 
-	bench_open(&b, true, 0);
-	tensor_write(&b.f, b.t[0], 1);
+	bench_open(true, 0);
+	tensor_write(f, b->t[0], 1);
 	inject_fail(INJECT_SYNC, 1, 1, ETIMEDOUT);
-	rc = nvs_engine_close(b.f.engine, &b.f.error);
+	rc = nvs_engine_close(f->engine, &f->error);
 	inject_stop(NULL);
-	expect_error(&b.f, rc, -EIO, "durable");
-	b.f.engine = NULL;
-	OK(&b.f, fixture_reopen(&b.f));
-	fixture_close(&b.f);
+	expect_error(f, rc, -EIO, "durable");
+	f->engine = NULL;
+	OK(f, fixture_reopen(f));
 }
 
-/* A log callback that stalls until the overdue transfer is reported and has landed. */
-struct holdup {
-	struct bench bench;
-	struct transfer *hangs;
-};
+/* For a log callback that stalls until the overdue transfer is reported and has landed. */
+static struct transfer *hanging;
 
 static void hold_up(void *arg, enum nvs_log_level level, const char *text)
 {
-	struct holdup *holdup = arg;
 	uint64_t offset, limit;
 
+	(void)arg;
 	(void)level;
 	if (!strstr(text, "stays in the pool"))
 		return;
-	while (!aio_is_overdue(nvs_engine_aio(holdup->bench.f.engine), holdup->hangs, &offset))
+	while (!aio_is_overdue(nvs_engine_aio(f->engine), hanging, &offset))
 		sched_yield();
-	sim_go(holdup->bench.f.sim, SIM_READS);
+	sim_go(f->sim, SIM_READS);
 	/* Give up if this worker is the one that must land the transfer. */
 	limit = clock_ns() + UINT64_C(100000000);
-	while (aio_is_overdue(nvs_engine_aio(holdup->bench.f.engine), holdup->hangs, &offset) &&
-	       clock_ns() < limit)
+	while (aio_is_overdue(nvs_engine_aio(f->engine), hanging, &offset) && clock_ns() < limit)
 		sched_yield();
 }
 
 /* Repeats the wait: on a machine that stalls, the write can exceed this short limit. */
-static void store_after_all(struct bench *b, struct nvs_tensor *tensor, uint64_t seed)
+static void store_after_all(struct nvs_tensor *tensor, uint64_t seed)
 {
 	int rc;
 
-	tensor_write(&b->f, tensor, seed);
-	OK(&b->f, nvs_tensor_swap_out(b->f.engine, &tensor, 1, &b->f.error));
+	tensor_write(f, tensor, seed);
+	OK(f, nvs_tensor_swap_out(f->engine, &tensor, 1, &f->error));
 	do
-		rc = sole_wait(b->f.engine, &tensor, 1, -1, &b->f.error);
+		rc = sole_wait(f->engine, &tensor, 1, -1, &f->error);
 	while (rc == -ETIMEDOUT);
-	OK(&b->f, rc);
+	OK(f, rc);
 }
 
 /* A race, which ThreadSanitizer finds in most runs and nothing else does. */
 TEST(no_check_for_overdue_transfers_runs_after_a_close)
 {
-	static struct holdup holdup;
-	struct bench *b = &holdup.bench;
-
-	bench_open(b, false, LIMIT_MS);
-	fixture_shut(&b->f);
-	b->f.config.log = (struct nvs_log){hold_up, &holdup};
-	b->f.config.aio.thread_count = 2;
+	bench_open(false, LIMIT_MS);
+	fixture_shut(f);
+	f->config.log = (struct nvs_log){hold_up, NULL};
+	f->config.aio.thread_count = 2;
 	for (int i = 0; i < 100; i++) {
 		int rc;
 
-		OK(&b->f, fixture_reopen(&b->f));
-		tensors_add(&b->f, "t", (uint64_t[]){PART, PART, PART}, 3, b->t);
-		store_after_all(b, b->t[0], 1);
-		holdup.hangs = &b->t[0]->rest->transfer;
-		sim_hold(b->f.sim, SIM_READS);
-		OK(&b->f, sole_swap_in(b->f.engine, b->t, 1, -1, &b->f.error));
+		OK(f, fixture_reopen(f));
+		tensors_add(f, "t", (uint64_t[]){PART, PART, PART}, 3, b->t);
+		store_after_all(b->t[0], 1);
+		hanging = &b->t[0]->rest->transfer;
+		sim_hold(f->sim, SIM_READS);
+		OK(f, sole_swap_in(f->engine, b->t, 1, -1, &f->error));
 		/* Once this is written, one worker has the read and the other is idle. */
-		store_after_all(b, b->t[2], 3);
-		tensor_write(&b->f, b->t[1], 2);
-		sim_fail(b->f.sim, NVS_WRITE, 0, EIO, 1);
-		OK(&b->f, nvs_tensor_swap_out(b->f.engine, &b->t[1], 1, &b->f.error));
+		store_after_all(b->t[2], 3);
+		tensor_write(f, b->t[1], 2);
+		sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
+		OK(f, nvs_tensor_swap_out(f->engine, &b->t[1], 1, &f->error));
 		do
-			rc = nvs_engine_close(b->f.engine, &b->f.error);
+			rc = nvs_engine_close(f->engine, &f->error);
 		while (rc == -ETIMEDOUT);
-		OK(&b->f, rc);
-		b->f.engine = NULL;
+		OK(f, rc);
+		f->engine = NULL;
 	}
-	fixture_close(&b->f);
 }
 
 TEST(a_caller_that_polls_for_room_gets_the_write_error)
 {
-	static struct bench b;
 	struct nvs_engine *engine;
 	int rc;
 
-	engine = bench_open_dirty(&b);
-	sim_fail(b.f.sim, NVS_WRITE, 0, ENOSPC, 1000);
-	rc = sole_pin(engine, &b.t[2], 2, 0, &b.f.error);
+	engine = bench_open_dirty();
+	sim_fail(f->sim, NVS_WRITE, 0, ENOSPC, 1000);
+	rc = sole_pin(engine, &b->t[2], 2, 0, &f->error);
 	assert_int_equal(rc, -EAGAIN);
-	assert_int_equal(sole_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
+	assert_int_equal(sole_wait(engine, b->t, 2, -1, NULL), -ENOSPC);
 	/* Each lease retries the write-backs and reports the previous failure. */
 	for (int i = 0; i < 3; i++) {
-		expect_error(&b.f, sole_pin(engine, &b.t[2], 2, 0, &b.f.error), -ENOSPC,
+		expect_error(f, sole_pin(engine, &b->t[2], 2, 0, &f->error), -ENOSPC,
 			     "could not be written back");
-		assert_int_equal(sole_wait(engine, b.t, 2, -1, NULL), -ENOSPC);
+		assert_int_equal(sole_wait(engine, b->t, 2, -1, NULL), -ENOSPC);
 	}
-	STATE(&b.f, b.t[0], NVS_RESIDENT, true, 0);
-	sim_no_faults(b.f.sim);
-	assert_int_equal(sole_pin(engine, &b.t[2], 2, 0, NULL), -ENOSPC);
-	OK(&b.f, sole_wait(engine, b.t, 2, -1, &b.f.error));
-	OK(&b.f, sole_pin(engine, &b.t[2], 2, 0, &b.f.error));
-	OK(&b.f, sole_release(engine, &b.t[2], 2, NVS_CLEAN, &b.f.error));
-	bench_check_and_close(&b, 2);
+	STATE(f, b->t[0], NVS_RESIDENT, true, 0);
+	sim_no_faults(f->sim);
+	assert_int_equal(sole_pin(engine, &b->t[2], 2, 0, NULL), -ENOSPC);
+	OK(f, sole_wait(engine, b->t, 2, -1, &f->error));
+	OK(f, sole_pin(engine, &b->t[2], 2, 0, &f->error));
+	OK(f, sole_release(engine, &b->t[2], 2, NVS_CLEAN, &f->error));
+	check_tensors(2);
 }
 
 /* ---- The optimizer ---- */

@@ -68,6 +68,16 @@ static void start(struct transfer *transfer, enum nvs_direction direction, unsig
 	aio_submit_list(rig->aio, rig->queue, transfer);
 }
 
+/* A queue of one I/O has one in flight: part `at`. */
+static void rig_open_busy(enum nvs_direction direction, unsigned at)
+{
+	static struct transfer busy;
+
+	rig_open(1);
+	start(&busy, direction, at, 1);
+	assert_true(fake_await_ios(&rig->fake, 1));
+}
+
 /* Expects these parts, in the order of submission, after the first `seen` I/Os. */
 static void expect_parts(unsigned seen, const unsigned *parts, unsigned n)
 {
@@ -80,11 +90,9 @@ static void expect_parts(unsigned seen, const unsigned *parts, unsigned n)
 
 TEST(promoted_transfers_are_served_in_the_order_of_the_waits)
 {
-	static struct transfer busy, all[5];
+	static struct transfer all[5];
 
-	rig_open(1);
-	start(&busy, NVS_READ, 9, 1);
-	assert_true(fake_await_ios(&rig->fake, 1));
+	rig_open_busy(NVS_READ, 9);
 	for (unsigned i = 0; i < 4; i++)
 		start(&all[i], NVS_READ, i, 1);
 	aio_promote(rig->aio, &all[3]);
@@ -97,11 +105,9 @@ TEST(promoted_transfers_are_served_in_the_order_of_the_waits)
 
 TEST(a_transfer_promoted_before_it_is_submitted_goes_first)
 {
-	static struct transfer busy, usual, awaited;
+	static struct transfer usual, awaited;
 
-	rig_open(1);
-	start(&busy, NVS_READ, 9, 1);
-	assert_true(fake_await_ios(&rig->fake, 1));
+	rig_open_busy(NVS_READ, 9);
 	start(&usual, NVS_READ, 0, 1);
 	awaited = (struct transfer){
 		.file = rig->file, .data = rig->data, .nbytes = PART, .offset = PART};
@@ -158,11 +164,9 @@ TEST(requests_that_a_call_waits_for_go_first)
 
 TEST(requests_go_first_when_a_call_waits_for_all)
 {
-	static struct transfer busy, others[2];
+	static struct transfer others[2];
 
-	rig_open(1);
-	start(&busy, NVS_READ, 9, 1);
-	assert_true(fake_await_ios(&rig->fake, 1));
+	rig_open_busy(NVS_READ, 9);
 	for (unsigned i = 0; i < 2; i++) {
 		start(&others[i], NVS_READ, 5 + i, 1);
 		SUCCEEDS(nvs_aio_pread(rig->aio, rig->file, rig->data, PART, i * (uint64_t)PART,
@@ -209,11 +213,9 @@ TEST(write_backs_leave_room_for_awaited_reads_and_go_on)
 
 TEST(write_backs_have_their_turn_among_awaited_reads)
 {
-	static struct transfer busy, reads, ahead, writes;
+	static struct transfer reads, ahead, writes;
 
-	rig_open(1);
-	start(&busy, NVS_READ, 99, 1);
-	assert_true(fake_await_ios(&rig->fake, 1));
+	rig_open_busy(NVS_READ, 99);
 	start(&ahead, NVS_READ, 50, 1);
 	start(&writes, NVS_WRITE, 10, 2);
 	start(&reads, NVS_READ, 0, 4);
@@ -233,11 +235,9 @@ TEST(writes_fill_the_queue_while_no_read_waits)
 
 TEST(awaited_reads_and_writes_alternate)
 {
-	static struct transfer busy, reads, writes;
+	static struct transfer reads, writes;
 
-	rig_open(1);
-	start(&busy, NVS_READ, 99, 1);
-	assert_true(fake_await_ios(&rig->fake, 1));
+	rig_open_busy(NVS_READ, 99);
 	start(&reads, NVS_READ, 0, 3);
 	start(&writes, NVS_WRITE, 10, 3);
 	aio_promote(rig->aio, &reads);
@@ -247,11 +247,9 @@ TEST(awaited_reads_and_writes_alternate)
 
 TEST(reads_ahead_precede_write_backs_which_have_a_turn_in_four)
 {
-	static struct transfer busy, reads, writes;
+	static struct transfer reads, writes;
 
-	rig_open(1);
-	start(&busy, NVS_WRITE, 99, 1);
-	assert_true(fake_await_ios(&rig->fake, 1));
+	rig_open_busy(NVS_WRITE, 99);
 	start(&writes, NVS_WRITE, 20, 4);
 	start(&reads, NVS_READ, 0, 7);
 	expect_parts(0, (unsigned[]){99, 0, 1, 2, 20, 3, 4, 5, 21, 6, 22, 23}, 12);

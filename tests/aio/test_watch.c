@@ -35,9 +35,7 @@ static struct rig one_rig, *const rig = &one_rig;
 
 static void hear(void *arg, enum nvs_log_level level, const char *text)
 {
-	(void)arg;
-
-	(void)text;
+	(void)arg, (void)text;
 	if (level == NVS_LOG_ERROR)
 		__atomic_add_fetch(&rig->hangs, 1, __ATOMIC_RELAXED);
 }
@@ -72,12 +70,11 @@ static void rig_open(uint32_t io_timeout_ms)
 
 static void rig_close(void)
 {
-	if (!rig->aio)
-		return;
 	struct nvs_error error = {.size = sizeof(error)};
-
 	int rc;
 
+	if (!rig->aio)
+		return;
 	fake_release(&rig->fake, FAKE_ALL);
 	/* They may still be overdue. */
 	do {

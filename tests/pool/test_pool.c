@@ -424,14 +424,9 @@ static int pin_under_a_limit(void *arg)
 
 TEST_WITH(pin_memory_locks_the_pool_or_names_limit_need_and_remedy, NULL, cleanup)
 {
-	int status;
-
 	if (!mlock_locks())
 		SKIP("mlock does nothing here, as under a sanitizer");
-	status = in_child(pin_under_a_limit, NULL);
-	if (status == CHILD_SKIPPED)
-		SKIP("the memlock limit can't be set here");
-	assert_int_equal(status, CHILD_OK);
+	pass_in_child(pin_under_a_limit, NULL, "the memlock limit can't be set here");
 }
 
 static uint64_t locked_by_process(void)
@@ -483,14 +478,9 @@ static int open_under_a_limit(void *arg)
 
 TEST_WITH(without_pin_memory_the_pool_is_locked_up_to_the_limit, NULL, cleanup)
 {
-	int status;
-
 	if (!mlock_locks())
 		SKIP("mlock does nothing here, as under a sanitizer");
-	status = in_child(open_under_a_limit, NULL);
-	if (status == CHILD_SKIPPED)
-		SKIP("the memlock limit can't be set here");
-	assert_int_equal(status, CHILD_OK);
+	pass_in_child(open_under_a_limit, NULL, "the memlock limit can't be set here");
 }
 
 static int open_with_nothing_to_lock(void *arg)
@@ -511,11 +501,7 @@ static int open_with_nothing_to_lock(void *arg)
 
 TEST_WITH(a_limit_of_nothing_is_no_error_without_pin_memory, NULL, cleanup)
 {
-	int status = in_child(open_with_nothing_to_lock, NULL);
-
-	if (status == CHILD_SKIPPED)
-		SKIP("the memlock limit can't be set here");
-	assert_int_equal(status, CHILD_OK);
+	pass_in_child(open_with_nothing_to_lock, NULL, "the memlock limit can't be set here");
 }
 
 static int look_at_pages(void *arg)
@@ -541,11 +527,7 @@ static int look_at_pages(void *arg)
 /* No step waits for a page fault. */
 TEST_WITH(the_whole_pool_is_resident_from_the_start, NULL, cleanup)
 {
-	int status = in_child(look_at_pages, NULL);
-
-	if (status == CHILD_SKIPPED)
-		SKIP("the memlock limit can't be set here");
-	assert_int_equal(status, CHILD_OK);
+	pass_in_child(look_at_pages, NULL, "the memlock limit can't be set here");
 }
 
 TEST_WITH(a_pool_larger_than_memory_is_an_error_and_kills_nothing, NULL, cleanup)

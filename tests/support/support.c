@@ -366,6 +366,15 @@ int in_child(int (*work)(void *arg), void *arg)
 	return WEXITSTATUS(status);
 }
 
+void pass_in_child(int (*work)(void *arg), void *arg, const char *skipped)
+{
+	int status = in_child(work, arg);
+
+	if (status == CHILD_SKIPPED)
+		SKIP("%s", skipped);
+	assert_int_equal(status, CHILD_OK);
+}
+
 static int filter_syscall(long number, uint32_t action)
 {
 	/* Checking the number alone suffices, since the process makes calls of one architecture. */

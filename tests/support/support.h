@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "support/tests.h"
 
@@ -30,6 +31,16 @@
 		int succeeds_rc = (call);                                                          \
 		if (succeeds_rc)                                                                   \
 			fail_msg("%s: %d: %s", #call, succeeds_rc, (error)->text);                 \
+	} while (0)
+
+/* For other threads and child processes, where cmocka's asserts don't work. */
+#define MUST(condition)                                                                            \
+	do {                                                                                       \
+		if (!(condition)) {                                                                \
+			fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__,           \
+				#condition);                                                       \
+			abort();                                                                   \
+		}                                                                                  \
 	} while (0)
 
 /* The text must contain `part`. */
@@ -100,6 +111,8 @@ enum { CHILD_OK, CHILD_WRONG, CHILD_SKIPPED };
  * cmocka's asserts.
  */
 int in_child(int (*work)(void *arg), void *arg);
+/* The same: the test is skipped, with that reason, if the child is, and fails if it is wrong. */
+void pass_in_child(int (*work)(void *arg), void *arg, const char *skipped);
 
 #define EXPECT(condition)                                                                          \
 	do {                                                                                       \

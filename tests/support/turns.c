@@ -9,18 +9,11 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "support/support.h"
+
 #define THREADS_MAX 256u
 /* On average, every LOCKS_A_TURN-th lock and unlock yields to another thread. */
 #define LOCKS_A_TURN 16u
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__,           \
-				#condition);                                                       \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
 
 int __real_pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*main)(void *),
 			  void *arg);

@@ -13,14 +13,11 @@
 
 extern const uint64_t tensor_lengths[TENSORS];
 
-struct contents {
-	char *whole[TENSORS];
-};
+/* What each must have. */
+extern char whole[TENSORS][LENGTH_MAX];
 
 /* Registers them as t0, t1 and t2, and swaps them out from `whole`. */
-void contents_store(struct contents *contents, struct fixture *fixture,
-		    struct nvs_tensor **tensors);
-void contents_free(struct contents *contents);
+void contents_store(struct fixture *fixture, struct nvs_tensor **tensors);
 /* Swaps them in, and releases them into the pool. */
 void contents_load(struct fixture *fixture, struct nvs_tensor **tensors);
 

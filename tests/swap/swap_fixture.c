@@ -144,6 +144,7 @@ void fixture_init(struct fixture *fixture, const struct setup *setup)
 	fixture->error.size = sizeof(fixture->error);
 	pthread_mutex_init(&fixture->log_lock, NULL);
 	fixture->setup = *setup;
+	fixture->owner = getpid();
 	if (setup->simulated) {
 		fixture->sim = sim_open(&(const struct sim_drive){0});
 		assert_non_null(fixture->sim);
@@ -261,6 +262,8 @@ void expect_ok(struct fixture *fixture, int rc, const char *file, int line)
 {
 	if (rc)
 		print_error("%s:%d: %s: %s\n", file, line, nvs_strerror(rc), fixture->error.text);
+	if (rc && fixture->owner != getpid())
+		abort();
 	_assert_int_equal(rc, 0, file, line);
 }
 
@@ -276,10 +279,7 @@ void tensors_add(struct fixture *fixture, const char *prefix, const uint64_t *nb
 	assert_true(specs && names && shapes);
 	for (size_t i = 0; i < n; i++) {
 		snprintf(names[i], sizeof(names[i]), "%.20s%zu", prefix, i);
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
-						    .name = names[i],
-						    .dtype = NVS_U8,
-						    .numel = nbytes[i]};
+		specs[i] = (struct nvs_tensor_spec)U8_TENSOR(names[i], nbytes[i]);
 		/* Some have more than one dimension. */
 		if (i % 4 == 1) {
 			memcpy(shapes[i], (uint64_t[]){1, nbytes[i]}, sizeof(shapes[i]));
@@ -295,8 +295,7 @@ void tensors_add(struct fixture *fixture, const char *prefix, const uint64_t *nb
 
 struct nvs_tensor *tensor_add(struct fixture *fixture, const char *name, uint64_t nbytes)
 {
-	struct nvs_tensor_spec spec = {
-		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = nbytes};
+	struct nvs_tensor_spec spec = U8_TENSOR(name, nbytes);
 	struct nvs_tensor *tensor;
 
 	OK(fixture, nvs_tensor_register(fixture->engine, &spec, 1, &tensor, &fixture->error));
@@ -403,12 +402,13 @@ void shuffle(struct nvs_tensor **tensors, size_t n, uint64_t *seed)
 
 static uint64_t newest_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	uint64_t pin = 0;
+	uint64_t pins[64];
+	size_t n;
 
 	engine_lock(engine);
-	pin = pins_newest(tensor);
+	n = pins_list(tensor, pins, 64);
 	engine_unlock(engine);
-	return pin;
+	return n ? pins[n - 1] : 0;
 }
 
 /* The number of leading tensors with the same pin, which is stored in *pin. */

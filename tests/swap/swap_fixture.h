@@ -33,16 +33,6 @@
 #define SANITIZED 0
 #endif
 
-/* For other threads and child processes, where cmocka's asserts don't work. */
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__,           \
-				#condition);                                                       \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
-
 /* ---- Places ---- */
 
 enum place {
@@ -88,7 +78,8 @@ struct fixture {
 	struct nvs_engine *engine;
 	struct sim *sim; /* the simulated drive, or NULL; lives as long as the fixture */
 	struct nvs_error error;
-	bool made; /* by fixture_init(), until fixture_close() */
+	bool made;   /* by fixture_init(), until fixture_close() */
+	pid_t owner; /* the process of the test */
 	pthread_mutex_t log_lock;
 	char log[8192]; /* all log messages, one a line */
 };
@@ -125,12 +116,18 @@ void tensor_flip(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t at
 
 /* The call must return `code`; its error must have the same code, and `words` in its text. */
 void expect_error(struct fixture *fixture, int rc, int code, const char *words);
-/* The call must return 0; otherwise prints the error. */
+/* The call must return 0; otherwise prints the error, and ends a child process of the test. */
 #define OK(fixture, call) expect_ok(fixture, call, __FILE__, __LINE__)
 void expect_ok(struct fixture *fixture, int rc, const char *file, int line);
 
 /* ---- Tensors ---- */
 
+/* The initializer of a tensor's description. */
+#define U8_TENSOR(text, length)                                                                    \
+	{                                                                                          \
+		.size = sizeof(struct nvs_tensor_spec), .name = (text), .dtype = NVS_U8,           \
+		.numel = (length)                                                                  \
+	}
 /* Registers a tensor of U8. */
 struct nvs_tensor *tensor_add(struct fixture *fixture, const char *name, uint64_t nbytes);
 /* Registers n of them, named prefix0, prefix1 and so on, in one call. */

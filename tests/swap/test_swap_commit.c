@@ -83,8 +83,10 @@ static void crash_and_reopen(void)
 enum { A, B, C, COUNT };
 
 static const uint64_t lengths[COUNT] = {4096, 300 * KIB, 5000};
+static struct nvs_tensor *t[COUNT];
 
-static void open_and_write(struct nvs_tensor *t[COUNT])
+/* Returns in the first sync of a commit. */
+static void begin(struct commit *commit)
 {
 	fixture_open(f, &(const struct setup){.place = PLACE_DISK, .keep = true});
 	tensors_add(f, "t", lengths, 2, t);
@@ -94,31 +96,36 @@ static void open_and_write(struct nvs_tensor *t[COUNT])
 	tensor_store(f, t[A], 11);
 	t[C] = tensor_add(f, "c", lengths[C]);
 	tensor_store(f, t[C], 13);
+	commit_begin(commit);
 }
 
-static void register_again(struct nvs_tensor *t[COUNT], size_t n)
+static void register_again(size_t n)
 {
 	tensors_add(f, "t", lengths, 2, t);
 	if (n > 2)
 		t[C] = tensor_add(f, "c", lengths[C]);
 }
 
-TEST(tensors_are_read_while_a_commit_syncs)
+/* What a commit that begins after begin() has. */
+static void compare_all(void)
 {
-	struct nvs_tensor *t[COUNT];
-	struct commit commit;
-
-	open_and_write(t);
-	commit_begin(&commit);
 	tensor_compare(f, t[A], 11);
 	tensor_compare(f, t[B], 2);
 	tensor_compare(f, t[C], 13);
+}
+
+TEST(tensors_are_read_while_a_commit_syncs)
+{
+	struct commit commit;
+
+	begin(&commit);
+	compare_all();
 	STATE(f, t[A], NVS_RESIDENT, false, 0);
 	OK(f, commit_end(&commit));
 }
 
 /* Overwrites all tensors during the commit; b and c twice. */
-static void overwrite_during(struct nvs_tensor *t[COUNT])
+static void overwrite_during(void)
 {
 	for (uint64_t round = 1; round <= 2; round++) {
 		tensor_store(f, t[B], round * 100 + B);
@@ -133,31 +140,25 @@ static void overwrite_during(struct nvs_tensor *t[COUNT])
 
 TEST(a_crash_after_a_commit_finds_the_state_at_its_beginning)
 {
-	struct nvs_tensor *t[COUNT];
 	struct commit commit;
 
-	open_and_write(t);
-	commit_begin(&commit);
-	overwrite_during(t);
+	begin(&commit);
+	overwrite_during();
 	OK(f, commit_end(&commit));
 	OK(f, sole_wait(f->engine, &t[A], 1, -1, &f->error));
 	for (uint64_t i = 0; i < COUNT; i++)
 		tensor_compare(f, t[i], 200 + i);
 	crash_and_reopen();
-	register_again(t, COUNT);
-	tensor_compare(f, t[A], 11);
-	tensor_compare(f, t[B], 2);
-	tensor_compare(f, t[C], 13);
+	register_again(COUNT);
+	compare_all();
 }
 
 TEST(a_crash_after_a_failed_commit_finds_the_previous_one)
 {
-	struct nvs_tensor *t[COUNT];
 	struct commit commit;
 
-	open_and_write(t);
-	commit_begin(&commit);
-	overwrite_during(t);
+	begin(&commit);
+	overwrite_during();
 	/* The new manifest can't be written. */
 	inject_fail(INJECT_WRITE, 1, 1, EIO);
 	assert_int_equal(commit_end(&commit), -EIO);
@@ -166,23 +167,21 @@ TEST(a_crash_after_a_failed_commit_finds_the_previous_one)
 	for (uint64_t i = 0; i < COUNT; i++)
 		tensor_compare(f, t[i], 200 + i);
 	crash_and_reopen();
-	register_again(t, 2);
+	register_again(2);
 	tensor_compare(f, t[A], 1);
 	tensor_compare(f, t[B], 2);
 }
 
 TEST(the_next_commit_has_writes_made_during_the_previous_one)
 {
-	struct nvs_tensor *t[COUNT];
 	struct commit commit;
 
-	open_and_write(t);
-	commit_begin(&commit);
-	overwrite_during(t);
+	begin(&commit);
+	overwrite_during();
 	OK(f, commit_end(&commit));
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	crash_and_reopen();
-	register_again(t, COUNT);
+	register_again(COUNT);
 	for (uint64_t i = 0; i < COUNT; i++)
 		tensor_compare(f, t[i], 200 + i);
 }
@@ -190,11 +189,10 @@ TEST(the_next_commit_has_writes_made_during_the_previous_one)
 /* New tensors must not get the space of one that the manifest being written names. */
 TEST(a_tensor_forgotten_during_a_commit_is_in_it)
 {
-	struct nvs_tensor *t[COUNT], *more[4];
+	struct nvs_tensor *more[4];
 	struct commit commit;
 
-	open_and_write(t);
-	commit_begin(&commit);
+	begin(&commit);
 	OK(f, nvs_tensor_forget(f->engine, t, COUNT, &f->error));
 	tensors_add(f, "u", (uint64_t[]){4096, 300 * KIB, 5000, 4096}, 4, more);
 	for (uint64_t i = 0; i < 4; i++)
@@ -203,10 +201,8 @@ TEST(a_tensor_forgotten_during_a_commit_is_in_it)
 	for (uint64_t i = 0; i < 4; i++)
 		tensor_store(f, more[i], 60 + i);
 	crash_and_reopen();
-	register_again(t, COUNT);
-	tensor_compare(f, t[A], 11);
-	tensor_compare(f, t[B], 2);
-	tensor_compare(f, t[C], 13);
+	register_again(COUNT);
+	compare_all();
 }
 
 /*
@@ -217,31 +213,28 @@ TEST(a_tensor_forgotten_during_a_commit_is_in_it)
 TEST(after_two_failed_writes_in_a_commit_both_values_stay_whole)
 {
 	for (unsigned settles = 0; settles < 2; settles++) {
-		struct nvs_tensor *t;
-
-		(void)state;
 		OPEN(f, .place = PLACE_DISK, .keep = true, .verify = true);
-		t = tensor_add(f, "a", 100000);
-		tensor_store(f, t, 1);
+		t[A] = tensor_add(f, "a", 100000);
+		tensor_store(f, t[A], 1);
 		OK(f, nvs_engine_commit(f->engine, &f->error));
-		tensor_store(f, t, 2);
+		tensor_store(f, t[A], 2);
 		/* A sync of the data, two writes and two syncs of manifests, the write of a label;
 		 * its sync fails, and then the write that takes it back. */
 		inject_fail(INJECT_WRITE | INJECT_SYNC, 7, 2, EIO);
 		expect_error(f, nvs_engine_commit(f->engine, &f->error), -EIO,
 			     "could not be taken back either");
 		inject_stop(NULL);
-		tensor_write(f, t, 3);
-		OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
-		expect_error(f, sole_wait(f->engine, &t, 1, -1, &f->error), -EIO, "commit again");
-		tensor_compare(f, t, 3);
+		tensor_write(f, t[A], 3);
+		OK(f, nvs_tensor_swap_out(f->engine, t, 1, &f->error));
+		expect_error(f, sole_wait(f->engine, t, 1, -1, &f->error), -EIO, "commit again");
+		tensor_compare(f, t[A], 3);
 		if (settles) {
 			OK(f, nvs_engine_commit(f->engine, &f->error));
-			tensor_compare(f, t, 3);
+			tensor_compare(f, t[A], 3);
 		}
 		crash_and_reopen();
-		t = tensor_add(f, "a", 100000);
-		tensor_compare(f, t, settles ? 3 : 2);
+		t[A] = tensor_add(f, "a", 100000);
+		tensor_compare(f, t[A], settles ? 3 : 2);
 		fixture_close(f);
 	}
 }
@@ -270,21 +263,21 @@ TEST(a_commit_writes_in_pieces)
 	struct writes writes = {0};
 	const struct inject_observer observer = {.arg = &writes, .before_write = note_write};
 	uint64_t *nbytes = calloc(TENSORS, sizeof(*nbytes));
-	struct nvs_tensor **t = calloc(TENSORS, sizeof(struct nvs_tensor *));
+	struct nvs_tensor **all = calloc(TENSORS, sizeof(struct nvs_tensor *));
 
-	MUST(nbytes && t);
+	MUST(nbytes && all);
 	OPEN(f, .place = PLACE_DISK, .keep = true, .pool_bytes = 1 << 20);
 	for (size_t i = 0; i < TENSORS; i++)
 		nbytes[i] = 4;
-	tensors_add(f, "t", nbytes, TENSORS, t);
-	tensor_store(f, t[0], 1);
+	tensors_add(f, "t", nbytes, TENSORS, all);
+	tensor_store(f, all[0], 1);
 	inject_observe(&observer);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	inject_observe(NULL);
 	assert_true(writes.nbytes > 2 * 64 * 1024);
 	assert_in_range(writes.longest, 1, 64 * 1024);
-	tensor_compare(f, t[0], 1);
+	tensor_compare(f, all[0], 1);
 	fixture_close(f);
-	free(t);
+	free(all);
 	free(nbytes);
 }

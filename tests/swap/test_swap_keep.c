@@ -135,16 +135,8 @@ TEST(tensors_are_found_in_any_order_of_registration)
 TEST(refuses_tensors_of_another_size_or_type)
 {
 	struct nvs_tensor *t[N], *tensor;
-	struct nvs_tensor_spec spec = {
-		.size = sizeof(spec), .name = "t0", .dtype = NVS_U8, .numel = 5001};
-	const struct nvs_tensor_spec two[] = {{.size = sizeof(struct nvs_tensor_spec),
-					       .name = "t1",
-					       .dtype = NVS_U8,
-					       .numel = lengths[1]},
-					      {.size = sizeof(struct nvs_tensor_spec),
-					       .name = "t0",
-					       .dtype = NVS_U8,
-					       .numel = 1}};
+	struct nvs_tensor_spec spec = U8_TENSOR("t0", 5001);
+	const struct nvs_tensor_spec two[] = {U8_TENSOR("t1", lengths[1]), U8_TENSOR("t0", 1)};
 
 	OPEN(f, .place = PLACE_DISK, .keep = true);
 	register_and_write(t, 9);
@@ -268,45 +260,16 @@ static void crash_after(void (*what)(void))
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-static void child_register(struct nvs_tensor **t)
-{
-	char names[N][16];
-	struct nvs_tensor_spec specs[N];
-
-	for (int i = 0; i < N; i++) {
-		snprintf(names[i], sizeof(names[i]), "t%d", i);
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
-						    .name = names[i],
-						    .dtype = NVS_U8,
-						    .numel = lengths[i]};
-	}
-	MUST(!nvs_tensor_register(f->engine, specs, N, t, NULL));
-}
-
-static void child_fill(struct nvs_tensor *t, uint64_t seed)
-{
-	MUST(!sole_pin(f->engine, &t, 1, -1, NULL));
-	fill(nvs_tensor_data(t), info_of(f, t).nbytes, seed);
-	MUST(!sole_release(f->engine, &t, 1, NVS_DIRTY, NULL));
-}
-
-static void child_write(struct nvs_tensor *t, uint64_t seed)
-{
-	child_fill(t, seed);
-	MUST(!nvs_tensor_swap_out(f->engine, &t, 1, NULL));
-	MUST(!sole_wait(f->engine, &t, 1, -1, NULL));
-}
-
 static void commit_then_overwrite_two(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(t);
+	tensors_add(f, "t", lengths, N, t);
 	for (uint64_t i = 0; i < N; i++)
-		child_write(t[i], i);
+		tensor_store(f, t[i], i);
 	MUST(!nvs_engine_commit(f->engine, NULL));
-	child_write(t[1], 100);
-	child_write(t[6], 100);
+	tensor_store(f, t[1], 100);
+	tensor_store(f, t[6], 100);
 }
 
 TEST(committed_data_survives_a_crash)
@@ -334,20 +297,12 @@ TEST(committed_data_survives_a_crash)
 /* Registers two of the tensors, commits them twice and writes them a third time. */
 static void rewrite_two_of_all(void)
 {
-	const struct nvs_tensor_spec specs[] = {{.size = sizeof(struct nvs_tensor_spec),
-						 .name = "t1",
-						 .dtype = NVS_U8,
-						 .numel = lengths[1]},
-						{.size = sizeof(struct nvs_tensor_spec),
-						 .name = "t6",
-						 .dtype = NVS_U8,
-						 .numel = lengths[6]}};
-	struct nvs_tensor *t[LENGTH(specs)];
+	struct nvs_tensor *one = tensor_add(f, "t1", lengths[1]);
+	struct nvs_tensor *other = tensor_add(f, "t6", lengths[6]);
 
-	MUST(!nvs_tensor_register(f->engine, specs, LENGTH(specs), t, NULL));
 	for (uint64_t seed = 50; seed <= 70; seed += 10) {
-		child_write(t[0], seed);
-		child_write(t[1], seed);
+		tensor_store(f, one, seed);
+		tensor_store(f, other, seed);
 		MUST(seed == 70 || !nvs_engine_commit(f->engine, NULL));
 	}
 }
@@ -397,13 +352,13 @@ static void commit_and_rewrite_most(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(t);
+	tensors_add(f, "t", lengths, N, t);
 	for (uint64_t i = 0; i < N; i++)
-		child_write(t[i], 7 + i);
+		tensor_store(f, t[i], 7 + i);
 	MUST(!nvs_engine_commit(f->engine, NULL));
 	for (uint64_t turn = 1; turn <= 3; turn++)
 		for (uint64_t i = turn; i < N; i++)
-			child_write(t[i], 1000 * turn + i);
+			tensor_store(f, t[i], 1000 * turn + i);
 }
 
 TEST(a_store_does_not_grow_from_crash_to_crash)
@@ -426,23 +381,17 @@ static void forget_and_register_again(void)
 {
 	struct nvs_tensor *t[N], *again, *more;
 
-	child_register(t);
-	child_write(t[6], 100);
+	tensors_add(f, "t", lengths, N, t);
+	tensor_store(f, t[6], 100);
 	for (int i = 1; i <= 6; i += 5) {
 		const char name[] = {'t', (char)('0' + i), 0}, other[] = {'u', (char)('0' + i), 0};
-		const struct nvs_tensor_spec spec = {
-			.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = lengths[i]};
-		const struct nvs_tensor_spec small = {.size = sizeof(small),
-						      .name = other,
-						      .dtype = NVS_U8,
-						      .numel = lengths[i] / 4};
 
 		MUST(!nvs_tensor_forget(f->engine, &t[i], 1, NULL));
-		MUST(!nvs_tensor_register(f->engine, &spec, 1, &again, NULL));
-		MUST(!nvs_tensor_register(f->engine, &small, 1, &more, NULL));
-		child_write(again, 200);
-		child_write(more, 300);
-		child_write(more, 400);
+		again = tensor_add(f, name, lengths[i]);
+		more = tensor_add(f, other, lengths[i] / 4);
+		tensor_store(f, again, 200);
+		tensor_store(f, more, 300);
+		tensor_store(f, more, 400);
 	}
 }
 
@@ -559,9 +508,9 @@ static void commit_only(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(t);
+	tensors_add(f, "t", lengths, N, t);
 	for (uint64_t i = 0; i < N; i++)
-		child_fill(t[i], 30 + i);
+		tensor_write(f, t[i], 30 + i);
 	MUST(!nvs_engine_commit(f->engine, NULL));
 	for (int i = 0; i < N; i++)
 		MUST(!info_of(f, t[i]).dirty);
@@ -571,8 +520,8 @@ static void write_by_swapping_out(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(t);
-	child_write(t[1], 100);
+	tensors_add(f, "t", lengths, N, t);
+	tensor_store(f, t[1], 100);
 }
 
 static void write_from_external_memory(void)
@@ -581,7 +530,7 @@ static void write_from_external_memory(void)
 	static char memory[70000];
 	const void *data = memory;
 
-	child_register(t);
+	tensors_add(f, "t", lengths, N, t);
 	fill(memory, sizeof(memory), 100);
 	MUST(!nvs_tensor_swap_out_from(f->engine, &t[1], &data, 1, NULL));
 	MUST(!sole_wait(f->engine, &t[1], 1, -1, NULL));
@@ -591,8 +540,8 @@ static void write_to_make_room(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(t);
-	child_fill(t[1], 100);
+	tensors_add(f, "t", lengths, N, t);
+	tensor_write(f, t[1], 100);
 	MUST(!sole_swap_in(f->engine, &t[5], 2, -1, NULL));
 	MUST(info_of(f, t[1]).state == NVS_ON_DRIVE);
 }
@@ -601,13 +550,13 @@ static void write_by_a_commit_that_fails(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(t);
-	child_fill(t[1], 100);
-	child_fill(t[6], 100);
+	tensors_add(f, "t", lengths, N, t);
+	tensor_write(f, t[1], 100);
+	tensor_write(f, t[6], 100);
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
 	MUST(nvs_engine_commit(f->engine, NULL) == -EIO);
 	for (uint64_t i = 0; i < N; i++)
-		child_write(t[i], 200);
+		tensor_store(f, t[i], 200);
 }
 
 TEST(no_write_path_touches_committed_data)
@@ -630,7 +579,7 @@ static void read_all(void)
 {
 	struct nvs_tensor *t[N];
 
-	child_register(t);
+	tensors_add(f, "t", lengths, N, t);
 	for (int i = 0; i < N; i++) {
 		MUST(!sole_swap_in(f->engine, &t[i], 1, -1, NULL));
 		MUST(!sole_wait(f->engine, &t[i], 1, -1, NULL));

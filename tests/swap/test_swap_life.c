@@ -42,8 +42,7 @@ TEST(registers_every_element_type)
 TEST(refuses_a_name_of_no_or_too_many_bytes)
 {
 	char name[NVS_NAME_MAX + 2];
-	struct nvs_tensor_spec spec = {
-		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = 1};
+	struct nvs_tensor_spec spec = U8_TENSOR(name, 1);
 	struct nvs_tensor *tensor;
 
 	OPEN(f, .place = PLACE_DISK);
@@ -138,16 +137,8 @@ TEST(a_tensor_larger_than_the_pool_moves_to_and_from_external_memory)
 TEST(registers_all_of_a_batch_or_none)
 {
 	struct nvs_tensor *tensors[3], *known;
-	struct nvs_tensor_spec specs[] = {
-		{.size = sizeof(struct nvs_tensor_spec),
-		 .name = "a",
-		 .dtype = NVS_U8,
-		 .numel = 100},
-		{.size = sizeof(struct nvs_tensor_spec),
-		 .name = "b",
-		 .dtype = NVS_U8,
-		 .numel = 100},
-		{.size = sizeof(struct nvs_tensor_spec), .name = "", .dtype = NVS_U8, .numel = 1}};
+	struct nvs_tensor_spec specs[] = {U8_TENSOR("a", 100), U8_TENSOR("b", 100),
+					  U8_TENSOR("", 1)};
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 
 	OPEN(f, .place = PLACE_DISK);
@@ -201,10 +192,7 @@ TEST(a_full_drive_is_detected_when_registering)
 	for (int i = 0; i < 100; i++) {
 		nbytes[i] = 3 * MIB;
 		snprintf(names[i], sizeof(names[i]), "t%d", i);
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
-						    .name = names[i],
-						    .dtype = NVS_U8,
-						    .numel = nbytes[i]};
+		specs[i] = (struct nvs_tensor_spec)U8_TENSOR(names[i], nbytes[i]);
 	}
 	expect_error(f, nvs_tensor_register(f->engine, specs, 100, tensors, &f->error), -ENOSPC,
 		     "300 MiB");
@@ -654,19 +642,13 @@ TEST(a_wait_ends_at_its_timeout)
 
 TEST(an_error_structure_is_optional)
 {
+	const struct nvs_tensor_spec spec = U8_TENSOR("t", 1);
 	struct nvs_tensor *t;
 
 	OPEN(f, .place = PLACE_DISK);
 	t = tensor_add(f, "t", 5000);
 	assert_int_equal(sole_swap_in(f->engine, &t, 1, 0, NULL), -ENODATA);
 	assert_int_equal(sole_release(f->engine, &t, 1, NVS_CLEAN, NULL), -EINVAL);
-	assert_int_equal(nvs_tensor_register(
-				 f->engine,
-				 &(struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
-							   .name = "t",
-							   .dtype = NVS_U8,
-							   .numel = 1},
-				 1, &t, NULL),
-			 -EEXIST);
+	assert_int_equal(nvs_tensor_register(f->engine, &spec, 1, &t, NULL), -EEXIST);
 	assert_int_equal(nvs_engine_close(NULL, NULL), 0);
 }

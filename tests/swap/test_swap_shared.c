@@ -20,7 +20,9 @@ struct pair {
 	struct nvs_aio *aio;
 	struct fixture f[2];
 	struct nvs_tensor *tensor[2];
+	bool open;
 };
+static struct pair one_pair, *const p = &one_pair;
 
 /* Swaps it in, compares and releases. */
 static void expect_contents(struct fixture *f, struct nvs_tensor *t, uint64_t seed)
@@ -43,44 +45,45 @@ static void open_on(struct fixture *f, struct nvs_aio *aio)
 	OK(f, nvs_engine_open_on(&f->engine, aio, &f->config, NVS_OFFLOAD_PARAM, &f->error));
 }
 
-static void pair_open(struct pair *pair, uint32_t io_timeout_ms)
+static void pair_open(uint32_t io_timeout_ms)
 {
-	INIT(&pair->f[0], .place = PLACE_DISK, .simulated = true, .thread_count = 2,
-	     .verify = true);
-	INIT(&pair->f[1], .place = PLACE_DISK, .thread_count = 2, .verify = true);
-	pair->f[0].config.aio.io_timeout_ms = pair->f[1].config.aio.io_timeout_ms = io_timeout_ms;
-	aio_on_sim(&pair->f[0], &pair->aio);
+	INIT(&p->f[0], .place = PLACE_DISK, .simulated = true, .thread_count = 2, .verify = true);
+	INIT(&p->f[1], .place = PLACE_DISK, .thread_count = 2, .verify = true);
+	p->f[0].config.aio.io_timeout_ms = p->f[1].config.aio.io_timeout_ms = io_timeout_ms;
+	p->open = true;
+	aio_on_sim(&p->f[0], &p->aio);
 	for (int i = 0; i < 2; i++) {
-		open_on(&pair->f[i], pair->aio);
-		pair->tensor[i] = tensor_add(&pair->f[i], "t", NBYTES);
-		tensor_store(&pair->f[i], pair->tensor[i], (uint64_t)i + 1);
+		open_on(&p->f[i], p->aio);
+		p->tensor[i] = tensor_add(&p->f[i], "t", NBYTES);
+		tensor_store(&p->f[i], p->tensor[i], (uint64_t)i + 1);
 	}
 }
 
-static void pair_close(struct pair *pair)
+static void pair_close(void)
 {
+	if (!p->open)
+		return;
 	for (int i = 0; i < 2; i++)
-		if (pair->f[i].engine)
-			fixture_shut(&pair->f[i]);
-	nvs_aio_close(pair->aio);
-	fixture_close(&pair->f[1]);
-	fixture_close(&pair->f[0]);
+		if (p->f[i].engine)
+			fixture_shut(&p->f[i]);
+	nvs_aio_close(p->aio);
+	fixture_close(&p->f[1]);
+	fixture_close(&p->f[0]);
+	p->open = false;
 }
+AFTER_SUCCESS(pair_close)
 
 TEST(an_aio_is_not_closed_while_engines_use_it)
 {
-	struct pair p;
-
-	pair_open(&p, 0);
+	pair_open(0);
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(nvs_aio_close(p.aio), -EBUSY);
-		fixture_shut(&p.f[i]);
+		assert_int_equal(nvs_aio_close(p->aio), -EBUSY);
+		fixture_shut(&p->f[i]);
 		if (!i)
-			expect_contents(&p.f[1], p.tensor[1], 2);
+			expect_contents(&p->f[1], p->tensor[1], 2);
 	}
-	assert_int_equal(nvs_aio_close(p.aio), 0);
-	p.aio = NULL;
-	pair_close(&p);
+	assert_int_equal(nvs_aio_close(p->aio), 0);
+	p->aio = NULL;
 }
 
 TEST(an_engine_is_not_closed_while_another_uses_its_own_aio)
@@ -113,95 +116,87 @@ TEST(an_engine_is_not_closed_while_another_uses_its_own_aio)
 TEST(engines_share_the_workers_and_statistics_of_an_aio)
 {
 	struct nvs_engine_stats stats[2];
-	struct pair p;
 
-	pair_open(&p, 0);
+	pair_open(0);
 	for (int i = 0; i < 2; i++)
-		expect_contents(&p.f[i], p.tensor[i], (uint64_t)i + 1);
+		expect_contents(&p->f[i], p->tensor[i], (uint64_t)i + 1);
 	for (int i = 0; i < 2; i++) {
-		assert_ptr_equal(nvs_engine_aio(p.f[i].engine), p.aio);
-		stats[i] = stats_of(&p.f[i]);
+		assert_ptr_equal(nvs_engine_aio(p->f[i].engine), p->aio);
+		stats[i] = stats_of(&p->f[i]);
 		assert_int_equal(stats[i].aio.workers, 2);
 		assert_int_equal(stats[i].swapped_out, NBYTES);
 		assert_true(stats[i].aio.io[NVS_WRITE].bytes >= 2 * NBYTES);
 	}
 	assert_int_equal(stats[0].aio.io[NVS_READ].bytes, stats[1].aio.io[NVS_READ].bytes);
-	pair_close(&p);
 }
 
 TEST(closing_an_engine_leaves_the_aio_and_others_in_flight)
 {
-	struct pair p;
 	uint64_t pin;
 
-	pair_open(&p, 0);
-	sim_hold(p.f[0].sim, SIM_READS);
-	OK(&p.f[1], nvs_tensor_swap_in(p.f[1].engine, &p.tensor[1], 1, 0, &pin, &p.f[1].error));
-	assert_true(sim_await_in_flight(p.f[0].sim, 1));
+	pair_open(0);
+	sim_hold(p->f[0].sim, SIM_READS);
+	OK(&p->f[1], nvs_tensor_swap_in(p->f[1].engine, &p->tensor[1], 1, 0, &pin, &p->f[1].error));
+	assert_true(sim_await_in_flight(p->f[0].sim, 1));
 	/* Unregisters the first pool and closes its files while the second engine's reads stay in
 	 * flight. */
-	fixture_shut(&p.f[0]);
-	STATE(&p.f[1], p.tensor[1], NVS_READING, false, 1);
-	sim_go(p.f[0].sim, SIM_READS);
-	OK(&p.f[1], nvs_tensor_wait(p.f[1].engine, &p.tensor[1], 1, pin, -1, &p.f[1].error));
-	assert_true(filled(nvs_tensor_data(p.tensor[1]), NBYTES, 2));
-	OK(&p.f[1],
-	   nvs_tensor_release(p.f[1].engine, &p.tensor[1], 1, pin, NVS_CLEAN, &p.f[1].error));
+	fixture_shut(&p->f[0]);
+	STATE(&p->f[1], p->tensor[1], NVS_READING, false, 1);
+	sim_go(p->f[0].sim, SIM_READS);
+	OK(&p->f[1], nvs_tensor_wait(p->f[1].engine, &p->tensor[1], 1, pin, -1, &p->f[1].error));
+	assert_true(filled(nvs_tensor_data(p->tensor[1]), NBYTES, 2));
+	OK(&p->f[1],
+	   nvs_tensor_release(p->f[1].engine, &p->tensor[1], 1, pin, NVS_CLEAN, &p->f[1].error));
 	/* Another engine takes its place. */
-	open_on(&p.f[0], p.aio);
-	p.tensor[0] = tensor_add(&p.f[0], "u", NBYTES);
-	tensor_store(&p.f[0], p.tensor[0], 3);
-	fixture_shut(&p.f[1]);
-	expect_contents(&p.f[0], p.tensor[0], 3);
-	pair_close(&p);
+	open_on(&p->f[0], p->aio);
+	p->tensor[0] = tensor_add(&p->f[0], "u", NBYTES);
+	tensor_store(&p->f[0], p->tensor[0], 3);
+	fixture_shut(&p->f[1]);
+	expect_contents(&p->f[0], p->tensor[0], 3);
 }
 
 TEST(close_drains_its_own_transfers_alone)
 {
-	struct pair p;
-
-	pair_open(&p, 0);
-	sim_hold(p.f[0].sim, SIM_READS);
-	assert_int_equal(nvs_tensor_prefetch(p.f[0].engine, &p.tensor[0], 1, &p.f[0].error), 1);
-	assert_true(sim_await_in_flight(p.f[0].sim, 1));
-	fixture_shut(&p.f[1]);
-	STATE(&p.f[0], p.tensor[0], NVS_READING, false, 0);
-	sim_go(p.f[0].sim, SIM_READS);
-	expect_contents(&p.f[0], p.tensor[0], 1);
-	pair_close(&p);
+	pair_open(0);
+	sim_hold(p->f[0].sim, SIM_READS);
+	assert_int_equal(nvs_tensor_prefetch(p->f[0].engine, &p->tensor[0], 1, &p->f[0].error), 1);
+	assert_true(sim_await_in_flight(p->f[0].sim, 1));
+	fixture_shut(&p->f[1]);
+	STATE(&p->f[0], p->tensor[0], NVS_READING, false, 0);
+	sim_go(p->f[0].sim, SIM_READS);
+	expect_contents(&p->f[0], p->tensor[0], 1);
 }
 
 TEST(an_overdue_transfer_is_that_of_its_engine_alone)
 {
-	struct pair p;
 	uint64_t pin;
 	int rc;
 
-	pair_open(&p, 1000000);
-	sim_hold(p.f[0].sim, SIM_READS);
-	OK(&p.f[0], nvs_tensor_swap_in(p.f[0].engine, &p.tensor[0], 1, 0, &pin, &p.f[0].error));
-	assert_true(sim_await_in_flight(p.f[0].sim, 1));
-	aio_look_for_overdue(p.aio, clock_ns() + UINT64_C(2000000000000));
-	expect_error(&p.f[0],
-		     nvs_tensor_wait(p.f[0].engine, &p.tensor[0], 1, pin, -1, &p.f[0].error),
+	pair_open(1000000);
+	sim_hold(p->f[0].sim, SIM_READS);
+	OK(&p->f[0], nvs_tensor_swap_in(p->f[0].engine, &p->tensor[0], 1, 0, &pin, &p->f[0].error));
+	assert_true(sim_await_in_flight(p->f[0].sim, 1));
+	aio_look_for_overdue(p->aio, clock_ns() + UINT64_C(2000000000000));
+	expect_error(&p->f[0],
+		     nvs_tensor_wait(p->f[0].engine, &p->tensor[0], 1, pin, -1, &p->f[0].error),
 		     -ETIMEDOUT, "hangs");
-	expect_error(&p.f[0], nvs_engine_close(p.f[0].engine, &p.f[0].error), -ETIMEDOUT, "hangs");
+	expect_error(&p->f[0], nvs_engine_close(p->f[0].engine, &p->f[0].error), -ETIMEDOUT,
+		     "hangs");
 	/* The second engine's writes go on. */
-	tensor_store(&p.f[1], p.tensor[1], 7);
-	fixture_shut(&p.f[1]);
-	assert_null(strstr(p.f[1].log, "hangs"));
+	tensor_store(&p->f[1], p->tensor[1], 7);
+	fixture_shut(&p->f[1]);
+	assert_null(strstr(p->f[1].log, "hangs"));
 	/* The thread of events says it, which may be after the wait has returned. */
-	events_await_idle(p.f[0].engine);
-	assert_non_null(strstr(p.f[0].log, "hangs"));
-	sim_go(p.f[0].sim, SIM_READS);
+	events_await_idle(p->f[0].engine);
+	assert_non_null(strstr(p->f[0].log, "hangs"));
+	sim_go(p->f[0].sim, SIM_READS);
 	/* Its mark goes when the engine's thread lands it. */
-	while ((rc = nvs_tensor_wait(p.f[0].engine, &p.tensor[0], 1, pin, -1, &p.f[0].error)) ==
+	while ((rc = nvs_tensor_wait(p->f[0].engine, &p->tensor[0], 1, pin, -1, &p->f[0].error)) ==
 	       -ETIMEDOUT)
 		sched_yield();
-	OK(&p.f[0], rc);
-	OK(&p.f[0],
-	   nvs_tensor_release(p.f[0].engine, &p.tensor[0], 1, pin, NVS_CLEAN, &p.f[0].error));
-	pair_close(&p);
+	OK(&p->f[0], rc);
+	OK(&p->f[0],
+	   nvs_tensor_release(p->f[0].engine, &p->tensor[0], 1, pin, NVS_CLEAN, &p->f[0].error));
 }
 
 /* How many more regions of memory the aio takes. */
@@ -223,15 +218,13 @@ static unsigned free_regions(struct nvs_aio *aio)
 /* The rings of the other engines must not hold the pages of a pool that is gone. */
 TEST(a_closed_engine_leaves_no_memory_registered)
 {
-	struct pair p;
 	unsigned room;
 
-	pair_open(&p, 0);
-	room = free_regions(p.aio);
+	pair_open(0);
+	room = free_regions(p->aio);
 	assert_true(room > 0 && room < ENGINE_BUFFERS);
-	fixture_shut(&p.f[1]);
-	assert_int_equal(free_regions(p.aio), room + 1);
-	pair_close(&p);
+	fixture_shut(&p->f[1]);
+	assert_int_equal(free_regions(p->aio), room + 1);
 }
 
 TEST(a_configuration_that_contradicts_the_aio_is_refused)
@@ -307,15 +300,14 @@ TEST(the_pool_is_one_run_of_pages_that_has_every_tensor)
 /* ---- Threads ---- */
 
 struct worker {
-	struct pair *pair;
 	int i;
 };
 
 static void *swap_often(void *arg)
 {
 	struct worker *worker = arg;
-	struct fixture *f = &worker->pair->f[worker->i];
-	struct nvs_tensor *t = worker->pair->tensor[worker->i];
+	struct fixture *f = &p->f[worker->i];
+	struct nvs_tensor *t = p->tensor[worker->i];
 	uint64_t pin;
 
 	for (int i = 0; i < 50; i++) {
@@ -332,19 +324,17 @@ TEST(engines_open_and_close_beside_the_transfers_of_another)
 {
 	struct worker worker;
 	pthread_t thread;
-	struct pair p;
 
-	pair_open(&p, 0);
-	worker = (struct worker){&p, 0};
+	pair_open(0);
+	worker = (struct worker){0};
 	MUST(!pthread_create(&thread, NULL, swap_often, &worker));
 	for (uint64_t i = 0; i < 10; i++) {
-		fixture_shut(&p.f[1]);
-		open_on(&p.f[1], p.aio);
-		p.tensor[1] = tensor_add(&p.f[1], "t", NBYTES);
-		tensor_write(&p.f[1], p.tensor[1], i);
-		expect_contents(&p.f[1], p.tensor[1], i);
+		fixture_shut(&p->f[1]);
+		open_on(&p->f[1], p->aio);
+		p->tensor[1] = tensor_add(&p->f[1], "t", NBYTES);
+		tensor_write(&p->f[1], p->tensor[1], i);
+		expect_contents(&p->f[1], p->tensor[1], i);
 	}
 	pthread_join(thread, NULL);
-	expect_contents(&p.f[0], p.tensor[0], 1);
-	pair_close(&p);
+	expect_contents(&p->f[0], p->tensor[0], 1);
 }

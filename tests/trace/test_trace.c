@@ -35,6 +35,10 @@ struct timeline {
 	uint64_t dropped; /* as returned by nvs_trace_write */
 };
 
+/* Of each test, closed at its end. */
+static struct nvs_trace *trace;
+static struct timeline timeline;
+
 static const char *text(const struct json_value *event, const char *name)
 {
 	const struct json_value *value = json_member(event, name);
@@ -84,12 +88,20 @@ static char *contents(const char *path)
 	return all;
 }
 
-static struct timeline read_back(const char *path)
+static void forget_timeline(void)
 {
-	struct timeline timeline = {0};
+	free(timeline.events);
+	json_free(timeline.document);
+	free(timeline.text);
+	timeline = (struct timeline){0};
+}
+
+static void read_back(const char *path)
+{
 	const struct json_value *events;
 	struct nvs_error error = {.size = sizeof(error)};
 
+	forget_timeline();
 	timeline.text = contents(path);
 	SUCCEEDS(json_parse(&timeline.document, timeline.text, strlen(timeline.text), path,
 			    SIZE_MAX, &error),
@@ -101,30 +113,27 @@ static struct timeline read_back(const char *path)
 	assert_non_null(timeline.events);
 	for (const struct json_value *event = events->first; event; event = event->next)
 		timeline.events[timeline.n++] = event;
-	return timeline;
 }
 
-static struct timeline written(struct nvs_trace *trace)
+static void write_and_read_back(void)
 {
 	const char *path = path_in(temp_directory(), "trace.json");
 	struct nvs_error error = {.size = sizeof(error)};
-	struct timeline timeline;
 	uint64_t dropped;
 
 	SUCCEEDS(nvs_trace_write(trace, path, &dropped, &error), &error);
-	timeline = read_back(path);
+	read_back(path);
 	timeline.dropped = dropped;
-	return timeline;
 }
 
 /* Counts the events of a phase, and of a category and name unless NULL. */
-static size_t matching(const struct timeline *timeline, const char *phase, const char *category,
-		       const char *name, const struct json_value **first)
+static size_t matching(const char *phase, const char *category, const char *name,
+		       const struct json_value **first)
 {
 	size_t n = 0;
 
-	for (size_t i = timeline->n; i-- > 0;) {
-		const struct json_value *event = timeline->events[i];
+	for (size_t i = timeline.n; i-- > 0;) {
+		const struct json_value *event = timeline.events[i];
 
 		if (strcmp(text(event, "ph"), phase) ||
 		    (category && strcmp(text(event, "cat"), category)) ||
@@ -137,11 +146,10 @@ static size_t matching(const struct timeline *timeline, const char *phase, const
 	return n;
 }
 
-static const struct json_value *the_only(const struct timeline *timeline, const char *phase,
-					 const char *category, const char *name)
+static const struct json_value *the_only(const char *phase, const char *category, const char *name)
 {
 	const struct json_value *event = NULL;
-	size_t n = matching(timeline, phase, category, name, &event);
+	size_t n = matching(phase, category, name, &event);
 
 	if (n != 1)
 		fail_msg("%zu events %s %s \"%s\" instead of one", n, phase, category, name);
@@ -149,26 +157,25 @@ static const struct json_value *the_only(const struct timeline *timeline, const 
 }
 
 /* The track's metadata. */
-static const struct json_value *of_track(const struct timeline *timeline, uint64_t track,
-					 const char *what)
+static const struct json_value *of_track(uint64_t track, const char *what)
 {
-	for (size_t i = 0; i < timeline->n; i++)
-		if (!strcmp(text(timeline->events[i], "ph"), "M") &&
-		    !strcmp(text(timeline->events[i], "name"), what) &&
-		    count(timeline->events[i], "tid") == track)
-			return json_member(timeline->events[i], "args");
+	for (size_t i = 0; i < timeline.n; i++)
+		if (!strcmp(text(timeline.events[i], "ph"), "M") &&
+		    !strcmp(text(timeline.events[i], "name"), what) &&
+		    count(timeline.events[i], "tid") == track)
+			return json_member(timeline.events[i], "args");
 	fail_msg("no %s for track %" PRIu64, what, track);
 	return NULL;
 }
 
-static const char *track_name(const struct timeline *timeline, const struct json_value *event)
+static const char *track_name(const struct json_value *event)
 {
-	return text(of_track(timeline, count(event, "tid"), "thread_name"), "name");
+	return text(of_track(count(event, "tid"), "thread_name"), "name");
 }
 
-static uint64_t track_order(const struct timeline *timeline, const struct json_value *event)
+static uint64_t track_order(const struct json_value *event)
 {
-	return count(of_track(timeline, count(event, "tid"), "thread_sort_index"), "sort_index");
+	return count(of_track(count(event, "tid"), "thread_sort_index"), "sort_index");
 }
 
 struct slice {
@@ -186,15 +193,15 @@ static int by_track_and_time(const void *a, const void *b)
 	return x->to > y->to ? -1 : x->to < y->to;
 }
 
-static void assert_nested_or_disjoint(const struct timeline *timeline)
+static void assert_nested_or_disjoint(void)
 {
-	struct slice *slices = calloc(timeline->n, sizeof(*slices));
-	struct slice *open = calloc(timeline->n, sizeof(*open)); /* stack of open slices */
+	struct slice *slices = calloc(timeline.n, sizeof(*slices));
+	struct slice *open = calloc(timeline.n, sizeof(*open)); /* stack of open slices */
 	size_t n = 0, depth = 0;
 
 	assert_true(slices && open);
-	for (size_t i = 0; i < timeline->n; i++) {
-		const struct json_value *event = timeline->events[i];
+	for (size_t i = 0; i < timeline.n; i++) {
+		const struct json_value *event = timeline.events[i];
 
 		if (strcmp(text(event, "ph"), "X"))
 			continue;
@@ -215,21 +222,20 @@ static void assert_nested_or_disjoint(const struct timeline *timeline)
 	free(open);
 }
 
-static void done(struct timeline *timeline)
+static void open_trace(size_t max_spans)
 {
-	free(timeline->events);
-	json_free(timeline->document);
-	free(timeline->text);
-}
-
-static struct nvs_trace *open_trace(size_t max_spans)
-{
-	struct nvs_trace *trace;
 	struct nvs_error error = {.size = sizeof(error)};
 
 	SUCCEEDS(nvs_trace_open(&trace, max_spans, &error), &error);
-	return trace;
 }
+
+static void close_trace(void)
+{
+	forget_timeline();
+	nvs_trace_close(trace);
+	trace = NULL;
+}
+AFTER_SUCCESS(close_trace)
 
 /* ---- Recording ---- */
 
@@ -248,11 +254,10 @@ TEST(without_a_trace_nothing_happens)
 
 TEST(every_kind_of_span_is_written_with_its_exact_times)
 {
-	struct nvs_trace *trace = open_trace(16);
 	const uint64_t zero = UINT64_C(123456789012345678);
-	struct timeline timeline;
 	const struct json_value *event;
 
+	open_trace(16);
 	trace_io(trace, true, 3, 17, zero + 1001, zero + 2003, UINT64_C(5) << 40, 1u << 30);
 	trace_io(trace, false, 0, 2, zero + 7, zero + 8, 4096, 0);
 	trace_thread(trace, TRACE_COMPUTE, "adam", zero, zero + 1000000);
@@ -260,37 +265,34 @@ TEST(every_kind_of_span_is_written_with_its_exact_times)
 	trace_tensor(trace, false, "h.0.w", zero + 10, zero + 30, 1, UINT64_C(6) << 30);
 	trace_tensor(trace, true, "h.0.w", zero + 20, zero + 40, 2, 7);
 	nvs_trace_span(trace, "forward", zero + 5, zero + 6);
-	timeline = written(trace);
+	write_and_read_back();
 
-	event = the_only(&timeline, "X", "io", "write");
+	event = the_only("X", "io", "write");
 	assert_int_equal(nanoseconds(event, "ts"), 1001);
 	assert_int_equal(nanoseconds(event, "dur"), 1002);
 	assert_int_equal(of_args(event, "offset"), UINT64_C(5) << 40);
 	assert_int_equal(of_args(event, "bytes"), 1u << 30);
-	assert_string_equal(track_name(&timeline, event), "worker 3, slot 17");
-	event = the_only(&timeline, "X", "io", "read");
+	assert_string_equal(track_name(event), "worker 3, slot 17");
+	event = the_only("X", "io", "read");
 	assert_int_equal(of_args(event, "bytes"), 0);
-	assert_string_equal(track_name(&timeline, event), "worker 0, slot 02");
-	event = the_only(&timeline, "X", "compute", "adam");
+	assert_string_equal(track_name(event), "worker 0, slot 02");
+	event = the_only("X", "compute", "adam");
 	assert_int_equal(nanoseconds(event, "ts"), 0);
 	assert_int_equal(nanoseconds(event, "dur"), 1000000);
-	event = the_only(&timeline, "X", "wait", "tile");
+	event = the_only("X", "wait", "tile");
 	assert_int_equal(nanoseconds(event, "dur"), 1);
-	the_only(&timeline, "X", "caller", "forward");
-	event = the_only(&timeline, "b", "tensor", "read h.0.w");
+	the_only("X", "caller", "forward");
+	event = the_only("b", "tensor", "read h.0.w");
 	assert_int_equal(nanoseconds(event, "ts"), 10);
 	assert_int_equal(of_args(event, "bytes"), UINT64_C(6) << 30);
-	assert_int_equal(count(event, "id"),
-			 count(the_only(&timeline, "e", "tensor", "read h.0.w"), "id"));
+	assert_int_equal(count(event, "id"), count(the_only("e", "tensor", "read h.0.w"), "id"));
 	assert_int_not_equal(count(event, "id"),
-			     count(the_only(&timeline, "b", "tensor", "write h.0.w"), "id"));
-	event = the_only(&timeline, "e", "tensor", "write h.0.w");
+			     count(the_only("b", "tensor", "write h.0.w"), "id"));
+	event = the_only("e", "tensor", "write h.0.w");
 	assert_int_equal(nanoseconds(event, "ts"), 40);
-	assert_string_equal(text(of_track(&timeline, 1, "process_name"), "name"), "nvswap");
+	assert_string_equal(text(of_track(1, "process_name"), "name"), "nvswap");
 	assert_string_equal(text(timeline.root, "displayTimeUnit"), "ms");
-	assert_nested_or_disjoint(&timeline);
-	done(&timeline);
-	nvs_trace_close(trace);
+	assert_nested_or_disjoint();
 }
 
 TEST(calls_are_events_in_the_row_of_their_tensor)
@@ -311,40 +313,37 @@ TEST(calls_are_events_in_the_row_of_their_tensor)
 		[TRACE_SWAP_OUT_FROM] = {"n", "swapout-from"},
 		[TRACE_READ_PART] = {"n", "read-part"},
 	};
-	struct timeline timeline;
 	const struct json_value *event;
 
 	for (enum trace_kind call = TRACE_SWAP_IN; call <= TRACE_READ_PART; call++) {
-		struct nvs_trace *trace = open_trace(4);
-
+		open_trace(4);
 		trace_call(trace, TRACE_OPEN, 1000, &pool);
 		trace_call(trace, TRACE_STEP_BEGIN, 2000, &none);
 		trace_call(trace, call, 3004, &weight);
 		trace_call(trace, TRACE_STEP_END, 4000, &none);
-		timeline = written(trace);
-		event = the_only(&timeline, calls[call].phase, "call", "use h.0.w");
+		write_and_read_back();
+		event = the_only(calls[call].phase, "call", "use h.0.w");
 		assert_int_equal(nanoseconds(event, "ts"), 2004);
 		assert_string_equal(text(json_member(event, "args"), "call"), calls[call].call);
 		assert_int_equal(of_args(event, "offset"), UINT64_C(5) << 40);
 		assert_int_equal(of_args(event, "bytes"), UINT64_C(6) << 40);
 		assert_int_equal(of_args(event, "element"), 2);
-		event = the_only(&timeline, "n", "call", "engine ");
+		event = the_only("n", "call", "engine ");
 		assert_int_equal(of_args(event, "bytes"), 1u << 30);
-		assert_int_equal(count(the_only(&timeline, "b", "call", "step "), "id"),
-				 count(the_only(&timeline, "e", "call", "step "), "id"));
-		done(&timeline);
-		nvs_trace_close(trace);
+		assert_int_equal(count(the_only("b", "call", "step "), "id"),
+				 count(the_only("e", "call", "step "), "id"));
+		close_trace();
 	}
 }
 
 TEST(each_event_has_a_line_of_its_own)
 {
 	const char *path = path_in(temp_directory(), "trace.json");
-	struct nvs_trace *trace = open_trace(4);
 	struct nvs_error error = {.size = sizeof(error)};
 	char *json, *line, *rest;
 	unsigned n = 0;
 
+	open_trace(4);
 	nvs_trace_span(trace, "forward\nbackward", 1, 2);
 	trace_tensor(trace, false, "w", 1, 2, 0, 1);
 	SUCCEEDS(nvs_trace_write(trace, path, NULL, &error), &error);
@@ -356,45 +355,37 @@ TEST(each_event_has_a_line_of_its_own)
 	/* A span, both ends of a flow, and three lines of metadata for the process and a track. */
 	assert_int_equal(n, 6);
 	free(json);
-	nvs_trace_close(trace);
 }
 
 TEST(an_empty_trace_and_a_span_that_ends_before_it_begins_are_written)
 {
-	struct nvs_trace *trace = open_trace(4);
-	struct timeline timeline = written(trace);
 	const struct json_value *event;
 
-	assert_int_equal(matching(&timeline, "X", NULL, NULL, &event), 0);
-	done(&timeline);
+	open_trace(4);
+	write_and_read_back();
+	assert_int_equal(matching("X", NULL, NULL, &event), 0);
 	nvs_trace_span(trace, NULL, 20, 10);
-	timeline = written(trace);
-	event = the_only(&timeline, "X", "caller", "");
+	write_and_read_back();
+	event = the_only("X", "caller", "");
 	assert_int_equal(nanoseconds(event, "ts"), 0);
 	assert_int_equal(nanoseconds(event, "dur"), 0);
-	done(&timeline);
-	nvs_trace_close(trace);
 }
 
 TEST(spans_without_room_are_counted_and_dropped)
 {
-	struct nvs_trace *trace = open_trace(3);
-	struct timeline timeline;
 	const struct json_value *event;
 
+	open_trace(3);
 	for (unsigned i = 0; i < 10; i++)
 		trace_io(trace, false, 0, 0, i, i + 1, i, 1);
-	timeline = written(trace);
+	write_and_read_back();
 	assert_int_equal(timeline.dropped, 7);
 	assert_int_equal(count(json_member(timeline.root, "otherData"), "dropped"), 7);
-	assert_int_equal(matching(&timeline, "X", "io", "read", &event), 3);
-	done(&timeline);
-	nvs_trace_close(trace);
+	assert_int_equal(matching("X", "io", "read", &event), 3);
 }
 
 TEST(a_trace_of_no_events_or_beyond_memory_is_refused)
 {
-	struct nvs_trace *trace;
 	struct nvs_error error = {.size = sizeof(error)};
 
 	assert_int_equal(nvs_trace_open(&trace, 0, &error), -EINVAL);
@@ -424,26 +415,22 @@ TEST(names_are_escaped_and_cut_between_characters)
 	};
 	static const char long_name[] = "model.layers.10.self_attn.q_proj.weight";
 	static const char odd_name[] = UMLAUTS_15 UMLAUT;
-	struct nvs_trace *trace = open_trace(16);
-	struct timeline timeline;
 
+	open_trace(16);
 	for (unsigned i = 0; i < COUNT(spans); i++)
 		nvs_trace_span(trace, spans[i].name, i, i + 1);
 	trace_tensor(trace, false, long_name, 0, 1, 0, 1);
 	trace_tensor(trace, true, odd_name, 0, 1, 0, 1);
-	timeline = written(trace);
+	write_and_read_back();
 	for (unsigned i = 0; i < COUNT(spans); i++)
-		the_only(&timeline, "X", "caller", spans[i].shown);
-	the_only(&timeline, "b", "tensor", "read yers.10.self_attn.q_proj.weight");
-	the_only(&timeline, "e", "tensor", "write " UMLAUTS_15);
-	done(&timeline);
-	nvs_trace_close(trace);
+		the_only("X", "caller", spans[i].shown);
+	the_only("b", "tensor", "read yers.10.self_attn.q_proj.weight");
+	the_only("e", "tensor", "write " UMLAUTS_15);
 }
 
 /* ---- Threads ---- */
 
 struct named {
-	struct nvs_trace *trace;
 	const char *name;
 	enum trace_kind kind;
 	pthread_barrier_t *all_live; /* keeps all threads alive at once, so no thread ID is reused;
@@ -457,15 +444,15 @@ static void *record_one(void *arg)
 	pthread_setname_np(pthread_self(), named->name);
 	if (named->all_live)
 		pthread_barrier_wait(named->all_live);
-	trace_thread(named->trace, named->kind, named->name, 10, 20);
+	trace_thread(trace, named->kind, named->name, 10, 20);
 	if (named->all_live)
 		pthread_barrier_wait(named->all_live);
 	return NULL;
 }
 
-static void in_thread(struct nvs_trace *trace, const char *name, enum trace_kind kind)
+static void in_thread(const char *name, enum trace_kind kind)
 {
-	struct named named = {trace, name, kind, NULL};
+	struct named named = {name, kind, NULL};
 	pthread_t thread;
 
 	assert_int_equal(pthread_create(&thread, NULL, record_one, &named), 0);
@@ -474,54 +461,48 @@ static void in_thread(struct nvs_trace *trace, const char *name, enum trace_kind
 
 TEST(each_thread_has_a_named_track_and_the_caller_comes_first)
 {
-	struct nvs_trace *trace = open_trace(16);
-	struct timeline timeline;
 	const struct json_value *opener, *caller, *computes, *io;
 	char name[16];
 
-	in_thread(trace, "computes", TRACE_COMPUTE);
-	in_thread(trace, "calls", TRACE_CALLER);
+	open_trace(16);
+	in_thread("computes", TRACE_COMPUTE);
+	in_thread("calls", TRACE_CALLER);
 	trace_thread(trace, TRACE_WAIT, "opener", 10, 20);
 	trace_io(trace, false, 0, 0, 10, 20, 0, 1);
-	timeline = written(trace);
-	opener = the_only(&timeline, "X", "wait", "opener");
-	caller = the_only(&timeline, "X", "caller", "calls");
-	computes = the_only(&timeline, "X", "compute", "computes");
-	io = the_only(&timeline, "X", "io", "read");
-	assert_string_equal(track_name(&timeline, computes), "computes");
-	assert_string_equal(track_name(&timeline, caller), "calls");
+	write_and_read_back();
+	opener = the_only("X", "wait", "opener");
+	caller = the_only("X", "caller", "calls");
+	computes = the_only("X", "compute", "computes");
+	io = the_only("X", "io", "read");
+	assert_string_equal(track_name(computes), "computes");
+	assert_string_equal(track_name(caller), "calls");
 	assert_int_equal(pthread_getname_np(pthread_self(), name, sizeof(name)), 0);
-	assert_string_equal(track_name(&timeline, opener), name);
-	assert_true(track_order(&timeline, opener) < track_order(&timeline, caller));
-	assert_true(track_order(&timeline, caller) < track_order(&timeline, computes));
-	assert_true(track_order(&timeline, computes) < track_order(&timeline, io));
-	done(&timeline);
-	nvs_trace_close(trace);
+	assert_string_equal(track_name(opener), name);
+	assert_true(track_order(opener) < track_order(caller));
+	assert_true(track_order(caller) < track_order(computes));
+	assert_true(track_order(computes) < track_order(io));
 }
 
 TEST(threads_beyond_the_table_share_a_track)
 {
 	enum { THREADS = 300 };
-	struct nvs_trace *trace = open_trace(THREADS);
-	struct timeline timeline;
 	pthread_barrier_t all_live;
-	struct named named = {trace, "one of many", TRACE_COMPUTE, &all_live};
+	struct named named = {"one of many", TRACE_COMPUTE, &all_live};
 	pthread_t threads[THREADS];
 	unsigned shared = 0;
 
+	open_trace(THREADS);
 	pthread_barrier_init(&all_live, NULL, THREADS);
 	for (unsigned i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, record_one, &named), 0);
 	for (unsigned i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
 	pthread_barrier_destroy(&all_live);
-	timeline = written(trace);
+	write_and_read_back();
 	for (size_t i = 0; i < timeline.n; i++)
 		shared += !strcmp(text(timeline.events[i], "ph"), "X") &&
-			  !strcmp(track_name(&timeline, timeline.events[i]), "other threads");
+			  !strcmp(track_name(timeline.events[i]), "other threads");
 	assert_int_equal(shared, THREADS - 255);
-	done(&timeline);
-	nvs_trace_close(trace);
 }
 
 /* ---- Concurrent recording ---- */
@@ -531,7 +512,6 @@ TEST(threads_beyond_the_table_share_a_track)
 #define EACH	  3000 /* spans for each recorder */
 
 struct recorder {
-	struct nvs_trace *trace;
 	unsigned index;
 	const uint64_t
 		*allowed; /* limit on the spans so far: some are recorded during each write */
@@ -548,19 +528,19 @@ static void *record_many(void *arg)
 		while (i >= __atomic_load_n(recorder->allowed, __ATOMIC_RELAXED))
 			sched_yield();
 
-		trace_io(recorder->trace, false, recorder->index, 0, from, from + 1 + i % 8,
-			 from * 3, from * 5);
+		trace_io(trace, false, recorder->index, 0, from, from + 1 + i % 8, from * 3,
+			 from * 5);
 	}
 	return NULL;
 }
 
-static size_t assert_whole(const struct timeline *timeline)
+static size_t assert_whole(void)
 {
 	size_t n = 0;
 	uint64_t base = UINT64_MAX;
 
-	for (size_t i = 0; i < timeline->n; i++) {
-		const struct json_value *event = timeline->events[i];
+	for (size_t i = 0; i < timeline.n; i++) {
+		const struct json_value *event = timeline.events[i];
 		uint64_t from;
 
 		if (strcmp(text(event, "ph"), "X"))
@@ -578,33 +558,29 @@ static size_t assert_whole(const struct timeline *timeline)
 
 TEST(a_file_written_during_recording_is_consistent)
 {
-	struct nvs_trace *trace = open_trace(RECORDERS * EACH);
 	struct recorder recorders[RECORDERS];
 	pthread_t threads[RECORDERS];
-	struct timeline timeline;
 	uint64_t allowed = 0;
 	size_t n = 0, before = 0;
 
+	open_trace(RECORDERS * EACH);
 	for (unsigned i = 0; i < RECORDERS; i++) {
-		recorders[i] = (struct recorder){trace, i, &allowed};
+		recorders[i] = (struct recorder){i, &allowed};
 		assert_int_equal(pthread_create(&threads[i], NULL, record_many, &recorders[i]), 0);
 	}
 	for (unsigned i = 0; i < WRITES; i++) {
 		__atomic_fetch_add(&allowed, EACH / WRITES, __ATOMIC_RELAXED);
-		timeline = written(trace);
-		n = assert_whole(&timeline);
+		write_and_read_back();
+		n = assert_whole();
 		assert_true(n >= before);
 		before = n;
-		done(&timeline);
 	}
 	for (unsigned i = 0; i < RECORDERS; i++)
 		pthread_join(threads[i], NULL);
-	timeline = written(trace);
-	assert_int_equal(assert_whole(&timeline), RECORDERS * EACH);
+	write_and_read_back();
+	assert_int_equal(assert_whole(), RECORDERS * EACH);
 	assert_int_equal(timeline.dropped, 0);
-	assert_nested_or_disjoint(&timeline);
-	done(&timeline);
-	nvs_trace_close(trace);
+	assert_nested_or_disjoint();
 }
 
 /* ---- The file ---- */
@@ -612,12 +588,11 @@ TEST(a_file_written_during_recording_is_consistent)
 TEST(the_file_is_private_and_replaces_what_was_there)
 {
 	const char *path = path_in(temp_directory(), "trace.json");
-	struct nvs_trace *trace = open_trace(4);
 	struct nvs_error error = {.size = sizeof(error)};
-	struct timeline timeline;
 	struct stat was, is;
 	FILE *old = fopen(path, "w");
 
+	open_trace(4);
 	assert_non_null(old);
 	fputs("something longer than a trace, which is not JSON", old);
 	fclose(old);
@@ -626,35 +601,18 @@ TEST(the_file_is_private_and_replaces_what_was_there)
 	assert_int_equal(stat(path, &is), 0);
 	assert_int_equal(is.st_mode & 0777, 0600);
 	assert_int_not_equal(is.st_ino, was.st_ino);
-	timeline = read_back(path);
-	done(&timeline);
-	nvs_trace_close(trace);
-}
-
-static unsigned entries(const char *directory)
-{
-	char command[512];
-	FILE *list;
-	unsigned n = 0;
-
-	snprintf(command, sizeof(command), "ls -A %s", directory);
-	list = popen(command, "r");
-	assert_non_null(list);
-	for (int c = fgetc(list); c != EOF; c = fgetc(list))
-		n += c == '\n';
-	assert_int_equal(pclose(list), 0);
-	return n;
+	read_back(path);
 }
 
 TEST(a_file_that_can_not_be_written_is_an_error_and_leaves_nothing)
 {
 	const char *directory = temp_directory();
 	const char *path = path_in(directory, "trace.json");
-	struct nvs_trace *trace = open_trace(100000);
 	struct rlimit limit, before;
 	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t dropped = 0;
 
+	open_trace(100000);
 	assert_int_equal(nvs_trace_write(trace, path_in(directory, "none/t.json"), NULL, &error),
 			 -ENOENT);
 	assert_int_equal(error.code, -ENOENT);
@@ -674,8 +632,7 @@ TEST(a_file_that_can_not_be_written_is_an_error_and_leaves_nothing)
 	assert_int_equal(nvs_trace_write(trace, path, &dropped, &error), -EFBIG);
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
 	assert_says(error.text, path);
-	assert_int_equal(entries(directory), 0);
-	nvs_trace_close(trace);
+	assert_int_equal(entries_of(directory), 0);
 }
 
 /* ---- I/Os ---- */
@@ -685,13 +642,13 @@ TEST(a_file_that_can_not_be_written_is_an_error_and_leaves_nothing)
 
 struct rig {
 	struct fake fake;
-	struct nvs_trace *trace;
 	struct nvs_aio *aio;
 	struct nvs_file *file;
 	char *data;
 };
+static struct rig one_rig, *const rig = &one_rig;
 
-static void rig_open(struct rig *rig, uint32_t depth, uint32_t workers)
+static void rig_open(uint32_t depth, uint32_t workers)
 {
 	const struct aio_config config = {
 		.block_size = PAGE,
@@ -706,26 +663,24 @@ static void rig_open(struct rig *rig, uint32_t depth, uint32_t workers)
 	assert_true(fd >= 0);
 	assert_int_equal(posix_fallocate(fd, 0, FILE_PAGES * PAGE), 0);
 	close(fd);
-	rig->trace = open_trace(4 * FILE_PAGES);
+	open_trace(4 * FILE_PAGES);
 	assert_int_equal(posix_memalign((void **)&rig->data, PAGE, FILE_PAGES * PAGE), 0);
 	memset(rig->data, 1, FILE_PAGES * PAGE);
 	fake_init(&rig->fake, NULL);
 	rig->aio = fake_aio_open(&rig->fake, &config, NULL);
-	aio_trace(rig->aio, rig->trace);
+	aio_trace(rig->aio, trace);
 	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE, &rig->file, &error), &error);
 }
 
-static void rig_close(struct rig *rig)
+static void rig_close(void)
 {
 	nvs_file_close(rig->file);
 	nvs_aio_close(rig->aio);
 	fake_destroy(&rig->fake);
-	nvs_trace_close(rig->trace);
 	free(rig->data);
 }
 
-static struct transfer transfer_of(const struct rig *rig, enum nvs_direction direction,
-				   unsigned page, unsigned pages)
+static struct transfer transfer_of(enum nvs_direction direction, unsigned page, unsigned pages)
 {
 	return (struct transfer){.file = rig->file,
 				 .direction = direction,
@@ -735,10 +690,10 @@ static struct transfer transfer_of(const struct rig *rig, enum nvs_direction dir
 }
 
 /* Both halves of the file at once, one read and the other written. */
-static int move_all(struct rig *rig)
+static int move_all(void)
 {
-	struct transfer in = transfer_of(rig, NVS_READ, 0, FILE_PAGES / 2);
-	struct transfer out = transfer_of(rig, NVS_WRITE, FILE_PAGES / 2, FILE_PAGES / 2);
+	struct transfer in = transfer_of(NVS_READ, 0, FILE_PAGES / 2);
+	struct transfer out = transfer_of(NVS_WRITE, FILE_PAGES / 2, FILE_PAGES / 2);
 	struct transfer *both[] = {&in, &out};
 	struct nvs_error error = {.size = sizeof(error)};
 
@@ -750,14 +705,12 @@ TEST(every_io_is_a_span_on_the_track_of_its_place_in_the_queue)
 {
 	enum { DEPTH = 4, WORKERS = 2 };
 	bool seen[FILE_PAGES] = {false};
-	struct timeline timeline;
-	struct rig rig;
 	size_t n = 0;
 
-	rig_open(&rig, DEPTH, WORKERS);
-	assert_int_equal(move_all(&rig), 0);
-	timeline = written(rig.trace);
-	assert_nested_or_disjoint(&timeline);
+	rig_open(DEPTH, WORKERS);
+	assert_int_equal(move_all(), 0);
+	write_and_read_back();
+	assert_nested_or_disjoint();
 	for (size_t i = 0; i < timeline.n; i++) {
 		const struct json_value *event = timeline.events[i];
 		unsigned worker, slot;
@@ -765,9 +718,8 @@ TEST(every_io_is_a_span_on_the_track_of_its_place_in_the_queue)
 
 		if (strcmp(text(event, "ph"), "X"))
 			continue;
-		assert_int_equal(
-			sscanf(track_name(&timeline, event), "worker %u, slot %u", &worker, &slot),
-			2);
+		assert_int_equal(sscanf(track_name(event), "worker %u, slot %u", &worker, &slot),
+				 2);
 		assert_true(worker < WORKERS && slot < DEPTH);
 		page = of_args(event, "offset") / PAGE;
 		assert_int_equal(of_args(event, "bytes"), PAGE);
@@ -777,60 +729,52 @@ TEST(every_io_is_a_span_on_the_track_of_its_place_in_the_queue)
 		n++;
 	}
 	assert_int_equal(n, FILE_PAGES);
-	done(&timeline);
-	rig_close(&rig);
+	rig_close();
 }
 
 TEST(ios_one_at_a_time_stay_on_the_first_track)
 {
-	struct timeline timeline;
-	struct rig rig;
 
-	rig_open(&rig, 32, 1);
+	rig_open(32, 1);
 	for (unsigned i = 0; i < 4; i++) {
-		struct transfer page = transfer_of(&rig, NVS_READ, i, 1);
+		struct transfer page = transfer_of(NVS_READ, i, 1);
 		struct transfer *one = &page;
 		struct nvs_error error = {.size = sizeof(error)};
 
-		SUCCEEDS(submit_all(rig.aio, &one, 1, &error), &error);
-		SUCCEEDS(await_all(rig.aio, &one, 1, -1, &error), &error);
+		SUCCEEDS(submit_all(rig->aio, &one, 1, &error), &error);
+		SUCCEEDS(await_all(rig->aio, &one, 1, -1, &error), &error);
 	}
-	timeline = written(rig.trace);
+	write_and_read_back();
 	for (size_t i = 0; i < timeline.n; i++)
 		if (!strcmp(text(timeline.events[i], "ph"), "X"))
-			assert_string_equal(track_name(&timeline, timeline.events[i]),
-					    "worker 0, slot 00");
-	done(&timeline);
-	rig_close(&rig);
+			assert_string_equal(track_name(timeline.events[i]), "worker 0, slot 00");
+	rig_close();
 }
 
 TEST(a_retried_io_is_one_span_and_a_failed_one_has_no_bytes)
 {
 	struct transfer page;
 	struct transfer *one = &page;
-	struct timeline timeline;
 	struct nvs_error error = {.size = sizeof(error)};
-	struct rig rig;
 	const struct json_value *event;
 
-	rig_open(&rig, 4, 1);
-	fake_fail_nth(&rig.fake, 0, 2, -EAGAIN);
-	page = transfer_of(&rig, NVS_READ, 1, 1);
-	SUCCEEDS(submit_all(rig.aio, &one, 1, &error), &error);
-	SUCCEEDS(await_all(rig.aio, &one, 1, -1, &error), &error);
-	fake_fail_at(&rig.fake, 2 * PAGE, 1, -EIO);
-	page = transfer_of(&rig, NVS_WRITE, 2, 1);
-	SUCCEEDS(submit_all(rig.aio, &one, 1, &error), &error);
-	assert_int_equal(await_all(rig.aio, &one, 1, -1, &error), -EIO);
+	rig_open(4, 1);
+	fake_fail_nth(&rig->fake, 0, 2, -EAGAIN);
+	page = transfer_of(NVS_READ, 1, 1);
+	SUCCEEDS(submit_all(rig->aio, &one, 1, &error), &error);
+	SUCCEEDS(await_all(rig->aio, &one, 1, -1, &error), &error);
+	fake_fail_at(&rig->fake, 2 * PAGE, 1, -EIO);
+	page = transfer_of(NVS_WRITE, 2, 1);
+	SUCCEEDS(submit_all(rig->aio, &one, 1, &error), &error);
+	assert_int_equal(await_all(rig->aio, &one, 1, -1, &error), -EIO);
 
-	timeline = written(rig.trace);
-	event = the_only(&timeline, "X", "io", "read");
+	write_and_read_back();
+	event = the_only("X", "io", "read");
 	assert_int_equal(of_args(event, "bytes"), PAGE);
-	event = the_only(&timeline, "X", "io", "write");
+	event = the_only("X", "io", "write");
 	assert_int_equal(of_args(event, "offset"), 2 * PAGE);
 	assert_int_equal(of_args(event, "bytes"), 0);
-	done(&timeline);
-	rig_close(&rig);
+	rig_close();
 }
 
 EACH_TEST(NULL, cleanup)

@@ -23,7 +23,6 @@ static const struct engine_ops *const engines[NVS_IOENGINE_COUNT] = {
 const struct engine_ops *ioengine_ops(enum nvs_ioengine ioengine)
 {
 	assert(ioengine > NVS_IOENGINE_AUTO && ioengine < NVS_IOENGINE_COUNT);
-	assert(engines[ioengine]->open && engines[ioengine]->submit && engines[ioengine]->reap);
 	return engines[ioengine];
 }
 
@@ -40,21 +39,16 @@ static void *try_to_open(void *arg)
 	struct attempt *attempt = arg;
 	struct engine_facts facts = {0};
 	void *queue;
-	int rc;
 
-	assert(attempt->ops && attempt->nbytes);
-	rc = attempt->ops->open(&queue, &options, &facts, attempt->reason, attempt->nbytes);
-	assert(rc <= 0);
-	if (!rc)
+	attempt->rc = attempt->ops->open(&queue, &options, &facts, attempt->reason,
+					 attempt->nbytes);
+	if (!attempt->rc)
 		attempt->ops->close(queue);
-	attempt->rc = rc;
 	return NULL;
 }
 
 int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
 {
-	assert(reason && nbytes);
-
 	/* The result, unless the thread is killed. */
 	struct attempt attempt = {
 		.ops = ioengine_ops(ioengine), .reason = reason, .nbytes = nbytes, .rc = -EPERM};
@@ -70,51 +64,33 @@ int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
 	pthread_join(thread, NULL);
 	if (!attempt.rc)
 		reason[0] = '\0';
-	assert(attempt.rc <= 0);
 	return attempt.rc;
-}
-
-/* Picks the first engine that works; `reason` says why the earlier ones don't. */
-static void choose_auto(struct nvs_machine_info *info)
-{
-	char *reason = info->ioengine[NVS_IOENGINE_AUTO].reason;
-	const size_t nbytes = sizeof(info->ioengine[NVS_IOENGINE_AUTO].reason);
-
-	assert(!reason[0] && !info->ioengine[NVS_IOENGINE_AUTO].works);
-	for (int i = NVS_IOENGINE_IO_URING; i <= NVS_IOENGINE_POSIX; i++) {
-		size_t used = strlen(reason);
-
-		if (info->ioengine[i].works) {
-			info->auto_ioengine = (enum nvs_ioengine)i;
-			info->ioengine[NVS_IOENGINE_AUTO].works = true;
-			return;
-		}
-		assert(info->ioengine[i].reason[0] && used < nbytes);
-		snprintf(reason + used, nbytes - used, "%s%s: %s", used ? "; " : "",
-			 nvs_ioengine_name((enum nvs_ioengine)i), info->ioengine[i].reason);
-	}
-	assert(!info->ioengine[NVS_IOENGINE_AUTO].works && reason[0]);
 }
 
 int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)
 {
 	struct nvs_machine_info full;
+	__typeof__(full.ioengine[0]) *automatic = &full.ioengine[NVS_IOENGINE_AUTO];
 
 	if (!struct_sized(info))
 		return error_set(error, -EINVAL, "info is NULL, or its size is not set");
 	/* Each field reports its own failure. */
 	machine_facts(&full);
 	for (int i = NVS_IOENGINE_IO_URING; i <= NVS_IOENGINE_POSIX; i++) {
-		char *reason = full.ioengine[i].reason;
+		char *reason = full.ioengine[i].reason, *earlier = automatic->reason;
+		size_t used = strlen(earlier);
 
 		full.ioengine[i].works = !ioengine_try((enum nvs_ioengine)i, reason,
 						       sizeof(full.ioengine[i].reason));
-		if (full.ioengine[i].works)
-			reason[0] = '\0';
-		assert(full.ioengine[i].works || reason[0]);
+		if (automatic->works)
+			continue;
+		/* auto takes the first that works, and says why the earlier ones don't. */
+		automatic->works = full.ioengine[i].works;
+		if (automatic->works)
+			full.auto_ioengine = (enum nvs_ioengine)i;
+		else
+			snprintf(earlier + used, sizeof(automatic->reason) - used, "%s%s: %s",
+				 used ? "; " : "", nvs_ioengine_name((enum nvs_ioengine)i), reason);
 	}
-	choose_auto(&full);
-	assert(!full.ioengine[NVS_IOENGINE_AUTO].works || full.ioengine[full.auto_ioengine].works);
-	assert(full.size == sizeof(full));
 	return struct_out(info, &full, sizeof(full));
 }

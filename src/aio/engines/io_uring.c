@@ -67,7 +67,6 @@ static int set_up_ring(struct uring *uring, const struct engine_options *options
 	unsigned avoid = 0;
 	int rc = -EINVAL;
 
-	assert(options->depth && uring->stops <= options->depth);
 	if (options->without & WITHOUT_DEFER_TASKRUN)
 		avoid |= IORING_SETUP_DEFER_TASKRUN;
 	if (options->without & WITHOUT_SINGLE_ISSUER)
@@ -81,27 +80,11 @@ static int set_up_ring(struct uring *uring, const struct engine_options *options
 		uring->facts->single_issuer = steps[i] & IORING_SETUP_SINGLE_ISSUER;
 		uring->facts->defer_taskrun = steps[i] & IORING_SETUP_DEFER_TASKRUN;
 	}
-	assert(rc <= 0);
 	return rc;
-}
-
-/* A filter may forbid io_uring_enter() alone, which else only the first I/O would show. */
-static int probe_enter(struct uring *uring)
-{
-	long rc = syscall(SYS_io_uring_enter, uring->ring.ring_fd, 0, 0, IORING_ENTER_GETEVENTS,
-			  NULL, 0);
-
-	assert(uring->ring.ring_fd >= 0);
-	rc = rc < 0 ? -errno : 0;
-	if (rc)
-		io_uring_queue_exit(&uring->ring);
-	assert(rc <= 0);
-	return (int)rc;
 }
 
 static const char *why_not(int rc)
 {
-	assert(rc < 0);
 	switch (rc) {
 	case -ENOSYS:
 		return "this kernel has no io_uring, or a seccomp filter hides it";
@@ -117,8 +100,6 @@ static const char *why_not(int rc)
 
 static void close_eventfds(struct uring *uring)
 {
-	assert(uring->stops || uring->stop_fd < 0);
-	assert(uring->stop_fd < 0 || uring->stop_fd != uring->wake_fd);
 	if (uring->wake_fd >= 0)
 		close(uring->wake_fd);
 	if (uring->stop_fd >= 0)
@@ -143,8 +124,12 @@ static int uring_open(void **queue, const struct engine_options *options,
 	rc = uring->wake_fd < 0 || (uring->stops && uring->stop_fd < 0) ? -errno : 0;
 	if (!rc)
 		rc = set_up_ring(uring, options);
-	if (!rc)
-		rc = probe_enter(uring);
+	/* A filter may forbid io_uring_enter() alone, which else only the first I/O would show. */
+	if (!rc && syscall(SYS_io_uring_enter, uring->ring.ring_fd, 0, 0, IORING_ENTER_GETEVENTS,
+			   NULL, 0) < 0) {
+		rc = -errno;
+		io_uring_queue_exit(&uring->ring);
+	}
 	if (rc)
 		goto fail;
 	if (!(options->without & WITHOUT_FIXED_FILES)) {
@@ -165,10 +150,8 @@ static int uring_open(void **queue, const struct engine_options *options,
 		uring->facts->buffers_status = io_uring_register_buffers_sparse(&uring->ring,
 										ENGINE_BUFFERS);
 		uring->facts->fixed_buffers = !uring->facts->buffers_status;
-		assert(uring->facts->buffers_status <= 0);
 	}
 	uring_check(uring);
-	assert(!uring->unsubmitted);
 	*queue = uring;
 	return 0;
 
@@ -196,8 +179,6 @@ static void prepare_io(struct uring *uring, struct io_uring_sqe *sqe, struct io 
 	bool fixed = io->buffer_slot >= 0 && uring->facts->fixed_buffers;
 	int fd = io->fd;
 
-	assert(fd >= 0 && io->data && io->nbytes);
-	assert(io->buffer_slot < ENGINE_BUFFERS && io->file_slot < ENGINE_FILES);
 	if (fixed && io->write)
 		io_uring_prep_write_fixed(sqe, fd, io->data, io->nbytes, io->offset,
 					  io->buffer_slot);
@@ -242,8 +223,6 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 	struct uring *uring = queue;
 	unsigned taken = 0;
 
-	assert(n);
-	uring_check(uring);
 	if (ios[0]->nbytes < SMALL_IO_BYTES) {
 		/* On failure the entries stay in the queue, and the reap reports the error. */
 		if (uring->unsubmitted_ios)
@@ -264,7 +243,6 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 			return (int)taken + 1;
 	}
 	uring_check(uring);
-	assert(taken <= n);
 	return taken ? (int)taken : -EAGAIN;
 }
 
@@ -293,7 +271,6 @@ static void arm_stops(struct uring *uring)
 	}
 	uring->stop_armed = true;
 	uring_check(uring);
-	assert(uring->unsubmitted >= uring->stops);
 }
 
 struct woken {
@@ -343,7 +320,6 @@ static unsigned take_completions(struct uring *uring, struct io **ios, unsigned 
 		if (!got)
 			break;
 	}
-	assert(n <= max);
 	return n;
 }
 
@@ -369,7 +345,6 @@ static unsigned withdraw_unsubmitted(struct uring *uring, struct io **ios, unsig
 	}
 	sq->sqe_head = sq->sqe_tail;
 	__atomic_store_n(sq->ktail, sq->sqe_tail, __ATOMIC_RELEASE);
-	assert(n <= max && rc < 0);
 	assert(!uring->unsubmitted || n == max);
 	return n;
 }
@@ -380,7 +355,6 @@ static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	struct woken woken = {0};
 	unsigned n = 0;
 
-	assert(min <= max);
 	uring_check(uring);
 	uring->facts->reap_calls++;
 	for (;;) {
@@ -395,7 +369,6 @@ static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 				io_uring_sqe_set_data(sqe, NULL);
 				uring->unsubmitted++;
 				uring->wake_armed = true;
-				uring_check(uring);
 			}
 		}
 		if (min > 1 && !uring->stop_armed)
@@ -420,7 +393,6 @@ static void uring_wake(void *queue)
 {
 	struct uring *uring = queue;
 
-	assert(uring->wake_fd >= 0);
 	/* Fails only if the counter is full, and then the read completes anyway. */
 	(void)!write(uring->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
@@ -429,7 +401,6 @@ static void uring_interrupt(void *queue)
 {
 	struct uring *uring = queue;
 
-	assert(!uring->stops == (uring->stop_fd < 0));
 	uring_wake(queue);
 	if (uring->stop_fd >= 0)
 		(void)!write(uring->stop_fd, &(uint64_t){1}, sizeof(uint64_t));
@@ -440,11 +411,9 @@ static int uring_set_file(void *queue, unsigned slot, int fd)
 	struct uring *uring = queue;
 	int rc;
 
-	assert(slot < ENGINE_FILES && fd >= -1);
 	if (!uring->facts->fixed_files)
 		return -ENOTSUP;
 	rc = io_uring_register_files_update(&uring->ring, slot, &fd, 1);
-	assert(rc <= 1);
 	return rc < 0 ? rc : 0;
 }
 
@@ -455,11 +424,9 @@ static int uring_set_buffer(void *queue, unsigned slot, void *data, size_t nbyte
 	__u64 tag = 0;
 	int rc;
 
-	assert(slot < ENGINE_BUFFERS && !data == !region.iov_len);
 	if (!uring->facts->fixed_buffers)
 		return -ENOTSUP;
 	rc = io_uring_register_buffers_update_tag(&uring->ring, slot, &region, &tag, 1);
-	assert(rc <= 1);
 	return rc < 0 ? rc : 0;
 }
 

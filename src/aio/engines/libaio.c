@@ -70,7 +70,6 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 
 	if (!context)
 		goto fail;
-	assert(options->depth && facts);
 	context->facts = facts;
 	context->depth = options->depth;
 	context->single_submit = options->single_submit;
@@ -104,7 +103,6 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 	if (rc)
 		goto fail;
 	context_check(context);
-	assert(!context->nrefused && !context->nstops);
 	*out = context;
 	return 0;
 
@@ -129,7 +127,6 @@ static void libaio_close(void *arg)
 {
 	struct aio_context *context = arg;
 
-	context_check(context);
 	assert(!context->nrefused);
 	io_destroy(context->id);
 	context_free(context);
@@ -138,7 +135,6 @@ static void libaio_close(void *arg)
 static void prepare_io(struct iocb *iocb, struct io *io)
 {
 	assert(io->result != IN_KERNEL);
-	assert(io->fd >= 0 && io->data && io->nbytes);
 	if (io->write)
 		io_prep_pwrite(iocb, io->fd, io->data, io->nbytes, (long long)io->offset);
 	else
@@ -149,36 +145,25 @@ static void prepare_io(struct iocb *iocb, struct io *io)
 	io->result = 0;
 }
 
-static int submit_iocbs(struct aio_context *context, long n, struct iocb **iocbs)
-{
-	int rc;
-
-	assert(n > 0 && n <= (long)context->depth);
-	do {
-		context->facts->submit_calls++;
-		rc = io_submit(context->id, n, iocbs);
-	} while (rc == -EINTR);
-	assert(rc <= n);
-	return rc;
-}
-
 static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 {
 	struct aio_context *context = arg;
 	unsigned step = context->single_submit ? 1 : n;
 	unsigned taken = 0;
 
-	assert(n && n <= context->depth);
 	context_check(context);
 	for (unsigned i = 0; i < n; i++) {
-		assert(ios[i]->index < context->depth);
 		prepare_io(&context->iocbs[ios[i]->index], ios[i]);
 		context->batch[i] = &context->iocbs[ios[i]->index];
 	}
 	while (taken < n) {
-		int rc = submit_iocbs(context, step < n - taken ? step : n - taken,
-				      context->batch + taken);
+		long count = step < n - taken ? step : n - taken;
+		int rc;
 
+		do {
+			context->facts->submit_calls++;
+			rc = io_submit(context->id, count, context->batch + taken);
+		} while (rc == -EINTR);
 		if (rc == 0 || rc == -EAGAIN)
 			return taken ? (int)taken : -EAGAIN;
 		if (rc < 0) {
@@ -191,7 +176,6 @@ static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 		taken += (unsigned)rc;
 		context_check(context);
 	}
-	assert(taken == n);
 	return (int)taken;
 }
 
@@ -201,7 +185,6 @@ static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
  */
 static void arm_stops(struct aio_context *context)
 {
-	assert(context->stops_max && context->stop_fd >= 0);
 	for (uint32_t i = 0; i < context->stops_max; i++) {
 		struct iocb *stop = &context->stops[i];
 
@@ -215,52 +198,44 @@ static void arm_stops(struct aio_context *context)
 		}
 		context->nstops++;
 	}
-	context_check(context);
 }
 
 struct woken {
 	bool wake, interrupt;
 };
 
-/* Whether the event is of wake() or interrupt(), which *woken then notes. */
-static bool is_call(struct aio_context *context, const struct io_event *event, struct woken *woken)
-{
-	const void *data = event->data;
-
-	assert(event->obj);
-	if (data && data != context)
-		return false;
-	(void)!read(data ? context->stop_fd : context->wake_fd, &(uint64_t){0}, sizeof(uint64_t));
-	if (data) {
-		assert(context->nstops);
-		context->nstops--;
-		event->obj->data = NULL;
-		woken->interrupt = true;
-	} else {
-		context->wake_armed = false;
-		woken->wake = true;
-	}
-	return true;
-}
-
-/* Waits for events and sorts them; returns the number of I/Os, or a negative errno. */
+/* Waits for events: notes in *woken which are of wake() or interrupt(), and returns the number of
+ * I/Os, or a negative errno. */
 static int get_events(struct aio_context *context, struct io **ios, unsigned max, unsigned min,
 		      struct woken *woken)
 {
 	int got, n = 0;
 
-	assert(min <= max && max <= context->depth + 1 + context->stops_max);
 	context->facts->reap_calls++;
 	got = io_getevents(context->id, min, max, context->events, NULL);
 	for (int i = 0; i < got; i++) {
-		struct io *io = context->events[i].data;
+		const struct io_event *event = &context->events[i];
+		bool wake = !event->data, stop = event->data == context;
+		struct io *io = event->data;
 
-		if (is_call(context, &context->events[i], woken))
+		if (wake || stop) {
+			(void)!read(stop ? context->stop_fd : context->wake_fd, &(uint64_t){0},
+				    sizeof(uint64_t));
+			woken->wake |= wake;
+			woken->interrupt |= stop;
+			if (wake) {
+				context->wake_armed = false;
+			} else {
+				assert(context->nstops);
+				context->nstops--;
+				event->obj->data = NULL;
+			}
 			continue;
+		}
 		assert(io->result == IN_KERNEL);
 		/* The memory is still what the kernel was given. */
-		assert(context->events[i].obj->u.c.buf == io->data);
-		io->result = (int)(long)context->events[i].res;
+		assert(event->obj->u.c.buf == io->data);
+		io->result = (int)(long)event->res;
 		ios[n++] = io;
 	}
 	return got < 0 && got != -EINTR ? got : n;
@@ -272,7 +247,6 @@ static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 	struct woken woken = {0};
 	unsigned n = 0;
 
-	assert(min <= max);
 	context_check(context);
 	if (max > context->depth)
 		max = context->depth;
@@ -284,8 +258,6 @@ static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 		if (min == 1 && !context->wake_armed) {
 			struct iocb *wake = &context->wake;
 
-			context_check(context);
-			assert(!context->wake_armed);
 			io_prep_poll(wake, context->wake_fd, POLLIN);
 			wake->data = NULL;
 			context->wake_armed = io_submit(context->id, 1, &wake) == 1;
@@ -309,7 +281,6 @@ static void libaio_wake(void *arg)
 {
 	struct aio_context *context = arg;
 
-	assert(context->wake_fd >= 0);
 	/* Fails only if the counter is full, and then the poll completes anyway. */
 	(void)!write(context->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
@@ -318,7 +289,6 @@ static void libaio_interrupt(void *arg)
 {
 	struct aio_context *context = arg;
 
-	assert(context->stop_fd >= 0);
 	libaio_wake(arg);
 	(void)!write(context->stop_fd, &(uint64_t){1}, sizeof(uint64_t));
 }

@@ -53,7 +53,6 @@ static struct io *pop_io(struct io_ring *ring)
 	struct io *io = ring->ios[ring->head];
 
 	assert(ring->count && ring->head < ring->size);
-	assert(io);
 	ring->head = (ring->head + 1) % ring->size;
 	ring->count--;
 	return io;
@@ -77,11 +76,9 @@ static void *serve_ios(void *arg)
 		struct iovec run = {.iov_base = io->data, .iov_len = io->nbytes};
 		ssize_t rc;
 
-		assert(io->offset <= (uint64_t)INT64_MAX - io->nbytes);
 		rc = io->write ? pwritev2(io->fd, &run, 1, (off_t)io->offset,
 					  io->sync ? RWF_DSYNC : 0)
 			       : preadv2(io->fd, &run, 1, (off_t)io->offset, 0);
-		assert(rc <= (ssize_t)io->nbytes);
 		io->result = rc < 0 ? -errno : (int)rc;
 		pthread_mutex_lock(&pool->lock);
 		push_io(&pool->completed, io);
@@ -95,7 +92,6 @@ static void *serve_ios(void *arg)
 static void pool_free(struct thread_pool *pool)
 {
 	assert(!pool->todo.count && !pool->completed.count);
-	assert(!pool->nthreads || pool->closing);
 	free(pool->todo.ios);
 	free(pool->completed.ios);
 	free(pool->threads);
@@ -113,7 +109,6 @@ static int posix_open(void **queue, const struct engine_options *options,
 
 	if (!pool)
 		goto no_memory;
-	assert(options->depth && facts);
 	pthread_mutex_init(&pool->lock, NULL);
 	pthread_cond_init(&pool->work, NULL);
 	pthread_cond_init(&pool->done, NULL);
@@ -128,20 +123,17 @@ static int posix_open(void **queue, const struct engine_options *options,
 	while (!rc && pool->nthreads < options->depth) {
 		pthread_attr_t attr;
 
-		assert(pool->nthreads < pool->todo.size);
 		pthread_attr_init(&attr);
 		pthread_attr_setstacksize(&attr, stack_size(STACK_BYTES));
 		rc = -pthread_create(&pool->threads[pool->nthreads], &attr, serve_ios, pool);
 		pthread_attr_destroy(&attr);
 		pool->nthreads += !rc;
-		assert(rc <= 0 && pool->nthreads <= pool->todo.size);
 	}
 	if (!pool->nthreads) {
 		pool_free(pool);
 		snprintf(reason, reason_bytes, "can't start a thread: %s", strerror(-rc));
 		return rc;
 	}
-	assert(pool->nthreads && !pool->closing);
 	pool_check(pool);
 	*queue = pool;
 	return 0;
@@ -158,7 +150,6 @@ static void posix_close(void *queue)
 	struct thread_pool *pool = queue;
 
 	pthread_mutex_lock(&pool->lock);
-	pool_check(pool);
 	assert(!pool->todo.count && !pool->closing);
 	pool->closing = true;
 	pthread_cond_broadcast(&pool->work);
@@ -173,10 +164,8 @@ static int posix_submit(void *queue, struct io *const *ios, unsigned n)
 	struct thread_pool *pool = queue;
 	unsigned step = pool->single_submit ? 1 : n;
 
-	assert(n && n <= pool->todo.size);
 	for (unsigned i = 0; i < n; i += step) {
 		pthread_mutex_lock(&pool->lock);
-		assert(!pool->closing);
 		for (unsigned j = 0; j < step; j++)
 			push_io(&pool->todo, ios[i + j]);
 		pool_check(pool);
@@ -195,12 +184,10 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	struct thread_pool *pool = queue;
 	unsigned n = 0;
 
-	assert(min <= max && max <= pool->todo.size);
 	pool->facts->reap_calls++;
 	pthread_mutex_lock(&pool->lock);
 	while (pool->completed.count < min && !pool->interrupted && !(pool->woken && min == 1)) {
 		/* Waits for any change. */
-		pool_check(pool);
 		pthread_cond_wait(&pool->done, &pool->lock);
 	}
 	if (min)
@@ -210,7 +197,6 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	while (n < max && pool->completed.count)
 		ios[n++] = pop_io(&pool->completed);
 	pool_check(pool);
-	assert(n <= max);
 	pthread_mutex_unlock(&pool->lock);
 	return (int)n;
 }
@@ -221,7 +207,6 @@ static void posix_wake(void *queue)
 
 	pthread_mutex_lock(&pool->lock);
 	pool->woken = true;
-	pool_check(pool);
 	pthread_cond_signal(&pool->done);
 	pthread_mutex_unlock(&pool->lock);
 }
@@ -232,7 +217,6 @@ static void posix_interrupt(void *queue)
 
 	pthread_mutex_lock(&pool->lock);
 	pool->interrupted = true;
-	pool_check(pool);
 	pthread_cond_signal(&pool->done);
 	pthread_mutex_unlock(&pool->lock);
 }

@@ -48,7 +48,6 @@ void request_check(const struct nvs_request *request)
 
 	const struct requests *requests = request->transfer.requests;
 
-	assert(requests);
 	switch (request_state(request)) {
 	case REQUEST_READY:
 		assert(request->previous ? request->previous->next == request
@@ -89,7 +88,6 @@ static struct request_chunk *chunk_new(size_t n)
 {
 	struct request_chunk *chunk = calloc(1, sizeof(*chunk) + n * sizeof(chunk->requests[0]));
 
-	assert(n);
 	if (!chunk)
 		return NULL;
 	chunk->n = n;
@@ -106,7 +104,6 @@ static void chunk_add(struct requests *requests, struct request_chunk *chunk)
 	chunk->next = requests->chunks;
 	requests->chunks = chunk;
 	requests->total += chunk->n;
-	assert(requests->total >= chunk->n && request_state(requests->free) == REQUEST_FREE);
 }
 
 int requests_open(struct requests **out, struct nvs_aio *aio)
@@ -114,7 +111,6 @@ int requests_open(struct requests **out, struct nvs_aio *aio)
 	struct requests *requests = calloc(1, sizeof(*requests));
 	struct request_chunk *chunk = chunk_new(CHUNK_MIN);
 
-	assert(aio);
 	if (!requests || !chunk) {
 		free(requests);
 		free(chunk);
@@ -123,7 +119,6 @@ int requests_open(struct requests **out, struct nvs_aio *aio)
 	requests->aio = aio;
 	requests->eventfd = -1;
 	chunk_add(requests, chunk);
-	assert(requests->total == CHUNK_MIN);
 	requests_check(requests);
 	*out = requests;
 	return 0;
@@ -138,7 +133,6 @@ void requests_close(struct requests *requests)
 	while (requests->chunks) {
 		struct request_chunk *chunk = requests->chunks;
 
-		assert(chunk->n && chunk->n <= requests->total);
 		requests->chunks = chunk->next;
 		free(chunk);
 	}
@@ -147,45 +141,37 @@ void requests_close(struct requests *requests)
 	free(requests);
 }
 
-/* Pushes a request whose state is FREE. Needs no lock: only pop_free(), under it, removes any. */
+/* Pushes a request whose state is FREE. Needs no lock: only pop_many(), under it, removes any. */
 static void push_freed(struct requests *requests, struct nvs_request *request)
 {
 	struct nvs_request *top = __atomic_load_n(&requests->freed, __ATOMIC_RELAXED);
 
 	assert(request_state(request) == REQUEST_FREE);
-	assert(!request->naming);
 	do
 		request->next = top;
 	while (!__atomic_compare_exchange_n(&requests->freed, &top, request, true, __ATOMIC_RELEASE,
 					    __ATOMIC_RELAXED));
 }
 
-static struct nvs_request *pop_free(struct requests *requests)
-{
-	struct nvs_request *request;
-
-	if (!requests->free)
-		requests->free = __atomic_exchange_n(&requests->freed, NULL, __ATOMIC_ACQUIRE);
-	request = requests->free;
-	if (request) {
-		assert(request_state(request) == REQUEST_FREE);
-		requests->free = request->next;
-	}
-	return request;
-}
-
 /* Adds up to `n` free requests to the list. */
 static size_t pop_many(struct requests *requests, size_t n, struct nvs_request **list)
 {
-	struct nvs_request *request;
 	size_t taken = 0;
 
-	while (taken < n && (request = pop_free(requests))) {
+	for (; taken < n; taken++) {
+		struct nvs_request *request;
+
+		if (!requests->free)
+			requests->free = __atomic_exchange_n(&requests->freed, NULL,
+							     __ATOMIC_ACQUIRE);
+		request = requests->free;
+		if (!request)
+			break;
+		assert(request_state(request) == REQUEST_FREE);
+		requests->free = request->next;
 		request->next = *list;
 		*list = request;
-		taken++;
 	}
-	assert(taken <= n && (taken == n || !requests->free));
 	return taken;
 }
 
@@ -194,8 +180,6 @@ int requests_reserve(struct requests *requests, size_t n, struct nvs_request **l
 	struct nvs_aio *aio = requests->aio;
 	size_t taken = 0;
 
-	assert(n);
-	requests_check(requests);
 	*list = NULL;
 	while ((taken += pop_many(requests, n - taken, list)) < n) {
 		size_t left = n - taken, more = requests->total > left ? requests->total : left;
@@ -238,7 +222,6 @@ void requests_set_eventfd(struct requests *requests)
 		(void)!write(requests->eventfd, &count, sizeof(count));
 	else
 		(void)!read(requests->eventfd, &count, sizeof(count));
-	assert(count == 1);
 	requests_check(requests);
 }
 
@@ -250,7 +233,6 @@ bool requests_completed(struct transfer *transfer)
 	_Static_assert(!offsetof(struct nvs_request, transfer), "the cast finds the request");
 	assert(request_state(request) == REQUEST_IN_FLIGHT && requests->in_flight);
 	request_check(request);
-	requests_check(requests);
 	requests->in_flight--;
 	if (transfer->status && !requests->failed.status)
 		requests->failed = *transfer;
@@ -271,17 +253,14 @@ bool requests_completed(struct transfer *transfer)
 void requests_overdue(struct requests *requests)
 {
 	assert(requests->in_flight);
-	assert(requests->aio->config.io_timeout_ms);
 	requests->overdue = true;
 	requests_set_eventfd(requests);
-	requests_check(requests);
 }
 
 const struct transfer *requests_find_overdue(const struct requests *requests)
 {
 	const struct request_chunk *chunk = requests->chunks;
 
-	requests_check(requests);
 	for (; chunk && requests->aio->config.io_timeout_ms; chunk = chunk->next)
 		for (size_t i = 0; i < chunk->n; i++) {
 			const struct nvs_request *request = &chunk->requests[i];
@@ -349,7 +328,6 @@ static void unlink_ready(struct requests *requests, struct nvs_request *request)
 {
 	request_check(request);
 	assert(request_state(request) == REQUEST_READY);
-	assert(requests->ready && requests->last_ready);
 	if (request->previous)
 		request->previous->next = request->next;
 	else
@@ -415,8 +393,6 @@ void requests_forget_file(struct nvs_aio *aio, const struct nvs_file *file)
 			    request_state(request) != REQUEST_IN_FLIGHT)
 				request->transfer.file = NULL;
 		}
-	assert(!file->in_flight);
-	assert(file->closing);
 	if (requests->failed.file == file)
 		requests->failed.file = NULL;
 	requests_check(requests);
@@ -437,50 +413,39 @@ int nvs_request_close(struct nvs_request *request)
 		return -EINVAL;
 	aio = request->transfer.requests->aio;
 	pthread_mutex_lock(&aio->lock);
-	requests_check(aio->requests);
 	assert(request->transfer.requests == aio->requests);
 	rc = request_end(request);
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
 }
 
-/* Under the lock, which keeps the file that an error names open. */
-static int status_of(const struct nvs_request *request, struct nvs_error *error)
-{
-	const struct transfer *transfer = &request->transfer;
-
-	request_check(request);
-	switch (request_state(request)) {
-	case REQUEST_FREE:
-		break;
-	case REQUEST_IN_FLIGHT:
-		if (transfer->state.overdue)
-			return aio_overdue_error(transfer, transfer->state.hangs_at, NULL, error);
-		return error_set(error, -EINPROGRESS, "the transfer is in flight");
-	case REQUEST_READY:
-	case REQUEST_SEEN_NAMED:
-	case REQUEST_SEEN:
-		return transfer->status ? transfer_error(transfer, NULL, error) : 0;
-	}
-	return error_set(error, -EINVAL, "the request is NULL or closed");
-}
-
 int nvs_request_status(const struct nvs_request *request, struct nvs_error *error)
 {
 	enum request_state state = request ? request_state(request) : REQUEST_FREE;
+	const struct transfer *transfer;
 	struct nvs_aio *aio;
-	int rc;
+	int rc = 0;
 
 	if (state == REQUEST_FREE)
 		return error_set(error, -EINVAL, "the request is NULL or closed");
-	if (state != REQUEST_IN_FLIGHT && !request->transfer.status)
+	transfer = &request->transfer;
+	if (state != REQUEST_IN_FLIGHT && !transfer->status)
 		return 0;
-	aio = request->transfer.requests->aio;
+	aio = transfer->requests->aio;
 	if (state == REQUEST_IN_FLIGHT && !aio->config.io_timeout_ms)
 		return error_set(error, -EINPROGRESS, "the transfer is in flight");
+	/* The lock keeps the file that an error names open. */
 	pthread_mutex_lock(&aio->lock);
-	assert(request->transfer.requests == aio->requests);
-	rc = status_of(request, error);
+	request_check(request);
+	state = request_state(request);
+	if (state == REQUEST_FREE)
+		rc = error_set(error, -EINVAL, "the request is NULL or closed");
+	else if (state == REQUEST_IN_FLIGHT && !transfer->state.overdue)
+		rc = error_set(error, -EINPROGRESS, "the transfer is in flight");
+	else if (state == REQUEST_IN_FLIGHT)
+		rc = aio_overdue_error(transfer, NULL, error);
+	else if (transfer->status)
+		rc = transfer_error(transfer, NULL, error);
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
 }

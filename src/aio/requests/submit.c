@@ -17,7 +17,6 @@ static int describe_transfer(const struct nvs_aio *aio, const struct nvs_transfe
 	struct nvs_transfer theirs;
 	int rc = struct_in_at(&theirs, sizeof(theirs), transfers, i);
 
-	assert(aio->requests);
 	if (rc)
 		return struct_refused(error, rc, "nvs_transfer", "transfers[%zu]", i);
 	*transfer = (struct transfer){
@@ -32,29 +31,23 @@ static int describe_transfer(const struct nvs_aio *aio, const struct nvs_transfe
 	return aio_check(aio, transfer, error);
 }
 
-static int check_transfers(const struct nvs_aio *aio, const struct nvs_transfer *transfers,
-			   size_t n, struct nvs_error *error)
+int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
+		   struct nvs_request **requests, struct nvs_error *error)
 {
-	struct transfer transfer;
+	struct transfer checked, *first = NULL, **tail = &first;
+	struct nvs_request *list;
 	int rc = 0;
 
 	if (!aio || (n && !transfers))
 		return error_set(error, -EINVAL, "the aio or the array of transfers is NULL");
 	for (size_t i = 0; i < n && !rc; i++)
-		rc = describe_transfer(aio, transfers, i, &transfer, error);
-	assert(rc <= 0);
-	return rc;
-}
-
-/* Makes requests of free ones. Under the lock, because others walk over the chunks. */
-static void submit_list(struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
-			struct nvs_request *list, struct nvs_request **requests)
-{
-	struct transfer *first = NULL, **tail = &first;
-	int rc;
-
-	assert(n && list);
-	for (size_t i = 0; i < n; i++) {
+		rc = describe_transfer(aio, transfers, i, &checked, error);
+	if (rc || !n)
+		return rc;
+	pthread_mutex_lock(&aio->lock);
+	rc = requests_reserve(aio->requests, n, &list);
+	/* Under the lock, because others walk over the chunks. */
+	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_request *request = list;
 
 		assert(request && request_state(request) == REQUEST_FREE);
@@ -68,64 +61,40 @@ static void submit_list(struct nvs_aio *aio, const struct nvs_transfer *transfer
 		*tail = &request->transfer;
 		tail = &request->transfer.state.next;
 	}
-	assert(!list && first);
-	(void)rc;
-	aio_queue_list(aio, NULL, first);
-	requests_check(aio->requests);
-}
-
-int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
-		   struct nvs_request **requests, struct nvs_error *error)
-{
-	struct nvs_request *list;
-	int rc = check_transfers(aio, transfers, n, error);
-
-	if (rc || !n)
-		return rc;
-	pthread_mutex_lock(&aio->lock);
-	rc = requests_reserve(aio->requests, n, &list);
-	assert(rc || list);
 	if (!rc)
-		submit_list(aio, transfers, n, list, requests);
+		aio_queue_list(aio, NULL, first);
+	requests_check(aio->requests);
 	pthread_mutex_unlock(&aio->lock);
 	return rc ? error_set(error, rc, "out of memory for %zu requests", n) : 0;
 }
 
-static int submit_one(struct nvs_aio *aio, const struct nvs_transfer *transfer,
-		      struct nvs_request **request, struct nvs_error *error)
-{
-	assert(transfer->size == sizeof(*transfer));
-	if (request)
-		*request = NULL;
-	return nvs_aio_submit(aio, transfer, 1, request, error);
-}
-
-int nvs_aio_pread(struct nvs_aio *aio, struct nvs_file *file, void *data, uint64_t nbytes,
-		  uint64_t offset, struct nvs_request **request, struct nvs_error *error)
+static int submit_one(struct nvs_aio *aio, struct nvs_file *file, enum nvs_direction direction,
+		      void *data, uint64_t nbytes, uint64_t offset, struct nvs_request **request,
+		      struct nvs_error *error)
 {
 	const struct nvs_transfer transfer = {
 		.size = sizeof(transfer),
 		.file = file,
-		.direction = NVS_READ,
+		.direction = direction,
 		.data = data,
 		.nbytes = nbytes,
 		.offset = offset,
 	};
 
-	return submit_one(aio, &transfer, request, error);
+	if (request)
+		*request = NULL;
+	return nvs_aio_submit(aio, &transfer, 1, request, error);
+}
+
+int nvs_aio_pread(struct nvs_aio *aio, struct nvs_file *file, void *data, uint64_t nbytes,
+		  uint64_t offset, struct nvs_request **request, struct nvs_error *error)
+{
+	return submit_one(aio, file, NVS_READ, data, nbytes, offset, request, error);
 }
 
 int nvs_aio_pwrite(struct nvs_aio *aio, struct nvs_file *file, const void *data, uint64_t nbytes,
 		   uint64_t offset, struct nvs_request **request, struct nvs_error *error)
 {
-	const struct nvs_transfer transfer = {
-		.size = sizeof(transfer),
-		.file = file,
-		.direction = NVS_WRITE,
-		.data = (void *)(uintptr_t)data,
-		.nbytes = nbytes,
-		.offset = offset,
-	};
-
-	return submit_one(aio, &transfer, request, error);
+	return submit_one(aio, file, NVS_WRITE, (void *)(uintptr_t)data, nbytes, offset, request,
+			  error);
 }

@@ -12,15 +12,16 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-static int still_in_flight(int rc, struct nvs_error *error)
+/* The error of a wait that ends: a drive hangs, or else the deadline has passed. */
+static int still_in_flight(const struct transfer *overdue, int rc, struct nvs_error *error)
 {
-	assert(rc == -EAGAIN || rc == -ETIMEDOUT);
+	if (overdue)
+		return aio_overdue_error(overdue, NULL, error);
 	return error_set(error, rc, "transfers are still in flight: %s", nvs_strerror(rc));
 }
 
 static void unname(struct requests *requests, struct nvs_request *const *array, size_t n)
 {
-	assert(array || !n);
 	for (size_t i = 0; i < n; i++)
 		if (array[i])
 			request_unname(array[i]);
@@ -35,7 +36,6 @@ static int name(struct requests *requests, struct nvs_request *const *array, siz
 	uint64_t visit = ++requests->visit;
 	size_t named = 0;
 
-	requests_check(requests);
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_request *request = array[i];
 
@@ -52,7 +52,6 @@ static int name(struct requests *requests, struct nvs_request *const *array, siz
 		request->visit = visit;
 		named++;
 	}
-	assert(named <= n);
 	if (n && !named)
 		return error_set(error, -EINVAL,
 				 "every entry is NULL: no request is left to wait for");
@@ -81,7 +80,6 @@ static int see(struct nvs_request *request, size_t i, struct nvs_error *error)
 
 static bool in_flight(const struct nvs_request *request)
 {
-	assert(request->naming);
 	return request_state(request) == REQUEST_IN_FLIGHT;
 }
 
@@ -89,7 +87,6 @@ static bool in_flight(const struct nvs_request *request)
 static void promote(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
 		    uint64_t deadline)
 {
-	assert(array || !n);
 	for (size_t i = 0; i < n && deadline; i++)
 		if (array[i] && in_flight(array[i]))
 			transfer_promote(aio, &array[i]->transfer);
@@ -99,7 +96,6 @@ static void promote(struct nvs_aio *aio, struct nvs_request *const *array, size_
 static const struct transfer *overdue_of(const struct nvs_aio *aio,
 					 struct nvs_request *const *array, size_t n)
 {
-	assert(array || !n);
 	for (size_t i = 0; i < n && aio->config.io_timeout_ms; i++)
 		if (array[i] && array[i]->transfer.state.overdue)
 			return &array[i]->transfer;
@@ -108,102 +104,56 @@ static const struct transfer *overdue_of(const struct nvs_aio *aio,
 
 /* ---- Several ---- */
 
-/* Sees all of them; the error is that of the first in array order. */
-static int wait_for_several(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
-			    uint64_t deadline, struct nvs_error *error)
-{
-	int rc = 0;
-
-	requests_check(aio->requests);
-	promote(aio, array, n, deadline);
-	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
-	for (size_t left = n; left; left--) {
-		struct nvs_request *last = array[left - 1];
-
-		/* The wait drops the lock while it sleeps. */
-		request_check(last);
-		while (in_flight(last) && !rc) {
-			const struct transfer *overdue = overdue_of(aio, array, left);
-
-			if (overdue)
-				return aio_overdue_error(overdue, overdue->state.hangs_at, NULL,
-							 error);
-			last->transfer.state.awaited = true;
-			rc = cond_wait_until(&aio->done, &aio->lock, deadline);
-		}
-		rc = in_flight(last) ? still_in_flight(rc, error) : 0;
-		if (rc)
-			return rc;
-	}
-	for (size_t i = 0; i < n; i++) {
-		int its = see(array[i], i, rc ? NULL : error);
-
-		rc = rc ? rc : its;
-	}
-	return rc;
-}
-
 int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n, int timeout_ms,
 		 struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
+	const struct transfer *overdue = NULL;
 	int rc = check_array(aio, requests, n, error);
 
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&aio->lock);
 	rc = name(aio->requests, requests, n, false, error);
-	if (!rc) {
-		rc = wait_for_several(aio, requests, n, deadline, error);
-		unname(aio->requests, requests, n);
+	if (rc)
+		goto unlock;
+	promote(aio, requests, n, deadline);
+	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
+	for (size_t left = n; left && !rc && !overdue; left--) {
+		struct nvs_request *last = requests[left - 1];
+
+		/* The wait drops the lock while it sleeps. */
+		request_check(last);
+		while (in_flight(last) && !rc && !(overdue = overdue_of(aio, requests, left))) {
+			last->transfer.state.awaited = true;
+			rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+		}
+		rc = in_flight(last) ? rc : 0;
 	}
+	if (overdue || rc) {
+		rc = still_in_flight(overdue, rc, error);
+	} else {
+		/* Sees all of them; the error is that of the first in array order. */
+		for (size_t i = 0; i < n; i++) {
+			int its = see(requests[i], i, rc ? NULL : error);
+
+			rc = rc ? rc : its;
+		}
+	}
+	unname(aio->requests, requests, n);
+unlock:
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
 }
 
 /* ---- Any ---- */
 
-static size_t first_completed(struct nvs_request *const *array, size_t n)
-{
-	assert(array && n);
-	for (size_t i = 0; i < n; i++)
-		if (array[i] && !in_flight(array[i]))
-			return i;
-	return n;
-}
-
-/* Sees the first that has completed, and stores its index. */
-static int wait_for_first(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
-			  uint64_t deadline, size_t *index, struct nvs_error *error)
-{
-	size_t first;
-	int rc = 0;
-
-	assert(n);
-	requests_check(aio->requests);
-	promote(aio, array, n, deadline);
-	while ((first = first_completed(array, n)) == n && !rc) {
-		const struct transfer *overdue = overdue_of(aio, array, n);
-
-		if (overdue)
-			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
-		for (size_t i = 0; i < n; i++)
-			if (array[i])
-				array[i]->transfer.state.awaited = true;
-		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
-	}
-	if (first == n)
-		return still_in_flight(rc, error);
-	rc = see(array[first], first, error);
-	if (request_state(array[first]) != REQUEST_FREE)
-		*index = first;
-	return rc;
-}
-
 int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n,
 		     int timeout_ms, size_t *index, struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
+	const struct transfer *overdue = NULL;
+	size_t first;
 	int rc;
 
 	if (index)
@@ -215,54 +165,60 @@ int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, s
 		return rc;
 	pthread_mutex_lock(&aio->lock);
 	rc = name(aio->requests, requests, n, true, error);
-	if (!rc) {
-		rc = wait_for_first(aio, requests, n, deadline, index, error);
-		unname(aio->requests, requests, n);
+	if (rc)
+		goto unlock;
+	promote(aio, requests, n, deadline);
+	for (;;) {
+		for (first = 0; first < n; first++)
+			if (requests[first] && !in_flight(requests[first]))
+				break;
+		if (first < n || rc || (overdue = overdue_of(aio, requests, n)))
+			break;
+		for (size_t i = 0; i < n; i++)
+			if (requests[i])
+				requests[i]->transfer.state.awaited = true;
+		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
 	}
-	assert(rc || *index < n);
+	if (first == n) {
+		rc = still_in_flight(overdue, rc, error);
+	} else {
+		rc = see(requests[first], first, error);
+		if (request_state(requests[first]) != REQUEST_FREE)
+			*index = first;
+	}
+	unname(aio->requests, requests, n);
+unlock:
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
 }
 
 /* ---- All ---- */
 
-static int wait_for_all(struct requests *requests, uint64_t deadline, struct nvs_error *error)
-{
-	struct nvs_aio *aio = requests->aio;
-	int rc = 0;
-
-	while (requests->in_flight && !rc) {
-		const struct transfer *overdue = requests_find_overdue(requests);
-
-		if (overdue)
-			return aio_overdue_error(overdue, overdue->state.hangs_at, NULL, error);
-		requests_check(requests);
-		requests->awaiting_all++;
-		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
-		assert(requests->awaiting_all);
-		requests->awaiting_all--;
-		requests_check(requests);
-	}
-	return requests->in_flight ? still_in_flight(rc, error) : 0;
-}
-
 int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 		     struct nvs_error *error)
 {
 	uint64_t deadline = deadline_ns(timeout_ms);
 	struct requests *requests = aio ? aio->requests : NULL;
-	int rc;
+	const struct transfer *overdue = NULL;
+	int rc = 0;
 
 	if (!aio)
 		return error_set(error, -EINVAL, "the aio is NULL");
 	pthread_mutex_lock(&aio->lock);
 	if (deadline)
 		transfers_promote_requests(aio);
-	rc = wait_for_all(requests, deadline, error);
-	if (!rc) {
+	while (requests->in_flight && !rc && !(overdue = requests_find_overdue(requests))) {
+		requests->awaiting_all++;
+		rc = cond_wait_until(&aio->done, &aio->lock, deadline);
+		requests->awaiting_all--;
+	}
+	requests_check(requests);
+	if (requests->in_flight) {
+		rc = still_in_flight(overdue, rc, error);
+	} else {
+		rc = 0;
 		if (completed)
 			*completed = requests->submitted;
-		assert(!requests->in_flight && requests->failed.status <= 0);
 		if (requests->failed.status)
 			rc = transfer_error(&requests->failed, NULL, error);
 		requests->submitted = 0;
@@ -276,10 +232,7 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 			else if (request_end(request))
 				assert(!"a request that is ready can be closed");
 		}
-		requests_check(requests);
-		assert(!requests->ready);
 	}
-	requests_check(requests);
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
 }
@@ -299,7 +252,6 @@ size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n
 	while (taken < n && aio->requests->takeable) {
 		struct nvs_request *request = next;
 
-		assert(request);
 		next = request->next;
 		if (request->naming)
 			continue;
@@ -307,8 +259,6 @@ size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n
 		request_see(request);
 	}
 	requests_set_eventfd(aio->requests);
-	requests_check(aio->requests);
-	assert(taken <= n);
 	pthread_mutex_unlock(&aio->lock);
 	return taken;
 }
@@ -321,7 +271,6 @@ int nvs_aio_eventfd(struct nvs_aio *aio)
 	if (!aio)
 		return -EINVAL;
 	pthread_mutex_lock(&aio->lock);
-	requests_check(requests);
 	if (requests->eventfd < 0) {
 		fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 		requests->eventfd = fd < 0 ? -1 : fd;
@@ -332,8 +281,6 @@ int nvs_aio_eventfd(struct nvs_aio *aio)
 	} else {
 		fd = requests->eventfd;
 	}
-	requests_check(requests);
-	assert(fd == requests->eventfd || requests->eventfd < 0);
 	pthread_mutex_unlock(&aio->lock);
 	return fd;
 }

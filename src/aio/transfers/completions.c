@@ -57,7 +57,6 @@ int completions_open(struct completions **out)
 		waiter->least = 1;
 	}
 	queue->tail = &queue->head;
-	completions_check(queue);
 	*out = queue;
 	return 0;
 }
@@ -69,7 +68,6 @@ void completions_close(struct completions *queue)
 	/* The worker that appended last may still hold the lock, or signal. */
 	pthread_mutex_lock(&queue->lock);
 	assert(!queue->head);
-	completions_check(queue);
 	assert(!queue->waiters[COMPLETIONS_THREAD].waiting);
 	assert(!queue->waiters[COMPLETIONS_CALLER].waiting);
 	pthread_mutex_unlock(&queue->lock);
@@ -94,7 +92,6 @@ static bool wait_ends(const struct completions *queue, const struct waiter *wait
 static void unlock_and_signal(struct completions *queue, struct waiter *waiter, bool sleeps)
 {
 	completions_check(queue);
-	assert(!sleeps || waiter->waiting);
 	if (sleeps)
 		atomic_fetch_add_explicit(&queue->signaling, 1, memory_order_relaxed);
 	pthread_mutex_unlock(&queue->lock);
@@ -122,13 +119,10 @@ void completions_append(struct completions *queue, struct transfer *first, struc
 {
 	uint64_t n = 0;
 
-	assert(first && last);
 	last->state.next = NULL;
 	for (const struct transfer *transfer = first; transfer; transfer = transfer->state.next)
 		n++;
-	assert(n);
 	pthread_mutex_lock(&queue->lock);
-	completions_check(queue);
 	*queue->tail = first;
 	queue->tail = &last->state.next;
 	queue->n += n;
@@ -138,7 +132,6 @@ void completions_append(struct completions *queue, struct transfer *first, struc
 void completions_overdue(struct completions *queue)
 {
 	pthread_mutex_lock(&queue->lock);
-	completions_check(queue);
 	queue->overdue = true;
 	notify_and_unlock(queue);
 }
@@ -154,7 +147,6 @@ struct transfer *completions_take(struct completions *queue)
 	queue->head = NULL;
 	queue->tail = &queue->head;
 	queue->n = 0;
-	completions_check(queue);
 	pthread_mutex_unlock(&queue->lock);
 	return list;
 }
@@ -164,10 +156,8 @@ bool completions_take_overdue(struct completions *queue)
 	bool overdue;
 
 	pthread_mutex_lock(&queue->lock);
-	completions_check(queue);
 	overdue = queue->overdue;
 	queue->overdue = false;
-	completions_check(queue);
 	pthread_mutex_unlock(&queue->lock);
 	return overdue;
 }
@@ -189,7 +179,6 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 	}
 	if (wait_ends(queue, waiter))
 		rc = 0;
-	assert(!rc || rc == deadline_error(deadline));
 	waiter->waiting = waiter->woken = false;
 	waiter->least = 1;
 	completions_check(queue);
@@ -201,7 +190,6 @@ void completions_wake(struct completions *queue, enum completions_waiter who)
 {
 	struct waiter *waiter = &queue->waiters[who];
 
-	assert(who < COMPLETIONS_WAITERS);
 	pthread_mutex_lock(&queue->lock);
 	waiter->woken = true;
 	unlock_and_signal(queue, waiter, waiter->waiting);
@@ -211,9 +199,7 @@ bool completions_pending(struct completions *queue, enum completions_waiter who)
 {
 	bool pending;
 
-	assert(who < COMPLETIONS_WAITERS);
 	pthread_mutex_lock(&queue->lock);
-	completions_check(queue);
 	pending = wait_ends(queue, &queue->waiters[who]);
 	pthread_mutex_unlock(&queue->lock);
 	return pending;

@@ -16,7 +16,6 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 	struct place place;
 
 	assert(transfer->status < 0);
-	assert(transfer->direction == NVS_READ || transfer->direction == NVS_WRITE);
 	if (!transfer->file)
 		return error_cause(
 			error, NVS_CAUSE_IO, NULL,
@@ -41,28 +40,35 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 				       place.offset, nvs_strerror(transfer->status), advice));
 }
 
-/* Not even begun: the drive that hangs is that of the I/Os before it, perhaps another one. */
-static int waiting_error(const struct transfer *transfer, uint64_t offset, const char *subject,
-			 struct nvs_error *error)
+int aio_overdue_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)
 {
 	const struct nvs_aio *aio = transfer->file->aio;
+	const char *action = transfer->direction == NVS_WRITE ? "writing" : "reading";
+	struct place place = file_place(transfer->file, transfer->state.hangs_at), there = place;
 	const struct piece *oldest = NULL;
 
-	/* The I/O that has been in flight for longest; NULL: none is. */
+	assert(aio && aio->config.io_timeout_ms);
+	if (!transfer->state.overdue || !transfer->state.waits)
+		return error_cause(
+			error, NVS_CAUSE_IO, place.member->path,
+			error_about(
+				error, -ETIMEDOUT, subject, 0, place.offset,
+				"%s%s%s %s at offset %" PRIu64
+				" by %s has not completed within io_timeout_ms %u and is still in "
+				"flight: the drive hangs, see the kernel's log",
+				subject ? subject : "", subject ? ": " : "", action,
+				place.member->path, place.offset, aio->ops->name,
+				aio->config.io_timeout_ms));
+	/* Not even begun: the drive that hangs is that of the I/O that has been in flight for
+	 * longest, perhaps another one. */
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		for (uint32_t j = 0; j < aio->config.queue_depth; j++) {
 			const struct piece *piece = &aio->workers[i].pieces[j];
 
-			assert(!piece->claimed_ns || piece->transfer);
 			if (piece->claimed_ns &&
 			    (!oldest || piece->claimed_ns < oldest->claimed_ns))
 				oldest = piece;
 		}
-
-	struct place place = file_place(transfer->file, offset), there = place;
-
-	assert(offset >= transfer->offset && offset - transfer->offset <= transfer->nbytes);
-	assert(!oldest || oldest->transfer->file->aio == aio);
 	if (oldest)
 		there = file_place(oldest->transfer->file, oldest->position);
 	return error_cause(
@@ -72,42 +78,18 @@ static int waiting_error(const struct transfer *transfer, uint64_t offset, const
 			    " by %s has not begun within io_timeout_ms %u: it waits for I/Os that "
 			    "have not completed, the oldest of %s at offset %" PRIu64
 			    ": that drive hangs, see the kernel's log",
-			    subject ? subject : "", subject ? ": " : "",
-			    transfer->direction == NVS_WRITE ? "writing" : "reading",
-			    place.member->path, place.offset, aio->ops->name,
-			    aio->config.io_timeout_ms, there.member->path, there.offset));
+			    subject ? subject : "", subject ? ": " : "", action, place.member->path,
+			    place.offset, aio->ops->name, aio->config.io_timeout_ms,
+			    there.member->path, there.offset));
 }
 
-int aio_overdue_error(const struct transfer *transfer, uint64_t offset, const char *subject,
-		      struct nvs_error *error)
-{
-	const struct nvs_file *file = transfer->file;
-	struct place place = file_place(file, offset);
-
-	assert(file->aio && file->aio->config.io_timeout_ms);
-	assert(!transfer->state.overdue || transfer_in_flight(transfer));
-	if (transfer->state.overdue && transfer->state.waits)
-		return waiting_error(transfer, offset, subject, error);
-	return error_cause(
-		error, NVS_CAUSE_IO, place.member->path,
-		error_about(error, -ETIMEDOUT, subject, 0, place.offset,
-			    "%s%s%s %s at offset %" PRIu64
-			    " by %s has not completed within io_timeout_ms %u and is still in "
-			    "flight: the drive hangs, see the kernel's log",
-			    subject ? subject : "", subject ? ": " : "",
-			    transfer->direction == NVS_WRITE ? "writing" : "reading",
-			    place.member->path, place.offset, file->aio->ops->name,
-			    file->aio->config.io_timeout_ms));
-}
-
-int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t offset,
-			 const char *subject, struct nvs_error *error)
+int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, const char *subject,
+			 struct nvs_error *error)
 {
 	int rc;
 
-	assert(transfer->file->aio == aio);
 	pthread_mutex_lock(&aio->lock);
-	rc = aio_overdue_error(transfer, offset, subject, error);
+	rc = aio_overdue_error(transfer, subject, error);
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
 }

@@ -10,8 +10,6 @@
 
 static struct transfer_list *queue_of(struct nvs_aio *aio, const struct transfer *transfer)
 {
-	assert(transfer->priority < TRANSFER_PRIORITIES);
-	assert(transfer->direction == NVS_READ || transfer->direction == NVS_WRITE);
 	return &aio->todo[transfer->priority][transfer->direction];
 }
 
@@ -76,7 +74,6 @@ bool transfers_queued(const struct nvs_aio *aio)
 
 void list_add_completed(struct transfer_list *completed, struct transfer *transfer)
 {
-	assert(completed->tail && !*completed->tail);
 	assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
 	transfer->state.next = NULL;
 	*completed->tail = transfer;
@@ -94,7 +91,6 @@ void list_pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
 			return;
 		transfer_unlink(aio, transfer);
 		transfer->state.phase = TRANSFER_CLAIMED;
-		transfer_check(transfer);
 		if (!transfer->state.pending)
 			list_add_completed(completed, transfer);
 	}

@@ -36,7 +36,6 @@ int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers)
 {
 	uint32_t share;
 
-	assert(queue_depth && nworkers);
 	share = BOUNCE_SLOTS_ALL / nworkers;
 	bounce->slots = (uint32_t)min_u64(min_u64(queue_depth, BOUNCE_SLOTS_MAX),
 					  share ? share : 1);
@@ -52,14 +51,11 @@ int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers)
 	(void)mlock(bounce->data, bounce_bytes(bounce));
 	for (bounce->nfree = 0; bounce->nfree < bounce->slots; bounce->nfree++)
 		bounce->free[bounce->nfree] = bounce->nfree;
-	bounce_check(bounce);
-	assert(bounce->nfree == bounce->slots);
 	return 0;
 }
 
 void bounce_close(struct bounce *bounce)
 {
-	bounce_check(bounce);
 	assert(!bounce->data || bounce->nfree == bounce->slots);
 	if (bounce->data)
 		munmap(bounce->data, bounce_bytes(bounce));
@@ -68,7 +64,6 @@ void bounce_close(struct bounce *bounce)
 
 uint64_t bounce_bytes(const struct bounce *bounce)
 {
-	assert(bounce->slots <= BOUNCE_SLOTS_MAX);
 	return (uint64_t)bounce->slots * BOUNCE_SLOT_BYTES;
 }
 
@@ -86,7 +81,6 @@ static uint64_t bytes_in(const struct ring_buffer *buffer, const char *data)
  */
 static int slot_of(const struct worker *worker, const char *data, uint64_t *nbytes)
 {
-	assert(worker->nbuffers <= ENGINE_BUFFERS);
 	for (unsigned i = 0; i < worker->nbuffers; i++) {
 		*nbytes = bytes_in(&worker->buffers[i], data);
 		if (*nbytes)
@@ -100,7 +94,6 @@ static void use_buffered(struct piece *piece, const struct place *place, uint64_
 	const struct open_member *member = place->member;
 
 	assert(nbytes && nbytes <= place->nbytes && nbytes <= UINT32_MAX);
-	assert(member->fd >= 0);
 	piece->io.fd = member->fd;
 	piece->io.file_slot = member->slot;
 	piece->io.offset = place->offset;
@@ -112,7 +105,6 @@ static void use_buffered(struct piece *piece, const struct place *place, uint64_
 
 static void use_direct(struct piece *piece, const struct place *place, uint64_t nbytes)
 {
-	assert(place->member->direct_fd >= 0);
 	use_buffered(piece, place, nbytes);
 	piece->io.fd = place->member->direct_fd;
 	piece->io.file_slot = place->member->direct_slot;
@@ -140,7 +132,6 @@ static bool use_bounce(struct worker *worker, struct piece *piece, const struct 
 	piece->io.buffer_slot = slot_of(worker, piece->io.data, &in_region);
 	assert(piece->skip + piece->useful <= piece->io.nbytes);
 	assert(end > first && end - first <= BOUNCE_SLOT_BYTES && (end - first) % unit == 0);
-	bounce_check(bounce);
 	return true;
 }
 
@@ -211,8 +202,6 @@ void piece_choose_slots(const struct worker *worker, struct piece *piece)
 	struct io *io = &piece->io;
 	uint64_t left;
 
-	assert(io->file_slot < ENGINE_FILES && io->buffer_slot < ENGINE_BUFFERS);
-	assert(io->fd >= 0);
 	if (io->file_slot >= 0 && worker->files[io->file_slot] != io->fd)
 		io->file_slot = -1;
 	if (io->buffer_slot < 0 ||
@@ -228,7 +217,6 @@ void piece_begin(struct piece *piece)
 	if (piece->bounce < 0 || !piece->io.write)
 		return;
 	assert(!piece->skip && !piece->done);
-	assert(piece->useful <= piece->io.nbytes);
 	memcpy(piece->io.data, piece->user, piece->useful);
 	memset((char *)piece->io.data + piece->useful, 0, piece->io.nbytes - piece->useful);
 }
@@ -263,7 +251,6 @@ void piece_check(const struct worker *worker, const struct piece *piece)
 /* False: this was tried too often, and the piece fails with `status`. */
 static bool try_again(struct piece *piece, int status)
 {
-	assert(status < 0);
 	assert(!piece->status && piece->retries <= RETRIES_MAX);
 	if (++piece->retries <= RETRIES_MAX)
 		return true;
@@ -320,7 +307,6 @@ void piece_tell_transfer(const struct piece *piece)
 
 	if (!piece->status)
 		return;
-	assert(piece->position >= piece->skip);
 	/* A read that crosses the end of the file fails there, and others where they begin. */
 	if (piece->status == -ENODATA && piece->io.result >= 0) {
 		end += (uint32_t)piece->io.result;
@@ -334,7 +320,6 @@ void piece_tell_transfer(const struct piece *piece)
 
 static void give_bounce(struct worker *worker, struct piece *piece)
 {
-	assert(piece->bounce < (int)worker->bounce.slots);
 	assert(piece->bounce < 0 || worker->bounce.nfree < worker->bounce.slots);
 	if (piece->bounce >= 0)
 		worker->bounce.free[worker->bounce.nfree++] = (uint32_t)piece->bounce;
@@ -358,9 +343,7 @@ bool piece_finish(struct worker *worker, struct piece *piece)
 
 void piece_fail(struct worker *worker, struct piece *piece, int status)
 {
-	assert(status < 0);
 	piece_check(worker, piece);
 	piece->status = ended_with(status);
-	assert(piece->status);
 	give_bounce(worker, piece);
 }

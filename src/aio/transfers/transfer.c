@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers: checking, submitting and promoting them.
+ * Transfers: checking, submitting and promoting them, and their end: each completes once, under the
+ * lock, as a request or for a completion queue, to which it is appended without the lock.
  */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 
 #include "aio/internal.h"
+#include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "base/error.h"
+
+/*
+ * Write-backs stay restrained for this many queues of I/Os after the last awaited read, because
+ * another such read is likely. A count rather than a time makes the order of I/Os depend on I/Os
+ * alone.
+ */
+#define RESTRAINED_QUEUES 4
 
 int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct nvs_error *error)
 {
@@ -47,7 +56,6 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 {
 	bool queued = transfer->state.phase == TRANSFER_QUEUED;
 
-	assert(transfer->priority < TRANSFER_PRIORITIES);
 	if (transfer->priority == TRANSFER_AWAITED)
 		return;
 	if (queued)
@@ -57,7 +65,6 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 		transfer_append(aio, transfer);
 	if (transfer_in_flight(transfer))
 		aio->awaited_reads += transfer_is_awaited_read(transfer);
-	assert(transfer->priority == TRANSFER_AWAITED);
 }
 
 void transfers_promote_requests(struct nvs_aio *aio)
@@ -73,16 +80,36 @@ void transfers_promote_requests(struct nvs_aio *aio)
 			if (transfer->requests)
 				transfer_promote(aio, transfer);
 		}
-		list_check(&aio->todo[TRANSFER_USUAL][direction]);
 	}
 }
 
 void aio_promote(struct nvs_aio *aio, struct transfer *transfer)
 {
 	pthread_mutex_lock(&aio->lock);
-	workers_check(aio);
 	transfer_promote(aio, transfer);
 	pthread_mutex_unlock(&aio->lock);
+}
+
+/* The last thing the aio does with a transfer; its owner may free it, unless it has a queue. */
+static void transfer_complete(struct nvs_aio *aio, struct transfer *transfer)
+{
+	struct nvs_file *file = transfer->file;
+	bool awaited = transfer->state.awaited;
+
+	transfer_check(transfer);
+	assert(!transfer->state.pending);
+	if (transfer_is_awaited_read(transfer)) {
+		assert(aio->awaited_reads);
+		aio->awaited_reads--;
+		aio->restrained = RESTRAINED_QUEUES * aio->config.queue_depth;
+	}
+	__atomic_store_n(&transfer->state.phase, TRANSFER_COMPLETED, __ATOMIC_RELEASE);
+	if (transfer->requests)
+		awaited |= requests_completed(transfer);
+	if (!--file->in_flight && file->closing)
+		awaited = true;
+	if (awaited)
+		pthread_cond_broadcast(&aio->done);
 }
 
 void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
@@ -116,7 +143,6 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 
 	/* Wakes idle workers first, one per queue depth of I/Os, then those with free queue
 	 * slots. */
-	assert(idle <= aio->nworkers);
 	for (; idle && blocks; idle--) {
 		pthread_cond_signal(&aio->work);
 		blocks -= blocks < aio->config.queue_depth ? blocks : aio->config.queue_depth;
@@ -128,14 +154,59 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 			blocks -= blocks < aio->config.queue_depth ? blocks
 								   : aio->config.queue_depth;
 		}
-	assert(idle <= aio->idle);
 }
 
 void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
 {
 	assert(queue);
 	pthread_mutex_lock(&aio->lock);
-	workers_check(aio);
 	aio_queue_list(aio, queue, list);
 	pthread_mutex_unlock(&aio->lock);
+}
+
+/* ---- Completing ---- */
+
+void list_publish(struct nvs_aio *aio, struct transfer_list *completed)
+{
+	struct transfer *list = completed->head;
+
+	*completed = (struct transfer_list){.tail = &completed->head};
+	while (list) {
+		struct transfer *transfer = list;
+
+		list = transfer->state.next;
+		transfer_check(transfer);
+		assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
+
+		bool overdue = transfer->state.overdue;
+		struct place place;
+
+		/* Those with a queue are reported by their owners. */
+		transfer->state.overdue = false;
+		if (overdue && !transfer->state.queue) {
+			place = file_place(transfer->file, transfer->state.hangs_at);
+			aio_say(aio, NVS_LOG_WARNING,
+				"%s %s at offset %" PRIu64 " completed late: %s",
+				transfer->direction == NVS_WRITE ? "writing" : "reading",
+				place.member->path, place.offset, nvs_strerror(transfer->status));
+		}
+		if (transfer->state.queue)
+			list_add_completed(completed, transfer);
+		transfer_complete(aio, transfer);
+	}
+}
+
+/* Neighbours of one queue are appended together. */
+void list_deliver(struct transfer *list)
+{
+	while (list) {
+		struct transfer *first = list, *last = list;
+		struct completions *queue = first->state.queue;
+
+		while (last->state.next && last->state.next->state.queue == queue)
+			last = last->state.next;
+		list = last->state.next;
+		assert(queue && first->state.phase == TRANSFER_COMPLETED);
+		completions_append(queue, first, last);
+	}
 }

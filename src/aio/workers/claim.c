@@ -15,7 +15,6 @@
 #include <assert.h>
 
 #include "aio/internal.h"
-#include "aio/workers/worker.h"
 #include "base/state_checks.h"
 
 void worker_check(const struct worker *worker)
@@ -42,13 +41,29 @@ void worker_check(const struct worker *worker)
 /* While reads ahead are queued, a write-back takes the turn after so many of them. */
 #define READS_PER_WRITE 3
 
-static bool claim_one(struct worker *worker, struct transfer *transfer, uint64_t now)
+/*
+ * Claims an I/O from a list. While reads are awaited, and for some I/Os after them, writes that are
+ * not awaited fill only a part of the queue, so an awaited read finds room in it and a drive that
+ * is not saturated. That part is at least one I/O, so writes always progress.
+ */
+static bool claim_from(struct worker *worker, enum transfer_priority priority, int direction,
+		       uint64_t now, struct transfer_list *completed)
 {
+	struct nvs_aio *aio = worker->aio;
+	uint32_t part = (aio->config.queue_depth + RESTRAINED_PART - 1) / RESTRAINED_PART;
+	struct transfer_list *todo = &aio->todo[priority][direction];
+	struct transfer *transfer;
 	struct piece *piece;
 
-	if (!transfer)
+	if (!todo->head)
 		return false;
-	assert(worker->nfree);
+	if (priority == TRANSFER_USUAL && direction == NVS_WRITE &&
+	    (aio->awaited_reads || aio->restrained)) {
+		if (worker->writes >= part)
+			return false;
+		aio->restrained -= aio->restrained > 0;
+	}
+	transfer = todo->head;
 	piece = worker->free[worker->nfree - 1];
 	if (!piece_cut(worker, transfer, piece))
 		return false;
@@ -58,85 +73,45 @@ static bool claim_one(struct worker *worker, struct transfer *transfer, uint64_t
 	worker->batch[worker->nbatch++] = piece;
 	piece_check(worker, piece);
 	transfer_check(transfer);
+	list_pop_claimed(aio, todo, completed);
 	return true;
 }
 
-/*
- * Whether the worker may claim an I/O that is not awaited. While reads are awaited, and for some
- * I/Os after them, writes fill only a part of the queue, so an awaited read finds room in it and a
- * drive that is not saturated. That part is at least one I/O, so writes always progress.
- */
-static bool may_claim(struct worker *worker, int direction)
+/* Claims an I/O of that direction or, without one, of the other. Returns its direction; -1: there
+ * is none. */
+static int claim_either(struct worker *worker, enum transfer_priority priority, int direction,
+			uint64_t now, struct transfer_list *completed)
 {
-	struct nvs_aio *aio = worker->aio;
-	uint32_t part = (aio->config.queue_depth + RESTRAINED_PART - 1) / RESTRAINED_PART;
-
-	assert(direction == NVS_READ || direction == NVS_WRITE);
-	assert(part <= aio->config.queue_depth);
-	if (direction == NVS_READ || (!aio->awaited_reads && !aio->restrained))
-		return true;
-	if (worker->writes && worker->writes >= part)
-		return false;
-	aio->restrained -= aio->restrained > 0;
-	return true;
-}
-
-static bool claim_from(struct worker *worker, enum transfer_priority priority, int direction,
-		       uint64_t now, struct transfer_list *completed)
-{
-	struct transfer_list *todo = &worker->aio->todo[priority][direction];
-
-	assert(priority < TRANSFER_PRIORITIES && worker->nfree);
-	if (!todo->head || (priority == TRANSFER_USUAL && !may_claim(worker, direction)) ||
-	    !claim_one(worker, todo->head, now))
-		return false;
-	list_pop_claimed(worker->aio, todo, completed);
-	return true;
-}
-
-/* Claims an awaited I/O, of the direction whose turn it is if there is one. */
-static bool claim_awaited(struct worker *worker, uint64_t now, struct transfer_list *completed)
-{
-	assert(worker->turn == NVS_READ || worker->turn == NVS_WRITE);
-	assert(worker->nfree);
-	for (int i = 0; i < 2; i++) {
-		int direction = i ? !worker->turn : worker->turn;
-
-		if (!claim_from(worker, TRANSFER_AWAITED, direction, now, completed))
-			continue;
-		worker->turn = !direction;
-		return true;
-	}
-	return false;
+	for (int i = 0; i < 2; i++, direction = !direction)
+		if (claim_from(worker, priority, direction, now, completed))
+			return direction;
+	return -1;
 }
 
 /* First an awaited I/O, then a write-back if it is its turn, and reads ahead last. */
 static bool claim_any(struct worker *worker, uint64_t now, struct transfer_list *completed)
 {
-	assert(worker->nfree);
+	int claimed;
+
 	assert(worker->aio->config.overlap_events || !worker->submitted);
 	if (worker->write_next && claim_from(worker, TRANSFER_USUAL, NVS_WRITE, now, completed)) {
 		worker->write_next = false;
 		return true;
 	}
-	worker->write_next = claim_awaited(worker, now, completed);
-	if (worker->write_next)
-		return true;
-
-	int first = worker->reads_ahead < READS_PER_WRITE ? NVS_READ : NVS_WRITE;
-
-	/* Claims an I/O that is not awaited: reads before write-backs, but one write-back after
-	 * every few reads, so that writing back goes on and both directions of the drive are
-	 * busy. */
-	for (int i = 0; i < 2; i++) {
-		int direction = i ? !first : first;
-
-		if (!claim_from(worker, TRANSFER_USUAL, direction, now, completed))
-			continue;
-		worker->reads_ahead = direction == NVS_READ ? worker->reads_ahead + 1 : 0;
+	claimed = claim_either(worker, TRANSFER_AWAITED, worker->turn, now, completed);
+	worker->write_next = claimed >= 0;
+	if (claimed >= 0) {
+		worker->turn = !claimed;
 		return true;
 	}
-	return false;
+	/* One write-back after every few reads, so that writing back goes on and both directions of
+	 * the drive are busy. */
+	claimed = claim_either(worker, TRANSFER_USUAL,
+			       worker->reads_ahead < READS_PER_WRITE ? NVS_READ : NVS_WRITE, now,
+			       completed);
+	if (claimed >= 0)
+		worker->reads_ahead = claimed == NVS_READ ? worker->reads_ahead + 1 : 0;
+	return claimed >= 0;
 }
 
 void worker_claim(struct worker *worker, uint64_t now, struct transfer_list *completed)
@@ -156,7 +131,6 @@ void worker_claim(struct worker *worker, uint64_t now, struct transfer_list *com
 
 void worker_account(struct worker *worker, uint64_t now, struct transfer_list *completed)
 {
-	worker_check(worker);
 	if (worker->nreaped)
 		worker->aio->moved_ns = now;
 	for (uint32_t i = 0; i < worker->nreaped; i++) {

@@ -16,28 +16,17 @@
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
-#include "base/state_checks.h"
 #include "base/threads/thread.h"
 
 /* The thread looks four times per io_timeout_ms, but no more often than this. */
 #define LOOK_NS_MIN 2000000u
 
-/* Under the lock. */
-static void watch_check(const struct nvs_aio *aio)
-{
-	if (!STATE_CHECKS)
-		return;
-	assert(!aio->watched || aio->config.io_timeout_ms);
-}
-
 bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t *offset)
 {
 	bool overdue;
 
-	assert(transfer->file->aio == aio);
 	pthread_mutex_lock(&aio->lock);
 	overdue = transfer->state.overdue;
-	assert(!overdue || aio->config.io_timeout_ms);
 	assert(!overdue || transfer_in_flight(transfer));
 	*offset = transfer->state.hangs_at;
 	pthread_mutex_unlock(&aio->lock);
@@ -58,7 +47,6 @@ static void mark_overdue(struct look *look, struct transfer *transfer, uint64_t 
 {
 	struct nvs_error report = {.size = sizeof(report)};
 
-	assert(look->nreports <= REPORTS_MAX);
 	assert(offset >= transfer->offset && offset - transfer->offset <= transfer->nbytes);
 	/* An I/O of a transfer that had waited is overdue now; it is reported already. */
 	if (transfer->state.overdue)
@@ -76,7 +64,7 @@ static void mark_overdue(struct look *look, struct transfer *transfer, uint64_t 
 	if (transfer->requests)
 		requests_overdue(transfer->requests);
 	look->nreports++;
-	aio_overdue_error(transfer, offset, NULL, &report);
+	aio_overdue_error(transfer, NULL, &report);
 	aio_say(transfer->file->aio, NVS_LOG_ERROR, "%s", report.text);
 }
 
@@ -89,7 +77,6 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 	do {
 		look.nreports = 0;
 		pthread_mutex_lock(&aio->lock);
-		watch_check(aio);
 		workers_check(aio);
 		for (unsigned i = 0; i < aio->nworkers; i++)
 			for (uint32_t j = 0; j < aio->config.queue_depth; j++) {
@@ -103,7 +90,6 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 		for (int i = 0; i < TRANSFER_PRIORITIES * 2 && aio->moved_ns <= look.before_ns; i++)
 			for (struct transfer *transfer = aio->todo[i / 2][i % 2].head; transfer;
 			     transfer = transfer->state.next) {
-				assert(transfer->state.phase == TRANSFER_QUEUED);
 				transfer_check(transfer);
 				if (transfer->state.since_ns <= look.before_ns)
 					mark_overdue(&look, transfer,
@@ -113,7 +99,6 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 		if (look.nreports)
 			pthread_cond_broadcast(&aio->done);
 		pthread_mutex_unlock(&aio->lock);
-		assert(look.nreports <= REPORTS_MAX);
 	} while (look.nreports == REPORTS_MAX);
 }
 
@@ -123,7 +108,6 @@ static uint64_t pause_ns(const struct nvs_aio *aio)
 {
 	uint64_t pause = aio->config.io_timeout_ms * UINT64_C(250000);
 
-	assert(aio->config.io_timeout_ms);
 	return pause < LOOK_NS_MIN ? LOOK_NS_MIN : pause;
 }
 
@@ -145,9 +129,6 @@ void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
 		uint64_t gap_ns = since_ns - pause;
 
 		/* The gap does not count for the age of anything in flight. */
-		watch_check(aio);
-		assert(gap_ns < now_ns);
-		assert(aio->looked_ns <= now_ns);
 		for (unsigned i = 0; i < aio->nworkers; i++)
 			for (uint32_t j = 0; j < aio->config.queue_depth; j++)
 				postpone(&aio->workers[i].pieces[j].claimed_ns, gap_ns, now_ns);
@@ -157,7 +138,6 @@ void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
 				postpone(&transfer->state.since_ns, gap_ns, now_ns);
 		postpone(&aio->moved_ns, gap_ns, now_ns);
 	}
-	watch_check(aio);
 	aio->looked_ns = now_ns;
 	pthread_mutex_unlock(&aio->lock);
 	aio_look_for_overdue(aio, now_ns);
@@ -169,10 +149,8 @@ static void *watch_main(void *arg)
 {
 	struct nvs_aio *aio = arg;
 
-	assert(aio->config.io_timeout_ms);
 	pthread_mutex_lock(&aio->lock);
 	while (aio->watched) {
-		watch_check(aio);
 		/* Waking early is harmless. */
 		(void)cond_wait_until(&aio->unwatch, &aio->lock, clock_ns() + pause_ns(aio));
 		pthread_mutex_unlock(&aio->lock);
@@ -195,8 +173,6 @@ int watch_start(struct nvs_aio *aio)
 	rc = thread_start(&aio->watch, watch_main, aio);
 	if (rc)
 		aio->watched = false;
-	assert(!rc == aio->watched);
-	assert(rc <= 0);
 	return rc;
 }
 
@@ -205,7 +181,6 @@ void watch_stop(struct nvs_aio *aio)
 	if (!aio->watched)
 		return;
 	pthread_mutex_lock(&aio->lock);
-	watch_check(aio);
 	aio->watched = false;
 	pthread_cond_signal(&aio->unwatch);
 	pthread_mutex_unlock(&aio->lock);

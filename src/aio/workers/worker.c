@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "aio/internal.h"
-#include "aio/workers/worker.h"
 #include "base/clock.h"
 #include "base/memory/cache.h"
 #include "base/threads/slice.h"
@@ -27,72 +26,49 @@
 
 /* ---- Without the lock: submit and reap ---- */
 
-/* Groups by queue depth: 1, 2-3, 4-7, ..., 64 and more. */
-static unsigned depth_group(uint32_t n)
-{
-	unsigned group = 31 - (unsigned)__builtin_clz(n);
-
-	assert(n);
-	return group < NVS_DEPTHS ? group : NVS_DEPTHS - 1;
-}
-
 /* Groups by batch size: 0, 1-4, 5-8, 9-16, 17-32, 33-64, more. */
 static unsigned size_group(uint32_t n)
 {
 	unsigned group = n <= 4 ? n > 0 : 31 - (unsigned)__builtin_clz(n - 1);
 
-	assert(n || !group);
 	return group < NVS_DEPTHS ? group : NVS_DEPTHS - 1;
 }
 
 static void submit_batch(struct worker *worker)
 {
-	uint32_t taken = 0;
+	struct tally *tally = &worker->tally;
+	uint32_t taken = 0, kept = 0;
+	uint64_t now;
 	int rc = 0;
 
-	assert(worker->nbatch <= worker->aio->config.queue_depth);
 	while (taken < worker->nbatch) {
+		unsigned group;
+
 		rc = worker->aio->ops->submit(worker->queue, worker->ios + taken,
 					      worker->nbatch - taken);
 		assert(rc != 0 && rc <= (int)(worker->nbatch - taken));
 		if (rc < 0) {
-			worker->tally.submit_sizes[0]++;
+			tally->submit_sizes[0]++;
 			break;
 		}
 		taken += (uint32_t)rc;
-
-		uint32_t n = (uint32_t)rc;
-		struct tally *tally = &worker->tally;
-
-		/* single_submit makes one submission call per I/O, otherwise there was one for all
-		 * `n`. */
-		assert(n <= worker->nbatch);
-		worker->submitted += n;
-		assert(worker->submitted <= worker->aio->config.queue_depth);
-		tally->depth_ios[depth_group(worker->submitted)] += n;
+		worker->submitted += (uint32_t)rc;
+		/* Groups by queue depth: 1, 2-3, 4-7, ..., 64 and more. */
+		group = 31 - (unsigned)__builtin_clz(worker->submitted);
+		tally->depth_ios[group < NVS_DEPTHS ? group : NVS_DEPTHS - 1] += (uint32_t)rc;
+		/* single_submit makes one submission call per I/O, otherwise there was one for all.
+		 */
 		if (worker->aio->config.single_submit)
-			tally->submit_sizes[size_group(1)] += n;
+			tally->submit_sizes[size_group(1)] += (uint32_t)rc;
 		else
-			tally->submit_sizes[size_group(n)]++;
+			tally->submit_sizes[size_group((uint32_t)rc)]++;
 	}
-
-	uint64_t now = taken ? clock_ns() : 0;
-
-	assert(taken <= worker->aio->config.queue_depth);
+	now = taken ? clock_ns() : 0;
 	for (uint32_t i = 0; i < taken; i++)
 		worker->batch[i]->taken_ns = now;
-	assert(!taken || worker->batch[taken - 1]->taken_ns == now);
-	worker->nbatch -= taken;
-	if (!worker->nbatch)
-		return;
-	memmove(worker->batch, worker->batch + taken, worker->nbatch * sizeof(struct piece *));
-
-	uint32_t kept = 0;
-
-	/* The engine accepted none. -EAGAIN is retried, boundedly if nothing is in flight; any
-	 * other error fails the batch. */
-	worker_check(worker);
-	for (uint32_t i = 0; i < worker->nbatch; i++) {
+	/* The engine accepted none of the rest. -EAGAIN is retried, boundedly if nothing is in
+	 * flight; any other error fails them. */
+	for (uint32_t i = taken; i < worker->nbatch; i++) {
 		struct piece *piece = worker->batch[i];
 
 		if (rc == -EAGAIN && (worker->submitted || ++piece->retries <= RETRIES_MAX)) {
@@ -110,16 +86,12 @@ static void submit_batch(struct worker *worker)
 
 static unsigned list_of(const struct piece *piece)
 {
-	assert(piece->priority < TRANSFER_PRIORITIES);
 	return (unsigned)(2 * (TRANSFER_PRIORITIES - 1 - piece->priority) + piece->io.write);
 }
 
 static void submit_claimed(struct worker *worker)
 {
 	uint64_t now = clock_ns();
-
-	worker_check(worker);
-
 	uint32_t at[TRANSFER_PRIORITIES * 2 + 1] = {0};
 
 	/* Groups the batch by the lists that its I/Os were claimed from, awaited ones first, into
@@ -147,7 +119,6 @@ static void submit_claimed(struct worker *worker)
 		piece_check(worker, piece);
 	}
 	submit_batch(worker);
-	worker_check(worker);
 }
 
 /* The more bytes are in flight, the longer the drive stays busy with the rest, so the worker may
@@ -181,29 +152,6 @@ uint32_t worker_wait_for(const struct aio_config *config, uint32_t submitted, bo
 	return 1;
 }
 
-/* For a resubmitted I/O, slat and clat are of the last submission; lat counts from the first. */
-static void note_latency(struct worker *worker, const struct piece *piece, uint64_t now)
-{
-	int direction = piece->io.write ? NVS_WRITE : NVS_READ;
-	const uint64_t latency_ns[NVS_LATENCY_KINDS] = {
-		[NVS_SLAT] = piece->taken_ns - piece->handed_ns,
-		[NVS_CLAT] = now - piece->taken_ns,
-		[NVS_LAT] = now - piece->begun_ns,
-	};
-	uint32_t nbytes = (uint32_t)piece->io.result;
-
-	assert(now >= piece->taken_ns && piece->taken_ns >= piece->handed_ns);
-	assert(piece->handed_ns >= piece->begun_ns && piece->begun_ns);
-	if (piece->io.result < 0)
-		return;
-	worker->bytes[direction] += nbytes;
-	worker->ios_done[direction]++;
-	if (piece->bounce >= 0)
-		worker->bounced_bytes += nbytes;
-	for (int kind = 0; kind < NVS_LATENCY_KINDS; kind++)
-		latency_add(&worker->latency[direction][kind], latency_ns[kind]);
-}
-
 /* Evaluates the I/Os in worker->ios, which stay there. Copies from the bounce buffer, so without
  * the lock of the counters. */
 static void finish_reaped(struct worker *worker, unsigned n, struct nvs_trace *trace, uint64_t now)
@@ -216,7 +164,6 @@ static void finish_reaped(struct worker *worker, unsigned n, struct nvs_trace *t
 	for (unsigned i = 0; i < n; i++) {
 		struct piece *piece = worker->ios[i]->owner;
 
-		assert(piece->io.index < worker->aio->config.queue_depth);
 		if (piece_finish(worker, piece)) {
 			/* Traces the piece including its retries; a failed one counts as 0
 			 * bytes. */
@@ -229,7 +176,6 @@ static void finish_reaped(struct worker *worker, unsigned n, struct nvs_trace *t
 			worker->batch[worker->nbatch++] = piece;
 		}
 	}
-	assert(worker->nreaped + worker->nbatch <= worker->aio->config.queue_depth);
 }
 
 static void reap_completions(struct worker *worker, unsigned min, struct nvs_trace *trace)
@@ -243,8 +189,6 @@ static void reap_completions(struct worker *worker, unsigned min, struct nvs_tra
 	if (n < 0) {
 		/* The kernel may still write to the memory of these I/Os, so they stay in
 		 * flight. */
-		worker_check(worker);
-		assert(n < 0 && worker->submitted);
 		if (worker->reap_status != n)
 			aio_say(worker->aio, NVS_LOG_ERROR,
 				"%s: can't retrieve completions from the kernel: %s; retrying "
@@ -260,8 +204,26 @@ static void reap_completions(struct worker *worker, unsigned min, struct nvs_tra
 	pthread_mutex_lock(&worker->stats_lock);
 	if (worker->submitted > worker->inflight_max)
 		worker->inflight_max = worker->submitted;
-	for (int i = 0; i < n; i++)
-		note_latency(worker, worker->ios[i]->owner, now);
+	for (int i = 0; i < n; i++) {
+		const struct piece *piece = worker->ios[i]->owner;
+		enum nvs_direction direction = piece->io.write ? NVS_WRITE : NVS_READ;
+		struct nvs_latency *latency = worker->latency[direction];
+		uint32_t nbytes = (uint32_t)piece->io.result;
+
+		assert(now >= piece->taken_ns && piece->taken_ns >= piece->handed_ns);
+		assert(piece->handed_ns >= piece->begun_ns && piece->begun_ns);
+		if (piece->io.result < 0)
+			continue;
+		worker->bytes[direction] += nbytes;
+		worker->ios_done[direction]++;
+		if (piece->bounce >= 0)
+			worker->bounced_bytes += nbytes;
+		/* For a resubmitted I/O, slat and clat are of the last submission; lat counts from
+		 * the first. */
+		latency_add(&latency[NVS_SLAT], piece->taken_ns - piece->handed_ns);
+		latency_add(&latency[NVS_CLAT], now - piece->taken_ns);
+		latency_add(&latency[NVS_LAT], now - piece->begun_ns);
+	}
 	worker->tally_seen = worker->tally;
 	pthread_mutex_unlock(&worker->stats_lock);
 	worker->submitted -= (uint32_t)n;
@@ -269,53 +231,6 @@ static void reap_completions(struct worker *worker, unsigned min, struct nvs_tra
 }
 
 /* ---- The thread ---- */
-
-static int open_queue(struct worker *worker)
-{
-	struct nvs_aio *aio = worker->aio;
-	int rc = bounce_open(&worker->bounce, aio->config.queue_depth, aio->config.thread_count);
-
-	assert(!worker->queue && !worker->opened);
-	assert(worker->bounce.data || rc);
-	if (rc) {
-		snprintf(worker->open_reason, sizeof(worker->open_reason), "%s",
-			 "no memory for the bounce buffer");
-		return rc;
-	}
-	return aio->ops->open(&worker->queue, &aio->options, &worker->tally.facts,
-			      worker->open_reason, sizeof(worker->open_reason));
-}
-
-static bool nothing_to_do(const struct worker *worker)
-{
-	const struct nvs_aio *aio = worker->aio;
-
-	assert(worker->epoch <= aio->epoch);
-	return !pieces_in_flight(worker) && !transfers_queued(aio) && worker->epoch == aio->epoch;
-}
-
-static void idle(struct worker *worker)
-{
-	struct nvs_aio *aio = worker->aio;
-
-	assert(!pieces_in_flight(worker) && !worker->waits_for_room);
-	assert(aio->idle < aio->running);
-	aio->idle++;
-	pthread_cond_wait(&aio->work, &aio->lock);
-	assert(aio->idle);
-	aio->idle--;
-}
-
-/* None if pieces have ended already: their transfers are not delayed. */
-static unsigned to_wait_for(const struct worker *worker, bool more)
-{
-	const struct aio_config *config = &worker->aio->config;
-
-	assert(worker->submitted && config->queue_depth);
-	worker_check(worker);
-	return worker->nreaped ? 0
-			       : worker_wait_for(config, worker->submitted, more && !worker->nfree);
-}
 
 static void round_of_io(struct worker *worker)
 {
@@ -326,7 +241,6 @@ static void round_of_io(struct worker *worker)
 	bool more;
 
 	assert(!worker->waits_for_room && worker->epoch == aio->epoch);
-	worker_check(worker);
 	worker_account(worker, now, &completed);
 	worker_claim(worker, now, &completed);
 	list_publish(aio, &completed);
@@ -339,8 +253,13 @@ static void round_of_io(struct worker *worker)
 	if (aio->config.overlap_events || !worker->submitted)
 		submit_claimed(worker);
 	list_deliver(completed.head);
+	/* Waits for none if pieces have ended already: their transfers are not delayed. */
 	if (worker->submitted)
-		reap_completions(worker, to_wait_for(worker, more), trace);
+		reap_completions(worker,
+				 worker->nreaped ? 0
+						 : worker_wait_for(&aio->config, worker->submitted,
+								   more && !worker->nfree),
+				 trace);
 
 	pthread_mutex_lock(&aio->lock);
 	worker->waits_for_room = false;
@@ -351,8 +270,15 @@ static void *worker_main(void *arg)
 {
 	struct worker *worker = arg;
 	struct nvs_aio *aio = worker->aio;
-	int status = open_queue(worker);
+	int status = bounce_open(&worker->bounce, aio->config.queue_depth,
+				 aio->config.thread_count);
 
+	if (status)
+		snprintf(worker->open_reason, sizeof(worker->open_reason), "%s",
+			 "no memory for the bounce buffer");
+	else
+		status = aio->ops->open(&worker->queue, &aio->options, &worker->tally.facts,
+					worker->open_reason, sizeof(worker->open_reason));
 	/* The worker runs for microseconds at a time, and the drive idles until it does. */
 	take_short_slices();
 	pthread_mutex_lock(&worker->stats_lock);
@@ -363,27 +289,23 @@ static void *worker_main(void *arg)
 	worker->open_status = status;
 	worker->opened = true;
 	aio->running++;
-	assert(aio->running <= aio->config.thread_count && status <= 0);
 	pthread_cond_broadcast(&aio->synced);
-	if (!status) {
-		worker_check(worker);
-		assert(worker->queue);
-		for (;;) {
-			/* worker_catch_up() drops the lock: repeat until no I/O can name a stale
-			 * slot. */
-			while (worker->epoch != aio->epoch)
-				worker_catch_up(worker);
-			if (!nothing_to_do(worker))
-				round_of_io(worker);
-			else if (aio->closing)
-				break;
-			else
-				idle(worker);
+	while (!status) {
+		/* worker_catch_up() drops the lock: repeat until no I/O can name a stale slot. */
+		while (worker->epoch != aio->epoch)
+			worker_catch_up(worker);
+		if (pieces_in_flight(worker) || transfers_queued(aio)) {
+			round_of_io(worker);
+			continue;
 		}
-		worker_check(worker);
-		assert(worker->nfree == aio->config.queue_depth);
+		if (aio->closing)
+			break;
+		assert(!worker->waits_for_room && aio->idle < aio->running);
+		aio->idle++;
+		pthread_cond_wait(&aio->work, &aio->lock);
+		aio->idle--;
 	}
-	assert(!worker->waits_for_room);
+	assert(status || worker->nfree == aio->config.queue_depth);
 	pthread_mutex_unlock(&aio->lock);
 	if (!status)
 		aio->ops->close(worker->queue);
@@ -395,8 +317,6 @@ int worker_start(struct worker *worker)
 	uint32_t depth = worker->aio->config.queue_depth;
 	int rc;
 
-	assert(depth && !worker->pieces && !worker->started);
-	assert(worker->index < worker->aio->config.thread_count && !worker->nbuffers);
 	pthread_mutex_init(&worker->stats_lock, NULL);
 	memset(worker->files, -1, sizeof(worker->files));
 	worker->bound_node = -1;
@@ -416,7 +336,6 @@ int worker_start(struct worker *worker)
 	}
 	worker_check(worker);
 	rc = thread_start(&worker->thread, worker_main, worker);
-	assert(rc <= 0);
 	worker->started = !rc;
 	return rc;
 }

@@ -66,11 +66,12 @@ int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range 
 		 struct nvs_error *error);
 /* One of the ranges that check_ranges() has checked. */
 struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i);
-/* Room for the tensors of `n` ranges: `few` if it has room, else allocated; NULL without memory.
- * ranged_free() frees what was allocated. */
+/* Without the lock: the tensors of which bytes are named, each once, in `few` if it has room, else in
+ * memory that ranged_free() frees; NULL without memory. */
 #define RANGED_FEW 64
-struct nvs_tensor **ranged_alloc(struct nvs_tensor *few[RANGED_FEW], size_t n,
-				 struct nvs_error *error);
+struct nvs_tensor **ranged_tensors(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
+				   size_t n, struct nvs_tensor *few[RANGED_FEW], size_t *count,
+				   struct nvs_error *error);
 void ranged_free(struct nvs_tensor *few[RANGED_FEW], struct nvs_tensor **tensors);
 
 /* ---- pin.c and release.c: pins of calls that copy bytes; other calls wait for their end ---- */

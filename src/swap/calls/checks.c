@@ -125,15 +125,31 @@ struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i
 	return range;
 }
 
-struct nvs_tensor **ranged_alloc(struct nvs_tensor *few[RANGED_FEW], size_t n,
-				 struct nvs_error *error)
+struct nvs_tensor **ranged_tensors(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
+				   size_t n, struct nvs_tensor *few[RANGED_FEW], size_t *count,
+				   struct nvs_error *error)
 {
 	struct nvs_tensor **tensors = few;
 
+	*count = 0;
 	if (n > RANGED_FEW)
 		tensors = calloc(n, sizeof(struct nvs_tensor *));
-	if (!tensors)
+	if (!tensors) {
 		error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
+		return NULL;
+	}
+	engine_lock(engine);
+	begin_batch(engine);
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor_range range = range_at(ranges, i);
+
+		if (!range.nbytes)
+			continue;
+		if (range.tensor->batch != engine->batch)
+			tensors[(*count)++] = range.tensor;
+		range.tensor->batch = engine->batch;
+	}
+	engine_unlock(engine);
 	return tensors;
 }
 
@@ -143,30 +159,11 @@ void ranged_free(struct nvs_tensor *few[RANGED_FEW], struct nvs_tensor **tensors
 		free(tensors);
 }
 
-static int check_range(const struct nvs_engine *engine, const struct nvs_tensor_range *range,
-		       size_t i, struct nvs_error *error)
-{
-	const struct nvs_tensor *tensor = range->tensor;
-	int rc = check_tensor(engine, tensor, i, error);
-
-	if (rc)
-		return rc;
-	if (range->offset > tensor->nbytes || range->nbytes > tensor->nbytes - range->offset)
-		return error_about(error, -EINVAL, tensor->rest->name, 0, range->offset,
-				   "%s: %" PRIu64 " bytes from offset %" PRIu64
-				   " are not within its %" PRIu64 " bytes",
-				   tensor->rest->name, range->nbytes, range->offset,
-				   tensor->nbytes);
-	if (range->nbytes && !range->data)
-		return error_about(error, -EINVAL, tensor->rest->name, 0, 0,
-				   "%s: the data of ranges[%zu] is NULL", tensor->rest->name, i);
-	return 0;
-}
-
 int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
 		 struct nvs_error *error)
 {
 	struct nvs_tensor_range range;
+	uint64_t nbytes;
 	int rc = 0;
 
 	if (!engine || (n && !ranges))
@@ -175,7 +172,20 @@ int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range 
 		rc = struct_in_at(&range, sizeof(range), ranges, i);
 		if (rc)
 			return struct_refused(error, rc, "nvs_tensor_range", "ranges[%zu]", i);
-		rc = check_range(engine, &range, i, error);
+		rc = check_tensor(engine, range.tensor, i, error);
+		if (rc)
+			break;
+		nbytes = range.tensor->nbytes;
+		if (range.offset > nbytes || range.nbytes > nbytes - range.offset)
+			rc = error_about(error, -EINVAL, range.tensor->rest->name, 0, range.offset,
+					 "%s: %" PRIu64 " bytes from offset %" PRIu64
+					 " are not within its %" PRIu64 " bytes",
+					 range.tensor->rest->name, range.nbytes, range.offset,
+					 nbytes);
+		else if (range.nbytes && !range.data)
+			rc = error_about(error, -EINVAL, range.tensor->rest->name, 0, 0,
+					 "%s: the data of ranges[%zu] is NULL",
+					 range.tensor->rest->name, i);
 	}
 	return rc;
 }

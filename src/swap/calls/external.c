@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Swapping to and from external memory, without the pool: whole tensors, and reading parts of them.
+ * Swapping to and from external memory: whole tensors and reading parts of them without the pool;
+ * writing parts through it, so that they go to the drive with the rest of the tensor, and a kept
+ * store stays copy-on-write and a checksum that of all bytes.
  */
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "swap/calls/calls.h"
 
@@ -157,26 +161,6 @@ int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *t
 
 /* ---- Parts ---- */
 
-/* Stores the tensors of which bytes are read, each once; returns how many. */
-static size_t tensors_of(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-			 struct nvs_tensor **tensors)
-{
-	size_t count = 0;
-
-	begin_batch(engine);
-	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-		struct nvs_tensor *tensor = range.tensor;
-
-		if (!range.nbytes)
-			continue;
-		if (tensor->batch != engine->batch)
-			tensors[count++] = tensor;
-		tensor->batch = engine->batch;
-	}
-	return count;
-}
-
 /* Backwards, so that the first part of each tensor is read first. */
 static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
 			  size_t n, struct part **spare)
@@ -201,25 +185,6 @@ static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_ran
 	return count;
 }
 
-static void copy_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		if (range.nbytes && range.tensor->rest->copy_pin)
-			memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
-	}
-	engine_lock(engine);
-	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		if (range.nbytes)
-			end_copy(engine, range.tensor);
-	}
-	events_changed(engine);
-	engine_unlock(engine);
-}
-
 int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
 		    struct nvs_error *error)
 {
@@ -233,11 +198,10 @@ int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ra
 		rc = check_ranges(engine, ranges, n, error);
 	if (rc || !n)
 		return rc;
-	tensors = ranged_alloc(few, n, error);
+	tensors = ranged_tensors(engine, ranges, n, few, &count, error);
 	if (!tensors)
 		return -ENOMEM;
 	engine_lock(engine);
-	count = tensors_of(engine, ranges, n, tensors);
 	rc = check_external(engine, tensors, count, true, error);
 	/* Parts beyond the first of each tensor. */
 	if (!rc && !parts_alloc(&spare, n - count))
@@ -253,7 +217,65 @@ int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ra
 	if (rc)
 		return rc;
 	/* Until the others are launched, only this call looks at `copy_pin`. */
-	copy_parts(engine, ranges, n);
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor_range range = range_at(ranges, i);
+
+		if (range.nbytes && range.tensor->rest->copy_pin)
+			memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
+	}
+	engine_lock(engine);
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor_range range = range_at(ranges, i);
+
+		if (range.nbytes)
+			end_copy(engine, range.tensor);
+	}
+	events_changed(engine);
+	engine_unlock(engine);
 	launch(engine, list);
 	return 0;
+}
+
+/* At least 1 ms of a time limit, so that one that has passed is reported as such. */
+static int remaining_ms(uint64_t deadline)
+{
+	uint64_t now = clock_ns();
+
+	if (!deadline || deadline == UINT64_MAX)
+		return deadline ? -1 : 0;
+	/* Deadlines are made of an int of milliseconds. */
+	assert(deadline <= now || (deadline - now) / 1000000 <= INT_MAX);
+	return deadline > now ? (int)((deadline - now + 999999) / 1000000) : 1;
+}
+
+int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
+		     int timeout_ms, struct nvs_error *error)
+{
+	uint64_t pin, deadline = deadline_ns(timeout_ms);
+	struct nvs_tensor *few[RANGED_FEW], **tensors;
+	size_t ntensors;
+	int rc = check_unowned(engine, WRITE_STATE, error);
+
+	if (!rc)
+		rc = check_ranges(engine, ranges, n, error);
+	if (!rc)
+		rc = check_writable(engine, error);
+	if (rc || !n)
+		return rc;
+	tensors = ranged_tensors(engine, ranges, n, few, &ntensors, error);
+	if (!tensors)
+		return -ENOMEM;
+	rc = pin_to_copy(engine, tensors, ntensors, remaining_ms(deadline), &pin, error);
+	if (!rc) {
+		rc = batch_wait(engine, tensors, ntensors, pin, remaining_ms(deadline), error);
+		for (size_t i = 0; i < n && !rc; i++) {
+			struct nvs_tensor_range range = range_at(ranges, i);
+
+			if (range.nbytes)
+				memcpy(range.tensor->data + range.offset, range.data, range.nbytes);
+		}
+		end_copies(engine, tensors, ntensors, pin, rc ? NVS_CLEAN : NVS_DIRTY);
+	}
+	ranged_free(few, tensors);
+	return rc;
 }

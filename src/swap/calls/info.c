@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a caller may ask of a tensor: its name, its state, its memory.
+ * What a caller may ask of a tensor: its name, its state, its memory; and of a kept store: its
+ * tensors, and the number of its last commit.
  */
+#include <errno.h>
+
 #include "base/error.h"
 #include "base/numbers.h"
 #include "base/shape.h"
@@ -85,4 +88,35 @@ bool engine_has_stored(struct nvs_engine *engine, const char *name, uint64_t *nu
 		*numel = tensor->numel;
 	engine_unlock(engine);
 	return stored;
+}
+
+int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_stored_tensor *stored)
+{
+	struct nvs_stored_tensor full;
+	const struct store_entry *entry;
+	const uint64_t *shape;
+	size_t n, ndim;
+
+	if (!engine || !stored)
+		return -EINVAL;
+	entry = store_entries(engine->store, &n);
+	if (index >= n)
+		return -ENOENT;
+	entry += index;
+	shape = shape_dimensions(entry->shape, entry->ndim, &entry->numel, &ndim);
+	full = (struct nvs_stored_tensor){.name = entry->name,
+					  .dtype = entry->dtype,
+					  .numel = entry->numel,
+					  .nbytes = entry->nbytes,
+					  .has_contents = entry->written,
+					  .has_checksum = entry->has_checksum,
+					  .checksum = entry->checksum,
+					  .ndim = ndim,
+					  .shape = shape};
+	return struct_out(stored, &full, sizeof(full));
+}
+
+uint64_t nvs_engine_generation(struct nvs_engine *engine)
+{
+	return engine ? store_generation(engine->store) : 0;
 }

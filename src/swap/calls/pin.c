@@ -78,30 +78,6 @@ static bool has_pinned_contents(const struct nvs_tensor *tensor)
 	return tensor->pins.count && in_pool(tensor->content);
 }
 
-static int check_one(struct nvs_engine *engine, const struct request *request,
-		     struct nvs_tensor *tensor, struct nvs_error *error)
-{
-	int rc = check_not_external(tensor, error);
-
-	/* A read would return older contents than the caller has written. */
-	if (!rc && request->contents && tensor->unreported)
-		rc = report_failed_write(engine, tensor, error);
-	if (rc)
-		return rc;
-	if (request->contents && tensor_state(tensor) == NVS_EMPTY)
-		return no_contents(tensor, error);
-	if (request->contents && is_unwritten(tensor))
-		return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
-				   "%s is pinned for new contents, which are not released yet: "
-				   "release it first",
-				   tensor->rest->name);
-	if (tensor->extent > pool_bytes(engine->pool))
-		return too_large(engine, tensor, error);
-	if (!pins_reserve(&tensor->pins))
-		return error_set(error, -ENOMEM, "out of memory for the pins of a tensor");
-	return 0;
-}
-
 /* Checks the batch, counts it and collects what is absent, in one loop: its cache lines may be
  * cold. */
 static int check_and_collect(struct nvs_engine *engine, const struct request *request,
@@ -121,9 +97,23 @@ static int check_and_collect(struct nvs_engine *engine, const struct request *re
 		load_later(request->tensors, i, request->n);
 		rc = check_in_batch(engine, tensor, i, error);
 		if (!rc)
-			rc = check_one(engine, request, tensor, error);
+			rc = check_not_external(tensor, error);
+		/* A read would return older contents than the caller has written. */
+		if (!rc && request->contents && tensor->unreported)
+			rc = report_failed_write(engine, tensor, error);
 		if (rc)
 			break;
+		if (request->contents && tensor_state(tensor) == NVS_EMPTY)
+			return no_contents(tensor, error);
+		if (request->contents && is_unwritten(tensor))
+			return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
+					   "%s is pinned for new contents, which are not released "
+					   "yet: release it first",
+					   tensor->rest->name);
+		if (tensor->extent > pool_bytes(engine->pool))
+			return too_large(engine, tensor, error);
+		if (!pins_reserve(&tensor->pins))
+			return error_set(error, -ENOMEM, "out of memory for the pins of a tensor");
 		attempt->nbytes += tensor->extent;
 		attempt->moving |= in_flight(tensor);
 		attempt->finished |= is_dirty(tensor) || has_pinned_contents(tensor);
@@ -339,19 +329,6 @@ static int report_lack(const struct nvs_engine *engine, const struct request *re
 				     n, plural(n), text));
 }
 
-/* An error if a drive that hangs makes waiting pointless, else 0. */
-static int check_hanging(const struct nvs_engine *engine, const struct request *request,
-			 struct nvs_error *error)
-{
-	int rc = 0;
-
-	if (!engine->moves.overdue[NVS_READ] && !engine->moves.overdue[NVS_WRITE])
-		return 0;
-	for (size_t i = 0; i < request->n && !rc && !request->contents; i++)
-		rc = check_overdue(engine, request->tensors[i], error);
-	return rc ? rc : check_hung(engine, error);
-}
-
 static void begin_waiting(struct nvs_engine *engine, const struct attempt *attempt,
 			  struct waiting *waiting)
 {
@@ -467,7 +444,12 @@ static int pin_all(struct nvs_engine *engine, const struct request *request, int
 		/* The write-backs may have landed while the lock was released. */
 		if (!attempt.stuck && (deadline || !attempt.list))
 			continue;
-		rc = check_hanging(engine, request, error);
+		/* A drive that hangs makes waiting pointless. */
+		rc = 0;
+		for (size_t i = 0; i < request->n && !rc && !request->contents; i++)
+			rc = check_overdue(engine, request->tensors[i], error);
+		if (!rc)
+			rc = check_hung(engine, error);
 		/* A call that does not wait can't observe the failure of its write-backs: the next
 		 * one reports it. */
 		if (!rc && !deadline)

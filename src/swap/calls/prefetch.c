@@ -5,28 +5,6 @@
 #include "base/error.h"
 #include "swap/calls/calls.h"
 
-/* How many of the tensors, from the first, fit in free or clean memory. */
-static size_t fitting(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
-{
-	uint64_t need = 0, have;
-	size_t count = 0;
-
-	for (size_t i = 0; i < n; i++)
-		need += needs_memory(tensors[i]) ? tensors[i]->extent : 0;
-	if (need > free_bytes(engine)) {
-		struct eviction eviction = eviction_for_prefetch(engine, need);
-
-		evict_until_enough(engine, &eviction);
-	}
-	have = free_bytes(engine);
-	for (need = 0; count < n; count++) {
-		need += needs_memory(tensors[count]) ? tensors[count]->extent : 0;
-		if (need > have)
-			break;
-	}
-	return count;
-}
-
 /* A read that the plan started counts as the caller's from now on: its failure is reported. */
 static void claim(struct nvs_tensor *tensor)
 {
@@ -39,6 +17,7 @@ static void claim(struct nvs_tensor *tensor)
 static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			 struct transfer **list)
 {
+	uint64_t need = 0, have;
 	size_t count = 0;
 
 	/* While a call waits for room nothing is read: some are in the pool already and stay there.
@@ -49,7 +28,21 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 			claim(tensors[count++]);
 		return count;
 	}
-	for (n = fitting(engine, tensors, n); n; n /= 2) {
+	for (size_t i = 0; i < n; i++)
+		need += needs_memory(tensors[i]) ? tensors[i]->extent : 0;
+	if (need > free_bytes(engine)) {
+		struct eviction eviction = eviction_for_prefetch(engine, need);
+
+		evict_until_enough(engine, &eviction);
+	}
+	/* Those that fit, from the first. */
+	have = free_bytes(engine);
+	for (need = 0; count < n; count++) {
+		need += needs_memory(tensors[count]) ? tensors[count]->extent : 0;
+		if (need > have)
+			break;
+	}
+	for (n = count; n; n /= 2) {
 		count = 0;
 		for (size_t i = 0; i < n; i++)
 			if (needs_memory(tensors[i]))

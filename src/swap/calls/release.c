@@ -8,25 +8,6 @@
 #include "base/error.h"
 #include "swap/calls/calls.h"
 
-static int check_release(const struct nvs_tensor *tensor, uint64_t pin, enum nvs_how how,
-			 struct nvs_error *error)
-{
-	int rc = pin_check(tensor, pin, error);
-
-	if (rc || pin_failed(tensor, pin))
-		return rc;
-	if (tensor_state(tensor) == NVS_READING)
-		return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
-				   "%s is still being read: wait for it before releasing it",
-				   tensor->rest->name);
-	if (tensor_state(tensor) == NVS_WRITING && how == NVS_DIRTY)
-		return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
-				   "%s is still being written: wait for it before changing it and "
-				   "releasing it dirty",
-				   tensor->rest->name);
-	return 0;
-}
-
 /* A tensor whose read failed is not pinned any more. */
 static void end_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin,
 		    enum nvs_how how)
@@ -71,7 +52,19 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 		load_later(tensors, i, n);
 		rc = check_in_batch(engine, tensors[i], i, error);
 		if (!rc)
-			rc = check_release(tensors[i], pin, how, error);
+			rc = pin_check(tensors[i], pin, error);
+		if (rc || pin_failed(tensors[i], pin))
+			continue;
+		if (tensors[i]->io == IO_READING)
+			rc = error_about(error, -EBUSY, tensors[i]->rest->name, 0, 0,
+					 "%s is still being read: wait for it before releasing it",
+					 tensors[i]->rest->name);
+		else if (tensors[i]->io == IO_WRITING && how == NVS_DIRTY)
+			rc = error_about(
+				error, -EBUSY, tensors[i]->rest->name, 0, 0,
+				"%s is still being written: wait for it before changing it "
+				"and releasing it dirty",
+				tensors[i]->rest->name);
 	}
 	for (size_t i = 0; i < n && !rc; i++)
 		end_pin(engine, tensors[i], pin, how);

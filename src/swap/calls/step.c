@@ -17,8 +17,6 @@
 #include "swap/calls/calls.h"
 #include "trace/trace.h"
 
-/* ---- Figures ---- */
-
 static void step_check(const struct nvs_engine *engine)
 {
 	if (!STATE_CHECKS)
@@ -109,28 +107,6 @@ void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
 	}
 }
 
-static void report(const struct nvs_engine *engine, struct nvs_step_io *io)
-{
-	const struct step *step = &engine->step;
-	uint64_t now = clock_ns();
-
-	*io = (struct nvs_step_io){
-		.size = sizeof(struct nvs_step_io),
-		.wall_ns = now - step->from_ns,
-		.io_ns = busy_ns(engine, now) - step->busy_ns,
-		.read_bytes = engine->moves.swapped[NVS_READ] - step->swapped[NVS_READ],
-		.written_bytes = engine->moves.swapped[NVS_WRITE] - step->swapped[NVS_WRITE],
-		.hits = step->hits,
-		.misses = step->misses,
-		.stalls = step->stalls,
-		.stall_ns = step->stall_ns};
-	assert(step->begun && now >= step->from_ns && io->io_ns <= io->wall_ns);
-	io->compute_ns = above(io->wall_ns, io->stall_ns);
-	io->hidden_ns = min_u64(above(io->io_ns + io->compute_ns, io->wall_ns),
-				min_u64(io->io_ns, io->compute_ns));
-	assert(io->compute_ns <= io->wall_ns && io->hidden_ns <= io->io_ns);
-}
-
 /* ---- Beginning and ending a step ---- */
 
 static const struct trace_subject no_tensor = {.name = ""};
@@ -167,6 +143,8 @@ int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error)
 {
 	struct nvs_step_io full;
+	struct step *step;
+	uint64_t now;
 	int rc = check_unowned(engine, "nvs_optimizer_step takes a step", error);
 
 	if (rc)
@@ -176,15 +154,31 @@ int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struc
 	if (io && !struct_sized(io))
 		return error_set(error, -EINVAL, "the size of *io is not set");
 	engine_lock(engine);
-	if (!engine->step.begun) {
+	step = &engine->step;
+	now = clock_ns();
+	if (!step->begun) {
 		rc = error_set(error, -EBUSY,
 			       "no step has begun: call nvs_engine_step_begin first");
 	} else {
 		step_check(engine);
-		report(engine, &full);
+		full = (struct nvs_step_io){.size = sizeof(full),
+					    .wall_ns = now - step->from_ns,
+					    .io_ns = busy_ns(engine, now) - step->busy_ns,
+					    .read_bytes = engine->moves.swapped[NVS_READ] -
+							  step->swapped[NVS_READ],
+					    .written_bytes = engine->moves.swapped[NVS_WRITE] -
+							     step->swapped[NVS_WRITE],
+					    .hits = step->hits,
+					    .misses = step->misses,
+					    .stalls = step->stalls,
+					    .stall_ns = step->stall_ns};
+		assert(full.io_ns <= full.wall_ns);
+		full.compute_ns = above(full.wall_ns, full.stall_ns);
+		full.hidden_ns = min_u64(above(full.io_ns + full.compute_ns, full.wall_ns),
+					 min_u64(full.io_ns, full.compute_ns));
 		if (io)
 			rc = struct_out(io, &full, sizeof(full));
-		engine->step.begun = false;
+		step->begun = false;
 		plan_mend(engine);
 		trace_call(engine->trace, TRACE_STEP_END, clock_ns(), &no_tensor);
 	}

@@ -36,26 +36,17 @@ void turn_end(struct nvs_engine *engine, struct turn *turn)
 	events_wake(engine);
 }
 
-/* Whether another call is in line for one of the tensors. */
-static bool shares(const struct turn *turn)
-{
-	for (size_t i = 0; i < turn->n; i++) {
-		uint32_t in_line = turn->tensors[i]->rest->in_line;
-
-		assert(in_line >= turn->in_line);
-		if (in_line != turn->in_line)
-			return true;
-	}
-	return false;
-}
-
 bool turn_is_blocked(struct nvs_engine *engine, const struct turn *turn)
 {
 	const struct turn *earlier = TAILQ_FIRST(&engine->turns.line);
+	bool shares = false;
 
 	if (turn->n && engine->turns.held != COPIED_NOT && turn->copying >= engine->turns.held)
 		return true;
-	if (!earlier || !shares(turn))
+	/* Whether another call is in line for one of the tensors. */
+	for (size_t i = 0; i < turn->n && earlier && !shares; i++)
+		shares = turn->tensors[i]->rest->in_line != turn->in_line;
+	if (!shares)
 		return false;
 	/* Time is linear in the tensors of these calls. */
 	engine->turns.walk++;

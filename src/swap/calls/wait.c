@@ -9,15 +9,6 @@
 #include "base/error.h"
 #include "swap/calls/calls.h"
 
-static uint64_t count_runs(struct nvs_tensor *const *tensors, size_t n)
-{
-	uint64_t runs = 0;
-
-	for (size_t i = 0; i < n; i++)
-		runs += in_flight(tensors[i]) && tensors[i]->run_first == tensors[i];
-	return runs;
-}
-
 /*
  * Waits until the first of the tensors, all of which the call waits for, has landed or its pin has
  * ended; *from_ns is when the call began to wait.
@@ -34,8 +25,13 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	now = clock_ns();
 	if (!*from_ns && deadline)
 		*from_ns = now;
-	while (in_flight(tensor) && !pin_failed(tensor, pin) && !is_overdue(tensor) && !rc)
-		rc = events_wait_for(engine, count_runs(tensors, n), deadline);
+	while (in_flight(tensor) && !pin_failed(tensor, pin) && !is_overdue(tensor) && !rc) {
+		uint64_t runs = 0;
+
+		for (size_t i = 0; i < n; i++)
+			runs += in_flight(tensors[i]) && tensors[i]->run_first == tensors[i];
+		rc = events_wait_for(engine, runs, deadline);
+	}
 	if (deadline)
 		trace_wait(engine, tensor, now);
 	if (pin_failed(tensor, pin))
@@ -45,26 +41,6 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	if (rc)
 		error_about(error, rc, tensor->rest->name, 0, 0, "%s is still in flight: %s",
 			    tensor->rest->name, nvs_strerror(rc));
-	return rc;
-}
-
-/* The first failure of transfers that have landed. A pin hears of its own read alone. */
-static int first_failure(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-			 uint64_t pin, struct nvs_error *error)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		if (!rc && pin_failed(tensors[i], pin))
-			rc = pin_error(engine, tensors[i], error);
-		else if (!rc && !pin && tensors[i]->status)
-			rc = tensor_error(engine, tensors[i], error);
-		if (!pin && tensors[i]->unreported) {
-			int failed = report_failed_write(engine, tensors[i], rc ? NULL : error);
-
-			rc = rc ? rc : failed;
-		}
-	}
 	return rc;
 }
 
@@ -99,8 +75,19 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 		rc = wait_for(engine, tensors + i, n - i, pin, deadline, &from_ns, error);
 	if (from_ns)
 		step_stalled(engine, from_ns);
-	if (!rc && (moving || failed))
-		rc = first_failure(engine, tensors, n, pin, error);
+	/* The first failure of the transfers that have landed. A pin hears of its own read alone.
+	 */
+	for (size_t i = 0, count = !rc && (moving || failed) ? n : 0; i < count; i++) {
+		if (!rc && pin_failed(tensors[i], pin))
+			rc = pin_error(engine, tensors[i], error);
+		else if (!rc && !pin && tensors[i]->status)
+			rc = tensor_error(engine, tensors[i], error);
+		if (!pin && tensors[i]->unreported) {
+			int unreported = report_failed_write(engine, tensors[i], rc ? NULL : error);
+
+			rc = rc ? rc : unreported;
+		}
+	}
 	if (!rc)
 		trace_calls(engine, TRACE_WAITED, tensors, n);
 	engine_unlock(engine);

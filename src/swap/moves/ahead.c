@@ -17,12 +17,12 @@ static struct transfer *keep_to(struct nvs_engine *engine, struct eviction evict
 
 struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine)
 {
-	return keep_to(engine, eviction_to_max_in_cpu());
+	return keep_to(engine, eviction_to_budget(true));
 }
 
 struct transfer *keep_to_max_live(struct nvs_engine *engine)
 {
-	return engine->plan.n ? keep_to(engine, eviction_to_max_live()) : NULL;
+	return engine->plan.n ? keep_to(engine, eviction_to_budget(false)) : NULL;
 }
 
 /* ---- The plan ---- */
@@ -30,7 +30,7 @@ struct transfer *keep_to_max_live(struct nvs_engine *engine)
 /* Puts the plan's next tensors to read that have room, `max` at most, into engine->scratch. */
 static size_t choose_reads(struct nvs_engine *engine, size_t max)
 {
-	struct eviction eviction = eviction_for_plan();
+	struct eviction eviction = eviction_for_plan(0, PLAN_NONE);
 	size_t rank = engine->plan.ready, count = 0;
 	struct nvs_tensor *tensor;
 
@@ -62,7 +62,9 @@ struct transfer *move_ahead(struct nvs_engine *engine)
 			count = choose_reads(engine, count / 2);
 			continue;
 		}
-		eviction = eviction_to_join(engine, engine->scratch[0]->rest->next_use);
+		/* Enough is free, but fragmented. */
+		eviction = eviction_for_plan(free_bytes(engine) + 1,
+					     engine->scratch[0]->rest->next_use);
 		evict_until_enough(engine, &eviction);
 		count = eviction.ntaken ? 1 : 0;
 	}

@@ -15,15 +15,6 @@
 #include "base/threads/thread.h"
 #include "swap/moves/moves.h"
 
-void events_check(const struct nvs_engine *engine)
-{
-	const struct events *events = &engine->events;
-
-	lock_check(engine);
-	assert(events->completions);
-	assert(events->helped || !events->patient);
-}
-
 /* ---- Landing ---- */
 
 static void land(struct nvs_engine *engine, struct transfer *list)
@@ -37,7 +28,8 @@ static void land(struct nvs_engine *engine, struct transfer *list)
 	launch(engine, list);
 }
 
-bool events_land_ready(struct nvs_engine *engine)
+/* Lands runs that have completed, those that need a long checksum later. False: there were none. */
+static bool land_ready(struct nvs_engine *engine)
 {
 	struct completions *completions = engine->events.completions;
 	struct transfer *list = completions_take(completions);
@@ -70,7 +62,8 @@ static bool compute_slice(struct nvs_engine *engine)
 
 /* ---- Waiting callers ---- */
 
-static bool thread_blocks(struct events *events)
+/* The thread is in the caller's log function. */
+static bool log_blocks(struct events *events)
 {
 	bool blocks;
 
@@ -99,7 +92,6 @@ static uint64_t worth_waiting_for(const struct nvs_engine *engine, uint64_t want
 
 void events_hurry(struct nvs_engine *engine)
 {
-	events_check(engine);
 	if (engine->events.helped && engine->events.patient)
 		completions_wake(engine->events.completions, COMPLETIONS_CALLER);
 }
@@ -109,7 +101,6 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 	struct events *events = &engine->events;
 	int rc;
 
-	events_check(engine);
 	if (events->helped || !deadline) {
 		events_hurry(engine);
 		events->followers++;
@@ -124,8 +115,8 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 	engine_unlock(engine);
 	rc = completions_wait(events->completions, COMPLETIONS_CALLER, runs, deadline);
 	if (!rc) {
-		events_land_ready(engine);
-		while (keeps_sums(engine) && thread_blocks(events) && compute_slice(engine))
+		land_ready(engine);
+		while (keeps_sums(engine) && log_blocks(events) && compute_slice(engine))
 			completions_wake(events->completions, COMPLETIONS_THREAD);
 	}
 	engine_lock(engine);
@@ -145,7 +136,6 @@ void events_wake(struct nvs_engine *engine)
 {
 	struct events *events = &engine->events;
 
-	events_check(engine);
 	if (events->followers)
 		pthread_cond_broadcast(&engine->changed);
 	if (events->helped && !pthread_equal(events->helper, pthread_self()))
@@ -196,7 +186,7 @@ static void *events_main(void *arg)
 		asked = events->asked;
 		pthread_mutex_unlock(&events->lock);
 		while (busy) {
-			busy = events_land_ready(engine);
+			busy = land_ready(engine);
 			busy |= compute_slice(engine);
 			busy |= log_messages(engine);
 		}

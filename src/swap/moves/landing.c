@@ -11,26 +11,21 @@
 #include "swap/moves/moves.h"
 #include "trace/trace.h"
 
-static void compare_checksum(struct nvs_engine *engine, struct nvs_tensor *tensor)
-{
-	if (!sums_compared(engine, tensor))
-		return;
-	if (tensor->rest->new_checksum == tensor->rest->checksum) {
-		tensor->checksum_state = CHECKSUM_KNOWN;
-		return;
-	}
-	tensor->status = -EBADMSG;
-	tensor->rest->error_offset = tensor->place;
-	engine->moves.verify_errors++;
-	say_later(engine, NVS_LOG_ERROR,
-		  "%s: the bytes read from the store are not those that were written",
-		  tensor->rest->name);
-}
-
 static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, enum origin origin)
 {
-	if (!tensor->status)
-		compare_checksum(engine, tensor);
+	if (!tensor->status && sums_compared(engine, tensor)) {
+		if (tensor->rest->new_checksum == tensor->rest->checksum) {
+			tensor->checksum_state = CHECKSUM_KNOWN;
+		} else {
+			tensor->status = -EBADMSG;
+			tensor->rest->error_offset = tensor->place;
+			engine->moves.verify_errors++;
+			say_later(engine, NVS_LOG_ERROR,
+				  "%s: the bytes read from the store are not those that were "
+				  "written",
+				  tensor->rest->name);
+		}
+	}
 	if (!tensor->status)
 		engine->moves.swapped[NVS_READ] += is_external(tensor) ? tensor->rest->part_nbytes
 								       : tensor->nbytes;
@@ -39,7 +34,7 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, en
 	} else if (tensor->status) {
 		bool unasked = origin == ORIGIN_ENGINE && !tensor->pins.count;
 
-		pins_fail(engine, tensor);
+		pins_fail(tensor);
 		drop(engine, tensor);
 		/* No call has asked for the read, so no call reports its failure. */
 		if (unasked) {
@@ -56,39 +51,22 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, en
 	}
 }
 
-static void write_failed(struct nvs_engine *engine, struct nvs_tensor *tensor)
-{
-	set_on_landing(engine, tensor, LANDING_STAYS);
-	engine->moves.write_failures++;
-	tensor_error(engine, tensor, &engine->moves.failure);
-	say_later(engine, NVS_LOG_ERROR, "%s could not be written back and stays in the pool: %s",
-		  tensor->rest->name, nvs_strerror(tensor->status));
-	/* A caller that pinned the tensor again has valid data; don't report the failed write-back
-	 * to it. */
-	if (tensor->pins.count)
-		tensor->status = 0;
-}
-
-static void write_succeeded(struct nvs_engine *engine, struct nvs_tensor *tensor)
-{
-	if (tensor->place != tensor->offset) {
-		assert(tensor->place == tensor->rest->spare);
-		tensor->rest->spare = tensor->offset;
-		tensor->offset = tensor->place;
-	}
-	tensor->content = is_external(tensor) ? CONTENT_DRIVE : CONTENT_BOTH;
-	if (keeps_sums(engine)) {
-		tensor->checksum_state = CHECKSUM_KNOWN;
-		tensor->rest->checksum = tensor->rest->new_checksum;
-	}
-	engine->moves.swapped[NVS_WRITE] += tensor->nbytes;
-}
-
 static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(tensor->status || !is_frozen(tensor, tensor->place));
-	if (!tensor->status)
-		write_succeeded(engine, tensor);
+	if (!tensor->status) {
+		if (tensor->place != tensor->offset) {
+			assert(tensor->place == tensor->rest->spare);
+			tensor->rest->spare = tensor->offset;
+			tensor->offset = tensor->place;
+		}
+		tensor->content = is_external(tensor) ? CONTENT_DRIVE : CONTENT_BOTH;
+		if (keeps_sums(engine)) {
+			tensor->checksum_state = CHECKSUM_KNOWN;
+			tensor->rest->checksum = tensor->rest->new_checksum;
+		}
+		engine->moves.swapped[NVS_WRITE] += tensor->nbytes;
+	}
 	if (is_external(tensor)) {
 		tensor->unreported = tensor->status;
 		if (tensor->status)
@@ -96,8 +74,18 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		return_external(tensor);
 		return;
 	}
-	if (tensor->status)
-		write_failed(engine, tensor);
+	if (tensor->status) {
+		set_on_landing(engine, tensor, LANDING_STAYS);
+		engine->moves.write_failures++;
+		tensor_error(engine, tensor, &engine->moves.failure);
+		say_later(engine, NVS_LOG_ERROR,
+			  "%s could not be written back and stays in the pool: %s",
+			  tensor->rest->name, nvs_strerror(tensor->status));
+		/* A caller that pinned the tensor again has valid data; don't report the failed
+		 * write-back to it. */
+		if (tensor->pins.count)
+			tensor->status = 0;
+	}
 	stay_or_leave(engine, tensor);
 }
 

@@ -33,12 +33,10 @@ void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
 void run_ends(struct nvs_engine *engine, struct nvs_tensor *first);
 
 /*
- * With STATE_CHECKS, on both sides of the drive: when a run is built, launched, completed and
- * landed. Asserts that its transfer moves what its first tensor says, which nothing changes while
- * the run is in flight; of each run of a list; and, under the lock, of all tensors of a run that
- * they follow one another in the store and in memory.
+ * With STATE_CHECKS, on both sides of the drive: asserts of each run of a list that its transfer
+ * moves what its first tensor says, which nothing changes while the run is in flight; and, under
+ * the lock, of all tensors of a run that they follow one another in the store and in memory.
  */
-void run_check(const struct transfer *run);
 void runs_check(const struct transfer *list);
 void run_members_check(const struct transfer *run);
 
@@ -58,8 +56,6 @@ struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine);
 struct transfer *keep_to_max_live(struct nvs_engine *engine);
 
 /* ---- sums.c, without the lock ---- */
-/* Under events->lock: asserts what must hold of the queue of checksums. */
-void sums_check(const struct sums *sums);
 /* Whether tensors have checksums. */
 bool keeps_sums(const struct nvs_engine *engine);
 /* Whether data read into the tensor must match its checksum. */
@@ -104,8 +100,6 @@ void events_stop(struct nvs_engine *engine);
 void events_close(struct nvs_engine *engine);
 
 /* ---- Under the engine's lock ---- */
-/* Asserts what must hold of the calls that wait. */
-void events_check(const struct nvs_engine *engine);
 /*
  * Waits for a change: a tensor landed or is overdue, memory came free, or a tensor was unpinned.
  * Releases the lock meanwhile. May return early. 0, -ETIMEDOUT, or -EAGAIN if the deadline is 0.
@@ -124,8 +118,6 @@ void events_wake(struct nvs_engine *engine);
 void events_changed(struct nvs_engine *engine);
 
 /* ---- Without the lock ---- */
-/* Lands runs that have completed, those that need a long checksum later. False: there were none. */
-bool events_land_ready(struct nvs_engine *engine);
 /* For tests: waits until every completed run has landed and every message was said. */
 void events_await_idle(struct nvs_engine *engine);
 

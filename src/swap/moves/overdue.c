@@ -15,33 +15,24 @@ int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tens
 	if (!is_overdue(tensor))
 		return 0;
 	return aio_describe_overdue(engine->aio, &tensor->run_first->rest->transfer,
-				    tensor->hangs_at, tensor->rest->name, error);
-}
-
-/* ---- Marking ---- */
-
-static void mark_run(struct nvs_engine *engine, struct nvs_tensor *first, uint64_t offset)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-
-	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
-		tensor->hangs_at = offset;
-	}
-	engine->moves.overdue[first->rest->transfer.direction]++;
-	check_overdue(engine, first, &error);
-	say_later(engine, NVS_LOG_ERROR, "%s", error.text);
+				    tensor->rest->name, error);
 }
 
 void runs_overdue(struct nvs_engine *engine)
 {
-	uint64_t offset;
-
 	for (size_t i = 0; i < engine->ntensors; i++) {
-		struct nvs_tensor *tensor = engine->tensors[i];
+		struct nvs_tensor *first = engine->tensors[i];
+		struct nvs_error error = {.size = sizeof(error)};
+		uint64_t offset;
 
-		if (in_flight(tensor) && tensor->run_first == tensor && !is_overdue(tensor) &&
-		    aio_is_overdue(engine->aio, &tensor->rest->transfer, &offset))
-			mark_run(engine, tensor, offset);
+		if (!in_flight(first) || first->run_first != first || is_overdue(first) ||
+		    !aio_is_overdue(engine->aio, &first->rest->transfer, &offset))
+			continue;
+		for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
+			tensor->hangs_at = offset;
+		engine->moves.overdue[first->rest->transfer.direction]++;
+		check_overdue(engine, first, &error);
+		say_later(engine, NVS_LOG_ERROR, "%s", error.text);
 	}
 }
 
@@ -54,9 +45,8 @@ void landed_late(struct nvs_engine *engine, const struct transfer *run)
 	engine->moves.overdue[run->direction]--;
 	say_later(engine, NVS_LOG_WARNING, "%s: %s completed late: %s", first->rest->name,
 		  run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));
-	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next) {
+	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
 		tensor->hangs_at = NOWHERE;
-	}
 }
 
 int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs_error *error)

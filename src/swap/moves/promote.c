@@ -45,53 +45,31 @@ struct promotion {
 	bool evicted;	  /* evictions in flight suffice; false: what may be evicted later counts */
 };
 
-/* The room that a run makes. Runs are long, and the lines of their tensors cold, so only what is
- * not known of the run is looked for in each of them. */
-static uint64_t room_in(const struct promotion *promotion, const struct nvs_tensor *first)
+/*
+ * Promotes a run if its room is needed. Runs are long, and the lines of their tensors cold, so only
+ * what is not known of the run is looked for in each of them. False: enough are promoted.
+ */
+static bool promote_for_room(struct nvs_engine *engine, struct promotion *promotion,
+			     struct nvs_tensor *first)
 {
-	const struct nvs_tensor *tensor = first;
-	uint64_t nbytes = 0;
+	const struct nvs_tensor *tensor = promotion->evicted ? NULL : first;
+	uint64_t nbytes = promotion->evicted ? first->rest->room : 0;
 
-	if (promotion->evicted)
-		return first->rest->room;
+	if (promotion->covered >= promotion->missing)
+		return false;
 	for (; tensor; tensor = is_held(first) ? NULL : tensor->run_next)
 		if (tensor->memory == MEMORY_POOL && !tensor->pins.count)
 			nbytes += tensor->extent;
-	return nbytes;
-}
-
-/* Promotes the runs of one list that make room, from the oldest on, as many as are needed. */
-static void promote_listed(struct nvs_engine *engine, struct promotion *promotion,
-			   const struct tensor_list *list)
-{
-	struct nvs_tensor *first = TAILQ_FIRST(list), *next;
-
-	for (; first && promotion->covered < promotion->missing; first = next) {
-		uint64_t nbytes = room_in(promotion, first);
-
-		next = TAILQ_NEXT(first, rest->launched);
-		if (nbytes)
-			promote(engine, first);
-		promotion->covered += nbytes;
-	}
-}
-
-static void promote_held(struct nvs_engine *engine, struct promotion *promotion)
-{
-	struct nvs_tensor *tensor = engine->moves.held_writes;
-
-	for (; tensor && promotion->covered < promotion->missing; tensor = tensor->run_next) {
-		uint64_t nbytes = room_in(promotion, tensor);
-
-		if (nbytes)
-			promote(engine, tensor);
-		promotion->covered += nbytes;
-	}
+	if (nbytes)
+		promote(engine, first);
+	promotion->covered += nbytes;
+	return true;
 }
 
 void room_promote(struct nvs_engine *engine, uint64_t need)
 {
 	uint64_t free = free_bytes(engine);
+	struct nvs_tensor *first, *next;
 	struct promotion promotion = {
 		/* If enough is free, but fragmented, any `need` bytes that land may join free
 		 * runs. */
@@ -99,11 +77,18 @@ void room_promote(struct nvs_engine *engine, uint64_t need)
 		.evicted = need <= free + engine->room.landing,
 	};
 
-	for (int direction = NVS_WRITE; direction >= NVS_READ; direction--) {
-		struct tensor_list *runs = engine->moves.runs[direction];
+	/* From the oldest on, as many as are needed: writes, then reads, awaited ones first. */
+	for (int i = 0; i < 2 * TRANSFER_PRIORITIES; i++) {
+		struct tensor_list *runs = engine->moves.runs[i / 2 ? NVS_READ : NVS_WRITE];
 
-		promote_listed(engine, &promotion, &runs[TRANSFER_AWAITED]);
-		promote_listed(engine, &promotion, &runs[TRANSFER_USUAL]);
+		first = TAILQ_FIRST(&runs[i % 2 ? TRANSFER_USUAL : TRANSFER_AWAITED]);
+		for (; first; first = next) {
+			next = TAILQ_NEXT(first, rest->launched);
+			if (!promote_for_room(engine, &promotion, first))
+				return;
+		}
 	}
-	promote_held(engine, &promotion);
+	for (first = engine->moves.held_writes; first; first = first->run_next)
+		if (!promote_for_room(engine, &promotion, first))
+			return;
 }

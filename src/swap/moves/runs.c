@@ -29,7 +29,7 @@ static enum tensor_io io_of(enum nvs_direction direction)
 	return direction == NVS_READ ? IO_READING : IO_WRITING;
 }
 
-void run_check(const struct transfer *run)
+static void run_check(const struct transfer *run)
 {
 	if (!STATE_CHECKS)
 		return;
@@ -77,28 +77,6 @@ void run_members_check(const struct transfer *run)
 	assert(at == run->nbytes);
 }
 
-static bool follows(const struct nvs_tensor *tensor, const struct nvs_tensor *before)
-{
-	return is_external(tensor) == is_external(before) &&
-	       bytes_moved(before) == before->extent && !first_moved(tensor) &&
-	       tensor->place == before->place + before->extent &&
-	       tensor->data == before->data + before->extent;
-}
-
-/* An empty tensor lands without a transfer. */
-static void land_empty(struct nvs_engine *engine, struct nvs_tensor *tensor)
-{
-	tensor->origin = ORIGIN_CALL;
-	if (is_external(tensor)) {
-		tensor->content = CONTENT_DRIVE;
-		return_external(tensor);
-	} else {
-		set_clean(tensor);
-		stay_or_leave(engine, tensor);
-	}
-	tensor_check(tensor);
-}
-
 static void begin_io(struct nvs_tensor *tensor, enum nvs_direction direction)
 {
 	assert(tensor->memory != MEMORY_NONE && tensor->io == IO_IDLE && !is_listed(tensor));
@@ -133,11 +111,6 @@ static struct tensor_list *list_of(struct nvs_engine *engine, const struct nvs_t
 	/* A held write is in no list. */
 	assert(run->file);
 	return &engine->moves.runs[run->direction][run->priority];
-}
-
-static void run_begins(struct nvs_engine *engine, struct nvs_tensor *first)
-{
-	TAILQ_INSERT_TAIL(list_of(engine, first), first, rest->launched);
 }
 
 void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
@@ -188,7 +161,7 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 	}
 	run_members_check(&first->rest->transfer);
 	begin_busy(engine, direction);
-	run_begins(engine, first);
+	TAILQ_INSERT_TAIL(list_of(engine, first), first, rest->launched);
 	engine->moves.transfers++;
 	return &first->rest->transfer;
 }
@@ -204,45 +177,37 @@ static struct transfer *build_all(struct nvs_engine *engine, struct nvs_tensor *
 		uint64_t nbytes;
 		size_t length, k = 1;
 
+		/* An empty tensor lands without a transfer. */
 		if (!tensors[i]->extent) {
-			land_empty(engine, tensors[i++]);
+			struct nvs_tensor *tensor = tensors[i++];
+
+			tensor->origin = ORIGIN_CALL;
+			if (is_external(tensor)) {
+				tensor->content = CONTENT_DRIVE;
+				return_external(tensor);
+			} else {
+				set_clean(tensor);
+				stay_or_leave(engine, tensor);
+			}
+			tensor_check(tensor);
 			continue;
 		}
 		length = run_length(engine, tensors + i, n - i, UINT64_MAX, &nbytes);
-		while (k < length && tensors[i + k]->extent &&
-		       follows(tensors[i + k], tensors[i + k - 1]))
-			k++;
+		for (; k < length && tensors[i + k]->extent; k++) {
+			const struct nvs_tensor *tensor = tensors[i + k],
+						*before = tensors[i + k - 1];
+
+			if (is_external(tensor) != is_external(before) ||
+			    bytes_moved(before) != before->extent || first_moved(tensor) ||
+			    tensor->place != before->place + before->extent ||
+			    tensor->data != before->data + before->extent)
+				break;
+		}
 		*tail = build_run(engine, tensors + i, k, direction);
 		tail = &(*tail)->state.next;
 		i += k;
 	}
 	return list;
-}
-
-/* Moves tensors whose writes must wait behind the others; returns how many others there are. */
-static size_t hold_frozen(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
-{
-	size_t i = 0;
-
-	while (i < n) {
-		struct nvs_tensor *tensor = tensors[i];
-
-		if (!tensor->extent || !must_wait(tensor)) {
-			i++;
-			continue;
-		}
-		begin_io(tensor, NVS_WRITE);
-		tensor->run_first = tensor;
-		tensor->rest->room = room_of(tensor);
-		tensor->rest->sum = SUM_NONE;
-		tensor->rest->transfer = (struct transfer){.direction = NVS_WRITE, .user = tensor};
-		begin_busy(engine, NVS_WRITE);
-		tensor->run_next = engine->moves.held_writes;
-		engine->moves.held_writes = tensor;
-		tensors[i] = tensors[--n];
-		tensors[n] = tensor;
-	}
-	return n;
 }
 
 /* Ends held writes that have no place until a commit has settled the one that failed. */
@@ -265,7 +230,7 @@ static void refuse_held(struct nvs_engine *engine)
 							   .error_offset = NOWHERE,
 							   .state.phase = TRANSFER_COMPLETED};
 		run_check(&tensor->rest->transfer);
-		run_begins(engine, tensor);
+		TAILQ_INSERT_TAIL(list_of(engine, tensor), tensor, rest->launched);
 		completions_append(engine->events.completions, &tensor->rest->transfer,
 				   &tensor->rest->transfer);
 	}
@@ -274,10 +239,29 @@ static void refuse_held(struct nvs_engine *engine)
 struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 			    enum nvs_direction direction)
 {
+	bool holds = direction == NVS_WRITE && (engine->commit.writing || engine->commit.unsettled);
+
 	lock_check(engine);
 	assert(direction == NVS_READ || !n || !engine->read_only);
-	if ((engine->commit.writing || engine->commit.unsettled) && direction == NVS_WRITE)
-		n = hold_frozen(engine, tensors, n);
+	/* Writes that must wait go behind the others. */
+	for (size_t i = 0; holds && i < n;) {
+		struct nvs_tensor *tensor = tensors[i];
+
+		if (!tensor->extent || !must_wait(tensor)) {
+			i++;
+			continue;
+		}
+		begin_io(tensor, NVS_WRITE);
+		tensor->run_first = tensor;
+		tensor->rest->room = room_of(tensor);
+		tensor->rest->sum = SUM_NONE;
+		tensor->rest->transfer = (struct transfer){.direction = NVS_WRITE, .user = tensor};
+		begin_busy(engine, NVS_WRITE);
+		tensor->run_next = engine->moves.held_writes;
+		engine->moves.held_writes = tensor;
+		tensors[i] = tensors[--n];
+		tensors[n] = tensor;
+	}
 	if (engine->commit.unsettled && !engine->commit.writing)
 		refuse_held(engine);
 	return build_all(engine, tensors, n, direction);

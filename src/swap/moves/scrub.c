@@ -15,7 +15,6 @@
 #include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/numbers.h"
-#include "base/state_checks.h"
 #include "base/threads/slice.h"
 #include "base/threads/thread.h"
 #include "swap/moves/moves.h"
@@ -34,34 +33,16 @@ struct scrubbed {
 	uint64_t offset, nbytes, checksum;
 };
 
-static void scrub_check(const struct nvs_engine *engine)
-{
-	if (!STATE_CHECKS)
-		return;
-
-	const struct scrub *scrub = &engine->scrub;
-
-	lock_check(engine);
-	assert(scrub->wanted && !scrub->ended);
-	assert(!scrub->tensor || (scrub->tensor->engine == engine && scrub->tensor->nbytes));
-	assert(!scrub->tensor || scrub->tensor->io != IO_WRITING);
-}
-
 /* ---- Under the lock ---- */
-
-static bool is_quiet(const struct nvs_engine *engine)
-{
-	return !engine->moves.inflight[NVS_READ] && !engine->moves.inflight[NVS_WRITE] &&
-	       !engine->commit.writing && engine->moves.transfers == engine->scrub.transfers;
-}
 
 /* False: the thread must end. */
 static bool wait_until_quiet(struct nvs_engine *engine)
 {
 	struct scrub *scrub = &engine->scrub;
 
-	scrub_check(engine);
-	while (!scrub->closing && !is_quiet(engine)) {
+	while (!scrub->closing &&
+	       (engine->moves.inflight[NVS_READ] || engine->moves.inflight[NVS_WRITE] ||
+		engine->commit.writing || engine->moves.transfers != scrub->transfers)) {
 		scrub->transfers = engine->moves.transfers;
 		(void)engine_sleep(engine, &scrub->wake, clock_ns() + QUIET_NS);
 	}
@@ -87,53 +68,9 @@ static bool next_tensor(struct nvs_engine *engine, struct scrubbed *next)
 		*next = (struct scrubbed){tensor, tensor->offset, tensor->nbytes,
 					  tensor->rest->checksum};
 		scrub->tensor = tensor;
-		scrub_check(engine);
 		return true;
 	}
 	return false;
-}
-
-/* The next read of the tensor compares its checksum, so no call gets these bytes. */
-static void report(struct nvs_engine *engine, const struct scrubbed *scrubbed, int status,
-		   uint64_t offset)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-
-	assert(scrubbed->tensor->offset == scrubbed->offset);
-	if (!engine->verify)
-		scrubbed->tensor->checksum_state = CHECKSUM_UNVERIFIED;
-	engine->scrub.errors++;
-	read_error(engine, scrubbed->tensor, status, offset, &error);
-	say_later(engine, NVS_LOG_ERROR, "scrub: %s", error.text);
-}
-
-/* ---- Without the lock ---- */
-
-/* Reads into the block; 0, or the status of the transfer and in *error_offset where it failed. */
-static int read_block(struct nvs_engine *engine, uint64_t offset, uint64_t nbytes,
-		      uint64_t *error_offset)
-{
-	struct scrub *scrub = &engine->scrub;
-	struct transfer read = {.file = store_file(engine->store),
-				.direction = NVS_READ,
-				.data = scrub->block,
-				.nbytes = nbytes,
-				.offset = offset,
-				.priority = TRANSFER_USUAL};
-
-	aio_submit_list(engine->aio, scrub->completions, &read);
-	while (!completions_take(scrub->completions)) {
-		if (completions_take_overdue(scrub->completions)) {
-			engine_lock(engine);
-			scrub->overdue = true;
-			pthread_cond_broadcast(&engine->changed);
-			engine_unlock(engine);
-		}
-		(void)completions_wait(scrub->completions, COMPLETIONS_CALLER, 1, UINT64_MAX);
-	}
-	if (read.status)
-		*error_offset = read.error_offset;
-	return read.status;
 }
 
 /* ---- Tensors and rounds, under the lock but for the I/O ---- */
@@ -142,6 +79,7 @@ static int read_block(struct nvs_engine *engine, uint64_t offset, uint64_t nbyte
 static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrubbed)
 {
 	struct scrub *scrub = &engine->scrub;
+	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t at = 0, error_offset = scrubbed->offset;
 	int rc = 0;
 
@@ -149,9 +87,29 @@ static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrub
 	while (at < scrubbed->nbytes && !rc && wait_until_quiet(engine) && scrub->tensor) {
 		uint64_t nbytes = min_u64(scrubbed->nbytes - at, scrub->block_nbytes);
 
+		struct transfer read = {.file = store_file(engine->store),
+					.direction = NVS_READ,
+					.data = scrub->block,
+					.nbytes = nbytes,
+					.offset = scrubbed->offset + at,
+					.priority = TRANSFER_USUAL};
+
 		engine_unlock(engine);
-		rc = read_block(engine, scrubbed->offset + at, nbytes, &error_offset);
-		if (!rc)
+		aio_submit_list(engine->aio, scrub->completions, &read);
+		while (!completions_take(scrub->completions)) {
+			if (completions_take_overdue(scrub->completions)) {
+				engine_lock(engine);
+				scrub->overdue = true;
+				pthread_cond_broadcast(&engine->changed);
+				engine_unlock(engine);
+			}
+			(void)completions_wait(scrub->completions, COMPLETIONS_CALLER, 1,
+					       UINT64_MAX);
+		}
+		rc = read.status;
+		if (rc)
+			error_offset = read.error_offset;
+		else
 			XXH3_64bits_update(scrub->state, scrub->block, nbytes);
 		engine_lock(engine);
 		scrub->overdue = false;
@@ -160,8 +118,16 @@ static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrub
 	}
 	if (!rc && XXH3_64bits_digest(scrub->state) != scrubbed->checksum)
 		rc = -EBADMSG;
-	if (rc && scrub->tensor && !scrub->closing)
-		report(engine, scrubbed, rc, error_offset);
+	if (rc && scrub->tensor && !scrub->closing) {
+		assert(scrubbed->tensor->offset == scrubbed->offset);
+		/* The next read of the tensor compares its checksum, so no call gets these bytes.
+		 */
+		if (!engine->verify)
+			scrubbed->tensor->checksum_state = CHECKSUM_UNVERIFIED;
+		scrub->errors++;
+		read_error(engine, scrubbed->tensor, rc, error_offset, &error);
+		say_later(engine, NVS_LOG_ERROR, "scrub: %s", error.text);
+	}
 	scrub->tensor = NULL;
 }
 

@@ -42,8 +42,8 @@ static bool needs_its_own(const struct nvs_engine *engine, const struct transfer
 	return run->direction == NVS_WRITE || sums_compared(engine, tensor);
 }
 
-/* How far a run is may be read by the thread alone that computes it. */
-void sums_check(const struct sums *sums)
+/* Under events->lock. How far a run is may be read by the thread alone that computes it. */
+static void sums_check(const struct sums *sums)
 {
 	if (!STATE_CHECKS)
 		return;
@@ -211,41 +211,36 @@ struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list)
 
 /* ---- Long checksums, slice by slice ---- */
 
-/* Begins the next run: a completed one, or one in flight. */
-static void begin_run(struct sums *sums)
-{
-	struct nvs_tensor *first = TAILQ_FIRST(&sums->writing);
-
-	sums->run = sums->completed;
-	sums->has_completed = sums->run != NULL;
-	if (sums->run) {
-		sums->completed = sums->run->state.next;
-		if (!sums->completed)
-			sums->end = &sums->completed;
-		sums->run->state.next = NULL;
-		first = sums->run->user;
-	} else if (first) {
-		TAILQ_REMOVE(&sums->writing, first, rest->to_sum);
-		sums->run = &first->rest->transfer;
-	} else {
-		return;
-	}
-	assert(first->rest->sum != SUM_BEGUN);
-	sums->tensor = first->rest->sum == SUM_DONE ? NULL : first;
-	if (sums->run->direction == NVS_WRITE && first->rest->sum != SUM_DONE)
-		first->rest->sum = SUM_BEGUN;
-}
-
 bool sums_work(struct nvs_engine *engine, struct transfer **landed)
 {
 	struct events *events = &engine->events;
 	struct sums *sums = &events->sums;
+	struct nvs_tensor *first = NULL;
 	bool any;
 
 	*landed = NULL;
 	pthread_mutex_lock(&events->lock);
-	if (!sums->run)
-		begin_run(sums);
+	/* Begins the next run: a completed one, or one in flight. */
+	if (!sums->run && sums->completed) {
+		first = sums->completed->user;
+		sums->run = sums->completed;
+		sums->has_completed = true;
+		sums->completed = sums->run->state.next;
+		if (!sums->completed)
+			sums->end = &sums->completed;
+		sums->run->state.next = NULL;
+	} else if (!sums->run && !TAILQ_EMPTY(&sums->writing)) {
+		first = TAILQ_FIRST(&sums->writing);
+		sums->run = &first->rest->transfer;
+		sums->has_completed = false;
+		TAILQ_REMOVE(&sums->writing, first, rest->to_sum);
+	}
+	if (first) {
+		assert(first->rest->sum != SUM_BEGUN);
+		sums->tensor = first->rest->sum == SUM_DONE ? NULL : first;
+		if (sums->run->direction == NVS_WRITE && first->rest->sum != SUM_DONE)
+			first->rest->sum = SUM_BEGUN;
+	}
 	/* Another thread may compute a slice of it. */
 	any = sums->run && !sums->computing;
 	sums->computing |= any;
@@ -257,8 +252,7 @@ bool sums_work(struct nvs_engine *engine, struct transfer **landed)
 	pthread_mutex_lock(&events->lock);
 	sums->computing = false;
 	if (!sums->tensor) {
-		struct nvs_tensor *first = sums->run->user;
-
+		first = sums->run->user;
 		/* From now on another thread may land a run in flight. */
 		if (sums->run->direction == NVS_WRITE)
 			first->rest->sum = SUM_DONE;

@@ -7,8 +7,8 @@
  *	residency: pins tensor table errors plan places invariants
  *	room: policy queue room shortage follow
  *	moves: sums runs promote ahead overdue landing events scrub
- *	calls: checks info step turns wait release pin prefetch external write
- *	engine: register note commit engine stored
+ *	calls: checks info step turns wait release pin prefetch external
+ *	engine: register note commit engine
  */
 #ifndef RESIDENCY_INTERNAL_H
 #define RESIDENCY_INTERNAL_H
@@ -27,7 +27,6 @@
 #include "swap/residency/events.h"
 #include "swap/residency/plan.h"
 #include "swap/residency/queue.h"
-#include "swap/residency/scrub.h"
 #include "swap/residency/tensor.h"
 #include "topo/topo.h"
 #include "trace/trace.h"
@@ -49,10 +48,8 @@ struct step {
  * counts for `landing`: what a call that waits for room can expect without another call's doing.
  */
 struct room_state {
-	/* Unpinned tensors, least recently used first: */
-	struct tensor_list idle;
-	struct tensor_list ahead;   /* read ahead by the caller and not pinned yet */
-	struct tensor_list planned; /* in the plan, read ahead or not */
+	/* Unpinned tensors by placement, least recently used first. */
+	struct tensor_list lists[PLACEMENTS];
 	/* Elements, and bytes: */
 	uint64_t counted_numel; /* that count for max_in_cpu */
 	uint64_t live_numel;	/* with memory in the pool */
@@ -106,6 +103,37 @@ struct turns {
 	 * none do. */
 	enum copying held;
 };
+
+/* The scrub, whose thread is in moves/scrub.c. */
+struct scrub {
+	bool wanted; /* by the configuration; constant */
+	bool started;
+	pthread_t thread;
+
+	/* Under the engine's lock: */
+	pthread_cond_t wake; /* `closing` or `next_ns` has changed */
+	bool closing, ended;
+	bool overdue;			 /* its I/O */
+	uint64_t next_ns;		 /* when the next round begins */
+	uint64_t rounds, nbytes, errors; /* since the engine was opened */
+	uint64_t transfers;		 /* engine->moves.transfers when it was last looked at */
+	size_t left;			 /* tensors that the round has not come to */
+	/* The one that is being read; NULL: its bytes on the drive are no longer its contents. */
+	const struct nvs_tensor *tensor;
+
+	/* The thread's own: */
+	struct completions *completions;
+	struct XXH3_state_s *state;
+	void *block;
+	uint64_t block_nbytes;
+};
+
+/* Under the lock: the tensor's bytes on the drive are about to change. */
+static inline void scrub_forgets(struct scrub *scrub, const struct nvs_tensor *tensor)
+{
+	if (scrub->tensor == tensor)
+		scrub->tensor = NULL;
+}
 
 struct nvs_engine {
 	/* Constant once the engine is open, but for `abandoned` and `owned`: */
@@ -186,8 +214,6 @@ struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
 int table_grow(struct nvs_engine *engine, size_t n);
 /* NULL: out of memory. */
 struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec);
-/* Asserts that the table has the tensor at its index. */
-void table_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 /* Asserts that its extents are whole units, and of a kept store two that do not overlap. */
 void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor);

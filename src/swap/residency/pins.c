@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "base/state_checks.h"
 #include "swap/residency/internal.h"
 
@@ -37,37 +38,22 @@ uint32_t pinner_self(void)
 	return number - 1;
 }
 
-static void count_for(struct nvs_engine *engine, struct nvs_tensor *tensor, uint32_t pinner)
+static void stop_counting(struct nvs_tensor *tensor)
 {
-	struct pinners *pinners = &engine->pinners;
-
-	tensor->pins.pinner = pinner;
-	pinners->held[pinner] += tensor->extent;
-	pinners->all += tensor->extent;
-}
-
-void pinner_takes(struct nvs_engine *engine, struct nvs_tensor *tensor, bool first)
-{
-	if (!first)
-		pinner_ends(engine, tensor);
-	count_for(engine, tensor, pinner_self());
-}
-
-void pinner_stays(struct nvs_engine *engine, struct nvs_tensor *tensor, uint32_t pinner)
-{
-	if (pinner == tensor->pins.pinner)
-		return;
-	pinner_ends(engine, tensor);
-	count_for(engine, tensor, pinner);
-}
-
-void pinner_ends(struct nvs_engine *engine, const struct nvs_tensor *tensor)
-{
-	struct pinners *pinners = &engine->pinners;
+	struct pinners *pinners = &tensor->engine->pinners;
 
 	assert(pinners->held[tensor->pins.pinner] >= tensor->extent);
 	pinners->held[tensor->pins.pinner] -= tensor->extent;
 	pinners->all -= tensor->extent;
+}
+
+static void count_for(struct nvs_tensor *tensor, uint32_t pinner)
+{
+	struct pinners *pinners = &tensor->engine->pinners;
+
+	tensor->pins.pinner = pinner;
+	pinners->held[pinner] += tensor->extent;
+	pinners->all += tensor->extent;
 }
 
 void pinners_check(const struct pinners *pinners)
@@ -85,11 +71,6 @@ void pinners_check(const struct pinners *pinners)
 }
 
 /* ---- The pins of a tensor ---- */
-
-static uint64_t entry_of(uint64_t pin, uint32_t pinner)
-{
-	return pin << PINNER_BITS | pinner;
-}
 
 static uint64_t number_of(uint64_t entry)
 {
@@ -116,7 +97,8 @@ static const uint64_t *find_pin(const struct nvs_tensor *tensor, uint64_t pin)
 	return NULL;
 }
 
-void pins_check(const struct nvs_tensor *tensor)
+/* What must hold of the tensor's pins. */
+static void pins_check(const struct nvs_tensor *tensor)
 {
 	if (!STATE_CHECKS)
 		return;
@@ -151,47 +133,33 @@ bool pins_grow(struct pins *pins)
 void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns)
 {
 	assert(tensor->pins.count < (tensor->pins.max ? tensor->pins.max : PINS_FEW));
-	if (!tensor->pins.count)
+	if (tensor->pins.count)
+		stop_counting(tensor);
+	else
 		tensor->pins.since_ns = now_ns;
-	all_pins(tensor)[tensor->pins.count++] = entry_of(pin, tensor->pins.pinner);
+	count_for(tensor, pinner_self());
+	all_pins(tensor)[tensor->pins.count++] = pin << PINNER_BITS | tensor->pins.pinner;
 	pins_check(tensor);
 }
 
 void pins_remove(struct nvs_tensor *tensor, uint64_t pin)
 {
-	uint64_t *pins = all_pins(tensor);
+	uint64_t *pins = all_pins(tensor), newest = 0;
 	const uint64_t *found = find_pin(tensor, pin);
 
 	assert(found);
 	pins[found - pins] = pins[--tensor->pins.count];
+	stop_counting(tensor);
+	for (uint32_t i = 0; i < tensor->pins.count; i++)
+		newest = max_u64(newest, pins[i]);
+	if (tensor->pins.count)
+		count_for(tensor, newest % PINNERS);
 	pins_check(tensor);
 }
 
 bool pins_have(const struct nvs_tensor *tensor, uint64_t pin)
 {
 	return find_pin(tensor, pin);
-}
-
-static uint64_t newest_entry(const struct nvs_tensor *tensor)
-{
-	uint64_t newest = 0;
-
-	for (uint32_t i = 0; i < tensor->pins.count; i++)
-		if (pins_of(tensor)[i] > newest)
-			newest = pins_of(tensor)[i];
-	return newest;
-}
-
-uint64_t pins_newest(const struct nvs_tensor *tensor)
-{
-	uint64_t newest = number_of(newest_entry(tensor));
-
-	return newest;
-}
-
-uint32_t pins_newest_pinner(const struct nvs_tensor *tensor)
-{
-	return newest_entry(tensor) % PINNERS;
 }
 
 size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
@@ -212,14 +180,14 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 	return n;
 }
 
-void pins_fail(struct nvs_engine *engine, struct nvs_tensor *tensor)
+void pins_fail(struct nvs_tensor *tensor)
 {
 	if (!tensor->pins.count)
 		return;
 	tensor->pins.count = 0;
-	pinner_ends(engine, tensor);
+	stop_counting(tensor);
 	tensor->placement = PLACED_NOWHERE;
-	tensor->pins.failed = engine->last_pin;
+	tensor->pins.failed = tensor->engine->last_pin;
 	tensor->pins.status = tensor->status;
 	tensor->pins.error_offset = tensor->rest->error_offset;
 	pins_check(tensor);

@@ -50,36 +50,25 @@ static inline bool pins_reserve(struct pins *pins)
 {
 	return pins->count < (pins->max ? pins->max : PINS_FEW) || pins_grow(pins);
 }
-/* Of the thread that the tensor counts for; `now_ns` is the time of clock_ns(). */
+/* Of the calling thread, for which the tensor counts from now on; `now_ns` is the time of
+ * clock_ns(). The latter: it counts for the thread that made the newest of the others. */
 void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns);
 void pins_remove(struct nvs_tensor *tensor, uint64_t pin);
 bool pins_have(const struct nvs_tensor *tensor, uint64_t pin);
-/* The pin made last of those that the tensor has; 0: it has none. */
-uint64_t pins_newest(const struct nvs_tensor *tensor);
-/* The thread that made it. */
-uint32_t pins_newest_pinner(const struct nvs_tensor *tensor);
 /* Stores up to `max` pins, the oldest first, and returns how many. */
 size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max);
 /* Ends all pins: the read whose status the tensor has failed. */
-void pins_fail(struct nvs_engine *engine, struct nvs_tensor *tensor);
+void pins_fail(struct nvs_tensor *tensor);
 /* Describes that read, and returns its status. */
 int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 	      struct nvs_error *error);
 /* -EINVAL: the pin is not one of the tensor, and no failed read ended it. */
 int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *error);
-/* Asserts what must hold of the tensor's pins. */
-void pins_check(const struct nvs_tensor *tensor);
 void pins_free(struct nvs_tensor *tensor);
 
 /* ---- The threads that pin ---- */
 /* The calling thread's entry. */
 uint32_t pinner_self(void);
-/* The calling thread has pinned the tensor, for the first time (`first`) or once more. */
-void pinner_takes(struct nvs_engine *engine, struct nvs_tensor *tensor, bool first);
-/* One of the tensor's pins has ended, and that thread made the newest of the others; and the last
- * one has. */
-void pinner_stays(struct nvs_engine *engine, struct nvs_tensor *tensor, uint32_t pinner);
-void pinner_ends(struct nvs_engine *engine, const struct nvs_tensor *tensor);
 /* Asserts that the sum is that of the entries. */
 void pinners_check(const struct pinners *pinners);
 

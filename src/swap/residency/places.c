@@ -47,21 +47,16 @@ bool must_wait(const struct nvs_tensor *tensor)
 	return is_frozen(tensor, tensor->offset) && is_frozen(tensor, tensor->rest->spare);
 }
 
-static uint64_t place_of(const struct nvs_tensor *tensor, enum nvs_direction direction)
-{
-	bool moves = direction == NVS_WRITE && is_frozen(tensor, tensor->offset);
-
-	assert(!moves || !tensor->extent || !is_frozen(tensor, tensor->rest->spare));
-	return moves ? tensor->rest->spare : tensor->offset;
-}
-
 /* A heap sort, because qsort(3) may allocate. Most batches are already sorted. */
 void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction direction)
 {
 	bool sorted = true;
 
 	for (size_t i = 0; i < n; i++) {
-		tensors[i]->place = place_of(tensors[i], direction);
+		bool moves = direction == NVS_WRITE && is_frozen(tensors[i], tensors[i]->offset);
+
+		assert(!moves || !tensors[i]->extent || !must_wait(tensors[i]));
+		tensors[i]->place = moves ? tensors[i]->rest->spare : tensors[i]->offset;
 		sorted = sorted && (!i || !lies_before(tensors[i], tensors[i - 1]));
 	}
 	if (sorted)

@@ -33,33 +33,20 @@ struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name)
 	return found ? *found : NULL;
 }
 
-void table_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
-{
-	if (!STATE_CHECKS)
-		return;
-	assert(tensor->engine == engine && tensor->rest->name);
-	assert(engine->ntensors <= engine->ntensors_max);
-	assert(tensor->rest->index < engine->ntensors);
-	assert(engine->tensors[tensor->rest->index] == tensor);
-}
-
 void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	if (!STATE_CHECKS)
 		return;
 
-	uint32_t unit;
+	uint32_t unit = store_unit(engine->store);
+	uint64_t offset = tensor->offset, spare = tensor->rest->spare, extent = tensor->extent;
 
-	unit = store_unit(engine->store);
-	assert(tensor->extent >= tensor->nbytes && tensor->extent - tensor->nbytes < unit);
-	assert(tensor->extent % unit == 0 && tensor->offset % unit == 0);
-	assert(tensor->offset <= UINT64_MAX - tensor->extent);
+	assert(extent >= tensor->nbytes && extent - tensor->nbytes < unit && extent % unit == 0);
+	assert(offset % unit == 0 && offset <= UINT64_MAX - extent);
 	if (!engine->keep || !tensor->nbytes)
 		return;
-	assert(tensor->rest->spare % unit == 0 &&
-	       tensor->rest->spare <= UINT64_MAX - tensor->extent);
-	assert(tensor->rest->spare >= tensor->offset + tensor->extent ||
-	       tensor->offset >= tensor->rest->spare + tensor->extent);
+	assert(spare % unit == 0 && spare <= UINT64_MAX - extent);
+	assert(spare >= offset + extent || offset >= spare + extent);
 }
 
 /* ---- Names ---- */
@@ -74,16 +61,6 @@ static struct tensor_name *name_make(const char *text)
 	name->earlier = NULL;
 	memcpy(name->text, text, nbytes);
 	return name;
-}
-
-static void names_free(struct tensor_name *name)
-{
-	while (name) {
-		struct tensor_name *earlier = name->earlier;
-
-		free(name);
-		name = earlier;
-	}
 }
 
 static void set_name(struct nvs_tensor *tensor, struct tensor_name *name)
@@ -125,34 +102,6 @@ struct tensor_slab {
 	struct tensor_slab *next;
 };
 
-/* All zero but for its engine and `rest`. */
-static struct nvs_tensor *tensor_alloc(struct nvs_engine *engine)
-{
-	struct nvs_tensor *tensor;
-	struct tensor_rest *rest;
-
-	if (!engine->vacant) {
-		struct tensor_slab *slab = aligned_alloc(_Alignof(struct tensor_slab),
-							 sizeof(*slab));
-
-		if (!slab)
-			return NULL;
-		slab->next = engine->slabs;
-		engine->slabs = slab;
-		for (size_t i = SLAB_TENSORS; i--;) {
-			slab->tensors[i].rest = &slab->rests[i];
-			slab->tensors[i].run_next = engine->vacant;
-			engine->vacant = &slab->tensors[i];
-		}
-	}
-	tensor = engine->vacant;
-	rest = tensor->rest;
-	engine->vacant = tensor->run_next;
-	*rest = (struct tensor_rest){.spare = 0};
-	*tensor = (struct nvs_tensor){.engine = engine, .rest = rest};
-	return tensor;
-}
-
 static void tensor_vacate(struct nvs_tensor *tensor)
 {
 	struct nvs_engine *engine = tensor->engine;
@@ -162,32 +111,54 @@ static void tensor_vacate(struct nvs_tensor *tensor)
 	engine->vacant = tensor;
 }
 
+static bool slab_add(struct nvs_engine *engine)
+{
+	struct tensor_slab *slab = aligned_alloc(_Alignof(struct tensor_slab), sizeof(*slab));
+
+	if (!slab)
+		return false;
+	slab->next = engine->slabs;
+	engine->slabs = slab;
+	for (size_t i = SLAB_TENSORS; i--;) {
+		slab->tensors[i].rest = &slab->rests[i];
+		slab->tensors[i].run_next = engine->vacant;
+		engine->vacant = &slab->tensors[i];
+	}
+	return true;
+}
+
 struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec)
 {
-	struct nvs_tensor *tensor = tensor_alloc(engine);
 	struct tensor_name *name = name_make(spec->name);
 	uint64_t unit = store_unit(engine->store);
+	struct nvs_tensor *tensor;
+	struct tensor_rest *rest;
 
-	if (!tensor || !name)
+	if (!name || (!engine->vacant && !slab_add(engine)))
 		goto no_memory;
-	set_name(tensor, name);
-	tensor->rest->dtype = spec->dtype;
-	tensor->numel = spec->numel;
-	tensor->nbytes = spec->numel * nvs_dtype_size(spec->dtype);
+	tensor = engine->vacant;
+	rest = tensor->rest;
+	engine->vacant = tensor->run_next;
+	*rest = (struct tensor_rest){
+		.dtype = spec->dtype, .committed = NOWHERE, .snapshot = NOWHERE};
+	*tensor = (struct nvs_tensor){.engine = engine,
+				      .rest = rest,
+				      .numel = spec->numel,
+				      .nbytes = spec->numel * nvs_dtype_size(spec->dtype),
+				      .content = CONTENT_NONE,
+				      .class = PLAN_OUTSIDE,
+				      .hangs_at = NOWHERE};
 	tensor->extent = (tensor->nbytes + unit - 1) / unit * unit;
-	tensor->content = CONTENT_NONE;
-	tensor->class = PLAN_OUTSIDE;
-	tensor->hangs_at = NOWHERE;
-	tensor->rest->committed = tensor->rest->snapshot = NOWHERE;
-	if (!tsearch(tensor, &engine->names, by_name))
+	set_name(tensor, name);
+	if (!tsearch(tensor, &engine->names, by_name)) {
+		tensor_vacate(tensor);
 		goto no_memory;
-	tensor->rest->index = engine->ntensors;
+	}
+	rest->index = engine->ntensors;
 	engine->tensors[engine->ntensors++] = tensor;
 	return tensor;
 no_memory:
 	free(name);
-	if (tensor)
-		tensor_vacate(tensor);
 	return NULL;
 }
 
@@ -195,7 +166,7 @@ void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	struct nvs_tensor *last;
 
-	table_check(engine, tensor);
+	assert(engine->tensors[tensor->rest->index] == tensor);
 	assert(tensor->rest->copying == COPIED_NOT && !tensor->rest->in_line);
 	assert(!in_plan(tensor));
 	scrub_forgets(&engine->scrub, tensor);
@@ -234,10 +205,17 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const cha
 
 void tensor_free(struct nvs_tensor *tensor)
 {
+	struct tensor_name *name = tensor->rest->names;
+
 	assert(tensor->io == IO_IDLE && tensor->memory != MEMORY_EXTERNAL);
 	assert(!tensor->rest->parts && !tensor->rest->copy_pin);
 	pins_free(tensor);
-	names_free(tensor->rest->names);
+	while (name) {
+		struct tensor_name *earlier = name->earlier;
+
+		free(name);
+		name = earlier;
+	}
 	free(tensor->rest->shape);
 	tensor_vacate(tensor);
 }
@@ -254,25 +232,11 @@ void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 void tensors_committed(struct nvs_engine *engine)
 {
 	for (size_t i = 0; i < engine->ntensors; i++) {
-		struct nvs_tensor *tensor = engine->tensors[i];
+		struct tensor_rest *rest = engine->tensors[i]->rest;
 
-		assert(tensor->rest->snapshot == NOWHERE ||
-		       tensor->rest->snapshot == tensor->offset ||
-		       tensor->rest->snapshot == tensor->rest->spare);
-		tensor->rest->committed = tensor->rest->snapshot;
-		tensor->rest->snapshot = NOWHERE;
+		rest->committed = rest->snapshot;
+		rest->snapshot = NOWHERE;
 	}
-}
-
-/* It is out of the table, and its extents are those of a manifest. */
-static void forgotten_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
-{
-	if (!STATE_CHECKS)
-		return;
-	assert(tensor->engine == engine && engine->keep && !tensor->pins.count);
-	assert(tensor->rest->index >= engine->ntensors ||
-	       engine->tensors[tensor->rest->index] != tensor);
-	assert(tensor->rest->committed != NOWHERE || tensor->rest->snapshot != NOWHERE);
 }
 
 void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten)
@@ -280,7 +244,7 @@ void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *for
 	while (forgotten) {
 		struct nvs_tensor *tensor = forgotten;
 
-		forgotten_check(engine, tensor);
+		assert(engine->keep && !tensor->pins.count);
 		forgotten = tensor->run_next;
 		extents_release(engine, tensor);
 		tensor_free(tensor);

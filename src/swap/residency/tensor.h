@@ -76,13 +76,15 @@ enum on_landing {
 	LANDING_EVICTS, /* counts for engine->room.landing */
 } __attribute__((packed));
 
-/* What keeps it in the pool; of a tensor that is not pinned, the list that has it. */
+/* What keeps it in the pool; of a tensor that is not pinned, the list of engine->room that has it.
+ */
 enum placement {
 	PLACED_NOWHERE, /* not in the pool, or in flight */
 	PLACED_PINNED,
-	PLACED_IDLE,	/* engine->room.idle: outside the plan, least recently used first */
-	PLACED_AHEAD,	/* engine->room.ahead: read ahead by the caller, outside the plan */
-	PLACED_PLANNED, /* engine->room.planned */
+	PLACED_IDLE,	/* outside the plan, least recently used first */
+	PLACED_AHEAD,	/* read ahead by the caller and not pinned yet, outside the plan */
+	PLACED_PLANNED, /* in the plan, read ahead or not */
+	PLACEMENTS,
 } __attribute__((packed));
 
 _Static_assert(PLACED_PINNED < PLACED_IDLE && PLACED_AHEAD < PLACED_PLANNED,
@@ -328,7 +330,5 @@ static inline void tensor_check(const struct nvs_tensor *tensor)
 }
 /* Asserts what must hold of all tensors together. Takes as long as there are tensors. */
 void engine_check(const struct nvs_engine *engine);
-/* Asserts what holds among the engine's sums whenever its lock is taken or released. */
-void engine_sums_check(const struct nvs_engine *engine);
 
 #endif

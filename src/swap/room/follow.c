@@ -76,33 +76,26 @@ static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 /* ---- Recording ---- */
 
-static void record(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents)
+void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents)
 {
 	struct plan *plan = &engine->plan;
 	size_t at = plan->nrecorded;
 
-	if (plan->lost)
-		return;
-	if (!plan_make_room(&plan->recording, &plan->recording_max, at + 1)) {
+	if (!plan->lost && !plan_make_room(&plan->recording, &plan->recording_max, at + 1)) {
 		plan->lost = true;
 		plan->same = false;
 		say_later(engine, NVS_LOG_WARNING,
 			  "out of memory while recording the order of a step: the next one has no "
 			  "plan");
-		return;
 	}
-	plan->same = plan->same && at < plan->n && plan->order[at].tensor == tensor &&
-		     plan->order[at].contents == contents;
-	plan->recording[plan->nrecorded++] = (struct access){tensor, contents};
-	tensor->rest->recorded = plan->step;
-}
-
-void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents)
-{
-	record(engine, tensor, contents);
-	if (engine->plan.n)
+	if (!plan->lost) {
+		plan->same = plan->same && at < plan->n && plan->order[at].tensor == tensor &&
+			     plan->order[at].contents == contents;
+		plan->recording[plan->nrecorded++] = (struct access){tensor, contents};
+		tensor->rest->recorded = plan->step;
+	}
+	if (plan->n)
 		follow(engine, tensor);
-	plan_check(&engine->plan);
 }
 
 bool plan_has(struct plan *plan, const struct nvs_tensor *tensor)
@@ -147,26 +140,6 @@ static void sum_up(struct nvs_engine *engine)
 				  longest;
 }
 
-static bool adopt(struct nvs_engine *engine)
-{
-	struct plan *plan = &engine->plan;
-	struct access *recording = plan->recording;
-	size_t max = plan->recording_max;
-
-	if (!plan->nrecorded)
-		return true;
-	if (!plan_allocate(plan, plan->nrecorded))
-		return false;
-	plan->recording = plan->order;
-	plan->recording_max = plan->order_max;
-	plan->order = recording;
-	plan->order_max = max;
-	plan->n = plan->nrecorded;
-	sum_up(engine);
-	plan_made_check(plan);
-	return true;
-}
-
 /*
  * Moves an unpinned tensor to the list that matches its new eviction order. Outside the plan, a
  * tensor that the plan read ahead is an ordinary idle one; one that the caller read ahead stays so.
@@ -196,20 +169,30 @@ void plan_drop(struct nvs_engine *engine)
 	plan_clear(plan);
 }
 
-/* Makes this step's order the plan of the next. */
 void plan_mend(struct nvs_engine *engine)
 {
 	struct plan *plan = &engine->plan;
+	struct access *recording = plan->recording;
+	size_t max = plan->recording_max;
 
 	if (plan->same && plan->nrecorded == plan->n)
 		return;
 	plan_drop(engine);
-	if (plan->lost)
+	if (plan->lost || !plan->nrecorded)
 		return;
-	if (!adopt(engine))
+	if (!plan_allocate(plan, plan->nrecorded)) {
 		say_later(engine, NVS_LOG_WARNING,
 			  "out of memory for a plan of %zu accesses: the next step has none",
 			  plan->nrecorded);
+		return;
+	}
+	plan->recording = plan->order;
+	plan->recording_max = plan->order_max;
+	plan->order = recording;
+	plan->order_max = max;
+	plan->n = plan->nrecorded;
+	sum_up(engine);
+	plan_made_check(plan);
 	for (size_t i = 0; i < plan->n; i++) {
 		struct nvs_tensor *tensor = plan->order[i].tensor;
 
@@ -218,5 +201,4 @@ void plan_mend(struct nvs_engine *engine)
 				  tensor->numel < engine->persistence_threshold ? PLAN_SMALL
 										: PLAN_LARGE);
 	}
-	plan_check(plan);
 }

@@ -25,7 +25,6 @@
 #include <assert.h>
 
 #include "base/numbers.h"
-#include "base/state_checks.h"
 #include "swap/room/room.h"
 
 /* Write behind at most this much at a time, so that a caller's read waits no longer. */
@@ -53,36 +52,18 @@ static bool reached_goal(const struct nvs_engine *engine, const struct eviction 
 	return eviction->reached >= eviction->goal;
 }
 
-static bool within_max_in_cpu(const struct nvs_engine *engine, const struct eviction *eviction)
+static bool within_budget(const struct nvs_engine *engine, const struct eviction *eviction)
 {
-	assert(eviction->counted);
-	return engine->room.counted_numel <= engine->max_in_cpu;
-}
+	const struct room_state *room = &engine->room;
 
-static bool within_max_live(const struct nvs_engine *engine, const struct eviction *eviction)
-{
-	assert(!eviction->counted);
-	return engine->room.live_numel - engine->room.landing_numel <= engine->max_live;
+	return eviction->counted ? room->counted_numel <= engine->max_in_cpu
+				 : room->live_numel - room->landing_numel <= engine->max_live;
 }
 
 bool policy_may_read(const struct nvs_engine *engine, const struct eviction *eviction)
 {
 	return free_bytes(engine) >= eviction->goal &&
 	       engine->room.live_numel + eviction->numel <= engine->max_live;
-}
-
-void eviction_check(const struct nvs_engine *engine, const struct eviction *eviction)
-{
-	if (!STATE_CHECKS)
-		return;
-	assert(eviction->enough && eviction->turn <= TURN_NONE);
-	assert(eviction->ntaken <= engine->ntensors && eviction->ndirty <= eviction->ntaken);
-	assert(eviction->nfailed <= eviction->ndirty);
-	assert(eviction->writes || !eviction->ndirty);
-	assert(eviction->needed_by == PLAN_NONE || eviction->needed_by < engine->plan.n);
-	assert(!eviction->small || eviction->ahead);
-	assert(!eviction->counted || eviction->writes);
-	assert(eviction->turn != TURN_SMALL || eviction->small || eviction->at == PLAN_NONE);
 }
 
 struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t need)
@@ -104,58 +85,33 @@ struct eviction eviction_for_prefetch(const struct nvs_engine *engine, uint64_t 
 				 .needed_by = PLAN_NONE};
 }
 
-struct eviction eviction_for_plan(void)
+struct eviction eviction_for_plan(uint64_t goal, size_t needed_by)
 {
-	return (struct eviction){.enough = policy_may_read, .own = true, .needed_by = PLAN_NONE};
+	return (struct eviction){
+		.enough = policy_may_read, .own = true, .goal = goal, .needed_by = needed_by};
 }
 
-struct eviction eviction_to_join(const struct nvs_engine *engine, size_t needed_by)
+struct eviction eviction_to_budget(bool counted)
 {
-	return (struct eviction){.enough = policy_may_read,
-				 .own = true,
-				 .goal = free_bytes(engine) + 1,
-				 .needed_by = needed_by};
-}
-
-struct eviction eviction_to_max_in_cpu(void)
-{
-	return (struct eviction){.enough = within_max_in_cpu,
+	return (struct eviction){.enough = within_budget,
 				 .writes = true,
 				 .own = true,
-				 .counted = true,
-				 .needed_by = PLAN_NONE};
-}
-
-struct eviction eviction_to_max_live(void)
-{
-	return (struct eviction){.enough = within_max_live,
-				 .writes = true,
-				 .own = true,
-				 .ahead = true,
+				 .ahead = !counted,
+				 .counted = counted,
 				 .needed_by = PLAN_NONE};
 }
 
 /* ---- Which tensor is evicted next ---- */
 
-static bool may_evict(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-		      const struct eviction *eviction)
-{
-	assert(is_listed(tensor) && !tensor->pins.count && !in_flight(tensor));
-	if (!eviction->own && tensor->batch == engine->batch)
-		return false;
-	if ((eviction->counted && !tensor->counted) || (is_ahead(tensor) && !eviction->ahead))
-		return false;
-	return !is_dirty(tensor) || eviction->writes;
-}
-
 static void begin_turn(const struct nvs_engine *engine, struct eviction *eviction)
 {
 	switch (eviction->turn) {
 	case TURN_IDLE:
-		eviction->tensor = TAILQ_FIRST(&engine->room.idle);
+		eviction->tensor = TAILQ_FIRST(&engine->room.lists[PLACED_IDLE]);
 		break;
 	case TURN_AHEAD:
-		eviction->tensor = eviction->ahead ? TAILQ_LAST(&engine->room.ahead, tensor_list)
+		eviction->tensor = eviction->ahead ? TAILQ_LAST(&engine->room.lists[PLACED_AHEAD],
+								tensor_list)
 						   : NULL;
 		break;
 	case TURN_LARGE:
@@ -173,56 +129,44 @@ void eviction_restart(const struct nvs_engine *engine, struct eviction *eviction
 {
 	eviction->turn = TURN_IDLE;
 	begin_turn(engine, eviction);
-	eviction_check(engine, eviction);
-}
-
-static struct nvs_tensor *next_candidate(const struct nvs_engine *engine, struct eviction *eviction)
-{
-	const struct plan *plan = &engine->plan;
-	struct nvs_tensor *tensor = eviction->tensor;
-	size_t at = eviction->at, until = eviction->needed_by;
-
-	if (eviction->turn == TURN_IDLE || eviction->turn == TURN_AHEAD) {
-		if (tensor)
-			eviction->tensor = eviction->turn == TURN_AHEAD
-						   ? TAILQ_PREV(tensor, tensor_list, idle)
-						   : TAILQ_NEXT(tensor, idle);
-		return tensor;
-	}
-	if (at == PLAN_NONE ||
-	    (until != PLAN_NONE && plan_rank(plan, at) <= plan_rank(plan, until)))
-		return NULL;
-	eviction->at = plan_last_before(plan,
-					eviction->turn == TURN_SMALL ? PLAN_SMALL : PLAN_LARGE, at);
-	return plan->order[at].tensor;
 }
 
 struct nvs_tensor *eviction_next(const struct nvs_engine *engine, struct eviction *eviction)
 {
-	while (eviction->turn != TURN_NONE && !eviction->enough(engine, eviction)) {
-		struct nvs_tensor *tensor = next_candidate(engine, eviction);
+	const struct plan *plan = &engine->plan;
+	size_t until = eviction->needed_by;
 
+	while (eviction->turn != TURN_NONE && !eviction->enough(engine, eviction)) {
+		bool listed = eviction->turn == TURN_IDLE || eviction->turn == TURN_AHEAD;
+		struct nvs_tensor *tensor = listed ? eviction->tensor : NULL;
+		size_t at = eviction->at;
+
+		if (tensor) {
+			eviction->tensor = eviction->turn == TURN_AHEAD
+						   ? TAILQ_PREV(tensor, tensor_list, idle)
+						   : TAILQ_NEXT(tensor, idle);
+		} else if (!listed && at != PLAN_NONE &&
+			   (until == PLAN_NONE || plan_rank(plan, at) > plan_rank(plan, until))) {
+			tensor = plan->order[at].tensor;
+			eviction->at = plan_last_before(
+				plan, eviction->turn == TURN_SMALL ? PLAN_SMALL : PLAN_LARGE, at);
+		}
 		if (!tensor) {
 			eviction->turn++;
 			begin_turn(engine, eviction);
-		} else if (may_evict(engine, tensor, eviction)) {
-			return tensor;
+			continue;
 		}
+		assert(is_listed(tensor) && !tensor->pins.count && !in_flight(tensor));
+		if ((eviction->own || tensor->batch != engine->batch) &&
+		    (!eviction->counted || tensor->counted) &&
+		    (eviction->ahead || !is_ahead(tensor)) &&
+		    (eviction->writes || !is_dirty(tensor)))
+			return tensor;
 	}
 	return NULL;
 }
 
 /* ---- Reading ahead ---- */
-
-/* A tensor whose last transfer failed is read again only when a call asks for it. */
-static bool is_wanted(const struct plan *plan, size_t at)
-{
-	const struct nvs_tensor *tensor = plan->order[at].tensor;
-
-	return plan->order[at].contents && tensor->rest->next_use == at &&
-	       tensor_state(tensor) == NVS_ON_DRIVE && !tensor->status && !tensor->unread &&
-	       tensor->extent;
-}
 
 struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uint64_t numel)
 {
@@ -236,7 +180,11 @@ struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uin
 		if (in_flight(tensor) &&
 		    (tensor->on_landing == LANDING_EVICTS || is_external(tensor)))
 			return NULL;
-		if (!is_wanted(plan, at)) {
+		/* A tensor whose last transfer failed is read again only when a call asks for it.
+		 */
+		if (!plan->order[at].contents || tensor->rest->next_use != at ||
+		    tensor_state(tensor) != NVS_ON_DRIVE || tensor->status || tensor->unread ||
+		    !tensor->extent) {
 			plan->ready += *rank == plan->ready;
 			continue;
 		}
@@ -278,7 +226,7 @@ static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struc
 static void consider_all(struct nvs_engine *engine, struct behind *behind)
 {
 	const struct plan *plan = &engine->plan;
-	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->room.idle);
+	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->room.lists[PLACED_IDLE]);
 	size_t at = plan_last(plan, PLAN_LARGE);
 
 	for (; tensor && behind->have < behind->want; tensor = TAILQ_NEXT(tensor, idle))

@@ -64,15 +64,10 @@ struct eviction {
 struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t need);
 /* Room for the caller's prefetches: evicts clean tensors only. */
 struct eviction eviction_for_prefetch(const struct nvs_engine *engine, uint64_t need);
-/* Room for reading ahead by the plan: evicts clean tensors that are needed later. */
-struct eviction eviction_for_plan(void);
-/* Enough is free, but fragmented: one more tensor that is needed later than the access. */
-struct eviction eviction_to_join(const struct nvs_engine *engine, size_t needed_by);
-/* What exceeds the budgets. */
-struct eviction eviction_to_max_in_cpu(void);
-struct eviction eviction_to_max_live(void);
-/* Asserts what must hold of an eviction in progress. */
-void eviction_check(const struct nvs_engine *engine, const struct eviction *eviction);
+/* Room for reading ahead by the plan: evicts clean tensors that are needed later than the access. */
+struct eviction eviction_for_plan(uint64_t goal, size_t needed_by);
+/* What exceeds max_in_cpu, of tensors that count for it; or else max_live. */
+struct eviction eviction_to_budget(bool counted);
 /* Begins with the first candidate again. */
 void eviction_restart(const struct nvs_engine *engine, struct eviction *eviction);
 /* The next tensor to evict; NULL: there is enough room, or nothing more may be evicted. */

@@ -10,18 +10,15 @@
 
 /* ---- Leases ---- */
 
-static void count_in_pool(struct nvs_engine *engine, const struct nvs_tensor *tensor)
-{
-	engine->room.live_numel += tensor->numel;
-	if (in_plan(tensor))
-		engine->plan.resident += tensor->extent;
-}
-
-static void count_out_of_pool(struct nvs_engine *engine, const struct nvs_tensor *tensor)
+static void end_lease(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	engine->room.live_numel -= tensor->numel;
 	if (in_plan(tensor))
 		engine->plan.resident -= tensor->extent;
+	if (tensor->extent)
+		pool_release(engine->pool, tensor->data, tensor->extent);
+	tensor->data = NULL;
+	tensor->memory = MEMORY_NONE;
 }
 
 bool lease_all(struct nvs_engine *engine, size_t n)
@@ -45,40 +42,21 @@ bool lease_all(struct nvs_engine *engine, size_t n)
 			tensors[i]->memory = MEMORY_POOL;
 			tensors[i]->data = data;
 			data += tensors[i]->extent;
-			count_in_pool(engine, tensors[i]);
+			engine->room.live_numel += tensors[i]->numel;
+			if (in_plan(tensors[i]))
+				engine->plan.resident += tensors[i]->extent;
 		}
 	}
 	if (i == n)
 		return true;
 	while (i--) {
-		count_out_of_pool(engine, tensors[i]);
-		if (tensors[i]->extent)
-			pool_release(engine->pool, tensors[i]->data, tensors[i]->extent);
-		tensors[i]->data = NULL;
-		tensors[i]->memory = MEMORY_NONE;
+		end_lease(engine, tensors[i]);
 		tensor_check(tensors[i]);
 	}
 	return false;
 }
 
 /* ---- Unpinned tensors in the pool ---- */
-
-static struct tensor_list *list_of(struct nvs_engine *engine, enum placement placement)
-{
-	switch (placement) {
-	case PLACED_IDLE:
-		return &engine->room.idle;
-	case PLACED_AHEAD:
-		return &engine->room.ahead;
-	case PLACED_PLANNED:
-		return &engine->room.planned;
-	case PLACED_NOWHERE:
-	case PLACED_PINNED:
-		assert(false);
-		break;
-	}
-	return NULL;
-}
 
 void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
@@ -88,7 +66,7 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		tensor->placement = PLACED_PLANNED;
 	else
 		tensor->placement = is_ahead(tensor) ? PLACED_AHEAD : PLACED_IDLE;
-	TAILQ_INSERT_TAIL(list_of(engine, tensor->placement), tensor, idle);
+	TAILQ_INSERT_TAIL(&engine->room.lists[tensor->placement], tensor, idle);
 	if (in_plan(tensor))
 		plan_mark_idle(&engine->plan, tensor, true);
 	tensor->counted = policy_counts(engine, tensor);
@@ -99,7 +77,7 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(is_listed(tensor));
-	TAILQ_REMOVE(list_of(engine, tensor->placement), tensor, idle);
+	TAILQ_REMOVE(&engine->room.lists[tensor->placement], tensor, idle);
 	tensor->placement = PLACED_NOWHERE;
 	if (in_plan(tensor))
 		plan_mark_idle(&engine->plan, tensor, false);
@@ -144,13 +122,8 @@ void drop(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	leave_idle(engine, tensor);
 	set_on_landing(engine, tensor, LANDING_STAYS);
 	set_ahead(engine, tensor, AHEAD_NOT);
-	if (tensor->memory == MEMORY_POOL) {
-		count_out_of_pool(engine, tensor);
-		if (tensor->extent)
-			pool_release(engine->pool, tensor->data, tensor->extent);
-		tensor->data = NULL;
-		tensor->memory = MEMORY_NONE;
-	}
+	if (tensor->memory == MEMORY_POOL)
+		end_lease(engine, tensor);
 	forget_pool(tensor);
 	if (in_plan(tensor))
 		plan_needs_read(&engine->plan, tensor);
@@ -187,7 +160,6 @@ void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	assert(tensor->memory == MEMORY_POOL);
 	leave_idle(engine, tensor);
-	pinner_takes(engine, tensor, !tensor->pins.count);
 	pins_add(tensor, engine->last_pin, engine->last_pin_ns);
 	tensor->placement = PLACED_PINNED;
 }
@@ -195,10 +167,7 @@ void tensor_pin(struct nvs_engine *engine, struct nvs_tensor *tensor)
 void tensor_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin)
 {
 	pins_remove(tensor, pin);
-	if (tensor->pins.count) {
-		pinner_stays(engine, tensor, pins_newest_pinner(tensor));
-	} else {
-		pinner_ends(engine, tensor);
+	if (!tensor->pins.count) {
 		tensor->placement = PLACED_NOWHERE;
 		if (is_unwritten(tensor))
 			drop(engine, tensor);
@@ -210,29 +179,24 @@ void tensor_unpin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t
 
 /* ---- Evictions ---- */
 
-static void evict(struct nvs_engine *engine, struct nvs_tensor *tensor, struct eviction *eviction)
-{
-	eviction->ntaken++;
-	eviction->reached += tensor->extent;
-	engine->room.evictions++;
-	if (!is_dirty(tensor)) {
-		drop(engine, tensor);
-		tensor_check(tensor);
-		return;
-	}
-	eviction->nfailed += tensor->status != 0;
-	leave_idle(engine, tensor);
-	set_ahead(engine, tensor, AHEAD_NOT);
-	set_on_landing(engine, tensor, LANDING_EVICTS);
-	engine->scratch[eviction->ndirty++] = tensor;
-}
-
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction)
 {
 	struct nvs_tensor *tensor;
 
 	eviction_restart(engine, eviction);
-	while ((tensor = eviction_next(engine, eviction)))
-		evict(engine, tensor, eviction);
-	eviction_check(engine, eviction);
+	while ((tensor = eviction_next(engine, eviction))) {
+		eviction->ntaken++;
+		eviction->reached += tensor->extent;
+		engine->room.evictions++;
+		if (!is_dirty(tensor)) {
+			drop(engine, tensor);
+			tensor_check(tensor);
+			continue;
+		}
+		eviction->nfailed += tensor->status != 0;
+		leave_idle(engine, tensor);
+		set_ahead(engine, tensor, AHEAD_NOT);
+		set_on_landing(engine, tensor, LANDING_EVICTS);
+		engine->scratch[eviction->ndirty++] = tensor;
+	}
 }

@@ -16,39 +16,6 @@
 
 #define LARGEST_NAMED 3
 
-struct holders {
-	uint64_t tensors, nbytes; /* pinned, in the pool */
-	const struct nvs_tensor *largest[LARGEST_NAMED];
-	unsigned nlargest;
-};
-
-static struct holders find_holders(const struct nvs_engine *engine)
-{
-	struct holders holders = {0};
-
-	for (size_t i = 0; i < engine->ntensors; i++) {
-		const struct nvs_tensor *tensor = engine->tensors[i];
-		unsigned at;
-
-		if (!tensor->pins.count || tensor->memory != MEMORY_POOL)
-			continue;
-		holders.tensors++;
-		holders.nbytes += tensor->extent;
-		at = holders.nlargest;
-		while (at && holders.largest[at - 1]->extent < tensor->extent)
-			at--;
-		if (at == LARGEST_NAMED)
-			continue;
-		if (holders.nlargest < LARGEST_NAMED)
-			holders.nlargest++;
-		for (unsigned k = holders.nlargest - 1; k > at; k--)
-			holders.largest[k] = holders.largest[k - 1];
-		holders.largest[at] = tensor;
-	}
-	assert(holders.nbytes == engine->pinners.all);
-	return holders;
-}
-
 /* ---- As text ---- */
 
 /* Writes up to the byte `last`, which is the terminating NUL at most. Returns the end of the
@@ -66,38 +33,53 @@ static __attribute__((format(printf, 3, 4))) char *put(char *at, const char *las
 	return n <= last - at ? at + n : at + strlen(at);
 }
 
-static char *put_holder(char *at, const char *last, const struct nvs_tensor *tensor, uint64_t now)
-{
-	uint64_t ms = (now - tensor->pins.since_ns) / 1000000;
-	uint64_t pins[LARGEST_NAMED];
-	size_t n = pins_list(tensor, pins, LARGEST_NAMED);
-	char nbytes[32];
-
-	at = put(at, last, "%.120s (%s, for %" PRIu64 ".%03u s by pin%s ", tensor->rest->name,
-		 size_text(tensor->extent, nbytes), ms / 1000, (unsigned)(ms % 1000), plural(n));
-	for (size_t i = 0; i < n; i++)
-		at = put(at, last, "%s%" PRIu64, i ? ", " : "", pins[i]);
-	if (tensor->pins.count > n)
-		at = put(at, last, " and %" PRIu64 " more", (uint64_t)tensor->pins.count - n);
-	return put(at, last, ")");
-}
-
 void shortage_text(const struct nvs_engine *engine, char text[SHORTAGE_TEXT_BYTES])
 {
-	struct holders holders = find_holders(engine);
+	const struct nvs_tensor *largest[LARGEST_NAMED];
 	const char *last = &text[SHORTAGE_TEXT_BYTES - 1];
-	uint64_t now = clock_ns(), unnamed = holders.tensors - holders.nlargest;
-	char pinned[32], all[32], free_text[32], longest[32];
+	uint64_t now = clock_ns(), ntensors = 0, nbytes = 0;
+	char pinned[32], all[32], free_text[32], longest[32], extent[32];
+	unsigned nlargest = 0;
 
-	text = put(text, last, "%s of the pool's %s are pinned by %" PRIu64 " tensor%s",
-		   size_text(holders.nbytes, pinned), size_text(pool_bytes(engine->pool), all),
-		   holders.tensors, plural(holders.tensors));
-	for (unsigned i = 0; i < holders.nlargest; i++) {
-		text = put(text, last, "%s", i ? ", " : ": ");
-		text = put_holder(text, last, holders.largest[i], now);
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		const struct nvs_tensor *tensor = engine->tensors[i];
+		unsigned at = nlargest;
+
+		if (!tensor->pins.count || tensor->memory != MEMORY_POOL)
+			continue;
+		ntensors++;
+		nbytes += tensor->extent;
+		while (at && largest[at - 1]->extent < tensor->extent)
+			at--;
+		if (at == LARGEST_NAMED)
+			continue;
+		nlargest += nlargest < LARGEST_NAMED;
+		for (unsigned k = nlargest - 1; k > at; k--)
+			largest[k] = largest[k - 1];
+		largest[at] = tensor;
 	}
-	if (unnamed)
-		text = put(text, last, " and %" PRIu64 " more", unnamed);
+	assert(nbytes == engine->pinners.all);
+	text = put(text, last, "%s of the pool's %s are pinned by %" PRIu64 " tensor%s",
+		   size_text(nbytes, pinned), size_text(pool_bytes(engine->pool), all), ntensors,
+		   plural(ntensors));
+	for (unsigned i = 0; i < nlargest; i++) {
+		const struct nvs_tensor *tensor = largest[i];
+		uint64_t ms = (now - tensor->pins.since_ns) / 1000000;
+		uint64_t pins[LARGEST_NAMED];
+		size_t n = pins_list(tensor, pins, LARGEST_NAMED);
+
+		text = put(text, last, "%s%.120s (%s, for %" PRIu64 ".%03u s by pin%s ",
+			   i ? ", " : ": ", tensor->rest->name, size_text(tensor->extent, extent),
+			   ms / 1000, (unsigned)(ms % 1000), plural(n));
+		for (size_t k = 0; k < n; k++)
+			text = put(text, last, "%s%" PRIu64, k ? ", " : "", pins[k]);
+		if (tensor->pins.count > n)
+			text = put(text, last, " and %" PRIu64 " more",
+				   (uint64_t)tensor->pins.count - n);
+		text = put(text, last, ")");
+	}
+	if (ntensors > nlargest)
+		text = put(text, last, " and %" PRIu64 " more", ntensors - nlargest);
 	put(text, last, "; %s are free, at most %s of it in one piece",
 	    size_text(free_bytes(engine), free_text),
 	    size_text(pool_largest_free(engine->pool), longest));

@@ -17,16 +17,6 @@
 
 #define AWAIT_MS 20000
 
-/* Checks the contract between worker and engine, in every build. */
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition)) {                                                                \
-			fprintf(stderr, "%s:%d: engine contract: %s\n", __FILE__, __LINE__,        \
-				#condition);                                                       \
-			abort();                                                                   \
-		}                                                                                  \
-	} while (0)
-
 struct fake_region {
 	char *data;
 	size_t nbytes;

@@ -167,18 +167,27 @@ TEST(reads_of_resident_tensors_copy_from_the_pool)
 	free(c.memory);
 }
 
+#define ONE 70001 /* bytes */
+
+/* An engine with one tensor, and external memory for it. */
+static struct nvs_tensor *open_one(struct callers *c, bool simulated)
+{
+	const uint64_t nbytes = ONE;
+	uint64_t seed = 1;
+
+	OPEN(f, .place = PLACE_DISK, .simulated = simulated);
+	callers_make(c, &nbytes, 1, &seed);
+	return tensor_add(f, "t", nbytes);
+}
+
 TEST(an_external_write_replaces_the_resident_copy)
 {
-	struct nvs_tensor *t;
 	struct callers c;
-	uint64_t nbytes = 70001, seed = 1;
+	struct nvs_tensor *t = open_one(&c, false);
 
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", nbytes);
-	callers_make(&c, &nbytes, 1, &seed);
 	tensor_write(f, t, 1);
 	STATE(f, t, NVS_RESIDENT, true, 0);
-	fill(c.data[0], nbytes, 2);
+	fill(c.data[0], ONE, 2);
 	OK(f, nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)c.data, 1, &f->error));
 	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
 	STATE(f, t, NVS_ON_DRIVE, false, 0);
@@ -339,14 +348,10 @@ TEST(refuses_tensors_pinned_or_in_flight)
 
 TEST(a_failed_write_leaves_no_contents)
 {
-	struct nvs_tensor *t;
 	struct callers c;
-	uint64_t nbytes = 70001, seed = 1;
+	struct nvs_tensor *t = open_one(&c, true);
 
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", nbytes);
-	callers_make(&c, &nbytes, 1, &seed);
-	fill(c.data[0], nbytes, 2);
+	fill(c.data[0], ONE, 2);
 	tensor_store(f, t, 1);
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
 	OK(f, nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)c.data, 1, &f->error));
@@ -355,7 +360,7 @@ TEST(a_failed_write_leaves_no_contents)
 	assert_int_equal(info_of(f, t).status, -EIO);
 	expect_error(f, sole_swap_in(f->engine, &t, 1, 0, &f->error), -ENODATA,
 		     "last write failed");
-	assert_true(filled(c.data[0], nbytes, 2));
+	assert_true(filled(c.data[0], ONE, 2));
 	OK(f, nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)c.data, 1, &f->error));
 	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
 	tensor_compare(f, t, 2);
@@ -364,13 +369,9 @@ TEST(a_failed_write_leaves_no_contents)
 
 TEST(a_failed_read_leaves_the_tensor_as_it_was)
 {
-	struct nvs_tensor *t;
 	struct callers c;
-	uint64_t nbytes = 70001, seed = 1;
+	struct nvs_tensor *t = open_one(&c, true);
 
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", nbytes);
-	callers_make(&c, &nbytes, 1, &seed);
 	tensor_store(f, t, 1);
 	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
 	OK(f, nvs_tensor_swap_in_to(f->engine, &t, c.data, 1, &f->error));
@@ -378,6 +379,6 @@ TEST(a_failed_read_leaves_the_tensor_as_it_was)
 	STATE(f, t, NVS_ON_DRIVE, false, 0);
 	OK(f, nvs_tensor_swap_in_to(f->engine, &t, c.data, 1, &f->error));
 	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
-	assert_true(filled(c.data[0], nbytes, 1));
+	assert_true(filled(c.data[0], ONE, 1));
 	free(c.memory);
 }

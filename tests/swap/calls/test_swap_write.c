@@ -13,55 +13,52 @@
 
 ONE_ENGINE
 
+static struct nvs_tensor *t[TENSORS];
+
 /* What the drive has, read without the pool. */
-static void expect_on_drive(const struct contents *c, struct nvs_tensor **t)
+static void expect_on_drive(void)
 {
 	for (size_t i = 0; i < TENSORS; i++) {
-		char *data = malloc(tensor_lengths[i]);
+		static char memory[LENGTH_MAX];
+		void *data = memory;
 
-		assert_non_null(data);
 		if (info_of(f, t[i]).state == NVS_RESIDENT)
 			tensors_swap_out(f, &t[i], 1);
-		OK(f, nvs_tensor_swap_in_to(f->engine, &t[i], (void *const *)&data, 1, &f->error));
+		OK(f, nvs_tensor_swap_in_to(f->engine, &t[i], &data, 1, &f->error));
 		OK(f, nvs_tensor_wait(f->engine, &t[i], 1, 0, -1, &f->error));
-		assert_memory_equal(data, c->whole[i], tensor_lengths[i]);
-		free(data);
+		assert_memory_equal(data, whole[i], tensor_lengths[i]);
 	}
 }
 
-static struct nvs_tensor_range range_of(struct contents *c, struct nvs_tensor **t, size_t i,
-					uint64_t offset, uint64_t nbytes)
+static struct nvs_tensor_range range_of(size_t i, uint64_t offset, uint64_t nbytes)
 {
 	return (struct nvs_tensor_range){.size = sizeof(struct nvs_tensor_range),
 					 .tensor = t[i],
 					 .offset = offset,
 					 .nbytes = nbytes,
-					 .data = c->whole[i] + offset};
+					 .data = whole[i] + offset};
 }
 
 static void write_parts(const struct setup *setup)
 {
 	struct nvs_tensor_range ranges[2 * TENSORS];
-	struct nvs_tensor *t[TENSORS];
-	struct contents c;
 	uint64_t seed = seed_of_run();
 
 	fixture_open(f, setup);
-	contents_store(&c, f, t);
+	contents_store(f, t);
 	for (int round = 0; round < 40; round++) {
 		for (size_t i = 0; i < 2 * TENSORS; i++) {
 			uint64_t length = tensor_lengths[i / 2], offset = below(&seed, length + 1);
 			uint64_t nbytes = below(&seed, length - offset + 1);
 
-			ranges[i] = range_of(&c, t, i / 2, offset, nbytes);
+			ranges[i] = range_of(i / 2, offset, nbytes);
 			fill(ranges[i].data, nbytes, next_random(&seed));
 		}
 		OK(f, nvs_tensor_write(f->engine, ranges, 2 * TENSORS, -1, &f->error));
 		if (round % 4 == 3)
-			expect_on_drive(&c, t);
+			expect_on_drive();
 	}
-	expect_on_drive(&c, t);
-	contents_free(&c);
+	expect_on_drive();
 	fixture_close(f);
 }
 
@@ -82,37 +79,32 @@ TEST(writes_any_range_of_a_verified_store_over_stripes)
 TEST(a_later_range_wins)
 {
 	struct nvs_tensor_range ranges[2];
-	struct nvs_tensor *t[TENSORS];
 	char first[400], second[300];
-	struct contents c;
 
 	OPEN(f, .place = PLACE_DISK);
-	contents_store(&c, f, t);
+	contents_store(f, t);
 	memset(first, 'a', sizeof(first));
 	memset(second, 'b', sizeof(second));
 	ranges[0] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 1000, 400, first};
 	ranges[1] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 1100, 300, second};
 	OK(f, nvs_tensor_write(f->engine, ranges, 2, -1, &f->error));
-	memset(c.whole[1] + 1000, 'a', 100);
-	memset(c.whole[1] + 1100, 'b', 300);
+	memset(whole[1] + 1000, 'a', 100);
+	memset(whole[1] + 1100, 'b', 300);
 	STATE(f, t[1], NVS_RESIDENT, true, 0);
-	expect_on_drive(&c, t);
-	contents_free(&c);
+	expect_on_drive();
 }
 
 /* A commit names the new bytes; without one, the next run finds the old. */
 TEST(a_kept_store_has_a_part_with_the_next_commit)
 {
 	struct nvs_tensor_range range;
-	struct nvs_tensor *t[TENSORS];
-	struct contents c;
 	char old[5000];
 
 	OPEN(f, .place = PLACE_DISK, .keep = true);
-	contents_store(&c, f, t);
+	contents_store(f, t);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
-	memcpy(old, c.whole[2] + 300001, sizeof(old));
-	range = range_of(&c, t, 2, 300001, sizeof(old));
+	memcpy(old, whole[2] + 300001, sizeof(old));
+	range = range_of(2, 300001, sizeof(old));
 	for (int run = 0; run < 2; run++) {
 		fill(range.data, sizeof(old), 99);
 		OK(f, nvs_tensor_write(f->engine, &range, 1, -1, &f->error));
@@ -125,22 +117,19 @@ TEST(a_kept_store_has_a_part_with_the_next_commit)
 		f->engine = NULL;
 		OK(f, fixture_reopen(f));
 		tensors_add(f, "t", tensor_lengths, TENSORS, t);
-		expect_on_drive(&c, t);
+		expect_on_drive();
 		range.tensor = t[2];
 	}
-	contents_free(&c);
 }
 
 TEST(after_an_error_no_byte_has_changed)
 {
 	struct nvs_tensor_range ranges[2];
-	struct nvs_tensor *t[TENSORS];
-	struct contents c;
 	char other[100];
 	uint64_t from;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	contents_store(&c, f, t);
+	contents_store(f, t);
 	memset(other, 'x', sizeof(other));
 	ranges[0] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 10, 100, other};
 	ranges[1] = (struct nvs_tensor_range){sizeof(ranges[0]), t[2], 10, 100, other};
@@ -155,19 +144,16 @@ TEST(after_an_error_no_byte_has_changed)
 	STATE(f, t[1], NVS_RESIDENT, false, 0);
 	STATE(f, t[2], NVS_ON_DRIVE, false, 0);
 	sim_no_faults(f->sim);
-	expect_on_drive(&c, t);
-	contents_free(&c);
+	expect_on_drive();
 }
 
 TEST(a_time_limit_bounds_the_wait_for_reads)
 {
 	struct nvs_tensor_range range;
-	struct nvs_tensor *t[TENSORS];
-	struct contents c;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	contents_store(&c, f, t);
-	range = range_of(&c, t, 1, 500, 600);
+	contents_store(f, t);
+	range = range_of(1, 500, 600);
 	fill(range.data, 600, 42);
 	sim_hold(f->sim, SIM_READS);
 	expect_error(f, nvs_tensor_write(f->engine, &range, 1, 0, &f->error), -EAGAIN, "t1");
@@ -177,21 +163,19 @@ TEST(a_time_limit_bounds_the_wait_for_reads)
 	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error));
 	/* The read goes on after the limit, so the call can be made again. */
 	OK(f, nvs_tensor_write(f->engine, &range, 1, 0, &f->error));
-	expect_on_drive(&c, t);
-	contents_free(&c);
+	expect_on_drive();
 }
 
 TEST(what_can_not_be_written_is_refused)
 {
 	struct nvs_tensor_range ranges[TENSORS], bad;
-	struct nvs_tensor *t[TENSORS], *empty;
-	struct contents c;
+	struct nvs_tensor *empty;
 
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 512 * KIB, .keep = true);
-	contents_store(&c, f, t);
+	contents_store(f, t);
 	empty = tensor_add(f, "empty", 100);
 	for (size_t i = 0; i < TENSORS; i++)
-		ranges[i] = range_of(&c, t, i, 0, 1);
+		ranges[i] = range_of(i, 0, 1);
 	OK(f, nvs_tensor_write(f->engine, NULL, 0, 0, &f->error));
 	expect_error(f, nvs_tensor_write(f->engine, &ranges[2], 1, -1, &f->error), -E2BIG, "t2");
 	bad = ranges[1];
@@ -213,8 +197,7 @@ TEST(what_can_not_be_written_is_refused)
 	tensors_add(f, "t", tensor_lengths, TENSORS, t);
 	ranges[1].tensor = t[1];
 	expect_error(f, nvs_tensor_write(f->engine, &ranges[1], 1, -1, &f->error), -EROFS, "read");
-	expect_on_drive(&c, t);
-	contents_free(&c);
+	expect_on_drive();
 }
 
 /* ---- Several threads ---- */
@@ -386,14 +369,14 @@ static void *write_second(void *arg)
 	return NULL;
 }
 
-static void await_call(const struct nvs_tensor *t)
+static void await_call(const struct nvs_tensor *tensor)
 {
 	bool waits = false;
 
 	while (!waits) {
 		sched_yield();
 		engine_lock(f->engine);
-		waits = t->rest->in_line || f->engine->turns.held != COPIED_NOT;
+		waits = tensor->rest->in_line || f->engine->turns.held != COPIED_NOT;
 		engine_unlock(f->engine);
 	}
 }

@@ -127,6 +127,22 @@ static void release_parts(size_t n)
 	OK(f, sole_release(f->engine, room->parts, n, NVS_CLEAN, &f->error));
 }
 
+/* A call waits for the large tensor, for which what other threads have pinned leaves one part too
+ * little. */
+static void begin_short_of_a_part(struct caller *waiting)
+{
+	room_open(false);
+	pin_elsewhere(PARTS - LARGE + 1);
+	caller_wait(waiting, room->large);
+}
+
+/* It gets its room. */
+static void end_short_of_a_part(struct caller *waiting)
+{
+	release_parts(PARTS - LARGE + 1);
+	pthread_join(waiting->thread, NULL);
+}
+
 /* After each change, the first call in the queue looks first. */
 static void await_first(void)
 {
@@ -179,7 +195,6 @@ TEST(calls_that_wait_for_room_are_served_in_their_order)
 	pthread_join(third.thread, NULL);
 	assert_true(first.pin < second.pin && first.pin < third.pin);
 	assert_true(queue_empty(f->engine) && !f->engine->pinners.all);
-	fixture_close(f);
 }
 
 TEST(a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most)
@@ -187,9 +202,7 @@ TEST(a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most)
 	struct caller waiting = {0};
 	struct nvs_tensor **another = &room->parts[PARTS];
 
-	room_open(false);
-	pin_elsewhere(PARTS - LARGE + 1);
-	caller_wait(&waiting, room->large);
+	begin_short_of_a_part(&waiting);
 	assert_int_equal(pass_while_possible(), PARTS);
 	expect_error(f, sole_swap_in(f->engine, another, 1, 0, &f->error), -EAGAIN,
 		     "before calls that came earlier");
@@ -200,12 +213,10 @@ TEST(a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most)
 		     "before calls that came earlier");
 	STATE(f, *another, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(calls_waiting(), 1);
-	release_parts(PARTS - LARGE + 1);
-	pthread_join(waiting.thread, NULL);
+	end_short_of_a_part(&waiting);
 	OK(f, sole_swap_in(f->engine, another, 1, 0, &f->error));
 	OK(f, sole_wait(f->engine, another, 1, -1, &f->error));
 	OK(f, sole_release(f->engine, another, 1, NVS_CLEAN, &f->error));
-	fixture_close(f);
 }
 
 TEST(a_call_that_takes_no_room_never_waits_for_others)
@@ -213,16 +224,12 @@ TEST(a_call_that_takes_no_room_never_waits_for_others)
 	struct caller waiting = {0};
 	struct nvs_tensor *empty;
 
-	room_open(false);
+	begin_short_of_a_part(&waiting);
 	empty = tensor_add(f, "empty", 0);
-	pin_elsewhere(PARTS - LARGE + 1);
-	caller_wait(&waiting, room->large);
 	(void)pass_while_possible();
 	OK(f, sole_pin(f->engine, &empty, 1, 0, &f->error));
 	OK(f, sole_release(f->engine, &empty, 1, NVS_DIRTY, &f->error));
-	release_parts(PARTS - LARGE + 1);
-	pthread_join(waiting.thread, NULL);
-	fixture_close(f);
+	end_short_of_a_part(&waiting);
 }
 
 static void *give_up(void *arg)
@@ -254,7 +261,6 @@ TEST(a_call_that_gives_up_makes_way_for_those_behind_it)
 	OK(f, sole_wait(f->engine, behind, 1, -1, &f->error));
 	OK(f, sole_release(f->engine, behind, 1, NVS_CLEAN, &f->error));
 	release_parts(PARTS - LARGE + 1);
-	fixture_close(f);
 }
 
 /* ---- Pins that stand in the way ---- */
@@ -285,7 +291,6 @@ TEST(a_call_passes_one_that_waits_for_its_own_pins)
 	pthread_join(holder.thread, NULL);
 	pthread_join(waiting.thread, NULL);
 	assert_true(holder.pin < waiting.pin);
-	fixture_close(f);
 }
 
 static uint64_t oldest_pin(const struct nvs_tensor *tensor)
@@ -322,7 +327,6 @@ TEST(a_call_passes_one_whose_room_its_own_pins_divide)
 	pthread_join(holder.thread, NULL);
 	pthread_join(waiting.thread, NULL);
 	assert_true(holder.pin < waiting.pin);
-	fixture_close(f);
 }
 
 /*
@@ -345,9 +349,7 @@ TEST(a_tensor_counts_for_a_thread_that_still_has_it_pinned)
 	assert_int_equal(bytes, 0);
 	caller_wait(&waiting, room->large);
 	assert_int_equal(pass_while_possible(), PARTS);
-	release_parts(PARTS - LARGE + 1);
-	pthread_join(waiting.thread, NULL);
-	fixture_close(f);
+	end_short_of_a_part(&waiting);
 }
 
 /* The engine can't know that the thread which has the pins waits for another. */
@@ -357,9 +359,7 @@ TEST(a_call_is_passed_once_more_when_nothing_changes_for_long)
 	struct nvs_tensor **another = &room->parts[PARTS];
 	struct ticket *ticket;
 
-	room_open(false);
-	pin_elsewhere(PARTS - LARGE + 1);
-	caller_wait(&waiting, room->large);
+	begin_short_of_a_part(&waiting);
 	(void)pass_while_possible();
 	ticket = TAILQ_FIRST(&f->engine->queue.tickets);
 	ticket->patience_ns = 1000;
@@ -368,9 +368,7 @@ TEST(a_call_is_passed_once_more_when_nothing_changes_for_long)
 	assert_int_equal(ticket->patience_ns, 2000);
 	OK(f, sole_wait(f->engine, another, 1, -1, &f->error));
 	OK(f, sole_release(f->engine, another, 1, NVS_CLEAN, &f->error));
-	release_parts(PARTS - LARGE + 1);
-	pthread_join(waiting.thread, NULL);
-	fixture_close(f);
+	end_short_of_a_part(&waiting);
 }
 
 /* ---- What does not wait takes nothing ---- */
@@ -380,19 +378,15 @@ TEST(a_prefetch_takes_no_room_while_a_call_waits)
 	struct caller waiting = {0};
 	struct nvs_tensor *list[2];
 
-	room_open(false);
+	begin_short_of_a_part(&waiting);
 	list[0] = room->parts[0];
 	list[1] = room->parts[PARTS];
-	pin_elsewhere(PARTS - LARGE + 1);
-	caller_wait(&waiting, room->large);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, list, 2, &f->error), 1);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, list + 1, 1, &f->error), 0);
 	STATE(f, list[1], NVS_ON_DRIVE, false, 0);
-	release_parts(PARTS - LARGE + 1);
-	pthread_join(waiting.thread, NULL);
+	end_short_of_a_part(&waiting);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, list + 1, 1, &f->error), 1);
 	OK(f, nvs_tensor_wait(f->engine, list + 1, 1, 0, -1, &f->error));
-	fixture_close(f);
 }
 
 /* The dirty part is being written to make the room. */
@@ -414,7 +408,6 @@ TEST(a_prefetch_keeps_nothing_that_makes_room_for_a_call)
 	pthread_join(waiting.thread, NULL);
 	release_parts(PARTS - LARGE);
 	tensor_compare(f, room->parts[PARTS], 7);
-	fixture_close(f);
 }
 
 /* ---- Progress ---- */
