@@ -14,6 +14,7 @@
 
 #include "aio/internal.h"
 #include "base/memory/huge_map.h"
+#include "base/threads/cancel.h"
 
 void aio_sync(struct nvs_aio *aio)
 {
@@ -67,6 +68,7 @@ static void registration_end(struct nvs_aio *aio, uint64_t registration)
 
 int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 {
+	HOLD_CANCEL;
 	uint64_t registration;
 	int rc = 0;
 
@@ -121,6 +123,7 @@ static uint64_t longest_registration(const struct nvs_aio *aio, const void *data
 
 void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
 {
+	HOLD_CANCEL;
 	uint64_t registration;
 
 	if (!aio || !data)

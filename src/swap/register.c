@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/shape.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 /* The dimensions, to be freed; NULL: out of memory. */
@@ -279,6 +280,7 @@ int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
 			struct nvs_tensor **tensors, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, OTHER_TENSORS, error);
 
 	return rc ? rc : batch_register(engine, specs, n, tensors, error);
@@ -308,6 +310,7 @@ static void forget(struct nvs_engine *engine, struct nvs_tensor *tensor)
 int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		      struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, OTHER_TENSORS, error);
 
 	if (!rc)

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/shape.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_stored_tensor *stored)
@@ -44,6 +45,7 @@ uint64_t nvs_engine_generation(struct nvs_engine *engine)
 int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
 		      struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	size_t length = name ? strlen(name) : 0;
 	int rc = check_unowned(engine, OTHER_TENSORS, error);
 

@@ -11,6 +11,7 @@
 #include "aio/engines/engine.h"
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "base/threads/thread.h"
 #include "topo/topo.h"
 
@@ -98,6 +99,7 @@ static void choose_auto(struct nvs_machine_info *info)
 
 int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_machine_info full;
 
 	if (!struct_sized(info))

@@ -9,6 +9,7 @@
 #include "aio/requests/requests.h"
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 
 /* The i-th of the caller's transfers, as the aio's own. */
 static int describe_transfer(const struct nvs_aio *aio, const struct nvs_transfer *transfers,
@@ -77,6 +78,7 @@ static void submit_list(struct nvs_aio *aio, const struct nvs_transfer *transfer
 int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
 		   struct nvs_request **requests, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_request *list;
 	int rc = check_transfers(aio, transfers, n, error);
 
@@ -103,6 +105,7 @@ static int submit_one(struct nvs_aio *aio, const struct nvs_transfer *transfer,
 int nvs_aio_pread(struct nvs_aio *aio, struct nvs_file *file, void *data, uint64_t nbytes,
 		  uint64_t offset, struct nvs_request **request, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	const struct nvs_transfer transfer = {
 		.size = sizeof(transfer),
 		.file = file,
@@ -118,6 +121,7 @@ int nvs_aio_pread(struct nvs_aio *aio, struct nvs_file *file, void *data, uint64
 int nvs_aio_pwrite(struct nvs_aio *aio, struct nvs_file *file, const void *data, uint64_t nbytes,
 		   uint64_t offset, struct nvs_request **request, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	const struct nvs_transfer transfer = {
 		.size = sizeof(transfer),
 		.file = file,

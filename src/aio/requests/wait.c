@@ -11,6 +11,7 @@
 #include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/threads/cancel.h"
 
 static int still_in_flight(int rc, struct nvs_error *error)
 {
@@ -146,6 +147,7 @@ static int wait_for_several(struct nvs_aio *aio, struct nvs_request *const *arra
 int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n, int timeout_ms,
 		 struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc = check_array(aio, requests, n, error);
 
@@ -203,6 +205,7 @@ static int wait_for_first(struct nvs_aio *aio, struct nvs_request *const *array,
 int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n,
 		     int timeout_ms, size_t *index, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc;
 
@@ -249,6 +252,7 @@ static int wait_for_all(struct requests *requests, uint64_t deadline, struct nvs
 int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 		     struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	struct requests *requests = aio ? aio->requests : NULL;
 	int rc;
@@ -288,6 +292,7 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 
 size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n)
 {
+	HOLD_CANCEL;
 	struct nvs_request *next;
 	size_t taken = 0;
 
@@ -315,6 +320,7 @@ size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n
 
 int nvs_aio_eventfd(struct nvs_aio *aio)
 {
+	HOLD_CANCEL;
 	struct requests *requests = aio ? aio->requests : NULL;
 	int fd;
 

@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "base/numbers.h"
+#include "base/threads/cancel.h"
 #include "config/config.h"
 #include "optim/internal.h"
 #include "optim/step/numbers.h"
@@ -197,6 +198,7 @@ static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
 int nvs_optimizer_set_weights(struct nvs_optimizer *optimizer, void *const *weights, size_t n,
 			      struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_given(optimizer, "optimizer", error);
 
 	if (!rc)

@@ -3,6 +3,7 @@
  * Reading ahead at the request of the caller.
  */
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 /* How many of the tensors, from the first, fit in free or clean memory. */
@@ -98,6 +99,7 @@ long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			 struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	long rc = check_unowned(engine, READ_STATE, error);
 
 	return rc ? rc : batch_prefetch(engine, tensors, n, error);

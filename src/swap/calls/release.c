@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 static int check_release(const struct nvs_tensor *tensor, uint64_t pin, enum nvs_how how,
@@ -88,6 +89,7 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		       uint64_t pin, enum nvs_how how, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, WRITE_STATE, error);
 
 	return rc ? rc : batch_release(engine, tensors, n, pin, how, error);
@@ -183,6 +185,7 @@ int batch_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, WRITE_STATE, error);
 
 	return rc ? rc : batch_swap_out(engine, tensors, n, error);

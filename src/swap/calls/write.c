@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 /* Stores in `tensors` each tensor of which bytes are written, once. */
@@ -49,6 +50,7 @@ static int remaining_ms(uint64_t deadline)
 int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
 		     int timeout_ms, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	uint64_t pin, deadline = deadline_ns(timeout_ms);
 	struct nvs_tensor *few[RANGED_FEW], **tensors;
 	size_t ntensors;
