@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "optim/internal.h"
@@ -28,12 +29,16 @@ static void name_tensor(const struct nvs_optimizer *optimizer, const struct tens
 	uint64_t from = place * kind->numel;
 	struct segment segment = {0};
 	bool found = next_segment(optimizer, &from, from + kind->numel, &segment);
+	const char *group = optimizer->groups[segment.group].name;
+	int length = (int)strnlen(group, 400);
 
 	assert(found && segment.numel);
+	/* No character is cut. */
+	while ((group[length] & 0xc0) == 0x80)
+		length--;
 	/* Its number last: a trace keeps the end of a long name. */
-	snprintf(name, NVS_NAME_MAX + 1, "%.400s+%" PRIu64 " %s %zu",
-		 optimizer->groups[segment.group].name, segment.offset, kind->what[i % kind->each],
-		 place);
+	snprintf(name, NVS_NAME_MAX + 1, "%.*s+%" PRIu64 " %s %zu", length, group, segment.offset,
+		 kind->what[i % kind->each], place);
 }
 
 /* Registers tensors side by side, in the order of the flat space. */

@@ -46,15 +46,12 @@ int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, cons
 		      struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	size_t length = name ? strlen(name) : 0;
 	int rc = check_unowned(engine, OTHER_TENSORS, error);
 
 	if (!rc)
 		rc = check_arguments(engine, &tensor, 1, error);
-	if (!rc && (!length || length > NVS_NAME_MAX))
-		rc = error_set(error, -EINVAL,
-			       "a tensor's name must have 1 to %d bytes; this one has %zu",
-			       NVS_NAME_MAX, length);
+	if (!rc)
+		rc = check_name(engine, name, error);
 	if (!rc)
 		rc = check_writable(engine, error);
 	if (rc)
