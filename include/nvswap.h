@@ -14,6 +14,10 @@
  *   a result stays as it is. A structure within another either has its last place or does not grow.
  * - Every function may be called from any thread, concurrently with any other. No function may be
  *   called on an object that another thread is closing, or that is closed.
+ * - No function is a cancellation point: a thread that is cancelled amid a call (pthread_cancel)
+ *   returns from it as if it had not been, and ends at its own next cancellation point. Functions
+ *   of the caller run within calls, so with cancellation disabled, or on threads of the library;
+ *   they must return and not end their thread. No call is safe with PTHREAD_CANCEL_ASYNCHRONOUS.
  * - A function that opens an object stores NULL in the caller's pointer if it fails.
  * - `timeout_ms` is in milliseconds; a negative one waits without a limit, as in poll(2), 0 does
  *   not wait. A wait that times out returns -ETIMEDOUT; a call with timeout 0 that would have to

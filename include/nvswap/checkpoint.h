@@ -66,7 +66,8 @@ struct nvs_checkpoint_tensor {
  * and a file of torch.save (1.6 or later). Files may be damaged or hostile: every value is checked
  * before it is used. An index names files in its own directory only; symbolic links are followed.
  * In a file of torch.save a tensor's name is its path through dictionaries and lists, with dots
- * between ("module.layers.0.weight"), or "tensor" if it was saved alone; other values are skipped.
+ * between ("module.layers.0.weight"), or "tensor" if it was saved alone; other values are skipped. A
+ * tensor below a key that is no text in UTF-8 is refused.
  * Tensors may share storages. One that is not contiguous, whose elements nvswap has no type for, or
  * that is sparse, quantized, nested, of a subclass or on the meta device is not listed; importing
  * it fails with the reason. Nothing of the file is executed: it may name what torch.load reads with
@@ -97,7 +98,8 @@ NVS_API int nvs_checkpoint_get(const struct nvs_checkpoint *checkpoint, size_t i
 struct nvs_checkpoint_item {
 	size_t size; /* of this structure in bytes; all of an array have the same */
 	struct nvs_tensor *tensor;
-	const char *name; /* in the checkpoint, 1 to NVS_NAME_MAX bytes; NULL: the tensor's own */
+	const char *
+		name; /* in the checkpoint, 1 to NVS_NAME_MAX bytes of UTF-8; NULL: the tensor's own */
 	/* in the checkpoint: `ndim` dimensions whose product is the tensor's numel; NULL: its own
 	 * shape */
 	const uint64_t *shape;

@@ -92,6 +92,9 @@ struct nvs_engine;
  *               are of an earlier commit than a manifest proves: the error has what is there.
  *               "nvswap": {"rollback": true} goes back to the commit before, if only the last one
  *               is lost
+ * -EILSEQ       the kept store has a name that is not UTF-8, which an earlier version took: the error
+ *               has it. `read_only` opens the store, to read the tensor or export it under another
+ *               name, as "nvswap store export" does
  * -EACCES       the caller may not open or create the store's files
  * -EIO          the store's files cannot be read; other errors of open(2) and pread(2) alike
  */

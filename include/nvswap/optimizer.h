@@ -99,7 +99,7 @@ struct nvs_optimizer;
 
 struct nvs_group_spec {
 	size_t size;	      /* of this structure in bytes; all of an array have the same */
-	const char *name;     /* 1 to NVS_NAME_MAX bytes, unique; copied */
+	const char *name;     /* 1 to NVS_NAME_MAX bytes of UTF-8, unique; copied */
 	uint64_t numel;	      /* 1 to sub_group_size */
 	enum nvs_dtype dtype; /* of the weights: NVS_F32, NVS_BF16 or NVS_F16 */
 	void *weights;	      /* numel elements, owned by the caller and aligned to an element, or

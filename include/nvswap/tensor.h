@@ -44,7 +44,7 @@ struct nvs_tensor;
 
 struct nvs_tensor_spec {
 	size_t size;	  /* of this structure in bytes; all of an array have the same */
-	const char *name; /* 1 to NVS_NAME_MAX bytes, unique in the engine; copied */
+	const char *name; /* 1 to NVS_NAME_MAX bytes of UTF-8, unique in the engine; copied */
 	enum nvs_dtype dtype;
 	uint64_t numel; /* elements; 0 is allowed */
 	/*
@@ -67,7 +67,7 @@ struct nvs_tensor_spec {
  * -EEXIST  a name is registered twice
  * -ESTALE  the kept store holds a tensor of that name with another dtype or numel
  * -ENOSPC  the drive has no room, or ulimit -f is too low for the store's file
- * -EINVAL  an argument is NULL, a name is too short or too long, a dtype is unknown, a shape has
+ * -EINVAL  an argument is NULL, a name is too short, too long or not UTF-8, a dtype is unknown, a shape has
  *          another number of elements or more than NVS_NDIM_MAX dimensions, a tensor has 2^63 bytes
  *          or more, or those of the call have 2^64 or more together
  * -EROFS   the store is open read-only, and has no such tensor
@@ -95,7 +95,7 @@ NVS_API int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *cons
  * returned before stay valid: the engine keeps them in memory as long as the tensor is registered.
  * A kept store has the new name from the next commit on, with the same contents.
  * Errors:
- * -EINVAL  an argument is NULL, or the name has no or more than NVS_NAME_MAX bytes
+ * -EINVAL  an argument is NULL, or the name has no or more than NVS_NAME_MAX bytes, or is not UTF-8
  * -EEXIST  the engine, or its kept store, has another tensor of that name
  * -EROFS   the store is open read-only
  * -ENOMEM

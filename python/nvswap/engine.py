@@ -662,7 +662,7 @@ class Engine(Handle):
                 if lib.nvs_engine_get_stored(pointer, len(result), each):
                     return result
                 result.append(StoredTensor(
-                    ffi.string(each.name).decode(errors="replace"), number_name(each.dtype),
+                    ffi.string(each.name).decode(errors="surrogateescape"), number_name(each.dtype),
                     each.numel, each.nbytes, each.has_contents,
                     each.checksum if each.has_checksum else None,
                     tuple(each.shape[0:each.ndim])))

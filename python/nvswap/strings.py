@@ -12,8 +12,11 @@ Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 
 def encoded(text: str) -> bytes:
-    """A name or key as UTF-8; ValueError if it has a NUL."""
-    return _without_nul(text.encode())
+    """
+    A name or key as UTF-8; ValueError if it has a NUL. Bytes that are none, of names in the store of an
+    earlier version, are what Engine.stored() made of them.
+    """
+    return _without_nul(text.encode(errors="surrogateescape"))
 
 
 def encoded_path(path: Path) -> bytes:

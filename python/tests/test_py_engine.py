@@ -518,6 +518,16 @@ def tensors_are_renamed_and_forgotten(directory):
 
 
 @promise
+def names_that_are_not_utf8_are_refused(directory):
+    with opened(directory, keep=True) as engine:
+        engine.register("a", "U8", 1)
+        for name in "\udcff", "a\udce9":
+            raises(nvswap.Error, lambda: engine.register(name, "U8", 1), errno.EINVAL)
+            raises(nvswap.Error, lambda: engine.rename("a", name), errno.EINVAL)
+        assert list(engine) == ["a"]
+
+
+@promise
 def a_closed_engine_is_an_exception(directory):
     engine = opened(directory)
     engine.register("a", "U8", 10)

@@ -13,6 +13,7 @@
 #include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "base/threads/thread.h"
 #include "config/config.h"
 
@@ -252,6 +253,7 @@ int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct
 
 int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc;
 
 	if (aio)
@@ -288,6 +290,7 @@ unsigned aio_hold(struct nvs_aio *aio, int change)
 
 int nvs_aio_close(struct nvs_aio *aio)
 {
+	HOLD_CANCEL;
 	if (!aio)
 		return 0;
 	if (aio_hold(aio, 0))

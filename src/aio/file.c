@@ -19,6 +19,7 @@
 #include "aio/requests/requests.h"
 #include "base/error.h"
 #include "base/memory/huge_map.h"
+#include "base/threads/cancel.h"
 
 int file_member_probe(struct file_member *member, bool writable, bool buffered)
 {
@@ -197,6 +198,7 @@ static int open_member(struct nvs_aio *aio, struct file_member *member, unsigned
 int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct nvs_file **out,
 		  struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct file_member member = {.path = (char *)(uintptr_t)path, .direct_fd = -1};
 	int rc, oflags;
 
@@ -266,6 +268,7 @@ static void name_of(int fd, char *name, size_t nbytes)
 int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_file **out,
 		     struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	char name[PATH_MAX + 32];
 	struct file_member member = {.path = name, .direct_fd = -1};
 	int oflags = fcntl(fd, F_GETFL), rc = oflags < 0 ? -errno : 0;
@@ -301,6 +304,7 @@ int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_fil
 
 void nvs_file_close(struct nvs_file *file)
 {
+	HOLD_CANCEL;
 	if (!file)
 		return;
 	if (file->aio) {
@@ -344,6 +348,7 @@ uint32_t nvs_file_unit(const struct nvs_file *file)
 
 int nvs_file_sync(struct nvs_file *file, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	if (!file)
 		return error_set(error, -EINVAL, "the file is NULL");
 	for (unsigned i = 0; i < file->nmembers; i++)

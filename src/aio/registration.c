@@ -14,6 +14,7 @@
 
 #include "aio/internal.h"
 #include "base/memory/huge_map.h"
+#include "base/threads/cancel.h"
 
 void aio_sync(struct nvs_aio *aio)
 {
@@ -61,6 +62,7 @@ static void registration_end(struct nvs_aio *aio, uint64_t registration)
 
 int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 {
+	HOLD_CANCEL;
 	uint64_t registration;
 	int rc = 0;
 
@@ -123,6 +125,8 @@ static void end_registrations(struct nvs_aio *aio, const void *data, bool all)
 
 void nvs_aio_unregister_memory(struct nvs_aio *aio, void *data)
 {
+	HOLD_CANCEL;
+
 	if (aio && data)
 		end_registrations(aio, data, false);
 }

@@ -12,9 +12,11 @@
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "base/text.h"
+#include "base/threads/cancel.h"
 
 int nvs_checkpoint_open(struct nvs_checkpoint **out, const char *path, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_checkpoint *checkpoint;
 	bool is_torch = false;
 	char *index = NULL;

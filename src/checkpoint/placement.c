@@ -176,18 +176,15 @@ static int check_plan(struct nvs_checkpoint *plan, const char *path, bool named,
 	if (!plan->n)
 		return error_set(error, -EINVAL, "%s: there is no tensor to write", path);
 	for (size_t i = 0; i < plan->n && named; i++) {
-		const char *name = plan->entries[i].name, *at = name;
-		size_t left = strlen(name), length;
+		const char *name = plan->entries[i].name;
 
-		if (!left || left > NVS_NAME_MAX || !strcmp(name, "__metadata__"))
+		if (!*name || strlen(name) > NVS_NAME_MAX || !strcmp(name, "__metadata__"))
 			return error_about(error, -EINVAL, name, 0, 0,
 					   "%s: a tensor can't be named \"%s\"", path, name);
-		for (; left; at += length, left -= length) {
-			length = utf8_length(at, left);
-			if (!length)
-				return error_about(error, -EINVAL, name, 0, 0,
-						   "%s: the name of a tensor is not UTF-8", path);
-		}
+		if (!text_is_utf8(name))
+			return error_about(error, -EINVAL, name, 0, 0,
+					   "%s: the name of a tensor, %s, is not UTF-8", path,
+					   name);
 	}
 	return named ? checkpoint_sort(plan, path, error) : 0;
 }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/shape.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "checkpoint/move.h"
 
 static int read_item(struct nvs_checkpoint_item *item, const struct nvs_checkpoint_item *items,
@@ -65,6 +66,7 @@ int nvs_checkpoint_export(struct nvs_engine *engine, const struct nvs_checkpoint
 			  size_t n, const char *path, const struct nvs_checkpoint_options *options,
 			  struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_checkpoint_options chosen;
 	struct writing writing = {0};
 	struct pair *pairs;
@@ -127,6 +129,7 @@ int nvs_checkpoint_import(struct nvs_engine *engine, const struct nvs_checkpoint
 			  const struct nvs_checkpoint_item *items, size_t n,
 			  struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct reading reading = {0};
 	struct pair *pairs;
 	int rc = check_call(engine, items, n, error);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "config/paths.h"
 #include "config/reader.h"
 
@@ -42,6 +43,7 @@ void config_free(struct nvs_config *config)
 int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes, const char *name,
 		     struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct json_document *document;
 	char label[208];
 	struct reader r = {.error = error};
@@ -162,6 +164,7 @@ static int read_all(int fd, char **text, size_t *nbytes)
 
 int nvs_config_load(struct nvs_config *config, const char *path, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	char *text = NULL, label[208];
 	size_t nbytes = 0;
 	int fd, result;

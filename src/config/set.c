@@ -14,6 +14,7 @@
 #include "base/json/write.h"
 #include "base/numbers.h"
 #include "base/text.h"
+#include "base/threads/cancel.h"
 #include "config/config.h"
 #include "config/paths.h"
 #include "config/reader.h"
@@ -167,6 +168,7 @@ static int set_number(struct nvs_config *config, const struct config_key *settin
 int nvs_config_set(struct nvs_config *config, const char *key, const char *value,
 		   struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct reader r = {.from_call = true, .file = key, .error = error};
 	struct json_document *document = NULL;
 	const struct config_key *setting = find_setting(config, key, error);
@@ -219,6 +221,7 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t number,
 			  struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	const struct config_key *setting = find_setting(config, key, error);
 
 	if (!setting)
@@ -409,6 +412,7 @@ int nvs_config_get_real(const struct nvs_config *config, const char *key, double
 
 int nvs_config_read_rank(struct nvs_config *config, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	const char *value;
 	char *end;
 

@@ -12,6 +12,7 @@
 
 #include "aio/aio.h"
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "pool/arena.h"
 #include "topo/topo.h"
 
@@ -67,6 +68,7 @@ static int check_path(const char *path, struct nvs_error *error)
 int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void **data,
 		     struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct memory *memory;
 	int rc;
 
@@ -126,6 +128,7 @@ int nvs_memory_alloc(struct nvs_aio *aio, size_t nbytes, const char *path, void 
 
 int nvs_memory_free(void *data)
 {
+	HOLD_CANCEL;
 	struct memory *memory;
 
 	if (!data)

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "optim/internal.h"
 #include "optim/step/numbers.h"
 
@@ -66,6 +67,7 @@ int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
 
 int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc;
 
 	if (step > STEPS_MAX)
@@ -85,6 +87,7 @@ int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struc
 int nvs_optimizer_set_note(struct nvs_optimizer *optimizer, const void *note, size_t nbytes,
 			   struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_given(optimizer, "optimizer", error);
 
 	return rc ? rc : engine_set_note(optimizer->engine, note, nbytes, error);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "config/config.h"
 #include "optim/internal.h"
 #include "optim/state/stored_groups.h"
@@ -327,6 +328,7 @@ int nvs_optimizer_open(struct nvs_optimizer **optimizer, const struct nvs_config
 		       const struct nvs_group_spec *groups, size_t n,
 		       const struct nvs_optimizer_options *options, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	return optimizer_open_with(optimizer, config, groups, n, options, NULL, NULL, error);
 }
 
@@ -345,6 +347,7 @@ static int close_begins(struct nvs_optimizer *optimizer, struct nvs_error *error
 
 int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_error why = {.size = sizeof(why)};
 	int rc, closed;
 
@@ -366,6 +369,7 @@ int nvs_optimizer_close(struct nvs_optimizer *optimizer, struct nvs_error *error
 
 int nvs_optimizer_abandon(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc;
 
 	if (!optimizer)

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "optim/internal.h"
@@ -36,12 +37,16 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 		uint64_t from = place * kind->numel;
 		struct segment segment = {0};
 		bool found = next_segment(optimizer, &from, from + kind->numel, &segment);
+		const char *group = optimizer->groups[segment.group].name;
+		int length = (int)strnlen(group, 400);
 
 		assert(found && segment.numel);
+		/* No character is cut. */
+		while ((group[length] & 0xc0) == 0x80)
+			length--;
 		/* Its number last: a trace keeps the end of a long name. */
-		snprintf(names[i], NVS_NAME_MAX + 1, "%.400s+%" PRIu64 " %s %zu",
-			 optimizer->groups[segment.group].name, segment.offset,
-			 kind->what[(first + i) % kind->each], place);
+		snprintf(names[i], NVS_NAME_MAX + 1, "%.*s+%" PRIu64 " %s %zu", length, group,
+			 segment.offset, kind->what[(first + i) % kind->each], place);
 		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
 						    .name = names[i],
 						    .dtype = kind->dtype,

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 /* Why the tensor can't be committed, and what to do; NULL: it can. */
@@ -260,6 +261,7 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 
 int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, "nvs_optimizer_commit commits it", error);
 
 	return rc ? rc : engine_commit(engine, error);

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "config/config.h"
 #include "swap/calls/calls.h"
 
@@ -281,6 +282,7 @@ int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config
 int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config *config,
 		    enum nvs_block block, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	if (engine)
 		*engine = NULL;
 	if (!engine || !config)
@@ -292,6 +294,7 @@ int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 		       const struct nvs_config *config, enum nvs_block block,
 		       struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	if (engine)
 		*engine = NULL;
 	if (!engine || !aio || !config)
@@ -344,6 +347,7 @@ int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 
 int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, "nvs_optimizer_close closes it", error);
 
 	return rc ? rc : engine_close(engine, error);
@@ -356,6 +360,7 @@ void engine_abandon(struct nvs_engine *engine)
 
 int nvs_engine_abandon(struct nvs_engine *engine, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, "nvs_optimizer_abandon closes it without a commit", error);
 
 	if (rc || !engine)

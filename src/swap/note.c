@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 struct note {
@@ -108,6 +109,7 @@ int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 int nvs_engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 			struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, "nvs_optimizer_set_note sets the note", error);
 
 	return rc ? rc : engine_set_note(engine, note, nbytes, error);

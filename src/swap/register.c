@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "base/shape.h"
 #include "base/struct_size.h"
+#include "base/text.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 /* The dimensions, to be freed; NULL: out of memory. */
@@ -37,8 +39,18 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 						     .name = entry->name,
 						     .dtype = entry->dtype,
 						     .numel = entry->numel};
-		struct nvs_tensor *tensor = table_add(engine, &spec);
+		struct nvs_tensor *tensor;
 
+		if (!engine->read_only && !text_is_utf8(entry->name))
+			return error_about(
+				error, -EILSEQ, entry->name, 0, 0,
+				"the kept store has a tensor named %s, which is not UTF-8: export "
+				"the store, which writes that name with \\xHH for such bytes "
+				"(nvswap store export, or open it with nvswap.read_only), and "
+				"import "
+				"it into a new one; nothing was changed",
+				entry->name);
+		tensor = table_add(engine, &spec);
 		if (tensor && entry->shape)
 			tensor->rest->shape = copy_shape(entry->shape, entry->ndim);
 		if (!tensor || (entry->shape && !tensor->rest->shape)) {
@@ -68,20 +80,18 @@ static int no_memory(struct nvs_error *error)
 	return -ENOMEM;
 }
 
-static int read_spec(struct nvs_tensor_spec *spec, const struct nvs_tensor_spec *specs, size_t i,
-		     struct nvs_error *error)
+static int read_spec(struct nvs_tensor_spec *spec, const struct nvs_engine *engine,
+		     const struct nvs_tensor_spec *specs, size_t i, struct nvs_error *error)
 {
 	int rc = struct_in_at(spec, sizeof(*spec), specs, i);
-	size_t length, size;
+	size_t size;
 
 	if (rc)
 		return struct_refused(error, rc, "nvs_tensor_spec", "specs[%zu]", i);
-	length = spec->name ? strlen(spec->name) : 0;
 	size = nvs_dtype_size(spec->dtype);
-	if (!length || length > NVS_NAME_MAX)
-		return error_set(error, -EINVAL,
-				 "a tensor's name must have 1 to %d bytes; this one has %zu",
-				 NVS_NAME_MAX, length);
+	rc = check_name(engine, spec->name, error);
+	if (rc)
+		return rc;
 	if (!size)
 		return error_about(error, -EINVAL, spec->name, 0, 0, "%s: unknown dtype %d",
 				   spec->name, (int)spec->dtype);
@@ -132,7 +142,7 @@ static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *spe
 		struct nvs_tensor_spec *spec = &reserved->specs[i];
 		struct nvs_tensor *tensor;
 
-		rc = read_spec(spec, specs, i, error);
+		rc = read_spec(spec, engine, specs, i, error);
 		if (rc)
 			break;
 		/* A name that the same call gives twice must not reserve space. */
@@ -273,6 +283,7 @@ int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
 			struct nvs_tensor **tensors, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, OTHER_TENSORS, error);
 
 	return rc ? rc : batch_register(engine, specs, n, tensors, error);
@@ -283,15 +294,13 @@ int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec 
 int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
 		      struct nvs_error *error)
 {
-	size_t length = name ? strlen(name) : 0;
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, OTHER_TENSORS, error);
 
 	if (!rc)
 		rc = check_arguments(engine, &tensor, 1, error);
-	if (!rc && (!length || length > NVS_NAME_MAX))
-		rc = error_set(error, -EINVAL,
-			       "a tensor's name must have 1 to %d bytes; this one has %zu",
-			       NVS_NAME_MAX, length);
+	if (!rc)
+		rc = check_name(engine, name, error);
 	if (!rc)
 		rc = check_writable(engine, error);
 	if (rc)
@@ -307,6 +316,7 @@ int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, cons
 int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		      struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, OTHER_TENSORS, error);
 
 	if (!rc)

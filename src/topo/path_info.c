@@ -20,6 +20,7 @@
 #include "base/numbers.h"
 #include "base/struct_size.h"
 #include "base/text.h"
+#include "base/threads/cancel.h"
 #include "topo/sysfs.h"
 
 static int unreachable(const char *path, int code, struct nvs_error *error)
@@ -244,6 +245,7 @@ static int describe_path(const char *path, struct nvs_path_info *info, struct nv
 
 int nvs_path_get_info(const char *path, struct nvs_path_info *info, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_path_info full;
 	int rc;
 

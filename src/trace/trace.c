@@ -14,12 +14,14 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "trace/spans.h"
 
 #define NBYTES_MAX ((UINT64_C(1) << 56) - 1)
 
 int nvs_trace_open(struct nvs_trace **out, size_t max_spans, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_trace *trace;
 
 	if (!out)

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/json/write.h"
+#include "base/threads/cancel.h"
 #include "trace/spans.h"
 #include "trace/trace.h"
 
@@ -272,6 +273,7 @@ static uint64_t put_trace(struct trace_writer *writer)
 int nvs_trace_write(struct nvs_trace *trace, const char *path, uint64_t *dropped,
 		    struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct stat there;
 	uint64_t none;
 	char *beside;

@@ -160,6 +160,30 @@ TEST(sizes_that_overflow_are_refused)
 	refused_at_open("elements");
 }
 
+TEST(names_that_are_not_utf8_are_refused)
+{
+	optim_init(o, pair, LENGTH(pair));
+	o->specs[1].name = "\xe9";
+	refused_at_open("the name of group \\xe9 is not UTF-8");
+}
+
+/* The tensors of its state have the beginning of its name in theirs. */
+TEST(a_long_name_is_cut_between_characters)
+{
+	static char name[NVS_NAME_MAX + 1];
+
+	for (size_t at = 1; at < 4; at++) {
+		memset(name, 'n', at);
+		for (size_t i = at; i + 3 <= NVS_NAME_MAX; i += 3)
+			memcpy(name + i, "\xe2\x82\xac", 4);
+		optim_init(o, pair, LENGTH(pair));
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+		o->specs[0].name = name;
+		DONE(o, optim_open(o));
+		optim_close(o);
+	}
+}
+
 TEST(groups_whose_weights_overlap_are_refused)
 {
 	char *first, *second;

@@ -629,11 +629,14 @@ static void try_names(const struct structure *structure, const struct field *fie
 		char *text = calloc(1, lengths[i] + 1);
 
 		assert_non_null(text);
-		memset(text, 0xff, lengths[i]);
+		memset(text, 0x7f, lengths[i]);
 		name = text;
 		memcpy(given + field->at, &name, sizeof(name));
-		expect(structure, field, "bytes of 0xff",
+		expect(structure, field, "bytes of 0x7f",
 		       lengths[i] >= 1 && lengths[i] <= NVS_NAME_MAX, false);
+		/* No UTF-8. */
+		memset(text, 0xff, lengths[i]);
+		expect(structure, field, "bytes of 0xff", false, false);
 		free(text);
 	}
 }

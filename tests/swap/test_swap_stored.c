@@ -321,3 +321,57 @@ TEST(names_that_are_taken_or_invalid_are_refused)
 	expect_error(f, nvs_tensor_rename(f->engine, t[1], "t2", &f->error), -EEXIST, "t2");
 	tensor_compare(f, t[1], 2);
 }
+
+/* ---- Names that are not UTF-8 ---- */
+
+static const char *const not_utf8[] = {"\xff", "a\xe9z", "\xc3", "\xed\xa0\x80",
+				       "\xf4\x90\x80\x80"};
+
+TEST(a_name_that_is_not_utf8_is_refused)
+{
+	struct nvs_tensor_spec specs[2] = {{sizeof(*specs), "new", NVS_U8, 1, NULL, 0},
+					   {sizeof(*specs), NULL, NVS_U8, 1, NULL, 0}};
+	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
+	struct nvs_tensor *t[N], *made[2];
+
+	make_store(t, 1);
+	for (size_t i = 0; i < COUNT(not_utf8); i++) {
+		specs[1].name = not_utf8[i];
+		expect_error(f, nvs_tensor_register(f->engine, specs, 2, made, &f->error), -EINVAL,
+			     "UTF-8");
+		assert_null(nvs_tensor_find(f->engine, "new"));
+		expect_error(f, nvs_tensor_rename(f->engine, t[0], not_utf8[i], &f->error), -EINVAL,
+			     "UTF-8");
+	}
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	fixture_shut(f);
+	find_again(t, 1);
+	assert_int_equal(nvs_engine_get_stored(f->engine, N, &stored), -ENOENT);
+}
+
+/* As earlier versions made it: nothing of it is lost, and nothing changes. */
+TEST(a_kept_store_with_a_name_that_is_not_utf8_is_opened_to_read_alone)
+{
+	struct nvs_tensor_spec spec = {sizeof(spec), not_utf8[0], NVS_U8, lengths[1], NULL, 0};
+	struct nvs_tensor *t[N];
+	uint64_t before;
+
+	make_store(t, 1);
+	engine_lock(f->engine);
+	OK(f, table_rename(f->engine, t[1], not_utf8[0], &f->error));
+	engine_unlock(f->engine);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	fixture_shut(f);
+	before = sum_of_files(f->paths[0]);
+	expect_error(f, fixture_reopen(f), -EILSEQ, "a tensor named \\xff, which is not UTF-8");
+	assert_int_equal(sum_of_files(f->paths[0]), before);
+	f->config.keep = false;
+	f->config.read_only = true;
+	OK(f, fixture_reopen(f));
+	OK(f, nvs_tensor_register(f->engine, &spec, 1, t, &f->error));
+	tensor_compare(f, t[0], 2);
+	spec.name = not_utf8[1];
+	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, t, &f->error), -EROFS, "");
+	fixture_shut(f);
+	assert_int_equal(sum_of_files(f->paths[0]), before);
+}

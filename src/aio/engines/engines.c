@@ -11,6 +11,7 @@
 #include "aio/engines/engine.h"
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "base/threads/thread.h"
 #include "topo/topo.h"
 
@@ -69,6 +70,7 @@ int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
 
 int nvs_machine_get_info(struct nvs_machine_info *info, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_machine_info full;
 	__typeof__(full.ioengine[0]) *automatic = &full.ioengine[NVS_IOENGINE_AUTO];
 

@@ -21,6 +21,7 @@
 #include "aio/internal.h"
 #include "base/error.h"
 #include "base/state_checks.h"
+#include "base/threads/cancel.h"
 
 /* Requests of the first chunk; each further chunk doubles their number. */
 #define CHUNK_MIN 256u
@@ -402,6 +403,7 @@ void requests_forget_file(struct nvs_aio *aio, const struct nvs_file *file)
 
 int nvs_request_close(struct nvs_request *request)
 {
+	HOLD_CANCEL;
 	enum request_state state;
 	struct nvs_aio *aio;
 	int rc;

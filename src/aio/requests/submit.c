@@ -9,6 +9,7 @@
 #include "aio/requests/requests.h"
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 
 /* The i-th of the caller's transfers, as the aio's own. */
 static int describe_transfer(const struct nvs_aio *aio, const struct nvs_transfer *transfers,
@@ -34,6 +35,7 @@ static int describe_transfer(const struct nvs_aio *aio, const struct nvs_transfe
 int nvs_aio_submit(struct nvs_aio *aio, const struct nvs_transfer *transfers, size_t n,
 		   struct nvs_request **requests, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct transfer checked, *first = NULL, **tail = &first;
 	struct nvs_request *list;
 	int rc = 0;

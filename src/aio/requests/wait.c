@@ -11,6 +11,7 @@
 #include "aio/requests/requests.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/threads/cancel.h"
 
 /* The error of a wait that ends: a drive hangs, or else the deadline has passed. */
 static int still_in_flight(const struct transfer *overdue, int rc, struct nvs_error *error)
@@ -107,6 +108,7 @@ static const struct transfer *overdue_of(const struct nvs_aio *aio,
 int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n, int timeout_ms,
 		 struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	const struct transfer *overdue = NULL;
 	int rc = check_array(aio, requests, n, error);
@@ -151,6 +153,7 @@ unlock:
 int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n,
 		     int timeout_ms, size_t *index, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	const struct transfer *overdue = NULL;
 	size_t first;
@@ -197,6 +200,7 @@ unlock:
 int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 		     struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	struct requests *requests = aio ? aio->requests : NULL;
 	const struct transfer *overdue = NULL;
@@ -241,6 +245,7 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 
 size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n)
 {
+	HOLD_CANCEL;
 	struct nvs_request *next;
 	size_t taken = 0;
 
@@ -265,6 +270,7 @@ size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n
 
 int nvs_aio_eventfd(struct nvs_aio *aio)
 {
+	HOLD_CANCEL;
 	struct requests *requests = aio ? aio->requests : NULL;
 	int fd;
 

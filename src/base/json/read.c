@@ -341,6 +341,11 @@ static int read_string(struct parser *p, const char **string, size_t *length, bo
 		else if (!decode_escape(&from, p->at, &to))
 			*lone_surrogate = true;
 	}
+	if (*lone_surrogate && !p->relaxed)
+		return refuse_text(
+			p, begin, -EINVAL,
+			"a string that begins here has half of a '\\u' pair, which is no "
+			"character");
 	*to = '\0';
 	*string = copy;
 	*length = (size_t)(to - copy);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * JSON text as a tree of values with their places in the text. Strict (RFC 8259): no comments, no
- * trailing commas, valid UTF-8. A relaxed document may have what people and Python write into
- * DeepSpeed's files. A parsed document never changes.
+ * trailing commas, valid UTF-8, also behind escapes. A relaxed document may have what people and
+ * Python write into DeepSpeed's files. A parsed document never changes.
  */
 #ifndef BASE_JSON_READ_H
 #define BASE_JSON_READ_H
@@ -39,7 +39,8 @@ struct json_value {
 	size_t raw_length;
 	const char *string; /* JSON_STRING: decoded, with a NUL behind it; may contain NULs */
 	size_t length;
-	bool lone_surrogate;	  /* JSON_STRING: contains half of a \u pair, decoded as U+FFFD */
+	bool lone_surrogate;	  /* JSON_STRING of a relaxed document: contains half of a \u pair,
+				     decoded as U+FFFD */
 	struct json_value *first; /* first value of an array or object, in the order of the text */
 	struct json_value *next;  /* in the same array or object */
 
@@ -63,7 +64,7 @@ struct json_document;
 int json_parse(struct json_document **document, const char *text, size_t nbytes, const char *name,
 	       size_t memory_max, struct nvs_error *error);
 /* The same for text that may also have comments (#, // and slash-star), a comma behind the last member
- * or value, a byte order mark, and the Infinity, -Infinity and NaN that Python's json writes. */
+ * or value, a byte order mark, the Infinity, -Infinity and NaN that Python's json writes, and half of a \u pair. */
 int json_parse_relaxed(struct json_document **document, const char *text, size_t nbytes,
 		       const char *name, size_t memory_max, struct nvs_error *error);
 void json_free(struct json_document *document); /* `document` may be NULL */

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "base/threads/cancel.h"
 #include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
 
@@ -201,6 +202,7 @@ int nvs_checkpoint_export_optimizer(struct nvs_optimizer *optimizer, const char 
 				    const struct nvs_checkpoint_options *options,
 				    struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct writing writing = {0};
 	struct groups groups = {.writing = &writing};
 	struct torch_count step = {.name = STEP_NAME};
@@ -310,6 +312,7 @@ int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 				    const struct nvs_checkpoint *checkpoint,
 				    const char *const *names, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct reading reading = {0};
 	struct groups groups = {.reading = &reading};
 	uint64_t step = 0;

@@ -179,8 +179,8 @@ static int add_tensor(struct torch_reader *reader, const struct object *tensor)
 
 	if (reader->nameless)
 		return reject(reader,
-			      "a tensor below it has a name that is no text, or more than "
-			      "%d bytes",
+			      "a tensor below it has a name that is no text in UTF-8, or more "
+			      "than %d bytes",
 			      NVS_NAME_MAX);
 	if (checkpoint->n + checkpoint->nunread == ENTRIES_MAX)
 		return reject(reader, "more than %u tensors", ENTRIES_MAX);
@@ -253,7 +253,7 @@ static int visit(struct torch_reader *reader, const struct object *object, unsig
 		else if (key->kind == OBJECT_INT)
 			n = snprintf(name, room, "%s%" PRId64, dot, key->number);
 		else if (key->kind == OBJECT_STRING && key->length &&
-			 strlen(key->text) == key->length)
+			 strlen(key->text) == key->length && text_is_utf8(key->text))
 			n = snprintf(name, room, "%s%s", dot, key->text);
 		/* Only a tensor needs its name. */
 		named = n >= 0 && (size_t)n < room;

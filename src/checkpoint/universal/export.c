@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
@@ -303,6 +304,7 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 				    const char *path, const struct nvs_universal_options *options,
 				    struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct export_job export = {.tree = {.top = -1, .zero = -1}};
 	int rc = universal_options_in(&export.options, options, error);
 

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/memory/huge_map.h"
+#include "base/threads/cancel.h"
 #include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
@@ -206,6 +207,7 @@ int nvs_checkpoint_import_universal(struct nvs_optimizer *optimizer,
 				    const struct nvs_checkpoint_param *params, size_t n,
 				    const char *path, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct import_job import = {.tree = {.top = -1, .zero = -1}};
 	int rc = 0;
 

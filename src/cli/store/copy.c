@@ -94,7 +94,8 @@ static int opened(struct copy *copy, int rc)
 
 /*
  * Registers the n tensors of the checkpoint, or, without one, of the store, and names them as items
- * of the checkpoint, which the caller frees.
+ * of the checkpoint, which the caller frees. The store of an earlier version may have names that are
+ * not UTF-8, which a checkpoint can't have: it gets those with \xHH.
  */
 static int take_tensors(struct copy *copy, struct nvs_engine *engine,
 			const struct nvs_checkpoint *checkpoint, size_t n,
@@ -123,9 +124,16 @@ static int take_tensors(struct copy *copy, struct nvs_engine *engine,
 	}
 	if (!rc && n)
 		rc = nvs_tensor_register(engine, specs, n, tensors, &copy->error);
-	for (size_t i = 0; i < n && !rc; i++)
-		(*items)[i] = (struct nvs_checkpoint_item){.size = sizeof(**items),
-							   .tensor = tensors[i]};
+	for (size_t i = 0; i < n && !rc; i++) {
+		const char *name = specs[i].name;
+		size_t length = strlen(name), room = 4 * length + 1;
+		char *visible = text_is_utf8(name) ? NULL : malloc(room);
+
+		(*items)[i] = (struct nvs_checkpoint_item){
+			.size = sizeof(**items),
+			.tensor = tensors[i],
+			.name = visible ? visible_text(name, length, visible, room) : NULL};
+	}
 	free(specs);
 	free(tensors);
 	return rc;
@@ -172,6 +180,8 @@ static int copy_parameters(struct copy *copy)
 	/* Closing would commit what an import has changed. */
 	if (!copy->in || (engine && nvs_engine_abandon(engine, NULL)))
 		nvs_engine_close(engine, NULL);
+	for (size_t i = 0; items && i < copy->n; i++)
+		free((char *)(uintptr_t)items[i].name);
 	free(items);
 	nvs_checkpoint_close(checkpoint);
 	return rc;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "optim/internal.h"
 
 struct bulk {
@@ -108,6 +109,7 @@ static int run_bulk(struct nvs_optimizer *optimizer, const struct pass_kind *kin
 int nvs_optimizer_export(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
 			 struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	static const struct pass_kind kind = {.wants = every_tile, .slice = bulk_slice};
 	struct bulk bulk = {.fn = fn, .arg = arg};
 
@@ -117,6 +119,7 @@ int nvs_optimizer_export(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void
 int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
 			 struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	static const struct pass_kind kind = {
 		.writes = true, .overwrites = true, .wants = every_tile, .slice = bulk_slice};
 	struct bulk bulk = {.fn = fn, .arg = arg, .import = true};

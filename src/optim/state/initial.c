@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "optim/internal.h"
 
 /* ---- Creating state ---- */
@@ -97,6 +98,7 @@ static int weights_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile
 
 int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	/* A fresh tile's state would be made from the weights, so they are unchanged. */
 	static const struct pass_kind kind = {
 		.master_only = true, .wants = has_state, .slice = weights_slice};

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "base/threads/cancel.h"
 #include "optim/internal.h"
 #include "optim/state/stored_groups.h"
 
@@ -381,6 +382,7 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = call_begin(optimizer, CALL_CHANGES, error);
 
 	if (rc)

@@ -19,6 +19,8 @@
 
 #include "base/error.h"
 #include "base/numbers.h"
+#include "base/text.h"
+#include "base/threads/cancel.h"
 #include "config/config.h"
 #include "optim/internal.h"
 #include "optim/step/numbers.h"
@@ -45,6 +47,9 @@ static int check_group(const struct nvs_optimizer *optimizer, const struct nvs_g
 		return error_set(error, -EINVAL,
 				 "a group's name must have 1 to %d bytes; this one has %zu",
 				 NVS_NAME_MAX, length);
+	if (!optimizer->read_only && !text_is_utf8(spec->name))
+		return error_about(error, -EINVAL, spec->name, 0, 0,
+				   "the name of group %s is not UTF-8", spec->name);
 	if (!spec->numel)
 		return error_about(error, -EINVAL, spec->name, 0, 0,
 				   "group %s has no elements: leave it out", spec->name);
@@ -196,6 +201,7 @@ static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
 int nvs_optimizer_set_weights(struct nvs_optimizer *optimizer, void *const *weights, size_t n,
 			      struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_given(weights, "weights", error);
 
 	if (!rc)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "optim/internal.h"
 
 /* ---- Tiles ---- */
@@ -139,6 +140,7 @@ static int move_range(struct nvs_optimizer *optimizer, size_t group, struct part
 int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
 		      uint64_t offset, uint64_t numel, float *data, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct part_range range = {.part = part, .offset = offset, .numel = numel, .to = data};
 
 	return move_range(optimizer, group, &range, error);
@@ -147,6 +149,7 @@ int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
 		      uint64_t offset, uint64_t numel, const float *data, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct part_range range = {.part = part, .offset = offset, .numel = numel, .from = data};
 
 	return move_range(optimizer, group, &range, error);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "config/config.h"
 #include "optim/kernels/kernel.h"
 #include "optim/state/header.h"
@@ -64,6 +65,7 @@ static int check_update(const struct nvs_adam_update *update, struct nvs_error *
 
 int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_adam_update update;
 	int rc = struct_in(&update, sizeof(update), given);
 	struct optimizer_config config;

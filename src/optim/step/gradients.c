@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "optim/internal.h"
 #include "optim/step/numbers.h"
 
@@ -57,6 +58,7 @@ static int other_kind(const struct group *group, struct nvs_error *error)
 int nvs_optimizer_lend_gradients(struct nvs_optimizer *optimizer, size_t group,
 				 enum nvs_dtype dtype, const void *data, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct group *which;
 	int rc = call_begin(optimizer, CALL_CHANGES, error);
 
@@ -132,6 +134,7 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 				uint64_t numel, enum nvs_dtype dtype, const void *data,
 				uint64_t *added, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct group *which;
 	uint64_t done = 0;
 	int rc = call_begin(optimizer, CALL_CHANGES | CALL_BETWEEN_STEPS, error);
@@ -188,6 +191,7 @@ void gradients_clear(struct nvs_optimizer *optimizer)
 
 int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = call_begin(optimizer, CALL_CHANGES | CALL_BETWEEN_STEPS, error);
 
 	if (rc)
@@ -335,6 +339,7 @@ int gradients_sum(struct nvs_optimizer *optimizer, double *sum, double *groups,
 int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_gradient_sums *sums,
 				struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_gradient_sums full = {.size = sizeof(full)};
 	int rc = check_given(sums, "sums", error);
 
@@ -353,6 +358,7 @@ int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_grad
 int nvs_optimizer_sum_groups(struct nvs_optimizer *optimizer, double *sum_squares, size_t n,
 			     struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	double sum;
 	int rc = check_given(sum_squares, "sum_squares", error);
 

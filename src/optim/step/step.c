@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "config/config.h"
 #include "optim/internal.h"
 #include "optim/step/numbers.h"
@@ -288,6 +289,7 @@ static int take_options(const struct nvs_step_options *options, struct nvs_step_
 int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		       struct nvs_step_result *result, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_step_result full = {
 		.size = sizeof(full), .norm = -1, .clip = 1, .io = {.size = sizeof(full.io)}};
 	struct nvs_step_options given;

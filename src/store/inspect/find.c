@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "base/text.h"
+#include "base/threads/cancel.h"
 #include "store/inspect/internal.h"
 #include "store/member/internal.h"
 
@@ -121,6 +122,7 @@ static int find_below(const char *parent, unsigned index, struct nvs_store_place
 int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *place,
 		   struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_store_place full = {.rank = 0}, found = {.rank = 0};
 	struct nvs_store_place here = {.size = sizeof(here), .paths = &path, .npaths = 1};
 	struct nvs_store_info info = {.size = sizeof(info)};

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "store/inspect/internal.h"
 #include "store/member/internal.h"
 
@@ -202,6 +203,7 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 int nvs_store_open(const struct nvs_store_place *asked, unsigned flags, struct nvs_store **out,
 		   struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_store_place place;
 	struct nvs_store *store;
 	int rc = 0;
@@ -237,6 +239,7 @@ int nvs_store_open(const struct nvs_store_place *asked, unsigned flags, struct n
 
 void nvs_store_close(struct nvs_store *store)
 {
+	HOLD_CANCEL;
 	if (!store)
 		return;
 	assert(store->npaths <= NVS_PATHS_MAX);

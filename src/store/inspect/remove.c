@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "store/inspect/internal.h"
 #include "store/member/internal.h"
 
@@ -134,6 +135,7 @@ static int check_whole(const struct nvs_store *store, struct nvs_error *error)
 
 int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_error why = {.size = sizeof(why)};
 	struct nvs_store *store;
 	int rc = sole_open(place, &store, &why);

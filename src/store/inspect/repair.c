@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file_limit.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "store/disk.h"
 #include "store/inspect/internal.h"
 #include "store/member/internal.h"
@@ -165,6 +166,7 @@ static bool labels_are_known(const struct nvs_store *store)
 int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
 		     struct nvs_store_repairs *out, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_store_repairs repairs = {.labels = 0};
 	struct nvs_store *store;
 	int rc;

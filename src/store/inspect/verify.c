@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "store/inspect/internal.h"
 
 #define READS_MAX  32u /* in flight */
@@ -211,6 +212,7 @@ static int check_verdicts(struct nvs_store *store, struct nvs_aio *aio, uint64_t
 int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
 		     struct nvs_store_verdict *verdicts, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct verifier verifier = {.first = first, .end = first + n, .tensor = first};
 	int rc = n ? check_verdicts(store, aio, first, n, verdicts, error)
 		   : (!store || !aio || !verdicts ? -EINVAL : 0);

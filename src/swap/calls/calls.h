@@ -31,6 +31,11 @@ int check_unowned(const struct nvs_engine *engine, const char *instead, struct n
 	"open another engine for tensors of your own (nvs_engine_open_on shares its workers)"
 #define READ_STATE  "nvs_optimizer_get and nvs_optimizer_export read the state"
 #define WRITE_STATE "nvs_optimizer_set and nvs_optimizer_import write the state"
+/*
+ * -EINVAL: no name for a tensor of the engine. A read-only store may have names that are not UTF-8: an
+ * earlier version took them.
+ */
+int check_name(const struct nvs_engine *engine, const char *name, struct nvs_error *error);
 /* -EINVAL: the i-th tensor of a call is NULL or another engine's. */
 int not_of_engine(const struct nvs_tensor *tensor, size_t i, struct nvs_error *error);
 static inline int check_tensor(const struct nvs_engine *engine, const struct nvs_tensor *tensor,

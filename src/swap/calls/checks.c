@@ -6,9 +6,11 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/struct_size.h"
+#include "base/text.h"
 #include "swap/calls/calls.h"
 
 int check_unowned(const struct nvs_engine *engine, const char *instead, struct nvs_error *error)
@@ -17,6 +19,19 @@ int check_unowned(const struct nvs_engine *engine, const char *instead, struct n
 		return 0;
 	return error_set(error, -EBUSY,
 			 "the engine belongs to an optimizer, which alone changes it: %s", instead);
+}
+
+int check_name(const struct nvs_engine *engine, const char *name, struct nvs_error *error)
+{
+	size_t length = name ? strlen(name) : 0;
+
+	if (!length || length > NVS_NAME_MAX)
+		return error_set(error, -EINVAL,
+				 "a tensor's name must have 1 to %d bytes; this one has %zu",
+				 NVS_NAME_MAX, length);
+	if (!engine->read_only && !text_is_utf8(name))
+		return error_about(error, -EINVAL, name, 0, 0, "the name %s is not UTF-8", name);
+	return 0;
 }
 
 int not_of_engine(const struct nvs_tensor *tensor, size_t i, struct nvs_error *error)

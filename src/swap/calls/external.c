@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 /* Waits for the engine's own transfers of the tensors and for their copies. */
@@ -81,6 +82,7 @@ int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *ten
 int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			     const void *const *data, size_t n, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, WRITE_STATE, error);
 
 	return rc ? rc : batch_swap_out_from(engine, tensors, data, n, error);
@@ -154,6 +156,7 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			  void *const *data, size_t n, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, READ_STATE, error);
 
 	return rc ? rc : batch_swap_in_to(engine, tensors, data, n, error);
@@ -188,6 +191,7 @@ static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_ran
 int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
 		    struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct transfer *list = NULL;
 	struct nvs_tensor *few[RANGED_FEW], **tensors;
 	struct part *spare = NULL;
@@ -251,6 +255,7 @@ static int remaining_ms(uint64_t deadline)
 int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
 		     int timeout_ms, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	uint64_t pin, deadline = deadline_ns(timeout_ms);
 	struct nvs_tensor *few[RANGED_FEW], **tensors;
 	size_t ntensors;

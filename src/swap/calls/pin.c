@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/numbers.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 enum lack {
@@ -485,6 +486,7 @@ int batch_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size
 int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		   int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, WRITE_STATE, error);
 
 	if (rc && pin)
@@ -503,6 +505,7 @@ int batch_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		       int timeout_ms, uint64_t *pin, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, READ_STATE, error);
 
 	if (rc && pin)

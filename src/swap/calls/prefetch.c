@@ -3,6 +3,7 @@
  * Reading ahead at the request of the caller.
  */
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 /* A read that the plan started counts as the caller's from now on: its failure is reported. */
@@ -91,6 +92,7 @@ long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			 struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	long rc = check_unowned(engine, READ_STATE, error);
 
 	return rc ? rc : batch_prefetch(engine, tensors, n, error);

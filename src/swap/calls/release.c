@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 /* A tensor whose read failed is not pinned any more. */
@@ -81,6 +82,7 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		       uint64_t pin, enum nvs_how how, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, WRITE_STATE, error);
 
 	return rc ? rc : batch_release(engine, tensors, n, pin, how, error);
@@ -176,6 +178,7 @@ int batch_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, WRITE_STATE, error);
 
 	return rc ? rc : batch_swap_out(engine, tensors, n, error);

@@ -14,6 +14,7 @@
 #include "base/numbers.h"
 #include "base/state_checks.h"
 #include "base/struct_size.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 #include "trace/trace.h"
 
@@ -113,6 +114,7 @@ static const struct trace_subject no_tensor = {.name = ""};
 
 int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct transfer *list = NULL;
 	struct step *step;
 	int rc = check_unowned(engine, "nvs_optimizer_step takes a step", error);
@@ -142,6 +144,7 @@ int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 
 int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	struct nvs_step_io full;
 	struct step *step;
 	uint64_t now;

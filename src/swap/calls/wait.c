@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
 /*
@@ -97,6 +98,7 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		    uint64_t pin, int timeout_ms, struct nvs_error *error)
 {
+	HOLD_CANCEL;
 	int rc = check_unowned(engine, "its calls wait for their transfers", error);
 
 	return rc ? rc : batch_wait(engine, tensors, n, pin, timeout_ms, error);

@@ -88,9 +88,18 @@ TEST(strings_are_decoded)
 	};
 
 	for (size_t i = 0; i < LENGTH(strings); i++) {
-		struct json_document *document = read_text(strings[i].text);
-		const struct json_value *value = json_root(document);
+		const char *text = strings[i].text;
+		struct json_document *document;
+		const struct json_value *value;
+		int rc = json_parse(&document, text, strlen(text), "text", SIZE_MAX, NULL);
 
+		/* Half of a pair is no character; Python's json writes it all the same. */
+		assert_int_equal(rc, strings[i].lone_surrogate ? -EINVAL : 0);
+		if (rc)
+			rc = json_parse_relaxed(&document, text, strlen(text), "text", SIZE_MAX,
+						NULL);
+		assert_int_equal(rc, 0);
+		value = json_root(document);
 		assert_int_equal(value->type, JSON_STRING);
 		assert_int_equal(value->length, strings[i].length);
 		assert_memory_equal(value->string, strings[i].string, value->length + 1);

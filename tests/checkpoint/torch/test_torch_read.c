@@ -346,6 +346,35 @@ TEST(a_tensor_under_a_key_that_is_no_text_is_refused)
 	fixture_close(&saved.f);
 }
 
+/* No store holds such names, and no other format can have them. Python writes the second one. */
+TEST(a_tensor_whose_name_is_not_utf8_is_refused)
+{
+	static const char *const keys[] = {"\xff", "\xed\xa0\x80", "\xc3", "a\xe9z"};
+	struct saved saved;
+
+	saved_make(&saved);
+	for (size_t i = 0; i < COUNT(keys); i++)
+		for (int below = 0; below < 2; below++) {
+			static const char tensor[] = BYTE("t");
+			char pickle[512] = "\x80\x02}(", *at = pickle + 4;
+			struct nvs_checkpoint_options options = {.size = sizeof(options),
+								 .pickle = pickle};
+
+			at += sprintf(at, "X%c", (int)strlen(keys[i])) + 3;
+			at = stpcpy(at, keys[i]);
+			if (below)
+				at = stpcpy(at, "}(");
+			/* Without `below`, the tensor's own name gives way to the key. */
+			memcpy(at, tensor + (below ? 0 : 6), sizeof(tensor) - (below ? 1 : 7));
+			at = stpcpy(at + sizeof(tensor) - (below ? 1 : 7), below ? "uu." : "u.");
+			options.pickle_bytes = (size_t)(at - pickle);
+			OK(&saved.f, nvs_checkpoint_export(saved.f.engine, &saved.items[1], 1,
+							   saved.path, &options, &saved.f.error));
+			expect_error(&saved.f, read_back(&saved), -EINVAL, "no text in UTF-8");
+		}
+	fixture_close(&saved.f);
+}
+
 /* Of checkpoint/torch/torch.h, whose names are not those of swap/swap_fixture.h. */
 int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t *count,
 		     struct nvs_error *error);

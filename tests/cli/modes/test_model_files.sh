@@ -84,6 +84,7 @@ write("no_name", {"": tensor([4], 0, 16)}, bytes(16))
 write("nul_name", {"a\0b": tensor([4], 0, 16)}, bytes(16))
 write("escape_name", {"a\x1b[2Jb": tensor([4], 0, 12)}, bytes(16))
 write("bad_utf8", b'{"\xff":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', bytes(1))
+write("half_pair", b'{"\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', bytes(1))
 with open(os.path.join(sys.argv[1], "lines.json"), "w") as f:
     f.write('{\n"a": {"dtype": "F32", "shape": [4]},\n"b": {"dtype": "F32" "shape": [4]}\n}\n')
 PY
@@ -145,6 +146,7 @@ refused no_name 'has 0 bytes'
 refused nul_name 'with a NUL'
 refused escape_name 'tensor a\\x1b\[2Jb'
 refused bad_utf8 'byte 0xff is not UTF-8'
+refused half_pair 'half of a .*pair'
 expect model_error_has_the_line 1 "lines.json:3:22: a ',' or '}' is expected after a value in an object" bench \
 	--nvme-path "$T/store" --model "$T/models/lines.json"
 truncate -s 200m "$T/models/large.json"

@@ -5,6 +5,8 @@
  */
 #include <endian.h>
 
+#include "swap/calls/calls.h"
+
 #include "cli/store/store_command_fixture.h"
 #include "support/tests.h"
 
@@ -46,6 +48,27 @@ TEST(tensors_leave_a_store_and_come_back)
 	     "import --from %s/all.safetensors --rank 2 %s", to, to);
 	holds(quoted(to), 2, TENSORS);
 	EXITS(0, "verify %s", from);
+}
+
+/* A store of an earlier version, which took such names. */
+TEST(a_name_that_is_not_utf8_leaves_the_store_in_a_form_that_is)
+{
+	const char *from = temp_directory(), *file;
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_checkpoint *checkpoint;
+	struct nvs_engine *engine = open_engine(quoted(from), 0, true);
+
+	write_tensors(engine, 2);
+	engine_lock(engine);
+	SUCCEEDS(table_rename(engine, table_find(engine, "t1"), "t\xff", &error), &error);
+	engine_unlock(engine);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	SAYS(0, "2 tensors", "export --to %s/all.pt %s", from, from);
+	file = path_in(from, "all.pt");
+	SUCCEEDS(nvs_checkpoint_open(&checkpoint, file, &error), &error);
+	assert_int_equal(nvs_checkpoint_get(checkpoint, 1, &tensor), 0);
+	assert_string_equal(tensor.name, "t\\xff");
+	nvs_checkpoint_close(checkpoint);
 }
 
 /* A file with a matrix, a scalar and a tensor without elements. */
