@@ -114,6 +114,11 @@ const char *visible_text(const char *text, size_t left, char *buffer, size_t nby
 	return buffer;
 }
 
+bool is_name_of_removed(const char *name)
+{
+	return !strncmp(name, ".nfs", 4) || !strncmp(name, ".fuse_hidden", 12);
+}
+
 bool text_ends_with(const char *text, const char *suffix)
 {
 	size_t length = strlen(text), n = strlen(suffix);

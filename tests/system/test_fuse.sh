@@ -18,10 +18,16 @@ mkdir "$T/below" "$MOUNT"
 # Another user reaches it by this file system alone.
 chmod 1777 "$T/below"
 
+python3 - "$T/model.safetensors" <<'END'
+import json, struct, sys
+text = json.dumps({"a": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]}}).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + bytes(4000))
+END
+
 options=()
 [ "$(id -u)" != 0 ] || options=(-o allow_other)
 names="a_run_on_fuse_leaves_nothing a_kept_store_on_fuse_is_reopened_and_removed
-another_user_can_run_after_a_run_on_fuse"
+another_user_can_run_after_a_run_on_fuse a_store_is_opened_beside_removed_files_that_are_open"
 if ! command -v bindfs >/dev/null || [ ! -w /dev/fuse ] || ! bindfs "${options[@]}" "$T/below" "$MOUNT" 2>"$T/err"; then
 	for name in $names; do
 		echo "skip $name: bindfs can't mount here $(head -n 1 "$T/err" 2>/dev/null)"
@@ -38,16 +44,27 @@ else
 	[ -z "$failed" ] && [ -z "$(ls -A "$T/below")" ]
 	result a_run_on_fuse_leaves_nothing $? "$failed"
 
-	python3 - "$T/model.safetensors" <<'END'
-import json, struct, sys
-text = json.dumps({"a": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]}}).encode()
-open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + bytes(4000))
-END
 	"$NVSWAP" store import --from "$T/model.safetensors" "$MOUNT" >"$T/out" 2>"$T/err" &&
 		"$NVSWAP" store verify "$MOUNT" >"$T/out" 2>>"$T/err" &&
 		[ -e "$T/below/nvswap/rank0/data" ] &&
 		"$NVSWAP" store remove "$MOUNT" >"$T/out" 2>>"$T/err" && [ -z "$(ls -A "$T/below")" ]
 	result a_kept_store_on_fuse_is_reopened_and_removed $? "$(find "$T/below")"
+
+	# A reader of a store that was removed holds its files.
+	mkdir -p "$MOUNT/nvswap/rank0"
+	exec 8>"$MOUNT/nvswap/rank0/data" 9>"$MOUNT/nvswap/rank0/manifest.0"
+	rm "$MOUNT/nvswap/rank0/data" "$MOUNT/nvswap/rank0/manifest.0"
+	[ "$(find "$T/below" -name '.fuse_hidden*' | wc -l)" = 2 ] &&
+		"$NVSWAP" bench --nvme-path "$MOUNT" "${small[@]}" >"$T/out" 2>"$T/err" &&
+		"$NVSWAP" store import --from "$T/model.safetensors" "$MOUNT" >"$T/out" 2>>"$T/err" &&
+		"$NVSWAP" store verify "$MOUNT" >"$T/out" 2>>"$T/err" &&
+		"$NVSWAP" store export --to "$T/out.pt" "$MOUNT" >"$T/out" 2>>"$T/err" &&
+		"$NVSWAP" store remove "$MOUNT" >"$T/out" 2>>"$T/err"
+	status=$?
+	exec 8>&- 9>&-
+	[ $status = 0 ] && "$NVSWAP" bench --nvme-path "$MOUNT" "${small[@]}" >"$T/out" 2>"$T/err" &&
+		[ -z "$(ls -A "$T/below")" ]
+	result a_store_is_opened_beside_removed_files_that_are_open $? "$(find "$T/below")"
 
 	if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
 		cp "$NVSWAP" "$T/below/nvswap-command" && chmod 755 "$T/below/nvswap-command"
@@ -78,4 +95,16 @@ touch "$T/left/nvswap/rank0/mine"
 "$NVSWAP" store remove "$T/left" >"$T/out" 2>"$T/err"
 [ $? = 1 ] && [ -e "$T/left/nvswap/rank0/mine" ]
 result a_folder_with_a_file_of_another_program_stays $?
+# A client of NFS, or a FUSE file system, that crashed.
+failed=
+for name in .nfs00000000deadbeef00000001 .fuse_hidden0000000100000001; do
+	mkdir -p "$T/crashed/nvswap/rank0"
+	touch "$T/crashed/nvswap/rank0/$name"
+	"$NVSWAP" store import --from "$T/model.safetensors" "$T/crashed" >"$T/out" 2>"$T/err" &&
+		"$NVSWAP" store verify "$T/crashed" >"$T/out" 2>>"$T/err" &&
+		"$NVSWAP" store remove "$T/crashed" >"$T/out" 2>>"$T/err" || failed="$failed; $name: $(cat "$T/err")"
+	rm -r "$T/crashed"
+done
+[ -z "$failed" ]
+result what_a_crash_has_left_of_removed_files_is_no_reason_to_refuse $? "$failed"
 [ $failures = 0 ]

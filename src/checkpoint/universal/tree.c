@@ -2,7 +2,8 @@
 /*
  * The directory of a universal checkpoint's files: zero/NAME/PART.pt. It is made as zero.partial
  * and takes the place of `zero` as a whole. In writing no link is followed below the checkpoint's
- * path.
+ * path. A file that was removed while it was open, which NFS and FUSE keep under another name, counts
+ * as none.
  */
 #include <assert.h>
 #include <dirent.h>
@@ -64,7 +65,8 @@ static int check_parts(const struct tree *tree, int at, const char *name, unsign
 		return rc;
 	}
 	while (!rc && (entry = readdir(directory))) {
-		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") ||
+		    is_name_of_removed(entry->d_name))
 			continue;
 		if (fstatat(fd, entry->d_name, &status, AT_SYMLINK_NOFOLLOW))
 			rc = tree_failed(tree, "look at", entry->d_name, error);
@@ -84,10 +86,19 @@ static int check_parts(const struct tree *tree, int at, const char *name, unsign
 	return rc;
 }
 
+#define REMOVED_MAX 64
+
+/* rmdir(2) of what has been emptied; what holds a removed file stays. */
+static int remove_empty(int fd, const char *name)
+{
+	return unlinkat(fd, name, AT_REMOVEDIR) && errno != ENOTEMPTY && errno != EEXIST ? -1 : 0;
+}
+
 /* Removes the entries of a directory; with `depth`, those of directories in it too. */
 static int empty(int fd, unsigned depth)
 {
 	const struct dirent *entry;
+	unsigned removed = 0;
 	int below, rc = 0, own = openat(fd, ".", DIRECTORY);
 	DIR *directory = own < 0 ? NULL : fdopendir(own);
 
@@ -99,6 +110,13 @@ static int empty(int fd, unsigned depth)
 	while (!rc && (entry = readdir(directory))) {
 		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
 			continue;
+		/* One that a crash has left can be removed. FUSE gives one that is open another such
+		 * name, which readdir may return again. */
+		if (is_name_of_removed(entry->d_name)) {
+			if (removed++ < REMOVED_MAX)
+				unlinkat(fd, entry->d_name, 0);
+			continue;
+		}
 		rc = unlinkat(fd, entry->d_name, 0);
 		if (!rc || (errno != EISDIR && errno != EPERM) || !depth)
 			continue;
@@ -107,7 +125,7 @@ static int empty(int fd, unsigned depth)
 		if (below >= 0)
 			close(below);
 		if (!rc)
-			rc = unlinkat(fd, entry->d_name, AT_REMOVEDIR);
+			rc = remove_empty(fd, entry->d_name);
 	}
 	closedir(directory);
 	return rc;
@@ -128,7 +146,7 @@ static int remove_partial(const struct tree *tree, struct nvs_error *error)
 	if (fd >= 0)
 		close(fd);
 	if (!rc)
-		rc = unlinkat(tree->top, PARTIAL, AT_REMOVEDIR);
+		rc = remove_empty(tree->top, PARTIAL);
 	return rc ? tree_failed(tree, "remove", PARTIAL, error) : 0;
 }
 
@@ -162,7 +180,8 @@ int tree_create(struct tree *tree, const char *path, struct nvs_error *error)
 		rc = remove_partial(tree, error);
 	if (rc)
 		return rc;
-	if (mkdirat(tree->top, PARTIAL, 0700))
+	/* It is there if it holds a removed file. */
+	if (mkdirat(tree->top, PARTIAL, 0700) && errno != EEXIST)
 		return tree_failed(tree, "make the directory", PARTIAL, error);
 	tree->created = true;
 	return open_zero(tree, O_NOFOLLOW, error);
@@ -183,7 +202,7 @@ int tree_open(struct tree *tree, const char *path, bool partial, struct nvs_erro
 
 int tree_add(const struct tree *tree, const char *place, struct nvs_error *error)
 {
-	return mkdirat(tree->zero, place, 0700)
+	return mkdirat(tree->zero, place, 0700) && errno != EEXIST
 		       ? file_failed(tree, "make the directory", place, error)
 		       : 0;
 }

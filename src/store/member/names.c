@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/numbers.h"
+#include "base/text.h"
 #include "store/member/internal.h"
 
 /* rank<N> or rank<N>-optimizer */
@@ -38,11 +39,9 @@ bool member_is_file_name(const char *name)
 	return false;
 }
 
-/* NFS and FUSE keep a removed file that is still open under such a name. */
 static bool counts_not(const char *name)
 {
-	return !strcmp(name, ".") || !strcmp(name, "..") || !strncmp(name, ".nfs", 4) ||
-	       !strncmp(name, ".fuse_hidden", 12);
+	return !strcmp(name, ".") || !strcmp(name, "..") || is_name_of_removed(name);
 }
 
 /* A checkout of nvswap has the directory's name, too, but none of its entries. */

@@ -902,6 +902,61 @@ TEST(a_directory_with_other_files_is_not_replaced)
 	}
 }
 
+/* As a crash of an NFS client or a FUSE file system leaves them, in all places that are replaced. */
+TEST(names_of_removed_files_are_no_other_files)
+{
+	const char *path = path_in(temp_directory(), "tag");
+	char command[1024];
+	struct optim optim;
+
+	start(&optim, 0);
+	DONE(&optim, export_to(&optim, path));
+	snprintf(command, sizeof(command),
+		 "cd '%s' && cp -a zero zero.partial && for d in zero* zero*/*/; do "
+		 "touch $d/.nfs00000000deadbeef00000001 $d/.fuse_hidden0000000100000001; done",
+		 path);
+	assert_int_equal(system(command), 0);
+	DONE(&optim, export_to(&optim, path));
+	DONE(&optim, import_from(&optim, path));
+	snprintf(command, sizeof(command), "[ -z \"$(find '%s' -name '.*')\" ]", path);
+	assert_int_equal(system(command), 0);
+	optim_close(&optim);
+}
+
+/* FUSE keeps it under another name until it is closed. */
+TEST(what_a_killed_export_has_left_is_replaced_while_a_file_of_it_is_open_on_fuse)
+{
+	const char *below = temp_directory(), *mount = temp_directory();
+	const char *path = path_in(mount, "tag");
+	struct nvs_checkpoint_param params[PARAMS];
+	int held, exported, imported, kept;
+	char command[1024];
+	struct optim optim;
+
+	snprintf(command, sizeof(command), "bindfs '%s' '%s' 2>/dev/null", below, mount);
+	if (system(command))
+		SKIP("bindfs can't mount here");
+	params_of(params);
+	snprintf(command, sizeof(command),
+		 "d='%s/zero.partial/%s' && mkdir -p $d && touch $d/fp32.pt", path, params[0].name);
+	kept = system(command);
+	snprintf(command, sizeof(command), "%s/zero.partial/%s/fp32.pt", path, params[0].name);
+	held = open(command, O_RDONLY | O_CLOEXEC);
+	start(&optim, 0);
+	exported = export_to(&optim, path);
+	imported = import_from(&optim, path);
+	snprintf(command, sizeof(command), "ls -A '%s'/zero/* | grep -q fuse_hidden", path);
+	kept = kept ? kept : system(command);
+	close(held);
+	snprintf(command, sizeof(command), "umount '%s' || fusermount3 -u '%s'", mount, mount);
+	assert_int_equal(system(command), 0);
+	assert_true(held >= 0);
+	DONE(&optim, exported);
+	DONE(&optim, imported);
+	assert_int_equal(kept, 0);
+	optim_close(&optim);
+}
+
 TEST(a_signal_while_space_is_reserved_ends_no_export)
 {
 	const char *path = path_in(temp_directory(), "tag");
