@@ -487,6 +487,7 @@ int sole_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 /* ---- Files ---- */
 
 static XXH3_state_t *sum;
+static bool sum_has_times;
 
 static int add_to_sum(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
@@ -497,8 +498,10 @@ static int add_to_sum(const char *path, const struct stat *st, int type, struct 
 	(void)ftw;
 	XXH3_64bits_update(sum, path, strlen(path));
 	XXH3_64bits_update(sum, &st->st_mode, sizeof(st->st_mode));
-	XXH3_64bits_update(sum, &st->st_mtim, sizeof(st->st_mtim));
-	XXH3_64bits_update(sum, &st->st_ctim, sizeof(st->st_ctim));
+	if (sum_has_times) {
+		XXH3_64bits_update(sum, &st->st_mtim, sizeof(st->st_mtim));
+		XXH3_64bits_update(sum, &st->st_ctim, sizeof(st->st_ctim));
+	}
 	while (fd >= 0 && (n = read(fd, bytes, sizeof(bytes))) > 0)
 		XXH3_64bits_update(sum, bytes, (size_t)n);
 	if (fd >= 0)
@@ -506,10 +509,11 @@ static int add_to_sum(const char *path, const struct stat *st, int type, struct 
 	return 0;
 }
 
-uint64_t sum_of_files(const char *path)
+static uint64_t sum_files(const char *path, bool times)
 {
 	uint64_t result;
 
+	sum_has_times = times;
 	sum = XXH3_createState();
 	XXH3_64bits_reset(sum);
 	if (nftw(path, add_to_sum, 16, FTW_PHYS)) {
@@ -519,4 +523,14 @@ uint64_t sum_of_files(const char *path)
 	result = XXH3_64bits_digest(sum);
 	XXH3_freeState(sum);
 	return result;
+}
+
+uint64_t sum_of_files(const char *path)
+{
+	return sum_files(path, true);
+}
+
+uint64_t sum_of_contents(const char *path)
+{
+	return sum_files(path, false);
 }

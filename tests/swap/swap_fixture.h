@@ -180,6 +180,8 @@ bool filled(const void *data, uint64_t nbytes, uint64_t seed);
 /* A checksum of names, modes, times of modification and of change, and contents of all files below the path.
  * The process ends if they can't be listed. */
 uint64_t sum_of_files(const char *path);
+/* The same without times, which an opening to write changes by reserving space that is reserved. */
+uint64_t sum_of_contents(const char *path);
 void shuffle(struct nvs_tensor **tensors, size_t n, uint64_t *seed);
 
 #endif

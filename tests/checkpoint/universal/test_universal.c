@@ -907,7 +907,6 @@ TEST(names_of_removed_files_are_no_other_files)
 {
 	const char *path = path_in(temp_directory(), "tag");
 	char command[1024];
-	struct optim optim;
 
 	start(&optim, 0);
 	DONE(&optim, export_to(&optim, path));
@@ -920,7 +919,6 @@ TEST(names_of_removed_files_are_no_other_files)
 	DONE(&optim, import_from(&optim, path));
 	snprintf(command, sizeof(command), "[ -z \"$(find '%s' -name '.*')\" ]", path);
 	assert_int_equal(system(command), 0);
-	optim_close(&optim);
 }
 
 /* FUSE keeps it under another name until it is closed. */
@@ -931,7 +929,6 @@ TEST(what_a_killed_export_has_left_is_replaced_while_a_file_of_it_is_open_on_fus
 	struct nvs_checkpoint_param params[PARAMS];
 	int held, exported, imported, kept;
 	char command[1024];
-	struct optim optim;
 
 	snprintf(command, sizeof(command), "bindfs '%s' '%s' 2>/dev/null", below, mount);
 	if (system(command))
@@ -954,7 +951,6 @@ TEST(what_a_killed_export_has_left_is_replaced_while_a_file_of_it_is_open_on_fus
 	DONE(&optim, exported);
 	DONE(&optim, imported);
 	assert_int_equal(kept, 0);
-	optim_close(&optim);
 }
 
 TEST(a_signal_while_space_is_reserved_ends_no_export)
