@@ -583,7 +583,7 @@ class Optimizer(Handle):
             check(lib.nvs_optimizer_set_weights(pointer, moved, len(self.groups), error), error)
             self._weights.update(spans)
 
-    def _let_go_of_weights(self) -> None:
+    def _forget_weights(self) -> None:
         """The arrays of weights are not kept alive any more: before a call that writes them, the caller gives those
         that have moved to set_weights."""
         self._weights.clear()

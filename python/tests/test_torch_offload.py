@@ -8,6 +8,7 @@ import gc
 import os
 import shutil
 import threading
+from unittest import mock
 
 import torch
 import torch.utils.checkpoint
@@ -755,6 +756,66 @@ def parameters_on_the_meta_device_are_made_in_the_pool(directory):
     del output
     offloaded.load()
     assert all((parameter == 0.01).all() for parameter in module.parameters())
+    offloaded.engine.close()
+
+
+@promise
+def buffers_on_the_meta_device_are_made_in_memory(directory):
+    with torch.device("meta"):
+        module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    values = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).state_dict()
+    offloaded = nvswap.torch.offload(module, settings(directory),
+                                     initialize=lambda name, tensor: tensor.copy_(values[name]))
+    assert module(torch.rand(3, 4)).isfinite().all() and module[1].num_batches_tracked == 1
+    offloaded.load()
+    offloaded.engine.close()
+    with torch.device("meta"):
+        module = torch.nn.BatchNorm1d(4, affine=False)
+    module.weight = torch.nn.Parameter(torch.ones(4))
+    error = raises(nvswap.Error, lambda: nvswap.torch.offload(module, settings(directory)), errno.EINVAL)
+    assert "running_mean is on the meta device" in str(error)
+
+
+@promise
+def one_directory_serves_any_number_of_modules_and_optimizers(directory):
+    modules = [torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.Linear(10, 1)) for _ in range(2)]
+    offloaded = [nvswap.torch.offload(module, directory) for module in modules]
+    more = torch.nn.Linear(10, 10)
+    optimizers = [*(nvswap.torch.AdamW(module.parameters(), config=directory, offloaded=own)
+                    for module, own in zip(modules, offloaded)),
+                  nvswap.torch.AdamW(more.parameters(), config=directory)]
+    for module, optimizer in zip([*modules, more], optimizers):
+        module(torch.ones(3, 10)).sum().backward()
+        optimizer.step()
+    error = raises(nvswap.Error, lambda: nvswap.torch.AdamW(modules[0].parameters(), config=directory))
+    assert "as offloaded=" in str(error)
+    error = raises(nvswap.Error, lambda: nvswap.torch.park(modules[0], directory), errno.EINVAL)
+    assert "on the drive already" in str(error)
+    for optimizer in optimizers:
+        optimizer.close()
+    gc.collect()
+    for own in offloaded:
+        own.load()
+        own.engine.close()
+    assert not os.listdir(directory)
+    error = raises(nvswap.Error, lambda: nvswap.torch.AdamW(more.parameters(), config="/proc/self"))
+    assert "no directory can be made below /proc/self" in str(error)
+
+
+@promise
+def autocast_keeps_no_copies_of_offloaded_parameters(directory):
+    module, within, functional = torch.nn.Linear(16, 16), [], torch.nn.functional.linear
+    offloaded = nvswap.torch.offload(module, settings(directory))
+
+    def linear(*args):
+        within.append(torch.is_autocast_cache_enabled())
+        return functional(*args)
+
+    with mock.patch.object(torch.nn.functional, "linear", linear), torch.autocast("cpu", torch.bfloat16):
+        assert module(torch.ones(16)).dtype is torch.bfloat16
+    assert within == [False] and torch.is_autocast_cache_enabled()
+    gc.collect()
+    offloaded.load()
     offloaded.engine.close()
 
 

@@ -145,7 +145,13 @@ def an_offloaded_module_is_trained_under_data_parallel(rank, directory):
             weights.append(list(outer.parameters()))
     assert results[0] == results[1] == results[2] == results[3], results
     assert all(map(torch.equal, weights[0], weights[2])) and all(map(torch.equal, weights[0], weights[3]))
-    # The one that was loaded is trained in memory.
+    # The one that was loaded is trained in memory, by either.
+    trained(parallel_module, torch.optim.AdamW(outer.parameters()), rank)
+    for each in outer.parameters():
+        highest, lowest = each.detach().clone(), each.detach().clone()
+        dist.all_reduce(highest, dist.ReduceOp.MAX)
+        dist.all_reduce(lowest, dist.ReduceOp.MIN)
+        assert torch.equal(highest, lowest)
     trained(DistributedDataParallel(outer), torch.optim.AdamW(outer.parameters()), rank)
 
 

@@ -63,6 +63,27 @@ def tensors_are_written_within_the_forward_and_read_within_the_backward(director
     trace.close()
 
 
+@promise
+def a_graph_that_is_dropped_gives_its_memory_back(directory):
+    saved, module = nvswap.torch.saved_on_nvme(settings(directory), memory=1 << 20, smallest=1), model()
+    with saved:
+        output = module(torch.ones(64, 128, requires_grad=True))
+    assert saved.held
+    del output
+    gc.collect()
+    assert saved.held == 0
+    saved.close()
+
+
+@promise
+def a_checkpoint_takes_use_reentrant_as_false_alone(directory):
+    with nvswap.torch.saved_on_nvme(settings(directory), smallest=1):
+        data = torch.ones(8, requires_grad=True)
+        nvswap.torch.checkpoint(torch.sin, data, use_reentrant=False).sum().backward()
+        assert torch.equal(data.grad, torch.cos(data))
+        raises(nvswap.Error, lambda: nvswap.torch.checkpoint(torch.sin, data, use_reentrant=True), errno.EINVAL)
+
+
 def within(saved):
     def forward(module, data):
         with saved:

@@ -33,10 +33,10 @@ def watch_states() -> None:
     @functools.wraps(offload)
     def offload_states(self: Any, include: Optional[Container[Any]] = None,
                        device: Any = OffloadDeviceEnum.cpu, *args: Any, **more: Any) -> None:
+        if getattr(self, "nvswap_states", None):
+            raise invalid("the engine's states are on the drive already: call its reload_states() first")
         if device != OffloadDeviceEnum.nvme:
             offload(self, include, device, *args, **more)
-        elif getattr(self, "nvswap_states", None):
-            raise invalid("the engine's states are on the drive already")
         else:
             self.nvswap_states = _States(self, include)
 

@@ -25,10 +25,11 @@ import contextlib
 import enum
 import errno
 import functools
+import os
 import threading
 import time
 import weakref
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Set, Tuple, Union
+from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
 
 import torch
 import torch.utils.checkpoint
@@ -37,7 +38,7 @@ from torch.nn.modules import module as nn_module
 
 from nvswap.engine import Engine
 from nvswap.errors import Error, invalid
-from nvswap.torch.local import bytes_of, give_memory_back, is_on_host, place_of, view_at
+from nvswap.torch.local import bytes_of, trim_memory, is_on_host, place_of, view_at
 from nvswap.torch.settings import engine_of_its_own, settings_of
 
 # The outermost module and that which runs, or nothing.
@@ -83,6 +84,7 @@ class _Handle:
     def __del__(self) -> None:
         # Of any thread, also amid a call on the owner, which looks at these later.
         self.owner._dropped.append(self.storage)
+        self.owner._drop_unless_called()
 
 
 class Kept(NamedTuple):
@@ -118,6 +120,8 @@ class SavedOnNvme:
         self.waited = 0.0
         self._lock = threading.RLock()
         self._engine: Optional[Engine] = None
+        # Calls within each other, since the collector may drop a graph amid one.
+        self._calls = 0
         self._count = self._freed = 0
         self._dropped: Deque[_Storage] = collections.deque()
         # By the storage's address.
@@ -147,7 +151,7 @@ class SavedOnNvme:
 
     def close(self) -> None:
         """Ends the store; a backward that needs it fails."""
-        with self._lock:
+        with self._call():
             if self._engine is not None:
                 self._engine.abandon()
 
@@ -159,7 +163,7 @@ class SavedOnNvme:
         if not self._takes(tensor, modules):
             return Kept(tensor, tensor._version)
         address = tensor.untyped_storage().data_ptr()
-        with self._lock:
+        with self._call():
             self._drop()
             storage = self._by_address.get(address)
             if storage is None or storage.alive.expired() or storage.version != tensor._version:
@@ -288,6 +292,27 @@ class SavedOnNvme:
         storage.place = _Place.STORED
         self._stored[storage.number] = storage
 
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[None]:
+        with self._lock:
+            self._calls += 1
+            try:
+                yield
+            finally:
+                self._calls -= 1
+
+    def _drop_unless_called(self) -> None:
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._calls:
+                    self._calls += 1
+                    try:
+                        self._drop()
+                    finally:
+                        self._calls -= 1
+            finally:
+                self._lock.release()
+
     def _drop(self) -> None:
         """Ends the storages whose graphs have ended."""
         while self._dropped:
@@ -313,7 +338,7 @@ class SavedOnNvme:
         self._freed += storage.nbytes if storage.on_host else 0
         if self._freed > max(self._memory // 4, _TRIM_BYTES):
             self._freed = 0
-            give_memory_back()
+            trim_memory()
 
     # ---- The backward
 
@@ -322,7 +347,7 @@ class SavedOnNvme:
         if isinstance(saved, Kept):
             return saved.take()
         storage = saved.storage
-        with self._lock:
+        with self._call():
             self._drop()
             self._reap()
             if storage.place is _Place.STORED:
@@ -466,8 +491,9 @@ def saved_on_nvme(config: Any = None, *, memory: int = 1 << 30, smallest: int = 
     Notes
     -----
     Gradients are those of memory to the bit. Parameters of the module that is called are not written, and
-    a storage that several tensors are views of is written once. A tensor that is changed in place after
-    it was saved makes the backward a RuntimeError, as in memory. Checksums are compared with
+    a storage that several tensors are views of is written once. A tensor in memory that
+    is changed in place after it was saved makes the backward a RuntimeError; one that was written by then
+    comes back as it was saved. Checksums are compared with
     "nvswap": {"verify": true}.
 
     Examples
@@ -491,17 +517,29 @@ def checkpoint(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
     args
         Of it.
     more
-        Keywords of it, and `preserve_rng_state`, `determinism_check` and `debug` as torch has them.
+        Keywords of it, and `preserve_rng_state`, `determinism_check` and `debug` as torch has them, and
+        `use_reentrant=False`.
+
+    Raises
+    ------
+    nvswap.Error
+        EINVAL: use_reentrant is True.
 
     Notes
     -----
     It is that of torch within :func:`saved_on_nvme`, and outside of one within that of the environment's
     NVSWAP_CONFIG.
     """
+    if more.setdefault("use_reentrant", False):
+        raise invalid("a reentrant checkpoint saves its inputs elsewhere: leave use_reentrant out")
     with contextlib.nullcontext() if active() is not None else _of_environment():
-        return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, **more)
+        return torch.utils.checkpoint.checkpoint(function, *args, **more)
+
+
+def _of_environment() -> SavedOnNvme:
+    return _of_variable(os.environ.get("NVSWAP_CONFIG"))
 
 
 @functools.lru_cache(maxsize=None)
-def _of_environment() -> SavedOnNvme:
-    return saved_on_nvme()
+def _of_variable(config: Optional[str]) -> SavedOnNvme:
+    return saved_on_nvme(config)

@@ -21,7 +21,7 @@ from nvswap.optimizer import GroupAdam
 from nvswap.statistics import StepResult
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_sharded, local, local_gradient
-from nvswap.torch.offload import Offloaded
+from nvswap.torch.offload import Offloaded, is_offloaded
 from nvswap.torch.settings import settings_of
 from nvswap.torch.state import MOMENTS, State
 
@@ -179,15 +179,18 @@ class AdamW(torch.optim.Optimizer):
                 raise invalid(f"{self._described(parameter)} is a shard, and gradient_clipping and fp16 of the "
                               "configuration go by this rank's gradients alone: leave them out, and use "
                               "torch.nn.utils.clip_grad_norm_ and torch.amp.GradScaler")
+            if is_offloaded(parameter):
+                raise invalid(f"{self._described(parameter)} is of an offloaded module: give what offload() has "
+                              "returned as offloaded=, and each such module an optimizer of its own")
             if not local(parameter).is_contiguous():
-                raise invalid(f"{self._described(parameter)} is not contiguous, and not of `offloaded`")
+                raise invalid(f"{self._described(parameter)} is not contiguous")
         config, numbers = Config(self._config), self._numbers()
         if self.stores:
             below = f"added.{len(self.stores)}"
             paths = [os.path.join(path, below) for path in self._config.paths("optimizer")]
-            for path in paths:
-                os.makedirs(path, exist_ok=True)
-            if paths:
+            if paths and self._config["nvswap.keep"]:
+                for path in paths:
+                    os.makedirs(path, exist_ok=True)
                 config.set_paths("optimizer", paths)
             # A pool for these parameters alone.
             config["zero_optimization.sub_group_size"] = min(
@@ -258,7 +261,7 @@ class AdamW(torch.optim.Optimizer):
             other = store.follow_memory()
             if other is not None:
                 raise invalid(f"{self._described(other)} has become another since the optimizer was made, by "
-                              "offload(), park() or a conversion: make the optimizer after that")
+                              "offload(), park() or a conversion: call unpark(), or make the optimizer after that")
         loss: Optional[Loss] = None
         finishes = self._finishes()
         if closure is not None:

@@ -82,6 +82,11 @@ def _divide(gradient: StoredGradient, divisor: Any) -> StoredGradient:
     return _multiply(gradient, 1 / float(divisor))
 
 
+def _multiply_each(gradients: Any, factor: Any) -> None:
+    for each in gradients:
+        each.mul_(factor)
+
+
 def _add(gradient: StoredGradient, more: torch.Tensor, *, alpha: Any = 1) -> StoredGradient:
     state, parameter = gradient.where()
     state.add_gradient(parameter, more * alpha if alpha != 1 else more)
@@ -110,7 +115,7 @@ _OPERATIONS: Dict[Any, Callable[..., Any]] = {
     _aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     _aten._foreach_norm.Scalar: lambda gradients, order=2, dtype=None: [
         torch.linalg.vector_norm(each, order, dtype=dtype) for each in gradients],
-    _aten._foreach_mul_.Tensor: lambda gradients, factor: [each.mul_(factor) for each in gradients],
-    _aten._foreach_mul_.Scalar: lambda gradients, factor: [each.mul_(factor) for each in gradients],
+    _aten._foreach_mul_.Tensor: _multiply_each,
+    _aten._foreach_mul_.Scalar: _multiply_each,
     _aten.detach.default: lambda gradient: StoredGradient(*gradient.where()),
 }

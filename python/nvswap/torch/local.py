@@ -70,7 +70,7 @@ def view_at(data: torch.Tensor, dtype: torch.dtype, place: Place) -> torch.Tenso
     return torch.empty(0, dtype=dtype, device=data.device).set_(data.untyped_storage(), *place)
 
 
-def give_memory_back() -> None:
+def trim_memory() -> None:
     """Gives the system what the allocator of the C library keeps of memory that was freed."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

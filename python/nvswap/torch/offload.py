@@ -23,8 +23,8 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from nvswap.engine import Engine
 from nvswap.errors import Error, drop_variables, invalid
-from nvswap.torch.local import is_host
-from nvswap.torch.settings import settings_of
+from nvswap.torch.local import is_host, is_sharded
+from nvswap.torch.settings import place_of_its_own, settings_of
 from nvswap.torch.shared import leave, shared_of
 from nvswap.torch.threads import Forward
 
@@ -34,11 +34,17 @@ Initialize = Callable[[str, torch.Tensor], None]
 _OFFLOADED = "nvswap_offloaded"
 
 _HOST = torch.device("cpu")
+_UNIT_BYTES = 4096
 
 # Not in older releases.
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 _is_transforming: Callable[[], bool] = getattr(
     torch._C, "_are_functorch_transforms_active", lambda: False)
+
+
+def is_offloaded(parameter: torch.Tensor) -> bool:
+    """Whether a parameter's contents are in the store of an offloaded module."""
+    return hasattr(parameter, _OFFLOADED)
 
 
 def _placeholder(dtype: torch.dtype, shape: torch.Size, device: torch.device) -> torch.Tensor:
@@ -134,9 +140,12 @@ class Offloaded:
         """Puts the parameters into the engine, and what stays in memory on the device."""
         parameters, staying = {}, {}
         for name, parameter in self.module.named_parameters():
-            if hasattr(parameter, _OFFLOADED):
+            if is_offloaded(parameter):
                 raise invalid(f"parameter {name} is offloaded already, with another module that has it: "
                               "offload a module with both of them")
+            if is_sharded(parameter):
+                raise invalid(f"parameter {name} is a shard of fully_shard or tensor parallelism, which can't be "
+                              "offloaded; nvswap.torch.AdamW takes it, with its state on the drive")
             if parameter.device not in (_HOST, torch.device("meta"), self.device):
                 raise invalid(f"parameter {name} is on {parameter.device}, and the forwards compute on "
                               f"{self.device}, which is device=")
@@ -152,6 +161,9 @@ class Offloaded:
         made = {parameter: self._in_memory(name, parameter) for name, parameter in staying.items()}
         buffers = [(module._buffers, key, buffer.to(self.device)) for module in self.module.modules()
                    for key, buffer in module._buffers.items() if buffer is not None and not buffer.is_meta]
+        for prefix, module in self.module.named_modules():
+            buffers += [(module._buffers, key, self._in_memory(f"{prefix}.{key}" if prefix else key, buffer))
+                        for key, buffer in module._buffers.items() if buffer is not None and buffer.is_meta]
         self.engine.register_all({name: (parameter.dtype, tuple(parameter.shape))
                                   for name, parameter in parameters.items()})
         handled = sys.exc_info()[1]
@@ -179,8 +191,8 @@ class Offloaded:
             setattr(parameter, _OFFLOADED, True)
             self._names[parameter] = name
 
-    def _in_memory(self, name: str, parameter: torch.nn.Parameter) -> torch.Tensor:
-        """What a parameter that stays in memory has there."""
+    def _in_memory(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
+        """What a parameter or buffer that stays in memory has there."""
         if not parameter.is_meta:
             return parameter.data.to(self.device)
         data = torch.empty_like(parameter, device=_HOST)
@@ -188,9 +200,9 @@ class Offloaded:
         return data.to(self.device)
 
     def _fill(self, name: str, tensor: torch.Tensor) -> None:
-        """A parameter on the meta device never was in memory."""
+        """What is on the meta device never was in memory."""
         if self._initialize is None:
-            raise invalid(f"parameter {name} is on the meta device, and there is no `initialize`")
+            raise invalid(f"{name} is on the meta device, and there is no `initialize`")
         with torch.no_grad():
             self._initialize(name, tensor)
 
@@ -234,7 +246,7 @@ class Offloaded:
                 _refuse(module, "traced or exported")
             if _is_transforming():
                 _refuse(module, "called in a transform of torch.func")
-            with self.threads.forward() as mine:
+            with self.threads.forward() as mine, _without_autocast_cache():
                 try:
                     self._pin(owned, mine)
                     with self._saved.hooks():
@@ -346,7 +358,9 @@ class Offloaded:
                 torch.distributed.broadcast(data, first, group)
                 parameter.data.copy_(data)
             if parameter.requires_grad:
-                self._hooks.append(parameter.register_hook(functools.partial(_average, group)))
+                # It stays after load(), since the DistributedDataParallel leaves the parameter to it; one
+                # that is made later averages equal gradients again.
+                parameter.register_hook(functools.partial(_average, group))
 
     # ---- State dictionaries
 
@@ -470,6 +484,17 @@ class Offloaded:
         leave(self.engine, self)
 
 
+@contextlib.contextmanager
+def _without_autocast_cache() -> Iterator[None]:
+    """Autocast would keep copies of all parameters in memory until it ends."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
 def _refuse(module: torch.nn.Module, use: str) -> NoReturn:
     raise invalid(f"an offloaded {type(module).__name__} can't be {use}: its parameters are not in "
                   "memory; do it before offload(), or after load()")
@@ -523,8 +548,8 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
         of another's. It has none of the tensors after an error, but those whose array `initialize`
         has kept.
     initialize : callable, optional
-        Gets ``(name, tensor)`` for parameters on the meta device, to fill the tensor in: so a model
-        that is larger than memory can be made.
+        Gets ``(name, tensor)`` for parameters and buffers on the meta device, to fill the tensor in: so
+        a model that is larger than memory can be made.
     device : torch.device or str, optional
         Where the forwards compute, as "cuda"; the host by default. Parameters go there from the pool for
         the time of their use; buffers are moved there.
@@ -588,9 +613,14 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
     parts = [list(part.parameters(recurse=False)) for part in module.modules()]
     if device_memory is None:
         device_memory = 4 * max(sum(each.nbytes for each in part) for part in parts)
-    own = engine if engine is not None else Engine(
-        settings_of(config, max(1, *(sum(each.numel() for each in part) for part in parts))),
-        "param", arrays="torch")
+    if engine is not None:
+        own = engine
+    else:
+        # Each parameter takes whole units of the pool.
+        settings = settings_of(config, max(sum(
+            each.numel() + _UNIT_BYTES // each.itemsize for each in part) for part in parts))
+        with place_of_its_own(settings, "param"):
+            own = Engine(settings, "param", arrays="torch")
     try:
         return Offloaded(module, own, initialize, _device_of(device), device_memory, smallest)
     except BaseException:

@@ -13,7 +13,8 @@ import torch
 
 from nvswap.errors import Error, invalid
 from nvswap.torch.local import (
-    Place, bytes_of, give_memory_back, is_on_host, is_sharded, place_of, view_at)
+    Place, bytes_of, trim_memory, is_on_host, is_sharded, place_of, view_at)
+from nvswap.torch.offload import is_offloaded
 from nvswap.torch.settings import engine_of_its_own, settings_of
 
 Parkable = Union[torch.nn.Module, torch.optim.Optimizer, torch.Tensor, Mapping[Any, torch.Tensor],
@@ -52,7 +53,7 @@ class _Storage:
         """Has memory again."""
         self.bytes = torch.empty(self.nbytes, dtype=torch.uint8, device=self.device)
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         """The tensors have their places in `bytes`."""
         for tensor, place in self._tensors:
             tensor.data = view_at(self.bytes, tensor.dtype, place)
@@ -74,7 +75,7 @@ class StorageInPlace(_Storage):
     def allocate(self) -> None:
         self.bytes.untyped_storage().resize_(self.nbytes)
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         pass
 
 
@@ -96,6 +97,8 @@ class Parked:
                               "leaves of a graph can, that are dense and have memory")
             if is_sharded(tensor):
                 tensor = tensor._local_tensor
+            if is_offloaded(tensor):
+                raise invalid(f"tensor {name} is of an offloaded module, and on the drive already")
             key = tensor.untyped_storage()._cdata
             if tensor.untyped_storage().nbytes():
                 if key not in storages:
@@ -113,7 +116,7 @@ class Parked:
             raise
         for storage in self._storages:
             storage.free()
-        give_memory_back()
+        trim_memory()
 
     @property
     def nbytes(self) -> int:
@@ -157,7 +160,7 @@ class Parked:
                 storage.free()
             raise
         for storage in self._storages:
-            storage.give_back()
+            storage.restore()
         self._storages = []
         self._engine.abandon()
 
@@ -178,7 +181,7 @@ def park(tensors: Parkable, config: Any = None) -> Parked:
     Returns
     -------
     Parked
-        Whose :meth:`Parked.unpark` brings them back.
+        Whose :meth:`Parked.unpark` brings them back. Keep it: without it nothing does.
 
     Raises
     ------

@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
-from typing import Any
+from typing import Any, Iterator
 
 import torch
 
 from nvswap.config import Config
 from nvswap.engine import Engine
-from nvswap.errors import invalid
+from nvswap.errors import Error, invalid
 
 # Elements in a buffer, of 4 bytes in host memory, of which a pool has four.
 _SUB_GROUP_SIZE = 1 << 24
+_SMALLEST_BUFFER = 1 << 20
 
 
 def settings_of(config: Any, largest: int = 1) -> Config:
@@ -27,10 +29,10 @@ def settings_of(config: Any, largest: int = 1) -> Config:
     ----------
     config : Config, dict, str, os.PathLike or None
         A DeepSpeed JSON file or its contents. A directory: offload there, with pools of four buffers
-        of `largest` elements for parameters and of 64 MiB for an optimizer. None: what the variable
-        NVSWAP_CONFIG of the environment has, a file or a directory.
+        of `largest` elements, or of 4 MiB, for parameters and of 64 MiB for an optimizer. None: what
+        the variable NVSWAP_CONFIG of the environment has, a file or a directory.
     largest : int
-        Elements of the parameters of the largest module.
+        Elements that the parameters of the largest module need in a pool.
 
     Raises
     ------
@@ -46,7 +48,7 @@ def settings_of(config: Any, largest: int = 1) -> Config:
         block = {"device": "nvme", "nvme_path": os.fspath(config), "buffer_count": 4}
         config = {"zero_optimization": {
             "sub_group_size": _SUB_GROUP_SIZE,
-            "offload_param": dict(block, buffer_size=largest),
+            "offload_param": dict(block, buffer_size=max(largest, _SMALLEST_BUFFER)),
             "offload_optimizer": dict(block, pipeline_read=True, pipeline_write=True)}}
     own = Config(config)
     if torch.distributed.is_available() and torch.distributed.is_initialized() and not own["nvswap.rank"]:
@@ -54,16 +56,35 @@ def settings_of(config: Any, largest: int = 1) -> Config:
     return own
 
 
+@contextlib.contextmanager
+def place_of_its_own(config: Config, block: str) -> Iterator[None]:
+    """What is opened with the configuration has a directory of its own below each path, which goes with the
+    end of the block: its files have no name then. A kept store has one place, and so has a device."""
+    paths = config.paths(block)
+    if config["nvswap.keep"] or config["nvswap.read_only"] or not paths or not all(map(os.path.isdir, paths)):
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            config.set_paths(block, [stack.enter_context(tempfile.TemporaryDirectory(
+                prefix="nvswap-", dir=path)) for path in paths])
+        except OSError as error:
+            if isinstance(error, Error):
+                raise
+            raise Error(error.errno or errno.EIO, f"no directory can be made below {', '.join(paths)}: "
+                        f"{error.strerror}") from error
+        try:
+            yield
+        finally:
+            config.set_paths(block, paths)
+
+
 def engine_of_its_own(config: Config, verify: bool) -> Engine:
     """An engine over the offload_param block, for arrays of the caller alone, beside others of the same
-    configuration. Its files have no name once it is open."""
+    configuration."""
     config["nvswap.verify"] = verify
     config["nvswap.keep"] = False
     config["zero_optimization.offload_param.buffer_count"] = 1
     config["zero_optimization.offload_param.buffer_size"] = 1
-    paths = config.paths("param")
-    with contextlib.ExitStack() as stack:
-        if paths:
-            config.set_paths("param", [stack.enter_context(tempfile.TemporaryDirectory(
-                prefix="nvswap-", dir=path)) for path in paths])
+    with place_of_its_own(config, "param"):
         return Engine(config, "param", arrays="torch")

@@ -28,6 +28,7 @@ from nvswap.statistics import StepResult
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_on_host, is_sharded, like_parameter, local
 from nvswap.torch.offload import Offloaded
+from nvswap.torch.settings import place_of_its_own
 from nvswap.torch.writes import Writes
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -94,10 +95,11 @@ class State:
                     (_part(parameter.data.view(-1), piece),) if parameter in self._memory else
                     (None, piece.numel, parameter.dtype))))
         self._adam = GroupAdam(len(groups))
-        self.optimizer = Optimizer(
-            config, groups, update=self._adam,
-            weights_final=None if len(self._memory) == len(parameters) else self._write_weights)
-        self.optimizer._let_go_of_weights()
+        with place_of_its_own(config, "optimizer"):
+            self.optimizer = Optimizer(
+                config, groups, update=self._adam,
+                weights_final=None if len(self._memory) == len(parameters) else self._write_weights)
+        self.optimizer._forget_weights()
         # A kept store has those that were added before its commit.
         self.stored.update((parameter, 1.0) for parameter, pieces in self.pieces.items()
                            if any(self._gradients(piece) == "added" for piece in pieces))
@@ -285,7 +287,7 @@ class State:
             self.optimizer.set_weights({
                 piece.group: _part(parameter.data.view(-1), piece)
                 for parameter in moved for piece in self.pieces[parameter]})
-            self.optimizer._let_go_of_weights()
+            self.optimizer._forget_weights()
             self._memory.update((parameter, parameter.data_ptr()) for parameter in moved)
         return None
 

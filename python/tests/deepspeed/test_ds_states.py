@@ -95,7 +95,7 @@ def an_engine_whose_states_are_on_the_drive_refuses_what_needs_them(directory):
     engine.offload_states(device=OffloadDeviceEnum.nvme)
     for call in (lambda: engine(torch.ones(2, WIDTH)), lambda: engine.module(torch.ones(2, WIDTH)), engine.step,
                  lambda: engine.save_checkpoint(directory),
-                 lambda: engine.offload_states(device=OffloadDeviceEnum.nvme)):
+                 lambda: engine.offload_states(device=OffloadDeviceEnum.nvme), engine.offload_states):
         assert "on the drive" in str(raises(nvswap.Error, call, errno.EINVAL))
     engine.reload_states()
     engine.reload_states()
