@@ -67,10 +67,11 @@ BENCH_SOURCES := $(wildcard bench/*.c)
 BENCH_SUPPORT := $(wildcard bench/support/*.c)
 FUZZ_SOURCES := $(wildcard fuzz/fuzz_*.c)
 FUZZ_REPLAY := fuzz/replay.c
+FUZZ_ALLOCATIONS := fuzz/allocations.c
 DOCS_SOURCES := $(wildcard scripts/*.c)
 HEADERS := $(wildcard include/*.h include/nvswap/*.h bench/support/*.h scripts/*.h) $(call below,src,*.h) $(call below,tests,*.h)
 C_SOURCES := $(LIB_SOURCES) $(CLI_SOURCES) $(TEST_SUPPORT) tests/all.c $(TEST_SOURCES) $(TEST_COMPILED) $(BENCH_SOURCES) \
-	$(BENCH_SUPPORT) $(EXAMPLES) $(FUZZ_SOURCES) $(FUZZ_REPLAY) $(DOCS_SOURCES)
+	$(BENCH_SUPPORT) $(EXAMPLES) $(FUZZ_SOURCES) $(FUZZ_REPLAY) $(FUZZ_ALLOCATIONS) $(DOCS_SOURCES)
 
 # The version is written in the public header alone.
 VERSION := $(shell sed -n 's/^.define NVS_VERSION[^_A-Z]*"\(.*\)"/\1/p' include/nvswap/version.h)
@@ -80,7 +81,7 @@ SOFILE := libnvswap.so.$(VERSION)
 # Calls that tests make fail; tests/support/inject.c defines a wrapper for each. With FORTIFY, libc's
 # headers call checking functions instead (__asprintf_chk): these are wrapped too, so that the tests run
 # the objects that are installed.
-WRAPPED := malloc calloc realloc aligned_alloc free strdup strndup asprintf vasprintf getline __getdelim tsearch \
+WRAPPED := malloc calloc realloc reallocarray aligned_alloc free strdup strndup asprintf vasprintf getline __getdelim tsearch \
 	newlocale glob XXH3_createState hwloc_topology_init hwloc_topology_load hwloc_bitmap_alloc \
 	mmap munmap memfd_create madvise mlock pthread_create open openat fopen fdopen realpath getrandom \
 	mkdir mkdirat mkostemp rename unlinkat flock fchmod stat lstat fstat fstatat statx fstatfs \
@@ -302,19 +303,19 @@ FUZZED_safetensors := $(addprefix src/checkpoint/,checkpoint.c entries.c) \
 FUZZED_torch := $(FUZZED_safetensors)
 
 define fuzz_program
-$$(BUILD)/fuzz/fuzz_$1: $$(patsubst %.c,$$(BUILD)/%.o,fuzz/fuzz_$1.c $$(FUZZED_$1))
+$$(BUILD)/fuzz/fuzz_$1: $$(patsubst %.c,$$(BUILD)/%.o,fuzz/fuzz_$1.c $(FUZZ_ALLOCATIONS) $$(FUZZED_$1))
 	$$(call say,LD)
-	$$(Q)$$(LINK_PROGRAM) -fsanitize=fuzzer -o $$@ $$^ $$(PACKAGE_LIBS)
+	$$(Q)$$(LINK_PROGRAM) -fsanitize=fuzzer -Wl,--wrap=LLVMFuzzerTestOneInput -o $$@ $$^ $$(PACKAGE_LIBS)
 
-$$(BUILD)/fuzz/replay_$1: $$(patsubst %.c,$$(BUILD)/%.o,$(FUZZ_REPLAY) fuzz/fuzz_$1.c $$(FUZZED_$1))
+$$(BUILD)/fuzz/replay_$1: $$(patsubst %.c,$$(BUILD)/%.o,$(FUZZ_REPLAY) fuzz/fuzz_$1.c $(FUZZ_ALLOCATIONS) $$(FUZZED_$1))
 	$$(call say,LD)
-	$$(Q)$$(LINK_PROGRAM) -o $$@ $$^ $$(PACKAGE_LIBS)
+	$$(Q)$$(LINK_PROGRAM) -Wl,--wrap=LLVMFuzzerTestOneInput -o $$@ $$^ $$(PACKAGE_LIBS)
 endef
 $(foreach target,$(FUZZ_SOURCES:fuzz/fuzz_%.c=%),$(eval $(call fuzz_program,$(target))))
 
 -include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CHECKED_OBJECTS) $(CLI_OBJECTS) $(SUPPORT_OBJECTS) \
 	$(BUILD)/tests/all.o $(TEST_PROGRAMS:%=%.o) $(BENCH_PROGRAMS:%=%.o) $(BENCH_SUPPORT:%.c=$(BUILD)/%.o) \
-	$(FUZZ_PROGRAMS:%=%.o) $(FUZZ_REPLAY:%.c=$(BUILD)/%.o) $(DOCS_OBJECTS))
+	$(FUZZ_PROGRAMS:%=%.o) $(FUZZ_REPLAY:%.c=$(BUILD)/%.o) $(FUZZ_ALLOCATIONS:%.c=$(BUILD)/%.o) $(DOCS_OBJECTS))
 
 # ---- Run
 

@@ -9,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocations.h"
 #include "config/config.h"
 #include "config/keys.h"
 #include "config/paths.h"
+#include "config/reader.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
@@ -136,6 +138,12 @@ static void check_same(const struct nvs_config *a, const struct nvs_config *b)
 	memset(x.adam.type, 0, sizeof(x.adam.type));
 	memset(y.adam.type, 0, sizeof(y.adam.type));
 	assert(same_bytes(&x, &y));
+}
+
+/* Also settings that are set again from their text. */
+size_t allocated_most(size_t nbytes)
+{
+	return CONFIG_BYTES(nbytes) + (256u << 10);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)

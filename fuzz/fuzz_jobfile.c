@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "allocations.h"
 #include "cli/commands.h"
 #include "cli/jobs/jobfile.h"
 #include "cli/jobs/jobs.h"
@@ -131,6 +132,12 @@ static void check_plan(void)
 		return;
 	check_planned(&plan);
 	jobs_free(&plan);
+}
+
+/* It is read twice, and up to 256 jobs are planned. */
+size_t allocated_most(size_t nbytes)
+{
+	return 2 * JOBFILE_BYTES(nbytes) + (1u << 20);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)

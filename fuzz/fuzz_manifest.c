@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
+#include "allocations.h"
 #include "store/disk.h"
 #include "store/label.h"
 #include "store/manifest.h"
@@ -183,6 +184,12 @@ static void try_entries(const uint8_t *data, size_t nbytes, bool repair)
 		check_same_bytes(&manifest);
 	}
 	manifest_free(&manifest);
+}
+
+/* Entries, and what they are encoded to again. */
+size_t allocated_most(size_t nbytes)
+{
+	return 64 * nbytes + (64u << 10);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocations.h"
 #include "optim/state/groups.h"
 #include "optim/state/header.h"
 
@@ -30,6 +31,12 @@ static void check_accepted(const struct group_table *table, const uint8_t *bytes
 	groups_encode(table, again);
 	assert(!memcmp(bytes, again, nbytes));
 	free(again);
+}
+
+/* A group takes 24 bytes or more. */
+size_t allocated_most(size_t nbytes)
+{
+	return 64 * nbytes + 4096;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)

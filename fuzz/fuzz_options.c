@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "allocations.h"
 #include "cli/commands.h"
 #include "cli/jobs/bench.h"
 
@@ -157,6 +158,12 @@ static int parse(const uint8_t *data, size_t nbytes, bool given[OPTIONS_MAX])
 		given[i] = typed.text[i];
 	free(text);
 	return rc;
+}
+
+/* The target's copies. */
+size_t allocated_most(size_t nbytes)
+{
+	return 16 * nbytes + (64u << 10);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)

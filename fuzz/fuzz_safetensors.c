@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "allocations.h"
+#include "base/json/read.h"
 #include "checkpoint/checkpoint.h"
 
 static int file = -1; /* in memory, opened through `path` */
@@ -116,6 +118,12 @@ static void try_header(const uint8_t *json, size_t nbytes)
 	assert(check_accepted(model) == data_bytes);
 	assert(!load_header(json, nbytes, data_bytes + 1));
 	assert(!data_bytes || !load_header(json, nbytes, data_bytes - 1));
+}
+
+/* A header is read up to three times. */
+size_t allocated_most(size_t nbytes)
+{
+	return 3 * HEADER_BYTES(nbytes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)

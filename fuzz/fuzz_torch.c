@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "allocations.h"
 #include "base/little_endian.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/torch/zip.h"
@@ -117,6 +118,12 @@ static void try_pickle(const uint8_t *data, uint32_t nbytes)
 	put_u32(central + 12, directory_bytes);
 	put_u32(central + 16, (uint32_t)(at - made));
 	try_file(made, (size_t)(central + 22 - made));
+}
+
+/* With the zip that is made around a pickle. */
+size_t allocated_most(size_t nbytes)
+{
+	return TORCH_BYTES(nbytes + 512);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)

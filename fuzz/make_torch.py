@@ -57,6 +57,9 @@ SEEDS = {
     "frames": (PICKLE, b"\x80\x04\x95" + struct.pack("<Q", 9) + b"}\x8c\x01a\x94" + tensor() + b"s."),
     "transposed": (PICKLE, pickle(a=tensor(stride=(1, 8)))),
     "forbidden": (PICKLE, pickle(a=b"cos\nsystem\n" + text("ls") + b"\x85R")),
+    # Lists in lists: 16 million times a tensor.
+    "bomb": (PICKLE, b"\x80\x02" + tensor() + b"q\x00" + b"".join(
+        b"](" + 255 * bytes([ord("h"), level]) + b"eq" + bytes([level + 1]) for level in range(3)) + b"\x87\x86."),
     "file": (FILE, file(pickle(a=tensor()))),
     "file_packed": (FILE, file(pickle(a=tensor()), compression=zipfile.ZIP_DEFLATED)),
     "file_cut_off": (FILE, file(pickle(a=tensor()))[:-30]),

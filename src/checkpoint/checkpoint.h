@@ -24,6 +24,13 @@
 /* Bytes: the limit of the safetensors library, and here of a pickle and an index too. */
 #define HEADER_MAX  100000000u
 #define ENTRIES_MAX (16u << 20)
+/*
+ * What opening a checkpoint takes of memory at most: for `nbytes` of headers and an index, or of the
+ * pickle and the directory of a file of torch.save. A universal checkpoint has its files open one after
+ * the other, up to 32 at a time.
+ */
+#define HEADER_BYTES(nbytes) (JSON_BYTES(nbytes) + 16 * (size_t)(nbytes))
+#define TORCH_BYTES(nbytes)  ((512u << 10) + 256 * (size_t)(nbytes))
 /* Bytes of memory for the JSON of a header or an index. */
 #define JSON_MEMORY_MAX ((size_t)2 << 30)
 /* Below this limit, rounding up and counting elements of any type cannot overflow. */

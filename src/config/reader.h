@@ -14,9 +14,11 @@
 #include "base/json/read.h"
 #include "config/keys.h"
 
-#define CONFIG_TEXT_MAX	  ((size_t)64 << 20)  /* maximum bytes of a file */
-#define CONFIG_MEMORY_MAX ((size_t)256 << 20) /* maximum bytes of the parsed document */
-#define SHOWN_BYTES	  48		      /* bytes of a key or value quoted in a message */
+/* What reading a configuration of `nbytes` takes of memory at most, beside what it keeps. */
+#define CONFIG_BYTES(nbytes) (JSON_BYTES(nbytes) + 4 * (size_t)(nbytes))
+#define CONFIG_TEXT_MAX	     ((size_t)64 << 20)	 /* maximum bytes of a file */
+#define CONFIG_MEMORY_MAX    ((size_t)256 << 20) /* maximum bytes of the parsed document */
+#define SHOWN_BYTES	     48			 /* bytes of a key or value quoted in a message */
 
 struct reader {
 	struct nvs_config

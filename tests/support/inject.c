@@ -14,6 +14,7 @@
 #include <libaio.h>
 #include <liburing.h>
 #include <locale.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <search.h>
 #include <stdarg.h>
@@ -40,7 +41,7 @@ enum { NONE, BEING_NAMED, NAMED };
 static atomic_int failure;
 static char failed_call[256]; /* complete once `failure` is NAMED */
 static _Thread_local unsigned paused;
-static atomic_int_fast64_t blocks, mapped_bytes;
+static atomic_int_fast64_t blocks, block_bytes, peak_bytes, mapped_bytes;
 static _Atomic(const struct inject_observer *) observed_by;
 
 void inject_fail(unsigned kinds, uint64_t nth, uint64_t times, int error)
@@ -161,11 +162,33 @@ static void *null(int error)
 
 /* ---- Memory ---- */
 
+/* Counts bytes of a block that was allocated, or, with a negative sign, is about to be freed. */
+static void count_bytes(int64_t nbytes)
+{
+	int_fast64_t now = atomic_fetch_add(&block_bytes, nbytes) + nbytes;
+	int_fast64_t peak = atomic_load(&peak_bytes);
+
+	while (now > peak && !atomic_compare_exchange_weak(&peak_bytes, &peak, now))
+		;
+}
+
 static void *block(void *data)
 {
-	if (data)
+	if (data) {
 		atomic_fetch_add(&blocks, 1);
+		count_bytes((int64_t)malloc_usable_size(data));
+	}
 	return data;
+}
+
+int64_t inject_peak(void)
+{
+	static int_fast64_t before;
+	int_fast64_t now = atomic_load(&block_bytes);
+	int_fast64_t most = atomic_exchange(&peak_bytes, now) - before;
+
+	before = now;
+	return most;
 }
 
 /* A function that returns a block for free(). */
@@ -206,15 +229,37 @@ void *__wrap_realloc(void *data, size_t nbytes)
 
 	if (error)
 		return null(error);
-	return data ? __real_realloc(data, nbytes) : block(__real_realloc(NULL, nbytes));
+	if (!data)
+		return block(__real_realloc(NULL, nbytes));
+
+	size_t before = malloc_usable_size(data);
+	void *moved = __real_realloc(data, nbytes);
+
+	/* It may have had both. */
+	if (moved) {
+		count_bytes((int64_t)malloc_usable_size(moved));
+		count_bytes(-(int64_t)before);
+	}
+	return moved;
+}
+
+void *__wrap_reallocarray(void *data, size_t n, size_t nbytes);
+void *__wrap_reallocarray(void *data, size_t n, size_t nbytes)
+{
+	size_t product;
+
+	return __builtin_mul_overflow(n, nbytes, &product) ? null(ENOMEM)
+							   : __wrap_realloc(data, product);
 }
 
 void __real_free(void *data);
 void __wrap_free(void *data);
 void __wrap_free(void *data)
 {
-	if (data)
+	if (data) {
 		atomic_fetch_sub(&blocks, 1);
+		count_bytes(-(int64_t)malloc_usable_size(data));
+	}
 	__real_free(data);
 }
 

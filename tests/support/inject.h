@@ -61,6 +61,12 @@ struct inject_held {
 };
 struct inject_held inject_held(void);
 
+/*
+ * The most bytes of such memory that were allocated at once since the last call, beyond those allocated
+ * then; and from this call on.
+ */
+int64_t inject_peak(void);
+
 /* A call that makes, removes or renames a file or directory. */
 enum inject_change { INJECT_MAKES, INJECT_REMOVES, INJECT_RENAMES };
 struct inject_name {

@@ -14,6 +14,8 @@
 #include "nvswap.h"
 
 #define JSON_DEPTH_MAX 512 /* maximum nesting of objects and lists */
+/* What a document takes of memory at most, beside its text of `nbytes`: a value needs two bytes. */
+#define JSON_BYTES(nbytes) ((64u << 10) + 64 * (size_t)(nbytes))
 
 enum json_type {
 	JSON_NULL,

@@ -24,6 +24,7 @@ static inline void cancel_restore(const int *before)
 }
 
 /* A declaration: until its block ends, the calling thread is not cancelled. */
-#define HOLD_CANCEL __attribute__((cleanup(cancel_restore))) int cancel_before = cancel_disable()
+#define HOLD_CANCEL                                                                                \
+	__attribute__((cleanup(cancel_restore), unused)) int cancel_before = cancel_disable()
 
 #endif

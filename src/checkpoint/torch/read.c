@@ -2,7 +2,8 @@
 /*
  * Lists the tensors of a file of torch.save: a zip with a pickle of values, and a record for the
  * data of each storage. A tensor's name is its path through dictionaries and lists, with dots
- * between.
+ * between. A file may be hostile: it is read in at most TORCH_BYTES(bytes of its pickle and directory) of
+ * memory, and in a time that is in proportion to them.
  */
 #include "checkpoint/torch/torch.h"
 
@@ -29,10 +30,11 @@
 #define VISITS_MAX ENTRIES_MAX
 /*
  * A list that the pickle has once may be in it many times, and lists of such lists hold a tensor
- * millions of times. Entries take at most this, and so many bytes for each of the pickle's, where a
- * file of torch has less than ten.
+ * millions of times. Values are visited, and the tensors' entries take memory, at most so often and so
+ * many bytes for each byte of the pickle, and as much for one that is short. A tensor under several
+ * names, of tied weights, takes less than ten.
  */
-#define LISTED_MIN	(16u << 20)
+#define LISTED_MIN	(64u << 10)
 #define LISTED_PER_BYTE 64u
 #define PICKLE		"/data.pkl"
 #define ALONE		"tensor" /* the name of a tensor that was saved alone */
@@ -68,6 +70,11 @@ __attribute__((format(printf, 2, 3))) static int reject(const struct torch_reade
 static int no_memory(const struct torch_reader *reader)
 {
 	return error_set(reader->error, -ENOMEM, "no memory for the tensors of %s", reader->path);
+}
+
+static uint64_t listed_max(const struct torch_reader *reader)
+{
+	return LISTED_MIN + LISTED_PER_BYTE * (uint64_t)reader->pickle.nbytes;
 }
 
 /* ---- A tensor ---- */
@@ -186,7 +193,7 @@ static int add_tensor(struct torch_reader *reader, const struct object *tensor)
 		return reject(reader, "more than %u tensors", ENTRIES_MAX);
 	reader->listed += sizeof(*entry) + strlen(reader->name) +
 			  (shape ? shape->n * sizeof(uint64_t) : 0);
-	if (reader->listed > LISTED_MIN + LISTED_PER_BYTE * (uint64_t)reader->pickle.nbytes)
+	if (reader->listed > listed_max(reader))
 		return reject(reader,
 			      "more than %zu tensors, which a pickle of %zu bytes holds by "
 			      "holding the same lists many times",
@@ -244,8 +251,10 @@ static int visit(struct torch_reader *reader, const struct object *object, unsig
 		bool named;
 		int n = -1;
 
-		if (++reader->visits > VISITS_MAX)
-			return reject(reader, "more than %u values", VISITS_MAX);
+		if (++reader->visits > VISITS_MAX || reader->visits > listed_max(reader))
+			return reject(reader,
+				      "more than %" PRIu64 " values, in a pickle of %zu bytes",
+				      reader->visits - 1, reader->pickle.nbytes);
 		if (value->kind != OBJECT_TENSOR && !has_items(value))
 			continue;
 		if (!key)

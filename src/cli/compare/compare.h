@@ -12,7 +12,9 @@
 extern const struct command_spec compare_command;
 
 #define RUNS_MAX 64 /* of a side */
-#define METRICS	 9
+/* What a file of results of `nbytes` takes of memory at most. */
+#define RESULTS_BYTES(nbytes) (JSON_BYTES(nbytes) + 256 * (size_t)(nbytes))
+#define METRICS		      9
 
 /* Members of fio's JSON: a rate, and the statistics of its samples. */
 struct rate {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/memory/array.h"
 #include "base/statistics/student.h"
 #include "base/text.h"
 #include "cli/commands.h"
@@ -84,13 +85,20 @@ static int read_results(const char *path, char **keep, const struct json_value *
 			struct nvs_error *error)
 {
 	FILE *file = fopen(path, "re");
-	char *text = malloc(TEXT_MAX + 1), label[208];
-	size_t n = file && text ? fread(text, 1, TEXT_MAX + 1, file) : 0;
+	char *text = NULL, *grown = NULL, label[208];
+	size_t n = 0, room = 0, got = 1;
 	const char *why = NULL;
 	struct json_document *document = NULL;
 	const struct json_value *root;
-	int rc = !file || !text || ferror(file) ? -errno : 0;
+	int rc;
 
+	/* There is room for a NUL behind the text. */
+	while (file && got && n <= TEXT_MAX && (grown = array_room(text, n, &room, 1))) {
+		text = grown;
+		got = fread(text + n, 1, room - n, file);
+		n += got;
+	}
+	rc = !file || !grown || ferror(file) ? -errno : 0;
 	*keep = text;
 	if (file)
 		fclose(file);
@@ -200,51 +208,78 @@ static const struct json_value *name_of(const struct json_value *job)
 	return name && name->type == JSON_STRING ? name : &none;
 }
 
-/* How many jobs up to `before` (NULL: all) have the name of `like`. */
-static unsigned count_like(const struct json_value *jobs, const struct json_value *before,
-			   const struct json_value *like)
+/* A job of a list, and its place in it. */
+struct placed_job {
+	const struct json_value *json;
+	unsigned place;
+};
+
+static int order_of_names(const struct json_value *a, const struct json_value *b)
 {
-	const struct json_value *name = name_of(like);
+	const struct json_value *left = name_of(a), *right = name_of(b);
+
+	if (left->length != right->length)
+		return left->length < right->length ? -1 : 1;
+	return memcmp(left->string, right->string, left->length);
+}
+
+static int by_name_and_place(const void *left, const void *right)
+{
+	const struct placed_job *a = left, *b = right;
+	int order = order_of_names(a->json, b->json);
+
+	return order ? order : a->place < b->place ? -1 : a->place > b->place;
+}
+
+/* The jobs by name, to be freed; NULL: no memory. */
+static struct placed_job *sort_jobs(const struct json_value *jobs)
+{
+	struct placed_job *sorted = calloc(jobs->count, sizeof(*sorted));
 	unsigned n = 0;
 
-	for (const struct json_value *job = jobs->first; job && job != before; job = job->next)
-		n += name_of(job)->length == name->length &&
-		     !memcmp(name_of(job)->string, name->string, name->length);
-	return n;
+	for (const struct json_value *job = jobs->first; sorted && job; job = job->next, n++)
+		sorted[n] = (struct placed_job){job, n};
+	if (sorted)
+		qsort(sorted, n, sizeof(*sorted), by_name_and_place);
+	return sorted;
 }
 
 /* Jobs with the same name are matched in their order. */
 static int match_jobs(struct comparison *comparison, struct compare_job **run, const char *path,
 		      const struct json_value *jobs, struct nvs_error *error)
 {
-	const struct json_value *base = comparison->base, *job, *other;
+	const struct json_value *base = comparison->base, *other = jobs->first;
+	struct placed_job *ours = sort_jobs(base), *theirs = sort_jobs(jobs);
 	bool by_name = false;
-	unsigned i = 0;
 	int rc = 0;
 
 	*run = calloc(base->count, sizeof(**run));
-	if (!*run)
-		return -ENOMEM;
-	for (job = base->first; job && !by_name; job = job->next)
-		by_name = count_like(jobs, NULL, job);
-	if (!by_name && jobs->count != base->count)
-		return error_set(error, -EINVAL,
-				 "%.200s has no job of the base's names, and not as many", path);
-	comparison->by_order |= !by_name;
-	for (job = base->first, other = jobs->first; !rc && job; job = job->next, i++) {
-		if (by_name) {
-			unsigned before = count_like(base, job, job);
-
-			for (other = jobs->first; other; other = other->next)
-				if (count_like(jobs, other->next, job) > before)
-					break;
-		}
-		(*run)[i].json = other;
-		if (other)
-			rc = read_figures(other, path, (*run)[i].figures, error);
-		if (!by_name)
-			other = other->next;
+	if (!*run || !ours || !theirs)
+		rc = -ENOMEM;
+	for (unsigned i = 0, k = 0; !rc && i < base->count; i++) {
+		while (k < jobs->count && order_of_names(theirs[k].json, ours[i].json) < 0)
+			k++;
+		if (k == jobs->count || order_of_names(theirs[k].json, ours[i].json))
+			continue;
+		(*run)[ours[i].place].json = theirs[k++].json;
+		by_name = true;
 	}
+	if (!rc && !by_name && jobs->count != base->count)
+		rc = error_set(error, -EINVAL,
+			       "%.200s has no job of the base's names, and not as many", path);
+	comparison->by_order |= !rc && !by_name;
+	for (unsigned i = 0; !rc && i < base->count; i++) {
+		struct compare_job *job = &(*run)[i];
+
+		if (!by_name) {
+			job->json = other;
+			other = other->next;
+		}
+		if (job->json)
+			rc = read_figures(job->json, path, job->figures, error);
+	}
+	free(ours);
+	free(theirs);
 	return rc;
 }
 

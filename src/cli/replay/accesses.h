@@ -38,6 +38,9 @@ struct access_list {
 	uint64_t bytes[2]; /* by enum nvs_direction */
 };
 
+/* What the reading of a trace or text of `nbytes` takes of memory at most. */
+#define ACCESSES_BYTES(nbytes) ((2u << 20) + 128 * (size_t)(nbytes))
+
 /*
  * Reads a trace or a text file into *list, and its tensors into *model in the order of their first
  * access. Free both even after an error. -EINVAL (damaged, incomplete, no accesses) and -E2BIG with
