@@ -349,7 +349,7 @@ TEST(a_name_that_is_not_utf8_is_refused)
 	assert_int_equal(nvs_engine_get_stored(f->engine, N, &stored), -ENOENT);
 }
 
-/* As earlier versions made it: nothing of it is lost, and nothing changes. */
+/* As earlier versions made it: nothing of it is lost. */
 TEST(a_kept_store_with_a_name_that_is_not_utf8_is_opened_to_read_alone)
 {
 	struct nvs_tensor_spec spec = {sizeof(spec), not_utf8[0], NVS_U8, lengths[1], NULL, 0};
