@@ -12,7 +12,7 @@ import math
 import os
 import time
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
                     Sequence, Set, Tuple, Union, cast)
 
@@ -257,7 +257,8 @@ class Engine(Handle):
     def _end_pins(self, pointer: Any, at_exit: bool) -> None:
         """Refuses to free memory that arrays are over, unless the program ends."""
         if self._shared is not None:
-            self._shared.finish_copies()
+            with suppress(RuntimeError):  # Of a device that has failed.
+                self._shared.finish_copies()
         with self._idle:
             pins = list(self._pins.values())
             if pins and not at_exit:

@@ -226,6 +226,21 @@ def an_engine_that_is_in_use_is_not_closed_and_goes_on(directory):
 
 
 @promise
+def copies_that_have_ended_leave_the_pool_to_others(directory):
+    module, other = layers(4), torch.nn.Linear(WIDTH, WIDTH)
+    expected = module.state_dict()
+    with on_device(module, directory, device_memory=8 * LAYER_BYTES) as (offloaded, _):
+        more = nvswap.torch.offload(torch.nn.ModuleDict({"other": other}), None, engine=offloaded.engine)
+        for _ in range(2):
+            module(torch.ones(WIDTH))
+            assert all(map(torch.equal, module.state_dict().values(), expected.values()))
+            module(torch.ones(WIDTH))
+            assert other(torch.ones(WIDTH)).isfinite().all()
+        gc.collect()
+        more.load()
+
+
+@promise
 def a_fault_of_the_drive_amid_a_copy_to_a_device_is_an_error(directory):
     module = layers(2)
     with on_device(module, directory, device_memory=0) as (offloaded, _):

@@ -473,6 +473,8 @@ void slots_mark(struct slots *slots, const struct manifest_header *header,
 			"commit number %" PRIu64 " was made, but a copy of its manifest could not "
 			"be marked so (%s): the next commit writes both copies anew",
 			header->generation, error.text);
+		/* This copy may be torn: the other one stays as it is. */
+		break;
 	}
 }
 

@@ -305,11 +305,8 @@ class SavedOnNvme:
         if self._lock.acquire(blocking=False):
             try:
                 if not self._calls:
-                    self._calls += 1
-                    try:
+                    with self._call():
                         self._drop()
-                    finally:
-                        self._calls -= 1
             finally:
                 self._lock.release()
 
@@ -530,10 +527,10 @@ def checkpoint(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
     It is that of torch within :func:`saved_on_nvme`, and outside of one within that of the environment's
     NVSWAP_CONFIG.
     """
-    if more.setdefault("use_reentrant", False):
+    if more.pop("use_reentrant", False):
         raise invalid("a reentrant checkpoint saves its inputs elsewhere: leave use_reentrant out")
     with contextlib.nullcontext() if active() is not None else _of_environment():
-        return torch.utils.checkpoint.checkpoint(function, *args, **more)
+        return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, **more)
 
 
 def _of_environment() -> SavedOnNvme:

@@ -456,6 +456,9 @@ class AdamW(torch.optim.Optimizer):
         for hook in self._hooks:
             hook.remove()
         for store in self.stores:
+            if not store.optimizer.closed:
+                # A kept store has all that were added, or none.
+                store.take_arriving()
             store.forget_gradients()
             store.optimizer.close()
 

@@ -14,14 +14,12 @@ changed since is made anew.
 from __future__ import annotations
 
 import collections
-import errno
 import threading
-from typing import Any, Deque, Dict, List, NamedTuple, Tuple
+from typing import Any, Deque, Dict, NamedTuple, Optional, Tuple
 
 import torch
 
 from nvswap.engine import Engine, Pinned
-from nvswap.errors import Error
 
 
 class _Copy(NamedTuple):
@@ -58,8 +56,10 @@ class DeviceCopies:
         # The order in which they were needed first.
         self._order: Dict[str, int] = {}
 
-    def get(self, parameters: Dict[str, torch.nn.Parameter]) -> Dict[str, torch.Tensor]:
-        """Tensors with the contents of parameters, for what the present stream does next."""
+    def get(self, parameters: Dict[str, torch.nn.Parameter],
+            timeout: Optional[float]) -> Dict[str, torch.Tensor]:
+        """Tensors with the contents of parameters, for what the present stream does next; `timeout` as that
+        of Engine.swap_in()."""
         with self._lock:
             stream = self._module.current_stream(self._device)
             missing = {}
@@ -70,7 +70,7 @@ class DeviceCopies:
                     self._drop(name)
                     missing[name] = parameter
             if missing:
-                self._copy(missing, parameters)
+                self._copy(missing, parameters, timeout)
             result = {name: self._copies[name] for name in parameters}
             for copy in result.values():
                 stream.wait_event(copy.copied)
@@ -83,11 +83,12 @@ class DeviceCopies:
         return self._held + self._dropped_bytes
 
     def clear(self) -> None:
-        """Drops all copies, and releases the pool."""
+        """Drops all copies, whose memory is the allocator's once the device has done with it, and releases
+        the pool."""
         with self._lock:
-            for name in list(self._copies):
-                self._drop(name)
-            self._wait_for_dropped(0)
+            self._copies.clear()
+            self._dropped.clear()
+            self._held = self._dropped_bytes = 0
             self._release(wait=True)
 
     def finish(self) -> None:
@@ -95,10 +96,11 @@ class DeviceCopies:
         with self._lock:
             self._release(wait=True)
 
-    def _copy(self, missing: Dict[str, torch.nn.Parameter],
-              needed: Dict[str, torch.nn.Parameter]) -> None:
+    def _copy(self, missing: Dict[str, torch.nn.Parameter], needed: Dict[str, torch.nn.Parameter],
+              timeout: Optional[float]) -> None:
         self._make_room(sum(parameter.nbytes for parameter in missing.values()), needed)
-        pinned = self._swap_in(list(missing))
+        self._release(wait=False)
+        pinned = self._engine.swap_in(list(missing), timeout=timeout, arrays="torch")
         made = {}
         try:
             with self._module.stream(self._stream):
@@ -112,23 +114,18 @@ class DeviceCopies:
             self._copies[name] = _Copy(tensor, missing[name]._version, copied)
             self._held += tensor.nbytes
 
-    def _swap_in(self, names: List[str]) -> Pinned:
-        self._release(wait=False)
-        try:
-            return self._engine.swap_in(names, timeout=0, arrays="torch")
-        except Error as error:
-            if error.errno != errno.EAGAIN:
-                raise
-        # The room may be that of copies that have begun.
-        self._release(wait=True)
-        return self._engine.swap_in(names, arrays="torch")
-
     def _release(self, wait: bool) -> None:
-        """Releases the pool memory that is copied."""
+        """Releases the pool memory that is copied, also where the device has failed."""
+        failure = None
         while self._copying and (wait or self._copying[0][0].query()):
             copied, pinned = self._copying.popleft()
-            copied.synchronize()
+            try:
+                copied.synchronize()
+            except RuntimeError as error:
+                failure = failure or error
             pinned.release()
+        if failure is not None:
+            raise failure
 
     # ---- The budget
 

@@ -159,13 +159,12 @@ class Offloaded:
             raise invalid(f"no parameter has {self._smallest} elements, which is smallest=")
         self._check_room()
         made = {parameter: self._in_memory(name, parameter) for name, parameter in staying.items()}
-        buffers = [(module._buffers, key, buffer.to(self.device)) for module in self.module.modules()
-                   for key, buffer in module._buffers.items() if buffer is not None and not buffer.is_meta]
-        for prefix, module in self.module.named_modules():
-            buffers += [(module._buffers, key, self._in_memory(f"{prefix}.{key}" if prefix else key, buffer))
-                        for key, buffer in module._buffers.items() if buffer is not None and buffer.is_meta]
+        buffers = [(module._buffers, key, self._in_memory(f"{prefix}.{key}" if prefix else key, buffer))
+                   for prefix, module in self.module.named_modules()
+                   for key, buffer in module._buffers.items() if buffer is not None]
         self.engine.register_all({name: (parameter.dtype, tuple(parameter.shape))
                                   for name, parameter in parameters.items()})
+        self.finish_copies()
         handled = sys.exc_info()[1]
         try:
             for name, parameter in parameters.items():
@@ -369,6 +368,7 @@ class Offloaded:
         for key, parameter in module._parameters.items():
             name = self._names.get(parameter) if parameter is not None else None
             if name is not None:
+                self.finish_copies()
                 with self.engine.pinned(name, arrays="torch") as tensors:
                     state[prefix + key] = tensors[name].clone()
 

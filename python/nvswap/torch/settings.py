@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import tempfile
 from typing import Any, Iterator
 
@@ -66,8 +67,12 @@ def place_of_its_own(config: Config, block: str) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         try:
-            config.set_paths(block, [stack.enter_context(tempfile.TemporaryDirectory(
-                prefix="nvswap-", dir=path)) for path in paths])
+            own = []
+            for path in paths:
+                own.append(tempfile.mkdtemp(prefix="nvswap-", dir=path))
+                # NFS and FUSE keep a name of each file that is open.
+                stack.callback(shutil.rmtree, own[-1], ignore_errors=True)
+            config.set_paths(block, own)
         except OSError as error:
             if isinstance(error, Error):
                 raise

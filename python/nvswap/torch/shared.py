@@ -11,7 +11,7 @@ import threading
 import warnings
 import weakref
 from contextlib import contextmanager, suppress
-from typing import Any, Dict, Iterator, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 
 import torch
 
@@ -77,10 +77,9 @@ class Shared:
 
     def release(self) -> None:
         """Releases what the devices have of the pool, before it is freed."""
-        while self.copies:
-            # A device that has failed has no copies.
-            with suppress(RuntimeError):
-                self.copies.popitem()[1].clear()
+        for copies in self.copies.values():
+            with suppress(RuntimeError):  # Of a device that has failed.
+                copies.clear()
         base, self._registered = self._registered, None
         if base is not None and int(torch.cuda.cudart().cudaHostUnregister(base)):
             _forget_error()
@@ -90,10 +89,22 @@ class Shared:
         """Tensors with the contents of parameters of one device: pool memory, or copies there."""
         copies = self.copies.get(next(iter(parameters.values())).device)
         if copies is not None:
-            yield copies.get(parameters)
+            yield self._with_room(lambda timeout: copies.get(parameters, timeout))
             return
-        with self._engine.pinned(list(parameters), arrays="torch") as tensors:
+        with self._with_room(lambda timeout: self._engine.swap_in(
+                list(parameters), timeout=timeout, arrays="torch")) as tensors:
             yield tensors
+
+    def _with_room(self, call: Callable[[Optional[float]], Any]) -> Any:
+        """Calls with a timeout; what waits for room waits first for the copies that have some."""
+        if self.copies:
+            try:
+                return call(0)
+            except Error as error:
+                if error.errno != errno.EAGAIN:
+                    raise
+            self.finish_copies()
+        return call(None)
 
     def begin_step(self, module: torch.nn.Module) -> None:
         """The engine learns the order of forwards and backwards, and reads ahead by it."""

@@ -197,9 +197,10 @@ class State:
     def take_arriving(self, rest: int = 0) -> None:
         """Adds the gradients that are on their way from a device, but for the last ones."""
         while len(self._arriving) > rest:
-            arrived, parameter, flat = self._arriving.popleft()
+            arrived, parameter, flat = self._arriving[0]
             arrived.synchronize()
             self._add(parameter, flat)
+            self._arriving.popleft()
 
     def _add(self, parameter: torch.nn.Parameter, flat: torch.Tensor) -> None:
         for piece in self.pieces[parameter]:
