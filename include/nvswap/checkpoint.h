@@ -100,8 +100,8 @@ NVS_API int nvs_checkpoint_get(const struct nvs_checkpoint *checkpoint, size_t i
 struct nvs_checkpoint_item {
 	size_t size; /* of this structure in bytes; all of an array have the same */
 	struct nvs_tensor *tensor;
-	const char *
-		name; /* in the checkpoint, 1 to NVS_NAME_MAX bytes of UTF-8; NULL: the tensor's own */
+	/* in the checkpoint: 1 to NVS_NAME_MAX bytes of UTF-8; NULL: the tensor's own */
+	const char *name;
 	/* in the checkpoint: `ndim` dimensions whose product is the tensor's numel; NULL: its own
 	 * shape */
 	const uint64_t *shape;

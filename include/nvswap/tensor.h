@@ -67,9 +67,9 @@ struct nvs_tensor_spec {
  * -EEXIST  a name is registered twice
  * -ESTALE  the kept store holds a tensor of that name with another dtype or numel
  * -ENOSPC  the drive has no room, or ulimit -f is too low for the store's file
- * -EINVAL  an argument is NULL, a name is too short, too long or not UTF-8, a dtype is unknown, a shape has
- *          another number of elements or more than NVS_NDIM_MAX dimensions, a tensor has 2^63 bytes
- *          or more, or those of the call have 2^64 or more together
+ * -EINVAL  an argument is NULL, a name is too short, too long or not UTF-8, a dtype is unknown, a
+ *          shape has another number of elements or more than NVS_NDIM_MAX dimensions, a tensor has
+ *          2^63 bytes or more, or those of the call have 2^64 or more together
  * -EROFS   the store is open read-only, and has no such tensor
  * -ENOMEM
  */

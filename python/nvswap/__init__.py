@@ -3,9 +3,9 @@
 nvswap swaps tensors and optimizer state between pinned host memory and NVMe.
 
 `Config` has the settings, `Aio` transfers files, `Engine` swaps tensors by name, `Optimizer` steps
-Adam over state on the drive, `empty` allocates pinned memory. `nvswap.torch` offloads modules and
-optimizers of PyTorch, `Trace` records a timeline, `nvswap.report` draws results of the command. Everything that fails raises
-`Error`, an OSError.
+Adam over state on the drive, `empty` allocates pinned memory, `Trace` records a timeline.
+`nvswap.torch` offloads modules and optimizers of PyTorch, `nvswap.report` draws results of the
+command. Everything that fails raises `Error`, an OSError.
 """
 
 from importlib import import_module as _import_module

@@ -276,7 +276,7 @@ const struct aio_config *aio_settings(const struct nvs_aio *aio)
 	return &aio->config;
 }
 
-unsigned aio_hold(struct nvs_aio *aio, int change)
+unsigned aio_change_holders(struct nvs_aio *aio, int change)
 {
 	unsigned holders;
 
@@ -293,7 +293,7 @@ int nvs_aio_close(struct nvs_aio *aio)
 	HOLD_CANCEL;
 	if (!aio)
 		return 0;
-	if (aio_hold(aio, 0))
+	if (aio_change_holders(aio, 0))
 		return -EBUSY;
 	stop_workers(aio);
 	/* Their owners close them later. */

@@ -68,7 +68,7 @@ void aio_promote(struct nvs_aio *aio, struct transfer *transfer);
 
 /* Changes the number of engines that use the aio, and returns it. While any does, nvs_aio_close()
  * refuses. */
-unsigned aio_hold(struct nvs_aio *aio, int change);
+unsigned aio_change_holders(struct nvs_aio *aio, int change);
 
 /* Traces all later I/Os to `trace`, which must outlive the aio; NULL stops tracing. */
 void aio_trace(struct nvs_aio *aio, struct nvs_trace *trace);

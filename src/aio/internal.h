@@ -194,7 +194,7 @@ struct nvs_aio {
 	uint32_t restrained;	/* write-backs yet to be restrained after the last of them */
 	struct requests *requests;
 	unsigned idle;
-	unsigned holders; /* engines that use the aio, of aio_hold() */
+	unsigned holders; /* engines that use the aio, of aio_change_holders() */
 	bool closing;
 
 	/* With io_timeout_ms: */

@@ -4,7 +4,8 @@
  * before the label names them; checksums detect a torn one. Then they are marked as committed, which
  * changes only the header, within a sector. Nothing else of the current turn's is ever written.
  *
- * A crash never leaves a marked manifest whose number is above the label's: such a label is damaged.
+ * A crash never leaves a marked manifest whose number is above the label's. A label below a marked
+ * manifest has therefore lost a write, or is of an earlier commit.
  */
 #include "store/slots.h"
 
@@ -128,8 +129,9 @@ void slots_check(const struct slots *slots)
 /* What a slot holds, and why it does not count. */
 struct found_slot {
 	struct manifest manifest;
-	bool headed, whole;  /* it may be valid by its header; it is */
-	uint64_t generation; /* if so, that of the header */
+	bool headed;	     /* the header is valid, and the file is long enough for it */
+	bool whole;	     /* the body is valid too */
+	uint64_t generation; /* of the header, if that is valid */
 	char why[96];
 };
 
@@ -236,10 +238,10 @@ static int find_generation(const struct slots *slots, uint64_t generation, uint3
 static int last_is_lost(const struct slots *slots, const struct member *first,
 			const struct found_slot *found, uint64_t older, struct nvs_error *error)
 {
-	static const char *const words[] = {[LABEL_ABSENT] = "none",
-					    [LABEL_WHOLE] = "whole",
-					    [LABEL_STALE] = "an older one",
-					    [LABEL_DAMAGED] = "damaged or unreadable"};
+	static const char *const copy_states[] = {[LABEL_ABSENT] = "none",
+						  [LABEL_WHOLE] = "whole",
+						  [LABEL_STALE] = "an older one",
+						  [LABEL_DAMAGED] = "damaged or unreadable"};
 	char text[512], number[64], remedy[128] = "restore the store from a copy";
 	size_t used = 0;
 
@@ -265,8 +267,8 @@ static int last_is_lost(const struct slots *slots, const struct member *first,
 				 " (at offset 0: %s; at offset %" PRIu64
 				 ": %s; %s); %s, or remove the store if it is not needed",
 				 first->path, slots->last, first->label.generation,
-				 words[first->copies[0]], LABEL_DISTANCE, words[first->copies[1]],
-				 text, remedy);
+				 copy_states[first->copies[0]], LABEL_DISTANCE,
+				 copy_states[first->copies[1]], text, remedy);
 	return error_set(error, -EUCLEAN,
 			 "the manifests of the kept store at %s are damaged: the last commit is "
 			 "number %" PRIu64 ", and no copy of it is valid (%s); %s, or remove the "

@@ -198,7 +198,7 @@ static void engine_free(struct nvs_engine *engine)
 	if (engine->store)
 		store_close(engine->store);
 	if (engine->aio)
-		aio_hold(engine->aio, -1);
+		aio_change_holders(engine->aio, -1);
 	if (!engine->shares_aio) {
 		int rc = nvs_aio_close(engine->aio);
 
@@ -245,7 +245,7 @@ static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
 			aio_trace(engine->aio, engine->trace);
 	}
 	if (!rc) {
-		aio_hold(engine->aio, 1);
+		aio_change_holders(engine->aio, 1);
 		rc = events_open(engine, error);
 	}
 	if (!rc)
@@ -305,7 +305,7 @@ int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 
 int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	unsigned others = aio_hold(engine->aio, 0) - 1;
+	unsigned others = aio_change_holders(engine->aio, 0) - 1;
 
 	if (engine->shares_aio || !others)
 		return 0;

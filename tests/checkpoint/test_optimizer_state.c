@@ -15,17 +15,7 @@ static const struct group groups[] = {
 
 #define SAFETENSORS "state.safetensors"
 
-static struct optim optim, other;
-
-static void close_optimizers(void)
-{
-	if (optim.made)
-		optim_close(&optim);
-	if (other.made)
-		optim_close(&other);
-}
-
-AFTER_SUCCESS(close_optimizers)
+TWO_OPTIMIZERS
 
 static int export(struct optim *from, const char *path)
 {

@@ -55,6 +55,18 @@ struct optim {
 	}                                                                                          \
 	AFTER_SUCCESS(close_one_optimizer)
 
+/* For one whose tests have a second one beside it: `optim` and `other`. */
+#define TWO_OPTIMIZERS                                                                             \
+	static struct optim optim, other;                                                          \
+	static void close_two_optimizers(void)                                                     \
+	{                                                                                          \
+		if (optim.made)                                                                    \
+			optim_close(&optim);                                                       \
+		if (other.made)                                                                    \
+			optim_close(&other);                                                       \
+	}                                                                                          \
+	AFTER_SUCCESS(close_two_optimizers)
+
 /*
  * Makes a new directory (in memory if possible) and configures AdamW and one buffer for the longest
  * group, with the initial weights.

@@ -433,3 +433,18 @@ bool mlock_locks(void)
 {
 	return in_child(lock_without_right, NULL) == CHILD_OK;
 }
+
+bool thread_sleeps(pid_t tid)
+{
+	char path[64], line[128] = "";
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	file = fopen(path, "r");
+	assert_non_null(file);
+	assert_non_null(fgets(line, sizeof(line), file));
+	fclose(file);
+	/* "TID (NAME) STATE ..." */
+	assert_non_null(strrchr(line, ')'));
+	return strrchr(line, ')')[2] == 'S';
+}

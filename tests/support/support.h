@@ -133,5 +133,7 @@ int kill_on_syscall(long number);
 int limit_memlock(uint64_t nbytes);
 /* Whether mlock(2) works; a sanitizer may have replaced it. */
 bool mlock_locks(void);
+/* Whether a thread of this process sleeps in a system call that a signal would end. */
+bool thread_sleeps(pid_t tid);
 
 #endif

@@ -89,22 +89,11 @@ class Shared:
         """Tensors with the contents of parameters of one device: pool memory, or copies there."""
         copies = self.copies.get(next(iter(parameters.values())).device)
         if copies is not None:
-            yield self._with_room(lambda timeout: copies.get(parameters, timeout))
+            yield with_room(lambda timeout: copies.get(parameters, timeout), self.finish_copies)
             return
-        with self._with_room(lambda timeout: self._engine.swap_in(
-                list(parameters), timeout=timeout, arrays="torch")) as tensors:
+        with with_room(lambda timeout: self._engine.swap_in(
+                list(parameters), timeout=timeout, arrays="torch"), self.finish_copies) as tensors:
             yield tensors
-
-    def _with_room(self, call: Callable[[Optional[float]], Any]) -> Any:
-        """Calls with a timeout; what waits for room waits first for the copies that have some."""
-        if self.copies:
-            try:
-                return call(0)
-            except Error as error:
-                if error.errno != errno.EAGAIN:
-                    raise
-            self.finish_copies()
-        return call(None)
 
     def begin_step(self, module: torch.nn.Module) -> None:
         """The engine learns the order of forwards and backwards, and reads ahead by it."""
@@ -125,6 +114,17 @@ class Shared:
             self._engine._end_step()
         self._step = False
         self._had = weakref.WeakSet()
+
+
+def with_room(call: Callable[[Optional[float]], Any], release: Callable[[], None]) -> Any:
+    """Calls with a timeout in seconds: if the pool has no room now, after `release`, and without end."""
+    try:
+        return call(0)
+    except Error as error:
+        if error.errno != errno.EAGAIN:
+            raise
+    release()
+    return call(None)
 
 
 def _forget_error() -> None:

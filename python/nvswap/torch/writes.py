@@ -7,12 +7,11 @@ once, however little of it stays in the pool.
 
 from __future__ import annotations
 
-import errno
 import threading
 from typing import Any, Dict, List
 
 from nvswap.engine import Engine, Pinned
-from nvswap.errors import Error
+from nvswap.torch.shared import with_room
 
 
 class Writes:
@@ -44,14 +43,9 @@ class Writes:
                 self._opened.pop(name).release()
 
     def _open(self, name: str) -> Pinned:
-        try:
-            pinned = self._engine.swap_in(name, "r+", timeout=0, arrays="numpy")
-        except Error as error:
-            if error.errno != errno.EAGAIN:
-                raise
-            # The room may be that of the others.
-            self._release()
-            pinned = self._engine.swap_in(name, "r+", arrays="numpy")
+        # The room may be that of the others.
+        pinned: Pinned = with_room(lambda timeout: self._engine.swap_in(
+            name, "r+", timeout=timeout, arrays="numpy"), self._release)
         # Each step walks the other way.
         number = self._numbers[name]
         following = number + (1 if number >= self._last else -1)

@@ -2,8 +2,8 @@
 /*
  * Lists the tensors of a file of torch.save: a zip with a pickle of values, and a record for the
  * data of each storage. A tensor's name is its path through dictionaries and lists, with dots
- * between. A file may be hostile: it is read in at most TORCH_BYTES(bytes of its pickle and directory) of
- * memory, and in a time that is in proportion to them.
+ * between. A file may be hostile: reading it takes at most TORCH_BYTES() of memory for the bytes of
+ * its pickle and directory, and time in proportion to them.
  */
 #include "checkpoint/torch/torch.h"
 
@@ -30,9 +30,9 @@
 #define VISITS_MAX ENTRIES_MAX
 /*
  * A list that the pickle has once may be in it many times, and lists of such lists hold a tensor
- * millions of times. Values are visited, and the tensors' entries take memory, at most so often and so
- * many bytes for each byte of the pickle, and as much for one that is short. A tensor under several
- * names, of tied weights, takes less than ten.
+ * millions of times. For each byte of the pickle, at most so many values are visited, and the
+ * tensors' entries take at most so many bytes; a short pickle has LISTED_MIN of both. A tensor under
+ * several names, of tied weights, takes less than ten.
  */
 #define LISTED_MIN	(64u << 10)
 #define LISTED_PER_BYTE 64u

@@ -11,7 +11,8 @@
 
 #include "nvswap.h"
 
-/* What the reading of `nbytes` takes of memory at most: a value of four bytes, ${X}, may stand for 4 KiB. */
+/* What the reading of `nbytes` takes of memory at most: a value of four bytes, ${X}, may stand for
+ * 4 KiB. */
 #define JOBFILE_BYTES(nbytes) ((2u << 20) + 640 * (size_t)(nbytes))
 
 struct jobfile_line {

@@ -32,8 +32,8 @@ int check_unowned(const struct nvs_engine *engine, const char *instead, struct n
 #define READ_STATE  "nvs_optimizer_get and nvs_optimizer_export read the state"
 #define WRITE_STATE "nvs_optimizer_set and nvs_optimizer_import write the state"
 /*
- * -EINVAL: no name for a tensor of the engine. A read-only store may have names that are not UTF-8: an
- * earlier version took them.
+ * -EINVAL: no name for a tensor of the engine. A read-only store may have names that are not UTF-8,
+ * which an earlier version took.
  */
 int check_name(const struct nvs_engine *engine, const char *name, struct nvs_error *error);
 /* -EINVAL: the i-th tensor of a call is NULL or another engine's. */

@@ -51,17 +51,7 @@ static void params_of(struct nvs_checkpoint_param params[PARAMS])
 	params[LAST].ndim = 2;
 }
 
-static struct optim optim, other;
-
-static void close_optimizers(void)
-{
-	if (optim.made)
-		optim_close(&optim);
-	if (other.made)
-		optim_close(&other);
-}
-
-AFTER_SUCCESS(close_optimizers)
+TWO_OPTIMIZERS
 
 static void start(struct optim *on, uint64_t steps)
 {

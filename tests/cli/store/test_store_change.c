@@ -186,12 +186,8 @@ TEST(a_label_of_an_earlier_commit_is_described_and_rolled_back_only_when_asked)
 TEST(a_lost_commit_whose_headers_are_whole_is_rolled_back)
 {
 	const char *path = temp_directory();
-	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
 
-	write_tensors(engine, 1);
-	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
-	write_tensors(engine, 2);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	make_two_commits(quoted(path));
 	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
 	assert_int_equal(truncate(path_in(path, "nvswap/rank0/manifest.3"), 130), 0);
 	SAYS(0, "commit 2 is lost, went back to commit 1", "repair %s --rollback", path);
@@ -201,12 +197,9 @@ TEST(a_lost_commit_whose_headers_are_whole_is_rolled_back)
 TEST(a_lost_commit_is_rolled_back_only_when_asked)
 {
 	const char *path = temp_directory();
-	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
+	struct nvs_engine *engine;
 
-	write_tensors(engine, 1);
-	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
-	write_tensors(engine, 2);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	make_two_commits(quoted(path));
 	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
 	damage(path_in(path, "nvswap/rank0/manifest.3"), 30);
 	SAYS(1, "no copy of it is valid", "repair %s", path);

@@ -168,12 +168,8 @@ TEST(a_damaged_copy_is_named)
 TEST(a_lost_commit_is_described)
 {
 	const char *path = temp_directory();
-	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
 
-	write_tensors(engine, 1);
-	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
-	write_tensors(engine, 2);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	make_two_commits(quoted(path));
 	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
 	damage(path_in(path, "nvswap/rank0/manifest.3"), 30);
 	SAYS(1, "state         damaged", "show %s", path);

@@ -190,21 +190,6 @@ TEST(compute_threads_block_all_signals)
 	threads_close(threads);
 }
 
-static bool is_asleep(pid_t tid)
-{
-	char path[64], text[128] = "";
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
-	file = fopen(path, "r");
-	assert_non_null(file);
-	assert_non_null(fgets(text, sizeof(text), file));
-	fclose(file);
-	/* "TID (NAME) STATE ..." */
-	assert_non_null(strrchr(text, ')'));
-	return strrchr(text, ')')[2] == 'S';
-}
-
 static uint64_t cpu_ns(clockid_t clock)
 {
 	struct timespec used;
@@ -221,7 +206,7 @@ TEST(threads_sleep_between_tasks)
 
 	threads_run(threads, portray, portraits);
 	for (unsigned i = 0; i < 2; i++)
-		while (!is_asleep(portraits[i].tid)) {
+		while (!thread_sleeps(portraits[i].tid)) {
 			assert_true(clock_ns() < deadline);
 			sched_yield();
 		}

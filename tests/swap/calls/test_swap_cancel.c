@@ -111,19 +111,6 @@ static void *wait_in_call(void *arg)
 	return NULL;
 }
 
-static bool is_asleep(pid_t tid)
-{
-	char path[64], line[128] = "";
-	FILE *text;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
-	text = fopen(path, "r");
-	assert_non_null(text);
-	assert_non_null(fgets(line, sizeof(line), text));
-	fclose(text);
-	return strrchr(line, ')')[2] == 'S';
-}
-
 static void cancel_amid(const struct wait *wait)
 {
 	struct waiter waiter = {.wait = wait};
@@ -152,7 +139,7 @@ static void cancel_amid(const struct wait *wait)
 	}
 
 	assert_int_equal(pthread_create(&waiter.thread, NULL, wait_in_call, &waiter), 0);
-	while (!atomic_load(&waiter.tid) || !is_asleep(atomic_load(&waiter.tid)))
+	while (!atomic_load(&waiter.tid) || !thread_sleeps(atomic_load(&waiter.tid)))
 		sched_yield();
 	assert_int_equal(pthread_cancel(waiter.thread), 0);
 	sim_go(f->sim, SIM_ALL);
