@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import threading
 import warnings
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, List, Optional
 
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio, File
@@ -25,13 +25,17 @@ _SIZE = ffi.sizeof("struct nvs_transfer")
 
 
 class Pending:
-    """A transfer from its start until it was waited for; it keeps its memory alive."""
+    """A transfer from its start until it was waited for; it keeps its memory and its file alive."""
 
-    __slots__ = ("owner", "path", "request", "failure", "descriptor")
+    __slots__ = ("owner", "file", "write", "address", "nbytes", "offset", "request", "failure", "descriptor")
 
-    def __init__(self, owner: Any, path: str) -> None:
+    def __init__(self, owner: Any, file: File, write: bool, address: int, nbytes: int, offset: int) -> None:
         self.owner = owner
-        self.path = path
+        self.file = file
+        self.write = write
+        self.address = address
+        self.nbytes = nbytes
+        self.offset = offset
         self.request: Any = None  # None: it is gathered, or failed
         self.failure: Optional[Error] = None
         self.descriptor: Any = None  # what its file was opened by, to be closed once it is waited for
@@ -41,15 +45,6 @@ def warn_dropped(failure: Error) -> None:
     """Warns of a failed transfer whose handle is gone: no wait() can raise it."""
     warnings.warn(f"a transfer of an aio_handle that was dropped without wait(): {failure}",
                   ResourceWarning, stacklevel=3)
-
-
-class _Gathered(NamedTuple):
-    pending: Pending
-    file: File
-    direction: int
-    address: int
-    nbytes: int
-    offset: int
 
 
 class Transfers:
@@ -67,7 +62,7 @@ class Transfers:
         self._requests = ffi.new("struct nvs_request *[]", GATHERED)
         for each in self._array:
             each.size = _SIZE
-        self._gathered: List[_Gathered] = []
+        self._gathered: List[Pending] = []
         self._nbytes = 0
         self._submitting: Optional[int] = None  # the thread that submits
         self._adopted: List[Pending] = []
@@ -84,9 +79,8 @@ class Transfers:
         """
         if offset < 0:
             raise Error(errno.EINVAL, f"an offset is not negative: {offset}")
-        pending = Pending(owner, file.path)
-        self._gathered.append(_Gathered(pending, file, lib.NVS_WRITE if write else lib.NVS_READ,
-                                        address, nbytes, offset))
+        pending = Pending(owner, file, write, address, nbytes, offset)
+        self._gathered.append(pending)
         self._nbytes += nbytes
         if len(self._gathered) >= GATHERED or self._nbytes >= GATHERED_BYTES:
             self.submit()
@@ -98,7 +92,6 @@ class Transfers:
             if self._submitting is not None or not self._gathered:
                 return
             self._submitting = threading.get_ident()
-            # It keeps their files open.
             gathered, self._gathered, self._nbytes = self._gathered, [], 0
             try:
                 with self._aio._open() as pointer:
@@ -106,7 +99,7 @@ class Transfers:
                         self._submit(pointer, gathered[first:first + GATHERED])
             except Error as error:
                 for each in gathered:
-                    each.pending.failure = error
+                    each.failure = error
             finally:
                 self._submitting = None
 
@@ -120,25 +113,25 @@ class Transfers:
         self._adopted.extend(pending)
         return True
 
-    def _submit(self, pointer: Any, gathered: List[_Gathered]) -> None:
+    def _submit(self, pointer: Any, gathered: List[Pending]) -> None:
         n, error = len(gathered), new_error()
         for each, entry in zip(gathered, self._array):
             entry.file = each.file._pointer
-            entry.direction = each.direction
+            entry.direction = lib.NVS_WRITE if each.write else lib.NVS_READ
             entry.data = ffi.cast("void *", each.address)
             entry.nbytes = each.nbytes
             entry.offset = each.offset
         if lib.nvs_aio_submit(pointer, self._array, n, self._requests, error) == 0:
             for each, request in zip(gathered, self._requests):
-                each.pending.request = request
+                each.request = request
             return
         # None was started: one at a time, each hears of its own error.
         for index, each in enumerate(gathered):
             code = lib.nvs_aio_submit(pointer, self._array + index, 1, self._requests, error)
             if code == 0:
-                each.pending.request = self._requests[0]
+                each.request = self._requests[0]
             else:
-                each.pending.failure = error_of(code, error, each.pending.path)
+                each.failure = error_of(code, error, each.file.path)
 
     def wait(self, pending: List[Pending]) -> Optional[Error]:
         """
@@ -166,25 +159,24 @@ class Transfers:
             warn_dropped(failure)
 
     def _wait(self, pending: List[Pending]) -> Optional[Error]:
-        array = ffi.new("struct nvs_request *[]", [each.request for each in pending
-                                                   if each.request is not None])
-        if len(array):
+        submitted = [each for each in pending if each.request is not None]
+        if submitted:
+            array = ffi.new("struct nvs_request *[]", [each.request for each in submitted])
             error = new_error()
             with self._aio._open() as pointer:
                 code = wait_sliced(self._aio, lambda ms, error: lib.nvs_aio_wait(
-                    pointer, array, len(array), ms, error), None, error)
+                    pointer, array, len(submitted), ms, error), None, error)
                 if code == -errno.ETIMEDOUT:  # overdue, and still in flight
                     raise error_of(code, error)
-                for each in pending:
-                    self._end(each, error)
+                for each in submitted:
+                    if code < 0:
+                        each.failure = _failure_of(each, error)
+                    lib.nvs_request_close(each.request)
+                    each.request = None
         return next((each.failure for each in pending if each.failure is not None), None)
 
-    def _end(self, pending: Pending, error: Any) -> None:
-        if pending.request is None:
-            return
-        error.code = 0
-        code = lib.nvs_request_status(pending.request, error)
-        if code < 0:
-            pending.failure = error_of(code, error, pending.path)
-        lib.nvs_request_close(pending.request)
-        pending.request = None
+
+def _failure_of(pending: Pending, error: Any) -> Optional[Error]:
+    error.code = 0
+    code = lib.nvs_request_status(pending.request, error)
+    return error_of(code, error, pending.file.path) if code < 0 else None
