@@ -411,7 +411,7 @@ static int wait_for_change(struct nvs_engine *engine, const struct request *requ
 	return 0;
 }
 
-static int pin_all(struct nvs_engine *engine, const struct request *request, int timeout_ms,
+static int pin_all(struct nvs_engine *engine, const struct request *request, uint64_t deadline,
 		   uint64_t *pin, struct nvs_error *error)
 {
 	struct waiting waiting = {.turn = {.tensors = request->tensors,
@@ -419,7 +419,6 @@ static int pin_all(struct nvs_engine *engine, const struct request *request, int
 					   .copying = request->copies ? COPIED_IN : COPIED_NOT}};
 	struct attempt attempt;
 	struct transfer *list = NULL;
-	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc;
 
 	if (!pin)
@@ -481,7 +480,7 @@ int batch_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size
 {
 	const struct request request = {.tensors = tensors, .n = n};
 
-	return pin_all(engine, &request, timeout_ms, pin, error);
+	return pin_all(engine, &request, deadline_ns(timeout_ms), pin, error);
 }
 
 int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -500,7 +499,7 @@ int batch_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 {
 	const struct request request = {.tensors = tensors, .n = n, .contents = true};
 
-	return pin_all(engine, &request, timeout_ms, pin, error);
+	return pin_all(engine, &request, deadline_ns(timeout_ms), pin, error);
 }
 
 int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -515,12 +514,12 @@ int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tens
 }
 
 int pin_to_copy(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		int timeout_ms, uint64_t *pin, struct nvs_error *error)
+		uint64_t deadline, uint64_t *pin, struct nvs_error *error)
 {
 	const struct request request = {
 		.tensors = tensors, .n = n, .contents = true, .copies = true};
 
-	return pin_all(engine, &request, timeout_ms, pin, error);
+	return pin_all(engine, &request, deadline, pin, error);
 }
 
 int engine_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
