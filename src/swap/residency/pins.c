@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A set of numbers per tensor: a few inside it, and in memory of its own when it has more.
+ * The numbers of a tensor's pins, ascending: a few inside it, and in memory of its own when it has
+ * more.
  *
  * A call that pins tensors makes one pin of them, numbered in ascending order. A failed read ends
  * the pins of its tensor; the highest number assigned by then is kept with the error, so the owner
@@ -28,16 +29,6 @@ static const uint64_t *pins_of(const struct nvs_tensor *tensor)
 	return tensor->pins.max ? tensor->pins.many : tensor->pins.few;
 }
 
-static const uint64_t *find_pin(const struct nvs_tensor *tensor, uint64_t pin)
-{
-	const uint64_t *pins = pins_of(tensor);
-
-	for (uint32_t i = 0; i < tensor->pins.count; i++)
-		if (pins[i] == pin)
-			return &pins[i];
-	return NULL;
-}
-
 /* What must hold of the tensor's pins. */
 static void pins_check(const struct nvs_tensor *tensor)
 {
@@ -53,7 +44,7 @@ static void pins_check(const struct nvs_tensor *tensor)
 	if (!pins->count)
 		return;
 	assert(pins_of(tensor)[0] > pins->failed);
-	assert(pins_of(tensor)[0] <= tensor->engine->last_pin);
+	assert(pins_of(tensor)[pins->count - 1] <= tensor->engine->last_pin);
 }
 
 bool pins_grow(struct pins *pins)
@@ -76,40 +67,35 @@ void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns)
 	assert(tensor->pins.count < (tensor->pins.max ? tensor->pins.max : PINS_FEW));
 	if (!tensor->pins.count)
 		tensor->pins.since_ns = now_ns;
-	all_pins(tensor)[tensor->pins.count++] = pin;
+	all_pins(tensor)[tensor->pins.count++] = pin; /* the highest number so far */
 	pins_check(tensor);
 }
 
 void pins_remove(struct nvs_tensor *tensor, uint64_t pin)
 {
-	uint64_t *pins = all_pins(tensor);
-	const uint64_t *found = find_pin(tensor, pin);
+	uint64_t *pins = all_pins(tensor), *last = &pins[--tensor->pins.count];
 
-	assert(found);
-	pins[found - pins] = pins[--tensor->pins.count];
+	while (*pins != pin) {
+		assert(pins < last);
+		pins++;
+	}
+	memmove(pins, pins + 1, (size_t)(last - pins) * sizeof(*pins));
 	pins_check(tensor);
 }
 
 bool pins_have(const struct nvs_tensor *tensor, uint64_t pin)
 {
-	return find_pin(tensor, pin);
+	for (uint32_t i = 0; i < tensor->pins.count; i++)
+		if (pins_of(tensor)[i] == pin)
+			return true;
+	return false;
 }
 
 size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 {
-	uint64_t after = 0;
-	size_t n = 0;
+	size_t n = tensor->pins.count < max ? tensor->pins.count : max;
 
-	for (; n < max && n < tensor->pins.count; n++) {
-		list[n] = UINT64_MAX;
-		for (uint32_t i = 0; i < tensor->pins.count; i++) {
-			uint64_t pin = pins_of(tensor)[i];
-
-			if (pin > after && pin < list[n])
-				list[n] = pin;
-		}
-		after = list[n];
-	}
+	memcpy(list, pins_of(tensor), n * sizeof(*list));
 	return n;
 }
 
