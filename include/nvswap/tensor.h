@@ -135,15 +135,11 @@ NVS_API int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tens
  * with timeout -1 the call waits for other tensors to be released, including the caller's own, and
  * after five seconds in which nothing in flight would make room the log names the pinned tensors.
  *
- * Calls of nvs_tensor_pin and nvs_tensor_swap_in that wait for room have a queue: first come, first
- * served. A later batch that fits may pass a call in the queue as long as all batches that passed
- * that call have together at most as many bytes as the pool, in the pool already or not. Beyond
- * that a batch passes it in two cases, without which the threads might wait for each other for
- * ever:
- * - threads that wait for room have pinned what the call needs, so that it can't be served before
- *   one of them goes on;
- * - nothing was released and nothing landed for 10 ms: then one batch passes, the next one after
- *   20 ms, and so on with twice the time.
+ * Calls of nvs_tensor_pin, nvs_tensor_swap_in and nvs_tensor_write get room in the order in which
+ * they came. While the first one can't be served before another call acts, batches that fit may
+ * pass it: as many bytes as the pool has, in the pool already or not, and as many again each time
+ * that nothing was pinned, released or landed for 10 ms, 20 ms, 30 ms and so on, since a thread
+ * with pins may wait for one of them.
  * Batches of 0 bytes never wait. A call with timeout_ms 0 does not queue: it returns -EAGAIN if it
  * may not pass. nvs_tensor_prefetch and reading ahead by the plan take no room while a call waits.
  *

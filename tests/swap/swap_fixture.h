@@ -169,6 +169,14 @@ int sole_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size
 int sole_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		 enum nvs_how how, struct nvs_error *error);
 
+/* Whether the call that waits for room is made by the thread that has `here` on its stack. */
+static inline bool ticket_is_of(const struct ticket *ticket, const void *here)
+{
+	uintptr_t a = (uintptr_t)ticket, b = (uintptr_t)here;
+
+	return (a > b ? a - b : b - a) < 256 * KIB;
+}
+
 /* ---- Contents ---- */
 
 #define next_random(state) random_next(state)

@@ -80,9 +80,9 @@ struct nvs_tensor **ranged_tensors(struct nvs_engine *engine, const struct nvs_t
 void ranged_free(struct nvs_tensor *few[RANGED_FEW], struct nvs_tensor **tensors);
 
 /* ---- pin.c and release.c: pins of calls that copy bytes; other calls wait for their end ---- */
-/* As batch_swap_in(). */
+/* As batch_swap_in(), until the deadline of deadline_ns(). */
 int pin_to_copy(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		int timeout_ms, uint64_t *pin, struct nvs_error *error);
+		uint64_t deadline, uint64_t *pin, struct nvs_error *error);
 /* Ends them. NVS_DIRTY: all reads that they waited for succeeded, and contents were changed. */
 void end_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		uint64_t pin, enum nvs_how how);
@@ -125,7 +125,12 @@ void commit_hold(struct nvs_engine *engine, enum copying from);
 void copy_begins(struct nvs_engine *engine, struct nvs_tensor *tensor, enum copying copying);
 void copy_ends(struct nvs_engine *engine, struct nvs_tensor *tensor);
 
-/* ---- wait.c: under the lock ---- */
+/* ---- wait.c ---- */
+/* As batch_wait(), until the deadline of deadline_ns(). */
+int wait_until(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, uint64_t pin,
+	       uint64_t deadline, struct nvs_error *error);
+
+/* The following ones under the lock: */
 /* Waits for the call's turn, until no transfer of its tensors that the engine started on its own is
  * in flight, and no call copies bytes of them: 0, -ETIMEDOUT. */
 int wait_for_engine(struct nvs_engine *engine, struct turn turn, struct nvs_error *error);

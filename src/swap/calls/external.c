@@ -6,7 +6,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <limits.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -240,18 +239,6 @@ int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ra
 	return 0;
 }
 
-/* At least 1 ms of a time limit, so that one that has passed is reported as such. */
-static int remaining_ms(uint64_t deadline)
-{
-	uint64_t now = clock_ns();
-
-	if (!deadline || deadline == UINT64_MAX)
-		return deadline ? -1 : 0;
-	/* Deadlines are made of an int of milliseconds. */
-	assert(deadline <= now || (deadline - now) / 1000000 <= INT_MAX);
-	return deadline > now ? (int)((deadline - now + 999999) / 1000000) : 1;
-}
-
 int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
 		     int timeout_ms, struct nvs_error *error)
 {
@@ -270,9 +257,9 @@ int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *r
 	tensors = ranged_tensors(engine, ranges, n, few, &ntensors, error);
 	if (!tensors)
 		return -ENOMEM;
-	rc = pin_to_copy(engine, tensors, ntensors, remaining_ms(deadline), &pin, error);
+	rc = pin_to_copy(engine, tensors, ntensors, deadline, &pin, error);
 	if (!rc) {
-		rc = batch_wait(engine, tensors, ntensors, pin, remaining_ms(deadline), error);
+		rc = wait_until(engine, tensors, ntensors, pin, deadline, error);
 		for (size_t i = 0; i < n && !rc; i++) {
 			struct nvs_tensor_range range = range_at(ranges, i);
 

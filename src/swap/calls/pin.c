@@ -44,7 +44,6 @@ struct attempt {
 	bool stuck;
 	struct transfer *list; /* to be launched: the reads, or write-backs to make room */
 	bool failed_again;     /* the write-backs that make room failed the last time */
-	uint64_t turn_ns;      /* LACKS_TURN: when to look again, if nothing changes */
 };
 
 /* The call's wait, across its attempts. */
@@ -54,7 +53,7 @@ struct waiting {
 	bool counted;	      /* by the pool's statistics */
 	struct turn turn;     /* for tensors that others use */
 	struct ticket ticket; /* for room */
-	struct shortage shortage;
+	uint64_t tell_ns;     /* when the log names the pinned tensors, once; 0: not decided */
 };
 
 static void waiting_check(const struct nvs_engine *engine, const struct attempt *attempt,
@@ -64,7 +63,7 @@ static void waiting_check(const struct nvs_engine *engine, const struct attempt 
 		return;
 	lock_check(engine);
 	assert(!attempt->stuck || (!attempt->list && !attempt->failed_again));
-	assert(attempt->lack != LACKS_TURN || (attempt->stuck && attempt->turn_ns));
+	assert(attempt->lack != LACKS_TURN || attempt->stuck);
 	assert(attempt->need <= attempt->nbytes && attempt->nbytes <= pool_bytes(engine->pool));
 	assert(waiting->failures <= engine->moves.write_failures);
 	assert(!waiting->from_ns || engine->room.waiting);
@@ -270,7 +269,7 @@ static int try_to_pin(struct nvs_engine *engine, const struct request *request,
 		rc = write_before_pin(engine, request, attempt, waiting->failures, error);
 	if (rc)
 		return rc;
-	if (!queue_lets_pass(engine, &waiting->ticket, attempt->nbytes, &attempt->turn_ns)) {
+	if (!queue_lets_pass(engine, &waiting->ticket, attempt->nbytes)) {
 		attempt->lack = LACKS_TURN;
 		attempt->stuck = true;
 	} else if (attempt->need <= free_bytes(engine) && lease_all(engine, attempt->nabsent)) {
@@ -330,36 +329,6 @@ static int report_lack(const struct nvs_engine *engine, const struct request *re
 				     n, plural(n), text));
 }
 
-static void begin_waiting(struct nvs_engine *engine, const struct attempt *attempt,
-			  struct waiting *waiting)
-{
-	if (attempt->lack == LACKS_LANDING)
-		turn_await(engine, &waiting->turn);
-	else
-		turn_end(engine, &waiting->turn);
-	if (!waiting->from_ns) {
-		waiting->from_ns = clock_ns();
-		engine->room.waiting++;
-	}
-	if ((attempt->lack != LACKS_LANDING || waiting->ticket.queued) &&
-	    queue_join(engine, &waiting->ticket, attempt->need))
-		events_wake(engine);
-}
-
-static void end_waiting(struct nvs_engine *engine, struct waiting *waiting)
-{
-	if (!waiting->from_ns)
-		return;
-	turn_end(engine, &waiting->turn);
-	engine->room.waiting--;
-	step_stalled(engine, waiting->from_ns);
-	trace_wait(engine, NULL, waiting->from_ns);
-	if (!waiting->ticket.queued)
-		return;
-	queue_leave(engine, &waiting->ticket);
-	events_wake(engine);
-}
-
 /*
  * About how many writes in flight make the room, if they are of one length; 0: they don't. Until
  * they have, another attempt would fail, and each attempt visits every tensor of the batch.
@@ -379,6 +348,35 @@ static uint64_t writes_to_wait_for(const struct nvs_engine *engine, const struct
 	return max_u64((uint64_t)(missing * (double)engine->moves.inflight[NVS_WRITE]), 1);
 }
 
+static void begin_waiting(struct nvs_engine *engine, const struct attempt *attempt,
+			  struct waiting *waiting)
+{
+	if (attempt->lack == LACKS_LANDING)
+		turn_await(engine, &waiting->turn);
+	else
+		turn_end(engine, &waiting->turn);
+	if (!waiting->from_ns) {
+		waiting->from_ns = clock_ns();
+		engine->room.waiting++;
+	}
+	if ((attempt->lack != LACKS_LANDING || waiting->ticket.queued) &&
+	    queue_join(engine, &waiting->ticket,
+		       attempt->stuck && !writes_to_wait_for(engine, attempt, waiting)))
+		events_wake(engine);
+}
+
+static void end_waiting(struct nvs_engine *engine, struct waiting *waiting)
+{
+	if (!waiting->from_ns)
+		return;
+	turn_end(engine, &waiting->turn);
+	engine->room.waiting--;
+	step_stalled(engine, waiting->from_ns);
+	trace_wait(engine, NULL, waiting->from_ns);
+	if (waiting->ticket.queued && queue_leave(engine, &waiting->ticket))
+		events_changed(engine);
+}
+
 /* Sleeps until another attempt may succeed: 0, or an error at the deadline. */
 static int wait_for_change(struct nvs_engine *engine, const struct request *request,
 			   const struct attempt *attempt, struct waiting *waiting,
@@ -391,12 +389,14 @@ static int wait_for_change(struct nvs_engine *engine, const struct request *requ
 	/* What the call waits for goes before reading ahead. */
 	if (attempt->lack == LACKS_ROOM) {
 		room_promote(engine, attempt->need);
-		until = shortage_deadline(engine, &waiting->shortage, deadline);
+		if (!waiting->tell_ns)
+			waiting->tell_ns = clock_ns() + engine->room.shortage_after_ns;
+		until = min_u64(deadline, waiting->tell_ns);
 	}
 	for (size_t i = 0; i < request->n && attempt->lack == LACKS_LANDING; i++)
 		tensor_promote(engine, request->tensors[i]);
-	if (attempt->lack == LACKS_TURN && attempt->turn_ns < deadline)
-		until = attempt->turn_ns;
+	if (attempt->lack == LACKS_TURN)
+		until = min_u64(deadline, queue_quiet_until(engine));
 	writes = writes_to_wait_for(engine, attempt, waiting);
 	do {
 		rc = events_wait_for(engine, max_u64(writes, 1), until);
@@ -404,21 +404,21 @@ static int wait_for_change(struct nvs_engine *engine, const struct request *requ
 	} while (!rc && writes);
 	if (rc != -ETIMEDOUT || until == deadline)
 		return rc ? report_lack(engine, request, attempt->lack, rc, error) : 0;
-	if (attempt->lack == LACKS_ROOM)
-		shortage_tell(engine, &waiting->shortage, request->n);
+	if (attempt->lack == LACKS_TURN)
+		queue_was_quiet(engine, until);
+	else
+		waiting->tell_ns = shortage_log(engine, request->n) ? UINT64_MAX : 0;
 	return 0;
 }
 
-static int pin_all(struct nvs_engine *engine, const struct request *request, int timeout_ms,
+static int pin_all(struct nvs_engine *engine, const struct request *request, uint64_t deadline,
 		   uint64_t *pin, struct nvs_error *error)
 {
-	struct waiting waiting = {.ticket.pinner = pinner_self(),
-				  .turn = {.tensors = request->tensors,
+	struct waiting waiting = {.turn = {.tensors = request->tensors,
 					   .n = request->n,
 					   .copying = request->copies ? COPIED_IN : COPIED_NOT}};
 	struct attempt attempt;
 	struct transfer *list = NULL;
-	uint64_t deadline = deadline_ns(timeout_ms);
 	int rc;
 
 	if (!pin)
@@ -480,7 +480,7 @@ int batch_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size
 {
 	const struct request request = {.tensors = tensors, .n = n};
 
-	return pin_all(engine, &request, timeout_ms, pin, error);
+	return pin_all(engine, &request, deadline_ns(timeout_ms), pin, error);
 }
 
 int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -499,7 +499,7 @@ int batch_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 {
 	const struct request request = {.tensors = tensors, .n = n, .contents = true};
 
-	return pin_all(engine, &request, timeout_ms, pin, error);
+	return pin_all(engine, &request, deadline_ns(timeout_ms), pin, error);
 }
 
 int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -514,12 +514,12 @@ int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tens
 }
 
 int pin_to_copy(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
-		int timeout_ms, uint64_t *pin, struct nvs_error *error)
+		uint64_t deadline, uint64_t *pin, struct nvs_error *error)
 {
 	const struct request request = {
 		.tensors = tensors, .n = n, .contents = true, .copies = true};
 
-	return pin_all(engine, &request, timeout_ms, pin, error);
+	return pin_all(engine, &request, deadline, pin, error);
 }
 
 int engine_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

@@ -45,10 +45,10 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	return rc;
 }
 
-int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, uint64_t pin,
-	       int timeout_ms, struct nvs_error *error)
+int wait_until(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, uint64_t pin,
+	       uint64_t deadline, struct nvs_error *error)
 {
-	uint64_t deadline = deadline_ns(timeout_ms), from_ns = 0;
+	uint64_t from_ns = 0;
 	const struct nvs_tensor *promoted = NULL;
 	bool moving = false, failed = false;
 	int rc = check_array(engine, tensors, n, error);
@@ -93,6 +93,12 @@ int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 		trace_calls(engine, TRACE_WAITED, tensors, n);
 	engine_unlock(engine);
 	return rc;
+}
+
+int batch_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n, uint64_t pin,
+	       int timeout_ms, struct nvs_error *error)
+{
+	return wait_until(engine, tensors, n, pin, deadline_ns(timeout_ms), error);
 }
 
 int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

@@ -179,7 +179,6 @@ struct nvs_engine {
 
 	uint64_t batch;			/* counts the calls that named tensors */
 	uint64_t last_pin, last_pin_ns; /* its number, and when it was made */
-	struct pinners pinners;
 	struct room_state room;
 	struct queue queue; /* of calls that wait for room */
 	struct plan plan;

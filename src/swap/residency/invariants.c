@@ -89,7 +89,6 @@ static void engine_sums_check(const struct nvs_engine *engine)
 	assert(room->landing <= pool_bytes(engine->pool));
 	assert((room->landing == 0) == (room->landing_numel == 0));
 	assert(engine->plan.resident <= pool_bytes(engine->pool));
-	assert(engine->pinners.all <= pool_bytes(engine->pool));
 	assert(moves->overdue[NVS_READ] <= moves->inflight[NVS_READ]);
 	assert(moves->overdue[NVS_WRITE] <= moves->inflight[NVS_WRITE]);
 	assert(any ? moves->busy_from_ns > 0 : !room->landing);
@@ -142,7 +141,7 @@ void engine_check(const struct nvs_engine *engine)
 		return;
 
 	uint64_t live = 0, counted = 0, ahead = 0, landing = 0, resident = 0, registered = 0;
-	uint64_t pinned = 0, landing_numel = 0, copied = 0, nbytes = 0, listed = 0;
+	uint64_t landing_numel = 0, copied = 0, nbytes = 0, listed = 0;
 	const struct nvs_tensor *tensor = NULL;
 
 	for (size_t i = 0; i < engine->ntensors; i++) {
@@ -166,14 +165,13 @@ void engine_check(const struct nvs_engine *engine)
 		landing_numel += tensor->on_landing == LANDING_EVICTS ? tensor->numel : 0;
 		if (in_plan(tensor) && tensor->memory == MEMORY_POOL)
 			resident += tensor->extent;
-		pinned += tensor->pins.count ? tensor->extent : 0;
 		registered += tensor->registration == REGISTRATION_DONE;
 		nbytes += tensor->registration == REGISTRATION_DONE ? tensor->nbytes : 0;
 		listed += is_listed(tensor);
 	}
 	assert(live == engine->room.live_numel && counted == engine->room.counted_numel);
 	assert(ahead == engine->room.ahead_numel && landing == engine->room.landing);
-	assert(resident == engine->plan.resident && pinned == engine->pinners.all);
+	assert(resident == engine->plan.resident);
 	assert(landing_numel == engine->room.landing_numel && copied == engine->turns.ncopied);
 	assert(registered == engine->nregistered && nbytes == engine->tensor_bytes);
 	/* Each unpinned tensor in the pool is in one of the lists. */
@@ -184,7 +182,6 @@ void engine_check(const struct nvs_engine *engine)
 			listed--;
 		}
 	assert(!listed);
-	pinners_check(&engine->pinners);
 	runs_check_lists(engine);
 	engine_sums_check(engine);
 }

@@ -11,23 +11,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How much of the pool the tensors hold that each thread has pinned. A tensor counts for the thread
- * that made the newest of its pins, whichever thread ends them. More threads than these share
- * entries. */
-#define PINNERS 256u
-
-struct pinners {
-	uint64_t held[PINNERS]; /* bytes */
-	uint64_t all;		/* their sum */
-};
-
 /* Memory for more pins of one tensor is allocated, and stays until the tensor is freed. */
 #define PINS_FEW 2
 
 struct pins {
 	uint32_t count;
 	uint32_t max; /* entries in `many` */
-	/* Each is a pin's number and the thread that made it: */
 	union {
 		uint64_t few[PINS_FEW];
 		uint64_t *many; /* if `max` is not 0 */
@@ -35,7 +24,6 @@ struct pins {
 	uint64_t since_ns; /* when the present pins began: the first of them, if any was released */
 	uint64_t failed;   /* the highest pin that a failed read may have ended; or 0 */
 	int status;	   /* of that read */
-	uint32_t pinner;   /* the thread that it counts for; see struct pinners */
 	uint64_t error_offset;
 };
 
@@ -50,8 +38,7 @@ static inline bool pins_reserve(struct pins *pins)
 {
 	return pins->count < (pins->max ? pins->max : PINS_FEW) || pins_grow(pins);
 }
-/* Of the calling thread, for which the tensor counts from now on; `now_ns` is the time of
- * clock_ns(). The latter: it counts for the thread that made the newest of the others. */
+/* `now_ns` is the time of clock_ns(). */
 void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns);
 void pins_remove(struct nvs_tensor *tensor, uint64_t pin);
 bool pins_have(const struct nvs_tensor *tensor, uint64_t pin);
@@ -65,11 +52,5 @@ int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 /* -EINVAL: the pin is not one of the tensor, and no failed read ended it. */
 int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *error);
 void pins_free(struct nvs_tensor *tensor);
-
-/* ---- The threads that pin ---- */
-/* The calling thread's entry. */
-uint32_t pinner_self(void);
-/* Asserts that the sum is that of the entries. */
-void pinners_check(const struct pinners *pinners);
 
 #endif

@@ -4,7 +4,6 @@
  * otherwise let the call wait for ever in silence. It only reads, under the engine's lock, and
  * never waits.
  */
-#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,21 +15,16 @@
 
 #define LARGEST_NAMED 3
 
-/* ---- As text ---- */
-
-/* Writes up to the byte `last`, which is the terminating NUL at most. Returns the end of the
- * text. */
+/* Writes up to the byte `last`, which is the terminating NUL at most, and returns the new end. */
 static __attribute__((format(printf, 3, 4))) char *put(char *at, const char *last,
 						       const char *format, ...)
 {
 	va_list args;
-	int n;
 
 	va_start(args, format);
-	n = vsnprintf(at, (size_t)(last - at) + 1, format, args);
+	vsnprintf(at, (size_t)(last - at) + 1, format, args);
 	va_end(args);
-	assert(n >= 0);
-	return n <= last - at ? at + n : at + strlen(at);
+	return at + strlen(at);
 }
 
 void shortage_text(const struct nvs_engine *engine, char text[SHORTAGE_TEXT_BYTES])
@@ -58,7 +52,6 @@ void shortage_text(const struct nvs_engine *engine, char text[SHORTAGE_TEXT_BYTE
 			largest[k] = largest[k - 1];
 		largest[at] = tensor;
 	}
-	assert(nbytes == engine->pinners.all);
 	text = put(text, last, "%s of the pool's %s are pinned by %" PRIu64 " tensor%s",
 		   size_text(nbytes, pinned), size_text(pool_bytes(engine->pool), all), ntensors,
 		   plural(ntensors));
@@ -85,34 +78,18 @@ void shortage_text(const struct nvs_engine *engine, char text[SHORTAGE_TEXT_BYTE
 	    size_text(pool_largest_free(engine->pool), longest));
 }
 
-/* ---- In time ---- */
-
-uint64_t shortage_deadline(const struct nvs_engine *engine, struct shortage *shortage,
-			   uint64_t deadline)
-{
-	if (shortage->told)
-		return deadline;
-	if (!shortage->tell_at_ns)
-		shortage->tell_at_ns = clock_ns() + engine->room.shortage_after_ns;
-	return shortage->tell_at_ns < deadline ? shortage->tell_at_ns : deadline;
-}
-
-void shortage_tell(struct nvs_engine *engine, struct shortage *shortage, size_t n)
+bool shortage_log(struct nvs_engine *engine, size_t n)
 {
 	char text[SHORTAGE_TEXT_BYTES];
 
-	assert(!shortage->told && shortage->tell_at_ns);
-	shortage->tell_at_ns = 0;
 	/* Memory comes free without another call's doing: an unpinned tensor has yet to land. */
-	if (engine->room.landing)
-		return;
 	for (size_t i = 0; i < engine->ntensors; i++)
 		if (in_flight(engine->tensors[i]) && !engine->tensors[i]->pins.count)
-			return;
-	shortage->told = true;
+			return false;
 	shortage_text(engine, text);
 	say_later(engine, NVS_LOG_WARNING,
 		  "a call waits for room in the pool for %zu tensor%s, until others are released: "
 		  "%s",
 		  n, plural(n), text);
+	return true;
 }

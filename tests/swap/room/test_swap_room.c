@@ -141,62 +141,47 @@ TEST(a_full_pool_of_pinned_tensors_is_an_error)
 	OK(f, sole_release(f->engine, t, 4, NVS_CLEAN, &f->error));
 }
 
-struct releaser {
-	struct fixture *fixture;
+/* A call that waits for room. */
+struct waiter {
 	struct nvs_tensor **tensors;
 	size_t n;
+	int timeout_ms, rc;
+	pthread_t thread;
 };
 
-/* Releases the tensors once a call waits for room. */
-static void *release_when_waited_for(void *arg)
+static void *read_and_release(void *arg)
 {
-	struct releaser *r = arg;
+	struct waiter *w = arg;
 
-	while (!stats_of(r->fixture).pool.waits)
-		sched_yield();
-	MUST(!sole_release(r->fixture->engine, r->tensors, r->n, NVS_DIRTY, NULL));
+	w->rc = sole_swap_in(f->engine, w->tensors, w->n, w->timeout_ms, NULL);
+	if (!w->rc)
+		w->rc = sole_wait(f->engine, w->tensors, w->n, -1, NULL);
+	if (!w->rc)
+		w->rc = sole_release(f->engine, w->tensors, w->n, NVS_CLEAN, NULL);
 	return NULL;
 }
 
 TEST(waits_until_another_thread_releases)
 {
 	struct nvs_tensor *t[6];
-	struct releaser releaser = {f, t, 4};
-	pthread_t thread;
+	struct waiter waiter = {&t[4], 2, -1, -1, 0};
 
 	for (int finite = 0; finite < 2; finite++) {
 		open_parts(false, t, 6);
-		OK(f, sole_pin(f->engine, t, 4, 0, &f->error));
+		tensors_pin(f, t, 4);
 		for (uint64_t i = 0; i < 4; i++)
 			fill(nvs_tensor_data(t[i]), PART, 50 + i);
-		assert_int_equal(pthread_create(&thread, NULL, release_when_waited_for, &releaser),
-				 0);
-		OK(f, sole_swap_in(f->engine, &t[4], 2, finite ? 60000 : -1, &f->error));
-		pthread_join(thread, NULL);
-		OK(f, sole_wait(f->engine, &t[4], 2, -1, &f->error));
-		assert_true(filled(nvs_tensor_data(t[4]), PART, 4));
-		OK(f, sole_release(f->engine, &t[4], 2, NVS_CLEAN, &f->error));
+		waiter.timeout_ms = finite ? 60000 : -1;
+		MUST(!pthread_create(&waiter.thread, NULL, read_and_release, &waiter));
+		while (!stats_of(f).pool.waits)
+			sched_yield();
+		OK(f, sole_release(f->engine, t, 4, NVS_DIRTY, &f->error));
+		pthread_join(waiter.thread, NULL);
+		assert_int_equal(waiter.rc, 0);
 		check_parts(t, 4, 50);
+		check_parts(&t[4], 2, 4);
 		fixture_close(f);
 	}
-}
-
-/* A call that waits for room without a limit of time. */
-struct waiter {
-	struct fixture *fixture;
-	struct nvs_tensor **tensors;
-	size_t n;
-	int rc;
-};
-
-static void *pin_and_release(void *arg)
-{
-	struct waiter *w = arg;
-
-	w->rc = sole_pin(w->fixture->engine, w->tensors, w->n, -1, NULL);
-	if (!w->rc)
-		w->rc = sole_release(w->fixture->engine, w->tensors, w->n, NVS_CLEAN, NULL);
-	return NULL;
 }
 
 static unsigned times_logged(const char *text)
@@ -213,8 +198,7 @@ static unsigned times_logged(const char *text)
 TEST(an_endless_wait_for_room_logs_once_which_tensors_are_pinned)
 {
 	struct nvs_tensor *t[6];
-	struct waiter waiter = {f, &t[4], 2, -1};
-	pthread_t thread;
+	struct waiter waiter = {&t[4], 2, -1, -1, 0};
 	char pins[64];
 	uint64_t pin;
 
@@ -223,7 +207,7 @@ TEST(an_endless_wait_for_room_logs_once_which_tensors_are_pinned)
 	OK(f, sole_pin(f->engine, t, 3, 0, &f->error));
 	OK(f, nvs_tensor_pin(f->engine, &t[3], 1, 0, &pin, &f->error));
 	snprintf(pins, sizeof(pins), "s by pin %" PRIu64 ")", pin);
-	assert_int_equal(pthread_create(&thread, NULL, pin_and_release, &waiter), 0);
+	MUST(!pthread_create(&waiter.thread, NULL, read_and_release, &waiter));
 	while (!times_logged("waits for room"))
 		sched_yield();
 	assert_int_equal(times_logged("256 KiB of the pool's 256 KiB are pinned by 4 tensors: "
@@ -233,7 +217,7 @@ TEST(an_endless_wait_for_room_logs_once_which_tensors_are_pinned)
 	/* Not room enough yet. */
 	OK(f, sole_release(f->engine, &t[0], 1, NVS_CLEAN, &f->error));
 	OK(f, nvs_tensor_release(f->engine, &t[3], 1, pin, NVS_CLEAN, &f->error));
-	pthread_join(thread, NULL);
+	pthread_join(waiter.thread, NULL);
 	assert_int_equal(waiter.rc, 0);
 	assert_int_equal(times_logged("waits for room"), 1);
 	OK(f, sole_release(f->engine, &t[1], 2, NVS_CLEAN, &f->error));
