@@ -179,17 +179,4 @@ TEST(a_write_beyond_the_limit_on_file_sizes_names_it)
 	free(data);
 }
 
-TEST(null_arguments_are_refused)
-{
-	struct nvs_file *file;
-
-	assert_int_equal(nvs_file_open(NULL, "file", 0, &file, &error), -EINVAL);
-	assert_int_equal(nvs_file_open(aio, NULL, 0, &file, NULL), -EINVAL);
-	assert_int_equal(nvs_file_open(aio, "file", 0, NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_file_sync(NULL, NULL), -EINVAL);
-	assert_false(nvs_file_direct(NULL));
-	assert_int_equal(nvs_file_unit(NULL), 0);
-	nvs_file_close(NULL);
-}
-
 EACH_TEST(open_aio, close_aio)

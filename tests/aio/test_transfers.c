@@ -268,23 +268,3 @@ TEST(a_limit_on_threads_is_named_as_such)
 	inject_stop(NULL);
 	assert_non_null(strstr(error.text, "limit on threads"));
 }
-
-TEST(missing_arguments_are_refused)
-{
-	struct nvs_config *config;
-	static struct nvs_latency latency = {.size = sizeof(latency)};
-	struct nvs_error error = ERROR;
-	struct nvs_aio *aio;
-
-	assert_int_equal(nvs_config_open(&config, &error), 0);
-	assert_int_equal(nvs_aio_open(NULL, config, &error), -EINVAL);
-	assert_int_equal(nvs_aio_open(&aio, NULL, &error), -EINVAL);
-	nvs_config_close(config);
-	assert_int_equal(nvs_aio_register_memory(NULL, &error, 4096), -EINVAL);
-	nvs_aio_unregister_memory(NULL, NULL);
-	nvs_aio_get_stats(NULL, NULL);
-	nvs_aio_reset_stats(NULL);
-	assert_int_equal(nvs_aio_get_latency(NULL, NVS_READ, NVS_LAT, &latency), -EINVAL);
-	nvs_file_close(NULL);
-	nvs_aio_close(NULL);
-}

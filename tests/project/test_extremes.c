@@ -1012,29 +1012,6 @@ TEST(every_key_is_accepted_or_refused)
 	assert_true(peak_kib() < before + 16 * GROWTH_KIB);
 }
 
-TEST(a_block_has_1_to_16_paths)
-{
-	static const unsigned counts[] = {0, NVS_PATHS_MAX + 1, INT32_MAX, 1u << 31, UINT32_MAX};
-	const char *paths[NVS_PATHS_MAX];
-	char names[NVS_PATHS_MAX][16];
-
-	for (unsigned i = 0; i < NVS_PATHS_MAX; i++) {
-		snprintf(names[i], sizeof(names[i]), "/path/%u", i);
-		paths[i] = names[i];
-	}
-	for (size_t i = 0; i < COUNT(counts); i++)
-		assert_int_equal(
-			nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, paths, counts[i], &error),
-			-EINVAL);
-	for (unsigned n = 1; n <= NVS_PATHS_MAX; n += NVS_PATHS_MAX - 1) {
-		struct nvs_config *set;
-
-		SUCCEEDS(nvs_config_open(&set, &error), &error);
-		SUCCEEDS(nvs_config_set_paths(set, NVS_OFFLOAD_PARAM, paths, n, &error), &error);
-		nvs_config_close(set);
-	}
-}
-
 /* ---- Several at once ---- */
 
 /* Each group is within sub_group_size, their sum is not within 64 bits. */

@@ -429,7 +429,13 @@ static void checkpoint_functions(void)
 	RETURNS_0(nvs_checkpoint_count(NULL));
 	assert_int_equal(nvs_checkpoint_get(NULL, 0, NULL), -EINVAL);
 	REFUSES(nvs_checkpoint_export(NULL, &item, 1, "a.safetensors", NULL, &error));
+	REFUSES(nvs_checkpoint_export(engine, NULL, 1, "a.safetensors", NULL, &error));
+	REFUSES(nvs_checkpoint_export(engine, &item, 1, "a.safetensors", NULL, &error));
+	REFUSES(nvs_checkpoint_export(engine, &item, 0, "a.safetensors", NULL, &error));
+	item.tensor = tensor;
+	REFUSES(nvs_checkpoint_export(engine, &item, 1, NULL, NULL, &error));
 	REFUSES(nvs_checkpoint_import(NULL, NULL, &item, 1, &error));
+	REFUSES(nvs_checkpoint_import(engine, NULL, &item, 1, &error));
 	REFUSES(nvs_checkpoint_export_optimizer(NULL, "a.safetensors", NULL, &error));
 	REFUSES(nvs_checkpoint_export_optimizer(optimizer, NULL, NULL, &error));
 	REFUSES(nvs_checkpoint_import_optimizer(NULL, NULL, NULL, &error));

@@ -209,6 +209,30 @@ unsigned entries_of(const char *directory)
 	return n - 2;
 }
 
+void write_text(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "we");
+
+	if (!file)
+		fail_msg("%s can't be made: %s", path, strerror(errno));
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+char *file_text(const char *path)
+{
+	char *text = calloc(1, (1 << 20) + 1);
+	FILE *file = fopen(path, "re");
+
+	assert_non_null(text);
+	if (!file)
+		fail_msg("%s: %s; tests run from the root of the repository", path,
+			 strerror(errno));
+	assert_true(fread(text, 1, 1 << 20, file) < 1 << 20);
+	fclose(file);
+	return text;
+}
+
 /* In memory if possible, which is fast and wears no drive. */
 static int backing_file(uint64_t nbytes)
 {

@@ -101,6 +101,10 @@ const char *path_in(const char *directory, const char *name);
 void data_path(const char *directory, char path[512]);
 /* The number of entries of the directory. */
 unsigned entries_of(const char *directory);
+/* Makes or replaces a file. */
+void write_text(const char *path, const char *text);
+/* The contents of a file, up to 1 MiB, as a string that the caller frees. */
+char *file_text(const char *path);
 
 /* ---- Processes with fewer privileges ---- */
 
