@@ -28,7 +28,6 @@ ssize_t pwrite(int fd, const void *data, size_t nbytes, off_t offset)
 	return fails() ? -1 : syscall(SYS_pwrite64, fd, data, nbytes, offset);
 }
 
-/* The tests simulate crashes by copies, so nothing needs to be durable. */
 /* Nothing here needs to be durable. */
 int fdatasync(int fd)
 {
