@@ -744,6 +744,45 @@ TEST(every_field_is_accepted_or_refused_beside_a_shape)
 	try_fields(&shaped);
 }
 
+/* ---- Versions ---- */
+
+/* Calls with the structure of an earlier version, which has `junk` where this one has more fields. */
+static int call_earlier(const struct structure *structure, size_t size, int junk)
+{
+	reset(structure);
+	memcpy(given, &size, sizeof(size));
+	memset(given + size, junk, structure->nbytes - size);
+	return structure->call(given);
+}
+
+TEST(a_structure_of_an_earlier_or_a_later_version_is_read_by_its_size)
+{
+	for (size_t i = 0; i < COUNT(structures); i++) {
+		const struct structure *structure = &structures[i];
+		size_t word = sizeof(void *), later = structure->nbytes + word;
+		bool written = structure->call == fail_with_error;
+		/* What a latency of a later version knows of more is not merged. */
+		bool ignored = written || structure->call == merge_latency;
+
+		/* Without the fields behind each of them that ends with a word. */
+		for (size_t k = 2; k < structure->nfields; k++) {
+			size_t size = structure->fields[k].at;
+
+			if (size % word == 0)
+				assert_int_equal(call_earlier(structure, size, 0x10),
+						 call_earlier(structure, size, 0));
+		}
+		reset(structure);
+		memcpy(given, &later, sizeof(later));
+		if (structure->call(given))
+			fail_msg("struct %s of a later version: %s", structure->name, error.text);
+		given[structure->nbytes] = 1;
+		assert_int_equal(structure->call(given), ignored ? 0 : -E2BIG);
+		assert_int_equal(call_earlier(structure, structure->nbytes - 1, 0),
+				 written ? 0 : -EINVAL);
+	}
+}
+
 /* ---- Keys of the configuration ---- */
 
 /* A small engine and optimizer with fp16: in two directories for the keys that concern stores,
