@@ -350,6 +350,24 @@ const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why)
 	return device && ext4_make(device, "", why) ? ext4_mount(device, 0, NULL, why) : NULL;
 }
 
+const char *need_device(uint64_t nbytes, unsigned sector_bytes)
+{
+	const char *why = NULL, *device = loop_device(nbytes, sector_bytes, &why);
+
+	if (!device)
+		SKIP("%s", why);
+	return device;
+}
+
+const char *need_ext4(uint64_t nbytes, unsigned sector_bytes)
+{
+	const char *why = NULL, *directory = loop_ext4(nbytes, sector_bytes, &why);
+
+	if (!directory)
+		SKIP("%s", why);
+	return directory;
+}
+
 const char *loop_file_system(const char *type, uint64_t nbytes, unsigned sector_bytes,
 			     const char **why)
 {

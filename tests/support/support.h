@@ -82,6 +82,9 @@ const char *loop_device(uint64_t nbytes, unsigned sector_bytes, const char **why
 const char *loop_device_over(const char *path, const char **why);
 /* A directory on a new ext4 on such a device. */
 const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why);
+/* The two; if there can be none, the test is skipped, and says why. */
+const char *need_device(uint64_t nbytes, unsigned sector_bytes);
+const char *need_ext4(uint64_t nbytes, unsigned sector_bytes);
 /* The same of another file system, such as "btrfs"; NULL also if the kernel or mkfs lacks it. */
 const char *loop_file_system(const char *type, uint64_t nbytes, unsigned sector_bytes,
 			     const char **why);
