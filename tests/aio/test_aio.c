@@ -656,41 +656,6 @@ TEST(opening_a_file_says_what_is_wrong_with_it)
 	nvs_aio_close(NULL);
 }
 
-TEST(a_transfer_that_makes_no_sense_is_refused_with_all_its_batch)
-{
-	const char *path = path_in(temp_directory(), "data");
-	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
-	struct nvs_file *file = open_file(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE);
-	struct nvs_file *reading = open_file(aio, path, 0);
-	char byte = 1;
-	const struct transfer wrong[] = {
-		{.file = reading, .direction = NVS_WRITE, .data = &byte, .nbytes = 1},
-		{.direction = NVS_READ, .data = &byte, .nbytes = 1},
-		{.file = file, .direction = NVS_WRITE, .nbytes = 1},
-		{.file = file, .direction = (enum nvs_direction)2, .data = &byte, .nbytes = 1},
-		{.file = file, .data = &byte, .nbytes = 2, .offset = INT64_MAX - 1},
-		{.file = file, .data = &byte, .nbytes = UINT64_MAX, .offset = 1},
-	};
-	struct stat st;
-
-	for (size_t i = 0; i < COUNT(wrong); i++) {
-		struct transfer right = {
-			.file = file, .direction = NVS_WRITE, .data = &byte, .nbytes = 1};
-		struct transfer bad = wrong[i], *both[] = {&right, &bad};
-
-		assert_int_equal(submit_all(aio, both, 2, &error), -EINVAL);
-		assert_int_equal(error.code, -EINVAL);
-		assert_true(error.text[0]);
-		if (i == 0)
-			assert_says(error.text, "NVS_FILE_WRITE");
-	}
-	nvs_file_close(reading);
-	nvs_file_close(file);
-	nvs_aio_close(aio);
-	assert_int_equal(stat(path, &st), 0);
-	assert_int_equal(st.st_size, 0);
-}
-
 TEST(nothing_is_moved_by_a_transfer_of_nothing)
 {
 	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
