@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The simulated drive: each fault, each setting, the clock, and the same behaviour for the same
- * seed. Tests of order use a queue of the engine directly, others an aio.
+ * seed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -48,13 +48,19 @@ static const char *new_file(uint64_t nbytes)
 	return path;
 }
 
-static void rig_open_as(const struct sim_drive *drive, uint32_t depth, uint32_t workers)
+static void open_aio(uint32_t depth, uint32_t workers)
 {
 	const struct aio_config config = {.block_size = BLOCK,
 					  .queue_depth = depth,
 					  .thread_count = workers,
 					  .overlap_events = true};
 
+	DO(aio_open_with(&rig->aio, &config, &engine_sim, rig->sim, NULL, &rig->error));
+	DO(nvs_file_open(rig->aio, rig->path, NVS_FILE_WRITE, &rig->file, &rig->error));
+}
+
+static void rig_open_as(const struct sim_drive *drive, uint32_t depth, uint32_t workers)
+{
 	*rig = (struct rig){.error = {.size = sizeof(rig->error)}, .path = new_file(FILE_BYTES)};
 	rig->sim = sim_open(drive);
 	assert_non_null(rig->sim);
@@ -63,8 +69,7 @@ static void rig_open_as(const struct sim_drive *drive, uint32_t depth, uint32_t 
 	assert_true(rig->data && rig->back);
 	fill(rig->data, FILE_BYTES, 1);
 	memset(rig->back, 0, FILE_BYTES);
-	DO(aio_open_with(&rig->aio, &config, &engine_sim, rig->sim, NULL, &rig->error));
-	DO(nvs_file_open(rig->aio, rig->path, NVS_FILE_WRITE, &rig->file, &rig->error));
+	open_aio(depth, workers);
 }
 
 static void rig_open(const struct sim_drive *drive)
@@ -568,82 +573,26 @@ TEST(latency_bandwidth_and_service_take_their_time)
 
 #define DEPTH 16
 
-/* A drive accessed through its engine's functions. */
-struct raw {
-	struct sim *sim;
-	struct engine_facts facts;
-	char data[SECTOR];
-	int fd;
-};
-
-static void raw_open(struct raw *raw, const struct sim_drive *drive)
-{
-	*raw = (struct raw){.sim = sim_open(drive)};
-	raw->fd = open(new_file(DEPTH * SECTOR), O_RDWR | O_CLOEXEC);
-	assert_true(raw->sim && raw->fd >= 0);
-}
-
-static void raw_close(struct raw *raw)
-{
-	sim_close(raw->sim);
-	close(raw->fd);
-}
-
-static void *raw_queue(struct raw *raw)
-{
-	const struct engine_options options = {.depth = DEPTH, .arg = raw->sim};
-	char reason[64];
-	void *queue;
-
-	assert_int_equal(engine_sim.open(&queue, &options, &raw->facts, reason, sizeof(reason)), 0);
-	assert_int_equal(engine_sim.set_file(queue, 0, raw->fd), 0);
-	return queue;
-}
-
-/* A write to sector `number`. */
-static struct io raw_io(struct raw *raw, unsigned number)
-{
-	return (struct io){.data = raw->data,
-			   .nbytes = SECTOR,
-			   .index = number,
-			   .offset = number * SECTOR,
-			   .fd = raw->fd,
-			   .file_slot = 0,
-			   .buffer_slot = -1,
-			   .write = true};
-}
-
-static void raw_submit(void *queue, struct io *io)
-{
-	MUST(engine_sim.submit(queue, &io, 1) == 1);
-}
-
-static void raw_reap(void *queue, unsigned n)
-{
-	struct io *done[DEPTH];
-
-	MUST(engine_sim.reap(queue, done, DEPTH, n) == (int)n);
-}
-
-/* The order in which I/Os submitted together complete. */
+/* The order in which writes submitted together complete. */
 static void order_of(const struct sim_drive *drive, unsigned order[DEPTH])
 {
-	struct io ios[DEPTH], *list[DEPTH];
-	struct raw raw;
-	void *queue;
+	struct transfer transfers[DEPTH], *done;
+	struct completions *queue;
+	unsigned n = 0;
 
-	raw_open(&raw, drive);
-	queue = raw_queue(&raw);
+	rig_open_as(drive, DEPTH, 1);
+	assert_int_equal(completions_open(&queue), 0);
 	for (unsigned i = 0; i < DEPTH; i++) {
-		ios[i] = raw_io(&raw, i);
-		list[i] = &ios[i];
+		transfers[i] = transfer_of(NVS_WRITE, i * SECTOR, SECTOR);
+		transfers[i].state.next = i + 1 < DEPTH ? &transfers[i + 1] : NULL;
 	}
-	assert_int_equal(engine_sim.submit(queue, list, DEPTH), DEPTH);
-	assert_int_equal(engine_sim.reap(queue, list, DEPTH, DEPTH), DEPTH);
-	for (unsigned i = 0; i < DEPTH; i++)
-		order[i] = list[i]->index;
-	engine_sim.close(queue);
-	raw_close(&raw);
+	aio_submit_list(rig->aio, queue, transfers);
+	assert_int_equal(completions_wait(queue, COMPLETIONS_THREAD, DEPTH, UINT64_MAX), 0);
+	for (done = completions_take(queue); done; done = done->state.next)
+		order[n++] = (unsigned)(done - transfers);
+	assert_int_equal(n, DEPTH);
+	completions_close(queue);
+	rig_close();
 }
 
 TEST(completions_keep_their_order_without_reorder)
@@ -668,63 +617,36 @@ TEST(completions_keep_their_order_without_reorder)
 	assert_memory_not_equal(order, again, sizeof(order));
 }
 
-struct other {
-	struct raw *raw;
-	void *queue;
-};
-
-/* Submits another I/O after its first one completes, at 1000 ns; one is always in flight. */
-static void *other_worker(void *arg)
-{
-	const struct other *other = arg;
-	struct io next = raw_io(other->raw, 2);
-
-	raw_reap(other->queue, 1);
-	raw_submit(other->queue, &next);
-	raw_reap(other->queue, 2);
-	return NULL;
-}
-
 /*
- * The clock must not advance to the I/O due at 5000 before the other worker has submitted its next
- * one at 1000.
+ * Another worker has one I/O due at 1000 ns, one due at 5000, and a third that it submits once the
+ * first has completed. The clock must not advance to 5000 before.
  */
 TEST(the_clock_waits_for_workers_with_something_to_do)
 {
-	struct other other;
-	struct sim_counts counts;
-	struct io long_one, first, second;
-	struct raw raw;
-	pthread_t thread;
-	void *queue;
+	static const uint32_t delays[] = {4000, 0, 4000, 4500};
+	struct transfer alone, three[3], *all[] = {&three[0], &three[1], &three[2]};
+	struct nvs_aio *first;
+	struct nvs_file *file;
 
-	raw_open(&raw, &(const struct sim_drive){.latency_ns = 1000});
-	sim_fault(raw.sim,
-		  &(const struct sim_rule){.fault = SIM_LATE, .delay_ns = 4000, .to = SECTOR});
-	sim_fault(raw.sim, &(const struct sim_rule){.fault = SIM_LATE,
-						    .delay_ns = 4500,
-						    .from = 2 * SECTOR,
-						    .to = 3 * SECTOR});
-	sim_fault(raw.sim, &(const struct sim_rule){.fault = SIM_LATE,
-						    .delay_ns = 4000,
-						    .from = 3 * SECTOR,
-						    .to = 4 * SECTOR});
-	queue = raw_queue(&raw);
-	other = (struct other){&raw, raw_queue(&raw)};
-	long_one = raw_io(&raw, 0);
-	first = raw_io(&raw, 1);
-	second = raw_io(&raw, 3);
-	raw_submit(queue, &long_one);
-	raw_submit(other.queue, &first);
-	raw_submit(other.queue, &second);
-	assert_int_equal(pthread_create(&thread, NULL, other_worker, &other), 0);
-	raw_reap(queue, 1);
-	pthread_join(thread, NULL);
-	sim_get(raw.sim, &counts);
-	assert_int_equal(counts.now_ns, 1000 + 1000 + 4500);
-	engine_sim.close(queue);
-	engine_sim.close(other.queue);
-	raw_close(&raw);
+	rig_open_as(&(struct sim_drive){.latency_ns = 1000}, 2, 1);
+	for (unsigned i = 0; i < COUNT(delays); i++)
+		FAULT(rig, .fault = SIM_LATE, .delay_ns = delays[i], .from = i * BLOCK,
+		      .to = (i + 1) * BLOCK);
+	sim_hold(rig->sim, SIM_ALL);
+	start(&alone, NVS_WRITE, 0, BLOCK);
+	assert_true(sim_await_in_flight(rig->sim, 1));
+	first = rig->aio;
+	file = rig->file;
+	open_aio(2, 1);
+	for (unsigned i = 0; i < 3; i++)
+		three[i] = transfer_of(NVS_WRITE, (i + 1) * BLOCK, BLOCK);
+	DO(submit_all(rig->aio, all, 3, &rig->error));
+	assert_true(sim_await_in_flight(rig->sim, 3));
+	sim_go(rig->sim, SIM_ALL);
+	DO(await_all(rig->aio, all, 3, -1, &rig->error));
+	assert_int_equal(counts_of().now_ns, 1000 + 1000 + 4500);
+	nvs_file_close(file);
+	nvs_aio_close(first);
 }
 
 /* ---- Reproducibility ---- */
