@@ -224,55 +224,6 @@ TEST(extents_prepared_are_allocated_without_memory)
 	extents_close(extents);
 }
 
-TEST(extents_a_million_are_allocated_and_freed_quickly)
-{
-	enum { N = 1000000 };
-	struct extents *extents = extents_open(UINT64_C(1) << 40);
-	uint64_t *offsets = calloc(N, sizeof(*offsets)), random = 42;
-
-	print_message("seed 42\n");
-	assert_non_null(extents);
-	assert_non_null(offsets);
-	assert_int_equal(extents_prepare(extents, N), 0);
-
-	uint64_t began = clock_ns();
-
-	for (size_t i = 0; i < N; i++)
-		assert_int_equal(extents_alloc(extents, 1 + i % 16, &offsets[i]), 0);
-
-	uint64_t allocated = clock_ns();
-
-	/* In random order, so that nearly half a million free extents exist at the same time. */
-	uint32_t *order = calloc(N, sizeof(*order));
-
-	assert_non_null(order);
-	for (uint32_t i = 0; i < N; i++) {
-		uint32_t j = (uint32_t)(next_random(&random) % (i + 1));
-
-		order[i] = order[j];
-		order[j] = i;
-	}
-
-	uint64_t most = 0;
-
-	for (size_t i = 0; i < N; i++) {
-		uint32_t which = order[i];
-
-		assert_int_equal(extents_free(extents, offsets[which], 1 + which % 16), 0);
-		if (extents_count(extents) > most)
-			most = extents_count(extents);
-	}
-	print_message("%d in order: %.3f s; freed in random order: %.3f s, up to %" PRIu64
-		      " free extents\n",
-		      N, (double)(allocated - began) / 1e9, (double)(clock_ns() - allocated) / 1e9,
-		      most);
-	assert_int_equal(extents_count(extents), 1);
-	assert_int_equal(extents_free_units(extents), UINT64_C(1) << 40);
-	free(order);
-	free(offsets);
-	extents_close(extents);
-}
-
 /* Runs `act` in a child, which must abort. */
 static void assert_aborts(void (*act)(struct extents *))
 {

@@ -214,51 +214,6 @@ TEST(members_shrink_back_when_one_is_full)
 	close(loop.fd);
 }
 
-/* The manifest's space is reserved before the data uses the rest. */
-TEST(a_full_drive_still_commits)
-{
-	struct loop loop;
-	struct how how = {.paths = {"mnt"}, .keep = true};
-	struct store *store;
-	static struct store_entry entries[20000];
-	static char names[LENGTH(entries)][NVS_NAME_MAX + 1];
-	static uint64_t nbytes[LENGTH(entries)], offsets[2 * LENGTH(entries)];
-	size_t n = 0, found;
-
-	need(missing);
-	need(missing_ext4);
-	mount_ext4(&loop, MIB(64));
-	store = must_open(how);
-	for (size_t i = 0; i < LENGTH(entries); i++)
-		nbytes[i] = 4096;
-	for (; n < LENGTH(entries); n += 100)
-		if (store_reserve(store, nbytes, 200, offsets + 2 * n, &error))
-			break;
-	assert_int_equal(error.code, -ENOSPC);
-	assert_true(n > 1000);
-	for (size_t i = 0; i < n; i++) {
-		memset(names[i], 'n', NVS_NAME_MAX);
-		names[i][snprintf(names[i], NVS_NAME_MAX, "%zu", i)] = 'n';
-		entries[i] = (struct store_entry){.name = names[i],
-						  .dtype = NVS_U8,
-						  .numel = 4096,
-						  .nbytes = 4096,
-						  .offset = offsets[2 * i],
-						  .spare = offsets[2 * i + 1]};
-	}
-	for (int i = 0; i < 3; i++) {
-		entries[0].written = i % 2;
-		assert_int_equal(store_commit(store, entries, n, NULL, &error), 0);
-	}
-	store_close(store);
-	store = must_open(how);
-	store_entries(store, &found);
-	assert_int_equal(found, n);
-	store_close(store);
-	assert_int_equal(umount2(at("mnt"), 0), 0);
-	close(loop.fd);
-}
-
 TEST(a_commit_to_a_mount_that_is_gone_is_stale)
 {
 	struct how how = mounted;
@@ -666,35 +621,6 @@ TEST(a_directory_and_a_device_make_one_store)
 		}
 		move(store, NVS_READ, read, nbytes, 0);
 		assert_memory_equal(read, wrote, nbytes);
-		store_close(store);
-	}
-	close(loop.fd);
-}
-
-TEST(a_million_tensors_of_64k_reserve_in_seconds)
-{
-	enum { N = 1000000 };
-	static const size_t calls[] = {1, 1000};
-	static uint64_t nbytes[N], offsets[N];
-	struct loop loop;
-
-	need(missing);
-	for (size_t i = 0; i < N; i++)
-		nbytes[i] = 65536;
-	/* Sparse: the device has 64 GiB, of which the drive beneath stores almost none. */
-	make_loop(&loop, "image", MIB(64 * 1024));
-	for (size_t i = 0; i < LENGTH(calls); i++) {
-		struct store *store = must_open(raw(&loop, false));
-		size_t n = N / calls[i];
-		uint64_t began = clock_ns();
-
-		for (size_t call = 0; call < calls[i]; call++)
-			assert_int_equal(store_reserve(store, nbytes + call * n, n,
-						       offsets + call * n, &error),
-					 0);
-		print_message("%zu calls: %.3f s\n", calls[i], (double)(clock_ns() - began) / 1e9);
-		for (size_t j = 0; j < N; j++)
-			assert_int_equal(offsets[j], j * 65536);
 		store_close(store);
 	}
 	close(loop.fd);
