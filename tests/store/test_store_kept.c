@@ -673,9 +673,9 @@ TEST(random_damage_with_valid_checksums_is_survived)
 		int rc;
 
 		memcpy(copy, body, header.body_bytes);
-		for (uint64_t flips = 1 + next_random(&random) % 4; flips; flips--)
-			copy[next_random(&random) % header.body_bytes] =
-				(uint8_t)next_random(&random);
+		for (uint64_t flips = 1 + random_next(&random) % 4; flips; flips--)
+			copy[random_next(&random) % header.body_bytes] =
+				(uint8_t)random_next(&random);
 		rc = decode(copy, header, &why);
 		assert_true(rc == 0 || (rc == -EUCLEAN && why));
 		refused += rc != 0;
@@ -1010,5 +1010,5 @@ TEST(a_crash_while_a_store_is_made_allows_a_new_one)
 	}
 }
 
-EACH_TEST(make_root, remove_root)
+EACH_TEST(make_root, cleanup)
 AROUND_TESTS(open_aio, close_aio)

@@ -60,13 +60,19 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 	return remove(path);
 }
 
+int remove_tree(const char *path)
+{
+	return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 static int undo(const struct made *one)
 {
 	switch (one->what) {
 	case DIRECTORY:
-		return nftw(one->path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+		return remove_tree(one->path);
 	case MOUNT:
-		return umount2(one->path, MNT_DETACH);
+		/* The test may have unmounted it. */
+		return umount2(one->path, MNT_DETACH) && errno != EINVAL;
 	case LOOP:
 		return close(one->fd);
 	default:

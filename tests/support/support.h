@@ -102,6 +102,8 @@ const char *path_in(const char *directory, const char *name);
  * store is not kept, of its own open file, which has no name.
  */
 void data_path(const char *directory, char path[512]);
+/* Removes a directory with all that is in it, or a file. */
+int remove_tree(const char *path);
 /* The number of entries of the directory. */
 unsigned entries_of(const char *directory);
 /* Makes or replaces a file. */
