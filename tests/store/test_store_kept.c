@@ -717,10 +717,10 @@ TEST(a_manifest_of_any_length_comes_back)
 /* ---- Drives that fail ---- */
 
 /*
- * Fails the call number `call`, from 0, of a commit; commits once more if `go_on`. Returns false if
- * the commit made fewer calls.
+ * Fails the call number `call`, from 0, of a commit after `before` others, none or one; commits once
+ * more if `go_on`. Returns false if the commit made fewer calls.
  */
-static bool fail_one_call(unsigned call, bool go_on)
+static bool fail_one_call(unsigned before, unsigned call, bool go_on)
 {
 	struct store *store = must_open(kept);
 	uint64_t offsets[EXTENTS];
@@ -729,29 +729,33 @@ static bool fail_one_call(unsigned call, bool go_on)
 	int rc;
 
 	reserve_entries(store, offsets);
-	commit_version(store, 1, offsets);
+	if (before)
+		commit_version(store, before, offsets);
 	failing_calls = UINT32_C(1) << call;
-	rc = try_commit(store, 2, offsets);
+	rc = try_commit(store, before + 1, offsets);
 	failing_calls = 0;
 	if (go_on)
-		assert_int_equal(try_commit(store, 3, offsets), data ? -EIO : 0);
+		assert_int_equal(try_commit(store, before + 2, offsets), data ? -EIO : 0);
 	if (go_on && data)
 		assert_non_null(strstr(error.text, "earlier attempt"));
 	store_close(store);
 	assert_true(rc == 0 || rc == -EIO);
-	assert_state(!rc && !go_on ? 2 : go_on && !data ? 3 : 1);
+	assert_state(!rc && !go_on ? before + 1 : go_on && !data ? before + 2 : before);
 	remove_tree(at("nvswap"));
 	return rc;
 }
 
+/* Without one, the store is a new one. */
 TEST(a_failed_commit_leaves_the_previous_one)
 {
-	unsigned calls = 0;
+	for (unsigned before = 0; before < 2; before++) {
+		unsigned calls = 0;
 
-	while (fail_one_call(calls, false) && fail_one_call(calls, true))
-		calls++;
-	/* A sync of the data; two writes and two syncs each of manifest and label. */
-	assert_int_equal(calls, 9);
+		while (fail_one_call(before, calls, false) && fail_one_call(before, calls, true))
+			calls++;
+		/* A sync of the data; two writes and two syncs each of manifest and label. */
+		assert_int_equal(calls, 9);
+	}
 }
 
 /* The write or the sync of a copy's mark fails: the commit counts, and the next one is not spared. */
@@ -775,22 +779,6 @@ TEST(a_commit_counts_though_it_can_not_be_marked)
 		store_close(store);
 		assert_state(1);
 		assert_string_equal(log_text, "");
-		remove_tree(at("nvswap"));
-	}
-}
-
-TEST(a_failed_first_commit_leaves_a_new_store)
-{
-	for (unsigned call = 0; call < 9; call++) {
-		struct store *store = must_open(kept);
-		uint64_t offsets[EXTENTS];
-
-		reserve_entries(store, offsets);
-		failing_calls = UINT32_C(1) << call;
-		assert_int_equal(try_commit(store, 1, offsets), -EIO);
-		failing_calls = 0;
-		store_close(store);
-		assert_state(0);
 		remove_tree(at("nvswap"));
 	}
 }
