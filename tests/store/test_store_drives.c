@@ -12,13 +12,7 @@
 /* A directory on a new ext4 without a journal, all for files. */
 static const char *mount_ext4(const char *device)
 {
-	const char *why = NULL, *directory = NULL;
-
-	if (ext4_make(device, "-m 0 -O ^has_journal", &why))
-		directory = ext4_mount(device, 0, NULL, &why);
-	if (!directory)
-		SKIP("%s", why);
-	return directory;
+	return need_ext4_on(device, "-m 0 -O ^has_journal", NULL);
 }
 
 static struct how mounted(void)

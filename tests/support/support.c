@@ -349,13 +349,6 @@ bool ext4_make(const char *device, const char *options, const char **why)
 	return false;
 }
 
-const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why)
-{
-	const char *device = loop_device(nbytes, sector_bytes, why);
-
-	return device && ext4_make(device, "", why) ? ext4_mount(device, 0, NULL, why) : NULL;
-}
-
 const char *need_device(uint64_t nbytes, unsigned sector_bytes)
 {
 	const char *why = NULL, *device = loop_device(nbytes, sector_bytes, &why);
@@ -365,13 +358,20 @@ const char *need_device(uint64_t nbytes, unsigned sector_bytes)
 	return device;
 }
 
-const char *need_ext4(uint64_t nbytes, unsigned sector_bytes)
+const char *need_ext4_on(const char *device, const char *make_options, const char *mount_options)
 {
-	const char *why = NULL, *directory = loop_ext4(nbytes, sector_bytes, &why);
+	const char *why = NULL, *directory = NULL;
 
+	if (ext4_make(device, make_options, &why))
+		directory = ext4_mount(device, 0, mount_options, &why);
 	if (!directory)
 		SKIP("%s", why);
 	return directory;
+}
+
+const char *need_ext4(uint64_t nbytes, unsigned sector_bytes)
+{
+	return need_ext4_on(need_device(nbytes, sector_bytes), "", NULL);
 }
 
 const char *loop_file_system(const char *type, uint64_t nbytes, unsigned sector_bytes,
