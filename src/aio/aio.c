@@ -98,7 +98,6 @@ static void aio_free(struct nvs_aio *aio)
 static void stop_workers(struct nvs_aio *aio)
 {
 	pthread_mutex_lock(&aio->lock);
-	assert(!aio->closing);
 	aio->closing = true;
 	pthread_cond_broadcast(&aio->work);
 	pthread_mutex_unlock(&aio->lock);
@@ -125,7 +124,6 @@ static int start_workers(struct nvs_aio *aio, const struct engine_ops *ops, char
 	unsigned started = 0;
 	int rc = 0, open_rc = 0;
 
-	assert(ops && !aio->nworkers && !aio->running);
 	aio->ops = ops;
 	while (aio->nworkers < aio->config.thread_count && !rc) {
 		struct worker *worker = &aio->workers[aio->nworkers];
@@ -159,7 +157,6 @@ static int start_workers(struct nvs_aio *aio, const struct engine_ops *ops, char
 		}
 	}
 	for (unsigned i = 0; i < started && !open_rc; i++) {
-		assert(aio->workers[i].opened);
 		open_rc = aio->workers[i].open_status;
 		if (open_rc)
 			snprintf(reason, nbytes, "%s", aio->workers[i].open_reason);
@@ -299,7 +296,6 @@ int nvs_aio_close(struct nvs_aio *aio)
 	/* Their owners close them later. */
 	for (struct nvs_file *file = LIST_FIRST(&aio->open_files); file;
 	     file = LIST_NEXT(file, open)) {
-		assert(!file->in_flight && !file->closing);
 		file->aio = NULL;
 	}
 	for (struct aio_memory *memory = LIST_FIRST(&aio->memories); memory;

@@ -20,7 +20,6 @@ void aio_sync(struct nvs_aio *aio)
 {
 	uint64_t epoch = ++aio->epoch;
 
-	assert(!aio->closing);
 	workers_check(aio);
 	/* Wakes idle workers and those in reap; under the lock. */
 	pthread_cond_broadcast(&aio->work);
@@ -153,7 +152,6 @@ int aio_register_most(struct nvs_aio *aio, void *data, size_t nbytes, size_t *do
 
 void aio_memory_add(struct nvs_aio *aio, struct aio_memory *memory, void *data)
 {
-	assert(!memory->aio && data);
 	*memory = (struct aio_memory){.aio = aio, .data = data};
 	pthread_mutex_lock(&aio->lock);
 	LIST_INSERT_HEAD(&aio->memories, memory, link);
@@ -168,7 +166,6 @@ void aio_memory_remove(struct aio_memory *memory)
 		return;
 	aio_unregister_all(aio, memory->data);
 	pthread_mutex_lock(&aio->lock);
-	assert(memory->aio == aio);
 	LIST_REMOVE(memory, link);
 	pthread_mutex_unlock(&aio->lock);
 	*memory = (struct aio_memory){0};
@@ -176,7 +173,6 @@ void aio_memory_remove(struct aio_memory *memory)
 
 void aio_bind_workers(struct nvs_aio *aio, const struct topo *topo, int node)
 {
-	assert(topo && node >= 0);
 	pthread_mutex_lock(&aio->lock);
 	if (aio->node < 0) {
 		aio->topo = topo;

@@ -32,8 +32,6 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 	struct member *first = &store->members[0];
 	int rc = slots_open(&store->slots, first, error);
 
-	assert(store->keep && first->label.kept);
-	assert(!store->manifest.generation && !store->extents);
 	if (!rc)
 		rc = slots_read(&store->slots, first, rollback, &store->found, &store->log, error);
 	if (rc)
@@ -52,7 +50,6 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 		const struct member *member = &store->members[i / LABEL_COPY_COUNT];
 		unsigned copy = i % LABEL_COPY_COUNT;
 
-		assert(member->copies[copy] != LABEL_ABSENT);
 		if (member->copies[copy] != LABEL_DAMAGED)
 			continue;
 		store->damaged = true;
@@ -69,8 +66,6 @@ int store_begin_writing(struct store *store, struct nvs_error *error)
 {
 	int rc = slots_complete(&store->slots, &store->members[0], false, error);
 
-	assert(store->keep && !store->read_only);
-	assert(store->manifest.generation == store->found.header.generation);
 	/* A missing manifest file was just created again. */
 	if (!rc)
 		rc = member_sync_names(&store->members[0], error);
@@ -86,7 +81,6 @@ int store_begin_writing(struct store *store, struct nvs_error *error)
 		rc = member_has_copy(member, LABEL_STALE)
 			     ? member_write_label(member, error)
 			     : disk_sync(member->fd, member->path, error);
-		assert(rc || !member_has_copy(member, LABEL_STALE));
 	}
 	/* Its writer may have been killed before it was marked, or was of a version that did not
 	 * mark. After a rollback the next commit settles which one is the last. */
@@ -98,7 +92,6 @@ int store_begin_writing(struct store *store, struct nvs_error *error)
 const struct store_entry *store_entries(const struct store *store, size_t *n)
 {
 	manifest_check(&store->found);
-	assert(store->keep || !store->found.header.count);
 	*n = store->found.header.count;
 	return store->found.entries;
 }
@@ -107,8 +100,6 @@ struct store_note store_found_note(const struct store *store)
 {
 	struct store_note note = manifest_note(&store->found);
 
-	assert(note.nbytes <= NVS_NOTE_MAX);
-	assert(store->keep || !note.nbytes);
 	return note;
 }
 
@@ -119,7 +110,6 @@ uint64_t store_generation(struct store *store)
 	pthread_mutex_lock(&store->lock);
 	generation = store->manifest.generation;
 	pthread_mutex_unlock(&store->lock);
-	assert(store->keep || !generation);
 	return generation;
 }
 
@@ -168,7 +158,6 @@ static int take_back(struct store *store, struct nvs_error *error)
 	int rc;
 
 	assert(store->committing == COMMIT_TAKE_BACK);
-	assert(store->members[0].label.generation >= store->manifest.generation);
 	rc = relabel(store, store->members[0].label.generation, error);
 	pthread_mutex_lock(&store->lock);
 	store->unsettled = rc != 0;
@@ -182,7 +171,6 @@ static int take_back_failed_commit(struct store *store, struct nvs_error *error)
 	struct nvs_error why = {.size = sizeof(why)};
 	int rc;
 
-	assert(store->committing == COMMIT_ENCODE);
 	if (!store->unsettled)
 		return 0;
 	enter_phase(store, COMMIT_TAKE_BACK);
@@ -205,7 +193,6 @@ bool store_unsettled(struct store *store)
 	pthread_mutex_lock(&store->lock);
 	unsettled = store->unsettled;
 	pthread_mutex_unlock(&store->lock);
-	assert(!unsettled || (store->keep && !store->read_only));
 	return unsettled;
 }
 
@@ -214,7 +201,6 @@ static int check_places(struct store *store, struct nvs_error *error)
 {
 	int rc = 0;
 
-	assert(store->committing != COMMIT_IDLE && store->committing < COMMIT_WRITE_LABEL);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
 		rc = member_check_place(&store->members[i], error);
 	return rc ? rc : slots_check_places(&store->slots, &store->members[0], error);
@@ -300,7 +286,6 @@ static int write_commit(struct store *store, const struct store_entry *entries, 
 	/* The highest number in any label or manifest, including those of commits that were cut off.
 	 * Commits never reach the last one; only a label that was tampered with can have it. */
 	highest = max_u64(store->slots.highest, store->members[0].label.generation);
-	assert(highest >= last->generation);
 	if (highest >= MANIFEST_GENERATION_MAX)
 		return error_set(error, -EUCLEAN,
 				 "the kept store at %s can't be committed: number %" PRIu64
@@ -357,7 +342,6 @@ int store_settle(struct store *store, struct nvs_error *error)
 {
 	int rc;
 
-	assert(store->keep && !store->read_only);
 	enter_phase(store, COMMIT_ENCODE);
 	rc = take_back_failed_commit(store, error);
 	store_commit_check(store);

@@ -36,8 +36,6 @@ static int check_layout(const struct store *store, const struct store_options *o
 	const struct label *label = &store->members[0].label;
 	const char *path = store->members[0].path;
 
-	assert(store->keep && is_kept(&store->members[0]));
-	assert(!label->index);
 	if (label->count != store->nmembers)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the kept store at %s lies on %" PRIu32
@@ -96,7 +94,6 @@ int store_identify(const struct store *store, const struct store_options *option
 					 member->kind == MEMBER_RAW ? "it (nvswap store remove)"
 								    : member->directory);
 	}
-	assert(store->keep || !*found);
 	if (!*found) {
 		/* Members of a new store may hold remains of crashed runs, but no kept store. */
 		for (unsigned i = 0; i < store->nmembers; i++) {
@@ -158,7 +155,6 @@ int store_begin(struct store *store, const struct store_options *options, struct
 
 	/* What was kept is never begun anew. */
 	assert(!store->read_only && !is_kept(&store->members[0]));
-	assert(store->unit && store->stripe % store->unit == 0);
 	for (unsigned i = 0; i < store->nmembers; i++)
 		if (!store->members[i].disposable && !store->members[i].blank)
 			log_say(&store->log, NVS_LOG_INFO,
@@ -188,10 +184,7 @@ int store_begin_keeping(struct store *store, struct nvs_error *error)
 
 	if (!rc)
 		rc = slots_complete(&store->slots, &store->members[0], true, error);
-	assert(store->keep && !store->read_only);
 	/* All is in place but the labels that lead to it. */
-	assert(store->extents && !store->live);
-	assert(!store->manifest.generation && store->slots.current == MANIFEST_TURN_COUNT);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
 		rc = member_sync_names(&store->members[i], error);
 	/* The first member comes last: its label decides whether the store is kept. */

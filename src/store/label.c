@@ -41,15 +41,17 @@ static uint64_t checksum_of(const uint8_t bytes[LABEL_BYTES])
 	return XXH3_64bits(copy, sizeof(copy));
 }
 
+static bool is_consistent(const struct label *label)
+{
+	return label->unit >= UNIT_MIN && label->unit <= UNIT_MAX &&
+	       !(label->unit & (label->unit - 1)) && label->count <= NVS_PATHS_MAX &&
+	       label->index < label->count && label->stripe % label->unit == 0 &&
+	       label->stripe <= STRIPE_MAX && (label->stripe || label->count == 1);
+}
+
 void label_check(const struct label *label)
 {
-	assert(label->unit >= UNIT_MIN && label->unit <= UNIT_MAX);
-	assert(!(label->unit & (label->unit - 1)));
-	assert(label->count >= 1 && label->count <= NVS_PATHS_MAX);
-	assert(label->index < label->count);
-	assert(label->stripe % label->unit == 0);
-	assert(label->stripe <= STRIPE_MAX);
-	assert(label->stripe || label->count == 1);
+	assert(is_consistent(label));
 }
 
 void label_encode(const struct label *label, uint8_t bytes[LABEL_BYTES])
@@ -96,10 +98,7 @@ int label_decode(const uint8_t bytes[LABEL_BYTES], struct label *label)
 		.generation = get_u64(bytes + AT_GENERATION),
 	};
 	memcpy(label->id, bytes + AT_ID, STORE_ID_SIZE);
-	if (label->unit < UNIT_MIN || label->unit > UNIT_MAX || label->unit & (label->unit - 1) ||
-	    !label->count || label->count > NVS_PATHS_MAX || label->index >= label->count ||
-	    label->stripe % label->unit || (label->count > 1 && !label->stripe) ||
-	    label->stripe > STRIPE_MAX || flags & ~(uint32_t)FLAGS)
+	if (!is_consistent(label) || flags & ~(uint32_t)FLAGS)
 		return -EUCLEAN;
 	/* It encodes what the assertions there accept. */
 	label_encode(label, written);

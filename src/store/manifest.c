@@ -75,7 +75,6 @@ static uint32_t shape_field(const struct store_entry *entry)
 
 void entry_check(const struct store_entry *entry, uint32_t unit)
 {
-	assert(entry->ndim <= NVS_NDIM_MAX);
 	assert(shape_has(entry->shape, entry->ndim, entry->numel));
 	assert(entry->name && *entry->name && strlen(entry->name) <= NVS_NAME_MAX);
 	assert(entry->dtype < NVS_DTYPE_COUNT);
@@ -89,15 +88,19 @@ void entry_check(const struct store_entry *entry, uint32_t unit)
 	       entry->spare + round_to_unit(entry->nbytes, unit) <= entry->offset);
 }
 
+/* The note and the shortest entries for so many tensors fit. */
+static bool is_consistent(const struct manifest_header *header)
+{
+	return header->generation && header->generation <= MANIFEST_GENERATION_MAX &&
+	       header->body_bytes <= MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES &&
+	       header->note_bytes <= NVS_NOTE_MAX &&
+	       note_room(header->note_bytes) <= header->body_bytes &&
+	       header->count <= (header->body_bytes - note_room(header->note_bytes)) / ENTRY_MIN;
+}
+
 void manifest_header_check(const struct manifest_header *header)
 {
-	uint64_t note = note_room(header->note_bytes);
-
-	assert(header->generation && header->generation <= MANIFEST_GENERATION_MAX);
-	assert(header->body_bytes <= MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES);
-	assert(note <= header->body_bytes);
-	/* The shortest entries for so many tensors fit. */
-	assert(header->count <= (header->body_bytes - note) / ENTRY_MIN);
+	assert(is_consistent(header));
 }
 
 void manifest_check(const struct manifest *manifest)
@@ -165,7 +168,6 @@ uint64_t manifest_bytes(const struct store_entry *entries, size_t n, const struc
 	for (size_t i = 0; i < n; i++)
 		nbytes += entry_bytes(strlen(entries[i].name), shape_field(&entries[i]));
 	/* Entries and note are padded, so all that stands in it is aligned. */
-	assert(nbytes % 8 == 0);
 	return nbytes;
 }
 
@@ -183,7 +185,6 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 	body = at = bytes + MANIFEST_HEADER_BYTES;
 	for (size_t i = 0; i < n; i++)
 		at = encode_entry(&entries[i], at);
-	assert(at + note_room(note_bytes) == bytes + nbytes);
 	if (note_bytes)
 		memcpy(at, note->data, note_bytes);
 	*header = (struct manifest_header){.generation = generation,
@@ -198,8 +199,6 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 
 void manifest_stamp(uint8_t *bytes, uint64_t made, struct manifest_header *header)
 {
-	assert(get_u64(bytes + AT_GENERATION) == header->generation);
-	assert(get_u64(bytes + AT_BODY_CHECKSUM) == header->body_checksum);
 	header->made = made;
 	header->writer = NVS_VERSION_MAJOR << 16 | NVS_VERSION_MINOR << 8 | NVS_VERSION_PATCH;
 	manifest_encode_header(header, bytes);
@@ -224,11 +223,7 @@ int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],
 	header->made = get_u64(bytes + AT_MADE);
 	header->writer = get_u32(bytes + AT_WRITER);
 	header->committed = get_u32(bytes + AT_COMMITTED) == 1;
-	if (!header->generation || header->generation > MANIFEST_GENERATION_MAX ||
-	    header->body_bytes > MANIFEST_BYTES_MAX - MANIFEST_HEADER_BYTES ||
-	    header->note_bytes > NVS_NOTE_MAX ||
-	    note_room(header->note_bytes) > header->body_bytes ||
-	    header->count > (header->body_bytes - note_room(header->note_bytes)) / ENTRY_MIN)
+	if (!is_consistent(header))
 		return -EUCLEAN;
 	manifest_encode_header(header, written);
 	return memcmp(bytes, written, sizeof(written)) != 0 ? -EUCLEAN : 0;
@@ -340,7 +335,6 @@ static const char *check_overlaps(struct manifest *manifest, struct range *range
 static const char *check_duplicates(const struct manifest *manifest,
 				    const struct store_entry **table, size_t size)
 {
-	assert(!(size & (size - 1)) && manifest->header.count <= size / 2);
 	for (size_t i = 0; i < manifest->header.count; i++) {
 		const struct store_entry *entry = &manifest->entries[i];
 		size_t at = XXH3_64bits_withSeed(entry->name, strlen(entry->name),
@@ -376,7 +370,6 @@ static const char *decode_entries(struct manifest *manifest, uint32_t unit)
 
 		if (why)
 			return why;
-		assert(at <= end);
 		assert((size_t)(shapes - manifest->shapes) < shapes_max(manifest));
 	}
 	if (at != end)
@@ -394,7 +387,6 @@ int manifest_decode_body(struct manifest *manifest, uint32_t unit, const char **
 	size_t size = 2;
 
 	assert(manifest->body && !manifest->entries);
-	assert(unit >= UNIT_MIN && unit <= UNIT_MAX && !(unit & (unit - 1)));
 	if (XXH3_64bits(manifest->body, manifest->header.body_bytes) !=
 	    manifest->header.body_checksum) {
 		*why = "its checksum differs";

@@ -125,7 +125,6 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 	bool found = false;
 	int rc;
 
-	assert(options->npaths <= NVS_PATHS_MAX && options->stripe_size <= STRIPE_MAX);
 	if (!store)
 		return error_set(error, -ENOMEM, "out of memory while opening a store");
 	if (options->log)

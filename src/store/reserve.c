@@ -17,7 +17,6 @@
 
 int store_read_only(const struct store *store, struct nvs_error *error)
 {
-	assert(store->read_only && store->keep);
 	return error_set(error, -EROFS,
 			 "the store at %s is open read-only (\"nvswap\": {\"read_only\": true})",
 			 store->members[0].path);
@@ -52,8 +51,6 @@ static uint64_t row_bytes(const struct store *store)
 
 static uint64_t size_bytes(const struct store *store)
 {
-	assert(store->extents);
-	assert(extents_size(store->extents) <= INT64_MAX / store->unit);
 	return extents_size(store->extents) * store->unit;
 }
 
@@ -70,7 +67,6 @@ int store_open_space(struct store *store, struct nvs_error *error)
 	const size_t n = store->found.header.count;
 	int rc = 0;
 
-	assert(!store->extents && store->nmembers && store->found.end % store->unit == 0);
 	store->share = UINT64_MAX;
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		uint64_t nbytes;
@@ -82,8 +78,6 @@ int store_open_space(struct store *store, struct nvs_error *error)
 	if (rc)
 		return rc;
 	store->share = align_down(store->share, row_bytes(store) / store->nmembers);
-	assert(store->share <= INT64_MAX / store->nmembers);
-	assert(store->found.end <= store->share * store->nmembers);
 	for (unsigned i = 0; i < store->nmembers && store->manifest.generation && !rc; i++)
 		rc = member_reserve_again(&store->members[i], store->share, error);
 	if (rc)
@@ -140,7 +134,6 @@ static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error
 	uint64_t row = row_bytes(store);
 	char more[32];
 
-	assert(size_bytes(store) == store->share * store->nmembers);
 	if (nbytes > INT64_MAX - size_bytes(store) - row)
 		return error_set(error, -ENOSPC, "no drive has room for another %s",
 				 size_text(nbytes, more));
@@ -152,7 +145,6 @@ static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error
 
 	pthread_mutex_lock(&store->lock);
 	/* Others release extents meanwhile, and none reserves. */
-	assert(size_bytes(store) == store->share * store->nmembers);
 	if (rc)
 		return rc;
 	store->share += nbytes / store->nmembers;
@@ -184,7 +176,6 @@ static int reserve_together(struct store *store, const uint64_t *nbytes, size_t 
 	int rc;
 
 	/* The free space behind the last extent is a gap like any other. */
-	assert(total && tail_units(store) <= extents_largest(store->extents));
 	if (extents_largest(store->extents) < total) {
 		more = (total - tail_units(store)) * store->unit;
 		if (ahead <= more || store->members[0].kind == MEMBER_MEMORY ||
@@ -220,7 +211,6 @@ static void give_back(struct store *store, uint64_t offset, uint64_t nbytes)
 /* Under the lock, which it releases while the files grow. */
 static int reserve_manifest(struct store *store, size_t n, struct nvs_error *error)
 {
-	assert(!store->read_only);
 	assert(n <= UINT64_MAX - store->live - 1);
 
 	/* Each tensor of a kept store has two extents. */
@@ -234,7 +224,6 @@ static int reserve_manifest(struct store *store, size_t n, struct nvs_error *err
 	int rc = slots_reserve(&store->slots, entries, error);
 
 	pthread_mutex_lock(&store->lock);
-	assert(store->reserving == RESERVE_BUSY && store->entries_max < entries);
 	if (!rc)
 		store->entries_max = entries;
 	return rc;
@@ -305,7 +294,6 @@ int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_
 {
 	int rc;
 
-	assert((nbytes && offsets) || !n);
 	if (store->read_only)
 		return n ? store_read_only(store, error) : 0;
 	pthread_mutex_lock(&store->lock);

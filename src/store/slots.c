@@ -34,7 +34,6 @@ int slots_open(struct slots *slots, const struct member *member, struct nvs_erro
 {
 	int rc = 0;
 
-	assert(member->kind != MEMBER_MEMORY);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		slots->slot[i] = (struct slot){.fd = -1};
 	slots->current = MANIFEST_TURN_COUNT;
@@ -72,7 +71,6 @@ int slots_complete(struct slots *slots, const struct member *member, bool fresh,
 	int rc = 0;
 
 	slots_check(slots);
-	assert(!slots->read_only && !slots->complete);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
 		struct slot *slot = &slots->slot[i];
 
@@ -193,7 +191,6 @@ static int read_body(const struct slot *slot, uint32_t unit, struct found_slot *
 	const char *why = NULL;
 	int rc;
 
-	assert(found->headed && !manifest->body);
 	assert(manifest->header.body_bytes <= slot->capacity - MANIFEST_HEADER_BYTES);
 	manifest->body = malloc(manifest->header.body_bytes ? manifest->header.body_bytes : 1);
 	if (!manifest->body)
@@ -206,7 +203,6 @@ static int read_body(const struct slot *slot, uint32_t unit, struct found_slot *
 	rc = manifest_decode_body(manifest, unit, &why);
 	if (rc == -ENOMEM)
 		return rc;
-	assert((rc == -EUCLEAN) == (why != NULL));
 	found->whole = !rc;
 	if (why)
 		refuse_slot(found, why);
@@ -227,7 +223,6 @@ static int find_generation(const struct slots *slots, uint64_t generation, uint3
 		if (found[i].whole && *slot == MANIFEST_SLOT_COUNT)
 			*slot = i;
 	}
-	assert(*slot == MANIFEST_SLOT_COUNT || slots->slot[*slot].fd >= 0);
 	return rc;
 }
 
@@ -308,7 +303,6 @@ int slots_read(struct slots *slots, const struct member *first, bool rollback,
 	unsigned slot = 0;
 	int rc = 0;
 
-	assert(!manifest->body && !manifest->entries);
 	label_check(&first->label);
 	slots->current = MANIFEST_TURN_COUNT;
 	slots->last = first->label.generation;
@@ -354,7 +348,6 @@ int slots_read(struct slots *slots, const struct member *first, bool rollback,
 		memcpy(kept->why, found[i].why, sizeof(kept->why));
 		manifest_free(&found[i].manifest);
 	}
-	assert(rc || !slots->last || slots->current < MANIFEST_TURN_COUNT);
 	return rc;
 }
 
@@ -363,8 +356,6 @@ int slots_read(struct slots *slots, const struct member *first, bool rollback,
 /* The turn that is written next: its slots are this one and the one MANIFEST_TURN_COUNT later. */
 static unsigned not_current(const struct slots *slots)
 {
-	assert(slots->current <= MANIFEST_TURN_COUNT);
-	assert(slots->complete);
 	return slots->current == 0 ? 1 : 0;
 }
 
@@ -373,7 +364,6 @@ int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_erro
 	const struct slot *slot = &slots->slot[not_current(slots)];
 	char need[32], have[32];
 
-	assert(nbytes >= MANIFEST_HEADER_BYTES);
 	if (nbytes <= slot->capacity)
 		return 0;
 	return error_set(error, -ENOSPC,
@@ -395,7 +385,6 @@ int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, stru
 	     i += MANIFEST_TURN_COUNT) {
 		struct slot *slot = &slots->slot[i];
 
-		assert(nbytes >= MANIFEST_HEADER_BYTES && nbytes <= slot->capacity);
 		rc = disk_write(slot->fd, slot->path, bytes, nbytes, slot->base, error);
 		slot->generation = rc ? 0 : header.generation;
 		slot->committed = false;
@@ -412,7 +401,6 @@ int slots_sync(struct slots *slots, struct nvs_error *error)
 	     i += MANIFEST_TURN_COUNT) {
 		const struct slot *slot = &slots->slot[i];
 
-		assert(slot->owned || slot->fd == slots->slot[0].fd);
 		/* On a device all slots are one file. */
 		if (slot->owned || i < MANIFEST_TURN_COUNT)
 			rc = disk_sync(slot->fd, slot->path, error);
@@ -425,11 +413,9 @@ int slots_check_places(const struct slots *slots, const struct member *member,
 {
 	int rc = 0;
 
-	assert(!slots->read_only);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
 		const struct slot *slot = &slots->slot[i];
 
-		assert(slot->owned == (member->kind == MEMBER_FILE));
 		if (slot->owned)
 			rc = member_check_name(member, strrchr(slot->path, '/') + 1, slot->fd,
 					       error);
@@ -442,7 +428,6 @@ void slots_turn(struct slots *slots)
 	slots->current = not_current(slots);
 	slots->damaged = false;
 	slots->last = slots->highest;
-	assert(slots->current < MANIFEST_TURN_COUNT);
 	slots_check(slots);
 }
 
@@ -453,8 +438,6 @@ void slots_mark(struct slots *slots, const struct manifest_header *header,
 	struct nvs_error error = {.size = sizeof(error)};
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
 
-	assert(slots->complete && slots->current < MANIFEST_TURN_COUNT);
-	assert(header->generation == slots->last);
 	marked.committed = true;
 	manifest_encode_header(&marked, bytes);
 	for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT; i += MANIFEST_TURN_COUNT) {
@@ -489,7 +472,6 @@ static int append_zeros(const struct slot *slot, uint64_t nbytes)
 	static const uint8_t zeros[64 * 1024];
 	struct stat st;
 
-	assert(slot->owned && !slot->base);
 	while (!fstat(slot->fd, &st)) {
 		uint64_t left = nbytes - (uint64_t)st.st_size;
 		struct iovec piece = {(void *)(uintptr_t)zeros,
@@ -510,7 +492,6 @@ int slots_reserve(struct slots *slots, uint64_t count, struct nvs_error *error)
 	uint64_t nbytes = MANIFEST_HEADER_BYTES + NVS_NOTE_MAX + count * MANIFEST_ENTRY_MAX;
 	char need[32];
 
-	assert(!slots->read_only);
 	assert(count <= (INT64_MAX - MANIFEST_HEADER_BYTES - NVS_NOTE_MAX) / MANIFEST_ENTRY_MAX);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		struct slot *slot = &slots->slot[i];

@@ -102,8 +102,6 @@ TEST(a_descriptor_that_cannot_be_used_is_refused)
 	assert_int_equal(nvs_file_from_fd(aio, path_fd, 0, &file, &error), -EINVAL);
 	assert_says(error.text, "O_PATH");
 	close(path_fd);
-	assert_int_equal(nvs_file_from_fd(NULL, fd, 0, &file, &error), -EINVAL);
-	assert_int_equal(nvs_file_from_fd(aio, fd, 0, NULL, &error), -EINVAL);
 	close(fd);
 	assert_int_equal(nvs_file_from_fd(aio, -1, 0, &file, &error), -EBADF);
 	assert_int_equal(nvs_file_from_fd(aio, INT_MAX, 0, &file, &error), -EBADF);
@@ -177,19 +175,6 @@ TEST(a_write_beyond_the_limit_on_file_sizes_names_it)
 	}
 	signal(SIGXFSZ, SIG_DFL);
 	free(data);
-}
-
-TEST(null_arguments_are_refused)
-{
-	struct nvs_file *file;
-
-	assert_int_equal(nvs_file_open(NULL, "file", 0, &file, &error), -EINVAL);
-	assert_int_equal(nvs_file_open(aio, NULL, 0, &file, NULL), -EINVAL);
-	assert_int_equal(nvs_file_open(aio, "file", 0, NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_file_sync(NULL, NULL), -EINVAL);
-	assert_false(nvs_file_direct(NULL));
-	assert_int_equal(nvs_file_unit(NULL), 0);
-	nvs_file_close(NULL);
 }
 
 EACH_TEST(open_aio, close_aio)

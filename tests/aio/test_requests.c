@@ -189,11 +189,12 @@ TEST(an_invalid_transfer_submits_nothing)
 	struct aio_config config = {
 		.block_size = PAGE, .queue_depth = 1, .thread_count = 1, .overlap_events = true};
 	struct nvs_request *requests[2];
+	struct nvs_file *reading;
 	struct nvs_aio *other;
 
 	rig_open();
 	good = page_at(0);
-	for (unsigned i = 0; i < 7; i++) {
+	for (unsigned i = 0; i < 9; i++) {
 		transfers[0] = transfers[1] = good;
 		if (i == 0)
 			transfers[1].file = NULL;
@@ -207,21 +208,28 @@ TEST(an_invalid_transfer_submits_nothing)
 			transfers[1].size = 0;
 		else if (i == 5)
 			transfers[0].size = transfers[1].size = 8;
-		else
+		else if (i == 6)
 			transfers[1].size += 8;
+		else if (i == 7)
+			transfers[1].offset = INT64_MAX - PAGE + 1;
+		else
+			transfers[1].nbytes = UINT64_MAX;
 		assert_int_equal(nvs_aio_submit(rig->aio, transfers, 2, requests, &rig->error),
 				 -EINVAL);
 		assert_true(rig->error.text[0]);
 	}
+	reading = fake_file_open(rig->aio, 0);
+	transfers[0] = transfers[1] = good;
+	transfers[1].file = reading;
+	transfers[1].direction = NVS_WRITE;
+	assert_int_equal(nvs_aio_submit(rig->aio, transfers, 2, requests, &rig->error), -EINVAL);
+	assert_says(rig->error.text, "NVS_FILE_WRITE");
+	nvs_file_close(reading);
 	DO(aio_open(&other, &config, NULL, &rig->error));
 	assert_int_equal(nvs_aio_submit(other, &good, 1, requests, &rig->error), -EINVAL);
 	assert_says(rig->error.text, "another aio");
+	assert_says(rig->error.text, rig->file->members[0].path);
 	nvs_aio_close(other);
-	assert_int_equal(nvs_aio_submit(NULL, &good, 1, requests, NULL), -EINVAL);
-	assert_int_equal(nvs_aio_submit(rig->aio, NULL, 1, requests, NULL), -EINVAL);
-	assert_int_equal(nvs_aio_submit(rig->aio, NULL, 0, NULL, NULL), 0);
-	assert_int_equal(nvs_aio_pread(rig->aio, NULL, rig->data, 1, 0, NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_aio_pwrite(rig->aio, rig->file, NULL, 1, 0, NULL, NULL), -EINVAL);
 	assert_int_equal(rig->fake.nios, 0);
 }
 

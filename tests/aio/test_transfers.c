@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers, files and the aio itself in the hands of callers, and each misuse that is refused:
- * files of another aio, closing early and in any order, calls from the log callback.
+ * Transfers, files and the aio itself in the hands of callers: closing early and in any order, calls
+ * from the log callback.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,7 +9,6 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "aio/aio.h"
@@ -17,7 +16,6 @@
 #include "base/clock.h"
 #include "config/config.h"
 #include "support/fake/fake_engine.h"
-#include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -46,16 +44,23 @@ struct rig {
 	struct nvs_file *file;
 	struct nvs_error error;
 	struct nvs_log log;
-	char path[64];
 	char *data;
 	struct transfer transfers[4]; /* adjacent writes of a part each */
 	struct transfer *all[4];
 };
 
-static void open_file(struct rig *rig)
+static void rig_open(struct rig *rig, uint32_t io_timeout_ms, const struct nvs_log *log)
 {
-	SUCCEEDS(nvs_file_open(rig->aio, rig->path, NVS_FILE_WRITE, &rig->file, &rig->error),
-		 &rig->error);
+	*rig = (struct rig){.error = ERROR};
+	fake_init(&rig->fake, NULL);
+	rig->fake.dry = true;
+	rig->data = aligned_alloc(PART, 4 * PART);
+	assert_non_null(rig->data);
+	rig->aio = fake_aio_open(
+		&rig->fake,
+		FAKE_CONFIG(.block_size = PART, .queue_depth = 4, .io_timeout_ms = io_timeout_ms),
+		log);
+	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE);
 	for (unsigned i = 0; i < COUNT(rig->transfers); i++) {
 		rig->transfers[i] = (struct transfer){.file = rig->file,
 						      .direction = NVS_WRITE,
@@ -64,27 +69,6 @@ static void open_file(struct rig *rig)
 						      .offset = i * (uint64_t)PART};
 		rig->all[i] = &rig->transfers[i];
 	}
-}
-
-static void rig_open(struct rig *rig, uint32_t io_timeout_ms, const struct nvs_log *log)
-{
-	int fd;
-
-	*rig = (struct rig){.path = "build/tmp/nvswap-test-XXXXXX", .error = ERROR};
-	fake_init(&rig->fake, NULL);
-	rig->fake.dry = true;
-	(void)mkdir("build", 0755);
-	(void)mkdir("build/tmp", 0755);
-	fd = mkstemp(rig->path);
-	assert_true(fd >= 0);
-	close(fd);
-	rig->data = aligned_alloc(PART, 4 * PART);
-	assert_non_null(rig->data);
-	rig->aio = fake_aio_open(
-		&rig->fake,
-		FAKE_CONFIG(.block_size = PART, .queue_depth = 4, .io_timeout_ms = io_timeout_ms),
-		log);
-	open_file(rig);
 	fake_forget(&rig->fake);
 	fake_hold(&rig->fake);
 }
@@ -95,22 +79,7 @@ static void rig_close(struct rig *rig)
 	nvs_file_close(rig->file);
 	nvs_aio_close(rig->aio);
 	fake_destroy(&rig->fake);
-	unlink(rig->path);
 	free(rig->data);
-}
-
-/* ---- Submitting ---- */
-
-TEST(a_transfer_of_another_aios_file_is_refused)
-{
-	static struct rig rig, other;
-
-	rig_open(&rig, 0, NULL);
-	rig_open(&other, 0, NULL);
-	assert_int_equal(submit_all(other.aio, rig.all, 1, &other.error), -EINVAL);
-	assert_non_null(strstr(other.error.text, rig.path));
-	rig_close(&other);
-	rig_close(&rig);
 }
 
 /* ---- Closing ---- */
@@ -254,37 +223,4 @@ TEST(pages_are_as_long_as_the_kernel_says)
 	}
 	page_size = 4096;
 	rig_close(&rig);
-}
-
-TEST(a_limit_on_threads_is_named_as_such)
-{
-	const struct aio_config config = {
-		.block_size = PART, .queue_depth = 4, .thread_count = 1, .overlap_events = true};
-	struct nvs_error error = ERROR;
-	struct nvs_aio *aio = NULL;
-
-	inject_fail(INJECT_THREAD, 1, INJECT_ALWAYS, EAGAIN);
-	assert_true(aio_open(&aio, &config, NULL, &error) < 0);
-	inject_stop(NULL);
-	assert_non_null(strstr(error.text, "limit on threads"));
-}
-
-TEST(missing_arguments_are_refused)
-{
-	struct nvs_config *config;
-	static struct nvs_latency latency = {.size = sizeof(latency)};
-	struct nvs_error error = ERROR;
-	struct nvs_aio *aio;
-
-	assert_int_equal(nvs_config_open(&config, &error), 0);
-	assert_int_equal(nvs_aio_open(NULL, config, &error), -EINVAL);
-	assert_int_equal(nvs_aio_open(&aio, NULL, &error), -EINVAL);
-	nvs_config_close(config);
-	assert_int_equal(nvs_aio_register_memory(NULL, &error, 4096), -EINVAL);
-	nvs_aio_unregister_memory(NULL, NULL);
-	nvs_aio_get_stats(NULL, NULL);
-	nvs_aio_reset_stats(NULL);
-	assert_int_equal(nvs_aio_get_latency(NULL, NVS_READ, NVS_LAT, &latency), -EINVAL);
-	nvs_file_close(NULL);
-	nvs_aio_close(NULL);
 }

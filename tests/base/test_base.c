@@ -3,7 +3,6 @@
  * The base layer: free extents against a bitmap, latencies against sorted arrays, nearest names,
  * memory on huge pages, queues of messages. Random histories print their seeds.
  */
-#include "base/clock.h"
 #include "base/memory/extents.h"
 #include "base/memory/huge_map.h"
 #include "base/nearest.h"
@@ -11,6 +10,7 @@
 #include "base/statistics/latency.h"
 #include "base/threads/messages.h"
 #include "support/inject.h"
+#include "support/support.h"
 #include "support/tests.h"
 
 #include <errno.h>
@@ -27,16 +27,6 @@
 #include <unistd.h>
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
-
-static uint64_t next_random(uint64_t *state)
-{
-	uint64_t x = *state;
-
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	return *state = x;
-}
 
 /* ---- Extents ---- */
 
@@ -100,7 +90,7 @@ static void assert_same(const struct extents *extents, const struct model *model
 
 static void step_alloc(struct extents *extents, struct model *model, uint64_t *random)
 {
-	uint64_t length = 1 + next_random(random) % (next_random(random) % 8 ? 8 : 200);
+	uint64_t length = 1 + random_next(random) % (random_next(random) % 8 ? 8 : 200);
 	uint64_t expected = 0, offset = 0;
 	bool fits = model_first_fit(model, length, &expected);
 
@@ -116,8 +106,8 @@ static void step_take(struct extents *extents, struct model *model, uint64_t *ra
 	if (!model->size)
 		return;
 
-	uint64_t offset = next_random(random) % model->size;
-	uint64_t length = 1 + next_random(random) % 12;
+	uint64_t offset = random_next(random) % model->size;
+	uint64_t length = 1 + random_next(random) % 12;
 	bool is_free = model_run(model, offset) >= length;
 
 	assert_int_equal(extents_take(extents, offset, length), is_free ? 0 : -EEXIST);
@@ -131,8 +121,8 @@ static void step_free(struct extents *extents, struct model *model, uint64_t *ra
 	if (!model->size)
 		return;
 
-	uint64_t offset = next_random(random) % model->size;
-	uint64_t length = 0, wanted = 1 + next_random(random) % 16;
+	uint64_t offset = random_next(random) % model->size;
+	uint64_t length = 0, wanted = 1 + random_next(random) % 16;
 
 	while (length < wanted && offset + length < model->size && model->taken[offset + length])
 		length++;
@@ -145,19 +135,19 @@ static void step_free(struct extents *extents, struct model *model, uint64_t *ra
 static void run_history(uint64_t seed)
 {
 	uint64_t random = seed;
-	struct model model = {.size = next_random(&random) % 300};
+	struct model model = {.size = random_next(&random) % 300};
 	struct extents *extents = extents_open(model.size);
 
 	assert_non_null(extents);
 	assert_same(extents, &model);
 	for (int i = 0; i < 3000; i++) {
-		switch (next_random(&random) % 16) {
+		switch (random_next(&random) % 16) {
 		case 0:
 			step_take(extents, &model, &random);
 			break;
 		case 1:
-			if (model.size < MODEL_MAX - 40 && next_random(&random) % 8 == 0) {
-				uint64_t more = 1 + next_random(&random) % 40;
+			if (model.size < MODEL_MAX - 40 && random_next(&random) % 8 == 0) {
+				uint64_t more = 1 + random_next(&random) % 40;
 
 				assert_int_equal(extents_grow(extents, more), 0);
 				model.size += more;
@@ -221,55 +211,6 @@ TEST(extents_prepared_are_allocated_without_memory)
 		assert_int_equal(extents_free(extents, 2 * i, 1), 0);
 	assert_int_equal(inject_stop(NULL), 0);
 	assert_int_equal(extents_count(extents), N);
-	extents_close(extents);
-}
-
-TEST(extents_a_million_are_allocated_and_freed_quickly)
-{
-	enum { N = 1000000 };
-	struct extents *extents = extents_open(UINT64_C(1) << 40);
-	uint64_t *offsets = calloc(N, sizeof(*offsets)), random = 42;
-
-	print_message("seed 42\n");
-	assert_non_null(extents);
-	assert_non_null(offsets);
-	assert_int_equal(extents_prepare(extents, N), 0);
-
-	uint64_t began = clock_ns();
-
-	for (size_t i = 0; i < N; i++)
-		assert_int_equal(extents_alloc(extents, 1 + i % 16, &offsets[i]), 0);
-
-	uint64_t allocated = clock_ns();
-
-	/* In random order, so that nearly half a million free extents exist at the same time. */
-	uint32_t *order = calloc(N, sizeof(*order));
-
-	assert_non_null(order);
-	for (uint32_t i = 0; i < N; i++) {
-		uint32_t j = (uint32_t)(next_random(&random) % (i + 1));
-
-		order[i] = order[j];
-		order[j] = i;
-	}
-
-	uint64_t most = 0;
-
-	for (size_t i = 0; i < N; i++) {
-		uint32_t which = order[i];
-
-		assert_int_equal(extents_free(extents, offsets[which], 1 + which % 16), 0);
-		if (extents_count(extents) > most)
-			most = extents_count(extents);
-	}
-	print_message("%d in order: %.3f s; freed in random order: %.3f s, up to %" PRIu64
-		      " free extents\n",
-		      N, (double)(allocated - began) / 1e9, (double)(clock_ns() - allocated) / 1e9,
-		      most);
-	assert_int_equal(extents_count(extents), 1);
-	assert_int_equal(extents_free_units(extents), UINT64_C(1) << 40);
-	free(order);
-	free(offsets);
 	extents_close(extents);
 }
 
@@ -349,7 +290,7 @@ static int compare_ns(const void *a, const void *b)
 /* A value of a random magnitude, so that every group of buckets is used; also 0 and UINT64_MAX. */
 static uint64_t any_magnitude(uint64_t *random, size_t i)
 {
-	uint64_t value = next_random(random) >> (next_random(random) % 64);
+	uint64_t value = random_next(random) >> (random_next(random) % 64);
 
 	return i == 0 ? 0 : i == 1 ? UINT64_MAX : value;
 }
@@ -439,7 +380,7 @@ TEST(latency_merged_equals_one)
 		/*
 		 * Integers small enough that sums and squares are exact in a double, in any order.
 		 */
-		uint64_t ns = next_random(&random) % 100000;
+		uint64_t ns = random_next(&random) % 100000;
 
 		latency_add(&parts[ns % 2], ns);
 		latency_add(whole, ns);

@@ -659,24 +659,3 @@ TEST(files_that_were_written_to_since_they_were_opened_are_not_imported)
 		nvs_checkpoint_close(checkpoint);
 	}
 }
-
-TEST(null_arguments_are_refused)
-{
-	struct nvs_checkpoint *checkpoint = NULL;
-	struct nvs_checkpoint_item bare = {.size = sizeof(bare)};
-
-	assert_int_equal(nvs_checkpoint_open(NULL, w.path, NULL), -EINVAL);
-	assert_int_equal(nvs_checkpoint_open(&checkpoint, NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_checkpoint_count(NULL), 0);
-	assert_int_equal(nvs_checkpoint_get(NULL, 0, NULL), -EINVAL);
-	assert_int_equal(nvs_checkpoint_export(NULL, w.items, N, w.path, NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_checkpoint_export(w.f.engine, NULL, N, w.path, NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_checkpoint_export(w.f.engine, w.items, N, NULL, NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_checkpoint_export(w.f.engine, &bare, 1, w.path, NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_checkpoint_export(w.f.engine, w.items, 0, w.path, NULL, NULL),
-			 -EINVAL);
-	assert_int_equal(nvs_checkpoint_import(w.f.engine, NULL, w.items, N, NULL), -EINVAL);
-	assert_int_equal(nvs_checkpoint_export_optimizer(NULL, w.path, NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_checkpoint_import_optimizer(NULL, NULL, NULL, NULL), -EINVAL);
-	nvs_checkpoint_close(NULL);
-}

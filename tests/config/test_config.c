@@ -6,12 +6,12 @@
 #include "config/config.h"
 #include "config/keys.h"
 #include "config/reader.h"
+#include "support/support.h"
 #include "support/tests.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <float.h>
-#include <ftw.h>
 #include <glob.h>
 #include <inttypes.h>
 #include <locale.h>
@@ -20,8 +20,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 /* ---- Shared by the tests ---- */
 
@@ -56,15 +54,9 @@ static void fresh(void)
 
 static void heard_nothing(void)
 {
-	for (size_t i = 0; i < LENGTH(heard.count); i++)
+	for (size_t i = 0; i < COUNT(heard.count); i++)
 		if (heard.count[i])
 			fail_msg("%s", heard.last[i]);
-}
-
-static void has(const char *text, const char *fragment)
-{
-	if (!strstr(text, fragment))
-		fail_msg("\"%s\" is not in: %s", fragment, text);
 }
 
 static int parse(const char *text)
@@ -114,14 +106,14 @@ static void refused(const char *text, unsigned line, const char *subject, const 
 	if (subject)
 		assert_string_equal(error.subject, subject);
 	for (size_t i = 0; i < nparts; i++)
-		has(error.text, parts[i]);
+		assert_says(error.text, parts[i]);
 	config_free(&set);
 }
 
 #define REFUSED(text, line, subject, ...)                                                          \
 	do {                                                                                       \
 		static const char *const parts_[] = {__VA_ARGS__};                                 \
-		refused(text, line, subject, parts_, LENGTH(parts_));                              \
+		refused(text, line, subject, parts_, COUNT(parts_));                               \
 	} while (0)
 
 /* A document with `key: value` in the block and nothing else. */
@@ -164,32 +156,14 @@ static uint64_t whole_in(const struct config_key *key)
 				    : *(const uint64_t *)(const void *)at;
 }
 
-/* Each test begins with the defaults and an empty directory. */
 static int begin(void **state)
 {
-	static char directory[64];
-
+	(void)state;
 	fresh();
-	snprintf(directory, sizeof(directory), "/tmp/test_config.XXXXXX");
-	*state = mkdtemp(directory);
-	return *state ? 0 : -1;
+	return 0;
 }
 
-static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *walk)
-{
-	(void)status;
-	(void)type;
-	(void)walk;
-	return remove(path);
-}
-
-static int end(void **state)
-{
-	config_free(&config);
-	return nftw(*state, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-}
-
-EACH_TEST(begin, end)
+EACH_TEST(begin, cleanup)
 
 /* ---- Names and defaults ---- */
 
@@ -208,15 +182,15 @@ TEST(dtypes_have_safetensors_names_and_sizes)
 	static const char *const none[] = {"", "f32", "F32 ", "FLOAT", "F8", "BF16X"};
 	enum nvs_dtype dtype;
 
-	assert_int_equal(LENGTH(known), NVS_DTYPE_COUNT);
-	for (size_t i = 0; i < LENGTH(known); i++) {
+	assert_int_equal(COUNT(known), NVS_DTYPE_COUNT);
+	for (size_t i = 0; i < COUNT(known); i++) {
 		dtype = NVS_DTYPE_COUNT;
 		assert_int_equal(nvs_dtype_parse(known[i].name, &dtype), 0);
 		assert_int_equal(dtype, known[i].dtype);
 		assert_string_equal(nvs_dtype_name(dtype), known[i].name);
 		assert_int_equal(nvs_dtype_size(dtype), known[i].nbytes);
 	}
-	for (size_t i = 0; i < LENGTH(none); i++) {
+	for (size_t i = 0; i < COUNT(none); i++) {
 		dtype = NVS_I8;
 		assert_int_equal(nvs_dtype_parse(none[i], &dtype), -EINVAL);
 		assert_int_equal(dtype, NVS_I8);
@@ -230,7 +204,7 @@ TEST(engines_and_devices_have_the_names_of_the_configuration)
 	static const char *const names[] = {"auto", "io_uring", "libaio", "posix"};
 	enum nvs_ioengine ioengine;
 
-	for (unsigned i = 0; i < LENGTH(names); i++) {
+	for (unsigned i = 0; i < COUNT(names); i++) {
 		assert_int_equal(nvs_ioengine_parse(names[i], &ioengine), 0);
 		assert_int_equal(ioengine, i);
 		assert_string_equal(nvs_ioengine_name(ioengine), names[i]);
@@ -243,80 +217,6 @@ TEST(engines_and_devices_have_the_names_of_the_configuration)
 	assert_string_equal(nvs_device_name(NVS_DEVICE_NVME), "nvme");
 	assert_string_equal(nvs_device_name((enum nvs_device)3), "unknown");
 }
-
-static void check_defaults(void)
-{
-	assert_int_equal(config.aio.block_size, 1048576);
-	assert_int_equal(config.aio.queue_depth, 8);
-	assert_int_equal(config.aio.thread_count, 1);
-	assert_false(config.aio.single_submit);
-	assert_true(config.aio.overlap_events);
-	assert_false(config.aio.use_gds);
-	assert_int_equal(config.aio.ioengine, NVS_IOENGINE_AUTO);
-	assert_int_equal(param->device, NVS_DEVICE_NONE);
-	assert_int_equal(param->npaths, 0);
-	assert_false(param->pin_memory);
-	assert_int_equal(param->buffer_count, 5);
-	assert_int_equal(param->buffer_size, 100000000);
-	assert_int_equal(param->max_in_cpu, 1000000000);
-	assert_int_equal(optimizer->device, NVS_DEVICE_NONE);
-	assert_int_equal(optimizer->npaths, 0);
-	assert_false(optimizer->pin_memory);
-	assert_int_equal(optimizer->buffer_count, 4);
-	assert_int_equal(optimizer->buffer_size, 1000000000);
-	assert_int_equal(optimizer->max_in_cpu, 4000000000);
-	assert_false(optimizer->fast_init || optimizer->pipeline_read);
-	assert_false(optimizer->pipeline_write);
-	assert_true(optimizer->ratio == 1.0);
-	assert_int_equal(config.sub_group_size, 1000000000);
-	assert_int_equal(config.prefetch_bucket_size, 50000000);
-	assert_int_equal(config.max_live_parameters, 1000000000);
-	assert_int_equal(config.max_reuse_distance, 1000000000);
-	assert_int_equal(config.param_persistence_threshold, 100000);
-	assert_false(config.fp16.enabled || config.fp16.consecutive_hysteresis ||
-		     config.bf16_enabled);
-	assert_true(config.fp16.loss_scale == 0 && config.fp16.min_loss_scale == 1);
-	assert_int_equal(config.fp16.initial_scale_power, 16);
-	assert_int_equal(config.fp16.loss_scale_window, 1000);
-	assert_int_equal(config.fp16.hysteresis, 2);
-	assert_int_equal(config.param_dtype, NVS_F32);
-	assert_int_equal(config.grad_accum_dtype, NVS_F32);
-	assert_true(config.gradient_clipping == 0);
-	assert_string_equal(config.adam.type, "");
-	assert_true(config.adam.lr == 1e-3 && config.adam.beta1 == 0.9 &&
-		    config.adam.beta2 == 0.999);
-	assert_true(config.adam.eps == 1e-8 && config.adam.weight_decay == 0);
-	assert_true(config.adam.bias_correction && config.adam.adam_w_mode);
-	assert_false(config.verify || config.keep);
-	assert_int_equal(config.rank, 0);
-	assert_int_equal(config.stripe_size, 0);
-	assert_int_equal(config.optimizer_max_in_cpu, 0);
-	assert_int_equal(config.optimizer_threads, 0);
-	assert_int_equal(config.deepspeed, DEEPSPEED_STEP);
-	assert_int_equal(config.aio.io_timeout_ms, 0);
-}
-
-TEST(defaults_are_those_of_deepspeed)
-{
-	static const char *const documents[] = {
-		"{}",
-		" \n\t\r{ } \n",
-		"{\"aio\": {}, \"offload_param\": {}, \"fp16\": {}, \"bf16\": {}, \"nvswap\": {}}",
-		"{\"zero_optimization\": {\"offload_param\": {}, \"offload_optimizer\": {}}}",
-		"{\"data_types\": {}, \"optimizer\": {\"params\": {}}}",
-		"{\"aio\": null, \"zero_optimization\": null, \"offload_param\": null}",
-		"{\"nvswap\": null, \"data_types\": {\"grad_accum_dtype\": null}}",
-	};
-
-	check_defaults();
-	for (size_t i = 0; i < LENGTH(documents); i++) {
-		accepted(documents[i]);
-		check_defaults();
-	}
-	config_free(NULL);
-}
-
-/* ---- Keys ---- */
 
 static const char whole_file[] =
 	"{\"train_batch_size\": \"auto\", \"scheduler\": {\"type\": [\"anything\", {\"at\": "
@@ -345,55 +245,115 @@ static const char whole_file[] =
 	"  \"stripe_size\": 65536, \"optimizer_max_in_cpu\": 3e6, \"optimizer_threads\": 7,\n"
 	"  \"io_timeout_ms\": 30000, \"deepspeed\": \"swappers\"}}\n";
 
+/* The settings by default, and as whole_file has them. */
+static const struct {
+	const char *key, *unset, *set;
+} settings[] = {
+	{"aio.block_size", "1048576", "262144"},
+	{"aio.queue_depth", "8", "33"},
+	{"aio.thread_count", "1", "3"},
+	{"aio.single_submit", "false", "true"},
+	{"aio.overlap_events", "true", "false"},
+	{"aio.use_gds", "false", "true"},
+	{"zero_optimization.sub_group_size", "1000000000", "1000000"},
+	{"zero_optimization.stage3_prefetch_bucket_size", "50000000", "11"},
+	{"zero_optimization.stage3_max_live_parameters", "1000000000", "12"},
+	{"zero_optimization.stage3_max_reuse_distance", "1000000000", "13"},
+	{"zero_optimization.stage3_param_persistence_threshold", "100000", "14"},
+	{"offload_param.device", "none", "nvme"},
+	{"offload_param.nvme_path", "", "rel/p\xc3\xa9"},
+	{"offload_param.pin_memory", "false", "true"},
+	{"offload_param.buffer_count", "5", "6"},
+	{"offload_param.buffer_size", "100000000", "7000000"},
+	{"offload_param.max_in_cpu", "1000000000", "8000000"},
+	{"offload_optimizer.device", "none", "nvme"},
+	{"offload_optimizer.nvme_path", "", "[\"/a\",\"/b/\"]"},
+	{"offload_optimizer.pin_memory", "false", "true"},
+	{"offload_optimizer.buffer_count", "4", "9"},
+	{"offload_optimizer.fast_init", "false", "true"},
+	{"offload_optimizer.ratio", "1", "0.25"},
+	{"offload_optimizer.pipeline_read", "false", "true"},
+	{"offload_optimizer.pipeline_write", "false", "true"},
+	{"fp16.enabled", "false", "true"},
+	{"fp16.loss_scale", "0", "128"},
+	{"fp16.initial_scale_power", "16", "15"},
+	{"fp16.loss_scale_window", "1000", "500"},
+	{"fp16.hysteresis", "2", "4"},
+	{"fp16.consecutive_hysteresis", "false", "true"},
+	{"fp16.min_loss_scale", "1", "0.5"},
+	{"bf16.enabled", "false", "false"},
+	{"data_types.grad_accum_dtype", "fp32", "fp32"},
+	{"gradient_clipping", "0", "0.5"},
+	{"optimizer.type", "", "Adam"},
+	{"optimizer.params.lr", "0.001", "0.0002"},
+	{"optimizer.params.betas", "[0.9,0.999]", "[0.8,0.95]"},
+	{"optimizer.params.eps", "1e-08", "1e-06"},
+	{"optimizer.params.weight_decay", "0", "0.01"},
+	{"optimizer.params.bias_correction", "true", "false"},
+	{"optimizer.params.adam_w_mode", "true", "false"},
+	{"nvswap.ioengine", "auto", "libaio"},
+	{"nvswap.io_timeout_ms", "0", "30000"},
+	{"nvswap.verify", "false", "true"},
+	{"nvswap.keep", "false", "true"},
+	{"nvswap.rank", "0", "5"},
+	{"nvswap.stripe_size", "0", "65536"},
+	{"nvswap.optimizer_max_in_cpu", "0", "3000000"},
+	{"nvswap.optimizer_threads", "0", "7"},
+	{"nvswap.deepspeed", "step", "swappers"},
+};
+
+static void check_settings(bool set)
+{
+	const uint64_t group = set ? 1000000 : 1000000000;
+
+	for (size_t i = 0; i < COUNT(settings); i++) {
+		const char *due = set ? settings[i].set : settings[i].unset;
+		char text[64];
+
+		SUCCEEDS(nvs_config_get(&config, settings[i].key, text, sizeof(text), &error),
+			 &error);
+		if (strcmp(text, due) != 0)
+			fail_msg("%s is %s, not %s", settings[i].key, text, due);
+	}
+	/* What follows from others. */
+	assert_int_equal(config.param_dtype, set ? NVS_F16 : NVS_F32);
+	assert_int_equal(config.grad_accum_dtype, NVS_F32);
+	assert_int_equal(optimizer->buffer_size, group);
+	assert_int_equal(optimizer->max_in_cpu, optimizer->buffer_count * group);
+}
+
+static void check_defaults(void)
+{
+	check_settings(false);
+}
+
+TEST(defaults_are_those_of_deepspeed)
+{
+	static const char *const documents[] = {
+		"{}",
+		" \n\t\r{ } \n",
+		"{\"aio\": {}, \"offload_param\": {}, \"fp16\": {}, \"bf16\": {}, \"nvswap\": {}}",
+		"{\"zero_optimization\": {\"offload_param\": {}, \"offload_optimizer\": {}}}",
+		"{\"data_types\": {}, \"optimizer\": {\"params\": {}}}",
+		"{\"aio\": null, \"zero_optimization\": null, \"offload_param\": null}",
+		"{\"nvswap\": null, \"data_types\": {\"grad_accum_dtype\": null}}",
+	};
+
+	check_defaults();
+	for (size_t i = 0; i < COUNT(documents); i++) {
+		accepted(documents[i]);
+		check_defaults();
+	}
+	config_free(NULL);
+}
+
+/* ---- Keys ---- */
+
 TEST(every_key_reaches_its_field)
 {
 	accepted(whole_file);
-	assert_true(config.gradient_clipping == 0.5);
-	assert_int_equal(config.aio.block_size, 262144);
-	assert_int_equal(config.aio.queue_depth, 33);
-	assert_int_equal(config.aio.thread_count, 3);
-	assert_true(config.aio.single_submit && !config.aio.overlap_events && config.aio.use_gds);
-	assert_int_equal(config.sub_group_size, 1000000);
-	assert_int_equal(config.prefetch_bucket_size, 11);
-	assert_int_equal(config.max_live_parameters, 12);
-	assert_int_equal(config.max_reuse_distance, 13);
-	assert_int_equal(config.param_persistence_threshold, 14);
-	assert_int_equal(param->device, NVS_DEVICE_NVME);
-	assert_int_equal(param->npaths, 1);
-	assert_string_equal(param->nvme_path[0], "rel/p\xc3\xa9");
-	assert_true(param->pin_memory);
-	assert_int_equal(param->buffer_count, 6);
-	assert_int_equal(param->buffer_size, 7000000);
-	assert_int_equal(param->max_in_cpu, 8000000);
-	assert_int_equal(optimizer->npaths, 2);
-	assert_string_equal(optimizer->nvme_path[0], "/a");
+	check_settings(true);
 	assert_string_equal(optimizer->nvme_path[1], "/b/");
-	assert_true(optimizer->pin_memory && optimizer->fast_init && optimizer->pipeline_read);
-	assert_true(optimizer->pipeline_write && optimizer->ratio == 0.25);
-	assert_int_equal(optimizer->buffer_count, 9);
-	assert_int_equal(optimizer->buffer_size, 1000000);
-	assert_int_equal(optimizer->max_in_cpu, 9000000);
-	assert_true(config.fp16.enabled && config.fp16.consecutive_hysteresis &&
-		    !config.bf16_enabled);
-	assert_true(config.fp16.loss_scale == 128 && config.fp16.min_loss_scale == 0.5);
-	assert_int_equal(config.fp16.initial_scale_power, 15);
-	assert_int_equal(config.fp16.loss_scale_window, 500);
-	assert_int_equal(config.fp16.hysteresis, 4);
-	assert_int_equal(config.param_dtype, NVS_F16);
-	assert_int_equal(config.grad_accum_dtype, NVS_F32);
-	assert_string_equal(config.adam.type, "Adam");
-	assert_true(config.adam.lr == 2e-4 && config.adam.beta1 == 0.8 &&
-		    config.adam.beta2 == 0.95);
-	assert_true(config.adam.eps == 1e-6 && config.adam.weight_decay == 0.01);
-	assert_false(config.adam.bias_correction || config.adam.adam_w_mode);
-	assert_int_equal(config.aio.ioengine, NVS_IOENGINE_LIBAIO);
-	assert_true(config.verify && config.keep);
-	assert_int_equal(config.rank, 5);
-	assert_int_equal(config.stripe_size, 65536);
-	assert_int_equal(config.optimizer_max_in_cpu, 3000000);
-	assert_int_equal(config.optimizer_threads, 7);
-	assert_int_equal(config.deepspeed, DEEPSPEED_SWAPPERS);
-	assert_int_equal(config.aio.io_timeout_ms, 30000);
 }
 
 static void expect_whole(const struct config_key *key, uint64_t value)
@@ -417,7 +377,7 @@ static void refuse_value(const struct config_key *key, const char *value, const 
 	document_with(key->block, key->name, value, document);
 	snprintf(subject, sizeof(subject), "%s%s%s%s", outer, config_blocks[key->block].name,
 		 key->block == BLOCK_ROOT ? "" : ".", key->name);
-	refused(document, 2, subject, parts, LENGTH(parts));
+	refused(document, 2, subject, parts, COUNT(parts));
 }
 
 TEST(whole_numbers_are_accepted_up_to_their_bounds)
@@ -486,7 +446,7 @@ TEST(a_value_of_another_type_is_refused)
 
 		if (key->type == KEY_UNUSED)
 			continue;
-		for (size_t j = 0; j < LENGTH(values); j++) {
+		for (size_t j = 0; j < COUNT(values); j++) {
 			const char *value = values[j];
 			bool string = *value == '"', number = *value == '1';
 			bool null = *value == 'n', fits = false;
@@ -553,31 +513,31 @@ TEST(text_is_taken_where_the_models_of_deepspeed_take_it)
 	const struct config_key *ratio = config_key_find(BLOCK_OPTIMIZER, "ratio", 5);
 	char document[512];
 
-	for (size_t i = 0; i < LENGTH(on); i++) {
+	for (size_t i = 0; i < COUNT(on); i++) {
 		document_with(pin->block, pin->name, on[i], document);
 		accepted(document);
 		assert_true(param->pin_memory);
 	}
-	for (size_t i = 0; i < LENGTH(off); i++) {
+	for (size_t i = 0; i < COUNT(off); i++) {
 		document_with(BLOCK_OPTIMIZER, "pin_memory", off[i], document);
 		accepted(document);
 		assert_false(optimizer->pin_memory);
 	}
-	for (size_t i = 0; i < LENGTH(neither); i++)
+	for (size_t i = 0; i < COUNT(neither); i++)
 		refuse_value(pin, neither[i], "is ");
-	for (size_t i = 0; i < LENGTH(numbers); i++) {
+	for (size_t i = 0; i < COUNT(numbers); i++) {
 		document_with(count->block, count->name, numbers[i], document);
 		accepted(document);
 		assert_int_equal(param->buffer_count, 16);
 	}
-	for (size_t i = 0; i < LENGTH(no_numbers); i++)
+	for (size_t i = 0; i < COUNT(no_numbers); i++)
 		refuse_value(count, no_numbers[i], no_numbers[i]);
-	for (size_t i = 0; i < LENGTH(halves); i++) {
+	for (size_t i = 0; i < COUNT(halves); i++) {
 		document_with(ratio->block, ratio->name, halves[i], document);
 		accepted(document);
 		assert_true(optimizer->ratio == 0.5);
 	}
-	for (size_t i = 0; i < LENGTH(no_reals); i++)
+	for (size_t i = 0; i < COUNT(no_reals); i++)
 		refuse_value(ratio, no_reals[i], no_reals[i]);
 	/* What ds_nvme_tune prints. */
 	accepted("{\"aio\": {\"single_submit\": \"false\", \"overlap_events\": \"true\", "
@@ -613,7 +573,7 @@ TEST(real_numbers_have_bounds)
 		{"gradient_clipping", "-1", "negative"},
 	};
 
-	for (size_t i = 0; i < LENGTH(wrong); i++) {
+	for (size_t i = 0; i < COUNT(wrong); i++) {
 		const struct config_key *key = NULL;
 
 		for (unsigned b = 0; b < BLOCK_COUNT && !key; b++)
@@ -634,7 +594,7 @@ TEST(names_have_their_values)
 {
 	static const char *const devices[] = {"\"NVMe\"", "\"disk\"", "\"cpu\\u0000\"", "\"nvm\""};
 
-	for (size_t i = 0; i < LENGTH(devices); i++) {
+	for (size_t i = 0; i < COUNT(devices); i++) {
 		refuse_value(config_key_find(BLOCK_PARAM, "device", 6), devices[i],
 			     "\"none\", \"cpu\" or \"nvme\"");
 		refuse_value(config_key_find(BLOCK_OPTIMIZER, "device", 6), devices[i], devices[i]);
@@ -668,7 +628,7 @@ static bool set_comma_locale(const char *directory)
 	static const char *const locales[] = {"de_DE.UTF-8", "de_DE", "fr_FR.UTF-8", "ru_RU.UTF-8"};
 	char command[256];
 
-	for (size_t i = 0; i < LENGTH(locales); i++)
+	for (size_t i = 0; i < COUNT(locales); i++)
 		if (setlocale(LC_ALL, locales[i]))
 			return true;
 	snprintf(command, sizeof(command),
@@ -683,7 +643,7 @@ TEST(numbers_do_not_depend_on_the_locale)
 {
 	int result;
 
-	if (!set_comma_locale(*state)) {
+	if (!set_comma_locale(temp_directory())) {
 		print_message("no locale with a decimal comma, and localedef can't make one\n");
 		skip();
 	}
@@ -790,12 +750,12 @@ TEST(a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error)
 	};
 	char document[512];
 
-	for (size_t i = 0; i < LENGTH(wrong); i++) {
+	for (size_t i = 0; i < COUNT(wrong); i++) {
 		accepted(wrong[i].document);
 		assert_int_equal(heard.count[NVS_LOG_WARNING], 1);
-		has(heard.last[NVS_LOG_WARNING], "ds.json:2:1: ");
-		has(heard.last[NVS_LOG_WARNING], wrong[i].subject);
-		has(heard.last[NVS_LOG_WARNING], wrong[i].says);
+		assert_says(heard.last[NVS_LOG_WARNING], "ds.json:2:1: ");
+		assert_says(heard.last[NVS_LOG_WARNING], wrong[i].subject);
+		assert_says(heard.last[NVS_LOG_WARNING], wrong[i].says);
 		snprintf(document, sizeof(document), "{\"nvswap\": {\"strict\": true}, %s",
 			 wrong[i].document + 1);
 		refused(document, 2, wrong[i].subject, &wrong[i].says, 1);
@@ -863,9 +823,9 @@ TEST(a_key_of_deepspeed_is_no_near_miss)
 					   "something_new"};
 	char document[512];
 
-	for (size_t i = 0; i < LENGTH(top) + LENGTH(zero); i++) {
-		document_with(i < LENGTH(top) ? BLOCK_ROOT : BLOCK_ZERO,
-			      i < LENGTH(top) ? top[i] : zero[i - LENGTH(top)], "{}", document);
+	for (size_t i = 0; i < COUNT(top) + COUNT(zero); i++) {
+		document_with(i < COUNT(top) ? BLOCK_ROOT : BLOCK_ZERO,
+			      i < COUNT(top) ? top[i] : zero[i - COUNT(top)], "{}", document);
 		fresh();
 		assert_int_equal(nvs_config_set(&config, "nvswap.strict", "true", NULL), 0);
 		if (parse(document) || heard.count[NVS_LOG_WARNING])
@@ -945,14 +905,14 @@ TEST(two_names_of_one_setting_must_agree)
 		"aio.thread_count", "is 1", "`intra_op_parallelism`", "is 4", "on line 2");
 	accepted("{\"aio\": {\"thread_count\": 4, \"intra_op_parallelism\": 4.0}}");
 	assert_int_equal(config.aio.thread_count, 4);
-	for (size_t i = 0; i < LENGTH(names); i++) {
+	for (size_t i = 0; i < COUNT(names); i++) {
 		const char *parts[] = {names[i][0], "but its alias"};
 
 		snprintf(document, sizeof(document),
 			 "{\"zero_optimization\": {\"%s\": 21,\n\"%s\": 20}}", names[i][0],
 			 names[i][1]);
 		snprintf(subject, sizeof(subject), "zero_optimization.%s", names[i][1]);
-		refused(document, 2, subject, parts, LENGTH(parts));
+		refused(document, 2, subject, parts, COUNT(parts));
 		snprintf(document, sizeof(document), "{\"zero_optimization\": {\"%s\": 21}}",
 			 names[i][1]);
 		accepted(document);
@@ -994,11 +954,11 @@ TEST(auto_takes_the_default_where_a_trainer_may_fill_it_in)
 		document_with(key->block, key->name, "\"auto\"", document);
 		accepted(document);
 		assert_int_equal(heard.count[NVS_LOG_INFO], 1);
-		has(heard.last[NVS_LOG_INFO], "ds.json:2:");
-		has(heard.last[NVS_LOG_INFO], key->name);
-		has(heard.last[NVS_LOG_INFO], "is \"auto\"; using the default");
+		assert_says(heard.last[NVS_LOG_INFO], "ds.json:2:");
+		assert_says(heard.last[NVS_LOG_INFO], key->name);
+		assert_says(heard.last[NVS_LOG_INFO], "is \"auto\"; using the default");
 		if (key->default_text)
-			has(heard.last[NVS_LOG_INFO], key->default_text);
+			assert_says(heard.last[NVS_LOG_INFO], key->default_text);
 		check_defaults();
 	}
 	/* The value is the default, not the previous setting. */
@@ -1033,15 +993,15 @@ TEST(unused_keys_of_deepspeed_are_warnings)
 					     "-1"};
 	char document[512];
 
-	for (size_t i = 0; i < LENGTH(keys); i++) {
-		for (size_t j = 0; j < LENGTH(values); j++) {
+	for (size_t i = 0; i < COUNT(keys); i++) {
+		for (size_t j = 0; j < COUNT(values); j++) {
 			document_with(keys[i].block, keys[i].key, values[j], document);
 			accepted(document);
 			assert_int_equal(heard.count[NVS_LOG_WARNING], 1);
-			has(heard.last[NVS_LOG_WARNING], "ds.json:2:1: zero_optimization.");
-			has(heard.last[NVS_LOG_WARNING], keys[i].key);
-			has(heard.last[NVS_LOG_WARNING], "has no effect in nvswap");
-			has(heard.last[NVS_LOG_WARNING], keys[i].text);
+			assert_says(heard.last[NVS_LOG_WARNING], "ds.json:2:1: zero_optimization.");
+			assert_says(heard.last[NVS_LOG_WARNING], keys[i].key);
+			assert_says(heard.last[NVS_LOG_WARNING], "has no effect in nvswap");
+			assert_says(heard.last[NVS_LOG_WARNING], keys[i].text);
 			check_defaults();
 		}
 	}
@@ -1051,7 +1011,7 @@ TEST(the_old_form_of_zero_optimization_is_a_warning)
 {
 	adds("{\"zero_optimization\": true}");
 	assert_int_equal(heard.count[NVS_LOG_WARNING], 1);
-	has(heard.last[NVS_LOG_WARNING], "zero_optimization");
+	assert_says(heard.last[NVS_LOG_WARNING], "zero_optimization");
 }
 
 TEST(a_valid_file_logs_nothing)
@@ -1168,7 +1128,7 @@ TEST(a_path_that_stands_for_another_is_refused_with_its_meaning)
 	static const char *const real[] = {"./~", "./none", "/mnt/~", "$", "/none", "nonesuch"};
 	char document[256];
 
-	for (size_t i = 0; i < LENGTH(paths); i++) {
+	for (size_t i = 0; i < COUNT(paths); i++) {
 		snprintf(document, sizeof(document),
 			 "{\"offload_param\": {\"device\": \"nvme\",\n\"nvme_path\": \"%s\"}}",
 			 paths[i].path);
@@ -1182,11 +1142,11 @@ TEST(a_path_that_stands_for_another_is_refused_with_its_meaning)
 		assert_int_equal(
 			nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, &paths[i].path, 1, &error),
 			-EINVAL);
-		has(error.text, paths[i].says);
+		assert_says(error.text, paths[i].says);
 		assert_int_equal(
 			nvs_config_set(&config, "offload_param.nvme_path", paths[i].path, &error),
 			-EINVAL);
-		has(error.text, paths[i].says);
+		assert_says(error.text, paths[i].says);
 		/* Where no drive is asked for it does no harm, until one is. */
 		snprintf(document, sizeof(document),
 			 "{\"offload_param\": {\"device\": \"cpu\", \"nvme_path\": \"%s\"}}",
@@ -1194,9 +1154,9 @@ TEST(a_path_that_stands_for_another_is_refused_with_its_meaning)
 		adds(document);
 		assert_int_equal(nvs_config_set(&config, "offload_param.device", "nvme", &error),
 				 -EINVAL);
-		has(error.text, paths[i].says);
+		assert_says(error.text, paths[i].says);
 	}
-	for (size_t i = 0; i < LENGTH(real); i++) {
+	for (size_t i = 0; i < COUNT(real); i++) {
 		snprintf(document, sizeof(document),
 			 "{\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}}",
 			 real[i]);
@@ -1217,7 +1177,7 @@ TEST(a_path_leaves_room_for_the_names_of_the_store)
 	path[3841] = '\0';
 	snprintf(document, sizeof(document), "{\"offload_param\": {\"nvme_path\": \"%s\"}}", path);
 	assert_int_equal(parse(document), -EINVAL);
-	has(error.text, "3840");
+	assert_says(error.text, "3840");
 }
 
 TEST(paths_can_be_set_by_a_call)
@@ -1226,7 +1186,7 @@ TEST(paths_can_be_set_by_a_call)
 	const char *none[] = {"a", NULL}, *own[2];
 	char names[NVS_PATHS_MAX + 1][8];
 
-	for (unsigned i = 0; i < LENGTH(names); i++) {
+	for (unsigned i = 0; i < COUNT(names); i++) {
 		snprintf(names[i], sizeof(names[i]), "d%u", i);
 		paths[i] = names[i];
 	}
@@ -1236,17 +1196,17 @@ TEST(paths_can_be_set_by_a_call)
 	assert_int_equal(param->device, NVS_DEVICE_NVME);
 	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 0, &error),
 			 -EINVAL);
-	has(error.text, "0 paths");
+	assert_says(error.text, "0 paths");
 	assert_string_equal(error.subject, "nvme_path");
 	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 17, &error),
 			 -EINVAL);
-	has(error.text, "1 to 16");
+	assert_says(error.text, "1 to 16");
 	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, twice, 3, &error),
 			 -EINVAL);
-	has(error.text, "\"a/\" is in the list twice");
+	assert_says(error.text, "\"a/\" is in the list twice");
 	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, empty, 2, &error),
 			 -EINVAL);
-	has(error.text, "is empty");
+	assert_says(error.text, "is empty");
 	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, none, 2, NULL), -EINVAL);
 	assert_int_equal(param->npaths, NVS_PATHS_MAX);
 	assert_string_equal(param->nvme_path[15], "d15");
@@ -1299,7 +1259,7 @@ TEST(a_sub_group_has_up_to_2_to_the_56_elements)
 	static const char *const sizes[] = {"1e9", "1e12", "1e14", "72057594037927936"};
 	char text[128];
 
-	for (size_t i = 0; i < LENGTH(sizes); i++) {
+	for (size_t i = 0; i < COUNT(sizes); i++) {
 		snprintf(text, sizeof(text),
 			 "{\"zero_optimization\": {\"sub_group_size\": %s, "
 			 "\"offload_optimizer\": {\"device\": \"cpu\"}}}",
@@ -1368,7 +1328,7 @@ TEST(element_types_follow_fp16_and_bf16)
 		 NVS_BF16, NVS_BF16},
 	};
 
-	for (size_t i = 0; i < LENGTH(types); i++) {
+	for (size_t i = 0; i < COUNT(types); i++) {
 		accepted(types[i].document);
 		assert_int_equal(config.param_dtype, types[i].param);
 		assert_int_equal(config.grad_accum_dtype, types[i].grad);
@@ -1391,7 +1351,7 @@ TEST(fp16_and_bf16_exclude_each_other)
 	accepted("{\"fp16\": {\"enabled\": true}}");
 	assert_int_equal(parse("{\n\"bf16\": {\"enabled\": true}}"), -EINVAL);
 	assert_int_equal(error.line, 2);
-	has(error.text, "earlier configuration");
+	assert_says(error.text, "earlier configuration");
 	assert_int_equal(config.param_dtype, NVS_F16);
 }
 
@@ -1411,48 +1371,35 @@ TEST(a_file_is_read_over_earlier_settings)
 
 /* ---- Files ---- */
 
-static void write_file(const char *path, const char *text, size_t nbytes)
-{
-	FILE *file = fopen(path, "w");
-
-	assert_non_null(file);
-	assert_int_equal(fwrite(text, 1, nbytes, file), nbytes);
-	assert_int_equal(fclose(file), 0);
-}
-
 TEST(a_file_is_loaded_or_the_error_says_why)
 {
-	const char *directory = *state;
-	struct nvs_config before;
-	char path[128], missing[128];
+	const char *directory = temp_directory(), *path = path_in(directory, "ds.json");
+	const char *missing = path_in(directory, "none.json");
+	struct nvs_config before = config;
 
-	snprintf(path, sizeof(path), "%s/ds.json", directory);
-	snprintf(missing, sizeof(missing), "%s/none.json", directory);
-	before = config;
 	assert_int_equal(nvs_config_load(&config, missing, &error), -ENOENT);
-	has(error.text, missing);
-	has(error.text, "No such file");
+	assert_says(error.text, missing);
+	assert_says(error.text, "No such file");
 	assert_int_equal(nvs_config_load(&config, directory, &error), -EISDIR);
-	has(error.text, directory);
-	write_file(path, "", 0);
+	assert_says(error.text, directory);
+	write_text(path, "");
 	assert_int_equal(nvs_config_load(&config, path, &error), -EINVAL);
-	has(error.text, "there is no JSON in it");
-	write_file(path, "{\"aio\": {}}", 9);
+	assert_says(error.text, "there is no JSON in it");
+	write_text(path, "{\"aio\": {");
 	assert_int_equal(nvs_config_load(&config, path, &error), -EINVAL);
-	has(error.text, path);
+	assert_says(error.text, path);
 	assert_memory_equal(&before, &config, sizeof(config));
-	write_file(path, whole_file, strlen(whole_file));
+	write_text(path, whole_file);
 	assert_int_equal(nvs_config_load(&config, path, &error), 0);
 	assert_int_equal(config.aio.queue_depth, 33);
 }
 
 TEST(a_file_of_64_mib_is_the_largest)
 {
-	char path[128], *text;
+	const char *path = path_in(temp_directory(), "ds.json");
+	char *text = malloc(CONFIG_TEXT_MAX);
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/ds.json", (char *)*state);
-	text = malloc(CONFIG_TEXT_MAX);
 	assert_non_null(text);
 	memset(text, ' ', CONFIG_TEXT_MAX);
 	memcpy(text + CONFIG_TEXT_MAX - 2, "{}", 2);
@@ -1463,7 +1410,7 @@ TEST(a_file_of_64_mib_is_the_largest)
 	assert_int_equal(ftruncate(fd, (off_t)CONFIG_TEXT_MAX + 1), 0);
 	close(fd);
 	assert_int_equal(nvs_config_load(&config, path, &error), -EFBIG);
-	has(error.text, "64 MiB");
+	assert_says(error.text, "64 MiB");
 }
 
 TEST(a_pipe_can_be_loaded)
@@ -1538,7 +1485,7 @@ TEST(a_syntax_error_has_its_place_and_what_is_expected)
 	};
 	char place[32];
 
-	for (size_t i = 0; i < LENGTH(errors); i++) {
+	for (size_t i = 0; i < COUNT(errors); i++) {
 		snprintf(place, sizeof(place), "ds.json:%s", errors[i].place);
 		assert_int_equal(parse(errors[i].document), -EINVAL);
 		if (parse(errors[i].document) != -EINVAL ||
@@ -1576,8 +1523,8 @@ TEST(values_nest_up_to_512_levels)
 	assert_int_equal(parse_nested(512), 0);
 	assert_int_equal(parse_nested(513), -EFBIG);
 	assert_int_equal(error.line, 2);
-	has(error.text, "ds.json:2:512: ");
-	has(error.text, "512 deep");
+	assert_says(error.text, "ds.json:2:512: ");
+	assert_says(error.text, "512 deep");
 }
 
 TEST(messages_replace_control_characters)
@@ -1595,7 +1542,7 @@ TEST(messages_replace_control_characters)
 	memset(name, 'n', sizeof(name));
 	snprintf(name + sizeof(name) - 9, 9, "/ds.json");
 	assert_int_equal(nvs_config_parse(&config, "{\"aio\": 1}", 10, name, &error), -EINVAL);
-	has(error.text, "nnn/ds.json:1:9: aio is 1; it must be an object");
+	assert_says(error.text, "nnn/ds.json:1:9: aio is 1; it must be an object");
 	assert_memory_equal(error.text, "...nnn", 6);
 }
 
@@ -1628,7 +1575,7 @@ TEST(the_examples_load_and_hold_the_largest_tensor_of_gpt2)
 	};
 	glob_t found;
 
-	for (size_t i = 0; i < LENGTH(examples); i++) {
+	for (size_t i = 0; i < COUNT(examples); i++) {
 		fresh();
 		if (nvs_config_load(&config, examples[i].path, &error))
 			fail_msg("%s", error.text);
@@ -1650,30 +1597,13 @@ TEST(the_examples_load_and_hold_the_largest_tensor_of_gpt2)
 		assert_int_equal(config.aio.queue_depth, 32);
 	}
 	assert_int_equal(glob("config/*.json", 0, NULL, &found), 0);
-	assert_int_equal(found.gl_pathc, LENGTH(examples));
+	assert_int_equal(found.gl_pathc, COUNT(examples));
 	globfree(&found);
-}
-
-static char *read_text(const char *path)
-{
-	FILE *file = fopen(path, "r");
-	char *text;
-	size_t n;
-
-	if (!file)
-		fail_msg("%s: %s; tests run from the root of the repository", path,
-			 strerror(errno));
-	text = malloc(1 << 20);
-	assert_non_null(text);
-	n = fread(text, 1, (1 << 20) - 1, file);
-	text[n] = '\0';
-	fclose(file);
-	return text;
 }
 
 TEST(the_documentation_has_the_table_of_keys)
 {
-	char *text = read_text("docs/configuration.md"), row[512], allows[160];
+	char *text = file_text("docs/configuration.md"), row[512], allows[160];
 
 	for (unsigned i = 0; i < config_key_count; i++) {
 		const struct config_key *key = &config_keys[i];
@@ -1689,22 +1619,12 @@ TEST(the_documentation_has_the_table_of_keys)
 				 *block ? block : "(the file)", key->name,
 				 config_key_allows(key, allows),
 				 key->default_text ? key->default_text : "-", key->meaning);
-		has(text, row);
+		assert_says(text, row);
 	}
 	free(text);
 }
 
 /* ---- Damaged files ---- */
-
-static uint64_t next_random(uint64_t *state)
-{
-	uint64_t x = *state;
-
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	return *state = x;
-}
 
 #define MUTANT_MAX 4096
 
@@ -1719,16 +1639,16 @@ static size_t mutate(char *text, size_t n, uint64_t *seed)
 		"\\",	   "\x01",    "-",	    "nvme", "{\"a\":", "[[[[[[",
 		"]]]]]]",  "1.",
 	};
-	size_t at = n ? next_random(seed) % n : 0, length = next_random(seed) % 24, room;
+	size_t at = n ? random_next(seed) % n : 0, length = random_next(seed) % 24, room;
 	const char *token;
 
 	if (length > n - at)
 		length = n - at;
 	room = MUTANT_MAX - n;
-	switch (next_random(seed) % 5) {
+	switch (random_next(seed) % 5) {
 	case 0:
 		if (n)
-			text[at] = (char)next_random(seed);
+			text[at] = (char)random_next(seed);
 		return n;
 	case 1:
 		memmove(text + at, text + at + length, n - at - length);
@@ -1741,7 +1661,7 @@ static size_t mutate(char *text, size_t n, uint64_t *seed)
 	case 3:
 		return at;
 	default:
-		token = tokens[next_random(seed) % LENGTH(tokens)];
+		token = tokens[random_next(seed) % COUNT(tokens)];
 		length = strlen(token);
 		if (room < length)
 			return n;
@@ -1753,18 +1673,16 @@ static size_t mutate(char *text, size_t n, uint64_t *seed)
 
 TEST(damaged_files_are_read_or_refused)
 {
-	const char *given = getenv("TEST_SEED");
-	uint64_t seed = given ? strtoull(given, NULL, 0) : 0x6e76737761702121;
+	uint64_t seed = random_seed("damaged_files");
 	unsigned good = 0, bad = 0;
 
-	print_message("seed %" PRIu64 " (TEST_SEED sets it)\n", seed);
 	for (unsigned i = 0; i < 20000; i++) {
 		size_t n = strlen(whole_file);
 		char text[MUTANT_MAX], *exact;
 		int result;
 
 		memcpy(text, whole_file, n);
-		for (uint64_t changes = 1 + next_random(&seed) % 4; changes; changes--)
+		for (uint64_t changes = 1 + random_next(&seed) % 4; changes; changes--)
 			n = mutate(text, n, &seed);
 		/* A copy of the exact length lets AddressSanitizer detect a read past the end. */
 		exact = malloc(n ? n : 1);

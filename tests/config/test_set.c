@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "config/keys.h"
+#include "support/support.h"
 #include "support/tests.h"
 
 static struct nvs_error error = {.size = sizeof(error)};
@@ -77,6 +78,7 @@ TEST(paths_and_device_are_set_in_any_order)
 	becomes(config, "zero_optimization.offload_param.nvme_path", "/mnt/\xff", "/mnt/\xff");
 	becomes(config, "offload_param.nvme_path", "[\"/mnt/a\", \"/mnt/b\"]",
 		"[\"/mnt/a\",\"/mnt/b\"]");
+	becomes(config, "offload_param.nvme_path", "null", "");
 	becomes(config, "offload_optimizer.nvme_path", "/mnt/c", "/mnt/c");
 	becomes(config, "offload_optimizer.device", "cpu", "cpu");
 	is_refused(config, "offload_param.nvme_path", "\"\"", "is empty");
@@ -155,13 +157,13 @@ TEST(a_number_is_not_set_or_read_where_the_setting_is_none)
 	struct nvs_config *config = *state;
 	double real = 0;
 
-	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+	for (size_t i = 0; i < COUNT(none); i++) {
 		assert_int_equal(nvs_config_set_number(config, none[i], 9, &error), -EINVAL);
 		assert_non_null(strstr(error.text, "set it with nvs_config_set"));
 		assert_string_equal(error.subject, none[i]);
 	}
 	assert_null(nvs_config_get_path(config, NVS_OFFLOAD_PARAM, 0));
-	for (size_t i = 0; i < sizeof(not_real) / sizeof(not_real[0]); i++) {
+	for (size_t i = 0; i < COUNT(not_real); i++) {
 		assert_int_equal(nvs_config_get_real(config, not_real[i], &real, &error), -EINVAL);
 		assert_non_null(strstr(error.text, "read it with nvs_config_get"));
 	}
@@ -285,7 +287,7 @@ TEST(paths_can_be_read_and_set_to_what_was_read)
 	struct nvs_config *config = *state;
 	char text[256];
 
-	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+	for (size_t i = 0; i < COUNT(paths); i++) {
 		assert_int_equal(
 			nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, &paths[i], 1, &error), 0);
 		assert_int_equal(nvs_config_get(config, "nvswap.param_nvme_path", text,
@@ -330,61 +332,11 @@ TEST(a_rank_that_can_not_be_read_is_refused)
 	unsetenv("TEST_LOCAL_RANK");
 	assert_int_equal(nvs_config_read_rank(config, &error), -EINVAL);
 	assert_non_null(strstr(error.text, "which is not set"));
-	for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+	for (size_t i = 0; i < COUNT(values); i++) {
 		setenv("TEST_LOCAL_RANK", values[i], 1);
 		assert_int_equal(nvs_config_read_rank(config, &error), -EINVAL);
 		assert_non_null(strstr(error.text, "a whole number from 0"));
 	}
-}
-
-TEST(null_is_refused)
-{
-	struct nvs_config *config = *state, *none = NULL;
-	struct nvs_error *e = &error;
-	uint64_t number;
-	char text[8];
-
-	assert_int_equal(nvs_config_open(NULL, e), -EINVAL);
-	nvs_config_close(NULL);
-	assert_int_equal(nvs_config_copy(NULL, &none, e), -EINVAL);
-	assert_int_equal(nvs_config_copy(config, NULL, e), -EINVAL);
-	config_init(NULL);
-	config_free(NULL);
-	assert_int_equal(nvs_config_load(NULL, "x", e), -EINVAL);
-	assert_int_equal(nvs_config_load(config, NULL, e), -EINVAL);
-	assert_int_equal(nvs_config_parse(NULL, "{}", 2, "x", e), -EINVAL);
-	assert_int_equal(nvs_config_parse(config, NULL, 2, "x", e), -EINVAL);
-	assert_int_equal(nvs_config_parse(config, "{}", 2, NULL, e), -EINVAL);
-	assert_int_equal(nvs_config_set(none, "aio.block_size", "1M", e), -EINVAL);
-	assert_int_equal(nvs_config_set(config, NULL, "1M", e), -EINVAL);
-	assert_int_equal(nvs_config_set(config, "aio.block_size", NULL, e), -EINVAL);
-	assert_int_equal(nvs_config_set(config, "aio.block_size", "1M", NULL), 0);
-	assert_int_equal(nvs_config_get(none, "aio.block_size", text, 8, e), -EINVAL);
-	assert_int_equal(nvs_config_get(config, NULL, text, 8, e), -EINVAL);
-	assert_int_equal(nvs_config_get(config, "aio.block_size", NULL, 8, e), -EINVAL);
-	assert_int_equal(nvs_config_get_number(none, "aio.block_size", &number, e), -EINVAL);
-	assert_int_equal(nvs_config_get_number(config, NULL, &number, e), -EINVAL);
-	assert_int_equal(nvs_config_get_number(config, "aio.block_size", NULL, e), -EINVAL);
-	assert_int_equal(nvs_config_set(config, "offload_param.nvme_path", "/a", e), 0);
-	assert_int_equal(nvs_config_set(config, "offload_param.nvme_path", "null", e), 0);
-	assert_null(nvs_config_get_path(config, NVS_OFFLOAD_PARAM, 0));
-	assert_int_equal(nvs_config_set_paths(NULL, NVS_OFFLOAD_PARAM, NULL, 1, e), -EINVAL);
-	nvs_config_set_log(NULL, NULL, NULL);
-	nvs_config_set_log(config, NULL, NULL);
-	nvs_config_set_trace(NULL, NULL);
-	assert_true(nvs_config_pool_bytes(NULL, NVS_OFFLOAD_PARAM) == 0);
-	assert_true(nvs_config_pool_bytes(config, (enum nvs_block)7) == 0);
-	assert_int_equal(nvs_ioengine_parse(NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_dtype_parse(NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_machine_get_info(NULL, e), -EINVAL);
-	assert_int_equal(nvs_path_get_info(NULL, NULL, e), -EINVAL);
-	assert_int_equal(nvs_path_get_info("/", NULL, e), -EINVAL);
-	assert_int_equal(nvs_machine_advise(NULL, NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_latency_merge(NULL, NULL), -EINVAL);
-	assert_true(nvs_latency_percentile(NULL, 50) == 0);
-	assert_true(nvs_latency_mean(NULL) == 0);
-	assert_true(nvs_latency_stddev(NULL) == 0);
-	assert_true(nvs_latency_within(NULL, 1) == 0);
 }
 
 EACH_TEST(open_config, close_config)

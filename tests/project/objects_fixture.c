@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens and closes the objects, and reads files of the repository.
+ * Opens and closes the objects.
  */
 #include "project/objects_fixture.h"
 
-#include <errno.h>
-#include <glob.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct nvs_config *config;
@@ -48,34 +45,4 @@ int objects_close(void)
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
 	nvs_config_close(config);
 	return cleanup(NULL);
-}
-
-char *text_of(const char *path)
-{
-	char *text = calloc(1, 1 << 17);
-	FILE *from = fopen(path, "r");
-
-	assert_non_null(text);
-	if (!from)
-		fail_msg("%s: %s; tests run from the root of the repository", path,
-			 strerror(errno));
-	assert_true(fread(text, 1, (1 << 17) - 1, from) > 0);
-	fclose(from);
-	return text;
-}
-
-unsigned headers_check(unsigned (*check)(char *header, void *arg), void *arg)
-{
-	unsigned n = 0;
-	glob_t found;
-
-	assert_int_equal(glob("include/nvswap/*.h", 0, NULL, &found), 0);
-	for (size_t i = 0; i < found.gl_pathc; i++) {
-		char *header = text_of(found.gl_pathv[i]);
-
-		n += check(header, arg);
-		free(header);
-	}
-	globfree(&found);
-	return n;
 }

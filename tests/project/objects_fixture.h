@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared by the tests that call every public function: one object of each kind, in host memory but
- * for the file, and the texts that they look through so that none is left out.
+ * for the file.
  */
 #ifndef TESTS_PROJECT_OBJECTS_FIXTURE_H
 #define TESTS_PROJECT_OBJECTS_FIXTURE_H
@@ -20,10 +20,5 @@ extern struct nvs_file *file;
 void objects_open(uint64_t numel);
 /* Closes them, and removes the file: 0, or -1 if that fails. */
 int objects_close(void);
-
-/* A file of the repository; the caller frees it. */
-char *text_of(const char *path);
-/* Calls `check` for the text of each public header, and returns the sum of what it returns. */
-unsigned headers_check(unsigned (*check)(char *header, void *arg), void *arg);
 
 #endif

@@ -12,21 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Functions that neither wait nor call the kernel or the caller: not in the test. */
-static const char only_read[] =
-	" nvs_version nvs_strerror nvs_latency_merge nvs_latency_percentile nvs_latency_mean "
-	"nvs_latency_stddev nvs_latency_within nvs_dtype_size nvs_dtype_name nvs_dtype_parse "
-	"nvs_device_name nvs_ioengine_name nvs_ioengine_parse nvs_tensor_state_name "
-	"nvs_machine_advise nvs_file_direct nvs_file_unit nvs_request_status nvs_request_user "
-	"nvs_aio_get_latency nvs_aio_reset_stats nvs_aio_get_stats nvs_checkpoint_count "
-	"nvs_checkpoint_get nvs_checkpoint_close nvs_config_copy nvs_config_set_trace "
-	"nvs_config_get nvs_config_get_number nvs_config_get_real nvs_config_get_path "
-	"nvs_config_pool_bytes nvs_tensor_data nvs_tensor_find nvs_tensor_get_info "
-	"nvs_engine_aio nvs_engine_pool nvs_engine_generation nvs_engine_get_stored "
-	"nvs_engine_get_note nvs_engine_get_stats nvs_memory_is_pinned nvs_optimizer_engine "
-	"nvs_optimizer_get_note nvs_optimizer_get_info nvs_optimizer_get_group_info "
-	"nvs_optimizer_loss_scale nvs_store_get_copy nvs_store_get_info nvs_store_get_tensor ";
-
 #define NUMEL 65536u
 
 static const char *at; /* the call that the thread is in */
@@ -320,31 +305,4 @@ TEST(no_call_is_a_cancellation_point)
 	assert_true(logged > 0);
 	close(data_fd);
 	cleanup(NULL);
-}
-
-static unsigned check_header(char *header, void *test)
-{
-	unsigned n = 0;
-
-	for (const char *next = header; (next = strstr(next, "\nNVS_API ")); next++, n++) {
-		const char *end = strchr(next, '('), *name = end;
-		char call[96], word[96];
-
-		assert_non_null(end);
-		while (name[-1] != ' ' && name[-1] != '*')
-			name--;
-		snprintf(call, sizeof(call), "%.*s(", (int)(end - name), name);
-		snprintf(word, sizeof(word), " %.*s ", (int)(end - name), name);
-		if (!strstr(test, call) && !strstr(only_read, word))
-			fail_msg("%s is not tested here", word);
-	}
-	return n;
-}
-
-TEST(no_function_that_waits_is_left_out)
-{
-	char *test = text_of("tests/project/test_cancel.c");
-
-	assert_true(headers_check(check_header, test) > 90);
-	free(test);
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every command line in the README, docs/, examples/ and the manual pages runs and exits with 0.
+"""Every command line in the README, docs/, examples/ and the manual pages runs and exits with 0, and every
+block of C in the README and docs/ compiles unchanged; those with a main function run and exit with 0.
 
 Each block of commands is a bash script, run in a copy of the tree's layout under the build
 directory. Paths that a reader replaces are replaced by directories and files made here. Commands
@@ -15,6 +16,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,7 +26,9 @@ import tempfile
 import checks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("BUILD", "build")
+BUILD = (ROOT / os.environ.get("BUILD", "build")).resolve()
+FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include",
+         *shlex.split(os.environ.get("SANITIZE_FLAGS", ""))]
 READER_WAITS_S = 60
 # Ends a hang; long enough for a busy machine.
 LIMIT_S = 600
@@ -197,6 +201,47 @@ def why_not(script):
     return None
 
 
+def succeeds(command, directory):
+    done = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=120, check=False)
+    if done.returncode:
+        print(done.stdout)
+    return done.returncode == 0
+
+
+def write_config(directory):
+    """Writes the example configuration, with a directory made here instead of the drive."""
+    config = json.loads((ROOT / "config/zero3_nvme.json").read_text())
+    for block in ("offload_param", "offload_optimizer"):
+        offload = config["zero_optimization"].get(block)
+        if offload:
+            offload |= {"nvme_path": str(directory), "buffer_count": 2, "buffer_size": 1 << 22}
+    (directory / "ds_config.json").write_text(json.dumps(config))
+
+
+def program_works(name, block, directory):
+    source = directory / f"{name}.c"
+    source.write_text(block)
+    compiler = shlex.split(os.environ.get("CC", "gcc"))
+    if not re.search(r"\bmain\(", block):
+        return succeeds([*compiler, *FLAGS, "-Wno-unused-function", "-c", source, "-o", "/dev/null"],
+                        directory)
+    return (succeeds([*compiler, *FLAGS, source, "-o", directory / name, f"-L{BUILD}", "-lnvswap",
+                      f"-Wl,-rpath,{BUILD}"], directory)
+            and succeeds([directory / name], directory))
+
+
+def programs():
+    """Yields whether each block of C of the README and docs/ compiles as it stands and, where it has a main
+    function, exits with 0."""
+    with tempfile.TemporaryDirectory(prefix="programs.", dir=BUILD / "tmp") as directory:
+        write_config(pathlib.Path(directory))
+        for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+            for number, block in enumerate(re.findall(r"^```c\n(.*?)^```", path.read_text(), re.M | re.S)):
+                name = f"{path.stem}_{number + 1}".replace("-", "_").lower()
+                yield name, program_works(name, block, pathlib.Path(directory))
+
+
 def main():
     status, seen = 0, set()
     shorten = shortened if checks.AT_LENGTH else Everyday().shortened
@@ -223,6 +268,9 @@ def main():
                 good = passes(script, where, top, shorten)
                 print(f"{'ok' if good else 'not ok'} {name}", flush=True)
                 status |= not good
+    for name, good in programs():
+        print(f"{'ok' if good else 'not ok'} {name}_compiles_as_it_stands")
+        status |= not good
     if len(seen) < 10:
         print(f"not ok blocks of commands are found: {len(seen)}")
         status = 1

@@ -2,7 +2,7 @@
 /*
  * The extremes of every field of every structure that a caller fills in, and of every key of the
  * configuration: a call accepts the value or refuses it as documented, and neither crashes nor
- * allocates for a value that is nonsense. A field that the tables here leave out fails the test.
+ * allocates for a value that is nonsense. A field that the tables here leave out fails test_tables.py.
  */
 #include "project/objects_fixture.h"
 
@@ -530,29 +530,6 @@ static const struct structure {
 static const struct structure shaped = S(nvs_tensor_spec, register_tensor, &good_shaped,
 					 shaped_fields);
 
-/* The library fills these in; it reads no field but the size (test_sizes). */
-static const char *const results[] = {
-	"nvs_io_stats",
-	"nvs_aio_stats",
-	"nvs_stored_tensor",
-	"nvs_pool_stats",
-	"nvs_engine_stats",
-	"nvs_advice",
-	"nvs_update",
-	"nvs_step_result",
-	"nvs_state_run",
-	"nvs_optimizer_info",
-	"nvs_group_info",
-	"nvs_step_io",
-	"nvs_tensor_info",
-	"nvs_store_info",
-	"nvs_store_copy",
-	"nvs_store_tensor",
-	"nvs_store_verdict",
-	"nvs_store_repairs",
-	"nvs_checkpoint_tensor",
-};
-
 /* ---- Values ---- */
 
 /* The structure under test, with zeros behind it that a larger size may count in. */
@@ -767,105 +744,43 @@ TEST(every_field_is_accepted_or_refused_beside_a_shape)
 	try_fields(&shaped);
 }
 
-/* ---- The tables against the headers ---- */
+/* ---- Versions ---- */
 
-static void blank_comments(char *text)
+/* Calls with the structure of an earlier version, which has `junk` where this one has more fields. */
+static int call_earlier(const struct structure *structure, size_t size, int junk)
 {
-	for (char *at = text; (at = strstr(at, "/*"));) {
-		char *end = strstr(at, "*/");
+	reset(structure);
+	memcpy(given, &size, sizeof(size));
+	memset(given + size, junk, structure->nbytes - size);
+	return structure->call(given);
+}
 
-		assert_non_null(end);
-		memset(at, ' ', (size_t)(end + 2 - at));
+TEST(a_structure_of_an_earlier_or_a_later_version_is_read_by_its_size)
+{
+	for (size_t i = 0; i < COUNT(structures); i++) {
+		const struct structure *structure = &structures[i];
+		size_t word = sizeof(void *), later = structure->nbytes + word;
+		bool written = structure->call == fail_with_error;
+		/* What a latency of a later version knows of more is not merged. */
+		bool ignored = written || structure->call == merge_latency;
+
+		/* Without the fields behind each of them that ends with a word. */
+		for (size_t k = 2; k < structure->nfields; k++) {
+			size_t size = structure->fields[k].at;
+
+			if (size % word == 0)
+				assert_int_equal(call_earlier(structure, size, 0x10),
+						 call_earlier(structure, size, 0));
+		}
+		reset(structure);
+		memcpy(given, &later, sizeof(later));
+		if (structure->call(given))
+			fail_msg("struct %s of a later version: %s", structure->name, error.text);
+		given[structure->nbytes] = 1;
+		assert_int_equal(structure->call(given), ignored ? 0 : -E2BIG);
+		assert_int_equal(call_earlier(structure, structure->nbytes - 1, 0),
+				 written ? 0 : -EINVAL);
 	}
-}
-
-static const struct structure *structure_of(const char *name)
-{
-	for (size_t i = 0; i < COUNT(structures); i++)
-		if (!strcmp(structures[i].name, name))
-			return &structures[i];
-	return NULL;
-}
-
-static bool is_result(const char *name)
-{
-	for (size_t i = 0; i < COUNT(results); i++)
-		if (!strcmp(results[i], name))
-			return true;
-	return false;
-}
-
-/* A declarator: its last identifier is the field, maybe with the length of an array behind it. */
-static void check_declarator(const struct structure *structure, const char *text, size_t length)
-{
-	const char *bracket = memrchr(text, '[', length), *inner = memrchr(text, '}', length);
-	const char *end = bracket && bracket > inner ? bracket : text + length, *begin;
-	char name[64];
-
-	begin = end;
-	while (begin > text && (begin[-1] == '_' || (begin[-1] >= 'a' && begin[-1] <= 'z') ||
-				(begin[-1] >= '0' && begin[-1] <= '9')))
-		begin--;
-	snprintf(name, sizeof(name), "%.*s", (int)(end - begin), begin);
-	assert_true(*name);
-	for (size_t i = 0; i < structure->nfields; i++)
-		if (!strcmp(structure->fields[i].name, name))
-			return;
-	fail_msg("field %s of struct %s is not tried here", name, structure->name);
-}
-
-/* Returns the number of fields; those of a structure within count as one. */
-static size_t check_body(const struct structure *structure, const char *body)
-{
-	const char *from = body;
-	unsigned depth = 0;
-	size_t n = 0;
-
-	for (const char *at = body; *at != '}' || depth; at++) {
-		assert_true(*at);
-		depth += *at == '{';
-		depth -= *at == '}';
-		if (depth || (*at != ',' && *at != ';'))
-			continue;
-		check_declarator(structure, from, (size_t)(at - from));
-		from = at + 1;
-		n++;
-	}
-	return n;
-}
-
-static unsigned check_header(char *header, void *arg)
-{
-	unsigned n = 0;
-
-	(void)arg;
-	blank_comments(header);
-	for (const char *at = header; (at = strstr(at, "\nstruct nvs_")); at++) {
-		const char *name = at + strlen("\nstruct "), *end = name + strcspn(name, " ;\n");
-		const struct structure *structure;
-		char text[64];
-
-		if (end[0] != ' ' || end[1] != '{')
-			continue;
-		snprintf(text, sizeof(text), "%.*s", (int)(end - name), name);
-		structure = structure_of(text);
-		if (!structure == !is_result(text))
-			fail_msg("struct %s must be in one of the tables here", text);
-		if (structure)
-			assert_int_equal(check_body(structure, end + 2), structure->nfields);
-		n++;
-	}
-	return n;
-}
-
-TEST(no_field_of_the_headers_is_left_out)
-{
-	size_t n = COUNT(results);
-
-	/* One that is tried in several ways counts once. */
-	for (size_t i = 0; i < COUNT(structures); i++)
-		n += structure_of(structures[i].name) == &structures[i];
-	assert_int_equal(headers_check(check_header, NULL), n);
 }
 
 /* ---- Keys of the configuration ---- */
@@ -1134,29 +1049,6 @@ TEST(every_key_is_accepted_or_refused)
 		try_key(&config_keys[i]);
 	/* Threads and their stacks, and buffers of a block each. */
 	assert_true(peak_kib() < before + 16 * GROWTH_KIB);
-}
-
-TEST(a_block_has_1_to_16_paths)
-{
-	static const unsigned counts[] = {0, NVS_PATHS_MAX + 1, INT32_MAX, 1u << 31, UINT32_MAX};
-	const char *paths[NVS_PATHS_MAX];
-	char names[NVS_PATHS_MAX][16];
-
-	for (unsigned i = 0; i < NVS_PATHS_MAX; i++) {
-		snprintf(names[i], sizeof(names[i]), "/path/%u", i);
-		paths[i] = names[i];
-	}
-	for (size_t i = 0; i < COUNT(counts); i++)
-		assert_int_equal(
-			nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, paths, counts[i], &error),
-			-EINVAL);
-	for (unsigned n = 1; n <= NVS_PATHS_MAX; n += NVS_PATHS_MAX - 1) {
-		struct nvs_config *set;
-
-		SUCCEEDS(nvs_config_open(&set, &error), &error);
-		SUCCEEDS(nvs_config_set_paths(set, NVS_OFFLOAD_PARAM, paths, n, &error), &error);
-		nvs_config_close(set);
-	}
 }
 
 /* ---- Several at once ---- */

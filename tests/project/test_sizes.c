@@ -7,8 +7,7 @@
 #include "base/struct_size.h"
 
 #include "base/error.h"
-#include "config/config.h"
-#include "nvswap.h"
+#include "project/objects_fixture.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -17,7 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "support/support.h"
 #include "support/tests.h"
 
 #define GUARD 0xa5
@@ -39,14 +37,10 @@ static void expect_unwritten(const void *structure, size_t size, size_t full)
 /* Makes a call that fails, with an error structure of that size. */
 static void fail_with(struct nvs_error *error, size_t size)
 {
-	struct nvs_config config;
-
 	memset(error, GUARD, sizeof(*error));
 	error->size = size;
-	config_init(&config);
-	assert_int_equal(nvs_config_load(&config, "/nonexistent/ds_config.json", error), -ENOENT);
+	assert_int_equal(nvs_config_load(config, "/nonexistent/ds_config.json", error), -ENOENT);
 	assert_int_equal(error->size, size);
-	config_free(&config);
 }
 
 TEST(an_error_of_any_size_is_written_within_it)
@@ -235,236 +229,110 @@ TEST(a_result_is_written_within_its_size)
 
 /* ---- Each structure, with a running engine ---- */
 
-struct running {
-	struct nvs_engine *engine;
-	struct nvs_tensor *tensor;
-	struct nvs_optimizer *optimizer;
-};
+static const char *kept[2]; /* a kept store with a tensor in each: one is open, one is repaired */
+static struct nvs_store *store;
+static struct nvs_checkpoint *checkpoint;
 
-/* Opens an engine with a store in host memory. */
-static int start(void **state)
+typedef int call_fn(void *structure);
+
+static int get_engine_stats(void *stats)
 {
-	static struct running running;
-	static const char text[] =
-		"{\"offload_param\": {\"device\": \"cpu\", \"buffer_size\": 65536},"
-		" \"offload_optimizer\": {\"device\": \"cpu\"},"
-		" \"zero_optimization\": {\"sub_group_size\": 65536}}";
-	struct nvs_error error = {.size = sizeof(error)};
-	struct nvs_tensor_spec tensor = {
-		.size = sizeof(tensor), .name = "t", .dtype = NVS_F32, .numel = 100};
-	struct nvs_group_spec group = {sizeof(group), "g", 100, NVS_F32, NULL};
-	struct nvs_config config;
-
-	config_init(&config);
-	*state = &running;
-	if (!nvs_config_parse(&config, text, strlen(text), "test", &error) &&
-	    !nvs_engine_open(&running.engine, &config, NVS_OFFLOAD_PARAM, &error) &&
-	    !nvs_tensor_register(running.engine, &tensor, 1, &running.tensor, &error) &&
-	    !nvs_optimizer_open(&running.optimizer, &config, &group, 1, NULL, &error))
-		return 0;
-	print_error("%s\n", error.text);
-	return -1;
+	return nvs_engine_get_stats(engine, stats);
 }
 
-static int stop(void **state)
+static int get_aio_stats(void *stats)
 {
-	struct running *running = *state;
-
-	return nvs_optimizer_close(running->optimizer, NULL) ||
-	       nvs_engine_close(running->engine, NULL);
+	return nvs_aio_get_stats(aio, stats);
 }
 
-typedef int call_fn(struct running *running, void *structure);
-
-static int get_engine_stats(struct running *running, void *stats)
+static int get_tensor_info(void *info)
 {
-	return nvs_engine_get_stats(running->engine, stats);
+	return nvs_tensor_get_info(engine, tensor, info);
 }
 
-static int get_aio_stats(struct running *running, void *stats)
+static int get_machine_info(void *info)
 {
-	return nvs_aio_get_stats(nvs_engine_aio(running->engine), stats);
-}
-
-static int get_tensor_info(struct running *running, void *info)
-{
-	return nvs_tensor_get_info(running->engine, running->tensor, info);
-}
-
-static int get_machine_info(struct running *running, void *info)
-{
-	(void)running;
 	return nvs_machine_get_info(info, NULL);
 }
 
-static int get_path_info(struct running *running, void *info)
+static int get_path_info(void *info)
 {
-	(void)running;
 	return nvs_path_get_info(".", info, NULL);
 }
 
-static int get_advice(struct running *running, void *advice)
+static int get_advice(void *advice)
 {
 	static struct nvs_machine_info machine = {.size = sizeof(machine)};
 
-	(void)running;
 	return nvs_machine_advise(&machine, NULL, advice);
 }
 
-static int get_step_io(struct running *running, void *io)
+static int get_step_io(void *io)
 {
 	int rc;
 
-	assert_int_equal(nvs_engine_step_begin(running->engine, NULL), 0);
-	rc = nvs_engine_step_end(running->engine, io, NULL);
+	assert_int_equal(nvs_engine_step_begin(engine, NULL), 0);
+	rc = nvs_engine_step_end(engine, io, NULL);
 	if (rc)
-		assert_int_equal(nvs_engine_step_end(running->engine, NULL, NULL), 0);
+		assert_int_equal(nvs_engine_step_end(engine, NULL, NULL), 0);
 	return rc;
 }
 
-static int get_sums(struct running *running, void *sums)
+static int get_sums(void *sums)
 {
-	return nvs_optimizer_sum_gradients(running->optimizer, sums, NULL);
+	return nvs_optimizer_sum_gradients(optimizer, sums, NULL);
 }
 
-static int get_step_result(struct running *running, void *result)
+static int get_step_result(void *result)
 {
-	return nvs_optimizer_step(running->optimizer, NULL, result, NULL);
+	return nvs_optimizer_step(optimizer, NULL, result, NULL);
 }
 
-static int get_optimizer_info(struct running *running, void *info)
+static int get_optimizer_info(void *info)
 {
-	return nvs_optimizer_get_info(running->optimizer, info, NULL);
+	return nvs_optimizer_get_info(optimizer, info, NULL);
 }
 
-static int get_group_info(struct running *running, void *info)
+static int get_group_info(void *info)
 {
-	return nvs_optimizer_get_group_info(running->optimizer, 0, info, NULL);
+	return nvs_optimizer_get_group_info(optimizer, 0, info, NULL);
 }
 
-/* Leaves a kept store with a tensor. */
-static void keep_store(const char *const *paths)
+static int get_store_info(void *info)
 {
-	struct nvs_config config;
-	struct nvs_engine *engine;
-	struct nvs_tensor_spec spec = {
-		.size = sizeof(spec), .name = "t", .dtype = NVS_F32, .numel = 4};
-	struct nvs_tensor *tensor;
-
-	config_init(&config);
-	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 1, NULL), 0);
-	assert_int_equal(nvs_config_set(&config, "nvswap.keep", "true", NULL), 0);
-	assert_int_equal(nvs_config_set(&config, "offload_param.buffer_size", "4096", NULL), 0);
-	assert_int_equal(nvs_engine_open(&engine, &config, NVS_OFFLOAD_PARAM, NULL), 0);
-	assert_int_equal(nvs_tensor_register(engine, &spec, 1, &tensor, NULL), 0);
-	assert_int_equal(nvs_engine_close(engine, NULL), 0);
-	config_free(&config);
-}
-
-typedef int of_store_fn(struct nvs_store *store, struct nvs_aio *aio, void *into);
-
-static int of_store(of_store_fn *get, struct running *running, void *into)
-{
-	const char *const paths[] = {temp_directory()};
-	const struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
-	struct nvs_store *store;
-	int rc;
-
-	keep_store(paths);
-	assert_int_equal(nvs_store_open(&place, NVS_STORE_LOCK, &store, NULL), 0);
-	rc = get(store, nvs_engine_aio(running->engine), into);
-	nvs_store_close(store);
-	cleanup(NULL);
-	return rc;
-}
-
-static int info_of(struct nvs_store *store, struct nvs_aio *aio, void *info)
-{
-	(void)aio;
 	return nvs_store_get_info(store, info);
 }
 
-static int copy_of(struct nvs_store *store, struct nvs_aio *aio, void *copy)
+static int get_store_copy(void *copy)
 {
-	(void)aio;
 	return nvs_store_get_copy(store, 0, copy);
 }
 
-static int tensor_of(struct nvs_store *store, struct nvs_aio *aio, void *tensor)
+static int get_store_tensor(void *of_store)
 {
-	(void)aio;
-	return nvs_store_get_tensor(store, 0, tensor);
+	return nvs_store_get_tensor(store, 0, of_store);
 }
 
-static int verdict_of(struct nvs_store *store, struct nvs_aio *aio, void *verdict)
+static int get_store_verdict(void *verdict)
 {
 	return nvs_store_verify(store, aio, 0, 1, verdict, NULL);
 }
 
-static int get_store_info(struct running *running, void *info)
+static int get_store_repairs(void *repairs)
 {
-	return of_store(info_of, running, info);
+	const struct nvs_store_place place = {sizeof(place), &kept[1], 1, 0, false};
+
+	return nvs_store_repair(&place, 0, repairs, NULL);
 }
 
-static int get_store_copy(struct running *running, void *copy)
+static int get_checkpoint_tensor(void *of_checkpoint)
 {
-	return of_store(copy_of, running, copy);
+	return nvs_checkpoint_get(checkpoint, 0, of_checkpoint);
 }
 
-static int get_store_tensor(struct running *running, void *tensor)
+static int get_latency(void *latency)
 {
-	return of_store(tensor_of, running, tensor);
-}
-
-static int get_store_verdict(struct running *running, void *verdict)
-{
-	return of_store(verdict_of, running, verdict);
-}
-
-static int get_store_repairs(struct running *running, void *repairs)
-{
-	const char *const paths[] = {temp_directory()};
-	const struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
-	int rc;
-
-	(void)running;
-	keep_store(paths);
-	rc = nvs_store_repair(&place, 0, repairs, NULL);
-	cleanup(NULL);
-	return rc;
-}
-
-/* Leaves a checkpoint of the engine's tensor. */
-static void export_checkpoint(struct running *running, char *path, size_t size)
-{
-	const struct nvs_checkpoint_item item = {.size = sizeof(item), .tensor = running->tensor};
-
-	uint64_t pin;
-
-	snprintf(path, size, "%s/t.safetensors", temp_directory());
-	assert_int_equal(nvs_tensor_pin(running->engine, &running->tensor, 1, -1, &pin, NULL), 0);
-	assert_int_equal(
-		nvs_tensor_release(running->engine, &running->tensor, 1, pin, NVS_DIRTY, NULL), 0);
-	assert_int_equal(nvs_checkpoint_export(running->engine, &item, 1, path, NULL, NULL), 0);
-}
-
-static int get_checkpoint_tensor(struct running *running, void *tensor)
-{
-	struct nvs_checkpoint *checkpoint;
-	char path[4096];
-	int rc;
-
-	export_checkpoint(running, path, sizeof(path));
-	assert_int_equal(nvs_checkpoint_open(&checkpoint, path, NULL), 0);
-	rc = nvs_checkpoint_get(checkpoint, 0, tensor);
-	nvs_checkpoint_close(checkpoint);
-	cleanup(NULL);
-	return rc;
-}
-
-static int get_latency(struct running *running, void *latency)
-{
-	return nvs_aio_get_latency(nvs_engine_aio(running->engine), NVS_READ, NVS_LAT, latency);
+	return nvs_aio_get_latency(aio, NVS_READ, NVS_LAT, latency);
 }
 
 TEST(every_result_is_written_within_its_size)
@@ -504,7 +372,7 @@ TEST(every_result_is_written_within_its_size)
 
 			memset(bytes, GUARD, sizeof(bytes));
 			memcpy(bytes, &size, sizeof(size));
-			assert_int_equal(calls[i].call(*state, bytes), size % word ? -EINVAL : 0);
+			assert_int_equal(calls[i].call(bytes), size % word ? -EINVAL : 0);
 			assert_memory_equal(bytes, &size, sizeof(size));
 			expect_unwritten(bytes, written, sizeof(bytes));
 		}
@@ -519,187 +387,61 @@ TEST(a_tensor_spec_with_unknown_fields_is_refused)
 	} specs[2] = {
 		{{.size = sizeof(specs[0]), .name = "later.0", .dtype = NVS_F32, .numel = 10}, 0},
 		{{.size = sizeof(specs[0]), .name = "later.1", .dtype = NVS_F32, .numel = 10}, 0}};
-	struct running *running = *state;
 	struct nvs_tensor *tensors[2];
 
 	specs[1].unknown = 1;
-	assert_int_equal(nvs_tensor_register(running->engine, &specs[0].known, 2, tensors, NULL),
-			 -E2BIG);
-	assert_null(nvs_tensor_find(running->engine, "later.0"));
+	assert_int_equal(nvs_tensor_register(engine, &specs[0].known, 2, tensors, NULL), -E2BIG);
+	assert_null(nvs_tensor_find(engine, "later.0"));
 	specs[1].unknown = 0;
-	assert_int_equal(nvs_tensor_register(running->engine, &specs[0].known, 2, tensors, NULL),
-			 0);
-	assert_ptr_equal(nvs_tensor_find(running->engine, "later.1"), tensors[1]);
+	assert_int_equal(nvs_tensor_register(engine, &specs[0].known, 2, tensors, NULL), 0);
+	assert_ptr_equal(nvs_tensor_find(engine, "later.1"), tensors[1]);
 }
 
-TEST(step_options_of_an_earlier_and_a_later_version)
+static void keep_store(const char *path)
 {
-	struct {
-		struct nvs_step_options known;
-		uint64_t unknown;
-	} options = {{.size = THROUGH(struct nvs_step_options, lr), .lr = 0.5}, 1};
-	struct running *running = *state;
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "t", .dtype = NVS_F32, .numel = 4};
+	struct nvs_config *keeping;
+	struct nvs_engine *opened;
+	struct nvs_tensor *in_it;
 
-	options.known.norm = true; /* beyond `size`: ignored */
-	options.known.sums = (const void *)16;
-	assert_int_equal(nvs_optimizer_step(running->optimizer, &options.known, NULL, NULL), 0);
-	options.known = (struct nvs_step_options){.size = sizeof(options), .lr = 0.5};
-	assert_int_equal(nvs_optimizer_step(running->optimizer, &options.known, NULL, NULL),
-			 -E2BIG);
-	options.known.size = 0;
-	assert_int_equal(nvs_optimizer_step(running->optimizer, &options.known, NULL, NULL),
-			 -EINVAL);
+	assert_int_equal(nvs_config_copy(config, &keeping, NULL), 0);
+	assert_int_equal(nvs_config_set_paths(keeping, NVS_OFFLOAD_PARAM, &path, 1, NULL), 0);
+	assert_int_equal(nvs_config_set(keeping, "nvswap.keep", "true", NULL), 0);
+	assert_int_equal(nvs_engine_open(&opened, keeping, NVS_OFFLOAD_PARAM, NULL), 0);
+	assert_int_equal(nvs_tensor_register(opened, &spec, 1, &in_it, NULL), 0);
+	assert_int_equal(nvs_engine_close(opened, NULL), 0);
+	nvs_config_close(keeping);
 }
 
-/* Opens an optimizer with one group and these options. */
-static int open_optimizer(const struct nvs_group_spec *group,
-			  const struct nvs_optimizer_options *options)
+static int start(void **state)
 {
-	struct nvs_optimizer *optimizer;
-	struct nvs_config config;
-	int rc;
+	const struct nvs_store_place place = {sizeof(place), kept, 1, 0, false};
+	struct nvs_checkpoint_item item = {.size = sizeof(item)};
+	const char *path;
+	uint64_t pin;
 
-	config_init(&config);
-	config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	config.sub_group_size = 65536;
-	rc = nvs_optimizer_open(&optimizer, &config, group, 1, options, NULL);
-	if (!rc)
-		assert_int_equal(nvs_optimizer_close(optimizer, NULL), 0);
-	return rc;
+	(void)state;
+	objects_open(100);
+	for (unsigned i = 0; i < 2; i++) {
+		kept[i] = temp_directory();
+		keep_store(kept[i]);
+	}
+	path = path_in(kept[1], "t.safetensors");
+	item.tensor = tensor;
+	assert_int_equal(nvs_store_open(&place, NVS_STORE_LOCK, &store, NULL), 0);
+	assert_int_equal(nvs_tensor_pin(engine, &tensor, 1, -1, &pin, NULL), 0);
+	assert_int_equal(nvs_tensor_release(engine, &tensor, 1, pin, NVS_DIRTY, NULL), 0);
+	assert_int_equal(nvs_checkpoint_export(engine, &item, 1, path, NULL, NULL), 0);
+	return nvs_checkpoint_open(&checkpoint, path, NULL);
 }
 
-TEST(a_group_spec_of_an_earlier_and_a_later_version)
+static int stop(void **state)
 {
-	struct {
-		struct nvs_group_spec known;
-		uint64_t unknown;
-	} group = {{sizeof(group), "g", 100, NVS_F32, NULL}, 1};
-
-	assert_int_equal(open_optimizer(&group.known, NULL), -E2BIG);
-	group.unknown = 0;
-	assert_int_equal(open_optimizer(&group.known, NULL), 0);
-	group.known.size = offsetof(struct nvs_group_spec, weights);
-	group.known.weights = (void *)16; /* beyond `size`: ignored */
-	assert_int_equal(open_optimizer(&group.known, NULL), 0);
-	/* It ends within the name, a pointer. */
-	group.known.size = offsetof(struct nvs_group_spec, name) + 1;
-	assert_int_equal(open_optimizer(&group.known, NULL), -EINVAL);
-	group.known.size = 0;
-	assert_int_equal(open_optimizer(&group.known, NULL), -EINVAL);
-}
-
-TEST(optimizer_options_of_an_earlier_and_a_later_version)
-{
-	const struct nvs_group_spec group = {sizeof(group), "g", 100, NVS_F32, NULL};
-	struct {
-		struct nvs_optimizer_options known;
-		uint64_t unknown;
-	} options = {{.size = sizeof(options)}, 1};
-
-	assert_int_equal(open_optimizer(&group, &options.known), -E2BIG);
-	options.unknown = 0;
-	assert_int_equal(open_optimizer(&group, &options.known), 0);
-	options.known.size = THROUGH(struct nvs_optimizer_options, update_arg);
-	options.known.aio = (void *)16; /* beyond `size`: ignored */
-	assert_int_equal(open_optimizer(&group, &options.known), 0);
-	options.known.size = 0;
-	assert_int_equal(open_optimizer(&group, &options.known), -EINVAL);
-}
-
-TEST(sums_of_a_later_version)
-{
-	struct {
-		struct nvs_gradient_sums known;
-		uint64_t unknown;
-	} sums = {{.size = sizeof(sums)}, 1};
-	struct nvs_step_options options = {.size = sizeof(options), .lr = 0.5, .sums = &sums.known};
-	struct running *running = *state;
-
-	assert_int_equal(nvs_optimizer_step(running->optimizer, &options, NULL, NULL), -E2BIG);
-	sums.unknown = 0;
-	assert_int_equal(nvs_optimizer_step(running->optimizer, &options, NULL, NULL), 0);
-	sums.known.size = 0;
-	assert_int_equal(nvs_optimizer_step(running->optimizer, &options, NULL, NULL), -EINVAL);
-}
-
-TEST(advice_for_descriptions_of_a_later_version)
-{
-	struct {
-		struct nvs_path_info known;
-		uint64_t unknown;
-	} path = {{.size = sizeof(path)}, 1};
-	struct {
-		struct nvs_machine_info known;
-		uint64_t unknown;
-	} machine = {{.size = sizeof(machine)}, 0};
-	struct nvs_advice advice = {.size = sizeof(advice)};
-
-	assert_int_equal(nvs_machine_advise(&machine.known, &path.known, &advice), -E2BIG);
-	path.unknown = 0;
-	assert_int_equal(nvs_machine_advise(&machine.known, &path.known, &advice), 0);
-	machine.unknown = 1;
-	assert_int_equal(nvs_machine_advise(&machine.known, &path.known, &advice), -E2BIG);
-	machine.known.size = 0;
-	assert_int_equal(nvs_machine_advise(&machine.known, &path.known, &advice), -EINVAL);
-}
-
-TEST(checkpoint_items_of_an_earlier_and_a_later_version)
-{
-	struct {
-		struct nvs_checkpoint_item known;
-		uint64_t unknown;
-	} item = {{.size = sizeof(item)}, 1};
-	struct running *running = *state;
-	struct nvs_engine *engine = running->engine;
-	char path[4096];
-
-	export_checkpoint(running, path, sizeof(path));
-	item.known.tensor = running->tensor;
-	assert_int_equal(nvs_checkpoint_export(engine, &item.known, 1, path, NULL, NULL), -E2BIG);
-	item.unknown = 0;
-	assert_int_equal(nvs_checkpoint_export(engine, &item.known, 1, path, NULL, NULL), 0);
-	item.known.size = THROUGH(struct nvs_checkpoint_item, name);
-	item.known.shape = (const void *)16; /* beyond `size`: ignored */
-	assert_int_equal(nvs_checkpoint_export(engine, &item.known, 1, path, NULL, NULL), 0);
-	item.known.size = 0;
-	assert_int_equal(nvs_checkpoint_export(engine, &item.known, 1, path, NULL, NULL), -EINVAL);
-	cleanup(NULL);
-}
-
-TEST(checkpoint_options_of_a_later_version)
-{
-	struct {
-		struct nvs_checkpoint_options known;
-		uint64_t unknown;
-	} options = {{.size = sizeof(options)}, 1};
-	struct running *running = *state;
-	const struct nvs_checkpoint_item item = {.size = sizeof(item), .tensor = running->tensor};
-	char path[4096];
-
-	export_checkpoint(running, path, sizeof(path));
-	assert_int_equal(
-		nvs_checkpoint_export(running->engine, &item, 1, path, &options.known, NULL),
-		-E2BIG);
-	options.unknown = 0;
-	assert_int_equal(
-		nvs_checkpoint_export(running->engine, &item, 1, path, &options.known, NULL), 0);
-	cleanup(NULL);
-}
-
-TEST(a_store_place_of_a_later_version)
-{
-	const char *const paths[] = {temp_directory()};
-	struct {
-		struct nvs_store_place known;
-		uint64_t unknown;
-	} place = {{sizeof(place), paths, 1, 0, false}, 1};
-
-	keep_store(paths);
-	assert_int_equal(nvs_store_repair(&place.known, 0, NULL, NULL), -E2BIG);
-	place.unknown = 0;
-	assert_int_equal(nvs_store_repair(&place.known, 0, NULL, NULL), 0);
-	assert_int_equal(nvs_store_remove(&place.known, NULL), 0);
-	cleanup(NULL);
+	(void)state;
+	nvs_checkpoint_close(checkpoint);
+	nvs_store_close(store);
+	return objects_close();
 }
 
 AROUND_TESTS(start, stop)

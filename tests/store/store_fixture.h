@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -23,6 +22,7 @@
 #include "config/config.h"
 #include "store/internal.h"
 #include "support/submit.h"
+#include "support/support.h"
 #include "support/tests.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -34,16 +34,6 @@ static char root[64];	     /* the test's directory, relative to the working dire
 static char log_text[65536]; /* all messages logged in this test, one a line */
 static struct nvs_error error = {.size = sizeof(error)};
 
-static inline uint64_t next_random(uint64_t *state)
-{
-	uint64_t x = *state;
-
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	return *state = x;
-}
-
 static inline void remember(void *arg, enum nvs_log_level level, const char *text)
 {
 	size_t length = strlen(log_text);
@@ -53,19 +43,6 @@ static inline void remember(void *arg, enum nvs_log_level level, const char *tex
 }
 
 static const struct nvs_log test_log = {.fn = remember};
-
-static inline int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
-static inline void remove_tree(const char *path)
-{
-	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
-}
 
 static inline int open_aio(void **state)
 {
@@ -90,14 +67,9 @@ static inline int close_aio(void **state)
 static inline int make_root(void **state)
 {
 	(void)state;
-	if ((mkdir("build", 0755) && errno != EEXIST) ||
-	    (mkdir("build/tmp", 0755) && errno != EEXIST))
-		return -1;
-	snprintf(root, sizeof(root), "build/tmp/store.XXXXXX");
+	snprintf(root, sizeof(root), "%s", temp_directory());
 	log_text[0] = 0;
 	error = (struct nvs_error){.size = sizeof(error)};
-	if (!mkdtemp(root))
-		return -1;
 	for (const char *name = "abcd"; *name; name++) {
 		char path[80];
 
@@ -105,13 +77,6 @@ static inline int make_root(void **state)
 		if (mkdir(path, 0700))
 			return -1;
 	}
-	return 0;
-}
-
-static inline int remove_root(void **state)
-{
-	(void)state;
-	remove_tree(root);
 	return 0;
 }
 
@@ -262,10 +227,7 @@ static inline void move(struct store *store, enum nvs_direction direction, void 
 
 static inline void fill(uint8_t *data, size_t nbytes, uint64_t seed)
 {
-	uint64_t random = seed * 2 + 1;
-
-	for (size_t i = 0; i < nbytes; i++)
-		data[i] = (uint8_t)(next_random(&random) >> 32);
+	random_fill(&seed, data, nbytes);
 }
 
 #endif

@@ -16,7 +16,6 @@
 #include "base/clock.h"
 #include "store/store_fixture.h"
 #include "support/inject.h"
-#include "support/support.h"
 #include "support/tests.h"
 
 /* ---- System calls of the store, replaced so that a test can act or fail in them ---- */
@@ -486,16 +485,16 @@ TEST(random_histories_never_overlap)
 	print_message("seed %" PRIu64 "\n", random);
 	for (int step = 0; step < 2000; step++) {
 		uint64_t nbytes[20], offsets[20];
-		size_t count = next_random(&random) % 20;
+		size_t count = random_next(&random) % 20;
 
 		for (size_t i = 0; i < count; i++)
-			nbytes[i] = 1 + next_random(&random) % 20000;
+			nbytes[i] = 1 + random_next(&random) % 20000;
 		assert_int_equal(store_reserve(store, nbytes, count, offsets, &error), 0);
 		for (size_t i = 0; i < count; i++)
 			taken[n++] = (struct taken){offsets[i], nbytes[i]};
 		assert_apart(store, taken, n);
-		while (n > 0 && (n > 4000 || next_random(&random) % 12)) {
-			size_t which = next_random(&random) % n;
+		while (n > 0 && (n > 4000 || random_next(&random) % 12)) {
+			size_t which = random_next(&random) % n;
 
 			store_release(store, taken[which].offset, taken[which].nbytes);
 			taken[which] = taken[--n];
@@ -724,5 +723,5 @@ TEST(a_million_small_tensors_reserve_in_seconds)
 	}
 }
 
-EACH_TEST(make_root, remove_root)
+EACH_TEST(make_root, cleanup)
 AROUND_TESTS(open_aio, close_aio)

@@ -7,7 +7,6 @@
 #include <sys/syscall.h>
 
 #include "store/kept_fixture.h"
-#include "support/support.h"
 #include "support/tests.h"
 
 /* ---- Sectors that can't be read ---- */
@@ -211,16 +210,16 @@ TEST(several_damages_never_lead_to_an_older_commit_in_silence)
 	print_message("seed %" PRIu64 "\n", random);
 	make_three_versions();
 	for (unsigned turn = 0; turn < at_length(3000, 500); turn++) {
-		unsigned damages = 2 + (unsigned)(next_random(&random) % 3);
+		unsigned damages = 2 + (unsigned)(random_next(&random) % 3);
 		struct store *store;
 		int rc;
 
 		for (unsigned k = 0; k < damages; k++) {
-			unsigned i = (unsigned)(next_random(&random) % PLACES);
-			uint64_t where = next_random(&random) %
+			unsigned i = (unsigned)(random_next(&random) % PLACES);
+			uint64_t where = random_next(&random) %
 					 (is_label(i) ? 512 : places[i].nbytes);
 			uint8_t byte = places[i].bytes[where] ^
-				       (uint8_t)(1 + next_random(&random) % 255);
+				       (uint8_t)(1 + random_next(&random) % 255);
 
 			write_file(places[i].path, &byte, 1, places[i].offset + where);
 		}
@@ -478,5 +477,5 @@ TEST(a_damaged_copy_is_logged_with_its_offset)
 	assert_null(strstr(log_text, "manifest.1 at"));
 }
 
-EACH_TEST(make_root, remove_root)
+EACH_TEST(make_root, cleanup)
 AROUND_TESTS(open_aio, close_aio)

@@ -3,134 +3,35 @@
  * The store on loop devices: a small ext4 that fills up, and raw block devices. Loop devices detach
  * with their last descriptor and mounts end with the process's mount namespace, so nothing remains.
  */
-#include <linux/loop.h>
-#include <sched.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 
-#include "base/clock.h"
 #include "store/store_fixture.h"
-#include "support/tests.h"
-
-static const char *missing; /* why loop devices do not work here; NULL: they do */
-static const char *missing_ext4;
-
-struct loop {
-	int fd;
-	char device[32];
-};
-
-/* Attaches the image to a free loop device; other processes may do so concurrently. */
-static bool attach(struct loop *loop, const char *image)
-{
-	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
-	int fd = open(image, O_RDWR | O_CLOEXEC);
-	struct loop_config config = {.fd = (uint32_t)fd, .info = {.lo_flags = LO_FLAGS_AUTOCLEAR}};
-
-	loop->fd = -1;
-	for (int i = 0; control >= 0 && fd >= 0 && loop->fd < 0 && i < 20; i++) {
-		int number = ioctl(control, LOOP_CTL_GET_FREE);
-
-		if (number < 0)
-			break;
-		snprintf(loop->device, sizeof(loop->device), "/dev/loop%d", number);
-		loop->fd = open(loop->device, O_RDWR | O_CLOEXEC);
-		if (loop->fd >= 0 && ioctl(loop->fd, LOOP_CONFIGURE, &config)) {
-			close(loop->fd);
-			loop->fd = -1;
-		}
-	}
-	if (control >= 0)
-		close(control);
-	if (fd >= 0)
-		close(fd);
-	return loop->fd >= 0;
-}
-
-static void make_image(const char *name, uint64_t nbytes)
-{
-	write_file(at("%s", name), "", 0, 0);
-	assert_int_equal(truncate(at("%s", name), (off_t)nbytes), 0);
-}
-
-static void make_loop(struct loop *loop, const char *name, uint64_t nbytes)
-{
-	make_image(name, nbytes);
-	assert_true(attach(loop, at("%s", name)));
-}
-
-static void need(const char *reason)
-{
-	if (!reason)
-		return;
-	print_message("%s\n", reason);
-	skip();
-}
-
-static void look_for_loop_devices(void)
-{
-	struct loop loop;
-
-	if (geteuid() != 0) {
-		missing = "only root can make a loop device";
-		return;
-	}
-	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) {
-		missing = "this process may not mount";
-		return;
-	}
-	if (make_root(NULL)) {
-		missing = "build/tmp can't be made";
-		return;
-	}
-	make_image("probe", MIB(1));
-	if (!attach(&loop, at("probe")))
-		missing = "this machine gives no loop devices";
-	else
-		close(loop.fd);
-	remove_root(NULL);
-	if (!missing && system("mkfs.ext4 -V >/dev/null 2>&1") != 0)
-		missing_ext4 = "mkfs.ext4 is not installed";
-}
-
-/* If a test failed, unmount what it left before the directory is removed. */
-static int unmount_and_remove_root(void **state)
-{
-	umount2(at("mnt"), MNT_DETACH);
-	return remove_root(state);
-}
 
 /* ---- A file system that fills up ---- */
 
-static void mount_ext4(struct loop *loop, uint64_t nbytes)
+/* A directory on a new ext4 without a journal, all for files. */
+static const char *mount_ext4(const char *device)
 {
-	char command[512];
-
-	make_image("image", nbytes);
-	snprintf(command, sizeof(command),
-		 "mkfs.ext4 -q -F -m 0 -O ^has_journal %s >/dev/null 2>&1", at("image"));
-	assert_int_equal(system(command), 0);
-	assert_true(attach(loop, at("image")));
-	assert_int_equal(mkdir(at("mnt"), 0700), 0);
-	assert_int_equal(mount(loop->device, at("mnt"), "ext4", 0, NULL), 0);
+	return need_ext4_on(device, "-m 0 -O ^has_journal", NULL);
 }
 
-static const struct how mounted = {.paths = {"mnt"}};
+static struct how mounted(void)
+{
+	return (struct how){.paths = {mount_ext4(need_device(MIB(64), 512))}, .absolute = true};
+}
 
 TEST(a_full_drive_is_found_when_space_is_reserved)
 {
-	struct loop loop;
+	struct how how = mounted();
 	struct store *store;
 	uint64_t first = MIB(20), much = MIB(60), little = MIB(2), offset, other;
 
-	need(missing);
-	need(missing_ext4);
-	mount_ext4(&loop, MIB(64));
-	store = must_open(mounted);
+	store = must_open(how);
 	assert_int_equal(store_reserve(store, &first, 1, &offset, &error), 0);
 	assert_int_equal(data_bytes(store, 0), MIB(22));
 	assert_int_equal(store_reserve(store, &much, 1, &other, &error), -ENOSPC);
-	assert_non_null(strstr(error.text, "mnt/" DATA " has no room for another 60 MiB"));
+	assert_non_null(strstr(error.text, how.paths[0]));
+	assert_non_null(strstr(error.text, DATA " has no room for another 60 MiB"));
 	assert_non_null(strstr(error.text, "the store has 20 MiB already"));
 	assert_int_equal(data_bytes(store, 0), MIB(22));
 	assert_int_equal(store_bytes(store), MIB(20));
@@ -146,22 +47,16 @@ TEST(a_full_drive_is_found_when_space_is_reserved)
 	assert_int_equal(error.code, -ENOSPC);
 	assert_true(store_bytes(store) >= MIB(54));
 	store_close(store);
-	assert_int_equal(umount2(at("mnt"), 0), 0);
-	close(loop.fd);
 }
 
 /* A batch that fits neither in one hole nor on the drive is split over several holes. */
 TEST(holes_are_filled_when_the_drive_is_full)
 {
 	enum { PIECES = 40, FREED = 20 };
-	struct loop loop;
 	struct store *store;
 	uint64_t nbytes[PIECES], offsets[PIECES], again[FREED + 1], before;
 
-	need(missing);
-	need(missing_ext4);
-	mount_ext4(&loop, MIB(64));
-	store = must_open(mounted);
+	store = must_open(mounted());
 	for (size_t i = 0; i < PIECES; i++)
 		nbytes[i] = MIB(1);
 	assert_int_equal(store_reserve(store, nbytes, PIECES, offsets, &error), 0);
@@ -188,165 +83,105 @@ TEST(holes_are_filled_when_the_drive_is_full)
 		assert_int_equal(again[i], offsets[2 * i]);
 	assert_true(again[FREED] >= MIB(54));
 	store_close(store);
-	assert_int_equal(umount2(at("mnt"), 0), 0);
-	close(loop.fd);
 }
 
 /* The second member has no room, so the first must shrink back. */
 TEST(members_shrink_back_when_one_is_full)
 {
-	struct loop loop;
+	const char *full = mounted().paths[0];
 	struct store *store;
 	uint64_t nbytes = MIB(8), much = MIB(200), offset;
 
-	need(missing);
-	need(missing_ext4);
-	mount_ext4(&loop, MIB(64));
-	assert_int_equal(mkdir(at("plain"), 0700), 0);
-	store = must_open((struct how){.paths = {"plain", "mnt"}, .npaths = 2});
+	store = must_open((struct how){.paths = {at("a"), full}, .npaths = 2, .absolute = true});
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_int_equal(store_reserve(store, &much, 1, &offset, &error), -ENOSPC);
-	assert_non_null(strstr(error.text, "mnt/" DATA " has no room"));
+	assert_non_null(strstr(error.text, full));
+	assert_non_null(strstr(error.text, DATA " has no room"));
 	assert_int_equal(data_bytes(store, 0), MIB(6));
 	assert_int_equal(data_bytes(store, 1), MIB(6));
 	store_close(store);
-	assert_int_equal(umount2(at("mnt"), 0), 0);
-	close(loop.fd);
-}
-
-/* The manifest's space is reserved before the data uses the rest. */
-TEST(a_full_drive_still_commits)
-{
-	struct loop loop;
-	struct how how = {.paths = {"mnt"}, .keep = true};
-	struct store *store;
-	static struct store_entry entries[20000];
-	static char names[LENGTH(entries)][NVS_NAME_MAX + 1];
-	static uint64_t nbytes[LENGTH(entries)], offsets[2 * LENGTH(entries)];
-	size_t n = 0, found;
-
-	need(missing);
-	need(missing_ext4);
-	mount_ext4(&loop, MIB(64));
-	store = must_open(how);
-	for (size_t i = 0; i < LENGTH(entries); i++)
-		nbytes[i] = 4096;
-	for (; n < LENGTH(entries); n += 100)
-		if (store_reserve(store, nbytes, 200, offsets + 2 * n, &error))
-			break;
-	assert_int_equal(error.code, -ENOSPC);
-	assert_true(n > 1000);
-	for (size_t i = 0; i < n; i++) {
-		memset(names[i], 'n', NVS_NAME_MAX);
-		names[i][snprintf(names[i], NVS_NAME_MAX, "%zu", i)] = 'n';
-		entries[i] = (struct store_entry){.name = names[i],
-						  .dtype = NVS_U8,
-						  .numel = 4096,
-						  .nbytes = 4096,
-						  .offset = offsets[2 * i],
-						  .spare = offsets[2 * i + 1]};
-	}
-	for (int i = 0; i < 3; i++) {
-		entries[0].written = i % 2;
-		assert_int_equal(store_commit(store, entries, n, NULL, &error), 0);
-	}
-	store_close(store);
-	store = must_open(how);
-	store_entries(store, &found);
-	assert_int_equal(found, n);
-	store_close(store);
-	assert_int_equal(umount2(at("mnt"), 0), 0);
-	close(loop.fd);
 }
 
 TEST(a_commit_to_a_mount_that_is_gone_is_stale)
 {
-	struct how how = mounted;
-	struct loop loop;
+	struct how how = mounted();
 	struct store *store;
 
-	need(missing);
-	need(missing_ext4);
-	mount_ext4(&loop, MIB(16));
 	how.keep = true;
 	store = must_open(how);
 	assert_int_equal(store_commit(store, NULL, 0, NULL, &error), 0);
-	assert_int_equal(umount2(at("mnt"), MNT_DETACH), 0);
+	assert_int_equal(umount2(how.paths[0], MNT_DETACH), 0);
 	assert_int_equal(store_commit(store, NULL, 0, NULL, &error), -ESTALE);
-	assert_non_null(strstr(error.text, "/mnt was removed or moved"));
+	assert_non_null(strstr(error.text, how.paths[0]));
+	assert_non_null(strstr(error.text, " was removed or moved"));
 	store_close(store);
-	close(loop.fd);
 }
 
 /* ---- Raw devices ---- */
 
-static struct how raw(const struct loop *loop, bool keep)
+static struct how raw(const char *device, bool keep)
 {
-	return (struct how){.paths = {loop->device}, .absolute = true, .keep = keep};
+	return (struct how){.paths = {device}, .absolute = true, .keep = keep};
 }
 
 TEST(a_raw_device_is_a_store_and_blank_afterwards)
 {
-	struct loop loop;
+	const char *device = need_device(MIB(128), 512);
 	struct store *store;
 	uint64_t nbytes = MIB(30), much = MIB(64), offset;
 	uint8_t wrote[10000], read[10000], label[LABEL_BYTES];
 
-	need(missing);
-	make_loop(&loop, "image", MIB(128));
-	store = must_open(raw(&loop, false));
+	store = must_open(raw(device, false));
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	fill(wrote, sizeof(wrote), 4);
 	move(store, NVS_WRITE, wrote, sizeof(wrote), offset);
 	move(store, NVS_READ, read, sizeof(read), offset);
 	assert_memory_equal(read, wrote, sizeof(read));
 	assert_int_equal(store_reserve(store, &much, 1, &offset, &error), -ENOSPC);
-	assert_non_null(strstr(error.text, loop.device));
-	must_not_open(raw(&loop, false), -EBUSY, "is in use");
-	read_file(loop.device, label, sizeof(label), 0);
+	assert_non_null(strstr(error.text, device));
+	must_not_open(raw(device, false), -EBUSY, "is in use");
+	read_file(device, label, sizeof(label), 0);
 	store_close(store);
 
 	/* A label that a crash left is overwritten. */
-	write_file(loop.device, label, sizeof(label), 0);
-	store_close(must_open(raw(&loop, false)));
+	write_file(device, label, sizeof(label), 0);
+	store_close(must_open(raw(device, false)));
 	assert_non_null(strstr(log_text, "left by a crashed run"));
-	read_file(loop.device, label, sizeof(label), 0);
+	read_file(device, label, sizeof(label), 0);
 	for (size_t i = 0; i < sizeof(label); i++)
 		assert_int_equal(label[i], 0);
-	close(loop.fd);
 }
 
 TEST(a_raw_device_with_other_contents_is_refused)
 {
 	static const uint64_t places[] = {0, 511, 4095, 4096, 65600, LABEL_AREA_BYTES - 1};
-	struct loop loop;
+	const char *device;
 	uint8_t byte = 1, zero = 0;
 
-	need(missing);
-	make_loop(&loop, "image", MIB(80));
+	device = need_device(MIB(80), 512);
 	for (size_t i = 0; i < LENGTH(places); i++) {
-		write_file(loop.device, &byte, 1, places[i]);
-		must_not_open(raw(&loop, i % 2), -EMEDIUMTYPE, "wipe it first: wipefs -a");
-		write_file(loop.device, &zero, 1, places[i]);
+		write_file(device, &byte, 1, places[i]);
+		must_not_open(raw(device, i % 2), -EMEDIUMTYPE, "wipe it first: wipefs -a");
+		write_file(device, &zero, 1, places[i]);
 	}
-	write_file(loop.device, &byte, 1, LABEL_AREA_BYTES);
-	store_close(must_open(raw(&loop, false)));
-	close(loop.fd);
+	write_file(device, &byte, 1, LABEL_AREA_BYTES);
+	store_close(must_open(raw(device, false)));
 }
 
 /* ---- Damaged labels of a raw device ---- */
 
 /* Makes a kept store with one commit. */
-static void make_kept_device(struct loop *loop, struct how *how)
+static const char *make_kept_device(struct how *how)
 {
 	const struct store_entry entry = {.name = "t", .dtype = NVS_U8};
+	const char *device = need_device(MIB(80), 512);
 	struct store *store;
 
-	make_loop(loop, "image", MIB(80));
-	*how = raw(loop, true);
+	*how = raw(device, true);
 	store = must_open(*how);
 	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 	store_close(store);
+	return device;
 }
 
 static void must_have_its_commit(struct how how, bool damaged)
@@ -368,21 +203,19 @@ TEST(a_damaged_label_of_a_raw_device_costs_nothing)
 {
 	static const uint64_t sizes[] = {512, 4096};
 	uint8_t junk[LABEL_BYTES];
-	struct loop loop;
+	const char *device;
 	struct how how;
 
-	need(missing);
-	make_kept_device(&loop, &how);
+	device = make_kept_device(&how);
 	fill(junk, sizeof(junk), 5);
 	for (unsigned copy = 0; copy < LABEL_COPY_COUNT; copy++)
 		for (size_t k = 0; k < LENGTH(sizes); k++)
 			for (uint64_t from = 0; from < LABEL_BYTES; from += sizes[k]) {
-				write_file(loop.device, junk + from, sizes[k],
+				write_file(device, junk + from, sizes[k],
 					   copy * LABEL_DISTANCE + from);
 				must_have_its_commit(how, true);
 				must_have_its_commit(how, false);
 			}
-	close(loop.fd);
 }
 
 TEST(a_label_of_a_raw_device_that_is_older_than_its_manifest_is_refused)
@@ -391,25 +224,24 @@ TEST(a_label_of_a_raw_device_that_is_older_than_its_manifest_is_refused)
 	const struct store_entry entries[] = {{.name = "t", .dtype = NVS_U8},
 					      {.name = "u", .dtype = NVS_U8}};
 	struct store *store;
-	struct loop loop;
+	const char *device;
 	struct how how;
 	size_t n;
 
-	need(missing);
-	make_kept_device(&loop, &how);
+	device = make_kept_device(&how);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
-		read_file(loop.device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+		read_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
 	store = must_open(how);
 	assert_int_equal(store_commit(store, entries, 2, NULL, &error), 0);
 	store_close(store);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
-		write_file(loop.device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+		write_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
 		if (!i) {
 			store = must_open(how);
 			store_entries(store, &n);
 			assert_int_equal(n, 2);
 			store_close(store);
-			write_file(loop.device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+			write_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
 		}
 	}
 	must_not_open(how, -EUCLEAN, "the last commit is number 2, as a manifest says");
@@ -418,20 +250,19 @@ TEST(a_label_of_a_raw_device_that_is_older_than_its_manifest_is_refused)
 	must_have_its_commit(how, false);
 	how.rollback = false;
 	must_have_its_commit(how, false);
-	close(loop.fd);
 }
 
 enum in_label { ZEROS, JUNK, HALF, IN_LABEL };
 
-static void spoil_label(const struct loop *loop, unsigned copy, enum in_label in)
+static void spoil_label(const char *device, unsigned copy, enum in_label in)
 {
 	uint8_t bytes[LABEL_BYTES] = {0};
 
 	if (in == HALF)
-		read_file(loop->device, bytes, 8, copy * LABEL_DISTANCE);
+		read_file(device, bytes, 8, copy * LABEL_DISTANCE);
 	if (in != ZEROS)
 		fill(bytes + 8 * (in == HALF), LABEL_BYTES / 2, 1 + copy);
-	write_file(loop->device, bytes, sizeof(bytes), copy * LABEL_DISTANCE);
+	write_file(device, bytes, sizeof(bytes), copy * LABEL_DISTANCE);
 }
 
 static void must_be_refused_unwiped(struct how how, int code, const char *said)
@@ -447,68 +278,62 @@ TEST(a_device_whose_labels_are_lost_is_refused_and_not_overwritten)
 {
 	static uint8_t before[4 << 20], after[sizeof(before)];
 	uint8_t labels[LABEL_COPY_COUNT][LABEL_BYTES];
-	struct loop loop;
+	const char *device;
 	struct how how;
 
-	need(missing);
-	make_kept_device(&loop, &how);
+	device = make_kept_device(&how);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
-		read_file(loop.device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+		read_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
 	for (unsigned k = 0; k < IN_LABEL * IN_LABEL; k++) {
 		for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
-			write_file(loop.device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
-		spoil_label(&loop, 0, k % IN_LABEL);
-		spoil_label(&loop, 1, k / IN_LABEL);
-		read_file(loop.device, before, sizeof(before), 0);
+			write_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+		spoil_label(device, 0, k % IN_LABEL);
+		spoil_label(device, 1, k / IN_LABEL);
+		read_file(device, before, sizeof(before), 0);
 		must_be_refused_unwiped(how, -EUCLEAN, "there is manifest number 1");
-		read_file(loop.device, after, sizeof(after), 0);
+		read_file(device, after, sizeof(after), 0);
 		assert_memory_equal(after, before, sizeof(after));
 	}
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
-		write_file(loop.device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+		write_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
 	must_have_its_commit(how, false);
-	close(loop.fd);
 }
 
 TEST(a_damaged_label_without_a_manifest_is_a_damaged_store)
 {
-	struct loop loop;
+	const char *device;
 	struct how how;
 
-	need(missing);
-	make_loop(&loop, "image", MIB(80));
-	how = raw(&loop, true);
+	device = need_device(MIB(80), 512);
+	how = raw(device, true);
 	store_close(must_open(how));
-	spoil_label(&loop, 0, HALF);
-	spoil_label(&loop, 1, JUNK);
+	spoil_label(device, 0, HALF);
+	spoil_label(device, 1, JUNK);
 	must_be_refused_unwiped(how, -EUCLEAN,
 				"at offset 0: a damaged label; at 1048576: no label");
 	/* Nothing of a store. */
-	spoil_label(&loop, 0, JUNK);
+	spoil_label(device, 0, JUNK);
 	must_not_open(how, -EMEDIUMTYPE, "wipe it first: wipefs -a");
-	close(loop.fd);
 }
 
 TEST(a_second_device_with_lost_labels_is_a_damaged_store)
 {
-	struct loop loop;
-	const char *paths[2] = {root, loop.device};
+	const char *device, *paths[2] = {root};
 	struct store_options options = {
 		.paths = paths, .npaths = 2, .stripe_size = 65536, .keep = true, .log = &test_log};
 	struct store *store;
 
-	need(missing);
-	make_loop(&loop, "image", MIB(80));
+	device = need_device(MIB(80), 512);
+	paths[1] = device;
 	assert_int_equal(store_open(&store, aio, &options, &error), 0);
 	store_close(store);
 	for (enum in_label in = ZEROS; in < IN_LABEL; in++) {
-		spoil_label(&loop, 1, in);
-		spoil_label(&loop, 0, in == HALF ? JUNK : in);
+		spoil_label(device, 1, in);
+		spoil_label(device, 0, in == HALF ? JUNK : in);
 		assert_int_equal(store_open(&store, aio, &options, &error), -EUCLEAN);
-		assert_non_null(strstr(error.text, loop.device));
+		assert_non_null(strstr(error.text, device));
 		assert_null(strstr(error.text, "wipe"));
 	}
-	close(loop.fd);
 }
 
 /* mkfs and its like may leave the second copy, and even manifests, in place. */
@@ -530,47 +355,42 @@ TEST(what_another_program_wrote_over_a_store_is_not_touched)
 	};
 	static uint8_t before[4 << 20], after[sizeof(before)];
 	uint8_t label[LABEL_BYTES];
-	struct loop loop;
+	const char *device;
 	struct how how;
 
-	need(missing);
-	make_kept_device(&loop, &how);
-	read_file(loop.device, label, sizeof(label), 0);
+	device = make_kept_device(&how);
+	read_file(device, label, sizeof(label), 0);
 	for (size_t i = 0; i < LENGTH(written); i++) {
 		static const uint8_t zeros[16];
 
-		spoil_label(&loop, 0, ZEROS);
-		write_file(loop.device, written[i].bytes, written[i].nbytes, written[i].at);
-		read_file(loop.device, before, sizeof(before), 0);
+		spoil_label(device, 0, ZEROS);
+		write_file(device, written[i].bytes, written[i].nbytes, written[i].at);
+		read_file(device, before, sizeof(before), 0);
 		must_be_refused_unwiped(how, -EMEDIUMTYPE, written[i].said);
-		read_file(loop.device, after, sizeof(after), 0);
+		read_file(device, after, sizeof(after), 0);
 		assert_memory_equal(after, before, sizeof(after));
-		write_file(loop.device, zeros, written[i].nbytes, written[i].at);
+		write_file(device, zeros, written[i].nbytes, written[i].at);
 	}
-	write_file(loop.device, label, sizeof(label), 0);
+	write_file(device, label, sizeof(label), 0);
 	must_have_its_commit(how, false);
-	close(loop.fd);
 }
 
 TEST(a_raw_device_that_is_mounted_or_too_small_is_refused)
 {
-	struct loop loop, small;
+	const char *device, *directory;
 
-	need(missing);
-	make_loop(&small, "small", MIB(66));
-	must_not_open(raw(&small, false), -ENOSPC, "has 66 MiB, and a store needs more");
-	close(small.fd);
-	need(missing_ext4);
-	mount_ext4(&loop, MIB(80));
-	must_not_open(raw(&loop, false), -EBUSY, "mounted");
-	assert_int_equal(umount2(at("mnt"), 0), 0);
-	must_not_open(raw(&loop, false), -EMEDIUMTYPE, "not nvswap's");
-	close(loop.fd);
+	must_not_open(raw(need_device(MIB(66), 512), false), -ENOSPC,
+		      "has 66 MiB, and a store needs more");
+	device = need_device(MIB(80), 512);
+	directory = mount_ext4(device);
+	must_not_open(raw(device, false), -EBUSY, "mounted");
+	assert_int_equal(umount2(directory, 0), 0);
+	must_not_open(raw(device, false), -EMEDIUMTYPE, "not nvswap's");
 }
 
 TEST(a_kept_raw_device_is_found_again)
 {
-	struct loop loop;
+	const char *device;
 	struct store *store;
 	uint64_t nbytes = 100000, both[2] = {nbytes, nbytes}, offset, offsets[2];
 	struct store_entry entry = {
@@ -579,9 +399,8 @@ TEST(a_kept_raw_device_is_found_again)
 	struct how how;
 	size_t n;
 
-	need(missing);
-	make_loop(&loop, "image", MIB(128));
-	how = raw(&loop, true);
+	device = need_device(MIB(128), 512);
+	how = raw(device, true);
 	store = must_open(how);
 	assert_int_equal(store_reserve(store, both, 2, offsets, &error), 0);
 	fill(wrote, sizeof(wrote), 8);
@@ -594,7 +413,7 @@ TEST(a_kept_raw_device_is_found_again)
 		assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 	}
 	store_close(store);
-	must_not_open(raw(&loop, false), -EEXIST, "kept store");
+	must_not_open(raw(device, false), -EEXIST, "kept store");
 	how.rank = 1;
 	must_not_open(how, -EMEDIUMTYPE, "of rank 0");
 	how.rank = 0;
@@ -610,21 +429,19 @@ TEST(a_kept_raw_device_is_found_again)
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_true(offset >= offsets[1] + nbytes);
 	store_close(store);
-	close(loop.fd);
 }
 
 TEST(a_manifest_too_large_for_its_place_on_a_device_is_refused)
 {
 	enum { FITTING = 29537 }; /* see docs/store-format.md */
-	struct loop loop;
+	const char *device;
 	struct store *store;
 	static struct store_entry entries[FITTING + 1];
 	static char names[FITTING + 1][NVS_NAME_MAX + 1];
 	size_t n;
 
-	need(missing);
-	make_loop(&loop, "image", MIB(80));
-	store = must_open(raw(&loop, true));
+	device = need_device(MIB(80), 512);
+	store = must_open(raw(device, true));
 	for (size_t i = 0; i <= FITTING; i++) {
 		memset(names[i], 'n', NVS_NAME_MAX);
 		names[i][snprintf(names[i], NVS_NAME_MAX, "%zu", i)] = 'n';
@@ -634,16 +451,15 @@ TEST(a_manifest_too_large_for_its_place_on_a_device_is_refused)
 	assert_int_equal(store_commit(store, entries, FITTING + 1, NULL, &error), -ENOSPC);
 	assert_non_null(strstr(error.text, "for it: keep the store in a directory"));
 	store_close(store);
-	store = must_open(raw(&loop, true));
+	store = must_open(raw(device, true));
 	store_entries(store, &n);
 	assert_int_equal(n, FITTING);
 	store_close(store);
-	close(loop.fd);
 }
 
 TEST(a_directory_and_a_device_make_one_store)
 {
-	struct loop loop;
+	const char *device;
 	struct store *store = NULL;
 	const char *paths[2];
 	struct store_options options = {
@@ -651,10 +467,9 @@ TEST(a_directory_and_a_device_make_one_store)
 	uint64_t nbytes = MIB(10), much = MIB(200), offset;
 	static uint8_t wrote[10 << 20], read[10 << 20];
 
-	need(missing);
-	make_loop(&loop, "image", MIB(80));
+	device = need_device(MIB(80), 512);
 	paths[0] = root;
-	paths[1] = loop.device;
+	paths[1] = device;
 	fill(wrote, nbytes, 6);
 	for (int run = 0; run < 2; run++) {
 		assert_int_equal(store_open(&store, aio, &options, &error), 0);
@@ -668,43 +483,7 @@ TEST(a_directory_and_a_device_make_one_store)
 		assert_memory_equal(read, wrote, nbytes);
 		store_close(store);
 	}
-	close(loop.fd);
 }
 
-TEST(a_million_tensors_of_64k_reserve_in_seconds)
-{
-	enum { N = 1000000 };
-	static const size_t calls[] = {1, 1000};
-	static uint64_t nbytes[N], offsets[N];
-	struct loop loop;
-
-	need(missing);
-	for (size_t i = 0; i < N; i++)
-		nbytes[i] = 65536;
-	/* Sparse: the device has 64 GiB, of which the drive beneath stores almost none. */
-	make_loop(&loop, "image", MIB(64 * 1024));
-	for (size_t i = 0; i < LENGTH(calls); i++) {
-		struct store *store = must_open(raw(&loop, false));
-		size_t n = N / calls[i];
-		uint64_t began = clock_ns();
-
-		for (size_t call = 0; call < calls[i]; call++)
-			assert_int_equal(store_reserve(store, nbytes + call * n, n,
-						       offsets + call * n, &error),
-					 0);
-		print_message("%zu calls: %.3f s\n", calls[i], (double)(clock_ns() - began) / 1e9);
-		for (size_t j = 0; j < N; j++)
-			assert_int_equal(offsets[j], j * 65536);
-		store_close(store);
-	}
-	close(loop.fd);
-}
-
-EACH_TEST(make_root, unmount_and_remove_root)
+EACH_TEST(make_root, cleanup)
 AROUND_TESTS(open_aio, close_aio)
-
-int main(void)
-{
-	look_for_loop_devices();
-	return tests_run(__FILE__);
-}

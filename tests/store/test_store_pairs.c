@@ -12,7 +12,6 @@
 
 #include "store/kept_fixture.h"
 #include "support/sim/sim_drive.h"
-#include "support/support.h"
 
 /* ---- The drive ---- */
 

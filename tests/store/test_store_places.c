@@ -332,5 +332,5 @@ TEST(a_store_whose_files_can_not_be_opened_is_described_or_refused)
 	assert_true(described);
 }
 
-EACH_TEST(make_root, remove_root)
+EACH_TEST(make_root, cleanup)
 AROUND_TESTS(open_aio, close_aio)

@@ -210,5 +210,5 @@ TEST(concurrent_reservations_are_serialized)
 	store_close(first.store);
 }
 
-EACH_TEST(make_root, remove_root)
+EACH_TEST(make_root, cleanup)
 AROUND_TESTS(open_aio, close_aio)

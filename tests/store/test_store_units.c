@@ -40,7 +40,7 @@ static int as_it_is(void **state)
 	said_page = 0;
 	said_block = 0;
 	said_direct = 1;
-	return remove_root(state);
+	return cleanup(state);
 }
 
 enum { NBYTES = 200000 };

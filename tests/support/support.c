@@ -60,13 +60,19 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 	return remove(path);
 }
 
+int remove_tree(const char *path)
+{
+	return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 static int undo(const struct made *one)
 {
 	switch (one->what) {
 	case DIRECTORY:
-		return nftw(one->path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+		return remove_tree(one->path);
 	case MOUNT:
-		return umount2(one->path, MNT_DETACH);
+		/* The test may have unmounted it. */
+		return umount2(one->path, MNT_DETACH) && errno != EINVAL;
 	case LOOP:
 		return close(one->fd);
 	default:
@@ -209,6 +215,30 @@ unsigned entries_of(const char *directory)
 	return n - 2;
 }
 
+void write_text(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "we");
+
+	if (!file)
+		fail_msg("%s can't be made: %s", path, strerror(errno));
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+char *file_text(const char *path)
+{
+	char *text = calloc(1, (1 << 20) + 1);
+	FILE *file = fopen(path, "re");
+
+	assert_non_null(text);
+	if (!file)
+		fail_msg("%s: %s; tests run from the root of the repository", path,
+			 strerror(errno));
+	assert_true(fread(text, 1, 1 << 20, file) < 1 << 20);
+	fclose(file);
+	return text;
+}
+
 /* In memory if possible, which is fast and wears no drive. */
 static int backing_file(uint64_t nbytes)
 {
@@ -319,11 +349,29 @@ bool ext4_make(const char *device, const char *options, const char **why)
 	return false;
 }
 
-const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why)
+const char *need_device(uint64_t nbytes, unsigned sector_bytes)
 {
-	const char *device = loop_device(nbytes, sector_bytes, why);
+	const char *why = NULL, *device = loop_device(nbytes, sector_bytes, &why);
 
-	return device && ext4_make(device, "", why) ? ext4_mount(device, 0, NULL, why) : NULL;
+	if (!device)
+		SKIP("%s", why);
+	return device;
+}
+
+const char *need_ext4_on(const char *device, const char *make_options, const char *mount_options)
+{
+	const char *why = NULL, *directory = NULL;
+
+	if (ext4_make(device, make_options, &why))
+		directory = ext4_mount(device, 0, mount_options, &why);
+	if (!directory)
+		SKIP("%s", why);
+	return directory;
+}
+
+const char *need_ext4(uint64_t nbytes, unsigned sector_bytes)
+{
+	return need_ext4_on(need_device(nbytes, sector_bytes), "", NULL);
 }
 
 const char *loop_file_system(const char *type, uint64_t nbytes, unsigned sector_bytes,

@@ -80,14 +80,20 @@ const char *memory_directory(void);
 const char *loop_device(uint64_t nbytes, unsigned sector_bytes, const char **why);
 /* The same over an existing file, without its page cache. */
 const char *loop_device_over(const char *path, const char **why);
-/* A directory on a new ext4 on such a device. */
-const char *loop_ext4(uint64_t nbytes, unsigned sector_bytes, const char **why);
-/* The same of another file system, such as "btrfs"; NULL also if the kernel or mkfs lacks it. */
+/* Such a device, or a directory on a new ext4 on one. Without it the test is skipped and says why. */
+const char *need_device(uint64_t nbytes, unsigned sector_bytes);
+const char *need_ext4(uint64_t nbytes, unsigned sector_bytes);
+/* The same on this device, with options of mkfs.ext4 (may be "") and of ext4 (may be NULL). */
+const char *need_ext4_on(const char *device, const char *make_options, const char *mount_options);
+/*
+ * A directory on a new file system of another type, such as "btrfs"; NULL also if the kernel or mkfs
+ * lacks it.
+ */
 const char *loop_file_system(const char *type, uint64_t nbytes, unsigned sector_bytes,
 			     const char **why);
 /*
- * The two steps of loop_ext4(), with options of mkfs.ext4 (may be ""), flags of mount(2) and
- * options of ext4.
+ * The two steps of need_ext4_on(), with flags of mount(2); false or NULL with the reason in *why if
+ * that does not work here.
  */
 bool ext4_make(const char *device, const char *options, const char **why);
 const char *ext4_mount(const char *device, unsigned long flags, const char *options,
@@ -99,8 +105,14 @@ const char *path_in(const char *directory, const char *name);
  * store is not kept, of its own open file, which has no name.
  */
 void data_path(const char *directory, char path[512]);
+/* Removes a directory with all that is in it, or a file. */
+int remove_tree(const char *path);
 /* The number of entries of the directory. */
 unsigned entries_of(const char *directory);
+/* Makes or replaces a file. */
+void write_text(const char *path, const char *text);
+/* The contents of a file, up to 1 MiB, as a string that the caller frees. */
+char *file_text(const char *path);
 
 /* ---- Processes with fewer privileges ---- */
 

@@ -5,6 +5,39 @@
 #include <errno.h>
 #include <inttypes.h>
 
+static uint64_t faults_before;
+
+static uint64_t faults_of(struct sim *sim)
+{
+	struct sim_counts counts;
+
+	sim_get(sim, &counts);
+	return counts.faults;
+}
+
+void nth_arm(struct sim *sim, const struct faulty *what, uint64_t n)
+{
+	faults_before = faults_of(sim);
+	if (what->ios)
+		sim_fault(sim, &(const struct sim_rule){.fault = SIM_ERROR,
+							.error = what->error,
+							.reads = what->ios & SIM_READS,
+							.writes = what->ios & SIM_WRITES,
+							.first = n,
+							.times = !what->lasts});
+	else
+		inject_fail(what->kinds, n, what->lasts ? INJECT_ALWAYS : 1, what->error);
+}
+
+bool nth_disarm(struct sim *sim)
+{
+	uint64_t failed;
+
+	inject_stop(&failed);
+	sim_no_faults(sim);
+	return failed || faults_of(sim) > faults_before;
+}
+
 static bool names_the_place(const struct world *w)
 {
 	const char *text = w->f.error.text;

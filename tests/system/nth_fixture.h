@@ -27,6 +27,17 @@ struct world {
 	unsigned failures;	/* calls that failed with it */
 };
 
+/* What fails: I/Os of the drive, or system calls. */
+struct faulty {
+	unsigned ios;	/* SIM_READS, SIM_WRITES or both; 0: the calls of `kinds` */
+	unsigned kinds; /* of inject_fail() */
+	int error;
+	bool lasts; /* all later ones fail, too */
+};
+/* The n-th of them fails from now on; until nth_disarm(), which returns whether there was one. */
+void nth_arm(struct sim *sim, const struct faulty *what, uint64_t n);
+bool nth_disarm(struct sim *sim);
+
 /* Pool and queues are too small for all tensors at the same time. */
 #define SMALL .pool_bytes = ROOM * PART, .block_size = 4 * KIB, .queue_depth = 4
 

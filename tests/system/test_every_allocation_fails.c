@@ -30,6 +30,12 @@ static bool none(const char *call)
 	return false;
 }
 
+static bool any(const char *call)
+{
+	(void)call;
+	return true;
+}
+
 static bool says_so(int rc, const struct nvs_error *error, int due)
 {
 	return rc == due && error->code == rc && error->text[0];
@@ -68,126 +74,6 @@ static uint64_t every_one_fails(const char *what, attempt_fn *attempt, void *arg
 		n++;
 	assert_true(n < N_LIMIT);
 	return n - 1;
-}
-
-/* ---- Configuration ---- */
-
-static const char text[] =
-	"{\"aio\": {\"block_size\": 1048576, \"queue_depth\": 8},\n"
-	" \"fp16\": {\"enabled\": true, \"loss_scale\": 0.5},\n"
-	" \"gradient_clipping\": 1.25,\n"
-	" \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3, \"betas\": [0.9, "
-	"0.99]}},\n"
-	" \"zero_optimization\": {\n"
-	"   \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": [\"/a\", \"/b\"]},\n"
-	"   \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/c\", \"ratio\": "
-	"0.75}},\n"
-	" \"other\": {\"of\": [1, 2.5, \"anything\", {\"at\": null}]}}\n";
-
-/* A refused change leaves the configuration as it was. */
-static int unchanged_unless(int rc, struct nvs_config *config)
-{
-	if (rc) {
-		assert_int_equal(config->offload[NVS_OFFLOAD_PARAM].npaths, 1);
-		assert_string_equal(config->offload[NVS_OFFLOAD_PARAM].nvme_path[0], "/before");
-		assert_int_equal(config->offload[NVS_OFFLOAD_OPTIMIZER].device, NVS_DEVICE_NONE);
-	}
-	config_free(config);
-	return rc;
-}
-
-static void with_a_path(struct nvs_config *config)
-{
-	static const char *const path = "/before";
-
-	config_init(config);
-	inject_pause();
-	assert_int_equal(nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, &path, 1, NULL), 0);
-	inject_resume();
-}
-
-static int parse(void *arg, struct nvs_error *error)
-{
-	struct nvs_config config;
-
-	(void)arg;
-	with_a_path(&config);
-	return unchanged_unless(
-		nvs_config_parse(&config, text, sizeof(text) - 1, "ds_config.json", error),
-		&config);
-}
-
-static int load(void *path, struct nvs_error *error)
-{
-	struct nvs_config config;
-
-	with_a_path(&config);
-	return unchanged_unless(nvs_config_load(&config, path, error), &config);
-}
-
-static int set_paths(void *arg, struct nvs_error *error)
-{
-	static const char *const paths[] = {"/a", "/b", "/c"};
-	struct nvs_config config;
-
-	(void)arg;
-	with_a_path(&config);
-	return unchanged_unless(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 3, error),
-				&config);
-}
-
-TEST(a_configuration_is_read_or_unchanged)
-{
-	char *directory = place_make(PLACE_DISK), path[256];
-	FILE *file;
-
-	assert_non_null(directory);
-	snprintf(path, sizeof(path), "%s/ds_config.json", directory);
-	file = fopen(path, "w");
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-	assert_true(every_one_fails("parsing", parse, NULL, ALLOCATIONS, -ENOMEM, none) > 5);
-	assert_true(every_one_fails("loading", load, path, ALLOCATIONS, -ENOMEM, none) > 6);
-	assert_int_equal(every_one_fails("paths", set_paths, NULL, ALLOCATIONS, -ENOMEM, none), 3);
-	place_leave(directory);
-}
-
-/* ---- Machine and path ---- */
-
-/* Facts that cannot be determined are unknown; features that cannot be tried are off. */
-static bool any(const char *call)
-{
-	(void)call;
-	return true;
-}
-
-static int look_at_machine(void *arg, struct nvs_error *error)
-{
-	struct nvs_machine_info info = {.size = sizeof(info)};
-	int rc = nvs_machine_get_info(&info, error);
-
-	(void)arg;
-	for (int i = 1; i < NVS_IOENGINE_COUNT && !rc; i++)
-		assert_true(info.ioengine[i].works || info.ioengine[i].reason[0]);
-	return rc;
-}
-
-static int look_at_path(void *path, struct nvs_error *error)
-{
-	struct nvs_path_info info = {.size = sizeof(info)};
-
-	return nvs_path_get_info(path, &info, error);
-}
-
-TEST(path_and_machine_info_survive_failed_allocations)
-{
-	char *directory = place_make(PLACE_DISK);
-
-	assert_true(every_one_fails("the machine", look_at_machine, NULL,
-				    ALLOCATIONS | INJECT_QUEUE, -ENOMEM, any) > 5);
-	(void)every_one_fails("the path", look_at_path, directory, ALLOCATIONS, -ENOMEM, any);
-	place_leave(directory);
 }
 
 /* ---- Transfers ---- */

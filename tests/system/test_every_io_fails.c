@@ -82,14 +82,6 @@ static bool reported(const struct world *w)
 	return w->failures || strstr(w->f.log, "could not be written back");
 }
 
-static uint64_t drive_faults(const struct world *w)
-{
-	struct sim_counts counts;
-
-	sim_get(w->f.sim, &counts);
-	return counts.faults;
-}
-
 typedef void act_fn(struct world *w);
 
 /* Fails the n-th I/O, or all from it on; returns whether there was an n-th. */
@@ -98,20 +90,13 @@ static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direct
 {
 	/* A failed read-ahead is repeated by the pin. */
 	bool may_be_unreported = act == world_step && direction == NVS_READ, failed;
-	const struct sim_rule rule = {.fault = SIM_ERROR,
-				      .error = w->error,
-				      .reads = direction == NVS_READ,
-				      .writes = direction == NVS_WRITE,
-				      .first = n,
-				      .times = alone};
-	uint64_t faults = drive_faults(w);
+	const struct faulty io = {.ios = 1u << direction, .error = w->error, .lasts = !alone};
 
 	w->failures = 0;
 	w->f.log[0] = 0;
-	sim_fault(w->f.sim, &rule);
+	nth_arm(w->f.sim, &io, n);
 	act(w);
-	sim_no_faults(w->f.sim);
-	failed = drive_faults(w) > faults;
+	failed = nth_disarm(w->f.sim);
 	events_await_idle(w->f.engine);
 	if (failed ? !reported(w) && !may_be_unreported : reported(w))
 		fail_msg("%s %" PRIu64 " %s: %u calls failed, and the log has \"%s\"",
@@ -420,26 +405,6 @@ static void one_of_them_is_found(struct world *w, const struct commits *commits,
 		assert_true(world_change(w, i));
 }
 
-static void arm(struct world *w, bool plain, uint64_t n)
-{
-	w->failures = 0;
-	if (plain)
-		inject_fail(PLAIN_CALLS, n, 1, w->error);
-	else
-		sim_fault(w->f.sim,
-			  &(const struct sim_rule){
-				  .fault = SIM_ERROR, .error = w->error, .first = n, .times = 1});
-}
-
-static bool disarm(struct world *w, uint64_t faults)
-{
-	uint64_t failed;
-
-	inject_stop(&failed);
-	sim_no_faults(w->f.sim);
-	return failed || drive_faults(w) > faults;
-}
-
 /* A commit can be repeated, unless data may have been lost; that must stay an error. */
 static bool committed_after_all(struct world *w)
 {
@@ -453,8 +418,9 @@ static bool committed_after_all(struct world *w)
 /* Returns whether there was an n-th. */
 static bool nth_fails_in_commit(struct world *w, bool plain, bool closing, uint64_t n)
 {
+	const struct faulty what = {
+		.ios = plain ? 0 : SIM_ALL, .kinds = PLAIN_CALLS, .error = w->error};
 	struct inject_held before = inject_held();
-	uint64_t faults = drive_faults(w);
 	struct nvs_engine *engine;
 	struct commits commits;
 	bool failed, done;
@@ -465,10 +431,11 @@ static bool nth_fails_in_commit(struct world *w, bool plain, bool closing, uint6
 	begin_anew(w, &commits);
 	engine = w->f.engine;
 	w->f.log[0] = 0;
-	arm(w, plain, n);
+	w->failures = 0;
+	nth_arm(w->f.sim, &what, n);
 	rc = closing ? nvs_engine_close(engine, &w->f.error)
 		     : nvs_engine_commit(engine, &w->f.error);
-	failed = disarm(w, faults);
+	failed = nth_disarm(w->f.sim);
 	assert_true(failed || !rc);
 	if (!closing)
 		events_await_idle(engine);

@@ -69,53 +69,17 @@ static void same_as_twin(struct optim *o, struct optim *twin)
 
 /* ---- Faults ---- */
 
-/* I/Os of one direction, or system calls of these kinds. */
-struct what {
-	bool io;
-	enum nvs_direction direction;
-	unsigned kinds;
-	int error;
-	bool lasts; /* all later ones fail, too */
-};
-
-static uint64_t drive_faults(const struct run *run)
+static void arm(struct run *run, const struct faulty *what, uint64_t n)
 {
-	struct sim_counts counts;
-
-	sim_get(run->o.sim, &counts);
-	return counts.faults;
-}
-
-static void arm(struct run *run, const struct what *what, uint64_t n)
-{
-	const struct sim_rule rule = {.fault = SIM_ERROR,
-				      .error = what->error,
-				      .reads = what->direction == NVS_READ,
-				      .writes = what->direction == NVS_WRITE,
-				      .first = n,
-				      .times = !what->lasts};
-
 	run->o.error = (struct nvs_error){.size = sizeof(run->o.error)};
-	if (what->io)
-		sim_fault(run->o.sim, &rule);
-	else
-		inject_fail(what->kinds, n, what->lasts ? INJECT_ALWAYS : 1, what->error);
-}
-
-static bool disarm(struct run *run, uint64_t faults)
-{
-	uint64_t failed;
-
-	inject_stop(&failed);
-	sim_no_faults(run->o.sim);
-	return failed || drive_faults(run) > faults;
+	nth_arm(run->o.sim, what, n);
 }
 
 /*
  * Whether the call failed; then its error must be the injected one, and name the place of an I/O or
  * file.
  */
-static bool failed_as_injected(struct run *run, const struct what *what, int rc)
+static bool failed_as_injected(struct run *run, const struct faulty *what, int rc)
 {
 	const struct nvs_error *error = &run->o.error;
 	bool place = what->kinds & ALLOCATIONS || strstr(error->text, run->o.path) ||
@@ -185,9 +149,8 @@ static int adds_and_steps(struct run *run, struct optim *twin, uint64_t step)
  * the drive is repaired.
  */
 static bool nth_fails_in_step(struct run *run, struct optim *twin, step_fn *steps,
-			      const struct what *what, uint64_t n)
+			      const struct faulty *what, uint64_t n)
 {
-	uint64_t faults = drive_faults(run);
 	bool failed;
 	int rc;
 
@@ -195,8 +158,8 @@ static bool nth_fails_in_step(struct run *run, struct optim *twin, step_fn *step
 	rc = steps(run, twin, n + 1);
 	for (unsigned i = 0; i < 4 && what->lasts && failed_as_injected(run, what, rc); i++)
 		rc = optim_step(&run->o, n + 1);
-	failed = disarm(run, faults);
-	if (failed && !rc && (what->lasts || what->direction == NVS_WRITE))
+	failed = nth_disarm(run->o.sim);
+	if (failed && !rc && (what->lasts || what->ios == SIM_WRITES))
 		fail_msg("I/O %" PRIu64 " failed, and the step is reported as done", n);
 	assert_true(failed || !rc);
 	if (failed_as_injected(run, what, rc))
@@ -209,7 +172,7 @@ static bool nth_fails_in_step(struct run *run, struct optim *twin, step_fn *step
 static void every_io_of_a_step_fails(step_fn *steps, enum nvs_direction direction, bool lasts)
 {
 	struct inject_held before = inject_held();
-	const struct what what = {.io = true, .direction = direction, .error = EIO, .lasts = lasts};
+	const struct faulty what = {.ios = 1u << direction, .error = EIO, .lasts = lasts};
 	struct optim twin;
 	struct run run;
 	uint64_t n = 1;
@@ -285,23 +248,21 @@ static int set_then_get(struct run *run, float *data, uint64_t numel)
 TEST(the_nth_io_of_setting_and_getting_fails)
 {
 	static float data[3001];
-	const struct what what = {.io = true, .direction = NVS_READ, .error = ENOSPC};
+	const struct faulty what = {.ios = SIM_READS, .error = ENOSPC};
 	struct run run;
 	bool failed = true;
 
 	run_open(&run);
 	optim_run(&run.o, 1, 1);
 	for (uint64_t n = 1; failed; n++) {
-		uint64_t faults = drive_faults(&run);
-
 		fill(data, sizeof(data), n);
 		arm(&run, &what, n);
 		if (failed_as_injected(&run, &what, set_then_get(&run, data, LENGTH(data)))) {
-			assert_true(disarm(&run, faults));
+			assert_true(nth_disarm(run.o.sim));
 			fill(data, sizeof(data), n);
 			DONE(&run.o, set_then_get(&run, data, LENGTH(data)));
 		} else {
-			failed = disarm(&run, faults);
+			failed = nth_disarm(run.o.sim);
 			assert_true(failed || n > 4);
 		}
 		assert_true(filled(data, sizeof(data), n));
@@ -328,23 +289,22 @@ static bool survived(const struct run *run)
 	return !strcmp(call, node);
 }
 
-static bool nth_fails_in_open(struct run *run, const struct what *what, const struct snapshot *due,
-			      uint64_t n)
+static bool nth_fails_in_open(struct run *run, const struct faulty *what,
+			      const struct snapshot *due, uint64_t n)
 {
 	struct inject_held before = inject_held();
-	uint64_t faults = drive_faults(run);
 	bool failed;
 	int rc;
 
 	arm(run, what, n);
 	rc = optim_open(&run->o);
-	failed = disarm(run, faults);
+	failed = nth_disarm(run->o.sim);
 	assert_true(failed || !rc);
 	if (failed_as_injected(run, what, rc)) {
 		assert_null(run->o.optimizer);
 		assert_same_held(&before, "a failed opening", n);
 		DONE(&run->o, optim_open(&run->o));
-	} else if (failed && (what->io || !survived(run))) {
+	} else if (failed && (what->ios || !survived(run))) {
 		fail_msg("%s failed, n %" PRIu64 ", but no error was reported",
 			 inject_failed_call(), n);
 	}
@@ -354,7 +314,7 @@ static bool nth_fails_in_open(struct run *run, const struct what *what, const st
 	return failed;
 }
 
-static void every_fault_in_open_comes_once(const struct what *what, bool keep)
+static void every_fault_in_open_comes_once(const struct faulty *what, bool keep)
 {
 	struct snapshot due;
 	struct run run;
@@ -376,9 +336,9 @@ static void every_fault_in_open_comes_once(const struct what *what, bool keep)
 	optim_close(&run.o);
 }
 
-static const struct what ways[] = {
-	{.io = true, .direction = NVS_READ, .error = EIO},
-	{.io = true, .direction = NVS_WRITE, .error = ENOSPC},
+static const struct faulty ways[] = {
+	{.ios = SIM_READS, .error = EIO},
+	{.ios = SIM_WRITES, .error = ENOSPC},
 	{.kinds = PLAIN_CALLS, .error = EIO},
 	{.kinds = ALLOCATIONS, .error = ENOMEM},
 };
@@ -394,10 +354,10 @@ TEST(the_nth_fault_in_open_is_reported)
 /* ---- Commits ---- */
 
 /* After a failed commit another one succeeds, unless data may not be durable. */
-static bool nth_fails_in_commit(struct run *run, const struct what *what, bool closing, uint64_t n)
+static bool nth_fails_in_commit(struct run *run, const struct faulty *what, bool closing,
+				uint64_t n)
 {
 	struct nvs_optimizer *optimizer = run->o.optimizer;
-	uint64_t faults = drive_faults(run);
 	struct snapshot before, after;
 	bool failed;
 	int rc;
@@ -410,7 +370,7 @@ static bool nth_fails_in_commit(struct run *run, const struct what *what, bool c
 	arm(run, what, n);
 	rc = closing ? nvs_optimizer_close(optimizer, &run->o.error)
 		     : nvs_optimizer_commit(optimizer, &run->o.error);
-	failed = disarm(run, faults);
+	failed = nth_disarm(run->o.sim);
 	assert_true(failed || !rc);
 	if (!closing)
 		events_await_idle(nvs_optimizer_engine(optimizer));
@@ -438,7 +398,7 @@ static bool nth_fails_in_commit(struct run *run, const struct what *what, bool c
 	return failed;
 }
 
-static void every_fault_in_commit_comes_once(const struct what *what, bool closing)
+static void every_fault_in_commit_comes_once(const struct faulty *what, bool closing)
 {
 	struct inject_held before = inject_held();
 	struct run run;

@@ -583,12 +583,10 @@ TEST(a_block_device_is_direct_and_is_its_own_drive)
 	char names[DEVICES_MAX][64];
 	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
-	const char *why = NULL, *path = loop_device(LOOP_BYTES, 512, &why);
+	const char *path = need_device(LOOP_BYTES, 512);
 	struct dio_caps caps;
 	int fd;
 
-	if (!path)
-		SKIP("%s", why);
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	assert_int_equal(dio_probe(fd, &caps), 0);
 	assert_true(caps.direct);
@@ -609,10 +607,8 @@ TEST(a_file_system_is_reported_with_its_device)
 {
 	struct nvs_path_info info = {.size = sizeof(info)};
 	struct nvs_error error = {.size = sizeof(error)};
-	const char *why = NULL, *directory = loop_ext4(LOOP_BYTES, 512, &why);
+	const char *directory = need_ext4(LOOP_BYTES, 512);
 
-	if (!directory)
-		SKIP("%s", why);
 	SUCCEEDS(nvs_path_get_info(directory, &info, &error), &error);
 	assert_string_equal(info.filesystem, "ext4");
 	assert_int_equal(strncmp(info.device, "loop", 4), 0);

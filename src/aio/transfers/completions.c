@@ -67,9 +67,6 @@ void completions_close(struct completions *queue)
 		return;
 	/* The worker that appended last may still hold the lock, or signal. */
 	pthread_mutex_lock(&queue->lock);
-	assert(!queue->head);
-	assert(!queue->waiters[COMPLETIONS_THREAD].waiting);
-	assert(!queue->waiters[COMPLETIONS_CALLER].waiting);
 	pthread_mutex_unlock(&queue->lock);
 	while (atomic_load_explicit(&queue->signaling, memory_order_acquire))
 		sched_yield();
@@ -81,7 +78,6 @@ void completions_close(struct completions *queue)
 
 static bool wait_ends(const struct completions *queue, const struct waiter *waiter)
 {
-	assert(waiter->least && (waiter->waiting || waiter->least == 1));
 	return queue->n >= waiter->least || queue->overdue || waiter->woken;
 }
 
@@ -107,7 +103,6 @@ static void notify_and_unlock(struct completions *queue)
 	struct waiter *waiter = &queue->waiters[COMPLETIONS_CALLER];
 	bool sleeps;
 
-	assert(queue->n || queue->overdue);
 	if (!waiter->waiting)
 		waiter = &queue->waiters[COMPLETIONS_THREAD];
 	sleeps = waiter->waiting && !waiter->signaled && wait_ends(queue, waiter);

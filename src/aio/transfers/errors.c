@@ -2,7 +2,6 @@
 /*
  * The errors of transfers that failed or are overdue: each names a path and an offset.
  */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 
@@ -15,7 +14,6 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 	const char *advice = "";
 	struct place place;
 
-	assert(transfer->status < 0);
 	if (!transfer->file)
 		return error_cause(
 			error, NVS_CAUSE_IO, NULL,
@@ -47,7 +45,6 @@ int aio_overdue_error(const struct transfer *transfer, const char *subject, stru
 	struct place place = file_place(transfer->file, transfer->state.hangs_at), there = place;
 	const struct piece *oldest = NULL;
 
-	assert(aio && aio->config.io_timeout_ms);
 	if (!transfer->state.overdue || !transfer->state.waits)
 		return error_cause(
 			error, NVS_CAUSE_IO, place.member->path,

@@ -158,7 +158,6 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 
 void aio_submit_list(struct nvs_aio *aio, struct completions *queue, struct transfer *list)
 {
-	assert(queue);
 	pthread_mutex_lock(&aio->lock);
 	aio_queue_list(aio, queue, list);
 	pthread_mutex_unlock(&aio->lock);
@@ -206,7 +205,6 @@ void list_deliver(struct transfer *list)
 		while (last->state.next && last->state.next->state.queue == queue)
 			last = last->state.next;
 		list = last->state.next;
-		assert(queue && first->state.phase == TRANSFER_COMPLETED);
 		completions_append(queue, first, last);
 	}
 }

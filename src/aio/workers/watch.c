@@ -73,7 +73,6 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 	uint64_t limit_ns = aio->config.io_timeout_ms * UINT64_C(1000000);
 	struct look look = {.before_ns = now_ns > limit_ns ? now_ns - limit_ns : 0};
 
-	assert(limit_ns);
 	do {
 		look.nreports = 0;
 		pthread_mutex_lock(&aio->lock);
@@ -115,7 +114,6 @@ static void postpone(uint64_t *time_ns, uint64_t gap_ns, uint64_t now_ns)
 {
 	if (*time_ns)
 		*time_ns = *time_ns + gap_ns < now_ns ? *time_ns + gap_ns : now_ns;
-	assert(*time_ns <= now_ns);
 }
 
 void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
@@ -167,7 +165,6 @@ int watch_start(struct nvs_aio *aio)
 
 	if (!aio->config.io_timeout_ms)
 		return 0;
-	assert(!aio->watched);
 	aio->watched = true;
 	aio->looked_ns = clock_ns();
 	rc = thread_start(&aio->watch, watch_main, aio);

@@ -22,8 +22,6 @@ static void check_copy(const struct nvs_store_copy *copy)
 
 static void put_state(struct nvs_store_copy *copy, enum nvs_store_copy_state state, const char *why)
 {
-	assert(copy->path);
-	assert((state == NVS_STORE_COPY_DAMAGED) == (*why != 0));
 	copy->state = state;
 	snprintf(copy->problem, sizeof(copy->problem), "%s", why);
 }
@@ -33,7 +31,6 @@ static void describe_label(const struct nvs_store *store, unsigned member, unsig
 {
 	const struct member *of = &store->members[member];
 
-	assert(inspect_opened(store, member) && i < LABEL_COPY_COUNT);
 	*copy = (struct nvs_store_copy){
 		.kind = NVS_STORE_LABEL, .path = of->path, .offset = i * LABEL_DISTANCE};
 	if (store->open_results[member].rc && !inspect_missing(store, member)) {
@@ -87,7 +84,6 @@ static int describe_copy(const struct nvs_store *store, unsigned index, struct n
 				    : index % MANIFEST_TURN_COUNT == slots->current);
 
 	/* Copies of the older manifest are never read again, so they can't count as damaged. */
-	assert(index < MANIFEST_SLOT_COUNT);
 	*copy = (struct nvs_store_copy){.kind = NVS_STORE_MANIFEST,
 					.path = slot->path,
 					.offset = slot->base,
@@ -111,7 +107,6 @@ int nvs_store_get_copy(const struct nvs_store *store, unsigned index, struct nvs
 	if (!store || !struct_sized(copy))
 		return -EINVAL;
 	rc = describe_copy(store, index, &full);
-	assert(!rc || rc == -ENODATA);
 	if (!rc)
 		check_copy(&full);
 	return rc ? rc : struct_out(copy, &full, sizeof(full));
@@ -128,13 +123,11 @@ int nvs_store_get_info(const struct nvs_store *store, struct nvs_store_info *inf
 		return -EINVAL;
 	inspect_check(store);
 	full = store->info;
-	assert(!full.copies && !full.damaged_copies);
 	while (!describe_copy(store, full.copies, &copy)) {
 		check_copy(&copy);
 		full.copies++;
 		full.damaged_copies += copy.state == NVS_STORE_COPY_DAMAGED;
 	}
-	assert(full.damaged_copies <= full.copies);
 	return struct_out(info, &full, sizeof(full));
 }
 

@@ -4,7 +4,6 @@
  * for what is nvswap's. It opens no store's files, but for the label of a raw device, and follows
  * no links below the path.
  */
-#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -42,8 +41,6 @@ static bool place_of(const char *name, struct nvs_store_place *place)
 	if (errno || rank > UINT32_MAX)
 		return false;
 	*place = (struct nvs_store_place){.rank = (uint32_t)rank, .optimizer = *end != 0};
-	assert(end > name + 4);
-	assert(!*end || !strcmp(end, "-optimizer"));
 	place_name(place, again);
 	return !strcmp(name, again);
 }
@@ -56,7 +53,6 @@ static int find_in(int fd, const char *path, unsigned index, struct nvs_store_pl
 	uint64_t least = 0;
 	int rc = 0;
 
-	assert(fd >= 0);
 	if (!directory) {
 		rc = -errno;
 		if (listed >= 0)
@@ -80,9 +76,7 @@ static int find_in(int fd, const char *path, unsigned index, struct nvs_store_pl
 			*place = other;
 			rc = 0;
 		}
-		assert(rc || key_of(place) >= least);
 
-		assert(!rc || rc == -ENODATA);
 		least = rc ? 0 : key_of(place) + 1;
 	}
 	closedir(directory);
@@ -144,7 +138,6 @@ int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *pla
 		rc = nvs_store_open(&here, 0, &store, error);
 		if (!rc) {
 			rc = nvs_store_get_info(store, &info);
-			assert(!rc);
 			nvs_store_close(store);
 			found.rank = info.rank;
 			found.optimizer = info.optimizer;

@@ -5,7 +5,6 @@
 #ifndef STORE_INSPECT_INTERNAL_H
 #define STORE_INSPECT_INTERNAL_H
 
-#include <assert.h>
 #include <errno.h>
 
 #include "store/manifest.h"
@@ -52,14 +51,12 @@ int inspect_check_data(const struct nvs_store *store, struct nvs_error *error);
 /* Whether the member was opened, so that its label was at least looked for. */
 static inline bool inspect_opened(const struct nvs_store *store, unsigned i)
 {
-	assert(i < store->npaths);
 	return store->members[i].fd >= 0;
 }
 
 /* Whether nothing of the store is on the path, or there is no such path. */
 static inline bool inspect_missing(const struct nvs_store *store, unsigned i)
 {
-	assert(i < store->npaths);
 	return store->open_results[i].rc == -ENODATA || store->open_results[i].rc == -ENOENT;
 }
 
@@ -76,7 +73,6 @@ static inline unsigned member_of(const struct nvs_store *store, uint64_t offset,
 	uint64_t stripe = label->count > 1 ? offset / label->stripe : 0;
 	unsigned member = (unsigned)(stripe % label->count);
 
-	assert(member < label->count && offset <= INT64_MAX);
 	*at = label->count > 1 ? stripe / label->count * label->stripe + offset % label->stripe
 			       : offset;
 	*at += member < store->npaths ? store->members[member].base : LABEL_AREA_BYTES;

@@ -42,11 +42,7 @@ int place_in(struct nvs_store_place *place, const struct nvs_store_place *from,
 
 void place_name(const struct nvs_store_place *place, char name[64])
 {
-	int n = snprintf(name, 64, "rank%" PRIu32 "%s", place->rank,
-			 place->optimizer ? "-optimizer" : "");
-
-	assert(n > 0 && n < 64);
-	assert(member_is_store_name(name));
+	snprintf(name, 64, "rank%" PRIu32 "%s", place->rank, place->optimizer ? "-optimizer" : "");
 }
 
 /* ---- Checks ---- */
@@ -106,7 +102,6 @@ static int owner_of(int fd, char name[64])
 	FILE *file;
 	int pid = 0;
 
-	assert(fd >= 0);
 	name[0] = 0;
 	if (fstat(fd, &st))
 		return 0;
@@ -137,7 +132,6 @@ static int owner_of(int fd, char name[64])
 /* A member that is missing or damaged is described; another error ends the inspection. */
 static bool describable(const struct member *member, int rc)
 {
-	assert(rc <= 0);
 	/* Its label was at least looked for, or its manifests were found without data. */
 	if (rc == -EUCLEAN || rc == -EIO)
 		return (member->fd >= 0 && member->base) || lacks_data(member);
@@ -154,7 +148,6 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 		struct open_result *result = &store->open_results[i];
 		char name[64];
 
-		assert(i < place->npaths);
 		place_name(place, name);
 		result->why = (struct nvs_error){.size = sizeof(result->why)};
 		result->rc = lock ? member_open(store->members, i, place->paths[i], name, true,
@@ -170,7 +163,6 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 		int rc = describable(&store->members[i], result->rc) ? 0 : result->rc;
 
 		if (rc) {
-			assert(rc == store->open_results[i].rc);
 			const struct member *member = &store->members[i];
 			int pid = rc == -EBUSY && member->fd >= 0 ? owner_of(member->fd, name) : 0;
 
@@ -186,13 +178,10 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 			info->owner = owner_of(store->members[i].fd, info->owner_name);
 		}
 	}
-	assert(store->npaths == place->npaths);
-	assert(!lock || !info->in_use);
 
 	const struct open_result *first = &store->open_results[0];
 
 	/* A store is partial only if a path has something of it. */
-	assert(store->npaths);
 	for (unsigned i = 0; i < store->npaths; i++)
 		if (!inspect_missing(store, i))
 			return 0;
@@ -242,8 +231,6 @@ void nvs_store_close(struct nvs_store *store)
 	HOLD_CANCEL;
 	if (!store)
 		return;
-	assert(store->npaths <= NVS_PATHS_MAX);
-	assert(!store->file || store->aio);
 	nvs_file_close(store->file);
 	if (store->has_slots)
 		slots_close(&store->slots);
@@ -258,11 +245,9 @@ int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
 {
 	int rc = nvs_store_open(place, NVS_STORE_LOCK, store, error);
 
-	assert(rc || *store);
 	for (unsigned i = 0; !rc && i < (*store)->npaths; i++) {
 		struct member *member = &(*store)->members[i];
 
-		assert(!member->in_use && !member->beside);
 		if (inspect_opened(*store, i)) {
 			/* Between the shared lock and this one another process may have removed the
 			 * store. */
@@ -292,7 +277,6 @@ int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
 					       member->path);
 		}
 	}
-	assert(rc || (*store)->locked);
 	if (rc) {
 		nvs_store_close(*store);
 		*store = NULL;

@@ -5,7 +5,6 @@
  * marking one copy after the other as committed, and every copy has a checksum: what changes
  * between two reads is read again.
  */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -24,12 +23,10 @@ refuse(struct nvs_store *store, enum nvs_store_state state, const char *format, 
 {
 	va_list args;
 
-	assert(state == NVS_STORE_PARTIAL || state == NVS_STORE_DAMAGED);
 	store->info.state = state;
 	va_start(args, format);
 	vsnprintf(store->info.problem, sizeof(store->info.problem), format, args);
 	va_end(args);
-	assert(store->info.problem[0]);
 }
 
 /* ---- Manifests ---- */
@@ -40,7 +37,6 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 	struct member *first = &store->members[0];
 	int rc;
 
-	assert(!store->has_slots && !store->found.header.generation);
 	rc = slots_open(&store->slots, first, why);
 	store->has_slots = !rc;
 	if (rc)
@@ -49,7 +45,6 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 		uint64_t generation = first->label.generation;
 		const struct nvs_log silent = {.fn = NULL};
 
-		assert(store->has_slots && first->label.kept && !first->label.index);
 		manifest_free(&store->found);
 		rc = slots_read(&store->slots, first, false, &store->found, &silent, why);
 		if (!first->in_use || rc == -ENOMEM)
@@ -61,8 +56,6 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 			break;
 		rc = 0;
 	}
-	/* No commit comes between in a store that is locked. */
-	assert(rc || first->in_use || store->found.header.generation == first->label.generation);
 	return rc;
 }
 
@@ -73,8 +66,6 @@ static void check_members(struct nvs_store *store)
 	const struct label *first = &store->members[0].label;
 	const char *path = store->members[0].path;
 
-	assert(first->kept);
-	assert(!store->open_results[0].rc && !store->info.problem[0]);
 	if (first->index)
 		refuse(store, NVS_STORE_PARTIAL,
 		       "%s is member %" PRIu32 " (counted from 0) of a store of %" PRIu32
@@ -112,7 +103,6 @@ int inspect_check_data(const struct nvs_store *store, struct nvs_error *error)
 	int rc = 0;
 
 	label_check(first);
-	assert(first->count == store->npaths);
 	share = member_share(store->found.end, store->npaths, first->stripe);
 	for (unsigned i = 0; i < store->npaths && !rc; i++)
 		rc = member_space_of(&store->members[i], share, &nbytes, error);
@@ -142,7 +132,6 @@ static void put_manifest(struct nvs_store *store)
 	const struct store_note note = manifest_note(&store->found);
 	uint64_t used = 0;
 
-	assert(!store->open_results[0].rc && !info->tensor_bytes);
 	info->commit_time = header->made;
 	info->tensors = header->count;
 	info->note = note.nbytes ? note.data : NULL;
@@ -155,7 +144,6 @@ static void put_manifest(struct nvs_store *store)
 		used += 2 * round_to_unit(store->found.entries[i].nbytes, info->unit);
 	}
 	info->free_bytes = used < info->data_bytes ? info->data_bytes - used : 0;
-	assert(!info->tensors || info->commit);
 }
 
 int inspect_read(struct nvs_store *store, struct nvs_error *error)
@@ -163,8 +151,6 @@ int inspect_read(struct nvs_store *store, struct nvs_error *error)
 	const struct member *first = &store->members[0];
 	struct nvs_error why = {.size = sizeof(why)};
 	int rc = 0;
-
-	assert(store->npaths && !store->info.problem[0]);
 
 	for (unsigned i = 0; i < store->npaths && !rc; i++) {
 		uint64_t nbytes = 0;

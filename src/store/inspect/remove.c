@@ -21,7 +21,6 @@
 static int unlink_file(const struct member *member, const char *name, struct nvs_error *error)
 {
 	assert(member_is_file_name(name));
-	assert(member->directory_fd >= 0);
 	if (!unlinkat(member->directory_fd, name, 0) || errno == ENOENT)
 		return 0;
 	return error_set(error, -errno, "cannot remove %s/%s: %s", member->directory, name,
@@ -31,9 +30,6 @@ static int unlink_file(const struct member *member, const char *name, struct nvs
 static int remove_files(const struct member *member, struct nvs_error *error)
 {
 	int rc = 0;
-
-	assert(member->kind == MEMBER_FILE && !member->in_use);
-	assert(member->fd >= 0 || lacks_data(member));
 
 	bool there[MANIFEST_SLOT_COUNT], empty[MANIFEST_SLOT_COUNT];
 	char names[MANIFEST_SLOT_COUNT][32];
@@ -99,7 +95,6 @@ static int clear_device(const struct member *member, struct nvs_error *error)
 	int fd = open(member->path, O_WRONLY | O_EXCL | O_CLOEXEC | O_NOCTTY), rc;
 
 	member_open_check(member);
-	assert(member->kind == MEMBER_RAW && !member->in_use);
 	if (fd < 0)
 		return member_cannot(error, "open", member->path, -errno);
 	rc = member_clear_places(member, fd, error);
@@ -112,7 +107,6 @@ static int check_whole(const struct nvs_store *store, struct nvs_error *error)
 {
 	const struct member *first = NULL;
 
-	assert(store->locked);
 	for (unsigned i = 0; i < store->npaths; i++) {
 		const struct member *member = &store->members[i];
 
@@ -148,7 +142,6 @@ int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *erro
 		return rc;
 	}
 	inspect_check(store);
-	assert(store->locked && !store->info.in_use);
 	rc = check_whole(store, error);
 	/* Keeps out remove_directories() of other processes, where the file system has such
 	 * locks. */

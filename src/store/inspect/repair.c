@@ -23,7 +23,6 @@ static unsigned count_bad(const struct member *member)
 {
 	unsigned n = 0;
 
-	assert(!member->blank);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		n += member->copies[i] != LABEL_WHOLE;
 	return n;
@@ -35,7 +34,6 @@ static int write_labels(struct member *member, struct nvs_error *error)
 	struct member writer = *member;
 	int rc;
 
-	assert(member->read_only && !member->blank);
 	label_check(&member->label);
 	rc = member->kind == MEMBER_FILE ? file_may_grow(member->path, LABEL_AREA_BYTES, error) : 0;
 	if (rc)
@@ -52,7 +50,6 @@ static int write_labels(struct member *member, struct nvs_error *error)
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		member->copies[i] = writer.copies[i];
 	close(writer.fd);
-	assert(rc || !count_bad(member));
 	return rc;
 }
 
@@ -64,7 +61,6 @@ static int open_slot(const struct nvs_store *store, unsigned i, int *fd, struct 
 	const struct member *first = &store->members[0];
 	char name[32];
 
-	assert(i < MANIFEST_SLOT_COUNT);
 	snprintf(name, sizeof(name), "manifest.%u", i);
 	if (first->kind == MEMBER_RAW)
 		*fd = open(first->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
@@ -85,7 +81,6 @@ static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *err
 	assert(i % MANIFEST_TURN_COUNT == store->slots.current);
 	/* A valid copy of the commit is never written over. */
 	assert(slot->generation != header->generation || slot->why[0]);
-	assert(MANIFEST_HEADER_BYTES + header->body_bytes <= slot->capacity);
 	manifest_check(&store->found);
 	if (slot->owned)
 		rc = file_may_grow(slot->path, MANIFEST_HEADER_BYTES + header->body_bytes, error);
@@ -114,7 +109,6 @@ static int unmark_slot(const struct nvs_store *store, unsigned i, struct nvs_err
 	uint8_t bytes[MANIFEST_HEADER_BYTES];
 	int fd, rc = open_slot(store, i, &fd, error);
 
-	assert(slot->committed);
 	if (rc)
 		return rc;
 	rc = disk_read(fd, slot->path, bytes, sizeof(bytes), slot->base, error);
@@ -137,8 +131,6 @@ static int roll_back(struct nvs_store *store, struct nvs_store_repairs *repairs,
 	const struct nvs_log silent = {.fn = NULL};
 	int rc;
 
-	assert(store->locked && label->kept && !label->index);
-	assert(!store->found.header.generation);
 	rc = slots_read(&store->slots, &store->members[0], true, &store->found, &silent, error);
 	if (!rc)
 		rc = inspect_check_data(store, error);
@@ -146,7 +138,6 @@ static int roll_back(struct nvs_store *store, struct nvs_store_repairs *repairs,
 		return rc;
 	repairs->lost = store->slots.last;
 	label->generation = store->found.header.generation;
-	assert(label->generation < repairs->lost);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		store->members[0].copies[i] = LABEL_DAMAGED;
 	return 0;
@@ -186,12 +177,10 @@ int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
 	else if (info->state != NVS_STORE_KEPT)
 		rc = error_set(error, -EUCLEAN, "%s",
 			       info->problem[0] ? info->problem : "the store is not kept");
-	assert(rc || store->found.header.generation == store->members[0].label.generation);
 	/* Labels name a commit only once its manifest is whole. */
 	if (!rc && store->members[0].label.generation) {
 		struct slots *slots = &store->slots;
 
-		assert(slots->current < MANIFEST_TURN_COUNT);
 		for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT && !rc;
 		     i += MANIFEST_TURN_COUNT) {
 			const struct slot *slot = &slots->slot[i];
@@ -219,7 +208,6 @@ int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
 			rc = unmark_slot(store, i, error);
 	repairs.commit = store->members[0].label.generation;
 
-	assert(rc || repairs.commit == store->found.header.generation);
 	nvs_store_close(store);
 	return rc || !out ? rc : struct_out(out, &repairs, sizeof(repairs));
 }

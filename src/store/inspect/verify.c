@@ -4,7 +4,6 @@
  * several tensors are in flight together, and are summed up in the order of the store; damage of
  * one does not keep others from being read.
  */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -43,7 +42,6 @@ struct verifier {
 /* Whether all members can be read, and the manifest was. */
 static bool can_be_verified(const struct nvs_store *store)
 {
-	assert(!store->info.truncated || store->info.state == NVS_STORE_DAMAGED);
 	return store->info.state == NVS_STORE_KEPT || store->info.truncated;
 }
 
@@ -53,8 +51,6 @@ static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct n
 	const struct nvs_log silent = {.fn = NULL};
 	int rc = 0;
 
-	assert(!store->file && store->locked);
-	assert(can_be_verified(store));
 	for (unsigned i = 0; i < store->npaths && !rc; i++) {
 		struct member *member = &store->members[i];
 
@@ -72,7 +68,6 @@ static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct n
 				 &store->file, error);
 	for (unsigned i = 0; i < store->npaths && !rc; i++)
 		store->members[i].lent = true;
-	assert(!rc == (store->file != NULL));
 	store->aio = rc ? NULL : aio;
 	return rc;
 }
@@ -83,10 +78,6 @@ static void report(struct verifier *verifier, uint64_t tensor, enum nvs_store_fi
 {
 	char *array = (char *)verifier->verdicts;
 
-	assert(tensor >= verifier->first && tensor < verifier->end);
-	assert(finding <= NVS_STORE_UNREADABLE);
-	assert((finding == NVS_STORE_CORRUPT || finding == NVS_STORE_UNREADABLE) ==
-	       (verifier->now.problem[0] != 0));
 	verifier->now.finding = finding;
 	struct_out(array + (tensor - verifier->first) * verifier->size, &verifier->now,
 		   sizeof(verifier->now));
@@ -98,7 +89,6 @@ static void report(struct verifier *verifier, uint64_t tensor, enum nvs_store_fi
 /* Tensors without contents are judged at once, in their order: nothing of others changes. */
 static void skip_empty(struct verifier *verifier)
 {
-	assert(!verifier->offset || verifier->tensor < verifier->end);
 	while (verifier->tensor < verifier->end) {
 		const struct store_entry *entry = &verifier->store->found.entries[verifier->tensor];
 		struct nvs_store_verdict now = verifier->now;
@@ -120,9 +110,6 @@ static int submit_read(struct verifier *verifier, struct nvs_error *error)
 		 nbytes = left < READ_BYTES ? left : READ_BYTES;
 	int rc;
 
-	assert(verifier->count < READS_MAX);
-	assert(left && entry->written);
-	assert(verifier->offset < entry->nbytes);
 	entry_check(entry, verifier->store->info.unit);
 	*read = (struct tensor_read){
 		.tensor = verifier->tensor, .nbytes = nbytes, .last = nbytes == left};
@@ -145,8 +132,6 @@ static void take_read(struct verifier *verifier)
 	struct nvs_error why = {.size = sizeof(why)};
 	int rc;
 
-	assert(verifier->count);
-	assert(read->nbytes && read->nbytes <= READ_BYTES && read->tensor < verifier->end);
 	/* An overdue read still writes to the memory. */
 	do
 		rc = nvs_aio_wait(verifier->store->aio, &read->request, 1, -1, &why);
@@ -169,8 +154,6 @@ static void take_read(struct verifier *verifier)
 		uint64_t sum = XXH3_64bits_digest(verifier->sum), at;
 		const char *path = store->members[member_of(store, entry->offset, &at)].path;
 
-		/* Tensors are judged in the order in which they were submitted. */
-		assert(read->tensor < verifier->tensor);
 		XXH3_64bits_reset(verifier->sum);
 		if (verifier->now.finding == NVS_STORE_UNREADABLE) {
 			report(verifier, read->tensor, NVS_STORE_UNREADABLE);
@@ -241,26 +224,7 @@ int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t firs
 			}
 			if (verifier.count)
 				take_read(&verifier);
-
-			const struct manifest *found = &verifier.store->found;
-
-			/* Asserts what must hold between two reads. */
-			assert(verifier.first <= verifier.tensor &&
-			       verifier.tensor <= verifier.end);
-			assert(verifier.end <= found->header.count);
-			assert(verifier.head < READS_MAX && verifier.count <= READS_MAX);
-			assert(!verifier.offset ||
-			       (verifier.tensor < verifier.end &&
-				verifier.offset < found->entries[verifier.tensor].nbytes));
-			/* Every read but a tensor's last is full, so the next one is aligned. */
-			assert(verifier.offset % READ_BYTES == 0);
-			assert(verifier.now.finding == NVS_STORE_INTACT ||
-			       verifier.now.finding == NVS_STORE_UNREADABLE);
-			assert((verifier.now.finding == NVS_STORE_UNREADABLE) ==
-			       (verifier.now.problem[0] != 0));
 		} while (verifier.count || (!rc && verifier.tensor < verifier.end));
-		assert(!verifier.count);
-		assert(rc || verifier.tensor == verifier.end);
 	} else {
 		rc = error_set(error, -ENOMEM, "out of memory while verifying a store");
 	}

@@ -63,8 +63,6 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 	struct stat opened;
 	int rc, refuses_writes = 0;
 
-	assert(S_ISBLK(st->st_mode));
-	assert(member->fd < 0 && member->parent_fd < 0);
 	member->kind = MEMBER_RAW;
 	member->dev = st->st_rdev;
 	rc = member_compose(&member->path, error, "%s", path);

@@ -27,8 +27,6 @@
 
 static int open_parent(struct member *member, const char *path, struct nvs_error *error)
 {
-	assert(member->parent_fd < 0);
-	assert(member->nvswap_fd < 0 && member->directory_fd < 0);
 	member->parent_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (member->parent_fd >= 0) {
 		char *from;
@@ -131,7 +129,6 @@ static int open_plain(const struct member *member, const char *name, const char 
 			  O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
 	struct stat st;
 
-	assert(member_is_file_name(name));
 	*fd = openat(member->directory_fd, name, flags, 0600);
 	if (*fd >= 0) {
 		if (fstat(*fd, &st))
@@ -167,7 +164,6 @@ static int open_manifest_file(const struct member *member, const char *name, int
 		rc = open_plain(member, name, path, create, fd, error);
 	if (rc == MEMBER_GONE)
 		rc = member_cannot(error, "open", path, -ENOENT);
-	assert(rc || *fd >= 0);
 	if (!rc && create)
 		rc = member_make_fd_private(*fd, path, 0600, NULL, error);
 	free(path);
@@ -183,7 +179,6 @@ int member_open_file(const struct member *member, const char *name, int *fd,
 int member_make_file(const struct member *member, const char *name, int *fd,
 		     struct nvs_error *error)
 {
-	assert(!member->read_only);
 	return open_manifest_file(member, name, O_CREAT, fd, error);
 }
 
@@ -297,7 +292,6 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 
 static void unlink_from(const struct member *member, const char *name, const struct nvs_log *log)
 {
-	assert(!member->read_only);
 	assert(member_is_file_name(name));
 	if (unlinkat(member->directory_fd, name, 0) && errno != ENOENT)
 		log_say(log, NVS_LOG_WARNING, "cannot remove %s/%s: %s", member->directory, name,
@@ -347,7 +341,6 @@ int member_make_nameless(struct member *member, struct nvs_error *error)
 	int fd;
 
 	member_open_check(member);
-	assert(!member->read_only && member->lock_fd < 0 && member->direct_fd < 0);
 	if (member->kind != MEMBER_FILE)
 		return 0;
 	fd = openat(member->directory_fd, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);

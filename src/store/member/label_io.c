@@ -53,7 +53,6 @@ static bool may_be_overwritten(const struct member *member, const struct found_l
 		set += whole[i] != 0;
 		same += whole[i] && whole[i] == found->bytes[i];
 	}
-	assert(set && same <= set);
 	return 2 * same < set;
 }
 
@@ -83,7 +82,6 @@ static int lost_labels(const struct member *member, const struct found_label *fo
 	char manifests[64] = "";
 
 	static_assert(LABEL_COPY_COUNT == 2, "the error names two copies");
-	assert(member->directory || !member->has_manifests);
 	if (newest)
 		snprintf(manifests, sizeof(manifests), ", but there is manifest number %" PRIu64,
 			 newest);
@@ -101,7 +99,6 @@ static int lost_labels(const struct member *member, const struct found_label *fo
 static int refuse_label(const struct member *member, const struct found_label *found,
 			struct nvs_error *error)
 {
-	assert(found->rc < 0 && found->rc != -EUCLEAN);
 	if (found->rc == -EPROTONOSUPPORT)
 		return error_set(error, -EMEDIUMTYPE,
 				 "the store at %s was made by another version of nvswap, in a "
@@ -232,9 +229,6 @@ int member_write_label(struct member *member, struct nvs_error *error)
 	label_encode(&member->label, bytes);
 	/* A later run reads what is written here. */
 	assert(!label_decode(bytes, &again));
-	assert(again.generation == member->label.generation && again.kept == member->label.kept);
-	assert(again.index == member->label.index && again.unit == member->label.unit);
-	assert(!memcmp(again.id, member->label.id, STORE_ID_SIZE));
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		if (member->copies[i] == LABEL_WHOLE)
 			member->copies[i] = LABEL_STALE;

@@ -38,7 +38,6 @@ int member_named_twice(const struct member *members, unsigned index, struct nvs_
 {
 	const struct member *member = &members[index];
 
-	assert(member->path && member->kind != MEMBER_MEMORY);
 	for (unsigned i = 0; i < index; i++)
 		if (members[i].kind == member->kind && members[i].dev == member->dev &&
 		    members[i].ino == member->ino)

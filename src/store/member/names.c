@@ -3,7 +3,6 @@
  * The names of a member's directories and files: which are nvswap's, whether they still lead to
  * what is open, and making them durable.
  */
-#include <assert.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -79,7 +78,6 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 		return member_cannot(error, "list", path, rc);
 	if (any || !other[0])
 		return 0;
-	assert(!ours(other));
 	snprintf(why, sizeof(why), "has an entry \"%s\" and none of nvswap's", other);
 	return member_refuse(error, path, why);
 }
@@ -105,7 +103,6 @@ int member_sync_names(const struct member *member, struct nvs_error *error)
 	const int fds[] = {member->directory_fd, member->nvswap_fd, member->parent_fd};
 
 	member_open_check(member);
-	assert(!member->read_only);
 	for (unsigned i = 0; i < COUNT_OF(fds); i++)
 		if (member->kind == MEMBER_FILE && fsync(fds[i]))
 			return member_cannot(error, "make durable the name", member->path, -errno);
@@ -140,7 +137,6 @@ int member_check_name(const struct member *member, const char *name, int fd,
 	char below[32];
 	int rc;
 
-	assert(member_is_file_name(name));
 	rc = member_leads_to(member->directory_fd, name, fd);
 	if (rc == -ENOENT) {
 		snprintf(below, sizeof(below), "/%s", name);

@@ -17,7 +17,6 @@ static int open_started(struct member *members, unsigned index, const char *path
 {
 	struct stat st;
 
-	assert(path && member_is_store_name(name));
 	if (!stat(path, &st) && S_ISBLK(st.st_mode))
 		return member_open_device(members, index, path, &st, error);
 	return member_open_in_directory(members, index, path, name, error);
@@ -26,7 +25,6 @@ static int open_started(struct member *members, unsigned index, const char *path
 int member_open(struct member *members, unsigned index, const char *path, const char *name,
 		bool read_only, struct nvs_error *error)
 {
-	assert(!members[index].path);
 	member_start(&members[index], read_only);
 	return open_started(members, index, path, name, error);
 }
@@ -34,7 +32,6 @@ int member_open(struct member *members, unsigned index, const char *path, const 
 int member_open_beside(struct member *members, unsigned index, const char *path, const char *name,
 		       struct nvs_error *error)
 {
-	assert(!members[index].path);
 	member_start(&members[index], true);
 	members[index].beside = true;
 	return open_started(members, index, path, name, error);
@@ -42,7 +39,6 @@ int member_open_beside(struct member *members, unsigned index, const char *path,
 
 int member_open_memory(struct member *member, struct nvs_error *error)
 {
-	assert(!member->path);
 	member_start(member, false);
 	member->kind = MEMBER_MEMORY;
 	member->blank = true;
@@ -56,8 +52,6 @@ int member_open_memory(struct member *member, struct nvs_error *error)
 
 void member_dispose(struct member *member, const struct nvs_log *log)
 {
-	assert(!member->read_only || (!member->disposable && !member->made));
-	assert(!member->beside || member->read_only);
 	if (member->disposable && member->kind == MEMBER_FILE)
 		member_unlink_files(member, log);
 	if (member->disposable && member->kind == MEMBER_RAW)

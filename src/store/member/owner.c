@@ -79,7 +79,6 @@ int member_make_private(const struct member *member, const struct nvs_log *log,
 	if (member->kind != MEMBER_FILE || member->read_only)
 		return 0;
 	/* Only what was found to be nvswap's is changed. */
-	assert(member_is_store_name(strrchr(member->directory, '/') + 1));
 	nvswap = strndup(member->directory,
 			 (size_t)(strrchr(member->directory, '/') - member->directory));
 	if (!nvswap)

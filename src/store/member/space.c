@@ -24,10 +24,8 @@ static void raise_to(uint32_t *unit, uint64_t wanted)
 {
 	bool power = wanted && !(wanted & (wanted - 1));
 
-	assert(*unit >= UNIT_MIN && !(*unit & (*unit - 1)));
 	if (power && wanted <= UNIT_MAX && wanted > *unit)
 		*unit = (uint32_t)wanted;
-	assert(*unit <= UNIT_MAX);
 }
 
 int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log,
@@ -37,8 +35,6 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
 	int rc;
 
 	member_open_check(member);
-	assert(member->direct_fd < 0);
-	assert(!unit || (unit >= UNIT_MIN && unit <= UNIT_MAX && !(unit & (unit - 1))));
 	rc = file_member_probe(&probed, !member->read_only, member->kind == MEMBER_MEMORY);
 	if (rc)
 		return error_set(error, rc, "cannot tell the alignment of %s: %s", member->path,
@@ -83,7 +79,6 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
 	}
 	assert(member->unit % member->unit_needed == 0);
 	member_check(member);
-	assert(!unit || unit % member->unit_needed == 0);
 	return 0;
 }
 
@@ -148,7 +143,6 @@ static int set_size(const struct member *member, int fd, uint64_t nbytes, struct
 {
 	int rc;
 
-	assert(!member->read_only && member->kind != MEMBER_RAW);
 	do
 		rc = ftruncate(fd, (off_t)nbytes) ? -errno : 0;
 	while (rc == -EINTR);
@@ -162,7 +156,6 @@ int member_begin(struct member *member, struct nvs_error *error)
 	int rc;
 
 	member_open_check(member);
-	assert(!member->read_only && member->disposable);
 	if (member->kind != MEMBER_FILE)
 		return 0;
 	rc = set_size(member, member_named_fd(member), 0, error);
@@ -182,7 +175,6 @@ void member_report_space(const struct member *member, const struct nvs_log *log)
 {
 	const char *why = member->kind == MEMBER_FILE ? space_not_held(member->fd) : NULL;
 
-	assert(!member->read_only);
 	if (why)
 		log_say(log, NVS_LOG_WARNING,
 			"the space reserved in %s may not suffice: %s, so writing a registered "
@@ -209,7 +201,6 @@ int member_space(const struct member *member, uint64_t *nbytes, struct nvs_error
 
 uint64_t member_share(uint64_t end, unsigned n, uint64_t stripe)
 {
-	assert(n && n <= NVS_PATHS_MAX);
 	assert(end <= INT64_MAX);
 	if (n == 1)
 		return end;
@@ -225,7 +216,6 @@ int member_space_of(const struct member *member, uint64_t share, uint64_t *nbyte
 
 	if (rc || *nbytes >= share)
 		return rc;
-	assert(share <= INT64_MAX);
 	return error_set(error, -EUCLEAN,
 			 "the data of the kept store at %s is truncated: it has %s of the %s that "
 			 "its manifest names; restore it from a copy, or remove the store if it is "
@@ -239,7 +229,6 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 
 	member_open_check(member);
 	assert(from <= to && from <= member->capacity);
-	assert(!member->read_only);
 	if (from == to || (member->kind == MEMBER_RAW && to <= member->capacity))
 		return 0;
 	if (to > member->capacity || to > INT64_MAX - member->base ||
@@ -264,7 +253,6 @@ int member_grow(struct member *member, uint64_t from, uint64_t to, struct nvs_er
 
 int member_shrink(struct member *member, uint64_t to, struct nvs_error *error)
 {
-	assert(!member->read_only);
 	assert(to <= member->capacity && to <= INT64_MAX - member->base);
 	return member->kind == MEMBER_RAW ? 0
 					  : set_size(member, member->fd, member->base + to, error);

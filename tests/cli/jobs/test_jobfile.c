@@ -253,13 +253,9 @@ TEST(a_failing_call_is_reported)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "a.ini");
 	uint64_t failed = 1;
-	FILE *file;
 
 	setenv("NVSWAP_TEST", "4k", 1);
-	file = fopen(path, "w");
-	assert_non_null(file);
-	assert_true(fputs("[a]\nx=${NVSWAP_TEST}\n[b]\n", file) >= 0);
-	assert_int_equal(fclose(file), 0);
+	write_text(path, "[a]\nx=${NVSWAP_TEST}\n[b]\n");
 	for (uint64_t n = 1; failed; n++) {
 		struct inject_held before = inject_held(), after;
 		struct nvs_error error = {.size = sizeof(error)};

@@ -18,15 +18,6 @@
 
 static char said[8192]; /* messages of the last jobs_plan() */
 
-static void write_text(const char *path, const char *text)
-{
-	FILE *file = fopen(path, "w");
-
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-}
-
 static const char *write_file(const char *name, const char *text)
 {
 	const char *path = path_in(temp_directory(), name);

@@ -396,7 +396,7 @@ TEST(impossible_accesses_are_refused)
 
 TEST(a_file_needs_direct_io_and_space)
 {
-	const char *why = NULL, *memory = memory_directory(), *directory;
+	const char *memory = memory_directory(), *directory;
 	struct job *job = new_job(RW_WRITE, MIB);
 
 	if (memory) {
@@ -405,11 +405,7 @@ TEST(a_file_needs_direct_io_and_space)
 			assert_says(job->result.error.text, "this file system has no direct I/O");
 		assert_int_equal(entries_of(memory), 0);
 	}
-	if (geteuid())
-		SKIP("an ext4 on a loop device needs root");
-	directory = loop_ext4(16 * MIB, 512, &why);
-	if (!directory)
-		SKIP("%s", why);
+	directory = need_ext4(16 * MIB, 512);
 	job = new_job(RW_WRITE, 32 * MIB);
 	watch.directory = directory;
 	assert_int_equal(run_job(job), -ENOSPC);

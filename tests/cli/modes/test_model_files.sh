@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Models: safetensors files and headers, well-formed and hostile, and parts of a model by --size and
-# --scale.
+# --scale; and the shapes in bench/models, which are those that the script makes.
 
 . tests/support/bench.sh
 
@@ -235,5 +235,8 @@ model scale_keeps_a_layer_and_a_row_at_least "swap['tensors'] == 16 and
 model scale_keeps_that_share_of_made_up_tensors "swap['tensors'] == 3" \
 	--tensors 10 --tensor-size 4k --scale 0.3
 model scale_1_keeps_all "swap['tensors'] == 14" --model "$T/models/good.json" --scale 1
+
+python3 bench/models/make_models.py --check >"$T/out" 2>"$T/err"
+result model_shapes_are_what_the_script_makes $? "$(cat "$T/out")"
 
 [ $failures = 0 ]

@@ -438,10 +438,8 @@ TEST(a_link_is_not_followed)
 
 TEST(a_raw_device_is_repaired_and_removed)
 {
-	const char *why, *device = loop_device(UINT64_C(128) << 20, 512, &why);
+	const char *device = need_device(UINT64_C(128) << 20, 512);
 
-	if (!device)
-		SKIP("%s", why);
 	make_store(quoted(device), 0, 2);
 	damage(device, 60);
 	damage(device, (2 << 20) + 30);
@@ -465,10 +463,8 @@ static void spoil(const char *device, uint64_t offset, size_t nbytes, int byte)
 
 TEST(garbage_in_a_label_of_a_raw_device_is_repaired)
 {
-	const char *why, *device = loop_device(UINT64_C(128) << 20, 512, &why);
+	const char *device = need_device(UINT64_C(128) << 20, 512);
 
-	if (!device)
-		SKIP("%s", why);
 	make_store(quoted(device), 0, 2);
 	for (unsigned copy = 0; copy < 2; copy++) {
 		spoil(device, (uint64_t)copy << 20, 512, 'g');
@@ -480,10 +476,8 @@ TEST(garbage_in_a_label_of_a_raw_device_is_repaired)
 
 TEST(a_raw_device_with_lost_labels_is_described_and_removed)
 {
-	const char *why, *device = loop_device(UINT64_C(128) << 20, 512, &why);
+	const char *device = need_device(UINT64_C(128) << 20, 512);
 
-	if (!device)
-		SKIP("%s", why);
 	for (int byte = 0; byte <= 'g'; byte += 'g') {
 		make_store(quoted(device), 0, 2);
 		spoil(device, 0, 4096, byte);

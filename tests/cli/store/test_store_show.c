@@ -252,10 +252,8 @@ TEST(what_is_not_nvswaps_is_refused)
 
 TEST(a_raw_device_is_shown)
 {
-	const char *why, *device = loop_device(UINT64_C(128) << 20, 512, &why);
+	const char *device = need_device(UINT64_C(128) << 20, 512);
 
-	if (!device)
-		SKIP("%s", why);
 	SAYS(1, "holds no store", "list %s", device);
 	make_store(quoted(device), 0, 2);
 	SAYS(0, "state         kept", "show %s", device);

@@ -7,12 +7,9 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli/tune/tune.h"
@@ -20,7 +17,6 @@
 #include "support/tests.h"
 
 static const struct tune_point point = {NVS_IOENGINE_IO_URING, 524288, 16, 2, true, false};
-static const struct tune_point other = {NVS_IOENGINE_IO_URING, 2097152, 64, 4, false, true};
 
 #define FIVE                                                                                       \
 	"\"block_size\": 524288, \"queue_depth\": 16, \"thread_count\": 2, "                       \
@@ -337,36 +333,12 @@ TEST(random_texts_keep_their_bytes_in_order)
 
 static const char old_text[] = "{\n  \"a\": 1,\n  \"aio\": {\"block_size\": 4096}\n}\n";
 
-static void write_file(const char *path, const char *text)
+static void assert_holds(const char *path, const char *due)
 {
-	FILE *file = fopen(path, "we");
+	char *text = file_text(path);
 
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-}
-
-static void read_file(const char *path, char text[4096])
-{
-	FILE *file = fopen(path, "re");
-
-	assert_non_null(file);
-	text[fread(text, 1, 4095, file)] = '\0';
-	fclose(file);
-}
-
-/* Counts the directory's entries. */
-static unsigned count_names(const char *directory)
-{
-	char command[512], text[4096];
-	FILE *list;
-
-	snprintf(command, sizeof(command), "ls -A '%s' | wc -l", directory);
-	list = popen(command, "re"); /* NOLINT(cert-env33-c): lists a directory of the test */
-	assert_non_null(list);
-	assert_non_null(fgets(text, sizeof(text), list));
-	pclose(list);
-	return (unsigned)strtoul(text, NULL, 10);
+	assert_string_equal(text, due);
+	free(text);
 }
 
 TEST(the_file_keeps_its_mode_and_owner_and_a_link_stays_one)
@@ -374,27 +346,24 @@ TEST(the_file_keeps_its_mode_and_owner_and_a_link_stays_one)
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
 	const char *link = path_in(directory, "link.json");
 	struct stat st;
-	char text[4096];
 
-	write_file(path, old_text);
+	write_text(path, old_text);
 	assert_int_equal(chmod(path, 0640), 0);
 	if (!geteuid())
 		assert_int_equal(chown(path, 12345, 54321), 0);
 	assert_int_equal(symlink("ds_config.json", link), 0);
 	SUCCEEDS(tune_apply(link, NULL, false, &named, &error), &error);
-	read_file(path, text);
-	assert_string_equal(text, old_text);
-	assert_int_equal(count_names(directory), 2);
+	assert_holds(path, old_text);
+	assert_int_equal(entries_of(directory), 2);
 	SUCCEEDS(tune_apply(link, &point, false, &named, &error), &error);
-	read_file(path, text);
-	assert_string_equal(text, "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}\n}\n");
+	assert_holds(path, "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}\n}\n");
 	assert_int_equal(lstat(link, &st), 0);
 	assert_true(S_ISLNK(st.st_mode));
 	assert_int_equal(lstat(path, &st), 0);
 	assert_int_equal(st.st_mode, S_IFREG | 0640);
 	if (!geteuid())
 		assert_true(st.st_uid == 12345 && st.st_gid == 54321);
-	assert_int_equal(count_names(directory), 2);
+	assert_int_equal(entries_of(directory), 2);
 }
 
 TEST(a_file_with_the_choice_is_not_written)
@@ -402,7 +371,7 @@ TEST(a_file_with_the_choice_is_not_written)
 	const char *path = path_in(temp_directory(), "ds_config.json");
 	struct stat before, after;
 
-	write_file(path, "{\"aio\": {" FIVE "}}");
+	write_text(path, "{\"aio\": {" FIVE "}}");
 	assert_int_equal(stat(path, &before), 0);
 	SUCCEEDS(tune_apply(path, &point, false, &named, &error), &error);
 	assert_int_equal(stat(path, &after), 0);
@@ -418,7 +387,7 @@ TEST(an_unwritable_output_is_reported_before_the_run)
 	assert_int_equal(tune_apply(directory, NULL, false, &named, &error), -EINVAL);
 	assert_says(error.text, "is not a regular file");
 	assert_int_equal(tune_apply("/dev/null", NULL, false, &named, &error), -EINVAL);
-	write_file(path, "{\"aio\": 7}");
+	write_text(path, "{\"aio\": 7}");
 	assert_int_equal(tune_apply(path, NULL, false, &named, &error), -EINVAL);
 	assert_says(error.text, "ds_config.json:1:9");
 }
@@ -437,87 +406,50 @@ static int apply_where_nothing_may_be_made(void *path)
 
 TEST(an_unwritable_directory_is_reported)
 {
-	char directory[] = "/tmp/nvswap-apply-XXXXXX", path[64], text[4096];
+	char directory[] = "/tmp/nvswap-apply-XXXXXX", path[64], *text;
 	int rc;
 
 	assert_non_null(mkdtemp(directory));
 	snprintf(path, sizeof(path), "%s/ds_config.json", directory);
-	write_file(path, old_text);
+	write_text(path, old_text);
 	assert_int_equal(chmod(path, 0666), 0);
 	assert_int_equal(chmod(directory, 0555), 0);
 	rc = in_child(apply_where_nothing_may_be_made, path);
-	read_file(path, text);
+	text = file_text(path);
 	chmod(directory, 0700);
 	unlink(path);
 	rmdir(directory);
 	assert_int_equal(rc, CHILD_OK);
 	assert_string_equal(text, old_text);
+	free(text);
 }
 
 TEST(a_failing_call_leaves_the_old_file_or_the_new)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
-	char text[4096];
 	uint64_t failed = 1;
 	unsigned failures = 0;
 
 	for (uint64_t nth = 1; failed; nth++) {
 		bool is_old;
+		char *text;
 		int rc;
 
-		write_file(path, old_text);
+		write_text(path, old_text);
 		inject_fail(INJECT_ANY, nth, 1, EIO);
 		rc = tune_apply(path, &point, false, &named, &error);
 		inject_stop(&failed);
-		read_file(path, text);
+		text = file_text(path);
 		is_old = !strcmp(text, old_text);
 		if (!is_old)
 			assert_string_equal(text, "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}\n}\n");
+		free(text);
 		assert_true(rc || !is_old);
 		assert_true(!rc || error.text[0]);
-		assert_int_equal(count_names(directory), 1);
+		assert_int_equal(entries_of(directory), 1);
 		failures += rc != 0;
 	}
 	assert_true(failures > 8);
-}
-
-/* Applies two choices alternately until it is killed. */
-static void apply_for_ever(const char *path)
-{
-
-	for (;;)
-		if (tune_apply(path, &other, false, &named, &error) ||
-		    tune_apply(path, &point, false, &named, &error))
-			_exit(CHILD_WRONG);
-}
-
-TEST(a_kill_at_any_moment_leaves_a_complete_file)
-{
-	const char *path = path_in(temp_directory(), "ds_config.json");
-	uint64_t random = random_seed("tune_apply_kill");
-	char text[4096], texts[2][4096];
-
-	write_file(path, old_text);
-	SUCCEEDS(tune_apply(path, &other, false, &named, &error), &error);
-	read_file(path, texts[0]);
-	SUCCEEDS(tune_apply(path, &point, false, &named, &error), &error);
-	read_file(path, texts[1]);
-	for (unsigned i = 0; i < 40; i++) {
-		struct timespec wait = {.tv_nsec = (long)random_below(&random, 8000000)};
-		pid_t child = fork();
-		int status;
-
-		assert_true(child >= 0);
-		if (!child)
-			apply_for_ever(path);
-		nanosleep(&wait, NULL);
-		assert_int_equal(kill(child, SIGKILL), 0);
-		assert_int_equal(waitpid(child, &status, 0), child);
-		assert_true(WIFSIGNALED(status));
-		read_file(path, text);
-		if (strcmp(text, texts[0]) != 0)
-			assert_string_equal(text, texts[1]);
-	}
 }
 
 EACH_TEST(NULL, cleanup)

@@ -320,21 +320,6 @@ TEST(a_limit_of_writes_is_shared_and_never_exceeded)
 	}
 }
 
-TEST(a_search_for_reads_writes_nothing)
-{
-	struct tune_rules rules = rules_of(saturating->kind);
-	struct tune_outcome outcome;
-
-	rules.objective = TUNE_READ;
-	rules.writes_max = 0;
-	rules.budget_ns = 60 * S;
-	search(saturating, 0.02, &rules, &outcome);
-	assert_int_equal(saturating->written, 0);
-	assert_true(drive_rate(saturating, &outcome.chosen->point) >=
-		    0.9 * drive_best_rate(saturating, 0));
-	tune_outcome_free(&outcome);
-}
-
 /* ---- Statistics of rounds ---- */
 
 /* Draws normally distributed values about 1, reduced by occasional stalls. */

@@ -53,49 +53,44 @@ static uint64_t longer(uint64_t a, uint64_t b)
 }
 
 /* Limited by its bus, once enough is in flight to cover the latency. */
-static uint64_t saturating(void *arg, bool write, uint32_t nbytes, unsigned n)
+static uint64_t saturating(bool write, uint32_t nbytes, unsigned n)
 {
-	(void)arg;
 	(void)write;
 	(void)n;
 	return moving_at(RATE, nbytes);
 }
 
 /* Each I/O beyond the eighth slows down all of them. */
-static uint64_t knee(void *arg, bool write, uint32_t nbytes, unsigned n)
+static uint64_t knee(bool write, uint32_t nbytes, unsigned n)
 {
-	(void)arg;
 	(void)write;
 	return moving_at(RATE, nbytes) * (100 + (n > 8 ? 4 * (n - 8) : 0)) / 100;
 }
 
-static uint64_t writes_collapse(void *arg, bool write, uint32_t nbytes, unsigned n)
+static uint64_t writes_collapse(bool write, uint32_t nbytes, unsigned n)
 {
-	(void)arg;
 	return moving_at(RATE, nbytes) * (write && n > 16 ? 3 : 1);
 }
 
 /* A smaller I/O takes as much of the drive's time as one of 256 KiB. */
-static uint64_t large_blocks(void *arg, bool write, uint32_t nbytes, unsigned n)
+static uint64_t large_blocks(bool write, uint32_t nbytes, unsigned n)
 {
-	(void)arg;
 	(void)write;
 	(void)n;
 	return moving_at(RATE, nbytes + 256 * KIB);
 }
 
 /* The same, and I/Os longer than 512 KiB are split. */
-static uint64_t split_blocks(void *arg, bool write, uint32_t nbytes, unsigned n)
+static uint64_t split_blocks(bool write, uint32_t nbytes, unsigned n)
 {
-	uint64_t ns = large_blocks(arg, write, nbytes, n);
+	uint64_t ns = large_blocks(write, nbytes, n);
 
 	return nbytes > 512 * KIB ? ns + ns / 2 : ns;
 }
 
 /* One I/O at a time, after a seek. */
-static uint64_t disk(void *arg, bool write, uint32_t nbytes, unsigned n)
+static uint64_t disk(bool write, uint32_t nbytes, unsigned n)
 {
-	(void)arg;
 	(void)write;
 	(void)n;
 	return 4 * MS + moving_at(DISK_RATE, nbytes);
@@ -223,8 +218,8 @@ static void submit(struct flights *flights, uint64_t now, unsigned worker)
 
 	assert_true(in_service <= IN_FLIGHT_MAX);
 	flights->bus_free_ns = longer(flights->bus_free_ns, now) +
-			       kind->moving_ns(NULL, writes_next(flights),
-					       flights->point->block_size, in_service);
+			       kind->moving_ns(writes_next(flights), flights->point->block_size,
+					       in_service);
 	flights->ring[at].due_ns = flights->bus_free_ns + kind->latency_ns;
 	flights->ring[at].worker = worker;
 	flights->submitted++;

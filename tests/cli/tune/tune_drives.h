@@ -13,8 +13,8 @@
 struct drive_kind {
 	const char *name;
 	uint64_t bytes_per_s; /* maximum rate */
-	uint64_t latency_ns;  /* as in struct sim_drive; service_ns and moving_ns, too */
-	uint64_t (*moving_ns)(void *arg, bool write, uint32_t nbytes, unsigned in_service);
+	uint64_t latency_ns;  /* as in struct sim_drive; moving_ns, too */
+	uint64_t (*moving_ns)(bool write, uint32_t nbytes, unsigned in_service);
 	enum tune_objective objective; /* objective that shows the kind's behaviour */
 };
 

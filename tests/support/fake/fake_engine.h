@@ -52,7 +52,6 @@ struct fake {
 	uint32_t without;		/* enum engine_without, for the real engine */
 	bool dry;			/* moves no bytes, and reports success */
 	bool newest_first;		/* completes I/Os in reverse order */
-	int open_status;		/* result of opening a queue */
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;

@@ -62,7 +62,7 @@ static uint64_t moving_ns(const struct sim *sim, const struct io *io)
 	uint64_t per_s = drive->bytes_per_s[io->write];
 
 	if (drive->moving_ns)
-		return drive->moving_ns(drive->service_arg, io->write, io->nbytes, sim->in_service);
+		return drive->moving_ns(io->write, io->nbytes, sim->in_service);
 	return per_s ? (io->nbytes * UINT64_C(1000000000) + per_s / 2) / per_s : 0;
 }
 
@@ -74,9 +74,6 @@ static uint64_t service_ns(struct sim *sim, const struct sim_flight *flight)
 	uint64_t now = sim->counts.now_ns, *bus = &sim->bus_free_ns[!drive->moving_ns && io->write],
 		 ns;
 
-	if (drive->service_ns)
-		return drive->service_ns(drive->service_arg, io->write, io->nbytes,
-					 sim->in_service);
 	*bus = (*bus > now ? *bus : now) + moving_ns(sim, io);
 	ns = *bus - now + drive->latency_ns;
 	if (drive->jitter_ns)
@@ -92,11 +89,7 @@ static void serve(struct sim *sim, struct sim_flight *flight)
 	flight->served = true;
 	ns = sim->crashed ? 0 : service_ns(sim, flight);
 	flight->due_ns = sim->counts.now_ns + ns;
-	if (sim->crashed || !flight->faulty || flight->fault.fault != SIM_LATE)
-		return;
-	if (flight->fault.delay_ns == SIM_NEVER)
-		flight->due_ns = SIM_NEVER;
-	else
+	if (!sim->crashed && flight->faulty && flight->fault.fault == SIM_LATE)
 		flight->due_ns += flight->fault.delay_ns;
 }
 
@@ -130,8 +123,7 @@ static struct sim_flight *next_due(struct sim *sim, unsigned held)
 	struct sim_flight *next = NULL, *flight;
 
 	for (flight = TAILQ_FIRST(&sim->flights); flight; flight = TAILQ_NEXT(flight, link)) {
-		if (!flight->served || flight->due_ns == SIM_NEVER ||
-		    held & 1u << flight->io->write)
+		if (!flight->served || held & 1u << flight->io->write)
 			continue;
 		if (!next || comes_before(sim, flight, next))
 			next = flight;
@@ -493,7 +485,6 @@ void sim_no_faults(struct sim *sim)
 {
 	pthread_mutex_lock(&sim->lock);
 	sim->nrules = 0;
-	sim->gone = 0;
 	pthread_mutex_unlock(&sim->lock);
 }
 
@@ -561,29 +552,6 @@ unsigned sim_complete(struct sim *sim, unsigned n)
 	pthread_mutex_unlock(&sim->lock);
 	inject_resume();
 	return did;
-}
-
-void sim_complete_late(struct sim *sim)
-{
-	struct sim_flight *flight;
-
-	pthread_mutex_lock(&sim->lock);
-	for (flight = TAILQ_FIRST(&sim->flights); flight; flight = TAILQ_NEXT(flight, link)) {
-		if (flight->faulty && flight->fault.fault == SIM_LATE &&
-		    flight->fault.delay_ns == SIM_NEVER) {
-			flight->fault.delay_ns = 0;
-			if (flight->served)
-				flight->due_ns = sim->counts.now_ns;
-		}
-	}
-	for (unsigned i = 0; i < sim->nrules; i++) {
-		struct sim_rule *rule = &sim->rules[i].rule;
-
-		if (rule->fault == SIM_LATE && rule->delay_ns == SIM_NEVER)
-			rule->delay_ns = 0;
-	}
-	pthread_cond_broadcast(&sim->changed);
-	pthread_mutex_unlock(&sim->lock);
 }
 
 void sim_get(struct sim *sim, struct sim_counts *counts)

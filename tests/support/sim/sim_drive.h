@@ -32,12 +32,9 @@ struct sim_drive {
 	unsigned parallel;	 /* I/Os served at a time; 0: all */
 	bool reorder;		 /* I/Os that are due at the same time complete in random order */
 	bool lies;		 /* a sync of a file makes nothing durable, and reports success */
-	/* Replaces the above: the service time of an I/O, with so many in service. */
-	uint64_t (*service_ns)(void *arg, bool write, uint32_t nbytes, unsigned in_service);
-	void *service_arg;
-	/* Replaces bytes_per_s: the time to move an I/O's bytes, reads and writes one after the
-	 * other. */
-	uint64_t (*moving_ns)(void *arg, bool write, uint32_t nbytes, unsigned in_service);
+	/* Replaces bytes_per_s: the time to move an I/O's bytes, with so many in service, reads
+	 * and writes one after the other. */
+	uint64_t (*moving_ns)(bool write, uint32_t nbytes, unsigned in_service);
 	bool still; /* no bytes move, except by faults */
 	/* While a queue has room, the clock waits this long in real time for more I/Os, so that it
 	 * does not outrun a submitting thread. After waiting in vain once, it does not wait again
@@ -49,13 +46,12 @@ enum sim_fault {
 	SIM_ERROR,     /* moves nothing and completes with -error */
 	SIM_SHORT,     /* moves and reports a part, in whole units of direct I/O (512 bytes or
 			  more); an I/O of one unit or less has no fault */
-	SIM_LATE,      /* completes delay_ns later; UINT64_MAX: at sim_complete_late() */
+	SIM_LATE,      /* completes delay_ns later */
 	SIM_TORN,      /* write: some sectors reach the drive; reports success */
 	SIM_LOST,      /* write: no sector reaches the drive; reports success */
 	SIM_MISPLACED, /* write: goes to sectors close behind, or close before at the file's end;
 			  reports success */
 	SIM_FLIP,      /* one bit is flipped; reports success */
-	SIM_GONE,      /* this and all later I/Os move nothing and complete with -error */
 };
 
 /*
@@ -65,7 +61,7 @@ enum sim_fault {
  */
 struct sim_rule {
 	enum sim_fault fault;
-	int error;	    /* of SIM_ERROR and SIM_GONE: EIO, ENOSPC, EAGAIN, EINTR, ENODEV... */
+	int error;	    /* of SIM_ERROR: EIO, ENOSPC, EAGAIN, EINTR, ENODEV... */
 	uint64_t delay_ns;  /* of SIM_LATE */
 	bool reads, writes; /* the directions; neither: both */
 	uint64_t from, to;  /* only I/Os that touch these bytes of the file; to 0: all */
@@ -80,8 +76,7 @@ struct sim *sim_open(const struct sim_drive *drive);
 void sim_close(struct sim *sim);
 
 #define SIM_RULES_MAX 256
-/* Rules may be added and removed at any time, from any thread, for later submissions. Removing them
- * also brings back a drive that was gone. */
+/* Rules may be added and removed at any time, from any thread, for later submissions. */
 void sim_fault(struct sim *sim, const struct sim_rule *rule);
 void sim_no_faults(struct sim *sim);
 /* Adds a rule: after the next `after` I/Os of the direction, `times` of them fail with the errno (a
@@ -102,8 +97,6 @@ void sim_go(struct sim *sim, unsigned directions);
 void sim_await_workers(struct sim *sim);
 /* While it is held: completes the next `n` I/Os that are due; returns how many there were. */
 unsigned sim_complete(struct sim *sim, unsigned n);
-/* Completes the I/Os of SIM_LATE without a limit; the rule delays no later ones. */
-void sim_complete_late(struct sim *sim);
 
 struct sim_counts {
 	uint64_t ios[2], bytes[2]; /* completed, by direction, including faulty ones */

@@ -16,7 +16,6 @@
 #include "swap/swap_fixture.h"
 
 #define SIM_SECTOR 512u
-#define SIM_NEVER  UINT64_MAX
 #define SIM_PLACES 65536u
 
 struct sim_file {
@@ -103,7 +102,6 @@ struct sim {
 	struct sim_drive drive;
 	struct sim_active_rule rules[SIM_RULES_MAX];
 	unsigned nrules;
-	int gone;      /* the errno of every I/O; 0: the drive is present */
 	unsigned held; /* directions whose I/Os stay in flight */
 	bool in_vain;  /* patience_us has passed without new I/Os */
 	LIST_HEAD(, sim_queue) queues;

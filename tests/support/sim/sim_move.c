@@ -97,8 +97,6 @@ static bool matches(struct sim *sim, const struct sim_rule *rule, const struct s
 		return false;
 	if (rule->fault == SIM_SHORT && io->nbytes <= file_behind(sim, flight)->unit)
 		return false;
-	if (rule->fault == SIM_LATE && !rule->delay_ns)
-		return false;
 	return !rule->to || (io->offset < rule->to && io->offset + io->nbytes > rule->from);
 }
 
@@ -118,19 +116,10 @@ static bool strikes(struct sim *sim, unsigned index, const struct sim_flight *fl
 
 void sim_decide(struct sim *sim, struct sim_flight *flight)
 {
-	for (unsigned i = 0; i < sim->nrules && !sim->gone; i++) {
-		if (!strikes(sim, i, flight))
-			continue;
-		flight->faulty = true;
+	for (unsigned i = 0; i < sim->nrules && !flight->faulty; i++) {
+		flight->faulty = strikes(sim, i, flight);
 		flight->fault = sim->rules[i].rule;
-		if (flight->fault.fault == SIM_GONE)
-			sim->gone = flight->fault.error;
-		break;
 	}
-	if (!sim->gone)
-		return;
-	flight->faulty = true;
-	flight->fault = (struct sim_rule){.fault = SIM_GONE, .error = sim->gone};
 }
 
 /* ---- Moving the bytes ---- */
@@ -236,7 +225,6 @@ int sim_move(struct sim *sim, const struct sim_flight *flight)
 		return sim->drive.still ? (int)flight->io->nbytes : whole(sim, flight);
 	switch (flight->fault.fault) {
 	case SIM_ERROR:
-	case SIM_GONE:
 		return -flight->fault.error;
 	case SIM_SHORT:
 		return shortened(sim, flight);

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -201,20 +200,12 @@ static void choose(struct sim *sim, enum sim_crash how, uint64_t chance)
 	}
 }
 
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *where)
-{
-	(void)st;
-	(void)type;
-	(void)where;
-	return remove(path);
-}
-
-static void remove_tree(int from, const char *name)
+static void remove_named(int from, const char *name)
 {
 	char path[NAME_MAX + 64];
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", from, name);
-	MUST(!nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS));
+	MUST(!remove_tree(path));
 }
 
 /* Unless the directory is gone, too. */
@@ -247,7 +238,7 @@ static void bring_back_directory(const struct sim_name *one)
 static void take_back(const struct sim_name *one)
 {
 	if (one->change == INJECT_MAKES)
-		remove_tree(one->in->fd, one->name);
+		remove_named(one->in->fd, one->name);
 	if (one->change == INJECT_REMOVES && one->removed)
 		bring_back_directory(one);
 	if (one->change == INJECT_REMOVES && one->fd >= 0)

@@ -67,7 +67,7 @@ static void crash(struct sim *sim)
 	for (flight = TAILQ_FIRST(&sim->flights); flight; flight = TAILQ_NEXT(flight, link)) {
 		const struct io *io = flight->io;
 
-		if (io->write && !(flight->faulty && flight->fault.fault == SIM_GONE))
+		if (io->write)
 			sim_note_write(sim, sim_file_of(sim, io->fd), io->fd, io->data, io->nbytes,
 				       io->offset, false);
 		flight->due_ns = sim->counts.now_ns;

@@ -57,42 +57,25 @@ static void forget_errors(const char *device)
 	close(fd);
 }
 
-static const char *try_make(struct kernel_drive *drive, uint64_t nbytes)
+void kernel_drive_make(struct kernel_drive *drive, uint64_t nbytes)
 {
-	const char *why = NULL, *memory;
+	const char *why = NULL, *memory = need_ext4(2 * nbytes, 512);
 
-	*drive = (struct kernel_drive){.nbytes = nbytes};
-	if (geteuid())
-		return "a loop device needs root";
-	memory = loop_ext4(2 * nbytes, 512, &why);
-	if (!memory)
-		return why;
-	drive->backing = path_in(memory, "drive");
-	drive->gone = path_in(memory, "gone");
+	*drive = (struct kernel_drive){.nbytes = nbytes,
+				       .backing = path_in(memory, "drive"),
+				       .gone = path_in(memory, "gone")};
 	close(open(drive->backing, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
 	set_length(drive, nbytes);
 	drive->device = loop_device_over(drive->backing, &why);
-	if (drive->device)
-		forget_errors(drive->device);
-	return why;
-}
-
-void kernel_drive_make(struct kernel_drive *drive, uint64_t nbytes)
-{
-	const char *why = try_make(drive, nbytes);
-
-	if (why)
+	if (!drive->device)
 		SKIP("%s", why);
+	forget_errors(drive->device);
 }
 
 void kernel_drive_make_ext4(struct kernel_drive *drive, uint64_t nbytes, const char *options)
 {
-	const char *why = try_make(drive, nbytes);
-
-	if (!why && ext4_make(drive->device, "-b 4096 -m 0 -O ^has_journal", &why))
-		drive->directory = ext4_mount(drive->device, 0, options, &why);
-	if (why)
-		SKIP("%s", why);
+	kernel_drive_make(drive, nbytes);
+	drive->directory = need_ext4_on(drive->device, "-b 4096 -m 0 -O ^has_journal", options);
 }
 
 void kernel_drive_remount(struct kernel_drive *drive)

@@ -45,21 +45,6 @@ static void make_room(const char *directory)
 	assert_int_equal(unlink(path), 0);
 }
 
-/* With options of mkfs.ext4. */
-static const char *ext4(const char *options)
-{
-	const char *why = NULL, *device, *directory;
-
-	if (geteuid())
-		SKIP("an ext4 on a loop device needs root");
-	device = loop_device(DRIVE_BYTES, 512, &why);
-	directory = device && ext4_make(device, options, &why) ? ext4_mount(device, 0, NULL, &why)
-							       : NULL;
-	if (!directory)
-		SKIP("%s", why);
-	return directory;
-}
-
 /* ---- Registered before the file system is full ---- */
 
 enum { TENSORS = 4 };
@@ -112,7 +97,7 @@ static void add_others(void)
 
 static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep, const char *options)
 {
-	const char *directory = ext4(options);
+	const char *directory = need_ext4_on(need_device(DRIVE_BYTES, 512), options, NULL);
 	struct nvs_tensor *t[TENSORS], *late;
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 
@@ -187,7 +172,7 @@ static void punch(struct nvs_tensor *tensor)
 
 TEST(a_sparse_kept_store_gets_its_space_back_when_opened)
 {
-	const char *directory = ext4("");
+	const char *directory = need_ext4(DRIVE_BYTES, 512);
 	struct nvs_tensor *t[TENSORS];
 
 	OPEN(f, .in = directory, .keep = true);
@@ -215,7 +200,7 @@ TEST(gradients_without_room_are_refused_and_added_later)
 {
 	static const struct group groups[] = {{"g0", 500000, NVS_F32}, {"g1", 500000, NVS_BF16}};
 	static float gradients[1000];
-	const char *directory = ext4("");
+	const char *directory = need_ext4(DRIVE_BYTES, 512);
 	uint64_t added = 1;
 
 	for (size_t i = 0; i < LENGTH(gradients); i++)

@@ -8,11 +8,10 @@ import pathlib
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import checks
+import mutate
+
 BUILD = pathlib.Path(os.environ.get("BUILD", "build"))
-sys.path.insert(0, str(ROOT / "tests/support"))
-import checks  # noqa: E402
-import mutate  # noqa: E402
 
 PLACE = (pathlib.Path("src/base/one.c"), 0, "boundary", "a < b", "a <= b")
 
