@@ -17,7 +17,7 @@ import math
 import mmap
 import os
 import tempfile
-from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -322,27 +322,14 @@ class State:
         name beside the store, which the system writes and reads when memory is short, and which
         end with the tensors.
         """
-        return {part: self._copied(parameter, part) for part in self._parts(parameter)}
-
-    def _parts(self, parameter: torch.nn.Parameter) -> Iterator[str]:
-        yield from MOMENTS
-        if parameter.dtype != torch.float32:
-            yield "master"
+        return {part: self._copied(parameter, part) for part in parts_of(parameter)}
 
     def _copied(self, parameter: torch.nn.Parameter, part: str) -> torch.Tensor:
         own = local(parameter)
-        values = self._mapped(own.numel())
+        values = mapped(self._config, own.numel())
         for piece in self.pieces[parameter]:
             self.optimizer.get_state(piece.group, part, out=_part(values, piece))
         return like_parameter(values.view(own.shape), parameter)
-
-    def _mapped(self, numel: int) -> torch.Tensor:
-        paths = self._config.paths("optimizer")
-        if not paths or not numel:
-            return torch.empty(numel, device="cpu")
-        with tempfile.TemporaryFile(dir=paths[0]) as file:
-            os.posix_fallocate(file.fileno(), 0, 4 * numel)
-            return torch.frombuffer(mmap.mmap(file.fileno(), 4 * numel), dtype=torch.float32)
 
     def set_values(self, parameter: torch.nn.Parameter, values: Dict[str, Any]) -> None:
         """Takes moments, which are zero where they are missing, and the master if there is one."""
@@ -355,3 +342,18 @@ class State:
 
 def _part(flat: torch.Tensor, piece: Piece) -> torch.Tensor:
     return flat[piece.offset:piece.offset + piece.numel]
+
+
+def parts_of(parameter: torch.nn.Parameter) -> List[str]:
+    """What state_dict() has of a parameter beside its steps."""
+    return [*MOMENTS, *(["master"] if parameter.dtype != torch.float32 else [])]
+
+
+def mapped(config: Config, numel: int) -> torch.Tensor:
+    """A tensor of float32 in a file without a name beside the store; without a path, in memory."""
+    paths = config.paths("optimizer")
+    if not paths or not numel:
+        return torch.empty(numel, device="cpu")
+    with tempfile.TemporaryFile(dir=paths[0]) as file:
+        os.posix_fallocate(file.fileno(), 0, 4 * numel)
+        return torch.frombuffer(mmap.mmap(file.fileno(), 4 * numel), dtype=torch.float32)
