@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar, Union, o
 
 import torch
 
+from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.errors import Error, invalid
 from nvswap.optimizer import GroupAdam
@@ -36,6 +37,7 @@ class _Set:
 
     def __init__(self, parameters: List[torch.nn.Parameter], store: Optional[State], steps: int) -> None:
         self.parameters, self.store, self.steps = parameters, store, steps
+        self.numel = sum(parameter.numel() for parameter in parameters)
         self._made = {parameter: (parameter.numel(), parameter.dtype) for parameter in parameters}
 
     def is_as_made(self, parameter: torch.nn.Parameter) -> bool:
@@ -88,7 +90,8 @@ class AdamW(torch.optim.Optimizer):
 
     The settings of groups may change between steps, as schedulers change them. A parameter that is
     frozen has no state before its first gradient; it and those of add_param_group() get a store of
-    their own, with a pool of its own, below the first one's path.
+    their own, which is merged with others that have no more elements. Kept ones are below the first
+    one's path, and are not merged.
 
     state[parameter] has "step" alone. state_dict() has what that of torch.optim.AdamW has, and the
     "master" of a parameter of 16 bits; either one loads the other's. Its tensors lie in files without
@@ -140,6 +143,8 @@ class AdamW(torch.optim.Optimizer):
         if offloaded is not None and offloaded.has_optimizer():
             raise Error(errno.EBUSY, "the offloaded module has an optimizer, which takes its gradients: "
                         "close() that one before making another")
+        # Stores are stepped one after another, by the same workers.
+        self._aio = Aio(self._config)
         self._sets: List[_Set] = []
         self.stores: List[State] = []
         # The store whose step failed; those before it have been stepped.
@@ -222,7 +227,7 @@ class AdamW(torch.optim.Optimizer):
             own = [parameter for parameter in parameters if owners[parameter] == self._ranks.rank]
             if not any(local(parameter).numel() for parameter in own):
                 return -1, -1
-            opened.append(self._open_store({parameter: str(numbers[parameter]) for parameter in own}))
+            opened.append(self._open_store(own, bool(self._sets)))
             info = opened[0].optimizer.info()
             return info["step"], info["step"] + info["unfinished"]
 
@@ -255,6 +260,46 @@ class AdamW(torch.optim.Optimizer):
                 if told[owners[parameter]][0] > 0:
                     self._set_steps(parameter, told[owners[parameter]][0])
         self._versions.update((parameter, parameter._version) for parameter in parameters)
+        self._merge_sets()
+
+    def _merge_sets(self) -> None:
+        """Merges sets that came after others of no more elements: each store has a pool and threads, and there are
+        as many as the logarithm of the parameters. What is moved so is moved as often at most."""
+        while len(self._sets) > 1 and self._sets[-2].numel <= self._sets[-1].numel and not (
+                self._config["nvswap.keep"] or self._config["fp16.enabled"]
+                or any(store.stored for store in self.stores)):
+            merged: List[State] = []
+            try:
+                self._ranks.all("merging stores", functools.partial(self._open_merged, merged))
+            except Error:
+                # They stay as they are, until others are added.
+                for store in merged:
+                    store.optimizer.abandon()
+                return
+            last = self._sets[-2:]
+            self._sets[-2:] = [_Set([each for own in last for each in own.parameters], merged[0] if merged else None,
+                                    max(own.steps for own in last))]
+            self.stores = [own.store for own in self._sets if own.store]
+            for own in last:
+                if own.store:
+                    own.store.optimizer.close()
+
+    def _open_merged(self, merged: List[State]) -> None:
+        """Appends a store with the state of the last two sets, if this rank has some of it."""
+        if self._finishes():
+            raise Error(errno.EBUSY, "a step has failed and is not finished")
+        stores = [own.store for own in self._sets[-2:] if own.store]
+        if not stores:
+            return
+        own = [parameter for store in stores for parameter in store.pieces]
+        merged.append(self._open_store(own, len(self._sets) > 2))
+        steps = max(store.optimizer.step_count for store in stores)
+        if steps:
+            for store in stores:
+                for parameter in store.pieces:
+                    merged[0].set_values(parameter, {
+                        part: store.copied(parameter, part) for part in (*MOMENTS, "master")})
+            merged[0].optimizer.step_count = steps
 
     def _check(self, parameter: torch.nn.Parameter) -> None:
         """Refuses a parameter that can't have its state in a store."""
@@ -275,9 +320,9 @@ class AdamW(torch.optim.Optimizer):
         if not local(parameter).is_contiguous():
             raise invalid(f"{self._described(parameter)} is not contiguous")
 
-    def _open_store(self, parameters: Dict[torch.nn.Parameter, str]) -> State:
-        config = Config(self._config)
-        if self._sets:
+    def _open_store(self, parameters: List[torch.nn.Parameter], added: bool) -> State:
+        config, numbers = Config(self._config), self._numbers()
+        if added:
             below = f"added.{len(self._sets)}"
             paths = [os.path.join(path, below) for path in self._config.paths("optimizer")]
             if paths and self._config["nvswap.keep"]:
@@ -289,7 +334,8 @@ class AdamW(torch.optim.Optimizer):
                 int(config["zero_optimization.sub_group_size"]),
                 max(65536, *(8 * local(parameter).numel() for parameter in parameters)))
         try:
-            return State(config, parameters, self._offloaded)
+            return State(config, {parameter: str(numbers[parameter]) for parameter in parameters},
+                         self._offloaded, self._aio)
         except Error as error:
             if error.errno != errno.ESTALE or not self._ranks.sharded:
                 raise
@@ -370,6 +416,7 @@ class AdamW(torch.optim.Optimizer):
         self._ranks.send([parameters[number] for of_rank, _ in stepped for number in of_rank])
         self._stepped.clear()
         self._next = 0
+        self._merge_sets()
         return loss
 
     def _follow_memory(self) -> bool:
@@ -639,11 +686,12 @@ class AdamW(torch.optim.Optimizer):
                 store.take_arriving()
             store.forget_gradients()
             store.optimizer.close()
+        self._aio.close()
 
     @property
     def closed(self) -> bool:
         """Whether close() was called."""
-        return any(store.optimizer.closed for store in self.stores)
+        return self._aio.closed or any(store.optimizer.closed for store in self.stores)
 
 
 class Adam(AdamW):

@@ -21,6 +21,7 @@ from typing import Any, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.dtypes import dtype_name
 from nvswap.optimizer import Group, GroupAdam, Optimizer
@@ -55,6 +56,8 @@ class State:
     parameters : dict of torch.nn.Parameter to str
         With the prefixes of their groups' names in the store. Contiguous, or of `offloaded`.
     offloaded : Offloaded, optional
+    aio : nvswap.Aio
+        That of all stores of an optimizer.
 
     Attributes
     ----------
@@ -63,7 +66,7 @@ class State:
     """
 
     def __init__(self, config: Config, parameters: Dict[torch.nn.Parameter, str],
-                 offloaded: Optional[Offloaded]) -> None:
+                 offloaded: Optional[Offloaded], aio: Aio) -> None:
         self._offloaded = offloaded
         self._config = config
         self.pieces: Dict[torch.nn.Parameter, List[Piece]] = {}
@@ -97,7 +100,7 @@ class State:
         self._adam = GroupAdam(len(groups))
         with place_of_its_own(config, "optimizer"):
             self.optimizer = Optimizer(
-                config, groups, update=self._adam,
+                config, groups, update=self._adam, aio=aio,
                 weights_final=None if len(self._memory) == len(parameters) else self._write_weights)
         self.optimizer._forget_weights()
         # A kept store has those that were added before its commit.
@@ -322,9 +325,10 @@ class State:
         name beside the store, which the system writes and reads when memory is short, and which
         end with the tensors.
         """
-        return {part: self._copied(parameter, part) for part in parts_of(parameter)}
+        return {part: self.copied(parameter, part) for part in parts_of(parameter)}
 
-    def _copied(self, parameter: torch.nn.Parameter, part: str) -> torch.Tensor:
+    def copied(self, parameter: torch.nn.Parameter, part: str) -> torch.Tensor:
+        """Some state of a parameter, see :meth:`values`."""
         own = local(parameter)
         values = mapped(self._config, own.numel())
         for piece in self.pieces[parameter]:
