@@ -296,8 +296,9 @@ class Optimizer(Handle):
         if isinstance(update, GroupAdam):
             options.update = ffi.addressof(lib, "nvswap_update_adam")
             options.update_arg = update._table
-        used = self._config._used()
-        with self._config._open() as pointer:
+        # Gradients that are lent, by group: kept until a step or clear_gradients.
+        self._lent: Dict[int, Any] = {}
+        with self._config._opening() as (pointer, used):
             if aio is None:
                 code = lib.nvs_optimizer_open(optimizer, pointer, specs, len(self.groups), options,
                                               error)
@@ -307,10 +308,8 @@ class Optimizer(Handle):
                     code = lib.nvs_optimizer_open(optimizer, pointer, specs, len(self.groups),
                                                   options, error)
             check(code, error)
+            super().__init__(optimizer[0], *used, *([aio] if aio else []))
         del keep
-        # Gradients that are lent, by group: kept until a step or clear_gradients.
-        self._lent: Dict[int, Any] = {}
-        super().__init__(optimizer[0], *used, *([aio] if aio else []))
         if groups is None:
             self.groups = [self._stored_group(i) for i in range(self.info()["ngroups"])]
         self._numbers = {group.name: i for i, group in enumerate(self.groups)}
