@@ -447,11 +447,14 @@ class Offloaded:
         except BaseException:
             self.engine.forget(converted)
             raise
-        self.engine.rename(converted, name)
+        # Memory for the old name may lack: then the parameter is there by the new one.
+        self._names[parameter] = converted
         gradient, parameter.grad = parameter.grad, None
         parameter.data = _placeholder(dtype, parameter.shape, self.device)
         torch.autograd.graph.increment_version(parameter)
         parameter.grad = gradient.to(dtype) if gradient is not None else None
+        self.engine.rename(converted, name)
+        self._names[parameter] = name
 
     def has_optimizer(self) -> bool:
         """Whether an AdamW that is not closed trains it."""
