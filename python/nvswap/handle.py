@@ -112,10 +112,15 @@ class Handle:
         self._state = State.CLOSED
         _close_kept()
 
+    def _before_close(self) -> None:
+        """Called by close(), and before the interpreter's exit closes the object."""
+
     def close(self) -> None:
         """Closes the object, after the calls on it in other threads have ended. Closing a closed
         object, or in a child process one of the parent's, does nothing. In a thread that is in a
         call on the object, such as in a callback or a signal handler, raises Error EDEADLK."""
+        if not self.closed:
+            self._before_close()
         self._close(lambda pointer: self._free(pointer, False))
 
     def __enter__(self: _Self) -> _Self:
@@ -202,6 +207,7 @@ def _close_at_exit() -> None:
     left = []
     for handle in sorted(handles, key=lambda handle: id(handle) in used):
         try:
+            handle._before_close()
             handle._close(lambda pointer, handle=handle: handle._free(pointer, True))
         except Exception:
             left.append(handle)

@@ -298,6 +298,7 @@ class Optimizer(Handle):
             options.update_arg = update._table
         # Gradients that are lent, by group: kept until a step or clear_gradients.
         self._lent: Dict[int, Any] = {}
+        self._take_last: Optional[Callable[["Optimizer"], None]] = None
         with self._config._opening() as (pointer, used):
             if aio is None:
                 code = lib.nvs_optimizer_open(optimizer, pointer, specs, len(self.groups), options,
@@ -313,6 +314,11 @@ class Optimizer(Handle):
         if groups is None:
             self.groups = [self._stored_group(i) for i in range(self.info()["ngroups"])]
         self._numbers = {group.name: i for i, group in enumerate(self.groups)}
+
+    def _before_close(self) -> None:
+        # Gradients that are on their way, of a store that is kept.
+        if self._take_last is not None:
+            self._take_last(self)
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
         if not at_exit:

@@ -113,8 +113,8 @@ class AdamW(torch.optim.Optimizer):
     state_dict() has this rank's share of the moments and the steps of all parameters, as
     torch.distributed.checkpoint saves and loads it, also for another number of ranks.
 
-    Dropping the last reference closes the store, as `close()` does; gradients then stay in
-    `parameter.grad`.
+    Dropping the last reference closes the store, as `close()` does and the interpreter's exit; gradients
+    then stay in `parameter.grad`.
     """
 
     _decoupled = True
@@ -681,11 +681,8 @@ class AdamW(torch.optim.Optimizer):
         for hook in self._hooks:
             hook.remove()
         for store in self.stores:
-            if not store.optimizer.closed:
-                # A kept store has all that were added, or none.
-                store.take_arriving()
-            store.forget_gradients()
             store.optimizer.close()
+            store.forget_gradients()
         self._aio.close()
 
     @property

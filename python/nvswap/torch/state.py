@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import math
 import mmap
 import os
 import tempfile
+import weakref
 from typing import Any, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
@@ -34,7 +36,8 @@ from nvswap.torch.writes import Writes
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
-# Gradients on their way from a device.
+# Gradients on their way from a device, with the event after which they are there.
+Arriving = Deque[Tuple[Any, torch.nn.Parameter, torch.Tensor]]
 _ARRIVING = 2
 
 
@@ -76,8 +79,7 @@ class State:
         # Where gradients of a device are copied to.
         self._host: Dict[torch.nn.Parameter, torch.Tensor] = {}
         self._streams: Dict[torch.device, Any] = {}
-        # Gradients that are copied from a device, with the event after which they are there.
-        self._arriving: Deque[Tuple[Any, torch.nn.Parameter, torch.Tensor]] = collections.deque()
+        self._arriving: Arriving = collections.deque()
         self._arrivals: Dict[torch.device, Any] = {}
         self._writes: Optional[Writes] = None
         # Whose gradients are in the store, and the factor that they have got since, but not there.
@@ -98,11 +100,22 @@ class State:
                     (_part(parameter.data.view(-1), piece),) if parameter in self._memory else
                     (None, piece.numel, parameter.dtype))))
         self._adam = GroupAdam(len(groups))
+        # No cycle: dropping the last reference closes the store.
+        own = weakref.ref(self)
+
+        def write_weights(*run: Any) -> None:
+            state = own()
+            assert state is not None
+            state._write_weights(*run)
+
         with place_of_its_own(config, "optimizer"):
             self.optimizer = Optimizer(
                 config, groups, update=self._adam, aio=aio,
-                weights_final=None if len(self._memory) == len(parameters) else self._write_weights)
+                weights_final=None if len(self._memory) == len(parameters) else write_weights)
         self.optimizer._forget_weights()
+        # A kept store has all gradients that were added, or none, also where the program drops this.
+        if config["nvswap.keep"]:
+            self.optimizer._take_last = functools.partial(_take_last, self._arriving, self.pieces)
         # A kept store has those that were added before its commit.
         self.stored.update((parameter, 1.0) for parameter, pieces in self.pieces.items()
                            if any(self._gradients(piece) == "added" for piece in pieces))
@@ -183,7 +196,7 @@ class State:
         flat = flat if factor == 1 else flat / factor
         self._squares = None
         if is_on_host(flat):
-            self._add(parameter, flat)
+            _add(self.optimizer, self.pieces[parameter], flat)
             return
         device = torch.get_device_module(flat.device)
         stream = self._arrivals.get(flat.device)
@@ -199,15 +212,7 @@ class State:
 
     def take_arriving(self, rest: int = 0) -> None:
         """Adds the gradients that are on their way from a device, but for the last ones."""
-        while len(self._arriving) > rest:
-            arrived, parameter, flat = self._arriving[0]
-            arrived.synchronize()
-            self._add(parameter, flat)
-            self._arriving.popleft()
-
-    def _add(self, parameter: torch.nn.Parameter, flat: torch.Tensor) -> None:
-        for piece in self.pieces[parameter]:
-            self.optimizer.add_gradients(piece.group, _part(flat, piece))
+        _take_arriving(self.optimizer, self._arriving, self.pieces, rest)
 
     def scale_gradient(self, parameter: torch.nn.Parameter, factor: float) -> None:
         """Multiplies the parameter's gradient in the store, when it is stepped."""
@@ -346,6 +351,28 @@ class State:
 
 def _part(flat: torch.Tensor, piece: Piece) -> torch.Tensor:
     return flat[piece.offset:piece.offset + piece.numel]
+
+
+def _add(optimizer: Optimizer, pieces: List[Piece], flat: torch.Tensor) -> None:
+    for piece in pieces:
+        optimizer.add_gradients(piece.group, _part(flat, piece))
+
+
+def _take_arriving(optimizer: Optimizer, arriving: Arriving, pieces: Dict[torch.nn.Parameter, List[Piece]],
+                   rest: int) -> None:
+    while len(arriving) > rest:
+        arrived, parameter, flat = arriving[0]
+        arrived.synchronize()
+        _add(optimizer, pieces[parameter], flat)
+        arriving.popleft()
+
+
+def _take_last(arriving: Arriving, pieces: Dict[torch.nn.Parameter, List[Piece]], optimizer: Optimizer) -> None:
+    """Called before an optimizer is closed, which has a reference to this, and which this has none to."""
+    # A step that is to be finished takes no others.
+    if arriving and optimizer.info()["unfinished"]:
+        arriving.clear()
+    _take_arriving(optimizer, arriving, pieces, 0)
 
 
 def parts_of(parameter: torch.nn.Parameter) -> List[str]:
