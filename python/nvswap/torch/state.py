@@ -139,8 +139,7 @@ class State:
             return _part(local(parameter).view(-1), piece).cpu()
         weights = torch.empty(piece.numel, dtype=parameter.dtype, device="cpu")
         assert self._offloaded is not None
-        self._offloaded.finish_copies()
-        self._offloaded.engine.read_range(name, weights, piece.offset * weights.itemsize)
+        self._offloaded.idle_engine.read_range(name, weights, piece.offset * weights.itemsize)
         return weights
 
     def _take_kept_weights(self) -> None:
@@ -168,8 +167,7 @@ class State:
         name = self._tensor_of(parameter)
         if name is not None:
             assert self._offloaded is not None
-            self._offloaded.finish_copies()
-            self._offloaded.engine.write_range(name, weights, offset * weights.itemsize)
+            self._offloaded.idle_engine.write_range(name, weights, offset * weights.itemsize)
             torch.autograd.graph.increment_version(parameter)
         else:
             local(parameter).view(-1)[offset:offset + len(weights)].copy_(weights)
@@ -303,9 +301,8 @@ class State:
     def step(self, sum_squares: Optional[float]) -> StepResult:
         """Steps the parameters that have gradients, by the numbers that were set for them."""
         if self._offloaded is not None:
-            self._offloaded.finish_copies()
             names = (self._tensor_of(parameter) for parameter in self.pieces)
-            self._writes = Writes(self._offloaded.engine, [name for name in names if name])
+            self._writes = Writes(self._offloaded.idle_engine, [name for name in names if name])
         try:
             return self.optimizer.step(sum_squares=sum_squares)
         finally:
