@@ -242,9 +242,6 @@ class Aio(Handle):
     def __init__(self, config: Any = None) -> None:
         aio, error = ffi.new("struct nvs_aio **"), new_error()
         self._config = config_of(config)
-        used = self._config._used()
-        with self._config._open() as pointer:
-            check(lib.nvs_aio_open(aio, pointer, error), error)
         # Reentrant: a callback may submit or wait.
         self._lock = threading.RLock()
         self._in_flight: Dict[int, Request] = {}
@@ -252,7 +249,9 @@ class Aio(Handle):
         self._loops: Dict[Any, Tuple[int, int]] = {}
         self._watcher: Optional[threading.Thread] = None
         self._wake = -1
-        super().__init__(aio[0], *used)
+        with self._config._opening() as (pointer, used):
+            check(lib.nvs_aio_open(aio, pointer, error), error)
+            super().__init__(aio[0], *used)
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
         self._stop_watching()

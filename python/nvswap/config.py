@@ -6,14 +6,15 @@ docs/configuration.md has the keys, their units and defaults.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import operator
 import os
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from nvswap._native import ffi, lib
-from nvswap.errors import check, closed, invalid, new_error
+from nvswap.errors import check, invalid, new_error
 from nvswap.handle import Handle
 from nvswap.strings import encoded, encoded_path
 
@@ -137,11 +138,13 @@ class Config(Handle):
                     lib.nvs_config_set_trace(pointer, recorded)
             self._trace = trace
 
-    def _used(self) -> List[Handle]:
-        """What must outlive an object that is opened with the configuration."""
-        if self._trace is not None and self._trace.closed:
-            raise closed(self._trace._what)
-        return [self._trace] if self._trace is not None else []
+    @contextlib.contextmanager
+    def _opening(self) -> Iterator[Tuple[Any, List[Handle]]]:
+        """A block that opens an object with the configuration and makes its handle: gives the pointer, and what
+        must outlive the object. A trace is not closed amid it."""
+        trace = self._trace
+        with self._open() as pointer, trace._open() if trace is not None else contextlib.nullcontext():
+            yield pointer, [trace] if trace is not None else []
 
     def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Reads a DeepSpeed JSON file over the settings; on an error none has changed."""

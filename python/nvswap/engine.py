@@ -231,13 +231,6 @@ class Engine(Handle):
         engine, error = ffi.new("struct nvs_engine **"), new_error()
         self._config = config_of(config)
         number = block_number(block)
-        used = self._config._used()
-        with self._config._open() as pointer:
-            if aio is None:
-                check(lib.nvs_engine_open(engine, pointer, number, error), error)
-            else:
-                with aio._open() as shared:
-                    check(lib.nvs_engine_open_on(engine, shared, pointer, number, error), error)
         self._arrays = arrays
         self._tensors: Dict[str, Tensor] = {}
         self._pins: Dict[int, Any] = {}
@@ -247,7 +240,13 @@ class Engine(Handle):
         self._steppers: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shared: Any = None
         self._step = False
-        super().__init__(engine[0], *used, *([aio] if aio else []))
+        with self._config._opening() as (pointer, used):
+            if aio is None:
+                check(lib.nvs_engine_open(engine, pointer, number, error), error)
+            else:
+                with aio._open() as shared:
+                    check(lib.nvs_engine_open_on(engine, shared, pointer, number, error), error)
+            super().__init__(engine[0], *used, *([aio] if aio else []))
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
         self._end_pins(pointer, at_exit)

@@ -33,7 +33,8 @@ class State(enum.Enum):
 
 _Self = TypeVar("_Self", bound="Handle")
 
-_handles: "weakref.WeakSet[Handle]" = weakref.WeakSet()
+# By id(). Other threads may add to it while one makes a list of its references, and not of a WeakSet.
+_handles: "weakref.WeakValueDictionary[int, Handle]" = weakref.WeakValueDictionary()
 
 
 class Handle:
@@ -51,7 +52,7 @@ class Handle:
         # Objects that must outlive this one.
         self._users = users
         self._state = State.OPEN
-        _handles.add(self)
+        _handles[id(self)] = self
 
     @property
     def closed(self) -> bool:
@@ -111,10 +112,15 @@ class Handle:
         self._state = State.CLOSED
         _close_kept()
 
+    def _before_close(self) -> None:
+        """Called by close(), and before the interpreter's exit closes the object."""
+
     def close(self) -> None:
         """Closes the object, after the calls on it in other threads have ended. Closing a closed
         object, or in a child process one of the parent's, does nothing. In a thread that is in a
         call on the object, such as in a callback or a signal handler, raises Error EDEADLK."""
+        if not self.closed:
+            self._before_close()
         self._close(lambda pointer: self._free(pointer, False))
 
     def __enter__(self: _Self) -> _Self:
@@ -142,9 +148,14 @@ class Handle:
 _kept: List[Handle] = []
 
 
+def _all_handles() -> List[Handle]:
+    handles = (reference() for reference in _handles.valuerefs())
+    return [*(handle for handle in handles if handle is not None), *_kept]
+
+
 def users_of(used: Handle) -> List[Handle]:
     """The open objects that another one must outlive."""
-    return [handle for handle in (*_handles, *_kept)
+    return [handle for handle in _all_handles()
             if handle._state is not State.CLOSED and any(each is used for each in handle._users)]
 
 
@@ -190,12 +201,13 @@ def raise_status(code: int, error: Any) -> None:
 def _close_at_exit() -> None:
     """Closes what is open, users before what they use. The log ends after that, since no thread of
     the library may enter an interpreter that is gone."""
-    handles = [handle for handle in (*_handles, *_kept) if handle._state is State.OPEN]
+    handles = [handle for handle in _all_handles() if handle._state is State.OPEN]
     _kept.clear()
     used = {id(user) for handle in handles for user in handle._users}
     left = []
     for handle in sorted(handles, key=lambda handle: id(handle) in used):
         try:
+            handle._before_close()
             handle._close(lambda pointer, handle=handle: handle._free(pointer, True))
         except Exception:
             left.append(handle)

@@ -296,8 +296,10 @@ class Optimizer(Handle):
         if isinstance(update, GroupAdam):
             options.update = ffi.addressof(lib, "nvswap_update_adam")
             options.update_arg = update._table
-        used = self._config._used()
-        with self._config._open() as pointer:
+        # Gradients that are lent, by group: kept until a step or clear_gradients.
+        self._lent: Dict[int, Any] = {}
+        self._take_last: Optional[Callable[["Optimizer"], None]] = None
+        with self._config._opening() as (pointer, used):
             if aio is None:
                 code = lib.nvs_optimizer_open(optimizer, pointer, specs, len(self.groups), options,
                                               error)
@@ -307,13 +309,16 @@ class Optimizer(Handle):
                     code = lib.nvs_optimizer_open(optimizer, pointer, specs, len(self.groups),
                                                   options, error)
             check(code, error)
+            super().__init__(optimizer[0], *used, *([aio] if aio else []))
         del keep
-        # Gradients that are lent, by group: kept until a step or clear_gradients.
-        self._lent: Dict[int, Any] = {}
-        super().__init__(optimizer[0], *used, *([aio] if aio else []))
         if groups is None:
             self.groups = [self._stored_group(i) for i in range(self.info()["ngroups"])]
         self._numbers = {group.name: i for i, group in enumerate(self.groups)}
+
+    def _before_close(self) -> None:
+        # Gradients that are on their way, of a store that is kept.
+        if self._take_last is not None:
+            self._take_last(self)
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
         if not at_exit:

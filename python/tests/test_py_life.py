@@ -13,13 +13,15 @@ import os
 import pathlib
 import pickle
 import sys
+import threading
 import typing
-import unittest.mock
+from unittest import mock
 
 import numpy
 
 from promises import child, main, promise, raises, settings
 import nvswap
+from nvswap.handle import Handle, users_of
 
 OPENED = """
 import os, nvswap, numpy
@@ -205,11 +207,11 @@ def a_pin_ends_where_a_signal_handler_raises_while_it_begins_or_ends(directory):
     engine, reported = nvswap.Engine(settings(directory)), []
     engine.register("a", "F32", 1000)
     pinned = engine.swap_in("a", "w")
-    with unittest.mock.patch.object(os, "getpid", side_effect=[KeyboardInterrupt, os.getpid()]), \
-            unittest.mock.patch.object(sys, "unraisablehook", lambda told: reported.append(told.exc_type)):
+    with mock.patch.object(os, "getpid", side_effect=[KeyboardInterrupt, os.getpid()]), \
+            mock.patch.object(sys, "unraisablehook", lambda told: reported.append(told.exc_type)):
         pinned.release()
     assert reported == [KeyboardInterrupt]
-    with unittest.mock.patch("nvswap.engine.check", side_effect=KeyboardInterrupt):
+    with mock.patch("nvswap.engine.check", side_effect=KeyboardInterrupt):
         raises(KeyboardInterrupt, lambda: engine.swap_in("a", "w"))
     engine.forget("a")
 
@@ -294,6 +296,62 @@ engine = nvswap.Engine(config, aio=aio)
 print("ends")
 """, directory)
     assert output == "ends\n", output
+
+
+@promise
+def a_trace_is_not_closed_while_another_thread_opens_what_records_in_it(directory):
+    config, trace, errors = nvswap.Config(settings(directory)), nvswap.Trace(1000), []
+    config.set_trace(trace)
+    made = Handle.__init__
+
+    def closed_meanwhile(self, *arguments):
+        """The library has opened the object, and its handle is not made yet."""
+        thread = threading.Thread(target=lambda: errors.append(raises(nvswap.Error, trace.close, errno.EBUSY)))
+        open_state = trace._state
+        thread.start()
+        while trace._state is open_state and thread.is_alive():
+            pass
+        made(self, *arguments)
+        self.thread = thread
+
+    for opened in (nvswap.Aio, nvswap.Engine,
+                   lambda config: nvswap.Optimizer(config, {"g": numpy.zeros(10, numpy.float32)})):
+        errors.clear()
+        with mock.patch.object(Handle, "__init__", closed_meanwhile):
+            handle = opened(config)
+        handle.thread.join()
+        assert len(errors) == 1 and not trace.closed
+        handle.close()
+    trace.close()
+
+
+@promise
+def the_users_of_a_trace_are_looked_for_while_other_threads_open_objects(_):
+    class Empty(Handle):
+        def _free(self, pointer, at_exit):
+            pass
+
+    def open_objects():
+        while not ended.is_set():
+            Empty(None).close()
+
+    trace, ended, interval = nvswap.Trace(1000), threading.Event(), sys.getswitchinterval()
+    opened = [Empty(None) for _ in range(3000)]
+    threads = [threading.Thread(target=open_objects) for _ in range(2)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(100):
+            assert not users_of(trace)
+    finally:
+        sys.setswitchinterval(interval)
+        ended.set()
+        for thread in threads:
+            thread.join()
+    for handle in opened:
+        handle.close()
+    trace.close()
 
 
 @promise

@@ -11,7 +11,7 @@ import sys
 import torch
 import torch.utils.checkpoint
 
-from promises import main, promise, raises, settings
+from promises import child, main, promise, raises, settings
 from stand_in import host_as_device
 import nvswap
 import nvswap.torch
@@ -211,6 +211,60 @@ def buffers_and_small_parameters_stay_on_the_device(directory):
     assert meta(torch.ones(WIDTH)).tolist() == [2.0] * WIDTH and meta.bias.tolist() == [2.0] * WIDTH
     offloaded.load()
     offloaded.engine.close()
+
+
+@promise
+def a_kept_store_has_all_gradients_of_a_device_however_its_optimizer_ends(directory):
+    def closed(held):
+        held[0].close()
+
+    def dropped(held):
+        held.clear()
+
+    def dropped_in_a_cycle(held):
+        held[0].itself = held[0]
+        held.clear()
+        gc.collect()
+
+    config, norms, theirs = settings(directory, keep=True), [], layers()
+    for _ in range(2):
+        theirs(torch.ones(WIDTH)).square().sum().backward()
+    expected = torch.tensor([each.grad.norm() for each in theirs.parameters()])
+    for end in (closed, dropped, dropped_in_a_cycle):
+        module = layers()
+        with on_device(module, directory) as (offloaded, _):
+            held = [nvswap.torch.AdamW(module.parameters(), config=config, offloaded=offloaded)]
+            for _ in range(2):
+                module(torch.ones(WIDTH)).square().sum().backward()
+            assert held[0].stores[0]._arriving
+            end(held)
+            again = nvswap.torch.AdamW(module.parameters(), config=config, offloaded=offloaded)
+            norms.append([each.grad.norm().item() for each in module.parameters()])
+            again.zero_grad()
+            again.close()
+    child("""
+import contextlib, os, sys, torch, nvswap.torch
+from promises import settings
+from stand_in import host_as_device
+directory = os.environ["DIRECTORY"]
+stack = contextlib.ExitStack()
+stack.enter_context(host_as_device(sys.modules["nvswap.torch.offload"], nvswap.torch.state))
+torch.manual_seed(1)
+module = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)))
+offloaded = nvswap.torch.offload(module, settings(directory), device="cpu")
+own = nvswap.torch.AdamW(module.parameters(), config=settings(directory, keep=True), offloaded=offloaded)
+for _ in range(2):
+    module(torch.ones(64)).square().sum().backward()
+assert own.stores[0]._arriving
+""", directory)
+    module = layers()
+    with on_device(module, directory) as (offloaded, _):
+        again = nvswap.torch.AdamW(module.parameters(), config=config, offloaded=offloaded)
+        norms.append([each.grad.norm().item() for each in module.parameters()])
+        again.close()
+    assert len(norms) == 4
+    for found in norms:
+        assert torch.allclose(torch.tensor(found), expected), (found, expected)
 
 
 @promise

@@ -11,6 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from promises import PACKAGE, TOP, main, promise  # noqa: E402
 import torch  # noqa: E402
 
+PAGE = os.path.join(TOP, "docs", "python", "torch.md")
 EXAMPLES = os.path.join(TOP, "examples")
 SMALL = ("--text", os.path.join(TOP, "LICENSE"), "--device", "cpu", "--layers", "2", "--width", "32", "--length", "32",
          "--batch", "4", "--steps", "9", "--warmup", "3", "--save-every", "4", "--write", "40")
@@ -83,6 +84,31 @@ def examples_in_python_lower_the_loss(directory):
     for name in ("train_numpy.py", "train_torch.py"):
         losses = losses_of(output_of(os.path.join(EXAMPLES, name), "", directory))
         assert len(losses) == 5 and losses[-1] < losses[0], (name, losses)
+
+
+@promise
+def what_the_page_on_pytorch_shows_runs(directory):
+    with open(PAGE, encoding="ascii") as file:
+        blocks = re.findall(r"^```python\n(.*?)^```", file.read(), re.M | re.S)
+    assert len(blocks) >= 5
+
+    def model():
+        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8))
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{directory}/group", rank=0, world_size=1)
+    in_memory, before = model(), os.getcwd()
+    names = {"torch": torch, "module": model(), "model": in_memory, "groups": [{"params": in_memory.parameters()}],
+             "criterion": torch.nn.MSELoss(), "data": torch.ones(8), "wanted": torch.zeros(8),
+             "loader": [torch.ones(8)] * 2}
+    os.chdir(directory)
+    try:
+        for block in blocks:
+            # What is parked is in memory.
+            names["module"] = in_memory if "park(" in block else names["module"]
+            exec(block.replace("/mnt/nvme", directory), names)  # pylint: disable=exec-used
+    finally:
+        os.chdir(before)
+        torch.distributed.destroy_process_group()
 
 
 main()

@@ -5,6 +5,7 @@
 import copy
 import errno
 import os
+from unittest import mock
 
 import torch
 import torch.distributed.checkpoint.state_dict as dcp
@@ -248,6 +249,96 @@ def a_state_dict_continues_exactly_in_nvswap_and_closely_in_torch(directory):
                 torchs.load_state_dict(saved["optimizer"])
                 trained(theirs, torchs, range(3, 7))
                 assert_close(ours, theirs)
+
+
+def threads_and_descriptors():
+    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+
+def layers(dtype, count=24):
+    torch.manual_seed(1)
+    return torch.nn.Sequential(*(torch.nn.Linear(16, 16, bias=False) for _ in range(count))).to(dtype)
+
+
+def added_one_by_one(module, optimizer):
+    """Takes a step after every third layer that is added; returns the most threads and descriptors."""
+    most = (0, 0)
+    for number, layer in enumerate(module):
+        if number:
+            optimizer.add_param_group({"params": layer.parameters(), "lr": 0.01 + number / 1000})
+        if number % 3 == 2:
+            module(torch.ones(16, dtype=layer.weight.dtype)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        most = tuple(map(max, most, threads_and_descriptors()))
+    return most
+
+
+@promise
+def parameters_that_are_added_one_by_one_take_few_threads_and_descriptors(directory):
+    for dtype in (torch.float32, torch.bfloat16):
+        found = {}
+        # Kept stores are not merged, and give the weights to compare with.
+        for keep in (False, True):
+            place = os.path.join(directory, f"{keep}{dtype}")
+            os.mkdir(place)
+            module, before = layers(dtype), threads_and_descriptors()
+            with nvswap.Optimizer(settings(place, keep=keep), {"alone": torch.ones(256)}):
+                of_one = [now - then for now, then in zip(threads_and_descriptors(), before)]
+            place = os.path.join(place, "added")
+            os.mkdir(place)
+            optimizer = nvswap.torch.AdamW(module[0].parameters(), lr=0.01, config=settings(place, keep=keep))
+            first = threads_and_descriptors()
+            most = [now - then for now, then in zip(added_one_by_one(module, optimizer), first)]
+            # Those of a few stores; kept ones have no workers and ring of their own.
+            bounds = [23 * (alone - 1) if keep else 5 * alone for alone in of_one]
+            assert all(added <= bound for added, bound in zip(most, bounds)), (of_one, most)
+            found[keep] = list(module.parameters())
+            steps = [int(state["step"]) for state in optimizer.state.values()]
+            assert steps == [8 - number // 3 for number in range(24)], steps
+            optimizer.close()
+            assert threads_and_descriptors()[1] == before[1]
+        assert all(map(torch.equal, found[False], found[True]))
+
+
+@promise
+def stores_that_can_not_be_merged_stay_as_they_are(directory):
+    def refuse(config, parameters, *more):
+        if len(parameters) > 1:
+            raise nvswap.Error(errno.ENOSPC, "no space")
+        return state(config, parameters, *more)
+
+    state, found = nvswap.torch.adam.State, []
+    for opened in (state, refuse):
+        module = layers(torch.float32, 9)
+        with mock.patch.object(nvswap.torch.adam, "State", opened):
+            optimizer = nvswap.torch.AdamW(module[0].parameters(), lr=0.01, config=settings(directory))
+            added_one_by_one(module, optimizer)
+        assert (len(optimizer.stores) == 9) == (opened is refuse)
+        optimizer.close()
+        found.append(list(module.parameters()))
+    assert all(map(torch.equal, *found))
+
+
+@promise
+def offloaded_parameters_that_are_unfrozen_one_by_one_take_few_stores(directory):
+    module, theirs = layers(torch.float32, 8), layers(torch.float32, 8)
+    for each in (module, theirs):
+        each[1:].requires_grad_(False)
+        place = nvswap.torch.offload(each, settings(directory)) if each is module else None
+        own = nvswap.torch.AdamW(each.parameters(), lr=0.01, config=settings(directory), offloaded=place)
+        for number in range(8):
+            each[number].requires_grad_(True)
+            each(torch.ones(16)).square().sum().backward()
+            own.step()
+            own.zero_grad()
+            assert len(own.stores) <= 3
+        assert [int(state["step"]) for state in own.state.values()] == list(range(8, 0, -1))
+        if place:
+            end(own, place)
+        else:
+            own.close()
+    assert all(map(torch.equal, module.parameters(), theirs.parameters()))
 
 
 @promise

@@ -403,8 +403,12 @@ def a_conversion_that_fails_leaves_the_weights(directory):
         raises(nvswap.Error, module.half, errno.EBUSY)
     assert set(offloaded.engine) == {"weight", "bias"}
     gc.collect()
+    with mock.patch.object(offloaded.engine, "rename", side_effect=nvswap.Error(errno.ENOMEM, "no memory")):
+        raises(nvswap.Error, module.half, errno.ENOMEM)
     assert module.half().state_dict()["weight"].equal(expected.half())
+    assert module(torch.ones(4, dtype=torch.float16)).isfinite().all()
     offloaded.load()
+    assert module.weight.equal(expected.half())
     offloaded.engine.close()
 
 

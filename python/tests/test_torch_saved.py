@@ -135,6 +135,42 @@ def memory_holds_the_newest_up_to_the_budget(directory):
 
 
 @promise
+def what_the_drive_has_not_taken_in_time_stays_in_memory_up_to_a_second_bound(directory):
+    wait, waits = nvswap.Engine.wait, []
+
+    def slow(engine, name, timeout=None):
+        """A drive that has done nothing before somebody waits for it."""
+        if timeout == 0:
+            raise nvswap.Error(errno.EAGAIN, "on its way")
+        waits.append(name)
+        return wait(engine, name, timeout)
+
+    expected = gradients(model())
+    memory, storage = 200 * KIB, 128 * KIB
+    for most_memory in (None, 500 * KIB, 1 << 30):
+        saved = nvswap.torch.saved_on_nvme(directory, memory=memory, most_memory=most_memory, smallest=KIB)
+        held, waits_in_forward, pack = [], [], saved.pack
+
+        def watched(tensor, saved=saved, held=held, waits_in_forward=waits_in_forward, pack=pack):
+            waits.clear()
+            handle = pack(tensor)
+            waits_in_forward.extend(waits)
+            held.append(saved.held)
+            return handle
+
+        saved.pack = watched
+        with mock.patch.object(nvswap.Engine, "wait", slow):
+            assert same(gradients(model(), within(saved)), expected)
+        assert max(held) <= (most_memory or memory)
+        assert saved.exceeded == max(0, max(held) - memory)
+        assert bool(waits_in_forward) == (most_memory != 1 << 30)
+        assert (saved.exceeded > storage) == (most_memory is not None)
+        saved.close()
+    error = raises(nvswap.Error, lambda: nvswap.torch.saved_on_nvme(directory, memory=2, most_memory=1), errno.EINVAL)
+    assert "most_memory" in str(error)
+
+
+@promise
 def what_fits_into_the_budget_is_not_written(directory):
     saved = nvswap.torch.saved_on_nvme(
         settings(os.path.join(directory, "missing")), memory=1 << 30, smallest=1)

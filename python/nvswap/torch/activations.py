@@ -2,7 +2,7 @@
 """
 What autograd saves for the backward, on the drive. The newest storages stay in memory, up to a
 budget; the oldest are written as the forward goes on, and read back in reverse before the backward
-needs them.
+needs them. What the drive has not taken by then stays in memory too, up to a second bound.
 
 A storage that is saved is
 
@@ -14,7 +14,8 @@ A storage that is saved is
     READ      in memory and on the drive.
 
 HELD becomes COPYING or WRITING when what is held passes half of the budget, and STORED when the write
-has ended and the budget is needed. The forward waits for a write when nothing else makes room.
+has ended and the budget is needed. The forward waits for a write when the second bound is passed and nothing
+else makes room.
 A storage ends when the graph that saved it does.
 """
 
@@ -108,15 +109,19 @@ class SavedOnNvme:
     ----------
     written, read, held : int
         Bytes that went to the drive and came back, and that are in memory now.
+    exceeded : int
+        The most bytes beyond `memory` that a forward had in memory, since the drive had not taken them.
     waited : float
-        Seconds for which forwards waited for writes because of the budget, and backwards for reads.
+        Seconds for which forwards waited for writes because of `most_memory`, and backwards for reads.
     """
 
-    def __init__(self, config: Any, memory: int, smallest: int) -> None:
-        if memory < 0 or smallest < 1:
-            raise invalid(f"memory is 0 or more bytes, smallest 1 or more: {memory}, {smallest}")
-        self._config, self._memory, self._smallest = settings_of(config), memory, smallest
-        self.written = self.read = self.held = 0
+    def __init__(self, config: Any, memory: int, most_memory: int, smallest: int) -> None:
+        if memory < 0 or most_memory < memory or smallest < 1:
+            raise invalid("memory is 0 or more bytes, most_memory as many or more, smallest 1 or more: "
+                          f"{memory}, {most_memory}, {smallest}")
+        self._config, self._smallest = settings_of(config), smallest
+        self._memory, self._most_memory = memory, most_memory
+        self.written = self.read = self.held = self.exceeded = 0
         self.waited = 0.0
         self._lock = threading.RLock()
         self._engine: Optional[Engine] = None
@@ -184,7 +189,7 @@ class SavedOnNvme:
             modules and storage.data_ptr() in modules.weights())
 
     def _make_room(self) -> None:
-        """Starts to write the oldest, and waits for writes if more is held than the budget."""
+        """Starts to write the oldest, and waits for writes if more is held than the second bound."""
         self._reap()
         leaving = sum(each.nbytes for each in self._moving.values() if each.place is not _Place.READING)
         while self._held and self.held - leaving > self._memory // 2:
@@ -193,11 +198,12 @@ class SavedOnNvme:
             leaving += storage.nbytes
         while self._read and self.held > self._memory:
             self._forget_memory(next(iter(self._read.values())))
-        while self.held > self._memory and self._moving:
+        while self.held > self._most_memory and self._moving:
             storage = next(iter(self._moving.values()))
             if storage.place is _Place.READING:
                 break
             self._finish(storage)
+        self.exceeded = max(self.exceeded, self.held - self._memory)
 
     def _start_to_write(self, storage: _Storage) -> None:
         del self._held[storage.number]
@@ -459,7 +465,8 @@ def active() -> Optional[SavedOnNvme]:
     return _entered()[-1].owner if _entered() else None
 
 
-def saved_on_nvme(config: Any = None, *, memory: int = 1 << 30, smallest: int = 1 << 20) -> SavedOnNvme:
+def saved_on_nvme(config: Any = None, *, memory: int = 1 << 30, most_memory: Optional[int] = None,
+                  smallest: int = 1 << 20) -> SavedOnNvme:
     """
     Keeps what autograd saves in a forward on the drive until the backward.
 
@@ -469,8 +476,10 @@ def saved_on_nvme(config: Any = None, *, memory: int = 1 << 30, smallest: int = 
         A directory on the drive; or a DeepSpeed JSON file or its contents, whose offload_param block has
         the path. The variable NVSWAP_CONFIG of the environment by default.
     memory : int
-        Bytes of saved tensors that stay in memory, the newest ones. Within them no forward waits for
-        the drive; beyond them it does.
+        Bytes of saved tensors that stay in memory, the newest ones.
+    most_memory : int, optional
+        Bytes up to which also those stay in memory that the drive has not taken in time, so that no forward
+        waits for it; beyond them it does. As many as `memory` by default.
     smallest : int
         Bytes of the smallest storage that is written; smaller ones stay in memory beside the budget.
 
@@ -501,7 +510,7 @@ def saved_on_nvme(config: Any = None, *, memory: int = 1 << 30, smallest: int = 
     ...         loss = model(data).mean()
     ...     loss.backward()
     """
-    return SavedOnNvme(config, memory, smallest)
+    return SavedOnNvme(config, memory, memory if most_memory is None else most_memory, smallest)
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, **more: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar, Union, o
 
 import torch
 
+from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.errors import Error, invalid
 from nvswap.optimizer import GroupAdam
@@ -22,12 +23,26 @@ from nvswap.statistics import StepResult
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_sharded, local, local_gradient
 from nvswap.torch.offload import Offloaded, is_offloaded
+from nvswap.torch.ranks import Ranks
 from nvswap.torch.settings import settings_of
-from nvswap.torch.state import MOMENTS, State
+from nvswap.torch.state import MOMENTS, State, mapped, parts_of
 
 # Of a closure: a number or a tensor.
 Loss = TypeVar("Loss")
 Number = Union[float, torch.Tensor]
+
+
+class _Set:
+    """Parameters that got a store together: on each rank its share of them, if it has one."""
+
+    def __init__(self, parameters: List[torch.nn.Parameter], store: Optional[State], steps: int) -> None:
+        self.parameters, self.store, self.steps = parameters, store, steps
+        self.numel = sum(parameter.numel() for parameter in parameters)
+        self._made = {parameter: (parameter.numel(), parameter.dtype) for parameter in parameters}
+
+    def is_as_made(self, parameter: torch.nn.Parameter) -> bool:
+        """Whether it can have new weights as it is."""
+        return (parameter.numel(), parameter.dtype) == self._made[parameter] and parameter.is_contiguous()
 
 
 class AdamW(torch.optim.Optimizer):
@@ -50,11 +65,14 @@ class AdamW(torch.optim.Optimizer):
         the "optimizer" block are not used. The variable NVSWAP_CONFIG of the environment by default.
     offloaded : Offloaded, optional
         The module whose parameters are on the drive; new weights are written there.
+    shard : bool or torch.distributed.ProcessGroup, optional
+        Divides the state among the ranks of the default group, or of this one, which have the same
+        parameters and gradients, as those of DistributedDataParallel do.
 
     Attributes
     ----------
     stores : list of State
-        One, until a parameter is added or unfrozen.
+        One, until a parameter is added or unfrozen; of `shard`, those with parameters of this rank.
     result : StepResult
         Of the last step, of the store that was stepped last.
 
@@ -62,8 +80,9 @@ class AdamW(torch.optim.Optimizer):
     ------
     nvswap.Error
         EINVAL: there is no configuration, a setting is out of bounds or not False, a parameter is not
-        contiguous or has no memory, or none is of `offloaded`; EBUSY: `offloaded` has an optimizer. And those of
-        nvswap.Optimizer.
+        contiguous or has no memory, or none is of `offloaded`; or `shard` without a process group, with
+        `offloaded` or with DTensors. EBUSY: `offloaded` has an optimizer. ESTALE: the kept stores of
+        `shard` are of another number of ranks, or of different steps. And those of nvswap.Optimizer.
 
     Notes
     -----
@@ -71,7 +90,8 @@ class AdamW(torch.optim.Optimizer):
 
     The settings of groups may change between steps, as schedulers change them. A parameter that is
     frozen has no state before its first gradient; it and those of add_param_group() get a store of
-    their own, with a pool of its own, below the first one's path.
+    their own, which is merged with others that have no more elements. Kept ones are below the first
+    one's path, and are not merged.
 
     state[parameter] has "step" alone. state_dict() has what that of torch.optim.AdamW has, and the
     "master" of a parameter of 16 bits; either one loads the other's. Its tensors lie in files without
@@ -87,8 +107,14 @@ class AdamW(torch.optim.Optimizer):
     there: clip_grad_norm_ and a GradScaler take it, other operations are refused, and a step sets it to
     None. Setting that of all to None drops them.
 
-    Dropping the last reference closes the store, as `close()` does; gradients then stay in
-    `parameter.grad`.
+    With `shard` each parameter's state is on one rank, which steps it and sends the new weights to the
+    others. All ranks make these calls: the constructor, step(), add_param_group(), load_state_dict(),
+    commit() and consolidate_state_dict(). An error of one of them is an error on each rank.
+    state_dict() has this rank's share of the moments and the steps of all parameters, as
+    torch.distributed.checkpoint saves and loads it, also for another number of ranks.
+
+    Dropping the last reference closes the store, as `close()` does and the interpreter's exit; gradients
+    then stay in `parameter.grad`.
     """
 
     _decoupled = True
@@ -98,14 +124,29 @@ class AdamW(torch.optim.Optimizer):
                  weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
                  foreach: Optional[bool] = None, capturable: bool = False,
                  differentiable: bool = False, fused: Optional[bool] = None, config: Any = None,
-                 offloaded: Optional[Offloaded] = None) -> None:
+                 offloaded: Optional[Offloaded] = None, shard: Any = None) -> None:
+        self._ranks = Ranks(shard)
+        self._made = False
+        self._ranks.all("the constructor", lambda: self._make(params, dict(
+            lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
+            maximize=maximize, foreach=foreach, capturable=capturable,
+            differentiable=differentiable, fused=fused,
+            decoupled_weight_decay=self._decoupled), config, offloaded))
+
+    def _make(self, params: Any, defaults: Dict[str, Any], config: Any,
+              offloaded: Optional[Offloaded]) -> None:
         self._config = settings_of(config)
         self._offloaded = offloaded
+        if offloaded is not None and self._ranks.sharded:
+            raise invalid("shard= divides the state of parameters in memory, and not of an offloaded module: "
+                          "leave it out, and each rank has all of the state")
         if offloaded is not None and offloaded.has_optimizer():
             raise Error(errno.EBUSY, "the offloaded module has an optimizer, which takes its gradients: "
                         "close() that one before making another")
+        # Stores are stepped one after another, by the same workers.
+        self._aio = Aio(self._config)
+        self._sets: List[_Set] = []
         self.stores: List[State] = []
-        self._made = False
         # The store whose step failed; those before it have been stepped.
         self._next = 0
         self._sum_squares: Optional[float] = None
@@ -113,10 +154,11 @@ class AdamW(torch.optim.Optimizer):
         self._hooks: List[Any] = []
         # Which of its changes each parameter has had in its master.
         self._versions: Dict[torch.nn.Parameter, int] = {}
-        super().__init__(params, dict(
-            lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
-            maximize=maximize, foreach=foreach, capturable=capturable,
-            differentiable=differentiable, fused=fused, decoupled_weight_decay=self._decoupled))
+        # Those that this rank has stepped and not sent.
+        self._stepped: List[torch.nn.Parameter] = []
+        # State of other ranks, where consolidate_state_dict() has brought it since the last step.
+        self._consolidated: Optional[Dict[torch.nn.Parameter, Dict[str, torch.Tensor]]] = None
+        super().__init__(params, defaults)
         if offloaded is not None and not any(map(self._tensor_of, self._numbers())):
             raise invalid("no parameter is of the module of `offloaded`, which would not be trained: "
                           "give the parameters of that module too, or leave out `offloaded`")
@@ -131,14 +173,20 @@ class AdamW(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Adds a group; its parameters get a store of their own."""
-        super().add_param_group(param_group)
-        try:
-            _numbers_of(self.param_groups[-1])
-            if self._made:
-                self._store_uncovered()
-        except BaseException:
-            self.param_groups.pop()
-            raise
+        def add() -> None:
+            super(AdamW, self).add_param_group(param_group)
+            try:
+                _numbers_of(self.param_groups[-1])
+                if self._made:
+                    self._store_uncovered()
+            except BaseException:
+                self.param_groups.pop()
+                raise
+
+        if self._made:
+            self._ranks.all("add_param_group()", add)
+        else:
+            add()
 
     # ---- Parameters
 
@@ -163,30 +211,119 @@ class AdamW(torch.optim.Optimizer):
 
     def _store_uncovered(self) -> None:
         """Makes a store for the trainable parameters that are in none."""
-        self._make_store([parameter for parameter in self._numbers()
-                          if parameter.requires_grad and not self._store_of(parameter)])
+        self._make_set([parameter for parameter in self._numbers() if parameter.requires_grad])
 
-    def _make_store(self, parameters: List[torch.nn.Parameter]) -> None:
+    def _make_set(self, parameters: List[torch.nn.Parameter]) -> None:
+        """Makes a store for those of the parameters that are in none."""
+        parameters = [parameter for parameter in parameters if parameter not in self._ranks.owners]
         if not any(local(parameter).numel() for parameter in parameters):
             return
-        for parameter in parameters:
-            if self._tensor_of(parameter) is not None:
-                continue
-            if parameter.is_meta:
-                raise invalid(f"{self._described(parameter)} is on meta, and not of `offloaded`")
-            if is_sharded(parameter) and (self._config["gradient_clipping"]
-                                          or self._config["fp16.enabled"]):
-                raise invalid(f"{self._described(parameter)} is a shard, and gradient_clipping and fp16 of the "
-                              "configuration go by this rank's gradients alone: leave them out, and use "
-                              "torch.nn.utils.clip_grad_norm_ and torch.amp.GradScaler")
-            if is_offloaded(parameter):
-                raise invalid(f"{self._described(parameter)} is of an offloaded module: give what offload() has "
-                              "returned as offloaded=, and each such module an optimizer of its own")
-            if not local(parameter).is_contiguous():
-                raise invalid(f"{self._described(parameter)} is not contiguous")
+        owners, numbers = self._ranks.assign(parameters), self._numbers()
+        opened: List[State] = []
+
+        def open_own() -> Tuple[int, int]:
+            for parameter in parameters:
+                self._check(parameter)
+            own = [parameter for parameter in parameters if owners[parameter] == self._ranks.rank]
+            if not any(local(parameter).numel() for parameter in own):
+                return -1, -1
+            opened.append(self._open_store(own, bool(self._sets)))
+            info = opened[0].optimizer.info()
+            return info["step"], info["step"] + info["unfinished"]
+
+        try:
+            told = self._ranks.all(f"a store of parameters {[numbers[each] for each in parameters]}", open_own)
+            steps = {last for _, last in told if last >= 0}
+            if len(steps) > 1:
+                raise Error(errno.ESTALE, "the kept stores of the ranks have the state of different steps, "
+                            f"{sorted(steps)}: bring all of them back from one copy, or load a checkpoint "
+                            "into new ones")
+        except BaseException:
+            for store in opened:
+                store.optimizer.abandon()
+            raise
+        self._ranks.owners.update(owners)
+        self._sets.append(_Set(parameters, opened[0] if opened else None, max(steps)))
+        self.stores += opened
+        # torch has hooks of a parameter outside of Python, where the collector finds no cycle.
+        hook = functools.partial(_add_gradient, weakref.ref(self))
+        for store in opened:
+            for parameter in store.pieces:
+                if parameter in store.stored:
+                    parameter.grad = StoredGradient(store, parameter)
+                if self._tensor_of(parameter) is not None:
+                    self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
+        if max(steps):
+            self._ranks.send(parameters)
+            for parameter in parameters:
+                # Of those that an unfinished step has not counted yet, 0 is no state.
+                if told[owners[parameter]][0] > 0:
+                    self._set_steps(parameter, told[owners[parameter]][0])
+        self._versions.update((parameter, parameter._version) for parameter in parameters)
+        self._merge_sets()
+
+    def _merge_sets(self) -> None:
+        """Merges sets that came after others of no more elements: each store has a pool and threads, and there are
+        as many as the logarithm of the parameters. What is moved so is moved as often at most."""
+        while len(self._sets) > 1 and self._sets[-2].numel <= self._sets[-1].numel and not (
+                self._config["nvswap.keep"] or self._config["fp16.enabled"]
+                or any(store.stored for store in self.stores)):
+            merged: List[State] = []
+            try:
+                self._ranks.all("merging stores", functools.partial(self._open_merged, merged))
+            except Error:
+                # They stay as they are, until others are added.
+                for store in merged:
+                    store.optimizer.abandon()
+                return
+            last = self._sets[-2:]
+            self._sets[-2:] = [_Set([each for own in last for each in own.parameters], merged[0] if merged else None,
+                                    max(own.steps for own in last))]
+            self.stores = [own.store for own in self._sets if own.store]
+            for own in last:
+                if own.store:
+                    own.store.optimizer.close()
+
+    def _open_merged(self, merged: List[State]) -> None:
+        """Appends a store with the state of the last two sets, if this rank has some of it."""
+        if self._finishes():
+            raise Error(errno.EBUSY, "a step has failed and is not finished")
+        stores = [own.store for own in self._sets[-2:] if own.store]
+        if not stores:
+            return
+        own = [parameter for store in stores for parameter in store.pieces]
+        merged.append(self._open_store(own, len(self._sets) > 2))
+        steps = max(store.optimizer.step_count for store in stores)
+        if steps:
+            for store in stores:
+                for parameter in store.pieces:
+                    merged[0].set_values(parameter, {
+                        part: store.copied(parameter, part) for part in (*MOMENTS, "master")})
+            merged[0].optimizer.step_count = steps
+
+    def _check(self, parameter: torch.nn.Parameter) -> None:
+        """Refuses a parameter that can't have its state in a store."""
+        if self._tensor_of(parameter) is not None:
+            return
+        if parameter.is_meta:
+            raise invalid(f"{self._described(parameter)} is on meta, and not of `offloaded`")
+        if is_sharded(parameter) and self._ranks.sharded:
+            raise invalid(f"{self._described(parameter)} is a shard of fully_shard or tensor parallelism, whose "
+                          "state each rank has its part of: leave shard= out")
+        if is_sharded(parameter) and (self._config["gradient_clipping"] or self._config["fp16.enabled"]):
+            raise invalid(f"{self._described(parameter)} is a shard, and gradient_clipping and fp16 of the "
+                          "configuration go by this rank's gradients alone: leave them out, and use "
+                          "torch.nn.utils.clip_grad_norm_ and torch.amp.GradScaler")
+        if is_offloaded(parameter):
+            raise invalid(f"{self._described(parameter)} is of an offloaded module: give what offload() has "
+                          "returned as offloaded=, and each such module an optimizer of its own")
+        if not local(parameter).is_contiguous():
+            raise invalid(f"{self._described(parameter)} is not contiguous")
+
+    def _open_store(self, parameters: List[torch.nn.Parameter], added: bool) -> State:
         config, numbers = Config(self._config), self._numbers()
-        if self.stores:
-            below = f"added.{len(self.stores)}"
+        if added:
+            below = f"added.{len(self._sets)}"
             paths = [os.path.join(path, below) for path in self._config.paths("optimizer")]
             if paths and self._config["nvswap.keep"]:
                 for path in paths:
@@ -196,20 +333,15 @@ class AdamW(torch.optim.Optimizer):
             config["zero_optimization.sub_group_size"] = min(
                 int(config["zero_optimization.sub_group_size"]),
                 max(65536, *(8 * local(parameter).numel() for parameter in parameters)))
-        store = State(config, {parameter: str(numbers[parameter]) for parameter in parameters},
-                      self._offloaded)
-        self.stores.append(store)
-        # torch has hooks of a parameter outside of Python, where the collector finds no cycle.
-        hook = functools.partial(_add_gradient, weakref.ref(self))
-        steps = store.optimizer.step_count
-        for parameter in parameters:
-            if parameter in store.stored:
-                parameter.grad = StoredGradient(store, parameter)
-            if self._tensor_of(parameter) is not None:
-                self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
-            self._versions[parameter] = parameter._version
-            if steps:
-                self._set_steps(parameter, steps)
+        try:
+            return State(config, {parameter: str(numbers[parameter]) for parameter in parameters},
+                         self._offloaded, self._aio)
+        except Error as error:
+            if error.errno != errno.ESTALE or not self._ranks.sharded:
+                raise
+            raise Error(errno.ESTALE, f"{error.strerror}; a rank's share is that of {self._ranks.count} ranks: "
+                        "resume with as many as before, or make new stores and load what "
+                        "consolidate_state_dict() has brought to one rank", error.tensor, error.path) from error
 
     def _set_steps(self, parameter: torch.nn.Parameter, steps: float) -> None:
         self.state[parameter]["step"] = torch.tensor(float(steps), device="cpu")
@@ -257,18 +389,50 @@ class AdamW(torch.optim.Optimizer):
             become another, gradients are sparse, or a closure is given to a step that is to be
             finished. And those of nvswap.Optimizer.step.
         """
-        for store in self.stores:
-            other = store.follow_memory()
+        finishes = any(self._ranks.all("step()", self._follow_memory))
+        if finishes and closure is not None:
+            raise invalid("a step has failed and is not finished: call step() without a closure")
+        loss: Optional[Loss] = None
+
+        def begin() -> Optional[float]:
+            nonlocal loss
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            return self._begin_step(finishes)
+
+        sums = self._ranks.all("the gradients of step()", begin)
+        if not finishes:
+            self._sum_squares = None if sums[0] is None else sum(sums)
+        self._consolidated = None
+        stepped = self._ranks.all("the new weights of step()", self._step_stores)
+        parameters = list(self._numbers())
+        for rank, (of_rank, steps) in enumerate(stepped):
+            for number, count in of_rank.items():
+                if rank != self._ranks.rank:
+                    self._set_steps(parameters[number], count)
+            for own, count in zip(self._sets, steps):
+                own.steps = max(own.steps, count)
+        self._ranks.send([parameters[number] for of_rank, _ in stepped for number in of_rank])
+        self._stepped.clear()
+        self._next = 0
+        self._merge_sets()
+        return loss
+
+    def _follow_memory(self) -> bool:
+        """Follows parameters that have moved, and returns whether step() is to finish one that failed."""
+        others = [store.follow_memory() for store in self.stores]
+        others += [parameter for own in self._sets for parameter in own.parameters
+                   if self._ranks.owners[parameter] != self._ranks.rank and not own.is_as_made(parameter)]
+        for other in others:
             if other is not None:
                 raise invalid(f"{self._described(other)} has become another since the optimizer was made, by "
                               "offload(), park() or a conversion: call unpark(), or make the optimizer after that")
-        loss: Optional[Loss] = None
-        finishes = self._finishes()
-        if closure is not None:
-            if finishes:
-                raise invalid("a step has failed and is not finished: call step() without a closure")
-            with torch.enable_grad():
-                loss = closure()
+        return self._finishes()
+
+    def _begin_step(self, finishes: bool) -> Optional[float]:
+        """Gives the stores what the step needs; returns the sum of squares of this rank's gradients, if the step
+        clips or scales by that of all."""
         if not finishes:
             self._prepare()
         # That of an earlier run is finished with the numbers of this one.
@@ -278,12 +442,16 @@ class AdamW(torch.optim.Optimizer):
             store.lend_gradients({
                 parameter: self._flat_gradient(parameter, parameter.grad) for parameter in store.pieces
                 if parameter.grad is not None and not isinstance(parameter.grad, StoredGradient)})
-        if not finishes:
-            self._sum_squares = self._sum_of_all()
-        for self._next in range(self._next, len(self.stores)):
+        return None if finishes else self._sum_of_all()
+
+    def _step_stores(self) -> Tuple[Dict[int, int], List[int]]:
+        """Steps this rank's stores; returns the steps of the parameters that have new weights, by number, and of
+        the sets."""
+        while self._next < len(self.stores):
             self._step_store(self.stores[self._next])
-        self._next = 0
-        return loss
+        numbers = self._numbers()
+        return ({numbers[parameter]: self._steps(parameter) for parameter in self._stepped},
+                [own.store.optimizer.step_count if own.store else 0 for own in self._sets])
 
     def _finishes(self) -> bool:
         """Whether step() is to finish one that failed."""
@@ -293,9 +461,8 @@ class AdamW(torch.optim.Optimizer):
         """Makes stores and masters be those of the parameters that have gradients."""
         for store in self.stores:
             _drop_replaced(store)
-        self._make_store([parameter for parameter in self._numbers()
-                          if parameter.grad is not None and local(parameter).numel()
-                          and not self._store_of(parameter)])
+        self._make_set([parameter for parameter in self._numbers()
+                        if parameter.grad is not None and local(parameter).numel()])
         for store in self.stores:
             for parameter in store.pieces:
                 if parameter.grad is not None and self._is_changed(parameter):
@@ -321,22 +488,29 @@ class AdamW(torch.optim.Optimizer):
         self._has_numbers = True
 
     def _sum_of_all(self) -> Optional[float]:
-        """Of the gradients of all stores, by which each one clips and scales; None: it has them all."""
+        """Of the gradients of all stores, by which each one clips and scales; None: the one that there is has
+        them all."""
         scaled = any(factor != 1 for store in self.stores for factor in store.stored.values())
-        if not (len(self.stores) > 1 or scaled) or not (
+        if not (len(self.stores) > 1 or scaled or self._ranks.sharded) or not (
                 self._config["gradient_clipping"] or self._config["fp16.enabled"]):
             return None
         return sum(store.sum_squares() for store in self.stores)
 
     def _step_store(self, store: State) -> None:
         stepped, steps = store.with_gradients(), store.optimizer.step_count
+        ended = False
         try:
             self.result: StepResult = store.step(self._sum_squares)
-            store.forget_gradients()
+            ended = True
         finally:
             # A step is counted also when weights could not be written to the parameters' engine.
-            if store.optimizer.step_count > steps:
+            counted = store.optimizer.step_count > steps
+            if ended or counted:
                 store.forget_gradients()
+                # Another store or rank may fail, and this one is not stepped again.
+                self._next += 1
+            if counted:
+                self._stepped += stepped
                 for parameter in stepped:
                     self._set_steps(parameter, self._steps(parameter) + 1)
                     # Graphs of forwards before can't go backward, as after a change in memory.
@@ -353,19 +527,55 @@ class AdamW(torch.optim.Optimizer):
     # ---- State
 
     def state_dict(self) -> Dict[str, Any]:
-        """What that of torch.optim.AdamW has; with a kept store, the numbers of steps alone."""
+        """What that of torch.optim.AdamW has; with a kept store, the numbers of steps alone. With `shard`, moments
+        of this rank's share, or of all where consolidate_state_dict() has brought them."""
         result, numbers = super().state_dict(), self._numbers()
-        if self._config["nvswap.keep"]:
+        if self._config["nvswap.keep"] and self._consolidated is None:
             return dict(result, nvswap=[
-                {"step": store.optimizer.step_count,
-                 "params": [numbers[parameter] for parameter in store.pieces]}
-                for store in self.stores])
+                {"step": own.steps, "params": [numbers[parameter] for parameter in own.parameters]}
+                for own in self._sets])
         for parameter in self.state:
             store = self._store_of(parameter)
-            assert store is not None
-            own = result["state"][numbers[parameter]]
-            result["state"][numbers[parameter]] = dict(own, **store.values(parameter))
+            values = store.values(parameter) if store else (self._consolidated or {}).get(parameter, {})
+            result["state"][numbers[parameter]] = dict(result["state"][numbers[parameter]], **values)
         return result
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """
+        Brings the state of all ranks of `shard` to one of them, whose state_dict() has all of it until the next
+        step, also of a kept store; any optimizer loads that. All ranks call it.
+
+        Parameters
+        ----------
+        to : int
+            The rank in the group of `shard`.
+
+        Raises
+        ------
+        nvswap.Error
+            EINVAL: no such rank; EIO, ENOSPC and others of the drive.
+        """
+        if not 0 <= to < self._ranks.count:
+            raise invalid(f"no rank {to} of {self._ranks.count} that share the state")
+        consolidated: Dict[torch.nn.Parameter, Dict[str, torch.Tensor]] = {}
+        for parameter in [each for each in self._numbers() if each in self.state]:
+            owner, values = self._ranks.owners[parameter], {}
+
+            def read(parameter: torch.nn.Parameter = parameter, owner: int = owner,
+                     values: Dict[str, torch.Tensor] = values) -> None:
+                store = self._store_of(parameter)
+                if owner != to and store is not None:
+                    values.update(store.values(parameter))
+                elif owner != to == self._ranks.rank:
+                    values.update((part, mapped(self._config, parameter.numel()).view(parameter.shape))
+                                  for part in parts_of(parameter))
+
+            self._ranks.all("consolidate_state_dict()", read)
+            for value in values.values():
+                self._ranks.move(value, owner, to, parameter.device)
+            if owner != to == self._ranks.rank:
+                consolidated[parameter] = values
+        self._consolidated = consolidated if self._ranks.rank == to else None
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """
@@ -374,12 +584,15 @@ class AdamW(torch.optim.Optimizer):
         Raises
         ------
         nvswap.Error
-            EINVAL: it has state that is not of Adam, or of other shapes; ESTALE: it was made with a
-            kept store, and the store has the state of another step or of other parameters; EBUSY: a
-            step has failed and is not finished.
+            EINVAL: it has state that is not of Adam, or of other shapes, or the share of another rank;
+            ESTALE: it was made with a kept store, and the store has the state of another step or of
+            other parameters; EBUSY: a step has failed and is not finished.
         ValueError
             Its groups have other numbers of parameters.
         """
+        self._ranks.all("load_state_dict()", lambda: self._load_state_dict(state_dict))
+
+    def _load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         groups, stored = state_dict["param_groups"], state_dict.get("nvswap")
         own = [len(group["params"]) for group in self.param_groups]
         if [len(group["params"]) for group in groups] != own:
@@ -390,6 +603,8 @@ class AdamW(torch.optim.Optimizer):
         ids = [number for group in groups for number in group["params"]]
         state = {parameter: state_dict["state"][number]
                  for number, parameter in zip(ids, self._numbers()) if number in state_dict["state"]}
+        if stored is None:
+            self._make_set([parameter for parameter in state if local(parameter).numel()])
         self._check_state(state, stored is not None)
         if self._finishes():
             raise Error(errno.EBUSY, "a step has failed and is not finished: call step() first")
@@ -402,13 +617,21 @@ class AdamW(torch.optim.Optimizer):
             group["decoupled_weight_decay"] |= self._decoupled
         if stored is None:
             self._load(state)
+        self._consolidated = None
         for parameter, values in state.items():
             self._set_steps(parameter, float(values["step"]))
 
     def _check_state(self, state: Dict[torch.nn.Parameter, Any], kept: bool) -> None:
-        wanted = {"step"} if kept else {"step", *MOMENTS}
         for parameter, values in state.items():
-            if not wanted <= set(values) <= wanted | {"master"}:
+            # The moments of others' parameters are theirs.
+            own = self._ranks.owners.get(parameter, self._ranks.rank) == self._ranks.rank
+            wanted = {"step", *(MOMENTS if own and not kept else ())}
+            if own and not kept and set(values) == {"step"}:
+                raise invalid(f"the state_dict has no moments of {self._described(parameter)}: it is the share of "
+                              "another rank, or goes with a kept store. Load this rank's own, what "
+                              "consolidate_state_dict() has brought to one rank, or by "
+                              "torch.distributed.checkpoint")
+            if not wanted <= set(values) <= {"step", "master", *(() if kept else MOMENTS)}:
                 raise invalid(f"the state_dict has {', '.join(sorted(values))} of {self._described(parameter)} "
                               f"where {type(self).__name__} has {', '.join(sorted(wanted))}")
             for name in set(values) - {"step"}:
@@ -418,54 +641,54 @@ class AdamW(torch.optim.Optimizer):
 
     def _load(self, state: Dict[torch.nn.Parameter, Any]) -> None:
         """A parameter of which there is no state starts anew."""
-        self._make_store([parameter for parameter in state
-                          if local(parameter).numel() and not self._store_of(parameter)])
-        for store in self.stores:
-            steps = max((int(state[parameter]["step"]) for parameter in store.pieces
+        for own in self._sets:
+            steps = max((int(state[parameter]["step"]) for parameter in own.parameters
                          if parameter in state), default=0)
-            if not steps and not store.optimizer.step_count:
+            if not steps and not own.steps:
                 continue
-            for parameter in store.pieces:
-                store.set_values(parameter, state.get(parameter, {}))
+            own.steps = steps
+            if own.store is None:
+                continue
+            for parameter in own.store.pieces:
+                own.store.set_values(parameter, state.get(parameter, {}))
                 # The program may load the weights before or after this.
                 self._versions[parameter] = -1
-            store.optimizer.step_count = steps
+            own.store.optimizer.step_count = steps
 
     def _find_stores(self, stored: List[Dict[str, Any]]) -> None:
         """Opens the kept stores that a state_dict goes with."""
-        parameters = list(self._numbers())
-        for wanted in stored[len(self.stores):]:
-            self._make_store([parameters[number] for number in wanted["params"]])
-        numbers = self._numbers()
-        for store, wanted in zip(self.stores, stored):
-            if [numbers[parameter] for parameter in store.pieces] != wanted["params"]:
+        parameters, numbers = list(self._numbers()), self._numbers()
+        for wanted in stored[len(self._sets):]:
+            self._make_set([parameters[number] for number in wanted["params"]])
+        for own, wanted in zip(self._sets, stored):
+            if [numbers[parameter] for parameter in own.parameters] != wanted["params"]:
                 raise Error(errno.ESTALE, "the state_dict goes with stores of other parameters")
-            if store.optimizer.step_count != wanted["step"]:
+            if own.steps != wanted["step"]:
                 raise Error(errno.ESTALE, f"the state_dict is of step {wanted['step']}, the store has the "
-                            f"state of step {store.optimizer.step_count}: open the kept store that was "
-                            "committed then")
+                            f"state of step {own.steps}: open the kept store that was committed then")
 
     def commit(self) -> None:
-        """Makes the state of a kept store durable."""
-        for store in self.stores:
-            store.take_arriving()
-            store.optimizer.commit()
+        """Makes the state of a kept store durable; with `shard`, that of all ranks."""
+        def commit() -> None:
+            for store in self.stores:
+                store.take_arriving()
+                store.optimizer.commit()
+
+        self._ranks.all("commit()", commit)
 
     def close(self) -> None:
         """Closes the state's store; the parameters keep their weights."""
         for hook in self._hooks:
             hook.remove()
         for store in self.stores:
-            if not store.optimizer.closed:
-                # A kept store has all that were added, or none.
-                store.take_arriving()
-            store.forget_gradients()
             store.optimizer.close()
+            store.forget_gradients()
+        self._aio.close()
 
     @property
     def closed(self) -> bool:
         """Whether close() was called."""
-        return any(store.optimizer.closed for store in self.stores)
+        return self._aio.closed or any(store.optimizer.closed for store in self.stores)
 
 
 class Adam(AdamW):

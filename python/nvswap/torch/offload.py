@@ -130,9 +130,11 @@ class Offloaded:
         """The tensor of a parameter; None if it is not offloaded."""
         return self._names.get(parameter)
 
-    def finish_copies(self) -> None:
-        """Nothing of the pool is pinned for a device any more."""
+    @property
+    def idle_engine(self) -> Engine:
+        """The engine, of whose pool nothing is pinned for a device any more."""
         self._shared.finish_copies()
+        return self.engine
 
     # ---- Parameters
 
@@ -164,20 +166,19 @@ class Offloaded:
                    for key, buffer in module._buffers.items() if buffer is not None]
         self.engine.register_all({name: (parameter.dtype, tuple(parameter.shape))
                                   for name, parameter in parameters.items()})
-        self.finish_copies()
-        handled = sys.exc_info()[1]
+        engine, handled = self.idle_engine, sys.exc_info()[1]
         try:
             for name, parameter in parameters.items():
                 if parameter.is_meta:
-                    with self.engine.pinned(name, "w", arrays="torch") as tensors:
+                    with engine.pinned(name, "w", arrays="torch") as tensors:
                         self._fill(name, tensors[name])
                 else:
-                    self.engine.store_from({name: parameter.data.cpu().contiguous()})
+                    engine.store_from({name: parameter.data.cpu().contiguous()})
         except BaseException as failure:
             drop_variables(failure, handled)
             for name in parameters:
                 with contextlib.suppress(Error):  # Its array was kept elsewhere.
-                    self.engine.forget(name)
+                    engine.forget(name)
             raise
         # Nothing can fail from here on: a failure leaves the module as it was.
         for parameter, data in made.items():
@@ -368,8 +369,7 @@ class Offloaded:
         for key, parameter in module._parameters.items():
             name = self._names.get(parameter) if parameter is not None else None
             if name is not None:
-                self.finish_copies()
-                with self.engine.pinned(name, arrays="torch") as tensors:
+                with self.idle_engine.pinned(name, arrays="torch") as tensors:
                     state[prefix + key] = tensors[name].clone()
 
     def _load_state(self, module: torch.nn.Module, load: Any, state: Dict[str, Any], prefix: str,
@@ -389,8 +389,7 @@ class Offloaded:
             yield
             return
         names = {self._names[parameter]: parameter for parameter in parameters}
-        self.finish_copies()
-        with self.engine.pinned(list(names), "r+", arrays="torch") as tensors:
+        with self.idle_engine.pinned(list(names), "r+", arrays="torch") as tensors:
             for name, parameter in names.items():
                 parameter.data = tensors[name]
             try:
@@ -436,10 +435,9 @@ class Offloaded:
         if dtype == parameter.dtype:
             return
         self._shared.end_step()
-        self.finish_copies()
         name = self._names[parameter]
         converted = f"{name}.{dtype}"
-        self.engine.register(converted, dtype, tuple(parameter.shape))
+        self.idle_engine.register(converted, dtype, tuple(parameter.shape))
         try:
             with self.engine.pinned(name, arrays="torch") as tensors:
                 self.engine.store_from({converted: tensors[name].to(dtype)})
@@ -447,11 +445,14 @@ class Offloaded:
         except BaseException:
             self.engine.forget(converted)
             raise
-        self.engine.rename(converted, name)
+        # Memory for the old name may lack: then the parameter is there by the new one.
+        self._names[parameter] = converted
         gradient, parameter.grad = parameter.grad, None
         parameter.data = _placeholder(dtype, parameter.shape, self.device)
         torch.autograd.graph.increment_version(parameter)
         parameter.grad = gradient.to(dtype) if gradient is not None else None
+        self.engine.rename(converted, name)
+        self._names[parameter] = name
 
     def has_optimizer(self) -> bool:
         """Whether an AdamW that is not closed trains it."""
@@ -464,11 +465,10 @@ class Offloaded:
         """Brings all parameters back into host memory, and ends the hooks; the engine can be closed.
         After an error the module is still offloaded, and can be loaded again."""
         self._shared.end_step()
-        self.finish_copies()
         loaded = {parameter: torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
                   for parameter in self._names}
         for parameter, data in loaded.items():
-            self.engine.load_to({self._names[parameter]: data})
+            self.idle_engine.load_to({self._names[parameter]: data})
         for module, forward in self._forwards:
             module.forward = forward
             del module._apply, module._load_from_state_dict, module.__prepare_scriptable__

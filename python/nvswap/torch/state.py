@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import math
 import mmap
 import os
 import tempfile
-from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Tuple
+import weakref
+from typing import Any, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.dtypes import dtype_name
 from nvswap.optimizer import Group, GroupAdam, Optimizer
@@ -33,7 +36,8 @@ from nvswap.torch.writes import Writes
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
-# Gradients on their way from a device.
+# Gradients on their way from a device, with the event after which they are there.
+Arriving = Deque[Tuple[Any, torch.nn.Parameter, torch.Tensor]]
 _ARRIVING = 2
 
 
@@ -55,6 +59,8 @@ class State:
     parameters : dict of torch.nn.Parameter to str
         With the prefixes of their groups' names in the store. Contiguous, or of `offloaded`.
     offloaded : Offloaded, optional
+    aio : nvswap.Aio
+        That of all stores of an optimizer.
 
     Attributes
     ----------
@@ -63,7 +69,7 @@ class State:
     """
 
     def __init__(self, config: Config, parameters: Dict[torch.nn.Parameter, str],
-                 offloaded: Optional[Offloaded]) -> None:
+                 offloaded: Optional[Offloaded], aio: Aio) -> None:
         self._offloaded = offloaded
         self._config = config
         self.pieces: Dict[torch.nn.Parameter, List[Piece]] = {}
@@ -73,8 +79,7 @@ class State:
         # Where gradients of a device are copied to.
         self._host: Dict[torch.nn.Parameter, torch.Tensor] = {}
         self._streams: Dict[torch.device, Any] = {}
-        # Gradients that are copied from a device, with the event after which they are there.
-        self._arriving: Deque[Tuple[Any, torch.nn.Parameter, torch.Tensor]] = collections.deque()
+        self._arriving: Arriving = collections.deque()
         self._arrivals: Dict[torch.device, Any] = {}
         self._writes: Optional[Writes] = None
         # Whose gradients are in the store, and the factor that they have got since, but not there.
@@ -95,11 +100,22 @@ class State:
                     (_part(parameter.data.view(-1), piece),) if parameter in self._memory else
                     (None, piece.numel, parameter.dtype))))
         self._adam = GroupAdam(len(groups))
+        # No cycle: dropping the last reference closes the store.
+        own = weakref.ref(self)
+
+        def write_weights(*run: Any) -> None:
+            state = own()
+            assert state is not None
+            state._write_weights(*run)
+
         with place_of_its_own(config, "optimizer"):
             self.optimizer = Optimizer(
-                config, groups, update=self._adam,
-                weights_final=None if len(self._memory) == len(parameters) else self._write_weights)
+                config, groups, update=self._adam, aio=aio,
+                weights_final=None if len(self._memory) == len(parameters) else write_weights)
         self.optimizer._forget_weights()
+        # A kept store has all gradients that were added, or none, also where the program drops this.
+        if config["nvswap.keep"]:
+            self.optimizer._take_last = functools.partial(_take_last, self._arriving, self.pieces)
         # A kept store has those that were added before its commit.
         self.stored.update((parameter, 1.0) for parameter, pieces in self.pieces.items()
                            if any(self._gradients(piece) == "added" for piece in pieces))
@@ -123,8 +139,7 @@ class State:
             return _part(local(parameter).view(-1), piece).cpu()
         weights = torch.empty(piece.numel, dtype=parameter.dtype, device="cpu")
         assert self._offloaded is not None
-        self._offloaded.finish_copies()
-        self._offloaded.engine.read_range(name, weights, piece.offset * weights.itemsize)
+        self._offloaded.idle_engine.read_range(name, weights, piece.offset * weights.itemsize)
         return weights
 
     def _take_kept_weights(self) -> None:
@@ -152,8 +167,7 @@ class State:
         name = self._tensor_of(parameter)
         if name is not None:
             assert self._offloaded is not None
-            self._offloaded.finish_copies()
-            self._offloaded.engine.write_range(name, weights, offset * weights.itemsize)
+            self._offloaded.idle_engine.write_range(name, weights, offset * weights.itemsize)
             torch.autograd.graph.increment_version(parameter)
         else:
             local(parameter).view(-1)[offset:offset + len(weights)].copy_(weights)
@@ -180,7 +194,7 @@ class State:
         flat = flat if factor == 1 else flat / factor
         self._squares = None
         if is_on_host(flat):
-            self._add(parameter, flat)
+            _add(self.optimizer, self.pieces[parameter], flat)
             return
         device = torch.get_device_module(flat.device)
         stream = self._arrivals.get(flat.device)
@@ -196,15 +210,7 @@ class State:
 
     def take_arriving(self, rest: int = 0) -> None:
         """Adds the gradients that are on their way from a device, but for the last ones."""
-        while len(self._arriving) > rest:
-            arrived, parameter, flat = self._arriving[0]
-            arrived.synchronize()
-            self._add(parameter, flat)
-            self._arriving.popleft()
-
-    def _add(self, parameter: torch.nn.Parameter, flat: torch.Tensor) -> None:
-        for piece in self.pieces[parameter]:
-            self.optimizer.add_gradients(piece.group, _part(flat, piece))
+        _take_arriving(self.optimizer, self._arriving, self.pieces, rest)
 
     def scale_gradient(self, parameter: torch.nn.Parameter, factor: float) -> None:
         """Multiplies the parameter's gradient in the store, when it is stepped."""
@@ -295,9 +301,8 @@ class State:
     def step(self, sum_squares: Optional[float]) -> StepResult:
         """Steps the parameters that have gradients, by the numbers that were set for them."""
         if self._offloaded is not None:
-            self._offloaded.finish_copies()
             names = (self._tensor_of(parameter) for parameter in self.pieces)
-            self._writes = Writes(self._offloaded.engine, [name for name in names if name])
+            self._writes = Writes(self._offloaded.idle_engine, [name for name in names if name])
         try:
             return self.optimizer.step(sum_squares=sum_squares)
         finally:
@@ -322,27 +327,15 @@ class State:
         name beside the store, which the system writes and reads when memory is short, and which
         end with the tensors.
         """
-        return {part: self._copied(parameter, part) for part in self._parts(parameter)}
+        return {part: self.copied(parameter, part) for part in parts_of(parameter)}
 
-    def _parts(self, parameter: torch.nn.Parameter) -> Iterator[str]:
-        yield from MOMENTS
-        if parameter.dtype != torch.float32:
-            yield "master"
-
-    def _copied(self, parameter: torch.nn.Parameter, part: str) -> torch.Tensor:
+    def copied(self, parameter: torch.nn.Parameter, part: str) -> torch.Tensor:
+        """Some state of a parameter, see :meth:`values`."""
         own = local(parameter)
-        values = self._mapped(own.numel())
+        values = mapped(self._config, own.numel())
         for piece in self.pieces[parameter]:
             self.optimizer.get_state(piece.group, part, out=_part(values, piece))
         return like_parameter(values.view(own.shape), parameter)
-
-    def _mapped(self, numel: int) -> torch.Tensor:
-        paths = self._config.paths("optimizer")
-        if not paths or not numel:
-            return torch.empty(numel, device="cpu")
-        with tempfile.TemporaryFile(dir=paths[0]) as file:
-            os.posix_fallocate(file.fileno(), 0, 4 * numel)
-            return torch.frombuffer(mmap.mmap(file.fileno(), 4 * numel), dtype=torch.float32)
 
     def set_values(self, parameter: torch.nn.Parameter, values: Dict[str, Any]) -> None:
         """Takes moments, which are zero where they are missing, and the master if there is one."""
@@ -355,3 +348,40 @@ class State:
 
 def _part(flat: torch.Tensor, piece: Piece) -> torch.Tensor:
     return flat[piece.offset:piece.offset + piece.numel]
+
+
+def _add(optimizer: Optimizer, pieces: List[Piece], flat: torch.Tensor) -> None:
+    for piece in pieces:
+        optimizer.add_gradients(piece.group, _part(flat, piece))
+
+
+def _take_arriving(optimizer: Optimizer, arriving: Arriving, pieces: Dict[torch.nn.Parameter, List[Piece]],
+                   rest: int) -> None:
+    while len(arriving) > rest:
+        arrived, parameter, flat = arriving[0]
+        arrived.synchronize()
+        _add(optimizer, pieces[parameter], flat)
+        arriving.popleft()
+
+
+def _take_last(arriving: Arriving, pieces: Dict[torch.nn.Parameter, List[Piece]], optimizer: Optimizer) -> None:
+    """Called before an optimizer is closed, which has a reference to this, and which this has none to."""
+    # A step that is to be finished takes no others.
+    if arriving and optimizer.info()["unfinished"]:
+        arriving.clear()
+    _take_arriving(optimizer, arriving, pieces, 0)
+
+
+def parts_of(parameter: torch.nn.Parameter) -> List[str]:
+    """What state_dict() has of a parameter beside its steps."""
+    return [*MOMENTS, *(["master"] if parameter.dtype != torch.float32 else [])]
+
+
+def mapped(config: Config, numel: int) -> torch.Tensor:
+    """A tensor of float32 in a file without a name beside the store; without a path, in memory."""
+    paths = config.paths("optimizer")
+    if not paths or not numel:
+        return torch.empty(numel, device="cpu")
+    with tempfile.TemporaryFile(dir=paths[0]) as file:
+        os.posix_fallocate(file.fileno(), 0, 4 * numel)
+        return torch.frombuffer(mmap.mmap(file.fileno(), 4 * numel), dtype=torch.float32)
