@@ -67,6 +67,7 @@ int store_open_space(struct store *store, struct nvs_error *error)
 	const size_t n = store->found.header.count;
 	int rc = 0;
 
+	assert(store->nmembers);
 	store->share = UINT64_MAX;
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		uint64_t nbytes;
@@ -78,6 +79,7 @@ int store_open_space(struct store *store, struct nvs_error *error)
 	if (rc)
 		return rc;
 	store->share = align_down(store->share, row_bytes(store) / store->nmembers);
+	assert(store->found.end <= store->share * store->nmembers);
 	for (unsigned i = 0; i < store->nmembers && store->manifest.generation && !rc; i++)
 		rc = member_reserve_again(&store->members[i], store->share, error);
 	if (rc)

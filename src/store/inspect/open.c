@@ -245,6 +245,7 @@ int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
 {
 	int rc = nvs_store_open(place, NVS_STORE_LOCK, store, error);
 
+	assert(rc || *store);
 	for (unsigned i = 0; !rc && i < (*store)->npaths; i++) {
 		struct member *member = &(*store)->members[i];
 
