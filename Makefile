@@ -365,11 +365,16 @@ check-deepspeed: ## the tests of the Python package that need torch or DeepSpeed
 		$(wildcard python/tests/test_torch_*.py python/tests/deepspeed/test_*.py python/tests/trainers/test_*.py \
 			python/tests/gpu/test_*.py)
 
-soak-deepspeed: ## DeepSpeed's own ops beside nvswap's, call by call and in a large job, and that job in bfloat16 at each depth
+# FAULTS="--jobs 1000 --hours 8 --seed 7" sets how many jobs with faults run, and the seed of the first.
+FAULTS ?= --hours 0.25
+
+soak-deepspeed: ## DeepSpeed's own ops beside nvswap's, call by call and in a large job, that job in bfloat16 at each depth, and jobs with faults
 	@scripts/setup build test deepspeed
 	@$(MAKE) -j$(JOBS) --no-print-directory all $(PYTHON_PACKAGE) $(BUILD)/venv/ready
 	@PATH='$(abspath $(BUILD))/venv/bin:$(PATH)' BUILD='$(BUILD)' \
 		python3 python/tests/deepspeed/soak_job.py
+	@PATH='$(abspath $(BUILD))/venv/bin:$(PATH)' BUILD='$(BUILD)' \
+		python3 python/tests/deepspeed/soak_faults.py $(FAULTS)
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) -j$(JOBS) --no-print-directory BUILD=$(BUILD)/asan SANITIZE=address,undefined \

@@ -18,13 +18,16 @@ each run. The rank "outside" finds no room in a pool for what it holds. With "ob
 learning rate is numpy's, and parameter groups have a set and an enumeration. In step "failing" no file can be
 written at first, so that it is called again; step "raising" ends with an exception, and the job goes on. With
 "progress_pause_s" that is the time between lines about a store that is filled. After each of "states_steps"
-the engine's states go to the drive and come back.
+the engine's states go to the drive and come back. With "limit_s" a collective operation ends after that time.
+On SIGUSR1 it prints where its threads are.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
 """
 
 import contextlib
+import datetime
 import errno
+import faulthandler
 import json
 import logging
 import os
@@ -33,7 +36,8 @@ import signal
 import sys
 import time
 
-JOB = json.loads(sys.argv[1])
+# {rank} in it gives each rank a folder of its own.
+JOB = json.loads(sys.argv[1].replace("{rank}", os.environ["RANK"]))
 
 if JOB.get("nvswap"):
     import nvswap.deepspeed
@@ -41,6 +45,8 @@ if JOB.get("nvswap"):
     if "progress_pause_s" in JOB:
         from nvswap.deepspeed import progress
         progress._PAUSE_S = JOB["progress_pause_s"]
+
+faulthandler.register(signal.SIGUSR1)
 
 import deepspeed  # noqa: E402
 import numpy  # noqa: E402
@@ -53,8 +59,7 @@ from torch import nn  # noqa: E402
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 LENGTH = JOB.get("length", 64)  # characters of a text
-# {rank} in it gives each rank a folder of its own.
-CHECKPOINT = JOB.get("checkpoint", "").format(rank=os.environ["RANK"])
+CHECKPOINT = JOB.get("checkpoint", "")
 
 
 class Block(nn.Module):
@@ -280,7 +285,8 @@ def main():
     torch.manual_seed(JOB.get("seed", 1))
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(JOB.get("deterministic", False))
-    deepspeed.init_distributed(JOB.get("backend", "gloo"))
+    deepspeed.init_distributed(JOB.get("backend", "gloo"),
+                               timeout=datetime.timedelta(seconds=JOB.get("limit_s", 1800)))
     if JOB.get("outside") == torch.distributed.get_rank():
         keep_outside_pools()
     if JOB.get("killed_at_rename"):
