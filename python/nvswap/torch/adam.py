@@ -31,6 +31,9 @@ from nvswap.torch.state import MOMENTS, State, mapped, parts_of
 Loss = TypeVar("Loss")
 Number = Union[float, torch.Tensor]
 
+# Sets that are not merged: it takes the drive's time and, meanwhile, its space.
+_FEW_SETS = 4
+
 
 class _Set:
     """Parameters that got a store together: on each rank its share of them, if it has one."""
@@ -90,8 +93,8 @@ class AdamW(torch.optim.Optimizer):
 
     The settings of groups may change between steps, as schedulers change them. A parameter that is
     frozen has no state before its first gradient; it and those of add_param_group() get a store of
-    their own, which is merged with others that have no more elements. Kept ones are below the first
-    one's path, and are not merged.
+    their own, which is merged with others that have no more elements where there are more than four.
+    Kept ones are below the first one's path, and are not merged.
 
     state[parameter] has "step" alone. state_dict() has what that of torch.optim.AdamW has, and the
     "master" of a parameter of 16 bits; either one loads the other's. Its tensors lie in files without
@@ -263,9 +266,10 @@ class AdamW(torch.optim.Optimizer):
         self._merge_sets()
 
     def _merge_sets(self) -> None:
-        """Merges sets that came after others of no more elements: each store has a pool and threads, and there are
-        as many as the logarithm of the parameters. What is moved so is moved as often at most."""
-        while len(self._sets) > 1 and self._sets[-2].numel <= self._sets[-1].numel and not (
+        """Merges sets that came after others of no more elements, where there are several: each store has a pool and
+        threads, and there are as many as the logarithm of the parameters. What is moved so is moved as often at
+        most."""
+        while len(self._sets) > _FEW_SETS and self._sets[-2].numel <= self._sets[-1].numel and not (
                 self._config["nvswap.keep"] or self._config["fp16.enabled"]
                 or any(store.stored for store in self.stores)):
             merged: List[State] = []
