@@ -10,7 +10,7 @@
  *	kernels: plain avx2 avx512 kernel
  *	step: numbers scaler adam
  *	calls: threads checks
- *	state: state layout tensors walks
+ *	state: state layout format tensors walks
  *	pass: gradients tile task pass
  *	state: initial bulk tiles ranges
  *	step: update step
@@ -34,7 +34,6 @@
 #include "swap/swap.h"
 
 #define PARTS	       3u /* enum nvs_optimizer_part */
-#define STATE_BYTES    (PARTS * sizeof(float))
 #define SLICE	       (32u * 1024)  /* elements per task of a thread */
 #define SUM_BLOCKS     (16u * 1024)  /* blocks per sum task */
 #define TILE_UNIT      SUM_BLOCK     /* elements; groups and tiles begin at multiples of it */
@@ -88,6 +87,7 @@ enum tile_task {
 
 struct tile {
 	struct nvs_tensor *parts[PARTS]; /* NULL: in host memory, in a store that is not kept */
+	char *host;			 /* its state in host memory, part after part; or NULL */
 	uint64_t pin;			 /* of all parts, while they are fetched or held */
 	uint32_t slices;		 /* slices that the pass has yet to compute */
 	enum tile_place place;
@@ -236,14 +236,32 @@ uint64_t layout_tile_numel(const struct nvs_optimizer *optimizer);
 /* Finds the next segment in [*from, end) of the flat space and moves *from behind it. */
 bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_t end,
 		  struct segment *segment);
-/* A part of a tile's state, which must be in memory. */
-float *tile_part(const struct nvs_optimizer *optimizer, size_t tile, enum nvs_optimizer_part part);
-/* The bytes of each tensor: a part of a tile, or gradients. */
-static inline uint64_t part_bytes(const struct nvs_optimizer *optimizer)
+/* The bytes of a tensor of gradients. */
+static inline uint64_t gradients_nbytes(const struct nvs_optimizer *optimizer)
 {
 	assert(optimizer->tile_numel);
 	return optimizer->tile_numel * sizeof(float);
 }
+/* ---- format.c ---- */
+/* The bytes of a part of a tile, and the type of the elements of its tensor. */
+uint64_t part_nbytes(const struct nvs_optimizer *optimizer, size_t tile, unsigned part);
+enum nvs_dtype part_dtype(const struct nvs_optimizer *optimizer, size_t tile, unsigned part);
+/* The bytes of the state of numel elements, a multiple of TILE_UNIT, in any tile at most. */
+uint64_t state_nbytes(const struct nvs_optimizer *optimizer, uint64_t numel);
+/* A part of a tile, whose state must be in memory here and below. */
+void *tile_part(const struct nvs_optimizer *optimizer, size_t tile, unsigned part);
+/* Makes elements [from, from + n) of a part 0. */
+void part_clear(const struct nvs_optimizer *optimizer, size_t tile, unsigned part, uint64_t from,
+		uint64_t n);
+/* Copy a part of a segment, which lies in the tile, out of the state and into it. */
+void part_read(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
+	       const struct segment *segment, float *to);
+void part_write(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
+		const struct segment *segment, const float *from);
+/* The state of a segment as callers see it. */
+struct nvs_state_run state_open(const struct nvs_optimizer *optimizer, size_t tile,
+				const struct segment *segment);
+
 /* ---- tensors.c ---- */
 /* Registers the tensors of all tiles, or of the offloaded ones if the store is not kept. */
 int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
@@ -331,9 +349,6 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 
 /* ---- bulk.c ---- */
 bool every_tile(const struct nvs_optimizer *optimizer, size_t tile);
-/* The segment of a tile, whose state is in memory, as callers see it. */
-struct nvs_state_run state_run(const struct nvs_optimizer *optimizer, size_t tile,
-			       const struct segment *segment);
 /* Runs a pass over every tile, unless a step is unfinished or the store is only read. */
 int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
 	     struct nvs_error *error);

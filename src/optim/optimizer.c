@@ -22,7 +22,7 @@ static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel,
 		     struct nvs_error *error)
 {
 	const struct nvs_config *config = &optimizer->config;
-	uint64_t need = (optimizer->ncached + 2) * tile_numel * STATE_BYTES;
+	uint64_t need = (optimizer->ncached + 2) * state_nbytes(optimizer, tile_numel);
 	uint64_t step = config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count * sizeof(float);
 
 	assert(step && tile_numel);
@@ -47,9 +47,9 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 	    config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE)
 		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
 
-	uint64_t tile = layout_tile_numel_max(optimizer) * STATE_BYTES;
+	uint64_t tile = state_nbytes(optimizer, align_up(layout_tile_numel_max(optimizer), TILE_UNIT));
 	uint64_t gradients = optimizer->flat * nvs_dtype_size(optimizer->gradient_dtype);
-	uint64_t most = optimizer->flat * STATE_BYTES + gradients + 6 * tile;
+	uint64_t most = state_nbytes(optimizer, optimizer->flat) + gradients + 6 * tile;
 
 	/* The pool is no larger than all state and gradients. */
 	if (nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER) > most) {
@@ -86,7 +86,7 @@ static uint64_t offloaded_numel(const struct nvs_optimizer *optimizer)
 static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int code = optimizer->header ? -ESTALE : -EINVAL; /* a kept store fixes the tiles */
-	uint64_t tile = optimizer->tile_numel * STATE_BYTES, room;
+	uint64_t tile = state_nbytes(optimizer, optimizer->tile_numel), room;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	assert(tile && optimizer->ncached <= optimizer->noffloaded);

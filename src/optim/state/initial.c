@@ -3,7 +3,6 @@
  * State is created from the caller's weights, and copied back to them.
  */
 #include <assert.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "base/threads/cancel.h"
@@ -13,19 +12,18 @@
 
 void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n)
 {
-	uint64_t begin = tile * optimizer->tile_numel, at = begin + from, end = at + n;
-	float *master = tile_part(optimizer, tile, NVS_MASTER);
+	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
 	struct segment segment;
 
 	assert(is_fresh(&optimizer->tiles[tile]) && from + n <= optimizer->tile_numel);
-	for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
-		memset(tile_part(optimizer, tile, part) + from, 0, n * sizeof(float));
+	for (unsigned part = 0; part < PARTS; part++)
+		part_clear(optimizer, tile, part, from, n);
 	while (next_segment(optimizer, &at, end, &segment)) {
 		const struct group *group = &optimizer->groups[segment.group];
 
 		if (group->weights)
 			optimizer->kernel->convert(
-				master + (segment.at - begin), NVS_F32,
+				state_open(optimizer, tile, &segment).master, NVS_F32,
 				group->weights + segment.offset * nvs_dtype_size(group->dtype),
 				group->dtype, 1, segment.numel);
 	}
@@ -77,13 +75,14 @@ void give_weights(const struct nvs_optimizer *optimizer, const struct segment *s
 void give_tile_weights(const struct nvs_optimizer *optimizer, size_t tile, uint64_t from,
 		       uint64_t n)
 {
-	uint64_t begin = tile * optimizer->tile_numel, at = begin + from, end = at + n;
+	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
+	const float *master = tile_part(optimizer, tile, NVS_MASTER);
 	struct segment segment;
 
 	assert(from + n <= optimizer->tile_numel);
 	while (next_segment(optimizer, &at, end, &segment))
 		give_weights(optimizer, &segment,
-			     tile_part(optimizer, tile, NVS_MASTER) + (segment.at - begin));
+			     master + (segment.at - tile * optimizer->tile_numel));
 }
 
 static int weights_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,

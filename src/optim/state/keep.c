@@ -179,10 +179,10 @@ static uint64_t sum_of(const void *data, uint64_t nbytes)
 	return XXH3_64bits(data, nbytes) | 1;
 }
 
-static uint64_t *host_sum(const struct nvs_optimizer *optimizer, size_t tile, int part)
+static uint64_t *host_sum(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
 {
 	assert(tile >= optimizer->noffloaded && tile < optimizer->ntiles);
-	return &optimizer->stored_sums[1 + (tile - optimizer->noffloaded) * PARTS + (size_t)part];
+	return &optimizer->stored_sums[1 + (tile - optimizer->noffloaded) * PARTS + part];
 }
 
 /* Reads the state of tiles that are not offloaded into host memory. */
@@ -194,13 +194,14 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		struct nvs_tensor *const *parts = optimizer->tiles[i].parts;
 		void *state[PARTS];
 
-		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
+		for (unsigned part = 0; part < PARTS; part++)
 			state[part] = tile_part(optimizer, i, part);
 		rc = batch_swap_in_to(optimizer->engine, parts, state, PARTS, error);
 		if (!rc)
 			rc = batch_wait(optimizer->engine, parts, PARTS, 0, -1, error);
-		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ && !rc; part++)
-			*host_sum(optimizer, i, part) = sum_of(state[part], part_bytes(optimizer));
+		for (unsigned part = 0; part < PARTS && !rc; part++)
+			*host_sum(optimizer, i, part) =
+				sum_of(state[part], part_nbytes(optimizer, i, part));
 	}
 	return rc;
 }
@@ -303,11 +304,11 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 		if (!is_fresh(&optimizer->tiles[i])) {
 			/* Writes a tile that is in host memory. */
 
-			for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ && !rc; part++)
+			for (unsigned part = 0; part < PARTS && !rc; part++)
 				rc = write_from(optimizer, optimizer->tiles[i].parts[part],
 						tile_part(optimizer, i, part),
-						part_bytes(optimizer), host_sum(optimizer, i, part),
-						error);
+						part_nbytes(optimizer, i, part),
+						host_sum(optimizer, i, part), error);
 		}
 	if (rc)
 		return rc;

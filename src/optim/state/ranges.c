@@ -46,6 +46,7 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimize
 /* Elements of one part of a group's state, to read (to) or to write (from). */
 struct part_range {
 	const struct group *group;
+	size_t index; /* of the group */
 	enum nvs_optimizer_part part;
 	uint64_t offset, numel;
 	float *to;
@@ -58,8 +59,11 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 {
 	uint64_t at = range->group->at + range->offset + done;
 	size_t i = at / optimizer->tile_numel;
+	const struct segment segment = {.group = range->index,
+					.offset = range->offset + done,
+					.at = at,
+					.numel = n};
 	struct pinned pinned;
-	float *state;
 	int rc;
 
 	assert(!range->to != !range->from && i < optimizer->ntiles);
@@ -86,11 +90,10 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 		return rc;
 	if (i < optimizer->noffloaded)
 		walks_visit(optimizer, range->part, i);
-	state = tile_part(optimizer, i, range->part) + at % optimizer->tile_numel;
 	if (range->to)
-		memcpy(range->to + done, state, n * sizeof(float));
+		part_read(optimizer, i, range->part, &segment, range->to + done);
 	else
-		memcpy(state, range->from + done, n * sizeof(float));
+		part_write(optimizer, i, range->part, &segment, range->from + done);
 
 	bool changed = !range->to;
 	struct tile *tile = &optimizer->tiles[i];
@@ -122,6 +125,7 @@ static int move_range(struct nvs_optimizer *optimizer, size_t group, struct part
 		rc = check_range(optimizer, group, range->offset, range->numel, error);
 	if (!rc) {
 		range->group = &optimizer->groups[group];
+		range->index = group;
 
 		uint64_t at = range->group->at + range->offset, n;
 

@@ -20,7 +20,7 @@ static int begin_tile(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (next_segment(optimizer, &at, end, &segment)) {
-		const struct nvs_state_run run = state_run(optimizer, tile, &segment);
+		const struct nvs_state_run run = state_open(optimizer, tile, &segment);
 
 		mover->begin(mover->arg, &run, flight);
 	}

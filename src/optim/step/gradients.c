@@ -92,7 +92,7 @@ static int pin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile,
 	if (!tile->valid) {
 		rc = batch_pin(optimizer->engine, &tile->tensor, 1, -1, &tile->pin, error);
 		if (!rc)
-			memset(nvs_tensor_data(tile->tensor), 0, part_bytes(optimizer));
+			memset(nvs_tensor_data(tile->tensor), 0, gradients_nbytes(optimizer));
 		return rc;
 	}
 	return engine_pin(optimizer->engine, &tile->tensor, 1, &tile->pin, error);

@@ -24,9 +24,9 @@ bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
 static void update_segment(struct nvs_optimizer *optimizer, const struct update *update,
 			   size_t tile, const struct segment *segment, unsigned thread)
 {
-	uint64_t within = segment->at - tile * optimizer->tile_numel;
-	char *weights;
+	const struct nvs_state_run state = state_open(optimizer, tile, segment);
 	const struct group *group = &optimizer->groups[segment->group];
+	char *weights;
 
 	/* Where a segment's new weights go in the group's type; NULL: to the master weights
 	 * only. */
@@ -46,9 +46,9 @@ static void update_segment(struct nvs_optimizer *optimizer, const struct update 
 		.step = optimizer->step + 1,
 		.lr = update->lr,
 		.gradients = optimizer->scratch[thread],
-		.master = tile_part(optimizer, tile, NVS_MASTER) + within,
-		.exp_avg = tile_part(optimizer, tile, NVS_EXP_AVG) + within,
-		.exp_avg_sq = tile_part(optimizer, tile, NVS_EXP_AVG_SQ) + within,
+		.master = state.master,
+		.exp_avg = state.exp_avg,
+		.exp_avg_sq = state.exp_avg_sq,
 	};
 
 	if (optimizer->update) {
