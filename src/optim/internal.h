@@ -10,7 +10,7 @@
  *	kernels: plain avx2 avx512 kernel
  *	step: numbers scaler adam
  *	calls: threads checks
- *	state: state layout format tensors walks
+ *	state: state format layout tensors walks
  *	pass: gradients tile task pass
  *	state: initial bulk tiles ranges
  *	step: update step
@@ -222,26 +222,6 @@ enum call_needs {
 int call_begin(struct nvs_optimizer *optimizer, unsigned needs, struct nvs_error *error);
 void call_end(struct nvs_optimizer *optimizer);
 
-/* ---- layout.c ---- */
-/* Checks and copies the groups, and computes the length of the flat space. */
-int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *specs, size_t n,
-		  struct nvs_error *error);
-/* Assigns groups and tiles their places. */
-int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nvs_error *error);
-void layout_free(struct nvs_optimizer *optimizer);
-/* The longest tile for these groups, whatever the pool. */
-uint64_t layout_tile_numel_max(const struct nvs_optimizer *optimizer);
-/* The tile length for the configured pool; 0: the pool does not hold two tiles. */
-uint64_t layout_tile_numel(const struct nvs_optimizer *optimizer);
-/* Finds the next segment in [*from, end) of the flat space and moves *from behind it. */
-bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_t end,
-		  struct segment *segment);
-/* The bytes of a tensor of gradients. */
-static inline uint64_t gradients_nbytes(const struct nvs_optimizer *optimizer)
-{
-	assert(optimizer->tile_numel);
-	return optimizer->tile_numel * sizeof(float);
-}
 /* ---- format.c ---- */
 /* The bytes of a part of a tile, and the type of the elements of its tensor. */
 uint64_t part_nbytes(const struct nvs_optimizer *optimizer, size_t tile, unsigned part);
@@ -262,6 +242,26 @@ void part_write(const struct nvs_optimizer *optimizer, size_t tile, unsigned par
 struct nvs_state_run state_open(const struct nvs_optimizer *optimizer, size_t tile,
 				const struct segment *segment);
 
+/* ---- layout.c ---- */
+/* Checks and copies the groups, and computes the length of the flat space. */
+int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *specs, size_t n,
+		  struct nvs_error *error);
+/* Assigns groups and tiles their places. */
+int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nvs_error *error);
+void layout_free(struct nvs_optimizer *optimizer);
+/* The longest tile for these groups, whatever the pool. */
+uint64_t layout_tile_numel_max(const struct nvs_optimizer *optimizer);
+/* The tile length for the configured pool; 0: the pool does not hold two tiles. */
+uint64_t layout_tile_numel(const struct nvs_optimizer *optimizer);
+/* Finds the next segment in [*from, end) of the flat space and moves *from behind it. */
+bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_t end,
+		  struct segment *segment);
+/* The bytes of a tensor of gradients. */
+static inline uint64_t gradients_nbytes(const struct nvs_optimizer *optimizer)
+{
+	assert(optimizer->tile_numel);
+	return optimizer->tile_numel * sizeof(float);
+}
 /* ---- tensors.c ---- */
 /* Registers the tensors of all tiles, or of the offloaded ones if the store is not kept. */
 int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
