@@ -72,6 +72,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "nvswap/config.h"
 #include "nvswap/step.h"
 
 #ifdef __cplusplus
@@ -335,6 +336,12 @@ struct nvs_optimizer_info {
 	bool kept;	     /* the store outlives the optimizer */
 	bool unfinished;     /* a step has failed, maybe of a run before: call nvs_optimizer_step */
 	uint64_t generation; /* number of the store's last commit (nvs_engine_generation) */
+	enum nvs_optimizer_state state; /* the format of the state */
+	uint64_t numel;			/* elements of all groups */
+	uint64_t split_numel;		/* those of them whose master weight is the bf16 weight and
+					   a remainder of 16 bits; the others have 4 bytes */
+	double step_bytes;		/* read and written by a step for each element that is
+					   offloaded and not in the cache: 24 with fp32 */
 };
 enum nvs_gradients {
 	NVS_GRADIENTS_NONE,

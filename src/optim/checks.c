@@ -81,6 +81,10 @@ int check_values(const struct nvs_config *config, struct nvs_error *error)
 		return error_about(error, -EINVAL, "offload_optimizer.buffer_count", 0, 0,
 				   "offload_optimizer.buffer_count is 0: a pool needs at least one "
 				   "buffer");
+	if (config->optimizer_state != NVS_STATE_FP32 && (config->keep || config->read_only))
+		return error_about(error, -ENOTSUP, "nvswap.optimizer_state", 0, 0,
+				   "nvswap.optimizer_state is not fp32, but a kept store holds "
+				   "state in fp32: set it to fp32, or nvswap.keep to false");
 	rc = check_adam(&config->adam, NAMED_AS_KEYS, error);
 	if (!rc)
 		rc = check_fp16(&config->fp16, error);

@@ -11,7 +11,7 @@
  *	step: numbers scaler adam
  *	calls: threads checks
  *	state: state format layout tensors walks
- *	pass: gradients tile task pass
+ *	pass: room gradients tile task pass
  *	state: initial bulk tiles ranges
  *	step: update step
  *	kept: groups header stored_groups keep
@@ -93,6 +93,7 @@ struct tile {
 	enum tile_place place;
 	enum tile_progress progress;
 	enum tile_task task; /* under the lock of the pass */
+	bool split;	     /* its master weights are the caller's weights and remainders */
 };
 
 struct gradient_tile {
@@ -149,12 +150,19 @@ struct nvs_optimizer {
 	bool walking;		       /* there are such walks */
 	uint64_t walk_failures;	       /* the engine's failed writes that were reported to them */
 
+	/* The format of the state: see state/format.c. */
+	enum nvs_optimizer_state state;
+	enum moments moments;
+	bool splits; /* master weights of bf16 weights are these and remainders */
+	bool takes_state; /* the state of the kept store, whatever is configured */
+
 	enum nvs_dtype gradient_dtype;
 	uint64_t gradient_numel; /* of a gradient tile */
 	struct gradient_tile *gradients;
 	size_t ngradients;
 	bool gradients_registered;
 
+	float **floats;		     /* per thread: PARTS x SLICE, for state_open */
 	float **scratch;	     /* per thread: SLICE gradients for the caller's function */
 	uint16_t **lowered;	     /* per thread: SLICE weights that have no array */
 	float *zeros;		     /* SLICE zeros, for gradients that were never added */
@@ -223,6 +231,14 @@ int call_begin(struct nvs_optimizer *optimizer, unsigned needs, struct nvs_error
 void call_end(struct nvs_optimizer *optimizer);
 
 /* ---- format.c ---- */
+/* Sets the format of the state, before anything is laid out. */
+void format_choose(struct nvs_optimizer *optimizer, enum nvs_optimizer_state state);
+/* Ends the choice when the groups are known. */
+void format_settle(struct nvs_optimizer *optimizer);
+/* Whether the master weights of a group may be its weights and remainders. */
+bool splits_group(const struct nvs_optimizer *optimizer, const struct group *group);
+/* Whether some part of a tile holds other than float32. */
+bool is_packed(const struct nvs_optimizer *optimizer, size_t tile);
 /* The bytes of a part of a tile, and the type of the elements of its tensor. */
 uint64_t part_nbytes(const struct nvs_optimizer *optimizer, size_t tile, unsigned part);
 enum nvs_dtype part_dtype(const struct nvs_optimizer *optimizer, size_t tile, unsigned part);
@@ -230,17 +246,37 @@ enum nvs_dtype part_dtype(const struct nvs_optimizer *optimizer, size_t tile, un
 uint64_t state_nbytes(const struct nvs_optimizer *optimizer, uint64_t numel);
 /* A part of a tile, whose state must be in memory here and below. */
 void *tile_part(const struct nvs_optimizer *optimizer, size_t tile, unsigned part);
-/* Makes elements [from, from + n) of a part 0. */
-void part_clear(const struct nvs_optimizer *optimizer, size_t tile, unsigned part, uint64_t from,
-		uint64_t n);
-/* Copy a part of a segment, which lies in the tile, out of the state and into it. */
+/* Makes elements [from, from + n) of a tile 0; of a split one, the remainders. */
+void state_clear(const struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n);
+/* The state of a segment, which lies in the tile, as the kernels take it. */
+struct state_run state_packed(const struct nvs_optimizer *optimizer, size_t tile,
+			      const struct segment *segment);
+/* The caller's weights of a segment, or NULL. */
+void *group_weights(const struct nvs_optimizer *optimizer, const struct segment *segment);
+/* The random bits with which a step rounds a segment's state. */
+struct noise noise_at(const struct nvs_optimizer *optimizer, const struct segment *segment,
+		      uint64_t step);
+/*
+ * Opens the state of a segment of up to SLICE elements as float32: in the tile, or in memory of the
+ * thread, where only `read` gives it contents.
+ */
+struct nvs_state_run state_open(const struct nvs_optimizer *optimizer, size_t tile,
+				const struct segment *segment, unsigned thread, bool read);
+/* Ends the change of such a state, and copies its master weights to the caller's weights. Rounds as
+ * this step does, or with 0 to nearest. */
+void state_close(const struct nvs_optimizer *optimizer, size_t tile, const struct segment *segment,
+		 const struct nvs_state_run *run, uint64_t step);
+/* Copies a segment's master weights to the caller's weights, if there are any. */
+void give_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
+		  const float *master);
+/* Whether `other` must be in memory for part_read and part_write of a part. */
+bool part_needs(const struct nvs_optimizer *optimizer, size_t tile, unsigned part, unsigned other);
+/* Copy a part of a segment out of the state and into it, rounded to nearest. The master weights of
+ * a split tile are copied into the caller's weights too. */
 void part_read(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
 	       const struct segment *segment, float *to);
 void part_write(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
 		const struct segment *segment, const float *from);
-/* The state of a segment as callers see it. */
-struct nvs_state_run state_open(const struct nvs_optimizer *optimizer, size_t tile,
-				const struct segment *segment);
 
 /* ---- layout.c ---- */
 /* Checks and copies the groups, and computes the length of the flat space. */
@@ -312,8 +348,21 @@ int walks_check_written(struct nvs_optimizer *optimizer, struct nvs_error *error
 /* Ends the walks, and evicts what they have left in the pool. */
 void walks_end(struct nvs_optimizer *optimizer);
 
-/* ---- pass.c ---- */
+/* ---- room.c ---- */
 struct pass;
+#define NO_TILE SIZE_MAX
+/*
+ * Pins tensors of the tile `own`, or of none, for new contents or to `read` them; waits for room,
+ * for which other tiles may be held no longer. `pass` is that of the caller, or NULL.
+ */
+int pin_in_room(struct nvs_optimizer *optimizer, struct pass *pass, size_t own,
+		struct nvs_tensor *const *tensors, size_t n, bool read, uint64_t *pin,
+		struct nvs_error *error);
+/* Reads them outside a pass, and waits until they have landed. On an error none is pinned. */
+int pin_and_read(struct nvs_optimizer *optimizer, size_t own, struct nvs_tensor *const *tensors,
+		 size_t n, uint64_t *pin, struct nvs_error *error);
+
+/* ---- pass.c ---- */
 /* What a pass does with every tile that it wants. */
 struct pass_kind {
 	bool writes;	  /* it changes the tiles */
@@ -356,12 +405,6 @@ int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 /* ---- initial.c ---- */
 /* Creates the state of a fresh tile's elements from the weights. */
 void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n);
-/* Copies a segment's master weights to the caller's weights, if there are any. */
-void give_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
-		  const float *master);
-/* The same for elements [from, from + n) of a tile. */
-void give_tile_weights(const struct nvs_optimizer *optimizer, size_t tile, uint64_t from,
-		       uint64_t n);
 /* Creates and writes the state of all fresh tiles. */
 int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
 

@@ -51,6 +51,11 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 	uint64_t gradients = optimizer->flat * nvs_dtype_size(optimizer->gradient_dtype);
 	uint64_t most = state_nbytes(optimizer, optimizer->flat) + gradients + 6 * tile;
 
+	/* The configuration counts the cache's elements as float32. */
+	if (optimizer->state != NVS_STATE_FP32)
+		config.optimizer_max_in_cpu = (config.optimizer_max_in_cpu / TILE_UNIT + 1) *
+					      state_nbytes(optimizer, TILE_UNIT) /
+					      (PARTS * sizeof(float));
 	/* The pool is no larger than all state and gradients. */
 	if (nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER) > most) {
 		config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
@@ -83,19 +88,34 @@ static uint64_t offloaded_numel(const struct nvs_optimizer *optimizer)
 	return numel;
 }
 
+/* The bytes that a tile takes in the pool. */
+static uint64_t tile_extent(const struct nvs_optimizer *optimizer, size_t tile)
+{
+	uint64_t unit = engine_unit(optimizer->engine), nbytes = 0;
+
+	for (unsigned part = 0; part < PARTS; part++)
+		nbytes += align_up(part_nbytes(optimizer, tile, part), unit);
+	return nbytes;
+}
+
 static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int code = optimizer->header ? -ESTALE : -EINVAL; /* a kept store fixes the tiles */
-	uint64_t tile = state_nbytes(optimizer, optimizer->tile_numel), room;
+	uint64_t tile = 0, room;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
-	assert(tile && optimizer->ncached <= optimizer->noffloaded);
+	assert(optimizer->ncached <= optimizer->noffloaded);
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		tile = max_u64(tile, tile_extent(optimizer, i));
 	nvs_engine_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes / tile;
 	/* A cache for all elements holds all tiles, padding included. */
 	if (optimizer->config.optimizer_max_in_cpu >= offloaded_numel(optimizer) &&
 	    room >= optimizer->noffloaded + 2)
 		optimizer->ncached = optimizer->noffloaded;
+	/* The pool was made for packed tiles without what each part's last unit leaves unused. */
+	if (optimizer->state != NVS_STATE_FP32 && room >= 2)
+		optimizer->ncached = min_u64(optimizer->ncached, room - 2);
 	if (room < optimizer->ncached + 2)
 		return too_small(optimizer, optimizer->tile_numel, code, error);
 	assert(room >= optimizer->ncached + 2);
@@ -105,11 +125,16 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	return 0;
 }
 
-/* The memory of a thread for the caller's functions, if there are any. */
+/* The memory of a thread for packed state and for the caller's functions, if there are any. */
 static int alloc_scratch(struct nvs_optimizer *optimizer, unsigned thread)
 {
 	assert(thread < threads_count(optimizer->threads));
 	assert(!optimizer->scratch[thread] && !optimizer->lowered[thread]);
+	if (optimizer->floats) {
+		optimizer->floats[thread] = calloc((size_t)PARTS * SLICE, sizeof(float));
+		if (!optimizer->floats[thread])
+			return -ENOMEM;
+	}
 	if (optimizer->update) {
 		optimizer->scratch[thread] = calloc(SLICE, sizeof(float));
 		if (!optimizer->scratch[thread])
@@ -137,8 +162,12 @@ static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error
 	n = threads_count(optimizer->threads);
 	optimizer->zeros = calloc(SLICE, sizeof(float));
 	optimizer->sums = calloc(SUM_BLOCKS, sizeof(*optimizer->sums));
+	if (optimizer->state != NVS_STATE_FP32)
+		optimizer->floats = calloc(n, sizeof(*optimizer->floats));
 	optimizer->scratch = calloc(n, sizeof(*optimizer->scratch));
 	optimizer->lowered = calloc(n, sizeof(*optimizer->lowered));
+	if (optimizer->state != NVS_STATE_FP32 && !optimizer->floats)
+		rc = -ENOMEM;
 	for (unsigned i = 0; i < n && optimizer->scratch && optimizer->lowered && !rc; i++)
 		rc = alloc_scratch(optimizer, i);
 	if (rc || !optimizer->zeros || !optimizer->sums || !optimizer->scratch ||
@@ -163,8 +192,11 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	threads_close(optimizer->landing);
 	for (unsigned i = 0; i < n && optimizer->scratch; i++)
 		free(optimizer->scratch[i]);
+	for (unsigned i = 0; i < n && optimizer->floats; i++)
+		free(optimizer->floats[i]);
 	for (unsigned i = 0; i < n && optimizer->lowered; i++)
 		free(optimizer->lowered[i]);
+	free(optimizer->floats);
 	free(optimizer->scratch);
 	free(optimizer->lowered);
 	free(optimizer->zeros);
@@ -219,6 +251,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	optimizer->read_only = config->read_only;
 	optimizer->keep = (config->keep || config->read_only) &&
 			  config->offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NVME;
+	format_choose(optimizer, config->optimizer_state);
 	optimizer->gradient_dtype = config->grad_accum_dtype;
 	optimizer->kernel = kernel_best();
 	optimizer->scaler = scaler_init(&config->fp16);
@@ -242,6 +275,8 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		rc = check_values(config, error);
 	if (!rc)
 		rc = layout_groups(optimizer, groups, n, error);
+	if (!rc)
+		format_settle(optimizer);
 	if (!rc)
 		rc = open_engine(optimizer, config, ops, ops_arg, error);
 	if (!rc)

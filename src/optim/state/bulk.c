@@ -33,12 +33,12 @@ static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	struct segment segment;
 	int rc = 0;
 
-	(void)thread;
 	assert(from + n <= optimizer->tile_numel);
 	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (!rc && next_segment(optimizer, &at, end, &segment)) {
-		const struct nvs_state_run run = state_open(optimizer, tile, &segment);
+		const struct nvs_state_run run =
+			state_open(optimizer, tile, &segment, thread, !bulk->import);
 		int expected = 0;
 
 		/* The first error ends the pass. */
@@ -51,7 +51,7 @@ static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 			__atomic_compare_exchange_n(&bulk->rc, &expected, rc, false,
 						    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 		else if (bulk->import)
-			give_weights(optimizer, &segment, run.master);
+			state_close(optimizer, tile, &segment, &run, 0);
 	}
 	return rc;
 }

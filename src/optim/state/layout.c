@@ -281,6 +281,20 @@ static void place_groups(struct nvs_optimizer *optimizer)
 		optimizer->noffloaded = optimizer->ntiles;
 }
 
+/* A tile that holds a group with whole master weights has no others. */
+static bool splits_tile(const struct nvs_optimizer *optimizer, size_t tile)
+{
+	uint64_t at = tile * optimizer->tile_numel, end = at + optimizer->tile_numel;
+	struct segment segment;
+
+	if (!optimizer->splits)
+		return false;
+	while (next_segment(optimizer, &at, end, &segment))
+		if (!splits_group(optimizer, &optimizer->groups[segment.group]))
+			return false;
+	return true;
+}
+
 int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nvs_error *error)
 {
 	assert(!optimizer->tiles && tile_numel && tile_numel % TILE_UNIT == 0);
@@ -302,6 +316,8 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 	    !optimizer->gradients)
 		return error_set(error, -ENOMEM, "out of memory for %zu tiles", optimizer->ntiles);
 	layout_check(optimizer);
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		optimizer->tiles[i].split = splits_tile(optimizer, i);
 
 	char *host;
 	char text[32];
