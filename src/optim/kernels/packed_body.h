@@ -68,8 +68,9 @@ static void make_noise(struct chunk *chunk, const struct noise *noise, size_t do
 	for (size_t i = 0; i < n; i += LANES) {
 		ints index = every((uint32_t)first + (uint32_t)i) + counting();
 
-		store_u32(chunk->noise + i, noise ? hash(index, (uint32_t)key, (uint32_t)(key >> 32))
-						  : every(HALF_NOISE));
+		store_u32(chunk->noise + i,
+			  noise ? hash(index, (uint32_t)key, (uint32_t)(key >> 32))
+				: every(HALF_NOISE));
 	}
 }
 
@@ -112,7 +113,8 @@ SPECIALISED void join_typed(float *master, const uint16_t *weights, const uint16
 	}
 }
 
-static void join_masters(float *master, const uint16_t *weights, const struct state_run *run, size_t n)
+static void join_masters(float *master, const uint16_t *weights, const struct state_run *run,
+			 size_t n)
 {
 	if (run->moments == MOMENTS_FP32)
 		join_typed(master, weights, run->master, run->exp_avg_sq, MOMENTS_FP32, n);
@@ -188,26 +190,33 @@ static void save_halves(uint16_t *to, uint16_t keep, const float *from, const st
 
 /* ---- Moments in 8 bits ---- */
 
-#define FRACTION 15u	/* bits of a code's fraction before it is rounded */
-#define LEVELS	 127.0f	/* exp_avg: the largest code, without its sign bit */
-#define LEVELS_SQ 255.0f /* exp_avg_sq */
+#define FRACTION  15u  /* bits of a code that are rounded away */
+#define LEVELS	  127u /* the largest code of exp_avg, without its sign bit */
+#define LEVELS_SQ 255u /* of exp_avg_sq */
 
-/* A code's value as fp32: exact, and the same in every set. */
+/* The fp32 value of a code; exact. */
 SPECIALISED vec code_value(ints code)
 {
 	return as_vec(code | every(0x4b000000)) - splat(0x1p23f);
 }
 
+/* scale * (code / levels)^4 */
 SPECIALISED void decode(float *to, const uint8_t *codes, float scale, bool is_signed, size_t n)
 {
-	const vec scales = splat(scale);
+	const vec scales = splat(scale), unit = splat(1 / (float)(is_signed ? LEVELS : LEVELS_SQ));
 
 	for (size_t i = 0; i < n; i += LANES) {
 		ints code = load_u8(codes + i);
-		vec r = code_value(is_signed ? code & every(0x7f) : code) * scales;
-		ints square = as_ints(r * r);
+		vec root4 = code_value(is_signed ? code & every(LEVELS) : code) * unit;
+		vec root2 = root4 * root4;
+		ints bits = as_ints(root2 * root2 * scales);
 
-		store_u32(to + i, is_signed ? square | (code & every(0x80)) << 24 : square);
+		/* A divisor that was not 0 stays so when it underflows. */
+		if (is_signed)
+			bits = bits | (code & every(0x80)) << 24;
+		else
+			bits = larger(bits, smaller(code, every(1)));
+		store_u32(to + i, bits);
 	}
 }
 
@@ -225,13 +234,13 @@ SPECIALISED uint32_t largest(const float *from, size_t n)
 	return result;
 }
 
-/* Returns the scale. */
+/* Returns the scale: the largest magnitude. */
 SPECIALISED float encode(uint8_t *codes, const float *from, const uint32_t *noise, unsigned shift,
 			 bool is_signed, size_t n)
 {
-	const float levels = is_signed ? LEVELS : LEVELS_SQ;
+	const uint32_t levels = is_signed ? LEVELS : LEVELS_SQ;
 	uint32_t bits = largest(from, n);
-	float max, factor;
+	float scale, factor;
 
 	/* exp_avg_sq = inf is kept as the largest finite value: its update is 0 in both cases. */
 	if (bits > (is_signed ? MAX_FINITE : INF_BITS)) {
@@ -239,17 +248,18 @@ SPECIALISED float encode(uint8_t *codes, const float *from, const uint32_t *nois
 		return NAN;
 	}
 	bits = bits > MAX_FINITE ? MAX_FINITE : bits;
-	memcpy(&max, &bits, sizeof(max));
-	max = sqrtf(max);
-	factor = max > 0 ? levels * (1u << FRACTION) / max : 0;
+	memcpy(&scale, &bits, sizeof(scale));
+	/* Two units of the fraction more, so that the scale's own code is `levels` despite rounding. */
+	factor = bits ? (float)((levels << FRACTION) + 2) / sqrtf(sqrtf(scale)) : 0;
 	for (size_t i = 0; i < n; i += LANES) {
 		ints x = load_u32(from + i);
 		ints magnitude = smaller(x & every(MAGNITUDE), every(MAX_FINITE));
-		vec scaled = root(as_vec(magnitude)) * splat(factor);
+		vec scaled = root(root(as_vec(magnitude))) * splat(factor);
+		/* Adding 2^23 rounds to a whole number in the low bits. */
 		ints fixed = as_ints(scaled + splat(0x1p23f)) & every(0x7fffff);
 		ints code = (fixed + (load_u32(noise + i) >> shift & every(0x7fff))) >> FRACTION;
 
-		code = smaller(code, every((uint32_t)levels));
+		code = smaller(code, every(levels));
 		/* A divisor that is not 0 must not become 0. */
 		if (is_signed)
 			code = code | (x & every(SIGN)) >> 24;
@@ -257,7 +267,7 @@ SPECIALISED float encode(uint8_t *codes, const float *from, const uint32_t *nois
 			code = larger(code, smaller(magnitude, every(1)));
 		store_u8(codes + i, code);
 	}
-	return max / levels;
+	return scale;
 }
 
 static void load_codes(float *to, const uint8_t *codes, const float *scales, bool is_signed,
@@ -347,8 +357,8 @@ static void save_chunk(const struct chunk *chunk, const struct state_run *run, v
 			save_halves(run->exp_avg_sq, tie, chunk->exp_avg_sq, chunk, 16, n);
 	} else {
 		if (parts & EXP_AVG)
-			save_codes(run->exp_avg, run->exp_avg_scales, chunk->exp_avg, chunk, 0, true,
-				   n);
+			save_codes(run->exp_avg, run->exp_avg_scales, chunk->exp_avg, chunk, 0,
+				   true, n);
 		if (parts & EXP_AVG_SQ)
 			save_codes(run->exp_avg_sq, run->exp_avg_sq_scales, chunk->exp_avg_sq,
 				   chunk, 16, false, n);
