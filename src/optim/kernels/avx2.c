@@ -110,6 +110,11 @@ static inline ints load_u16(const void *from)
 	return (ints)_mm256_cvtepu16_epi32(_mm_loadu_si128(from));
 }
 
+static inline ints load_i16(const void *from)
+{
+	return (ints)_mm256_cvtepi16_epi32(_mm_loadu_si128(from));
+}
+
 static inline __m128i to_halves(ints x)
 {
 	return _mm_packus_epi32(_mm256_castsi256_si128((__m256i)x),
@@ -131,9 +136,14 @@ static inline void store_u8(void *to, ints x)
 	_mm_storel_epi64(to, _mm_packus_epi16(to_halves(x), _mm_setzero_si128()));
 }
 
+static inline ints spread_sign(ints x)
+{
+	return (ints)_mm256_srai_epi32((__m256i)x, 31);
+}
+
 static inline ints larger(ints a, ints b)
 {
-	return (ints)_mm256_max_epu32((__m256i)a, (__m256i)b);
+	return (ints)_mm256_max_epi32((__m256i)a, (__m256i)b);
 }
 
 static inline ints smaller(ints a, ints b)

@@ -109,6 +109,11 @@ static inline ints load_u16(const void *from)
 	return (ints)_mm512_cvtepu16_epi32(_mm256_loadu_si256(from));
 }
 
+static inline ints load_i16(const void *from)
+{
+	return (ints)_mm512_cvtepi16_epi32(_mm256_loadu_si256(from));
+}
+
 static inline void store_u16(void *to, ints x)
 {
 	_mm256_storeu_si256(to, _mm512_cvtepi32_epi16((__m512i)x));
@@ -124,9 +129,14 @@ static inline void store_u8(void *to, ints x)
 	_mm_storeu_si128(to, _mm512_cvtepi32_epi8((__m512i)x));
 }
 
+static inline ints spread_sign(ints x)
+{
+	return (ints)_mm512_srai_epi32((__m512i)x, 31);
+}
+
 static inline ints larger(ints a, ints b)
 {
-	return (ints)_mm512_max_epu32((__m512i)a, (__m512i)b);
+	return (ints)_mm512_max_epi32((__m512i)a, (__m512i)b);
 }
 
 static inline ints smaller(ints a, ints b)

@@ -171,6 +171,14 @@ static inline ints load_u16(const void *from)
 	return half_at(from);
 }
 
+static inline ints load_i16(const void *from)
+{
+	int16_t half;
+
+	memcpy(&half, from, sizeof(half));
+	return (uint32_t)(int32_t)half;
+}
+
 static inline void store_u16(void *to, ints x)
 {
 	uint16_t half = (uint16_t)x;
@@ -188,9 +196,14 @@ static inline void store_u8(void *to, ints x)
 	*(uint8_t *)to = (uint8_t)x;
 }
 
+static inline ints spread_sign(ints x)
+{
+	return 0 - (x >> 31);
+}
+
 static inline ints larger(ints a, ints b)
 {
-	return a > b ? a : b;
+	return (int32_t)a > (int32_t)b ? a : b;
 }
 
 static inline ints smaller(ints a, ints b)
