@@ -126,6 +126,11 @@ static inline void store_u16(void *to, ints x)
 	_mm_storeu_si128(to, to_halves(x));
 }
 
+static inline void store_low(void *to, ints x)
+{
+	store_u16(to, x & 0xffff);
+}
+
 static inline ints load_u8(const void *from)
 {
 	return (ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64(from));
@@ -134,11 +139,6 @@ static inline ints load_u8(const void *from)
 static inline void store_u8(void *to, ints x)
 {
 	_mm_storel_epi64(to, _mm_packus_epi16(to_halves(x), _mm_setzero_si128()));
-}
-
-static inline ints spread_sign(ints x)
-{
-	return (ints)_mm256_srai_epi32((__m256i)x, 31);
 }
 
 static inline ints larger(ints a, ints b)

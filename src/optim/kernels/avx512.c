@@ -119,6 +119,11 @@ static inline void store_u16(void *to, ints x)
 	_mm256_storeu_si256(to, _mm512_cvtepi32_epi16((__m512i)x));
 }
 
+static inline void store_low(void *to, ints x)
+{
+	store_u16(to, x);
+}
+
 static inline ints load_u8(const void *from)
 {
 	return (ints)_mm512_cvtepu8_epi32(_mm_loadu_si128(from));
@@ -127,11 +132,6 @@ static inline ints load_u8(const void *from)
 static inline void store_u8(void *to, ints x)
 {
 	_mm_storeu_si128(to, _mm512_cvtepi32_epi8((__m512i)x));
-}
-
-static inline ints spread_sign(ints x)
-{
-	return (ints)_mm512_srai_epi32((__m512i)x, 31);
 }
 
 static inline ints larger(ints a, ints b)

@@ -12,9 +12,9 @@
  *	every	all lanes the same; counting: 0, 1, 2 ...
  *	load_u32, load_u16, load_i16, load_u8, store_u32, store_u16, store_u8
  *		LANES elements at any address; i16 extends the sign; stored values fit
+ *	store_low
+ *		the lower 16 bits of each
  *	larger	of two values with signs; smaller: of two without
- *	spread_sign
- *		all bits the same as the uppermost
  *
  * Loops work on whole vectors. What ends within a vector is first copied to where it has room.
  */
@@ -52,95 +52,76 @@ static void make_noise(uint32_t *random, const struct noise *noise, size_t done,
 
 /* ---- The master as a weight and a remainder ---- */
 
-/* `tie` is SIGN where the remainder is +2^15, which its 16 bits would read as -2^15. */
-SPECIALISED ints join_master(ints weight, ints remainder, ints tie)
-{
-	ints upper = weight << 16;
-	ints sum = (upper & every(MAGNITUDE)) + remainder + (tie >> 15);
-
-	/* A remainder left over from another weight must not turn 0 to NaN. */
-	return larger(sum, every(0)) | (upper & every(SIGN));
-}
-
-struct split_master {
-	ints weight, remainder, tie;
-};
-
-SPECIALISED struct split_master split_master(ints bits)
-{
-	ints nan = spread_sign(every(INFINITE) - (bits & every(MAGNITUDE)));
-	ints exact = (bits | (nan & every(QUIET))) & ~(nan & every(HALF));
-	ints rounded = exact + every(0x7fff) + (exact >> 16 & every(1));
-	ints remainder = exact - (rounded & every(~HALF));
-
-	return (struct split_master){rounded >> 16, remainder,
-				     remainder << 16 & ~remainder & every(SIGN)};
-}
-
-/* ---- Moments in fp32 and bf16 ---- */
-
-SPECIALISED size_t wide_size(enum moments moments)
-{
-	return moments == MOMENTS_FP32 ? sizeof(float) : sizeof(uint16_t);
-}
-
-/* A vector's bits, of either. */
-SPECIALISED ints load_wide(const void *from, enum moments moments, size_t i)
-{
-	const void *at = (const char *)from + i * wide_size(moments);
-
-	return moments == MOMENTS_FP32 ? load_u32(at) : load_u16(at) << 16;
-}
-
-/* The lower half of bf16's bits is 0. */
-SPECIALISED void store_wide(void *to, enum moments moments, size_t i, ints bits)
-{
-	void *at = (char *)to + i * wide_size(moments);
-
-	if (moments == MOMENTS_FP32)
-		store_u32(at, bits);
-	else
-		store_u16(at, bits >> 16);
-}
-
-/* Rounds magnitudes to bf16. A NaN with an upper half that isn't that of inf stays NaN. */
-SPECIALISED ints round_half(ints magnitude, const uint32_t *random, size_t i, unsigned shift)
-{
-	/* Without random bits to the nearest, ties to even. */
-	ints rounding = random ? load_u32(random + i) >> shift & every(HALF)
-			       : every(0x7fff) + (magnitude >> 16 & every(1));
-
-	return smaller(magnitude + rounding, every(MAGNITUDE));
-}
-
-SPECIALISED void unpack_wide(float *restrict to, const void *restrict from, enum moments moments,
-			     uint32_t mask, size_t n)
-{
-	for (size_t i = 0; i < n; i += LANES)
-		store_u32(to + i, load_wide(from, moments, i) & every(mask));
-}
-
-static void pack_halves(uint16_t *restrict to, const float *restrict from, const uint32_t *random,
-			size_t n)
+/*
+ * exp_avg_sq of a chunk has a sign bit between unpacking and join_masters, and between
+ * split_masters and packing: it is set where the remainder is above 2^15 - 1, which its 16 bits
+ * would read as negative. NULL: there is no such bit.
+ */
+SPECIALISED void join_masters(float *restrict to, const uint16_t *restrict weights,
+			      const uint16_t *restrict remainders, float *restrict exp_avg_sq,
+			      size_t n)
 {
 	for (size_t i = 0; i < n; i += LANES) {
-		ints bits = load_u32(from + i);
-		ints magnitude = round_half(bits & every(MAGNITUDE), random, i, 0);
+		ints upper = load_u16(weights + i) << 16;
+		ints sum = (upper & every(MAGNITUDE)) + load_i16(remainders + i);
 
-		store_wide(to, MOMENTS_BF16, i, magnitude | (bits & every(SIGN)));
+		if (exp_avg_sq) {
+			ints square = load_u32(exp_avg_sq + i);
+
+			sum = sum + (square >> 31 << 16);
+			store_u32(exp_avg_sq + i, square & every(MAGNITUDE));
+		}
+		/* A remainder left over from another weight must not turn 0 to NaN. */
+		store_u32(to + i, larger(sum, every(0)) | (upper & every(SIGN)));
 	}
 }
 
-/* The bits of `kept` stay as they are in `to`. */
-SPECIALISED void pack_squares(void *restrict to, enum moments moments, uint32_t kept,
-			      const float *restrict from, const uint32_t *random, size_t n)
+SPECIALISED void split_masters(uint16_t *restrict weights, uint16_t *restrict remainders,
+			       float *restrict exp_avg_sq, const float *restrict from, size_t n)
 {
 	for (size_t i = 0; i < n; i += LANES) {
-		ints bits = load_u32(from + i) & every(MAGNITUDE);
+		ints bits = load_u32(from + i), magnitude = bits & every(MAGNITUDE);
+		ints odd = bits >> 16 & every(1);
+		/* A quiet NaN stays NaN. */
+		ints rounded = smaller(magnitude + every(0x7fff) + odd, every(MAGNITUDE));
+		ints remainder = magnitude - (rounded & every(~HALF));
+		ints above = remainder << 16 & ~remainder & every(SIGN);
 
-		if (moments == MOMENTS_BF16)
-			bits = round_half(bits, random, i, 16);
-		store_wide(to, moments, i, bits | (load_wide(to, moments, i) & every(kept)));
+		if (exp_avg_sq)
+			store_u32(exp_avg_sq + i,
+				  (load_u32(exp_avg_sq + i) & every(MAGNITUDE)) | above);
+		else /* The next smaller master has a remainder that fits. */
+			remainder = remainder - (above >> 31);
+		store_u16(weights + i, (rounded | (bits & every(SIGN))) >> 16);
+		store_low(remainders + i, remainder);
+	}
+}
+
+/* ---- Moments in bf16 ---- */
+
+static void unpack_halves(float *restrict to, const uint16_t *restrict from, size_t n)
+{
+	for (size_t i = 0; i < n; i += LANES)
+		store_u32(to + i, load_u16(from + i) << 16);
+}
+
+enum { NEAREST, LOWER, UPPER }; /* which half of the random bits rounds */
+
+SPECIALISED void pack_halves(uint16_t *restrict to, const float *restrict from, uint32_t sign,
+			     const uint32_t *restrict random, unsigned half, size_t n)
+{
+	for (size_t i = 0; i < n; i += LANES) {
+		ints bits = load_u32(from + i), magnitude = bits & every(MAGNITUDE), rounding;
+
+		if (half == NEAREST)
+			rounding = every(0x7fff) + (bits >> 16 & every(1));
+		else if (half == LOWER)
+			rounding = load_u32(random + i) & every(HALF);
+		else
+			rounding = load_u32(random + i) >> 16;
+		/* A quiet NaN stays NaN. */
+		magnitude = smaller(magnitude + rounding, every(MAGNITUDE));
+		store_u16(to + i, (magnitude | (bits & every(sign))) >> 16);
 	}
 }
 
@@ -255,62 +236,27 @@ static void pack_codes(uint8_t *codes, float *scales, const float *from, uint32_
 
 /* ---- The parts of a chunk ---- */
 
-SPECIALISED void join_masters(float *restrict to, const uint16_t *restrict weights,
-			      const uint16_t *restrict remainders, const void *restrict exp_avg_sq,
-			      enum moments moments, size_t n)
-{
-	for (size_t i = 0; i < n; i += LANES) {
-		ints tie = moments == MOMENTS_8BIT
-				   ? every(0)
-				   : load_wide(exp_avg_sq, moments, i) & every(SIGN);
-
-		store_u32(to + i,
-			  join_master(load_u16(weights + i), load_i16(remainders + i), tie));
-	}
-}
-
-static void unpack_master(float *to, const struct state_run *run, const uint16_t *weights, size_t n)
+/* `exp_avg_sq` as for join_masters. */
+static void unpack_master(float *to, const struct state_run *run, const uint16_t *weights,
+			  float *exp_avg_sq, size_t n)
 {
 	if (!run->split)
 		memcpy(to, run->master, n * sizeof(*to));
-	else if (run->moments == MOMENTS_FP32)
-		join_masters(to, weights, run->master, run->exp_avg_sq, MOMENTS_FP32, n);
-	else if (run->moments == MOMENTS_BF16)
-		join_masters(to, weights, run->master, run->exp_avg_sq, MOMENTS_BF16, n);
+	else if (run->moments == MOMENTS_8BIT)
+		join_masters(to, weights, run->master, NULL, n);
 	else
-		join_masters(to, weights, run->master, NULL, MOMENTS_8BIT, n);
+		join_masters(to, weights, run->master, exp_avg_sq, n);
 }
 
-SPECIALISED void split_masters(uint16_t *restrict weights, uint16_t *restrict remainders,
-			       void *restrict exp_avg_sq, enum moments moments,
-			       const float *restrict from, size_t n)
-{
-	for (size_t i = 0; i < n; i += LANES) {
-		struct split_master split = split_master(load_u32(from + i));
-
-		/* Codes have no room for a tie; the next smaller master, which is none, is kept. */
-		if (moments == MOMENTS_8BIT)
-			split.remainder = split.remainder - (split.tie >> 31);
-		else
-			store_wide(exp_avg_sq, moments, i,
-				   (load_wide(exp_avg_sq, moments, i) & every(MAGNITUDE)) |
-					   split.tie);
-		store_u16(weights + i, split.weight & every(HALF));
-		store_u16(remainders + i, split.remainder & every(HALF));
-	}
-}
-
-/* After exp_avg_sq, whose sign bits it sets. */
-static void pack_master(const struct state_run *run, const float *from, uint16_t *weights, size_t n)
+static void pack_master(const struct state_run *run, const float *from, uint16_t *weights,
+			float *exp_avg_sq, size_t n)
 {
 	if (!run->split)
 		memcpy(run->master, from, n * sizeof(*from));
-	else if (run->moments == MOMENTS_FP32)
-		split_masters(weights, run->master, run->exp_avg_sq, MOMENTS_FP32, from, n);
-	else if (run->moments == MOMENTS_BF16)
-		split_masters(weights, run->master, run->exp_avg_sq, MOMENTS_BF16, from, n);
+	else if (run->moments == MOMENTS_8BIT)
+		split_masters(weights, run->master, NULL, from, n);
 	else
-		split_masters(weights, run->master, NULL, MOMENTS_8BIT, from, n);
+		split_masters(weights, run->master, exp_avg_sq, from, n);
 }
 
 static void unpack_exp_avg(float *to, const struct state_run *run, size_t n)
@@ -318,7 +264,7 @@ static void unpack_exp_avg(float *to, const struct state_run *run, size_t n)
 	if (run->moments == MOMENTS_FP32)
 		memcpy(to, run->exp_avg, n * sizeof(*to));
 	else if (run->moments == MOMENTS_BF16)
-		unpack_wide(to, run->exp_avg, MOMENTS_BF16, ~0u, n);
+		unpack_halves(to, run->exp_avg, n);
 	else
 		unpack_codes(to, run->exp_avg, run->exp_avg_scales, LEVELS, n);
 }
@@ -329,18 +275,21 @@ static void pack_exp_avg(const struct state_run *run, const float *from, const u
 {
 	if (run->moments == MOMENTS_FP32)
 		memcpy(run->exp_avg, from, n * sizeof(*from));
-	else if (run->moments == MOMENTS_BF16)
-		pack_halves(run->exp_avg, from, random, n);
-	else
+	else if (run->moments == MOMENTS_8BIT)
 		pack_codes(run->exp_avg, run->exp_avg_scales, from, LEVELS, random, n);
+	else if (random)
+		pack_halves(run->exp_avg, from, SIGN, random, LOWER, n);
+	else
+		pack_halves(run->exp_avg, from, SIGN, NULL, NEAREST, n);
 }
 
+/* With the sign bit that split uses. */
 static void unpack_exp_avg_sq(float *to, const struct state_run *run, size_t n)
 {
 	if (run->moments == MOMENTS_FP32)
-		unpack_wide(to, run->exp_avg_sq, MOMENTS_FP32, run->split ? MAGNITUDE : ~0u, n);
+		memcpy(to, run->exp_avg_sq, n * sizeof(*to));
 	else if (run->moments == MOMENTS_BF16)
-		unpack_wide(to, run->exp_avg_sq, MOMENTS_BF16, MAGNITUDE, n);
+		unpack_halves(to, run->exp_avg_sq, n);
 	else
 		unpack_codes(to, run->exp_avg_sq, run->exp_avg_sq_scales, LEVELS_SQ, n);
 }
@@ -348,16 +297,33 @@ static void unpack_exp_avg_sq(float *to, const struct state_run *run, size_t n)
 static void pack_exp_avg_sq(const struct state_run *run, const float *from, const uint32_t *random,
 			    size_t n)
 {
-	const uint32_t tie = run->split ? SIGN : 0;
+	const uint32_t sign = run->split ? SIGN : 0;
 
-	if (run->moments == MOMENTS_FP32 && !run->split)
+	if (run->moments == MOMENTS_FP32)
 		memcpy(run->exp_avg_sq, from, n * sizeof(*from));
-	else if (run->moments == MOMENTS_FP32)
-		pack_squares(run->exp_avg_sq, MOMENTS_FP32, tie, from, NULL, n);
-	else if (run->moments == MOMENTS_BF16)
-		pack_squares(run->exp_avg_sq, MOMENTS_BF16, tie, from, random, n);
-	else
+	else if (run->moments == MOMENTS_8BIT)
 		pack_codes(run->exp_avg_sq, run->exp_avg_sq_scales, from, LEVELS_SQ, random, n);
+	else if (random)
+		pack_halves(run->exp_avg_sq, from, sign, random, UPPER, n);
+	else
+		pack_halves(run->exp_avg_sq, from, sign, NULL, NEAREST, n);
+}
+
+static void clear_signs(float *values, size_t n)
+{
+	for (size_t i = 0; i < n; i += LANES)
+		store_u32(values + i, load_u32(values + i) & every(MAGNITUDE));
+}
+
+/* The signs of what is kept instead of those of the values. */
+static void keep_signs(float *values, const struct state_run *run, size_t n)
+{
+	_Alignas(64) float before[CHUNK];
+
+	unpack_exp_avg_sq(before, run, n);
+	for (size_t i = 0; i < n; i += LANES)
+		store_u32(values + i, (load_u32(values + i) & every(MAGNITUDE)) |
+					      (load_u32(before + i) & every(SIGN)));
 }
 
 /* ---- Chunks ---- */
@@ -427,25 +393,27 @@ static void adam_chunk(const struct adam *adam, const struct state_run *run, con
 		       const void *gradients, enum nvs_dtype gradients_dtype, void *weights,
 		       enum nvs_dtype weights_dtype, uint16_t *upper, size_t n)
 {
-	_Alignas(64) float master[CHUNK], exp_avg[CHUNK], exp_avg_sq[CHUNK];
-	const bool packs = run->moments != MOMENTS_FP32, packs_sq = packs || run->split;
+	_Alignas(64) float masters[CHUNK], averages[CHUNK], squares[CHUNK];
+	const bool packs = run->moments != MOMENTS_FP32;
+	float *master = run->split ? masters : run->master;
+	float *exp_avg = packs ? averages : run->exp_avg;
+	float *exp_avg_sq = packs ? squares : run->exp_avg_sq;
 	const size_t whole = to_vectors(n);
 
-	if (run->split)
-		unpack_master(master, run, upper, whole);
-	if (packs)
+	if (packs) {
 		unpack_exp_avg(exp_avg, run, whole);
-	if (packs_sq)
 		unpack_exp_avg_sq(exp_avg_sq, run, whole);
-	adam_all(adam, run->split ? master : run->master, packs ? exp_avg : run->exp_avg,
-		 packs_sq ? exp_avg_sq : run->exp_avg_sq, gradients, gradients_dtype,
-		 run->split ? NULL : weights, weights_dtype, n);
-	if (packs)
-		pack_exp_avg(run, exp_avg, random, whole);
-	if (packs_sq)
-		pack_exp_avg_sq(run, exp_avg_sq, random, whole);
+	}
 	if (run->split)
-		pack_master(run, master, upper, whole);
+		unpack_master(master, run, upper, exp_avg_sq, whole);
+	adam_all(adam, master, exp_avg, exp_avg_sq, gradients, gradients_dtype,
+		 run->split ? NULL : weights, weights_dtype, n);
+	if (run->split)
+		pack_master(run, master, upper, exp_avg_sq, whole);
+	if (packs) {
+		pack_exp_avg(run, exp_avg, random, whole);
+		pack_exp_avg_sq(run, exp_avg_sq, random, whole);
+	}
 }
 
 static void adam_packed(const struct adam *adam, const struct state_run *state,
@@ -488,7 +456,7 @@ static void adam_packed(const struct adam *adam, const struct state_run *state,
 static void unpack(const struct state_run *state, const void *weights, float *master,
 		   float *exp_avg, float *exp_avg_sq, size_t n)
 {
-	_Alignas(64) float values[CHUNK];
+	_Alignas(64) float values[CHUNK], squares[CHUNK];
 
 	check_run(state, NULL, weights, NVS_BF16);
 	assert(!state->split || !master || weights);
@@ -506,18 +474,20 @@ static void unpack(const struct state_run *state, const void *weights, float *ma
 			run = staged.run;
 			from = staged.weights;
 		}
-		if (master) {
-			unpack_master(values, &run, from, whole);
-			memcpy(master + done, values, part * sizeof(float));
-		}
 		if (exp_avg) {
 			unpack_exp_avg(values, &run, whole);
 			memcpy(exp_avg + done, values, part * sizeof(float));
 		}
-		if (exp_avg_sq) {
-			unpack_exp_avg_sq(values, &run, whole);
-			memcpy(exp_avg_sq + done, values, part * sizeof(float));
+		if (exp_avg_sq || (master && state->split))
+			unpack_exp_avg_sq(squares, &run, whole);
+		if (master) {
+			unpack_master(values, &run, from, squares, whole);
+			memcpy(master + done, values, part * sizeof(float));
+		} else if (exp_avg_sq && state->split) {
+			clear_signs(squares, whole);
 		}
+		if (exp_avg_sq)
+			memcpy(exp_avg_sq + done, squares, part * sizeof(float));
 	}
 }
 
@@ -532,8 +502,10 @@ static void pack(const struct state_run *state, const struct noise *noise, const
 		 const float *exp_avg, const float *exp_avg_sq, void *weights,
 		 enum nvs_dtype weights_dtype, size_t n)
 {
-	_Alignas(64) float values[CHUNK];
+	_Alignas(64) float values[CHUNK], squares[CHUNK];
 	_Alignas(64) uint32_t random[CHUNK];
+	/* Signs of exp_avg_sq are the master's. */
+	const bool marks = state->split && state->moments != MOMENTS_8BIT;
 
 	check_run(state, noise, weights, weights_dtype);
 	assert(!state->split || !master || weights);
@@ -555,13 +527,19 @@ static void pack(const struct state_run *state, const struct noise *noise, const
 			pack_exp_avg(&at, values, noise ? random : NULL, whole);
 		}
 		if (exp_avg_sq) {
-			fill_values(values, exp_avg_sq + done, part);
-			pack_exp_avg_sq(&at, values, noise ? random : NULL, whole);
+			fill_values(squares, exp_avg_sq + done, part);
+			if (marks)
+				keep_signs(squares, &at, whole);
+		} else if (marks && master) {
+			unpack_exp_avg_sq(squares, &at, whole);
 		}
 		if (master) {
 			fill_values(values, master + done, part);
-			pack_master(&at, values, whole != part ? staged.weights : to, whole);
+			pack_master(&at, values, whole != part ? staged.weights : to, squares,
+				    whole);
 		}
+		if (exp_avg_sq || (marks && master))
+			pack_exp_avg_sq(&at, squares, noise ? random : NULL, whole);
 		if (whole != part)
 			unstage(&run, to, &staged, part);
 	}

@@ -186,6 +186,11 @@ static inline void store_u16(void *to, ints x)
 	memcpy(to, &half, sizeof(half));
 }
 
+static inline void store_low(void *to, ints x)
+{
+	store_u16(to, x & 0xffff);
+}
+
 static inline ints load_u8(const void *from)
 {
 	return *(const uint8_t *)from;
@@ -194,11 +199,6 @@ static inline ints load_u8(const void *from)
 static inline void store_u8(void *to, ints x)
 {
 	*(uint8_t *)to = (uint8_t)x;
-}
-
-static inline ints spread_sign(ints x)
-{
-	return 0 - (x >> 31);
 }
 
 static inline ints larger(ints a, ints b)
