@@ -26,7 +26,6 @@ _Static_assert(CHUNK % STATE_BLOCK == 0 && STATE_BLOCK % LANES == 0, "whole bloc
 
 #define SIGN	     0x80000000u
 #define MAGNITUDE    0x7fffffffu
-#define QUIET	     0x00400000u
 #define INFINITE     0x7f800000u
 #define FINITE_MAX   0x7f7fffffu
 #define HALF	     0xffffu	 /* the lower 16 bits */
@@ -491,11 +490,17 @@ static void unpack(const struct state_run *state, const void *weights, float *ma
 	}
 }
 
-/* A part of an array, with zeros up to the end of its vector. Multiplying quiets NaN. */
+/* A part of an array with quiet NaNs, and zeros up to the end of its vector. */
 static void fill_values(float *values, const float *from, size_t n)
 {
 	memset(values + n / LANES * LANES, 0, (to_vectors(n) - n / LANES * LANES) * sizeof(float));
-	convert(values, NVS_F32, from, NVS_F32, 1, n);
+	memcpy(values, from, n * sizeof(float));
+	for (size_t i = 0; i < n; i += LANES) {
+		ints bits = load_u32(values + i);
+		ints is_nan = (every(INFINITE) - (bits & every(MAGNITUDE))) >> 31;
+
+		store_u32(values + i, bits | is_nan << 22);
+	}
 }
 
 static void pack(const struct state_run *state, const struct noise *noise, const float *master,
