@@ -738,3 +738,227 @@ TEST(test_parts_of_packed_state_are_set_alone)
 		}
 	}
 }
+
+/* ---- Steps against double precision ---- */
+
+#define ELEMENTS (3u * STATE_BLOCK + 33u)
+#define STEPS	 1000u
+
+/* The gradient of an element in a step. */
+typedef double gradient_fn(unsigned step, unsigned i);
+
+static double of_noise(unsigned step, unsigned i)
+{
+	(void)step;
+	return 1e-4 * exp((double)(i % 7) / 3) * (next_normal() + (i % 3 ? 0.3 : -0.3));
+}
+
+static double of_zero(unsigned step, unsigned i)
+{
+	(void)step, (void)i;
+	return 0;
+}
+
+/* Moments decay to nothing. */
+static double ending(unsigned step, unsigned i)
+{
+	return step <= 20 ? of_noise(step, i) : 0;
+}
+
+/* Some elements of each block have none. */
+static double sparse(unsigned step, unsigned i)
+{
+	return i % 5 ? 0 : of_noise(step, i);
+}
+
+static double with_spike(unsigned step, unsigned i)
+{
+	return step == 50 && i == STATE_BLOCK + 5 ? 1e4 : of_noise(step, i);
+}
+
+/* Gradients of 1e-3 to 1e-9 within a block: second moments 10^12 apart. */
+static double spread_wide(unsigned step, unsigned i)
+{
+	return of_noise(step, i) * pow(10, -(double)(i % 7));
+}
+
+static double tiny(unsigned step, unsigned i)
+{
+	return of_noise(step, i) * 1e-12;
+}
+
+/* A weight and its moments in double, and how far it has gone. */
+struct reference {
+	double w, m, v, way;
+};
+
+static void step_reference(struct reference *r, const struct optimizer_config *config, unsigned at,
+			   double g)
+{
+	double update, before = r->w;
+
+	r->m = config->beta1 * r->m + (1 - config->beta1) * g;
+	r->v = config->beta2 * r->v + (1 - config->beta2) * g * g;
+	update = r->m / (1 - pow(config->beta1, at)) /
+		 (sqrt(r->v / (1 - pow(config->beta2, at))) + config->eps);
+	r->w -= config->lr * (update + config->weight_decay * r->w);
+	r->way += fabs(r->w - before);
+}
+
+/* How far weights are from those in double after all steps, as a part of their way. */
+struct off {
+	double mean, most;
+	double longest; /* step of a weight, in units of lr */
+};
+
+static struct off follow(const struct format *format, const struct optimizer_config *config,
+			 gradient_fn *gradient)
+{
+	static struct state state;
+	static struct values values, before;
+	static struct reference references[ELEMENTS];
+	const struct kernel *kernel = kernel_best();
+	struct off off = {0};
+
+	make_state(&state, format, ELEMENTS);
+	memset(&values, 0, sizeof(values));
+	for (unsigned i = 0; i < ELEMENTS; i++) {
+		values.master[i] = (float)next_value();
+		references[i] = (struct reference){.w = values.master[i]};
+	}
+	pack(kernel, &state, NULL, &values, ELEMENTS);
+	for (unsigned at = 1; at <= STEPS; at++) {
+		struct adam adam = adam_factors(config, config->lr, at, 1);
+		struct noise noise = noise_of(3, 0, at, 0);
+		float gradients[ELEMENTS];
+
+		for (unsigned i = 0; i < ELEMENTS; i++) {
+			gradients[i] = (float)gradient(at, i);
+			step_reference(&references[i], config, at, gradients[i]);
+		}
+		step(kernel, &state, &noise, &adam, gradients, NVS_F32, &dtypes[1]);
+		before = values;
+		unpack(kernel, &state, &values, ELEMENTS);
+		for (unsigned i = 0; i < ELEMENTS; i++)
+			off.longest = fmax(off.longest,
+					   fabs(values.master[i] - before.master[i]) / config->lr);
+	}
+	for (unsigned i = 0; i < ELEMENTS; i++) {
+		double error = fabs(values.master[i] - references[i].w);
+		/* Masters in fp32 round once or twice a step. */
+		double part = fmax(error - STEPS * 0x1p-24, 0) /
+			      fmax(references[i].way, config->lr);
+
+		assert_true(isfinite(values.master[i]));
+		off.mean += part / ELEMENTS;
+		off.most = fmax(off.most, part);
+	}
+	return off;
+}
+
+static void check_follows(const struct format *format, const char *name,
+			  const struct optimizer_config *config, gradient_fn *gradient, double mean,
+			  double most)
+{
+	struct off off = follow(format, config, gradient);
+
+	printf("%s, %s: off by %.4f of the way, at most %.4f; longest step %.2f\n", format->name,
+	       name, off.mean, off.most, off.longest);
+	if (!(off.mean <= mean && off.most <= most))
+		fail_msg("%s, %s: more than %g, and at most %g", format->name, name, mean, most);
+	/* What one gradient after none can do: (1 - beta1) / sqrt(1 - beta2) = 3.2. */
+	if (!(off.longest <= 3.5))
+		fail_msg("%s, %s: a step of %g times lr", format->name, name, off.longest);
+}
+
+TEST(test_steps_of_packed_state_follow_double_precision)
+{
+	struct optimizer_config config = plain_adam, decaying, fine;
+	/* Bounds of the mean and the most that an element is off. */
+	static const double bounds[4][2] = {{1e-3, 1e-2}, {1e-3, 1e-2}, {0.02, 0.1}, {0.06, 0.3}};
+
+	seed(26);
+	config.bias_correction = config.adam_w_mode = true;
+	decaying = fine = config;
+	decaying.weight_decay = 0.1;
+	fine.eps = 1e-28;
+	for (unsigned f = 0; f < 4; f++) {
+		const struct format *format = &formats[f];
+		const double mean = bounds[f][0], most = bounds[f][1];
+		const bool codes = format->moments == MOMENTS_8BIT;
+
+		check_follows(format, "noise", &config, of_noise, mean, most);
+		check_follows(format, "no gradients", &config, of_zero, 0, 0);
+		check_follows(format, "decay alone", &decaying, of_zero, 1e-3, 1e-2);
+		check_follows(format, "noise and decay", &decaying, of_noise, mean, most);
+		check_follows(format, "ending", &config, ending, mean, most);
+		check_follows(format, "sparse", &config, sparse, mean, most);
+		check_follows(format, "tiny", &fine, tiny, mean, most);
+		/* A block's smallest moments get lost beside its largest: such weights lag. */
+		check_follows(format, "spread", &config, spread_wide, codes ? 0.3 : mean,
+			      codes ? 1 : most);
+		check_follows(format, "a spike", &config, with_spike, codes ? 0.4 : mean,
+			      codes ? 1 : most);
+	}
+}
+
+/* ---- Gradients that are inf, NaN or too large to be squared ---- */
+
+static void check_bad_gradient(const struct kernel *kernel, const struct format *format, float bad)
+{
+	static struct state state, good;
+	static struct values values, expected;
+	static float gradients[ELEMENTS];
+	const struct noise noise = noise_of(1, 1, 1, 0);
+	const struct adam adam = adam_factors(&plain_adam, 1e-3, 1, 1);
+	const size_t at = STATE_BLOCK + 3;
+
+	fill_values(&values, false, ELEMENTS);
+	fill_gradients(kernel, gradients, NVS_F32, false, ELEMENTS);
+	make_state(&state, format, ELEMENTS);
+	make_state(&good, format, ELEMENTS);
+	pack(kernel, &state, NULL, &values, ELEMENTS);
+	pack(kernel, &good, NULL, &values, ELEMENTS);
+	step(kernel, &good, &noise, &adam, gradients, NVS_F32, &dtypes[1]);
+	gradients[at] = bad;
+	step(kernel, &state, &noise, &adam, gradients, NVS_F32, &dtypes[1]);
+	unpack(kernel, &state, &values, ELEMENTS);
+	unpack(kernel, &good, &expected, ELEMENTS);
+	for (size_t i = 0; i < ELEMENTS; i++) {
+		bool spreads = format->moments == MOMENTS_8BIT && i / STATE_BLOCK == 1;
+
+		if (i != at)
+			check_bits(kernel, "master", i, values.master[i], expected.master[i]);
+		if (i != at && !spreads) {
+			check_bits(kernel, "exp_avg", i, values.exp_avg[i], expected.exp_avg[i]);
+			check_bits(kernel, "exp_avg_sq", i, values.exp_avg_sq[i],
+				   expected.exp_avg_sq[i]);
+		}
+	}
+	if (isfinite(bad)) {
+		assert_true(isfinite(values.master[at]));
+		assert_true(isfinite(values.exp_avg[at]));
+		for (size_t i = at - 1; i <= at; i++)
+			assert_true(isinf(values.exp_avg_sq[i]) ||
+				    (i < at && format->moments != MOMENTS_8BIT));
+	} else {
+		assert_true(isnan(values.master[at]));
+		assert_false(isfinite(values.exp_avg[at]));
+		assert_false(isfinite(values.exp_avg_sq[at]));
+		assert_true(isnan(values.exp_avg[at - 1]) == (format->moments == MOMENTS_8BIT));
+	}
+}
+
+TEST(test_a_gradient_that_is_no_number_spreads_to_its_block_of_codes_and_no_further)
+{
+	const struct kernel *kernel;
+
+	seed(27);
+	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
+		for (unsigned f = 0; f < LENGTH(formats); f++) {
+			check_bad_gradient(kernel, &formats[f], NAN);
+			check_bad_gradient(kernel, &formats[f], -INFINITY);
+			check_bad_gradient(kernel, &formats[f], 1e30f);
+		}
+	}
+}

@@ -172,19 +172,19 @@ SPECIALISED float encode(uint8_t *restrict codes, const float *restrict from, ui
 	uint32_t bits = find_largest(from, n);
 	float scale, factor;
 
-	/* exp_avg_sq = inf is kept as the largest finite value: its update is 0 in both cases. */
-	if (levels == LEVELS_SQ && bits == INFINITE)
-		bits = FINITE_MAX;
+	/* inf of exp_avg_sq becomes the block's, as an update by it is 0; else the block is NaN. */
 	if (bits > FINITE_MAX) {
-		memset(codes, 0, n);
-		return NAN;
+		bool is_inf = levels == LEVELS_SQ && bits == INFINITE;
+
+		memset(codes, is_inf ? LEVELS_SQ : 0, n);
+		return is_inf ? INFINITY : NAN;
 	}
 	memcpy(&scale, &bits, sizeof(scale));
 	/* Two more, so that the largest value's code is `levels` despite rounding. */
 	factor = bits ? (float)((levels << FRACTION) + 2) / sqrtf(sqrtf(scale)) : 0;
 	for (size_t i = 0; i < n; i += LANES) {
 		ints value = load_u32(from + i);
-		ints magnitude = smaller(value & every(MAGNITUDE), every(FINITE_MAX));
+		ints magnitude = value & every(MAGNITUDE);
 		/* Adding 2^23 rounds to a whole number in the low bits. */
 		vec counted = root(root(as_vec(magnitude))) * splat(factor) +
 			      as_vec(every(FLOAT_COUNTS));
