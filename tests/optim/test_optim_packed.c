@@ -537,7 +537,7 @@ TEST(test_bf16_moments_are_rounded_to_nearest_without_noise_and_stay_with_it)
 
 /* ---- Stochastic rounding ---- */
 
-#define DRAWS (16u * LONGEST)
+#define DRAWS (4u * LONGEST)
 
 /*
  * Sums of rounding errors, and of their products with the next element's, the other moment's and the
