@@ -405,6 +405,11 @@ static void adam_chunk(const struct adam *adam, const struct state_run *run, con
 	}
 	if (run->split)
 		unpack_master(master, run, upper, exp_avg_sq, whole);
+	/* Codes beyond the end must not become the largest of their block. */
+	if (packs && whole != n) {
+		memset(exp_avg + n, 0, (whole - n) * sizeof(float));
+		memset(exp_avg_sq + n, 0, (whole - n) * sizeof(float));
+	}
 	adam_all(adam, master, exp_avg, exp_avg_sq, gradients, gradients_dtype,
 		 run->split ? NULL : weights, weights_dtype, n);
 	if (run->split)
