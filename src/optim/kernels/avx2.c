@@ -110,6 +110,11 @@ static inline ints load_u16(const void *from)
 	return (ints)_mm256_cvtepu16_epi32(_mm_loadu_si128(from));
 }
 
+static inline ints load_i16(const void *from)
+{
+	return (ints)_mm256_cvtepi16_epi32(_mm_loadu_si128(from));
+}
+
 static inline __m128i to_halves(ints x)
 {
 	return _mm_packus_epi32(_mm256_castsi256_si128((__m256i)x),
@@ -119,6 +124,11 @@ static inline __m128i to_halves(ints x)
 static inline void store_u16(void *to, ints x)
 {
 	_mm_storeu_si128(to, to_halves(x));
+}
+
+static inline void store_low(void *to, ints x)
+{
+	store_u16(to, x & 0xffff);
 }
 
 static inline ints load_u8(const void *from)
@@ -133,7 +143,7 @@ static inline void store_u8(void *to, ints x)
 
 static inline ints larger(ints a, ints b)
 {
-	return (ints)_mm256_max_epu32((__m256i)a, (__m256i)b);
+	return (ints)_mm256_max_epi32((__m256i)a, (__m256i)b);
 }
 
 static inline ints smaller(ints a, ints b)
@@ -144,7 +154,7 @@ static inline ints smaller(ints a, ints b)
 #include "optim/kernels/body.h"
 #include "optim/kernels/packed_body.h"
 
-static const struct kernel set = {"avx2",	  adam_all,    convert, add,
+static const struct kernel set = {"avx2",      adam_all,    convert, add,
 				  sum_squares, adam_packed, unpack,  pack};
 
 const struct kernel *const kernel_avx2 = &set;

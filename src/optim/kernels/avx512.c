@@ -109,9 +109,19 @@ static inline ints load_u16(const void *from)
 	return (ints)_mm512_cvtepu16_epi32(_mm256_loadu_si256(from));
 }
 
+static inline ints load_i16(const void *from)
+{
+	return (ints)_mm512_cvtepi16_epi32(_mm256_loadu_si256(from));
+}
+
 static inline void store_u16(void *to, ints x)
 {
 	_mm256_storeu_si256(to, _mm512_cvtepi32_epi16((__m512i)x));
+}
+
+static inline void store_low(void *to, ints x)
+{
+	store_u16(to, x);
 }
 
 static inline ints load_u8(const void *from)
@@ -126,7 +136,7 @@ static inline void store_u8(void *to, ints x)
 
 static inline ints larger(ints a, ints b)
 {
-	return (ints)_mm512_max_epu32((__m512i)a, (__m512i)b);
+	return (ints)_mm512_max_epi32((__m512i)a, (__m512i)b);
 }
 
 static inline ints smaller(ints a, ints b)
@@ -137,7 +147,7 @@ static inline ints smaller(ints a, ints b)
 #include "optim/kernels/body.h"
 #include "optim/kernels/packed_body.h"
 
-static const struct kernel set = {"avx512",	  adam_all,    convert, add,
+static const struct kernel set = {"avx512",    adam_all,    convert, add,
 				  sum_squares, adam_packed, unpack,  pack};
 
 const struct kernel *const kernel_avx512 = &set;

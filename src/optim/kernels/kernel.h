@@ -58,9 +58,9 @@ struct kernel {
 	 * element is. */
 	double (*sum_squares)(const void *from, enum nvs_dtype dtype, size_t n);
 	/*
-	 * The same update as `adam` of state kept as `state` says. With `split`, weights are bf16 and
-	 * not NULL, and read too. Moments of fewer bits than fp32 are rounded stochastically by
-	 * `noise`; NULL: to nearest.
+	 * The same update as `adam` of state kept as `state` says. With `split`, weights are bf16
+	 * and not NULL, and read too. Moments of fewer bits than fp32 are rounded stochastically by
+	 * `noise`, which is NULL only if there are none.
 	 */
 	void (*adam_packed)(const struct adam *adam, const struct state_run *state,
 			    const struct noise *noise, const void *gradients,
@@ -71,10 +71,10 @@ struct kernel {
 	void (*unpack)(const struct state_run *state, const void *weights, float *master,
 		       float *exp_avg, float *exp_avg_sq, size_t n);
 	/*
-	 * Keeps fp32 values as state, moments rounded as by adam_packed. An array that is NULL stays
-	 * as it is. `weights` receives the master in its type; with `split` it is bf16, and NULL
-	 * only if `master` is. With `split`, exp_avg_sq is kept without its sign, and `master`
-	 * writes the sign bits of state->exp_avg_sq. What unpack gave comes back as it was.
+	 * Keeps fp32 values as state, moments rounded as by adam_packed; noise NULL: to nearest. An
+	 * array that is NULL stays as it is. `weights` receives the master in its type; with
+	 * `split` it is bf16, and NULL only if `master` is. exp_avg_sq is kept without its sign,
+	 * unless all is fp32; with `split`, `master` writes the sign bits of state->exp_avg_sq.
 	 */
 	void (*pack)(const struct state_run *state, const struct noise *noise, const float *master,
 		     const float *exp_avg, const float *exp_avg_sq, void *weights,

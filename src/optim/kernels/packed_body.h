@@ -6,16 +6,17 @@
  *
  * The including file has defined, beside what body.h needs:
  *
- *	ints	LANES values of uint32_t, with operators + - * & | ^ >> <<
+ *	ints	LANES values of uint32_t, with operators + - * & | ^ ~ >> <<
  *	as_ints, as_vec
  *		the same bits as the other type
  *	every	all lanes the same; counting: 0, 1, 2 ...
- *	load_u32, load_u16, load_u8, store_u32, store_u16, store_u8
- *		LANES elements at any address; stored values fit
- *	larger, smaller
- *		of values below 2^31
+ *	load_u32, load_u16, load_i16, load_u8, store_u32, store_u16, store_u8
+ *		LANES elements at any address; i16 extends the sign; stored values fit
+ *	store_low
+ *		the lower 16 bits of each
+ *	larger	of two values with signs; smaller: of two without
  *
- * Loops work on whole vectors. A chunk that ends within one is first copied to where it has room.
+ * Loops work on whole vectors. What ends within a vector is first copied to where it has room.
  */
 #include <math.h>
 
@@ -23,355 +24,329 @@
 
 _Static_assert(CHUNK % STATE_BLOCK == 0 && STATE_BLOCK % LANES == 0, "whole blocks and vectors");
 
-#define SIGN	   0x80000000u
-#define MAGNITUDE  0x7fffffffu
-#define INF_BITS   0x7f800000u
-#define MAX_FINITE 0x7f7fffffu
-
-/* The fp32 values of a chunk, and 32 random bits for each. */
-struct chunk {
-	_Alignas(64) float master[CHUNK];
-	_Alignas(64) float exp_avg[CHUNK];
-	_Alignas(64) float exp_avg_sq[CHUNK];
-	_Alignas(64) uint32_t noise[CHUNK];
-	bool nearest; /* no noise: round to nearest */
-};
-
-/* 1 in every lane where a < b, else 0; both below 2^31. */
-SPECIALISED ints is_below(ints a, ints b)
-{
-	return (a - b) >> 31;
-}
+#define SIGN	     0x80000000u
+#define MAGNITUDE    0x7fffffffu
+#define INFINITE     0x7f800000u
+#define FINITE_MAX   0x7f7fffffu
+#define HALF	     0xffffu	 /* the lower 16 bits */
+#define FLOAT_COUNTS 0x4b000000u /* 2^23: from here on fp32 counts whole numbers in its low bits */
 
 /* ---- Noise ---- */
 
-#define HALF_NOISE 0x40004000u /* makes the 8-bit codes round to nearest */
-
-/* "triple32" by Chris Wellons, with two keys. */
-SPECIALISED ints hash(ints index, uint32_t key0, uint32_t key1)
+/* 32 random bits per element; a hash of 32 bits by Chris Wellons, with two keys. */
+static void make_noise(uint32_t *random, const struct noise *noise, size_t done, size_t n)
 {
-	ints x = index ^ every(key0);
+	uint64_t first = noise->first + done;
+	uint64_t key = noise_key(noise->key, first >> 32);
+	const ints key0 = every((uint32_t)key), key1 = every((uint32_t)(key >> 32));
 
-	x = (x ^ x >> 17) * every(0xed5ad4bb);
-	x = x + every(key1);
-	x = (x ^ x >> 11) * every(0xac4c1b51);
-	x = (x ^ x >> 15) * every(0x31848bab);
-	return x ^ x >> 14;
-}
-
-static void make_noise(struct chunk *chunk, const struct noise *noise, size_t done, size_t n)
-{
-	uint64_t first = noise ? noise->first + done : 0;
-	uint64_t key = noise ? noise_key(noise->key, first >> 32) : 0;
-
-	chunk->nearest = !noise;
 	for (size_t i = 0; i < n; i += LANES) {
-		ints index = every((uint32_t)first + (uint32_t)i) + counting();
+		ints x = (every((uint32_t)first + (uint32_t)i) + counting()) ^ key0;
 
-		store_u32(chunk->noise + i, noise ? hash(index, (uint32_t)key, (uint32_t)(key >> 32))
-						  : every(HALF_NOISE));
+		x = (x ^ x >> 16) * every(0x21f0aaad) + key1;
+		x = (x ^ x >> 15) * every(0xd35a2d97);
+		store_u32(random + i, x ^ x >> 15);
 	}
 }
 
 /* ---- The master as a weight and a remainder ---- */
 
-/* The sign bit of exp_avg_sq: 1 where the weight was rounded up from a tie. */
-SPECIALISED ints tie_at(const void *exp_avg_sq, enum moments moments, size_t i)
-{
-	if (moments == MOMENTS_FP32)
-		return load_u32((const uint32_t *)exp_avg_sq + i) >> 31;
-	if (moments == MOMENTS_BF16)
-		return load_u16((const uint16_t *)exp_avg_sq + i) >> 15;
-	return every(0);
-}
-
-SPECIALISED void set_tie(void *exp_avg_sq, enum moments moments, size_t i, ints tie)
-{
-	if (moments == MOMENTS_FP32) {
-		uint32_t *at = (uint32_t *)exp_avg_sq + i;
-
-		store_u32(at, (load_u32(at) & every(MAGNITUDE)) | tie << 31);
-	} else if (moments == MOMENTS_BF16) {
-		uint16_t *at = (uint16_t *)exp_avg_sq + i;
-
-		store_u16(at, (load_u16(at) & every(0x7fff)) | tie << 15);
-	}
-}
-
-SPECIALISED void join_typed(float *master, const uint16_t *weights, const uint16_t *remainders,
-			    const void *exp_avg_sq, enum moments moments, size_t n)
+/*
+ * exp_avg_sq of a chunk has a sign bit between unpacking and join_masters, and between
+ * split_masters and packing: it is set where the remainder is above 2^15 - 1, which its 16 bits
+ * would read as negative. NULL: there is no such bit.
+ */
+SPECIALISED void join_masters(float *restrict to, const uint16_t *restrict weights,
+			      const uint16_t *restrict remainders, float *restrict exp_avg_sq,
+			      size_t n)
 {
 	for (size_t i = 0; i < n; i += LANES) {
-		ints weight = load_u16(weights + i), low = load_u16(remainders + i);
-		ints magnitude = weight & every(0x7fff);
-		/* Rounding added one to the upper half, but never to that of a NaN, and never gave 0. */
-		ints rounded_up = (low + tie_at(exp_avg_sq, moments, i) + every(0x7fff)) >> 16;
-		ints may = is_below(every(0), magnitude) & is_below(magnitude, every(0x7f81));
+		ints upper = load_u16(weights + i) << 16;
+		ints sum = (upper & every(MAGNITUDE)) + load_i16(remainders + i);
 
-		store_u32(master + i, ((weight - (rounded_up & may)) << 16) | low);
+		if (exp_avg_sq) {
+			ints square = load_u32(exp_avg_sq + i);
+
+			sum = sum + (square >> 31 << 16);
+			store_u32(exp_avg_sq + i, square & every(MAGNITUDE));
+		}
+		/* A remainder left over from another weight must not turn 0 to NaN. */
+		store_u32(to + i, larger(sum, every(0)) | (upper & every(SIGN)));
 	}
 }
 
-static void join_masters(float *master, const uint16_t *weights, const struct state_run *run, size_t n)
-{
-	if (run->moments == MOMENTS_FP32)
-		join_typed(master, weights, run->master, run->exp_avg_sq, MOMENTS_FP32, n);
-	else if (run->moments == MOMENTS_BF16)
-		join_typed(master, weights, run->master, run->exp_avg_sq, MOMENTS_BF16, n);
-	else
-		join_typed(master, weights, run->master, NULL, MOMENTS_8BIT, n);
-}
-
-SPECIALISED void split_typed(uint16_t *weights, uint16_t *remainders, void *exp_avg_sq,
-			     enum moments moments, const float *master, size_t n)
+SPECIALISED void split_masters(uint16_t *restrict weights, uint16_t *restrict remainders,
+			       float *restrict exp_avg_sq, const float *restrict from, size_t n)
 {
 	for (size_t i = 0; i < n; i += LANES) {
-		ints bits = load_u32(master + i);
-		ints low = bits & every(0xffff), odd = bits >> 16 & every(1);
-		ints is_nan = is_below(every(INF_BITS), bits & every(MAGNITUDE));
-		ints rounded = (bits + ((every(0x7fff) + odd) & (is_nan - every(1)))) >> 16;
-		ints tie = odd & is_below(low ^ every(0x8000), every(1)) & (is_nan ^ every(1));
+		ints bits = load_u32(from + i), magnitude = bits & every(MAGNITUDE);
+		ints odd = bits >> 16 & every(1);
+		/* A quiet NaN stays NaN. */
+		ints rounded = smaller(magnitude + every(0x7fff) + odd, every(MAGNITUDE));
+		ints remainder = magnitude - (rounded & every(~HALF));
+		ints above = remainder << 16 & ~remainder & every(SIGN);
 
-		store_u16(weights + i, rounded | is_nan << 6);
-		/* Codes of 8 bits have no sign bit: the next larger master isn't a tie. */
-		store_u16(remainders + i, moments == MOMENTS_8BIT ? low + tie : low);
-		set_tie(exp_avg_sq, moments, i, tie);
+		if (exp_avg_sq)
+			store_u32(exp_avg_sq + i,
+				  (load_u32(exp_avg_sq + i) & every(MAGNITUDE)) | above);
+		else /* The next smaller master has a remainder that fits. */
+			remainder = remainder - (above >> 31);
+		store_u16(weights + i, (rounded | (bits & every(SIGN))) >> 16);
+		store_low(remainders + i, remainder);
 	}
-}
-
-static void split_masters(uint16_t *weights, const struct state_run *run, const float *master,
-			  size_t n)
-{
-	if (run->moments == MOMENTS_FP32)
-		split_typed(weights, run->master, run->exp_avg_sq, MOMENTS_FP32, master, n);
-	else if (run->moments == MOMENTS_BF16)
-		split_typed(weights, run->master, run->exp_avg_sq, MOMENTS_BF16, master, n);
-	else
-		split_typed(weights, run->master, NULL, MOMENTS_8BIT, master, n);
 }
 
 /* ---- Moments in bf16 ---- */
 
-static void load_halves(float *to, const uint16_t *from, uint16_t mask, size_t n)
+static void unpack_halves(float *restrict to, const uint16_t *restrict from, size_t n)
 {
 	for (size_t i = 0; i < n; i += LANES)
-		store_u32(to + i, (load_u16(from + i) & every(mask)) << 16);
+		store_u32(to + i, load_u16(from + i) << 16);
 }
 
-/* Finite values stay finite. `keep`: bits of `to` that stay as they are. */
-SPECIALISED void save_halves_by(uint16_t *to, uint16_t keep, const float *from,
-				const uint32_t *noise, unsigned shift, bool nearest, size_t n)
+enum { NEAREST, LOWER, UPPER }; /* which half of the random bits rounds */
+
+SPECIALISED void pack_halves(uint16_t *restrict to, const float *restrict from, uint32_t sign,
+			     const uint32_t *restrict random, unsigned half, size_t n)
 {
 	for (size_t i = 0; i < n; i += LANES) {
-		ints bits = load_u32(from + i), magnitude = bits & every(MAGNITUDE);
-		ints added = nearest ? every(0x7fff) + (bits >> 16 & every(1))
-				     : load_u32(noise + i) >> shift & every(0xffff);
-		ints finite = smaller(magnitude + added, every(MAX_FINITE));
-		ints quiet = is_below(every(INF_BITS), magnitude) << 22;
-		ints is_special = every(0) - is_below(every(MAX_FINITE), magnitude);
-		ints half = (finite & ~is_special) | ((magnitude | quiet) & is_special);
-		ints kept = keep ? load_u16(to + i) & every(keep) : every(0);
+		ints bits = load_u32(from + i), magnitude = bits & every(MAGNITUDE), rounding;
 
-		half = (half | (bits & every(SIGN))) >> 16;
-		store_u16(to + i, (half & every(0xffffu & ~keep)) | kept);
+		if (half == NEAREST)
+			rounding = every(0x7fff) + (bits >> 16 & every(1));
+		else if (half == LOWER)
+			rounding = load_u32(random + i) & every(HALF);
+		else
+			rounding = load_u32(random + i) >> 16;
+		/* A quiet NaN stays NaN. */
+		magnitude = smaller(magnitude + rounding, every(MAGNITUDE));
+		store_u16(to + i, (magnitude | (bits & every(sign))) >> 16);
 	}
-}
-
-static void save_halves(uint16_t *to, uint16_t keep, const float *from, const struct chunk *chunk,
-			unsigned shift, size_t n)
-{
-	if (chunk->nearest)
-		save_halves_by(to, keep, from, NULL, 0, true, n);
-	else
-		save_halves_by(to, keep, from, chunk->noise, shift, false, n);
 }
 
 /* ---- Moments in 8 bits ---- */
 
-#define FRACTION 15u	/* bits of a code's fraction before it is rounded */
-#define LEVELS	 127.0f	/* exp_avg: the largest code, without its sign bit */
-#define LEVELS_SQ 255.0f /* exp_avg_sq */
+#define LEVELS	  127u /* the largest code of exp_avg, without its sign bit */
+#define LEVELS_SQ 255u /* of exp_avg_sq */
+#define CODE_SIGN 0x80u
+#define FRACTION  15u /* bits of a code that are rounded away */
 
-/* A code's value as fp32: exact, and the same in every set. */
-SPECIALISED vec code_value(ints code)
+/* scale * (code / levels)^4, with exp_avg's sign */
+SPECIALISED void decode(float *restrict to, const uint8_t *restrict codes, float scale,
+			uint32_t levels, size_t n)
 {
-	return as_vec(code | every(0x4b000000)) - splat(0x1p23f);
-}
-
-SPECIALISED void decode(float *to, const uint8_t *codes, float scale, bool is_signed, size_t n)
-{
-	const vec scales = splat(scale);
-
 	for (size_t i = 0; i < n; i += LANES) {
 		ints code = load_u8(codes + i);
-		vec r = code_value(is_signed ? code & every(0x7f) : code) * scales;
-		ints square = as_ints(r * r);
+		vec number = as_vec((code & every(levels)) | every(FLOAT_COUNTS)) -
+			     as_vec(every(FLOAT_COUNTS));
+		vec root4 = number * splat(1 / (float)levels);
+		vec root2 = root4 * root4;
+		ints bits = as_ints(root2 * root2 * splat(scale));
 
-		store_u32(to + i, is_signed ? square | (code & every(0x80)) << 24 : square);
+		if (levels == LEVELS)
+			bits = bits | (code & every(CODE_SIGN)) << 24;
+		else /* A divisor that was not 0 stays so if it underflows. */
+			bits = larger(bits, smaller(code, every(1)));
+		store_u32(to + i, bits);
 	}
 }
 
-/* The largest magnitude as bits; above INF_BITS if one is NaN. */
-SPECIALISED uint32_t largest(const float *from, size_t n)
+/* The largest magnitude's bits; above INFINITE if one is NaN. */
+SPECIALISED uint32_t find_largest(const float *from, size_t n)
 {
 	ints most = every(0);
-	uint32_t lanes[LANES], result = 0;
+	uint32_t lanes[LANES], bits = 0;
 
 	for (size_t i = 0; i < n; i += LANES)
 		most = larger(most, load_u32(from + i) & every(MAGNITUDE));
 	store_u32(lanes, most);
 	for (unsigned i = 0; i < LANES; i++)
-		result = lanes[i] > result ? lanes[i] : result;
-	return result;
+		bits = lanes[i] > bits ? lanes[i] : bits;
+	return bits;
 }
 
 /* Returns the scale. */
-SPECIALISED float encode(uint8_t *codes, const float *from, const uint32_t *noise, unsigned shift,
-			 bool is_signed, size_t n)
+SPECIALISED float encode(uint8_t *restrict codes, const float *restrict from, uint32_t levels,
+			 const uint32_t *random, unsigned shift, size_t n)
 {
-	const float levels = is_signed ? LEVELS : LEVELS_SQ;
-	uint32_t bits = largest(from, n);
-	float max, factor;
+	uint32_t bits = find_largest(from, n);
+	float scale, factor;
 
-	/* exp_avg_sq = inf is kept as the largest finite value: its update is 0 in both cases. */
-	if (bits > (is_signed ? MAX_FINITE : INF_BITS)) {
-		memset(codes, 0, n);
-		return NAN;
+	/* inf of exp_avg_sq becomes the block's, as an update by it is 0; else the block is NaN. */
+	if (bits > FINITE_MAX) {
+		bool is_inf = levels == LEVELS_SQ && bits == INFINITE;
+
+		memset(codes, is_inf ? LEVELS_SQ : 0, n);
+		return is_inf ? INFINITY : NAN;
 	}
-	bits = bits > MAX_FINITE ? MAX_FINITE : bits;
-	memcpy(&max, &bits, sizeof(max));
-	max = sqrtf(max);
-	factor = max > 0 ? levels * (1u << FRACTION) / max : 0;
+	memcpy(&scale, &bits, sizeof(scale));
+	/* Two more, so that the largest value's code is `levels` despite rounding. */
+	factor = bits ? (float)((levels << FRACTION) + 2) / sqrtf(sqrtf(scale)) : 0;
 	for (size_t i = 0; i < n; i += LANES) {
-		ints x = load_u32(from + i);
-		ints magnitude = smaller(x & every(MAGNITUDE), every(MAX_FINITE));
-		vec scaled = root(as_vec(magnitude)) * splat(factor);
-		ints fixed = as_ints(scaled + splat(0x1p23f)) & every(0x7fffff);
-		ints code = (fixed + (load_u32(noise + i) >> shift & every(0x7fff))) >> FRACTION;
+		ints value = load_u32(from + i);
+		ints magnitude = value & every(MAGNITUDE);
+		/* Adding 2^23 rounds to a whole number in the low bits. */
+		vec counted = root(root(as_vec(magnitude))) * splat(factor) +
+			      as_vec(every(FLOAT_COUNTS));
+		ints rounding = random ? load_u32(random + i) >> shift & every((1u << FRACTION) - 1)
+				       : every(1u << (FRACTION - 1));
+		ints code = ((as_ints(counted) & every(~FLOAT_COUNTS)) + rounding) >> FRACTION;
 
-		code = smaller(code, every((uint32_t)levels));
-		/* A divisor that is not 0 must not become 0. */
-		if (is_signed)
-			code = code | (x & every(SIGN)) >> 24;
-		else
+		code = smaller(code, every(levels));
+		if (levels == LEVELS)
+			code = code | (value & every(SIGN)) >> 24;
+		else /* A divisor that is not 0 must not become 0. */
 			code = larger(code, smaller(magnitude, every(1)));
 		store_u8(codes + i, code);
 	}
-	return max / levels;
+	return scale;
 }
 
-static void load_codes(float *to, const uint8_t *codes, const float *scales, bool is_signed,
-		       size_t n)
+static void unpack_codes(float *to, const uint8_t *codes, const float *scales, uint32_t levels,
+			 size_t n)
 {
 	for (size_t at = 0; at < n; at += STATE_BLOCK) {
 		size_t count = n - at < STATE_BLOCK ? n - at : STATE_BLOCK;
 
-		if (is_signed)
-			decode(to + at, codes + at, scales[at / STATE_BLOCK], true, count);
+		if (levels == LEVELS)
+			decode(to + at, codes + at, scales[at / STATE_BLOCK], LEVELS, count);
 		else
-			decode(to + at, codes + at, scales[at / STATE_BLOCK], false, count);
+			decode(to + at, codes + at, scales[at / STATE_BLOCK], LEVELS_SQ, count);
 	}
 }
 
-static void save_codes(uint8_t *codes, float *scales, const float *from, const struct chunk *chunk,
-		       unsigned shift, bool is_signed, size_t n)
+SPECIALISED void encode_blocks(uint8_t *codes, float *scales, const float *from, uint32_t levels,
+			       const uint32_t *random, unsigned shift, size_t n)
 {
-	const uint32_t *noise = chunk->noise;
+	for (size_t at = 0; at < n; at += STATE_BLOCK)
+		scales[at / STATE_BLOCK] = encode(codes + at, from + at, levels,
+						  random ? random + at : NULL, shift,
+						  n - at < STATE_BLOCK ? n - at : STATE_BLOCK);
+}
 
-	for (size_t at = 0; at < n; at += STATE_BLOCK) {
-		size_t count = n - at < STATE_BLOCK ? n - at : STATE_BLOCK;
+static void pack_codes(uint8_t *codes, float *scales, const float *from, uint32_t levels,
+		       const uint32_t *random, size_t n)
+{
+	if (levels == LEVELS)
+		encode_blocks(codes, scales, from, LEVELS, random, 0, n);
+	else
+		encode_blocks(codes, scales, from, LEVELS_SQ, random, 16, n);
+}
 
-		scales[at / STATE_BLOCK] =
-			is_signed ? encode(codes + at, from + at, noise + at, shift, true, count)
-				  : encode(codes + at, from + at, noise + at, shift, false, count);
-	}
+/* ---- The parts of a chunk ---- */
+
+/* `exp_avg_sq` as for join_masters. */
+static void unpack_master(float *to, const struct state_run *run, const uint16_t *weights,
+			  float *exp_avg_sq, size_t n)
+{
+	if (!run->split)
+		memcpy(to, run->master, n * sizeof(*to));
+	else if (run->moments == MOMENTS_8BIT)
+		join_masters(to, weights, run->master, NULL, n);
+	else
+		join_masters(to, weights, run->master, exp_avg_sq, n);
+}
+
+static void pack_master(const struct state_run *run, const float *from, uint16_t *weights,
+			float *exp_avg_sq, size_t n)
+{
+	if (!run->split)
+		memcpy(run->master, from, n * sizeof(*from));
+	else if (run->moments == MOMENTS_8BIT)
+		split_masters(weights, run->master, NULL, from, n);
+	else
+		split_masters(weights, run->master, exp_avg_sq, from, n);
+}
+
+static void unpack_exp_avg(float *to, const struct state_run *run, size_t n)
+{
+	if (run->moments == MOMENTS_FP32)
+		memcpy(to, run->exp_avg, n * sizeof(*to));
+	else if (run->moments == MOMENTS_BF16)
+		unpack_halves(to, run->exp_avg, n);
+	else
+		unpack_codes(to, run->exp_avg, run->exp_avg_scales, LEVELS, n);
+}
+
+/* random NULL: to nearest. */
+static void pack_exp_avg(const struct state_run *run, const float *from, const uint32_t *random,
+			 size_t n)
+{
+	if (run->moments == MOMENTS_FP32)
+		memcpy(run->exp_avg, from, n * sizeof(*from));
+	else if (run->moments == MOMENTS_8BIT)
+		pack_codes(run->exp_avg, run->exp_avg_scales, from, LEVELS, random, n);
+	else if (random)
+		pack_halves(run->exp_avg, from, SIGN, random, LOWER, n);
+	else
+		pack_halves(run->exp_avg, from, SIGN, NULL, NEAREST, n);
+}
+
+/* With the sign bit that split uses. */
+static void unpack_exp_avg_sq(float *to, const struct state_run *run, size_t n)
+{
+	if (run->moments == MOMENTS_FP32)
+		memcpy(to, run->exp_avg_sq, n * sizeof(*to));
+	else if (run->moments == MOMENTS_BF16)
+		unpack_halves(to, run->exp_avg_sq, n);
+	else
+		unpack_codes(to, run->exp_avg_sq, run->exp_avg_sq_scales, LEVELS_SQ, n);
+}
+
+static void pack_exp_avg_sq(const struct state_run *run, const float *from, const uint32_t *random,
+			    size_t n)
+{
+	const uint32_t sign = run->split ? SIGN : 0;
+
+	if (run->moments == MOMENTS_FP32)
+		memcpy(run->exp_avg_sq, from, n * sizeof(*from));
+	else if (run->moments == MOMENTS_8BIT)
+		pack_codes(run->exp_avg_sq, run->exp_avg_sq_scales, from, LEVELS_SQ, random, n);
+	else if (random)
+		pack_halves(run->exp_avg_sq, from, sign, random, UPPER, n);
+	else
+		pack_halves(run->exp_avg_sq, from, sign, NULL, NEAREST, n);
+}
+
+static void clear_signs(float *values, size_t n)
+{
+	for (size_t i = 0; i < n; i += LANES)
+		store_u32(values + i, load_u32(values + i) & every(MAGNITUDE));
+}
+
+/* The signs of what is kept instead of those of the values. */
+static void keep_signs(float *values, const struct state_run *run, size_t n)
+{
+	_Alignas(64) float before[CHUNK];
+
+	unpack_exp_avg_sq(before, run, n);
+	for (size_t i = 0; i < n; i += LANES)
+		store_u32(values + i, (load_u32(values + i) & every(MAGNITUDE)) |
+					      (load_u32(before + i) & every(SIGN)));
 }
 
 /* ---- Chunks ---- */
-
-enum { MASTER = 1, EXP_AVG = 2, EXP_AVG_SQ = 4 };
-
-/* n is whole vectors. */
-static void load_chunk(struct chunk *chunk, const struct state_run *run, const void *weights,
-		       unsigned parts, size_t n)
-{
-	if (parts & MASTER) {
-		if (run->split)
-			join_masters(chunk->master, weights, run, n);
-		else
-			memcpy(chunk->master, run->master, n * sizeof(float));
-	}
-	if (run->moments == MOMENTS_FP32) {
-		if (parts & EXP_AVG)
-			memcpy(chunk->exp_avg, run->exp_avg, n * sizeof(float));
-		for (size_t i = 0; (parts & EXP_AVG_SQ) && i < n; i += LANES)
-			store_u32(chunk->exp_avg_sq + i,
-				  load_u32((const float *)run->exp_avg_sq + i) &
-					  every(run->split ? MAGNITUDE : ~0u));
-	} else if (run->moments == MOMENTS_BF16) {
-		if (parts & EXP_AVG)
-			load_halves(chunk->exp_avg, run->exp_avg, 0xffff, n);
-		if (parts & EXP_AVG_SQ)
-			load_halves(chunk->exp_avg_sq, run->exp_avg_sq,
-				    run->split ? 0x7fff : 0xffff, n);
-	} else {
-		if (parts & EXP_AVG)
-			load_codes(chunk->exp_avg, run->exp_avg, run->exp_avg_scales, true, n);
-		if (parts & EXP_AVG_SQ)
-			load_codes(chunk->exp_avg_sq, run->exp_avg_sq, run->exp_avg_sq_scales,
-				   false, n);
-	}
-}
-
-/* The master last: it sets the sign bits of exp_avg_sq. */
-static void save_chunk(const struct chunk *chunk, const struct state_run *run, void *weights,
-		       unsigned parts, size_t n)
-{
-	const uint16_t tie = run->split ? 0x8000 : 0;
-
-	if (run->moments == MOMENTS_FP32) {
-		if (parts & EXP_AVG)
-			memcpy(run->exp_avg, chunk->exp_avg, n * sizeof(float));
-		for (size_t i = 0; (parts & EXP_AVG_SQ) && i < n; i += LANES) {
-			float *at = (float *)run->exp_avg_sq + i;
-			ints bits = load_u32(chunk->exp_avg_sq + i);
-
-			store_u32(at, run->split ? (bits & every(MAGNITUDE)) |
-							   (load_u32(at) & every(SIGN))
-						 : bits);
-		}
-	} else if (run->moments == MOMENTS_BF16) {
-		if (parts & EXP_AVG)
-			save_halves(run->exp_avg, 0, chunk->exp_avg, chunk, 0, n);
-		if (parts & EXP_AVG_SQ)
-			save_halves(run->exp_avg_sq, tie, chunk->exp_avg_sq, chunk, 16, n);
-	} else {
-		if (parts & EXP_AVG)
-			save_codes(run->exp_avg, run->exp_avg_scales, chunk->exp_avg, chunk, 0, true,
-				   n);
-		if (parts & EXP_AVG_SQ)
-			save_codes(run->exp_avg_sq, run->exp_avg_sq_scales, chunk->exp_avg_sq,
-				   chunk, 16, false, n);
-	}
-	if (parts & MASTER) {
-		if (run->split)
-			split_masters(weights, run, chunk->master, n);
-		else
-			memcpy(run->master, chunk->master, n * sizeof(float));
-	}
-}
-
-/* Room for the state of a chunk that ends within a vector. */
-struct staged {
-	struct state_run run;
-	float master[CHUNK], exp_avg[CHUNK], exp_avg_sq[CHUNK];
-	uint16_t weights[CHUNK];
-};
 
 static size_t to_vectors(size_t n)
 {
 	return (n + LANES - 1) / LANES * LANES;
 }
+
+/* Chunks end where the index is a multiple of CHUNK, so its upper half is the same in a chunk. */
+static size_t next_chunk(const struct noise *noise, size_t done, size_t n)
+{
+	size_t room = CHUNK - (noise ? (size_t)(noise->first + done) % CHUNK : 0);
+
+	return n - done < room ? n - done : room;
+}
+
+/* Room for a chunk that ends within a vector. */
+struct staged {
+	struct state_run run;
+	_Alignas(64) float master[CHUNK];
+	float exp_avg[CHUNK], exp_avg_sq[CHUNK];
+	uint16_t weights[CHUNK];
+};
 
 static void copy_state(const struct state_run *to, const struct state_run *from, size_t n)
 {
@@ -380,7 +355,9 @@ static void copy_state(const struct state_run *to, const struct state_run *from,
 	memcpy(to->exp_avg_sq, from->exp_avg_sq, n * moment_size(from->moments));
 }
 
-static void stage(struct staged *staged, const struct state_run *run, const void *weights, size_t n)
+/* `weights` only with split. */
+static void stage(struct staged *staged, const struct state_run *run, const uint16_t *weights,
+		  size_t n)
 {
 	memset(staged, 0, sizeof(*staged));
 	staged->run = *run;
@@ -388,17 +365,16 @@ static void stage(struct staged *staged, const struct state_run *run, const void
 	staged->run.exp_avg = staged->exp_avg;
 	staged->run.exp_avg_sq = staged->exp_avg_sq;
 	copy_state(&staged->run, run, n);
-	if (weights && run->split)
-		memcpy(staged->weights, weights, n * sizeof(uint16_t));
+	if (weights)
+		memcpy(staged->weights, weights, n * sizeof(*weights));
 }
 
-/* Elements from `done` on that make a chunk: chunks end where the index is a multiple of CHUNK, so
- * the upper half of the index is the same in a chunk. */
-static size_t next_chunk(const struct noise *noise, size_t done, size_t n)
+static void unstage(const struct state_run *run, uint16_t *weights, const struct staged *staged,
+		    size_t n)
 {
-	size_t room = CHUNK - (noise ? (size_t)(noise->first + done) % CHUNK : 0);
-
-	return n - done < room ? n - done : room;
+	copy_state(run, &staged->run, n);
+	if (weights)
+		memcpy(weights, staged->weights, n * sizeof(*weights));
 }
 
 static void check_run(const struct state_run *run, const struct noise *noise, const void *weights,
@@ -411,21 +387,37 @@ static void check_run(const struct state_run *run, const struct noise *noise, co
 	(void)run, (void)noise, (void)weights, (void)weights_dtype;
 }
 
-static void adam_chunk(const struct adam *adam, struct chunk *chunk, const struct state_run *run,
+/* What is kept in fp32 is updated in place. */
+static void adam_chunk(const struct adam *adam, const struct state_run *run, const uint32_t *random,
 		       const void *gradients, enum nvs_dtype gradients_dtype, void *weights,
-		       enum nvs_dtype weights_dtype, size_t n)
+		       enum nvs_dtype weights_dtype, uint16_t *upper, size_t n)
 {
+	_Alignas(64) float masters[CHUNK], averages[CHUNK], squares[CHUNK];
 	const bool packs = run->moments != MOMENTS_FP32;
-	/* What is kept in fp32 is updated in place. */
-	const unsigned parts = (run->split ? MASTER | EXP_AVG_SQ : 0) |
-			       (packs ? EXP_AVG | EXP_AVG_SQ : 0);
+	float *master = run->split ? masters : run->master;
+	float *exp_avg = packs ? averages : run->exp_avg;
+	float *exp_avg_sq = packs ? squares : run->exp_avg_sq;
+	const size_t whole = to_vectors(n);
 
-	load_chunk(chunk, run, weights, parts, to_vectors(n));
-	adam_all(adam, parts & MASTER ? chunk->master : run->master,
-		 parts & EXP_AVG ? chunk->exp_avg : run->exp_avg,
-		 parts & EXP_AVG_SQ ? chunk->exp_avg_sq : run->exp_avg_sq, gradients,
-		 gradients_dtype, run->split ? NULL : weights, weights_dtype, n);
-	save_chunk(chunk, run, weights, parts, to_vectors(n));
+	if (packs) {
+		unpack_exp_avg(exp_avg, run, whole);
+		unpack_exp_avg_sq(exp_avg_sq, run, whole);
+	}
+	if (run->split)
+		unpack_master(master, run, upper, exp_avg_sq, whole);
+	/* Codes beyond the end must not become the largest of their block. */
+	if (packs && whole != n) {
+		memset(exp_avg + n, 0, (whole - n) * sizeof(float));
+		memset(exp_avg_sq + n, 0, (whole - n) * sizeof(float));
+	}
+	adam_all(adam, master, exp_avg, exp_avg_sq, gradients, gradients_dtype,
+		 run->split ? NULL : weights, weights_dtype, n);
+	if (run->split)
+		pack_master(run, master, upper, exp_avg_sq, whole);
+	if (packs) {
+		pack_exp_avg(run, exp_avg, random, whole);
+		pack_exp_avg_sq(run, exp_avg_sq, random, whole);
+	}
 }
 
 static void adam_packed(const struct adam *adam, const struct state_run *state,
@@ -433,112 +425,133 @@ static void adam_packed(const struct adam *adam, const struct state_run *state,
 			enum nvs_dtype gradients_dtype, void *weights, enum nvs_dtype weights_dtype,
 			size_t n)
 {
-	struct chunk chunk;
+	_Alignas(64) uint32_t random[CHUNK];
 
 	check_run(state, noise, weights, weights_dtype);
 	assert(!state->split || weights);
+	assert(state->moments == MOMENTS_FP32 || noise);
 	if (state->moments == MOMENTS_FP32 && !state->split) {
 		adam_all(adam, state->master, state->exp_avg, state->exp_avg_sq, gradients,
 			 gradients_dtype, weights, weights_dtype, n);
 		return;
 	}
 	for (size_t done = 0, part; done < n; done += part) {
-		part = next_chunk(noise, done, n);
-
 		struct state_run run = state_run_from(state, done);
 		const void *from = element(gradients, gradients_dtype, done);
 		void *to = weights ? element_to_set(weights, weights_dtype, done) : NULL;
+		uint16_t *upper = state->split ? to : NULL;
+		struct staged staged;
 
+		part = next_chunk(noise, done, n);
 		if (state->moments != MOMENTS_FP32)
-			make_noise(&chunk, noise, done, to_vectors(part));
+			make_noise(random, noise, done, to_vectors(part));
 		if (part % LANES == 0) {
-			adam_chunk(adam, &chunk, &run, from, gradients_dtype, to, weights_dtype,
-				   part);
-		} else {
-			struct staged staged;
-
-			stage(&staged, &run, to, part);
-			adam_chunk(adam, &chunk, &staged.run, from, gradients_dtype,
-				   run.split ? staged.weights : to, weights_dtype, part);
-			copy_state(&run, &staged.run, part);
-			if (run.split)
-				memcpy(to, staged.weights, part * sizeof(uint16_t));
+			adam_chunk(adam, &run, random, from, gradients_dtype, to, weights_dtype,
+				   upper, part);
+			continue;
 		}
+		stage(&staged, &run, upper, part);
+		adam_chunk(adam, &staged.run, random, from, gradients_dtype, to, weights_dtype,
+			   staged.weights, part);
+		unstage(&run, upper, &staged, part);
 	}
 }
 
 static void unpack(const struct state_run *state, const void *weights, float *master,
 		   float *exp_avg, float *exp_avg_sq, size_t n)
 {
-	const unsigned parts = (master ? MASTER : 0) | (exp_avg ? EXP_AVG : 0) |
-			       (exp_avg_sq ? EXP_AVG_SQ : 0);
-	struct chunk chunk;
+	_Alignas(64) float values[CHUNK], squares[CHUNK];
 
 	check_run(state, NULL, weights, NVS_BF16);
 	assert(!state->split || !master || weights);
 	for (size_t done = 0, part; done < n; done += part) {
-		part = next_chunk(NULL, done, n);
-
 		struct state_run run = state_run_from(state, done);
 		const uint16_t *from = state->split && weights ? (const uint16_t *)weights + done
 							       : NULL;
 		struct staged staged;
+		size_t whole;
 
-		if (part % LANES != 0) {
+		part = next_chunk(NULL, done, n);
+		whole = to_vectors(part);
+		if (whole != part) {
 			stage(&staged, &run, from, part);
 			run = staged.run;
 			from = staged.weights;
 		}
-		load_chunk(&chunk, &run, from, parts, to_vectors(part));
-		if (master)
-			memcpy(master + done, chunk.master, part * sizeof(float));
-		if (exp_avg)
-			memcpy(exp_avg + done, chunk.exp_avg, part * sizeof(float));
+		if (exp_avg) {
+			unpack_exp_avg(values, &run, whole);
+			memcpy(exp_avg + done, values, part * sizeof(float));
+		}
+		if (exp_avg_sq || (master && state->split))
+			unpack_exp_avg_sq(squares, &run, whole);
+		if (master) {
+			unpack_master(values, &run, from, squares, whole);
+			memcpy(master + done, values, part * sizeof(float));
+		} else if (exp_avg_sq && state->split) {
+			clear_signs(squares, whole);
+		}
 		if (exp_avg_sq)
-			memcpy(exp_avg_sq + done, chunk.exp_avg_sq, part * sizeof(float));
+			memcpy(exp_avg_sq + done, squares, part * sizeof(float));
 	}
 }
 
-/* Copies an array's part to a chunk, with zeros up to the end of its vector. */
-static void fill_part(float *to, const float *from, size_t n)
+/* A part of an array with quiet NaNs, and zeros up to the end of its vector. */
+static void fill_values(float *values, const float *from, size_t n)
 {
-	memset(to + n / LANES * LANES, 0, (to_vectors(n) - n / LANES * LANES) * sizeof(float));
-	memcpy(to, from, n * sizeof(float));
+	memset(values + n / LANES * LANES, 0, (to_vectors(n) - n / LANES * LANES) * sizeof(float));
+	memcpy(values, from, n * sizeof(float));
+	for (size_t i = 0; i < n; i += LANES) {
+		ints bits = load_u32(values + i);
+		ints is_nan = (every(INFINITE) - (bits & every(MAGNITUDE))) >> 31;
+
+		store_u32(values + i, bits | is_nan << 22);
+	}
 }
 
 static void pack(const struct state_run *state, const struct noise *noise, const float *master,
 		 const float *exp_avg, const float *exp_avg_sq, void *weights,
 		 enum nvs_dtype weights_dtype, size_t n)
 {
-	const unsigned parts = (master ? MASTER : 0) | (exp_avg ? EXP_AVG : 0) |
-			       (exp_avg_sq ? EXP_AVG_SQ : 0);
-	struct chunk chunk;
+	_Alignas(64) float values[CHUNK], squares[CHUNK];
+	_Alignas(64) uint32_t random[CHUNK];
+	/* Signs of exp_avg_sq are the master's. */
+	const bool marks = state->split && state->moments != MOMENTS_8BIT;
 
 	check_run(state, noise, weights, weights_dtype);
 	assert(!state->split || !master || weights);
 	for (size_t done = 0, part; done < n; done += part) {
-		part = next_chunk(noise, done, n);
-
-		struct state_run run = state_run_from(state, done);
+		struct state_run run = state_run_from(state, done), at;
 		uint16_t *to = state->split && weights ? (uint16_t *)weights + done : NULL;
 		struct staged staged;
+		size_t whole;
 
-		make_noise(&chunk, noise, done, to_vectors(part));
-		if (master)
-			fill_part(chunk.master, master + done, part);
-		if (exp_avg)
-			fill_part(chunk.exp_avg, exp_avg + done, part);
-		if (exp_avg_sq)
-			fill_part(chunk.exp_avg_sq, exp_avg_sq + done, part);
-		if (part % LANES == 0) {
-			save_chunk(&chunk, &run, to, parts, part);
-			continue;
+		part = next_chunk(noise, done, n);
+		whole = to_vectors(part);
+		if (whole != part)
+			stage(&staged, &run, to, part);
+		at = whole != part ? staged.run : run;
+		if (noise)
+			make_noise(random, noise, done, whole);
+		if (exp_avg) {
+			fill_values(values, exp_avg + done, part);
+			pack_exp_avg(&at, values, noise ? random : NULL, whole);
 		}
-		stage(&staged, &run, to, part);
-		save_chunk(&chunk, &staged.run, staged.weights, parts, to_vectors(part));
-		copy_state(&run, &staged.run, part);
-		if (to)
-			memcpy(to, staged.weights, part * sizeof(uint16_t));
+		if (exp_avg_sq) {
+			fill_values(squares, exp_avg_sq + done, part);
+			if (marks)
+				keep_signs(squares, &at, whole);
+		} else if (marks && master) {
+			unpack_exp_avg_sq(squares, &at, whole);
+		}
+		if (master) {
+			fill_values(values, master + done, part);
+			pack_master(&at, values, whole != part ? staged.weights : to, squares,
+				    whole);
+		}
+		if (exp_avg_sq || (marks && master))
+			pack_exp_avg_sq(&at, squares, noise ? random : NULL, whole);
+		if (whole != part)
+			unstage(&run, to, &staged, part);
 	}
 	if (weights && master && !state->split)
 		convert(weights, weights_dtype, master, NVS_F32, 1, n);

@@ -171,11 +171,24 @@ static inline ints load_u16(const void *from)
 	return half_at(from);
 }
 
+static inline ints load_i16(const void *from)
+{
+	int16_t half;
+
+	memcpy(&half, from, sizeof(half));
+	return (uint32_t)(int32_t)half;
+}
+
 static inline void store_u16(void *to, ints x)
 {
 	uint16_t half = (uint16_t)x;
 
 	memcpy(to, &half, sizeof(half));
+}
+
+static inline void store_low(void *to, ints x)
+{
+	store_u16(to, x & 0xffff);
 }
 
 static inline ints load_u8(const void *from)
@@ -190,7 +203,7 @@ static inline void store_u8(void *to, ints x)
 
 static inline ints larger(ints a, ints b)
 {
-	return a > b ? a : b;
+	return (int32_t)a > (int32_t)b ? a : b;
 }
 
 static inline ints smaller(ints a, ints b)
@@ -201,7 +214,7 @@ static inline ints smaller(ints a, ints b)
 #include "optim/kernels/body.h"
 #include "optim/kernels/packed_body.h"
 
-static const struct kernel set = {"plain",	  adam_all,    convert, add,
+static const struct kernel set = {"plain",     adam_all,    convert, add,
 				  sum_squares, adam_packed, unpack,  pack};
 
 const struct kernel *const kernel_plain = &set;
