@@ -81,10 +81,6 @@ int check_values(const struct nvs_config *config, struct nvs_error *error)
 		return error_about(error, -EINVAL, "offload_optimizer.buffer_count", 0, 0,
 				   "offload_optimizer.buffer_count is 0: a pool needs at least one "
 				   "buffer");
-	if (config->optimizer_state != NVS_STATE_FP32 && (config->keep || config->read_only))
-		return error_about(error, -ENOTSUP, "nvswap.optimizer_state", 0, 0,
-				   "nvswap.optimizer_state is not fp32, but a kept store holds "
-				   "state in fp32: set it to fp32, or nvswap.keep to false");
 	rc = check_adam(&config->adam, NAMED_AS_KEYS, error);
 	if (!rc)
 		rc = check_fp16(&config->fp16, error);
@@ -95,11 +91,11 @@ int check_values(const struct nvs_config *config, struct nvs_error *error)
 				  : config->bf16_optimizer_states ? "bf16.bf16_optimizer_states"
 								  : NULL;
 
-		/* The state is float32, whatever the parameters are. */
+		/* DeepSpeed's keys mean formats without stochastic rounding. */
 		if (key && !config->read_only)
 			rc = error_about(error, -ENOTSUP, key, 0, 0,
-					 "%s is true, but nvswap keeps master weights and "
-					 "optimizer state in float32: set it to false",
+					 "%s is true, but nvswap.optimizer_state chooses the "
+					 "format of nvswap's state: set that, and this to false",
 					 key);
 	}
 	if (rc)

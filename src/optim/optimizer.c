@@ -233,8 +233,8 @@ static int take_groups(struct nvs_group_spec **copy, const struct nvs_group_spec
 
 static int open_with(struct nvs_optimizer **out, const struct nvs_config *config,
 		     const struct nvs_group_spec *groups, size_t n,
-		     const struct nvs_optimizer_options *options, const struct engine_ops *ops,
-		     void *ops_arg, struct nvs_error *error)
+		     bool takes_state, const struct nvs_optimizer_options *options,
+		     const struct engine_ops *ops, void *ops_arg, struct nvs_error *error)
 {
 	struct nvs_optimizer *optimizer;
 	pthread_mutexattr_t attributes;
@@ -252,6 +252,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	optimizer->keep = (config->keep || config->read_only) &&
 			  config->offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NVME;
 	format_choose(optimizer, config->optimizer_state);
+	optimizer->takes_state = takes_state;
 	optimizer->gradient_dtype = config->grad_accum_dtype;
 	optimizer->kernel = kernel_best();
 	optimizer->scaler = scaler_init(&config->fp16);
@@ -305,7 +306,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	return 0;
 }
 
-/* Opens with the groups, ratio and grad_accum_dtype of the kept store. */
+/* Opens with the groups, ratio, grad_accum_dtype and format of the kept store. */
 static int open_stored(struct nvs_optimizer **out, const struct nvs_config *given,
 		       const struct nvs_optimizer_options *options, const struct engine_ops *ops,
 		       void *ops_arg, struct nvs_error *error)
@@ -320,7 +321,7 @@ static int open_stored(struct nvs_optimizer **out, const struct nvs_config *give
 	config.grad_accum_dtype = table.gradient_dtype;
 	/* They were within the bound of the program that made the store. */
 	config.sub_group_size = HEADER_NUMEL_MAX;
-	rc = open_with(out, &config, table.specs, table.n, options, ops, ops_arg, error);
+	rc = open_with(out, &config, table.specs, table.n, true, options, ops, ops_arg, error);
 	groups_free(&table);
 	return rc;
 }
@@ -354,7 +355,8 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 	if (!rc)
 		rc = take_groups(&specs, groups, n, error);
 	if (!rc)
-		rc = open_with(out, config, specs, n, options ? &given : NULL, ops, ops_arg, error);
+		rc = open_with(out, config, specs, n, false, options ? &given : NULL, ops, ops_arg,
+			       error);
 	free(specs);
 	return rc;
 }

@@ -373,3 +373,95 @@ TEST(an_imported_state_continues_with_the_same_bits)
 		for (int part = 0; part < 3; part++)
 			free(copies[i][part]);
 }
+
+/* ---- Kept stores ---- */
+
+TEST(a_kept_store_resumes_with_the_same_bits)
+{
+	for (enum nvs_optimizer_state kind = NVS_STATE_SPLIT; kind <= NVS_STATE_8BIT; kind++)
+		for (unsigned way = 0; way < 3; way++) {
+			begin(&other, halves, LENGTH(halves), kind, way);
+			other.config.keep = true;
+			DONE(&other, optim_open(&other));
+			optim_run(&other, 1, 4);
+			begin(&optim, halves, LENGTH(halves), kind, way);
+			optim.config.keep = true;
+			DONE(&optim, optim_open(&optim));
+			optim_run(&optim, 1, 2);
+			optim_reopen(&optim);
+			assert_int_equal(optimizer_info(&optim).split_numel, 0);
+			assert_int_equal(optimizer_info(&optim).state, kind);
+			optim_run(&optim, 3, 4);
+			IS_LIKE(&optim, &other);
+			optim_close(&optim);
+			optim_close(&other);
+		}
+}
+
+TEST(a_kept_split_store_is_one_of_fp32)
+{
+	begin(&optim, halves, LENGTH(halves), NVS_STATE_FP32, 0);
+	optim.config.keep = true;
+	DONE(&optim, optim_open(&optim));
+	optim_run(&optim, 1, 2);
+	optim_save(&optim);
+	optim.config.optimizer_state = NVS_STATE_SPLIT;
+	optim_reopen(&optim);
+	optim.result.norm = optim_saved.norm;
+	IS_AS_SAVED(&optim);
+	optim_close(&optim);
+}
+
+TEST(a_kept_store_of_another_format_is_refused)
+{
+	static const char *const names[] = {"\"fp32\"", "", "\"bf16\"", "\"8bit\""};
+
+	for (enum nvs_optimizer_state kind = NVS_STATE_FP32; kind <= NVS_STATE_8BIT; kind++) {
+		if (kind == NVS_STATE_SPLIT)
+			continue;
+		begin(&optim, halves, LENGTH(halves), kind, 0);
+		optim.config.keep = true;
+		DONE(&optim, optim_open(&optim));
+		optim_run(&optim, 1, 2);
+		optim_save(&optim);
+		optim_shut(&optim);
+		for (unsigned wrong = 0; wrong <= NVS_STATE_8BIT; wrong++) {
+			int rc;
+
+			if (wrong == kind || (kind == NVS_STATE_FP32 && wrong == NVS_STATE_SPLIT))
+				continue;
+			optim.config.optimizer_state = (enum nvs_optimizer_state)wrong;
+			rc = optim_open(&optim);
+			REFUSED(&optim, rc, -ESTALE, names[kind]);
+		}
+		optim.config.optimizer_state = kind;
+		DONE(&optim, optim_open(&optim));
+		optim.result.norm = optim_saved.norm;
+		IS_AS_SAVED(&optim);
+		optim_close(&optim);
+	}
+}
+
+TEST(a_reader_without_groups_takes_the_format_of_the_store)
+{
+	struct nvs_optimizer *reader = NULL;
+	float due[100], is[100];
+
+	for (enum nvs_optimizer_state kind = NVS_STATE_FP32; kind <= NVS_STATE_8BIT; kind++) {
+		begin(&optim, halves, LENGTH(halves), kind, 0);
+		optim.config.keep = true;
+		DONE(&optim, optim_open(&optim));
+		optim_run(&optim, 1, 2);
+		DOES(&optim, get, 1, NVS_EXP_AVG, 130, 100, due);
+		optim_shut(&optim);
+		optim.config.optimizer_state = NVS_STATE_FP32;
+		optim.config.read_only = true;
+		DONE(&optim, nvs_optimizer_open(&reader, &optim.config, NULL, 0, NULL,
+						&optim.error));
+		DONE(&optim, nvs_optimizer_get(reader, 1, NVS_EXP_AVG, 130, 100, is,
+					       &optim.error));
+		assert_memory_equal(is, due, sizeof(due));
+		DONE(&optim, nvs_optimizer_close(reader, &optim.error));
+		optim_close(&optim);
+	}
+}
