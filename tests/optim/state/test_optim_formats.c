@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <math.h>
+#include <unistd.h>
 
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
@@ -463,5 +464,84 @@ TEST(a_reader_without_groups_takes_the_format_of_the_store)
 		assert_memory_equal(is, due, sizeof(due));
 		DONE(&optim, nvs_optimizer_close(reader, &optim.error));
 		optim_close(&optim);
+	}
+}
+
+/* The remedy for a store of another format: a checkpoint holds float32, whatever the format. */
+TEST(a_checkpoint_takes_state_from_one_format_to_another)
+{
+	const struct nvs_checkpoint_options options = {.size = sizeof(options)};
+	struct snapshot due, is;
+	char path[512];
+
+	for (enum nvs_optimizer_state kind = NVS_STATE_FP32; kind <= NVS_STATE_8BIT; kind++) {
+		struct nvs_checkpoint *checkpoint = NULL;
+
+		begin(&optim, halves, LENGTH(halves), kind, 0);
+		begin(&other, halves, LENGTH(halves), (enum nvs_optimizer_state)(NVS_STATE_8BIT - kind), 1);
+		optim.config.keep = other.config.keep = true;
+		DONE(&optim, optim_open(&optim));
+		DONE(&other, optim_open(&other));
+		optim_run(&optim, 1, 3);
+		snprintf(path, sizeof(path), "%s/state.safetensors", optim.path);
+		DONE(&optim, nvs_checkpoint_export_optimizer(optim.optimizer, path, &options,
+							     &optim.error));
+		DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
+		DONE(&other, nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, NULL,
+							     &other.error));
+		nvs_checkpoint_close(checkpoint);
+		unlink(path);
+		assert_int_equal(optimizer_info(&other).step, 3);
+		snapshot_take(&optim, &due);
+		snapshot_take(&other, &is);
+		for (size_t i = 0; i < LENGTH(halves); i++) {
+			assert_memory_equal(is.parts[i][NVS_MASTER], due.parts[i][NVS_MASTER],
+					    4 * halves[i].numel);
+			assert_memory_equal(is.weights[i], due.weights[i], 2 * halves[i].numel);
+			for (uint64_t j = 0; j < halves[i].numel; j++)
+				assert_true(fabsf(is.parts[i][NVS_EXP_AVG][j] -
+						  due.parts[i][NVS_EXP_AVG][j]) < 4e-3f);
+		}
+		snapshot_free(&due);
+		snapshot_free(&is);
+		optim_close(&optim);
+		optim_close(&other);
+	}
+}
+
+/* Parts and gradients of unequal lengths may leave the free memory of a small pool in pieces. */
+TEST(a_small_pool_has_room_for_gradients_beside_held_tiles)
+{
+	static const struct group small[] = {{"a", 2048, NVS_BF16}, {"b", 2048, NVS_BF16},
+					     {"c", 2000, NVS_BF16}, {"d", 2048, NVS_BF16},
+					     {"e", 2048, NVS_F32},  {"f", 2048, NVS_BF16},
+					     {"g", 1500, NVS_BF16}, {"h", 2048, NVS_BF16}};
+
+	for (enum nvs_optimizer_state kind = NVS_STATE_SPLIT; kind <= NVS_STATE_8BIT; kind++) {
+		unsigned opened = 0;
+
+		begin(&other, small, LENGTH(small), kind, 0);
+		DONE(&other, optim_open(&other));
+		for (uint64_t step = 1; step <= 3; step++) {
+			add_all(&other, step);
+			DONE(&other, optim_step(&other, step));
+		}
+		for (uint64_t numel = 2048; numel <= 8192; numel += 2048) {
+			begin(&optim, small, LENGTH(small), kind, 0);
+			optim.config.sub_group_size = numel;
+			optim.config.optimizer_max_in_cpu = 9 * 1024;
+			optim_simulate(&optim);
+			if (!optim_open(&optim)) {
+				opened++;
+				for (uint64_t step = 1; step <= 3; step++) {
+					add_all(&optim, step);
+					DONE(&optim, optim_step(&optim, step));
+				}
+				IS_LIKE(&optim, &other);
+			}
+			optim_close(&optim);
+		}
+		assert_true(opened >= 2);
+		optim_close(&other);
 	}
 }
