@@ -527,9 +527,11 @@ static void pack(const struct state_run *state, const struct noise *noise, const
 
 		part = next_chunk(noise, done, n);
 		whole = to_vectors(part);
-		if (whole != part)
+		at = run;
+		if (whole != part) {
 			stage(&staged, &run, to, part);
-		at = whole != part ? staged.run : run;
+			at = staged.run;
+		}
 		if (noise)
 			make_noise(random, noise, done, whole);
 		if (exp_avg) {
