@@ -635,7 +635,7 @@ static void check_codes(const struct kernel *kernel, const struct state *state,
 		double scale = 0, scale_sq = 0, m, v;
 
 		for (size_t j = block * STATE_BLOCK; j < end && j < n; j++) {
-			scale = fmax(scale, fabs(given->exp_avg[j]));
+			scale = fmax(scale, fabsf(given->exp_avg[j]));
 			scale_sq = fmax(scale_sq, given->exp_avg_sq[j]);
 		}
 		/* The definition; the arithmetic rounds five times. */
@@ -646,7 +646,7 @@ static void check_codes(const struct kernel *kernel, const struct state *state,
 		assert_true(fabs(found->exp_avg[i] - m) <= 1e-6 * fabs(m) + 0x1p-149);
 		assert_true(fabs(found->exp_avg_sq[i] - v) <= 1e-6 * v + 0x1p-149);
 		/* The nearest code; of exp_avg_sq not 0 unless the value is. */
-		m = scale > 0 ? pow(fabs(given->exp_avg[i]) / scale, 0.25) * 127 : 0;
+		m = scale > 0 ? pow(fabsf(given->exp_avg[i]) / scale, 0.25) * 127 : 0;
 		v = scale_sq > 0 ? pow(given->exp_avg_sq[i] / scale_sq, 0.25) * 255 : 0;
 		if (!(fabs(m - (codes[i] & 127)) <= 0.501))
 			fail_msg("%s: code %u for %g", kernel->name, codes[i], m);
@@ -841,7 +841,7 @@ static struct off follow(const struct format *format, const struct optimizer_con
 		unpack(kernel, &state, &values, ELEMENTS);
 		for (unsigned i = 0; i < ELEMENTS; i++)
 			off.longest = fmax(off.longest,
-					   fabs(values.master[i] - before.master[i]) / config->lr);
+					   fabsf(values.master[i] - before.master[i]) / config->lr);
 	}
 	for (unsigned i = 0; i < ELEMENTS; i++) {
 		double error = fabs(values.master[i] - references[i].w);

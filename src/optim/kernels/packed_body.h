@@ -40,8 +40,10 @@ static void make_noise(uint32_t *random, const struct noise *noise, size_t done,
 	uint64_t key = noise_key(noise->key, first >> 32);
 	const ints key0 = every((uint32_t)key), key1 = every((uint32_t)(key >> 32));
 
-	for (size_t i = 0; i < n; i += LANES) {
-		ints x = (every((uint32_t)first + (uint32_t)i) + counting()) ^ key0;
+	ints index = every((uint32_t)first) + counting();
+
+	for (size_t i = 0; i < n; i += LANES, index += every(LANES)) {
+		ints x = index ^ key0;
 
 		x = (x ^ x >> 16) * every(0x21f0aaad) + key1;
 		x = (x ^ x >> 15) * every(0xd35a2d97);
@@ -527,9 +529,11 @@ static void pack(const struct state_run *state, const struct noise *noise, const
 
 		part = next_chunk(noise, done, n);
 		whole = to_vectors(part);
-		if (whole != part)
+		at = run;
+		if (whole != part) {
 			stage(&staged, &run, to, part);
-		at = whole != part ? staged.run : run;
+			at = staged.run;
+		}
 		if (noise)
 			make_noise(random, noise, done, whole);
 		if (exp_avg) {
