@@ -384,8 +384,8 @@ enum nvs_optimizer_part { NVS_MASTER, NVS_EXP_AVG, NVS_EXP_AVG_SQ };
  * next ones read ahead; walks through all three parts may alternate. With another format than fp32
  * what is set is rounded to nearest; in 8 bits that may round the others of its 128 elements again,
  * and master weights that are remainders are read and written with exp_avg_sq. nvs_optimizer_set
- * writes behind: a failed write is reported by this or a later nvs_optimizer_set, by the next pass or by
- * the next commit, and what was set stays in the pool.
+ * writes behind: a failed write is reported by this or a later nvs_optimizer_set, by the next pass
+ * or by the next commit, and what was set stays in the pool.
  * Errors:
  * -EBUSY   nvs_optimizer_set: a step has failed and is not finished
  * -EINVAL  no such group or part, elements beyond the group's end, or a NULL argument

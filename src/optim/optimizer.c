@@ -47,7 +47,8 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 	    config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE)
 		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
 
-	uint64_t tile = state_nbytes(optimizer, align_up(layout_tile_numel_max(optimizer), TILE_UNIT));
+	uint64_t longest = align_up(layout_tile_numel_max(optimizer), TILE_UNIT);
+	uint64_t tile = state_nbytes(optimizer, longest);
 	uint64_t gradients = optimizer->flat * nvs_dtype_size(optimizer->gradient_dtype);
 	uint64_t most = state_nbytes(optimizer, optimizer->flat) + gradients + 6 * tile;
 

@@ -478,7 +478,8 @@ TEST(a_checkpoint_takes_state_from_one_format_to_another)
 		struct nvs_checkpoint *checkpoint = NULL;
 
 		begin(&optim, halves, LENGTH(halves), kind, 0);
-		begin(&other, halves, LENGTH(halves), (enum nvs_optimizer_state)(NVS_STATE_8BIT - kind), 1);
+		begin(&other, halves, LENGTH(halves),
+		      (enum nvs_optimizer_state)(NVS_STATE_8BIT - kind), 1);
 		optim.config.keep = other.config.keep = true;
 		DONE(&optim, optim_open(&optim));
 		DONE(&other, optim_open(&other));
